@@ -1,0 +1,48 @@
+# The commands of this project. The work itself is done by CMake (see CMakeLists.txt) and by scripts/.
+PREFIX ?= /usr/local
+DESTDIR ?=
+ARGS ?=
+STAGES ?=
+
+.PHONY: all run test bench install format lint clean help
+
+all:
+	@scripts/setup build
+	@test build/build.ninja -nt CMakePresets.json || cmake --preset release
+	@cmake --build build
+
+run: all
+	@build/weir demo $(ARGS)
+
+test:
+	@scripts/setup test
+	@scripts/test $(STAGES)
+
+bench: all
+	@cmake --build build --target bench
+
+install: all
+	@DESTDIR='$(DESTDIR)' cmake --install build --prefix '$(PREFIX)'
+
+format:
+	@scripts/setup lint
+	@scripts/format
+
+lint:
+	@scripts/setup lint
+	@scripts/lint
+
+clean:
+	rm -rf build
+
+help:
+	@echo 'make           build the library and the program: build/weir'
+	@echo 'make run       build, and run `weir demo` (ARGS="..." are passed on)'
+	@echo 'make test      build and run all tests (STAGES="debug asan tsan strict clang": some of them)'
+	@echo 'make bench     build, and run the benchmarks'
+	@echo 'make install   install to PREFIX=$(PREFIX), under DESTDIR if set'
+	@echo 'make format    format the code'
+	@echo 'make lint      check the code with clang-format, clang-tidy, cppcheck and shellcheck'
+	@echo 'make clean     remove build/'
+	@echo
+	@echo 'What is missing on the machine is installed first (as root, on Debian), or named.'

@@ -1,0 +1,75 @@
+#!/bin/sh
+# install.sh BUILD_DIR VERSION CMAKE CC [CXX]: installs to a fresh prefix, moves that, and builds programs with what is
+# there: by pkg-config and by CMake, shared and static, in C and in C++.
+set -eu
+build=$1 version=$2 cmake=$3 cc=$4 cxx=${5:-}
+consumer=$(cd "$(dirname "$0")/consumer" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+# A weir that is installed elsewhere on the machine must not help.
+unset PKG_CONFIG_PATH LD_LIBRARY_PATH CMAKE_PREFIX_PATH DESTDIR CFLAGS CXXFLAGS LDFLAGS weir_DIR weir_ROOT
+
+DESTDIR=$work/stage "$cmake" --install "$build" --prefix /first >/dev/null
+prefix=$work/second
+mv "$work/stage/first" "$prefix"
+
+# expect PROGRAM NEEDED...: it runs, prints the version, and is linked to the shared library or not.
+expect() {
+  program=$1 linked=$2
+  got=$(LD_LIBRARY_PATH=$libdir WEIR_DRIVER=soft "$program")
+  if [ "$got" != "$version WEIR_ERROR_NO_DEVICE" ]; then
+    echo "$program printed '$got', expected '$version WEIR_ERROR_NO_DEVICE'"
+    exit 1
+  fi
+  needs=shared
+  readelf -d "$program" | grep -q 'NEEDED.*libweir' || needs=static
+  if [ "$needs" != "$linked" ]; then
+    echo "$program is linked $needs, expected $linked"
+    exit 1
+  fi
+  echo "ok: $(basename "$program")"
+}
+
+pc=$(find "$prefix" -name weir.pc)
+libdir=$(cd "$(dirname "$pc")/.." && pwd)
+export PKG_CONFIG_LIBDIR="$libdir/pkgconfig"
+
+if [ "$("$prefix/bin/weir" --version)" != "weir $version" ]; then
+  echo "the installed program is not weir $version"
+  exit 1
+fi
+
+# The compiler's own directories are none of ours: only paths of the build must not be in there.
+if grep -rl "$build" "$prefix/lib"* "$prefix/include" --include='*.pc' --include='*.cmake' --include='*.h'; then
+  echo "these name the build folder"
+  exit 1
+fi
+
+if command -v pkg-config >/dev/null; then
+  [ "$(pkg-config --modversion weir)" = "$version" ]
+  # shellcheck disable=SC2046 # flags are words
+  {
+    "$cc" -std=c11 "$consumer/use.c" $(pkg-config --cflags --libs weir) -o "$work/pc-c-weir"
+    "$cc" -std=c11 "$consumer/use.c" $(pkg-config --cflags --libs weir-static) -o "$work/pc-c-static"
+    if [ -n "$cxx" ]; then
+      "$cxx" -std=c++17 "$consumer/use.cpp" $(pkg-config --cflags --libs weir) -o "$work/pc-cpp-weir"
+      "$cxx" -std=c++17 "$consumer/use.cpp" $(pkg-config --cflags --libs weir-static) -o "$work/pc-cpp-static"
+    fi
+  }
+  for program in "$work"/pc-*-weir; do expect "$program" shared; done
+  for program in "$work"/pc-*-static; do expect "$program" static; done
+else
+  echo "no pkg-config here: left out"
+fi
+
+"$cmake" -S "$consumer" -B "$work/consumer" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" \
+  ${cxx:+-DWITH_CXX=ON -DCMAKE_CXX_COMPILER="$cxx"} -DVERSION="$version" >"$work/log" 2>&1 || {
+  cat "$work/log"
+  exit 1
+}
+"$cmake" --build "$work/consumer" >"$work/log" 2>&1 || {
+  cat "$work/log"
+  exit 1
+}
+for program in "$work"/consumer/*-weir; do expect "$program" shared; done
+for program in "$work"/consumer/*-static; do expect "$program" static; done

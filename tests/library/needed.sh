@@ -1,0 +1,30 @@
+#!/bin/sh
+# needed.sh LIBRARY SONAME: the library is called so, and needs libc alone.
+set -eu
+library=$1 soname=$2
+
+dynamic=$(LC_ALL=C readelf -d "$library")
+got=$(printf '%s\n' "$dynamic" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p')
+if [ "$got" != "$soname" ]; then
+  echo "soname is '$got', expected '$soname'"
+  exit 1
+fi
+
+needed=$(printf '%s\n' "$dynamic" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
+for name in $needed; do
+  case $name in
+    libc.so.* | ld-linux*) ;;
+    libpthread.so.* | libdl.so.*) ;; # parts of glibc that were files of their own before 2.34
+    *)
+      echo "$library needs $name"
+      exit 1
+      ;;
+  esac
+done
+case $needed in
+  *libc.so.*) ;;
+  *)
+    echo "$library does not name libc: readelf was not understood"
+    exit 1
+    ;;
+esac

@@ -1,0 +1,30 @@
+#!/bin/sh
+# symbols.sh LIBRARY INCLUDE_DIR CC: the library exports what the public headers declare, and nothing else.
+set -eu
+library=$1 include=$2 cc=$3
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# The absolute symbol is the name of the version node.
+nm -D --defined-only "$library" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | LC_ALL=C sort >"$work/exported"
+
+foreign=$(grep -v '^weir_[a-z]' "$work/exported" || true)
+if [ -n "$foreign" ]; then
+  echo "exported, but no public name:"
+  echo "$foreign"
+  exit 1
+fi
+
+# What is left by the preprocessor has no comments; a name before a parenthesis is a function, unless "(*" follows it.
+printf '#include "weir/weir.h"\n' | "$cc" -std=c11 -I "$include" -E -P - | tr '\n' ' ' | tr ';{}' '[\n*]' |
+  grep -v typedef | grep -o '\bweir_[a-z0-9_]* *([^*]' | sed 's/ *(.*//' | LC_ALL=C sort -u >"$work/declared"
+
+if ! diff "$work/declared" "$work/exported" >"$work/difference"; then
+  echo "'<' is declared but not exported, '>' is exported but not declared:"
+  grep '^[<>]' "$work/difference"
+  exit 1
+fi
+[ -s "$work/exported" ] || {
+  echo "$library exports nothing"
+  exit 1
+}
