@@ -1,0 +1,31 @@
+/*
+ * Warnings and messages.
+ */
+#ifndef WEIR_LOG_H
+#define WEIR_LOG_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum weir_log_level {
+  WEIR_LOG_ERROR,
+  WEIR_LOG_WARN,
+  WEIR_LOG_INFO,
+  WEIR_LOG_DEBUG /* every driver call that fails, and what was decided then */
+} weir_log_level;
+
+typedef void (*weir_log_sink)(void *context, weir_log_level level, const char *message);
+
+/* Where messages go; the default, or NULL, writes "weir: warning: ..." to stderr. The sink may be called from any thread, and
+ * must not call Weir. */
+void weir_log_set_sink(weir_log_sink sink, void *context);
+
+/* Messages above this level are dropped. The start is WEIR_LOG=error|warn|info|debug, else warn. */
+void weir_log_set_level(weir_log_level level);
+weir_log_level weir_log_get_level(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

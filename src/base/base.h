@@ -1,0 +1,39 @@
+/*
+ * What every file uses: failing with a text, messages, small helpers.
+ */
+#ifndef WEIR_BASE_H
+#define WEIR_BASE_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "weir/log.h"
+#include "weir/status.h"
+
+#define WEIR_PRINTF(at, first) __attribute__((format(printf, at, first)))
+#define WEIR_COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+
+/* Sets the thread's last error and returns `status`. The function that first decides which error it is calls this; its
+ * callers only pass the status on. The text is "who: why": who is the public call's name. */
+weir_status weir__fail(weir_status status, const char *format, ...) WEIR_PRINTF(2, 3);
+
+/* The same with the driver's code behind it. */
+weir_status weir__fail_result(weir_status status, int driver_result, const char *format, ...) WEIR_PRINTF(3, 4);
+
+void weir__log(weir_log_level level, const char *format, ...) WEIR_PRINTF(2, 3);
+
+/* Bytes for people: "512 bytes", "2.00 MiB". Returns `text`. */
+const char *weir__format_bytes(unsigned long long bytes, char text[32]);
+
+/* "80GiB", "512 MB", "1024": a number, with K, M, G, T (powers of 1024 with "iB" or nothing, of 1000 with "B"). */
+bool weir__parse_bytes(const char *text, unsigned long long *bytes);
+
+static inline uint64_t weir__round_up(uint64_t n, uint64_t unit) { return (n + unit - 1) / unit * unit; }
+
+/* Reads a whole struct from a caller of another version: fields that the caller does not have keep `defaults`. `size` is
+ * the caller's. */
+void weir__copy_sized(void *to, size_t to_size, const void *from, size_t from_size);
+
+#endif

@@ -1,0 +1,186 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/base.h"
+
+/* The level is read from the environment once in a process, so each case is a child. What the child writes to stderr goes
+ * to `text`. */
+static void in_child(const char *weir_log, void (*body)(void), char *text, size_t size) {
+  int ends[2];
+  assert_int_equal(pipe(ends), 0);
+  fflush(NULL);
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[0]);
+    close(ends[1]);
+    if (weir_log != NULL)
+      setenv("WEIR_LOG", weir_log, 1);
+    else
+      unsetenv("WEIR_LOG");
+    body();
+    _exit(0);
+  }
+  close(ends[1]);
+  size_t length = 0;
+  ssize_t got;
+  while (length < size - 1 && (got = read(ends[0], text + length, size - 1 - length)) > 0)
+    length += (size_t)got;
+  text[length] = '\0';
+  close(ends[0]);
+  int status;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_int_equal(status, 0);
+}
+
+static void one_of_each(void) {
+  weir__log(WEIR_LOG_ERROR, "e%d", 1);
+  weir__log(WEIR_LOG_WARN, "w%d", 2);
+  weir__log(WEIR_LOG_INFO, "i%d", 3);
+  weir__log(WEIR_LOG_DEBUG, "d%d", 4);
+}
+
+static void the_environment_says_how_much_is_said(void **state) {
+  (void)state;
+  static const struct {
+    const char *weir_log, *text;
+  } cases[] = {
+      {NULL, "weir: error: e1\nweir: warning: w2\n"},
+      {"", "weir: error: e1\nweir: warning: w2\n"},
+      {"error", "weir: error: e1\n"},
+      {"warn", "weir: error: e1\nweir: warning: w2\n"},
+      {"info", "weir: error: e1\nweir: warning: w2\nweir: info: i3\n"},
+      {"debug", "weir: error: e1\nweir: warning: w2\nweir: info: i3\nweir: debug: d4\n"},
+      {"loud", "weir: warning: WEIR_LOG is none of error, warn, info and debug; taking warn\n"
+               "weir: error: e1\nweir: warning: w2\n"},
+  };
+  for (size_t i = 0; i < WEIR_COUNT_OF(cases); i++) {
+    char text[1024];
+    in_child(cases[i].weir_log, one_of_each, text, sizeof text);
+    assert_string_equal(text, cases[i].text);
+  }
+}
+
+static void set_info_and_say_one_of_each(void) {
+  weir_log_set_level(WEIR_LOG_INFO);
+  one_of_each();
+}
+
+static void the_program_overrules_the_environment(void **state) {
+  (void)state;
+  char text[1024];
+  in_child("error", set_info_and_say_one_of_each, text, sizeof text);
+  assert_string_equal(text, "weir: error: e1\nweir: warning: w2\nweir: info: i3\n");
+}
+
+static void a_level_out_of_range_is_moved_into_it(void **state) {
+  (void)state;
+  weir_log_set_level((weir_log_level)99);
+  assert_int_equal(weir_log_get_level(), WEIR_LOG_DEBUG);
+  weir_log_set_level((weir_log_level)-1);
+  assert_int_equal(weir_log_get_level(), WEIR_LOG_ERROR);
+  weir_log_set_level(WEIR_LOG_WARN);
+  assert_int_equal(weir_log_get_level(), WEIR_LOG_WARN);
+}
+
+struct heard {
+  int count;
+  weir_log_level level;
+  char message[4096];
+};
+
+static void hear(void *context, weir_log_level level, const char *message) {
+  struct heard *heard = context;
+  heard->count++;
+  heard->level = level;
+  snprintf(heard->message, sizeof heard->message, "%s", message);
+}
+
+static void a_sink_gets_the_message_and_nothing_else(void **state) {
+  (void)state;
+  struct heard heard = {0};
+  weir_log_set_sink(hear, &heard);
+  weir__log(WEIR_LOG_WARN, "two %s", "words");
+  weir__log(WEIR_LOG_INFO, "too quiet to be heard");
+  weir_log_set_sink(NULL, NULL);
+  assert_int_equal(heard.count, 1);
+  assert_int_equal(heard.level, WEIR_LOG_WARN);
+  assert_string_equal(heard.message, "two words");
+}
+
+static void a_long_message_is_marked_as_cut(void **state) {
+  (void)state;
+  static struct heard heard;
+  char whole[4000];
+  memset(whole, 'm', sizeof whole - 1);
+  whole[sizeof whole - 1] = '\0';
+  weir_log_set_sink(hear, &heard);
+  weir__log(WEIR_LOG_WARN, "%s", whole);
+  weir_log_set_sink(NULL, NULL);
+  size_t length = strlen(heard.message);
+  assert_in_range(length, 1024, sizeof whole - 2);
+  assert_string_equal(heard.message + length - 5, "mm...");
+}
+
+static void set_sink_and_take_it_back(void) {
+  static struct heard heard;
+  weir_log_set_sink(hear, &heard);
+  weir_log_set_sink(NULL, NULL);
+  weir__log(WEIR_LOG_WARN, "to stderr again");
+}
+
+static void no_sink_is_stderr_again(void **state) {
+  (void)state;
+  char text[1024];
+  in_child(NULL, set_sink_and_take_it_back, text, sizeof text);
+  assert_string_equal(text, "weir: warning: to stderr again\n");
+}
+
+static void fork_in_sink(void *context, weir_log_level level, const char *message) {
+  (void)level;
+  (void)message;
+  int *status = context;
+  pid_t child = fork();
+  if (child == 0) {
+    alarm(30); /* a child that waits for a lock that nobody holds would wait for ever */
+    weir_log_set_sink(NULL, NULL);
+    weir_log_set_level(WEIR_LOG_ERROR);
+    weir__log(WEIR_LOG_WARN, "dropped");
+    _exit(7);
+  }
+  waitpid(child, status, 0);
+}
+
+static void a_sink_may_fork(void **state) {
+  (void)state;
+  int status = -1;
+  weir_log_set_sink(fork_in_sink, &status);
+  weir__log(WEIR_LOG_WARN, "now");
+  weir_log_set_sink(NULL, NULL);
+  assert_true(WIFEXITED(status));
+  assert_int_equal(WEXITSTATUS(status), 7);
+}
+
+int main(void) {
+  /* The first needs a process that has not read the environment. */
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_environment_says_how_much_is_said),
+      cmocka_unit_test(the_program_overrules_the_environment),
+      cmocka_unit_test(no_sink_is_stderr_again),
+      cmocka_unit_test(a_level_out_of_range_is_moved_into_it),
+      cmocka_unit_test(a_sink_gets_the_message_and_nothing_else),
+      cmocka_unit_test(a_long_message_is_marked_as_cut),
+      cmocka_unit_test(a_sink_may_fork),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,73 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/slab.h"
+
+static void test_objects_are_apart_and_aligned(void **state) {
+  (void)state;
+  enum { COUNT = 20000, SIZE = 40 };
+  static unsigned char *objects[COUNT];
+  weir__slab slab = {0};
+  for (int i = 0; i < COUNT; i++) {
+    objects[i] = weir__slab_take(&slab, SIZE);
+    assert_non_null(objects[i]);
+    assert_int_equal((uintptr_t)objects[i] % 16, 0);
+    memset(objects[i], i % 251, SIZE);
+  }
+  for (int i = 0; i < COUNT; i++)
+    for (int k = 0; k < SIZE; k++)
+      assert_int_equal(objects[i][k], i % 251);
+  weir__slab_clear(&slab);
+}
+
+static void test_what_was_given_is_taken_again(void **state) {
+  (void)state;
+  weir__slab slab = {0};
+  void *first = weir__slab_take(&slab, 24), *second = weir__slab_take(&slab, 24);
+  weir__slab_give(&slab, first, 24);
+  weir__slab_give(&slab, second, 24);
+  assert_ptr_equal(weir__slab_take(&slab, 24), second);
+  assert_ptr_equal(weir__slab_take(&slab, 24), first);
+  void *third = weir__slab_take(&slab, 24);
+  assert_ptr_not_equal(third, first);
+  assert_ptr_not_equal(third, second);
+  weir__slab_clear(&slab);
+}
+
+static void test_objects_larger_than_a_chunk(void **state) {
+  (void)state;
+  enum { SIZE = 1 << 20 };
+  weir__slab slab = {0};
+  char *first = weir__slab_take(&slab, SIZE), *second = weir__slab_take(&slab, SIZE);
+  memset(first, 1, SIZE);
+  memset(second, 2, SIZE);
+  assert_int_equal(first[SIZE - 1], 1);
+  assert_int_equal(second[0], 2);
+  weir__slab_clear(&slab);
+}
+
+static void test_a_cleared_slab_starts_anew(void **state) {
+  (void)state;
+  weir__slab slab = {0};
+  weir__slab_clear(&slab);
+  assert_non_null(weir__slab_take(&slab, 8));
+  weir__slab_clear(&slab);
+  assert_null(slab.chunks);
+  assert_non_null(weir__slab_take(&slab, 64)); /* the size may be another one then */
+  weir__slab_clear(&slab);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_objects_are_apart_and_aligned),
+      cmocka_unit_test(test_what_was_given_is_taken_again),
+      cmocka_unit_test(test_objects_larger_than_a_chunk),
+      cmocka_unit_test(test_a_cleared_slab_starts_anew),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

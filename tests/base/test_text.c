@@ -1,0 +1,156 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/base.h"
+
+static void bytes_for_people(void **state) {
+  (void)state;
+  static const struct {
+    unsigned long long bytes;
+    const char *text;
+  } cases[] = {
+      {0, "0 bytes"},
+      {512, "512 bytes"},
+      {1024, "1024 bytes"},
+      {1025, "1.00 KiB"},
+      {1536, "1.50 KiB"},
+      {1ull << 20, "1024.00 KiB"},
+      {(1ull << 20) + 1, "1.00 MiB"},
+      {2ull << 20, "2.00 MiB"},
+      {1ull << 30, "1024.00 MiB"},
+      {80ull << 30, "80.00 GiB"},
+      {UINT64_MAX, "17179869184.00 GiB"},
+  };
+  for (size_t i = 0; i < WEIR_COUNT_OF(cases); i++) {
+    char text[32];
+    assert_ptr_equal(weir__format_bytes(cases[i].bytes, text), text);
+    assert_string_equal(text, cases[i].text);
+  }
+}
+
+static void sizes_that_can_be_read(void **state) {
+  (void)state;
+  static const struct {
+    const char *text;
+    unsigned long long bytes;
+  } cases[] = {
+      {"0", 0},
+      {"1024", 1024},
+      {"100B", 100},
+      {"80GiB", 80ull << 30},
+      {"80G", 80ull << 30},
+      {"512 MB", 512000000},
+      {" 3 KiB ", 3072},
+      {"3K", 3072},
+      {"3KB", 3000},
+      {"2T", 2ull << 40},
+      {"2TB", 2000000000000ull},
+      {"50gb", 50000000000ull},
+      {"1gib", 1ull << 30},
+      {"1.5GiB", 3ull << 29},
+      {"0.25K", 256},
+      {"0.000001MB", 1},
+      {"18446744073709551615", UINT64_MAX},
+      {"16777215T", 16777215ull << 40},
+  };
+  for (size_t i = 0; i < WEIR_COUNT_OF(cases); i++) {
+    unsigned long long bytes = 1;
+    if (!weir__parse_bytes(cases[i].text, &bytes))
+      fail_msg("\"%s\" was not understood", cases[i].text);
+    assert_int_equal(bytes, cases[i].bytes);
+  }
+}
+
+static void sizes_that_make_no_sense_change_nothing(void **state) {
+  (void)state;
+  static const char *const texts[] = {
+      "",
+      " ",
+      "GiB",
+      "-1",
+      "+1",
+      "x",
+      "1x",
+      "1 2",
+      "1GiBx",
+      "1Gi",
+      "1iB",
+      "1P",
+      "1.GiB",
+      ".5G",
+      "1.5",
+      "1.0000001G",
+      "0x10",
+      "18446744073709551616",
+      "16777216T",
+      "1.2.3G",
+      "1e3",
+      "16777215.9999999T",
+      "99999999999999999999999",
+      "1 G iB",
+  };
+  for (size_t i = 0; i < WEIR_COUNT_OF(texts); i++) {
+    unsigned long long bytes = 42;
+    if (weir__parse_bytes(texts[i], &bytes))
+      fail_msg("\"%s\" was read as %llu", texts[i], bytes);
+    assert_int_equal(bytes, 42);
+  }
+}
+
+static void rounding_up(void **state) {
+  (void)state;
+  assert_int_equal(weir__round_up(0, 512), 0);
+  assert_int_equal(weir__round_up(1, 512), 512);
+  assert_int_equal(weir__round_up(512, 512), 512);
+  assert_int_equal(weir__round_up(513, 512), 1024);
+  assert_int_equal(weir__round_up(10, 3), 12);
+}
+
+struct old {
+  size_t size;
+  int a;
+};
+
+struct new {
+  size_t size;
+  int a;
+  int b;
+};
+
+static void an_older_caller_keeps_the_defaults_of_what_it_does_not_know(void **state) {
+  (void)state;
+  struct new ours = {sizeof ours, 1, 2};
+  const struct old theirs = {sizeof theirs, 10};
+  weir__copy_sized(&ours, sizeof ours, &theirs, offsetof(struct old, a) + sizeof theirs.a);
+  assert_int_equal(ours.a, 10);
+  assert_int_equal(ours.b, 2);
+}
+
+static void a_newer_caller_is_read_as_far_as_is_known(void **state) {
+  (void)state;
+  struct {
+    struct old ours;
+    int after;
+  } box = {{sizeof box.ours, 1}, 77};
+  const struct new theirs = {sizeof theirs, 10, 20};
+  weir__copy_sized(&box.ours, offsetof(struct old, a) + sizeof box.ours.a, &theirs, sizeof theirs);
+  assert_int_equal(box.ours.a, 10);
+  assert_int_equal(box.after, 77);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(bytes_for_people),
+      cmocka_unit_test(sizes_that_can_be_read),
+      cmocka_unit_test(sizes_that_make_no_sense_change_nothing),
+      cmocka_unit_test(rounding_up),
+      cmocka_unit_test(an_older_caller_keeps_the_defaults_of_what_it_does_not_know),
+      cmocka_unit_test(a_newer_caller_is_read_as_far_as_is_known),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
