@@ -1,0 +1,123 @@
+/*
+ * Where a driver's code becomes a status with a text.
+ */
+#include "driver/call.h"
+
+/* Codes that Weir has no other use for, so that they have no name in driver.h. Each leaves the process unable to use the
+ * device, as CUDA's documentation has it. */
+enum { CONTAINED = 226, TENSOR_MEMORY_LEAK = 721, MPS_CLIENT_TERMINATED = 810, EXTERNAL_DEVICE = 911 };
+
+weir_status weir__status_of_result(weir_cu_result result) {
+  switch (result) {
+  case WEIR_CU_SUCCESS:
+    return WEIR_OK;
+  case WEIR_CU_INVALID_VALUE:
+    return WEIR_ERROR_INVALID_ARGUMENT;
+  case WEIR_CU_OUT_OF_MEMORY:
+    return WEIR_ERROR_OUT_OF_MEMORY;
+  case WEIR_CU_STUB_LIBRARY:
+    return WEIR_ERROR_NO_DRIVER;
+  case WEIR_CU_NO_DEVICE:
+    return WEIR_ERROR_NO_DEVICE;
+  case WEIR_CU_INVALID_DEVICE:
+    return WEIR_ERROR_INVALID_DEVICE;
+  case WEIR_CU_INVALID_CONTEXT:
+  case WEIR_CU_CONTEXT_IS_DESTROYED:
+  case WEIR_CU_INVALID_HANDLE:
+    return WEIR_ERROR_INVALID_HANDLE;
+  case WEIR_CU_NOT_READY:
+    return WEIR_ERROR_NOT_READY;
+  case WEIR_CU_PEER_ACCESS_UNSUPPORTED:
+  case WEIR_CU_NOT_SUPPORTED:
+    return WEIR_ERROR_NOT_SUPPORTED;
+  case WEIR_CU_STREAM_CAPTURE_UNSUPPORTED:
+  case WEIR_CU_STREAM_CAPTURE_INVALIDATED:
+  case WEIR_CU_STREAM_CAPTURE_MERGE:
+  case WEIR_CU_STREAM_CAPTURE_UNMATCHED:
+  case WEIR_CU_STREAM_CAPTURE_UNJOINED:
+  case WEIR_CU_STREAM_CAPTURE_ISOLATION:
+  case WEIR_CU_STREAM_CAPTURE_IMPLICIT:
+  case WEIR_CU_CAPTURED_EVENT:
+  case WEIR_CU_STREAM_CAPTURE_WRONG_THREAD:
+    return WEIR_ERROR_CAPTURE;
+  case WEIR_CU_ECC_UNCORRECTABLE:
+  case WEIR_CU_NVLINK_UNCORRECTABLE:
+  case CONTAINED:
+  case WEIR_CU_ILLEGAL_ADDRESS:
+  case WEIR_CU_LAUNCH_TIMEOUT:
+  case WEIR_CU_ASSERT:
+  case WEIR_CU_HARDWARE_STACK_ERROR:
+  case WEIR_CU_ILLEGAL_INSTRUCTION:
+  case WEIR_CU_MISALIGNED_ADDRESS:
+  case WEIR_CU_INVALID_ADDRESS_SPACE:
+  case WEIR_CU_INVALID_PC:
+  case WEIR_CU_LAUNCH_FAILED:
+  case TENSOR_MEMORY_LEAK:
+  case MPS_CLIENT_TERMINATED:
+  case EXTERNAL_DEVICE:
+    return WEIR_ERROR_DEVICE_FAULT;
+  default:
+    return WEIR_ERROR_DRIVER;
+  }
+}
+
+/* What a user can do about it; "" where the driver's text says enough. */
+static const char *advice(weir_cu_result result) {
+  if (weir__status_of_result(result) == WEIR_ERROR_DEVICE_FAULT)
+    return "; earlier work on the device may be the cause; restart the process to use the device again";
+  switch (result) {
+  case WEIR_CU_STUB_LIBRARY:
+    return "; the library is for linking only, install NVIDIA's driver";
+  case WEIR_CU_STREAM_CAPTURE_UNSUPPORTED:
+    return "; make the call before or after the capture";
+  case WEIR_CU_STREAM_CAPTURE_INVALIDATED:
+    return "; end the capture and begin anew without the call that failed first";
+  case WEIR_CU_STREAM_CAPTURE_MERGE:
+    return "; a stream can take part in one capture at a time";
+  case WEIR_CU_STREAM_CAPTURE_UNMATCHED:
+    return "; end the capture on the stream that began it";
+  case WEIR_CU_STREAM_CAPTURE_UNJOINED:
+    return "; the stream that began the capture has to wait for every stream that joined it";
+  case WEIR_CU_STREAM_CAPTURE_ISOLATION:
+    return "; a captured stream can wait only for events that were recorded in the same capture";
+  case WEIR_CU_STREAM_CAPTURE_IMPLICIT:
+    return "; use another stream than the default one, or capture on a non-blocking stream";
+  case WEIR_CU_CAPTURED_EVENT:
+    return "; record the event again outside of the capture";
+  case WEIR_CU_STREAM_CAPTURE_WRONG_THREAD:
+    return "; end the capture on the thread that began it, or begin it in relaxed mode";
+  default:
+    return "";
+  }
+}
+
+bool weir__result_is_known(weir_cu_result result) {
+  switch (result) {
+#define X(code, name, text) case code:
+    WEIR_CU_RESULT_MAP(X)
+#undef X
+    return true;
+  default:
+    return false;
+  }
+}
+
+weir_status weir__driver_status(weir_driver *driver, weir_cu_result result, const char *who, const char *call) {
+  if (result == WEIR_CU_SUCCESS)
+    return WEIR_OK;
+  weir_status status = weir__status_of_result(result);
+  if (status == WEIR_ERROR_NOT_READY)
+    return status;
+
+  const char *name = NULL, *text = NULL;
+  if (!weir__result_is_known(result)) {
+    /* A newer driver knows more codes than we do. */
+    if (driver->GetErrorName(driver, result, &name) != WEIR_CU_SUCCESS)
+      name = NULL;
+    if (driver->GetErrorString(driver, result, &text) != WEIR_CU_SUCCESS)
+      text = NULL;
+  }
+  return weir__fail_result(status, result, "%s: %s failed: %s (%d): %s%s", who, call,
+                           name ? name : weir_cu_result_name(result), result,
+                           text ? text : weir_cu_result_string(result), advice(result));
+}

@@ -1,0 +1,25 @@
+/*
+ * Calling the driver from the layers above: one macro, one place where a driver's code becomes a status.
+ */
+#ifndef WEIR_DRIVER_CALL_H
+#define WEIR_DRIVER_CALL_H
+
+#include "base/base.h"
+#include "weir/driver.h"
+
+/* WEIR__CALL(d, StreamQuery(d, stream)): makes the call and turns its result into a status. On failure the thread's last
+ * error names the public call (__func__), the driver's call with its arguments as written, and the driver's reason. */
+#define WEIR__CALL(driver, call) WEIR__CALL_FOR(__func__, driver, call)
+
+/* The same in a function that works on behalf of the public call `who`. */
+#define WEIR__CALL_FOR(who, driver, call) weir__driver_status((driver), (driver)->call, (who), "cu" #call)
+
+weir_status weir__driver_status(weir_driver *driver, weir_cu_result result, const char *who, const char *call);
+
+/* Whether the code is one of WEIR_CU_RESULT_MAP. A newer driver knows more. */
+bool weir__result_is_known(weir_cu_result result);
+
+/* Only the mapping: what status a code is. */
+weir_status weir__status_of_result(weir_cu_result result);
+
+#endif

@@ -1,0 +1,266 @@
+/*
+ * A table around a table, whose calls can be made to fail.
+ *
+ * Every entry has a wrapper, made from the list of entries: it asks whether this call is to fail, and passes it on if
+ * not. What is asked and counted is behind one mutex; the wrapped call is made outside of it.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "base/base.h"
+#include "weir/driver.h"
+
+/* What kind of call an entry is, where that matters for which rules can hit it. */
+typedef enum trait {
+  PLAIN,
+  TELLS,      /* hit by a rule of its own alone: a program asks these to explain a failure */
+  GIVES_BACK, /* not counted by nth_any: a program that gives back what it has can do nothing about a failure */
+  WANTS       /* can fail for want of something, and so can fail at random */
+} trait;
+
+static const trait traits[WEIR_CALL_COUNT] = {
+    [WEIR_CALL_DriverGetVersion] = TELLS,
+    [WEIR_CALL_GetErrorName] = TELLS,
+    [WEIR_CALL_GetErrorString] = TELLS,
+
+    [WEIR_CALL_DevicePrimaryCtxRelease] = GIVES_BACK,
+    [WEIR_CALL_MemFree] = GIVES_BACK,
+    [WEIR_CALL_MemFreeHost] = GIVES_BACK,
+    [WEIR_CALL_MemHostUnregister] = GIVES_BACK,
+    [WEIR_CALL_MemAddressFree] = GIVES_BACK,
+    [WEIR_CALL_MemRelease] = GIVES_BACK,
+    [WEIR_CALL_MemUnmap] = GIVES_BACK,
+    [WEIR_CALL_IpcCloseMemHandle] = GIVES_BACK,
+    [WEIR_CALL_MemFreeAsync] = GIVES_BACK,
+    [WEIR_CALL_MemPoolDestroy] = GIVES_BACK,
+    [WEIR_CALL_StreamDestroy] = GIVES_BACK,
+    [WEIR_CALL_EventDestroy] = GIVES_BACK,
+    [WEIR_CALL_GraphDestroy] = GIVES_BACK,
+    [WEIR_CALL_GraphExecDestroy] = GIVES_BACK,
+    [WEIR_CALL_ModuleUnload] = GIVES_BACK,
+
+    [WEIR_CALL_DevicePrimaryCtxRetain] = WANTS,
+    [WEIR_CALL_CtxEnablePeerAccess] = WANTS,
+    [WEIR_CALL_MemAlloc] = WANTS,
+    [WEIR_CALL_MemHostAlloc] = WANTS,
+    [WEIR_CALL_MemHostRegister] = WANTS,
+    [WEIR_CALL_MemAddressReserve] = WANTS,
+    [WEIR_CALL_MemCreate] = WANTS,
+    [WEIR_CALL_MemMap] = WANTS,
+    [WEIR_CALL_MemSetAccess] = WANTS,
+    [WEIR_CALL_MemExportToShareableHandle] = WANTS,
+    [WEIR_CALL_MemImportFromShareableHandle] = WANTS,
+    [WEIR_CALL_IpcGetMemHandle] = WANTS,
+    [WEIR_CALL_IpcOpenMemHandle] = WANTS,
+    [WEIR_CALL_IpcGetEventHandle] = WANTS,
+    [WEIR_CALL_IpcOpenEventHandle] = WANTS,
+    [WEIR_CALL_MemAllocAsync] = WANTS,
+    [WEIR_CALL_MemAllocFromPoolAsync] = WANTS,
+    [WEIR_CALL_MemPoolCreate] = WANTS,
+    [WEIR_CALL_StreamCreateWithPriority] = WANTS,
+    [WEIR_CALL_EventCreate] = WANTS,
+    [WEIR_CALL_GraphInstantiate] = WANTS,
+    [WEIR_CALL_GraphUpload] = WANTS,
+    [WEIR_CALL_ModuleLoadData] = WANTS,
+};
+
+/* A rule for the nth call; none when nth is 0. */
+typedef struct rule {
+  unsigned long nth; /* calls until it hits, that one included */
+  weir_cu_result result;
+  bool sticky;
+} rule;
+
+typedef struct tally {
+  unsigned long calls, faults;
+} tally;
+
+typedef struct fault {
+  weir_driver table; /* first: a weir_driver * of a fault table is a fault * */
+  weir_driver *inner;
+  pthread_mutex_t mutex;         /* guards all below */
+  rule of_call[WEIR_CALL_COUNT]; /* weir_fault_nth */
+  rule of_any;                   /* weir_fault_nth_any */
+  weir_cu_result stuck;          /* what every call answers since a sticky rule hit; SUCCESS: none did */
+  unsigned per_million;          /* weir_fault_random; 0: off */
+  weir_cu_result random_result;
+  uint64_t random_state;
+  tally counts[WEIR_CALL_COUNT];
+} fault;
+
+/* The same numbers for the same seed on every machine (splitmix64). */
+static uint64_t next_random(uint64_t *state) {
+  uint64_t z = *state += 0x9e3779b97f4a7c15;
+  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+  z = (z ^ z >> 27) * 0x94d049bb133111eb;
+  return z ^ z >> 31;
+}
+
+/* Counts a call for a rule; true when this is the one. */
+static bool hits(rule *r) { return r->nth != 0 && --r->nth == 0; }
+
+/* What the call is to fail with, or SUCCESS. Every rule counts every call that it is about, whichever rule hits. */
+static weir_cu_result decide(fault *f, weir_driver_call call) {
+  trait is = traits[call];
+  bool hit_of_call = hits(&f->of_call[call]);
+  bool hit_of_any = (is == PLAIN || is == WANTS) && hits(&f->of_any);
+  bool hit_random = is == WANTS && f->per_million != 0 && next_random(&f->random_state) % 1000000 < f->per_million;
+  if (f->stuck != WEIR_CU_SUCCESS && is != TELLS)
+    return f->stuck;
+  if (hit_of_call) {
+    if (f->of_call[call].sticky)
+      f->stuck = f->of_call[call].result;
+    return f->of_call[call].result;
+  }
+  if (hit_of_any)
+    return f->of_any.result;
+  return hit_random ? f->random_result : WEIR_CU_SUCCESS;
+}
+
+static weir_cu_result ask(fault *f, weir_driver_call call) {
+  pthread_mutex_lock(&f->mutex);
+  weir_cu_result result = decide(f, call);
+  f->counts[call].calls++;
+  f->counts[call].faults += result != WEIR_CU_SUCCESS;
+  pthread_mutex_unlock(&f->mutex);
+  return result;
+}
+
+#define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args)                                                     \
+  static weir_cu_result name(weir_driver *self WEIR__AND params) {                                                     \
+    fault *f = (fault *)self;                                                                                          \
+    weir_cu_result result = ask(f, WEIR_CALL_##name);                                                                  \
+    return result != WEIR_CU_SUCCESS ? result : f->inner->name(f->inner WEIR__AND args);                               \
+  }
+#define WEIR_DRIVER_ENTRY0(name, symbol, since, need)                                                                  \
+  static weir_cu_result name(weir_driver *self) {                                                                      \
+    fault *f = (fault *)self;                                                                                          \
+    weir_cu_result result = ask(f, WEIR_CALL_##name);                                                                  \
+    return result != WEIR_CU_SUCCESS ? result : f->inner->name(f->inner);                                              \
+  }
+#include "weir/driver_entries.h"
+
+/* The one call that promises an output on failure too. */
+static weir_cu_result end_capture(weir_driver *self, weir_cu_stream stream, weir_cu_graph *graph) {
+  weir_cu_result result = StreamEndCapture(self, stream, graph);
+  if (result != WEIR_CU_SUCCESS && graph != NULL)
+    *graph = NULL;
+  return result;
+}
+
+static void destroy(weir_driver *self) {
+  fault *f = (fault *)self;
+  pthread_mutex_destroy(&f->mutex);
+  free(f);
+}
+
+weir_status weir_driver_open_fault(weir_driver *inner, weir_driver **driver) {
+  if (inner == NULL || driver == NULL)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", __func__, inner == NULL ? "inner" : "driver");
+  fault *f = calloc(1, sizeof *f);
+  if (f == NULL)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the table", __func__);
+  f->inner = inner;
+  pthread_mutex_init(&f->mutex, NULL);
+  f->table.size = sizeof f->table;
+  f->table.name = inner->name; /* it is known by it: NVIDIA's driver has ways of its own */
+  f->table.destroy = destroy;
+#define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args) f->table.name = inner->name != NULL ? name : NULL;
+#define WEIR_DRIVER_ENTRY0(name, symbol, since, need) f->table.name = inner->name != NULL ? name : NULL;
+#include "weir/driver_entries.h"
+  f->table.StreamEndCapture = end_capture;
+  *driver = &f->table;
+  return WEIR_OK;
+}
+
+/* ---- Rules ---- */
+
+/* The fault table of a driver, locked, or NULL with the thread's last error set. */
+static fault *lock(weir_driver *driver, const char *who) {
+  if (driver == NULL || driver->DriverGetVersion != DriverGetVersion) {
+    weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the driver (%s) is none of weir_driver_open_fault", who,
+               driver == NULL ? "NULL" : driver->name);
+    return NULL;
+  }
+  fault *f = (fault *)driver;
+  pthread_mutex_lock(&f->mutex);
+  return f;
+}
+
+static weir_status refuse_success(const char *who) {
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: result is 0, which is no failure", who);
+}
+
+weir_status weir_fault_nth(weir_driver *driver, weir_driver_call call, unsigned long nth, weir_cu_result result,
+                           int sticky) {
+  if ((unsigned)call >= WEIR_CALL_COUNT)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: there is no call %d", __func__, (int)call);
+  if (nth != 0 && result == WEIR_CU_SUCCESS)
+    return refuse_success(__func__);
+  fault *f = lock(driver, __func__);
+  if (f == NULL)
+    return WEIR_ERROR_INVALID_ARGUMENT;
+  f->of_call[call] = (rule){nth, result, sticky != 0};
+  pthread_mutex_unlock(&f->mutex);
+  return WEIR_OK;
+}
+
+weir_status weir_fault_nth_any(weir_driver *driver, unsigned long nth, weir_cu_result result) {
+  if (nth != 0 && result == WEIR_CU_SUCCESS)
+    return refuse_success(__func__);
+  fault *f = lock(driver, __func__);
+  if (f == NULL)
+    return WEIR_ERROR_INVALID_ARGUMENT;
+  f->of_any = (rule){nth, result, false};
+  pthread_mutex_unlock(&f->mutex);
+  return WEIR_OK;
+}
+
+weir_status weir_fault_random(weir_driver *driver, uint64_t seed, unsigned per_million, weir_cu_result result) {
+  if (per_million > 1000000)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: per_million is %u; allowed are 0 to 1000000", __func__,
+                      per_million);
+  if (per_million != 0 && result == WEIR_CU_SUCCESS)
+    return refuse_success(__func__);
+  fault *f = lock(driver, __func__);
+  if (f == NULL)
+    return WEIR_ERROR_INVALID_ARGUMENT;
+  f->random_state = seed;
+  f->per_million = per_million;
+  f->random_result = result;
+  pthread_mutex_unlock(&f->mutex);
+  return WEIR_OK;
+}
+
+weir_status weir_fault_clear(weir_driver *driver) {
+  fault *f = lock(driver, __func__);
+  if (f == NULL)
+    return WEIR_ERROR_INVALID_ARGUMENT;
+  for (int call = 0; call < WEIR_CALL_COUNT; call++)
+    f->of_call[call] = (rule){0};
+  f->of_any = (rule){0};
+  f->stuck = WEIR_CU_SUCCESS;
+  f->per_million = 0;
+  pthread_mutex_unlock(&f->mutex);
+  return WEIR_OK;
+}
+
+weir_status weir_fault_counts(weir_driver *driver, weir_driver_call call, unsigned long *calls, unsigned long *faults) {
+  if ((unsigned)call > WEIR_CALL_COUNT)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: there is no call %d", __func__, (int)call);
+  fault *f = lock(driver, __func__);
+  if (f == NULL)
+    return WEIR_ERROR_INVALID_ARGUMENT;
+  tally sum = {0};
+  int first = call == WEIR_CALL_COUNT ? 0 : (int)call, last = call == WEIR_CALL_COUNT ? WEIR_CALL_COUNT - 1 : (int)call;
+  for (int i = first; i <= last; i++) {
+    sum.calls += f->counts[i].calls;
+    sum.faults += f->counts[i].faults;
+  }
+  pthread_mutex_unlock(&f->mutex);
+  if (calls != NULL)
+    *calls = sum.calls;
+  if (faults != NULL)
+    *faults = sum.faults;
+  return WEIR_OK;
+}

@@ -1,0 +1,67 @@
+#include "driver/nvml.h"
+
+#include <dlfcn.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+
+/* What to look for: the newest name first. */
+static const struct symbol {
+  size_t slot; /* the offset of its pointer in weir__nvml */
+  const char *names[2];
+} symbols[] = {
+    {offsetof(weir__nvml, Init), {"nvmlInit_v2", "nvmlInit"}},
+    {offsetof(weir__nvml, Shutdown), {"nvmlShutdown"}},
+    {offsetof(weir__nvml, DeviceGetCount), {"nvmlDeviceGetCount_v2", "nvmlDeviceGetCount"}},
+    {offsetof(weir__nvml, DeviceGetHandleByIndex), {"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex"}},
+    {offsetof(weir__nvml, DeviceGetUUID), {"nvmlDeviceGetUUID"}},
+};
+
+bool weir__nvml_open(weir__nvml *nvml) {
+  *nvml = (weir__nvml){0};
+  const char *name = secure_getenv("WEIR_NVML_LIBRARY");
+  if (!name || !*name)
+    name = "libnvidia-ml.so.1";
+  nvml->library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  if (!nvml->library)
+    return false;
+
+  for (size_t i = 0; i < WEIR_COUNT_OF(symbols); i++) {
+    void *address = NULL;
+    for (size_t n = 0; n < WEIR_COUNT_OF(symbols[i].names) && symbols[i].names[n] && !address; n++)
+      address = dlsym(nvml->library, symbols[i].names[n]);
+    memcpy((char *)nvml + symbols[i].slot, &address, sizeof address);
+  }
+  if (nvml->Init && nvml->Shutdown && nvml->Init() == 0)
+    return true;
+  dlclose(nvml->library);
+  *nvml = (weir__nvml){0};
+  return false;
+}
+
+void weir__nvml_close(weir__nvml *nvml) {
+  nvml->Shutdown();
+  dlclose(nvml->library);
+  *nvml = (weir__nvml){0};
+}
+
+bool weir__nvml_uuids(const weir__nvml *nvml, char uuids[][WEIR__NVML_UUID_SIZE], int room, int *count) {
+  if (!nvml->DeviceGetCount || !nvml->DeviceGetHandleByIndex || !nvml->DeviceGetUUID)
+    return false;
+  unsigned number = 0;
+  if (nvml->DeviceGetCount(&number) != 0)
+    return false;
+  if (number > (unsigned)room)
+    number = (unsigned)room;
+  for (unsigned i = 0; i < number; i++) {
+    weir__nvml_handle device;
+    if (nvml->DeviceGetHandleByIndex(i, &device) != 0 ||
+        nvml->DeviceGetUUID(device, uuids[i], WEIR__NVML_UUID_SIZE) != 0)
+      return false;
+    uuids[i][WEIR__NVML_UUID_SIZE - 1] = '\0';
+  }
+  *count = (int)number;
+  return true;
+}
