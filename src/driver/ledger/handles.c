@@ -1,0 +1,67 @@
+#include "driver/ledger/handles.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void weir__handles_init(weir__handles *table, unsigned kind, size_t object_size) {
+  *table = (weir__handles){.tag = (uint64_t)kind << 56, .size = object_size};
+}
+
+static bool add_chunk(weir__handles *table) {
+  uint32_t count = table->made / WEIR__HANDLES_CHUNK;
+  if (count == table->room) {
+    uint32_t room = table->room == 0 ? 4 : table->room * 2;
+    char **chunks = realloc(table->chunks, room * sizeof *chunks);
+    if (chunks == NULL)
+      return false;
+    table->chunks = chunks;
+    table->room = room;
+  }
+  /* Zeroed, since a slot's count of uses starts at 0. */
+  table->chunks[count] = calloc(WEIR__HANDLES_CHUNK, table->size);
+  return table->chunks[count] != NULL;
+}
+
+void *weir__handles_make(weir__handles *table) {
+  weir__handle *head;
+  uint32_t index;
+  if (table->spare != 0) {
+    index = table->spare - 1;
+    head = weir__handles_slot(table, index);
+    table->spare = head->link;
+    memset(head + 1, 0, table->size - sizeof *head);
+  } else {
+    if (table->made % WEIR__HANDLES_CHUNK == 0 && (table->made >> 31 != 0 || !add_chunk(table)))
+      return NULL;
+    index = table->made++;
+    head = weir__handles_slot(table, index);
+  }
+  head->link = index;
+  head->uses++;
+  return head;
+}
+
+void weir__handles_drop(weir__handles *table, void *object) {
+  weir__handle *head = object;
+  uint32_t index = head->link;
+  head->uses++;
+  head->link = table->spare;
+  table->spare = index + 1;
+}
+
+void weir__handles_clear(weir__handles *table) {
+  for (uint32_t chunk = 0; chunk * WEIR__HANDLES_CHUNK < table->made; chunk++)
+    free(table->chunks[chunk]);
+  free(table->chunks);
+  table->chunks = NULL;
+  table->room = table->made = table->spare = 0;
+}
+
+void *weir__handles_next(const weir__handles *table, uint32_t *index) {
+  while (*index < table->made) {
+    weir__handle *head = weir__handles_slot(table, (*index)++);
+    if ((head->uses & 1) != 0)
+      return head;
+  }
+  return NULL;
+}

@@ -1,0 +1,74 @@
+/*
+ * Objects behind handles. A handle is a number, not an address: it says which slot of which table, and for the
+ * how-manieth time the slot is used. So every handle that was never made, was destroyed, or is of another kind is found
+ * out at once, and nothing of it is ever followed into memory.
+ *
+ * An object never moves, and starts with a weir__handle. A slot can be used eight million times before an old handle of
+ * it could be taken for a new one.
+ */
+#ifndef WEIR_LEDGER_HANDLES_H
+#define WEIR_LEDGER_HANDLES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct weir__handle {
+  uint32_t link; /* of a live object its own index, of a dropped one the index + 1 of the one dropped before */
+  uint32_t uses; /* odd while the object is live */
+} weir__handle;
+
+typedef struct weir__handles {
+  uint64_t tag;   /* the kind, in the highest byte of every handle of this table */
+  size_t size;    /* of an object */
+  char **chunks;  /* WEIR__HANDLES_CHUNK objects each */
+  uint32_t room;  /* chunks that `chunks` has place for */
+  uint32_t made;  /* slots in use or dropped */
+  uint32_t spare; /* index + 1 of the slot dropped last */
+} weir__handles;
+
+enum { WEIR__HANDLES_CHUNK = 64 };
+
+/* An empty table. `kind` is 1 to 255. */
+void weir__handles_init(weir__handles *table, unsigned kind, size_t object_size);
+
+/* A new object, all zero behind its weir__handle; NULL when the host has no memory. */
+void *weir__handles_make(weir__handles *table);
+
+void weir__handles_drop(weir__handles *table, void *object);
+
+/* Frees every object. */
+void weir__handles_clear(weir__handles *table);
+
+/* The first live object at or behind *index, which moves on; NULL at the end. Objects may be dropped on the way. */
+void *weir__handles_next(const weir__handles *table, uint32_t *index);
+
+static inline uint64_t weir__handle_of(const weir__handles *table, const void *object) {
+  const weir__handle *head = object;
+  return table->tag | (uint64_t)(head->uses & 0xffffff) << 32 | head->link;
+}
+
+static inline void *weir__handles_slot(const weir__handles *table, uint32_t index) {
+  return table->chunks[index / WEIR__HANDLES_CHUNK] + index % WEIR__HANDLES_CHUNK * table->size;
+}
+
+/* Whether a handle is of the kind that this table makes, live or not. */
+static inline bool weir__handles_made(const weir__handles *table, uint64_t handle) {
+  return handle >> 56 == table->tag >> 56;
+}
+
+/* The live object of an index, or NULL. */
+static inline void *weir__handles_live(const weir__handles *table, uint32_t index) {
+  if (index >= table->made)
+    return NULL;
+  weir__handle *head = weir__handles_slot(table, index);
+  return (head->uses & 1) != 0 ? head : NULL;
+}
+
+/* The live object of a handle, or NULL. */
+static inline void *weir__handles_get(const weir__handles *table, uint64_t handle) {
+  weir__handle *head = weir__handles_live(table, (uint32_t)handle);
+  return head != NULL && weir__handle_of(table, head) == handle ? head : NULL;
+}
+
+#endif

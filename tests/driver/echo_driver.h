@@ -1,0 +1,43 @@
+/*
+ * A table without a device: every entry counts its calls and answers with a code of its own.
+ */
+#ifndef WEIR_TESTS_ECHO_DRIVER_H
+#define WEIR_TESTS_ECHO_DRIVER_H
+
+#include <stdatomic.h>
+
+#include "weir/driver.h"
+
+/* What entry `call` answers. */
+#define ECHO_OF(call) (10000 + (int)(call))
+
+typedef struct echo_driver {
+  weir_driver table; /* first: a weir_driver * of an echo is an echo_driver * */
+  atomic_ulong calls[WEIR_CALL_COUNT];
+} echo_driver;
+
+/* The parameters are not looked at. */
+#if defined(__clang__) || defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#endif
+#define WEIR__ECHO(name)                                                                                               \
+  atomic_fetch_add(&((echo_driver *)self)->calls[WEIR_CALL_##name], 1);                                                \
+  return ECHO_OF(WEIR_CALL_##name);
+#define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args)                                                     \
+  static weir_cu_result echo_##name(weir_driver *self WEIR__AND params) { WEIR__ECHO(name) }
+#define WEIR_DRIVER_ENTRY0(name, symbol, since, need)                                                                  \
+  static weir_cu_result echo_##name(weir_driver *self) { WEIR__ECHO(name) }
+#include "weir/driver_entries.h"
+#if defined(__clang__) || defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+
+static inline void echo_init(echo_driver *echo) {
+  *echo = (echo_driver){.table = {.size = sizeof echo->table, .name = "echo"}};
+#define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args) echo->table.name = echo_##name;
+#define WEIR_DRIVER_ENTRY0(name, symbol, since, need) echo->table.name = echo_##name;
+#include "weir/driver_entries.h"
+}
+
+#endif

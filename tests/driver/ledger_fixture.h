@@ -1,0 +1,73 @@
+/*
+ * A ledger with a current context, for its tests.
+ */
+#ifndef WEIR_TESTS_LEDGER_FIXTURE_H
+#define WEIR_TESTS_LEDGER_FIXTURE_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "weir/driver.h"
+
+#define OK(call) assert_int_equal((call), WEIR_CU_SUCCESS)
+#define IS(code, call) assert_int_equal((call), WEIR_CU_##code)
+
+#define PAGE ((size_t)2 << 20)
+
+/* A ledger of `devices` devices of `bytes` each, with the contexts of all of them retained and that of device 0
+ * current. */
+static inline weir_driver *open_ledger(int devices, unsigned long long bytes) {
+  weir_ledger_options options;
+  weir_ledger_options_init(&options);
+  options.devices = devices;
+  options.bytes = bytes;
+  weir_driver *d = NULL;
+  assert_int_equal(weir_driver_open_ledger(&options, &d), WEIR_OK);
+  OK(d->Init(d, 0));
+  weir_cu_context context;
+  for (int i = devices - 1; i >= 0; i--)
+    OK(d->DevicePrimaryCtxRetain(d, &context, i));
+  OK(d->CtxSetCurrent(d, context));
+  return d;
+}
+
+static inline weir_cu_mem_prop memory_of(int device) {
+  return (weir_cu_mem_prop){.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, device}};
+}
+
+static inline weir_cu_mem_access access_of(int device, int flags) {
+  return (weir_cu_mem_access){{WEIR_CU_LOCATION_DEVICE, device}, flags};
+}
+
+static inline size_t free_bytes(weir_driver *d) {
+  size_t free = 0, total = 0;
+  OK(d->MemGetInfo(d, &free, &total));
+  return free;
+}
+
+static inline weir_cu_stream make_stream(weir_driver *d, unsigned flags) {
+  weir_cu_stream stream = NULL;
+  OK(d->StreamCreateWithPriority(d, &stream, flags, 0));
+  return stream;
+}
+
+static inline weir_cu_event make_event(weir_driver *d) {
+  weir_cu_event event = NULL;
+  OK(d->EventCreate(d, &event, WEIR_CU_EVENT_DEFAULT));
+  return event;
+}
+
+/* splitmix64: the same numbers for the same seed everywhere. */
+static inline uint64_t next_random(uint64_t *state) {
+  uint64_t z = *state += 0x9e3779b97f4a7c15;
+  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+  z = (z ^ z >> 27) * 0x94d049bb133111eb;
+  return z ^ z >> 31;
+}
+
+#endif

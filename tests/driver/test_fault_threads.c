@@ -1,0 +1,151 @@
+/*
+ * A fault table under many threads: nothing is counted twice or lost, and a rule hits as often as it says.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <pthread.h>
+
+#include "driver/echo_driver.h"
+
+#define DONE(call) assert_int_equal((call), WEIR_OK)
+
+enum { THREADS = 8, CALLS = 20000, CODE = 999 };
+
+typedef struct crew {
+  echo_driver echo;
+  weir_driver *d;
+  atomic_ulong failed, strange;
+  atomic_bool stop;
+} crew;
+
+static void judge(crew *c, weir_cu_result result, int call) {
+  if (result == CODE)
+    atomic_fetch_add(&c->failed, 1);
+  else if (result != ECHO_OF(call))
+    atomic_fetch_add(&c->strange, 1);
+}
+
+static void *call_away(void *data) {
+  crew *c = data;
+  weir_cu_deviceptr p;
+  for (int i = 0; i < CALLS; i++) {
+    judge(c, c->d->MemAlloc(c->d, &p, 1), WEIR_CALL_MemAlloc);
+    judge(c, c->d->EventQuery(c->d, NULL), WEIR_CALL_EventQuery);
+    judge(c, c->d->MemFree(c->d, 0), WEIR_CALL_MemFree);
+  }
+  return NULL;
+}
+
+static void start(crew *c) {
+  echo_init(&c->echo);
+  DONE(weir_driver_open_fault(&c->echo.table, &c->d));
+  c->failed = c->strange = 0;
+  c->stop = false;
+}
+
+static void run(crew *c) {
+  pthread_t threads[THREADS];
+  for (int t = 0; t < THREADS; t++)
+    assert_int_equal(pthread_create(&threads[t], NULL, call_away, c), 0);
+  for (int t = 0; t < THREADS; t++)
+    pthread_join(threads[t], NULL);
+}
+
+/* Every call was counted once, and was either passed on or failed. */
+static void check_counts(crew *c) {
+  static const weir_driver_call kinds[] = {WEIR_CALL_MemAlloc, WEIR_CALL_EventQuery, WEIR_CALL_MemFree};
+  unsigned long all_faults = 0, calls = 0, faults = 0;
+  for (int i = 0; i < 3; i++) {
+    DONE(weir_fault_counts(c->d, kinds[i], &calls, &faults));
+    assert_int_equal(calls, THREADS * CALLS);
+    assert_int_equal(c->echo.calls[kinds[i]], calls - faults);
+    all_faults += faults;
+  }
+  assert_int_equal(c->failed, all_faults);
+  assert_int_equal(c->strange, 0);
+}
+
+static void test_an_nth_rule_hits_once(void **state) {
+  (void)state;
+  crew c;
+  start(&c);
+  DONE(weir_fault_nth(c.d, WEIR_CALL_EventQuery, THREADS * CALLS / 2, CODE, 0));
+  DONE(weir_fault_nth_any(c.d, THREADS * CALLS / 3, CODE));
+  run(&c);
+  check_counts(&c);
+  assert_int_equal(c.failed, 2);
+  weir_driver_close(c.d);
+}
+
+static void test_random_hits_as_often_for_the_same_seed(void **state) {
+  (void)state;
+  unsigned long failed[2];
+  for (int i = 0; i < 2; i++) {
+    crew c;
+    start(&c);
+    DONE(weir_fault_random(c.d, 7, 100000, CODE));
+    run(&c);
+    check_counts(&c);
+    failed[i] = c.failed;
+    weir_driver_close(c.d);
+  }
+  assert_int_equal(failed[0], failed[1]); /* which thread is hit may differ, how many are not */
+  assert_in_range(failed[0], THREADS * CALLS / 11, THREADS * CALLS / 9);
+}
+
+static void test_sticky_reaches_all_threads(void **state) {
+  (void)state;
+  crew c;
+  start(&c);
+  DONE(weir_fault_nth(c.d, WEIR_CALL_MemAlloc, 1000, CODE, 1));
+  run(&c);
+  check_counts(&c);
+  /* 999 allocations got through, and with them no more of the others than there are threads. */
+  assert_int_equal(c.echo.calls[WEIR_CALL_MemAlloc], 999);
+  assert_in_range(c.echo.calls[WEIR_CALL_EventQuery], 999 - THREADS, 999);
+  assert_in_range(c.echo.calls[WEIR_CALL_MemFree], 999 - 2 * THREADS, 999);
+  weir_driver_close(c.d);
+}
+
+static void *change_rules(void *data) {
+  crew *c = data;
+  unsigned long calls, faults, before = 0;
+  for (uint64_t i = 0; !c->stop; i++) {
+    bool done = weir_fault_nth(c->d, WEIR_CALL_MemAlloc, 3, CODE, 0) == WEIR_OK &&
+                weir_fault_nth_any(c->d, 5, CODE) == WEIR_OK && weir_fault_random(c->d, i, 10000, CODE) == WEIR_OK &&
+                weir_fault_counts(c->d, WEIR_CALL_COUNT, &calls, &faults) == WEIR_OK &&
+                (i % 2 == 0 || weir_fault_clear(c->d) == WEIR_OK);
+    if (!done || calls < before || faults > calls)
+      atomic_fetch_add(&c->strange, 1);
+    before = calls;
+  }
+  return NULL;
+}
+
+static void test_rules_change_while_calls_are_made(void **state) {
+  (void)state;
+  crew c;
+  pthread_t changer;
+  start(&c);
+  assert_int_equal(pthread_create(&changer, NULL, change_rules, &c), 0);
+  run(&c);
+  c.stop = true;
+  pthread_join(changer, NULL);
+  check_counts(&c);
+  weir_driver_close(c.d);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_an_nth_rule_hits_once),
+      cmocka_unit_test(test_random_hits_as_often_for_the_same_seed),
+      cmocka_unit_test(test_sticky_reaches_all_threads),
+      cmocka_unit_test(test_rules_change_while_calls_are_made),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,206 @@
+/*
+ * The ledger when the host has no memory: each allocation it makes fails once. The call that needed it says so, and the
+ * books are as before.
+ *
+ * The test stands in for malloc and its like, which the sanitizers do as well: there it is waived.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "driver/ledger_fixture.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define WAIVED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define WAIVED 1
+#endif
+#endif
+
+#ifdef WAIVED
+
+int main(void) {
+  puts("waived: a sanitizer stands in for malloc");
+  return 77;
+}
+
+#else
+
+static bool counting;         /* only the ledger's allocations count, not the test's */
+static unsigned long made;    /* allocations since then */
+static unsigned long fail_at; /* the one that fails; 0: none */
+static bool failed;           /* it did, and no call has said so yet */
+static long live;             /* blocks that were not freed, the test's own included */
+
+static bool fails(void) {
+  if (!counting || ++made != fail_at)
+    return false;
+  failed = true;
+  errno = ENOMEM;
+  return true;
+}
+
+void *__libc_malloc(size_t bytes);
+void *__libc_calloc(size_t count, size_t bytes);
+void *__libc_realloc(void *old, size_t bytes);
+void __libc_free(void *block);
+
+static void *counted(void *block) {
+  live += block != NULL;
+  return block;
+}
+
+void *malloc(size_t bytes) { return fails() ? NULL : counted(__libc_malloc(bytes)); }
+void *calloc(size_t count, size_t bytes) { return fails() ? NULL : counted(__libc_calloc(count, bytes)); }
+
+void *realloc(void *old, size_t bytes) {
+  if (fails())
+    return NULL;
+  void *block = __libc_realloc(old, bytes);
+  return old == NULL ? counted(block) : block;
+}
+
+void free(void *block) {
+  live -= block != NULL;
+  __libc_free(block);
+}
+
+static weir_cu_deviceptr place_far(void *context, weir_driver_call call, unsigned long long bytes) {
+  (void)bytes;
+  weir_cu_deviceptr *next = context;
+  return call == WEIR_CALL_MemAlloc && *next != 0 ? (*next += 64 * PAGE) : 0;
+}
+
+/* One call of each kind that needs host memory, each twice at most: when it fails for want of it, it must succeed the
+ * second time, and nothing may be lost in between. */
+#define TRY(call)                                                                                                      \
+  do {                                                                                                                 \
+    weir_cu_result result_ = (call);                                                                                   \
+    if (failed) {                                                                                                      \
+      assert_int_equal(result_, WEIR_CU_OUT_OF_MEMORY);                                                                \
+      failed = false;                                                                                                  \
+      result_ = (call);                                                                                                \
+    }                                                                                                                  \
+    assert_int_equal(result_, WEIR_CU_SUCCESS);                                                                        \
+  } while (0)
+
+static void script(weir_driver *d, weir_cu_deviceptr *next) {
+  enum { MANY = 70 }; /* more than one chunk of handles */
+  weir_cu_deviceptr plain[MANY], placed, va, pooled, asynchronous;
+  weir_cu_mem_handle handles[MANY];
+  weir_cu_mem_prop prop = memory_of(0);
+  weir_cu_mempool_props props = {.type = WEIR_CU_ALLOCATION_PINNED, .location = prop.location};
+  weir_cu_stream s, other;
+  weir_cu_event fork, join;
+  weir_cu_mempool pool;
+  weir_cu_module module;
+  weir_cu_function function;
+  weir_cu_graph graph;
+  weir_cu_graph_exec exec;
+  void *host;
+  size_t before = free_bytes(d);
+
+  for (int i = 0; i < MANY; i++)
+    TRY(d->MemAlloc(d, &plain[i], 1 + (size_t)i % 3 * PAGE));
+  *next = 0x7f0000000000;
+  for (int i = 0; i < 3; i++) {
+    TRY(d->MemAlloc(d, &placed, PAGE));
+    if (i < 2)
+      OK(d->MemFree(d, placed));
+  }
+  *next = 0;
+  TRY(d->MemHostAlloc(d, &host, 100, 0));
+  TRY(d->MemHostRegister(d, &host, sizeof host, 0));
+  TRY(d->MemAllocAsync(d, &asynchronous, 100, NULL));
+  TRY(d->MemPoolCreate(d, &pool, &props));
+  TRY(d->MemAllocFromPoolAsync(d, &pooled, 100, pool, NULL));
+  TRY(d->MemAddressReserve(d, &va, 1100 * PAGE, 0, 0, 0));
+  for (int i = 0; i < MANY; i++)
+    TRY(d->MemCreate(d, &handles[i], PAGE, &prop, 0));
+  for (int i = 0; i < MANY; i++)
+    TRY(d->MemMap(d, va + (weir_cu_deviceptr)i * 15 * PAGE, PAGE, 0, handles[i], 0));
+  TRY(d->ModuleLoadData(d, &module, ""));
+  TRY(d->ModuleGetFunction(d, &function, module, "kernel"));
+  TRY(d->StreamCreateWithPriority(d, &s, WEIR_CU_STREAM_NON_BLOCKING, 0));
+  TRY(d->StreamCreateWithPriority(d, &other, WEIR_CU_STREAM_NON_BLOCKING, 0));
+  TRY(d->EventCreate(d, &fork, 0));
+  TRY(d->EventCreate(d, &join, 0));
+  TRY(d->StreamBeginCapture(d, s, WEIR_CU_CAPTURE_RELAXED));
+  for (int i = 0; i < 3; i++) {
+    TRY(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, s, NULL, NULL));
+    TRY(d->EventRecord(d, fork, s));
+    TRY(d->StreamWaitEvent(d, other, fork, 0));
+    TRY(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, other, NULL, NULL));
+    TRY(d->EventRecord(d, join, other));
+    TRY(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, s, NULL, NULL));
+    TRY(d->StreamWaitEvent(d, s, join, 0));
+  }
+  size_t count = 0;
+  TRY(d->StreamEndCapture(d, s, &graph));
+  OK(d->GraphGetNodes(d, graph, NULL, &count));
+  assert_int_equal(count, 9);
+  TRY(d->GraphInstantiate(d, &exec, graph, 0));
+  OK(d->GraphLaunch(d, exec, s));
+
+  counting = false; /* giving back needs nothing */
+  for (int i = 0; i < MANY; i++) {
+    OK(d->MemFree(d, plain[i]));
+    OK(d->MemUnmap(d, va + (weir_cu_deviceptr)i * 15 * PAGE, PAGE));
+    OK(d->MemRelease(d, handles[i]));
+  }
+  OK(d->MemFree(d, placed));
+  OK(d->MemFreeAsync(d, asynchronous, NULL));
+  OK(d->MemFree(d, pooled));
+  OK(d->MemPoolDestroy(d, pool));
+  OK(d->MemAddressFree(d, va, 1100 * PAGE));
+  OK(d->MemFreeHost(d, host));
+  OK(d->MemHostUnregister(d, &host));
+  assert_int_equal(free_bytes(d), before);
+}
+
+static void run(unsigned long nth) {
+  weir_cu_deviceptr next = 0;
+  weir_ledger_options options;
+  weir_ledger_options_init(&options);
+  options.place = place_far;
+  options.place_context = &next;
+  weir_driver *d = NULL;
+  weir_cu_context context;
+  long before = live;
+  made = 0;
+  fail_at = nth;
+  counting = true;
+  weir_status status = weir_driver_open_ledger(&options, &d);
+  if (failed) {
+    assert_int_equal(status, WEIR_ERROR_HOST_OUT_OF_MEMORY);
+    assert_null(d);
+    failed = false;
+    status = weir_driver_open_ledger(&options, &d);
+  }
+  assert_int_equal(status, WEIR_OK);
+  OK(d->Init(d, 0));
+  OK(d->DevicePrimaryCtxRetain(d, &context, 0));
+  OK(d->CtxSetCurrent(d, context));
+  script(d, &next);
+  weir_driver_close(d);
+  assert_int_equal(live, before);
+}
+
+static void test_each_allocation_fails_once(void **state) {
+  (void)state;
+  run(0);
+  unsigned long all = made;
+  assert_true(all > 50);
+  for (unsigned long nth = 1; nth <= all; nth++) {
+    run(nth);
+    assert_false(failed); /* the call that needed the memory did not claim success */
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_each_allocation_fails_once)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+#endif
