@@ -1,0 +1,25 @@
+/*
+ * Weir: a GPU memory and device runtime.
+ *
+ * Everything in one include. Conventions:
+ * - weir_<object>_<verb>. Calls return a weir_status; outputs come last and are written only on WEIR_OK.
+ * - On any other status weir_last_error() says which call, on what, and why.
+ * - Every call may be made from any thread. The first one that needs a device starts the runtime.
+ * - Structs that carry a `size` field are filled by their _init function first, so that fields can be added.
+ * - In a process that was forked after the runtime had started, calls return WEIR_ERROR_BAD_FORK.
+ */
+#ifndef WEIR_WEIR_H
+#define WEIR_WEIR_H
+
+#include "weir/copy.h"
+#include "weir/device.h"
+#include "weir/driver.h"
+#include "weir/event.h"
+#include "weir/graph.h"
+#include "weir/log.h"
+#include "weir/runtime.h"
+#include "weir/soft.h"
+#include "weir/status.h"
+#include "weir/stream.h"
+
+#endif

@@ -1,0 +1,152 @@
+/*
+ * Copies and fills.
+ */
+#include "weir/copy.h"
+
+#include <limits.h>
+
+#include "runtime/runtime.h"
+
+static weir_cu_deviceptr address_of(const void *pointer) { return (weir_cu_deviceptr)(uintptr_t)pointer; }
+
+/* The visible device whose memory this is, -1 for host memory. */
+static int device_of(const void *pointer) {
+  weir_driver *driver = weir__rt.driver;
+  unsigned type = 0;
+  int ordinal;
+  if (driver->PointerGetAttribute(driver, &type, WEIR_CU_POINTER_ATTR_MEMORY_TYPE, address_of(pointer)) !=
+          WEIR_CU_SUCCESS ||
+      type != WEIR_CU_MEMORY_TYPE_DEVICE ||
+      driver->PointerGetAttribute(driver, &ordinal, WEIR_CU_POINTER_ATTR_DEVICE_ORDINAL, address_of(pointer)) !=
+          WEIR_CU_SUCCESS)
+    return -1;
+  for (int i = 0; i < weir__rt.device_count; i++)
+    if (weir__rt.devices[i].handle == ordinal)
+      return i;
+  return -1;
+}
+
+static bool are_peers(int a, int b) { return weir__rt.devices[a].peers >> b & 1 || weir__rt.devices[b].peers >> a & 1; }
+
+static weir_status copy_between(const char *who, void *to, int to_device, const void *from, int from_device,
+                                size_t bytes, weir_cu_stream raw) {
+  weir_driver *driver = weir__rt.driver;
+  weir_cu_context to_context, from_context;
+  weir_status status = weir__device_context(who, to_device, &to_context);
+  if (status == WEIR_OK)
+    status = weir__device_context(who, from_device, &from_context);
+  if (status != WEIR_OK)
+    return status;
+  return WEIR__CALL_FOR(
+      who, driver, MemcpyPeerAsync(driver, address_of(to), to_context, address_of(from), from_context, bytes, raw));
+}
+
+/* The stream's device has been entered. */
+static weir_status copy(const char *who, void *to, const void *from, size_t bytes, weir_cu_stream raw) {
+  weir_driver *driver = weir__rt.driver;
+  if (weir__rt.device_count > 1) {
+    int to_device = device_of(to);
+    int from_device = to_device == -1 ? -1 : device_of(from);
+    if (from_device != -1 && from_device != to_device && !are_peers(from_device, to_device))
+      return copy_between(who, to, to_device, from, from_device, bytes, raw);
+  }
+  return WEIR__CALL_FOR(who, driver, MemcpyAsync(driver, address_of(to), address_of(from), bytes, raw));
+}
+
+static weir_status check_pointers(const char *who, const void *to, const void *from, size_t bytes) {
+  if (bytes > 0 && (!to || !from))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL, and bytes is %zu", who, to ? "from" : "to", bytes);
+  return WEIR_OK;
+}
+
+weir_status weir_copy_async(void *to, const void *from, size_t bytes, weir_stream stream) {
+  weir__guard guard;
+  weir_cu_stream raw;
+  weir_status status = check_pointers(__func__, to, from, bytes);
+  if (status == WEIR_OK)
+    status = weir__enter_stream(__func__, stream, &guard, &raw);
+  if (status != WEIR_OK)
+    return status;
+  if (bytes > 0)
+    status = copy(__func__, to, from, bytes, raw);
+  weir__leave_device(&guard);
+  return status;
+}
+
+weir_status weir_copy(void *to, const void *from, size_t bytes, weir_stream stream) {
+  weir__guard guard;
+  weir_cu_stream raw;
+  weir_status status = check_pointers(__func__, to, from, bytes);
+  if (status == WEIR_OK)
+    status = weir__enter_stream(__func__, stream, &guard, &raw);
+  if (status != WEIR_OK)
+    return status;
+  if (bytes > 0) {
+    status = weir__check_sync(__func__);
+    if (status == WEIR_OK)
+      status = copy(__func__, to, from, bytes, raw);
+    if (status == WEIR_OK)
+      status = WEIR__CALL(weir__rt.driver, StreamSynchronize(weir__rt.driver, raw));
+  }
+  weir__leave_device(&guard);
+  return status;
+}
+
+weir_status weir_copy_peer_async(void *to, int to_device, const void *from, int from_device, size_t bytes,
+                                 weir_stream stream) {
+  weir__guard guard;
+  weir_cu_stream raw;
+  weir_status status = check_pointers(__func__, to, from, bytes);
+  if (status == WEIR_OK)
+    status = weir__start(__func__);
+  if (status != WEIR_OK)
+    return status;
+  if (to_device < 0 || to_device >= weir__rt.device_count)
+    return weir__no_such_device(__func__, to_device, weir__rt.device_count);
+  if (from_device < 0 || from_device >= weir__rt.device_count)
+    return weir__no_such_device(__func__, from_device, weir__rt.device_count);
+  status = weir__enter_stream(__func__, stream, &guard, &raw);
+  if (status != WEIR_OK)
+    return status;
+  if (bytes > 0)
+    status = copy_between(__func__, to, to_device, from, from_device, bytes, raw);
+  weir__leave_device(&guard);
+  return status;
+}
+
+weir_status weir_fill_async(void *to, uint8_t value, size_t bytes, weir_stream stream) {
+  if (bytes > 0)
+    WEIR__RETURN_IF_NULL(to);
+  weir_driver *driver;
+  weir__guard guard;
+  weir_cu_stream raw;
+  weir_status status = weir__enter_stream(__func__, stream, &guard, &raw);
+  if (status != WEIR_OK)
+    return status;
+  driver = weir__rt.driver;
+  if (bytes > 0)
+    status = WEIR__CALL(driver, MemsetD8Async(driver, address_of(to), value, bytes, raw));
+  weir__leave_device(&guard);
+  return status;
+}
+
+weir_status weir_fill32_async(void *to, uint32_t value, size_t words, weir_stream stream) {
+  if (words > 0)
+    WEIR__RETURN_IF_NULL(to);
+  if ((uintptr_t)to % 4 != 0)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: to is %p, which is not aligned to 4", __func__, to);
+  if (words > SIZE_MAX / 4)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: words is %zu, more than an address space holds", __func__,
+                      words);
+  weir_driver *driver;
+  weir__guard guard;
+  weir_cu_stream raw;
+  weir_status status = weir__enter_stream(__func__, stream, &guard, &raw);
+  if (status != WEIR_OK)
+    return status;
+  driver = weir__rt.driver;
+  if (words > 0)
+    status = WEIR__CALL(driver, MemsetD32Async(driver, address_of(to), value, words, raw));
+  weir__leave_device(&guard);
+  return status;
+}

@@ -1,0 +1,460 @@
+/*
+ * Devices, and which one the calling thread works on.
+ */
+#include "weir/device.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/runtime.h"
+
+static _Thread_local weir__thread this_thread;
+
+weir__thread *weir__thread_state(void) {
+  unsigned long epoch = weir__epoch;
+  if (this_thread.epoch != epoch) {
+    bool first = this_thread.epoch == 0;
+    memset(&this_thread, 0, sizeof this_thread);
+    this_thread.epoch = epoch;
+    this_thread.context_is_foreign = !first;
+  }
+  return &this_thread;
+}
+
+weir_status weir__no_such_device(const char *who, int device, int count) {
+  if (count == 0)
+    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device is %d; there is none", who, device);
+  return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device is %d; there %s %d, counted from 0", who, device,
+                    count == 1 ? "is" : "are", count);
+}
+
+weir_status weir__resolve_device(const char *who, int device, int *resolved) {
+  weir_status status = weir__start(who);
+  if (status != WEIR_OK)
+    return status;
+  if (device < -1 || device >= weir__rt.device_count)
+    return weir__no_such_device(who, device, weir__rt.device_count);
+  *resolved = device == -1 ? weir__thread_state()->device : device;
+  return WEIR_OK;
+}
+
+/* ---- Contexts ---- */
+
+void weir__device_init(weir__device *device, weir_cu_device handle) {
+  memset(device, 0, sizeof *device);
+  device->handle = handle;
+  pthread_mutex_init(&device->lock, NULL);
+}
+
+/* Nothing to do about a call that fails here: what cannot be freed goes with the context, or the process. */
+void weir__device_end(weir__device *device) {
+  weir_driver *driver = weir__rt.driver;
+  if (device->context) {
+    driver->CtxSetCurrent(driver, device->context);
+    driver->CtxSynchronize(driver);
+    if (device->spin_module)
+      driver->ModuleUnload(driver, device->spin_module);
+    for (int p = 0; p < WEIR__PRIORITIES; p++)
+      for (int i = 0; i < WEIR_STREAMS_PER_POOL; i++)
+        if (device->streams[p][i])
+          driver->StreamDestroy(driver, device->streams[p][i]);
+    driver->CtxSetCurrent(driver, NULL);
+    driver->DevicePrimaryCtxRelease(driver, device->handle);
+  }
+  pthread_mutex_destroy(&device->lock);
+}
+
+weir_status weir__device_context(const char *who, int device, weir_cu_context *context) {
+  weir__device *d = &weir__rt.devices[device];
+  weir_driver *driver = weir__rt.driver;
+  weir_status status = WEIR_OK;
+  weir_cu_context made = d->context;
+  if (!made) {
+    pthread_mutex_lock(&d->lock);
+    made = d->context;
+    if (!made) {
+      status = WEIR__CALL_FOR(who, driver, DevicePrimaryCtxRetain(driver, &made, d->handle));
+      if (status == WEIR_OK)
+        d->context = made;
+    }
+    pthread_mutex_unlock(&d->lock);
+  }
+  if (status == WEIR_OK)
+    *context = made;
+  return status;
+}
+
+/* The thread's context may have been changed by the program, so that it is asked for each time. */
+static weir_cu_result switch_context(weir_cu_context context, weir_cu_context *previous) {
+  weir_driver *driver = weir__rt.driver;
+  weir__thread *thread = weir__thread_state();
+  weir_cu_context current;
+  weir_cu_result result = driver->CtxGetCurrent(driver, &current);
+  if (result != WEIR_CU_SUCCESS)
+    return result;
+  if (current != context || thread->context_is_foreign) {
+    result = driver->CtxSetCurrent(driver, context);
+    if (result != WEIR_CU_SUCCESS)
+      return result;
+  }
+  *previous = thread->context_is_foreign ? NULL : current;
+  thread->context_is_foreign = false;
+  return WEIR_CU_SUCCESS;
+}
+
+weir_status weir__enter_device(const char *who, int device, weir__guard *guard) {
+  weir_cu_context context;
+  weir_status status = weir__device_context(who, device, &context);
+  if (status != WEIR_OK)
+    return status;
+  *guard = (weir__guard){.device = device};
+  weir_cu_result result = switch_context(context, &guard->previous);
+  return weir__driver_status(weir__rt.driver, result, who, "cuCtxSetCurrent(driver, context)");
+}
+
+bool weir__enter_quietly(int device, weir__guard *guard) {
+  weir_cu_context context = weir__rt.devices[device].context;
+  *guard = (weir__guard){.device = device};
+  return context && switch_context(context, &guard->previous) == WEIR_CU_SUCCESS;
+}
+
+void weir__leave_device(const weir__guard *guard) {
+  weir_driver *driver = weir__rt.driver;
+  int current = weir__thread_state()->device;
+  if (guard->device == current)
+    return;
+  weir_cu_context context = guard->previous ? guard->previous : weir__rt.devices[current].context;
+  /* If this fails the next call notices, and sets the context that it needs. */
+  if (driver->CtxSetCurrent(driver, context) != WEIR_CU_SUCCESS)
+    weir__log(WEIR_LOG_DEBUG, "the context of device %d could not be made current again", current);
+}
+
+/* ---- The current device ---- */
+
+weir_status weir__set_device(const char *who, int device, bool make_context) {
+  weir__device *d = &weir__rt.devices[device];
+  weir_driver *driver = weir__rt.driver;
+  if (!make_context && !d->context) {
+    unsigned flags;
+    int active;
+    weir_status status = WEIR__CALL_FOR(who, driver, DevicePrimaryCtxGetState(driver, d->handle, &flags, &active));
+    if (status != WEIR_OK)
+      return status;
+    make_context = active; /* another's, which is there to be shared */
+  }
+  if (make_context || d->context) {
+    weir__guard guard;
+    weir_status status = weir__enter_device(who, device, &guard);
+    if (status != WEIR_OK)
+      return status;
+  }
+  weir__thread_state()->device = device;
+  return WEIR_OK;
+}
+
+weir_status weir_device_get(int *device) {
+  WEIR__RETURN_IF_NULL(device);
+  return weir__resolve_device(__func__, -1, device);
+}
+
+static weir_status check_device(const char *who, int device) {
+  weir_status status = weir__start(who);
+  if (status == WEIR_OK && (device < 0 || device >= weir__rt.device_count))
+    status = weir__no_such_device(who, device, weir__rt.device_count);
+  return status;
+}
+
+weir_status weir_device_set(int device) {
+  weir_status status = check_device(__func__, device);
+  return status == WEIR_OK ? weir__set_device(__func__, device, true) : status;
+}
+
+static weir_status exchange(const char *who, int device, bool make_context, int *previous) {
+  weir_status status = weir__check_fork(who);
+  int before = -1;
+  if (status == WEIR_OK && device >= 0) {
+    status = check_device(who, device);
+    if (status == WEIR_OK) {
+      before = weir__thread_state()->device;
+      status = weir__set_device(who, device, make_context);
+    }
+  }
+  if (status == WEIR_OK)
+    *previous = before;
+  return status;
+}
+
+weir_status weir_device_exchange(int device, int *previous) {
+  WEIR__RETURN_IF_NULL(previous);
+  return exchange(__func__, device, true, previous);
+}
+
+weir_status weir_device_maybe_exchange(int device, int *previous) {
+  WEIR__RETURN_IF_NULL(previous);
+  return exchange(__func__, device, false, previous);
+}
+
+/* ---- What there is ---- */
+
+weir_status weir_device_count(int *count) {
+  WEIR__RETURN_IF_NULL(count);
+  weir_status status = weir__check_fork(__func__);
+  if (status != WEIR_OK)
+    return status;
+  weir_driver *chosen;
+  if (!weir__is_running() && weir__hold_stopped(&chosen)) {
+    int number;
+    status = weir__count_devices(__func__, chosen, &number);
+    weir__let_start();
+    if (status == WEIR_OK)
+      *count = number;
+    return status;
+  }
+  *count = weir__rt.device_count;
+  return WEIR_OK;
+}
+
+int weir_device_is_available(void) {
+  int count;
+  return weir_device_count(&count) == WEIR_OK && count > 0;
+}
+
+weir_status weir_device_has_primary_context(int device, int *has) {
+  WEIR__RETURN_IF_NULL(has);
+  weir_status status = weir__check_fork(__func__);
+  if (status != WEIR_OK)
+    return status;
+  weir_driver *driver;
+  if (!weir__is_running() && weir__hold_stopped(&driver)) {
+    bool active = false;
+    if (device < -1)
+      status = weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device is %d", __func__, device);
+    else
+      status = weir__has_foreign_context(__func__, driver, device == -1 ? 0 : device, &active);
+    weir__let_start();
+    if (status == WEIR_OK)
+      *has = active;
+    return status;
+  }
+
+  status = weir__resolve_device(__func__, device, &device);
+  if (status != WEIR_OK)
+    return status;
+  driver = weir__rt.driver;
+  unsigned flags;
+  int active;
+  status = WEIR__CALL(driver,
+                          DevicePrimaryCtxGetState(driver, weir__rt.devices[device].handle, &flags, &active));
+  if (status == WEIR_OK)
+    *has = active != 0;
+  return status;
+}
+
+void weir__format_uuid(const weir_cu_uuid *uuid, char text[WEIR__UUID_SIZE]) {
+  const unsigned char *b = (const unsigned char *)uuid->bytes;
+  snprintf(text, WEIR__UUID_SIZE, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0],
+           b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+}
+
+void weir_device_properties_init(weir_device_properties *properties) {
+  if (properties)
+    *properties = (weir_device_properties){.size = sizeof *properties};
+}
+
+/* An attribute that this driver does not know is 0. */
+static weir_status get_attribute(const char *who, weir_cu_device handle, int attribute, int *value) {
+  weir_driver *driver = weir__rt.driver;
+  weir_cu_result result = driver->DeviceGetAttribute(driver, value, attribute, handle);
+  if (result == WEIR_CU_INVALID_VALUE) {
+    *value = 0;
+    return WEIR_OK;
+  }
+  return weir__driver_status(driver, result, who, "cuDeviceGetAttribute(driver, value, attribute, handle)");
+}
+
+weir_status weir_device_get_properties(int device, weir_device_properties *properties) {
+  WEIR__RETURN_IF_NULL(properties);
+  if (properties->size < sizeof properties->size)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
+                      "%s: properties->size is %zu; call weir_device_properties_init first", __func__,
+                      properties->size);
+  weir_status status = weir__resolve_device(__func__, device, &device);
+  if (status != WEIR_OK)
+    return status;
+  weir_driver *driver = weir__rt.driver;
+  weir_cu_device handle = weir__rt.devices[device].handle;
+
+  weir_device_properties p;
+  weir_device_properties_init(&p);
+  const struct {
+    int attribute;
+    int *value;
+  } wanted[] = {
+      {WEIR_CU_ATTR_COMPUTE_CAPABILITY_MAJOR, &p.major},
+      {WEIR_CU_ATTR_COMPUTE_CAPABILITY_MINOR, &p.minor},
+      {WEIR_CU_ATTR_MULTIPROCESSOR_COUNT, &p.multiprocessor_count},
+      {WEIR_CU_ATTR_CLOCK_RATE, &p.clock_khz},
+      {WEIR_CU_ATTR_WARP_SIZE, &p.warp_size},
+      {WEIR_CU_ATTR_MAX_THREADS_PER_BLOCK, &p.max_threads_per_block},
+      {WEIR_CU_ATTR_MAX_THREADS_PER_MULTIPROCESSOR, &p.max_threads_per_multiprocessor},
+      {WEIR_CU_ATTR_MAX_REGISTERS_PER_MULTIPROCESSOR, &p.regs_per_multiprocessor},
+      {WEIR_CU_ATTR_MAX_SHARED_MEMORY_PER_BLOCK, &p.shared_memory_per_block},
+      {WEIR_CU_ATTR_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, &p.shared_memory_per_block_optin},
+      {WEIR_CU_ATTR_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR, &p.shared_memory_per_multiprocessor},
+      {WEIR_CU_ATTR_L2_CACHE_SIZE, &p.l2_cache_size},
+      {WEIR_CU_ATTR_INTEGRATED, &p.is_integrated},
+      {WEIR_CU_ATTR_MULTI_GPU_BOARD, &p.is_multi_gpu_board},
+      {WEIR_CU_ATTR_VIRTUAL_MEMORY_SUPPORTED, &p.virtual_memory},
+      {WEIR_CU_ATTR_MEMORY_POOLS_SUPPORTED, &p.memory_pools},
+  };
+  for (size_t i = 0; i < WEIR_COUNT_OF(wanted) && status == WEIR_OK; i++)
+    status = get_attribute(__func__, handle, wanted[i].attribute, wanted[i].value);
+
+  /* The device may be able where the driver is too old to have the calls. */
+  p.virtual_memory = p.virtual_memory && driver->MemAddressReserve && driver->MemCreate && driver->MemMap;
+  p.memory_pools = p.memory_pools && driver->MemAllocAsync;
+
+  weir_cu_uuid uuid;
+  size_t bytes;
+  if (status == WEIR_OK)
+    status = WEIR__CALL(driver, DeviceGetName(driver, p.name, sizeof p.name, handle));
+  if (status == WEIR_OK)
+    status = WEIR__CALL(driver, DeviceGetPCIBusId(driver, p.pci_bus_id, sizeof p.pci_bus_id, handle));
+  if (status == WEIR_OK)
+    status = WEIR__CALL(driver, DeviceGetUuid(driver, &uuid, handle));
+  if (status == WEIR_OK)
+    status = WEIR__CALL(driver, DeviceTotalMem(driver, &bytes, handle));
+  if (status != WEIR_OK)
+    return status;
+  weir__format_uuid(&uuid, p.uuid);
+  p.total_memory = bytes;
+
+  p.size = properties->size;
+  memcpy(properties, &p, p.size < sizeof p ? p.size : sizeof p);
+  return WEIR_OK;
+}
+
+weir_status weir_device_name(int device, char *name, size_t size) {
+  WEIR__RETURN_IF_NULL(name);
+  if (size == 0)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: size is 0, which has no room for a name", __func__);
+  weir_status status = weir__resolve_device(__func__, device, &device);
+  if (status != WEIR_OK)
+    return status;
+  char text[sizeof((weir_device_properties *)NULL)->name];
+  weir_driver *driver = weir__rt.driver;
+  status = WEIR__CALL(driver, DeviceGetName(driver, text, sizeof text, weir__rt.devices[device].handle));
+  if (status == WEIR_OK)
+    snprintf(name, size, "%s", text);
+  return status;
+}
+
+weir_status weir_device_capability(int device, int *major, int *minor) {
+  WEIR__RETURN_IF_NULL(major);
+  WEIR__RETURN_IF_NULL(minor);
+  weir_status status = weir__resolve_device(__func__, device, &device);
+  if (status != WEIR_OK)
+    return status;
+  weir_cu_device handle = weir__rt.devices[device].handle;
+  int first, second;
+  status = get_attribute(__func__, handle, WEIR_CU_ATTR_COMPUTE_CAPABILITY_MAJOR, &first);
+  if (status == WEIR_OK)
+    status = get_attribute(__func__, handle, WEIR_CU_ATTR_COMPUTE_CAPABILITY_MINOR, &second);
+  if (status == WEIR_OK) {
+    *major = first;
+    *minor = second;
+  }
+  return status;
+}
+
+weir_status weir_device_uuid(int device, char *text, size_t size) {
+  WEIR__RETURN_IF_NULL(text);
+  if (size < WEIR__UUID_SIZE)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: size is %zu; a uuid takes %d bytes", __func__, size,
+                      WEIR__UUID_SIZE);
+  weir_status status = weir__resolve_device(__func__, device, &device);
+  if (status != WEIR_OK)
+    return status;
+  weir_driver *driver = weir__rt.driver;
+  weir_cu_uuid uuid;
+  status = WEIR__CALL(driver, DeviceGetUuid(driver, &uuid, weir__rt.devices[device].handle));
+  if (status == WEIR_OK)
+    weir__format_uuid(&uuid, text);
+  return status;
+}
+
+weir_status weir_device_memory_info(int device, size_t *free_bytes, size_t *total_bytes) {
+  WEIR__RETURN_IF_NULL(free_bytes);
+  WEIR__RETURN_IF_NULL(total_bytes);
+  weir_status status = weir__resolve_device(__func__, device, &device);
+  weir__guard guard;
+  if (status == WEIR_OK)
+    status = weir__enter_device(__func__, device, &guard);
+  if (status != WEIR_OK)
+    return status;
+  weir_driver *driver = weir__rt.driver;
+  size_t available, total;
+  status = WEIR__CALL(driver, MemGetInfo(driver, &available, &total));
+  weir__leave_device(&guard);
+  if (status == WEIR_OK) {
+    *free_bytes = available;
+    *total_bytes = total;
+  }
+  return status;
+}
+
+weir_status weir_device_synchronize(int device) {
+  weir_status status = weir__resolve_device(__func__, device, &device);
+  weir__guard guard;
+  if (status == WEIR_OK)
+    status = weir__enter_device(__func__, device, &guard);
+  if (status != WEIR_OK)
+    return status;
+  status = WEIR__CALL(weir__rt.driver, CtxSynchronize(weir__rt.driver));
+  weir__leave_device(&guard);
+  return status;
+}
+
+/* ---- Peers ---- */
+
+weir_status weir_device_can_access_peer(int device, int peer, int *can) {
+  WEIR__RETURN_IF_NULL(can);
+  weir_status status = weir__resolve_device(__func__, device, &device);
+  if (status == WEIR_OK)
+    status = weir__resolve_device(__func__, peer, &peer);
+  if (status != WEIR_OK)
+    return status;
+  weir_driver *driver = weir__rt.driver;
+  int answer;
+  status = WEIR__CALL_FOR(
+      __func__, driver,
+      DeviceCanAccessPeer(driver, &answer, weir__rt.devices[device].handle, weir__rt.devices[peer].handle));
+  if (status == WEIR_OK)
+    *can = answer != 0;
+  return status;
+}
+
+weir_status weir_device_enable_peer_access(int device, int peer) {
+  weir_status status = weir__resolve_device(__func__, device, &device);
+  if (status == WEIR_OK)
+    status = weir__resolve_device(__func__, peer, &peer);
+  if (status != WEIR_OK)
+    return status;
+  if (device == peer)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: device %d cannot be its own peer", __func__, device);
+  weir_driver *driver = weir__rt.driver;
+  weir_cu_context peer_context;
+  weir__guard guard;
+  status = weir__device_context(__func__, peer, &peer_context);
+  if (status == WEIR_OK)
+    status = weir__enter_device(__func__, device, &guard);
+  if (status != WEIR_OK)
+    return status;
+  weir_cu_result result = driver->CtxEnablePeerAccess(driver, peer_context, 0);
+  weir__leave_device(&guard);
+  if (result == WEIR_CU_PEER_ACCESS_ALREADY_ENABLED)
+    result = WEIR_CU_SUCCESS;
+  if (result == WEIR_CU_SUCCESS)
+    atomic_fetch_or(&weir__rt.devices[device].peers, 1ull << peer);
+  return weir__driver_status(driver, result, __func__, "cuCtxEnablePeerAccess(driver, peer_context, 0)");
+}

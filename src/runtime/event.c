@@ -1,0 +1,326 @@
+/*
+ * Events. The driver's event is made at the first record, since only then its device is known.
+ */
+#include "weir/event.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "runtime/runtime.h"
+
+struct weir_event {
+  weir__object object; /* first, so that a pointer to it is a pointer to all */
+  unsigned flags;
+  pthread_mutex_t lock;       /* held while `raw` is made */
+  _Atomic(weir_cu_event) raw; /* NULL until it is made */
+  int device;                 /* valid once raw is set, which comes after it */
+  atomic_bool recorded;
+};
+
+static bool holds(weir__object *object) { return ((weir_event *)object)->raw; }
+
+static void drop(weir__object *object) {
+  weir_event *event = (weir_event *)object;
+  weir_driver *driver = weir__rt.driver;
+  weir_cu_event raw = event->raw;
+  weir__guard guard;
+  bool entered = weir__enter_quietly(event->device, &guard);
+  driver->EventDestroy(driver, raw);
+  if (entered)
+    weir__leave_device(&guard);
+  event->raw = NULL;
+}
+
+/* NULL when the host has no memory. */
+static weir_event *create(unsigned flags) {
+  weir_event *made = calloc(1, sizeof *made);
+  if (!made)
+    return NULL;
+  made->object.drop = drop;
+  made->object.holds = holds;
+  made->flags = flags;
+  pthread_mutex_init(&made->lock, NULL);
+  weir__object_add(&made->object);
+  return made;
+}
+
+static weir_status no_memory(const char *who) {
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory for the event", who);
+}
+
+weir_status weir_event_create(unsigned flags, weir_event **event) {
+  WEIR__RETURN_IF_NULL(event);
+  weir_status status = weir__check_fork(__func__);
+  if (status != WEIR_OK)
+    return status;
+  if (flags & ~(unsigned)(WEIR_EVENT_TIMING | WEIR_EVENT_BLOCKING | WEIR_EVENT_INTERPROCESS))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
+                      "%s: flags is 0x%x; allowed are WEIR_EVENT_TIMING (1), "
+                      "WEIR_EVENT_BLOCKING (2) and WEIR_EVENT_INTERPROCESS (4)",
+                      __func__, flags);
+  if (flags & WEIR_EVENT_TIMING && flags & WEIR_EVENT_INTERPROCESS)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
+                      "%s: an event that is shared between processes cannot take the time: "
+                      "WEIR_EVENT_INTERPROCESS excludes WEIR_EVENT_TIMING",
+                      __func__);
+  weir_event *made = create(flags);
+  if (!made)
+    return no_memory(__func__);
+  *event = made;
+  return WEIR_OK;
+}
+
+void weir_event_destroy(weir_event *event) {
+  if (!event)
+    return;
+  weir__object_remove(&event->object);
+  if (event->raw && weir__is_running())
+    drop(&event->object);
+  pthread_mutex_destroy(&event->lock);
+  free(event);
+}
+
+static weir_status check(const char *who, const weir_event *event) {
+  weir_status status = weir__check_fork(who);
+  return status == WEIR_OK ? weir__object_check(who, &event->object, "event") : status;
+}
+
+static weir_status make_raw(const char *who, const weir_event *event, weir_cu_event *raw) {
+  weir_driver *driver = weir__rt.driver;
+  unsigned flags = 0;
+  if (!(event->flags & WEIR_EVENT_TIMING))
+    flags |= WEIR_CU_EVENT_DISABLE_TIMING;
+  if (event->flags & WEIR_EVENT_BLOCKING)
+    flags |= WEIR_CU_EVENT_BLOCKING_SYNC;
+  if (event->flags & WEIR_EVENT_INTERPROCESS)
+    flags |= WEIR_CU_EVENT_INTERPROCESS;
+  return WEIR__CALL_FOR(who, driver, EventCreate(driver, raw, flags));
+}
+
+/* The event's lock is held. An event that is made here stays only if it could be recorded. */
+static weir_status record(const char *who, weir_event *event, weir_stream stream) {
+  weir_driver *driver;
+  weir__guard guard;
+  weir_cu_stream raw_stream;
+  weir_status status = weir__enter_stream(who, stream, &guard, &raw_stream);
+  if (status != WEIR_OK)
+    return status;
+  driver = weir__rt.driver;
+  weir_cu_event raw = event->raw;
+  bool is_new = !raw;
+  if (is_new)
+    status = make_raw(who, event, &raw);
+  else if (event->device != stream.device)
+    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
+                        "%s: Event device %d does not match recording stream's device %" PRId32 ".", who, event->device,
+                        stream.device);
+  if (status != WEIR_OK)
+    goto leave_device;
+
+  status = WEIR__CALL_FOR(who, driver, EventRecord(driver, raw, raw_stream));
+  if (status == WEIR_OK) {
+    if (is_new) {
+      event->device = stream.device;
+      event->raw = raw;
+    }
+    event->recorded = true;
+  } else if (is_new) {
+    driver->EventDestroy(driver, raw);
+  }
+
+leave_device:
+  weir__leave_device(&guard);
+  return status;
+}
+
+weir_status weir_event_record(weir_event *event, weir_stream stream) {
+  WEIR__RETURN_IF_NULL(event);
+  weir_status status = check(__func__, event);
+  if (status != WEIR_OK)
+    return status;
+  pthread_mutex_lock(&event->lock);
+  status = record(__func__, event, stream);
+  pthread_mutex_unlock(&event->lock);
+  return status;
+}
+
+weir_status weir_event_record_once(weir_event *event, weir_stream stream) {
+  WEIR__RETURN_IF_NULL(event);
+  weir_status status = check(__func__, event);
+  if (status != WEIR_OK)
+    return status;
+  pthread_mutex_lock(&event->lock);
+  if (!event->recorded)
+    status = record(__func__, event, stream);
+  pthread_mutex_unlock(&event->lock);
+  return status;
+}
+
+weir_status weir_event_query(const weir_event *event) {
+  WEIR__RETURN_IF_NULL(event);
+  weir_status status = check(__func__, event);
+  if (status != WEIR_OK || !event->raw)
+    return status;
+  weir__guard guard;
+  status = weir__enter_device(__func__, event->device, &guard);
+  if (status != WEIR_OK)
+    return status;
+  weir_cu_event raw = event->raw;
+  status = WEIR__CALL(weir__rt.driver, EventQuery(weir__rt.driver, raw));
+  weir__leave_device(&guard);
+  return status;
+}
+
+weir_status weir_event_wait(const weir_event *event, weir_stream stream) {
+  WEIR__RETURN_IF_NULL(event);
+  weir__guard guard;
+  weir_cu_stream raw_stream;
+  weir_status status = check(__func__, event);
+  if (status == WEIR_OK)
+    status = weir__enter_stream(__func__, stream, &guard, &raw_stream);
+  if (status != WEIR_OK)
+    return status;
+  weir_cu_event raw = event->raw;
+  if (raw)
+    status = WEIR__CALL(weir__rt.driver, StreamWaitEvent(weir__rt.driver, raw_stream, raw, 0));
+  weir__leave_device(&guard);
+  return status;
+}
+
+weir_status weir_event_synchronize(const weir_event *event) {
+  WEIR__RETURN_IF_NULL(event);
+  weir_status status = check(__func__, event);
+  if (status != WEIR_OK || !event->raw)
+    return status;
+  weir__guard guard;
+  status = weir__enter_device(__func__, event->device, &guard);
+  if (status != WEIR_OK)
+    return status;
+  weir_cu_event raw = event->raw;
+  status = WEIR__CALL(weir__rt.driver, EventSynchronize(weir__rt.driver, raw));
+  weir__leave_device(&guard);
+  return status;
+}
+
+weir_status weir_event_elapsed(const weir_event *start, const weir_event *end, double *milliseconds) {
+  WEIR__RETURN_IF_NULL(start);
+  WEIR__RETURN_IF_NULL(end);
+  WEIR__RETURN_IF_NULL(milliseconds);
+  weir_status status = check(__func__, start);
+  if (status == WEIR_OK)
+    status = check(__func__, end);
+  if (status != WEIR_OK)
+    return status;
+  if (!(start->flags & WEIR_EVENT_TIMING) || !(end->flags & WEIR_EVENT_TIMING))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Both events must be created with the flag WEIR_EVENT_TIMING.",
+                      __func__);
+  if (!start->recorded || !end->recorded)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Both events must be recorded before calculating elapsed time.",
+                      __func__);
+
+  weir__guard guard;
+  status = weir__enter_device(__func__, start->device, &guard);
+  if (status != WEIR_OK)
+    return status;
+  weir_cu_event first = start->raw, second = end->raw;
+  float elapsed;
+  status = WEIR__CALL(weir__rt.driver, EventElapsedTime(weir__rt.driver, &elapsed, first, second));
+  weir__leave_device(&guard);
+  if (status == WEIR_OK)
+    *milliseconds = (double)elapsed;
+  if (status == WEIR_ERROR_NOT_READY)
+    return weir__fail_result(status, WEIR_CU_NOT_READY,
+                             "%s: the device has not got past both events; synchronize with them first", __func__);
+  return status;
+}
+
+int weir_event_is_created(const weir_event *event) { return event && event->raw; }
+
+int weir_event_device(const weir_event *event) { return event && event->raw ? event->device : -1; }
+
+weir_cu_event weir_event_raw(const weir_event *event) { return event ? event->raw : NULL; }
+
+/* ---- Between processes ---- */
+
+weir_status weir_event_ipc_handle(weir_event *event, weir_cu_ipc_event_handle *handle) {
+  WEIR__RETURN_IF_NULL(event);
+  WEIR__RETURN_IF_NULL(handle);
+  weir_status status = check(__func__, event);
+  if (status != WEIR_OK)
+    return status;
+  if (!(event->flags & WEIR_EVENT_INTERPROCESS))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the event was made without WEIR_EVENT_INTERPROCESS", __func__);
+  int device;
+  status = weir__resolve_device(__func__, -1, &device);
+  if (status != WEIR_OK)
+    return status;
+
+  weir_driver *driver = weir__rt.driver;
+  pthread_mutex_lock(&event->lock);
+  weir_cu_event raw = event->raw;
+  bool is_new = !raw;
+  if (!is_new)
+    device = event->device;
+  weir__guard guard;
+  status = weir__enter_device(__func__, device, &guard);
+  if (status != WEIR_OK)
+    goto unlock;
+  if (is_new)
+    status = make_raw(__func__, event, &raw);
+  if (status != WEIR_OK)
+    goto leave_device;
+
+  weir_cu_ipc_event_handle made;
+  status = WEIR__CALL(driver, IpcGetEventHandle(driver, &made, raw));
+  if (status == WEIR_OK) {
+    *handle = made;
+    if (is_new) {
+      event->device = device;
+      event->raw = raw;
+    }
+  } else if (is_new) {
+    driver->EventDestroy(driver, raw);
+  }
+
+leave_device:
+  weir__leave_device(&guard);
+unlock:
+  pthread_mutex_unlock(&event->lock);
+  return status;
+}
+
+weir_status weir_event_from_ipc_handle(int device, const weir_cu_ipc_event_handle *handle, weir_event **event) {
+  WEIR__RETURN_IF_NULL(handle);
+  WEIR__RETURN_IF_NULL(event);
+  weir_status status = weir__resolve_device(__func__, device, &device);
+  if (status != WEIR_OK)
+    return status;
+  weir_event *made = create(WEIR_EVENT_INTERPROCESS);
+  if (!made)
+    return no_memory(__func__);
+
+  weir_driver *driver = weir__rt.driver;
+  weir__guard guard;
+  weir_cu_event raw;
+  status = weir__enter_device(__func__, device, &guard);
+  if (status == WEIR_OK) {
+    status = WEIR__CALL(driver, IpcOpenEventHandle(driver, &raw, *handle));
+    weir__leave_device(&guard);
+  }
+  if (status != WEIR_OK) {
+    weir_event_destroy(made);
+    return status;
+  }
+  made->device = device;
+  made->raw = raw;
+  *event = made;
+  return WEIR_OK;
+}
+
+int weir_event_describe(const weir_event *event, char *text, size_t size) {
+  weir_cu_event raw = weir_event_raw(event);
+  if (!raw)
+    return snprintf(text, size, "<weir.event uninitialized>");
+  return snprintf(text, size, "<weir.event device=%d event=0x%" PRIxPTR ">", event->device, (uintptr_t)raw);
+}

@@ -1,0 +1,551 @@
+/*
+ * Graphs: capture, replay, and the memory hooks around a capture.
+ */
+#include "weir/graph.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "runtime/runtime.h"
+
+enum { EMPTY, CAPTURING, CAPTURED };
+
+/* The driver's flag for a dot file with all that it knows of each node. */
+enum { DOT_VERBOSE = 1 };
+
+struct weir_graph {
+  weir__object object;  /* first, so that a pointer to it is a pointer to all */
+  pthread_mutex_t lock; /* guards the rest */
+  int state;
+  bool debug; /* keep `description` */
+
+  /* Of the capture that is under way or was made; valid unless EMPTY. */
+  int device;
+  weir_cu_stream stream;
+  weir_capture_mode mode;
+  pthread_t thread;
+  weir_pool_id pool;
+  unsigned hooks_version; /* of the hooks that were told of the capture */
+
+  /* Valid when CAPTURED. */
+  weir_cu_graph description; /* NULL without debug, or once it was dumped */
+  weir_cu_graph_exec exec;
+  size_t node_count;
+};
+
+static pthread_mutex_t hooks_lock = PTHREAD_MUTEX_INITIALIZER;
+static weir_graph_memory_hooks hooks; /* all three are guarded by hooks_lock */
+static unsigned hooks_version;        /* goes up with each change */
+static int captures_under_way;
+
+static atomic_uint_fast64_t graph_pools;  /* pools made by graphs so far */
+static atomic_uint_fast64_t handle_pools; /* pools made by hand so far */
+
+weir_pool_id weir_graph_pool_handle(void) { return (weir_pool_id){0, ++handle_pools}; }
+
+/* ---- Hooks ---- */
+
+weir_status weir_graph_set_memory_hooks(const weir_graph_memory_hooks *new_hooks) {
+  weir_status status = weir__check_fork(__func__);
+  if (status != WEIR_OK)
+    return status;
+  weir_graph_memory_hooks copy = {0};
+  if (new_hooks) {
+    if (new_hooks->size < sizeof new_hooks->size)
+      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: hooks->size is %zu; it is sizeof(weir_graph_memory_hooks)",
+                        __func__, new_hooks->size);
+    weir__copy_sized(&copy, sizeof copy, new_hooks, new_hooks->size);
+  }
+  pthread_mutex_lock(&hooks_lock);
+  int under_way = captures_under_way;
+  if (under_way == 0) {
+    hooks = copy;
+    hooks_version++;
+  }
+  pthread_mutex_unlock(&hooks_lock);
+  if (under_way > 0)
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: %d capture%s under way; end %s first", __func__, under_way,
+                      under_way == 1 ? " is" : "s are", under_way == 1 ? "it" : "them");
+  return WEIR_OK;
+}
+
+/* From here to hooks_end the hooks stay what they are. */
+static weir_status hooks_begin(weir_graph *graph) {
+  pthread_mutex_lock(&hooks_lock);
+  weir_graph_memory_hooks now = hooks;
+  graph->hooks_version = hooks_version;
+  captures_under_way++;
+  pthread_mutex_unlock(&hooks_lock);
+
+  weir_status status = WEIR_OK;
+  if (now.begin)
+    status = now.begin(now.context, graph->device, graph->pool, graph->stream);
+  if (status != WEIR_OK) {
+    pthread_mutex_lock(&hooks_lock);
+    captures_under_way--;
+    pthread_mutex_unlock(&hooks_lock);
+  }
+  return status;
+}
+
+static void hooks_end(const weir_graph *graph) {
+  pthread_mutex_lock(&hooks_lock);
+  weir_graph_memory_hooks now = hooks;
+  pthread_mutex_unlock(&hooks_lock);
+  if (now.end)
+    now.end(now.context, graph->device, graph->pool);
+  pthread_mutex_lock(&hooks_lock);
+  captures_under_way--;
+  pthread_mutex_unlock(&hooks_lock);
+}
+
+/* Other hooks than those that saw the capture begin know nothing of its pool. */
+static void hooks_release(const weir_graph *graph) {
+  pthread_mutex_lock(&hooks_lock);
+  weir_graph_memory_hooks now = hooks;
+  bool same = hooks_version == graph->hooks_version;
+  pthread_mutex_unlock(&hooks_lock);
+  if (same && now.release)
+    now.release(now.context, graph->device, graph->pool);
+}
+
+/* ---- Making and unmaking ---- */
+
+static bool holds(weir__object *object) { return ((weir_graph *)object)->state != EMPTY; }
+
+/* Ends the driver's capture. A driver may fail before it has done so; the stream must not be left behind capturing. */
+static weir_cu_result end_driver_capture(const weir_graph *graph, weir_cu_graph *captured) {
+  weir_driver *driver = weir__rt.driver;
+  weir_cu_result result = driver->StreamEndCapture(driver, graph->stream, captured);
+  int capturing;
+  weir_cu_graph unwanted = NULL;
+  if (result != WEIR_CU_SUCCESS && driver->StreamIsCapturing(driver, graph->stream, &capturing) == WEIR_CU_SUCCESS &&
+      capturing != WEIR_CU_CAPTURE_STATUS_NONE &&
+      driver->StreamEndCapture(driver, graph->stream, &unwanted) == WEIR_CU_SUCCESS && unwanted)
+    driver->GraphDestroy(driver, unwanted);
+  return result;
+}
+
+/* Ends a capture that is under way and throws away what was captured. */
+static weir_cu_result abandon_capture(weir_graph *graph) {
+  weir_driver *driver = weir__rt.driver;
+  weir_cu_graph captured = NULL;
+  weir_cu_result result = end_driver_capture(graph, &captured);
+  if (result == WEIR_CU_SUCCESS && captured)
+    driver->GraphDestroy(driver, captured);
+  hooks_end(graph);
+  hooks_release(graph);
+  graph->state = EMPTY;
+  return result;
+}
+
+/* Frees a made graph. Says the first thing that went wrong; all is gone nevertheless. */
+static weir_cu_result free_captured(weir_graph *graph) {
+  weir_driver *driver = weir__rt.driver;
+  weir_cu_result result = driver->GraphExecDestroy(driver, graph->exec);
+  if (graph->description) {
+    weir_cu_result second = driver->GraphDestroy(driver, graph->description);
+    if (result == WEIR_CU_SUCCESS)
+      result = second;
+  }
+  graph->exec = NULL;
+  graph->description = NULL;
+  hooks_release(graph);
+  graph->state = EMPTY;
+  return result;
+}
+
+static void warn_about_capture(void) {
+  weir__log(WEIR_LOG_WARN, "a graph was reset or destroyed while its capture was under way; the capture is abandoned");
+}
+
+static void drop(weir__object *object) {
+  weir_graph *graph = (weir_graph *)object;
+  weir__guard guard;
+  bool entered = weir__enter_quietly(graph->device, &guard);
+  if (graph->state == CAPTURING) {
+    warn_about_capture();
+    weir_cu_result result = abandon_capture(graph);
+    if (result == WEIR_CU_STREAM_CAPTURE_WRONG_THREAD)
+      weir__log(WEIR_LOG_WARN, "only the thread that began the capture can end it: its stream stays in capture mode");
+  } else {
+    free_captured(graph);
+  }
+  if (entered)
+    weir__leave_device(&guard);
+}
+
+weir_status weir_graph_create(weir_graph **graph) {
+  WEIR__RETURN_IF_NULL(graph);
+  weir_status status = weir__check_fork(__func__);
+  if (status != WEIR_OK)
+    return status;
+  weir_graph *made = calloc(1, sizeof *made);
+  if (!made)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory for the graph", __func__);
+  made->object.drop = drop;
+  made->object.holds = holds;
+  pthread_mutex_init(&made->lock, NULL);
+  weir__object_add(&made->object);
+  *graph = made;
+  return WEIR_OK;
+}
+
+void weir_graph_destroy(weir_graph *graph) {
+  if (!graph)
+    return;
+  weir__object_remove(&graph->object);
+  if (graph->state != EMPTY && weir__is_running())
+    drop(&graph->object);
+  pthread_mutex_destroy(&graph->lock);
+  free(graph);
+}
+
+static weir_status check(const char *who, const weir_graph *graph) {
+  weir_status status = weir__check_fork(who);
+  return status == WEIR_OK ? weir__object_check(who, &graph->object, "graph") : status;
+}
+
+/* Locks, for the calls that only read as well. */
+static void lock(const weir_graph *graph) { pthread_mutex_lock((pthread_mutex_t *)&graph->lock); }
+static void unlock(const weir_graph *graph) { pthread_mutex_unlock((pthread_mutex_t *)&graph->lock); }
+
+/* The driver lets only one thread end a capture, unless it is a relaxed one. */
+static weir_status check_thread(const char *who, const weir_graph *graph) {
+  if (graph->mode == WEIR_CAPTURE_RELAXED || pthread_equal(graph->thread, pthread_self()))
+    return WEIR_OK;
+  return weir__fail(WEIR_ERROR_CAPTURE,
+                    "%s: the capture was begun by another thread, and only that one can end it; it goes on", who);
+}
+
+/* ---- Capture ---- */
+
+/* The current stream's device has been entered, and graph->stream and the like are set. */
+static weir_status begin_capture(const char *who, weir_graph *graph) {
+  weir_driver *driver = weir__rt.driver;
+  int capturing;
+  weir_status status =
+      WEIR__CALL_FOR(who, driver, StreamGetCaptureInfo(driver, graph->stream, &capturing, NULL, NULL, NULL, NULL));
+  if (status != WEIR_OK)
+    return status;
+  if (capturing != WEIR_CU_CAPTURE_STATUS_NONE)
+    return weir__fail(WEIR_ERROR_CAPTURE, "%s: the current stream is capturing already", who);
+
+  status = hooks_begin(graph);
+  if (status != WEIR_OK)
+    return status;
+  status = WEIR__CALL_FOR(who, driver, StreamBeginCapture(driver, graph->stream, (int)graph->mode));
+  if (status != WEIR_OK) {
+    hooks_end(graph);
+    hooks_release(graph);
+    return status;
+  }
+  graph->state = CAPTURING;
+  status = WEIR__CALL_FOR(who, driver, StreamGetCaptureInfo(driver, graph->stream, &capturing, NULL, NULL, NULL, NULL));
+  if (status == WEIR_OK && capturing != WEIR_CU_CAPTURE_STATUS_ACTIVE)
+    status = weir__fail(WEIR_ERROR_CAPTURE, "%s: the driver began the capture, but the stream does not capture", who);
+  if (status != WEIR_OK)
+    abandon_capture(graph);
+  return status;
+}
+
+weir_status weir_graph_capture_begin(weir_graph *graph, weir_pool_id pool, weir_capture_mode mode) {
+  WEIR__RETURN_IF_NULL(graph);
+  weir_status status = check(__func__, graph);
+  if (status != WEIR_OK)
+    return status;
+  if ((unsigned)mode > WEIR_CAPTURE_RELAXED)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
+                      "%s: mode is %d; allowed are 0 (global), 1 (thread local) and 2 (relaxed)", __func__, (int)mode);
+  if (pool.first != 0 && pool.second != 0)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
+                      "%s: pool is {%" PRIu64 ", %" PRIu64 "}; at most one of the two numbers may be set", __func__,
+                      pool.first, pool.second);
+  status = weir__start(__func__);
+  if (status != WEIR_OK)
+    return status;
+
+  weir__guard guard;
+  weir_stream stream = weir__current_stream(weir__thread_state()->device);
+  lock(graph);
+  if (graph->state == CAPTURING) {
+    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: a capture of this graph is under way", __func__);
+  } else if (graph->state == CAPTURED) {
+    status =
+        weir__fail(WEIR_ERROR_BAD_STATE,
+                   "%s: This weir_graph instance already owns a captured graph. To capture a new graph, create a new "
+                   "instance or call weir_graph_reset()",
+                   __func__);
+  } else if (stream.id == 0) {
+    status = weir__fail(WEIR_ERROR_CAPTURE,
+                        "%s: CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to "
+                        "replay them on the default stream.)",
+                        __func__);
+  } else {
+    graph->device = stream.device;
+    graph->mode = mode;
+    graph->thread = pthread_self();
+    graph->pool = pool;
+    status = weir__enter_stream(__func__, stream, &guard, &graph->stream);
+  }
+  if (status == WEIR_OK) {
+    if (pool.first == 0 && pool.second == 0)
+      graph->pool.first = ++graph_pools;
+    status = begin_capture(__func__, graph);
+    weir__leave_device(&guard);
+  }
+  unlock(graph);
+  return status;
+}
+
+/* Makes an executable of what was captured. On failure nothing is left of it. */
+static weir_status finish(const char *who, weir_graph *graph, weir_cu_graph captured) {
+  weir_driver *driver = weir__rt.driver;
+  size_t count = 0;
+  weir_cu_graph_exec exec;
+  weir_status status = WEIR__CALL_FOR(who, driver, GraphGetNodes(driver, captured, NULL, &count));
+  if (status == WEIR_OK)
+    status = WEIR__CALL_FOR(who, driver, GraphInstantiate(driver, &exec, captured, WEIR_CU_GRAPH_AUTO_FREE_ON_LAUNCH));
+  if (status != WEIR_OK) {
+    driver->GraphDestroy(driver, captured);
+    return status;
+  }
+  if (count == 0)
+    weir__log(WEIR_LOG_WARN,
+              "%s: The CUDA Graph is empty. This usually means that the graph was attempted to be captured "
+              "on wrong device or stream.",
+              who);
+  if (!graph->debug) {
+    driver->GraphDestroy(driver, captured);
+    captured = NULL;
+  }
+  graph->description = captured;
+  graph->exec = exec;
+  graph->node_count = count;
+  return WEIR_OK;
+}
+
+static weir_status end_capture(const char *who, weir_graph *graph) {
+  weir__guard guard;
+  weir_status status = weir__enter_device(who, graph->device, &guard);
+  if (status != WEIR_OK) {
+    abandon_capture(graph);
+    return status;
+  }
+
+  weir_stream current = weir__current_stream(weir__thread_state()->device);
+  weir__guard current_guard;
+  weir_cu_stream current_raw;
+  status = weir__enter_stream(who, current, &current_guard, &current_raw);
+  if (status == WEIR_OK) {
+    weir__leave_device(&current_guard);
+    if (current.device != graph->device || current_raw != graph->stream)
+      status = weir__fail(WEIR_ERROR_CAPTURE, "%s: Capture must end on the same stream it began on.", who);
+  }
+  if (status != WEIR_OK) {
+    abandon_capture(graph);
+    goto leave_device;
+  }
+
+  weir_cu_graph captured = NULL;
+  weir_cu_result result = end_driver_capture(graph, &captured);
+  status = weir__driver_status(weir__rt.driver, result, who, "cuStreamEndCapture(driver, stream, &captured)");
+  hooks_end(graph);
+  graph->state = EMPTY;
+  if (status == WEIR_OK && !captured)
+    status = weir__fail(WEIR_ERROR_CAPTURE, "%s: the driver ended the capture without a graph", who);
+  if (status == WEIR_OK)
+    status = finish(who, graph, captured);
+  if (status == WEIR_OK)
+    graph->state = CAPTURED;
+  else
+    hooks_release(graph);
+
+leave_device:
+  weir__leave_device(&guard);
+  return status;
+}
+
+weir_status weir_graph_capture_end(weir_graph *graph) {
+  WEIR__RETURN_IF_NULL(graph);
+  weir_status status = check(__func__, graph);
+  if (status != WEIR_OK)
+    return status;
+  lock(graph);
+  if (graph->state != CAPTURING)
+    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: no capture of this graph is under way", __func__);
+  else
+    status = check_thread(__func__, graph);
+  if (status == WEIR_OK)
+    status = end_capture(__func__, graph);
+  unlock(graph);
+  return status;
+}
+
+/* ---- What was captured ---- */
+
+/* For calls that need it; `graph` is locked. */
+static weir_status check_captured(const char *who, const weir_graph *graph) {
+  if (graph->state == CAPTURED)
+    return WEIR_OK;
+  return weir__fail(WEIR_ERROR_BAD_STATE, "%s: Called %s without a preceding successful capture.", who, who);
+}
+
+weir_status weir_graph_replay(weir_graph *graph) {
+  WEIR__RETURN_IF_NULL(graph);
+  weir_status status = check(__func__, graph);
+  if (status != WEIR_OK)
+    return status;
+  lock(graph);
+  status = check_captured(__func__, graph);
+  weir__guard guard;
+  weir_cu_stream raw;
+  if (status == WEIR_OK)
+    status = weir__enter_stream(__func__, weir__current_stream(graph->device), &guard, &raw);
+  if (status == WEIR_OK) {
+    status = WEIR__CALL(weir__rt.driver, GraphLaunch(weir__rt.driver, graph->exec, raw));
+    weir__leave_device(&guard);
+  }
+  unlock(graph);
+  return status;
+}
+
+weir_status weir_graph_reset(weir_graph *graph) {
+  WEIR__RETURN_IF_NULL(graph);
+  weir_status status = check(__func__, graph);
+  if (status != WEIR_OK)
+    return status;
+  weir__guard guard;
+  lock(graph);
+  if (graph->state == CAPTURING)
+    status = check_thread(__func__, graph);
+  if (graph->state == EMPTY || status != WEIR_OK)
+    goto unlock;
+  status = weir__enter_device(__func__, graph->device, &guard);
+  if (status != WEIR_OK)
+    goto unlock;
+  if (graph->state == CAPTURING) {
+    warn_about_capture();
+    abandon_capture(graph); /* an error of the capture went to the call that caused it */
+  } else {
+    status = weir__driver_status(weir__rt.driver, free_captured(graph), __func__, "cuGraphExecDestroy(driver, exec)");
+  }
+  weir__leave_device(&guard);
+unlock:
+  unlock(graph);
+  return status;
+}
+
+weir_status weir_graph_pool(const weir_graph *graph, weir_pool_id *pool) {
+  WEIR__RETURN_IF_NULL(graph);
+  WEIR__RETURN_IF_NULL(pool);
+  weir_status status = check(__func__, graph);
+  if (status != WEIR_OK)
+    return status;
+  lock(graph);
+  if (graph->state != CAPTURING)
+    status = check_captured(__func__, graph);
+  if (status == WEIR_OK)
+    *pool = graph->pool;
+  unlock(graph);
+  return status;
+}
+
+weir_status weir_graph_node_count(const weir_graph *graph, size_t *count) {
+  WEIR__RETURN_IF_NULL(graph);
+  WEIR__RETURN_IF_NULL(count);
+  weir_status status = check(__func__, graph);
+  if (status != WEIR_OK)
+    return status;
+  lock(graph);
+  status = check_captured(__func__, graph);
+  if (status == WEIR_OK)
+    *count = graph->node_count;
+  unlock(graph);
+  return status;
+}
+
+weir_status weir_graph_enable_debug(weir_graph *graph) {
+  WEIR__RETURN_IF_NULL(graph);
+  weir_status status = check(__func__, graph);
+  if (status != WEIR_OK)
+    return status;
+  lock(graph);
+  if (graph->state == EMPTY)
+    graph->debug = true;
+  else
+    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: the capture has begun; call this before it", __func__);
+  unlock(graph);
+  return status;
+}
+
+/* The graph is locked. */
+static weir_status dump(const char *who, weir_graph *graph, const char *path) {
+  weir_driver *driver = weir__rt.driver;
+  if (!graph->description)
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the description of the graph is not there: %s", who,
+                      graph->debug ? "it was dumped before, which frees it"
+                                   : "call weir_graph_enable_debug before the capture");
+  if (!driver->GraphDebugDotPrint)
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the driver \"%s\" cannot write graphs as text", who, driver->name);
+  weir__guard guard;
+  weir_status status = weir__enter_device(who, graph->device, &guard);
+  if (status != WEIR_OK)
+    return status;
+  status = WEIR__CALL_FOR(who, driver, GraphDebugDotPrint(driver, graph->description, path, DOT_VERBOSE));
+  if (status == WEIR_OK) {
+    driver->GraphDestroy(driver, graph->description);
+    graph->description = NULL;
+  }
+  weir__leave_device(&guard);
+  return status;
+}
+
+weir_status weir_graph_debug_dump(weir_graph *graph, const char *path) {
+  WEIR__RETURN_IF_NULL(graph);
+  WEIR__RETURN_IF_NULL(path);
+  weir_status status = check(__func__, graph);
+  if (status != WEIR_OK)
+    return status;
+  lock(graph);
+  status = check_captured(__func__, graph);
+  if (status == WEIR_OK)
+    status = dump(__func__, graph, path);
+  unlock(graph);
+  return status;
+}
+
+/* ---- Is it capturing? ---- */
+
+static weir_status is_capturing(const char *who, weir_stream stream, int *capturing) {
+  weir__guard guard;
+  weir_cu_stream raw;
+  weir_status status = weir__enter_stream(who, stream, &guard, &raw);
+  if (status != WEIR_OK)
+    return status;
+  int found;
+  status = WEIR__CALL_FOR(who, weir__rt.driver, StreamIsCapturing(weir__rt.driver, raw, &found));
+  weir__leave_device(&guard);
+  if (status == WEIR_OK)
+    *capturing = found != WEIR_CU_CAPTURE_STATUS_NONE;
+  return status;
+}
+
+weir_status weir_stream_is_capturing(weir_stream stream, int *capturing) {
+  WEIR__RETURN_IF_NULL(capturing);
+  return is_capturing(__func__, stream, capturing);
+}
+
+/* Without a context nothing captures, and none is made to find that out. */
+weir_status weir_current_stream_is_capturing(int *capturing) {
+  WEIR__RETURN_IF_NULL(capturing);
+  weir_status status = weir__check_fork(__func__);
+  if (status != WEIR_OK)
+    return status;
+  int device = weir__is_running() ? weir__thread_state()->device : -1;
+  if (device == -1 || !weir__rt.devices[device].context) {
+    *capturing = 0;
+    return WEIR_OK;
+  }
+  return is_capturing(__func__, weir__current_stream(device), capturing);
+}

@@ -1,0 +1,389 @@
+/*
+ * Starting and ending the runtime, calls that wait for the start, and what fork does to it.
+ */
+#include "weir/runtime.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "runtime/runtime.h"
+
+enum {
+  STOPPED,
+  STARTING,
+  STARTED,
+  FORKED /* in a child of a process whose driver had been started, for good */
+};
+
+weir__runtime weir__rt;
+atomic_ulong weir__epoch = 1;
+
+/* Written under start_lock, or by the child of a fork. */
+static atomic_int state = STOPPED;
+
+/* Held while the runtime starts or ends, also while queued calls run. */
+static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
+static weir_driver *chosen; /* the program's own driver, or NULL; guarded by start_lock */
+static bool owns_driver;    /* the runtime opened its driver itself; guarded by start_lock */
+
+/* This thread is the one that starts the runtime. It may use it already: queued calls do. */
+static _Thread_local bool starting_here;
+
+/* NVIDIA's driver has been started in this process. It cannot be stopped, so that a child never gets a working one. */
+static atomic_bool cuda_was_started;
+
+typedef struct queued_call {
+  weir_lazy_fn fn;
+  void *context;
+  char *where;
+} queued_call;
+
+/* Held for a moment only, never while code of the program runs: fork waits for it. */
+static pthread_mutex_t lists_lock = PTHREAD_MUTEX_INITIALIZER;
+static queued_call *queue; /* this and the next three are guarded by lists_lock */
+static size_t queue_length;
+static size_t queue_room;
+static weir__object *objects;
+
+static void before_fork(void) { pthread_mutex_lock(&lists_lock); }
+static void after_fork_in_parent(void) { pthread_mutex_unlock(&lists_lock); }
+static void after_fork_in_child(void) {
+  pthread_mutex_unlock(&lists_lock);
+  /* Made anew rather than unlocked: a thread that holds it is not in the child. */
+  pthread_mutex_init(&start_lock, NULL);
+  starting_here = false;
+  if (state != STOPPED || cuda_was_started)
+    state = FORKED;
+}
+static void watch_fork(void) { pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); }
+
+static void begin_to_watch_fork(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, watch_fork);
+}
+
+static void lock_lists(void) {
+  begin_to_watch_fork();
+  pthread_mutex_lock(&lists_lock);
+}
+
+static void unlock_lists(void) { pthread_mutex_unlock(&lists_lock); }
+
+const char *weir_version(void) {
+#define VERSION(major, minor, patch) WEIR__STRING(major) "." WEIR__STRING(minor) "." WEIR__STRING(patch)
+  return VERSION(WEIR_VERSION_MAJOR, WEIR_VERSION_MINOR, WEIR_VERSION_PATCH);
+}
+
+int weir_is_initialized(void) { return state == STARTED; }
+
+int weir_is_in_bad_fork(void) { return state == FORKED; }
+
+bool weir__is_running(void) { return atomic_load_explicit(&state, memory_order_acquire) == STARTED || starting_here; }
+
+weir_status weir__check_fork(const char *who) {
+  if (state != FORKED)
+    return WEIR_OK;
+  return weir__fail(
+      WEIR_ERROR_BAD_FORK,
+      "%s: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use "
+      "the 'spawn' start method",
+      who);
+}
+
+void weir__note_driver_init(const weir_driver *driver) {
+  begin_to_watch_fork();
+  if (strcmp(driver->name, "cuda") == 0)
+    cuda_was_started = true;
+}
+
+/* ---- Objects ---- */
+
+void weir__object_add(weir__object *object) {
+  lock_lists();
+  object->previous = NULL;
+  object->next = objects;
+  if (objects)
+    objects->previous = object;
+  objects = object;
+  unlock_lists();
+}
+
+void weir__object_remove(weir__object *object) {
+  lock_lists();
+  if (object->previous)
+    object->previous->next = object->next;
+  else
+    objects = object->next;
+  if (object->next)
+    object->next->previous = object->previous;
+  unlock_lists();
+}
+
+weir_status weir__object_check(const char *who, const weir__object *object, const char *what) {
+  if (!object->dead)
+    return WEIR_OK;
+  return weir__fail(WEIR_ERROR_INVALID_HANDLE,
+                    "%s: the %s belongs to a runtime that has been shut down; it can only be destroyed", who, what);
+}
+
+/* ---- Start and end ---- */
+
+/* What the runtime made, and the driver it opened. After a start that failed, objects of the program that hold
+ * nothing of the driver's stay good; at a shutdown all go. */
+static void tear_down(bool shutdown) {
+  for (weir__object *object = objects; object; object = object->next) {
+    if (object->holds(object)) {
+      object->drop(object);
+      object->dead = true;
+    } else if (shutdown) {
+      object->dead = true;
+    }
+  }
+  if (shutdown)
+    state = STOPPED;
+
+  for (int i = 0; i < weir__rt.device_count; i++)
+    weir__device_end(&weir__rt.devices[i]);
+  weir__rt.driver->CtxSetCurrent(weir__rt.driver, NULL);
+  if (owns_driver)
+    weir_driver_close(weir__rt.driver);
+  weir__rt.driver = NULL;
+  weir__rt.device_count = 0;
+  weir__epoch++;
+}
+
+static weir_status deferred_call_failed(const char *who, const queued_call *call, weir_status status,
+                                        const char *text_before) {
+  /* A call of the program's own may fail without Weir's having a text about it. */
+  bool has_text = strcmp(weir_last_error(), text_before) != 0;
+  return weir__fail_result(WEIR_ERROR_DEFERRED_CALL, has_text ? weir_last_driver_result() : 0,
+                           "%s: Device call failed lazily at initialization with error: %s\n\n"
+                           "Device call was originally invoked at:\n\n%s",
+                           who, has_text ? weir_last_error() : weir_status_string(status), call->where);
+}
+
+/* Runs the queue to its end, where the start succeeds and the queue goes. Other threads may add to it meanwhile. */
+static weir_status run_queue(const char *who) {
+  for (size_t i = 0;; i++) {
+    lock_lists();
+    if (i == queue_length) {
+      for (size_t done = 0; done < queue_length; done++)
+        free(queue[done].where);
+      free(queue);
+      queue = NULL;
+      queue_length = queue_room = 0;
+      state = STARTED;
+      unlock_lists();
+      return WEIR_OK;
+    }
+    queued_call call = queue[i];
+    unlock_lists();
+
+    char text_before[WEIR__TEXT_SIZE];
+    snprintf(text_before, sizeof text_before, "%s", weir_last_error());
+    weir_status status = call.fn(call.context);
+    if (status != WEIR_OK)
+      return deferred_call_failed(who, &call, status, text_before);
+  }
+}
+
+static weir_status start(const char *who) {
+  weir_driver *driver = chosen;
+  weir_status status = driver ? WEIR_OK : weir_driver_open(NULL, &driver);
+  if (status != WEIR_OK)
+    return status;
+  owns_driver = !chosen;
+
+  int ordinals[WEIR_MAX_DEVICES];
+  int count = 0;
+  status = weir__list_devices(who, driver, ordinals, &count);
+  if (status != WEIR_OK)
+    goto close_driver;
+  if (count == 0) {
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    status = weir__fail(WEIR_ERROR_NO_DEVICE, "%s: the driver \"%s\" has no device%s%s%s", who, driver->name,
+                        visible ? " that CUDA_VISIBLE_DEVICES=\"" : "", visible ? visible : "",
+                        visible ? "\" leaves visible" : "");
+    goto close_driver;
+  }
+  weir_cu_device handles[WEIR_MAX_DEVICES];
+  for (int i = 0; i < count; i++) {
+    status = WEIR__CALL_FOR(who, driver, DeviceGet(driver, &handles[i], ordinals[i]));
+    if (status != WEIR_OK)
+      goto close_driver;
+  }
+  for (int i = 0; i < count; i++)
+    weir__device_init(&weir__rt.devices[i], handles[i]);
+  weir__rt.driver = driver;
+  weir__rt.device_count = count;
+
+  starting_here = true;
+  status = run_queue(who);
+  if (status != WEIR_OK)
+    tear_down(false);
+  starting_here = false;
+  return status;
+
+close_driver:
+  if (owns_driver)
+    weir_driver_close(driver);
+  return status;
+}
+
+weir_status weir__start(const char *who) {
+  if (weir__is_running())
+    return WEIR_OK;
+  weir_status status = weir__check_fork(who);
+  if (status != WEIR_OK)
+    return status;
+
+  begin_to_watch_fork();
+  pthread_mutex_lock(&start_lock);
+  if (state == STOPPED) {
+    state = STARTING;
+    status = start(who);
+    if (status != WEIR_OK)
+      state = STOPPED;
+  }
+  pthread_mutex_unlock(&start_lock);
+  return status;
+}
+
+weir_status weir_init(void) { return weir__start(__func__); }
+
+weir_status weir_shutdown(void) {
+  weir_status status = weir__check_fork(__func__);
+  if (status != WEIR_OK)
+    return status;
+  if (starting_here)
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: called by a queued call, while the runtime starts", __func__);
+  pthread_mutex_lock(&start_lock);
+  if (state == STARTED)
+    tear_down(true);
+  pthread_mutex_unlock(&start_lock);
+  return WEIR_OK;
+}
+
+/* The first entry that a table must have and lacks, or NULL. */
+static const char *missing_entry(const weir_driver *driver) {
+  enum { REQUIRED, OPTIONAL };
+#define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args) WEIR_DRIVER_ENTRY0(name, symbol, since, need)
+#define WEIR_DRIVER_ENTRY0(entry, symbol, since, need)                                                                 \
+  if ((need) == REQUIRED && !driver->entry)                                                                            \
+    return #entry;
+#include "weir/driver_entries.h"
+  return NULL;
+}
+
+weir_status weir_use_driver(weir_driver *driver) {
+  weir_status status = weir__check_fork(__func__);
+  if (status != WEIR_OK)
+    return status;
+  if (driver) {
+    if (driver->size < sizeof *driver)
+      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the table is of %zu bytes; this library needs %zu", __func__,
+                        driver->size, sizeof *driver);
+    if (!driver->name)
+      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the table has no name", __func__);
+    const char *missing = missing_entry(driver);
+    if (missing)
+      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the table \"%s\" has no %s", __func__, driver->name, missing);
+  }
+
+  bool too_late = starting_here;
+  if (!too_late) {
+    pthread_mutex_lock(&start_lock);
+    too_late = state != STOPPED;
+    if (!too_late)
+      chosen = driver;
+    pthread_mutex_unlock(&start_lock);
+  }
+  if (too_late)
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the runtime has started; choose before, or after weir_shutdown",
+                      __func__);
+  return WEIR_OK;
+}
+
+weir_status weir_get_driver(weir_driver **driver) {
+  WEIR__RETURN_IF_NULL(driver);
+  weir_status status = weir__start(__func__);
+  if (status == WEIR_OK)
+    *driver = weir__rt.driver;
+  return status;
+}
+
+bool weir__hold_stopped(weir_driver **driver) {
+  begin_to_watch_fork();
+  pthread_mutex_lock(&start_lock);
+  if (state != STOPPED) {
+    pthread_mutex_unlock(&start_lock);
+    return false;
+  }
+  *driver = chosen;
+  return true;
+}
+
+void weir__let_start(void) { pthread_mutex_unlock(&start_lock); }
+
+weir_status weir_lazy_call(weir_lazy_fn fn, void *context, const char *where) {
+  WEIR__RETURN_IF_NULL(fn);
+  WEIR__RETURN_IF_NULL(where);
+  weir_status status = weir__check_fork(__func__);
+  if (status != WEIR_OK)
+    return status;
+  if (weir__is_running())
+    return fn(context);
+
+  char *copy = strdup(where);
+  if (!copy)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to queue the call from %s", __func__, where);
+  lock_lists();
+  if (state == STARTED) { /* just now, on another thread */
+    unlock_lists();
+    free(copy);
+    return fn(context);
+  }
+  if (queue_length == queue_room) {
+    size_t room = queue_room ? 2 * queue_room : 8;
+    queued_call *grown = realloc(queue, room * sizeof *queue);
+    if (!grown) {
+      unlock_lists();
+      free(copy);
+      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to queue the call from %s", __func__, where);
+    }
+    queue = grown;
+    queue_room = room;
+  }
+  queue[queue_length++] = (queued_call){.fn = fn, .context = context, .where = copy};
+  unlock_lists();
+  return WEIR_OK;
+}
+
+/* A profiler is attached to a context, so that the current device needs one. */
+weir_status weir_profiler_start(void) {
+  int device;
+  weir_status status = weir__resolve_device(__func__, -1, &device);
+  weir__guard guard;
+  if (status == WEIR_OK)
+    status = weir__enter_device(__func__, device, &guard);
+  if (status != WEIR_OK)
+    return status;
+  status = WEIR__CALL(weir__rt.driver, ProfilerStart(weir__rt.driver));
+  weir__leave_device(&guard);
+  return status;
+}
+
+weir_status weir_profiler_stop(void) {
+  int device;
+  weir_status status = weir__resolve_device(__func__, -1, &device);
+  weir__guard guard;
+  if (status == WEIR_OK)
+    status = weir__enter_device(__func__, device, &guard);
+  if (status != WEIR_OK)
+    return status;
+  status = WEIR__CALL(weir__rt.driver, ProfilerStop(weir__rt.driver));
+  weir__leave_device(&guard);
+  return status;
+}

@@ -1,0 +1,61 @@
+/*
+ * The spin kernel: keeps a stream busy for a given number of the device's clock cycles.
+ */
+#include "runtime/runtime.h"
+
+/* Text that the driver compiles for its device, whichever that is: written for the oldest one there is a use for. */
+static const char spin_ptx[] = ".version 6.0\n"
+                               ".target sm_50\n"
+                               ".address_size 64\n"
+                               ".visible .entry weir_spin(.param .u64 cycles)\n"
+                               "{\n"
+                               "  .reg .pred %more;\n"
+                               "  .reg .u64 %wanted, %start, %now;\n"
+                               "  ld.param.u64 %wanted, [cycles];\n"
+                               "  mov.u64 %start, %clock64;\n"
+                               "again:\n"
+                               "  mov.u64 %now, %clock64;\n"
+                               "  sub.u64 %now, %now, %start;\n"
+                               "  setp.lt.u64 %more, %now, %wanted;\n"
+                               "  @%more bra again;\n"
+                               "  ret;\n"
+                               "}\n";
+
+static weir_status load(const char *who, weir__device *device) {
+  weir_driver *driver = weir__rt.driver;
+  weir_cu_module module;
+  weir_cu_function function;
+  weir_status status = WEIR__CALL_FOR(who, driver, ModuleLoadData(driver, &module, spin_ptx));
+  if (status != WEIR_OK)
+    return status;
+  status = WEIR__CALL_FOR(who, driver, ModuleGetFunction(driver, &function, module, "weir_spin"));
+  if (status != WEIR_OK) {
+    driver->ModuleUnload(driver, module);
+    return status;
+  }
+  device->spin_module = module;
+  device->spin = function;
+  return WEIR_OK;
+}
+
+/* The first spin may be in a capture: loading a module is not among what a capture forbids. */
+static weir_status load_once(const char *who, weir__device *device) {
+  weir_status status = WEIR_OK;
+  pthread_mutex_lock(&device->lock);
+  if (!device->spin)
+    status = load(who, device);
+  pthread_mutex_unlock(&device->lock);
+  return status;
+}
+
+weir_status weir__spin(const char *who, weir__device *device, weir_cu_stream raw, uint64_t cycles) {
+  weir_driver *driver = weir__rt.driver;
+  if (!device->spin) {
+    weir_status status = load_once(who, device);
+    if (status != WEIR_OK)
+      return status;
+  }
+  void *params[] = {&cycles};
+  weir_cu_function function = device->spin;
+  return WEIR__CALL_FOR(who, driver, LaunchKernel(driver, function, 1, 1, 1, 1, 1, 1, 0, raw, params, NULL));
+}

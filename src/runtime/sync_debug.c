@@ -1,0 +1,56 @@
+/*
+ * Sync debug mode: a word about calls that make the host wait for a stream.
+ */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "runtime/runtime.h"
+#include "weir/runtime.h"
+
+static const char *const names[] = {
+    [WEIR_SYNC_DEBUG_DEFAULT] = "default",
+    [WEIR_SYNC_DEBUG_WARN] = "warn",
+    [WEIR_SYNC_DEBUG_ERROR] = "error",
+};
+
+static atomic_int current_mode = WEIR_SYNC_DEBUG_DEFAULT;
+
+weir_status weir_sync_debug_set(weir_sync_debug mode) {
+  weir_status status = weir__check_fork(__func__);
+  if (status != WEIR_OK)
+    return status;
+  if ((size_t)mode >= WEIR_COUNT_OF(names))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: mode is %d; allowed are 0 (default), 1 (warn) and 2 (error)",
+                      __func__, (int)mode);
+  current_mode = (int)mode;
+  return WEIR_OK;
+}
+
+weir_sync_debug weir_sync_debug_get(void) { return (weir_sync_debug)current_mode; }
+
+weir_status weir_sync_debug_parse(const char *text, weir_sync_debug *mode) {
+  WEIR__RETURN_IF_NULL(text);
+  WEIR__RETURN_IF_NULL(mode);
+  for (size_t i = 0; i < WEIR_COUNT_OF(names); i++) {
+    if (strcmp(text, names[i]) == 0) {
+      *mode = (weir_sync_debug)i;
+      return WEIR_OK;
+    }
+  }
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
+                    "%s: invalid value of debug_mode \"%s\", expected one of `default`, `warn`, `error`", __func__,
+                    text);
+}
+
+weir_status weir__check_sync(const char *who) {
+  switch ((weir_sync_debug)current_mode) {
+  case WEIR_SYNC_DEBUG_ERROR:
+    return weir__fail(WEIR_ERROR_SYNC_FORBIDDEN, "%s: called a synchronizing device operation", who);
+  case WEIR_SYNC_DEBUG_WARN:
+    weir__log(WEIR_LOG_WARN, "%s: called a synchronizing device operation", who);
+    return WEIR_OK;
+  case WEIR_SYNC_DEBUG_DEFAULT:
+    break;
+  }
+  return WEIR_OK;
+}

@@ -1,0 +1,589 @@
+/*
+ * Devices: which there are, which is current, what they are, peers.
+ */
+#include <ctype.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/runtime.h"
+
+static int current_device(void) {
+  int device = -1;
+  CHECK(weir_device_get(&device));
+  return device;
+}
+
+static int has_context(int device) {
+  int has = -1;
+  CHECK(weir_device_has_primary_context(device, &has));
+  return has;
+}
+
+static int driver_device(void) {
+  weir_cu_device device = -1;
+  OK(d->CtxGetDevice(d, &device));
+  return device;
+}
+
+/* ---- How many ---- */
+
+static void test_count(void **state) {
+  (void)state;
+  int before = -1, after = -1;
+  CHECK(weir_device_count(&before));
+  CHECK(weir_init());
+  CHECK(weir_device_count(&after));
+  assert_int_equal(before, after);
+  assert_int_equal(weir_device_is_available(), 1);
+  if (is_soft())
+    assert_int_equal(after, 2);
+}
+
+/* ---- The current one ---- */
+
+static void test_current_is_0_until_set(void **state) {
+  (void)state;
+  assert_int_equal(current_device(), 0);
+  int last = devices() - 1;
+  CHECK(weir_device_set(last));
+  assert_int_equal(current_device(), last);
+}
+
+static void test_set_makes_the_context(void **state) {
+  (void)state;
+  CHECK(weir_init());
+  assert_int_equal(has_context(0), 0);
+  CHECK(weir_device_set(0));
+  assert_int_equal(has_context(0), 1);
+  assert_int_equal(driver_device(), 0);
+  if (devices() > 1)
+    assert_int_equal(has_context(1), 0);
+}
+
+static void test_set_of_no_device_changes_nothing(void **state) {
+  (void)state;
+  int count = devices();
+  CHECK(weir_device_set(count - 1));
+  REFUSED(INVALID_DEVICE, weir_device_set(count));
+  REFUSED(INVALID_DEVICE, weir_device_set(1000));
+  REFUSED(INVALID_DEVICE, weir_device_set(-1));
+  REFUSED(INVALID_DEVICE, weir_device_set(-2));
+  assert_int_equal(current_device(), count - 1);
+}
+
+static void *device_of_new_thread(void *data) {
+  int *result = data;
+  int last = result[1];
+  if (weir_device_get(&result[0]) != WEIR_OK || weir_device_set(last) != WEIR_OK ||
+      weir_device_get(&result[1]) != WEIR_OK)
+    result[0] = -9;
+  return NULL;
+}
+
+static void test_current_is_of_the_thread(void **state) {
+  (void)state;
+  NEED_TWO_DEVICES();
+  CHECK(weir_device_set(1));
+  int result[] = {-1, 1};
+  on_thread(device_of_new_thread, result);
+  assert_int_equal(result[0], 0);
+  assert_int_equal(result[1], 1);
+
+  CHECK(weir_device_set(0));
+  on_thread(device_of_new_thread, result);
+  assert_int_equal(current_device(), 0);
+}
+
+static void test_exchange(void **state) {
+  (void)state;
+  NEED_TWO_DEVICES();
+  int previous = -7;
+  CHECK(weir_device_exchange(1, &previous));
+  assert_int_equal(previous, 0);
+  assert_int_equal(current_device(), 1);
+  assert_int_equal(has_context(1), 1);
+  assert_int_equal(driver_device(), 1);
+  CHECK(weir_device_exchange(1, &previous));
+  assert_int_equal(previous, 1);
+  CHECK(weir_device_exchange(0, &previous));
+  assert_int_equal(previous, 1);
+  assert_int_equal(current_device(), 0);
+  assert_int_equal(driver_device(), 0);
+}
+
+static void test_exchange_with_a_negative_number_does_nothing(void **state) {
+  (void)state;
+  int previous = 7;
+  CHECK(weir_device_exchange(-1, &previous));
+  assert_int_equal(previous, -1);
+  previous = 7;
+  CHECK(weir_device_maybe_exchange(-5, &previous));
+  assert_int_equal(previous, -1);
+  CHECK(weir_init());
+  assert_int_equal(current_device(), 0);
+  assert_int_equal(has_context(0), 0);
+}
+
+static void test_exchange_with_no_device_changes_nothing(void **state) {
+  (void)state;
+  int count = devices(), previous = 7;
+  REFUSED(INVALID_DEVICE, weir_device_exchange(count, &previous));
+  REFUSED(INVALID_DEVICE, weir_device_maybe_exchange(1000, &previous));
+  assert_int_equal(previous, 7);
+  assert_int_equal(current_device(), 0);
+}
+
+/* The guard of PyTorch: go there with exchange, and back with maybe_exchange. */
+static void test_maybe_exchange_makes_no_context(void **state) {
+  (void)state;
+  NEED_TWO_DEVICES();
+  int previous = -7;
+  CHECK(weir_device_exchange(1, &previous));
+  assert_int_equal(previous, 0);
+  CHECK(weir_device_maybe_exchange(previous, &previous));
+  assert_int_equal(previous, 1);
+  assert_int_equal(current_device(), 0);
+  assert_int_equal(has_context(0), 0);
+
+  /* Where there is a context it is a plain exchange. */
+  CHECK(weir_device_maybe_exchange(1, &previous));
+  assert_int_equal(driver_device(), 1);
+  /* The remembered device is used all the same. */
+  CHECK(weir_device_maybe_exchange(0, &previous));
+  assert_int_equal(current_stream(-1).device, 0);
+  CHECK(weir_device_synchronize(-1));
+  assert_int_equal(has_context(0), 1);
+}
+
+/* Calls about another device do not change the thread's own, nor the context that the program's driver calls use. */
+static void test_other_devices_leave_the_thread_alone(void **state) {
+  (void)state;
+  NEED_TWO_DEVICES();
+  CHECK(weir_device_set(0));
+  size_t free_bytes, total_bytes;
+  int number;
+  weir_stream stream;
+  CHECK(weir_device_memory_info(1, &free_bytes, &total_bytes));
+  assert_int_equal(driver_device(), 0);
+  CHECK(weir_device_synchronize(1));
+  assert_int_equal(driver_device(), 0);
+  CHECK(weir_stream_create(1, 0, &stream));
+  assert_int_equal(driver_device(), 0);
+  CHECK(weir_stream_synchronize(stream));
+  CHECK(weir_stream_priority(stream, &number));
+  CHECK(weir_stream_wait_stream(stream, default_stream(0)));
+  CHECK(weir_stream_wait_stream(default_stream(0), stream));
+  CHECK(weir_device_can_access_peer(1, 0, &number));
+  CHECK(weir_stream_spin(stream, 100));
+  assert_int_equal(driver_device(), 0);
+  assert_int_equal(current_device(), 0);
+}
+
+/* The program may change the thread's context behind the runtime's back. */
+static void test_a_context_of_the_program(void **state) {
+  (void)state;
+  void *memory = device_memory(0, 64);
+  OK(d->CtxSetCurrent(d, NULL));
+  CHECK(weir_fill_async(memory, 3, 64, new_stream(0)));
+  CHECK(weir_device_synchronize(0));
+  assert_filled(0, memory, 3, 64);
+  assert_int_equal(current_device(), 0);
+  CHECK(weir_device_set(0));
+  free_device_memory(0, memory);
+}
+
+/* ---- Contexts ---- */
+
+static void test_has_primary_context_before_the_start(void **state) {
+  (void)state;
+  int has = -1, count;
+  CHECK(weir_device_count(&count));
+  for (int i = 0; i < count; i++)
+    assert_int_equal(has_context(i), 0);
+  REFUSED(INVALID_DEVICE, weir_device_has_primary_context(count, &has));
+  REFUSED(INVALID_DEVICE, weir_device_has_primary_context(-2, &has));
+  assert_int_equal(has, -1);
+  assert_int_equal(weir_is_initialized(), 0);
+  CHECK(weir_init());
+  REFUSED(INVALID_DEVICE, weir_device_has_primary_context(count, &has));
+  assert_int_equal(has, -1);
+}
+
+/* A context that another part of the program made counts too, before and after the start. */
+static void test_has_primary_context_of_another(void **state) {
+  (void)state;
+  weir_cu_context context;
+  OK(d->Init(d, 0));
+  OK(d->DevicePrimaryCtxRetain(d, &context, 0));
+  assert_int_equal(has_context(0), 1);
+  assert_int_equal(weir_is_initialized(), 0);
+  CHECK(weir_init());
+  assert_int_equal(has_context(0), 1);
+  OK(d->DevicePrimaryCtxRelease(d, 0));
+  assert_int_equal(has_context(0), 0);
+}
+
+/* ---- What they are ---- */
+
+static void test_properties(void **state) {
+  (void)state;
+  for (int i = 0; i < devices(); i++) {
+    weir_device_properties p;
+    weir_device_properties_init(&p);
+    assert_int_equal(p.size, sizeof p);
+    assert_string_equal(p.name, "");
+    CHECK(weir_device_get_properties(i, &p));
+    assert_int_equal(p.size, sizeof p);
+
+    char name[256], uuid[64];
+    int major, minor;
+    size_t free_bytes, total_bytes;
+    CHECK(weir_device_name(i, name, sizeof name));
+    CHECK(weir_device_uuid(i, uuid, sizeof uuid));
+    CHECK(weir_device_capability(i, &major, &minor));
+    CHECK(weir_device_memory_info(i, &free_bytes, &total_bytes));
+    assert_true(strlen(p.name) > 0);
+    assert_string_equal(p.name, name);
+    assert_string_equal(p.uuid, uuid);
+    assert_int_equal(p.major, major);
+    assert_int_equal(p.minor, minor);
+    assert_true(p.total_memory >= total_bytes);
+    assert_true(total_bytes > 0);
+    assert_true(free_bytes <= total_bytes);
+
+    unsigned domain, bus, slot, function;
+    int length;
+    assert_int_equal(sscanf(p.pci_bus_id, "%x:%x:%x.%x%n", &domain, &bus, &slot, &function, &length), 4);
+    assert_int_equal(length, strlen(p.pci_bus_id));
+    assert_in_range(p.major, 1, 99);
+    assert_true(p.multiprocessor_count > 0);
+    assert_true(p.clock_khz > 0);
+    assert_int_equal(p.warp_size, 32);
+    assert_in_range(p.max_threads_per_block, 32, 1024);
+    assert_true(p.max_threads_per_multiprocessor >= p.max_threads_per_block);
+    assert_true(p.regs_per_multiprocessor > 0);
+    assert_true(p.shared_memory_per_block > 0);
+    assert_true(p.shared_memory_per_block_optin >= p.shared_memory_per_block);
+    assert_true(p.shared_memory_per_multiprocessor >= p.shared_memory_per_block);
+    assert_true(p.l2_cache_size > 0);
+    assert_in_range(p.is_integrated, 0, 1);
+    assert_in_range(p.is_multi_gpu_board, 0, 1);
+    assert_in_range(p.virtual_memory, 0, 1);
+    assert_in_range(p.memory_pools, 0, 1);
+  }
+}
+
+static void test_properties_are_those_of_the_options(void **state) {
+  (void)state;
+  NEED_SOFT("the device is what it is");
+  weir_soft_options options;
+  weir_soft_options_init(&options);
+  options.capability_major = 7;
+  options.capability_minor = 5;
+  options.clock_khz = 1234567;
+  options.bytes = 3ull << 30;
+  options.devices = 3;
+  soft = d = device_open_bare(&options);
+  CHECK(weir_use_driver(d));
+  weir_device_properties p;
+  weir_device_properties_init(&p);
+  CHECK(weir_device_get_properties(2, &p));
+  assert_int_equal(devices(), 3);
+  assert_int_equal(p.major, 7);
+  assert_int_equal(p.minor, 5);
+  assert_int_equal(p.clock_khz, 1234567);
+  assert_int_equal(p.total_memory, 3ull << 30);
+  assert_int_equal(p.virtual_memory, 1);
+  assert_int_equal(p.memory_pools, 1);
+  shut_down_clean();
+  CHECK(weir_use_driver(NULL));
+  device_close(soft);
+  soft = d = NULL;
+}
+
+/* A program that was built with an older header has a smaller struct. */
+static void test_properties_of_an_older_program(void **state) {
+  (void)state;
+  struct {
+    weir_device_properties p;
+    char guard[16];
+  } box;
+  memset(&box, 0x5a, sizeof box);
+  size_t size = offsetof(weir_device_properties, clock_khz);
+  box.p.size = size;
+  CHECK(weir_device_get_properties(0, &box.p));
+  assert_int_equal(box.p.size, size);
+  assert_true(strlen(box.p.name) > 0);
+  assert_true(box.p.multiprocessor_count > 0);
+  for (size_t i = size; i < sizeof box; i++)
+    assert_int_equal(((unsigned char *)&box)[i], 0x5a);
+  /* And one of a newer header a larger one: what this library does not know stays. */
+  memset(&box, 0x5a, sizeof box);
+  box.p.size = sizeof box;
+  CHECK(weir_device_get_properties(0, &box.p));
+  assert_true(box.p.clock_khz > 0);
+  for (size_t i = 0; i < sizeof box.guard; i++)
+    assert_int_equal((unsigned char)box.guard[i], 0x5a);
+}
+
+/* test_cuda_get_device_name and test_cuda_get_device_capability: no device means the current one. */
+static void test_minus_one_is_the_current_one(void **state) {
+  (void)state;
+  int last = devices() - 1;
+  CHECK(weir_device_set(last));
+  char name[2][256], uuid[2][64];
+  int major[2], minor[2], has[2], can;
+  size_t free_bytes[2], total_bytes[2];
+  weir_device_properties p[2];
+  weir_stream stream[2];
+  for (int i = 0; i < 2; i++) {
+    int device = i ? -1 : last;
+    weir_device_properties_init(&p[i]);
+    CHECK(weir_device_name(device, name[i], sizeof name[i]));
+    CHECK(weir_device_uuid(device, uuid[i], sizeof uuid[i]));
+    CHECK(weir_device_capability(device, &major[i], &minor[i]));
+    CHECK(weir_device_memory_info(device, &free_bytes[i], &total_bytes[i]));
+    CHECK(weir_device_get_properties(device, &p[i]));
+    CHECK(weir_device_has_primary_context(device, &has[i]));
+    CHECK(weir_device_synchronize(device));
+    CHECK(weir_device_can_access_peer(device, device, &can));
+    CHECK(weir_stream_default(device, &stream[i]));
+    assert_int_equal(can, 0);
+  }
+  assert_string_equal(name[0], name[1]);
+  assert_string_equal(uuid[0], uuid[1]);
+  assert_int_equal(major[0], major[1]);
+  assert_int_equal(minor[0], minor[1]);
+  assert_int_equal(total_bytes[0], total_bytes[1]);
+  assert_string_equal(p[0].uuid, p[1].uuid);
+  assert_int_equal(has[0], has[1]);
+  assert_stream_equal(stream[0], stream[1]);
+}
+
+static void test_uuid_text(void **state) {
+  (void)state;
+  char text[64], other[64];
+  for (int i = 0; i < devices(); i++) {
+    memset(text, 'x', sizeof text);
+    CHECK(weir_device_uuid(i, text, 41));
+    assert_int_equal(strlen(text), 40);
+    assert_int_equal(text[41], 'x');
+    assert_memory_equal(text, "GPU-", 4);
+    for (int c = 4; c < 40; c++) {
+      if (c == 12 || c == 17 || c == 22 || c == 27)
+        assert_int_equal(text[c], '-');
+      else
+        assert_true(isxdigit((unsigned char)text[c]) && !isupper((unsigned char)text[c]));
+    }
+    for (int j = 0; j < i; j++) {
+      CHECK(weir_device_uuid(j, other, sizeof other));
+      assert_string_not_equal(text, other);
+    }
+  }
+  strcpy(text, "untouched");
+  REFUSED(INVALID_ARGUMENT, weir_device_uuid(0, text, 40));
+  assert_string_equal(text, "untouched");
+}
+
+static void test_uuid_is_the_drivers(void **state) {
+  (void)state;
+  weir_cu_uuid uuid;
+  char text[48];
+  CHECK(weir_device_uuid(0, text, sizeof text));
+  OK(d->DeviceGetUuid(d, &uuid, 0));
+  unsigned byte;
+  assert_int_equal(sscanf(text + 4, "%2x", &byte), 1);
+  assert_int_equal(byte, (unsigned char)uuid.bytes[0]);
+  assert_int_equal(sscanf(text + 38, "%2x", &byte), 1);
+  assert_int_equal(byte, (unsigned char)uuid.bytes[15]);
+}
+
+/* As much as there is room for. */
+static void test_a_short_name(void **state) {
+  (void)state;
+  char whole[256], part[16];
+  CHECK(weir_device_name(0, whole, sizeof whole));
+  memset(part, 'x', sizeof part);
+  CHECK(weir_device_name(0, part, 4));
+  assert_int_equal(part[3], '\0');
+  assert_memory_equal(part, whole, 3);
+  assert_int_equal(part[4], 'x');
+}
+
+static void test_memory_info_follows_allocations(void **state) {
+  (void)state;
+  size_t before, during, after, total;
+  CHECK(weir_device_memory_info(0, &before, &total));
+  void *memory = device_memory(0, 64 << 20);
+  CHECK(weir_device_memory_info(0, &during, &total));
+  free_device_memory(0, memory);
+  CHECK(weir_device_memory_info(0, &after, &total));
+  if (!is_soft()) /* other processes count */
+    WAIVE_TEST("others may use the device");
+  assert_int_equal(before - during, 64 << 20);
+  assert_int_equal(after, before);
+  assert_int_equal(total, 1 << 30);
+}
+
+/* ---- Synchronize ---- */
+
+static void test_synchronize_waits_for_all_streams(void **state) {
+  (void)state;
+  weir_stream streams[4];
+  for (int i = 0; i < 4; i++)
+    streams[i] = i ? new_stream(0) : default_stream(0);
+  for (int i = 0; i < 4; i++) {
+    CHECK(weir_stream_spin(streams[i], cycles_of(5)));
+    mark(streams[i], i);
+  }
+  CHECK(weir_device_synchronize(0));
+  assert_int_equal(mark_count(), 4);
+  for (int i = 0; i < 4; i++)
+    CHECK(weir_stream_query(streams[i]));
+}
+
+static void test_synchronize_is_of_one_device(void **state) {
+  (void)state;
+  NEED_TWO_DEVICES();
+  weir_stream other = new_stream(1);
+  struct held *gate = hold(other);
+  mark(other, 1);
+  mark(new_stream(0), 0);
+  CHECK(weir_device_synchronize(0));
+  assert_marks(0);
+  NOT_READY(weir_stream_query(other));
+  let_go(gate);
+  CHECK(weir_device_synchronize(1));
+  assert_marks(0, 1);
+}
+
+/* ---- Peers ---- */
+
+static void test_peers(void **state) {
+  (void)state;
+  int can = -1, count = devices();
+  CHECK(weir_device_can_access_peer(0, 0, &can));
+  assert_int_equal(can, 0);
+  can = -1;
+  REFUSED(INVALID_DEVICE, weir_device_can_access_peer(0, count, &can));
+  REFUSED(INVALID_DEVICE, weir_device_can_access_peer(count, 0, &can));
+  assert_int_equal(can, -1);
+  NEED_TWO_DEVICES();
+  CHECK(weir_device_can_access_peer(0, 1, &can));
+  if (is_soft())
+    assert_int_equal(can, 1);
+  if (!can)
+    WAIVE_TEST("the devices are no peers");
+  CHECK(weir_device_enable_peer_access(0, 1));
+  CHECK(weir_device_enable_peer_access(0, 1));
+  CHECK(weir_device_enable_peer_access(1, 0));
+}
+
+/* The program, or a library of it, may have been first. */
+static void test_peers_that_are_enabled_already(void **state) {
+  (void)state;
+  NEED_TWO_DEVICES();
+  int can;
+  CHECK(weir_device_can_access_peer(0, 1, &can));
+  if (!can)
+    WAIVE_TEST("the devices are no peers");
+  weir_cu_context peer;
+  CHECK(weir_device_set(1));
+  OK(d->CtxGetCurrent(d, &peer));
+  CHECK(weir_device_set(0));
+  OK(d->CtxEnablePeerAccess(d, peer, 0));
+  CHECK(weir_device_enable_peer_access(0, 1));
+}
+
+static void test_no_peer_of_itself(void **state) {
+  (void)state;
+  CHECK(weir_init());
+  runtime_forget_error();
+  assert_int_not_equal(weir_device_enable_peer_access(0, 0), WEIR_OK);
+  assert_memory_equal(weir_last_error(), "weir_device_enable_peer_access: ", 32);
+}
+
+/* ---- Failing driver calls ---- */
+
+static weir_status use_devices(void) {
+  int number;
+  char text[256];
+  size_t a, b;
+  weir_status status = weir_device_exchange(1, &number);
+  if (status == WEIR_OK)
+    status = weir_device_maybe_exchange(0, &number);
+  if (status == WEIR_OK)
+    status = weir_device_name(1, text, sizeof text);
+  if (status == WEIR_OK)
+    status = weir_device_capability(1, &number, &number);
+  if (status == WEIR_OK)
+    status = weir_device_uuid(-1, text, sizeof text);
+  if (status == WEIR_OK)
+    status = weir_device_memory_info(1, &a, &b);
+  if (status == WEIR_OK)
+    status = weir_device_memory_info(0, &a, &b);
+  if (status == WEIR_OK)
+    status = weir_device_can_access_peer(0, 1, &number);
+  if (status == WEIR_OK)
+    status = weir_device_enable_peer_access(0, 1);
+  if (status == WEIR_OK)
+    status = weir_device_synchronize(1);
+  if (status == WEIR_OK)
+    status = weir_device_has_primary_context(1, &number);
+  return status;
+}
+
+static void test_every_driver_call_fails_once(void **state) {
+  (void)state;
+  NEED_SOFT("the driver cannot be asked for what is left");
+  sweep_faults(use_devices);
+}
+
+static void test_a_failing_set_changes_nothing(void **state) {
+  (void)state;
+  NEED_TWO_DEVICES();
+  CHECK(weir_device_set(0));
+  CHECK(weir_fault_nth(fault, WEIR_CALL_DevicePrimaryCtxRetain, 1, WEIR_CU_OUT_OF_MEMORY, 0));
+  REFUSED_SAYING(OUT_OF_MEMORY, "PrimaryCtxRetain", weir_device_set(1));
+  assert_int_equal(current_device(), 0);
+  assert_int_equal(driver_device(), 0);
+  CHECK(weir_device_set(1));
+}
+
+int main(void) {
+  runtime_need_device();
+#define TEST(name, setup) cmocka_unit_test_setup_teardown(name, setup, runtime_teardown)
+  const struct CMUnitTest tests[] = {
+      TEST(test_count, runtime_setup),
+      TEST(test_current_is_0_until_set, runtime_setup),
+      TEST(test_set_makes_the_context, runtime_setup),
+      TEST(test_set_of_no_device_changes_nothing, runtime_setup),
+      TEST(test_current_is_of_the_thread, runtime_setup),
+      TEST(test_exchange, runtime_setup),
+      TEST(test_exchange_with_a_negative_number_does_nothing, runtime_setup),
+      TEST(test_exchange_with_no_device_changes_nothing, runtime_setup),
+      TEST(test_maybe_exchange_makes_no_context, runtime_setup),
+      TEST(test_other_devices_leave_the_thread_alone, runtime_setup),
+      TEST(test_a_context_of_the_program, runtime_setup),
+      TEST(test_has_primary_context_before_the_start, runtime_setup),
+      TEST(test_has_primary_context_of_another, runtime_setup),
+      TEST(test_properties, runtime_setup),
+      TEST(test_properties_are_those_of_the_options, runtime_setup_none),
+      TEST(test_properties_of_an_older_program, runtime_setup),
+      TEST(test_minus_one_is_the_current_one, runtime_setup),
+      TEST(test_uuid_text, runtime_setup),
+      TEST(test_uuid_is_the_drivers, runtime_setup),
+      TEST(test_a_short_name, runtime_setup),
+      TEST(test_memory_info_follows_allocations, runtime_setup),
+      TEST(test_synchronize_waits_for_all_streams, runtime_setup),
+      TEST(test_synchronize_is_of_one_device, runtime_setup),
+      TEST(test_peers, runtime_setup),
+      TEST(test_peers_that_are_enabled_already, runtime_setup),
+      TEST(test_no_peer_of_itself, runtime_setup),
+      TEST(test_every_driver_call_fails_once, runtime_setup_none),
+      TEST(test_a_failing_set_changes_nothing, runtime_setup_fault),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,663 @@
+/*
+ * Events: made late, recorded, waited for, timed, shared between processes.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "support/runtime.h"
+
+static weir_event *new_event(unsigned flags) {
+  weir_event *event = NULL;
+  CHECK(weir_event_create(flags, &event));
+  assert_non_null(event);
+  return event;
+}
+
+/* PyTorch's test_events. */
+static void test_events(void **state) {
+  (void)state;
+  weir_stream stream = current_stream(-1);
+  weir_event *event = new_event(WEIR_EVENT_TIMING), *start = new_event(WEIR_EVENT_TIMING);
+  CHECK(weir_event_query(event));
+  CHECK(weir_event_record(start, stream));
+  CHECK(weir_stream_spin(stream, cycles_of(5)));
+  struct held *gate = hold(stream);
+  CHECK(weir_event_record(event, stream));
+  NOT_READY(weir_event_query(event));
+  let_go(gate);
+  CHECK(weir_event_synchronize(event));
+  CHECK(weir_event_query(event));
+  double milliseconds = -1;
+  CHECK(weir_event_elapsed(start, event, &milliseconds));
+  assert_true(milliseconds > 0);
+  weir_event_destroy(event);
+  weir_event_destroy(start);
+}
+
+/* PyTorch's test_generic_stream_event: a stream by its numbers, events of two streams, the time between them. */
+static void test_generic_stream_event(void **state) {
+  (void)state;
+  enum { WORDS = 1000 };
+  int device = -1;
+  int64_t id, number, type;
+  weir_stream stream, same;
+  CHECK(weir_device_get(&device));
+  CHECK(weir_stream_create(-1, 0, &stream));
+  assert_int_equal(stream.device, device);
+  CHECK(weir_stream_pack(stream, &id, &number, &type));
+  CHECK(weir_stream_unpack(id, number, type, &same));
+  assert_int_equal(stream.id, same.id);
+  assert_int_not_equal(stream.id, current_stream(-1).id);
+
+  weir_event *first = new_event(WEIR_EVENT_TIMING), *second = new_event(WEIR_EVENT_TIMING);
+  assert_null(weir_event_raw(first));
+  load_add(0);
+  uint32_t *host = pinned_memory(WORDS * 4), *a = device_memory(0, WORDS * 4), *c = device_memory(0, WORDS * 4);
+  for (uint32_t i = 0; i < WORDS; i++)
+    host[i] = i;
+  weir_stream_scope scope;
+  CHECK(weir_stream_scope_enter(same, &scope));
+  CHECK(weir_copy_async(a, host, WORDS * 4, current_stream(-1)));
+  assert_int_equal(current_stream(-1).id, stream.id);
+  CHECK(weir_stream_scope_leave(&scope));
+  CHECK(weir_event_record(first, stream));
+  CHECK(weir_event_synchronize(first));
+  CHECK(weir_event_query(first));
+  OK(launch_add(c, a, 7, WORDS, current_stream(-1)));
+  CHECK(weir_event_record(second, current_stream(-1)));
+  CHECK(weir_event_synchronize(second));
+  CHECK(weir_event_query(second));
+  assert_ptr_not_equal(weir_event_raw(first), weir_event_raw(second));
+  CHECK(weir_copy(host, c, WORDS * 4, current_stream(-1)));
+  for (uint32_t i = 0; i < WORDS; i++)
+    assert_int_equal(host[i], i + 7);
+  double milliseconds = -1;
+  CHECK(weir_event_elapsed(first, second, &milliseconds));
+  assert_true(milliseconds > 0);
+  weir_event_destroy(first);
+  weir_event_destroy(second);
+  free_device_memory(0, a);
+  free_device_memory(0, c);
+  free_pinned_memory(host);
+}
+
+/* ---- Making ---- */
+
+static void test_made_at_the_first_record(void **state) {
+  (void)state;
+  int last = devices() - 1;
+  weir_event *event = new_event(0);
+  assert_int_equal(weir_event_is_created(event), 0);
+  assert_int_equal(weir_event_device(event), -1);
+  assert_null(weir_event_raw(event));
+  CHECK(weir_event_record(event, new_stream(last)));
+  assert_int_equal(weir_event_is_created(event), 1);
+  assert_int_equal(weir_event_device(event), last);
+  weir_cu_event raw = weir_event_raw(event);
+  assert_non_null(raw);
+  CHECK(weir_event_record(event, default_stream(last)));
+  assert_ptr_equal(weir_event_raw(event), raw);
+  weir_event_destroy(event);
+}
+
+static void test_flags(void **state) {
+  (void)state;
+  weir_event *event = (weir_event *)state;
+  const unsigned good[] = {0,
+                           WEIR_EVENT_TIMING,
+                           WEIR_EVENT_BLOCKING,
+                           WEIR_EVENT_INTERPROCESS,
+                           WEIR_EVENT_TIMING | WEIR_EVENT_BLOCKING,
+                           WEIR_EVENT_BLOCKING | WEIR_EVENT_INTERPROCESS};
+  const unsigned bad[] = {WEIR_EVENT_TIMING | WEIR_EVENT_INTERPROCESS, 7, 8, 64, 0x80000000u, 0xffffffffu};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+    REFUSED(INVALID_ARGUMENT, weir_event_create(bad[i], &event));
+  assert_ptr_equal(event, state);
+  weir_stream stream = new_stream(0);
+  for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+    event = new_event(good[i]);
+    mark(stream, (int)i);
+    CHECK(weir_event_record(event, stream));
+    CHECK(weir_event_synchronize(event));
+    CHECK(weir_event_query(event));
+    assert_int_equal(place_of_mark((int)i), i);
+    weir_event_destroy(event);
+  }
+}
+
+static void test_destroy_of_nothing(void **state) {
+  (void)state;
+  weir_event_destroy(NULL);
+  weir_event_destroy(new_event(0)); /* never recorded */
+  CHECK(weir_init());
+  weir_event_destroy(new_event(WEIR_EVENT_TIMING));
+}
+
+/* ---- Never recorded ---- */
+
+static void test_never_recorded_is_done(void **state) {
+  (void)state;
+  weir_event *event = new_event(0);
+  weir_stream stream = new_stream(0);
+  CHECK(weir_event_query(event));
+  CHECK(weir_event_synchronize(event));
+  CHECK(weir_event_wait(event, stream));
+  mark(stream, 1);
+  CHECK(weir_stream_synchronize(stream));
+  assert_marks(1);
+  assert_int_equal(weir_event_is_created(event), 0);
+  weir_event_destroy(event);
+}
+
+/* ---- Recorded ---- */
+
+static void test_query_and_synchronize(void **state) {
+  (void)state;
+  weir_event *event = new_event(0);
+  weir_stream stream = new_stream(0);
+  mark(stream, 1);
+  CHECK(weir_event_record(event, stream));
+  struct held *gate = hold(stream); /* behind it: does not matter */
+  mark(stream, 2);
+  CHECK(weir_event_synchronize(event));
+  CHECK(weir_event_query(event));
+  assert_marks(1);
+  let_go(gate);
+  CHECK(weir_stream_synchronize(stream));
+  weir_event_destroy(event);
+}
+
+static void test_the_last_record_counts(void **state) {
+  (void)state;
+  weir_event *event = new_event(0);
+  weir_stream a = new_stream(0), b = new_stream(0);
+  CHECK(weir_event_record(event, a));
+  CHECK(weir_event_synchronize(event));
+  struct held *gate = hold(b);
+  CHECK(weir_event_record(event, b));
+  NOT_READY(weir_event_query(event));
+  CHECK(weir_event_record(event, a));
+  CHECK(weir_event_synchronize(event));
+  CHECK(weir_event_query(event));
+  let_go(gate);
+  CHECK(weir_stream_synchronize(b));
+  weir_event_destroy(event);
+}
+
+static void test_record_once(void **state) {
+  (void)state;
+  weir_event *event = new_event(0);
+  weir_stream a = new_stream(0), b = new_stream(0);
+  CHECK(weir_event_record_once(event, a));
+  assert_int_equal(weir_event_is_created(event), 1);
+  CHECK(weir_event_synchronize(event));
+  struct held *gate = hold(b);
+  CHECK(weir_event_record_once(event, b)); /* does nothing */
+  CHECK(weir_event_query(event));
+  CHECK(weir_event_record(event, b)); /* does */
+  NOT_READY(weir_event_query(event));
+  let_go(gate);
+  CHECK(weir_event_synchronize(event));
+  weir_event_destroy(event);
+}
+
+static void test_record_on_another_device(void **state) {
+  (void)state;
+  NEED_TWO_DEVICES();
+  weir_event *event = new_event(0);
+  weir_stream zero = new_stream(0), one = new_stream(1);
+  CHECK(weir_event_record(event, zero));
+  REFUSED(INVALID_ARGUMENT, weir_event_record(event, one));
+  assert_non_null(strstr(weir_last_error(), "Event device 0 does not match recording stream's device 1."));
+  assert_int_equal(weir_event_device(event), 0);
+  CHECK(weir_event_record(event, zero));
+  CHECK(weir_event_synchronize(event));
+  weir_event_destroy(event);
+}
+
+/* ---- Waiting in streams ---- */
+
+static void test_wait(void **state) {
+  (void)state;
+  weir_event *event = new_event(0);
+  weir_stream a = new_stream(0), b = new_stream(0);
+  struct held *gate = hold(a);
+  mark(a, 1);
+  CHECK(weir_event_record(event, a));
+  mark(a, 2);
+  CHECK(weir_event_wait(event, b));
+  mark(b, 3);
+  NOT_READY(weir_stream_query(b));
+  assert_int_equal(mark_count(), 0);
+  let_go(gate);
+  CHECK(weir_stream_synchronize(b));
+  assert_true(place_of_mark(1) < place_of_mark(3));
+  CHECK(weir_stream_synchronize(a));
+  assert_int_equal(mark_count(), 3);
+  weir_event_destroy(event);
+}
+
+/* A wait is for the record that there is; one that comes later changes nothing. */
+static void test_wait_is_for_the_record_before_it(void **state) {
+  (void)state;
+  weir_event *event = new_event(0);
+  weir_stream a = new_stream(0), b = new_stream(0);
+  CHECK(weir_event_record(event, a));
+  CHECK(weir_event_wait(event, b));
+  struct held *gate = hold(a);
+  CHECK(weir_event_record(event, a));
+  mark(b, 1);
+  CHECK(weir_stream_synchronize(b));
+  assert_marks(1);
+  NOT_READY(weir_event_query(event));
+  let_go(gate);
+  CHECK(weir_event_synchronize(event));
+  weir_event_destroy(event);
+}
+
+static void test_destroyed_while_waited_for(void **state) {
+  (void)state;
+  weir_event *event = new_event(0);
+  weir_stream a = new_stream(0), b = new_stream(0);
+  struct held *gate = hold(a);
+  mark(a, 1);
+  CHECK(weir_event_record(event, a));
+  CHECK(weir_event_wait(event, b));
+  weir_event_destroy(event);
+  mark(b, 2);
+  NOT_READY(weir_stream_query(b));
+  let_go(gate);
+  CHECK(weir_stream_synchronize(b));
+  assert_marks(1, 2);
+}
+
+static void test_wait_on_another_device(void **state) {
+  (void)state;
+  NEED_TWO_DEVICES();
+  weir_event *event = new_event(0);
+  weir_stream zero = new_stream(0), one = new_stream(1);
+  struct held *gate = hold(zero);
+  mark(zero, 1);
+  CHECK(weir_event_record(event, zero));
+  CHECK(weir_event_wait(event, one));
+  mark(one, 2);
+  NOT_READY(weir_stream_query(one));
+  let_go(gate);
+  CHECK(weir_stream_synchronize(one));
+  assert_marks(1, 2);
+  CHECK(weir_device_set(1));
+  CHECK(weir_event_query(event));
+  CHECK(weir_event_synchronize(event));
+  weir_event_destroy(event);
+}
+
+static void test_wait_in_steps(void **state) {
+  (void)state;
+  NEED_STEPPED();
+  weir_event *event = new_event(0);
+  weir_stream a = new_stream(0), b = new_stream(0);
+  unsigned long done;
+  mark(a, 1);
+  CHECK(weir_event_record(event, a));
+  mark(a, 2);
+  CHECK(weir_event_wait(event, b));
+  mark(b, 3);
+  CHECK(weir_soft_step(soft, raw_of(b), 10, &done));
+  assert_int_equal(done, 0);
+  CHECK(weir_soft_step(soft, raw_of(a), 1, &done));
+  assert_marks(1);
+  NOT_READY(weir_event_query(event)); /* up to the record, not past it */
+  CHECK(weir_soft_step(soft, raw_of(a), 1, &done));
+  CHECK(weir_event_query(event));
+  assert_marks(1);
+  CHECK(weir_soft_step(soft, raw_of(b), 10, &done));
+  assert_int_equal(done, 2);
+  assert_marks(1, 3);
+  CHECK(weir_soft_step_all(soft, NULL));
+  assert_marks(1, 3, 2);
+  weir_event_destroy(event);
+}
+
+/* ---- Time ---- */
+
+static void test_elapsed(void **state) {
+  (void)state;
+  weir_event *a = new_event(WEIR_EVENT_TIMING), *b = new_event(WEIR_EVENT_TIMING), *c = new_event(WEIR_EVENT_TIMING);
+  weir_stream stream = new_stream(0);
+  double ab = -1, bc = -1, ac = -1, back = 1, same = -1;
+  CHECK(weir_event_record(a, stream));
+  CHECK(weir_stream_spin(stream, cycles_of(4)));
+  CHECK(weir_event_record(b, stream));
+  CHECK(weir_stream_spin(stream, cycles_of(4)));
+  CHECK(weir_event_record(c, stream));
+  CHECK(weir_event_synchronize(c));
+  CHECK(weir_event_elapsed(a, b, &ab));
+  CHECK(weir_event_elapsed(b, c, &bc));
+  CHECK(weir_event_elapsed(a, c, &ac));
+  CHECK(weir_event_elapsed(c, a, &back));
+  CHECK(weir_event_elapsed(a, a, &same));
+  assert_true(ab > 3 && bc > 3);
+  assert_true(ac > ab && ac > bc);
+  assert_true(ac > ab + bc - 0.5 && ac < ab + bc + 0.5);
+  assert_true(back < 0);
+  assert_true(same == 0);
+  weir_event_destroy(a);
+  weir_event_destroy(b);
+  weir_event_destroy(c);
+}
+
+static void test_elapsed_needs_timing_and_records(void **state) {
+  (void)state;
+  weir_event *timed = new_event(WEIR_EVENT_TIMING), *other = new_event(WEIR_EVENT_TIMING), *untimed = new_event(0);
+  weir_stream stream = new_stream(0);
+  double milliseconds = -7;
+  REFUSED(INVALID_ARGUMENT, weir_event_elapsed(timed, other, &milliseconds));
+  CHECK(weir_event_record(timed, stream));
+  CHECK(weir_event_record(untimed, stream));
+  REFUSED_SAYING(INVALID_ARGUMENT, "Both events must be recorded", weir_event_elapsed(timed, other, &milliseconds));
+  REFUSED_SAYING(INVALID_ARGUMENT, "Both events must be recorded", weir_event_elapsed(other, timed, &milliseconds));
+  CHECK(weir_stream_synchronize(stream));
+  REFUSED(INVALID_ARGUMENT, weir_event_elapsed(timed, untimed, &milliseconds));
+  REFUSED(INVALID_ARGUMENT, weir_event_elapsed(untimed, timed, &milliseconds));
+
+  struct held *gate = hold(stream);
+  CHECK(weir_event_record(other, stream));
+  REFUSED(NOT_READY, weir_event_elapsed(timed, other, &milliseconds));
+  REFUSED(NOT_READY, weir_event_elapsed(other, timed, &milliseconds));
+  assert_true(milliseconds == -7);
+  let_go(gate);
+  CHECK(weir_event_synchronize(other));
+  CHECK(weir_event_elapsed(timed, other, &milliseconds));
+  assert_true(milliseconds >= 0);
+  weir_event_destroy(timed);
+  weir_event_destroy(other);
+  weir_event_destroy(untimed);
+}
+
+/* ---- Describing ---- */
+
+static void test_describe(void **state) {
+  (void)state;
+  char text[128], expected[128];
+  weir_event *event = new_event(0);
+  int length = weir_event_describe(event, text, sizeof text);
+  assert_int_equal(length, strlen(text));
+  assert_non_null(strstr(text, "weir.event"));
+  CHECK(weir_event_record(event, new_stream(0)));
+  length = weir_event_describe(event, text, sizeof text);
+  assert_non_null(strstr(text, "weir.event"));
+  snprintf(expected, sizeof expected, "%" PRIxPTR, (uintptr_t)weir_event_raw(event));
+  assert_non_null(strstr(text, expected));
+  assert_int_equal(length, strlen(text));
+  memset(text, 'x', sizeof text);
+  assert_int_equal(weir_event_describe(event, text, 6), length);
+  assert_int_equal(text[5], '\0');
+  assert_int_equal(text[6], 'x');
+  assert_int_equal(weir_event_describe(event, NULL, 0), length);
+  assert_true(weir_event_describe(NULL, text, sizeof text) > 0);
+  weir_event_destroy(event);
+}
+
+/* ---- Between processes ---- */
+
+/* This program again, as another process: takes a handle from its standard input, then orders of one letter, and answers each
+ * with one letter. */
+static int other_process(void) {
+  weir_cu_ipc_event_handle handle;
+  weir_event *event;
+  weir_stream stream;
+  choose_driver_by_environment();
+  HERE(read(0, &handle, sizeof handle) == (ssize_t)sizeof handle);
+  HERE(weir_event_from_ipc_handle(0, &handle, &event) == WEIR_OK);
+  HERE(weir_event_is_created(event) == 1);
+  HERE(weir_event_device(event) == 0);
+  HERE(weir_event_raw(event) != NULL);
+  HERE(weir_stream_create(0, 0, &stream) == WEIR_OK);
+  char order;
+  while (read(0, &order, 1) == 1) {
+    weir_status status = WEIR_ERROR_SYSTEM;
+    switch (order) {
+    case 'q':
+      status = weir_event_query(event);
+      break;
+    case 's':
+      status = weir_event_synchronize(event);
+      break;
+    case 'w': /* a stream of this process waits for the event of the other */
+      status = weir_event_wait(event, stream);
+      break;
+    case 'a':
+      status = weir_stream_query(stream);
+      break;
+    case 'b':
+      status = weir_stream_synchronize(stream);
+      break;
+    }
+    char answer = status == WEIR_OK ? 'y' : status == WEIR_ERROR_NOT_READY ? 'n' : 'e';
+    if (answer == 'e')
+      fprintf(stderr, "%c: %s\n", order, weir_last_error());
+    HERE(write(1, &answer, 1) == 1);
+  }
+  weir_event_destroy(event);
+  HERE(weir_shutdown() == WEIR_OK);
+  return 0;
+}
+
+struct other {
+  pid_t pid;
+  int to, from;
+};
+
+static void start_other(struct other *other) {
+  int to[2], from[2];
+  assert_int_equal(pipe(to), 0);
+  assert_int_equal(pipe(from), 0);
+  other->pid = fork();
+  if (other->pid == 0) {
+    dup2(to[0], 0);
+    dup2(from[1], 1);
+    close(to[0]);
+    close(to[1]);
+    close(from[0]);
+    close(from[1]);
+    alarm(60);
+    execl("/proc/self/exe", "test_event", "other-process", (char *)NULL);
+    _exit(127);
+  }
+  assert_true(other->pid > 0);
+  close(to[0]);
+  close(from[1]);
+  other->to = to[1];
+  other->from = from[0];
+}
+
+static char ask(const struct other *other, char order) {
+  char answer = '?';
+  assert_int_equal(write(other->to, &order, 1), 1);
+  assert_int_equal(read(other->from, &answer, 1), 1);
+  return answer;
+}
+
+static void end_other(struct other *other) {
+  int status;
+  close(other->to);
+  close(other->from);
+  assert_int_equal(waitpid(other->pid, &status, 0), other->pid);
+  assert_int_equal(status, 0);
+}
+
+static void test_another_process_sees_the_event(void **state) {
+  (void)state;
+  weir_event *event = new_event(WEIR_EVENT_INTERPROCESS);
+  weir_stream stream = new_stream(0);
+  weir_cu_ipc_event_handle handle;
+  struct other other;
+  start_other(&other);
+  struct held *gate = hold(stream);
+  CHECK(weir_event_record(event, stream));
+  CHECK(weir_event_ipc_handle(event, &handle));
+  assert_int_equal(write(other.to, &handle, sizeof handle), sizeof handle);
+  assert_int_equal(ask(&other, 'q'), 'n');
+  assert_int_equal(ask(&other, 'w'), 'y');
+  assert_int_equal(ask(&other, 'a'), 'n');
+  let_go(gate);
+  CHECK(weir_event_synchronize(event));
+  assert_int_equal(ask(&other, 's'), 'y');
+  assert_int_equal(ask(&other, 'q'), 'y');
+  assert_int_equal(ask(&other, 'b'), 'y');
+
+  /* What is recorded later is seen too. */
+  gate = hold(stream);
+  CHECK(weir_event_record(event, stream));
+  assert_int_equal(ask(&other, 'q'), 'n');
+  let_go(gate);
+  CHECK(weir_event_synchronize(event));
+  assert_int_equal(ask(&other, 'q'), 'y');
+  end_other(&other);
+  weir_event_destroy(event);
+}
+
+static void test_a_handle_makes_the_event(void **state) {
+  (void)state;
+  int last = devices() - 1;
+  weir_event *event = new_event(WEIR_EVENT_INTERPROCESS);
+  weir_cu_ipc_event_handle first, second;
+  CHECK(weir_device_set(last));
+  CHECK(weir_event_ipc_handle(event, &first));
+  assert_int_equal(weir_event_is_created(event), 1);
+  assert_int_equal(weir_event_device(event), last);
+  CHECK(weir_event_ipc_handle(event, &second));
+  CHECK(weir_event_query(event)); /* not recorded yet */
+  CHECK(weir_event_record(event, new_stream(last)));
+  CHECK(weir_event_synchronize(event));
+  weir_event_destroy(event);
+}
+
+static void test_handles_that_are_refused(void **state) {
+  (void)state;
+  weir_event *plain = new_event(0), *shared = new_event(WEIR_EVENT_INTERPROCESS), *out = plain;
+  weir_cu_ipc_event_handle handle, before;
+  memset(&handle, 0x5a, sizeof handle);
+  before = handle;
+  REFUSED(INVALID_ARGUMENT, weir_event_ipc_handle(plain, &handle));
+  assert_memory_equal(&handle, &before, sizeof handle);
+  assert_int_equal(weir_event_is_created(plain), 0);
+  /* Nonsense, and the process's own. */
+  runtime_forget_error();
+  assert_int_not_equal(weir_event_from_ipc_handle(0, &handle, &out), WEIR_OK);
+  assert_memory_equal(weir_last_error(), "weir_event_from_ipc_handle: ", 28);
+  CHECK(weir_event_ipc_handle(shared, &handle));
+  runtime_forget_error();
+  assert_int_not_equal(weir_event_from_ipc_handle(0, &handle, &out), WEIR_OK);
+  assert_memory_equal(weir_last_error(), "weir_event_from_ipc_handle: ", 28);
+  REFUSED(INVALID_DEVICE, weir_event_from_ipc_handle(1000, &handle, &out));
+  assert_ptr_equal(out, plain);
+  weir_event_destroy(plain);
+  weir_event_destroy(shared);
+}
+
+/* ---- Failing driver calls ---- */
+
+static weir_status use_events(void) {
+  weir_stream zero, one;
+  weir_event *first = NULL, *second = NULL, *shared = NULL;
+  weir_cu_ipc_event_handle handle;
+  double milliseconds;
+  weir_status status = weir_stream_create(0, 0, &zero);
+  if (status == WEIR_OK)
+    status = weir_stream_create(1, 0, &one);
+  if (status == WEIR_OK)
+    status = weir_event_create(WEIR_EVENT_TIMING, &first);
+  if (status == WEIR_OK)
+    status = weir_event_create(WEIR_EVENT_TIMING, &second);
+  if (status == WEIR_OK)
+    status = weir_event_create(WEIR_EVENT_INTERPROCESS, &shared);
+  if (status == WEIR_OK)
+    status = weir_event_record(first, zero);
+  if (status == WEIR_OK)
+    status = weir_event_wait(first, one);
+  if (status == WEIR_OK)
+    status = weir_event_record_once(second, one);
+  if (status == WEIR_OK)
+    status = weir_event_synchronize(first);
+  if (status == WEIR_OK)
+    status = weir_event_synchronize(second);
+  if (status == WEIR_OK)
+    status = weir_event_query(second);
+  if (status == WEIR_OK) {
+    status = weir_event_record(second, one);
+    if (status == WEIR_OK)
+      status = weir_event_synchronize(second);
+  }
+  if (status == WEIR_OK)
+    status = weir_event_elapsed(first, first, &milliseconds);
+  if (status == WEIR_OK)
+    status = weir_event_ipc_handle(shared, &handle);
+  only_giving_back();
+  weir_event_destroy(first);
+  weir_event_destroy(second);
+  weir_event_destroy(shared);
+  return status;
+}
+
+static void test_every_driver_call_fails_once(void **state) {
+  (void)state;
+  NEED_SOFT("the driver cannot be asked for what is left");
+  sweep_faults(use_events);
+}
+
+static void test_a_failed_first_record_leaves_it_unmade(void **state) {
+  (void)state;
+  weir_stream stream = new_stream(0);
+  weir_event *event = new_event(0);
+  const weir_driver_call calls[] = {WEIR_CALL_EventCreate, WEIR_CALL_EventRecord};
+  for (int i = 0; i < 2; i++) {
+    CHECK(weir_fault_nth(fault, calls[i], 1, WEIR_CU_OUT_OF_MEMORY, 0));
+    REFUSED(OUT_OF_MEMORY, weir_event_record(event, stream));
+    assert_int_equal(weir_event_is_created(event), 0);
+    assert_int_equal(weir_event_device(event), -1);
+    CHECK(weir_event_query(event));
+  }
+  CHECK(weir_event_record_once(event, stream));
+  assert_int_equal(weir_event_is_created(event), 1);
+  CHECK(weir_event_synchronize(event));
+  weir_event_destroy(event);
+}
+
+int main(int argc, char **argv) {
+  if (argc > 1 && strcmp(argv[1], "other-process") == 0)
+    return other_process();
+  runtime_need_device();
+#define TEST(name) cmocka_unit_test_setup_teardown(name, runtime_setup, runtime_teardown)
+  const struct CMUnitTest tests[] = {
+      TEST(test_events),
+      TEST(test_generic_stream_event),
+      TEST(test_made_at_the_first_record),
+      TEST(test_flags),
+      TEST(test_destroy_of_nothing),
+      TEST(test_never_recorded_is_done),
+      TEST(test_query_and_synchronize),
+      TEST(test_the_last_record_counts),
+      TEST(test_record_once),
+      TEST(test_record_on_another_device),
+      TEST(test_wait),
+      TEST(test_wait_is_for_the_record_before_it),
+      TEST(test_destroyed_while_waited_for),
+      TEST(test_wait_on_another_device),
+      TEST(test_wait_in_steps),
+      TEST(test_elapsed),
+      TEST(test_elapsed_needs_timing_and_records),
+      TEST(test_describe),
+      TEST(test_another_process_sees_the_event),
+      TEST(test_a_handle_makes_the_event),
+      TEST(test_handles_that_are_refused),
+      cmocka_unit_test_setup_teardown(test_every_driver_call_fails_once, runtime_setup_none, runtime_teardown),
+      cmocka_unit_test_setup_teardown(test_a_failed_first_record_leaves_it_unmade, runtime_setup_fault,
+                                      runtime_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

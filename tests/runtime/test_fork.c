@@ -1,0 +1,503 @@
+/*
+ * What fork does to the runtime. This process starts no driver: each test is a process of its own, "the parent" below, which
+ * forks again.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "support/runtime.h"
+
+static const char sentence[] =
+    "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must "
+    "use the 'spawn' start method";
+
+static const weir_pool_id own_pool = {0, 0};
+
+#define DO(call) HERE((call) == WEIR_OK)
+
+/* The status, and a text with the call's name and the sentence. */
+static bool is_bad_fork(weir_status status, const char *call) {
+  const char *text = weir_last_error();
+  size_t name = strcspn(call, "(");
+  return status == WEIR_ERROR_BAD_FORK && strncmp(text, call, name) == 0 && strstr(text, sentence) != NULL;
+}
+#define BAD_FORK(call) (runtime_forget_error(), HERE(is_bad_fork(call, #call)))
+
+/* What the parent has when it forks. */
+struct things {
+  weir_stream stream;
+  weir_event *event, *unused;
+  weir_graph *graph;
+  weir_cu_deviceptr memory;
+  int marks;
+};
+
+static void count_mark(void *data) { __atomic_add_fetch((int *)data, 1, __ATOMIC_SEQ_CST); }
+
+static void make_things(struct things *t) {
+  weir_stream_scope scope;
+  weir_driver *driver;
+  t->marks = 0;
+  choose_driver_by_environment();
+  DO(weir_device_set(0));
+  DO(weir_get_driver(&driver));
+  HERE(driver->MemAlloc(driver, &t->memory, 1000) == WEIR_CU_SUCCESS);
+  DO(weir_stream_create(0, 0, &t->stream));
+  DO(weir_event_create(WEIR_EVENT_TIMING, &t->event));
+  DO(weir_event_create(0, &t->unused));
+  DO(weir_event_record(t->event, t->stream));
+  DO(weir_graph_create(&t->graph));
+  DO(weir_stream_scope_enter(t->stream, &scope));
+  DO(weir_graph_capture_begin(t->graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  DO(weir_stream_host_function(t->stream, count_mark, &t->marks));
+  DO(weir_graph_capture_end(t->graph));
+  DO(weir_stream_scope_leave(&scope));
+}
+
+/* The parent's runtime works, with what was made before the fork and with new things. */
+static void use_things(struct things *t) {
+  uint8_t back[1000] = {0};
+  void *memory = (void *)(uintptr_t)t->memory;
+  weir_stream stream;
+  weir_driver *driver;
+  HERE(weir_is_initialized() == 1);
+  HERE(weir_is_in_bad_fork() == 0);
+  int before = t->marks;
+  DO(weir_event_synchronize(t->event));
+  DO(weir_fill_async(memory, 9, sizeof back, t->stream));
+  DO(weir_copy(back, memory, sizeof back, t->stream));
+  HERE(back[0] == 9 && back[999] == 9);
+  DO(weir_graph_replay(t->graph));
+  DO(weir_device_synchronize(0));
+  HERE(t->marks == before + 1);
+  DO(weir_stream_create(0, -1, &stream));
+  DO(weir_event_record(t->unused, stream));
+  DO(weir_event_synchronize(t->unused));
+  DO(weir_get_driver(&driver));
+}
+
+static void free_things(struct things *t) {
+  weir_driver *driver;
+  weir_event_destroy(t->event);
+  weir_event_destroy(t->unused);
+  weir_graph_destroy(t->graph);
+  DO(weir_get_driver(&driver));
+  HERE(driver->MemFree(driver, t->memory) == WEIR_CU_SUCCESS);
+  DO(weir_shutdown());
+}
+
+/* ---- After the start ---- */
+
+static weir_status do_nothing(void *context) {
+  (void)context;
+  return WEIR_OK;
+}
+
+static void child_after_the_start(void *data) {
+  struct things *t = data;
+  int number = -7, other = -7;
+  int64_t a, b, c;
+  size_t size = 77, total = 78;
+  char text[256] = "untouched";
+  double milliseconds = -7;
+  weir_stream stream = {.id = 77}, given = t->stream;
+  weir_cu_stream raw = (weir_cu_stream)data;
+  weir_driver *driver = data;
+  weir_device_properties properties;
+  weir_device_properties_init(&properties);
+  weir_event *event = data;
+  weir_graph *graph = data;
+  weir_pool_id pool = {7, 8};
+  weir_cu_ipc_event_handle handle;
+  memset(&handle, 0, sizeof handle);
+  void *memory = (void *)(uintptr_t)t->memory;
+  const weir_graph_memory_hooks hooks = {.size = sizeof hooks};
+  weir_stream_scope scope = {.outer = given, .replaced = given};
+
+  HERE(weir_is_in_bad_fork() == 1);
+  HERE(weir_is_initialized() == 0);
+  HERE(weir_device_is_available() == 0);
+
+  BAD_FORK(weir_init());
+  BAD_FORK(weir_use_driver(NULL));
+  BAD_FORK(weir_get_driver(&driver));
+  BAD_FORK(weir_shutdown());
+  BAD_FORK(weir_lazy_call(do_nothing, NULL, "here"));
+  BAD_FORK(weir_sync_debug_set(WEIR_SYNC_DEBUG_WARN));
+  BAD_FORK(weir_profiler_start());
+  BAD_FORK(weir_profiler_stop());
+
+  BAD_FORK(weir_device_count(&number));
+  BAD_FORK(weir_device_get(&number));
+  BAD_FORK(weir_device_set(0));
+  BAD_FORK(weir_device_exchange(0, &number));
+  BAD_FORK(weir_device_exchange(-1, &number));
+  BAD_FORK(weir_device_maybe_exchange(0, &number));
+  BAD_FORK(weir_device_get_properties(0, &properties));
+  BAD_FORK(weir_device_name(0, text, sizeof text));
+  BAD_FORK(weir_device_capability(0, &number, &other));
+  BAD_FORK(weir_device_uuid(0, text, sizeof text));
+  BAD_FORK(weir_device_memory_info(0, &size, &total));
+  BAD_FORK(weir_device_synchronize(0));
+  BAD_FORK(weir_device_can_access_peer(0, 0, &number));
+  BAD_FORK(weir_device_enable_peer_access(0, 1));
+  BAD_FORK(weir_device_has_primary_context(0, &number));
+
+  BAD_FORK(weir_stream_create(0, 0, &stream));
+  BAD_FORK(weir_stream_priority_range(&number, &other));
+  BAD_FORK(weir_stream_default(0, &stream));
+  BAD_FORK(weir_stream_external(0, NULL, &stream));
+  BAD_FORK(weir_stream_raw(given, &raw));
+  BAD_FORK(weir_stream_priority(given, &number));
+  BAD_FORK(weir_stream_pack(given, &a, &b, &c));
+  BAD_FORK(weir_stream_unpack(0, 0, 1, &stream));
+  BAD_FORK(weir_stream_current(0, &stream));
+  BAD_FORK(weir_stream_set_current(given));
+  BAD_FORK(weir_stream_query(given));
+  BAD_FORK(weir_stream_synchronize(given));
+  BAD_FORK(weir_stream_wait_stream(given, given));
+  BAD_FORK(weir_stream_host_function(given, count_mark, &t->marks));
+  BAD_FORK(weir_stream_spin(given, 1));
+  BAD_FORK(weir_stream_scope_enter(given, &scope));
+  BAD_FORK(weir_stream_scope_leave(&scope));
+  BAD_FORK(weir_stream_is_capturing(given, &number));
+  BAD_FORK(weir_current_stream_is_capturing(&number));
+
+  BAD_FORK(weir_event_create(0, &event));
+  BAD_FORK(weir_event_record(t->event, given));
+  BAD_FORK(weir_event_record_once(t->unused, given));
+  BAD_FORK(weir_event_query(t->event));
+  BAD_FORK(weir_event_wait(t->event, given));
+  BAD_FORK(weir_event_synchronize(t->event));
+  BAD_FORK(weir_event_elapsed(t->event, t->event, &milliseconds));
+  BAD_FORK(weir_event_ipc_handle(t->event, &handle));
+  BAD_FORK(weir_event_from_ipc_handle(0, &handle, &event));
+
+  BAD_FORK(weir_graph_create(&graph));
+  BAD_FORK(weir_graph_capture_begin(t->graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  BAD_FORK(weir_graph_capture_end(t->graph));
+  BAD_FORK(weir_graph_replay(t->graph));
+  BAD_FORK(weir_graph_reset(t->graph));
+  BAD_FORK(weir_graph_pool(t->graph, &pool));
+  BAD_FORK(weir_graph_node_count(t->graph, &size));
+  BAD_FORK(weir_graph_enable_debug(t->graph));
+  BAD_FORK(weir_graph_debug_dump(t->graph, "/dev/null"));
+  BAD_FORK(weir_graph_set_memory_hooks(&hooks));
+
+  BAD_FORK(weir_copy_async(memory, memory, 1, given));
+  BAD_FORK(weir_copy(memory, memory, 1, given));
+  BAD_FORK(weir_copy_peer_async(memory, 0, memory, 0, 1, given));
+  BAD_FORK(weir_fill_async(memory, 1, 1, given));
+  BAD_FORK(weir_fill32_async(memory, 1, 1, given));
+
+  /* No output was touched. */
+  HERE(number == -7 && other == -7 && size == 77 && total == 78 && milliseconds == -7);
+  HERE(strcmp(text, "untouched") == 0 && stream.id == 77 && raw == (weir_cu_stream)data && driver == data);
+  HERE(event == data && graph == data && pool.first == 7 && pool.second == 8);
+  HERE(weir_sync_debug_get() == WEIR_SYNC_DEBUG_DEFAULT);
+
+  /* What asks nobody works, and what was made can be given up. */
+  HERE(weir_stream_equal(given, given) == 1);
+  HERE(weir_stream_describe(given, text, sizeof text) > 0);
+  HERE(weir_event_describe(t->event, text, sizeof text) > 0);
+  weir_event_destroy(t->event);
+  weir_event_destroy(t->unused);
+  weir_graph_destroy(t->graph);
+}
+
+static void fork_after_the_start(void *data) {
+  (void)data;
+  struct things t;
+  make_things(&t);
+  HERE(succeeds_in_process(child_after_the_start, &t));
+  use_things(&t);
+  HERE(succeeds_in_process(child_after_the_start, &t)); /* and once more */
+  use_things(&t);
+  free_things(&t);
+}
+
+static void test_a_child_after_the_start_is_refused(void **state) {
+  (void)state;
+  in_process(fork_after_the_start, NULL);
+}
+
+static void expect_bad_fork(void *data) {
+  (void)data;
+  HERE(weir_is_in_bad_fork() == 1);
+  BAD_FORK(weir_init());
+}
+
+static void fork_again(void *data) {
+  expect_bad_fork(data);
+  HERE(succeeds_in_process(expect_bad_fork, data));
+  expect_bad_fork(data);
+}
+
+static void fork_twice(void *data) {
+  (void)data;
+  choose_driver_by_environment();
+  DO(weir_device_set(0));
+  HERE(succeeds_in_process(fork_again, NULL));
+  DO(weir_device_synchronize(0));
+  DO(weir_shutdown());
+}
+
+static void test_a_grandchild_is_refused_too(void **state) {
+  (void)state;
+  in_process(fork_twice, NULL);
+}
+
+/* A start that makes no context is a start. */
+static void fork_after_init_only(void *data) {
+  (void)data;
+  choose_driver_by_environment();
+  DO(weir_init());
+  HERE(succeeds_in_process(expect_bad_fork, NULL));
+  DO(weir_shutdown());
+}
+
+static void test_a_child_after_init_alone_is_refused(void **state) {
+  (void)state;
+  in_process(fork_after_init_only, NULL);
+}
+
+/* ---- Before the start ---- */
+
+static void use_runtime(void *data) {
+  (void)data;
+  struct things t;
+  HERE(weir_is_in_bad_fork() == 0);
+  HERE(weir_is_initialized() == 0);
+  make_things(&t);
+  use_things(&t);
+  free_things(&t);
+}
+
+static void fork_before_the_start(void *data) {
+  int count = -1, has = -1;
+  choose_driver_by_environment();
+  if (data) { /* asking is not starting */
+    DO(weir_device_count(&count));
+    HERE(count > 0);
+    HERE(weir_device_is_available() == 1);
+    DO(weir_device_has_primary_context(0, &has));
+    HERE(has == 0);
+  }
+  HERE(succeeds_in_process(use_runtime, NULL));
+  HERE(succeeds_in_process(use_runtime, NULL));
+  use_runtime(NULL);
+}
+
+static void test_a_child_before_the_start_works(void **state) {
+  (void)state;
+  in_process(fork_before_the_start, NULL);
+}
+
+static void test_a_child_after_counting_works(void **state) {
+  (void)state;
+  int asked;
+  in_process(fork_before_the_start, &asked);
+}
+
+static int queued_calls;
+static weir_status count_call(void *context) {
+  (void)context;
+  queued_calls++;
+  return WEIR_OK;
+}
+
+static void start_with_queue(void *data) {
+  (void)data;
+  DO(weir_init());
+  HERE(queued_calls == 2);
+  DO(weir_shutdown());
+}
+
+static void fork_with_a_queue(void *data) {
+  (void)data;
+  choose_driver_by_environment();
+  DO(weir_lazy_call(count_call, NULL, "one"));
+  DO(weir_lazy_call(count_call, NULL, "two"));
+  HERE(succeeds_in_process(start_with_queue, NULL));
+  HERE(queued_calls == 0);
+  start_with_queue(NULL);
+}
+
+static void test_the_queue_is_inherited(void **state) {
+  (void)state;
+  in_process(fork_with_a_queue, NULL);
+}
+
+/* ---- After the end ---- */
+
+static void fork_after_the_shutdown(void *data) {
+  use_runtime(data);
+  HERE(weir_is_initialized() == 0);
+  if (is_soft())
+    HERE(succeeds_in_process(use_runtime, NULL));
+  else /* NVIDIA's driver cannot be stopped */
+    HERE(succeeds_in_process(expect_bad_fork, NULL));
+  use_runtime(data);
+}
+
+static void test_a_child_after_the_shutdown(void **state) {
+  (void)state;
+  in_process(fork_after_the_shutdown, NULL);
+}
+
+/* ---- While other threads are at it ---- */
+
+static int stop;
+
+static void *keep_busy(void *data) {
+  struct things *t = data;
+  while (!__atomic_load_n(&stop, __ATOMIC_SEQ_CST)) {
+    weir_stream stream;
+    weir_event *event;
+    int count;
+    if (weir_stream_create(0, 0, &stream) != WEIR_OK || weir_event_create(0, &event) != WEIR_OK)
+      break;
+    weir_event_record(event, stream);
+    weir_event_query(event);
+    weir_stream_wait_stream(stream, t->stream);
+    weir_device_count(&count);
+    weir_event_destroy(event);
+  }
+  return NULL;
+}
+
+static void child_of_busy_parent(void *data) {
+  struct things *t = data;
+  weir_stream stream;
+  weir_event *event;
+  int count;
+  HERE(weir_is_in_bad_fork() == 1);
+  BAD_FORK(weir_init());
+  BAD_FORK(weir_device_count(&count));
+  BAD_FORK(weir_stream_create(0, 0, &stream));
+  BAD_FORK(weir_event_create(0, &event));
+  BAD_FORK(weir_event_query(t->event));
+  BAD_FORK(weir_lazy_call(do_nothing, NULL, "here"));
+  BAD_FORK(weir_graph_replay(t->graph));
+  BAD_FORK(weir_shutdown());
+}
+
+/* Whatever lock another thread holds at that moment, the child gets its answers. */
+static void fork_while_busy(void *data) {
+  (void)data;
+  struct things t;
+  pthread_t threads[3];
+  make_things(&t);
+  for (int i = 0; i < 3; i++)
+    HERE(pthread_create(&threads[i], NULL, keep_busy, &t) == 0);
+  for (int i = 0; i < 20; i++)
+    HERE(succeeds_in_process(child_of_busy_parent, &t));
+  __atomic_store_n(&stop, 1, __ATOMIC_SEQ_CST);
+  for (int i = 0; i < 3; i++)
+    HERE(pthread_join(threads[i], NULL) == 0);
+  use_things(&t);
+  free_things(&t);
+}
+
+static void test_a_child_of_a_busy_parent(void **state) {
+  (void)state;
+  in_process(fork_while_busy, NULL);
+}
+
+static void *keep_counting(void *data) {
+  (void)data;
+  int count;
+  while (!__atomic_load_n(&stop, __ATOMIC_SEQ_CST))
+    HERE(weir_device_count(&count) == WEIR_OK);
+  return NULL;
+}
+
+static void choose_anew(void *data) {
+  (void)data;
+  HERE(weir_is_in_bad_fork() == 0);
+  DO(weir_use_driver(NULL));
+  HERE(weir_is_initialized() == 0);
+}
+
+/* The same of a runtime that has not started. The child makes no call of the driver, whose locks are not the runtime's. */
+static void fork_while_counting(void *data) {
+  (void)data;
+  pthread_t thread;
+  weir_driver *driver = device_open_bare(NULL);
+  DO(weir_use_driver(driver));
+  HERE(pthread_create(&thread, NULL, keep_counting, NULL) == 0);
+  for (int i = 0; i < 50; i++)
+    HERE(succeeds_in_process(choose_anew, NULL));
+  __atomic_store_n(&stop, 1, __ATOMIC_SEQ_CST);
+  HERE(pthread_join(thread, NULL) == 0);
+  DO(weir_device_synchronize(0));
+  DO(weir_shutdown());
+  device_close(driver);
+}
+
+static void test_a_child_of_a_counting_parent(void **state) {
+  (void)state;
+  NEED_SOFT("NVIDIA's driver, once asked, spoils every child");
+  in_process(fork_while_counting, NULL);
+}
+
+static int in_queued_call[2]; /* pipes: the call runs; it may go on */
+
+static weir_status wait_in_start(void *context) {
+  (void)context;
+  char byte = 1;
+  HERE(write(in_queued_call[1], &byte, 1) == 1);
+  while (!__atomic_load_n(&stop, __ATOMIC_SEQ_CST))
+    usleep(1000);
+  return WEIR_OK;
+}
+
+static void *start_on_thread(void *data) {
+  (void)data;
+  HERE(weir_init() == WEIR_OK);
+  return NULL;
+}
+
+/* The start was not over, and never will be here. */
+static void child_of_starting_parent(void *data) {
+  (void)data;
+  BAD_FORK(weir_init());
+}
+
+static void fork_during_the_start(void *data) {
+  (void)data;
+  char byte;
+  pthread_t thread;
+  choose_driver_by_environment();
+  HERE(pipe(in_queued_call) == 0);
+  DO(weir_lazy_call(wait_in_start, NULL, "here"));
+  HERE(pthread_create(&thread, NULL, start_on_thread, NULL) == 0);
+  HERE(read(in_queued_call[0], &byte, 1) == 1);
+  HERE(succeeds_in_process(child_of_starting_parent, NULL));
+  __atomic_store_n(&stop, 1, __ATOMIC_SEQ_CST);
+  HERE(pthread_join(thread, NULL) == 0);
+  HERE(weir_is_initialized() == 1);
+  DO(weir_device_synchronize(0));
+  DO(weir_shutdown());
+}
+
+static void test_a_child_during_the_start_is_refused(void **state) {
+  (void)state;
+  in_process(fork_during_the_start, NULL);
+}
+
+int main(void) {
+  runtime_need_device();
+#define TEST(name) cmocka_unit_test(name)
+  const struct CMUnitTest tests[] = {
+      TEST(test_a_child_after_the_start_is_refused),  TEST(test_a_grandchild_is_refused_too),
+      TEST(test_a_child_after_init_alone_is_refused), TEST(test_a_child_before_the_start_works),
+      TEST(test_a_child_after_counting_works),        TEST(test_the_queue_is_inherited),
+      TEST(test_a_child_after_the_shutdown),          TEST(test_a_child_of_a_busy_parent),
+      TEST(test_a_child_of_a_counting_parent),        TEST(test_a_child_during_the_start_is_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,795 @@
+/*
+ * Graphs: what is refused, what becomes of a capture that fails, and the memory hooks.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/runtime.h"
+
+static const weir_pool_id own_pool = {0, 0};
+
+static weir_graph *new_graph(void) {
+  weir_graph *graph = NULL;
+  CHECK(weir_graph_create(&graph));
+  return graph;
+}
+
+static void begin_with(weir_graph *graph, weir_stream stream, weir_capture_mode mode) {
+  CHECK(weir_stream_set_current(stream));
+  CHECK(weir_graph_capture_begin(graph, own_pool, mode));
+}
+
+static int is_capturing(weir_stream stream) {
+  int capturing = -1;
+  CHECK(weir_stream_is_capturing(stream, &capturing));
+  return capturing;
+}
+
+/* A graph without a capture, and one that can be captured: after every failure it has to be both. */
+static void assert_as_if_never_captured(weir_graph *graph) {
+  size_t count = 77;
+  weir_pool_id pool = {7, 8};
+  REFUSED(BAD_STATE, weir_graph_replay(graph));
+  REFUSED(BAD_STATE, weir_graph_capture_end(graph));
+  REFUSED(BAD_STATE, weir_graph_node_count(graph, &count));
+  REFUSED(BAD_STATE, weir_graph_pool(graph, &pool));
+  REFUSED(BAD_STATE, weir_graph_debug_dump(graph, "/tmp/never-written"));
+  assert_int_equal(count, 77);
+  assert_int_equal(pool.first, 7);
+  assert_int_equal(pool.second, 8);
+
+  weir_stream before = current_stream(-1), stream = new_stream(0);
+  forget_marks();
+  begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
+  mark(stream, 42);
+  CHECK(weir_graph_capture_end(graph));
+  CHECK(weir_graph_node_count(graph, &count));
+  assert_int_equal(count, 1);
+  CHECK(weir_graph_replay(graph));
+  CHECK(weir_stream_synchronize(stream));
+  assert_marks(42);
+  CHECK(weir_graph_reset(graph));
+  CHECK(weir_stream_set_current(before));
+  forget_marks();
+}
+
+static void test_never_captured(void **state) {
+  (void)state;
+  weir_graph *graph = new_graph();
+  assert_as_if_never_captured(graph);
+  weir_graph_destroy(graph);
+  weir_graph_destroy(NULL);
+}
+
+/* PyTorch's test_graph_error. */
+static void test_not_on_the_default_stream(void **state) {
+  (void)state;
+  weir_graph *graph = new_graph();
+  REFUSED_SAYING(CAPTURE, "CUDA graphs must be captured on a non-default stream.",
+                 weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  weir_stream external;
+  CHECK(weir_stream_external(0, NULL, &external));
+  CHECK(weir_stream_set_current(external));
+  REFUSED_SAYING(CAPTURE, "non-default stream", weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_RELAXED));
+  assert_as_if_never_captured(graph);
+  weir_graph_destroy(graph);
+}
+
+static void test_begin_twice(void **state) {
+  (void)state;
+  weir_graph *graph = new_graph(), *other = new_graph();
+  weir_stream stream = new_stream(0);
+  begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
+  REFUSED(BAD_STATE, weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  REFUSED(CAPTURE, weir_graph_capture_begin(other, own_pool, WEIR_CAPTURE_GLOBAL)); /* the stream captures already */
+  mark(stream, 1);
+  CHECK(weir_graph_capture_end(graph)); /* which harmed nobody */
+  REFUSED_SAYING(BAD_STATE, "weir_graph_reset", weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  REFUSED(BAD_STATE, weir_graph_capture_end(graph));
+  CHECK(weir_graph_replay(graph));
+  CHECK(weir_stream_synchronize(stream));
+  assert_marks(1);
+  CHECK(weir_graph_reset(graph));
+  assert_as_if_never_captured(graph);
+  assert_as_if_never_captured(other);
+  weir_graph_destroy(graph);
+  weir_graph_destroy(other);
+}
+
+static void test_end_on_another_stream(void **state) {
+  (void)state;
+  weir_graph *graph = new_graph();
+  weir_stream stream = new_stream(0), other = new_stream(0);
+  begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
+  mark(stream, 1);
+  CHECK(weir_stream_set_current(other));
+  REFUSED_SAYING(CAPTURE, "Capture must end on the same stream it began on.", weir_graph_capture_end(graph));
+  assert_int_equal(is_capturing(stream), 0);
+  assert_as_if_never_captured(graph);
+  weir_graph_destroy(graph);
+}
+
+static void test_end_on_another_device(void **state) {
+  (void)state;
+  NEED_TWO_DEVICES();
+  weir_graph *graph = new_graph();
+  weir_stream stream = new_stream(0);
+  begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
+  mark(stream, 1);
+  CHECK(weir_stream_set_current(new_stream(1)));
+  REFUSED(CAPTURE, weir_graph_capture_end(graph));
+  assert_int_equal(is_capturing(stream), 0);
+  int device = -1;
+  CHECK(weir_device_get(&device));
+  assert_int_equal(device, 1);
+  CHECK(weir_device_set(0));
+  assert_as_if_never_captured(graph);
+  weir_graph_destroy(graph);
+}
+
+struct ending {
+  weir_graph *graph;
+  weir_stream stream;
+  weir_status status;
+  char text[256];
+};
+
+static void *end_on_thread(void *data) {
+  struct ending *e = data;
+  e->status = weir_stream_set_current(e->stream);
+  if (e->status == WEIR_OK)
+    e->status = weir_graph_capture_end(e->graph);
+  snprintf(e->text, sizeof e->text, "%s", weir_last_error());
+  return NULL;
+}
+
+/* Only the thread that began can end it, unless the capture is relaxed. The wrong thread does no harm. */
+static void test_end_on_another_thread(void **state) {
+  (void)state;
+  for (int mode = WEIR_CAPTURE_GLOBAL; mode <= WEIR_CAPTURE_RELAXED; mode++) {
+    struct ending e = {.graph = new_graph(), .stream = new_stream(0)};
+    forget_marks();
+    begin_with(e.graph, e.stream, (weir_capture_mode)mode);
+    mark(e.stream, 1);
+    on_thread(end_on_thread, &e);
+    if (mode == WEIR_CAPTURE_RELAXED) {
+      CHECK(e.status);
+    } else {
+      assert_int_equal(e.status, WEIR_ERROR_CAPTURE);
+      assert_memory_equal(e.text, "weir_graph_capture_end: ", 24);
+      assert_int_equal(is_capturing(e.stream), 1);
+      CHECK(weir_graph_capture_end(e.graph));
+    }
+    CHECK(weir_graph_replay(e.graph));
+    CHECK(weir_stream_synchronize(e.stream));
+    assert_marks(1);
+    weir_graph_destroy(e.graph);
+  }
+}
+
+/* ---- What other threads may do: PyTorch's test_cuda_graph_error_options ---- */
+
+struct unsafe {
+  weir_event *event; /* done */
+  weir_cu_result allocation;
+  weir_status query;
+};
+
+static void *call_unsafe(void *data) {
+  struct unsafe *u = data;
+  weir_cu_deviceptr memory = 0;
+  if (weir_device_set(0) != WEIR_OK)
+    return NULL;
+  u->allocation = d->MemAlloc(d, &memory, 1024);
+  u->query = weir_event_query(u->event);
+  if (u->allocation == WEIR_CU_SUCCESS)
+    d->MemFree(d, memory);
+  return NULL;
+}
+
+static void test_error_options(void **state) {
+  (void)state;
+  weir_event *event;
+  CHECK(weir_event_create(0, &event));
+  CHECK(weir_event_record(event, new_stream(0)));
+  CHECK(weir_event_synchronize(event));
+  for (int mode = WEIR_CAPTURE_GLOBAL; mode <= WEIR_CAPTURE_RELAXED; mode++) {
+    weir_graph *graph = new_graph();
+    weir_stream stream = new_stream(0);
+    struct unsafe u = {.event = event, .allocation = -1, .query = WEIR_ERROR_SYSTEM};
+    CHECK(weir_device_synchronize(0));
+    begin_with(graph, stream, (weir_capture_mode)mode);
+    mark(stream, 1);
+    on_thread(call_unsafe, &u);
+    if (mode == WEIR_CAPTURE_GLOBAL) {
+      assert_int_equal(u.allocation, WEIR_CU_STREAM_CAPTURE_UNSUPPORTED);
+      assert_int_equal(u.query, WEIR_ERROR_CAPTURE);
+      REFUSED(CAPTURE, weir_graph_capture_end(graph));
+      assert_int_equal(weir_last_driver_result(), WEIR_CU_STREAM_CAPTURE_INVALIDATED);
+      assert_as_if_never_captured(graph);
+    } else {
+      assert_int_equal(u.allocation, WEIR_CU_SUCCESS);
+      CHECK(u.query);
+      CHECK(weir_graph_capture_end(graph));
+      forget_marks();
+      CHECK(weir_graph_replay(graph));
+      CHECK(weir_stream_synchronize(stream));
+      assert_marks(1);
+    }
+    weir_graph_destroy(graph);
+  }
+  weir_event_destroy(event);
+}
+
+/* On the thread itself. Each call, in each mode: is it refused, and is the capture lost then? */
+enum {
+  QUERY_EVENT,
+  WAIT_EVENT,
+  QUERY_STREAM,
+  WAIT_STREAM,
+  COPY_AND_WAIT,
+  WAIT_DEVICE,
+  QUERY_SELF,
+  WAIT_SELF,
+  PROFILE,
+  UNSAFE
+};
+
+static weir_status make_unsafe_call(int which, weir_event *event, weir_stream stream, weir_stream other, void *memory) {
+  char byte = 0;
+  switch (which) {
+  case QUERY_EVENT:
+    return weir_event_query(event);
+  case WAIT_EVENT:
+    return weir_event_synchronize(event);
+  case QUERY_STREAM:
+    return weir_stream_query(other);
+  case WAIT_STREAM:
+    return weir_stream_synchronize(other);
+  case COPY_AND_WAIT:
+    return weir_copy(&byte, memory, 1, other);
+  case WAIT_DEVICE:
+    return weir_device_synchronize(0);
+  case QUERY_SELF:
+    return weir_stream_query(stream);
+  case WAIT_SELF:
+    return weir_stream_synchronize(stream);
+  default:
+    return weir_profiler_start();
+  }
+}
+
+static void test_unsafe_calls_on_the_own_thread(void **state) {
+  (void)state;
+  weir_event *event;
+  weir_stream other = new_stream(0);
+  void *memory = device_memory(0, 16);
+  CHECK(weir_event_create(0, &event));
+  CHECK(weir_event_record(event, other));
+  CHECK(weir_event_synchronize(event));
+  for (int mode = WEIR_CAPTURE_GLOBAL; mode <= WEIR_CAPTURE_RELAXED; mode++) {
+    for (int which = 0; which < UNSAFE; which++) {
+      weir_graph *graph = new_graph();
+      weir_stream stream = new_stream(0);
+      begin_with(graph, stream, (weir_capture_mode)mode);
+      mark(stream, 1);
+      runtime_forget_error();
+      weir_status status = make_unsafe_call(which, event, stream, other, memory);
+      /* Of the stream that captures itself, and of all streams at once, in any mode. */
+      bool refused = mode != WEIR_CAPTURE_RELAXED || which == WAIT_DEVICE || which == QUERY_SELF || which == WAIT_SELF;
+      if ((status == WEIR_ERROR_CAPTURE) != refused || (!refused && status != WEIR_OK)) {
+        print_error("call %d in mode %d is %s: %s\n", which, mode, weir_status_name(status), weir_last_error());
+        fail();
+      }
+      if (refused) {
+        assert_memory_equal(weir_last_error(), "weir_", 5);
+        REFUSED(CAPTURE, weir_graph_capture_end(graph));
+        assert_as_if_never_captured(graph);
+      } else {
+        CHECK(weir_graph_capture_end(graph));
+      }
+      weir_graph_destroy(graph);
+    }
+  }
+  CHECK(weir_profiler_stop());
+  weir_event_destroy(event);
+  free_device_memory(0, memory);
+}
+
+/* The first spin loads a kernel. What the thread may do in a capture is the same after it. */
+static void test_a_spin_does_not_change_the_rules(void **state) {
+  (void)state;
+  weir_event *event;
+  weir_graph *graph = new_graph();
+  weir_stream stream = new_stream(0), other = new_stream(0);
+  CHECK(weir_event_create(0, &event));
+  CHECK(weir_event_record(event, other));
+  CHECK(weir_event_synchronize(event));
+  begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
+  CHECK(weir_stream_spin(stream, 1));
+  REFUSED(CAPTURE, weir_event_query(event));
+  REFUSED(CAPTURE, weir_graph_capture_end(graph));
+  assert_as_if_never_captured(graph);
+  weir_event_destroy(event);
+  weir_graph_destroy(graph);
+}
+
+/* What needs no such call is allowed in every mode. */
+static void test_safe_calls_on_the_own_thread(void **state) {
+  (void)state;
+  weir_stream other = new_stream(0);
+  for (int mode = WEIR_CAPTURE_GLOBAL; mode <= WEIR_CAPTURE_RELAXED; mode++) {
+    weir_graph *graph = new_graph(), *unused = new_graph();
+    weir_stream stream = new_stream(0), made;
+    weir_event *event, *outside;
+    size_t free_bytes, total_bytes;
+    int number;
+    CHECK(weir_event_create(0, &outside));
+    begin_with(graph, stream, (weir_capture_mode)mode);
+    mark(stream, 1);
+    CHECK(weir_event_create(WEIR_EVENT_TIMING, &event));
+    CHECK(weir_event_query(event)); /* never recorded: nothing to ask the driver */
+    CHECK(weir_event_record(event, stream));
+    CHECK(weir_event_record(outside, other));
+    CHECK(weir_stream_create(0, -1, &made));
+    CHECK(weir_device_memory_info(0, &free_bytes, &total_bytes));
+    CHECK(weir_device_get(&number));
+    CHECK(weir_stream_priority(stream, &number));
+    mark(other, 2);
+    CHECK(weir_graph_capture_end(graph));
+    weir_event_destroy(event);
+    weir_event_destroy(outside);
+    weir_graph_destroy(graph);
+    weir_graph_destroy(unused);
+  }
+  CHECK(weir_device_synchronize(0));
+}
+
+/* ---- Streams that join ---- */
+
+static void test_a_stream_that_is_not_joined_back(void **state) {
+  (void)state;
+  weir_graph *graph = new_graph();
+  weir_stream stream = new_stream(0), side = new_stream(0);
+  begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
+  mark(stream, 1);
+  CHECK(weir_stream_wait_stream(side, stream));
+  mark(side, 2);
+  REFUSED(CAPTURE, weir_graph_capture_end(graph));
+  assert_int_equal(weir_last_driver_result(), WEIR_CU_STREAM_CAPTURE_UNJOINED);
+  assert_int_equal(is_capturing(stream), 0);
+  assert_int_equal(is_capturing(side), 0);
+  mark(side, 3); /* for real */
+  CHECK(weir_stream_synchronize(side));
+  assert_marks(3);
+  assert_as_if_never_captured(graph);
+  weir_graph_destroy(graph);
+}
+
+static void test_a_wait_for_work_outside(void **state) {
+  (void)state;
+  weir_graph *graph = new_graph();
+  weir_stream stream = new_stream(0), outside = new_stream(0);
+  weir_event *event;
+  CHECK(weir_event_create(0, &event));
+  CHECK(weir_event_record(event, outside));
+  begin_with(graph, stream, WEIR_CAPTURE_RELAXED);
+  mark(stream, 1);
+  REFUSED(CAPTURE, weir_event_wait(event, stream));
+  assert_int_equal(weir_last_driver_result(), WEIR_CU_STREAM_CAPTURE_ISOLATION);
+  REFUSED(CAPTURE, weir_graph_capture_end(graph));
+  begin_with(graph, stream, WEIR_CAPTURE_RELAXED);
+  REFUSED(CAPTURE, weir_stream_wait_stream(stream, outside));
+  REFUSED(CAPTURE, weir_graph_capture_end(graph));
+  assert_as_if_never_captured(graph);
+  weir_event_destroy(event);
+  weir_graph_destroy(graph);
+}
+
+static void test_a_captured_event_cannot_be_asked(void **state) {
+  (void)state;
+  weir_graph *graph = new_graph();
+  weir_stream stream = new_stream(0);
+  for (int which = 0; which < 2; which++) {
+    weir_event *event;
+    CHECK(weir_event_create(0, &event));
+    begin_with(graph, stream, WEIR_CAPTURE_RELAXED);
+    mark(stream, 1);
+    CHECK(weir_event_record(event, stream));
+    if (which == 0)
+      REFUSED(CAPTURE, weir_event_query(event));
+    else
+      REFUSED(CAPTURE, weir_event_synchronize(event));
+    assert_int_equal(weir_last_driver_result(), WEIR_CU_CAPTURED_EVENT);
+    REFUSED(CAPTURE, weir_graph_capture_end(graph));
+    CHECK(weir_event_record(event, stream)); /* outside it is an event again */
+    CHECK(weir_event_synchronize(event));
+    CHECK(weir_event_query(event));
+    weir_event_destroy(event);
+  }
+  assert_as_if_never_captured(graph);
+  weir_graph_destroy(graph);
+}
+
+static void test_replay_into_a_capture(void **state) {
+  (void)state;
+  weir_graph *inner = new_graph(), *outer = new_graph();
+  weir_stream stream = new_stream(0);
+  begin_with(inner, stream, WEIR_CAPTURE_GLOBAL);
+  mark(stream, 1);
+  CHECK(weir_graph_capture_end(inner));
+  begin_with(outer, stream, WEIR_CAPTURE_RELAXED);
+  REFUSED(BAD_STATE, weir_graph_replay(outer)); /* itself */
+  REFUSED(CAPTURE, weir_graph_replay(inner));
+  REFUSED(CAPTURE, weir_graph_capture_end(outer));
+  CHECK(weir_graph_replay(inner));
+  CHECK(weir_stream_synchronize(stream));
+  assert_marks(1);
+  assert_as_if_never_captured(outer);
+  weir_graph_destroy(inner);
+  weir_graph_destroy(outer);
+}
+
+/* ---- Reset and destroy in the middle ---- */
+
+static void test_reset_in_a_capture(void **state) {
+  (void)state;
+  collect_messages();
+  weir_graph *graph = new_graph();
+  weir_stream stream = new_stream(0);
+  begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
+  mark(stream, 1);
+  CHECK(weir_graph_reset(graph));
+  assert_true(messages_with(WEIR_LOG_WARN, "capture") > 0);
+  assert_int_equal(is_capturing(stream), 0);
+  CHECK(weir_stream_synchronize(stream));
+  assert_int_equal(mark_count(), 0);
+  assert_as_if_never_captured(graph);
+  weir_graph_destroy(graph);
+}
+
+static void test_destroy_in_a_capture(void **state) {
+  (void)state;
+  collect_messages();
+  weir_graph *graph = new_graph();
+  weir_stream stream = new_stream(0);
+  begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
+  mark(stream, 1);
+  weir_graph_destroy(graph);
+  assert_true(messages_with(WEIR_LOG_WARN, "capture") > 0);
+  assert_int_equal(is_capturing(stream), 0);
+  CHECK(weir_stream_synchronize(stream));
+  assert_int_equal(mark_count(), 0);
+  free_device_memory(0, device_memory(0, 16)); /* the thread captures no more */
+}
+
+/* ---- Hooks ---- */
+
+/* What the hooks were called for, a letter each. */
+static struct {
+  char letters[32];
+  int device;
+  weir_pool_id pool;
+  weir_cu_stream stream;
+  int status_in_begin, status_in_end; /* of the stream, as the driver has it */
+  weir_status answer;                 /* what begin says */
+} hooked;
+
+static void note(char letter) {
+  size_t length = strlen(hooked.letters);
+  if (length + 1 < sizeof hooked.letters)
+    hooked.letters[length] = letter;
+}
+
+static weir_status on_begin(void *context, int device, weir_pool_id pool, weir_cu_stream stream) {
+  note(context == &hooked ? 'b' : '?');
+  hooked.device = device;
+  hooked.pool = pool;
+  hooked.stream = stream;
+  d->StreamIsCapturing(d, stream, &hooked.status_in_begin);
+  return hooked.answer;
+}
+
+static void on_end(void *context, int device, weir_pool_id pool) {
+  bool same = context == &hooked && device == hooked.device && pool.first == hooked.pool.first &&
+              pool.second == hooked.pool.second;
+  note(same ? 'e' : '?');
+  d->StreamIsCapturing(d, hooked.stream, &hooked.status_in_end);
+}
+
+static void on_release(void *context, int device, weir_pool_id pool) {
+  bool same = context == &hooked && device == hooked.device && pool.first == hooked.pool.first &&
+              pool.second == hooked.pool.second;
+  note(same ? 'r' : '?');
+}
+
+static const weir_graph_memory_hooks hooks = {
+    .size = sizeof hooks, .begin = on_begin, .end = on_end, .release = on_release, .context = &hooked};
+
+static void set_hooks(void) {
+  memset(&hooked, 0, sizeof hooked);
+  hooked.status_in_begin = hooked.status_in_end = -1;
+  CHECK(weir_graph_set_memory_hooks(&hooks));
+}
+
+static int teardown_with_hooks(void **state) {
+  CHECK(weir_graph_set_memory_hooks(NULL));
+  return runtime_teardown(state);
+}
+
+static void test_hooks_in_order(void **state) {
+  (void)state;
+  set_hooks();
+  int last = devices() - 1;
+  weir_graph *graph = new_graph();
+  weir_stream stream = new_stream(last);
+  weir_pool_id pool;
+  assert_string_equal(hooked.letters, "");
+  begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
+  assert_string_equal(hooked.letters, "b");
+  assert_int_equal(hooked.device, last);
+  assert_ptr_equal(hooked.stream, raw_of(stream));
+  assert_int_equal(hooked.status_in_begin, WEIR_CU_CAPTURE_STATUS_NONE); /* before the driver's capture */
+  CHECK(weir_graph_pool(graph, &pool));
+  assert_int_equal(hooked.pool.first, pool.first);
+  assert_int_equal(hooked.pool.second, pool.second);
+  mark(stream, 1);
+  CHECK(weir_graph_capture_end(graph));
+  assert_string_equal(hooked.letters, "be");
+  assert_int_equal(hooked.status_in_end, WEIR_CU_CAPTURE_STATUS_NONE); /* after it */
+  CHECK(weir_graph_replay(graph));
+  CHECK(weir_device_synchronize(last));
+  assert_string_equal(hooked.letters, "be");
+  CHECK(weir_graph_reset(graph));
+  assert_string_equal(hooked.letters, "ber");
+  CHECK(weir_graph_reset(graph));
+  assert_string_equal(hooked.letters, "ber");
+
+  weir_pool_id given = weir_graph_pool_handle();
+  CHECK(weir_graph_capture_begin(graph, given, WEIR_CAPTURE_RELAXED));
+  assert_int_equal(hooked.pool.second, given.second);
+  mark(stream, 2);
+  CHECK(weir_graph_capture_end(graph));
+  weir_graph_destroy(graph);
+  assert_string_equal(hooked.letters, "berber");
+}
+
+static void test_hooks_of_failed_captures(void **state) {
+  (void)state;
+  set_hooks();
+  collect_messages();
+  weir_graph *graph = new_graph();
+  weir_stream stream = new_stream(0), side = new_stream(0);
+  /* Refused before anything began. */
+  REFUSED(CAPTURE, weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_string_equal(hooked.letters, "");
+  /* Lost at the end. */
+  begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
+  CHECK(weir_stream_wait_stream(side, stream));
+  mark(side, 1);
+  REFUSED(CAPTURE, weir_graph_capture_end(graph));
+  assert_string_equal(hooked.letters, "ber");
+  assert_int_equal(hooked.status_in_end, WEIR_CU_CAPTURE_STATUS_NONE);
+  /* Ended on another stream. */
+  begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
+  CHECK(weir_stream_set_current(side));
+  REFUSED(CAPTURE, weir_graph_capture_end(graph));
+  assert_string_equal(hooked.letters, "berber");
+  /* Reset, and destroyed, in the middle. */
+  begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
+  CHECK(weir_graph_reset(graph));
+  assert_string_equal(hooked.letters, "berberber");
+  begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
+  weir_graph_destroy(graph);
+  assert_string_equal(hooked.letters, "berberberber");
+}
+
+static void test_a_begin_that_fails_stops_the_capture(void **state) {
+  (void)state;
+  set_hooks();
+  weir_graph *graph = new_graph();
+  weir_stream stream = new_stream(0);
+  hooked.answer = WEIR_ERROR_OUT_OF_MEMORY;
+  CHECK(weir_stream_set_current(stream));
+  assert_int_equal(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL), WEIR_ERROR_OUT_OF_MEMORY);
+  assert_int_equal(hooked.letters[0], 'b');
+  assert_null(strchr(hooked.letters, 'e'));
+  assert_int_equal(is_capturing(stream), 0);
+  CHECK(weir_graph_set_memory_hooks(NULL)); /* no capture is under way */
+  assert_as_if_never_captured(graph);
+  weir_graph_destroy(graph);
+}
+
+static void test_hooks_stay_during_a_capture(void **state) {
+  (void)state;
+  set_hooks();
+  weir_graph *graph = new_graph();
+  begin_with(graph, new_stream(0), WEIR_CAPTURE_GLOBAL);
+  REFUSED(BAD_STATE, weir_graph_set_memory_hooks(NULL));
+  REFUSED(BAD_STATE, weir_graph_set_memory_hooks(&hooks));
+  mark(current_stream(0), 1);
+  CHECK(weir_graph_capture_end(graph));
+  assert_string_equal(hooked.letters, "be");
+  CHECK(weir_graph_set_memory_hooks(NULL));
+  CHECK(weir_graph_reset(graph));
+  begin_with(graph, current_stream(0), WEIR_CAPTURE_GLOBAL);
+  mark(current_stream(0), 1);
+  CHECK(weir_graph_capture_end(graph));
+  weir_graph_destroy(graph);
+  assert_null(strchr(hooked.letters + 2, 'b')); /* none without hooks */
+}
+
+static int others_released;
+static void note_other_release(void *context, int device, weir_pool_id pool) {
+  (void)context;
+  (void)device;
+  (void)pool;
+  others_released++;
+}
+
+/* Whoever comes later knows nothing of the pool. */
+static void test_new_hooks_get_no_release_of_old_pools(void **state) {
+  (void)state;
+  const weir_graph_memory_hooks others = {.size = sizeof others, .release = note_other_release};
+  set_hooks();
+  weir_graph *graph = new_graph();
+  begin_with(graph, new_stream(0), WEIR_CAPTURE_GLOBAL);
+  mark(current_stream(0), 1);
+  CHECK(weir_graph_capture_end(graph));
+  others_released = 0;
+  CHECK(weir_graph_set_memory_hooks(&others));
+  CHECK(weir_graph_reset(graph));
+  assert_int_equal(others_released, 0);
+  begin_with(graph, current_stream(0), WEIR_CAPTURE_GLOBAL);
+  mark(current_stream(0), 1);
+  CHECK(weir_graph_capture_end(graph));
+  weir_graph_destroy(graph);
+  assert_int_equal(others_released, 1);
+}
+
+static void test_some_hooks_may_be_missing(void **state) {
+  (void)state;
+  const weir_graph_memory_hooks none = {.size = sizeof none};
+  CHECK(weir_graph_set_memory_hooks(&none));
+  weir_graph *graph = new_graph();
+  assert_as_if_never_captured(graph);
+  weir_graph_destroy(graph);
+}
+
+static void test_hooks_of_the_shutdown(void **state) {
+  (void)state;
+  set_hooks();
+  weir_graph *graph = new_graph();
+  begin_with(graph, new_stream(0), WEIR_CAPTURE_GLOBAL);
+  mark(current_stream(0), 1);
+  CHECK(weir_graph_capture_end(graph));
+  shut_down_clean();
+  assert_string_equal(hooked.letters, "ber");
+  weir_graph_destroy(graph);
+  assert_string_equal(hooked.letters, "ber");
+}
+
+/* ---- Failing driver calls ---- */
+
+static void test_failing_calls_and_hooks(void **state) {
+  (void)state;
+  const struct {
+    weir_driver_call call;
+    bool at_begin;
+  } cases[] = {
+      {WEIR_CALL_StreamBeginCapture, true}, {WEIR_CALL_GraphInstantiate, false}, {WEIR_CALL_GraphGetNodes, false}};
+  weir_graph *graph = new_graph();
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    CHECK(weir_stream_set_current(new_stream(0)));
+    set_hooks();
+    CHECK(weir_fault_nth(fault, cases[i].call, 1, WEIR_CU_OUT_OF_MEMORY, 0));
+    if (cases[i].at_begin) {
+      REFUSED(OUT_OF_MEMORY, weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+    } else {
+      CHECK(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+      mark(current_stream(0), 1);
+      REFUSED(OUT_OF_MEMORY, weir_graph_capture_end(graph));
+    }
+    assert_string_equal(hooked.letters, "ber");
+    CHECK(weir_fault_clear(fault));
+    assert_as_if_never_captured(graph);
+  }
+  weir_graph_destroy(graph);
+}
+
+static void nothing(void *data) { (void)data; }
+
+static weir_status use_graphs(void) {
+  weir_stream stream, side, replay_on;
+  weir_graph *graph = NULL;
+  weir_event *event = NULL;
+  size_t count;
+  int capturing;
+  weir_status status = weir_stream_create(0, 0, &stream);
+  if (status == WEIR_OK)
+    status = weir_stream_create(0, 0, &side);
+  if (status == WEIR_OK)
+    status = weir_stream_create(0, -1, &replay_on);
+  if (status == WEIR_OK)
+    status = weir_event_create(0, &event);
+  if (status == WEIR_OK)
+    status = weir_graph_create(&graph);
+  if (status == WEIR_OK)
+    status = weir_graph_enable_debug(graph);
+  if (status == WEIR_OK)
+    status = weir_stream_set_current(stream);
+  if (status == WEIR_OK)
+    status = weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL);
+  if (status == WEIR_OK) {
+    status = weir_stream_host_function(stream, nothing, NULL);
+    if (status == WEIR_OK)
+      status = weir_stream_is_capturing(stream, &capturing);
+    if (status == WEIR_OK)
+      status = weir_stream_wait_stream(side, stream);
+    if (status == WEIR_OK)
+      status = weir_stream_spin(side, 10);
+    if (status == WEIR_OK)
+      status = weir_event_record(event, side);
+    if (status == WEIR_OK)
+      status = weir_event_wait(event, stream);
+    if (status == WEIR_OK)
+      status = weir_graph_capture_end(graph);
+  }
+  if (status == WEIR_OK)
+    status = weir_graph_node_count(graph, &count);
+  if (status == WEIR_OK)
+    status = weir_graph_debug_dump(graph, "/dev/null");
+  if (status == WEIR_OK)
+    status = weir_stream_set_current(replay_on);
+  if (status == WEIR_OK)
+    status = weir_graph_replay(graph);
+  if (status == WEIR_OK)
+    status = weir_stream_synchronize(replay_on);
+  if (status == WEIR_OK)
+    status = weir_graph_reset(graph);
+  only_giving_back();
+  weir_graph_destroy(graph);
+  weir_event_destroy(event);
+  return status;
+}
+
+static void test_every_driver_call_fails_once(void **state) {
+  (void)state;
+  NEED_SOFT("the driver cannot be asked for what is left");
+  collect_messages(); /* of captures that are given up */
+  sweep_faults(use_graphs);
+}
+
+int main(void) {
+  runtime_need_device();
+#define TEST(name) cmocka_unit_test_setup_teardown(name, runtime_setup, teardown_with_hooks)
+  const struct CMUnitTest tests[] = {
+      TEST(test_never_captured),
+      TEST(test_not_on_the_default_stream),
+      TEST(test_begin_twice),
+      TEST(test_end_on_another_stream),
+      TEST(test_end_on_another_device),
+      TEST(test_end_on_another_thread),
+      TEST(test_error_options),
+      TEST(test_unsafe_calls_on_the_own_thread),
+      TEST(test_a_spin_does_not_change_the_rules),
+      TEST(test_safe_calls_on_the_own_thread),
+      TEST(test_a_stream_that_is_not_joined_back),
+      TEST(test_a_wait_for_work_outside),
+      TEST(test_a_captured_event_cannot_be_asked),
+      TEST(test_replay_into_a_capture),
+      TEST(test_reset_in_a_capture),
+      TEST(test_destroy_in_a_capture),
+      TEST(test_hooks_in_order),
+      TEST(test_hooks_of_failed_captures),
+      TEST(test_a_begin_that_fails_stops_the_capture),
+      TEST(test_hooks_stay_during_a_capture),
+      TEST(test_new_hooks_get_no_release_of_old_pools),
+      TEST(test_some_hooks_may_be_missing),
+      TEST(test_hooks_of_the_shutdown),
+      cmocka_unit_test_setup_teardown(test_failing_calls_and_hooks, runtime_setup_fault, teardown_with_hooks),
+      cmocka_unit_test_setup_teardown(test_every_driver_call_fails_once, runtime_setup_none, runtime_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

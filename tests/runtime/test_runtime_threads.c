@@ -1,0 +1,522 @@
+/*
+ * Many threads on one runtime.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/runtime.h"
+
+enum { THREADS = 16 };
+
+static const weir_pool_id own_pool = {0, 0};
+
+/* ---- Threads that start at once and say what went wrong ---- */
+
+struct worker {
+  int number;
+  void *data;
+  char failure[400]; /* "" when all went well */
+  weir_status status;
+};
+
+static pthread_barrier_t start_line;
+static void (*race)(struct worker *);
+
+#define TRY(call)                                                                                                      \
+  do {                                                                                                                 \
+    worker->status = (call);                                                                                           \
+    if (worker->status != WEIR_OK) {                                                                                   \
+      fail_worker(worker, #call);                                                                                      \
+      return;                                                                                                          \
+    }                                                                                                                  \
+  } while (0)
+
+#define HOLDS(condition)                                                                                               \
+  do {                                                                                                                 \
+    if (!(condition)) {                                                                                                \
+      snprintf(worker->failure, sizeof worker->failure, "line %d: %s is not so", __LINE__, #condition);                \
+      return;                                                                                                          \
+    }                                                                                                                  \
+  } while (0)
+
+static void fail_worker(struct worker *worker, const char *call) {
+  snprintf(worker->failure, sizeof worker->failure, "%s: %s: %.250s", call, weir_status_name(worker->status),
+           weir_last_error());
+}
+
+static void *run_worker(void *data) {
+  pthread_barrier_wait(&start_line);
+  race(data);
+  return NULL;
+}
+
+/* How many failed; their reasons are printed when none may. */
+static int run_threads(int count, void (*fn)(struct worker *), void *data, struct worker *workers) {
+  pthread_t threads[THREADS];
+  int failed = 0;
+  race = fn;
+  assert_int_equal(pthread_barrier_init(&start_line, NULL, (unsigned)count), 0);
+  for (int i = 0; i < count; i++) {
+    workers[i] = (struct worker){.number = i, .data = data};
+    assert_int_equal(pthread_create(&threads[i], NULL, run_worker, &workers[i]), 0);
+  }
+  for (int i = 0; i < count; i++) {
+    assert_int_equal(pthread_join(threads[i], NULL), 0);
+    failed += workers[i].failure[0] != '\0';
+  }
+  pthread_barrier_destroy(&start_line);
+  return failed;
+}
+
+static void all_succeed(int count, void (*fn)(struct worker *), void *data) {
+  struct worker workers[THREADS];
+  if (run_threads(count, fn, data, workers) == 0)
+    return;
+  for (int i = 0; i < count; i++)
+    if (workers[i].failure[0])
+      print_error("thread %d: %s\n", i, workers[i].failure);
+  fail();
+}
+
+static unsigned long calls_of(weir_driver_call call) {
+  unsigned long calls, faults;
+  CHECK(weir_fault_counts(fault, call, &calls, &faults));
+  return calls;
+}
+
+/* ---- The start ---- */
+
+static int queued_runs;
+static weir_status count_run(void *context) {
+  (void)context;
+  __atomic_add_fetch(&queued_runs, 1, __ATOMIC_SEQ_CST);
+  return WEIR_OK;
+}
+
+/* Each thread comes in by another door. */
+static void start_somehow(struct worker *worker) {
+  int number;
+  weir_stream stream;
+  weir_driver *driver;
+  weir_device_properties properties;
+  weir_device_properties_init(&properties);
+  switch (worker->number % 8) {
+  case 0:
+    TRY(weir_init());
+    break;
+  case 1:
+    TRY(weir_device_get(&number));
+    break;
+  case 2:
+    TRY(weir_device_set(0));
+    break;
+  case 3:
+    TRY(weir_stream_create(0, 0, &stream));
+    break;
+  case 4:
+    TRY(weir_stream_current(0, &stream));
+    break;
+  case 5:
+    TRY(weir_get_driver(&driver));
+    HOLDS(driver == d);
+    break;
+  case 6:
+    TRY(weir_device_get_properties(0, &properties));
+    break;
+  default:
+    TRY(weir_device_count(&number)); /* does not start it, and may come before or after */
+    HOLDS(number > 0);
+    TRY(weir_init());
+    break;
+  }
+  HOLDS(weir_is_initialized() == 1);
+  HOLDS(__atomic_load_n(&queued_runs, __ATOMIC_SEQ_CST) == 3); /* nobody gets in before they have run */
+}
+
+static void test_a_race_to_start(void **state) {
+  (void)state;
+  int rounds = is_soft() ? 40 : 3;
+  for (int round = 0; round < rounds; round++) {
+    queued_runs = 0;
+    for (int i = 0; i < 3; i++)
+      CHECK(WEIR_LAZY_CALL(count_run, NULL));
+    all_succeed(THREADS, start_somehow, NULL);
+    assert_int_equal(queued_runs, 3);
+    shut_down_clean();
+  }
+}
+
+static void just_start(struct worker *worker) { TRY(weir_init()); }
+
+/* Who comes first fails; the others try again, and one of them succeeds for all. */
+static void test_a_race_to_a_start_that_fails_once(void **state) {
+  (void)state;
+  int rounds = is_soft() ? 20 : 1;
+  for (int round = 0; round < rounds; round++) {
+    struct worker workers[THREADS];
+    CHECK(weir_fault_nth(fault, WEIR_CALL_DeviceGetCount, 1, WEIR_CU_OUT_OF_MEMORY, 0));
+    assert_int_equal(run_threads(THREADS, just_start, NULL, workers), 1);
+    for (int i = 0; i < THREADS; i++)
+      if (workers[i].status != WEIR_OK) {
+        assert_int_equal(workers[i].status, WEIR_ERROR_OUT_OF_MEMORY);
+        assert_non_null(strstr(workers[i].failure, "weir_init: "));
+      }
+    assert_int_equal(weir_is_initialized(), 1);
+    shut_down_clean();
+  }
+}
+
+static void queue_and_start(struct worker *worker) {
+  for (int i = 0; i < 20; i++) {
+    TRY(WEIR_LAZY_CALL(count_run, NULL));
+    if (i == worker->number)
+      TRY(weir_init());
+  }
+}
+
+/* Queued before, during or after the start: each call runs once. */
+static void test_calls_are_queued_during_the_start(void **state) {
+  (void)state;
+  int rounds = is_soft() ? 20 : 2;
+  for (int round = 0; round < rounds; round++) {
+    queued_runs = 0;
+    all_succeed(THREADS, queue_and_start, NULL);
+    assert_int_equal(queued_runs, THREADS * 20);
+    shut_down_clean();
+  }
+}
+
+/* ---- What is made once ---- */
+
+static void touch_everything(struct worker *worker) {
+  int last = *(int *)worker->data;
+  weir_stream stream, other;
+  TRY(weir_device_set(worker->number % 2 ? last : 0));
+  TRY(weir_stream_create(last, 0, &stream));
+  TRY(weir_stream_create(0, 0, &other));
+  TRY(weir_stream_spin(stream, 10));
+  TRY(weir_stream_spin(other, 10));
+  TRY(weir_stream_wait_stream(stream, other));
+  if (last > 0 && is_soft())
+    TRY(weir_device_enable_peer_access(0, last));
+  TRY(weir_stream_synchronize(stream));
+}
+
+static void test_contexts_and_kernels_are_made_once(void **state) {
+  (void)state;
+  int rounds = is_soft() ? 10 : 1;
+  for (int round = 0; round < rounds; round++) {
+    int last = devices() - 1;
+    unsigned long contexts = calls_of(WEIR_CALL_DevicePrimaryCtxRetain), modules = calls_of(WEIR_CALL_ModuleLoadData);
+    all_succeed(THREADS, touch_everything, &last);
+    assert_int_equal(calls_of(WEIR_CALL_DevicePrimaryCtxRetain) - contexts, last + 1);
+    assert_int_equal(calls_of(WEIR_CALL_ModuleLoadData) - modules, last + 1);
+    shut_down_clean();
+  }
+}
+
+static void record_shared_event(struct worker *worker) {
+  weir_event *event = worker->data;
+  weir_stream stream;
+  TRY(weir_stream_create(0, 0, &stream));
+  for (int i = 0; i < 20; i++) {
+    TRY(weir_event_record(event, stream));
+    worker->status = weir_event_query(event);
+    HOLDS(worker->status == WEIR_OK || worker->status == WEIR_ERROR_NOT_READY);
+    TRY(weir_event_wait(event, stream));
+    TRY(weir_event_synchronize(event));
+    HOLDS(weir_event_is_created(event) == 1);
+    HOLDS(weir_event_device(event) == 0);
+  }
+}
+
+static void test_one_event_for_all(void **state) {
+  (void)state;
+  weir_event *event;
+  CHECK(weir_event_create(0, &event));
+  unsigned long before = calls_of(WEIR_CALL_EventCreate);
+  all_succeed(THREADS, record_shared_event, event);
+  assert_int_equal(calls_of(WEIR_CALL_EventCreate) - before, 1);
+  weir_event_destroy(event);
+}
+
+static void record_once(struct worker *worker) {
+  weir_stream stream;
+  TRY(weir_stream_create(0, 0, &stream));
+  TRY(weir_event_record_once(worker->data, stream));
+}
+
+static void test_recorded_by_one_of_all(void **state) {
+  (void)state;
+  weir_event *event;
+  CHECK(weir_event_create(0, &event));
+  unsigned long before = calls_of(WEIR_CALL_EventRecord);
+  all_succeed(THREADS, record_once, event);
+  assert_int_equal(calls_of(WEIR_CALL_EventRecord) - before, 1);
+  weir_event_destroy(event);
+}
+
+/* ---- Streams ---- */
+
+static int handed_out[WEIR_STREAMS_PER_POOL];
+static weir_stream first_round[WEIR_STREAMS_PER_POOL];
+
+static void take_streams(struct worker *worker) {
+  for (int i = 0; i < 64; i++) {
+    weir_stream stream;
+    TRY(weir_stream_create(0, 0, &stream));
+    int found = -1;
+    for (int j = 0; j < WEIR_STREAMS_PER_POOL; j++)
+      if (weir_stream_equal(stream, first_round[j]))
+        found = j;
+    HOLDS(found >= 0);
+    __atomic_add_fetch(&handed_out[found], 1, __ATOMIC_SEQ_CST);
+  }
+}
+
+/* In turn, whoever asks: each of them as often as the others. */
+static void test_streams_are_handed_out_in_turn(void **state) {
+  (void)state;
+  memset(handed_out, 0, sizeof handed_out);
+  for (int i = 0; i < WEIR_STREAMS_PER_POOL; i++)
+    first_round[i] = new_stream(0);
+  all_succeed(THREADS, take_streams, NULL);
+  for (int i = 0; i < WEIR_STREAMS_PER_POOL; i++)
+    assert_int_equal(handed_out[i], THREADS * 64 / WEIR_STREAMS_PER_POOL);
+}
+
+static void find_streams(struct worker *worker) {
+  for (int i = 0; i < WEIR_STREAMS_PER_POOL; i++) {
+    weir_cu_stream raw, again;
+    TRY(weir_stream_raw(first_round[i], &raw));
+    TRY(weir_stream_raw(first_round[i], &again));
+    HOLDS(raw != NULL && raw == again);
+  }
+}
+
+/* All threads come to a stream that is not made yet at the same time. */
+static void test_streams_are_made_once(void **state) {
+  (void)state;
+  for (int i = 0; i < WEIR_STREAMS_PER_POOL; i++)
+    first_round[i] = new_stream(0);
+  int rounds = is_soft() ? 20 : 2;
+  for (int round = 0; round < rounds; round++) {
+    shut_down_clean(); /* the ids stay good */
+    unsigned long before = calls_of(WEIR_CALL_StreamCreateWithPriority);
+    all_succeed(THREADS, find_streams, NULL);
+    assert_int_equal(calls_of(WEIR_CALL_StreamCreateWithPriority) - before, WEIR_STREAMS_PER_POOL);
+  }
+}
+
+static void keep_to_itself(struct worker *worker) {
+  int last = *(int *)worker->data, mine = worker->number % (last + 1), device = -1;
+  weir_stream stream, found;
+  TRY(weir_stream_create(mine, -(worker->number % 2), &stream));
+  TRY(weir_stream_set_current(stream));
+  for (int i = 0; i < 200; i++) {
+    weir_stream_scope scope;
+    TRY(weir_device_get(&device));
+    HOLDS(device == mine);
+    TRY(weir_stream_current(-1, &found));
+    HOLDS(weir_stream_equal(found, stream));
+    TRY(weir_stream_default(last - mine, &found));
+    TRY(weir_stream_scope_enter(found, &scope));
+    TRY(weir_device_get(&device));
+    HOLDS(device == last - mine);
+    TRY(weir_stream_scope_leave(&scope));
+  }
+}
+
+static void test_what_is_current_is_of_the_thread(void **state) {
+  (void)state;
+  int last = devices() - 1;
+  all_succeed(THREADS, keep_to_itself, &last);
+  int device = -1;
+  CHECK(weir_device_get(&device));
+  assert_int_equal(device, 0);
+  assert_int_equal(current_stream(0).id, 0);
+}
+
+static void fail_in_own_words(struct worker *worker) {
+  char number[16];
+  snprintf(number, sizeof number, "%d", 1000 + worker->number);
+  for (int i = 0; i < 100; i++) {
+    HOLDS(weir_device_set(1000 + worker->number) == WEIR_ERROR_INVALID_DEVICE);
+    HOLDS(strstr(weir_last_error(), number) != NULL);
+    HOLDS(weir_last_driver_result() == 0);
+  }
+}
+
+static void test_each_thread_has_its_own_text(void **state) {
+  (void)state;
+  CHECK(weir_init());
+  runtime_forget_error();
+  all_succeed(THREADS, fail_in_own_words, NULL);
+  assert_null(strstr(weir_last_error(), "weir_device_set"));
+}
+
+/* ---- Work ---- */
+
+enum { BYTES = 20000 };
+static void *memories[THREADS];
+
+static void fill_and_read(struct worker *worker) {
+  uint8_t back[BYTES];
+  weir_stream stream, other;
+  TRY(weir_stream_create(0, 0, &stream));
+  TRY(weir_stream_create(0, -1, &other));
+  for (int i = 0; i < 20; i++) {
+    uint8_t value = (uint8_t)(worker->number * 16 + i);
+    memset(back, 0, BYTES);
+    TRY(weir_fill_async(memories[worker->number], value, BYTES, stream));
+    TRY(weir_stream_wait_stream(other, stream));
+    TRY(weir_copy(back, memories[worker->number], BYTES, other));
+    HOLDS(back[0] == value && back[BYTES / 2] == value && back[BYTES - 1] == value);
+    TRY(weir_stream_wait_stream(stream, other));
+  }
+}
+
+static void test_each_thread_works_for_itself(void **state) {
+  (void)state;
+  for (int i = 0; i < THREADS; i++)
+    memories[i] = device_memory(0, BYTES);
+  all_succeed(THREADS, fill_and_read, NULL);
+  for (int i = 0; i < THREADS; i++)
+    free_device_memory(0, memories[i]);
+}
+
+static void make_and_unmake(struct worker *worker) {
+  for (int i = 0; i < 50; i++) {
+    weir_event *events[4];
+    weir_graph *graph;
+    weir_stream stream;
+    TRY(weir_stream_create(0, 0, &stream));
+    for (int j = 0; j < 4; j++)
+      TRY(weir_event_create(j == 0 ? WEIR_EVENT_TIMING : 0, &events[j]));
+    TRY(weir_graph_create(&graph));
+    TRY(weir_event_record(events[0], stream));
+    TRY(weir_event_record(events[1], stream));
+    weir_event_destroy(events[2]);
+    weir_event_destroy(events[0]);
+    weir_graph_destroy(graph);
+    weir_event_destroy(events[3]);
+    weir_event_destroy(events[1]);
+  }
+}
+
+static void test_events_and_graphs_come_and_go(void **state) {
+  (void)state;
+  all_succeed(THREADS, make_and_unmake, NULL);
+}
+
+/* ---- Graphs ---- */
+
+static int replayed[THREADS];
+static void count_replay(void *data) { __atomic_add_fetch((int *)data, 1, __ATOMIC_SEQ_CST); }
+
+static void capture_and_replay(struct worker *worker) {
+  weir_stream stream;
+  weir_graph *graph;
+  size_t nodes;
+  TRY(weir_graph_create(&graph));
+  TRY(weir_stream_create(0, 0, &stream)); /* of all rounds: after 32 it would be another thread's */
+  TRY(weir_stream_set_current(stream));
+  for (int i = 0; i < 10; i++) {
+    int before = __atomic_load_n(&replayed[worker->number], __ATOMIC_SEQ_CST);
+    TRY(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_THREAD_LOCAL));
+    for (int j = 0; j <= i % 3; j++)
+      TRY(weir_stream_host_function(stream, count_replay, &replayed[worker->number]));
+    TRY(weir_graph_capture_end(graph));
+    TRY(weir_graph_node_count(graph, &nodes));
+    HOLDS(nodes == (size_t)(i % 3 + 1));
+    HOLDS(__atomic_load_n(&replayed[worker->number], __ATOMIC_SEQ_CST) == before);
+    TRY(weir_graph_replay(graph));
+    TRY(weir_stream_synchronize(stream));
+    HOLDS(__atomic_load_n(&replayed[worker->number], __ATOMIC_SEQ_CST) == before + i % 3 + 1);
+    TRY(weir_graph_reset(graph));
+  }
+  weir_graph_destroy(graph);
+}
+
+static void test_each_thread_captures(void **state) {
+  (void)state;
+  memset(replayed, 0, sizeof replayed);
+  all_succeed(8, capture_and_replay, NULL);
+}
+
+static void replay_shared(struct worker *worker) {
+  weir_stream stream;
+  TRY(weir_stream_create(0, 0, &stream));
+  TRY(weir_stream_set_current(stream));
+  for (int i = 0; i < 25; i++)
+    TRY(weir_graph_replay(worker->data));
+  TRY(weir_stream_synchronize(stream));
+}
+
+/* Replays of one graph never overlap, so that none of the additions is lost. */
+static void test_all_threads_replay_one_graph(void **state) {
+  (void)state;
+  enum { WORDS = 256 };
+  uint32_t *memory = device_memory(0, WORDS * 4), host[WORDS];
+  weir_graph *graph;
+  load_add(0);
+  CHECK(weir_graph_create(&graph));
+  CHECK(weir_stream_set_current(new_stream(0)));
+  CHECK(weir_fill32_async(memory, 0, WORDS, current_stream(0)));
+  CHECK(weir_stream_synchronize(current_stream(0)));
+  CHECK(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  OK(launch_add(memory, memory, 1, WORDS, current_stream(0)));
+  OK(launch_add(memory, memory, 2, WORDS, current_stream(0)));
+  CHECK(weir_graph_capture_end(graph));
+  all_succeed(8, replay_shared, graph);
+  CHECK(weir_copy(host, memory, sizeof host, current_stream(0)));
+  for (int i = 0; i < WORDS; i++)
+    assert_int_equal(host[i], 8 * 25 * 3);
+  weir_graph_destroy(graph);
+  free_device_memory(0, memory);
+}
+
+static void take_pool_handles(struct worker *worker) {
+  uint64_t *all = worker->data;
+  for (int i = 0; i < 100; i++)
+    all[worker->number * 100 + i] = weir_graph_pool_handle().second;
+}
+
+static int compare(const void *a, const void *b) {
+  uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+  return x < y ? -1 : x > y;
+}
+
+static void test_pool_handles_are_unique(void **state) {
+  (void)state;
+  static uint64_t all[THREADS * 100];
+  all_succeed(THREADS, take_pool_handles, all);
+  qsort(all, THREADS * 100, sizeof *all, compare);
+  for (int i = 1; i < THREADS * 100; i++)
+    assert_int_not_equal(all[i - 1], all[i]);
+}
+
+int main(void) {
+  runtime_need_device();
+#define TEST(name, setup) cmocka_unit_test_setup_teardown(name, setup, runtime_teardown)
+  const struct CMUnitTest tests[] = {
+      TEST(test_a_race_to_start, runtime_setup),
+      TEST(test_a_race_to_a_start_that_fails_once, runtime_setup_fault),
+      TEST(test_calls_are_queued_during_the_start, runtime_setup),
+      TEST(test_contexts_and_kernels_are_made_once, runtime_setup_fault),
+      TEST(test_one_event_for_all, runtime_setup_fault),
+      TEST(test_recorded_by_one_of_all, runtime_setup_fault),
+      TEST(test_streams_are_handed_out_in_turn, runtime_setup),
+      TEST(test_streams_are_made_once, runtime_setup_fault),
+      TEST(test_what_is_current_is_of_the_thread, runtime_setup),
+      TEST(test_each_thread_has_its_own_text, runtime_setup),
+      TEST(test_each_thread_works_for_itself, runtime_setup),
+      TEST(test_events_and_graphs_come_and_go, runtime_setup),
+      TEST(test_each_thread_captures, runtime_setup),
+      TEST(test_all_threads_replay_one_graph, runtime_setup),
+      TEST(test_pool_handles_are_unique, runtime_setup),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,950 @@
+/*
+ * Streams: the pools, ids, the current one, and the order of work.
+ */
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/runtime.h"
+
+static int current_device(void) {
+  int device = -1;
+  CHECK(weir_device_get(&device));
+  return device;
+}
+
+static int greatest_priority(void) {
+  int least = 7, greatest = 7;
+  CHECK(weir_stream_priority_range(&least, &greatest));
+  assert_int_equal(least, 0);
+  assert_in_range(-greatest, 1, 100);
+  return greatest;
+}
+
+/* PyTorch's test_streams. */
+static void test_streams(void **state) {
+  (void)state;
+  weir_stream first = current_stream(-1), user = new_stream(-1);
+  assert_stream_equal(first, default_stream(-1));
+  assert_false(weir_stream_equal(first, user));
+  assert_null(raw_of(first));
+  assert_non_null(raw_of(user));
+  weir_stream_scope scope;
+  CHECK(weir_stream_scope_enter(user, &scope));
+  assert_stream_equal(current_stream(-1), user);
+  CHECK(weir_stream_scope_leave(&scope));
+  assert_stream_equal(current_stream(-1), first);
+  CHECK(weir_stream_query(user));
+
+  load_add(0);
+  uint32_t *host = pinned_memory(20);
+  void *memory = device_memory(0, 20);
+  for (uint32_t i = 0; i < 5; i++)
+    host[i] = i;
+  CHECK(weir_copy_async(memory, host, 20, first));
+  OK(launch_add(memory, memory, 1, 5, first));
+  CHECK(weir_copy_async(host, memory, 20, first));
+  CHECK(weir_stream_synchronize(first));
+  CHECK(weir_stream_query(first));
+  for (uint32_t i = 0; i < 5; i++)
+    assert_int_equal(host[i], i + 1);
+  free_device_memory(0, memory);
+  free_pinned_memory(host);
+}
+
+/* ---- The pools ---- */
+
+static void test_the_33rd_is_the_first(void **state) {
+  (void)state;
+  weir_stream streams[2 * WEIR_STREAMS_PER_POOL];
+  weir_cu_stream raw[WEIR_STREAMS_PER_POOL];
+  assert_int_equal(WEIR_STREAMS_PER_POOL, 32);
+  for (int i = 0; i < 2 * WEIR_STREAMS_PER_POOL; i++)
+    streams[i] = new_stream(0);
+  for (int i = 0; i < WEIR_STREAMS_PER_POOL; i++) {
+    assert_stream_equal(streams[i], streams[i + WEIR_STREAMS_PER_POOL]);
+    raw[i] = raw_of(streams[i]);
+    assert_non_null(raw[i]);
+    assert_int_equal(streams[i].id & 1, 1);
+    assert_int_equal(streams[i].device, 0);
+    assert_int_equal(streams[i].device_type, WEIR_DEVICE_TYPE_GPU);
+    for (int j = 0; j < i; j++) {
+      assert_false(weir_stream_equal(streams[i], streams[j]));
+      assert_ptr_not_equal(raw[i], raw[j]);
+    }
+  }
+}
+
+static void test_each_priority_has_a_pool(void **state) {
+  (void)state;
+  int greatest = greatest_priority(), priority;
+  weir_stream first[16], stream;
+  assert_in_range(-greatest, 1, 15);
+  for (int p = 0; p >= greatest; p--) {
+    CHECK(weir_stream_create(0, p, &first[-p]));
+    CHECK(weir_stream_priority(first[-p], &priority));
+    assert_int_equal(priority, p);
+    int found;
+    OK(d->StreamGetPriority(d, raw_of(first[-p]), &found));
+    assert_int_equal(found, p);
+    for (int q = 0; q > p; q--)
+      assert_ptr_not_equal(raw_of(first[-p]), raw_of(first[-q]));
+  }
+  /* One pool's turn is not another's. */
+  for (int p = 0; p >= greatest; p--) {
+    for (int i = 1; i < WEIR_STREAMS_PER_POOL; i++) {
+      CHECK(weir_stream_create(0, p, &stream));
+      assert_false(weir_stream_equal(stream, first[-p]));
+    }
+    CHECK(weir_stream_create(0, p, &stream));
+    assert_stream_equal(stream, first[-p]);
+  }
+}
+
+static void test_priorities_are_moved_into_the_range(void **state) {
+  (void)state;
+  int greatest = greatest_priority(), priority = 7;
+  const int wishes[] = {0, 1, 5, 1000, 2147483647, -1, -1000, -2147483647 - 1};
+  for (size_t i = 0; i < sizeof wishes / sizeof *wishes; i++) {
+    weir_stream stream;
+    CHECK(weir_stream_create(0, wishes[i], &stream));
+    CHECK(weir_stream_priority(stream, &priority));
+    assert_int_equal(priority, wishes[i] > 0 ? 0 : wishes[i] < greatest ? greatest : wishes[i]);
+  }
+  CHECK(weir_stream_priority(default_stream(0), &priority));
+  assert_int_equal(priority, 0);
+}
+
+static void test_each_device_has_pools(void **state) {
+  (void)state;
+  NEED_TWO_DEVICES();
+  weir_stream zero = new_stream(0), one = new_stream(1);
+  assert_int_equal(zero.device, 0);
+  assert_int_equal(one.device, 1);
+  assert_false(weir_stream_equal(zero, one));
+  assert_ptr_not_equal(raw_of(zero), raw_of(one));
+  weir_cu_context context;
+  weir_cu_device device;
+  OK(d->StreamGetCtx(d, raw_of(one), &context));
+  OK(d->CtxSetCurrent(d, context));
+  OK(d->CtxGetDevice(d, &device));
+  assert_int_equal(device, 1);
+
+  CHECK(weir_device_set(1));
+  assert_int_equal(new_stream(-1).device, 1);
+  assert_false(weir_stream_equal(default_stream(0), default_stream(1)));
+}
+
+static void test_making_one_switches_nothing(void **state) {
+  (void)state;
+  int last = devices() - 1;
+  new_stream(last);
+  assert_int_equal(current_device(), 0);
+  assert_int_equal(current_stream(last).id, 0);
+}
+
+/* ---- Values ---- */
+
+static void test_pack_and_unpack(void **state) {
+  (void)state;
+  weir_stream streams[5], back;
+  int last = devices() - 1;
+  streams[0] = default_stream(0);
+  streams[1] = new_stream(0);
+  streams[2] = new_stream(last);
+  streams[3] = default_stream(last);
+  CHECK(weir_stream_create(0, greatest_priority(), &streams[4]));
+  for (int i = 0; i < 5; i++) {
+    int64_t id = -7, device = -7, type = -7;
+    CHECK(weir_stream_pack(streams[i], &id, &device, &type));
+    assert_int_equal(id, streams[i].id);
+    assert_int_equal(device, streams[i].device);
+    assert_int_equal(type, WEIR_DEVICE_TYPE_GPU);
+    memset(&back, 0x5a, sizeof back);
+    CHECK(weir_stream_unpack(id, device, type, &back));
+    assert_stream_equal(back, streams[i]);
+    assert_ptr_equal(raw_of(back), raw_of(streams[i]));
+  }
+}
+
+static void test_unpack_refuses(void **state) {
+  (void)state;
+  int count = devices();
+  weir_stream stream = new_stream(0), out = {.id = 77, .device = 78, .device_type = 79};
+  const struct {
+    int64_t id, device, type;
+  } bad[] = {
+      {stream.id, count, 1},
+      {stream.id, -1, 1},
+      {stream.id, -2, 1},
+      {stream.id, 1000, 1},
+      {stream.id, 1ll << 32, 1},
+      {stream.id, 0, 0},
+      {stream.id, 0, 2},
+      {stream.id, 0, -1},
+      {stream.id, 0, (1ll << 32) + 1},
+      {0, count, 1},
+      {0, 0, 0},
+      {-1, 0, 1},
+      {-2, 0, 1},
+      {1, 0, 1},         /* of a pool that is none */
+      {INT64_MAX, 0, 1}, /* odd: of a pool */
+      {INT64_MIN, 0, 1},
+      {stream.id | 32ll << 5, 0, 1}, /* past the pool's end */
+      {stream.id | 0xfll << 1, 0, 1},
+  };
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    REFUSED(INVALID_ARGUMENT, weir_stream_unpack(bad[i].id, bad[i].device, bad[i].type, &out));
+    if (bad[i].device >= 0 && bad[i].device == (int32_t)bad[i].device && bad[i].type == (int32_t)bad[i].type) {
+      weir_stream wrong = {.id = bad[i].id, .device = (int32_t)bad[i].device, .device_type = (int32_t)bad[i].type};
+      int64_t id = -7, device = -7, type = -7;
+      REFUSED(INVALID_ARGUMENT, weir_stream_pack(wrong, &id, &device, &type));
+      assert_int_equal(id, -7);
+    }
+  }
+  assert_int_equal(out.id, 77);
+  assert_int_equal(out.device, 78);
+  assert_int_equal(out.device_type, 79);
+}
+
+/* An id names the same place in the pools of the next runtime. */
+static void test_ids_outlive_the_runtime(void **state) {
+  (void)state;
+  weir_stream stream = new_stream(0), back;
+  shut_down_clean();
+  CHECK(weir_stream_unpack(stream.id, 0, WEIR_DEVICE_TYPE_GPU, &back));
+  mark(back, 1);
+  CHECK(weir_stream_synchronize(back));
+  assert_marks(1);
+}
+
+static void test_equal_and_hash(void **state) {
+  (void)state;
+  weir_stream all[2 * WEIR_STREAMS_PER_POOL + 2];
+  int count = 0, last = devices() - 1;
+  for (int i = 0; i < WEIR_STREAMS_PER_POOL; i++) {
+    all[count++] = new_stream(0);
+    CHECK(weir_stream_create(last, -1, &all[count++]));
+  }
+  all[count++] = default_stream(0);
+  if (last > 0)
+    all[count++] = default_stream(last);
+  for (int i = 0; i < count; i++) {
+    weir_stream copy = all[i];
+    assert_int_equal(weir_stream_equal(all[i], copy), 1);
+    assert_int_equal(weir_stream_hash(all[i]), weir_stream_hash(copy));
+    for (int j = 0; j < i; j++) {
+      assert_int_equal(weir_stream_equal(all[i], all[j]), 0);
+      assert_int_not_equal(weir_stream_hash(all[i]), weir_stream_hash(all[j]));
+    }
+  }
+  weir_stream other = all[0];
+  other.device_type = 2;
+  assert_int_equal(weir_stream_equal(all[0], other), 0);
+}
+
+/* PyTorch's test_stream_event_repr; events are in test_event.c. */
+static void test_describe(void **state) {
+  (void)state;
+  char text[128], expected[128];
+  const char *of_default = "<weir.stream device=0 stream=0x0>";
+  assert_int_equal(weir_stream_describe(default_stream(0), text, sizeof text), strlen(of_default));
+  assert_string_equal(text, of_default);
+  weir_stream stream = new_stream(devices() - 1);
+  int length = weir_stream_describe(stream, text, sizeof text);
+  snprintf(expected, sizeof expected, "<weir.stream device=%d stream=0x%" PRIxPTR ">", (int)stream.device,
+           (uintptr_t)raw_of(stream));
+  assert_string_equal(text, expected);
+  assert_int_equal(length, strlen(expected));
+
+  memset(text, 'x', sizeof text);
+  assert_int_equal(weir_stream_describe(stream, text, 8), length);
+  assert_string_equal(text, "<weir.s");
+  assert_int_equal(text[8], 'x');
+  assert_int_equal(weir_stream_describe(stream, NULL, 0), length);
+}
+
+/* ---- Streams that were made elsewhere ---- */
+
+static void test_external(void **state) {
+  (void)state;
+  int last = devices() - 1;
+  weir_cu_stream raw;
+  weir_stream stream, again;
+  CHECK(weir_device_set(last));
+  OK(d->StreamCreateWithPriority(d, &raw, WEIR_CU_STREAM_NON_BLOCKING, -1));
+  CHECK(weir_stream_external(last, raw, &stream));
+  CHECK(weir_stream_external(-1, raw, &again));
+  assert_stream_equal(stream, again);
+  assert_int_equal(weir_stream_hash(stream), weir_stream_hash(again));
+  assert_int_equal(stream.device, last);
+  assert_int_equal(stream.id, (int64_t)(uintptr_t)raw);
+  assert_ptr_equal(raw_of(stream), raw);
+  int priority = 7;
+  CHECK(weir_stream_priority(stream, &priority));
+  assert_int_equal(priority, -1);
+  int64_t id, device, type;
+  CHECK(weir_stream_pack(stream, &id, &device, &type));
+  CHECK(weir_stream_unpack(id, device, type, &again));
+  assert_stream_equal(stream, again);
+
+  /* It is as good as any. */
+  CHECK(weir_stream_set_current(stream));
+  assert_stream_equal(current_stream(-1), stream);
+  weir_stream other = new_stream(last);
+  struct held *gate = hold(stream);
+  mark(stream, 1);
+  CHECK(weir_stream_wait_stream(other, stream));
+  mark(other, 2);
+  NOT_READY(weir_stream_query(stream));
+  let_go(gate);
+  CHECK(weir_stream_synchronize(other));
+  assert_marks(1, 2);
+
+  CHECK(weir_stream_set_current(default_stream(last)));
+  CHECK(weir_stream_synchronize(stream));
+  OK(d->StreamDestroy(d, raw));
+}
+
+static void test_external_null_is_the_default(void **state) {
+  (void)state;
+  weir_stream stream = {.id = 7};
+  CHECK(weir_stream_external(0, NULL, &stream));
+  assert_stream_equal(stream, default_stream(0));
+  assert_int_equal(stream.id, 0);
+}
+
+static void test_external_per_thread_stream(void **state) {
+  (void)state;
+  weir_stream stream;
+  CHECK(weir_stream_external(0, WEIR_CU_STREAM_PER_THREAD, &stream));
+  assert_false(weir_stream_equal(stream, default_stream(0)));
+  mark(stream, 1);
+  CHECK(weir_stream_synchronize(stream));
+  assert_marks(1);
+}
+
+/* ---- The current stream ---- */
+
+static void test_set_current_switches_the_device(void **state) {
+  (void)state;
+  NEED_TWO_DEVICES();
+  weir_stream zero = new_stream(0), one = new_stream(1);
+  CHECK(weir_stream_set_current(zero));
+  assert_int_equal(current_device(), 0);
+  CHECK(weir_stream_set_current(one));
+  assert_int_equal(current_device(), 1);
+  assert_stream_equal(current_stream(-1), one);
+  assert_stream_equal(current_stream(0), zero); /* each device has its own */
+  CHECK(weir_device_set(0));
+  assert_stream_equal(current_stream(-1), zero);
+  assert_stream_equal(current_stream(1), one);
+  CHECK(weir_stream_set_current(default_stream(0)));
+  assert_int_equal(current_stream(0).id, 0);
+  assert_stream_equal(current_stream(1), one);
+}
+
+struct streams {
+  weir_stream given, before, after;
+  weir_status status;
+};
+
+static void *set_in_thread(void *data) {
+  struct streams *s = data;
+  s->status = weir_stream_current(s->given.device, &s->before);
+  if (s->status == WEIR_OK)
+    s->status = weir_stream_set_current(s->given);
+  if (s->status == WEIR_OK)
+    s->status = weir_stream_current(s->given.device, &s->after);
+  return NULL;
+}
+
+static void test_current_is_of_the_thread(void **state) {
+  (void)state;
+  int last = devices() - 1;
+  weir_stream mine = new_stream(last);
+  CHECK(weir_stream_set_current(mine));
+  struct streams s = {.given = new_stream(last)};
+  on_thread(set_in_thread, &s);
+  CHECK(s.status);
+  assert_stream_equal(s.before, default_stream(last));
+  assert_stream_equal(s.after, s.given);
+  assert_stream_equal(current_stream(last), mine);
+}
+
+static void test_scope_on_one_device(void **state) {
+  (void)state;
+  weir_stream a = new_stream(0), b = new_stream(0);
+  weir_stream_scope outer, inner;
+  CHECK(weir_stream_scope_enter(a, &outer));
+  assert_stream_equal(current_stream(0), a);
+  CHECK(weir_stream_scope_enter(b, &inner));
+  assert_stream_equal(current_stream(0), b);
+  CHECK(weir_stream_scope_leave(&inner));
+  assert_stream_equal(current_stream(0), a);
+  CHECK(weir_stream_scope_leave(&outer));
+  assert_stream_equal(current_stream(0), default_stream(0));
+}
+
+static void test_scope_restores_device_and_both_streams(void **state) {
+  (void)state;
+  NEED_TWO_DEVICES();
+  weir_stream zero = new_stream(0), one = new_stream(1), inside = new_stream(1);
+  CHECK(weir_stream_set_current(one));
+  CHECK(weir_stream_set_current(zero));
+  weir_stream_scope scope;
+  CHECK(weir_stream_scope_enter(inside, &scope));
+  assert_int_equal(current_device(), 1);
+  assert_stream_equal(current_stream(1), inside);
+  assert_stream_equal(current_stream(0), zero);
+  CHECK(weir_device_set(0)); /* what happens inside does not matter */
+  CHECK(weir_stream_set_current(new_stream(0)));
+  CHECK(weir_stream_scope_leave(&scope));
+  assert_int_equal(current_device(), 0);
+  assert_stream_equal(current_stream(0), zero);
+  assert_stream_equal(current_stream(1), one);
+}
+
+static void test_scope_that_cannot_be_entered(void **state) {
+  (void)state;
+  weir_stream mine = new_stream(0), wrong = {.id = 0, .device = 1000, .device_type = WEIR_DEVICE_TYPE_GPU};
+  CHECK(weir_stream_set_current(mine));
+  weir_stream_scope scope;
+  memset(&scope, 0x5a, sizeof scope);
+  weir_stream_scope before = scope;
+  REFUSED(INVALID_ARGUMENT, weir_stream_scope_enter(wrong, &scope));
+  assert_memory_equal(&scope, &before, sizeof scope);
+  assert_stream_equal(current_stream(0), mine);
+  assert_int_equal(current_device(), 0);
+}
+
+/* A device without a context gets none by being left. */
+static void test_scope_leaves_a_device_without_context(void **state) {
+  (void)state;
+  NEED_TWO_DEVICES();
+  int has;
+  weir_stream_scope scope;
+  CHECK(weir_stream_scope_enter(new_stream(1), &scope));
+  CHECK(weir_stream_scope_leave(&scope));
+  assert_int_equal(current_device(), 0);
+  CHECK(weir_device_has_primary_context(0, &has));
+  assert_int_equal(has, 0);
+}
+
+/* ---- Query, synchronize, host functions, spin ---- */
+
+static void test_query_and_synchronize(void **state) {
+  (void)state;
+  const weir_stream streams[] = {new_stream(0), default_stream(0)};
+  for (int i = 0; i < 2; i++) {
+    CHECK(weir_stream_query(streams[i]));
+    struct held *gate = hold(streams[i]);
+    NOT_READY(weir_stream_query(streams[i]));
+    NOT_READY(weir_stream_query(streams[i]));
+    let_go(gate);
+    CHECK(weir_stream_synchronize(streams[i]));
+    CHECK(weir_stream_query(streams[i]));
+  }
+}
+
+static void test_synchronize_is_of_one_stream(void **state) {
+  (void)state;
+  weir_stream held = new_stream(0), free_one = new_stream(0);
+  CHECK(weir_stream_spin(free_one, 1)); /* loads the kernel, which may wait for all that runs */
+  struct held *gate = hold(held);
+  CHECK(weir_stream_spin(free_one, 1000));
+  CHECK(weir_stream_synchronize(free_one));
+  CHECK(weir_stream_query(free_one));
+  NOT_READY(weir_stream_query(held));
+  let_go(gate);
+  CHECK(weir_stream_synchronize(held));
+}
+
+static void test_a_stream_is_in_order(void **state) {
+  (void)state;
+  weir_stream stream = new_stream(0);
+  for (int i = 0; i < 20; i++)
+    mark(stream, i);
+  CHECK(weir_stream_synchronize(stream));
+  assert_marks(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19);
+}
+
+static pthread_t function_thread;
+static void *function_data;
+static void note_thread(void *data) {
+  function_thread = pthread_self();
+  function_data = data;
+}
+
+static void test_host_function(void **state) {
+  (void)state;
+  int here;
+  weir_stream stream = new_stream(0);
+  CHECK(weir_stream_host_function(stream, note_thread, &here));
+  CHECK(weir_stream_synchronize(stream));
+  assert_ptr_equal(function_data, &here);
+  if (!is_stepped()) /* there the thread that steps, or waits, is the device */
+    assert_false(pthread_equal(function_thread, pthread_self()));
+}
+
+static void test_spin_takes_its_time(void **state) {
+  (void)state;
+  weir_event *start, *end;
+  weir_stream stream = new_stream(0);
+  double milliseconds = -1;
+  CHECK(weir_event_create(WEIR_EVENT_TIMING, &start));
+  CHECK(weir_event_create(WEIR_EVENT_TIMING, &end));
+  CHECK(weir_stream_spin(stream, 0)); /* the first one loads the kernel */
+  CHECK(weir_event_record(start, stream));
+  CHECK(weir_stream_spin(stream, cycles_of(20)));
+  CHECK(weir_event_record(end, stream));
+  CHECK(weir_stream_synchronize(stream));
+  CHECK(weir_event_elapsed(start, end, &milliseconds));
+  if (is_stepped())
+    assert_in_range((long)(milliseconds * 1000), 20000, 20100); /* counted, not measured */
+  else
+    assert_in_range((long)(milliseconds * 1000), 18000, 60 * 1000 * 1000);
+  weir_event_destroy(start);
+  weir_event_destroy(end);
+}
+
+/* ---- Order between streams ---- */
+
+static void test_wait_stream(void **state) {
+  (void)state;
+  weir_stream a = new_stream(0), b = new_stream(0), c = new_stream(0);
+  struct held *gate = hold(a);
+  mark(a, 1);
+  CHECK(weir_stream_wait_stream(b, a));
+  mark(b, 2);
+  mark(c, 3);
+  CHECK(weir_stream_synchronize(c));
+  assert_marks(3);
+  NOT_READY(weir_stream_query(b));
+  let_go(gate);
+  CHECK(weir_stream_synchronize(b));
+  assert_marks(3, 1, 2);
+}
+
+static void test_wait_stream_is_for_what_is_there_now(void **state) {
+  (void)state;
+  weir_stream a = new_stream(0), b = new_stream(0);
+  mark(a, 1);
+  CHECK(weir_stream_wait_stream(b, a));
+  struct held *gate = hold(a);
+  mark(a, 3);
+  mark(b, 2);
+  CHECK(weir_stream_synchronize(b));
+  assert_marks(1, 2);
+  let_go(gate);
+  CHECK(weir_stream_synchronize(a));
+  assert_marks(1, 2, 3);
+}
+
+static void test_earlier_work_does_not_wait(void **state) {
+  (void)state;
+  weir_stream a = new_stream(0), b = new_stream(0);
+  weir_event *event;
+  CHECK(weir_event_create(0, &event));
+  struct held *gate = hold(a);
+  mark(b, 1);
+  CHECK(weir_event_record(event, b));
+  CHECK(weir_stream_wait_stream(b, a));
+  mark(b, 2);
+  CHECK(weir_event_synchronize(event));
+  assert_marks(1);
+  let_go(gate);
+  CHECK(weir_stream_synchronize(b));
+  assert_marks(1, 2);
+  weir_event_destroy(event);
+}
+
+static void test_wait_for_itself_and_for_an_empty_stream(void **state) {
+  (void)state;
+  weir_stream a = new_stream(0), b = new_stream(0);
+  mark(a, 1);
+  CHECK(weir_stream_wait_stream(a, a));
+  CHECK(weir_stream_wait_stream(a, b));
+  CHECK(weir_stream_wait_stream(default_stream(0), default_stream(0)));
+  mark(a, 2);
+  CHECK(weir_stream_synchronize(a));
+  assert_marks(1, 2);
+}
+
+static void test_wait_stream_in_a_ring(void **state) {
+  (void)state;
+  weir_stream ring[4];
+  for (int i = 0; i < 4; i++)
+    ring[i] = new_stream(0);
+  struct held *gate = hold(ring[0]);
+  for (int i = 0; i < 12; i++) {
+    mark(ring[i % 4], i);
+    CHECK(weir_stream_wait_stream(ring[(i + 1) % 4], ring[i % 4]));
+  }
+  assert_int_equal(mark_count(), 0);
+  let_go(gate);
+  CHECK(weir_stream_synchronize(ring[0]));
+  assert_marks(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11);
+  CHECK(weir_device_synchronize(0));
+}
+
+static void test_wait_stream_of_another_device(void **state) {
+  (void)state;
+  NEED_TWO_DEVICES();
+  weir_stream zero = new_stream(0), one = new_stream(1);
+  for (int round = 0; round < 2; round++) {
+    weir_stream first = round ? one : zero, second = round ? zero : one;
+    forget_marks();
+    struct held *gate = hold(first);
+    mark(first, 1);
+    CHECK(weir_stream_wait_stream(second, first));
+    mark(second, 2);
+    NOT_READY(weir_stream_query(second));
+    let_go(gate);
+    CHECK(weir_stream_synchronize(second));
+    assert_marks(1, 2);
+  }
+  assert_int_equal(current_device(), 0);
+}
+
+/* The same order with data: each stream works on what the one before left. */
+static void test_wait_stream_with_data(void **state) {
+  (void)state;
+  enum { WORDS = 1 << 16, STREAMS = 5, ROUNDS = 20 };
+  load_add(0);
+  weir_stream streams[STREAMS];
+  uint32_t *memory = device_memory(0, WORDS * 4), *host = pinned_memory(WORDS * 4);
+  for (int i = 0; i < STREAMS; i++)
+    streams[i] = new_stream(0);
+  CHECK(weir_fill32_async(memory, 0, WORDS, streams[0]));
+  uint32_t expected = 0;
+  for (uint32_t i = 0; i < ROUNDS; i++) {
+    weir_stream stream = streams[i % STREAMS];
+    /* Were the order another, the fill would be lost or come too late. */
+    if (i % 7 == 3) {
+      CHECK(weir_fill32_async(memory, i * 1000, WORDS, stream));
+      expected = i * 1000;
+    }
+    OK(launch_add(memory, memory, i, WORDS, stream));
+    expected += i;
+    CHECK(weir_stream_wait_stream(streams[(i + 1) % STREAMS], stream));
+  }
+  CHECK(weir_copy_async(host, memory, WORDS * 4, streams[ROUNDS % STREAMS]));
+  CHECK(weir_stream_synchronize(streams[ROUNDS % STREAMS]));
+  for (int i = 0; i < WORDS; i++)
+    assert_int_equal(host[i], expected);
+  free_device_memory(0, memory);
+  free_pinned_memory(host);
+}
+
+static unsigned long step(weir_stream stream, unsigned long count) {
+  unsigned long done = 99;
+  CHECK(weir_soft_step(soft, raw_of(stream), count, &done));
+  return done;
+}
+
+static unsigned long pending(weir_stream stream) {
+  unsigned long pieces = 99;
+  CHECK(weir_soft_pending(soft, raw_of(stream), &pieces));
+  return pieces;
+}
+
+/* Piece by piece: the waiting stream stops exactly where it has to. */
+static void test_wait_stream_in_steps(void **state) {
+  (void)state;
+  NEED_STEPPED();
+  weir_stream a = new_stream(0), b = new_stream(0);
+  mark(a, 1);
+  mark(a, 2);
+  mark(b, 10);
+  CHECK(weir_stream_wait_stream(b, a));
+  mark(b, 11);
+  mark(a, 3);
+  assert_int_equal(mark_count(), 0);
+
+  assert_int_equal(step(b, 100), 1); /* up to the wait */
+  assert_marks(10);
+  assert_int_equal(step(a, 1), 1);
+  assert_int_equal(step(b, 100), 0); /* half of it is not enough */
+  assert_marks(10, 1);
+  assert_true(step(a, 2) >= 1); /* the second mark, and the record behind it if that is a piece of its own */
+  assert_marks(10, 1, 2);
+  assert_true(step(b, 100) >= 1);
+  assert_marks(10, 1, 2, 11);
+  assert_int_equal(pending(b), 0);
+  CHECK(weir_stream_query(b));
+  NOT_READY(weir_stream_query(a)); /* what came later was not waited for */
+  CHECK(weir_soft_step_all(soft, NULL));
+  assert_marks(10, 1, 2, 11, 3);
+}
+
+/* Waiting on the host runs what has to be run, and no more. */
+static void test_synchronize_in_steps(void **state) {
+  (void)state;
+  NEED_STEPPED();
+  weir_stream a = new_stream(0), b = new_stream(0), c = new_stream(0);
+  mark(a, 1);
+  CHECK(weir_stream_wait_stream(b, a));
+  mark(a, 2);
+  mark(b, 3);
+  mark(c, 4);
+  CHECK(weir_stream_synchronize(b));
+  assert_true(place_of_mark(1) >= 0 && place_of_mark(1) < place_of_mark(3));
+  assert_int_equal(place_of_mark(4), -1);
+  NOT_READY(weir_stream_query(c));
+  CHECK(weir_device_synchronize(0));
+  assert_int_equal(mark_count(), 4);
+}
+
+/* ---- PyTorch's scenarios, as far as they are about order ---- */
+
+/* test_record_stream: the memory that a side stream filled is used by the main stream behind a delay, and given to the side
+ * stream again only after it. */
+static void test_record_stream_order(void **state) {
+  (void)state;
+  enum { BYTES = 16 };
+  const uint32_t values[] = {1, 2, 3, 4};
+  weir_stream side = new_stream(0), main_stream = current_stream(0);
+  uint32_t *pinned = pinned_memory(2 * BYTES), *out = pinned + 4;
+  void *memory = device_memory(0, BYTES), *result = device_memory(0, BYTES);
+  weir_event *used;
+  CHECK(weir_event_create(0, &used));
+  memcpy(pinned, values, BYTES);
+
+  CHECK(weir_copy_async(memory, pinned, BYTES, side));
+  CHECK(weir_stream_wait_stream(main_stream, side));
+  struct held *gate = hold(main_stream); /* delays the copy */
+  CHECK(weir_copy_async(result, memory, BYTES, main_stream));
+  CHECK(weir_event_record(used, main_stream));
+  NOT_READY(weir_event_query(used)); /* not to be used again yet */
+  CHECK(weir_event_wait(used, side));
+  CHECK(weir_fill_async(memory, 0, BYTES, side));
+  NOT_READY(weir_stream_query(side));
+  let_go(gate);
+  CHECK(weir_stream_synchronize(main_stream));
+  CHECK(weir_event_query(used));
+  CHECK(weir_copy_async(out, result, BYTES, main_stream));
+  CHECK(weir_stream_synchronize(main_stream));
+  assert_memory_equal(out, values, BYTES);
+  assert_filled(0, memory, 0, BYTES);
+
+  weir_event_destroy(used);
+  free_device_memory(0, memory);
+  free_device_memory(0, result);
+  free_pinned_memory(pinned);
+}
+
+/* test_streaming_backwards_sync: forth on a side stream, back on another, read on the first. */
+static void test_streaming_backwards_sync_order(void **state) {
+  (void)state;
+  enum { WORDS = 1000 };
+  load_add(0);
+  uint32_t *x = device_memory(0, WORDS * 4), host[WORDS];
+  weir_stream first = current_stream(0), side = new_stream(0), back = new_stream(0);
+  weir_stream_scope scope;
+  CHECK(weir_stream_spin(first, cycles_of(5)));
+  CHECK(weir_fill32_async(x, 5, WORDS, first));
+  CHECK(weir_stream_scope_enter(side, &scope));
+  CHECK(weir_stream_wait_stream(side, first));
+  CHECK(weir_stream_spin(side, cycles_of(5)));
+  OK(launch_add(x, x, 2, WORDS, current_stream(0)));
+  CHECK(weir_stream_scope_leave(&scope));
+  assert_stream_equal(current_stream(0), first);
+  CHECK(weir_stream_scope_enter(back, &scope));
+  CHECK(weir_stream_wait_stream(back, side));
+  OK(launch_add(x, x, 3, WORDS, current_stream(0)));
+  assert_stream_equal(current_stream(0), back);
+  CHECK(weir_stream_scope_leave(&scope));
+  CHECK(weir_stream_wait_stream(first, back));
+  CHECK(weir_copy(host, x, sizeof host, first));
+  for (int i = 0; i < WORDS; i++)
+    assert_int_equal(host[i], 10);
+  free_device_memory(0, x);
+}
+
+/* test_streaming_backwards_multiple_streams: two branches off the ambient stream, joined by an event, then rejoined. */
+static void test_streaming_backwards_multiple_streams_order(void **state) {
+  (void)state;
+  enum { WORDS = 1000 };
+  load_add(0);
+  uint32_t *x = device_memory(0, 3 * WORDS * 4), *y0 = x + WORDS, *y1 = y0 + WORDS, host[2 * WORDS];
+  weir_stream ambient = new_stream(0), stream0 = new_stream(0), stream1 = new_stream(0), first = current_stream(0);
+  weir_event *event;
+  CHECK(weir_event_create(0, &event));
+  for (uint32_t round = 1; round <= 5; round++) {
+    CHECK(weir_stream_spin(ambient, cycles_of(1)));
+    CHECK(weir_fill32_async(x, round, WORDS, ambient));
+    CHECK(weir_stream_wait_stream(stream0, ambient));
+    CHECK(weir_stream_wait_stream(stream1, ambient));
+    CHECK(weir_stream_spin(stream0, cycles_of(2)));
+    OK(launch_add(y0, x, 2, WORDS, stream0));
+    CHECK(weir_event_record(event, stream0));
+    OK(launch_add(y1, x, 3, WORDS, stream1));
+    CHECK(weir_event_wait(event, stream1));
+    OK(launch_add(y1, y0, 10, WORDS, stream1)); /* needs both */
+    CHECK(weir_stream_wait_stream(ambient, stream1));
+    CHECK(weir_stream_wait_stream(first, ambient));
+    CHECK(weir_copy(host, y0, sizeof host, first));
+    for (int i = 0; i < WORDS; i++) {
+      assert_int_equal(host[i], round + 2);
+      assert_int_equal(host[WORDS + i], round + 12);
+    }
+  }
+  weir_event_destroy(event);
+  free_device_memory(0, x);
+}
+
+/* test_streaming_backwards_sync_graph_root: what is used in one stream was filled late in another. */
+static void test_streaming_backwards_graph_root_order(void **state) {
+  (void)state;
+  enum { WORDS = 1000 };
+  load_add(0);
+  uint32_t *gradient = device_memory(0, 2 * WORDS * 4), *result = gradient + WORDS, host[WORDS];
+  weir_stream worker = new_stream(0), ambient = new_stream(0);
+  assert_false(weir_stream_equal(worker, ambient));
+  for (uint32_t trial = 0; trial < 5; trial++) {
+    CHECK(weir_device_synchronize(0));
+    CHECK(weir_stream_spin(ambient, cycles_of(10)));
+    CHECK(weir_fill32_async(gradient, trial + 1, WORDS, ambient));
+    CHECK(weir_stream_wait_stream(worker, ambient));
+    OK(launch_add(result, gradient, 100, WORDS, worker));
+    CHECK(weir_device_synchronize(0));
+    CHECK(weir_copy(host, result, sizeof host, ambient));
+    for (int i = 0; i < WORDS; i++)
+      assert_int_equal(host[i], trial + 101);
+  }
+  free_device_memory(0, gradient);
+}
+
+/* test_streaming_backwards_callback: the callback comes after all leaves. */
+static void test_streaming_backwards_callback_order(void **state) {
+  (void)state;
+  weir_stream leaves[3], last = new_stream(0);
+  for (int i = 0; i < 3; i++) {
+    leaves[i] = new_stream(0);
+    CHECK(weir_stream_wait_stream(leaves[i], current_stream(0)));
+    CHECK(weir_stream_spin(leaves[i], cycles_of(3 * (3 - i))));
+    mark(leaves[i], i);
+    CHECK(weir_stream_wait_stream(last, leaves[i]));
+  }
+  mark(last, 100);
+  CHECK(weir_stream_synchronize(last));
+  assert_int_equal(mark_count(), 4);
+  assert_int_equal(place_of_mark(100), 3);
+}
+
+/* ---- Failing driver calls ---- */
+
+static void nothing(void *data) { (void)data; }
+
+static weir_status use_streams(void) {
+  weir_stream a, b, external;
+  weir_cu_stream raw;
+  int least, greatest;
+  int64_t id, device, type;
+  weir_stream_scope scope;
+  weir_status status = weir_stream_create(0, 0, &a);
+  if (status == WEIR_OK)
+    status = weir_stream_create(1, -1, &b);
+  if (status == WEIR_OK)
+    status = weir_stream_priority_range(&least, &greatest);
+  if (status == WEIR_OK)
+    status = weir_stream_raw(b, &raw);
+  if (status == WEIR_OK)
+    status = weir_stream_external(1, raw, &external);
+  if (status == WEIR_OK)
+    status = weir_stream_priority(external, &least);
+  if (status == WEIR_OK)
+    status = weir_stream_pack(b, &id, &device, &type);
+  if (status == WEIR_OK)
+    status = weir_stream_unpack(id, device, type, &b);
+  if (status == WEIR_OK)
+    status = weir_stream_scope_enter(b, &scope);
+  if (status == WEIR_OK) {
+    status = weir_stream_spin(a, 100);
+    if (status == WEIR_OK)
+      status = weir_stream_host_function(b, nothing, NULL);
+    if (status == WEIR_OK)
+      status = weir_stream_wait_stream(b, a);
+    if (status == WEIR_OK)
+      status = weir_stream_wait_stream(a, external);
+    weir_status left = weir_stream_scope_leave(&scope);
+    if (status == WEIR_OK)
+      status = left;
+  }
+  if (status == WEIR_OK)
+    status = weir_stream_synchronize(a);
+  if (status == WEIR_OK)
+    status = weir_stream_query(a);
+  if (status == WEIR_OK)
+    status = weir_stream_set_current(a);
+  return status;
+}
+
+static void test_every_driver_call_fails_once(void **state) {
+  (void)state;
+  NEED_SOFT("the driver cannot be asked for what is left");
+  sweep_faults(use_streams);
+}
+
+static void test_a_broken_device_stays_broken(void **state) {
+  (void)state;
+  weir_stream stream = new_stream(0);
+  CHECK(weir_fault_nth(fault, WEIR_CALL_StreamSynchronize, 1, WEIR_CU_ILLEGAL_ADDRESS, 1));
+  REFUSED_SAYING(DEVICE_FAULT, "illegal memory access", weir_stream_synchronize(stream));
+  assert_int_equal(weir_last_driver_result(), WEIR_CU_ILLEGAL_ADDRESS);
+  REFUSED(DEVICE_FAULT, weir_stream_query(stream));
+  REFUSED(DEVICE_FAULT, weir_device_synchronize(0));
+  CHECK(weir_fault_clear(fault)); /* for the teardown */
+}
+
+int main(void) {
+  runtime_need_device();
+#define TEST(name) cmocka_unit_test_setup_teardown(name, runtime_setup, runtime_teardown)
+  const struct CMUnitTest tests[] = {
+      TEST(test_streams),
+      TEST(test_the_33rd_is_the_first),
+      TEST(test_each_priority_has_a_pool),
+      TEST(test_priorities_are_moved_into_the_range),
+      TEST(test_each_device_has_pools),
+      TEST(test_making_one_switches_nothing),
+      TEST(test_pack_and_unpack),
+      TEST(test_unpack_refuses),
+      TEST(test_ids_outlive_the_runtime),
+      TEST(test_equal_and_hash),
+      TEST(test_describe),
+      TEST(test_external),
+      TEST(test_external_null_is_the_default),
+      TEST(test_external_per_thread_stream),
+      TEST(test_set_current_switches_the_device),
+      TEST(test_current_is_of_the_thread),
+      TEST(test_scope_on_one_device),
+      TEST(test_scope_restores_device_and_both_streams),
+      TEST(test_scope_that_cannot_be_entered),
+      TEST(test_scope_leaves_a_device_without_context),
+      TEST(test_query_and_synchronize),
+      TEST(test_synchronize_is_of_one_stream),
+      TEST(test_a_stream_is_in_order),
+      TEST(test_host_function),
+      TEST(test_spin_takes_its_time),
+      TEST(test_wait_stream),
+      TEST(test_wait_stream_is_for_what_is_there_now),
+      TEST(test_earlier_work_does_not_wait),
+      TEST(test_wait_for_itself_and_for_an_empty_stream),
+      TEST(test_wait_stream_in_a_ring),
+      TEST(test_wait_stream_of_another_device),
+      TEST(test_wait_stream_with_data),
+      TEST(test_wait_stream_in_steps),
+      TEST(test_synchronize_in_steps),
+      TEST(test_record_stream_order),
+      TEST(test_streaming_backwards_sync_order),
+      TEST(test_streaming_backwards_multiple_streams_order),
+      TEST(test_streaming_backwards_graph_root_order),
+      TEST(test_streaming_backwards_callback_order),
+      cmocka_unit_test_setup_teardown(test_every_driver_call_fails_once, runtime_setup_none, runtime_teardown),
+      cmocka_unit_test_setup_teardown(test_a_broken_device_stays_broken, runtime_setup_fault, runtime_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

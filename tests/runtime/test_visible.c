@@ -1,0 +1,416 @@
+/*
+ * CUDA_VISIBLE_DEVICES: what the text means, and what the runtime makes of it.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/runtime.h"
+
+static const char *const uuids[] = {
+    "GPU-9942190a-aa31-4ff1-4aa9-c388d80f85f1", "GPU-9e8d35e3-a134-0fdd-0e01-23811fdbd293",
+    "GPU-e429a63e-c61c-4795-b757-5132caeb8e70", "GPU-eee1dfbc-0a0f-6ad8-5ff6-dc942a8b9d98",
+    "GPU-bbcd6503-5150-4e92-c266-97cc4390d04e", "GPU-472ea263-58d7-410d-cc82-f7fdece5bd28",
+    "GPU-e56257c4-947f-6a5b-7ec9-0f45567ccf4e", "GPU-1c20e77d-1c1a-d9ed-fe37-18b8466a78ad",
+};
+enum { COUNT = sizeof uuids / sizeof *uuids };
+
+/* `expected` is the ordinals as a text of digits. */
+static void expect(const char *text, const char *expected, int line) {
+  int ordinals[WEIR_MAX_DEVICES];
+  int visible = -1;
+  char found[WEIR_MAX_DEVICES + 1] = "";
+  CHECK(weir_visible_devices(text, uuids, COUNT, ordinals, &visible));
+  assert_in_range(visible, 0, COUNT);
+  for (int i = 0; i < visible; i++) {
+    assert_in_range(ordinals[i], 0, COUNT - 1);
+    found[i] = (char)('0' + ordinals[i]);
+  }
+  found[visible] = '\0';
+  if (strcmp(found, expected) == 0)
+    return;
+  print_error("\"%s\" leaves \"%s\", expected was \"%s\"\n", text ? text : "(unset)", found, expected);
+  _fail(__FILE__, line);
+}
+#define LEAVES(expected, text) expect(text, expected, __LINE__)
+
+static void test_unset_is_all(void **state) {
+  (void)state;
+  LEAVES("01234567", NULL);
+}
+
+static void test_numbers(void **state) {
+  (void)state;
+  LEAVES("0", "0");
+  LEAVES("1", "1");
+  LEAVES("10", "1,0");
+  LEAVES("735", "7,3,5");
+  LEAVES("01234567", "0,1,2,3,4,5,6,7");
+}
+
+static void test_spaces_and_signs(void **state) {
+  (void)state;
+  LEAVES("12", " 1,2");
+  LEAVES("12", "1 , 2 ");
+  LEAVES("12", "\t1,\t2\n");
+  LEAVES("12", "+1,+2");
+  LEAVES("0", "-0");
+  LEAVES("", "-1");
+  LEAVES("0", "0,-1,2");
+  LEAVES("", "--1");
+  LEAVES("", "+");
+  LEAVES("", "- 1");
+}
+
+/* As strtoul reads them: the number at the beginning counts. */
+static void test_what_follows_a_number(void **state) {
+  (void)state;
+  LEAVES("1", "1gpu2");
+  LEAVES("12", "1gpu2,2ampere");
+  LEAVES("1", "1 2");
+  LEAVES("0", "0x1"); /* no hexadecimal */
+  LEAVES("1", "1.5");
+}
+
+static void test_garbage_ends_the_list(void **state) {
+  (void)state;
+  LEAVES("", "");
+  LEAVES("", " ");
+  LEAVES("", ",");
+  LEAVES("", ",0");
+  LEAVES("", "none");
+  LEAVES("", "gpu0");
+  LEAVES("0", "0,");
+  LEAVES("0", "0,,1");
+  LEAVES("02", "0,2,seven,3");
+  LEAVES("0", "0;1");
+}
+
+static void test_a_number_of_no_device_ends_the_list(void **state) {
+  (void)state;
+  LEAVES("", "8");
+  LEAVES("", "32");
+  LEAVES("01", "0,1,8,2");
+  LEAVES("", "99999999999999999999999999");
+  LEAVES("", "4294967296"); /* is not 0 */
+  LEAVES("", "18446744073709551616");
+  LEAVES("3", "3,4294967297");
+  LEAVES("7", "0000000000000000000000000007");
+}
+
+static void test_a_duplicate_leaves_nothing(void **state) {
+  (void)state;
+  LEAVES("", "0,0");
+  LEAVES("", "0,1,0");
+  LEAVES("", "3,1,2,01");
+  LEAVES("", "1,+1");
+  LEAVES("", "0,1,1,nonsense");
+  LEAVES("01", "0,1,nonsense,1"); /* it ended before */
+}
+
+static void test_names(void **state) {
+  (void)state;
+  LEAVES("0", "GPU-9942190a-aa31-4ff1-4aa9-c388d80f85f1");
+  LEAVES("54", "GPU-472ea263-58d7-410d-cc82-f7fdece5bd28,GPU-bbcd6503-5150-4e92-c266-97cc4390d04e");
+  LEAVES("1", "GPU-9e8d35e3");
+  LEAVES("7", "GPU-1");
+  LEAVES("23", "GPU-e4,GPU-ee");
+}
+
+static void test_an_ambiguous_name_ends_the_list(void **state) {
+  (void)state;
+  LEAVES("", "GPU-");
+  LEAVES("", "GPU-9");
+  LEAVES("", "GPU-e,GPU-1");
+  LEAVES("7", "GPU-1,GPU-e,GPU-b");
+}
+
+static void test_an_unknown_name_ends_the_list(void **state) {
+  (void)state;
+  LEAVES("", "GPU-f00");
+  LEAVES("4", "GPU-bbcd,GPU-f00,GPU-1");
+  LEAVES("", "GPU-9942190a-aa31-4ff1-4aa9-c388d80f85f1x"); /* longer than the name */
+  LEAVES("", "gpu-9942190a");
+  LEAVES("4", "GPU-bbcd,0");
+  LEAVES("4", "GPU-bbcd,MIG-1");
+  LEAVES("4", "GPU-bbcd,");
+  LEAVES("4", "GPU-bbcd, GPU-1");
+  LEAVES("0", "0,GPU-bbcd");
+}
+
+static void test_an_empty_name_names_none(void **state) {
+  (void)state;
+  int ordinals[WEIR_MAX_DEVICES], visible = -1;
+  CHECK(weir_visible_devices("GPU-", uuids, 1, ordinals, &visible)); /* though it would be unique */
+  assert_int_equal(visible, 0);
+  CHECK(weir_visible_devices("GPU-9", uuids, 1, ordinals, &visible));
+  assert_int_equal(visible, 1);
+}
+
+static void test_a_duplicate_name_leaves_nothing(void **state) {
+  (void)state;
+  LEAVES("", "GPU-bbcd,GPU-bbcd");
+  LEAVES("", "GPU-bbcd,GPU-1,GPU-bb");
+}
+
+static void test_mig_names_are_the_drivers(void **state) {
+  (void)state;
+  int ordinals[WEIR_MAX_DEVICES] = {77}, visible = -1;
+  REFUSED(NOT_SUPPORTED,
+          weir_visible_devices("MIG-ea8a3b8a-4c3a-5dd5-a2a2-8b3d4b4a6d5e", uuids, COUNT, ordinals, &visible));
+  assert_int_equal(visible, -1);
+  assert_int_equal(ordinals[0], 77);
+}
+
+static void test_no_devices(void **state) {
+  (void)state;
+  int ordinals[WEIR_MAX_DEVICES], visible = -1;
+  CHECK(weir_visible_devices(NULL, NULL, 0, ordinals, &visible));
+  assert_int_equal(visible, 0);
+  visible = -1;
+  CHECK(weir_visible_devices("0", NULL, 0, ordinals, &visible));
+  assert_int_equal(visible, 0);
+}
+
+static void test_bad_arguments(void **state) {
+  (void)state;
+  int ordinals[WEIR_MAX_DEVICES] = {77}, visible = -1;
+  REFUSED(INVALID_ARGUMENT, weir_visible_devices("0", uuids, -1, ordinals, &visible));
+  REFUSED(INVALID_ARGUMENT, weir_visible_devices("0", NULL, 1, ordinals, &visible));
+  REFUSED(INVALID_ARGUMENT, weir_visible_devices("0", uuids, COUNT, NULL, &visible));
+  REFUSED(INVALID_ARGUMENT, weir_visible_devices("0", uuids, COUNT, ordinals, NULL));
+  assert_int_equal(visible, -1);
+  assert_int_equal(ordinals[0], 77);
+}
+
+static void test_more_than_there_is_room_for(void **state) {
+  (void)state;
+  static char texts[100][48];
+  const char *many[100];
+  int ordinals[WEIR_MAX_DEVICES + 1], visible = -1;
+  for (int i = 0; i < 100; i++) {
+    snprintf(texts[i], sizeof texts[i], "GPU-%08x-0000-0000-0000-000000000000", (unsigned)i);
+    many[i] = texts[i];
+  }
+  ordinals[WEIR_MAX_DEVICES] = 77;
+  CHECK(weir_visible_devices(NULL, many, 100, ordinals, &visible));
+  assert_int_equal(visible, WEIR_MAX_DEVICES);
+  assert_int_equal(ordinals[WEIR_MAX_DEVICES - 1], WEIR_MAX_DEVICES - 1);
+  assert_int_equal(ordinals[WEIR_MAX_DEVICES], 77);
+
+  char list[1000] = "";
+  for (int i = 99; i >= 0; i--)
+    snprintf(list + strlen(list), sizeof list - strlen(list), "%d,", i);
+  CHECK(weir_visible_devices(list, many, 100, ordinals, &visible));
+  assert_int_equal(visible, WEIR_MAX_DEVICES);
+  assert_int_equal(ordinals[0], 99);
+  assert_int_equal(ordinals[WEIR_MAX_DEVICES], 77);
+}
+
+/* ---- What the runtime makes of it: four devices of the software device ---- */
+
+static int count_with(const char *text) {
+  int count = -1;
+  if (text)
+    setenv("CUDA_VISIBLE_DEVICES", text, 1);
+  else
+    unsetenv("CUDA_VISIBLE_DEVICES");
+  CHECK(weir_device_count(&count));
+  return count;
+}
+
+static void test_count_follows_the_variable_until_the_start(void **state) {
+  (void)state;
+  NEED_SOFT("NVIDIA's driver reads the variable once in a process");
+  assert_int_equal(count_with(NULL), 4);
+  assert_int_equal(count_with("32"), 0); /* PyTorch's test_lazy_init */
+  assert_int_equal(weir_device_is_available(), 0);
+  assert_int_equal(count_with("0"), 1);
+  assert_int_equal(weir_device_is_available(), 1);
+  assert_int_equal(count_with("1,0"), 2);
+  assert_int_equal(count_with("0,0"), 0);
+  assert_int_equal(count_with(""), 0);
+  assert_int_equal(count_with("-1"), 0);
+  assert_int_equal(count_with("3,2,x"), 2);
+  assert_int_equal(count_with("MIG-1"), 0); /* it has none of these */
+  assert_int_equal(count_with("2,1,0"), 3);
+  assert_int_equal(weir_is_initialized(), 0);
+
+  CHECK(weir_init());
+  assert_int_equal(count_with("0"), 3);
+  assert_int_equal(count_with(NULL), 3);
+  CHECK(weir_device_set(2));
+  REFUSED(INVALID_DEVICE, weir_device_set(3));
+  shut_down_clean();
+  assert_int_equal(count_with(NULL), 4);
+}
+
+static void uuid_of(int device, char text[48]) { CHECK(weir_device_uuid(device, text, 48)); }
+
+static void test_devices_are_numbered_anew(void **state) {
+  (void)state;
+  NEED_SOFT("NVIDIA's driver reads the variable once in a process");
+  char whole[4][48], text[48];
+  for (int i = 0; i < 4; i++)
+    uuid_of(i, whole[i]);
+  CHECK(weir_shutdown());
+
+  setenv("CUDA_VISIBLE_DEVICES", "1,0", 1);
+  assert_int_equal(devices(), 2);
+  uuid_of(0, text);
+  assert_string_equal(text, whole[1]);
+  uuid_of(1, text);
+  assert_string_equal(text, whole[0]);
+  /* Work goes to the right one: memory of our device 0 is taken from the driver's device 1. */
+  void *memory = device_memory(0, 1 << 20);
+  weir_cu_device ordinal = -1;
+  OK(d->PointerGetAttribute(d, &ordinal, WEIR_CU_POINTER_ATTR_DEVICE_ORDINAL, (weir_cu_deviceptr)(uintptr_t)memory));
+  assert_int_equal(ordinal, 1);
+  CHECK(weir_fill_async(memory, 9, 1 << 20, new_stream(0)));
+  assert_filled(0, memory, 9, 1 << 20);
+  free_device_memory(0, memory);
+  CHECK(weir_shutdown());
+
+  char names[100];
+  snprintf(names, sizeof names, "%s,%s", whole[3], whole[2]);
+  setenv("CUDA_VISIBLE_DEVICES", names, 1);
+  assert_int_equal(devices(), 2);
+  uuid_of(0, text);
+  assert_string_equal(text, whole[3]);
+  uuid_of(1, text);
+  assert_string_equal(text, whole[2]);
+  unsetenv("CUDA_VISIBLE_DEVICES");
+}
+
+/* A copy between two devices that are numbered otherwise than the driver does. */
+static void test_copy_between_renumbered_devices(void **state) {
+  (void)state;
+  NEED_SOFT("NVIDIA's driver reads the variable once in a process");
+  setenv("CUDA_VISIBLE_DEVICES", "3,1", 1);
+  assert_int_equal(devices(), 2);
+  void *a = device_memory(0, 1000), *b = device_memory(1, 1000);
+  weir_stream stream = new_stream(0);
+  unsigned long calls, faults;
+  CHECK(weir_fill_async(a, 4, 1000, stream));
+  CHECK(weir_copy_async(b, a, 1000, stream));
+  CHECK(weir_fault_counts(fault, WEIR_CALL_MemcpyPeerAsync, &calls, &faults));
+  assert_int_equal(calls, 1); /* it was seen that the devices are two */
+  CHECK(weir_stream_synchronize(stream));
+  assert_filled(1, b, 4, 1000);
+  CHECK(weir_fill_async(a, 5, 1000, stream));
+  CHECK(weir_copy_peer_async(b, 1, a, 0, 1000, stream));
+  CHECK(weir_stream_synchronize(stream));
+  assert_filled(1, b, 5, 1000);
+  free_device_memory(0, a);
+  free_device_memory(1, b);
+  unsetenv("CUDA_VISIBLE_DEVICES");
+}
+
+static void test_no_visible_device(void **state) {
+  (void)state;
+  NEED_SOFT("NVIDIA's driver reads the variable once in a process");
+  setenv("CUDA_VISIBLE_DEVICES", "nothing", 1);
+  int device = -7;
+  REFUSED_SAYING(NO_DEVICE, "nothing", weir_init());
+  REFUSED(NO_DEVICE, weir_device_get(&device));
+  assert_int_equal(device, -7);
+  assert_int_equal(weir_is_initialized(), 0);
+  unsetenv("CUDA_VISIBLE_DEVICES");
+  CHECK(weir_device_get(&device));
+  assert_int_equal(device, 0);
+}
+
+/* ---- Our reading of the variable is the driver's own: a process for each text ---- */
+
+static void compare_counts(void *data) {
+  const char *text = data;
+  int before = -1, after = -1;
+  choose_driver_by_environment();
+  if (text)
+    setenv("CUDA_VISIBLE_DEVICES", text, 1);
+  else
+    unsetenv("CUDA_VISIBLE_DEVICES");
+  HERE(weir_device_count(&before) == WEIR_OK);
+  HERE(weir_is_initialized() == 0);
+  weir_status status = weir_init();
+  HERE(status == WEIR_OK || before == 0);
+  HERE(status == WEIR_ERROR_NO_DEVICE || before > 0);
+  HERE(weir_device_count(&after) == WEIR_OK);
+  HERE(before == after);
+  if (status == WEIR_OK)
+    HERE(weir_shutdown() == WEIR_OK);
+}
+
+static char first_uuid[48];
+static void find_uuid(void *data) {
+  int out = *(int *)data;
+  char text[48];
+  choose_driver_by_environment();
+  HERE(weir_device_uuid(0, text, sizeof text) == WEIR_OK);
+  FILE *file = fdopen(out, "w");
+  HERE(file != NULL);
+  HERE(fwrite(text, 1, 40, file) == 40);
+  HERE(fclose(file) == 0);
+  HERE(weir_shutdown() == WEIR_OK);
+}
+
+static void test_the_count_before_the_start_is_right(void **state) {
+  (void)state;
+  const char *inherited = getenv("CUDA_VISIBLE_DEVICES");
+  if (!is_soft() && inherited && *inherited)
+    WAIVE_TEST("CUDA_VISIBLE_DEVICES is set to \"%s\" here", inherited);
+  FILE *file = tmpfile();
+  assert_non_null(file);
+  int number = fileno(file);
+  in_process(find_uuid, &number);
+  rewind(file);
+  assert_int_equal(fread(first_uuid, 1, 40, file), 40);
+  fclose(file);
+
+  char cut[48], twice[100], wrong[48], with_number[48], with_comma[48];
+  snprintf(cut, sizeof cut, "%.14s", first_uuid);
+  snprintf(twice, sizeof twice, "%s,%s", first_uuid, first_uuid);
+  snprintf(wrong, sizeof wrong, "%.39sz", first_uuid);
+  snprintf(with_number, sizeof with_number, "%.40s,0", first_uuid);
+  snprintf(with_comma, sizeof with_comma, "%.40s,", first_uuid);
+  char *texts[] = {NULL,   "",      " ",     "0",    " 0",   "0 ",       "\t0",  "+0",        "-0",
+                   "00",   "-1",    "0,0",   "0,+0", "0,-1", "0,x",      "x",    "32",        "1",
+                   "0,1",  "0,32",  "0,1,0", ",0",   "0,",   "0,,0",     "0gpu", "0x0",       "0 1",
+                   "GPU-", "MIG-1", "all",   cut,    twice,  first_uuid, wrong,  with_number, with_comma};
+  bool all = true;
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+    if (!succeeds_in_process(compare_counts, texts[i])) {
+      print_error("that was with \"%s\"\n", texts[i] ? texts[i] : "(unset)");
+      all = false;
+    }
+  assert_true(all);
+}
+
+int main(void) {
+  runtime_need_device();
+#define TEST(name, setup) cmocka_unit_test_setup_teardown(name, setup, runtime_teardown)
+  const struct CMUnitTest tests[] = {
+      TEST(test_the_count_before_the_start_is_right, runtime_setup_none), /* first: no driver has been started yet */
+      cmocka_unit_test(test_unset_is_all),
+      cmocka_unit_test(test_numbers),
+      cmocka_unit_test(test_spaces_and_signs),
+      cmocka_unit_test(test_what_follows_a_number),
+      cmocka_unit_test(test_garbage_ends_the_list),
+      cmocka_unit_test(test_a_number_of_no_device_ends_the_list),
+      cmocka_unit_test(test_a_duplicate_leaves_nothing),
+      cmocka_unit_test(test_names),
+      cmocka_unit_test(test_an_ambiguous_name_ends_the_list),
+      cmocka_unit_test(test_an_unknown_name_ends_the_list),
+      cmocka_unit_test(test_an_empty_name_names_none),
+      cmocka_unit_test(test_a_duplicate_name_leaves_nothing),
+      cmocka_unit_test(test_mig_names_are_the_drivers),
+      cmocka_unit_test(test_no_devices),
+      cmocka_unit_test(test_bad_arguments),
+      cmocka_unit_test(test_more_than_there_is_room_for),
+      TEST(test_count_follows_the_variable_until_the_start, runtime_setup_four),
+      TEST(test_devices_are_numbered_anew, runtime_setup_four),
+      TEST(test_copy_between_renumbered_devices, runtime_setup_four),
+      TEST(test_no_visible_device, runtime_setup_four),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
