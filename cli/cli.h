@@ -1,0 +1,22 @@
+/*
+ * The program weir: one file per command, one table in main.c.
+ */
+#ifndef WEIR_CLI_H
+#define WEIR_CLI_H
+
+/* Exit codes. */
+enum {
+  WEIR_EXIT_OK = 0,
+  WEIR_EXIT_FAILED = 1, /* the command could not do its work; stderr says why */
+  WEIR_EXIT_USAGE = 2   /* the command line was wrong; nothing was done */
+};
+
+/* A command gets its own part of the command line: argv[0] is its name. It understands --help, and returns an exit code. */
+int weir_cmd_demo(int argc, char **argv);
+int weir_cmd_info(int argc, char **argv);
+
+/* Says on stderr what is wrong with the command line of a command ("info") or, with NULL, of weir itself, and where the
+ * help is. Returns WEIR_EXIT_USAGE. */
+int weir_cli_usage(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#endif

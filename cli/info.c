@@ -1,0 +1,193 @@
+/*
+ * weir info: the driver that Weir takes, why it does, and the devices there are.
+ */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+#include "json.h"
+#include "weir/weir.h"
+
+enum { REASON_SIZE = 512 };
+
+typedef struct report {
+  const char *choice;       /* what WEIR_DRIVER says */
+  char reason[REASON_SIZE]; /* why automatic choice took this driver; "" when the choice was not automatic */
+  weir_driver *driver;
+  int version; /* of CUDA; 0 when the driver does not tell */
+  int device_count;
+} report;
+
+static void print_help(void) {
+  fputs(
+      "Usage: weir info [--json]\n"
+      "\n"
+      "Shows the driver that Weir takes, why it does, and every device with its memory.\n"
+      "\n"
+      "Options:\n"
+      "  --json       the same as JSON\n"
+      "  -h, --help   this text\n"
+      "\n"
+      "Exit codes: 0 done, also where there is no device; 1 the driver cannot be used; 2 the command line was wrong.\n",
+      stdout);
+}
+
+/* The heart of an error's text: without the call that it came from, and without the advice at its end. */
+static void copy_cause(const char *error, char cause[REASON_SIZE]) {
+  const char *colon = strstr(error, ": ");
+  if (strncmp(error, "weir_", 5) == 0 && colon)
+    error = colon + 2;
+  snprintf(cause, REASON_SIZE, "%.*s", (int)strcspn(error, ";"), error);
+}
+
+/* Why automatic choice fell on the software device: NVIDIA's driver is tried as it was then. */
+static void explain_soft(char reason[REASON_SIZE]) {
+  weir_driver *cuda;
+  if (weir_driver_open_cuda(&cuda) != WEIR_OK) {
+    copy_cause(weir_last_error(), reason);
+    return;
+  }
+  int count = 0;
+  weir_cu_result result = cuda->Init(cuda, 0);
+  if (result == WEIR_CU_SUCCESS)
+    result = cuda->DeviceGetCount(cuda, &count);
+  if (result != WEIR_CU_SUCCESS)
+    snprintf(reason, REASON_SIZE, "NVIDIA's driver cannot be used: %s", weir_cu_result_string(result));
+  else
+    snprintf(reason, REASON_SIZE, "NVIDIA's driver has no device");
+  weir_driver_close(cuda);
+}
+
+static void explain_choice(report *report) {
+  if (strcmp(report->choice, "auto") != 0)
+    return;
+  if (strcmp(report->driver->name, "soft") == 0)
+    explain_soft(report->reason);
+  else
+    snprintf(report->reason, REASON_SIZE, "NVIDIA's driver has a device");
+}
+
+static void print_bytes(unsigned long long bytes) {
+  if (bytes >= 1ull << 30)
+    printf("%.2f GiB", (double)bytes / (double)(1ull << 30));
+  else
+    printf("%.2f MiB", (double)bytes / (double)(1ull << 20));
+}
+
+static void print_device(int device, const weir_device_properties *p, size_t free_bytes) {
+  printf("\nDevice %d: %s\n", device, p->name);
+  printf("  uuid             %s\n", p->uuid);
+  printf("  PCI              %s\n", p->pci_bus_id);
+  printf("  capability       %d.%d\n", p->major, p->minor);
+  fputs("  memory           ", stdout);
+  print_bytes(free_bytes);
+  fputs(" free of ", stdout);
+  print_bytes(p->total_memory);
+  printf("\n  multiprocessors  %d at %d MHz\n", p->multiprocessor_count, p->clock_khz / 1000);
+  printf("  virtual memory   %s\n", p->virtual_memory ? "yes" : "no");
+  printf("  memory pools     %s\n", p->memory_pools ? "yes" : "no");
+}
+
+static void print_device_json(int device, const weir_device_properties *p, size_t free_bytes) {
+  printf("%s\n    {\"index\": %d, \"name\": ", device > 0 ? "," : "", device);
+  weir_cli_json_string(p->name);
+  fputs(", \"uuid\": ", stdout);
+  weir_cli_json_string(p->uuid);
+  fputs(", \"pci_bus_id\": ", stdout);
+  weir_cli_json_string(p->pci_bus_id);
+  printf(",\n     \"capability\": [%d, %d], \"total_memory\": %llu, \"free_memory\": %zu,\n", p->major, p->minor,
+         p->total_memory, free_bytes);
+  printf("     \"multiprocessor_count\": %d, \"clock_khz\": %d, \"virtual_memory\": %s, \"memory_pools\": %s}",
+         p->multiprocessor_count, p->clock_khz, p->virtual_memory ? "true" : "false",
+         p->memory_pools ? "true" : "false");
+}
+
+static weir_status print_devices(int count, bool json) {
+  for (int i = 0; i < count; i++) {
+    weir_device_properties properties;
+    weir_device_properties_init(&properties);
+    size_t free_bytes, total_bytes;
+    weir_status status = weir_device_get_properties(i, &properties);
+    if (status == WEIR_OK)
+      status = weir_device_memory_info(i, &free_bytes, &total_bytes);
+    if (status != WEIR_OK)
+      return status;
+    (json ? print_device_json : print_device)(i, &properties, free_bytes);
+  }
+  return WEIR_OK;
+}
+
+static weir_status print_report(const report *report, bool json) {
+  if (!json) {
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    printf("Weir      %s\n", weir_version());
+    printf("Driver    %s", report->driver->name);
+    if (report->version > 0)
+      printf(", CUDA %d.%d", report->version / 1000, report->version % 1000 / 10);
+    if (report->reason[0])
+      printf("\nChosen    automatically: %s\n", report->reason);
+    else
+      printf("\nChosen    by WEIR_DRIVER=%s\n", report->choice);
+    printf("Devices   %d", report->device_count);
+    if (visible)
+      printf(", with CUDA_VISIBLE_DEVICES=\"%s\"", visible);
+    fputs("\n", stdout);
+    return print_devices(report->device_count, false);
+  }
+  fputs("{\n  \"weir\": ", stdout);
+  weir_cli_json_string(weir_version());
+  fputs(",\n  \"driver\": {\"name\": ", stdout);
+  weir_cli_json_string(report->driver->name);
+  fputs(", \"choice\": ", stdout);
+  weir_cli_json_string(report->choice);
+  fputs(", \"reason\": ", stdout);
+  weir_cli_json_string(report->reason);
+  printf(", \"cuda_version\": %d},\n  \"devices\": [", report->version);
+  weir_status status = print_devices(report->device_count, true);
+  fputs(report->device_count > 0 ? "\n  ]\n}\n" : "]\n}\n", stdout);
+  return status;
+}
+
+static int fail(weir_status status) {
+  fprintf(stderr, "weir info: %s: %s\n", weir_status_name(status), weir_last_error());
+  return WEIR_EXIT_FAILED;
+}
+
+int weir_cmd_info(int argc, char **argv) {
+  bool json = false;
+  for (int i = 1; i < argc; i++) {
+    if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+      print_help();
+      return WEIR_EXIT_OK;
+    }
+    if (strcmp(argv[i], "--json") != 0)
+      return weir_cli_usage("info", "there is no option '%s'", argv[i]);
+    json = true;
+  }
+
+  report report = {.choice = getenv("WEIR_DRIVER")};
+  if (!report.choice || !*report.choice)
+    report.choice = "auto";
+  weir_driver *opened = NULL;
+  weir_status status = weir_get_driver(&report.driver);
+  if (status == WEIR_OK)
+    status = weir_device_count(&report.device_count);
+  else if (status == WEIR_ERROR_NO_DEVICE)
+    /* Not started, since there is nothing to start on. The driver itself can still tell who it is. */
+    status = weir_driver_open(NULL, &opened);
+  if (status != WEIR_OK)
+    return fail(status);
+  if (opened)
+    report.driver = opened;
+  if (report.driver->DriverGetVersion(report.driver, &report.version) != WEIR_CU_SUCCESS)
+    report.version = 0;
+  explain_choice(&report);
+
+  status = print_report(&report, json);
+  int code = status == WEIR_OK ? WEIR_EXIT_OK : fail(status);
+  weir_driver_close(opened);
+  weir_shutdown();
+  return code;
+}

@@ -1,0 +1,10 @@
+/*
+ * Writing JSON, as much as the commands need.
+ */
+#ifndef WEIR_CLI_JSON_H
+#define WEIR_CLI_JSON_H
+
+/* Writes text to stdout as a JSON string, quotes and all. */
+void weir_cli_json_string(const char *text);
+
+#endif

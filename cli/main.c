@@ -1,0 +1,139 @@
+#include "cli.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "weir/runtime.h"
+
+static const struct command {
+  const char *name;
+  const char *summary;
+  int (*run)(int argc, char **argv);
+} commands[] = {
+    {"demo", "run a multi-stream program and say what it did and how long it took", weir_cmd_demo},
+    {"info", "show the driver and its devices", weir_cmd_info},
+};
+
+enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
+
+static void print_usage(FILE *out) {
+  fputs("Usage: weir COMMAND [OPTION...]\n"
+        "       weir help [COMMAND]\n"
+        "       weir --version\n",
+        out);
+}
+
+static void print_help(void) {
+  print_usage(stdout);
+  fputs("\nWeir is a GPU memory and device runtime. This program shows what it finds and what it does.\n\nCommands:\n",
+        stdout);
+  for (int i = 0; i < COMMAND_COUNT; i++)
+    printf("  %-8s%s\n", commands[i].name, commands[i].summary);
+  fputs("  help    this text, or that of a command\n"
+        "\n"
+        "Options:\n"
+        "  -h, --help      this text; after a command, that of the command\n"
+        "  -V, --version   the version\n"
+        "\n"
+        "Environment:\n"
+        "  WEIR_DRIVER           auto (NVIDIA's driver if it has a device, else the software device), cuda or soft\n"
+        "  WEIR_LOG              error, warn (the default), info or debug\n"
+        "  CUDA_VISIBLE_DEVICES  which devices there are, and in what order\n"
+        "  WEIR_CUDA_LIBRARY     a file to load in the place of libcuda.so.1\n"
+        "  WEIR_NVML_LIBRARY     a file to load in the place of libnvidia-ml.so.1\n"
+        "  WEIR_SOFT_DEVICES     the software device: how many there are\n"
+        "  WEIR_SOFT_MEMORY      its memory, as 80GiB\n"
+        "  WEIR_SOFT_CLOCK       threads (real time) or stepped (counted time)\n"
+        "  WEIR_SOFT_CLOCK_KHZ   the cycles of its clock in a millisecond\n"
+        "  WEIR_SOFT_CAPABILITY  its compute capability, as 9.0\n"
+        "  WEIR_SOFT_COPY_SPEED  the bytes that it copies in a second, as 50GB\n"
+        "\n"
+        "Exit codes: 0 done, 1 failed, 2 the command line was wrong.\n",
+        stdout);
+}
+
+int weir_cli_usage(const char *command, const char *format, ...) {
+  const char *space = command != NULL ? " " : "";
+  if (command == NULL)
+    command = "";
+  fprintf(stderr, "weir%s%s: ", space, command);
+  va_list args;
+  va_start(args, format);
+  vfprintf(stderr, format, args);
+  va_end(args);
+  fprintf(stderr, "\nSee 'weir%s%s --help'.\n", space, command);
+  return WEIR_EXIT_USAGE;
+}
+
+static const struct command *find_command(const char *name) {
+  for (int i = 0; i < COMMAND_COUNT; i++) {
+    if (strcmp(commands[i].name, name) == 0)
+      return &commands[i];
+  }
+  return NULL;
+}
+
+static int unknown_command(const char *name) {
+  char names[256] = "";
+  size_t length = 0;
+  for (int i = 0; i < COMMAND_COUNT && length < sizeof names; i++)
+    length += (size_t)snprintf(names + length, sizeof names - length, "%s%s", i > 0 ? ", " : "", commands[i].name);
+  return weir_cli_usage(NULL, "there is no command '%s'; there are: %s", name, names);
+}
+
+static int help(int argc, char **argv) {
+  if (argc > 2)
+    return weir_cli_usage(NULL, "help is for one command, and '%s' is one more", argv[2]);
+  if (argc < 2) {
+    print_help();
+    return WEIR_EXIT_OK;
+  }
+  const struct command *command = find_command(argv[1]);
+  if (command == NULL)
+    return unknown_command(argv[1]);
+  char option[] = "--help";
+  char *command_line[] = {argv[1], option, NULL};
+  return command->run(2, command_line);
+}
+
+static int run(int argc, char **argv) {
+  if (argc < 2) {
+    print_usage(stderr);
+    fputs("See 'weir --help'.\n", stderr);
+    return WEIR_EXIT_USAGE;
+  }
+  const char *first = argv[1];
+  const struct command *command = find_command(first);
+  if (command != NULL)
+    return command->run(argc - 1, argv + 1);
+  if (strcmp(first, "help") == 0)
+    return help(argc - 1, argv + 1);
+
+  int is_version = strcmp(first, "--version") == 0 || strcmp(first, "-V") == 0;
+  if (is_version || strcmp(first, "--help") == 0 || strcmp(first, "-h") == 0) {
+    if (argc > 2)
+      return weir_cli_usage(NULL, "nothing may follow %s, but '%s' does", first, argv[2]);
+    if (is_version)
+      printf("weir %s\n", weir_version());
+    else
+      print_help();
+    return WEIR_EXIT_OK;
+  }
+  if (first[0] == '-')
+    return weir_cli_usage(NULL, "there is no option '%s'", first);
+  return unknown_command(first);
+}
+
+int main(int argc, char **argv) {
+  int code = run(argc, argv);
+  /* Output that could not be written is a failure, however well the command went. */
+  if (fflush(stdout) != 0 || ferror(stdout)) {
+    if (code == WEIR_EXIT_OK) {
+      fprintf(stderr, "weir: cannot write the output: %s\n", strerror(errno));
+      code = WEIR_EXIT_FAILED;
+    }
+  }
+  return code;
+}

@@ -1,0 +1,90 @@
+#!/bin/sh
+# info.sh PROGRAM VERSION: what `weir info` says of drivers and devices, on the software device.
+set -u
+weir=$1 version=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0
+unset CUDA_VISIBLE_DEVICES WEIR_SOFT_CLOCK WEIR_SOFT_CAPABILITY
+export WEIR_DRIVER=soft WEIR_SOFT_DEVICES=2 WEIR_SOFT_MEMORY=80GiB
+
+# run CODE ARGUMENT...: runs the command, and checks its exit code.
+run() {
+  expected=$1
+  shift
+  said="weir info $*"
+  "$weir" info "$@" >"$work/out" 2>"$work/err"
+  code=$?
+  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
+}
+
+fail() {
+  failed=1
+  echo "$said: $1"
+  sed 's/^/  out: /' "$work/out"
+  sed 's/^/  err: /' "$work/err"
+}
+
+# has FILE PATTERN, empty FILE, count NUMBER PATTERN
+has() { grep -q -e "$2" "$work/$1" || fail "no '$2' on $1"; }
+empty() { [ ! -s "$work/$1" ] || fail "something on $1"; }
+count() {
+  got=$(grep -c -e "$2" "$work/out")
+  [ "$got" -eq "$1" ] || fail "$got lines with '$2', expected $1"
+}
+
+# Only where there is a program that knows JSON.
+is_json() {
+  if command -v python3 >/dev/null; then
+    python3 -c 'import json, sys; json.load(sys.stdin)' <"$work/out" 2>"$work/err" || fail "no JSON"
+  fi
+}
+
+run 0
+empty err
+has out "^Weir *$version$"
+has out '^Driver *soft, CUDA '
+has out '^Chosen *by WEIR_DRIVER=soft$'
+has out '^Devices *2$'
+count 2 '^Device [01]: '
+count 2 ' GPU-[0-9a-f]\{8\}-'
+count 2 ' 80.00 GiB free of 80.00 GiB$'
+
+run 0 --json
+empty err
+is_json
+count 2 '"uuid": "GPU-'
+count 2 '"total_memory": 85899345920, "free_memory": 85899345920,'
+has out '"driver": {"name": "soft", "choice": "soft", "reason": ""'
+
+# CUDA_VISIBLE_DEVICES holds for the software device too. No device is an answer, not a failure.
+export CUDA_VISIBLE_DEVICES=1
+run 0
+has out '^Devices *1, with CUDA_VISIBLE_DEVICES="1"$'
+has out 'GPU-[0-9a-f]*1-'
+export CUDA_VISIBLE_DEVICES=32
+run 0
+empty err
+has out '^Devices *0, '
+run 0 --json
+is_json
+has out '"devices": \[\]'
+unset CUDA_VISIBLE_DEVICES
+
+# Automatic choice says why it did not take NVIDIA's driver.
+export WEIR_DRIVER=auto WEIR_CUDA_LIBRARY=/nonexistent/libcuda.so.1
+run 0
+has out '^Chosen *automatically: .*/nonexistent/libcuda.so.1'
+
+export WEIR_DRIVER=cuda
+run 1
+empty out
+has err 'WEIR_ERROR_NO_DRIVER'
+has err '/nonexistent/libcuda.so.1'
+
+export WEIR_DRIVER=banana
+run 1
+empty out
+has err 'banana'
+
+exit $failed
