@@ -1,0 +1,658 @@
+/*
+ * Memory and events between processes. The program runs itself again as the other process; the two talk over a socket.
+ */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "support/soft.h"
+
+enum { MIB = 1 << 20, G = 2 * MIB, SHARED = WEIR_CU_EVENT_INTERPROCESS | WEIR_CU_EVENT_DISABLE_TIMING };
+
+static volatile unsigned char *at(weir_cu_deviceptr pointer) { return (volatile unsigned char *)(uintptr_t)pointer; }
+
+/* ---- Talking ---- */
+
+struct message {
+  weir_cu_ipc_mem_handle memory[3];
+  weir_cu_ipc_event_handle event;
+  int number;
+};
+
+static int line; /* to the other process */
+
+/* With a file, where `fd` is not -1. */
+static void say_with(const struct message *message, int fd) {
+  struct iovec part = {(void *)(uintptr_t)message, sizeof *message};
+  union {
+    char space[CMSG_SPACE(sizeof(int))];
+    struct cmsghdr align;
+  } control = {{0}};
+  struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
+  if (fd >= 0) {
+    header.msg_control = control.space;
+    header.msg_controllen = sizeof control.space;
+    struct cmsghdr *c = CMSG_FIRSTHDR(&header);
+    *c = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
+    memcpy(CMSG_DATA(c), &fd, sizeof fd);
+  }
+  assert_int_equal(sendmsg(line, &header, MSG_NOSIGNAL), sizeof *message);
+}
+
+static struct message hear_with(int *fd) {
+  struct message message;
+  struct iovec part = {&message, sizeof message};
+  union {
+    char space[CMSG_SPACE(sizeof(int))];
+    struct cmsghdr align;
+  } control = {{0}};
+  struct msghdr header = {
+      .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.space, .msg_controllen = sizeof control.space};
+  assert_int_equal(recvmsg(line, &header, MSG_CMSG_CLOEXEC), sizeof message);
+  struct cmsghdr *c = CMSG_FIRSTHDR(&header);
+  if (fd) {
+    assert_non_null(c);
+    memcpy(fd, CMSG_DATA(c), sizeof *fd);
+  }
+  return message;
+}
+
+static void say(const struct message *message) { say_with(message, -1); }
+static struct message hear(void) { return hear_with(NULL); }
+static void say_go(void) { say(&(struct message){.number = 0}); }
+static void hear_go(void) { hear(); }
+
+/* ---- The other process ---- */
+
+static pid_t other;
+
+static void start_other(const char *role, weir_soft_clock clock) {
+  int ends[2];
+  char end_text[16], clock_text[16];
+  assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
+  fcntl(ends[0], F_SETFD, FD_CLOEXEC);
+  struct timeval patience = {60, 0}; /* one of them may have failed */
+  for (int i = 0; i < 2; i++)
+    setsockopt(ends[i], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  snprintf(end_text, sizeof end_text, "%d", ends[1]);
+  snprintf(clock_text, sizeof clock_text, "%d", (int)clock);
+  fflush(NULL);
+  other = fork();
+  assert_true(other >= 0);
+  if (other == 0) {
+    execl("/proc/self/exe", "test_soft_ipc", "child", role, clock_text, end_text, (char *)NULL);
+    _exit(127);
+  }
+  close(ends[1]);
+  line = ends[0];
+}
+
+static void end_other(void) {
+  int status;
+  assert_int_equal(waitpid(other, &status, 0), other);
+  other = 0;
+  close(line);
+  assert_true(WIFEXITED(status));
+  assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static int teardown(void **state) {
+  if (other) {
+    kill(other, SIGKILL);
+    waitpid(other, NULL, 0);
+    other = 0;
+  }
+  return soft_teardown(state);
+}
+
+#define FOR_BOTH_CLOCKS(clock)                                                                                         \
+  for (weir_soft_clock clock = WEIR_SOFT_THREADS; clock <= WEIR_SOFT_STEPPED; clock = (weir_soft_clock)(clock + 1))
+
+static bool stepped;
+
+/* Work that is not done until it is let: in stepped time anything, else behind a gate. */
+static struct gate *hold(weir_cu_stream stream) { return stepped ? NULL : gate_close(stream); }
+
+static void let(struct gate *gate) {
+  if (stepped)
+    soft_step_all();
+  else
+    gate_open(gate);
+}
+
+/* ---- Memory ---- */
+
+static void child_memory(void) {
+  struct message m = hear();
+  weir_cu_deviceptr p, again, own = soft_alloc(100);
+  size_t before, after, total;
+  OK(d->MemGetInfo(d, &before, &total));
+  EXPECT(INVALID_VALUE, d->IpcOpenMemHandle(d, &p, m.memory[0], 0)); /* the flag has to be there */
+  OK(d->IpcOpenMemHandle(d, &p, m.memory[0], WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  OK(d->IpcOpenMemHandle(d, &again, m.memory[0], WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  assert_int_equal(p, again);
+  assert_int_equal(soft_census().ipc_mappings, 1);
+  OK(d->MemGetInfo(d, &after, &total));
+  assert_int_equal(after, before); /* the first process pays for it */
+  assert_int_equal(*at(p + 5 * MIB), 7);
+  size_t bytes;
+  weir_cu_deviceptr base;
+  OK(d->MemGetAddressRange(d, &base, &bytes, p + 100));
+  assert_int_equal(base, p);
+  assert_int_equal(bytes, 5 * MIB + 100);
+
+  OK(d->MemcpyAsync(d, own, p, 100, NULL));
+  OK(d->MemsetD8Async(d, p, 9, 1000, NULL));
+  EXPECT(INVALID_VALUE, d->MemsetD8Async(d, p, 9, 5 * MIB + 101, NULL)); /* its size is known here too */
+  OK(d->CtxSynchronize(d));
+  assert_int_equal(*at(own + 99), 7);
+  EXPECT(INVALID_VALUE, d->MemFree(d, p));
+  EXPECT(INVALID_VALUE, d->MemFreeAsync(d, p, NULL));
+  EXPECT(INVALID_VALUE, d->IpcGetMemHandle(d, &m.memory[0], p));
+  EXPECT(INVALID_VALUE, d->IpcCloseMemHandle(d, p + 4096));
+  OK(d->IpcCloseMemHandle(d, p));
+  say_go();
+  hear_go();
+  assert_int_equal(*at(p + 99), 11); /* still open once */
+
+  /* The last close waits for work that uses it. */
+  OK(d->MemsetD8Async(d, p, 12, 100, NULL));
+  OK(d->IpcCloseMemHandle(d, p));
+  EXPECT(INVALID_VALUE, d->IpcCloseMemHandle(d, p));
+  assert_int_equal(soft_census().ipc_mappings, 0);
+  say_go();
+  OK(d->MemFree(d, own));
+}
+
+static void test_memory_both_ways(void **state) {
+  (void)state;
+  FOR_BOTH_CLOCKS(clock) {
+    struct message m = {.number = 0};
+    start_other("memory", clock);
+    soft_open(clock, 1, 64 * MIB);
+    weir_cu_deviceptr before = soft_alloc(100), p = soft_alloc(5 * MIB + 100), pinned;
+    OK(d->MemsetD8Async(d, p, 7, 5 * MIB + 100, NULL));
+    OK(d->CtxSynchronize(d));
+    OK(d->IpcGetMemHandle(d, &m.memory[0], p));
+    EXPECT(INVALID_VALUE, d->IpcGetMemHandle(d, &m.memory[1], p + 8));
+    OK(d->MemHostAlloc(d, (void **)&pinned, 100, 0));
+    EXPECT(INVALID_VALUE, d->IpcGetMemHandle(d, &m.memory[1], pinned));
+    EXPECT(INVALID_VALUE, d->IpcGetMemHandle(d, NULL, p));
+    EXPECT(INVALID_CONTEXT,
+           d->IpcOpenMemHandle(d, &before, m.memory[0], WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)); /* our own */
+    say(&m);
+    hear_go();
+    assert_int_equal(*at(p + 999), 9);
+    assert_int_equal(*at(p + 1000), 7);
+    memset((void *)(uintptr_t)p, 11, 100);
+    say_go();
+    hear_go();
+    assert_int_equal(*at(p + 99), 12);
+    end_other();
+    OK(d->MemFree(d, p));
+    OK(d->MemFree(d, before));
+    OK(d->MemFreeHost(d, (void *)(uintptr_t)pinned));
+    soft_close();
+  }
+}
+
+static void child_stale(void) {
+  struct message m = hear();
+  weir_cu_deviceptr p;
+  weir_cu_event e;
+  const unsigned flag = WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS;
+  /* 0 and 2 were freed, 1 lies between them. */
+  EXPECT(INVALID_VALUE, d->IpcOpenMemHandle(d, &p, m.memory[0], flag));
+  EXPECT(INVALID_VALUE, d->IpcOpenMemHandle(d, &p, m.memory[2], flag));
+  OK(d->IpcOpenMemHandle(d, &p, m.memory[1], flag));
+  assert_int_equal(*at(p), 5);
+  OK(d->IpcCloseMemHandle(d, p));
+  OK(d->IpcOpenEventHandle(d, &e, m.event));
+  OK(d->EventDestroy(d, e));
+
+  /* One is not the other, and nothing is either. */
+  weir_cu_ipc_event_handle as_event;
+  weir_cu_ipc_mem_handle as_memory;
+  memcpy(&as_event, &m.memory[1], sizeof as_event);
+  memcpy(&as_memory, &m.event, sizeof as_memory);
+  EXPECT(MAP_FAILED, d->IpcOpenEventHandle(d, &e, as_event));
+  EXPECT(INVALID_VALUE, d->IpcOpenMemHandle(d, &p, as_memory, flag));
+  for (int fill = 0; fill < 256; fill += 85) {
+    memset(&as_event, fill, sizeof as_event);
+    memset(&as_memory, fill, sizeof as_memory);
+    EXPECT(MAP_FAILED, d->IpcOpenEventHandle(d, &e, as_event));
+    EXPECT(INVALID_VALUE, d->IpcOpenMemHandle(d, &p, as_memory, flag));
+  }
+  /* Any bit of a good one turned round: it may still be good, but it is not to break anything. */
+  for (unsigned bit = 0; bit < 8 * sizeof as_memory; bit++) {
+    as_memory = m.memory[1];
+    as_memory.reserved[bit / 8] ^= (char)(1 << bit % 8);
+    weir_cu_result r = d->IpcOpenMemHandle(d, &p, as_memory, flag);
+    if (r == WEIR_CU_SUCCESS)
+      OK(d->IpcCloseMemHandle(d, p));
+    else if (r != WEIR_CU_OUT_OF_MEMORY) /* of addresses, for a very large one */
+      EXPECT(INVALID_VALUE, r);
+    as_event = m.event;
+    as_event.reserved[bit / 8] ^= (char)(1 << bit % 8);
+    r = d->IpcOpenEventHandle(d, &e, as_event);
+    if (r == WEIR_CU_SUCCESS)
+      OK(d->EventDestroy(d, e));
+    else
+      EXPECT(MAP_FAILED, r);
+  }
+  say_go();
+  hear_go();
+  EXPECT(MAP_FAILED, d->IpcOpenEventHandle(d, &e, m.event)); /* destroyed by now */
+  EXPECT(INVALID_VALUE, d->IpcOpenMemHandle(d, &p, m.memory[1], flag));
+}
+
+static void test_handles_that_are_not_good(void **state) {
+  (void)state;
+  struct message m = {.number = 0};
+  start_other("stale", WEIR_SOFT_STEPPED);
+  soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
+  weir_cu_deviceptr p[3];
+  weir_cu_event e, plain = soft_event(), opened;
+  for (int i = 0; i < 3; i++)
+    p[i] = soft_alloc(100);
+  for (int i = 0; i < 3; i++)
+    OK(d->IpcGetMemHandle(d, &m.memory[i], p[i]));
+  *at(p[1]) = 5;
+  OK(d->MemFree(d, p[0]));
+  OK(d->MemFree(d, p[2]));
+  OK(d->EventCreate(d, &e, SHARED));
+  OK(d->IpcGetEventHandle(d, &m.event, e));
+  EXPECT(INVALID_VALUE, d->IpcGetEventHandle(d, NULL, e));
+  EXPECT(INVALID_HANDLE, d->IpcGetEventHandle(d, &m.event, plain));
+  EXPECT(INVALID_CONTEXT, d->IpcOpenEventHandle(d, &opened, m.event)); /* our own */
+  say(&m);
+  hear_go();
+  OK(d->MemFree(d, p[1]));
+  OK(d->EventDestroy(d, e));
+  say_go();
+  end_other();
+  soft_close();
+}
+
+/* ---- Events ---- */
+
+static void child_waits(void) {
+  struct message m = hear();
+  weir_cu_deviceptr p, own = soft_alloc(100);
+  weir_cu_event e, copied = soft_event();
+  weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
+  OK(d->IpcOpenMemHandle(d, &p, m.memory[0], WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  OK(d->IpcOpenEventHandle(d, &e, m.event));
+  EXPECT(INVALID_HANDLE, d->IpcGetEventHandle(d, &m.event, e)); /* not ours to give away */
+
+  /* In a stream. */
+  EXPECT(NOT_READY, d->EventQuery(d, e));
+  OK(d->StreamWaitEvent(d, s, e, 0));
+  OK(d->MemcpyAsync(d, own, p, 100, s));
+  OK(d->EventRecord(d, copied, s));
+  assert_int_equal(soft_pending(s), 3);
+  if (stepped) {
+    assert_int_equal(soft_step(s, 10), 0);
+    assert_int_equal(soft_step_all(), 0);
+  }
+  EXPECT(NOT_READY, d->StreamQuery(d, s));
+  assert_int_equal(*at(own), 0);
+  say_go();
+  OK(d->EventSynchronize(d, copied)); /* runs as soon as the other process lets it */
+  assert_int_equal(*at(own + 99), 5);
+  OK(d->EventQuery(d, e));
+
+  /* By the host, and what is recorded later counts. */
+  say_go();
+  hear_go();
+  EXPECT(NOT_READY, d->EventQuery(d, e));
+  say_go();
+  OK(d->EventSynchronize(d, e));
+  assert_int_equal(*at(p + 99), 6);
+  OK(d->StreamWaitEvent(d, s, e, 0)); /* done: nothing to wait for */
+  assert_int_equal(soft_pending(s), 0);
+  OK(d->EventDestroy(d, e));
+  OK(d->IpcCloseMemHandle(d, p));
+  OK(d->MemFree(d, own));
+  say_go();
+}
+
+static void test_waiting_for_the_other_process(void **state) {
+  (void)state;
+  FOR_BOTH_CLOCKS(clock) {
+    struct message m = {.number = 0};
+    stepped = clock == WEIR_SOFT_STEPPED;
+    start_other("waits", clock);
+    soft_open(clock, 1, 64 * MIB);
+    weir_cu_deviceptr p = soft_alloc(100);
+    weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
+    weir_cu_event e;
+    OK(d->EventCreate(d, &e, SHARED));
+    OK(d->IpcGetMemHandle(d, &m.memory[0], p));
+    OK(d->IpcGetEventHandle(d, &m.event, e));
+    struct gate *gate = hold(s);
+    OK(d->MemsetD8Async(d, p, 5, 100, s));
+    OK(d->EventRecord(d, e, s));
+    say(&m);
+    hear_go();
+    let(gate);
+    hear_go();
+
+    gate = hold(s);
+    OK(d->MemsetD8Async(d, p, 6, 100, s));
+    OK(d->EventRecord(d, e, s));
+    EXPECT(NOT_READY, d->EventQuery(d, e));
+    say_go();
+    hear_go();
+    let(gate);
+    hear_go();
+    end_other();
+    OK(d->EventQuery(d, e));
+    OK(d->EventDestroy(d, e));
+    OK(d->MemFree(d, p));
+    soft_close();
+  }
+}
+
+/* The process that opened the event records it; the one that made it waits. */
+static void child_records(void) {
+  struct message m = hear();
+  weir_cu_deviceptr p;
+  weir_cu_event e;
+  weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
+  OK(d->IpcOpenMemHandle(d, &p, m.memory[0], WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  OK(d->IpcOpenEventHandle(d, &e, m.event));
+  OK(d->EventQuery(d, e)); /* nobody has recorded it */
+  struct gate *gate = hold(s);
+  OK(d->MemsetD8Async(d, p, 5, 100, s));
+  OK(d->EventRecord(d, e, s));
+  EXPECT(NOT_READY, d->EventQuery(d, e));
+  say_go();
+  hear_go();
+  let(gate);
+  OK(d->EventSynchronize(d, e));
+  say_go();
+  hear_go();
+  /* The last record counts, whoever made it. */
+  EXPECT(NOT_READY, d->EventQuery(d, e));
+  OK(d->EventRecord(d, e, s));
+  OK(d->StreamSynchronize(d, s));
+  OK(d->EventQuery(d, e));
+  say_go();
+  hear_go();
+}
+
+static void test_the_other_process_records(void **state) {
+  (void)state;
+  FOR_BOTH_CLOCKS(clock) {
+    struct message m = {.number = 0};
+    stepped = clock == WEIR_SOFT_STEPPED;
+    start_other("records", clock);
+    soft_open(clock, 1, 64 * MIB);
+    weir_cu_deviceptr p = soft_alloc(100), q = soft_alloc(100);
+    weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
+    weir_cu_event e;
+    OK(d->EventCreate(d, &e, SHARED));
+    OK(d->IpcGetMemHandle(d, &m.memory[0], p));
+    OK(d->IpcGetEventHandle(d, &m.event, e));
+    say(&m);
+    hear_go();
+    EXPECT(NOT_READY, d->EventQuery(d, e));
+    OK(d->StreamWaitEvent(d, s, e, 0));
+    OK(d->MemcpyAsync(d, q, p, 100, s));
+    EXPECT(NOT_READY, d->StreamQuery(d, s));
+    say_go();
+    OK(d->EventSynchronize(d, e));
+    assert_int_equal(*at(p + 99), 5);
+    OK(d->StreamSynchronize(d, s));
+    assert_int_equal(*at(q + 99), 5);
+    hear_go();
+
+    struct gate *gate = hold(s);
+    OK(d->MemsetD8Async(d, p, 8, 100, s));
+    OK(d->EventRecord(d, e, s));
+    say_go();
+    hear_go();
+    OK(d->EventQuery(d, e)); /* its record came after ours, and is done */
+    let(gate);
+    OK(d->StreamSynchronize(d, s));
+    say_go();
+    end_other();
+    OK(d->EventDestroy(d, e));
+    OK(d->MemFree(d, p));
+    OK(d->MemFree(d, q));
+    soft_close();
+  }
+}
+
+/* ---- When the other process is gone ---- */
+
+static void child_leaves(void) {
+  struct message m = {.number = 0};
+  weir_cu_deviceptr p = soft_alloc(5 * MIB);
+  weir_cu_event e;
+  weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
+  *at(p) = 5;
+  OK(d->EventCreate(d, &e, SHARED));
+  OK(d->IpcGetMemHandle(d, &m.memory[0], p));
+  OK(d->IpcGetEventHandle(d, &m.event, e));
+  hold(s);
+  OK(d->MemsetD8Async(d, p, 6, 100, s));
+  OK(d->EventRecord(d, e, s));
+  say(&m);
+  if (hear().number)
+    _exit(0);           /* without another word, and the work undone */
+  weir_driver_close(d); /* does the work, and frees the memory */
+  exit(0);
+}
+
+static void test_the_other_process_leaves(void **state) {
+  (void)state;
+  for (int abruptly = 0; abruptly < 2; abruptly++)
+    FOR_BOTH_CLOCKS(clock) {
+      stepped = clock == WEIR_SOFT_STEPPED;
+      start_other("leaves", WEIR_SOFT_STEPPED);
+      soft_open(clock, 1, 64 * MIB);
+      struct message m = hear();
+      weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
+      weir_cu_deviceptr p, q, own = soft_alloc(100);
+      weir_cu_event e, f;
+      OK(d->IpcOpenMemHandle(d, &p, m.memory[0], WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+      OK(d->IpcOpenEventHandle(d, &e, m.event));
+      EXPECT(NOT_READY, d->EventQuery(d, e));
+      OK(d->StreamWaitEvent(d, s, e, 0));
+      OK(d->MemcpyAsync(d, own, p, 100, s));
+      m.number = abruptly;
+      say(&m);
+      /* Nothing waits for ever for one who is no more, also when its parent has not asked for its end yet. */
+      OK(d->EventSynchronize(d, e));
+      OK(d->EventQuery(d, e));
+      OK(d->StreamSynchronize(d, s));
+      end_other();
+      /* What is open can be touched still. If it was freed before, what was in it is gone. */
+      if (abruptly)
+        assert_int_equal(*at(own), 5);
+      *at(p + 5 * MIB - 1) = 7;
+      OK(d->MemcpyAsync(d, own, p, 100, s));
+      OK(d->StreamSynchronize(d, s));
+      EXPECT(INVALID_VALUE, d->IpcOpenMemHandle(d, &q, m.memory[0], WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+      EXPECT(MAP_FAILED, d->IpcOpenEventHandle(d, &f, m.event));
+      OK(d->IpcCloseMemHandle(d, p));
+      OK(d->EventDestroy(d, e));
+      OK(d->MemFree(d, own));
+      soft_close();
+    }
+}
+
+/* ---- Files ---- */
+
+static weir_cu_deviceptr map_handle(weir_cu_mem_handle handle, size_t bytes) {
+  weir_cu_deviceptr va;
+  weir_cu_mem_access access = {{WEIR_CU_LOCATION_DEVICE, 0}, WEIR_CU_ACCESS_READWRITE};
+  OK(d->MemAddressReserve(d, &va, bytes, 0, 0, 0));
+  OK(d->MemMap(d, va, bytes, 0, handle, 0));
+  OK(d->MemSetAccess(d, va, bytes, &access, 1));
+  return va;
+}
+
+static void unmap(weir_cu_deviceptr va, size_t bytes) {
+  OK(d->MemUnmap(d, va, bytes));
+  OK(d->MemAddressFree(d, va, bytes));
+}
+
+static void *as_pointer(int fd) { return (void *)(intptr_t)fd; }
+
+static void child_files(void) {
+  int fd, of_device_1;
+  hear_with(&fd);
+  hear_with(&of_device_1);
+  weir_cu_mem_handle handle, second;
+  size_t before, after, total;
+  OK(d->MemGetInfo(d, &before, &total));
+  OK(d->MemImportFromShareableHandle(d, &handle, as_pointer(fd), WEIR_CU_HANDLE_POSIX_FD));
+  EXPECT(INVALID_DEVICE, /* there is one device here */
+         d->MemImportFromShareableHandle(d, &second, as_pointer(of_device_1), WEIR_CU_HANDLE_POSIX_FD));
+  close(of_device_1);
+  weir_cu_deviceptr va = map_handle(handle, 2 * G);
+  assert_int_equal(*at(va + G), 3);
+  OK(d->MemsetD8Async(d, va + G, 4, 100, NULL));
+  OK(d->CtxSynchronize(d));
+  /* The same file again is the same memory. */
+  OK(d->MemImportFromShareableHandle(d, &second, as_pointer(fd), WEIR_CU_HANDLE_POSIX_FD));
+  close(fd);
+  weir_cu_deviceptr va2 = map_handle(second, 2 * G);
+  assert_int_equal(*at(va2 + G), 4);
+  OK(d->MemRelease(d, handle));
+  OK(d->MemRelease(d, second));
+  OK(d->MemGetInfo(d, &after, &total));
+  assert_int_equal(after, before); /* the other process pays */
+  unmap(va2, 2 * G);
+  say_go();
+  hear_go(); /* the other process has let go of it */
+  assert_int_equal(*at(va + G), 9);
+  *at(va) = 1;
+  unmap(va, 2 * G);
+  say_go();
+}
+
+static void test_files_over_a_socket(void **state) {
+  (void)state;
+  FOR_BOTH_CLOCKS(clock) {
+    start_other("files", clock);
+    soft_open(clock, 2, 64 * MIB);
+    weir_cu_mem_prop prop = {.type = WEIR_CU_ALLOCATION_PINNED,
+                             .handle_types = WEIR_CU_HANDLE_POSIX_FD,
+                             .location = {WEIR_CU_LOCATION_DEVICE, 0}};
+    weir_cu_mem_handle handle, of_device_1, second;
+    int fd, fd_1;
+    size_t left, total;
+    OK(d->MemCreate(d, &handle, 2 * G, &prop, 0));
+    OK(d->MemExportToShareableHandle(d, &fd, handle, WEIR_CU_HANDLE_POSIX_FD, 0));
+    prop.location.id = 1;
+    OK(d->MemCreate(d, &of_device_1, G, &prop, 0));
+    OK(d->MemExportToShareableHandle(d, &fd_1, of_device_1, WEIR_CU_HANDLE_POSIX_FD, 0));
+    weir_cu_deviceptr va = map_handle(handle, 2 * G);
+    *at(va + G) = 3;
+
+    /* What comes back home is the same memory, and is paid for once. */
+    OK(d->MemImportFromShareableHandle(d, &second, as_pointer(fd), WEIR_CU_HANDLE_POSIX_FD));
+    assert_int_not_equal(second, handle);
+    OK(d->MemGetInfo(d, &left, &total));
+    assert_int_equal(left, total - 2 * G);
+    assert_int_equal(soft_census().handles, 3);
+
+    say_with(&(struct message){.number = 0}, fd);
+    say_with(&(struct message){.number = 0}, fd_1);
+    close(fd);
+    close(fd_1);
+    hear_go();
+    assert_int_equal(*at(va + G), 4);
+    *at(va + G) = 9;
+    unmap(va, 2 * G);
+    OK(d->MemRelease(d, handle));
+    OK(d->MemRelease(d, second));
+    OK(d->MemRelease(d, of_device_1));
+    OK(d->MemGetInfo(d, &left, &total));
+    assert_int_equal(left, total);
+    say_go();
+    hear_go();
+    end_other();
+    soft_close();
+  }
+}
+
+static void test_files_that_are_not_good(void **state) {
+  (void)state;
+  soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
+  weir_cu_mem_prop prop = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, 0}};
+  weir_cu_mem_handle private, shareable, none = 77;
+  OK(d->MemCreate(d, &private, G, &prop, 0));
+  prop.handle_types = WEIR_CU_HANDLE_POSIX_FD;
+  OK(d->MemCreate(d, &shareable, G, &prop, 0));
+  int fd = 77, pipe_fds[2], file = memfd_create("something", MFD_CLOEXEC);
+  EXPECT(INVALID_VALUE, d->MemExportToShareableHandle(d, &fd, private, WEIR_CU_HANDLE_POSIX_FD, 0));
+  EXPECT(INVALID_VALUE, d->MemExportToShareableHandle(d, &fd, shareable, WEIR_CU_HANDLE_FABRIC, 0));
+  EXPECT(INVALID_VALUE, d->MemExportToShareableHandle(d, &fd, shareable, WEIR_CU_HANDLE_POSIX_FD, 1));
+  EXPECT(INVALID_VALUE, d->MemExportToShareableHandle(d, NULL, shareable, WEIR_CU_HANDLE_POSIX_FD, 0));
+  assert_int_equal(fd, 77);
+  assert_int_equal(pipe(pipe_fds), 0);
+  const int fds[] = {-1, 0, 9999, pipe_fds[0], file};
+  for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
+    EXPECT(INVALID_VALUE, d->MemImportFromShareableHandle(d, &none, as_pointer(fds[i]), WEIR_CU_HANDLE_POSIX_FD));
+  OK(d->MemExportToShareableHandle(d, &fd, shareable, WEIR_CU_HANDLE_POSIX_FD, 0));
+  EXPECT(INVALID_VALUE, d->MemImportFromShareableHandle(d, &none, as_pointer(fd), WEIR_CU_HANDLE_FABRIC));
+  EXPECT(INVALID_VALUE, d->MemImportFromShareableHandle(d, NULL, as_pointer(fd), WEIR_CU_HANDLE_POSIX_FD));
+  assert_int_equal(none, 77);
+  /* A file keeps the memory, not the charge. */
+  OK(d->MemRelease(d, shareable));
+  assert_int_equal(soft_census().device_bytes, G);
+  OK(d->MemImportFromShareableHandle(d, &shareable, as_pointer(fd), WEIR_CU_HANDLE_POSIX_FD));
+  OK(d->MemRelease(d, shareable));
+  OK(d->MemRelease(d, private));
+  close(fd);
+  close(file);
+  close(pipe_fds[0]);
+  close(pipe_fds[1]);
+  soft_close();
+}
+
+static int run_child(const char *role, weir_soft_clock clock) {
+  static const struct {
+    const char *role;
+    void (*body)(void);
+  } roles[] = {{"memory", child_memory},   {"stale", child_stale},   {"waits", child_waits},
+               {"records", child_records}, {"leaves", child_leaves}, {"files", child_files}};
+  for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
+    if (!strcmp(roles[i].role, role)) {
+      stepped = clock == WEIR_SOFT_STEPPED;
+      soft_open(clock, 1, 64 * MIB);
+      roles[i].body();
+      soft_close();
+      return 0;
+    }
+  return 1;
+}
+
+int main(int argc, char **argv) {
+  if (argc == 5 && !strcmp(argv[1], "child")) {
+    line = atoi(argv[4]);
+    return run_child(argv[2], (weir_soft_clock)atoi(argv[3]));
+  }
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_memory_both_ways, teardown),
+      cmocka_unit_test_teardown(test_handles_that_are_not_good, teardown),
+      cmocka_unit_test_teardown(test_waiting_for_the_other_process, teardown),
+      cmocka_unit_test_teardown(test_the_other_process_records, teardown),
+      cmocka_unit_test_teardown(test_the_other_process_leaves, teardown),
+      cmocka_unit_test_teardown(test_files_over_a_socket, teardown),
+      cmocka_unit_test_teardown(test_files_that_are_not_good, teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

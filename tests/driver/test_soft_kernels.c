@@ -1,0 +1,461 @@
+/*
+ * Kernels: C functions under the names of PTX entries, their parameters, and what happens when one fails.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "support/soft.h"
+
+enum { MIB = 1 << 20 };
+
+static const char ptx[] = ".version 6.0\n"
+                          ".target sm_50\n"
+                          ".visible .entry add(.param .u64 out, .param .u32 n)\n{ ret; }\n"
+                          ".entry\tadd_more()\n{ ret; }\n"
+                          ".visible .entry fails(.param .u32 code)\n{ ret; }\n"
+                          ".visible .entry weir_spin(.param .u64 cycles)\n{ ret; }\n"
+                          ".visible .entry nobodys()\n{ ret; }\n"
+                          ".func helper() { ret; }\n";
+
+static weir_cu_result add(const weir_soft_launch *launch) {
+  *(uint32_t *)(uintptr_t) * (uint64_t *)launch->params[0] += *(uint32_t *)launch->params[1];
+  return WEIR_CU_SUCCESS;
+}
+
+static weir_cu_result fails(const weir_soft_launch *launch) { return *(int *)launch->params[0]; }
+
+static const size_t add_bytes[] = {8, 4}, fails_bytes[] = {4};
+
+static weir_cu_module module;
+
+static void open_with_kernels(weir_soft_clock clock, int devices) {
+  weir_soft_options options;
+  weir_soft_options_init(&options);
+  options.clock = clock;
+  options.devices = devices;
+  options.clock_khz = 1000;
+  soft_open_with(&options);
+  assert_int_equal(weir_soft_register_kernel(d, "add", add, 2, add_bytes), WEIR_OK);
+  assert_int_equal(weir_soft_register_kernel(d, "fails", fails, 1, fails_bytes), WEIR_OK);
+  OK(d->ModuleLoadData(d, &module, ptx));
+}
+
+static weir_cu_function function(const char *name) {
+  weir_cu_function f;
+  OK(d->ModuleGetFunction(d, &f, module, name));
+  return f;
+}
+
+static weir_cu_result launch(const char *name, weir_cu_stream stream, void **params) {
+  return d->LaunchKernel(d, function(name), 1, 1, 1, 1, 1, 1, 0, stream, params, NULL);
+}
+
+static void launch_failure(weir_cu_stream stream, int code) {
+  void *params[] = {&code};
+  OK(launch("fails", stream, params));
+}
+
+/* ---- Names ---- */
+
+static void test_entries_are_found_by_name(void **state) {
+  (void)state;
+  open_with_kernels(WEIR_SOFT_STEPPED, 1);
+  weir_cu_function f = NULL, g;
+  OK(d->ModuleGetFunction(d, &f, module, "add"));
+  OK(d->ModuleGetFunction(d, &g, module, "add"));
+  assert_ptr_equal(f, g);
+  f = NULL;
+  EXPECT(NOT_FOUND, d->ModuleGetFunction(d, &f, module, "ad"));
+  EXPECT(NOT_FOUND, d->ModuleGetFunction(d, &f, module, "add_mor"));
+  EXPECT(NOT_FOUND, d->ModuleGetFunction(d, &f, module, "add_more2"));
+  EXPECT(NOT_FOUND, d->ModuleGetFunction(d, &f, module, "helper"));
+  EXPECT(NOT_FOUND, d->ModuleGetFunction(d, &f, module, ""));
+  EXPECT(NOT_SUPPORTED, d->ModuleGetFunction(d, &f, module, "nobodys")); /* there, but nobody said what it does */
+  EXPECT(NOT_SUPPORTED, d->ModuleGetFunction(d, &f, module, "add_more"));
+  EXPECT(INVALID_VALUE, d->ModuleGetFunction(d, NULL, module, "add"));
+  EXPECT(INVALID_VALUE, d->ModuleGetFunction(d, &f, module, NULL));
+  assert_null(f);
+  /* A kernel can be made known later than the module. */
+  assert_int_equal(weir_soft_register_kernel(d, "add_more", add, 2, add_bytes), WEIR_OK);
+  OK(d->ModuleGetFunction(d, &f, module, "add_more"));
+
+  /* The module keeps its own text. */
+  char text[] = ".version 7.0 .entry add(";
+  weir_cu_module other;
+  OK(d->ModuleLoadData(d, &other, text));
+  memset(text, 'x', sizeof text - 1);
+  OK(d->ModuleGetFunction(d, &g, other, "add"));
+  assert_ptr_not_equal(f, g);
+  EXPECT(INVALID_IMAGE, d->ModuleLoadData(d, &other, text));
+  EXPECT(INVALID_IMAGE, d->ModuleLoadData(d, &other, ""));
+  OK(d->ModuleUnload(d, other));
+  EXPECT(INVALID_HANDLE, d->LaunchKernel(d, g, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL)); /* went with it */
+  EXPECT(INVALID_HANDLE, d->ModuleUnload(d, other));
+  OK(d->ModuleUnload(d, module));
+  soft_close();
+}
+
+static void expect_refused(const char *name, weir_soft_kernel kernel, int count, const size_t *bytes,
+                           const char *part) {
+  assert_int_equal(weir_soft_register_kernel(d, name, kernel, count, bytes), WEIR_ERROR_INVALID_ARGUMENT);
+  if (!strstr(weir_last_error(), part))
+    fail_msg("\"%s\" does not say \"%s\"", weir_last_error(), part);
+}
+
+static void test_what_cannot_be_registered(void **state) {
+  (void)state;
+  size_t bytes[65];
+  for (int i = 0; i < 65; i++)
+    bytes[i] = 8;
+  open_with_kernels(WEIR_SOFT_STEPPED, 1);
+  expect_refused(NULL, add, 0, NULL, "a name");
+  expect_refused("", add, 0, NULL, "a name");
+  expect_refused("k", NULL, 0, NULL, "a function");
+  expect_refused("k", add, -1, bytes, "0 to 64");
+  expect_refused("k", add, 65, bytes, "0 to 64");
+  expect_refused("k", add, 2, NULL, "parameters");
+  expect_refused("add", add, 2, bytes, "there is a kernel of the name add");
+  expect_refused("weir_spin", add, 1, bytes, "there is a kernel of the name weir_spin");
+  expect_refused("weir_spin", NULL, 1, bytes, "there is a kernel of the name weir_spin");
+  bytes[0] = SIZE_MAX;
+  expect_refused("k", add, 1, bytes, "bytes in all");
+  bytes[0] = 32764;
+  expect_refused("k", add, 2, bytes, "bytes in all");
+  assert_int_equal(weir_soft_register_kernel(d, "k", add, 1, bytes), WEIR_OK);
+  assert_int_equal(weir_soft_register_kernel(NULL, "k", add, 1, bytes), WEIR_ERROR_INVALID_ARGUMENT);
+  soft_close();
+}
+
+/* ---- Launches ---- */
+
+static weir_soft_launch seen;
+static unsigned char seen_values[64];
+static bool is_aligned;
+
+static weir_cu_result look(const weir_soft_launch *l) {
+  seen = *l;
+  is_aligned = true;
+  for (int i = 0; i < 64; i++) {
+    seen_values[i] = *(unsigned char *)l->params[i];
+    is_aligned = is_aligned && (uintptr_t)l->params[i] % 16 == 0;
+  }
+  return WEIR_CU_SUCCESS;
+}
+
+static void test_what_a_kernel_is_given(void **state) {
+  (void)state;
+  soft_open(WEIR_SOFT_STEPPED, 2, 64 * MIB);
+  size_t bytes[64];
+  unsigned char values[64][64];
+  void *params[64];
+  for (int i = 0; i < 64; i++) {
+    bytes[i] = (size_t)i + 1;
+    memset(values[i], 100 + i, sizeof values[i]);
+    params[i] = values[i];
+  }
+  assert_int_equal(weir_soft_register_kernel(d, "look", look, 64, bytes), WEIR_OK);
+  memset(bytes, 0, sizeof bytes); /* it was copied */
+  soft_use(1);
+  weir_cu_stream s = soft_stream(0);
+  OK(d->ModuleLoadData(d, &module, ".version 6.0 .entry look()"));
+  OK(d->LaunchKernel(d, function("look"), 1, 2, 3, 4, 5, 6, 7, s, params, NULL));
+  memset(values, 0, sizeof values); /* these too, when it was launched */
+  memset(params, 0, sizeof params);
+  assert_int_equal(soft_step(s, 1), 1);
+  assert_int_equal(seen.device, 1);
+  for (unsigned i = 0; i < 3; i++) {
+    assert_int_equal(seen.grid[i], i + 1);
+    assert_int_equal(seen.block[i], i + 4);
+  }
+  assert_int_equal(seen.shared_bytes, 7);
+  assert_true(is_aligned);
+  for (int i = 0; i < 64; i++)
+    assert_int_equal(seen_values[i], 100 + i);
+  soft_close();
+}
+
+static void test_a_captured_launch_keeps_its_parameters(void **state) {
+  (void)state;
+  open_with_kernels(WEIR_SOFT_STEPPED, 1);
+  weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
+  uint64_t out = soft_alloc(4);
+  uint32_t n = 5;
+  void *params[] = {&out, &n};
+  weir_cu_graph graph;
+  weir_cu_graph_exec exec;
+  OK(d->StreamBeginCapture(d, s, WEIR_CU_CAPTURE_RELAXED));
+  OK(launch("add", s, params));
+  n = 7;
+  OK(launch("add", s, params));
+  OK(d->StreamEndCapture(d, s, &graph));
+  OK(d->GraphInstantiate(d, &exec, graph, 0));
+  OK(d->GraphDestroy(d, graph));
+  n = 1000;
+  OK(d->GraphLaunch(d, exec, s));
+  OK(d->GraphLaunch(d, exec, s));
+  OK(d->GraphExecDestroy(d, exec));
+  assert_int_equal(soft_step(s, 10), 4);
+  assert_int_equal(*(uint32_t *)(uintptr_t)out, 24);
+  OK(d->MemFree(d, out));
+  soft_close();
+}
+
+static void test_launches_that_are_refused(void **state) {
+  (void)state;
+  open_with_kernels(WEIR_SOFT_STEPPED, 2);
+  weir_cu_stream s = soft_stream(0);
+  uint64_t out = 0;
+  uint32_t n = 0;
+  void *params[] = {&out, &n}, *extra[] = {NULL};
+  weir_cu_function f = function("add");
+  EXPECT(INVALID_VALUE, d->LaunchKernel(d, f, 0, 1, 1, 1, 1, 1, 0, s, params, NULL));
+  EXPECT(INVALID_VALUE, d->LaunchKernel(d, f, 1, 0, 1, 1, 1, 1, 0, s, params, NULL));
+  EXPECT(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 0, 1, 1, 1, 0, s, params, NULL));
+  EXPECT(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, 0, 1, 1, 0, s, params, NULL));
+  EXPECT(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, 1025, 1, 1, 0, s, params, NULL));
+  EXPECT(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, 32, 32, 2, 0, s, params, NULL));
+  EXPECT(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 65, 0, s, params, NULL));
+  EXPECT(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, UINT32_MAX, UINT32_MAX, 1, 0, s, params, NULL));
+  EXPECT(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, s, NULL, NULL));
+  EXPECT(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, s, params, extra));
+  EXPECT(INVALID_HANDLE, d->LaunchKernel(d, NULL, 1, 1, 1, 1, 1, 1, 0, s, params, NULL));
+  EXPECT(INVALID_HANDLE, d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, (weir_cu_stream)f, params, NULL));
+  soft_use(1);
+  EXPECT(INVALID_HANDLE, d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL)); /* another device's */
+  assert_int_equal(soft_pending(s), 0);
+  soft_close();
+}
+
+/* ---- Failures ---- */
+
+/* Everything that needs the context, and the objects that belong to it. */
+static void check_broken(weir_cu_stream stream, weir_cu_event event, weir_cu_graph graph, weir_cu_graph_exec exec,
+                         weir_cu_deviceptr p, void *host, weir_cu_result code) {
+  size_t a, b;
+  int number;
+  unsigned flags;
+  float milliseconds;
+  weir_cu_context context;
+  weir_cu_stream new_stream;
+  weir_cu_event new_event;
+  weir_cu_graph_exec new_exec;
+  weir_cu_deviceptr q;
+  weir_cu_function f;
+  weir_cu_module m;
+  weir_cu_ipc_mem_handle memory_handle;
+  weir_cu_ipc_event_handle event_handle;
+  void *other_host;
+  EXPECT_CODE(code, d->CtxSynchronize(d));
+  EXPECT_CODE(code, d->CtxGetStreamPriorityRange(d, &number, &number));
+  EXPECT_CODE(code, d->CtxEnablePeerAccess(d, contexts[1], 0));
+  EXPECT_CODE(code, d->CtxDisablePeerAccess(d, contexts[1]));
+  EXPECT_CODE(code, d->MemGetInfo(d, &a, &b));
+  EXPECT_CODE(code, d->MemAlloc(d, &q, 100));
+  EXPECT_CODE(code, d->MemFree(d, p));
+  EXPECT_CODE(code, d->MemGetAddressRange(d, &q, &a, p));
+  EXPECT_CODE(code, d->MemHostAlloc(d, &other_host, 100, 0));
+  EXPECT_CODE(code, d->MemFreeHost(d, host));
+  EXPECT_CODE(code, d->MemHostRegister(d, &a, sizeof a, 0));
+  EXPECT_CODE(code, d->MemHostUnregister(d, &a));
+  EXPECT_CODE(code, d->MemHostGetDevicePointer(d, &q, host, 0));
+  EXPECT_CODE(code, d->IpcGetMemHandle(d, &memory_handle, p));
+  EXPECT_CODE(code, d->IpcGetEventHandle(d, &event_handle, event));
+  EXPECT_CODE(code, d->MemAllocAsync(d, &q, 100, stream));
+  EXPECT_CODE(code, d->MemFreeAsync(d, p, stream));
+  EXPECT_CODE(code, d->Memcpy(d, p, p, 1));
+  EXPECT_CODE(code, d->MemcpyAsync(d, p, p, 1, stream));
+  EXPECT_CODE(code, d->MemsetD8Async(d, p, 1, 1, stream));
+  EXPECT_CODE(code, d->MemsetD32Async(d, p, 1, 1, NULL));
+  EXPECT_CODE(code, d->StreamCreateWithPriority(d, &new_stream, 0, 0));
+  EXPECT_CODE(code, d->StreamQuery(d, stream));
+  EXPECT_CODE(code, d->StreamQuery(d, NULL));
+  EXPECT_CODE(code, d->StreamSynchronize(d, stream));
+  EXPECT_CODE(code, d->StreamSynchronize(d, WEIR_CU_STREAM_PER_THREAD));
+  EXPECT_CODE(code, d->StreamWaitEvent(d, stream, event, 0));
+  EXPECT_CODE(code, d->LaunchHostFunc(d, stream, NULL, NULL));
+  EXPECT_CODE(code, d->StreamGetPriority(d, stream, &number));
+  EXPECT_CODE(code, d->StreamGetFlags(d, stream, &flags));
+  EXPECT_CODE(code, d->StreamGetCtx(d, stream, &context));
+  EXPECT_CODE(code, d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
+  EXPECT_CODE(code, d->StreamIsCapturing(d, stream, &number));
+  EXPECT_CODE(code, d->EventCreate(d, &new_event, 0));
+  EXPECT_CODE(code, d->EventRecord(d, event, stream));
+  EXPECT_CODE(code, d->EventQuery(d, event));
+  EXPECT_CODE(code, d->EventSynchronize(d, event));
+  EXPECT_CODE(code, d->EventElapsedTime(d, &milliseconds, event, event));
+  EXPECT_CODE(code, d->GraphInstantiate(d, &new_exec, graph, 0));
+  EXPECT_CODE(code, d->GraphLaunch(d, exec, stream));
+  EXPECT_CODE(code, d->GraphUpload(d, exec, stream));
+  EXPECT_CODE(code, d->ModuleLoadData(d, &m, ptx));
+  EXPECT_CODE(code, d->ModuleGetFunction(d, &f, module, "add"));
+  EXPECT_CODE(code, d->ProfilerStart(d));
+  EXPECT_CODE(code, d->ProfilerStop(d));
+}
+
+static void check_still_allowed(weir_cu_graph graph, weir_cu_deviceptr p) {
+  size_t a;
+  int number, mode = WEIR_CU_CAPTURE_RELAXED;
+  unsigned flags;
+  weir_cu_device device;
+  weir_cu_context context;
+  weir_cu_deviceptr va;
+  weir_cu_mempool pool;
+  uint64_t value;
+  const char *text;
+  OK(d->DeviceGetCount(d, &number));
+  OK(d->DeviceTotalMem(d, &a, 0));
+  OK(d->GetErrorName(d, WEIR_CU_ILLEGAL_ADDRESS, &text));
+  OK(d->CtxGetCurrent(d, &context));
+  OK(d->CtxGetDevice(d, &device));
+  OK(d->CtxSetCurrent(d, context));
+  OK(d->DevicePrimaryCtxRetain(d, &context, 0));
+  OK(d->DevicePrimaryCtxRelease(d, 0));
+  OK(d->DevicePrimaryCtxGetState(d, 0, &flags, &number));
+  OK(d->PointerGetAttribute(d, &number, WEIR_CU_POINTER_ATTR_DEVICE_ORDINAL, p));
+  OK(d->MemAddressReserve(d, &va, 2 * MIB, 0, 0, 0));
+  OK(d->MemAddressFree(d, va, 2 * MIB));
+  OK(d->DeviceGetDefaultMemPool(d, &pool, 0));
+  OK(d->MemPoolGetAttribute(d, pool, WEIR_CU_MEMPOOL_ATTR_USED_CURRENT, &value));
+  OK(d->GraphGetNodes(d, graph, NULL, &a));
+  OK(d->ThreadExchangeStreamCaptureMode(d, &mode));
+  OK(d->ThreadExchangeStreamCaptureMode(d, &mode));
+}
+
+/* A kernel that fails breaks the context for good: every call says so, until it is released and retained anew. */
+static void test_a_failure_sticks(void **state) {
+  (void)state;
+  for (int clock = WEIR_SOFT_THREADS; clock <= WEIR_SOFT_STEPPED; clock++) {
+    open_with_kernels((weir_soft_clock)clock, 2);
+    weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), other = soft_stream(0);
+    weir_cu_event e;
+    weir_cu_deviceptr p = soft_alloc(100), q;
+    void *host;
+    weir_cu_graph graph;
+    weir_cu_graph_exec exec;
+    OK(d->EventCreate(d, &e, WEIR_CU_EVENT_INTERPROCESS | WEIR_CU_EVENT_DISABLE_TIMING));
+    OK(d->EventRecord(d, e, s));
+    OK(d->MemHostAlloc(d, &host, 100, 0));
+    OK(d->StreamBeginCapture(d, s, WEIR_CU_CAPTURE_RELAXED));
+    OK(d->MemsetD8Async(d, p, 1, 100, s));
+    OK(d->StreamEndCapture(d, s, &graph));
+    OK(d->GraphInstantiate(d, &exec, graph, 0));
+    OK(d->CtxSynchronize(d));
+
+    launch_failure(s, WEIR_CU_ASSERT);
+    EXPECT(ASSERT, d->StreamSynchronize(d, s));
+    check_broken(s, e, graph, exec, p, host, WEIR_CU_ASSERT);
+    check_still_allowed(graph, p);
+    check_broken(s, e, graph, exec, p, host, WEIR_CU_ASSERT);
+    /* The other device is whole. */
+    soft_use(1);
+    OK(d->MemAlloc(d, &q, 100));
+    OK(d->MemsetD8Async(d, q, 1, 100, NULL));
+    OK(d->CtxSynchronize(d));
+    OK(d->MemFree(d, q));
+    soft_use(0);
+    /* What is destroyed is gone, whatever the answer. */
+    EXPECT(ASSERT, d->StreamDestroy(d, s));
+    EXPECT(INVALID_HANDLE, d->StreamDestroy(d, s));
+    EXPECT(ASSERT, d->EventDestroy(d, e));
+    EXPECT(INVALID_HANDLE, d->EventDestroy(d, e));
+    EXPECT(ASSERT, d->ModuleUnload(d, module));
+    EXPECT(INVALID_HANDLE, d->ModuleUnload(d, module));
+    OK(d->GraphExecDestroy(d, exec));
+    OK(d->GraphDestroy(d, graph));
+
+    OK(d->DevicePrimaryCtxRelease(d, 0));
+    assert_int_equal(soft_census().contexts, 1);
+    EXPECT(CONTEXT_IS_DESTROYED, d->MemAlloc(d, &p, 100));
+    EXPECT(INVALID_HANDLE, d->StreamQuery(d, other));
+    OK(d->DevicePrimaryCtxRetain(d, &contexts[0], 0));
+    soft_use(0);
+    p = soft_alloc(100);
+    OK(d->MemsetD8Async(d, p, 1, 100, NULL));
+    OK(d->CtxSynchronize(d));
+    OK(d->MemFree(d, p));
+    soft_close();
+  }
+}
+
+/* What was enqueued behind the failure does not run, but everything comes to its end. */
+static void test_what_is_behind_a_failure(void **state) {
+  (void)state;
+  open_with_kernels(WEIR_SOFT_STEPPED, 2);
+  weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), waits = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
+  weir_cu_event e = soft_event();
+  weir_cu_deviceptr p = soft_alloc(3);
+  OK(d->MemsetD8Async(d, p, 1, 3, s));
+  launch_failure(s, WEIR_CU_ILLEGAL_ADDRESS);
+  OK(d->MemsetD8Async(d, p, 2, 3, s));
+  OK(d->EventRecord(d, e, s));
+  OK(d->StreamWaitEvent(d, waits, e, 0));
+  OK(d->MemsetD8Async(d, p, 3, 3, waits));
+  soft_use(1);
+  weir_cu_stream foreign = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
+  OK(d->StreamWaitEvent(d, foreign, e, 0));
+  OK(d->MemsetD8Async(d, p + 2, 4, 1, foreign));
+  soft_use(0);
+
+  assert_int_equal(soft_step(s, 1), 1);
+  assert_int_equal(soft_step(s, 1), 1);
+  uint64_t broke = soft_now();
+  assert_int_equal(soft_pending(s), 2); /* stepping goes on in a broken context */
+  EXPECT(ILLEGAL_ADDRESS, d->StreamQuery(d, s));
+  assert_int_equal(soft_step(s, 10), 2);
+  assert_int_equal(soft_step(waits, 10), 2);
+  assert_int_equal(soft_now(), broke);  /* what is not done takes no time */
+  assert_int_equal(soft_step_all(), 2); /* another device that waited for it goes on */
+  unsigned char *bytes = (unsigned char *)(uintptr_t)p;
+  assert_int_equal(bytes[0], 1);
+  assert_int_equal(bytes[2], 4);
+  soft_close();
+}
+
+/* Two failures: the first one stays. */
+static void test_the_first_failure_counts(void **state) {
+  (void)state;
+  open_with_kernels(WEIR_SOFT_STEPPED, 1);
+  launch_failure(NULL, WEIR_CU_ASSERT);
+  launch_failure(NULL, WEIR_CU_ILLEGAL_ADDRESS);
+  EXPECT(ASSERT, d->CtxSynchronize(d));
+  EXPECT(ASSERT, d->CtxSynchronize(d));
+  soft_close();
+}
+
+/* In real time: nobody waits for what goes on spinning. */
+static void test_a_failure_ends_all_waits(void **state) {
+  (void)state;
+  open_with_kernels(WEIR_SOFT_THREADS, 1);
+  weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), spins = soft_stream(WEIR_CU_STREAM_NON_BLOCKING),
+                 waits = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
+  weir_cu_event e = soft_event();
+  uint64_t cycles = 1000000000; /* a thousand seconds */
+  void *params[] = {&cycles};
+  OK(launch("weir_spin", spins, params));
+  OK(launch("weir_spin", spins, params));
+  OK(d->EventRecord(d, e, spins));
+  OK(d->StreamWaitEvent(d, waits, e, 0));
+  OK(launch("weir_spin", waits, params));
+  double before = soft_milliseconds();
+  launch_failure(s, WEIR_CU_ILLEGAL_ADDRESS);
+  EXPECT(ILLEGAL_ADDRESS, d->StreamSynchronize(d, waits));
+  EXPECT(ILLEGAL_ADDRESS, d->EventSynchronize(d, e));
+  EXPECT(ILLEGAL_ADDRESS, d->CtxSynchronize(d));
+  soft_close();
+  assert_true(soft_milliseconds() - before < 60000);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_entries_are_found_by_name, soft_teardown),
+      cmocka_unit_test_teardown(test_what_cannot_be_registered, soft_teardown),
+      cmocka_unit_test_teardown(test_what_a_kernel_is_given, soft_teardown),
+      cmocka_unit_test_teardown(test_a_captured_launch_keeps_its_parameters, soft_teardown),
+      cmocka_unit_test_teardown(test_launches_that_are_refused, soft_teardown),
+      cmocka_unit_test_teardown(test_a_failure_sticks, soft_teardown),
+      cmocka_unit_test_teardown(test_what_is_behind_a_failure, soft_teardown),
+      cmocka_unit_test_teardown(test_the_first_failure_counts, soft_teardown),
+      cmocka_unit_test_teardown(test_a_failure_ends_all_waits, soft_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

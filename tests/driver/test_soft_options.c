@@ -1,0 +1,250 @@
+/*
+ * Options: what they are, where they come from, and what is refused in words.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/soft.h"
+
+static const char *const variables[] = {"WEIR_SOFT_CLOCK",      "WEIR_SOFT_DEVICES",   "WEIR_SOFT_MEMORY",
+                                        "WEIR_SOFT_CAPABILITY", "WEIR_SOFT_CLOCK_KHZ", "WEIR_SOFT_COPY_SPEED"};
+
+static int clear_environment(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof variables / sizeof *variables; i++)
+    unsetenv(variables[i]);
+  return 0;
+}
+
+static int teardown(void **state) {
+  clear_environment(state);
+  return soft_teardown(state);
+}
+
+static void check_options(const weir_soft_options *a, const weir_soft_options *b) {
+  assert_int_equal(a->size, b->size);
+  assert_int_equal(a->clock, b->clock);
+  assert_int_equal(a->devices, b->devices);
+  assert_int_equal(a->bytes, b->bytes);
+  assert_int_equal(a->capability_major, b->capability_major);
+  assert_int_equal(a->capability_minor, b->capability_minor);
+  assert_int_equal(a->clock_khz, b->clock_khz);
+  assert_int_equal(a->copy_bytes_per_second, b->copy_bytes_per_second);
+}
+
+static const weir_soft_options defaults = {.size = sizeof(weir_soft_options),
+                                           .clock = WEIR_SOFT_THREADS,
+                                           .devices = 1,
+                                           .bytes = 16ull << 30,
+                                           .capability_major = 9,
+                                           .capability_minor = 0,
+                                           .clock_khz = 1000000,
+                                           .copy_bytes_per_second = 0};
+
+static void test_defaults(void **state) {
+  (void)state;
+  weir_soft_options options;
+  memset(&options, 0x5a, sizeof options);
+  weir_soft_options_init(&options);
+  check_options(&options, &defaults);
+  assert_int_equal(weir_soft_options_from_env(&options), WEIR_OK); /* nothing is set */
+  check_options(&options, &defaults);
+  for (size_t i = 0; i < sizeof variables / sizeof *variables; i++)
+    setenv(variables[i], "", 1);
+  assert_int_equal(weir_soft_options_from_env(&options), WEIR_OK); /* nor is this */
+  check_options(&options, &defaults);
+}
+
+static void test_from_the_environment(void **state) {
+  (void)state;
+  weir_soft_options options, expected = {.size = sizeof expected,
+                                         .clock = WEIR_SOFT_STEPPED,
+                                         .devices = 3,
+                                         .bytes = 80ull << 30,
+                                         .capability_major = 7,
+                                         .capability_minor = 5,
+                                         .clock_khz = 1410000,
+                                         .copy_bytes_per_second = 50000000000};
+  setenv("WEIR_SOFT_CLOCK", "stepped", 1);
+  setenv("WEIR_SOFT_DEVICES", "3", 1);
+  setenv("WEIR_SOFT_MEMORY", "80GiB", 1);
+  setenv("WEIR_SOFT_CAPABILITY", "7.5", 1);
+  setenv("WEIR_SOFT_CLOCK_KHZ", "1410000", 1);
+  setenv("WEIR_SOFT_COPY_SPEED", "50GB", 1);
+  weir_soft_options_init(&options);
+  assert_int_equal(weir_soft_options_from_env(&options), WEIR_OK);
+  check_options(&options, &expected);
+
+  /* The device is what the options say. */
+  weir_driver *driver;
+  assert_int_equal(weir_driver_open("soft", &driver), WEIR_OK);
+  OK(driver->Init(driver, 0));
+  int value;
+  size_t bytes;
+  unsigned long done;
+  OK(driver->DeviceGetCount(driver, &value));
+  assert_int_equal(value, 3);
+  OK(driver->DeviceTotalMem(driver, &bytes, 2));
+  assert_int_equal(bytes, 80ull << 30);
+  OK(driver->DeviceGetAttribute(driver, &value, WEIR_CU_ATTR_COMPUTE_CAPABILITY_MAJOR, 0));
+  assert_int_equal(value, 7);
+  OK(driver->DeviceGetAttribute(driver, &value, WEIR_CU_ATTR_COMPUTE_CAPABILITY_MINOR, 0));
+  assert_int_equal(value, 5);
+  OK(driver->DeviceGetAttribute(driver, &value, WEIR_CU_ATTR_CLOCK_RATE, 0));
+  assert_int_equal(value, 1410000);
+  assert_int_equal(weir_soft_step_all(driver, &done), WEIR_OK);
+  weir_driver_close(driver);
+
+  /* Others keep what they were. */
+  clear_environment(NULL);
+  setenv("WEIR_SOFT_CLOCK", "threads", 1);
+  assert_int_equal(weir_soft_options_from_env(&options), WEIR_OK);
+  expected.clock = WEIR_SOFT_THREADS;
+  check_options(&options, &expected);
+}
+
+static void test_sizes(void **state) {
+  (void)state;
+  static const struct {
+    const char *text;
+    unsigned long long bytes;
+  } cases[] = {{"2097152", 2097152},   {"2MiB", 2 << 20},       {"2M", 2 << 20},        {"500MB", 500000000},
+               {"80GiB", 80ull << 30}, {"80 GiB", 80ull << 30}, {"1.5GiB", 3ull << 29}, {"16TiB", 1ull << 44},
+               {"16T", 1ull << 44},    {"1TB", 1000000000000}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    weir_soft_options options;
+    weir_soft_options_init(&options);
+    setenv("WEIR_SOFT_MEMORY", cases[i].text, 1);
+    assert_int_equal(weir_soft_options_from_env(&options), WEIR_OK);
+    assert_int_equal(options.bytes, cases[i].bytes);
+  }
+}
+
+static void test_bad_values(void **state) {
+  (void)state;
+  static const struct {
+    const char *variable, *value;
+  } cases[] = {
+      {"WEIR_SOFT_CLOCK", "wall"},
+      {"WEIR_SOFT_CLOCK", "Threads"},
+      {"WEIR_SOFT_CLOCK", "stepped "},
+      {"WEIR_SOFT_DEVICES", "0"},
+      {"WEIR_SOFT_DEVICES", "65"},
+      {"WEIR_SOFT_DEVICES", "-1"},
+      {"WEIR_SOFT_DEVICES", "two"},
+      {"WEIR_SOFT_DEVICES", "2x"},
+      {"WEIR_SOFT_DEVICES", "99999999999999999999"},
+      {"WEIR_SOFT_MEMORY", "much"},
+      {"WEIR_SOFT_MEMORY", "80GiBs"},
+      {"WEIR_SOFT_MEMORY", "-1GiB"},
+      {"WEIR_SOFT_MEMORY", "GiB"},
+      {"WEIR_SOFT_MEMORY", "0"},
+      {"WEIR_SOFT_MEMORY", "1MiB"},
+      {"WEIR_SOFT_MEMORY", "17TiB"},
+      {"WEIR_SOFT_MEMORY", "99999999TiB"},
+      {"WEIR_SOFT_CAPABILITY", "9"},
+      {"WEIR_SOFT_CAPABILITY", "9."},
+      {"WEIR_SOFT_CAPABILITY", "9.0x"},
+      {"WEIR_SOFT_CAPABILITY", "-9.0"},
+      {"WEIR_SOFT_CAPABILITY", "0.0"},
+      {"WEIR_SOFT_CAPABILITY", "9.0.1"},
+      {"WEIR_SOFT_CAPABILITY", "a.b"},
+      {"WEIR_SOFT_CAPABILITY", "9999.0"},
+      {"WEIR_SOFT_CAPABILITY", "9.9999"},
+      {"WEIR_SOFT_CLOCK_KHZ", "0"},
+      {"WEIR_SOFT_CLOCK_KHZ", "fast"},
+      {"WEIR_SOFT_CLOCK_KHZ", "1e6"},
+      {"WEIR_SOFT_CLOCK_KHZ", "100000001"},
+      {"WEIR_SOFT_COPY_SPEED", "fast"},
+      {"WEIR_SOFT_COPY_SPEED", "-5"},
+      {"WEIR_SOFT_COPY_SPEED", "5GB/s"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    weir_soft_options options;
+    weir_driver *driver = NULL;
+    char part[128];
+    clear_environment(NULL);
+    setenv(cases[i].variable, cases[i].value, 1);
+    weir_soft_options_init(&options);
+    weir_status status = weir_soft_options_from_env(&options);
+    if (status != WEIR_ERROR_INVALID_ARGUMENT)
+      fail_msg("%s=%s is %s", cases[i].variable, cases[i].value, weir_status_name(status));
+    snprintf(part, sizeof part, "%s=%s: ", cases[i].variable, cases[i].value);
+    if (!strstr(weir_last_error(), part) || !strstr(weir_last_error(), "expected"))
+      fail_msg("\"%s\" does not say \"%s\", nor what is expected", weir_last_error(), part);
+    check_options(&options, &defaults); /* written only on success */
+    assert_int_equal(weir_driver_open("soft", &driver), WEIR_ERROR_INVALID_ARGUMENT);
+    assert_null(driver);
+    if (!strstr(weir_last_error(), cases[i].variable))
+      fail_msg("\"%s\" does not name %s", weir_last_error(), cases[i].variable);
+  }
+  assert_int_equal(weir_soft_options_from_env(NULL), WEIR_ERROR_INVALID_ARGUMENT);
+}
+
+static void expect_refused(const weir_soft_options *options, const char *part) {
+  weir_driver *driver = NULL;
+  assert_int_equal(weir_driver_open_soft(options, &driver), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_null(driver);
+  if (!strstr(weir_last_error(), "weir_driver_open_soft") || !strstr(weir_last_error(), part))
+    fail_msg("\"%s\" does not say \"%s\"", weir_last_error(), part);
+}
+
+static void test_bad_options(void **state) {
+  (void)state;
+  weir_soft_options o = defaults;
+  o.clock = (weir_soft_clock)7;
+  expect_refused(&o, "clock 7");
+  o = defaults;
+  o.devices = 0;
+  expect_refused(&o, "0 devices");
+  o.devices = WEIR_SOFT_MAX_DEVICES + 1;
+  expect_refused(&o, "65 devices");
+  o = defaults;
+  o.bytes = 0;
+  expect_refused(&o, "0 bytes");
+  o.bytes = (1ull << 44) + 1;
+  expect_refused(&o, "16 TiB");
+  o = defaults;
+  o.capability_major = 0;
+  expect_refused(&o, "capability 0.0");
+  o = defaults;
+  o.capability_minor = -1;
+  expect_refused(&o, "capability 9.-1");
+  o = defaults;
+  o.clock_khz = 0;
+  expect_refused(&o, "0 kHz");
+  assert_int_equal(weir_driver_open_soft(&defaults, NULL), WEIR_ERROR_INVALID_ARGUMENT);
+}
+
+/* A program that was compiled when there were fewer options. */
+static void test_an_older_program(void **state) {
+  (void)state;
+  weir_soft_options o = defaults;
+  o.devices = 2;
+  o.bytes = 1;
+  o.clock_khz = -1;
+  o.size = offsetof(weir_soft_options, bytes); /* what follows is not its own */
+  weir_driver *driver;
+  assert_int_equal(weir_driver_open_soft(&o, &driver), WEIR_OK);
+  OK(driver->Init(driver, 0));
+  int count;
+  size_t bytes;
+  OK(driver->DeviceGetCount(driver, &count));
+  assert_int_equal(count, 2);
+  OK(driver->DeviceTotalMem(driver, &bytes, 0));
+  assert_int_equal(bytes, 16ull << 30);
+  weir_driver_close(driver);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(test_defaults, clear_environment, teardown),
+      cmocka_unit_test_setup_teardown(test_from_the_environment, clear_environment, teardown),
+      cmocka_unit_test_setup_teardown(test_sizes, clear_environment, teardown),
+      cmocka_unit_test_setup_teardown(test_bad_values, clear_environment, teardown),
+      cmocka_unit_test_setup_teardown(test_bad_options, clear_environment, teardown),
+      cmocka_unit_test_setup_teardown(test_an_older_program, clear_environment, teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

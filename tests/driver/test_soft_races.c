@@ -1,0 +1,211 @@
+/*
+ * Calls that wait let go of the device meanwhile. What another thread does then is noticed when they come back: each case
+ * stops the device at a gate, with several calls waiting, and opens it.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "support/soft.h"
+
+enum { MIB = 1 << 20, G = 2 * MIB };
+
+struct waiter {
+  pthread_t id;
+  weir_cu_result (*call)(void *data);
+  void *data;
+};
+
+static void *run_waiter(void *data) {
+  struct waiter *w = data;
+  weir_cu_result r = d->CtxSetCurrent(d, ctx);
+  return (void *)(intptr_t)(r ? r : w->call(w->data));
+}
+
+/* Long enough for a thread to get to where it waits; when it is not, the case is only less of a case. */
+static void start(struct waiter *w, weir_cu_result (*call)(void *data), void *data) {
+  w->call = call;
+  w->data = data;
+  assert_int_equal(pthread_create(&w->id, NULL, run_waiter, w), 0);
+  nanosleep(&(struct timespec){0, 20000000}, NULL);
+}
+
+static weir_cu_result result(struct waiter *w) {
+  void *r;
+  assert_int_equal(pthread_join(w->id, &r), 0);
+  return (weir_cu_result)(intptr_t)r;
+}
+
+static weir_cu_result free_memory(void *p) { return d->MemFree(d, *(weir_cu_deviceptr *)p); }
+static weir_cu_result free_host(void *p) { return d->MemFreeHost(d, p); }
+static weir_cu_result unregister(void *p) { return d->MemHostUnregister(d, p); }
+static weir_cu_result unload(void *module) { return d->ModuleUnload(d, module); }
+static weir_cu_result release(void *data) {
+  (void)data;
+  return d->DevicePrimaryCtxRelease(d, 0);
+}
+
+/* Of three that free the same, one does. */
+static void expect_one(weir_cu_result (*call)(void *data), void *data, weir_cu_stream busy, weir_cu_result refusal) {
+  struct waiter w[3];
+  int done = 0;
+  struct gate *gate = gate_close(busy);
+  for (int i = 0; i < 3; i++)
+    start(&w[i], call, data);
+  gate_open(gate);
+  for (int i = 0; i < 3; i++) {
+    weir_cu_result r = result(&w[i]);
+    if (r)
+      EXPECT_CODE(refusal, r);
+    done += r == WEIR_CU_SUCCESS;
+  }
+  assert_int_equal(done, 1);
+}
+
+static void test_freed_by_several(void **state) {
+  (void)state;
+  soft_open(WEIR_SOFT_THREADS, 1, 64 * MIB);
+  weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
+  weir_cu_deviceptr p = soft_alloc(100);
+  expect_one(free_memory, &p, s, WEIR_CU_INVALID_VALUE);
+
+  /* From a pool that keeps it: the range stays, free. */
+  weir_cu_mempool pool;
+  uint64_t all = UINT64_MAX, used;
+  OK(d->DeviceGetDefaultMemPool(d, &pool, 0));
+  OK(d->MemPoolSetAttribute(d, pool, WEIR_CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all));
+  OK(d->MemAllocAsync(d, &p, 100, s));
+  expect_one(free_memory, &p, s, WEIR_CU_INVALID_VALUE);
+  OK(d->MemPoolGetAttribute(d, pool, WEIR_CU_MEMPOOL_ATTR_USED_CURRENT, &used));
+  assert_int_equal(used, 0);
+
+  void *host;
+  static char own[100];
+  OK(d->MemHostAlloc(d, &host, 100, 0));
+  expect_one(free_host, host, s, WEIR_CU_INVALID_VALUE);
+  OK(d->MemHostRegister(d, own, 100, 0));
+  expect_one(unregister, own, s, WEIR_CU_HOST_MEMORY_NOT_REGISTERED);
+  weir_cu_module module;
+  OK(d->ModuleLoadData(d, &module, spin_ptx));
+  expect_one(unload, module, s, WEIR_CU_INVALID_HANDLE);
+  soft_close();
+}
+
+/* Freed by one that waits, and meanwhile freed in a stream and handed out again: that is no longer its own. */
+static void test_freed_and_handed_out_again(void **state) {
+  (void)state;
+  soft_open(WEIR_SOFT_THREADS, 1, 64 * MIB);
+  weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
+  weir_cu_deviceptr p, q;
+  struct waiter w;
+  OK(d->MemAllocAsync(d, &p, 100, s));
+  struct gate *gate = gate_close(s);
+  start(&w, free_memory, &p);
+  OK(d->MemFreeAsync(d, p, s));
+  OK(d->MemAllocAsync(d, &q, 100, s));
+  assert_int_equal(p, q);
+  gate_open(gate);
+  weir_cu_result r = result(&w);
+  if (r) { /* else it came too late, and freed the new one */
+    EXPECT_CODE(WEIR_CU_INVALID_VALUE, r);
+    OK(d->MemsetD8Async(d, q, 1, 100, s));
+    OK(d->MemFreeAsync(d, q, s));
+  }
+  OK(d->StreamSynchronize(d, s));
+  soft_close();
+}
+
+static weir_cu_mempool pool;
+static weir_cu_stream other_stream;
+
+static weir_cu_result alloc_from_pool(void *p) { return d->MemAllocFromPoolAsync(d, p, 8 * MIB, pool, other_stream); }
+
+/* An allocation that waits for memory, from a pool that goes. */
+static void test_a_pool_that_goes(void **state) {
+  (void)state;
+  weir_cu_mempool_props props = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, 0}};
+  soft_open(WEIR_SOFT_THREADS, 1, 8 * MIB);
+  weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
+  other_stream = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
+  weir_cu_deviceptr p, q;
+  struct waiter w;
+  OK(d->MemPoolCreate(d, &pool, &props));
+  OK(d->MemAllocFromPoolAsync(d, &p, 8 * MIB, pool, s));
+  struct gate *gate = gate_close(s);
+  OK(d->MemFreeAsync(d, p, s));
+  start(&w, alloc_from_pool, &q);
+  OK(d->MemPoolDestroy(d, pool));
+  gate_open(gate);
+  weir_cu_result r = result(&w);
+  assert_true(r == WEIR_CU_OUT_OF_MEMORY || r == WEIR_CU_INVALID_VALUE); /* the latter where it came too late */
+  OK(d->StreamSynchronize(d, s));
+  assert_int_equal(soft_census().device_bytes, 0);
+
+  /* The same without the end of the pool: it gets what became free. */
+  OK(d->MemPoolCreate(d, &pool, &props));
+  OK(d->MemAllocFromPoolAsync(d, &p, 8 * MIB, pool, s));
+  gate = gate_close(s);
+  OK(d->MemFreeAsync(d, p, s));
+  start(&w, alloc_from_pool, &q);
+  gate_open(gate);
+  OK(result(&w));
+  OK(d->MemFree(d, q));
+  soft_close();
+}
+
+static weir_cu_result copy_back(void *host) {
+  return d->MemcpyAsync(d, (uintptr_t)host, ((weir_cu_deviceptr *)host)[1], 8, other_stream);
+}
+
+/* A stream that is destroyed, and a context that is let go of, while a copy to pageable memory waits. */
+static void test_a_copy_whose_stream_goes(void **state) {
+  (void)state;
+  soft_open(WEIR_SOFT_THREADS, 1, 64 * MIB);
+  weir_cu_deviceptr host[2] = {0, soft_alloc(8)};
+  other_stream = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
+  OK(d->MemsetD8Async(d, host[1], 5, 8, other_stream));
+  struct waiter copy, end;
+  struct gate *gate = gate_close(other_stream);
+  start(&copy, copy_back, host);
+  OK(d->StreamDestroy(d, other_stream));
+  start(&end, release, NULL); /* waits for the work too */
+  gate_open(gate);
+  weir_cu_result r = result(&copy);
+  if (r) /* it came too late, and found no stream, or no context */
+    assert_true(r == WEIR_CU_INVALID_HANDLE || r == WEIR_CU_CONTEXT_IS_DESTROYED);
+  else
+    assert_int_equal(host[0], 0x0505050505050505);
+  OK(result(&end));
+  soft_check_nothing();
+  OK(d->DevicePrimaryCtxRetain(d, &contexts[0], 0));
+  soft_close();
+}
+
+/* Retained while the last release waits: the context stays. */
+static void test_retained_while_it_goes(void **state) {
+  (void)state;
+  soft_open(WEIR_SOFT_THREADS, 1, 64 * MIB);
+  weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
+  weir_cu_context context;
+  struct waiter w;
+  struct gate *gate = gate_close(s);
+  start(&w, release, NULL);
+  OK(d->DevicePrimaryCtxRetain(d, &context, 0));
+  assert_ptr_equal(context, contexts[0]);
+  gate_open(gate);
+  OK(result(&w));
+  OK(d->StreamSynchronize(d, s)); /* all is as it was */
+  OK(d->StreamDestroy(d, s));
+  soft_close();
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_freed_by_several, soft_teardown),
+      cmocka_unit_test_teardown(test_freed_and_handed_out_again, soft_teardown),
+      cmocka_unit_test_teardown(test_a_pool_that_goes, soft_teardown),
+      cmocka_unit_test_teardown(test_a_copy_whose_stream_goes, soft_teardown),
+      cmocka_unit_test_teardown(test_retained_while_it_goes, soft_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

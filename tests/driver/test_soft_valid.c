@@ -1,0 +1,249 @@
+/*
+ * The walker that checks the whole software device: content with what the device does, and it says what is wrong when
+ * something was bent. Each bent device is a child process.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "driver/soft/soft.h"
+#include "support/soft.h"
+
+enum { MIB = 1 << 20, G = 2 * MIB };
+
+/* A device with some of everything. */
+static struct {
+  weir_cu_stream stream, waiting, capturing, joined;
+  weir_cu_event event, captured;
+  weir_cu_graph graph;
+  weir_cu_graph_exec exec;
+  weir_cu_deviceptr plain, chunk, freed, of_graph, va;
+  weir_cu_mem_handle handle;
+  struct gate *gate; /* where the stream stands */
+} w;
+
+static void populate(weir_soft_clock clock) {
+  soft_open(clock, 2, 64 * MIB);
+  weir_cu_mem_prop prop = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, 0}};
+  weir_cu_mem_access access = {{WEIR_CU_LOCATION_DEVICE, 0}, WEIR_CU_ACCESS_READWRITE};
+  w.stream = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
+  w.waiting = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
+  w.capturing = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
+  w.joined = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
+  w.event = soft_event();
+  w.captured = soft_event();
+  OK(d->CtxEnablePeerAccess(d, contexts[1], 0));
+
+  OK(d->StreamBeginCapture(d, w.capturing, WEIR_CU_CAPTURE_RELAXED));
+  OK(d->MemAllocAsync(d, &w.of_graph, 100, w.capturing));
+  OK(d->MemsetD8Async(d, w.of_graph, 1, 100, w.capturing));
+  OK(d->MemFreeAsync(d, w.of_graph, w.capturing));
+  OK(d->StreamEndCapture(d, w.capturing, &w.graph));
+  OK(d->GraphInstantiate(d, &w.exec, w.graph, 0));
+
+  w.plain = soft_alloc(100);
+  OK(d->MemAllocAsync(d, &w.chunk, 100, w.stream));
+  OK(d->MemAllocAsync(d, &w.freed, 5 * MIB, w.stream));
+  w.gate = gate_close(w.stream);
+  OK(d->GraphLaunch(d, w.exec, w.stream));
+  OK(d->MemFreeAsync(d, w.freed, w.stream));
+  OK(d->EventRecord(d, w.event, w.stream));
+  OK(d->StreamWaitEvent(d, w.waiting, w.event, 0));
+  OK(d->MemsetD8Async(d, w.plain, 1, 100, w.waiting));
+
+  OK(d->MemAddressReserve(d, &w.va, 4 * G, 0, 0, 0));
+  OK(d->MemCreate(d, &w.handle, G, &prop, 0));
+  OK(d->MemMap(d, w.va, G, 0, w.handle, 0));
+  OK(d->MemMap(d, w.va + 2 * G, G, 0, w.handle, 0));
+  OK(d->MemSetAccess(d, w.va, G, &access, 1));
+
+  OK(d->StreamBeginCapture(d, w.capturing, WEIR_CU_CAPTURE_RELAXED));
+  OK(d->MemsetD8Async(d, w.plain, 1, 100, w.capturing));
+  OK(d->MemsetD8Async(d, w.plain, 1, 100, w.capturing));
+  OK(d->EventRecord(d, w.captured, w.capturing));
+  OK(d->StreamWaitEvent(d, w.joined, w.captured, 0));
+  OK(d->EventDestroy(d, soft_event())); /* a free slot */
+}
+
+static struct soft *soft(void) { return (struct soft *)d; }
+static void *object(enum soft_kind kind, const void *handle) {
+  void *found = weir__soft_handle_get(soft(), kind, (uintptr_t)handle);
+  assert_non_null(found);
+  return found;
+}
+static struct soft_stream *stream(weir_cu_stream handle) { return object(SOFT_STREAM, handle); }
+static struct soft_range *range(weir_cu_deviceptr pointer) {
+  return weir__rangemap_find(&soft()->space, pointer, NULL, NULL);
+}
+static struct soft_mapping *mapping(void) { return weir__rangemap_find(&range(w.va)->mappings, w.va, NULL, NULL); }
+
+static void whole(void) {}
+static void used_too_much(void) { soft()->devices[0].used++; }
+static void used_elsewhere(void) { soft()->devices[1].used = 4096; }
+static void wrong_range_count(void) { soft()->range_counts[SOFT_RANGE_PLAIN]++; }
+static void wrong_mapping_count(void) { soft()->mapping_count--; }
+static void range_elsewhere(void) { range(w.plain)->base++; }
+static void range_too_long(void) { range(w.plain)->bytes = 5000; }
+static void memory_outside(void) { range(w.plain)->extent.offset = 1ull << 40; }
+static void memory_kept_too_long(void) { mapping()->memory->refs++; }
+static void mapping_write_only(void) { mapping()->readable = 0; }
+static void mapping_for_nobody(void) { mapping()->readable |= 1ull << 2; }
+static void live_too_many(void) { soft()->live[SOFT_EVENT]++; }
+static void slot_of_no_kind(void) { soft()->slots[0].kind = 99; }
+static void lost_free_slot(void) { soft()->free_slot = 0; }
+static void circle_of_free_slots(void) { soft()->slots[soft()->free_slot - 1].object = (void *)soft()->free_slot; }
+static void handle_unknown(void) { ((struct soft_event *)object(SOFT_EVENT, w.event))->handle += 16; }
+static void pending_too_many(void) { stream(w.stream)->pending++; }
+static void last_is_not_last(void) { stream(w.waiting)->last = stream(w.waiting)->first; }
+static void work_out_of_order(void) { stream(w.waiting)->last->seq = 1; }
+static void stream_unlinked(void) { stream(w.waiting)->link = &soft()->ready; }
+static void stream_dropped(void) { stream(w.waiting)->dropped = true; }
+static void end_of_another(void) { stream(w.waiting)->first->signal->owner = stream(w.waiting); }
+static void wait_for_nobody(void) { stream(w.waiting)->first->signal = NULL; }
+static void ready_count(void) { soft()->ready_count++; }
+static void ready_without_list(void) { stream(w.waiting)->queued = true; }
+static void two_legacy_streams(void) { stream(w.waiting)->is_legacy = true; }
+static void ahead_of_time(void) { stream(w.waiting)->time_ns = soft()->now_ns + 1; }
+static void pool_reserved(void) { soft()->devices[0].default_pool->reserved -= G; }
+static void pool_used(void) { soft()->devices[0].default_pool->used++; }
+static void pool_high(void) { soft()->devices[0].default_pool->used_high = 1; }
+static void pool_gone(void) { soft()->devices[0].pool = (struct soft_pool *)&w; }
+static void chunk_of_nobody(void) { range(w.chunk)->chunk->refs++; }
+static void chunk_freed_and_used(void) { range(w.freed)->chunk->in_use = true; }
+static void chunk_of_no_graph(void) { soft()->devices[0].graph_used = 0; }
+static void graph_out_of_order(void) {
+  struct soft_graph *graph = object(SOFT_GRAPH, w.graph);
+  struct soft_node *node = graph->nodes[0];
+  graph->nodes[0] = graph->nodes[1];
+  graph->nodes[1] = node;
+}
+static void node_of_another(void) { ((struct soft_graph *)object(SOFT_GRAPH, w.graph))->nodes[0]->graph = NULL; }
+static void capture_without_stream(void) { stream(w.capturing)->capture = NULL; }
+static void capture_status(void) { soft()->captures->status = 0; }
+static void capture_of_no_thread(void) { soft()->captures->thread = (struct soft_thread *)&w; }
+static void capture_over(void) { stream(w.stream)->capture = (struct soft_capture *)&w; }
+static void tips_of_another(void) {
+  stream(w.joined)->tips[0] = ((struct soft_graph *)object(SOFT_GRAPH, w.graph))->nodes[0];
+}
+static void event_tips_of_another(void) {
+  ((struct soft_event *)object(SOFT_EVENT, w.captured))->tips[0] =
+      ((struct soft_graph *)object(SOFT_GRAPH, w.graph))->nodes[0];
+}
+static void event_shared(void) { ((struct soft_event *)object(SOFT_EVENT, w.event))->flags = 4; }
+static void retained_by_nobody(void) { soft()->devices[1].retains = 0; }
+static void peer_of_itself(void) { soft()->devices[0].peers |= 1; }
+
+static const struct bend {
+  void (*bend)(void);
+  const char *says; /* NULL: nothing */
+} bends[] = {
+    {whole, NULL},
+    {used_too_much, "memory: bytes used"},
+    {used_elsewhere, "memory: bytes used"},
+    {wrong_range_count, "ranges: 1 of kind 0 counted, 2 kept"},
+    {wrong_mapping_count, "mappings: 2 counted, 1 kept"},
+    {range_elsewhere, "ranges:"},
+    {range_too_long, "ranges:"},
+    {memory_outside, "ranges:"},
+    {memory_kept_too_long, "memory: handles and mappings of one piece: 3 counted, 4 kept"},
+    {mapping_write_only, "mappings:"},
+    {mapping_for_nobody, "mappings:"},
+    {live_too_many, "handles: 2 of kind 3 counted, 3 kept"},
+    {slot_of_no_kind, "handles: slot 0 has the kind 99"},
+    {lost_free_slot, "handles: free slots"},
+    {circle_of_free_slots, "handles: the free list goes in a circle"},
+    {handle_unknown, "does not know its handle"},
+    {pending_too_many, "streams: pieces of work: 6 counted, 7 kept"},
+    {last_is_not_last, "streams: the last piece is not the last"},
+    {work_out_of_order, "streams: work out of order"},
+    {stream_unlinked, "streams: one is in the wrong list"},
+    {stream_dropped, "streams:"},
+    {end_of_another, "work: the end of a piece is not its own"},
+    {wait_for_nobody, "work: a wait for what nobody does"},
+    {ready_count, "ready: streams"},
+    {ready_without_list, "streams: one is ready in stepped time"},
+    {two_legacy_streams, "streams: which one is the legacy one"},
+    {ahead_of_time, "streams: one is ahead of the clock"},
+    {pool_reserved, "pools: bytes reserved"},
+    {pool_used, "pools: bytes used"},
+    {pool_high, "pools: a high mark is too low"},
+    {pool_gone, "devices: a current pool that is gone"},
+    {chunk_of_nobody, "chunks: pieces of work that name one"},
+    {chunk_freed_and_used, "pools: a chunk that is in use and freed"},
+    {chunk_of_no_graph, "memory: bytes of graphs"},
+    {graph_out_of_order, "graphs: a node depends on a later one"},
+    {node_of_another, "graphs: a node of another graph"},
+    {capture_without_stream, "captures:"},
+    {capture_status, "captures: status 0"},
+    {capture_of_no_thread, "captures: one of a thread that is gone"},
+    {capture_over, "captures: a stream is in one that is over"},
+    {tips_of_another, "captures: a stream depends on a node of another graph"},
+    {event_tips_of_another, "events: one depends on a node of another graph"},
+    {event_shared, "events: which ones are shared"},
+    {retained_by_nobody, "devices: a context that nobody holds"},
+    {peer_of_itself, "devices: a peer that is not there"},
+};
+
+static int message[2]; /* a pipe: what the child says */
+
+static void bend_and_check(void *data) {
+  const struct bend *bend = data;
+  dup2(message[1], STDERR_FILENO);
+  populate(WEIR_SOFT_STEPPED);
+  bend->bend();
+  weir__soft_is_valid(soft());
+  /* Not closed: it may be bent, and goes with the process. */
+}
+
+static void test_what_is_bent_is_named(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof bends / sizeof *bends; i++) {
+    char text[4096] = "";
+    assert_int_equal(pipe(message), 0);
+    int status = soft_in_child(bend_and_check, (void *)(uintptr_t)&bends[i]);
+    close(message[1]);
+    ssize_t length = read(message[0], text, sizeof text - 1);
+    assert_true(length >= 0);
+    text[length] = 0;
+    close(message[0]);
+    if (!bends[i].says) {
+      assert_string_equal(text, "");
+      assert_int_equal(status, 0);
+      continue;
+    }
+    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGABRT)
+      fail_msg("bend %zu (\"%s\") ended with %x and said \"%s\"", i, bends[i].says, (unsigned)status, text);
+    if (!strstr(text, "weir: the software device is broken: ") || !strstr(text, bends[i].says))
+      fail_msg("bend %zu said \"%s\", not \"%s\"", i, text, bends[i].says);
+  }
+}
+
+/* In real time, at a moment when one stream works, one waits, and one is over. */
+static void test_a_busy_device_is_whole(void **state) {
+  (void)state;
+  populate(WEIR_SOFT_THREADS);
+  for (int i = 0; i < 100; i++) {
+    pthread_mutex_lock(&soft()->lock);
+    weir__soft_is_valid(soft());
+    pthread_mutex_unlock(&soft()->lock);
+  }
+  weir_cu_graph graph;
+  OK(d->EventRecord(d, w.captured, w.joined));
+  OK(d->StreamWaitEvent(d, w.capturing, w.captured, 0));
+  OK(d->StreamEndCapture(d, w.capturing, &graph));
+  OK(d->MemUnmap(d, w.va, 4 * G));
+  OK(d->MemRelease(d, w.handle));
+  OK(d->MemAddressFree(d, w.va, 4 * G));
+  gate_open(w.gate);
+  soft_close();
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_what_is_bent_is_named, soft_teardown),
+      cmocka_unit_test_teardown(test_a_busy_device_is_whole, soft_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
