@@ -1,0 +1,108 @@
+/*
+ * What the rules tests share. They check CUDA's rules through the table: the same assertions hold for the software device, in
+ * both clocks, and for NVIDIA's driver, so that the first is known to be a faithful double of the second. The answers are
+ * those of driver 580 (CUDA 13.0) on an H200. Where the software device is stricter on purpose, the test says so, and waives
+ * that part on NVIDIA's driver.
+ */
+#ifndef WEIR_TEST_RULES_H
+#define WEIR_TEST_RULES_H
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/device.h"
+
+enum { KIB = 1024, MIB = 1024 * 1024 };
+
+/* A stream that takes no notice of the legacy one. */
+static inline weir_cu_stream stream_new(void) {
+  weir_cu_stream stream;
+  OK(d->StreamCreateWithPriority(d, &stream, WEIR_CU_STREAM_NON_BLOCKING, 0));
+  return stream;
+}
+
+static inline weir_cu_stream stream_new_blocking(void) {
+  weir_cu_stream stream;
+  OK(d->StreamCreateWithPriority(d, &stream, WEIR_CU_STREAM_DEFAULT, 0));
+  return stream;
+}
+
+static inline weir_cu_event event_new(unsigned flags) {
+  weir_cu_event event;
+  OK(d->EventCreate(d, &event, flags));
+  return event;
+}
+
+static inline weir_cu_deviceptr mem_new(size_t bytes) {
+  weir_cu_deviceptr pointer;
+  OK(d->MemAlloc(d, &pointer, bytes));
+  return pointer;
+}
+
+/* Page-locked, and zero. */
+static inline void *host_new(size_t bytes) {
+  void *pointer;
+  OK(d->MemHostAlloc(d, &pointer, bytes, 0));
+  memset(pointer, 0, bytes);
+  return pointer;
+}
+
+static inline weir_cu_deviceptr address_of(const void *host) { return (weir_cu_deviceptr)(uintptr_t)host; }
+
+/* An address at which nothing can be. */
+static const weir_cu_deviceptr nowhere = 0x1234000;
+
+/* The first byte that is not `value`; `bytes` when all are. */
+static inline size_t first_other(const unsigned char *at, size_t bytes, unsigned char value) {
+  if (!bytes || (at[0] == value && !memcmp(at, at + 1, bytes - 1)))
+    return bytes;
+  size_t i = 0;
+  while (at[i] == value)
+    i++;
+  return i;
+}
+
+static inline void assert_filled(const void *host, size_t bytes, unsigned char value) {
+  const unsigned char *at = host;
+  size_t i = first_other(at, bytes, value);
+  if (i < bytes) {
+    print_error("byte %zu of %zu is %#x, expected %#x\n", i, bytes, at[i], value);
+    fail();
+  }
+}
+
+/* Reads device memory on which no work is under way. */
+static inline void assert_device_filled(weir_cu_deviceptr pointer, size_t bytes, unsigned char value) {
+  unsigned char *copy = malloc(bytes);
+  assert_non_null(copy);
+  weir_cu_result result = d->Memcpy(d, address_of(copy), pointer, bytes);
+  size_t i = result ? bytes : first_other(copy, bytes, value);
+  unsigned char found = i < bytes ? copy[i] : value;
+  free(copy);
+  OK(result);
+  if (i < bytes) {
+    print_error("byte %zu of %zu on the device is %#x, expected %#x\n", i, bytes, found, value);
+    fail();
+  }
+}
+
+static inline int capture_status(weir_cu_stream stream) {
+  int status = -1;
+  OK(d->StreamIsCapturing(d, stream, &status));
+  return status;
+}
+
+/* Runs fn(data) on a thread of its own, and waits for it. No checks in there: it keeps results for the test to look at. */
+static inline void on_another_thread(void *(*fn)(void *), void *data) {
+  pthread_t thread;
+  assert_int_equal(pthread_create(&thread, NULL, fn, data), 0);
+  assert_int_equal(pthread_join(thread, NULL), 0);
+}
+
+#define RULE(test) cmocka_unit_test_setup_teardown(test, device_setup, device_teardown)
+#define RULE_SMALL(test) cmocka_unit_test_setup_teardown(test, device_setup_small, device_teardown)
+#define RULE_TWO(test) cmocka_unit_test_setup_teardown(test, device_setup_two, device_teardown)
+
+#endif

@@ -1,0 +1,569 @@
+/*
+ * Graphs: what a capture has recorded, and launching it.
+ */
+#include <unistd.h>
+
+#include "driver/rules.h"
+
+static weir_cu_graph_exec instantiate(weir_cu_graph graph) {
+  weir_cu_graph_exec exec;
+  OK(d->GraphInstantiate(d, &exec, graph, 0));
+  return exec;
+}
+
+static size_t node_count(weir_cu_graph graph) {
+  size_t count = 99;
+  OK(d->GraphGetNodes(d, graph, NULL, &count));
+  return count;
+}
+
+/* ---- Making and breaking ---- */
+
+static void test_empty_graph(void **state) {
+  (void)state;
+  weir_cu_stream stream = stream_new();
+  weir_cu_graph graph = NULL;
+  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
+  OK(d->StreamEndCapture(d, stream, &graph));
+  assert_int_equal(node_count(graph), 0);
+  weir_cu_graph_exec exec = instantiate(graph);
+  OK(d->GraphLaunch(d, exec, stream));
+  OK(d->StreamSynchronize(d, stream));
+  OK(d->GraphDestroy(d, graph));
+  OK(d->GraphExecDestroy(d, exec));
+  OK(d->StreamDestroy(d, stream));
+}
+
+static void test_bad_arguments(void **state) {
+  (void)state;
+  weir_cu_stream stream = stream_new();
+  weir_cu_graph graph;
+  weir_cu_graph_exec exec = NULL;
+  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
+  OK(d->StreamEndCapture(d, stream, &graph));
+  EXPECT(INVALID_VALUE, d->GraphInstantiate(d, &exec, NULL, 0));
+  EXPECT(INVALID_VALUE, d->GraphLaunch(d, NULL, stream));
+  EXPECT(INVALID_VALUE, d->GraphInstantiate(d, &exec, graph, 1 << 20));
+  assert_null(exec);
+  EXPECT(OPERATING_SYSTEM, d->GraphDebugDotPrint(d, graph, "/nonexistent/x.dot", 0));
+  EXPECT(INVALID_VALUE, d->GraphDestroy(d, NULL));
+  EXPECT(INVALID_VALUE, d->GraphExecDestroy(d, NULL));
+  OK(d->GraphDestroy(d, graph));
+  OK(d->StreamDestroy(d, stream));
+}
+
+/* ---- Replay ---- */
+
+static void test_nothing_runs_in_a_capture(void **state) {
+  (void)state;
+  weir_cu_stream stream = stream_new();
+  weir_cu_deviceptr p = mem_new(100);
+  weir_cu_graph graph;
+  OK(d->MemsetD8Async(d, p, 1, 100, stream));
+  OK(d->StreamSynchronize(d, stream));
+  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
+  OK(d->MemsetD8Async(d, p, 2, 100, stream));
+  OK(d->StreamEndCapture(d, stream, &graph));
+  OK(d->CtxSynchronize(d));
+  assert_device_filled(p, 100, 1);
+  weir_cu_graph_exec exec = instantiate(graph);
+  OK(d->CtxSynchronize(d));
+  assert_device_filled(p, 100, 1);
+  OK(d->GraphLaunch(d, exec, stream));
+  OK(d->StreamSynchronize(d, stream));
+  assert_device_filled(p, 100, 2);
+  OK(d->GraphExecDestroy(d, exec));
+  OK(d->GraphDestroy(d, graph));
+  OK(d->MemFree(d, p));
+  OK(d->StreamDestroy(d, stream));
+}
+
+static void test_replay_with_new_input(void **state) {
+  (void)state;
+  enum { bytes = 10000 };
+  weir_cu_stream stream = stream_new(), other = stream_new();
+  weir_cu_deviceptr p = mem_new(bytes), q = mem_new(bytes);
+  unsigned char *in = host_new(bytes), *out = host_new(bytes);
+  weir_cu_graph graph;
+  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
+  OK(d->MemcpyAsync(d, p, address_of(in), bytes, stream));
+  OK(d->MemcpyAsync(d, q, p, bytes, stream));
+  OK(d->MemsetD32Async(d, q, 0x01020304, 1, stream));
+  OK(d->MemcpyAsync(d, address_of(out), q, bytes, stream));
+  OK(d->StreamEndCapture(d, stream, &graph));
+  assert_int_equal(node_count(graph), 4);
+  weir_cu_graph_exec exec = instantiate(graph);
+  for (int round = 1; round <= 10; round++) {
+    /* Also in a stream that had no part in the capture. */
+    weir_cu_stream launched = round % 2 ? stream : other;
+    memset(in, round, bytes);
+    memset(out, 0, bytes);
+    OK(d->GraphLaunch(d, exec, launched));
+    OK(d->StreamSynchronize(d, launched));
+    uint32_t word;
+    memcpy(&word, out, 4);
+    assert_int_equal(word, 0x01020304);
+    assert_filled(out + 4, bytes - 4, (unsigned char)round);
+  }
+  OK(d->GraphExecDestroy(d, exec));
+  OK(d->GraphDestroy(d, graph));
+  OK(d->MemFree(d, p));
+  OK(d->MemFree(d, q));
+  OK(d->MemFreeHost(d, in));
+  OK(d->MemFreeHost(d, out));
+  OK(d->StreamDestroy(d, stream));
+  OK(d->StreamDestroy(d, other));
+}
+
+/* A captured copy reads pageable memory at the launch, not at the capture. */
+static void test_replay_from_pageable_memory(void **state) {
+  (void)state;
+  weir_cu_stream stream = stream_new();
+  weir_cu_deviceptr p = mem_new(4096);
+  unsigned char *in = malloc(4096), *out = malloc(4096);
+  weir_cu_graph graph;
+  assert_non_null(in);
+  assert_non_null(out);
+  memset(in, 1, 4096);
+  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
+  OK(d->MemcpyAsync(d, p, address_of(in), 4096, stream));
+  OK(d->MemcpyAsync(d, address_of(out), p, 4096, stream));
+  OK(d->StreamEndCapture(d, stream, &graph));
+  weir_cu_graph_exec exec = instantiate(graph);
+  for (unsigned char round = 2; round < 5; round++) {
+    memset(in, round, 4096);
+    OK(d->GraphLaunch(d, exec, stream));
+    OK(d->StreamSynchronize(d, stream));
+    assert_filled(out, 4096, round);
+  }
+  OK(d->GraphExecDestroy(d, exec));
+  OK(d->GraphDestroy(d, graph));
+  free(in);
+  free(out);
+  OK(d->MemFree(d, p));
+  OK(d->StreamDestroy(d, stream));
+}
+
+/* A launch stands in the stream's order as any other work. */
+static void test_launch_between_other_work(void **state) {
+  (void)state;
+  weir_cu_stream stream = stream_new(), other = stream_new();
+  weir_cu_event event = event_new(0);
+  weir_cu_deviceptr p = mem_new(100), q = mem_new(100);
+  unsigned char *host = host_new(200);
+  weir_cu_graph graph;
+  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
+  OK(d->MemcpyAsync(d, q, p, 100, stream));
+  OK(d->StreamEndCapture(d, stream, &graph));
+  weir_cu_graph_exec exec = instantiate(graph);
+  struct gate *gate = gate_close(stream);
+  OK(d->MemsetD8Async(d, p, 1, 100, stream));
+  OK(d->GraphLaunch(d, exec, stream));
+  OK(d->MemsetD8Async(d, p, 2, 100, stream));
+  OK(d->MemcpyAsync(d, address_of(host), q, 100, stream));
+  OK(d->GraphLaunch(d, exec, stream));
+  OK(d->EventRecord(d, event, stream));
+  OK(d->StreamWaitEvent(d, other, event, 0));
+  OK(d->MemcpyAsync(d, address_of(host) + 100, q, 100, other));
+  EXPECT(NOT_READY, d->EventQuery(d, event));
+  gate_open(gate);
+  OK(d->StreamSynchronize(d, other));
+  assert_filled(host, 100, 1);
+  assert_filled(host + 100, 100, 2);
+  OK(d->GraphExecDestroy(d, exec));
+  OK(d->GraphDestroy(d, graph));
+  OK(d->EventDestroy(d, event));
+  OK(d->MemFree(d, p));
+  OK(d->MemFree(d, q));
+  OK(d->MemFreeHost(d, host));
+  OK(d->StreamDestroy(d, stream));
+  OK(d->StreamDestroy(d, other));
+}
+
+static void test_launch_in_default_streams(void **state) {
+  (void)state;
+  weir_cu_stream stream = stream_new(), blocking = stream_new_blocking();
+  weir_cu_deviceptr p = mem_new(100);
+  weir_cu_graph graph;
+  unsigned char *host = host_new(100);
+  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
+  OK(d->MemsetD8Async(d, p, 6, 100, stream));
+  OK(d->StreamEndCapture(d, stream, &graph));
+  weir_cu_graph_exec exec = instantiate(graph);
+  OK(d->GraphUpload(d, exec, stream));
+  OK(d->StreamSynchronize(d, stream));
+  weir_cu_stream streams[] = {NULL, WEIR_CU_STREAM_PER_THREAD};
+  for (int i = 0; i < 2; i++) {
+    OK(d->MemsetD8Async(d, p, 0, 100, streams[i]));
+    OK(d->GraphLaunch(d, exec, streams[i]));
+    OK(d->StreamSynchronize(d, streams[i]));
+    assert_device_filled(p, 100, 6);
+  }
+  /* A blocking stream waits for a graph in the legacy one. */
+  OK(d->MemsetD8Async(d, p, 0, 100, NULL));
+  spin(NULL, 10);
+  OK(d->GraphLaunch(d, exec, NULL));
+  OK(d->MemcpyAsync(d, address_of(host), p, 100, blocking));
+  OK(d->StreamSynchronize(d, blocking));
+  assert_filled(host, 100, 6);
+  OK(d->GraphExecDestroy(d, exec));
+  OK(d->GraphDestroy(d, graph));
+  OK(d->MemFree(d, p));
+  OK(d->MemFreeHost(d, host));
+  OK(d->StreamDestroy(d, stream));
+  OK(d->StreamDestroy(d, blocking));
+}
+
+/* ---- Shape ---- */
+
+static int by_size(const void *a, const void *b) {
+  size_t x = *(const size_t *)a, y = *(const size_t *)b;
+  return (x > y) - (x < y);
+}
+
+static void test_fork_and_join(void **state) {
+  (void)state;
+  weir_cu_stream first = stream_new(), second = stream_new(), other = stream_new();
+  weir_cu_event fork = event_new(0), join = event_new(WEIR_CU_EVENT_DISABLE_TIMING);
+  weir_cu_deviceptr p = mem_new(400);
+  unsigned char *in = host_new(100), *out = host_new(200);
+  weir_cu_graph graph;
+  OK(d->StreamBeginCapture(d, first, WEIR_CU_CAPTURE_GLOBAL));
+  OK(d->MemcpyAsync(d, p, address_of(in), 100, first));
+  OK(d->EventRecord(d, fork, first));
+  OK(d->StreamWaitEvent(d, second, fork, 0));
+  OK(d->MemcpyAsync(d, p + 100, p, 100, second));
+  OK(d->MemcpyAsync(d, p + 200, p, 100, first));
+  OK(d->EventRecord(d, join, second));
+  OK(d->StreamWaitEvent(d, first, join, 0));
+  OK(d->MemcpyAsync(d, address_of(out), p + 100, 200, first));
+  OK(d->StreamEndCapture(d, first, &graph));
+  assert_int_equal(capture_status(second), WEIR_CU_CAPTURE_STATUS_NONE);
+
+  /* Records and waits are edges, not nodes. */
+  weir_cu_graph_node nodes[10], from[10];
+  size_t count = 10, edges[4], few = 2;
+  OK(d->GraphGetNodes(d, graph, nodes, &count));
+  assert_int_equal(count, 4);
+  for (int i = 0; i < 4; i++) {
+    OK(d->GraphNodeGetDependencies(d, nodes[i], NULL, &edges[i]));
+    size_t room = 10;
+    OK(d->GraphNodeGetDependencies(d, nodes[i], from, &room));
+    assert_int_equal(room, edges[i]);
+    for (size_t k = 0; k < room; k++)
+      assert_true(from[k] == nodes[0] || from[k] == nodes[1] || from[k] == nodes[2] || from[k] == nodes[3]);
+  }
+  qsort(edges, 4, sizeof *edges, by_size);
+  assert_int_equal(edges[0], 0);
+  assert_int_equal(edges[1], 1);
+  assert_int_equal(edges[2], 1);
+  assert_int_equal(edges[3], 2);
+  OK(d->GraphGetNodes(d, graph, nodes, &few));
+  assert_int_equal(few, 2);
+
+  weir_cu_graph_exec exec = instantiate(graph);
+  weir_cu_stream streams[] = {first, second, other};
+  for (int i = 0; i < 6; i++) {
+    memset(in, 10 + i, 100);
+    OK(d->GraphLaunch(d, exec, streams[i % 3]));
+    OK(d->StreamSynchronize(d, streams[i % 3]));
+    assert_filled(out, 200, (unsigned char)(10 + i));
+  }
+  OK(d->GraphExecDestroy(d, exec));
+  OK(d->GraphDestroy(d, graph));
+  OK(d->EventDestroy(d, fork));
+  OK(d->EventDestroy(d, join));
+  OK(d->MemFree(d, p));
+  OK(d->MemFreeHost(d, in));
+  OK(d->MemFreeHost(d, out));
+  for (int i = 0; i < 3; i++)
+    OK(d->StreamDestroy(d, streams[i]));
+}
+
+static void test_dot_text(void **state) {
+  (void)state;
+  weir_cu_stream stream = stream_new();
+  weir_cu_deviceptr p = mem_new(100);
+  weir_cu_graph graph;
+  char path[] = "/tmp/weir-dot-XXXXXX", text[16384];
+  int fd = mkstemp(path);
+  assert_int_not_equal(fd, -1);
+  close(fd);
+  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
+  OK(d->MemsetD8Async(d, p, 1, 100, stream));
+  OK(d->MemcpyAsync(d, p, p + 50, 50, stream));
+  OK(d->StreamEndCapture(d, stream, &graph));
+  OK(d->GraphDebugDotPrint(d, graph, path, 0));
+  FILE *file = fopen(path, "r");
+  assert_non_null(file);
+  text[fread(text, 1, sizeof text - 1, file)] = 0;
+  fclose(file);
+  unlink(path);
+  assert_non_null(strstr(text, "digraph"));
+  assert_non_null(strstr(text, "->"));
+  if (is_soft()) { /* what else NVIDIA's driver prints is its own */
+    assert_null(strstr(strstr(text, "->") + 2, "->"));
+    assert_non_null(strstr(text, "MEMSET"));
+    assert_non_null(strstr(text, "MEMCPY"));
+  }
+  OK(d->GraphDestroy(d, graph));
+  OK(d->MemFree(d, p));
+  OK(d->StreamDestroy(d, stream));
+}
+
+/* ---- Lives ---- */
+
+/* An executable needs neither the graph nor the streams and events that it was captured with. */
+static void test_exec_outlives_what_made_it(void **state) {
+  (void)state;
+  weir_cu_stream first = stream_new(), second = stream_new(), other = stream_new();
+  weir_cu_event event = event_new(0), back = event_new(0);
+  weir_cu_deviceptr p = mem_new(200);
+  weir_cu_graph graph;
+  OK(d->StreamBeginCapture(d, first, WEIR_CU_CAPTURE_GLOBAL));
+  OK(d->MemsetD8Async(d, p, 4, 100, first));
+  OK(d->EventRecord(d, event, first));
+  OK(d->StreamWaitEvent(d, second, event, 0));
+  OK(d->MemcpyAsync(d, p + 100, p, 100, second));
+  OK(d->EventRecord(d, back, second));
+  OK(d->StreamWaitEvent(d, first, back, 0));
+  OK(d->StreamEndCapture(d, first, &graph));
+  weir_cu_graph_exec exec = instantiate(graph), again = instantiate(graph);
+  OK(d->GraphDestroy(d, graph));
+  OK(d->EventDestroy(d, event));
+  OK(d->EventDestroy(d, back));
+  OK(d->StreamDestroy(d, first));
+  OK(d->StreamDestroy(d, second));
+  weir_cu_graph_exec execs[] = {exec, again};
+  for (int i = 0; i < 2; i++) {
+    OK(d->MemsetD8Async(d, p, 0, 200, other));
+    OK(d->GraphLaunch(d, execs[i], other));
+    OK(d->StreamSynchronize(d, other));
+    assert_device_filled(p, 200, 4);
+    OK(d->GraphExecDestroy(d, execs[i]));
+  }
+  OK(d->MemFree(d, p));
+  OK(d->StreamDestroy(d, other));
+}
+
+/* A launch that is under way gets done, without its executable too. */
+static void test_destroy_exec_in_flight(void **state) {
+  (void)state;
+  weir_cu_stream stream = stream_new();
+  weir_cu_deviceptr p = mem_new(100);
+  unsigned char *host = host_new(100);
+  weir_cu_graph graph;
+  weir_cu_function function = spin_function();
+  uint64_t cycles = 1000;
+  void *params[] = {&cycles};
+  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
+  OK(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+  OK(d->MemsetD8Async(d, p, 4, 100, stream));
+  OK(d->MemcpyAsync(d, address_of(host), p, 100, stream));
+  OK(d->StreamEndCapture(d, stream, &graph));
+  weir_cu_graph_exec exec = instantiate(graph);
+  OK(d->GraphDestroy(d, graph));
+  spin(stream, 30);
+  OK(d->GraphLaunch(d, exec, stream));
+  OK(d->GraphExecDestroy(d, exec));
+  OK(d->StreamSynchronize(d, stream));
+  assert_filled(host, 100, 4);
+  OK(d->MemFree(d, p));
+  OK(d->MemFreeHost(d, host));
+  OK(d->StreamDestroy(d, stream));
+}
+
+/* ---- Host functions ---- */
+
+struct turnstile {
+  pthread_mutex_t lock;
+  int inside, most, passed;
+};
+
+static void go_in(void *data) {
+  struct turnstile *t = data;
+  pthread_mutex_lock(&t->lock);
+  if (++t->inside > t->most)
+    t->most = t->inside;
+  pthread_mutex_unlock(&t->lock);
+}
+
+static void go_out(void *data) {
+  struct turnstile *t = data;
+  pthread_mutex_lock(&t->lock);
+  t->inside--;
+  t->passed++;
+  pthread_mutex_unlock(&t->lock);
+}
+
+/* Two launches of one executable never overlap, wherever they are. */
+static void test_launches_do_not_overlap(void **state) {
+  (void)state;
+  enum { streams = 4, launches = 12 };
+  weir_cu_stream stream[streams];
+  weir_cu_graph graph;
+  weir_cu_function function = spin_function();
+  struct turnstile turnstile = {.lock = PTHREAD_MUTEX_INITIALIZER};
+  int khz;
+  OK(d->DeviceGetAttribute(d, &khz, WEIR_CU_ATTR_CLOCK_RATE, 0));
+  uint64_t cycles = (uint64_t)khz * 2; /* two milliseconds */
+  void *params[] = {&cycles};
+  for (int i = 0; i < streams; i++)
+    stream[i] = stream_new();
+  OK(d->StreamBeginCapture(d, stream[0], WEIR_CU_CAPTURE_GLOBAL));
+  OK(d->LaunchHostFunc(d, stream[0], go_in, &turnstile));
+  OK(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, stream[0], params, NULL));
+  OK(d->LaunchHostFunc(d, stream[0], go_out, &turnstile));
+  OK(d->StreamEndCapture(d, stream[0], &graph));
+  assert_int_equal(node_count(graph), 3);
+  weir_cu_graph_exec exec = instantiate(graph);
+  for (int i = 0; i < launches; i++)
+    OK(d->GraphLaunch(d, exec, stream[i % streams]));
+  OK(d->CtxSynchronize(d));
+  assert_int_equal(turnstile.passed, launches);
+  assert_int_equal(turnstile.most, 1);
+  OK(d->GraphExecDestroy(d, exec));
+  OK(d->GraphDestroy(d, graph));
+  for (int i = 0; i < streams; i++)
+    OK(d->StreamDestroy(d, stream[i]));
+}
+
+/* A launch is behind the launches before it, and so behind what they wait for. */
+static void test_launches_are_in_order(void **state) {
+  (void)state;
+  weir_cu_stream first = stream_new(), second = stream_new();
+  weir_cu_deviceptr p = mem_new(200);
+  unsigned char *host = host_new(100);
+  weir_cu_graph graph;
+  OK(d->StreamBeginCapture(d, first, WEIR_CU_CAPTURE_GLOBAL));
+  OK(d->MemcpyAsync(d, p + 100, p, 100, first));
+  OK(d->StreamEndCapture(d, first, &graph));
+  weir_cu_graph_exec exec = instantiate(graph);
+  OK(d->MemsetD8Async(d, p, 1, 200, first));
+  OK(d->StreamSynchronize(d, first));
+  spin(first, 20);
+  OK(d->MemsetD8Async(d, p, 2, 100, first));
+  OK(d->GraphLaunch(d, exec, first));
+  OK(d->GraphLaunch(d, exec, second));
+  OK(d->MemcpyAsync(d, address_of(host), p + 100, 100, second));
+  OK(d->StreamSynchronize(d, second));
+  assert_filled(host, 100, 2);
+  OK(d->StreamSynchronize(d, first));
+  OK(d->GraphExecDestroy(d, exec));
+  OK(d->GraphDestroy(d, graph));
+  OK(d->MemFree(d, p));
+  OK(d->MemFreeHost(d, host));
+  OK(d->StreamDestroy(d, first));
+  OK(d->StreamDestroy(d, second));
+}
+
+/* ---- Where the memory went ---- */
+
+static void test_launch_without_its_memory(void **state) {
+  (void)state;
+  if (!is_soft())
+    WAIVE_TEST("NVIDIA's driver finds out on the device, and the context is lost");
+  weir_cu_stream stream = stream_new();
+  weir_cu_deviceptr p = mem_new(MIB), q = mem_new(MIB);
+  weir_cu_graph fills, copies;
+  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
+  OK(d->MemsetD8Async(d, p, 1, MIB, stream));
+  OK(d->StreamEndCapture(d, stream, &fills));
+  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
+  OK(d->MemsetD8Async(d, q, 1, MIB, stream));
+  OK(d->MemsetD8Async(d, nowhere, 1, 1, stream));
+  OK(d->StreamEndCapture(d, stream, &copies));
+  weir_cu_graph_exec fill = instantiate(fills), copy = instantiate(copies);
+  OK(d->MemFree(d, p));
+  EXPECT(INVALID_VALUE, d->GraphLaunch(d, fill, stream));
+  EXPECT(INVALID_VALUE, d->GraphLaunch(d, copy, stream));
+  OK(d->StreamSynchronize(d, stream));
+  assert_device_filled(q, MIB, 0); /* all of it, or nothing */
+  OK(d->GraphExecDestroy(d, fill));
+  OK(d->GraphExecDestroy(d, copy));
+  OK(d->GraphDestroy(d, fills));
+  OK(d->GraphDestroy(d, copies));
+  OK(d->MemFree(d, q));
+  OK(d->StreamDestroy(d, stream));
+}
+
+/* A graph that is still being captured is the capture's. */
+static void test_destroy_graph_in_capture(void **state) {
+  (void)state;
+  if (!is_soft())
+    WAIVE_TEST("NVIDIA's driver forbids it, and does not look");
+  weir_cu_stream stream = stream_new();
+  weir_cu_graph graph, info;
+  int status;
+  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
+  OK(d->StreamGetCaptureInfo(d, stream, &status, NULL, &info, NULL, NULL));
+  EXPECT(INVALID_VALUE, d->GraphDestroy(d, info));
+  OK(d->StreamEndCapture(d, stream, &graph));
+  OK(d->GraphDestroy(d, graph));
+  OK(d->StreamDestroy(d, stream));
+}
+
+/* A capture may spread over devices. */
+static void test_graph_of_two_devices(void **state) {
+  (void)state;
+  if (device_count() < 2)
+    WAIVE_TEST("there is one device");
+  weir_cu_context other;
+  weir_cu_graph graph;
+  weir_cu_stream here = stream_new();
+  weir_cu_event fork = event_new(0);
+  weir_cu_deviceptr p = mem_new(100);
+  OK(d->DevicePrimaryCtxRetain(d, &other, 1));
+  OK(d->CtxSetCurrent(d, other));
+  weir_cu_stream there = stream_new();
+  weir_cu_event join = event_new(0);
+  weir_cu_deviceptr q = mem_new(100);
+  OK(d->StreamBeginCapture(d, here, WEIR_CU_CAPTURE_GLOBAL));
+  OK(d->MemsetD8Async(d, p, 1, 100, here));
+  OK(d->EventRecord(d, fork, here));
+  OK(d->StreamWaitEvent(d, there, fork, 0));
+  OK(d->MemsetD8Async(d, q, 2, 100, there));
+  OK(d->EventRecord(d, join, there));
+  OK(d->StreamWaitEvent(d, here, join, 0));
+  OK(d->StreamEndCapture(d, here, &graph));
+  assert_int_equal(node_count(graph), 2);
+  OK(d->CtxSetCurrent(d, ctx));
+  weir_cu_graph_exec exec = instantiate(graph);
+  OK(d->GraphLaunch(d, exec, here));
+  OK(d->StreamSynchronize(d, here));
+  assert_device_filled(p, 100, 1);
+  OK(d->CtxSetCurrent(d, other));
+  assert_device_filled(q, 100, 2);
+  OK(d->MemFree(d, q));
+  OK(d->EventDestroy(d, join));
+  OK(d->StreamDestroy(d, there));
+  OK(d->CtxSetCurrent(d, ctx));
+  OK(d->GraphExecDestroy(d, exec));
+  OK(d->GraphDestroy(d, graph));
+  OK(d->DevicePrimaryCtxRelease(d, 1));
+  OK(d->MemFree(d, p));
+  OK(d->EventDestroy(d, fork));
+  OK(d->StreamDestroy(d, here));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      RULE(test_empty_graph),
+      RULE(test_bad_arguments),
+      RULE(test_nothing_runs_in_a_capture),
+      RULE(test_replay_with_new_input),
+      RULE(test_replay_from_pageable_memory),
+      RULE(test_launch_between_other_work),
+      RULE(test_launch_in_default_streams),
+      RULE(test_fork_and_join),
+      RULE(test_dot_text),
+      RULE(test_exec_outlives_what_made_it),
+      RULE(test_destroy_exec_in_flight),
+      RULE(test_launches_do_not_overlap),
+      RULE(test_launches_are_in_order),
+      RULE(test_launch_without_its_memory),
+      RULE(test_destroy_graph_in_capture),
+      RULE_TWO(test_graph_of_two_devices),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

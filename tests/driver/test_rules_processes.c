@@ -1,0 +1,333 @@
+/*
+ * Memory and events between processes. The second process is this program again, told its part by its arguments; fork alone
+ * will not do, since a driver does not survive it.
+ */
+#include <errno.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "driver/rules.h"
+
+static const size_t g = 2 * MIB;
+
+/* ---- Two processes and a line between them ---- */
+
+static int line; /* this side's end */
+
+static void line_open(int fd) {
+  struct timeval limit = {.tv_sec = 60}; /* the other side may have failed */
+  line = fd;
+  assert_int_equal(setsockopt(line, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+}
+
+static void say(const void *bytes, size_t size) { assert_int_equal(send(line, bytes, size, MSG_NOSIGNAL), size); }
+
+static void hear(void *bytes, size_t size) { assert_int_equal(recv(line, bytes, size, MSG_WAITALL), size); }
+
+/* One side comes here, then the other goes on. */
+static void say_go(void) { say("g", 1); }
+
+static void hear_go(void) {
+  char go = 0;
+  hear(&go, 1);
+  assert_int_equal(go, 'g');
+}
+
+union fd_message {
+  struct cmsghdr header;
+  char room[CMSG_SPACE(sizeof(int))];
+};
+
+static void say_fd(int fd) {
+  union fd_message message = {{0}};
+  struct iovec data = {.iov_base = "f", .iov_len = 1};
+  struct msghdr m = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = &message, .msg_controllen = sizeof message};
+  struct cmsghdr *header = CMSG_FIRSTHDR(&m);
+  *header = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+  memcpy(CMSG_DATA(header), &fd, sizeof fd);
+  assert_int_equal(sendmsg(line, &m, MSG_NOSIGNAL), 1);
+}
+
+static int hear_fd(void) {
+  union fd_message message = {{0}};
+  char byte = 0;
+  struct iovec data = {.iov_base = &byte, .iov_len = 1};
+  struct msghdr m = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = &message, .msg_controllen = sizeof message};
+  assert_int_equal(recvmsg(line, &m, MSG_CMSG_CLOEXEC), 1);
+  struct cmsghdr *header = CMSG_FIRSTHDR(&m);
+  assert_non_null(header);
+  assert_int_equal(header->cmsg_type, SCM_RIGHTS);
+  int fd = -1;
+  memcpy(&fd, CMSG_DATA(header), sizeof fd);
+  return fd;
+}
+
+/* Starts this program with a part to play. */
+static pid_t child_start(const char *part) {
+  int ends[2];
+  char fd[16];
+  assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  int passed = dup(ends[1]); /* without the flag */
+  assert_int_not_equal(passed, -1);
+  snprintf(fd, sizeof fd, "%d", passed);
+  fflush(stdout);
+  pid_t child = fork();
+  assert_int_not_equal(child, -1);
+  if (child == 0) {
+    execl("/proc/self/exe", "test_rules_processes", part, fd, (char *)NULL);
+    _exit(126);
+  }
+  close(ends[1]);
+  close(passed);
+  line_open(ends[0]);
+  return child;
+}
+
+/* Whether the child did all of its part; false when it could not, and said why. */
+static bool child_wait(pid_t child) {
+  int status;
+  close(line);
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_true(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 77)
+    return false;
+  assert_int_equal(WEXITSTATUS(status), 0);
+  return true;
+}
+
+static const weir_cu_mem_access all_access = {{WEIR_CU_LOCATION_DEVICE, 0}, WEIR_CU_ACCESS_READWRITE};
+
+static void fill(weir_cu_deviceptr at, size_t bytes, unsigned char value) {
+  OK(d->MemsetD8Async(d, at, value, bytes, NULL));
+  OK(d->StreamSynchronize(d, NULL));
+}
+
+/* ---- Handles of physical memory ---- */
+
+static void child_import(void) {
+  weir_cu_mem_handle handle;
+  weir_cu_deviceptr space;
+  int fd = hear_fd();
+  OK(d->MemImportFromShareableHandle(d, &handle, (void *)(intptr_t)fd, WEIR_CU_HANDLE_POSIX_FD));
+  close(fd);
+  OK(d->MemAddressReserve(d, &space, 2 * g, 0, 0, 0));
+  OK(d->MemMap(d, space, 2 * g, 0, handle, 0));
+  OK(d->MemSetAccess(d, space, 2 * g, &all_access, 1));
+  assert_device_filled(space, g, 0x11);
+  assert_device_filled(space + g, g, 0x22);
+  fill(space, g, 0x33);
+  say_go(); /* the maker reads it, writes, and gives it up */
+  hear_go();
+  assert_device_filled(space, 2 * g, 0x44);
+  OK(d->MemUnmap(d, space, 2 * g));
+  OK(d->MemRelease(d, handle));
+  OK(d->MemAddressFree(d, space, 2 * g));
+}
+
+static void test_shared_handle(void **state) {
+  (void)state;
+  weir_cu_mem_prop prop = {.type = WEIR_CU_ALLOCATION_PINNED,
+                           .handle_types = WEIR_CU_HANDLE_POSIX_FD,
+                           .location = {WEIR_CU_LOCATION_DEVICE, 0}};
+  weir_cu_mem_handle handle;
+  weir_cu_deviceptr space;
+  int fd = -1, can = 0;
+  OK(d->DeviceGetAttribute(d, &can, WEIR_CU_ATTR_HANDLE_POSIX_FD_SUPPORTED, 0));
+  if (!can)
+    WAIVE_TEST("the device cannot share memory so");
+  OK(d->MemAddressReserve(d, &space, 2 * g, 0, 0, 0));
+  OK(d->MemCreate(d, &handle, 2 * g, &prop, 0));
+  OK(d->MemMap(d, space, 2 * g, 0, handle, 0));
+  OK(d->MemSetAccess(d, space, 2 * g, &all_access, 1));
+  fill(space, g, 0x11);
+  fill(space + g, g, 0x22);
+  OK(d->MemExportToShareableHandle(d, &fd, handle, WEIR_CU_HANDLE_POSIX_FD, 0));
+  pid_t child = child_start("import");
+  say_fd(fd);
+  close(fd);
+  hear_go();
+  assert_device_filled(space, g, 0x33);
+  assert_device_filled(space + g, g, 0x22);
+  fill(space, 2 * g, 0x44);
+  OK(d->MemUnmap(d, space, 2 * g));
+  OK(d->MemRelease(d, handle));
+  say_go();
+  assert_true(child_wait(child));
+  OK(d->MemAddressFree(d, space, 2 * g));
+}
+
+/* ---- Plain memory ---- */
+
+static void child_open_memory(void) {
+  weir_cu_ipc_mem_handle handle;
+  weir_cu_deviceptr p = 0, again = 0;
+  hear(&handle, sizeof handle);
+  EXPECT(INVALID_VALUE, d->IpcOpenMemHandle(d, &p, handle, 0));
+  weir_cu_result result = d->IpcOpenMemHandle(d, &p, handle, WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  if (!is_soft() && (result == WEIR_CU_NOT_SUPPORTED || result == WEIR_CU_MAP_FAILED))
+    waived("memory cannot be shared between processes here: %s", weir_cu_result_name(result));
+  OK(result);
+  OK(d->IpcOpenMemHandle(d, &again, handle, WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  assert_int_equal(again, p); /* opened twice, mapped once */
+  assert_device_filled(p, 4 * MIB, 0x55);
+  fill(p + 100, 1000, 0x66);
+  OK(d->IpcCloseMemHandle(d, p));
+  assert_device_filled(p, 100, 0x55);
+  OK(d->IpcCloseMemHandle(d, p));
+  EXPECT(INVALID_VALUE, d->IpcCloseMemHandle(d, p));
+}
+
+static void test_shared_memory(void **state) {
+  (void)state;
+  weir_cu_deviceptr p = mem_new(4 * MIB), q;
+  weir_cu_ipc_mem_handle handle, zeros = {{0}};
+  if (is_soft()) /* NVIDIA's driver 580 gives one at times */
+    EXPECT(INVALID_VALUE, d->IpcGetMemHandle(d, &handle, p + 1024));
+  EXPECT(INVALID_VALUE, d->IpcOpenMemHandle(d, &q, zeros, WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  EXPECT(INVALID_VALUE, d->IpcCloseMemHandle(d, p));
+  weir_cu_result result = d->IpcGetMemHandle(d, &handle, p);
+  if (!is_soft() && result == WEIR_CU_NOT_SUPPORTED) {
+    OK(d->MemFree(d, p));
+    WAIVE_TEST("the device cannot share memory so");
+  }
+  OK(result);
+  EXPECT(INVALID_CONTEXT,
+         d->IpcOpenMemHandle(d, &q, handle, WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)); /* not at home */
+  fill(p, 4 * MIB, 0x55);
+  pid_t child = child_start("open-memory");
+  say(&handle, sizeof handle);
+  bool could = child_wait(child);
+  if (could) {
+    assert_device_filled(p, 100, 0x55);
+    assert_device_filled(p + 100, 1000, 0x66);
+    assert_device_filled(p + 1100, 4 * MIB - 1100, 0x55);
+  }
+  OK(d->MemFree(d, p));
+  if (!could)
+    WAIVE_TEST("the other process could not open it");
+}
+
+/* ---- Events ---- */
+
+static void child_open_event(void) {
+  weir_cu_ipc_event_handle handle;
+  weir_cu_event event;
+  weir_cu_stream stream = stream_new();
+  hear(&handle, sizeof handle);
+  weir_cu_result result = d->IpcOpenEventHandle(d, &event, handle);
+  if (!is_soft() && (result == WEIR_CU_NOT_SUPPORTED || result == WEIR_CU_MAP_FAILED))
+    waived("events cannot be shared between processes here: %s", weir_cu_result_name(result));
+  OK(result);
+
+  /* The other process has recorded it, behind a gate. */
+  EXPECT(NOT_READY, d->EventQuery(d, event));
+  OK(d->StreamWaitEvent(d, stream, event, 0));
+  EXPECT(NOT_READY, d->StreamQuery(d, stream));
+  say_go();
+  OK(d->EventSynchronize(d, event));
+  OK(d->StreamSynchronize(d, stream));
+  OK(d->EventQuery(d, event));
+  say_go();
+
+  /* It records it again, and we see that too. */
+  hear_go();
+  EXPECT(NOT_READY, d->EventQuery(d, event));
+  say_go();
+  OK(d->EventSynchronize(d, event));
+
+  /* Our turn. */
+  struct gate *gate = gate_close(stream);
+  OK(d->EventRecord(d, event, stream));
+  say_go();
+  hear_go();
+  gate_open(gate);
+  OK(d->StreamSynchronize(d, stream));
+  say_go();
+  hear_go();
+  OK(d->EventDestroy(d, event));
+  OK(d->StreamDestroy(d, stream));
+}
+
+static void test_shared_event(void **state) {
+  (void)state;
+  int can = 0;
+  OK(d->DeviceGetAttribute(d, &can, WEIR_CU_ATTR_IPC_EVENT_SUPPORTED, 0));
+  if (!can)
+    WAIVE_TEST("the device cannot share events");
+  weir_cu_event plain = event_new(WEIR_CU_EVENT_DISABLE_TIMING), opened;
+  weir_cu_event event = event_new(WEIR_CU_EVENT_DISABLE_TIMING | WEIR_CU_EVENT_INTERPROCESS);
+  weir_cu_stream stream = stream_new(), waiting = stream_new();
+  weir_cu_ipc_event_handle handle;
+  EXPECT(INVALID_HANDLE, d->IpcGetEventHandle(d, &handle, plain));
+  OK(d->IpcGetEventHandle(d, &handle, event));
+  EXPECT(INVALID_CONTEXT, d->IpcOpenEventHandle(d, &opened, handle)); /* not at home */
+
+  struct gate *gate = gate_close(stream);
+  OK(d->EventRecord(d, event, stream));
+  pid_t child = child_start("open-event");
+  say(&handle, sizeof handle);
+  char go = 0;
+  if (recv(line, &go, 1, MSG_WAITALL) != 1) {
+    gate_open(gate);
+    bool could = child_wait(child);
+    OK(d->StreamSynchronize(d, stream));
+    OK(d->EventDestroy(d, plain));
+    OK(d->EventDestroy(d, event));
+    OK(d->StreamDestroy(d, stream));
+    OK(d->StreamDestroy(d, waiting));
+    assert_false(could);
+    WAIVE_TEST("the other process could not open it");
+  }
+  gate_open(gate);
+  OK(d->StreamSynchronize(d, stream));
+  hear_go();
+
+  gate = gate_close(stream);
+  OK(d->EventRecord(d, event, stream));
+  say_go();
+  hear_go();
+  gate_open(gate);
+  OK(d->StreamSynchronize(d, stream));
+
+  hear_go(); /* the other process has recorded it, behind a gate of its own */
+  EXPECT(NOT_READY, d->EventQuery(d, event));
+  OK(d->StreamWaitEvent(d, waiting, event, 0));
+  EXPECT(NOT_READY, d->StreamQuery(d, waiting));
+  say_go();
+  hear_go();
+  OK(d->EventSynchronize(d, event));
+  OK(d->StreamSynchronize(d, waiting));
+  say_go();
+  assert_true(child_wait(child));
+  OK(d->EventDestroy(d, plain));
+  OK(d->EventDestroy(d, event));
+  OK(d->StreamDestroy(d, stream));
+  OK(d->StreamDestroy(d, waiting));
+}
+
+static int play(const char *part, int fd) {
+  static const struct {
+    const char *name;
+    void (*play)(void);
+  } parts[] = {{"import", child_import}, {"open-memory", child_open_memory}, {"open-event", child_open_event}};
+  line_open(fd);
+  device_setup(NULL);
+  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+    if (!strcmp(parts[i].name, part)) {
+      parts[i].play();
+      return device_teardown(NULL);
+    }
+  return 126;
+}
+
+int main(int argc, char **argv) {
+  if (argc == 3)
+    return play(argv[1], atoi(argv[2]));
+  const struct CMUnitTest tests[] = {
+      RULE(test_shared_handle),
+      RULE(test_shared_memory),
+      RULE(test_shared_event),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,692 @@
+/*
+ * Streams, events, host functions: what waits for what.
+ */
+#include "driver/rules.h"
+
+/* ---- Making and asking ---- */
+
+static void test_create_and_destroy(void **state) {
+  (void)state;
+  weir_cu_stream stream = NULL;
+  int least = 7, greatest = 7, priority = 7;
+  unsigned flags = 7;
+  OK(d->CtxGetStreamPriorityRange(d, &least, &greatest));
+  assert_int_equal(least, 0);
+  if (is_soft())
+    assert_int_equal(greatest, -5);
+  assert_in_range(-greatest, 1, 99);
+  OK(d->StreamCreateWithPriority(d, &stream, WEIR_CU_STREAM_NON_BLOCKING, -99));
+  OK(d->StreamGetPriority(d, stream, &priority));
+  assert_int_equal(priority, greatest);
+  OK(d->StreamGetFlags(d, stream, &flags));
+  assert_int_equal(flags, WEIR_CU_STREAM_NON_BLOCKING);
+  OK(d->StreamDestroy(d, stream));
+  OK(d->StreamCreateWithPriority(d, &stream, WEIR_CU_STREAM_DEFAULT, 99));
+  OK(d->StreamGetPriority(d, stream, &priority));
+  assert_int_equal(priority, 0);
+  OK(d->StreamGetFlags(d, stream, &flags));
+  assert_int_equal(flags, WEIR_CU_STREAM_DEFAULT);
+  weir_cu_context context = NULL;
+  OK(d->StreamGetCtx(d, stream, &context));
+  assert_ptr_equal(context, ctx);
+  OK(d->StreamDestroy(d, stream));
+  OK(d->StreamCreateWithPriority(d, &stream, WEIR_CU_STREAM_NON_BLOCKING, -1));
+  OK(d->StreamGetPriority(d, stream, &priority));
+  assert_int_equal(priority, -1);
+  OK(d->StreamDestroy(d, stream));
+  EXPECT(INVALID_VALUE, d->StreamCreateWithPriority(d, &stream, 2, 0));
+}
+
+static void test_default_streams(void **state) {
+  (void)state;
+  int priority = 7;
+  unsigned flags = 7;
+  weir_cu_context context = NULL;
+  OK(d->StreamGetPriority(d, NULL, &priority));
+  assert_int_equal(priority, 0);
+  OK(d->StreamGetFlags(d, NULL, &flags));
+  assert_int_equal(flags, 0);
+  OK(d->StreamGetCtx(d, NULL, &context));
+  assert_ptr_equal(context, ctx);
+  EXPECT(INVALID_HANDLE, d->StreamDestroy(d, NULL));
+  EXPECT(INVALID_HANDLE, d->StreamDestroy(d, WEIR_CU_STREAM_LEGACY));
+  OK(d->StreamQuery(d, NULL));
+  OK(d->StreamQuery(d, WEIR_CU_STREAM_LEGACY));
+  OK(d->StreamQuery(d, WEIR_CU_STREAM_PER_THREAD));
+  OK(d->StreamSynchronize(d, NULL));
+  OK(d->StreamSynchronize(d, WEIR_CU_STREAM_LEGACY));
+  OK(d->StreamSynchronize(d, WEIR_CU_STREAM_PER_THREAD));
+}
+
+static void test_events(void **state) {
+  (void)state;
+  weir_cu_event event;
+  weir_cu_stream stream = stream_new();
+  float milliseconds = 0;
+  EXPECT(INVALID_VALUE, d->EventCreate(d, &event, 64));
+  EXPECT(INVALID_VALUE, d->EventCreate(d, &event, WEIR_CU_EVENT_INTERPROCESS));
+  event = event_new(WEIR_CU_EVENT_BLOCKING_SYNC | WEIR_CU_EVENT_DISABLE_TIMING);
+  OK(d->EventRecord(d, event, stream));
+  OK(d->EventSynchronize(d, event));
+  OK(d->EventQuery(d, event));
+  OK(d->EventDestroy(d, event));
+
+  event = event_new(0);
+  EXPECT(INVALID_HANDLE, d->EventElapsedTime(d, &milliseconds, event, event));
+  OK(d->EventQuery(d, event));
+  OK(d->EventSynchronize(d, event));
+  OK(d->StreamWaitEvent(d, stream, event, 0));
+  EXPECT(INVALID_VALUE, d->StreamWaitEvent(d, stream, event, 2));
+  OK(d->StreamQuery(d, stream));
+  weir_cu_event untimed = event_new(WEIR_CU_EVENT_DISABLE_TIMING);
+  OK(d->EventRecord(d, event, stream));
+  OK(d->EventRecord(d, untimed, stream));
+  EXPECT(INVALID_HANDLE, d->EventElapsedTime(d, &milliseconds, event, untimed));
+  OK(d->StreamSynchronize(d, stream));
+  EXPECT(INVALID_HANDLE, d->EventElapsedTime(d, &milliseconds, event, untimed));
+  OK(d->EventElapsedTime(d, &milliseconds, event, event));
+  assert_true(milliseconds == 0);
+  OK(d->StreamDestroy(d, stream));
+  EXPECT(INVALID_HANDLE, d->EventElapsedTime(d, NULL, event, event));
+  OK(d->EventDestroy(d, event));
+  OK(d->EventDestroy(d, untimed));
+}
+
+static void test_nothing_for_a_handle(void **state) {
+  (void)state;
+  weir_cu_stream stream = stream_new();
+  EXPECT(INVALID_HANDLE, d->EventDestroy(d, NULL));
+  EXPECT(INVALID_HANDLE, d->EventQuery(d, NULL));
+  EXPECT(INVALID_HANDLE, d->StreamWaitEvent(d, stream, NULL, 0));
+  EXPECT(INVALID_HANDLE, d->EventRecord(d, NULL, stream));
+  EXPECT(INVALID_VALUE, d->LaunchHostFunc(d, stream, NULL, NULL));
+  OK(d->StreamDestroy(d, stream));
+}
+
+/* ---- Busy ---- */
+
+static void test_not_ready(void **state) {
+  (void)state;
+  weir_cu_stream stream = stream_new();
+  weir_cu_event before = event_new(0), after = event_new(0);
+  float milliseconds;
+  OK(d->EventRecord(d, before, stream));
+  struct gate *gate = gate_close(stream);
+  OK(d->EventRecord(d, after, stream));
+  EXPECT(NOT_READY, d->EventElapsedTime(d, &milliseconds, before, after));
+  EXPECT(NOT_READY, d->EventQuery(d, after));
+  EXPECT(NOT_READY, d->StreamQuery(d, stream));
+  OK(d->EventSynchronize(d, before)); /* waits for what is before the gate alone */
+  OK(d->EventQuery(d, before));
+  EXPECT(NOT_READY, d->EventQuery(d, after));
+  gate_open(gate);
+  OK(d->EventSynchronize(d, after));
+  OK(d->EventQuery(d, after));
+  OK(d->StreamSynchronize(d, stream));
+  OK(d->StreamQuery(d, stream));
+  OK(d->EventElapsedTime(d, &milliseconds, before, after));
+  assert_true(milliseconds >= 0);
+  OK(d->EventDestroy(d, before));
+  OK(d->EventDestroy(d, after));
+  OK(d->StreamDestroy(d, stream));
+}
+
+/* An event is its last record. */
+static void test_record_again(void **state) {
+  (void)state;
+  weir_cu_stream stream = stream_new();
+  weir_cu_event event = event_new(0);
+  OK(d->EventRecord(d, event, stream));
+  OK(d->EventSynchronize(d, event));
+  OK(d->EventQuery(d, event));
+  struct gate *gate = gate_close(stream);
+  OK(d->EventQuery(d, event));
+  OK(d->EventRecord(d, event, stream));
+  EXPECT(NOT_READY, d->EventQuery(d, event));
+  gate_open(gate);
+  OK(d->EventSynchronize(d, event));
+  OK(d->StreamSynchronize(d, stream));
+  OK(d->EventDestroy(d, event));
+  OK(d->StreamDestroy(d, stream));
+}
+
+/* A busy stream and a busy event can be destroyed: the work gets done. */
+static void test_destroy_busy(void **state) {
+  (void)state;
+  weir_cu_stream stream = stream_new(), other = stream_new();
+  weir_cu_event event = event_new(0);
+  unsigned char *host = host_new(100);
+  weir_cu_deviceptr p = mem_new(100);
+  struct gate *gate = gate_close(stream);
+  OK(d->MemsetD8Async(d, p, 5, 100, stream));
+  OK(d->EventRecord(d, event, stream));
+  OK(d->StreamWaitEvent(d, other, event, 0));
+  OK(d->MemcpyAsync(d, address_of(host), p, 100, other));
+  OK(d->EventDestroy(d, event));
+  OK(d->StreamDestroy(d, stream));
+  EXPECT(NOT_READY, d->StreamQuery(d, other));
+  gate_open(gate);
+  OK(d->StreamSynchronize(d, other));
+  assert_filled(host, 100, 5);
+  OK(d->StreamDestroy(d, other));
+  OK(d->MemFree(d, p));
+  OK(d->MemFreeHost(d, host));
+}
+
+/* ---- Order ---- */
+
+static void test_order_in_a_stream(void **state) {
+  (void)state;
+  enum { steps = 200 };
+  weir_cu_stream stream = stream_new();
+  weir_cu_deviceptr p = mem_new(64), q = mem_new(64);
+  unsigned char *host = host_new(steps * 64);
+  for (int i = 0; i < steps; i++) {
+    OK(d->MemsetD8Async(d, p, (unsigned char)i, 64, stream));
+    OK(d->MemcpyAsync(d, q, p, 64, stream));
+    OK(d->MemcpyAsync(d, address_of(host) + (unsigned)i * 64u, q, 64, stream));
+  }
+  OK(d->StreamSynchronize(d, stream));
+  for (int i = 0; i < steps; i++)
+    assert_filled(host + i * 64, 64, (unsigned char)i);
+  OK(d->MemFree(d, p));
+  OK(d->MemFree(d, q));
+  OK(d->MemFreeHost(d, host));
+  OK(d->StreamDestroy(d, stream));
+}
+
+static void test_streams_go_on_without_each_other(void **state) {
+  (void)state;
+  weir_cu_stream stopped = stream_new(), running = stream_new();
+  weir_cu_deviceptr p = mem_new(100);
+  unsigned char *host = host_new(100);
+  struct gate *gate = gate_close(stopped);
+  OK(d->MemsetD8Async(d, p, 3, 100, running));
+  OK(d->MemcpyAsync(d, address_of(host), p, 100, running));
+  OK(d->StreamSynchronize(d, running));
+  assert_filled(host, 100, 3);
+  EXPECT(NOT_READY, d->StreamQuery(d, stopped));
+  gate_open(gate);
+  OK(d->StreamSynchronize(d, stopped));
+  OK(d->MemFree(d, p));
+  OK(d->MemFreeHost(d, host));
+  OK(d->StreamDestroy(d, stopped));
+  OK(d->StreamDestroy(d, running));
+}
+
+static void test_wait_orders_two_streams(void **state) {
+  (void)state;
+  weir_cu_stream first = stream_new(), second = stream_new();
+  weir_cu_event event = event_new(WEIR_CU_EVENT_DISABLE_TIMING);
+  weir_cu_deviceptr p = mem_new(100);
+  unsigned char *host = host_new(200);
+  OK(d->MemsetD8Async(d, p, 1, 100, first));
+  OK(d->StreamSynchronize(d, first));
+  struct gate *gate = gate_close(first);
+  OK(d->MemsetD8Async(d, p, 2, 100, first));
+  OK(d->EventRecord(d, event, first));
+  OK(d->MemcpyAsync(d, address_of(host), p, 100, second)); /* before the wait: sees what was */
+  OK(d->StreamSynchronize(d, second));
+  assert_filled(host, 100, 1);
+  OK(d->StreamWaitEvent(d, second, event, 0));
+  OK(d->MemcpyAsync(d, address_of(host) + 100, p, 100, second));
+  EXPECT(NOT_READY, d->StreamQuery(d, second));
+  gate_open(gate);
+  OK(d->StreamSynchronize(d, second));
+  assert_filled(host + 100, 100, 2);
+  OK(d->StreamSynchronize(d, first));
+  OK(d->MemFree(d, p));
+  OK(d->MemFreeHost(d, host));
+  OK(d->EventDestroy(d, event));
+  OK(d->StreamDestroy(d, first));
+  OK(d->StreamDestroy(d, second));
+}
+
+/* A wait is for the record before it, whatever happens to the event later. */
+static void test_wait_is_for_the_last_record(void **state) {
+  (void)state;
+  weir_cu_stream first = stream_new(), second = stream_new(), third = stream_new();
+  weir_cu_event event = event_new(0);
+  OK(d->EventRecord(d, event, first));
+  OK(d->StreamWaitEvent(d, second, event, 0));
+  struct gate *gate = gate_close(first);
+  OK(d->EventRecord(d, event, first));
+  OK(d->StreamWaitEvent(d, third, event, 0));
+  OK(d->StreamSynchronize(d, second));
+  EXPECT(NOT_READY, d->StreamQuery(d, third));
+  gate_open(gate);
+  OK(d->StreamSynchronize(d, third));
+  OK(d->StreamSynchronize(d, first));
+  OK(d->EventDestroy(d, event));
+  OK(d->StreamDestroy(d, first));
+  OK(d->StreamDestroy(d, second));
+  OK(d->StreamDestroy(d, third));
+}
+
+/* Round and round through many streams: each step sees the one before. */
+static void test_chain_through_many_streams(void **state) {
+  (void)state;
+  enum { streams = 8, rounds = 20 };
+  weir_cu_stream stream[streams];
+  weir_cu_event event[streams];
+  weir_cu_deviceptr p = mem_new(rounds * streams + 1);
+  unsigned char *host = host_new(rounds * streams + 1);
+  for (int i = 0; i < streams; i++) {
+    stream[i] = stream_new();
+    event[i] = event_new(WEIR_CU_EVENT_DISABLE_TIMING);
+  }
+  OK(d->MemsetD8Async(d, p, 0, rounds * streams + 1, stream[streams - 1]));
+  OK(d->MemsetD8Async(d, p, 0xe5, 1, stream[streams - 1]));
+  OK(d->EventRecord(d, event[streams - 1], stream[streams - 1]));
+  for (int i = 0; i < rounds * streams; i++) {
+    int now = i % streams, last = (i + streams - 1) % streams;
+    OK(d->StreamWaitEvent(d, stream[now], event[last], 0));
+    OK(d->MemcpyAsync(d, p + (unsigned)i + 1, p + (unsigned)i, 1, stream[now]));
+    OK(d->EventRecord(d, event[now], stream[now]));
+  }
+  OK(d->EventSynchronize(d, event[streams - 1]));
+  OK(d->Memcpy(d, address_of(host), p, rounds * streams + 1));
+  assert_filled(host, rounds * streams + 1, 0xe5);
+  for (int i = 0; i < streams; i++) {
+    OK(d->EventDestroy(d, event[i]));
+    OK(d->StreamDestroy(d, stream[i]));
+  }
+  OK(d->MemFreeHost(d, host));
+  OK(d->MemFree(d, p));
+}
+
+static void test_context_synchronize_waits_for_all(void **state) {
+  (void)state;
+  weir_cu_stream streams[3] = {stream_new(), stream_new_blocking(), WEIR_CU_STREAM_PER_THREAD};
+  weir_cu_deviceptr p = mem_new(300);
+  unsigned char *host = host_new(300);
+  for (unsigned i = 0; i < 3; i++) {
+    spin(streams[i], 10);
+    OK(d->MemsetD8Async(d, p + 100 * i, 4, 100, streams[i]));
+    OK(d->MemcpyAsync(d, address_of(host) + 100 * i, p + 100 * i, 100, streams[i]));
+  }
+  OK(d->CtxSynchronize(d));
+  assert_filled(host, 300, 4);
+  for (int i = 0; i < 3; i++)
+    OK(d->StreamQuery(d, streams[i]));
+  OK(d->StreamDestroy(d, streams[0]));
+  OK(d->StreamDestroy(d, streams[1]));
+  OK(d->MemFreeHost(d, host));
+  OK(d->MemFree(d, p));
+}
+
+/* ---- Time ---- */
+
+static void test_elapsed_time(void **state) {
+  (void)state;
+  weir_cu_stream stream = stream_new();
+  weir_cu_event start = event_new(0), middle = event_new(0), end = event_new(0);
+  float first = 0, second = 0, both = 0;
+  OK(d->EventRecord(d, start, stream));
+  spin(stream, 20);
+  OK(d->EventRecord(d, middle, stream));
+  spin(stream, 40);
+  OK(d->EventRecord(d, end, stream));
+  OK(d->StreamSynchronize(d, stream));
+  OK(d->EventElapsedTime(d, &first, start, middle));
+  OK(d->EventElapsedTime(d, &second, middle, end));
+  OK(d->EventElapsedTime(d, &both, start, end));
+  assert_true(first >= 19 && first < 5000); /* a GPU's clock may be slower than its best */
+  assert_true(second >= 39 && second < 5000);
+  assert_true(both > first + second - 0.1 && both < first + second + 0.1);
+  if (is_stepped()) {
+    assert_true(first >= 20 && first < 20.1);
+    assert_true(second >= 40 && second < 40.1);
+  }
+  OK(d->EventDestroy(d, start));
+  OK(d->EventDestroy(d, middle));
+  OK(d->EventDestroy(d, end));
+  OK(d->StreamDestroy(d, stream));
+}
+
+/* ---- Host functions ---- */
+
+struct notes {
+  pthread_mutex_t lock;
+  int count;
+  int who[64];
+};
+
+struct note {
+  struct notes *notes;
+  int who;
+};
+
+static void take_note(void *data) {
+  struct note *note = data;
+  pthread_mutex_lock(&note->notes->lock);
+  note->notes->who[note->notes->count++] = note->who;
+  pthread_mutex_unlock(&note->notes->lock);
+}
+
+static void test_host_functions_in_order(void **state) {
+  (void)state;
+  weir_cu_stream first = stream_new(), second = stream_new();
+  weir_cu_event event = event_new(0);
+  struct notes notes = {.lock = PTHREAD_MUTEX_INITIALIZER};
+  struct note note[40];
+  for (int i = 0; i < 40; i++)
+    note[i] = (struct note){&notes, i};
+  for (int i = 0; i < 20; i++)
+    OK(d->LaunchHostFunc(d, first, take_note, &note[i]));
+  OK(d->EventRecord(d, event, first));
+  OK(d->StreamWaitEvent(d, second, event, 0));
+  for (int i = 20; i < 40; i++)
+    OK(d->LaunchHostFunc(d, second, take_note, &note[i]));
+  OK(d->StreamSynchronize(d, second));
+  assert_int_equal(notes.count, 40);
+  for (int i = 0; i < 40; i++)
+    assert_int_equal(notes.who[i], i);
+  OK(d->EventDestroy(d, event));
+  OK(d->StreamDestroy(d, first));
+  OK(d->StreamDestroy(d, second));
+}
+
+struct look {
+  const unsigned char *at;
+  unsigned char seen;
+};
+
+static void look_at(void *data) {
+  struct look *look = data;
+  look->seen = *look->at;
+}
+
+/* A host function sees the work before it done, and the work behind it waits for it. */
+static void test_host_function_between_copies(void **state) {
+  (void)state;
+  weir_cu_stream stream = stream_new();
+  weir_cu_deviceptr p = mem_new(1);
+  unsigned char *host = host_new(1);
+  struct look first = {host, 0}, second = {host, 0};
+  OK(d->MemsetD8Async(d, p, 1, 1, stream));
+  OK(d->MemcpyAsync(d, address_of(host), p, 1, stream));
+  OK(d->LaunchHostFunc(d, stream, look_at, &first));
+  OK(d->MemsetD8Async(d, p, 2, 1, stream));
+  OK(d->MemcpyAsync(d, address_of(host), p, 1, stream));
+  OK(d->LaunchHostFunc(d, stream, look_at, &second));
+  OK(d->MemsetD8Async(d, p, 3, 1, stream));
+  OK(d->MemcpyAsync(d, address_of(host), p, 1, stream));
+  OK(d->StreamSynchronize(d, stream));
+  assert_int_equal(first.seen, 1);
+  assert_int_equal(second.seen, 2);
+  assert_int_equal(*host, 3);
+  OK(d->MemFree(d, p));
+  OK(d->MemFreeHost(d, host));
+  OK(d->StreamDestroy(d, stream));
+}
+
+/* ---- The legacy stream ---- */
+
+/* It waits for the blocking streams, and they for it; the others take no notice. */
+static void test_legacy_and_blocking_streams(void **state) {
+  (void)state;
+  weir_cu_stream blocking = stream_new_blocking(), other = stream_new_blocking(), apart = stream_new();
+  weir_cu_deviceptr p = mem_new(300);
+  unsigned char *host = host_new(400);
+  struct gate *gate = gate_close(blocking);
+  OK(d->MemsetD8Async(d, p, 1, 100, blocking));
+  OK(d->MemcpyAsync(d, p + 100, p, 100, NULL));        /* waits for `blocking` */
+  OK(d->MemcpyAsync(d, p + 200, p + 100, 100, other)); /* waits for the legacy stream */
+  OK(d->MemcpyAsync(d, address_of(host), p + 200, 100, other));
+  EXPECT(NOT_READY, d->StreamQuery(d, NULL));
+  EXPECT(NOT_READY, d->StreamQuery(d, other));
+  OK(d->MemsetD8Async(d, address_of(host) + 300, 9, 100, apart));
+  OK(d->StreamSynchronize(d, apart));
+  assert_filled(host + 300, 100, 9);
+  EXPECT(NOT_READY, d->StreamQuery(d, other));
+  gate_open(gate);
+  OK(d->StreamSynchronize(d, other));
+  assert_filled(host, 100, 1);
+  OK(d->StreamSynchronize(d, NULL));
+  OK(d->StreamQuery(d, NULL));
+  OK(d->StreamQuery(d, blocking));
+
+  /* The other way round: what comes later in a blocking stream waits for the legacy one. */
+  gate = gate_close(NULL);
+  OK(d->MemsetD8Async(d, p, 2, 100, WEIR_CU_STREAM_LEGACY));
+  OK(d->MemcpyAsync(d, address_of(host) + 100, p, 100, blocking));
+  EXPECT(NOT_READY, d->StreamQuery(d, blocking));
+  gate_open(gate);
+  OK(d->StreamSynchronize(d, blocking));
+  assert_filled(host + 100, 100, 2);
+  OK(d->StreamDestroy(d, blocking));
+  OK(d->StreamDestroy(d, other));
+  OK(d->StreamDestroy(d, apart));
+  OK(d->MemFreeHost(d, host));
+  OK(d->MemFree(d, p));
+}
+
+static void test_per_thread_stream(void **state) {
+  (void)state;
+  weir_cu_stream apart = stream_new();
+  weir_cu_deviceptr p = mem_new(200);
+  unsigned char *host = host_new(200);
+  struct gate *gate = gate_close(WEIR_CU_STREAM_PER_THREAD);
+  OK(d->MemsetD8Async(d, p, 1, 100, WEIR_CU_STREAM_PER_THREAD));
+  OK(d->MemcpyAsync(d, address_of(host), p, 100, NULL));
+  EXPECT(NOT_READY, d->StreamQuery(d, NULL));
+  EXPECT(NOT_READY, d->StreamQuery(d, WEIR_CU_STREAM_PER_THREAD));
+  OK(d->StreamSynchronize(d, apart));
+  gate_open(gate);
+  OK(d->StreamSynchronize(d, NULL));
+  assert_filled(host, 100, 1);
+
+  gate = gate_close(NULL);
+  OK(d->MemsetD8Async(d, p + 100, 2, 100, NULL));
+  OK(d->MemcpyAsync(d, address_of(host) + 100, p + 100, 100, WEIR_CU_STREAM_PER_THREAD));
+  EXPECT(NOT_READY, d->StreamQuery(d, WEIR_CU_STREAM_PER_THREAD));
+  gate_open(gate);
+  OK(d->StreamSynchronize(d, WEIR_CU_STREAM_PER_THREAD));
+  assert_filled(host + 100, 100, 2);
+  OK(d->StreamDestroy(d, apart));
+  OK(d->MemFreeHost(d, host));
+  OK(d->MemFree(d, p));
+}
+
+struct own_stream {
+  weir_cu_result busy, done, sync;
+};
+
+/* On a thread whose own stream is idle, while the main thread's is not. */
+static void *ask_own_stream(void *data) {
+  struct own_stream *own = data;
+  d->CtxSetCurrent(d, ctx);
+  own->busy = d->StreamQuery(d, WEIR_CU_STREAM_PER_THREAD);
+  own->sync = d->StreamSynchronize(d, WEIR_CU_STREAM_PER_THREAD);
+  own->done = d->StreamQuery(d, WEIR_CU_STREAM_PER_THREAD);
+  return NULL;
+}
+
+static void test_each_thread_has_its_own(void **state) {
+  (void)state;
+  struct own_stream own = {-1, -1, -1};
+  struct gate *gate = gate_close(WEIR_CU_STREAM_PER_THREAD);
+  on_another_thread(ask_own_stream, &own);
+  OK(own.busy);
+  OK(own.sync);
+  OK(own.done);
+  EXPECT(NOT_READY, d->StreamQuery(d, WEIR_CU_STREAM_PER_THREAD));
+  gate_open(gate);
+  OK(d->StreamSynchronize(d, WEIR_CU_STREAM_PER_THREAD));
+}
+
+struct leaver {
+  weir_cu_deviceptr memory;
+  void *host;
+  weir_cu_result fill, copy;
+};
+
+static void *leave_work_behind(void *data) {
+  struct leaver *leaver = data;
+  d->CtxSetCurrent(d, ctx);
+  leaver->fill = d->MemsetD8Async(d, leaver->memory, 3, 100, WEIR_CU_STREAM_PER_THREAD);
+  leaver->copy = d->MemcpyAsync(d, address_of(leaver->host), leaver->memory, 100, WEIR_CU_STREAM_PER_THREAD);
+  return NULL;
+}
+
+/* The work of a thread that has ended gets done. */
+static void test_work_outlives_its_thread(void **state) {
+  (void)state;
+  struct leaver leaver = {mem_new(100), host_new(100), -1, -1};
+  spin(NULL, 30); /* each thread's own stream waits for the legacy one */
+  on_another_thread(leave_work_behind, &leaver);
+  OK(leaver.fill);
+  OK(leaver.copy);
+  OK(d->CtxSynchronize(d));
+  assert_filled(leaver.host, 100, 3);
+  OK(d->MemFreeHost(d, leaver.host));
+  OK(d->MemFree(d, leaver.memory));
+}
+
+/* A plain copy goes through the legacy stream: it waits for blocking streams. */
+static void test_plain_copy_waits_for_blocking_streams(void **state) {
+  (void)state;
+  weir_cu_stream blocking = stream_new_blocking();
+  weir_cu_deviceptr p = mem_new(100);
+  unsigned char values[100];
+  spin(blocking, 20);
+  OK(d->MemsetD8Async(d, p, 8, 100, blocking));
+  OK(d->Memcpy(d, address_of(values), p, 100));
+  assert_filled(values, 100, 8);
+  OK(d->StreamDestroy(d, blocking));
+  OK(d->MemFree(d, p));
+}
+
+/* ---- Many threads ---- */
+
+enum { workers = 4, pieces = 50 };
+
+struct worker {
+  pthread_t thread;
+  int seed;
+  weir_cu_result result;
+  unsigned char *host;
+  weir_cu_deviceptr memory;
+};
+
+static void *work(void *data) {
+  struct worker *w = data;
+  weir_cu_stream stream;
+  weir_cu_event event;
+  weir_cu_result r = d->CtxSetCurrent(d, ctx);
+  if (!r)
+    r = d->StreamCreateWithPriority(d, &stream, WEIR_CU_STREAM_NON_BLOCKING, 0);
+  if (!r)
+    r = d->EventCreate(d, &event, WEIR_CU_EVENT_DISABLE_TIMING);
+  for (int i = 0; i < pieces && !r; i++) {
+    r = d->MemsetD8Async(d, w->memory, (unsigned char)(w->seed + i), 256, stream);
+    if (!r)
+      r = d->MemcpyAsync(d, address_of(w->host) + (unsigned)i * 256u, w->memory, 256, stream);
+    if (!r)
+      r = d->EventRecord(d, event, stream);
+    if (!r && i % 7 == 0)
+      r = d->EventSynchronize(d, event);
+  }
+  if (!r)
+    r = d->StreamSynchronize(d, stream);
+  if (!r)
+    r = d->EventDestroy(d, event);
+  if (!r)
+    r = d->StreamDestroy(d, stream);
+  w->result = r;
+  return NULL;
+}
+
+static void test_many_threads(void **state) {
+  (void)state;
+  struct worker worker[workers];
+  for (int i = 0; i < workers; i++) {
+    worker[i] =
+        (struct worker){.seed = i * 50, .result = -1, .host = host_new(pieces * 256), .memory = mem_new(pieces * 256)};
+    assert_int_equal(pthread_create(&worker[i].thread, NULL, work, &worker[i]), 0);
+  }
+  for (int i = 0; i < workers; i++)
+    assert_int_equal(pthread_join(worker[i].thread, NULL), 0);
+  for (int i = 0; i < workers; i++) {
+    OK(worker[i].result);
+    for (int k = 0; k < pieces; k++)
+      assert_filled(worker[i].host + k * 256, 256, (unsigned char)(worker[i].seed + k));
+    OK(d->MemFreeHost(d, worker[i].host));
+    OK(d->MemFree(d, worker[i].memory));
+  }
+}
+
+struct waiter {
+  pthread_t thread;
+  weir_cu_stream stream;
+  weir_cu_event event; /* NULL: waits for the stream */
+  weir_cu_result result;
+};
+
+static void *wait_for_it(void *data) {
+  struct waiter *waiter = data;
+  d->CtxSetCurrent(d, ctx);
+  waiter->result = waiter->event ? d->EventSynchronize(d, waiter->event) : d->StreamSynchronize(d, waiter->stream);
+  return NULL;
+}
+
+/* Several threads may wait for the same. */
+static void test_many_threads_wait(void **state) {
+  (void)state;
+  weir_cu_stream first = stream_new(), second = stream_new();
+  weir_cu_event event = event_new(WEIR_CU_EVENT_BLOCKING_SYNC);
+  weir_cu_deviceptr p = mem_new(100);
+  unsigned char *host = host_new(100);
+  struct waiter waiter[6];
+  struct gate *gate = gate_close(first);
+  OK(d->MemsetD8Async(d, p, 4, 100, first));
+  OK(d->EventRecord(d, event, first));
+  OK(d->StreamWaitEvent(d, second, event, 0));
+  OK(d->MemcpyAsync(d, address_of(host), p, 100, second));
+  for (int i = 0; i < 6; i++) {
+    waiter[i] = (struct waiter){.stream = i % 3 ? second : first, .event = i % 2 ? event : NULL, .result = -1};
+    assert_int_equal(pthread_create(&waiter[i].thread, NULL, wait_for_it, &waiter[i]), 0);
+  }
+  gate_open(gate);
+  OK(d->StreamSynchronize(d, second));
+  assert_filled(host, 100, 4);
+  for (int i = 0; i < 6; i++) {
+    assert_int_equal(pthread_join(waiter[i].thread, NULL), 0);
+    OK(waiter[i].result);
+  }
+  OK(d->EventDestroy(d, event));
+  OK(d->StreamDestroy(d, first));
+  OK(d->StreamDestroy(d, second));
+  OK(d->MemFreeHost(d, host));
+  OK(d->MemFree(d, p));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      RULE(test_create_and_destroy),
+      RULE(test_default_streams),
+      RULE(test_events),
+      RULE(test_nothing_for_a_handle),
+      RULE(test_not_ready),
+      RULE(test_record_again),
+      RULE(test_destroy_busy),
+      RULE(test_order_in_a_stream),
+      RULE(test_streams_go_on_without_each_other),
+      RULE(test_wait_orders_two_streams),
+      RULE(test_wait_is_for_the_last_record),
+      RULE(test_chain_through_many_streams),
+      RULE(test_context_synchronize_waits_for_all),
+      RULE(test_elapsed_time),
+      RULE(test_host_functions_in_order),
+      RULE(test_host_function_between_copies),
+      RULE(test_legacy_and_blocking_streams),
+      RULE(test_per_thread_stream),
+      RULE(test_each_thread_has_its_own),
+      RULE(test_work_outlives_its_thread),
+      RULE(test_plain_copy_waits_for_blocking_streams),
+      RULE(test_many_threads),
+      RULE(test_many_threads_wait),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

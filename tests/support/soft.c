@@ -1,0 +1,219 @@
+#include "support/soft.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+weir_cu_context contexts[WEIR_SOFT_MAX_DEVICES];
+
+static int devices;
+static weir_cu_module spin_modules[WEIR_SOFT_MAX_DEVICES];
+static uint64_t seed, random_state;
+
+/* ---- Opening and closing ---- */
+
+void soft_open_with(const weir_soft_options *options) {
+  assert_null(d);
+  if (weir_driver_open_soft(options, &d) != WEIR_OK) {
+    print_error("%s\n", weir_last_error());
+    fail();
+  }
+  OK(d->Init(d, 0));
+  OK(d->DeviceGetCount(d, &devices));
+  for (int i = 0; i < devices; i++)
+    OK(d->DevicePrimaryCtxRetain(d, &contexts[i], i));
+  memset(spin_modules, 0, sizeof spin_modules);
+  ctx = contexts[0];
+  soft_use(0);
+}
+
+void soft_open(weir_soft_clock clock, int count, unsigned long long bytes) {
+  weir_soft_options options;
+  weir_soft_options_init(&options);
+  options.clock = clock;
+  options.devices = count;
+  options.bytes = bytes;
+  soft_open_with(&options);
+}
+
+void soft_close(void) {
+  for (int i = 0; i < devices; i++) {
+    if (spin_modules[i])
+      OK(d->ModuleUnload(d, spin_modules[i]));
+    OK(d->DevicePrimaryCtxRelease(d, i));
+  }
+  soft_check_nothing();
+  weir_driver_close(d);
+  d = NULL;
+  seed = 0;
+}
+
+int soft_teardown(void **state) {
+  (void)state;
+  if (seed)
+    print_error("it ran with WEIR_TEST_SEED=%" PRIu64 "\n", seed);
+  seed = 0;
+  weir_driver_close(d);
+  d = NULL;
+  return 0;
+}
+
+void soft_use(int device) { OK(d->CtxSetCurrent(d, contexts[device])); }
+
+weir_cu_stream soft_stream(unsigned flags) {
+  weir_cu_stream stream;
+  OK(d->StreamCreateWithPriority(d, &stream, flags, 0));
+  return stream;
+}
+
+weir_cu_event soft_event(void) {
+  weir_cu_event event;
+  OK(d->EventCreate(d, &event, WEIR_CU_EVENT_DEFAULT));
+  return event;
+}
+
+weir_cu_deviceptr soft_alloc(size_t bytes) {
+  weir_cu_deviceptr pointer;
+  OK(d->MemAlloc(d, &pointer, bytes));
+  return pointer;
+}
+
+void soft_spin(weir_cu_stream stream, uint64_t cycles) {
+  weir_cu_device device;
+  weir_cu_function function;
+  void *params[] = {&cycles};
+  OK(d->CtxGetDevice(d, &device));
+  if (!spin_modules[device])
+    OK(d->ModuleLoadData(d, &spin_modules[device], spin_ptx));
+  OK(d->ModuleGetFunction(d, &function, spin_modules[device], "weir_spin"));
+  OK(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+}
+
+/* ---- Stepping ---- */
+
+static void check_status(weir_status status) {
+  if (status == WEIR_OK)
+    return;
+  print_error("%s: %s\n", weir_status_name(status), weir_last_error());
+  fail();
+}
+
+unsigned long soft_step(weir_cu_stream stream, unsigned long count) {
+  unsigned long done = 12345;
+  check_status(weir_soft_step(d, stream, count, &done));
+  return done;
+}
+
+unsigned long soft_step_all(void) {
+  unsigned long done = 12345;
+  check_status(weir_soft_step_all(d, &done));
+  return done;
+}
+
+unsigned long soft_pending(weir_cu_stream stream) {
+  unsigned long pieces = 12345;
+  check_status(weir_soft_pending(d, stream, &pieces));
+  return pieces;
+}
+
+uint64_t soft_now(void) {
+  uint64_t now = 12345;
+  check_status(weir_soft_now(d, &now));
+  return now;
+}
+
+/* ---- Counting ---- */
+
+weir_soft_census soft_census(void) {
+  weir_soft_census census = {.size = sizeof census};
+  check_status(weir_soft_take_census(d, &census));
+  return census;
+}
+
+void soft_check_nothing(void) {
+  weir_soft_census c = soft_census();
+  const struct {
+    const char *what;
+    unsigned long long count;
+  } lines[] = {{"contexts", c.contexts},
+               {"streams", c.streams},
+               {"events", c.events},
+               {"graphs", c.graphs},
+               {"executable graphs", c.graph_execs},
+               {"modules", c.modules},
+               {"pools", c.pools},
+               {"allocations", c.allocations},
+               {"host allocations", c.host_allocations},
+               {"registrations", c.registrations},
+               {"reservations", c.reservations},
+               {"mappings", c.mappings},
+               {"handles", c.handles},
+               {"mappings of other processes", c.ipc_mappings},
+               {"bytes", c.device_bytes}};
+  bool clean = true;
+  for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+    if (lines[i].count) {
+      print_error("left behind: %llu %s\n", lines[i].count, lines[i].what);
+      clean = false;
+    }
+  assert_true(clean);
+}
+
+/* ---- Chance ---- */
+
+uint64_t soft_first_seed(int *rounds) {
+  const char *text = getenv("WEIR_TEST_SEED");
+  if (!text || !*text)
+    return 1;
+  *rounds = 1;
+  return strtoull(text, NULL, 10);
+}
+
+void soft_seed(uint64_t value) {
+  seed = value;
+  random_state = value;
+}
+
+uint64_t soft_random_r(uint64_t *state, uint64_t limit) {
+  uint64_t z = *state += 0x9e3779b97f4a7c15u;
+  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+  return (z ^ z >> 31) % limit;
+}
+
+uint64_t soft_random(uint64_t limit) { return soft_random_r(&random_state, limit); }
+
+/* ---- Children ---- */
+
+int soft_in_child(void (*body)(void *data), void *data) {
+  assert_null(d);
+  fflush(NULL);
+  pid_t pid = fork();
+  assert_true(pid >= 0);
+  if (pid == 0) {
+    /* Neither the test library's nor a sanitizer's handlers: a fault ends the process as a fault. */
+    static const int signals[] = {SIGSEGV, SIGBUS, SIGABRT};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+      signal(signals[i], SIG_DFL);
+    setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+    setenv("CMOCKA_TEST_ABORT", "1", 1); /* a check that fails here does not jump into the parent's test */
+    body(data);
+    fflush(NULL);
+    _exit(0);
+  }
+  int status;
+  assert_int_equal(waitpid(pid, &status, 0), pid);
+  return status;
+}
+
+double soft_milliseconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
+}

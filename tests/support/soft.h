@@ -1,0 +1,76 @@
+/*
+ * A software device with the clock, devices and memory that a test asks for, whatever WEIR_TEST_DRIVER says. It is the `d` of
+ * device.h, with the context of every device retained, and that of device 0 current.
+ *
+ *     static void test_it(void **state) {
+ *       soft_open(WEIR_SOFT_STEPPED, 1, 64 << 20);
+ *       ...
+ *       soft_close();
+ *     }
+ *     cmocka_unit_test_teardown(test_it, soft_teardown)
+ */
+#ifndef WEIR_TEST_SOFT_H
+#define WEIR_TEST_SOFT_H
+
+#include "support/device.h"
+
+extern weir_cu_context contexts[WEIR_SOFT_MAX_DEVICES];
+
+/* The defaults but for what is given. */
+void soft_open(weir_soft_clock clock, int devices, unsigned long long bytes);
+void soft_open_with(const weir_soft_options *options);
+
+/* Releases the contexts, fails unless nothing is left, and closes. */
+void soft_close(void);
+
+/* Closes what a failing test left open, and says with which seed it ran. */
+int soft_teardown(void **state);
+
+/* Makes the context of a device current. */
+void soft_use(int device);
+
+/* On the current device. */
+weir_cu_stream soft_stream(unsigned flags);
+weir_cu_event soft_event(void);
+weir_cu_deviceptr soft_alloc(size_t bytes);
+
+/* The spin kernel, on a stream of the current device. */
+void soft_spin(weir_cu_stream stream, uint64_t cycles);
+
+/* ---- Stepping ---- */
+
+unsigned long soft_step(weir_cu_stream stream, unsigned long count);
+unsigned long soft_step_all(void);
+unsigned long soft_pending(weir_cu_stream stream);
+uint64_t soft_now(void);
+
+/* ---- Counting ---- */
+
+weir_soft_census soft_census(void);
+
+/* Fails, and says of what, when anything is alive. */
+void soft_check_nothing(void);
+
+/* ---- Chance ---- */
+
+/* The first of the seeds to try: WEIR_TEST_SEED, else 1. `rounds` becomes 1 where the environment names one. */
+uint64_t soft_first_seed(int *rounds);
+
+/* Starts a series of numbers; a failing test names the seed. */
+void soft_seed(uint64_t seed);
+
+/* A number below `limit`, which is not 0. For one thread. */
+uint64_t soft_random(uint64_t limit);
+
+/* The same with a state of the caller's own. */
+uint64_t soft_random_r(uint64_t *state, uint64_t limit);
+
+/* ---- Children ---- */
+
+/* Runs `body` in a forked process that has no device open, and returns how it ended, as waitpid says it. */
+int soft_in_child(void (*body)(void *data), void *data);
+
+/* Milliseconds of a clock that never goes back. */
+double soft_milliseconds(void);
+
+#endif
