@@ -21,6 +21,16 @@ static const char spin_ptx[] = ".version 6.0\n"
                                "  ret;\n"
                                "}\n";
 
+/* The first spin may be in a capture, which allows to load a module but not to unload one, unless the thread's mode is relaxed:
+ * what is captured has nothing to do with it. */
+static void unload(weir_driver *driver, weir_cu_module module) {
+  int mode = WEIR_CU_CAPTURE_RELAXED;
+  bool relaxed = driver->ThreadExchangeStreamCaptureMode(driver, &mode) == WEIR_CU_SUCCESS;
+  driver->ModuleUnload(driver, module);
+  if (relaxed)
+    driver->ThreadExchangeStreamCaptureMode(driver, &mode);
+}
+
 static weir_status load(const char *who, weir__device *device) {
   weir_driver *driver = weir__rt.driver;
   weir_cu_module module;
@@ -30,7 +40,7 @@ static weir_status load(const char *who, weir__device *device) {
     return status;
   status = WEIR__CALL_FOR(who, driver, ModuleGetFunction(driver, &function, module, "weir_spin"));
   if (status != WEIR_OK) {
-    driver->ModuleUnload(driver, module);
+    unload(driver, module);
     return status;
   }
   device->spin_module = module;
@@ -38,7 +48,6 @@ static weir_status load(const char *who, weir__device *device) {
   return WEIR_OK;
 }
 
-/* The first spin may be in a capture: loading a module is not among what a capture forbids. */
 static weir_status load_once(const char *who, weir__device *device) {
   weir_status status = WEIR_OK;
   pthread_mutex_lock(&device->lock);
