@@ -257,8 +257,8 @@ enum {
 /* The table. See driver_entries.h for what each entry does. */
 typedef struct weir_driver weir_driver;
 struct weir_driver {
-  size_t size;      /* sizeof(weir_driver), so that entries can be added */
-  const char *name; /* "cuda", "soft", "ledger", ... */
+  size_t size;                        /* sizeof(weir_driver), so that entries can be added */
+  const char *name;                   /* "cuda", "soft", "ledger", ... */
   void (*destroy)(weir_driver *self); /* ends the driver and frees the table; NULL when there is nothing to free */
 #define WEIR__AND(...) , __VA_ARGS__
 #define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args)                                                     \

@@ -243,7 +243,7 @@ WEIR_DRIVER_ENTRY(MemFreeAsync, cuMemFreeAsync, 11020, OPTIONAL, (weir_cu_device
 WEIR_DRIVER_ENTRY(DeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, 11020, OPTIONAL,
                   (weir_cu_mempool * pool, weir_cu_device device), (pool, device))
 
-/* The pool that MemAllocAsync uses; the default one until DeviceSetMemPool. */
+/* The pool that MemAllocAsync uses; the default one until DeviceSetMemPool. INVALID_VALUE for a device that is none. */
 WEIR_DRIVER_ENTRY(DeviceGetMemPool, cuDeviceGetMemPool, 11020, OPTIONAL,
                   (weir_cu_mempool * pool, weir_cu_device device), (pool, device))
 
@@ -270,7 +270,8 @@ WEIR_DRIVER_ENTRY(MemPoolSetAccess, cuMemPoolSetAccess, 11020, OPTIONAL,
 
 /* ---- Copies and fills ---- */
 
-/* Any direction: the addresses tell. Goes through the legacy stream, and returns when it is done. */
+/* Any direction: the addresses tell. Goes through the legacy stream, and returns when host memory that it names may be
+ * touched again: what goes to a device may still be on its way, for other streams than the legacy one. */
 WEIR_DRIVER_ENTRY(Memcpy, cuMemcpy, 4000, REQUIRED, (weir_cu_deviceptr to, weir_cu_deviceptr from, size_t bytes),
                   (to, from, bytes))
 

@@ -23,8 +23,8 @@ enum {
 };
 
 typedef struct weir_stream {
-  int64_t id;          /* which stream: 0 the default one, odd for one of the pools, else the external stream's address */
-  int32_t device;      /* its device */
+  int64_t id;     /* which stream: 0 the default one, odd for one of the pools, else the external stream's address */
+  int32_t device; /* its device */
   int32_t device_type; /* WEIR_DEVICE_TYPE_GPU */
 } weir_stream;
 

@@ -243,8 +243,7 @@ weir_status weir_device_has_primary_context(int device, int *has) {
   driver = weir__rt.driver;
   unsigned flags;
   int active;
-  status = WEIR__CALL(driver,
-                          DevicePrimaryCtxGetState(driver, weir__rt.devices[device].handle, &flags, &active));
+  status = WEIR__CALL(driver, DevicePrimaryCtxGetState(driver, weir__rt.devices[device].handle, &flags, &active));
   if (status == WEIR_OK)
     *has = active != 0;
   return status;
