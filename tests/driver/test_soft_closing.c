@@ -128,7 +128,7 @@ static void test_with_work_across_devices(void **state) {
     }
     for (int k = 0; k < 20; k++)
       for (int i = 0; i < 3; i++)
-        OK(d->MemcpyAsync(d, p[(i + 1) % 3], p[(i + 2) % 3], MIB, s[i]));
+        OK(d->MemcpyAsync(d, p[(i + 1) % 3] + (unsigned)i * MIB, p[(i + 2) % 3] + (unsigned)i * MIB, MIB, s[i]));
     close_soon();
   }
 }

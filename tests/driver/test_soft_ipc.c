@@ -237,14 +237,14 @@ static void child_stale(void) {
     weir_cu_result r = d->IpcOpenMemHandle(d, &p, as_memory, flag);
     if (r == WEIR_CU_SUCCESS)
       OK(d->IpcCloseMemHandle(d, p));
-    else if (r != WEIR_CU_OUT_OF_MEMORY) /* of addresses, for a very large one */
+    else if (r != WEIR_CU_OUT_OF_MEMORY && r != WEIR_CU_INVALID_CONTEXT) /* very large, or with our own number in it */
       EXPECT(INVALID_VALUE, r);
     as_event = m.event;
     as_event.reserved[bit / 8] ^= (char)(1 << bit % 8);
     r = d->IpcOpenEventHandle(d, &e, as_event);
     if (r == WEIR_CU_SUCCESS)
       OK(d->EventDestroy(d, e));
-    else
+    else if (r != WEIR_CU_INVALID_CONTEXT)
       EXPECT(MAP_FAILED, r);
   }
   say_go();
@@ -301,9 +301,9 @@ static void child_waits(void) {
   if (stepped) {
     assert_int_equal(soft_step(s, 10), 0);
     assert_int_equal(soft_step_all(), 0);
+    assert_int_equal(*at(own), 0);
   }
   EXPECT(NOT_READY, d->StreamQuery(d, s));
-  assert_int_equal(*at(own), 0);
   say_go();
   OK(d->EventSynchronize(d, copied)); /* runs as soon as the other process lets it */
   assert_int_equal(*at(own + 99), 5);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "driver/soft/soft.h"
 #include "support/soft.h"
 
 enum { MIB = 1 << 20, FOR_EVER = 1000000000 }; /* cycles: 1000 s at a MHz */
@@ -308,6 +309,10 @@ static void test_threads_come_and_go(void **state) {
     assert_int_equal(byte_at(p[i] + 99), 9);
     OK(d->MemFree(d, p[i]));
   }
+  int left = 0;
+  for (const struct soft_stream *s = ((struct soft *)d)->devices[0].streams; s; s = s->next)
+    left++;
+  assert_int_equal(left, 1); /* the legacy one */
   soft_close();
 }
 

@@ -23,7 +23,7 @@ void soft_open_with(const weir_soft_options *options);
 /* Releases the contexts, fails unless nothing is left, and closes. */
 void soft_close(void);
 
-/* Closes what a failing test left open, and says with which seed it ran. */
+/* Says with which seed a failing test ran. Its device stays open: who knows in which state it is. */
 int soft_teardown(void **state);
 
 /* Makes the context of a device current. */
