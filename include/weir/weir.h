@@ -11,12 +11,14 @@
 #ifndef WEIR_WEIR_H
 #define WEIR_WEIR_H
 
+#include "weir/alloc.h"
 #include "weir/copy.h"
 #include "weir/device.h"
 #include "weir/driver.h"
 #include "weir/event.h"
 #include "weir/graph.h"
 #include "weir/log.h"
+#include "weir/pool.h"
 #include "weir/runtime.h"
 #include "weir/soft.h"
 #include "weir/status.h"

@@ -17,6 +17,10 @@ static const struct symbol {
     {offsetof(weir__nvml, DeviceGetCount), {"nvmlDeviceGetCount_v2", "nvmlDeviceGetCount"}},
     {offsetof(weir__nvml, DeviceGetHandleByIndex), {"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex"}},
     {offsetof(weir__nvml, DeviceGetUUID), {"nvmlDeviceGetUUID"}},
+    {offsetof(weir__nvml, DeviceGetHandleByPciBusId),
+     {"nvmlDeviceGetHandleByPciBusId_v2", "nvmlDeviceGetHandleByPciBusId"}},
+    {offsetof(weir__nvml, DeviceGetComputeRunningProcesses),
+     {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"}},
 };
 
 bool weir__nvml_open(weir__nvml *nvml) {
@@ -64,4 +68,27 @@ bool weir__nvml_uuids(const weir__nvml *nvml, char uuids[][WEIR__NVML_UUID_SIZE]
   }
   *count = (int)number;
   return true;
+}
+
+size_t weir__device_processes(weir_driver *driver, weir_cu_device device, weir__nvml_process *processes, size_t room) {
+  enum { most = 256 };
+  weir__nvml nvml;
+  char bus[32];
+  if (strcmp(driver->name, "cuda") != 0 ||
+      driver->DeviceGetPCIBusId(driver, bus, sizeof bus, device) != WEIR_CU_SUCCESS)
+    return 0;
+  if (!weir__nvml_open(&nvml))
+    return 0;
+  weir__nvml_process found[most];
+  unsigned count = most;
+  weir__nvml_handle handle;
+  bool known = nvml.DeviceGetHandleByPciBusId && nvml.DeviceGetComputeRunningProcesses &&
+               nvml.DeviceGetHandleByPciBusId(bus, &handle) == 0 &&
+               nvml.DeviceGetComputeRunningProcesses(handle, &count, found) == 0;
+  weir__nvml_close(&nvml);
+  size_t written = 0;
+  for (unsigned i = 0; known && i < count && i < most && written < room; i++)
+    if (found[i].bytes != ~0ull) /* not told, as in a virtual machine */
+      processes[written++] = found[i];
+  return written;
 }

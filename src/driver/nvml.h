@@ -6,10 +6,20 @@
 #define WEIR_DRIVER_NVML_H
 
 #include <stdbool.h>
+#include <stddef.h>
+
+#include "weir/driver.h"
 
 enum { WEIR__NVML_UUID_SIZE = 96 };
 
 typedef struct weir__nvml_device *weir__nvml_handle;
+
+/* As the library has it since its version 2. */
+typedef struct weir__nvml_process {
+  unsigned pid;
+  unsigned long long bytes;
+  unsigned gpu_instance, compute_instance;
+} weir__nvml_process;
 
 /* The library's functions under its names without "nvml". All return 0 for success. One that it lacks is NULL. */
 typedef struct weir__nvml {
@@ -19,6 +29,8 @@ typedef struct weir__nvml {
   int (*DeviceGetCount)(unsigned *count);
   int (*DeviceGetHandleByIndex)(unsigned index, weir__nvml_handle *device);
   int (*DeviceGetUUID)(weir__nvml_handle device, char *uuid, unsigned size);
+  int (*DeviceGetHandleByPciBusId)(const char *id, weir__nvml_handle *device);
+  int (*DeviceGetComputeRunningProcesses)(weir__nvml_handle device, unsigned *count, weir__nvml_process *processes);
 } weir__nvml;
 
 /* Loads libnvidia-ml.so.1, or the library that WEIR_NVML_LIBRARY names, and starts it. False where it cannot. */
@@ -27,5 +39,9 @@ void weir__nvml_close(weir__nvml *nvml);
 
 /* The uuid texts of the machine's devices, `room` of them at most. False when the library cannot tell. */
 bool weir__nvml_uuids(const weir__nvml *nvml, char uuids[][WEIR__NVML_UUID_SIZE], int room, int *count);
+
+/* The processes that have memory of a device, as far as anybody knows: up to `room` of them, none on a device that is not
+ * NVIDIA's. Needs no lock, and never fails: what cannot be told is left out. */
+size_t weir__device_processes(weir_driver *driver, weir_cu_device device, weir__nvml_process *processes, size_t room);
 
 #endif

@@ -1,0 +1,183 @@
+/*
+ * The caching allocator: device memory by stream.
+ *
+ * Memory is obtained from the driver in segments, cut into blocks, and kept when it is freed. A block that was freed is used
+ * again on its own stream at once, with no synchronization: work on a stream is done in order. A block that other streams
+ * use as well is told about them (weir_allocator_record_stream), and waits for them when it is freed.
+ *
+ * An allocator is an object; a program can have many. Every call may be made from any thread.
+ */
+#ifndef WEIR_ALLOC_H
+#define WEIR_ALLOC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "weir/driver.h"
+#include "weir/graph.h"
+#include "weir/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct weir_allocator weir_allocator;
+
+typedef struct weir_allocator_options {
+  size_t size;      /* sizeof(weir_allocator_options) */
+  const char *conf; /* settings as "key:value,key:value"; NULL reads WEIR_ALLOC_CONF or PyTorch's variables */
+  int devices;      /* how many of the driver's; 0, the default: all */
+} weir_allocator_options;
+
+void weir_allocator_options_init(weir_allocator_options *options);
+
+/* An allocator over a driver whose Init was called. The driver stays the caller's, and outlives it. For each device the
+ * primary context is retained when it is first used. options NULL: the defaults. */
+weir_status weir_allocator_create(weir_driver *driver, const weir_allocator_options *options,
+                                  weir_allocator **allocator);
+
+/* Gives all memory back to the driver, also what is still in use. NULL is allowed. */
+void weir_allocator_destroy(weir_allocator *allocator);
+
+/* "native". */
+const char *weir_allocator_backend(const weir_allocator *allocator);
+
+/* Memory of a device for use on a stream. 0 bytes give NULL. WEIR_ERROR_OUT_OF_MEMORY when there is no more: weir_last_error()
+ * then says where it all is, and the program can go on. */
+weir_status weir_allocator_alloc(weir_allocator *allocator, int device, size_t bytes, weir_cu_stream stream,
+                                 void **pointer);
+
+/* NULL is allowed. A pointer that is not live here is WEIR_ERROR_INVALID_ARGUMENT. */
+weir_status weir_allocator_free(weir_allocator *allocator, void *pointer);
+
+/* Another stream uses the memory too: when it is freed, it is not used again before that stream got there. Nothing happens
+ * for NULL and for the stream that it was allocated on. */
+weir_status weir_allocator_record_stream(weir_allocator *allocator, void *pointer, weir_cu_stream stream);
+
+/* Gives unused segments back to the driver. During a capture only those of pools that are over. */
+weir_status weir_allocator_empty_cache(weir_allocator *allocator);
+
+/* The same for one pool; pool {0, 0} is all. */
+weir_status weir_allocator_empty_pool(weir_allocator *allocator, weir_pool_id pool);
+
+/* The largest free block, or the driver's free memory where that is larger and nothing is cached. */
+weir_status weir_allocator_largest_block(weir_allocator *allocator, int device, size_t *bytes);
+
+/* The segment that holds a live pointer. Not for expandable segments: WEIR_ERROR_NOT_SUPPORTED. */
+weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void **base, size_t *bytes);
+
+/* ---- Limits and settings ---- */
+
+/* At most this part of the device's memory, 0 to 1, is taken from the driver. */
+weir_status weir_allocator_set_fraction(weir_allocator *allocator, int device, double fraction);
+weir_status weir_allocator_get_fraction(weir_allocator *allocator, int device, double *fraction);
+
+/* Changes settings; keys that are not named stay as they are. On an error nothing changes, and the text names the key, the
+ * position and what is allowed. */
+weir_status weir_allocator_configure(weir_allocator *allocator, const char *conf);
+
+/* The text of all settings that are not at their default, in the syntax of configure. Returns its whole length. */
+size_t weir_allocator_settings(weir_allocator *allocator, char *text, size_t size);
+
+/* Expandable segments of a stream reserve the address space that expandable_segments_reserve_by_class has for this class, from
+ * the next one on. NULL or "" takes the stream out of its class. */
+weir_status weir_allocator_set_reserve_class(weir_allocator *allocator, int device, weir_cu_stream stream,
+                                             const char *reserve_class);
+
+/* Caching off: every allocation goes to the driver, every free too, and nothing is counted. The start is on, unless
+ * WEIR_NO_MEMORY_CACHING or PYTORCH_NO_CUDA_MEMORY_CACHING is 1. Memory may be freed after a switch. */
+weir_status weir_allocator_set_caching(weir_allocator *allocator, int on);
+int weir_allocator_is_caching(const weir_allocator *allocator);
+
+/* ---- Other devices ---- */
+
+/* Lets `device` touch memory that `owner` has given out, now and later; for expandable segments, whose memory follows no
+ * switch of the driver's. The two contexts' own peer access is weir_device_enable_peer_access. */
+weir_status weir_allocator_enable_peer_access(weir_allocator *allocator, int owner, int device);
+
+/* Copies between memory of two devices, and takes the driver's peer variant where the plain one would not work: no peer
+ * access, and expandable segments in use. */
+weir_status weir_allocator_copy_async(weir_allocator *allocator, void *to, int to_device, const void *from,
+                                      int from_device, size_t bytes, weir_cu_stream stream, int peer_access);
+
+/* ---- Statistics ---- */
+
+typedef struct weir_stat {
+  int64_t current, peak, allocated, freed;
+} weir_stat;
+
+typedef enum weir_stat_kind {
+  WEIR_STAT_ALL,
+  WEIR_STAT_SMALL_POOL,
+  WEIR_STAT_LARGE_POOL,
+  WEIR_STAT_KINDS
+} weir_stat_kind;
+
+typedef struct weir_allocator_stats {
+  size_t size; /* sizeof(weir_allocator_stats) */
+  weir_stat allocation[WEIR_STAT_KINDS];
+  weir_stat segment[WEIR_STAT_KINDS];
+  weir_stat active[WEIR_STAT_KINDS];
+  weir_stat inactive_split[WEIR_STAT_KINDS];
+  weir_stat allocated_bytes[WEIR_STAT_KINDS];
+  weir_stat reserved_bytes[WEIR_STAT_KINDS];
+  weir_stat active_bytes[WEIR_STAT_KINDS];
+  weir_stat inactive_split_bytes[WEIR_STAT_KINDS];
+  weir_stat requested_bytes[WEIR_STAT_KINDS];
+  int64_t num_alloc_retries;
+  int64_t num_ooms;
+  int64_t num_sync_all_streams;
+  int64_t num_device_alloc;
+  int64_t num_device_free;
+  int64_t max_split_size; /* -1: unlimited */
+  weir_stat oversize_allocations;
+  weir_stat oversize_segments;
+  int64_t num_oom_rejections; /* requests that throw_on_cudamalloc_oom refused before the driver was asked */
+} weir_allocator_stats;
+
+weir_status weir_allocator_get_stats(weir_allocator *allocator, int device, weir_allocator_stats *stats);
+weir_status weir_allocator_reset_peak_stats(weir_allocator *allocator, int device);
+weir_status weir_allocator_reset_accumulated_stats(weir_allocator *allocator, int device);
+
+/* ---- Watching ---- */
+
+typedef enum weir_trace_action {
+  WEIR_TRACE_ALLOC,
+  WEIR_TRACE_FREE_REQUESTED,
+  WEIR_TRACE_FREE_COMPLETED,
+  WEIR_TRACE_SEGMENT_ALLOC,
+  WEIR_TRACE_SEGMENT_FREE,
+  WEIR_TRACE_SEGMENT_MAP,
+  WEIR_TRACE_SEGMENT_UNMAP,
+  WEIR_TRACE_OOM
+} weir_trace_action;
+
+typedef struct weir_trace_entry {
+  weir_trace_action action;
+  int device;
+  uint64_t address; /* of an OOM: the device's free memory */
+  uint64_t bytes;   /* of alloc and free: as requested */
+  weir_cu_stream stream;
+  weir_pool_id pool;
+} weir_trace_entry;
+
+typedef void (*weir_trace_tracker)(void *context, const weir_trace_entry *entry);
+
+/* Called for every entry, in order, with the lock of the block's arena held: it must not call the allocator. */
+weir_status weir_allocator_attach_tracker(weir_allocator *allocator, weir_trace_tracker tracker, void *context);
+
+/* bytes: the segment that was wanted; limit: the allowed memory, or the device's; free_bytes: what the driver says. */
+typedef void (*weir_oom_observer)(void *context, int device, size_t bytes, size_t limit, size_t free_bytes);
+
+/* Called before out of memory is reported, with no lock held. */
+weir_status weir_allocator_attach_oom_observer(weir_allocator *allocator, weir_oom_observer observer, void *context);
+
+/* Called when no cached block fits: frees what it can, and returns 1 when it freed anything. No lock is held. */
+typedef int (*weir_free_memory_callback)(void *context, int device);
+weir_status weir_allocator_attach_free_callback(weir_allocator *allocator, weir_free_memory_callback callback,
+                                                void *context);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,531 @@
+/*
+ * The allocator's calls.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "alloc/heap.h"
+#include "driver/call.h"
+#include "driver/nvml.h"
+
+#define CHECK_ALLOCATOR(allocator)                                                                                     \
+  do {                                                                                                                 \
+    if (!(allocator))                                                                                                  \
+      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", __func__);                           \
+  } while (0)
+
+/* ---- Making and ending ---- */
+
+static void heap_init(weir__heap *heap, weir_allocator *allocator, int device, uint64_t total) {
+  *heap = (weir__heap){.allocator = allocator, .device = device, .total = total, .limit = UINT64_MAX, .fraction = 1};
+  pthread_mutex_init(&heap->lock, NULL);
+  heap->small = (weir__pool){.heap = heap, .is_small = true};
+  heap->large = (weir__pool){.heap = heap};
+}
+
+static void heap_end(weir__heap *heap) {
+  weir_driver *driver = heap->allocator->driver;
+  weir_cu_context previous;
+  if (heap->cu_context) {
+    bool entered = !weir__heap_enter(heap, &previous); /* if not, what can be given back without it is */
+    driver->CtxSynchronize(driver);
+    weir__events_clear(heap);
+    weir__heap_free_segments(heap);
+    if (entered)
+      weir__heap_leave(heap, previous);
+    driver->DevicePrimaryCtxRelease(driver, heap->device);
+  }
+  weir__routes_clear(heap);
+  weir__pool_clear(&heap->small);
+  weir__pool_clear(&heap->large);
+  while (heap->private_pools) {
+    weir__private_pool *pool = heap->private_pools;
+    heap->private_pools = pool->next;
+    weir__pool_clear(&pool->small);
+    weir__pool_clear(&pool->large);
+    free(pool);
+  }
+  while (heap->classes) {
+    weir__stream_class *class = heap->classes;
+    heap->classes = class->next;
+    free(class);
+  }
+  pthread_mutex_destroy(&heap->lock);
+}
+
+/* The heap's lock is held. */
+weir_cu_result weir__heap_enter(weir__heap *heap, weir_cu_context *previous) {
+  weir_driver *driver = heap->allocator->driver;
+  weir_cu_result r = WEIR_CU_SUCCESS;
+  if (!heap->cu_context)
+    r = driver->DevicePrimaryCtxRetain(driver, &heap->cu_context, heap->device);
+  if (!r)
+    r = driver->CtxGetCurrent(driver, previous);
+  if (!r && *previous != heap->cu_context)
+    r = driver->CtxSetCurrent(driver, heap->cu_context);
+  return r;
+}
+
+void weir__heap_leave(weir__heap *heap, weir_cu_context previous) {
+  weir_driver *driver = heap->allocator->driver;
+  if (previous != heap->cu_context)
+    driver->CtxSetCurrent(driver, previous);
+}
+
+void weir_allocator_options_init(weir_allocator_options *options) {
+  *options = (weir_allocator_options){.size = sizeof *options};
+}
+
+weir_status weir__check_backend(const weir__settings *settings) {
+  if (settings->backend == WEIR__BACKEND_NATIVE)
+    return WEIR_OK;
+  return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
+                    "backend:cudaMallocAsync is another allocator; this one is backend:native, or no backend at all");
+}
+
+static weir_status read_settings(const char *who, const weir_allocator_options *options, weir__settings *settings) {
+  weir__settings_default(settings);
+  weir_status status =
+      options->conf ? weir__settings_parse(NULL, options->conf, settings) : weir__settings_from_env(settings, NULL);
+  if (!status)
+    status = weir__check_backend(settings);
+  return status ? weir__fail(status, "%s: %s", who, weir_last_error()) : WEIR_OK;
+}
+
+weir_status weir_allocator_create(weir_driver *driver, const weir_allocator_options *given,
+                                  weir_allocator **allocator) {
+  weir_allocator_options options;
+  weir_allocator_options_init(&options);
+  if (!driver || !allocator)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", __func__, driver ? "allocator" : "driver");
+  if (given)
+    weir__copy_sized(&options, sizeof options, given, given->size);
+
+  weir_allocator *a = calloc(1, sizeof *a);
+  weir__settings *settings = calloc(1, sizeof *settings);
+  weir_status status = WEIR_OK;
+  if (!a || !settings) {
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    goto free_both;
+  }
+  status = read_settings(__func__, &options, settings);
+  if (status)
+    goto free_both;
+  int count;
+  status = WEIR__CALL(driver, DeviceGetCount(driver, &count));
+  if (status)
+    goto free_both;
+  if (options.devices < 0 || options.devices > count) {
+    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %d devices asked for, the driver has %d", __func__,
+                        options.devices, count);
+    goto free_both;
+  }
+  if (options.devices)
+    count = options.devices;
+  a->driver = driver;
+  a->heaps = calloc((size_t)count + 1, sizeof *a->heaps);
+  a->pages = weir__page_map_new();
+  if (!a->heaps || !a->pages) {
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    goto free_parts;
+  }
+  for (int i = 0; i < count; i++) {
+    size_t total;
+    status = WEIR__CALL(driver, DeviceTotalMem(driver, &total, i));
+    if (status)
+      goto free_parts;
+    heap_init(&a->heaps[i], a, i, total);
+    a->heap_count = i + 1;
+  }
+  pthread_mutex_init(&a->configure_lock, NULL);
+  weir__settings_fit(driver, settings);
+  atomic_store(&a->settings, settings);
+  pthread_mutex_init(&a->uncached_lock, NULL);
+  atomic_store(&a->caching, weir__caching_from_env());
+  for (int i = 0; i < count; i++)
+    if (settings->memory_fraction < 1)
+      weir_allocator_set_fraction(a, i, settings->memory_fraction);
+  *allocator = a;
+  return WEIR_OK;
+
+free_parts:
+  for (int i = 0; i < a->heap_count; i++)
+    pthread_mutex_destroy(&a->heaps[i].lock);
+  if (a->pages)
+    weir__page_map_delete(a->pages);
+  free(a->heaps);
+free_both:
+  free(settings);
+  free(a);
+  return status;
+}
+
+void weir_allocator_destroy(weir_allocator *allocator) {
+  if (!allocator)
+    return;
+  weir__graphs_forget(allocator);
+  weir__uncached_clear(allocator);
+  for (int i = 0; i < allocator->heap_count; i++)
+    heap_end(&allocator->heaps[i]);
+  weir__page_map_delete(allocator->pages);
+  for (const weir__settings *s = atomic_load(&allocator->settings), *older; s; s = older) {
+    older = s->older;
+    free((void *)s);
+  }
+  pthread_mutex_destroy(&allocator->uncached_lock);
+  pthread_mutex_destroy(&allocator->configure_lock);
+  free(allocator->heaps);
+  free(allocator);
+}
+
+const char *weir_allocator_backend(const weir_allocator *allocator) {
+  (void)allocator;
+  return "native";
+}
+
+weir__heap *weir__heap_get(const char *who, weir_allocator *allocator, int device) {
+  if (device >= 0 && device < allocator->heap_count)
+    return &allocator->heaps[device];
+  weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device %d, there are %d", who, device, allocator->heap_count);
+  return NULL;
+}
+
+/* ---- Out of memory ---- */
+
+static uint64_t free_bytes_of(const weir__pool *pool) {
+  weir__arena **arenas;
+  size_t count = weir__pool_arenas(pool, &arenas);
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < count; i++) {
+    weir__lock_take(&arenas[i]->lock);
+    for (weir__block *b = weir__index_first(&arenas[i]->free); b; b = weir__index_next(&arenas[i]->free, b))
+      bytes += b->bytes;
+    weir__lock_give(&arenas[i]->lock);
+  }
+  free(arenas);
+  return bytes;
+}
+
+/* "Process 12 has 1.00 GiB memory in use. " for each that is known. */
+static void list_processes(weir__heap *heap, char *text, size_t size) {
+  weir__nvml_process processes[8];
+  size_t count = weir__device_processes(heap->allocator->driver, heap->device, processes, WEIR_COUNT_OF(processes));
+  *text = 0;
+  for (size_t i = 0, length = 0; i < count && length < size; i++) {
+    char who[64] = "Including non-Weir memory, this process", bytes[32];
+    if (processes[i].pid != (unsigned)getpid())
+      snprintf(who, sizeof who, "Process %u", processes[i].pid);
+    length += (size_t)snprintf(text + length, size - length, "%s has %s memory in use. ", who,
+                               weir__format_bytes(processes[i].bytes, bytes));
+  }
+}
+
+/* What to try, as far as the settings tell. */
+static void advise(const weir__heap *heap, const weir__settings *settings, weir_cu_stream stream, uint64_t bytes,
+                   char *text, size_t size) {
+  char reserve[32], wanted[32];
+  uint64_t room = weir__reserve_bytes(heap, settings, stream);
+  if (!settings->expandable_segments)
+    snprintf(text, size,
+             " If reserved but unallocated memory is large, fragmentation is the cause: try "
+             "WEIR_ALLOC_CONF=expandable_segments:True.");
+  else if (room < bytes && bytes <= heap->total)
+    snprintf(
+        text, size,
+        " This allocation exceeds the expandable-segment reserve of %s for this stream, and a single allocation "
+        "cannot span expandable segments. Raise expandable_segments_reserve or expandable_segments_reserve_by_class "
+        "so that a segment is at least %s.",
+        weir__format_bytes(room, reserve), weir__format_bytes(bytes, wanted));
+  else
+    snprintf(text, size,
+             " expandable_segments is enabled. If instead the process runs out of address space, the reserves are too "
+             "large: reduce them by expandable_segments_reserve or expandable_segments_reserve_by_class.");
+}
+
+/* The heap's lock is held, and given back on the way: observers run without it. */
+static weir_status out_of_memory(const char *who, weir__heap *heap, const weir__pool *pool, uint64_t bytes,
+                                 uint64_t segment_bytes, weir_cu_stream stream) {
+  weir_allocator *allocator = heap->allocator;
+  weir_driver *driver = allocator->driver;
+  const weir__settings *settings = weir__settings_of(heap);
+  size_t device_free = 0, device_total = heap->total;
+  driver->MemGetInfo(driver, &device_free, &device_total);
+  uint64_t in_private = 0;
+  for (weir__private_pool *p = heap->private_pools; p; p = p->next)
+    in_private += free_bytes_of(&p->small) + free_bytes_of(&p->large);
+  weir__lock_take(&heap->stats_lock);
+  heap->stats.num_ooms++;
+  uint64_t allocated = (uint64_t)heap->stats.allocated_bytes[WEIR_STAT_ALL].current + in_private;
+  uint64_t reserved = (uint64_t)heap->stats.reserved_bytes[WEIR_STAT_ALL].current;
+  weir__lock_give(&heap->stats_lock);
+  uint64_t limit = heap->has_limit ? heap->limit : device_total;
+  bool has_limit = heap->has_limit;
+  char advice[320], processes[400];
+  advise(heap, settings, stream, segment_bytes, advice, sizeof advice);
+  weir__trace(heap, WEIR_TRACE_OOM, pool, device_free, bytes, stream);
+  pthread_mutex_unlock(&heap->lock);
+
+  int observers = atomic_load(&allocator->observer_count);
+  for (int i = 0; i < observers; i++)
+    allocator->observers[i].call(allocator->observers[i].context, heap->device, segment_bytes, limit, device_free);
+
+  list_processes(heap, processes, sizeof processes);
+  char text[6][32], allowed[64] = "", private_part[96] = "";
+  if (has_limit)
+    snprintf(allowed, sizeof allowed, "%s allowed; ", weir__format_bytes(limit, text[0]));
+  if (in_private)
+    snprintf(private_part, sizeof private_part, "with %s allocated in private pools (e.g., CUDA Graphs), ",
+             weir__format_bytes(in_private, text[1]));
+  return weir__fail(
+      WEIR_ERROR_OUT_OF_MEMORY,
+      "%s: CUDA out of memory. Tried to allocate %s. GPU %d has a total capacity of %s of which %s is free. %s%sOf the "
+      "allocated memory %s is allocated by Weir, %sand %s is reserved by Weir but unallocated.%s",
+      who, weir__format_bytes(segment_bytes, text[0]), heap->device, weir__format_bytes(device_total, text[1]),
+      weir__format_bytes(device_free, text[2]), processes, allowed, weir__format_bytes(allocated, text[3]),
+      private_part, weir__format_bytes(reserved > allocated ? reserved - allocated : 0, text[4]), advice);
+}
+
+/* ---- Allocating ---- */
+
+/* throw_on_cudamalloc_oom: what would exceed the limit is refused before the driver is asked and anything is given back. */
+static weir_status reject(const char *who, weir__heap *heap, uint64_t requested) {
+  char text[32];
+  weir__count_event(heap, &heap->stats.num_oom_rejections);
+  return weir__fail(WEIR_ERROR_OUT_OF_MEMORY,
+                    "%s: CUDA out of memory. Allocation was preemptively rejected because it would exceed "
+                    "per_process_memory_fraction limit. Requested size: %s",
+                    who, weir__format_bytes(requested, text));
+}
+
+/* The part of an allocation that the index could not serve. */
+static weir_status alloc_slow(const char *who, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
+                              uint64_t size, uint64_t requested, void **pointer) {
+  weir_cu_context previous;
+  weir__block *block = NULL;
+  pthread_mutex_lock(&heap->lock);
+  weir_cu_result r = weir__heap_enter(heap, &previous);
+  if (r) {
+    pthread_mutex_unlock(&heap->lock);
+    return weir__driver_status(heap->allocator->driver, r, who, "cuDevicePrimaryCtxRetain");
+  }
+  if (settings->throw_on_oom && heap->reserved + weir__segment_bytes(settings, size) >
+                                    (uint64_t)(settings->memory_fraction * (double)heap->total)) {
+    weir__heap_leave(heap, previous);
+    pthread_mutex_unlock(&heap->lock);
+    return reject(who, heap, requested);
+  }
+  block = weir__refill(heap, arena, settings, size);
+  if (!block) {
+    weir_status status =
+        out_of_memory(who, heap, arena->pool, size, weir__segment_bytes(settings, size), arena->stream);
+    weir__heap_leave(heap, previous);
+    return status;
+  }
+  weir__heap_leave(heap, previous);
+  arena = block->arena; /* it may be lent by another pool */
+  weir__lock_take(&arena->lock);
+  block = weir__arena_hand_out(arena, settings, block, size, requested, false);
+  weir__lock_give(&arena->lock);
+  pthread_mutex_unlock(&heap->lock);
+  if (!block)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the block", who);
+  *pointer = (void *)block->address;
+  return WEIR_OK;
+}
+
+/* Blocks that waited for other streams may have become free. */
+static void poll_events(weir__heap *heap, weir_cu_stream stream) {
+  weir_cu_context previous;
+  pthread_mutex_lock(&heap->lock);
+  if (!weir__heap_enter(heap, &previous)) {
+    weir__poll_events(heap, stream);
+    weir__heap_leave(heap, previous);
+  }
+  pthread_mutex_unlock(&heap->lock);
+}
+
+weir_status weir__alloc(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
+                        weir_cu_stream stream, void **pointer) {
+  const weir__settings *settings = weir__settings_of(heap);
+  if (atomic_load_explicit(&heap->pending, memory_order_relaxed))
+    poll_events(heap, stream);
+  uint64_t size = weir__round_bytes(settings, bytes);
+  bool small = size <= WEIR__SMALL_MAX;
+  weir__pool *pool = owner ? small ? &owner->small : &owner->large : small ? &heap->small : &heap->large;
+  weir__arena *arena = weir__arena_get(pool, stream);
+  if (!arena)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+  bool counted = settings->garbage_collection_threshold > 0 && heap->has_limit;
+
+  weir__lock_take(&arena->lock);
+  weir__block *block = weir__arena_take(arena, settings, size, counted);
+  if (block)
+    block = weir__arena_hand_out(arena, settings, block, size, bytes, false);
+  weir__lock_give(&arena->lock);
+  if (!block)
+    return alloc_slow(who, heap, arena, settings, size, bytes, pointer);
+  *pointer = (void *)block->address;
+  return WEIR_OK;
+}
+
+weir_status weir_allocator_alloc(weir_allocator *allocator, int device, size_t bytes, weir_cu_stream stream,
+                                 void **pointer) {
+  CHECK_ALLOCATOR(allocator);
+  if (!pointer)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: pointer is NULL", __func__);
+  weir__heap *heap = weir__heap_get(__func__, allocator, device);
+  if (!heap)
+    return WEIR_ERROR_INVALID_DEVICE;
+  if (!bytes) {
+    *pointer = NULL;
+    return WEIR_OK;
+  }
+  if (bytes >= 1ull << 60)
+    return weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "%s: CUDA out of memory. Tried to allocate more than 1EB memory.",
+                      __func__);
+  if (!atomic_load_explicit(&allocator->caching, memory_order_relaxed))
+    return weir__uncached_alloc(__func__, heap, bytes, pointer);
+  weir__private_pool *owner = NULL;
+  if (atomic_load_explicit(&heap->routes, memory_order_acquire))
+    owner = weir__route_of(heap, stream);
+  return weir__alloc(__func__, heap, owner, bytes, stream, pointer);
+}
+
+/* ---- Freeing ---- */
+
+static weir_status no_block(const char *who, const void *pointer) {
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: invalid device pointer: %p", who, pointer);
+}
+
+/* The live block of a pointer, its arena locked; NULL when there is none. */
+static weir__block *lock_block(weir_allocator *allocator, const void *pointer) {
+  weir__segment *segment = weir__page_map_find(allocator->pages, (uint64_t)pointer);
+  if (segment) {
+    weir__lock_take(&segment->arena->lock);
+    weir__block *block = weir__live_find(&segment->arena->live, (uint64_t)pointer);
+    if (block && block->allocated)
+      return block;
+    weir__lock_give(&segment->arena->lock);
+  }
+  return NULL;
+}
+
+weir_status weir_allocator_free(weir_allocator *allocator, void *pointer) {
+  CHECK_ALLOCATOR(allocator);
+  if (!pointer)
+    return WEIR_OK;
+  weir__block *block = lock_block(allocator, pointer);
+  if (!block) {
+    weir_status status;
+    return weir__uncached_free(__func__, allocator, pointer, &status) ? status : no_block(__func__, pointer);
+  }
+  weir__arena *arena = block->arena;
+  weir__heap *heap = arena->pool->heap;
+  weir__arena_let_go(arena, block);
+  bool later = block->uses != NULL;
+  if (!later)
+    weir__arena_release(arena, block);
+  weir__lock_give(&arena->lock);
+  if (!later)
+    return WEIR_OK;
+
+  weir_cu_context previous;
+  pthread_mutex_lock(&heap->lock);
+  weir_cu_result r = weir__heap_enter(heap, &previous);
+  weir__free_later(heap, block, !r);
+  if (!r)
+    weir__heap_leave(heap, previous);
+  pthread_mutex_unlock(&heap->lock);
+  return WEIR_OK;
+}
+
+weir_status weir_allocator_record_stream(weir_allocator *allocator, void *pointer, weir_cu_stream stream) {
+  CHECK_ALLOCATOR(allocator);
+  if (!pointer)
+    return WEIR_OK;
+  weir__block *block = lock_block(allocator, pointer);
+  /* What was allocated without the cache is freed by the driver, which waits for all streams anyway. */
+  if (!block)
+    return weir__uncached_has(allocator, pointer, NULL) ? WEIR_OK : no_block(__func__, pointer);
+  weir__arena *arena = block->arena;
+  weir_status status = WEIR_OK;
+  weir__use *use = block->uses;
+  while (use && use->stream != stream)
+    use = use->next;
+  if (!use && stream != arena->stream) {
+    use = weir__slab_take(&arena->uses, sizeof *use);
+    if (use) {
+      *use = (weir__use){stream, weir__capture_of(arena->pool->heap, stream), block->uses};
+      block->uses = use;
+    } else
+      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+  }
+  weir__lock_give(&arena->lock);
+  return status;
+}
+
+/* ---- The cache ---- */
+
+/* Pool {0, 0} is all. A heap that was never used has no memory, but it may have pools. */
+static weir_status empty_heap(const char *who, weir__heap *heap, weir_pool_id id) {
+  weir_cu_context previous;
+  pthread_mutex_lock(&heap->lock);
+  bool was_used = heap->cu_context != NULL;
+  weir_cu_result r = was_used ? weir__heap_enter(heap, &previous) : WEIR_CU_SUCCESS;
+  if (!r) {
+    weir__private_pool *pool = weir__pool_find(heap, id);
+    if (!id.first && !id.second)
+      weir__release_cached(heap, !atomic_load(&heap->captures));
+    else if (pool)
+      weir__release_pool(heap, pool);
+    if (was_used)
+      weir__heap_leave(heap, previous);
+  }
+  pthread_mutex_unlock(&heap->lock);
+  return r ? weir__driver_status(heap->allocator->driver, r, who, "cuCtxSetCurrent") : WEIR_OK;
+}
+
+static weir_status empty(const char *who, weir_allocator *allocator, weir_pool_id id) {
+  weir_status first = WEIR_OK;
+  for (int i = 0; i < allocator->heap_count; i++) {
+    weir_status status = empty_heap(who, &allocator->heaps[i], id);
+    if (!first)
+      first = status;
+  }
+  return first;
+}
+
+weir_status weir_allocator_empty_cache(weir_allocator *allocator) {
+  CHECK_ALLOCATOR(allocator);
+  return empty(__func__, allocator, (weir_pool_id){0, 0});
+}
+
+weir_status weir_allocator_empty_pool(weir_allocator *allocator, weir_pool_id pool) {
+  CHECK_ALLOCATOR(allocator);
+  return empty(__func__, allocator, pool);
+}
+
+weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void **base, size_t *bytes) {
+  CHECK_ALLOCATOR(allocator);
+  if (!base || !bytes)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: base or bytes is NULL", __func__);
+  weir__block *block = lock_block(allocator, pointer);
+  if (!block) {
+    if (!weir__uncached_has(allocator, pointer, bytes))
+      return no_block(__func__, pointer);
+    *base = pointer;
+    return WEIR_OK;
+  }
+  weir__segment *segment = block->segment;
+  weir__lock_give(&segment->arena->lock);
+  if (segment->page)
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
+                      "%s: memory of expandable segments has no base that another process could open; turn "
+                      "expandable_segments off where memory is shared",
+                      __func__);
+  *base = (void *)segment->base;
+  *bytes = segment->bytes;
+  return WEIR_OK;
+}

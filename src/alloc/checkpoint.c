@@ -1,0 +1,332 @@
+/*
+ * Checkpoints of a private pool.
+ *
+ * A checkpoint lists the blocks of each segment in order. Restoring frees every live block of the pool, which leaves each
+ * segment one free block again, and cuts it up as the list says.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc/heap.h"
+#include "weir/pool.h"
+
+typedef struct piece {
+  uint64_t address, bytes, requested;
+  bool allocated;
+} piece;
+
+typedef struct segment_state {
+  uint64_t base;
+  size_t first, count; /* of the pieces */
+} segment_state;
+
+struct weir_checkpoint {
+  int device;
+  weir_pool_id id;
+  segment_state *segments;
+  piece *pieces;
+  size_t segment_count, piece_count;
+};
+
+void weir_checkpoint_destroy(weir_checkpoint *checkpoint) {
+  if (!checkpoint)
+    return;
+  free(checkpoint->segments);
+  free(checkpoint->pieces);
+  free(checkpoint);
+}
+
+void weir_checkpoint_delta_clear(weir_checkpoint_delta *delta) {
+  if (!delta)
+    return;
+  free(delta->freed);
+  free(delta->allocated);
+  *delta = (weir_checkpoint_delta){0};
+}
+
+static bool is_of(const weir__segment *segment, const weir__private_pool *pool) {
+  return segment->arena->pool->owner == pool;
+}
+
+/* All arenas of a pool, locked: its state is read and changed as a whole. Nobody else takes two arenas' locks at once. */
+typedef struct locked_pool {
+  weir__arena **arenas[2];
+  size_t count[2];
+} locked_pool;
+
+/* false: no host memory. */
+static bool lock_pool(weir__private_pool *pool, locked_pool *locked) {
+  for (int i = 0; i < 2; i++) {
+    locked->count[i] = weir__pool_arenas(i ? &pool->large : &pool->small, &locked->arenas[i]);
+    for (size_t k = 0; k < locked->count[i]; k++)
+      weir__lock_take(&locked->arenas[i][k]->lock);
+  }
+  return locked->count[0] || locked->count[1] || !pool->segments;
+}
+
+static void unlock_pool(locked_pool *locked) {
+  for (int i = 0; i < 2; i++) {
+    for (size_t k = 0; k < locked->count[i]; k++)
+      weir__lock_give(&locked->arenas[i][k]->lock);
+    free(locked->arenas[i]);
+  }
+}
+
+/* ---- Taking ---- */
+
+/* Lists the blocks of a segment up to where an expandable one is not mapped. false: one waits for another stream. */
+static bool list_segment(const weir__segment *segment, weir_checkpoint *checkpoint) {
+  segment_state *state = &checkpoint->segments[checkpoint->segment_count++];
+  *state = (segment_state){segment->base, checkpoint->piece_count, 0};
+  for (const weir__block *b = segment->first; b; b = b->next) {
+    if (b->events || (b->uses && !b->allocated))
+      return false;
+    if (!b->mapped)
+      continue;
+    uint64_t requested = b->allocated ? b->requested : b->bytes;
+    checkpoint->pieces[checkpoint->piece_count++] = (piece){b->address, b->bytes, requested, b->allocated};
+    state->count++;
+  }
+  return true;
+}
+
+weir_status weir_pool_checkpoint(weir_allocator *allocator, int device, weir_pool_id id, weir_checkpoint **checkpoint) {
+  if (!allocator || !checkpoint)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
+  weir__heap *heap = weir__heap_get(__func__, allocator, device);
+  if (!heap)
+    return WEIR_ERROR_INVALID_DEVICE;
+  weir_checkpoint *made = calloc(1, sizeof *made);
+  weir_status status = WEIR_OK;
+  pthread_mutex_lock(&heap->lock);
+  weir__private_pool *pool = weir__pool_find(heap, id);
+  if (!pool)
+    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Could not find pool of id {%llu, %llu}", __func__,
+                        (unsigned long long)id.first, (unsigned long long)id.second);
+  else if (pool->is_over)
+    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: Not expected to checkpoint freeable graph", __func__);
+  if (status || !made)
+    goto unlock;
+
+  locked_pool locked;
+  if (!lock_pool(pool, &locked))
+    goto unlock_pool;
+  size_t segments = 0, blocks = 0;
+  for (weir__segment *s = heap->segments; s; s = s->next)
+    if (is_of(s, pool)) {
+      segments++;
+      for (const weir__block *b = s->first; b; b = b->next)
+        blocks++;
+    }
+  made->device = device;
+  made->id = id;
+  made->segments = malloc((segments + 1) * sizeof *made->segments);
+  made->pieces = malloc((blocks + 1) * sizeof *made->pieces);
+  if (!made->segments || !made->pieces)
+    goto unlock_pool;
+  for (weir__segment *s = heap->segments; s && !status; s = s->next)
+    if (is_of(s, pool) && !list_segment(s, made))
+      status =
+          weir__fail(WEIR_ERROR_BAD_STATE, "%s: Events should have synchronized when checkpointing block", __func__);
+
+unlock_pool:
+  unlock_pool(&locked);
+unlock:
+  pthread_mutex_unlock(&heap->lock);
+  if (!status && (!made || !made->segments || !made->pieces))
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+  if (status)
+    weir_checkpoint_destroy(made);
+  else
+    *checkpoint = made;
+  return status;
+}
+
+/* ---- Restoring ---- */
+
+/* Counts the live blocks of a segment. false: another stream uses one, or did and is not done. */
+static bool count_live(const weir__segment *segment, size_t *live) {
+  for (const weir__block *b = segment->first; b; b = b->next) {
+    if (b->events || b->uses)
+      return false;
+    *live += b->allocated;
+  }
+  return true;
+}
+
+/* Whether the pieces fit into what is mapped now: each begins where a mapped run does, or behind the piece before it. The run
+ * may have grown since. */
+static bool can_be_cut(const weir__segment *segment, const piece *pieces, size_t count) {
+  const weir__block *b = segment->first;
+  uint64_t at = 0, end = 0; /* the rest of a run */
+  for (size_t i = 0; i < count; i++) {
+    while (b && end <= pieces[i].address) {
+      for (; b && !b->mapped; b = b->next)
+        continue;
+      at = end = b ? b->address : 0;
+      for (; b && b->mapped; b = b->next)
+        end += b->bytes;
+    }
+    if (at != pieces[i].address || pieces[i].bytes > end - at)
+      return false;
+    at += pieces[i].bytes;
+  }
+  return true;
+}
+
+/* Frees every live block of a segment, and lists them. */
+static void free_segment(weir__segment *segment, weir_checkpoint_delta *delta) {
+  weir__arena *arena = segment->arena;
+  for (weir__block *b = segment->first; b; b = b->next) {
+    if (!b->allocated)
+      continue;
+    delta->freed[delta->freed_count++] = (void *)b->address;
+    weir__arena_let_go(arena, b);
+    weir__arena_release(arena, b); /* it may take in its neighbours; they go, not this one */
+  }
+}
+
+/* Cuts a segment up as it was: everything becomes a block of its own, and what was free then is freed again. false: no host
+ * memory. */
+static bool cut_segment(weir__heap *heap, weir__segment *segment, const piece *pieces, size_t count,
+                        weir_checkpoint_delta *delta) {
+  const weir__settings *settings = weir__settings_of(heap);
+  weir__arena *arena = segment->arena;
+  weir__block *block = segment->first;
+  for (size_t i = 0; i < count; i++, block = block->next) {
+    while (block->address < pieces[i].address)
+      block = block->next;
+    weir__index_remove(&arena->free, block);
+    block = weir__arena_hand_out(arena, settings, block, pieces[i].bytes, pieces[i].requested, true);
+    if (!block)
+      return false;
+    if (pieces[i].allocated)
+      delta->allocated[delta->allocated_count++] = (void *)block->address;
+  }
+  for (size_t i = 0; i < count; i++)
+    if (!pieces[i].allocated) {
+      block = weir__live_find(&arena->live, pieces[i].address);
+      weir__arena_let_go(arena, block);
+      weir__arena_release(arena, block);
+    }
+  return true;
+}
+
+static weir__segment *segment_at(const weir__heap *heap, const weir__private_pool *pool, uint64_t base) {
+  weir__segment *s = heap->segments;
+  while (s && (s->base != base || !is_of(s, pool)))
+    s = s->next;
+  return s;
+}
+
+weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *checkpoint,
+                              weir_checkpoint_delta *delta) {
+  if (!allocator || !checkpoint || !delta)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
+  weir__heap *heap = weir__heap_get(__func__, allocator, checkpoint->device);
+  if (!heap)
+    return WEIR_ERROR_INVALID_DEVICE;
+  weir_checkpoint_delta made = {0};
+  weir_status status = WEIR_OK;
+  pthread_mutex_lock(&heap->lock);
+  weir__private_pool *pool = weir__pool_find(heap, checkpoint->id);
+  if (!pool || pool->is_over) {
+    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Could not find private pool id {%llu, %llu}", __func__,
+                        (unsigned long long)checkpoint->id.first, (unsigned long long)checkpoint->id.second);
+    goto unlock;
+  }
+  /* All that can be wrong is looked for first: once it begins, only the host's memory can stop it. */
+  size_t live = 0;
+  locked_pool locked;
+  bool is_locked = lock_pool(pool, &locked);
+  for (weir__segment *s = heap->segments; s && is_locked && !status; s = s->next)
+    if (is_of(s, pool) && !count_live(s, &live))
+      status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: Events should have synchronized when setting checkpointed block",
+                          __func__);
+  for (size_t i = 0; i < checkpoint->segment_count && is_locked && !status; i++) {
+    const segment_state *state = &checkpoint->segments[i];
+    weir__segment *s = segment_at(heap, pool, state->base);
+    if (!s || !can_be_cut(s, checkpoint->pieces + state->first, state->count))
+      status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: could not find %p: the segment %s since the checkpoint", __func__,
+                          (void *)state->base, s ? "has changed" : "has gone");
+  }
+  if (status)
+    goto unlock_pool;
+  made.freed = malloc((live + 1) * sizeof *made.freed);
+  made.allocated = malloc((checkpoint->piece_count + 1) * sizeof *made.allocated);
+  if (!is_locked || !made.freed || !made.allocated) {
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    goto unlock_pool;
+  }
+
+  for (weir__segment *s = heap->segments; s; s = s->next)
+    if (is_of(s, pool))
+      free_segment(s, &made);
+  for (size_t i = 0; i < checkpoint->segment_count && !status; i++) {
+    const segment_state *state = &checkpoint->segments[i];
+    weir__segment *s = segment_at(heap, pool, state->base);
+    if (!cut_segment(heap, s, checkpoint->pieces + state->first, state->count, &made))
+      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+  }
+
+unlock_pool:
+  unlock_pool(&locked);
+unlock:
+  pthread_mutex_unlock(&heap->lock);
+  if (status)
+    weir_checkpoint_delta_clear(&made);
+  else
+    *delta = made;
+  return status;
+}
+
+/* ---- Checking ---- */
+
+static int by_value(const void *a, const void *b) {
+  uintptr_t x = *(const uintptr_t *)a, y = *(const uintptr_t *)b;
+  return (x > y) - (x < y);
+}
+
+weir_status weir_pool_check_live(weir_allocator *allocator, int device, weir_pool_id id, void *const *pointers,
+                                 size_t count, int *equal) {
+  if (!allocator || !equal || (count && !pointers))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
+  weir__heap *heap = weir__heap_get(__func__, allocator, device);
+  if (!heap)
+    return WEIR_ERROR_INVALID_DEVICE;
+  uintptr_t *sorted = malloc((count + 1) * sizeof *sorted);
+  if (!sorted)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+  if (count)
+    memcpy(sorted, pointers, count * sizeof *sorted);
+  qsort(sorted, count, sizeof *sorted, by_value);
+  size_t distinct = 0;
+  for (size_t i = 0; i < count; i++)
+    if (!i || sorted[i] != sorted[i - 1])
+      sorted[distinct++] = sorted[i];
+
+  weir_status status = WEIR_OK;
+  pthread_mutex_lock(&heap->lock);
+  weir__private_pool *pool = weir__pool_find(heap, id);
+  if (pool) {
+    size_t live = 0;
+    bool same = true;
+    for (weir__segment *s = heap->segments; s; s = s->next) {
+      if (!is_of(s, pool))
+        continue;
+      weir__lock_take(&s->arena->lock);
+      for (const weir__block *b = s->first; b; b = b->next)
+        if (b->allocated) {
+          live++;
+          same &= bsearch(&b->address, sorted, distinct, sizeof *sorted, by_value) != NULL;
+        }
+      weir__lock_give(&s->arena->lock);
+    }
+    *equal = same && live == distinct;
+  } else
+    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Could not find pool of id {%llu, %llu}", __func__,
+                        (unsigned long long)id.first, (unsigned long long)id.second);
+  pthread_mutex_unlock(&heap->lock);
+  free(sorted);
+  return status;
+}

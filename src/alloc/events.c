@@ -1,0 +1,210 @@
+/*
+ * Blocks that other streams use: one event for each such stream when the block is freed, polled until all are done.
+ *
+ * A stream reaches its events in order, so each stream has a queue of its own and only the first of a queue is asked: a slow
+ * stream holds up nobody else.
+ */
+#include <stdlib.h>
+
+#include "alloc/heap.h"
+
+/* ---- Events, used again and again ---- */
+
+static weir_cu_result event_take(weir__heap *heap, weir_cu_event *event) {
+  weir_driver *driver = heap->allocator->driver;
+  if (!heap->idle_count)
+    return driver->EventCreate(driver, event, WEIR_CU_EVENT_DISABLE_TIMING);
+  *event = heap->idle_events[--heap->idle_count];
+  return WEIR_CU_SUCCESS;
+}
+
+static void event_give(weir__heap *heap, weir_cu_event event) {
+  weir_driver *driver = heap->allocator->driver;
+  if (heap->idle_count == heap->idle_room) {
+    size_t room = heap->idle_room ? 2 * heap->idle_room : 32;
+    weir_cu_event *grown = realloc(heap->idle_events, room * sizeof *grown);
+    if (!grown) {
+      driver->EventDestroy(driver, event);
+      return;
+    }
+    heap->idle_events = grown;
+    heap->idle_room = room;
+  }
+  heap->idle_events[heap->idle_count++] = event;
+}
+
+static weir__event_queue *queue_of(weir__heap *heap, weir_cu_stream stream) {
+  weir__event_queue **at = &heap->queues;
+  while (*at && (*at)->stream != stream)
+    at = &(*at)->next;
+  if (!*at && (*at = calloc(1, sizeof **at))) {
+    (*at)->stream = stream;
+    (*at)->last = &(*at)->first;
+  }
+  return *at;
+}
+
+/* ---- Waiting ---- */
+
+/* A stream that is captured cannot be waited for, not even asked: that would end the capture. One that is gone cannot either,
+ * but its work may still be there: then it takes the whole device. */
+bool weir__wait_for_stream(weir__heap *heap, weir_cu_stream stream) {
+  weir_driver *driver = heap->allocator->driver;
+  int status = WEIR_CU_CAPTURE_STATUS_NONE, mode;
+  bool captures = atomic_load(&heap->captures);
+  if (captures && (driver->StreamIsCapturing(driver, stream, &status) || status != WEIR_CU_CAPTURE_STATUS_NONE))
+    return false;
+  if (!weir__capture_relax(heap, &mode))
+    return false;
+  bool done = driver->StreamSynchronize(driver, stream) == WEIR_CU_SUCCESS ||
+              (!captures && driver->CtxSynchronize(driver) == WEIR_CU_SUCCESS);
+  weir__capture_restore(heap, mode);
+  return done;
+}
+
+static void event_done(weir__heap *heap, weir__event_queue *queue) {
+  weir__pending *pending = queue->first;
+  weir__block *block = pending->block;
+  queue->first = pending->next;
+  if (!queue->first)
+    queue->last = &queue->first;
+  event_give(heap, pending->event);
+  weir__slab_give(&heap->pendings, pending, sizeof *pending);
+  atomic_fetch_sub_explicit(&heap->pending, 1, memory_order_relaxed);
+  weir__lock_take(&block->arena->lock);
+  if (--block->events == 0 && !block->uses)
+    weir__arena_release(block->arena, block);
+  weir__lock_give(&block->arena->lock);
+}
+
+/* Lets the block wait for a stream by an event. false: no host memory, or a driver that fails. */
+static bool insert_event(weir__heap *heap, weir__block *block, weir_cu_stream stream) {
+  weir_driver *driver = heap->allocator->driver;
+  weir__event_queue *queue = queue_of(heap, stream);
+  weir__pending *pending = queue ? weir__slab_take(&heap->pendings, sizeof *pending) : NULL;
+  if (!pending)
+    return false;
+  *pending = (weir__pending){.block = block};
+  if (event_take(heap, &pending->event))
+    goto give_pending;
+  if (driver->EventRecord(driver, pending->event, stream))
+    goto give_event;
+  *queue->last = pending;
+  queue->last = &pending->next;
+  atomic_fetch_add_explicit(&heap->pending, 1, memory_order_relaxed);
+  weir__lock_take(&block->arena->lock);
+  block->events++;
+  weir__lock_give(&block->arena->lock);
+  return true;
+
+give_event:
+  event_give(heap, pending->event);
+give_pending:
+  weir__slab_give(&heap->pendings, pending, sizeof *pending);
+  return false;
+}
+
+/* Keeps the block until the next poll. Without host memory for that it is kept for good: better than used too early. */
+static void defer(weir__heap *heap, weir__block *block) {
+  if (heap->deferred_count == heap->deferred_room) {
+    size_t room = heap->deferred_room ? 2 * heap->deferred_room : 32;
+    weir__deferred *grown = realloc(heap->deferred, room * sizeof *grown);
+    if (!grown)
+      return;
+    heap->deferred = grown;
+    heap->deferred_room = room;
+  }
+  weir__markers_take(heap, block, &heap->deferred[heap->deferred_count++]);
+  atomic_fetch_add_explicit(&heap->pending, 1, memory_order_relaxed);
+}
+
+/* Records an event in every stream that uses the block, which then waits for these instead. Where that cannot be done the
+ * host waits for the stream, slow and safe; where that fails too the use stays, and is tried again. */
+static void insert_events(weir__heap *heap, weir__block *block) {
+  weir__arena *arena = block->arena;
+  weir__lock_take(&arena->lock);
+  weir__use *uses = block->uses, *left = NULL;
+  block->events++; /* ours, until all are in their queues */
+  weir__lock_give(&arena->lock);
+  for (weir__use *use = uses, *next; use; use = next) {
+    next = use->next;
+    if (insert_event(heap, block, use->stream) || weir__wait_for_stream(heap, use->stream)) {
+      weir__lock_take(&arena->lock);
+      weir__slab_give(&arena->uses, use, sizeof *use);
+      weir__lock_give(&arena->lock);
+    } else {
+      use->next = left;
+      left = use;
+    }
+  }
+  weir__lock_take(&arena->lock);
+  block->uses = left;
+  if (--block->events == 0 && !left)
+    weir__arena_release(arena, block);
+  weir__lock_give(&arena->lock);
+  if (left)
+    defer(heap, block);
+}
+
+/* An event that is recorded in a capture cannot be asked; the block waits for the end of the captures. */
+void weir__free_later(weir__heap *heap, weir__block *block, bool entered) {
+  if (atomic_load(&heap->captures) || !entered)
+    defer(heap, block);
+  else
+    insert_events(heap, block);
+}
+
+/* What cannot be done now is deferred again, to the places that were read before it. */
+static void insert_deferred(weir__heap *heap) {
+  size_t count = heap->deferred_count;
+  heap->deferred_count = 0;
+  for (size_t i = 0; i < count; i++) {
+    weir__block *block = heap->deferred[i].block;
+    free(heap->deferred[i].markers);
+    atomic_fetch_sub_explicit(&heap->pending, 1, memory_order_relaxed);
+    insert_events(heap, block);
+  }
+}
+
+void weir__poll_events(weir__heap *heap, weir_cu_stream current) {
+  weir_driver *driver = heap->allocator->driver;
+  int status = WEIR_CU_CAPTURE_STATUS_NONE;
+  if (atomic_load(&heap->captures)) {
+    weir__markers_poll(heap, current);
+    return;
+  }
+  if (driver->StreamIsCapturing(driver, current, &status) || status != WEIR_CU_CAPTURE_STATUS_NONE)
+    return;
+  insert_deferred(heap);
+  for (weir__event_queue *queue = heap->queues; queue; queue = queue->next)
+    while (queue->first && driver->EventQuery(driver, queue->first->event) == WEIR_CU_SUCCESS)
+      event_done(heap, queue);
+}
+
+void weir__wait_for_events(weir__heap *heap) {
+  weir_driver *driver = heap->allocator->driver;
+  if (!atomic_load(&heap->captures))
+    insert_deferred(heap);
+  weir__count_event(heap, &heap->stats.num_sync_all_streams);
+  for (weir__event_queue *queue = heap->queues; queue; queue = queue->next)
+    while (queue->first && driver->EventSynchronize(driver, queue->first->event) == WEIR_CU_SUCCESS)
+      event_done(heap, queue);
+}
+
+void weir__events_clear(weir__heap *heap) {
+  weir_driver *driver = heap->allocator->driver;
+  while (heap->queues) {
+    weir__event_queue *queue = heap->queues;
+    heap->queues = queue->next;
+    for (weir__pending *pending = queue->first; pending; pending = pending->next)
+      driver->EventDestroy(driver, pending->event);
+    free(queue);
+  }
+  while (heap->idle_count)
+    driver->EventDestroy(driver, heap->idle_events[--heap->idle_count]);
+  weir__slab_clear(&heap->pendings);
+  for (size_t i = 0; i < heap->deferred_count; i++)
+    free(heap->deferred[i].markers);
+  free(heap->idle_events);
+  free(heap->deferred);
+}

@@ -1,0 +1,295 @@
+/*
+ * Private pools: making and releasing them, and the scopes in which allocations go to them.
+ */
+#include "weir/pool.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc/heap.h"
+
+static bool same_id(weir_pool_id a, weir_pool_id b) { return a.first == b.first && a.second == b.second; }
+
+/* The heap's lock is held. */
+weir__private_pool *weir__pool_find(weir__heap *heap, weir_pool_id id) {
+  weir__private_pool *pool = heap->private_pools;
+  while (pool && !same_id(pool->id, id))
+    pool = pool->next;
+  return pool;
+}
+
+void weir_pool_options_init(weir_pool_options *options) { *options = (weir_pool_options){.size = sizeof *options}; }
+
+static weir__private_pool *pool_new(weir__heap *heap, weir_pool_id id, const weir_pool_options *options) {
+  weir__private_pool *pool = calloc(1, sizeof *pool);
+  if (!pool)
+    return NULL;
+  pool->id = id;
+  pool->small = (weir__pool){.heap = heap, .is_small = true, .owner = pool};
+  pool->large = (weir__pool){.heap = heap, .owner = pool};
+  pool->use_on_oom = options->use_on_oom;
+  pool->no_split = options->no_split;
+  pool->alloc = options->alloc;
+  pool->free = options->free;
+  pool->context = options->context;
+  pool->next = heap->private_pools;
+  heap->private_pools = pool;
+  return pool;
+}
+
+/* Finds the pool or makes it, and holds it. The heap's lock is held. */
+static weir__private_pool *hold(weir__heap *heap, weir_pool_id id, const weir_pool_options *options) {
+  weir__private_pool *pool = weir__pool_find(heap, id);
+  if (!pool)
+    pool = pool_new(heap, id, options);
+  if (!pool)
+    return NULL;
+  pool->uses++;
+  pool->is_over = false;
+  return pool;
+}
+
+/* Checks what all calls here are given, and takes the heap's lock. NULL: the last error is set. */
+static weir__heap *enter(const char *who, weir_allocator *allocator, int device, weir_pool_id id, weir_status *status) {
+  *status = WEIR_ERROR_INVALID_ARGUMENT;
+  if (!allocator) {
+    weir__fail(*status, "%s: the allocator is NULL", who);
+    return NULL;
+  }
+  if (!id.first && !id.second) {
+    weir__fail(*status, "%s: {0, 0} is the default pool, not a private one", who);
+    return NULL;
+  }
+  weir__heap *heap = weir__heap_get(who, allocator, device);
+  if (!heap) {
+    *status = WEIR_ERROR_INVALID_DEVICE;
+    return NULL;
+  }
+  pthread_mutex_lock(&heap->lock);
+  *status = WEIR_OK;
+  return heap;
+}
+
+static weir_status leave(weir__heap *heap, weir_status status) {
+  pthread_mutex_unlock(&heap->lock);
+  return status;
+}
+
+static weir_status no_pool(const char *who, weir_pool_id id) {
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Could not find pool of id {%llu, %llu}", who,
+                    (unsigned long long)id.first, (unsigned long long)id.second);
+}
+
+weir_status weir_pool_create(weir_allocator *allocator, int device, weir_pool_id id, const weir_pool_options *given) {
+  weir_status status;
+  weir_pool_options options;
+  weir_pool_options_init(&options);
+  if (given)
+    weir__copy_sized(&options, sizeof options, given, given->size);
+  if (!options.alloc != !options.free)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: alloc and free come together", __func__);
+  weir__heap *heap = enter(__func__, allocator, device, id, &status);
+  if (!heap)
+    return status;
+  if (options.alloc && weir__pool_find(heap, id))
+    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: the pool exists; its allocator cannot be changed", __func__);
+  else if (!hold(heap, id, &options))
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+  return leave(heap, status);
+}
+
+weir_status weir_pool_release(weir_allocator *allocator, int device, weir_pool_id id) {
+  weir_status status;
+  weir__heap *heap = enter(__func__, allocator, device, id, &status);
+  if (!heap)
+    return status;
+  weir__private_pool *pool = weir__pool_find(heap, id);
+  if (!pool || !pool->uses)
+    status = no_pool(__func__, id);
+  else if (--pool->uses == 0) {
+    pool->is_over = true;
+    pool->use_on_oom = pool->no_split = false;
+  }
+  return leave(heap, status);
+}
+
+weir_status weir_pool_use_count(weir_allocator *allocator, int device, weir_pool_id id, int *count) {
+  weir_status status;
+  if (!count)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: count is NULL", __func__);
+  weir__heap *heap = enter(__func__, allocator, device, id, &status);
+  if (!heap)
+    return status;
+  weir__private_pool *pool = weir__pool_find(heap, id);
+  if (pool)
+    *count = pool->uses;
+  else
+    status = no_pool(__func__, id);
+  return leave(heap, status);
+}
+
+weir_status weir_pool_get_stats(weir_allocator *allocator, int device, weir_pool_id id,
+                                weir_stat reserved_bytes[WEIR_STAT_KINDS]) {
+  weir_status status;
+  if (!reserved_bytes)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: reserved_bytes is NULL", __func__);
+  weir__heap *heap = enter(__func__, allocator, device, id, &status);
+  if (!heap)
+    return status;
+  weir__private_pool *pool = weir__pool_find(heap, id);
+  if (pool) {
+    weir__lock_take(&heap->stats_lock);
+    memcpy(reserved_bytes, pool->reserved_bytes, sizeof pool->reserved_bytes);
+    weir__lock_give(&heap->stats_lock);
+  } else
+    status = no_pool(__func__, id);
+  return leave(heap, status);
+}
+
+weir_status weir_pool_set_use_on_oom(weir_allocator *allocator, int device, weir_pool_id id, int use) {
+  weir_status status;
+  weir__heap *heap = enter(__func__, allocator, device, id, &status);
+  if (!heap)
+    return status;
+  weir__private_pool *pool = weir__pool_find(heap, id);
+  if (pool)
+    pool->use_on_oom = use;
+  else
+    status = no_pool(__func__, id);
+  return leave(heap, status);
+}
+
+/* ---- Scopes ---- */
+
+/* `wanted` is a route but for its pool, its thread and its place. */
+static weir_status begin(const char *who, weir_allocator *allocator, int device, weir_pool_id id,
+                         const weir__route *wanted) {
+  weir_status status;
+  weir_pool_options options;
+  weir_pool_options_init(&options);
+  weir__heap *heap = enter(who, allocator, device, id, &status);
+  if (!heap)
+    return status;
+  for (weir__route *r = atomic_load(&heap->routes); r; r = r->next)
+    if (same_id(r->pool->id, id) && r->is_capture == wanted->is_capture)
+      return leave(heap, weir__fail(WEIR_ERROR_BAD_STATE, "%s: already recording to mempool_id {%llu, %llu}", who,
+                                    (unsigned long long)id.first, (unsigned long long)id.second));
+  weir__route *route = calloc(1, sizeof *route);
+  weir__private_pool *pool = route ? hold(heap, id, &options) : NULL;
+  if (!pool) {
+    free(route);
+    return leave(heap, weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who));
+  }
+  *route = *wanted;
+  route->pool = pool;
+  route->thread = pthread_self();
+  route->next = atomic_load(&heap->routes);
+  atomic_store(&heap->routes, route);
+  if (route->is_capture)
+    atomic_fetch_add(&heap->captures, 1);
+  return leave(heap, WEIR_OK);
+}
+
+weir_status weir_pool_begin(weir_allocator *allocator, int device, weir_pool_id id, weir_pool_filter filter,
+                            void *context) {
+  weir__route route = {.filter = filter, .context = context};
+  return begin(__func__, allocator, device, id, &route);
+}
+
+/* A capture's scope and one that was opened by hand may be of the same pool: each is closed from its own side. */
+static weir_status end(const char *who, weir_allocator *allocator, int device, weir_pool_id id, bool is_capture) {
+  weir_status status;
+  weir__heap *heap = enter(who, allocator, device, id, &status);
+  if (!heap)
+    return status;
+  weir__route *inner = NULL, *route = atomic_load(&heap->routes);
+  while (route && (!same_id(route->pool->id, id) || route->is_capture != is_capture)) {
+    inner = route;
+    route = route->next;
+  }
+  if (!route)
+    return leave(heap, weir__fail(WEIR_ERROR_BAD_STATE, "%s: not currently recording to mempool_id {%llu, %llu}", who,
+                                  (unsigned long long)id.first, (unsigned long long)id.second));
+  if (inner)
+    inner->next = route->next;
+  else
+    atomic_store(&heap->routes, route->next);
+  if (route->is_capture)
+    atomic_fetch_sub(&heap->captures, 1);
+  free(route);
+  return leave(heap, WEIR_OK);
+}
+
+weir_status weir_pool_end(weir_allocator *allocator, int device, weir_pool_id id) {
+  return end(__func__, allocator, device, id, false);
+}
+
+/* A capture's own allocations: those on its first stream, and on streams that have joined it. */
+static bool is_in_capture(weir_driver *driver, weir_cu_stream origin, weir_cu_stream stream) {
+  int status;
+  unsigned long long mine, theirs;
+  if (stream == origin)
+    return true;
+  if (driver->StreamGetCaptureInfo(driver, stream, &status, &theirs, NULL, NULL, NULL) ||
+      status != WEIR_CU_CAPTURE_STATUS_ACTIVE)
+    return false;
+  return !driver->StreamGetCaptureInfo(driver, origin, &status, &mine, NULL, NULL, NULL) &&
+         status == WEIR_CU_CAPTURE_STATUS_ACTIVE && mine == theirs;
+}
+
+static bool takes(const weir__heap *heap, const weir__route *route, weir_cu_stream stream) {
+  if (route->is_capture)
+    return is_in_capture(heap->allocator->driver, route->origin, stream);
+  return route->filter ? route->filter(route->context, stream) : pthread_equal(route->thread, pthread_self());
+}
+
+weir__private_pool *weir__route_of(weir__heap *heap, weir_cu_stream stream) {
+  weir__private_pool *pool = NULL;
+  pthread_mutex_lock(&heap->lock);
+  for (weir__route *r = atomic_load(&heap->routes); r && !pool; r = r->next)
+    if (takes(heap, r, stream))
+      pool = r->pool;
+  pthread_mutex_unlock(&heap->lock);
+  return pool;
+}
+
+void weir__routes_clear(weir__heap *heap) {
+  weir__route *route = atomic_load(&heap->routes);
+  atomic_store(&heap->routes, NULL);
+  while (route) {
+    weir__route *next = route->next;
+    free(route);
+    route = next;
+  }
+}
+
+/* ---- Graphs ---- */
+
+static weir_status hook_begin(void *context, int device, weir_pool_id id, weir_cu_stream stream) {
+  weir__route route = {.is_capture = true, .origin = stream};
+  return begin("weir_graph_capture_begin", context, device, id, &route);
+}
+
+static void hook_end(void *context, int device, weir_pool_id id) {
+  end("weir_graph_capture_end", context, device, id, true);
+}
+
+static void hook_release(void *context, int device, weir_pool_id id) { weir_pool_release(context, device, id); }
+
+/* Which allocator the runtime's graphs use, so that it does not outlive its hooks. */
+static _Atomic(weir_allocator *) of_graphs;
+
+void weir__graphs_forget(weir_allocator *allocator) {
+  if (atomic_compare_exchange_strong(&of_graphs, &(weir_allocator *){allocator}, NULL))
+    weir_graph_set_memory_hooks(NULL);
+}
+
+weir_status weir_graph_use_allocator(weir_allocator *allocator) {
+  weir_graph_memory_hooks hooks = {
+      .size = sizeof hooks, .begin = hook_begin, .end = hook_end, .release = hook_release, .context = allocator};
+  weir_status status = weir_graph_set_memory_hooks(allocator ? &hooks : NULL);
+  if (!status)
+    atomic_store(&of_graphs, allocator);
+  return status;
+}

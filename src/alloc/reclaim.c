@@ -1,0 +1,232 @@
+/*
+ * Running short: what is tried, in which order, before a request fails. The heap's lock is held.
+ */
+#include <stdlib.h>
+
+#include "alloc/heap.h"
+
+/* A free block that can go back to the driver by itself. */
+static bool is_whole_segment(const weir__block *block) {
+  return !weir__block_is_split(block) && !weir__is_expandable(block);
+}
+
+/* ---- Collection by age: unsplit large blocks that were not used for long go back before the device is full ---- */
+
+static uint32_t age_of(const weir__block *block) {
+  return atomic_load_explicit(&block->arena->pool->searches, memory_order_relaxed) - block->idle_since;
+}
+
+static void collect(weir__heap *heap, const weir__settings *settings) {
+  uint64_t threshold = (uint64_t)(settings->garbage_collection_threshold * (double)heap->limit);
+  if (heap->reserved <= threshold)
+    return;
+  uint64_t target = heap->reserved - threshold, reclaimed = 0, total_age = 0;
+  size_t candidates = 0;
+  weir__arena **arenas;
+  size_t count = weir__pool_arenas(&heap->large, &arenas);
+  for (size_t i = 0; i < count; i++) {
+    weir__lock_take(&arenas[i]->lock);
+    for (weir__block *b = weir__index_first(&arenas[i]->free); b; b = weir__index_next(&arenas[i]->free, b))
+      if (!weir__block_is_split(b)) {
+        total_age += age_of(b);
+        candidates++;
+      }
+    weir__lock_give(&arenas[i]->lock);
+  }
+  for (bool freed = true; reclaimed < target && freed && candidates;) {
+    double mean = (double)total_age / (double)candidates;
+    freed = false;
+    for (size_t i = 0; i < count; i++) {
+      weir__lock_take(&arenas[i]->lock);
+      for (weir__block *b = weir__index_first(&arenas[i]->free), *next; b; b = next) {
+        next = weir__index_next(&arenas[i]->free, b);
+        uint64_t bytes = b->bytes, age = age_of(b);
+        if (!is_whole_segment(b) || (double)age < mean || !weir__release_segment(heap, b))
+          continue;
+        freed = true;
+        reclaimed += bytes;
+        total_age -= age;
+        candidates--;
+      }
+      weir__lock_give(&arenas[i]->lock);
+    }
+  }
+  free(arenas);
+}
+
+/* ---- Oversize blocks: with a split limit, just enough of them goes back ---- */
+
+static bool release_oversize(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
+  /* Not of a private pool: a graph may write to what is free there. */
+  if (settings->max_split_size == UINT64_MAX || arena->pool->owner)
+    return false;
+  uint64_t need = bytes < settings->max_split_size ? settings->max_split_size : bytes, released = 0;
+  weir__lock_take(&arena->lock);
+  weir__block *block = weir__index_at_least(&arena->free, need);
+  if (block && is_whole_segment(block) && weir__release_segment(heap, block)) {
+    weir__lock_give(&arena->lock);
+    return true;
+  }
+  /* None is large enough: several, the largest first. One that is split is there when the limit was higher before: its
+   * segment is in use. */
+  block = block ? weir__index_previous(&arena->free, block) : weir__index_last(&arena->free);
+  while (block && released < need && block->bytes >= settings->max_split_size) {
+    weir__block *smaller = weir__index_previous(&arena->free, block);
+    uint64_t bytes = block->bytes;
+    if (is_whole_segment(block) && weir__release_segment(heap, block))
+      released += bytes;
+    block = smaller;
+  }
+  weir__lock_give(&arena->lock);
+  return released >= need;
+}
+
+/* ---- Everything that is cached ---- */
+
+/* Whole segments, and whole pages of expandable ones. These are gathered first: taking pages out changes the index. */
+static void release_pool(weir__heap *heap, weir__pool *pool) {
+  weir__arena **arenas;
+  size_t count = weir__pool_arenas(pool, &arenas);
+  weir__block **expandable = NULL;
+  size_t found = 0, room = 0;
+  for (size_t i = 0; i < count; i++) {
+    weir__arena *arena = arenas[i];
+    found = 0;
+    weir__lock_take(&arena->lock);
+    for (weir__block *b = weir__index_first(&arena->free), *next; b; b = next) {
+      next = weir__index_next(&arena->free, b);
+      if (!weir__is_expandable(b)) {
+        if (is_whole_segment(b))
+          weir__release_segment(heap, b);
+        continue;
+      }
+      if (found == room) {
+        size_t more = room ? 2 * room : 64;
+        weir__block **grown = realloc(expandable, more * sizeof *grown);
+        if (!grown)
+          break;
+        expandable = grown;
+        room = more;
+      }
+      expandable[found++] = b;
+    }
+    /* A block is free in the stream's order; its pages may go only when the stream got there. */
+    bool ready = found && weir__wait_for_stream(heap, arena->stream);
+    for (size_t k = 0; ready && k < found; k++)
+      weir__release_pages(heap, expandable[k]);
+    weir__release_reservations(heap, arena);
+    weir__lock_give(&arena->lock);
+  }
+  free(expandable);
+  free(arenas);
+}
+
+static bool has_route(const weir__heap *heap, const weir__private_pool *pool) {
+  const weir__route *route = atomic_load(&heap->routes);
+  while (route && route->pool != pool)
+    route = route->next;
+  return route != NULL;
+}
+
+/* Of all pools that nobody holds, or of one. */
+static void drop_pools_that_are_over(weir__heap *heap, const weir__private_pool *only) {
+  for (weir__private_pool **at = &heap->private_pools; *at;) {
+    weir__private_pool *pool = *at;
+    if (!pool->is_over || (only && pool != only)) {
+      at = &pool->next;
+      continue;
+    }
+    release_pool(heap, &pool->small);
+    release_pool(heap, &pool->large);
+    if (pool->segments || has_route(heap, pool)) {
+      at = &pool->next;
+      continue;
+    }
+    *at = pool->next;
+    weir__pool_clear(&pool->small);
+    weir__pool_clear(&pool->large);
+    free(pool);
+  }
+}
+
+void weir__release_cached(weir__heap *heap, bool default_pool) {
+  if (default_pool) {
+    weir__wait_for_events(heap);
+    release_pool(heap, &heap->large);
+    release_pool(heap, &heap->small);
+  }
+  drop_pools_that_are_over(heap, NULL);
+}
+
+void weir__release_pool(weir__heap *heap, weir__private_pool *pool) {
+  if (!pool->is_over)
+    return;
+  if (!atomic_load(&heap->captures))
+    weir__wait_for_events(heap);
+  drop_pools_that_are_over(heap, pool);
+}
+
+/* ---- The chain ---- */
+
+static bool run_callbacks(weir__heap *heap) {
+  weir_allocator *allocator = heap->allocator;
+  int count = atomic_load(&allocator->callback_count), freed = 0;
+  if (!count)
+    return false;
+  pthread_mutex_unlock(&heap->lock);
+  for (int i = 0; i < count; i++)
+    freed |= allocator->callbacks[i].call(allocator->callbacks[i].context, heap->device);
+  pthread_mutex_lock(&heap->lock);
+  return freed;
+}
+
+static weir__block *search(weir__arena *arena, const weir__settings *settings, uint64_t bytes, bool counted) {
+  weir__lock_take(&arena->lock);
+  weir__block *block = weir__arena_take(arena, settings, bytes, counted);
+  if (block)
+    block->allocated = true; /* nobody may merge it before it is handed out */
+  weir__lock_give(&arena->lock);
+  return block;
+}
+
+/* Pools that lend their free blocks before a request fails. */
+static weir__block *borrow(weir__heap *heap, const weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
+  if (arena->pool->owner)
+    return NULL;
+  for (weir__private_pool *pool = heap->private_pools; pool; pool = pool->next) {
+    if (!pool->use_on_oom)
+      continue;
+    weir__arena *lender = weir__arena_get(arena->pool->is_small ? &pool->small : &pool->large, arena->stream);
+    weir__block *block = lender ? search(lender, settings, bytes, false) : NULL;
+    if (block)
+      return block;
+  }
+  return NULL;
+}
+
+weir__block *weir__refill(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
+  uint64_t segment_bytes = weir__segment_bytes(settings, bytes);
+  bool collects = settings->garbage_collection_threshold > 0 && heap->has_limit;
+  weir__block *block = NULL;
+  if (run_callbacks(heap) && (block = search(arena, settings, bytes, collects)))
+    return block;
+  if (collects)
+    collect(heap, settings);
+  if ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)))
+    return block;
+  if ((block = borrow(heap, arena, settings, bytes)))
+    return block;
+  if (release_oversize(heap, arena, settings, bytes) &&
+      (block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)))
+    return block;
+  if (atomic_load(&heap->captures))
+    return NULL;
+  weir__release_cached(heap, true);
+  weir__count_event(heap, &heap->stats.num_alloc_retries);
+  if ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)))
+    return block;
+  /* Waiting for events may have set the very block free, here or where it can be borrowed. */
+  if ((block = search(arena, settings, bytes, false)))
+    return block;
+  return borrow(heap, arena, settings, bytes);
+}

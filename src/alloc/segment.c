@@ -1,0 +1,643 @@
+/*
+ * Segments: getting memory from the driver, and giving it back.
+ *
+ * A fixed segment is one allocation of the driver's. An expandable one is a reservation of address space, larger than the
+ * device's memory, into which pages are mapped at the end that grows and in holes that were given back. Its blocks tile the
+ * whole reservation: mapped ones are free or active like any other, unmapped ones are kept by address.
+ *
+ * Mapping is all or nothing: whichever call fails, what was done before it is undone, and the segment is as it was.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc/heap.h"
+
+/* ---- Address to segment: two levels over addresses in units of 2 MiB, read without a lock ---- */
+
+enum { granule_shift = 21, leaf_bits = 14, root_bits = 18, address_bits = granule_shift + leaf_bits + root_bits };
+
+/* A unit in which one segment ends and another begins. There are never more: none is smaller than a unit. A reader comes with
+ * an address that is live, so that one of the two stays while he looks, and the other may come and go: the border tells
+ * which is his, and whichever value he sees of it is right for him. */
+typedef struct shared_granule shared_granule;
+struct shared_granule {
+  _Atomic(uint64_t) border; /* where the upper one begins; UINT64_MAX: there is none */
+  _Atomic(weir__segment *) lower, upper;
+};
+
+typedef struct leaf {
+  _Atomic(uintptr_t) entries[1 << leaf_bits]; /* a segment, or a shared_granule with the lowest bit set */
+} leaf;
+
+struct weir__page_map {
+  pthread_mutex_t lock; /* held by writers */
+  _Atomic(leaf *) leaves[1 << root_bits];
+};
+
+struct weir__page_map *weir__page_map_new(void) {
+  struct weir__page_map *map = calloc(1, sizeof *map);
+  if (map)
+    pthread_mutex_init(&map->lock, NULL);
+  return map;
+}
+
+void weir__page_map_delete(struct weir__page_map *map) {
+  for (size_t i = 0; i < (size_t)1 << root_bits; i++) {
+    leaf *l = atomic_load(&map->leaves[i]);
+    for (size_t k = 0; l && k < (size_t)1 << leaf_bits; k++) {
+      uintptr_t entry = atomic_load_explicit(&l->entries[k], memory_order_relaxed);
+      if (entry & 1)
+        free((void *)(entry - 1));
+    }
+    free(l);
+  }
+  pthread_mutex_destroy(&map->lock);
+  free(map);
+}
+
+static bool holds(const weir__segment *segment, uint64_t address) {
+  return segment && address - segment->base < segment->bytes;
+}
+
+weir__segment *weir__page_map_find(const struct weir__page_map *map, uint64_t address) {
+  if (address >> address_bits)
+    return NULL;
+  const leaf *l = atomic_load_explicit(&map->leaves[address >> (granule_shift + leaf_bits)], memory_order_acquire);
+  if (!l)
+    return NULL;
+  uintptr_t entry =
+      atomic_load_explicit(&l->entries[address >> granule_shift & ((1 << leaf_bits) - 1)], memory_order_acquire);
+  weir__segment *segment = (weir__segment *)entry;
+  if (entry & 1) {
+    shared_granule *shared = (shared_granule *)(entry - 1);
+    bool is_upper = address >= atomic_load_explicit(&shared->border, memory_order_acquire);
+    segment = atomic_load_explicit(is_upper ? &shared->upper : &shared->lower, memory_order_acquire);
+  }
+  return holds(segment, address) ? segment : NULL;
+}
+
+/* false: somebody else has its place. */
+static bool set_shared(shared_granule *shared, uint64_t granule, weir__segment *segment, bool add) {
+  bool is_upper = segment->base > granule << granule_shift;
+  _Atomic(weir__segment *) *place = is_upper ? &shared->upper : &shared->lower;
+  if (atomic_load_explicit(place, memory_order_relaxed) != (add ? NULL : segment))
+    return false;
+  atomic_store_explicit(place, add ? segment : NULL, memory_order_release);
+  if (is_upper)
+    atomic_store_explicit(&shared->border, add ? segment->base : UINT64_MAX, memory_order_release);
+  return true;
+}
+
+static bool set_entry(struct weir__page_map *map, uint64_t granule, weir__segment *segment, bool add) {
+  _Atomic(leaf *) *at = &map->leaves[granule >> leaf_bits];
+  leaf *l = atomic_load_explicit(at, memory_order_relaxed);
+  if (!l) {
+    l = calloc(1, sizeof *l);
+    if (!l)
+      return false;
+    atomic_store_explicit(at, l, memory_order_release);
+  }
+  _Atomic(uintptr_t) *entry = &l->entries[granule & ((1 << leaf_bits) - 1)];
+  uintptr_t old = atomic_load_explicit(entry, memory_order_relaxed);
+  if (!(old & 1) && (!old || old == (uintptr_t)segment)) {
+    atomic_store_explicit(entry, add ? (uintptr_t)segment : 0, memory_order_release);
+    return true;
+  }
+  if (old & 1)
+    return set_shared((shared_granule *)(old - 1), granule, segment, add);
+  /* From here on it stays a shared one, so that readers who look at it are never left behind. */
+  shared_granule *shared = calloc(1, sizeof *shared);
+  if (!shared)
+    return false;
+  atomic_store_explicit(&shared->border, UINT64_MAX, memory_order_relaxed);
+  if (!set_shared(shared, granule, (weir__segment *)old, true) || !set_shared(shared, granule, segment, add)) {
+    free(shared);
+    return false;
+  }
+  atomic_store_explicit(entry, (uintptr_t)shared + 1, memory_order_release);
+  return true;
+}
+
+/* Makes a range of a segment known, or unknown. false: no host memory, and nothing changed. What was known once can be made
+ * known again without any. */
+static bool note_range(struct weir__page_map *map, uint64_t base, uint64_t bytes, weir__segment *segment, bool add) {
+  uint64_t first = base >> granule_shift, last = (base + bytes - 1) >> granule_shift, at = first;
+  if ((base + bytes - 1) >> address_bits)
+    return false;
+  pthread_mutex_lock(&map->lock);
+  while (at <= last && set_entry(map, at, segment, add))
+    at++;
+  bool done = at > last;
+  while (!done && at-- > first)
+    set_entry(map, at, segment, !add);
+  pthread_mutex_unlock(&map->lock);
+  return done;
+}
+
+/* ---- Segments of a heap ---- */
+
+static void hold_private(const weir__arena *arena, int by) {
+  if (arena->pool->owner)
+    arena->pool->owner->segments += by;
+}
+
+static weir__segment *segment_new(weir__heap *heap, weir__arena *arena, uint64_t base, uint64_t bytes, uint64_t page) {
+  weir__segment *segment = calloc(1, sizeof *segment);
+  if (!segment)
+    return NULL;
+  if (page && !(segment->handles = calloc(bytes / page, sizeof *segment->handles))) {
+    free(segment);
+    return NULL;
+  }
+  segment->base = base;
+  segment->bytes = bytes;
+  segment->page = page;
+  segment->arena = arena;
+  segment->next = heap->segments;
+  if (segment->next)
+    segment->next->previous = segment;
+  heap->segments = segment;
+  hold_private(arena, 1);
+  return segment;
+}
+
+static void segment_delete(weir__heap *heap, weir__segment *segment) {
+  hold_private(segment->arena, -1);
+  if (segment->previous)
+    segment->previous->next = segment->next;
+  else
+    heap->segments = segment->next;
+  if (segment->next)
+    segment->next->previous = segment->previous;
+  free(segment->handles);
+  free(segment);
+}
+
+/* Memory came from the driver, or went back. `segments` is 0 for pages. */
+static void count_memory(weir__heap *heap, weir__segment *segment, int segments, int64_t bytes) {
+  weir__change change = {.is_small = segment->arena->pool->is_small, .segment = segments, .reserved_bytes = bytes};
+  if (segments > 0)
+    segment->oversize = segment->bytes >= weir__settings_of(heap)->max_split_size;
+  if (segment->oversize)
+    change.oversize_segments = segments;
+  heap->reserved += (uint64_t)bytes;
+  weir__count(heap, &change);
+  weir__private_pool *owner = segment->arena->pool->owner;
+  if (owner)
+    weir__count_pool(heap, owner, change.is_small, bytes);
+  weir__count_event(heap, bytes < 0 ? &heap->stats.num_device_free : &heap->stats.num_device_alloc);
+}
+
+/* ---- Fixed segments ---- */
+
+bool weir__capture_relax(weir__heap *heap, int *mode) {
+  weir_driver *driver = heap->allocator->driver;
+  *mode = WEIR_CU_CAPTURE_RELAXED; /* which is nothing to restore */
+  return !atomic_load(&heap->captures) || !driver->ThreadExchangeStreamCaptureMode(driver, mode);
+}
+
+void weir__capture_restore(weir__heap *heap, int mode) {
+  weir_driver *driver = heap->allocator->driver;
+  if (mode != WEIR_CU_CAPTURE_RELAXED)
+    driver->ThreadExchangeStreamCaptureMode(driver, &mode);
+}
+
+/* Memory for a fixed segment: the driver's, or what the pool's own functions give. false: none to be had. */
+static bool get_memory(weir__heap *heap, const weir__arena *arena, uint64_t bytes, weir_cu_deviceptr *base) {
+  const weir__private_pool *owner = arena->pool->owner;
+  weir_driver *driver = heap->allocator->driver;
+  int mode;
+  bool got;
+  if (!weir__capture_relax(heap, &mode))
+    return false;
+  if (owner && owner->alloc) {
+    *base = (weir_cu_deviceptr)owner->alloc(owner->context, bytes, heap->device, arena->stream);
+    got = *base != 0;
+  } else
+    got = driver->MemAlloc(driver, base, bytes) == WEIR_CU_SUCCESS;
+  weir__capture_restore(heap, mode);
+  return got;
+}
+
+/* false: the driver did not take it back. */
+static bool give_memory(weir__heap *heap, const weir__arena *arena, uint64_t base, uint64_t bytes) {
+  const weir__private_pool *owner = arena->pool->owner;
+  weir_driver *driver = heap->allocator->driver;
+  int mode;
+  bool gone = true;
+  if (!weir__capture_relax(heap, &mode))
+    return false;
+  if (owner && owner->alloc)
+    owner->free(owner->context, (void *)base, bytes, heap->device, arena->stream);
+  else
+    gone = driver->MemFree(driver, base) == WEIR_CU_SUCCESS;
+  weir__capture_restore(heap, mode);
+  return gone;
+}
+
+static weir__block *grow_fixed(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
+  weir_cu_deviceptr base;
+  heap->promised += bytes; /* others who come meanwhile must not take what the limit leaves us */
+  if (settings->release_lock_on_malloc)
+    pthread_mutex_unlock(&heap->lock);
+  bool got = get_memory(heap, arena, bytes, &base);
+  if (settings->release_lock_on_malloc)
+    pthread_mutex_lock(&heap->lock);
+  heap->promised -= bytes;
+  if (!got)
+    return NULL;
+
+  weir__segment *segment = segment_new(heap, arena, base, bytes, 0);
+  if (!segment)
+    goto free_memory;
+  if (!note_range(heap->allocator->pages, base, bytes, segment, true))
+    goto delete_segment;
+  weir__lock_take(&arena->lock);
+  bool room = weir__index_prepare(&arena->free, bytes);
+  weir__block *block = room ? weir__arena_new_block(arena, segment, base, bytes) : NULL;
+  weir__lock_give(&arena->lock);
+  if (!block)
+    goto forget_range;
+  segment->first = block;
+  count_memory(heap, segment, 1, (int64_t)bytes);
+  weir__trace(heap, WEIR_TRACE_SEGMENT_ALLOC, arena->pool, base, bytes, arena->stream);
+  return block;
+
+forget_range:
+  note_range(heap->allocator->pages, base, bytes, segment, false);
+delete_segment:
+  segment_delete(heap, segment);
+free_memory:
+  give_memory(heap, arena, base, bytes);
+  return NULL;
+}
+
+bool weir__release_segment(weir__heap *heap, weir__block *block) {
+  weir__segment *segment = block->segment;
+  weir__arena *arena = block->arena;
+  /* The range first: once the driver has the memory, another thread may get the same addresses. */
+  note_range(heap->allocator->pages, segment->base, segment->bytes, segment, false);
+  if (!give_memory(heap, arena, segment->base, segment->bytes)) {
+    note_range(heap->allocator->pages, segment->base, segment->bytes, segment, true);
+    return false;
+  }
+  weir__index_remove(&arena->free, block);
+  weir__slab_give(&arena->blocks, block, sizeof *block);
+  count_memory(heap, segment, -1, -(int64_t)segment->bytes);
+  weir__trace(heap, WEIR_TRACE_SEGMENT_FREE, arena->pool, segment->base, segment->bytes, arena->stream);
+  segment_delete(heap, segment);
+  return true;
+}
+
+/* ---- Expandable segments: pages ---- */
+
+/* Physical memory that the driver does not take back is kept for the next occasion, so that it is not lost. */
+static void release_handle(weir__heap *heap, weir_cu_mem_handle handle) {
+  weir_driver *driver = heap->allocator->driver;
+  if (!driver->MemRelease(driver, handle))
+    return;
+  if (heap->orphan_count == heap->orphan_room) {
+    size_t room = heap->orphan_room ? 2 * heap->orphan_room : 16;
+    weir_cu_mem_handle *grown = realloc(heap->orphans, room * sizeof *grown);
+    if (!grown) {
+      weir__log(WEIR_LOG_ERROR, "device %d: a page of memory is lost, the driver did not take it back", heap->device);
+      return;
+    }
+    heap->orphans = grown;
+    heap->orphan_room = room;
+  }
+  heap->orphans[heap->orphan_count++] = handle;
+}
+
+static void release_orphans(weir__heap *heap) {
+  weir_driver *driver = heap->allocator->driver;
+  while (heap->orphan_count && !driver->MemRelease(driver, heap->orphans[heap->orphan_count - 1]))
+    heap->orphan_count--;
+}
+
+/* false: the driver did not unmap them, and nothing changed. */
+static bool unmap_pages(weir__heap *heap, weir__segment *segment, size_t first, size_t count) {
+  weir_driver *driver = heap->allocator->driver;
+  if (driver->MemUnmap(driver, segment->base + first * segment->page, count * segment->page))
+    return false;
+  for (size_t i = first; i < first + count; i++) {
+    release_handle(heap, segment->handles[i]);
+    segment->handles[i] = 0;
+  }
+  return true;
+}
+
+/* The device itself and its peers. */
+static size_t list_access(const weir__heap *heap, weir_cu_mem_access access[64]) {
+  size_t count = 0;
+  for (int i = 0; i < 64; i++)
+    if (i == heap->device || heap->peers >> i & 1)
+      access[count++] =
+          (weir_cu_mem_access){.location = {WEIR_CU_LOCATION_DEVICE, i}, .flags = WEIR_CU_ACCESS_READWRITE};
+  return count;
+}
+
+weir_cu_result weir__share_segments(weir__heap *heap, int device) {
+  weir_driver *driver = heap->allocator->driver;
+  weir_cu_mem_access access = {.location = {WEIR_CU_LOCATION_DEVICE, device}, .flags = WEIR_CU_ACCESS_READWRITE};
+  for (weir__segment *s = heap->segments; s; s = s->next)
+    for (size_t i = 0; s->page && i < s->bytes / s->page; i++) {
+      if (!s->handles[i])
+        continue;
+      weir_cu_result r = driver->MemSetAccess(driver, s->base + i * s->page, s->page, &access, 1);
+      if (r)
+        return r;
+    }
+  return WEIR_CU_SUCCESS;
+}
+
+static bool map_pages(weir__heap *heap, weir__segment *segment, size_t first, size_t count) {
+  weir_driver *driver = heap->allocator->driver;
+  weir_cu_mem_prop prop = {.type = WEIR_CU_ALLOCATION_PINNED,
+                           .location = {.type = WEIR_CU_LOCATION_DEVICE, .id = heap->device}};
+  weir_cu_mem_access access[64];
+  size_t accesses = list_access(heap, access);
+  uint64_t base = segment->base + first * segment->page;
+  size_t created = 0, mapped = 0, stuck = 0;
+  release_orphans(heap);
+  for (size_t i = first; i < first + count; i++) /* stuck ones, see below */
+    if (segment->handles[i] && !unmap_pages(heap, segment, i, 1))
+      return false;
+  for (; created < count; created++)
+    if (driver->MemCreate(driver, &segment->handles[first + created], segment->page, &prop, 0))
+      goto undo;
+  for (; mapped < count; mapped++)
+    if (driver->MemMap(driver, base + mapped * segment->page, segment->page, 0, segment->handles[first + mapped], 0))
+      goto undo;
+  if (driver->MemSetAccess(driver, base, count * segment->page, access, accesses))
+    goto undo;
+  segment->mapped += count;
+  return true;
+
+undo:
+  /* Should this fail too, the pages stay where they are, and are unmapped when the place is wanted again. */
+  if (mapped && driver->MemUnmap(driver, base, mapped * segment->page))
+    stuck = mapped;
+  while (created-- > stuck) {
+    release_handle(heap, segment->handles[first + created]);
+    segment->handles[first + created] = 0;
+  }
+  return false;
+}
+
+/* ---- Expandable segments: blocks. The arena's lock is held ---- */
+
+/* Maps the first `bytes`, rounded up to pages, of an unmapped block. It is free then, merged with its neighbours, and in the
+ * index. *range is what was mapped. */
+typedef struct mapped_range {
+  uint64_t address, bytes;
+} mapped_range;
+
+static bool map_block(weir__heap *heap, weir__block *block, uint64_t bytes, mapped_range *range) {
+  weir__arena *arena = block->arena;
+  weir__segment *segment = block->segment;
+  uint64_t size = weir__round_up(bytes, segment->page);
+  weir__block *rest = NULL;
+  if (size < block->bytes) {
+    rest = weir__arena_new_block(arena, segment, block->address + size, block->bytes - size);
+    if (!rest)
+      return false;
+  }
+  if (!note_range(heap->allocator->pages, block->address, size, segment, true))
+    goto free_rest;
+  if (!map_pages(heap, segment, (block->address - segment->base) / segment->page, size / segment->page))
+    goto forget_range;
+
+  weir__tree_remove(&arena->unmapped, block);
+  block->mapped = true;
+  if (rest) {
+    rest->mapped = false;
+    rest->previous = block;
+    rest->next = block->next;
+    if (rest->next)
+      rest->next->previous = rest;
+    block->next = rest;
+    block->bytes = size;
+    weir__tree_insert(&arena->unmapped, rest);
+  }
+  *range = (mapped_range){block->address, size};
+  weir__arena_merge(arena, block, block->previous);
+  weir__arena_merge(arena, block, block->next);
+  weir__arena_insert(arena, block);
+  count_memory(heap, segment, 0, (int64_t)size);
+  weir__trace(heap, WEIR_TRACE_SEGMENT_MAP, arena->pool, range->address, size, arena->stream);
+  return true;
+
+forget_range:
+  note_range(heap->allocator->pages, block->address, size, segment, false);
+free_rest:
+  if (rest)
+    weir__slab_give(&arena->blocks, rest, sizeof *rest);
+  return false;
+}
+
+/* Takes whole pages out of a free block, which is in the index; what lies before and behind them stays free. The block is the
+ * unmapped part then. false: no host memory or a driver that fails, and nothing changed. */
+static bool carve(weir__heap *heap, weir__block *block, uint64_t address, uint64_t bytes) {
+  weir__arena *arena = block->arena;
+  weir__segment *segment = block->segment;
+  uint64_t before = address - block->address, after = block->bytes - before - bytes;
+  weir__block *low = before ? weir__arena_new_block(arena, segment, block->address, before) : NULL;
+  weir__block *high = after ? weir__arena_new_block(arena, segment, address + bytes, after) : NULL;
+  size_t first = (address - segment->base) / segment->page, pages = bytes / segment->page;
+  if ((before && !low) || (after && !high) || !unmap_pages(heap, segment, first, pages)) {
+    if (low)
+      weir__slab_give(&arena->blocks, low, sizeof *low);
+    if (high)
+      weir__slab_give(&arena->blocks, high, sizeof *high);
+    return false;
+  }
+  segment->mapped -= pages;
+  note_range(heap->allocator->pages, address, bytes, segment, false);
+
+  weir__index_remove(&arena->free, block);
+  if (low) {
+    low->previous = block->previous;
+    low->next = block;
+    if (low->previous)
+      low->previous->next = low;
+    if (segment->first == block)
+      segment->first = low;
+    block->previous = low;
+    weir__arena_insert(arena, low);
+  }
+  if (high) {
+    high->previous = block;
+    high->next = block->next;
+    if (high->next)
+      high->next->previous = high;
+    block->next = high;
+    weir__arena_insert(arena, high);
+  }
+  block->address = address;
+  block->bytes = bytes;
+  block->mapped = false;
+  weir__arena_merge(arena, block, block->previous);
+  weir__arena_merge(arena, block, block->next);
+  weir__tree_insert(&arena->unmapped, block);
+  count_memory(heap, segment, 0, -(int64_t)bytes);
+  weir__trace(heap, WEIR_TRACE_SEGMENT_UNMAP, arena->pool, address, bytes, arena->stream);
+  return true;
+}
+
+/* A segment of which nothing is mapped goes, unless the driver keeps the reservation: then it serves once more. */
+static void drop_if_unmapped(weir__heap *heap, weir__segment *segment) {
+  weir_driver *driver = heap->allocator->driver;
+  weir__arena *arena = segment->arena;
+  weir__block *block = segment->first;
+  if (block->mapped || block->next || driver->MemAddressFree(driver, segment->base, segment->bytes))
+    return;
+  weir__tree_remove(&arena->unmapped, block);
+  weir__slab_give(&arena->blocks, block, sizeof *block);
+  segment_delete(heap, segment);
+}
+
+void weir__release_pages(weir__heap *heap, weir__block *block) {
+  weir__segment *segment = block->segment;
+  uint64_t first = weir__round_up(block->address - segment->base, segment->page);
+  uint64_t end = (block->address + block->bytes - segment->base) / segment->page * segment->page;
+  if (first < end && carve(heap, block, segment->base + first, end - first))
+    drop_if_unmapped(heap, segment);
+}
+
+void weir__release_reservations(weir__heap *heap, weir__arena *arena) {
+  for (weir__block *block = weir__tree_after(arena->unmapped, 0), *next; block; block = next) {
+    next = weir__tree_after(arena->unmapped, block->address);
+    drop_if_unmapped(heap, block->segment);
+  }
+}
+
+/* A run of free and unmapped blocks, from this one on, that is long enough. */
+static bool has_room(const weir__block *block, uint64_t bytes) {
+  uint64_t have = 0;
+  for (; have < bytes && block && !weir__block_is_active(block); block = block->next)
+    have += block->bytes;
+  return have >= bytes;
+}
+
+uint64_t weir__reserve_bytes(const weir__heap *heap, const weir__settings *settings, weir_cu_stream stream) {
+  uint64_t most = heap->total / 8 * 9 + heap->total % 8 * 9 / 8;
+  weir__reserve wanted = settings->expandable_segments_reserve;
+  const weir__stream_class *class = heap->classes;
+  while (class && class->stream != stream)
+    class = class->next;
+  for (int i = 0; class && i < WEIR__RESERVE_CLASSES; i++) {
+    const weir__reserve_class *known = &settings->expandable_segments_reserve_by_class[i];
+    if (known->name[0] && !strcmp(known->name, class->name))
+      wanted = known->reserve;
+  }
+  uint64_t bytes = wanted.bytes ? wanted.bytes : (uint64_t)(wanted.fraction * (double)heap->total);
+  return bytes && bytes < most ? bytes : most;
+}
+
+static weir__block *reserve(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
+  weir_driver *driver = heap->allocator->driver;
+  uint64_t page = arena->pool->is_small ? WEIR__SMALL_SEGMENT : settings->large_segment_size;
+  uint64_t size = weir__round_up(weir__reserve_bytes(heap, settings, arena->stream), page);
+  weir_cu_deviceptr base;
+  if (size < bytes || driver->MemAddressReserve(driver, &base, size, 0, 0, 0))
+    return NULL;
+  weir__segment *segment = weir__index_prepare(&arena->free, size) ? segment_new(heap, arena, base, size, page) : NULL;
+  weir__block *block = segment ? weir__arena_new_block(arena, segment, base, size) : NULL;
+  if (!block) {
+    if (segment)
+      segment_delete(heap, segment);
+    driver->MemAddressFree(driver, base, size);
+    return NULL;
+  }
+  atomic_store(&heap->had_expandable, true);
+  block->mapped = false;
+  segment->first = block;
+  weir__tree_insert(&arena->unmapped, block);
+  return block;
+}
+
+/* The lowest place where the request fits once unmapped space is mapped; it may begin with a free block before that space. */
+static weir__block *find_place(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
+  for (weir__block *block = weir__tree_after(arena->unmapped, 0); block;
+       block = weir__tree_after(arena->unmapped, block->address)) {
+    weir__block *from = block->previous && !weir__block_is_active(block->previous) ? block->previous : block;
+    if (has_room(from, bytes))
+      return from;
+  }
+  return reserve(heap, arena, settings, bytes);
+}
+
+static weir__block *grow_expandable(weir__heap *heap, weir__arena *arena, const weir__settings *settings,
+                                    uint64_t bytes) {
+  weir__lock_take(&arena->lock);
+  weir__block *block = find_place(heap, arena, settings, bytes), *result = NULL;
+  weir__segment *segment = block ? block->segment : NULL;
+  mapped_range *done = NULL; /* one for each hole of the run */
+  size_t count = 0, room = 0;
+  if (!block)
+    goto unlock;
+  while (!block->mapped || block->bytes < bytes) {
+    weir__block *hole = block->mapped ? block->next : block;
+    uint64_t want = bytes - (block->mapped ? block->bytes : 0);
+    if (count == room) {
+      mapped_range *grown = realloc(done, (room + 16) * sizeof *done);
+      if (!grown)
+        goto undo;
+      done = grown;
+      room += 16;
+    }
+    if (!map_block(heap, hole, want < hole->bytes ? want : hole->bytes, &done[count]))
+      goto undo;
+    block = hole; /* it has taken in what was before it */
+    count++;
+  }
+  weir__index_remove(&arena->free, block);
+  block->allocated = true; /* its neighbours may be freed before it is handed out, and must not merge it */
+  result = block;
+  goto unlock;
+
+undo:
+  while (count-- > 0) {
+    weir__block *part = block;
+    if (!carve(heap, part, done[count].address, done[count].bytes))
+      break;
+    block = part->previous;
+  }
+  drop_if_unmapped(heap, segment);
+unlock:
+  weir__lock_give(&arena->lock);
+  free(done);
+  return result;
+}
+
+weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
+                             uint64_t segment_bytes) {
+  uint64_t taken = heap->reserved + heap->promised;
+  if (heap->has_limit && (segment_bytes > heap->limit || taken > heap->limit - segment_bytes))
+    return NULL;
+  bool own_memory = arena->pool->owner && arena->pool->owner->alloc;
+  return settings->expandable_segments && !own_memory ? grow_expandable(heap, arena, settings, bytes)
+                                                      : grow_fixed(heap, arena, settings, segment_bytes);
+}
+
+void weir__heap_free_segments(weir__heap *heap) {
+  weir_driver *driver = heap->allocator->driver;
+  while (heap->segments) {
+    weir__segment *segment = heap->segments;
+    if (!segment->page) {
+      note_range(heap->allocator->pages, segment->base, segment->bytes, segment, false);
+      give_memory(heap, segment->arena, segment->base, segment->bytes);
+    } else {
+      for (size_t i = 0; i < segment->bytes / segment->page; i++)
+        if (segment->handles[i]) {
+          note_range(heap->allocator->pages, segment->base + i * segment->page, segment->page, segment, false);
+          unmap_pages(heap, segment, i, 1);
+        }
+      driver->MemAddressFree(driver, segment->base, segment->bytes);
+    }
+    segment_delete(heap, segment);
+  }
+  release_orphans(heap);
+  free(heap->orphans);
+}

@@ -1,0 +1,945 @@
+/*
+ * One table has every key. It parses, checks, prints and explains them.
+ */
+#include "alloc/settings.h"
+
+#include <locale.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "base/text.h"
+
+#define UNLIMITED UINT64_MAX
+#define MAX_MIB ((1ull << 43) - 1)   /* so that the bytes fit in an int64_t, and a sum of two in a uint64_t */
+#define MAX_DIVISIONS (1ull << 30)   /* 512 bytes times this is more than a device has */
+#define EXPANDABLE_UNIT (2ull << 20) /* devices map memory in units of 2 MiB */
+
+enum kind {
+  KIND_FLAG,     /* bool */
+  KIND_MIB,      /* uint64_t, bytes; MiB in the text */
+  KIND_POWER,    /* uint64_t, a power of two */
+  KIND_FRACTION, /* double */
+  KIND_BACKEND,  /* weir__backend */
+  KIND_ROUNDUP,  /* roundup_divisions */
+  KIND_RESERVE,  /* weir__reserve */
+  KIND_CLASSES   /* expandable_segments_reserve_by_class */
+};
+
+/* The numbers of KIND_MIB are MiB here. */
+union value {
+  bool flag;
+  uint64_t number;
+  double fraction;
+};
+
+struct option {
+  const char *name;
+  const char *alias; /* another spelling, or NULL */
+  const char *unset; /* how people call the default where it is not a value that can be written; else NULL */
+  const char *help;
+  size_t offset;           /* of the field in weir__settings */
+  union value preset;      /* all zero for the last four kinds */
+  union value least, most; /* MIB, POWER, FRACTION */
+  enum kind kind;
+  bool open;              /* FRACTION: neither least nor most is allowed */
+  bool not_below_segment; /* MIB: at least large_segment_size_mb */
+};
+
+enum {
+  BACKEND,
+  MAX_SPLIT_SIZE,
+  MAX_NON_SPLIT_ROUNDING,
+  LARGE_SEGMENT_SIZE,
+  GARBAGE_COLLECTION_THRESHOLD,
+  ROUNDUP_POWER2_DIVISIONS,
+  EXPANDABLE_SEGMENTS,
+  EXPANDABLE_SEGMENTS_RESERVE,
+  EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS,
+  RELEASE_LOCK_ON_MALLOC,
+  GRAPH_CAPTURE_RECORD_STREAM_REUSE,
+  MEMORY_FRACTION,
+  THROW_ON_OOM,
+  PINNED_USE_HOST_REGISTER,
+  PINNED_NUM_REGISTER_THREADS,
+  PINNED_USE_BACKGROUND_THREADS,
+  PINNED_RESERVE_SEGMENT_SIZE,
+  PINNED_MAX_ROUND_THRESHOLD,
+  PINNED_MAX_CACHED_SIZE,
+  PINNED_FREE_CATCH_ALL,
+  OPTIONS
+};
+
+#define OPTION(id, key, type, field, ...)                                                                              \
+  [id] = {.name = key, .kind = KIND_##type, .offset = offsetof(weir__settings, field), __VA_ARGS__}
+
+static const struct option options[OPTIONS] = {
+    OPTION(BACKEND, "backend", BACKEND, backend,
+           .help = "Who manages device memory: the caching allocator, or the driver's own stream-ordered one."),
+    OPTION(MAX_SPLIT_SIZE, "max_split_size_mb", MIB, max_split_size, .preset.number = UNLIMITED, .most.number = MAX_MIB,
+           .not_below_segment = true, .unset = "unlimited",
+           .help = "Blocks of this size and more are never split, and smaller requests do not get them. When memory "
+                   "runs short, unused ones are given back first."),
+    OPTION(MAX_NON_SPLIT_ROUNDING, "max_non_split_rounding_mb", MIB, max_non_split_rounding, .preset.number = 20,
+           .most.number = MAX_MIB, .not_below_segment = true, .unset = "the same as large_segment_size_mb",
+           .help = "A request of max_split_size_mb and more takes a cached block only if the block is larger by less "
+                   "than this."),
+    OPTION(LARGE_SEGMENT_SIZE, "large_segment_size_mb", MIB, large_segment_size, .preset.number = 20,
+           .least.number = 11, .most.number = MAX_MIB,
+           .help = "The size of the segments for requests between 1 and 10 MiB, and the step in which expandable "
+                   "segments of large blocks grow. With expandable_segments:True it must be even."),
+    OPTION(GARBAGE_COLLECTION_THRESHOLD, "garbage_collection_threshold", FRACTION, garbage_collection_threshold,
+           .most.fraction = 1, .open = true, .unset = "off",
+           .help = "When more than this part of the allowed memory is in use, large segments that have long been "
+                   "unused are given back before a new one is made. It needs a memory fraction below 1."),
+    OPTION(ROUNDUP_POWER2_DIVISIONS, "roundup_power2_divisions", ROUNDUP, roundup_divisions,
+           .help =
+               "Sizes are rounded up to one of this many equal steps between a power of two and the next: with 4, "
+               "1200 KiB becomes 1280 KiB. A list has a number for the sizes from each power of two, in MiB, to the "
+               "next; the first holds for all smaller sizes too, that of > for all larger ones."),
+    OPTION(EXPANDABLE_SEGMENTS, "expandable_segments", FLAG, expandable_segments,
+           .help = "Segments reserve addresses and grow by mapping memory at their end, instead of being made in one "
+                   "size."),
+    OPTION(EXPANDABLE_SEGMENTS_RESERVE, "expandable_segments_reserve", RESERVE, expandable_segments_reserve,
+           .unset = "9/8 of the device's memory",
+           .help = "How much address space an expandable segment reserves, at most 9/8 of the device's memory. No "
+                   "allocation in it can be larger."),
+    OPTION(EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS, "expandable_segments_reserve_by_class", CLASSES,
+           expandable_segments_reserve_by_class,
+           .help = "The same for the streams of a class. Streams of other classes, and of none, have "
+                   "expandable_segments_reserve."),
+    OPTION(RELEASE_LOCK_ON_MALLOC, "release_lock_on_cudamalloc", FLAG, release_lock_on_malloc,
+           .alias = "release_lock_on_hipmalloc",
+           .help = "Other threads can allocate and free while the driver makes a segment."),
+    OPTION(GRAPH_CAPTURE_RECORD_STREAM_REUSE, "graph_capture_record_stream_reuse", FLAG,
+           graph_capture_record_stream_reuse,
+           .help = "During a capture, memory that other streams used is used again once the graph itself puts their "
+                   "work before what comes next."),
+    OPTION(MEMORY_FRACTION, "per_process_memory_fraction", FRACTION, memory_fraction, .preset.fraction = 1,
+           .most.fraction = 1,
+           .help = "The part of each device's memory that an allocator may take, as it is when the allocator begins "
+                   "to use the device."),
+    OPTION(THROW_ON_OOM, "throw_on_cudamalloc_oom", FLAG, throw_on_oom,
+           .help = "A segment that would exceed the memory fraction is refused at once, before the driver is asked "
+                   "and with nothing given back first."),
+    OPTION(PINNED_USE_HOST_REGISTER, "pinned_use_cuda_host_register", FLAG, pinned_use_host_register,
+           .alias = "pinned_use_hip_host_register",
+           .help = "Pinned memory is ordinary memory that is touched and then registered, instead of memory that the "
+                   "driver allocates."),
+    OPTION(PINNED_NUM_REGISTER_THREADS, "pinned_num_register_threads", POWER, pinned_num_register_threads,
+           .preset.number = 1, .least.number = 1, .most.number = 128,
+           .help = "How many threads touch memory before it is registered."),
+    OPTION(PINNED_USE_BACKGROUND_THREADS, "pinned_use_background_threads", FLAG, pinned_use_background_threads,
+           .help = "A thread of its own looks which pinned memory the device has done with."),
+    OPTION(PINNED_RESERVE_SEGMENT_SIZE, "pinned_reserve_segment_size_mb", MIB, pinned_reserve_segment_size,
+           .least.number = 1, .most.number = MAX_MIB, .unset = "off",
+           .help = "One piece of pinned memory that is taken at the start, never given back, and used up first."),
+    OPTION(PINNED_MAX_ROUND_THRESHOLD, "pinned_max_round_threshold_mb", MIB, pinned_max_round_threshold,
+           .preset.number = UNLIMITED, .most.number = MAX_MIB, .unset = "unlimited",
+           .help = "Pinned sizes above this are not rounded up to a power of two."),
+    OPTION(PINNED_MAX_CACHED_SIZE, "pinned_max_cached_size_mb", MIB, pinned_max_cached_size, .preset.number = UNLIMITED,
+           .most.number = MAX_MIB, .unset = "unlimited",
+           .help = "Pinned memory above this size is given back when it is freed, and never rounded up."),
+    OPTION(PINNED_FREE_CATCH_ALL, "pinned_free_catch_all", FLAG, pinned_free_catch_all,
+           .help = "Errors while pinned memory is freed are ignored, as in a process whose device has failed."),
+};
+
+static const char *const backends[] = {
+    [WEIR__BACKEND_NATIVE] = "native",
+    [WEIR__BACKEND_CUDA_MALLOC_ASYNC] = "cudaMallocAsync",
+};
+
+static const size_t field_sizes[] = {
+    [KIND_FLAG] = sizeof(bool),
+    [KIND_MIB] = sizeof(uint64_t),
+    [KIND_POWER] = sizeof(uint64_t),
+    [KIND_FRACTION] = sizeof(double),
+    [KIND_BACKEND] = sizeof(weir__backend),
+    [KIND_ROUNDUP] = sizeof(((weir__settings *)0)->roundup_divisions),
+    [KIND_RESERVE] = sizeof(weir__reserve),
+    [KIND_CLASSES] = sizeof(((weir__settings *)0)->expandable_segments_reserve_by_class),
+};
+
+static void *field_of(const struct option *option, weir__settings *settings) {
+  return (char *)settings + option->offset;
+}
+
+static const void *const_field_of(const struct option *option, const weir__settings *settings) {
+  return (const char *)settings + option->offset;
+}
+
+/* ---- The set ---- */
+
+static uint64_t mib_to_bytes(uint64_t mib) { return mib == UNLIMITED ? UNLIMITED : mib << 20; }
+
+static void set_default(const struct option *option, weir__settings *settings) {
+  void *field = field_of(option, settings);
+  if (option == &options[MAX_NON_SPLIT_ROUNDING])
+    settings->max_non_split_rounding_set = false;
+  memset(field, 0, field_sizes[option->kind]);
+  switch (option->kind) {
+  case KIND_MIB:
+    *(uint64_t *)field = mib_to_bytes(option->preset.number);
+    break;
+  case KIND_POWER:
+    *(uint64_t *)field = option->preset.number;
+    break;
+  case KIND_FLAG:
+    *(bool *)field = option->preset.flag;
+    break;
+  case KIND_FRACTION:
+    *(double *)field = option->preset.fraction;
+    break;
+  case KIND_BACKEND:
+  case KIND_ROUNDUP:
+  case KIND_RESERVE:
+  case KIND_CLASSES:
+    break;
+  }
+}
+
+void weir__settings_default(weir__settings *settings) {
+  memset(settings, 0, sizeof *settings);
+  for (size_t i = 0; i < OPTIONS; i++)
+    set_default(&options[i], settings);
+}
+
+static bool same_field(const struct option *option, const weir__settings *a, const weir__settings *b) {
+  return memcmp(const_field_of(option, a), const_field_of(option, b), field_sizes[option->kind]) == 0;
+}
+
+bool weir__settings_equal(const weir__settings *a, const weir__settings *b) {
+  for (size_t i = 0; i < OPTIONS; i++) {
+    if (!same_field(&options[i], a, b))
+      return false;
+  }
+  return a->max_non_split_rounding_set == b->max_non_split_rounding_set;
+}
+
+/* ---- Numbers that do not depend on the program's language ---- */
+
+static double read_double(const char *text) {
+  locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+  locale_t before = uselocale(c);
+  double number = strtod(text, NULL);
+  uselocale(before);
+  if (c != (locale_t)0)
+    freelocale(c);
+  return number;
+}
+
+/* The shortest text that reads back to the same number, but "40" rather than "4e+01". */
+static void write_double(double number, char text[32]) {
+  locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+  locale_t before = uselocale(c);
+  for (int digits = 15; digits <= 17; digits++) {
+    snprintf(text, 32, "%.*g", digits, number);
+    if (strtod(text, NULL) == number)
+      break;
+  }
+  uselocale(before);
+  if (c != (locale_t)0)
+    freelocale(c);
+}
+
+/* ---- Writing ---- */
+
+struct writer {
+  char *text;
+  size_t size;
+  size_t length; /* of the whole, whether it fits or not */
+};
+
+static void put(struct writer *writer, const char *format, ...) WEIR_PRINTF(2, 3);
+
+static void put(struct writer *writer, const char *format, ...) {
+  bool room = writer->length < writer->size;
+  va_list args;
+  va_start(args, format);
+  int length =
+      vsnprintf(room ? writer->text + writer->length : NULL, room ? writer->size - writer->length : 0, format, args);
+  va_end(args);
+  writer->length += (size_t)length;
+}
+
+static unsigned long long divisions_of(uint8_t log_plus_one) {
+  return log_plus_one == 0 ? 0 : 1ull << (log_plus_one - 1);
+}
+
+/* A number where all are the same, else a list from the end of the first run of equal ones to the beginning of the
+ * last. */
+static void put_roundup(struct writer *writer, const uint8_t *divisions) {
+  unsigned first = 0, last = WEIR__ROUNDUP_INTERVALS - 1;
+  while (first < last && divisions[first + 1] == divisions[0])
+    first++;
+  if (first == last) {
+    put(writer, "%llu", divisions_of(divisions[0]));
+    return;
+  }
+  while (divisions[last - 1] == divisions[last])
+    last--;
+  for (unsigned i = first; i < last; i++)
+    put(writer, "%s%u:%llu", i == first ? "[" : ",", 1u << i, divisions_of(divisions[i]));
+  put(writer, ",>:%llu]", divisions_of(divisions[last]));
+}
+
+static void put_reserve(struct writer *writer, const weir__reserve *reserve) {
+  char text[32];
+  write_double(reserve->bytes != 0 ? (double)reserve->bytes / (double)(1ull << 30) : reserve->fraction, text);
+  put(writer, "%s%s", text, reserve->bytes != 0 ? "G" : "");
+}
+
+static void put_value(struct writer *writer, const struct option *option, const weir__settings *settings) {
+  const void *field = const_field_of(option, settings);
+  char text[32];
+  switch (option->kind) {
+  case KIND_FLAG:
+    put(writer, "%s", *(const bool *)field ? "True" : "False");
+    break;
+  case KIND_MIB:
+    put(writer, "%llu", (unsigned long long)(*(const uint64_t *)field >> 20));
+    break;
+  case KIND_POWER:
+    put(writer, "%llu", (unsigned long long)*(const uint64_t *)field);
+    break;
+  case KIND_FRACTION:
+    write_double(*(const double *)field, text);
+    put(writer, "%s", text);
+    break;
+  case KIND_BACKEND:
+    put(writer, "%s", backends[*(const weir__backend *)field]);
+    break;
+  case KIND_ROUNDUP:
+    put_roundup(writer, field);
+    break;
+  case KIND_RESERVE:
+    put_reserve(writer, field);
+    break;
+  case KIND_CLASSES: {
+    const weir__reserve_class *classes = field;
+    put(writer, "[");
+    for (size_t i = 0; i < WEIR__RESERVE_CLASSES && classes[i].name[0] != '\0'; i++) {
+      put(writer, "%s%s:", i == 0 ? "" : ",", classes[i].name);
+      put_reserve(writer, &classes[i].reserve);
+    }
+    put(writer, "]");
+    break;
+  }
+  }
+}
+
+size_t weir__settings_format(const weir__settings *settings, char *text, size_t size) {
+  struct writer writer = {.text = text, .size = size};
+  weir__settings defaults;
+  weir__settings_default(&defaults);
+  if (size > 0)
+    text[0] = '\0';
+  for (size_t i = 0; i < OPTIONS; i++) {
+    bool is_default = i == MAX_NON_SPLIT_ROUNDING ? !settings->max_non_split_rounding_set
+                                                  : same_field(&options[i], settings, &defaults);
+    if (is_default)
+      continue;
+    put(&writer, "%s%s:", writer.length > 0 ? "," : "", options[i].name);
+    put_value(&writer, &options[i], settings);
+  }
+  return writer.length;
+}
+
+/* ---- Words for people ---- */
+
+static void put_allowed(struct writer *writer, const struct option *option) {
+  char text[32];
+  switch (option->kind) {
+  case KIND_FLAG:
+    put(writer, "True or False");
+    break;
+  case KIND_MIB:
+    put(writer, "a whole number of MiB, ");
+    if (option->not_below_segment)
+      put(writer, "at least large_segment_size_mb and at most %llu", (unsigned long long)option->most.number);
+    else
+      put(writer, "%llu to %llu", (unsigned long long)option->least.number, (unsigned long long)option->most.number);
+    break;
+  case KIND_POWER:
+    put(writer, "a power of two, %llu to %llu", (unsigned long long)option->least.number,
+        (unsigned long long)option->most.number);
+    break;
+  case KIND_FRACTION:
+    write_double(option->least.fraction, text);
+    put(writer, option->open ? "a number greater than %s" : "a number from %s", text);
+    write_double(option->most.fraction, text);
+    put(writer, option->open ? " and less than %s" : " to %s", text);
+    break;
+  case KIND_BACKEND:
+    put(writer, "%s or %s", backends[WEIR__BACKEND_NATIVE], backends[WEIR__BACKEND_CUDA_MALLOC_ASYNC]);
+    break;
+  case KIND_ROUNDUP:
+    put(writer,
+        "0 or a power of two up to %llu, or a list of those by powers of two in MiB such as "
+        "[256:1,512:2,1024:4,>:8]",
+        MAX_DIVISIONS);
+    break;
+  case KIND_RESERVE:
+    put(writer, "a part of the device's memory such as 0.5, or GiB such as 40G");
+    break;
+  case KIND_CLASSES:
+    put(writer, "a list such as [prefetch:0.25,graphs:40G], of at most %d names of at most %d bytes",
+        WEIR__RESERVE_CLASSES, WEIR__RESERVE_CLASS_NAME - 1);
+    break;
+  }
+}
+
+static void put_wrapped(FILE *file, const char *indent, const char *text) {
+  enum { WIDTH = 92 }; /* without the indent */
+  while (*text != '\0') {
+    size_t length = strlen(text);
+    if (length > WIDTH) {
+      length = WIDTH;
+      while (length > 0 && text[length] != ' ')
+        length--;
+      if (length == 0)
+        length = WIDTH;
+    }
+    fprintf(file, "%s%.*s\n", indent, (int)length, text);
+    text += length;
+    text += *text == ' ';
+  }
+}
+
+void weir__settings_help(FILE *file, weir__help_form form) {
+  weir__settings defaults;
+  weir__settings_default(&defaults);
+  if (form == WEIR__HELP_MARKDOWN)
+    fprintf(file, "| key | default | allowed | what it does |\n|---|---|---|---|\n");
+  for (size_t i = 0; i < OPTIONS; i++) {
+    const struct option *option = &options[i];
+    char preset[64], allowed[256], facts[512];
+    struct writer preset_writer = {.text = preset, .size = sizeof preset};
+    struct writer allowed_writer = {.text = allowed, .size = sizeof allowed};
+    if (option->unset != NULL)
+      put(&preset_writer, "%s", option->unset);
+    else
+      put_value(&preset_writer, option, &defaults);
+    put_allowed(&allowed_writer, option);
+    if (form == WEIR__HELP_MARKDOWN) {
+      fprintf(file, "| `%s`", option->name);
+      if (option->alias != NULL)
+        fprintf(file, " or `%s`", option->alias);
+      fprintf(file, " | %s | %s | %s |\n", preset, allowed, option->help);
+    } else {
+      fprintf(file, "%s%s", i == 0 ? "" : "\n", option->name);
+      if (option->alias != NULL)
+        fprintf(file, " or %s", option->alias);
+      fprintf(file, "\n");
+      put_wrapped(file, "    ", option->help);
+      snprintf(facts, sizeof facts, "Default: %s. Allowed: %s.", preset, allowed);
+      put_wrapped(file, "    ", facts);
+    }
+  }
+}
+
+/* ---- Reading ---- */
+
+/* A run of bytes that are neither blank nor , : [ ]. */
+struct word {
+  const char *text;
+  size_t length;
+};
+
+struct parser {
+  const char *source; /* what the text is called in errors */
+  const char *text;
+  const char *at;
+  const struct option *option; /* whose value is being read; NULL at a key */
+  const char *key;             /* as it is written there */
+  const char *values[OPTIONS]; /* where each key's value stands; NULL: the text has not got it */
+  weir__settings settings;
+};
+
+static weir_status refuse_args(const struct parser *parser, const char *at, bool allowed, const char *format,
+                               va_list args) WEIR_PRINTF(4, 0);
+static weir_status refuse(const struct parser *parser, const char *at, const char *format, ...) WEIR_PRINTF(3, 4);
+static weir_status refuse_value(const struct parser *parser, const char *at, const char *format, ...) WEIR_PRINTF(3, 4);
+
+static weir_status refuse_args(const struct parser *parser, const char *at, bool allowed, const char *format,
+                               va_list args) {
+  char why[512], what[256] = "";
+  weir__format_text(why, sizeof why, format, args);
+  if (allowed) {
+    struct writer writer = {.text = what, .size = sizeof what};
+    put_allowed(&writer, parser->option);
+  }
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: column %zu: %s%s%s%s%s", parser->source,
+                    (size_t)(at - parser->text) + 1, parser->option != NULL ? parser->key : "",
+                    parser->option != NULL ? ": " : "", why, allowed ? "; allowed: " : "", what);
+}
+
+static weir_status refuse(const struct parser *parser, const char *at, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  weir_status status = refuse_args(parser, at, false, format, args);
+  va_end(args);
+  return status;
+}
+
+/* The same, and says what the option allows. */
+static weir_status refuse_value(const struct parser *parser, const char *at, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  weir_status status = refuse_args(parser, at, true, format, args);
+  va_end(args);
+  return status;
+}
+
+static bool is_blank(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+static bool is_in_word(char c) { return c != '\0' && !is_blank(c) && strchr(",:[]", c) == NULL; }
+
+/* For a message: 'text', shortened, with nothing in it that a terminal would obey. */
+static const char *quote(struct word word, char text[48]) {
+  enum { SHOWN = 40 };
+  size_t shown = word.length <= SHOWN ? word.length : SHOWN - 3;
+  char *to = text;
+  *to++ = '\'';
+  for (size_t i = 0; i < shown; i++)
+    *to++ = word.text[i] >= ' ' && word.text[i] <= '~' ? word.text[i] : '?';
+  snprintf(to, 5, "%s'", shown < word.length ? "..." : "");
+  return text;
+}
+
+/* What stands at the parser's place: a word, a separator, or the end. */
+static const char *quote_next(const struct parser *parser, char text[48]) {
+  struct word next = {parser->at, 0};
+  while (is_in_word(next.text[next.length]))
+    next.length++;
+  if (next.length == 0 && *next.text != '\0')
+    next.length = 1;
+  return next.length == 0 ? "the end" : quote(next, text);
+}
+
+static void skip_blanks(struct parser *parser) {
+  while (is_blank(*parser->at))
+    parser->at++;
+}
+
+/* The word at the parser's place, maybe empty, and the blanks around it. */
+static struct word read_word(struct parser *parser) {
+  skip_blanks(parser);
+  struct word word = {parser->at, 0};
+  while (is_in_word(*parser->at))
+    parser->at++;
+  word.length = (size_t)(parser->at - word.text);
+  skip_blanks(parser);
+  return word;
+}
+
+static bool word_is(struct word word, const char *text) {
+  return word.length == strlen(text) && memcmp(word.text, text, word.length) == 0;
+}
+
+static weir_status expect(struct parser *parser, char separator) {
+  char text[48];
+  skip_blanks(parser);
+  if (*parser->at != separator)
+    return refuse(parser, parser->at, "'%c' is missing before %s", separator, quote_next(parser, text));
+  parser->at++;
+  skip_blanks(parser);
+  return WEIR_OK;
+}
+
+/* What is too large for 64 bits becomes UINT64_MAX, which no option allows. */
+static bool read_whole(struct word word, uint64_t *number) {
+  uint64_t n = 0;
+  for (size_t i = 0; i < word.length; i++) {
+    if (!is_digit(word.text[i]))
+      return false;
+    unsigned digit = (unsigned)(word.text[i] - '0');
+    n = n > (UINT64_MAX - digit) / 10 ? UINT64_MAX : n * 10 + digit;
+  }
+  *number = n;
+  return word.length > 0;
+}
+
+/* Digits, perhaps a point, perhaps an exponent. No sign, no hexadecimal, no infinity: strtod knows more than people
+ * mean. */
+static bool read_decimal(struct word word, double *number) {
+  size_t at = 0, digits = 0;
+  for (; at < word.length && is_digit(word.text[at]); at++)
+    digits++;
+  if (at < word.length && word.text[at] == '.') {
+    for (at++; at < word.length && is_digit(word.text[at]); at++)
+      digits++;
+  }
+  if (digits == 0)
+    return false;
+  if (at < word.length && (word.text[at] == 'e' || word.text[at] == 'E')) {
+    at++;
+    if (at < word.length && (word.text[at] == '+' || word.text[at] == '-'))
+      at++;
+    size_t exponent = at;
+    while (at < word.length && is_digit(word.text[at]))
+      at++;
+    if (at == exponent)
+      return false;
+  }
+  if (at != word.length)
+    return false;
+  *number = read_double(word.text); /* which stops where the word does */
+  return true;
+}
+
+static bool is_power_of_two(uint64_t n) { return n != 0 && (n & (n - 1)) == 0; }
+
+static uint8_t log2_of(uint64_t power) { return (uint8_t)(63 - __builtin_clzll(power)); }
+
+/* ---- Reading the value of each kind ---- */
+
+static weir_status parse_flag(struct parser *parser, struct word word, bool *flag) {
+  char text[48];
+  if (!word_is(word, "True") && !word_is(word, "False"))
+    return refuse_value(parser, word.text, "%s is neither", quote(word, text));
+  *flag = word_is(word, "True");
+  return WEIR_OK;
+}
+
+static weir_status parse_backend(struct parser *parser, struct word word, weir__backend *backend) {
+  char text[48];
+  for (size_t i = 0; i < WEIR_COUNT_OF(backends); i++) {
+    if (word_is(word, backends[i])) {
+      *backend = (weir__backend)i;
+      return WEIR_OK;
+    }
+  }
+  return refuse_value(parser, word.text, "there is no backend %s", quote(word, text));
+}
+
+static weir_status parse_number(struct parser *parser, struct word word, uint64_t *number) {
+  const struct option *option = parser->option;
+  char text[48];
+  uint64_t n;
+  if (!read_whole(word, &n))
+    return refuse_value(parser, word.text, "%s is not a whole number", quote(word, text));
+  if (n < option->least.number || n > option->most.number)
+    return refuse_value(parser, word.text, "%s is out of range", quote(word, text));
+  if (option->kind == KIND_POWER && !is_power_of_two(n))
+    return refuse_value(parser, word.text, "%s is not a power of two", quote(word, text));
+  *number = option->kind == KIND_MIB ? mib_to_bytes(n) : n;
+  return WEIR_OK;
+}
+
+static weir_status parse_fraction(struct parser *parser, struct word word, double *fraction) {
+  const struct option *option = parser->option;
+  double least = option->least.fraction, most = option->most.fraction, n;
+  char text[48];
+  if (!read_decimal(word, &n))
+    return refuse_value(parser, word.text, "%s is not a number", quote(word, text));
+  if (option->open ? n <= least || n >= most : n < least || n > most)
+    return refuse_value(parser, word.text, "%s is out of range", quote(word, text));
+  *fraction = n;
+  return WEIR_OK;
+}
+
+static weir_status parse_reserve(struct parser *parser, struct word word, weir__reserve *reserve) {
+  bool is_size = word.length > 0 && word.text[word.length - 1] == 'G';
+  char text[48];
+  double n;
+  if (!read_decimal((struct word){word.text, word.length - is_size}, &n))
+    return refuse_value(parser, word.text, "%s is neither a number nor GiB", quote(word, text));
+  double bytes = is_size ? n * (double)(1ull << 30) : 0;
+  if (is_size ? bytes < 1 || bytes >= 0x1p63 : n <= 0 || n > 0x1.fffffffffffffp1023)
+    return refuse_value(parser, word.text, "%s is out of range", quote(word, text));
+  *reserve = is_size ? (weir__reserve){.bytes = (uint64_t)bytes} : (weir__reserve){.fraction = n};
+  return WEIR_OK;
+}
+
+static weir_status parse_divisions(struct parser *parser, struct word word, uint8_t *log_plus_one) {
+  char text[48];
+  uint64_t n;
+  if (!read_whole(word, &n) || (n != 0 && !is_power_of_two(n)) || n > MAX_DIVISIONS)
+    return refuse_value(parser, word.text, "%s cannot be the number of divisions", quote(word, text));
+  *log_plus_one = n == 0 ? 0 : (uint8_t)(log2_of(n) + 1);
+  return WEIR_OK;
+}
+
+/* One "name:value" of a list. */
+struct entry {
+  struct word name, value;
+};
+
+/* Reads on in a list, behind its '[' or an entry. At the ']', which is read too, the entry's name is empty. */
+static weir_status next_entry(struct parser *parser, bool first, struct entry *entry) {
+  char text[48];
+  weir_status status;
+  *entry = (struct entry){0};
+  skip_blanks(parser);
+  if (!first && *parser->at != ']' && (status = expect(parser, ',')) != WEIR_OK)
+    return status;
+  if (*parser->at == ']') {
+    parser->at++;
+    return WEIR_OK;
+  }
+  entry->name = read_word(parser);
+  if (entry->name.length == 0)
+    return refuse_value(parser, parser->at, "an entry or ']' is missing before %s", quote_next(parser, text));
+  if ((status = expect(parser, ':')) != WEIR_OK)
+    return status;
+  entry->value = read_word(parser);
+  if (entry->value.length == 0)
+    return refuse_value(parser, parser->at, "a value is missing before %s", quote_next(parser, text));
+  return WEIR_OK;
+}
+
+/* The first boundary stands for all intervals below it too, '>' for all behind the last, and what lies between two
+ * boundaries with no number of its own has none. */
+static weir_status parse_roundup_list(struct parser *parser, uint8_t *divisions) {
+  unsigned listed = 0, last = 0; /* a bit for each interval; the interval that came last */
+  bool closed = false;           /* by '>' */
+  char text[48];
+  weir_status status;
+  struct entry entry;
+  memset(divisions, 0, WEIR__ROUNDUP_INTERVALS);
+  for (bool first = true;; first = false) {
+    if ((status = next_entry(parser, first, &entry)) != WEIR_OK || entry.name.length == 0)
+      return status;
+    if (closed)
+      return refuse_value(parser, entry.name.text, "'>' must come last");
+    uint8_t number;
+    if ((status = parse_divisions(parser, entry.value, &number)) != WEIR_OK)
+      return status;
+    if (word_is(entry.name, ">")) {
+      if (first)
+        return refuse_value(parser, entry.name.text, "'>' must follow a boundary");
+      closed = true;
+      memset(divisions + last + 1, number, WEIR__ROUNDUP_INTERVALS - last - 1);
+      continue;
+    }
+    uint64_t boundary;
+    if (!read_whole(entry.name, &boundary) || !is_power_of_two(boundary))
+      return refuse_value(parser, entry.name.text, "the boundary %s is not a power of two", quote(entry.name, text));
+    last = log2_of(boundary);
+    if (last >= WEIR__ROUNDUP_INTERVALS)
+      last = WEIR__ROUNDUP_INTERVALS - 1;
+    if (listed & 1u << last)
+      return refuse(parser, entry.name.text, "the list has the interval of %s already", quote(entry.name, text));
+    listed |= 1u << last;
+    if (first)
+      memset(divisions, number, last);
+    divisions[last] = number;
+  }
+}
+
+static weir_status parse_classes(struct parser *parser, weir__reserve_class *classes) {
+  char text[48];
+  weir_status status;
+  struct entry entry;
+  memset(classes, 0, field_sizes[KIND_CLASSES]);
+  for (size_t count = 0;; count++) {
+    if ((status = next_entry(parser, count == 0, &entry)) != WEIR_OK || entry.name.length == 0)
+      return status;
+    if (count == WEIR__RESERVE_CLASSES)
+      return refuse_value(parser, entry.name.text, "%s is one name too many", quote(entry.name, text));
+    if (entry.name.length >= WEIR__RESERVE_CLASS_NAME)
+      return refuse_value(parser, entry.name.text, "the name %s is too long", quote(entry.name, text));
+    for (size_t i = 0; i < count; i++) {
+      if (word_is(entry.name, classes[i].name))
+        return refuse(parser, entry.name.text, "the list has %s already", quote(entry.name, text));
+    }
+    memcpy(classes[count].name, entry.name.text, entry.name.length);
+    if ((status = parse_reserve(parser, entry.value, &classes[count].reserve)) != WEIR_OK)
+      return status;
+  }
+}
+
+static weir_status parse_value(struct parser *parser, void *field) {
+  enum kind kind = parser->option->kind;
+  char text[48];
+  if (*parser->at == '[' && (kind == KIND_ROUNDUP || kind == KIND_CLASSES)) {
+    parser->at++;
+    return kind == KIND_ROUNDUP ? parse_roundup_list(parser, field) : parse_classes(parser, field);
+  }
+  struct word word = read_word(parser);
+  if (word.length == 0)
+    return refuse_value(parser, parser->at, "a value is missing before %s", quote_next(parser, text));
+  if (word_is(word, "default")) {
+    set_default(parser->option, &parser->settings);
+    return WEIR_OK;
+  }
+  switch (kind) {
+  case KIND_FLAG:
+    return parse_flag(parser, word, field);
+  case KIND_MIB:
+  case KIND_POWER:
+    return parse_number(parser, word, field);
+  case KIND_FRACTION:
+    return parse_fraction(parser, word, field);
+  case KIND_BACKEND:
+    return parse_backend(parser, word, field);
+  case KIND_RESERVE:
+    return parse_reserve(parser, word, field);
+  case KIND_ROUNDUP: {
+    uint8_t number = 0;
+    weir_status status = parse_divisions(parser, word, &number);
+    if (status == WEIR_OK)
+      memset(field, number, WEIR__ROUNDUP_INTERVALS);
+    return status;
+  }
+  case KIND_CLASSES:
+    break;
+  }
+  return refuse_value(parser, word.text, "%s is not a list", quote(word, text));
+}
+
+/* ---- Reading the whole ---- */
+
+static const struct option *find_option(struct word word, const char **key) {
+  for (size_t i = 0; i < OPTIONS; i++) {
+    const char *names[] = {options[i].name, options[i].alias};
+    for (size_t j = 0; j < WEIR_COUNT_OF(names); j++) {
+      if (names[j] != NULL && word_is(word, names[j])) {
+        *key = names[j];
+        return &options[i];
+      }
+    }
+  }
+  return NULL;
+}
+
+enum { LONGEST_KEY = 63 };
+
+static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
+
+/* How many letters must be added, removed or changed to make one out of the other. Upper and lower case are the same.
+ * The word is at most LONGEST_KEY long. */
+static size_t edit_distance(struct word word, const char *name) {
+  size_t row[LONGEST_KEY + 1];
+  for (size_t i = 0; i <= word.length; i++)
+    row[i] = i;
+  for (; *name != '\0'; name++) {
+    size_t diagonal = row[0]++;
+    for (size_t i = 1; i <= word.length; i++) {
+      size_t changed = diagonal + (lower(word.text[i - 1]) != *name);
+      size_t moved = (row[i] < row[i - 1] ? row[i] : row[i - 1]) + 1;
+      diagonal = row[i];
+      row[i] = changed < moved ? changed : moved;
+    }
+  }
+  return row[word.length];
+}
+
+static weir_status refuse_key(const struct parser *parser, struct word word) {
+  const char *nearest = NULL;
+  size_t distance = word.length / 4 + 2; /* what is that far off was probably not meant */
+  char text[48];
+  for (size_t i = 0; word.length <= LONGEST_KEY && i < OPTIONS; i++) {
+    const char *names[] = {options[i].name, options[i].alias};
+    for (size_t j = 0; j < WEIR_COUNT_OF(names); j++) {
+      size_t d = names[j] != NULL ? edit_distance(word, names[j]) : distance;
+      if (d < distance) {
+        distance = d;
+        nearest = names[j];
+      }
+    }
+  }
+  if (nearest == NULL)
+    return refuse(parser, word.text, "there is no key %s", quote(word, text));
+  return refuse(parser, word.text, "there is no key %s; did you mean '%s'?", quote(word, text), nearest);
+}
+
+/* One "key:value". */
+static weir_status parse_pair(struct parser *parser) {
+  char text[48];
+  struct word word = read_word(parser);
+  parser->option = NULL;
+  if (word.length == 0)
+    return refuse(parser, parser->at, "a key is missing before %s", quote_next(parser, text));
+  const struct option *option = find_option(word, &parser->key);
+  if (option == NULL)
+    return refuse_key(parser, word);
+  parser->option = option;
+  if (parser->values[option - options] != NULL)
+    return refuse(parser, word.text, "the text has this key already, with its value at column %zu",
+                  (size_t)(parser->values[option - options] - parser->text) + 1);
+  weir_status status = expect(parser, ':');
+  if (status != WEIR_OK)
+    return status;
+  parser->values[option - options] = parser->at;
+  if (option == &options[MAX_NON_SPLIT_ROUNDING])
+    parser->settings.max_non_split_rounding_set = true;
+  return parse_value(parser, field_of(option, &parser->settings));
+}
+
+/* The checks of one key against another, and max_non_split_rounding. They are made at the end, so that the order of the
+ * keys does not matter. */
+static weir_status settle(struct parser *parser) {
+  weir__settings *settings = &parser->settings;
+  uint64_t segment = settings->large_segment_size;
+  const char *segment_at = parser->values[LARGE_SEGMENT_SIZE];
+  if (!settings->max_non_split_rounding_set)
+    settings->max_non_split_rounding = segment;
+
+  for (size_t i = 0; i < OPTIONS; i++) {
+    uint64_t number = options[i].not_below_segment ? *(uint64_t *)field_of(&options[i], settings) : UINT64_MAX;
+    if (number >= segment)
+      continue;
+    bool here = parser->values[i] != NULL;
+    parser->option = &options[here ? i : LARGE_SEGMENT_SIZE];
+    parser->key = parser->option->name;
+    if (here)
+      return refuse_value(parser, parser->values[i], "%llu is less than large_segment_size_mb, which is %llu",
+                          (unsigned long long)(number >> 20), (unsigned long long)(segment >> 20));
+    return refuse(parser, segment_at != NULL ? segment_at : parser->text, "%llu is more than %s, which is %llu",
+                  (unsigned long long)(segment >> 20), options[i].name, (unsigned long long)(number >> 20));
+  }
+  if (settings->expandable_segments && segment % EXPANDABLE_UNIT != 0) {
+    parser->option = &options[LARGE_SEGMENT_SIZE];
+    parser->key = parser->option->name;
+    const char *at = segment_at != NULL ? segment_at : parser->values[EXPANDABLE_SEGMENTS];
+    return refuse(parser, at != NULL ? at : parser->text,
+                  "%llu is odd, and expandable_segments:True maps memory in units of 2 MiB",
+                  (unsigned long long)(segment >> 20));
+  }
+  return WEIR_OK;
+}
+
+static weir_status parse(const char *source, const weir__settings *base, const char *text, weir__settings *out) {
+  struct parser parser = {.source = source, .text = text, .at = text};
+  weir_status status;
+  if (base != NULL)
+    parser.settings = *base;
+  else
+    weir__settings_default(&parser.settings);
+  parser.settings.older = NULL;
+  skip_blanks(&parser);
+  while (*parser.at != '\0') {
+    if ((status = parse_pair(&parser)) != WEIR_OK)
+      return status;
+    skip_blanks(&parser);
+    if (*parser.at != '\0' && (status = expect(&parser, ',')) != WEIR_OK)
+      return status;
+  }
+  if ((status = settle(&parser)) != WEIR_OK)
+    return status;
+  *out = parser.settings;
+  return WEIR_OK;
+}
+
+weir_status weir__settings_parse(const weir__settings *base, const char *text, weir__settings *out) {
+  return parse("settings", base, text, out);
+}
+
+weir_status weir__settings_from_env(weir__settings *out, const char **source) {
+  static const char *const names[] = {"WEIR_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF",
+                                      "PYTORCH_ALLOC_CONF"};
+  const char *name = NULL, *text = NULL;
+  for (size_t i = 0; i < WEIR_COUNT_OF(names) && text == NULL; i++) {
+    name = names[i];
+    text = getenv(name);
+  }
+  weir_status status = parse(name, NULL, text != NULL ? text : "", out);
+  if (status == WEIR_OK && source != NULL)
+    *source = text != NULL ? name : NULL;
+  return status;
+}

@@ -1,0 +1,106 @@
+/*
+ * Allocations with the cache off: plain calls of the driver's, remembered only so that the pointer is known at its free.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc/heap.h"
+#include "driver/call.h"
+
+bool weir__caching_from_env(void) {
+  const char *names[] = {"WEIR_NO_MEMORY_CACHING", "PYTORCH_NO_CUDA_MEMORY_CACHING"};
+  for (size_t i = 0; i < WEIR_COUNT_OF(names); i++) {
+    const char *value = getenv(names[i]);
+    if (value && !strcmp(value, "1"))
+      return false;
+  }
+  return true;
+}
+
+weir_status weir_allocator_set_caching(weir_allocator *allocator, int on) {
+  if (!allocator)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", __func__);
+  atomic_store(&allocator->caching, on != 0);
+  return WEIR_OK;
+}
+
+int weir_allocator_is_caching(const weir_allocator *allocator) { return allocator && atomic_load(&allocator->caching); }
+
+weir_status weir__uncached_alloc(const char *who, weir__heap *heap, uint64_t bytes, void **pointer) {
+  weir_allocator *allocator = heap->allocator;
+  weir_driver *driver = allocator->driver;
+  weir_cu_context previous;
+  weir_cu_deviceptr memory;
+  pthread_mutex_lock(&heap->lock);
+  weir_cu_result r = weir__heap_enter(heap, &previous);
+  if (!r) {
+    r = driver->MemAlloc(driver, &memory, bytes);
+    weir__heap_leave(heap, previous);
+  }
+  pthread_mutex_unlock(&heap->lock);
+  if (r)
+    return weir__driver_status(driver, r, who, "cuMemAlloc(driver, &memory, bytes)");
+  pthread_mutex_lock(&allocator->uncached_lock);
+  bool known = weir__rangemap_insert(&allocator->uncached, memory, bytes, heap);
+  pthread_mutex_unlock(&allocator->uncached_lock);
+  if (!known) {
+    driver->MemFree(driver, memory);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+  }
+  *pointer = (void *)memory;
+  return WEIR_OK;
+}
+
+static weir_cu_result give_back(weir__heap *heap, uint64_t memory) {
+  weir_driver *driver = heap->allocator->driver;
+  weir_cu_context previous;
+  pthread_mutex_lock(&heap->lock);
+  weir_cu_result r = weir__heap_enter(heap, &previous);
+  if (!r) {
+    r = driver->MemFree(driver, memory);
+    weir__heap_leave(heap, previous);
+  }
+  pthread_mutex_unlock(&heap->lock);
+  return r;
+}
+
+bool weir__uncached_has(weir_allocator *allocator, const void *pointer, size_t *bytes) {
+  uint64_t base, size;
+  pthread_mutex_lock(&allocator->uncached_lock);
+  bool found = weir__rangemap_find(&allocator->uncached, (uint64_t)pointer, &base, &size) && base == (uint64_t)pointer;
+  pthread_mutex_unlock(&allocator->uncached_lock);
+  if (found && bytes)
+    *bytes = size;
+  return found;
+}
+
+bool weir__uncached_free(const char *who, weir_allocator *allocator, void *pointer, weir_status *status) {
+  uint64_t base, bytes;
+  pthread_mutex_lock(&allocator->uncached_lock);
+  weir__heap *heap = weir__rangemap_find(&allocator->uncached, (uint64_t)pointer, &base, &bytes);
+  if (heap && base == (uint64_t)pointer)
+    weir__rangemap_remove(&allocator->uncached, base);
+  else
+    heap = NULL;
+  pthread_mutex_unlock(&allocator->uncached_lock);
+  if (!heap)
+    return false;
+  weir_cu_result r = give_back(heap, base);
+  if (r) { /* it is still out, and can be freed later */
+    pthread_mutex_lock(&allocator->uncached_lock);
+    weir__rangemap_insert(&allocator->uncached, base, bytes, heap);
+    pthread_mutex_unlock(&allocator->uncached_lock);
+  }
+  *status = r ? weir__driver_status(allocator->driver, r, who, "cuMemFree(driver, memory)") : WEIR_OK;
+  return true;
+}
+
+void weir__uncached_clear(weir_allocator *allocator) {
+  uint64_t memory;
+  weir__heap *heap;
+  while ((heap = weir__rangemap_at_or_after(&allocator->uncached, 0, &memory, NULL))) {
+    weir__rangemap_remove(&allocator->uncached, memory);
+    give_back(heap, memory);
+  }
+  weir__rangemap_clear(&allocator->uncached);
+}

@@ -1,0 +1,305 @@
+/*
+ * The walker: what must hold of an allocator whenever nobody is in it.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "alloc/heap.h"
+
+/* What the blocks of a heap add up to. */
+typedef struct tally {
+  int64_t current[WEIR_STAT_KINDS];
+} tally;
+
+typedef struct walk {
+  weir__heap *heap;
+  bool is_valid;
+  tally allocation, segment, active, inactive_split;
+  tally allocated_bytes, reserved_bytes, active_bytes, inactive_split_bytes, requested_bytes;
+  int64_t oversize_allocations, oversize_segments;
+  size_t events;  /* that blocks wait for */
+  size_t waiting; /* blocks that were freed while another stream uses them, and have no event for it yet */
+} walk;
+
+/* Of one arena: how many blocks its segments have of each sort. */
+typedef struct arena_tally {
+  weir__arena *arena;
+  size_t free, live, unmapped;
+} arena_tally;
+
+static void wrong(walk *w, const char *format, ...) WEIR_PRINTF(2, 3);
+static void wrong(walk *w, const char *format, ...) {
+  char text[256];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  weir__log(WEIR_LOG_ERROR, "the allocator of device %d is not valid: %s", w->heap->device, text);
+  w->is_valid = false;
+}
+
+static void count(tally *t, bool is_small, int64_t by) {
+  t->current[WEIR_STAT_ALL] += by;
+  t->current[is_small ? WEIR_STAT_SMALL_POOL : WEIR_STAT_LARGE_POOL] += by;
+}
+
+/* ---- Blocks ---- */
+
+static void check_block(walk *w, const weir__segment *segment, const weir__block *b, arena_tally *sum) {
+  const weir__arena *arena = segment->arena;
+  bool is_small = arena->pool->is_small, active = weir__block_is_active(b);
+  const weir__block *next = b->next;
+  unsigned long long at = b->address;
+  if (b->segment != segment || b->arena != arena)
+    wrong(w, "block %llx belongs to another segment or arena", at);
+  if (!b->bytes || b->bytes % WEIR__UNIT)
+    wrong(w, "block %llx has %llu bytes", at, (unsigned long long)b->bytes);
+  if (next && next->previous != b)
+    wrong(w, "block %llx is not the one before its next", at);
+  if (next && !active && !weir__block_is_active(next) && next->mapped == b->mapped)
+    wrong(w, "blocks %llx and %llx are free, and not merged", at, (unsigned long long)next->address);
+
+  if (!b->mapped) {
+    sum->unmapped++;
+    if (!segment->page)
+      wrong(w, "block %llx is unmapped in a fixed segment", at);
+    if (active)
+      wrong(w, "block %llx is unmapped, and in use", at);
+    if (segment->page && ((at - segment->base) % segment->page || b->bytes % segment->page))
+      wrong(w, "block %llx is unmapped, and not whole pages", at);
+    if (weir__tree_after(arena->unmapped, at - 1) != b)
+      wrong(w, "block %llx is not among the unmapped", at);
+    return;
+  }
+  for (uint64_t a = at; a < at + b->bytes; a += WEIR__SMALL_SEGMENT)
+    if (weir__page_map_find(w->heap->allocator->pages, a) != segment)
+      wrong(w, "address %llx does not lead to its segment", (unsigned long long)a);
+  if (weir__page_map_find(w->heap->allocator->pages, at + b->bytes - 1) != segment)
+    wrong(w, "the last byte of block %llx does not lead to its segment", at);
+  if (segment->page)
+    for (uint64_t p = (at - segment->base) / segment->page; p * segment->page < at + b->bytes - segment->base; p++)
+      if (!segment->handles[p])
+        wrong(w, "block %llx has no memory at page %llu", at, (unsigned long long)p);
+
+  if (!active) {
+    sum->free++;
+    if (!weir__index_has(&arena->free, b))
+      wrong(w, "block %llx is free, and not in the index", at);
+    if (!segment->page && weir__block_is_split(b)) {
+      count(&w->inactive_split, is_small, 1);
+      count(&w->inactive_split_bytes, is_small, (int64_t)b->bytes);
+    }
+    return;
+  }
+  sum->live++;
+  if (weir__live_find(&arena->live, at) != b)
+    wrong(w, "block %llx is in use, and not among the live", at);
+  if (!b->requested || b->requested > b->bytes)
+    wrong(w, "block %llx has %llu bytes for %llu", at, (unsigned long long)b->bytes, (unsigned long long)b->requested);
+  if (b->allocated && b->events)
+    wrong(w, "block %llx is allocated, and waits for events", at);
+  for (const weir__use *use = b->uses; use; use = use->next)
+    if (use->stream == arena->stream)
+      wrong(w, "block %llx counts its own stream among the others", at);
+  count(&w->active, is_small, 1);
+  count(&w->active_bytes, is_small, (int64_t)b->bytes);
+  count(&w->requested_bytes, is_small, (int64_t)b->requested);
+  w->events += b->events;
+  w->waiting += !b->allocated && b->uses;
+  if (!b->allocated)
+    return;
+  count(&w->allocation, is_small, 1);
+  count(&w->allocated_bytes, is_small, (int64_t)b->bytes);
+  w->oversize_allocations += b->oversize;
+}
+
+/* ---- Segments ---- */
+
+static arena_tally *tally_of(arena_tally *sums, size_t count, const weir__arena *arena) {
+  for (size_t i = 0; i < count; i++)
+    if (sums[i].arena == arena)
+      return &sums[i];
+  return NULL;
+}
+
+static void check_segment(walk *w, const weir__segment *s, arena_tally *sum) {
+  bool is_small = s->arena->pool->is_small;
+  unsigned long long base = s->base;
+  uint64_t address = s->base, memory = 0;
+  if (!s->first || s->first->previous)
+    wrong(w, "segment %llx does not begin with its first block", base);
+  for (const weir__block *b = s->first; b; b = b->next) {
+    if (b->address != address)
+      wrong(w, "segment %llx: a block at %llx, where %llx comes next", base, (unsigned long long)b->address,
+            (unsigned long long)address);
+    check_block(w, s, b, sum);
+    address += b->bytes;
+    if (b->mapped)
+      memory += b->bytes;
+  }
+  if (address != s->base + s->bytes)
+    wrong(w, "segment %llx is not covered by its blocks", base);
+  if (s->page && s->mapped * s->page != memory)
+    wrong(w, "segment %llx has %zu pages, and %llu bytes of blocks", base, s->mapped, (unsigned long long)memory);
+  count(&w->reserved_bytes, is_small, (int64_t)memory);
+  if (s->page)
+    return; /* by design of the statistics: expandable segments are no segments */
+  count(&w->segment, is_small, 1);
+  w->oversize_segments += s->oversize;
+}
+
+static void check_arena(walk *w, const arena_tally *sum) {
+  const weir__arena *arena = sum->arena;
+  void *stream = (void *)arena->stream;
+  size_t unmapped = 0;
+  if (!weir__index_is_valid(&arena->free))
+    wrong(w, "the index of stream %p is out of order", stream);
+  if (arena->free.count != sum->free)
+    wrong(w, "the index of stream %p has %zu blocks, its segments have %zu", stream, arena->free.count, sum->free);
+  if (arena->live.count != sum->live)
+    wrong(w, "stream %p has %zu live blocks, its segments have %zu", stream, arena->live.count, sum->live);
+  for (const weir__block *b = weir__tree_after(arena->unmapped, 0); b;
+       b = weir__tree_after(arena->unmapped, b->address))
+    unmapped++;
+  if (unmapped != sum->unmapped)
+    wrong(w, "stream %p has %zu unmapped blocks, its segments have %zu", stream, unmapped, sum->unmapped);
+}
+
+/* ---- The heap ---- */
+
+/* The arenas of all pools; the caller frees the array. */
+static arena_tally *list_arenas(const weir__heap *heap, size_t *count) {
+  arena_tally *sums = NULL;
+  size_t n = 0;
+  const weir__private_pool *owner = NULL;
+  do {
+    const weir__pool *pools[2] = {owner ? &owner->small : &heap->small, owner ? &owner->large : &heap->large};
+    for (int i = 0; i < 2; i++) {
+      weir__arena **arenas;
+      size_t more = weir__pool_arenas(pools[i], &arenas);
+      arena_tally *grown = realloc(sums, (n + more + 1) * sizeof *sums);
+      if (!grown)
+        abort();
+      sums = grown;
+      for (size_t k = 0; k < more; k++)
+        sums[n++] = (arena_tally){.arena = arenas[k]};
+      free(arenas);
+    }
+    owner = owner ? owner->next : heap->private_pools;
+  } while (owner);
+  *count = n;
+  return sums;
+}
+
+static void check_stat(walk *w, const char *name, const weir_stat *stats, const int64_t *counted, int kinds) {
+  for (int kind = 0; kind < kinds; kind++) {
+    const weir_stat *s = &stats[kind];
+    if (s->current != counted[kind])
+      wrong(w, "%s[%d] is %lld, and counted %lld", name, kind, (long long)s->current, (long long)counted[kind]);
+    if (s->peak < s->current)
+      wrong(w, "%s[%d] is above its peak", name, kind);
+  }
+}
+
+static void check_stats(walk *w) {
+  const weir_allocator_stats *s = &w->heap->stats;
+#define CHECK(name) check_stat(w, #name, s->name, w->name.current, WEIR_STAT_KINDS)
+  CHECK(allocation);
+  CHECK(segment);
+  CHECK(active);
+  CHECK(inactive_split);
+  CHECK(allocated_bytes);
+  CHECK(reserved_bytes);
+  CHECK(active_bytes);
+  CHECK(inactive_split_bytes);
+  CHECK(requested_bytes);
+#undef CHECK
+  check_stat(w, "oversize_allocations", &s->oversize_allocations, &w->oversize_allocations, 1);
+  check_stat(w, "oversize_segments", &s->oversize_segments, &w->oversize_segments, 1);
+  if ((int64_t)w->heap->reserved != w->reserved_bytes.current[WEIR_STAT_ALL])
+    wrong(w, "%llu bytes are reserved, the segments have %lld", (unsigned long long)w->heap->reserved,
+          (long long)w->reserved_bytes.current[WEIR_STAT_ALL]);
+  if (w->heap->promised)
+    wrong(w, "%llu bytes are still promised", (unsigned long long)w->heap->promised);
+}
+
+static void check_pools(walk *w) {
+  const weir__heap *heap = w->heap;
+  for (const weir__private_pool *pool = heap->private_pools; pool; pool = pool->next) {
+    unsigned long long first = pool->id.first, second = pool->id.second;
+    int segments = 0;
+    for (const weir__segment *s = heap->segments; s; s = s->next)
+      segments += s->arena->pool->owner == pool;
+    if (segments != pool->segments)
+      wrong(w, "pool {%llu, %llu} has %d segments, and counts %d", first, second, segments, pool->segments);
+    if (pool->uses < 0 || pool->is_over != (pool->uses == 0))
+      wrong(w, "pool {%llu, %llu} is held %d times, and is %sover", first, second, pool->uses,
+            pool->is_over ? "" : "not ");
+    for (const weir__private_pool *other = pool->next; other; other = other->next)
+      if (other->id.first == first && other->id.second == second)
+        wrong(w, "there are two pools {%llu, %llu}", first, second);
+  }
+  int captures = 0;
+  for (const weir__route *r = atomic_load(&heap->routes); r; r = r->next) {
+    const weir__private_pool *pool = heap->private_pools;
+    while (pool && pool != r->pool)
+      pool = pool->next;
+    if (!pool)
+      wrong(w, "a scope leads to a pool that is gone");
+    captures += r->is_capture;
+  }
+  if (captures != atomic_load(&heap->captures))
+    wrong(w, "%d scopes are captures, and %d are counted", captures, atomic_load(&heap->captures));
+}
+
+static void check_events(walk *w) {
+  const weir__heap *heap = w->heap;
+  size_t pending = 0;
+  for (const weir__event_queue *queue = heap->queues; queue; queue = queue->next)
+    for (const weir__pending *p = queue->first; p; p = p->next) {
+      pending++;
+      if (p->block->allocated || !p->block->events)
+        wrong(w, "block %llx has an event, and does not wait for one", (unsigned long long)p->block->address);
+    }
+  if (pending != w->events)
+    wrong(w, "%zu events are out, and blocks wait for %zu", pending, w->events);
+  if (heap->deferred_count != w->waiting)
+    wrong(w, "%zu blocks are deferred, and %zu wait", heap->deferred_count, w->waiting);
+  if (pending + heap->deferred_count != atomic_load(&heap->pending))
+    wrong(w, "%zu events and blocks wait, and %zu are counted", pending + heap->deferred_count,
+          atomic_load(&heap->pending));
+}
+
+static bool heap_is_valid(weir__heap *heap) {
+  walk w = {.heap = heap, .is_valid = true};
+  pthread_mutex_lock(&heap->lock);
+  size_t arenas;
+  arena_tally *sums = list_arenas(heap, &arenas);
+  const weir__segment *before = NULL;
+  for (const weir__segment *s = heap->segments; s; before = s, s = s->next) {
+    arena_tally *sum = tally_of(sums, arenas, s->arena);
+    if (s->previous != before)
+      wrong(&w, "segment %llx is out of its list", (unsigned long long)s->base);
+    if (sum)
+      check_segment(&w, s, sum);
+    else
+      wrong(&w, "segment %llx belongs to an arena that is gone", (unsigned long long)s->base);
+  }
+  for (size_t i = 0; i < arenas; i++)
+    check_arena(&w, &sums[i]);
+  if (w.is_valid)
+    check_pools(&w); /* these need segments that can be trusted */
+  check_events(&w);
+  check_stats(&w);
+  free(sums);
+  pthread_mutex_unlock(&heap->lock);
+  return w.is_valid;
+}
+
+bool weir__allocator_is_valid(weir_allocator *allocator) {
+  bool valid = true;
+  for (int i = 0; i < allocator->heap_count; i++)
+    valid &= heap_is_valid(&allocator->heaps[i]);
+  return valid;
+}

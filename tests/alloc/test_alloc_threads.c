@@ -1,0 +1,347 @@
+/*
+ * Many threads at once: over streams, pools, limits and empties. Who has a block writes his mark into it and finds it
+ * there when he frees it; at the end the walker runs. The thread sanitizer sees the rest.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/alloc.h"
+
+enum { THREADS = 16, SLOTS = 64 };
+
+typedef struct worker {
+  int number;
+  uint64_t random;
+  weir_cu_stream stream;
+  const char *wrong; /* what it found; NULL: nothing */
+  long allocations, refusals;
+} worker;
+
+static worker workers[THREADS];
+static weir_cu_stream streams[THREADS];
+static _Atomic(void *) slots[SLOTS]; /* blocks that one thread leaves for another to free */
+static int steps;
+
+static uint64_t random_of(worker *w, uint64_t limit) { return soft_random_r(&w->random, limit); }
+
+#define EXPECT_THAT(w, condition)                                                                                      \
+  do {                                                                                                                 \
+    if (!(condition))                                                                                                  \
+      (w)->wrong = #condition;                                                                                         \
+  } while (0)
+
+static void run_threads(void *(*body)(void *), const weir_cu_stream *of_thread, int count) {
+  pthread_t threads[THREADS];
+  for (int i = 0; i < THREADS; i++) {
+    workers[i] = (worker){.number = i, .random = (uint64_t)i + 1, .stream = of_thread[i % count]};
+    assert_int_equal(pthread_create(&threads[i], NULL, body, &workers[i]), 0);
+  }
+  long allocations = 0;
+  for (int i = 0; i < THREADS; i++) {
+    pthread_join(threads[i], NULL);
+    if (workers[i].wrong) {
+      print_error("thread %d: not %s\n", i, workers[i].wrong);
+      fail();
+    }
+    allocations += workers[i].allocations;
+  }
+  assert_true(allocations > 0);
+  assert_valid();
+}
+
+static void open(const char *conf, unsigned long long bytes) {
+  alloc_open_on(WEIR_SOFT_THREADS, 1, bytes, conf);
+  for (int i = 0; i < THREADS; i++)
+    streams[i] = work_stream();
+  for (int i = 0; i < SLOTS; i++)
+    atomic_store(&slots[i], NULL);
+}
+
+static void close_empty(void) {
+  for (int i = 0; i < SLOTS; i++)
+    CHECK(weir_allocator_free(allocator, atomic_load(&slots[i])));
+  OK(d->CtxSynchronize(d));
+  assert_int_equal(allocated(), 0);
+  empty_cache();
+  assert_int_equal(active(), 0);
+  assert_int_equal(reserved(), 0);
+  alloc_close();
+}
+
+/* ---- Allocating and freeing ---- */
+
+/* The mark lies in the first bytes of a block, and says who has it. */
+static void set_mark(void *p, const worker *w, uint64_t number) {
+  uint64_t words[2] = {(uint64_t)w->number, number};
+  memcpy(p, words, sizeof words);
+}
+
+static bool has_mark(const void *p, const worker *w, uint64_t number) {
+  uint64_t words[2];
+  memcpy(words, p, sizeof words);
+  return words[0] == (uint64_t)w->number && words[1] == number;
+}
+
+static size_t some_bytes(worker *w) {
+  return random_of(w, 4) ? 16 + random_of(w, 200 * KIB) : MIB + random_of(w, 3 * MIB);
+}
+
+static void *alloc_and_free(void *data) {
+  worker *w = data;
+  enum { HAS = 20 };
+  void *has[HAS] = {0};
+  uint64_t number[HAS];
+  for (int i = 0; i < steps; i++) {
+    int at = (int)random_of(w, HAS);
+    if (has[at]) {
+      EXPECT_THAT(w, has_mark(has[at], w, number[at]));
+      EXPECT_THAT(w, weir_allocator_free(allocator, has[at]) == WEIR_OK);
+      has[at] = NULL;
+    } else {
+      EXPECT_THAT(w, weir_allocator_alloc(allocator, 0, some_bytes(w), w->stream, &has[at]) == WEIR_OK);
+      number[at] = (uint64_t)i;
+      set_mark(has[at], w, number[at]);
+      w->allocations++;
+    }
+  }
+  for (int i = 0; i < HAS; i++)
+    EXPECT_THAT(w, weir_allocator_free(allocator, has[i]) == WEIR_OK);
+  return NULL;
+}
+
+static void test_own_streams(void **state) {
+  (void)state;
+  for (int expandable = 0; expandable < 2; expandable++) {
+    open(expandable ? "expandable_segments:True" : "", 8 * GIB);
+    steps = 3000;
+    run_threads(alloc_and_free, streams, THREADS);
+    close_empty();
+  }
+}
+
+static void test_one_stream(void **state) {
+  (void)state;
+  for (int expandable = 0; expandable < 2; expandable++) {
+    open(expandable ? "expandable_segments:True" : "", 8 * GIB);
+    steps = 2000;
+    run_threads(alloc_and_free, streams, 1);
+    close_empty();
+  }
+}
+
+/* ---- Everything at once ---- */
+
+static void *do_everything(void *data) {
+  worker *w = data;
+  const weir_pool_id pool = {0, (uint64_t)w->number + 1};
+  bool in_scope = false;
+  int held = 0;
+  for (int i = 0; i < steps; i++) {
+    uint64_t what = random_of(w, 100);
+    void *p = NULL;
+    if (what < 45) {
+      weir_status status = weir_allocator_alloc(allocator, 0, some_bytes(w), streams[random_of(w, 4)], &p);
+      if (status == WEIR_OK) {
+        memset(p, w->number, 16);
+        w->allocations++;
+        p = atomic_exchange(&slots[random_of(w, SLOTS)], p);
+      } else {
+        EXPECT_THAT(w, status == WEIR_ERROR_OUT_OF_MEMORY);
+        w->refusals++;
+      }
+      EXPECT_THAT(w, weir_allocator_free(allocator, p) == WEIR_OK);
+    } else if (what < 75) {
+      p = atomic_exchange(&slots[random_of(w, SLOTS)], NULL);
+      if (p && random_of(w, 3) == 0) {
+        weir_cu_stream stream = streams[random_of(w, THREADS)];
+        EXPECT_THAT(w, weir_allocator_record_stream(allocator, p, stream) == WEIR_OK);
+        EXPECT_THAT(w, d->MemsetD8Async(d, (weir_cu_deviceptr)p, 1, 16, stream) == WEIR_CU_SUCCESS);
+      }
+      EXPECT_THAT(w, weir_allocator_free(allocator, p) == WEIR_OK);
+    } else if (what < 78) {
+      EXPECT_THAT(w, weir_allocator_empty_cache(allocator) == WEIR_OK);
+    } else if (what < 84) {
+      weir_allocator_stats stats = {.size = sizeof stats};
+      EXPECT_THAT(w, weir_allocator_get_stats(allocator, 0, &stats) == WEIR_OK);
+      EXPECT_THAT(w, stats.allocated_bytes[WEIR_STAT_ALL].current <= stats.allocated_bytes[WEIR_STAT_ALL].peak);
+      EXPECT_THAT(w, stats.allocated_bytes[WEIR_STAT_ALL].current <= stats.reserved_bytes[WEIR_STAT_ALL].current);
+    } else if (what < 94) {
+      weir_status status =
+          in_scope ? weir_pool_end(allocator, 0, pool) : weir_pool_begin(allocator, 0, pool, NULL, NULL);
+      EXPECT_THAT(w, status == WEIR_OK);
+      held += !in_scope;
+      in_scope = !in_scope;
+    } else if (what < 97) {
+      if (held > in_scope) {
+        EXPECT_THAT(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
+        held--;
+      }
+    } else if (what < 98) {
+      static const char *const confs[] = {
+          "expandable_segments:True",        "expandable_segments:False",        "max_split_size_mb:20",
+          "max_split_size_mb:4096",          "garbage_collection_threshold:0.5", "release_lock_on_cudamalloc:True",
+          "release_lock_on_cudamalloc:False"};
+      EXPECT_THAT(w, weir_allocator_configure(allocator, confs[random_of(w, WEIR_COUNT_OF(confs))]) == WEIR_OK);
+    } else if (what < 99) {
+      double fraction = 0.5 + (double)random_of(w, 50) / 100;
+      EXPECT_THAT(w, weir_allocator_set_fraction(allocator, 0, fraction) == WEIR_OK);
+    } else {
+      size_t largest = 0;
+      EXPECT_THAT(w, weir_allocator_largest_block(allocator, 0, &largest) == WEIR_OK);
+      EXPECT_THAT(w, weir_allocator_free(allocator, &largest) == WEIR_ERROR_INVALID_ARGUMENT);
+    }
+  }
+  if (in_scope)
+    EXPECT_THAT(w, weir_pool_end(allocator, 0, pool) == WEIR_OK);
+  while (held-- > 0)
+    EXPECT_THAT(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
+  return NULL;
+}
+
+static void test_everything(void **state) {
+  (void)state;
+  open("", 4 * GIB);
+  steps = 1500;
+  run_threads(do_everything, streams, THREADS);
+  close_empty();
+}
+
+/* ---- Short of memory ---- */
+
+static int free_a_slot(void *context, int device) {
+  (void)context, (void)device;
+  void *p = atomic_exchange(&slots[0], NULL);
+  return weir_allocator_free(allocator, p) == WEIR_OK && p;
+}
+
+static void look(void *context, int device, size_t bytes, size_t limit, size_t free_bytes) {
+  (void)bytes, (void)limit, (void)free_bytes;
+  size_t largest;
+  weir_allocator_largest_block(allocator, device, &largest);
+  atomic_fetch_add((atomic_int *)context, 1);
+}
+
+static void note(void *context, const weir_trace_entry *entry) {
+  if (entry->action == WEIR_TRACE_OOM)
+    ++*(int *)context; /* one call at a time */
+}
+
+static void test_short_of_memory(void **state) {
+  (void)state;
+  open("", 48 * MIB);
+  atomic_int seen = 0;
+  int noted = 0;
+  CHECK(weir_allocator_attach_free_callback(allocator, free_a_slot, NULL));
+  CHECK(weir_allocator_attach_oom_observer(allocator, look, &seen));
+  CHECK(weir_allocator_attach_tracker(allocator, note, &noted));
+  steps = 600;
+  run_threads(do_everything, streams, THREADS);
+  long refusals = 0;
+  for (int i = 0; i < THREADS; i++)
+    refusals += workers[i].refusals;
+  assert_true(refusals > 0);
+  assert_int_equal(atomic_load(&seen), refusals);
+  assert_int_equal(noted, refusals);
+  assert_int_equal(stats_of(0).num_ooms, refusals);
+  close_empty();
+}
+
+/* ---- Memory of one's own, out of line: segments come and go beside segments in use ---- */
+
+enum { STRIP = 40 };
+static char *strip;
+static atomic_int taken[STRIP];
+
+/* Pieces of 2 MiB side by side, each with a border in the middle of a unit. */
+static void *strip_alloc(void *context, size_t bytes, int device, weir_cu_stream stream) {
+  (void)context, (void)device, (void)stream;
+  if (bytes != 2 * MIB)
+    return NULL;
+  for (int i = 0; i < STRIP; i++)
+    if (!atomic_exchange(&taken[i], 1))
+      return strip + MIB + (size_t)i * 2 * MIB;
+  return NULL;
+}
+
+static void strip_free(void *context, void *pointer, size_t bytes, int device, weir_cu_stream stream) {
+  (void)context, (void)bytes, (void)device, (void)stream;
+  atomic_store(&taken[((char *)pointer - strip - MIB) / (2 * MIB)], 0);
+}
+
+static void *come_and_go(void *data) {
+  worker *w = data;
+  const weir_pool_id pool = {0, (uint64_t)w->number + 1};
+  weir_pool_options options;
+  weir_pool_options_init(&options);
+  options.alloc = strip_alloc;
+  options.free = strip_free;
+  for (int i = 0; i < steps; i++) {
+    void *p = NULL, *q = NULL;
+    EXPECT_THAT(w, weir_pool_create(allocator, 0, pool, &options) == WEIR_OK);
+    EXPECT_THAT(w, weir_pool_begin(allocator, 0, pool, NULL, NULL) == WEIR_OK);
+    EXPECT_THAT(w, weir_allocator_alloc(allocator, 0, 600 * KIB, w->stream, &p) == WEIR_OK);
+    EXPECT_THAT(w, weir_allocator_alloc(allocator, 0, 600 * KIB, w->stream, &q) == WEIR_OK);
+    EXPECT_THAT(w, weir_pool_end(allocator, 0, pool) == WEIR_OK);
+    set_mark(p, w, (uint64_t)i);
+    set_mark(q, w, (uint64_t)-i);
+    EXPECT_THAT(w, has_mark(p, w, (uint64_t)i));
+    EXPECT_THAT(w, weir_allocator_free(allocator, p) == WEIR_OK);
+    EXPECT_THAT(w, has_mark(q, w, (uint64_t)-i));
+    EXPECT_THAT(w, weir_allocator_free(allocator, q) == WEIR_OK);
+    EXPECT_THAT(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
+    EXPECT_THAT(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
+    EXPECT_THAT(w, weir_allocator_empty_pool(allocator, pool) == WEIR_OK);
+    w->allocations += 2;
+  }
+  return NULL;
+}
+
+static void test_neighbours_out_of_line(void **state) {
+  (void)state;
+  open("", GIB);
+  assert_int_equal(posix_memalign((void **)&strip, 2 * MIB, (STRIP + 1) * 2 * MIB), 0);
+  steps = 300;
+  run_threads(come_and_go, streams, THREADS);
+  close_empty();
+  free(strip);
+}
+
+/* ---- Several allocators ---- */
+
+/* A program that has one for each thread. */
+static void *have_an_allocator(void *data) {
+  worker *w = data;
+  for (int i = 0; i < steps; i++) {
+    weir_allocator_options options;
+    weir_allocator_options_init(&options);
+    options.conf = i % 2 ? "expandable_segments:True" : "";
+    weir_allocator *mine = NULL;
+    void *p = NULL;
+    EXPECT_THAT(w, weir_allocator_create(faults, &options, &mine) == WEIR_OK);
+    EXPECT_THAT(w, weir_allocator_alloc(mine, 0, 3 * MIB, w->stream, &p) == WEIR_OK);
+    EXPECT_THAT(w, weir_allocator_free(allocator, p) == WEIR_ERROR_INVALID_ARGUMENT);
+    weir_allocator_destroy(mine);
+    w->allocations++;
+  }
+  return NULL;
+}
+
+static void test_an_allocator_for_each(void **state) {
+  (void)state;
+  open("", 4 * GIB);
+  steps = 20;
+  run_threads(have_an_allocator, streams, THREADS);
+  close_empty();
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_own_streams, alloc_teardown),
+      cmocka_unit_test_teardown(test_one_stream, alloc_teardown),
+      cmocka_unit_test_teardown(test_everything, alloc_teardown),
+      cmocka_unit_test_teardown(test_short_of_memory, alloc_teardown),
+      cmocka_unit_test_teardown(test_neighbours_out_of_line, alloc_teardown),
+      cmocka_unit_test_teardown(test_an_allocator_for_each, alloc_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

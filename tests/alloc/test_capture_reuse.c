@@ -1,0 +1,299 @@
+/*
+ * graph_capture_record_stream_reuse: a block that several captured streams used, and that was freed in the capture, serves its
+ * stream again in the same capture once that comes after all of them in the graph.
+ */
+#include <string.h>
+
+#include "support/alloc.h"
+
+enum { SIZE = 4096 };
+static const weir_pool_id own_pool = {0, 0};
+static weir_stream s[5];
+static weir_graph *graph;
+
+static void open(const char *conf) {
+  alloc_open(conf, GIB);
+  CHECK(weir_use_driver(faults));
+  CHECK(weir_graph_use_allocator(allocator));
+  for (int i = 0; i < 5; i++)
+    s[i] = new_stream(0);
+  CHECK(weir_graph_create(&graph));
+}
+
+static void close_all(void) {
+  weir_graph_destroy(graph);
+  CHECK(weir_graph_use_allocator(NULL));
+  CHECK(weir_shutdown());
+  CHECK(weir_use_driver(NULL));
+  alloc_close();
+}
+
+static int reuse_teardown(void **state) {
+  weir_graph_use_allocator(NULL);
+  weir_shutdown();
+  weir_use_driver(NULL);
+  return alloc_teardown(state);
+}
+
+static void begin(weir_pool_id pool) {
+  CHECK(weir_stream_set_current(s[0]));
+  CHECK(weir_graph_capture_begin(graph, pool, WEIR_CAPTURE_GLOBAL));
+}
+
+static void end(void) {
+  CHECK(weir_graph_capture_end(graph));
+  assert_valid();
+}
+
+static void after(weir_stream stream, weir_stream other) { CHECK(weir_stream_wait_stream(stream, other)); }
+static void touch(void *p, weir_stream stream) { CHECK(weir_fill_async(p, 1, SIZE, stream)); }
+static void *get_here(void) { return get(SIZE, raw_of(s[0])); }
+
+/* Used on another stream of the capture, and freed. */
+static void *use_and_free(int stream) {
+  void *p = get_here();
+  touch(p, s[0]);
+  after(s[stream], s[0]);
+  touch(p, s[stream]);
+  also_used_by(p, raw_of(s[stream]));
+  put(p);
+  return p;
+}
+
+/* PyTorch's test_graph_capture_reclaim_2_streams. */
+static void test_two_streams(void **state) {
+  (void)state;
+  open("graph_capture_record_stream_reuse:True");
+  begin(own_pool);
+  void *p = use_and_free(1), *q = get_here();
+  assert_ptr_not_equal(q, p); /* the other stream's fill need not be done */
+  touch(q, s[0]);
+  after(s[0], s[1]);
+  void *r = get_here();
+  assert_ptr_equal(r, p);
+  touch(r, s[0]);
+  end();
+  put(q);
+  put(r);
+  close_all();
+}
+
+/* Without the setting it waits for the end of the capture, joined or not. */
+static void test_not_asked_for(void **state) {
+  (void)state;
+  open(NULL);
+  begin(own_pool);
+  void *p = use_and_free(1);
+  after(s[0], s[1]);
+  void *q = get_here();
+  assert_ptr_not_equal(q, p);
+  touch(q, s[0]);
+  end();
+  soft_step_all();
+  put(q);
+  close_all();
+}
+
+/* PyTorch's test_graph_capture_reclaim_4_streams: all of them have to be passed. */
+static void test_four_streams(void **state) {
+  (void)state;
+  open("graph_capture_record_stream_reuse:True");
+  begin(own_pool);
+  void *p = get_here(), *others[4];
+  touch(p, s[0]);
+  for (int i = 1; i < 4; i++) {
+    after(s[i], s[0]);
+    touch(p, s[i]);
+    also_used_by(p, raw_of(s[i]));
+  }
+  put(p);
+  for (int i = 1; i < 4; i++) {
+    others[i] = get_here();
+    assert_ptr_not_equal(others[i], p);
+    after(s[0], s[i]);
+  }
+  others[0] = get_here();
+  assert_ptr_equal(others[0], p);
+  touch(p, s[0]);
+  end();
+  for (int i = 0; i < 4; i++)
+    put(others[i]);
+  close_all();
+}
+
+/* Passed by way of a third stream. */
+static void test_roundabout(void **state) {
+  (void)state;
+  open("graph_capture_record_stream_reuse:True");
+  begin(own_pool);
+  void *p = use_and_free(1);
+  after(s[2], s[1]);
+  CHECK(weir_fill_async(p, 1, 1, s[2])); /* any node */
+  after(s[0], s[2]);
+  void *q = get_here();
+  assert_ptr_equal(q, p);
+  touch(q, s[0]);
+  end();
+  put(q);
+  close_all();
+}
+
+/* What the other stream did after the free does not count, what it did before does. */
+static void test_marker_is_where_it_was_freed(void **state) {
+  (void)state;
+  open("graph_capture_record_stream_reuse:True");
+  begin(own_pool);
+  void *p = use_and_free(1), *scratch = get(SIZE, raw_of(s[1]));
+  weir_event *event = NULL;
+  CHECK(weir_event_create(0, &event));
+  CHECK(weir_event_record(event, s[1])); /* right behind the use */
+  touch(scratch, s[1]);
+  CHECK(weir_event_wait(event, s[0]));
+  void *q = get_here();
+  assert_ptr_equal(q, p);
+  touch(q, s[0]);
+  after(s[0], s[1]);
+  end();
+  weir_event_destroy(event);
+  put(q);
+  put(scratch);
+  close_all();
+}
+
+/* Another stream of the capture does not get it: a block stays with its stream. */
+static void test_stays_with_its_stream(void **state) {
+  (void)state;
+  open("graph_capture_record_stream_reuse:True");
+  begin(own_pool);
+  void *p = use_and_free(1), *q = get(SIZE, raw_of(s[1]));
+  assert_ptr_not_equal(q, p);
+  touch(q, s[1]);
+  after(s[0], s[1]);
+  end();
+  put(q);
+  soft_step_all();
+  close_all();
+}
+
+/* PyTorch's test_graph_capture_pre_capture_stream_use: the block was used before the capture too, and that work is no part of
+ * the graph: nothing in it comes after it. */
+static void test_use_before_the_capture(void **state) {
+  (void)state;
+  open("graph_capture_record_stream_reuse:True");
+  weir_pool_id shared = weir_graph_pool_handle();
+  CHECK(weir_pool_begin(allocator, 0, shared, NULL, NULL));
+  void *p = get_here();
+  CHECK(weir_pool_end(allocator, 0, shared));
+  touch(p, s[1]);
+  also_used_by(p, raw_of(s[1]));
+  begin(shared);
+  touch(p, s[0]);
+  after(s[1], s[0]);
+  touch(p, s[1]);
+  also_used_by(p, raw_of(s[1])); /* once more, in the capture */
+  put(p);
+  after(s[0], s[1]);
+  void *q = get_here();
+  assert_ptr_not_equal(q, p);
+  touch(q, s[0]);
+  end();
+  void *r = get(SIZE, raw_of(s[4])); /* somebody looks: it gets its event */
+  assert_layout(p, "4K~ 4K* 2040K");
+  soft_step_all();
+  put(get(SIZE, raw_of(s[4])));
+  assert_layout(p, "4K 4K* 2040K");
+  put(q);
+  put(r);
+  CHECK(weir_pool_release(allocator, 0, shared));
+  close_all();
+}
+
+/* A block of before the capture, of the default pool: its other stream's work may still run when it is over. */
+static void test_block_of_before_the_capture(void **state) {
+  (void)state;
+  open("graph_capture_record_stream_reuse:True");
+  void *p = get_here();
+  touch(p, s[1]);
+  also_used_by(p, raw_of(s[1]));
+  begin(own_pool);
+  void *q = get_here();
+  touch(q, s[0]);
+  after(s[1], s[0]);
+  put(p);
+  touch(q, s[1]);
+  after(s[0], s[1]);
+  put(get_here()); /* somebody looks */
+  end();
+  assert_true(soft_pending(raw_of(s[1])) > 0);
+  void *r = get_here();
+  assert_ptr_not_equal(r, p);
+  soft_step_all();
+  put(q);
+  put(r);
+  close_all();
+}
+
+/* A stream that is not captured uses it: the graph says nothing of it. */
+static void test_use_outside_the_capture(void **state) {
+  (void)state;
+  open("graph_capture_record_stream_reuse:True");
+  begin(own_pool);
+  void *p = use_and_free(1), *q = get_here();
+  also_used_by(q, raw_of(s[4]));
+  touch(q, s[0]);
+  put(q);
+  after(s[0], s[1]);
+  void *r = get_here(), *t = get_here();
+  assert_ptr_equal(r, p);
+  assert_ptr_not_equal(t, q);
+  touch(t, s[0]);
+  end();
+  soft_step_all();
+  put(r);
+  put(t);
+  close_all();
+}
+
+/* Left over at the end, it gets events like any other. */
+static void test_left_over(void **state) {
+  (void)state;
+  open("graph_capture_record_stream_reuse:True");
+  begin(own_pool);
+  void *p = use_and_free(1);
+  after(s[0], s[1]);
+  end();
+  assert_layout(p, "4K~ 2044K");
+  put(get(SIZE, raw_of(s[4])));
+  soft_step_all();
+  put(get(SIZE, raw_of(s[4])));
+  assert_layout(p, "2M");
+  close_all();
+}
+
+/* The allocator goes while some wait. */
+static void test_destroyed_meanwhile(void **state) {
+  (void)state;
+  open("graph_capture_record_stream_reuse:True");
+  begin(own_pool);
+  use_and_free(1);
+  after(s[0], s[1]);
+  end();
+  close_all();
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_two_streams, reuse_teardown),
+      cmocka_unit_test_teardown(test_not_asked_for, reuse_teardown),
+      cmocka_unit_test_teardown(test_four_streams, reuse_teardown),
+      cmocka_unit_test_teardown(test_roundabout, reuse_teardown),
+      cmocka_unit_test_teardown(test_marker_is_where_it_was_freed, reuse_teardown),
+      cmocka_unit_test_teardown(test_stays_with_its_stream, reuse_teardown),
+      cmocka_unit_test_teardown(test_use_before_the_capture, reuse_teardown),
+      cmocka_unit_test_teardown(test_block_of_before_the_capture, reuse_teardown),
+      cmocka_unit_test_teardown(test_use_outside_the_capture, reuse_teardown),
+      cmocka_unit_test_teardown(test_left_over, reuse_teardown),
+      cmocka_unit_test_teardown(test_destroyed_meanwhile, reuse_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

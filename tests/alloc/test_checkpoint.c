@@ -1,0 +1,459 @@
+/*
+ * Checkpoints of a private pool: taken, and restored to the byte. The scenarios are those of PyTorch's
+ * TestBlockStateAbsorption.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "support/alloc.h"
+
+enum { MIN_BLOCK = 512, SMALL = 1024 * 1024, SMALL_SEGMENT = 2 * SMALL, LARGE_SEGMENT = 20 * SMALL };
+
+static const weir_pool_id id = {21, 0};
+static const char *conf; /* each test runs with fixed and with expandable segments */
+
+static int open_fixed(void **state) {
+  (void)state;
+  conf = NULL;
+  return 0;
+}
+
+static int open_expandable(void **state) {
+  (void)state;
+  conf = "expandable_segments:True";
+  return 0;
+}
+
+static void open(void) {
+  alloc_open(conf, GIB);
+  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+}
+
+static void close_pool(void) {
+  CHECK(weir_pool_end(allocator, 0, id));
+  CHECK(weir_pool_release(allocator, 0, id));
+  alloc_close();
+}
+
+/* The whole pool as a text: for each segment its address, stream and blocks. */
+static char *describe(char *text, size_t size) {
+  size_t used = 0;
+  text[0] = 0;
+  for (const weir__segment *s = allocator->heaps[0].segments; s; s = s->next)
+    if (s->arena->pool->owner)
+      used += (size_t)snprintf(text + used, size - used, "%llx %p: %s\n", (unsigned long long)s->base,
+                               (void *)s->arena->stream, layout((void *)s->first->address));
+  assert_true(used < size);
+  return text;
+}
+
+static weir_checkpoint *take(void) {
+  weir_checkpoint *checkpoint = NULL;
+  CHECK(weir_pool_checkpoint(allocator, 0, id, &checkpoint));
+  return checkpoint;
+}
+
+static weir_checkpoint_delta restore(const weir_checkpoint *checkpoint) {
+  weir_checkpoint_delta delta = {0};
+  CHECK(weir_pool_restore(allocator, checkpoint, &delta));
+  assert_valid();
+  return delta;
+}
+
+static int live(void) {
+  int count = 0;
+  for (const weir__segment *s = allocator->heaps[0].segments; s; s = s->next)
+    for (const weir__block *b = s->first; b; b = b->next)
+      count += b->allocated;
+  return count;
+}
+
+static bool lists(void **pointers, size_t count, const void *p) {
+  for (size_t i = 0; i < count; i++)
+    if (pointers[i] == p)
+      return true;
+  return false;
+}
+
+/* checkFunction: what is restored at once is what is there. */
+static void check_restored_at_once(void) {
+  char before[2048], after[2048];
+  weir_allocator_stats was = stats_of(0), is;
+  describe(before, sizeof before);
+  weir_checkpoint *checkpoint = take();
+  weir_checkpoint_delta delta = restore(checkpoint);
+  assert_string_equal(describe(after, sizeof after), before);
+  assert_int_equal(delta.freed_count, live());
+  assert_int_equal(delta.allocated_count, live());
+  for (size_t i = 0; i < delta.freed_count; i++)
+    assert_true(lists(delta.allocated, delta.allocated_count, delta.freed[i]));
+  is = stats_of(0);
+  for (int kind = 0; kind < WEIR_STAT_KINDS; kind++) {
+    assert_int_equal(is.allocated_bytes[kind].current, was.allocated_bytes[kind].current);
+    assert_int_equal(is.active_bytes[kind].current, was.active_bytes[kind].current);
+    assert_int_equal(is.requested_bytes[kind].current, was.requested_bytes[kind].current);
+    assert_int_equal(is.inactive_split_bytes[kind].current, was.inactive_split_bytes[kind].current);
+  }
+  weir_checkpoint_delta_clear(&delta);
+  weir_checkpoint_destroy(checkpoint);
+}
+
+/* x + x, as a framework would: the result is there before the operand goes. */
+static void *add(void *x, size_t bytes) {
+  void *result = get(bytes, NULL);
+  put(x);
+  return result;
+}
+
+static void test_simple(void **state) {
+  (void)state;
+  open();
+  add(get(SMALL * 8, NULL), SMALL * 8);
+  void *a = get(SMALL, NULL), *b = get(SMALL, NULL), *ab = get(SMALL, NULL);
+  put(a);
+  put(b);
+  void *c = get(SMALL, NULL), *x1 = get(SMALL, NULL);
+  put(ab);
+  put(c);
+  void *e = get(SMALL, NULL);
+  get(SMALL, NULL);
+  put(e);
+  get(SMALL, NULL);
+  put(x1);
+  assert_int_equal(live(), 3);
+  check_restored_at_once();
+  close_pool();
+}
+
+/* Eleven blocks of the smallest size, of which these stay. */
+static void keep_of_eleven(const int *kept, int count) {
+  void *p[11];
+  for (int i = 0; i < 11; i++)
+    p[i] = get(MIN_BLOCK, NULL);
+  for (int i = 0; i < 11; i++) {
+    bool keep = false;
+    for (int k = 0; k < count; k++)
+      keep |= kept[k] == i;
+    if (!keep)
+      put(p[i]);
+  }
+}
+
+static void test_allocated_in_middle_of_segment(void **state) {
+  (void)state;
+  open();
+  keep_of_eleven((const int[]){5}, 1);
+  check_restored_at_once();
+  close_pool();
+}
+
+static void test_multiple_middle_allocations(void **state) {
+  (void)state;
+  open();
+  keep_of_eleven((const int[]){5, 8}, 2);
+  check_restored_at_once();
+  close_pool();
+}
+
+static void test_middle_allocations_contiguous(void **state) {
+  (void)state;
+  open();
+  keep_of_eleven((const int[]){5, 6}, 2);
+  check_restored_at_once();
+  close_pool();
+}
+
+static void test_many_shapes(void **state) {
+  (void)state;
+  open();
+  weir_cu_stream streams[3] = {NULL, work_stream(), work_stream()};
+  soft_seed(7);
+  void *p[60];
+  for (int i = 0; i < 60; i++)
+    p[i] = get(1 + soft_random(i % 3 ? 300 * KIB : 15 * MIB), streams[soft_random(3)]);
+  for (int i = 0; i < 60; i++)
+    if (soft_random(2))
+      put(p[i]);
+  check_restored_at_once();
+  close_pool();
+}
+
+static void test_additional_free_following_checkpoint(void **state) {
+  (void)state;
+  open();
+  void *first = get(MIN_BLOCK, NULL);
+  char before[512], after[512];
+  describe(before, sizeof before);
+  weir_checkpoint *checkpoint = take();
+  void *second = get(MIN_BLOCK, NULL);
+  weir_checkpoint_delta delta = restore(checkpoint);
+  assert_string_equal(describe(after, sizeof after), before);
+  assert_int_equal(delta.freed_count, 2);
+  assert_true(lists(delta.freed, 2, first) && lists(delta.freed, 2, second));
+  assert_int_equal(delta.allocated_count, 1);
+  assert_ptr_equal(delta.allocated[0], first);
+  REFUSED(INVALID_ARGUMENT, weir_allocator_free(allocator, second));
+  put(first);
+  weir_checkpoint_delta_clear(&delta);
+  weir_checkpoint_destroy(checkpoint);
+  close_pool();
+}
+
+static void test_tensor_dies_after_checkpoint(void **state) {
+  (void)state;
+  open();
+  void *p = get(MIN_BLOCK, NULL), *q = get(MIN_BLOCK, NULL);
+  weir_checkpoint *checkpoint = take();
+  put(p);
+  put(q);
+  assert_int_equal(live(), 0);
+  weir_checkpoint_delta delta = restore(checkpoint);
+  assert_int_equal(delta.freed_count, 0);
+  assert_int_equal(live(), 2);
+  put(p);
+  assert_int_equal(live(), 1);
+  put(q);
+  assert_int_equal(live(), 0);
+  weir_checkpoint_delta_clear(&delta);
+  weir_checkpoint_destroy(checkpoint);
+  close_pool();
+}
+
+/* The memory itself is not touched. */
+static void test_assigning_back(void **state) {
+  (void)state;
+  open();
+  char *p[3] = {get(SMALL_SEGMENT, NULL), get(SMALL_SEGMENT, NULL), get(LARGE_SEGMENT, NULL)};
+  for (int i = 0; i < 3; i++)
+    memset(p[i], 2 + i, SMALL_SEGMENT);
+  weir_checkpoint *checkpoint = take();
+  assert_int_equal(live(), 3);
+  for (int i = 0; i < 3; i++)
+    put(p[i]);
+  assert_int_equal(live(), 0);
+  weir_checkpoint_delta delta = restore(checkpoint);
+  assert_int_equal(live(), 3);
+  for (int i = 0; i < 3; i++) {
+    assert_true(lists(delta.allocated, delta.allocated_count, p[i]));
+    assert_int_equal(p[i][SMALL_SEGMENT - 1], 2 + i);
+    put(p[i]);
+    assert_int_equal(live(), 2 - i);
+  }
+  weir_checkpoint_delta_clear(&delta);
+  weir_checkpoint_destroy(checkpoint);
+  close_pool();
+}
+
+/* Back and forth between two states, as a tree of graphs does. */
+static void test_two_checkpoints(void **state) {
+  (void)state;
+  open();
+  char one[1024], two[1024], now[1024];
+  void *a = get(3 * SMALL, NULL), *b = get(MIN_BLOCK, NULL);
+  describe(one, sizeof one);
+  weir_checkpoint *first = take();
+  put(b);
+  void *c = get(5 * SMALL, NULL), *e = get(7 * SMALL, NULL);
+  put(a);
+  describe(two, sizeof two);
+  weir_checkpoint *second = take();
+  put(c);
+  put(e);
+  for (int i = 0; i < 4; i++) {
+    weir_checkpoint_delta delta = restore(i % 2 ? first : second);
+    assert_string_equal(describe(now, sizeof now), i % 2 ? one : two);
+    assert_int_equal(live(), 2);
+    weir_checkpoint_delta_clear(&delta);
+  }
+  weir_checkpoint_destroy(first);
+  weir_checkpoint_destroy(second);
+  close_pool();
+}
+
+/* A new segment since then stays, free. */
+static void test_new_segments_stay(void **state) {
+  (void)state;
+  open();
+  void *a = get(MIN_BLOCK, NULL);
+  weir_checkpoint *checkpoint = take();
+  void *b = get(30 * SMALL, work_stream());
+  int64_t was = reserved();
+  weir_checkpoint_delta delta = restore(checkpoint);
+  assert_int_equal(reserved(), was);
+  assert_int_equal(live(), 1);
+  REFUSED(INVALID_ARGUMENT, weir_allocator_free(allocator, b));
+  put(a);
+  weir_checkpoint_delta_clear(&delta);
+  weir_checkpoint_destroy(checkpoint);
+  close_pool();
+}
+
+/* PyTorch's test_expandable_segment_checkpoint_growth: the segment has grown since. */
+static void test_expandable_segment_growth(void **state) {
+  (void)state;
+  open();
+  void *p = get(2 * MIB, NULL);
+  assert_layout(p, "2M* 18M 1140M-");
+  weir_checkpoint *checkpoint = take();
+  put(p);
+  void *q = get(32 * MIB, NULL);
+  assert_ptr_equal(q, p);
+  assert_layout(q, "32M* 8M 1120M-");
+  weir_checkpoint_delta delta = restore(checkpoint);
+  assert_layout(p, "2M* 38M 1120M-");
+  assert_int_equal(delta.freed_count, 1);
+  assert_int_equal(delta.allocated_count, 1);
+  put(p);
+  weir_checkpoint_delta_clear(&delta);
+  weir_checkpoint_destroy(checkpoint);
+  close_pool();
+}
+
+/* The split rules of today do not matter. */
+static void test_settings_changed_meanwhile(void **state) {
+  (void)state;
+  open();
+  void *a = get(100 * MIB, NULL);
+  put(a);
+  a = get(60 * MIB, NULL);
+  char before[512], after[512];
+  describe(before, sizeof before);
+  weir_checkpoint *checkpoint = take();
+  put(a);
+  configure("max_split_size_mb:40");
+  weir_checkpoint_delta delta = restore(checkpoint);
+  assert_string_equal(describe(after, sizeof after), before);
+  put(a);
+  weir_checkpoint_delta_clear(&delta);
+  weir_checkpoint_destroy(checkpoint);
+  close_pool();
+}
+
+/* ---- What is refused ---- */
+
+/* A block that waits for another stream: neither can be done, and nothing happens. */
+static void test_waiting_block(void **state) {
+  (void)state;
+  open();
+  weir_cu_stream other = work_stream();
+  void *a = get(MIN_BLOCK, NULL), *b = get(MIN_BLOCK, NULL), *c = get(MIN_BLOCK, NULL);
+  weir_checkpoint *checkpoint = take(), *refused = NULL;
+  weir_checkpoint_delta delta = {0};
+  char before[512], after[512];
+  work(other);
+  also_used_by(b, other);
+  describe(before, sizeof before);
+  REFUSED_SAYING(BAD_STATE, "Events should have synchronized", weir_pool_restore(allocator, checkpoint, &delta));
+  put(b);
+  REFUSED_SAYING(BAD_STATE, "Events should have synchronized", weir_pool_restore(allocator, checkpoint, &delta));
+  REFUSED_SAYING(BAD_STATE, "Events should have synchronized when checkpointing block",
+                 weir_pool_checkpoint(allocator, 0, id, &refused));
+  assert_null(refused);
+  assert_null(delta.freed);
+  assert_valid();
+  assert_int_equal(live(), 2); /* a and c are live as before */
+  soft_step_all();
+  put(get(MIN_BLOCK, NULL)); /* somebody looks */
+  delta = restore(checkpoint);
+  assert_string_equal(describe(after, sizeof after), before);
+  put(a);
+  put(b);
+  put(c);
+  weir_checkpoint_delta_clear(&delta);
+  weir_checkpoint_destroy(checkpoint);
+  close_pool();
+}
+
+static void test_pool_that_is_over(void **state) {
+  (void)state;
+  open();
+  void *a = get(MIN_BLOCK, NULL);
+  weir_checkpoint *checkpoint = take(), *refused = NULL;
+  weir_checkpoint_delta delta = {0};
+  CHECK(weir_pool_end(allocator, 0, id));
+  CHECK(weir_pool_release(allocator, 0, id));
+  REFUSED_SAYING(BAD_STATE, "Not expected to checkpoint freeable graph",
+                 weir_pool_checkpoint(allocator, 0, id, &refused));
+  REFUSED_SAYING(INVALID_ARGUMENT, "Could not find private pool id", weir_pool_restore(allocator, checkpoint, &delta));
+  put(a);
+  empty_cache();
+  REFUSED_SAYING(INVALID_ARGUMENT, "Could not find private pool id {21, 0}",
+                 weir_pool_restore(allocator, checkpoint, &delta));
+  /* A pool of the same name is another one: its segments are gone. */
+  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  void *elsewhere = get(30 * MIB, NULL);
+  REFUSED_SAYING(BAD_STATE, "could not find", weir_pool_restore(allocator, checkpoint, &delta));
+  assert_valid();
+  assert_int_equal(live(), 1);
+  put(elsewhere);
+  weir_checkpoint_destroy(checkpoint);
+  close_pool();
+}
+
+/* Pages went since: the pieces have no memory to be in. */
+static void test_pages_that_are_gone(void **state) {
+  (void)state;
+  open();
+  void *a = get(20 * MIB, NULL), *b = get(20 * MIB, NULL);
+  weir_checkpoint *checkpoint = take();
+  weir_checkpoint_delta delta = {0};
+  put(a);
+  CHECK(weir_pool_end(allocator, 0, id));
+  CHECK(weir_pool_release(allocator, 0, id));
+  empty_cache();
+  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  assert_layout(b, "20M- 20M* 1120M-");
+  REFUSED_SAYING(BAD_STATE, "has changed", weir_pool_restore(allocator, checkpoint, &delta));
+  assert_layout(b, "20M- 20M* 1120M-");
+  weir_checkpoint *with_hole = take();
+  delta = restore(with_hole);
+  assert_layout(b, "20M- 20M* 1120M-");
+  weir_checkpoint_delta_clear(&delta);
+  void *again = get(20 * MIB, NULL); /* the hole is filled: the piece behind it no longer begins a run */
+  assert_ptr_equal(again, a);
+  REFUSED_SAYING(BAD_STATE, "has changed", weir_pool_restore(allocator, with_hole, &delta));
+  assert_layout(b, "20M* 20M* 1120M-");
+  weir_checkpoint_destroy(checkpoint);
+  weir_checkpoint_destroy(with_hole);
+  close_pool();
+}
+
+static void test_empty_pool(void **state) {
+  (void)state;
+  open();
+  weir_checkpoint *checkpoint = take();
+  void *a = get(MIN_BLOCK, NULL);
+  weir_checkpoint_delta delta = restore(checkpoint);
+  assert_int_equal(delta.freed_count, 1);
+  assert_ptr_equal(delta.freed[0], a);
+  assert_int_equal(delta.allocated_count, 0);
+  weir_checkpoint_delta_clear(&delta);
+  assert_null(delta.freed);
+  weir_checkpoint_destroy(checkpoint);
+  close_pool();
+}
+
+#define BOTH(test)                                                                                                     \
+  {#test, test, open_fixed, alloc_teardown, NULL}, { #test "_expandable", test, open_expandable, alloc_teardown, NULL }
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      BOTH(test_simple),
+      BOTH(test_allocated_in_middle_of_segment),
+      BOTH(test_multiple_middle_allocations),
+      BOTH(test_middle_allocations_contiguous),
+      BOTH(test_many_shapes),
+      BOTH(test_additional_free_following_checkpoint),
+      BOTH(test_tensor_dies_after_checkpoint),
+      BOTH(test_assigning_back),
+      BOTH(test_two_checkpoints),
+      BOTH(test_new_segments_stay),
+      cmocka_unit_test_setup_teardown(test_expandable_segment_growth, open_expandable, alloc_teardown),
+      cmocka_unit_test_setup_teardown(test_settings_changed_meanwhile, open_fixed, alloc_teardown),
+      BOTH(test_waiting_block),
+      BOTH(test_pool_that_is_over),
+      cmocka_unit_test_setup_teardown(test_pages_that_are_gone, open_expandable, alloc_teardown),
+      BOTH(test_empty_pool),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,459 @@
+/*
+ * Expandable segments: one reservation for a pool and a stream, into which pages are mapped as they are needed.
+ *
+ * The device has 1 GiB, so the reservation of the large pool is 1160 MiB (9/8, in pages of 20), that of the small
+ * pool 1152.
+ */
+#include <string.h>
+
+#include "support/alloc.h"
+
+static void open(void) { alloc_open("expandable_segments:True", GIB); }
+
+/* ---- Growing ---- */
+
+static void test_grows_at_the_tail(void **state) {
+  (void)state;
+  open();
+  void *a = get(30 * MIB, NULL);
+  assert_layout(a, "30M* 10M 1120M-");
+  assert_int_equal(reserved(), 40 * MIB);
+  void *b = get(10 * MIB, NULL);
+  assert_layout(a, "30M* 10M* 1120M-");
+  void *c = get(5 * MIB, NULL);
+  assert_layout(a, "30M* 10M* 5M* 15M 1100M-");
+  assert_ptr_equal(b, (char *)a + 30 * MIB);
+  assert_ptr_equal(c, (char *)b + 10 * MIB);
+  weir_allocator_stats s = stats_of(0);
+  assert_int_equal(s.segment[WEIR_STAT_ALL].current, 0);        /* expandable segments are not counted as segments, */
+  assert_int_equal(s.inactive_split[WEIR_STAT_ALL].current, 0); /* nor their free parts as split, */
+  assert_int_equal(s.num_device_alloc, 2);                      /* but each mapping as an allocation */
+  assert_int_equal(soft_census().reservations, 1);
+  alloc_close();
+}
+
+static void test_free_tail_is_used_first(void **state) {
+  (void)state;
+  open();
+  void *a = get(30 * MIB, NULL);
+  void *b = get(25 * MIB, NULL);
+  assert_layout(a, "30M* 25M* 5M 1100M-"); /* 10 MiB were there, 15 are wanted: one page */
+  assert_int_equal(reserved(), 60 * MIB);
+  put(a);
+  put(b);
+  assert_layout(a, "60M 1100M-");
+  void *c = get(70 * MIB, NULL);
+  assert_ptr_equal(c, a);
+  assert_layout(a, "70M* 10M 1080M-");
+  alloc_close();
+}
+
+static void test_small_pool_has_small_pages(void **state) {
+  (void)state;
+  open();
+  void *a = get(512, NULL), *b = get(MIB, NULL), *c = get(MIB, NULL);
+  assert_layout(a, "512* 1M* 1M* 2096640 1148M-");
+  void *large = get(MIB + 512, NULL);
+  assert_layout(large, "1049088* 19922432 1140M-");
+  assert_int_equal(reserved(), 24 * MIB);
+  put(a);
+  put(b);
+  put(c);
+  put(large);
+  alloc_close();
+}
+
+static void test_each_stream_has_its_own(void **state) {
+  (void)state;
+  open();
+  void *a = get(2 * MIB, work_stream()), *b = get(2 * MIB, work_stream());
+  assert_layout(a, "2M* 18M 1140M-");
+  assert_layout(b, "2M* 18M 1140M-");
+  assert_int_equal(soft_census().reservations, 2);
+  alloc_close();
+}
+
+/* Whatever is left of a block, down to 512 bytes, becomes a block, also in the large pool; a split limit changes
+ * nothing. */
+static void test_splits_to_the_last_unit(void **state) {
+  (void)state;
+  alloc_open("expandable_segments:True,max_split_size_mb:20", GIB);
+  void *a = get(19 * MIB + 512 * KIB, NULL);
+  assert_layout(a, "19968K* 512K 1140M-");
+  void *b = get(40 * MIB, NULL);
+  assert_layout(a, "19968K* 40M* 512K 1100M-");
+  put(a);
+  put(b);
+  alloc_close();
+}
+
+/* The block at the growing end counts as what it can grow to: one that is larger, but cannot grow, fits better. */
+static void test_growing_end_is_spared(void **state) {
+  (void)state;
+  open();
+  void *hole = get(15 * MIB, NULL), *wall = get(15 * MIB, NULL);
+  assert_layout(hole, "15M* 15M* 10M 1120M-");
+  put(hole);
+  assert_layout(hole, "15M 15M* 10M 1120M-");
+  assert_ptr_equal(get(8 * MIB, NULL), hole);
+  assert_layout(hole, "8M* 7M 15M* 10M 1120M-");
+  put(wall);
+  alloc_close();
+}
+
+/* ---- Giving back ---- */
+
+static void test_all_goes_back(void **state) {
+  (void)state;
+  open();
+  void *a = get(30 * MIB, NULL), *b = get(512, NULL);
+  put(a);
+  put(b);
+  empty_cache();
+  assert_int_equal(reserved(), 0);
+  weir_soft_census census = soft_census();
+  assert_int_equal(census.reservations, 0);
+  assert_int_equal(census.handles, 0);
+  assert_int_equal(stats_of(0).num_device_free, 2);
+  REFUSED(INVALID_ARGUMENT, weir_allocator_free(allocator, a));
+  void *c = get(30 * MIB, NULL);
+  put(c);
+  alloc_close();
+}
+
+/* A page cannot be taken in part. */
+static void test_partial_pages_stay(void **state) {
+  (void)state;
+  open();
+  void *a = get(10 * MIB, NULL), *b = get(40 * MIB, NULL), *c = get(2 * MIB, NULL);
+  assert_layout(a, "10M* 40M* 2M* 8M 1100M-");
+  put(b);
+  empty_cache();
+  assert_layout(a, "10M* 10M 20M- 10M 2M* 8M 1100M-"); /* of [10, 50) only [20, 40) is a whole page */
+  assert_int_equal(reserved(), 40 * MIB);
+  empty_cache();
+  assert_int_equal(reserved(), 40 * MIB);
+  put(a);
+  put(c);
+  empty_cache();
+  assert_int_equal(reserved(), 0);
+  alloc_close();
+}
+
+static void test_tail_is_unmapped_and_grows_again(void **state) {
+  (void)state;
+  open();
+  void *a = get(20 * MIB, NULL), *b = get(40 * MIB, NULL);
+  put(b);
+  empty_cache();
+  assert_layout(a, "20M* 1140M-");
+  void *c = get(40 * MIB, NULL);
+  assert_ptr_equal(c, b);
+  alloc_close();
+}
+
+/* ---- Holes ---- */
+
+/* Four blocks of a page; the first and the third are given back: 20M- 20M* 20M- 20M* 1080M- */
+static void make_holes(void *page[4]) {
+  for (int i = 0; i < 4; i++)
+    page[i] = get(20 * MIB, NULL);
+  put(page[0]);
+  put(page[2]);
+  empty_cache();
+  assert_layout(page[1], "20M- 20M* 20M- 20M* 1080M-");
+  assert_int_equal(reserved(), 40 * MIB);
+}
+
+static void test_holes_lowest_first(void **state) {
+  (void)state;
+  open();
+  void *page[4];
+  make_holes(page);
+  assert_ptr_equal(get(20 * MIB, NULL), page[0]);
+  assert_ptr_equal(get(2 * MIB, NULL), page[2]);
+  assert_layout(page[0], "20M* 20M* 2M* 18M 20M* 1080M-");
+  alloc_close();
+}
+
+static void test_hole_that_is_too_small_is_passed(void **state) {
+  (void)state;
+  open();
+  void *page[4];
+  make_holes(page);
+  void *p = get(30 * MIB, NULL);
+  assert_ptr_equal(p, (char *)page[0] + 80 * MIB);
+  assert_layout(page[1], "20M- 20M* 20M- 20M* 30M* 10M 1040M-");
+  alloc_close();
+}
+
+static void test_hole_with_the_free_block_before_it(void **state) {
+  (void)state;
+  open();
+  void *x = get(10 * MIB, NULL), *y = get(10 * MIB, NULL), *b = get(20 * MIB, NULL), *c = get(20 * MIB, NULL);
+  put(y);
+  put(b);
+  empty_cache();
+  assert_layout(x, "10M* 10M 20M- 20M* 1100M-");
+  void *p = get(30 * MIB, NULL);
+  assert_ptr_equal(p, y);
+  assert_layout(x, "10M* 30M* 20M* 1100M-");
+  put(c);
+  alloc_close();
+}
+
+/* A request may take several holes, and what is free between them. */
+static void test_run_over_several_holes(void **state) {
+  (void)state;
+  open();
+  void *page[4];
+  make_holes(page);
+  put(page[1]);
+  assert_layout(page[1], "20M- 20M 20M- 20M* 1080M-");
+  unsigned long maps = calls(WEIR_CALL_MemMap);
+  void *p = get(60 * MIB, NULL);
+  assert_ptr_equal(p, page[0]);
+  assert_layout(p, "60M* 20M* 1080M-");
+  assert_int_equal(calls(WEIR_CALL_MemMap), maps + 2);
+  put(p);
+  put(page[3]);
+  assert_layout(p, "80M 1080M-");
+  alloc_close();
+}
+
+/* More holes than anybody would expect: every other page is one. */
+static void test_run_over_very_many_holes(void **state) {
+  (void)state;
+  enum { PAGES = 300 };
+  alloc_open("expandable_segments:True,large_segment_size_mb:12", 8 * GIB);
+  void *page[PAGES];
+  for (int i = 0; i < PAGES; i++)
+    page[i] = get(12 * MIB, NULL);
+  void *end = get(12 * MIB, NULL);
+  for (int i = 0; i < PAGES; i += 2)
+    CHECK(weir_allocator_free(allocator, page[i]));
+  empty_cache();
+  for (int i = 1; i < PAGES; i += 2)
+    CHECK(weir_allocator_free(allocator, page[i]));
+  assert_int_equal(reserved(), (PAGES / 2 + 1) * 12 * MIB);
+  assert_ptr_equal(get(PAGES * 12 * MIB, NULL), page[0]);
+  assert_int_equal(stats_of(0).num_alloc_retries, 0);
+  put(end);
+  alloc_close();
+}
+
+/* ---- Limits ---- */
+
+/* A page more than the device has: nothing of it stays, and what fits is still to be had. */
+static void test_more_than_there_is(void **state) {
+  (void)state;
+  open();
+  void *a = get(500 * MIB, NULL), *p;
+  assert_int_equal(try_get(600 * MIB, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);
+  assert_layout(a, "500M* 660M-");
+  void *b = get(500 * MIB, NULL);
+  put(a);
+  put(b);
+  alloc_close();
+}
+
+static void test_more_than_the_reservation(void **state) {
+  (void)state;
+  open();
+  void *p;
+  assert_int_equal(try_get(1161 * MIB, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);
+  assert_int_equal(soft_census().reservations, 0);
+  alloc_close();
+}
+
+/* The first growth of a stream fails: its reservation goes too. */
+static void test_failed_reservation_goes(void **state) {
+  (void)state;
+  open();
+  void *p;
+  CHECK(weir_allocator_set_fraction(allocator, 0, 0.5));
+  assert_int_equal(try_get(520 * MIB, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);
+  assert_int_equal(soft_census().reservations, 0);
+  CHECK(weir_allocator_set_fraction(allocator, 0, 1));
+  void *big = get(1000 * MIB, NULL);
+  assert_int_equal(try_get(100 * MIB, work_stream(), &p), WEIR_ERROR_OUT_OF_MEMORY);
+  assert_int_equal(soft_census().reservations, 1);
+  put(big);
+  alloc_close();
+}
+
+/* One stream's cached pages are unmapped for another's request. */
+static void test_pages_move_to_another_stream(void **state) {
+  (void)state;
+  open();
+  weir_cu_stream one = work_stream(), two = work_stream();
+  void *a = get(600 * MIB, one);
+  put(a);
+  void *b = get(600 * MIB, two);
+  assert_int_equal(stats_of(0).num_alloc_retries, 1);
+  assert_int_equal(reserved(), 600 * MIB);
+  put(b);
+  alloc_close();
+}
+
+/* The pages of a stream go only when its work is done: the work may still touch them. */
+static void test_unmapping_waits_for_the_stream(void **state) {
+  (void)state;
+  open();
+  weir_cu_stream stream = work_stream();
+  void *a = get(20 * MIB, stream);
+  OK(d->MemsetD8Async(d, (weir_cu_deviceptr)a, 1, 20 * MIB, stream));
+  put(a);
+  assert_int_equal(soft_pending(stream), 1);
+  empty_cache();
+  assert_int_equal(soft_pending(stream), 0);
+  assert_int_equal(reserved(), 0);
+  alloc_close();
+}
+
+/* ---- Turning them off and on ---- */
+
+static void test_turned_off_and_on(void **state) {
+  (void)state;
+  open();
+  void *a = get(10 * MIB, NULL);
+  put(a);
+  assert_layout(a, "20M 1140M-");
+  configure("expandable_segments:False");
+  void *b = get(10 * MIB, NULL); /* old pages do not serve */
+  assert_layout(b, "10M*");
+  assert_int_equal(segments(), 1);
+  put(b);
+  void *c = get(10 * MIB, NULL);
+  assert_ptr_equal(c, b);
+  configure("expandable_segments:True");
+  void *e = get(10 * MIB, NULL); /* they do again */
+  assert_ptr_equal(e, a);
+  put(c);
+  void *f = get(9 * MIB, NULL); /* and a fixed block is as good as any: the smallest that fits */
+  assert_ptr_equal(f, c);
+  assert_layout(f, "9M* 1M");
+  put(e);
+  put(f);
+  configure("expandable_segments:False");
+  empty_cache();
+  assert_int_equal(reserved(), 0);
+  alloc_close();
+}
+
+/* A live block outlives the switch, and is freed as what it is. */
+static void test_freed_after_the_switch(void **state) {
+  (void)state;
+  open();
+  void *a = get(10 * MIB, NULL);
+  configure("expandable_segments:False");
+  put(a);
+  assert_layout(a, "20M 1140M-");
+  configure("expandable_segments:True");
+  void *b = get(20 * MIB, NULL);
+  assert_ptr_equal(a, b);
+  configure("expandable_segments:False");
+  put(b);
+  alloc_close();
+}
+
+static void test_driver_without_virtual_memory(void **state) {
+  (void)state;
+  collect_messages();
+  alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
+  faults->MemAddressReserve = NULL;
+  allocator = alloc_create("expandable_segments:True");
+  assert_int_equal(messages_with(WEIR_LOG_WARN, "expandable_segments not supported on this platform"), 1);
+  void *a = get(10 * MIB, NULL);
+  assert_layout(a, "10M*");
+  configure("expandable_segments:True");
+  assert_int_equal(messages_with(WEIR_LOG_WARN, "expandable_segments not supported on this platform"), 2);
+  put(a);
+  alloc_close();
+}
+
+/* ---- Other devices ---- */
+
+/* What the allocator told the driver of who may touch which memory. */
+static struct {
+  weir_cu_deviceptr pointer;
+  size_t bytes;
+  int devices;
+} access_calls[64];
+static int access_count;
+static weir_cu_result (*inner_set_access)(weir_driver *, weir_cu_deviceptr, size_t, const weir_cu_mem_access *, size_t);
+
+static weir_cu_result note_access(weir_driver *self, weir_cu_deviceptr pointer, size_t bytes,
+                                  const weir_cu_mem_access *access, size_t count) {
+  assert_true(access_count < 64);
+  access_calls[access_count].pointer = pointer;
+  access_calls[access_count].bytes = bytes;
+  access_calls[access_count].devices = 0;
+  for (size_t i = 0; i < count; i++) {
+    assert_int_equal(access[i].flags, WEIR_CU_ACCESS_READWRITE);
+    access_calls[access_count].devices |= 1 << access[i].location.id;
+  }
+  access_count++;
+  return inner_set_access(self, pointer, bytes, access, count);
+}
+
+static void test_peers(void **state) {
+  (void)state;
+  alloc_open_on(WEIR_SOFT_STEPPED, 3, GIB, "expandable_segments:True");
+  inner_set_access = faults->MemSetAccess;
+  faults->MemSetAccess = note_access;
+  access_count = 0;
+  void *a = get_on(0, 30 * MIB, NULL);
+  assert_int_equal(access_count, 1); /* one call for all pages of a range */
+  assert_int_equal(access_calls[0].bytes, 40 * MIB);
+  assert_int_equal(access_calls[0].devices, 1);
+  CHECK(weir_allocator_enable_peer_access(allocator, 0, 2));
+  unsigned long long shared = 0;
+  for (int i = 1; i < access_count; i++) {
+    assert_int_equal(access_calls[i].devices, 1 << 2);
+    shared += access_calls[i].bytes;
+  }
+  assert_int_equal(shared, 40 * MIB);
+  int before = access_count;
+  CHECK(weir_allocator_enable_peer_access(allocator, 0, 2)); /* the second time there is nothing to do */
+  CHECK(weir_allocator_enable_peer_access(allocator, 0, 0));
+  assert_int_equal(access_count, before);
+  void *b = get_on(0, 20 * MIB, NULL); /* what is mapped later is shared from the start */
+  assert_int_equal(access_count, before + 1);
+  assert_int_equal(access_calls[before].devices, 1 | 1 << 2);
+  void *c = get_on(1, 20 * MIB, NULL); /* other devices' memory is not */
+  assert_int_equal(access_calls[before + 1].devices, 1 << 1);
+  put(a);
+  put(b);
+  put(c);
+  alloc_close();
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_grows_at_the_tail, alloc_teardown),
+      cmocka_unit_test_teardown(test_free_tail_is_used_first, alloc_teardown),
+      cmocka_unit_test_teardown(test_small_pool_has_small_pages, alloc_teardown),
+      cmocka_unit_test_teardown(test_each_stream_has_its_own, alloc_teardown),
+      cmocka_unit_test_teardown(test_splits_to_the_last_unit, alloc_teardown),
+      cmocka_unit_test_teardown(test_growing_end_is_spared, alloc_teardown),
+      cmocka_unit_test_teardown(test_all_goes_back, alloc_teardown),
+      cmocka_unit_test_teardown(test_partial_pages_stay, alloc_teardown),
+      cmocka_unit_test_teardown(test_tail_is_unmapped_and_grows_again, alloc_teardown),
+      cmocka_unit_test_teardown(test_holes_lowest_first, alloc_teardown),
+      cmocka_unit_test_teardown(test_hole_that_is_too_small_is_passed, alloc_teardown),
+      cmocka_unit_test_teardown(test_hole_with_the_free_block_before_it, alloc_teardown),
+      cmocka_unit_test_teardown(test_run_over_several_holes, alloc_teardown),
+      cmocka_unit_test_teardown(test_run_over_very_many_holes, alloc_teardown),
+      cmocka_unit_test_teardown(test_more_than_there_is, alloc_teardown),
+      cmocka_unit_test_teardown(test_more_than_the_reservation, alloc_teardown),
+      cmocka_unit_test_teardown(test_failed_reservation_goes, alloc_teardown),
+      cmocka_unit_test_teardown(test_pages_move_to_another_stream, alloc_teardown),
+      cmocka_unit_test_teardown(test_unmapping_waits_for_the_stream, alloc_teardown),
+      cmocka_unit_test_teardown(test_turned_off_and_on, alloc_teardown),
+      cmocka_unit_test_teardown(test_freed_after_the_switch, alloc_teardown),
+      cmocka_unit_test_teardown(test_driver_without_virtual_memory, alloc_teardown),
+      cmocka_unit_test_teardown(test_peers, alloc_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,500 @@
+/*
+ * Every driver call that the allocator makes fails once. Whatever fails, and wherever: afterwards the walker holds,
+ * the books agree with the device, the next allocation works, and in the end no byte is missing.
+ *
+ * A scenario is run once to count its calls, and then once for each of them, on a fresh device.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "support/alloc.h"
+
+typedef struct scenario {
+  const char *conf;
+  int devices;
+  void (*prepare)(void); /* without faults; may be NULL */
+  void (*act)(void);     /* here a call fails */
+} scenario;
+
+/* ---- What a scenario is written with ---- */
+
+enum { MOST = 64 };
+static void *live[MOST]; /* what it has at the end, and what is freed then */
+static int live_count;
+static weir_cu_stream mine, other, third;
+
+static void *take_on(int device, size_t bytes, weir_cu_stream stream) {
+  void *p = NULL;
+  if (weir_allocator_alloc(allocator, device, bytes, stream, &p) != WEIR_OK)
+    return NULL;
+  assert_true(live_count < MOST);
+  return live[live_count++] = p;
+}
+
+static void *take(size_t bytes, weir_cu_stream stream) { return take_on(0, bytes, stream); }
+
+static void drop(void *p) {
+  if (!p || weir_allocator_free(allocator, p) != WEIR_OK)
+    return;
+  int i = 0;
+  while (live[i] != p)
+    i++;
+  live[i] = live[--live_count];
+}
+
+/* A call that may fail. */
+static void may_fail(weir_status status) { (void)status; }
+
+/* ---- The sweep ---- */
+
+static void open(const scenario *s) {
+  live_count = 0;
+  alloc_open_on(WEIR_SOFT_STEPPED, s->devices ? s->devices : 1, GIB, s->conf);
+  mine = work_stream();
+  other = work_stream();
+  third = work_stream();
+  if (s->prepare)
+    s->prepare();
+}
+
+static void check_recovery(void) {
+  CHECK(weir_fault_clear(faults));
+  assert_valid();
+  weir_cu_stream streams[] = {mine, other, NULL};
+  for (int i = 0; i < 3; i++) {
+    put(get(512, streams[i]));
+    put(get(3 * MIB, streams[i]));
+    put(get(45 * MIB, streams[i]));
+  }
+  while (live_count) {
+    assert_int_equal(weir_allocator_free(allocator, live[--live_count]), WEIR_OK);
+    assert_valid();
+  }
+  soft_step_all();
+  empty_cache();
+  assert_int_equal(soft_census().device_bytes, 0);
+  assert_int_equal(soft_census().handles, 0);
+  assert_int_equal(soft_census().reservations, 0);
+  for (int i = 0; i < allocator->heap_count; i++) {
+    assert_int_equal(stats_of(i).reserved_bytes[WEIR_STAT_ALL].current, 0);
+    assert_int_equal(stats_of(i).active[WEIR_STAT_ALL].current, 0);
+  }
+  alloc_close();
+}
+
+/* The calls of a kind that were made, and those that failed. */
+static unsigned long made(weir_driver_call call, unsigned long *failed) {
+  unsigned long calls = 0, faulty = 0;
+  CHECK(weir_fault_counts(faults, call, &calls, &faulty));
+  if (failed)
+    *failed = faulty;
+  return calls;
+}
+
+static void run_with(const scenario *s, weir_driver_call call, unsigned long nth, weir_cu_result result) {
+  unsigned long failed = 0;
+  open(s);
+  if (call == WEIR_CALL_COUNT)
+    CHECK(weir_fault_nth_any(faults, nth, result));
+  else
+    CHECK(weir_fault_nth(faults, call, nth, result, 0));
+  s->act();
+  made(call, &failed);
+  if (call != WEIR_CALL_COUNT && failed != 1) {
+    print_error("call %lu of %s was not made to fail\n", nth, weir_driver_call_name(call));
+    fail();
+  }
+  check_recovery();
+}
+
+static void sweep(const scenario *s) {
+  static const weir_cu_result results[] = {WEIR_CU_OUT_OF_MEMORY, WEIR_CU_UNKNOWN};
+  unsigned long before[WEIR_CALL_COUNT + 1], count[WEIR_CALL_COUNT + 1], total = 0;
+  open(s);
+  for (int c = 0; c <= WEIR_CALL_COUNT; c++)
+    before[c] = made(c, NULL);
+  s->act();
+  for (int c = 0; c <= WEIR_CALL_COUNT; c++)
+    count[c] = made(c, NULL) - before[c];
+  check_recovery();
+  for (size_t r = 0; r < WEIR_COUNT_OF(results); r++) {
+    for (int c = 0; c < WEIR_CALL_COUNT; c++)
+      for (unsigned long nth = 1; nth <= count[c]; nth++, total++)
+        run_with(s, c, nth, results[r]);
+    for (unsigned long nth = 1; nth <= count[WEIR_CALL_COUNT]; nth++, total++)
+      run_with(s, WEIR_CALL_COUNT, nth, results[r]);
+  }
+  assert_true(total > 0);
+}
+
+/* ---- Fixed segments ---- */
+
+static void first_allocations(void) {
+  take(512, mine);
+  take(3 * MIB, mine);
+  take(30 * MIB, other);
+  take(30 * MIB, NULL);
+}
+
+static void test_first_allocations(void **state) {
+  (void)state;
+  sweep(&(scenario){.act = first_allocations});
+  sweep(&(scenario){.act = first_allocations, .conf = "release_lock_on_cudamalloc:True"});
+  sweep(&(scenario){.act = first_allocations, .conf = "expandable_segments:True"});
+}
+
+static void cache_some(void) {
+  void *p[] = {get(512, mine), get(3 * MIB, mine), get(30 * MIB, other), get(30 * MIB, NULL), get(70 * MIB, mine)};
+  take(2 * MIB, mine);
+  take(512, other);
+  for (size_t i = 0; i < WEIR_COUNT_OF(p); i++)
+    put(p[i]);
+}
+
+static void empty(void) { may_fail(weir_allocator_empty_cache(allocator)); }
+
+static void test_emptying(void **state) {
+  (void)state;
+  sweep(&(scenario){.prepare = cache_some, .act = empty});
+  sweep(&(scenario){.prepare = cache_some, .act = empty, .conf = "expandable_segments:True"});
+}
+
+/* ---- Expandable segments ---- */
+
+static void make_holes(void) {
+  void *page[5];
+  for (int i = 0; i < 5; i++)
+    page[i] = get(20 * MIB, mine);
+  put(page[0]);
+  put(page[2]);
+  empty_cache();
+  put(page[1]);
+  live[live_count++] = page[3];
+  live[live_count++] = page[4];
+  assert_layout(page[1], "20M- 20M 20M- 20M* 20M* 1060M-");
+}
+
+static void take_the_run(void) { take(60 * MIB, mine); }
+
+static void test_growing_over_holes(void **state) {
+  (void)state;
+  sweep(&(scenario){.prepare = make_holes, .act = take_the_run, .conf = "expandable_segments:True"});
+}
+
+static void grow_and_shrink(void) {
+  void *a = take(50 * MIB, mine), *b = take(50 * MIB, mine), *c = take(500 * KIB, mine);
+  drop(b);
+  empty();
+  void *e = take(90 * MIB, mine);
+  drop(a);
+  drop(c);
+  empty();
+  take(30 * MIB, mine);
+  drop(e);
+}
+
+static void test_growing_and_shrinking(void **state) {
+  (void)state;
+  sweep(&(scenario){.act = grow_and_shrink, .conf = "expandable_segments:True"});
+}
+
+/* ---- Running short ---- */
+
+static void fill_other_stream(void) {
+  put(get(600 * MIB, other));
+  take(2 * MIB, other);
+}
+
+static void take_600(void) { take(600 * MIB, mine); }
+
+static void test_releasing_and_trying_again(void **state) {
+  (void)state;
+  sweep(&(scenario){.prepare = fill_other_stream, .act = take_600});
+  sweep(&(scenario){.prepare = fill_other_stream, .act = take_600, .conf = "expandable_segments:True"});
+}
+
+static void fill_oversize(void) {
+  void *p[] = {get(100 * MIB, mine), get(90 * MIB, mine), get(80 * MIB, mine)};
+  take(GIB - 270 * MIB, other);
+  for (int i = 0; i < 3; i++)
+    put(p[i]);
+}
+
+static void take_180(void) { take(180 * MIB, mine); }
+
+static void test_releasing_oversize(void **state) {
+  (void)state;
+  sweep(&(scenario){.prepare = fill_oversize, .act = take_180, .conf = "max_split_size_mb:40"});
+}
+
+static void fill_for_collection(void) {
+  void *p[] = {get(100 * MIB, mine), get(110 * MIB, mine), get(120 * MIB, mine)};
+  CHECK(weir_allocator_set_fraction(allocator, 0, 1));
+  for (int i = 0; i < 3; i++)
+    put(p[i]);
+}
+
+static void test_collecting(void **state) {
+  (void)state;
+  sweep(&(scenario){.prepare = fill_for_collection, .act = take_180, .conf = "garbage_collection_threshold:0.1"});
+}
+
+static void take_too_much(void) {
+  assert_null(take(2 * GIB, mine));
+  take(10 * MIB, mine);
+}
+
+static void test_out_of_memory(void **state) {
+  (void)state;
+  sweep(&(scenario){.prepare = cache_some, .act = take_too_much});
+  sweep(&(scenario){.prepare = cache_some, .act = take_too_much, .conf = "expandable_segments:True"});
+}
+
+/* ---- Other streams ---- */
+
+static void *shared_block;
+
+static void use_on_three_streams(void) {
+  shared_block = take(512, mine);
+  live_count--;
+  CHECK(weir_allocator_record_stream(allocator, shared_block, other));
+  CHECK(weir_allocator_record_stream(allocator, shared_block, third));
+}
+
+/* The block is not given out while one of them has work that uses it, whatever fails. */
+static void free_and_take(void) {
+  work(other);
+  work(third);
+  CHECK(weir_allocator_free(allocator, shared_block));
+  for (int i = 0; i < 4; i++) {
+    void *p = take(512, mine);
+    if (p == shared_block) {
+      assert_int_equal(soft_pending(other), 0);
+      assert_int_equal(soft_pending(third), 0);
+    }
+    if (i == 1)
+      soft_step(other, 2);
+    if (i == 2)
+      soft_step(third, 2);
+  }
+}
+
+static void test_events(void **state) {
+  (void)state;
+  sweep(&(scenario){.prepare = use_on_three_streams, .act = free_and_take});
+  sweep(&(scenario){.prepare = use_on_three_streams, .act = free_and_take, .conf = "expandable_segments:True"});
+}
+
+static void free_and_empty(void) {
+  work(other);
+  work(third);
+  CHECK(weir_allocator_free(allocator, shared_block));
+  empty();
+  if (soft_pending(other) || soft_pending(third)) /* then it could not go */
+    assert_int_equal(stats_of(0).active[WEIR_STAT_ALL].current, 1);
+}
+
+static void test_waiting_for_events(void **state) {
+  (void)state;
+  sweep(&(scenario){.prepare = use_on_three_streams, .act = free_and_empty});
+}
+
+/* ---- Pools ---- */
+
+static const weir_pool_id pool = {0, 31};
+
+static void use_a_pool(void) {
+  CHECK(weir_pool_begin(allocator, 0, pool, NULL, NULL));
+  void *a = take(3 * MIB, mine), *b = take(45 * MIB, mine);
+  CHECK(weir_pool_end(allocator, 0, pool));
+  drop(b);
+  CHECK(weir_pool_release(allocator, 0, pool));
+  empty();
+  drop(a);
+  may_fail(weir_allocator_empty_pool(allocator, pool));
+}
+
+static void test_pools(void **state) {
+  (void)state;
+  sweep(&(scenario){.act = use_a_pool});
+  sweep(&(scenario){.act = use_a_pool, .conf = "expandable_segments:True"});
+}
+
+/* As in a capture, which changes what is allowed and what is put off. The runtime itself is spared: it has its own
+ * table. */
+static void use_in_a_capture(void) {
+  weir_stream stream = new_stream(0);
+  weir_cu_stream raw = raw_of(stream);
+  weir_graph *graph = NULL;
+  CHECK(weir_stream_set_current(stream));
+  CHECK(weir_graph_create(&graph));
+  CHECK(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
+  void *a = take(3 * MIB, raw), *b = take(45 * MIB, other);
+  if (a) {
+    CHECK(weir_fill_async(a, 1, 512, stream));
+    CHECK(weir_allocator_record_stream(allocator, a, third));
+  }
+  drop(a);
+  drop(b);
+  empty();
+  CHECK(weir_fill_async((void *)shared_block, 1, 512, stream));
+  CHECK(weir_graph_capture_end(graph)); /* nothing has disturbed it */
+  take(512, raw);
+  weir_graph_destroy(graph);
+}
+
+static void prepare_capture(void) {
+  shared_block = get(512, mine);
+  live[live_count++] = shared_block;
+  CHECK(weir_use_driver(d));
+  CHECK(weir_init());
+  CHECK(weir_graph_use_allocator(allocator));
+}
+
+static void capture_and_end(void) {
+  use_in_a_capture();
+  soft_step_all();
+  CHECK(weir_graph_use_allocator(NULL));
+  CHECK(weir_stream_set_current(default_stream(0)));
+  CHECK(weir_shutdown());
+  CHECK(weir_use_driver(NULL));
+}
+
+static void test_captures(void **state) {
+  (void)state;
+  sweep(&(scenario){.prepare = prepare_capture, .act = capture_and_end});
+  sweep(&(scenario){.prepare = prepare_capture, .act = capture_and_end, .conf = "expandable_segments:True"});
+}
+
+/* ---- The rest ---- */
+
+static void use_without_cache(void) {
+  CHECK(weir_allocator_set_caching(allocator, 0));
+  void *a = take(512, mine);
+  take(30 * MIB, mine);
+  drop(a);
+  CHECK(weir_allocator_set_caching(allocator, 1));
+}
+
+static void test_uncached(void **state) {
+  (void)state;
+  sweep(&(scenario){.act = use_without_cache});
+}
+
+static void use_two_devices(void) {
+  take_on(0, 50 * MIB, NULL);
+  may_fail(weir_allocator_enable_peer_access(allocator, 0, 1));
+  void *a = take_on(0, 50 * MIB, NULL), *b = take_on(1, 50 * MIB, NULL);
+  if (a && b)
+    may_fail(weir_allocator_copy_async(allocator, b, 1, a, 0, MIB, NULL, 0));
+  soft_step_all();
+  size_t largest;
+  may_fail(weir_allocator_largest_block(allocator, 1, &largest));
+}
+
+static void test_devices(void **state) {
+  (void)state;
+  sweep(&(scenario){.act = use_two_devices, .devices = 2});
+  sweep(&(scenario){.act = use_two_devices, .devices = 2, .conf = "expandable_segments:True"});
+}
+
+/* A driver that does not even undo: after a mapping that failed it does not unmap. The place is cleaned when it is
+ * wanted. */
+static void test_failure_upon_failure(void **state) {
+  (void)state;
+  alloc_open("expandable_segments:True", GIB);
+  void *a = get(20 * MIB, NULL), *p = NULL;
+  CHECK(weir_fault_nth(faults, WEIR_CALL_MemSetAccess, 1, WEIR_CU_UNKNOWN, 0));
+  CHECK(weir_fault_nth(faults, WEIR_CALL_MemUnmap, 1, WEIR_CU_UNKNOWN, 0));
+  /* Nor does the second attempt work. */
+  CHECK(weir_fault_nth(faults, WEIR_CALL_MemCreate, 4, WEIR_CU_OUT_OF_MEMORY, 0));
+  REFUSED(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 60 * MIB, NULL, &p));
+  CHECK(weir_fault_clear(faults));
+  void *b = get(60 * MIB, NULL);
+  put(a);
+  put(b);
+  empty_cache();
+  assert_int_equal(soft_census().device_bytes, 0);
+  alloc_close();
+}
+
+/* Neither an event nor a wait works when the block is freed: it stays in use until one does. */
+static void test_no_event_and_no_wait(void **state) {
+  (void)state;
+  open(&(scenario){.prepare = use_on_three_streams});
+  work(other);
+  CHECK(weir_fault_nth(faults, WEIR_CALL_EventRecord, 1, WEIR_CU_UNKNOWN, 0));
+  CHECK(weir_fault_nth(faults, WEIR_CALL_StreamSynchronize, 1, WEIR_CU_UNKNOWN, 0));
+  CHECK(weir_fault_nth(faults, WEIR_CALL_CtxSynchronize, 1, WEIR_CU_UNKNOWN, 0));
+  CHECK(weir_allocator_free(allocator, shared_block));
+  CHECK(weir_fault_clear(faults));
+  assert_valid();
+  assert_layout(shared_block, "512~ 2096640");
+  soft_step_all(); /* the event that there is */
+  assert_ptr_not_equal(take(512, mine), shared_block);
+  soft_step_all(); /* the one that was put in then */
+  assert_ptr_equal(take(512, mine), shared_block);
+  check_recovery();
+}
+
+/* ---- Beginning and end ---- */
+
+static void test_creation(void **state) {
+  (void)state;
+  alloc_open_devices(WEIR_SOFT_STEPPED, 2, GIB);
+  weir_allocator *made_one = NULL;
+  CHECK(weir_fault_nth(faults, WEIR_CALL_DeviceGetCount, 1, WEIR_CU_UNKNOWN, 0));
+  REFUSED_SAYING(DRIVER, "cuDeviceGetCount", weir_allocator_create(faults, NULL, &made_one));
+  for (unsigned long nth = 1; nth <= 2; nth++) {
+    CHECK(weir_fault_nth(faults, WEIR_CALL_DeviceTotalMem, nth, WEIR_CU_UNKNOWN, 0));
+    REFUSED_SAYING(DRIVER, "cuDeviceTotalMem", weir_allocator_create(faults, NULL, &made_one));
+  }
+  assert_null(made_one);
+  alloc_close();
+}
+
+/* The end cannot tell of a failure. It gives back what the driver takes, and leaves nothing of its own behind: the
+ * address sanitizer sees to that. */
+static void test_destruction(void **state) {
+  (void)state;
+  static const weir_driver_call kinds[] = {
+      WEIR_CALL_CtxGetCurrent,  WEIR_CALL_CtxSetCurrent, WEIR_CALL_CtxSynchronize,
+      WEIR_CALL_MemFree,        WEIR_CALL_MemUnmap,      WEIR_CALL_MemRelease,
+      WEIR_CALL_MemAddressFree, WEIR_CALL_EventDestroy,  WEIR_CALL_DevicePrimaryCtxRelease};
+  for (size_t i = 0; i < WEIR_COUNT_OF(kinds); i++) {
+    open(&(scenario){.conf = "expandable_segments:True"});
+    take(50 * MIB, mine);
+    use_on_three_streams();
+    CHECK(weir_allocator_free(allocator, shared_block));
+    configure("expandable_segments:False");
+    take(50 * MIB, other);
+    CHECK(weir_fault_nth(faults, kinds[i], 1, WEIR_CU_UNKNOWN, 0));
+    weir_allocator_destroy(allocator);
+    allocator = NULL;
+    alloc_teardown(state);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_first_allocations, alloc_teardown),
+      cmocka_unit_test_teardown(test_emptying, alloc_teardown),
+      cmocka_unit_test_teardown(test_growing_over_holes, alloc_teardown),
+      cmocka_unit_test_teardown(test_growing_and_shrinking, alloc_teardown),
+      cmocka_unit_test_teardown(test_releasing_and_trying_again, alloc_teardown),
+      cmocka_unit_test_teardown(test_releasing_oversize, alloc_teardown),
+      cmocka_unit_test_teardown(test_collecting, alloc_teardown),
+      cmocka_unit_test_teardown(test_out_of_memory, alloc_teardown),
+      cmocka_unit_test_teardown(test_events, alloc_teardown),
+      cmocka_unit_test_teardown(test_waiting_for_events, alloc_teardown),
+      cmocka_unit_test_teardown(test_pools, alloc_teardown),
+      cmocka_unit_test_teardown(test_captures, alloc_teardown),
+      cmocka_unit_test_teardown(test_uncached, alloc_teardown),
+      cmocka_unit_test_teardown(test_devices, alloc_teardown),
+      cmocka_unit_test_teardown(test_failure_upon_failure, alloc_teardown),
+      cmocka_unit_test_teardown(test_no_event_and_no_wait, alloc_teardown),
+      cmocka_unit_test_teardown(test_creation, alloc_teardown),
+      cmocka_unit_test_teardown(test_destruction, alloc_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,196 @@
+/*
+ * The index of free blocks, the tree of unmapped ones and the table of live ones, each against a plain list.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc/block.h"
+#include "support/soft.h"
+
+enum { BLOCKS = 600 };
+static weir__block blocks[BLOCKS];
+static bool is_in[BLOCKS];
+
+static bool before(const weir__block *a, const weir__block *b) {
+  return a->bytes != b->bytes ? a->bytes < b->bytes : a->address < b->address;
+}
+
+/* The first in the order of the index that is not before the key; `after`: that comes behind it. */
+static weir__block *expected_from(const weir__block *key, bool after) {
+  weir__block *best = NULL;
+  for (int i = 0; i < BLOCKS; i++)
+    if (is_in[i] && !(after ? !before(key, &blocks[i]) : before(&blocks[i], key)) &&
+        (!best || before(&blocks[i], best)))
+      best = &blocks[i];
+  return best;
+}
+
+static weir__block *expected_before(const weir__block *key) {
+  weir__block *best = NULL;
+  for (int i = 0; i < BLOCKS; i++)
+    if (is_in[i] && before(&blocks[i], key) && (!best || before(best, &blocks[i])))
+      best = &blocks[i];
+  return best;
+}
+
+/* Sizes around the borders of bins, and equal ones. */
+static uint64_t some_size(void) {
+  uint64_t units;
+  switch (soft_random(4)) {
+  case 0:
+    units = 1 + soft_random(130);
+    break;
+  case 1:
+    units = (1ull << soft_random(34)) + soft_random(3);
+    break;
+  case 2:
+    units = (64 + soft_random(64)) << soft_random(20);
+    break;
+  default:
+    units = 1 + soft_random(1ull << (1 + soft_random(34)));
+  }
+  return units * WEIR__UNIT;
+}
+
+static void check_index(const weir__index *index, size_t count) {
+  assert_true(weir__index_is_valid(index));
+  assert_int_equal(index->count, count);
+  weir__block least = {0}, most = {.bytes = UINT64_MAX};
+  assert_ptr_equal(weir__index_first(index), expected_from(&least, false));
+  assert_ptr_equal(weir__index_last(index), expected_before(&most));
+}
+
+static void test_index(void **state) {
+  (void)state;
+  int rounds = 10;
+  for (uint64_t seed = soft_first_seed(&rounds); rounds-- > 0; seed++) {
+    soft_seed(seed);
+    weir__index index = {0};
+    size_t count = 0;
+    memset(is_in, 0, sizeof is_in);
+    assert_true(weir__index_prepare(&index, 1ull << 45));
+    for (int i = 0; i < BLOCKS; i++)
+      blocks[i] = (weir__block){.address = (1 + soft_random(1 << 20)) << 9 | 1ull << 40, .bytes = some_size()};
+    for (int i = 0; i < BLOCKS; i++) /* no two at one address */
+      blocks[i].address += (uint64_t)i << 30;
+    for (int step = 0; step < 3000; step++) {
+      int i = (int)soft_random(BLOCKS);
+      assert_int_equal(weir__index_has(&index, &blocks[i]), is_in[i]);
+      if (is_in[i])
+        weir__index_remove(&index, &blocks[i]);
+      else
+        weir__index_insert(&index, &blocks[i]);
+      is_in[i] = !is_in[i];
+      count += is_in[i] ? 1 : (size_t)-1;
+      weir__block key = {.bytes = some_size()};
+      assert_ptr_equal(weir__index_at_least(&index, key.bytes), expected_from(&key, false));
+      if (is_in[i]) {
+        assert_ptr_equal(weir__index_next(&index, &blocks[i]), expected_from(&blocks[i], true));
+        assert_ptr_equal(weir__index_previous(&index, &blocks[i]), expected_before(&blocks[i]));
+      }
+      if (step % 50 == 0)
+        check_index(&index, count);
+    }
+    check_index(&index, count);
+    weir__index_clear(&index);
+  }
+  soft_seed(0);
+}
+
+static void test_empty_index(void **state) {
+  (void)state;
+  weir__index index = {0};
+  assert_null(weir__index_first(&index));
+  assert_null(weir__index_last(&index));
+  assert_null(weir__index_at_least(&index, 512));
+  assert_null(weir__index_at_least(&index, 1ull << 60));
+  assert_true(weir__index_is_valid(&index));
+  assert_false(weir__index_has(&index, &(weir__block){.bytes = 512}));
+}
+
+/* The index knows when it was spoiled. */
+static void test_index_out_of_order(void **state) {
+  (void)state;
+  weir__index index = {0};
+  assert_true(weir__index_prepare(&index, 1ull << 30));
+  memset(blocks, 0, sizeof blocks);
+  for (int i = 0; i < 20; i++) {
+    blocks[i] = (weir__block){.address = (uint64_t)(i + 1) << 12, .bytes = 1024};
+    weir__index_insert(&index, &blocks[i]);
+  }
+  assert_true(weir__index_is_valid(&index));
+  blocks[7].bytes = 2048;
+  assert_false(weir__index_is_valid(&index));
+  blocks[7].bytes = 1024;
+  index.count++;
+  assert_false(weir__index_is_valid(&index));
+  index.count--;
+  assert_true(weir__index_is_valid(&index));
+  weir__index_clear(&index);
+}
+
+static void test_tree(void **state) {
+  (void)state;
+  soft_seed(3);
+  weir__block *root = NULL;
+  memset(is_in, 0, sizeof is_in);
+  for (int i = 0; i < BLOCKS; i++)
+    blocks[i] = (weir__block){.address = (uint64_t)(i + 1) << 21};
+  for (int step = 0; step < 5000; step++) {
+    int i = (int)soft_random(BLOCKS), k = (int)soft_random(BLOCKS);
+    if (is_in[i])
+      weir__tree_remove(&root, &blocks[i]);
+    else
+      weir__tree_insert(&root, &blocks[i]);
+    is_in[i] = !is_in[i];
+    int next = k + 1;
+    while (next < BLOCKS && !is_in[next])
+      next++;
+    assert_ptr_equal(weir__tree_after(root, blocks[k].address), next < BLOCKS ? &blocks[next] : NULL);
+    assert_ptr_equal(weir__tree_after(root, blocks[k].address - 1), is_in[k]        ? &blocks[k]
+                                                                    : next < BLOCKS ? &blocks[next]
+                                                                                    : NULL);
+  }
+  soft_seed(0);
+}
+
+/* Addresses that fall on each other's places, taken out in every order. */
+static void test_live(void **state) {
+  (void)state;
+  soft_seed(4);
+  weir__live live = {0};
+  size_t count = 0;
+  memset(is_in, 0, sizeof is_in);
+  assert_null(weir__live_find(&live, 512));
+  for (int i = 0; i < BLOCKS; i++)
+    blocks[i] = (weir__block){.address = ((uint64_t)(i + 1) << (i % 2 ? 9 : 29)) + (i % 5 == 0 ? 1ull << 45 : 0)};
+  for (int step = 0; step < 20000; step++) {
+    int i = (int)soft_random(BLOCKS);
+    if (is_in[i])
+      weir__live_remove(&live, blocks[i].address);
+    else {
+      assert_true(weir__live_prepare(&live));
+      weir__live_insert(&live, &blocks[i]);
+    }
+    is_in[i] = !is_in[i];
+    count += is_in[i] ? 1 : (size_t)-1;
+    assert_int_equal(live.count, count);
+    int k = (int)soft_random(BLOCKS);
+    assert_ptr_equal(weir__live_find(&live, blocks[k].address), is_in[k] ? &blocks[k] : NULL);
+  }
+  for (int i = 0; i < BLOCKS; i++)
+    assert_ptr_equal(weir__live_find(&live, blocks[i].address), is_in[i] ? &blocks[i] : NULL);
+  weir__live_clear(&live);
+  soft_seed(0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_index, soft_teardown),
+      cmocka_unit_test(test_empty_index),
+      cmocka_unit_test(test_index_out_of_order),
+      cmocka_unit_test_teardown(test_tree, soft_teardown),
+      cmocka_unit_test_teardown(test_live, soft_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,118 @@
+/*
+ * Settings that change what the allocator asks of the driver: reserves of address space, early refusal, the back end.
+ */
+#include <string.h>
+
+#include "support/alloc.h"
+
+static uint64_t reservation_of(const void *p) {
+  const weir__segment *segment = weir__page_map_find(allocator->pages, (uint64_t)p);
+  assert_non_null(segment);
+  assert_true(segment->page);
+  return segment->bytes;
+}
+
+static void test_reserve(void **state) {
+  (void)state;
+  alloc_open("expandable_segments:True", GIB);
+  assert_int_equal(reservation_of(get(512, NULL)), GIB / 8 * 9);
+  alloc_close();
+  alloc_open("expandable_segments:True,expandable_segments_reserve:0.5", GIB);
+  void *p = get(512, NULL), *q = NULL;
+  assert_int_equal(reservation_of(p), GIB / 2);
+  /* One allocation does not span segments: what is larger than the reserve takes the ordinary way out. */
+  assert_int_equal(try_get(600 * MIB, NULL, &q), WEIR_ERROR_OUT_OF_MEMORY);
+  assert_null(q);
+  assert_non_null(strstr(weir_last_error(), "exceeds the expandable-segment reserve of 512.00 MiB"));
+  q = get(400 * MIB, NULL);
+  alloc_close();
+  alloc_open("expandable_segments:True,expandable_segments_reserve:64G", GIB);
+  assert_int_equal(reservation_of(get(512, NULL)), GIB / 8 * 9); /* never more */
+  alloc_close();
+}
+
+static void test_reserve_by_class(void **state) {
+  (void)state;
+  alloc_open("expandable_segments:True,expandable_segments_reserve_by_class:[comm:0.25]", GIB);
+  weir_cu_stream comm = work_stream(), other = work_stream();
+  assert_int_equal(weir_allocator_set_reserve_class(allocator, 0, comm, "comm"), WEIR_OK);
+  assert_int_equal(weir_allocator_set_reserve_class(allocator, 0, other, "unknown"), WEIR_OK);
+  assert_int_equal(reservation_of(get(512, comm)), GIB / 4);
+  assert_int_equal(reservation_of(get(512, other)), GIB / 8 * 9);
+  assert_int_equal(weir_allocator_set_reserve_class(allocator, 0, comm, NULL), WEIR_OK);
+  assert_int_equal(reservation_of(get(2 * MIB, comm)), weir__round_up(GIB / 8 * 9, 20 * MIB));
+  assert_int_equal(weir_allocator_set_reserve_class(allocator, 1, comm, "comm"), WEIR_ERROR_INVALID_DEVICE);
+  assert_int_equal(weir_allocator_set_reserve_class(allocator, 0, comm, "a name of more than thirty-one bytes"),
+                   WEIR_ERROR_INVALID_ARGUMENT);
+  alloc_close();
+}
+
+static void test_refused_early(void **state) {
+  (void)state;
+  alloc_open("throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.5", GIB);
+  void *p = get(300 * MIB, NULL), *q = NULL;
+  put(p);
+  unsigned long before = calls(WEIR_CALL_MemAlloc) + calls(WEIR_CALL_MemFree);
+  assert_int_equal(try_get(310 * MIB, NULL, &q), WEIR_ERROR_OUT_OF_MEMORY);
+  assert_non_null(
+      strstr(weir_last_error(), "preemptively rejected because it would exceed per_process_memory_fraction"));
+  assert_non_null(strstr(weir_last_error(), "310.00 MiB"));
+  assert_int_equal(calls(WEIR_CALL_MemAlloc) + calls(WEIR_CALL_MemFree),
+                   before); /* not even the cache was given back */
+  assert_int_equal(stats_of(0).num_oom_rejections, 1);
+  assert_int_equal(stats_of(0).num_ooms, 0);
+  configure("throw_on_cudamalloc_oom:False");
+  q = get(310 * MIB, NULL); /* the ordinary way: the cached segment goes */
+  alloc_close();
+}
+
+/* What a private pool holds is counted for it too. */
+static void test_pool_stats(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  weir_pool_id id = {0, 7};
+  weir_stat stats[WEIR_STAT_KINDS];
+  assert_int_equal(weir_pool_get_stats(allocator, 0, id, stats), WEIR_ERROR_INVALID_ARGUMENT);
+  void *outside = get(30 * MIB, NULL);
+  assert_int_equal(weir_pool_begin(allocator, 0, id, NULL, NULL), WEIR_OK);
+  void *small = get(512, NULL), *large = get(30 * MIB, NULL);
+  assert_int_equal(weir_pool_end(allocator, 0, id), WEIR_OK);
+  assert_int_equal(weir_pool_get_stats(allocator, 0, id, stats), WEIR_OK);
+  assert_int_equal(stats[WEIR_STAT_ALL].current, 32 * MIB);
+  assert_int_equal(stats[WEIR_STAT_SMALL_POOL].current, 2 * MIB);
+  assert_int_equal(stats[WEIR_STAT_LARGE_POOL].peak, 30 * MIB);
+  put(small);
+  put(large);
+  put(outside);
+  assert_int_equal(weir_pool_release(allocator, 0, id), WEIR_OK);
+  empty_cache();
+  assert_int_equal(weir_pool_get_stats(allocator, 0, id, stats), WEIR_ERROR_INVALID_ARGUMENT); /* it has gone */
+  alloc_close();
+}
+
+static void test_backend(void **state) {
+  (void)state;
+  alloc_open("backend:native", GIB);
+  assert_string_equal(weir_allocator_backend(allocator), "native");
+  assert_int_equal(weir_allocator_configure(allocator, "backend:cudaMallocAsync"), WEIR_ERROR_NOT_SUPPORTED);
+  assert_non_null(strstr(weir_last_error(), "cudaMallocAsync"));
+  put(get(512, NULL));
+  weir_allocator_options options;
+  weir_allocator_options_init(&options);
+  options.conf = "backend:cudaMallocAsync";
+  weir_allocator *other = NULL;
+  assert_int_equal(weir_allocator_create(faults, &options, &other), WEIR_ERROR_NOT_SUPPORTED);
+  assert_null(other);
+  alloc_close();
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_reserve, alloc_teardown),
+      cmocka_unit_test_teardown(test_reserve_by_class, alloc_teardown),
+      cmocka_unit_test_teardown(test_refused_early, alloc_teardown),
+      cmocka_unit_test_teardown(test_pool_stats, alloc_teardown),
+      cmocka_unit_test_teardown(test_backend, alloc_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

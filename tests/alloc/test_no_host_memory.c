@@ -1,0 +1,264 @@
+/*
+ * The allocator when the host has no memory: each allocation that a script makes fails once. The call that needed it
+ * says so or does without, the walker holds, and in the end all of the device's memory is back.
+ *
+ * It runs on the ledger, which stands this too. The test stands in for malloc and its like, which the sanitizers do
+ * as well: there it is waived.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "support/alloc.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define WAIVED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define WAIVED 1
+#endif
+#endif
+
+#ifdef WAIVED
+
+int main(void) {
+  puts("waived: a sanitizer stands in for malloc");
+  return 77;
+}
+
+#else
+
+static bool counting;         /* only during the script */
+static unsigned long made;    /* allocations since then */
+static unsigned long fail_at; /* the one that fails; 0: none */
+static long live;             /* blocks that were not freed, the test's own included */
+
+void *__libc_malloc(size_t bytes);
+void *__libc_calloc(size_t count, size_t bytes);
+void *__libc_realloc(void *old, size_t bytes);
+void __libc_free(void *block);
+
+static bool fails(void) {
+  if (!counting || ++made != fail_at)
+    return false;
+  errno = ENOMEM;
+  return true;
+}
+
+static void *counted(void *block) {
+  live += block != NULL;
+  return block;
+}
+
+void *malloc(size_t bytes) { return fails() ? NULL : counted(__libc_malloc(bytes)); }
+void *calloc(size_t count, size_t bytes) { return fails() ? NULL : counted(__libc_calloc(count, bytes)); }
+
+void *realloc(void *old, size_t bytes) {
+  if (fails())
+    return NULL;
+  void *block = __libc_realloc(old, bytes);
+  return old ? block : counted(block);
+}
+
+void free(void *block) {
+  live -= block != NULL;
+  __libc_free(block);
+}
+
+/* ---- The script ---- */
+
+static weir_driver *ledger;
+static weir_cu_stream streams[3];
+
+static void valid(void) {
+  bool was = counting;
+  counting = false;
+  assert_true(weir__allocator_is_valid(allocator));
+  counting = was;
+}
+
+static void *take(size_t bytes, int stream) {
+  void *p = NULL;
+  weir_status status = weir_allocator_alloc(allocator, 0, bytes, streams[stream], &p);
+  if (status != WEIR_OK) {
+    assert_null(p);
+    assert_true(status == WEIR_ERROR_HOST_OUT_OF_MEMORY || status == WEIR_ERROR_OUT_OF_MEMORY);
+  }
+  valid();
+  return p;
+}
+
+static void drop(void *p) {
+  assert_int_equal(weir_allocator_free(allocator, p), WEIR_OK);
+  valid();
+}
+
+static void use(void *p, int stream) {
+  if (p)
+    weir_allocator_record_stream(allocator, p, streams[stream]);
+}
+
+static void use_cache(void) {
+  enum { MANY = 150 }; /* more than one chunk of anything */
+  static const size_t sizes[] = {512, 70000, 3 * MIB, 30 * MIB};
+  void *p[MANY];
+  for (int i = 0; i < MANY; i++)
+    p[i] = take(sizes[i % 4], i % 3);
+  for (int i = 0; i < MANY; i++) {
+    use(p[i], (i + 1) % 3);
+    use(p[i], (i + 2) % 3);
+  }
+  for (int i = 0; i < MANY; i += 2)
+    drop(p[i]);
+  weir_allocator_empty_cache(allocator);
+  valid();
+  void *large = take(1500 * MIB, 0);
+  drop(large);
+  for (int i = 1; i < MANY; i += 2)
+    drop(p[i]);
+  weir_allocator_empty_cache(allocator);
+  valid();
+}
+
+static void use_pools(void) {
+  const weir_pool_id id = {0, 3};
+  weir_checkpoint *checkpoint = NULL;
+  weir_checkpoint_delta delta = {0};
+  bool is_in = weir_pool_begin(allocator, 0, id, NULL, NULL) == WEIR_OK;
+  void *a = take(512, 0), *b = take(30 * MIB, 0), *c = NULL;
+  if (is_in && weir_pool_checkpoint(allocator, 0, id, &checkpoint) == WEIR_OK) {
+    c = take(512, 1);
+    drop(a);
+    a = NULL;
+    weir_status status = weir_pool_restore(allocator, checkpoint, &delta);
+    valid();
+    counting = false;
+    if (status == WEIR_OK) {
+      c = NULL;
+      for (size_t i = 0; i < delta.allocated_count; i++)
+        if (delta.allocated[i] != b)
+          a = delta.allocated[i];
+    } else {
+      /* Half of it may be done: what is live is what the pool says. */
+      void *candidates[] = {a, b, c};
+      for (int i = 0; i < 3; i++)
+        if (candidates[i])
+          weir_allocator_free(allocator, candidates[i]);
+      a = b = c = NULL;
+    }
+    counting = true;
+  }
+  drop(a);
+  drop(b);
+  drop(c);
+  weir_checkpoint_delta_clear(&delta);
+  weir_checkpoint_destroy(checkpoint);
+  if (is_in) {
+    assert_int_equal(weir_pool_end(allocator, 0, id), WEIR_OK);
+    assert_int_equal(weir_pool_release(allocator, 0, id), WEIR_OK);
+  }
+  weir_allocator_empty_cache(allocator);
+  valid();
+}
+
+static void use_the_rest(void) {
+  weir_allocator_configure(allocator, "max_split_size_mb:40");
+  void *a = take(100 * MIB, 0);
+  weir_allocator_configure(allocator, "max_split_size_mb:4096");
+  weir_allocator_set_caching(allocator, 0);
+  void *b = take(100 * MIB, 0);
+  weir_allocator_set_caching(allocator, 1);
+  size_t largest;
+  weir_allocator_largest_block(allocator, 0, &largest);
+  void *c = take(64 * GIB, 0);
+  assert_null(c);
+  drop(a);
+  drop(b);
+}
+
+static bool make(const char *conf) {
+  weir_allocator_options options;
+  weir_allocator_options_init(&options);
+  options.conf = conf;
+  allocator = NULL;
+  weir_status status = weir_allocator_create(ledger, &options, &allocator);
+  if (status != WEIR_OK)
+    assert_int_equal(status, WEIR_ERROR_HOST_OUT_OF_MEMORY);
+  return status == WEIR_OK;
+}
+
+static void check_all_back(void) {
+  size_t free_bytes = 0, total = 1;
+  OK(ledger->MemGetInfo(ledger, &free_bytes, &total));
+  assert_int_equal(free_bytes, total);
+}
+
+static void run(const char *conf, void (*script)(void)) {
+  weir_ledger_options options;
+  weir_ledger_options_init(&options);
+  options.bytes = 4 * GIB;
+  CHECK(weir_driver_open_ledger(&options, &ledger));
+  OK(ledger->Init(ledger, 0));
+  weir_cu_context context;
+  OK(ledger->DevicePrimaryCtxRetain(ledger, &context, 0));
+  OK(ledger->CtxSetCurrent(ledger, context));
+  for (int i = 0; i < 3; i++)
+    OK(ledger->StreamCreateWithPriority(ledger, &streams[i], WEIR_CU_STREAM_NON_BLOCKING, 0));
+  made = 0;
+  counting = true;
+  if (make(conf)) {
+    script();
+    counting = false;
+    void *p = NULL; /* it works on */
+    CHECK(weir_allocator_alloc(allocator, 0, 30 * MIB, streams[0], &p));
+    CHECK(weir_allocator_free(allocator, p));
+    CHECK(weir_allocator_empty_cache(allocator));
+    valid();
+    weir_allocator_destroy(allocator);
+    allocator = NULL;
+  }
+  counting = false;
+  check_all_back();
+  weir_driver_close(ledger);
+}
+
+static void sweep(const char *conf, void (*script)(void)) {
+  fail_at = 0;
+  run(conf, script);
+  unsigned long all = made;
+  assert_true(all > 0);
+  for (fail_at = 1; fail_at <= all; fail_at++) {
+    long before = live;
+    run(conf, script);
+    assert_int_equal(live, before);
+  }
+}
+
+static void test_cache(void **state) {
+  (void)state;
+  sweep("", use_cache);
+  sweep("expandable_segments:True", use_cache);
+}
+
+static void test_pools(void **state) {
+  (void)state;
+  sweep("", use_pools);
+  sweep("expandable_segments:True", use_pools);
+}
+
+static void test_the_rest(void **state) {
+  (void)state;
+  sweep("", use_the_rest);
+  sweep("expandable_segments:True", use_the_rest);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_cache),
+      cmocka_unit_test(test_pools),
+      cmocka_unit_test(test_the_rest),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+#endif

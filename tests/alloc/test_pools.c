@@ -1,0 +1,824 @@
+/*
+ * Private pools: scopes, holders, and when their memory goes.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/alloc.h"
+
+static const weir_pool_id pool_a = {0, 11}, pool_b = {0, 12}, graph_pool = {13, 0};
+
+static void begin(weir_pool_id id) { CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL)); }
+static void end(weir_pool_id id) { CHECK(weir_pool_end(allocator, 0, id)); }
+
+static void release(weir_pool_id id) {
+  CHECK(weir_pool_release(allocator, 0, id));
+  assert_valid();
+}
+
+static int holders(weir_pool_id id) {
+  int count = -1;
+  CHECK(weir_pool_use_count(allocator, 0, id, &count));
+  return count;
+}
+
+static bool exists(weir_pool_id id) {
+  int count;
+  return weir_pool_use_count(allocator, 0, id, &count) == WEIR_OK;
+}
+
+/* The pool that the block of a pointer belongs to; {0, 0}: the default one. */
+static weir_pool_id pool_of(const void *p) {
+  const weir__segment *segment = weir__page_map_find(allocator->pages, (uint64_t)p);
+  assert_non_null(segment);
+  const weir__private_pool *owner = segment->arena->pool->owner;
+  return owner ? owner->id : (weir_pool_id){0, 0};
+}
+
+#define assert_in_pool(p, id)                                                                                          \
+  do {                                                                                                                 \
+    weir_pool_id found = pool_of(p);                                                                                   \
+    assert_int_equal(found.first, (id).first);                                                                         \
+    assert_int_equal(found.second, (id).second);                                                                       \
+  } while (0)
+static const weir_pool_id default_pool = {0, 0};
+
+static int segments_of(weir_pool_id id) {
+  int count = 0;
+  for (const weir__segment *s = allocator->heaps[0].segments; s; s = s->next) {
+    const weir__private_pool *owner = s->arena->pool->owner;
+    count += owner && owner->id.first == id.first && owner->id.second == id.second;
+  }
+  return count;
+}
+
+/* ---- Scopes ---- */
+
+static void test_scope_of_a_thread(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  void *before = get(512, NULL);
+  put(before);
+  begin(pool_a);
+  void *in = get(512, NULL);
+  assert_in_pool(in, pool_a);
+  assert_ptr_not_equal(in, before); /* what is cached outside does not serve */
+  end(pool_a);
+  put(in);
+  void *after = get(512, NULL);
+  assert_ptr_equal(after, before); /* and the other way round */
+  assert_in_pool(after, default_pool);
+  begin(pool_a);
+  assert_ptr_equal(get(512, NULL), in);
+  end(pool_a);
+  put(after);
+  alloc_close();
+}
+
+static void *alloc_on_thread(void *out) {
+  weir_allocator_alloc(allocator, 0, 512, NULL, out);
+  return NULL;
+}
+
+/* PyTorch's test_mempool_ctx_multithread: a scope without a filter is of its thread alone. */
+static void test_scope_is_not_of_other_threads(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  begin(pool_a);
+  void *mine = get(512, NULL), *theirs = NULL;
+  on_thread(alloc_on_thread, &theirs);
+  end(pool_a);
+  assert_in_pool(mine, pool_a);
+  assert_in_pool(theirs, default_pool);
+  alloc_close();
+}
+
+static weir_cu_stream wanted;
+static int is_wanted(void *context, weir_cu_stream stream) {
+  assert_string_equal(context, "context");
+  return stream == wanted;
+}
+
+static void test_scope_with_a_filter(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  static char context[] = "context";
+  weir_cu_stream other = work_stream();
+  wanted = work_stream();
+  CHECK(weir_pool_begin(allocator, 0, pool_a, is_wanted, context));
+  assert_in_pool(get(512, wanted), pool_a);
+  assert_in_pool(get(512, other), default_pool);
+  assert_in_pool(get(512, NULL), default_pool);
+  void *theirs = NULL;
+  wanted = NULL;
+  on_thread(alloc_on_thread, &theirs); /* of any thread */
+  assert_in_pool(theirs, pool_a);
+  end(pool_a);
+  assert_in_pool(get(512, wanted), default_pool);
+  alloc_close();
+}
+
+static void test_innermost_that_wants_it(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  static char context[] = "context";
+  wanted = work_stream();
+  begin(pool_a);
+  CHECK(weir_pool_begin(allocator, 0, graph_pool, is_wanted, context));
+  assert_in_pool(get(512, wanted), graph_pool);
+  assert_in_pool(get(512, NULL), pool_a); /* the inner one does not want it */
+  begin(pool_b);
+  assert_in_pool(get(512, wanted), pool_b);
+  assert_in_pool(get(512, NULL), pool_b);
+  end(pool_b);
+  assert_in_pool(get(512, wanted), graph_pool);
+  end(pool_a); /* the order does not matter */
+  assert_in_pool(get(512, wanted), graph_pool);
+  assert_in_pool(get(512, NULL), default_pool);
+  end(graph_pool);
+  assert_in_pool(get(512, wanted), default_pool);
+  alloc_close();
+}
+
+/* A scope is of one device. */
+static void test_scope_of_a_device(void **state) {
+  (void)state;
+  alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
+  CHECK(weir_pool_begin(allocator, 1, pool_a, NULL, NULL));
+  assert_in_pool(get_on(0, 512, NULL), default_pool);
+  assert_in_pool(get_on(1, 512, NULL), pool_a);
+  CHECK(weir_pool_end(allocator, 1, pool_a));
+  alloc_close();
+}
+
+/* An allocator may go while scopes are open. */
+static void test_destroyed_with_an_open_scope(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  begin(pool_a);
+  begin(pool_b);
+  get(512, NULL);
+  alloc_close();
+}
+
+/* ---- Holders ---- */
+
+static void test_use_counts(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  CHECK(weir_pool_create(allocator, 0, pool_a, NULL));
+  assert_int_equal(holders(pool_a), 1);
+  begin(pool_a);
+  assert_int_equal(holders(pool_a), 2);
+  end(pool_a);
+  assert_int_equal(holders(pool_a), 2); /* closing a scope is not letting go */
+  CHECK(weir_pool_create(allocator, 0, pool_a, NULL));
+  assert_int_equal(holders(pool_a), 3);
+  release(pool_a);
+  release(pool_a);
+  assert_int_equal(holders(pool_a), 1);
+  release(pool_a);
+  assert_int_equal(holders(pool_a), 0);
+  empty_cache();
+  assert_false(exists(pool_a));
+  alloc_close();
+}
+
+static void test_held_pool_keeps_its_memory(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  begin(pool_a);
+  void *p = get(30 * MIB, NULL);
+  end(pool_a);
+  put(p);
+  empty_cache();
+  assert_int_equal(reserved(), 30 * MIB);
+  CHECK(weir_allocator_empty_pool(allocator, pool_a));
+  assert_int_equal(reserved(), 30 * MIB);
+  release(pool_a);
+  assert_int_equal(reserved(), 30 * MIB); /* it may go now, but nobody has asked */
+  empty_cache();
+  assert_int_equal(reserved(), 0);
+  assert_false(exists(pool_a));
+  alloc_close();
+}
+
+/* PyTorch's test_graph_memory_stats_and_use_result_after_destroy_graph: what is in use outlives its pool. */
+static void test_memory_in_use_outlives_the_holders(void **state) {
+  (void)state;
+  for (int expandable = 0; expandable < 2; expandable++) {
+    alloc_open(expandable ? "expandable_segments:True" : NULL, GIB);
+    begin(pool_a);
+    char *p = get(30 * MIB, NULL), *q = get(512, NULL), *unused = get(30 * MIB, NULL);
+    end(pool_a);
+    memset(p, 5, 30 * MIB);
+    put(unused);
+    release(pool_a);
+    empty_cache();
+    assert_true(exists(pool_a));
+    assert_int_equal(p[30 * MIB - 1], 5);
+    put(p);
+    empty_cache();
+    assert_true(exists(pool_a));
+    put(q);
+    assert_int_equal(reserved(), 2 * MIB);
+    empty_cache();
+    assert_int_equal(reserved(), 0);
+    assert_false(exists(pool_a));
+    alloc_close();
+  }
+}
+
+static void test_held_again_before_it_went(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  begin(pool_a);
+  void *p = get(30 * MIB, NULL);
+  end(pool_a);
+  put(p);
+  release(pool_a);
+  begin(pool_a);
+  assert_int_equal(holders(pool_a), 1);
+  assert_ptr_equal(get(30 * MIB, NULL), p);
+  end(pool_a);
+  empty_cache();
+  assert_int_equal(reserved(), 30 * MIB);
+  alloc_close();
+}
+
+/* Letting go inside the scope: it leads to the pool as long as it is open. */
+static void test_released_inside_the_scope(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  begin(pool_a);
+  put(get(512, NULL));
+  release(pool_a);
+  empty_cache();
+  assert_int_equal(reserved(), 0);
+  void *p = get(512, NULL);
+  assert_in_pool(p, pool_a);
+  put(p);
+  end(pool_a);
+  empty_cache();
+  assert_false(exists(pool_a));
+  alloc_close();
+}
+
+static void test_empty_one_pool(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  void *outside = get(30 * MIB, NULL);
+  begin(pool_a);
+  void *a = get(40 * MIB, NULL);
+  end(pool_a);
+  begin(pool_b);
+  void *b = get(50 * MIB, NULL);
+  end(pool_b);
+  put(outside);
+  put(a);
+  put(b);
+  release(pool_a);
+  release(pool_b);
+  CHECK(weir_allocator_empty_pool(allocator, pool_a));
+  assert_valid();
+  assert_int_equal(reserved(), 80 * MIB);
+  CHECK(weir_allocator_empty_pool(allocator, pool_a)); /* it is gone: nothing to do */
+  CHECK(weir_allocator_empty_pool(allocator, default_pool));
+  assert_int_equal(reserved(), 0);
+  alloc_close();
+}
+
+/* A block of the pool that waits for another stream is waited for. */
+static void test_empty_one_pool_waits_for_its_events(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  weir_cu_stream other = work_stream();
+  begin(pool_a);
+  void *a = get(40 * MIB, NULL);
+  end(pool_a);
+  work(other);
+  also_used_by(a, other);
+  put(a);
+  release(pool_a);
+  CHECK(weir_allocator_empty_pool(allocator, pool_a));
+  assert_int_equal(reserved(), 0);
+  assert_int_equal(soft_pending(other), 0);
+  alloc_close();
+}
+
+/* A pool's segments of an expandable kind are counted once, however they were mapped and in how many pieces they go. */
+static void test_expandable_pool_goes_in_pieces(void **state) {
+  (void)state;
+  alloc_open("expandable_segments:True", GIB);
+  begin(pool_a);
+  void *p = get(60 * MIB, NULL); /* one mapping of three pages */
+  put(p);
+  void *page[3];
+  for (int i = 0; i < 3; i++)
+    page[i] = get(20 * MIB, NULL);
+  assert_ptr_equal(page[0], p);
+  end(pool_a);
+  put(page[0]);
+  put(page[2]);
+  release(pool_a);
+  empty_cache(); /* two holes */
+  assert_int_equal(reserved(), 20 * MIB);
+  assert_true(exists(pool_a));
+  assert_int_equal(segments_of(pool_a), 1);
+  begin(pool_a); /* and three mappings for what is one then */
+  void *a = get(20 * MIB, NULL), *b = get(20 * MIB, NULL);
+  end(pool_a);
+  put(a);
+  put(b);
+  put(page[1]);
+  release(pool_a);
+  empty_cache();
+  assert_false(exists(pool_a));
+  assert_int_equal(reserved(), 0);
+  alloc_close();
+}
+
+/* Its first growth failed, and nothing is left that could outlive it. */
+static void test_expandable_pool_that_never_grew(void **state) {
+  (void)state;
+  alloc_open("expandable_segments:True", GIB);
+  void *big = get(1000 * MIB, NULL), *p;
+  begin(pool_a);
+  assert_int_equal(try_get(100 * MIB, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);
+  end(pool_a);
+  release(pool_a);
+  empty_cache();
+  assert_false(exists(pool_a));
+  put(big);
+  put(get(100 * MIB, NULL));
+  alloc_close();
+}
+
+/* ---- Options ---- */
+
+static void create(weir_pool_id id, int use_on_oom, int no_split) {
+  weir_pool_options options;
+  weir_pool_options_init(&options);
+  options.use_on_oom = use_on_oom;
+  options.no_split = no_split;
+  CHECK(weir_pool_create(allocator, 0, id, &options));
+}
+
+/* PyTorch's test_mempool_limited_memory_with_allocator: a free block of the pool serves others rather than none. */
+static void test_use_on_oom(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  create(pool_a, 1, 0);
+  begin(pool_a);
+  void *p = get(600 * MIB, NULL);
+  end(pool_a);
+  put(p);
+  void *q = get(600 * MIB, NULL);
+  assert_ptr_equal(q, p);
+  assert_int_equal(stats_of(0).num_alloc_retries, 0); /* before anything is released */
+  put(q);
+  assert_in_pool(q, pool_a); /* it goes back where it came from */
+  assert_int_equal(reserved(), 600 * MIB);
+
+  void *other_stream; /* the pool is not grown for others, and its arenas stay with their streams */
+  assert_int_equal(try_get(600 * MIB, work_stream(), &other_stream), WEIR_ERROR_OUT_OF_MEMORY);
+  begin(pool_b); /* and private pools borrow nothing */
+  assert_int_equal(try_get(600 * MIB, NULL, &q), WEIR_ERROR_OUT_OF_MEMORY);
+  end(pool_b);
+
+  CHECK(weir_pool_set_use_on_oom(allocator, 0, pool_a, 0));
+  assert_int_equal(try_get(600 * MIB, NULL, &q), WEIR_ERROR_OUT_OF_MEMORY);
+  CHECK(weir_pool_set_use_on_oom(allocator, 0, pool_a, 1));
+  q = get(500 * MIB, NULL);
+  assert_layout(q, "500M* 100M");
+  put(q);
+  alloc_close();
+}
+
+/* The block that could be lent waits for another stream: it is waited for, and looked for again. */
+static void test_use_on_oom_after_the_events(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  weir_cu_stream other = work_stream();
+  create(pool_a, 1, 0);
+  begin(pool_a);
+  void *p = get(600 * MIB, NULL);
+  end(pool_a);
+  work(other);
+  also_used_by(p, other);
+  put(p);
+  assert_ptr_equal(get(600 * MIB, NULL), p);
+  assert_int_equal(stats_of(0).num_ooms, 0);
+  alloc_close();
+}
+
+/* With a split limit large blocks go back one by one when memory is short, but not those of a pool that somebody
+ * holds: graphs write there. */
+static void test_held_pool_keeps_oversize_blocks(void **state) {
+  (void)state;
+  alloc_open("max_split_size_mb:40", GIB);
+  begin(pool_a);
+  void *p = get(600 * MIB, NULL), *q;
+  put(p);
+  assert_int_equal(try_get(500 * MIB, NULL, &q), WEIR_ERROR_OUT_OF_MEMORY);
+  assert_int_equal(reserved(), 600 * MIB);
+  assert_ptr_equal(get(590 * MIB, NULL), p);
+  end(pool_a);
+  alloc_close();
+}
+
+/* PyTorch's test_deleted_mempool_not_used_on_oom: once it is released its memory is released like any other. */
+static void test_use_on_oom_ends_with_the_holders(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  create(pool_a, 1, 0);
+  begin(pool_a);
+  void *p = get(600 * MIB, NULL);
+  end(pool_a);
+  put(p);
+  release(pool_a);
+  release(pool_a);
+  void *q = get(600 * MIB, NULL);
+  assert_in_pool(q, default_pool);
+  assert_int_equal(stats_of(0).num_alloc_retries, 1);
+  put(q);
+  alloc_close();
+}
+
+static void test_no_split(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  create(pool_a, 0, 1);
+  begin(pool_a);
+  void *a = get(512, NULL), *b = get(512, NULL), *c = get(2 * MIB, NULL);
+  end(pool_a);
+  assert_layout(a, "2M*");
+  assert_layout(b, "2M*");
+  assert_layout(c, "20M*");
+  assert_int_equal(segments_of(pool_a), 3);
+  assert_int_equal(allocated(), 24 * MIB);
+  put(a);
+  put(b);
+  put(c);
+  release(pool_a);
+  release(pool_a); /* "no_split erased on release" */
+  begin(pool_a);
+  a = get(512, NULL);
+  assert_layout(a, "512* 2096640");
+  end(pool_a);
+  put(a);
+  alloc_close();
+}
+
+static void test_options_are_for_a_new_pool(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  create(pool_a, 0, 0);
+  create(pool_a, 0, 1);
+  begin(pool_a);
+  void *a = get(512, NULL);
+  assert_layout(a, "512* 2096640");
+  end(pool_a);
+  put(a);
+  alloc_close();
+}
+
+/* ---- Own memory ---- */
+
+enum { BORROWED = 16 };
+static struct {
+  int allocs, frees, device, refuse;
+  weir_cu_stream stream;
+  size_t bytes;
+  size_t skew; /* how far from a border of 2 MiB its memory begins */
+  struct {
+    char *whole, *given;
+    size_t bytes;
+  } out[BORROWED];
+} own;
+
+static void *own_alloc(void *context, size_t bytes, int device, weir_cu_stream stream) {
+  assert_ptr_equal(context, &own);
+  if (own.refuse)
+    return NULL;
+  own.device = device;
+  own.stream = stream;
+  own.bytes = bytes;
+  assert_true(own.allocs < BORROWED);
+  char *whole = NULL;
+  assert_int_equal(posix_memalign((void **)&whole, 2 * MIB, bytes + 2 * MIB), 0);
+  own.out[own.allocs].whole = whole;
+  own.out[own.allocs].given = whole + own.skew;
+  own.out[own.allocs].bytes = bytes;
+  return own.out[own.allocs++].given;
+}
+
+static void own_free(void *context, void *pointer, size_t bytes, int device, weir_cu_stream stream) {
+  assert_ptr_equal(context, &own);
+  int i = 0;
+  while (i < own.allocs && own.out[i].given != pointer)
+    i++;
+  assert_true(i < own.allocs);
+  assert_int_equal(own.out[i].bytes, bytes);
+  assert_int_equal(device, own.device);
+  assert_ptr_equal(stream, own.stream);
+  free(own.out[i].whole);
+  own.out[i].given = NULL;
+  own.frees++;
+}
+
+static void create_own(weir_pool_id id, int use_on_oom) {
+  memset(&own, 0, sizeof own);
+  weir_pool_options options;
+  weir_pool_options_init(&options);
+  options.alloc = own_alloc;
+  options.free = own_free;
+  options.context = &own;
+  options.use_on_oom = use_on_oom;
+  CHECK(weir_pool_create(allocator, 0, id, &options));
+}
+
+/* PyTorch's test_mempool_with_allocator. */
+static void test_own_memory(void **state) {
+  (void)state;
+  alloc_open("expandable_segments:True", GIB); /* which such a pool does not use */
+  weir_cu_stream stream = work_stream();
+  create_own(pool_a, 0);
+  begin(pool_a);
+  char *p = get(2 * MIB, stream), *q = get(2 * MIB, stream);
+  end(pool_a);
+  assert_int_equal(own.allocs, 1); /* cached and split as ever */
+  assert_int_equal(own.bytes, 20 * MIB);
+  assert_int_equal(own.device, 0);
+  assert_ptr_equal(own.stream, stream);
+  assert_ptr_equal(p, own.out[0].given);
+  assert_layout(p, "2M* 2M* 16M");
+  memset(q, 3, 2 * MIB);
+  assert_int_equal(reserved(), 20 * MIB);
+  put(p);
+  put(q);
+  empty_cache();
+  assert_int_equal(own.frees, 0);
+  release(pool_a);
+  release(pool_a);
+  empty_cache();
+  assert_int_equal(own.frees, 1);
+  assert_int_equal(reserved(), 0);
+  alloc_close();
+}
+
+static void test_own_memory_is_refused(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  create_own(pool_a, 0);
+  own.refuse = 1;
+  void *p;
+  begin(pool_a);
+  assert_int_equal(try_get(2 * MIB, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);
+  own.refuse = 0;
+  p = get(2 * MIB, NULL);
+  end(pool_a);
+  put(p);
+  weir_pool_options options;
+  weir_pool_options_init(&options);
+  options.alloc = own_alloc;
+  options.free = own_free;
+  REFUSED_SAYING(BAD_STATE, "exists", weir_pool_create(allocator, 0, pool_a, &options));
+  assert_int_equal(holders(pool_a), 2);
+  alloc_close();
+  assert_int_equal(own.frees, 1); /* with the allocator, at the latest */
+}
+
+/* Memory of one's own need not begin where the driver's would: segments share units of the address table then. */
+static void test_own_memory_out_of_line(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  create_own(pool_a, 0);
+  own.skew = MIB + 512;
+  begin(pool_a);
+  void *p[8];
+  for (int i = 0; i < 8; i++)
+    p[i] = get(12 * MIB, NULL);
+  end(pool_a);
+  for (int i = 0; i < 8; i++)
+    memset(p[i], i, 12 * MIB);
+  for (int i = 0; i < 8; i++)
+    put(p[7 - i]);
+  release(pool_a);
+  release(pool_a);
+  empty_cache();
+  assert_int_equal(own.frees, 8);
+  alloc_close();
+}
+
+/* Two segments side by side in one piece of memory: the unit in which one ends and the other begins leads to both. */
+static char *arena_start;
+static size_t arena_used;
+static void *slice_alloc(void *context, size_t bytes, int device, weir_cu_stream stream) {
+  (void)context, (void)device, (void)stream;
+  char *p = arena_start + arena_used;
+  arena_used += bytes;
+  return p;
+}
+static void slice_free(void *context, void *pointer, size_t bytes, int device, weir_cu_stream stream) {
+  (void)context, (void)pointer, (void)bytes, (void)device, (void)stream;
+}
+
+static void test_segments_that_share_a_unit(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  char *whole = NULL;
+  assert_int_equal(posix_memalign((void **)&whole, 2 * MIB, 64 * MIB), 0);
+  weir_pool_options options;
+  weir_pool_options_init(&options);
+  options.alloc = slice_alloc;
+  options.free = slice_free;
+  CHECK(weir_pool_create(allocator, 0, pool_a, &options));
+  for (int round = 0; round < 3; round++) {
+    arena_start = whole + 1536 * KIB; /* borders in the middle of units */
+    arena_used = 0;
+    begin(pool_a);
+    char *p[4], *s[4];
+    for (int i = 0; i < 4; i++) {
+      p[i] = get(12 * MIB, NULL);
+      s[i] = get(MIB, work_stream()); /* a segment of 2 MiB, as large as a unit */
+    }
+    end(pool_a);
+    for (int i = 0; i < 4; i++) {
+      assert_layout(p[i], "12M*");
+      assert_layout(p[i] + 12 * MIB - 1, "12M*");
+      assert_layout(s[i], "1M* 1M");
+      assert_layout(s[i] + 2 * MIB - 1, "1M* 1M");
+      REFUSED(INVALID_ARGUMENT, weir_allocator_free(allocator, p[i] + 2 * MIB));
+    }
+    static const int order[] = {2, 0, 3, 1};
+    for (int i = 0; i < 4; i++) {
+      put(p[order[(i + round) % 4]]);
+      put(s[order[i]]);
+    }
+    CHECK(weir_pool_release(allocator, 0, pool_a));
+    CHECK(weir_pool_release(allocator, 0, pool_a));
+    empty_cache();
+    assert_int_equal(reserved(), 0);
+    CHECK(weir_pool_create(allocator, 0, pool_a, &options));
+  }
+  alloc_close();
+  free(whole);
+}
+
+/* ---- Short of memory in a scope ---- */
+
+/* PyTorch's test_mempool_oom_recovery_releases_cached_blocks: a scope is no capture, so all that is cached can go. */
+static void test_cached_memory_goes_for_a_pool(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  void *cached = get(800 * MIB, NULL);
+  put(cached);
+  begin(pool_a);
+  void *p = get(800 * MIB, NULL);
+  end(pool_a);
+  assert_int_equal(stats_of(0).num_alloc_retries, 1);
+  put(p);
+  alloc_close();
+}
+
+/* PyTorch's test_mempool_block_free_not_deferred: nor is a free in it put off. */
+static void test_free_in_a_scope_gets_its_events(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  weir_cu_stream other = work_stream();
+  begin(pool_a);
+  void *p = get(512, NULL);
+  also_used_by(p, other);
+  put(p);
+  assert_int_equal(calls(WEIR_CALL_EventRecord), 1);
+  soft_step_all();
+  assert_ptr_equal(get(512, NULL), p);
+  end(pool_a);
+  alloc_close();
+}
+
+/* ---- Live allocations ---- */
+
+static int is_live_set(weir_pool_id id, void *const *pointers, size_t count) {
+  int equal = -1;
+  CHECK(weir_pool_check_live(allocator, 0, id, pointers, count, &equal));
+  return equal;
+}
+
+/* PyTorch's test_check_pool_live_allocations. */
+static void test_check_live(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  begin(pool_a);
+  void *p = get(16, NULL), *q = get(30 * MIB, work_stream());
+  end(pool_a);
+  void *outside = get(16, NULL);
+  assert_true(is_live_set(pool_a, (void *[]){p, q}, 2));
+  assert_true(is_live_set(pool_a, (void *[]){q, p}, 2));
+  assert_true(is_live_set(pool_a, (void *[]){q, p, q, q, p}, 5)); /* a set */
+  assert_false(is_live_set(pool_a, (void *[]){p}, 1));
+  assert_false(is_live_set(pool_a, (void *[]){p, q, NULL}, 3));
+  assert_false(is_live_set(pool_a, (void *[]){p, outside}, 2));
+  assert_false(is_live_set(pool_a, (void *[]){p, (char *)q + 512}, 2));
+  assert_false(is_live_set(pool_a, NULL, 0));
+  put(p);
+  assert_true(is_live_set(pool_a, (void *[]){q}, 1));
+  weir_cu_stream other = work_stream();
+  work(other);
+  also_used_by(q, other);
+  put(q); /* it waits, but is not live */
+  assert_true(is_live_set(pool_a, NULL, 0));
+  soft_step_all();
+  put(outside);
+  alloc_close();
+}
+
+/* ---- Threads ---- */
+
+static void *use_pool(void *stream) {
+  weir_pool_begin(allocator, 0, graph_pool, NULL, NULL);
+  for (int i = 0; i < 10; i++) {
+    void *p[3];
+    for (int k = 0; k < 3; k++)
+      weir_allocator_alloc(allocator, 0, 20 * MIB, stream, &p[k]);
+    for (int k = 0; k < 3; k++)
+      weir_allocator_free(allocator, p[k]);
+  }
+  weir_pool_end(allocator, 0, graph_pool);
+  weir_pool_release(allocator, 0, graph_pool);
+  return NULL;
+}
+
+static void *use_no_pool(void *stream) {
+  for (int i = 0; i < 10; i++) {
+    void *p[2];
+    for (int k = 0; k < 2; k++)
+      weir_allocator_alloc(allocator, 0, 20 * MIB, stream, &p[k]);
+    for (int k = 0; k < 2; k++)
+      weir_allocator_free(allocator, p[k]);
+  }
+  return NULL;
+}
+
+/* PyTorch's test_allocate_in_thread_to_pool: three segments of the thread and the one that was there before, or two
+ * expandable ones. */
+static void test_seed_allocate_in_thread_to_pool(void **state) {
+  (void)state;
+  for (int expandable = 0; expandable < 2; expandable++) {
+    alloc_open(expandable ? "expandable_segments:True" : NULL, GIB);
+    weir_cu_stream first = work_stream(), second = work_stream();
+    CHECK(weir_pool_create(allocator, 0, graph_pool, NULL));
+    begin(graph_pool);
+    put(get(16, first));
+    end(graph_pool);
+    release(graph_pool);
+    assert_int_equal(segments_of(graph_pool), 1);
+    pthread_t with, without;
+    assert_int_equal(pthread_create(&with, NULL, use_pool, second), 0);
+    assert_int_equal(pthread_create(&without, NULL, use_no_pool, NULL), 0);
+    pthread_join(with, NULL);
+    pthread_join(without, NULL);
+    assert_valid();
+    assert_int_equal(segments_of(graph_pool), expandable ? 2 : 4);
+    release(graph_pool);
+    empty_cache();
+    assert_int_equal(segments_of(graph_pool), 0);
+    alloc_close();
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_scope_of_a_thread, alloc_teardown),
+      cmocka_unit_test_teardown(test_scope_is_not_of_other_threads, alloc_teardown),
+      cmocka_unit_test_teardown(test_scope_with_a_filter, alloc_teardown),
+      cmocka_unit_test_teardown(test_innermost_that_wants_it, alloc_teardown),
+      cmocka_unit_test_teardown(test_scope_of_a_device, alloc_teardown),
+      cmocka_unit_test_teardown(test_destroyed_with_an_open_scope, alloc_teardown),
+      cmocka_unit_test_teardown(test_use_counts, alloc_teardown),
+      cmocka_unit_test_teardown(test_held_pool_keeps_its_memory, alloc_teardown),
+      cmocka_unit_test_teardown(test_memory_in_use_outlives_the_holders, alloc_teardown),
+      cmocka_unit_test_teardown(test_held_again_before_it_went, alloc_teardown),
+      cmocka_unit_test_teardown(test_released_inside_the_scope, alloc_teardown),
+      cmocka_unit_test_teardown(test_empty_one_pool, alloc_teardown),
+      cmocka_unit_test_teardown(test_empty_one_pool_waits_for_its_events, alloc_teardown),
+      cmocka_unit_test_teardown(test_expandable_pool_goes_in_pieces, alloc_teardown),
+      cmocka_unit_test_teardown(test_expandable_pool_that_never_grew, alloc_teardown),
+      cmocka_unit_test_teardown(test_use_on_oom, alloc_teardown),
+      cmocka_unit_test_teardown(test_use_on_oom_after_the_events, alloc_teardown),
+      cmocka_unit_test_teardown(test_held_pool_keeps_oversize_blocks, alloc_teardown),
+      cmocka_unit_test_teardown(test_use_on_oom_ends_with_the_holders, alloc_teardown),
+      cmocka_unit_test_teardown(test_no_split, alloc_teardown),
+      cmocka_unit_test_teardown(test_options_are_for_a_new_pool, alloc_teardown),
+      cmocka_unit_test_teardown(test_own_memory, alloc_teardown),
+      cmocka_unit_test_teardown(test_own_memory_is_refused, alloc_teardown),
+      cmocka_unit_test_teardown(test_own_memory_out_of_line, alloc_teardown),
+      cmocka_unit_test_teardown(test_segments_that_share_a_unit, alloc_teardown),
+      cmocka_unit_test_teardown(test_cached_memory_goes_for_a_pool, alloc_teardown),
+      cmocka_unit_test_teardown(test_free_in_a_scope_gets_its_events, alloc_teardown),
+      cmocka_unit_test_teardown(test_check_live, alloc_teardown),
+      cmocka_unit_test_teardown(test_seed_allocate_in_thread_to_pool, alloc_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

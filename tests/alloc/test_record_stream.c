@@ -1,0 +1,325 @@
+/*
+ * Memory that other streams use too: it is used again when each of them got to where it was freed.
+ *
+ * In stepped time a piece of work, and the event behind it, is there until the test steps the stream.
+ */
+#include <string.h>
+
+#include "support/alloc.h"
+
+enum { SIZE = 4096 };
+
+static int64_t of(const weir_stat *stat) { return stat[WEIR_STAT_ALL].current; }
+
+static void test_waits_for_the_other_stream(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  weir_cu_stream mine = work_stream(), other = work_stream();
+  void *p = get(SIZE, mine);
+  work(other);
+  also_used_by(p, other);
+  put(p);
+  assert_layout(p, "4K~ 2044K");
+  weir_allocator_stats s = stats_of(0);
+  assert_int_equal(of(s.allocation), 0); /* the caller has let go of it, */
+  assert_int_equal(of(s.allocated_bytes), 0);
+  assert_int_equal(of(s.active), 1); /* but it is active still */
+  assert_int_equal(of(s.active_bytes), SIZE);
+  assert_int_equal(of(s.requested_bytes), SIZE);
+
+  void *q = get(SIZE, mine);
+  assert_ptr_not_equal(q, p);
+  assert_int_equal(soft_step(other, 1), 1); /* the work is done, the event is not */
+  void *r = get(SIZE, mine);
+  assert_ptr_not_equal(r, p);
+  assert_int_equal(soft_step(other, 1), 1);
+  assert_layout(p, "4K~ 4K* 4K* 2036K"); /* nobody has looked yet */
+  assert_ptr_equal(get(SIZE, mine), p);
+  alloc_close();
+}
+
+static void test_waits_for_every_stream(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  weir_cu_stream other[3];
+  void *p = get(SIZE, NULL);
+  for (int i = 0; i < 3; i++) {
+    other[i] = work_stream();
+    work(other[i]);
+    also_used_by(p, other[i]);
+  }
+  put(p);
+  static const int order[] = {1, 2, 0};
+  for (int i = 0; i < 3; i++) {
+    void *q = get(SIZE, NULL);
+    assert_ptr_not_equal(q, p);
+    soft_step(other[order[i]], 2);
+  }
+  assert_ptr_equal(get(SIZE, NULL), p);
+  alloc_close();
+}
+
+/* Work that is put into the other stream after the free does not count. */
+static void test_later_work_does_not_count(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  weir_cu_stream other = work_stream();
+  void *p = get(SIZE, NULL);
+  work(other);
+  also_used_by(p, other);
+  put(p);
+  work(other);
+  soft_step(other, 2);
+  assert_int_equal(soft_pending(other), 1);
+  assert_ptr_equal(get(SIZE, NULL), p);
+  soft_step_all();
+  alloc_close();
+}
+
+static void test_own_stream_and_null_are_nothing(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  weir_cu_stream mine = work_stream();
+  void *p = get(SIZE, mine);
+  work(mine);
+  also_used_by(p, mine);
+  also_used_by(NULL, mine);
+  put(p);
+  assert_ptr_equal(get(SIZE, mine), p);
+  assert_int_equal(calls(WEIR_CALL_EventCreate), 0);
+  soft_step_all();
+  alloc_close();
+}
+
+static void test_twice_is_once(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  weir_cu_stream other = work_stream();
+  void *p = get(SIZE, NULL);
+  for (int i = 0; i < 5; i++)
+    also_used_by(p, other);
+  put(p);
+  assert_int_equal(calls(WEIR_CALL_EventRecord), 1);
+  soft_step_all();
+  alloc_close();
+}
+
+/* The next owner of the block starts anew. */
+static void test_uses_end_with_the_free(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  weir_cu_stream other = work_stream();
+  void *p = get(SIZE, NULL);
+  also_used_by(p, other);
+  put(p);
+  soft_step_all();
+  assert_ptr_equal(get(SIZE, NULL), p);
+  work(other);
+  put(p);
+  assert_int_equal(calls(WEIR_CALL_EventRecord), 1);
+  assert_ptr_equal(get(SIZE, NULL), p);
+  soft_step_all();
+  alloc_close();
+}
+
+/* A slow stream holds up its own blocks only. */
+static void test_no_queue_behind_a_slow_stream(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  weir_cu_stream slow = work_stream(), fast = work_stream();
+  void *p = get(SIZE, NULL), *q = get(SIZE, NULL), *r = get(SIZE, NULL);
+  work(slow);
+  work(fast);
+  also_used_by(p, slow);
+  also_used_by(q, fast);
+  also_used_by(r, slow);
+  put(p);
+  put(q);
+  put(r);
+  soft_step(fast, 2);
+  assert_ptr_equal(get(SIZE, NULL), q);
+  assert_layout(p, "4K~ 4K* 4K~ 2036K");
+  soft_step(slow, 2); /* the work and p's event, not yet r's */
+  assert_ptr_equal(get(SIZE, NULL), p);
+  assert_layout(p, "4K* 4K* 4K~ 2036K");
+  soft_step(slow, 1);
+  assert_ptr_equal(get(SIZE, NULL), r);
+  alloc_close();
+}
+
+/* A block that waits is nobody's neighbour. */
+static void test_waiting_block_is_not_merged(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  weir_cu_stream other = work_stream();
+  void *a = get(SIZE, NULL), *b = get(SIZE, NULL), *c = get(SIZE, NULL);
+  also_used_by(b, other);
+  put(a);
+  put(b);
+  put(c);
+  assert_layout(a, "4K 4K~ 2040K");
+  empty_cache(); /* waits for the events, and all can go */
+  assert_int_equal(reserved(), 0);
+  alloc_close();
+}
+
+static void test_events_are_used_again(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  weir_cu_stream other = work_stream();
+  for (int i = 0; i < 50; i++) {
+    void *p = get(SIZE, NULL), *q = get(SIZE, NULL);
+    also_used_by(p, other);
+    also_used_by(q, other);
+    put(p);
+    put(q);
+    soft_step_all();
+  }
+  assert_int_equal(calls(WEIR_CALL_EventRecord), 100);
+  assert_int_equal(calls(WEIR_CALL_EventCreate), 2);
+  assert_int_equal(calls(WEIR_CALL_EventDestroy), 0);
+  alloc_close();
+}
+
+static void test_nothing_is_asked_when_nothing_waits(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  weir_cu_stream other = work_stream();
+  void *p = get(SIZE, NULL);
+  also_used_by(p, other);
+  put(p);
+  soft_step_all();
+  p = get(SIZE, NULL);
+  unsigned long before = calls(WEIR_CALL_COUNT);
+  for (int i = 0; i < 10; i++)
+    put(get(SIZE, NULL));
+  assert_int_equal(calls(WEIR_CALL_COUNT), before);
+  put(p);
+  alloc_close();
+}
+
+/* PyTorch's test_record_stream: a copy from `tmp` is delayed, `tmp` is freed, and what is allocated meanwhile must
+ * not spoil it. */
+static void test_seed_record_stream(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  weir_cu_stream main_stream = work_stream(), side = work_stream();
+  static const float values[] = {1, 2, 3, 4};
+  float host[4] = {0};
+  void *result = get(sizeof values, main_stream), *tmp = get(sizeof values, side);
+  OK(d->MemcpyAsync(d, (weir_cu_deviceptr)tmp, (weir_cu_deviceptr)(uintptr_t)values, sizeof values, side));
+  weir_cu_event copied = soft_event();
+  OK(d->EventRecord(d, copied, side));
+  OK(d->StreamWaitEvent(d, main_stream, copied, 0));
+  also_used_by(tmp, main_stream);
+  soft_spin(main_stream, 50000000);
+  OK(d->MemcpyAsync(d, (weir_cu_deviceptr)result, (weir_cu_deviceptr)tmp, sizeof values, main_stream));
+  put(tmp);
+
+  void *tmp2 = get(sizeof values, side);
+  OK(d->MemsetD8Async(d, (weir_cu_deviceptr)tmp2, 0, sizeof values, side));
+  assert_ptr_not_equal(tmp2, tmp); /* "allocation re-used too soon" */
+  OK(d->StreamSynchronize(d, side));
+  OK(d->StreamSynchronize(d, main_stream));
+  memcpy(host, result, sizeof host);
+  assert_memory_equal(host, values, sizeof values);
+
+  assert_ptr_equal(get(sizeof values, side), tmp); /* "allocation not re-used" */
+  OK(d->EventDestroy(d, copied));
+  alloc_close();
+}
+
+/* PyTorch's test_caching_allocator_record_stream_oom: memory that waits for a stream is there when there is no
+ * other. */
+static void test_seed_record_stream_oom(void **state) {
+  (void)state;
+  for (int expandable = 0; expandable < 2; expandable++) {
+    alloc_open(expandable ? "expandable_segments:True" : NULL, GIB);
+    weir_cu_stream stream = work_stream();
+    void *y = get(160 * MIB, stream);
+    for (int i = 0; i < 100; i++) {
+      void *x = get(160 * MIB, NULL);
+      work(stream);
+      also_used_by(x, stream);
+      put(x);
+    }
+    assert_int_equal(stats_of(0).num_ooms, 0);
+    assert_true(stats_of(0).num_alloc_retries > 0);
+    put(y);
+    empty_cache();
+    assert_int_equal(reserved(), 0);
+    soft_step_all();
+    alloc_close();
+  }
+}
+
+/* The other stream was destroyed before the block was freed. Its work may still be under way: the block waits for
+ * that. */
+static void test_stream_that_is_gone(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  weir_cu_stream other = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
+  void *p = get(SIZE, NULL), *target = get(SIZE, NULL);
+  memset(p, 1, SIZE);
+  OK(d->MemcpyAsync(d, (weir_cu_deviceptr)target, (weir_cu_deviceptr)p, SIZE, other));
+  also_used_by(p, other);
+  OK(d->StreamDestroy(d, other));
+  put(p);
+  void *q = get(SIZE, NULL);
+  memset(q, 2, SIZE); /* if it is the same block, the copy was before */
+  soft_step_all();
+  assert_int_equal(((char *)target)[SIZE - 1], 1);
+  alloc_close();
+}
+
+/* The stream of cached blocks was destroyed: the memory is still to be had back. */
+static void test_own_stream_is_gone(void **state) {
+  (void)state;
+  for (int expandable = 0; expandable < 2; expandable++) {
+    alloc_open(expandable ? "expandable_segments:True" : NULL, GIB);
+    weir_cu_stream stream = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
+    void *p = get(20 * MIB, stream);
+    OK(d->MemsetD8Async(d, (weir_cu_deviceptr)p, 1, 20 * MIB, stream));
+    put(p);
+    OK(d->StreamDestroy(d, stream));
+    empty_cache();
+    assert_int_equal(reserved(), 0);
+    alloc_close();
+  }
+}
+
+/* On the legacy stream as on any other. */
+static void test_legacy_stream_as_the_other(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  weir_cu_stream mine = work_stream();
+  void *p = get(SIZE, mine);
+  work(NULL);
+  also_used_by(p, NULL);
+  put(p);
+  assert_ptr_not_equal(get(SIZE, mine), p);
+  soft_step(NULL, 2);
+  assert_ptr_equal(get(SIZE, mine), p);
+  alloc_close();
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_waits_for_the_other_stream, alloc_teardown),
+      cmocka_unit_test_teardown(test_waits_for_every_stream, alloc_teardown),
+      cmocka_unit_test_teardown(test_later_work_does_not_count, alloc_teardown),
+      cmocka_unit_test_teardown(test_own_stream_and_null_are_nothing, alloc_teardown),
+      cmocka_unit_test_teardown(test_twice_is_once, alloc_teardown),
+      cmocka_unit_test_teardown(test_uses_end_with_the_free, alloc_teardown),
+      cmocka_unit_test_teardown(test_no_queue_behind_a_slow_stream, alloc_teardown),
+      cmocka_unit_test_teardown(test_waiting_block_is_not_merged, alloc_teardown),
+      cmocka_unit_test_teardown(test_events_are_used_again, alloc_teardown),
+      cmocka_unit_test_teardown(test_nothing_is_asked_when_nothing_waits, alloc_teardown),
+      cmocka_unit_test_teardown(test_seed_record_stream, alloc_teardown),
+      cmocka_unit_test_teardown(test_seed_record_stream_oom, alloc_teardown),
+      cmocka_unit_test_teardown(test_stream_that_is_gone, alloc_teardown),
+      cmocka_unit_test_teardown(test_own_stream_is_gone, alloc_teardown),
+      cmocka_unit_test_teardown(test_legacy_stream_as_the_other, alloc_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

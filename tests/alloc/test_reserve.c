@@ -1,0 +1,174 @@
+/*
+ * How much address space expandable segments reserve, and requests that are refused before the driver is asked.
+ */
+#include <string.h>
+
+#include "support/alloc.h"
+
+static void test_part_of_the_device(void **state) {
+  (void)state;
+  alloc_open("expandable_segments:True,expandable_segments_reserve:0.5", GIB);
+  void *p = get(2 * MIB, NULL);
+  assert_layout(p, "2M* 18M 500M-"); /* 512 MiB, in pages of 20 */
+  void *s = get(512, NULL);
+  assert_layout(s, "512* 2096640 510M-");
+  put(p);
+  put(s);
+  alloc_close();
+}
+
+static void test_bytes(void **state) {
+  (void)state;
+  alloc_open("expandable_segments:True,expandable_segments_reserve:2G", 4 * GIB);
+  void *p = get(20 * MIB, NULL);
+  assert_layout(p, "20M* 2040M-");
+  put(p);
+  alloc_close();
+}
+
+/* Never more than 9/8 of the device: more cannot be mapped. */
+static void test_at_most_nine_eighths(void **state) {
+  (void)state;
+  static const char *const confs[] = {"expandable_segments:True,expandable_segments_reserve:400G",
+                                      "expandable_segments:True,expandable_segments_reserve:3",
+                                      "expandable_segments:True,expandable_segments_reserve:1e300"};
+  for (size_t i = 0; i < WEIR_COUNT_OF(confs); i++) {
+    alloc_open(confs[i], GIB);
+    void *p = get(20 * MIB, NULL);
+    assert_layout(p, "20M* 1140M-");
+    put(p);
+    alloc_close();
+  }
+}
+
+/* One reservation is full: the stream gets another one. */
+static void test_more_reservations(void **state) {
+  (void)state;
+  alloc_open("expandable_segments:True,expandable_segments_reserve:0.1", GIB);
+  void *p[7];
+  for (int i = 0; i < 7; i++)
+    p[i] = get(20 * MIB, NULL);
+  assert_layout(p[0], "20M* 20M* 20M* 20M* 20M* 20M*");
+  assert_layout(p[6], "20M* 100M-");
+  assert_int_equal(soft_census().reservations, 2);
+  for (int i = 0; i < 7; i++)
+    put(p[i]);
+  empty_cache();
+  assert_int_equal(soft_census().reservations, 0);
+  alloc_close();
+}
+
+static void test_larger_than_a_reservation(void **state) {
+  (void)state;
+  alloc_open("expandable_segments:True,expandable_segments_reserve:0.1", GIB);
+  void *p = NULL;
+  REFUSED_SAYING(OUT_OF_MEMORY, "exceeds the expandable-segment reserve of 102.40 MiB",
+                 weir_allocator_alloc(allocator, 0, 200 * MIB, NULL, &p));
+  assert_non_null(strstr(weir_last_error(), "at least 200.00 MiB"));
+  assert_valid();
+  put(get(100 * MIB, NULL));
+  alloc_close();
+}
+
+static void test_classes_of_streams(void **state) {
+  (void)state;
+  alloc_open("expandable_segments:True,expandable_segments_reserve:0.25,"
+             "expandable_segments_reserve_by_class:[narrow:0.1,wide:0.5]",
+             GIB);
+  weir_cu_stream plain = work_stream(), narrow = work_stream(), wide = work_stream(), lost = work_stream();
+  CHECK(weir_allocator_set_reserve_class(allocator, 0, narrow, "narrow"));
+  CHECK(weir_allocator_set_reserve_class(allocator, 0, wide, "narrow"));
+  CHECK(weir_allocator_set_reserve_class(allocator, 0, wide, "wide")); /* the last one counts */
+  CHECK(weir_allocator_set_reserve_class(allocator, 0, lost, "unheard-of"));
+  assert_layout(get(20 * MIB, plain), "20M* 240M-");
+  assert_layout(get(20 * MIB, narrow), "20M* 100M-");
+  assert_layout(get(20 * MIB, wide), "20M* 500M-");
+  assert_layout(get(20 * MIB, lost), "20M* 240M-"); /* as the others have it */
+  CHECK(weir_allocator_set_reserve_class(allocator, 0, narrow, NULL));
+  CHECK(weir_allocator_set_reserve_class(allocator, 0, wide, ""));
+  assert_layout(get(512, narrow), "512* 2096640 254M-"); /* from the next one on */
+  assert_layout(get(512, wide), "512* 2096640 254M-");
+  CHECK(weir_allocator_set_reserve_class(allocator, 0, plain, NULL)); /* it had none */
+  REFUSED(INVALID_ARGUMENT, weir_allocator_set_reserve_class(NULL, 0, plain, "narrow"));
+  REFUSED(INVALID_DEVICE, weir_allocator_set_reserve_class(allocator, 1, plain, "narrow"));
+  REFUSED_SAYING(INVALID_ARGUMENT, "31 bytes",
+                 weir_allocator_set_reserve_class(allocator, 0, plain, "a-name-that-is-longer-than-any-class"));
+  alloc_close();
+}
+
+/* ---- throw_on_cudamalloc_oom ---- */
+
+static int observed;
+static void observe(void *context, int device, size_t bytes, size_t limit, size_t free_bytes) {
+  (void)context, (void)device, (void)bytes, (void)limit, (void)free_bytes;
+  observed++;
+}
+
+/* Above the limit a request is refused at once: nothing is released for it, the driver is not asked, and it is no out of
+ * memory in the statistics. */
+static void test_refused_before_the_driver(void **state) {
+  (void)state;
+  alloc_open("throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.5", GIB);
+  CHECK(weir_allocator_attach_oom_observer(allocator, observe, NULL));
+  observed = 0;
+  void *cached = get(400 * MIB, NULL), *p = NULL;
+  put(cached);
+  unsigned long before = calls(WEIR_CALL_MemAlloc);
+  REFUSED_SAYING(OUT_OF_MEMORY,
+                 "CUDA out of memory. Allocation was preemptively rejected because it would exceed "
+                 "per_process_memory_fraction limit. Requested size: 450.00 MiB",
+                 weir_allocator_alloc(allocator, 0, 450 * MIB, NULL, &p));
+  assert_null(p);
+  weir_allocator_stats s = stats_of(0);
+  assert_int_equal(s.num_oom_rejections, 1);
+  assert_int_equal(s.num_ooms, 0);
+  assert_int_equal(s.num_alloc_retries, 0);
+  assert_int_equal(observed, 0);
+  assert_int_equal(calls(WEIR_CALL_MemAlloc), before);
+  assert_int_equal(reserved(), 400 * MIB);
+  assert_ptr_equal(get(300 * MIB, NULL), cached); /* what is cached serves */
+  put(get(112 * MIB, WEIR_CU_STREAM_LEGACY));     /* to the byte */
+  REFUSED(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 512, NULL, &p));
+  CHECK(weir_allocator_reset_accumulated_stats(allocator, 0));
+  assert_int_equal(stats_of(0).num_oom_rejections, 0);
+  alloc_close();
+}
+
+static void test_not_refused_otherwise(void **state) {
+  (void)state;
+  alloc_open("per_process_memory_fraction:0.5", GIB);
+  put(get(400 * MIB, NULL));
+  put(get(450 * MIB, NULL)); /* the cached one went for it */
+  assert_int_equal(stats_of(0).num_alloc_retries, 1);
+  assert_int_equal(stats_of(0).num_oom_rejections, 0);
+  alloc_close();
+}
+
+static void test_another_backend(void **state) {
+  (void)state;
+  alloc_open("backend:native", GIB);
+  REFUSED_SAYING(NOT_SUPPORTED, "backend:native", weir_allocator_configure(allocator, "backend:cudaMallocAsync"));
+  put(get(512, NULL));
+  weir_allocator_options options;
+  weir_allocator_options_init(&options);
+  options.conf = "backend:cudaMallocAsync";
+  weir_allocator *made = NULL;
+  REFUSED_SAYING(NOT_SUPPORTED, "backend", weir_allocator_create(faults, &options, &made));
+  assert_null(made);
+  alloc_close();
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_part_of_the_device, alloc_teardown),
+      cmocka_unit_test_teardown(test_bytes, alloc_teardown),
+      cmocka_unit_test_teardown(test_at_most_nine_eighths, alloc_teardown),
+      cmocka_unit_test_teardown(test_more_reservations, alloc_teardown),
+      cmocka_unit_test_teardown(test_larger_than_a_reservation, alloc_teardown),
+      cmocka_unit_test_teardown(test_classes_of_streams, alloc_teardown),
+      cmocka_unit_test_teardown(test_refused_before_the_driver, alloc_teardown),
+      cmocka_unit_test_teardown(test_not_refused_otherwise, alloc_teardown),
+      cmocka_unit_test_teardown(test_another_backend, alloc_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

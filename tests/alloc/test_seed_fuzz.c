@@ -1,0 +1,94 @@
+/*
+ * PyTorch's test_allocator_fuzz: ten thousand times a block of 2 to 200 MB, or one less, or an empty cache, with data
+ * in the blocks that has to be there at the end. Only the ends of a block are written: the machine may be small.
+ */
+#include "support/alloc.h"
+
+enum { MOST = 600, EDGE = 1024 };
+
+typedef struct tensor {
+  int *memory;
+  size_t count;
+  int value;
+} tensor;
+
+static tensor tensors[MOST];
+static int tensor_count;
+static size_t total; /* elements */
+
+static void fill(const tensor *t) {
+  OK(d->MemsetD32Async(d, (weir_cu_deviceptr)t->memory, (unsigned)t->value, EDGE, NULL));
+  OK(d->MemsetD32Async(d, (weir_cu_deviceptr)(t->memory + t->count - EDGE), (unsigned)t->value, EDGE, NULL));
+}
+
+static void alloc_one(int value) {
+  size_t count = 2 * MIB / 4 + soft_random(198 * MIB / 4);
+  void *memory = NULL;
+  CHECK(weir_allocator_alloc(allocator, 0, count * 4, NULL, &memory));
+  assert_true(tensor_count < MOST);
+  tensors[tensor_count] = (tensor){memory, count, value};
+  fill(&tensors[tensor_count++]);
+  total += count;
+}
+
+static void free_one(void) {
+  int i = (int)soft_random((uint64_t)tensor_count);
+  tensor t = tensors[i];
+  tensors[i] = tensors[--tensor_count];
+  OK(d->StreamSynchronize(d, NULL));
+  for (size_t k = 0; k < EDGE; k++) {
+    assert_int_equal(t.memory[k], t.value);
+    assert_int_equal(t.memory[t.count - 1 - k], t.value);
+  }
+  CHECK(weir_allocator_free(allocator, t.memory));
+  total -= t.count;
+}
+
+static void fuzz(const char *conf) {
+  soft_seed(123);
+  alloc_open(conf, 8 * GIB);
+  tensor_count = 0;
+  total = 0;
+  for (int i = 0; i < 10000; i++) {
+    while (total >= GIB / 4)
+      free_one();
+    uint64_t choice = soft_random(tensor_count ? 21 : 11);
+    if (choice < 10)
+      alloc_one(i);
+    else if (choice == 10)
+      CHECK(weir_allocator_empty_cache(allocator));
+    else
+      free_one();
+    if (i % 20 == 0)
+      assert_valid();
+  }
+  while (tensor_count)
+    free_one();
+  empty_cache();
+  assert_int_equal(reserved(), 0);
+  alloc_close();
+}
+
+static void test_fixed(void **state) {
+  (void)state;
+  fuzz(NULL);
+}
+
+static void test_split_limit(void **state) {
+  (void)state;
+  fuzz("max_split_size_mb:100");
+}
+
+static void test_expandable(void **state) {
+  (void)state;
+  fuzz("expandable_segments:True");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_fixed, alloc_teardown),
+      cmocka_unit_test_teardown(test_split_limit, alloc_teardown),
+      cmocka_unit_test_teardown(test_expandable, alloc_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

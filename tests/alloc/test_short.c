@@ -1,0 +1,572 @@
+/*
+ * Running short: what is tried, in which order, before a request fails.
+ */
+#include "support/alloc.h"
+
+/* The segments that went back to the driver, by their addresses: a new one may be at the same place. */
+static uint64_t released[64];
+static int release_count;
+
+static void note_release(void *context, const weir_trace_entry *entry) {
+  (void)context;
+  if (entry->action == WEIR_TRACE_SEGMENT_FREE && release_count < 64)
+    released[release_count++] = entry->address;
+}
+
+static void open(const char *conf) {
+  alloc_open(conf, GIB);
+  release_count = 0;
+  CHECK(weir_allocator_attach_tracker(allocator, note_release, NULL));
+}
+
+/* Whether the segment that began with this block never went back. */
+static bool is_held(const void *p) {
+  for (int i = 0; i < release_count; i++)
+    if (released[i] == (uint64_t)p)
+      return false;
+  return true;
+}
+
+/* ---- Limits ---- */
+
+static void test_fraction(void **state) {
+  (void)state;
+  open(NULL);
+  double fraction = 9;
+  void *p, *q;
+  CHECK(weir_allocator_get_fraction(allocator, 0, &fraction));
+  assert_true(fraction == 1);
+  CHECK(weir_allocator_set_fraction(allocator, 0, 0.5));
+  CHECK(weir_allocator_get_fraction(allocator, 0, &fraction));
+  assert_true(fraction == 0.5);
+  p = get(510 * MIB, NULL);
+  assert_int_equal(try_get(4 * MIB, NULL, &q), WEIR_ERROR_OUT_OF_MEMORY);
+  q = get(MIB, NULL); /* 2 MiB are left, to the byte */
+  assert_int_equal(reserved(), 512 * MIB);
+  void *r = get(MIB, NULL), *s;
+  assert_int_equal(try_get(512, NULL, &s), WEIR_ERROR_OUT_OF_MEMORY);
+  put(r);
+  s = get(512, NULL); /* what is cached is not limited */
+  put(p);
+  put(q);
+  put(s);
+  alloc_close();
+}
+
+/* PyTorch's test_set_per_process_memory_fraction: 0.499 of a half is there, 0.5 on top of what is used is not. */
+static void test_seed_fraction(void **state) {
+  (void)state;
+  open(NULL);
+  CHECK(weir_allocator_set_fraction(allocator, 0, 0.5));
+  void *p = get((size_t)(0.499 * GIB), NULL), *q;
+  put(p);
+  empty_cache();
+  p = get(512, NULL);
+  assert_int_equal(try_get((size_t)(0.5 * GIB), NULL, &q), WEIR_ERROR_OUT_OF_MEMORY);
+  put(p);
+  alloc_close();
+}
+
+static void test_fraction_of_nothing(void **state) {
+  (void)state;
+  open(NULL);
+  void *p, *q;
+  CHECK(weir_allocator_set_fraction(allocator, 0, 0));
+  assert_int_equal(try_get(512, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);
+  assert_int_equal(calls(WEIR_CALL_MemAlloc), 0); /* the driver is not even asked */
+  CHECK(weir_allocator_set_fraction(allocator, 0, 1));
+  p = get(100 * MIB, NULL);
+  CHECK(weir_allocator_set_fraction(allocator, 0, 0.01)); /* below what is there: it stays */
+  put(p);
+  q = get(100 * MIB, NULL);
+  assert_ptr_equal(p, q);
+  put(q);
+  alloc_close();
+}
+
+/* Each device has its own. */
+static void test_fraction_is_of_a_device(void **state) {
+  (void)state;
+  alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
+  void *p = NULL;
+  CHECK(weir_allocator_set_fraction(allocator, 1, 0.25));
+  put(get_on(0, 500 * MIB, NULL));
+  REFUSED(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 1, 500 * MIB, NULL, &p));
+  put(get_on(1, 256 * MIB, NULL));
+  alloc_close();
+}
+
+static void test_fraction_from_the_settings(void **state) {
+  (void)state;
+  open("per_process_memory_fraction:0.25");
+  double fraction = 9;
+  void *p;
+  CHECK(weir_allocator_get_fraction(allocator, 0, &fraction));
+  assert_true(fraction == 0.25);
+  put(get(256 * MIB, NULL));
+  assert_int_equal(try_get(257 * MIB, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);
+  alloc_close();
+}
+
+/* With the lock given back around the driver's call, two who come at once still do not pass the limit. */
+static weir_cu_result (*inner_alloc)(weir_driver *, weir_cu_deviceptr *, size_t);
+static weir_status second_status;
+
+static void *second_thread(void *unused) {
+  (void)unused;
+  void *p = NULL;
+  second_status = weir_allocator_alloc(allocator, 0, 300 * MIB, WEIR_CU_STREAM_LEGACY, &p);
+  return NULL;
+}
+
+static weir_cu_result alloc_with_company(weir_driver *self, weir_cu_deviceptr *pointer, size_t bytes) {
+  faults->MemAlloc = inner_alloc;
+  on_thread(second_thread, NULL);
+  return inner_alloc(self, pointer, bytes);
+}
+
+static void test_limit_with_the_lock_given_back(void **state) {
+  (void)state;
+  open("release_lock_on_cudamalloc:True");
+  CHECK(weir_allocator_set_fraction(allocator, 0, 0.5));
+  inner_alloc = faults->MemAlloc;
+  faults->MemAlloc = alloc_with_company;
+  second_status = WEIR_OK;
+  void *p = get(300 * MIB, NULL);
+  assert_int_equal(second_status, WEIR_ERROR_OUT_OF_MEMORY);
+  assert_int_equal(reserved(), 300 * MIB);
+  put(p);
+  alloc_close();
+}
+
+/* ---- Callbacks ---- */
+
+static struct {
+  int calls, answer, device;
+  void *hoard;
+} host;
+
+static int give_up_hoard(void *context, int device) {
+  assert_ptr_equal(context, &host);
+  host.calls++;
+  host.device = device;
+  if (host.hoard)
+    CHECK(weir_allocator_free(allocator, host.hoard)); /* no lock is held */
+  host.hoard = NULL;
+  return host.answer;
+}
+
+static void test_callback_frees_what_is_needed(void **state) {
+  (void)state;
+  open(NULL);
+  CHECK(weir_allocator_attach_free_callback(allocator, give_up_hoard, &host));
+  host.calls = 0;
+  host.answer = 1;
+  host.hoard = NULL;
+  void *hoard = get(100 * MIB, NULL);
+  assert_int_equal(host.calls, 1); /* before anything new is made */
+  host.hoard = hoard;
+  void *p = get(100 * MIB, NULL);
+  assert_int_equal(host.calls, 2);
+  assert_int_equal(host.device, 0);
+  assert_ptr_equal(p, hoard);
+  assert_int_equal(reserved(), 100 * MIB);
+  put(p);
+  put(get(100 * MIB, NULL)); /* not when a cached block fits */
+  assert_int_equal(host.calls, 2);
+  alloc_close();
+}
+
+/* Who says that nothing was freed is believed. */
+static void test_callback_that_says_no(void **state) {
+  (void)state;
+  open(NULL);
+  host.hoard = get(100 * MIB, NULL);
+  void *hoard = host.hoard;
+  CHECK(weir_allocator_attach_free_callback(allocator, give_up_hoard, &host));
+  host.calls = host.answer = 0;
+  void *p = get(100 * MIB, NULL);
+  assert_int_equal(host.calls, 1);
+  assert_ptr_not_equal(p, hoard);
+  put(p);
+  alloc_close();
+}
+
+static int count_call(void *context, int device) {
+  (void)device;
+  ++*(int *)context;
+  return *(int *)context == 1;
+}
+
+static void test_all_callbacks_run(void **state) {
+  (void)state;
+  open(NULL);
+  int counts[WEIR__MAX_WATCHERS] = {0}, more = 0;
+  for (int i = 0; i < WEIR__MAX_WATCHERS; i++)
+    CHECK(weir_allocator_attach_free_callback(allocator, count_call, &counts[i]));
+  REFUSED(BAD_STATE, weir_allocator_attach_free_callback(allocator, count_call, &more));
+  put(get(512, NULL));
+  for (int i = 0; i < WEIR__MAX_WATCHERS; i++)
+    assert_int_equal(counts[i], 1);
+  alloc_close();
+}
+
+/* ---- Collection by age ---- */
+
+/* Ages count the searches of the large pool. The first call makes the segment that the others find. */
+static void grow_older(int searches) {
+  for (int i = 0; i < searches; i++)
+    put(get(2 * MIB, WEIR_CU_STREAM_LEGACY));
+}
+
+static void test_collects_the_oldest(void **state) {
+  (void)state;
+  open("garbage_collection_threshold:0.5");
+  CHECK(weir_allocator_set_fraction(allocator, 0, 1));
+  grow_older(1);
+  void *a = get(200 * MIB, NULL), *b = get(200 * MIB, NULL), *c = get(200 * MIB, NULL);
+  put(a);
+  grow_older(10);
+  put(b);
+  assert_int_equal(reserved(), 620 * MIB);
+  void *p = get(250 * MIB, NULL); /* 108 MiB are above the threshold */
+  assert_false(is_held(a));
+  assert_true(is_held(b));
+  assert_int_equal(reserved(), 670 * MIB);
+  assert_int_equal(stats_of(0).num_alloc_retries, 0);
+  put(c);
+  put(p);
+  alloc_close();
+}
+
+static void test_collects_until_it_is_enough(void **state) {
+  (void)state;
+  open("garbage_collection_threshold:0.1");
+  grow_older(1);
+  void *p[4];
+  for (int i = 0; i < 4; i++)
+    p[i] = get(100 * MIB, NULL);
+  CHECK(weir_allocator_set_fraction(allocator, 0, 1)); /* only now, so that nothing is collected yet */
+  for (int i = 0; i < 4; i++) {
+    put(p[i]);
+    grow_older(5);
+  }
+  put(get(150 * MIB, NULL)); /* 420 MiB are there, 102.4 may be: 317.6 have to go */
+  for (int i = 0; i < 4; i++)
+    assert_false(is_held(p[i]));
+  alloc_close();
+}
+
+/* The mean of the ages is not rounded: of two that differ by one the older goes, and that is enough. */
+static void test_mean_age_is_exact(void **state) {
+  (void)state;
+  open("garbage_collection_threshold:0.3");
+  CHECK(weir_allocator_set_fraction(allocator, 0, 1));
+  put(get(20 * MIB, WEIR_CU_STREAM_LEGACY));
+  void *a = get(200 * MIB, NULL), *b = get(200 * MIB, NULL);
+  put(a);
+  void *c = get(20 * MIB, WEIR_CU_STREAM_LEGACY); /* one search */
+  put(b);
+  void *p = get(250 * MIB, NULL);
+  assert_false(is_held(a));
+  assert_true(is_held(b));
+  put(c);
+  put(p);
+  alloc_close();
+}
+
+/* The only one there is has the mean age. */
+static void test_collects_the_only_one(void **state) {
+  (void)state;
+  open("garbage_collection_threshold:0.1");
+  CHECK(weir_allocator_set_fraction(allocator, 0, 1));
+  void *a = get(200 * MIB, NULL);
+  put(a);
+  void *p = get(250 * MIB, NULL);
+  assert_false(is_held(a));
+  put(p);
+  alloc_close();
+}
+
+static void test_collects_only_with_a_fraction(void **state) {
+  (void)state;
+  open("garbage_collection_threshold:0.1");
+  void *a = get(400 * MIB, NULL);
+  put(a);
+  void *p = get(500 * MIB, NULL);
+  assert_true(is_held(a));
+  put(p);
+  alloc_close();
+}
+
+static void test_collects_nothing_below_the_threshold(void **state) {
+  (void)state;
+  open("garbage_collection_threshold:0.5");
+  CHECK(weir_allocator_set_fraction(allocator, 0, 1));
+  void *a = get(512 * MIB, NULL); /* the threshold itself is not above it */
+  put(a);
+  void *p = get(100 * MIB, WEIR_CU_STREAM_LEGACY);
+  assert_true(is_held(a));
+  put(p);
+  alloc_close();
+}
+
+/* Neither what is in use in part, nor small blocks, nor pages of expandable segments, nor private pools. */
+static void test_collects_whole_large_segments_only(void **state) {
+  (void)state;
+  open("garbage_collection_threshold:0.01");
+  CHECK(weir_allocator_set_fraction(allocator, 0, 1));
+  const weir_pool_id id = {0, 5};
+  void *half = get(4 * MIB, NULL), *other_half = get(4 * MIB, NULL), *small = get(512, NULL);
+  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  void *private_block = get(30 * MIB, NULL);
+  CHECK(weir_pool_end(allocator, 0, id));
+  configure("expandable_segments:True");
+  void *page = get(20 * MIB, NULL);
+  configure("expandable_segments:False");
+  grow_older(1);
+  put(half);
+  put(small);
+  put(private_block);
+  put(page);
+  grow_older(20);
+  void *p = get(100 * MIB, NULL);
+  assert_true(is_held(half) && is_held(small) && is_held(private_block) && is_held(page));
+  put(other_half);
+  put(p);
+  alloc_close();
+}
+
+static weir_cu_result free_nothing(weir_driver *self, weir_cu_deviceptr pointer) {
+  (void)self, (void)pointer;
+  return WEIR_CU_UNKNOWN;
+}
+
+/* A driver that takes nothing back: the collection ends all the same. */
+static void test_collection_with_a_driver_that_fails(void **state) {
+  (void)state;
+  open("garbage_collection_threshold:0.1");
+  grow_older(1);
+  void *p[3];
+  for (int i = 0; i < 3; i++)
+    p[i] = get(100 * MIB, NULL);
+  CHECK(weir_allocator_set_fraction(allocator, 0, 1)); /* only now, so that nothing is collected yet */
+  for (int i = 0; i < 3; i++) {
+    put(p[i]);
+    grow_older(3);
+  }
+  weir_cu_result (*free_memory)(weir_driver *, weir_cu_deviceptr) = faults->MemFree;
+  faults->MemFree = free_nothing;
+  void *q = get(150 * MIB, NULL);
+  for (int i = 0; i < 3; i++)
+    assert_true(is_held(p[i]));
+  faults->MemFree = free_memory;
+  put(q);
+  empty_cache();
+  assert_int_equal(reserved(), 0);
+  alloc_close();
+}
+
+/* ---- Oversize blocks ---- */
+
+/* Cached blocks of these sizes on the legacy stream; the rest of the gigabyte is taken. */
+static void *fill_with_oversize(const size_t *sizes, int count, void **blocks) {
+  size_t sum = 0;
+  for (int i = 0; i < count; i++) {
+    blocks[i] = get(sizes[i], NULL);
+    sum += sizes[i];
+  }
+  void *rest = get(GIB - sum, WEIR_CU_STREAM_LEGACY);
+  for (int i = 0; i < count; i++)
+    put(blocks[i]);
+  assert_int_equal(reserved(), GIB);
+  return rest;
+}
+
+static void test_releases_the_smallest_that_is_enough(void **state) {
+  (void)state;
+  open("max_split_size_mb:40");
+  void *b[3];
+  void *rest = fill_with_oversize((const size_t[]){150 * MIB, 100 * MIB, 50 * MIB}, 3, b);
+  void *p = get(70 * MIB, NULL); /* 100 is too large to be given out for 70, but not to be given back */
+  assert_false(is_held(b[1]));
+  assert_true(is_held(b[0]) && is_held(b[2]));
+  assert_int_equal(stats_of(0).num_alloc_retries, 0); /* not all was released */
+  assert_int_equal(reserved(), GIB - 30 * MIB);
+  put(p);
+  put(rest);
+  alloc_close();
+}
+
+static void test_releases_several_the_largest_first(void **state) {
+  (void)state;
+  open("max_split_size_mb:40");
+  void *b[4];
+  void *rest = fill_with_oversize((const size_t[]){100 * MIB, 60 * MIB, 90 * MIB, 50 * MIB}, 4, b);
+  void *p = get(180 * MIB, NULL);
+  assert_int_equal(stats_of(0).num_alloc_retries, 0);
+  assert_int_equal(reserved(), GIB - 10 * MIB); /* 100 and 90 went */
+  assert_true(is_held(b[1]) && is_held(b[3]));
+  put(p);
+  put(rest);
+  alloc_close();
+}
+
+/* A request below the limit gives back one block that is not. */
+static void test_releases_for_a_small_request(void **state) {
+  (void)state;
+  open("max_split_size_mb:40");
+  void *b[2];
+  void *rest = fill_with_oversize((const size_t[]){60 * MIB, 50 * MIB}, 2, b);
+  void *p = get(2 * MIB, NULL);
+  assert_int_equal(stats_of(0).num_alloc_retries, 0);
+  assert_true(is_held(b[0]));
+  assert_int_equal(reserved(), GIB - 30 * MIB); /* 50 went, 20 came */
+  put(p);
+  put(rest);
+  alloc_close();
+}
+
+/* Only of the stream that needs it; if that is not enough, all goes. */
+static void test_oversize_of_another_stream(void **state) {
+  (void)state;
+  open("max_split_size_mb:40");
+  void *b[1];
+  void *rest = fill_with_oversize((const size_t[]){100 * MIB}, 1, b);
+  void *p = get(70 * MIB, work_stream());
+  assert_int_equal(stats_of(0).num_alloc_retries, 1);
+  put(p);
+  put(rest);
+  alloc_close();
+}
+
+/* The limit was set when a segment was cut already: a part of it that is free and larger than the limit is not a
+ * segment. */
+static void test_split_block_above_a_new_limit(void **state) {
+  (void)state;
+  open(NULL);
+  void *a = get(500 * MIB, NULL), *rest = get(524 * MIB, WEIR_CU_STREAM_LEGACY), *p;
+  put(a);
+  a = get(100 * MIB, NULL);
+  assert_layout(a, "100M* 400M");
+  ((char *)a)[0] = 1;
+  configure("max_split_size_mb:40");
+  assert_int_equal(try_get(300 * MIB, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);
+  assert_int_equal(try_get(30 * MIB, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);
+  ((char *)a)[100 * MIB - 1] = 1; /* it is there still */
+  assert_layout(a, "100M* 400M");
+  p = get(390 * MIB, NULL);
+  assert_layout(a, "100M* 400M*");
+  put(p);
+  put(a);
+  put(rest);
+  alloc_close();
+}
+
+/* ---- Everything ---- */
+
+static void test_releases_all_and_tries_again(void **state) {
+  (void)state;
+  open(NULL);
+  void *a = get(300 * MIB, NULL), *b = get(300 * MIB, work_stream()), *s = get(512, NULL);
+  void *half = get(2 * MIB, NULL), *other_half = get(2 * MIB, NULL);
+  put(a);
+  put(b);
+  put(s);
+  put(half);
+  void *p = get(900 * MIB, NULL);
+  assert_false(is_held(a));
+  assert_true(is_held(half)); /* in use in part */
+  weir_allocator_stats stats = stats_of(0);
+  assert_int_equal(stats.num_alloc_retries, 1);
+  assert_int_equal(stats.num_sync_all_streams, 1);
+  assert_int_equal(stats.num_device_free, 3);
+  assert_int_equal(stats.num_ooms, 0);
+  assert_int_equal(reserved(), 920 * MIB);
+  put(other_half);
+  put(p);
+  alloc_close();
+}
+
+/* PyTorch's issue 189504: waiting for the events sets the very block free that is wanted, but its segment is in
+ * use, so the driver has nothing more to give. It has to be looked for again. */
+static void test_searches_again_after_the_events(void **state) {
+  (void)state;
+  for (int expandable = 0; expandable < 2; expandable++) {
+    open(expandable ? "expandable_segments:True" : NULL);
+    weir_cu_stream other = work_stream();
+    void *anchor = get(2 * MIB, NULL), *p = get(9 * MIB, NULL);
+    void *rest = get(1000 * MIB, WEIR_CU_STREAM_LEGACY);
+    work(other);
+    also_used_by(p, other);
+    put(p);
+    void *fill = get(9 * MIB, NULL); /* what is left of the 20 */
+    void *q = get(9 * MIB, NULL);
+    assert_ptr_equal(q, p);
+    assert_int_equal(stats_of(0).num_ooms, 0);
+    assert_int_equal(stats_of(0).num_alloc_retries, 1);
+    put(anchor);
+    put(rest);
+    put(fill);
+    put(q);
+    alloc_close();
+  }
+}
+
+/* PyTorch's test_out_of_memory_retry. */
+static void test_seed_out_of_memory_retry(void **state) {
+  (void)state;
+  open(NULL);
+  size_t size = (size_t)(0.51 * GIB);
+  void *a = get(size, NULL), *b;
+  assert_int_equal(try_get(size, NULL, &b), WEIR_ERROR_OUT_OF_MEMORY);
+  put(a);
+  b = get(size, NULL);
+  put(b);
+  empty_cache();
+  alloc_close();
+}
+
+/* What other programs hold on the device counts as well. */
+static void test_memory_that_others_hold(void **state) {
+  (void)state;
+  open(NULL);
+  weir_cu_deviceptr foreign = soft_alloc(900 * MIB);
+  void *p = NULL;
+  REFUSED_SAYING(OUT_OF_MEMORY, "of which 124.00 MiB is free", weir_allocator_alloc(allocator, 0, 200 * MIB, NULL, &p));
+  OK(d->MemFree(d, foreign));
+  put(get(200 * MIB, NULL));
+  alloc_close();
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_fraction, alloc_teardown),
+      cmocka_unit_test_teardown(test_seed_fraction, alloc_teardown),
+      cmocka_unit_test_teardown(test_fraction_of_nothing, alloc_teardown),
+      cmocka_unit_test_teardown(test_fraction_is_of_a_device, alloc_teardown),
+      cmocka_unit_test_teardown(test_fraction_from_the_settings, alloc_teardown),
+      cmocka_unit_test_teardown(test_limit_with_the_lock_given_back, alloc_teardown),
+      cmocka_unit_test_teardown(test_callback_frees_what_is_needed, alloc_teardown),
+      cmocka_unit_test_teardown(test_callback_that_says_no, alloc_teardown),
+      cmocka_unit_test_teardown(test_all_callbacks_run, alloc_teardown),
+      cmocka_unit_test_teardown(test_collects_the_oldest, alloc_teardown),
+      cmocka_unit_test_teardown(test_collects_until_it_is_enough, alloc_teardown),
+      cmocka_unit_test_teardown(test_mean_age_is_exact, alloc_teardown),
+      cmocka_unit_test_teardown(test_collects_the_only_one, alloc_teardown),
+      cmocka_unit_test_teardown(test_collects_only_with_a_fraction, alloc_teardown),
+      cmocka_unit_test_teardown(test_collects_nothing_below_the_threshold, alloc_teardown),
+      cmocka_unit_test_teardown(test_collects_whole_large_segments_only, alloc_teardown),
+      cmocka_unit_test_teardown(test_collection_with_a_driver_that_fails, alloc_teardown),
+      cmocka_unit_test_teardown(test_releases_the_smallest_that_is_enough, alloc_teardown),
+      cmocka_unit_test_teardown(test_releases_several_the_largest_first, alloc_teardown),
+      cmocka_unit_test_teardown(test_releases_for_a_small_request, alloc_teardown),
+      cmocka_unit_test_teardown(test_oversize_of_another_stream, alloc_teardown),
+      cmocka_unit_test_teardown(test_split_block_above_a_new_limit, alloc_teardown),
+      cmocka_unit_test_teardown(test_releases_all_and_tries_again, alloc_teardown),
+      cmocka_unit_test_teardown(test_searches_again_after_the_events, alloc_teardown),
+      cmocka_unit_test_teardown(test_seed_out_of_memory_retry, alloc_teardown),
+      cmocka_unit_test_teardown(test_memory_that_others_hold, alloc_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,220 @@
+/*
+ * Statistics: what each counts, by pool kind, with its peak and its sums; resets. That the current values are what
+ * the blocks add up to is the walker's business, after every call of every test.
+ */
+#include <string.h>
+
+#include "support/alloc.h"
+
+static void expect(const weir_stat *stat, int64_t current, int64_t peak, int64_t allocated_sum, int64_t freed_sum) {
+  assert_int_equal(stat->current, current);
+  assert_int_equal(stat->peak, peak);
+  assert_int_equal(stat->allocated, allocated_sum);
+  assert_int_equal(stat->freed, freed_sum);
+}
+
+static void test_one_of_each_kind(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  void *small = get(700, NULL), *large = get(3 * MIB + 5, NULL);
+  weir_allocator_stats s = stats_of(0);
+  const int64_t large_size = 3 * MIB + 512;
+  expect(&s.allocation[WEIR_STAT_SMALL_POOL], 1, 1, 1, 0);
+  expect(&s.allocation[WEIR_STAT_LARGE_POOL], 1, 1, 1, 0);
+  expect(&s.allocation[WEIR_STAT_ALL], 2, 2, 2, 0);
+  expect(&s.segment[WEIR_STAT_SMALL_POOL], 1, 1, 1, 0);
+  expect(&s.segment[WEIR_STAT_ALL], 2, 2, 2, 0);
+  expect(&s.active[WEIR_STAT_ALL], 2, 2, 2, 0);
+  expect(&s.allocated_bytes[WEIR_STAT_SMALL_POOL], 1024, 1024, 1024, 0);
+  expect(&s.allocated_bytes[WEIR_STAT_LARGE_POOL], large_size, large_size, large_size, 0);
+  expect(&s.requested_bytes[WEIR_STAT_SMALL_POOL], 700, 700, 700, 0);
+  expect(&s.requested_bytes[WEIR_STAT_LARGE_POOL], 3 * MIB + 5, 3 * MIB + 5, 3 * MIB + 5, 0);
+  expect(&s.reserved_bytes[WEIR_STAT_ALL], 22 * MIB, 22 * MIB, 22 * MIB, 0);
+  expect(&s.inactive_split[WEIR_STAT_ALL], 2, 2, 2, 0);
+  expect(&s.inactive_split_bytes[WEIR_STAT_SMALL_POOL], 2 * MIB - 1024, 2 * MIB - 1024, 2 * MIB - 1024, 0);
+  put(small);
+  put(large);
+  empty_cache();
+  s = stats_of(0);
+  expect(&s.allocation[WEIR_STAT_ALL], 0, 2, 2, 2);
+  expect(&s.segment[WEIR_STAT_ALL], 0, 2, 2, 2);
+  expect(&s.reserved_bytes[WEIR_STAT_SMALL_POOL], 0, 2 * MIB, 2 * MIB, 2 * MIB);
+  expect(&s.requested_bytes[WEIR_STAT_SMALL_POOL], 0, 700, 700, 700);
+  expect(&s.inactive_split_bytes[WEIR_STAT_SMALL_POOL], 0, 2 * MIB - 1024, 2 * MIB - 1024, 2 * MIB - 1024);
+  assert_int_equal(s.num_device_alloc, 2);
+  assert_int_equal(s.num_device_free, 2);
+  assert_int_equal(s.num_sync_all_streams, 1);
+  assert_int_equal(s.num_alloc_retries, 0);
+  assert_int_equal(s.num_ooms, 0);
+  assert_int_equal(s.max_split_size, -1);
+  alloc_close();
+}
+
+/* PyTorch's test_memory_allocation. */
+static void test_seed_memory_allocation(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  int64_t before = allocated();
+  void *p = get(1, NULL);
+  assert_true(allocated() > before);
+  put(p);
+  assert_int_equal(allocated(), before);
+  alloc_close();
+}
+
+/* The peak is of each statistic by itself, whenever that was. */
+static void test_peaks(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  void *a = get(30 * MIB, NULL), *b = get(50 * MIB, NULL);
+  put(a);
+  put(b);
+  void *c = get(20 * MIB, NULL);
+  weir_allocator_stats s = stats_of(0);
+  assert_int_equal(s.allocated_bytes[WEIR_STAT_ALL].peak, 80 * MIB);
+  assert_int_equal(s.allocated_bytes[WEIR_STAT_ALL].current, 20 * MIB);
+  CHECK(weir_allocator_reset_peak_stats(allocator, 0));
+  s = stats_of(0);
+  expect(&s.allocated_bytes[WEIR_STAT_ALL], 20 * MIB, 20 * MIB, 100 * MIB, 80 * MIB);
+  expect(&s.reserved_bytes[WEIR_STAT_ALL], 80 * MIB, 80 * MIB, 80 * MIB, 0);
+  assert_int_equal(s.num_device_alloc, 2);
+  void *e = get(512, NULL);
+  assert_int_equal(stats_of(0).allocated_bytes[WEIR_STAT_ALL].peak, 20 * MIB + 512);
+  put(c);
+  put(e);
+  alloc_close();
+}
+
+static void test_reset_accumulated(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  void *a = get(30 * MIB, NULL), *p = NULL;
+  REFUSED(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 2 * GIB, NULL, &p));
+  CHECK(weir_allocator_reset_accumulated_stats(allocator, 0));
+  weir_allocator_stats s = stats_of(0);
+  expect(&s.allocated_bytes[WEIR_STAT_ALL], 30 * MIB, 30 * MIB, 0, 0); /* current and peak stay */
+  expect(&s.segment[WEIR_STAT_LARGE_POOL], 1, 1, 0, 0);
+  assert_int_equal(s.num_ooms, 0);
+  assert_int_equal(s.num_alloc_retries, 0);
+  assert_int_equal(s.num_sync_all_streams, 0);
+  assert_int_equal(s.num_device_alloc, 0);
+  assert_int_equal(s.num_device_free, 0);
+  put(a);
+  expect(&stats_of(0).allocated_bytes[WEIR_STAT_ALL], 0, 30 * MIB, 0, 30 * MIB);
+  alloc_close();
+}
+
+/* What is free in a segment that is in use in part; a whole free segment is not split. */
+static void test_inactive_split(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  void *p[4];
+  for (int i = 0; i < 4; i++)
+    p[i] = get(4 * MIB, NULL);
+  assert_layout(p[0], "4M* 4M* 4M* 4M* 4M");
+  weir_allocator_stats s = stats_of(0);
+  expect(&s.inactive_split[WEIR_STAT_LARGE_POOL], 1, 1, 1, 0); /* the rest only shrinks */
+  assert_int_equal(s.inactive_split_bytes[WEIR_STAT_LARGE_POOL].current, 4 * MIB);
+  put(p[1]);
+  assert_int_equal(stats_of(0).inactive_split[WEIR_STAT_LARGE_POOL].current, 2);
+  assert_int_equal(stats_of(0).inactive_split_bytes[WEIR_STAT_LARGE_POOL].current, 8 * MIB);
+  p[1] = get(4 * MIB, NULL); /* fits: one less */
+  assert_int_equal(stats_of(0).inactive_split[WEIR_STAT_LARGE_POOL].current, 1);
+  for (int i = 0; i < 4; i++)
+    put(p[i]);
+  assert_int_equal(stats_of(0).inactive_split[WEIR_STAT_LARGE_POOL].current, 0);
+  assert_int_equal(stats_of(0).inactive_split_bytes[WEIR_STAT_LARGE_POOL].current, 0);
+  alloc_close();
+}
+
+static void test_devices_count_for_themselves(void **state) {
+  (void)state;
+  alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
+  void *p = get_on(1, 30 * MIB, NULL);
+  assert_int_equal(stats_of(0).reserved_bytes[WEIR_STAT_ALL].current, 0);
+  assert_int_equal(stats_of(1).reserved_bytes[WEIR_STAT_ALL].current, 30 * MIB);
+  put(p);
+  CHECK(weir_allocator_reset_peak_stats(allocator, 0));
+  assert_int_equal(stats_of(1).allocation[WEIR_STAT_ALL].peak, 1);
+  alloc_close();
+}
+
+/* Private pools count in the same sums. */
+static void test_private_pools_count_too(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  const weir_pool_id id = {0, 9};
+  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  void *p = get(30 * MIB, NULL), *q = get(512, NULL);
+  CHECK(weir_pool_end(allocator, 0, id));
+  assert_int_equal(reserved(), 32 * MIB);
+  assert_int_equal(stats_of(0).allocation[WEIR_STAT_SMALL_POOL].current, 1);
+  put(p);
+  put(q);
+  CHECK(weir_pool_release(allocator, 0, id));
+  alloc_close();
+}
+
+/* A caller of an older version has a shorter struct: it gets what it has room for. */
+static void test_older_caller(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  void *p = get(512, NULL);
+  weir_allocator_stats stats;
+  memset(&stats, 0x5a, sizeof stats);
+  stats.size = offsetof(weir_allocator_stats, segment);
+  CHECK(weir_allocator_get_stats(allocator, 0, &stats));
+  assert_int_equal(stats.allocation[WEIR_STAT_ALL].current, 1);
+  assert_int_equal(stats.size, offsetof(weir_allocator_stats, segment));
+  assert_int_equal(stats.segment[WEIR_STAT_ALL].current, 0x5a5a5a5a5a5a5a5a);
+  put(p);
+  alloc_close();
+}
+
+static void test_largest_block(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  size_t largest = 0;
+  CHECK(weir_allocator_largest_block(allocator, 0, &largest));
+  assert_int_equal(largest, GIB); /* nothing is cached: what the driver has */
+  void *p = get(800 * MIB, NULL);
+  CHECK(weir_allocator_largest_block(allocator, 0, &largest));
+  assert_int_equal(largest, 224 * MIB);
+  put(p);
+  CHECK(weir_allocator_largest_block(allocator, 0, &largest));
+  assert_int_equal(largest, 800 * MIB);
+  alloc_close();
+}
+
+static void test_base(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  char *a = get(4 * MIB, NULL), *b = get(4 * MIB, NULL);
+  void *base = NULL;
+  size_t bytes = 0;
+  CHECK(weir_allocator_base(allocator, b, &base, &bytes));
+  assert_ptr_equal(base, a);
+  assert_int_equal(bytes, 20 * MIB);
+  configure("expandable_segments:True");
+  void *c = get(30 * MIB, NULL);
+  base = a;
+  REFUSED_SAYING(NOT_SUPPORTED, "expandable", weir_allocator_base(allocator, c, &base, &bytes));
+  assert_ptr_equal(base, a);
+  alloc_close();
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_one_of_each_kind, alloc_teardown),
+      cmocka_unit_test_teardown(test_seed_memory_allocation, alloc_teardown),
+      cmocka_unit_test_teardown(test_peaks, alloc_teardown),
+      cmocka_unit_test_teardown(test_reset_accumulated, alloc_teardown),
+      cmocka_unit_test_teardown(test_inactive_split, alloc_teardown),
+      cmocka_unit_test_teardown(test_devices_count_for_themselves, alloc_teardown),
+      cmocka_unit_test_teardown(test_private_pools_count_too, alloc_teardown),
+      cmocka_unit_test_teardown(test_older_caller, alloc_teardown),
+      cmocka_unit_test_teardown(test_largest_block, alloc_teardown),
+      cmocka_unit_test_teardown(test_base, alloc_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

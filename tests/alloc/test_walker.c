@@ -1,0 +1,161 @@
+/*
+ * The walker sees what it is for: each test spoils one thing, and mends it again.
+ */
+#include "support/alloc.h"
+
+static weir__segment *segment_of(const void *p) { return weir__page_map_find(allocator->pages, (uint64_t)p); }
+
+static weir__block *block_of(const void *p) {
+  weir__block *b = segment_of(p)->first;
+  while (b->address != (uint64_t)p)
+    b = b->next;
+  return b;
+}
+
+/* Says once what is wrong, with these words. */
+static void expect_wrong(const char *words) {
+  collect_messages();
+  assert_false(weir__allocator_is_valid(allocator));
+  if (messages_with(WEIR_LOG_ERROR, words) == 0)
+    print_error("nobody said \"%s\"\n", words);
+  assert_true(messages_with(WEIR_LOG_ERROR, words) > 0);
+  assert_true(messages_with(WEIR_LOG_ERROR, "the allocator of device 0 is not valid") > 0);
+}
+
+/* Sets a field, expects the walker to complain, and sets it back. */
+#define SPOIL(field, value, words)                                                                                     \
+  do {                                                                                                                 \
+    __typeof__(field) was = (field);                                                                                   \
+    (field) = (value);                                                                                                 \
+    expect_wrong(words);                                                                                               \
+    (field) = was;                                                                                                     \
+    assert_true(weir__allocator_is_valid(allocator));                                                                  \
+  } while (0)
+
+static void test_blocks(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  void *a = get(4096, NULL), *b = get(4096, NULL), *c = get(4096, NULL);
+  put(b);
+  weir__block *live = block_of(a), *idle = block_of(b);
+  SPOIL(live->bytes, 4096 + 512, "comes next");
+  SPOIL(live->bytes, 4096 + 1, "bytes");
+  SPOIL(live->segment->first, idle, "does not begin with its first block");
+  SPOIL(idle->previous, NULL, "is not the one before its next");
+  SPOIL(live->arena, NULL, "another segment or arena");
+  SPOIL(live->requested, 5000, "bytes for 5000");
+  SPOIL(live->requested, 0, "bytes for 0");
+  SPOIL(live->allocated, false, "is free, and not in the index");
+  SPOIL(idle->allocated, true, "is in use, and not among the live");
+  SPOIL(live->mapped, false, "unmapped in a fixed segment");
+  SPOIL(live->segment->bytes, 4 * MIB, "not covered by its blocks");
+  weir__index_remove(&live->arena->free, idle);
+  expect_wrong("not in the index");
+  weir__index_insert(&live->arena->free, idle);
+  SPOIL(live->arena->free.count, 7, "out of order");
+  SPOIL(live->arena->live.count, 7, "has 7 live blocks");
+  put(a);
+  put(c);
+  alloc_close();
+}
+
+/* Two free neighbours. */
+static void test_unmerged(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  void *a = get(4096, NULL), *b = get(4096, NULL), *c = get(4096, NULL);
+  put(a);
+  weir__block *second = block_of(b);
+  weir__live_remove(&second->arena->live, second->address);
+  second->allocated = false;
+  weir__index_insert(&second->arena->free, second);
+  expect_wrong("are free, and not merged");
+  weir__index_remove(&second->arena->free, second);
+  second->allocated = true;
+  weir__live_insert(&second->arena->live, second);
+  put(b);
+  put(c);
+  alloc_close();
+}
+
+static void test_segments_and_pools(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  const weir_pool_id id = {0, 4};
+  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  void *a = get(4096, NULL), *b = get(4096, work_stream());
+  weir__heap *heap = &allocator->heaps[0];
+  weir__private_pool *pool = heap->private_pools;
+  SPOIL(pool->segments, 1, "has 2 segments, and counts 1");
+  SPOIL(pool->is_over, true, "is held 1 times, and is over");
+  SPOIL(pool->uses, 0, "is held 0 times, and is not over");
+  SPOIL(heap->private_pools, NULL, "an arena that is gone");
+  SPOIL(segment_of(a)->previous, segment_of(a), "out of its list");
+  atomic_fetch_add(&heap->captures, 1);
+  expect_wrong("0 scopes are captures, and 1 are counted");
+  atomic_fetch_sub(&heap->captures, 1);
+  CHECK(weir_pool_end(allocator, 0, id));
+  put(a);
+  put(b);
+  alloc_close();
+}
+
+static void test_pages(void **state) {
+  (void)state;
+  alloc_open("expandable_segments:True", GIB);
+  void *a = get(30 * MIB, NULL);
+  weir__segment *segment = segment_of(a);
+  weir__block *unmapped = segment->first->next->next;
+  assert_false(unmapped->mapped);
+  SPOIL(segment->handles[1], 0, "has no memory at page 1");
+  SPOIL(segment->mapped, 3, "has 3 pages");
+  SPOIL(unmapped->mapped, true, "does not lead to its segment");
+  weir__tree_remove(&segment->arena->unmapped, unmapped);
+  expect_wrong("is not among the unmapped");
+  weir__tree_insert(&segment->arena->unmapped, unmapped);
+  put(a);
+  alloc_close();
+}
+
+static void test_statistics(void **state) {
+  (void)state;
+  alloc_open("max_split_size_mb:40", GIB);
+  weir_cu_stream other = work_stream();
+  void *a = get(4096, NULL), *b = get(50 * MIB, NULL), *c = get(4096, NULL);
+  also_used_by(c, other);
+  put(c);
+  weir_allocator_stats *s = &allocator->heaps[0].stats;
+  weir_stat *arrays[] = {s->allocation,      s->segment,        s->active,       s->inactive_split,
+                         s->allocated_bytes, s->reserved_bytes, s->active_bytes, s->inactive_split_bytes,
+                         s->requested_bytes};
+  static const char *const names[] = {"allocation",      "segment",        "active",       "inactive_split",
+                                      "allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes",
+                                      "requested_bytes"};
+  for (size_t i = 0; i < WEIR_COUNT_OF(arrays); i++)
+    for (int kind = 0; kind < WEIR_STAT_KINDS; kind++)
+      SPOIL(arrays[i][kind].current, 12345, names[i]);
+  SPOIL(s->oversize_allocations.current, 0, "oversize_allocations");
+  SPOIL(s->oversize_segments.current, 0, "oversize_segments");
+  SPOIL(s->allocation[0].peak, 0, "above its peak");
+  SPOIL(allocator->heaps[0].reserved, 0, "0 bytes are reserved");
+  SPOIL(allocator->heaps[0].promised, 5, "5 bytes are still promised");
+  atomic_fetch_add(&allocator->heaps[0].pending, 1);
+  expect_wrong("1 events and blocks wait, and 2 are counted");
+  atomic_fetch_sub(&allocator->heaps[0].pending, 1);
+  SPOIL(block_of(c)->events, 2, "1 events are out, and blocks wait for 2");
+  soft_step_all();
+  put(a);
+  put(b);
+  alloc_close();
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_blocks, alloc_teardown),
+      cmocka_unit_test_teardown(test_unmerged, alloc_teardown),
+      cmocka_unit_test_teardown(test_segments_and_pools, alloc_teardown),
+      cmocka_unit_test_teardown(test_pages, alloc_teardown),
+      cmocka_unit_test_teardown(test_statistics, alloc_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

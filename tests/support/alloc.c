@@ -1,0 +1,180 @@
+#include "support/alloc.h"
+
+#include <stdio.h>
+#include <string.h>
+
+weir_allocator *allocator;
+weir_driver *faults;
+
+enum { MAX_STREAMS = 64 };
+static weir_cu_stream streams[MAX_STREAMS];
+static int stream_count;
+
+/* ---- Opening and closing ---- */
+
+void alloc_open_devices(weir_soft_clock clock, int devices, unsigned long long bytes) {
+  soft_open(clock, devices, bytes);
+  stream_count = 0;
+  CHECK(weir_driver_open_fault(d, &faults));
+}
+
+weir_allocator *alloc_create(const char *conf) {
+  weir_allocator_options options;
+  weir_allocator_options_init(&options);
+  options.conf = conf ? conf : "";
+  weir_allocator *made = NULL;
+  CHECK(weir_allocator_create(faults, &options, &made));
+  return made;
+}
+
+void alloc_open_on(weir_soft_clock clock, int devices, unsigned long long bytes, const char *conf) {
+  alloc_open_devices(clock, devices, bytes);
+  allocator = alloc_create(conf);
+}
+
+void alloc_open(const char *conf, unsigned long long bytes) { alloc_open_on(WEIR_SOFT_STEPPED, 1, bytes, conf); }
+
+void alloc_close(void) {
+  if (allocator)
+    assert_valid();
+  weir_allocator_destroy(allocator);
+  allocator = NULL;
+  while (stream_count > 0)
+    OK(d->StreamDestroy(d, streams[--stream_count]));
+  weir_driver_close(faults);
+  faults = NULL;
+  soft_close();
+}
+
+int alloc_teardown(void **state) {
+  if (faults)
+    weir_fault_clear(faults);
+  weir_allocator_destroy(allocator);
+  allocator = NULL;
+  weir_driver_close(faults);
+  faults = NULL;
+  return soft_teardown(state);
+}
+
+/* ---- The calls ---- */
+
+/* Everything that the device has given out is in the books, and the other way round. Memory of pools that have
+ * their own functions is none of the device's. */
+void assert_valid(void) {
+  assert_true(weir__allocator_is_valid(allocator));
+  unsigned long long bytes = 0;
+  unsigned long fixed = weir__rangemap_count(&allocator->uncached), reservations = 0, pages = 0, orphans = 0;
+  for (int i = 0; i < allocator->heap_count; i++) {
+    const weir__heap *heap = &allocator->heaps[i];
+    orphans += heap->orphan_count;
+    for (const weir__segment *s = heap->segments; s; s = s->next) {
+      if (s->arena->pool->owner && s->arena->pool->owner->alloc)
+        continue;
+      fixed += s->page == 0;
+      reservations += s->page != 0;
+      pages += s->mapped;
+      bytes += s->page ? s->mapped * s->page : s->bytes;
+    }
+  }
+  weir_soft_census census = soft_census();
+  assert_int_equal(census.allocations, fixed);
+  assert_int_equal(census.reservations, reservations);
+  assert_int_equal(census.mappings, pages);
+  assert_int_equal(census.handles, pages + orphans);
+  if (fixed > 0 && weir__rangemap_count(&allocator->uncached) > 0)
+    return; /* whose sizes are not in the books */
+  if (orphans)
+    assert_true(census.device_bytes > bytes);
+  else
+    assert_int_equal(census.device_bytes, bytes);
+}
+
+weir_status try_get(size_t bytes, weir_cu_stream stream, void **pointer) {
+  *pointer = NULL;
+  weir_status status = weir_allocator_alloc(allocator, 0, bytes, stream, pointer);
+  if (status != WEIR_OK)
+    assert_null(*pointer);
+  assert_valid();
+  return status;
+}
+
+void *get_on(int device, size_t bytes, weir_cu_stream stream) {
+  void *pointer = NULL;
+  CHECK(weir_allocator_alloc(allocator, device, bytes, stream, &pointer));
+  assert_valid();
+  return pointer;
+}
+
+void *get(size_t bytes, weir_cu_stream stream) { return get_on(0, bytes, stream); }
+
+void put(void *pointer) {
+  CHECK(weir_allocator_free(allocator, pointer));
+  assert_valid();
+}
+
+void also_used_by(void *pointer, weir_cu_stream stream) {
+  CHECK(weir_allocator_record_stream(allocator, pointer, stream));
+  assert_valid();
+}
+
+void configure(const char *conf) { CHECK(weir_allocator_configure(allocator, conf)); }
+
+void empty_cache(void) {
+  CHECK(weir_allocator_empty_cache(allocator));
+  assert_valid();
+}
+
+/* ---- Looking ---- */
+
+weir_allocator_stats stats_of(int device) {
+  weir_allocator_stats stats = {.size = sizeof stats};
+  CHECK(weir_allocator_get_stats(allocator, device, &stats));
+  return stats;
+}
+
+int64_t reserved(void) { return stats_of(0).reserved_bytes[WEIR_STAT_ALL].current; }
+int64_t allocated(void) { return stats_of(0).allocated_bytes[WEIR_STAT_ALL].current; }
+int64_t active(void) { return stats_of(0).active_bytes[WEIR_STAT_ALL].current; }
+int64_t segments(void) { return stats_of(0).segment[WEIR_STAT_ALL].current; }
+
+const char *layout(const void *pointer) {
+  static char text[4096];
+  size_t used = 0;
+  const weir__segment *segment = weir__page_map_find(allocator->pages, (uint64_t)pointer);
+  assert_non_null(segment);
+  for (const weir__block *b = segment->first; b; b = b->next) {
+    const char *unit = "", *state = "";
+    unsigned long long size = b->bytes;
+    if (size % MIB == 0) {
+      size /= MIB;
+      unit = "M";
+    } else if (size % KIB == 0) {
+      size /= KIB;
+      unit = "K";
+    }
+    if (!b->mapped)
+      state = "-";
+    else if (weir__block_is_active(b))
+      state = b->allocated ? "*" : "~";
+    used += (size_t)snprintf(text + used, sizeof text - used, "%s%llu%s%s", used ? " " : "", size, unit, state);
+    assert_true(used < sizeof text);
+  }
+  return text;
+}
+
+unsigned long calls(weir_driver_call call) {
+  unsigned long made = 0, failed = 0;
+  CHECK(weir_fault_counts(faults, call, &made, &failed));
+  return made;
+}
+
+/* ---- Streams ---- */
+
+weir_cu_stream work_stream(void) {
+  assert_true(stream_count < MAX_STREAMS);
+  return streams[stream_count++] = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
+}
+
+static void nothing(void *data) { (void)data; }
+
+void work(weir_cu_stream stream) { OK(d->LaunchHostFunc(d, stream, nothing, NULL)); }

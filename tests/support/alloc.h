@@ -1,0 +1,86 @@
+/*
+ * An allocator over a software device of its own, for one test.
+ *
+ *     static void test_it(void **state) {
+ *       alloc_open(NULL, 64 * MIB);
+ *       void *p = get(512, NULL);
+ *       assert_layout(p, "512* 2096640");
+ *       put(p);
+ *       alloc_close();
+ *     }
+ *     cmocka_unit_test_teardown(test_it, alloc_teardown)
+ *
+ * get, put and the like walk the whole allocator after each call. The checks are for the test's own thread only.
+ */
+#ifndef WEIR_TEST_ALLOC_H
+#define WEIR_TEST_ALLOC_H
+
+#include "alloc/heap.h"
+#include "support/runtime.h"
+#include "support/soft.h"
+#include "weir/alloc.h"
+#include "weir/pool.h"
+
+#define KIB (1024ull)
+#define MIB (1024ull * KIB)
+#define GIB (1024ull * MIB)
+
+extern weir_allocator *allocator; /* between open and close */
+extern weir_driver *faults;       /* the table that it calls: `d` with faults around it */
+
+/* On one device in stepped time; conf NULL: the defaults. */
+void alloc_open(const char *conf, unsigned long long bytes);
+void alloc_open_on(weir_soft_clock clock, int devices, unsigned long long bytes, const char *conf);
+
+/* Only the devices, for tests that make allocators themselves; alloc_close works all the same. */
+void alloc_open_devices(weir_soft_clock clock, int devices, unsigned long long bytes);
+weir_allocator *alloc_create(const char *conf);
+
+/* Destroys the allocator, and fails when anything of it is left on the device. */
+void alloc_close(void);
+
+/* Closes what a failing test left open. */
+int alloc_teardown(void **state);
+
+/* ---- The calls, checked ---- */
+
+void *get(size_t bytes, weir_cu_stream stream);
+void *get_on(int device, size_t bytes, weir_cu_stream stream);
+void put(void *pointer);
+void also_used_by(void *pointer, weir_cu_stream stream);
+void configure(const char *conf);
+void empty_cache(void);
+
+/* The status of an allocation that may fail; the pointer is NULL then. */
+weir_status try_get(size_t bytes, weir_cu_stream stream, void **pointer);
+
+/* Walks the allocator, and compares what it has with what the device has given out. */
+void assert_valid(void);
+
+/* ---- Looking ---- */
+
+weir_allocator_stats stats_of(int device);
+
+/* The current values of device 0, of both pools. */
+int64_t reserved(void);
+int64_t allocated(void);
+int64_t active(void);
+int64_t segments(void);
+
+/* The blocks of the segment of a pointer, live or not, in order: "1M* 512~ 19968K": * is allocated, ~ freed and
+ * still in use by another stream, - not mapped. The text is good until the next call. */
+const char *layout(const void *pointer);
+#define assert_layout(pointer, text) assert_string_equal(layout(pointer), text)
+
+/* How often the allocator called the driver: for one thing, or with WEIR_CALL_COUNT at all. */
+unsigned long calls(weir_driver_call call);
+
+/* ---- Streams ---- */
+
+/* A stream that does not wait for others; it goes with alloc_close. */
+weir_cu_stream work_stream(void);
+
+/* Puts a piece of work into the stream, which is there until it is stepped. */
+void work(weir_cu_stream stream);
+
+#endif
