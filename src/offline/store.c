@@ -1,0 +1,182 @@
+#include "offline/store.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+
+enum { SMALLEST_ARRAY = 16, MAPPED_ARRAY = 256 * 1024, SMALLEST_CHUNK = 4096, LARGEST_CHUNK = 1 << 20 };
+
+bool weir__budget_take(weir__budget *budget, uint64_t size) {
+  budget->is_over = size > budget->limit - budget->used;
+  if (!budget->is_over)
+    budget->used += size;
+  return !budget->is_over;
+}
+
+/* Ahead of an array's items. */
+typedef union array {
+  size_t mapped; /* bytes of the mapping; 0: from malloc */
+  char line[64]; /* items begin on a cache line where the array is mapped */
+} array;
+
+/* An array of `size` bytes with the header, in place of `old`, which had `old_size`. NULL: `old` is as before. */
+static array *resize(array *old, size_t old_size, size_t size) {
+  if (size < MAPPED_ARRAY) { /* arrays never shrink, so the old one is not mapped either */
+    array *heap = realloc(old, size);
+    if (heap != NULL)
+      heap->mapped = 0;
+    return heap;
+  }
+  bool was_mapped = old != NULL && old->mapped != 0;
+  array *mapped = was_mapped ? mremap(old, old->mapped, size, MREMAP_MAYMOVE)
+                             : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED)
+    return NULL;
+  /* Faults are what a large array costs most. Where the system has no large pages, nothing happens. */
+  madvise(mapped, size, MADV_HUGEPAGE);
+  if (old != NULL && !was_mapped) {
+    memcpy(mapped, old, old_size);
+    free(old);
+  }
+  mapped->mapped = size;
+  return mapped;
+}
+
+void *weir__grow_slow(weir__budget *budget, void *items, size_t *capacity, size_t needed, size_t item_size) {
+  size_t target = *capacity > SIZE_MAX / 2 ? needed : 2 * *capacity;
+  if (target < SMALLEST_ARRAY)
+    target = SMALLEST_ARRAY;
+  if (target < needed)
+    target = needed;
+  uint64_t left = budget->limit - budget->used;
+  if ((target - *capacity) > left / item_size) /* not room for twice as much; perhaps for what is needed */
+    target = needed;
+  budget->is_over = (target - *capacity) > left / item_size;
+  if (budget->is_over || target > (SIZE_MAX - sizeof(array)) / item_size)
+    return NULL;
+  array *old = items != NULL ? (array *)items - 1 : NULL;
+  array *grown = resize(old, sizeof *old + *capacity * item_size, sizeof *grown + target * item_size);
+  if (grown == NULL)
+    return NULL;
+  budget->used += (uint64_t)(target - *capacity) * item_size;
+  *capacity = target;
+  return grown + 1;
+}
+
+void weir__drop(void *items) {
+  array *a = items != NULL ? (array *)items - 1 : NULL;
+  if (a != NULL && a->mapped != 0)
+    munmap(a, a->mapped);
+  else
+    free(a);
+}
+
+/* The chunk's link is a whole 16 bytes, so that what follows is aligned for any type. */
+static char *new_chunk(weir__chunks *chunks, weir__budget *budget, size_t size) {
+  if (size > SIZE_MAX - 16 || !weir__budget_take(budget, size + 16))
+    return NULL;
+  void **chunk = malloc(size + 16);
+  if (chunk == NULL) {
+    budget->used -= size + 16;
+    return NULL;
+  }
+  *chunk = chunks->first;
+  chunks->first = chunk;
+  return (char *)chunk + 16;
+}
+
+void *weir__chunks_take(weir__chunks *chunks, weir__budget *budget, size_t size, size_t align) {
+  size_t skip = -(uintptr_t)chunks->at & (align - 1);
+  size_t left = (size_t)(chunks->end - chunks->at);
+  if (skip <= left && size <= left - skip) {
+    char *taken = chunks->at + skip;
+    chunks->at = taken + size;
+    return taken;
+  }
+  size_t growth = chunks->growth == 0               ? SMALLEST_CHUNK
+                  : chunks->growth >= LARGEST_CHUNK ? LARGEST_CHUNK
+                                                    : 2 * chunks->growth;
+  if (size > growth / 4) /* a chunk of its own; the newest one still has room for others */
+    return new_chunk(chunks, budget, size);
+  char *chunk = new_chunk(chunks, budget, growth);
+  if (chunk == NULL)
+    return NULL;
+  chunks->growth = growth;
+  chunks->at = chunk + size;
+  chunks->end = chunk + growth;
+  return chunk;
+}
+
+void weir__chunks_clear(weir__chunks *chunks) {
+  for (void *chunk = chunks->first, *next; chunk != NULL; chunk = next) {
+    next = *(void **)chunk;
+    free(chunk);
+  }
+  *chunks = (weir__chunks){0};
+}
+
+static void put(uint64_t *slots, size_t capacity, uint64_t slot) {
+  size_t at = (slot >> 32) & (capacity - 1);
+  while (slots[at] != 0)
+    at = (at + 1) & (capacity - 1);
+  slots[at] = slot;
+}
+
+bool weir__table_add(weir__table *table, weir__budget *budget, uint32_t hash, uint32_t id) {
+  if (2 * (table->count + 1) > table->capacity) {
+    size_t capacity = table->capacity == 0 ? 64 : 2 * table->capacity;
+    if (!weir__budget_take(budget, (uint64_t)(capacity - table->capacity) * sizeof *table->slots))
+      return false;
+    uint64_t *slots = calloc(capacity, sizeof *slots);
+    if (slots == NULL)
+      return false;
+    for (size_t i = 0; i < table->capacity; i++)
+      if (table->slots[i] != 0)
+        put(slots, capacity, table->slots[i]);
+    free(table->slots);
+    table->slots = slots;
+    table->capacity = capacity;
+  }
+  put(table->slots, table->capacity, (uint64_t)hash << 32 | (id + 1));
+  table->count++;
+  return true;
+}
+
+void weir__table_clear(weir__table *table) {
+  free(table->slots);
+  *table = (weir__table){0};
+}
+
+uint64_t weir__hash_seed(void) {
+  uint64_t seed;
+  if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != sizeof seed)
+    seed = (uintptr_t)&weir__hash_seed; /* where the program was loaded is still something */
+  return seed;
+}
+
+uint32_t weir__strings_add(weir__strings *strings, weir__budget *budget, uint32_t hash, const char *text, size_t length,
+                           bool is_shared) {
+  budget->is_over = length >= UINT32_MAX || strings->count >= WEIR__TABLE_END - 1;
+  if (budget->is_over)
+    return WEIR__TABLE_END;
+  weir__string *items = weir__grow(budget, strings->items, &strings->capacity, strings->count + 1, sizeof *items);
+  if (items == NULL)
+    return WEIR__TABLE_END;
+  strings->items = items;
+  char *copy = weir__chunks_take(&strings->chars, budget, length + 1, 1);
+  uint32_t id = (uint32_t)strings->count;
+  if (copy == NULL || (is_shared && !weir__table_add(&strings->table, budget, hash, id)))
+    return WEIR__TABLE_END;
+  memcpy(copy, text, length);
+  copy[length] = '\0';
+  items[id] = (weir__string){copy, (uint32_t)length};
+  strings->count++;
+  return id;
+}
+
+void weir__strings_clear(weir__strings *strings) {
+  weir__drop(strings->items);
+  weir__table_clear(&strings->table);
+  weir__chunks_clear(&strings->chars);
+  *strings = (weir__strings){0};
+}

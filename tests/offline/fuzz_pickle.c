@@ -1,0 +1,82 @@
+/*
+ * A libFuzzer target; not part of the build:
+ *
+ *   clang -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -D_GNU_SOURCE -std=c11 \
+ *     -Iinclude -Isrc tests/offline/fuzz_pickle.c src/offline/{store,source,window,pickle,pickle_opcode,pickle_text,snapshot}.c \
+ *     src/base/{status,log,text}.c -lpthread -o fuzz_pickle
+ *   ./fuzz_pickle -max_len=8192 CORPUS      with small_snapshot.pickle, and what pickle_cases.bin holds, to begin with
+ *
+ * Every input is read twice: as a snapshot, and as values, which are walked.
+ */
+#include <stdlib.h>
+
+#include "offline/snapshot.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* Each box once, however often it is shared; they are not deeper than the limit. */
+static uint64_t walk(weir__pickle *p, weir__pickle_value v) {
+  uint64_t sum = v;
+  if (weir__pickle_tag_of(v) == WEIR__PICKLE_STR || weir__pickle_tag_of(v) == WEIR__PICKLE_BYTES) {
+    weir__string s = weir__pickle_string(p, v);
+    for (uint32_t i = 0; i <= s.length; i++)
+      sum += (unsigned char)s.text[i];
+  }
+  if (!weir__pickle_is_box(v) || *weir__pickle_note(p, v) != 0)
+    return sum;
+  *weir__pickle_note(p, v) = 1;
+  size_t count;
+  const weir__pickle_value *items = weir__pickle_items(p, v, &count);
+  for (size_t i = 0; i < count; i++)
+    sum += walk(p, items[i]);
+  return sum;
+}
+
+static uint64_t look_at(const weir__snapshot *s) {
+  uint64_t sum = 0;
+  for (size_t d = 0; d < s->device_count; d++) {
+    const weir__snapshot_device *device = &s->devices[d];
+    for (size_t i = 0; i < device->event_count && i < 100000; i++) {
+      const weir__snapshot_event *e = &device->events[i];
+      const weir__snapshot_stack *stack = &s->stacks[e->stack];
+      sum += e->address + e->size + (uint64_t)s->streams[e->stream];
+      sum += s->strings.items[s->remarks[e->remark].action].length;
+      if (e->pool != WEIR__SNAPSHOT_NO_POOL)
+        sum += (uint64_t)s->pools[e->pool].id[1];
+      for (size_t j = 0; j < stack->count; j++)
+        sum += s->strings.items[s->frames[s->stack_frames[stack->first + j]].filename].length;
+    }
+    for (size_t i = 0; i < device->segment_count; i++)
+      for (size_t j = 0; j < device->segments[i].block_count; j++)
+        sum += device->segments[i].blocks[j].address + s->stacks[device->segments[i].blocks[j].stack].count;
+  }
+  return sum;
+}
+
+/* The compiler may not leave out what leads to it. */
+static void keep(uint64_t sum) { __asm__ volatile("" : : "r"(sum)); }
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  const weir__pickle_limits limits = {.memory = 64 << 20, .input = 16 << 20};
+  weir__source *source;
+  weir__snapshot *snapshot;
+  if (weir__source_open_memory("fuzz", data, size, &source) != WEIR_OK)
+    return 0;
+  if (weir__snapshot_read(source, &limits, &snapshot) == WEIR_OK) {
+    keep(look_at(snapshot));
+    weir__snapshot_free(snapshot);
+  }
+  weir__source_close(source);
+
+  weir__pickle *pickle;
+  weir__pickle_value root;
+  if (weir__source_open_memory("fuzz", data, size, &source) != WEIR_OK)
+    return 0;
+  if (weir__pickle_open(source, &limits, &pickle) == WEIR_OK) {
+    if (weir__pickle_read(pickle, NULL, NULL, &root) == WEIR_OK)
+      keep(walk(pickle, root));
+    weir__pickle_close(pickle);
+  }
+  weir__source_close(source);
+  return 0;
+}
