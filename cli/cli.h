@@ -14,6 +14,7 @@ enum {
 /* A command gets its own part of the command line: argv[0] is its name. It understands --help, and returns an exit code. */
 int weir_cmd_demo(int argc, char **argv);
 int weir_cmd_info(int argc, char **argv);
+int weir_cmd_replay(int argc, char **argv);
 
 /* Says on stderr what is wrong with the command line of a command ("info") or, with NULL, of weir itself, and where the
  * help is. Returns WEIR_EXIT_USAGE. */

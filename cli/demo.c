@@ -1,5 +1,8 @@
 /*
- * weir demo: a program of several streams, checked and timed.
+ * weir demo: a job with the shape of a training run, on the allocator, checked and timed.
+ *
+ * There is no arithmetic: values are stamped by fills and carried on by copies, from the batch through the layers into
+ * gradients, optimizer state and weights. Memory that is used again too early would show as a wrong word at the end.
  */
 #include <stdarg.h>
 #include <stdbool.h>
@@ -8,41 +11,44 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/base.h"
 #include "cli.h"
 #include "json.h"
 #include "weir/weir.h"
 
 enum {
-  CHUNKS = 16,
-  CHUNK_WORDS = 1 << 18, /* 1 MiB */
-  CHUNK_BYTES = CHUNK_WORDS * 4,
-  SLOTS = 2, /* chunks on the device at a time, of each buffer */
-  SPIN_MILLISECONDS = 5,
-  REPLAYS = 10
+  LAYERS = 8,
+  STEPS = 36,
+  REPLAY_EVERY = 4,
+  LEAST_BATCH = 4, /* samples */
+  MOST_BATCH = 32,
+  GRAPH_BATCH = 8,
+  SAMPLE_WORDS = 16 * 1024,
+  STAMP_WORDS = SAMPLE_WORDS / LAYERS, /* each layer stamps its part of the first sample */
+  WEIGHT_WORDS = 512 * 1024,           /* of each layer */
+  WEIGHT_BYTES = WEIGHT_WORDS * 4,
+  BATCH_WORDS = MOST_BATCH * SAMPLE_WORDS,
+  GRAPH_WORDS = GRAPH_BATCH * SAMPLE_WORDS,
+  MOMENTS = 2 /* of the optimizer, each as large as the weights */
 };
-
-/* One part of the job: what it did and how long it took. */
-typedef struct part {
-  const char *name;
-  char what[128];
-  double device_ms; /* between two events */
-  double host_ms;   /* of the host, from the first call to the end of the wait */
-  unsigned long long bytes;
-} part;
-
-enum { PIPELINE, OVERLAP, GRAPH, PARTS };
 
 typedef struct demo {
   weir_driver *driver;
   weir_device_properties device;
-  weir_stream loader, worker;
-  weir_event *begin, *end, *joined, *loaded[SLOTS], *emptied[SLOTS];
+  weir_stream compute, loader;
+  weir_event *begin, *end;
+  weir_allocator *allocator;
   weir_graph *graph;
-  weir_cu_deviceptr memory; /* SLOTS chunks to load into, and as many to work in */
-  uint32_t *in, *out;       /* page-locked; CHUNKS chunks each */
+  void *weights[LAYERS], *moments[MOMENTS][LAYERS], *gradients[LAYERS], *activations[LAYERS];
+  void *batch, *next_batch;                     /* on the loader's stream, read by the other */
+  void *graph_result;                           /* in the graph's pool */
+  uint32_t *in[2], *out, *graph_in, *graph_out; /* page-locked, in one piece that begins with in[0] */
   size_t graph_nodes;
-  part parts[PARTS];
-  char error[512]; /* what went wrong, "" while nothing did */
+  int replays;
+  double device_ms; /* of all steps, between two events */
+  weir_allocator_stats stats;
+  char settings[512];
+  char error[4096]; /* what went wrong, "" while nothing did */
 } demo;
 
 /* Every step goes through here, so that the first failure is the one that is told. */
@@ -62,7 +68,8 @@ static bool driver_ok(demo *demo, const char *call, weir_cu_result result) {
 __attribute__((format(printf, 2, 3))) static bool wrong(demo *demo, const char *format, ...) {
   va_list args;
   va_start(args, format);
-  vsnprintf(demo->error, sizeof demo->error, format, args);
+  if (!demo->error[0])
+    vsnprintf(demo->error, sizeof demo->error, format, args);
   va_end(args);
   return false;
 }
@@ -73,217 +80,294 @@ static double now_ms(void) {
   return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
 }
 
-static void *slot_address(const demo *demo, int slot) {
-  return (void *)(uintptr_t)(demo->memory + (weir_cu_deviceptr)slot * CHUNK_BYTES);
+/* ---- Memory ---- */
+
+static bool take(demo *demo, size_t words, weir_stream stream, void **memory) {
+  weir_cu_stream raw;
+  return ok(demo, weir_stream_raw(stream, &raw)) &&
+         ok(demo, weir_allocator_alloc(demo->allocator, 0, words * 4, raw, memory));
 }
 
-static bool create_event(demo *demo, unsigned flags, weir_event **event) {
-  return ok(demo, weir_event_create(flags, event));
+static bool give(demo *demo, void **memory) {
+  void *given = *memory;
+  *memory = NULL;
+  return ok(demo, weir_allocator_free(demo->allocator, given));
 }
 
 static bool set_up(demo *demo) {
-  if (!ok(demo, weir_device_set(0)) || !ok(demo, weir_get_driver(&demo->driver)) ||
-      !ok(demo, weir_device_get_properties(0, &demo->device)) || !ok(demo, weir_stream_create(0, 0, &demo->loader)) ||
-      !ok(demo, weir_stream_create(0, -1, &demo->worker)) || !ok(demo, weir_graph_create(&demo->graph)) ||
-      !create_event(demo, WEIR_EVENT_TIMING, &demo->begin) || !create_event(demo, WEIR_EVENT_TIMING, &demo->end) ||
-      !create_event(demo, 0, &demo->joined))
-    return false;
-  for (int i = 0; i < SLOTS; i++)
-    if (!create_event(demo, 0, &demo->loaded[i]) || !create_event(demo, 0, &demo->emptied[i]))
-      return false;
-
-  weir_driver *d = demo->driver;
+  weir_driver *d;
   void *host;
-  if (!driver_ok(demo, "cuMemAlloc", d->MemAlloc(d, &demo->memory, 2 * SLOTS * CHUNK_BYTES)) ||
-      !driver_ok(demo, "cuMemHostAlloc",
-                 d->MemHostAlloc(d, &host, (size_t)2 * CHUNKS * CHUNK_BYTES, WEIR_CU_MEMHOSTALLOC_PORTABLE)))
+  const size_t host_words = 3 * BATCH_WORDS + 2 * GRAPH_WORDS;
+  if (!ok(demo, weir_device_set(0)) || !ok(demo, weir_get_driver(&demo->driver)) ||
+      !ok(demo, weir_device_get_properties(0, &demo->device)) || !ok(demo, weir_stream_create(0, -1, &demo->compute)) ||
+      !ok(demo, weir_stream_create(0, 0, &demo->loader)) || !ok(demo, weir_stream_set_current(demo->compute)) ||
+      !ok(demo, weir_event_create(WEIR_EVENT_TIMING, &demo->begin)) ||
+      !ok(demo, weir_event_create(WEIR_EVENT_TIMING, &demo->end)) ||
+      !ok(demo, weir_allocator_create(demo->driver, NULL, &demo->allocator)) ||
+      !ok(demo, weir_graph_use_allocator(demo->allocator)) || !ok(demo, weir_graph_create(&demo->graph)))
     return false;
-  demo->in = host;
-  demo->out = demo->in + (size_t)CHUNKS * CHUNK_WORDS;
+  weir_allocator_settings(demo->allocator, demo->settings, sizeof demo->settings);
+  d = demo->driver;
+  if (!driver_ok(demo, "cuMemHostAlloc", d->MemHostAlloc(d, &host, host_words * 4, WEIR_CU_MEMHOSTALLOC_PORTABLE)))
+    return false;
+  demo->in[0] = host;
+  demo->in[1] = demo->in[0] + BATCH_WORDS;
+  demo->out = demo->in[1] + BATCH_WORDS;
+  demo->graph_in = demo->out + BATCH_WORDS;
+  demo->graph_out = demo->graph_in + GRAPH_WORDS;
+  for (int layer = 0; layer < LAYERS; layer++)
+    if (!take(demo, WEIGHT_WORDS, demo->compute, &demo->weights[layer]) ||
+        !ok(demo, weir_fill32_async(demo->weights[layer], 0, WEIGHT_WORDS, demo->compute)))
+      return false;
+  return true;
+}
+
+/* All that the job holds goes back to the allocator, and from there to the driver. */
+static bool give_all_back(demo *demo) {
+  weir_allocator_stats left = {.size = sizeof left};
+  for (int layer = 0; layer < LAYERS; layer++) {
+    if (!give(demo, &demo->weights[layer]))
+      return false;
+    for (int m = 0; m < MOMENTS; m++)
+      if (!give(demo, &demo->moments[m][layer]))
+        return false;
+  }
+  if (!give(demo, &demo->graph_result) || !ok(demo, weir_graph_reset(demo->graph)) ||
+      !ok(demo, weir_allocator_empty_cache(demo->allocator)) ||
+      !ok(demo, weir_allocator_get_stats(demo->allocator, 0, &left)))
+    return false;
+  if (left.allocated_bytes[WEIR_STAT_ALL].current || left.reserved_bytes[WEIR_STAT_ALL].current)
+    return wrong(demo, "all was freed, but %lld bytes are allocated and %lld reserved",
+                 (long long)left.allocated_bytes[WEIR_STAT_ALL].current,
+                 (long long)left.reserved_bytes[WEIR_STAT_ALL].current);
   return true;
 }
 
 static void clean_up(demo *demo) {
+  weir_graph_destroy(demo->graph);
+  weir_allocator_destroy(demo->allocator); /* waits for the device, also after a failure in the middle */
   weir_event_destroy(demo->begin);
   weir_event_destroy(demo->end);
-  weir_event_destroy(demo->joined);
-  for (int i = 0; i < SLOTS; i++) {
-    weir_event_destroy(demo->loaded[i]);
-    weir_event_destroy(demo->emptied[i]);
-  }
-  weir_graph_destroy(demo->graph);
-  weir_driver *d = demo->driver;
-  if (demo->memory)
-    driver_ok(demo, "cuMemFree", d->MemFree(d, demo->memory));
-  if (demo->in)
-    driver_ok(demo, "cuMemFreeHost", d->MemFreeHost(d, demo->in));
+  if (demo->in[0])
+    driver_ok(demo, "cuMemFreeHost", demo->driver->MemFreeHost(demo->driver, demo->in[0]));
   ok(demo, weir_shutdown());
 }
 
-/* Waits for demo->end and adds the times since `started` and demo->begin to a part. */
-static bool finish(demo *demo, part *part, double started) {
-  double device_ms;
-  if (!ok(demo, weir_event_synchronize(demo->end)))
-    return false;
-  part->host_ms += now_ms() - started;
-  if (!ok(demo, weir_event_elapsed(demo->begin, demo->end, &device_ms)))
-    return false;
-  part->device_ms += device_ms;
-  return true;
-}
+/* ---- What is expected where ---- */
 
-/* ---- Chunks go through two slots: one stream fills them, the other works on them and takes the results out ---- */
+static int batch_of(int step) { return LEAST_BATCH + step * 11 % (MOST_BATCH - LEAST_BATCH + 1); }
+static uint32_t stamp_of(int step, int layer) { return (uint32_t)(step + 1) << 8 | (uint32_t)layer; }
+static uint32_t sample_word(int seed, size_t i) { return (uint32_t)seed * 40503u ^ (uint32_t)i * 2654435761u; }
 
-static bool put_chunk(demo *demo, int chunk) {
-  int slot = chunk % SLOTS;
-  void *loaded = slot_address(demo, slot), *worked = slot_address(demo, SLOTS + slot);
-  size_t first = (size_t)chunk * CHUNK_WORDS;
-  return ok(demo, weir_event_wait(demo->emptied[slot], demo->loader)) &&
-         ok(demo, weir_copy_async(loaded, demo->in + first, CHUNK_BYTES, demo->loader)) &&
-         ok(demo, weir_event_record(demo->loaded[slot], demo->loader)) &&
-         ok(demo, weir_event_wait(demo->loaded[slot], demo->worker)) &&
-         ok(demo, weir_copy_async(worked, loaded, CHUNK_BYTES, demo->worker)) &&
-         ok(demo, weir_event_record(demo->emptied[slot], demo->worker)) &&
-         ok(demo, weir_fill32_async(worked, (uint32_t)chunk, CHUNK_WORDS / 4, demo->worker)) &&
-         ok(demo, weir_copy_async(demo->out + first, worked, CHUNK_BYTES, demo->worker));
-}
-
-static bool run_pipeline(demo *demo) {
-  part *part = &demo->parts[PIPELINE];
-  *part = (struct part){.name = "pipeline", .bytes = 3ull * CHUNKS * CHUNK_BYTES};
-  snprintf(part->what, sizeof part->what, "%d chunks of %d MiB: copy in, copy, fill a quarter, copy out", CHUNKS,
-           CHUNK_BYTES >> 20);
-  const size_t words = (size_t)CHUNKS * CHUNK_WORDS;
+static void fill_in(uint32_t *in, int seed, size_t words) {
   for (size_t i = 0; i < words; i++)
-    demo->in[i] = (uint32_t)i * 2654435761u;
-  memset(demo->out, 0xff, words * 4);
+    in[i] = sample_word(seed, i);
+}
 
-  double started = now_ms();
-  if (!ok(demo, weir_event_record(demo->begin, demo->loader)))
-    return false;
-  for (int chunk = 0; chunk < CHUNKS; chunk++)
-    if (!put_chunk(demo, chunk))
-      return false;
-  if (!ok(demo, weir_event_record(demo->end, demo->worker)) || !finish(demo, part, started))
-    return false;
-
+/* What went in, with every layer's stamp of that step in the first sample. */
+static bool check_out(demo *demo, const char *what, const uint32_t *out, int seed, int step, size_t words) {
   for (size_t i = 0; i < words; i++) {
-    uint32_t expected = i % CHUNK_WORDS < CHUNK_WORDS / 4 ? (uint32_t)(i / CHUNK_WORDS) : demo->in[i];
-    if (demo->out[i] != expected)
-      return wrong(demo, "pipeline: word %zu is %#x, expected %#x", i, demo->out[i], expected);
+    uint32_t expected = i < SAMPLE_WORDS ? stamp_of(step, (int)(i / STAMP_WORDS)) : sample_word(seed, i);
+    if (out[i] != expected)
+      return wrong(demo, "%s of step %d: word %zu is %#x, expected %#x", what, step, i, out[i], expected);
   }
   return true;
 }
 
-/* ---- Both streams are busy for the same time: together they take little more than one ---- */
+/* ---- A step ---- */
 
-static bool run_overlap(demo *demo) {
-  part *part = &demo->parts[OVERLAP];
-  *part = (struct part){.name = "overlap"};
-  snprintf(part->what, sizeof part->what, "both streams busy for %d ms of the device's clock, at once",
-           SPIN_MILLISECONDS);
-  uint64_t cycles = (uint64_t)demo->device.clock_khz * SPIN_MILLISECONDS;
-  /* The first use of the kernel loads it, which is not what is timed. */
-  if (!ok(demo, weir_stream_spin(demo->worker, 1)) || !ok(demo, weir_stream_synchronize(demo->worker)))
-    return false;
-  double started = now_ms();
-  return ok(demo, weir_event_record(demo->begin, demo->loader)) && ok(demo, weir_stream_spin(demo->loader, cycles)) &&
-         ok(demo, weir_stream_spin(demo->worker, cycles)) &&
-         ok(demo, weir_stream_wait_stream(demo->worker, demo->loader)) &&
-         ok(demo, weir_event_record(demo->end, demo->worker)) && finish(demo, part, started);
+/* The next batch, on a stream of its own: it is copied while the step before it runs. */
+static bool prefetch(demo *demo, int step) {
+  size_t words = (size_t)batch_of(step) * SAMPLE_WORDS;
+  uint32_t *in = demo->in[step % 2];
+  fill_in(in, step, words);
+  return take(demo, words, demo->loader, &demo->next_batch) &&
+         ok(demo, weir_copy_async(demo->next_batch, in, words * 4, demo->loader));
 }
 
-/* ---- A chunk is loaded while another stream fills a second one; both come out. Captured once, replayed ---- */
+/* Activations stay until the way back; the workspace goes with its layer. */
+static bool forward(demo *demo, int step, int layer) {
+  size_t batch = (size_t)batch_of(step), words = batch * SAMPLE_WORDS, workspace_words = batch * batch * 256;
+  const void *input = layer ? demo->activations[layer - 1] : demo->batch;
+  void *workspace;
+  if (!take(demo, words, demo->compute, &demo->activations[layer]) ||
+      !take(demo, workspace_words, demo->compute, &workspace))
+    return false;
+  uint32_t *part = (uint32_t *)demo->activations[layer] + (size_t)layer * STAMP_WORDS;
+  return ok(demo, weir_fill32_async(workspace, stamp_of(step, layer), workspace_words, demo->compute)) &&
+         ok(demo, weir_copy_async(demo->activations[layer], input, words * 4, demo->compute)) &&
+         ok(demo, weir_copy_async(part, workspace, STAMP_WORDS * 4, demo->compute)) && give(demo, &workspace);
+}
+
+/* The layer's gradient is all stamp, of which the first part came the whole way through the activations. */
+static bool backward(demo *demo, int step, int layer) {
+  size_t words = (size_t)batch_of(step) * SAMPLE_WORDS;
+  void *flow;
+  if (!take(demo, words, demo->compute, &flow) || !take(demo, WEIGHT_WORDS, demo->compute, &demo->gradients[layer]))
+    return false;
+  const uint32_t *part = (const uint32_t *)flow + (size_t)layer * STAMP_WORDS;
+  void *gradient = demo->gradients[layer];
+  return ok(demo, weir_copy_async(flow, demo->activations[layer], words * 4, demo->compute)) &&
+         give(demo, &demo->activations[layer]) &&
+         ok(demo, weir_fill32_async(gradient, stamp_of(step, layer), WEIGHT_WORDS, demo->compute)) &&
+         ok(demo, weir_copy_async(gradient, part, STAMP_WORDS * 4, demo->compute)) && give(demo, &flow);
+}
+
+/* Gradient, moments, weights; the moments are made at the first step. */
+static bool optimize(demo *demo, int layer) {
+  const void *from = demo->gradients[layer];
+  for (int m = 0; m < MOMENTS; m++) {
+    void **moment = &demo->moments[m][layer];
+    if ((!*moment && !take(demo, WEIGHT_WORDS, demo->compute, moment)) ||
+        !ok(demo, weir_copy_async(*moment, from, WEIGHT_BYTES, demo->compute)))
+      return false;
+    from = *moment;
+  }
+  return ok(demo, weir_copy_async(demo->weights[layer], from, WEIGHT_BYTES, demo->compute)) &&
+         give(demo, &demo->gradients[layer]);
+}
+
+static bool run_step(demo *demo, int step) {
+  size_t words = (size_t)batch_of(step) * SAMPLE_WORDS;
+  weir_cu_stream raw;
+  demo->batch = demo->next_batch;
+  demo->next_batch = NULL;
+  if (!ok(demo, weir_stream_wait_stream(demo->compute, demo->loader)) ||
+      !ok(demo, weir_stream_raw(demo->compute, &raw)) ||
+      !ok(demo, weir_allocator_record_stream(demo->allocator, demo->batch, raw)))
+    return false;
+  for (int layer = 0; layer < LAYERS; layer++)
+    if (!forward(demo, step, layer))
+      return false;
+  /* The loader's stream could have it back at once, were the use by the other one not on record. */
+  if (!give(demo, &demo->batch) || (step + 1 < STEPS && !prefetch(demo, step + 1)) ||
+      !ok(demo, weir_copy_async(demo->out, demo->activations[LAYERS - 1], words * 4, demo->compute)))
+    return false;
+  for (int layer = LAYERS - 1; layer >= 0; layer--)
+    if (!backward(demo, step, layer))
+      return false;
+  for (int layer = 0; layer < LAYERS; layer++)
+    if (!optimize(demo, layer))
+      return false;
+  return ok(demo, weir_stream_synchronize(demo->compute)) &&
+         check_out(demo, "the result", demo->out, step, step, words);
+}
+
+/* ---- The trained weights on a fixed batch, as a graph: what it allocates comes from its own pool ---- */
+
+static bool enqueue_evaluation(demo *demo) {
+  void *now, *next;
+  if (!take(demo, GRAPH_WORDS, demo->compute, &now) ||
+      !ok(demo, weir_copy_async(now, demo->graph_in, GRAPH_WORDS * 4, demo->compute)))
+    return false;
+  for (int layer = 0; layer < LAYERS; layer++, now = next)
+    if (!take(demo, GRAPH_WORDS, demo->compute, &next) ||
+        !ok(demo, weir_copy_async(next, now, GRAPH_WORDS * 4, demo->compute)) ||
+        !ok(demo, weir_copy_async((uint32_t *)next + (size_t)layer * STAMP_WORDS, demo->weights[layer], STAMP_WORDS * 4,
+                                  demo->compute)) ||
+        !give(demo, &now))
+      return false;
+  demo->graph_result = now;
+  return ok(demo, weir_copy_async(demo->graph_out, now, GRAPH_WORDS * 4, demo->compute));
+}
 
 static bool capture(demo *demo) {
-  void *copied = slot_address(demo, 0), *filled = slot_address(demo, 1);
-  weir_stream_scope scope;
-  if (!ok(demo, weir_stream_scope_enter(demo->worker, &scope)))
+  if (!ok(demo, weir_graph_capture_begin(demo->graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_THREAD_LOCAL)))
     return false;
-  bool captured = ok(demo, weir_graph_capture_begin(demo->graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_THREAD_LOCAL));
-  if (captured) {
-    captured = ok(demo, weir_stream_wait_stream(demo->loader, demo->worker)) &&
-               ok(demo, weir_fill32_async(filled, 42, CHUNK_WORDS, demo->loader)) &&
-               ok(demo, weir_copy_async(copied, demo->in, CHUNK_BYTES, demo->worker)) &&
-               ok(demo, weir_event_record(demo->joined, demo->loader)) &&
-               ok(demo, weir_event_wait(demo->joined, demo->worker)) &&
-               ok(demo, weir_copy_async(demo->out, copied, 2 * CHUNK_BYTES, demo->worker));
-    captured = ok(demo, weir_graph_capture_end(demo->graph)) && captured;
-  }
-  return ok(demo, weir_stream_scope_leave(&scope)) && captured &&
+  bool captured = enqueue_evaluation(demo);
+  return ok(demo, weir_graph_capture_end(demo->graph)) && captured &&
          ok(demo, weir_graph_node_count(demo->graph, &demo->graph_nodes));
 }
 
-static bool replay(demo *demo, uint32_t number) {
-  for (uint32_t i = 0; i < CHUNK_WORDS; i++)
-    demo->in[i] = number ^ i;
-  memset(demo->out, 0xff, 2 * CHUNK_BYTES);
-  weir_stream current; /* where a replay goes: the default stream */
-  double started = now_ms();
-  if (!ok(demo, weir_stream_current(0, &current)) || !ok(demo, weir_event_record(demo->begin, current)) ||
-      !ok(demo, weir_graph_replay(demo->graph)) || !ok(demo, weir_event_record(demo->end, current)) ||
-      !finish(demo, &demo->parts[GRAPH], started))
-    return false;
-  for (uint32_t i = 0; i < CHUNK_WORDS; i++)
-    if (demo->out[i] != (number ^ i) || demo->out[CHUNK_WORDS + i] != 42)
-      return wrong(demo, "graph: replay %u: words %u are %#x and %#x, expected %#x and 42", number, i, demo->out[i],
-                   demo->out[CHUNK_WORDS + i], number ^ i);
-  return true;
+static bool replay(demo *demo, int step) {
+  fill_in(demo->graph_in, -step, GRAPH_WORDS);
+  memset(demo->graph_out, 0xff, GRAPH_WORDS * 4);
+  demo->replays++;
+  return ok(demo, weir_graph_replay(demo->graph)) && ok(demo, weir_stream_synchronize(demo->compute)) &&
+         check_out(demo, "the graph's result", demo->graph_out, -step, step, GRAPH_WORDS);
 }
 
-static bool run_graph(demo *demo) {
-  part *part = &demo->parts[GRAPH];
-  *part = (struct part){.name = "graph", .bytes = (unsigned long long)REPLAYS * 3 * CHUNK_BYTES};
-  if (!capture(demo))
+static bool train(demo *demo) {
+  if (!capture(demo) || !ok(demo, weir_event_record(demo->begin, demo->compute)) || !prefetch(demo, 0))
     return false;
-  for (uint32_t r = 1; r <= REPLAYS; r++)
-    if (!replay(demo, r))
+  for (int step = 0; step < STEPS; step++)
+    if (!run_step(demo, step) || (step % REPLAY_EVERY == REPLAY_EVERY - 1 && !replay(demo, step)))
       return false;
-  snprintf(part->what, sizeof part->what, "%zu nodes over both streams, captured once and replayed %d times",
-           demo->graph_nodes, REPLAYS);
-  return true;
+  if (!ok(demo, weir_event_record(demo->end, demo->compute)) || !ok(demo, weir_event_synchronize(demo->end)) ||
+      !ok(demo, weir_event_elapsed(demo->begin, demo->end, &demo->device_ms)))
+    return false;
+  for (int layer = 0; layer < LAYERS; layer++) {
+    if (!ok(demo, weir_copy(demo->out, demo->weights[layer], WEIGHT_BYTES, demo->compute)))
+      return false;
+    for (size_t i = 0; i < WEIGHT_WORDS; i++)
+      if (demo->out[i] != stamp_of(STEPS - 1, layer))
+        return wrong(demo, "weights of layer %d: word %zu is %#x, expected %#x", layer, i, demo->out[i],
+                     stamp_of(STEPS - 1, layer));
+  }
+  demo->stats.size = sizeof demo->stats;
+  return ok(demo, weir_allocator_get_stats(demo->allocator, 0, &demo->stats));
 }
 
 /* ---- Telling ---- */
 
+static void print_bytes(const char *name, const weir_stat *stat) {
+  char now[32], peak[32];
+  printf("  %-11s%12s now, %12s at the peak\n", name, weir__format_bytes((unsigned long long)stat->current, now),
+         weir__format_bytes((unsigned long long)stat->peak, peak));
+}
+
 static void print_text(const demo *demo, double total_ms) {
-  printf("%s (%s), %.2f GiB\n\n", demo->device.name, demo->driver->name,
-         (double)demo->device.total_memory / (double)(1ull << 30));
-  for (int i = 0; i < PARTS; i++) {
-    const part *part = &demo->parts[i];
-    printf("  %-10s%s\n            device %.3f ms, host %.3f ms", part->name, part->what, part->device_ms,
-           part->host_ms);
-    if (part->bytes > 0 && part->device_ms > 0)
-      printf(", %.2f GB/s", (double)part->bytes / part->device_ms / 1e6);
-    fputs("\n", stdout);
-  }
-  printf("\nAll results are right. Done in %.1f ms.\n", total_ms);
+  const weir_allocator_stats *s = &demo->stats;
+  char total[32];
+  printf("%s (%s), %s\n\n", demo->device.name, demo->driver->name,
+         weir__format_bytes((unsigned long long)demo->device.total_memory, total));
+  printf("  training   %d layers, %d steps with batches of %d to %d, the next one copied meanwhile\n", LAYERS, STEPS,
+         LEAST_BATCH, MOST_BATCH);
+  printf("  graph      %zu nodes in a pool of its own, captured once and replayed %d times\n", demo->graph_nodes,
+         demo->replays);
+  printf("  time       %.1f ms on the device, %.2f ms a step\n", demo->device_ms, demo->device_ms / STEPS);
+  if (demo->settings[0])
+    printf("  settings   %s\n", demo->settings);
+  fputs("\n", stdout);
+  print_bytes("allocated", &s->allocated_bytes[WEIR_STAT_ALL]);
+  print_bytes("reserved", &s->reserved_bytes[WEIR_STAT_ALL]);
+  printf("  %-11s%12lld now, %12lld at the peak\n", "segments", (long long)s->segment[WEIR_STAT_ALL].current,
+         (long long)s->segment[WEIR_STAT_ALL].peak);
+  printf("  %-11s%12lld, with %lld calls of the driver; %lld retries\n", "requests",
+         (long long)s->allocation[WEIR_STAT_ALL].allocated, (long long)(s->num_device_alloc + s->num_device_free),
+         (long long)s->num_alloc_retries);
+  printf("\nAll results are right, and all memory was given back. Done in %.1f ms.\n", total_ms);
 }
 
 static void print_json(const demo *demo, double total_ms) {
+  const weir_allocator_stats *s = &demo->stats;
   fputs("{\n  \"device\": ", stdout);
   weir_cli_json_string(demo->device.name);
   fputs(", \"driver\": ", stdout);
   weir_cli_json_string(demo->driver->name);
-  fputs(",\n  \"parts\": [", stdout);
-  for (int i = 0; i < PARTS; i++) {
-    const part *part = &demo->parts[i];
-    printf("%s\n    {\"name\": ", i > 0 ? "," : "");
-    weir_cli_json_string(part->name);
-    fputs(", \"what\": ", stdout);
-    weir_cli_json_string(part->what);
-    printf(", \"device_ms\": %.6f, \"host_ms\": %.6f, \"bytes\": %llu}", part->device_ms, part->host_ms, part->bytes);
-  }
-  printf("\n  ],\n  \"graph_nodes\": %zu, \"graph_replays\": %d, \"total_ms\": %.6f, \"ok\": true\n}\n",
-         demo->graph_nodes, REPLAYS, total_ms);
+  fputs(", \"settings\": ", stdout);
+  weir_cli_json_string(demo->settings);
+  printf(",\n  \"layers\": %d, \"steps\": %d, \"graph_nodes\": %zu, \"graph_replays\": %d,\n", LAYERS, STEPS,
+         demo->graph_nodes, demo->replays);
+  printf("  \"allocated_bytes\": {\"current\": %lld, \"peak\": %lld},\n", (long long)s->allocated_bytes[0].current,
+         (long long)s->allocated_bytes[0].peak);
+  printf("  \"reserved_bytes\": {\"current\": %lld, \"peak\": %lld},\n", (long long)s->reserved_bytes[0].current,
+         (long long)s->reserved_bytes[0].peak);
+  printf("  \"segments\": {\"current\": %lld, \"peak\": %lld},\n", (long long)s->segment[0].current,
+         (long long)s->segment[0].peak);
+  printf("  \"requests\": %lld, \"num_device_alloc\": %lld, \"num_device_free\": %lld, \"num_alloc_retries\": %lld,\n",
+         (long long)s->allocation[WEIR_STAT_ALL].allocated, (long long)s->num_device_alloc,
+         (long long)s->num_device_free, (long long)s->num_alloc_retries);
+  printf("  \"device_ms\": %.6f, \"total_ms\": %.6f, \"ok\": true\n}\n", demo->device_ms, total_ms);
 }
 
 static void print_help(void) {
   fputs("Usage: weir demo [--json]\n"
         "\n"
-        "Runs a program of two streams on device 0: a pipeline with copies, fills and events, two streams that are "
-        "busy at\n"
-        "once, and a graph that is captured and replayed. Checks the results, and says how long each part took.\n"
+        "Runs a job with the shape of a training run on device 0: weights, activations, gradients and an optimizer's\n"
+        "state on the caching allocator, batches that a second stream copies ahead, and a graph with a memory pool of\n"
+        "its own. Checks all results, and says how long it took and what memory was allocated and reserved.\n"
+        "WEIR_ALLOC_CONF has the allocator's settings, as expandable_segments:True.\n"
         "\n"
         "Options:\n"
         "  --json       the same as JSON\n"
@@ -308,9 +392,10 @@ int weir_cmd_demo(int argc, char **argv) {
   demo demo = {0};
   weir_device_properties_init(&demo.device);
   double started = now_ms();
-  bool done = set_up(&demo) && run_pipeline(&demo) && run_overlap(&demo) && run_graph(&demo);
+  bool done = set_up(&demo) && train(&demo) && give_all_back(&demo);
+  double total_ms = now_ms() - started;
   if (done)
-    (json ? print_json : print_text)(&demo, now_ms() - started);
+    (json ? print_json : print_text)(&demo, total_ms);
   clean_up(&demo);
   if (demo.error[0]) {
     fprintf(stderr, "weir demo: %s\n", demo.error);

@@ -12,8 +12,9 @@ static const struct command {
   const char *summary;
   int (*run)(int argc, char **argv);
 } commands[] = {
-    {"demo", "run a multi-stream program and say what it did and how long it took", weir_cmd_demo},
+    {"demo", "run a training-shaped job, and say what it did and where its memory was", weir_cmd_demo},
     {"info", "show the driver and its devices", weir_cmd_info},
+    {"replay", "feed recorded memory histories to the allocator, and check every decision", weir_cmd_replay},
 };
 
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
@@ -40,6 +41,8 @@ static void print_help(void) {
         "Environment:\n"
         "  WEIR_DRIVER           auto (NVIDIA's driver if it has a device, else the software device), cuda or soft\n"
         "  WEIR_LOG              error, warn (the default), info or debug\n"
+        "  WEIR_ALLOC_CONF       the allocator's settings, as expandable_segments:True\n"
+        "  WEIR_NO_MEMORY_CACHING  1: every allocation and every free goes to the driver\n"
         "  CUDA_VISIBLE_DEVICES  which devices there are, and in what order\n"
         "  WEIR_CUDA_LIBRARY     a file to load in the place of libcuda.so.1\n"
         "  WEIR_NVML_LIBRARY     a file to load in the place of libnvidia-ml.so.1\n"

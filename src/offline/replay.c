@@ -23,7 +23,7 @@
 
 /* Streams that the replay makes up, one for each block that waits. No driver's stream lies there. */
 #define HELD_BASE (1ull << 60)
-enum { none = UINT32_MAX };
+static const uint32_t none = UINT32_MAX;
 
 typedef struct plan_entry {
   uint32_t pool;  /* alloc: in the snapshot's list */

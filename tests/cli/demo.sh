@@ -5,7 +5,7 @@ weir=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0
-unset CUDA_VISIBLE_DEVICES
+unset CUDA_VISIBLE_DEVICES WEIR_SOFT_MEMORY WEIR_ALLOC_CONF WEIR_NO_MEMORY_CACHING
 export WEIR_DRIVER=soft
 
 # run CODE ARGUMENT...: runs the command, and checks its exit code.
@@ -29,23 +29,49 @@ fail() {
 has() { grep -q -e "$2" "$work/$1" || fail "no '$2' on $1"; }
 empty() { [ ! -s "$work/$1" ] || fail "something on $1"; }
 
+# Only where there is a program that knows JSON.
+is_json() {
+  if command -v python3 >/dev/null; then
+    python3 -c 'import json, sys; json.load(sys.stdin)' <"$work/out" 2>"$work/err" || fail "no JSON"
+  fi
+}
+
 for clock in threads stepped; do
   export WEIR_SOFT_CLOCK=$clock
   run 0
   empty err
-  for word in pipeline overlap graph 'All results are right'; do has out "$word"; done
+  has out '^Weir Software Device (soft), 16.00 GiB$'
+  for word in training graph time; do has out "^  $word "; done
+  for word in allocated reserved segments; do has out "^  $word .* now, .* at the peak$"; done
+  has out '^  requests .* 0 retries$'
+  has out '^All results are right, and all memory was given back\.'
 
   run 0 --json
   empty err
+  is_json
   has out '"ok": true'
-  has out '"graph_nodes": 3, "graph_replays": 10'
-  if command -v python3 >/dev/null; then
-    python3 -c 'import json, sys; json.load(sys.stdin)' <"$work/out" 2>"$work/err" || fail "no JSON"
-  fi
+  has out '"steps": 36, "graph_nodes": 18, "graph_replays": 9,'
+  # Weights and two moments of 8 layers with 2 MiB each, and the graph's result of 512 KiB.
+  has out '"allocated_bytes": {"current": 50855936, '
+  has out '"num_device_free": 0, "num_alloc_retries": 0,'
 done
+unset WEIR_SOFT_CLOCK
 
-# In counted time the overlap is exact: two streams of 5 ms, one beside the other.
-has out '"device_ms": 5\.0'
+# Settings reach the allocator, and bad ones are named.
+export WEIR_ALLOC_CONF=expandable_segments:True
+run 0
+empty err
+has out '^  settings  *expandable_segments:True$'
+export WEIR_ALLOC_CONF=expandable_segments:maybe
+run 1
+empty out
+has err 'WEIR_ALLOC_CONF: column 21: expandable_segments: '
+unset WEIR_ALLOC_CONF
+
+run 2 --wrong
+empty out
+run 0 --help
+has out '^Usage: weir demo'
 
 export CUDA_VISIBLE_DEVICES=
 run 1
@@ -53,9 +79,14 @@ empty out
 has err 'WEIR_ERROR_NO_DEVICE'
 unset CUDA_VISIBLE_DEVICES
 
+# Short of memory it gives cached memory back and goes on; far too short it says where all of it is.
+export WEIR_SOFT_MEMORY=110MiB
+run 0
+empty err
+has out '^  requests .* [1-9][0-9]* retries$'
 export WEIR_SOFT_MEMORY=2MiB
 run 1
 empty out
-has err 'out of memory'
+has err 'WEIR_ERROR_OUT_OF_MEMORY: .* Tried to allocate 20.00 MiB\.'
 
 exit $failed

@@ -1,0 +1,129 @@
+#!/bin/sh
+# replay.sh PROGRAM VERSION: `weir replay` on the recorded histories, on files that are none, and with wrong options.
+set -u
+weir=$1
+traces=$(dirname "$0")/../data/traces
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0
+# A replay has the recorded settings: those of the environment are not asked.
+export WEIR_ALLOC_CONF=no_such_key:1
+
+# run CODE ARGUMENT...: runs the command, and checks its exit code.
+run() {
+  expected=$1
+  shift
+  said="weir replay $*"
+  "$weir" replay "$@" >"$work/out" 2>"$work/err"
+  code=$?
+  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
+}
+
+fail() {
+  failed=1
+  echo "$said: $1"
+  sed 's/^/  out: /' "$work/out"
+  sed 's/^/  err: /' "$work/err"
+}
+
+# has FILE PATTERN, hasnt FILE PATTERN, empty FILE, count NUMBER PATTERN
+has() { grep -q -e "$2" "$work/$1" || fail "no '$2' on $1"; }
+hasnt() { ! grep -q -e "$2" "$work/$1" || fail "'$2' on $1"; }
+empty() { [ ! -s "$work/$1" ] || fail "something on $1"; }
+count() {
+  got=$(grep -c -e "$2" "$work/out")
+  [ "$got" -eq "$1" ] || fail "$got lines with '$2', expected $1"
+}
+
+# A JSON object on each line; only where there is a program that knows JSON.
+is_json() {
+  if command -v python3 >/dev/null; then
+    python3 -c 'import json, sys; [json.loads(line) for line in sys.stdin]' <"$work/out" 2>"$work/err" || fail "no JSON"
+  fi
+}
+
+# A build without libzstd refuses compressed files, and says so; the rest is for the others.
+run_first() { "$weir" replay "$traces/cuda_graphs.pickle.zst" 2>&1; }
+if run_first | grep -qi 'without.*zstd'; then
+  echo "waived: built without libzstd"
+  exit 77
+fi
+
+# Every history, none of which differs.
+set -- "$traces"/*.zst
+run 0 --check "$@"
+empty err
+count $# ' allocations compared, 0 differ$'
+count $# '^  speed '
+
+# The limit: told from the failures, or given. With the whole device the failure in the file does not happen.
+run 0 --check "$traces/llama_oom.pickle.zst"
+has out ': 4780 allocations compared, 0 differ$'
+has out '^  limit .* told from what the file shows$'
+has out '2 retries, 1 out of memory$'
+run 0 --check --memory 150109880320 --fraction 0.09 "$traces/llama_oom.pickle.zst"
+has out ' 0 differ$'
+has out '2 retries, 1 out of memory$'
+hasnt out '^  limit '
+run 1 --check --memory 150109880320 "$traces/llama_oom.pickle.zst"
+empty err
+has out ': 4780 allocations compared, 2 differ$'
+has out 'a request of 1958400000 bytes succeeded, it failed in the file$'
+
+# One that differs or cannot be read decides the exit code, wherever it stands; the others are still replayed.
+run 1 --check "$work/missing" "$traces/cuda_graphs.pickle.zst"
+has err "missing: "
+count 1 ' 0 differ$'
+
+run 0 --conf expandable_segments:True "$traces/llama_varlen.pickle.zst"
+empty err
+has out ': 26458 allocations made, 0 failed$'
+run 1 --conf expandable_segments:maybe "$traces/llama_varlen.pickle.zst"
+empty out
+has err 'expandable_segments'
+
+run 0 --check --json "$traces/cuda_graphs.pickle.zst" "$traces/llama_oom.pickle.zst"
+empty err
+is_json
+count 2 '"checked": true, .* "differences": 0,'
+count 1 '"limit": null, "limit_is_inferred": false,'
+count 1 '"limit": [0-9]*, "limit_is_inferred": true,'
+
+# Files that are none: the file and the byte are named.
+printf 'garbage\n' >"$work/garbage"
+: >"$work/empty"
+head -c 5000 "$traces/cuda_graphs.pickle.zst" >"$work/short.zst"
+for file in garbage empty short.zst; do
+  run 1 --check "$work/$file"
+  empty out
+  has err "^weir replay: .*/$file: byte [0-9]*[: ]"
+done
+run 1 --check "$work"
+empty out
+run 1 --device 7 "$traces/cuda_graphs.pickle.zst"
+empty out
+has err 'device 7'
+
+# wrong TEXT ARGUMENT...: the command line is refused with a text.
+wrong() {
+  text=$1
+  shift
+  run 2 "$@"
+  empty out
+  has err "$text"
+}
+file=$traces/cuda_graphs.pickle.zst
+wrong 'no file'
+wrong "no option '--what'" --what "$file"
+wrong "not 'much'" --memory much "$file"
+wrong "not '0'" --memory 0 "$file"
+wrong '--memory needs a value' "$file" --memory
+wrong "not '1.5'" --memory 1GiB --fraction 1.5 "$file"
+wrong "not 'x'" --memory 1GiB --fraction x "$file"
+wrong '--fraction needs --memory' --fraction 0.5 "$file"
+wrong "not '-1'" --device -1 "$file"
+wrong 'no --conf' --check --conf expandable_segments:True "$file"
+run 0 --help
+has out '^Usage: weir replay'
+
+exit $failed
