@@ -70,6 +70,10 @@ weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void *
 
 /* At most this part of the device's memory, 0 to 1, is taken from the driver. */
 weir_status weir_allocator_set_fraction(weir_allocator *allocator, int device, double fraction);
+
+/* At most so many bytes; the fraction stays what it was set to last, and the later of the two calls counts. SIZE_MAX: no
+ * limit. */
+weir_status weir_allocator_set_limit(weir_allocator *allocator, int device, size_t bytes);
 weir_status weir_allocator_get_fraction(weir_allocator *allocator, int device, double *fraction);
 
 /* Changes settings; keys that are not named stay as they are. On an error nothing changes, and the text names the key, the

@@ -143,7 +143,7 @@ weir_status weir_allocator_create(weir_driver *driver, const weir_allocator_opti
   weir__settings_fit(driver, settings);
   atomic_store(&a->settings, settings);
   pthread_mutex_init(&a->uncached_lock, NULL);
-  atomic_store(&a->caching, weir__caching_from_env());
+  weir_allocator_set_caching(a, weir__caching_from_env());
   for (int i = 0; i < count; i++)
     if (settings->memory_fraction < 1)
       weir_allocator_set_fraction(a, i, settings->memory_fraction);
@@ -199,10 +199,10 @@ static uint64_t free_bytes_of(const weir__pool *pool) {
   size_t count = weir__pool_arenas(pool, &arenas);
   uint64_t bytes = 0;
   for (size_t i = 0; i < count; i++) {
-    weir__lock_take(&arenas[i]->lock);
+    weir__arena_lock(arenas[i]);
     for (weir__block *b = weir__index_first(&arenas[i]->free); b; b = weir__index_next(&arenas[i]->free, b))
       bytes += b->bytes;
-    weir__lock_give(&arenas[i]->lock);
+    weir__arena_unlock(arenas[i]);
   }
   free(arenas);
   return bytes;
@@ -255,11 +255,11 @@ static weir_status out_of_memory(const char *who, weir__heap *heap, const weir__
   uint64_t in_private = 0;
   for (weir__private_pool *p = heap->private_pools; p; p = p->next)
     in_private += free_bytes_of(&p->small) + free_bytes_of(&p->large);
-  weir__lock_take(&heap->stats_lock);
   heap->stats.num_ooms++;
-  uint64_t allocated = (uint64_t)heap->stats.allocated_bytes[WEIR_STAT_ALL].current + in_private;
-  uint64_t reserved = (uint64_t)heap->stats.reserved_bytes[WEIR_STAT_ALL].current;
-  weir__lock_give(&heap->stats_lock);
+  weir_allocator_stats stats;
+  weir__gauges_read(heap, &stats);
+  uint64_t allocated = (uint64_t)stats.allocated_bytes[WEIR_STAT_ALL].current + in_private;
+  uint64_t reserved = heap->reserved;
   uint64_t limit = heap->has_limit ? heap->limit : device_total;
   bool has_limit = heap->has_limit;
   char advice[320], processes[400];
@@ -292,16 +292,16 @@ static weir_status out_of_memory(const char *who, weir__heap *heap, const weir__
 /* throw_on_cudamalloc_oom: what would exceed the limit is refused before the driver is asked and anything is given back. */
 static weir_status reject(const char *who, weir__heap *heap, uint64_t requested) {
   char text[32];
-  weir__count_event(heap, &heap->stats.num_oom_rejections);
+  heap->stats.num_oom_rejections++;
   return weir__fail(WEIR_ERROR_OUT_OF_MEMORY,
                     "%s: CUDA out of memory. Allocation was preemptively rejected because it would exceed "
                     "per_process_memory_fraction limit. Requested size: %s",
                     who, weir__format_bytes(requested, text));
 }
 
-/* The part of an allocation that the index could not serve. */
-static weir_status alloc_slow(const char *who, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
-                              uint64_t size, uint64_t requested, void **pointer) {
+/* What the index could not serve. */
+static weir_status alloc_new(const char *who, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
+                             uint64_t size, uint64_t requested, void **pointer) {
   weir_cu_context previous;
   weir__block *block = NULL;
   pthread_mutex_lock(&heap->lock);
@@ -313,8 +313,9 @@ static weir_status alloc_slow(const char *who, weir__heap *heap, weir__arena *ar
   if (settings->throw_on_oom && heap->reserved + weir__segment_bytes(settings, size) >
                                     (uint64_t)(settings->memory_fraction * (double)heap->total)) {
     weir__heap_leave(heap, previous);
+    weir_status status = reject(who, heap, requested);
     pthread_mutex_unlock(&heap->lock);
-    return reject(who, heap, requested);
+    return status;
   }
   block = weir__refill(heap, arena, settings, size);
   if (!block) {
@@ -324,10 +325,10 @@ static weir_status alloc_slow(const char *who, weir__heap *heap, weir__arena *ar
     return status;
   }
   weir__heap_leave(heap, previous);
-  arena = block->arena; /* it may be lent by another pool */
-  weir__lock_take(&arena->lock);
+  arena = block->segment->arena; /* it may be lent by another pool */
+  weir__arena_lock(arena);
   block = weir__arena_hand_out(arena, settings, block, size, requested, false);
-  weir__lock_give(&arena->lock);
+  weir__arena_unlock(arena);
   pthread_mutex_unlock(&heap->lock);
   if (!block)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the block", who);
@@ -346,51 +347,81 @@ static void poll_events(weir__heap *heap, weir_cu_stream stream) {
   pthread_mutex_unlock(&heap->lock);
 }
 
+static weir__pool *pool_for(weir__heap *heap, weir__private_pool *owner, uint64_t bytes) {
+  bool small = bytes <= WEIR__SMALL_MAX;
+  return owner ? small ? &owner->small : &owner->large : small ? &heap->small : &heap->large;
+}
+
 weir_status weir__alloc(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
                         weir_cu_stream stream, void **pointer) {
   const weir__settings *settings = weir__settings_of(heap);
-  if (atomic_load_explicit(&heap->pending, memory_order_relaxed))
+  unsigned attention = weir__attention_of(heap);
+  if (attention & WEIR__PENDING)
     poll_events(heap, stream);
   uint64_t size = weir__round_bytes(settings, bytes);
-  bool small = size <= WEIR__SMALL_MAX;
-  weir__pool *pool = owner ? small ? &owner->small : &owner->large : small ? &heap->small : &heap->large;
-  weir__arena *arena = weir__arena_get(pool, stream);
+  weir__arena *arena = weir__arena_get(pool_for(heap, owner, size), stream);
   if (!arena)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
-  bool counted = settings->garbage_collection_threshold > 0 && heap->has_limit;
 
   weir__lock_take(&arena->lock);
-  weir__block *block = weir__arena_take(arena, settings, size, counted);
+  if (attention & WEIR__AGEING) { /* a block is as old as it is: nothing is put off */
+    weir__arena_settle(arena);
+    weir__count_search(arena->pool);
+  }
+  weir__block *block = weir__arena_alloc(arena, settings, size, bytes);
   if (block)
-    block = weir__arena_hand_out(arena, settings, block, size, bytes, false);
-  weir__lock_give(&arena->lock);
+    weir__trace(heap, WEIR_TRACE_ALLOC, arena->pool, block->address, bytes, stream);
+  weir__arena_unlock(arena);
   if (!block)
-    return alloc_slow(who, heap, arena, settings, size, bytes, pointer);
+    return alloc_new(who, heap, arena, settings, size, bytes, pointer);
   *pointer = (void *)block->address;
   return WEIR_OK;
 }
 
-weir_status weir_allocator_alloc(weir_allocator *allocator, int device, size_t bytes, weir_cu_stream stream,
-                                 void **pointer) {
-  CHECK_ALLOCATOR(allocator);
-  if (!pointer)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: pointer is NULL", __func__);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
+/* The long way: whatever is wrong, unusual or not cached. */
+static __attribute__((noinline)) weir_status alloc_generic(weir_allocator *allocator, int device, size_t bytes,
+                                                           weir_cu_stream stream, void **pointer) {
+  const char *who = "weir_allocator_alloc";
+  if (!allocator || !pointer)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the %s is NULL", who, allocator ? "pointer" : "allocator");
+  weir__heap *heap = weir__heap_get(who, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
   if (!bytes) {
     *pointer = NULL;
     return WEIR_OK;
   }
-  if (bytes >= 1ull << 60)
-    return weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "%s: CUDA out of memory. Tried to allocate more than 1EB memory.",
-                      __func__);
-  if (!atomic_load_explicit(&allocator->caching, memory_order_relaxed))
-    return weir__uncached_alloc(__func__, heap, bytes, pointer);
-  weir__private_pool *owner = NULL;
-  if (atomic_load_explicit(&heap->routes, memory_order_acquire))
-    owner = weir__route_of(heap, stream);
-  return weir__alloc(__func__, heap, owner, bytes, stream, pointer);
+  if (bytes >= WEIR__MOST_BYTES)
+    return weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "%s: CUDA out of memory. Tried to allocate more than 1EB memory.", who);
+  unsigned attention = weir__attention_of(heap);
+  if (attention & WEIR__UNCACHED)
+    return weir__uncached_alloc(who, heap, bytes, pointer);
+  weir__private_pool *owner = attention & WEIR__ROUTED ? weir__route_of(heap, stream) : NULL;
+  weir_status status = weir__alloc(who, heap, owner, bytes, stream, pointer);
+  if (owner)
+    atomic_fetch_sub_explicit(&owner->visitors, 1, memory_order_release);
+  return status;
+}
+
+weir_status weir_allocator_alloc(weir_allocator *allocator, int device, size_t bytes, weir_cu_stream stream,
+                                 void **pointer) {
+  if (!allocator || !pointer || (unsigned)device >= (unsigned)allocator->heap_count ||
+      bytes - 1 >= WEIR__MOST_BYTES - 1)
+    return alloc_generic(allocator, device, bytes, stream, pointer);
+  weir__heap *heap = &allocator->heaps[device];
+  const weir__settings *settings = weir__settings_of(heap);
+  uint64_t size = weir__round_bytes(settings, bytes);
+  weir__arena *arena = weir__arena_find(size <= WEIR__SMALL_MAX ? &heap->small : &heap->large, stream);
+  if (!arena || weir__attention_of(heap))
+    return alloc_generic(allocator, device, bytes, stream, pointer);
+
+  weir__lock_take(&arena->lock);
+  weir__block *block = weir__arena_alloc(arena, settings, size, bytes);
+  weir__lock_give(&arena->lock);
+  if (!block)
+    return alloc_new(__func__, heap, arena, settings, size, bytes, pointer);
+  *pointer = (void *)block->address;
+  return WEIR_OK;
 }
 
 /* ---- Freeing ---- */
@@ -399,35 +430,54 @@ static weir_status no_block(const char *who, const void *pointer) {
   return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: invalid device pointer: %p", who, pointer);
 }
 
-/* The live block of a pointer, its arena locked; NULL when there is none. */
+/* The live block of a pointer, its arena locked and settled; NULL when there is none. */
 static weir__block *lock_block(weir_allocator *allocator, const void *pointer) {
-  weir__segment *segment = weir__page_map_find(allocator->pages, (uint64_t)pointer);
-  if (segment) {
-    weir__lock_take(&segment->arena->lock);
-    weir__block *block = weir__live_find(&segment->arena->live, (uint64_t)pointer);
-    if (block && block->allocated)
+  weir__arena *arena = weir__page_map_find(allocator->pages, (uint64_t)pointer);
+  weir__live_place place;
+  if (arena) {
+    weir__arena_lock(arena);
+    weir__block *block = weir__live_find(&arena->live, (uint64_t)pointer, &place);
+    if (block && block->state == WEIR__ALLOCATED)
       return block;
-    weir__lock_give(&segment->arena->lock);
+    weir__arena_unlock(arena);
   }
   return NULL;
 }
 
-weir_status weir_allocator_free(weir_allocator *allocator, void *pointer) {
-  CHECK_ALLOCATOR(allocator);
+/* The long way: whatever is wrong, watched, or in use by other streams. */
+static __attribute__((noinline)) weir_status free_generic(weir_allocator *allocator, void *pointer) {
+  const char *who = "weir_allocator_free";
+  if (!allocator)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", who);
   if (!pointer)
     return WEIR_OK;
-  weir__block *block = lock_block(allocator, pointer);
+  weir__arena *arena = weir__page_map_find(allocator->pages, (uint64_t)pointer);
+  weir__block *block = NULL;
+  weir__live_place place;
+  if (arena) {
+    weir__lock_take(&arena->lock);
+    block = weir__live_find(&arena->live, (uint64_t)pointer, &place);
+    if (!block || block->state != WEIR__ALLOCATED) {
+      weir__lock_give(&arena->lock);
+      block = NULL;
+    }
+  }
   if (!block) {
     weir_status status;
-    return weir__uncached_free(__func__, allocator, pointer, &status) ? status : no_block(__func__, pointer);
+    return weir__uncached_free(who, allocator, pointer, &status) ? status : no_block(who, pointer);
   }
-  weir__arena *arena = block->arena;
   weir__heap *heap = arena->pool->heap;
-  weir__arena_let_go(arena, block);
   bool later = block->uses != NULL;
-  if (!later)
-    weir__arena_release(arena, block);
-  weir__lock_give(&arena->lock);
+  if (later || weir__attention_of(heap) & WEIR__AGEING) /* a block is as old as it is: nothing is put off */
+    weir__arena_settle(arena);
+  if (later)
+    weir__arena_let_go(arena, block);
+  else {
+    weir__trace(heap, WEIR_TRACE_FREE_REQUESTED, arena->pool, block->address, block->requested, arena->stream);
+    weir__trace(heap, WEIR_TRACE_FREE_COMPLETED, arena->pool, block->address, block->requested, arena->stream);
+    weir__arena_free(arena, block, place);
+  }
+  weir__arena_unlock(arena);
   if (!later)
     return WEIR_OK;
 
@@ -441,6 +491,23 @@ weir_status weir_allocator_free(weir_allocator *allocator, void *pointer) {
   return WEIR_OK;
 }
 
+weir_status weir_allocator_free(weir_allocator *allocator, void *pointer) {
+  weir__arena *arena = allocator ? weir__page_map_find(allocator->pages, (uint64_t)pointer) : NULL;
+  if (!arena)
+    return free_generic(allocator, pointer);
+  weir__live_place place;
+  weir__lock_take(&arena->lock);
+  weir__block *block = weir__live_find(&arena->live, (uint64_t)pointer, &place);
+  if (!block || block->state != WEIR__ALLOCATED || block->uses ||
+      weir__attention_of(arena->pool->heap) & (WEIR__WATCHED | WEIR__AGEING)) {
+    weir__lock_give(&arena->lock);
+    return free_generic(allocator, pointer);
+  }
+  weir__arena_free(arena, block, place);
+  weir__lock_give(&arena->lock);
+  return WEIR_OK;
+}
+
 weir_status weir_allocator_record_stream(weir_allocator *allocator, void *pointer, weir_cu_stream stream) {
   CHECK_ALLOCATOR(allocator);
   if (!pointer)
@@ -449,7 +516,7 @@ weir_status weir_allocator_record_stream(weir_allocator *allocator, void *pointe
   /* What was allocated without the cache is freed by the driver, which waits for all streams anyway. */
   if (!block)
     return weir__uncached_has(allocator, pointer, NULL) ? WEIR_OK : no_block(__func__, pointer);
-  weir__arena *arena = block->arena;
+  weir__arena *arena = block->segment->arena;
   weir_status status = WEIR_OK;
   weir__use *use = block->uses;
   while (use && use->stream != stream)
@@ -462,7 +529,7 @@ weir_status weir_allocator_record_stream(weir_allocator *allocator, void *pointe
     } else
       status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
   }
-  weir__lock_give(&arena->lock);
+  weir__arena_unlock(arena);
   return status;
 }
 
@@ -519,7 +586,7 @@ weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void *
     return WEIR_OK;
   }
   weir__segment *segment = block->segment;
-  weir__lock_give(&segment->arena->lock);
+  weir__arena_unlock(segment->arena);
   if (segment->page)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
                       "%s: memory of expandable segments has no base that another process could open; turn "

@@ -2,38 +2,28 @@
  * Arenas: finding, splitting and merging blocks. Everything here needs the arena's lock and nothing else.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "alloc/heap.h"
 
 /* ---- Which arena ---- */
 
-static _Atomic(weir__arena *) *bucket_of(weir__pool *pool, weir_cu_stream stream) {
-  uint64_t hash = (uint64_t)(uintptr_t)stream * 0x9e3779b97f4a7c15u;
-  return &pool->buckets[hash >> 60];
-}
-
-static weir__arena *find_arena(_Atomic(weir__arena *) *bucket, weir_cu_stream stream) {
-  weir__arena *arena = atomic_load_explicit(bucket, memory_order_acquire);
-  while (arena && arena->stream != stream)
-    arena = atomic_load_explicit(&arena->next, memory_order_acquire);
-  return arena;
-}
-
 /* Arenas are only ever added while their pool lives, so they are looked up without a lock; two threads that make the same one
  * settle it at the bucket. */
 weir__arena *weir__arena_get(weir__pool *pool, weir_cu_stream stream) {
-  _Atomic(weir__arena *) *bucket = bucket_of(pool, stream);
-  weir__arena *arena = find_arena(bucket, stream);
+  weir__arena *arena = weir__arena_find(pool, stream);
   if (arena)
     return arena;
-  arena = calloc(1, sizeof *arena);
+  arena = aligned_alloc(64, weir__round_up(sizeof *arena, 64));
   if (!arena)
     return NULL;
+  memset(arena, 0, sizeof *arena);
   arena->pool = pool;
   arena->stream = stream;
+  _Atomic(weir__arena *) *bucket = weir__arena_bucket(pool, stream);
   weir__arena *first = atomic_load_explicit(bucket, memory_order_acquire);
   do {
-    weir__arena *other = find_arena(bucket, stream);
+    weir__arena *other = weir__arena_find(pool, stream);
     if (other) {
       free(arena);
       return other;
@@ -72,6 +62,7 @@ size_t weir__pool_arenas(const weir__pool *pool, weir__arena ***arenas) {
 }
 
 void weir__pool_clear(weir__pool *pool) {
+  weir__gauges_forget(pool->heap);
   for (int i = 0; i < WEIR__ARENA_BUCKETS; i++) {
     weir__arena *arena = atomic_load(&pool->buckets[i]);
     atomic_store(&pool->buckets[i], NULL);
@@ -93,66 +84,81 @@ weir__block *weir__arena_new_block(weir__arena *arena, weir__segment *segment, u
   weir__block *block = weir__slab_take(&arena->blocks, sizeof *block);
   if (!block)
     return NULL;
-  *block = (weir__block){.address = address, .bytes = bytes, .segment = segment, .arena = arena, .mapped = true};
+  *block = (weir__block){.address = address, .bytes = bytes, .segment = segment, .expandable = segment->page != 0};
   return block;
 }
 
 void weir__arena_insert(weir__arena *arena, weir__block *block) {
+  block->state = WEIR__FREE;
   block->idle_since = atomic_load_explicit(&arena->pool->searches, memory_order_relaxed);
   weir__index_insert(&arena->free, block);
 }
 
 uint64_t weir__arena_merge(weir__arena *arena, weir__block *block, weir__block *neighbour) {
-  if (!neighbour || weir__block_is_active(neighbour) || neighbour->mapped != block->mapped)
+  if (!neighbour || neighbour->state != block->state)
     return 0;
   uint64_t gained = neighbour->bytes;
-  if (neighbour->mapped)
+  if (weir__block_is_mapped(neighbour))
     weir__index_remove(&arena->free, neighbour);
   else
     weir__tree_remove(&arena->unmapped, neighbour);
   if (neighbour == block->previous) {
     block->address = neighbour->address;
-    block->previous = neighbour->previous;
-    if (block->previous)
-      block->previous->next = block;
-  } else {
-    block->next = neighbour->next;
-    if (block->next)
-      block->next->previous = block;
-  }
-  if (block->segment->first == neighbour)
-    block->segment->first = block;
+    weir__block_link(block, neighbour->previous, block->next);
+    if (!block->previous)
+      block->segment->first = block;
+  } else
+    weir__block_link(block, block->previous, neighbour->next);
   block->bytes += gained;
   weir__slab_give(&arena->blocks, neighbour, sizeof *neighbour);
   return gained;
 }
 
-/* What a block could become if the address space behind it were mapped. */
-static uint64_t could_become(const weir__block *block) {
-  return block->bytes + (block->next && !block->next->mapped ? block->next->bytes : 0);
+/* A block becomes its owner's, or with sign -1 free at once. Oversize blocks are counted too, and an arena may be held still:
+ * neither is the rule. */
+static inline void count(weir__arena *arena, int sign, uint64_t bytes, uint64_t requested, bool oversize,
+                         weir__split_change change) {
+  if (__builtin_expect(oversize || atomic_load_explicit(&arena->gauges.is_still, memory_order_relaxed), 0))
+    weir__gauges_add(arena, &(weir__amounts){.allocations = sign,
+                                             .allocated_bytes = sign * (int64_t)bytes,
+                                             .requested_bytes = sign * (int64_t)requested,
+                                             .splits = change.splits,
+                                             .split_bytes = change.bytes,
+                                             .oversize = oversize ? sign : 0});
+  else
+    weir__gauges_add_plain(arena, &arena->gauges, sign, (int64_t)bytes, (int64_t)requested, change.splits,
+                           change.bytes);
 }
 
-weir__block *weir__arena_take(weir__arena *arena, const weir__settings *settings, uint64_t bytes, bool counted) {
-  if (counted)
-    atomic_fetch_add_explicit(&arena->pool->searches, 1, memory_order_relaxed);
+/* ---- Allocating ---- */
+
+/* What a block could become if the address space behind it were mapped. */
+static uint64_t could_become(const weir__block *block) {
+  return block->bytes + (block->next && !weir__block_is_mapped(block->next) ? block->next->bytes : 0);
+}
+
+/* The first block that fits is of an expandable segment: perhaps another one is better. NULL: none serves. */
+static weir__block *choose_expandable(const weir__arena *arena, const weir__settings *settings, weir__block *block) {
+  if (!settings->expandable_segments) {
+    /* They were turned off meanwhile, perhaps to share memory with another process: old ones do not serve. */
+    while (block && block->expandable)
+      block = weir__index_next(&arena->free, block);
+    return block;
+  }
+  /* The block at the growing end counts as what it can grow to, so that a smaller one that fits is preferred. */
+  weir__block *next;
+  while (block->expandable && block->next && !weir__block_is_mapped(block->next) &&
+         (next = weir__index_next(&arena->free, block)) && could_become(next) < could_become(block))
+    block = next;
+  return block;
+}
+
+weir__block *weir__arena_take(weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
   weir__block *block = weir__index_at_least(&arena->free, bytes);
+  if (block && block->expandable)
+    block = choose_expandable(arena, settings, block);
   if (!block)
     return NULL;
-  if (weir__is_expandable(block)) {
-    weir__block *next;
-    if (settings->expandable_segments) {
-      /* The block at the growing end counts as what it can grow to, so that a smaller one that fits is preferred. */
-      while (weir__is_expandable(block) && (next = weir__index_next(&arena->free, block)) &&
-             could_become(next) < could_become(block))
-        block = next;
-    } else {
-      /* They were turned off meanwhile, perhaps to share memory with another process: old ones do not serve. */
-      while (block && weir__is_expandable(block))
-        block = weir__index_next(&arena->free, block);
-      if (!block)
-        return NULL;
-    }
-  }
   if (bytes < settings->max_split_size && block->bytes >= settings->max_split_size)
     return NULL;
   if (bytes >= settings->max_split_size && block->bytes >= bytes + settings->max_non_split_rounding)
@@ -161,95 +167,174 @@ weir__block *weir__arena_take(weir__arena *arena, const weir__settings *settings
   return block;
 }
 
-/* Puts a free block into the index, merged with its neighbours, and adds what that changes. */
-static void insert_merged(weir__arena *arena, weir__block *block, weir__change *change) {
-  weir__block *neighbours[] = {block->previous, block->next};
-  for (int i = 0; i < 2; i++) {
-    uint64_t gained = weir__arena_merge(arena, block, neighbours[i]);
-    change->inactive_split -= gained != 0;
-    change->inactive_split_bytes -= (int64_t)gained;
+/* Puts a block that is no longer in use into the index, merged with its neighbours. */
+static inline weir__split_change insert_merged(weir__arena *arena, weir__block *block) {
+  weir__block *previous = block->previous, *next = block->next;
+  weir__split_change change = {0, 0};
+  block->state = WEIR__FREE;
+  if (previous && previous->state == WEIR__FREE) {
+    change.splits--;
+    change.bytes -= (int64_t)weir__arena_merge(arena, block, previous);
+  }
+  if (next && next->state == WEIR__FREE) {
+    change.splits--;
+    change.bytes -= (int64_t)weir__arena_merge(arena, block, next);
   }
   weir__arena_insert(arena, block);
   if (weir__block_is_split(block)) {
-    change->inactive_split += 1;
-    change->inactive_split_bytes += (int64_t)block->bytes;
+    change.splits++;
+    change.bytes += (int64_t)block->bytes;
   }
-  if (weir__is_expandable(block))
-    change->inactive_split = 0, change->inactive_split_bytes = 0;
+  /* By design of the statistics: only blocks of fixed segments are split. */
+  return block->expandable ? (weir__split_change){0, 0} : change;
+}
+
+/* Cuts a block for so many bytes off the front of a free one, which goes back to the index. NULL: no host memory. */
+static weir__block *cut(weir__arena *arena, weir__block *rest, uint64_t bytes) {
+  weir__block *block = weir__slab_take(&arena->blocks, sizeof *block);
+  if (!block)
+    return NULL;
+  block->address = rest->address;
+  block->bytes = bytes;
+  block->segment = rest->segment;
+  block->expandable = rest->expandable;
+  weir__block_link(block, rest->previous, rest);
+  if (!block->previous)
+    rest->segment->first = block;
+  rest->address += bytes;
+  rest->bytes -= bytes;
+  weir__arena_insert(arena, rest);
+  return block;
+}
+
+/* last, where it is not NULL, becomes what it takes to repeat this. */
+static inline weir__block *hand_out(weir__arena *arena, const weir__settings *settings, weir__block *whole,
+                                    uint64_t bytes, uint64_t requested, bool exact, weir__repeat *last) {
+  bool was_split = weir__block_is_split(whole) && !whole->expandable;
+  int64_t before = was_split ? (int64_t)whole->bytes : 0;
+  weir__split_change change = {0, 0};
+  weir__block *block = whole;
+  if (!weir__live_prepare(&arena->live))
+    goto no_memory;
+  if (exact ? whole->bytes > bytes : weir__should_split(settings, arena->pool, whole->bytes, bytes)) {
+    block = cut(arena, whole, bytes);
+    if (!block)
+      goto no_memory;
+    if (!block->expandable) {
+      change.splits = !was_split;
+      change.bytes = was_split ? -(int64_t)bytes : (int64_t)whole->bytes;
+    }
+  } else if (was_split) {
+    change.splits = -1;
+    change.bytes = -(int64_t)block->bytes;
+  }
+  block->state = WEIR__ALLOCATED;
+  block->events = 0;
+  block->requested = requested;
+  block->uses = NULL;
+  block->oversize = block->bytes >= settings->max_split_size;
+  weir__live_insert(&arena->live, block);
+  if (last)
+    *last = (weir__repeat){block, settings, bytes, change, false};
+  count(arena, 1, block->bytes, requested, block->oversize, change);
+  return block;
+
+no_memory:
+  change = insert_merged(arena, whole);
+  weir__gauges_add(arena, &(weir__amounts){.splits = change.splits - was_split, .split_bytes = change.bytes - before});
+  return NULL;
 }
 
 weir__block *weir__arena_hand_out(weir__arena *arena, const weir__settings *settings, weir__block *block,
                                   uint64_t bytes, uint64_t requested, bool exact) {
-  weir__heap *heap = arena->pool->heap;
-  bool was_split = weir__block_is_split(block), expandable = weir__is_expandable(block);
-  weir__change change = {.is_small = arena->pool->is_small, .allocation = 1, .active = 1};
-  weir__change back = {.is_small = arena->pool->is_small};
-  block->allocated = false; /* what was taken earlier is marked so */
-  if (!weir__live_prepare(&arena->live))
-    goto no_memory;
-  if (exact ? block->bytes > bytes : weir__should_split(settings, block, bytes)) {
-    weir__block *rest = block;
-    block = weir__arena_new_block(arena, rest->segment, rest->address, bytes);
-    if (!block) {
-      block = rest;
-      goto no_memory;
-    }
-    block->previous = rest->previous;
-    block->next = rest;
-    if (block->previous)
-      block->previous->next = block;
-    if (rest->segment->first == rest)
-      rest->segment->first = block;
-    rest->previous = block;
-    rest->address += bytes;
-    rest->bytes -= bytes;
-    weir__arena_insert(arena, rest);
-    if (!expandable) {
-      change.inactive_split = was_split ? 0 : 1;
-      change.inactive_split_bytes = was_split ? -(int64_t)bytes : (int64_t)rest->bytes;
-    }
-  } else if (was_split && !expandable) {
-    change.inactive_split = -1;
-    change.inactive_split_bytes = -(int64_t)block->bytes;
-  }
-  block->allocated = true;
-  block->requested = requested;
-  weir__live_insert(&arena->live, block);
-  change.allocated_bytes = change.active_bytes = (int64_t)block->bytes;
-  change.requested_bytes = (int64_t)requested;
-  block->oversize = block->bytes >= settings->max_split_size;
-  change.oversize_allocations = block->oversize;
-  weir__count(heap, &change);
-  weir__trace(heap, WEIR_TRACE_ALLOC, arena->pool, block->address, requested, arena->stream);
+  block = hand_out(arena, settings, block, bytes, requested, exact, NULL);
+  if (block)
+    weir__trace(arena->pool->heap, WEIR_TRACE_ALLOC, arena->pool, block->address, requested, arena->stream);
   return block;
+}
 
-no_memory:
-  if (was_split)
-    back.inactive_split = -1, back.inactive_split_bytes = -(int64_t)block->bytes;
-  insert_merged(arena, block, &back);
-  weir__count(heap, &back);
-  return NULL;
+/* The block that was freed last serves a request of the same size as before. */
+static inline weir__block *repeat(weir__arena *arena, uint64_t requested) {
+  weir__repeat *last = &arena->repeat;
+  weir__block *block = last->block;
+  last->is_free = false;
+  block->state = WEIR__ALLOCATED;
+  block->requested = requested;
+  count(arena, 1, block->bytes, requested, block->oversize, last->change);
+  return block;
+}
+
+weir__block *weir__arena_alloc(weir__arena *arena, const weir__settings *settings, uint64_t bytes, uint64_t requested) {
+  weir__repeat *last = &arena->repeat;
+  if (last->is_free) {
+    if (last->bytes == bytes && last->settings == settings)
+      return repeat(arena, requested);
+    weir__arena_settle(arena);
+  }
+  weir__block *block = weir__arena_take(arena, settings, bytes);
+  return block ? hand_out(arena, settings, block, bytes, requested, false, last) : NULL;
+}
+
+/* ---- Freeing ---- */
+
+/* Takes a block out of the live ones, whose place is known, and puts it back into the index. */
+static inline weir__split_change release(weir__arena *arena, weir__block *block, weir__live_place place) {
+  weir__live_remove(&arena->live, block->address, place);
+  return insert_merged(arena, block);
+}
+
+void weir__arena_settle(weir__arena *arena) {
+  weir__repeat *last = &arena->repeat;
+  weir__block *block = last->block;
+  bool was_free = last->is_free;
+  last->block = NULL;
+  last->is_free = false;
+  if (!was_free)
+    return;
+  weir__live_place place;
+  weir__live_find(&arena->live, block->address, &place);
+  release(arena, block, place); /* what that changes was counted when it was freed */
+}
+
+void weir__arena_free(weir__arena *arena, weir__block *block, weir__live_place place) {
+  weir__repeat *last = &arena->repeat;
+  uint64_t requested = block->requested;
+  if (last->block == block) {
+    block->state = WEIR__FREE;
+    last->is_free = true;
+    count(arena, -1, block->bytes, requested, block->oversize,
+          (weir__split_change){-last->change.splits, -last->change.bytes});
+    return;
+  }
+  if (last->is_free)
+    weir__arena_settle(arena);
+  last->block = NULL;
+  uint64_t bytes = block->bytes; /* it grows when it merges */
+  weir__split_change change = release(arena, block, place);
+  count(arena, -1, bytes, requested, block->oversize, change);
 }
 
 void weir__arena_let_go(weir__arena *arena, weir__block *block) {
-  weir__heap *heap = arena->pool->heap;
-  weir__change change = {.is_small = arena->pool->is_small,
-                         .allocation = -1,
-                         .allocated_bytes = -(int64_t)block->bytes,
-                         .oversize_allocations = -block->oversize};
-  block->allocated = false;
-  weir__count(heap, &change);
-  weir__trace(heap, WEIR_TRACE_FREE_REQUESTED, arena->pool, block->address, block->requested, arena->stream);
+  int64_t bytes = (int64_t)block->bytes;
+  block->state = WEIR__WAITING;
+  weir__gauges_add(arena, &(weir__amounts){.allocations = -1,
+                                           .allocated_bytes = -bytes,
+                                           .waiting = 1,
+                                           .waiting_bytes = bytes,
+                                           .oversize = -block->oversize});
+  weir__trace(arena->pool->heap, WEIR_TRACE_FREE_REQUESTED, arena->pool, block->address, block->requested,
+              arena->stream);
 }
 
 void weir__arena_release(weir__arena *arena, weir__block *block) {
-  weir__heap *heap = arena->pool->heap;
-  weir__change change = {.is_small = arena->pool->is_small,
-                         .active = -1,
-                         .active_bytes = -(int64_t)block->bytes,
-                         .requested_bytes = -(int64_t)block->requested};
-  weir__trace(heap, WEIR_TRACE_FREE_COMPLETED, arena->pool, block->address, block->requested, arena->stream);
-  weir__live_remove(&arena->live, block->address);
-  insert_merged(arena, block, &change);
-  weir__count(heap, &change);
+  weir__amounts change = {
+      .waiting = -1, .waiting_bytes = -(int64_t)block->bytes, .requested_bytes = -(int64_t)block->requested};
+  weir__live_place place;
+  weir__trace(arena->pool->heap, WEIR_TRACE_FREE_COMPLETED, arena->pool, block->address, block->requested,
+              arena->stream);
+  weir__live_find(&arena->live, block->address, &place);
+  weir__split_change splits = release(arena, block, place);
+  change.splits = splits.splits;
+  change.split_bytes = splits.bytes;
+  weir__gauges_add(arena, &change);
 }

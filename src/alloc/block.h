@@ -1,5 +1,5 @@
 /*
- * Blocks, and the index in which free ones are found.
+ * Blocks, and the table in which live ones are found by their address.
  */
 #ifndef WEIR_ALLOC_BLOCK_H
 #define WEIR_ALLOC_BLOCK_H
@@ -7,95 +7,163 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "base/slab.h"
 
-struct weir__arena;
 struct weir__segment;
 struct weir__use;
 
-/* A piece of a segment. Guarded by its arena's lock. */
+enum { WEIR__UNIT = 512 }; /* all sizes and addresses of blocks are multiples of it */
+
+typedef enum weir__block_state {
+  WEIR__FREE,      /* in the index, or just taken out of it */
+  WEIR__UNMAPPED,  /* address space of an expandable segment without memory */
+  WEIR__ALLOCATED, /* the caller's */
+  WEIR__WAITING    /* freed by its owner, and still in use by other streams */
+} weir__block_state;
+
+/* A piece of a segment. Guarded by its arena's lock. One cache line: what only a free block needs and what only an active one
+ * needs share their places. */
 typedef struct weir__block weir__block;
 struct weir__block {
   uint64_t address, bytes;
   weir__block *previous, *next; /* neighbours in the segment */
-  weir__block *left, *right;    /* in a tree: of free blocks by size and address, of unmapped ones by address */
   struct weir__segment *segment;
-  struct weir__arena *arena;
-  uint64_t requested;     /* what the caller asked for, while it is active */
-  struct weir__use *uses; /* other streams that use it */
-  uint32_t idle_since;    /* the pool's count of searches when it became free; for collection by age */
-  uint32_t events;        /* that it waits for, after it was freed */
-  bool allocated;
-  bool oversize; /* it was counted as such when it was handed out; the limit may be another one when it is freed */
-  bool mapped;   /* false: address space of an expandable segment without memory */
+  union {
+    struct {
+      weir__block *left, *right; /* in a tree: of free blocks by size and address, of unmapped ones by address */
+    };
+    struct {
+      uint64_t requested;     /* active: what the caller asked for */
+      struct weir__use *uses; /* active: other streams that use it */
+    };
+  };
+  union {
+    uint32_t idle_since; /* free: the pool's count of searches when it became so; for collection by age */
+    uint32_t events;     /* waiting: how many it waits for */
+  };
+  uint8_t state;      /* weir__block_state */
+  uint8_t expandable; /* its segment is */
+  uint8_t oversize;   /* allocated: it was counted as such; the limit may be another one when it is freed */
 };
 
-/* Allocated, or freed and still in use by another stream: not to be touched by neighbours. */
-static inline bool weir__block_is_active(const weir__block *block) {
-  return block->allocated || block->events || block->uses;
-}
+_Static_assert(sizeof(void *) != 8 || sizeof(weir__block) == 64, "a block is one cache line");
 
+/* Allocated, or freed and still in use by another stream: not to be touched by neighbours. */
+static inline bool weir__block_is_active(const weir__block *block) { return block->state >= WEIR__ALLOCATED; }
+static inline bool weir__block_is_mapped(const weir__block *block) { return block->state != WEIR__UNMAPPED; }
 static inline bool weir__block_is_split(const weir__block *block) { return block->previous || block->next; }
 
-/*
- * The index: blocks in the order of size, then address.
- *
- * Sizes are counted in units of 512 bytes and sorted into bins: one for each size below 64 units, then 64 for each power of
- * two. A bit for each bin says whether it has blocks, so the first bin that can serve a size is found in two steps however
- * many blocks there are; the blocks of one bin form a treap, a search tree whose shape is drawn from a hash of the address.
- */
-enum { WEIR__UNIT = 512, WEIR__BIN_ROWS = 40, WEIR__BIN_COLUMNS = 64 };
-
-typedef struct weir__bin_row {
-  uint64_t columns; /* which have blocks */
-  weir__block *roots[WEIR__BIN_COLUMNS];
-} weir__bin_row;
-
-typedef struct weir__index {
-  uint64_t rows;                      /* which have blocks */
-  weir__bin_row *row[WEIR__BIN_ROWS]; /* made when first used */
-  size_t count;
-} weir__index;
-
-/* Makes room for blocks of up to so many bytes, so that inserting one cannot fail. false: no host memory. */
-bool weir__index_prepare(weir__index *index, uint64_t bytes);
-void weir__index_insert(weir__index *index, weir__block *block);
-void weir__index_remove(weir__index *index, weir__block *block);
-
-/* The smallest block of at least so many bytes, the lowest of several; NULL when there is none. */
-weir__block *weir__index_at_least(const weir__index *index, uint64_t bytes);
-
-/* The one behind, and the one before, a block that is in the index, in its order. */
-weir__block *weir__index_next(const weir__index *index, const weir__block *block);
-weir__block *weir__index_previous(const weir__index *index, const weir__block *block);
-weir__block *weir__index_first(const weir__index *index);
-weir__block *weir__index_last(const weir__index *index);
-void weir__index_clear(weir__index *index);
-bool weir__index_has(const weir__index *index, const weir__block *block);
-bool weir__index_is_valid(const weir__index *index);
-
-/* Unmapped blocks: one treap in the order of addresses. */
-void weir__tree_insert(weir__block **root, weir__block *block);
-void weir__tree_remove(weir__block **root, weir__block *block);
-weir__block *weir__tree_after(weir__block *root, uint64_t address); /* the first above; 0 gives the lowest */
+/* `block` comes between its new neighbours. */
+static inline void weir__block_link(weir__block *block, weir__block *previous, weir__block *next) {
+  block->previous = previous;
+  block->next = next;
+  if (previous)
+    previous->next = block;
+  if (next)
+    next->previous = block;
+}
 
 /*
- * Live blocks by address, of one arena: open addressing, a slot is the address and the block.
+ * Live blocks by address, of one arena: a hash table of buckets, each of them a cache line with room for seven. A byte of the
+ * hash marks each block, so that all seven are compared at once, and nearly always only the right one is touched. A bucket
+ * counts the blocks that found it full and went on to the next one: where there were none, a search ends.
  */
+enum { WEIR__LIVE_SLOTS = 7 };
+
+typedef struct weir__live_bucket {
+  uint8_t marks[WEIR__LIVE_SLOTS]; /* 0: empty */
+  uint8_t passed;                  /* blocks that went on; at 255 it is no longer counted, and stays */
+  weir__block *blocks[WEIR__LIVE_SLOTS];
+} weir__live_bucket;
+
 typedef struct weir__live {
-  struct weir__live_slot {
-    uint64_t address; /* 0: empty */
-    weir__block *block;
-  } * slots;
-  size_t mask, count; /* mask + 1 slots, at most half of them taken */
+  weir__live_bucket *buckets; /* NULL: none were made yet */
+  size_t count;               /* of blocks: at most half of what there is room for */
+  unsigned bits;              /* log2 of the buckets */
 } weir__live;
 
+/* Where a block was found. */
+typedef struct weir__live_place {
+  weir__live_bucket *bucket;
+  unsigned slot;
+} weir__live_place;
+
+static inline uint64_t weir__live_hash(uint64_t address) { return address / WEIR__UNIT * 0x9e3779b97f4a7c15u; }
+static inline uint8_t weir__live_mark(uint64_t hash) { return (uint8_t)(hash >> 24 | 1); }
+static inline size_t weir__live_home(const weir__live *live, uint64_t hash) { return hash >> 32 >> (32 - live->bits); }
+
+/* A bit, the highest of its byte, for each mark that is equal. */
+static inline uint64_t weir__live_equal(const weir__live_bucket *bucket, uint8_t mark) {
+  const uint64_t ones = 0x0001010101010101u, low = 0x7f * ones; /* without the byte of `passed` */
+  uint64_t marks;
+  memcpy(&marks, bucket->marks, sizeof marks);
+  uint64_t differs = marks ^ ones * mark;
+  return ~(((differs & low) + low) | differs) & ones << 7;
+}
+
+static inline bool weir__live_vacant(const weir__live_bucket *bucket) { return weir__live_equal(bucket, 0) != 0; }
+
+/* Into a bucket with room. */
+static inline void weir__live_put(weir__live_bucket *bucket, weir__block *block) {
+  unsigned slot = (unsigned)__builtin_ctzll(weir__live_equal(bucket, 0)) / 8;
+  bucket->marks[slot] = weir__live_mark(weir__live_hash(block->address));
+  bucket->blocks[slot] = block;
+}
+
+static inline weir__block *weir__live_match(weir__live_bucket *bucket, uint64_t address, weir__live_place *place) {
+  for (uint64_t equal = weir__live_equal(bucket, weir__live_mark(weir__live_hash(address))); equal;
+       equal &= equal - 1) {
+    unsigned slot = (unsigned)__builtin_ctzll(equal) / 8;
+    if (bucket->blocks[slot]->address == address) {
+      *place = (weir__live_place){bucket, slot};
+      return bucket->blocks[slot];
+    }
+  }
+  return NULL;
+}
+
+bool weir__live_grow(weir__live *live);
+void weir__live_insert_beyond(weir__live *live, weir__block *block, size_t home);
+weir__block *weir__live_find_beyond(const weir__live *live, uint64_t address, size_t home, weir__live_place *place);
+void weir__live_forget_passing(weir__live *live, size_t home, const weir__live_bucket *found);
+
 /* Makes room for one more; false: no host memory. */
-bool weir__live_prepare(weir__live *live);
-void weir__live_insert(weir__live *live, weir__block *block);
-weir__block *weir__live_find(const weir__live *live, uint64_t address);
-void weir__live_remove(weir__live *live, uint64_t address);
+static inline bool weir__live_prepare(weir__live *live) {
+  size_t room = live->buckets ? (size_t)WEIR__LIVE_SLOTS << live->bits : 0;
+  return __builtin_expect(2 * (live->count + 1) <= room, 1) || weir__live_grow(live);
+}
+
+static inline void weir__live_insert(weir__live *live, weir__block *block) {
+  size_t home = weir__live_home(live, weir__live_hash(block->address));
+  weir__live_bucket *bucket = &live->buckets[home];
+  if (__builtin_expect(weir__live_vacant(bucket), 1))
+    weir__live_put(bucket, block);
+  else
+    weir__live_insert_beyond(live, block, home);
+  live->count++;
+}
+
+/* NULL: none is live there. The place is what removing it takes. */
+static inline weir__block *weir__live_find(const weir__live *live, uint64_t address, weir__live_place *place) {
+  if (__builtin_expect(!live->buckets, 0))
+    return NULL;
+  size_t home = weir__live_home(live, weir__live_hash(address));
+  weir__block *block = weir__live_match(&live->buckets[home], address, place);
+  if (__builtin_expect(!block && live->buckets[home].passed, 0))
+    return weir__live_find_beyond(live, address, home, place);
+  return block;
+}
+
+static inline void weir__live_remove(weir__live *live, uint64_t address, weir__live_place place) {
+  weir__live_bucket *home = &live->buckets[weir__live_home(live, weir__live_hash(address))];
+  place.bucket->marks[place.slot] = 0;
+  live->count--;
+  if (__builtin_expect(place.bucket != home, 0))
+    weir__live_forget_passing(live, (size_t)(home - live->buckets), place.bucket);
+}
+
 void weir__live_clear(weir__live *live);
 
 #endif

@@ -17,6 +17,8 @@ typedef struct piece {
 
 typedef struct segment_state {
   uint64_t base;
+  weir_cu_stream stream; /* with is_small: of the arena; another segment may lie there later */
+  bool is_small;
   size_t first, count; /* of the pieces */
 } segment_state;
 
@@ -58,16 +60,20 @@ typedef struct locked_pool {
 static bool lock_pool(weir__private_pool *pool, locked_pool *locked) {
   for (int i = 0; i < 2; i++) {
     locked->count[i] = weir__pool_arenas(i ? &pool->large : &pool->small, &locked->arenas[i]);
-    for (size_t k = 0; k < locked->count[i]; k++)
-      weir__lock_take(&locked->arenas[i][k]->lock);
+    for (size_t k = 0; k < locked->count[i]; k++) {
+      weir__arena_lock(locked->arenas[i][k]);
+      weir__gauges_hold_still(locked->arenas[i][k]);
+    }
   }
   return locked->count[0] || locked->count[1] || !pool->segments;
 }
 
 static void unlock_pool(locked_pool *locked) {
   for (int i = 0; i < 2; i++) {
-    for (size_t k = 0; k < locked->count[i]; k++)
-      weir__lock_give(&locked->arenas[i][k]->lock);
+    for (size_t k = 0; k < locked->count[i]; k++) {
+      weir__gauges_let_move(locked->arenas[i][k]);
+      weir__arena_unlock(locked->arenas[i][k]);
+    }
     free(locked->arenas[i]);
   }
 }
@@ -77,14 +83,18 @@ static void unlock_pool(locked_pool *locked) {
 /* Lists the blocks of a segment up to where an expandable one is not mapped. false: one waits for another stream. */
 static bool list_segment(const weir__segment *segment, weir_checkpoint *checkpoint) {
   segment_state *state = &checkpoint->segments[checkpoint->segment_count++];
-  *state = (segment_state){segment->base, checkpoint->piece_count, 0};
+  *state = (segment_state){.base = segment->base,
+                           .stream = segment->arena->stream,
+                           .is_small = segment->arena->pool->is_small,
+                           .first = checkpoint->piece_count};
   for (const weir__block *b = segment->first; b; b = b->next) {
-    if (b->events || (b->uses && !b->allocated))
+    if (b->state == WEIR__WAITING)
       return false;
-    if (!b->mapped)
+    if (b->state == WEIR__UNMAPPED)
       continue;
-    uint64_t requested = b->allocated ? b->requested : b->bytes;
-    checkpoint->pieces[checkpoint->piece_count++] = (piece){b->address, b->bytes, requested, b->allocated};
+    bool allocated = b->state == WEIR__ALLOCATED;
+    uint64_t requested = allocated ? b->requested : b->bytes;
+    checkpoint->pieces[checkpoint->piece_count++] = (piece){b->address, b->bytes, requested, allocated};
     state->count++;
   }
   return true;
@@ -147,9 +157,9 @@ unlock:
 /* Counts the live blocks of a segment. false: another stream uses one, or did and is not done. */
 static bool count_live(const weir__segment *segment, size_t *live) {
   for (const weir__block *b = segment->first; b; b = b->next) {
-    if (b->events || b->uses)
+    if (weir__block_is_active(b) && (b->state == WEIR__WAITING || b->uses))
       return false;
-    *live += b->allocated;
+    *live += b->state == WEIR__ALLOCATED;
   }
   return true;
 }
@@ -161,10 +171,10 @@ static bool can_be_cut(const weir__segment *segment, const piece *pieces, size_t
   uint64_t at = 0, end = 0; /* the rest of a run */
   for (size_t i = 0; i < count; i++) {
     while (b && end <= pieces[i].address) {
-      for (; b && !b->mapped; b = b->next)
+      for (; b && !weir__block_is_mapped(b); b = b->next)
         continue;
       at = end = b ? b->address : 0;
-      for (; b && b->mapped; b = b->next)
+      for (; b && weir__block_is_mapped(b); b = b->next)
         end += b->bytes;
     }
     if (at != pieces[i].address || pieces[i].bytes > end - at)
@@ -178,7 +188,7 @@ static bool can_be_cut(const weir__segment *segment, const piece *pieces, size_t
 static void free_segment(weir__segment *segment, weir_checkpoint_delta *delta) {
   weir__arena *arena = segment->arena;
   for (weir__block *b = segment->first; b; b = b->next) {
-    if (!b->allocated)
+    if (b->state != WEIR__ALLOCATED)
       continue;
     delta->freed[delta->freed_count++] = (void *)b->address;
     weir__arena_let_go(arena, b);
@@ -205,16 +215,18 @@ static bool cut_segment(weir__heap *heap, weir__segment *segment, const piece *p
   }
   for (size_t i = 0; i < count; i++)
     if (!pieces[i].allocated) {
-      block = weir__live_find(&arena->live, pieces[i].address);
+      weir__live_place place;
+      block = weir__live_find(&arena->live, pieces[i].address, &place);
       weir__arena_let_go(arena, block);
       weir__arena_release(arena, block);
     }
   return true;
 }
 
-static weir__segment *segment_at(const weir__heap *heap, const weir__private_pool *pool, uint64_t base) {
+static weir__segment *segment_at(const weir__heap *heap, const weir__private_pool *pool, const segment_state *state) {
   weir__segment *s = heap->segments;
-  while (s && (s->base != base || !is_of(s, pool)))
+  while (s && (s->base != state->base || !is_of(s, pool) || s->arena->stream != state->stream ||
+               s->arena->pool->is_small != state->is_small))
     s = s->next;
   return s;
 }
@@ -245,7 +257,7 @@ weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *
                           __func__);
   for (size_t i = 0; i < checkpoint->segment_count && is_locked && !status; i++) {
     const segment_state *state = &checkpoint->segments[i];
-    weir__segment *s = segment_at(heap, pool, state->base);
+    weir__segment *s = segment_at(heap, pool, state);
     if (!s || !can_be_cut(s, checkpoint->pieces + state->first, state->count))
       status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: could not find %p: the segment %s since the checkpoint", __func__,
                           (void *)state->base, s ? "has changed" : "has gone");
@@ -264,7 +276,7 @@ weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *
       free_segment(s, &made);
   for (size_t i = 0; i < checkpoint->segment_count && !status; i++) {
     const segment_state *state = &checkpoint->segments[i];
-    weir__segment *s = segment_at(heap, pool, state->base);
+    weir__segment *s = segment_at(heap, pool, state);
     if (!cut_segment(heap, s, checkpoint->pieces + state->first, state->count, &made))
       status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
   }
@@ -314,13 +326,13 @@ weir_status weir_pool_check_live(weir_allocator *allocator, int device, weir_poo
     for (weir__segment *s = heap->segments; s; s = s->next) {
       if (!is_of(s, pool))
         continue;
-      weir__lock_take(&s->arena->lock);
+      weir__arena_lock(s->arena);
       for (const weir__block *b = s->first; b; b = b->next)
-        if (b->allocated) {
+        if (b->state == WEIR__ALLOCATED) {
           live++;
           same &= bsearch(&b->address, sorted, distinct, sizeof *sorted, by_value) != NULL;
         }
-      weir__lock_give(&s->arena->lock);
+      weir__arena_unlock(s->arena);
     }
     *equal = same && live == distinct;
   } else

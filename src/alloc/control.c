@@ -29,6 +29,12 @@ void weir__settings_fit(const weir_driver *driver, weir__settings *settings) {
   settings->expandable_segments = false;
 }
 
+/* Collection by age needs a threshold and a limit: one of them has changed. */
+static void note_ageing(weir__heap *heap) {
+  weir__attention_set(heap, WEIR__AGEING,
+                      weir__settings_of(heap)->garbage_collection_threshold > 0 && atomic_load(&heap->has_limit));
+}
+
 /* Readers take the settings as a whole and without a lock, so a change is a new set; the old ones stay for those who still
  * read them. */
 weir_status weir_allocator_configure(weir_allocator *allocator, const char *conf) {
@@ -49,6 +55,8 @@ weir_status weir_allocator_configure(weir_allocator *allocator, const char *conf
     weir__settings_fit(allocator->driver, changed);
     changed->older = (weir__settings *)old;
     atomic_store_explicit(&allocator->settings, changed, memory_order_release);
+    for (int i = 0; i < allocator->heap_count; i++)
+      note_ageing(&allocator->heaps[i]);
   }
   pthread_mutex_unlock(&allocator->configure_lock);
   return status;
@@ -79,7 +87,7 @@ weir_status weir_allocator_set_reserve_class(weir_allocator *allocator, int devi
     free(class);
   } else if (class || (class = *at = calloc(1, sizeof *class))) {
     class->stream = stream;
-    strcpy(class->name, reserve_class);
+    memcpy(class->name, reserve_class, strlen(reserve_class) + 1);
   } else
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
   pthread_mutex_unlock(&heap->lock);
@@ -87,6 +95,12 @@ weir_status weir_allocator_set_reserve_class(weir_allocator *allocator, int devi
 }
 
 /* ---- Limits ---- */
+
+static void set_limit(weir__heap *heap, uint64_t bytes) {
+  heap->limit = bytes;
+  atomic_store(&heap->has_limit, bytes != UINT64_MAX);
+  note_ageing(heap);
+}
 
 weir_status weir_allocator_set_fraction(weir_allocator *allocator, int device, double fraction) {
   CHECK(allocator);
@@ -98,8 +112,18 @@ weir_status weir_allocator_set_fraction(weir_allocator *allocator, int device, d
                       fraction);
   pthread_mutex_lock(&heap->lock);
   heap->fraction = fraction;
-  heap->limit = (uint64_t)(fraction * (double)heap->total + 0.5);
-  atomic_store(&heap->has_limit, true);
+  set_limit(heap, (uint64_t)(fraction * (double)heap->total + 0.5));
+  pthread_mutex_unlock(&heap->lock);
+  return WEIR_OK;
+}
+
+weir_status weir_allocator_set_limit(weir_allocator *allocator, int device, size_t bytes) {
+  CHECK(allocator);
+  weir__heap *heap = weir__heap_get(__func__, allocator, device);
+  if (!heap)
+    return WEIR_ERROR_INVALID_DEVICE;
+  pthread_mutex_lock(&heap->lock);
+  set_limit(heap, bytes);
   pthread_mutex_unlock(&heap->lock);
   return WEIR_OK;
 }
@@ -121,11 +145,11 @@ static uint64_t largest_of(const weir__pool *pool) {
   size_t count = weir__pool_arenas(pool, &arenas);
   uint64_t largest = 0;
   for (size_t i = 0; i < count; i++) {
-    weir__lock_take(&arenas[i]->lock);
+    weir__arena_lock(arenas[i]);
     const weir__block *last = weir__index_last(&arenas[i]->free);
     if (last && last->bytes > largest)
       largest = last->bytes;
-    weir__lock_give(&arenas[i]->lock);
+    weir__arena_unlock(arenas[i]);
   }
   free(arenas);
   return largest;
@@ -225,39 +249,37 @@ weir_status weir_allocator_get_stats(weir_allocator *allocator, int device, weir
   if (!stats || stats->size < sizeof stats->size)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: stats is NULL, or its size is not set", __func__);
   uint64_t split = weir__settings_of(heap)->max_split_size;
-  weir__lock_take(&heap->stats_lock);
+  pthread_mutex_lock(&heap->lock);
   weir_allocator_stats now = heap->stats;
-  weir__lock_give(&heap->stats_lock);
+  pthread_mutex_unlock(&heap->lock);
+  weir__gauges_read(heap, &now);
   now.size = stats->size;
   now.max_split_size = split == UINT64_MAX ? -1 : (int64_t)split;
   weir__copy_sized(stats, stats->size, &now, sizeof now);
   return WEIR_OK;
 }
 
-/* Calls `change` for every statistic. */
-static void for_each_stat(weir_allocator_stats *stats, void (*change)(weir_stat *)) {
-  weir_stat *arrays[] = {
-      stats->allocation,      stats->segment,        stats->active,       stats->inactive_split,
-      stats->allocated_bytes, stats->reserved_bytes, stats->active_bytes, stats->inactive_split_bytes,
-      stats->requested_bytes};
-  for (size_t i = 0; i < WEIR_COUNT_OF(arrays); i++)
-    for (int kind = 0; kind < WEIR_STAT_KINDS; kind++)
-      change(&arrays[i][kind]);
-  change(&stats->oversize_allocations);
-  change(&stats->oversize_segments);
-}
-
 static void reset_peak(weir_stat *stat) { stat->peak = stat->current; }
 static void reset_accumulated(weir_stat *stat) { stat->allocated = stat->freed = 0; }
+
+/* Calls `change` for every statistic of segments. */
+static void for_each_stat(weir_allocator_stats *stats, void (*change)(weir_stat *)) {
+  for (int kind = 0; kind < WEIR_STAT_KINDS; kind++) {
+    change(&stats->segment[kind]);
+    change(&stats->reserved_bytes[kind]);
+  }
+  change(&stats->oversize_segments);
+}
 
 weir_status weir_allocator_reset_peak_stats(weir_allocator *allocator, int device) {
   CHECK(allocator);
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
-  weir__lock_take(&heap->stats_lock);
+  pthread_mutex_lock(&heap->lock);
   for_each_stat(&heap->stats, reset_peak);
-  weir__lock_give(&heap->stats_lock);
+  pthread_mutex_unlock(&heap->lock);
+  weir__gauges_reset_peaks(heap);
   return WEIR_OK;
 }
 
@@ -266,12 +288,13 @@ weir_status weir_allocator_reset_accumulated_stats(weir_allocator *allocator, in
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
-  weir__lock_take(&heap->stats_lock);
+  pthread_mutex_lock(&heap->lock);
   weir_allocator_stats *stats = &heap->stats;
   for_each_stat(stats, reset_accumulated);
   stats->num_alloc_retries = stats->num_ooms = stats->num_sync_all_streams = 0;
   stats->num_device_alloc = stats->num_device_free = stats->num_oom_rejections = 0;
-  weir__lock_give(&heap->stats_lock);
+  pthread_mutex_unlock(&heap->lock);
+  weir__gauges_reset_added(heap);
   return WEIR_OK;
 }
 
@@ -292,6 +315,8 @@ weir_status weir_allocator_attach_tracker(weir_allocator *allocator, weir_trace_
     allocator->trackers[count].call = tracker;
     allocator->trackers[count].context = context;
     atomic_store(&allocator->tracker_count, count + 1);
+    for (int i = 0; i < allocator->heap_count; i++)
+      weir__attention_set(&allocator->heaps[i], WEIR__WATCHED, true);
   }
   weir__lock_give(&allocator->tracker_lock);
   return room ? WEIR_OK : full(__func__);

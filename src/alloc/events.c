@@ -46,6 +46,13 @@ static weir__event_queue *queue_of(weir__heap *heap, weir_cu_stream stream) {
 
 /* ---- Waiting ---- */
 
+void weir__pending_add(weir__heap *heap, int by) {
+  bool before = heap->pending != 0;
+  heap->pending += (size_t)by;
+  if (before != (heap->pending != 0))
+    weir__attention_set(heap, WEIR__PENDING, !before);
+}
+
 /* A stream that is captured cannot be waited for, not even asked: that would end the capture. One that is gone cannot either,
  * but its work may still be there: then it takes the whole device. */
 bool weir__wait_for_stream(weir__heap *heap, weir_cu_stream stream) {
@@ -70,11 +77,12 @@ static void event_done(weir__heap *heap, weir__event_queue *queue) {
     queue->last = &queue->first;
   event_give(heap, pending->event);
   weir__slab_give(&heap->pendings, pending, sizeof *pending);
-  atomic_fetch_sub_explicit(&heap->pending, 1, memory_order_relaxed);
-  weir__lock_take(&block->arena->lock);
+  weir__pending_add(heap, -1);
+  weir__arena *arena = block->segment->arena;
+  weir__arena_lock(arena);
   if (--block->events == 0 && !block->uses)
-    weir__arena_release(block->arena, block);
-  weir__lock_give(&block->arena->lock);
+    weir__arena_release(arena, block);
+  weir__arena_unlock(arena);
 }
 
 /* Lets the block wait for a stream by an event. false: no host memory, or a driver that fails. */
@@ -91,10 +99,10 @@ static bool insert_event(weir__heap *heap, weir__block *block, weir_cu_stream st
     goto give_event;
   *queue->last = pending;
   queue->last = &pending->next;
-  atomic_fetch_add_explicit(&heap->pending, 1, memory_order_relaxed);
-  weir__lock_take(&block->arena->lock);
+  weir__pending_add(heap, 1);
+  weir__arena_lock(block->segment->arena);
   block->events++;
-  weir__lock_give(&block->arena->lock);
+  weir__arena_unlock(block->segment->arena);
   return true;
 
 give_event:
@@ -115,33 +123,33 @@ static void defer(weir__heap *heap, weir__block *block) {
     heap->deferred_room = room;
   }
   weir__markers_take(heap, block, &heap->deferred[heap->deferred_count++]);
-  atomic_fetch_add_explicit(&heap->pending, 1, memory_order_relaxed);
+  weir__pending_add(heap, 1);
 }
 
 /* Records an event in every stream that uses the block, which then waits for these instead. Where that cannot be done the
  * host waits for the stream, slow and safe; where that fails too the use stays, and is tried again. */
 static void insert_events(weir__heap *heap, weir__block *block) {
-  weir__arena *arena = block->arena;
-  weir__lock_take(&arena->lock);
+  weir__arena *arena = block->segment->arena;
+  weir__arena_lock(arena);
   weir__use *uses = block->uses, *left = NULL;
   block->events++; /* ours, until all are in their queues */
-  weir__lock_give(&arena->lock);
+  weir__arena_unlock(arena);
   for (weir__use *use = uses, *next; use; use = next) {
     next = use->next;
     if (insert_event(heap, block, use->stream) || weir__wait_for_stream(heap, use->stream)) {
-      weir__lock_take(&arena->lock);
+      weir__arena_lock(arena);
       weir__slab_give(&arena->uses, use, sizeof *use);
-      weir__lock_give(&arena->lock);
+      weir__arena_unlock(arena);
     } else {
       use->next = left;
       left = use;
     }
   }
-  weir__lock_take(&arena->lock);
+  weir__arena_lock(arena);
   block->uses = left;
   if (--block->events == 0 && !left)
     weir__arena_release(arena, block);
-  weir__lock_give(&arena->lock);
+  weir__arena_unlock(arena);
   if (left)
     defer(heap, block);
 }
@@ -161,7 +169,7 @@ static void insert_deferred(weir__heap *heap) {
   for (size_t i = 0; i < count; i++) {
     weir__block *block = heap->deferred[i].block;
     free(heap->deferred[i].markers);
-    atomic_fetch_sub_explicit(&heap->pending, 1, memory_order_relaxed);
+    weir__pending_add(heap, -1);
     insert_events(heap, block);
   }
 }
@@ -185,7 +193,7 @@ void weir__wait_for_events(weir__heap *heap) {
   weir_driver *driver = heap->allocator->driver;
   if (!atomic_load(&heap->captures))
     insert_deferred(heap);
-  weir__count_event(heap, &heap->stats.num_sync_all_streams);
+  heap->stats.num_sync_all_streams++;
   for (weir__event_queue *queue = heap->queues; queue; queue = queue->next)
     while (queue->first && driver->EventSynchronize(driver, queue->first->event) == WEIR_CU_SUCCESS)
       event_done(heap, queue);

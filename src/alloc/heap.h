@@ -10,7 +10,7 @@
  *
  * Two neighbouring blocks are of one segment, so of one arena: splitting and merging need the arena's lock alone, and that
  * is all a cached allocation takes. What goes beyond an arena (growing, collecting, limits, pools, events) takes the heap's
- * lock first. The order is: heap, arena, statistics.
+ * lock first. The order is: heap, arena, gauges.
  */
 #ifndef WEIR_ALLOC_HEAP_H
 #define WEIR_ALLOC_HEAP_H
@@ -19,8 +19,12 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "alloc/block.h"
+#include "alloc/gauges.h"
+#include "alloc/index.h"
+#include "alloc/pagemap.h"
 #include "alloc/settings.h"
 #include "base/base.h"
 #include "base/lock.h"
@@ -29,6 +33,7 @@
 #include "weir/alloc.h"
 
 #define WEIR__MIB (1024ull * 1024)
+#define WEIR__MOST_BYTES (1ull << 60) /* from here on a request is refused */
 
 enum {
   WEIR__SMALL_MAX = 1024 * 1024,         /* the largest request that the small pool serves */
@@ -53,15 +58,34 @@ struct weir__use {
   weir__use *next;
 };
 
+/* What an operation changes of the free blocks whose neighbours are in use. */
+typedef struct weir__split_change {
+  int64_t splits, bytes;
+} weir__split_change;
+
+/* The last allocation of an arena, as long as nothing else happens there. Freed at once, its block is left as it is, because
+ * the next request of the same size would get the very same one: everything is as it was before. So a pair of allocating and
+ * freeing, again and again, does not split and merge each time. */
+typedef struct weir__repeat {
+  weir__block *block;             /* NULL: something else happened */
+  const weir__settings *settings; /* under which it was chosen */
+  uint64_t bytes;                 /* for how many, rounded */
+  weir__split_change change;      /* by handing it out */
+  bool is_free;                   /* it was freed: its state is free, but it is not in the index, and among the live */
+} weir__repeat;
+
 struct weir__arena {
   weir__lock lock;
   weir__pool *pool;
   weir_cu_stream stream;
-  weir__index free;            /* free blocks; this and the next four are guarded by the lock */
-  weir__block *unmapped;       /* address space without memory, by address */
-  weir__live live;             /* active blocks by address */
-  weir__slab blocks, uses;     /* where they come from */
   _Atomic(weir__arena *) next; /* in a bucket of the pool */
+  weir__repeat repeat;         /* this and the following are guarded by the lock */
+  weir__live live;             /* active blocks by address */
+  weir__slab blocks;
+  weir__gauges gauges;
+  weir__index free;      /* free blocks */
+  weir__block *unmapped; /* address space without memory, by address */
+  weir__slab uses;
 };
 
 struct weir__pool {
@@ -77,8 +101,10 @@ struct weir__private_pool {
   int uses;     /* graphs, scopes and owners that hold it; guarded by the heap's lock, as all below */
   int segments; /* that it has; expandable ones count once, whatever is mapped */
   bool is_over; /* nobody holds it: its free memory may go */
-  bool use_on_oom, no_split;
-  weir_stat reserved_bytes[WEIR_STAT_KINDS];                                      /* guarded by the heap's stats_lock */
+  bool use_on_oom;
+  atomic_bool no_split; /* also read with an arena's lock alone */
+  atomic_int visitors;  /* allocations under way that a scope has sent here; raised under the heap's lock */
+  weir_stat reserved_bytes[WEIR_STAT_KINDS];
   void *(*alloc)(void *context, size_t bytes, int device, weir_cu_stream stream); /* NULL: the driver's memory */
   void (*free)(void *context, void *pointer, size_t bytes, int device, weir_cu_stream stream);
   void *context;
@@ -98,8 +124,6 @@ struct weir__segment {
   bool oversize;                  /* it was counted as such */
   weir__segment *previous, *next; /* in heap->segments, guarded by the heap's lock */
 };
-
-static inline bool weir__is_expandable(const weir__block *block) { return block->segment->page != 0; }
 
 /* An event that a freed block waits for. */
 typedef struct weir__pending weir__pending;
@@ -170,12 +194,37 @@ struct weir__heap {
   size_t idle_count, idle_room;
   _Atomic(weir__route *) routes; /* the innermost first; changed under the lock */
   atomic_int captures;           /* routes that are captures */
-  atomic_size_t pending;         /* events and deferred blocks; looked at without the lock */
+  size_t pending;                /* events and deferred blocks; guarded by the lock */
   weir__slab pendings;
 
-  weir__lock stats_lock;
-  weir_allocator_stats stats;
+  weir_allocator_stats
+      stats; /* of segments, and events that are counted; guarded by the lock. The rest is in the gauges */
+  weir__gauge_sums sums;
+  atomic_uint attention; /* weir__attention: why an allocation cannot take the short way */
 };
+
+/* What the short way of an allocation does not do. Most programs have none of it most of the time. */
+typedef enum weir__attention {
+  WEIR__UNCACHED = 1 << 0, /* caching is off */
+  WEIR__ROUTED = 1 << 1,   /* there are scopes of private pools */
+  WEIR__PENDING = 1 << 2,  /* blocks wait for other streams, and may be free by now */
+  WEIR__WATCHED = 1 << 3,  /* trackers want to know */
+  WEIR__AGEING = 1 << 4    /* collection by age is on: searches are counted */
+} weir__attention;
+
+static inline unsigned weir__attention_of(const weir__heap *heap) {
+  return atomic_load_explicit(&heap->attention, memory_order_acquire);
+}
+
+/* Events and deferred blocks, more or fewer. The heap's lock is held. */
+void weir__pending_add(weir__heap *heap, int by);
+
+static inline void weir__attention_set(weir__heap *heap, weir__attention what, bool on) {
+  if (on)
+    atomic_fetch_or(&heap->attention, what);
+  else
+    atomic_fetch_and(&heap->attention, ~(unsigned)what);
+}
 
 struct weir_allocator {
   weir_driver *driver;
@@ -183,7 +232,7 @@ struct weir_allocator {
   weir__heap *heaps;
   _Atomic(const weir__settings *) settings; /* replaced whole; old ones stay until the end */
   pthread_mutex_t configure_lock;
-  struct weir__page_map *pages; /* address -> segment */
+  weir__page_map *pages; /* address -> segment */
   atomic_bool caching;
   pthread_mutex_t uncached_lock;
   weir__rangemap uncached; /* memory that was given out with caching off -> its heap; guarded by uncached_lock */
@@ -211,32 +260,80 @@ static inline const weir__settings *weir__settings_of(const weir__heap *heap) {
 
 /* ---- Sizes (sizes.c) ---- */
 
-uint64_t weir__round_bytes(const weir__settings *settings, uint64_t bytes);
+uint64_t weir__round_to_division(const weir__settings *settings, uint64_t bytes);
+static inline uint64_t weir__round_bytes(const weir__settings *settings, uint64_t bytes) {
+  uint64_t divisions[2]; /* of all intervals at once: mostly there are none */
+  _Static_assert(sizeof divisions == sizeof settings->roundup_divisions, "two words");
+  memcpy(divisions, settings->roundup_divisions, sizeof divisions);
+  return divisions[0] | divisions[1] ? weir__round_to_division(settings, bytes) : weir__round_up(bytes, WEIR__UNIT);
+}
+
 uint64_t weir__segment_bytes(const weir__settings *settings, uint64_t bytes);
 
 /* Whether what is left of a block is worth a block of its own. */
-bool weir__should_split(const weir__settings *settings, const weir__block *block, uint64_t bytes);
+static inline bool weir__should_split(const weir__settings *settings, const weir__pool *pool, uint64_t have,
+                                      uint64_t bytes) {
+  uint64_t rest = have - bytes;
+  if (pool->owner && atomic_load_explicit(&pool->owner->no_split, memory_order_relaxed))
+    return false;
+  if (pool->is_small || settings->expandable_segments)
+    return rest >= WEIR__UNIT;
+  return bytes < settings->max_split_size && rest > WEIR__SMALL_MAX;
+}
 
 /* ---- Arenas (arena.c) ---- */
 
-/* The arena of a pool for a stream, made if need be; NULL: no host memory. */
+static inline _Atomic(weir__arena *) *weir__arena_bucket(weir__pool *pool, weir_cu_stream stream) {
+  uint64_t hash = (uint64_t)(uintptr_t)stream * 0x9e3779b97f4a7c15u;
+  return &pool->buckets[hash >> 60];
+}
+
+/* The arena of a pool for a stream; NULL: it was not made yet. */
+static inline weir__arena *weir__arena_find(weir__pool *pool, weir_cu_stream stream) {
+  weir__arena *arena = atomic_load_explicit(weir__arena_bucket(pool, stream), memory_order_acquire);
+  while (arena && arena->stream != stream)
+    arena = atomic_load_explicit(&arena->next, memory_order_acquire);
+  return arena;
+}
+
+/* The same, made if need be; NULL: no host memory. */
 weir__arena *weir__arena_get(weir__pool *pool, weir_cu_stream stream);
 
-/* The best free block for a size, out of the index; NULL: none. `counted`: the search counts for the ages of blocks. */
-weir__block *weir__arena_take(weir__arena *arena, const weir__settings *settings, uint64_t bytes, bool counted);
+/* For all who do more than allocate and free: nothing is left undone after it. */
+void weir__arena_settle(weir__arena *arena);
+static inline void weir__arena_lock(weir__arena *arena) {
+  weir__lock_take(&arena->lock);
+  weir__arena_settle(arena);
+}
+static inline void weir__arena_unlock(weir__arena *arena) { weir__lock_give(&arena->lock); }
 
-/* Makes a block that was taken the caller's: cuts off what is not needed, with `exact` also what the rules would leave on.
- * NULL, and the block is free again: no host memory. */
+/* A cached allocation: the best block for so many bytes, rounded, or NULL when none serves. Those who watch are told by the
+ * caller. */
+weir__block *weir__arena_alloc(weir__arena *arena, const weir__settings *settings, uint64_t bytes, uint64_t requested);
+
+/* Frees an allocated block that nobody else uses, and tells nobody either. The place is where weir__live_find found it. */
+void weir__arena_free(weir__arena *arena, weir__block *block, weir__live_place place);
+
+/* The two steps of an allocation, in a settled arena. First the best free block for a size, out of the index; NULL: none. */
+weir__block *weir__arena_take(weir__arena *arena, const weir__settings *settings, uint64_t bytes);
+
+/* Then that block, or another that is out of the index, becomes the caller's: what is not needed is cut off, with `exact` also
+ * what the rules would leave on. NULL, and the block is free again: no host memory. */
 weir__block *weir__arena_hand_out(weir__arena *arena, const weir__settings *settings, weir__block *block,
                                   uint64_t bytes, uint64_t requested, bool exact);
 
-/* The owner lets go of a block: it is active as long as other streams use it. */
+/* The two steps of a free, in a settled arena. The owner lets go of a block: it stays active as long as other streams use it. */
 void weir__arena_let_go(weir__arena *arena, weir__block *block);
 
-/* A block that is no longer active goes back to the index, merged with its neighbours. */
+/* A block that nobody uses any more goes back to the index, merged with its neighbours. */
 void weir__arena_release(weir__arena *arena, weir__block *block);
 
-/* Puts a free, mapped block into the index. */
+/* Searches are the clock by which the ages of blocks are told, while collection by age is on. */
+static inline void weir__count_search(weir__pool *pool) {
+  atomic_fetch_add_explicit(&pool->searches, 1, memory_order_relaxed);
+}
+
+/* Puts a free block into the index. */
 void weir__arena_insert(weir__arena *arena, weir__block *block);
 
 /* `block` takes its neighbour in when that is free too, and mapped or not as it is. The bytes that it gained. */
@@ -267,6 +364,9 @@ void weir__release_pages(weir__heap *heap, weir__block *block);
 void weir__release_reservations(weir__heap *heap, weir__arena *arena);
 void weir__heap_free_segments(weir__heap *heap);
 
+/* Physical memory that the driver did not take back when its pages went: tries again. */
+void weir__release_orphans(weir__heap *heap);
+
 /* A capture forbids calls like MemAlloc, though nothing of it depends on them: around such calls the thread's capture mode is
  * relaxed. false: that failed, and the call would end the capture. restore takes the mode that came out. */
 bool weir__capture_relax(weir__heap *heap, int *mode);
@@ -278,11 +378,6 @@ uint64_t weir__reserve_bytes(const weir__heap *heap, const weir__settings *setti
 
 /* Another device may touch what is mapped now. */
 weir_cu_result weir__share_segments(weir__heap *heap, int device);
-
-/* The segment of an address; NULL: none of ours. */
-weir__segment *weir__page_map_find(const struct weir__page_map *map, uint64_t address);
-struct weir__page_map *weir__page_map_new(void);
-void weir__page_map_delete(struct weir__page_map *map);
 
 /* ---- Running short (reclaim.c). With the heap's lock ---- */
 
@@ -333,27 +428,19 @@ bool weir__caching_from_env(void);
 /* With the heap's lock. */
 weir__private_pool *weir__pool_find(weir__heap *heap, weir_pool_id id);
 
-/* The private pool that an allocation on a stream goes to, or NULL. Takes the heap's lock: ask only when there are routes. */
+/* The private pool that an allocation on a stream goes to, or NULL. Takes the heap's lock: ask only when there are routes. The
+ * scope may be closed and the pool released by another thread before the allocation is made: the pool has a visitor, and
+ * stays until its `visitors` is lowered again. */
 weir__private_pool *weir__route_of(weir__heap *heap, weir_cu_stream stream);
 void weir__routes_clear(weir__heap *heap);
 void weir__graphs_forget(weir_allocator *allocator);
 
-/* ---- Statistics and traces (stats.c) ---- */
-
-/* What an operation changes; signs tell the direction. */
-typedef struct weir__change {
-  bool is_small;
-  int allocation, segment, active, inactive_split, oversize_allocations, oversize_segments;
-  int64_t allocated_bytes, reserved_bytes, active_bytes, inactive_split_bytes, requested_bytes;
-} weir__change;
-void weir__count(weir__heap *heap, const weir__change *change);
-void weir__count_event(weir__heap *heap, int64_t *counter);
-void weir__count_pool(weir__heap *heap, weir__private_pool *pool, bool is_small, int64_t reserved_bytes);
+/* ---- Traces (trace.c) ---- */
 
 void weir__trace_slow(weir__heap *heap, const weir_trace_entry *entry);
 static inline void weir__trace(weir__heap *heap, weir_trace_action action, const weir__pool *pool, uint64_t address,
                                uint64_t bytes, weir_cu_stream stream) {
-  if (!atomic_load_explicit(&heap->allocator->tracker_count, memory_order_relaxed))
+  if (!(weir__attention_of(heap) & WEIR__WATCHED))
     return;
   weir_trace_entry entry = {.action = action,
                             .device = heap->device,

@@ -2,8 +2,9 @@
  * The index of free blocks, the tree of unmapped ones, the table of live ones.
  */
 #include <stdlib.h>
+#include <string.h>
 
-#include "alloc/block.h"
+#include "alloc/index.h"
 
 /* ---- Treaps ---- */
 
@@ -24,15 +25,24 @@ static inline bool before(const weir__block *a, const weir__block *b, bool by_si
   return by_size ? before_by_size(a, b) : before_by_address(a, b);
 }
 
-static inline __attribute__((always_inline)) void treap_insert(weir__block **root, weir__block *block, bool by_size) {
+/* Returns how many blocks it passed on its way. */
+static inline __attribute__((always_inline)) unsigned treap_insert(weir__block **root, weir__block *block,
+                                                                   bool by_size) {
+  unsigned passed = 0;
+  weir__block *rest = *root;
+  if (!rest) {
+    block->left = block->right = NULL;
+    *root = block;
+    return 0;
+  }
   uint64_t mine = weight(block);
   weir__block **at = root;
-  while (*at && weight(*at) >= mine)
-    at = before(block, *at, by_size) ? &(*at)->left : &(*at)->right;
+  for (; rest && weight(rest) >= mine; rest = *at, passed++)
+    at = before(block, rest, by_size) ? &rest->left : &rest->right;
   /* The rest of the path is split into what lies before the block and what lies behind it. */
-  weir__block *rest = *at, **low = &block->left, **high = &block->right;
+  weir__block **low = &block->left, **high = &block->right;
   *at = block;
-  while (rest) {
+  for (; rest; passed++) {
     if (before(rest, block, by_size)) {
       *low = rest;
       low = &rest->right;
@@ -44,6 +54,7 @@ static inline __attribute__((always_inline)) void treap_insert(weir__block **roo
     }
   }
   *low = *high = NULL;
+  return passed;
 }
 
 static inline __attribute__((always_inline)) void treap_remove(weir__block **root, weir__block *block, bool by_size) {
@@ -92,73 +103,137 @@ weir__block *weir__tree_after(weir__block *root, uint64_t address) {
   return best;
 }
 
-/* ---- Bins ---- */
+/* ---- Wide bins ---- */
 
-static inline unsigned row_of(uint64_t units) { return units < 64 ? 0 : (unsigned)(63 - __builtin_clzll(units)) - 5; }
+/* How often bins can be divided, each time into 64, and how many blocks on a way make a tree deep. */
+enum { levels = 8, deep = 6 };
 
-static inline unsigned column_of(uint64_t units, unsigned row) { return (units >> (row ? row - 1 : 0)) & 63; }
+static inline unsigned row_of(uint64_t units) { return (unsigned)(63 - __builtin_clzll(units)) - 12; }
 
-bool weir__index_prepare(weir__index *index, uint64_t bytes) {
-  for (unsigned row = 0; row <= row_of(bytes / WEIR__UNIT); row++)
-    if (!index->row[row] && !(index->row[row] = calloc(1, sizeof *index->row[row])))
-      return false;
-  return true;
+/* log2 of the units that one bin spans: of a row, and of the finer ones of a bin of some width. */
+static inline unsigned width_of(unsigned row) { return row + 6; }
+static inline unsigned finer(unsigned width) { return width > 6 ? width - 6 : 0; }
+static inline unsigned bin_of(uint64_t units, unsigned width) { return (units >> width) & (WEIR__BINS - 1); }
+
+/* The way from a row down to the bin of a size. */
+typedef struct path {
+  weir__wide_bins *bins[levels];
+  unsigned bin[levels];
+  unsigned depth, width; /* of the last one */
+} path;
+
+static void find_bin(const weir__index *index, uint64_t units, path *p) {
+  unsigned row = row_of(units), width = width_of(row), bin = bin_of(units, width), depth = 0;
+  weir__wide_bins *bins = index->wide[row];
+  p->bins[0] = bins;
+  p->bin[0] = bin;
+  while (bins->divided >> bin & 1) {
+    bins = bins->at[bin];
+    width = finer(width);
+    bin = bin_of(units, width);
+    p->bins[++depth] = bins;
+    p->bin[depth] = bin;
+  }
+  p->depth = depth;
+  p->width = width;
 }
 
-void weir__index_insert(weir__index *index, weir__block *block) {
-  unsigned row = row_of(block->bytes / WEIR__UNIT), column = column_of(block->bytes / WEIR__UNIT, row);
-  treap_insert(&index->row[row]->roots[column], block, true);
-  index->row[row]->columns |= 1ull << column;
-  index->rows |= 1ull << row;
-  index->count++;
-}
+static weir__block **root_at(const path *p) { return (weir__block **)&p->bins[p->depth]->at[p->bin[p->depth]]; }
 
-void weir__index_remove(weir__index *index, weir__block *block) {
-  unsigned row = row_of(block->bytes / WEIR__UNIT), column = column_of(block->bytes / WEIR__UNIT, row);
-  weir__bin_row *r = index->row[row];
-  treap_remove(&r->roots[column], block, true);
-  index->count--;
-  if (r->roots[column])
+static void move_blocks(weir__wide_bins *to, unsigned width, weir__block *block) {
+  if (!block)
     return;
-  r->columns &= ~(1ull << column);
-  if (!r->columns)
-    index->rows &= ~(1ull << row);
+  weir__block *left = block->left, *right = block->right;
+  unsigned bin = bin_of(block->bytes / WEIR__UNIT, width);
+  treap_insert((weir__block **)&to->at[bin], block, true);
+  to->used |= 1ull << bin;
+  move_blocks(to, width, left);
+  move_blocks(to, width, right);
 }
 
-/* The first bin with blocks, from this one on. */
-static inline weir__block *first_from(const weir__index *index, unsigned row, unsigned column) {
-  if (column < 64 && index->rows >> row & 1) {
-    uint64_t columns = index->row[row]->columns & ~0ull << column;
-    if (columns)
-      return leftmost(index->row[row]->roots[__builtin_ctzll(columns)]);
+/* Without host memory for it the bin stays as it is, and only slower. */
+static void divide(weir__wide_bins *bins, unsigned bin, unsigned width) {
+  weir__wide_bins *made = calloc(1, sizeof *made);
+  if (!made)
+    return;
+  move_blocks(made, finer(width), bins->at[bin]);
+  bins->at[bin] = made;
+  bins->divided |= 1ull << bin;
+}
+
+static void insert_wide(weir__index *index, weir__block *block) {
+  uint64_t units = block->bytes / WEIR__UNIT;
+  path p;
+  find_bin(index, units, &p);
+  for (unsigned i = 0; i <= p.depth; i++)
+    p.bins[i]->used |= 1ull << p.bin[i];
+  index->wide_rows |= 1ull << row_of(units);
+  unsigned passed = treap_insert(root_at(&p), block, true);
+  if (passed > deep && p.width && p.depth + 1 < levels)
+    divide(p.bins[p.depth], p.bin[p.depth], p.width);
+}
+
+static void remove_wide(weir__index *index, weir__block *block) {
+  uint64_t units = block->bytes / WEIR__UNIT;
+  path p;
+  find_bin(index, units, &p);
+  treap_remove(root_at(&p), block, true);
+  if (*root_at(&p))
+    return;
+  for (unsigned i = p.depth + 1; i-- > 0;) {
+    p.bins[i]->used &= ~(1ull << p.bin[i]);
+    if (p.bins[i]->used)
+      return;
   }
-  uint64_t rows = row < 63 ? index->rows & ~0ull << (row + 1) : 0;
+  index->wide_rows &= ~(1ull << row_of(units));
+}
+
+/* The first and the last block of bins that have some. */
+static weir__block *first_of(const weir__wide_bins *bins, unsigned bin) {
+  while (bins->divided >> bin & 1) {
+    bins = bins->at[bin];
+    bin = (unsigned)__builtin_ctzll(bins->used);
+  }
+  return leftmost(bins->at[bin]);
+}
+
+static weir__block *last_of(const weir__wide_bins *bins, unsigned bin) {
+  while (bins->divided >> bin & 1) {
+    bins = bins->at[bin];
+    bin = 63 - (unsigned)__builtin_clzll(bins->used);
+  }
+  return rightmost(bins->at[bin]);
+}
+
+static weir__block *first_of_rows(const weir__index *index, uint64_t rows) {
   if (!rows)
     return NULL;
-  const weir__bin_row *r = index->row[__builtin_ctzll(rows)];
-  return leftmost(r->roots[__builtin_ctzll(r->columns)]);
+  const weir__wide_bins *bins = index->wide[__builtin_ctzll(rows)];
+  return first_of(bins, (unsigned)__builtin_ctzll(bins->used));
 }
 
-/* The last bin with blocks before this one. */
-static weir__block *last_before(const weir__index *index, unsigned row, unsigned column) {
-  if (column && index->rows >> row & 1) {
-    uint64_t columns = index->row[row]->columns & ((1ull << column) - 1);
-    if (columns)
-      return rightmost(index->row[row]->roots[63 - __builtin_clzll(columns)]);
+/* The first block of the bins behind those of a path, which is that of a size in a row. */
+static weir__block *first_behind(const weir__index *index, const path *p, unsigned row) {
+  for (unsigned i = p->depth + 1; i-- > 0;) {
+    uint64_t used = p->bins[i]->used & ~1ull << p->bin[i];
+    if (used)
+      return first_of(p->bins[i], (unsigned)__builtin_ctzll(used));
   }
-  uint64_t rows = index->rows & ((1ull << row) - 1);
-  if (!rows)
-    return NULL;
-  const weir__bin_row *r = index->row[63 - __builtin_clzll(rows)];
-  return rightmost(r->roots[63 - __builtin_clzll(r->columns)]);
+  return first_of_rows(index, index->wide_rows & ~1ull << row);
 }
 
-weir__block *weir__index_at_least(const weir__index *index, uint64_t bytes) {
+weir__block *weir__index_at_least_wide(const weir__index *index, uint64_t bytes) {
   uint64_t units = bytes / WEIR__UNIT;
-  unsigned row = row_of(units), column = column_of(units, row);
-  if (index->rows >> row & 1 && index->row[row]->columns >> column & 1) {
+  if (units < WEIR__NARROW)
+    return first_of_rows(index, index->wide_rows);
+  unsigned row = row_of(units);
+  path p;
+  if (!(index->wide_rows >> row))
+    return NULL;
+  find_bin(index, units, &p);
+  if (p.bins[p.depth]->used >> p.bin[p.depth] & 1) {
     weir__block *best = NULL;
-    for (weir__block *at = index->row[row]->roots[column]; at;) {
+    for (weir__block *at = *root_at(&p); at;) {
       if (at->bytes >= bytes) {
         best = at;
         at = at->left;
@@ -168,57 +243,158 @@ weir__block *weir__index_at_least(const weir__index *index, uint64_t bytes) {
     if (best)
       return best;
   }
-  return first_from(index, row, column + 1);
+  return first_behind(index, &p, row);
 }
 
-weir__block *weir__index_next(const weir__index *index, const weir__block *block) {
-  unsigned row = row_of(block->bytes / WEIR__UNIT), column = column_of(block->bytes / WEIR__UNIT, row);
+/* ---- All bins ---- */
+
+bool weir__index_prepare(weir__index *index, uint64_t bytes) {
+  if (!index->narrow && !(index->narrow = calloc(1, sizeof *index->narrow)))
+    return false;
+  if (bytes / WEIR__UNIT < WEIR__NARROW)
+    return true;
+  for (unsigned row = 0; row <= row_of(bytes / WEIR__UNIT); row++)
+    if (!index->wide[row] && !(index->wide[row] = calloc(1, sizeof *index->wide[row])))
+      return false;
+  return true;
+}
+
+/* Of a narrow bin: the root of its blocks, all of one size. */
+static weir__block *narrow_root(const weir__index *index, uint64_t units) {
+  return index->narrow->used[units / 64] >> units % 64 & 1 ? index->narrow->at[units] : NULL;
+}
+
+void weir__index_insert_slow(weir__index *index, weir__block *block) {
+  uint64_t units = block->bytes / WEIR__UNIT;
+  if (units < WEIR__NARROW)
+    treap_insert(&index->narrow->at[units], block, false);
+  else
+    insert_wide(index, block);
+  index->count++;
+}
+
+void weir__index_remove_slow(weir__index *index, weir__block *block) {
+  uint64_t units = block->bytes / WEIR__UNIT;
+  if (units < WEIR__NARROW)
+    treap_remove(&index->narrow->at[units], block, false); /* others are left, or it would be the quick way */
+  else
+    remove_wide(index, block);
+  index->count--;
+}
+
+static weir__block *last_narrow(const weir__index *index, uint64_t rows) {
+  if (!rows)
+    return NULL;
+  unsigned row = 63 - (unsigned)__builtin_clzll(rows);
+  return rightmost(index->narrow->at[row * 64 + 63 - (unsigned)__builtin_clzll(index->narrow->used[row])]);
+}
+
+/* In a treap, or NULL. */
+static weir__block *behind(weir__block *at, const weir__block *block) {
   weir__block *best = NULL;
-  for (weir__block *at = index->row[row]->roots[column]; at;) {
+  while (at) {
     if (before_by_size(block, at)) {
       best = at;
       at = at->left;
     } else
       at = at->right;
   }
-  return best ? best : first_from(index, row, column + 1);
+  return best;
 }
 
-weir__block *weir__index_previous(const weir__index *index, const weir__block *block) {
-  unsigned row = row_of(block->bytes / WEIR__UNIT), column = column_of(block->bytes / WEIR__UNIT, row);
+static weir__block *in_front(weir__block *at, const weir__block *block) {
   weir__block *best = NULL;
-  for (weir__block *at = index->row[row]->roots[column]; at;) {
+  while (at) {
     if (before_by_size(at, block)) {
       best = at;
       at = at->right;
     } else
       at = at->left;
   }
-  return best ? best : last_before(index, row, column);
+  return best;
 }
 
-weir__block *weir__index_first(const weir__index *index) { return first_from(index, 0, 0); }
+weir__block *weir__index_next(const weir__index *index, const weir__block *block) {
+  uint64_t units = block->bytes / WEIR__UNIT;
+  path p;
+  if (units < WEIR__NARROW) {
+    weir__block *best = behind(narrow_root(index, units), block);
+    return best ? best : weir__index_at_least(index, block->bytes + WEIR__UNIT);
+  }
+  find_bin(index, units, &p);
+  weir__block *best = behind(*root_at(&p), block);
+  return best ? best : first_behind(index, &p, row_of(units));
+}
+
+weir__block *weir__index_previous(const weir__index *index, const weir__block *block) {
+  uint64_t units = block->bytes / WEIR__UNIT;
+  if (units < WEIR__NARROW) {
+    weir__block *best = in_front(narrow_root(index, units), block);
+    if (best)
+      return best;
+    uint64_t used = index->narrow->used[units / 64] & ((1ull << units % 64) - 1);
+    if (used)
+      return rightmost(index->narrow->at[units / 64 * 64 + 63 - (unsigned)__builtin_clzll(used)]);
+    return last_narrow(index, index->narrow_rows & ((1ull << units / 64) - 1));
+  }
+  path p;
+  find_bin(index, units, &p);
+  weir__block *best = in_front(*root_at(&p), block);
+  if (best)
+    return best;
+  for (unsigned i = p.depth + 1; i-- > 0;) {
+    uint64_t used = p.bins[i]->used & ((1ull << p.bin[i]) - 1);
+    if (used)
+      return last_of(p.bins[i], 63 - (unsigned)__builtin_clzll(used));
+  }
+  uint64_t rows = index->wide_rows & ((1ull << row_of(units)) - 1);
+  if (!rows)
+    return last_narrow(index, index->narrow_rows);
+  const weir__wide_bins *bins = index->wide[63 - __builtin_clzll(rows)];
+  return last_of(bins, 63 - (unsigned)__builtin_clzll(bins->used));
+}
+
+weir__block *weir__index_first(const weir__index *index) { return weir__index_at_least(index, 0); }
 
 weir__block *weir__index_last(const weir__index *index) {
-  if (!index->rows)
-    return NULL;
-  const weir__bin_row *r = index->row[63 - __builtin_clzll(index->rows)];
-  return rightmost(r->roots[63 - __builtin_clzll(r->columns)]);
+  if (!index->wide_rows)
+    return last_narrow(index, index->narrow_rows);
+  const weir__wide_bins *bins = index->wide[63 - __builtin_clzll(index->wide_rows)];
+  return last_of(bins, 63 - (unsigned)__builtin_clzll(bins->used));
 }
 
 bool weir__index_has(const weir__index *index, const weir__block *block) {
-  unsigned row = row_of(block->bytes / WEIR__UNIT), column = column_of(block->bytes / WEIR__UNIT, row);
-  const weir__block *at = index->row[row] ? index->row[row]->roots[column] : NULL;
+  uint64_t units = block->bytes / WEIR__UNIT;
+  const weir__block *at;
+  if (units < WEIR__NARROW)
+    at = index->narrow ? narrow_root(index, units) : NULL;
+  else {
+    if (!index->wide[row_of(units)])
+      return false;
+    path p;
+    find_bin(index, units, &p);
+    at = *root_at(&p);
+  }
   while (at && at != block)
     at = before_by_size(block, at) ? at->left : at->right;
   return at != NULL;
 }
 
+static void wide_delete(weir__wide_bins *bins) {
+  for (unsigned bin = 0; bins && bin < WEIR__BINS; bin++)
+    if (bins->divided >> bin & 1)
+      wide_delete(bins->at[bin]);
+  free(bins);
+}
+
 void weir__index_clear(weir__index *index) {
-  for (unsigned row = 0; row < WEIR__BIN_ROWS; row++)
-    free(index->row[row]);
+  free(index->narrow);
+  for (unsigned row = 0; row < WEIR__WIDE_ROWS; row++)
+    wide_delete(index->wide[row]);
   *index = (weir__index){0};
 }
+
+/* ---- The walker ---- */
 
 /* Counts a treap's blocks, or returns -1 when one is out of place. */
 static long treap_count(const weir__block *block, const weir__block *low, const weir__block *high) {
@@ -232,84 +408,111 @@ static long treap_count(const weir__block *block, const weir__block *low, const 
   return left < 0 || right < 0 ? -1 : left + right + 1;
 }
 
+/* The same of a bin, whose sizes are these. */
+static long bin_count(weir__block *root, bool is_used, uint64_t least, uint64_t beyond) {
+  long n = treap_count(root, NULL, NULL);
+  if (is_used != (root != NULL))
+    return -1;
+  if (n > 0 && (leftmost(root)->bytes / WEIR__UNIT < least || rightmost(root)->bytes / WEIR__UNIT >= beyond))
+    return -1;
+  return n;
+}
+
+/* The same of wide bins whose sizes begin with `from`, each 2^width units wide. */
+static long wide_count(const weir__wide_bins *bins, uint64_t from, unsigned width) {
+  long count = 0;
+  for (unsigned bin = 0; bin < WEIR__BINS; bin++) {
+    uint64_t least = from + ((uint64_t)bin << width);
+    bool is_used = bins->used >> bin & 1;
+    long n;
+    if (bins->divided >> bin & 1) {
+      const weir__wide_bins *inner = bins->at[bin];
+      n = wide_count(inner, least & ~((64ull << finer(width)) - 1), finer(width));
+      if (is_used != (inner->used != 0))
+        return -1;
+    } else
+      n = bin_count(bins->at[bin], is_used, least, least + (1ull << width));
+    if (n < 0)
+      return -1;
+    count += n;
+  }
+  return count;
+}
+
 bool weir__index_is_valid(const weir__index *index) {
   size_t count = 0;
-  for (unsigned row = 0; row < WEIR__BIN_ROWS; row++) {
-    const weir__bin_row *r = index->row[row];
-    if ((index->rows >> row & 1) != (r && r->columns))
+  for (uint64_t units = 0; index->narrow && units < WEIR__NARROW; units++) {
+    uint64_t used = index->narrow->used[units / 64];
+    long n = bin_count(narrow_root(index, units), used >> units % 64 & 1, units, units + 1);
+    if (n < 0 || (index->narrow_rows >> units / 64 & 1) != (used != 0))
       return false;
-    for (unsigned column = 0; r && column < WEIR__BIN_COLUMNS; column++) {
-      const weir__block *root = r->roots[column];
-      if ((r->columns >> column & 1) != (root != NULL))
-        return false;
-      long n = treap_count(root, NULL, NULL);
-      if (n < 0)
-        return false;
-      count += (size_t)n;
-      for (const weir__block *end = leftmost((weir__block *)root); end; end = NULL)
-        if (row_of(end->bytes / WEIR__UNIT) != row || column_of(end->bytes / WEIR__UNIT, row) != column)
-          return false;
-    }
+    count += (size_t)n;
+  }
+  for (unsigned row = 0; row < WEIR__WIDE_ROWS; row++) {
+    const weir__wide_bins *bins = index->wide[row];
+    if ((index->wide_rows >> row & 1) != (bins && bins->used))
+      return false;
+    long n = bins ? wide_count(bins, 64ull << width_of(row), width_of(row)) : 0;
+    if (n < 0)
+      return false;
+    count += (size_t)n;
   }
   return count == index->count;
 }
 
 /* ---- Live blocks ---- */
 
-static inline size_t slot_of(const weir__live *live, uint64_t address) {
-  return (size_t)((address >> 9) * 0x9e3779b97f4a7c15u >> 20) & live->mask;
+static void insert_again(weir__live *live, const weir__live_bucket *bucket) {
+  for (unsigned i = 0; i < WEIR__LIVE_SLOTS; i++)
+    if (bucket->marks[i])
+      weir__live_insert(live, bucket->blocks[i]);
 }
 
-bool weir__live_prepare(weir__live *live) {
-  if (live->slots && 2 * (live->count + 1) <= live->mask + 1)
-    return true;
-  size_t room = live->slots ? 2 * (live->mask + 1) : 64;
-  weir__live grown = {calloc(room, sizeof *grown.slots), room - 1, 0};
-  if (!grown.slots)
+bool weir__live_grow(weir__live *live) {
+  weir__live grown = {.bits = live->buckets ? live->bits + 1 : 3};
+  size_t count = (size_t)1 << grown.bits, bytes = count * sizeof *grown.buckets;
+  grown.buckets = aligned_alloc(sizeof *grown.buckets, bytes);
+  if (!grown.buckets)
     return false;
-  for (size_t i = 0; live->slots && i <= live->mask; i++)
-    if (live->slots[i].address)
-      weir__live_insert(&grown, live->slots[i].block);
-  free(live->slots);
+  memset(grown.buckets, 0, bytes);
+  for (size_t i = 0; live->buckets && i < (size_t)1 << live->bits; i++)
+    insert_again(&grown, &live->buckets[i]);
+  free(live->buckets);
   *live = grown;
   return true;
 }
 
-void weir__live_insert(weir__live *live, weir__block *block) {
-  size_t i = slot_of(live, block->address);
-  while (live->slots[i].address)
-    i = (i + 1) & live->mask;
-  live->slots[i].address = block->address;
-  live->slots[i].block = block;
-  live->count++;
+void weir__live_insert_beyond(weir__live *live, weir__block *block, size_t home) {
+  weir__live_bucket *bucket = &live->buckets[home];
+  while (!weir__live_vacant(bucket)) {
+    if (bucket->passed < UINT8_MAX) /* there it stays: too many is only slow */
+      bucket->passed++;
+    home = (home + 1) & (((size_t)1 << live->bits) - 1);
+    bucket = &live->buckets[home];
+  }
+  weir__live_put(bucket, block);
 }
 
-weir__block *weir__live_find(const weir__live *live, uint64_t address) {
-  if (!live->slots)
-    return NULL;
-  for (size_t i = slot_of(live, address); live->slots[i].address; i = (i + 1) & live->mask)
-    if (live->slots[i].address == address)
-      return live->slots[i].block;
+weir__block *weir__live_find_beyond(const weir__live *live, uint64_t address, size_t home, weir__live_place *place) {
+  weir__live_bucket *bucket = &live->buckets[home];
+  for (size_t left = (size_t)1 << live->bits; bucket->passed && left > 1; left--) {
+    home = (home + 1) & (((size_t)1 << live->bits) - 1);
+    bucket = &live->buckets[home];
+    weir__block *block = weir__live_match(bucket, address, place);
+    if (block)
+      return block;
+  }
   return NULL;
 }
 
-/* Moves back what was pushed aside, so that no marks of the removed are needed. */
-void weir__live_remove(weir__live *live, uint64_t address) {
-  size_t i = slot_of(live, address);
-  while (live->slots[i].address != address)
-    i = (i + 1) & live->mask;
-  for (size_t k = (i + 1) & live->mask; live->slots[k].address; k = (k + 1) & live->mask) {
-    size_t home = slot_of(live, live->slots[k].address);
-    if (((k - home) & live->mask) < ((k - i) & live->mask))
-      continue;
-    live->slots[i] = live->slots[k];
-    i = k;
-  }
-  live->slots[i].address = 0;
-  live->count--;
+void weir__live_forget_passing(weir__live *live, size_t home, const weir__live_bucket *found) {
+  for (weir__live_bucket *bucket; (bucket = &live->buckets[home]) != found;
+       home = (home + 1) & (((size_t)1 << live->bits) - 1))
+    if (bucket->passed < UINT8_MAX)
+      bucket->passed--;
 }
 
 void weir__live_clear(weir__live *live) {
-  free(live->slots);
+  free(live->buckets);
   *live = (weir__live){0};
 }

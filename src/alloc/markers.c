@@ -48,7 +48,8 @@ void weir__markers_take(weir__heap *heap, const weir__block *block, weir__deferr
   *deferred = (weir__deferred){.block = (weir__block *)block};
   if (!weir__settings_of(heap)->graph_capture_record_stream_reuse)
     return;
-  bool ok = add_position(driver, block->arena->stream, &deferred->capture, &deferred->markers, &deferred->count);
+  bool ok =
+      add_position(driver, block->segment->arena->stream, &deferred->capture, &deferred->markers, &deferred->count);
   for (const weir__use *use = block->uses; use && ok; use = use->next)
     ok = add_position(driver, use->stream, &deferred->capture, &deferred->markers, &deferred->count) &&
          use->capture == deferred->capture;
@@ -137,7 +138,7 @@ void weir__markers_poll(weir__heap *heap, weir_cu_stream stream) {
   size_t count = 0;
   bool candidates = false;
   for (size_t i = 0; i < heap->deferred_count; i++)
-    candidates |= heap->deferred[i].capture && heap->deferred[i].block->arena->stream == stream;
+    candidates |= heap->deferred[i].capture && heap->deferred[i].block->segment->arena->stream == stream;
   if (!candidates)
     return;
   if (!add_position(driver, stream, &capture, &list, &count)) {
@@ -149,7 +150,7 @@ void weir__markers_poll(weir__heap *heap, weir_cu_stream stream) {
   size_t kept = 0;
   for (size_t i = 0; i < heap->deferred_count; i++) {
     weir__deferred *deferred = &heap->deferred[i];
-    bool passed = known && deferred->capture == capture && deferred->block->arena->stream == stream;
+    bool passed = known && deferred->capture == capture && deferred->block->segment->arena->stream == stream;
     for (size_t k = 0; k < deferred->count && passed; k++)
       passed = ancestors.slots && ancestors.slots[slot_of(&ancestors, deferred->markers[k])];
     if (!passed) {
@@ -157,10 +158,10 @@ void weir__markers_poll(weir__heap *heap, weir_cu_stream stream) {
       continue;
     }
     weir__block *block = deferred->block;
-    weir__arena *arena = block->arena;
+    weir__arena *arena = block->segment->arena;
     free(deferred->markers);
-    atomic_fetch_sub_explicit(&heap->pending, 1, memory_order_relaxed);
-    weir__lock_take(&arena->lock);
+    weir__pending_add(heap, -1);
+    weir__arena_lock(arena);
     while (block->uses) {
       weir__use *use = block->uses;
       block->uses = use->next;
@@ -168,7 +169,7 @@ void weir__markers_poll(weir__heap *heap, weir_cu_stream stream) {
     }
     if (!block->events)
       weir__arena_release(arena, block);
-    weir__lock_give(&arena->lock);
+    weir__arena_unlock(arena);
   }
   heap->deferred_count = kept;
   free(ancestors.slots);

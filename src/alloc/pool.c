@@ -29,7 +29,7 @@ static weir__private_pool *pool_new(weir__heap *heap, weir_pool_id id, const wei
   pool->small = (weir__pool){.heap = heap, .is_small = true, .owner = pool};
   pool->large = (weir__pool){.heap = heap, .owner = pool};
   pool->use_on_oom = options->use_on_oom;
-  pool->no_split = options->no_split;
+  atomic_init(&pool->no_split, options->no_split != 0);
   pool->alloc = options->alloc;
   pool->free = options->free;
   pool->context = options->context;
@@ -109,7 +109,8 @@ weir_status weir_pool_release(weir_allocator *allocator, int device, weir_pool_i
     status = no_pool(__func__, id);
   else if (--pool->uses == 0) {
     pool->is_over = true;
-    pool->use_on_oom = pool->no_split = false;
+    pool->use_on_oom = false;
+    atomic_store_explicit(&pool->no_split, false, memory_order_relaxed);
   }
   return leave(heap, status);
 }
@@ -139,9 +140,7 @@ weir_status weir_pool_get_stats(weir_allocator *allocator, int device, weir_pool
     return status;
   weir__private_pool *pool = weir__pool_find(heap, id);
   if (pool) {
-    weir__lock_take(&heap->stats_lock);
     memcpy(reserved_bytes, pool->reserved_bytes, sizeof pool->reserved_bytes);
-    weir__lock_give(&heap->stats_lock);
   } else
     status = no_pool(__func__, id);
   return leave(heap, status);
@@ -186,6 +185,7 @@ static weir_status begin(const char *who, weir_allocator *allocator, int device,
   route->thread = pthread_self();
   route->next = atomic_load(&heap->routes);
   atomic_store(&heap->routes, route);
+  weir__attention_set(heap, WEIR__ROUTED, true);
   if (route->is_capture)
     atomic_fetch_add(&heap->captures, 1);
   return leave(heap, WEIR_OK);
@@ -215,6 +215,7 @@ static weir_status end(const char *who, weir_allocator *allocator, int device, w
     inner->next = route->next;
   else
     atomic_store(&heap->routes, route->next);
+  weir__attention_set(heap, WEIR__ROUTED, atomic_load(&heap->routes) != NULL);
   if (route->is_capture)
     atomic_fetch_sub(&heap->captures, 1);
   free(route);
@@ -250,6 +251,8 @@ weir__private_pool *weir__route_of(weir__heap *heap, weir_cu_stream stream) {
   for (weir__route *r = atomic_load(&heap->routes); r && !pool; r = r->next)
     if (takes(heap, r, stream))
       pool = r->pool;
+  if (pool)
+    atomic_fetch_add_explicit(&pool->visitors, 1, memory_order_relaxed);
   pthread_mutex_unlock(&heap->lock);
   return pool;
 }

@@ -6,14 +6,12 @@
 #include "alloc/heap.h"
 
 /* A free block that can go back to the driver by itself. */
-static bool is_whole_segment(const weir__block *block) {
-  return !weir__block_is_split(block) && !weir__is_expandable(block);
-}
+static bool is_whole_segment(const weir__block *block) { return !weir__block_is_split(block) && !block->expandable; }
 
 /* ---- Collection by age: unsplit large blocks that were not used for long go back before the device is full ---- */
 
 static uint32_t age_of(const weir__block *block) {
-  return atomic_load_explicit(&block->arena->pool->searches, memory_order_relaxed) - block->idle_since;
+  return atomic_load_explicit(&block->segment->arena->pool->searches, memory_order_relaxed) - block->idle_since;
 }
 
 static void collect(weir__heap *heap, const weir__settings *settings) {
@@ -25,19 +23,19 @@ static void collect(weir__heap *heap, const weir__settings *settings) {
   weir__arena **arenas;
   size_t count = weir__pool_arenas(&heap->large, &arenas);
   for (size_t i = 0; i < count; i++) {
-    weir__lock_take(&arenas[i]->lock);
+    weir__arena_lock(arenas[i]);
     for (weir__block *b = weir__index_first(&arenas[i]->free); b; b = weir__index_next(&arenas[i]->free, b))
       if (!weir__block_is_split(b)) {
         total_age += age_of(b);
         candidates++;
       }
-    weir__lock_give(&arenas[i]->lock);
+    weir__arena_unlock(arenas[i]);
   }
   for (bool freed = true; reclaimed < target && freed && candidates;) {
     double mean = (double)total_age / (double)candidates;
     freed = false;
     for (size_t i = 0; i < count; i++) {
-      weir__lock_take(&arenas[i]->lock);
+      weir__arena_lock(arenas[i]);
       for (weir__block *b = weir__index_first(&arenas[i]->free), *next; b; b = next) {
         next = weir__index_next(&arenas[i]->free, b);
         uint64_t bytes = b->bytes, age = age_of(b);
@@ -48,7 +46,7 @@ static void collect(weir__heap *heap, const weir__settings *settings) {
         total_age -= age;
         candidates--;
       }
-      weir__lock_give(&arenas[i]->lock);
+      weir__arena_unlock(arenas[i]);
     }
   }
   free(arenas);
@@ -61,10 +59,10 @@ static bool release_oversize(weir__heap *heap, weir__arena *arena, const weir__s
   if (settings->max_split_size == UINT64_MAX || arena->pool->owner)
     return false;
   uint64_t need = bytes < settings->max_split_size ? settings->max_split_size : bytes, released = 0;
-  weir__lock_take(&arena->lock);
+  weir__arena_lock(arena);
   weir__block *block = weir__index_at_least(&arena->free, need);
   if (block && is_whole_segment(block) && weir__release_segment(heap, block)) {
-    weir__lock_give(&arena->lock);
+    weir__arena_unlock(arena);
     return true;
   }
   /* None is large enough: several, the largest first. One that is split is there when the limit was higher before: its
@@ -77,7 +75,7 @@ static bool release_oversize(weir__heap *heap, weir__arena *arena, const weir__s
       released += bytes;
     block = smaller;
   }
-  weir__lock_give(&arena->lock);
+  weir__arena_unlock(arena);
   return released >= need;
 }
 
@@ -92,10 +90,10 @@ static void release_pool(weir__heap *heap, weir__pool *pool) {
   for (size_t i = 0; i < count; i++) {
     weir__arena *arena = arenas[i];
     found = 0;
-    weir__lock_take(&arena->lock);
+    weir__arena_lock(arena);
     for (weir__block *b = weir__index_first(&arena->free), *next; b; b = next) {
       next = weir__index_next(&arena->free, b);
-      if (!weir__is_expandable(b)) {
+      if (!b->expandable) {
         if (is_whole_segment(b))
           weir__release_segment(heap, b);
         continue;
@@ -115,7 +113,7 @@ static void release_pool(weir__heap *heap, weir__pool *pool) {
     for (size_t k = 0; ready && k < found; k++)
       weir__release_pages(heap, expandable[k]);
     weir__release_reservations(heap, arena);
-    weir__lock_give(&arena->lock);
+    weir__arena_unlock(arena);
   }
   free(expandable);
   free(arenas);
@@ -138,7 +136,7 @@ static void drop_pools_that_are_over(weir__heap *heap, const weir__private_pool 
     }
     release_pool(heap, &pool->small);
     release_pool(heap, &pool->large);
-    if (pool->segments || has_route(heap, pool)) {
+    if (pool->segments || has_route(heap, pool) || atomic_load_explicit(&pool->visitors, memory_order_acquire)) {
       at = &pool->next;
       continue;
     }
@@ -151,6 +149,7 @@ static void drop_pools_that_are_over(weir__heap *heap, const weir__private_pool 
 
 void weir__release_cached(weir__heap *heap, bool default_pool) {
   if (default_pool) {
+    weir__release_orphans(heap);
     weir__wait_for_events(heap);
     release_pool(heap, &heap->large);
     release_pool(heap, &heap->small);
@@ -181,11 +180,13 @@ static bool run_callbacks(weir__heap *heap) {
 }
 
 static weir__block *search(weir__arena *arena, const weir__settings *settings, uint64_t bytes, bool counted) {
-  weir__lock_take(&arena->lock);
-  weir__block *block = weir__arena_take(arena, settings, bytes, counted);
+  if (counted)
+    weir__count_search(arena->pool);
+  weir__arena_lock(arena);
+  weir__block *block = weir__arena_take(arena, settings, bytes);
   if (block)
-    block->allocated = true; /* nobody may merge it before it is handed out */
-  weir__lock_give(&arena->lock);
+    block->state = WEIR__ALLOCATED; /* nobody may merge it before it is handed out */
+  weir__arena_unlock(arena);
   return block;
 }
 
@@ -206,7 +207,7 @@ static weir__block *borrow(weir__heap *heap, const weir__arena *arena, const wei
 
 weir__block *weir__refill(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
   uint64_t segment_bytes = weir__segment_bytes(settings, bytes);
-  bool collects = settings->garbage_collection_threshold > 0 && heap->has_limit;
+  bool collects = weir__attention_of(heap) & WEIR__AGEING;
   weir__block *block = NULL;
   if (run_callbacks(heap) && (block = search(arena, settings, bytes, collects)))
     return block;
@@ -222,7 +223,7 @@ weir__block *weir__refill(weir__heap *heap, weir__arena *arena, const weir__sett
   if (atomic_load(&heap->captures))
     return NULL;
   weir__release_cached(heap, true);
-  weir__count_event(heap, &heap->stats.num_alloc_retries);
+  heap->stats.num_alloc_retries++;
   if ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)))
     return block;
   /* Waiting for events may have set the very block free, here or where it can be borrowed. */

@@ -12,128 +12,6 @@
 
 #include "alloc/heap.h"
 
-/* ---- Address to segment: two levels over addresses in units of 2 MiB, read without a lock ---- */
-
-enum { granule_shift = 21, leaf_bits = 14, root_bits = 18, address_bits = granule_shift + leaf_bits + root_bits };
-
-/* A unit in which one segment ends and another begins. There are never more: none is smaller than a unit. A reader comes with
- * an address that is live, so that one of the two stays while he looks, and the other may come and go: the border tells
- * which is his, and whichever value he sees of it is right for him. */
-typedef struct shared_granule shared_granule;
-struct shared_granule {
-  _Atomic(uint64_t) border; /* where the upper one begins; UINT64_MAX: there is none */
-  _Atomic(weir__segment *) lower, upper;
-};
-
-typedef struct leaf {
-  _Atomic(uintptr_t) entries[1 << leaf_bits]; /* a segment, or a shared_granule with the lowest bit set */
-} leaf;
-
-struct weir__page_map {
-  pthread_mutex_t lock; /* held by writers */
-  _Atomic(leaf *) leaves[1 << root_bits];
-};
-
-struct weir__page_map *weir__page_map_new(void) {
-  struct weir__page_map *map = calloc(1, sizeof *map);
-  if (map)
-    pthread_mutex_init(&map->lock, NULL);
-  return map;
-}
-
-void weir__page_map_delete(struct weir__page_map *map) {
-  for (size_t i = 0; i < (size_t)1 << root_bits; i++) {
-    leaf *l = atomic_load(&map->leaves[i]);
-    for (size_t k = 0; l && k < (size_t)1 << leaf_bits; k++) {
-      uintptr_t entry = atomic_load_explicit(&l->entries[k], memory_order_relaxed);
-      if (entry & 1)
-        free((void *)(entry - 1));
-    }
-    free(l);
-  }
-  pthread_mutex_destroy(&map->lock);
-  free(map);
-}
-
-static bool holds(const weir__segment *segment, uint64_t address) {
-  return segment && address - segment->base < segment->bytes;
-}
-
-weir__segment *weir__page_map_find(const struct weir__page_map *map, uint64_t address) {
-  if (address >> address_bits)
-    return NULL;
-  const leaf *l = atomic_load_explicit(&map->leaves[address >> (granule_shift + leaf_bits)], memory_order_acquire);
-  if (!l)
-    return NULL;
-  uintptr_t entry =
-      atomic_load_explicit(&l->entries[address >> granule_shift & ((1 << leaf_bits) - 1)], memory_order_acquire);
-  weir__segment *segment = (weir__segment *)entry;
-  if (entry & 1) {
-    shared_granule *shared = (shared_granule *)(entry - 1);
-    bool is_upper = address >= atomic_load_explicit(&shared->border, memory_order_acquire);
-    segment = atomic_load_explicit(is_upper ? &shared->upper : &shared->lower, memory_order_acquire);
-  }
-  return holds(segment, address) ? segment : NULL;
-}
-
-/* false: somebody else has its place. */
-static bool set_shared(shared_granule *shared, uint64_t granule, weir__segment *segment, bool add) {
-  bool is_upper = segment->base > granule << granule_shift;
-  _Atomic(weir__segment *) *place = is_upper ? &shared->upper : &shared->lower;
-  if (atomic_load_explicit(place, memory_order_relaxed) != (add ? NULL : segment))
-    return false;
-  atomic_store_explicit(place, add ? segment : NULL, memory_order_release);
-  if (is_upper)
-    atomic_store_explicit(&shared->border, add ? segment->base : UINT64_MAX, memory_order_release);
-  return true;
-}
-
-static bool set_entry(struct weir__page_map *map, uint64_t granule, weir__segment *segment, bool add) {
-  _Atomic(leaf *) *at = &map->leaves[granule >> leaf_bits];
-  leaf *l = atomic_load_explicit(at, memory_order_relaxed);
-  if (!l) {
-    l = calloc(1, sizeof *l);
-    if (!l)
-      return false;
-    atomic_store_explicit(at, l, memory_order_release);
-  }
-  _Atomic(uintptr_t) *entry = &l->entries[granule & ((1 << leaf_bits) - 1)];
-  uintptr_t old = atomic_load_explicit(entry, memory_order_relaxed);
-  if (!(old & 1) && (!old || old == (uintptr_t)segment)) {
-    atomic_store_explicit(entry, add ? (uintptr_t)segment : 0, memory_order_release);
-    return true;
-  }
-  if (old & 1)
-    return set_shared((shared_granule *)(old - 1), granule, segment, add);
-  /* From here on it stays a shared one, so that readers who look at it are never left behind. */
-  shared_granule *shared = calloc(1, sizeof *shared);
-  if (!shared)
-    return false;
-  atomic_store_explicit(&shared->border, UINT64_MAX, memory_order_relaxed);
-  if (!set_shared(shared, granule, (weir__segment *)old, true) || !set_shared(shared, granule, segment, add)) {
-    free(shared);
-    return false;
-  }
-  atomic_store_explicit(entry, (uintptr_t)shared + 1, memory_order_release);
-  return true;
-}
-
-/* Makes a range of a segment known, or unknown. false: no host memory, and nothing changed. What was known once can be made
- * known again without any. */
-static bool note_range(struct weir__page_map *map, uint64_t base, uint64_t bytes, weir__segment *segment, bool add) {
-  uint64_t first = base >> granule_shift, last = (base + bytes - 1) >> granule_shift, at = first;
-  if ((base + bytes - 1) >> address_bits)
-    return false;
-  pthread_mutex_lock(&map->lock);
-  while (at <= last && set_entry(map, at, segment, add))
-    at++;
-  bool done = at > last;
-  while (!done && at-- > first)
-    set_entry(map, at, segment, !add);
-  pthread_mutex_unlock(&map->lock);
-  return done;
-}
-
 /* ---- Segments of a heap ---- */
 
 static void hold_private(const weir__arena *arena, int by) {
@@ -173,19 +51,38 @@ static void segment_delete(weir__heap *heap, weir__segment *segment) {
   free(segment);
 }
 
+static void count(weir_stat *stat, int64_t by) {
+  stat->current += by;
+  if (stat->current > stat->peak)
+    stat->peak = stat->current;
+  if (by > 0)
+    stat->allocated += by;
+  else
+    stat->freed -= by;
+}
+
+static void count_both(weir_stat *stats, const weir__arena *arena, int64_t by) {
+  count(&stats[WEIR_STAT_ALL], by);
+  count(&stats[arena->pool->is_small ? WEIR_STAT_SMALL_POOL : WEIR_STAT_LARGE_POOL], by);
+}
+
 /* Memory came from the driver, or went back. `segments` is 0 for pages. */
 static void count_memory(weir__heap *heap, weir__segment *segment, int segments, int64_t bytes) {
-  weir__change change = {.is_small = segment->arena->pool->is_small, .segment = segments, .reserved_bytes = bytes};
+  weir_allocator_stats *stats = &heap->stats;
+  const weir__arena *arena = segment->arena;
   if (segments > 0)
     segment->oversize = segment->bytes >= weir__settings_of(heap)->max_split_size;
   if (segment->oversize)
-    change.oversize_segments = segments;
+    count(&stats->oversize_segments, segments);
   heap->reserved += (uint64_t)bytes;
-  weir__count(heap, &change);
-  weir__private_pool *owner = segment->arena->pool->owner;
-  if (owner)
-    weir__count_pool(heap, owner, change.is_small, bytes);
-  weir__count_event(heap, bytes < 0 ? &heap->stats.num_device_free : &heap->stats.num_device_alloc);
+  count_both(stats->segment, arena, segments);
+  count_both(stats->reserved_bytes, arena, bytes);
+  if (arena->pool->owner)
+    count_both(arena->pool->owner->reserved_bytes, arena, bytes);
+  if (bytes < 0)
+    stats->num_device_free++;
+  else
+    stats->num_device_alloc++;
 }
 
 /* ---- Fixed segments ---- */
@@ -250,12 +147,12 @@ static weir__block *grow_fixed(weir__heap *heap, weir__arena *arena, const weir_
   weir__segment *segment = segment_new(heap, arena, base, bytes, 0);
   if (!segment)
     goto free_memory;
-  if (!note_range(heap->allocator->pages, base, bytes, segment, true))
+  if (!weir__page_map_note(heap->allocator->pages, base, bytes, arena, true))
     goto delete_segment;
-  weir__lock_take(&arena->lock);
+  weir__arena_lock(arena);
   bool room = weir__index_prepare(&arena->free, bytes);
   weir__block *block = room ? weir__arena_new_block(arena, segment, base, bytes) : NULL;
-  weir__lock_give(&arena->lock);
+  weir__arena_unlock(arena);
   if (!block)
     goto forget_range;
   segment->first = block;
@@ -264,7 +161,7 @@ static weir__block *grow_fixed(weir__heap *heap, weir__arena *arena, const weir_
   return block;
 
 forget_range:
-  note_range(heap->allocator->pages, base, bytes, segment, false);
+  weir__page_map_note(heap->allocator->pages, base, bytes, arena, false);
 delete_segment:
   segment_delete(heap, segment);
 free_memory:
@@ -274,11 +171,11 @@ free_memory:
 
 bool weir__release_segment(weir__heap *heap, weir__block *block) {
   weir__segment *segment = block->segment;
-  weir__arena *arena = block->arena;
+  weir__arena *arena = block->segment->arena;
   /* The range first: once the driver has the memory, another thread may get the same addresses. */
-  note_range(heap->allocator->pages, segment->base, segment->bytes, segment, false);
+  weir__page_map_note(heap->allocator->pages, segment->base, segment->bytes, arena, false);
   if (!give_memory(heap, arena, segment->base, segment->bytes)) {
-    note_range(heap->allocator->pages, segment->base, segment->bytes, segment, true);
+    weir__page_map_note(heap->allocator->pages, segment->base, segment->bytes, arena, true);
     return false;
   }
   weir__index_remove(&arena->free, block);
@@ -309,7 +206,7 @@ static void release_handle(weir__heap *heap, weir_cu_mem_handle handle) {
   heap->orphans[heap->orphan_count++] = handle;
 }
 
-static void release_orphans(weir__heap *heap) {
+void weir__release_orphans(weir__heap *heap) {
   weir_driver *driver = heap->allocator->driver;
   while (heap->orphan_count && !driver->MemRelease(driver, heap->orphans[heap->orphan_count - 1]))
     heap->orphan_count--;
@@ -359,7 +256,7 @@ static bool map_pages(weir__heap *heap, weir__segment *segment, size_t first, si
   size_t accesses = list_access(heap, access);
   uint64_t base = segment->base + first * segment->page;
   size_t created = 0, mapped = 0, stuck = 0;
-  release_orphans(heap);
+  weir__release_orphans(heap);
   for (size_t i = first; i < first + count; i++) /* stuck ones, see below */
     if (segment->handles[i] && !unmap_pages(heap, segment, i, 1))
       return false;
@@ -394,7 +291,7 @@ typedef struct mapped_range {
 } mapped_range;
 
 static bool map_block(weir__heap *heap, weir__block *block, uint64_t bytes, mapped_range *range) {
-  weir__arena *arena = block->arena;
+  weir__arena *arena = block->segment->arena;
   weir__segment *segment = block->segment;
   uint64_t size = weir__round_up(bytes, segment->page);
   weir__block *rest = NULL;
@@ -403,20 +300,16 @@ static bool map_block(weir__heap *heap, weir__block *block, uint64_t bytes, mapp
     if (!rest)
       return false;
   }
-  if (!note_range(heap->allocator->pages, block->address, size, segment, true))
+  if (!weir__page_map_note(heap->allocator->pages, block->address, size, arena, true))
     goto free_rest;
   if (!map_pages(heap, segment, (block->address - segment->base) / segment->page, size / segment->page))
     goto forget_range;
 
   weir__tree_remove(&arena->unmapped, block);
-  block->mapped = true;
+  block->state = WEIR__FREE;
   if (rest) {
-    rest->mapped = false;
-    rest->previous = block;
-    rest->next = block->next;
-    if (rest->next)
-      rest->next->previous = rest;
-    block->next = rest;
+    rest->state = WEIR__UNMAPPED;
+    weir__block_link(rest, block, block->next);
     block->bytes = size;
     weir__tree_insert(&arena->unmapped, rest);
   }
@@ -429,7 +322,7 @@ static bool map_block(weir__heap *heap, weir__block *block, uint64_t bytes, mapp
   return true;
 
 forget_range:
-  note_range(heap->allocator->pages, block->address, size, segment, false);
+  weir__page_map_note(heap->allocator->pages, block->address, size, arena, false);
 free_rest:
   if (rest)
     weir__slab_give(&arena->blocks, rest, sizeof *rest);
@@ -439,7 +332,7 @@ free_rest:
 /* Takes whole pages out of a free block, which is in the index; what lies before and behind them stays free. The block is the
  * unmapped part then. false: no host memory or a driver that fails, and nothing changed. */
 static bool carve(weir__heap *heap, weir__block *block, uint64_t address, uint64_t bytes) {
-  weir__arena *arena = block->arena;
+  weir__arena *arena = block->segment->arena;
   weir__segment *segment = block->segment;
   uint64_t before = address - block->address, after = block->bytes - before - bytes;
   weir__block *low = before ? weir__arena_new_block(arena, segment, block->address, before) : NULL;
@@ -453,30 +346,22 @@ static bool carve(weir__heap *heap, weir__block *block, uint64_t address, uint64
     return false;
   }
   segment->mapped -= pages;
-  note_range(heap->allocator->pages, address, bytes, segment, false);
+  weir__page_map_note(heap->allocator->pages, address, bytes, arena, false);
 
   weir__index_remove(&arena->free, block);
   if (low) {
-    low->previous = block->previous;
-    low->next = block;
-    if (low->previous)
-      low->previous->next = low;
-    if (segment->first == block)
+    weir__block_link(low, block->previous, block);
+    if (!low->previous)
       segment->first = low;
-    block->previous = low;
     weir__arena_insert(arena, low);
   }
   if (high) {
-    high->previous = block;
-    high->next = block->next;
-    if (high->next)
-      high->next->previous = high;
-    block->next = high;
+    weir__block_link(high, block, block->next);
     weir__arena_insert(arena, high);
   }
   block->address = address;
   block->bytes = bytes;
-  block->mapped = false;
+  block->state = WEIR__UNMAPPED;
   weir__arena_merge(arena, block, block->previous);
   weir__arena_merge(arena, block, block->next);
   weir__tree_insert(&arena->unmapped, block);
@@ -490,7 +375,7 @@ static void drop_if_unmapped(weir__heap *heap, weir__segment *segment) {
   weir_driver *driver = heap->allocator->driver;
   weir__arena *arena = segment->arena;
   weir__block *block = segment->first;
-  if (block->mapped || block->next || driver->MemAddressFree(driver, segment->base, segment->bytes))
+  if (weir__block_is_mapped(block) || block->next || driver->MemAddressFree(driver, segment->base, segment->bytes))
     return;
   weir__tree_remove(&arena->unmapped, block);
   weir__slab_give(&arena->blocks, block, sizeof *block);
@@ -551,7 +436,7 @@ static weir__block *reserve(weir__heap *heap, weir__arena *arena, const weir__se
     return NULL;
   }
   atomic_store(&heap->had_expandable, true);
-  block->mapped = false;
+  block->state = WEIR__UNMAPPED;
   segment->first = block;
   weir__tree_insert(&arena->unmapped, block);
   return block;
@@ -570,16 +455,17 @@ static weir__block *find_place(weir__heap *heap, weir__arena *arena, const weir_
 
 static weir__block *grow_expandable(weir__heap *heap, weir__arena *arena, const weir__settings *settings,
                                     uint64_t bytes) {
-  weir__lock_take(&arena->lock);
+  weir__arena_lock(arena);
   weir__block *block = find_place(heap, arena, settings, bytes), *result = NULL;
   weir__segment *segment = block ? block->segment : NULL;
   mapped_range *done = NULL; /* one for each hole of the run */
   size_t count = 0, room = 0;
   if (!block)
     goto unlock;
-  while (!block->mapped || block->bytes < bytes) {
-    weir__block *hole = block->mapped ? block->next : block;
-    uint64_t want = bytes - (block->mapped ? block->bytes : 0);
+  while (!weir__block_is_mapped(block) || block->bytes < bytes) {
+    bool mapped = weir__block_is_mapped(block);
+    weir__block *hole = mapped ? block->next : block;
+    uint64_t want = bytes - (mapped ? block->bytes : 0);
     if (count == room) {
       mapped_range *grown = realloc(done, (room + 16) * sizeof *done);
       if (!grown)
@@ -593,7 +479,7 @@ static weir__block *grow_expandable(weir__heap *heap, weir__arena *arena, const 
     count++;
   }
   weir__index_remove(&arena->free, block);
-  block->allocated = true; /* its neighbours may be freed before it is handed out, and must not merge it */
+  block->state = WEIR__ALLOCATED; /* its neighbours may be freed before it is handed out, and must not merge it */
   result = block;
   goto unlock;
 
@@ -606,7 +492,7 @@ undo:
   }
   drop_if_unmapped(heap, segment);
 unlock:
-  weir__lock_give(&arena->lock);
+  weir__arena_unlock(arena);
   free(done);
   return result;
 }
@@ -626,18 +512,19 @@ void weir__heap_free_segments(weir__heap *heap) {
   while (heap->segments) {
     weir__segment *segment = heap->segments;
     if (!segment->page) {
-      note_range(heap->allocator->pages, segment->base, segment->bytes, segment, false);
+      weir__page_map_note(heap->allocator->pages, segment->base, segment->bytes, segment->arena, false);
       give_memory(heap, segment->arena, segment->base, segment->bytes);
     } else {
       for (size_t i = 0; i < segment->bytes / segment->page; i++)
         if (segment->handles[i]) {
-          note_range(heap->allocator->pages, segment->base + i * segment->page, segment->page, segment, false);
+          weir__page_map_note(heap->allocator->pages, segment->base + i * segment->page, segment->page, segment->arena,
+                              false);
           unmap_pages(heap, segment, i, 1);
         }
       driver->MemAddressFree(driver, segment->base, segment->bytes);
     }
     segment_delete(heap, segment);
   }
-  release_orphans(heap);
+  weir__release_orphans(heap);
   free(heap->orphans);
 }

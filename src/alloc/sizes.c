@@ -1,5 +1,5 @@
 /*
- * Sizes: rounding, segments, splitting.
+ * Sizes: rounding, segments.
  */
 #include "alloc/heap.h"
 
@@ -9,7 +9,7 @@ static unsigned interval_of(uint64_t bytes) {
   return log < 20 ? 0 : log - 20 < WEIR__ROUNDUP_INTERVALS ? log - 20 : WEIR__ROUNDUP_INTERVALS - 1;
 }
 
-uint64_t weir__round_bytes(const weir__settings *settings, uint64_t bytes) {
+uint64_t weir__round_to_division(const weir__settings *settings, uint64_t bytes) {
   if (bytes < WEIR__UNIT)
     return WEIR__UNIT;
   unsigned divisions_log = settings->roundup_divisions[interval_of(bytes)];
@@ -29,14 +29,4 @@ uint64_t weir__segment_bytes(const weir__settings *settings, uint64_t bytes) {
   if (bytes < WEIR__LARGE_MIN)
     return settings->large_segment_size;
   return weir__round_up(bytes, WEIR__ROUND_LARGE);
-}
-
-bool weir__should_split(const weir__settings *settings, const weir__block *block, uint64_t bytes) {
-  const weir__pool *pool = block->arena->pool;
-  uint64_t rest = block->bytes - bytes;
-  if (pool->owner && pool->owner->no_split)
-    return false;
-  if (pool->is_small || settings->expandable_segments)
-    return rest >= WEIR__UNIT;
-  return bytes < settings->max_split_size && rest > WEIR__SMALL_MAX;
 }

@@ -21,6 +21,8 @@ weir_status weir_allocator_set_caching(weir_allocator *allocator, int on) {
   if (!allocator)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", __func__);
   atomic_store(&allocator->caching, on != 0);
+  for (int i = 0; i < allocator->heap_count; i++)
+    weir__attention_set(&allocator->heaps[i], WEIR__UNCACHED, !on);
   return WEIR_OK;
 }
 

@@ -51,21 +51,19 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
   bool is_small = arena->pool->is_small, active = weir__block_is_active(b);
   const weir__block *next = b->next;
   unsigned long long at = b->address;
-  if (b->segment != segment || b->arena != arena)
-    wrong(w, "block %llx belongs to another segment or arena", at);
+  if (b->segment != segment || b->expandable != (segment->page != 0))
+    wrong(w, "block %llx belongs to another segment", at);
   if (!b->bytes || b->bytes % WEIR__UNIT)
     wrong(w, "block %llx has %llu bytes", at, (unsigned long long)b->bytes);
   if (next && next->previous != b)
     wrong(w, "block %llx is not the one before its next", at);
-  if (next && !active && !weir__block_is_active(next) && next->mapped == b->mapped)
+  if (next && !active && next->state == b->state)
     wrong(w, "blocks %llx and %llx are free, and not merged", at, (unsigned long long)next->address);
 
-  if (!b->mapped) {
+  if (b->state == WEIR__UNMAPPED) {
     sum->unmapped++;
     if (!segment->page)
       wrong(w, "block %llx is unmapped in a fixed segment", at);
-    if (active)
-      wrong(w, "block %llx is unmapped, and in use", at);
     if (segment->page && ((at - segment->base) % segment->page || b->bytes % segment->page))
       wrong(w, "block %llx is unmapped, and not whole pages", at);
     if (weir__tree_after(arena->unmapped, at - 1) != b)
@@ -73,10 +71,10 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
     return;
   }
   for (uint64_t a = at; a < at + b->bytes; a += WEIR__SMALL_SEGMENT)
-    if (weir__page_map_find(w->heap->allocator->pages, a) != segment)
-      wrong(w, "address %llx does not lead to its segment", (unsigned long long)a);
-  if (weir__page_map_find(w->heap->allocator->pages, at + b->bytes - 1) != segment)
-    wrong(w, "the last byte of block %llx does not lead to its segment", at);
+    if (weir__page_map_find(w->heap->allocator->pages, a) != arena)
+      wrong(w, "address %llx does not lead to its arena", (unsigned long long)a);
+  if (weir__page_map_find(w->heap->allocator->pages, at + b->bytes - 1) != arena)
+    wrong(w, "the last byte of block %llx does not lead to its arena", at);
   if (segment->page)
     for (uint64_t p = (at - segment->base) / segment->page; p * segment->page < at + b->bytes - segment->base; p++)
       if (!segment->handles[p])
@@ -93,12 +91,16 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
     return;
   }
   sum->live++;
-  if (weir__live_find(&arena->live, at) != b)
+  weir__live_place place;
+  if (weir__live_find(&arena->live, at, &place) != b)
     wrong(w, "block %llx is in use, and not among the live", at);
   if (!b->requested || b->requested > b->bytes)
     wrong(w, "block %llx has %llu bytes for %llu", at, (unsigned long long)b->bytes, (unsigned long long)b->requested);
-  if (b->allocated && b->events)
+  bool waits = b->state == WEIR__WAITING;
+  if (!waits && b->events)
     wrong(w, "block %llx is allocated, and waits for events", at);
+  if (waits && !b->events && !b->uses)
+    wrong(w, "block %llx waits for nothing", at);
   for (const weir__use *use = b->uses; use; use = use->next)
     if (use->stream == arena->stream)
       wrong(w, "block %llx counts its own stream among the others", at);
@@ -106,8 +108,8 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
   count(&w->active_bytes, is_small, (int64_t)b->bytes);
   count(&w->requested_bytes, is_small, (int64_t)b->requested);
   w->events += b->events;
-  w->waiting += !b->allocated && b->uses;
-  if (!b->allocated)
+  w->waiting += waits && b->uses;
+  if (waits)
     return;
   count(&w->allocation, is_small, 1);
   count(&w->allocated_bytes, is_small, (int64_t)b->bytes);
@@ -135,7 +137,7 @@ static void check_segment(walk *w, const weir__segment *s, arena_tally *sum) {
             (unsigned long long)address);
     check_block(w, s, b, sum);
     address += b->bytes;
-    if (b->mapped)
+    if (weir__block_is_mapped(b))
       memory += b->bytes;
   }
   if (address != s->base + s->bytes)
@@ -203,7 +205,8 @@ static void check_stat(walk *w, const char *name, const weir_stat *stats, const 
 }
 
 static void check_stats(walk *w) {
-  const weir_allocator_stats *s = &w->heap->stats;
+  weir_allocator_stats now = w->heap->stats, *s = &now;
+  weir__gauges_read(w->heap, s);
 #define CHECK(name) check_stat(w, #name, s->name, w->name.current, WEIR_STAT_KINDS)
   CHECK(allocation);
   CHECK(segment);
@@ -259,16 +262,17 @@ static void check_events(walk *w) {
   for (const weir__event_queue *queue = heap->queues; queue; queue = queue->next)
     for (const weir__pending *p = queue->first; p; p = p->next) {
       pending++;
-      if (p->block->allocated || !p->block->events)
+      if (p->block->state != WEIR__WAITING || !p->block->events)
         wrong(w, "block %llx has an event, and does not wait for one", (unsigned long long)p->block->address);
     }
   if (pending != w->events)
     wrong(w, "%zu events are out, and blocks wait for %zu", pending, w->events);
   if (heap->deferred_count != w->waiting)
     wrong(w, "%zu blocks are deferred, and %zu wait", heap->deferred_count, w->waiting);
-  if (pending + heap->deferred_count != atomic_load(&heap->pending))
-    wrong(w, "%zu events and blocks wait, and %zu are counted", pending + heap->deferred_count,
-          atomic_load(&heap->pending));
+  if (pending + heap->deferred_count != heap->pending)
+    wrong(w, "%zu events and blocks wait, and %zu are counted", pending + heap->deferred_count, heap->pending);
+  if ((heap->pending != 0) != ((weir__attention_of(heap) & WEIR__PENDING) != 0))
+    wrong(w, "%zu events and blocks wait, and allocations do %slook", heap->pending, heap->pending ? "not " : "");
 }
 
 static bool heap_is_valid(weir__heap *heap) {
@@ -276,6 +280,10 @@ static bool heap_is_valid(weir__heap *heap) {
   pthread_mutex_lock(&heap->lock);
   size_t arenas;
   arena_tally *sums = list_arenas(heap, &arenas);
+  for (size_t i = 0; i < arenas; i++) {
+    weir__arena_lock(sums[i].arena);
+    weir__arena_unlock(sums[i].arena);
+  }
   const weir__segment *before = NULL;
   for (const weir__segment *s = heap->segments; s; before = s, s = s->next) {
     arena_tally *sum = tally_of(sums, arenas, s->arena);

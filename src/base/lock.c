@@ -5,30 +5,31 @@
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
-/* How often to look before sleeping: what the lock guards takes some tens of nanoseconds. */
-enum { spins = 100 };
+/* How often to look before sleeping, and how long to leave the lock alone in between at most, in pauses: what it guards takes
+ * some tens of nanoseconds, and whoever has it gets on faster when nobody touches its cache line. */
+enum { looks = 24, longest_break = 64 };
 
-static inline void pause_briefly(void) {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("yield");
-#endif
-}
+static const struct timespec nap = {.tv_nsec = 200000};
 
 void weir__lock_wait(weir__lock *lock) {
-  for (int i = 0; i < spins; i++) {
-    unsigned expected = 0;
-    if (atomic_load_explicit(&lock->word, memory_order_relaxed) == 0 &&
-        atomic_compare_exchange_strong_explicit(&lock->word, &expected, 1, memory_order_acquire, memory_order_relaxed))
+  int pauses = 1;
+  for (int i = 0; i < looks; i++) {
+    if (atomic_load_explicit(&lock->word, memory_order_relaxed) == 0 && weir__lock_try(lock))
       return;
-    pause_briefly();
+    for (int k = 0; k < pauses; k++)
+      weir__pause();
+    if (pauses < longest_break)
+      pauses *= 2;
   }
   /* From here on it is taken as "somebody sleeps": whoever gives it back wakes one, which may be one too many. */
   while (atomic_exchange_explicit(&lock->word, 2, memory_order_acquire) != 0)
-    syscall(SYS_futex, &lock->word, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
+    syscall(SYS_futex, &lock->word, FUTEX_WAIT_PRIVATE, 2, &nap, NULL, 0);
 }
 
-void weir__lock_wake(weir__lock *lock) { syscall(SYS_futex, &lock->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0); }
+void weir__lock_wake(weir__lock *lock) {
+  atomic_store_explicit(&lock->word, 0, memory_order_release);
+  syscall(SYS_futex, &lock->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}

@@ -7,6 +7,25 @@
 
 #include <stddef.h>
 
+/* Objects that were given back are poisoned, so that the address sanitizer sees a use after the give as one after a
+ * free. */
+#if defined(__SANITIZE_ADDRESS__)
+#define WEIR__POISON 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define WEIR__POISON 1
+#endif
+#endif
+
+#ifdef WEIR__POISON
+#include <sanitizer/asan_interface.h>
+#define WEIR__SLAB_POISON(object, size) __asan_poison_memory_region((object), (size))
+#define WEIR__SLAB_UNPOISON(object, size) __asan_unpoison_memory_region((object), (size))
+#else
+#define WEIR__SLAB_POISON(object, size) ((void)(object), (void)(size))
+#define WEIR__SLAB_UNPOISON(object, size) ((void)(object), (void)(size))
+#endif
+
 /* All zero is an empty slab. */
 typedef struct weir__slab {
   void *given;   /* objects that came back, linked through their first word */
@@ -16,12 +35,26 @@ typedef struct weir__slab {
   size_t growth; /* bytes of the newest chunk */
 } weir__slab;
 
-/* An object of `size` bytes with any content, aligned for any type up to 16 bytes; NULL when the host has no memory.
- * `size` is the same in every call on one slab. */
-void *weir__slab_take(weir__slab *slab, size_t size);
+/* Takes one that was never taken before, from a new chunk if need be. */
+void *weir__slab_take_fresh(weir__slab *slab, size_t size);
+
+/* An object of `size` bytes with any content; NULL when the host has no memory. It is aligned for any type up to 16 bytes, and
+ * objects of 64 bytes are cache lines. `size` is the same in every call on one slab. */
+static inline void *weir__slab_take(weir__slab *slab, size_t size) {
+  void *object = slab->given;
+  if (!object)
+    return weir__slab_take_fresh(slab, size);
+  WEIR__SLAB_UNPOISON(object, size);
+  slab->given = *(void **)object;
+  return object;
+}
 
 /* The object came from this slab, and `size` is what it was taken with. */
-void weir__slab_give(weir__slab *slab, void *object, size_t size);
+static inline void weir__slab_give(weir__slab *slab, void *object, size_t size) {
+  *(void **)object = slab->given;
+  slab->given = object;
+  WEIR__SLAB_POISON(object, size);
+}
 
 /* Frees every object, and leaves an empty slab. */
 void weir__slab_clear(weir__slab *slab);

@@ -53,7 +53,7 @@ static weir_pool_id pool_of_graph(const weir_graph *graph) {
 }
 
 static weir_pool_id pool_of(const void *p) {
-  const weir__segment *segment = weir__page_map_find(allocator->pages, (uint64_t)p);
+  const weir__segment *segment = segment_at(p);
   assert_non_null(segment);
   const weir__private_pool *owner = segment->arena->pool->owner;
   return owner ? owner->id : (weir_pool_id){0, 0};

@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/block.h"
+#include "alloc/index.h"
 #include "support/soft.h"
 
 enum { BLOCKS = 600 };
-static weir__block blocks[BLOCKS];
+static _Alignas(64) weir__block blocks[BLOCKS];
 static bool is_in[BLOCKS];
 
 static bool before(const weir__block *a, const weir__block *b) {
@@ -161,14 +161,16 @@ static void test_live(void **state) {
   weir__live live = {0};
   size_t count = 0;
   memset(is_in, 0, sizeof is_in);
-  assert_null(weir__live_find(&live, 512));
+  weir__live_place place;
+  assert_null(weir__live_find(&live, 512, &place));
   for (int i = 0; i < BLOCKS; i++)
     blocks[i] = (weir__block){.address = ((uint64_t)(i + 1) << (i % 2 ? 9 : 29)) + (i % 5 == 0 ? 1ull << 45 : 0)};
   for (int step = 0; step < 20000; step++) {
     int i = (int)soft_random(BLOCKS);
-    if (is_in[i])
-      weir__live_remove(&live, blocks[i].address);
-    else {
+    if (is_in[i]) {
+      assert_ptr_equal(weir__live_find(&live, blocks[i].address, &place), &blocks[i]);
+      weir__live_remove(&live, blocks[i].address, place);
+    } else {
       assert_true(weir__live_prepare(&live));
       weir__live_insert(&live, &blocks[i]);
     }
@@ -176,10 +178,10 @@ static void test_live(void **state) {
     count += is_in[i] ? 1 : (size_t)-1;
     assert_int_equal(live.count, count);
     int k = (int)soft_random(BLOCKS);
-    assert_ptr_equal(weir__live_find(&live, blocks[k].address), is_in[k] ? &blocks[k] : NULL);
+    assert_ptr_equal(weir__live_find(&live, blocks[k].address, &place), is_in[k] ? &blocks[k] : NULL);
   }
   for (int i = 0; i < BLOCKS; i++)
-    assert_ptr_equal(weir__live_find(&live, blocks[i].address), is_in[i] ? &blocks[i] : NULL);
+    assert_ptr_equal(weir__live_find(&live, blocks[i].address, &place), is_in[i] ? &blocks[i] : NULL);
   weir__live_clear(&live);
   soft_seed(0);
 }

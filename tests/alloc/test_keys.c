@@ -6,7 +6,7 @@
 #include "support/alloc.h"
 
 static uint64_t reservation_of(const void *p) {
-  const weir__segment *segment = weir__page_map_find(allocator->pages, (uint64_t)p);
+  const weir__segment *segment = segment_at(p);
   assert_non_null(segment);
   assert_true(segment->page);
   return segment->bytes;

@@ -3,7 +3,7 @@
  */
 #include "support/alloc.h"
 
-static weir__segment *segment_of(const void *p) { return weir__page_map_find(allocator->pages, (uint64_t)p); }
+static weir__segment *segment_of(const void *p) { return segment_at(p); }
 
 static weir__block *block_of(const void *p) {
   weir__block *b = segment_of(p)->first;
@@ -42,18 +42,20 @@ static void test_blocks(void **state) {
   SPOIL(live->bytes, 4096 + 1, "bytes");
   SPOIL(live->segment->first, idle, "does not begin with its first block");
   SPOIL(idle->previous, NULL, "is not the one before its next");
-  SPOIL(live->arena, NULL, "another segment or arena");
+  SPOIL(live->expandable, 1, "belongs to another segment");
   SPOIL(live->requested, 5000, "bytes for 5000");
   SPOIL(live->requested, 0, "bytes for 0");
-  SPOIL(live->allocated, false, "is free, and not in the index");
-  SPOIL(idle->allocated, true, "is in use, and not among the live");
-  SPOIL(live->mapped, false, "unmapped in a fixed segment");
+  SPOIL(live->state, WEIR__FREE, "is free, and not in the index");
+  SPOIL(idle->state, WEIR__ALLOCATED, "is in use, and not among the live");
+  SPOIL(live->state, WEIR__UNMAPPED, "unmapped in a fixed segment");
+  SPOIL(live->state, WEIR__WAITING, "waits for nothing");
   SPOIL(live->segment->bytes, 4 * MIB, "not covered by its blocks");
-  weir__index_remove(&live->arena->free, idle);
+  weir__arena *arena = live->segment->arena;
+  weir__index_remove(&arena->free, idle);
   expect_wrong("not in the index");
-  weir__index_insert(&live->arena->free, idle);
-  SPOIL(live->arena->free.count, 7, "out of order");
-  SPOIL(live->arena->live.count, 7, "has 7 live blocks");
+  weir__index_insert(&arena->free, idle);
+  SPOIL(arena->free.count, 7, "out of order");
+  SPOIL(arena->live.count, 7, "has 7 live blocks");
   put(a);
   put(c);
   alloc_close();
@@ -66,13 +68,18 @@ static void test_unmerged(void **state) {
   void *a = get(4096, NULL), *b = get(4096, NULL), *c = get(4096, NULL);
   put(a);
   weir__block *second = block_of(b);
-  weir__live_remove(&second->arena->live, second->address);
-  second->allocated = false;
-  weir__index_insert(&second->arena->free, second);
+  weir__arena *arena = second->segment->arena;
+  weir__live_place place;
+  assert_ptr_equal(weir__live_find(&arena->live, second->address, &place), second);
+  weir__live_remove(&arena->live, second->address, place);
+  second->state = WEIR__FREE;
+  weir__index_insert(&arena->free, second);
   expect_wrong("are free, and not merged");
-  weir__index_remove(&second->arena->free, second);
-  second->allocated = true;
-  weir__live_insert(&second->arena->live, second);
+  weir__index_remove(&arena->free, second);
+  second->state = WEIR__ALLOCATED;
+  second->requested = 4096;
+  second->uses = NULL;
+  weir__live_insert(&arena->live, second);
   put(b);
   put(c);
   alloc_close();
@@ -106,10 +113,10 @@ static void test_pages(void **state) {
   void *a = get(30 * MIB, NULL);
   weir__segment *segment = segment_of(a);
   weir__block *unmapped = segment->first->next->next;
-  assert_false(unmapped->mapped);
+  assert_int_equal(unmapped->state, WEIR__UNMAPPED);
   SPOIL(segment->handles[1], 0, "has no memory at page 1");
   SPOIL(segment->mapped, 3, "has 3 pages");
-  SPOIL(unmapped->mapped, true, "does not lead to its segment");
+  SPOIL(unmapped->state, WEIR__FREE, "does not lead to its arena");
   weir__tree_remove(&segment->arena->unmapped, unmapped);
   expect_wrong("is not among the unmapped");
   weir__tree_insert(&segment->arena->unmapped, unmapped);
@@ -125,23 +132,25 @@ static void test_statistics(void **state) {
   also_used_by(c, other);
   put(c);
   weir_allocator_stats *s = &allocator->heaps[0].stats;
-  weir_stat *arrays[] = {s->allocation,      s->segment,        s->active,       s->inactive_split,
-                         s->allocated_bytes, s->reserved_bytes, s->active_bytes, s->inactive_split_bytes,
-                         s->requested_bytes};
-  static const char *const names[] = {"allocation",      "segment",        "active",       "inactive_split",
-                                      "allocated_bytes", "reserved_bytes", "active_bytes", "inactive_split_bytes",
-                                      "requested_bytes"};
-  for (size_t i = 0; i < WEIR_COUNT_OF(arrays); i++)
-    for (int kind = 0; kind < WEIR_STAT_KINDS; kind++)
-      SPOIL(arrays[i][kind].current, 12345, names[i]);
-  SPOIL(s->oversize_allocations.current, 0, "oversize_allocations");
+  weir__gauge_sums *sums = &allocator->heaps[0].sums;
+  static const char *const names[] = {"allocation",     "allocated_bytes",      "requested_bytes",
+                                      "inactive_split", "inactive_split_bytes", "active",
+                                      "active_bytes",   "oversize_allocations"};
+  for (int kind = 0; kind < WEIR_STAT_KINDS; kind++) {
+    for (size_t i = 0; i < WEIR_COUNT_OF(names); i++)
+      if (i != 7 || kind == WEIR_STAT_ALL)
+        SPOIL(sums->told[kind].at[i], 12345, names[i]);
+    SPOIL(s->segment[kind].current, 12345, "segment");
+    SPOIL(s->reserved_bytes[kind].current, 12345, "reserved_bytes");
+  }
   SPOIL(s->oversize_segments.current, 0, "oversize_segments");
-  SPOIL(s->allocation[0].peak, 0, "above its peak");
+  SPOIL(sums->peak[0].at[0], 0, "above its peak");
   SPOIL(allocator->heaps[0].reserved, 0, "0 bytes are reserved");
   SPOIL(allocator->heaps[0].promised, 5, "5 bytes are still promised");
-  atomic_fetch_add(&allocator->heaps[0].pending, 1);
-  expect_wrong("1 events and blocks wait, and 2 are counted");
-  atomic_fetch_sub(&allocator->heaps[0].pending, 1);
+  SPOIL(allocator->heaps[0].pending, 2, "1 events and blocks wait, and 2 are counted");
+  weir__attention_set(&allocator->heaps[0], WEIR__PENDING, false);
+  expect_wrong("1 events and blocks wait, and allocations do not look");
+  weir__attention_set(&allocator->heaps[0], WEIR__PENDING, true);
   SPOIL(block_of(c)->events, 2, "1 events are out, and blocks wait for 2");
   soft_step_all();
   put(a);

@@ -137,11 +137,23 @@ int64_t allocated(void) { return stats_of(0).allocated_bytes[WEIR_STAT_ALL].curr
 int64_t active(void) { return stats_of(0).active_bytes[WEIR_STAT_ALL].current; }
 int64_t segments(void) { return stats_of(0).segment[WEIR_STAT_ALL].current; }
 
+weir__segment *segment_at(const void *pointer) {
+  uint64_t address = (uint64_t)pointer;
+  weir__arena *arena = weir__page_map_find(allocator->pages, address);
+  assert_non_null(arena);
+  weir__arena_lock(arena); /* which settles it */
+  weir__arena_unlock(arena);
+  weir__segment *segment = arena->pool->heap->segments;
+  while (segment && (segment->arena != arena || address - segment->base >= segment->bytes))
+    segment = segment->next;
+  assert_non_null(segment);
+  return segment;
+}
+
 const char *layout(const void *pointer) {
   static char text[4096];
   size_t used = 0;
-  const weir__segment *segment = weir__page_map_find(allocator->pages, (uint64_t)pointer);
-  assert_non_null(segment);
+  const weir__segment *segment = segment_at(pointer);
   for (const weir__block *b = segment->first; b; b = b->next) {
     const char *unit = "", *state = "";
     unsigned long long size = b->bytes;
@@ -152,10 +164,10 @@ const char *layout(const void *pointer) {
       size /= KIB;
       unit = "K";
     }
-    if (!b->mapped)
+    if (!weir__block_is_mapped(b))
       state = "-";
     else if (weir__block_is_active(b))
-      state = b->allocated ? "*" : "~";
+      state = b->state == WEIR__ALLOCATED ? "*" : "~";
     used += (size_t)snprintf(text + used, sizeof text - used, "%s%llu%s%s", used ? " " : "", size, unit, state);
     assert_true(used < sizeof text);
   }

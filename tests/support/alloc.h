@@ -70,6 +70,9 @@ int64_t segments(void);
 /* The blocks of the segment of a pointer, live or not, in order: "1M* 512~ 19968K": * is allocated, ~ freed and
  * still in use by another stream, - not mapped. The text is good until the next call. */
 const char *layout(const void *pointer);
+
+/* The segment of a live pointer; its arena is settled. */
+weir__segment *segment_at(const void *pointer);
 #define assert_layout(pointer, text) assert_string_equal(layout(pointer), text)
 
 /* How often the allocator called the driver: for one thing, or with WEIR_CALL_COUNT at all. */

@@ -1,0 +1,248 @@
+#include "alloc/gauges.h"
+
+#include <sched.h>
+#include <stddef.h>
+
+#include "alloc/heap.h"
+
+#define PLACE(gauge) (offsetof(weir__amounts, gauge) / sizeof(int64_t))
+
+/* What a peak may be raised by beyond what is known, for each stream at work: blocks, and bytes. */
+enum { spare_blocks = 16, spare_bytes = 1024 * 1024 };
+
+static const int64_t spare[WEIR__GAUGES] = {
+    [PLACE(allocations)] = spare_blocks, [PLACE(splits)] = spare_blocks,         [PLACE(waiting)] = spare_blocks,
+    [PLACE(oversize)] = spare_blocks,    [PLACE(allocated_bytes)] = spare_bytes, [PLACE(requested_bytes)] = spare_bytes,
+    [PLACE(split_bytes)] = spare_bytes,  [PLACE(waiting_bytes)] = spare_bytes};
+
+/* A sum as it is compared with its peak: what is active in place of what waits. */
+static int64_t measured(const weir__gauge_row *row, size_t i) {
+  return i == PLACE(waiting)         ? row->of.allocations + row->of.waiting
+         : i == PLACE(waiting_bytes) ? row->of.allocated_bytes + row->of.waiting_bytes
+                                     : row->at[i];
+}
+
+static weir_stat_kind kind_of(const weir__arena *arena) {
+  return arena->pool->is_small ? WEIR_STAT_SMALL_POOL : WEIR_STAT_LARGE_POOL;
+}
+
+/* Puts into the sums that an arena has, or may come to have, so much. */
+static void tell(weir__gauge_sums *sums, weir__arena *arena, const weir__gauge_row *amounts) {
+  weir__gauge_row *all = &sums->told[WEIR_STAT_ALL], *kind = &sums->told[kind_of(arena)];
+  for (int i = 0; i < WEIR__GAUGES; i++) {
+    int64_t more = amounts->at[i] - arena->gauges.told.at[i];
+    all->at[i] += more;
+    kind->at[i] += more;
+    arena->gauges.told.at[i] = amounts->at[i];
+  }
+}
+
+static void tell_added(weir__gauge_sums *sums, weir__arena *arena) {
+  weir__gauge_row *all = &sums->added[WEIR_STAT_ALL], *kind = &sums->added[kind_of(arena)];
+  for (int i = 0; i < WEIR__GAUGES; i++) {
+    all->at[i] += arena->gauges.added.at[i];
+    kind->at[i] += arena->gauges.added.at[i];
+    arena->gauges.added.at[i] = 0;
+  }
+}
+
+/* ---- Taking back. The sums' lock is held ---- */
+
+/* Waits until the arena's gauges do not change. true: we have its lock; otherwise its owner waits for the lock that we have. */
+static bool stop(weir__arena *arena, bool *was_at_work) {
+  for (int i = 0;; i++) {
+    if (weir__lock_try(&arena->lock))
+      return true;
+    *was_at_work = true;
+    if (atomic_load_explicit(&arena->gauges.is_still, memory_order_acquire))
+      return false;
+    if (i % 64 == 63)
+      sched_yield();
+    weir__pause();
+  }
+}
+
+/* From all who have limits, but for one who is known to be still. Returns how many streams were found at work. */
+static int take_back(weir__gauge_sums *sums, const weir__arena *except) {
+  int streams = 0;
+  weir_cu_stream seen[64];
+  for (weir__arena *arena = sums->listed, *next; arena; arena = next) {
+    weir__gauges *gauges = &arena->gauges;
+    bool at_work = false;
+    next = gauges->next;
+    gauges->is_listed = false;
+    if (arena == except)
+      continue;
+    bool locked = stop(arena, &at_work);
+    tell(sums, arena, &gauges->now);
+    tell_added(sums, arena);
+    for (int i = 0; i < WEIR__GAUGES; i++)
+      gauges->limit.at[i] = -1;
+    if (locked)
+      weir__lock_give(&arena->lock);
+    int i = 0;
+    while (at_work && i < streams && seen[i] != arena->stream)
+      i++;
+    if (at_work && i == streams && streams < (int)WEIR_COUNT_OF(seen))
+      seen[streams++] = arena->stream;
+  }
+  sums->listed = NULL;
+  return streams;
+}
+
+/* ---- An arena's operation ---- */
+
+/* Who has an arena's lock is still from before he asks for the sums' lock until he has it. */
+static void lock_sums(weir__gauge_sums *sums, weir__gauges *gauges) {
+  atomic_store_explicit(&gauges->is_still, true, memory_order_release);
+  weir__lock_take(&sums->lock);
+}
+
+/* What is left of a peak; negative: it is passed. */
+static int64_t left_of(const weir__gauge_sums *sums, weir_stat_kind kind, size_t i) {
+  return sums->peak[kind].at[i] - measured(&sums->told[kind], i);
+}
+
+static bool is_beyond_peak(const weir__gauge_sums *sums, weir_stat_kind kind) {
+  for (size_t i = 0; i < WEIR__GAUGES; i++)
+    if (left_of(sums, WEIR_STAT_ALL, i) < 0 || left_of(sums, kind, i) < 0)
+      return true;
+  return false;
+}
+
+/* streams: how many are at work besides ours. */
+static void raise_peaks(weir__gauge_sums *sums, int streams) {
+  for (int kind = 0; kind < WEIR_STAT_KINDS; kind++)
+    for (size_t i = 0; i < WEIR__GAUGES; i++)
+      if (left_of(sums, kind, i) < 0)
+        sums->peak[kind].at[i] = measured(&sums->told[kind], i) + (streams ? (streams + 1) * spare[i] : 0);
+}
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Half of what is still to be had, so that others find something too. What is allocated is active as well. */
+static void give_limits(weir__gauge_sums *sums, weir__arena *arena) {
+  weir_stat_kind kind = kind_of(arena);
+  weir__gauges *gauges = &arena->gauges;
+  weir__gauge_row left;
+  for (size_t i = 0; i < WEIR__GAUGES; i++)
+    left.at[i] = least(left_of(sums, WEIR_STAT_ALL, i), left_of(sums, kind, i));
+  left.of.allocations = least(left.of.allocations, left.of.waiting);
+  left.of.allocated_bytes = least(left.of.allocated_bytes, left.of.waiting_bytes);
+  left.of.waiting = left.of.waiting_bytes = left.of.oversize = 0; /* who changes these asks anyway */
+  for (size_t i = 0; i < WEIR__GAUGES; i++)
+    gauges->limit.at[i] = gauges->now.at[i] + (left.at[i] + 1) / 2;
+  tell(sums, arena, &gauges->limit);
+  if (gauges->is_listed)
+    return;
+  gauges->is_listed = true;
+  gauges->next = sums->listed;
+  sums->listed = arena;
+}
+
+void weir__gauges_ask(weir__arena *arena) {
+  weir__gauge_sums *sums = &arena->pool->heap->sums;
+  lock_sums(sums, &arena->gauges);
+  tell(sums, arena, &arena->gauges.now);
+  if (is_beyond_peak(sums, kind_of(arena))) {
+    int streams = take_back(sums, arena);
+    raise_peaks(sums, streams);
+  }
+  give_limits(sums, arena);
+  atomic_store_explicit(&arena->gauges.is_still, false, memory_order_relaxed);
+  weir__lock_give(&sums->lock);
+}
+
+void weir__gauges_hold_still(weir__arena *arena) {
+  atomic_store_explicit(&arena->gauges.is_still, true, memory_order_release);
+}
+
+/* Somebody who saw that it is still may be at it: he has the lock. */
+void weir__gauges_let_move(weir__arena *arena) {
+  weir__gauge_sums *sums = &arena->pool->heap->sums;
+  weir__lock_take(&sums->lock);
+  atomic_store_explicit(&arena->gauges.is_still, false, memory_order_relaxed);
+  weir__lock_give(&sums->lock);
+}
+
+static void add(weir__gauges *gauges, const weir__amounts *change) {
+  const weir__gauge_row *row = (const weir__gauge_row *)change;
+  for (size_t i = 0; i < WEIR__GAUGES; i++) {
+    gauges->now.at[i] += row->at[i];
+    if (row->at[i] > 0)
+      gauges->added.at[i] += row->at[i];
+  }
+}
+
+void weir__gauges_add(weir__arena *arena, const weir__amounts *change) {
+  weir__gauge_sums *sums = &arena->pool->heap->sums;
+  weir__gauges *gauges = &arena->gauges;
+  if (!atomic_load_explicit(&gauges->is_still, memory_order_relaxed)) {
+    add(gauges, change);
+    weir__gauges_ask(arena);
+    return;
+  }
+  /* It is held still, and stays so. It has no limits afterwards. */
+  weir__lock_take(&sums->lock);
+  take_back(sums, NULL);
+  add(gauges, change);
+  tell(sums, arena, &gauges->now);
+  tell_added(sums, arena);
+  raise_peaks(sums, 0);
+  weir__lock_give(&sums->lock);
+}
+
+/* ---- Reading. No arena's lock is held ---- */
+
+/* active: with what waits. All that became allocated became active. */
+static weir_stat stat_of(const weir__gauge_sums *sums, int kind, size_t i, bool active) {
+  size_t peak = !active ? i : i == PLACE(allocations) ? PLACE(waiting) : PLACE(waiting_bytes);
+  int64_t added = sums->added[kind].at[i];
+  int64_t now = active ? measured(&sums->told[kind], peak) : sums->told[kind].at[i];
+  int64_t from = active ? measured(&sums->from[kind], peak) : sums->from[kind].at[i];
+  return (weir_stat){now, sums->peak[kind].at[peak], added, added - (now - from)};
+}
+
+void weir__gauges_read(weir__heap *heap, weir_allocator_stats *stats) {
+  weir__gauge_sums *sums = &heap->sums;
+  weir__lock_take(&sums->lock);
+  take_back(sums, NULL);
+  for (int kind = 0; kind < WEIR_STAT_KINDS; kind++) {
+    stats->allocation[kind] = stat_of(sums, kind, PLACE(allocations), false);
+    stats->active[kind] = stat_of(sums, kind, PLACE(allocations), true);
+    stats->inactive_split[kind] = stat_of(sums, kind, PLACE(splits), false);
+    stats->allocated_bytes[kind] = stat_of(sums, kind, PLACE(allocated_bytes), false);
+    stats->active_bytes[kind] = stat_of(sums, kind, PLACE(allocated_bytes), true);
+    stats->requested_bytes[kind] = stat_of(sums, kind, PLACE(requested_bytes), false);
+    stats->inactive_split_bytes[kind] = stat_of(sums, kind, PLACE(split_bytes), false);
+  }
+  stats->oversize_allocations = stat_of(sums, WEIR_STAT_ALL, PLACE(oversize), false);
+  weir__lock_give(&sums->lock);
+}
+
+void weir__gauges_reset_peaks(weir__heap *heap) {
+  weir__gauge_sums *sums = &heap->sums;
+  weir__lock_take(&sums->lock);
+  take_back(sums, NULL);
+  for (int kind = 0; kind < WEIR_STAT_KINDS; kind++)
+    for (size_t i = 0; i < WEIR__GAUGES; i++)
+      sums->peak[kind].at[i] = measured(&sums->told[kind], i);
+  weir__lock_give(&sums->lock);
+}
+
+void weir__gauges_reset_added(weir__heap *heap) {
+  weir__gauge_sums *sums = &heap->sums;
+  weir__lock_take(&sums->lock);
+  take_back(sums, NULL);
+  for (int kind = 0; kind < WEIR_STAT_KINDS; kind++) {
+    sums->from[kind] = sums->told[kind];
+    sums->added[kind] = (weir__gauge_row){.at = {0}};
+  }
+  weir__lock_give(&sums->lock);
+}
+
+void weir__gauges_forget(weir__heap *heap) {
+  weir__lock_take(&heap->sums.lock);
+  take_back(&heap->sums, NULL);
+  weir__lock_give(&heap->sums.lock);
+}

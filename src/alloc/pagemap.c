@@ -1,0 +1,108 @@
+#include "alloc/pagemap.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+/* A unit in which one range of memory ends and another begins. There are never more: none is smaller than a unit. The reader's
+ * own range stays while he looks, and the other may come and go: the border tells which is his, and whichever value he sees of
+ * it is right for him. */
+typedef struct shared_granule {
+  _Atomic(uint64_t)
+      border; /* not above the beginning of the upper, not below the end of the lower; UINT64_MAX: no upper */
+  _Atomic(struct weir__arena *) lower, upper;
+} shared_granule;
+
+/* Writers are rare: one lock serves all maps. */
+static pthread_mutex_t write_lock = PTHREAD_MUTEX_INITIALIZER;
+
+weir__page_map *weir__page_map_new(void) { return calloc(1, sizeof(weir__page_map)); }
+
+void weir__page_map_delete(weir__page_map *map) {
+  for (size_t i = 0; i < (size_t)1 << WEIR__ROOT_BITS; i++) {
+    weir__page_leaf *leaf = atomic_load_explicit(&map->leaves[i], memory_order_relaxed);
+    for (size_t k = 0; leaf && k < (size_t)1 << WEIR__LEAF_BITS; k++) {
+      uintptr_t entry = atomic_load_explicit(&leaf->entries[k], memory_order_relaxed);
+      if (entry & 1)
+        free((void *)(entry - 1));
+    }
+    free(leaf);
+  }
+  free(map);
+}
+
+struct weir__arena *weir__page_map_find_shared(uintptr_t entry, uint64_t address) {
+  shared_granule *shared = (shared_granule *)(entry - 1);
+  bool is_upper = address >= atomic_load_explicit(&shared->border, memory_order_acquire);
+  return atomic_load_explicit(is_upper ? &shared->upper : &shared->lower, memory_order_acquire);
+}
+
+/* A range of memory that is made known, or unknown. */
+typedef struct range {
+  uint64_t base, end;
+  struct weir__arena *arena;
+  bool add;
+} range;
+
+static bool is_upper(const range *r, uint64_t granule) { return r->base > granule << WEIR__GRANULE_SHIFT; }
+
+/* false: somebody else has its place. The border is set before a range is there, and stays when it goes: it is right for the
+ * other in any case. */
+static bool set_shared(shared_granule *shared, uint64_t granule, const range *r) {
+  bool upper = is_upper(r, granule);
+  _Atomic(struct weir__arena *) *place = upper ? &shared->upper : &shared->lower;
+  if (atomic_load_explicit(place, memory_order_relaxed) != (r->add ? NULL : r->arena))
+    return false;
+  if (r->add && (upper || atomic_load_explicit(&shared->upper, memory_order_relaxed)))
+    atomic_store_explicit(&shared->border, upper ? r->base : r->end, memory_order_release);
+  atomic_store_explicit(place, r->add ? r->arena : NULL, memory_order_release);
+  if (!r->add && upper)
+    atomic_store_explicit(&shared->border, UINT64_MAX, memory_order_release);
+  return true;
+}
+
+static bool set_entry(weir__page_map *map, uint64_t granule, const range *r) {
+  _Atomic(weir__page_leaf *) *at = &map->leaves[granule >> WEIR__LEAF_BITS];
+  weir__page_leaf *leaf = atomic_load_explicit(at, memory_order_relaxed);
+  if (!leaf) {
+    leaf = calloc(1, sizeof *leaf);
+    if (!leaf)
+      return false;
+    atomic_store_explicit(at, leaf, memory_order_release);
+  }
+  _Atomic(uintptr_t) *entry = &leaf->entries[granule & ((1 << WEIR__LEAF_BITS) - 1)];
+  uintptr_t old = atomic_load_explicit(entry, memory_order_relaxed);
+  if (old & 1)
+    return set_shared((shared_granule *)(old - 1), granule, r);
+  if (!r->add || !old) {
+    if (!r->add && old != (uintptr_t)r->arena)
+      return false;
+    atomic_store_explicit(entry, r->add ? (uintptr_t)r->arena : 0, memory_order_release);
+    return true;
+  }
+  /* From here on it stays a shared one, so that readers who look at it are never left behind. */
+  shared_granule *shared = calloc(1, sizeof *shared);
+  if (!shared)
+    return false;
+  bool upper = is_upper(r, granule);
+  atomic_store_explicit(&shared->border, upper ? r->base : r->end, memory_order_relaxed);
+  atomic_store_explicit(upper ? &shared->upper : &shared->lower, r->arena, memory_order_relaxed);
+  atomic_store_explicit(upper ? &shared->lower : &shared->upper, (struct weir__arena *)old, memory_order_relaxed);
+  atomic_store_explicit(entry, (uintptr_t)shared + 1, memory_order_release);
+  return true;
+}
+
+bool weir__page_map_note(weir__page_map *map, uint64_t base, uint64_t bytes, struct weir__arena *arena, bool add) {
+  range r = {base, base + bytes, arena, add};
+  uint64_t first = base >> WEIR__GRANULE_SHIFT, last = (r.end - 1) >> WEIR__GRANULE_SHIFT, at = first;
+  if ((r.end - 1) >> WEIR__ADDRESS_BITS)
+    return false;
+  pthread_mutex_lock(&write_lock);
+  while (at <= last && set_entry(map, at, &r))
+    at++;
+  bool done = at > last;
+  r.add = !add;
+  while (!done && at-- > first)
+    set_entry(map, at, &r);
+  pthread_mutex_unlock(&write_lock);
+  return done;
+}
