@@ -52,6 +52,12 @@ static void print_text(const char *file, const weir__replay_options *options, co
          (long long)s->num_ooms);
   printf("  speed       %zu events in %.1f ms, %.1f million a second\n", report->events, report->seconds * 1e3,
          report->seconds > 0 ? (double)report->events / report->seconds / 1e6 : 0);
+  if (report->rescued)
+    printf("  served      %zu requests that failed in the file: blocks for them became free while others were waited "
+           "for\n",
+           report->rescued);
+  if (report->unknown_frees)
+    printf("  incomplete  %zu frees of memory that was allocated before the recording began\n", report->unknown_frees);
   for (size_t i = 0; i < report->differences && i < WEIR__REPLAY_SHOWN; i++)
     printf("  %s\n", report->shown[i]);
   if (report->differences > WEIR__REPLAY_SHOWN)
@@ -64,6 +70,7 @@ static void print_json(const char *file, const weir__replay_options *options, co
   weir_cli_json_string(file);
   printf(", \"checked\": %s, \"events\": %zu, \"allocations\": %zu, \"differences\": %zu, \"failures\": %zu, ",
          options->check ? "true" : "false", report->events, report->allocations, report->differences, report->failures);
+  printf("\"served\": %zu, \"unknown_frees\": %zu, ", report->rescued, report->unknown_frees);
   if (report->limit == UINT64_MAX)
     printf("\"limit\": null, ");
   else
@@ -121,8 +128,8 @@ int weir_cmd_replay(int argc, char **argv) {
       options.conf = optarg;
       break;
     case 'm':
-      if (!weir__parse_bytes(optarg, &memory) || !memory)
-        return weir_cli_usage("replay", "--memory takes a size, as 80GiB, not '%s'", optarg);
+      if (!weir__parse_bytes(optarg, &memory) || !memory || memory > WEIR__REPLAY_MOST_MEMORY)
+        return weir_cli_usage("replay", "--memory takes a size up to 64 TiB, as 80GiB, not '%s'", optarg);
       options.memory = memory;
       break;
     case 'f':

@@ -27,7 +27,8 @@ extern "C" {
   X(14, ERROR_DEFERRED_CALL, "a call that was queued for initialization failed")                                       \
   X(15, ERROR_DEVICE_FAULT, "the device hit an error that the process cannot recover from")                            \
   X(16, ERROR_DRIVER, "the driver reported an error")                                                                  \
-  X(17, ERROR_SYSTEM, "the operating system reported an error")
+  X(17, ERROR_SYSTEM, "the operating system reported an error")                                                        \
+  X(18, ERROR_BAD_DATA, "the data is damaged or not of this format")
 
 typedef enum weir_status {
 #define X(number, name, text) WEIR_##name = number,

@@ -2,116 +2,21 @@
  * The machine: a stack, marks into it, a memo, and boxes. The loop in weir__pickle_read has the opcodes that histories are
  * made of and keeps its place in registers; `rare` has the others. Nothing here calls itself.
  */
-#include "offline/pickle.h"
-
-#include <stdlib.h>
 #include <string.h>
 
+#include "offline/pickle_machine.h"
 #include "offline/pickle_opcode.h"
 #include "offline/pickle_text.h"
-#include "offline/window.h"
 
 enum {
   AHEAD = 272, /* the longest opcode of the loop: a text of 255 bytes */
-  LONGEST_NUMBER = 128,
-  HEAP_ITEMS = 4096, /* from here on a box's items have memory of their own and can grow in place */
-  TUPLES = 256,
   MEMO_GAP = 1024
 };
-
-#define NO_MEMO UINT32_MAX
-
-typedef weir__pickle_value value;
-
-typedef struct box {
-  value *items;   /* on the heap from HEAP_ITEMS on, in the chunks below it */
-  uint32_t count; /* of a dict: keys and values together */
-  uint32_t capacity;
-  uint32_t memo;    /* where the memo has it, if at one place only; NO_MEMO */
-  uint32_t note;    /* the consumer's; while it is free: the next free box + 1 */
-  uint16_t depth;   /* 1 + that of the deepest box inside */
-  bool is_sealed;   /* it is inside another one */
-  bool is_shared;   /* there may be more references than one on the stack and one in the memo */
-  bool was_offered; /* the hook has seen it */
-} box;
-
-struct weir__pickle {
-  weir__pickle_limits limits;
-  weir__budget budget;
-
-  weir__window in;    /* begins at the opcode that is being carried out */
-  uint64_t frame_end; /* offset; 0 before the first frame */
-
-  value *stack;
-  size_t stack_capacity;
-  value *top;      /* one above the highest */
-  value *last_box; /* no box is above it */
-  size_t *marks;   /* heights of the stack */
-  size_t mark_count, mark_capacity;
-  size_t fence; /* the highest mark: what is below belongs to others */
-
-  value *memo; /* 0: nothing there */
-  size_t memo_count, memo_capacity;
-  size_t memo_filled; /* of memo_count */
-
-  box *boxes;
-  size_t box_count, box_capacity;
-  uint32_t free_box; /* + 1; 0: none */
-  weir__chunks items;
-  value tuples[TUPLES]; /* small tuples of late, by hash: equal ones are one */
-
-  uint64_t *wide; /* bits of wide integers and floats */
-  size_t wide_count, wide_capacity;
-  weir__strings strings;
-  uint64_t recent_word; /* a short text of late: its bytes, ... */
-  size_t recent_size;   /* ... how many, and its number. Histories repeat one in every entry */
-  uint32_t recent_id;
-  char *scratch;
-  size_t scratch_capacity;
-
-  weir__pickle_hook hook;
-  void *context;
-};
-
-#define TRY(call)                                                                                                      \
-  do {                                                                                                                 \
-    weir_status status_ = (call);                                                                                      \
-    if (status_ != WEIR_OK)                                                                                            \
-      return status_;                                                                                                  \
-  } while (0)
-
-#define FAIL(p, ...) weir__not_ok(weir__pickle_fail(p, __VA_ARGS__))
-#define FAIL_MEMORY(p) weir__not_ok(weir__window_fail_memory(&(p)->in))
-#define FAIL_END(p) weir__not_ok(weir__window_fail_end(&(p)->in))
-
-/* ---- Errors ---- */
-
-weir_status weir__pickle_fail(weir__pickle *p, const char *format, ...) {
-  va_list args;
-  va_start(args, format);
-  weir_status status = weir__window_fail_args(&p->in, format, args);
-  va_end(args);
-  return status;
-}
-
-weir_status weir__pickle_fail_memory(weir__pickle *p) { return weir__window_fail_memory(&p->in); }
 
 static weir_status fail_underflow(weir__pickle *p) { return FAIL(p, "the stack has too few values for this opcode"); }
 
 static weir_status fail_memo(weir__pickle *p, uint64_t index) {
   return FAIL(p, "the memo has no entry %llu", (unsigned long long)index);
-}
-
-static const char *const kinds[] = {
-    [WEIR__PICKLE_NOTHING] = "nothing", [WEIR__PICKLE_NONE] = "None",       [WEIR__PICKLE_BOOL] = "a bool",
-    [WEIR__PICKLE_INT] = "an int",      [WEIR__PICKLE_WIDE_INT] = "an int", [WEIR__PICKLE_WIDE_UINT] = "an int",
-    [WEIR__PICKLE_FLOAT] = "a float",   [WEIR__PICKLE_STR] = "a str",       [WEIR__PICKLE_BYTES] = "bytes",
-    [WEIR__PICKLE_OBJECT] = "a record", [WEIR__PICKLE_LIST] = "a list",     [WEIR__PICKLE_TUPLE] = "a tuple",
-    [WEIR__PICKLE_DICT] = "a dict",     [WEIR__PICKLE_SET] = "a set",       [WEIR__PICKLE_FROZENSET] = "a frozenset"};
-
-const char *weir__pickle_kind(weir__pickle_value v) {
-  weir__pickle_tag tag = weir__pickle_tag_of(v);
-  return tag < WEIR_COUNT_OF(kinds) ? kinds[tag] : "nothing";
 }
 
 static weir_status fail_opcode(weir__pickle *p, unsigned char op) {
@@ -120,26 +25,6 @@ static weir_status fail_opcode(weir__pickle *p, unsigned char op) {
   if (why == NULL)
     return FAIL(p, "0x%02x is not an opcode of a pickle", op);
   return FAIL(p, "opcode %s is refused: %s; only plain data are read", name, why);
-}
-
-/* ---- Input ---- */
-
-static uint64_t load(const unsigned char *at, size_t size) {
-  uint64_t word = 0;
-  for (size_t i = size; i-- > 0;)
-    word = word << 8 | at[i];
-  return word;
-}
-
-/* A number of `size` bytes that says how long something is. */
-static weir_status take_length(weir__pickle *p, size_t size, size_t *length) {
-  const unsigned char *bytes;
-  TRY(weir__window_take(&p->in, size, &bytes));
-  uint64_t claimed = load(bytes, size);
-  if (claimed > p->limits.string)
-    return FAIL(p, "a length of %llu bytes is beyond the limit of %zu", (unsigned long long)claimed, p->limits.string);
-  *length = (size_t)claimed;
-  return WEIR_OK;
 }
 
 /* ---- Stack and memo ---- */
@@ -182,8 +67,6 @@ static inline weir_status pop_mark(weir__pickle *p, value **values, size_t *coun
 }
 
 static bool has(const weir__pickle *p, size_t count) { return (size_t)(p->top - p->stack) - p->fence >= count; }
-
-static box *box_of(const weir__pickle *p, value v) { return &p->boxes[weir__pickle_payload(v)]; }
 
 /* Makes place for entry `index`, which is behind all others. */
 static weir_status extend_memo(weir__pickle *p, uint64_t index) {
@@ -230,141 +113,6 @@ static inline weir_status get_memo(weir__pickle *p, uint64_t index) {
   if (index >= p->memo_count || p->memo[index] == 0)
     return fail_memo(p, index);
   push_again(p, p->memo[index]);
-  return WEIR_OK;
-}
-
-/* ---- Values ---- */
-
-static weir_status push_wide(weir__pickle *p, weir__pickle_tag tag, uint64_t bits) {
-  uint64_t *grown = weir__grow(&p->budget, p->wide, &p->wide_capacity, p->wide_count + 1, sizeof *grown);
-  if (grown == NULL)
-    return FAIL_MEMORY(p);
-  p->wide = grown;
-  grown[p->wide_count] = bits;
-  *p->top++ = weir__pickle_make(tag, p->wide_count++);
-  return WEIR_OK;
-}
-
-static value small_int(int64_t n) { return weir__pickle_make(WEIR__PICKLE_INT, (uint64_t)n); }
-
-static weir_status push_int(weir__pickle *p, int64_t n) {
-  value v = small_int(n);
-  if ((int64_t)v >> WEIR__PICKLE_TAG_BITS != n)
-    return push_wide(p, WEIR__PICKLE_WIDE_INT, (uint64_t)n);
-  *p->top++ = v;
-  return WEIR_OK;
-}
-
-static weir_status push_bits(weir__pickle *p, uint64_t bits, bool is_negative) {
-  if (!is_negative && bits > INT64_MAX)
-    return push_wide(p, WEIR__PICKLE_WIDE_UINT, bits);
-  return push_int(p, (int64_t)bits);
-}
-
-/* An integer of any number of bytes, two's complement, the lowest first. */
-static weir_status push_long(weir__pickle *p, const unsigned char *bytes, size_t size) {
-  bool is_negative = size > 0 && bytes[size - 1] >= 0x80;
-  while (size > 8 && bytes[size - 1] == (is_negative ? 0xff : 0))
-    size--;
-  uint64_t bits = is_negative ? ~(uint64_t)0 : 0;
-  if (size > 8 || (size == 8 && is_negative && bytes[7] < 0x80))
-    return FAIL(p, "an integer of more than 64 bits");
-  for (size_t i = size; i-- > 0;)
-    bits = bits << 8 | bytes[i];
-  return push_bits(p, bits, is_negative);
-}
-
-static weir_status check_objects(weir__pickle *p) {
-  if (p->box_count + p->strings.count < p->limits.objects)
-    return WEIR_OK;
-  return FAIL(p, "there are more objects than the limit of %zu", p->limits.objects);
-}
-
-/* A text that is new here. */
-static weir_status add_str(weir__pickle *p, uint32_t hash, const char *text, size_t size, uint32_t *id) {
-  if (!weir__utf8_is_valid(text, size))
-    return FAIL(p, "a text that is not UTF-8");
-  TRY(check_objects(p));
-  *id = weir__strings_add(&p->strings, &p->budget, hash, text, size, true);
-  return *id != WEIR__TABLE_END ? WEIR_OK : FAIL_MEMORY(p);
-}
-
-static inline weir_status push_str(weir__pickle *p, const char *text, size_t size) {
-  uint32_t hash = weir__strings_hash(&p->strings, text, size);
-  uint32_t id = weir__strings_find(&p->strings, hash, text, size);
-  if (id == WEIR__TABLE_END)
-    TRY(add_str(p, hash, text, size, &id));
-  *p->top++ = weir__pickle_make(WEIR__PICKLE_STR, id);
-  return WEIR_OK;
-}
-
-/* What Python 2 wrote for its str. As in Python 3, only ASCII is understood. */
-static weir_status push_old_str(weir__pickle *p, const char *text, size_t size) {
-  if (!weir__ascii_is_valid(text, size))
-    return FAIL(p, "an 8-bit str that is not ASCII");
-  return push_str(p, text, size);
-}
-
-static weir_status push_bytes(weir__pickle *p, const void *bytes, size_t size) {
-  TRY(check_objects(p));
-  uint32_t id = weir__strings_add(&p->strings, &p->budget, 0, bytes, size, false);
-  if (id == WEIR__TABLE_END)
-    return FAIL_MEMORY(p);
-  *p->top++ = weir__pickle_make(WEIR__PICKLE_BYTES, id);
-  return WEIR_OK;
-}
-
-static weir_status push_unescaped(weir__pickle *p, size_t (*decode)(const char *, size_t, char *)) {
-  const char *line;
-  size_t size;
-  TRY(weir__window_take_line(&p->in, p->limits.string, &line, &size));
-  char *scratch = weir__grow(&p->budget, p->scratch, &p->scratch_capacity, 2 * size + 1, 1);
-  if (scratch == NULL)
-    return FAIL_MEMORY(p);
-  p->scratch = scratch;
-  size = decode(line, size, scratch);
-  if (size == WEIR__TEXT_BAD)
-    return FAIL(p, "a text with a bad escape or quote");
-  return decode == weir__repr_decode ? push_old_str(p, scratch, size) : push_str(p, scratch, size);
-}
-
-static weir_status push_number_line(weir__pickle *p, unsigned char op) {
-  const char *line;
-  size_t size;
-  TRY(weir__window_take_line(&p->in, LONGEST_NUMBER, &line, &size));
-  if (op == OP_FLOAT) {
-    double number = 0;
-    uint64_t bits;
-    if (weir__float_decode(line, size, &number) != WEIR__NUMBER_OK)
-      return FAIL(p, "a float that cannot be read");
-    memcpy(&bits, &number, sizeof bits);
-    return push_wide(p, WEIR__PICKLE_FLOAT, bits);
-  }
-  if (op == OP_INT && size == 2 && line[0] == '0' && (line[1] == '0' || line[1] == '1')) { /* how bools began */
-    *p->top++ = weir__pickle_make(WEIR__PICKLE_BOOL, line[1] == '1');
-    return WEIR_OK;
-  }
-  if (op == OP_LONG && size > 0 && line[size - 1] == 'L')
-    size--;
-  uint64_t bits = 0;
-  bool is_negative = false;
-  switch (weir__integer_decode(line, size, &bits, &is_negative)) {
-  case WEIR__NUMBER_OK:
-    return push_bits(p, bits, is_negative);
-  case WEIR__NUMBER_WIDE:
-    return FAIL(p, "an integer of more than 64 bits");
-  default:
-    return FAIL(p, "an integer that cannot be read");
-  }
-}
-
-static weir_status take_index(weir__pickle *p, uint64_t *index) {
-  const char *line;
-  size_t size;
-  bool is_negative = false;
-  TRY(weir__window_take_line(&p->in, LONGEST_NUMBER, &line, &size));
-  if (weir__integer_decode(line, size, index, &is_negative) != WEIR__NUMBER_OK || is_negative)
-    return FAIL(p, "a memo entry whose number cannot be read");
   return WEIR_OK;
 }
 
@@ -506,9 +254,9 @@ static inline weir_status target(weir__pickle *p, weir__pickle_tag tag, value **
     return fail_underflow(p);
   value v = p->top[-1];
   if (weir__pickle_tag_of(v) != tag)
-    return FAIL(p, "this opcode adds to %s, and finds %s", kinds[tag], weir__pickle_kind(v));
+    return FAIL(p, "this opcode adds to %s, and finds %s", weir__pickle_kind(tag), weir__pickle_kind(v));
   if (box_of(p, v)->is_sealed)
-    return FAIL(p, "%s changes after it was put into another one: it may contain itself", kinds[tag]);
+    return FAIL(p, "%s changes after it was put into another one: it may contain itself", weir__pickle_kind(tag));
   *found = p->top - 1;
   return WEIR_OK;
 }
@@ -633,26 +381,6 @@ static weir_status additems(weir__pickle *p) {
   return add_to_set(p, *set, values, count);
 }
 
-static weir_status push_sized(weir__pickle *p, unsigned char op, size_t length_size) {
-  const unsigned char *bytes;
-  size_t length;
-  TRY(take_length(p, length_size, &length));
-  TRY(weir__window_take(&p->in, length, &bytes));
-  switch (op) {
-  case OP_BINUNICODE:
-  case OP_BINUNICODE8:
-    return push_str(p, (const char *)bytes, length);
-  case OP_BINSTRING:
-  case OP_SHORT_BINSTRING:
-    return push_old_str(p, (const char *)bytes, length);
-  case OP_LONG1:
-  case OP_LONG4:
-    return push_long(p, bytes, length);
-  default:
-    return push_bytes(p, bytes, length);
-  }
-}
-
 /* Every opcode but those of the loop below. There is room for one more value. */
 __attribute__((noinline)) static weir_status rare(weir__pickle *p, unsigned char op) {
   const unsigned char *bytes;
@@ -675,27 +403,27 @@ __attribute__((noinline)) static weir_status rare(weir__pickle *p, unsigned char
   case OP_INT:
   case OP_LONG:
   case OP_FLOAT:
-    return push_number_line(p, op);
+    return weir__pickle_push_number_line(p, op);
   case OP_BINFLOAT:
     TRY(weir__window_take(&p->in, 8, &bytes));
-    return push_wide(p, WEIR__PICKLE_FLOAT, __builtin_bswap64(load(bytes, 8)));
+    return weir__pickle_push_wide(p, WEIR__PICKLE_FLOAT, __builtin_bswap64(load(bytes, 8)));
   case OP_UNICODE:
-    return push_unescaped(p, weir__raw_unicode_decode);
+    return weir__pickle_push_unescaped(p, weir__raw_unicode_decode);
   case OP_STRING:
-    return push_unescaped(p, weir__repr_decode);
+    return weir__pickle_push_unescaped(p, weir__repr_decode);
   case OP_LONG1:
   case OP_SHORT_BINSTRING:
   case OP_SHORT_BINBYTES:
-    return push_sized(p, op, 1);
+    return weir__pickle_push_sized(p, op, 1);
   case OP_LONG4:
   case OP_BINUNICODE:
   case OP_BINSTRING:
   case OP_BINBYTES:
-    return push_sized(p, op, 4);
+    return weir__pickle_push_sized(p, op, 4);
   case OP_BINUNICODE8:
   case OP_BINBYTES8:
   case OP_BYTEARRAY8:
-    return push_sized(p, op, 8);
+    return weir__pickle_push_sized(p, op, 8);
   case OP_EMPTY_LIST:
     return push_box(p, WEIR__PICKLE_LIST);
   case OP_EMPTY_SET:
@@ -740,10 +468,10 @@ __attribute__((noinline)) static weir_status rare(weir__pickle *p, unsigned char
     push_again(p, p->top[-1]);
     return WEIR_OK;
   case OP_GET:
-    TRY(take_index(p, &index));
+    TRY(weir__pickle_take_index(p, &index));
     return get_memo(p, index);
   case OP_PUT:
-    TRY(take_index(p, &index));
+    TRY(weir__pickle_take_index(p, &index));
     return put_memo(p, index);
   case OP_BINPUT:
   case OP_LONG_BINPUT:
@@ -913,117 +641,3 @@ weir_status weir__pickle_read(weir__pickle *p, weir__pickle_hook hook, void *con
     at = p->in.at;
   }
 }
-
-/* ---- Opening, and what the consumer asks ---- */
-
-weir_status weir__pickle_open(weir__source *source, const weir__pickle_limits *limits, weir__pickle **out) {
-  weir__pickle *p = calloc(1, sizeof *p);
-  if (p == NULL)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to read it", weir__source_name(source));
-  if (limits != NULL)
-    p->limits = *limits;
-  if (p->limits.input == 0)
-    p->limits.input = 1ull << 36;
-  if (p->limits.memory == 0)
-    p->limits.memory = 1ull << 32;
-  if (p->limits.objects == 0)
-    p->limits.objects = (size_t)1 << 27;
-  if (p->limits.string == 0)
-    p->limits.string = (size_t)1 << 26;
-  if (p->limits.depth == 0)
-    p->limits.depth = 100;
-  if (p->limits.depth > UINT16_MAX)
-    p->limits.depth = UINT16_MAX;
-  p->budget.limit = p->limits.memory;
-  p->strings.seed = weir__hash_seed();
-  weir_status status = weir__window_open(&p->in, source, &p->budget, p->limits.input);
-  if (status != WEIR_OK) {
-    weir__pickle_close(p);
-    return status;
-  }
-  *out = p;
-  return WEIR_OK;
-}
-
-void weir__pickle_close(weir__pickle *p) {
-  if (p == NULL)
-    return;
-  for (size_t i = 0; i < p->box_count; i++)
-    if (p->boxes[i].capacity >= HEAP_ITEMS)
-      weir__drop(p->boxes[i].items);
-  weir__chunks_clear(&p->items);
-  weir__strings_clear(&p->strings);
-  weir__drop(p->scratch);
-  weir__drop(p->wide);
-  weir__drop(p->boxes);
-  weir__drop(p->memo);
-  weir__drop(p->marks);
-  weir__drop(p->stack);
-  weir__window_close(&p->in);
-  free(p);
-}
-
-weir__budget *weir__pickle_budget(weir__pickle *p) { return &p->budget; }
-
-weir__strings *weir__pickle_strings(weir__pickle *p) { return &p->strings; }
-
-weir_status weir__pickle_intern(weir__pickle *p, const char *text, uint32_t *id) {
-  size_t length = strlen(text);
-  uint32_t hash = weir__strings_hash(&p->strings, text, length);
-  *id = weir__strings_find(&p->strings, hash, text, length);
-  return *id != WEIR__TABLE_END ? WEIR_OK : add_str(p, hash, text, length, id);
-}
-
-bool weir__pickle_int64_slow(const weir__pickle *p, weir__pickle_value v, int64_t *out) {
-  switch (weir__pickle_tag_of(v)) {
-  case WEIR__PICKLE_BOOL:
-    *out = (int64_t)weir__pickle_payload(v);
-    return true;
-  case WEIR__PICKLE_WIDE_INT:
-    *out = (int64_t)p->wide[weir__pickle_payload(v)];
-    return true;
-  default:
-    return false;
-  }
-}
-
-bool weir__pickle_uint64_slow(const weir__pickle *p, weir__pickle_value v, uint64_t *out) {
-  int64_t number;
-  if (weir__pickle_tag_of(v) == WEIR__PICKLE_WIDE_UINT) {
-    *out = p->wide[weir__pickle_payload(v)];
-    return true;
-  }
-  if (!weir__pickle_int64(p, v, &number) || number < 0)
-    return false;
-  *out = (uint64_t)number;
-  return true;
-}
-
-bool weir__pickle_double(const weir__pickle *p, weir__pickle_value v, double *out) {
-  int64_t number;
-  switch (weir__pickle_tag_of(v)) {
-  case WEIR__PICKLE_FLOAT:
-    memcpy(out, &p->wide[weir__pickle_payload(v)], sizeof *out);
-    return true;
-  case WEIR__PICKLE_WIDE_UINT:
-    *out = (double)p->wide[weir__pickle_payload(v)];
-    return true;
-  default:
-    if (!weir__pickle_int64(p, v, &number))
-      return false;
-    *out = (double)number;
-    return true;
-  }
-}
-
-weir__string weir__pickle_string(const weir__pickle *p, weir__pickle_value v) {
-  return p->strings.items[weir__pickle_payload(v)];
-}
-
-const weir__pickle_value *weir__pickle_items(const weir__pickle *p, weir__pickle_value v, size_t *count) {
-  const box *b = box_of(p, v);
-  *count = b->count;
-  return b->items;
-}
-
-uint32_t *weir__pickle_note(weir__pickle *p, weir__pickle_value v) { return &box_of(p, v)->note; }

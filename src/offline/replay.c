@@ -1,14 +1,12 @@
 /*
- * Replay of a recorded history.
+ * Replay of a recorded history: see offline/replay_plan.h for how a file is read.
  *
- * What a file tells, and how it is read here:
- * - The segments that an allocation asks for, and those that are given back for it, stand before its alloc entry.
- * - A free_requested that is followed by its free_completed at once was an ordinary free. One that is not was waiting for
- *   another stream: the replay lets a stream of its own use the block, and holds that stream until the free_completed.
- * - The program's own calls of empty_cache are not recorded. Segments that go back, where the allocator has no reason to give
- *   any back for the next allocation, come from such a call, and it is made then.
- * - Up to 2.11 an entry does not name its private pool. The segment list at the end does; a segment that was given back
- *   before belonged to the default pool.
+ * A block that waits for another stream is used by a stream that the replay makes up, and that is held until the file says
+ * that the block is free.
+ *
+ * A file does not say why memory went back, nor which limit there was. Where more than one answer is possible, a checked
+ * replay tries them: it begins anew with another answer for the last release before the first difference, and keeps the one
+ * with which it gets furthest. What is compared is always one whole run of the real allocator.
  */
 #include "offline/replay.h"
 
@@ -19,112 +17,41 @@
 #include <time.h>
 
 #include "alloc/heap.h"
+#include "offline/replay_plan.h"
 #include "weir/pool.h"
 
 /* Streams that the replay makes up, one for each block that waits. No driver's stream lies there. */
 #define HELD_BASE (1ull << 60)
-static const uint32_t none = UINT32_MAX;
 
-typedef struct plan_entry {
-  uint32_t pool;  /* alloc: in the snapshot's list */
-  uint32_t block; /* alloc, free: which allocation it is about; `none`: not known here */
-} plan_entry;
+/* So often a checked replay begins anew, at most. */
+enum { MOST_RUNS = 64 };
 
 typedef struct replay {
-  const weir__snapshot *snapshot;
-  const weir__snapshot_event *events;
+  const weir__replay_options *options;
+  weir__plan plan;
+  const weir__snapshot_event *events; /* the plan's */
   size_t count;
-  plan_entry *plan; /* for each event */
   bool check;
+  bool stops; /* at the first difference */
   weir_driver *driver;
   weir_allocator *allocator;
   weir__heap *heap;
   weir__private_pool **pools; /* the allocator's, for each of the snapshot's */
-  void **blocks;              /* where each allocation is, unchecked */
+  void **blocks;              /* where each allocation is, while it is in use */
   bool *held;                 /* allocations that wait for another stream */
-  size_t block_count;
-  size_t at;       /* the event under way */
-  size_t expected; /* checked: the next segment event that the allocator has to match */
+  size_t at;                  /* the event under way */
+  size_t expected;            /* checked: the next segment event that the allocator has to match */
+  size_t release;             /* the next of the plan's releases */
+  bool grew;                  /* checked: the request under way got memory from the driver */
   weir__replay_report *report;
 } replay;
-
-static bool is_segment_event(const weir__snapshot_event *event) {
-  return event->action >= WEIR__ACTION_SEGMENT_ALLOC && event->action <= WEIR__ACTION_SEGMENT_UNMAP;
-}
-
-static bool is_request(const weir__snapshot_event *event) {
-  return event->action == WEIR__ACTION_ALLOC || event->action == WEIR__ACTION_OOM;
-}
-
-/* ---- Which pool, and which allocation ---- */
-
-/* Backwards through the history: a fixed segment that is freed later is marked, up to where it was made. */
-static bool plan_pools(replay *r, const weir__snapshot_device *device) {
-  weir__rangemap gone = {0}, at_end = {0};
-  static char mark;
-  bool ok = true;
-  for (size_t i = 0; i < device->segment_count && ok; i++)
-    ok = weir__rangemap_insert(&at_end, device->segments[i].address, device->segments[i].size,
-                               (void *)&device->segments[i]);
-  for (size_t i = r->count; i-- > 0 && ok;) {
-    const weir__snapshot_event *e = &r->events[i];
-    r->plan[i] = (plan_entry){0, none};
-    if (e->action == WEIR__ACTION_SEGMENT_FREE)
-      ok = weir__rangemap_insert(&gone, e->address, e->size, &mark) ||
-           weir__rangemap_overlap(&gone, e->address, e->size, NULL, NULL);
-    else if (e->action == WEIR__ACTION_SEGMENT_ALLOC)
-      weir__rangemap_remove(&gone, e->address);
-    else if (e->action == WEIR__ACTION_ALLOC) {
-      if (e->pool != WEIR__SNAPSHOT_NO_POOL)
-        r->plan[i].pool = e->pool;
-      else if (!weir__rangemap_find(&gone, e->address, NULL, NULL)) {
-        const weir__snapshot_segment *segment = weir__rangemap_find(&at_end, e->address, NULL, NULL);
-        if (segment)
-          r->plan[i].pool = segment->pool;
-      }
-    }
-  }
-  weir__rangemap_clear(&gone);
-  weir__rangemap_clear(&at_end);
-  return ok;
-}
-
-/* Numbers the allocations, so that a free finds its own without a search while the clock runs. */
-static bool plan_blocks(replay *r) {
-  size_t room = 64;
-  while (room < 2 * r->count)
-    room *= 2;
-  struct {
-    uint64_t address;
-    uint32_t block;
-  } *table = calloc(room, sizeof *table);
-  if (!table)
-    return false;
-  for (size_t i = 0; i < r->count; i++) {
-    const weir__snapshot_event *e = &r->events[i];
-    if (e->action != WEIR__ACTION_ALLOC && e->action != WEIR__ACTION_FREE_REQUESTED &&
-        e->action != WEIR__ACTION_FREE_COMPLETED)
-      continue;
-    size_t slot = (size_t)((e->address >> 9) * 0x9e3779b97f4a7c15u >> 20) & (room - 1);
-    while (table[slot].address && table[slot].address != e->address)
-      slot = (slot + 1) & (room - 1);
-    if (e->action == WEIR__ACTION_ALLOC) {
-      table[slot].address = e->address;
-      table[slot].block = (uint32_t)r->block_count++;
-      r->plan[i].block = table[slot].block;
-    } else
-      r->plan[i].block = table[slot].address ? table[slot].block : none;
-  }
-  free(table);
-  r->blocks = calloc(r->block_count + 1, sizeof *r->blocks);
-  r->held = calloc(r->block_count + 1, sizeof *r->held);
-  return r->blocks && r->held;
-}
 
 /* ---- Comparing ---- */
 
 static void differs(replay *r, size_t event, const char *format, ...) WEIR_PRINTF(3, 4);
 static void differs(replay *r, size_t event, const char *format, ...) {
+  if (!r->report->differences)
+    r->report->first_difference = r->at;
   if (r->report->differences++ >= WEIR__REPLAY_SHOWN)
     return;
   char *text = r->report->shown[r->report->differences - 1];
@@ -137,8 +64,8 @@ static void differs(replay *r, size_t event, const char *format, ...) {
 
 /* The next segment event from `expected` on, not behind the request that is under way. */
 static const weir__snapshot_event *next_segment(replay *r) {
-  while (r->expected < r->count && !is_segment_event(&r->events[r->expected])) {
-    if (r->expected > r->at && is_request(&r->events[r->expected]))
+  while (r->expected < r->count && !weir__is_segment_event(&r->events[r->expected])) {
+    if (r->expected > r->at && weir__is_request(&r->events[r->expected]))
       return NULL;
     r->expected++;
   }
@@ -151,9 +78,9 @@ static weir_cu_deviceptr place(void *context, weir_driver_call call, unsigned lo
   (void)bytes;
   replay *r = context;
   for (size_t i = r->expected; i < r->count; i++) {
-    if (r->events[i].action == WEIR__ACTION_SEGMENT_ALLOC || r->events[i].action == WEIR__ACTION_SEGMENT_MAP)
+    if (weir__is_growth(&r->events[i]))
       return r->events[i].address;
-    if (i > r->at && is_request(&r->events[i]))
+    if (i > r->at && weir__is_request(&r->events[i]))
       break;
   }
   return 0;
@@ -168,6 +95,7 @@ static void compare(void *context, const weir_trace_entry *entry) {
   if (entry->action < WEIR_TRACE_SEGMENT_ALLOC || entry->action > WEIR_TRACE_SEGMENT_UNMAP)
     return;
   uint8_t action = actions[entry->action];
+  r->grew |= entry->action == WEIR_TRACE_SEGMENT_ALLOC || entry->action == WEIR_TRACE_SEGMENT_MAP;
   const weir__snapshot_event *e = next_segment(r);
   if (!e) {
     differs(r, r->at, "%s of %llu bytes, the file has none", weir__snapshot_action_name(action),
@@ -181,56 +109,8 @@ static void compare(void *context, const weir_trace_entry *entry) {
   r->expected++;
 }
 
-static int is_done(void *context, weir_cu_stream stream) {
-  const replay *r = context;
-  uintptr_t value = (uintptr_t)stream;
-  return value < HELD_BASE || !r->held[value - HELD_BASE];
-}
-
-/* ---- Events ---- */
-
-static weir__private_pool *pool_of(replay *r, uint32_t pool) {
-  if (!pool)
-    return NULL;
-  if (!r->pools[pool]) {
-    const int64_t *id = r->snapshot->pools[pool].id;
-    weir_pool_id wanted = {(uint64_t)id[0], (uint64_t)id[1]};
-    if (weir_pool_create(r->allocator, r->heap->device, wanted, NULL))
-      return NULL;
-    r->pools[pool] = weir__pool_find(r->heap, wanted);
-  }
-  return r->pools[pool];
-}
-
-static weir_cu_stream stream_of(const replay *r, const weir__snapshot_event *event) {
-  return (weir_cu_stream)(uintptr_t)r->snapshot->streams[event->stream];
-}
-
-static void request(replay *r, const weir__snapshot_event *event, const plan_entry *plan) {
-  void *pointer = NULL;
-  weir_status status =
-      weir__alloc("replay", r->heap, pool_of(r, plan->pool), event->size, stream_of(r, event), &pointer);
-  bool oom = event->action == WEIR__ACTION_OOM;
-  if (status) {
-    if (!r->report->failures++)
-      r->report->first_failure = r->at;
-    if (r->check && !(oom && status == WEIR_ERROR_OUT_OF_MEMORY))
-      differs(r, r->at, "a request of %llu bytes failed, it did not in the file", (unsigned long long)event->size);
-    return;
-  }
-  if (oom) {
-    if (r->check)
-      differs(r, r->at, "a request of %llu bytes succeeded, it failed in the file", (unsigned long long)event->size);
-    weir_allocator_free(r->allocator, pointer); /* whoever asked did not get it */
-    return;
-  }
-  r->report->allocations++;
-  r->blocks[plan->block] = pointer;
-  if (!r->check)
-    return;
-  if ((uint64_t)pointer != event->address)
-    differs(r, r->at, "%llu bytes at 0x%llx, in the file at 0x%llx", (unsigned long long)event->size,
-            (unsigned long long)(uintptr_t)pointer, (unsigned long long)event->address);
+/* What the file has before the event under way, and the allocator did not do. */
+static void compare_missed(replay *r) {
   const weir__snapshot_event *missed;
   while (r->expected < r->at && (missed = next_segment(r)) && r->expected < r->at) {
     differs(r, r->expected, "the file has %s of %llu bytes, the allocator made none",
@@ -239,177 +119,156 @@ static void request(replay *r, const weir__snapshot_event *event, const plan_ent
   }
 }
 
-static void let_go(replay *r, const weir__snapshot_event *event, const plan_entry *plan) {
-  if (plan->block == none)
-    return; /* it was allocated before the recording began */
-  void *pointer = r->blocks[plan->block];
-  if (!pointer)
-    return; /* its allocation failed here */
+static int is_done(void *context, weir_cu_stream stream) {
+  const replay *r = context;
+  uintptr_t value = (uintptr_t)stream;
+  return value < HELD_BASE || value - HELD_BASE >= r->plan.block_count || !r->held[value - HELD_BASE];
+}
+
+/* ---- Events ---- */
+
+static weir__private_pool *pool_of(replay *r, uint32_t pool) {
+  if (!pool)
+    return NULL;
+  if (!r->pools[pool]) {
+    const int64_t *id = r->plan.snapshot->pools[pool].id;
+    weir_pool_id wanted = {(uint64_t)id[0], (uint64_t)id[1]};
+    if (weir_pool_create(r->allocator, r->heap->device, wanted, NULL))
+      return NULL;
+    r->pools[pool] = weir__pool_find(r->heap, wanted);
+  }
+  return r->pools[pool];
+}
+
+/* The allocator asks no event while a capture is under way; what the file has as free by then was asked before. */
+static void poll_events(weir__heap *heap, weir_cu_stream stream) {
+  weir_cu_context previous;
+  pthread_mutex_lock(&heap->lock);
+  if (!weir__heap_enter(heap, &previous)) {
+    weir__poll_events(heap, stream);
+    weir__heap_leave(heap, previous);
+  }
+  pthread_mutex_unlock(&heap->lock);
+}
+
+static weir_status ask(replay *r, const weir__snapshot_event *event, void **pointer) {
+  uint32_t pool = r->plan.entries[r->at].pool;
+  weir_cu_stream stream = (weir_cu_stream)(uintptr_t)r->plan.snapshot->streams[event->stream];
+  if (event->size >= WEIR__MOST_BYTES)
+    return WEIR_ERROR_OUT_OF_MEMORY;
+  if (!pool)
+    return weir__alloc("replay", r->heap, NULL, event->size, stream, pointer);
+  bool is_capture = weir__plan_is_capture(&r->plan, r->at);
+  if (is_capture && r->heap->pending)
+    poll_events(r->heap, stream);
+  atomic_store(&r->heap->captures, is_capture);
+  weir_status status = weir__alloc("replay", r->heap, pool_of(r, pool), event->size, stream, pointer);
+  atomic_store(&r->heap->captures, 0);
+  return status;
+}
+
+static void request(replay *r, const weir__snapshot_event *event) {
+  void *pointer = NULL;
+  r->grew = false;
+  weir_status status = ask(r, event, &pointer);
+  bool oom = event->action == WEIR__ACTION_OOM;
+  if (status) {
+    if (!r->report->failures++)
+      r->report->first_failure = r->at;
+    if (r->check && !(oom && status == WEIR_ERROR_OUT_OF_MEMORY))
+      differs(r, r->at, "a request of %llu bytes failed, it did not in the file", (unsigned long long)event->size);
+  } else if (oom) {
+    /* PyTorch does not look for a block again after it has waited for other streams. */
+    if (r->check && !r->grew && weir__plan_waited(&r->plan, r->at))
+      r->report->rescued++;
+    else if (r->check)
+      differs(r, r->at, "a request of %llu bytes succeeded, it failed in the file", (unsigned long long)event->size);
+    weir_allocator_free(r->allocator, pointer); /* whoever asked did not get it */
+  } else {
+    r->report->allocations++;
+    r->blocks[r->plan.entries[r->at].block] = pointer;
+    if (r->check && (uint64_t)pointer != event->address)
+      differs(r, r->at, "%llu bytes at 0x%llx, in the file at 0x%llx", (unsigned long long)event->size,
+              (unsigned long long)(uintptr_t)pointer, (unsigned long long)event->address);
+  }
+  if (r->check)
+    compare_missed(r);
+}
+
+static void let_go(replay *r, const weir__snapshot_event *event) {
+  uint32_t block = r->plan.entries[r->at].block;
+  if (block == WEIR__NO_BLOCK || !r->blocks[block])
+    return; /* it was allocated before the recording began, or could not be here */
   const weir__snapshot_event *next = event + 1;
   bool at_once = r->at + 1 < r->count && next->action == WEIR__ACTION_FREE_COMPLETED && next->address == event->address;
   if (!at_once) {
-    r->held[plan->block] = true;
-    weir_allocator_record_stream(r->allocator, pointer, (weir_cu_stream)(uintptr_t)(HELD_BASE + plan->block));
+    r->held[block] = true;
+    weir_allocator_record_stream(r->allocator, r->blocks[block], (weir_cu_stream)(uintptr_t)(HELD_BASE + block));
   }
-  if (weir_allocator_free(r->allocator, pointer))
+  if (weir_allocator_free(r->allocator, r->blocks[block]))
     differs(r, r->at, "0x%llx could not be freed", (unsigned long long)event->address);
-  r->blocks[plan->block] = NULL;
+  r->blocks[block] = NULL;
 }
 
-/* Whether the allocator would give memory back by itself to serve the request: it has no block, and is over a limit. */
-static bool would_release(replay *r, const weir__snapshot_event *event, const plan_entry *plan) {
-  const weir__settings *settings = weir__settings_of(r->heap);
-  uint64_t bytes = weir__round_bytes(settings, event->size);
-  weir__private_pool *owner = pool_of(r, plan->pool);
-  weir__pool *pool = bytes <= WEIR__SMALL_MAX ? owner ? &owner->small : &r->heap->small
-                     : owner                  ? &owner->large
-                                              : &r->heap->large;
-  weir__arena *arena = weir__arena_get(pool, stream_of(r, event));
-  weir__block *block = arena ? weir__arena_take(arena, settings, bytes, false) : NULL;
-  if (block) {
-    weir__index_insert(&arena->free, block);
-    return false;
-  }
-  if (!r->heap->has_limit)
-    return false;
-  uint64_t collect_from = (uint64_t)(settings->garbage_collection_threshold * (double)r->heap->limit);
-  return r->heap->reserved + weir__segment_bytes(settings, bytes) > r->heap->limit ||
-         (settings->garbage_collection_threshold > 0 && r->heap->reserved > collect_from);
+static void complete(replay *r, size_t event) {
+  uint32_t block = r->plan.entries[event].block;
+  if (block != WEIR__NO_BLOCK)
+    r->held[block] = false;
 }
 
-static void given_back(replay *r) {
-  if (r->check && r->expected > r->at)
-    return; /* the allocator has done it already */
-  size_t next = r->at;
-  while (next < r->count &&
-         (is_segment_event(&r->events[next]) || r->events[next].action == WEIR__ACTION_FREE_COMPLETED))
-    next++;
-  if (next < r->count && is_request(&r->events[next]) && would_release(r, &r->events[next], &r->plan[next]))
-    return;
-  if (r->check || r->at == 0 || !is_segment_event(&r->events[r->at - 1]))
+/* Memory goes back, up to the request that follows. Blocks that became free meanwhile did so because the allocator waited for
+ * them: they are held until the request is served. */
+static void run_release(replay *r, const weir__plan_release *release) {
+  if (release->cause == WEIR__RELEASED_BY_PROGRAM) {
+    r->at = release->first;
     weir_allocator_empty_cache(r->allocator);
+  }
+  size_t from = release->cause == WEIR__RELEASED_AFTER_WAIT ? release->completed : release->first;
+  for (size_t i = release->completed; i < from; i++)
+    complete(r, i);
+  size_t end = from;
+  while (end < r->count && !weir__is_request(&r->events[end]) &&
+         (weir__is_segment_event(&r->events[end]) || r->events[end].action == WEIR__ACTION_FREE_COMPLETED))
+    end++;
+  r->at = end;
+  if (release->request == end && release->cause != WEIR__RELEASED_BY_PROGRAM)
+    request(r, &r->events[end]);
+  else
+    r->at = end - 1;
+  for (size_t i = from; i < end; i++)
+    if (r->events[i].action == WEIR__ACTION_FREE_COMPLETED)
+      complete(r, i);
 }
 
-static void run(replay *r) {
+static void run_events(replay *r) {
+  const weir__plan_release *release = r->plan.releases;
+  const weir__plan_release *end = r->plan.release_count ? release + r->plan.release_count : release;
   for (r->at = 0; r->at < r->count; r->at++) {
-    const weir__snapshot_event *event = &r->events[r->at];
-    const plan_entry *plan = &r->plan[r->at];
-    switch (event->action) {
-    case WEIR__ACTION_ALLOC:
-    case WEIR__ACTION_OOM:
-      request(r, event, plan);
-      break;
-    case WEIR__ACTION_FREE_REQUESTED:
-      let_go(r, event, plan);
-      break;
-    case WEIR__ACTION_FREE_COMPLETED:
-      if (plan->block != none)
-        r->held[plan->block] = false;
-      break;
-    case WEIR__ACTION_SEGMENT_FREE:
-    case WEIR__ACTION_SEGMENT_UNMAP:
-      given_back(r);
-      break;
-    default:
-      break;
+    if (release < end && r->at == release->completed) {
+      r->release++;
+      run_release(r, release++);
+    } else {
+      const weir__snapshot_event *event = &r->events[r->at];
+      if (event->action == WEIR__ACTION_ALLOC || event->action == WEIR__ACTION_OOM)
+        request(r, event);
+      else if (event->action == WEIR__ACTION_FREE_REQUESTED)
+        let_go(r, event);
+      else if (event->action == WEIR__ACTION_FREE_COMPLETED)
+        complete(r, r->at);
     }
+    if (r->stops && r->report->differences)
+      return;
   }
+  if (r->check)
+    compare_missed(r);
 }
 
-/* ---- The limit, when nobody gave it ---- */
+/* ---- One run ---- */
 
-/* From what the file shows: as much as was ever reserved was allowed, and where memory went back for a request that would
- * have gone beyond that, a limit was the reason. With collection by age, the limit is told from where collection did not
- * begin yet. UINT64_MAX: nothing speaks for a limit. */
-static uint64_t infer_limit(const replay *r, const weir__settings *settings) {
-  uint64_t reserved = 0, most = 0, quiet = 0;
-  bool failed = false, collected = false;
-  for (size_t i = 0; i < r->count; i++) {
-    const weir__snapshot_event *e = &r->events[i];
-    if (e->action == WEIR__ACTION_SEGMENT_ALLOC || e->action == WEIR__ACTION_SEGMENT_MAP) {
-      bool after_release = i > 0 && (r->events[i - 1].action == WEIR__ACTION_SEGMENT_FREE ||
-                                     r->events[i - 1].action == WEIR__ACTION_SEGMENT_UNMAP);
-      if (!after_release && reserved > quiet)
-        quiet = reserved;
-      collected |= after_release;
-      reserved += e->size;
-      if (reserved > most)
-        most = reserved;
-    } else if (e->action == WEIR__ACTION_SEGMENT_FREE || e->action == WEIR__ACTION_SEGMENT_UNMAP)
-      reserved -= e->size < reserved ? e->size : reserved;
-    else if (e->action == WEIR__ACTION_OOM)
-      failed = true;
-  }
-  if (settings->garbage_collection_threshold > 0 && collected) {
-    uint64_t limit = (uint64_t)((double)quiet / settings->garbage_collection_threshold) + 1;
-    return limit > most ? limit : most;
-  }
-  if (failed)
-    return most;
-  reserved = 0;
-  uint64_t before_release = 0;
-  for (size_t i = 0; i < r->count; i++) {
-    const weir__snapshot_event *e = &r->events[i];
-    if (e->action == WEIR__ACTION_SEGMENT_FREE || e->action == WEIR__ACTION_SEGMENT_UNMAP) {
-      if (i == 0 || !is_segment_event(&r->events[i - 1]))
-        before_release = reserved;
-      reserved -= e->size < reserved ? e->size : reserved;
-    } else if (e->action == WEIR__ACTION_SEGMENT_ALLOC || e->action == WEIR__ACTION_SEGMENT_MAP) {
-      if (before_release + e->size > most && before_release)
-        return most;
-      reserved += e->size;
-      before_release = 0;
-    } else if (is_request(e))
-      before_release = 0;
-  }
-  return UINT64_MAX;
-}
-
-/* A device's memory that is large enough for all that the file shows, and not so large that the address space of one
- * expandable segment would run into the next. */
-static uint64_t guess_memory(const replay *r) {
-  uint64_t reserved = 0, most = 4ull << 30;
-  for (size_t i = 0; i < r->count; i++) {
-    const weir__snapshot_event *e = &r->events[i];
-    if (e->action == WEIR__ACTION_SEGMENT_ALLOC || e->action == WEIR__ACTION_SEGMENT_MAP)
-      reserved += e->size;
-    else if (e->action == WEIR__ACTION_SEGMENT_FREE || e->action == WEIR__ACTION_SEGMENT_UNMAP)
-      reserved -= e->size < reserved ? e->size : reserved;
-    if (reserved > most)
-      most = reserved;
-  }
-  return 2 * most;
-}
-
-/* ---- The whole ---- */
-
-static int64_t setting_int(const weir__snapshot *s, const char *key, const char *sub, int64_t otherwise) {
-  const weir__snapshot_setting *setting = weir__snapshot_find_setting(s, key, sub);
-  return setting && setting->kind <= WEIR__SETTING_FLOAT ? (int64_t)setting->real : otherwise;
-}
-
-/* The recorded settings: the numbers, since a program may have changed them after the text was read. */
-static void recorded_settings(const weir__snapshot *s, weir__settings *settings) {
-  weir__settings_default(settings);
-  int64_t split = setting_int(s, "max_split_size", NULL, -1);
-  if (split >= 0)
-    settings->max_split_size = (uint64_t)split;
-  const weir__snapshot_setting *gc = weir__snapshot_find_setting(s, "garbage_collection_threshold", NULL);
-  if (gc)
-    settings->garbage_collection_threshold = gc->real;
-  settings->expandable_segments = setting_int(s, "expandable_segments", NULL, 0) != 0;
-  for (int i = 0; i < WEIR__ROUNDUP_INTERVALS; i++) {
-    char megabytes[16];
-    snprintf(megabytes, sizeof megabytes, "%d", 1 << i);
-    int64_t divisions = setting_int(s, "roundup_power2_divisions", megabytes, 0);
-    settings->roundup_divisions[i] = divisions > 0 ? (uint8_t)(__builtin_ctzll((uint64_t)divisions) + 1) : 0;
-  }
-}
-
-static weir_status set_up(replay *r, const weir__replay_options *options, uint64_t memory) {
+static weir_status set_up(replay *r, const weir__plan_limit *limit) {
   weir_ledger_options ledger;
   weir_ledger_options_init(&ledger);
-  ledger.bytes = memory;
+  ledger.bytes = limit->memory;
   ledger.place = r->check ? place : NULL;
   ledger.place_context = r;
   ledger.is_done = is_done;
@@ -418,33 +277,135 @@ static weir_status set_up(replay *r, const weir__replay_options *options, uint64
   if (status)
     return status;
   r->driver->Init(r->driver, 0);
+  bool is_recorded = r->check || !r->options->conf;
   weir_allocator_options allocator;
   weir_allocator_options_init(&allocator);
-  allocator.conf = options->conf && !r->check ? options->conf : "";
+  allocator.conf = is_recorded ? "" : r->options->conf;
   status = weir_allocator_create(r->driver, &allocator, &r->allocator);
   if (status)
     return status;
   r->heap = &r->allocator->heaps[0];
-  if (!options->conf || r->check) {
-    weir__settings *settings = (weir__settings *)weir__settings_of(r->heap); /* nobody reads them yet */
-    recorded_settings(r->snapshot, settings);
-  }
+  if (is_recorded)
+    *(weir__settings *)weir__settings_of(r->heap) = r->plan.settings; /* nobody reads them yet */
+  weir_allocator_set_limit(r->allocator, 0, limit->limit);
   return r->check ? weir_allocator_attach_tracker(r->allocator, compare, r) : WEIR_OK;
 }
 
-static void set_limit(replay *r, const weir__replay_options *options, weir__replay_report *report) {
-  uint64_t limit = UINT64_MAX;
-  if (options->memory && options->fraction > 0)
-    limit = (uint64_t)(options->fraction * (double)options->memory + 0.5);
-  else if (!options->memory) {
-    limit = infer_limit(r, weir__settings_of(r->heap));
-    report->limit_is_inferred = limit != UINT64_MAX;
+static weir_status run(replay *r, const weir__plan_limit *limit) {
+  weir__replay_report *report = r->report;
+  *report = (weir__replay_report){
+      .stats = {.size = sizeof report->stats}, .limit = limit->limit, .unknown_frees = r->plan.unknown_frees};
+  r->driver = NULL;
+  r->allocator = NULL;
+  r->expected = r->release = 0;
+  memset(r->pools, 0, r->plan.snapshot->pool_count * sizeof *r->pools);
+  memset(r->blocks, 0, r->plan.block_count * sizeof *r->blocks);
+  memset(r->held, 0, r->plan.block_count * sizeof *r->held);
+  weir_status status = set_up(r, limit);
+  if (!status) {
+    struct timespec begin, end;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    run_events(r);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    report->seconds = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9;
+    report->events = r->count;
+    weir_allocator_get_stats(r->allocator, 0, &report->stats);
   }
-  report->limit = limit;
-  if (limit == UINT64_MAX)
-    return;
-  r->heap->limit = limit;
-  r->heap->has_limit = true;
+  weir_allocator_destroy(r->allocator);
+  weir_driver_close(r->driver);
+  return status;
+}
+
+/* ---- Runs ---- */
+
+/* Another cause for the release, that was not tried. false: there is none. */
+static bool next_cause(const weir__plan *plan, weir__plan_release *release) {
+  for (unsigned cause = 0; cause < WEIR__RELEASE_CAUSES; cause++) {
+    bool makes_sense =
+        cause == WEIR__RELEASED_BY_PROGRAM ||
+        (release->request < plan->count && (cause == WEIR__RELEASED_BY_POLICY || release->completed < release->first));
+    if (!makes_sense || release->tried >> cause & 1)
+      continue;
+    release->tried |= (uint8_t)(1u << cause);
+    release->cause = (uint8_t)cause;
+    return true;
+  }
+  return false;
+}
+
+/* Runs with one limit, until nothing differs or no other cause is left to try. The report is that of the run that got
+ * furthest, which ends at its first difference; the plan has its causes. */
+static weir_status explain(replay *r, const weir__plan_limit *limit) {
+  weir__plan_guess(&r->plan, limit->limit < limit->memory ? limit->limit : limit->memory);
+  weir__replay_report *report = r->report, best = {0};
+  weir__plan_release *last = NULL; /* the one whose cause was changed last ... */
+  uint8_t before = 0;              /* ... and what it was */
+  r->stops = true;
+  for (int runs = 0; runs < MOST_RUNS; runs++) {
+    weir_status status = run(r, limit);
+    if (status || !report->differences)
+      return status;
+    if (runs && report->first_difference <= best.first_difference)
+      last->cause = before;
+    else {
+      best = *report;
+      last = r->release ? &r->plan.releases[r->release - 1] : NULL;
+      before = last ? last->cause : 0;
+    }
+    if (!last || !next_cause(&r->plan, last))
+      break;
+  }
+  *report = best;
+  return WEIR_OK;
+}
+
+/* The limit and the memory that the options give; false: they do not. */
+static bool given_limit(const replay *r, weir__plan_limit *limit) {
+  const weir__replay_options *options = r->options;
+  if (!options->memory)
+    return false;
+  double fraction = options->fraction > 0 ? options->fraction : r->plan.fraction;
+  *limit = (weir__plan_limit){WEIR__NO_LIMIT, options->memory};
+  if (options->fraction > 0 || fraction < 1)
+    limit->limit = (uint64_t)(fraction * (double)options->memory + 0.5);
+  return true;
+}
+
+/* Tries the limits that may have been, and keeps the one with which it gets furthest. */
+static weir_status find_limit(replay *r, weir__plan_limit *best) {
+  weir__plan_limit limits[WEIR__PLAN_LIMITS];
+  size_t count = weir__plan_limits(&r->plan, limits), furthest = 0;
+  *best = limits[0]; /* there is one */
+  for (size_t i = 0; i < count; i++) {
+    weir_status status = explain(r, &limits[i]);
+    if (status)
+      return status;
+    if (!r->report->differences) {
+      *best = limits[i];
+      return WEIR_OK;
+    }
+    if (r->report->first_difference > furthest) {
+      furthest = r->report->first_difference;
+      *best = limits[i];
+    }
+  }
+  return count > 1 ? explain(r, best) : WEIR_OK;
+}
+
+/* What the file shows is explained first. Unchecked, the causes of releases stay, and all else may be another. */
+static weir_status replay_all(replay *r) {
+  weir__plan_limit limit = {WEIR__NO_LIMIT, 0}, recorded;
+  bool is_given = given_limit(r, &limit), is_checked = r->options->check;
+  r->check = true;
+  weir_status status = is_given && is_checked ? explain(r, &limit) : find_limit(r, &recorded);
+  if (!status && !is_given)
+    limit = recorded;
+  r->check = is_checked;
+  r->stops = false;
+  if (!status && (!is_checked || r->report->differences))
+    status = run(r, &limit);
+  r->report->limit_is_inferred = !is_given && limit.limit != WEIR__NO_LIMIT;
+  return status;
 }
 
 weir_status weir__replay(const weir__snapshot *snapshot, const weir__replay_options *options,
@@ -453,37 +414,26 @@ weir_status weir__replay(const weir__snapshot *snapshot, const weir__replay_opti
   if (options->device < 0 || (size_t)options->device >= snapshot->device_count)
     return weir__fail(WEIR_ERROR_INVALID_DEVICE, "replay: device %d, the file has %zu", options->device,
                       snapshot->device_count);
+  if (options->memory > WEIR__REPLAY_MOST_MEMORY)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "replay: a device of %llu bytes; at most %llu are allowed",
+                      (unsigned long long)options->memory, (unsigned long long)WEIR__REPLAY_MOST_MEMORY);
   const weir__snapshot_device *device = &snapshot->devices[options->device];
   if (!device->event_count)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "replay: the file has no history of device %d", options->device);
-  replay r = {.snapshot = snapshot,
-              .events = device->events,
-              .count = device->event_count,
-              .check = options->check,
-              .report = report};
-  r.plan = malloc(r.count * sizeof *r.plan);
+  replay r = {.options = options, .report = report};
+  weir_status status = weir__plan_make(snapshot, device, &r.plan);
+  if (status)
+    return status;
+  r.events = r.plan.events;
+  r.count = r.plan.count;
   r.pools = calloc(snapshot->pool_count + 1, sizeof *r.pools);
-  weir_status status = WEIR_OK;
-  if (!r.plan || !r.pools || !plan_pools(&r, device) || !plan_blocks(&r))
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "replay: no host memory");
-  uint64_t memory = options->memory ? options->memory : guess_memory(&r);
-  if (!status)
-    status = set_up(&r, options, memory);
-  if (!status) {
-    set_limit(&r, options, report);
-    struct timespec begin, end;
-    clock_gettime(CLOCK_MONOTONIC, &begin);
-    run(&r);
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    report->seconds = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9;
-    report->events = r.count;
-    weir_allocator_get_stats(r.allocator, 0, &report->stats);
-  }
-  weir_allocator_destroy(r.allocator);
-  weir_driver_close(r.driver);
-  free(r.plan);
+  r.blocks = calloc(r.plan.block_count + 1, sizeof *r.blocks);
+  r.held = calloc(r.plan.block_count + 1, sizeof *r.held);
+  status = r.pools && r.blocks && r.held ? replay_all(&r)
+                                         : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "replay: no host memory");
   free(r.pools);
   free(r.blocks);
   free(r.held);
+  weir__plan_clear(&r.plan);
   return status;
 }

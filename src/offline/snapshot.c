@@ -149,7 +149,7 @@ static weir_status bad(loader *l, const char *format, ...) {
   va_end(args);
   if (l->where == NULL)
     return weir__pickle_fail(l->pickle, "%s", text);
-  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s: %s", l->name, l->where, text);
+  return weir__fail(WEIR_ERROR_BAD_DATA, "%s: %s: %s", l->name, l->where, text);
 }
 
 #define BAD(l, ...) weir__not_ok(bad(l, __VA_ARGS__))

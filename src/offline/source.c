@@ -185,11 +185,11 @@ static weir_status read_zstd(weir__source *source, void *to, size_t room, size_t
     if (ZSTD_getErrorCode(left) == ZSTD_error_memory_allocation)
       return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to decompress", source->name);
     if (ZSTD_isError(left))
-      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: byte %llu of the compressed file: zstd: %s", source->name,
+      return weir__fail(WEIR_ERROR_BAD_DATA, "%s: byte %llu of the compressed file: zstd: %s", source->name,
                         (unsigned long long)source->input_offset, ZSTD_getErrorName(left));
     source->is_between_frames = left == 0;
     if (source->input_size == 0 && out.pos == 0 && left > 0)
-      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
+      return weir__fail(WEIR_ERROR_BAD_DATA,
                         "%s: byte %llu of the compressed file: it ends in the middle of the compressed data",
                         source->name, (unsigned long long)source->input_offset);
     consume(source, in.pos);

@@ -25,7 +25,7 @@ void weir__window_close(weir__window *w) {
 weir_status weir__window_fail_args(const weir__window *w, const char *format, va_list args) {
   char text[WEIR__TEXT_SIZE / 2];
   weir__format_text(text, sizeof text, format, args);
-  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: byte %llu: %s", weir__source_name(w->source),
+  return weir__fail(WEIR_ERROR_BAD_DATA, "%s: byte %llu: %s", weir__source_name(w->source),
                     (unsigned long long)weir__window_offset(w, w->begin), text);
 }
 

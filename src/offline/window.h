@@ -37,7 +37,7 @@ static inline uint64_t weir__window_offset(const weir__window *window, const uns
 
 /* The status of what has failed here, in a form that shows the compiler, and the analyzer, that it is not WEIR_OK. */
 static inline weir_status weir__not_ok(weir_status status) {
-  return status == WEIR_ERROR_HOST_OUT_OF_MEMORY ? status : WEIR_ERROR_INVALID_ARGUMENT;
+  return status == WEIR_ERROR_HOST_OUT_OF_MEMORY ? status : WEIR_ERROR_BAD_DATA;
 }
 
 /* "NAME: byte N: ...", where N is the offset of `begin`. */

@@ -86,6 +86,7 @@ run 0 --check --json "$traces/cuda_graphs.pickle.zst" "$traces/llama_oom.pickle.
 empty err
 is_json
 count 2 '"checked": true, .* "differences": 0,'
+count 2 '"served": 0, "unknown_frees": 0,'
 count 1 '"limit": null, "limit_is_inferred": false,'
 count 1 '"limit": [0-9]*, "limit_is_inferred": true,'
 
@@ -117,6 +118,7 @@ wrong 'no file'
 wrong "no option '--what'" --what "$file"
 wrong "not 'much'" --memory much "$file"
 wrong "not '0'" --memory 0 "$file"
+wrong "not '65TiB'" --memory 65TiB "$file"
 wrong '--memory needs a value' "$file" --memory
 wrong "not '1.5'" --memory 1GiB --fraction 1.5 "$file"
 wrong "not 'x'" --memory 1GiB --fraction x "$file"

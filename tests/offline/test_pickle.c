@@ -166,7 +166,7 @@ static void check_fails(const void *data, size_t size, const weir__pickle_limits
                         const char *why) {
   bytes copy = exact_copy(data, size);
   reading r = read_with(copy.data, copy.size, limits, NULL, NULL);
-  assert_int_equal(r.status, WEIR_ERROR_INVALID_ARGUMENT);
+  assert_int_equal(r.status, WEIR_ERROR_BAD_DATA);
   char begin[64];
   snprintf(begin, sizeof begin, "test: byte %llu: ", at);
   if (strncmp(weir_last_error(), begin, strlen(begin)) != 0 || strstr(weir_last_error(), why) == NULL)
@@ -208,8 +208,9 @@ static int load_cases(void **state) {
     c.text = strndup((char *)all.data + at, text_size);
     c.data = exact_copy(all.data + at + text_size, c.data.size);
     at += text_size + c.data.size;
-    cases = realloc(cases, (case_count + 1) * sizeof *cases);
-    assert_non_null(cases);
+    pickle_case *grown = realloc(cases, (case_count + 1) * sizeof *grown);
+    assert_non_null(grown);
+    cases = grown;
     cases[case_count++] = c;
   }
   free(all.data);
@@ -233,7 +234,7 @@ static void test_every_protocol(void **state) {
     const pickle_case *c = &cases[i];
     reading r = read_with(c->data.data, c->data.size, NULL, NULL, NULL);
     if (strcmp(c->text, "refused") == 0) {
-      assert_int_equal(r.status, WEIR_ERROR_INVALID_ARGUMENT);
+      assert_int_equal(r.status, WEIR_ERROR_BAD_DATA);
       assert_non_null(strstr(weir_last_error(), "GLOBAL is refused: it would import a name and so run code"));
       refused++;
     } else {
@@ -259,7 +260,7 @@ static void test_every_truncation(void **state) {
     for (size_t size = 0; size < c->data.size; size++) {
       bytes copy = exact_copy(c->data.data, size);
       reading r = read_with(copy.data, size, NULL, NULL, NULL);
-      assert_int_equal(r.status, WEIR_ERROR_INVALID_ARGUMENT);
+      assert_int_equal(r.status, WEIR_ERROR_BAD_DATA);
       assert_non_null(strstr(weir_last_error(), "test: byte "));
       close_reading(&r);
       free(copy.data);
@@ -617,7 +618,7 @@ static void test_memory_limit(void **state) {
   for (size_t i = 0; i < WEIR_COUNT_OF(hungry); i++) {
     bytes much = repeat("", hungry[i].piece, hungry[i].size, 2000000, ".");
     reading r = read_with(much.data, much.size, &limits, NULL, NULL);
-    assert_int_equal(r.status, WEIR_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(r.status, WEIR_ERROR_BAD_DATA);
     assert_non_null(strstr(weir_last_error(), "more memory than the limit of 4.00 MiB"));
     assert_true(weir__pickle_budget(r.pickle)->used <= limits.memory);
     close_reading(&r);
@@ -626,12 +627,12 @@ static void test_memory_limit(void **state) {
   /* A list of many takes memory too. */
   bytes list = repeat("](", "N", 1, 2000000, "e.");
   reading r = read_with(list.data, list.size, &limits, NULL, NULL);
-  assert_int_equal(r.status, WEIR_ERROR_INVALID_ARGUMENT);
+  assert_int_equal(r.status, WEIR_ERROR_BAD_DATA);
   close_reading(&r);
   /* Where the limit is below what it takes to begin, that is said too. */
   const weir__pickle_limits none = {.memory = 1000};
   r = read_with("N.", 2, &none, NULL, NULL);
-  assert_int_equal(r.status, WEIR_ERROR_INVALID_ARGUMENT);
+  assert_int_equal(r.status, WEIR_ERROR_BAD_DATA);
   assert_non_null(strstr(weir_last_error(), "test: byte 0: reading it takes more memory than the limit"));
   close_reading(&r);
   free(list.data);
@@ -823,7 +824,7 @@ static void test_hook_objects_do_not_change(void **state) {
   taker t = {0};
   const char data[] = "]}q\0(U\1tK\1uah\0U\1aK\1s.";
   reading r = read_with(data, sizeof data - 1, NULL, take_t, &t);
-  assert_int_equal(r.status, WEIR_ERROR_INVALID_ARGUMENT);
+  assert_int_equal(r.status, WEIR_ERROR_BAD_DATA);
   assert_non_null(strstr(weir_last_error(), "byte 19: this opcode adds to a dict, and finds a record"));
   close_reading(&r);
 }
@@ -837,7 +838,7 @@ static weir_status take_none(void *context, weir__pickle *p, const weir__pickle_
 static void test_hook_fails(void **state) {
   (void)state;
   reading r = read_with("N}(K\1K\2u.", 9, NULL, take_none, NULL);
-  assert_int_equal(r.status, WEIR_ERROR_INVALID_ARGUMENT);
+  assert_int_equal(r.status, WEIR_ERROR_BAD_DATA);
   assert_string_equal(weir_last_error(), "test: byte 7: no dict is good enough");
   close_reading(&r);
 }

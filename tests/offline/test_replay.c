@@ -45,18 +45,20 @@ static const struct job {
 
 enum { JOBS = sizeof jobs / sizeof *jobs };
 
-static weir__snapshot *load(const struct job *job) {
+static weir__snapshot *load_file(const char *folder, const char *name) {
 #ifndef WEIR_HAVE_ZSTD
-  print_message("waived: %s: built without libzstd\n", job->name);
+  print_message("waived: %s: built without libzstd\n", name);
   skip();
 #endif
   char path[1024];
-  snprintf(path, sizeof path, "%s/traces/%s.pickle.zst", WEIR_TEST_DATA, job->name);
+  snprintf(path, sizeof path, "%s/%s/%s.pickle.zst", WEIR_TEST_DATA, folder, name);
   weir__snapshot *snapshot = NULL;
   if (weir__snapshot_load(path, NULL, &snapshot) != WEIR_OK)
     fail_msg("%s", weir_last_error());
   return snapshot;
 }
+
+static weir__snapshot *load(const struct job *job) { return load_file("traces", job->name); }
 
 static void replay(const weir__snapshot *snapshot, const weir__replay_options *options, weir__replay_report *report) {
   if (weir__replay(snapshot, options, report) != WEIR_OK)
@@ -106,6 +108,178 @@ static void test_exact_with_an_inferred_limit(void **state) {
     assert_exact(&jobs[i], &report);
     weir__snapshot_free(snapshot);
   }
+}
+
+/* Histories that a model of PyTorch's rules wrote, on a device of 16 GiB: short ones, in which memory runs short in each of
+ * the ways there are, and the program empties the cache itself. */
+static const struct history {
+  const char *name;
+  double fraction;
+  int64_t peak_allocated, peak_reserved, allocations, device_alloc, device_free, retries, ooms;
+} histories[] = {
+    {"capped_oom", 0.2, 3151005184, 3382706176, 182, 33, 25, 8, 6},
+    {"capped_streams", 0.1, 1177153536, 1711276032, 530, 84, 23, 5, 4},
+    {"collected", 0.08, 1120058368, 1361051648, 268, 44, 14, 0, 1},
+    {"collected_retried", 0.1, 1094041088, 1711276032, 154, 39, 24, 7, 9},
+    {"collected_split", 0.15, 2375602176, 2485125120, 326, 98, 77, 15, 7},
+    {"emptied", 0, 3074375168, 8822718464, 502, 61, 48, 0, 0},
+    {"expandable_capped", 0.15, 2422278144, 2520776704, 421, 93, 99, 13, 2},
+    {"expandable_emptied", 0, 4932596224, 5729419264, 531, 36, 31, 0, 0},
+    {"expandable_pools", 0, 2579447808, 4244635648, 125, 54, 4, 0, 0},
+    {"large_pages", 0.3, 4881495552, 5140119552, 436, 152, 112, 17, 4},
+    {"large_segments", 0, 1995243008, 2166358016, 599, 40, 0, 0, 0},
+    {"pools", 0, 3207326720, 12337545216, 508, 28, 10, 0, 0},
+    {"pools_capped", 0.1, 1492505600, 1593835520, 125, 42, 23, 4, 8},
+    {"roundup_intervals", 0.05, 102434304, 132120576, 612, 24, 9, 0, 0},
+    {"split_capped", 0.05, 754918912, 849346560, 76, 36, 33, 5, 4},
+    {"split_rounding", 0.15, 2503735808, 2529165312, 74, 37, 24, 3, 3},
+};
+
+static void test_histories(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof histories / sizeof *histories; i++)
+    for (int is_given = 0; is_given < 2; is_given++) {
+      const struct history *h = &histories[i];
+      weir__snapshot *snapshot = load_file("histories", h->name);
+      weir__replay_options options = {.check = true};
+      if (is_given) {
+        options.memory = 16ull << 30;
+        options.fraction = h->fraction;
+      }
+      weir__replay_report report;
+      replay(snapshot, &options, &report);
+      for (size_t k = 0; k < report.differences && k < WEIR__REPLAY_SHOWN; k++)
+        print_error("%s: %s\n", h->name, report.shown[k]);
+      const weir_allocator_stats *s = &report.stats;
+      assert_int_equal(report.differences, 0);
+      assert_int_equal(report.rescued, 0);
+      assert_int_equal(report.unknown_frees, 0);
+      assert_int_equal(report.allocations, h->allocations);
+      assert_int_equal(s->allocated_bytes[WEIR_STAT_ALL].peak, h->peak_allocated);
+      assert_int_equal(s->reserved_bytes[WEIR_STAT_ALL].peak, h->peak_reserved);
+      assert_int_equal(s->num_device_alloc, h->device_alloc);
+      assert_int_equal(s->num_device_free, h->device_free);
+      assert_int_equal(s->num_alloc_retries, h->retries);
+      assert_int_equal(s->num_ooms, h->ooms);
+      weir__snapshot_free(snapshot);
+    }
+}
+
+/* ---- Histories written by hand ---- */
+
+enum { MIB = 1 << 20 };
+
+#define EVENT(what, at, bytes)                                                                                         \
+  { .action = WEIR__ACTION_##what, .address = (at), .size = (uint64_t)(bytes), .pool = WEIR__SNAPSHOT_NO_POOL }
+
+static void replay_events(weir__snapshot_event *events, size_t count, const weir__snapshot *with,
+                          const weir__replay_options *options, weir__replay_report *report) {
+  int64_t streams[1] = {0};
+  weir__snapshot_pool pools[1] = {{{0, 0}}};
+  weir__snapshot_device device = {.events = events, .event_count = count};
+  weir__snapshot snapshot = *with;
+  snapshot.devices = &device;
+  snapshot.device_count = 1;
+  snapshot.streams = streams;
+  snapshot.stream_count = 1;
+  snapshot.pools = pools;
+  snapshot.pool_count = 1;
+  replay(&snapshot, options, report);
+}
+
+/* A request that failed though another stream gave back its block in time: PyTorch did not look again. */
+static void test_rescued(void **state) {
+  (void)state;
+  const uint64_t a = 1ull << 40;
+  weir__snapshot_event events[] = {
+      EVENT(SEGMENT_ALLOC, a, 100 * MIB),
+      EVENT(ALLOC, a, 100 * MIB),
+      EVENT(FREE_REQUESTED, a, 100 * MIB), /* another stream uses it */
+      EVENT(ANNOTATE, 0, 0),
+      EVENT(FREE_COMPLETED, a, 100 * MIB),
+      EVENT(OOM, 0, 50 * MIB),
+      EVENT(ALLOC, a, 50 * MIB),
+  };
+  weir__snapshot snapshot = {0};
+  weir__replay_report report;
+  const weir__replay_options options = {.check = true, .memory = 1ull << 30, .fraction = 0.1};
+  replay_events(events, sizeof events / sizeof *events, &snapshot, &options, &report);
+  assert_int_equal(report.differences, 0);
+  assert_int_equal(report.rescued, 1);
+  assert_int_equal(report.allocations, 2);
+}
+
+/* The settings that have no number in a file are read from its text, as PyTorch reads it. */
+static void test_settings_in_the_text(void **state) {
+  (void)state;
+  weir__snapshot_event events[] = {EVENT(SEGMENT_ALLOC, 1ull << 40, 32 * MIB), EVENT(ALLOC, 1ull << 40, 2 * MIB)};
+  weir__snapshot snapshot = {.conf = "large_segment_size_mb:32,max_non_split_rounding_mb,40"};
+  weir__replay_report report;
+  weir__replay_options options = {.check = true};
+  replay_events(events, 2, &snapshot, &options, &report);
+  assert_int_equal(report.differences, 0);
+  snapshot.conf = "";
+  replay_events(events, 2, &snapshot, &options, &report);
+  assert_int_not_equal(report.differences, 0);
+
+  snapshot.conf = "large_segment_size_mb:32,per_process_memory_fraction:0.5";
+  options.memory = 1ull << 30;
+  replay_events(events, 2, &snapshot, &options, &report);
+  assert_int_equal(report.differences, 0);
+  assert_false(report.limit_is_inferred);
+  assert_int_equal(report.limit, 1ull << 29);
+  options.fraction = 0.25; /* who says it knows better */
+  replay_events(events, 2, &snapshot, &options, &report);
+  assert_int_equal(report.limit, 1ull << 28);
+}
+
+/* A history that does not begin with the first allocation. */
+static void test_incomplete(void **state) {
+  (void)state;
+  weir__snapshot_event events[] = {EVENT(FREE_REQUESTED, 1ull << 40, MIB), EVENT(FREE_COMPLETED, 1ull << 40, MIB),
+                                   EVENT(SEGMENT_FREE, 1ull << 40, 2 * MIB), EVENT(SEGMENT_ALLOC, 1ull << 41, 2 * MIB),
+                                   EVENT(ALLOC, 1ull << 41, MIB)};
+  weir__snapshot snapshot = {0};
+  weir__replay_report report;
+  weir__replay_options options = {.check = true};
+  replay_events(events, 5, &snapshot, &options, &report);
+  assert_int_equal(report.unknown_frees, 1);
+  assert_int_not_equal(report.differences, 0); /* the segment that was not made here */
+  options.check = false;
+  replay_events(events, 5, &snapshot, &options, &report);
+  assert_int_equal(report.allocations, 1);
+}
+
+/* Numbers that no allocator wrote: nothing breaks. */
+static void test_absurd_numbers(void **state) {
+  (void)state;
+  weir__snapshot_event events[] = {EVENT(SEGMENT_ALLOC, UINT64_MAX, UINT64_MAX),
+                                   EVENT(ALLOC, UINT64_MAX, UINT64_MAX),
+                                   EVENT(SEGMENT_MAP, 0, 0),
+                                   EVENT(ALLOC, 0, 0),
+                                   EVENT(SEGMENT_FREE, UINT64_MAX, UINT64_MAX),
+                                   EVENT(SEGMENT_UNMAP, 1, 0),
+                                   EVENT(SEGMENT_FREE, 512, UINT64_MAX),
+                                   EVENT(OOM, 0, UINT64_MAX),
+                                   EVENT(SEGMENT_ALLOC, 1ull << 62, 1ull << 62),
+                                   EVENT(ALLOC, 1ull << 62, (1ull << 60) - 1),
+                                   EVENT(FREE_REQUESTED, 0, 0),
+                                   EVENT(FREE_COMPLETED, UINT64_MAX, 1),
+                                   EVENT(SEGMENT_FREE, 1ull << 62, 1ull << 62),
+                                   EVENT(SEGMENT_ALLOC, 7, 7)};
+  static weir__snapshot_setting settings[] = {
+      {.key = "garbage_collection_threshold", .kind = WEIR__SETTING_FLOAT, .real = 1e300},
+      {.key = "max_split_size", .kind = WEIR__SETTING_FLOAT, .real = -1e300},
+      {.key = "roundup_power2_divisions", .sub = "1", .kind = WEIR__SETTING_INT, .integer = INT64_MIN, .real = -9e18},
+      {.key = "expandable_segments", .kind = WEIR__SETTING_BOOL, .integer = 1, .real = 1}};
+  weir__replay_report report;
+  for (size_t count = 0; count <= 4; count++)
+    for (int check = 0; check < 2; check++) {
+      weir__snapshot snapshot = {.settings = settings, .setting_count = count};
+      const weir__replay_options options = {.check = check};
+      replay_events(events, sizeof events / sizeof *events, &snapshot, &options, &report);
+      assert_int_not_equal(report.failures, 0);
+    }
 }
 
 /* A check that cannot fail is none: a history that was tampered with is found out. */
@@ -178,8 +352,15 @@ static void test_no_history(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_exact),      cmocka_unit_test(test_exact_with_an_inferred_limit),
-      cmocka_unit_test(test_tampered),   cmocka_unit_test(test_unchecked),
+      cmocka_unit_test(test_exact),
+      cmocka_unit_test(test_exact_with_an_inferred_limit),
+      cmocka_unit_test(test_histories),
+      cmocka_unit_test(test_rescued),
+      cmocka_unit_test(test_settings_in_the_text),
+      cmocka_unit_test(test_incomplete),
+      cmocka_unit_test(test_absurd_numbers),
+      cmocka_unit_test(test_tampered),
+      cmocka_unit_test(test_unchecked),
       cmocka_unit_test(test_no_history),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

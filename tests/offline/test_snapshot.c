@@ -133,7 +133,7 @@ static weir__snapshot *snapshot_of(const char *value) {
 static void check_fails(const char *value, const char *why) {
   bytes b = pickle_of(value);
   weir__snapshot *s = NULL;
-  assert_int_equal(read_bytes(b.data, b.size, NULL, &s), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_int_equal(read_bytes(b.data, b.size, NULL, &s), WEIR_ERROR_BAD_DATA);
   assert_null(s);
   if (strncmp(weir_last_error(), "test: ", 6) != 0 || strstr(weir_last_error(), why) == NULL)
     fail_msg("\"%s\" does not say \"%s\"", weir_last_error(), why);
@@ -608,9 +608,9 @@ static void test_files(void **state) {
   assert_string_equal(weir_last_error(), "/nonexistent/file: open: No such file or directory");
   assert_int_equal(weir__snapshot_load("/", NULL, &s), WEIR_ERROR_SYSTEM);
   assert_string_equal(weir_last_error(), "/: read: Is a directory");
-  assert_int_equal(weir__snapshot_load("/dev/null", NULL, &s), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_int_equal(weir__snapshot_load("/dev/null", NULL, &s), WEIR_ERROR_BAD_DATA);
   assert_string_equal(weir_last_error(), "/dev/null: byte 0: the data end here, before the pickle does");
-  assert_int_equal(load_bytes_as_file("{\"segments\": []}", 16, &s), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_int_equal(load_bytes_as_file("{\"segments\": []}", 16, &s), WEIR_ERROR_BAD_DATA);
   assert_non_null(strstr(weir_last_error(), ": byte 0: 0x7b is not an opcode of a pickle"));
   assert_null(s);
 }
@@ -633,14 +633,14 @@ static void test_compressed_files(void **state) {
   free(two);
 
   for (size_t size = 4; size < whole.size; size += size < 200 || size > whole.size - 200 ? 1 : 101) {
-    assert_int_equal(read_bytes(whole.data, size, NULL, &s), WEIR_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(read_bytes(whole.data, size, NULL, &s), WEIR_ERROR_BAD_DATA);
     assert_non_null(strstr(weir_last_error(), "of the compressed file: it ends in the middle"));
   }
   unsigned char *more = malloc(whole.size + 1);
   assert_non_null(more);
   memcpy(more, whole.data, whole.size);
   more[whole.size] = 'x';
-  assert_int_equal(read_bytes(more, whole.size + 1, NULL, &s), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_int_equal(read_bytes(more, whole.size + 1, NULL, &s), WEIR_ERROR_BAD_DATA);
   free(more);
 
   uint64_t random = 3;
@@ -669,10 +669,10 @@ static void test_bomb(void **state) {
   weir__snapshot *s = NULL;
   const weir__snapshot_limits limits = {.input = 8 << 20};
   assert_true(bomb.size < 4096);
-  assert_int_equal(read_bytes(bomb.data, bomb.size, &limits, &s), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_int_equal(read_bytes(bomb.data, bomb.size, &limits, &s), WEIR_ERROR_BAD_DATA);
   assert_non_null(strstr(weir_last_error(), "there are more bytes than the limit of 8388608"));
   const weir__snapshot_limits memory = {.memory = 8 << 20};
-  assert_int_equal(read_bytes(bomb.data, bomb.size, &memory, &s), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_int_equal(read_bytes(bomb.data, bomb.size, &memory, &s), WEIR_ERROR_BAD_DATA);
   assert_non_null(strstr(weir_last_error(), "more memory than the limit of 8.00 MiB"));
   free(bomb.data);
 }
@@ -710,7 +710,7 @@ static void check_truncations(const bytes *whole, size_t step) {
   for (size_t size = 0; size < whole->size; size += step) {
     bytes copy = exact_copy(whole->data, size);
     weir__snapshot *s = NULL;
-    assert_int_equal(read_bytes(copy.data, size, NULL, &s), WEIR_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(read_bytes(copy.data, size, NULL, &s), WEIR_ERROR_BAD_DATA);
     assert_null(s);
     assert_non_null(strstr(weir_last_error(), "test: byte "));
     assert_non_null(strstr(weir_last_error(), "the data end"));
@@ -744,7 +744,7 @@ static void test_spoiled_bytes(void **state) {
       weir__snapshot_free(s);
       accepted++;
     } else {
-      assert_int_equal(status, WEIR_ERROR_INVALID_ARGUMENT);
+      assert_int_equal(status, WEIR_ERROR_BAD_DATA);
       assert_null(s);
     }
     free(copy.data);

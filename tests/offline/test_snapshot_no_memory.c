@@ -81,7 +81,7 @@ void *mmap(void *address, size_t size, int protection, int flags, int file, off_
     return MAP_FAILED;
   long mapped = syscall(SYS_mmap, address, size, protection, flags, file, offset);
   live += mapped != -1;
-  return (void *)mapped; /* NOLINT(performance-no-int-to-ptr) */
+  return (void *)mapped;
 }
 
 void *mremap(void *old, size_t old_size, size_t size, int flags, ...) {

@@ -1,0 +1,428 @@
+#include "offline/replay_plan.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc/heap.h"
+#include "base/rangemap.h"
+
+/* ---- The recorded settings ---- */
+
+/* The value of a key in the recorded text, as PyTorch reads it: any separator separates. false: it is not there. */
+static bool find_in_conf(const char *conf, const char *key, char *value, size_t size) {
+  static const char separators[] = ",:[] \t\n";
+  bool is_next = false;
+  for (size_t length; conf && *conf; conf += length) {
+    conf += strspn(conf, separators);
+    length = strcspn(conf, separators);
+    if (is_next && length && length < size) {
+      memcpy(value, conf, length);
+      value[length] = 0;
+      return true;
+    }
+    is_next = length == strlen(key) && memcmp(conf, key, length) == 0;
+  }
+  return false;
+}
+
+static int64_t setting_int(const weir__snapshot *s, const char *key, const char *sub, int64_t otherwise) {
+  const weir__snapshot_setting *setting = weir__snapshot_find_setting(s, key, sub);
+  if (!setting || setting->kind > WEIR__SETTING_FLOAT)
+    return otherwise;
+  if (setting->kind != WEIR__SETTING_FLOAT)
+    return setting->integer;
+  return fabs(setting->real) < 9e18 ? (int64_t)setting->real : otherwise;
+}
+
+/* The numbers rather than the text, since a program may have changed them after the text was read; the text for what has no
+ * number in the file. */
+static void read_settings(weir__plan *plan) {
+  static const char *const in_text[] = {"large_segment_size_mb", "max_non_split_rounding_mb",
+                                        "expandable_segments_reserve"};
+  const weir__snapshot *s = plan->snapshot;
+  weir__settings *settings = &plan->settings;
+  char value[64], setting[128], *end;
+  weir__settings_default(settings);
+  for (size_t i = 0; i < WEIR_COUNT_OF(in_text); i++)
+    if (find_in_conf(s->conf, in_text[i], value, sizeof value)) {
+      snprintf(setting, sizeof setting, "%s:%s", in_text[i], value);
+      weir__settings_parse(settings, setting, settings); /* what PyTorch refused was not in force */
+    }
+  plan->fraction = 1;
+  if (find_in_conf(s->conf, "per_process_memory_fraction", value, sizeof value)) {
+    double fraction = strtod(value, &end);
+    if (!*end && fraction >= 0 && fraction < 1)
+      plan->fraction = fraction;
+  }
+  int64_t split = setting_int(s, "max_split_size", NULL, -1);
+  if (split >= 0)
+    settings->max_split_size = (uint64_t)split;
+  const weir__snapshot_setting *gc = weir__snapshot_find_setting(s, "garbage_collection_threshold", NULL);
+  if (gc && gc->real > 0 && gc->real < 1)
+    settings->garbage_collection_threshold = gc->real;
+  settings->expandable_segments = setting_int(s, "expandable_segments", NULL, 0) != 0;
+  for (int i = 0; i < WEIR__ROUNDUP_INTERVALS; i++) {
+    char megabytes[16];
+    snprintf(megabytes, sizeof megabytes, "%d", 1 << i);
+    int64_t divisions = setting_int(s, "roundup_power2_divisions", megabytes, 0);
+    settings->roundup_divisions[i] = divisions > 0 ? (uint8_t)(__builtin_ctzll((uint64_t)divisions) + 1) : 0;
+  }
+}
+
+/* ---- Which pool, and which allocation ---- */
+
+/* A request that failed has no address. It is taken for one of the pool that the last request before it went to. */
+static void plan_failures(weir__plan *plan) {
+  uint32_t pool = 0;
+  for (size_t i = 0; i < plan->count; i++) {
+    const weir__snapshot_event *e = &plan->events[i];
+    if (e->action == WEIR__ACTION_ALLOC)
+      pool = plan->entries[i].pool;
+    else if (e->action == WEIR__ACTION_OOM)
+      plan->entries[i].pool = e->pool != WEIR__SNAPSHOT_NO_POOL ? e->pool : pool;
+  }
+}
+
+/* Backwards through the history: a fixed segment that is freed later is marked, up to where it was made. */
+static bool plan_pools(weir__plan *plan, const weir__snapshot_device *device) {
+  weir__rangemap gone = {0}, at_end = {0};
+  static char mark;
+  bool ok = true;
+  for (size_t i = 0; i < device->segment_count && ok; i++) {
+    const weir__snapshot_segment *s = &device->segments[i];
+    ok = weir__rangemap_insert(&at_end, s->address, s->size, (void *)s) || !s->size ||
+         s->address + s->size - 1 < s->address || weir__rangemap_overlap(&at_end, s->address, s->size, NULL, NULL);
+  }
+  for (size_t i = plan->count; i-- > 0 && ok;) {
+    const weir__snapshot_event *e = &plan->events[i];
+    plan->entries[i] = (weir__plan_entry){0, WEIR__NO_BLOCK};
+    if (e->action == WEIR__ACTION_SEGMENT_FREE)
+      ok = weir__rangemap_insert(&gone, e->address, e->size, &mark) || !e->size ||
+           e->address + e->size - 1 < e->address || weir__rangemap_overlap(&gone, e->address, e->size, NULL, NULL);
+    else if (e->action == WEIR__ACTION_SEGMENT_ALLOC)
+      weir__rangemap_remove(&gone, e->address);
+    else if (e->action == WEIR__ACTION_ALLOC) {
+      if (e->pool != WEIR__SNAPSHOT_NO_POOL)
+        plan->entries[i].pool = e->pool;
+      else if (!weir__rangemap_find(&gone, e->address, NULL, NULL)) {
+        const weir__snapshot_segment *segment = weir__rangemap_find(&at_end, e->address, NULL, NULL);
+        if (segment)
+          plan->entries[i].pool = segment->pool;
+      }
+    }
+  }
+  weir__rangemap_clear(&gone);
+  weir__rangemap_clear(&at_end);
+  plan_failures(plan);
+  return ok;
+}
+
+/* Numbers the allocations, so that a free finds its own without a search while the clock runs. */
+static bool plan_blocks(weir__plan *plan) {
+  size_t room = 64;
+  while (room < 2 * plan->count)
+    room *= 2;
+  struct {
+    uint64_t address;
+    uint32_t block;
+  } *table = calloc(room, sizeof *table);
+  if (!table)
+    return false;
+  for (size_t i = 0; i < plan->count; i++) {
+    const weir__snapshot_event *e = &plan->events[i];
+    if (e->action > WEIR__ACTION_FREE_COMPLETED)
+      continue;
+    size_t slot = (size_t)((e->address >> 9) * 0x9e3779b97f4a7c15u >> 20) & (room - 1);
+    while (table[slot].address && table[slot].address != e->address)
+      slot = (slot + 1) & (room - 1);
+    if (e->action == WEIR__ACTION_ALLOC) {
+      table[slot].address = e->address;
+      table[slot].block = (uint32_t)plan->block_count++;
+      plan->entries[i].block = table[slot].block;
+    } else if (table[slot].address)
+      plan->entries[i].block = table[slot].block;
+    else if (e->action == WEIR__ACTION_FREE_REQUESTED)
+      plan->unknown_frees++;
+  }
+  free(table);
+  return true;
+}
+
+/* ---- Why memory went back ---- */
+
+static void count_reserved(const weir__snapshot_event *e, uint64_t *reserved) {
+  if (weir__is_growth(e))
+    *reserved += e->size;
+  else if (weir__is_release(e))
+    *reserved -= e->size < *reserved ? e->size : *reserved;
+}
+
+/* Whether the free_completed at `i` stands at once behind its free_requested: an ordinary free. */
+static bool is_ordinary(const weir__plan *plan, size_t i) {
+  return i > 0 && plan->events[i - 1].action == WEIR__ACTION_FREE_REQUESTED &&
+         plan->events[i - 1].address == plan->events[i].address;
+}
+
+bool weir__plan_waited(const weir__plan *plan, size_t request) {
+  size_t i = request;
+  while (i > 0 && weir__is_segment_event(&plan->events[i - 1]))
+    i--;
+  return i > 0 && plan->events[i - 1].action == WEIR__ACTION_FREE_COMPLETED && !is_ordinary(plan, i - 1);
+}
+
+/* Fills in one release that begins at event `first`; where it ends. */
+static size_t plan_release(const weir__plan *plan, size_t first, uint64_t reserved, weir__plan_release *release) {
+  const weir__snapshot_event *events = plan->events;
+  size_t i = first;
+  *release = (weir__plan_release){.first = first, .completed = first, .request = plan->count, .reserved = reserved};
+  release->is_aged = events[first].action == WEIR__ACTION_SEGMENT_FREE && events[first].size > WEIR__SMALL_SEGMENT;
+  while (release->completed > 0 && events[release->completed - 1].action == WEIR__ACTION_FREE_COMPLETED &&
+         !is_ordinary(plan, release->completed - 1))
+    release->completed--;
+  for (; i < plan->count && (weir__is_segment_event(&events[i]) || events[i].action == WEIR__ACTION_FREE_COMPLETED);
+       i++) {
+    if (weir__is_release(&events[i]))
+      release->freed += events[i].size;
+    release->grows |= weir__is_growth(&events[i]);
+  }
+  if (i < plan->count && weir__is_request(&events[i]))
+    release->request = i;
+  return i;
+}
+
+static bool plan_releases(weir__plan *plan) {
+  uint64_t reserved = 0;
+  size_t room = 0;
+  for (size_t i = 0; i < plan->count;) {
+    if (!weir__is_release(&plan->events[i])) {
+      count_reserved(&plan->events[i++], &reserved);
+      plan->peak = reserved > plan->peak ? reserved : plan->peak;
+      continue;
+    }
+    if (plan->release_count == room) {
+      weir__plan_release *grown = realloc(plan->releases, (2 * room + 16) * sizeof *grown);
+      if (!grown)
+        return false;
+      plan->releases = grown;
+      room = 2 * room + 16;
+    }
+    size_t end = plan_release(plan, i, reserved, &plan->releases[plan->release_count++]);
+    for (; i < end; i++) {
+      count_reserved(&plan->events[i], &reserved);
+      plan->peak = reserved > plan->peak ? reserved : plan->peak;
+    }
+  }
+  return true;
+}
+
+bool weir__plan_is_capture(const weir__plan *plan, size_t request) {
+  uint32_t pool = plan->entries[request].pool;
+  /* Up to 2.11, which does not name pools, every private pool in use counted as a capture. */
+  return pool && (plan->snapshot->pools[pool].id[0] || plan->events[request].pool == WEIR__SNAPSHOT_NO_POOL);
+}
+
+/* What a request takes from the driver, by the rule that a limit is asked with. */
+static uint64_t segment_bytes(const weir__plan *plan, size_t request) {
+  uint64_t bytes = plan->events[request].size;
+  return bytes < WEIR__MOST_BYTES ? weir__segment_bytes(&plan->settings, weir__round_bytes(&plan->settings, bytes))
+                                  : bytes;
+}
+
+/* Whether the allocator may have given this back for the request that follows. */
+static bool is_for_request(const weir__plan *plan, const weir__plan_release *r) {
+  /* A fixed segment that goes back for a request makes room for another one. Blocks of an expandable segment may become one
+   * that is large enough when the allocator waits for other streams. */
+  return r->request < plan->count && (r->is_aged || !weir__plan_is_capture(plan, r->request)) &&
+         (r->grows || plan->settings.expandable_segments || plan->events[r->request].action == WEIR__ACTION_OOM);
+}
+
+void weir__plan_guess(weir__plan *plan, uint64_t limit) {
+  double threshold = plan->settings.garbage_collection_threshold;
+  for (size_t i = 0; i < plan->release_count; i++) {
+    weir__plan_release *r = &plan->releases[i];
+    bool is_over = false, is_aged = false;
+    if (limit != WEIR__NO_LIMIT && is_for_request(plan, r)) {
+      uint64_t bytes = segment_bytes(plan, r->request);
+      is_over = (bytes > limit || r->reserved > limit - bytes) && !weir__plan_is_capture(plan, r->request);
+      is_aged = r->is_aged && threshold > 0 && (double)r->reserved > threshold * (double)limit;
+    }
+    r->cause = is_over || is_aged ? WEIR__RELEASED_BY_POLICY : WEIR__RELEASED_BY_PROGRAM;
+    r->tried = (uint8_t)(1u << r->cause);
+  }
+}
+
+/* ---- The limit, when nobody gave it ---- */
+
+/* What requests show about how much could be reserved, counting what each takes as a limit counts it. */
+typedef struct evidence {
+  uint64_t allowed;     /* so much was: requests got memory from the driver */
+  uint64_t served;      /* so much may have been: requests were served after memory had gone back, without new memory */
+  uint64_t not_allowed; /* so much was not: requests failed */
+  bool is_limited;      /* a request failed, or memory went back for one that would have gone beyond what was allowed */
+} evidence;
+
+static void gather(const weir__plan *plan, evidence *found) {
+  uint64_t reserved = 0, from = 0;
+  bool grew = false, went_back = false;
+  *found = (evidence){.not_allowed = UINT64_MAX};
+  for (size_t i = 0; i < plan->count; i++) {
+    const weir__snapshot_event *e = &plan->events[i];
+    if (weir__is_growth(e) && !grew) {
+      grew = true;
+      from = reserved;
+    } else if (weir__is_release(e)) {
+      grew = false;
+      went_back = true;
+    } else if (weir__is_request(e)) {
+      uint64_t wanted = (grew ? from : reserved) + segment_bytes(plan, i);
+      if (e->action == WEIR__ACTION_OOM) {
+        found->is_limited = true;
+        found->not_allowed = wanted < found->not_allowed ? wanted : found->not_allowed;
+      } else if (grew)
+        found->allowed = wanted > found->allowed ? wanted : found->allowed;
+      else if (went_back)
+        found->served = wanted > found->served ? wanted : found->served;
+      grew = went_back = false;
+    }
+    count_reserved(e, &reserved);
+  }
+  for (size_t i = 0; i < plan->release_count && !found->is_limited; i++) {
+    const weir__plan_release *r = &plan->releases[i];
+    uint64_t bytes = is_for_request(plan, r) ? segment_bytes(plan, r->request) : 0;
+    found->is_limited = bytes && (bytes > found->allowed || r->reserved > found->allowed - bytes);
+  }
+}
+
+/* Expandable segments, as far as they are told apart: by their streams, and by their pages, which are of 2 MiB in the small
+ * pool. One is mapped from its beginning on. The least distance from one to the next, and the longest that is mapped. */
+static void measure(const weir__plan *plan, uint64_t *distance, uint64_t *length) {
+  weir__rangemap pieces = {0};
+  uint64_t at, begin = 0;
+  const weir__snapshot_event *first = NULL, *e;
+  *distance = UINT64_MAX;
+  *length = 0;
+  for (size_t i = 0; i < plan->count; i++)
+    if (plan->events[i].action == WEIR__ACTION_SEGMENT_MAP)
+      weir__rangemap_insert(&pieces, plan->events[i].address, 1, (void *)&plan->events[i]);
+  for (uint64_t from = 0; (e = weir__rangemap_at_or_after(&pieces, from, &at, NULL)); from = at + 1) {
+    if (!first || first->stream != e->stream ||
+        (first->size == WEIR__SMALL_SEGMENT) != (e->size == WEIR__SMALL_SEGMENT)) {
+      if (first && at - begin < *distance)
+        *distance = at - begin;
+      first = e;
+      begin = at;
+    }
+    if (at + e->size - begin > *length)
+      *length = at + e->size - begin;
+  }
+  weir__rangemap_clear(&pieces);
+}
+
+/* Memory that is enough for all that the file shows. The address space of an expandable segment is 9/8 of it, and must not
+ * run into the next. `roomy` is as much as seems to be needed if holes were never filled. */
+static uint64_t guess_memory(const weir__plan *plan, uint64_t *roomy) {
+  uint64_t peak = plan->peak < 4ull << 30 ? 4ull << 30 : plan->peak, memory = 2 * peak, distance, length;
+  if (peak > WEIR__REPLAY_MOST_MEMORY / 2)
+    memory = WEIR__REPLAY_MOST_MEMORY;
+  *roomy = memory;
+  if (!plan->settings.expandable_segments)
+    return memory;
+  measure(plan, &distance, &length);
+  uint64_t page = plan->settings.large_segment_size, most = (distance < page ? 0 : distance - page) / 9 * 8;
+  if (length < WEIR__REPLAY_MOST_MEMORY && memory < length)
+    *roomy = length;
+  if (*roomy > most && most > plan->peak)
+    *roomy = most;
+  return memory < *roomy ? memory : *roomy;
+}
+
+static void add_limit(uint64_t limit, uint64_t memory, weir__plan_limit *limits, size_t *count) {
+  if (memory > WEIR__REPLAY_MOST_MEMORY)
+    memory = WEIR__REPLAY_MOST_MEMORY;
+  for (size_t i = 0; i < *count; i++)
+    if (limits[i].limit == limit && limits[i].memory == memory)
+      return;
+  if (*count < WEIR__PLAN_LIMITS)
+    limits[(*count)++] = (weir__plan_limit){limit, memory};
+}
+
+/* Collection begins when more than a part of the limit is reserved. So where something was collected it was above that part;
+ * and where memory was taken and nothing collected it was below, unless there was nothing to collect. What looks like a
+ * collection may have been the program's call, so the lowest is not always it. */
+static void add_collecting(const weir__plan *plan, const evidence *found, uint64_t memory, weir__plan_limit *limits,
+                           size_t *count) {
+  double threshold = plan->settings.garbage_collection_threshold;
+  uint64_t above = 0;
+  for (int tried = 0; tried < 6; tried++) {
+    uint64_t begin = UINT64_MAX, below = 0, to = 0, reserved = 0;
+    for (size_t i = 0; i < plan->release_count; i++) {
+      const weir__plan_release *r = &plan->releases[i];
+      if (r->is_aged && r->reserved > above && r->reserved < begin && is_for_request(plan, r)) {
+        begin = r->reserved;
+        to = r->freed < r->reserved ? r->reserved - r->freed : 0;
+      }
+    }
+    if (begin == UINT64_MAX)
+      return;
+    for (size_t i = 0; i < plan->count; i++) {
+      if (weir__is_growth(&plan->events[i]) && reserved < begin && reserved > below)
+        below = reserved;
+      count_reserved(&plan->events[i], &reserved);
+    }
+    const uint64_t parts[] = {below, begin - 1, below + (begin - 1 - below) / 2, to};
+    for (size_t i = 0; i < WEIR_COUNT_OF(parts); i++) {
+      uint64_t limit = (uint64_t)((double)parts[i] / threshold) + 1;
+      if (limit >= found->not_allowed)
+        limit = found->not_allowed - 1;
+      add_limit(limit > found->allowed ? limit : found->allowed, memory, limits, count);
+    }
+    above = begin;
+  }
+}
+
+size_t weir__plan_limits(const weir__plan *plan, weir__plan_limit limits[WEIR__PLAN_LIMITS]) {
+  evidence found;
+  size_t count = 0;
+  gather(plan, &found);
+  uint64_t roomy, memory = guess_memory(plan, &roomy);
+  if (found.is_limited) {
+    add_limit(found.allowed, memory, limits, &count);
+    add_limit(found.allowed, roomy, limits, &count);
+    if (found.served > found.allowed && found.served < found.not_allowed)
+      add_limit(found.served, memory, limits, &count);
+    if (found.not_allowed != UINT64_MAX && found.not_allowed > found.allowed)
+      add_limit(found.not_allowed - 1, memory, limits, &count);
+    /* Pages are mapped one by one, so a device that is full does not act as a limit does. */
+    if (plan->settings.expandable_segments)
+      add_limit(WEIR__NO_LIMIT, plan->peak, limits, &count);
+  }
+  if (plan->settings.garbage_collection_threshold > 0)
+    add_collecting(plan, &found, memory, limits, &count);
+  add_limit(WEIR__NO_LIMIT, memory, limits, &count);
+  add_limit(WEIR__NO_LIMIT, roomy, limits, &count);
+  /* If segments are closer to each other than it seems: no device is smaller than what was reserved on it. */
+  if (plan->settings.expandable_segments)
+    add_limit(WEIR__NO_LIMIT, plan->peak, limits, &count);
+  return count;
+}
+
+/* ---- The whole ---- */
+
+weir_status weir__plan_make(const weir__snapshot *snapshot, const weir__snapshot_device *device, weir__plan *plan) {
+  *plan = (weir__plan){.snapshot = snapshot, .events = device->events, .count = device->event_count};
+  read_settings(plan);
+  plan->entries = calloc(plan->count, sizeof *plan->entries);
+  if (plan->entries && plan_pools(plan, device) && plan_blocks(plan) && plan_releases(plan))
+    return WEIR_OK;
+  weir__plan_clear(plan);
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "replay: no host memory for %zu events", device->event_count);
+}
+
+void weir__plan_clear(weir__plan *plan) {
+  free(plan->entries);
+  free(plan->releases);
+  plan->entries = NULL;
+  plan->releases = NULL;
+}
