@@ -3,8 +3,9 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 ARGS ?=
 STAGES ?=
+FUZZ_SECONDS ?= 600
 
-.PHONY: all run test bench install format lint clean help
+.PHONY: all run test fuzz bench install format lint clean help
 
 all:
 	@scripts/setup build
@@ -18,7 +19,12 @@ test:
 	@scripts/setup test
 	@scripts/test $(STAGES)
 
+fuzz:
+	@scripts/setup fuzz
+	@FUZZ_SECONDS='$(FUZZ_SECONDS)' scripts/fuzz
+
 bench: all
+	@scripts/setup bench
 	@cmake --build build --target bench
 
 install: all
@@ -38,7 +44,8 @@ clean:
 help:
 	@echo 'make           build the library and the program: build/weir'
 	@echo 'make run       build, and run `weir demo` (ARGS="..." are passed on)'
-	@echo 'make test      build and run all tests (STAGES="debug asan tsan strict clang": some of them)'
+	@echo 'make test      build and run all tests (STAGES="debug asan tsan strict clang fuzz": some of them)'
+	@echo 'make fuzz      run each fuzzer for FUZZ_SECONDS=$(FUZZ_SECONDS)'
 	@echo 'make bench     build, and run the benchmarks'
 	@echo 'make install   install to PREFIX=$(PREFIX), under DESTDIR if set'
 	@echo 'make format    format the code'

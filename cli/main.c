@@ -12,6 +12,7 @@ static const struct command {
   const char *summary;
   int (*run)(int argc, char **argv);
 } commands[] = {
+    {"bench", "measure how fast things are", weir_cmd_bench},
     {"demo", "run a training-shaped job, and say what it did and where its memory was", weir_cmd_demo},
     {"info", "show the driver and its devices", weir_cmd_info},
     {"replay", "feed recorded memory histories to the allocator, and check every decision", weir_cmd_replay},

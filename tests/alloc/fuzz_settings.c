@@ -1,9 +1,5 @@
 /*
- * A libFuzzer target, which the build leaves out:
- *
- *   clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude -Isrc \
- *     tests/alloc/fuzz_settings.c src/alloc/settings.c src/base/{status,text,log}.c -pthread -o fuzz_settings
- *   ./fuzz_settings -max_len=512
+ * A libFuzzer target, see scripts/fuzz: the parser of settings.
  */
 #include <stdint.h>
 #include <stdlib.h>

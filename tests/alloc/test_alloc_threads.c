@@ -21,6 +21,7 @@ static worker workers[THREADS];
 static weir_cu_stream streams[THREADS];
 static _Atomic(void *) slots[SLOTS]; /* blocks that one thread leaves for another to free */
 static int steps;
+static bool may_reset; /* sums may be reset on the way */
 
 static uint64_t random_of(worker *w, uint64_t limit) { return soft_random_r(&w->random, limit); }
 
@@ -131,6 +132,69 @@ static void test_one_stream(void **state) {
 
 /* ---- Everything at once ---- */
 
+/* What others are about to change: pools that may go, blocks that may be freed, sums that may be reset. */
+static void look_around(worker *w) {
+  const weir_pool_id some = {0, 1 + random_of(w, THREADS + 1)};
+  weir_stat reserved_bytes[WEIR_STAT_KINDS];
+  weir_checkpoint *checkpoint = NULL;
+  char text[256];
+  int count;
+  void *base, *p;
+  size_t bytes;
+  switch (random_of(w, 8)) {
+  case 0:
+    weir_pool_get_stats(allocator, 0, some, reserved_bytes); /* it may not be there */
+    break;
+  case 1:
+    weir_pool_use_count(allocator, 0, some, &count);
+    break;
+  case 2:
+    weir_pool_set_use_on_oom(allocator, 0, some, (int)random_of(w, 2));
+    break;
+  case 3:
+    weir_pool_checkpoint(allocator, 0, some, &checkpoint);
+    weir_checkpoint_destroy(checkpoint);
+    break;
+  case 4:
+    EXPECT_THAT(w, weir_allocator_settings(allocator, text, sizeof text) < sizeof text);
+    break;
+  case 5:
+    EXPECT_THAT(w, weir_allocator_reset_peak_stats(allocator, 0) == WEIR_OK);
+    break;
+  case 6:
+    if (may_reset)
+      EXPECT_THAT(w, weir_allocator_reset_accumulated_stats(allocator, 0) == WEIR_OK);
+    break;
+  default: /* a block that nobody else has meanwhile */
+    p = atomic_exchange(&slots[random_of(w, SLOTS)], NULL);
+    if (p && weir_allocator_base(allocator, p, &base, &bytes) == WEIR_OK)
+      EXPECT_THAT(w, (char *)base <= (char *)p && (char *)p < (char *)base + bytes);
+    EXPECT_THAT(w, weir_allocator_free(allocator, p) == WEIR_OK);
+  }
+}
+
+/* A pool for which threads compete: one has the scope, which takes all allocations of one stream, whoever makes them. */
+static int is_first_stream(void *context, weir_cu_stream stream) {
+  (void)context;
+  return stream == streams[0];
+}
+
+static void share_a_scope(worker *w) {
+  const weir_pool_id shared = {0, THREADS + 1};
+  weir_status status = weir_pool_begin(allocator, 0, shared, is_first_stream, NULL);
+  if (status) {
+    EXPECT_THAT(w, status == WEIR_ERROR_BAD_STATE); /* another has it */
+    return;
+  }
+  void *p = NULL;
+  status = weir_allocator_alloc(allocator, 0, some_bytes(w), streams[0], &p);
+  EXPECT_THAT(w, status == WEIR_OK || status == WEIR_ERROR_OUT_OF_MEMORY);
+  w->refusals += status != WEIR_OK;
+  EXPECT_THAT(w, weir_pool_end(allocator, 0, shared) == WEIR_OK);
+  EXPECT_THAT(w, weir_allocator_free(allocator, p) == WEIR_OK);
+  EXPECT_THAT(w, weir_pool_release(allocator, 0, shared) == WEIR_OK);
+}
+
 static void *do_everything(void *data) {
   worker *w = data;
   const weir_pool_id pool = {0, (uint64_t)w->number + 1};
@@ -158,13 +222,20 @@ static void *do_everything(void *data) {
         EXPECT_THAT(w, d->MemsetD8Async(d, (weir_cu_deviceptr)p, 1, 16, stream) == WEIR_CU_SUCCESS);
       }
       EXPECT_THAT(w, weir_allocator_free(allocator, p) == WEIR_OK);
-    } else if (what < 78) {
+    } else if (what < 77) {
       EXPECT_THAT(w, weir_allocator_empty_cache(allocator) == WEIR_OK);
-    } else if (what < 84) {
+    } else if (what < 78) {
+      const weir_pool_id some = {0, 1 + random_of(w, THREADS + 1)};
+      EXPECT_THAT(w, weir_allocator_empty_pool(allocator, some) == WEIR_OK);
+    } else if (what < 83) {
       weir_allocator_stats stats = {.size = sizeof stats};
       EXPECT_THAT(w, weir_allocator_get_stats(allocator, 0, &stats) == WEIR_OK);
       EXPECT_THAT(w, stats.allocated_bytes[WEIR_STAT_ALL].current <= stats.allocated_bytes[WEIR_STAT_ALL].peak);
       EXPECT_THAT(w, stats.allocated_bytes[WEIR_STAT_ALL].current <= stats.reserved_bytes[WEIR_STAT_ALL].current);
+    } else if (what < 84) {
+      look_around(w);
+    } else if (what < 86) {
+      share_a_scope(w);
     } else if (what < 94) {
       weir_status status =
           in_scope ? weir_pool_end(allocator, 0, pool) : weir_pool_begin(allocator, 0, pool, NULL, NULL);
@@ -178,9 +249,9 @@ static void *do_everything(void *data) {
       }
     } else if (what < 98) {
       static const char *const confs[] = {
-          "expandable_segments:True",        "expandable_segments:False",        "max_split_size_mb:20",
-          "max_split_size_mb:4096",          "garbage_collection_threshold:0.5", "release_lock_on_cudamalloc:True",
-          "release_lock_on_cudamalloc:False"};
+          "expandable_segments:True",         "expandable_segments:False",          "max_split_size_mb:20",
+          "max_split_size_mb:4096",           "garbage_collection_threshold:0.5",   "release_lock_on_cudamalloc:True",
+          "release_lock_on_cudamalloc:False", "roundup_power2_divisions:[1:4,>:8]", "roundup_power2_divisions:0"};
       EXPECT_THAT(w, weir_allocator_configure(allocator, confs[random_of(w, WEIR_COUNT_OF(confs))]) == WEIR_OK);
     } else if (what < 99) {
       double fraction = 0.5 + (double)random_of(w, 50) / 100;
@@ -202,7 +273,41 @@ static void test_everything(void **state) {
   (void)state;
   open("", 4 * GIB);
   steps = 1500;
+  may_reset = true;
   run_threads(do_everything, streams, THREADS);
+  close_empty();
+}
+
+/* Scopes come and go around those who allocate: a pool stays while an allocation is on its way to it. */
+static void *come_by(void *data) {
+  worker *w = data;
+  const weir_pool_id pool = {0, 1 + (uint64_t)w->number % 4};
+  for (int i = 0; i < steps; i++) {
+    if (w->number >= 4) {
+      void *p = NULL;
+      EXPECT_THAT(w, weir_allocator_alloc(allocator, 0, 1 + random_of(w, 4 * KIB), streams[0], &p) == WEIR_OK);
+      EXPECT_THAT(w, weir_allocator_free(allocator, p) == WEIR_OK);
+      w->allocations++;
+      continue;
+    }
+    weir_pool_options options;
+    weir_pool_options_init(&options);
+    options.no_split = (int)random_of(w, 2);
+    EXPECT_THAT(w, weir_pool_create(allocator, 0, pool, &options) == WEIR_OK);
+    EXPECT_THAT(w, weir_pool_begin(allocator, 0, pool, is_first_stream, NULL) == WEIR_OK);
+    EXPECT_THAT(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
+    EXPECT_THAT(w, weir_pool_end(allocator, 0, pool) == WEIR_OK);
+    EXPECT_THAT(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
+    EXPECT_THAT(w, weir_allocator_empty_pool(allocator, pool) == WEIR_OK);
+  }
+  return NULL;
+}
+
+static void test_scopes_that_end(void **state) {
+  (void)state;
+  open("", GIB);
+  steps = 1000;
+  run_threads(come_by, streams, THREADS);
   close_empty();
 }
 
@@ -235,6 +340,7 @@ static void test_short_of_memory(void **state) {
   CHECK(weir_allocator_attach_oom_observer(allocator, look, &seen));
   CHECK(weir_allocator_attach_tracker(allocator, note, &noted));
   steps = 600;
+  may_reset = false;
   run_threads(do_everything, streams, THREADS);
   long refusals = 0;
   for (int i = 0; i < THREADS; i++)
@@ -306,6 +412,50 @@ static void test_neighbours_out_of_line(void **state) {
   free(strip);
 }
 
+/* ---- Checkpoints, each thread with a pool of its own ---- */
+
+static void *go_back(void *data) {
+  worker *w = data;
+  const weir_pool_id pool = {0, (uint64_t)w->number + 1};
+  EXPECT_THAT(w, weir_pool_begin(allocator, 0, pool, NULL, NULL) == WEIR_OK);
+  for (int i = 0; i < steps; i++) {
+    enum { OLD = 6, NEW = 4 };
+    void *old[OLD] = {0}, *new[NEW] = {0};
+    weir_checkpoint *checkpoint = NULL;
+    weir_checkpoint_delta delta = {0};
+    for (int k = 0; k < OLD; k++)
+      EXPECT_THAT(w, weir_allocator_alloc(allocator, 0, some_bytes(w), w->stream, &old[k]) == WEIR_OK);
+    EXPECT_THAT(w, weir_pool_checkpoint(allocator, 0, pool, &checkpoint) == WEIR_OK);
+    for (int k = 0; k < OLD; k += 2)
+      EXPECT_THAT(w, weir_allocator_free(allocator, old[k]) == WEIR_OK);
+    for (int k = 0; k < NEW; k++)
+      EXPECT_THAT(w, weir_allocator_alloc(allocator, 0, some_bytes(w), w->stream, &new[k]) == WEIR_OK);
+    EXPECT_THAT(w, weir_pool_restore(allocator, checkpoint, &delta) == WEIR_OK);
+    EXPECT_THAT(w, delta.freed_count == OLD / 2 + NEW && delta.allocated_count == OLD);
+    int equal = 0;
+    EXPECT_THAT(w, weir_pool_check_live(allocator, 0, pool, old, OLD, &equal) == WEIR_OK && equal);
+    weir_checkpoint_delta_clear(&delta);
+    weir_checkpoint_destroy(checkpoint);
+    for (int k = 0; k < OLD; k++)
+      EXPECT_THAT(w, weir_allocator_free(allocator, old[k]) == WEIR_OK);
+    EXPECT_THAT(w, weir_allocator_empty_cache(allocator) == WEIR_OK);
+    w->allocations += OLD + NEW;
+  }
+  EXPECT_THAT(w, weir_pool_end(allocator, 0, pool) == WEIR_OK);
+  EXPECT_THAT(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
+  return NULL;
+}
+
+static void test_checkpoints(void **state) {
+  (void)state;
+  for (int expandable = 0; expandable < 2; expandable++) {
+    open(expandable ? "expandable_segments:True" : "", 8 * GIB);
+    steps = 60;
+    run_threads(go_back, streams, THREADS);
+    close_empty();
+  }
+}
+
 /* ---- Several allocators ---- */
 
 /* A program that has one for each thread. */
@@ -339,8 +489,10 @@ int main(void) {
       cmocka_unit_test_teardown(test_own_streams, alloc_teardown),
       cmocka_unit_test_teardown(test_one_stream, alloc_teardown),
       cmocka_unit_test_teardown(test_everything, alloc_teardown),
+      cmocka_unit_test_teardown(test_scopes_that_end, alloc_teardown),
       cmocka_unit_test_teardown(test_short_of_memory, alloc_teardown),
       cmocka_unit_test_teardown(test_neighbours_out_of_line, alloc_teardown),
+      cmocka_unit_test_teardown(test_checkpoints, alloc_teardown),
       cmocka_unit_test_teardown(test_an_allocator_for_each, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,12 +1,5 @@
 /*
- * A libFuzzer target; not part of the build:
- *
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -D_GNU_SOURCE -std=c11 \
- *     -Iinclude -Isrc tests/offline/fuzz_pickle.c src/offline/{store,source,window,pickle,pickle_opcode,pickle_text,snapshot}.c \
- *     src/base/{status,log,text}.c -lpthread -o fuzz_pickle
- *   ./fuzz_pickle -max_len=8192 CORPUS      with small_snapshot.pickle, and what pickle_cases.bin holds, to begin with
- *
- * Every input is read twice: as a snapshot, and as values, which are walked.
+ * A libFuzzer target, see scripts/fuzz. Every input is read twice: as a snapshot, and as values, which are walked.
  */
 #include <stdlib.h>
 
@@ -57,7 +50,7 @@ static uint64_t look_at(const weir__snapshot *s) {
 static void keep(uint64_t sum) { __asm__ volatile("" : : "r"(sum)); }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  const weir__pickle_limits limits = {.memory = 64 << 20, .input = 16 << 20};
+  const weir__pickle_limits limits = {.memory = 8 << 20, .input = 1 << 20};
   weir__source *source;
   weir__snapshot *snapshot;
   if (weir__source_open_memory("fuzz", data, size, &source) != WEIR_OK)

@@ -1,0 +1,28 @@
+/*
+ * weir bench: one file per topic, one table in bench.c.
+ */
+#ifndef WEIR_CLI_BENCH_H
+#define WEIR_CLI_BENCH_H
+
+#include <stdbool.h>
+
+#include "bench_patterns.h"
+
+/* A topic gets its own part of the command line: argv[0] is its name. It understands --help, and returns an exit code. */
+int weir_bench_alloc(int argc, char **argv);
+
+enum { WEIR_BENCH_REASON = 160 };
+
+/* What rounds of a pattern took, in ns for each pair. A reason says why there is nothing. */
+typedef struct weir_bench_result {
+  bool is_there;
+  double median, least, most;
+} weir_bench_result;
+
+/* Runs the patterns that `wanted` marks through PyTorch's allocator, in a process of its own: a source is compiled against
+ * the PyTorch that python3 imports. results[i] is of pattern i. Where nothing can be measured, it returns false and a
+ * reason of a few words. */
+bool weir_bench_torch(const bench_pattern *patterns, const bool *wanted, int count, const bench_scale *scale,
+                      weir_bench_result *results, char version[64], char reason[WEIR_BENCH_REASON]);
+
+#endif

@@ -1,0 +1,870 @@
+/*
+ * weir bench alloc: what an allocation and its free cost, through Weir, mimalloc and PyTorch.
+ *
+ * A pattern's contestants take turns: a round of one, a round of the next, and so on, so that what disturbs the machine
+ * disturbs them alike. PyTorch is the exception, it runs in a process of its own right after.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <getopt.h>
+#include <malloc.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "bench.h"
+#include "cli.h"
+#include "json.h"
+#include "weir/weir.h"
+
+enum { WEIR_SIDE, EXPANDABLE_SIDE, MIMALLOC_SIDE, TORCH_SIDE, SIDES };
+enum {
+  WEIR_SIDES = 2,   /* the first two */
+  LOCAL_SIDES = 3,  /* all that run in this process */
+  CURVE_POINTS = 5, /* 10^2 to 10^6 free blocks */
+  CURVE_QUICK = 3,  /* as many of them with --quick */
+  CURVE_BYTES = 1 << 20,
+  METADATA_BLOCKS = 100000,
+  CONF_SIZE = 1024
+};
+
+static const char *const side_keys[SIDES] = {"weir", "weir_expandable", "mimalloc", "torch"};
+static const char *const side_titles[SIDES] = {"Weir", "expandable", "mimalloc", "PyTorch"};
+
+/* A ledger has the memory of an H200; the curve has a million live blocks and needs more. */
+#define LEDGER_BYTES 150109880320ull
+#define CURVE_LEDGER_BYTES (2ull << 40)
+
+/* What --patterns takes beside the groups of bench_patterns. */
+static const char *const other_groups[] = {"curve", "metadata"};
+enum { GROUP_CURVE, GROUP_METADATA, OTHER_GROUPS };
+
+/* One of Weir's two contestants. */
+typedef struct weir_side {
+  weir_driver *driver;
+  bool owns_driver;
+  weir_cu_context context;
+  weir_allocator *allocator;
+  weir_cu_stream streams[BENCH_MAX_THREADS];
+  int stream_count;
+} weir_side;
+
+typedef struct metadata {
+  bool is_there;
+  int64_t bytes;    /* host memory that the allocator has taken */
+  int64_t blocks;   /* in use and free */
+  int64_t reserved; /* device memory */
+} metadata;
+
+typedef struct report {
+  bool json, no_torch, quick;
+  const char *driver_name, *conf;
+  weir_driver *driver; /* NULL: a ledger for each contestant */
+  bool wanted[BENCH_PATTERN_COUNT], wants_other[OTHER_GROUPS];
+  bench_scale scale;
+  int cores;
+  char cpu[128];
+  char reasons[SIDES][WEIR_BENCH_REASON]; /* why a contestant is absent; "" when it is there */
+  char torch_version[64];
+  char mimalloc_version[32];
+  weir_bench_result results[BENCH_PATTERN_COUNT][SIDES];
+  long long device_calls[BENCH_PATTERN_COUNT][WEIR_SIDES]; /* segments made and freed while it was timed */
+  int curve_points;
+  long long curve_free[CURVE_POINTS][WEIR_SIDES]; /* blocks */
+  weir_bench_result curve[CURVE_POINTS][WEIR_SIDES];
+  metadata metadata[WEIR_SIDES];
+  char error[4096]; /* what went wrong, "" while nothing did */
+} report;
+
+static bool ok(report *r, weir_status status) {
+  if (status != WEIR_OK && !r->error[0])
+    snprintf(r->error, sizeof r->error, "%s: %s", weir_status_name(status), weir_last_error());
+  return status == WEIR_OK;
+}
+
+static bool driver_ok(report *r, const char *call, weir_cu_result result) {
+  if (result != WEIR_CU_SUCCESS && !r->error[0])
+    snprintf(r->error, sizeof r->error, "%s: %s (%s)", call, weir_cu_result_name(result),
+             weir_cu_result_string(result));
+  return result == WEIR_CU_SUCCESS;
+}
+
+static bool no_memory(report *r) {
+  if (!r->error[0])
+    snprintf(r->error, sizeof r->error, "the host has no memory left");
+  return false;
+}
+
+/* ---- The contestants ---- */
+
+static void *take_from_weir(void *context, size_t bytes, void *stream) {
+  void *pointer;
+  return weir_allocator_alloc(context, 0, bytes, stream, &pointer) == WEIR_OK ? pointer : NULL;
+}
+
+static void give_to_weir(void *context, void *pointer) { weir_allocator_free(context, pointer); }
+
+BENCH_PLAYER(weir_player, take_from_weir, give_to_weir);
+
+typedef struct mimalloc {
+  void *(*malloc)(size_t bytes);
+  void (*free)(void *pointer);
+} mimalloc;
+
+static mimalloc mi;
+
+static void *take_from_mimalloc(void *context, size_t bytes, void *stream) {
+  (void)context, (void)stream;
+  return mi.malloc(bytes);
+}
+
+static void give_to_mimalloc(void *context, void *pointer) {
+  (void)context;
+  mi.free(pointer);
+}
+
+BENCH_PLAYER(mimalloc_player, take_from_mimalloc, give_to_mimalloc);
+
+/* It stays loaded: it has something to do at the end of each thread. */
+static void load_mimalloc(report *r) {
+  static const char *const names[] = {"libmimalloc.so.2", "libmimalloc.so.3", "libmimalloc.so"};
+  void *library = NULL;
+  for (size_t i = 0; i < WEIR_COUNT_OF(names) && !library; i++)
+    library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+  if (!library) {
+    snprintf(r->reasons[MIMALLOC_SIDE], WEIR_BENCH_REASON, "no libmimalloc.so.2; Debian has it in libmimalloc2.0");
+    return;
+  }
+  int (*version)(void);
+  *(void **)&mi.malloc = dlsym(library, "mi_malloc");
+  *(void **)&mi.free = dlsym(library, "mi_free");
+  *(void **)&version = dlsym(library, "mi_version");
+  if (!mi.malloc || !mi.free) {
+    snprintf(r->reasons[MIMALLOC_SIDE], WEIR_BENCH_REASON, "libmimalloc has no mi_malloc or mi_free");
+    return;
+  }
+  int v = version ? version() : 0;
+  if (v)
+    snprintf(r->mimalloc_version, sizeof r->mimalloc_version, "%d.%d.%d", v / 100, v / 10 % 10, v % 10);
+}
+
+static void close_weir(weir_side *side) {
+  weir_driver *d = side->driver;
+  weir_allocator_destroy(side->allocator);
+  for (int i = 0; i < side->stream_count; i++)
+    d->StreamDestroy(d, side->streams[i]);
+  if (side->context)
+    d->DevicePrimaryCtxRelease(d, 0);
+  if (side->owns_driver)
+    weir_driver_close(d);
+}
+
+/* memory 0: on the driver that the command line has; else on a ledger of that size. */
+static bool open_weir(report *r, int which, unsigned long long memory, int streams, weir_side *opened) {
+  weir_side side = {.driver = memory ? NULL : r->driver};
+  char conf[CONF_SIZE];
+  snprintf(conf, sizeof conf, "%s%s%s", r->conf, *r->conf && which == EXPANDABLE_SIDE ? "," : "",
+           which == EXPANDABLE_SIDE ? "expandable_segments:True" : "");
+  if (!side.driver) {
+    weir_ledger_options options;
+    weir_ledger_options_init(&options);
+    options.bytes = memory ? memory : LEDGER_BYTES;
+    if (!ok(r, weir_driver_open_ledger(&options, &side.driver)))
+      return false;
+    side.owns_driver = true;
+  }
+  weir_driver *d = side.driver;
+  if ((side.owns_driver && !driver_ok(r, "cuInit", d->Init(d, 0))) ||
+      !driver_ok(r, "cuDevicePrimaryCtxRetain", d->DevicePrimaryCtxRetain(d, &side.context, 0)) ||
+      !driver_ok(r, "cuCtxSetCurrent", d->CtxSetCurrent(d, side.context)))
+    goto close;
+  for (; side.stream_count < streams; side.stream_count++)
+    if (!driver_ok(r, "cuStreamCreateWithPriority",
+                   d->StreamCreateWithPriority(d, &side.streams[side.stream_count], WEIR_CU_STREAM_NON_BLOCKING, 0)))
+      goto close;
+  weir_allocator_options options;
+  weir_allocator_options_init(&options);
+  options.conf = conf;
+  options.devices = 1;
+  if (!ok(r, weir_allocator_create(d, &options, &side.allocator)) ||
+      !ok(r, weir_allocator_set_caching(side.allocator, 1)))
+    goto close;
+  *opened = side;
+  return true;
+close:
+  close_weir(&side);
+  return false;
+}
+
+static bool get_stats(report *r, const weir_side *side, weir_allocator_stats *stats) {
+  *stats = (weir_allocator_stats){.size = sizeof *stats};
+  return ok(r, weir_allocator_get_stats(side->allocator, 0, stats));
+}
+
+/* ---- The patterns ---- */
+
+static void summarize(double *rounds, int count, weir_bench_result *result) {
+  result->median = bench_median(rounds, count);
+  result->least = rounds[0];
+  result->most = rounds[count - 1];
+  result->is_there = true;
+}
+
+/* In a thread the text of the failure was lost with the thread. */
+static bool pattern_failed(report *r, const bench_pattern *pattern) {
+  if (!r->error[0])
+    snprintf(r->error, sizeof r->error, "%s: an allocation failed: %s", pattern->name,
+             pattern->threads > 1 ? "in a thread" : weir_last_error());
+  return false;
+}
+
+static const bench_player *const players[LOCAL_SIDES] = {&weir_player, &weir_player, &mimalloc_player};
+
+/* A round of mimalloc's that fails leaves it without a result, one of Weir's is an error. */
+static bool run_rounds(report *r, int index, bench_work *works, const weir_side *sides) {
+  const bench_pattern *pattern = &bench_patterns[index];
+  double rounds[LOCAL_SIDES][BENCH_MAX_ROUNDS];
+  long pairs[LOCAL_SIDES]; /* of a round; not above 0: it does not take part */
+  weir_allocator_stats before[WEIR_SIDES], after;
+  for (int i = 0; i < LOCAL_SIDES; i++) {
+    bool plays = !r->reasons[i][0] && players[i]->begin(&works[i]);
+    pairs[i] = plays ? bench_choose_pairs(players[i], &works[i], &r->scale) : -1;
+    if (i < WEIR_SIDES && pairs[i] <= 0)
+      return pattern_failed(r, pattern);
+    if (i < WEIR_SIDES && !get_stats(r, &sides[i], &before[i]))
+      return false;
+  }
+  for (int round = 0; round < r->scale.rounds; round++)
+    for (int i = 0; i < LOCAL_SIDES; i++) {
+      if (pairs[i] > 0 && (rounds[i][round] = players[i]->round(&works[i], pairs[i])) < 0)
+        pairs[i] = -1;
+      if (i < WEIR_SIDES && pairs[i] <= 0)
+        return pattern_failed(r, pattern);
+    }
+  for (int i = 0; i < LOCAL_SIDES; i++) {
+    if (pairs[i] > 0)
+      summarize(rounds[i], r->scale.rounds, &r->results[index][i]);
+    if (i >= WEIR_SIDES)
+      continue;
+    if (!get_stats(r, &sides[i], &after))
+      return false;
+    r->device_calls[index][i] =
+        after.num_device_alloc + after.num_device_free - before[i].num_device_alloc - before[i].num_device_free;
+  }
+  return true;
+}
+
+static bool run_pattern(report *r, int index, bench_step *steps) {
+  const bench_pattern *pattern = &bench_patterns[index];
+  size_t room = (size_t)pattern->live + (size_t)pattern->threads;
+  void **blocks = calloc(LOCAL_SIDES * room, sizeof *blocks);
+  void *no_streams[BENCH_MAX_THREADS] = {NULL};
+  weir_side sides[WEIR_SIDES];
+  bench_work works[LOCAL_SIDES];
+  int opened = 0;
+  bool is_done = false;
+  if (!blocks)
+    return no_memory(r);
+  for (; opened < WEIR_SIDES; opened++)
+    if (!open_weir(r, opened, 0, pattern->threads, &sides[opened]))
+      goto close;
+  bench_make_steps(steps, pattern->live, pattern->bytes);
+  for (int i = 0; i < LOCAL_SIDES; i++) {
+    bool is_weir = i < WEIR_SIDES;
+    works[i] = (bench_work){.pattern = pattern,
+                            .steps = steps,
+                            .context = is_weir ? sides[i].allocator : NULL,
+                            .streams = is_weir ? (void *const *)sides[i].streams : no_streams,
+                            .blocks = blocks + (size_t)i * room,
+                            .warm_steps = bench_warm_steps(&r->scale)};
+  }
+  is_done = run_rounds(r, index, works, sides);
+  for (int i = 0; i < LOCAL_SIDES; i++)
+    players[i]->end(&works[i]);
+close:
+  while (opened > 0)
+    close_weir(&sides[--opened]);
+  free(blocks);
+  return is_done;
+}
+
+/* ---- The curve ---- */
+
+static int compare_pointers(const void *a, const void *b) {
+  uintptr_t x = (uintptr_t) * (void *const *)a, y = (uintptr_t) * (void *const *)b;
+  return (x > y) - (x < y);
+}
+
+/* Fills the arena with blocks of random size; then every second one by address goes. Each free block is then between two
+ * that are in use, and none of them can merge. */
+static bool make_holes(report *r, const weir_side *side, const bench_step *steps, void **blocks, size_t count) {
+  for (size_t i = 0; i < count; i++)
+    if (!ok(r, weir_allocator_alloc(side->allocator, 0, steps[i % BENCH_STEPS].bytes, side->streams[0], &blocks[i])))
+      return false;
+  qsort(blocks, count, sizeof *blocks, compare_pointers);
+  for (size_t i = 0; i < count; i += 2)
+    if (!ok(r, weir_allocator_free(side->allocator, blocks[i])))
+      return false;
+  return true;
+}
+
+static bool time_random_pairs(report *r, const weir_side *side, const bench_step *steps, double *ns) {
+  double began = bench_now();
+  for (long i = 0; i < r->scale.pairs; i++) {
+    void *p;
+    if (weir_allocator_alloc(side->allocator, 0, steps[i % BENCH_STEPS].bytes, side->streams[0], &p))
+      return ok(r, WEIR_ERROR_OUT_OF_MEMORY);
+    weir_allocator_free(side->allocator, p);
+  }
+  *ns = (bench_now() - began) / (double)r->scale.pairs;
+  return true;
+}
+
+static bool run_curve_point(report *r, int which, int point, const bench_step *steps, void **blocks, size_t count) {
+  weir_side side;
+  weir_allocator_stats stats;
+  double rounds[BENCH_MAX_ROUNDS], warm;
+  bool is_done = false;
+  if (!open_weir(r, which, CURVE_LEDGER_BYTES, 1, &side))
+    return false;
+  if (!make_holes(r, &side, steps, blocks, 2 * count) || !get_stats(r, &side, &stats))
+    goto close;
+  r->curve_free[point][which] = stats.inactive_split[WEIR_STAT_ALL].current;
+  if (!time_random_pairs(r, &side, steps, &warm))
+    goto close;
+  for (int round = 0; round < r->scale.rounds; round++)
+    if (!time_random_pairs(r, &side, steps, &rounds[round]))
+      goto close;
+  summarize(rounds, r->scale.rounds, &r->curve[point][which]);
+  is_done = true;
+close:
+  close_weir(&side);
+  return is_done;
+}
+
+static bool run_curve(report *r, bench_step *steps) {
+  size_t count = 100;
+  bool is_done = true;
+  bench_make_steps(steps, 0, CURVE_BYTES);
+  r->curve_points = r->quick ? CURVE_QUICK : CURVE_POINTS;
+  for (int point = 0; point < r->curve_points && is_done; point++, count *= 10) {
+    void **blocks = malloc(2 * count * sizeof *blocks);
+    if (!blocks)
+      return no_memory(r);
+    for (int which = 0; which < WEIR_SIDES && is_done; which++)
+      is_done = run_curve_point(r, which, point, steps, blocks, count);
+    free(blocks);
+  }
+  return is_done;
+}
+
+/* ---- Metadata ---- */
+
+/* The host memory that the process has touched; -1 where that is not told. What malloc keeps for later is given back
+ * first, so that what is taken next shows. */
+static int64_t resident(void) {
+  long long pages = -1;
+  malloc_trim(0);
+  FILE *file = fopen("/proc/self/statm", "re");
+  if (!file)
+    return -1;
+  if (fscanf(file, "%*d %lld", &pages) != 1)
+    pages = -1;
+  fclose(file);
+  return pages < 0 ? -1 : pages * sysconf(_SC_PAGESIZE);
+}
+
+/* What the ledger itself takes for the segments: the same calls, without an allocator. */
+static bool measure_ledger(report *r, int which, int64_t reserved, int64_t *bytes) {
+  const size_t page = 2 * BENCH_MIB;
+  weir_side side;
+  weir_cu_deviceptr at;
+  weir_cu_mem_handle handle;
+  weir_cu_mem_prop prop = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, 0}};
+  weir_cu_mem_access access = {{WEIR_CU_LOCATION_DEVICE, 0}, WEIR_CU_ACCESS_READWRITE};
+  if (!open_weir(r, which, LEDGER_BYTES, 1, &side))
+    return false;
+  weir_driver *d = side.driver;
+  int64_t before = resident();
+  bool is_expandable = which == EXPANDABLE_SIDE;
+  bool is_done = !is_expandable || driver_ok(r, "cuMemAddressReserve",
+                                             d->MemAddressReserve(d, &at, (size_t)LEDGER_BYTES / page * page, 0, 0, 0));
+  for (int64_t done = 0; is_done && done < reserved; done += (int64_t)page) {
+    if (!is_expandable)
+      is_done = driver_ok(r, "cuMemAlloc", d->MemAlloc(d, &at, page));
+    else
+      is_done = driver_ok(r, "cuMemCreate", d->MemCreate(d, &handle, page, &prop, 0)) &&
+                driver_ok(r, "cuMemMap", d->MemMap(d, at + (weir_cu_deviceptr)done, page, 0, handle, 0)) &&
+                driver_ok(r, "cuMemSetAccess", d->MemSetAccess(d, at + (weir_cu_deviceptr)done, page, &access, 1));
+  }
+  *bytes = before < 0 ? -1 : resident() - before;
+  close_weir(&side);
+  return is_done;
+}
+
+static bool run_metadata(report *r, int which, const bench_step *steps, void **blocks) {
+  weir_side side;
+  weir_allocator_stats stats;
+  metadata *m = &r->metadata[which];
+  int64_t taken, of_ledger;
+  bool is_done = false;
+  if (!open_weir(r, which, LEDGER_BYTES, 1, &side))
+    return false;
+  int64_t before = resident();
+  for (int i = 0; i < METADATA_BLOCKS; i++)
+    if (!ok(r, weir_allocator_alloc(side.allocator, 0, steps[i % BENCH_STEPS].bytes, side.streams[0], &blocks[i])))
+      goto close;
+  taken = resident() - before;
+  if (!get_stats(r, &side, &stats))
+    goto close;
+  m->reserved = stats.reserved_bytes[WEIR_STAT_ALL].current;
+  m->blocks = stats.active[WEIR_STAT_ALL].current + stats.inactive_split[WEIR_STAT_ALL].current;
+  if (!measure_ledger(r, which, m->reserved, &of_ledger))
+    goto close;
+  m->bytes = taken - of_ledger;
+  m->is_there = before >= 0 && of_ledger >= 0 && m->bytes > 0;
+  is_done = true;
+close:
+  close_weir(&side);
+  return is_done;
+}
+
+/* The blocks are of half a MiB on the average, so that there is little reserved memory for each of them. */
+static bool run_all_metadata(report *r, bench_step *steps) {
+  void **blocks = malloc(METADATA_BLOCKS * sizeof *blocks);
+  if (!blocks)
+    return no_memory(r);
+  memset(blocks, 0xff, METADATA_BLOCKS * sizeof *blocks);
+  bench_make_steps(steps, 0, BENCH_MIB);
+  bool is_done = run_metadata(r, WEIR_SIDE, steps, blocks) && run_metadata(r, EXPANDABLE_SIDE, steps, blocks);
+  free(blocks);
+  return is_done;
+}
+
+static int64_t metadata_limit(const metadata *m) { return 128 * m->blocks + m->reserved / 2000; }
+
+/* ---- Everything ---- */
+
+static void look_at_machine(report *r) {
+  cpu_set_t set;
+  char line[256];
+  r->cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  snprintf(r->cpu, sizeof r->cpu, "unknown processor");
+  FILE *file = fopen("/proc/cpuinfo", "re");
+  while (file && fgets(line, sizeof line, file))
+    if (strncmp(line, "model name", 10) == 0 && strstr(line, ": ")) {
+      line[strcspn(line, "\n")] = 0;
+      snprintf(r->cpu, sizeof r->cpu, "%.127s", strstr(line, ": ") + 2);
+      break;
+    }
+  if (file)
+    fclose(file);
+}
+
+static bool open_driver(report *r) {
+  if (strcmp(r->driver_name, "ledger") == 0)
+    return true;
+  return ok(r, weir_driver_open(r->driver_name, &r->driver)) && driver_ok(r, "cuInit", r->driver->Init(r->driver, 0));
+}
+
+static bool wants_any(const report *r) {
+  for (int i = 0; i < BENCH_PATTERN_COUNT; i++)
+    if (r->wanted[i])
+      return true;
+  return false;
+}
+
+static void run_torch(report *r) {
+  weir_bench_result results[BENCH_PATTERN_COUNT] = {0};
+  if (r->no_torch || !wants_any(r))
+    snprintf(r->reasons[TORCH_SIDE], WEIR_BENCH_REASON, "not asked for");
+  else
+    weir_bench_torch(bench_patterns, r->wanted, BENCH_PATTERN_COUNT, &r->scale, results, r->torch_version,
+                     r->reasons[TORCH_SIDE]);
+  for (int i = 0; i < BENCH_PATTERN_COUNT; i++)
+    r->results[i][TORCH_SIDE] = results[i];
+}
+
+/* Metadata is measured first: later the process holds memory that would be used for it unseen. */
+static bool measure(report *r) {
+  bench_step *steps = malloc(BENCH_STEPS * sizeof *steps);
+  if (!steps)
+    return no_memory(r);
+  look_at_machine(r);
+  load_mimalloc(r);
+  bool is_done = open_driver(r) && (!r->wants_other[GROUP_METADATA] || run_all_metadata(r, steps));
+  for (int i = 0; i < BENCH_PATTERN_COUNT && is_done; i++)
+    if (r->wanted[i])
+      is_done = run_pattern(r, i, steps);
+  if (is_done)
+    run_torch(r);
+  is_done = is_done && (!r->wants_other[GROUP_CURVE] || run_curve(r, steps));
+  weir_driver_close(r->driver);
+  free(steps);
+  return is_done;
+}
+
+/* ---- Telling ---- */
+
+static void print_cell(const weir_bench_result *result, int width) {
+  if (result->is_there)
+    printf(" %*.1f", width, result->median);
+  else
+    printf(" %*s", width, "absent");
+}
+
+/* How many times b goes into a. */
+static void print_ratio(const weir_bench_result *a, const weir_bench_result *b, int width) {
+  if (a->is_there && b->is_there && b->median > 0)
+    printf(" %*.2fx", width - 1, a->median / b->median);
+  else
+    printf(" %*s", width, "-");
+}
+
+static void print_number(double value, int width) {
+  if (value > 0)
+    printf(" %*.0f", width, value);
+  else
+    printf(" %*s", width, "-");
+}
+
+static void print_patterns(const report *r) {
+  printf("\n%-26s %10s %10s %10s %10s %10s %10s %6s %8s\n", "ns for a pair", side_titles[0], side_titles[1],
+         side_titles[2], side_titles[3], "/mimalloc", "PyTorch/", "bar", "PyTorch*");
+  for (int i = 0; i < BENCH_PATTERN_COUNT; i++) {
+    const weir_bench_result *results = r->results[i];
+    if (!r->wanted[i])
+      continue;
+    printf("%-26s", bench_patterns[i].title);
+    for (int side = 0; side < SIDES; side++)
+      print_cell(&results[side], 10);
+    print_ratio(&results[WEIR_SIDE], &results[MIMALLOC_SIDE], 10);
+    print_ratio(&results[TORCH_SIDE], &results[WEIR_SIDE], 10);
+    print_number(bench_patterns[i].bar, 6);
+    print_number(bench_patterns[i].reference, 8);
+    putchar('\n');
+  }
+  fputs("\n/mimalloc: Weir's time in mimalloc's; the bar is 4 for pairs. PyTorch/: PyTorch's time in Weir's.\n"
+        "bar and PyTorch*: what is wanted, and what PyTorch took, on the host of an H200 with 16 cores. They say "
+        "nothing\n"
+        "of another machine.\n",
+        stdout);
+}
+
+static void print_curve(const report *r) {
+  printf("\n%-26s %10s %10s\n", "free blocks, random pairs", side_titles[0], side_titles[1]);
+  for (int i = 0; i < r->curve_points; i++) {
+    printf("%-26lld", r->curve_free[i][WEIR_SIDE]);
+    for (int side = 0; side < WEIR_SIDES; side++)
+      print_cell(&r->curve[i][side], 10);
+    putchar('\n');
+  }
+}
+
+static void print_metadata(const report *r) {
+  printf("\n%-26s %10s %10s %12s %12s\n", "metadata", "blocks", "a block", "bytes", "allowed");
+  for (int side = 0; side < WEIR_SIDES; side++) {
+    const metadata *m = &r->metadata[side];
+    if (m->is_there)
+      printf("%-26s %10lld %10.1f %12lld %12lld\n", side_titles[side], (long long)m->blocks,
+             (double)m->bytes / (double)m->blocks, (long long)m->bytes, (long long)metadata_limit(m));
+    else
+      printf("%-26s %10s\n", side_titles[side], "absent");
+  }
+}
+
+static void print_text(const report *r) {
+  printf("%s, %d core%s; Weir %s on %s; median of %d rounds of up to %ld pairs\n", r->cpu, r->cores,
+         r->cores == 1 ? "" : "s", weir_version(), r->driver_name, r->scale.rounds, r->scale.pairs);
+  if (*r->conf)
+    printf("settings: %s\n", r->conf);
+  if (r->mimalloc_version[0])
+    printf("mimalloc: %s\n", r->mimalloc_version);
+  if (r->torch_version[0])
+    printf("PyTorch: %s\n", r->torch_version);
+  for (int side = WEIR_SIDES; side < SIDES; side++)
+    if (r->reasons[side][0])
+      printf("%s: absent: %s\n", side_titles[side], r->reasons[side]);
+#ifndef __OPTIMIZE__
+  puts("This build has no optimisation: its numbers are not Weir's. `make` makes one that has.");
+#endif
+  if (wants_any(r))
+    print_patterns(r);
+  if (r->wants_other[GROUP_CURVE])
+    print_curve(r);
+  if (r->wants_other[GROUP_METADATA])
+    print_metadata(r);
+}
+
+typedef enum value { MEDIAN, LEAST, MOST } value;
+
+static void json_results(const char *key, const weir_bench_result *results, int count, value which) {
+  printf("\"%s\": {", key);
+  for (int side = 0; side < count; side++) {
+    const weir_bench_result *x = &results[side];
+    double ns = which == MEDIAN ? x->median : which == LEAST ? x->least : x->most;
+    printf("%s\"%s\": ", side ? ", " : "", side_keys[side]);
+    if (x->is_there)
+      printf("%.3f", ns);
+    else
+      fputs("null", stdout);
+  }
+  putchar('}');
+}
+
+static void json_ratio(const char *key, const weir_bench_result *a, const weir_bench_result *b) {
+  if (a->is_there && b->is_there && b->median > 0)
+    printf("\"%s\": %.4f", key, a->median / b->median);
+  else
+    printf("\"%s\": null", key);
+}
+
+static void json_number(const char *key, double value) {
+  if (value > 0)
+    printf("\"%s\": %.0f", key, value);
+  else
+    printf("\"%s\": null", key);
+}
+
+static void json_pattern(const report *r, int index) {
+  const bench_pattern *p = &bench_patterns[index];
+  const weir_bench_result *results = r->results[index];
+  printf("    {\"name\": \"%s\", \"group\": \"%s\", \"bytes\": %zu, \"live\": %d, \"threads\": %d,\n     ", p->name,
+         p->group, p->bytes, p->live, p->threads);
+  json_results("ns", results, SIDES, MEDIAN);
+  fputs(",\n     ", stdout);
+  json_results("least_ns", results, SIDES, LEAST);
+  fputs(",\n     ", stdout);
+  json_results("most_ns", results, SIDES, MOST);
+  fputs(",\n     ", stdout);
+  json_ratio("to_mimalloc", &results[WEIR_SIDE], &results[MIMALLOC_SIDE]);
+  fputs(", ", stdout);
+  json_ratio("expandable_to_mimalloc", &results[EXPANDABLE_SIDE], &results[MIMALLOC_SIDE]);
+  fputs(", ", stdout);
+  json_ratio("torch_to_weir", &results[TORCH_SIDE], &results[WEIR_SIDE]);
+  printf(",\n     \"device_calls\": {\"weir\": %lld, \"weir_expandable\": %lld}, ", r->device_calls[index][WEIR_SIDE],
+         r->device_calls[index][EXPANDABLE_SIDE]);
+  json_number("bar_ns", p->bar);
+  fputs(", ", stdout);
+  json_number("h200_torch_ns", p->reference);
+  putchar('}');
+}
+
+static void json_text_or_null(const char *text) {
+  if (text[0])
+    weir_cli_json_string(text);
+  else
+    fputs("null", stdout);
+}
+
+static void json_contestant(const report *r, int side) {
+  const char *versions[SIDES] = {weir_version(), weir_version(), r->mimalloc_version, r->torch_version};
+  printf("    \"%s\": {\"present\": %s, \"version\": ", side_keys[side], r->reasons[side][0] ? "false" : "true");
+  json_text_or_null(versions[side]);
+  fputs(", \"reason\": ", stdout);
+  json_text_or_null(r->reasons[side]);
+  putchar('}');
+}
+
+static void print_json(const report *r) {
+  fputs("{\n  \"machine\": {\"cpu\": ", stdout);
+  weir_cli_json_string(r->cpu);
+  printf(", \"cores\": %d},\n  \"weir\": \"%s\", \"driver\": \"%s\", \"conf\": ", r->cores, weir_version(),
+         r->driver_name);
+  weir_cli_json_string(r->conf);
+  printf(", \"rounds\": %d, \"pairs\": %ld, \"quick\": %s, \"optimized\": ", r->scale.rounds, r->scale.pairs,
+         r->quick ? "true" : "false");
+#ifdef __OPTIMIZE__
+  fputs("true", stdout);
+#else
+  fputs("false", stdout);
+#endif
+  fputs(",\n  \"contestants\": {\n", stdout);
+  for (int side = 0; side < SIDES; side++) {
+    json_contestant(r, side);
+    fputs(side + 1 < SIDES ? ",\n" : "\n  },\n  \"patterns\": [\n", stdout);
+  }
+  bool is_first = true;
+  for (int i = 0; i < BENCH_PATTERN_COUNT; i++)
+    if (r->wanted[i]) {
+      fputs(is_first ? "" : ",\n", stdout);
+      json_pattern(r, i);
+      is_first = false;
+    }
+  fputs("\n  ],\n  \"curve\": [\n", stdout);
+  for (int i = 0; i < r->curve_points; i++) {
+    printf("    {\"free_blocks\": {\"weir\": %lld, \"weir_expandable\": %lld}, ", r->curve_free[i][WEIR_SIDE],
+           r->curve_free[i][EXPANDABLE_SIDE]);
+    json_results("ns", r->curve[i], WEIR_SIDES, MEDIAN);
+    fputs(i + 1 < r->curve_points ? "},\n" : "}\n", stdout);
+  }
+  fputs("  ],\n  \"metadata\": {", stdout);
+  for (int side = 0; side < WEIR_SIDES; side++) {
+    const metadata *m = &r->metadata[side];
+    printf("%s\n    \"%s\": ", side ? "," : "", side_keys[side]);
+    if (m->is_there)
+      printf("{\"blocks\": %lld, \"bytes\": %lld, \"bytes_per_block\": %.2f, \"reserved_bytes\": %lld, "
+             "\"allowed_bytes\": %lld}",
+             (long long)m->blocks, (long long)m->bytes, (double)m->bytes / (double)m->blocks, (long long)m->reserved,
+             (long long)metadata_limit(m));
+    else
+      fputs("null", stdout);
+  }
+  fputs("\n  }\n}\n", stdout);
+}
+
+static void print_help(void) {
+  fputs(
+      "Usage: weir bench alloc [OPTION...]\n"
+      "\n"
+      "Measures an allocation and its free, in ns, through Weir with and without expandable segments, through "
+      "mimalloc\n"
+      "(a malloc for the host: the yardstick) and through PyTorch where python3 has one with a GPU: a small source is\n"
+      "compiled against it. The contestants take turns; PyTorch runs right after. Whoever is not there is absent.\n"
+      "\n"
+      "Options:\n"
+      "  --patterns LIST   some of these, with commas between; all\n"
+      "                      pair      one block of a size, from 512 B to 64 MiB\n"
+      "                      live      1,000 or 20,000 live blocks of random size, one replaced by another\n"
+      "                      threads   1 to 16 threads, each on its own stream: wall time, for each pair of all\n"
+      "                      stream    the same on one stream\n"
+      "                      curve     random sizes with 10^2 to 10^6 free blocks in the cache; Weir only\n"
+      "                      metadata  host memory for each of 100,000 blocks; Weir only\n"
+      "  --threads N       at most so many threads, 1 to 64; 16\n"
+      "  --driver NAME     what Weir stands on: ledger (books only, so that the time is the allocator's own), soft,\n"
+      "                    cuda or auto; ledger. The curve and metadata are always on a ledger\n"
+      "  --conf SETTINGS   settings for both of Weir's, as garbage_collection_threshold:0.8; WEIR_ALLOC_CONF is not "
+      "read\n"
+      "  --quick           few and short rounds: to see that it works, not how fast it is\n"
+      "  --no-torch        without PyTorch\n"
+      "  --json            the same as JSON\n"
+      "  -h, --help        this text\n"
+      "\n"
+      "Exit codes: 0 measured, 1 something failed, 2 the command line was wrong.\n",
+      stdout);
+}
+
+static bool mark_group(report *r, const char *group, size_t length) {
+  bool is_known = false;
+  for (int i = 0; i < BENCH_PATTERN_COUNT; i++)
+    if (strlen(bench_patterns[i].group) == length && strncmp(bench_patterns[i].group, group, length) == 0)
+      r->wanted[i] = is_known = true;
+  for (int i = 0; i < OTHER_GROUPS; i++)
+    if (strlen(other_groups[i]) == length && strncmp(other_groups[i], group, length) == 0)
+      r->wants_other[i] = is_known = true;
+  return is_known;
+}
+
+static int mark_groups(report *r, const char *list) {
+  for (const char *at = list;; at++) {
+    size_t length = strcspn(at, ",");
+    if (!mark_group(r, at, length))
+      return weir_cli_usage("bench alloc",
+                            "there is no pattern '%.*s'; there are: pair, live, threads, stream, curve, metadata",
+                            (int)length, at);
+    at += length;
+    if (!*at)
+      return WEIR_EXIT_OK;
+  }
+}
+
+/* Powers of two up to `most`, as the table has them. */
+static void limit_threads(report *r, long most) {
+  for (int i = 0; i < BENCH_PATTERN_COUNT; i++)
+    if (bench_patterns[i].threads > most)
+      r->wanted[i] = false;
+}
+
+static bool is_driver(const char *name) {
+  return strcmp(name, "ledger") == 0 || strcmp(name, "soft") == 0 || strcmp(name, "cuda") == 0 ||
+         strcmp(name, "auto") == 0;
+}
+
+/* -1: go on; else the command ends with this code. */
+static int parse(report *r, int argc, char **argv) {
+  static const struct option long_options[] = {{"patterns", required_argument, NULL, 'p'},
+                                               {"threads", required_argument, NULL, 't'},
+                                               {"driver", required_argument, NULL, 'd'},
+                                               {"conf", required_argument, NULL, 'c'},
+                                               {"quick", no_argument, NULL, 'q'},
+                                               {"no-torch", no_argument, NULL, 'n'},
+                                               {"json", no_argument, NULL, 'j'},
+                                               {"help", no_argument, NULL, 'h'},
+                                               {NULL, 0, NULL, 0}};
+  const char *patterns = "pair,live,threads,stream,curve,metadata";
+  long threads = 16;
+  char *end;
+  opterr = 0;
+  optind = 1;
+  for (int option; (option = getopt_long(argc, argv, ":h", long_options, NULL)) != -1;) {
+    switch (option) {
+    case 'p':
+      patterns = optarg;
+      break;
+    case 't':
+      errno = 0;
+      threads = strtol(optarg, &end, 10);
+      if (*end || end == optarg || errno || threads < 1 || threads > BENCH_MAX_THREADS)
+        return weir_cli_usage("bench alloc", "--threads takes a number from 1 to %d, not '%s'", BENCH_MAX_THREADS,
+                              optarg);
+      break;
+    case 'd':
+      if (!is_driver(optarg))
+        return weir_cli_usage("bench alloc", "--driver takes ledger, soft, cuda or auto, not '%s'", optarg);
+      r->driver_name = optarg;
+      break;
+    case 'c':
+      if (strlen(optarg) > CONF_SIZE / 2)
+        return weir_cli_usage("bench alloc", "--conf takes at most %d characters", CONF_SIZE / 2);
+      r->conf = optarg;
+      break;
+    case 'q':
+      r->quick = true;
+      break;
+    case 'n':
+      r->no_torch = true;
+      break;
+    case 'j':
+      r->json = true;
+      break;
+    case 'h':
+      print_help();
+      return WEIR_EXIT_OK;
+    case ':':
+      return weir_cli_usage("bench alloc", "%s needs a value", argv[optind - 1]);
+    default:
+      return weir_cli_usage("bench alloc", "there is no option '%s'", argv[optind - 1]);
+    }
+  }
+  if (optind < argc)
+    return weir_cli_usage("bench alloc", "'%s' is no option", argv[optind]);
+  int code = mark_groups(r, patterns);
+  if (code)
+    return code;
+  limit_threads(r, threads);
+  r->scale = r->quick ? (bench_scale){3, 2000, 5e6} : (bench_scale){9, 200000, 1e8};
+  return -1;
+}
+
+int weir_bench_alloc(int argc, char **argv) {
+  report *r = calloc(1, sizeof *r);
+  if (!r) {
+    fputs("weir bench alloc: the host has no memory left\n", stderr);
+    return WEIR_EXIT_FAILED;
+  }
+  r->driver_name = "ledger";
+  r->conf = "";
+  int code = parse(r, argc, argv);
+  if (code < 0) {
+    code = measure(r) ? WEIR_EXIT_OK : WEIR_EXIT_FAILED;
+    if (code == WEIR_EXIT_OK)
+      (r->json ? print_json : print_text)(r);
+    else
+      fprintf(stderr, "weir bench alloc: %s\n", r->error);
+  }
+  free(r);
+  return code;
+}

@@ -1,0 +1,15 @@
+# weir_embed(HEADER FILE...): writes a header with the bytes of each file, those of "a.cpp" as a_cpp[]. It is made when
+# CMake runs, which a change of a file makes it do: tools that read the code need no build.
+function(weir_embed header)
+  set(text "/* Made by cmake/embed.cmake. */\n")
+  foreach(input IN LISTS ARGN)
+    get_filename_component(name ${input} NAME)
+    string(MAKE_C_IDENTIFIER ${name} name)
+    file(READ ${input} bytes HEX)
+    string(REGEX REPLACE "(................................)" "\\1\n" bytes "${bytes}")
+    string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${bytes}")
+    string(APPEND text "static const unsigned char ${name}[] = {\n${bytes}};\n")
+  endforeach()
+  file(CONFIGURE OUTPUT ${header} CONTENT "${text}" @ONLY)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${ARGN})
+endfunction()

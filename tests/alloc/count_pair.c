@@ -1,0 +1,74 @@
+/*
+ * count_pair CASE PAIRS: warms up, then makes so many pairs of an allocation and a free on the cached path. Nothing is
+ * checked here but that they work: instructions.sh counts the instructions of two runs, and takes the difference.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench_patterns.h"
+#include "weir/weir.h"
+
+static const struct count_case {
+  const char *name, *conf;
+  bench_pattern pattern;
+} cases[] = {
+    {"small_pair", "", {.kind = BENCH_PAIR, .bytes = 512, .threads = 1}},
+    {"large_pair", "", {.kind = BENCH_PAIR, .bytes = 8 * BENCH_MIB, .threads = 1}},
+    {"expandable_pair", "expandable_segments:True", {.kind = BENCH_PAIR, .bytes = 512, .threads = 1}},
+    {"replace_1000", "", {.kind = BENCH_REPLACE, .bytes = BENCH_MIB, .live = 1000, .threads = 1}},
+};
+
+static void *take(void *context, size_t bytes, void *stream) {
+  void *pointer;
+  return weir_allocator_alloc(context, 0, bytes, stream, &pointer) == WEIR_OK ? pointer : NULL;
+}
+
+static void give(void *context, void *pointer) { weir_allocator_free(context, pointer); }
+
+BENCH_PLAYER(player, take, give);
+
+static int failed(const char *what) {
+  fprintf(stderr, "count_pair: %s: %s\n", what, weir_last_error());
+  return 1;
+}
+
+static int run(const struct count_case *c, long pairs) {
+  static bench_step steps[BENCH_STEPS];
+  static void *blocks[2000];
+  void *streams[1] = {NULL};
+  weir_driver *driver;
+  weir_allocator *allocator;
+  weir_allocator_options options;
+  weir_allocator_stats before = {.size = sizeof before}, after = {.size = sizeof after};
+  weir_allocator_options_init(&options);
+  options.conf = c->conf;
+  if (weir_driver_open_ledger(NULL, &driver) || driver->Init(driver, 0) ||
+      weir_allocator_create(driver, &options, &allocator))
+    return failed("no allocator");
+  bench_make_steps(steps, c->pattern.live, c->pattern.bytes);
+  bench_work work = {.pattern = &c->pattern,
+                     .steps = steps,
+                     .context = allocator,
+                     .streams = streams,
+                     .blocks = blocks,
+                     .warm_steps = BENCH_STEPS};
+  if (!player.begin(&work) || weir_allocator_get_stats(allocator, 0, &before) || player.round(&work, pairs) < 0 ||
+      weir_allocator_get_stats(allocator, 0, &after))
+    return failed(c->name);
+  player.end(&work);
+  weir_allocator_destroy(allocator);
+  weir_driver_close(driver);
+  if (after.num_device_alloc == before.num_device_alloc && after.num_device_free == before.num_device_free)
+    return 0;
+  fprintf(stderr, "count_pair: %s: the driver was called, so this is not the cached path\n", c->name);
+  return 1;
+}
+
+int main(int argc, char **argv) {
+  for (size_t i = 0; argc == 3 && i < sizeof cases / sizeof cases[0]; i++)
+    if (strcmp(argv[1], cases[i].name) == 0)
+      return run(&cases[i], atol(argv[2]));
+  fputs("usage: count_pair CASE PAIRS\n", stderr);
+  return 2;
+}

@@ -1,0 +1,76 @@
+#!/bin/sh
+# instructions.sh PROGRAM COMPILER: how many instructions an allocation and its free take on the cached path, compared with
+# instructions.golden. Unlike a time this does not depend on the machine or on what else it does; it does depend on the
+# compiler, so the file says which one it is of, and others are waived. PROGRAM is count_pair, built as a release is.
+#
+# With WEIR_UPDATE_GOLDEN=1 the file is written instead: scripts/update-golden.
+set -u
+program=$1 compiler=$2
+golden=$(dirname "$0")/instructions.golden
+cases='small_pair large_pair expandable_pair replace_1000'
+pairs=2000
+percent=2
+
+if ! command -v valgrind >/dev/null; then
+  echo "waived: there is no valgrind"
+  exit 77
+fi
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# count CASE PAIRS: the instructions of a whole run; nothing when it fails.
+count() {
+  valgrind --tool=callgrind --callgrind-out-file=/dev/null "$program" "$1" "$2" >"$work/log" 2>&1 || return
+  sed -n 's/^==[0-9]*== Collected *: *\([0-9]*\)$/\1/p' "$work/log"
+}
+
+# per_pair CASE: a run with twice as many pairs has so many instructions more, and all else is the same.
+per_pair() {
+  once=$(count "$1" $pairs)
+  twice=$(count "$1" $((2 * pairs)))
+  if [ -z "$once" ] || [ -z "$twice" ]; then
+    cat "$work/log" >&2
+    return 1
+  fi
+  echo $(((twice - once + pairs / 2) / pairs))
+}
+
+if [ "${WEIR_UPDATE_GOLDEN:-0}" = 1 ]; then
+  {
+    echo "# Instructions of an allocation and its free on the cached path. Written by scripts/update-golden."
+    echo "compiler $compiler"
+    for case in $cases; do
+      counted=$(per_pair "$case") || exit 1
+      echo "$case $counted"
+    done
+  } >"$work/golden" || exit 1
+  cat "$work/golden"
+  cp "$work/golden" "$golden"
+  exit
+fi
+
+recorded=$(sed -n 's/^compiler //p' "$golden")
+if [ "$recorded" != "$compiler" ]; then
+  echo "waived: the instructions are counted for $recorded, and this is $compiler"
+  exit 77
+fi
+
+failed=0
+for case in $cases; do
+  expected=$(sed -n "s/^$case //p" "$golden")
+  if [ -z "$expected" ]; then
+    echo "$case: not in $golden; run scripts/update-golden"
+    failed=1
+    continue
+  fi
+  counted=$(per_pair "$case") || exit 1
+  echo "$case: $counted instructions, expected $expected"
+  if [ $((counted * 100)) -gt $((expected * (100 + percent))) ]; then
+    echo "  more than $percent % above: find what was added to the cached path; if it has to be, run scripts/update-golden"
+    failed=1
+  elif [ $((counted * 100)) -lt $((expected * (100 - percent))) ]; then
+    echo "  more than $percent % below: keep it so, with scripts/update-golden"
+    failed=1
+  fi
+done
+exit $failed

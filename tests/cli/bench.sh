@@ -1,0 +1,154 @@
+#!/bin/sh
+# bench.sh PROGRAM VERSION: `weir bench` measures, as text and as JSON, says who is absent, and refuses what it does not know.
+set -u
+weir=$1 version=$2
+page=$(cd "$(dirname "$0")/../../docs" && pwd)/bench.md
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0
+# Neither changes what is measured.
+export WEIR_ALLOC_CONF=no_such_key:1 WEIR_NO_MEMORY_CACHING=1
+
+# run CODE ARGUMENT...: runs the command, and checks its exit code.
+run() {
+  expected=$1
+  shift
+  said="weir bench $*"
+  "$weir" bench "$@" >"$work/out" 2>"$work/err"
+  code=$?
+  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
+}
+
+fail() {
+  failed=1
+  echo "$said: $1"
+  sed 's/^/  out: /' "$work/out"
+  sed 's/^/  err: /' "$work/err"
+}
+
+# has FILE PATTERN, hasnt FILE PATTERN, empty FILE, count NUMBER PATTERN
+has() { grep -q -e "$2" "$work/$1" || fail "no '$2' on $1"; }
+hasnt() { ! grep -q -e "$2" "$work/$1" || fail "'$2' on $1"; }
+empty() { [ ! -s "$work/$1" ] || fail "something on $1"; }
+count() {
+  got=$(grep -c -e "$2" "$work/out")
+  [ "$got" -eq "$1" ] || fail "$got lines with '$2', expected $1"
+}
+
+# Topics.
+for help in '' --help -h; do
+  # shellcheck disable=SC2086 # nothing at all is one of the cases
+  run 0 $help
+  empty err
+  has out '^Usage: weir bench TOPIC'
+  has out '^  alloc '
+done
+run 2 alocl
+empty out
+has err "no topic 'alocl'; there are: alloc"
+run 2 --json
+empty out
+
+run 0 alloc --help
+empty err
+for word in pair live threads stream curve metadata --threads --driver --conf --quick --no-torch --json Exit; do
+  has out " *$word"
+done
+
+# What is wrong with a command line is named, and nothing is measured.
+refused() {
+  text=$1
+  shift
+  run 2 alloc "$@"
+  empty out
+  has err "$text"
+  has err "See 'weir bench alloc --help'"
+}
+refused "no pattern 'pears'; there are: pair, live" --patterns pair,pears
+refused "no pattern ''" --patterns pair,
+refused "1 to 64, not '0'" --threads 0
+refused "1 to 64, not '4x'" --threads 4x
+refused "not 'abacus'" --driver abacus
+refused 'needs a value' --driver
+refused "no option '--fast'" --fast
+refused "'now' is no option" now
+
+# All of it, as text.
+run 0 alloc --quick --no-torch
+empty err
+has out " core.*; Weir $version on ledger; median of 3 rounds"
+has out '^PyTorch: absent: not asked for$'
+count 6 '^pairs of '
+count 3 ' live, up to '
+count 5 ', own streams* '
+count 5 ', one stream '
+count 1 '^free blocks'
+count 3 '^1[0-9]*  *[0-9.]*  *[0-9.]*$'
+has out '^Weir  *1[0-9][0-9][0-9][0-9][0-9] '
+# A number for each of Weir's two, in every row.
+count 19 '^[a-zA-Z0-9, ]* [0-9][0-9]*\.[0-9]  *[0-9][0-9]*\.[0-9] '
+
+# Some of it. Where there is no PyTorch the reason is told.
+run 0 alloc --quick --patterns threads,stream --threads 2
+empty err
+count 2 ' threads*, own streams* '
+count 2 ' threads*, one stream '
+hasnt out '^pairs'
+hasnt out '^free blocks'
+hasnt out '^metadata'
+if ! python3 -c 'import torch' 2>/dev/null; then
+  has out '^PyTorch: absent: no '
+fi
+
+# On a device, with settings.
+run 0 alloc --quick --no-torch --driver soft --patterns pair --conf max_split_size_mb:100
+empty err
+has out ' on soft; '
+has out '^settings: max_split_size_mb:100$'
+run 1 alloc --quick --no-torch --patterns pair --conf no_such_key:1
+empty out
+has err 'no_such_key'
+export WEIR_SOFT_MEMORY=100MiB
+run 1 alloc --quick --no-torch --driver soft --patterns live
+empty out
+has err 'live_1000_1MiB: an allocation failed: .*out of memory'
+unset WEIR_SOFT_MEMORY
+
+# JSON, and every key of the page is in it.
+run 0 alloc --quick --no-torch --json
+empty err
+# shellcheck disable=SC2016 # no command is meant
+keys=$(sed -n '/^| key /,/^$/p' "$page" | grep -o '`[a-z_0-9]*`' | tr -d '`' | sort -u)
+for key in $keys; do
+  has out "\"$key\": "
+done
+[ "$(echo "$keys" | wc -w)" -gt 30 ] || fail "only these keys on the page: $keys"
+if command -v python3 >/dev/null; then
+  python3 - "$work/out" <<'END' 2>"$work/err" || fail 'not as it should be'
+import json, sys
+r = json.load(open(sys.argv[1]))
+assert len(r["patterns"]) == 19, len(r["patterns"])
+assert list(r["contestants"]) == ["weir", "weir_expandable", "mimalloc", "torch"]
+assert r["contestants"]["torch"] == {"present": False, "version": None, "reason": "not asked for"}
+for p in r["patterns"]:
+    for who in ("weir", "weir_expandable"):
+        assert 0 < p["least_ns"][who] <= p["ns"][who] <= p["most_ns"][who], p
+    assert p["ns"]["torch"] is None and p["torch_to_weir"] is None, p
+    assert (p["ns"]["mimalloc"] is not None) == r["contestants"]["mimalloc"]["present"], p
+    assert (p["to_mimalloc"] is None) == (p["ns"]["mimalloc"] is None), p
+    if p["group"] != "live":
+        assert p["device_calls"] == {"weir": 0, "weir_expandable": 0}, p
+sizes = [c["free_blocks"]["weir"] for c in r["curve"]]
+assert len(sizes) == 3 and all(n >= wanted for n, wanted in zip(sizes, (100, 1000, 10000))), sizes
+END
+
+  # The page's example works as it stands there.
+  said='the example of docs/bench.md'
+  # shellcheck disable=SC2016 # no command is meant
+  sed -n '/^```sh$/,/^```$/p' "$page" | sed '/^```/d' >"$work/example.sh"
+  (cd "$work" && PATH=$(dirname "$weir"):$PATH && sh ./example.sh) >"$work/out" 2>"$work/err" || fail 'it fails'
+  empty err
+  count 9 '^[a-z]*_[0-9a-zA-Z_]* [0-9.]* '
+fi
+
+exit $failed
