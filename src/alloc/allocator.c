@@ -300,8 +300,8 @@ static weir_status reject(const char *who, weir__heap *heap, uint64_t requested)
 }
 
 /* What the index could not serve. */
-static weir_status alloc_new(const char *who, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
-                             uint64_t size, uint64_t requested, void **pointer) {
+weir_status weir__alloc_new(const char *who, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
+                            uint64_t size, uint64_t requested, void **pointer) {
   weir_cu_context previous;
   weir__block *block = NULL;
   pthread_mutex_lock(&heap->lock);
@@ -373,14 +373,14 @@ weir_status weir__alloc(const char *who, weir__heap *heap, weir__private_pool *o
     weir__trace(heap, WEIR_TRACE_ALLOC, arena->pool, block->address, bytes, stream);
   weir__arena_unlock(arena);
   if (!block)
-    return alloc_new(who, heap, arena, settings, size, bytes, pointer);
+    return weir__alloc_new(who, heap, arena, settings, size, bytes, pointer);
   *pointer = (void *)block->address;
   return WEIR_OK;
 }
 
 /* The long way: whatever is wrong, unusual or not cached. */
-static __attribute__((noinline)) weir_status alloc_generic(weir_allocator *allocator, int device, size_t bytes,
-                                                           weir_cu_stream stream, void **pointer) {
+weir_status weir__alloc_generic(weir_allocator *allocator, int device, size_t bytes, weir_cu_stream stream,
+                                void **pointer) {
   const char *who = "weir_allocator_alloc";
   if (!allocator || !pointer)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the %s is NULL", who, allocator ? "pointer" : "allocator");
@@ -401,27 +401,6 @@ static __attribute__((noinline)) weir_status alloc_generic(weir_allocator *alloc
   if (owner)
     atomic_fetch_sub_explicit(&owner->visitors, 1, memory_order_release);
   return status;
-}
-
-weir_status weir_allocator_alloc(weir_allocator *allocator, int device, size_t bytes, weir_cu_stream stream,
-                                 void **pointer) {
-  if (!allocator || !pointer || (unsigned)device >= (unsigned)allocator->heap_count ||
-      bytes - 1 >= WEIR__MOST_BYTES - 1)
-    return alloc_generic(allocator, device, bytes, stream, pointer);
-  weir__heap *heap = &allocator->heaps[device];
-  const weir__settings *settings = weir__settings_of(heap);
-  uint64_t size = weir__round_bytes(settings, bytes);
-  weir__arena *arena = weir__arena_find(size <= WEIR__SMALL_MAX ? &heap->small : &heap->large, stream);
-  if (!arena || weir__attention_of(heap))
-    return alloc_generic(allocator, device, bytes, stream, pointer);
-
-  weir__lock_take(&arena->lock);
-  weir__block *block = weir__arena_alloc(arena, settings, size, bytes);
-  weir__lock_give(&arena->lock);
-  if (!block)
-    return alloc_new(__func__, heap, arena, settings, size, bytes, pointer);
-  *pointer = (void *)block->address;
-  return WEIR_OK;
 }
 
 /* ---- Freeing ---- */
@@ -445,7 +424,7 @@ static weir__block *lock_block(weir_allocator *allocator, const void *pointer) {
 }
 
 /* The long way: whatever is wrong, watched, or in use by other streams. */
-static __attribute__((noinline)) weir_status free_generic(weir_allocator *allocator, void *pointer) {
+weir_status weir__free_generic(weir_allocator *allocator, void *pointer) {
   const char *who = "weir_allocator_free";
   if (!allocator)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", who);
@@ -488,23 +467,6 @@ static __attribute__((noinline)) weir_status free_generic(weir_allocator *alloca
   if (!r)
     weir__heap_leave(heap, previous);
   pthread_mutex_unlock(&heap->lock);
-  return WEIR_OK;
-}
-
-weir_status weir_allocator_free(weir_allocator *allocator, void *pointer) {
-  weir__arena *arena = allocator ? weir__page_map_find(allocator->pages, (uint64_t)pointer) : NULL;
-  if (!arena)
-    return free_generic(allocator, pointer);
-  weir__live_place place;
-  weir__lock_take(&arena->lock);
-  weir__block *block = weir__live_find(&arena->live, (uint64_t)pointer, &place);
-  if (!block || block->state != WEIR__ALLOCATED || block->uses ||
-      weir__attention_of(arena->pool->heap) & (WEIR__WATCHED | WEIR__AGEING)) {
-    weir__lock_give(&arena->lock);
-    return free_generic(allocator, pointer);
-  }
-  weir__arena_free(arena, block, place);
-  weir__lock_give(&arena->lock);
   return WEIR_OK;
 }
 

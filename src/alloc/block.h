@@ -46,6 +46,7 @@ struct weir__block {
   uint8_t state;      /* weir__block_state */
   uint8_t expandable; /* its segment is */
   uint8_t oversize;   /* allocated: it was counted as such; the limit may be another one when it is freed */
+  uint8_t in_heap;    /* free, in a narrow bin of the index: the bin's heap knows it */
 };
 
 _Static_assert(sizeof(void *) != 8 || sizeof(weir__block) == 64, "a block is one cache line");
@@ -80,7 +81,7 @@ typedef struct weir__live_bucket {
 
 typedef struct weir__live {
   weir__live_bucket *buckets; /* NULL: none were made yet */
-  size_t count;               /* of blocks: at most half of what there is room for */
+  size_t count, most;         /* of blocks: at most half of what there is room for */
   unsigned bits;              /* log2 of the buckets */
 } weir__live;
 
@@ -131,8 +132,7 @@ void weir__live_forget_passing(weir__live *live, size_t home, const weir__live_b
 
 /* Makes room for one more; false: no host memory. */
 static inline bool weir__live_prepare(weir__live *live) {
-  size_t room = live->buckets ? (size_t)WEIR__LIVE_SLOTS << live->bits : 0;
-  return __builtin_expect(2 * (live->count + 1) <= room, 1) || weir__live_grow(live);
+  return __builtin_expect(live->count < live->most, 1) || weir__live_grow(live);
 }
 
 static inline void weir__live_insert(weir__live *live, weir__block *block) {
@@ -143,6 +143,10 @@ static inline void weir__live_insert(weir__live *live, weir__block *block) {
   else
     weir__live_insert_beyond(live, block, home);
   live->count++;
+}
+
+static inline void weir__live_prefetch(const weir__live *live, uint64_t address) {
+  __builtin_prefetch(&live->buckets[weir__live_home(live, weir__live_hash(address))], 1);
 }
 
 /* NULL: none is live there. The place is what removing it takes. */

@@ -192,7 +192,7 @@ static void free_segment(weir__segment *segment, weir_checkpoint_delta *delta) {
       continue;
     delta->freed[delta->freed_count++] = (void *)b->address;
     weir__arena_let_go(arena, b);
-    weir__arena_release(arena, b); /* it may take in its neighbours; they go, not this one */
+    b = weir__arena_release(arena, b);
   }
 }
 

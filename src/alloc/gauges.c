@@ -26,6 +26,24 @@ static weir_stat_kind kind_of(const weir__arena *arena) {
   return arena->pool->is_small ? WEIR_STAT_SMALL_POOL : WEIR_STAT_LARGE_POOL;
 }
 
+/* No limit: whatever is done next, it is beyond. */
+#define NONE (INT64_MIN / 2)
+
+static weir__gauge_row now_of(const weir__gauges *gauges) {
+  weir__gauge_row now;
+  for (int i = 0; i < WEIR__GAUGES; i++)
+    now.at[i] = gauges->limit.at[i] - gauges->room.at[i];
+  return now;
+}
+
+static void set_room(weir__gauges *gauges, const weir__gauge_row *now, const weir__gauge_row *room) {
+  gauges->room = *room;
+  for (int i = 0; i < WEIR__GAUGES; i++)
+    gauges->limit.at[i] = now->at[i] + room->at[i];
+}
+
+static const weir__gauge_row no_room = {.at = {NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE}};
+
 /* Puts into the sums that an arena has, or may come to have, so much. */
 static void tell(weir__gauge_sums *sums, weir__arena *arena, const weir__gauge_row *amounts) {
   weir__gauge_row *all = &sums->told[WEIR_STAT_ALL], *kind = &sums->told[kind_of(arena)];
@@ -74,10 +92,10 @@ static int take_back(weir__gauge_sums *sums, const weir__arena *except) {
     if (arena == except)
       continue;
     bool locked = stop(arena, &at_work);
-    tell(sums, arena, &gauges->now);
+    weir__gauge_row now = now_of(gauges);
+    tell(sums, arena, &now);
     tell_added(sums, arena);
-    for (int i = 0; i < WEIR__GAUGES; i++)
-      gauges->limit.at[i] = -1;
+    set_room(gauges, &now, &no_room);
     if (locked)
       weir__lock_give(&arena->lock);
     int i = 0;
@@ -121,7 +139,7 @@ static void raise_peaks(weir__gauge_sums *sums, int streams) {
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Half of what is still to be had, so that others find something too. What is allocated is active as well. */
-static void give_limits(weir__gauge_sums *sums, weir__arena *arena) {
+static void give_limits(weir__gauge_sums *sums, weir__arena *arena, const weir__gauge_row *now) {
   weir_stat_kind kind = kind_of(arena);
   weir__gauges *gauges = &arena->gauges;
   weir__gauge_row left;
@@ -131,7 +149,8 @@ static void give_limits(weir__gauge_sums *sums, weir__arena *arena) {
   left.of.allocated_bytes = least(left.of.allocated_bytes, left.of.waiting_bytes);
   left.of.waiting = left.of.waiting_bytes = left.of.oversize = 0; /* who changes these asks anyway */
   for (size_t i = 0; i < WEIR__GAUGES; i++)
-    gauges->limit.at[i] = gauges->now.at[i] + (left.at[i] + 1) / 2;
+    left.at[i] = (left.at[i] + 1) / 2;
+  set_room(gauges, now, &left);
   tell(sums, arena, &gauges->limit);
   if (gauges->is_listed)
     return;
@@ -143,12 +162,13 @@ static void give_limits(weir__gauge_sums *sums, weir__arena *arena) {
 void weir__gauges_ask(weir__arena *arena) {
   weir__gauge_sums *sums = &arena->pool->heap->sums;
   lock_sums(sums, &arena->gauges);
-  tell(sums, arena, &arena->gauges.now);
+  weir__gauge_row now = now_of(&arena->gauges);
+  tell(sums, arena, &now);
   if (is_beyond_peak(sums, kind_of(arena))) {
     int streams = take_back(sums, arena);
     raise_peaks(sums, streams);
   }
-  give_limits(sums, arena);
+  give_limits(sums, arena, &now);
   atomic_store_explicit(&arena->gauges.is_still, false, memory_order_relaxed);
   weir__lock_give(&sums->lock);
 }
@@ -168,7 +188,7 @@ void weir__gauges_let_move(weir__arena *arena) {
 static void add(weir__gauges *gauges, const weir__amounts *change) {
   const weir__gauge_row *row = (const weir__gauge_row *)change;
   for (size_t i = 0; i < WEIR__GAUGES; i++) {
-    gauges->now.at[i] += row->at[i];
+    gauges->room.at[i] -= row->at[i];
     if (row->at[i] > 0)
       gauges->added.at[i] += row->at[i];
   }
@@ -186,7 +206,8 @@ void weir__gauges_add(weir__arena *arena, const weir__amounts *change) {
   weir__lock_take(&sums->lock);
   take_back(sums, NULL);
   add(gauges, change);
-  tell(sums, arena, &gauges->now);
+  weir__gauge_row now = now_of(gauges);
+  tell(sums, arena, &now);
   tell_added(sums, arena);
   raise_peaks(sums, 0);
   weir__lock_give(&sums->lock);

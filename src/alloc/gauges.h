@@ -48,9 +48,9 @@ typedef union weir__gauge_row {
 
 /* Of an arena, guarded by its lock; but for limit and told, which also change when somebody takes back. */
 typedef struct weir__gauges {
-  weir__gauge_row now;
-  weir__gauge_row limit; /* -1, below everything: it has none */
+  weir__gauge_row room;  /* what is left up to the limit; far below 0 where there is none */
   weir__gauge_row added; /* all that came on since the sums were told */
+  weir__gauge_row limit; /* without the room it is what there is now */
   weir__gauge_row told;  /* what of it is in the sums: the limits, or what there was when they were taken back */
   bool is_listed;        /* it has limits; guarded by the sums' lock, as is next */
   atomic_bool is_still;  /* whoever has the arena's lock does not change the gauges unless he has the sums' lock too */
@@ -80,12 +80,12 @@ void weir__gauges_add(struct weir__arena *arena, const weir__amounts *change);
 /* The same for a plain allocation, or with sign -1 a plain free: all that a cached operation counts. */
 static inline void weir__gauges_add_plain(struct weir__arena *arena, weir__gauges *gauges, int sign, int64_t bytes,
                                           int64_t requested, int64_t splits, int64_t split_bytes) {
-  weir__amounts *now = &gauges->now.of, *limit = &gauges->limit.of, *added = &gauges->added.of;
-  int64_t over = limit->allocations - (now->allocations += sign);
-  over |= limit->allocated_bytes - (now->allocated_bytes += sign * bytes);
-  over |= limit->requested_bytes - (now->requested_bytes += sign * requested);
-  over |= limit->splits - (now->splits += splits);
-  over |= limit->split_bytes - (now->split_bytes += split_bytes);
+  weir__amounts *room = &gauges->room.of, *added = &gauges->added.of;
+  int64_t over = room->allocations -= sign;
+  over |= room->allocated_bytes -= sign * bytes;
+  over |= room->requested_bytes -= sign * requested;
+  over |= room->splits -= splits;
+  over |= room->split_bytes -= split_bytes;
   if (sign > 0) {
     added->allocations += 1;
     added->allocated_bytes += bytes;

@@ -281,7 +281,7 @@ static inline bool weir__should_split(const weir__settings *settings, const weir
   return bytes < settings->max_split_size && rest > WEIR__SMALL_MAX;
 }
 
-/* ---- Arenas (arena.c) ---- */
+/* ---- Arenas (arena.c, cached.c) ---- */
 
 static inline _Atomic(weir__arena *) *weir__arena_bucket(weir__pool *pool, weir_cu_stream stream) {
   uint64_t hash = (uint64_t)(uintptr_t)stream * 0x9e3779b97f4a7c15u;
@@ -325,8 +325,9 @@ weir__block *weir__arena_hand_out(weir__arena *arena, const weir__settings *sett
 /* The two steps of a free, in a settled arena. The owner lets go of a block: it stays active as long as other streams use it. */
 void weir__arena_let_go(weir__arena *arena, weir__block *block);
 
-/* A block that nobody uses any more goes back to the index, merged with its neighbours. */
-void weir__arena_release(weir__arena *arena, weir__block *block);
+/* A block that nobody uses any more goes back to the index, merged with its neighbours. Returns the free block that it is part of
+ * then. */
+weir__block *weir__arena_release(weir__arena *arena, weir__block *block);
 
 /* Searches are the clock by which the ages of blocks are told, while collection by age is on. */
 static inline void weir__count_search(weir__pool *pool) {
@@ -458,6 +459,15 @@ weir_status weir__check_backend(const weir__settings *settings);
 
 /* NULL, and the last error set, for a device that is none. */
 weir__heap *weir__heap_get(const char *who, weir_allocator *allocator, int device);
+
+/* The long way of the two calls that cached.c begins. */
+weir_status weir__alloc_generic(weir_allocator *allocator, int device, size_t bytes, weir_cu_stream stream,
+                                void **pointer);
+weir_status weir__free_generic(weir_allocator *allocator, void *pointer);
+
+/* What the index could not serve. */
+weir_status weir__alloc_new(const char *who, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
+                            uint64_t size, uint64_t requested, void **pointer);
 
 /* Allocates from a private pool, or from the default one where that is NULL, on behalf of the public call `who`. */
 weir_status weir__alloc(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,

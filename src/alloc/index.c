@@ -161,7 +161,7 @@ static void divide(weir__wide_bins *bins, unsigned bin, unsigned width) {
   bins->divided |= 1ull << bin;
 }
 
-static void insert_wide(weir__index *index, weir__block *block) {
+void weir__index_insert_wide(weir__index *index, weir__block *block) {
   uint64_t units = block->bytes / WEIR__UNIT;
   path p;
   find_bin(index, units, &p);
@@ -173,7 +173,7 @@ static void insert_wide(weir__index *index, weir__block *block) {
     divide(p.bins[p.depth], p.bin[p.depth], p.width);
 }
 
-static void remove_wide(weir__index *index, weir__block *block) {
+void weir__index_remove_wide(weir__index *index, weir__block *block) {
   uint64_t units = block->bytes / WEIR__UNIT;
   path p;
   find_bin(index, units, &p);
@@ -246,6 +246,160 @@ weir__block *weir__index_at_least_wide(const weir__index *index, uint64_t bytes)
   return first_behind(index, &p, row);
 }
 
+/* ---- Narrow bins ---- */
+
+/* So many blocks are looked at faster than a heap is kept. */
+enum { few = 8 };
+
+static weir__block *scan_list(const weir__index *index, uint64_t units) {
+  weir__block *best = index->narrow->list[units];
+  for (weir__block *block = best->left; block; block = block->left)
+    if (block->address < best->address)
+      best = block;
+  return best;
+}
+
+/* ... of a few. NULL: there are more. */
+static weir__block *lowest_of_few(const weir__index *index, uint64_t units) {
+  weir__block *best = index->narrow->list[units], *block = best->left;
+  for (int i = 1; block && i < few; i++, block = block->left)
+    best = block->address < best->address ? block : best;
+  return block ? NULL : best;
+}
+
+/* The block may be gone. Its memory is still that of a block, or of one that waits to be taken, which the sanitizer is told not
+ * to be touched otherwise. */
+static __attribute__((no_sanitize("address"))) bool is_there(const struct weir__bin_entry *entry, uint64_t units) {
+  const weir__block *block = entry->block;
+  return block->in_heap && block->address == entry->address && block->bytes == units * WEIR__UNIT;
+}
+
+static void sink(weir__bin_heap *heap, size_t i) {
+  struct weir__bin_entry entry = heap->at[i];
+  for (size_t child; (child = 2 * i + 1) < heap->count; i = child) {
+    child += child + 1 < heap->count && heap->at[child + 1].address < heap->at[child].address;
+    if (entry.address <= heap->at[child].address)
+      break;
+    heap->at[i] = heap->at[child];
+  }
+  heap->at[i] = entry;
+}
+
+static void push(weir__bin_heap *heap, weir__block *block) {
+  size_t i = heap->count++;
+  for (; i && heap->at[(i - 1) / 2].address > block->address; i = (i - 1) / 2)
+    heap->at[i] = heap->at[(i - 1) / 2];
+  heap->at[i] = (struct weir__bin_entry){block->address, block};
+}
+
+static void drop_gone(weir__bin_heap *heap, uint64_t units) {
+  size_t kept = 0;
+  for (size_t i = 0; i < heap->count; i++)
+    if (is_there(&heap->at[i], units))
+      heap->at[kept++] = heap->at[i];
+  heap->count = kept;
+  for (size_t i = kept / 2; i-- > 0;)
+    sink(heap, i);
+}
+
+/* The heap of a bin with room for so many more; NULL: no host memory. */
+static weir__bin_heap *heap_for(weir__narrow_bins *narrow, uint64_t units, size_t more) {
+  if (!narrow->heaps && !(narrow->heaps = calloc(WEIR__NARROW, sizeof(weir__bin_heap *))))
+    return NULL;
+  weir__bin_heap *heap = narrow->heaps[units];
+  if (heap && heap->count + more > heap->room)
+    drop_gone(heap, units);
+  if (heap && heap->count + more <= heap->room)
+    return heap;
+  size_t count = heap ? heap->count : 0, room = 2 * (count + more) + few;
+  weir__bin_heap *grown = realloc(heap, sizeof *grown + room * sizeof grown->at[0]);
+  if (!grown)
+    return NULL;
+  grown->count = count;
+  grown->room = room;
+  return narrow->heaps[units] = grown;
+}
+
+weir__block *weir__index_lowest(weir__index *index, uint64_t units) {
+  weir__narrow_bins *narrow = index->narrow;
+  weir__block *best = lowest_of_few(index, units);
+  if (best)
+    return best;
+  size_t fresh = 0; /* they are in front of all that the heap knows */
+  for (const weir__block *block = narrow->list[units]; block && !block->in_heap; block = block->left)
+    fresh++;
+  weir__bin_heap *heap = heap_for(narrow, units, fresh);
+  if (!heap)
+    return scan_list(index, units);
+  for (weir__block *block = narrow->list[units]; block && !block->in_heap; block = block->left) {
+    push(heap, block);
+    block->in_heap = true;
+  }
+  while (!is_there(&heap->at[0], units)) {
+    heap->at[0] = heap->at[--heap->count];
+    sink(heap, 0);
+  }
+  return heap->at[0].block;
+}
+
+/* Sorts a list by merging ever longer runs of it. */
+static weir__block *sort_list(weir__block *list) {
+  for (size_t run = 1;; run *= 2) {
+    weir__block *rest = list, **tail = &list;
+    size_t merges = 0;
+    while (rest) {
+      weir__block *a = rest, *b = rest;
+      size_t a_left = run, b_left = run;
+      for (size_t i = 0; b && i < run; i++)
+        b = b->left;
+      while ((a_left && a) || (b_left && b)) {
+        bool from_a = a_left && a && (!b_left || !b || a->address < b->address);
+        weir__block *next = from_a ? a : b;
+        if (from_a) {
+          a = a->left;
+          a_left--;
+        } else {
+          b = b->left;
+          b_left--;
+        }
+        *tail = next;
+        tail = &next->left;
+      }
+      rest = b;
+      merges++;
+    }
+    *tail = NULL;
+    if (merges <= 1)
+      return list;
+  }
+}
+
+/* The list of a bin in the order of addresses; it may be empty. */
+static weir__block *order_list(weir__index *index, uint64_t units) {
+  weir__narrow_bins *narrow = index->narrow;
+  if (!narrow->list[units] || narrow->ordered[units / 64] >> units % 64 & 1)
+    return narrow->list[units];
+  narrow->list[units] = sort_list(narrow->list[units]);
+  for (weir__block *block = narrow->list[units], *previous = NULL; block; previous = block, block = block->left) {
+    block->right = previous;
+    block->in_heap = false; /* it would not be behind all new ones */
+  }
+  if (narrow->heaps && narrow->heaps[units])
+    narrow->heaps[units]->count = 0;
+  narrow->ordered[units / 64] |= 1ull << units % 64;
+  return narrow->list[units];
+}
+
+static weir__block *last_narrow(weir__index *index, uint64_t rows) {
+  if (!rows)
+    return NULL;
+  unsigned row = 63 - (unsigned)__builtin_clzll(rows);
+  weir__block *block = order_list(index, row * 64 + 63 - (unsigned)__builtin_clzll(index->narrow->used[row]));
+  while (block->left)
+    block = block->left;
+  return block;
+}
+
 /* ---- All bins ---- */
 
 bool weir__index_prepare(weir__index *index, uint64_t bytes) {
@@ -253,40 +407,12 @@ bool weir__index_prepare(weir__index *index, uint64_t bytes) {
     return false;
   if (bytes / WEIR__UNIT < WEIR__NARROW)
     return true;
+  if (row_of(bytes / WEIR__UNIT) >= WEIR__WIDE_ROWS)
+    return false;
   for (unsigned row = 0; row <= row_of(bytes / WEIR__UNIT); row++)
     if (!index->wide[row] && !(index->wide[row] = calloc(1, sizeof *index->wide[row])))
       return false;
   return true;
-}
-
-/* Of a narrow bin: the root of its blocks, all of one size. */
-static weir__block *narrow_root(const weir__index *index, uint64_t units) {
-  return index->narrow->used[units / 64] >> units % 64 & 1 ? index->narrow->at[units] : NULL;
-}
-
-void weir__index_insert_slow(weir__index *index, weir__block *block) {
-  uint64_t units = block->bytes / WEIR__UNIT;
-  if (units < WEIR__NARROW)
-    treap_insert(&index->narrow->at[units], block, false);
-  else
-    insert_wide(index, block);
-  index->count++;
-}
-
-void weir__index_remove_slow(weir__index *index, weir__block *block) {
-  uint64_t units = block->bytes / WEIR__UNIT;
-  if (units < WEIR__NARROW)
-    treap_remove(&index->narrow->at[units], block, false); /* others are left, or it would be the quick way */
-  else
-    remove_wide(index, block);
-  index->count--;
-}
-
-static weir__block *last_narrow(const weir__index *index, uint64_t rows) {
-  if (!rows)
-    return NULL;
-  unsigned row = 63 - (unsigned)__builtin_clzll(rows);
-  return rightmost(index->narrow->at[row * 64 + 63 - (unsigned)__builtin_clzll(index->narrow->used[row])]);
 }
 
 /* In a treap, or NULL. */
@@ -314,28 +440,31 @@ static weir__block *in_front(weir__block *at, const weir__block *block) {
   return best;
 }
 
-weir__block *weir__index_next(const weir__index *index, const weir__block *block) {
+weir__block *weir__index_next(weir__index *index, const weir__block *block) {
   uint64_t units = block->bytes / WEIR__UNIT;
   path p;
   if (units < WEIR__NARROW) {
-    weir__block *best = behind(narrow_root(index, units), block);
-    return best ? best : weir__index_at_least(index, block->bytes + WEIR__UNIT);
+    order_list(index, units);
+    return block->left ? block->left : weir__index_at_least(index, block->bytes + WEIR__UNIT);
   }
   find_bin(index, units, &p);
   weir__block *best = behind(*root_at(&p), block);
   return best ? best : first_behind(index, &p, row_of(units));
 }
 
-weir__block *weir__index_previous(const weir__index *index, const weir__block *block) {
+weir__block *weir__index_previous(weir__index *index, const weir__block *block) {
   uint64_t units = block->bytes / WEIR__UNIT;
   if (units < WEIR__NARROW) {
-    weir__block *best = in_front(narrow_root(index, units), block);
-    if (best)
-      return best;
-    uint64_t used = index->narrow->used[units / 64] & ((1ull << units % 64) - 1);
-    if (used)
-      return rightmost(index->narrow->at[units / 64 * 64 + 63 - (unsigned)__builtin_clzll(used)]);
-    return last_narrow(index, index->narrow_rows & ((1ull << units / 64) - 1));
+    order_list(index, units);
+    if (block->right)
+      return block->right;
+    uint64_t row = units / 64, used = index->narrow->used[row] & ((1ull << units % 64) - 1);
+    if (!used)
+      return last_narrow(index, index->narrow_rows & ((1ull << row) - 1));
+    weir__block *last = order_list(index, row * 64 + 63 - (unsigned)__builtin_clzll(used));
+    while (last->left)
+      last = last->left;
+    return last;
   }
   path p;
   find_bin(index, units, &p);
@@ -354,9 +483,9 @@ weir__block *weir__index_previous(const weir__index *index, const weir__block *b
   return last_of(bins, 63 - (unsigned)__builtin_clzll(bins->used));
 }
 
-weir__block *weir__index_first(const weir__index *index) { return weir__index_at_least(index, 0); }
+weir__block *weir__index_first(weir__index *index) { return weir__index_at_least(index, 0); }
 
-weir__block *weir__index_last(const weir__index *index) {
+weir__block *weir__index_last(weir__index *index) {
   if (!index->wide_rows)
     return last_narrow(index, index->narrow_rows);
   const weir__wide_bins *bins = index->wide[63 - __builtin_clzll(index->wide_rows)];
@@ -365,16 +494,18 @@ weir__block *weir__index_last(const weir__index *index) {
 
 bool weir__index_has(const weir__index *index, const weir__block *block) {
   uint64_t units = block->bytes / WEIR__UNIT;
-  const weir__block *at;
-  if (units < WEIR__NARROW)
-    at = index->narrow ? narrow_root(index, units) : NULL;
-  else {
-    if (!index->wide[row_of(units)])
-      return false;
-    path p;
-    find_bin(index, units, &p);
-    at = *root_at(&p);
+  const weir__block *at = NULL;
+  if (units < WEIR__NARROW) {
+    at = index->narrow ? index->narrow->list[units] : NULL;
+    while (at && at != block)
+      at = at->left;
+    return at != NULL;
   }
+  if (!index->wide[row_of(units)])
+    return false;
+  path p;
+  find_bin(index, units, &p);
+  at = *root_at(&p);
   while (at && at != block)
     at = before_by_size(block, at) ? at->left : at->right;
   return at != NULL;
@@ -388,6 +519,10 @@ static void wide_delete(weir__wide_bins *bins) {
 }
 
 void weir__index_clear(weir__index *index) {
+  for (unsigned i = 0; index->narrow && index->narrow->heaps && i < WEIR__NARROW; i++)
+    free(index->narrow->heaps[i]);
+  if (index->narrow)
+    free(index->narrow->heaps);
   free(index->narrow);
   for (unsigned row = 0; row < WEIR__WIDE_ROWS; row++)
     wide_delete(index->wide[row]);
@@ -439,25 +574,47 @@ static long wide_count(const weir__wide_bins *bins, uint64_t from, unsigned widt
   return count;
 }
 
-bool weir__index_is_valid(const weir__index *index) {
-  size_t count = 0;
+/* The same of a narrow bin. What the heap knows is behind what it does not know. */
+static long narrow_count(const weir__index *index, uint64_t units) {
+  const weir__narrow_bins *narrow = index->narrow;
+  bool is_ordered = narrow->ordered[units / 64] >> units % 64 & 1;
+  size_t known = 0, in_heap = 0;
+  long n = 0;
+  for (const weir__block *b = narrow->list[units], *previous = NULL; b; previous = b, b = b->left, n++) {
+    if (b->right != previous || b->bytes / WEIR__UNIT != units)
+      return -1;
+    if (previous && ((previous->in_heap && !b->in_heap) || (is_ordered && previous->address > b->address)))
+      return -1;
+    known += b->in_heap;
+  }
+  const weir__bin_heap *heap = narrow->heaps ? narrow->heaps[units] : NULL;
+  for (size_t i = 0; heap && i < heap->count; i++) {
+    if (i && heap->at[(i - 1) / 2].address > heap->at[i].address)
+      return -1;
+    in_heap += is_there(&heap->at[i], units);
+  }
+  return in_heap < known ? -1 : n; /* one that came, went and came again may be there twice */
+}
+
+long weir__index_count(const weir__index *index) {
+  long count = 0;
   for (uint64_t units = 0; index->narrow && units < WEIR__NARROW; units++) {
     uint64_t used = index->narrow->used[units / 64];
-    long n = bin_count(narrow_root(index, units), used >> units % 64 & 1, units, units + 1);
-    if (n < 0 || (index->narrow_rows >> units / 64 & 1) != (used != 0))
-      return false;
-    count += (size_t)n;
+    long n = narrow_count(index, units);
+    if (n < 0 || (used >> units % 64 & 1) != (n > 0) || (index->narrow_rows >> units / 64 & 1) != (used != 0))
+      return -1;
+    count += n;
   }
   for (unsigned row = 0; row < WEIR__WIDE_ROWS; row++) {
     const weir__wide_bins *bins = index->wide[row];
     if ((index->wide_rows >> row & 1) != (bins && bins->used))
-      return false;
+      return -1;
     long n = bins ? wide_count(bins, 64ull << width_of(row), width_of(row)) : 0;
     if (n < 0)
-      return false;
-    count += (size_t)n;
+      return -1;
+    count += n;
   }
-  return count == index->count;
+  return count;
 }
 
 /* ---- Live blocks ---- */
@@ -471,6 +628,7 @@ static void insert_again(weir__live *live, const weir__live_bucket *bucket) {
 bool weir__live_grow(weir__live *live) {
   weir__live grown = {.bits = live->buckets ? live->bits + 1 : 3};
   size_t count = (size_t)1 << grown.bits, bytes = count * sizeof *grown.buckets;
+  grown.most = count * WEIR__LIVE_SLOTS / 2;
   grown.buckets = aligned_alloc(sizeof *grown.buckets, bytes);
   if (!grown.buckets)
     return false;

@@ -3,11 +3,17 @@
  *
  * Sizes are counted in units of 512 bytes and sorted into bins: below 2 MiB one for each size, from there on 64 for each power
  * of two. A bit for each bin says whether it has blocks, so the first bin that can serve a size is found in two steps however
- * many blocks there are. The blocks of one bin form a treap, a search tree whose shape is drawn from a hash of the address; a
- * wide bin in which the tree grows deep is divided into 64 finer ones, down to one for each size.
+ * many blocks there are.
  *
- * What nearly all operations of the cached path need is here, to be compiled into it: narrow bins, and trees of one block. The
- * rest is in index.c.
+ * The blocks of a narrow bin, all of one size, are in a list, the one that came last first. Who asks for the lowest of a few
+ * looks at them all. Of more than a few there is a heap of addresses, which learns of new blocks when it is asked, and of those
+ * that are gone when they come to its top: so a block that comes and goes without being asked for costs nothing. Splitting leaves
+ * many small blocks of that sort.
+ *
+ * The blocks of a wide bin form a treap, a search tree whose shape is drawn from a hash of the address; a bin in which the tree
+ * grows deep is divided into 64 finer ones, down to one for each size.
+ *
+ * What nearly all operations of the cached path need is here, to be compiled into it. The rest is in index.c.
  */
 #ifndef WEIR_ALLOC_INDEX_H
 #define WEIR_ALLOC_INDEX_H
@@ -20,9 +26,20 @@ enum {
   WEIR__WIDE_ROWS = 40    /* from there on a row for each power of two */
 };
 
+typedef struct weir__bin_heap {
+  size_t count, room;
+  struct weir__bin_entry {
+    uint64_t address;
+    weir__block *block; /* which may be gone, or another one by now */
+  } at[];               /* the lowest first, each not above those at twice its place */
+} weir__bin_heap;
+
 typedef struct weir__narrow_bins {
-  uint64_t used[WEIR__NARROW / WEIR__BINS]; /* which have blocks: a word for each row */
-  weir__block *at[WEIR__NARROW];            /* the root of a treap, where it is used */
+  uint64_t used[WEIR__NARROW / WEIR__BINS];    /* which have blocks: a word for each row */
+  uint64_t ordered[WEIR__NARROW / WEIR__BINS]; /* whose lists are in the order of addresses */
+  weir__block *list[WEIR__NARROW];             /* left is the next one, right the one before */
+  weir__block nobody;                          /* stands in for a neighbour that is not there */
+  weir__bin_heap **heaps;                      /* for each bin, or NULL; made when first needed */
 } weir__narrow_bins;
 
 typedef struct weir__wide_bins weir__wide_bins;
@@ -36,51 +53,64 @@ typedef struct weir__index {
   uint64_t narrow_rows, wide_rows; /* which have blocks */
   weir__narrow_bins *narrow;       /* these are made when first needed */
   weir__wide_bins *wide[WEIR__WIDE_ROWS];
-  size_t count; /* of blocks */
 } weir__index;
 
 /* Makes room for blocks of up to so many bytes, so that inserting one cannot fail. false: no host memory. */
 bool weir__index_prepare(weir__index *index, uint64_t bytes);
 
 /* The one behind, and the one before, a block that is in the index, in its order. */
-weir__block *weir__index_next(const weir__index *index, const weir__block *block);
-weir__block *weir__index_previous(const weir__index *index, const weir__block *block);
-weir__block *weir__index_first(const weir__index *index);
-weir__block *weir__index_last(const weir__index *index);
+weir__block *weir__index_next(weir__index *index, const weir__block *block);
+weir__block *weir__index_previous(weir__index *index, const weir__block *block);
+weir__block *weir__index_first(weir__index *index);
+weir__block *weir__index_last(weir__index *index);
 void weir__index_clear(weir__index *index);
 bool weir__index_has(const weir__index *index, const weir__block *block);
-bool weir__index_is_valid(const weir__index *index);
 
-void weir__index_insert_slow(weir__index *index, weir__block *block);
-void weir__index_remove_slow(weir__index *index, weir__block *block);
+/* Walks everything and counts the blocks. -1: one is out of place. */
+long weir__index_count(const weir__index *index);
+
+void weir__index_insert_wide(weir__index *index, weir__block *block);
+void weir__index_remove_wide(weir__index *index, weir__block *block);
 weir__block *weir__index_at_least_wide(const weir__index *index, uint64_t bytes);
+
+/* The lowest block of a narrow bin that has several. */
+weir__block *weir__index_lowest(weir__index *index, uint64_t units);
 
 static inline void weir__index_insert(weir__index *index, weir__block *block) {
   uint64_t units = block->bytes / WEIR__UNIT;
-  if (units >= WEIR__NARROW || index->narrow->used[units / 64] >> units % 64 & 1) {
-    weir__index_insert_slow(index, block);
+  if (units >= WEIR__NARROW) {
+    weir__index_insert_wide(index, block);
     return;
   }
-  block->left = block->right = NULL;
-  index->narrow->at[units] = block;
-  index->narrow->used[units / 64] |= 1ull << units % 64;
+  weir__narrow_bins *narrow = index->narrow;
+  weir__block *next = narrow->list[units];
+  block->in_heap = false;
+  block->left = next;
+  block->right = NULL;
+  (next ? next : &narrow->nobody)->right = block;
+  narrow->list[units] = block;
+  narrow->used[units / 64] |= 1ull << units % 64;
+  narrow->ordered[units / 64] &= ~(1ull << units % 64);
   index->narrow_rows |= 1ull << units / 64;
-  index->count++;
 }
 
 static inline void weir__index_remove(weir__index *index, weir__block *block) {
   uint64_t units = block->bytes / WEIR__UNIT;
-  if (units >= WEIR__NARROW || block->left || block->right || index->narrow->at[units] != block) {
-    weir__index_remove_slow(index, block);
+  if (units >= WEIR__NARROW) {
+    weir__index_remove_wide(index, block);
     return;
   }
-  uint64_t left = index->narrow->used[units / 64] &= ~(1ull << units % 64);
-  index->narrow_rows &= ~((uint64_t)(left == 0) << units / 64);
-  index->count--;
+  weir__narrow_bins *narrow = index->narrow;
+  weir__block *next = block->left, *previous = block->right;
+  block->in_heap = false;
+  *(previous ? &previous->left : &narrow->list[units]) = next;
+  (next ? next : &narrow->nobody)->right = previous;
+  uint64_t used = narrow->used[units / 64] &= ~((uint64_t)!narrow->list[units] << units % 64);
+  index->narrow_rows &= ~((uint64_t)!used << units / 64);
 }
 
 /* The smallest block of at least so many bytes, the lowest of several; NULL when there is none. */
-static inline weir__block *weir__index_at_least(const weir__index *index, uint64_t bytes) {
+static inline weir__block *weir__index_at_least(weir__index *index, uint64_t bytes) {
   uint64_t units = bytes / WEIR__UNIT, row = units / 64;
   if (units >= WEIR__NARROW || !(index->narrow_rows >> row))
     return weir__index_at_least_wide(index, bytes);
@@ -92,10 +122,9 @@ static inline weir__block *weir__index_at_least(const weir__index *index, uint64
     row = (uint64_t)__builtin_ctzll(rows);
     used = index->narrow->used[row];
   }
-  weir__block *block = index->narrow->at[row * 64 + (uint64_t)__builtin_ctzll(used)];
-  while (block->left)
-    block = block->left;
-  return block;
+  units = row * 64 + (uint64_t)__builtin_ctzll(used);
+  weir__block *block = index->narrow->list[units];
+  return block->left ? weir__index_lowest(index, units) : block;
 }
 
 /* Unmapped blocks: one treap in the order of addresses. */

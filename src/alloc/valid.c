@@ -155,10 +155,11 @@ static void check_arena(walk *w, const arena_tally *sum) {
   const weir__arena *arena = sum->arena;
   void *stream = (void *)arena->stream;
   size_t unmapped = 0;
-  if (!weir__index_is_valid(&arena->free))
+  long indexed = weir__index_count(&arena->free);
+  if (indexed < 0)
     wrong(w, "the index of stream %p is out of order", stream);
-  if (arena->free.count != sum->free)
-    wrong(w, "the index of stream %p has %zu blocks, its segments have %zu", stream, arena->free.count, sum->free);
+  else if ((size_t)indexed != sum->free)
+    wrong(w, "the index of stream %p has %ld blocks, its segments have %zu", stream, indexed, sum->free);
   if (arena->live.count != sum->live)
     wrong(w, "stream %p has %zu live blocks, its segments have %zu", stream, arena->live.count, sum->live);
   for (const weir__block *b = weir__tree_after(arena->unmapped, 0); b;

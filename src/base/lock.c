@@ -8,9 +8,10 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How often to look before sleeping, and how long to leave the lock alone in between at most, in pauses: what it guards takes
- * some tens of nanoseconds, and whoever has it gets on faster when nobody touches its cache line. */
-enum { looks = 24, longest_break = 64 };
+/* How often to look before sleeping, and how long to leave the lock alone in between at most, in pauses. What it guards takes
+ * some tens of nanoseconds, and whoever has it gets most done when nobody touches its cache line: so the breaks soon become
+ * long, some microseconds, and it takes a good part of a millisecond until one sleeps, which costs him and his waker far more. */
+enum { looks = 32, longest_break = 256 };
 
 static const struct timespec nap = {.tv_nsec = 200000};
 

@@ -1,0 +1,344 @@
+/*
+ * The cached path: finding, splitting and merging blocks. Everything here needs the arena's lock and nothing else.
+ *
+ * The two calls at the end are the short way. Whatever is unusual goes the long way, in allocator.c.
+ */
+#include "alloc/heap.h"
+
+/* ---- Blocks ---- */
+
+weir__block *weir__arena_new_block(weir__arena *arena, weir__segment *segment, uint64_t address, uint64_t bytes) {
+  weir__block *block = weir__slab_take(&arena->blocks, sizeof *block);
+  if (!block)
+    return NULL;
+  *block = (weir__block){.address = address, .bytes = bytes, .segment = segment, .expandable = segment->page != 0};
+  return block;
+}
+
+void weir__arena_insert(weir__arena *arena, weir__block *block) {
+  block->state = WEIR__FREE;
+  block->idle_since = atomic_load_explicit(&arena->pool->searches, memory_order_relaxed);
+  weir__index_insert(&arena->free, block);
+}
+
+uint64_t weir__arena_merge(weir__arena *arena, weir__block *block, weir__block *neighbour) {
+  if (!neighbour || neighbour->state != block->state)
+    return 0;
+  uint64_t gained = neighbour->bytes;
+  if (weir__block_is_mapped(neighbour))
+    weir__index_remove(&arena->free, neighbour);
+  else
+    weir__tree_remove(&arena->unmapped, neighbour);
+  if (neighbour == block->previous) {
+    block->address = neighbour->address;
+    weir__block_link(block, neighbour->previous, block->next);
+    if (!block->previous)
+      block->segment->first = block;
+  } else
+    weir__block_link(block, block->previous, neighbour->next);
+  block->bytes += gained;
+  weir__slab_give(&arena->blocks, neighbour, sizeof *neighbour);
+  return gained;
+}
+
+/* A block becomes its owner's, or with sign -1 free at once. Oversize blocks are counted too, and an arena may be held still:
+ * neither is the rule. */
+static inline void count(weir__arena *arena, int sign, uint64_t bytes, uint64_t requested, bool oversize,
+                         weir__split_change change) {
+  if (__builtin_expect(oversize || atomic_load_explicit(&arena->gauges.is_still, memory_order_relaxed), 0))
+    weir__gauges_add(arena, &(weir__amounts){.allocations = sign,
+                                             .allocated_bytes = sign * (int64_t)bytes,
+                                             .requested_bytes = sign * (int64_t)requested,
+                                             .splits = change.splits,
+                                             .split_bytes = change.bytes,
+                                             .oversize = oversize ? sign : 0});
+  else
+    weir__gauges_add_plain(arena, &arena->gauges, sign, (int64_t)bytes, (int64_t)requested, change.splits,
+                           change.bytes);
+}
+
+/* ---- Allocating ---- */
+
+/* What a block could become if the address space behind it were mapped. */
+static uint64_t could_become(const weir__block *block) {
+  return block->bytes + (block->next && !weir__block_is_mapped(block->next) ? block->next->bytes : 0);
+}
+
+/* The first block that fits is of an expandable segment: perhaps another one is better. NULL: none serves. */
+static weir__block *choose_expandable(weir__arena *arena, const weir__settings *settings, weir__block *block) {
+  if (!settings->expandable_segments) {
+    /* They were turned off meanwhile, perhaps to share memory with another process: old ones do not serve. */
+    while (block && block->expandable)
+      block = weir__index_next(&arena->free, block);
+    return block;
+  }
+  /* The block at the growing end counts as what it can grow to, so that a smaller one that fits is preferred. */
+  weir__block *next;
+  while (block->expandable && block->next && !weir__block_is_mapped(block->next) &&
+         (next = weir__index_next(&arena->free, block)) && could_become(next) < could_become(block))
+    block = next;
+  return block;
+}
+
+static inline __attribute__((always_inline)) weir__block *take(weir__arena *arena, const weir__settings *settings,
+                                                               uint64_t bytes) {
+  weir__block *block = weir__index_at_least(&arena->free, bytes);
+  if (block && block->expandable)
+    block = choose_expandable(arena, settings, block);
+  if (!block)
+    return NULL;
+  if (bytes < settings->max_split_size && block->bytes >= settings->max_split_size)
+    return NULL;
+  if (bytes >= settings->max_split_size && block->bytes >= bytes + settings->max_non_split_rounding)
+    return NULL;
+  weir__live_prefetch(&arena->live, block->address); /* the caller's next step but one */
+  weir__index_remove(&arena->free, block);
+  return block;
+}
+
+weir__block *weir__arena_take(weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
+  return take(arena, settings, bytes);
+}
+
+/* Puts a block that is no longer in use into the index, merged with its neighbours. *whole is what it becomes: the one before it
+ * grows, so that what lies further back is not touched. */
+static inline weir__split_change insert_merged(weir__arena *arena, weir__block *block, weir__block **whole) {
+  weir__block *previous = block->previous, *next = block->next;
+  weir__split_change change = {0, 0};
+  if (previous && previous->state == WEIR__FREE) {
+    change.splits--;
+    change.bytes -= (int64_t)previous->bytes;
+    weir__index_remove(&arena->free, previous);
+    previous->bytes += block->bytes;
+    previous->next = next;
+    if (next)
+      next->previous = previous;
+    weir__slab_give(&arena->blocks, block, sizeof *block);
+    block = previous;
+  }
+  if (next && next->state == WEIR__FREE) {
+    change.splits--;
+    change.bytes -= (int64_t)next->bytes;
+    weir__index_remove(&arena->free, next);
+    block->bytes += next->bytes;
+    block->next = next->next;
+    if (block->next)
+      block->next->previous = block;
+    weir__slab_give(&arena->blocks, next, sizeof *next);
+  }
+  weir__arena_insert(arena, block);
+  *whole = block;
+  if (weir__block_is_split(block)) {
+    change.splits++;
+    change.bytes += (int64_t)block->bytes;
+  }
+  /* By design of the statistics: only blocks of fixed segments are split. */
+  return block->expandable ? (weir__split_change){0, 0} : change;
+}
+
+/* Cuts a block for so many bytes off the front of a free one, which goes back to the index. NULL: no host memory. */
+static inline weir__block *cut(weir__arena *arena, weir__block *rest, uint64_t bytes) {
+  weir__block *block = weir__slab_take(&arena->blocks, sizeof *block);
+  if (!block)
+    return NULL;
+  block->address = rest->address;
+  block->bytes = bytes;
+  block->segment = rest->segment;
+  block->expandable = rest->expandable;
+  block->in_heap = false;
+  weir__block_link(block, rest->previous, rest);
+  if (!block->previous)
+    rest->segment->first = block;
+  rest->address += bytes;
+  rest->bytes -= bytes;
+  weir__arena_insert(arena, rest);
+  return block;
+}
+
+/* last, where it is not NULL, becomes what it takes to repeat this. */
+static inline __attribute__((always_inline)) weir__block *hand_out(weir__arena *arena, const weir__settings *settings,
+                                                                   weir__block *whole, uint64_t bytes,
+                                                                   uint64_t requested, bool exact, weir__repeat *last) {
+  bool was_split = weir__block_is_split(whole) && !whole->expandable;
+  int64_t before = was_split ? (int64_t)whole->bytes : 0;
+  weir__split_change change = {0, 0};
+  weir__block *block = whole;
+  if (!weir__live_prepare(&arena->live))
+    goto no_memory;
+  if (exact ? whole->bytes > bytes : weir__should_split(settings, arena->pool, whole->bytes, bytes)) {
+    block = cut(arena, whole, bytes);
+    if (!block)
+      goto no_memory;
+    if (!block->expandable) {
+      change.splits = !was_split;
+      change.bytes = was_split ? -(int64_t)bytes : (int64_t)whole->bytes;
+    }
+  } else if (was_split) {
+    change.splits = -1;
+    change.bytes = -(int64_t)block->bytes;
+  }
+  block->state = WEIR__ALLOCATED;
+  block->events = 0;
+  block->requested = requested;
+  block->uses = NULL;
+  block->oversize = block->bytes >= settings->max_split_size;
+  weir__live_insert(&arena->live, block);
+  if (last)
+    *last = (weir__repeat){block, settings, bytes, change, false};
+  count(arena, 1, block->bytes, requested, block->oversize, change);
+  return block;
+
+no_memory:
+  change = insert_merged(arena, whole, &whole);
+  weir__gauges_add(arena, &(weir__amounts){.splits = change.splits - was_split, .split_bytes = change.bytes - before});
+  return NULL;
+}
+
+weir__block *weir__arena_hand_out(weir__arena *arena, const weir__settings *settings, weir__block *block,
+                                  uint64_t bytes, uint64_t requested, bool exact) {
+  block = hand_out(arena, settings, block, bytes, requested, exact, NULL);
+  if (block)
+    weir__trace(arena->pool->heap, WEIR_TRACE_ALLOC, arena->pool, block->address, requested, arena->stream);
+  return block;
+}
+
+/* The block that was freed last serves a request of the same size as before. */
+static inline weir__block *repeat(weir__arena *arena, uint64_t requested) {
+  weir__repeat *last = &arena->repeat;
+  weir__block *block = last->block;
+  last->is_free = false;
+  block->state = WEIR__ALLOCATED;
+  block->requested = requested;
+  count(arena, 1, block->bytes, requested, block->oversize, last->change);
+  return block;
+}
+
+static inline __attribute__((always_inline)) weir__block *
+alloc_cached(weir__arena *arena, const weir__settings *settings, uint64_t bytes, uint64_t requested) {
+  weir__repeat *last = &arena->repeat;
+  if (last->is_free) {
+    if (last->bytes == bytes && last->settings == settings)
+      return repeat(arena, requested);
+    weir__arena_settle(arena);
+  }
+  weir__block *block = take(arena, settings, bytes);
+  return block ? hand_out(arena, settings, block, bytes, requested, false, last) : NULL;
+}
+
+/* ---- Freeing ---- */
+
+/* Takes a block out of the live ones, whose place is known, and puts it back into the index. */
+static inline weir__split_change release(weir__arena *arena, weir__block *block, weir__live_place place,
+                                         weir__block **whole) {
+  weir__live_remove(&arena->live, block->address, place);
+  return insert_merged(arena, block, whole);
+}
+
+void weir__arena_settle(weir__arena *arena) {
+  weir__repeat *last = &arena->repeat;
+  weir__block *block = last->block;
+  bool was_free = last->is_free;
+  last->block = NULL;
+  last->is_free = false;
+  if (!was_free)
+    return;
+  weir__live_place place;
+  weir__live_find(&arena->live, block->address, &place);
+  release(arena, block, place, &block); /* what that changes was counted when it was freed */
+}
+
+static inline __attribute__((always_inline)) void free_cached(weir__arena *arena, weir__block *block,
+                                                              weir__live_place place) {
+  weir__repeat *last = &arena->repeat;
+  uint64_t requested = block->requested;
+  if (last->block == block) {
+    block->state = WEIR__FREE;
+    last->is_free = true;
+    count(arena, -1, block->bytes, requested, block->oversize,
+          (weir__split_change){-last->change.splits, -last->change.bytes});
+    return;
+  }
+  if (last->is_free)
+    weir__arena_settle(arena);
+  last->block = NULL;
+  uint64_t bytes = block->bytes;
+  bool oversize = block->oversize;
+  weir__split_change change = release(arena, block, place, &block);
+  count(arena, -1, bytes, requested, oversize, change);
+}
+
+void weir__arena_let_go(weir__arena *arena, weir__block *block) {
+  int64_t bytes = (int64_t)block->bytes;
+  block->state = WEIR__WAITING;
+  weir__gauges_add(arena, &(weir__amounts){.allocations = -1,
+                                           .allocated_bytes = -bytes,
+                                           .waiting = 1,
+                                           .waiting_bytes = bytes,
+                                           .oversize = -block->oversize});
+  weir__trace(arena->pool->heap, WEIR_TRACE_FREE_REQUESTED, arena->pool, block->address, block->requested,
+              arena->stream);
+}
+
+weir__block *weir__arena_release(weir__arena *arena, weir__block *block) {
+  weir__amounts change = {
+      .waiting = -1, .waiting_bytes = -(int64_t)block->bytes, .requested_bytes = -(int64_t)block->requested};
+  weir__live_place place;
+  weir__trace(arena->pool->heap, WEIR_TRACE_FREE_COMPLETED, arena->pool, block->address, block->requested,
+              arena->stream);
+  weir__live_find(&arena->live, block->address, &place);
+  weir__split_change splits = release(arena, block, place, &block);
+  change.splits = splits.splits;
+  change.split_bytes = splits.bytes;
+  weir__gauges_add(arena, &change);
+  return block;
+}
+
+/* ---- The same for the long way ---- */
+
+weir__block *weir__arena_alloc(weir__arena *arena, const weir__settings *settings, uint64_t bytes, uint64_t requested) {
+  return alloc_cached(arena, settings, bytes, requested);
+}
+
+void weir__arena_free(weir__arena *arena, weir__block *block, weir__live_place place) {
+  free_cached(arena, block, place);
+}
+
+/* ---- The short way ---- */
+
+weir_status weir_allocator_alloc(weir_allocator *allocator, int device, size_t bytes, weir_cu_stream stream,
+                                 void **pointer) {
+  if (!allocator || !pointer || (unsigned)device >= (unsigned)allocator->heap_count ||
+      bytes - 1 >= WEIR__MOST_BYTES - 1)
+    return weir__alloc_generic(allocator, device, bytes, stream, pointer);
+  weir__heap *heap = &allocator->heaps[device];
+  const weir__settings *settings = weir__settings_of(heap);
+  uint64_t size = weir__round_bytes(settings, bytes);
+  weir__arena *arena = weir__arena_find(size <= WEIR__SMALL_MAX ? &heap->small : &heap->large, stream);
+  if (!arena || weir__attention_of(heap))
+    return weir__alloc_generic(allocator, device, bytes, stream, pointer);
+
+  weir__lock_take(&arena->lock);
+  weir__block *block = alloc_cached(arena, settings, size, bytes);
+  weir__lock_give(&arena->lock);
+  if (!block)
+    return weir__alloc_new(__func__, heap, arena, settings, size, bytes, pointer);
+  *pointer = (void *)block->address;
+  return WEIR_OK;
+}
+
+weir_status weir_allocator_free(weir_allocator *allocator, void *pointer) {
+  weir__arena *arena = allocator ? weir__page_map_find(allocator->pages, (uint64_t)pointer) : NULL;
+  if (!arena)
+    return weir__free_generic(allocator, pointer);
+  weir__live_place place;
+  weir__lock_take(&arena->lock);
+  weir__block *block = weir__live_find(&arena->live, (uint64_t)pointer, &place);
+  if (!block || block->state != WEIR__ALLOCATED || block->uses ||
+      weir__attention_of(arena->pool->heap) & (WEIR__WATCHED | WEIR__AGEING)) {
+    weir__lock_give(&arena->lock);
+    return weir__free_generic(allocator, pointer);
+  }
+  free_cached(arena, block, place);
+  weir__lock_give(&arena->lock);
+  return WEIR_OK;
+}
