@@ -261,7 +261,7 @@ static weir_status out_of_memory(const char *who, weir__heap *heap, const weir__
   uint64_t allocated = (uint64_t)stats.allocated_bytes[WEIR_STAT_ALL].current + in_private;
   uint64_t reserved = heap->reserved;
   uint64_t limit = heap->has_limit ? heap->limit : device_total;
-  bool has_limit = heap->has_limit;
+  bool has_limit = heap->has_limit && heap->limit < device_total;
   char advice[320], processes[400];
   advise(heap, settings, stream, segment_bytes, advice, sizeof advice);
   weir__trace(heap, WEIR_TRACE_OOM, pool, device_free, bytes, stream);

@@ -464,7 +464,7 @@ static weir_status refuse_value(const struct parser *parser, const char *at, con
 
 static weir_status refuse_args(const struct parser *parser, const char *at, bool allowed, const char *format,
                                va_list args) {
-  char why[512], what[256] = "";
+  char why[800], what[256] = "";
   weir__format_text(why, sizeof why, format, args);
   if (allowed) {
     struct writer writer = {.text = what, .size = sizeof what};
@@ -651,7 +651,11 @@ static weir_status parse_reserve(struct parser *parser, struct word word, weir__
   double bytes = is_size ? n * (double)(1ull << 30) : 0;
   if (is_size ? bytes < 1 || bytes >= 0x1p63 : n <= 0 || n > 0x1.fffffffffffffp1023)
     return refuse_value(parser, word.text, "%s is out of range", quote(word, text));
-  *reserve = is_size ? (weir__reserve){.bytes = (uint64_t)bytes} : (weir__reserve){.fraction = n};
+  *reserve = (weir__reserve){0};
+  if (is_size)
+    reserve->bytes = (uint64_t)bytes;
+  else
+    reserve->fraction = n;
   return WEIR_OK;
 }
 
@@ -843,8 +847,13 @@ static weir_status refuse_key(const struct parser *parser, struct word word) {
       }
     }
   }
-  if (nearest == NULL)
-    return refuse(parser, word.text, "there is no key %s", quote(word, text));
+  if (nearest == NULL) {
+    char keys[700] = "";
+    struct writer writer = {.text = keys, .size = sizeof keys};
+    for (size_t i = 0; i < OPTIONS; i++)
+      put(&writer, "%s%s", i ? ", " : "", options[i].name);
+    return refuse(parser, word.text, "there is no key %s; allowed: %s", quote(word, text), keys);
+  }
   return refuse(parser, word.text, "there is no key %s; did you mean '%s'?", quote(word, text), nearest);
 }
 

@@ -128,7 +128,7 @@ static arena_tally *tally_of(arena_tally *sums, size_t count, const weir__arena 
 static void check_segment(walk *w, const weir__segment *s, arena_tally *sum) {
   bool is_small = s->arena->pool->is_small;
   unsigned long long base = s->base;
-  uint64_t address = s->base, memory = 0;
+  uint64_t address = base, memory = 0;
   if (!s->first || s->first->previous)
     wrong(w, "segment %llx does not begin with its first block", base);
   for (const weir__block *b = s->first; b; b = b->next) {

@@ -12,6 +12,15 @@
 #include "alloc/settings.h"
 #include "base/base.h"
 
+/* What an unknown key is told, unless one is near. */
+#define KEYS                                                                                                           \
+  "; allowed: backend, max_split_size_mb, max_non_split_rounding_mb, large_segment_size_mb, "                          \
+  "garbage_collection_threshold, roundup_power2_divisions, expandable_segments, expandable_segments_reserve, "         \
+  "expandable_segments_reserve_by_class, release_lock_on_cudamalloc, graph_capture_record_stream_reuse, "              \
+  "per_process_memory_fraction, throw_on_cudamalloc_oom, pinned_use_cuda_host_register, "                              \
+  "pinned_num_register_threads, pinned_use_background_threads, pinned_reserve_segment_size_mb, "                       \
+  "pinned_max_round_threshold_mb, pinned_max_cached_size_mb, pinned_free_catch_all"
+
 #define MIB (1ull << 20)
 #define MAX_MIB 8796093022207ull
 #define MOST "8796093022207"
@@ -503,7 +512,7 @@ static void grammar(void **state) {
       {"backend", "settings: column 8: backend: ':' is missing before the end"},
       {"backend,native", "settings: column 8: backend: ':' is missing before ','"},
       {"backend native", "settings: column 9: backend: ':' is missing before 'native'"},
-      {"backend=native", "settings: column 1: there is no key 'backend=native'"},
+      {"backend=native", "settings: column 1: there is no key 'backend=native'" KEYS},
       {"backend:",
        "settings: column 9: backend: a value is missing before the end; allowed: native or cudaMallocAsync"},
       {"backend: ,", "settings: column 10: backend: a value is missing before ','; allowed: native or cudaMallocAsync"},
@@ -522,10 +531,10 @@ static void grammar(void **state) {
       {"expandable_segments:Tr ue",
        "settings: column 21: expandable_segments: 'Tr' is neither; allowed: True or False"},
       /* Nothing that a terminal obeys gets into a message, and not too much. */
-      {"a\x1b[31m:1", "settings: column 1: there is no key 'a?'"},
-      {"\xff\x80z:1", "settings: column 1: there is no key '??z'"},
+      {"a\x1b[31m:1", "settings: column 1: there is no key 'a?'" KEYS},
+      {"\xff\x80z:1", "settings: column 1: there is no key '??z'" KEYS},
       {"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa:1",
-       "settings: column 1: there is no key 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa...'"},
+       "settings: column 1: there is no key 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa...'" KEYS},
   };
   for (size_t i = 0; i < WEIR_COUNT_OF(bad); i++)
     assert_refused(bad[i].text, bad[i].error);
@@ -562,14 +571,14 @@ static void unknown_keys(void **state) {
       {"max_split_size_mb_max_split_size_mb_max_split_size_mb_max_split_", NULL},
   };
   for (size_t i = 0; i < WEIR_COUNT_OF(cases); i++) {
-    char text[256], error[256], shown[64];
+    char text[256], error[1024], shown[64];
     snprintf(text, sizeof text, "backend:native, %s:1", cases[i].key);
     snprintf(shown, sizeof shown, strlen(cases[i].key) > 40 ? "%.37s..." : "%s", cases[i].key);
     if (cases[i].meant != NULL)
       snprintf(error, sizeof error, "settings: column 17: there is no key '%s'; did you mean '%s'?", shown,
                cases[i].meant);
     else
-      snprintf(error, sizeof error, "settings: column 17: there is no key '%s'", shown);
+      snprintf(error, sizeof error, "settings: column 17: there is no key '%s'" KEYS, shown);
     assert_refused(text, error);
   }
 }

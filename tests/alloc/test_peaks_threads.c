@@ -1,0 +1,159 @@
+/*
+ * Peaks: exact when one stream at a time is at work, whoever does it and in whichever order; with several at work at once
+ * never too low, and too high by at most 1 MiB for each.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "support/alloc.h"
+
+enum { THREADS = 16, ROUNDS = 400, HELD = 12 };
+
+static weir_cu_stream streams[THREADS];
+
+static void open(const char *conf) {
+  alloc_open_on(WEIR_SOFT_THREADS, 1, 64 * GIB, conf);
+  for (int i = 0; i < THREADS; i++)
+    streams[i] = work_stream();
+}
+
+/* ---- In turns ---- */
+
+typedef struct tally {
+  int64_t now[3], peak[3]; /* all, small, large */
+} tally;
+
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+static tally bytes, count;
+
+static void add(tally *t, int64_t by, bool is_small) {
+  int kinds[] = {WEIR_STAT_ALL, is_small ? WEIR_STAT_SMALL_POOL : WEIR_STAT_LARGE_POOL};
+  for (int i = 0; i < 2; i++) {
+    t->now[kinds[i]] += by;
+    if (t->now[kinds[i]] > t->peak[kinds[i]])
+      t->peak[kinds[i]] = t->now[kinds[i]];
+  }
+}
+
+/* Sizes that no rule rounds: what is handed out is what was asked for. */
+static size_t some_size(uint64_t *random) {
+  return soft_random_r(random, 3) ? (1 + soft_random_r(random, 1024)) * 512 : (1 + soft_random_r(random, 8)) * 12 * MIB;
+}
+
+static void *in_turns(void *argument) {
+  int number = *(int *)argument;
+  uint64_t random = (uint64_t)number + 77;
+  void *held[HELD] = {0};
+  size_t sizes[HELD];
+  for (int i = 0; i < ROUNDS; i++) {
+    int k = (int)soft_random_r(&random, HELD);
+    pthread_mutex_lock(&turn);
+    if (held[k]) {
+      CHECK(weir_allocator_free(allocator, held[k]));
+      add(&bytes, -(int64_t)sizes[k], sizes[k] <= MIB);
+      add(&count, -1, sizes[k] <= MIB);
+      held[k] = NULL;
+    } else {
+      sizes[k] = some_size(&random);
+      CHECK(weir_allocator_alloc(allocator, 0, sizes[k], streams[number], &held[k]));
+      add(&bytes, (int64_t)sizes[k], sizes[k] <= MIB);
+      add(&count, 1, sizes[k] <= MIB);
+    }
+    pthread_mutex_unlock(&turn);
+  }
+  pthread_mutex_lock(&turn);
+  for (int k = 0; k < HELD; k++)
+    if (held[k]) {
+      CHECK(weir_allocator_free(allocator, held[k]));
+      add(&bytes, -(int64_t)sizes[k], sizes[k] <= MIB);
+      add(&count, -1, sizes[k] <= MIB);
+    }
+  pthread_mutex_unlock(&turn);
+  return NULL;
+}
+
+static void run(void *(*body)(void *)) {
+  pthread_t threads[THREADS];
+  int numbers[THREADS];
+  for (int i = 0; i < THREADS; i++) {
+    numbers[i] = i;
+    assert_int_equal(pthread_create(&threads[i], NULL, body, &numbers[i]), 0);
+  }
+  for (int i = 0; i < THREADS; i++)
+    pthread_join(threads[i], NULL);
+  assert_valid();
+}
+
+static void test_in_turns(void **state) {
+  (void)state;
+  static const char *const confs[] = {NULL, "expandable_segments:True"};
+  for (int i = 0; i < 2; i++) {
+    open(confs[i]);
+    bytes = count = (tally){0};
+    run(in_turns);
+    weir_allocator_stats stats = stats_of(0);
+    for (int kind = 0; kind < WEIR_STAT_KINDS; kind++) {
+      assert_int_equal(stats.allocated_bytes[kind].current, 0);
+      assert_int_equal(stats.allocated_bytes[kind].peak, bytes.peak[kind]);
+      assert_int_equal(stats.active_bytes[kind].peak, bytes.peak[kind]);
+      assert_int_equal(stats.requested_bytes[kind].peak, bytes.peak[kind]);
+      assert_int_equal(stats.allocation[kind].peak, count.peak[kind]);
+      assert_int_equal(stats.active[kind].peak, count.peak[kind]);
+    }
+    alloc_close();
+  }
+}
+
+/* ---- At once ---- */
+
+static pthread_barrier_t barrier;
+static const size_t piece = 256 * KIB;
+
+/* All hold HELD pieces at the same moment, once; before and after that they come and go as they like, and never hold more. */
+static void *at_once(void *argument) {
+  int number = *(int *)argument;
+  uint64_t random = (uint64_t)number + 5;
+  void *held[HELD] = {0};
+  for (int phase = 0; phase < 2; phase++) {
+    for (int i = 0; i < 20 * ROUNDS; i++) {
+      int k = (int)soft_random_r(&random, HELD);
+      if (held[k])
+        CHECK(weir_allocator_free(allocator, held[k]));
+      held[k] = NULL;
+      if (soft_random_r(&random, 2))
+        CHECK(weir_allocator_alloc(allocator, 0, piece, streams[number], &held[k]));
+    }
+    for (int k = 0; k < HELD && !phase; k++)
+      if (!held[k])
+        CHECK(weir_allocator_alloc(allocator, 0, piece, streams[number], &held[k]));
+    pthread_barrier_wait(&barrier);
+  }
+  for (int k = 0; k < HELD; k++)
+    if (held[k])
+      CHECK(weir_allocator_free(allocator, held[k]));
+  return NULL;
+}
+
+static void test_at_once(void **state) {
+  (void)state;
+  open(NULL);
+  assert_int_equal(pthread_barrier_init(&barrier, NULL, THREADS), 0);
+  run(at_once);
+  pthread_barrier_destroy(&barrier);
+  weir_allocator_stats stats = stats_of(0);
+  int64_t most = (int64_t)THREADS * HELD * (int64_t)piece;
+  assert_int_equal(stats.allocated_bytes[WEIR_STAT_ALL].current, 0);
+  assert_int_equal(stats.allocated_bytes[WEIR_STAT_ALL].allocated, stats.allocated_bytes[WEIR_STAT_ALL].freed);
+  assert_in_range(stats.allocated_bytes[WEIR_STAT_ALL].peak, most, most + THREADS * (int64_t)MIB);
+  assert_in_range(stats.active_bytes[WEIR_STAT_SMALL_POOL].peak, most, most + THREADS * (int64_t)MIB);
+  assert_true(stats.allocation[WEIR_STAT_ALL].peak >= THREADS * HELD);
+  alloc_close();
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_in_turns, alloc_teardown),
+      cmocka_unit_test_teardown(test_at_once, alloc_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
