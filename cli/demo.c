@@ -336,7 +336,7 @@ static void print_text(const demo *demo, double total_ms) {
   printf("  %-11s%12lld, with %lld calls of the driver; %lld retries\n", "requests",
          (long long)s->allocation[WEIR_STAT_ALL].allocated,
          (long long)s->num_device_alloc + (long long)s->num_device_free, (long long)s->num_alloc_retries);
-  printf("\nAll results are right, and all memory was given back. Done in %.1f ms.\n", total_ms);
+  printf("\nAll results are right. Afterwards all memory was given back. Done in %.1f ms.\n", total_ms);
 }
 
 static void print_json(const demo *demo, double total_ms) {

@@ -243,8 +243,8 @@ void weir__arena_settle(weir__arena *arena) {
   if (!was_free)
     return;
   weir__live_place place;
-  weir__live_find(&arena->live, block->address, &place);
-  release(arena, block, place, &block); /* what that changes was counted when it was freed */
+  if (weir__live_find(&arena->live, block->address, &place)) /* it is */
+    release(arena, block, place, &block);                    /* what that changes was counted when it was freed */
 }
 
 static inline __attribute__((always_inline)) void free_cached(weir__arena *arena, weir__block *block,
@@ -285,10 +285,11 @@ weir__block *weir__arena_release(weir__arena *arena, weir__block *block) {
   weir__live_place place;
   weir__trace(arena->pool->heap, WEIR_TRACE_FREE_COMPLETED, arena->pool, block->address, block->requested,
               arena->stream);
-  weir__live_find(&arena->live, block->address, &place);
-  weir__split_change splits = release(arena, block, place, &block);
-  change.splits = splits.splits;
-  change.split_bytes = splits.bytes;
+  if (weir__live_find(&arena->live, block->address, &place)) { /* it is */
+    weir__split_change splits = release(arena, block, place, &block);
+    change.splits = splits.splits;
+    change.split_bytes = splits.bytes;
+  }
   weir__gauges_add(arena, &change);
   return block;
 }

@@ -317,6 +317,7 @@ static weir__bin_heap *heap_for(weir__narrow_bins *narrow, uint64_t units, size_
     return NULL;
   grown->count = count;
   grown->room = room;
+  memset(grown->at + count, 0, (room - count) * sizeof grown->at[0]);
   return narrow->heaps[units] = grown;
 }
 

@@ -523,7 +523,10 @@ void weir__heap_free_segments(weir__heap *heap) {
         }
       driver->MemAddressFree(driver, segment->base, segment->bytes);
     }
-    segment_delete(heap, segment);
+    heap->segments = segment->next;
+    hold_private(segment->arena, -1);
+    free(segment->handles);
+    free(segment);
   }
   weir__release_orphans(heap);
   free(heap->orphans);

@@ -255,10 +255,11 @@ static void put(struct writer *writer, const char *format, ...) WEIR_PRINTF(2, 3
 
 static void put(struct writer *writer, const char *format, ...) {
   bool room = writer->length < writer->size;
+  char *at = room ? writer->text + writer->length : NULL;
+  size_t left = room ? writer->size - writer->length : 0;
   va_list args;
   va_start(args, format);
-  int length =
-      vsnprintf(room ? writer->text + writer->length : NULL, room ? writer->size - writer->length : 0, format, args);
+  int length = vsnprintf(at, left, format, args); /* NOLINT(clang-analyzer-valist.Uninitialized): clang 14 errs here */
   va_end(args);
   writer->length += (size_t)length;
 }

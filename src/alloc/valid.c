@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "alloc/heap.h"
+#include "base/text.h"
 
 /* What the blocks of a heap add up to. */
 typedef struct tally {
@@ -33,7 +34,7 @@ static void wrong(walk *w, const char *format, ...) {
   char text[256];
   va_list args;
   va_start(args, format);
-  vsnprintf(text, sizeof text, format, args);
+  weir__format_text(text, sizeof text, format, args);
   va_end(args);
   weir__log(WEIR_LOG_ERROR, "the allocator of device %d is not valid: %s", w->heap->device, text);
   w->is_valid = false;

@@ -44,7 +44,7 @@ for clock in threads stepped; do
   for word in training graph time; do has out "^  $word "; done
   for word in allocated reserved segments; do has out "^  $word .* now, .* at the peak$"; done
   has out '^  requests .* 0 retries$'
-  has out '^All results are right, and all memory was given back\.'
+  has out '^All results are right. Afterwards all memory was given back\.'
 
   run 0 --json
   empty err

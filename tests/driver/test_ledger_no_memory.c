@@ -44,6 +44,7 @@ static bool fails(void) {
 void *__libc_malloc(size_t bytes);
 void *__libc_calloc(size_t count, size_t bytes);
 void *__libc_realloc(void *old, size_t bytes);
+void *__libc_memalign(size_t alignment, size_t bytes);
 void __libc_free(void *block);
 
 static void *counted(void *block) {
@@ -52,6 +53,9 @@ static void *counted(void *block) {
 }
 
 void *malloc(size_t bytes) { return fails() ? NULL : counted(__libc_malloc(bytes)); }
+void *aligned_alloc(size_t alignment, size_t bytes) {
+  return fails() ? NULL : counted(__libc_memalign(alignment, bytes));
+}
 void *calloc(size_t count, size_t bytes) { return fails() ? NULL : counted(__libc_calloc(count, bytes)); }
 
 void *realloc(void *old, size_t bytes) {

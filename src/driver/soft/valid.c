@@ -7,17 +7,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/text.h"
 #include "driver/soft/soft.h"
 
 _Noreturn static void broken(const char *format, ...) WEIR_PRINTF(1, 2);
 
 _Noreturn static void broken(const char *format, ...) {
+  char text[WEIR__TEXT_SIZE];
   va_list arguments;
   va_start(arguments, format);
-  fprintf(stderr, "weir: the software device is broken: ");
-  vfprintf(stderr, format, arguments);
-  fprintf(stderr, "\n");
+  weir__format_text(text, sizeof text, format, arguments);
   va_end(arguments);
+  fprintf(stderr, "weir: the software device is broken: %s\n", text);
   abort();
 }
 
