@@ -16,6 +16,8 @@ static const struct command {
     {"demo", "run a training-shaped job, and say what it did and where its memory was", weir_cmd_demo},
     {"info", "show the driver and its devices", weir_cmd_info},
     {"replay", "feed recorded memory histories to the allocator, and check every decision", weir_cmd_replay},
+    {"tune", "find the settings under which recorded jobs need least memory", weir_cmd_tune},
+    {"whatif", "show what a recorded job would have done under other settings", weir_cmd_whatif},
 };
 
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
@@ -54,7 +56,7 @@ static void print_help(void) {
         "  WEIR_SOFT_CAPABILITY  its compute capability, as 9.0\n"
         "  WEIR_SOFT_COPY_SPEED  the bytes that it copies in a second, as 50GB\n"
         "\n"
-        "Exit codes: 0 done, 1 failed, 2 the command line was wrong.\n",
+        "Exit codes: 0 done, 1 failed, 2 the command line was wrong, 3 done and memory runs out (replay, tune).\n",
         stdout);
 }
 

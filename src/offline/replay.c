@@ -26,14 +26,23 @@
 /* So often a checked replay begins anew, at most. */
 enum { MOST_RUNS = 64 };
 
+struct weir__history {
+  weir__plan plan;            /* its causes are those with which the file is explained best */
+  weir__plan_limit recorded;  /* likewise */
+  bool is_known;              /* it was given, not told from the file */
+  weir__replay_report report; /* of the checked replay */
+};
+
+/* One run. */
 typedef struct replay {
-  const weir__replay_options *options;
-  weir__plan plan;
+  const weir__plan *plan;
+  const weir__settings *settings;
   const weir__snapshot_event *events; /* the plan's */
   size_t count;
   bool check;
   bool stops; /* at the first difference */
-  weir_driver *driver;
+  weir_driver *ledger;
+  weir_driver *driver; /* a meter around the ledger */
   weir_allocator *allocator;
   weir__heap *heap;
   weir__private_pool **pools; /* the allocator's, for each of the snapshot's */
@@ -122,7 +131,7 @@ static void compare_missed(replay *r) {
 static int is_done(void *context, weir_cu_stream stream) {
   const replay *r = context;
   uintptr_t value = (uintptr_t)stream;
-  return value < HELD_BASE || value - HELD_BASE >= r->plan.block_count || !r->held[value - HELD_BASE];
+  return value < HELD_BASE || value - HELD_BASE >= r->plan->block_count || !r->held[value - HELD_BASE];
 }
 
 /* ---- Events ---- */
@@ -131,7 +140,7 @@ static weir__private_pool *pool_of(replay *r, uint32_t pool) {
   if (!pool)
     return NULL;
   if (!r->pools[pool]) {
-    const int64_t *id = r->plan.snapshot->pools[pool].id;
+    const int64_t *id = r->plan->snapshot->pools[pool].id;
     weir_pool_id wanted = {(uint64_t)id[0], (uint64_t)id[1]};
     if (weir_pool_create(r->allocator, r->heap->device, wanted, NULL))
       return NULL;
@@ -152,19 +161,28 @@ static void poll_events(weir__heap *heap, weir_cu_stream stream) {
 }
 
 static weir_status ask(replay *r, const weir__snapshot_event *event, void **pointer) {
-  uint32_t pool = r->plan.entries[r->at].pool;
-  weir_cu_stream stream = (weir_cu_stream)(uintptr_t)r->plan.snapshot->streams[event->stream];
+  uint32_t pool = r->plan->entries[r->at].pool;
+  weir_cu_stream stream = (weir_cu_stream)(uintptr_t)r->plan->snapshot->streams[event->stream];
   if (event->size >= WEIR__MOST_BYTES)
     return WEIR_ERROR_OUT_OF_MEMORY;
   if (!pool)
     return weir__alloc("replay", r->heap, NULL, event->size, stream, pointer);
-  bool is_capture = weir__plan_is_capture(&r->plan, r->at);
+  bool is_capture = weir__plan_is_capture(r->plan, r->at);
   if (is_capture && r->heap->pending)
     poll_events(r->heap, stream);
   atomic_store(&r->heap->captures, is_capture);
   weir_status status = weir__alloc("replay", r->heap, pool_of(r, pool), event->size, stream, pointer);
   atomic_store(&r->heap->captures, 0);
   return status;
+}
+
+static void note_failure(replay *r, const weir__snapshot_event *event) {
+  weir_allocator_stats stats = {.size = sizeof stats};
+  weir_allocator_get_stats(r->allocator, 0, &stats);
+  r->report->first_failure = r->at;
+  r->report->failed_bytes = event->size;
+  r->report->failed_reserved = (uint64_t)stats.reserved_bytes[WEIR_STAT_ALL].current;
+  r->report->failed_allocated = (uint64_t)stats.allocated_bytes[WEIR_STAT_ALL].current;
 }
 
 static void request(replay *r, const weir__snapshot_event *event) {
@@ -174,19 +192,19 @@ static void request(replay *r, const weir__snapshot_event *event) {
   bool oom = event->action == WEIR__ACTION_OOM;
   if (status) {
     if (!r->report->failures++)
-      r->report->first_failure = r->at;
+      note_failure(r, event);
     if (r->check && !(oom && status == WEIR_ERROR_OUT_OF_MEMORY))
       differs(r, r->at, "a request of %llu bytes failed, it did not in the file", (unsigned long long)event->size);
   } else if (oom) {
     /* PyTorch does not look for a block again after it has waited for other streams. */
-    if (r->check && !r->grew && weir__plan_waited(&r->plan, r->at))
+    if (r->check && !r->grew && weir__plan_waited(r->plan, r->at))
       r->report->rescued++;
     else if (r->check)
       differs(r, r->at, "a request of %llu bytes succeeded, it failed in the file", (unsigned long long)event->size);
     weir_allocator_free(r->allocator, pointer); /* whoever asked did not get it */
   } else {
     r->report->allocations++;
-    r->blocks[r->plan.entries[r->at].block] = pointer;
+    r->blocks[r->plan->entries[r->at].block] = pointer;
     if (r->check && (uint64_t)pointer != event->address)
       differs(r, r->at, "%llu bytes at 0x%llx, in the file at 0x%llx", (unsigned long long)event->size,
               (unsigned long long)(uintptr_t)pointer, (unsigned long long)event->address);
@@ -196,7 +214,7 @@ static void request(replay *r, const weir__snapshot_event *event) {
 }
 
 static void let_go(replay *r, const weir__snapshot_event *event) {
-  uint32_t block = r->plan.entries[r->at].block;
+  uint32_t block = r->plan->entries[r->at].block;
   if (block == WEIR__NO_BLOCK || !r->blocks[block])
     return; /* it was allocated before the recording began, or could not be here */
   const weir__snapshot_event *next = event + 1;
@@ -211,7 +229,7 @@ static void let_go(replay *r, const weir__snapshot_event *event) {
 }
 
 static void complete(replay *r, size_t event) {
-  uint32_t block = r->plan.entries[event].block;
+  uint32_t block = r->plan->entries[event].block;
   if (block != WEIR__NO_BLOCK)
     r->held[block] = false;
 }
@@ -241,8 +259,8 @@ static void run_release(replay *r, const weir__plan_release *release) {
 }
 
 static void run_events(replay *r) {
-  const weir__plan_release *release = r->plan.releases;
-  const weir__plan_release *end = r->plan.release_count ? release + r->plan.release_count : release;
+  const weir__plan_release *release = r->plan->releases;
+  const weir__plan_release *end = r->plan->release_count ? release + r->plan->release_count : release;
   for (r->at = 0; r->at < r->count; r->at++) {
     if (release < end && r->at == release->completed) {
       r->release++;
@@ -273,34 +291,31 @@ static weir_status set_up(replay *r, const weir__plan_limit *limit) {
   ledger.place_context = r;
   ledger.is_done = is_done;
   ledger.is_done_context = r;
-  weir_status status = weir_driver_open_ledger(&ledger, &r->driver);
+  weir_status status = weir_driver_open_ledger(&ledger, &r->ledger);
+  if (!status)
+    status = weir__meter_open(r->ledger, &r->driver);
   if (status)
     return status;
   r->driver->Init(r->driver, 0);
-  bool is_recorded = r->check || !r->options->conf;
   weir_allocator_options allocator;
   weir_allocator_options_init(&allocator);
-  allocator.conf = is_recorded ? "" : r->options->conf;
+  allocator.conf = "";
   status = weir_allocator_create(r->driver, &allocator, &r->allocator);
   if (status)
     return status;
   r->heap = &r->allocator->heaps[0];
-  if (is_recorded)
-    *(weir__settings *)weir__settings_of(r->heap) = r->plan.settings; /* nobody reads them yet */
+  *(weir__settings *)weir__settings_of(r->heap) = *r->settings; /* nobody reads them yet */
   weir_allocator_set_limit(r->allocator, 0, limit->limit);
   return r->check ? weir_allocator_attach_tracker(r->allocator, compare, r) : WEIR_OK;
 }
 
-static weir_status run(replay *r, const weir__plan_limit *limit) {
+static weir_status run_once(replay *r, const weir__plan_limit *limit) {
   weir__replay_report *report = r->report;
   *report = (weir__replay_report){
-      .stats = {.size = sizeof report->stats}, .limit = limit->limit, .unknown_frees = r->plan.unknown_frees};
-  r->driver = NULL;
+      .stats = {.size = sizeof report->stats}, .limit = limit->limit, .unknown_frees = r->plan->unknown_frees};
+  r->ledger = r->driver = NULL;
   r->allocator = NULL;
   r->expected = r->release = 0;
-  memset(r->pools, 0, r->plan.snapshot->pool_count * sizeof *r->pools);
-  memset(r->blocks, 0, r->plan.block_count * sizeof *r->blocks);
-  memset(r->held, 0, r->plan.block_count * sizeof *r->held);
   weir_status status = set_up(r, limit);
   if (!status) {
     struct timespec begin, end;
@@ -310,13 +325,39 @@ static weir_status run(replay *r, const weir__plan_limit *limit) {
     report->seconds = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9;
     report->events = r->count;
     weir_allocator_get_stats(r->allocator, 0, &report->stats);
+    report->calls = *weir__meter_read(r->driver);
   }
   weir_allocator_destroy(r->allocator);
   weir_driver_close(r->driver);
+  weir_driver_close(r->ledger);
   return status;
 }
 
-/* ---- Runs ---- */
+/* `stops` is for checked runs: at the first difference. *release becomes the number of the plan's releases that were begun. */
+static weir_status run(const weir__plan *plan, const weir__settings *settings, const weir__plan_limit *limit,
+                       bool check, bool stops, size_t *release, weir__replay_report *report) {
+  replay r = {.plan = plan,
+              .settings = settings,
+              .events = plan->events,
+              .count = plan->count,
+              .check = check,
+              .stops = stops,
+              .report = report};
+  r.pools = calloc(plan->snapshot->pool_count + 1, sizeof *r.pools);
+  r.blocks = calloc(plan->block_count + 1, sizeof *r.blocks);
+  r.held = calloc(plan->block_count + 1, sizeof *r.held);
+  weir_status status = r.pools && r.blocks && r.held
+                           ? run_once(&r, limit)
+                           : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "replay: no host memory");
+  free(r.pools);
+  free(r.blocks);
+  free(r.held);
+  if (release)
+    *release = r.release;
+  return status;
+}
+
+/* ---- Explaining a file ---- */
 
 /* Another cause for the release, that was not tried. false: there is none. */
 static bool next_cause(const weir__plan *plan, weir__plan_release *release) {
@@ -335,105 +376,197 @@ static bool next_cause(const weir__plan *plan, weir__plan_release *release) {
 
 /* Runs with one limit, until nothing differs or no other cause is left to try. The report is that of the run that got
  * furthest, which ends at its first difference; the plan has its causes. */
-static weir_status explain(replay *r, const weir__plan_limit *limit) {
-  weir__plan_guess(&r->plan, limit->limit < limit->memory ? limit->limit : limit->memory);
-  weir__replay_report *report = r->report, best = {0};
+static weir_status explain(weir__history *h, const weir__plan_limit *limit) {
+  weir__plan_guess(&h->plan, limit->limit < limit->memory ? limit->limit : limit->memory);
+  weir__replay_report *report = &h->report, best = {0};
   weir__plan_release *last = NULL; /* the one whose cause was changed last ... */
   uint8_t before = 0;              /* ... and what it was */
-  r->stops = true;
   for (int runs = 0; runs < MOST_RUNS; runs++) {
-    weir_status status = run(r, limit);
+    size_t release;
+    weir_status status = run(&h->plan, &h->plan.settings, limit, true, true, &release, report);
     if (status || !report->differences)
       return status;
     if (runs && report->first_difference <= best.first_difference)
       last->cause = before;
     else {
       best = *report;
-      last = r->release ? &r->plan.releases[r->release - 1] : NULL;
+      last = release ? &h->plan.releases[release - 1] : NULL;
       before = last ? last->cause : 0;
     }
-    if (!last || !next_cause(&r->plan, last))
+    if (!last || !next_cause(&h->plan, last))
       break;
   }
   *report = best;
   return WEIR_OK;
 }
 
-/* The limit and the memory that the options give; false: they do not. */
-static bool given_limit(const replay *r, weir__plan_limit *limit) {
-  const weir__replay_options *options = r->options;
-  if (!options->memory)
-    return false;
-  double fraction = options->fraction > 0 ? options->fraction : r->plan.fraction;
-  *limit = (weir__plan_limit){WEIR__NO_LIMIT, options->memory};
-  if (options->fraction > 0 || fraction < 1)
-    limit->limit = (uint64_t)(fraction * (double)options->memory + 0.5);
-  return true;
-}
-
 /* Tries the limits that may have been, and keeps the one with which it gets furthest. */
-static weir_status find_limit(replay *r, weir__plan_limit *best) {
+static weir_status find_limit(weir__history *h) {
   weir__plan_limit limits[WEIR__PLAN_LIMITS];
-  size_t count = weir__plan_limits(&r->plan, limits), furthest = 0;
-  *best = limits[0]; /* there is one */
+  size_t count = weir__plan_limits(&h->plan, limits), furthest = 0;
+  h->recorded = limits[0]; /* there is one */
   for (size_t i = 0; i < count; i++) {
-    weir_status status = explain(r, &limits[i]);
+    weir_status status = explain(h, &limits[i]);
     if (status)
       return status;
-    if (!r->report->differences) {
-      *best = limits[i];
+    if (!h->report.differences) {
+      h->recorded = limits[i];
       return WEIR_OK;
     }
-    if (r->report->first_difference > furthest) {
-      furthest = r->report->first_difference;
-      *best = limits[i];
+    if (h->report.first_difference > furthest) {
+      furthest = h->report.first_difference;
+      h->recorded = limits[i];
     }
   }
-  return count > 1 ? explain(r, best) : WEIR_OK;
+  return count > 1 ? explain(h, &h->recorded) : WEIR_OK;
 }
 
-/* What the file shows is explained first. Unchecked, the causes of releases stay, and all else may be another. */
-static weir_status replay_all(replay *r) {
-  weir__plan_limit limit = {WEIR__NO_LIMIT, 0}, recorded;
-  bool is_given = given_limit(r, &limit), is_checked = r->options->check;
-  r->check = true;
-  weir_status status = is_given && is_checked ? explain(r, &limit) : find_limit(r, &recorded);
-  if (!status && !is_given)
-    limit = recorded;
-  r->check = is_checked;
-  r->stops = false;
-  if (!status && (!is_checked || r->report->differences))
-    status = run(r, &limit);
-  r->report->limit_is_inferred = !is_given && limit.limit != WEIR__NO_LIMIT;
+static weir_status explain_all(weir__history *h, const weir__capacity *known) {
+  h->is_known = known->memory != 0;
+  h->recorded = (weir__plan_limit){known->limit, known->memory};
+  weir_status status = h->is_known ? explain(h, &h->recorded) : find_limit(h);
+  if (!status && h->report.differences) /* to the end, to count them all */
+    status = run(&h->plan, &h->plan.settings, &h->recorded, true, false, NULL, &h->report);
+  h->report.limit_is_inferred = !h->is_known && h->recorded.limit != WEIR__NO_LIMIT;
   return status;
 }
 
-weir_status weir__replay(const weir__snapshot *snapshot, const weir__replay_options *options,
-                         weir__replay_report *report) {
-  *report = (weir__replay_report){.stats = {.size = sizeof report->stats}};
-  if (options->device < 0 || (size_t)options->device >= snapshot->device_count)
-    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "replay: device %d, the file has %zu", options->device,
-                      snapshot->device_count);
-  if (options->memory > WEIR__REPLAY_MOST_MEMORY)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "replay: a device of %llu bytes; at most %llu are allowed",
-                      (unsigned long long)options->memory, (unsigned long long)WEIR__REPLAY_MOST_MEMORY);
-  const weir__snapshot_device *device = &snapshot->devices[options->device];
-  if (!device->event_count)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "replay: the file has no history of device %d", options->device);
-  replay r = {.options = options, .report = report};
-  weir_status status = weir__plan_make(snapshot, device, &r.plan);
+/* ---- Histories ---- */
+
+static weir_status check_memory(uint64_t memory) {
+  if (memory <= WEIR__REPLAY_MOST_MEMORY)
+    return WEIR_OK;
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "replay: a device of %llu bytes; at most %llu are allowed",
+                    (unsigned long long)memory, (unsigned long long)WEIR__REPLAY_MOST_MEMORY);
+}
+
+/* A fraction of 1 that a program sets is a limit, one that the settings have is none. */
+static weir__capacity part_of(uint64_t memory, double fraction, double of_settings) {
+  weir__capacity capacity = {memory, WEIR__NO_LIMIT};
+  if (fraction > 0 || of_settings < 1)
+    capacity.limit = (uint64_t)((fraction > 0 ? fraction : of_settings) * (double)memory + 0.5);
+  return capacity;
+}
+
+weir_status weir__history_open(const weir__snapshot *snapshot, int device, uint64_t memory, double fraction,
+                               weir__history **history) {
+  if (device < 0 || (size_t)device >= snapshot->device_count)
+    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "replay: device %d, the file has %zu", device, snapshot->device_count);
+  if (!snapshot->devices[device].event_count)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "replay: the file has no history of device %d", device);
+  weir_status status = check_memory(memory);
   if (status)
     return status;
-  r.events = r.plan.events;
-  r.count = r.plan.count;
-  r.pools = calloc(snapshot->pool_count + 1, sizeof *r.pools);
-  r.blocks = calloc(r.plan.block_count + 1, sizeof *r.blocks);
-  r.held = calloc(r.plan.block_count + 1, sizeof *r.held);
-  status = r.pools && r.blocks && r.held ? replay_all(&r)
-                                         : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "replay: no host memory");
-  free(r.pools);
-  free(r.blocks);
-  free(r.held);
-  weir__plan_clear(&r.plan);
+  weir__history *h = calloc(1, sizeof *h);
+  if (!h)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "replay: no host memory");
+  status = weir__plan_make(snapshot, &snapshot->devices[device], &h->plan);
+  if (status)
+    goto free_history;
+  weir__capacity known = part_of(memory, fraction, h->plan.fraction);
+  status = explain_all(h, &known);
+  if (status)
+    goto clear_plan;
+  *history = h;
+  return WEIR_OK;
+
+clear_plan:
+  weir__plan_clear(&h->plan);
+free_history:
+  free(h);
+  return status;
+}
+
+void weir__history_close(weir__history *history) {
+  if (!history)
+    return;
+  weir__plan_clear(&history->plan);
+  free(history);
+}
+
+const weir__replay_report *weir__history_check(const weir__history *history) { return &history->report; }
+
+const weir__settings *weir__history_settings(const weir__history *history) { return &history->plan.settings; }
+
+double weir__history_seconds(const weir__history *history) {
+  const weir__plan *plan = &history->plan;
+  int64_t first = plan->events[0].time_us, last = plan->events[plan->count - 1].time_us;
+  return first > 0 && last > first ? (double)(last - first) / 1e6 : 0;
+}
+
+weir__capacity weir__history_capacity(const weir__history *history) {
+  const weir__replay_report *report = &history->report;
+  weir__capacity capacity = {0, history->recorded.limit};
+  bool was_short = report->stats.num_alloc_retries || report->stats.num_ooms;
+  /* What is told of a device's memory is room enough for what the file shows; it is a fact only where memory ran short. */
+  if (history->is_known || (capacity.limit == WEIR__NO_LIMIT && was_short))
+    capacity.memory = history->recorded.memory;
+  return capacity;
+}
+
+weir_status weir__history_capacity_of(const weir__history *history, const weir__settings *settings, uint64_t memory,
+                                      double fraction, weir__capacity *capacity) {
+  double of_settings = settings ? settings->memory_fraction : history->plan.fraction;
+  if (memory)
+    *capacity = part_of(memory, fraction, of_settings);
+  else if (of_settings < 1 && of_settings != history->plan.fraction)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
+                      "per_process_memory_fraction is a part of the device's memory, which a file does not record: say "
+                      "how much it is");
+  else
+    *capacity = weir__history_capacity(history);
+  return WEIR_OK;
+}
+
+weir_status weir__history_run(const weir__history *history, const weir__settings *settings,
+                              const weir__capacity *capacity, weir__replay_report *report) {
+  const weir__plan *plan = &history->plan;
+  weir__plan_limit limit = {capacity->limit, capacity->memory};
+  weir_status status = check_memory(capacity->memory);
+  if (!status && settings)
+    status = weir__check_backend(settings);
+  /* Most settings need no more than this, and a small device is replayed faster. */
+  if (!limit.memory)
+    limit.memory = plan->peak < 4ull << 30                       ? 16ull << 30
+                   : plan->peak > WEIR__REPLAY_ENOUGH_MEMORY / 4 ? WEIR__REPLAY_ENOUGH_MEMORY
+                                                                 : 4 * plan->peak;
+  if (!status)
+    status = run(plan, settings ? settings : &plan->settings, &limit, false, false, NULL, report);
+  if (status || capacity->memory || limit.memory == WEIR__REPLAY_ENOUGH_MEMORY ||
+      (!report->calls.of[WEIR__METER_ALLOC].failed && !report->calls.of[WEIR__METER_CREATE].failed))
+    return status;
+  limit.memory = WEIR__REPLAY_ENOUGH_MEMORY;
+  return run(plan, settings ? settings : &plan->settings, &limit, false, false, NULL, report);
+}
+
+/* ---- All in one ---- */
+
+weir_status weir__replay(const weir__snapshot *snapshot, const weir__replay_options *options,
+                         weir__replay_report *report) {
+  weir__settings parsed, *settings = NULL;
+  weir__capacity capacity = {0};
+  weir__history *h = NULL;
+  *report = (weir__replay_report){.stats = {.size = sizeof report->stats}};
+  if (options->conf && !options->check) {
+    weir_status status = weir__settings_parse(NULL, options->conf, &parsed);
+    if (status)
+      return status;
+    settings = &parsed;
+  }
+  /* Checked, the capacity is that of the recording; unchecked, that of the run. */
+  weir_status status = options->check
+                           ? weir__history_open(snapshot, options->device, options->memory, options->fraction, &h)
+                           : weir__history_open(snapshot, options->device, 0, 0, &h);
+  if (!h)
+    return status;
+  if (options->check)
+    *report = h->report;
+  else {
+    status = weir__history_capacity_of(h, settings, options->memory, options->fraction, &capacity);
+    if (!status)
+      status = weir__history_run(h, settings, &capacity, report);
+    report->limit_is_inferred = !status && !options->memory && capacity.limit != WEIR__NO_LIMIT;
+  }
+  weir__history_close(h);
   return status;
 }

@@ -4,6 +4,9 @@
  * Checked, new segments are placed where the file says, and every decision is compared: the address of each allocation, and
  * each segment that is made, freed, mapped or unmapped, with its size and its point in the history. What happens when memory
  * runs short is the allocator's own decision; the file is only compared with it.
+ *
+ * What a file does not say is found out by checked replays, once, when a weir__history is opened. After that it can be run
+ * under any settings, as often as one likes and by many threads at once.
  */
 #ifndef WEIR_OFFLINE_REPLAY_H
 #define WEIR_OFFLINE_REPLAY_H
@@ -12,18 +15,28 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "alloc/settings.h"
+#include "offline/meter.h"
 #include "offline/snapshot.h"
 #include "weir/alloc.h"
 
-/* The largest device: 64 TiB. */
+/* The largest device that one may ask for: 64 TiB. And one that is larger than any there is, for jobs that may have as much as
+ * they need: 2 TiB. Expandable segments cost time and host memory in proportion to it, so it is not the same. */
 #define WEIR__REPLAY_MOST_MEMORY (1ull << 46)
+#define WEIR__REPLAY_ENOUGH_MEMORY (1ull << 41)
+
+/* What an allocator may take. */
+typedef struct weir__capacity {
+  uint64_t memory; /* the device's, in bytes, up to the largest; 0: enough for whatever is asked */
+  uint64_t limit;  /* bytes that may be reserved of it; UINT64_MAX: all */
+} weir__capacity;
 
 typedef struct weir__replay_options {
   int device;
   bool check;       /* place and compare; settings are the recorded ones then */
   const char *conf; /* unchecked: settings on top of the defaults; NULL: the recorded ones */
   uint64_t memory;  /* the device's memory in bytes, up to the largest; 0: not known */
-  double fraction;  /* the part of it that may be used; 0: not known, or no limit */
+  double fraction;  /* the part of it that may be used; 0: as the settings say */
 } weir__replay_options;
 
 enum { WEIR__REPLAY_SHOWN = 8, WEIR__REPLAY_TEXT = 200 };
@@ -35,15 +48,48 @@ typedef struct weir__replay_report {
   char shown[WEIR__REPLAY_SHOWN][WEIR__REPLAY_TEXT]; /* the first of them */
   size_t first_difference;                           /* the event that was under way, when there are any */
   size_t failures;                                   /* requests that ran out of memory */
-  size_t first_failure;                              /* its event, when there are any */
+  size_t first_failure;                              /* the event of the first, when there are any ... */
+  uint64_t failed_bytes;                             /* ... what it asked for ... */
+  uint64_t failed_reserved, failed_allocated;        /* ... and what there was then */
   size_t rescued; /* checked: requests that failed in the file, and here got a block that had become free meanwhile */
   size_t unknown_frees;   /* of what was allocated before the recording: the history is not complete */
   bool limit_is_inferred; /* the file does not say it; it was told from what the file shows */
   uint64_t limit;         /* bytes that may be reserved; UINT64_MAX: none */
   weir_allocator_stats stats;
+  weir__meter_counts calls; /* of the driver */
   double seconds;
 } weir__replay_report;
 
+typedef struct weir__history weir__history;
+
+/* Finds out what the history of a device shows, by checked replays under the recorded settings. `memory` and `fraction` are
+ * those of the recording; 0: told from the file. The snapshot must outlive the history. */
+weir_status weir__history_open(const weir__snapshot *snapshot, int device, uint64_t memory, double fraction,
+                               weir__history **history);
+void weir__history_close(weir__history *history); /* NULL is allowed */
+
+/* The checked replay: without differences, the file is reproduced. */
+const weir__replay_report *weir__history_check(const weir__history *history);
+
+/* The recorded settings, as far as they are about device memory. */
+const weir__settings *weir__history_settings(const weir__history *history);
+
+/* How long the job took, from the first event to the last; 0: the file has no times. */
+double weir__history_seconds(const weir__history *history);
+
+/* What is assumed for other runs when nobody says more: the recorded limit, or a device that was full; or neither. */
+weir__capacity weir__history_capacity(const weir__history *history);
+
+/* One unchecked run. `settings` NULL: the recorded ones. */
+weir_status weir__history_run(const weir__history *history, const weir__settings *settings,
+                              const weir__capacity *capacity, weir__replay_report *report);
+
+/* The capacity of a device of `memory` bytes (0: as weir__history_capacity has it) if `fraction` of it (0: what the settings
+ * say) may be used. WEIR_ERROR_INVALID_ARGUMENT: the settings have a fraction, and nobody knows of what. */
+weir_status weir__history_capacity_of(const weir__history *history, const weir__settings *settings, uint64_t memory,
+                                      double fraction, weir__capacity *capacity);
+
+/* All in one: opens, and runs once. */
 weir_status weir__replay(const weir__snapshot *snapshot, const weir__replay_options *options,
                          weir__replay_report *report);
 

@@ -82,6 +82,50 @@ run 1 --conf expandable_segments:maybe "$traces/llama_varlen.pickle.zst"
 empty out
 has err 'expandable_segments'
 
+# Calls and their cost, under both kinds of segments; another table of costs.
+run 0 "$traces/llama_varlen.pickle.zst"
+has out 'peak  .* 32.55 GiB reserved: 44.2 % fragmentation$'
+has out '^  calls       165 alloc; 6.43 ms in all, estimated$'
+run 0 --conf expandable_segments:True "$traces/llama_varlen.pickle.zst"
+has out ' 19.97 GiB reserved: '
+has out '^  calls       2 reserve, 1063 create, 1063 map, 169 set_access; '
+echo 'alloc 1000000' >"$work/costs"
+run 0 --costs "$work/costs" "$traces/llama_varlen.pickle.zst"
+has out '165 alloc; 165 ms in all'
+echo '{"alloc": 1000}' >"$work/costs"
+run 0 --costs "$work/costs" "$traces/llama_varlen.pickle.zst"
+has out '165 alloc; 165 us in all'
+echo 'malloc 5' >"$work/costs"
+run 1 --costs "$work/costs" "$traces/llama_varlen.pickle.zst"
+empty out
+has err "costs: line 1: there is no key 'malloc'"
+
+# Too little memory: the first request that fails is named.
+run 3 --memory 16GiB "$traces/llama_varlen.pickle.zst"
+empty err
+has out '^  failed      event [0-9]*: a request of .* GiB, with .* GiB reserved and .* GiB of it allocated$'
+run 0 "$traces/llama_oom.pickle.zst"
+has out '^  failed      event 13750: a request of 1.82 GiB'
+run 0 --conf expandable_segments:True "$traces/llama_oom.pickle.zst"
+has out ', 0 failed$'
+run 1 --conf per_process_memory_fraction:0.5 "$traces/llama_varlen.pickle.zst"
+has err 'say how much it is'
+run 3 --conf per_process_memory_fraction:0.5 --memory 30GiB "$traces/llama_varlen.pickle.zst"
+
+# A file that is not reproduced: nothing is predicted, unless one insists.
+printf '%b' '(dp0\nVsegments\np1\n(lp2\nsVdevice_traces\np3\n(lp4\n(lp5\n(dp6\nVaction\np7\nVfree_requested\np8\nsVaddr\np9\nL1099511627776L\nsVsize\np10\nI1048576\nsVstream\np11\nI0\nsVframes\np12\n(lp13\nsa(dp14\ng7\nVfree_completed\np15\nsg9\nL1099511627776L\nsg10\nI1048576\nsg11\nI0\nsg12\n(lp16\nsa(dp17\ng7\nValloc\np18\nsg9\nL1099511627776L\nsg10\nI524288\nsg11\nI0\nsg12\n(lp19\nsaas.' >"$work/late.pickle"
+for conf in '' expandable_segments:True; do
+  run 1 --conf "$conf" "$work/late.pickle"
+  empty out
+  has err 'differs from the file in 2 places'
+  has err 'the recording began late'
+  has err '--force'
+done
+run 1 --check "$work/late.pickle"
+run 0 --force --conf expandable_segments:True "$work/late.pickle"
+has out ': 1 allocations made, 0 failed$'
+has err 'take it as a guess'
+
 run 0 --check --json "$traces/cuda_graphs.pickle.zst" "$traces/llama_oom.pickle.zst"
 empty err
 is_json
@@ -89,6 +133,9 @@ count 2 '"checked": true, .* "differences": 0,'
 count 2 '"served": 0, "unknown_frees": 0,'
 count 1 '"limit": null, "limit_is_inferred": false,'
 count 1 '"limit": [0-9]*, "limit_is_inferred": true,'
+count 2 '"calls": {"alloc": {"calls": [0-9]*, '
+count 1 '"first_failure": null}'
+count 1 '"first_failure": {"event": 13750, "bytes": 1958400000, '
 
 # Files that are none: the file and the byte are named.
 printf 'garbage\n' >"$work/garbage"

@@ -105,10 +105,12 @@ static void replay(const weir__snapshot *snapshot, uint8_t way) {
   const weir__replay_options ways[] = {{.memory = 4 * gib},
                                        {.memory = gib, .conf = "expandable_segments:True"},
                                        {.memory = 4 * gib, .fraction = 0.25, .check = true},
-                                       {.check = true}};
+                                       {.check = true},
+                                       {.conf = "large_segment_size_mb:64,expandable_segments:True"}};
   weir__replay_report report;
-  weir__replay_options options = ways[way % (sizeof ways / sizeof *ways)];
-  options.device = snapshot->device_count ? way / 4 % (int)snapshot->device_count : 0;
+  const int count = sizeof ways / sizeof *ways;
+  weir__replay_options options = ways[way % count];
+  options.device = snapshot->device_count ? way / count % (int)snapshot->device_count : 0;
   if (weir__replay(snapshot, &options, &report) != WEIR_OK)
     return;
   int64_t requested = report.stats.requested_bytes[WEIR_STAT_ALL].current;

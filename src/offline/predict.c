@@ -1,0 +1,91 @@
+#include "offline/predict.h"
+
+#include "base/base.h"
+
+void weir__prediction_from(const weir__replay_report *report, const weir__costs *costs, weir__prediction *prediction) {
+  const weir_allocator_stats *s = &report->stats;
+  *prediction = (weir__prediction){.status = WEIR_OK,
+                                   .peak_reserved = (uint64_t)s->reserved_bytes[WEIR_STAT_ALL].peak,
+                                   .peak_allocated = (uint64_t)s->allocated_bytes[WEIR_STAT_ALL].peak,
+                                   .peak_requested = (uint64_t)s->requested_bytes[WEIR_STAT_ALL].peak,
+                                   .retries = (uint64_t)s->num_alloc_retries,
+                                   .failures = report->failures,
+                                   .first_failure = report->first_failure,
+                                   .failed_bytes = report->failed_bytes,
+                                   .failed_reserved = report->failed_reserved,
+                                   .failed_allocated = report->failed_allocated,
+                                   .calls = report->calls,
+                                   .cost = weir__costs_estimate(costs, &report->calls)};
+}
+
+weir_status weir__predict(const weir__history *history, const weir__settings *settings, const weir__capacity *capacity,
+                          const weir__costs *costs, weir__prediction *prediction) {
+  weir__replay_report report;
+  weir_status status = weir__history_run(history, settings, capacity, &report);
+  if (status)
+    *prediction = (weir__prediction){.status = status};
+  else
+    weir__prediction_from(&report, costs, prediction);
+  return status;
+}
+
+double weir__prediction_fragmentation(const weir__prediction *prediction) {
+  if (!prediction->peak_reserved)
+    return 0;
+  return 1 - (double)prediction->peak_allocated / (double)prediction->peak_reserved;
+}
+
+uint64_t weir__prediction_calls(const weir__prediction *prediction) {
+  uint64_t sum = 0;
+  for (int kind = 0; kind < WEIR__METER_KINDS; kind++)
+    sum += prediction->calls.of[kind].calls;
+  return sum;
+}
+
+/* ---- The least memory ---- */
+
+/* One run with so many steps of memory. */
+static weir_status try_steps(const weir__history *history, const weir__settings *settings,
+                             const weir__capacity *capacity, uint64_t steps, bool *fits, weir__fit *fit) {
+  weir__replay_report report;
+  weir__capacity tried = {0, UINT64_MAX};
+  *(capacity->limit != UINT64_MAX ? &tried.limit : &tried.memory) = steps * WEIR__FIT_STEP;
+  weir_status status = weir__history_run(history, settings, &tried, &report);
+  *fits = !status && !report.failures;
+  if (*fits)
+    *fit = (weir__fit){.bytes = steps * WEIR__FIT_STEP, .retries = (uint64_t)report.stats.num_alloc_retries};
+  return status;
+}
+
+weir_status weir__predict_fit(const weir__history *history, const weir__settings *settings,
+                              const weir__capacity *capacity, weir__fit *fit) {
+  weir__replay_report report;
+  const weir__capacity all = {0, UINT64_MAX};
+  weir_status status = weir__history_run(history, settings, &all, &report);
+  if (status)
+    return status;
+  if (report.failures)
+    return weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "a request of %llu bytes at event %zu fits into no device",
+                      (unsigned long long)report.failed_bytes, report.first_failure);
+  /* What was reserved without any limit is enough, but for expandable segments, whose addresses are limited too. What was
+   * requested at once is not, less a step. */
+  uint64_t most = (uint64_t)report.stats.reserved_bytes[WEIR_STAT_ALL].peak / WEIR__FIT_STEP + 1;
+  uint64_t least = (uint64_t)report.stats.requested_bytes[WEIR_STAT_ALL].peak / WEIR__FIT_STEP;
+  weir__fit found = {0};
+  bool fits = false;
+  least -= least > 0;
+  while (!(status = try_steps(history, settings, capacity, most, &fits, &found)) && !fits) {
+    least = most;
+    most += most / 4 + 1;
+    if (most > WEIR__REPLAY_ENOUGH_MEMORY / WEIR__FIT_STEP)
+      return weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "the job fits into no device under these settings");
+  }
+  while (!status && most - least > 1) {
+    uint64_t middle = least + (most - least) / 2;
+    status = try_steps(history, settings, capacity, middle, &fits, &found);
+    *(fits ? &most : &least) = middle;
+  }
+  if (!status)
+    *fit = found;
+  return status;
+}

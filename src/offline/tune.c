@@ -1,0 +1,441 @@
+#include "offline/tune.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+
+enum {
+  ROUNDS = 2,      /* of neighbours */
+  MOST_PARENTS = 6 /* of the front, whose neighbours are tried */
+};
+
+#define MIB (1ull << 20)
+
+typedef struct search {
+  const weir__tune_options *options;
+  weir__tune_result *result;
+  weir__settings base; /* no searched key is set */
+  size_t room;
+  weir_status status; /* of growing the list */
+} search;
+
+/* ---- Candidates ---- */
+
+static bool has_divisions(const weir__settings *s) {
+  for (int i = 0; i < WEIR__ROUNDUP_INTERVALS; i++)
+    if (s->roundup_divisions[i] > 1)
+      return true;
+  return false;
+}
+
+static unsigned count_keys(const weir__settings *s) {
+  weir__settings plain;
+  weir__settings_default(&plain);
+  return (unsigned)((s->max_split_size != plain.max_split_size) + s->max_non_split_rounding_set +
+                    (s->large_segment_size != plain.large_segment_size) + (s->garbage_collection_threshold > 0) +
+                    s->expandable_segments + has_divisions(s));
+}
+
+static bool is_allowed(const weir__settings *s) {
+  if (s->large_segment_size < 12 * MIB || s->large_segment_size > 1024 * MIB)
+    return false;
+  if (s->max_split_size != UINT64_MAX && (s->max_split_size < s->large_segment_size || s->max_split_size > 8192 * MIB))
+    return false;
+  /* Pages are of one size and cannot be kept whole; and only such a limit makes use of the rounding. */
+  if (s->expandable_segments && s->max_split_size != UINT64_MAX)
+    return false;
+  return !s->max_non_split_rounding_set ||
+         (s->max_split_size != UINT64_MAX && s->max_non_split_rounding >= s->large_segment_size);
+}
+
+static void add(search *s, weir__settings candidate) {
+  weir__tune_result *r = s->result;
+  if (s->status || !is_allowed(&candidate))
+    return;
+  if (!candidate.max_non_split_rounding_set)
+    candidate.max_non_split_rounding = candidate.large_segment_size;
+  for (size_t i = 1; i < r->candidate_count; i++)
+    if (weir__settings_equal(&r->candidates[i].settings, &candidate))
+      return;
+  if (r->candidate_count == s->room) {
+    size_t room = s->room ? 2 * s->room : 256;
+    weir__tune_candidate *grown = realloc(r->candidates, room * sizeof *grown);
+    if (!grown) {
+      s->status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "tune: no host memory for %zu candidates", room);
+      return;
+    }
+    r->candidates = grown;
+    s->room = room;
+  }
+  r->candidates[r->candidate_count++] = (weir__tune_candidate){.settings = candidate, .keys = count_keys(&candidate)};
+}
+
+/* The same number for all sizes from an interval on: 0 is all of them, 5 those from 32 MiB on. */
+static weir__settings with_divisions(weir__settings s, unsigned log_plus_one, int from) {
+  for (int i = 0; i < WEIR__ROUNDUP_INTERVALS; i++)
+    s.roundup_divisions[i] = (uint8_t)(i >= from ? log_plus_one : 0);
+  return s;
+}
+
+static weir__settings with_split(weir__settings s, uint64_t mib) {
+  s.max_split_size = mib ? mib * MIB : UINT64_MAX;
+  return s;
+}
+
+static weir__settings with_segment(weir__settings s, uint64_t mib) {
+  s.large_segment_size = mib * MIB;
+  return s;
+}
+
+static weir__settings with_rounding(weir__settings s, uint64_t mib) {
+  s.max_non_split_rounding = mib * MIB;
+  s.max_non_split_rounding_set = true;
+  return s;
+}
+
+static weir__settings with_threshold(weir__settings s, int percent) {
+  s.garbage_collection_threshold = (double)percent / 100;
+  return s;
+}
+
+static weir__settings with_expandable(weir__settings s, bool expandable) {
+  s.expandable_segments = expandable;
+  return s;
+}
+
+static const uint16_t splits[] = {0, 64, 128, 256, 512, 1024, 2048};
+static const uint8_t divisions[] = {0, 2, 3, 4, 5}; /* log2 + 1: none, 2, 4, 8, 16 */
+
+static void add_grid(search *s) {
+  static const uint16_t segments[] = {20, 32, 64, 128}, pages[] = {12, 20, 32, 64, 128, 256};
+  static const uint16_t roundings[] = {128, 1024};
+  static const uint8_t from[] = {1, 4, 6, 8};           /* 2, 16, 64 and 256 MiB */
+  static const uint8_t thresholds[] = {40, 60, 80, 90}; /* percent */
+  const weir__settings expandable = with_expandable(s->base, true);
+  add(s, s->base);
+  for (size_t d = 0; d < WEIR_COUNT_OF(divisions); d++) {
+    weir__settings fixed = with_divisions(s->base, divisions[d], 0);
+    for (size_t i = 0; i < WEIR_COUNT_OF(pages); i++)
+      add(s, with_segment(with_divisions(expandable, divisions[d], 0), pages[i]));
+    for (size_t i = 0; i < WEIR_COUNT_OF(splits); i++)
+      for (size_t k = 0; k < WEIR_COUNT_OF(segments); k++)
+        add(s, with_segment(with_split(fixed, splits[i]), segments[k]));
+    for (size_t i = 1; i < WEIR_COUNT_OF(splits) && d % 3 == 0; i++)
+      for (size_t k = 0; k < WEIR_COUNT_OF(roundings); k++)
+        add(s, with_rounding(with_split(fixed, splits[i]), roundings[k]));
+  }
+  for (size_t i = 0; i < WEIR_COUNT_OF(from); i++)
+    for (unsigned log_plus_one = 3; log_plus_one <= 4; log_plus_one++) {
+      add(s, with_divisions(s->base, log_plus_one, from[i]));
+      add(s, with_divisions(expandable, log_plus_one, from[i]));
+    }
+  for (size_t i = 0; i < WEIR_COUNT_OF(thresholds) && s->result->is_limited; i++)
+    for (size_t d = 0; d < WEIR_COUNT_OF(divisions); d += 3)
+      for (size_t k = 0; k < WEIR_COUNT_OF(splits); k += 3) {
+        weir__settings fixed = with_threshold(with_divisions(s->base, divisions[d], 0), thresholds[i]);
+        add(s, with_split(fixed, splits[k]));
+        add(s, with_split(with_segment(fixed, 64), splits[k]));
+      }
+}
+
+/* One key at a time, a step in either direction. */
+static void add_neighbours(search *s, const weir__settings *of) {
+  uint64_t segment = of->large_segment_size / MIB;
+  add(s, with_segment(*of, segment * 2));
+  add(s, with_segment(*of, segment * 3 / 4 / 2 * 2));
+  add(s, with_segment(*of, segment / 2 / 2 * 2));
+  if (of->max_split_size != UINT64_MAX) {
+    uint64_t split = of->max_split_size / MIB;
+    add(s, with_split(*of, 0));
+    add(s, with_split(*of, split * 3 / 2));
+    add(s, with_split(*of, split * 3 / 4));
+    add(s, with_rounding(*of, split));
+    add(s, with_rounding(*of, split / 4));
+  }
+  if (of->garbage_collection_threshold > 0) {
+    int percent = (int)(100 * of->garbage_collection_threshold + 0.5);
+    add(s, with_threshold(*of, 0));
+    add(s, with_threshold(*of, percent > 5 ? percent - 5 : percent));
+    add(s, with_threshold(*of, percent < 95 ? percent + 5 : percent));
+  } else if (s->result->is_limited && !of->expandable_segments)
+    add(s, with_threshold(*of, 70));
+  if (has_divisions(of)) {
+    unsigned log_plus_one = of->roundup_divisions[WEIR__ROUNDUP_INTERVALS - 1];
+    int from = 0;
+    while (of->roundup_divisions[from] < 2)
+      from++;
+    add(s, with_divisions(*of, 0, 0));
+    add(s, with_divisions(*of, log_plus_one + 1, from));
+    add(s, with_divisions(*of, log_plus_one > 2 ? log_plus_one - 1 : 2, from));
+    add(s, with_divisions(*of, log_plus_one, from + 2 < WEIR__ROUNDUP_INTERVALS ? from + 2 : from));
+  } else
+    add(s, with_divisions(*of, 6, 0));
+}
+
+/* ---- Trying them ---- */
+
+typedef struct batch {
+  const search *s;
+  size_t first; /* of the candidates */
+} batch;
+
+static void predict(void *context, size_t index, void *result) {
+  const batch *b = context;
+  const weir__tune_options *o = b->s->options;
+  size_t candidate = b->first + index / o->history_count;
+  const weir__history *history = o->histories[index % o->history_count];
+  const weir__settings *settings = candidate ? &b->s->result->candidates[candidate].settings : NULL;
+  weir__prediction *prediction = result;
+  weir__capacity capacity;
+  prediction->status = weir__history_capacity_of(history, settings, o->memory, o->fraction, &capacity);
+  if (!prediction->status)
+    weir__predict(history, settings, &capacity, o->costs, prediction);
+}
+
+static weir__tune_score score_of(const weir__prediction *of, size_t count) {
+  weir__tune_score score = {0};
+  for (size_t i = 0; i < count; i++) {
+    uint64_t calls = weir__prediction_calls(&of[i]);
+    score.failures += of[i].failures;
+    score.retries += of[i].retries;
+    score.total += of[i].peak_reserved;
+    score.peak = of[i].peak_reserved > score.peak ? of[i].peak_reserved : score.peak;
+    score.calls = calls > score.calls ? calls : score.calls;
+    score.cost = of[i].cost > score.cost ? of[i].cost : score.cost;
+  }
+  return score;
+}
+
+/* All candidates from `first` on. */
+static weir_status predict_all(search *s, size_t first) {
+  size_t histories = s->options->history_count, count = (s->result->candidate_count - first) * histories;
+  if (!count)
+    return WEIR_OK;
+  weir__prediction *predictions = calloc(count, sizeof *predictions);
+  if (!predictions)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "tune: no host memory for %zu predictions", count);
+  batch b = {s, first};
+  weir_status status = weir__team_run(&s->options->team, count, predict, &b, predictions, sizeof *predictions);
+  for (size_t i = 0; i < count && !status; i++)
+    if (predictions[i].status)
+      status =
+          weir__fail(predictions[i].status, "tune: a replay failed: %s", weir_status_string(predictions[i].status));
+  for (size_t i = first; i < s->result->candidate_count && !status; i++) {
+    weir__tune_candidate *c = &s->result->candidates[i];
+    c->of = calloc(histories, sizeof *c->of);
+    if (!c->of) {
+      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "tune: no host memory for %zu predictions", count);
+      break;
+    }
+    memcpy(c->of, predictions + (i - first) * histories, histories * sizeof *c->of);
+    c->score = score_of(c->of, histories);
+  }
+  free(predictions);
+  return status;
+}
+
+/* ---- Choosing ---- */
+
+/* Candidates in the order of the front; of equal ones the simpler, then the one that was found first. */
+static bool comes_before(const weir__tune_candidate *a, const weir__tune_candidate *b) {
+  if (a->score.peak != b->score.peak)
+    return a->score.peak < b->score.peak;
+  if (a->score.cost != b->score.cost)
+    return a->score.cost < b->score.cost;
+  if (a->score.total != b->score.total)
+    return a->score.total < b->score.total;
+  return a->keys != b->keys ? a->keys < b->keys : a < b;
+}
+
+static uint64_t fewest_failures(const weir__tune_result *r) {
+  uint64_t fewest = UINT64_MAX;
+  for (size_t i = 0; i < r->candidate_count; i++)
+    if (r->candidates[i].score.failures < fewest)
+      fewest = r->candidates[i].score.failures;
+  return fewest;
+}
+
+/* The first is not one setting when the histories had different ones. */
+static bool is_choice(const weir__tune_result *r, size_t candidate, uint64_t failures) {
+  return r->candidates[candidate].score.failures == failures && !(candidate == 0 && r->is_mixed);
+}
+
+static int compare_candidates(const void *left, const void *right, void *context) {
+  const weir__tune_candidate *candidates = context;
+  size_t a = *(const size_t *)left, b = *(const size_t *)right;
+  return a == b ? 0 : comes_before(&candidates[a], &candidates[b]) ? -1 : 1;
+}
+
+static weir_status find_front(weir__tune_result *r) {
+  uint64_t failures = fewest_failures(r);
+  size_t *all = realloc(r->front, r->candidate_count * sizeof *all);
+  if (!all)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "tune: no host memory for %zu candidates", r->candidate_count);
+  r->front = all;
+  size_t count = 0;
+  for (size_t i = 0; i < r->candidate_count; i++)
+    if (is_choice(r, i, failures))
+      all[count++] = i;
+  qsort_r(all, count, sizeof *all, compare_candidates, r->candidates);
+  r->front_count = 0;
+  for (size_t i = 0; i < count; i++)
+    if (!r->front_count || r->candidates[all[i]].score.cost < r->candidates[all[r->front_count - 1]].score.cost)
+      all[r->front_count++] = all[i];
+  return WEIR_OK;
+}
+
+/* What the driver may cost more, in ns, before it is worth a word: half a percent of the shortest job, and 50 ms in any case,
+ * since most of it is spent while the cache fills and a recording is seldom all of a job. */
+static double negligible_cost(const weir__tune_options *o) {
+  const double least = 50e6;
+  double seconds = 1e300;
+  for (size_t i = 0; i < o->history_count; i++) {
+    double of = weir__history_seconds(o->histories[i]);
+    seconds = of < seconds ? of : seconds;
+  }
+  return 0.005 * seconds * 1e9 > least ? 0.005 * seconds * 1e9 : least;
+}
+
+/* The least memory first, but a percent of it is not worth a dearer or a longer setting. Each step keeps those that come close
+ * to the least of what is left; of those that cost about the same, the simplest is the best. */
+static size_t find_best(const weir__tune_options *o, const weir__tune_result *r) {
+  uint64_t failures = fewest_failures(r), peak = UINT64_MAX, total = UINT64_MAX;
+  double cost = 1e300;
+  const weir__tune_candidate *c = r->candidates;
+#define CLOSE(value, least) ((double)(value) <= 1.01 * (double)(least))
+  for (size_t i = 0; i < r->candidate_count; i++)
+    if (is_choice(r, i, failures) && c[i].score.peak < peak)
+      peak = c[i].score.peak;
+  for (size_t i = 0; i < r->candidate_count; i++)
+    if (is_choice(r, i, failures) && CLOSE(c[i].score.peak, peak) && c[i].score.total < total)
+      total = c[i].score.total;
+  for (size_t i = 0; i < r->candidate_count; i++)
+    if (is_choice(r, i, failures) && CLOSE(c[i].score.peak, peak) && CLOSE(c[i].score.total, total) &&
+        c[i].score.cost < cost)
+      cost = c[i].score.cost;
+  size_t best = SIZE_MAX;
+  double most_cost = 1.1 * cost > cost + negligible_cost(o) ? 1.1 * cost : cost + negligible_cost(o);
+  for (size_t i = 0; i < r->candidate_count; i++) {
+    if (!is_choice(r, i, failures) || !CLOSE(c[i].score.peak, peak) || !CLOSE(c[i].score.total, total) ||
+        c[i].score.cost > most_cost)
+      continue;
+    if (best == SIZE_MAX || c[i].keys < c[best].keys || (c[i].keys == c[best].keys && comes_before(&c[i], &c[best])))
+      best = i;
+  }
+#undef CLOSE
+  return best;
+}
+
+/* ---- The least memory ---- */
+
+static void fit(void *context, size_t index, void *result) {
+  const search *s = context;
+  const weir__tune_options *o = s->options;
+  const weir__history *history = o->histories[index % o->history_count];
+  bool is_best = index >= o->history_count && s->result->best != 0;
+  const weir__settings *settings = is_best ? &s->result->candidates[s->result->best].settings : NULL;
+  weir__capacity capacity;
+  weir__fit found;
+  if (!weir__history_capacity_of(history, settings, o->memory, o->fraction, &capacity) &&
+      !weir__predict_fit(history, settings, &capacity, &found))
+    *(weir__fit *)result = found;
+}
+
+static weir__fit most_of(const weir__fit *fits, size_t count) {
+  weir__fit most = {0};
+  for (size_t i = 0; i < count; i++) {
+    if (!fits[i].bytes)
+      return fits[i];
+    most.bytes = fits[i].bytes > most.bytes ? fits[i].bytes : most.bytes;
+    most.retries += fits[i].retries;
+  }
+  return most;
+}
+
+static weir_status find_fit(search *s) {
+  size_t count = s->options->history_count;
+  weir__fit *fits = calloc(2 * count, sizeof *fits);
+  if (!fits)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "tune: no host memory");
+  weir_status status = weir__team_run(&s->options->team, 2 * count, fit, s, fits, sizeof *fits);
+  s->result->fit_recorded = most_of(fits, count);
+  s->result->fit_best = most_of(fits + count, count);
+  free(fits);
+  return status;
+}
+
+/* ---- All of it ---- */
+
+/* Of the searched keys, those of `from`. */
+static void copy_searched(weir__settings *to, const weir__settings *from) {
+  to->max_split_size = from->max_split_size;
+  to->max_non_split_rounding = from->max_non_split_rounding;
+  to->max_non_split_rounding_set = from->max_non_split_rounding_set;
+  to->large_segment_size = from->large_segment_size;
+  to->garbage_collection_threshold = from->garbage_collection_threshold;
+  to->expandable_segments = from->expandable_segments;
+  memcpy(to->roundup_divisions, from->roundup_divisions, sizeof to->roundup_divisions);
+}
+
+/* Whether there is a limit that collection could look at; and what the histories were recorded with. */
+static void look(search *s) {
+  const weir__tune_options *o = s->options;
+  weir__tune_result *r = s->result;
+  const weir__settings *first = weir__history_settings(o->histories[0]);
+  for (size_t i = 0; i < o->history_count; i++) {
+    const weir__settings *recorded = weir__history_settings(o->histories[i]);
+    weir__capacity capacity;
+    r->is_mixed |= !weir__settings_equal(recorded, first);
+    r->is_limited |= !weir__history_capacity_of(o->histories[i], &s->base, o->memory, o->fraction, &capacity) &&
+                     capacity.limit != UINT64_MAX;
+  }
+}
+
+static weir_status search_all(search *s) {
+  weir__tune_result *r = s->result;
+  look(s);
+  add(s, s->base); /* its place: nothing is compared with the first */
+  if (!s->status) {
+    copy_searched(&r->candidates[0].settings, weir__history_settings(s->options->histories[0]));
+    r->candidates[0].keys = count_keys(&r->candidates[0].settings);
+  }
+  add_grid(s);
+  size_t done = 0;
+  for (int round = 0; round <= ROUNDS && !s->status && done < r->candidate_count; round++) {
+    s->status = predict_all(s, done);
+    done = r->candidate_count;
+    if (!s->status)
+      s->status = find_front(r);
+    for (size_t i = 0; i < r->front_count && i < MOST_PARENTS && round < ROUNDS && !s->status; i++) {
+      weir__settings parent = r->candidates[r->front[i]].settings; /* the list may move */
+      add_neighbours(s, &parent);
+    }
+  }
+  if (s->status)
+    return s->status;
+  r->best = find_best(s->options, r);
+  return s->options->fit ? find_fit(s) : WEIR_OK;
+}
+
+weir_status weir__tune(const weir__tune_options *options, weir__tune_result *result) {
+  *result = (weir__tune_result){0};
+  search s = {.options = options, .result = result};
+  weir__settings plain;
+  weir__settings_default(&plain);
+  s.base = options->base ? *options->base : plain;
+  s.base.older = NULL;
+  copy_searched(&s.base, &plain);
+  weir_status status = search_all(&s);
+  if (status)
+    weir__tune_clear(result);
+  return status;
+}
+
+void weir__tune_clear(weir__tune_result *result) {
+  for (size_t i = 0; i < result->candidate_count; i++)
+    free(result->candidates[i].of);
+  free(result->candidates);
+  free(result->front);
+  *result = (weir__tune_result){0};
+}

@@ -1,0 +1,55 @@
+/*
+ * The search for settings: a grid over the keys that matter, then the neighbours of what was best in it. Every candidate is
+ * replayed whole, on every history. The result is the same whatever the number of threads and processes.
+ */
+#ifndef WEIR_OFFLINE_TUNE_H
+#define WEIR_OFFLINE_TUNE_H
+
+#include "offline/predict.h"
+#include "offline/team.h"
+
+/* A candidate, over all histories. */
+typedef struct weir__tune_score {
+  uint64_t failures; /* of all */
+  uint64_t peak;     /* reserved bytes: of the history that needs most */
+  uint64_t total;    /* of all together */
+  uint64_t retries;  /* of all */
+  uint64_t calls;    /* of the driver: of the history with most */
+  double cost;       /* ns: of the history with most */
+} weir__tune_score;
+
+typedef struct weir__tune_candidate {
+  weir__settings settings; /* unless it is the first, each history's own */
+  weir__tune_score score;
+  weir__prediction *of; /* one for each history */
+  unsigned keys;        /* searched keys that differ from the defaults: the fewer the simpler */
+} weir__tune_candidate;
+
+typedef struct weir__tune_options {
+  const weir__history *const *histories;
+  size_t history_count;       /* at least 1 */
+  const weir__settings *base; /* keys that are not searched are as here; NULL: the defaults */
+  uint64_t memory;            /* the device's; 0: as recorded, see weir__history_capacity */
+  double fraction;            /* as weir__history_capacity_of takes it */
+  bool fit;                   /* find the least memory too */
+  const weir__costs *costs;
+  weir__team team;
+} weir__tune_options;
+
+typedef struct weir__tune_result {
+  weir__tune_candidate *candidates; /* [0]: the recorded settings */
+  size_t candidate_count;
+  size_t *
+      front; /* candidates that no other beats in both peak and cost: the least peak first. All have the fewest failures */
+  size_t front_count;
+  size_t best;
+  bool is_mixed;   /* the histories were recorded with different settings: [0] is no single text then */
+  bool is_limited; /* there is a limit in force, so garbage_collection_threshold was searched too */
+  /* Asked for: the least memory of the history that needs most, and the retries of all of them. */
+  weir__fit fit_recorded, fit_best;
+} weir__tune_result;
+
+weir_status weir__tune(const weir__tune_options *options, weir__tune_result *result);
+void weir__tune_clear(weir__tune_result *result);
+
+#endif

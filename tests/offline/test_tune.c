@@ -1,0 +1,307 @@
+/*
+ * The search for settings: the same answer whoever does the work, and the one that the rules say.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "offline/tune.h"
+
+enum { MOST_FILES = 4 };
+
+typedef struct files {
+  size_t count;
+  weir__snapshot *snapshots[MOST_FILES];
+  const weir__history *histories[MOST_FILES];
+} files;
+
+static weir__costs costs;
+
+static void add_file(files *f, const char *name) {
+#ifndef WEIR_HAVE_ZSTD
+  print_message("waived: %s: built without libzstd\n", name);
+  skip();
+#endif
+  char path[1024];
+  weir__history *history = NULL;
+  snprintf(path, sizeof path, "%s/%s.pickle.zst", WEIR_TEST_DATA, name);
+  if (weir__snapshot_load(path, NULL, &f->snapshots[f->count]) ||
+      weir__history_open(f->snapshots[f->count], 0, 0, 0, &history))
+    fail_msg("%s", weir_last_error());
+  f->histories[f->count++] = history;
+}
+
+static void close_files(files *f) {
+  for (size_t i = 0; i < f->count; i++) {
+    weir__history_close((weir__history *)f->histories[i]);
+    weir__snapshot_free(f->snapshots[i]);
+  }
+}
+
+static weir__tune_options options_for(const files *f) {
+  return (weir__tune_options){.histories = f->histories, .history_count = f->count, .costs = &costs};
+}
+
+static void tune(const weir__tune_options *options, weir__tune_result *result) {
+  if (weir__tune(options, result))
+    fail_msg("%s", weir_last_error());
+}
+
+static const char *text_of(const weir__tune_result *r, size_t candidate) {
+  static char text[4096];
+  weir__settings_format(&r->candidates[candidate].settings, text, sizeof text);
+  return text;
+}
+
+static void assert_same(const weir__tune_result *a, const weir__tune_result *b, size_t histories) {
+  assert_int_equal(a->candidate_count, b->candidate_count);
+  for (size_t i = 0; i < a->candidate_count; i++) {
+    assert_true(weir__settings_equal(&a->candidates[i].settings, &b->candidates[i].settings));
+    assert_memory_equal(&a->candidates[i].score, &b->candidates[i].score, sizeof a->candidates[i].score);
+    assert_memory_equal(a->candidates[i].of, b->candidates[i].of, histories * sizeof *a->candidates[i].of);
+  }
+  assert_int_equal(a->best, b->best);
+  assert_int_equal(a->front_count, b->front_count);
+  assert_memory_equal(a->front, b->front, a->front_count * sizeof *a->front);
+  assert_memory_equal(&a->fit_recorded, &b->fit_recorded, sizeof a->fit_recorded);
+  assert_memory_equal(&a->fit_best, &b->fit_best, sizeof a->fit_best);
+}
+
+/* ---- The same answer ---- */
+
+static void test_any_number_of_threads(void **state) {
+  (void)state;
+  files f = {0};
+  add_file(&f, "histories/collected");
+  weir__tune_options options = options_for(&f);
+  weir__tune_result one, many;
+  options.fit = true;
+  options.team.threads = 1;
+  tune(&options, &one);
+  assert_true(one.candidate_count >= 200);
+  options.team.threads = 7;
+  tune(&options, &many);
+  assert_same(&one, &many, f.count);
+  weir__tune_clear(&many);
+  weir__tune_clear(&one);
+  close_files(&f);
+}
+
+/* Processes, played by threads: what each has is combined when all have come. */
+enum { RANKS = 3 };
+
+typedef struct meeting {
+  pthread_barrier_t barrier;
+  unsigned char *sum;
+  pthread_mutex_t lock;
+} meeting;
+
+static weir_status share(void *context, void *bytes, size_t size) {
+  meeting *m = context;
+  const unsigned char *own = bytes;
+  pthread_mutex_lock(&m->lock);
+  if (!m->sum)
+    m->sum = calloc(1, size);
+  for (size_t i = 0; i < size; i++)
+    m->sum[i] |= own[i];
+  pthread_mutex_unlock(&m->lock);
+  pthread_barrier_wait(&m->barrier);
+  memcpy(bytes, m->sum, size);
+  pthread_barrier_wait(&m->barrier);
+  pthread_mutex_lock(&m->lock);
+  free(m->sum);
+  m->sum = NULL;
+  pthread_mutex_unlock(&m->lock);
+  pthread_barrier_wait(&m->barrier); /* the next may begin */
+  return WEIR_OK;
+}
+
+typedef struct process {
+  weir__tune_options options;
+  weir__tune_result result;
+  weir_status status;
+} process;
+
+static void *run_process(void *argument) {
+  process *p = argument;
+  p->status = weir__tune(&p->options, &p->result);
+  return NULL;
+}
+
+static void test_any_number_of_processes(void **state) {
+  (void)state;
+  files f = {0};
+  add_file(&f, "histories/emptied");
+  weir__tune_result alone;
+  weir__tune_options options = options_for(&f);
+  options.fit = true;
+  tune(&options, &alone);
+  meeting m = {0};
+  process processes[RANKS];
+  pthread_t threads[RANKS];
+  pthread_barrier_init(&m.barrier, NULL, RANKS);
+  pthread_mutex_init(&m.lock, NULL);
+  for (int i = 0; i < RANKS; i++) {
+    processes[i] = (process){.options = options};
+    processes[i].options.team =
+        (weir__team){.threads = 1, .rank = i, .ranks = RANKS, .share = share, .share_context = &m};
+    assert_int_equal(pthread_create(&threads[i], NULL, run_process, &processes[i]), 0);
+  }
+  for (int i = 0; i < RANKS; i++) {
+    pthread_join(threads[i], NULL);
+    assert_int_equal(processes[i].status, WEIR_OK);
+    assert_same(&alone, &processes[i].result, f.count);
+    weir__tune_clear(&processes[i].result);
+  }
+  pthread_mutex_destroy(&m.lock);
+  pthread_barrier_destroy(&m.barrier);
+  weir__tune_clear(&alone);
+  close_files(&f);
+}
+
+/* ---- The right answer ---- */
+
+/* Nothing that was tried is better than the front in both, and the best keeps what the rules promise. */
+static void assert_sound(const weir__tune_result *r) {
+  uint64_t failures = UINT64_MAX, least = UINT64_MAX;
+  for (size_t i = 0; i < r->candidate_count; i++)
+    if (r->candidates[i].score.failures < failures)
+      failures = r->candidates[i].score.failures;
+  for (size_t i = 0; i < r->candidate_count; i++) {
+    const weir__tune_score *s = &r->candidates[i].score;
+    if (s->failures != failures || (i == 0 && r->is_mixed))
+      continue;
+    least = s->peak < least ? s->peak : least;
+    bool is_covered = false;
+    for (size_t k = 0; k < r->front_count; k++) {
+      const weir__tune_score *front = &r->candidates[r->front[k]].score;
+      assert_false(s->peak < front->peak && s->cost < front->cost);
+      is_covered |= front->peak <= s->peak && front->cost <= s->cost;
+    }
+    assert_true(is_covered);
+  }
+  for (size_t k = 1; k < r->front_count; k++) {
+    assert_true(r->candidates[r->front[k - 1]].score.peak < r->candidates[r->front[k]].score.peak);
+    assert_true(r->candidates[r->front[k - 1]].score.cost > r->candidates[r->front[k]].score.cost);
+  }
+  assert_int_equal(r->candidates[r->best].score.failures, failures);
+  assert_true((double)r->candidates[r->best].score.peak <= 1.01 * (double)least);
+  for (size_t i = 1; i < r->candidate_count; i++) { /* the text of each can be exported */
+    weir__settings read;
+    if (weir__settings_parse(NULL, text_of(r, i), &read))
+      fail_msg("%s", weir_last_error());
+    assert_true(weir__settings_equal(&read, &r->candidates[i].settings));
+    for (size_t k = i + 1; k < r->candidate_count; k++)
+      assert_false(weir__settings_equal(&r->candidates[i].settings, &r->candidates[k].settings));
+  }
+}
+
+/* The job ran out of memory; another setting would have served it within the same limit. */
+static void test_out_of_memory(void **state) {
+  (void)state;
+  files f = {0};
+  add_file(&f, "traces/llama_oom");
+  weir__tune_options options = options_for(&f);
+  weir__tune_result r;
+  options.fit = true;
+  tune(&options, &r);
+  assert_sound(&r);
+  assert_true(r.is_limited);
+  assert_false(r.is_mixed);
+  assert_int_equal(r.candidates[0].score.failures, 1);
+  assert_int_equal(r.candidates[r.best].score.failures, 0);
+  assert_string_equal(text_of(&r, r.best), "expandable_segments:True");
+  assert_true(r.fit_best.bytes <= weir__history_check(f.histories[0])->limit);
+  assert_true(r.fit_recorded.bytes > weir__history_check(f.histories[0])->limit);
+  bool has_threshold = false;
+  for (size_t i = 1; i < r.candidate_count; i++)
+    has_threshold |= r.candidates[i].settings.garbage_collection_threshold > 0;
+  assert_true(has_threshold);
+  weir__tune_clear(&r);
+  close_files(&f);
+}
+
+/* Files with different settings, and keys that are not searched. */
+static void test_several(void **state) {
+  (void)state;
+  files f = {0};
+  add_file(&f, "traces/cuda_graphs");
+  add_file(&f, "traces/cuda_graphs_expandable");
+  weir__settings base;
+  weir__tune_options options = options_for(&f);
+  weir__tune_result r;
+  assert_int_equal(weir__settings_parse(NULL, "pinned_num_register_threads:8,max_split_size_mb:300", &base), WEIR_OK);
+  options.base = &base;
+  tune(&options, &r);
+  assert_sound(&r);
+  assert_true(r.is_mixed);
+  assert_false(r.is_limited);
+  assert_int_not_equal(r.best, 0);
+  for (size_t i = 1; i < r.candidate_count; i++) {
+    const weir__tune_candidate *c = &r.candidates[i];
+    uint64_t peak = 0, total = 0;
+    for (size_t k = 0; k < f.count; k++) {
+      peak = c->of[k].peak_reserved > peak ? c->of[k].peak_reserved : peak;
+      total += c->of[k].peak_reserved;
+    }
+    assert_int_equal(c->score.peak, peak);
+    assert_int_equal(c->score.total, total);
+    assert_int_equal(c->settings.pinned_num_register_threads, 8);
+    assert_int_equal(c->settings.garbage_collection_threshold > 0, 0); /* there is no limit that it could look at */
+  }
+  weir__tune_clear(&r);
+  close_files(&f);
+}
+
+/* Nothing helps: the best fails too, and says so. */
+static void test_too_little(void **state) {
+  (void)state;
+  files f = {0};
+  add_file(&f, "traces/cuda_graphs");
+  weir__tune_options options = options_for(&f);
+  weir__tune_result r;
+  options.memory = 400 << 20;
+  tune(&options, &r);
+  assert_sound(&r);
+  assert_true(r.candidates[r.best].score.failures > 0);
+  weir__tune_clear(&r);
+  close_files(&f);
+}
+
+/* What cannot be replayed ends the search, and nothing is left. */
+static void test_refused(void **state) {
+  (void)state;
+  files f = {0};
+  add_file(&f, "traces/cuda_graphs");
+  weir__settings base;
+  weir__tune_options options = options_for(&f);
+  weir__tune_result r;
+  weir__settings_default(&base);
+  base.memory_fraction = 0.5; /* of what? */
+  options.base = &base;
+  assert_int_equal(weir__tune(&options, &r), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_null(r.candidates);
+  assert_int_equal(r.candidate_count, 0);
+  close_files(&f);
+}
+
+int main(void) {
+  weir__costs_default(&costs);
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_any_number_of_threads),
+      cmocka_unit_test(test_any_number_of_processes),
+
+      cmocka_unit_test(test_out_of_memory),
+      cmocka_unit_test(test_several),
+      cmocka_unit_test(test_too_little),
+      cmocka_unit_test(test_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
