@@ -14,6 +14,8 @@ all:
 
 run: all
 	@build/weir demo $(ARGS)
+	@echo
+	@build/weir explain tests/data/traces/llama_oom.pickle.zst
 
 test:
 	@scripts/setup test
@@ -43,7 +45,7 @@ clean:
 
 help:
 	@echo 'make           build the library and the program: build/weir'
-	@echo 'make run       build, and run `weir demo` (ARGS="..." are passed on)'
+	@echo 'make run       build, run `weir demo` (ARGS="..." are passed on), and explain a recorded failure'
 	@echo 'make test      build and run all tests (STAGES="debug asan tsan strict clang fuzz": some of them)'
 	@echo 'make fuzz      run each fuzzer for FUZZ_SECONDS=$(FUZZ_SECONDS)'
 	@echo 'make bench     build, and run the benchmarks'

@@ -15,8 +15,11 @@ enum {
 /* A command gets its own part of the command line: argv[0] is its name. It understands --help, and returns an exit code. */
 int weir_cmd_bench(int argc, char **argv);
 int weir_cmd_demo(int argc, char **argv);
+int weir_cmd_explain(int argc, char **argv);
 int weir_cmd_info(int argc, char **argv);
+int weir_cmd_lint(int argc, char **argv);
 int weir_cmd_replay(int argc, char **argv);
+int weir_cmd_summary(int argc, char **argv);
 int weir_cmd_tune(int argc, char **argv);
 int weir_cmd_whatif(int argc, char **argv);
 

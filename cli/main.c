@@ -14,8 +14,11 @@ static const struct command {
 } commands[] = {
     {"bench", "measure how fast things are", weir_cmd_bench},
     {"demo", "run a training-shaped job, and say what it did and where its memory was", weir_cmd_demo},
+    {"explain", "say why a recorded job ran out of memory, and what would have helped", weir_cmd_explain},
     {"info", "show the driver and its devices", weir_cmd_info},
+    {"lint", "check a configuration string, and say what it will do", weir_cmd_lint},
     {"replay", "feed recorded memory histories to the allocator, and check every decision", weir_cmd_replay},
+    {"summary", "say what is in a recorded memory history", weir_cmd_summary},
     {"tune", "find the settings under which recorded jobs need least memory", weir_cmd_tune},
     {"whatif", "show what a recorded job would have done under other settings", weir_cmd_whatif},
 };

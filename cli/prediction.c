@@ -206,12 +206,3 @@ void weir_cli_json_prediction(const weir__prediction *prediction) {
          (unsigned long long)prediction->failures);
   weir_cli_json_calls(prediction);
 }
-
-static bool has_colour(void) {
-  const char *no_colour = getenv("NO_COLOR"), *terminal = getenv("TERM");
-  return isatty(STDOUT_FILENO) && !(no_colour && *no_colour) && !(terminal && strcmp(terminal, "dumb") == 0);
-}
-
-const char *weir_cli_bold(void) { return has_colour() ? "\033[1m" : ""; }
-
-const char *weir_cli_plain(void) { return has_colour() ? "\033[0m" : ""; }

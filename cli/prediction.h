@@ -73,8 +73,4 @@ void weir_cli_print_failure(const weir__prediction *prediction);
 void weir_cli_json_prediction(const weir__prediction *prediction);
 void weir_cli_json_calls(const weir__prediction *prediction);
 
-/* Escape sequences for stdout where it is a terminal and NO_COLOR is not set, else "". */
-const char *weir_cli_bold(void);
-const char *weir_cli_plain(void);
-
 #endif

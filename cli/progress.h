@@ -1,5 +1,6 @@
 /*
- * A sign of life for what takes longer than a second: one line on stderr, if that is a terminal, and gone when it is done.
+ * A sign of life for what takes longer than a second: one line on stderr, if that is a terminal, and gone when it is done. And
+ * bold, where stdout is a terminal.
  */
 #ifndef WEIR_CLI_PROGRESS_H
 #define WEIR_CLI_PROGRESS_H
@@ -15,5 +16,9 @@ weir_cli_progress *weir_cli_progress_begin(const char *what);
 void weir_cli_progress_step(void *progress, size_t done, size_t count);
 
 void weir_cli_progress_end(weir_cli_progress *progress);
+
+/* Bold, and back, on a terminal that wants it; "" elsewhere, and where NO_COLOR is set. */
+const char *weir_cli_bold(void);
+const char *weir_cli_plain(void);
 
 #endif

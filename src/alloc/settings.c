@@ -936,6 +936,14 @@ static weir_status parse(const char *source, const weir__settings *base, const c
   return WEIR_OK;
 }
 
+const char *weir__settings_key_help(const char *key, size_t length, const char **name) {
+  const char *spelling;
+  const struct option *option = find_option((struct word){key, length}, &spelling);
+  if (option != NULL && name != NULL)
+    *name = option->name;
+  return option != NULL ? option->help : NULL;
+}
+
 weir_status weir__settings_parse(const weir__settings *base, const char *text, weir__settings *out) {
   return parse("settings", base, text, out);
 }

@@ -80,6 +80,9 @@ size_t weir__settings_format(const weir__settings *settings, char *text, size_t 
 /* `older` does not count. */
 bool weir__settings_equal(const weir__settings *a, const weir__settings *b);
 
+/* What a key does; NULL: there is no such key. `key` has `length` bytes; *name, which may be NULL, becomes the key's first name. */
+const char *weir__settings_key_help(const char *key, size_t length, const char **name);
+
 typedef enum weir__help_form { WEIR__HELP_TEXT, WEIR__HELP_MARKDOWN } weir__help_form;
 
 /* Every key with its default, what it takes and what it does, made from the table that parses it. */

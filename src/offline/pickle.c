@@ -190,12 +190,12 @@ static weir_status seal(weir__pickle *p, box *parent, value child) {
   return WEIR_OK;
 }
 
-/* The dict `*v` is complete: does the hook want it? Then *v becomes the hook's object, and the box is free. */
-static inline weir_status offer(weir__pickle *p, value *v, const value *pairs, size_t count) {
+/* `*v` is complete: does the hook want it? Then *v becomes the hook's object, and the box is free. */
+static inline weir_status offer(weir__pickle *p, weir__pickle_hook hook, value *v, const value *items, size_t count) {
   size_t index = weir__pickle_payload(*v);
   p->boxes[index].was_offered = true;
   value taken = 0;
-  TRY(p->hook(p->context, p, pairs, count / 2, &taken));
+  TRY(hook(p->context, p, items, count, &taken));
   if (taken == 0)
     return WEIR_OK;
   box *b = &p->boxes[index];
@@ -207,12 +207,21 @@ static inline weir_status offer(weir__pickle *p, value *v, const value *pairs, s
   return WEIR_OK;
 }
 
-/* Only a dict with no reference elsewhere may go. */
+/* Only a box with no reference elsewhere may go. */
+static inline bool is_alone(const box *b) { return !b->was_offered && !b->is_shared && !b->is_sealed; }
+
 static inline bool may_offer(const weir__pickle *p, value v) {
-  if (p->hook == NULL || weir__pickle_tag_of(v) != WEIR__PICKLE_DICT)
+  return p->hook != NULL && weir__pickle_tag_of(v) == WEIR__PICKLE_DICT && is_alone(box_of(p, v));
+}
+
+static inline bool may_offer_list(const weir__pickle *p, value v) {
+  if (p->list_hook == NULL || weir__pickle_tag_of(v) != WEIR__PICKLE_LIST || !is_alone(box_of(p, v)))
     return false;
   const box *b = box_of(p, v);
-  return !b->was_offered && !b->is_shared && !b->is_sealed;
+  size_t objects = 0;
+  while (objects < b->count && weir__pickle_tag_of(b->items[objects]) == WEIR__PICKLE_OBJECT)
+    objects++;
+  return b->count > 0 && objects == b->count;
 }
 
 static weir_status seal_items(weir__pickle *p, size_t parent, value *values, size_t count) {
@@ -220,7 +229,7 @@ static weir_status seal_items(weir__pickle *p, size_t parent, value *values, siz
     if (!weir__pickle_is_box(values[i]))
       continue;
     if (may_offer(p, values[i]) && weir__pickle_payload(values[i]) != parent)
-      TRY(offer(p, &values[i], box_of(p, values[i])->items, box_of(p, values[i])->count));
+      TRY(offer(p, p->hook, &values[i], box_of(p, values[i])->items, box_of(p, values[i])->count / 2));
     if (weir__pickle_is_box(values[i]))
       TRY(seal(p, &p->boxes[parent], values[i]));
   }
@@ -235,7 +244,7 @@ static weir_status check_key(weir__pickle *p, value key) {
   return WEIR_OK;
 }
 
-static inline weir_status seal_pairs(weir__pickle *p, size_t parent, const value *pairs, size_t count) {
+static inline weir_status seal_pairs(weir__pickle *p, size_t parent, value *pairs, size_t count) {
   if (p->last_box < pairs) /* as it is nearly always */
     return WEIR_OK;
   for (size_t i = 0; i < count; i++) {
@@ -243,7 +252,10 @@ static inline weir_status seal_pairs(weir__pickle *p, size_t parent, const value
       continue;
     if (i % 2 == 0)
       TRY(check_key(p, pairs[i]));
-    TRY(seal(p, &p->boxes[parent], pairs[i]));
+    if (may_offer_list(p, pairs[i]))
+      TRY(offer(p, p->list_hook, &pairs[i], box_of(p, pairs[i])->items, box_of(p, pairs[i])->count));
+    if (weir__pickle_is_box(pairs[i]))
+      TRY(seal(p, &p->boxes[parent], pairs[i]));
   }
   return WEIR_OK;
 }
@@ -277,7 +289,7 @@ static weir_status add_to_set(weir__pickle *p, value set, value *values, size_t 
   return add_items(p, &p->boxes[index], values, count);
 }
 
-static inline weir_status add_to_dict(weir__pickle *p, const value *pairs, size_t count, bool is_complete) {
+static inline weir_status add_to_dict(weir__pickle *p, value *pairs, size_t count, bool is_complete) {
   value *dict = NULL;
   TRY(target(p, WEIR__PICKLE_DICT, &dict));
   if (count % 2 != 0)
@@ -285,7 +297,7 @@ static inline weir_status add_to_dict(weir__pickle *p, const value *pairs, size_
   size_t index = weir__pickle_payload(*dict);
   TRY(seal_pairs(p, index, pairs, count));
   if (is_complete && p->boxes[index].count == 0 && may_offer(p, *dict)) {
-    TRY(offer(p, dict, pairs, count));
+    TRY(offer(p, p->hook, dict, pairs, count / 2));
     if (!weir__pickle_is_box(*dict))
       return WEIR_OK;
   }

@@ -10,7 +10,7 @@
  *   box's depth is known when it is sealed; nothing here, and nothing that walks the result, can be led round in circles.
  * - A dict that is complete is offered to the consumer's hook. If the hook keeps what it needs and puts an object of its own
  *   in the dict's place, the dict's memory is used for the next one. That is how a history of millions of entries, each a
- *   dict, goes through in the space of one.
+ *   dict, goes through in the space of one. So are lists of such objects, when they are put into a dict: the stacks.
  *
  * Everything a file can ask for is limited: see weir__pickle_limits. Every error says what, and at which byte.
  *
@@ -85,6 +85,9 @@ void weir__pickle_close(weir__pickle *pickle);
  * boxes among its values stay. Where it fails, it has called weir__pickle_fail. */
 typedef weir_status (*weir__pickle_hook)(void *context, weir__pickle *pickle, const weir__pickle_value *pairs,
                                          size_t pair_count, weir__pickle_value *taken);
+
+/* The same for a list that holds objects only and goes into a dict; `items` are `count` values. Set before reading. */
+void weir__pickle_set_list_hook(weir__pickle *pickle, weir__pickle_hook hook);
 
 /* Reads the whole pickle; behind its end there must be nothing. `hook` may be NULL. Once per reader. */
 weir_status weir__pickle_read(weir__pickle *pickle, weir__pickle_hook hook, void *context, weir__pickle_value *root);

@@ -138,4 +138,6 @@ const weir__pickle_value *weir__pickle_items(const weir__pickle *p, weir__pickle
   return b->items;
 }
 
+void weir__pickle_set_list_hook(weir__pickle *p, weir__pickle_hook hook) { p->list_hook = hook; }
+
 uint32_t *weir__pickle_note(weir__pickle *p, weir__pickle_value v) { return &box_of(p, v)->note; }

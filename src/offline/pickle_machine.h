@@ -63,7 +63,7 @@ struct weir__pickle {
   char *scratch;
   size_t scratch_capacity;
 
-  weir__pickle_hook hook;
+  weir__pickle_hook hook, list_hook;
   void *context;
 };
 

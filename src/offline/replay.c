@@ -26,7 +26,14 @@
 /* So often a checked replay begins anew, at most. */
 enum { MOST_RUNS = 64 };
 
+/* Who looks at the allocator after each event. */
+typedef struct watch {
+  weir__replay_look look;
+  void *context;
+} watch;
+
 struct weir__history {
+  watch checked;              /* looks at every attempt to explain the file; look is NULL: nobody does */
   weir__plan plan;            /* its causes are those with which the file is explained best */
   weir__plan_limit recorded;  /* likewise */
   bool is_known;              /* it was given, not told from the file */
@@ -41,6 +48,7 @@ typedef struct replay {
   size_t count;
   bool check;
   bool stops; /* at the first difference */
+  watch watch;
   weir_driver *ledger;
   weir_driver *driver; /* a meter around the ledger */
   weir_allocator *allocator;
@@ -274,6 +282,8 @@ static void run_events(replay *r) {
       else if (event->action == WEIR__ACTION_FREE_COMPLETED)
         complete(r, r->at);
     }
+    if (r->watch.look)
+      r->watch.look(r->watch.context, r->heap, r->at, r->report);
     if (r->stops && r->report->differences)
       return;
   }
@@ -335,13 +345,14 @@ static weir_status run_once(replay *r, const weir__plan_limit *limit) {
 
 /* `stops` is for checked runs: at the first difference. *release becomes the number of the plan's releases that were begun. */
 static weir_status run(const weir__plan *plan, const weir__settings *settings, const weir__plan_limit *limit,
-                       bool check, bool stops, size_t *release, weir__replay_report *report) {
+                       bool check, bool stops, watch watch, size_t *release, weir__replay_report *report) {
   replay r = {.plan = plan,
               .settings = settings,
               .events = plan->events,
               .count = plan->count,
               .check = check,
               .stops = stops,
+              .watch = watch,
               .report = report};
   r.pools = calloc(plan->snapshot->pool_count + 1, sizeof *r.pools);
   r.blocks = calloc(plan->block_count + 1, sizeof *r.blocks);
@@ -383,7 +394,7 @@ static weir_status explain(weir__history *h, const weir__plan_limit *limit) {
   uint8_t before = 0;              /* ... and what it was */
   for (int runs = 0; runs < MOST_RUNS; runs++) {
     size_t release;
-    weir_status status = run(&h->plan, &h->plan.settings, limit, true, true, &release, report);
+    weir_status status = run(&h->plan, &h->plan.settings, limit, true, true, h->checked, &release, report);
     if (status || !report->differences)
       return status;
     if (runs && report->first_difference <= best.first_difference)
@@ -426,7 +437,7 @@ static weir_status explain_all(weir__history *h, const weir__capacity *known) {
   h->recorded = (weir__plan_limit){known->limit, known->memory};
   weir_status status = h->is_known ? explain(h, &h->recorded) : find_limit(h);
   if (!status && h->report.differences) /* to the end, to count them all */
-    status = run(&h->plan, &h->plan.settings, &h->recorded, true, false, NULL, &h->report);
+    status = run(&h->plan, &h->plan.settings, &h->recorded, true, false, h->checked, NULL, &h->report);
   h->report.limit_is_inferred = !h->is_known && h->recorded.limit != WEIR__NO_LIMIT;
   return status;
 }
@@ -448,8 +459,8 @@ static weir__capacity part_of(uint64_t memory, double fraction, double of_settin
   return capacity;
 }
 
-weir_status weir__history_open(const weir__snapshot *snapshot, int device, uint64_t memory, double fraction,
-                               weir__history **history) {
+static weir_status open_history(const weir__snapshot *snapshot, int device, uint64_t memory, double fraction,
+                                watch checked, weir__history **history) {
   if (device < 0 || (size_t)device >= snapshot->device_count)
     return weir__fail(WEIR_ERROR_INVALID_DEVICE, "replay: device %d, the file has %zu", device, snapshot->device_count);
   if (!snapshot->devices[device].event_count)
@@ -460,6 +471,7 @@ weir_status weir__history_open(const weir__snapshot *snapshot, int device, uint6
   weir__history *h = calloc(1, sizeof *h);
   if (!h)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "replay: no host memory");
+  h->checked = checked;
   status = weir__plan_make(snapshot, &snapshot->devices[device], &h->plan);
   if (status)
     goto free_history;
@@ -475,6 +487,11 @@ clear_plan:
 free_history:
   free(h);
   return status;
+}
+
+weir_status weir__history_open(const weir__snapshot *snapshot, int device, uint64_t memory, double fraction,
+                               weir__history **history) {
+  return open_history(snapshot, device, memory, fraction, (watch){NULL, NULL}, history);
 }
 
 void weir__history_close(weir__history *history) {
@@ -518,25 +535,32 @@ weir_status weir__history_capacity_of(const weir__history *history, const weir__
   return WEIR_OK;
 }
 
-weir_status weir__history_run(const weir__history *history, const weir__settings *settings,
-                              const weir__capacity *capacity, weir__replay_report *report) {
+static weir_status run_history(const weir__history *history, const weir__settings *settings,
+                               const weir__capacity *capacity, watch watch, weir__replay_report *report) {
   const weir__plan *plan = &history->plan;
   weir__plan_limit limit = {capacity->limit, capacity->memory};
   weir_status status = check_memory(capacity->memory);
   if (!status && settings)
     status = weir__check_backend(settings);
   /* Most settings need no more than this, and a small device is replayed faster. */
-  if (!limit.memory)
+  if (!limit.memory && watch.look) /* who looks is shown one run */
+    limit.memory = WEIR__REPLAY_ENOUGH_MEMORY;
+  else if (!limit.memory)
     limit.memory = plan->peak < 4ull << 30                       ? 16ull << 30
                    : plan->peak > WEIR__REPLAY_ENOUGH_MEMORY / 4 ? WEIR__REPLAY_ENOUGH_MEMORY
                                                                  : 4 * plan->peak;
   if (!status)
-    status = run(plan, settings ? settings : &plan->settings, &limit, false, false, NULL, report);
+    status = run(plan, settings ? settings : &plan->settings, &limit, false, false, watch, NULL, report);
   if (status || capacity->memory || limit.memory == WEIR__REPLAY_ENOUGH_MEMORY ||
       (!report->calls.of[WEIR__METER_ALLOC].failed && !report->calls.of[WEIR__METER_CREATE].failed))
     return status;
   limit.memory = WEIR__REPLAY_ENOUGH_MEMORY;
-  return run(plan, settings ? settings : &plan->settings, &limit, false, false, NULL, report);
+  return run(plan, settings ? settings : &plan->settings, &limit, false, false, watch, NULL, report);
+}
+
+weir_status weir__history_run(const weir__history *history, const weir__settings *settings,
+                              const weir__capacity *capacity, weir__replay_report *report) {
+  return run_history(history, settings, capacity, (watch){NULL, NULL}, report);
 }
 
 /* ---- All in one ---- */
@@ -554,8 +578,9 @@ weir_status weir__replay(const weir__snapshot *snapshot, const weir__replay_opti
     settings = &parsed;
   }
   /* Checked, the capacity is that of the recording; unchecked, that of the run. */
+  watch watch = {options->look, options->look_context};
   weir_status status = options->check
-                           ? weir__history_open(snapshot, options->device, options->memory, options->fraction, &h)
+                           ? open_history(snapshot, options->device, options->memory, options->fraction, watch, &h)
                            : weir__history_open(snapshot, options->device, 0, 0, &h);
   if (!h)
     return status;
@@ -564,7 +589,7 @@ weir_status weir__replay(const weir__snapshot *snapshot, const weir__replay_opti
   else {
     status = weir__history_capacity_of(h, settings, options->memory, options->fraction, &capacity);
     if (!status)
-      status = weir__history_run(h, settings, &capacity, report);
+      status = run_history(h, settings, &capacity, watch, report);
     report->limit_is_inferred = !status && !options->memory && capacity.limit != WEIR__NO_LIMIT;
   }
   weir__history_close(h);

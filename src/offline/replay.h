@@ -31,12 +31,23 @@ typedef struct weir__capacity {
   uint64_t limit;  /* bytes that may be reserved of it; UINT64_MAX: all */
 } weir__capacity;
 
+struct weir__heap;
+struct weir__replay_report;
+
+/* Looks at the allocator when an event was carried out; `report` counts up to there. It may call the allocator too. Checked,
+ * every attempt is shown from its first event on, and the last attempt is the one that is reported; unchecked, only the run
+ * that is reported. */
+typedef void (*weir__replay_look)(void *context, struct weir__heap *heap, size_t event,
+                                  const struct weir__replay_report *report);
+
 typedef struct weir__replay_options {
   int device;
-  bool check;       /* place and compare; settings are the recorded ones then */
-  const char *conf; /* unchecked: settings on top of the defaults; NULL: the recorded ones */
-  uint64_t memory;  /* the device's memory in bytes, up to the largest; 0: not known */
-  double fraction;  /* the part of it that may be used; 0: as the settings say */
+  bool check;             /* place and compare; settings are the recorded ones then */
+  const char *conf;       /* unchecked: settings on top of the defaults; NULL: the recorded ones */
+  uint64_t memory;        /* the device's memory in bytes, up to the largest; 0: not known */
+  double fraction;        /* the part of it that may be used; 0: as the settings say */
+  weir__replay_look look; /* may be NULL */
+  void *look_context;
 } weir__replay_options;
 
 enum { WEIR__REPLAY_SHOWN = 8, WEIR__REPLAY_TEXT = 200 };

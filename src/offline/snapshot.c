@@ -1,6 +1,6 @@
 /*
- * Two steps. While the pickle is read, the hook turns the dicts of which there are many, events and frames, into records as
- * soon as they are complete. Then, with all the rest at hand as values, the fixed tree of the schema is walked.
+ * Two steps. While the pickle is read, the hooks turn what there is much of, the dicts of events and frames and the lists of
+ * stacks, into records as soon as they are complete. Then, with all the rest at hand as values, the fixed tree of the schema is walked.
  */
 #include "offline/snapshot.h"
 
@@ -357,16 +357,18 @@ static weir_status intern_remark(loader *l, const weir__snapshot_remark *entry, 
   return WEIR_OK;
 }
 
-/* Objects: the number of an event or of a frame. */
-static value make_object(size_t index, bool is_frame) {
-  return weir__pickle_make(WEIR__PICKLE_OBJECT, (uint64_t)index << 1 | is_frame);
+/* Objects: the number of an event, of a frame or of a stack. */
+enum object { EVENT, FRAME, STACK };
+
+static value make_object(size_t index, enum object kind) {
+  return weir__pickle_make(WEIR__PICKLE_OBJECT, (uint64_t)index << 2 | kind);
 }
 
-static bool is_object(value v, bool is_frame) {
-  return weir__pickle_tag_of(v) == WEIR__PICKLE_OBJECT && (weir__pickle_payload(v) & 1) == is_frame;
+static bool is_object(value v, enum object kind) {
+  return weir__pickle_tag_of(v) == WEIR__PICKLE_OBJECT && (weir__pickle_payload(v) & 3) == kind;
 }
 
-static size_t object_index(value v) { return weir__pickle_payload(v) >> 1; }
+static size_t object_index(value v) { return weir__pickle_payload(v) >> 2; }
 
 static weir_status intern_frame(loader *l, const fields *f, uint32_t *frame) {
   weir__snapshot *s = l->s;
@@ -376,6 +378,16 @@ static weir_status intern_frame(loader *l, const fields *f, uint32_t *frame) {
   TRY(get_int(l, f, KEY_LINE, &entry.line));
   INTERN(l, l->frame_table, s->frames, s->frame_count, l->frames, entry, *frame);
   return WEIR_OK;
+}
+
+/* A frame that the hook did not take. */
+static weir_status read_frame(loader *l, size_t number, value v, uint32_t *frame) {
+  fields f = {0};
+  if (weir__pickle_tag_of(v) != WEIR__PICKLE_DICT)
+    return BAD(l, "frame %zu of a stack is %s, not a dict", number, weir__pickle_kind(v));
+  TRY(get_fields(l, v, in_frame, FRAME_NEEDS, &f));
+  TRY(need(l, &f, FRAME_NEEDS));
+  return intern_frame(l, &f, frame);
 }
 
 /* A list of frames. It is written behind all other stacks, and taken back if it is one of them. */
@@ -388,16 +400,10 @@ static weir_status intern_stack(loader *l, const value *items, size_t count, uin
     return NO_MEMORY(l);
   s->stack_frames = grown;
   for (size_t i = 0; i < count; i++) {
-    fields f = {0};
-    if (is_object(items[i], true)) {
+    if (is_object(items[i], FRAME))
       grown[first + i] = (uint32_t)object_index(items[i]);
-      continue;
-    }
-    if (weir__pickle_tag_of(items[i]) != WEIR__PICKLE_DICT)
-      return BAD(l, "frame %zu of a stack is %s, not a dict", i, weir__pickle_kind(items[i]));
-    TRY(get_fields(l, items[i], in_frame, FRAME_NEEDS, &f));
-    TRY(need(l, &f, FRAME_NEEDS));
-    TRY(intern_frame(l, &f, &grown[first + i]));
+    else
+      TRY(read_frame(l, i, items[i], &grown[first + i]));
   }
   uint32_t hash = weir__hash_end(weir__hash_bytes(l->seed, grown + first, count * sizeof *grown));
   size_t cursor = weir__table_begin(&l->stack_table, hash);
@@ -420,6 +426,10 @@ static weir_status get_stack(loader *l, const fields *f, uint32_t *stack) {
   size_t count;
   if (!has(f, BIT(FRAMES)) || weir__pickle_tag_of(field(f, KEY_FRAMES)) == WEIR__PICKLE_NONE)
     return WEIR_OK;
+  if (is_object(field(f, KEY_FRAMES), STACK)) {
+    *stack = (uint32_t)object_index(field(f, KEY_FRAMES));
+    return WEIR_OK;
+  }
   TRY(get_list(l, f, KEY_FRAMES, &items, &count));
   if (count == 0)
     return WEIR_OK;
@@ -507,14 +517,26 @@ static weir_status hook(void *context, weir__pickle *pickle, const value *pairs,
     if (f->others != 0 || (f->mask & ~EVENT_KEYS))
       TRY(ignore_others(l, in_event, pairs, count, EVENT_KEYS));
     TRY(add_event(l, f, &index));
-    *taken = make_object(index, false);
+    *taken = make_object(index, EVENT);
   } else if ((f->mask & FRAME_NEEDS) == FRAME_NEEDS && !has(f, BIT(TIME_US))) {
     uint32_t frame;
     if (f->others != 0 || (f->mask & ~FRAME_NEEDS))
       TRY(ignore_others(l, in_frame, pairs, count, FRAME_NEEDS));
     TRY(intern_frame(l, f, &frame));
-    *taken = make_object(frame, true);
+    *taken = make_object(frame, FRAME);
   }
+  return WEIR_OK;
+}
+
+static weir_status list_hook(void *context, weir__pickle *pickle, const value *items, size_t count, value *taken) {
+  loader *l = context;
+  uint32_t stack = 0;
+  (void)pickle;
+  for (size_t i = 0; i < count; i++)
+    if (!is_object(items[i], FRAME))
+      return WEIR_OK;
+  TRY(intern_stack(l, items, count, &stack));
+  *taken = make_object(stack, STACK);
   return WEIR_OK;
 }
 
@@ -528,16 +550,16 @@ static weir_status read_history(loader *l, size_t device, value v, struct slice 
     return BAD(l, "it is %s, not a list", weir__pickle_kind(v));
   size_t count;
   const value *items = weir__pickle_items(l->pickle, v, &count);
-  *slice = (struct slice){count > 0 && is_object(items[0], false) ? object_index(items[0]) : 0, count};
+  *slice = (struct slice){count > 0 && is_object(items[0], EVENT) ? object_index(items[0]) : 0, count};
   size_t in_order = 0;
-  while (in_order < count && items[in_order] == make_object(slice->first + in_order, false))
+  while (in_order < count && items[in_order] == make_object(slice->first + in_order, EVENT))
     in_order++;
   s->event_count += count;
   if (in_order == count)
     return WEIR_OK;
   slice->first = l->event_count;
   for (size_t i = 0; i < count; i++) {
-    if (is_object(items[i], false)) {
+    if (is_object(items[i], EVENT)) {
       ROOM_FOR(l, s->events, l->event_count, l->events);
       s->events[l->event_count++] = s->events[object_index(items[i])];
       continue;
@@ -822,6 +844,7 @@ weir_status weir__snapshot_read(weir__source *source, const weir__snapshot_limit
                 .seed = weir__hash_seed(),
                 .s = s};
   value root = 0;
+  weir__pickle_set_list_hook(pickle, list_hook);
   status = prepare(l);
   if (status == WEIR_OK)
     status = weir__pickle_read(pickle, hook, l, &root);

@@ -58,7 +58,7 @@ has err Usage
 run 2 inof
 empty out
 has err "'inof'"
-has err 'demo, info'
+has err 'bench, demo'
 
 run 2 --no-such-option
 empty out
@@ -68,7 +68,7 @@ has err 'weir --help'
 run 2 help inof
 empty out
 has err "'inof'"
-has err 'demo, info'
+has err 'bench, demo'
 
 run 2 --version now
 empty out

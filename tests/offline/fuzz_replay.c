@@ -1,6 +1,6 @@
 /*
  * A libFuzzer target, see scripts/fuzz: what can be read as a snapshot is replayed, unchecked under the recorded settings and
- * under others, and checked. Whatever a file claims, the replay ends, and says so or goes on.
+ * under others, and checked; or it is summed up and explained. Whatever a file claims, that ends, and says so or goes on.
  *
  * An input is a pickle; or, when its first byte is odd, a history in eight bytes for each event, of which a pickle is made, so
  * that chance is spent on what a history says and not on how it is written.
@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "offline/explain.h"
 #include "offline/replay.h"
+#include "offline/summary.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -76,13 +78,45 @@ static void put_event(writer *w, const uint8_t *e) {
   put_op(w, 'u');
 }
 
+/* A segment with up to three blocks. */
+static void put_segment(writer *w, const uint8_t *e) {
+  static const char *const states[] = {"inactive", "active_allocated", "active_pending_free"};
+  uint64_t address = (uint64_t)e[1] << 21, size = e[2] == 255 ? UINT64_MAX - e[3] : (uint64_t)(e[2] + 1) << 21;
+  put(w, "}(", 2);
+  put_field(w, "device", 0);
+  put_field(w, "address", address);
+  put_field(w, "total_size", size);
+  put_field(w, "stream", e[4] % 3);
+  put_text(w, "segment_type");
+  put_text(w, e[3] % 2 ? "small" : "large");
+  put_text(w, "is_expandable");
+  put_op(w, (char)(e[3] % 16 == 15 ? 0x88 : 0x89));
+  put_text(w, "blocks");
+  put(w, "](", 2);
+  for (int i = 5; i < 8; i++) {
+    put(w, "}(", 2);
+    put_field(w, "address", address);
+    put_field(w, "size", (uint64_t)e[i] << 14);
+    put_field(w, "requested_size", ((uint64_t)e[i] << 14) - e[0]);
+    put_text(w, "state");
+    put_text(w, states[e[i] % 3]);
+    put_op(w, 'u');
+    address += (uint64_t)e[i] << 14;
+  }
+  put(w, "eu", 2);
+}
+
 static void put_history(writer *w, const uint8_t *data, size_t size) {
+  size_t first = 2;
   put(w, "\x80\x02}(", 4);
   put_text(w, "segments");
-  put_op(w, ']');
+  put(w, "](", 2);
+  for (size_t count = data[1] >> 4; count && first + 8 <= size; count--, first += 8)
+    put_segment(w, data + first);
+  put_op(w, 'e');
   put_text(w, "device_traces");
   put(w, "](](", 4);
-  for (size_t i = 2; i + 8 <= size; i += 8)
+  for (size_t i = first; i + 8 <= size; i += 8)
     put_event(w, data + i);
   put(w, "ee", 2);
   put_text(w, "allocator_settings");
@@ -99,6 +133,20 @@ static void put_history(writer *w, const uint8_t *data, size_t size) {
 
 /* ---- Replaying ---- */
 
+static void explain(const weir__snapshot *snapshot, int device, uint8_t way) {
+  weir__summary summary;
+  weir__explanation x;
+  const weir__explain_options options = {.device = device,
+                                         .moment = (weir__moment)(way % 5),
+                                         .event = way,
+                                         .memory = way & 1 ? 1ull << 30 : 0,
+                                         .no_trials = way % 8 != 0};
+  if (weir__summarize(snapshot, device, &summary) != WEIR_OK)
+    abort();
+  if (weir__explain(snapshot, &options, &x) == WEIR_OK && x.event > snapshot->devices[device].event_count)
+    abort();
+}
+
 /* One way for each input, by its last byte: making an allocator costs more than most histories. */
 static void replay(const weir__snapshot *snapshot, uint8_t way) {
   const uint64_t gib = 1ull << 30;
@@ -111,6 +159,10 @@ static void replay(const weir__snapshot *snapshot, uint8_t way) {
   const int count = sizeof ways / sizeof *ways;
   weir__replay_options options = ways[way % count];
   options.device = snapshot->device_count ? way / count % (int)snapshot->device_count : 0;
+  if (way >= 128 && snapshot->device_count) {
+    explain(snapshot, options.device, (uint8_t)(way - 128));
+    return;
+  }
   if (weir__replay(snapshot, &options, &report) != WEIR_OK)
     return;
   int64_t requested = report.stats.requested_bytes[WEIR_STAT_ALL].current;

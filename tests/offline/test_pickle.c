@@ -862,6 +862,51 @@ static void test_hook_saves_memory(void **state) {
   free(all.data);
 }
 
+/* Takes lists of two. Dicts are taken as above, and are object 7 all of them. */
+static taker lists;
+
+static weir_status take_list(void *context, weir__pickle *p, const weir__pickle_value *items, size_t count,
+                             weir__pickle_value *taken) {
+  (void)context, (void)p, (void)items;
+  lists.calls++;
+  if (count == 2)
+    *taken = weir__pickle_make(WEIR__PICKLE_OBJECT, 100 + lists.taken++);
+  return WEIR_OK;
+}
+
+static weir_status take_t_and_lists(void *context, weir__pickle *p, const weir__pickle_value *pairs, size_t count,
+                                    weir__pickle_value *taken) {
+  taker t = {.taken = 7};
+  (void)context;
+  weir__pickle_set_list_hook(p, take_list);
+  return take_t(&t, p, pairs, count, taken);
+}
+
+static void check_lists(const char *data, size_t size, const char *expected, size_t calls, size_t taken) {
+  lists = (taker){0};
+  reading r = read_with(data, size, NULL, take_t_and_lists, NULL);
+  check_text(&r, expected);
+  assert_int_equal(lists.calls, calls);
+  assert_int_equal(lists.taken, taken);
+  close_reading(&r);
+}
+
+#define TAKES_LISTS(literal, expected, calls, taken) check_lists(literal, sizeof(literal) - 1, expected, calls, taken)
+#define T "}(U\1tK\1u" /* becomes <7> */
+
+static void test_list_hook(void **state) {
+  (void)state;
+  /* When it goes into a dict; the memo has the object from then on. */
+  TAKES_LISTS("]" T "a(}(U\1a]q\0(" T T "eu}(U\1bh\0ue.", "[<7>,{\"a\":<100>},{\"b\":<100>}]", 1, 1);
+  /* It is offered and not taken, has something else in it, is empty, or does not go into a dict. */
+  TAKES_LISTS("]" T "a}(U\1a](" T "eua.", "[<7>,{\"a\":[<7>]}]", 1, 0);
+  TAKES_LISTS("]" T "a}(U\1a](" T "K\1eua.", "[<7>,{\"a\":[<7>,1]}]", 0, 0);
+  TAKES_LISTS("]" T "a}(U\1a]ua.", "[<7>,{\"a\":[]}]", 0, 0);
+  TAKES_LISTS("]" T "a](" T T "ea.", "[<7>,[<7>,<7>]]", 0, 0);
+  /* There is another reference to it. */
+  TAKES_LISTS("]" T "a}(U\1a]q\0(" T T "eU\1bh\0ua.", "[<7>,{\"a\":[<7>,<7>],\"b\":[<7>,<7>]}]", 0, 0);
+}
+
 /* Small tuples are kept once: a million pool ids are one box. */
 static void test_tuples_are_kept_once(void **state) {
   (void)state;
@@ -906,6 +951,7 @@ int main(void) {
       cmocka_unit_test(test_hook_objects_do_not_change),
       cmocka_unit_test(test_hook_fails),
       cmocka_unit_test(test_hook_saves_memory),
+      cmocka_unit_test(test_list_hook),
       cmocka_unit_test(test_tuples_are_kept_once),
   };
   return cmocka_run_group_tests(tests, load_cases, free_cases);

@@ -1,0 +1,345 @@
+/*
+ * weir lint: what a configuration string will do, and what in it is wrong, hurts or does nothing.
+ */
+#include <getopt.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc/settings.h"
+#include "base/base.h"
+#include "cli.h"
+#include "json.h"
+#include "progress.h"
+
+static void print_help(void) {
+  fputs("Usage: weir lint [OPTION...] STRING\n"
+        "\n"
+        "Checks a configuration string, as PYTORCH_CUDA_ALLOC_CONF and WEIR_ALLOC_CONF have it: keys that do not "
+        "exist, values\n"
+        "that are not allowed, combinations that hurt or do nothing; and says what each key will do.\n"
+        "\n"
+        "Options:\n"
+        "  --json       the same as JSON\n"
+        "  -h, --help   this text\n"
+        "\n"
+        "Exit codes: 0 nothing is wrong with it; 1 something is wrong, hurts or does nothing; 2 the command line was "
+        "wrong.\n",
+        stdout);
+}
+
+typedef enum severity { ERROR, HURTS, NOTHING, NOTE } severity;
+
+enum { MOST = 48, TEXT = 512 };
+
+typedef struct finding {
+  severity severity;
+  char text[TEXT];
+} finding;
+
+typedef struct piece {
+  const char *text; /* "key:value", without blanks around it */
+  size_t length, key_length;
+  const char *help; /* NULL: no such key */
+  const char *name;
+} piece;
+
+typedef struct lint {
+  const char *text;
+  finding findings[MOST];
+  size_t finding_count;
+  piece pieces[MOST];
+  size_t piece_count;
+  weir__settings settings; /* when there is no error */
+} lint;
+
+static void say(lint *l, severity severity, const char *format, ...) WEIR_PRINTF(3, 4);
+static void say(lint *l, severity severity, const char *format, ...) {
+  if (l->finding_count == MOST)
+    return;
+  finding *f = &l->findings[l->finding_count++];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(f->text, sizeof f->text, format, args);
+  va_end(args);
+  f->severity = severity;
+}
+
+/* ---- The text ---- */
+
+/* Between commas, those in lists aside. */
+static void split(lint *l) {
+  const char *at = l->text;
+  while (*at && l->piece_count < MOST) {
+    int depth = 0;
+    const char *end = at;
+    while (*end && (*end != ',' || depth > 0)) {
+      depth += *end == '[' ? 1 : *end == ']' ? -1 : 0;
+      end++;
+    }
+    const char *first = at, *last = end;
+    while (first < last && strchr(" \t\n", *first))
+      first++;
+    while (last > first && strchr(" \t\n", last[-1]))
+      last--;
+    if (first < last) {
+      piece *p = &l->pieces[l->piece_count++];
+      *p = (piece){.text = first, .length = (size_t)(last - first)};
+      p->key_length = strcspn(first, ": \t\n,");
+      if (p->key_length > p->length)
+        p->key_length = p->length;
+      p->help = weir__settings_key_help(first, p->key_length, &p->name);
+    }
+    at = *end ? end + 1 : end;
+  }
+}
+
+/* An error's column counts from where the text begins that was read. */
+static void say_error(lint *l, size_t offset) {
+  const char *text = weir_last_error();
+  unsigned long column = 0;
+  int skipped = 0;
+  if (sscanf(text, "settings: column %lu: %n", &column, &skipped) == 1 && skipped > 0)
+    say(l, ERROR, "column %lu: %s", column + (unsigned long)offset, text + skipped);
+  else
+    say(l, ERROR, "%s", text);
+}
+
+/* All errors, and not only the first: each piece on its own, and the whole where only that is wrong. */
+static void check_text(lint *l) {
+  if (!weir__settings_parse(NULL, l->text, &l->settings))
+    return;
+  for (size_t i = 0; i < l->piece_count; i++) {
+    const piece *p = &l->pieces[i];
+    char *alone = strndup(p->text, p->length);
+    weir__settings settings;
+    if (alone && weir__settings_parse(NULL, alone, &settings))
+      say_error(l, (size_t)(p->text - l->text));
+    free(alone);
+  }
+  if (!l->finding_count) {
+    weir__settings_parse(NULL, l->text, &l->settings);
+    say_error(l, 0);
+  }
+}
+
+static bool has_key(const lint *l, const char *name) {
+  for (size_t i = 0; i < l->piece_count; i++)
+    if (l->pieces[i].help && strcmp(l->pieces[i].name, name) == 0)
+      return true;
+  return false;
+}
+
+/* ---- Combinations ---- */
+
+static void check_backend(lint *l) {
+  if (l->settings.backend != WEIR__BACKEND_CUDA_MALLOC_ASYNC)
+    return;
+  for (size_t i = 0; i < l->piece_count; i++)
+    if (strcmp(l->pieces[i].name, "backend") != 0 && strncmp(l->pieces[i].name, "pinned_", 7) != 0)
+      say(l, NOTHING, "%s: backend:cudaMallocAsync ignores it: the driver's own allocator has no such setting",
+          l->pieces[i].name);
+}
+
+static void check_expandable(lint *l) {
+  const weir__settings *s = &l->settings;
+  if (s->expandable_segments && s->max_split_size != UINT64_MAX)
+    say(l, HURTS,
+        "max_split_size_mb with expandable_segments:True: blocks are split all the same, and those that are free and "
+        "as "
+        "large as this are withheld from smaller requests, so memory grows; leave max_split_size_mb out");
+  if (s->expandable_segments && s->garbage_collection_threshold > 0)
+    say(l, NOTHING,
+        "garbage_collection_threshold with expandable_segments:True: only segments that were made in one piece are "
+        "collected, and there are none");
+  if (!s->expandable_segments && has_key(l, "expandable_segments_reserve"))
+    say(l, NOTHING, "expandable_segments_reserve: without expandable_segments:True nothing is reserved");
+  if (!s->expandable_segments && has_key(l, "expandable_segments_reserve_by_class"))
+    say(l, NOTHING, "expandable_segments_reserve_by_class: without expandable_segments:True nothing is reserved");
+}
+
+static void check_limit(lint *l) {
+  const weir__settings *s = &l->settings;
+  bool has_limit = s->memory_fraction < 1;
+  if (s->garbage_collection_threshold > 0 && !s->expandable_segments && !has_limit)
+    say(l, NOTHING,
+        "garbage_collection_threshold: it is a part of the memory that is allowed, and all is; it acts only with "
+        "per_process_memory_fraction below 1, or after torch.cuda.set_per_process_memory_fraction()");
+  if (s->throw_on_oom && !has_limit)
+    say(l, NOTHING,
+        "throw_on_cudamalloc_oom: it refuses what exceeds the memory fraction, and that is the whole device; set "
+        "per_process_memory_fraction below 1");
+  if (s->throw_on_oom && has_limit)
+    say(l, HURTS,
+        "throw_on_cudamalloc_oom: a request beyond the fraction fails at once, also where giving cached memory back "
+        "would have served it");
+  if (s->memory_fraction == 0)
+    say(l, HURTS, "per_process_memory_fraction:0 allows no memory at all: every request fails");
+}
+
+static void check_split(lint *l) {
+  const weir__settings *s = &l->settings;
+  if (has_key(l, "max_non_split_rounding_mb") && s->max_split_size == UINT64_MAX)
+    say(l, NOTHING, "max_non_split_rounding_mb: it is about blocks of max_split_size_mb and more, and that is not set");
+  if (s->max_split_size != UINT64_MAX && !s->expandable_segments)
+    say(l, NOTE,
+        "max_split_size_mb:%llu: every request from this size on gets a segment to itself, which only requests of "
+        "nearly the "
+        "same size use again; a job with many sizes may need a multiple of the memory. Try it on a recording first: "
+        "weir "
+        "replay --conf",
+        (unsigned long long)(s->max_split_size >> 20));
+  uint8_t most = 0;
+  for (int i = 0; i < WEIR__ROUNDUP_INTERVALS; i++)
+    most = s->roundup_divisions[i] > most ? s->roundup_divisions[i] : most;
+  if (has_key(l, "roundup_power2_divisions") && most <= 1)
+    say(l, NOTHING, "roundup_power2_divisions: 0 and 1 both mean no divisions");
+  else if (most == 2)
+    say(l, HURTS, "roundup_power2_divisions:2 rounds up by as much as a half: up to a third of the memory is rounding");
+}
+
+static void check_pinned(lint *l) {
+  const weir__settings *s = &l->settings;
+  if (s->pinned_num_register_threads > 1 && !s->pinned_use_host_register)
+    say(l, NOTHING, "pinned_num_register_threads: without pinned_use_cuda_host_register:True nothing is registered");
+  if (s->pinned_max_cached_size != UINT64_MAX && s->pinned_max_round_threshold != UINT64_MAX &&
+      s->pinned_max_round_threshold > s->pinned_max_cached_size)
+    say(l, NOTHING, "pinned_max_round_threshold_mb is above pinned_max_cached_size_mb, and the smaller one counts");
+}
+
+/* Who writes a key that an older PyTorch does not know gets an error there, for the whole text. */
+static void check_versions(lint *l) {
+  static const struct {
+    const char *name, *since;
+  } newer[] = {{"graph_capture_record_stream_reuse", "2.9"}, {"per_process_memory_fraction", "2.10"},
+               {"pinned_reserve_segment_size_mb", "2.10"},   {"large_segment_size_mb", "2.11"},
+               {"throw_on_cudamalloc_oom", "2.12"},          {"pinned_free_catch_all", "2.12"},
+               {"pinned_max_round_threshold_mb", "2.13"},    {"pinned_max_cached_size_mb", "2.13"},
+               {"expandable_segments_reserve", "2.15"},      {"expandable_segments_reserve_by_class", "2.15"}};
+  for (size_t i = 0; i < WEIR_COUNT_OF(newer); i++)
+    if (has_key(l, newer[i].name))
+      say(l, NOTE, "%s: PyTorch before %s does not know it, and refuses the whole text", newer[i].name, newer[i].since);
+}
+
+static void check(lint *l) {
+  split(l);
+  check_text(l);
+  if (l->finding_count)
+    return;
+  weir__settings defaults;
+  weir__settings_default(&defaults);
+  if (l->piece_count && weir__settings_equal(&l->settings, &defaults))
+    say(l, NOTHING, "all of it is the default");
+  check_backend(l);
+  check_expandable(l);
+  check_limit(l);
+  check_split(l);
+  check_pinned(l);
+  check_versions(l);
+}
+
+/* ---- Output ---- */
+
+/* Text in lines of 100, each after `indent` blanks. */
+static void print_wrapped(int indent, const char *text) {
+  int column = 0;
+  while (*text) {
+    size_t length = strcspn(text, " ");
+    if (column && column + 1 + (int)length > 100 - indent) {
+      putchar('\n');
+      column = 0;
+    }
+    printf("%*s%.*s", column ? 1 : indent, "", (int)length, text);
+    column += (int)length + (column != 0);
+    text += length + (text[length] == ' ');
+  }
+  putchar('\n');
+}
+
+static const char *const severities[] = {"error", "hurts", "does nothing", "note"};
+
+static void print_text(const lint *l) {
+  if (!l->piece_count)
+    puts("nothing is set: the defaults");
+  for (size_t i = 0; i < l->piece_count; i++) {
+    const piece *p = &l->pieces[i];
+    printf("%s%.*s%s\n", weir_cli_bold(), (int)p->length, p->text, weir_cli_plain());
+    if (p->help)
+      print_wrapped(4, p->help);
+  }
+  for (size_t i = 0; i < l->finding_count; i++) {
+    printf("%s%s%s\n", weir_cli_bold(), severities[l->findings[i].severity], weir_cli_plain());
+    print_wrapped(4, l->findings[i].text);
+  }
+}
+
+static void json_part(const char *text, size_t length) {
+  char *copy = strndup(text, length);
+  weir_cli_json_string(copy ? copy : "");
+  free(copy);
+}
+
+static void print_json(const lint *l) {
+  printf("{\"text\": ");
+  weir_cli_json_string(l->text);
+  printf(", \"keys\": [");
+  for (size_t i = 0; i < l->piece_count; i++) {
+    printf("%s{\"text\": ", i ? ", " : "");
+    json_part(l->pieces[i].text, l->pieces[i].length);
+    printf(", \"key\": ");
+    json_part(l->pieces[i].text, l->pieces[i].key_length);
+    printf(", \"does\": ");
+    if (l->pieces[i].help)
+      weir_cli_json_string(l->pieces[i].help);
+    else
+      printf("null");
+    printf("}");
+  }
+  printf("], \"findings\": [");
+  for (size_t i = 0; i < l->finding_count; i++) {
+    printf("%s{\"kind\": \"%s\", \"text\": ", i ? ", " : "", severities[l->findings[i].severity]);
+    weir_cli_json_string(l->findings[i].text);
+    printf("}");
+  }
+  printf("]}\n");
+}
+
+int weir_cmd_lint(int argc, char **argv) {
+  static const struct option long_options[] = {
+      {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+  bool json = false;
+  opterr = 0;
+  optind = 1;
+  for (int option; (option = getopt_long(argc, argv, ":h", long_options, NULL)) != -1;) {
+    switch (option) {
+    case 'j':
+      json = true;
+      break;
+    case 'h':
+      print_help();
+      return WEIR_EXIT_OK;
+    default:
+      return weir_cli_usage("lint", "there is no option '%s'", argv[optind - 1]);
+    }
+  }
+  if (optind == argc)
+    return weir_cli_usage("lint", "no text is given; '' is the empty one");
+  if (optind + 1 < argc)
+    return weir_cli_usage("lint", "one text at a time, and '%s' is one more; has it blanks, and no quotes around it?",
+                          argv[optind + 1]);
+  lint *l = calloc(1, sizeof *l);
+  if (!l) {
+    fputs("weir lint: no host memory\n", stderr);
+    return WEIR_EXIT_FAILED;
+  }
+  l->text = argv[optind];
+  check(l);
+  (json ? print_json : print_text)(l);
+  int code = WEIR_EXIT_OK;
+  for (size_t i = 0; i < l->finding_count; i++)
+    if (l->findings[i].severity != NOTE)
+      code = WEIR_EXIT_FAILED;
+  free(l);
+  return code;
+}

@@ -1,0 +1,295 @@
+/*
+ * weir summary: what is in a recorded history.
+ */
+#include "offline/summary.h"
+
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/base.h"
+#include "cli.h"
+#include "json.h"
+#include "offline/describe.h"
+#include "progress.h"
+
+static void print_help(void) {
+  fputs(
+      "Usage: weir summary [OPTION...] FILE...\n"
+      "\n"
+      "Says what is in recorded memory histories: devices, settings, events, the time that they span, peaks, segments, "
+      "who\n"
+      "held most, and how complete the history is. A FILE is what torch.cuda.memory._dump_snapshot() writes, plain or\n"
+      "compressed with zstd.\n"
+      "\n"
+      "Options:\n"
+      "  --json       the same as JSON, one object for each file\n"
+      "  -h, --help   this text\n"
+      "\n"
+      "Exit codes: 0 all was read; 1 a file cannot be read; 2 the command line was wrong.\n",
+      stdout);
+}
+
+static const char *bytes(uint64_t n, char text[32]) { return weir__format_bytes(n, text); }
+
+/* ---- For people ---- */
+
+static void print_settings(const weir__snapshot *s) {
+  if (s->conf && *s->conf)
+    printf("  settings    %s\n", s->conf);
+  else if (s->setting_count)
+    printf("  settings    none were set: the defaults\n");
+  else
+    printf("  settings    not recorded\n");
+}
+
+static void print_completeness(const weir__summary *s, size_t events) {
+  char text[2][32];
+  switch (s->completeness) {
+  case WEIR__HISTORY_NONE:
+    printf("    history   none: call torch.cuda.memory._record_memory_history() before the work begins\n");
+    return;
+  case WEIR__HISTORY_COMPLETE:
+    printf("    history   complete: all that is freed or left was allocated in it\n");
+    return;
+  case WEIR__HISTORY_WRAPPED:
+    printf(
+        "    history   its beginning is missing: it has %zu events, so a ring of that size seems to have dropped older "
+        "ones\n",
+        events);
+    break;
+  case WEIR__HISTORY_LATE:
+    printf("    history   its beginning is missing: recording began late, or the ring dropped events\n");
+    break;
+  }
+  printf("              before it %s were in use and %s reserved; %zu frees of memory from before\n",
+         bytes(s->live_before, text[0]), bytes(s->reserved_before, text[1]), s->unknown_frees);
+}
+
+static void print_holders(const weir__snapshot *snapshot, const weir__holder *holders, size_t count) {
+  char text[32], size[32], stack[WEIR__DESCRIBE_TEXT];
+  for (size_t i = 0; i < count; i++) {
+    const weir__holder *h = &holders[i];
+    printf("      %11s  %zu block%s ", bytes(h->bytes, text), h->count, h->count == 1 ? "" : "s");
+    if (h->size)
+      printf("of %s\n", bytes(h->size, size));
+    else
+      printf("%s\n", h->stack ? weir__describe_stack(snapshot, h->stack, stack) : "without a stack");
+  }
+}
+
+static void print_when(const weir__snapshot *snapshot, int device, const weir__summary *s, size_t event) {
+  char span[32], phase[WEIR__DESCRIBE_TEXT];
+  const weir__snapshot_event *e = &snapshot->devices[device].events[event];
+  printf("event %zu", event);
+  if (e->time_us && s->first_us)
+    printf(", %s after the first", weir__describe_span((int64_t)((uint64_t)e->time_us - (uint64_t)s->first_us), span));
+  if (*weir__describe_phase(snapshot, device, e->time_us, phase))
+    printf(", %s", phase);
+}
+
+static void print_peak(const weir__snapshot *snapshot, int device, const weir__summary *s, const char *name,
+                       const weir__summary_peak *peak) {
+  char text[32];
+  printf("    peak      %s %s: ", bytes(peak->bytes, text), name);
+  print_when(snapshot, device, s, peak->event);
+  putchar('\n');
+}
+
+static void print_device(const weir__snapshot *snapshot, int number, const weir__summary *s) {
+  const weir__snapshot_device *device = &snapshot->devices[number];
+  char text[4][32], span[32];
+  printf("  %sdevice %d%s\n", weir_cli_bold(), number, weir_cli_plain());
+  if (device->event_count) {
+    printf("    events    %zu in %s: %zu allocations, %zu frees, %zu segments made and %zu given back",
+           device->event_count,
+           s->first_us ? weir__describe_span((int64_t)((uint64_t)s->last_us - (uint64_t)s->first_us), span)
+                       : "a time that was not recorded",
+           s->actions[WEIR__ACTION_ALLOC], s->actions[WEIR__ACTION_FREE_REQUESTED],
+           s->actions[WEIR__ACTION_SEGMENT_ALLOC] + s->actions[WEIR__ACTION_SEGMENT_MAP],
+           s->actions[WEIR__ACTION_SEGMENT_FREE] + s->actions[WEIR__ACTION_SEGMENT_UNMAP]);
+    if (s->streams > 1)
+      printf(", on %zu streams", s->streams);
+    putchar('\n');
+  }
+  print_completeness(s, device->event_count);
+  if (s->actions[WEIR__ACTION_OOM]) {
+    printf("    %sout of memory%s  %zu time%s, the first at ", weir_cli_bold(), weir_cli_plain(),
+           s->actions[WEIR__ACTION_OOM], s->actions[WEIR__ACTION_OOM] == 1 ? "" : "s");
+    print_when(snapshot, number, s, s->first_oom);
+    printf(": a request of %s\n", bytes(device->events[s->first_oom].size, text[0]));
+  }
+  if (device->event_count) {
+    print_peak(snapshot, number, s, "in use", &s->live);
+    print_holders(snapshot, s->holders, s->holder_count);
+    print_peak(snapshot, number, s, "reserved", &s->reserved);
+  }
+  printf("    at end    %s in use of %s reserved, in %zu large and %zu small segments%s\n",
+         bytes(s->end_active, text[0]), bytes(s->end_reserved, text[1]), s->large_segments, s->small_segments,
+         s->private ? ", some of them of private pools" : "");
+  print_holders(snapshot, s->at_end, s->at_end_count);
+}
+
+static void print_text(const char *file, const weir__snapshot *snapshot, const weir__summary *devices) {
+  size_t events = 0, used = 0;
+  for (size_t i = 0; i < snapshot->device_count; i++) {
+    events += snapshot->devices[i].event_count;
+    used += snapshot->devices[i].event_count || snapshot->devices[i].segment_count;
+  }
+  printf("%s%s%s: %zu device%s, %zu events, %zu segments\n", weir_cli_bold(), file, weir_cli_plain(), used,
+         used == 1 ? "" : "s", events, snapshot->segment_count);
+  print_settings(snapshot);
+  bool has_stacks = false, has_oom = false;
+  int shown = 0;
+  for (size_t i = 0; i < snapshot->device_count; i++) {
+    if (!snapshot->devices[i].event_count && !snapshot->devices[i].segment_count)
+      continue;
+    print_device(snapshot, (int)i, &devices[i]);
+    has_stacks |= devices[i].has_stacks;
+    has_oom |= devices[i].actions[WEIR__ACTION_OOM] > 0;
+    shown = (int)i;
+  }
+  if (used && !has_stacks)
+    printf(
+        "  no stacks were recorded, so holders are told apart by size: _record_memory_history(stacks=\"python\") keeps "
+        "them\n");
+  for (size_t i = 0; i < snapshot->ignored_count; i++)
+    printf("  not understood: key '%s' of %s, %" PRIu64 " times\n", snapshot->ignored[i].key,
+           snapshot->ignored[i].where, snapshot->ignored[i].count);
+  if (used) {
+    printf("  next: weir explain %s", file);
+    if (used > 1 || shown)
+      printf(" --device %d", shown);
+    puts(has_oom ? "" : " --at peak");
+  }
+}
+
+/* ---- For programs ---- */
+
+static void json_holders(const weir__snapshot *snapshot, const char *name, const weir__holder *holders, size_t count) {
+  char text[WEIR__DESCRIBE_TEXT];
+  printf("\"%s\": [", name);
+  for (size_t i = 0; i < count; i++) {
+    printf("%s{\"bytes\": %" PRIu64 ", \"count\": %zu, ", i ? ", " : "", holders[i].bytes, holders[i].count);
+    if (holders[i].size)
+      printf("\"size\": %" PRIu64 "}", holders[i].size);
+    else {
+      printf("\"stack\": ");
+      weir_cli_json_string(weir__describe_stack(snapshot, holders[i].stack, text));
+      putchar('}');
+    }
+  }
+  printf("]");
+}
+
+static void json_device(const weir__snapshot *snapshot, int number, const weir__summary *s) {
+  static const char *const completeness[] = {"none", "complete", "late", "wrapped"};
+  printf("{\"device\": %d, \"events\": %zu, \"actions\": {", number, snapshot->devices[number].event_count);
+  bool any = false;
+  for (int i = 0; i <= WEIR__ACTION_OTHER; i++)
+    if (s->actions[i]) {
+      printf("%s\"%s\": %zu", any ? ", " : "", weir__snapshot_action_name((weir__snapshot_action)i), s->actions[i]);
+      any = true;
+    }
+  printf("}, \"first_us\": %" PRId64 ", \"last_us\": %" PRId64 ", \"history\": \"%s\", \"unknown_frees\": %zu, ",
+         s->first_us, s->last_us, completeness[s->completeness], s->unknown_frees);
+  printf("\"unknown_segments\": %zu, \"live_before\": %" PRIu64 ", \"reserved_before\": %" PRIu64 ", ",
+         s->unknown_segments, s->live_before, s->reserved_before);
+  printf("\"peak_live\": %" PRIu64 ", \"peak_live_event\": %zu, \"peak_reserved\": %" PRIu64
+         ", \"peak_reserved_event\": %zu, ",
+         s->live.bytes, s->live.event, s->reserved.bytes, s->reserved.event);
+  if (s->actions[WEIR__ACTION_OOM])
+    printf("\"first_oom\": {\"event\": %zu, \"size\": %" PRIu64 "}, ", s->first_oom,
+           snapshot->devices[number].events[s->first_oom].size);
+  else
+    printf("\"first_oom\": null, ");
+  printf("\"has_stacks\": %s, \"streams\": %zu, \"large_segments\": %zu, \"small_segments\": %zu, "
+         "\"private_segments\": %zu, ",
+         s->has_stacks ? "true" : "false", s->streams, s->large_segments, s->small_segments, s->private);
+  printf("\"end_reserved\": %" PRIu64 ", \"end_allocated\": %" PRIu64 ", \"end_active\": %" PRIu64
+         ", \"end_requested\": %" PRIu64 ", ",
+         s->end_reserved, s->end_allocated, s->end_active, s->end_requested);
+  json_holders(snapshot, "holders_at_peak", s->holders, s->holder_count);
+  printf(", ");
+  json_holders(snapshot, "holders_at_end", s->at_end, s->at_end_count);
+  putchar('}');
+}
+
+static void print_json(const char *file, const weir__snapshot *snapshot, const weir__summary *devices) {
+  printf("{\"file\": ");
+  weir_cli_json_string(file);
+  printf(", \"settings\": ");
+  if (snapshot->conf)
+    weir_cli_json_string(snapshot->conf);
+  else
+    printf("null");
+  printf(", \"devices\": [");
+  for (size_t i = 0; i < snapshot->device_count; i++) {
+    printf("%s", i ? ", " : "");
+    json_device(snapshot, (int)i, &devices[i]);
+  }
+  printf("], \"not_understood\": [");
+  for (size_t i = 0; i < snapshot->ignored_count; i++) {
+    printf("%s{\"where\": \"%s\", \"key\": ", i ? ", " : "", snapshot->ignored[i].where);
+    weir_cli_json_string(snapshot->ignored[i].key);
+    printf(", \"count\": %" PRIu64 "}", snapshot->ignored[i].count);
+  }
+  printf("]}\n");
+}
+
+/* One file; an exit code. */
+static int summarize_file(const char *file, bool json) {
+  weir__snapshot *snapshot;
+  weir_cli_progress *progress = weir_cli_progress_begin("reading");
+  weir_status status = weir__snapshot_load(file, NULL, &snapshot);
+  if (status) {
+    weir_cli_progress_end(progress);
+    fprintf(stderr, "weir summary: %s\n", weir_last_error());
+    return WEIR_EXIT_FAILED;
+  }
+  weir__summary *devices = calloc(snapshot->device_count + 1, sizeof *devices);
+  if (!devices)
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "summary: no host memory");
+  for (size_t i = 0; i < snapshot->device_count && !status; i++)
+    status = weir__summarize(snapshot, (int)i, &devices[i]);
+  weir_cli_progress_end(progress);
+  if (status)
+    fprintf(stderr, "weir summary: %s: %s\n", file, weir_last_error());
+  else
+    (json ? print_json : print_text)(file, snapshot, devices);
+  free(devices);
+  weir__snapshot_free(snapshot);
+  return status ? WEIR_EXIT_FAILED : WEIR_EXIT_OK;
+}
+
+int weir_cmd_summary(int argc, char **argv) {
+  static const struct option long_options[] = {
+      {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+  bool json = false;
+  opterr = 0;
+  optind = 1;
+  for (int option; (option = getopt_long(argc, argv, ":h", long_options, NULL)) != -1;) {
+    switch (option) {
+    case 'j':
+      json = true;
+      break;
+    case 'h':
+      print_help();
+      return WEIR_EXIT_OK;
+    default:
+      return weir_cli_usage("summary", "there is no option '%s'", argv[optind - 1]);
+    }
+  }
+  if (optind == argc)
+    return weir_cli_usage("summary", "no file is named");
+  int code = WEIR_EXIT_OK;
+  for (int i = optind; i < argc; i++) {
+    int one = summarize_file(argv[i], json);
+    if (one)
+      code = one;
+  }
+  return code;
+}

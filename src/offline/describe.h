@@ -1,0 +1,29 @@
+/*
+ * What people want to read in the place of numbers: a stack in one line, how long ago, during what.
+ */
+#ifndef WEIR_OFFLINE_DESCRIBE_H
+#define WEIR_OFFLINE_DESCRIBE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "offline/snapshot.h"
+
+enum { WEIR__DESCRIBE_TEXT = 160 };
+
+/* The innermost frame, and the innermost one that is not a library's: "forward (resnet.py:147), from main (train.py:41)". ""
+ * for stack 0. Returns `text`. */
+const char *weir__describe_stack(const weir__snapshot *snapshot, uint32_t stack, char text[WEIR__DESCRIBE_TEXT]);
+
+/* Which of the ranges that the program has marked was open on a device at a time, or else ended last: "in forward", "after
+ * Optimizer.step". "" when there is none. Returns `text`. */
+const char *weir__describe_phase(const weir__snapshot *snapshot, int device, int64_t time_us,
+                                 char text[WEIR__DESCRIBE_TEXT]);
+
+/* "12 us", "3.4 ms", "1.20 s", "5 min", "2.5 h". Returns `text`. */
+const char *weir__describe_span(int64_t microseconds, char text[32]);
+
+/* "the default stream", "stream 0x55d0c8". Returns `text`. */
+const char *weir__describe_stream(const weir__snapshot *snapshot, uint16_t stream, char text[48]);
+
+#endif

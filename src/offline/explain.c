@@ -1,0 +1,374 @@
+#include "offline/explain.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "offline/explain_parts.h"
+#include "offline/prelude.h"
+
+/* What is taken along while the history is replayed. */
+typedef struct view {
+  size_t target;
+  bool has_begun, is_taken;
+  size_t last; /* event */
+  size_t rescued, failures;
+  bool was_rescued, was_served; /* the request at the target */
+  weir__settings settings;
+  weir__state state;
+  weir_status status;
+} view;
+
+static void look(void *context, weir__heap *heap, size_t event, const weir__replay_report *report) {
+  view *v = context;
+  if (!v->has_begun || event <= v->last) { /* an attempt begins */
+    weir__state_clear(&v->state);
+    *v = (view){.target = v->target, .has_begun = true, .settings = *weir__settings_of(heap)};
+  }
+  v->last = event;
+  if (!v->is_taken && event >= v->target) {
+    v->is_taken = true;
+    v->was_rescued = report->rescued > v->rescued;
+    v->was_served = report->failures == v->failures;
+    v->status = weir__state_of_heap(heap, &v->state);
+  }
+  v->rescued = report->rescued;
+  v->failures = report->failures;
+}
+
+/* ---- Which moment ---- */
+
+static weir_status choose(const weir__snapshot_device *device, const weir__explain_options *options,
+                          const weir__summary *summary, weir__explanation *x) {
+  bool has_oom = summary->actions[WEIR__ACTION_OOM] > 0;
+  x->moment = options->moment;
+  if (x->moment == WEIR__AT_AUTO)
+    x->moment = has_oom ? WEIR__AT_OOM : device->event_count ? WEIR__AT_PEAK : WEIR__AT_END;
+  switch (x->moment) {
+  case WEIR__AT_OOM:
+    if (!has_oom)
+      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
+                        "device %d has no request that ran out of memory; --at peak shows "
+                        "when most was in use",
+                        options->device);
+    x->event = summary->first_oom;
+    break;
+  case WEIR__AT_PEAK:
+    x->event = summary->live.event;
+    break;
+  case WEIR__AT_END:
+    x->event = device->event_count ? device->event_count - 1 : 0;
+    break;
+  default:
+    x->event = options->event;
+    break;
+  }
+  if (x->moment != WEIR__AT_END && x->event >= device->event_count)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "device %d has no event %zu: its history has %zu events",
+                      options->device, x->event, device->event_count);
+  if (x->moment == WEIR__AT_EVENT && device->events[x->event].action == WEIR__ACTION_OOM)
+    x->moment = WEIR__AT_OOM;
+  return WEIR_OK;
+}
+
+/* Whether the list of segments shows the state at an event: nothing happened after it. A snapshot that is written when memory
+ * runs out is like that. */
+static bool is_last(const weir__snapshot_device *device, size_t event) {
+  for (size_t i = event + 1; i < device->event_count; i++)
+    if (device->events[i].action <= WEIR__ACTION_SEGMENT_UNMAP)
+      return false;
+  return true;
+}
+
+/* ---- What was asked ---- */
+
+/* The pool of a request that failed is not recorded before PyTorch 2.12: it is taken for that of the last one before it. */
+static void seek(const weir__snapshot *snapshot, const weir__snapshot_device *device, size_t event,
+                 const weir__state *state, weir__explanation *x, weir__seeker *seeker) {
+  const weir__snapshot_event *e = &device->events[event];
+  *seeker = (weir__seeker){.stream = snapshot->streams[e->stream], .is_small = x->is_small};
+  if (e->pool != WEIR__SNAPSHOT_NO_POOL) {
+    seeker->pool[0] = snapshot->pools[e->pool].id[0];
+    seeker->pool[1] = snapshot->pools[e->pool].id[1];
+  } else {
+    size_t i = event;
+    while (i > 0 && device->events[i].action != WEIR__ACTION_ALLOC)
+      i--;
+    const weir__state_segment *s = weir__state_find(state, device->events[i].address);
+    if (device->events[i].action == WEIR__ACTION_ALLOC && s)
+      memcpy(seeker->pool, s->pool, sizeof seeker->pool);
+  }
+  x->is_private = seeker->pool[0] || seeker->pool[1];
+  x->is_capture = x->is_private && (seeker->pool[0] || e->pool == WEIR__SNAPSHOT_NO_POOL);
+}
+
+static void read_request(const weir__snapshot_event *e, const weir__settings *settings, weir__explanation *x) {
+  x->has_request = true;
+  x->request = e->size;
+  x->rounded = e->size < WEIR__MOST_BYTES ? weir__round_bytes(settings, e->size) : e->size;
+  x->wanted = e->size < WEIR__MOST_BYTES ? weir__segment_bytes(settings, x->rounded) : e->size;
+  x->is_small = x->rounded <= WEIR__SMALL_MAX;
+  x->stream = e->stream;
+  x->stack = e->stack;
+  if (e->action == WEIR__ACTION_OOM) {
+    x->has_device_free = true;
+    x->device_free = e->address;
+  }
+}
+
+/* ---- Where the bytes are ---- */
+
+static weir__byte_use use_of_free(const weir__state_segment *s, const weir__state_block *b,
+                                  const weir__seeker *seeker) {
+  bool is_whole = b->size == s->size;
+  if (!seeker)
+    return s->pool[0] || s->pool[1] ? WEIR__USE_FREE_POOL : is_whole ? WEIR__USE_FREE_WHOLE : WEIR__USE_FREE_SPLIT;
+  if (s->pool[0] != seeker->pool[0] || s->pool[1] != seeker->pool[1])
+    return WEIR__USE_FREE_POOL;
+  if (s->stream != seeker->stream)
+    return WEIR__USE_FREE_STREAM;
+  if (s->is_small != seeker->is_small)
+    return WEIR__USE_FREE_CLASS;
+  return is_whole ? WEIR__USE_FREE_WHOLE : WEIR__USE_FREE_SPLIT;
+}
+
+static void add(weir__explanation *x, weir__byte_use use, uint64_t bytes) {
+  x->bytes[use] += bytes;
+  x->blocks[use]++;
+}
+
+static void count_bytes(const weir__state *state, const weir__seeker *seeker, weir__explanation *x) {
+  x->reserved = state->reserved;
+  for (size_t i = 0; i < state->segment_count; i++) {
+    const weir__state_segment *s = &state->segments[i];
+    for (size_t k = s->first; k < s->first + s->count; k++) {
+      const weir__state_block *b = &state->blocks[k];
+      if (b->state == WEIR__ALLOCATED) {
+        uint64_t asked = b->requested < b->size ? b->requested : b->size;
+        add(x, WEIR__USE_LIVE, asked);
+        if (asked < b->size)
+          add(x, WEIR__USE_ROUNDING, b->size - asked);
+      } else if (b->state == WEIR__WAITING)
+        add(x, WEIR__USE_WAITING, b->size);
+      else if (b->state == WEIR__FREE) {
+        weir__byte_use use = use_of_free(s, b, seeker);
+        uint64_t *largest =
+            use == WEIR__USE_FREE_WHOLE || use == WEIR__USE_FREE_SPLIT ? &x->largest_hole : &x->largest_elsewhere;
+        add(x, use, b->size);
+        *largest = b->size > *largest ? b->size : *largest;
+      }
+    }
+  }
+}
+
+/* ---- Who holds ---- */
+
+static int by_key(const void *a, const void *b) {
+  const weir__holder *x = a, *y = b;
+  if (x->stack != y->stack)
+    return x->stack < y->stack ? -1 : 1;
+  return (x->size > y->size) - (x->size < y->size);
+}
+
+static int by_bytes(const void *a, const void *b) {
+  const weir__holder *x = a, *y = b;
+  return x->bytes != y->bytes ? (x->bytes < y->bytes) - (x->bytes > y->bytes) : by_key(a, b);
+}
+
+static weir_status find_holders(const weir__state *state, weir__explanation *x) {
+  size_t count = 0, groups = 0;
+  weir__holder *all = malloc((state->block_count + 1) * sizeof *all);
+  if (!all)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "explain: no host memory for %zu blocks", state->block_count);
+  for (size_t i = 0; i < state->block_count; i++)
+    x->has_stacks |= state->blocks[i].state == WEIR__ALLOCATED && state->blocks[i].stack;
+  for (size_t i = 0; i < state->block_count; i++) {
+    const weir__state_block *b = &state->blocks[i];
+    if (b->state == WEIR__ALLOCATED)
+      all[count++] = (weir__holder){b->stack, x->has_stacks ? 0 : b->requested, b->requested, 1};
+  }
+  qsort(all, count, sizeof *all, by_key);
+  for (size_t i = 0; i < count; i++) {
+    if (groups && by_key(&all[groups - 1], &all[i]) == 0) {
+      all[groups - 1].bytes += all[i].bytes;
+      all[groups - 1].count++;
+    } else
+      all[groups++] = all[i];
+  }
+  qsort(all, groups, sizeof *all, by_bytes);
+  x->holder_count = groups < WEIR__SUMMARY_HOLDERS ? groups : WEIR__SUMMARY_HOLDERS;
+  memcpy(x->holders, all, x->holder_count * sizeof *all);
+  free(all);
+  return WEIR_OK;
+}
+
+/* ---- The cause ---- */
+
+static weir__cause cause_of(const weir__explanation *x, bool was_rescued) {
+  static const struct {
+    weir__byte_use use;
+    weir__cause cause;
+  } stranded[] = {{WEIR__USE_FREE_SPLIT, WEIR__CAUSE_FRAGMENTED},
+                  {WEIR__USE_FREE_STREAM, WEIR__CAUSE_STREAMS},
+                  {WEIR__USE_FREE_POOL, WEIR__CAUSE_POOLS},
+                  {WEIR__USE_FREE_CLASS, WEIR__CAUSE_CLASS},
+                  {WEIR__USE_WAITING, WEIR__CAUSE_WAITING}};
+  if (was_rescued)
+    return WEIR__CAUSE_WAITING;
+  uint64_t active = x->bytes[WEIR__USE_LIVE] + x->bytes[WEIR__USE_ROUNDING];
+  uint64_t missing = weir__explained_missing(x);
+  if (x->limit != UINT64_MAX && (x->rounded > x->limit || active > x->limit - x->rounded))
+    return WEIR__CAUSE_EXHAUSTED;
+  weir__cause cause = WEIR__CAUSE_MIXED;
+  uint64_t most = 0;
+  for (size_t i = 0; i < WEIR_COUNT_OF(stranded); i++) {
+    uint64_t bytes = x->bytes[stranded[i].use];
+    if (stranded[i].use == WEIR__USE_FREE_SPLIT)
+      bytes += x->bytes[WEIR__USE_FREE_WHOLE];
+    if (bytes >= missing && bytes > most) {
+      most = bytes;
+      cause = stranded[i].cause;
+    }
+  }
+  return cause;
+}
+
+/* ---- The whole ---- */
+
+static weir_status analyse(const weir__snapshot *snapshot, const weir__snapshot_device *device, size_t event, view *v,
+                           weir__explanation *x) {
+  weir__seeker seeker;
+  bool failed = x->moment == WEIR__AT_OOM;
+  if (device->event_count) {
+    weir__state_find_events(&v->state, device->events, event);
+    x->time_us = device->events[event].time_us;
+  }
+  if (failed) {
+    read_request(&device->events[event], &v->settings, x);
+    seek(snapshot, device, event, &v->state, x, &seeker);
+    x->limit_most = x->limit;
+  }
+  count_bytes(&v->state, failed ? &seeker : NULL, x);
+  uint64_t refused;
+  if (failed && x->limit_is_inferred && !__builtin_add_overflow(x->reserved, x->wanted, &refused) && refused > x->limit)
+    x->limit_most = refused - 1;
+  weir_status status = find_holders(&v->state, x);
+  if (!status && failed) {
+    x->cause = cause_of(x, v->was_rescued);
+    status = weir__find_pins(&v->state, &seeker, x);
+  }
+  return status;
+}
+
+/* Events of what was put in front of the history have no number in the file. */
+static void renumber(weir__explanation *x, size_t before) {
+  for (size_t i = 0; i < x->pin_count; i++)
+    for (size_t k = 0; k < x->pins[i].block_count; k++) {
+      size_t *event = &x->pins[i].blocks[k].event;
+      *event = *event == WEIR__NO_EVENT || *event < before ? WEIR__NO_EVENT : *event - before;
+    }
+  for (size_t i = 0; i < x->trial_count; i++)
+    x->trials[i].event = x->trials[i].event < before ? 0 : x->trials[i].event - before;
+}
+
+/* Replays up to the moment. The state is taken from the allocator if it is exact there, else from the file where the file
+ * shows it. */
+static weir_status get_state(const weir__snapshot *snapshot, const weir__snapshot_device *device,
+                             const weir__explain_options *options, size_t event, view *v, weir__explanation *x,
+                             bool *is_exact) {
+  bool in_file = x->moment == WEIR__AT_END || is_last(device, event);
+  *is_exact = false;
+  x->limit = x->limit_most = UINT64_MAX;
+  v->target = event;
+  weir__settings_default(&v->settings);
+  if (x->moment != WEIR__AT_END) { /* the file itself shows the end */
+    weir__replay_report report;
+    weir__replay_options replay = {.device = options->device,
+                                   .check = true,
+                                   .memory = options->memory,
+                                   .fraction = options->fraction,
+                                   .look = look,
+                                   .look_context = v};
+    weir_status status = weir__replay(snapshot, &replay, &report);
+    if (v->status || (status && status != WEIR_ERROR_INVALID_ARGUMENT))
+      return v->status ? v->status : status;
+    if (status) { /* what was put in front makes no sense to it, or there is too little */
+      report = (weir__replay_report){.differences = 1, .limit = UINT64_MAX};
+      snprintf(report.shown[0], sizeof report.shown[0], "%.*s", (int)sizeof report.shown[0] - 1, weir_last_error());
+    }
+    *is_exact = v->is_taken && (!report.differences || report.first_difference > event);
+    x->limit = report.limit;
+    x->limit_is_inferred = report.limit_is_inferred;
+    if (!*is_exact) {
+      x->differences = report.differences;
+      memcpy(x->difference, report.shown[0], sizeof x->difference);
+    }
+  }
+  if (*is_exact)
+    return WEIR_OK;
+  if (!in_file && options->moment != WEIR__AT_AUTO)
+    return weir__fail(
+        WEIR_ERROR_INVALID_ARGUMENT,
+        "the replay does not reproduce the history up to event %zu (%s), so the state there is not known; "
+        "--at end shows what the file itself lists",
+        event, x->difference);
+  if (!in_file)
+    x->moment = WEIR__AT_END;
+  x->is_from_file = true;
+  weir__state_clear(&v->state);
+  return weir__state_of_file(snapshot, device, &v->state);
+}
+
+weir_status weir__explain(const weir__snapshot *snapshot, const weir__explain_options *options,
+                          weir__explanation *explanation) {
+  weir__explanation x = {.device = options->device};
+  weir__summary summary;
+  if (options->device < 0 || (size_t)options->device >= snapshot->device_count)
+    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "device %d: the file has %zu", options->device,
+                      snapshot->device_count);
+  weir_status status = weir__summarize(snapshot, options->device, &summary);
+  if (status)
+    return status;
+  const weir__snapshot_device *device = &snapshot->devices[options->device];
+  if (!device->event_count && !device->segment_count)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "the file has nothing of device %d", options->device);
+  x.completeness = summary.completeness;
+  x.event_count = device->event_count;
+  x.first_us = summary.first_us;
+  status = choose(device, options, &summary, &x);
+  if (status)
+    return status;
+
+  weir__prelude prelude = {0};
+  view v = {0};
+  bool is_exact = false;
+  size_t event = x.event;
+  bool is_late = x.completeness == WEIR__HISTORY_LATE || x.completeness == WEIR__HISTORY_WRAPPED;
+  if (is_late && x.moment != WEIR__AT_END) {
+    status = weir__prelude_make(snapshot, options->device, &prelude);
+    if (status)
+      return status;
+    snapshot = &prelude.snapshot;
+    device = &snapshot->devices[options->device];
+    event += prelude.event_count;
+    x.rebuilt_blocks = prelude.block_count;
+    x.rebuilt_segments = prelude.segment_count;
+  }
+  status = get_state(snapshot, device, options, event, &v, &x, &is_exact);
+  if (!status) {
+    if (x.moment == WEIR__AT_END)
+      event = device->event_count ? device->event_count - 1 : 0;
+    status = analyse(snapshot, device, event, &v, &x);
+  }
+  if (!status && x.moment == WEIR__AT_OOM && is_exact && !options->no_trials) {
+    weir__trial_options trials = {snapshot, options, event, &v.settings, v.was_rescued};
+    status = weir__try_remedies(&trials, &x);
+  }
+  renumber(&x, prelude.event_count);
+  weir__state_clear(&v.state);
+  weir__prelude_clear(&prelude);
+  if (!status)
+    *explanation = x;
+  return status;
+}

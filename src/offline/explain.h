@@ -1,0 +1,153 @@
+/*
+ * Why did it run out of memory, and what would have helped: the answer, from a recorded history.
+ *
+ * The state at an event is that of the real allocator, replayed up to there with every decision compared (offline/replay.h).
+ * What is said to have helped was replayed too, within the same limit. A history that cannot be replayed exactly gets no
+ * predictions; then only what the file says itself is told.
+ */
+#ifndef WEIR_OFFLINE_EXPLAIN_H
+#define WEIR_OFFLINE_EXPLAIN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "offline/replay.h"
+#include "offline/snapshot.h"
+#include "offline/summary.h"
+
+typedef enum weir__moment {
+  WEIR__AT_AUTO, /* the first failure, or else the peak */
+  WEIR__AT_OOM,
+  WEIR__AT_PEAK, /* most bytes in use */
+  WEIR__AT_END,  /* what the list of segments shows */
+  WEIR__AT_EVENT
+} weir__moment;
+
+typedef struct weir__explain_options {
+  int device;
+  weir__moment moment;
+  size_t event;    /* WEIR__AT_EVENT: which */
+  uint64_t memory; /* as in weir__replay_options */
+  double fraction;
+  bool no_trials;                                                /* nothing is predicted */
+  void (*progress)(void *context, size_t done, size_t in_total); /* may be NULL */
+  void *progress_context;
+} weir__explain_options;
+
+/* What a reserved byte is for. Where there is a request, "usable" and "other" are meant as it sees them: free blocks of its own
+ * pool, size class and stream are all that it may get. Without one, all of the default pool are usable. */
+typedef enum weir__byte_use {
+  WEIR__USE_LIVE,        /* requested by somebody, and in use */
+  WEIR__USE_ROUNDING,    /* beside that in the same blocks */
+  WEIR__USE_WAITING,     /* freed, and not to be touched before another stream is done with it */
+  WEIR__USE_FREE_WHOLE,  /* free, usable: whole segments */
+  WEIR__USE_FREE_SPLIT,  /* free, usable: between or behind live blocks of a segment */
+  WEIR__USE_FREE_CLASS,  /* free: of the other size class, small or large */
+  WEIR__USE_FREE_STREAM, /* free: of other streams */
+  WEIR__USE_FREE_POOL,   /* free: of other pools; those of graphs are such */
+  WEIR__USES
+} weir__byte_use;
+
+/* An allocation that lives at the moment. */
+typedef struct weir__explained_block {
+  uint64_t address, size, requested;
+  size_t event; /* that made it; SIZE_MAX: it is older than the history */
+  uint32_t stack;
+} weir__explained_block;
+
+enum { WEIR__PINS = 5, WEIR__PIN_BLOCKS = 4, WEIR__TRIALS = 24, WEIR__TRIAL_TEXT = 160 };
+
+/* A segment that would serve, or could go back, if some blocks were not there. */
+typedef struct weir__pin {
+  uint64_t segment, bytes;                        /* its address, and its bytes */
+  uint64_t free;                                  /* of those: free */
+  uint64_t pinned;                                /* bytes of the blocks that are in the way */
+  size_t count;                                   /* of them */
+  weir__explained_block blocks[WEIR__PIN_BLOCKS]; /* the largest of them */
+  size_t block_count;
+} weir__pin;
+
+typedef enum weir__remedy { WEIR__REMEDY_WAIT, WEIR__REMEDY_EMPTY, WEIR__REMEDY_SETTING } weir__remedy;
+
+/* What was tried by replay. */
+typedef struct weir__trial {
+  weir__remedy remedy;
+  char conf[WEIR__TRIAL_TEXT];   /* SETTING: the whole text to set */
+  char change[WEIR__TRIAL_TEXT]; /* SETTING: what is new in it */
+  size_t event;                  /* EMPTY: after which the cache is emptied */
+  bool is_early;                 /* EMPTY: when least was in use, and not right before the request */
+  bool works;           /* the request is served, and no request before it fails that did not fail in the file */
+  size_t failed_before; /* requests before it that fail */
+  uint64_t reserved;    /* when it is served: bytes in all */
+} weir__trial;
+
+typedef enum weir__cause {
+  WEIR__CAUSE_NONE,       /* nothing failed */
+  WEIR__CAUSE_EXHAUSTED,  /* what is in use and the request are more than there may be */
+  WEIR__CAUSE_FRAGMENTED, /* enough is free in the right pool, in pieces that are too small */
+  WEIR__CAUSE_STREAMS,    /* what would do is free in other streams */
+  WEIR__CAUSE_POOLS,      /* ... in other pools */
+  WEIR__CAUSE_CLASS,      /* ... in segments for the other size class */
+  WEIR__CAUSE_WAITING,    /* ... and waits for another stream */
+  WEIR__CAUSE_MIXED       /* no one of these alone */
+} weir__cause;
+
+typedef struct weir__explanation {
+  int device;
+  weir__moment moment;
+  weir__completeness completeness;
+  weir__cause cause;
+  size_t event; /* its number in the file */
+  size_t event_count;
+  int64_t time_us, first_us;
+  size_t rebuilt_blocks, rebuilt_segments; /* that were there before the history, and were put back before the replay */
+  size_t differences;                      /* between the replay and the file; then nothing is predicted */
+  char difference[WEIR__REPLAY_TEXT];      /* the first of them */
+
+  uint64_t request, rounded, wanted; /* as asked for, and what it takes from a cached block and from the driver */
+  uint64_t device_free;              /* an oom says it */
+
+  uint64_t reserved;
+  uint64_t limit, limit_most; /* UINT64_MAX: none. The real one lies between the two */
+  uint64_t bytes[WEIR__USES];
+  size_t blocks[WEIR__USES];
+  uint64_t largest_hole, largest_elsewhere; /* free blocks: that the request may get, and of the others */
+
+  weir__pin pins[WEIR__PINS];
+  size_t pin_count;
+  size_t pin_segments, pin_blocks; /* if not pins_serve: how many it takes in all ... */
+  uint64_t pin_bytes, pin_room;    /* ... of live bytes, and what they make room for */
+  weir__holder holders[WEIR__SUMMARY_HOLDERS];
+  size_t holder_count;
+  weir__trial trials[WEIR__TRIALS];
+  size_t trial_count;
+
+  uint32_t stack; /* of the request, as all down to is_capture */
+  uint16_t stream;
+  bool has_request; /* and it failed, where `moment` is WEIR__AT_OOM */
+  bool has_device_free;
+  bool is_small, is_private; /* where it looks */
+  bool is_capture;           /* a graph is captured: nothing goes back, and nothing is waited for */
+  bool is_from_file;         /* the state is the file's list of segments: nothing was replayed, or not exactly */
+  bool limit_is_inferred;
+  bool has_stacks;
+  bool pins_serve; /* the pins: true: each alone makes a hole that is large enough; false: all together make room */
+  bool is_proven;  /* the replay under the recorded settings fails as the file did, so trials mean something */
+} weir__explanation;
+
+/* How much more was wanted than the limit had room for. */
+static inline uint64_t weir__explained_missing(const weir__explanation *x) {
+  if (x->limit == UINT64_MAX)
+    return 0;
+  if (x->reserved <= x->limit)
+    return x->wanted > x->limit - x->reserved ? x->wanted - (x->limit - x->reserved) : 0;
+  uint64_t beyond = x->reserved - x->limit;
+  return x->wanted > UINT64_MAX - beyond ? UINT64_MAX : x->wanted + beyond;
+}
+
+/* Fails where the file has nothing to explain (no such device, event or failure). */
+weir_status weir__explain(const weir__snapshot *snapshot, const weir__explain_options *options,
+                          weir__explanation *explanation);
+
+#endif

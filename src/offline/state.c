@@ -1,0 +1,183 @@
+#include "offline/state.h"
+
+#include <stdlib.h>
+
+void weir__state_clear(weir__state *state) {
+  free(state->segments);
+  free(state->blocks);
+  *state = (weir__state){0};
+}
+
+static weir_status make_room(weir__state *state, size_t segments, size_t blocks) {
+  *state = (weir__state){0};
+  state->segments = malloc((segments + 1) * sizeof *state->segments);
+  state->blocks = malloc((blocks + 1) * sizeof *state->blocks);
+  if (state->segments && state->blocks)
+    return WEIR_OK;
+  weir__state_clear(state);
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for a state of %zu blocks", blocks);
+}
+
+static int by_address(const void *a, const void *b) {
+  uint64_t x = ((const weir__state_segment *)a)->address, y = ((const weir__state_segment *)b)->address;
+  return (x > y) - (x < y);
+}
+
+/* Puts the segments in order, and their blocks too. false: no host memory. */
+static bool sort(weir__state *state) {
+  weir__state_block *sorted = malloc((state->block_count + 1) * sizeof *sorted);
+  if (!sorted)
+    return false;
+  qsort(state->segments, state->segment_count, sizeof *state->segments, by_address);
+  size_t count = 0;
+  for (size_t i = 0; i < state->segment_count; i++) {
+    weir__state_segment *s = &state->segments[i];
+    for (size_t k = 0; k < s->count; k++)
+      sorted[count + k] = state->blocks[s->first + k];
+    s->first = count;
+    count += s->count;
+  }
+  free(state->blocks);
+  state->blocks = sorted;
+  return true;
+}
+
+static weir_status finish(weir__state *state) {
+  if (sort(state))
+    return WEIR_OK;
+  weir__state_clear(state);
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory to put a state in order");
+}
+
+static void add_segment(weir__state *state, const weir__segment *segment) {
+  const weir__arena *arena = segment->arena;
+  const weir__private_pool *owner = arena->pool->owner;
+  weir__state_segment *s = &state->segments[state->segment_count++];
+  *s = (weir__state_segment){.address = segment->base,
+                             .size = segment->bytes,
+                             .stream = (int64_t)(uintptr_t)arena->stream,
+                             .first = state->block_count,
+                             .is_small = arena->pool->is_small,
+                             .is_expandable = segment->page != 0};
+  if (owner) {
+    s->pool[0] = (int64_t)owner->id.first;
+    s->pool[1] = (int64_t)owner->id.second;
+  }
+  for (const weir__block *b = segment->first; b; b = b->next) {
+    bool is_active = weir__block_is_active(b);
+    state->blocks[state->block_count++] = (weir__state_block){.address = b->address,
+                                                              .size = b->bytes,
+                                                              .requested = is_active ? b->requested : 0,
+                                                              .event = WEIR__NO_EVENT,
+                                                              .state = b->state};
+    if (weir__block_is_mapped(b))
+      state->reserved += b->bytes;
+  }
+  s->count = state->block_count - s->first;
+  /* Behind the last page there is only address space. */
+  while (s->count && state->blocks[s->first + s->count - 1].state == WEIR__UNMAPPED) {
+    s->size -= state->blocks[s->first + s->count - 1].size;
+    s->count--;
+    state->block_count--;
+  }
+}
+
+weir_status weir__state_of_heap(weir__heap *heap, weir__state *state) {
+  size_t segments = 0, blocks = 0;
+  for (weir__segment *s = heap->segments; s; s = s->next) {
+    segments++;
+    weir__arena_lock(s->arena);
+    weir__arena_unlock(s->arena); /* locking it has settled it */
+    for (const weir__block *b = s->first; b; b = b->next)
+      blocks++;
+  }
+  weir_status status = make_room(state, segments, blocks);
+  if (status)
+    return status;
+  for (const weir__segment *s = heap->segments; s; s = s->next)
+    add_segment(state, s);
+  return finish(state);
+}
+
+weir_status weir__state_of_file(const weir__snapshot *snapshot, const weir__snapshot_device *device,
+                                weir__state *state) {
+  static const uint8_t states[] = {[WEIR__STATE_INACTIVE] = WEIR__FREE,
+                                   [WEIR__STATE_ALLOCATED] = WEIR__ALLOCATED,
+                                   [WEIR__STATE_PENDING_FREE] = WEIR__WAITING};
+  size_t blocks = 0;
+  for (size_t i = 0; i < device->segment_count; i++)
+    blocks += device->segments[i].block_count;
+  weir_status status = make_room(state, device->segment_count, blocks);
+  if (status)
+    return status;
+  for (size_t i = 0; i < device->segment_count; i++) {
+    const weir__snapshot_segment *from = &device->segments[i];
+    const int64_t *pool = snapshot->pools[from->pool].id;
+    state->segments[state->segment_count++] = (weir__state_segment){.address = from->address,
+                                                                    .size = from->size,
+                                                                    .stream = snapshot->streams[from->stream],
+                                                                    .pool = {pool[0], pool[1]},
+                                                                    .first = state->block_count,
+                                                                    .count = from->block_count,
+                                                                    .is_small = !from->is_large,
+                                                                    .is_expandable = from->is_expandable};
+    state->reserved += from->size;
+    for (size_t k = 0; k < from->block_count; k++) {
+      const weir__snapshot_block *b = &from->blocks[k];
+      bool is_active = b->state != WEIR__STATE_INACTIVE;
+      state->blocks[state->block_count++] = (weir__state_block){.address = b->address,
+                                                                .size = b->size,
+                                                                .requested = is_active ? b->requested : 0,
+                                                                .event = WEIR__NO_EVENT,
+                                                                .stack = b->stack,
+                                                                .state = states[b->state]};
+    }
+  }
+  return finish(state);
+}
+
+const weir__state_segment *weir__state_find(const weir__state *state, uint64_t address) {
+  size_t low = 0, high = state->segment_count;
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    if (state->segments[middle].address <= address)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  const weir__state_segment *found = low ? &state->segments[low - 1] : NULL;
+  return found && address - found->address < found->size ? found : NULL;
+}
+
+/* The block that begins at an address; NULL: none. Blocks of segments that overlap, as in a damaged file, may not be found. */
+static weir__state_block *find_block(const weir__state *state, uint64_t address) {
+  const weir__state_segment *s = weir__state_find(state, address);
+  if (!s)
+    return NULL;
+  size_t low = s->first, high = s->first + s->count;
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    if (state->blocks[middle].address < address)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low < s->first + s->count && state->blocks[low].address == address ? &state->blocks[low] : NULL;
+}
+
+void weir__state_find_events(weir__state *state, const weir__snapshot_event *events, size_t last) {
+  size_t missing = 0;
+  for (size_t i = 0; i < state->block_count; i++)
+    missing += state->blocks[i].state >= WEIR__ALLOCATED;
+  for (size_t i = last + 1; i-- > 0 && missing;) {
+    if (events[i].action != WEIR__ACTION_ALLOC)
+      continue;
+    weir__state_block *b = find_block(state, events[i].address);
+    if (!b || b->state < WEIR__ALLOCATED || b->event != WEIR__NO_EVENT)
+      continue;
+    b->event = i;
+    if (events[i].stack)
+      b->stack = events[i].stack;
+    missing--;
+  }
+}

@@ -1,0 +1,56 @@
+/*
+ * All segments and blocks of a device at one moment: taken from the allocator during a replay, or from the list that a file has.
+ */
+#ifndef WEIR_OFFLINE_STATE_H
+#define WEIR_OFFLINE_STATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "alloc/heap.h"
+#include "offline/snapshot.h"
+
+#define WEIR__NO_EVENT SIZE_MAX
+
+typedef struct weir__state_block {
+  uint64_t address, size;
+  uint64_t requested; /* in use: what was asked for */
+  size_t event;       /* in use: that allocated it; WEIR__NO_EVENT: none in the history */
+  uint32_t stack;
+  uint8_t state; /* weir__block_state */
+} weir__state_block;
+
+typedef struct weir__state_segment {
+  uint64_t address, size; /* of an expandable one: from its first to its last page; what is not mapped is a block */
+  int64_t stream;         /* the raw handle */
+  int64_t pool[2];
+  size_t first, count; /* blocks */
+  bool is_small, is_expandable;
+} weir__state_segment;
+
+/* All zero is empty. */
+typedef struct weir__state {
+  weir__state_segment *segments; /* by address */
+  size_t segment_count;
+  weir__state_block *blocks; /* by address: those of a segment side by side */
+  size_t block_count;
+  uint64_t reserved;
+} weir__state;
+
+/* Nobody else uses the heap. */
+weir_status weir__state_of_heap(weir__heap *heap, weir__state *state);
+
+/* The list of segments at the end of a file. */
+weir_status weir__state_of_file(const weir__snapshot *snapshot, const weir__snapshot_device *device,
+                                weir__state *state);
+
+/* Finds the event that allocated each block in use, going back from event `last`: addresses are the history's. */
+void weir__state_find_events(weir__state *state, const weir__snapshot_event *events, size_t last);
+
+/* The segment that an address lies in; NULL: none. */
+const weir__state_segment *weir__state_find(const weir__state *state, uint64_t address);
+
+void weir__state_clear(weir__state *state);
+
+#endif

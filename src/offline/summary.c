@@ -1,0 +1,366 @@
+#include "offline/summary.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+
+/* ---- Holders: sums by a key ---- */
+
+typedef struct sums {
+  weir__holder *slots; /* count 0 and bytes 0: empty, or all of it was freed; the key stays */
+  uint64_t *keys;      /* + 1; 0: empty */
+  size_t room, used;
+} sums;
+
+static bool sums_grow(sums *s) {
+  sums grown = {.room = s->room ? 2 * s->room : 256};
+  grown.slots = calloc(grown.room, sizeof *grown.slots);
+  grown.keys = calloc(grown.room, sizeof *grown.keys);
+  if (!grown.slots || !grown.keys) {
+    free(grown.slots);
+    free(grown.keys);
+    return false;
+  }
+  for (size_t i = 0; i < s->room; i++) {
+    if (!s->keys[i])
+      continue;
+    size_t slot = (size_t)(s->keys[i] * 0x9e3779b97f4a7c15u >> 20) & (grown.room - 1);
+    while (grown.keys[slot])
+      slot = (slot + 1) & (grown.room - 1);
+    grown.keys[slot] = s->keys[i];
+    grown.slots[slot] = s->slots[i];
+    grown.used++;
+  }
+  free(s->slots);
+  free(s->keys);
+  *s = grown;
+  return true;
+}
+
+/* NULL: no host memory. */
+static weir__holder *sums_of(sums *s, uint64_t key) {
+  key -= key == UINT64_MAX; /* + 1 is never 0 */
+  if (2 * (s->used + 1) > s->room && !sums_grow(s))
+    return NULL;
+  size_t slot = (size_t)((key + 1) * 0x9e3779b97f4a7c15u >> 20) & (s->room - 1);
+  while (s->keys[slot] && s->keys[slot] != key + 1)
+    slot = (slot + 1) & (s->room - 1);
+  s->used += !s->keys[slot];
+  s->keys[slot] = key + 1;
+  return &s->slots[slot];
+}
+
+static bool add(sums *s, bool by_stack, uint32_t stack, uint64_t size) {
+  weir__holder *h = sums_of(s, by_stack ? stack : size);
+  if (!h)
+    return false;
+  h->stack = by_stack ? stack : 0;
+  h->size = by_stack ? 0 : size;
+  h->bytes += size;
+  h->count++;
+  return true;
+}
+
+static void subtract(sums *s, bool by_stack, uint32_t stack, uint64_t size) {
+  weir__holder *h = sums_of(s, by_stack ? stack : size); /* it is there */
+  if (h && h->count) {
+    h->bytes -= size;
+    h->count--;
+  }
+}
+
+static size_t largest(const sums *s, weir__holder top[WEIR__SUMMARY_HOLDERS]) {
+  size_t count = 0;
+  for (size_t i = 0; i < s->room; i++) {
+    if (!s->slots[i].count)
+      continue;
+    size_t at = count < WEIR__SUMMARY_HOLDERS ? count++ : count;
+    if (at == WEIR__SUMMARY_HOLDERS && s->slots[i].bytes <= top[--at].bytes)
+      continue;
+    for (; at > 0 && top[at - 1].bytes < s->slots[i].bytes; at--)
+      top[at] = top[at - 1];
+    top[at] = s->slots[i];
+  }
+  return count;
+}
+
+static void sums_clear(sums *s) {
+  free(s->slots);
+  free(s->keys);
+  *s = (sums){0};
+}
+
+/* ---- What lives: allocations by address ---- */
+
+typedef struct live {
+  uint64_t address; /* 0: empty; 1: was removed */
+  uint64_t size;
+  uint32_t stack;
+  bool is_waiting; /* it was freed, and other streams may use it still */
+} live;
+
+typedef struct lives {
+  live *slots;
+  size_t room, used; /* `used` counts those that were removed too */
+  size_t count;
+} lives;
+
+static size_t live_home(const lives *l, uint64_t address) {
+  return (size_t)((address >> 9) * 0x9e3779b97f4a7c15u >> 20) & (l->room - 1);
+}
+
+static live *live_find(const lives *l, uint64_t address) {
+  if (!l->room || address < 2)
+    return NULL;
+  for (size_t slot = live_home(l, address); l->slots[slot].address; slot = (slot + 1) & (l->room - 1))
+    if (l->slots[slot].address == address)
+      return &l->slots[slot];
+  return NULL;
+}
+
+static void live_put(lives *l, const live *entry) {
+  size_t slot = live_home(l, entry->address);
+  while (l->slots[slot].address > 1)
+    slot = (slot + 1) & (l->room - 1);
+  l->used += !l->slots[slot].address;
+  l->slots[slot] = *entry;
+  l->count++;
+}
+
+/* `entry` is not in it. */
+static bool live_add(lives *l, const live *entry) {
+  if (2 * (l->used + 1) > l->room) {
+    lives grown = {.room = 256};
+    while (grown.room < 4 * (l->count + 1))
+      grown.room *= 2;
+    grown.slots = calloc(grown.room, sizeof *grown.slots);
+    if (!grown.slots)
+      return false;
+    for (size_t i = 0; i < l->room; i++)
+      if (l->slots[i].address > 1)
+        live_put(&grown, &l->slots[i]);
+    free(l->slots);
+    *l = grown;
+  }
+  live_put(l, entry);
+  return true;
+}
+
+static void live_remove(lives *l, live *entry) {
+  entry->address = 1;
+  l->count--;
+}
+
+/* ---- The passes ---- */
+
+/* Levels relative to the beginning; the first pass knows only the differences. */
+typedef struct level {
+  int64_t now, peak;
+  size_t event;
+} level;
+
+/* `by` may be the complement of a size; a file may say anything, so the sum may wrap around. */
+static void move(level *l, uint64_t by, size_t event) {
+  l->now = (int64_t)((uint64_t)l->now + by);
+  if (l->now > l->peak) {
+    l->peak = l->now;
+    l->event = event;
+  }
+}
+
+static void count_events(const weir__snapshot_device *device, weir__summary *s, level *used, level *reserved) {
+  s->first_oom = device->event_count;
+  for (size_t i = 0; i < device->event_count; i++) {
+    const weir__snapshot_event *e = &device->events[i];
+    s->actions[e->action]++;
+    s->has_stacks |= e->stack != 0;
+    if (e->time_us) {
+      s->first_us = s->first_us ? s->first_us : e->time_us;
+      s->last_us = e->time_us;
+    }
+    switch (e->action) {
+    case WEIR__ACTION_ALLOC:
+      move(used, e->size, i);
+      break;
+    case WEIR__ACTION_FREE_REQUESTED:
+      move(used, 0 - e->size, i);
+      break;
+    case WEIR__ACTION_SEGMENT_ALLOC:
+    case WEIR__ACTION_SEGMENT_MAP:
+      move(reserved, e->size, i);
+      break;
+    case WEIR__ACTION_SEGMENT_FREE:
+    case WEIR__ACTION_SEGMENT_UNMAP:
+      move(reserved, 0 - e->size, i);
+      break;
+    case WEIR__ACTION_OOM:
+      s->first_oom = i < s->first_oom ? i : s->first_oom;
+      break;
+    default:
+      break;
+    }
+  }
+}
+
+static bool count_segments(const weir__snapshot_device *device, weir__summary *s, sums *holders) {
+  for (size_t i = 0; i < device->segment_count; i++)
+    for (size_t k = 0; k < device->segments[i].block_count && !s->has_stacks; k++)
+      s->has_stacks |= device->segments[i].blocks[k].stack != 0;
+  for (size_t i = 0; i < device->segment_count; i++) {
+    const weir__snapshot_segment *segment = &device->segments[i];
+    *(segment->is_large ? &s->large_segments : &s->small_segments) += 1;
+    s->private += segment->pool != 0;
+    s->end_reserved += segment->size;
+    for (size_t k = 0; k < segment->block_count; k++) {
+      const weir__snapshot_block *b = &segment->blocks[k];
+      if (b->state == WEIR__STATE_INACTIVE)
+        continue;
+      s->end_active += b->size;
+      if (b->state != WEIR__STATE_ALLOCATED)
+        continue;
+      s->end_allocated += b->size;
+      s->end_requested += b->requested;
+      if (!add(holders, s->has_stacks, b->stack, b->requested))
+        return false;
+    }
+  }
+  return true;
+}
+
+/* Goes through the history with all that lives at hand. What lived before its beginning is told from the end: an allocation of
+ * the list of segments that the history does not make. */
+static bool follow(const weir__snapshot_device *device, weir__summary *s, sums *holders) {
+  lives l = {0};
+  bool ok = true;
+  for (size_t i = 0; i < device->event_count && ok; i++) {
+    const weir__snapshot_event *e = &device->events[i];
+    if (e->action == WEIR__ACTION_ALLOC) {
+      live *old = live_find(&l, e->address), entry = {e->address, e->size, e->stack, false};
+      if (e->address < 2)
+        continue;
+      if (old) /* its free is missing: the ring keeps all or nothing, so the file is odd; the newer one counts */
+        live_remove(&l, old);
+      ok = live_add(&l, &entry);
+      if (i <= s->live.event)
+        ok = ok && add(holders, s->has_stacks, e->stack, e->size);
+    } else if (e->action == WEIR__ACTION_FREE_REQUESTED) {
+      live *entry = live_find(&l, e->address);
+      if (!entry || entry->is_waiting) {
+        s->unknown_frees++;
+        s->live_before += e->size;
+        /* It lived up to here. */
+        if (i > s->live.event)
+          ok = add(holders, s->has_stacks, e->stack, e->size);
+        continue;
+      }
+      if (i <= s->live.event)
+        subtract(holders, s->has_stacks, entry->stack, entry->size);
+      entry->is_waiting = true;
+    } else if (e->action == WEIR__ACTION_FREE_COMPLETED) {
+      live *entry = live_find(&l, e->address);
+      if (entry && entry->is_waiting)
+        live_remove(&l, entry);
+    }
+  }
+  /* And what is left at the end without having been made. */
+  for (size_t i = 0; i < device->segment_count && ok; i++)
+    for (size_t k = 0; k < device->segments[i].block_count && ok; k++) {
+      const weir__snapshot_block *b = &device->segments[i].blocks[k];
+      if (b->state == WEIR__STATE_ALLOCATED && !live_find(&l, b->address)) {
+        s->live_before += b->requested;
+        ok = add(holders, s->has_stacks, b->stack, b->requested);
+      }
+    }
+  free(l.slots);
+  return ok;
+}
+
+typedef struct range {
+  uint64_t begin, end;
+} range;
+
+static int by_begin(const void *a, const void *b) {
+  uint64_t x = ((const range *)a)->begin, y = ((const range *)b)->begin;
+  return (x > y) - (x < y);
+}
+
+/* Segments at the end that the history has not made. Of an expandable one that was made in pieces, and given back in others, a
+ * piece may begin anywhere in what was made. */
+static bool count_unknown_segments(const weir__snapshot_device *device, weir__summary *s) {
+  size_t count = 0;
+  range *made =
+      malloc((s->actions[WEIR__ACTION_SEGMENT_ALLOC] + s->actions[WEIR__ACTION_SEGMENT_MAP] + 1) * sizeof *made);
+  if (!made)
+    return false;
+  for (size_t i = 0; i < device->event_count; i++) {
+    const weir__snapshot_event *e = &device->events[i];
+    if (e->action == WEIR__ACTION_SEGMENT_ALLOC || e->action == WEIR__ACTION_SEGMENT_MAP)
+      made[count++] = (range){e->address, e->address + e->size};
+  }
+  qsort(made, count, sizeof *made, by_begin);
+  for (size_t i = 1; i < count; i++) /* the end of all that begin up to here */
+    if (made[i].end < made[i - 1].end)
+      made[i].end = made[i - 1].end;
+  for (size_t i = 0; i < device->segment_count; i++) {
+    size_t low = 0, high = count;
+    while (low < high) {
+      size_t middle = low + (high - low) / 2;
+      if (made[middle].begin <= device->segments[i].address)
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    s->unknown_segments += !low || made[low - 1].end <= device->segments[i].address;
+  }
+  free(made);
+  return true;
+}
+
+/* 100000, 65536: what is chosen, not what happens to be. */
+static bool is_round(size_t n) { return n >= 1000 && (n % 1000 == 0 || (n & (n - 1)) == 0); }
+
+static bool count_streams(const weir__snapshot *snapshot, const weir__snapshot_device *device, weir__summary *s) {
+  bool *seen = calloc(snapshot->stream_count + 1, sizeof *seen);
+  if (!seen)
+    return false;
+  for (size_t i = 0; i < device->event_count; i++)
+    seen[device->events[i].stream] = true;
+  for (size_t i = 0; i < device->segment_count; i++)
+    seen[device->segments[i].stream] = true;
+  for (size_t i = 0; i < snapshot->stream_count; i++)
+    s->streams += seen[i];
+  free(seen);
+  return true;
+}
+
+weir_status weir__summarize(const weir__snapshot *snapshot, int number, weir__summary *summary) {
+  const weir__snapshot_device *device = &snapshot->devices[number];
+  weir__summary s = {0};
+  level used = {0}, reserved = {0};
+  sums holders = {0}, at_end = {0};
+  count_events(device, &s, &used, &reserved);
+  bool ok = count_segments(device, &s, &at_end) && count_streams(snapshot, device, &s);
+  /* What there was before follows from what there is at the end. */
+  if ((int64_t)s.end_reserved > reserved.now)
+    s.reserved_before = s.end_reserved - (uint64_t)reserved.now;
+  s.live.event = used.event;
+  s.reserved = (weir__summary_peak){s.reserved_before + (uint64_t)reserved.peak, reserved.event};
+  ok = ok && follow(device, &s, &holders) && count_unknown_segments(device, &s);
+  s.live.bytes = s.live_before + (uint64_t)used.peak;
+  if (ok) {
+    s.holder_count = largest(&holders, s.holders);
+    s.at_end_count = largest(&at_end, s.at_end);
+  }
+  sums_clear(&holders);
+  sums_clear(&at_end);
+  if (!ok)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "summary: no host memory for %zu events", device->event_count);
+  bool is_late = s.unknown_frees || s.unknown_segments || s.live_before;
+  s.completeness = !device->event_count            ? WEIR__HISTORY_NONE
+                   : !is_late                      ? WEIR__HISTORY_COMPLETE
+                   : is_round(device->event_count) ? WEIR__HISTORY_WRAPPED
+                                                   : WEIR__HISTORY_LATE;
+  *summary = s;
+  return WEIR_OK;
+}

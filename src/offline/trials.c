@@ -1,0 +1,198 @@
+/*
+ * What would have helped: each is replayed within the same limit, and looked at right after the request.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "offline/explain_parts.h"
+
+typedef struct watch {
+  size_t target, empty_after; /* events; WEIR__NO_EVENT: the cache is left alone */
+  bool is_emptied, is_seen;
+  size_t failures;      /* so far */
+  size_t failed_before; /* the target */
+  bool served;
+  uint64_t reserved;
+} watch;
+
+static void look(void *context, weir__heap *heap, size_t event, const weir__replay_report *report) {
+  watch *w = context;
+  if (!w->is_seen && event >= w->target) {
+    w->is_seen = true;
+    w->failed_before = w->failures;
+    w->served = report->failures == w->failures;
+    w->reserved = heap->reserved;
+  }
+  w->failures = report->failures;
+  if (!w->is_emptied && event >= w->empty_after && event < w->target) {
+    w->is_emptied = true;
+    weir_allocator_empty_cache(heap->allocator);
+  }
+}
+
+static weir_status run(const weir__trial_options *o, const char *conf, size_t empty_after, watch *w) {
+  weir__replay_report report;
+  *w = (watch){.target = o->event, .empty_after = empty_after};
+  weir__replay_options options = {.device = o->options->device,
+                                  .conf = conf,
+                                  .memory = o->options->memory,
+                                  .fraction = o->options->fraction,
+                                  .look = look,
+                                  .look_context = w};
+  return weir__replay(o->snapshot, &options, &report);
+}
+
+static const weir__snapshot_event *events_of(const weir__trial_options *o) {
+  return o->snapshot->devices[o->options->device].events;
+}
+
+/* The event after which nothing belongs to the request yet: neither what went back for it nor what was waited for. */
+static size_t before_request(const weir__trial_options *o) {
+  const weir__snapshot_event *events = events_of(o);
+  size_t i = o->event;
+  while (i > 0 && events[i - 1].action >= WEIR__ACTION_FREE_COMPLETED &&
+         events[i - 1].action <= WEIR__ACTION_SEGMENT_UNMAP)
+    i--;
+  return i ? i - 1 : 0;
+}
+
+/* Of what is in use; in sums that may wrap around, as a file may say anything. */
+static uint64_t change_of(const weir__snapshot_event *e) {
+  return e->action == WEIR__ACTION_ALLOC ? e->size : e->action == WEIR__ACTION_FREE_REQUESTED ? 0 - e->size : 0;
+}
+
+/* The last time that about as little was in use as ever in the second half of the history: the end of the last step. */
+static size_t quiet_event(const weir__trial_options *o) {
+  const weir__snapshot_event *events = events_of(o);
+  uint64_t live = 0;
+  int64_t least = INT64_MAX;
+  size_t quiet = WEIR__NO_EVENT;
+  for (size_t i = 0; i < o->event; i++) {
+    live += change_of(&events[i]);
+    if (i >= o->event / 2 && (int64_t)live < least)
+      least = (int64_t)live;
+  }
+  for (size_t i = o->event; i-- > 0 && quiet == WEIR__NO_EVENT && least < INT64_MAX;) {
+    if ((double)(int64_t)live <= 1.05 * (double)least)
+      quiet = i;
+    live -= change_of(&events[i]);
+  }
+  return quiet;
+}
+
+static size_t failures_before(const weir__trial_options *o) {
+  size_t count = 0;
+  for (size_t i = 0; i < o->event; i++)
+    count += events_of(o)[i].action == WEIR__ACTION_OOM;
+  return count;
+}
+
+/* What to set: the recorded text with the change, where Weir can read that text; else the recorded settings with it. */
+static bool export_text(const weir__snapshot *snapshot, const weir__settings *recorded, const char *change,
+                        char text[WEIR__TRIAL_TEXT]) {
+  weir__settings settings;
+  if (weir__settings_parse(NULL, snapshot->conf ? snapshot->conf : "", &settings))
+    settings = *recorded;
+  if (weir__settings_parse(&settings, change, &settings))
+    return false;
+  return weir__settings_format(&settings, text, WEIR__TRIAL_TEXT) < WEIR__TRIAL_TEXT;
+}
+
+static const char *const changes[] = {
+    "expandable_segments:True",
+    "expandable_segments:True,max_split_size_mb:default",
+    "expandable_segments:False",
+    "garbage_collection_threshold:0.8",
+    "garbage_collection_threshold:0.6",
+    "max_split_size_mb:default",
+    "max_split_size_mb:64",
+    "max_split_size_mb:128",
+    "max_split_size_mb:256",
+    "max_split_size_mb:512",
+    "max_split_size_mb:1024",
+    "roundup_power2_divisions:default",
+    "roundup_power2_divisions:4",
+    "roundup_power2_divisions:8",
+    "expandable_segments:True,roundup_power2_divisions:default",
+};
+
+enum { CHANGES = sizeof changes / sizeof *changes };
+
+static void keep(weir__trial *trial, const watch *w, size_t recorded, weir__explanation *x) {
+  trial->failed_before = w->failed_before;
+  trial->works = w->is_seen && w->served && w->failed_before <= recorded;
+  trial->reserved = w->reserved;
+  if (x->trial_count < WEIR__TRIALS)
+    x->trials[x->trial_count++] = *trial;
+}
+
+static void progress(const weir__trial_options *o, size_t done) {
+  if (o->options->progress)
+    o->options->progress(o->options->progress_context, done, CHANGES + 3);
+}
+
+static weir_status try_emptying(const weir__trial_options *o, size_t recorded, weir__explanation *x) {
+  const size_t when[] = {before_request(o), quiet_event(o)};
+  for (size_t i = 0; i < 2; i++) {
+    watch w;
+    weir__trial trial = {.remedy = WEIR__REMEDY_EMPTY, .event = when[i], .is_early = i == 1};
+    if (when[i] == WEIR__NO_EVENT)
+      continue;
+    weir_status status = run(o, NULL, when[i], &w);
+    if (status)
+      return status;
+    keep(&trial, &w, recorded, x);
+    progress(o, 2 + i);
+  }
+  return WEIR_OK;
+}
+
+static bool is_known(const weir__explanation *x, const char *conf) {
+  for (size_t i = 0; i < x->trial_count; i++)
+    if (x->trials[i].remedy == WEIR__REMEDY_SETTING && strcmp(x->trials[i].conf, conf) == 0)
+      return true;
+  return false;
+}
+
+static weir_status try_settings(const weir__trial_options *o, size_t recorded, weir__explanation *x) {
+  for (size_t i = 0; i < CHANGES; i++) {
+    char conf[WEIR__TRIAL_TEXT];
+    watch w;
+    weir__settings settings;
+    weir__trial trial = {.remedy = WEIR__REMEDY_SETTING};
+    progress(o, 3 + i);
+    /* What comes to the same as something before is not tried again. */
+    if (weir__settings_parse(o->settings, changes[i], &settings) || weir__settings_equal(&settings, o->settings) ||
+        weir__settings_format(&settings, conf, sizeof conf) >= sizeof conf ||
+        !export_text(o->snapshot, o->settings, changes[i], trial.conf) || is_known(x, trial.conf))
+      continue;
+    snprintf(trial.change, sizeof trial.change, "%s", changes[i]);
+    weir_status status = run(o, conf, WEIR__NO_EVENT, &w);
+    if (status)
+      return status;
+    keep(&trial, &w, recorded, x);
+  }
+  return WEIR_OK;
+}
+
+weir_status weir__try_remedies(const weir__trial_options *o, weir__explanation *x) {
+  watch w;
+  size_t recorded = failures_before(o);
+  progress(o, 1);
+  if (o->was_rescued) {
+    x->is_proven = true;
+    x->trials[x->trial_count++] = (weir__trial){.remedy = WEIR__REMEDY_WAIT, .works = true, .reserved = x->reserved};
+  } else {
+    weir_status status = run(o, NULL, WEIR__NO_EVENT, &w);
+    if (status)
+      return status;
+    x->is_proven = w.is_seen && !w.served;
+    if (!x->is_proven)
+      return WEIR_OK;
+    /* The allocator waits for all streams before it gives up, and looks again: that the request fails is the answer. */
+    x->trials[x->trial_count++] = (weir__trial){.remedy = WEIR__REMEDY_WAIT};
+  }
+  weir_status status = try_emptying(o, recorded, x);
+  return status ? status : try_settings(o, recorded, x);
+}

@@ -1,0 +1,135 @@
+#!/bin/sh
+# explain.sh PROGRAM VERSION: `weir explain` on recorded histories, on files that are none, and with wrong options.
+set -u
+weir=$1
+data=$(dirname "$0")/../data
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0
+
+# run CODE ARGUMENT...: runs the command, and checks its exit code.
+run() {
+  expected=$1
+  shift
+  said="weir explain $*"
+  "$weir" explain "$@" >"$work/out" 2>"$work/err"
+  code=$?
+  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
+}
+
+fail() {
+  failed=1
+  echo "$said: $1"
+  sed 's/^/  out: /' "$work/out"
+  sed 's/^/  err: /' "$work/err"
+}
+
+has() { grep -q -e "$2" "$work/$1" || fail "no '$2' on $1"; }
+hasnt() { ! grep -q -e "$2" "$work/$1" || fail "'$2' on $1"; }
+empty() { [ ! -s "$work/$1" ] || fail "something on $1"; }
+
+# wrong TEXT ARGUMENT...: the command line is refused with a text.
+wrong() {
+  text=$1
+  shift
+  run 2 "$@"
+  empty out
+  has err "$text"
+}
+
+small=$data/small_snapshot.pickle
+wrong 'no file'
+wrong "no option '--what'" --what "$small"
+wrong "not 'noon'" --at noon "$small"
+wrong "not '-1'" --at -1 "$small"
+wrong "not '12x'" --at 12x "$small"
+wrong '--at needs a value' "$small" --at
+wrong "not 'x'" --device x "$small"
+wrong "not '0'" --memory 0 "$small"
+wrong '--fraction needs --memory' --fraction 0.5 "$small"
+wrong 'one file at a time' "$small" "$small"
+run 0 --help
+has out '^Usage: weir explain'
+
+run 0 "$small"
+empty err
+has out ': when most was in use, event 39 of 40, '
+has out 'the history lacks its beginning: 0 blocks and 6 segments'
+run 1 --at oom "$small"
+empty out
+has err 'no request that ran out of memory; --at peak'
+run 1 --at 40 "$small"
+has err 'no event 40'
+run 1 --device 3 "$small"
+has err 'device 3'
+printf 'garbage\n' >"$work/garbage"
+run 1 "$work/garbage"
+has err '^weir explain: .*/garbage: byte [0-9]*: '
+
+oom=$data/traces/llama_oom.pickle.zst
+if "$weir" explain "$oom" 2>&1 | grep -qi 'without.*zstd'; then
+  echo "waived: built without libzstd"
+  [ "$failed" -eq 0 ] && exit 77
+  exit 1
+fi
+
+# What was asked, what is in use, the holes, what holds them, and what would have helped.
+run 0 "$oom"
+empty err
+has out ': out of memory, event 13750 of 14531, '
+has out '^  asked for   1.82 GiB on the default stream'
+has out '^  limit       12.15 GiB or more, below 13.64 GiB'
+has out '^  why         Fragmentation: 1.95 GiB are free, in pieces of at most 1.11 GiB'
+has out '^  11.82 GiB reserved$'
+has out '      9.87 GiB  in use, as asked for, 392 blocks$'
+has out 'what is in the way: 1 segment of 1.51 GiB in all could go back, but for 5 blocks of 410.89 MiB$'
+has out '82.18 MiB, made after .*, 18.6 ms old (event 13568)$'
+has out '^    yes         expandable_segments:True: 11.86 GiB reserved then'
+has out '^    no          empty_cache() right before it'
+has out "^  next        export PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True'\$"
+hasnt out "$(printf '\033')"
+
+# With the job's own limit; and with none, where the request does not fail.
+run 0 --memory 150109880320 --fraction 0.09 "$oom"
+has out '^  limit       12.58 GiB$'
+has out '^    yes         expandable_segments:True'
+
+# No setting helps where there is too little memory.
+run 0 "$data/histories/pools_capped.pickle.zst"
+has out '^  why         Too little memory: '
+has out '^    no          any of the [0-9]* settings that were tried$'
+has out '^  next        no setting helps'
+
+for at in peak end 5000; do
+  run 0 --at $at "$data/traces/resnet_stacks.pickle.zst"
+  empty err
+  hasnt out '^  asked for'
+  has out ' reserved$'
+done
+has out 'blocks batch_norm (functional.py:'
+
+# What the guide shows is what is said.
+said='docs/guide-oom.md'
+root=$(dirname "$0")/../..
+case $weir in /*) ;; *) weir=$PWD/$weir ;; esac
+sed -n '/^\$ weir explain /,/^```$/p' "$root/docs/guide-oom.md" | sed '1d;$d' >"$work/err"
+(cd "$root" && "$weir" explain tests/data/traces/llama_oom.pickle.zst) >"$work/out"
+cmp -s "$work/out" "$work/err" || fail "it shows another output (err) than there is (out)"
+# It fits a screen.
+[ "$(wc -l <"$work/out")" -le 40 ] || fail "more than 40 lines"
+[ "$(awk 'length > m { m = length } END { print m }' "$work/out")" -le 120 ] || fail "a line of more than 120"
+
+if command -v python3 >/dev/null; then
+  for file in "$data/histories/capped_streams.pickle.zst" "$data/histories/pools.pickle.zst" "$oom"; do
+    run 0 --json "$file"
+    python3 -c '
+import json, sys
+x = json.load(sys.stdin)
+assert sum(x["bytes"].values()) == x["reserved"], x["file"]
+assert (x["moment"] == "oom") == bool(x["request"]), x["file"]
+assert x["differences"] == 0 and x["proven"] == (x["moment"] == "oom"), x["file"]
+' <"$work/out" 2>"$work/err" || fail "not what was expected"
+  done
+fi
+
+exit $failed

@@ -1,0 +1,86 @@
+#!/bin/sh
+# summary.sh PROGRAM VERSION: `weir summary` on recorded histories, on files that are none, and with wrong options.
+set -u
+weir=$1
+data=$(dirname "$0")/../data
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0
+
+# run CODE ARGUMENT...: runs the command, and checks its exit code.
+run() {
+  expected=$1
+  shift
+  said="weir summary $*"
+  "$weir" summary "$@" >"$work/out" 2>"$work/err"
+  code=$?
+  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
+}
+
+fail() {
+  failed=1
+  echo "$said: $1"
+  sed 's/^/  out: /' "$work/out"
+  sed 's/^/  err: /' "$work/err"
+}
+
+has() { grep -q -e "$2" "$work/$1" || fail "no '$2' on $1"; }
+hasnt() { ! grep -q -e "$2" "$work/$1" || fail "'$2' on $1"; }
+empty() { [ ! -s "$work/$1" ] || fail "something on $1"; }
+
+# A file that is not compressed, and in which most of the history is missing.
+run 0 "$data/small_snapshot.pickle"
+empty err
+has out ': 1 device, 40 events, 6 segments$'
+has out '^    history   its beginning is missing: '
+has out 'reserved; 0 frees of memory from before$'
+has out '^  next: weir explain .* --at peak$'
+hasnt out "$(printf '\033')"
+run 0 --json "$data/small_snapshot.pickle"
+has out '"history": "late", "unknown_frees": 0,'
+
+printf 'garbage\n' >"$work/garbage"
+run 1 "$work/garbage" "$data/small_snapshot.pickle"
+has err '^weir summary: .*/garbage: byte [0-9]*: '
+has out ' 40 events'
+run 1 "$work/missing"
+empty out
+
+run 2
+has err 'no file'
+run 2 --what "$data/small_snapshot.pickle"
+has err "no option '--what'"
+run 0 --help
+has out '^Usage: weir summary'
+
+if "$weir" summary "$data/traces/llama_oom.pickle.zst" 2>&1 | grep -qi 'without.*zstd'; then
+  echo "waived: built without libzstd"
+  [ "$failed" -eq 0 ] && exit 77
+  exit 1
+fi
+
+run 0 "$data/traces/llama_oom.pickle.zst" "$data/traces/resnet_stacks.pickle.zst"
+empty err
+has out '^    events    14531 in 1.42 s: 4780 allocations, 4778 frees, 158 segments made and 36 given back$'
+has out '^    history   complete: '
+has out 'out of memory  1 time, the first at event 13750, .*: a request of 1.82 GiB$'
+has out '^    peak      10.78 GiB in use: event 13736, '
+has out '^    peak      12.15 GiB reserved: event '
+has out '  3.65 GiB  2 blocks of 1.82 GiB$'
+has out 'blocks batch_norm (functional.py:[0-9]*), from w_resnet_multiscale (workloads.py:[0-9]*)$'
+
+run 0 --json "$data/traces/"*.zst
+empty err
+if command -v python3 >/dev/null; then
+  python3 -c '
+import json, sys
+files = [json.loads(line) for line in sys.stdin]
+assert len(files) == int(sys.argv[1]), len(files)
+for file in files:
+    for device in file["devices"]:
+        assert device["history"] == "complete", file["file"]
+        assert sum(device["actions"].values()) == device["events"], file["file"]
+' "$(find "$data/traces" -name '*.zst' | wc -l)" <"$work/out" 2>"$work/err" || fail "not what was expected"
+fi
+
+exit $failed

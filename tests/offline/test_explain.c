@@ -1,0 +1,404 @@
+/*
+ * Explanations: of jobs that ran out of memory, of histories by hand that have one cause each, and of histories that lack their
+ * beginning. What is said to help is replayed here once more.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "offline/explain.h"
+
+enum { MIB = 1 << 20 };
+
+static weir__snapshot *load(const char *name) {
+#ifndef WEIR_HAVE_ZSTD
+  print_message("waived: %s: built without libzstd\n", name);
+  skip();
+#endif
+  char path[1024];
+  snprintf(path, sizeof path, "%s/%s.pickle.zst", WEIR_TEST_DATA, name);
+  weir__snapshot *snapshot = NULL;
+  if (weir__snapshot_load(path, NULL, &snapshot) != WEIR_OK)
+    fail_msg("%s", weir_last_error());
+  return snapshot;
+}
+
+static void explain(const weir__snapshot *snapshot, const weir__explain_options *options, weir__explanation *x) {
+  if (weir__explain(snapshot, options, x) != WEIR_OK)
+    fail_msg("%s", weir_last_error());
+}
+
+/* Every reserved byte has a use, and every pin is an allocation of the history. */
+static void check_sums(const weir__snapshot *snapshot, const weir__explanation *x) {
+  uint64_t all = 0;
+  for (int i = 0; i < WEIR__USES; i++)
+    all += x->bytes[i];
+  assert_int_equal(all, x->reserved);
+  for (size_t i = 0; i < x->pin_count; i++) {
+    const weir__pin *p = &x->pins[i];
+    assert_true(p->block_count > 0 && p->block_count <= p->count);
+    assert_true(p->pinned <= p->bytes);
+    for (size_t k = 0; k < p->block_count; k++) {
+      const weir__explained_block *b = &p->blocks[k];
+      assert_true(b->address >= p->segment && b->address + b->size <= p->segment + p->bytes);
+      if (b->event == SIZE_MAX)
+        continue;
+      const weir__snapshot_event *e = &snapshot->devices[x->device].events[b->event];
+      assert_int_equal(e->action, WEIR__ACTION_ALLOC);
+      assert_int_equal(e->address, b->address);
+      assert_int_equal(e->size, b->requested);
+    }
+  }
+}
+
+/* A setting that works, replayed without the explanation's help: nothing fails up to the request. */
+static void check_trials(const weir__snapshot *snapshot, const weir__explanation *x) {
+  for (size_t i = 0; i < x->trial_count; i++) {
+    const weir__trial *t = &x->trials[i];
+    if (t->remedy != WEIR__REMEDY_SETTING)
+      continue;
+    weir__replay_report report;
+    weir__replay_options options = {.conf = t->conf};
+    if (weir__replay(snapshot, &options, &report) != WEIR_OK)
+      fail_msg("%s", weir_last_error());
+    bool is_served = !report.failures || report.first_failure > x->event;
+    if (is_served != t->works)
+      fail_msg("%s: works %d, replayed %d", t->conf, t->works, is_served);
+    if (t->works)
+      assert_true(t->reserved <= x->limit);
+  }
+}
+
+static const weir__trial *find_setting(const weir__explanation *x, const char *change) {
+  for (size_t i = 0; i < x->trial_count; i++)
+    if (x->trials[i].remedy == WEIR__REMEDY_SETTING && strcmp(x->trials[i].change, change) == 0)
+      return &x->trials[i];
+  fail_msg("%s was not tried", change);
+  return NULL;
+}
+
+static void test_llama_oom(void **state) {
+  (void)state;
+  weir__snapshot *snapshot = load("traces/llama_oom");
+  weir__explanation x;
+  explain(snapshot, &(weir__explain_options){0}, &x);
+  assert_int_equal(x.moment, WEIR__AT_OOM);
+  assert_int_equal(x.event, 13750);
+  assert_int_equal(x.differences, 0);
+  assert_false(x.is_from_file);
+  assert_int_equal(x.request, 1958400000);
+  assert_int_equal(x.device_free, 127741198336);
+  /* The job allowed itself 0.09 of 150109880320 bytes. */
+  assert_true(x.limit_is_inferred);
+  assert_true(x.limit <= 13509889228 && x.limit_most >= 13509889228);
+  check_sums(snapshot, &x);
+  assert_int_equal(x.cause, WEIR__CAUSE_FRAGMENTED);
+  assert_true(x.largest_hole < x.rounded);
+  assert_true(x.bytes[WEIR__USE_FREE_SPLIT] + x.limit - x.reserved > x.rounded);
+  assert_false(x.pins_serve);
+  assert_true(x.pin_count > 0 && x.pin_room >= x.reserved + x.wanted - x.limit);
+  assert_true(x.is_proven);
+  assert_true(find_setting(&x, "expandable_segments:True")->works);
+  assert_false(find_setting(&x, "max_split_size_mb:128")->works);
+  check_trials(snapshot, &x);
+
+  /* With the real limit. */
+  explain(snapshot, &(weir__explain_options){.memory = 150109880320, .fraction = 0.09}, &x);
+  assert_false(x.limit_is_inferred);
+  assert_int_equal(x.limit, 13509889229);
+  assert_int_equal(x.limit_most, x.limit);
+  assert_int_equal(x.cause, WEIR__CAUSE_FRAGMENTED);
+  assert_true(find_setting(&x, "expandable_segments:True")->works);
+
+  /* Nothing is predicted when nobody wants it. */
+  explain(snapshot, &(weir__explain_options){.no_trials = true}, &x);
+  assert_int_equal(x.trial_count, 0);
+  weir__snapshot_free(snapshot);
+}
+
+static void test_histories(void **state) {
+  (void)state;
+  static const char *const names[] = {"capped_oom",      "capped_streams",    "collected",   "collected_retried",
+                                      "collected_split", "expandable_capped", "large_pages", "pools_capped",
+                                      "split_capped",    "split_rounding"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    char name[64];
+    snprintf(name, sizeof name, "histories/%s", names[i]);
+    weir__snapshot *snapshot = load(name);
+    weir__explanation x;
+    explain(snapshot, &(weir__explain_options){0}, &x);
+    assert_int_equal(x.moment, WEIR__AT_OOM);
+    assert_int_equal(x.differences, 0);
+    assert_true(x.is_proven);
+    check_sums(snapshot, &x);
+    check_trials(snapshot, &x);
+    bool is_exhausted = x.bytes[WEIR__USE_LIVE] + x.bytes[WEIR__USE_ROUNDING] + x.rounded > x.limit;
+    assert_int_equal(x.cause == WEIR__CAUSE_EXHAUSTED, is_exhausted);
+    if (is_exhausted)
+      for (size_t k = 0; k < x.trial_count; k++)
+        if (strstr(x.trials[k].conf, "roundup") == NULL) /* less rounding may be just what is missing */
+          assert_false(x.trials[k].works);
+    weir__snapshot_free(snapshot);
+  }
+}
+
+/* ---- Moments ---- */
+
+static void test_moments(void **state) {
+  (void)state;
+  weir__snapshot *snapshot = load("traces/resnet_stacks");
+  weir__explanation x;
+  explain(snapshot, &(weir__explain_options){0}, &x);
+  assert_int_equal(x.moment, WEIR__AT_PEAK);
+  assert_false(x.has_request);
+  assert_int_equal(x.cause, WEIR__CAUSE_NONE);
+  assert_int_equal(x.trial_count, 0);
+  assert_int_equal(x.bytes[WEIR__USE_LIVE], 9454177936); /* PyTorch's own peak of requested_bytes */
+  check_sums(snapshot, &x);
+  assert_true(x.has_stacks);
+
+  weir__explanation at;
+  explain(snapshot, &(weir__explain_options){.moment = WEIR__AT_EVENT, .event = x.event}, &at);
+  assert_memory_equal(at.bytes, x.bytes, sizeof x.bytes);
+
+  /* The end is what the file lists, and the replay comes to the same. */
+  explain(snapshot, &(weir__explain_options){.moment = WEIR__AT_END}, &x);
+  assert_true(x.is_from_file);
+  check_sums(snapshot, &x);
+  explain(snapshot, &(weir__explain_options){.moment = WEIR__AT_EVENT, .event = snapshot->devices[0].event_count - 1},
+          &at);
+  assert_false(at.is_from_file);
+  assert_memory_equal(at.bytes, x.bytes, sizeof x.bytes);
+  assert_memory_equal(at.blocks, x.blocks, sizeof x.blocks);
+
+  assert_int_equal(weir__explain(snapshot, &(weir__explain_options){.moment = WEIR__AT_OOM}, &x),
+                   WEIR_ERROR_INVALID_ARGUMENT);
+  assert_non_null(strstr(weir_last_error(), "no request that ran out of memory"));
+  assert_int_equal(weir__explain(snapshot, &(weir__explain_options){.moment = WEIR__AT_EVENT, .event = 1 << 20}, &x),
+                   WEIR_ERROR_INVALID_ARGUMENT);
+  assert_int_equal(weir__explain(snapshot, &(weir__explain_options){.device = 1}, &x), WEIR_ERROR_INVALID_DEVICE);
+  weir__snapshot_free(snapshot);
+}
+
+/* ---- Histories that lack their beginning ---- */
+
+static weir__snapshot part_of(const weir__snapshot *snapshot, size_t from, weir__snapshot_device *device) {
+  weir__snapshot part = *snapshot;
+  *device = snapshot->devices[0];
+  device->events += from;
+  device->event_count -= from;
+  part.devices = device;
+  part.device_count = 1;
+  return part;
+}
+
+/* What was there is put back, block for block: the replay does not differ, and the answer is the same. */
+static void test_late(void **state) {
+  (void)state;
+  static const char *const names[] = {"traces/llama_oom",   "traces/gpt2_fixed",        "traces/streams_prefetch",
+                                      "traces/cuda_graphs", "histories/capped_streams", "histories/pools"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    weir__snapshot *snapshot = load(names[i]);
+    for (size_t part_number = 1; part_number < 4; part_number += 2) {
+      weir__snapshot_device device;
+      size_t from = snapshot->devices[0].event_count * part_number / 4;
+      weir__snapshot part = part_of(snapshot, from, &device);
+      weir__explanation late, whole;
+      explain(&part, &(weir__explain_options){.no_trials = true}, &late);
+      if (late.differences)
+        fail_msg("%s from event %zu: %s", names[i], from, late.difference);
+      assert_int_equal(late.completeness, WEIR__HISTORY_LATE);
+      assert_true(late.rebuilt_segments > 0);
+      assert_false(late.is_from_file);
+      check_sums(&part, &late);
+      explain(snapshot,
+              &(weir__explain_options){.moment = WEIR__AT_EVENT, .event = from + late.event, .no_trials = true},
+              &whole);
+      assert_int_equal(late.reserved, whole.reserved);
+      assert_int_equal(late.cause, whole.cause);
+      for (int use = WEIR__USE_WAITING; use < WEIR__USES; use++)
+        assert_int_equal(late.bytes[use], whole.bytes[use]);
+    }
+    weir__snapshot_free(snapshot);
+  }
+}
+
+/* Expandable segments are not put back: nothing is predicted, and what is told is what the file lists. */
+static void test_late_and_expandable(void **state) {
+  (void)state;
+  weir__snapshot *snapshot = load("traces/llama_varlen_expandable");
+  weir__snapshot_device device;
+  weir__snapshot part = part_of(snapshot, 40000, &device);
+  weir__explanation x;
+  explain(&part, &(weir__explain_options){0}, &x);
+  assert_true(x.differences > 0);
+  assert_true(x.is_from_file);
+  assert_int_equal(x.moment, WEIR__AT_END);
+  assert_int_equal(x.trial_count, 0);
+  check_sums(&part, &x);
+  assert_int_equal(weir__explain(&part, &(weir__explain_options){.moment = WEIR__AT_PEAK}, &x),
+                   WEIR_ERROR_INVALID_ARGUMENT);
+  assert_non_null(strstr(weir_last_error(), "--at end"));
+  weir__snapshot_free(snapshot);
+}
+
+/* ---- By hand: one cause each ---- */
+
+#define EVENT(what, at, bytes)                                                                                         \
+  { .action = WEIR__ACTION_##what, .address = (at), .size = (uint64_t)(bytes), .pool = WEIR__SNAPSHOT_NO_POOL }
+#define ON(number, what, at, bytes)                                                                                    \
+  {                                                                                                                    \
+    .action = WEIR__ACTION_##what, .address = (at), .size = (uint64_t)(bytes), .pool = WEIR__SNAPSHOT_NO_POOL,         \
+    .stream = (number)                                                                                                 \
+  }
+
+static void explain_events(weir__snapshot_event *events, size_t count, weir__explanation *x) {
+  int64_t streams[2] = {0, 0x7777};
+  weir__snapshot_pool pools[1] = {{{0, 0}}};
+  weir__snapshot_stack stacks[1] = {{0, 0}};
+  weir__snapshot_device device = {.events = events, .event_count = count};
+  weir__snapshot snapshot = {.devices = &device,
+                             .device_count = 1,
+                             .streams = streams,
+                             .stream_count = 2,
+                             .pools = pools,
+                             .pool_count = 1,
+                             .stacks = stacks,
+                             .stack_count = 1};
+  explain(&snapshot, &(weir__explain_options){.memory = 1ull << 30, .fraction = 0.125}, x);
+}
+
+static const uint64_t A = 1ull << 40, B = 1ull << 41;
+
+/* 120 of 128 MiB, in use. */
+static void test_exhausted(void **state) {
+  (void)state;
+  weir__snapshot_event events[] = {EVENT(SEGMENT_ALLOC, A, 120 * MIB), EVENT(ALLOC, A, 120 * MIB),
+                                   EVENT(OOM, 5, 50 * MIB)};
+  weir__explanation x;
+  explain_events(events, 3, &x);
+  assert_int_equal(x.differences, 0);
+  assert_int_equal(x.cause, WEIR__CAUSE_EXHAUSTED);
+  assert_int_equal(x.device_free, 5);
+  for (size_t i = 0; i < x.trial_count; i++)
+    assert_false(x.trials[i].works);
+}
+
+/* A block of 20 MiB in the middle of 120. */
+static void test_pinned(void **state) {
+  (void)state;
+  weir__snapshot_event events[] = {
+      EVENT(SEGMENT_ALLOC, A, 120 * MIB),  EVENT(ALLOC, A, 120 * MIB),         EVENT(FREE_REQUESTED, A, 120 * MIB),
+      EVENT(FREE_COMPLETED, A, 120 * MIB), EVENT(ALLOC, A, 50 * MIB),          EVENT(ALLOC, A + 50 * MIB, 20 * MIB),
+      EVENT(FREE_REQUESTED, A, 50 * MIB),  EVENT(FREE_COMPLETED, A, 50 * MIB), EVENT(OOM, 0, 80 * MIB)};
+  weir__explanation x;
+  explain_events(events, sizeof events / sizeof *events, &x);
+  assert_int_equal(x.differences, 0);
+  assert_int_equal(x.cause, WEIR__CAUSE_FRAGMENTED);
+  assert_int_equal(x.largest_hole, 50 * MIB);
+  assert_int_equal(x.bytes[WEIR__USE_FREE_SPLIT], 100 * MIB);
+  assert_true(x.pins_serve);
+  assert_int_equal(x.pin_count, 1);
+  assert_int_equal(x.pins[0].count, 1);
+  assert_int_equal(x.pins[0].pinned, 20 * MIB);
+  assert_int_equal(x.pins[0].blocks[0].event, 5);
+}
+
+/* The other stream has cut its segment, so it cannot go back. */
+static void test_other_stream(void **state) {
+  (void)state;
+  weir__snapshot_event events[] = {ON(1, SEGMENT_ALLOC, A, 120 * MIB),  ON(1, ALLOC, A, 120 * MIB),
+                                   ON(1, FREE_REQUESTED, A, 120 * MIB), ON(1, FREE_COMPLETED, A, 120 * MIB),
+                                   ON(1, ALLOC, A, 20 * MIB),           ON(0, OOM, 0, 80 * MIB)};
+  weir__explanation x;
+  explain_events(events, sizeof events / sizeof *events, &x);
+  assert_int_equal(x.differences, 0);
+  assert_int_equal(x.cause, WEIR__CAUSE_STREAMS);
+  assert_int_equal(x.bytes[WEIR__USE_FREE_STREAM], 100 * MIB);
+  assert_int_equal(x.largest_hole, 0);
+  assert_int_equal(x.largest_elsewhere, 100 * MIB);
+  assert_false(x.pins_serve);
+  assert_int_equal(x.pin_count, 1);
+  assert_int_equal(x.pins[0].blocks[0].event, 4);
+}
+
+/* Small blocks hold their segments of 2 MiB. */
+static void test_size_class(void **state) {
+  (void)state;
+  enum { SEGMENTS = 60 };
+  weir__snapshot_event events[SEGMENTS * 5 + 1];
+  size_t count = 0;
+  for (size_t i = 0; i < SEGMENTS; i++) {
+    uint64_t at = A + i * 2 * MIB;
+    events[count++] = (weir__snapshot_event)EVENT(SEGMENT_ALLOC, at, 2 * MIB);
+    events[count++] = (weir__snapshot_event)EVENT(ALLOC, at, MIB);
+    events[count++] = (weir__snapshot_event)EVENT(ALLOC, at + MIB, MIB);
+  }
+  for (size_t i = 0; i < SEGMENTS; i++) {
+    events[count++] = (weir__snapshot_event)EVENT(FREE_REQUESTED, A + i * 2 * MIB, MIB);
+    events[count++] = (weir__snapshot_event)EVENT(FREE_COMPLETED, A + i * 2 * MIB, MIB);
+  }
+  events[count++] = (weir__snapshot_event)EVENT(OOM, 0, 40 * MIB);
+  weir__explanation x;
+  explain_events(events, count, &x);
+  assert_int_equal(x.differences, 0);
+  assert_int_equal(x.cause, WEIR__CAUSE_CLASS);
+  assert_int_equal(x.bytes[WEIR__USE_FREE_CLASS], SEGMENTS * MIB);
+  assert_int_equal(x.pin_segments, 16); /* 32 of 120 MiB have to go */
+  assert_int_equal(x.pin_blocks, 16);
+}
+
+/* A request that failed though another stream gave back its block in time: PyTorch did not look again. */
+static void test_waiting(void **state) {
+  (void)state;
+  weir__snapshot_event events[] = {EVENT(SEGMENT_ALLOC, A, 120 * MIB),  EVENT(ALLOC, A, 120 * MIB),
+                                   EVENT(FREE_REQUESTED, A, 120 * MIB), EVENT(ANNOTATE, 0, 0),
+                                   EVENT(FREE_COMPLETED, A, 120 * MIB), EVENT(OOM, 0, 50 * MIB)};
+  weir__explanation x;
+  explain_events(events, sizeof events / sizeof *events, &x);
+  assert_int_equal(x.differences, 0);
+  assert_int_equal(x.cause, WEIR__CAUSE_WAITING);
+  assert_true(x.trial_count > 0);
+  assert_int_equal(x.trials[0].remedy, WEIR__REMEDY_WAIT);
+  assert_true(x.trials[0].works);
+}
+
+/* Segments without a history: what they show is told. A device with neither has nothing to tell. */
+static void test_no_history(void **state) {
+  (void)state;
+  weir__snapshot_block blocks[] = {
+      {.address = B, .size = 8 * MIB, .requested = 8 * MIB - 100, .state = WEIR__STATE_ALLOCATED},
+      {.address = B + 8 * MIB, .size = 4 * MIB, .requested = 4 * MIB, .state = WEIR__STATE_PENDING_FREE},
+      {.address = B + 12 * MIB, .size = 8 * MIB, .requested = 5, .state = WEIR__STATE_INACTIVE}};
+  weir__snapshot_segment segment = {
+      .address = B, .size = 20 * MIB, .blocks = blocks, .block_count = 3, .is_large = true};
+  int64_t streams[1] = {0};
+  weir__snapshot_pool pools[1] = {{{0, 0}}};
+  weir__snapshot_device devices[2] = {{.segments = &segment, .segment_count = 1}, {0}};
+  weir__snapshot snapshot = {
+      .devices = devices, .device_count = 2, .streams = streams, .stream_count = 1, .pools = pools, .pool_count = 1};
+  weir__explanation x;
+  explain(&snapshot, &(weir__explain_options){0}, &x);
+  assert_int_equal(x.moment, WEIR__AT_END);
+  assert_int_equal(x.completeness, WEIR__HISTORY_NONE);
+  assert_int_equal(x.bytes[WEIR__USE_LIVE], 8 * MIB - 100);
+  assert_int_equal(x.bytes[WEIR__USE_ROUNDING], 100);
+  assert_int_equal(x.bytes[WEIR__USE_WAITING], 4 * MIB);
+  assert_int_equal(x.bytes[WEIR__USE_FREE_SPLIT], 8 * MIB);
+  assert_int_equal(weir__explain(&snapshot, &(weir__explain_options){.device = 1}, &x), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_non_null(strstr(weir_last_error(), "nothing of device 1"));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_llama_oom), cmocka_unit_test(test_histories),           cmocka_unit_test(test_moments),
+      cmocka_unit_test(test_late),      cmocka_unit_test(test_late_and_expandable), cmocka_unit_test(test_exhausted),
+      cmocka_unit_test(test_pinned),    cmocka_unit_test(test_other_stream),        cmocka_unit_test(test_size_class),
+      cmocka_unit_test(test_waiting),   cmocka_unit_test(test_no_history)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
