@@ -116,26 +116,26 @@ static void measure(size_t events) {
                                    .stream_count = 1,
                                    .pools = pools,
                                    .pool_count = 1};
-  weir__history *history;
+  weir__recording *history;
   double begin = now();
-  if (weir__history_open(&snapshot, 0, 0, 0, &history))
+  if (weir__recording_open(&snapshot, 0, 0, 0, &history))
     die("open");
   printf("%10zu %12.3f", r.count, now() - begin);
-  if (weir__history_check(history)->differences)
-    printf(" (differs: %s)", weir__history_check(history)->shown[0]);
+  if (weir__recording_check(history)->differences)
+    printf(" (differs: %s)", weir__recording_check(history)->shown[0]);
   for (size_t i = 0; i < sizeof confs / sizeof *confs; i++) {
     weir__settings settings;
     weir__replay_report report;
-    weir__capacity capacity = weir__history_capacity(history);
+    weir__capacity capacity = weir__recording_capacity(history);
     if (confs[i] && weir__settings_parse(NULL, confs[i], &settings))
       die(confs[i]);
-    if (weir__history_run(history, confs[i] ? &settings : NULL, &capacity, &report))
+    if (weir__recording_run(history, confs[i] ? &settings : NULL, &capacity, &report))
       die("run");
     printf(" %12.3f (%4.1f)", report.seconds, (double)report.events / report.seconds / 1e6);
   }
   putchar('\n');
   fflush(stdout);
-  weir__history_close(history);
+  weir__recording_close(history);
   free(r.events);
 }
 

@@ -15,6 +15,7 @@ static const struct topic {
   int (*run)(int argc, char **argv);
 } topics[] = {
     {"alloc", "the caching allocator, beside mimalloc and PyTorch", weir_bench_alloc},
+    {"observe", "what recording the history adds", weir_bench_observe},
 };
 
 static void print_help(void) {

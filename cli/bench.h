@@ -10,6 +10,7 @@
 
 /* A topic gets its own part of the command line: argv[0] is its name. It understands --help, and returns an exit code. */
 int weir_bench_alloc(int argc, char **argv);
+int weir_bench_observe(int argc, char **argv);
 
 enum { WEIR_BENCH_REASON = 160 };
 

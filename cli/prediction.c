@@ -114,9 +114,9 @@ int weir_cli_history_open(const weir_cli_predicting *options, const char *file, 
   weir_status status = weir__snapshot_load(file, NULL, &history->snapshot);
   bool is_loaded = !status;
   if (is_loaded)
-    status = weir__history_open(history->snapshot, options->device, 0, 0, &history->history);
+    status = weir__recording_open(history->snapshot, options->device, 0, 0, &history->history);
   weir_cli_progress_end(progress);
-  if (!status && !judge(options, file, weir__history_check(history->history)))
+  if (!status && !judge(options, file, weir__recording_check(history->history)))
     return WEIR_EXIT_OK;
   if (status)
     fprintf(stderr, "weir %s: %s%s%s\n", options->command, is_loaded ? file : "", is_loaded ? ": " : "",
@@ -126,7 +126,7 @@ int weir_cli_history_open(const weir_cli_predicting *options, const char *file, 
 }
 
 void weir_cli_history_close(weir_cli_history *history) {
-  weir__history_close(history->history);
+  weir__recording_close(history->history);
   if (history->snapshot)
     weir__snapshot_free(history->snapshot);
   *history = (weir_cli_history){0};

@@ -45,7 +45,7 @@ int weir_cli_take_threads(const char *command, const char *text, unsigned *threa
 typedef struct weir_cli_history {
   const char *file;
   weir__snapshot *snapshot;
-  weir__history *history;
+  weir__recording *history;
 } weir_cli_history;
 
 /* An exit code. WEIR_EXIT_FAILED, and stderr says why: the file cannot be read, or is not reproduced and there is no force. */

@@ -132,9 +132,9 @@ static int run_file(const char *file, const replay_options *options, weir__repla
     return code;
   const weir__settings *used = options->conf ? &settings : NULL;
   weir_cli_progress *progress = weir_cli_progress_begin("replaying");
-  weir_status status = weir__history_capacity_of(h.history, used, common->memory, common->fraction, &capacity);
+  weir_status status = weir__recording_capacity_of(h.history, used, common->memory, common->fraction, &capacity);
   if (!status)
-    status = weir__history_run(h.history, used, &capacity, report);
+    status = weir__recording_run(h.history, used, &capacity, report);
   weir_cli_progress_end(progress);
   weir_cli_history_close(&h);
   if (status) {

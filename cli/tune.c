@@ -20,7 +20,7 @@ typedef struct tuning {
   weir_cli_predicting common;
   weir__tune_options options;
   weir_cli_history *files;
-  const weir__history **histories;
+  const weir__recording **histories;
   weir__tune_result result;
 } tuning;
 
@@ -161,7 +161,7 @@ static void print_verdict(const tuning *t) {
 static void print_text(const tuning *t) {
   char text[32];
   for (size_t i = 0; i < t->options.history_count; i++) {
-    const weir__replay_report *check = weir__history_check(t->files[i].history);
+    const weir__replay_report *check = weir__recording_check(t->files[i].history);
     printf("%s: %zu events, %s under the recorded settings\n", t->files[i].file, check->events,
            check->differences ? "not reproduced" : "reproduced");
     if (check->limit_is_inferred && !t->common.memory)

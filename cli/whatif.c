@@ -23,7 +23,7 @@ typedef struct whatif {
 
 typedef struct table {
   const whatif *w;
-  const weir__history *history;
+  const weir__recording *history;
 } table;
 
 static void print_help(void) {
@@ -55,7 +55,7 @@ static void predict(void *context, size_t row, void *result) {
   const weir__settings *settings = settings_of(t->w, row);
   weir__prediction *prediction = result;
   weir__capacity capacity;
-  prediction->status = weir__history_capacity_of(t->history, settings, common->memory, common->fraction, &capacity);
+  prediction->status = weir__recording_capacity_of(t->history, settings, common->memory, common->fraction, &capacity);
   if (!prediction->status)
     weir__predict(t->history, settings, &capacity, &common->costs, prediction);
 }
@@ -63,8 +63,8 @@ static void predict(void *context, size_t row, void *result) {
 static void print_rows(const whatif *w, const weir_cli_history *h) {
   char text[2][32], recorded[WEIR_CLI_CONF_TEXT];
   const weir__prediction *rows = w->rows;
-  const weir__replay_report *check = weir__history_check(h->history);
-  weir_cli_conf_text(weir__history_settings(h->history), recorded);
+  const weir__replay_report *check = weir__recording_check(h->history);
+  weir_cli_conf_text(weir__recording_settings(h->history), recorded);
   printf("%s: %zu events, %s under the recorded settings\n", h->file, check->events,
          check->differences ? "not reproduced" : "reproduced");
   if (check->limit_is_inferred && !w->common.memory)
@@ -93,8 +93,8 @@ static void print_rows(const whatif *w, const weir_cli_history *h) {
 
 static void print_json(const whatif *w, const weir_cli_history *h) {
   char recorded[WEIR_CLI_CONF_TEXT];
-  const weir__replay_report *check = weir__history_check(h->history);
-  weir_cli_conf_text(weir__history_settings(h->history), recorded);
+  const weir__replay_report *check = weir__recording_check(h->history);
+  weir_cli_conf_text(weir__recording_settings(h->history), recorded);
   printf("{\"file\": ");
   weir_cli_json_string(h->file);
   printf(", \"events\": %zu, \"reproduced\": %s, \"predictions\": [", check->events,

@@ -167,7 +167,9 @@ typedef struct weir_trace_entry {
 
 typedef void (*weir_trace_tracker)(void *context, const weir_trace_entry *entry);
 
-/* Called for every entry, in order, with the lock of the block's arena held: it must not call the allocator. */
+/* Called for every entry, by the thread that caused it, before the call that caused it returns: in order for each thread, and
+ * perhaps for several threads at once. No lock is held, so it may call the allocator; of what it does there itself it is not
+ * told. */
 weir_status weir_allocator_attach_tracker(weir_allocator *allocator, weir_trace_tracker tracker, void *context);
 
 /* bytes: the segment that was wanted; limit: the allowed memory, or the device's; free_bytes: what the driver says. */

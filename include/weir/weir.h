@@ -17,6 +17,7 @@
 #include "weir/driver.h"
 #include "weir/event.h"
 #include "weir/graph.h"
+#include "weir/history.h"
 #include "weir/log.h"
 #include "weir/pool.h"
 #include "weir/runtime.h"

@@ -9,6 +9,7 @@
 #include "alloc/heap.h"
 #include "driver/call.h"
 #include "driver/nvml.h"
+#include "observe/probes.h"
 
 #define CHECK_ALLOCATOR(allocator)                                                                                     \
   do {                                                                                                                 \
@@ -38,11 +39,15 @@ static void heap_end(weir__heap *heap) {
     driver->DevicePrimaryCtxRelease(driver, heap->device);
   }
   weir__routes_clear(heap);
+  weir__writers_delete(&heap->small);
+  weir__writers_delete(&heap->large);
   weir__pool_clear(&heap->small);
   weir__pool_clear(&heap->large);
   while (heap->private_pools) {
     weir__private_pool *pool = heap->private_pools;
     heap->private_pools = pool->next;
+    weir__writers_delete(&pool->small);
+    weir__writers_delete(&pool->large);
     weir__pool_clear(&pool->small);
     weir__pool_clear(&pool->large);
     free(pool);
@@ -169,6 +174,7 @@ void weir_allocator_destroy(weir_allocator *allocator) {
   weir__uncached_clear(allocator);
   for (int i = 0; i < allocator->heap_count; i++)
     heap_end(&allocator->heaps[i]);
+  weir__history_delete(atomic_load(&allocator->history));
   weir__page_map_delete(allocator->pages);
   for (const weir__settings *s = atomic_load(&allocator->settings), *older; s; s = older) {
     older = s->older;
@@ -245,8 +251,8 @@ static void advise(const weir__heap *heap, const weir__settings *settings, weir_
 }
 
 /* The heap's lock is held, and given back on the way: observers run without it. */
-static weir_status out_of_memory(const char *who, weir__heap *heap, const weir__pool *pool, uint64_t bytes,
-                                 uint64_t segment_bytes, weir_cu_stream stream) {
+static weir_status out_of_memory(const char *who, weir__heap *heap, weir__arena *arena, uint64_t bytes,
+                                 uint64_t segment_bytes) {
   weir_allocator *allocator = heap->allocator;
   weir_driver *driver = allocator->driver;
   const weir__settings *settings = weir__settings_of(heap);
@@ -263,9 +269,12 @@ static weir_status out_of_memory(const char *who, weir__heap *heap, const weir__
   uint64_t limit = heap->has_limit ? heap->limit : device_total;
   bool has_limit = heap->has_limit && heap->limit < device_total;
   char advice[320], processes[400];
-  advise(heap, settings, stream, segment_bytes, advice, sizeof advice);
-  weir__trace(heap, WEIR_TRACE_OOM, pool, device_free, bytes, stream);
+  advise(heap, settings, arena->stream, segment_bytes, advice, sizeof advice);
+  weir__lock_take(&arena->lock);
+  weir__trace(heap, WEIR_TRACE_OOM, arena->pool, device_free, bytes, arena->stream);
+  weir__lock_give(&arena->lock);
   pthread_mutex_unlock(&heap->lock);
+  weir__op_tell();
 
   int observers = atomic_load(&allocator->observer_count);
   for (int i = 0; i < observers; i++)
@@ -319,8 +328,7 @@ weir_status weir__alloc_new(const char *who, weir__heap *heap, weir__arena *aren
   }
   block = weir__refill(heap, arena, settings, size);
   if (!block) {
-    weir_status status =
-        out_of_memory(who, heap, arena->pool, size, weir__segment_bytes(settings, size), arena->stream);
+    weir_status status = out_of_memory(who, heap, arena, size, weir__segment_bytes(settings, size));
     weir__heap_leave(heap, previous);
     return status;
   }
@@ -333,6 +341,7 @@ weir_status weir__alloc_new(const char *who, weir__heap *heap, weir__arena *aren
   if (!block)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the block", who);
   *pointer = (void *)block->address;
+  WEIR__PROBE_MALLOC(*pointer, heap->device, requested, arena->stream);
   return WEIR_OK;
 }
 
@@ -352,10 +361,9 @@ static weir__pool *pool_for(weir__heap *heap, weir__private_pool *owner, uint64_
   return owner ? small ? &owner->small : &owner->large : small ? &heap->small : &heap->large;
 }
 
-weir_status weir__alloc(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
-                        weir_cu_stream stream, void **pointer) {
+static weir_status alloc_from(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
+                              weir_cu_stream stream, unsigned attention, void **pointer) {
   const weir__settings *settings = weir__settings_of(heap);
-  unsigned attention = weir__attention_of(heap);
   if (attention & WEIR__PENDING)
     poll_events(heap, stream);
   uint64_t size = weir__round_bytes(settings, bytes);
@@ -369,13 +377,26 @@ weir_status weir__alloc(const char *who, weir__heap *heap, weir__private_pool *o
     weir__count_search(arena->pool);
   }
   weir__block *block = weir__arena_alloc(arena, settings, size, bytes);
-  if (block)
-    weir__trace(heap, WEIR_TRACE_ALLOC, arena->pool, block->address, bytes, stream);
+  if (block && attention & WEIR__WATCHED)
+    weir__trace_arena(arena, WEIR_TRACE_ALLOC, block->address, bytes, 0);
   weir__arena_unlock(arena);
   if (!block)
     return weir__alloc_new(who, heap, arena, settings, size, bytes, pointer);
   *pointer = (void *)block->address;
+  WEIR__PROBE_MALLOC(*pointer, heap->device, bytes, stream);
   return WEIR_OK;
+}
+
+weir_status weir__alloc(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
+                        weir_cu_stream stream, void **pointer) {
+  unsigned attention = weir__attention_of(heap);
+  if (!(attention & WEIR__WATCHED))
+    return alloc_from(who, heap, owner, bytes, stream, attention, pointer);
+  weir__op op;
+  weir__op_begin(&op, heap->allocator, WEIR_CONTEXT_STATE);
+  weir_status status = alloc_from(who, heap, owner, bytes, stream, attention, pointer);
+  weir__op_end(&op);
+  return status;
 }
 
 /* The long way: whatever is wrong, unusual or not cached. */
@@ -394,13 +415,37 @@ weir_status weir__alloc_generic(weir_allocator *allocator, int device, size_t by
   if (bytes >= WEIR__MOST_BYTES)
     return weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "%s: CUDA out of memory. Tried to allocate more than 1EB memory.", who);
   unsigned attention = weir__attention_of(heap);
-  if (attention & WEIR__UNCACHED)
-    return weir__uncached_alloc(who, heap, bytes, pointer);
+  if (attention & WEIR__UNCACHED) {
+    weir_status status = weir__uncached_alloc(who, heap, bytes, pointer);
+    if (!status)
+      WEIR__PROBE_MALLOC(*pointer, device, bytes, stream);
+    return status;
+  }
   weir__private_pool *owner = attention & WEIR__ROUTED ? weir__route_of(heap, stream) : NULL;
   weir_status status = weir__alloc(who, heap, owner, bytes, stream, pointer);
   if (owner)
     atomic_fetch_sub_explicit(&owner->visitors, 1, memory_order_release);
   return status;
+}
+
+/* Something is in the way of the short way. Where it is nothing but the recorder, the arena's lock is all that it takes. */
+weir_status weir__alloc_attended(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t size,
+                                 size_t bytes, void **pointer) {
+  uint64_t ticks = weir__clock_ticks();
+  weir__lock_take(&arena->lock);
+  if (weir__attention_of(heap) != WEIR__WATCHED || !arena->writer) {
+    weir__lock_give(&arena->lock);
+    return weir__alloc_generic(heap->allocator, heap->device, bytes, arena->stream, pointer);
+  }
+  weir__block *block = weir__arena_alloc(arena, settings, size, bytes);
+  if (block)
+    weir__history_alloc(arena->writer, block->address, bytes, ticks);
+  weir__lock_give(&arena->lock);
+  if (!block)
+    return weir__alloc_new("weir_allocator_alloc", heap, arena, settings, size, bytes, pointer);
+  *pointer = (void *)block->address;
+  WEIR__PROBE_MALLOC(*pointer, heap->device, bytes, arena->stream);
+  return WEIR_OK;
 }
 
 /* ---- Freeing ---- */
@@ -423,13 +468,7 @@ static weir__block *lock_block(weir_allocator *allocator, const void *pointer) {
   return NULL;
 }
 
-/* The long way: whatever is wrong, watched, or in use by other streams. */
-weir_status weir__free_generic(weir_allocator *allocator, void *pointer) {
-  const char *who = "weir_allocator_free";
-  if (!allocator)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", who);
-  if (!pointer)
-    return WEIR_OK;
+static weir_status free_block(const char *who, weir_allocator *allocator, void *pointer) {
   weir__arena *arena = weir__page_map_find(allocator->pages, (uint64_t)pointer);
   weir__block *block = NULL;
   weir__live_place place;
@@ -443,17 +482,21 @@ weir_status weir__free_generic(weir_allocator *allocator, void *pointer) {
   }
   if (!block) {
     weir_status status;
+    size_t bytes = 0;
+    if (weir__uncached_has(allocator, pointer, &bytes))
+      WEIR__PROBE_FREE(pointer, -1, bytes, (void *)0);
     return weir__uncached_free(who, allocator, pointer, &status) ? status : no_block(who, pointer);
   }
   weir__heap *heap = arena->pool->heap;
+  WEIR__PROBE_FREE(pointer, heap->device, block->requested, arena->stream);
   bool later = block->uses != NULL;
   if (later || weir__attention_of(heap) & WEIR__AGEING) /* a block is as old as it is: nothing is put off */
     weir__arena_settle(arena);
   if (later)
     weir__arena_let_go(arena, block);
   else {
-    weir__trace(heap, WEIR_TRACE_FREE_REQUESTED, arena->pool, block->address, block->requested, arena->stream);
-    weir__trace(heap, WEIR_TRACE_FREE_COMPLETED, arena->pool, block->address, block->requested, arena->stream);
+    if (weir__attention_of(heap) & WEIR__WATCHED)
+      weir__trace_freed(arena, block);
     weir__arena_free(arena, block, place);
   }
   weir__arena_unlock(arena);
@@ -467,6 +510,37 @@ weir_status weir__free_generic(weir_allocator *allocator, void *pointer) {
   if (!r)
     weir__heap_leave(heap, previous);
   pthread_mutex_unlock(&heap->lock);
+  return WEIR_OK;
+}
+
+/* The long way: whatever is wrong, watched, or in use by other streams. */
+weir_status weir__free_generic(weir_allocator *allocator, void *pointer) {
+  const char *who = "weir_allocator_free";
+  if (!allocator)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", who);
+  if (!pointer)
+    return WEIR_OK;
+  weir__op op;
+  weir__op_begin(&op, allocator, WEIR_CONTEXT_ALL);
+  weir_status status = free_block(who, allocator, pointer);
+  weir__op_end(&op);
+  return status;
+}
+
+/* The arena is locked, and the short way is not for this block. Where nothing but the recorder is in its way, the lock is all
+ * that it takes. */
+weir_status weir__free_attended(weir__arena *arena, weir__block *block, weir__live_place place) {
+  weir__writer *writer = arena->writer;
+  if (weir__attention_of(arena->pool->heap) & (WEIR__ATTENDED | WEIR__AGEING) || !writer ||
+      block->state != WEIR__ALLOCATED || block->uses) {
+    void *pointer = (void *)block->address;
+    weir__lock_give(&arena->lock);
+    return weir__free_generic(arena->pool->heap->allocator, pointer);
+  }
+  WEIR__PROBE_FREE(block->address, arena->pool->heap->device, block->requested, arena->stream);
+  weir__history_freed(writer, block->address, block->requested, weir__clock_ticks());
+  weir__arena_free(arena, block, place);
+  weir__lock_give(&arena->lock);
   return WEIR_OK;
 }
 
@@ -518,11 +592,14 @@ static weir_status empty_heap(const char *who, weir__heap *heap, weir_pool_id id
 
 static weir_status empty(const char *who, weir_allocator *allocator, weir_pool_id id) {
   weir_status first = WEIR_OK;
+  weir__op op;
+  weir__op_begin(&op, allocator, WEIR_CONTEXT_ALL);
   for (int i = 0; i < allocator->heap_count; i++) {
     weir_status status = empty_heap(who, &allocator->heaps[i], id);
     if (!first)
       first = status;
   }
+  weir__op_end(&op);
   return first;
 }
 

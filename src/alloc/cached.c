@@ -4,6 +4,7 @@
  * The two calls at the end are the short way. Whatever is unusual goes the long way, in allocator.c.
  */
 #include "alloc/heap.h"
+#include "observe/probes.h"
 
 /* ---- Blocks ---- */
 
@@ -315,8 +316,10 @@ weir_status weir_allocator_alloc(weir_allocator *allocator, int device, size_t b
   const weir__settings *settings = weir__settings_of(heap);
   uint64_t size = weir__round_bytes(settings, bytes);
   weir__arena *arena = weir__arena_find(size <= WEIR__SMALL_MAX ? &heap->small : &heap->large, stream);
-  if (!arena || weir__attention_of(heap))
+  if (!arena)
     return weir__alloc_generic(allocator, device, bytes, stream, pointer);
+  if (weir__attention_of(heap))
+    return weir__alloc_attended(heap, arena, settings, size, bytes, pointer);
 
   weir__lock_take(&arena->lock);
   weir__block *block = alloc_cached(arena, settings, size, bytes);
@@ -324,6 +327,7 @@ weir_status weir_allocator_alloc(weir_allocator *allocator, int device, size_t b
   if (!block)
     return weir__alloc_new(__func__, heap, arena, settings, size, bytes, pointer);
   *pointer = (void *)block->address;
+  WEIR__PROBE_MALLOC(block->address, heap->device, block->requested, arena->stream);
   return WEIR_OK;
 }
 
@@ -334,11 +338,14 @@ weir_status weir_allocator_free(weir_allocator *allocator, void *pointer) {
   weir__live_place place;
   weir__lock_take(&arena->lock);
   weir__block *block = weir__live_find(&arena->live, (uint64_t)pointer, &place);
-  if (!block || block->state != WEIR__ALLOCATED || block->uses ||
-      weir__attention_of(arena->pool->heap) & (WEIR__WATCHED | WEIR__AGEING)) {
+  if (!block) {
     weir__lock_give(&arena->lock);
     return weir__free_generic(allocator, pointer);
   }
+  const weir__heap *heap = arena->pool->heap;
+  if (block->state != WEIR__ALLOCATED || block->uses || weir__attention_of(heap) & (WEIR__WATCHED | WEIR__AGEING))
+    return weir__free_attended(arena, block, place);
+  WEIR__PROBE_FREE(block->address, heap->device, block->requested, arena->stream);
   free_cached(arena, block, place);
   weir__lock_give(&arena->lock);
   return WEIR_OK;

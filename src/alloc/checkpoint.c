@@ -240,6 +240,8 @@ weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *
     return WEIR_ERROR_INVALID_DEVICE;
   weir_checkpoint_delta made = {0};
   weir_status status = WEIR_OK;
+  weir__op op;
+  weir__op_begin(&op, allocator, WEIR_CONTEXT_STATE);
   pthread_mutex_lock(&heap->lock);
   weir__private_pool *pool = weir__pool_find(heap, checkpoint->id);
   if (!pool || pool->is_over) {
@@ -285,6 +287,7 @@ unlock_pool:
   unlock_pool(&locked);
 unlock:
   pthread_mutex_unlock(&heap->lock);
+  weir__op_end(&op);
   if (status)
     weir_checkpoint_delta_clear(&made);
   else

@@ -315,10 +315,9 @@ weir_status weir_allocator_attach_tracker(weir_allocator *allocator, weir_trace_
     allocator->trackers[count].call = tracker;
     allocator->trackers[count].context = context;
     atomic_store(&allocator->tracker_count, count + 1);
-    for (int i = 0; i < allocator->heap_count; i++)
-      weir__attention_set(&allocator->heaps[i], WEIR__WATCHED, true);
   }
   weir__lock_give(&allocator->tracker_lock);
+  weir__watch(allocator);
   return room ? WEIR_OK : full(__func__);
 }
 

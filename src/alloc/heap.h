@@ -30,6 +30,7 @@
 #include "base/lock.h"
 #include "base/rangemap.h"
 #include "base/slab.h"
+#include "observe/history.h"
 #include "weir/alloc.h"
 
 #define WEIR__MIB (1024ull * 1024)
@@ -86,6 +87,7 @@ struct weir__arena {
   weir__index free;      /* free blocks */
   weir__block *unmapped; /* address space without memory, by address */
   weir__slab uses;
+  weir__writer *writer; /* what records it; NULL: nothing was recorded yet */
 };
 
 struct weir__pool {
@@ -122,6 +124,7 @@ struct weir__segment {
   weir_cu_mem_handle *handles;    /* of each page; 0: none is mapped */
   size_t mapped;                  /* how many are */
   bool oversize;                  /* it was counted as such */
+  uint32_t stack;                 /* who asked for it, while that was recorded; 0: not known */
   weir__segment *previous, *next; /* in heap->segments, guarded by the heap's lock */
 };
 
@@ -208,8 +211,9 @@ typedef enum weir__attention {
   WEIR__UNCACHED = 1 << 0, /* caching is off */
   WEIR__ROUTED = 1 << 1,   /* there are scopes of private pools */
   WEIR__PENDING = 1 << 2,  /* blocks wait for other streams, and may be free by now */
-  WEIR__WATCHED = 1 << 3,  /* trackers want to know */
-  WEIR__AGEING = 1 << 4    /* collection by age is on: searches are counted */
+  WEIR__WATCHED = 1 << 3,  /* trackers want to know, or it is recorded */
+  WEIR__AGEING = 1 << 4,   /* collection by age is on: searches are counted */
+  WEIR__ATTENDED = 1 << 5  /* watched, and by more than a recorder without stacks: an arena's lock is not enough */
 } weir__attention;
 
 static inline unsigned weir__attention_of(const weir__heap *heap) {
@@ -236,8 +240,11 @@ struct weir_allocator {
   atomic_bool caching;
   pthread_mutex_t uncached_lock;
   weir__rangemap uncached; /* memory that was given out with caching off -> its heap; guarded by uncached_lock */
+  _Atomic(weir__history *) history; /* NULL: nothing was ever recorded; stays until the end */
+  weir_trace_tracker observe; /* one that is told in the middle of it, with all locks held; set before the first use */
+  void *observe_context;
   atomic_int tracker_count;
-  weir__lock tracker_lock; /* one tracker's call at a time */
+  weir__lock tracker_lock; /* of adding one, and of who watches */
   struct {
     weir_trace_tracker call;
     void *context;
@@ -438,19 +445,53 @@ void weir__graphs_forget(weir_allocator *allocator);
 
 /* ---- Traces (trace.c) ---- */
 
-void weir__trace_slow(weir__heap *heap, const weir_trace_entry *entry);
+/* An operation of the allocator's that somebody watches: it has a stack, and gathers what trackers are told after it, when no
+ * lock is held any more. An operation within another one, as of a callback, has its own. */
+typedef struct weir__op {
+  struct weir__op *outer;
+  weir_allocator *allocator;
+  uint32_t stack;            /* of the caller; 0: none is wanted */
+  bool lost;                 /* there was no host memory for an entry */
+  unsigned count, room;      /* of entries */
+  weir_trace_entry *entries; /* `few`, or memory of its own */
+  weir_trace_entry few[4];
+} weir__op;
+
+/* No lock is held. `level` is from which context on such an operation keeps a stack. */
+void weir__op_begin(weir__op *op, weir_allocator *allocator, weir_history_context level);
+
+/* No lock is held: trackers are told. */
+void weir__op_end(weir__op *op);
+
+/* Tells what there is so far; no lock is held. */
+void weir__op_tell(void);
+
+/* The stack of the operation under way; 0: none. */
+uint32_t weir__op_stack(void);
+
+/* An entry of an arena whose lock is held. `stack` is for when the operation has none. */
+void weir__trace_arena(weir__arena *arena, weir_trace_action action, uint64_t address, uint64_t bytes, uint32_t stack);
+
+/* A block is freed at once: both entries. */
+void weir__trace_freed(weir__arena *arena, const weir__block *block);
+
 static inline void weir__trace(weir__heap *heap, weir_trace_action action, const weir__pool *pool, uint64_t address,
                                uint64_t bytes, weir_cu_stream stream) {
-  if (!(weir__attention_of(heap) & WEIR__WATCHED))
-    return;
-  weir_trace_entry entry = {.action = action,
-                            .device = heap->device,
-                            .address = address,
-                            .bytes = bytes,
-                            .stream = stream,
-                            .pool = pool->owner ? pool->owner->id : (weir_pool_id){0, 0}};
-  weir__trace_slow(heap, &entry);
+  if (weir__attention_of(heap) & WEIR__WATCHED)
+    weir__trace_arena(weir__arena_find((weir__pool *)pool, stream), action, address, bytes, 0);
 }
+
+/* The writer of an arena, its lock held. NULL: no host memory, which the recorder counts. */
+weir__writer *weir__arena_new_writer(weir__arena *arena, weir__history *history);
+static inline weir__writer *weir__arena_writer(weir__arena *arena, weir__history *history) {
+  return __builtin_expect(arena->writer != NULL, 1) ? arena->writer : weir__arena_new_writer(arena, history);
+}
+
+/* Who watches has changed. */
+void weir__watch(weir_allocator *allocator);
+
+/* The arenas of a pool are going. */
+void weir__writers_delete(weir__pool *pool);
 
 /* ---- The calls (allocator.c) ---- */
 
@@ -464,6 +505,12 @@ weir__heap *weir__heap_get(const char *who, weir_allocator *allocator, int devic
 weir_status weir__alloc_generic(weir_allocator *allocator, int device, size_t bytes, weir_cu_stream stream,
                                 void **pointer);
 weir_status weir__free_generic(weir_allocator *allocator, void *pointer);
+
+/* Something is in the way of the short way: perhaps only the recorder, and then the arena's lock is all that it takes. For the
+ * free it is held, and given back. */
+weir_status weir__alloc_attended(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t size,
+                                 size_t bytes, void **pointer);
+weir_status weir__free_attended(weir__arena *arena, weir__block *block, weir__live_place place);
 
 /* What the index could not serve. */
 weir_status weir__alloc_new(const char *who, weir__heap *heap, weir__arena *arena, const weir__settings *settings,

@@ -141,6 +141,8 @@ static void drop_pools_that_are_over(weir__heap *heap, const weir__private_pool 
       continue;
     }
     *at = pool->next;
+    weir__writers_delete(&pool->small);
+    weir__writers_delete(&pool->large);
     weir__pool_clear(&pool->small);
     weir__pool_clear(&pool->large);
     free(pool);
@@ -173,6 +175,7 @@ static bool run_callbacks(weir__heap *heap) {
   if (!count)
     return false;
   pthread_mutex_unlock(&heap->lock);
+  weir__op_tell(); /* before what the callbacks do */
   for (int i = 0; i < count; i++)
     freed |= allocator->callbacks[i].call(allocator->callbacks[i].context, heap->device);
   pthread_mutex_lock(&heap->lock);

@@ -152,12 +152,15 @@ static weir__block *grow_fixed(weir__heap *heap, weir__arena *arena, const weir_
   weir__arena_lock(arena);
   bool room = weir__index_prepare(&arena->free, bytes);
   weir__block *block = room ? weir__arena_new_block(arena, segment, base, bytes) : NULL;
+  if (block) {
+    segment->stack = weir__op_stack();
+    weir__trace(heap, WEIR_TRACE_SEGMENT_ALLOC, arena->pool, base, bytes, arena->stream);
+  }
   weir__arena_unlock(arena);
   if (!block)
     goto forget_range;
   segment->first = block;
   count_memory(heap, segment, 1, (int64_t)bytes);
-  weir__trace(heap, WEIR_TRACE_SEGMENT_ALLOC, arena->pool, base, bytes, arena->stream);
   return block;
 
 forget_range:
@@ -167,6 +170,13 @@ delete_segment:
 free_memory:
   give_memory(heap, arena, base, bytes);
   return NULL;
+}
+
+/* Memory goes back: where the operation has no stack, that of who asked for it stands. */
+static void trace_segment(weir__heap *heap, weir_trace_action action, const weir__segment *segment, uint64_t address,
+                          uint64_t bytes) {
+  if (weir__attention_of(heap) & WEIR__WATCHED)
+    weir__trace_arena(segment->arena, action, address, bytes, segment->stack);
 }
 
 bool weir__release_segment(weir__heap *heap, weir__block *block) {
@@ -181,7 +191,7 @@ bool weir__release_segment(weir__heap *heap, weir__block *block) {
   weir__index_remove(&arena->free, block);
   weir__slab_give(&arena->blocks, block, sizeof *block);
   count_memory(heap, segment, -1, -(int64_t)segment->bytes);
-  weir__trace(heap, WEIR_TRACE_SEGMENT_FREE, arena->pool, segment->base, segment->bytes, arena->stream);
+  trace_segment(heap, WEIR_TRACE_SEGMENT_FREE, segment, segment->base, segment->bytes);
   segment_delete(heap, segment);
   return true;
 }
@@ -318,6 +328,8 @@ static bool map_block(weir__heap *heap, weir__block *block, uint64_t bytes, mapp
   weir__arena_merge(arena, block, block->next);
   weir__arena_insert(arena, block);
   count_memory(heap, segment, 0, (int64_t)size);
+  if (!segment->stack)
+    segment->stack = weir__op_stack();
   weir__trace(heap, WEIR_TRACE_SEGMENT_MAP, arena->pool, range->address, size, arena->stream);
   return true;
 
@@ -366,7 +378,7 @@ static bool carve(weir__heap *heap, weir__block *block, uint64_t address, uint64
   weir__arena_merge(arena, block, block->next);
   weir__tree_insert(&arena->unmapped, block);
   count_memory(heap, segment, 0, -(int64_t)bytes);
-  weir__trace(heap, WEIR_TRACE_SEGMENT_UNMAP, arena->pool, address, bytes, arena->stream);
+  trace_segment(heap, WEIR_TRACE_SEGMENT_UNMAP, segment, address, bytes);
   return true;
 }
 

@@ -1,13 +1,148 @@
 /*
- * Traces: telling those who watch.
+ * Traces: telling those who watch, and recording.
+ *
+ * An event is written down where it happens, with the lock of its arena held, so that those of an address are in order.
+ * Trackers may do whatever they like, so they are told after the operation, by the thread that did it.
  */
-#include "alloc/heap.h"
+#include <stdlib.h>
 
-void weir__trace_slow(weir__heap *heap, const weir_trace_entry *entry) {
-  weir_allocator *allocator = heap->allocator;
+#include "alloc/heap.h"
+#include "observe/here.h"
+
+/* ---- Operations ---- */
+
+void weir__op_begin(weir__op *op, weir_allocator *allocator, weir_history_context level) {
+  const weir__history *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
+  op->outer = weir__here.op;
+  op->allocator = allocator;
+  op->stack = history ? weir__history_stack(history, level) : 0;
+  op->lost = false;
+  op->count = 0;
+  op->room = WEIR_COUNT_OF(op->few);
+  op->entries = op->few;
+  weir__here.op = op;
+}
+
+uint32_t weir__op_stack(void) { return weir__here.op ? weir__here.op->stack : 0; }
+
+static void gather(weir__op *op, const weir_trace_entry *entry) {
+  if (op->count == op->room) {
+    weir_trace_entry *grown = malloc(2 * op->room * sizeof *grown);
+    if (!grown) {
+      op->lost = true;
+      return;
+    }
+    memcpy(grown, op->entries, op->count * sizeof *grown);
+    if (op->entries != op->few)
+      free(op->entries);
+    op->entries = grown;
+    op->room *= 2;
+  }
+  op->entries[op->count++] = *entry;
+}
+
+/* What a tracker does itself it is not told: it would never end. */
+static void tell(weir__op *op) {
+  weir_allocator *allocator = op->allocator;
+  int trackers = atomic_load_explicit(&allocator->tracker_count, memory_order_acquire);
+  weir__here.is_telling = true;
+  for (unsigned i = 0; i < op->count; i++)
+    for (int k = 0; k < trackers; k++)
+      allocator->trackers[k].call(allocator->trackers[k].context, &op->entries[i]);
+  weir__here.is_telling = false;
+  op->count = 0;
+  if (op->lost)
+    weir__log(WEIR_LOG_ERROR, "trackers were not told of everything: the host has no memory left");
+  op->lost = false;
+}
+
+void weir__op_tell(void) {
+  weir__op *op = weir__here.op;
+  if (op && (op->count || op->lost))
+    tell(op);
+}
+
+void weir__op_end(weir__op *op) {
+  if (op->count || op->lost)
+    tell(op);
+  weir__here.op = op->outer;
+  if (op->entries != op->few)
+    free(op->entries);
+}
+
+/* ---- Entries ---- */
+
+static void tell_later(weir__arena *arena, weir_trace_action action, uint64_t address, uint64_t bytes) {
+  weir_allocator *allocator = arena->pool->heap->allocator;
+  weir_trace_entry entry = {.action = action,
+                            .device = arena->pool->heap->device,
+                            .address = address,
+                            .bytes = bytes,
+                            .stream = arena->stream,
+                            .pool = arena->pool->owner ? arena->pool->owner->id : (weir_pool_id){0, 0}};
+  if (allocator->observe)
+    allocator->observe(allocator->observe_context, &entry);
+  /* An operation that began before somebody watched is none that he hears of. */
+  weir__op *op = weir__here.op;
+  if (op && op->allocator == allocator && !weir__here.is_telling &&
+      atomic_load_explicit(&allocator->tracker_count, memory_order_relaxed))
+    gather(op, &entry);
+}
+
+static inline bool has_listeners(const weir_allocator *allocator) {
+  return allocator->observe || atomic_load_explicit(&allocator->tracker_count, memory_order_relaxed);
+}
+
+weir__writer *weir__arena_new_writer(weir__arena *arena, weir__history *history) {
+  const weir__private_pool *owner = arena->pool->owner;
+  arena->writer = weir__writer_new(history, arena->pool->heap->device, owner ? owner->id : (weir_pool_id){0, 0},
+                                   (uint64_t)(uintptr_t)arena->stream);
+  if (!arena->writer)
+    atomic_fetch_add_explicit(&history->lost, 1, memory_order_relaxed);
+  return arena->writer;
+}
+
+void weir__trace_arena(weir__arena *arena, weir_trace_action action, uint64_t address, uint64_t bytes, uint32_t stack) {
+  weir_allocator *allocator = arena->pool->heap->allocator;
+  weir__history *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
+  weir__writer *writer = history && weir__history_is_on(history) ? weir__arena_writer(arena, history) : NULL;
+  uint32_t of_op = weir__op_stack();
+  if (writer)
+    weir__history_write(writer, (weir__action)action, address, bytes, of_op ? of_op : stack);
+  if (has_listeners(allocator))
+    tell_later(arena, action, address, bytes);
+}
+
+void weir__trace_freed(weir__arena *arena, const weir__block *block) {
+  weir_allocator *allocator = arena->pool->heap->allocator;
+  weir__history *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
+  weir__writer *writer = history && weir__history_is_on(history) ? weir__arena_writer(arena, history) : NULL;
+  if (writer)
+    weir__history_write_freed(writer, block->address, block->requested, weir__op_stack());
+  if (has_listeners(allocator)) {
+    tell_later(arena, WEIR_TRACE_FREE_REQUESTED, block->address, block->requested);
+    tell_later(arena, WEIR_TRACE_FREE_COMPLETED, block->address, block->requested);
+  }
+}
+
+/* ---- Who watches ---- */
+
+void weir__watch(weir_allocator *allocator) {
   weir__lock_take(&allocator->tracker_lock);
-  int count = atomic_load(&allocator->tracker_count);
-  for (int i = 0; i < count; i++)
-    allocator->trackers[i].call(allocator->trackers[i].context, entry);
+  const weir__history *history = atomic_load(&allocator->history);
+  bool recorded = history && weir__history_is_on(history);
+  bool told = has_listeners(allocator) || (recorded && weir__history_rules(history).context != WEIR_CONTEXT_NONE);
+  for (int i = 0; i < allocator->heap_count; i++) {
+    weir__attention_set(&allocator->heaps[i], WEIR__ATTENDED, told);
+    weir__attention_set(&allocator->heaps[i], WEIR__WATCHED, recorded || told);
+  }
   weir__lock_give(&allocator->tracker_lock);
+}
+
+void weir__writers_delete(weir__pool *pool) {
+  for (int i = 0; i < WEIR__ARENA_BUCKETS; i++)
+    for (weir__arena *arena = atomic_load(&pool->buckets[i]); arena; arena = atomic_load(&arena->next)) {
+      weir__writer_delete(arena->writer);
+      arena->writer = NULL;
+    }
 }

@@ -32,7 +32,7 @@ typedef struct watch {
   void *context;
 } watch;
 
-struct weir__history {
+struct weir__recording {
   watch checked;              /* looks at every attempt to explain the file; look is NULL: nobody does */
   weir__plan plan;            /* its causes are those with which the file is explained best */
   weir__plan_limit recorded;  /* likewise */
@@ -316,7 +316,12 @@ static weir_status set_up(replay *r, const weir__plan_limit *limit) {
   r->heap = &r->allocator->heaps[0];
   *(weir__settings *)weir__settings_of(r->heap) = *r->settings; /* nobody reads them yet */
   weir_allocator_set_limit(r->allocator, 0, limit->limit);
-  return r->check ? weir_allocator_attach_tracker(r->allocator, compare, r) : WEIR_OK;
+  if (r->check) { /* within the operation: where the next segment is placed depends on how many were compared */
+    r->allocator->observe = compare;
+    r->allocator->observe_context = r;
+    weir__watch(r->allocator);
+  }
+  return WEIR_OK;
 }
 
 static weir_status run_once(replay *r, const weir__plan_limit *limit) {
@@ -387,7 +392,7 @@ static bool next_cause(const weir__plan *plan, weir__plan_release *release) {
 
 /* Runs with one limit, until nothing differs or no other cause is left to try. The report is that of the run that got
  * furthest, which ends at its first difference; the plan has its causes. */
-static weir_status explain(weir__history *h, const weir__plan_limit *limit) {
+static weir_status explain(weir__recording *h, const weir__plan_limit *limit) {
   weir__plan_guess(&h->plan, limit->limit < limit->memory ? limit->limit : limit->memory);
   weir__replay_report *report = &h->report, best = {0};
   weir__plan_release *last = NULL; /* the one whose cause was changed last ... */
@@ -412,7 +417,7 @@ static weir_status explain(weir__history *h, const weir__plan_limit *limit) {
 }
 
 /* Tries the limits that may have been, and keeps the one with which it gets furthest. */
-static weir_status find_limit(weir__history *h) {
+static weir_status find_limit(weir__recording *h) {
   weir__plan_limit limits[WEIR__PLAN_LIMITS];
   size_t count = weir__plan_limits(&h->plan, limits), furthest = 0;
   h->recorded = limits[0]; /* there is one */
@@ -432,7 +437,7 @@ static weir_status find_limit(weir__history *h) {
   return count > 1 ? explain(h, &h->recorded) : WEIR_OK;
 }
 
-static weir_status explain_all(weir__history *h, const weir__capacity *known) {
+static weir_status explain_all(weir__recording *h, const weir__capacity *known) {
   h->is_known = known->memory != 0;
   h->recorded = (weir__plan_limit){known->limit, known->memory};
   weir_status status = h->is_known ? explain(h, &h->recorded) : find_limit(h);
@@ -460,7 +465,7 @@ static weir__capacity part_of(uint64_t memory, double fraction, double of_settin
 }
 
 static weir_status open_history(const weir__snapshot *snapshot, int device, uint64_t memory, double fraction,
-                                watch checked, weir__history **history) {
+                                watch checked, weir__recording **history) {
   if (device < 0 || (size_t)device >= snapshot->device_count)
     return weir__fail(WEIR_ERROR_INVALID_DEVICE, "replay: device %d, the file has %zu", device, snapshot->device_count);
   if (!snapshot->devices[device].event_count)
@@ -468,7 +473,7 @@ static weir_status open_history(const weir__snapshot *snapshot, int device, uint
   weir_status status = check_memory(memory);
   if (status)
     return status;
-  weir__history *h = calloc(1, sizeof *h);
+  weir__recording *h = calloc(1, sizeof *h);
   if (!h)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "replay: no host memory");
   h->checked = checked;
@@ -489,29 +494,29 @@ free_history:
   return status;
 }
 
-weir_status weir__history_open(const weir__snapshot *snapshot, int device, uint64_t memory, double fraction,
-                               weir__history **history) {
+weir_status weir__recording_open(const weir__snapshot *snapshot, int device, uint64_t memory, double fraction,
+                                 weir__recording **history) {
   return open_history(snapshot, device, memory, fraction, (watch){NULL, NULL}, history);
 }
 
-void weir__history_close(weir__history *history) {
+void weir__recording_close(weir__recording *history) {
   if (!history)
     return;
   weir__plan_clear(&history->plan);
   free(history);
 }
 
-const weir__replay_report *weir__history_check(const weir__history *history) { return &history->report; }
+const weir__replay_report *weir__recording_check(const weir__recording *history) { return &history->report; }
 
-const weir__settings *weir__history_settings(const weir__history *history) { return &history->plan.settings; }
+const weir__settings *weir__recording_settings(const weir__recording *history) { return &history->plan.settings; }
 
-double weir__history_seconds(const weir__history *history) {
+double weir__recording_seconds(const weir__recording *history) {
   const weir__plan *plan = &history->plan;
   int64_t first = plan->events[0].time_us, last = plan->events[plan->count - 1].time_us;
   return first > 0 && last > first ? (double)(last - first) / 1e6 : 0;
 }
 
-weir__capacity weir__history_capacity(const weir__history *history) {
+weir__capacity weir__recording_capacity(const weir__recording *history) {
   const weir__replay_report *report = &history->report;
   weir__capacity capacity = {0, history->recorded.limit};
   bool was_short = report->stats.num_alloc_retries || report->stats.num_ooms;
@@ -521,8 +526,8 @@ weir__capacity weir__history_capacity(const weir__history *history) {
   return capacity;
 }
 
-weir_status weir__history_capacity_of(const weir__history *history, const weir__settings *settings, uint64_t memory,
-                                      double fraction, weir__capacity *capacity) {
+weir_status weir__recording_capacity_of(const weir__recording *history, const weir__settings *settings, uint64_t memory,
+                                        double fraction, weir__capacity *capacity) {
   double of_settings = settings ? settings->memory_fraction : history->plan.fraction;
   if (memory)
     *capacity = part_of(memory, fraction, of_settings);
@@ -531,11 +536,11 @@ weir_status weir__history_capacity_of(const weir__history *history, const weir__
                       "per_process_memory_fraction is a part of the device's memory, which a file does not record: say "
                       "how much it is");
   else
-    *capacity = weir__history_capacity(history);
+    *capacity = weir__recording_capacity(history);
   return WEIR_OK;
 }
 
-static weir_status run_history(const weir__history *history, const weir__settings *settings,
+static weir_status run_history(const weir__recording *history, const weir__settings *settings,
                                const weir__capacity *capacity, watch watch, weir__replay_report *report) {
   const weir__plan *plan = &history->plan;
   weir__plan_limit limit = {capacity->limit, capacity->memory};
@@ -558,8 +563,8 @@ static weir_status run_history(const weir__history *history, const weir__setting
   return run(plan, settings ? settings : &plan->settings, &limit, false, false, watch, NULL, report);
 }
 
-weir_status weir__history_run(const weir__history *history, const weir__settings *settings,
-                              const weir__capacity *capacity, weir__replay_report *report) {
+weir_status weir__recording_run(const weir__recording *history, const weir__settings *settings,
+                                const weir__capacity *capacity, weir__replay_report *report) {
   return run_history(history, settings, capacity, (watch){NULL, NULL}, report);
 }
 
@@ -569,7 +574,7 @@ weir_status weir__replay(const weir__snapshot *snapshot, const weir__replay_opti
                          weir__replay_report *report) {
   weir__settings parsed, *settings = NULL;
   weir__capacity capacity = {0};
-  weir__history *h = NULL;
+  weir__recording *h = NULL;
   *report = (weir__replay_report){.stats = {.size = sizeof report->stats}};
   if (options->conf && !options->check) {
     weir_status status = weir__settings_parse(NULL, options->conf, &parsed);
@@ -581,17 +586,17 @@ weir_status weir__replay(const weir__snapshot *snapshot, const weir__replay_opti
   watch watch = {options->look, options->look_context};
   weir_status status = options->check
                            ? open_history(snapshot, options->device, options->memory, options->fraction, watch, &h)
-                           : weir__history_open(snapshot, options->device, 0, 0, &h);
+                           : weir__recording_open(snapshot, options->device, 0, 0, &h);
   if (!h)
     return status;
   if (options->check)
     *report = h->report;
   else {
-    status = weir__history_capacity_of(h, settings, options->memory, options->fraction, &capacity);
+    status = weir__recording_capacity_of(h, settings, options->memory, options->fraction, &capacity);
     if (!status)
       status = run_history(h, settings, &capacity, watch, report);
     report->limit_is_inferred = !status && !options->memory && capacity.limit != WEIR__NO_LIMIT;
   }
-  weir__history_close(h);
+  weir__recording_close(h);
   return status;
 }

@@ -5,7 +5,7 @@
  * each segment that is made, freed, mapped or unmapped, with its size and its point in the history. What happens when memory
  * runs short is the allocator's own decision; the file is only compared with it.
  *
- * What a file does not say is found out by checked replays, once, when a weir__history is opened. After that it can be run
+ * What a file does not say is found out by checked replays, once, when a weir__recording is opened. After that it can be run
  * under any settings, as often as one likes and by many threads at once.
  */
 #ifndef WEIR_OFFLINE_REPLAY_H
@@ -71,34 +71,34 @@ typedef struct weir__replay_report {
   double seconds;
 } weir__replay_report;
 
-typedef struct weir__history weir__history;
+typedef struct weir__recording weir__recording;
 
 /* Finds out what the history of a device shows, by checked replays under the recorded settings. `memory` and `fraction` are
  * those of the recording; 0: told from the file. The snapshot must outlive the history. */
-weir_status weir__history_open(const weir__snapshot *snapshot, int device, uint64_t memory, double fraction,
-                               weir__history **history);
-void weir__history_close(weir__history *history); /* NULL is allowed */
+weir_status weir__recording_open(const weir__snapshot *snapshot, int device, uint64_t memory, double fraction,
+                                 weir__recording **history);
+void weir__recording_close(weir__recording *history); /* NULL is allowed */
 
 /* The checked replay: without differences, the file is reproduced. */
-const weir__replay_report *weir__history_check(const weir__history *history);
+const weir__replay_report *weir__recording_check(const weir__recording *history);
 
 /* The recorded settings, as far as they are about device memory. */
-const weir__settings *weir__history_settings(const weir__history *history);
+const weir__settings *weir__recording_settings(const weir__recording *history);
 
 /* How long the job took, from the first event to the last; 0: the file has no times. */
-double weir__history_seconds(const weir__history *history);
+double weir__recording_seconds(const weir__recording *history);
 
 /* What is assumed for other runs when nobody says more: the recorded limit, or a device that was full; or neither. */
-weir__capacity weir__history_capacity(const weir__history *history);
+weir__capacity weir__recording_capacity(const weir__recording *history);
 
 /* One unchecked run. `settings` NULL: the recorded ones. */
-weir_status weir__history_run(const weir__history *history, const weir__settings *settings,
-                              const weir__capacity *capacity, weir__replay_report *report);
+weir_status weir__recording_run(const weir__recording *history, const weir__settings *settings,
+                                const weir__capacity *capacity, weir__replay_report *report);
 
-/* The capacity of a device of `memory` bytes (0: as weir__history_capacity has it) if `fraction` of it (0: what the settings
+/* The capacity of a device of `memory` bytes (0: as weir__recording_capacity has it) if `fraction` of it (0: what the settings
  * say) may be used. WEIR_ERROR_INVALID_ARGUMENT: the settings have a fraction, and nobody knows of what. */
-weir_status weir__history_capacity_of(const weir__history *history, const weir__settings *settings, uint64_t memory,
-                                      double fraction, weir__capacity *capacity);
+weir_status weir__recording_capacity_of(const weir__recording *history, const weir__settings *settings, uint64_t memory,
+                                        double fraction, weir__capacity *capacity);
 
 /* All in one: opens, and runs once. */
 weir_status weir__replay(const weir__snapshot *snapshot, const weir__replay_options *options,

@@ -184,11 +184,11 @@ static void predict(void *context, size_t index, void *result) {
   const batch *b = context;
   const weir__tune_options *o = b->s->options;
   size_t candidate = b->first + index / o->history_count;
-  const weir__history *history = o->histories[index % o->history_count];
+  const weir__recording *history = o->histories[index % o->history_count];
   const weir__settings *settings = candidate ? &b->s->result->candidates[candidate].settings : NULL;
   weir__prediction *prediction = result;
   weir__capacity capacity;
-  prediction->status = weir__history_capacity_of(history, settings, o->memory, o->fraction, &capacity);
+  prediction->status = weir__recording_capacity_of(history, settings, o->memory, o->fraction, &capacity);
   if (!prediction->status)
     weir__predict(history, settings, &capacity, o->costs, prediction);
 }
@@ -291,7 +291,7 @@ static double negligible_cost(const weir__tune_options *o) {
   const double least = 50e6;
   double seconds = 1e300;
   for (size_t i = 0; i < o->history_count; i++) {
-    double of = weir__history_seconds(o->histories[i]);
+    double of = weir__recording_seconds(o->histories[i]);
     seconds = of < seconds ? of : seconds;
   }
   return 0.005 * seconds * 1e9 > least ? 0.005 * seconds * 1e9 : least;
@@ -332,12 +332,12 @@ static size_t find_best(const weir__tune_options *o, const weir__tune_result *r)
 static void fit(void *context, size_t index, void *result) {
   const search *s = context;
   const weir__tune_options *o = s->options;
-  const weir__history *history = o->histories[index % o->history_count];
+  const weir__recording *history = o->histories[index % o->history_count];
   bool is_best = index >= o->history_count && s->result->best != 0;
   const weir__settings *settings = is_best ? &s->result->candidates[s->result->best].settings : NULL;
   weir__capacity capacity;
   weir__fit found;
-  if (!weir__history_capacity_of(history, settings, o->memory, o->fraction, &capacity) &&
+  if (!weir__recording_capacity_of(history, settings, o->memory, o->fraction, &capacity) &&
       !weir__predict_fit(history, settings, &capacity, &found))
     *(weir__fit *)result = found;
 }
@@ -382,12 +382,12 @@ static void copy_searched(weir__settings *to, const weir__settings *from) {
 static void look(search *s) {
   const weir__tune_options *o = s->options;
   weir__tune_result *r = s->result;
-  const weir__settings *first = weir__history_settings(o->histories[0]);
+  const weir__settings *first = weir__recording_settings(o->histories[0]);
   for (size_t i = 0; i < o->history_count; i++) {
-    const weir__settings *recorded = weir__history_settings(o->histories[i]);
+    const weir__settings *recorded = weir__recording_settings(o->histories[i]);
     weir__capacity capacity;
     r->is_mixed |= !weir__settings_equal(recorded, first);
-    r->is_limited |= !weir__history_capacity_of(o->histories[i], &s->base, o->memory, o->fraction, &capacity) &&
+    r->is_limited |= !weir__recording_capacity_of(o->histories[i], &s->base, o->memory, o->fraction, &capacity) &&
                      capacity.limit != UINT64_MAX;
   }
 }
@@ -397,7 +397,7 @@ static weir_status search_all(search *s) {
   look(s);
   add(s, s->base); /* its place: nothing is compared with the first */
   if (!s->status) {
-    copy_searched(&r->candidates[0].settings, weir__history_settings(s->options->histories[0]));
+    copy_searched(&r->candidates[0].settings, weir__recording_settings(s->options->histories[0]));
     r->candidates[0].keys = count_keys(&r->candidates[0].settings);
   }
   add_grid(s);

@@ -26,11 +26,11 @@ typedef struct weir__tune_candidate {
 } weir__tune_candidate;
 
 typedef struct weir__tune_options {
-  const weir__history *const *histories;
+  const weir__recording *const *histories;
   size_t history_count;       /* at least 1 */
   const weir__settings *base; /* keys that are not searched are as here; NULL: the defaults */
-  uint64_t memory;            /* the device's; 0: as recorded, see weir__history_capacity */
-  double fraction;            /* as weir__history_capacity_of takes it */
+  uint64_t memory;            /* the device's; 0: as recorded, see weir__recording_capacity */
+  double fraction;            /* as weir__recording_capacity_of takes it */
   bool fit;                   /* find the least memory too */
   const weir__costs *costs;
   weir__team team;

@@ -328,14 +328,14 @@ static void look(void *context, int device, size_t bytes, size_t limit, size_t f
 
 static void note(void *context, const weir_trace_entry *entry) {
   if (entry->action == WEIR_TRACE_OOM)
-    ++*(int *)context; /* one call at a time */
+    atomic_fetch_add((atomic_int *)context, 1);
 }
 
 static void test_short_of_memory(void **state) {
   (void)state;
   open("", 48 * MIB);
   atomic_int seen = 0;
-  int noted = 0;
+  atomic_int noted = 0;
   CHECK(weir_allocator_attach_free_callback(allocator, free_a_slot, NULL));
   CHECK(weir_allocator_attach_oom_observer(allocator, look, &seen));
   CHECK(weir_allocator_attach_tracker(allocator, note, &noted));
@@ -347,7 +347,7 @@ static void test_short_of_memory(void **state) {
     refusals += workers[i].refusals;
   assert_true(refusals > 0);
   assert_int_equal(atomic_load(&seen), refusals);
-  assert_int_equal(noted, refusals);
+  assert_int_equal(atomic_load(&noted), refusals);
   assert_int_equal(stats_of(0).num_ooms, refusals);
   close_empty();
 }

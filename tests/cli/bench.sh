@@ -42,10 +42,11 @@ for help in '' --help -h; do
   empty err
   has out '^Usage: weir bench TOPIC'
   has out '^  alloc '
+  has out '^  observe '
 done
 run 2 alocl
 empty out
-has err "no topic 'alocl'; there are: alloc"
+has err "no topic 'alocl'; there are: alloc, observe"
 run 2 --json
 empty out
 
@@ -149,6 +150,31 @@ END
   (cd "$work" && PATH=$(dirname "$weir"):$PATH && sh ./example.sh) >"$work/out" 2>"$work/err" || fail 'it fails'
   empty err
   count 9 '^[a-z]*_[0-9a-zA-Z_]* [0-9.]* '
+fi
+
+# What recording adds.
+run 0 observe --help
+empty err
+for word in --quick --json Exit; do
+  has out " *$word"
+done
+run 2 observe --fast
+empty out
+has err "there is no option '--fast'"
+run 2 observe now
+has err "'now' is no option"
+run 0 observe --quick
+empty err
+has out '48 bytes in an event'
+for way in 'off' 'events, no stacks' 'native stacks of allocations' 'native stacks of frees too'; do
+  count 1 "^$way  "
+done
+run 0 observe --quick --json
+empty err
+count 4 '"name": '
+has out '"event_bytes": 48'
+if command -v python3 >/dev/null && ! python3 -m json.tool "$work/out" >"$work/json" 2>"$work/err"; then
+  fail "not JSON"
 fi
 
 exit $failed

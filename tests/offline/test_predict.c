@@ -29,22 +29,22 @@ static weir__snapshot *load(const char *name) {
   return snapshot;
 }
 
-static weir__history *open_history(const weir__snapshot *snapshot) {
-  weir__history *history;
-  if (weir__history_open(snapshot, 0, 0, 0, &history))
+static weir__recording *open_history(const weir__snapshot *snapshot) {
+  weir__recording *history;
+  if (weir__recording_open(snapshot, 0, 0, 0, &history))
     fail_msg("%s", weir_last_error());
-  assert_int_equal(weir__history_check(history)->differences, 0);
+  assert_int_equal(weir__recording_check(history)->differences, 0);
   return history;
 }
 
-static weir__prediction predict(const weir__history *history, const char *conf, uint64_t memory, double fraction) {
+static weir__prediction predict(const weir__recording *history, const char *conf, uint64_t memory, double fraction) {
   weir__settings settings;
   weir__capacity capacity;
   weir__costs costs;
   weir__prediction prediction = {0};
   weir__costs_default(&costs);
   if ((conf && weir__settings_parse(NULL, conf, &settings)) ||
-      weir__history_capacity_of(history, conf ? &settings : NULL, memory, fraction, &capacity) ||
+      weir__recording_capacity_of(history, conf ? &settings : NULL, memory, fraction, &capacity) ||
       weir__predict(history, conf ? &settings : NULL, &capacity, &costs, &prediction))
     fail_msg("%s: %s", conf, weir_last_error());
   return prediction;
@@ -82,7 +82,7 @@ static void test_predicted_is_measured(void **state) {
     char name[128];
     snprintf(name, sizeof name, "traces/%s", p->from);
     weir__snapshot *snapshot = load(name);
-    weir__history *history = open_history(snapshot);
+    weir__recording *history = open_history(snapshot);
     weir__prediction got = predict(history, p->conf, p->fraction > 0 ? DEVICE_TOTAL : 0, p->fraction);
     double off = 100 * ((double)got.peak_reserved - (double)p->reserved) / (double)p->reserved;
     print_message("%-28s %-34s %8g %14llu %14lld %7.3f%%\n", p->from, p->conf, p->fraction,
@@ -98,7 +98,7 @@ static void test_predicted_is_measured(void **state) {
     const weir__meter_count *of = got.calls.of;
     assert_int_equal(of[WEIR__METER_ALLOC].handles + of[WEIR__METER_SET_ACCESS].calls, p->device_alloc);
     assert_int_equal(of[WEIR__METER_FREE].handles + of[WEIR__METER_UNMAP].calls, p->device_free);
-    weir__history_close(history);
+    weir__recording_close(history);
     weir__snapshot_free(snapshot);
   }
 }
@@ -108,7 +108,7 @@ static void test_predicted_is_measured(void **state) {
 static void test_calls(void **state) {
   (void)state;
   weir__snapshot *snapshot = load("traces/llama_varlen");
-  weir__history *history = open_history(snapshot);
+  weir__recording *history = open_history(snapshot);
   weir__prediction p = predict(history, "expandable_segments:True", DEVICE_TOTAL, 0.145);
   const weir__meter_count *of = p.calls.of;
   assert_int_equal(of[WEIR__METER_ALLOC].calls, 0);
@@ -136,7 +136,7 @@ static void test_calls(void **state) {
   assert_int_equal(weir__prediction_calls(&p), 165);
   assert_true(p.cost > 165 * 31000.0 && p.cost < 165 * 47000.0);
   assert_true(weir__prediction_fragmentation(&p) > 0.441 && weir__prediction_fragmentation(&p) < 0.443);
-  weir__history_close(history);
+  weir__recording_close(history);
   weir__snapshot_free(snapshot);
 }
 
@@ -144,7 +144,7 @@ static void test_calls(void **state) {
 static void test_failed_calls(void **state) {
   (void)state;
   weir__snapshot *snapshot = load("traces/llama_oom");
-  weir__history *history = open_history(snapshot);
+  weir__recording *history = open_history(snapshot);
   weir__prediction p = predict(history, NULL, 12ull << 30, 0);
   assert_true(p.calls.of[WEIR__METER_ALLOC].failed > 0);
   assert_true(p.failures > 0);
@@ -152,7 +152,7 @@ static void test_failed_calls(void **state) {
   assert_true(p.failed_allocated <= p.failed_reserved);
   assert_true(p.failed_reserved <= 12ull << 30);
   assert_true(p.failed_reserved + p.failed_bytes > 12ull << 30);
-  weir__history_close(history);
+  weir__recording_close(history);
   weir__snapshot_free(snapshot);
 }
 
@@ -199,26 +199,26 @@ static void test_costs(void **state) {
 static void test_capacity(void **state) {
   (void)state;
   weir__snapshot *snapshot = load("traces/llama_oom");
-  weir__history *history = open_history(snapshot);
+  weir__recording *history = open_history(snapshot);
   weir__settings settings;
-  weir__capacity capacity = weir__history_capacity(history);
+  weir__capacity capacity = weir__recording_capacity(history);
   assert_int_equal(capacity.memory, 0); /* the file has a limit; how large the device was is not known */
-  assert_int_equal(capacity.limit, weir__history_check(history)->limit);
+  assert_int_equal(capacity.limit, weir__recording_check(history)->limit);
 
   weir__settings_default(&settings);
-  assert_int_equal(weir__history_capacity_of(history, &settings, 0, 0, &capacity), WEIR_OK);
-  assert_int_equal(capacity.limit, weir__history_check(history)->limit);
-  assert_int_equal(weir__history_capacity_of(history, &settings, 1000 * MIB, 0, &capacity), WEIR_OK);
+  assert_int_equal(weir__recording_capacity_of(history, &settings, 0, 0, &capacity), WEIR_OK);
+  assert_int_equal(capacity.limit, weir__recording_check(history)->limit);
+  assert_int_equal(weir__recording_capacity_of(history, &settings, 1000 * MIB, 0, &capacity), WEIR_OK);
   assert_int_equal(capacity.memory, 1000 * MIB);
   assert_int_equal(capacity.limit, UINT64_MAX);
-  assert_int_equal(weir__history_capacity_of(history, &settings, 1000 * MIB, 1, &capacity), WEIR_OK);
+  assert_int_equal(weir__recording_capacity_of(history, &settings, 1000 * MIB, 1, &capacity), WEIR_OK);
   assert_int_equal(capacity.limit, 1000 * MIB);
   settings.memory_fraction = 0.25;
-  assert_int_equal(weir__history_capacity_of(history, &settings, 1000 * MIB, 0, &capacity), WEIR_OK);
+  assert_int_equal(weir__recording_capacity_of(history, &settings, 1000 * MIB, 0, &capacity), WEIR_OK);
   assert_int_equal(capacity.limit, 250 * MIB);
-  assert_int_equal(weir__history_capacity_of(history, &settings, 1000 * MIB, 0.5, &capacity), WEIR_OK);
+  assert_int_equal(weir__recording_capacity_of(history, &settings, 1000 * MIB, 0.5, &capacity), WEIR_OK);
   assert_int_equal(capacity.limit, 500 * MIB);
-  assert_int_equal(weir__history_capacity_of(history, &settings, 0, 0, &capacity), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_int_equal(weir__recording_capacity_of(history, &settings, 0, 0, &capacity), WEIR_ERROR_INVALID_ARGUMENT);
 
   weir__costs costs;
   weir__prediction prediction;
@@ -229,7 +229,7 @@ static void test_capacity(void **state) {
   capacity.memory = 0;
   settings.backend = WEIR__BACKEND_CUDA_MALLOC_ASYNC;
   assert_int_equal(weir__predict(history, &settings, &capacity, &costs, &prediction), WEIR_ERROR_NOT_SUPPORTED);
-  weir__history_close(history);
+  weir__recording_close(history);
   weir__snapshot_free(snapshot);
 }
 
@@ -237,13 +237,13 @@ static void test_capacity(void **state) {
 static void test_no_limit(void **state) {
   (void)state;
   weir__snapshot *snapshot = load("traces/cuda_graphs");
-  weir__history *history = open_history(snapshot);
+  weir__recording *history = open_history(snapshot);
   weir__prediction p = predict(history, "large_segment_size_mb:20480", 0, 0);
   assert_true(p.peak_reserved > 40ull << 30);
   assert_int_equal(p.failures, 0);
   assert_int_equal(p.retries, 0);
   assert_int_equal(p.calls.of[WEIR__METER_ALLOC].failed, 0);
-  weir__history_close(history);
+  weir__recording_close(history);
   weir__snapshot_free(snapshot);
 }
 
@@ -251,13 +251,13 @@ static void test_no_limit(void **state) {
 static void test_runs_are_independent(void **state) {
   (void)state;
   weir__snapshot *snapshot = load("traces/llama_lora_gc");
-  weir__history *history = open_history(snapshot);
+  weir__recording *history = open_history(snapshot);
   weir__prediction first = predict(history, NULL, 0, 0), other, again;
   other = predict(history, "expandable_segments:True", 0, 0);
   again = predict(history, NULL, 0, 0);
   assert_memory_equal(&first, &again, sizeof first);
   assert_int_not_equal(first.peak_reserved, other.peak_reserved);
-  weir__history_close(history);
+  weir__recording_close(history);
   weir__snapshot_free(snapshot);
 }
 
@@ -269,7 +269,7 @@ static void test_fit(void **state) {
   static const char *const confs[] = {"", "expandable_segments:True", "max_split_size_mb:64"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     weir__snapshot *snapshot = load(names[i]);
-    weir__history *history = open_history(snapshot);
+    weir__recording *history = open_history(snapshot);
     for (size_t k = 0; k < sizeof confs / sizeof *confs; k++) {
       weir__settings settings;
       weir__fit fit;
@@ -282,7 +282,7 @@ static void test_fit(void **state) {
           weir__replay_report report;
           uint64_t bytes = fit.bytes - (less ? WEIR__FIT_STEP : 0);
           weir__capacity tried = {is_limit ? 0 : bytes, is_limit ? bytes : UINT64_MAX};
-          assert_int_equal(weir__history_run(history, &settings, &tried, &report), WEIR_OK);
+          assert_int_equal(weir__recording_run(history, &settings, &tried, &report), WEIR_OK);
           if ((report.failures > 0) != (less > 0))
             fail_msg("%s, %s: %llu bytes: %zu failures", names[i], confs[k], (unsigned long long)bytes,
                      report.failures);
@@ -291,7 +291,7 @@ static void test_fit(void **state) {
         }
       }
     }
-    weir__history_close(history);
+    weir__recording_close(history);
     weir__snapshot_free(snapshot);
   }
 }
@@ -307,11 +307,11 @@ static void test_fits_nowhere(void **state) {
   weir__snapshot_device device = {.events = events, .event_count = 1};
   weir__snapshot snapshot = {
       .devices = &device, .device_count = 1, .streams = streams, .stream_count = 1, .pools = pools, .pool_count = 1};
-  weir__history *history = open_history(&snapshot);
+  weir__recording *history = open_history(&snapshot);
   weir__capacity capacity = {0, UINT64_MAX};
   weir__fit fit;
   assert_int_equal(weir__predict_fit(history, NULL, &capacity, &fit), WEIR_ERROR_OUT_OF_MEMORY);
-  weir__history_close(history);
+  weir__recording_close(history);
 }
 
 int main(void) {

@@ -47,10 +47,10 @@ static const char *const confs[] = {"",
 enum { CONFS = sizeof confs / sizeof *confs, TIMES = 4 };
 
 static void predict(void *context, size_t index, void *result) {
-  const weir__history *history = context;
+  const weir__recording *history = context;
   weir__settings settings;
   weir__costs costs;
-  weir__capacity capacity = weir__history_capacity(history);
+  weir__capacity capacity = weir__recording_capacity(history);
   weir__costs_default(&costs);
   assert_int_equal(weir__settings_parse(NULL, confs[index % CONFS], &settings), WEIR_OK);
   weir__predict(history, &settings, &capacity, &costs, result);
@@ -68,9 +68,9 @@ static void test_one_history_for_all(void **state) {
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     char path[1024];
     weir__snapshot *snapshot = NULL;
-    weir__history *history = NULL;
+    weir__recording *history = NULL;
     snprintf(path, sizeof path, "%s/%s.pickle.zst", WEIR_TEST_DATA, names[i]);
-    if (weir__snapshot_load(path, NULL, &snapshot) || weir__history_open(snapshot, 0, 0, 0, &history))
+    if (weir__snapshot_load(path, NULL, &snapshot) || weir__recording_open(snapshot, 0, 0, 0, &history))
       fail_msg("%s", weir_last_error());
     weir__team team = {.threads = 1};
     assert_int_equal(weir__team_run(&team, TIMES * CONFS, predict, history, one, sizeof *one), WEIR_OK);
@@ -81,7 +81,7 @@ static void test_one_history_for_all(void **state) {
       assert_memory_equal(&one[k], &many[k], sizeof *one);
       assert_memory_equal(&one[k], &one[k % CONFS], sizeof *one);
     }
-    weir__history_close(history);
+    weir__recording_close(history);
     weir__snapshot_free(snapshot);
   }
 }

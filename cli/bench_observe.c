@@ -1,0 +1,237 @@
+/*
+ * weir bench observe: what recording adds to an allocation and its free.
+ *
+ * Each way of recording has an allocator of its own over a ledger, and they take turns: what disturbs the machine disturbs
+ * them alike. What counts is the least disturbed round of each.
+ */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "bench.h"
+#include "cli.h"
+#include "observe/event.h"
+#include "observe/stacks.h"
+#include "weir/weir.h"
+
+enum { ENTRIES = 100000, WANTED_FRAMES = 10, MOST_ROUNDS = 512 };
+
+static const struct way {
+  const char *key, *title;
+  weir_history_mode mode;
+  weir_history_context context;
+  double bar; /* ns more than off; 0: none */
+} ways[] = {
+    {"off", "off", WEIR_HISTORY_OFF, WEIR_CONTEXT_NONE, 0},
+    {"no_stacks", "events, no stacks", WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE, 40},
+    {"alloc_stacks", "native stacks of allocations", WEIR_HISTORY_ALL, WEIR_CONTEXT_ALLOC, 400},
+    {"all_stacks", "native stacks of frees too", WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL, 400},
+};
+enum { WAYS = sizeof ways / sizeof ways[0] };
+
+typedef struct side {
+  weir_driver *driver;
+  weir_allocator *allocator;
+  double rounds[MOST_ROUNDS]; /* ns of a pair */
+  double least, median, added;
+} side;
+
+typedef struct bench {
+  bool json, quick;
+  int rounds;
+  long pairs;
+  size_t frames; /* of a stack; 0: there are none */
+  side sides[WAYS];
+} bench;
+
+static bool failed(const char *what) {
+  fprintf(stderr, "weir bench observe: %s: %s\n", what, weir_last_error());
+  return false;
+}
+
+static bool open_side(const struct way *way, side *s) {
+  weir_allocator_options options;
+  weir_allocator_options_init(&options);
+  options.conf = "";
+  weir_history_options history;
+  weir_history_options_init(&history);
+  history.mode = way->mode;
+  history.context = way->context;
+  history.max_entries = ENTRIES;
+  if (weir_driver_open_ledger(NULL, &s->driver) || s->driver->Init(s->driver, 0) ||
+      weir_allocator_create(s->driver, &options, &s->allocator) || weir_history_record(s->allocator, &history))
+    return failed("no allocator");
+  return true;
+}
+
+static double run_pairs(weir_allocator *allocator, long pairs) {
+  double begin = bench_now();
+  for (long i = 0; i < pairs; i++) {
+    void *pointer;
+    if (weir_allocator_alloc(allocator, 0, 512, NULL, &pointer) || weir_allocator_free(allocator, pointer))
+      return -1;
+  }
+  return (bench_now() - begin) / (double)pairs;
+}
+
+/* So many frames further in; the compiler may not make a loop of it. */
+static __attribute__((noinline)) double run_deep(weir_allocator *allocator, long pairs, int depth) {
+  double ns = depth > 0 ? run_deep(allocator, pairs, depth - 1) : run_pairs(allocator, pairs);
+  __asm__ volatile("" : : : "memory");
+  return ns;
+}
+
+/* How deep to go so that a stack has as many frames as wanted: the last allocation's says how many there are already. */
+static bool find_depth(bench *b, int *depth) {
+  side *s = &b->sides[WAYS - 1];
+  *depth = 0;
+  for (int i = 0; i < 2; i++) {
+    weir__stacks_start();
+    uint32_t before = atomic_load(&weir__stacks.count);
+    weir_history_clear(s->allocator);
+    if (run_deep(s->allocator, 1, *depth) < 0)
+      return failed("a pair");
+    uint32_t now = atomic_load(&weir__stacks.count);
+    b->frames = now > before ? weir__stack_frames(now, NULL, 0) : 0;
+    if (!b->frames || b->frames >= WANTED_FRAMES)
+      return true;
+    *depth = (int)(WANTED_FRAMES - b->frames);
+  }
+  return true;
+}
+
+static int by_value(const void *a, const void *b) {
+  double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+static bool measure(bench *b) {
+  int depth;
+  for (int i = 0; i < WAYS; i++)
+    if (!open_side(&ways[i], &b->sides[i]))
+      return false;
+  if (!find_depth(b, &depth))
+    return false;
+  for (int round = -1; round < b->rounds; round++) /* the first only warms up: the rings are full after it */
+    for (int i = 0; i < WAYS; i++) {
+      double ns = run_deep(b->sides[i].allocator, round < 0 ? ENTRIES : b->pairs, depth);
+      if (ns < 0)
+        return failed("a pair");
+      if (round >= 0)
+        b->sides[i].rounds[round] = ns;
+    }
+  for (int i = 0; i < WAYS; i++) {
+    side *s = &b->sides[i];
+    qsort(s->rounds, (size_t)b->rounds, sizeof s->rounds[0], by_value);
+    s->least = s->rounds[0];
+    s->median = s->rounds[b->rounds / 2];
+    s->added = s->least - b->sides[0].least;
+  }
+  return true;
+}
+
+static bool is_there(const bench *b, int way) { return ways[way].context == WEIR_CONTEXT_NONE || b->frames; }
+
+static void print_text(const bench *b) {
+  printf("Weir %s; pairs of 512 B on a ledger; %d rounds of %ld pairs; a ring of %d entries, full\n", weir_version(),
+         b->rounds, b->pairs, (int)ENTRIES);
+#ifndef __OPTIMIZE__
+  puts("This build has no optimisation: its numbers are not Weir's. `make` makes one that has.");
+#endif
+  printf("%zu frames in a stack, %zu bytes in an event\n", b->frames, sizeof(weir__event));
+  printf("\n%-32s %10s %10s %10s %10s\n", "recording", "median ns", "least ns", "added", "bar");
+  for (int i = 0; i < WAYS; i++) {
+    if (!is_there(b, i)) {
+      printf("%-32s %10s  libunwind was not found\n", ways[i].title, "absent");
+      continue;
+    }
+    printf("%-32s %10.1f %10.1f %10.1f", ways[i].title, b->sides[i].median, b->sides[i].least, b->sides[i].added);
+    if (ways[i].bar > 0)
+      printf(" %10.0f%s", ways[i].bar, b->sides[i].added <= ways[i].bar ? "" : "  above");
+    putchar('\n');
+  }
+}
+
+static void print_json(const bench *b) {
+  printf("{\n  \"weir\": \"%s\", \"rounds\": %d, \"pairs\": %ld, \"entries\": %d, \"quick\": %s, \"frames\": %zu, "
+         "\"event_bytes\": %zu,\n  \"ways\": [\n",
+         weir_version(), b->rounds, b->pairs, (int)ENTRIES, b->quick ? "true" : "false", b->frames,
+         sizeof(weir__event));
+  for (int i = 0; i < WAYS; i++) {
+    printf("    {\"name\": \"%s\", ", ways[i].key);
+    if (is_there(b, i))
+      printf("\"ns\": %.3f, \"least_ns\": %.3f, \"added_ns\": %.3f, ", b->sides[i].median, b->sides[i].least,
+             b->sides[i].added);
+    else
+      fputs("\"ns\": null, \"least_ns\": null, \"added_ns\": null, ", stdout);
+    if (ways[i].bar > 0)
+      printf("\"bar_ns\": %.0f}", ways[i].bar);
+    else
+      fputs("\"bar_ns\": null}", stdout);
+    puts(i + 1 < WAYS ? "," : "");
+  }
+  puts("  ]\n}");
+}
+
+static void print_help(void) {
+  fputs(
+      "Usage: weir bench observe [OPTION...]\n"
+      "\n"
+      "Measures what recording the history adds to an allocation and its free: without stacks, with a native stack of\n"
+      "ten frames for each allocation, and with one for each free too.\n"
+      "\n"
+      "Options:\n"
+      "  --quick     few and short rounds: to see that it works, not how fast it is\n"
+      "  --json      the same as JSON\n"
+      "  -h, --help  this text\n"
+      "\n"
+      "Exit codes: 0 measured, 1 something failed, 2 the command line was wrong.\n",
+      stdout);
+}
+
+/* -1: go on; else the command ends with this code. */
+static int parse(bench *b, int argc, char **argv) {
+  static const struct option long_options[] = {{"quick", no_argument, NULL, 'q'},
+                                               {"json", no_argument, NULL, 'j'},
+                                               {"help", no_argument, NULL, 'h'},
+                                               {NULL, 0, NULL, 0}};
+  opterr = 0;
+  optind = 1;
+  for (int option; (option = getopt_long(argc, argv, ":h", long_options, NULL)) != -1;) {
+    switch (option) {
+    case 'q':
+      b->quick = true;
+      break;
+    case 'j':
+      b->json = true;
+      break;
+    case 'h':
+      print_help();
+      return WEIR_EXIT_OK;
+    default:
+      return weir_cli_usage("bench observe", "there is no option '%s'", argv[optind - 1]);
+    }
+  }
+  if (optind < argc)
+    return weir_cli_usage("bench observe", "'%s' is no option", argv[optind]);
+  b->rounds = b->quick ? 3 : 401;
+  b->pairs = b->quick ? 2000 : 4000;
+  return -1;
+}
+
+int weir_bench_observe(int argc, char **argv) {
+  bench b = {0};
+  int code = parse(&b, argc, argv);
+  if (code >= 0)
+    return code;
+  bool done = measure(&b);
+  if (done)
+    (b.json ? print_json : print_text)(&b);
+  for (int i = 0; i < WAYS; i++) {
+    weir_allocator_destroy(b.sides[i].allocator);
+    weir_driver_close(b.sides[i].driver);
+  }
+  return done ? WEIR_EXIT_OK : WEIR_EXIT_FAILED;
+}

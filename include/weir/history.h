@@ -1,0 +1,127 @@
+/*
+ * The history of an allocator: what it did, when, and who asked for it.
+ *
+ * Recording costs some tens of nanoseconds for an allocation and its free, and nothing while it is off. A snapshot
+ * (weir/snapshot.h) writes what was recorded to a file.
+ */
+#ifndef WEIR_HISTORY_H
+#define WEIR_HISTORY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "weir/alloc.h"
+#include "weir/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum weir_history_mode {
+  WEIR_HISTORY_OFF,
+  WEIR_HISTORY_STATE, /* blocks in use know who asked for them; of events only the last one is kept */
+  WEIR_HISTORY_ALL    /* and events are kept */
+} weir_history_mode;
+
+/* What keeps a stack. Each has all of those before it. */
+typedef enum weir_history_context {
+  WEIR_CONTEXT_NONE,
+  WEIR_CONTEXT_STATE, /* blocks in use, and segments: where they were asked for */
+  WEIR_CONTEXT_ALLOC, /* and events. One of a free has the stack of the allocation */
+  WEIR_CONTEXT_ALL    /* and frees and empty_cache have their own */
+} weir_history_context;
+
+typedef enum weir_history_stacks {
+  WEIR_STACKS_LANGUAGE, /* the frames of weir_set_stack_hook's hook */
+  WEIR_STACKS_ALL       /* and the native ones behind them */
+} weir_history_stacks;
+
+/* Bits for weir_history_options.skip. The first are those of weir_trace_action. */
+enum { WEIR_HISTORY_SNAPSHOT = WEIR_TRACE_OOM + 1, WEIR_HISTORY_ANNOTATE, WEIR_HISTORY_ACTIONS };
+
+typedef struct weir_history_options {
+  size_t size; /* sizeof(weir_history_options) */
+  weir_history_mode mode;
+  weir_history_context context;
+  weir_history_stacks stacks;
+  size_t max_entries; /* of each device, and of annotations; at least 1. SIZE_MAX: as many as the host has memory for */
+  unsigned skip;      /* 1u << action: events that are not kept; trackers hear of them all the same */
+  int clear;          /* 1: what was kept so far goes */
+} weir_history_options;
+
+/* All, with all stacks, a million entries: 48 MB for each device at most. */
+void weir_history_options_init(weir_history_options *options);
+
+/* Begins, changes or ends recording. With WEIR_HISTORY_OFF all that was kept goes, the stacks of blocks too. A change of the
+ * other options keeps what there is. options NULL: the defaults. */
+weir_status weir_history_record(weir_allocator *allocator, const weir_history_options *options);
+
+/* The bit of an action by its name, as "free_requested". WEIR_ERROR_INVALID_ARGUMENT: there is none of that name. */
+weir_status weir_history_action(const char *name, unsigned *bit);
+
+/* Forgets the events and annotations of all devices. */
+weir_status weir_history_clear(weir_allocator *allocator);
+
+typedef struct weir_history_info {
+  size_t size; /* sizeof(weir_history_info) */
+  weir_history_mode mode;
+  weir_history_context context;
+  weir_history_stacks stacks;
+  size_t max_entries;
+  unsigned skip;
+  uint64_t kept;        /* events of the device */
+  uint64_t dropped;     /* older ones that made room, since the last clear */
+  uint64_t annotations; /* kept, of all devices */
+  uint64_t annotations_dropped;
+  uint64_t lost; /* events, stacks and texts for which the host had no memory, or the table no room */
+} weir_history_info;
+
+/* Counts, which takes as long as a walk over the events. */
+weir_status weir_history_get_info(weir_allocator *allocator, int device, weir_history_info *info);
+
+/* ---- What the program says about itself ---- */
+
+/* Notes something of the program's own, as the begin and the end of a step: pairs of a key and a value, as
+ * {"name", "forward", "stage", "START"}. Nothing happens while nothing is recorded. */
+weir_status weir_history_annotate(weir_allocator *allocator, int device, const char *const *pairs, size_t pair_count);
+
+/* Puts an event with a text among the others of a device: action annotate. */
+weir_status weir_history_mark(weir_allocator *allocator, int device, const char *text);
+
+/* A text that every event of the device carries from now on; NULL or "" for none. */
+weir_status weir_history_set_metadata(weir_allocator *allocator, int device, const char *text);
+
+/* What the calling thread is doing, as "forward": its events carry it. They nest: leave takes what enter returned.
+ *
+ *     uint32_t before = weir_history_enter_phase("forward");
+ *     ...
+ *     weir_history_leave_phase(before);
+ */
+uint32_t weir_history_enter_phase(const char *name);
+void weir_history_leave_phase(uint32_t before);
+
+/* The same for what a compiler is compiling, which snapshots have apart. */
+uint32_t weir_history_enter_compile(const char *name);
+void weir_history_leave_compile(uint32_t before);
+
+/* ---- Stacks of a language ---- */
+
+/* The number of a text, the same for the same text as long as the process lives. 0: empty, or no room. */
+uint32_t weir_history_text(const char *text);
+
+typedef struct weir_stack_frame {
+  uint32_t file, function; /* of weir_history_text */
+  int line;
+} weir_stack_frame;
+
+/* Writes the frames of the calling thread, the innermost first, at most `room`, and returns how many. */
+typedef size_t (*weir_stack_hook)(void *context, weir_stack_frame *frames, size_t room);
+
+/* For all allocators of the process; NULL takes it away. It is called without any lock of Weir's, and may allocate: that has
+ * no stack then. A call that is under way in another thread may go on after this returns. */
+void weir_set_stack_hook(weir_stack_hook hook, void *context);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,42 @@
+/*
+ * What a recorded event is.
+ */
+#ifndef WEIR_OBSERVE_EVENT_H
+#define WEIR_OBSERVE_EVENT_H
+
+#include <stdint.h>
+
+#include "weir/alloc.h"
+
+/* The first ones are those of weir_trace_action. */
+typedef enum weir__action {
+  WEIR__EVENT_ALLOC = WEIR_TRACE_ALLOC,
+  WEIR__EVENT_FREE_REQUESTED = WEIR_TRACE_FREE_REQUESTED,
+  WEIR__EVENT_FREE_COMPLETED = WEIR_TRACE_FREE_COMPLETED,
+  WEIR__EVENT_SEGMENT_ALLOC = WEIR_TRACE_SEGMENT_ALLOC,
+  WEIR__EVENT_SEGMENT_FREE = WEIR_TRACE_SEGMENT_FREE,
+  WEIR__EVENT_SEGMENT_MAP = WEIR_TRACE_SEGMENT_MAP,
+  WEIR__EVENT_SEGMENT_UNMAP = WEIR_TRACE_SEGMENT_UNMAP,
+  WEIR__EVENT_OOM = WEIR_TRACE_OOM,
+  WEIR__EVENT_SNAPSHOT,
+  WEIR__EVENT_ANNOTATE,
+  WEIR__EVENT_ACTIONS
+} weir__action;
+
+typedef struct weir__event {
+  uint64_t address; /* oom: the device's free memory */
+  uint64_t
+      bytes; /* alloc and free: as requested; segments: theirs; oom: the rounded request; snapshot: all active bytes */
+  uint64_t stream;
+  uint64_t time;    /* ticks of observe/clock.h */
+  uint32_t stack;   /* observe/stacks.h; 0: none */
+  uint32_t pool;    /* weir__pool_of_number; 0: {0, 0} */
+  uint32_t context; /* weir__context_of_number; 0: none */
+  uint8_t action;   /* weir__action */
+  uint8_t device;
+  uint16_t reserved; /* 0 */
+} weir__event;
+
+_Static_assert(sizeof(weir__event) == 48, "events are small");
+
+#endif

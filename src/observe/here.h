@@ -1,0 +1,27 @@
+/*
+ * What a thread knows while it records: few bytes, read in one instruction.
+ */
+#ifndef WEIR_OBSERVE_HERE_H
+#define WEIR_OBSERVE_HERE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct weir__here {
+  struct weir__op *op; /* the allocator's operation under way (alloc/trace.c); NULL: none that anybody watches */
+  union {
+    struct {
+      uint32_t phase, compile; /* texts */
+    };
+    uint64_t texts; /* both: mostly there are none */
+  };
+  uint32_t context; /* the number of these two with `metadata`; 0: not looked up yet */
+  uint32_t metadata;
+  bool is_in_hook; /* a hook of stacks is running */
+  bool is_telling; /* a tracker is */
+} weir__here_state;
+
+/* Hidden, and of the initial set: no call is needed to find it. */
+extern _Thread_local weir__here_state weir__here __attribute__((tls_model("initial-exec"), visibility("hidden")));
+
+#endif

@@ -1,0 +1,424 @@
+#include "observe/history.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "observe/clock.h"
+#include "observe/here.h"
+#include "observe/intern.h"
+#include "observe/stacks.h"
+
+_Thread_local weir__here_state weir__here __attribute__((tls_model("initial-exec")));
+
+/* ---- Stacks of blocks ---- */
+
+static size_t home_of(const weir__stack_map *map, uint64_t address) {
+  return (size_t)(address * 0x9e3779b97f4a7c15u >> 32) & (map->room - 1);
+}
+
+/* Where an address is, or the empty place where it would be. */
+static size_t place_of(const weir__stack_map *map, uint64_t address) {
+  size_t at = home_of(map, address);
+  while (map->entries[at].address && map->entries[at].address != address)
+    at = (at + 1) & (map->room - 1);
+  return at;
+}
+
+static bool map_grow(weir__stack_map *map) {
+  weir__stack_map grown = {.count = map->count, .room = map->room ? 2 * map->room : 64};
+  grown.entries = calloc(grown.room, sizeof *grown.entries);
+  if (!grown.entries)
+    return false;
+  for (size_t i = 0; i < map->room; i++)
+    if (map->entries[i].address)
+      grown.entries[place_of(&grown, map->entries[i].address)] = map->entries[i];
+  free(map->entries);
+  *map = grown;
+  return true;
+}
+
+void weir__stack_map_put(weir__stack_map *map, uint64_t address, uint32_t stack) {
+  if (2 * (map->count + 1) > map->room && !map_grow(map))
+    return;
+  struct weir__stack_entry *entry = &map->entries[place_of(map, address)];
+  map->count += !entry->address;
+  entry->address = address;
+  entry->stack = stack;
+}
+
+uint32_t weir__stack_map_find(const weir__stack_map *map, uint64_t address) {
+  return map->count ? map->entries[place_of(map, address)].stack : 0;
+}
+
+uint32_t weir__stack_map_take(weir__stack_map *map, uint64_t address) {
+  if (!map->count)
+    return 0;
+  size_t hole = place_of(map, address), mask = map->room - 1;
+  uint32_t stack = map->entries[hole].stack;
+  if (!map->entries[hole].address)
+    return 0;
+  map->count--;
+  /* What comes behind moves up where it may, so that a search never meets a gap. */
+  for (size_t at = (hole + 1) & mask; map->entries[at].address; at = (at + 1) & mask)
+    if (((at - home_of(map, map->entries[at].address)) & mask) >= ((at - hole) & mask)) {
+      map->entries[hole] = map->entries[at];
+      hole = at;
+    }
+  map->entries[hole] = (struct weir__stack_entry){0};
+  return stack;
+}
+
+void weir__stack_map_clear(weir__stack_map *map) {
+  free(map->entries);
+  *map = (weir__stack_map){0};
+}
+
+/* ---- Numbers ---- */
+
+/* Pools and contexts are interned as what they are made of; they differ from texts in their first byte. */
+enum { POOL_MARK = 1, CONTEXT_MARK = 2 };
+
+typedef struct marked_pool {
+  uint64_t mark;
+  weir_pool_id id;
+} marked_pool;
+
+typedef struct marked_context {
+  uint32_t mark;
+  weir__event_context context;
+} marked_context;
+
+uint32_t weir__pool_number(weir_pool_id id) {
+  if (!id.first && !id.second)
+    return 0;
+  marked_pool pool = {POOL_MARK, id};
+  return weir__intern_put(&weir__texts, &pool, sizeof pool);
+}
+
+weir_pool_id weir__pool_of_number(uint32_t number) {
+  size_t length;
+  const marked_pool *pool = weir__intern_get(&weir__texts, number, &length);
+  return pool && length == sizeof *pool && pool->mark == POOL_MARK ? pool->id : (weir_pool_id){0, 0};
+}
+
+static uint32_t context_number(weir__event_context context) {
+  if (!(context.phase | context.compile | context.metadata))
+    return 0;
+  marked_context marked = {CONTEXT_MARK, context};
+  return weir__intern_put(&weir__texts, &marked, sizeof marked);
+}
+
+weir__event_context weir__context_of_number(uint32_t number) {
+  size_t length;
+  const marked_context *marked = weir__intern_get(&weir__texts, number, &length);
+  return marked && length == sizeof *marked && marked->mark == CONTEXT_MARK ? marked->context
+                                                                            : (weir__event_context){0, 0, 0};
+}
+
+/* The thread remembers the last one: neither a phase nor a device's text changes often. */
+static __attribute__((noinline)) uint32_t context_here(uint32_t metadata) {
+  weir__here_state *here = &weir__here;
+  if (!here->context || here->metadata != metadata) {
+    here->context = context_number((weir__event_context){here->phase, here->compile, metadata});
+    here->metadata = metadata;
+  }
+  return here->context;
+}
+
+uint32_t weir_history_enter_phase(const char *name) {
+  uint32_t before = weir__here.phase;
+  weir_history_leave_phase(weir__text_number(name));
+  return before;
+}
+
+void weir_history_leave_phase(uint32_t before) {
+  weir__here.phase = before;
+  weir__here.context = 0;
+}
+
+uint32_t weir_history_enter_compile(const char *name) {
+  uint32_t before = weir__here.compile;
+  weir_history_leave_compile(weir__text_number(name));
+  return before;
+}
+
+void weir_history_leave_compile(uint32_t before) {
+  weir__here.compile = before;
+  weir__here.context = 0;
+}
+
+/* ---- Names ---- */
+
+static const char *const action_names[] = {"alloc",        "free_requested", "free_completed", "segment_alloc",
+                                           "segment_free", "segment_map",    "segment_unmap",  "oom",
+                                           "snapshot",     "annotate"};
+_Static_assert(WEIR_COUNT_OF(action_names) == WEIR__EVENT_ACTIONS &&
+                   (int)WEIR__EVENT_ACTIONS == (int)WEIR_HISTORY_ACTIONS,
+               "a name for each");
+
+const char *weir__action_name(unsigned action) {
+  return action < WEIR__EVENT_ACTIONS ? action_names[action] : "unknown";
+}
+
+weir_status weir_history_action(const char *name, unsigned *bit) {
+  if (!name || !bit)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", __func__, name ? "bit" : "name");
+  for (unsigned i = 0; i < WEIR__EVENT_ACTIONS; i++)
+    if (strcmp(name, action_names[i]) == 0) {
+      *bit = 1u << i;
+      return WEIR_OK;
+    }
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Unknown TraceEntry action: %s", __func__, name);
+}
+
+/* ---- Recording ---- */
+
+weir__history *weir__history_new(int devices) {
+  size_t bytes = sizeof(weir__history) + (size_t)devices * sizeof(weir__history_device);
+  weir__history *history = calloc(1, bytes);
+  if (!history)
+    return NULL;
+  weir__clock_start();
+  pthread_mutex_init(&history->lock, NULL);
+  history->limit = 1;
+  history->annotations_end = &history->annotations;
+  history->device_count = devices;
+  for (int i = 0; i < devices; i++)
+    history->devices[i].marks = (weir__writer){.history = history, .rules = WEIR__NO_RULES, .device = i};
+  return history;
+}
+
+static void drop_annotations(weir__history *history, size_t keep) {
+  weir__annotation *oldest;
+  while (history->annotation_count > keep && (oldest = history->annotations)) {
+    history->annotations = oldest->next;
+    if (!oldest->next)
+      history->annotations_end = &history->annotations;
+    free(oldest);
+    history->annotation_count--;
+  }
+}
+
+static void release_writer(weir__writer *writer) {
+  if (writer->chunk)
+    weir__tape_close(&writer->history->devices[writer->device].tape, writer->chunk);
+  weir__stack_map_clear(&writer->stacks);
+}
+
+void weir__history_delete(weir__history *history) {
+  if (!history)
+    return;
+  drop_annotations(history, 0);
+  for (int i = 0; i < history->device_count; i++) {
+    release_writer(&history->devices[i].marks);
+    weir__tape_end(&history->devices[i].tape);
+  }
+  pthread_mutex_destroy(&history->lock);
+  free(history);
+}
+
+static void clear(weir__history *history) {
+  drop_annotations(history, 0);
+  history->annotations_dropped = 0;
+  for (int i = 0; i < history->device_count; i++)
+    weir__tape_clear(&history->devices[i].tape);
+}
+
+void weir__history_clear(weir__history *history) {
+  pthread_mutex_lock(&history->lock);
+  clear(history);
+  pthread_mutex_unlock(&history->lock);
+}
+
+void weir__history_set(weir__history *history, const weir_history_options *options) {
+  bool on = options->mode != WEIR_HISTORY_OFF;
+  if (on && options->context != WEIR_CONTEXT_NONE && options->stacks == WEIR_STACKS_ALL)
+    weir__stacks_start();
+  pthread_mutex_lock(&history->lock);
+  history->limit = options->mode == WEIR_HISTORY_ALL && options->max_entries ? options->max_entries : 1;
+  for (int i = 0; i < history->device_count; i++) {
+    weir__tape *tape = &history->devices[i].tape;
+    weir__lock_take(&tape->lock);
+    tape->limit = history->limit;
+    weir__lock_give(&tape->lock);
+  }
+  atomic_store(&history->stacks, options->stacks);
+  bool was_on = weir__history_is_on(history);
+  weir__rules rules = {.generation = weir__history_rules(history).generation + (!on && was_on),
+                       .skip = (uint16_t)options->skip,
+                       .context = on ? (uint8_t)options->context : WEIR_CONTEXT_NONE,
+                       .has_texts = weir__history_rules(history).has_texts};
+  atomic_store(&history->rules, rules.word);
+  if (!on || !was_on || options->clear) /* also what a thread has written that had not heard of the end */
+    clear(history);
+  atomic_store(&history->mode, options->mode);
+  size_t before = history->annotation_count;
+  drop_annotations(history, history->limit);
+  history->annotations_dropped += before - history->annotation_count;
+  pthread_mutex_unlock(&history->lock);
+}
+
+uint32_t weir__history_stack(const weir__history *history, weir_history_context level) {
+  if ((unsigned)level > weir__history_rules(history).context)
+    return 0;
+  return weir__stack_gather((weir_history_stacks)atomic_load_explicit(&history->stacks, memory_order_relaxed));
+}
+
+/* ---- Writing ---- */
+
+weir__writer *weir__writer_new(weir__history *history, int device, weir_pool_id pool, uint64_t stream) {
+  weir__writer *writer = calloc(1, sizeof *writer);
+  if (writer) {
+    writer->history = history;
+    writer->rules = WEIR__NO_RULES;
+    writer->device = device;
+    writer->pool = weir__pool_number(pool);
+    writer->stream = stream;
+  }
+  return writer;
+}
+
+void weir__writer_delete(weir__writer *writer) {
+  if (!writer)
+    return;
+  release_writer(writer);
+  free(writer);
+}
+
+/* What all events of one moment have in common. */
+typedef struct moment {
+  uint64_t time;
+  uint32_t context;
+  weir__rules rules;
+} moment;
+
+static moment begin(weir__writer *writer) {
+  weir__history *history = writer->history;
+  moment moment = {.rules = weir__history_rules(history), .time = weir__writer_time(writer, weir__clock_ticks())};
+  if (writer->generation != moment.rules.generation) {
+    weir__stack_map_clear(&writer->stacks); /* of a recording that is over */
+    writer->generation = moment.rules.generation;
+  }
+  writer->rules = WEIR__NO_RULES;
+  uint32_t metadata = atomic_load_explicit(&history->devices[writer->device].metadata, memory_order_relaxed);
+  if (weir__here.texts | metadata)
+    moment.context = context_here(metadata);
+  return moment;
+}
+
+static void append(weir__writer *writer, const moment *moment, weir__action action, uint64_t address, uint64_t bytes,
+                   uint32_t stack) {
+  weir__history *history = writer->history;
+  if (moment->rules.skip >> action & 1)
+    return;
+  weir__chunk *chunk = writer->chunk;
+  unsigned count = chunk ? atomic_load_explicit(&chunk->count, memory_order_relaxed) : WEIR__CHUNK_EVENTS;
+  if (count == WEIR__CHUNK_EVENTS) {
+    writer->chunk = chunk = weir__tape_next(&history->devices[writer->device].tape, chunk);
+    count = 0;
+    if (!chunk) {
+      atomic_fetch_add_explicit(&history->lost, 1, memory_order_relaxed);
+      return;
+    }
+  }
+  weir__event_fill(&chunk->events[count], writer, action, address, bytes, moment->time,
+                   moment->rules.context >= WEIR_CONTEXT_ALLOC ? stack : 0, moment->context);
+  atomic_store_explicit(&chunk->count, count + 1, memory_order_release); /* what is counted is whole */
+  if (!moment->rules.skip && !moment->rules.context && !moment->rules.has_texts && !writer->stacks.count)
+    writer->rules = moment->rules.word;
+}
+
+void weir__history_write(weir__writer *writer, weir__action action, uint64_t address, uint64_t bytes, uint32_t stack) {
+  moment moment = begin(writer);
+  if (action == WEIR__EVENT_ALLOC && stack)
+    weir__stack_map_put(&writer->stacks, address, stack);
+  else if (action == WEIR__EVENT_FREE_REQUESTED && !stack)
+    stack = weir__stack_map_find(&writer->stacks, address);
+  else if (action == WEIR__EVENT_FREE_COMPLETED) {
+    uint32_t of_alloc = weir__stack_map_take(&writer->stacks, address);
+    stack = stack ? stack : of_alloc;
+  }
+  append(writer, &moment, action, address, bytes, stack);
+}
+
+void weir__history_write_freed(weir__writer *writer, uint64_t address, uint64_t bytes, uint32_t stack) {
+  moment moment = begin(writer);
+  uint32_t of_alloc = weir__stack_map_take(&writer->stacks, address);
+  stack = stack ? stack : of_alloc;
+  append(writer, &moment, WEIR__EVENT_FREE_REQUESTED, address, bytes, stack);
+  append(writer, &moment, WEIR__EVENT_FREE_COMPLETED, address, bytes, stack);
+}
+
+void weir__history_set_metadata(weir__history *history, int device, uint32_t text) {
+  pthread_mutex_lock(&history->lock);
+  atomic_store(&history->devices[device].metadata, text);
+  weir__rules rules = weir__history_rules(history);
+  rules.has_texts = 0;
+  for (int i = 0; i < history->device_count; i++)
+    rules.has_texts |= atomic_load(&history->devices[i].metadata) != 0;
+  atomic_store(&history->rules, rules.word);
+  pthread_mutex_unlock(&history->lock);
+}
+
+uint32_t weir__writer_stack(const weir__history *history, const weir__writer *writer, uint64_t address) {
+  if (!writer || writer->generation != weir__history_rules(history).generation)
+    return 0;
+  return weir__stack_map_find(&writer->stacks, address);
+}
+
+void weir__history_mark(weir__history *history, int number, weir__action action, uint64_t bytes, uint32_t text) {
+  if (!weir__history_is_on(history))
+    return;
+  weir__history_device *device = &history->devices[number];
+  uint32_t stack = action == WEIR__EVENT_ANNOTATE ? weir__history_stack(history, WEIR_CONTEXT_ALL) : 0;
+  weir__lock_take(&device->lock);
+  moment moment = begin(&device->marks);
+  if (text)
+    moment.context = context_number((weir__event_context){weir__here.phase, weir__here.compile, text});
+  append(&device->marks, &moment, action, 0, bytes, stack);
+  weir__lock_give(&device->lock);
+}
+
+bool weir__history_read(weir__history *history, int device, weir__event **events, size_t *count, uint64_t *dropped) {
+  return weir__tape_read(&history->devices[device].tape, events, count, dropped);
+}
+
+/* ---- Annotations ---- */
+
+bool weir__history_annotate(weir__history *history, int device, const char *const *pairs, size_t pair_count) {
+  if (!weir__history_is_on(history))
+    return true;
+  size_t bytes = 0;
+  for (size_t i = 0; i < 2 * pair_count; i++)
+    bytes += strlen(pairs[i]) + 1;
+  weir__annotation *made = malloc(sizeof *made + bytes);
+  if (!made)
+    return false;
+  *made = (weir__annotation){.device = device, .pair_count = (uint32_t)pair_count};
+  char *at = made->texts;
+  for (size_t i = 0; i < 2 * pair_count; i++) {
+    size_t length = strlen(pairs[i]) + 1;
+    memcpy(at, pairs[i], length);
+    at += length;
+  }
+  pthread_mutex_lock(&history->lock);
+  made->time = weir__clock_ticks();
+  *history->annotations_end = made;
+  history->annotations_end = &made->next;
+  history->annotation_count++;
+  if (history->annotation_count > history->limit) {
+    drop_annotations(history, history->limit);
+    history->annotations_dropped++;
+  }
+  pthread_mutex_unlock(&history->lock);
+  return true;
+}
+
+void weir__history_annotations(weir__history *history, void (*each)(void *context, const weir__annotation *annotation),
+                               void *context) {
+  pthread_mutex_lock(&history->lock);
+  for (const weir__annotation *a = history->annotations; a; a = a->next)
+    each(context, a);
+  pthread_mutex_unlock(&history->lock);
+}

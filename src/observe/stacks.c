@@ -1,0 +1,127 @@
+#include "observe/stacks.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "observe/here.h"
+
+/* A native frame is one word, its address. A frame of a language is two, the first of which no address looks like. */
+#define LANGUAGE_FRAME (1ull << 63)
+
+enum { usual_words = 160, most_words = WEIR__MOST_FRAMES, hook_frames = 1024 };
+
+weir__intern weir__stacks = {.most_bytes = 256u << 20};
+
+/* ---- libunwind ---- */
+
+typedef int (*backtrace_fn)(void **addresses, int room);
+static backtrace_fn backtrace_native; /* NULL: there is no libunwind; written once */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* It stays loaded. */
+static void start(void) {
+  static const char *const names[] = {"libunwind.so.8", "libunwind.so"};
+  for (size_t i = 0; i < WEIR_COUNT_OF(names) && !backtrace_native; i++) {
+    void *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    if (library)
+      *(void **)&backtrace_native = dlsym(library, "unw_backtrace");
+  }
+  if (!backtrace_native)
+    weir__log(WEIR_LOG_WARN, "history has no native stacks: libunwind.so.8 was not found; Debian has it in libunwind8");
+}
+
+bool weir__stacks_start(void) {
+  pthread_once(&once, start);
+  return backtrace_native != NULL;
+}
+
+/* ---- The hook ---- */
+
+static _Atomic(weir_stack_hook) hook;
+static _Atomic(void *) hook_context;
+
+void weir_set_stack_hook(weir_stack_hook given, void *context) {
+  atomic_store(&hook, NULL);
+  atomic_store(&hook_context, context);
+  atomic_store(&hook, given);
+}
+
+uint32_t weir_history_text(const char *text) { return weir__text_number(text); }
+
+/* What the hook itself allocates has no stack: it would be asked for another one, and so on. */
+static size_t ask_hook(uint64_t *words, size_t room) {
+  weir_stack_hook ask = atomic_load_explicit(&hook, memory_order_acquire);
+  if (!ask || weir__here.is_in_hook)
+    return 0;
+  weir_stack_frame frames[hook_frames];
+  size_t most = room / 2 < hook_frames ? room / 2 : hook_frames;
+  weir__here.is_in_hook = true;
+  size_t count = ask(atomic_load_explicit(&hook_context, memory_order_relaxed), frames, most);
+  weir__here.is_in_hook = false;
+  if (count > most)
+    count = most;
+  for (size_t i = 0; i < count; i++) {
+    words[2 * i] = LANGUAGE_FRAME | (uint64_t)(frames[i].file & 0x7fffffff) << 32 | frames[i].function;
+    words[2 * i + 1] = (uint32_t)frames[i].line;
+  }
+  return 2 * count;
+}
+
+/* ---- Gathering ---- */
+
+/* The number, and whether there may be more than there was room for. The first `own` native frames are of this file: they are
+ * written over what lies before the place of the native ones, which is put back then. */
+static inline __attribute__((always_inline)) uint32_t gather(weir_history_stacks kind, uint64_t *words, size_t room,
+                                                             size_t own, bool *is_full) {
+  uint64_t *first = words + own, saved[2];
+  size_t count = atomic_load_explicit(&hook, memory_order_relaxed) ? ask_hook(first, room - own) : 0;
+  *is_full = count + own + 2 > room; /* a frame of the hook's takes two */
+  if (kind == WEIR_STACKS_ALL && backtrace_native && !*is_full) {
+    _Static_assert(sizeof(void *) == sizeof(uint64_t), "addresses are words");
+    memcpy(saved, words + count, own * sizeof *words);
+    int native = backtrace_native((void **)(words + count), (int)(room - count));
+    memcpy(words + count, saved, own * sizeof *words);
+    *is_full = native > 0 && count + (size_t)native == room;
+    count += native > (int)own ? (size_t)native - own : 0;
+  }
+  return *is_full && room < most_words ? 0 : weir__intern_put(&weir__stacks, first, count * sizeof *first);
+}
+
+static __attribute__((noinline)) uint32_t gather_deep(weir_history_stacks kind) {
+  uint64_t words[most_words];
+  bool is_full;
+  words[0] = words[1] = 0;
+  uint32_t stack = gather(kind, words, most_words, 2, &is_full);
+  __asm__ volatile("" : : : "memory"); /* a frame of its own, whatever the compiler thinks */
+  return stack;
+}
+
+__attribute__((noinline)) uint32_t weir__stack_gather(weir_history_stacks kind) {
+  uint64_t words[usual_words];
+  bool is_full;
+  if (weir__here.is_in_hook)
+    return 0;
+  words[0] = 0;
+  uint32_t stack = gather(kind, words, usual_words, 1, &is_full);
+  if (is_full)
+    stack = gather_deep(kind);
+  __asm__ volatile("" : : : "memory");
+  return stack;
+}
+
+size_t weir__stack_frames(uint32_t stack, weir__frame *frames, size_t room) {
+  size_t length, count = 0;
+  const uint64_t *words = weir__intern_get(&weir__stacks, stack, &length);
+  for (size_t i = 0; i < length / sizeof *words; i++, count++) {
+    weir__frame frame = {.address = (uintptr_t)words[i]};
+    if (words[i] & LANGUAGE_FRAME && i + 1 < length / sizeof *words) {
+      frame = (weir__frame){0, (uint32_t)(words[i] >> 32 & 0x7fffffff), (uint32_t)words[i], (int)words[i + 1]};
+      i++;
+    }
+    if (count < room)
+      frames[count] = frame;
+  }
+  return count;
+}
