@@ -21,6 +21,7 @@
 #include "weir/log.h"
 #include "weir/pool.h"
 #include "weir/runtime.h"
+#include "weir/snapshot.h"
 #include "weir/soft.h"
 #include "weir/status.h"
 #include "weir/stream.h"

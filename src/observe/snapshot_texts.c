@@ -1,0 +1,98 @@
+#include "observe/snapshot_texts.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The bytes of the UTF-8 character at `s`; 0: it is none, as are forms longer than needed, surrogates, and what is above
+ * U+10FFFF. */
+static size_t character(const unsigned char *s) {
+  size_t length = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
+  for (size_t i = 1; i < length; i++)
+    if ((s[i] & 0xc0) != 0x80) /* the NUL ends it here too */
+      return 0;
+  if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] >= 0xa0) || (s[0] == 0xf0 && s[1] < 0x90) ||
+      (s[0] == 0xf4 && s[1] >= 0x90))
+    return 0;
+  return length;
+}
+
+/* A copy that is valid UTF-8. NULL: no host memory. */
+static char *copy_valid(const char *text) {
+  static const char instead[] = "\xef\xbf\xbd";
+  size_t bytes = 0;
+  for (const char *s = text; *s;) {
+    size_t length = character((const unsigned char *)s);
+    bytes += length ? length : sizeof instead - 1;
+    s += length ? length : 1;
+  }
+  char *copy = malloc(bytes + 1), *to = copy;
+  if (!copy)
+    return NULL;
+  while (*text) {
+    size_t length = character((const unsigned char *)text);
+    memcpy(to, length ? text : instead, length ? length : sizeof instead - 1);
+    to += length ? length : sizeof instead - 1;
+    text += length ? length : 1;
+  }
+  *to = 0;
+  return copy;
+}
+
+static uint64_t hash_of(const char *text) {
+  uint64_t h = 0xcbf29ce484222325u;
+  for (; *text; text++)
+    h = (h ^ (unsigned char)*text) * 0x100000001b3u;
+  return h ^ h >> 32;
+}
+
+/* Room for one more; the table stays at most half full. */
+static bool grow(weir__text_set *texts) {
+  if (texts->count == texts->room) {
+    size_t room = texts->room ? 2 * texts->room : 64;
+    char **at = realloc(texts->at, room * sizeof *at);
+    if (!at)
+      return false;
+    texts->at = at;
+    texts->room = room;
+  }
+  if (2 * (texts->count + 1) <= texts->slot_count)
+    return true;
+  size_t slot_count = texts->slot_count ? 2 * texts->slot_count : 128;
+  uint32_t *slots = calloc(slot_count, sizeof *slots);
+  if (!slots)
+    return false;
+  for (size_t i = 0; i < texts->count; i++) {
+    size_t slot = hash_of(texts->at[i]) & (slot_count - 1);
+    while (slots[slot])
+      slot = (slot + 1) & (slot_count - 1);
+    slots[slot] = (uint32_t)i + 1;
+  }
+  free(texts->slots);
+  texts->slots = slots;
+  texts->slot_count = slot_count;
+  return true;
+}
+
+uint32_t weir__text_set_add(weir__text_set *texts, const char *text) {
+  char *copy = grow(texts) ? copy_valid(text ? text : "") : NULL;
+  if (!copy)
+    return WEIR__NO_TEXT;
+  size_t slot = hash_of(copy) & (texts->slot_count - 1);
+  for (; texts->slots[slot]; slot = (slot + 1) & (texts->slot_count - 1))
+    if (!strcmp(texts->at[texts->slots[slot] - 1], copy)) {
+      free(copy);
+      return texts->slots[slot] - 1;
+    }
+  texts->at[texts->count] = copy;
+  texts->slots[slot] = (uint32_t)++texts->count;
+  return (uint32_t)texts->count - 1;
+}
+
+void weir__text_set_clear(weir__text_set *texts) {
+  for (size_t i = 0; i < texts->count; i++)
+    free(texts->at[i]);
+  free(texts->at);
+  free(texts->slots);
+  *texts = (weir__text_set){0};
+}
