@@ -6,10 +6,11 @@
 /* A unit in which one range of memory ends and another begins. There are never more: none is smaller than a unit. The reader's
  * own range stays while he looks, and the other may come and go: the border tells which is his, and whichever value he sees of
  * it is right for him. */
-typedef struct shared_granule {
+typedef struct weir__shared_granule {
   _Atomic(uint64_t)
       border; /* not above the beginning of the upper, not below the end of the lower; UINT64_MAX: no upper */
   _Atomic(struct weir__arena *) lower, upper;
+  struct weir__shared_granule *next; /* of all of them */
 } shared_granule;
 
 /* Writers are rare: one lock serves all maps. */
@@ -18,14 +19,13 @@ static pthread_mutex_t write_lock = PTHREAD_MUTEX_INITIALIZER;
 weir__page_map *weir__page_map_new(void) { return calloc(1, sizeof(weir__page_map)); }
 
 void weir__page_map_delete(weir__page_map *map) {
-  for (size_t i = 0; i < (size_t)1 << WEIR__ROOT_BITS; i++) {
-    weir__page_leaf *leaf = atomic_load_explicit(&map->leaves[i], memory_order_relaxed);
-    for (size_t k = 0; leaf && k < (size_t)1 << WEIR__LEAF_BITS; k++) {
-      uintptr_t entry = atomic_load_explicit(&leaf->entries[k], memory_order_relaxed);
-      if (entry & 1)
-        free((void *)(entry - 1));
-    }
+  for (weir__page_leaf *leaf = map->all_leaves, *next; leaf; leaf = next) {
+    next = leaf->next;
     free(leaf);
+  }
+  for (shared_granule *shared = map->all_shared, *next; shared; shared = next) {
+    next = shared->next;
+    free(shared);
   }
   free(map);
 }
@@ -67,6 +67,8 @@ static bool set_entry(weir__page_map *map, uint64_t granule, const range *r) {
     leaf = calloc(1, sizeof *leaf);
     if (!leaf)
       return false;
+    leaf->next = map->all_leaves;
+    map->all_leaves = leaf;
     atomic_store_explicit(at, leaf, memory_order_release);
   }
   _Atomic(uintptr_t) *entry = &leaf->entries[granule & ((1 << WEIR__LEAF_BITS) - 1)];
@@ -83,6 +85,8 @@ static bool set_entry(weir__page_map *map, uint64_t granule, const range *r) {
   shared_granule *shared = calloc(1, sizeof *shared);
   if (!shared)
     return false;
+  shared->next = map->all_shared;
+  map->all_shared = shared;
   bool upper = is_upper(r, granule);
   atomic_store_explicit(&shared->border, upper ? r->base : r->end, memory_order_relaxed);
   atomic_store_explicit(upper ? &shared->upper : &shared->lower, r->arena, memory_order_relaxed);

@@ -24,10 +24,14 @@ enum {
 /* An arena, or with the lowest bit set a unit that is shared (pagemap.c). */
 typedef struct weir__page_leaf {
   _Atomic(uintptr_t) entries[1 << WEIR__LEAF_BITS];
+  struct weir__page_leaf *next; /* of all leaves */
 } weir__page_leaf;
 
+/* Filled under a lock of the writers'. The lists are for the end: a map is large, and mostly empty. */
 typedef struct weir__page_map {
-  _Atomic(weir__page_leaf *) leaves[1 << WEIR__ROOT_BITS]; /* filled under a lock of the writers' */
+  _Atomic(weir__page_leaf *) leaves[1 << WEIR__ROOT_BITS];
+  weir__page_leaf *all_leaves;
+  struct weir__shared_granule *all_shared;
 } weir__page_map;
 
 weir__page_map *weir__page_map_new(void);

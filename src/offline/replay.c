@@ -544,23 +544,27 @@ static weir_status run_history(const weir__recording *history, const weir__setti
                                const weir__capacity *capacity, watch watch, weir__replay_report *report) {
   const weir__plan *plan = &history->plan;
   weir__plan_limit limit = {capacity->limit, capacity->memory};
+  const struct watch nobody = {NULL, NULL};
   weir_status status = check_memory(capacity->memory);
   if (!status && settings)
     status = weir__check_backend(settings);
+  if (!settings)
+    settings = &plan->settings;
   /* Most settings need no more than this, and a small device is replayed faster. */
-  if (!limit.memory && watch.look) /* who looks is shown one run */
-    limit.memory = WEIR__REPLAY_ENOUGH_MEMORY;
-  else if (!limit.memory)
+  if (!limit.memory)
     limit.memory = plan->peak < 4ull << 30                       ? 16ull << 30
                    : plan->peak > WEIR__REPLAY_ENOUGH_MEMORY / 4 ? WEIR__REPLAY_ENOUGH_MEMORY
                                                                  : 4 * plan->peak;
-  if (!status)
-    status = run(plan, settings ? settings : &plan->settings, &limit, false, false, watch, NULL, report);
-  if (status || capacity->memory || limit.memory == WEIR__REPLAY_ENOUGH_MEMORY ||
-      (!report->calls.of[WEIR__METER_ALLOC].failed && !report->calls.of[WEIR__METER_CREATE].failed))
-    return status;
-  limit.memory = WEIR__REPLAY_ENOUGH_MEMORY;
-  return run(plan, settings ? settings : &plan->settings, &limit, false, false, watch, NULL, report);
+  bool is_sure = capacity->memory || limit.memory == WEIR__REPLAY_ENOUGH_MEMORY;
+  if (!status && !is_sure) {
+    status = run(plan, settings, &limit, false, false, nobody, NULL, report);
+    bool was_short = report->calls.of[WEIR__METER_ALLOC].failed || report->calls.of[WEIR__METER_CREATE].failed;
+    if (!was_short && !watch.look)
+      return status;
+    if (was_short)
+      limit.memory = WEIR__REPLAY_ENOUGH_MEMORY;
+  }
+  return status ? status : run(plan, settings, &limit, false, false, watch, NULL, report);
 }
 
 weir_status weir__recording_run(const weir__recording *history, const weir__settings *settings,
