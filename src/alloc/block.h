@@ -81,7 +81,7 @@ typedef struct weir__live_bucket {
 
 typedef struct weir__live {
   weir__live_bucket *buckets; /* NULL: none were made yet */
-  size_t count, most;         /* of blocks: at most half of what there is room for */
+  size_t count, most;         /* of blocks: at most five for each bucket */
   unsigned bits;              /* log2 of the buckets */
 } weir__live;
 
@@ -89,6 +89,7 @@ typedef struct weir__live {
 typedef struct weir__live_place {
   weir__live_bucket *bucket;
   unsigned slot;
+  bool is_away; /* its own bucket was full */
 } weir__live_place;
 
 static inline uint64_t weir__live_hash(uint64_t address) { return address / WEIR__UNIT * 0x9e3779b97f4a7c15u; }
@@ -107,18 +108,18 @@ static inline uint64_t weir__live_equal(const weir__live_bucket *bucket, uint8_t
 static inline bool weir__live_vacant(const weir__live_bucket *bucket) { return weir__live_equal(bucket, 0) != 0; }
 
 /* Into a bucket with room. */
-static inline void weir__live_put(weir__live_bucket *bucket, weir__block *block) {
+static inline void weir__live_put(weir__live_bucket *bucket, weir__block *block, uint64_t hash) {
   unsigned slot = (unsigned)__builtin_ctzll(weir__live_equal(bucket, 0)) / 8;
-  bucket->marks[slot] = weir__live_mark(weir__live_hash(block->address));
+  bucket->marks[slot] = weir__live_mark(hash);
   bucket->blocks[slot] = block;
 }
 
-static inline weir__block *weir__live_match(weir__live_bucket *bucket, uint64_t address, weir__live_place *place) {
-  for (uint64_t equal = weir__live_equal(bucket, weir__live_mark(weir__live_hash(address))); equal;
-       equal &= equal - 1) {
+static inline weir__block *weir__live_match(weir__live_bucket *bucket, uint64_t address, uint64_t hash, bool is_away,
+                                            weir__live_place *place) {
+  for (uint64_t equal = weir__live_equal(bucket, weir__live_mark(hash)); equal; equal &= equal - 1) {
     unsigned slot = (unsigned)__builtin_ctzll(equal) / 8;
     if (bucket->blocks[slot]->address == address) {
-      *place = (weir__live_place){bucket, slot};
+      *place = (weir__live_place){bucket, slot, is_away};
       return bucket->blocks[slot];
     }
   }
@@ -126,46 +127,42 @@ static inline weir__block *weir__live_match(weir__live_bucket *bucket, uint64_t 
 }
 
 bool weir__live_grow(weir__live *live);
-void weir__live_insert_beyond(weir__live *live, weir__block *block, size_t home);
-weir__block *weir__live_find_beyond(const weir__live *live, uint64_t address, size_t home, weir__live_place *place);
-void weir__live_forget_passing(weir__live *live, size_t home, const weir__live_bucket *found);
+void weir__live_insert_beyond(weir__live *live, weir__block *block, uint64_t hash);
+weir__block *weir__live_find_beyond(const weir__live *live, uint64_t address, uint64_t hash, weir__live_place *place);
+void weir__live_forget_passing(weir__live *live, uint64_t address, const weir__live_bucket *found);
 
 /* Makes room for one more; false: no host memory. */
 static inline bool weir__live_prepare(weir__live *live) {
   return __builtin_expect(live->count < live->most, 1) || weir__live_grow(live);
 }
 
-static inline void weir__live_insert(weir__live *live, weir__block *block) {
-  size_t home = weir__live_home(live, weir__live_hash(block->address));
-  weir__live_bucket *bucket = &live->buckets[home];
+/* The hash is that of the block's address. */
+static inline void weir__live_insert(weir__live *live, weir__block *block, uint64_t hash) {
+  weir__live_bucket *bucket = &live->buckets[weir__live_home(live, hash)];
   if (__builtin_expect(weir__live_vacant(bucket), 1))
-    weir__live_put(bucket, block);
+    weir__live_put(bucket, block, hash);
   else
-    weir__live_insert_beyond(live, block, home);
+    weir__live_insert_beyond(live, block, hash);
   live->count++;
-}
-
-static inline void weir__live_prefetch(const weir__live *live, uint64_t address) {
-  __builtin_prefetch(&live->buckets[weir__live_home(live, weir__live_hash(address))], 1);
 }
 
 /* NULL: none is live there. The place is what removing it takes. */
 static inline weir__block *weir__live_find(const weir__live *live, uint64_t address, weir__live_place *place) {
   if (__builtin_expect(!live->buckets, 0))
     return NULL;
-  size_t home = weir__live_home(live, weir__live_hash(address));
-  weir__block *block = weir__live_match(&live->buckets[home], address, place);
-  if (__builtin_expect(!block && live->buckets[home].passed, 0))
-    return weir__live_find_beyond(live, address, home, place);
+  uint64_t hash = weir__live_hash(address);
+  weir__live_bucket *bucket = &live->buckets[weir__live_home(live, hash)];
+  weir__block *block = weir__live_match(bucket, address, hash, false, place);
+  if (__builtin_expect(!block && bucket->passed, 0))
+    return weir__live_find_beyond(live, address, hash, place);
   return block;
 }
 
 static inline void weir__live_remove(weir__live *live, uint64_t address, weir__live_place place) {
-  weir__live_bucket *home = &live->buckets[weir__live_home(live, weir__live_hash(address))];
   place.bucket->marks[place.slot] = 0;
   live->count--;
-  if (__builtin_expect(place.bucket != home, 0))
-    weir__live_forget_passing(live, (size_t)(home - live->buckets), place.bucket);
+  if (__builtin_expect(place.is_away, 0))
+    weir__live_forget_passing(live, address, place.bucket);
 }
 
 void weir__live_clear(weir__live *live);

@@ -92,7 +92,6 @@ static inline __attribute__((always_inline)) weir__block *take(weir__arena *aren
     return NULL;
   if (bytes >= settings->max_split_size && block->bytes >= bytes + settings->max_non_split_rounding)
     return NULL;
-  weir__live_prefetch(&arena->live, block->address); /* the caller's next step but one */
   weir__index_remove(&arena->free, block);
   return block;
 }
@@ -166,6 +165,8 @@ static inline __attribute__((always_inline)) weir__block *hand_out(weir__arena *
   weir__block *block = whole;
   if (!weir__live_prepare(&arena->live))
     goto no_memory;
+  uint64_t hash = weir__live_hash(whole->address); /* whatever is cut off it, it begins there */
+  __builtin_prefetch(&arena->live.buckets[weir__live_home(&arena->live, hash)], 1);
   if (exact ? whole->bytes > bytes : weir__should_split(settings, arena->pool, whole->bytes, bytes)) {
     block = cut(arena, whole, bytes);
     if (!block)
@@ -183,7 +184,7 @@ static inline __attribute__((always_inline)) weir__block *hand_out(weir__arena *
   block->requested = requested;
   block->uses = NULL;
   block->oversize = block->bytes >= settings->max_split_size;
-  weir__live_insert(&arena->live, block);
+  weir__live_insert(&arena->live, block, hash);
   if (last)
     *last = (weir__repeat){block, settings, bytes, change, false};
   count(arena, 1, block->bytes, requested, block->oversize, change);

@@ -623,13 +623,13 @@ long weir__index_count(const weir__index *index) {
 static void insert_again(weir__live *live, const weir__live_bucket *bucket) {
   for (unsigned i = 0; i < WEIR__LIVE_SLOTS; i++)
     if (bucket->marks[i])
-      weir__live_insert(live, bucket->blocks[i]);
+      weir__live_insert(live, bucket->blocks[i], weir__live_hash(bucket->blocks[i]->address));
 }
 
 bool weir__live_grow(weir__live *live) {
   weir__live grown = {.bits = live->buckets ? live->bits + 1 : 3};
   size_t count = (size_t)1 << grown.bits, bytes = count * sizeof *grown.buckets;
-  grown.most = count * WEIR__LIVE_SLOTS / 2;
+  grown.most = count * 5;
   grown.buckets = aligned_alloc(sizeof *grown.buckets, bytes);
   if (!grown.buckets)
     return false;
@@ -641,34 +641,33 @@ bool weir__live_grow(weir__live *live) {
   return true;
 }
 
-void weir__live_insert_beyond(weir__live *live, weir__block *block, size_t home) {
-  weir__live_bucket *bucket = &live->buckets[home];
-  while (!weir__live_vacant(bucket)) {
-    if (bucket->passed < UINT8_MAX) /* there it stays: too many is only slow */
-      bucket->passed++;
-    home = (home + 1) & (((size_t)1 << live->bits) - 1);
-    bucket = &live->buckets[home];
+static size_t next_bucket(const weir__live *live, size_t i) { return (i + 1) & (((size_t)1 << live->bits) - 1); }
+
+void weir__live_insert_beyond(weir__live *live, weir__block *block, uint64_t hash) {
+  size_t i = weir__live_home(live, hash);
+  while (!weir__live_vacant(&live->buckets[i])) {
+    if (live->buckets[i].passed < UINT8_MAX) /* there it stays: too many is only slow */
+      live->buckets[i].passed++;
+    i = next_bucket(live, i);
   }
-  weir__live_put(bucket, block);
+  weir__live_put(&live->buckets[i], block, hash);
 }
 
-weir__block *weir__live_find_beyond(const weir__live *live, uint64_t address, size_t home, weir__live_place *place) {
-  weir__live_bucket *bucket = &live->buckets[home];
-  for (size_t left = (size_t)1 << live->bits; bucket->passed && left > 1; left--) {
-    home = (home + 1) & (((size_t)1 << live->bits) - 1);
-    bucket = &live->buckets[home];
-    weir__block *block = weir__live_match(bucket, address, place);
+weir__block *weir__live_find_beyond(const weir__live *live, uint64_t address, uint64_t hash, weir__live_place *place) {
+  size_t i = weir__live_home(live, hash);
+  for (size_t left = (size_t)1 << live->bits; live->buckets[i].passed && left > 1; left--) {
+    i = next_bucket(live, i);
+    weir__block *block = weir__live_match(&live->buckets[i], address, hash, true, place);
     if (block)
       return block;
   }
   return NULL;
 }
 
-void weir__live_forget_passing(weir__live *live, size_t home, const weir__live_bucket *found) {
-  for (weir__live_bucket *bucket; (bucket = &live->buckets[home]) != found;
-       home = (home + 1) & (((size_t)1 << live->bits) - 1))
-    if (bucket->passed < UINT8_MAX)
-      bucket->passed--;
+void weir__live_forget_passing(weir__live *live, uint64_t address, const weir__live_bucket *found) {
+  for (size_t i = weir__live_home(live, weir__live_hash(address)); &live->buckets[i] != found; i = next_bucket(live, i))
+    if (live->buckets[i].passed < UINT8_MAX)
+      live->buckets[i].passed--;
 }
 
 void weir__live_clear(weir__live *live) {

@@ -171,7 +171,7 @@ static void test_live(void **state) {
       weir__live_remove(&live, blocks[i].address, place);
     } else {
       assert_true(weir__live_prepare(&live));
-      weir__live_insert(&live, &blocks[i]);
+      weir__live_insert(&live, &blocks[i], weir__live_hash(blocks[i].address));
     }
     is_in[i] = !is_in[i];
     count += is_in[i] ? 1 : (size_t)-1;

@@ -79,7 +79,7 @@ static void test_unmerged(void **state) {
   second->state = WEIR__ALLOCATED;
   second->requested = 4096;
   second->uses = NULL;
-  weir__live_insert(&arena->live, second);
+  weir__live_insert(&arena->live, second, weir__live_hash(second->address));
   put(b);
   put(c);
   alloc_close();
