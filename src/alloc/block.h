@@ -23,6 +23,13 @@ typedef enum weir__block_state {
   WEIR__WAITING    /* freed by its owner, and still in use by other streams */
 } weir__block_state;
 
+/* What is known of a free block in a bin of its own size, beside that it is there. */
+typedef enum weir__known {
+  WEIR__NEW,    /* nothing */
+  WEIR__HEAPED, /* the bin's heap has it */
+  WEIR__ORDERED /* it is in its place by address, as are all that come after it in the list */
+} weir__known;
+
 /* A piece of a segment. Guarded by its arena's lock. One cache line: what only a free block needs and what only an active one
  * needs share their places. */
 typedef struct weir__block weir__block;
@@ -46,7 +53,7 @@ struct weir__block {
   uint8_t state;      /* weir__block_state */
   uint8_t expandable; /* its segment is */
   uint8_t oversize;   /* allocated: it was counted as such; the limit may be another one when it is freed */
-  uint8_t in_heap;    /* free, in a narrow bin of the index: the bin's heap knows it */
+  uint8_t known;      /* free, in a narrow bin of the index: weir__known */
 };
 
 _Static_assert(sizeof(void *) != 8 || sizeof(weir__block) == 64, "a block is one cache line");

@@ -145,7 +145,7 @@ static inline weir__block *cut(weir__arena *arena, weir__block *rest, uint64_t b
   block->bytes = bytes;
   block->segment = rest->segment;
   block->expandable = rest->expandable;
-  block->in_heap = false;
+  block->known = WEIR__NEW;
   weir__block_link(block, rest->previous, rest);
   if (!block->previous)
     rest->segment->first = block;

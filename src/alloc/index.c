@@ -271,7 +271,7 @@ static weir__block *lowest_of_few(const weir__index *index, uint64_t units) {
  * to be touched otherwise. */
 static __attribute__((no_sanitize("address"))) bool is_there(const struct weir__bin_entry *entry, uint64_t units) {
   const weir__block *block = entry->block;
-  return block->in_heap && block->address == entry->address && block->bytes == units * WEIR__UNIT;
+  return block->known == WEIR__HEAPED && block->address == entry->address && block->bytes == units * WEIR__UNIT;
 }
 
 static void sink(weir__bin_heap *heap, size_t i) {
@@ -323,18 +323,20 @@ static weir__bin_heap *heap_for(weir__narrow_bins *narrow, uint64_t units, size_
 
 weir__block *weir__index_lowest(weir__index *index, uint64_t units) {
   weir__narrow_bins *narrow = index->narrow;
+  if (narrow->list[units]->known == WEIR__ORDERED)
+    return narrow->list[units];
   weir__block *best = lowest_of_few(index, units);
   if (best)
     return best;
   size_t fresh = 0; /* they are in front of all that the heap knows */
-  for (const weir__block *block = narrow->list[units]; block && !block->in_heap; block = block->left)
+  for (const weir__block *block = narrow->list[units]; block && block->known != WEIR__HEAPED; block = block->left)
     fresh++;
   weir__bin_heap *heap = heap_for(narrow, units, fresh);
   if (!heap)
     return scan_list(index, units);
-  for (weir__block *block = narrow->list[units]; block && !block->in_heap; block = block->left) {
+  for (weir__block *block = narrow->list[units]; block && block->known != WEIR__HEAPED; block = block->left) {
     push(heap, block);
-    block->in_heap = true;
+    block->known = WEIR__HEAPED;
   }
   while (!is_there(&heap->at[0], units)) {
     heap->at[0] = heap->at[--heap->count];
@@ -378,16 +380,15 @@ static weir__block *sort_list(weir__block *list) {
 /* The list of a bin in the order of addresses; it may be empty. */
 static weir__block *order_list(weir__index *index, uint64_t units) {
   weir__narrow_bins *narrow = index->narrow;
-  if (!narrow->list[units] || narrow->ordered[units / 64] >> units % 64 & 1)
+  if (!narrow->list[units] || narrow->list[units]->known == WEIR__ORDERED)
     return narrow->list[units];
   narrow->list[units] = sort_list(narrow->list[units]);
   for (weir__block *block = narrow->list[units], *previous = NULL; block; previous = block, block = block->left) {
     block->right = previous;
-    block->in_heap = false; /* it would not be behind all new ones */
+    block->known = WEIR__ORDERED; /* and no longer in the heap: it would not be behind all new ones */
   }
   if (narrow->heaps && narrow->heaps[units])
     narrow->heaps[units]->count = 0;
-  narrow->ordered[units / 64] |= 1ull << units % 64;
   return narrow->list[units];
 }
 
@@ -575,18 +576,18 @@ static long wide_count(const weir__wide_bins *bins, uint64_t from, unsigned widt
   return count;
 }
 
-/* The same of a narrow bin. What the heap knows is behind what it does not know. */
+/* The same of a narrow bin. New blocks are in front of those of which something is known, and that is the same of all these. */
 static long narrow_count(const weir__index *index, uint64_t units) {
   const weir__narrow_bins *narrow = index->narrow;
-  bool is_ordered = narrow->ordered[units / 64] >> units % 64 & 1;
   size_t known = 0, in_heap = 0;
   long n = 0;
   for (const weir__block *b = narrow->list[units], *previous = NULL; b; previous = b, b = b->left, n++) {
     if (b->right != previous || b->bytes / WEIR__UNIT != units)
       return -1;
-    if (previous && ((previous->in_heap && !b->in_heap) || (is_ordered && previous->address > b->address)))
+    if (previous && ((previous->known && previous->known != b->known) ||
+                     (previous->known == WEIR__ORDERED && previous->address > b->address)))
       return -1;
-    known += b->in_heap;
+    known += b->known == WEIR__HEAPED;
   }
   const weir__bin_heap *heap = narrow->heaps ? narrow->heaps[units] : NULL;
   for (size_t i = 0; heap && i < heap->count; i++) {

@@ -35,11 +35,10 @@ typedef struct weir__bin_heap {
 } weir__bin_heap;
 
 typedef struct weir__narrow_bins {
-  uint64_t used[WEIR__NARROW / WEIR__BINS];    /* which have blocks: a word for each row */
-  uint64_t ordered[WEIR__NARROW / WEIR__BINS]; /* whose lists are in the order of addresses */
-  weir__block *list[WEIR__NARROW];             /* left is the next one, right the one before */
-  weir__block nobody;                          /* stands in for a neighbour that is not there */
-  weir__bin_heap **heaps;                      /* for each bin, or NULL; made when first needed */
+  uint64_t used[WEIR__NARROW / WEIR__BINS]; /* which have blocks: a word for each row */
+  weir__block *list[WEIR__NARROW];          /* left is the next one, right the one before */
+  weir__block nobody;                       /* stands in for a neighbour that is not there */
+  weir__bin_heap **heaps;                   /* for each bin, or NULL; made when first needed */
 } weir__narrow_bins;
 
 typedef struct weir__wide_bins weir__wide_bins;
@@ -84,13 +83,12 @@ static inline void weir__index_insert(weir__index *index, weir__block *block) {
   }
   weir__narrow_bins *narrow = index->narrow;
   weir__block *next = narrow->list[units];
-  block->in_heap = false;
+  block->known = WEIR__NEW;
   block->left = next;
   block->right = NULL;
   (next ? next : &narrow->nobody)->right = block;
   narrow->list[units] = block;
   narrow->used[units / 64] |= 1ull << units % 64;
-  narrow->ordered[units / 64] &= ~(1ull << units % 64);
   index->narrow_rows |= 1ull << units / 64;
 }
 
@@ -102,7 +100,7 @@ static inline void weir__index_remove(weir__index *index, weir__block *block) {
   }
   weir__narrow_bins *narrow = index->narrow;
   weir__block *next = block->left, *previous = block->right;
-  block->in_heap = false;
+  block->known = WEIR__NEW;
   *(previous ? &previous->left : &narrow->list[units]) = next;
   (next ? next : &narrow->nobody)->right = previous;
   uint64_t used = narrow->used[units / 64] &= ~((uint64_t)!narrow->list[units] << units % 64);
