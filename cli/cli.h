@@ -16,8 +16,10 @@ enum {
 int weir_cmd_bench(int argc, char **argv);
 int weir_cmd_demo(int argc, char **argv);
 int weir_cmd_explain(int argc, char **argv);
+int weir_cmd_export(int argc, char **argv);
 int weir_cmd_info(int argc, char **argv);
 int weir_cmd_lint(int argc, char **argv);
+int weir_cmd_redact(int argc, char **argv);
 int weir_cmd_replay(int argc, char **argv);
 int weir_cmd_summary(int argc, char **argv);
 int weir_cmd_tune(int argc, char **argv);

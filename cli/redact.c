@@ -1,0 +1,154 @@
+/*
+ * weir redact: a copy of a recorded history that one can show to others.
+ */
+#include "offline/redact.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "cli.h"
+#include "json.h"
+#include "progress.h"
+
+static void print_help(void) {
+  fputs(
+      "Usage: weir redact [OPTION...] FILE\n"
+      "\n"
+      "Makes a copy of a recorded memory history that can be attached to a bug report. Names of functions and files,\n"
+      "annotations, metadata and compile contexts become hashes, and keys that are not understood are left out;\n"
+      "addresses, sizes, times, line numbers, streams and settings stay. The copy is a pickle as PyTorch writes it.\n"
+      "Then both are replayed, with every decision compared to the file; if the copy behaves in another way, there is\n"
+      "none.\n"
+      "\n"
+      "Options:\n"
+      "  -o, --output OUT   the copy; a name that ends in .zst is compressed. Without it: FILE with .redacted in its "
+      "name,\n"
+      "                     as run.redacted.pickle for run.pickle\n"
+      "  --keep-functions   leave the names of functions as they are\n"
+      "  --salt TEXT        hash with this, so that names that are equal are equal in all files with it; keep it to\n"
+      "                     yourself. Without it hashes cannot be compared between files, nor guessed\n"
+      "  --json             the report as JSON\n"
+      "  -h, --help         this text\n"
+      "\n"
+      "Exit codes: 0 done, and checked; 1 a file cannot be read or written, or the copy behaves in another way, and "
+      "is\n"
+      "not there; 2 the command line was wrong.\n",
+      stdout);
+}
+
+/* run.pickle.zst: run.redacted.pickle.zst. NULL: no host memory. */
+static char *default_name(const char *file) {
+  size_t length = strlen(file), end = length;
+  const char *slash = strrchr(file, '/');
+  size_t base = slash ? (size_t)(slash - file) + 1 : 0;
+  if (length > base + 4 && strcmp(file + length - 4, ".zst") == 0)
+    end -= 4;
+  size_t dot = end;
+  while (dot > base && file[--dot] != '.')
+    ;
+  if (dot == base) /* no dot, or only one at the beginning */
+    dot = end;
+  char *name;
+  return asprintf(&name, "%.*s.redacted%s", (int)dot, file, file + dot) < 0 ? NULL : name;
+}
+
+static void print_text(const char *to, const weir__redact_options *options, const weir__redact_report *r) {
+  printf("%s%s%s: ", weir_cli_bold(), to, weir_cli_plain());
+  if (options->keep_functions)
+    printf("names of functions kept, ");
+  else
+    printf("%zu names of functions, ", r->hidden.functions);
+  printf("%zu of files, %zu of annotations, %zu remarks hidden\n", r->hidden.files, r->hidden.annotations,
+         r->hidden.remarks);
+  if (r->hidden.settings)
+    printf("  settings    %zu texts hidden or left out that mean nothing to the allocator\n", r->hidden.settings);
+  if (r->left_out)
+    printf("  left out    %zu keys that are not understood; 'weir summary' names them\n", r->left_out);
+  if (r->devices > r->unchecked)
+    printf(
+        "  checked     replayed as the original: %zu events, %zu allocations, %zu that differ from the file in both\n",
+        r->events, r->allocations, r->differences);
+  if (r->unchecked)
+    printf("  unchecked   %zu devices whose history cannot be replayed, before as after; all numbers are the same\n",
+           r->unchecked);
+  if (!r->devices)
+    printf("  checked     no history to replay; all numbers are the same\n");
+  puts("  it still has addresses, sizes, times and line numbers");
+}
+
+static void print_json(const char *file, const char *to, const weir__redact_options *options,
+                       const weir__redact_report *r) {
+  printf("{\"file\": ");
+  weir_cli_json_string(file);
+  printf(", \"output\": ");
+  weir_cli_json_string(to);
+  printf(", \"functions\": %zu, \"files\": %zu, \"annotations\": %zu, \"remarks\": %zu, \"settings\": %zu, ",
+         r->hidden.functions, r->hidden.files, r->hidden.annotations, r->hidden.remarks, r->hidden.settings);
+  printf("\"functions_kept\": %s, \"keys_left_out\": %zu, \"devices\": %zu, \"devices_not_replayed\": %zu, ",
+         options->keep_functions ? "true" : "false", r->left_out, r->devices, r->unchecked);
+  printf("\"events\": %zu, \"allocations\": %zu, \"differences\": %zu, \"same_behaviour\": true}\n", r->events,
+         r->allocations, r->differences);
+}
+
+int weir_cmd_redact(int argc, char **argv) {
+  static const struct option long_options[] = {
+      {"output", required_argument, NULL, 'o'}, {"keep-functions", no_argument, NULL, 'k'},
+      {"salt", required_argument, NULL, 's'},   {"json", no_argument, NULL, 'j'},
+      {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0}};
+  weir__redact_options options = {0};
+  const char *to = NULL;
+  bool json = false;
+  opterr = 0;
+  optind = 1;
+  for (int option; (option = getopt_long(argc, argv, ":ho:", long_options, NULL)) != -1;) {
+    switch (option) {
+    case 'o':
+      to = optarg;
+      break;
+    case 'k':
+      options.keep_functions = true;
+      break;
+    case 's':
+      options.salt = optarg;
+      break;
+    case 'j':
+      json = true;
+      break;
+    case 'h':
+      print_help();
+      return WEIR_EXIT_OK;
+    case ':':
+      return weir_cli_usage("redact", "%s needs a value", argv[optind - 1]);
+    default:
+      return weir_cli_usage("redact", "there is no option '%s'", argv[optind - 1]);
+    }
+  }
+  if (optind == argc)
+    return weir_cli_usage("redact", "no file is named");
+  if (optind + 1 < argc)
+    return weir_cli_usage("redact", "one file at a time, and '%s' is one more", argv[optind + 1]);
+  if (to && strcmp(to, "-") == 0)
+    return weir_cli_usage("redact", "the copy is read again to be checked, so it has to be a file");
+  const char *file = argv[optind];
+  char *name = to ? NULL : default_name(file);
+  if (!to && !name) {
+    fputs("weir redact: no host memory\n", stderr);
+    return WEIR_EXIT_FAILED;
+  }
+  to = to ? to : name;
+  weir__redact_report report;
+  weir_cli_progress *progress = weir_cli_progress_begin("redacting and checking");
+  weir_status status = weir__redact_file(file, to, &options, &report);
+  weir_cli_progress_end(progress);
+  if (status)
+    fprintf(stderr, "weir redact: %s\n", weir_last_error());
+  else if (json)
+    print_json(file, to, &options, &report);
+  else
+    print_text(to, &options, &report);
+  free(name);
+  return status ? WEIR_EXIT_FAILED : WEIR_EXIT_OK;
+}

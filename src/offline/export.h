@@ -1,0 +1,81 @@
+/*
+ * A snapshot for other programs: as rows of tables (CSV, SQLite), and as a trace for Perfetto. As JSON: see offline/rewrite.h.
+ */
+#ifndef WEIR_OFFLINE_EXPORT_H
+#define WEIR_OFFLINE_EXPORT_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "offline/rewrite.h"
+#include "offline/snapshot.h"
+
+/* Other programs want texts without surrogates and without NUL: they become U+FFFD and "?". In place, before any export. */
+void weir__export_clean(weir__snapshot *snapshot);
+
+/* ---- Tables ---- */
+
+/* name, as written, what is declared behind the columns in SQL */
+#define WEIR__EXPORT_MAP(X)                                                                                            \
+  X(SEGMENTS, "segments", "PRIMARY KEY (segment)")                                                                     \
+  X(BLOCKS, "blocks", "PRIMARY KEY (block)")                                                                           \
+  X(EVENTS, "events", "PRIMARY KEY (device, event)")                                                                   \
+  X(STACKS, "stacks", "PRIMARY KEY (stack, depth)")                                                                    \
+  X(FRAMES, "frames", "PRIMARY KEY (frame)")                                                                           \
+  X(ANNOTATIONS, "annotations", "PRIMARY KEY (annotation)")                                                            \
+  X(SETTINGS, "settings", "PRIMARY KEY (setting)")
+
+typedef enum weir__export_table {
+#define X(name, text, sql) WEIR__EXPORT_##name,
+  WEIR__EXPORT_MAP(X)
+#undef X
+      WEIR__EXPORT_TABLES
+} weir__export_table;
+
+typedef struct weir__export_column {
+  const char *name;
+  bool is_text;
+} weir__export_column;
+
+/* Where rows go. The values of a row come in the order of the columns; what fails says so at its end. */
+typedef struct weir__rows weir__rows;
+struct weir__rows {
+  weir_status (*begin)(weir__rows *to, weir__export_table table, const weir__export_column *columns, size_t count);
+  void (*integer)(weir__rows *to, int64_t value);
+  void (*natural)(weir__rows *to, uint64_t value);
+  void (*text)(weir__rows *to, const char *value);
+  void (*nothing)(weir__rows *to); /* not recorded */
+  weir_status (*row)(weir__rows *to);
+  weir_status (*end)(weir__rows *to);
+};
+
+const char *weir__export_table_name(weir__export_table table);
+
+/* `device` -1: all. Stacks and frames are those of all devices, under the same numbers. `step` may be NULL. */
+weir_status weir__export_rows(const weir__snapshot *snapshot, int device, weir__export_table table, weir__step step,
+                              void *step_context, weir__rows *to);
+
+/* One table, as RFC 4180 has it, with the names of the columns in the first line. */
+weir_status weir__export_csv(const weir__snapshot *snapshot, int device, weir__export_table table, weir__step step,
+                             void *step_context, FILE *file);
+
+/* All tables with indices, into a new file. WEIR_ERROR_NOT_SUPPORTED: this build is without SQLite. */
+weir_status weir__export_sqlite(const weir__snapshot *snapshot, int device, weir__step step, void *step_context,
+                                const char *path);
+
+/* ---- Over time ---- */
+
+/* How much is in use, as it was asked for, and how much is reserved. */
+typedef struct weir__export_levels {
+  int64_t allocated, reserved;
+} weir__export_levels;
+
+/* Before the first event of a device. */
+weir_status weir__export_levels_begin(const weir__snapshot *snapshot, int device, weir__export_levels *levels);
+void weir__export_levels_move(weir__export_levels *levels, const weir__snapshot_event *event);
+
+/* Chrome's JSON trace, which ui.perfetto.dev opens: a process for each device, counters, events by stream, marked ranges. */
+weir_status weir__export_perfetto(const weir__snapshot *snapshot, int device, weir__step step, void *step_context,
+                                  FILE *file);
+
+#endif

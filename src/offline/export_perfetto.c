@@ -1,0 +1,195 @@
+#include <stdlib.h>
+
+#include "base/base.h"
+#include "offline/describe.h"
+#include "offline/export.h"
+
+/* Process 0 is the idle one to some readers, so devices begin at 1; ranges of no device have a process behind all of them. */
+enum { FIRST_PROCESS = 1, SEGMENT_THREAD = 1, FIRST_STREAM_THREAD = 2 };
+
+typedef struct tracer {
+  const weir__snapshot *s;
+  weir__sink *sink;
+  const weir__sink_format *to;
+  size_t done;
+  weir__step step;
+  void *step_context;
+} tracer;
+
+static void text(tracer *t, const char *name, const char *value) {
+  t->to->key(t->sink, name, NULL);
+  t->to->text(t->sink, value, NULL);
+}
+
+static void integer(tracer *t, const char *name, int64_t value) {
+  t->to->key(t->sink, name, NULL);
+  t->to->integer(t->sink, value);
+}
+
+static void natural(tracer *t, const char *name, uint64_t value) {
+  t->to->key(t->sink, name, NULL);
+  t->to->natural(t->sink, value);
+}
+
+/* The beginning of an entry; a dict stays open. */
+static void open_entry(tracer *t, const char *phase, const char *name, int64_t process, int64_t thread) {
+  weir__write_open_dict(t->sink);
+  text(t, "ph", phase);
+  text(t, "name", name);
+  integer(t, "pid", process);
+  integer(t, "tid", thread);
+}
+
+static void open_args(tracer *t) {
+  t->to->key(t->sink, "args", NULL);
+  weir__write_open_dict(t->sink);
+}
+
+static void close_two(tracer *t) {
+  weir__write_close(t->sink);
+  weir__write_close(t->sink);
+}
+
+static void name_it(tracer *t, const char *what, int64_t process, int64_t thread, const char *name) {
+  open_entry(t, "M", what, process, thread);
+  open_args(t);
+  text(t, "name", name);
+  close_two(t);
+}
+
+static void name_all(tracer *t, int device) {
+  char name[64], stream[48];
+  snprintf(name, sizeof name, "device %d", device);
+  name_it(t, "process_name", FIRST_PROCESS + device, 0, name);
+  name_it(t, "thread_name", FIRST_PROCESS + device, SEGMENT_THREAD, "segments");
+  bool *used = calloc(t->s->stream_count, sizeof *used);
+  const weir__snapshot_device *d = &t->s->devices[device];
+  for (size_t i = 0; i < d->event_count && used; i++)
+    used[d->events[i].stream] = true;
+  for (size_t i = 0; i < t->s->stream_count && used; i++) /* without memory for it they have numbers for names */
+    if (used[i])
+      name_it(t, "thread_name", FIRST_PROCESS + device, FIRST_STREAM_THREAD + (int64_t)i,
+              weir__describe_stream(t->s, (uint16_t)i, stream));
+  free(used);
+}
+
+/* What the driver did is apart from what streams asked for. */
+static bool is_of_segments(uint8_t action) {
+  return action >= WEIR__ACTION_SEGMENT_ALLOC && action <= WEIR__ACTION_SEGMENT_UNMAP;
+}
+
+static void instant(tracer *t, int device, size_t number, const weir__snapshot_event *e, int64_t time) {
+  const weir__snapshot_remark *remark = &t->s->remarks[e->remark];
+  const weir__string *strings = t->s->strings.items;
+  char stack[WEIR__DESCRIBE_TEXT], address[32];
+  open_entry(t, "i",
+             e->action == WEIR__ACTION_OTHER ? strings[remark->action].text
+                                             : weir__snapshot_action_name((weir__snapshot_action)e->action),
+             FIRST_PROCESS + device,
+             is_of_segments(e->action) ? SEGMENT_THREAD : FIRST_STREAM_THREAD + (int64_t)e->stream);
+  text(t, "s", e->action == WEIR__ACTION_OOM ? "p" : "t");
+  integer(t, "ts", time);
+  open_args(t);
+  natural(t, "event", number);
+  natural(t, "size", e->size);
+  snprintf(address, sizeof address, "0x%llx", (unsigned long long)e->address);
+  if (e->action == WEIR__ACTION_OOM)
+    natural(t, "device_free", e->address);
+  else
+    text(t, "address", address);
+  if (e->stack)
+    text(t, "stack", weir__describe_stack(t->s, e->stack, stack));
+  if (strings[remark->user_metadata].length)
+    text(t, "user_metadata", strings[remark->user_metadata].text);
+  if (strings[remark->compile_context].length && strcmp(strings[remark->compile_context].text, "N/A") != 0)
+    text(t, "compile_context", strings[remark->compile_context].text);
+  close_two(t);
+}
+
+static void counter(tracer *t, int device, const char *name, int64_t time, int64_t bytes) {
+  open_entry(t, "C", name, FIRST_PROCESS + device, 0);
+  integer(t, "ts", time);
+  open_args(t);
+  integer(t, "bytes", bytes);
+  close_two(t);
+}
+
+/* Where no times were recorded, an event takes a microsecond. */
+static weir_status history(tracer *t, int device) {
+  const weir__snapshot_device *d = &t->s->devices[device];
+  weir__export_levels levels = {0};
+  weir_status status = weir__export_levels_begin(t->s, device, &levels);
+  if (status)
+    return status;
+  for (size_t i = 0; i < d->event_count && !t->sink->error; i++) {
+    const weir__snapshot_event *e = &d->events[i];
+    int64_t time = e->time_us ? e->time_us : (int64_t)i;
+    weir__export_levels before = levels;
+    weir__export_levels_move(&levels, e);
+    if (!i || levels.allocated != before.allocated)
+      counter(t, device, "allocated", time, levels.allocated);
+    if (!i || levels.reserved != before.reserved)
+      counter(t, device, "reserved", time, levels.reserved);
+    instant(t, device, i, e, time);
+    if (++t->done % WEIR__STEP_EVENTS == 0 && t->step)
+      t->step(t->step_context, t->done, t->s->event_count);
+  }
+  return WEIR_OK;
+}
+
+/* Ranges need not lie within each other, so each name has a row of its own: what is asynchronous may overlap. */
+static void ranges(tracer *t, int device) {
+  const int64_t nowhere = FIRST_PROCESS + (int64_t)t->s->device_count;
+  bool is_named = false;
+  for (size_t i = 0; i < t->s->annotation_count && !t->sink->error; i++) {
+    const weir__snapshot_annotation *a = &t->s->annotations[i];
+    const char *stage = t->s->strings.items[a->stage].text;
+    bool begins = strcmp(stage, "START") == 0, ends = strcmp(stage, "END") == 0;
+    char id[32];
+    if (device >= 0 && a->device >= 0 && a->device != device)
+      continue;
+    if (a->device < 0 && !is_named) {
+      name_it(t, "process_name", nowhere, 0, "program");
+      is_named = true;
+    }
+    open_entry(t,
+               begins ? "b"
+               : ends ? "e"
+                      : "i",
+               t->s->strings.items[a->name].text, a->device >= 0 ? FIRST_PROCESS + a->device : nowhere, SEGMENT_THREAD);
+    text(t, "cat", "annotation");
+    snprintf(id, sizeof id, "0x%x%08x", (unsigned)(a->device + 1), (unsigned)a->name);
+    if (begins || ends)
+      text(t, "id", id);
+    else
+      text(t, "s", "p");
+    integer(t, "ts", a->time_us);
+    weir__write_close(t->sink);
+  }
+}
+
+weir_status weir__export_perfetto(const weir__snapshot *snapshot, int device, weir__step step, void *step_context,
+                                  FILE *file) {
+  weir__sink *sink = malloc(sizeof *sink);
+  if (!sink)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "export: no host memory");
+  tracer t = {.s = snapshot, .sink = sink, .to = &weir__json_format, .step = step, .step_context = step_context};
+  weir_status status = WEIR_OK;
+  weir__sink_begin(sink, t.to, file);
+  weir__write_open_dict(sink);
+  text(&t, "displayTimeUnit", "ms");
+  t.to->key(sink, "traceEvents", NULL);
+  weir__write_open_list(sink);
+  for (size_t d = 0; d < snapshot->device_count && !status; d++) {
+    if ((device >= 0 && (size_t)device != d) || !snapshot->devices[d].event_count)
+      continue;
+    name_all(&t, (int)d);
+    status = history(&t, (int)d);
+  }
+  ranges(&t, device);
+  weir__write_close(sink);
+  weir__write_close(sink);
+  weir_status ended = weir__sink_end(sink, "export");
+  free(sink);
+  return status ? status : ended;
+}

@@ -1,0 +1,154 @@
+#include "offline/target.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/base.h"
+
+#ifdef WEIR_HAVE_ZSTD
+#include <zstd.h>
+#endif
+
+static weir_status failed(const weir__target *target) {
+  return weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot write it: %s", target->path ? target->path : "the output",
+                    strerror(errno));
+}
+
+weir_status weir__target_begin(weir__target *target, const char *path) {
+  *target = (weir__target){0};
+  if (!path || strcmp(path, "-") == 0)
+    return WEIR_OK;
+  target->path = strdup(path);
+  if (!target->path || asprintf(&target->part, "%s.%ld.part", path, (long)getpid()) < 0) {
+    free(target->path);
+    *target = (weir__target){0};
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", path);
+  }
+  return WEIR_OK;
+}
+
+/* ---- Compressed ---- */
+
+#ifdef WEIR_HAVE_ZSTD
+typedef struct packer {
+  FILE *file;
+  ZSTD_CCtx *zstd;
+  size_t size; /* of `out` */
+  unsigned char out[];
+} packer;
+
+/* false, with errno: not all of it could be written. */
+static bool pack(packer *p, const void *bytes, size_t size, ZSTD_EndDirective mode) {
+  ZSTD_inBuffer in = {bytes, size, 0};
+  for (;;) {
+    ZSTD_outBuffer out = {p->out, p->size, 0};
+    size_t left = ZSTD_compressStream2(p->zstd, &out, &in, mode);
+    if (ZSTD_isError(left)) {
+      errno = ENOMEM; /* nothing else can go wrong with what was asked for */
+      return false;
+    }
+    if (out.pos && fwrite(p->out, 1, out.pos, p->file) != out.pos)
+      return false;
+    if (mode == ZSTD_e_end ? left == 0 : in.pos == in.size)
+      return true;
+  }
+}
+
+static ssize_t pack_write(void *cookie, const char *bytes, size_t size) {
+  return pack(cookie, bytes, size, ZSTD_e_continue) ? (ssize_t)size : 0;
+}
+
+static int pack_close(void *cookie) {
+  packer *p = cookie;
+  bool is_whole = pack(p, NULL, 0, ZSTD_e_end);
+  int error = errno;
+  if (fclose(p->file) != 0 && is_whole) {
+    is_whole = false;
+    error = errno;
+  }
+  ZSTD_freeCCtx(p->zstd);
+  free(p);
+  errno = error;
+  return is_whole ? 0 : -1;
+}
+
+/* What is written to it comes to `file` compressed, and closing it closes both. NULL: no memory, and `file` is as it was. */
+static FILE *open_packed(FILE *file) {
+  size_t size = ZSTD_CStreamOutSize();
+  packer *p = malloc(sizeof *p + size);
+  ZSTD_CCtx *zstd = ZSTD_createCCtx();
+  FILE *packed = NULL;
+  if (p && zstd) {
+    *p = (packer){.file = file, .zstd = zstd, .size = size};
+    ZSTD_CCtx_setParameter(zstd, ZSTD_c_checksumFlag, 1);
+    packed = fopencookie(p, "w", (cookie_io_functions_t){.write = pack_write, .close = pack_close});
+  }
+  if (!packed) {
+    ZSTD_freeCCtx(zstd);
+    free(p);
+  }
+  return packed;
+}
+#endif
+
+static bool is_compressed(const weir__target *target) {
+  size_t length = target->path ? strlen(target->path) : 0;
+  return length > 4 && strcmp(target->path + length - 4, ".zst") == 0;
+}
+
+weir_status weir__target_open(weir__target *target) {
+  if (!target->path) {
+    target->file = stdout;
+    return WEIR_OK;
+  }
+#ifndef WEIR_HAVE_ZSTD
+  if (is_compressed(target))
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
+                      "%s: this build of Weir is without zstd; leave .zst out of the name, and compress it yourself",
+                      target->path);
+#endif
+  target->file = fopen(target->part, "wbe");
+  if (!target->file)
+    return failed(target);
+#ifdef WEIR_HAVE_ZSTD
+  if (is_compressed(target)) {
+    FILE *packed = open_packed(target->file);
+    if (!packed)
+      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory to compress", target->path);
+    target->file = packed;
+  }
+#endif
+  return WEIR_OK;
+}
+
+weir_status weir__target_close(weir__target *target) {
+  FILE *file = target->file;
+  target->file = NULL;
+  if (!file)
+    return WEIR_OK;
+  errno = EIO;
+  bool had_error = ferror(file);
+  int result = file == stdout ? fflush(file) : fclose(file);
+  return had_error || result != 0 ? failed(target) : WEIR_OK;
+}
+
+weir_status weir__target_keep(weir__target *target) {
+  if (!target->path)
+    return WEIR_OK;
+  if (rename(target->part, target->path) != 0)
+    return failed(target);
+  target->is_kept = true;
+  return WEIR_OK;
+}
+
+void weir__target_end(weir__target *target) {
+  if (target->file && target->file != stdout)
+    fclose(target->file);
+  if (target->part && !target->is_kept)
+    unlink(target->part);
+  free(target->path);
+  free(target->part);
+  *target = (weir__target){0};
+}

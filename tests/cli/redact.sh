@@ -1,0 +1,174 @@
+#!/bin/sh
+# redact.sh PROGRAM VERSION: `weir redact`: no name is left, the rest is as it was, and where it is not there is no copy.
+set -u
+weir=$1
+data=$(dirname "$0")/../data
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0
+
+# run CODE ARGUMENT...: runs the command, and checks its exit code.
+run() {
+  expected=$1
+  shift
+  said="weir redact $*"
+  "$weir" redact "$@" >"$work/out" 2>"$work/err"
+  code=$?
+  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
+}
+
+fail() {
+  failed=1
+  echo "$said: $1"
+  sed 's/^/  out: /' "$work/out"
+  sed 's/^/  err: /' "$work/err"
+}
+
+has() { grep -q -e "$2" "$work/$1" || fail "no '$2' on $1"; }
+hasnt() { ! grep -q -a -e "$2" "$work/$1" || fail "'$2' on $1"; }
+empty() { [ ! -s "$work/$1" ] || fail "something on $1"; }
+exists() { [ -s "$work/$1" ] || fail "no $1"; }
+missing() { [ ! -e "$work/$1" ] || fail "there is a $1"; }
+
+small=$data/small_snapshot.pickle
+run 0 -o "$work/copy" "$small"
+empty err
+has out '/copy: 11 names of functions, 7 of files, 2 of annotations, 0 remarks hidden$'
+has out 'replayed as the original: 40 events, '
+hasnt out "$(printf '\\033')"
+for name in workloads w_resnet job module.py Optimizer batch_norm; do
+  grep -q -a "$name" "$small" || fail "'$name' is not in the file to begin with"
+  hasnt copy "$name"
+done
+
+run 0 --keep-functions -o "$work/copy" "$small"
+has out 'names of functions kept, 7 of files'
+has copy w_resnet
+hasnt copy workloads
+
+# The same salt, the same copy; without one, another every time.
+for i in 1 2 3 4; do
+  salt=
+  [ "$i" -gt 2 ] || salt=--salt=abc
+  run 0 $salt -o "$work/copy$i" "$small"
+done
+cmp -s "$work/copy1" "$work/copy2" || fail 'the same salt, and another copy'
+! cmp -s "$work/copy1" "$work/copy3" || fail 'no salt, and the same copy'
+! cmp -s "$work/copy3" "$work/copy4" || fail 'no salt, and the same copy twice'
+
+# Names where none is given.
+cp "$small" "$work/run.pickle"
+cp "$small" "$work/run"
+run 0 "$work/run.pickle"
+exists run.redacted.pickle
+run 0 "$work/run"
+exists run.redacted
+
+run 1 -o "$work/run.pickle" "$work/run.pickle"
+has err 'would replace what it is made of'
+cmp -s "$small" "$work/run.pickle" || fail 'the original is not what it was'
+run 1 -o "$work/none" "$work/missing"
+empty out
+missing none
+printf 'garbage' >"$work/garbage"
+run 1 -o "$work/none" "$work/garbage"
+has err '/garbage: byte [0-9]*: '
+missing none
+run 1 -o "$work/no/such/folder" "$small"
+has err 'cannot write it'
+
+# wrong TEXT ARGUMENT...: the command line is refused with a text.
+wrong() {
+  text=$1
+  shift
+  run 2 "$@"
+  empty out
+  has err "$text"
+}
+wrong 'no file'
+wrong 'one more' "$small" "$small"
+wrong 'has to be a file' -o - "$small"
+wrong '--salt needs a value' "$small" --salt
+wrong "no option '--what'" --what "$small"
+run 0 --help
+has out '^Usage: weir redact'
+has out '^Exit codes: '
+
+if "$weir" summary "$data/traces/llama_oom.pickle.zst" 2>&1 | grep -qi 'without.*zstd'; then
+  run 1 -o "$work/copy.zst" "$small"
+  has err 'without zstd'
+  missing copy.zst
+  echo "waived: built without libzstd"
+  [ "$failed" -eq 0 ] && exit 77
+  exit 1
+fi
+
+# What is compressed is so again, and behaves as before under --check.
+for name in traces/llama_oom traces/cuda_graphs_expandable histories/pools histories/capped_streams traces/resnet_stacks; do
+  cp "$data/$name.pickle.zst" "$work/it.pickle.zst"
+  run 0 --json "$work/it.pickle.zst"
+  has out '"devices": 1, "devices_not_replayed": 0, .*"same_behaviour": true}$'
+  exists it.redacted.pickle.zst
+  for file in it it.redacted; do
+    "$weir" replay --check --json "$work/$file.pickle.zst" 2>&1 |
+      sed 's/^{"file": "[^"]*"//; s/"seconds": [0-9.]*//' >"$work/$file.report"
+  done
+  cmp -s "$work/it.report" "$work/it.redacted.report" || fail 'another report of weir replay'
+done
+
+if ! command -v python3 >/dev/null; then
+  echo "waived: no python3 to read the copy"
+  [ "$failed" -eq 0 ] && exit 77
+  exit 1
+fi
+
+# Every text that a file can have, in the places where names are; and a configuration in which PyTorch's loose reading finds what the
+# strict one does not: without it the history would be another one, so there is no copy.
+cat >"$work/texts.py" <<'END'
+import pickle, sys
+mode, source, target = sys.argv[1:]
+s = pickle.load(open(source, "rb"))
+if mode == "mark":
+    for i, e in enumerate(s["device_traces"][0]):
+        e.update(user_metadata=f"SECRET{i % 3}", compile_context=f"SECRET/{i % 2}", category="SECRET", phase="SECRET")
+    s["device_traces"][0].append({"action": "SECRET_ACTION", "addr": 0, "size": 0, "stream": 0})
+    s["external_annotations"].append({"stage": "SECRET", "name": "SECRET", "device": 0, "time_us": 1, "SECRET": "SECRET"})
+    s["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"] = "SECRET:1,max_split_size_mb:64"
+    s["allocator_settings"]["other"] = "SECRET"
+    s["SECRET"] = ["SECRET"]
+    pickle.dump(s, open(target, "wb"))
+elif mode == "loose":
+    conf = s["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"]
+    assert "large_segment_size_mb" in conf, conf
+    s["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"] = conf.replace("large_segment_size_mb", "x large_segment_size_mb")
+    pickle.dump(s, open(target, "wb"))
+else:
+    copy = pickle.load(open(target, "rb"))
+    a, b = s["device_traces"][0], copy["device_traces"][0]
+    assert len(a) == len(b), (len(a), len(b))
+    numbers = ["addr", "size", "stream", "time_us"]
+    assert [[e.get(n) for n in numbers] for e in a] == [[e.get(n) for n in numbers] for e in b]
+    metadata = {(x["user_metadata"], y["user_metadata"]) for x, y in zip(a[:-1], b[:-1])}
+    assert len(metadata) == 3 and len({y for _, y in metadata}) == 3, metadata
+    assert copy["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"] == "max_split_size_mb:64", copy["allocator_settings"]
+    assert "SECRET" not in repr(copy)
+END
+said='weir redact, read by python3'
+python3 "$work/texts.py" mark "$small" "$work/marked" >"$work/out" 2>"$work/err" || fail 'no file'
+run 0 -o "$work/hidden" "$work/marked"
+has out '^  settings    2 texts hidden'
+has out '^  left out    4 keys'
+hasnt hidden SECRET
+python3 "$work/texts.py" compare "$work/marked" "$work/hidden" >"$work/out" 2>"$work/err" || fail 'not what was expected'
+
+if command -v zstd >/dev/null; then
+  zstd -q -d -o "$work/large.pickle" "$data/histories/large_segments.pickle.zst"
+  python3 "$work/texts.py" loose "$work/large.pickle" "$work/loose" >"$work/out" 2>"$work/err" || fail 'no file'
+  run 1 -o "$work/none" "$work/loose"
+  empty out
+  has err 'behaves in another way on device 0'
+  missing none
+  [ "$(find "$work" -name '*.part' | wc -l)" -eq 0 ] || fail 'a part is left'
+fi
+
+exit $failed
