@@ -4,15 +4,19 @@
  * Each way of recording has an allocator of its own over a ledger, and they take turns: what disturbs the machine disturbs
  * them alike. What counts is the least disturbed round of each.
  */
+#include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "alloc/heap.h"
 #include "base/base.h"
 #include "bench.h"
 #include "cli.h"
 #include "observe/event.h"
+#include "observe/ringfile.h"
 #include "observe/stacks.h"
 #include "weir/weir.h"
 
@@ -22,12 +26,14 @@ static const struct way {
   const char *key, *title;
   weir_history_mode mode;
   weir_history_context context;
-  double bar; /* ns more than off; 0: none */
+  bool has_file; /* WEIR_RECORD is set */
+  double bar;    /* ns more than off; 0: none */
 } ways[] = {
-    {"off", "off", WEIR_HISTORY_OFF, WEIR_CONTEXT_NONE, 0},
-    {"no_stacks", "events, no stacks", WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE, 40},
-    {"alloc_stacks", "native stacks of allocations", WEIR_HISTORY_ALL, WEIR_CONTEXT_ALLOC, 400},
-    {"all_stacks", "native stacks of frees too", WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL, 400},
+    {"off", "off", WEIR_HISTORY_OFF, WEIR_CONTEXT_NONE, false, 0},
+    {"no_stacks", "events, no stacks", WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE, false, 40},
+    {"file", "the same to a file", WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE, true, 60},
+    {"alloc_stacks", "native stacks of allocations", WEIR_HISTORY_ALL, WEIR_CONTEXT_ALLOC, false, 400},
+    {"all_stacks", "native stacks of frees too", WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL, false, 400},
 };
 enum { WAYS = sizeof ways / sizeof ways[0] };
 
@@ -51,6 +57,27 @@ static bool failed(const char *what) {
   return false;
 }
 
+/* An allocator that records to a file, which goes at once: the mapping is enough here. */
+static weir_status create_with_file(weir_driver *driver, const weir_allocator_options *options,
+                                    weir_allocator **allocator) {
+  char folder[] = "/tmp/weir-bench-XXXXXX";
+  if (!mkdtemp(folder))
+    return weir__fail(WEIR_ERROR_SYSTEM, "no folder in /tmp: %s", strerror(errno));
+  setenv("WEIR_RECORD", folder, 1);
+  weir_status status = weir_allocator_create(driver, options, allocator);
+  unsetenv("WEIR_RECORD");
+  const weir__history *history = status ? NULL : atomic_load(&(*allocator)->history);
+  if (history)
+    unlink(history->file->path);
+  rmdir(folder);
+  if (!status && !history) {
+    weir_allocator_destroy(*allocator);
+    *allocator = NULL;
+    return weir__fail(WEIR_ERROR_SYSTEM, "no file in /tmp");
+  }
+  return status;
+}
+
 static bool open_side(const struct way *way, side *s) {
   weir_allocator_options options;
   weir_allocator_options_init(&options);
@@ -61,7 +88,8 @@ static bool open_side(const struct way *way, side *s) {
   history.context = way->context;
   history.max_entries = ENTRIES;
   if (weir_driver_open_ledger(NULL, &s->driver) || s->driver->Init(s->driver, 0) ||
-      weir_allocator_create(s->driver, &options, &s->allocator) || weir_history_record(s->allocator, &history))
+      (way->has_file ? create_with_file : weir_allocator_create)(s->driver, &options, &s->allocator) ||
+      weir_history_record(s->allocator, &history))
     return failed("no allocator");
   return true;
 }
@@ -179,8 +207,10 @@ static void print_help(void) {
   fputs(
       "Usage: weir bench observe [OPTION...]\n"
       "\n"
-      "Measures what recording the history adds to an allocation and its free: without stacks, with a native stack of\n"
-      "ten frames for each allocation, and with one for each free too.\n"
+      "Measures what recording the history adds to an allocation and its free: without stacks, the same to a file in\n"
+      "/tmp as WEIR_RECORD makes it, with a native stack of ten frames for each allocation, and with one for each "
+      "free\n"
+      "too.\n"
       "\n"
       "Options:\n"
       "  --quick     few and short rounds: to see that it works, not how fast it is\n"

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "weir/runtime.h"
@@ -51,6 +52,10 @@ static void print_help(void) {
         "  WEIR_LOG              error, warn (the default), info or debug\n"
         "  WEIR_ALLOC_CONF       the allocator's settings, as expandable_segments:True\n"
         "  WEIR_NO_MEMORY_CACHING  1: every allocation and every free goes to the driver\n"
+        "  WEIR_RECORD           a folder for a recording that can be read whatever becomes of the process\n"
+        "  WEIR_RECORD_MB        the size of its file\n"
+        "  WEIR_RECORD_STACKS    the stacks in it: none, state, alloc or all\n"
+        "  WEIR_RECORD_SIGNAL    SIGUSR1, SIGUSR2 or SIGHUP: the signal that writes a snapshot beside it\n"
         "  CUDA_VISIBLE_DEVICES  which devices there are, and in what order\n"
         "  WEIR_CUDA_LIBRARY     a file to load in the place of libcuda.so.1\n"
         "  WEIR_NVML_LIBRARY     a file to load in the place of libnvidia-ml.so.1\n"
@@ -117,8 +122,11 @@ static int run(int argc, char **argv) {
   }
   const char *first = argv[1];
   const struct command *command = find_command(first);
-  if (command != NULL)
+  if (command != NULL) {
+    if (command->run != weir_cmd_demo)
+      unsetenv("WEIR_RECORD"); /* the others make allocators to replay and to measure */
     return command->run(argc - 1, argv + 1);
+  }
   if (strcmp(first, "help") == 0)
     return help(argc - 1, argv + 1);
 

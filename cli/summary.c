@@ -127,6 +127,10 @@ static void print_device(const weir__snapshot *snapshot, int number, const weir_
     print_holders(snapshot, s->holders, s->holder_count);
     print_peak(snapshot, number, s, "reserved", &s->reserved);
   }
+  if (snapshot->is_events_only) {
+    puts("    at end    not known: the file has no list of segments");
+    return;
+  }
   printf("    at end    %s in use of %s reserved, in %zu large and %zu small segments%s\n",
          bytes(s->end_active, text[0]), bytes(s->end_reserved, text[1]), s->large_segments, s->small_segments,
          s->private ? ", some of them of private pools" : "");
@@ -209,9 +213,12 @@ static void json_device(const weir__snapshot *snapshot, int number, const weir__
   printf("\"has_stacks\": %s, \"streams\": %zu, \"large_segments\": %zu, \"small_segments\": %zu, "
          "\"private_segments\": %zu, ",
          s->has_stacks ? "true" : "false", s->streams, s->large_segments, s->small_segments, s->private);
-  printf("\"end_reserved\": %" PRIu64 ", \"end_allocated\": %" PRIu64 ", \"end_active\": %" PRIu64
-         ", \"end_requested\": %" PRIu64 ", ",
-         s->end_reserved, s->end_allocated, s->end_active, s->end_requested);
+  if (snapshot->is_events_only)
+    fputs("\"end_reserved\": null, \"end_allocated\": null, \"end_active\": null, \"end_requested\": null, ", stdout);
+  else
+    printf("\"end_reserved\": %" PRIu64 ", \"end_allocated\": %" PRIu64 ", \"end_active\": %" PRIu64
+           ", \"end_requested\": %" PRIu64 ", ",
+           s->end_reserved, s->end_allocated, s->end_active, s->end_requested);
   json_holders(snapshot, "holders_at_peak", s->holders, s->holder_count);
   printf(", ");
   json_holders(snapshot, "holders_at_end", s->at_end, s->at_end_count);

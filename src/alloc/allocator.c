@@ -152,6 +152,7 @@ weir_status weir_allocator_create(weir_driver *driver, const weir_allocator_opti
   for (int i = 0; i < count; i++)
     if (settings->memory_fraction < 1)
       weir_allocator_set_fraction(a, i, settings->memory_fraction);
+  weir__record_from_env(a);
   *allocator = a;
   return WEIR_OK;
 
@@ -170,6 +171,7 @@ free_both:
 void weir_allocator_destroy(weir_allocator *allocator) {
   if (!allocator)
     return;
+  weir__record_end(allocator);
   weir__graphs_forget(allocator);
   weir__uncached_clear(allocator);
   for (int i = 0; i < allocator->heap_count; i++)
@@ -279,6 +281,7 @@ static weir_status out_of_memory(const char *who, weir__heap *heap, weir__arena 
   int observers = atomic_load(&allocator->observer_count);
   for (int i = 0; i < observers; i++)
     allocator->observers[i].call(allocator->observers[i].context, heap->device, segment_bytes, limit, device_free);
+  weir__record_oom(allocator);
 
   list_processes(heap, processes, sizeof processes);
   char text[6][32], allowed[64] = "", private_part[96] = "";

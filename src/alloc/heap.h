@@ -493,6 +493,15 @@ void weir__watch(weir_allocator *allocator);
 /* The arenas of a pool are going. */
 void weir__writers_delete(weir__pool *pool);
 
+/* A new allocator: records to a file if WEIR_RECORD says so. */
+void weir__record_from_env(weir_allocator *allocator);
+
+/* Memory ran out: writes a snapshot beside that file, the first few times. No lock is held. */
+void weir__record_oom(weir_allocator *allocator);
+
+/* The allocator is going. */
+void weir__record_end(weir_allocator *allocator);
+
 /* ---- The calls (allocator.c) ---- */
 
 /* Refuses settings that ask for another allocator than this one. */

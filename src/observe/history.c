@@ -7,6 +7,7 @@
 #include "observe/clock.h"
 #include "observe/here.h"
 #include "observe/intern.h"
+#include "observe/ringfile.h"
 #include "observe/stacks.h"
 
 _Thread_local weir__here_state weir__here __attribute__((tls_model("initial-exec")));
@@ -96,10 +97,20 @@ uint32_t weir__pool_number(weir_pool_id id) {
   return weir__intern_put(&weir__texts, &pool, sizeof pool);
 }
 
+bool weir__pool_of_bytes(const void *bytes, size_t length, weir_pool_id *id) {
+  marked_pool pool;
+  if (!bytes || length != sizeof pool)
+    return false;
+  memcpy(&pool, bytes, sizeof pool);
+  *id = pool.id;
+  return pool.mark == POOL_MARK;
+}
+
 weir_pool_id weir__pool_of_number(uint32_t number) {
   size_t length;
-  const marked_pool *pool = weir__intern_get(&weir__texts, number, &length);
-  return pool && length == sizeof *pool && pool->mark == POOL_MARK ? pool->id : (weir_pool_id){0, 0};
+  const void *bytes = weir__intern_get(&weir__texts, number, &length);
+  weir_pool_id id;
+  return weir__pool_of_bytes(bytes, length, &id) ? id : (weir_pool_id){0, 0};
 }
 
 static uint32_t context_number(weir__event_context context) {
@@ -109,11 +120,20 @@ static uint32_t context_number(weir__event_context context) {
   return weir__intern_put(&weir__texts, &marked, sizeof marked);
 }
 
+bool weir__context_of_bytes(const void *bytes, size_t length, weir__event_context *context) {
+  marked_context marked;
+  if (!bytes || length != sizeof marked)
+    return false;
+  memcpy(&marked, bytes, sizeof marked);
+  *context = marked.context;
+  return marked.mark == CONTEXT_MARK;
+}
+
 weir__event_context weir__context_of_number(uint32_t number) {
   size_t length;
-  const marked_context *marked = weir__intern_get(&weir__texts, number, &length);
-  return marked && length == sizeof *marked && marked->mark == CONTEXT_MARK ? marked->context
-                                                                            : (weir__event_context){0, 0, 0};
+  const void *bytes = weir__intern_get(&weir__texts, number, &length);
+  weir__event_context context;
+  return weir__context_of_bytes(bytes, length, &context) ? context : (weir__event_context){0, 0, 0};
 }
 
 /* The thread remembers the last one: neither a phase nor a device's text changes often. */
@@ -206,6 +226,56 @@ static void release_writer(weir__writer *writer) {
   weir__stack_map_clear(&writer->stacks);
 }
 
+/* ---- A file, and forks ---- */
+
+static weir__history *with_file;
+static pthread_mutex_t with_file_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void before_fork(void) { pthread_mutex_lock(&with_file_lock); }
+static void after_fork(void) { pthread_mutex_unlock(&with_file_lock); }
+
+/* The file is the parent's. Another generation makes every writer ask for a chunk; what they have goes nowhere. */
+static void in_child(void) {
+  for (weir__history *history = with_file; history; history = history->next_with_file) {
+    if (!weir__ringfile_detach(history->file))
+      atomic_store(&history->mode, WEIR_HISTORY_OFF);
+    for (int i = 0; i < history->device_count; i++)
+      weir__tape_leave_file(&history->devices[i].tape);
+    weir__rules rules = weir__history_rules(history);
+    rules.generation++;
+    atomic_store(&history->rules, rules.word);
+  }
+  pthread_mutex_unlock(&with_file_lock);
+}
+
+static void watch_forks(void) { pthread_atfork(before_fork, after_fork, in_child); }
+
+void weir__history_set_file(weir__history *history, weir__ringfile *file) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, watch_forks);
+  history->file = file;
+  for (int i = 0; i < history->device_count; i++) {
+    history->devices[i].tape.file = file;
+    history->devices[i].tape.device = i;
+  }
+  pthread_mutex_lock(&with_file_lock);
+  history->next_with_file = with_file;
+  with_file = history;
+  pthread_mutex_unlock(&with_file_lock);
+}
+
+static void end_file(weir__history *history) {
+  if (!history->file)
+    return;
+  pthread_mutex_lock(&with_file_lock);
+  weir__history **at = &with_file;
+  while (*at != history)
+    at = &(*at)->next_with_file;
+  *at = history->next_with_file;
+  pthread_mutex_unlock(&with_file_lock);
+  weir__ringfile_close(history->file);
+}
+
 void weir__history_delete(weir__history *history) {
   if (!history)
     return;
@@ -214,6 +284,7 @@ void weir__history_delete(weir__history *history) {
     release_writer(&history->devices[i].marks);
     weir__tape_end(&history->devices[i].tape);
   }
+  end_file(history);
   pthread_mutex_destroy(&history->lock);
   free(history);
 }
@@ -312,18 +383,24 @@ static void append(weir__writer *writer, const moment *moment, weir__action acti
   weir__history *history = writer->history;
   if (moment->rules.skip >> action & 1)
     return;
+  weir__tape *tape = &history->devices[writer->device].tape;
   weir__chunk *chunk = writer->chunk;
+  if (chunk && weir__tape_has_left(tape, chunk))
+    chunk = NULL;
   unsigned count = chunk ? atomic_load_explicit(&chunk->count, memory_order_relaxed) : WEIR__CHUNK_EVENTS;
   if (count == WEIR__CHUNK_EVENTS) {
-    writer->chunk = chunk = weir__tape_next(&history->devices[writer->device].tape, chunk);
+    writer->chunk = chunk = weir__tape_next(tape, chunk);
     count = 0;
     if (!chunk) {
       atomic_fetch_add_explicit(&history->lost, 1, memory_order_relaxed);
       return;
     }
   }
-  weir__event_fill(&chunk->events[count], writer, action, address, bytes, moment->time,
-                   moment->rules.context >= WEIR_CONTEXT_ALLOC ? stack : 0, moment->context);
+  if (moment->rules.context < WEIR_CONTEXT_ALLOC)
+    stack = 0;
+  if (tape->file)
+    weir__ringfile_need(tape->file, stack, moment->context, writer->pool);
+  weir__event_fill(&chunk->events[count], writer, action, address, bytes, moment->time, stack, moment->context);
   atomic_store_explicit(&chunk->count, count + 1, memory_order_release); /* what is counted is whole */
   if (!moment->rules.skip && !moment->rules.context && !moment->rules.has_texts && !writer->stacks.count)
     writer->rules = moment->rules.word;

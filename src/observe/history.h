@@ -85,12 +85,18 @@ typedef struct weir__history {
   weir__annotation *annotations, **annotations_end; /* the oldest first */
   size_t annotation_count;
   uint64_t annotations_dropped;
+  struct weir__ringfile *file;          /* has the events; NULL: memory does. Set before recording begins */
+  atomic_int dumps;                     /* how often memory ran out and a snapshot was due beside the file */
+  struct weir__history *next_with_file; /* in the list of those that a fork is about; guarded by its lock */
   int device_count;
   weir__history_device devices[];
 } weir__history;
 
 weir__history *weir__history_new(int devices); /* NULL: no host memory */
 void weir__history_delete(weir__history *history);
+
+/* Events go to the file, which is the recorder's from here on. Nothing was recorded yet. */
+void weir__history_set_file(weir__history *history, struct weir__ringfile *file);
 
 void weir__history_set(weir__history *history, const weir_history_options *options);
 void weir__history_clear(weir__history *history);
@@ -205,6 +211,10 @@ typedef struct weir__event_context {
 uint32_t weir__pool_number(weir_pool_id id);
 weir_pool_id weir__pool_of_number(uint32_t number);
 weir__event_context weir__context_of_number(uint32_t number);
+
+/* The same from what is interned under the number, for those who have it from elsewhere. false: it is something else. */
+bool weir__pool_of_bytes(const void *bytes, size_t length, weir_pool_id *id);
+bool weir__context_of_bytes(const void *bytes, size_t length, weir__event_context *context);
 
 /* "alloc", "free_requested" and so on. */
 const char *weir__action_name(unsigned action);

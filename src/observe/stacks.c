@@ -111,15 +111,21 @@ __attribute__((noinline)) uint32_t weir__stack_gather(weir_history_stacks kind) 
   return stack;
 }
 
+size_t weir__stack_frame_of(const uint64_t *words, size_t count, weir__frame *frame) {
+  if (!(words[0] & LANGUAGE_FRAME) || count < 2) {
+    *frame = (weir__frame){.address = (uintptr_t)words[0]};
+    return 1;
+  }
+  *frame = (weir__frame){0, (uint32_t)(words[0] >> 32 & 0x7fffffff), (uint32_t)words[0], (int)words[1]};
+  return 2;
+}
+
 size_t weir__stack_frames(uint32_t stack, weir__frame *frames, size_t room) {
   size_t length, count = 0;
   const uint64_t *words = weir__intern_get(&weir__stacks, stack, &length);
-  for (size_t i = 0; i < length / sizeof *words; i++, count++) {
-    weir__frame frame = {.address = (uintptr_t)words[i]};
-    if (words[i] & LANGUAGE_FRAME && i + 1 < length / sizeof *words) {
-      frame = (weir__frame){0, (uint32_t)(words[i] >> 32 & 0x7fffffff), (uint32_t)words[i], (int)words[i + 1]};
-      i++;
-    }
+  weir__frame frame;
+  for (size_t i = 0, end = length / sizeof *words; i < end; count++) {
+    i += weir__stack_frame_of(words + i, end - i, &frame);
     if (count < room)
       frames[count] = frame;
   }

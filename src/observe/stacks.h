@@ -30,6 +30,9 @@ bool weir__stacks_start(void);
  * the allocator's is held. */
 uint32_t weir__stack_gather(weir_history_stacks kind);
 
+/* The first frame of so many words of a stack, at least one; returns how many it takes. */
+size_t weir__stack_frame_of(const uint64_t *words, size_t count, weir__frame *frame);
+
 /* How many frames a stack has; as many as there is room for are written. */
 size_t weir__stack_frames(uint32_t stack, weir__frame *frames, size_t room);
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "observe/clock.h"
+#include "observe/ringfile.h"
 
 static void append(weir__chunk_list *list, weir__chunk *chunk) {
   chunk->next = NULL;
@@ -24,7 +25,7 @@ static unsigned count_of(const weir__chunk *chunk) { return atomic_load_explicit
 static weir__chunk *chunk_new(weir__tape *tape) {
   weir__chunk *chunk = tape->idle;
   if (!chunk)
-    return aligned_alloc(64, sizeof *chunk);
+    return tape->file ? weir__ringfile_chunk(tape->file, tape->device) : aligned_alloc(64, sizeof *chunk);
   tape->idle = chunk->next;
   return chunk;
 }
@@ -34,12 +35,23 @@ static void chunk_idle(weir__tape *tape, weir__chunk *chunk) {
   tape->idle = chunk;
 }
 
+/* Those of a file stay with the tape. */
 static void free_idle(weir__tape *tape) {
-  while (tape->idle) {
+  while (tape->idle && !tape->file) {
     weir__chunk *chunk = tape->idle;
     tape->idle = chunk->next;
     free(chunk);
   }
+}
+
+/* Before the chunks that these are about are used again. */
+static void tell_file(const weir__tape *tape) {
+  if (!tape->file)
+    return;
+  weir__ring_device *device = &tape->file->header->devices[tape->device];
+  atomic_store_explicit(&device->dropped_until, tape->dropped_until, memory_order_release);
+  atomic_store_explicit(&device->cleared_until, tape->cleared_until, memory_order_release);
+  atomic_store_explicit(&device->dropped, tape->dropped, memory_order_release);
 }
 
 static void drop_oldest(weir__tape *tape) {
@@ -52,6 +64,7 @@ static void drop_oldest(weir__tape *tape) {
   tape->done_events -= count;
   if (chunk->end > tape->dropped_until)
     tape->dropped_until = chunk->end;
+  tell_file(tape);
   unlink_chunk(&tape->done, chunk);
   chunk_idle(tape, chunk);
 }
@@ -76,17 +89,22 @@ static void finish(weir__tape *tape, weir__chunk *chunk) {
 
 weir__chunk *weir__tape_next(weir__tape *tape, weir__chunk *full) {
   weir__lock_take(&tape->lock);
-  if (full)
+  if (full && !weir__tape_has_left(tape, full))
     finish(tape, full);
   while (has_too_many(tape))
     drop_oldest(tape);
   weir__chunk *chunk = chunk_new(tape);
-  if (!chunk && tape->done.first) { /* no host memory: the oldest makes room */
+  if (!chunk && tape->done.first) { /* no memory, or a full file: the oldest makes room */
     drop_oldest(tape);
     chunk = chunk_new(tape);
   }
+  if (!chunk && tape->file)
+    atomic_fetch_add_explicit(&tape->file->header->lost, 1, memory_order_relaxed);
   if (chunk) {
-    atomic_store_explicit(&chunk->count, 0, memory_order_relaxed);
+    if (tape->file)
+      weir__ringfile_begin(tape->file, chunk);
+    else
+      atomic_store_explicit(&chunk->count, 0, memory_order_relaxed);
     append(&tape->writing, chunk);
     tape->writing_count++;
     for (int i = 0; i < 12; i++)
@@ -98,7 +116,8 @@ weir__chunk *weir__tape_next(weir__tape *tape, weir__chunk *full) {
 
 void weir__tape_close(weir__tape *tape, weir__chunk *chunk) {
   weir__lock_take(&tape->lock);
-  finish(tape, chunk);
+  if (!weir__tape_has_left(tape, chunk))
+    finish(tape, chunk);
   while (has_too_many(tape))
     drop_oldest(tape);
   weir__lock_give(&tape->lock);
@@ -125,6 +144,7 @@ void weir__tape_clear(weir__tape *tape) {
     if (count && chunk->events[count - 1].time > tape->cleared_until)
       tape->cleared_until = chunk->events[count - 1].time;
   }
+  tell_file(tape);
   weir__lock_give(&tape->lock);
 }
 
@@ -132,6 +152,11 @@ void weir__tape_end(weir__tape *tape) {
   while (tape->writing.first)
     finish(tape, tape->writing.first);
   delete_done(tape);
+}
+
+void weir__tape_leave_file(weir__tape *tape) {
+  uintptr_t begin = (uintptr_t)tape->file->map;
+  *tape = (weir__tape){.limit = tape->limit, .left = begin, .left_end = begin + tape->file->bytes};
 }
 
 /* ---- Reading ---- */

@@ -8,6 +8,8 @@
  *
  * A chunk that is being written is never taken from its writer, so there are some more events than asked for; readers leave
  * the oldest away.
+ *
+ * The chunks of a tape that has a file lie there (observe/ringfile.h), and the oldest go when the file is full.
  */
 #ifndef WEIR_OBSERVE_TAPE_H
 #define WEIR_OBSERVE_TAPE_H
@@ -15,6 +17,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/lock.h"
 #include "observe/event.h"
@@ -25,7 +28,8 @@ typedef struct weir__chunk {
   atomic_uint count;                   /* of events that are whole; only its writer changes it */
   struct weir__chunk *next, *previous; /* guarded by the tape's lock, as the times */
   uint64_t begin, end;                 /* the times of its first and its last event, once it is finished */
-  uint64_t padding[3];
+  uint64_t sequence;                   /* in a file: chunks that began later have higher ones */
+  uint64_t padding[2];
   weir__event events[WEIR__CHUNK_EVENTS];
 } weir__chunk;
 
@@ -46,9 +50,21 @@ typedef struct weir__tape {
   uint64_t dropped_until;         /* the latest time of one that went */
   uint64_t cleared_until;         /* what is not later was cleared */
   weir__chunk *idle;              /* chunks that are free again */
+  struct weir__ringfile
+      *file;  /* has the chunks; NULL: memory does. It is set before the first event, and goes with a fork */
+  int device; /* in the file */
+  uintptr_t left, left_end; /* where a file was that is the parent's: chunks there are nobody's */
 } weir__tape;
 
-/* A chunk to write; the one that the writer has filled, or NULL, goes back. NULL: no host memory. */
+/* A chunk that the process had before it forked. */
+static inline bool weir__tape_has_left(const weir__tape *tape, const weir__chunk *chunk) {
+  return (uintptr_t)chunk >= tape->left && (uintptr_t)chunk < tape->left_end;
+}
+
+/* In the child of a fork, before anybody else uses it: forgets all, and from here on memory has the chunks. */
+void weir__tape_leave_file(weir__tape *tape);
+
+/* A chunk to write; the one that the writer has filled, or NULL, goes back. NULL: no host memory, or none left in the file. */
 weir__chunk *weir__tape_next(weir__tape *tape, weir__chunk *full);
 
 /* The writer is gone. */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "offline/ringfile.h"
 #include "offline/window.h"
 
 /* Every key that means something here. They are the first texts of the reader, so a text's number is its key. */
@@ -869,6 +870,8 @@ close_pickle:
 }
 
 weir_status weir__snapshot_load(const char *path, const weir__snapshot_limits *limits, weir__snapshot **out) {
+  if (weir__ring_is(path))
+    return weir__ring_load(path, limits, out);
   weir__source *source;
   TRY(weir__source_open(path, &source));
   weir_status status = weir__snapshot_read(source, limits, out);

@@ -137,7 +137,8 @@ typedef struct weir__snapshot_ignored {
 typedef struct weir__snapshot {
   weir__snapshot_device *devices; /* by number */
   size_t device_count;
-  bool has_history; /* the file has device_traces, even if there is nothing in them */
+  bool has_history;    /* the file has device_traces, even if there is nothing in them */
+  bool is_events_only; /* it has no list of segments: a recording of WEIR_RECORD */
 
   weir__snapshot_setting *settings;
   size_t setting_count;

@@ -166,12 +166,12 @@ has err "'now' is no option"
 run 0 observe --quick
 empty err
 has out '48 bytes in an event'
-for way in 'off' 'events, no stacks' 'native stacks of allocations' 'native stacks of frees too'; do
+for way in 'off' 'events, no stacks' 'the same to a file' 'native stacks of allocations' 'native stacks of frees too'; do
   count 1 "^$way  "
 done
 run 0 observe --quick --json
 empty err
-count 4 '"name": '
+count 5 '"name": '
 has out '"event_bytes": 48'
 if command -v python3 >/dev/null && ! python3 -m json.tool "$work/out" >"$work/json" 2>"$work/err"; then
   fail "not JSON"

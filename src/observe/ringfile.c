@@ -1,0 +1,232 @@
+#include "observe/ringfile.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <link.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "observe/intern.h"
+#include "observe/stacks.h"
+
+/* ---- The file ---- */
+
+/* A file larger than the process may write would bring it a signal. */
+static int reserve(int descriptor, uint64_t bytes) {
+  struct rlimit most;
+  if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur != RLIM_INFINITY && bytes > most.rlim_cur)
+    return EFBIG;
+  int error;
+  do
+    error = posix_fallocate(descriptor, 0, (off_t)bytes);
+  while (error == EINTR);
+  return error;
+}
+
+static void describe(weir__ringfile *file, int devices, const char *host, int64_t rank) {
+  weir__ring_header *h = file->header;
+  h->version = WEIR__RING_VERSION;
+  h->event_bytes = sizeof(weir__event);
+  h->chunk_bytes = sizeof(weir__chunk);
+  h->device_count = devices;
+  h->file_bytes = file->bytes;
+  h->log_at = WEIR__RING_HEADER;
+  h->log_bytes = file->bytes / 8 / 64 * 64;
+  h->chunks_at = h->log_at + h->log_bytes;
+  h->chunk_count = (file->bytes - h->chunks_at) / sizeof(weir__chunk);
+  h->pid = getpid();
+  h->rank = rank;
+  strncpy(h->host, host, sizeof h->host - 1);
+  h->first = weir__clock_first();
+  h->last[0] = weir__clock_now();
+  atomic_thread_fence(memory_order_release);
+  memcpy(h->magic, WEIR__RING_MAGIC, sizeof h->magic);
+}
+
+weir__ringfile *weir__ringfile_create(const char *path, uint64_t bytes, int devices, const char *host, int64_t rank,
+                                      int *why) {
+  weir__ringfile *file = calloc(1, sizeof *file);
+  char *name = strdup(path);
+  *why = ENOMEM;
+  if (!file || !name)
+    goto free_both;
+  int descriptor = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (descriptor < 0) {
+    *why = errno;
+    goto free_both;
+  }
+  *why = reserve(descriptor, bytes);
+  if (*why)
+    goto remove_file;
+  file->map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  if (file->map == MAP_FAILED) {
+    *why = errno;
+    goto remove_file;
+  }
+  close(descriptor);
+  file->path = name;
+  file->bytes = bytes;
+  file->header = (weir__ring_header *)(void *)file->map;
+  describe(file, devices, host, rank);
+  return file;
+
+remove_file:
+  close(descriptor);
+  unlink(path);
+free_both:
+  free(name);
+  free(file);
+  return NULL;
+}
+
+static void note_clock(weir__ringfile *file) {
+  weir__ring_header *h = file->header;
+  unsigned older = !atomic_load_explicit(&h->newest, memory_order_relaxed);
+  h->last[older] = weir__clock_now();
+  atomic_store_explicit(&h->newest, older, memory_order_release);
+  /* The rate is the better the longer it was measured: at first soon again, then once in about a second. */
+  const uint64_t second = 1ull << 31;
+  uint64_t passed = h->last[older].ticks - h->first.ticks;
+  file->clock_at = h->last[older].ticks + (passed < second ? passed : second);
+}
+
+void weir__ringfile_close(weir__ringfile *file) {
+  if (!file)
+    return;
+  note_clock(file);
+  atomic_store(&file->header->is_closed, 1);
+  munmap(file->map, file->bytes);
+  free(file->path);
+  free(file);
+}
+
+bool weir__ringfile_detach(weir__ringfile *file) {
+  return mmap(file->map, file->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
+              -1, 0) != MAP_FAILED;
+}
+
+/* ---- Chunks ---- */
+
+uint64_t weir__ringfile_capacity(const weir__ringfile *file) { return file->header->chunk_count * WEIR__CHUNK_EVENTS; }
+
+/* A device may have as many as it likes, but for a few that the others can count on. */
+weir__chunk *weir__ringfile_chunk(weir__ringfile *file, int device) {
+  const weir__ring_header *h = file->header;
+  uint64_t sure = h->chunk_count / (4 * (uint64_t)h->device_count), kept = 0;
+  weir__chunk *chunk = NULL;
+  weir__lock_take(&file->lock);
+  for (int i = 0; i < h->device_count; i++)
+    if (i != device && file->taken[i] < sure)
+      kept += sure - file->taken[i];
+  if (file->fresh + (file->taken[device] < sure ? 0 : kept) < h->chunk_count) {
+    chunk = (weir__chunk *)(void *)(file->map + h->chunks_at) + file->fresh++;
+    file->taken[device]++;
+  }
+  weir__lock_give(&file->lock);
+  return chunk;
+}
+
+void weir__ringfile_begin(weir__ringfile *file, weir__chunk *chunk) {
+  weir__lock_take(&file->lock);
+  atomic_store_explicit(&chunk->count, 0, memory_order_release);
+  chunk->sequence = ++file->next_sequence;
+  if (weir__clock_ticks() >= file->clock_at)
+    note_clock(file);
+  weir__lock_give(&file->lock);
+}
+
+/* ---- The log, with the lock held ---- */
+
+static bool log_entry(weir__ringfile *file, weir__ring_kind kind, uint32_t number, const void *head, size_t head_bytes,
+                      const void *bytes, size_t length) {
+  weir__ring_header *h = file->header;
+  uint64_t used = atomic_load_explicit(&h->log_used, memory_order_relaxed);
+  size_t whole = weir__round_up(sizeof(weir__ring_entry) + head_bytes + length, 8);
+  if (whole > h->log_bytes - used) {
+    if (atomic_fetch_add(&h->log_lost, 1) == 0)
+      weir__log(WEIR_LOG_WARN,
+                "%s: its part for stacks and texts is full, and later events have none; WEIR_RECORD_MB makes it larger",
+                file->path);
+    return false;
+  }
+  char *at = file->map + h->log_at + used;
+  weir__ring_entry entry = {.kind = kind, .number = number, .length = (uint32_t)(head_bytes + length)};
+  memcpy(at, &entry, sizeof entry);
+  if (head_bytes)
+    memcpy(at + sizeof entry, head, head_bytes);
+  memcpy(at + sizeof entry + head_bytes, bytes, length);
+  atomic_store_explicit(&h->log_used, used + whole, memory_order_release);
+  return true;
+}
+
+static void log_new(weir__ringfile *file, weir__ring_kind kind, const weir__intern *intern, atomic_uint *logged) {
+  unsigned from = atomic_load_explicit(logged, memory_order_relaxed);
+  unsigned count = atomic_load_explicit(&intern->count, memory_order_acquire);
+  for (unsigned i = from + 1; from != UINT32_MAX && i <= count; i++) {
+    size_t length;
+    const void *bytes = weir__intern_get(intern, i, &length);
+    if (!log_entry(file, kind, i, NULL, 0, bytes, length)) {
+      atomic_store_explicit(logged, UINT32_MAX, memory_order_release);
+      return;
+    }
+    atomic_store_explicit(logged, i, memory_order_release);
+  }
+}
+
+static int log_module(struct dl_phdr_info *info, size_t size, void *context) {
+  weir__ringfile *file = context;
+  (void)size;
+  if (info->dlpi_adds == file->loads)
+    return 1; /* nothing was loaded since */
+  weir__ring_module module = {info->dlpi_addr, UINT64_MAX, 0};
+  for (int i = 0; i < info->dlpi_phnum; i++)
+    if (info->dlpi_phdr[i].p_type == PT_LOAD) {
+      uint64_t begin = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr, end = begin + info->dlpi_phdr[i].p_memsz;
+      module.begin = begin < module.begin ? begin : module.begin;
+      module.end = end > module.end ? end : module.end;
+    }
+  char self[256];
+  const char *name = info->dlpi_name;
+  if (!name || !*name) { /* the program itself */
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[length > 0 ? length : 0] = 0;
+    name = self;
+  }
+  if (module.begin < module.end && *name)
+    log_entry(file, WEIR__RING_MODULE, 0, &module, sizeof module, name, strlen(name));
+  return 0;
+}
+
+static int count_loads(struct dl_phdr_info *info, size_t size, void *context) {
+  (void)size;
+  *(unsigned long long *)context = info->dlpi_adds;
+  return 1;
+}
+
+static void log_modules(weir__ringfile *file) {
+  unsigned long long loads = 0;
+  dl_iterate_phdr(count_loads, &loads);
+  dl_iterate_phdr(log_module, file);
+  file->loads = loads;
+}
+
+void weir__ringfile_log_settings(weir__ringfile *file, const char *conf) {
+  weir__lock_take(&file->lock);
+  log_entry(file, WEIR__RING_SETTINGS, 0, NULL, 0, conf, strlen(conf));
+  weir__lock_give(&file->lock);
+}
+
+void weir__ringfile_sync(weir__ringfile *file) {
+  weir__lock_take(&file->lock);
+  unsigned stacks = atomic_load_explicit(&weir__stacks.count, memory_order_acquire);
+  log_new(file, WEIR__RING_TEXT, &weir__texts, &file->texts_logged); /* stacks may refer to them */
+  if (stacks > atomic_load_explicit(&file->stacks_logged, memory_order_relaxed)) {
+    log_modules(file);
+    log_new(file, WEIR__RING_STACK, &weir__stacks, &file->stacks_logged);
+  }
+  weir__lock_give(&file->lock);
+}

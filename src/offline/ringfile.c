@@ -1,0 +1,607 @@
+#include "offline/ringfile.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/text.h"
+#include "observe/history.h"
+#include "observe/ringfile.h"
+#include "observe/snapshot.h"
+#include "observe/stacks.h"
+#include "offline/window.h"
+
+#define TRY(call)                                                                                                      \
+  do {                                                                                                                 \
+    weir_status status_ = (call);                                                                                      \
+    if (status_ != WEIR_OK)                                                                                            \
+      return status_;                                                                                                  \
+  } while (0)
+
+/* A text, a pool or a context of the log; or a stack. */
+typedef struct entry {
+  uint64_t at; /* of its bytes */
+  uint32_t length;
+} entry;
+
+typedef struct module {
+  weir__ring_module where;
+  uint32_t path; /* a string */
+} module;
+
+typedef struct loader {
+  const char *path;
+  unsigned char *data; /* the file */
+  uint64_t size;
+  const weir__ring_header *header;
+  weir__budget budget;
+  weir__snapshot *s;
+  entry *texts, *stacks; /* [0] is nothing */
+  size_t text_count, text_room, stack_count, stack_room;
+  module *modules;
+  size_t module_count, module_room;
+  uint64_t settings_at; /* of the latest; 0: none */
+  uint32_t settings_length;
+  size_t string_room, frame_room, stack_frame_room, remark_room, pool_room, stream_room;
+  weir__table frame_table, stream_table;
+  uint32_t *remark_of, *pool_of; /* by number of a text; 0: not asked for yet, or the usual one */
+  weir__clock_line clock;
+} loader;
+
+static weir_status bad(const loader *l, uint64_t at, const char *format, ...) WEIR_PRINTF(3, 4);
+static weir_status bad(const loader *l, uint64_t at, const char *format, ...) {
+  char text[256];
+  va_list arguments;
+  va_start(arguments, format);
+  weir__format_text(text, sizeof text, format, arguments);
+  va_end(arguments);
+  return weir__not_ok(weir__fail(WEIR_ERROR_BAD_DATA, "%s: byte %llu: %s", l->path, (unsigned long long)at, text));
+}
+
+static weir_status no_memory(const loader *l) {
+  if (l->budget.is_over)
+    return weir__not_ok(weir__fail(WEIR_ERROR_BAD_DATA, "%s: reading it would take more than %llu bytes", l->path,
+                                   (unsigned long long)l->budget.limit));
+  return weir__not_ok(weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: the host has no memory for it", l->path));
+}
+
+/* Room for so many more in an array. */
+#define ROOM(l, array, count, room, more)                                                                              \
+  do {                                                                                                                 \
+    void *grown_ = weir__grow(&(l)->budget, (array), &(room), (count) + (more), sizeof *(array));                      \
+    if (!grown_)                                                                                                       \
+      return no_memory(l);                                                                                             \
+    (array) = grown_;                                                                                                  \
+  } while (0)
+
+/* ---- The file ---- */
+
+bool weir__ring_is(const char *path) {
+  struct stat about;
+  char magic[8];
+  if (stat(path, &about) != 0 || !S_ISREG(about.st_mode))
+    return false;
+  int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+  bool is = descriptor >= 0 && pread(descriptor, magic, sizeof magic, 0) == (ssize_t)sizeof magic &&
+            memcmp(magic, WEIR__RING_MAGIC, sizeof magic) == 0;
+  if (descriptor >= 0)
+    close(descriptor);
+  return is;
+}
+
+static weir_status read_part(loader *l, int descriptor, uint64_t from, uint64_t to) {
+  while (from < to) {
+    ssize_t got = pread(descriptor, l->data + from, to - from, (off_t)from);
+    if (got < 0 && errno == EINTR)
+      continue;
+    if (got < 0)
+      return weir__not_ok(weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot be read: %s", l->path, strerror(errno)));
+    if (got == 0)
+      return bad(l, from, "the file ends here");
+    from += (uint64_t)got;
+  }
+  return WEIR_OK;
+}
+
+/* The header comes last: what a process that still runs drops meanwhile is told there. */
+static weir_status read_all(loader *l) {
+  struct stat about;
+  int descriptor = open(l->path, O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0)
+    return weir__not_ok(weir__fail(WEIR_ERROR_SYSTEM, "%s: %s", l->path, strerror(errno)));
+  weir_status status = WEIR_OK;
+  if (fstat(descriptor, &about) != 0)
+    status = weir__not_ok(weir__fail(WEIR_ERROR_SYSTEM, "%s: %s", l->path, strerror(errno)));
+  l->size = status ? 0 : (uint64_t)about.st_size;
+  if (!status && l->size < WEIR__RING_HEADER)
+    status = bad(l, l->size, "the file ends in the header of a recording, which has %d bytes", (int)WEIR__RING_HEADER);
+  if (!status) {
+    size_t room = 0;
+    l->data = weir__grow(&l->budget, NULL, &room, l->size, 1);
+    status = l->data ? read_part(l, descriptor, WEIR__RING_HEADER, l->size) : no_memory(l);
+  }
+  if (!status)
+    status = read_part(l, descriptor, 0, WEIR__RING_HEADER);
+  close(descriptor);
+  l->header = (const weir__ring_header *)(const void *)l->data;
+  return status;
+}
+
+/* Up to a century from 1970 on, so that sums of them are numbers too. */
+#define MOST_NS 4000000000000000000
+
+static bool is_time(int64_t ns) { return ns >= 0 && ns <= MOST_NS; }
+
+#define AT(field) offsetof(weir__ring_header, field)
+
+static weir_status check_header(const loader *l) {
+  const weir__ring_header *h = l->header;
+  if (memcmp(h->magic, WEIR__RING_MAGIC, sizeof h->magic) != 0)
+    return bad(l, 0, "this is no recording");
+  if (h->version != WEIR__RING_VERSION)
+    return bad(l, AT(version), "a recording of version %u, this program reads %d", h->version, (int)WEIR__RING_VERSION);
+  if (h->event_bytes != sizeof(weir__event))
+    return bad(l, AT(event_bytes), "events of %u bytes, expected %zu", h->event_bytes, sizeof(weir__event));
+  if (h->chunk_bytes != sizeof(weir__chunk))
+    return bad(l, AT(chunk_bytes), "chunks of %u bytes, expected %zu", h->chunk_bytes, sizeof(weir__chunk));
+  if (h->device_count < 1 || h->device_count > WEIR__RING_DEVICES)
+    return bad(l, AT(device_count), "%d devices, expected 1 to %d", h->device_count, (int)WEIR__RING_DEVICES);
+  if (h->file_bytes != l->size)
+    return bad(l, l->size, "the file ends here, the recording has %llu bytes", (unsigned long long)h->file_bytes);
+  if (h->log_at != WEIR__RING_HEADER || h->log_bytes > l->size - h->log_at || h->log_bytes % 64)
+    return bad(l, AT(log_at), "the log is not in the file");
+  if (h->chunks_at != h->log_at + h->log_bytes || h->chunk_count > (l->size - h->chunks_at) / sizeof(weir__chunk))
+    return bad(l, AT(chunks_at), "the events are not in the file");
+  if (h->log_used > h->log_bytes)
+    return bad(l, AT(log_used), "the log has more bytes than there is room for");
+  const weir__clock_point *last = &h->last[h->newest & 1];
+  if (!is_time(h->first.monotonic_ns) || !is_time(h->first.unix_ns))
+    return bad(l, AT(first), "the clock's first point is none");
+  if (!is_time(last->monotonic_ns) || !is_time(last->unix_ns))
+    return bad(l, AT(last), "the clock's last point is none");
+  return WEIR_OK;
+}
+
+/* ---- The log ---- */
+
+static weir_status add_string(loader *l, const char *text, size_t length, uint32_t *number) {
+  weir__strings *strings = &l->s->strings;
+  uint32_t hash = weir__strings_hash(strings, text, length);
+  *number = weir__strings_find(strings, hash, text, length);
+  if (*number == WEIR__TABLE_END)
+    *number = weir__strings_add(strings, &l->budget, hash, text, length, true);
+  return *number == WEIR__TABLE_END ? no_memory(l) : WEIR_OK;
+}
+
+static weir_status add_numbered(loader *l, entry **list, size_t *count, size_t *room, const weir__ring_entry *e,
+                                uint64_t at) {
+  if (e->number != *count)
+    return bad(l, at, "entry of number %u, expected %zu", e->number, *count);
+  ROOM(l, *list, *count, *room, 1);
+  (*list)[(*count)++] = (entry){at + sizeof *e, e->length};
+  return WEIR_OK;
+}
+
+static weir_status add_module(loader *l, const weir__ring_entry *e, uint64_t at) {
+  module made;
+  if (e->length < sizeof made.where)
+    return bad(l, at, "a module of %u bytes", e->length);
+  memcpy(&made.where, l->data + at + sizeof *e, sizeof made.where);
+  TRY(add_string(l, (const char *)l->data + at + sizeof *e + sizeof made.where, e->length - sizeof made.where,
+                 &made.path));
+  ROOM(l, l->modules, l->module_count, l->module_room, 1);
+  l->modules[l->module_count++] = made;
+  return WEIR_OK;
+}
+
+/* Two walks: the settings are needed before there is a snapshot that has strings. */
+static weir_status read_log(loader *l) {
+  uint64_t at = l->header->log_at, end = at + l->header->log_used;
+  while (at < end) {
+    weir__ring_entry e;
+    if (end - at < sizeof e)
+      return bad(l, at, "the log ends in an entry");
+    memcpy(&e, l->data + at, sizeof e);
+    if (e.length > end - at - sizeof e)
+      return bad(l, at, "an entry of %u bytes, the log has %llu more", e.length,
+                 (unsigned long long)(end - at - sizeof e));
+    switch (e.kind) {
+    case WEIR__RING_TEXT:
+      if (l->s)
+        TRY(add_numbered(l, &l->texts, &l->text_count, &l->text_room, &e, at));
+      break;
+    case WEIR__RING_STACK:
+      if (l->s)
+        TRY(add_numbered(l, &l->stacks, &l->stack_count, &l->stack_room, &e, at));
+      break;
+    case WEIR__RING_MODULE:
+      if (l->s)
+        TRY(add_module(l, &e, at));
+      break;
+    case WEIR__RING_SETTINGS:
+      l->settings_at = at + sizeof e;
+      l->settings_length = e.length;
+      break;
+    default:
+      return bad(l, at, "an entry of kind %u, which is not known", e.kind);
+    }
+    uint64_t whole = weir__round_up(sizeof e + e.length, 8);
+    if (whole > end - at)
+      return bad(l, at, "the log ends in an entry");
+    at += whole;
+  }
+  return WEIR_OK;
+}
+
+/* A snapshot with the settings and nothing else, by way of what writes and reads snapshots: so that they are there as always. */
+static weir_status begin_snapshot(loader *l, const weir__snapshot_limits *limits) {
+  weir__taken_device devices[WEIR__RING_DEVICES] = {{0}};
+  weir_snapshot empty = {.devices = devices, .device_count = l->header->device_count};
+  char *conf = strndup((const char *)l->data + l->settings_at, l->settings_length), *pickle = NULL;
+  size_t pickle_bytes = 0;
+  weir__source *source;
+  FILE *file = NULL;
+  weir_status status = WEIR_ERROR_HOST_OUT_OF_MEMORY;
+  weir__taken_stack no_stack = {0};
+  weir_pool_id no_pool = {0, 0};
+  weir__taken_context no_context = {0};
+  empty.stacks = &no_stack;
+  empty.pools = &no_pool;
+  empty.contexts = &no_context;
+  empty.stack_count = empty.pool_count = empty.context_count = 1;
+  if (!conf || weir__text_set_add(&empty.texts, "") == WEIR__NO_TEXT ||
+      (empty.conf = weir__text_set_add(&empty.texts, conf)) == WEIR__NO_TEXT ||
+      !(file = open_memstream(&pickle, &pickle_bytes)))
+    goto end;
+  status = weir__settings_parse(NULL, conf, &empty.settings);
+  if (status) {
+    status = bad(l, l->settings_at, "the settings: %s", weir_last_error());
+    goto end;
+  }
+  status = weir_snapshot_write(&empty, WEIR_SNAPSHOT_PICKLE, file);
+  if (fclose(file) != 0 && !status)
+    status = WEIR_ERROR_HOST_OUT_OF_MEMORY;
+  file = NULL;
+  if (!status)
+    status = weir__source_open_memory(l->path, pickle, pickle_bytes, &source);
+  if (!status) {
+    status = weir__snapshot_read(source, limits, &l->s);
+    weir__source_close(source);
+    if (!status) {
+      l->s->ignored_count = 0; /* no key of the file's */
+      l->s->is_events_only = true;
+    }
+  }
+end:
+  if (file)
+    fclose(file);
+  free(pickle);
+  free(conf);
+  weir__text_set_clear(&empty.texts);
+  return status == WEIR_ERROR_HOST_OUT_OF_MEMORY ? no_memory(l) : status;
+}
+
+/* ---- What numbers mean ---- */
+
+/* Arrays of a snapshot that was read cannot grow: each is begun anew with its first element, the usual case. */
+#define BEGIN_AGAIN(l, array, room)                                                                                    \
+  do {                                                                                                                 \
+    void *begun_ = weir__grow(&(l)->budget, NULL, &(room), 1, sizeof *(array));                                        \
+    if (!begun_)                                                                                                       \
+      return no_memory(l);                                                                                             \
+    memcpy(begun_, (array), sizeof *(array));                                                                          \
+    weir__drop(array);                                                                                                 \
+    (array) = begun_;                                                                                                  \
+  } while (0)
+
+/* The text of a number; false: there is none. */
+static bool text_of(const loader *l, uint32_t number, const char **text, size_t *length) {
+  bool known = number && number < l->text_count;
+  *text = known ? (const char *)l->data + l->texts[number].at : "";
+  *length = known ? strnlen(*text, l->texts[number].length) : 0;
+  return known;
+}
+
+static weir_status string_of(loader *l, uint32_t number, uint32_t *string) {
+  const char *text;
+  size_t length;
+  text_of(l, number, &text, &length);
+  return add_string(l, text, length, string);
+}
+
+static const module *module_of(const loader *l, uint64_t address) {
+  for (size_t i = l->module_count; i-- > 0;) /* the latest: another library may have been there before */
+    if (address >= l->modules[i].where.begin && address < l->modules[i].where.end)
+      return &l->modules[i];
+  return NULL;
+}
+
+static weir_status add_frame(loader *l, const weir__frame *frame, uint32_t *number) {
+  weir__snapshot *s = l->s;
+  weir__snapshot_frame made;
+  memset(&made, 0, sizeof made);
+  if (frame->address) {
+    char text[32];
+    const module *in = module_of(l, frame->address);
+    int length =
+        snprintf(text, sizeof text, "0x%llx", (unsigned long long)(frame->address - (in ? in->where.base : 0)));
+    TRY(add_string(l, text, (size_t)length, &made.name));
+    if (in)
+      made.filename = in->path;
+    else
+      TRY(add_string(l, "??", 2, &made.filename));
+  } else {
+    TRY(string_of(l, frame->function, &made.name));
+    TRY(string_of(l, frame->file, &made.filename));
+    made.line = frame->line;
+  }
+  uint32_t hash = weir__hash_end(weir__hash_bytes(s->strings.seed, &made, sizeof made));
+  size_t cursor = weir__table_begin(&l->frame_table, hash);
+  for (uint32_t id; (id = weir__table_next(&l->frame_table, hash, &cursor)) != WEIR__TABLE_END;)
+    if (memcmp(&s->frames[id], &made, sizeof made) == 0) {
+      *number = id;
+      return WEIR_OK;
+    }
+  ROOM(l, s->frames, s->frame_count, l->frame_room, 1);
+  if (!weir__table_add(&l->frame_table, &l->budget, hash, (uint32_t)s->frame_count))
+    return no_memory(l);
+  *number = (uint32_t)s->frame_count;
+  s->frames[s->frame_count++] = made;
+  return WEIR_OK;
+}
+
+/* All stacks, with the numbers that they have in events. */
+static weir_status read_stacks(loader *l) {
+  weir__snapshot *s = l->s;
+  size_t room = 0, used = 0;
+  BEGIN_AGAIN(l, s->stacks, room);
+  weir__drop(s->frames);
+  s->frames = NULL;
+  s->frame_count = 0;
+  weir__drop(s->stack_frames);
+  s->stack_frames = NULL;
+  for (size_t i = 1; i < l->stack_count; i++) {
+    size_t words = l->stacks[i].length / sizeof(uint64_t), first = used;
+    const unsigned char *at = l->data + l->stacks[i].at;
+    for (size_t k = 0; k < words;) {
+      uint64_t pair[2] = {0, 0};
+      bool has_two = k + 1 < words;
+      memcpy(pair, at + k * sizeof pair[0], (has_two ? 2 : 1) * sizeof pair[0]);
+      weir__frame frame;
+      k += weir__stack_frame_of(pair, has_two ? 2 : 1, &frame);
+      ROOM(l, s->stack_frames, used, l->stack_frame_room, 1);
+      TRY(add_frame(l, &frame, &s->stack_frames[used]));
+      used++;
+    }
+    ROOM(l, s->stacks, s->stack_count, room, 1);
+    s->stacks[s->stack_count++] = (weir__snapshot_stack){first, used - first};
+  }
+  return WEIR_OK;
+}
+
+static weir_status remark_of(loader *l, uint32_t context, uint32_t *remark) {
+  weir__snapshot *s = l->s;
+  *remark = 0;
+  if (!context || context >= l->text_count)
+    return WEIR_OK;
+  *remark = l->remark_of[context];
+  weir__event_context of;
+  if (*remark || !weir__context_of_bytes(l->data + l->texts[context].at, l->texts[context].length, &of))
+    return WEIR_OK;
+  weir__snapshot_remark made = s->remarks[0];
+  if (of.compile)
+    TRY(string_of(l, of.compile, &made.compile_context));
+  if (of.metadata)
+    TRY(string_of(l, of.metadata, &made.user_metadata));
+  ROOM(l, s->remarks, s->remark_count, l->remark_room, 1);
+  *remark = l->remark_of[context] = (uint32_t)s->remark_count;
+  s->remarks[s->remark_count++] = made;
+  return WEIR_OK;
+}
+
+static weir_status pool_of(loader *l, uint32_t number, uint32_t *pool) {
+  weir__snapshot *s = l->s;
+  *pool = 0;
+  if (!number || number >= l->text_count)
+    return WEIR_OK;
+  *pool = l->pool_of[number];
+  weir_pool_id id;
+  if (*pool || !weir__pool_of_bytes(l->data + l->texts[number].at, l->texts[number].length, &id))
+    return WEIR_OK;
+  ROOM(l, s->pools, s->pool_count, l->pool_room, 1);
+  *pool = l->pool_of[number] = (uint32_t)s->pool_count;
+  s->pools[s->pool_count++] = (weir__snapshot_pool){{(int64_t)id.first, (int64_t)id.second}};
+  return WEIR_OK;
+}
+
+static weir_status stream_of(loader *l, uint64_t raw, uint64_t at, uint16_t *stream) {
+  weir__snapshot *s = l->s;
+  uint32_t hash = weir__hash_end(weir__hash_bytes(s->strings.seed, &raw, sizeof raw));
+  size_t cursor = weir__table_begin(&l->stream_table, hash);
+  *stream = 0;
+  if (!raw)
+    return WEIR_OK;
+  for (uint32_t id; (id = weir__table_next(&l->stream_table, hash, &cursor)) != WEIR__TABLE_END;)
+    if (s->streams[id] == (int64_t)raw) {
+      *stream = (uint16_t)id;
+      return WEIR_OK;
+    }
+  if (s->stream_count >= UINT16_MAX)
+    return bad(l, at, "there are more than %d streams", UINT16_MAX);
+  ROOM(l, s->streams, s->stream_count, l->stream_room, 1);
+  if (!weir__table_add(&l->stream_table, &l->budget, hash, (uint32_t)s->stream_count))
+    return no_memory(l);
+  *stream = (uint16_t)s->stream_count;
+  s->streams[s->stream_count++] = (int64_t)raw;
+  return WEIR_OK;
+}
+
+/* ---- Events ---- */
+
+static const uint8_t actions[] = {[WEIR__EVENT_ALLOC] = WEIR__ACTION_ALLOC,
+                                  [WEIR__EVENT_FREE_REQUESTED] = WEIR__ACTION_FREE_REQUESTED,
+                                  [WEIR__EVENT_FREE_COMPLETED] = WEIR__ACTION_FREE_COMPLETED,
+                                  [WEIR__EVENT_SEGMENT_ALLOC] = WEIR__ACTION_SEGMENT_ALLOC,
+                                  [WEIR__EVENT_SEGMENT_FREE] = WEIR__ACTION_SEGMENT_FREE,
+                                  [WEIR__EVENT_SEGMENT_MAP] = WEIR__ACTION_SEGMENT_MAP,
+                                  [WEIR__EVENT_SEGMENT_UNMAP] = WEIR__ACTION_SEGMENT_UNMAP,
+                                  [WEIR__EVENT_OOM] = WEIR__ACTION_OOM,
+                                  [WEIR__EVENT_SNAPSHOT] = WEIR__ACTION_SNAPSHOT,
+                                  [WEIR__EVENT_ANNOTATE] = WEIR__ACTION_ANNOTATE};
+
+typedef struct place {
+  uint64_t sequence, at;
+} place;
+
+static int by_sequence(const void *a, const void *b) {
+  const place *x = a, *y = b;
+  return (x->sequence > y->sequence) - (x->sequence < y->sequence);
+}
+
+static unsigned count_at(const loader *l, uint64_t at) {
+  unsigned count;
+  memcpy(&count, l->data + at + offsetof(weir__chunk, count), sizeof count);
+  return count;
+}
+
+/* The chunks that have events, in the order in which they were begun. */
+static weir_status find_chunks(loader *l, place **places, size_t *count, size_t *events) {
+  size_t room = 0;
+  *events = 0;
+  for (uint64_t i = 0; i < l->header->chunk_count; i++) {
+    place p = {0, l->header->chunks_at + i * sizeof(weir__chunk)};
+    unsigned has = count_at(l, p.at);
+    if (has > WEIR__CHUNK_EVENTS)
+      return bad(l, p.at, "a chunk of %u events, there is room for %d", has, (int)WEIR__CHUNK_EVENTS);
+    if (!has)
+      continue;
+    memcpy(&p.sequence, l->data + p.at + offsetof(weir__chunk, sequence), sizeof p.sequence);
+    ROOM(l, *places, *count, room, 1);
+    (*places)[(*count)++] = p;
+    *events += has;
+  }
+  if (*count)
+    qsort(*places, *count, sizeof **places, by_sequence);
+  return WEIR_OK;
+}
+
+/* The events of a device, from all chunks, in order. */
+static weir_status gather(loader *l, int device, const place *places, size_t count, weir__event *to, weir__event *spare,
+                          size_t *found) {
+  const weir__ring_device *d = &l->header->devices[device];
+  uint64_t after = d->dropped_until > d->cleared_until ? d->dropped_until : d->cleared_until;
+  *found = 0;
+  for (size_t i = 0; i < count; i++)
+    for (unsigned k = 0, has = count_at(l, places[i].at); k < has; k++) {
+      uint64_t at = places[i].at + offsetof(weir__chunk, events) + k * sizeof(weir__event);
+      weir__event e;
+      memcpy(&e, l->data + at, sizeof e);
+      if (e.device >= l->header->device_count || e.action >= WEIR_COUNT_OF(actions))
+        return bad(l, at, "an event of device %u with action %u, which is not known", e.device, e.action);
+      if (e.device == device && e.time > after)
+        to[(*found)++] = e;
+    }
+  weir__events_sort(to, spare, *found);
+  return WEIR_OK;
+}
+
+/* 0, which is "not recorded", for ticks that are none of this clock's. */
+static int64_t time_of(const loader *l, uint64_t ticks) {
+  double ns = (double)(int64_t)(ticks - l->clock.ticks) * l->clock.ns_per_tick;
+  return ns > -(double)MOST_NS && ns < (double)MOST_NS ? (l->clock.unix_ns + (int64_t)ns) / 1000 : 0;
+}
+
+static weir_status convert(loader *l, const weir__event *e, weir__snapshot_event *to) {
+  *to = (weir__snapshot_event){.address = e->address,
+                               .size = e->bytes,
+                               .time_us = time_of(l, e->time),
+                               .stack = e->stack < l->s->stack_count ? e->stack : 0,
+                               .action = actions[e->action]};
+  TRY(remark_of(l, e->context, &to->remark));
+  TRY(pool_of(l, e->pool, &to->pool));
+  return stream_of(l, e->stream, 0, &to->stream);
+}
+
+static weir_status read_events(loader *l) {
+  weir__snapshot *s = l->s;
+  place *places = NULL;
+  weir__event *all = NULL;
+  size_t count = 0, total = 0, found, room = 0, spare = 0;
+  weir_status status = find_chunks(l, &places, &count, &total);
+  if (!status) {
+    all = weir__grow(&l->budget, NULL, &spare, 2 * total + 1, sizeof *all);
+    weir__drop(s->events);
+    s->events = weir__grow(&l->budget, NULL, &room, total + 1, sizeof *s->events);
+    status = all && s->events ? WEIR_OK : no_memory(l);
+  }
+  for (int d = 0; d < l->header->device_count && !status; d++) {
+    s->devices[d].events = s->events + s->event_count;
+    status = gather(l, d, places, count, all, all + total, &found);
+    for (size_t i = 0; i < found && !status; i++)
+      status = convert(l, &all[i], &s->events[s->event_count + i]);
+    s->devices[d].event_count = found;
+    s->event_count += found;
+  }
+  weir__drop(places);
+  weir__drop(all);
+  return status;
+}
+
+/* ---- All of it ---- */
+
+static weir_status begin_numbers(loader *l) {
+  size_t remarks = 0, pools = 0;
+  BEGIN_AGAIN(l, l->s->remarks, l->remark_room);
+  BEGIN_AGAIN(l, l->s->pools, l->pool_room);
+  BEGIN_AGAIN(l, l->s->streams, l->stream_room);
+  l->s->remark_count = l->s->pool_count = l->s->stream_count = 1;
+  l->remark_of = weir__grow(&l->budget, NULL, &remarks, l->text_count, sizeof *l->remark_of);
+  l->pool_of = weir__grow(&l->budget, NULL, &pools, l->text_count, sizeof *l->pool_of);
+  if (!l->remark_of || !l->pool_of)
+    return no_memory(l);
+  memset(l->remark_of, 0, l->text_count * sizeof *l->remark_of);
+  memset(l->pool_of, 0, l->text_count * sizeof *l->pool_of);
+  return WEIR_OK;
+}
+
+static weir_status load(loader *l, const weir__snapshot_limits *limits) {
+  TRY(read_all(l));
+  TRY(check_header(l));
+  TRY(read_log(l));
+  TRY(begin_snapshot(l, limits));
+  ROOM(l, l->texts, 0, l->text_room, 1);
+  ROOM(l, l->stacks, 0, l->stack_room, 1);
+  l->texts[0] = l->stacks[0] = (entry){0, 0};
+  l->text_count = l->stack_count = 1;
+  TRY(read_log(l));
+  TRY(begin_numbers(l));
+  TRY(read_stacks(l));
+  l->clock = weir__clock_through(&l->header->first, &l->header->last[l->header->newest & 1]);
+  return read_events(l);
+}
+
+weir_status weir__ring_load(const char *path, const weir__snapshot_limits *limits, weir__snapshot **out) {
+  loader l = {.path = path, .budget = {.limit = limits && limits->memory ? limits->memory : 64ull << 30}};
+  weir_status status = load(&l, limits);
+  if (!status && l.header->lost)
+    weir__log(WEIR_LOG_WARN,
+              "%s: %llu events are missing: there was no room for all streams; WEIR_RECORD_MB makes it larger", path,
+              (unsigned long long)l.header->lost);
+  weir__drop(l.data);
+  weir__drop(l.texts);
+  weir__drop(l.stacks);
+  weir__drop(l.modules);
+  weir__drop(l.remark_of);
+  weir__drop(l.pool_of);
+  weir__table_clear(&l.frame_table);
+  weir__table_clear(&l.stream_table);
+  if (status) {
+    weir__snapshot_free(l.s);
+    return status;
+  }
+  *out = l.s;
+  return WEIR_OK;
+}

@@ -1,0 +1,16 @@
+/*
+ * Reads a recording that a process left in a file (observe/ringfile.h), as a snapshot: with the history, the stacks and the
+ * settings, and without a list of segments. Native frames are the program or library, and the address in it.
+ */
+#ifndef WEIR_OFFLINE_RINGFILE_H
+#define WEIR_OFFLINE_RINGFILE_H
+
+#include "offline/snapshot.h"
+
+/* Whether a file begins as such a recording does. A file that cannot be read does not. */
+bool weir__ring_is(const char *path);
+
+/* WEIR_ERROR_BAD_DATA, with the byte, when it is none. */
+weir_status weir__ring_load(const char *path, const weir__snapshot_limits *limits, weir__snapshot **snapshot);
+
+#endif

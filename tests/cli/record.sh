@@ -1,0 +1,79 @@
+#!/bin/sh
+# record.sh PROGRAM VERSION: WEIR_RECORD from the outside: a program that is recorded without knowing, also when it is killed, and
+# the commands that read the file.
+set -u
+weir=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0
+export WEIR_DRIVER=soft WEIR_SOFT_MEMORY=1GiB
+
+# run CODE COMMAND...: runs the program, and checks its exit code.
+run() {
+  expected=$1
+  shift
+  said="weir $*"
+  "$weir" "$@" >"$work/out" 2>"$work/err"
+  code=$?
+  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
+}
+
+fail() {
+  failed=1
+  echo "$said: $1"
+  sed 's/^/  out: /' "$work/out"
+  sed 's/^/  err: /' "$work/err"
+}
+
+has() { grep -q -e "$2" "$work/$1" || fail "no '$2' on $1"; }
+empty() { [ ! -s "$work/$1" ] || fail "something on $1"; }
+
+# A folder that is made, a name with the rank.
+export WEIR_RECORD="$work/files" WEIR_RECORD_MB=8
+RANK=5 run 0 demo
+empty err
+set -- "$work"/files/weir-*-rank5-*.ring
+[ $# -eq 1 ] && [ -f "$1" ] || fail "no file of rank 5, or several"
+[ "$(wc -c <"$1")" -eq 8388608 ] || fail "not of 8 MiB"
+file=$1
+
+# Those who read are not recorded.
+run 0 summary "$file"
+empty err
+has out '^    at end    not known: the file has no list of segments$'
+has out ': 1 device, [0-9]* events, '
+has out '^    history   complete: '
+run 0 summary --json "$file"
+has out '"end_reserved": null, '
+run 0 explain "$file"
+empty err
+has out 'when most was in use, event '
+[ "$(ls "$work/files" | wc -l)" -eq 1 ] || fail "there are other files"
+
+# Killed while it works: the demo is over in half a second.
+"$weir" demo >"$work/out" 2>"$work/err" &
+child=$!
+sleep 0.2
+kill -KILL "$child"
+wait "$child" 2>/dev/null
+rm -f "$file"
+set -- "$work"/files/*.ring
+said="the file of a killed process"
+[ -f "$1" ] || fail "there is none"
+run 0 summary "$1"
+empty err
+run 0 replay --check "$1"
+has out ' 0 differ$'
+
+# Not a folder: one message, and all goes well.
+: >"$work/plain"
+WEIR_RECORD="$work/plain" run 0 demo
+has err '^weir: warning: WEIR_RECORD=.*: nothing is recorded: a file of 8 MiB cannot be made there: '
+[ "$(wc -l <"$work/err")" -eq 1 ] || fail "more than one message"
+
+# A file that is cut off.
+head -c 100000 "$1" >"$work/cut"
+run 1 summary "$work/cut"
+has err 'byte 100000: the file ends here, the recording has 8388608 bytes'
+
+exit $failed
