@@ -123,6 +123,7 @@ struct weir__segment {
   uint64_t page;                  /* bytes of a page; 0: not expandable */
   weir_cu_mem_handle *handles;    /* of each page; 0: none is mapped */
   size_t mapped;                  /* how many are */
+  size_t top;                     /* behind the last page that ever was */
   bool oversize;                  /* it was counted as such */
   uint32_t stack;                 /* who asked for it, while that was recorded; 0: not known */
   weir__segment *previous, *next; /* in heap->segments, guarded by the heap's lock */

@@ -266,6 +266,8 @@ static bool map_pages(weir__heap *heap, weir__segment *segment, size_t first, si
   size_t accesses = list_access(heap, access);
   uint64_t base = segment->base + first * segment->page;
   size_t created = 0, mapped = 0, stuck = 0;
+  if (segment->top < first + count)
+    segment->top = first + count;
   weir__release_orphans(heap);
   for (size_t i = first; i < first + count; i++) /* stuck ones, see below */
     if (segment->handles[i] && !unmap_pages(heap, segment, i, 1))
@@ -527,7 +529,7 @@ void weir__heap_free_segments(weir__heap *heap) {
       weir__page_map_note(heap->allocator->pages, segment->base, segment->bytes, segment->arena, false);
       give_memory(heap, segment->arena, segment->base, segment->bytes);
     } else {
-      for (size_t i = 0; i < segment->bytes / segment->page; i++)
+      for (size_t i = 0; i < segment->top; i++)
         if (segment->handles[i]) {
           weir__page_map_note(heap->allocator->pages, segment->base + i * segment->page, segment->page, segment->arena,
                               false);

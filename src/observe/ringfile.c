@@ -43,7 +43,7 @@ static void describe(weir__ringfile *file, int devices, const char *host, int64_
   strncpy(h->host, host, sizeof h->host - 1);
   h->first = weir__clock_first();
   h->last[0] = weir__clock_now();
-  atomic_thread_fence(memory_order_release);
+  atomic_signal_fence(memory_order_release); /* a program that is killed here leaves no magic over half a header */
   memcpy(h->magic, WEIR__RING_MAGIC, sizeof h->magic);
 }
 

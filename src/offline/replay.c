@@ -459,7 +459,7 @@ static weir_status explain_all(weir__recording *h, const weir__capacity *known) 
   if (!status && h->report.differences) /* to the end, to count them all */
     status = run(&h->plan, &h->plan.settings, &h->recorded, true, false, h->checked, NULL, &h->report);
   h->report.limit_is_inferred = !h->is_known && h->recorded.limit != WEIR__NO_LIMIT;
-  if (!status && h->plan.count < SHORT)
+  if (!status && h->plan.count < SHORT && !h->report.differences)
     status = time_again(h);
   return status;
 }
