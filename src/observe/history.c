@@ -39,7 +39,7 @@ static bool map_grow(weir__stack_map *map) {
   return true;
 }
 
-void weir__stack_map_put(weir__stack_map *map, uint64_t address, uint32_t stack) {
+static void stack_map_put(weir__stack_map *map, uint64_t address, uint32_t stack) {
   if (2 * (map->count + 1) > map->room && !map_grow(map))
     return;
   struct weir__stack_entry *entry = &map->entries[place_of(map, address)];
@@ -48,11 +48,11 @@ void weir__stack_map_put(weir__stack_map *map, uint64_t address, uint32_t stack)
   entry->stack = stack;
 }
 
-uint32_t weir__stack_map_find(const weir__stack_map *map, uint64_t address) {
+static uint32_t stack_map_find(const weir__stack_map *map, uint64_t address) {
   return map->count ? map->entries[place_of(map, address)].stack : 0;
 }
 
-uint32_t weir__stack_map_take(weir__stack_map *map, uint64_t address) {
+static uint32_t stack_map_take(weir__stack_map *map, uint64_t address) {
   if (!map->count)
     return 0;
   size_t hole = place_of(map, address), mask = map->room - 1;
@@ -70,7 +70,7 @@ uint32_t weir__stack_map_take(weir__stack_map *map, uint64_t address) {
   return stack;
 }
 
-void weir__stack_map_clear(weir__stack_map *map) {
+static void stack_map_clear(weir__stack_map *map) {
   free(map->entries);
   *map = (weir__stack_map){0};
 }
@@ -90,7 +90,7 @@ typedef struct marked_context {
   weir__event_context context;
 } marked_context;
 
-uint32_t weir__pool_number(weir_pool_id id) {
+static uint32_t pool_number(weir_pool_id id) {
   if (!id.first && !id.second)
     return 0;
   marked_pool pool = {POOL_MARK, id};
@@ -223,7 +223,7 @@ static void drop_annotations(weir__history *history, size_t keep) {
 static void release_writer(weir__writer *writer) {
   if (writer->chunk)
     weir__tape_close(&writer->history->devices[writer->device].tape, writer->chunk);
-  weir__stack_map_clear(&writer->stacks);
+  stack_map_clear(&writer->stacks);
 }
 
 /* ---- A file, and forks ---- */
@@ -344,7 +344,7 @@ weir__writer *weir__writer_new(weir__history *history, int device, weir_pool_id 
     writer->history = history;
     writer->rules = WEIR__NO_RULES;
     writer->device = device;
-    writer->pool = weir__pool_number(pool);
+    writer->pool = pool_number(pool);
     writer->stream = stream;
   }
   return writer;
@@ -368,7 +368,7 @@ static moment begin(weir__writer *writer) {
   weir__history *history = writer->history;
   moment moment = {.rules = weir__history_rules(history), .time = weir__writer_time(writer, weir__clock_ticks())};
   if (writer->generation != moment.rules.generation) {
-    weir__stack_map_clear(&writer->stacks); /* of a recording that is over */
+    stack_map_clear(&writer->stacks); /* of a recording that is over */
     writer->generation = moment.rules.generation;
   }
   writer->rules = WEIR__NO_RULES;
@@ -409,11 +409,11 @@ static void append(weir__writer *writer, const moment *moment, weir__action acti
 void weir__history_write(weir__writer *writer, weir__action action, uint64_t address, uint64_t bytes, uint32_t stack) {
   moment moment = begin(writer);
   if (action == WEIR__EVENT_ALLOC && stack)
-    weir__stack_map_put(&writer->stacks, address, stack);
+    stack_map_put(&writer->stacks, address, stack);
   else if (action == WEIR__EVENT_FREE_REQUESTED && !stack)
-    stack = weir__stack_map_find(&writer->stacks, address);
+    stack = stack_map_find(&writer->stacks, address);
   else if (action == WEIR__EVENT_FREE_COMPLETED) {
-    uint32_t of_alloc = weir__stack_map_take(&writer->stacks, address);
+    uint32_t of_alloc = stack_map_take(&writer->stacks, address);
     stack = stack ? stack : of_alloc;
   }
   append(writer, &moment, action, address, bytes, stack);
@@ -421,7 +421,7 @@ void weir__history_write(weir__writer *writer, weir__action action, uint64_t add
 
 void weir__history_write_freed(weir__writer *writer, uint64_t address, uint64_t bytes, uint32_t stack) {
   moment moment = begin(writer);
-  uint32_t of_alloc = weir__stack_map_take(&writer->stacks, address);
+  uint32_t of_alloc = stack_map_take(&writer->stacks, address);
   stack = stack ? stack : of_alloc;
   append(writer, &moment, WEIR__EVENT_FREE_REQUESTED, address, bytes, stack);
   append(writer, &moment, WEIR__EVENT_FREE_COMPLETED, address, bytes, stack);
@@ -441,7 +441,7 @@ void weir__history_set_metadata(weir__history *history, int device, uint32_t tex
 uint32_t weir__writer_stack(const weir__history *history, const weir__writer *writer, uint64_t address) {
   if (!writer || writer->generation != weir__history_rules(history).generation)
     return 0;
-  return weir__stack_map_find(&writer->stacks, address);
+  return stack_map_find(&writer->stacks, address);
 }
 
 void weir__history_mark(weir__history *history, int number, weir__action action, uint64_t bytes, uint32_t text) {

@@ -28,12 +28,6 @@ typedef struct weir__stack_map {
   size_t count, room; /* room is a power of two, or 0 */
 } weir__stack_map;
 
-void weir__stack_map_put(weir__stack_map *map, uint64_t address,
-                         uint32_t stack);                                    /* without host memory it is left out */
-uint32_t weir__stack_map_find(const weir__stack_map *map, uint64_t address); /* 0: none */
-uint32_t weir__stack_map_take(weir__stack_map *map, uint64_t address);
-void weir__stack_map_clear(weir__stack_map *map);
-
 /* What an arena writes with. Guarded by the arena's lock. */
 typedef struct weir__writer {
   struct weir__history *history;
@@ -208,7 +202,6 @@ typedef struct weir__event_context {
   uint32_t phase, compile, metadata; /* texts */
 } weir__event_context;
 
-uint32_t weir__pool_number(weir_pool_id id);
 weir_pool_id weir__pool_of_number(uint32_t number);
 weir__event_context weir__context_of_number(uint32_t number);
 

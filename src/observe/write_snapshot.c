@@ -8,91 +8,33 @@
 #include "base/base.h"
 #include "observe/snapshot.h"
 #include "observe/symbols.h"
-#include "observe/write_sink.h"
+#include "observe/write_schema.h"
 
-/* Texts of the schema, each with a memo. */
-#define WORDS(X)                                                                                                       \
-  X(SEGMENTS, "segments")                                                                                              \
-  X(DEVICE_TRACES, "device_traces")                                                                                    \
-  X(ALLOCATOR_SETTINGS, "allocator_settings")                                                                          \
-  X(EXTERNAL_ANNOTATIONS, "external_annotations")                                                                      \
-  X(HOST_SEGMENTS, "host_segments")                                                                                    \
-  X(HOST_TRACES, "host_traces")                                                                                        \
-  X(DEVICE, "device")                                                                                                  \
-  X(ADDRESS, "address")                                                                                                \
-  X(TOTAL_SIZE, "total_size")                                                                                          \
-  X(ALLOCATED_SIZE, "allocated_size")                                                                                  \
-  X(ACTIVE_SIZE, "active_size")                                                                                        \
-  X(REQUESTED_SIZE, "requested_size")                                                                                  \
-  X(STREAM, "stream")                                                                                                  \
-  X(SEGMENT_TYPE, "segment_type")                                                                                      \
-  X(SEGMENT_POOL_ID, "segment_pool_id")                                                                                \
-  X(IS_EXPANDABLE, "is_expandable")                                                                                    \
-  X(FRAMES, "frames")                                                                                                  \
-  X(BLOCKS, "blocks")                                                                                                  \
-  X(SIZE, "size")                                                                                                      \
-  X(STATE, "state")                                                                                                    \
-  X(NAME, "name")                                                                                                      \
-  X(FILENAME, "filename")                                                                                              \
-  X(LINE, "line")                                                                                                      \
-  X(ACTION, "action")                                                                                                  \
-  X(ADDR, "addr")                                                                                                      \
-  X(DEVICE_FREE, "device_free")                                                                                        \
-  X(TIME_US, "time_us")                                                                                                \
-  X(COMPILE_CONTEXT, "compile_context")                                                                                \
-  X(USER_METADATA, "user_metadata")                                                                                    \
-  X(POOL_ID, "pool_id")                                                                                                \
-  X(PHASE, "phase")                                                                                                    \
-  X(LARGE, "large")                                                                                                    \
-  X(SMALL, "small")                                                                                                    \
-  X(INACTIVE, "inactive")                                                                                              \
-  X(ACTIVE_ALLOCATED, "active_allocated")                                                                              \
-  X(ACTIVE_PENDING_FREE, "active_pending_free")                                                                        \
-  X(ALLOC, "alloc")                                                                                                    \
-  X(FREE_REQUESTED, "free_requested")                                                                                  \
-  X(FREE_COMPLETED, "free_completed")                                                                                  \
-  X(SEGMENT_ALLOC, "segment_alloc")                                                                                    \
-  X(SEGMENT_FREE, "segment_free")                                                                                      \
-  X(SEGMENT_MAP, "segment_map")                                                                                        \
-  X(SEGMENT_UNMAP, "segment_unmap")                                                                                    \
-  X(OOM, "oom")                                                                                                        \
-  X(SNAPSHOT, "snapshot")                                                                                              \
-  X(ANNOTATE, "annotate")
-
-enum word {
-#define X(name, text) WORD_##name,
-  WORDS(X)
-#undef X
-      WORD_COUNT
-};
-
-static const char *const words[] = {
-#define X(name, text) text,
-    WORDS(X)
-#undef X
-};
-
-static const uint8_t state_words[] = {WORD_INACTIVE, WORD_ACTIVE_ALLOCATED, WORD_ACTIVE_PENDING_FREE};
+static const uint8_t state_words[] = {WEIR__WORD_INACTIVE, WEIR__WORD_ACTIVE_ALLOCATED, WEIR__WORD_ACTIVE_PENDING_FREE};
 static const uint8_t action_words[] = {
-    [WEIR__EVENT_ALLOC] = WORD_ALLOC,
-    [WEIR__EVENT_FREE_REQUESTED] = WORD_FREE_REQUESTED,
-    [WEIR__EVENT_FREE_COMPLETED] = WORD_FREE_COMPLETED,
-    [WEIR__EVENT_SEGMENT_ALLOC] = WORD_SEGMENT_ALLOC,
-    [WEIR__EVENT_SEGMENT_FREE] = WORD_SEGMENT_FREE,
-    [WEIR__EVENT_SEGMENT_MAP] = WORD_SEGMENT_MAP,
-    [WEIR__EVENT_SEGMENT_UNMAP] = WORD_SEGMENT_UNMAP,
-    [WEIR__EVENT_OOM] = WORD_OOM,
-    [WEIR__EVENT_SNAPSHOT] = WORD_SNAPSHOT,
-    [WEIR__EVENT_ANNOTATE] = WORD_ANNOTATE,
+    [WEIR__EVENT_ALLOC] = WEIR__WORD_ALLOC,
+    [WEIR__EVENT_FREE_REQUESTED] = WEIR__WORD_FREE_REQUESTED,
+    [WEIR__EVENT_FREE_COMPLETED] = WEIR__WORD_FREE_COMPLETED,
+    [WEIR__EVENT_SEGMENT_ALLOC] = WEIR__WORD_SEGMENT_ALLOC,
+    [WEIR__EVENT_SEGMENT_FREE] = WEIR__WORD_SEGMENT_FREE,
+    [WEIR__EVENT_SEGMENT_MAP] = WEIR__WORD_SEGMENT_MAP,
+    [WEIR__EVENT_SEGMENT_UNMAP] = WEIR__WORD_SEGMENT_UNMAP,
+    [WEIR__EVENT_OOM] = WEIR__WORD_OOM,
+    [WEIR__EVENT_SNAPSHOT] = WEIR__WORD_SNAPSHOT,
+    [WEIR__EVENT_ANNOTATE] = WEIR__WORD_ANNOTATE,
+};
+
+const char *const weir__words[] = {
+#define X(name, text) text,
+    WEIR__WORDS(X)
+#undef X
 };
 
 /* What a write needs beside the snapshot. Memos are by the number of what they are of. */
 typedef struct writer {
   const weir_snapshot *snapshot;
-  weir__sink *sink;
-  const weir__sink_format *to; /* the sink's */
+  weir__schema out;
   weir__symbols *symbols;
-  uint32_t word_memos[WORD_COUNT];
   uint32_t *text_memos, *stack_memos, *pool_memos;
   uint32_t *symbol_memos, *symbol_text_memos; /* these grow as symbols are found */
   size_t symbol_room, symbol_text_room;
@@ -101,59 +43,37 @@ typedef struct writer {
 
 /* ---- Pieces ---- */
 
-static inline void key(writer *w, enum word word) { w->to->key(w->sink, words[word], &w->word_memos[word]); }
-
-static inline void word(writer *w, enum word name, unsigned value) {
-  key(w, name);
-  w->to->text(w->sink, words[value], &w->word_memos[value]);
-}
-
-static inline void natural(writer *w, enum word name, uint64_t value) {
-  key(w, name);
-  w->to->natural(w->sink, value);
-}
-
-static inline void integer(writer *w, enum word name, int64_t value) {
-  key(w, name);
-  w->to->integer(w->sink, value);
-}
-
 /* A text of the snapshot. */
-static inline void text(writer *w, enum word name, uint32_t number) {
-  key(w, name);
-  w->to->text(w->sink, w->snapshot->texts.at[number], &w->text_memos[number]);
+static inline void text(writer *w, weir__word name, uint32_t number) {
+  weir__write_key(&w->out, name);
+  w->out.to->text(w->out.sink, w->snapshot->texts.at[number], &w->text_memos[number]);
 }
 
 static void plain_text(writer *w, const char *name, const char *value) {
-  w->to->key(w->sink, name, NULL);
-  w->to->text(w->sink, value, NULL);
+  w->out.to->key(w->out.sink, name, NULL);
+  w->out.to->text(w->out.sink, value, NULL);
 }
 
 static void plain_integer(writer *w, const char *name, int64_t value) {
-  w->to->key(w->sink, name, NULL);
-  w->to->integer(w->sink, value);
+  w->out.to->key(w->out.sink, name, NULL);
+  w->out.to->integer(w->out.sink, value);
 }
 
 static void plain_boolean(writer *w, const char *name, bool value) {
-  w->to->key(w->sink, name, NULL);
-  w->to->boolean(w->sink, value);
-}
-
-static inline void keep(writer *w, uint32_t *memo) {
-  if (w->to->keep)
-    w->to->keep(w->sink, memo);
+  w->out.to->key(w->out.sink, name, NULL);
+  w->out.to->boolean(w->out.sink, value);
 }
 
 /* ---- Stacks ---- */
 
 static void frame(writer *w, const char *name, uint32_t *name_memo, const char *file, uint32_t *file_memo, int line) {
-  weir__write_open_dict(w->sink);
-  key(w, WORD_NAME);
-  w->to->text(w->sink, name, name_memo);
-  key(w, WORD_FILENAME);
-  w->to->text(w->sink, file, file_memo);
-  integer(w, WORD_LINE, line);
-  weir__write_close(w->sink);
+  weir__write_open_dict(w->out.sink);
+  weir__write_key(&w->out, WEIR__WORD_NAME);
+  w->out.to->text(w->out.sink, name, name_memo);
+  weir__write_key(&w->out, WEIR__WORD_FILENAME);
+  w->out.to->text(w->out.sink, file, file_memo);
+  weir__write_integer(&w->out, WEIR__WORD_LINE, line);
+  weir__write_close(w->out.sink);
 }
 
 /* Zeroed memos for so many. */
@@ -176,7 +96,7 @@ static void native_frames(writer *w, uintptr_t address) {
   for (size_t i = first; i < first + count; i++) {
     const weir__symbol *s = weir__symbols_at(w->symbols, i);
     if (w->symbol_memos[i]) {
-      w->to->again(w->sink, w->symbol_memos[i]);
+      w->out.to->again(w->out.sink, w->symbol_memos[i]);
       continue;
     }
     uint32_t last = s->function > s->file ? s->function : s->file;
@@ -186,19 +106,19 @@ static void native_frames(writer *w, uintptr_t address) {
     }
     frame(w, weir__symbols_text(w->symbols, s->function), &w->symbol_text_memos[s->function],
           weir__symbols_text(w->symbols, s->file), &w->symbol_text_memos[s->file], s->line);
-    keep(w, &w->symbol_memos[i]);
+    weir__write_keep(&w->out, &w->symbol_memos[i]);
   }
 }
 
 static void frames(writer *w, uint32_t stack) {
   const weir_snapshot *s = w->snapshot;
-  key(w, WORD_FRAMES);
+  weir__write_key(&w->out, WEIR__WORD_FRAMES);
   if (w->stack_memos[stack]) {
-    w->to->again(w->sink, w->stack_memos[stack]);
+    w->out.to->again(w->out.sink, w->stack_memos[stack]);
     return;
   }
   const weir__taken_stack *taken = &s->stacks[stack];
-  weir__write_open_list(w->sink);
+  weir__write_open_list(w->out.sink);
   for (size_t i = taken->first; i < taken->first + taken->count; i++) {
     const weir__taken_frame *f = &s->frames[i];
     if (f->address)
@@ -207,74 +127,74 @@ static void frames(writer *w, uint32_t stack) {
       frame(w, s->texts.at[f->function], &w->text_memos[f->function], s->texts.at[f->file], &w->text_memos[f->file],
             f->line);
   }
-  weir__write_close(w->sink);
+  weir__write_close(w->out.sink);
   if (stack) /* lists without frames are small, and each its own */
-    keep(w, &w->stack_memos[stack]);
+    weir__write_keep(&w->out, &w->stack_memos[stack]);
 }
 
 /* ---- Segments ---- */
 
 static void block(writer *w, const weir_snapshot_block *b) {
-  weir__write_open_dict(w->sink);
-  natural(w, WORD_ADDRESS, b->address);
-  natural(w, WORD_SIZE, b->bytes);
-  natural(w, WORD_REQUESTED_SIZE, b->requested);
-  word(w, WORD_STATE, state_words[b->state]);
+  weir__write_open_dict(w->out.sink);
+  weir__write_natural(&w->out, WEIR__WORD_ADDRESS, b->address);
+  weir__write_natural(&w->out, WEIR__WORD_SIZE, b->bytes);
+  weir__write_natural(&w->out, WEIR__WORD_REQUESTED_SIZE, b->requested);
+  weir__write_word(&w->out, WEIR__WORD_STATE, state_words[b->state]);
   frames(w, b->stack);
-  weir__write_close(w->sink);
+  weir__write_close(w->out.sink);
 }
 
 static void segment(writer *w, const weir_snapshot_segment *s) {
-  weir__write_open_dict(w->sink);
-  integer(w, WORD_DEVICE, s->device);
-  natural(w, WORD_ADDRESS, s->address);
-  natural(w, WORD_TOTAL_SIZE, s->bytes);
-  natural(w, WORD_ALLOCATED_SIZE, s->allocated);
-  natural(w, WORD_ACTIVE_SIZE, s->active);
-  natural(w, WORD_REQUESTED_SIZE, s->requested);
-  integer(w, WORD_STREAM, (int64_t)(uintptr_t)s->stream);
-  word(w, WORD_SEGMENT_TYPE, s->is_large ? WORD_LARGE : WORD_SMALL);
-  key(w, WORD_SEGMENT_POOL_ID);
-  w->to->pair(w->sink, s->pool.first, s->pool.second);
-  key(w, WORD_IS_EXPANDABLE);
-  w->to->boolean(w->sink, s->is_expandable);
+  weir__write_open_dict(w->out.sink);
+  weir__write_integer(&w->out, WEIR__WORD_DEVICE, s->device);
+  weir__write_natural(&w->out, WEIR__WORD_ADDRESS, s->address);
+  weir__write_natural(&w->out, WEIR__WORD_TOTAL_SIZE, s->bytes);
+  weir__write_natural(&w->out, WEIR__WORD_ALLOCATED_SIZE, s->allocated);
+  weir__write_natural(&w->out, WEIR__WORD_ACTIVE_SIZE, s->active);
+  weir__write_natural(&w->out, WEIR__WORD_REQUESTED_SIZE, s->requested);
+  weir__write_integer(&w->out, WEIR__WORD_STREAM, (int64_t)(uintptr_t)s->stream);
+  weir__write_word(&w->out, WEIR__WORD_SEGMENT_TYPE, s->is_large ? WEIR__WORD_LARGE : WEIR__WORD_SMALL);
+  weir__write_key(&w->out, WEIR__WORD_SEGMENT_POOL_ID);
+  w->out.to->pair(w->out.sink, s->pool.first, s->pool.second);
+  weir__write_key(&w->out, WEIR__WORD_IS_EXPANDABLE);
+  w->out.to->boolean(w->out.sink, s->is_expandable);
   frames(w, s->stack);
-  key(w, WORD_BLOCKS);
-  weir__write_open_list(w->sink);
+  weir__write_key(&w->out, WEIR__WORD_BLOCKS);
+  weir__write_open_list(w->out.sink);
   for (size_t i = 0; i < s->block_count; i++)
     block(w, &s->blocks[i]);
-  weir__write_close(w->sink);
-  weir__write_close(w->sink);
+  weir__write_close(w->out.sink);
+  weir__write_close(w->out.sink);
 }
 
 /* ---- Events ---- */
 
 static void pool_id(writer *w, uint32_t number) {
-  key(w, WORD_POOL_ID);
+  weir__write_key(&w->out, WEIR__WORD_POOL_ID);
   if (w->pool_memos[number]) {
-    w->to->again(w->sink, w->pool_memos[number]);
+    w->out.to->again(w->out.sink, w->pool_memos[number]);
     return;
   }
-  w->to->pair(w->sink, w->snapshot->pools[number].first, w->snapshot->pools[number].second);
-  keep(w, &w->pool_memos[number]);
+  w->out.to->pair(w->out.sink, w->snapshot->pools[number].first, w->snapshot->pools[number].second);
+  weir__write_keep(&w->out, &w->pool_memos[number]);
 }
 
 static void event(writer *w, const weir__event *e) {
   const weir__taken_context *context = &w->snapshot->contexts[e->context];
-  weir__write_open_dict(w->sink);
-  word(w, WORD_ACTION, action_words[e->action]);
-  natural(w, e->action == WEIR__EVENT_OOM ? WORD_DEVICE_FREE : WORD_ADDR, e->address);
-  natural(w, WORD_SIZE, e->bytes);
-  integer(w, WORD_STREAM, (int64_t)e->stream);
-  integer(w, WORD_TIME_US, (int64_t)e->time);
-  text(w, WORD_COMPILE_CONTEXT, context->compile_context);
-  text(w, WORD_USER_METADATA, context->user_metadata);
+  weir__write_open_dict(w->out.sink);
+  weir__write_word(&w->out, WEIR__WORD_ACTION, action_words[e->action]);
+  weir__write_natural(&w->out, e->action == WEIR__EVENT_OOM ? WEIR__WORD_DEVICE_FREE : WEIR__WORD_ADDR, e->address);
+  weir__write_natural(&w->out, WEIR__WORD_SIZE, e->bytes);
+  weir__write_integer(&w->out, WEIR__WORD_STREAM, (int64_t)e->stream);
+  weir__write_integer(&w->out, WEIR__WORD_TIME_US, (int64_t)e->time);
+  text(w, WEIR__WORD_COMPILE_CONTEXT, context->compile_context);
+  text(w, WEIR__WORD_USER_METADATA, context->user_metadata);
   pool_id(w, e->pool);
   if (*w->snapshot->texts.at[context->phase])
-    text(w, WORD_PHASE, context->phase);
+    text(w, WEIR__WORD_PHASE, context->phase);
   if (e->stack)
     frames(w, e->stack);
-  weir__write_close(w->sink);
+  weir__write_close(w->out.sink);
 }
 
 /* ---- The rest ---- */
@@ -283,11 +203,11 @@ static int64_t or_unlimited(uint64_t bytes) { return bytes == UINT64_MAX ? -1 : 
 
 static void settings(writer *w) {
   const weir__settings *s = &w->snapshot->settings;
-  weir__write_open_dict(w->sink);
+  weir__write_open_dict(w->out.sink);
   plain_text(w, "PYTORCH_CUDA_ALLOC_CONF", w->snapshot->texts.at[w->snapshot->conf]);
   plain_integer(w, "max_split_size", or_unlimited(s->max_split_size));
-  w->to->key(w->sink, "garbage_collection_threshold", NULL);
-  w->to->real(w->sink, s->garbage_collection_threshold);
+  w->out.to->key(w->out.sink, "garbage_collection_threshold", NULL);
+  w->out.to->real(w->out.sink, s->garbage_collection_threshold);
   plain_boolean(w, "expandable_segments", s->expandable_segments);
   plain_integer(w, "pinned_num_register_threads", (int64_t)s->pinned_num_register_threads);
   plain_boolean(w, "release_lock_on_cudamalloc", s->release_lock_on_malloc);
@@ -295,65 +215,65 @@ static void settings(writer *w) {
   plain_boolean(w, "graph_capture_record_stream_reuse", s->graph_capture_record_stream_reuse);
   plain_integer(w, "max_round_threshold", or_unlimited(s->pinned_max_round_threshold));
   plain_integer(w, "max_cached_size", or_unlimited(s->pinned_max_cached_size));
-  w->to->key(w->sink, "roundup_power2_divisions", NULL);
-  weir__write_open_dict(w->sink);
+  w->out.to->key(w->out.sink, "roundup_power2_divisions", NULL);
+  weir__write_open_dict(w->out.sink);
   for (int i = 0; i < WEIR__ROUNDUP_INTERVALS; i++) {
     char mib[16];
     snprintf(mib, sizeof mib, "%d", 1 << i);
     plain_integer(w, mib, s->roundup_divisions[i] ? 1 << (s->roundup_divisions[i] - 1) : 0);
   }
-  weir__write_close(w->sink);
-  weir__write_close(w->sink);
+  weir__write_close(w->out.sink);
+  weir__write_close(w->out.sink);
 }
 
 static void annotation(writer *w, const weir__taken_annotation *a) {
   const weir_snapshot *s = w->snapshot;
-  weir__write_open_dict(w->sink);
+  weir__write_open_dict(w->out.sink);
   for (size_t i = a->first; i < a->first + 2 * a->pair_count; i += 2) {
-    w->to->key(w->sink, s->texts.at[s->pairs[i]], &w->text_memos[s->pairs[i]]);
-    w->to->text(w->sink, s->texts.at[s->pairs[i + 1]], &w->text_memos[s->pairs[i + 1]]);
+    w->out.to->key(w->out.sink, s->texts.at[s->pairs[i]], &w->text_memos[s->pairs[i]]);
+    w->out.to->text(w->out.sink, s->texts.at[s->pairs[i + 1]], &w->text_memos[s->pairs[i + 1]]);
   }
-  integer(w, WORD_DEVICE, a->device);
-  integer(w, WORD_TIME_US, a->time_us);
-  weir__write_close(w->sink);
+  weir__write_integer(&w->out, WEIR__WORD_DEVICE, a->device);
+  weir__write_integer(&w->out, WEIR__WORD_TIME_US, a->time_us);
+  weir__write_close(w->out.sink);
 }
 
 static void everything(writer *w) {
   const weir_snapshot *s = w->snapshot;
-  weir__write_open_dict(w->sink);
-  key(w, WORD_SEGMENTS);
-  weir__write_open_list(w->sink);
+  weir__write_open_dict(w->out.sink);
+  weir__write_key(&w->out, WEIR__WORD_SEGMENTS);
+  weir__write_open_list(w->out.sink);
   for (size_t i = 0; i < s->segment_count; i++)
     segment(w, &s->segments[i]);
-  weir__write_close(w->sink);
+  weir__write_close(w->out.sink);
 
-  key(w, WORD_DEVICE_TRACES);
-  weir__write_open_list(w->sink);
+  weir__write_key(&w->out, WEIR__WORD_DEVICE_TRACES);
+  weir__write_open_list(w->out.sink);
   for (int d = 0; d < s->device_count; d++) {
-    weir__write_open_list(w->sink);
-    for (size_t i = 0; i < s->devices[d].event_count && !w->sink->error; i++)
+    weir__write_open_list(w->out.sink);
+    for (size_t i = 0; i < s->devices[d].event_count && !w->out.sink->error; i++)
       event(w, &s->devices[d].events[i]);
-    weir__write_close(w->sink);
+    weir__write_close(w->out.sink);
   }
-  weir__write_close(w->sink);
+  weir__write_close(w->out.sink);
 
-  key(w, WORD_ALLOCATOR_SETTINGS);
+  weir__write_key(&w->out, WEIR__WORD_ALLOCATOR_SETTINGS);
   settings(w);
 
-  key(w, WORD_EXTERNAL_ANNOTATIONS);
-  weir__write_open_list(w->sink);
+  weir__write_key(&w->out, WEIR__WORD_EXTERNAL_ANNOTATIONS);
+  weir__write_open_list(w->out.sink);
   for (size_t i = 0; i < s->annotation_count; i++)
     annotation(w, &s->annotations[i]);
-  weir__write_close(w->sink);
+  weir__write_close(w->out.sink);
 
   /* Pinned host memory has no history. */
-  key(w, WORD_HOST_SEGMENTS);
-  weir__write_open_list(w->sink);
-  weir__write_close(w->sink);
-  key(w, WORD_HOST_TRACES);
-  weir__write_open_list(w->sink);
-  weir__write_close(w->sink);
-  weir__write_close(w->sink);
+  weir__write_key(&w->out, WEIR__WORD_HOST_SEGMENTS);
+  weir__write_open_list(w->out.sink);
+  weir__write_close(w->out.sink);
+  weir__write_key(&w->out, WEIR__WORD_HOST_TRACES);
+  weir__write_open_list(w->out.sink);
+  weir__write_close(w->out.sink);
+  weir__write_close(w->out.sink);
 }
 
 static weir_status write_to(const char *who, const weir_snapshot *snapshot, weir_snapshot_format format, FILE *file) {
@@ -366,14 +286,14 @@ static weir_status write_to(const char *who, const weir_snapshot *snapshot, weir
   if (!w || !sink)
     goto free_both;
   *w = (writer){.snapshot = snapshot,
-                .sink = sink,
+                .out = {.sink = sink},
                 .symbols = weir__symbols_new(NULL),
                 .text_memos = calloc(snapshot->texts.count, sizeof(uint32_t)),
                 .stack_memos = calloc(snapshot->stack_count, sizeof(uint32_t)),
                 .pool_memos = calloc(snapshot->pool_count, sizeof(uint32_t))};
   if (w->symbols && w->text_memos && w->stack_memos && w->pool_memos) {
     weir__sink_begin(sink, format == WEIR_SNAPSHOT_JSON ? &weir__json_format : &weir__pickle_format, file);
-    w->to = sink->format;
+    w->out.to = sink->format;
     everything(w);
     status = weir__sink_end(sink, who);
     if (!status && w->is_out_of_memory)

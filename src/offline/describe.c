@@ -7,14 +7,16 @@ static const char *text_of(const weir__snapshot *snapshot, uint32_t id) {
   return id < snapshot->strings.count ? snapshot->strings.items[id].text : "";
 }
 
-/* Where code lies that its user did not write. */
-static bool is_library(const char *file) {
+bool weir__lies_in_library(const char *file) {
   static const char *const places[] = {"/site-packages/", "/dist-packages/", "/torch/", "/lib/python", "<frozen "};
   for (size_t i = 0; i < sizeof places / sizeof *places; i++)
     if (strstr(file, places[i]))
       return true;
-  return !*file || strcmp(file, "??") == 0;
+  return false;
 }
+
+/* What its user did not write, as far as one knows. */
+static bool is_library(const char *file) { return weir__lies_in_library(file) || !*file || strcmp(file, "??") == 0; }
 
 static int put_frame(const weir__snapshot *snapshot, uint32_t frame, const char *before, char *text, size_t size) {
   const weir__snapshot_frame *f = &snapshot->frames[frame];

@@ -4,12 +4,16 @@
 #ifndef WEIR_OFFLINE_DESCRIBE_H
 #define WEIR_OFFLINE_DESCRIBE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "offline/snapshot.h"
 
 enum { WEIR__DESCRIBE_TEXT = 160 };
+
+/* Whether a file lies where installed code does. */
+bool weir__lies_in_library(const char *file);
 
 /* The innermost frame, and the innermost one that is not a library's: "forward (resnet.py:147), from main (train.py:41)". ""
  * for stack 0. Returns `text`. */

@@ -1,4 +1,5 @@
 #include "offline/redact.h"
+#include "offline/describe.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -43,13 +44,9 @@ static const char *ending_of(const weir__string *text) {
   return "";
 }
 
-/* Whether a file is a library's decides which frame of a stack is shown as the program's: see offline/describe.c. */
+/* Whether a file is a library's decides which frame of a stack is shown as the program's. */
 static const char *place_of(const weir__string *text) {
-  static const char *const places[] = {"/site-packages/", "/dist-packages/", "/torch/", "/lib/python", "<frozen "};
-  for (size_t i = 0; i < WEIR_COUNT_OF(places); i++)
-    if (strstr(text->text, places[i]))
-      return "/site-packages/";
-  return "";
+  return weir__lies_in_library(text->text) ? "/site-packages/" : "";
 }
 
 static void hide_text(hider *h, enum role role, const weir__string *text, char hidden[LONGEST]) {

@@ -10,64 +10,9 @@
 #include <stdlib.h>
 
 #include "support/alloc.h"
+#include "support/no_memory.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define WAIVED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define WAIVED 1
-#endif
-#endif
-
-#ifdef WAIVED
-
-int main(void) {
-  puts("waived: a sanitizer stands in for malloc");
-  return 77;
-}
-
-#else
-
-static bool counting;         /* only during the script */
-static unsigned long made;    /* allocations since then */
-static unsigned long fail_at; /* the one that fails; 0: none */
-static long live;             /* blocks that were not freed, the test's own included */
-
-void *__libc_malloc(size_t bytes);
-void *__libc_calloc(size_t count, size_t bytes);
-void *__libc_realloc(void *old, size_t bytes);
-void *__libc_memalign(size_t alignment, size_t bytes);
-void __libc_free(void *block);
-
-static bool fails(void) {
-  if (!counting || ++made != fail_at)
-    return false;
-  errno = ENOMEM;
-  return true;
-}
-
-static void *counted(void *block) {
-  live += block != NULL;
-  return block;
-}
-
-void *malloc(size_t bytes) { return fails() ? NULL : counted(__libc_malloc(bytes)); }
-void *aligned_alloc(size_t alignment, size_t bytes) {
-  return fails() ? NULL : counted(__libc_memalign(alignment, bytes));
-}
-void *calloc(size_t count, size_t bytes) { return fails() ? NULL : counted(__libc_calloc(count, bytes)); }
-
-void *realloc(void *old, size_t bytes) {
-  if (fails())
-    return NULL;
-  void *block = __libc_realloc(old, bytes);
-  return old ? block : counted(block);
-}
-
-void free(void *block) {
-  live -= block != NULL;
-  __libc_free(block);
-}
+#ifndef NO_MEMORY_WAIVED
 
 /* ---- The script ---- */
 

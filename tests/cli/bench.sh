@@ -1,39 +1,12 @@
 #!/bin/sh
 # bench.sh PROGRAM VERSION: `weir bench` measures, as text and as JSON, says who is absent, and refuses what it does not know.
 set -u
-weir=$1 version=$2
+tested=bench
+# shellcheck source-path=SCRIPTDIR source=../support/cli.sh
+. "$(dirname "$0")/../support/cli.sh"
 page=$(cd "$(dirname "$0")/../../docs" && pwd)/bench.md
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0
 # Neither changes what is measured.
 export WEIR_ALLOC_CONF=no_such_key:1 WEIR_NO_MEMORY_CACHING=1
-
-# run CODE ARGUMENT...: runs the command, and checks its exit code.
-run() {
-  expected=$1
-  shift
-  said="weir bench $*"
-  "$weir" bench "$@" >"$work/out" 2>"$work/err"
-  code=$?
-  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
-}
-
-fail() {
-  failed=1
-  echo "$said: $1"
-  sed 's/^/  out: /' "$work/out"
-  sed 's/^/  err: /' "$work/err"
-}
-
-# has FILE PATTERN, hasnt FILE PATTERN, empty FILE, count NUMBER PATTERN
-has() { grep -q -e "$2" "$work/$1" || fail "no '$2' on $1"; }
-hasnt() { ! grep -q -e "$2" "$work/$1" || fail "'$2' on $1"; }
-empty() { [ ! -s "$work/$1" ] || fail "something on $1"; }
-count() {
-  got=$(grep -c -e "$2" "$work/out")
-  [ "$got" -eq "$1" ] || fail "$got lines with '$2', expected $1"
-}
 
 # Topics.
 for help in '' --help -h; do

@@ -1,40 +1,11 @@
 #!/bin/sh
 # demo.sh PROGRAM VERSION: `weir demo` runs through on the software device, in both clocks, and fails as it should.
 set -u
-weir=$1
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0
+tested=demo
+# shellcheck source-path=SCRIPTDIR source=../support/cli.sh
+. "$(dirname "$0")/../support/cli.sh"
 unset CUDA_VISIBLE_DEVICES WEIR_SOFT_MEMORY WEIR_ALLOC_CONF WEIR_NO_MEMORY_CACHING
 export WEIR_DRIVER=soft
-
-# run CODE ARGUMENT...: runs the command, and checks its exit code.
-run() {
-  expected=$1
-  shift
-  said="weir demo $*"
-  "$weir" demo "$@" >"$work/out" 2>"$work/err"
-  code=$?
-  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
-}
-
-fail() {
-  failed=1
-  echo "$said: $1"
-  sed 's/^/  out: /' "$work/out"
-  sed 's/^/  err: /' "$work/err"
-}
-
-# has FILE PATTERN, empty FILE
-has() { grep -q -e "$2" "$work/$1" || fail "no '$2' on $1"; }
-empty() { [ ! -s "$work/$1" ] || fail "something on $1"; }
-
-# Only where there is a program that knows JSON.
-is_json() {
-  if command -v python3 >/dev/null; then
-    python3 -c 'import json, sys; json.load(sys.stdin)' <"$work/out" 2>"$work/err" || fail "no JSON"
-  fi
-}
 
 for clock in threads stepped; do
   export WEIR_SOFT_CLOCK=$clock

@@ -1,31 +1,11 @@
 #!/bin/sh
 # export.sh PROGRAM VERSION: `weir export`: other programs read what it writes, and find in it what the file has.
 set -u
-weir=$1
+tested='export'
+# shellcheck source-path=SCRIPTDIR source=../support/cli.sh
+. "$(dirname "$0")/../support/cli.sh"
 data=$(dirname "$0")/../data
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0
 
-# run CODE ARGUMENT...: runs the command, and checks its exit code.
-run() {
-  expected=$1
-  shift
-  said="weir export $*"
-  "$weir" export "$@" >"$work/out" 2>"$work/err"
-  code=$?
-  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
-}
-
-fail() {
-  failed=1
-  echo "$said: $1"
-  head -n 20 "$work/out" | cut -c 1-300 | sed 's/^/  out: /'
-  sed 's/^/  err: /' "$work/err"
-}
-
-has() { grep -q -e "$2" "$work/$1" || fail "no '$2' on $1"; }
-empty() { [ ! -s "$work/$1" ] || fail "something on $1"; }
 lines() {
   got=$(wc -l <"$work/out")
   [ "$got" -eq "$1" ] || fail "$got lines, expected $1"
@@ -93,15 +73,6 @@ if ! run_sqlite; then
 fi
 left
 
-# ---- Wrong ----
-# wrong TEXT ARGUMENT...: the command line is refused with a text.
-wrong() {
-  text=$1
-  shift
-  run 2 "$@"
-  empty out
-  has err "$text"
-}
 wrong 'no file' --to csv
 wrong 'in which form' "$small"
 wrong "not 'xml'" --to xml "$small"

@@ -1,44 +1,11 @@
 #!/bin/sh
 # info.sh PROGRAM VERSION: what `weir info` says of drivers and devices, on the software device.
 set -u
-weir=$1 version=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0
+tested=info
+# shellcheck source-path=SCRIPTDIR source=../support/cli.sh
+. "$(dirname "$0")/../support/cli.sh"
 unset CUDA_VISIBLE_DEVICES WEIR_SOFT_CLOCK WEIR_SOFT_CAPABILITY
 export WEIR_DRIVER=soft WEIR_SOFT_DEVICES=2 WEIR_SOFT_MEMORY=80GiB
-
-# run CODE ARGUMENT...: runs the command, and checks its exit code.
-run() {
-  expected=$1
-  shift
-  said="weir info $*"
-  "$weir" info "$@" >"$work/out" 2>"$work/err"
-  code=$?
-  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
-}
-
-fail() {
-  failed=1
-  echo "$said: $1"
-  sed 's/^/  out: /' "$work/out"
-  sed 's/^/  err: /' "$work/err"
-}
-
-# has FILE PATTERN, empty FILE, count NUMBER PATTERN
-has() { grep -q -e "$2" "$work/$1" || fail "no '$2' on $1"; }
-empty() { [ ! -s "$work/$1" ] || fail "something on $1"; }
-count() {
-  got=$(grep -c -e "$2" "$work/out")
-  [ "$got" -eq "$1" ] || fail "$got lines with '$2', expected $1"
-}
-
-# Only where there is a program that knows JSON.
-is_json() {
-  if command -v python3 >/dev/null; then
-    python3 -c 'import json, sys; json.load(sys.stdin)' <"$work/out" 2>"$work/err" || fail "no JSON"
-  fi
-}
 
 run 0
 empty err

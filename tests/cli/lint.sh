@@ -1,33 +1,11 @@
 #!/bin/sh
 # lint.sh PROGRAM VERSION: `weir lint`: what it finds in configuration strings.
 set -u
-weir=$1
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0
+tested=lint
+# shellcheck source-path=SCRIPTDIR source=../support/cli.sh
+. "$(dirname "$0")/../support/cli.sh"
 # Only the text that is given counts.
 export WEIR_ALLOC_CONF=no_such_key:1
-
-# run CODE ARGUMENT...: runs the command, and checks its exit code.
-run() {
-  expected=$1
-  shift
-  said="weir lint $*"
-  "$weir" lint "$@" >"$work/out" 2>"$work/err"
-  code=$?
-  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
-}
-
-fail() {
-  failed=1
-  echo "$said: $1"
-  sed 's/^/  out: /' "$work/out"
-  sed 's/^/  err: /' "$work/err"
-}
-
-has() { grep -q -e "$2" "$work/$1" || fail "no '$2' on $1"; }
-hasnt() { ! grep -q -e "$2" "$work/$1" || fail "'$2' on $1"; }
-empty() { [ ! -s "$work/$1" ] || fail "something on $1"; }
 
 # fine TEXT, finds KIND WORDS TEXT: of one kind, and nothing else.
 fine() {

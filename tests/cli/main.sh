@@ -1,31 +1,9 @@
 #!/bin/sh
 # main.sh PROGRAM VERSION: what the command line itself answers. The commands' own answers are tested beside it.
 set -u
-weir=$1 version=$2
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0
-
-# run CODE ARGUMENT...: runs the program, and checks its exit code.
-run() {
-  expected=$1
-  shift
-  said="weir $*"
-  "$weir" "$@" >"$work/out" 2>"$work/err"
-  code=$?
-  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
-}
-
-fail() {
-  failed=1
-  echo "$said: $1"
-  sed 's/^/  out: /' "$work/out"
-  sed 's/^/  err: /' "$work/err"
-}
-
-# has FILE PATTERN, empty FILE
-has() { grep -q -e "$2" "$work/$1" || fail "no '$2' on $1"; }
-empty() { [ ! -s "$work/$1" ] || fail "something on $1"; }
+tested=
+# shellcheck source-path=SCRIPTDIR source=../support/cli.sh
+. "$(dirname "$0")/../support/cli.sh"
 
 run 0 --version
 empty err

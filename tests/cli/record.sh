@@ -2,38 +2,17 @@
 # record.sh PROGRAM VERSION: WEIR_RECORD from the outside: a program that is recorded without knowing, also when it is killed, and
 # the commands that read the file.
 set -u
-weir=$1
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0
+tested=
+# shellcheck source-path=SCRIPTDIR source=../support/cli.sh
+. "$(dirname "$0")/../support/cli.sh"
 export WEIR_DRIVER=soft WEIR_SOFT_MEMORY=1GiB
-
-# run CODE COMMAND...: runs the program, and checks its exit code.
-run() {
-  expected=$1
-  shift
-  said="weir $*"
-  "$weir" "$@" >"$work/out" 2>"$work/err"
-  code=$?
-  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
-}
-
-fail() {
-  failed=1
-  echo "$said: $1"
-  sed 's/^/  out: /' "$work/out"
-  sed 's/^/  err: /' "$work/err"
-}
-
-has() { grep -q -e "$2" "$work/$1" || fail "no '$2' on $1"; }
-empty() { [ ! -s "$work/$1" ] || fail "something on $1"; }
 
 # A folder that is made, a name with the rank.
 export WEIR_RECORD="$work/files" WEIR_RECORD_MB=8
 RANK=5 run 0 demo
 empty err
 set -- "$work"/files/weir-*-rank5-*.ring
-[ $# -eq 1 ] && [ -f "$1" ] || fail "no file of rank 5, or several"
+{ [ $# -eq 1 ] && [ -f "$1" ]; } || fail "no file of rank 5, or several"
 [ "$(wc -c <"$1")" -eq 8388608 ] || fail "not of 8 MiB"
 file=$1
 
@@ -48,7 +27,7 @@ has out '"end_reserved": null, '
 run 0 explain "$file"
 empty err
 has out 'when most was in use, event '
-[ "$(ls "$work/files" | wc -l)" -eq 1 ] || fail "there are other files"
+[ "$(find "$work/files" -mindepth 1 | wc -l)" -eq 1 ] || fail "there are other files"
 
 # Killed while it works: the demo is over in half a second.
 "$weir" demo >"$work/out" 2>"$work/err" &

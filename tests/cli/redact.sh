@@ -1,32 +1,11 @@
 #!/bin/sh
 # redact.sh PROGRAM VERSION: `weir redact`: no name is left, the rest is as it was, and where it is not there is no copy.
 set -u
-weir=$1
+tested=redact
+# shellcheck source-path=SCRIPTDIR source=../support/cli.sh
+. "$(dirname "$0")/../support/cli.sh"
 data=$(dirname "$0")/../data
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0
 
-# run CODE ARGUMENT...: runs the command, and checks its exit code.
-run() {
-  expected=$1
-  shift
-  said="weir redact $*"
-  "$weir" redact "$@" >"$work/out" 2>"$work/err"
-  code=$?
-  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
-}
-
-fail() {
-  failed=1
-  echo "$said: $1"
-  sed 's/^/  out: /' "$work/out"
-  sed 's/^/  err: /' "$work/err"
-}
-
-has() { grep -q -e "$2" "$work/$1" || fail "no '$2' on $1"; }
-hasnt() { ! grep -q -a -e "$2" "$work/$1" || fail "'$2' on $1"; }
-empty() { [ ! -s "$work/$1" ] || fail "something on $1"; }
 exists() { [ -s "$work/$1" ] || fail "no $1"; }
 missing() { [ ! -e "$work/$1" ] || fail "there is a $1"; }
 
@@ -77,14 +56,6 @@ missing none
 run 1 -o "$work/no/such/folder" "$small"
 has err 'cannot write it'
 
-# wrong TEXT ARGUMENT...: the command line is refused with a text.
-wrong() {
-  text=$1
-  shift
-  run 2 "$@"
-  empty out
-  has err "$text"
-}
 wrong 'no file'
 wrong 'one more' "$small" "$small"
 wrong 'has to be a file' -o - "$small"

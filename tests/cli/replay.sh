@@ -1,46 +1,12 @@
 #!/bin/sh
 # replay.sh PROGRAM VERSION: `weir replay` on the recorded histories, on files that are none, and with wrong options.
 set -u
-weir=$1
+tested=replay
+# shellcheck source-path=SCRIPTDIR source=../support/cli.sh
+. "$(dirname "$0")/../support/cli.sh"
 traces=$(dirname "$0")/../data/traces
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0
 # A replay has the recorded settings: those of the environment are not asked.
 export WEIR_ALLOC_CONF=no_such_key:1
-
-# run CODE ARGUMENT...: runs the command, and checks its exit code.
-run() {
-  expected=$1
-  shift
-  said="weir replay $*"
-  "$weir" replay "$@" >"$work/out" 2>"$work/err"
-  code=$?
-  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
-}
-
-fail() {
-  failed=1
-  echo "$said: $1"
-  sed 's/^/  out: /' "$work/out"
-  sed 's/^/  err: /' "$work/err"
-}
-
-# has FILE PATTERN, hasnt FILE PATTERN, empty FILE, count NUMBER PATTERN
-has() { grep -q -e "$2" "$work/$1" || fail "no '$2' on $1"; }
-hasnt() { ! grep -q -e "$2" "$work/$1" || fail "'$2' on $1"; }
-empty() { [ ! -s "$work/$1" ] || fail "something on $1"; }
-count() {
-  got=$(grep -c -e "$2" "$work/out")
-  [ "$got" -eq "$1" ] || fail "$got lines with '$2', expected $1"
-}
-
-# A JSON object on each line; only where there is a program that knows JSON.
-is_json() {
-  if command -v python3 >/dev/null; then
-    python3 -c 'import json, sys; [json.loads(line) for line in sys.stdin]' <"$work/out" 2>"$work/err" || fail "no JSON"
-  fi
-}
 
 # A build without libzstd refuses compressed files, and says so; the rest is for the others.
 run_first() { "$weir" replay "$traces/cuda_graphs.pickle.zst" 2>&1; }
@@ -128,7 +94,7 @@ has err 'take it as a guess'
 
 run 0 --check --json "$traces/cuda_graphs.pickle.zst" "$traces/llama_oom.pickle.zst"
 empty err
-is_json
+is_json_lines
 count 2 '"checked": true, .* "differences": 0,'
 count 2 '"served": 0, "unknown_frees": 0,'
 count 1 '"limit": null, "limit_is_inferred": false,'
@@ -152,14 +118,6 @@ run 1 --device 7 "$traces/cuda_graphs.pickle.zst"
 empty out
 has err 'device 7'
 
-# wrong TEXT ARGUMENT...: the command line is refused with a text.
-wrong() {
-  text=$1
-  shift
-  run 2 "$@"
-  empty out
-  has err "$text"
-}
 file=$traces/cuda_graphs.pickle.zst
 wrong 'no file'
 wrong "no option '--what'" --what "$file"

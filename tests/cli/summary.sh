@@ -1,32 +1,10 @@
 #!/bin/sh
 # summary.sh PROGRAM VERSION: `weir summary` on recorded histories, on files that are none, and with wrong options.
 set -u
-weir=$1
+tested=summary
+# shellcheck source-path=SCRIPTDIR source=../support/cli.sh
+. "$(dirname "$0")/../support/cli.sh"
 data=$(dirname "$0")/../data
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0
-
-# run CODE ARGUMENT...: runs the command, and checks its exit code.
-run() {
-  expected=$1
-  shift
-  said="weir summary $*"
-  "$weir" summary "$@" >"$work/out" 2>"$work/err"
-  code=$?
-  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
-}
-
-fail() {
-  failed=1
-  echo "$said: $1"
-  sed 's/^/  out: /' "$work/out"
-  sed 's/^/  err: /' "$work/err"
-}
-
-has() { grep -q -e "$2" "$work/$1" || fail "no '$2' on $1"; }
-hasnt() { ! grep -q -e "$2" "$work/$1" || fail "'$2' on $1"; }
-empty() { [ ! -s "$work/$1" ] || fail "something on $1"; }
 
 # A file that is not compressed, and in which most of the history is missing.
 run 0 "$data/small_snapshot.pickle"

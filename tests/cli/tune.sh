@@ -1,46 +1,12 @@
 #!/bin/sh
 # tune.sh PROGRAM VERSION: `weir tune`: the settings that are best, and what they save.
 set -u
-weir=$1
+tested=tune
+# shellcheck source-path=SCRIPTDIR source=../support/cli.sh
+. "$(dirname "$0")/../support/cli.sh"
 traces=$(dirname "$0")/../data/traces
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0
 # A replay has the recorded settings: those of the environment are not asked.
 export WEIR_ALLOC_CONF=no_such_key:1
-
-# run CODE ARGUMENT...: runs the command, and checks its exit code.
-run() {
-  expected=$1
-  shift
-  said="weir tune $*"
-  "$weir" tune "$@" >"$work/out" 2>"$work/err"
-  code=$?
-  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
-}
-
-fail() {
-  failed=1
-  echo "$said: $1"
-  sed 's/^/  out: /' "$work/out"
-  sed 's/^/  err: /' "$work/err"
-}
-
-# has FILE PATTERN, hasnt FILE PATTERN, empty FILE, count NUMBER PATTERN
-has() { grep -q -e "$2" "$work/$1" || fail "no '$2' on $1"; }
-hasnt() { ! grep -q -e "$2" "$work/$1" || fail "'$2' on $1"; }
-empty() { [ ! -s "$work/$1" ] || fail "something on $1"; }
-count() {
-  got=$(grep -c -e "$2" "$work/out")
-  [ "$got" -eq "$1" ] || fail "$got lines with '$2', expected $1"
-}
-
-# A JSON object on each line; only where there is a program that knows JSON.
-is_json() {
-  if command -v python3 >/dev/null; then
-    python3 -c 'import json, sys; [json.loads(line) for line in sys.stdin]' <"$work/out" 2>"$work/err" || fail "no JSON"
-  fi
-}
 
 # A build without libzstd refuses compressed files, and says so; the rest is for the others.
 if "$weir" replay "$traces/cuda_graphs.pickle.zst" 2>&1 | grep -qi 'without.*zstd'; then
@@ -70,7 +36,7 @@ run 0 --json --threads 1 "$traces/cuda_graphs.pickle.zst"
 cp "$work/out" "$work/before"
 run 0 --json --threads 4 "$traces/cuda_graphs.pickle.zst"
 cmp -s "$work/out" "$work/before" || fail 'another output with four threads'
-is_json
+is_json_lines
 count 1 '"tried": [2-9][0-9][0-9], "recorded": {"conf": "", "recorded": true, '
 count 1 '"best": {"conf": "'
 count 1 '"front": \[{"conf": "'
@@ -78,7 +44,7 @@ hasnt out '"fit_best"'
 
 # A job that ran out of memory would not have.
 run 0 --fit --json "$traces/llama_oom.pickle.zst"
-is_json
+is_json_lines
 count 1 '"best": {"conf": "expandable_segments:True", "recorded": false, .* "failures": 0, '
 count 1 '"fit_recorded": {"bytes": [0-9]*, "retries": [0-9]*}, "fit_best": {"bytes": '
 run 0 "$traces/llama_oom.pickle.zst"
@@ -97,14 +63,6 @@ run 1 "$traces/cuda_graphs.pickle.zst" "$work/missing"
 empty out
 has err 'missing: '
 
-# wrong TEXT ARGUMENT...: the command line is refused with a text.
-wrong() {
-  text=$1
-  shift
-  run 2 "$@"
-  empty out
-  has err "$text"
-}
 wrong 'no file'
 wrong "no option '--conf'" --conf '' "$file"
 wrong "not '257'" --threads 257 "$file"

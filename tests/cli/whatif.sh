@@ -1,46 +1,12 @@
 #!/bin/sh
 # whatif.sh PROGRAM VERSION: `weir whatif`: what is known from other recordings of the same job is what is predicted.
 set -u
-weir=$1
+tested=whatif
+# shellcheck source-path=SCRIPTDIR source=../support/cli.sh
+. "$(dirname "$0")/../support/cli.sh"
 traces=$(dirname "$0")/../data/traces
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0
 # A replay has the recorded settings: those of the environment are not asked.
 export WEIR_ALLOC_CONF=no_such_key:1
-
-# run CODE ARGUMENT...: runs the command, and checks its exit code.
-run() {
-  expected=$1
-  shift
-  said="weir whatif $*"
-  "$weir" whatif "$@" >"$work/out" 2>"$work/err"
-  code=$?
-  [ "$code" -eq "$expected" ] || fail "exit code $code, expected $expected"
-}
-
-fail() {
-  failed=1
-  echo "$said: $1"
-  sed 's/^/  out: /' "$work/out"
-  sed 's/^/  err: /' "$work/err"
-}
-
-# has FILE PATTERN, hasnt FILE PATTERN, empty FILE, count NUMBER PATTERN
-has() { grep -q -e "$2" "$work/$1" || fail "no '$2' on $1"; }
-hasnt() { ! grep -q -e "$2" "$work/$1" || fail "'$2' on $1"; }
-empty() { [ ! -s "$work/$1" ] || fail "something on $1"; }
-count() {
-  got=$(grep -c -e "$2" "$work/out")
-  [ "$got" -eq "$1" ] || fail "$got lines with '$2', expected $1"
-}
-
-# A JSON object on each line; only where there is a program that knows JSON.
-is_json() {
-  if command -v python3 >/dev/null; then
-    python3 -c 'import json, sys; [json.loads(line) for line in sys.stdin]' <"$work/out" 2>"$work/err" || fail "no JSON"
-  fi
-}
 
 # A build without libzstd refuses compressed files, and says so; the rest is for the others.
 if "$weir" replay "$traces/cuda_graphs.pickle.zst" 2>&1 | grep -qi 'without.*zstd'; then
@@ -73,7 +39,7 @@ count 1 'fails first'
 
 run 0 --json --conf expandable_segments:True "$file" "$traces/llama_oom.pickle.zst"
 empty err
-is_json
+is_json_lines
 count 2 '"reproduced": true, "predictions": \[{"conf": "", "recorded": true, '
 count 1 '"conf": "expandable_segments:True", "recorded": false, "peak_reserved": 21443379200, '
 count 1 '"first_failure": {"event": 13750, '
@@ -93,14 +59,6 @@ empty out
 has err 'say how much it is'
 run 0 --memory 80GiB --conf per_process_memory_fraction:0.5 "$file"
 
-# wrong TEXT ARGUMENT...: the command line is refused with a text.
-wrong() {
-  text=$1
-  shift
-  run 2 "$@"
-  empty out
-  has err "$text"
-}
 wrong 'no file' --conf ''
 wrong 'no settings are named' "$file"
 wrong "no option '--what'" --what "$file"

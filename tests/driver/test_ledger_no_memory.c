@@ -9,66 +9,9 @@
 #include <stdlib.h>
 
 #include "driver/ledger_fixture.h"
+#include "support/no_memory.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define WAIVED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define WAIVED 1
-#endif
-#endif
-
-#ifdef WAIVED
-
-int main(void) {
-  puts("waived: a sanitizer stands in for malloc");
-  return 77;
-}
-
-#else
-
-static bool counting;         /* only the ledger's allocations count, not the test's */
-static unsigned long made;    /* allocations since then */
-static unsigned long fail_at; /* the one that fails; 0: none */
-static bool failed;           /* it did, and no call has said so yet */
-static long live;             /* blocks that were not freed, the test's own included */
-
-static bool fails(void) {
-  if (!counting || ++made != fail_at)
-    return false;
-  failed = true;
-  errno = ENOMEM;
-  return true;
-}
-
-void *__libc_malloc(size_t bytes);
-void *__libc_calloc(size_t count, size_t bytes);
-void *__libc_realloc(void *old, size_t bytes);
-void *__libc_memalign(size_t alignment, size_t bytes);
-void __libc_free(void *block);
-
-static void *counted(void *block) {
-  live += block != NULL;
-  return block;
-}
-
-void *malloc(size_t bytes) { return fails() ? NULL : counted(__libc_malloc(bytes)); }
-void *aligned_alloc(size_t alignment, size_t bytes) {
-  return fails() ? NULL : counted(__libc_memalign(alignment, bytes));
-}
-void *calloc(size_t count, size_t bytes) { return fails() ? NULL : counted(__libc_calloc(count, bytes)); }
-
-void *realloc(void *old, size_t bytes) {
-  if (fails())
-    return NULL;
-  void *block = __libc_realloc(old, bytes);
-  return old == NULL ? counted(block) : block;
-}
-
-void free(void *block) {
-  live -= block != NULL;
-  __libc_free(block);
-}
+#ifndef NO_MEMORY_WAIVED
 
 static weir_cu_deviceptr place_far(void *context, weir_driver_call call, unsigned long long bytes) {
   (void)bytes;
@@ -81,9 +24,9 @@ static weir_cu_deviceptr place_far(void *context, weir_driver_call call, unsigne
 #define TRY(call)                                                                                                      \
   do {                                                                                                                 \
     weir_cu_result result_ = (call);                                                                                   \
-    if (failed) {                                                                                                      \
+    if (did_fail) {                                                                                                    \
       assert_int_equal(result_, WEIR_CU_OUT_OF_MEMORY);                                                                \
-      failed = false;                                                                                                  \
+      did_fail = false;                                                                                                \
       result_ = (call);                                                                                                \
     }                                                                                                                  \
     assert_int_equal(result_, WEIR_CU_SUCCESS);                                                                        \
@@ -176,10 +119,10 @@ static void run(unsigned long nth) {
   fail_at = nth;
   counting = true;
   weir_status status = weir_driver_open_ledger(&options, &d);
-  if (failed) {
+  if (did_fail) {
     assert_int_equal(status, WEIR_ERROR_HOST_OUT_OF_MEMORY);
     assert_null(d);
-    failed = false;
+    did_fail = false;
     status = weir_driver_open_ledger(&options, &d);
   }
   assert_int_equal(status, WEIR_OK);
@@ -198,7 +141,7 @@ static void test_each_allocation_fails_once(void **state) {
   assert_true(all > 50);
   for (unsigned long nth = 1; nth <= all; nth++) {
     run(nth);
-    assert_false(failed); /* the call that needed the memory did not claim success */
+    assert_false(did_fail); /* the call that needed the memory did not claim success */
   }
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "observe/stacks.h"
 #include "offline/replay.h"
 #include "offline/snapshot.h"
 #include "support/alloc.h"
@@ -116,6 +117,14 @@ static void test_stacks_and_annotations(void **state) {
   const weir__snapshot_event *last = &read->devices[0].events[read->devices[0].event_count - 1];
   assert_int_equal(last->action, WEIR__ACTION_ALLOC);
   assert_int_equal(last->address, (uint64_t)a);
+  if (weir__stacks_start()) { /* where there is a library for them */
+    const weir__snapshot_block *block = &segment->blocks[0];
+    assert_int_equal(block->address, (uint64_t)a);
+    assert_int_not_equal(last->stack, 0);
+    assert_true(read->stacks[last->stack].count > 2);
+    assert_int_equal(block->stack, last->stack);
+    assert_int_not_equal(segment->stack, 0);
+  }
   weir__snapshot_free(read);
   put(a);
   alloc_close();

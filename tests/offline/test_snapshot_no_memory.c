@@ -19,62 +19,9 @@
 
 #include "offline/offline_data.h"
 #include "offline/snapshot.h"
+#include "support/no_memory.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define WAIVED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define WAIVED 1
-#endif
-#endif
-
-#ifdef WAIVED
-
-int main(void) {
-  puts("waived: a sanitizer stands in for malloc");
-  return 77;
-}
-
-#else
-
-static bool counting;         /* only the reader's allocations count, not the test's */
-static unsigned long made;    /* allocations since then */
-static unsigned long fail_at; /* the one that fails */
-static bool failed;           /* it did */
-static long live;             /* blocks and mappings that were not freed, the test's own included */
-
-static bool fails(void) {
-  if (!counting || ++made != fail_at)
-    return false;
-  failed = true;
-  errno = ENOMEM;
-  return true;
-}
-
-void *__libc_malloc(size_t bytes);
-void *__libc_calloc(size_t count, size_t bytes);
-void *__libc_realloc(void *old, size_t bytes);
-void __libc_free(void *block);
-
-static void *counted(void *block) {
-  live += block != NULL;
-  return block;
-}
-
-void *malloc(size_t bytes) { return fails() ? NULL : counted(__libc_malloc(bytes)); }
-void *calloc(size_t count, size_t bytes) { return fails() ? NULL : counted(__libc_calloc(count, bytes)); }
-
-void *realloc(void *old, size_t bytes) {
-  if (fails())
-    return NULL;
-  void *block = __libc_realloc(old, bytes);
-  return old == NULL ? counted(block) : block;
-}
-
-void free(void *block) {
-  live -= block != NULL;
-  __libc_free(block);
-}
+#ifndef NO_MEMORY_WAIVED
 
 void *mmap(void *address, size_t size, int protection, int flags, int file, off_t offset) {
   if (fails())
@@ -101,11 +48,11 @@ static void check_file(const char *name, unsigned long at_least, size_t events) 
     weir__snapshot *s = NULL;
     long before = live;
     made = 0;
-    failed = false;
+    did_fail = false;
     counting = true;
     weir_status status = weir__snapshot_load(path, NULL, &s);
     counting = false;
-    if (!failed) {
+    if (!did_fail) {
       assert_int_equal(status, WEIR_OK);
       assert_int_equal(s->event_count, events);
       weir__snapshot_free(s);

@@ -1,0 +1,36 @@
+/*
+ * Settings that a test reads from a text that is right.
+ */
+#ifndef WEIR_TEST_ALLOC_SETTINGS_H
+#define WEIR_TEST_ALLOC_SETTINGS_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "alloc/settings.h"
+#include "base/base.h"
+
+#define MAX_MIB 8796093022207ull
+
+static inline weir__settings parsed(const char *text) {
+  weir__settings settings;
+  if (weir__settings_parse(NULL, text, &settings) != WEIR_OK)
+    fail_msg("%s: %s", text, weir_last_error());
+  return settings;
+}
+
+static inline weir__settings parsed_over(const weir__settings *base, const char *text) {
+  weir__settings settings;
+  if (weir__settings_parse(base, text, &settings) != WEIR_OK)
+    fail_msg("%s: %s", text, weir_last_error());
+  return settings;
+}
+
+#endif
