@@ -201,8 +201,24 @@ static void test_the_rest(void **state) {
   sweep("expandable_segments:True", use_the_rest);
 }
 
+/* An error for whose text there is no memory still says what it is. The first of a thread makes room for the text, once. */
+static void test_error_text(void **state) {
+  (void)state;
+  assert_string_equal(weir_last_error(), "");
+  counting = true;
+  made = 0;
+  fail_at = 1;
+  weir_status status = weir_allocator_free(NULL, &made);
+  counting = false;
+  assert_int_equal(status, WEIR_ERROR_INVALID_ARGUMENT);
+  assert_string_equal(weir_last_error(), weir_status_string(status));
+  assert_int_equal(weir_allocator_free(NULL, &made), status);
+  assert_string_not_equal(weir_last_error(), weir_status_string(status));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_error_text), /* before anything else fails */
       cmocka_unit_test(test_cache),
       cmocka_unit_test(test_pools),
       cmocka_unit_test(test_the_rest),

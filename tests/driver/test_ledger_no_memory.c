@@ -147,7 +147,7 @@ static void test_each_allocation_fails_once(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_each_allocation_fails_once)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return cmocka_run_group_tests(tests, make_room_for_errors, NULL);
 }
 
 #endif

@@ -85,7 +85,7 @@ int main(void) {
       cmocka_unit_test(test_compressed),
 #endif
   };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return cmocka_run_group_tests(tests, make_room_for_errors, NULL);
 }
 
 #endif

@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "weir/driver.h"
+
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define NO_MEMORY_WAIVED 1
 #elif defined(__has_feature)
@@ -70,6 +72,13 @@ void *realloc(void *old, size_t bytes) {
 void free(void *block) {
   live -= block != NULL;
   __libc_free(block);
+}
+
+/* The first error of a thread makes room for its text, for good. It comes before anybody counts. */
+static __attribute__((unused)) int make_room_for_errors(void **state) {
+  (void)state;
+  weir_driver_open_ledger(NULL, NULL);
+  return 0;
 }
 
 #endif
