@@ -42,6 +42,10 @@ struct weir__block {
       weir__block *left, *right; /* in a tree: of free blocks by size and address, of unmapped ones by address */
     };
     struct {
+      weir__block *after; /* in a list of free blocks of one size: the one behind it ... */
+      weir__block **link; /* ... and where the one before it, or the list, points to it */
+    };
+    struct {
       uint64_t requested;     /* active: what the caller asked for */
       struct weir__use *uses; /* active: other streams that use it */
     };
@@ -61,7 +65,9 @@ _Static_assert(sizeof(void *) != 8 || sizeof(weir__block) == 64, "a block is one
 /* Allocated, or freed and still in use by another stream: not to be touched by neighbours. */
 static inline bool weir__block_is_active(const weir__block *block) { return block->state >= WEIR__ALLOCATED; }
 static inline bool weir__block_is_mapped(const weir__block *block) { return block->state != WEIR__UNMAPPED; }
-static inline bool weir__block_is_split(const weir__block *block) { return block->previous || block->next; }
+static inline bool weir__block_is_split(const weir__block *block) {
+  return ((uintptr_t)block->previous | (uintptr_t)block->next) != 0; /* one branch, not two */
+}
 
 /* `block` comes between its new neighbours. */
 static inline void weir__block_link(weir__block *block, weir__block *previous, weir__block *next) {
@@ -89,7 +95,7 @@ typedef struct weir__live_bucket {
 typedef struct weir__live {
   weir__live_bucket *buckets; /* NULL: none were made yet */
   size_t count, most;         /* of blocks: at most five for each bucket */
-  unsigned bits;              /* log2 of the buckets */
+  unsigned bits, shift;       /* log2 of the buckets; 64 less that */
 } weir__live;
 
 /* Where a block was found. */
@@ -100,16 +106,17 @@ typedef struct weir__live_place {
 } weir__live_place;
 
 static inline uint64_t weir__live_hash(uint64_t address) { return address / WEIR__UNIT * 0x9e3779b97f4a7c15u; }
-static inline uint8_t weir__live_mark(uint64_t hash) { return (uint8_t)(hash >> 24 | 1); }
-static inline size_t weir__live_home(const weir__live *live, uint64_t hash) { return hash >> 32 >> (32 - live->bits); }
+static inline uint8_t weir__live_mark(uint64_t hash) { return (uint8_t)(hash >> 24 | 2); } /* so neither 0 nor 1 */
+static inline size_t weir__live_home(const weir__live *live, uint64_t hash) { return hash >> live->shift; }
 
-/* A bit, the highest of its byte, for each mark that is equal. */
+/* A bit, the highest of its byte, for each mark that is equal; behind the first of them perhaps also for one that differs by 1,
+ * which is never an empty one when a block's mark is looked for. */
 static inline uint64_t weir__live_equal(const weir__live_bucket *bucket, uint8_t mark) {
-  const uint64_t ones = 0x0001010101010101u, low = 0x7f * ones; /* without the byte of `passed` */
+  const uint64_t ones = 0x0001010101010101u; /* without the byte of `passed` */
   uint64_t marks;
   memcpy(&marks, bucket->marks, sizeof marks);
   uint64_t differs = marks ^ ones * mark;
-  return ~(((differs & low) + low) | differs) & ones << 7;
+  return (differs - ones) & ~differs & ones << 7;
 }
 
 static inline bool weir__live_vacant(const weir__live_bucket *bucket) { return weir__live_equal(bucket, 0) != 0; }

@@ -103,81 +103,77 @@ weir__block *weir__arena_take(weir__arena *arena, const weir__settings *settings
 /* Puts a block that is no longer in use into the index, merged with its neighbours. *whole is what it becomes: the one before it
  * grows, so that what lies further back is not touched. */
 static inline weir__split_change insert_merged(weir__arena *arena, weir__block *block, weir__block **whole) {
-  weir__block *previous = block->previous, *next = block->next;
-  weir__split_change change = {0, 0};
+  weir__block *previous = block->previous, *next = block->next, *nobody = &arena->free.narrow->nobody;
+  int64_t bytes = (int64_t)block->bytes, splits = 1;
   if (previous && previous->state == WEIR__FREE) {
-    change.splits--;
-    change.bytes -= (int64_t)previous->bytes;
+    splits--;
     weir__index_remove(&arena->free, previous);
     previous->bytes += block->bytes;
     previous->next = next;
-    if (next)
-      next->previous = previous;
+    (next ? next : nobody)->previous = previous;
     weir__slab_give(&arena->blocks, block, sizeof *block);
     block = previous;
   }
   if (next && next->state == WEIR__FREE) {
-    change.splits--;
-    change.bytes -= (int64_t)next->bytes;
+    splits--;
     weir__index_remove(&arena->free, next);
     block->bytes += next->bytes;
     block->next = next->next;
-    if (block->next)
-      block->next->previous = block;
+    (next->next ? next->next : nobody)->previous = block;
     weir__slab_give(&arena->blocks, next, sizeof *next);
   }
   weir__arena_insert(arena, block);
   *whole = block;
-  if (weir__block_is_split(block)) {
-    change.splits++;
-    change.bytes += (int64_t)block->bytes;
-  }
-  /* By design of the statistics: only blocks of fixed segments are split. */
-  return block->expandable ? (weir__split_change){0, 0} : change;
+  /* By design of the statistics only blocks of fixed segments are split. Free neighbours were, so all that is new is the block;
+   * but what has no neighbours is whole again. */
+  if (block->expandable)
+    return (weir__split_change){0, 0};
+  if (!weir__block_is_split(block))
+    return (weir__split_change){splits - 1, bytes - (int64_t)block->bytes};
+  return (weir__split_change){splits, bytes};
 }
 
-/* Cuts a block for so many bytes off the front of a free one, which goes back to the index. NULL: no host memory. */
-static inline weir__block *cut(weir__arena *arena, weir__block *rest, uint64_t bytes) {
-  weir__block *block = weir__slab_take(&arena->blocks, sizeof *block);
-  if (!block)
-    return NULL;
-  block->address = rest->address;
+/* Cuts a block down to so many bytes; the rest of it goes back to the index. So a segment's first block always stays the same one.
+ * false: no host memory. */
+static inline bool cut(weir__arena *arena, weir__block *block, uint64_t bytes) {
+  weir__block *rest = weir__slab_take(&arena->blocks, sizeof *rest), *next = block->next;
+  if (!rest)
+    return false;
+  rest->address = block->address + bytes;
+  rest->bytes = block->bytes - bytes;
+  rest->segment = block->segment;
+  rest->expandable = block->expandable;
+  rest->known = WEIR__NEW;
+  rest->previous = block;
+  rest->next = next;
+  (next ? next : &arena->free.narrow->nobody)->previous = rest;
+  block->next = rest;
   block->bytes = bytes;
-  block->segment = rest->segment;
-  block->expandable = rest->expandable;
-  block->known = WEIR__NEW;
-  weir__block_link(block, rest->previous, rest);
-  if (!block->previous)
-    rest->segment->first = block;
-  rest->address += bytes;
-  rest->bytes -= bytes;
   weir__arena_insert(arena, rest);
-  return block;
+  return true;
 }
 
 /* last, where it is not NULL, becomes what it takes to repeat this. */
 static inline __attribute__((always_inline)) weir__block *hand_out(weir__arena *arena, const weir__settings *settings,
-                                                                   weir__block *whole, uint64_t bytes,
+                                                                   weir__block *block, uint64_t bytes,
                                                                    uint64_t requested, bool exact, weir__repeat *last) {
-  bool was_split = weir__block_is_split(whole) && !whole->expandable;
-  int64_t before = was_split ? (int64_t)whole->bytes : 0;
+  bool was_split = weir__block_is_split(block) && !block->expandable;
+  int64_t before = (int64_t)block->bytes;
   weir__split_change change = {0, 0};
-  weir__block *block = whole;
   if (!weir__live_prepare(&arena->live))
     goto no_memory;
-  uint64_t hash = weir__live_hash(whole->address); /* whatever is cut off it, it begins there */
+  uint64_t hash = weir__live_hash(block->address);
   __builtin_prefetch(&arena->live.buckets[weir__live_home(&arena->live, hash)], 1);
-  if (exact ? whole->bytes > bytes : weir__should_split(settings, arena->pool, whole->bytes, bytes)) {
-    block = cut(arena, whole, bytes);
-    if (!block)
+  if (exact ? block->bytes > bytes : weir__should_split(settings, arena->pool, block->bytes, bytes)) {
+    if (!cut(arena, block, bytes))
       goto no_memory;
     if (!block->expandable) {
       change.splits = !was_split;
-      change.bytes = was_split ? -(int64_t)bytes : (int64_t)whole->bytes;
+      change.bytes = (was_split ? 0 : before) - (int64_t)bytes;
     }
   } else if (was_split) {
     change.splits = -1;
-    change.bytes = -(int64_t)block->bytes;
+    change.bytes = -before;
   }
   block->state = WEIR__ALLOCATED;
   block->events = 0;
@@ -191,8 +187,12 @@ static inline __attribute__((always_inline)) weir__block *hand_out(weir__arena *
   return block;
 
 no_memory:
-  change = insert_merged(arena, whole, &whole);
-  weir__gauges_add(arena, &(weir__amounts){.splits = change.splits - was_split, .split_bytes = change.bytes - before});
+  change = insert_merged(arena, block, &block);
+  if (was_split) {
+    change.splits--;
+    change.bytes -= before;
+  }
+  weir__gauges_add(arena, &(weir__amounts){.splits = change.splits, .split_bytes = change.bytes});
   return NULL;
 }
 
@@ -314,7 +314,7 @@ weir_status weir_allocator_alloc(weir_allocator *allocator, int device, size_t b
       bytes - 1 >= WEIR__MOST_BYTES - 1)
     return weir__alloc_generic(allocator, device, bytes, stream, pointer);
   weir__heap *heap = &allocator->heaps[device];
-  const weir__settings *settings = weir__settings_of(heap);
+  const weir__settings *settings = atomic_load_explicit(&allocator->settings, memory_order_acquire);
   uint64_t size = weir__round_bytes(settings, bytes);
   weir__arena *arena = weir__arena_find(size <= WEIR__SMALL_MAX ? &heap->small : &heap->large, stream);
   if (!arena)

@@ -253,7 +253,7 @@ enum { few = 8 };
 
 static weir__block *scan_list(const weir__index *index, uint64_t units) {
   weir__block *best = index->narrow->list[units];
-  for (weir__block *block = best->left; block; block = block->left)
+  for (weir__block *block = best->after; block; block = block->after)
     if (block->address < best->address)
       best = block;
   return best;
@@ -261,8 +261,8 @@ static weir__block *scan_list(const weir__index *index, uint64_t units) {
 
 /* ... of a few. NULL: there are more. */
 static weir__block *lowest_of_few(const weir__index *index, uint64_t units) {
-  weir__block *best = index->narrow->list[units], *block = best->left;
-  for (int i = 1; block && i < few; i++, block = block->left)
+  weir__block *best = index->narrow->list[units], *block = best->after;
+  for (int i = 1; block && i < few; i++, block = block->after)
     best = block->address < best->address ? block : best;
   return block ? NULL : best;
 }
@@ -329,12 +329,12 @@ weir__block *weir__index_lowest(weir__index *index, uint64_t units) {
   if (best)
     return best;
   size_t fresh = 0; /* they are in front of all that the heap knows */
-  for (const weir__block *block = narrow->list[units]; block && block->known != WEIR__HEAPED; block = block->left)
+  for (const weir__block *block = narrow->list[units]; block && block->known != WEIR__HEAPED; block = block->after)
     fresh++;
   weir__bin_heap *heap = heap_for(narrow, units, fresh);
   if (!heap)
     return scan_list(index, units);
-  for (weir__block *block = narrow->list[units]; block && block->known != WEIR__HEAPED; block = block->left) {
+  for (weir__block *block = narrow->list[units]; block && block->known != WEIR__HEAPED; block = block->after) {
     push(heap, block);
     block->known = WEIR__HEAPED;
   }
@@ -354,19 +354,19 @@ static weir__block *sort_list(weir__block *list) {
       weir__block *a = rest, *b = rest;
       size_t a_left = run, b_left = run;
       for (size_t i = 0; b && i < run; i++)
-        b = b->left;
+        b = b->after;
       while ((a_left && a) || (b_left && b)) {
         bool from_a = a_left && a && (!b_left || !b || a->address < b->address);
         weir__block *next = from_a ? a : b;
         if (from_a) {
-          a = a->left;
+          a = a->after;
           a_left--;
         } else {
-          b = b->left;
+          b = b->after;
           b_left--;
         }
         *tail = next;
-        tail = &next->left;
+        tail = &next->after;
       }
       rest = b;
       merges++;
@@ -383,9 +383,9 @@ static weir__block *order_list(weir__index *index, uint64_t units) {
   if (!narrow->list[units] || narrow->list[units]->known == WEIR__ORDERED)
     return narrow->list[units];
   narrow->list[units] = sort_list(narrow->list[units]);
-  for (weir__block *block = narrow->list[units], *previous = NULL; block; previous = block, block = block->left) {
-    block->right = previous;
-    block->known = WEIR__ORDERED; /* and no longer in the heap: it would not be behind all new ones */
+  for (weir__block **link = &narrow->list[units]; *link; link = &(*link)->after) {
+    (*link)->link = link;
+    (*link)->known = WEIR__ORDERED; /* and no longer in the heap: it would not be behind all new ones */
   }
   if (narrow->heaps && narrow->heaps[units])
     narrow->heaps[units]->count = 0;
@@ -397,8 +397,8 @@ static weir__block *last_narrow(weir__index *index, uint64_t rows) {
     return NULL;
   unsigned row = 63 - (unsigned)__builtin_clzll(rows);
   weir__block *block = order_list(index, row * 64 + 63 - (unsigned)__builtin_clzll(index->narrow->used[row]));
-  while (block->left)
-    block = block->left;
+  while (block->after)
+    block = block->after;
   return block;
 }
 
@@ -447,7 +447,7 @@ weir__block *weir__index_next(weir__index *index, const weir__block *block) {
   path p;
   if (units < WEIR__NARROW) {
     order_list(index, units);
-    return block->left ? block->left : weir__index_at_least(index, block->bytes + WEIR__UNIT);
+    return block->after ? block->after : weir__index_at_least(index, block->bytes + WEIR__UNIT);
   }
   find_bin(index, units, &p);
   weir__block *best = behind(*root_at(&p), block);
@@ -458,14 +458,14 @@ weir__block *weir__index_previous(weir__index *index, const weir__block *block) 
   uint64_t units = block->bytes / WEIR__UNIT;
   if (units < WEIR__NARROW) {
     order_list(index, units);
-    if (block->right)
-      return block->right;
+    if (block->link != &index->narrow->list[units])
+      return (weir__block *)((char *)block->link - offsetof(weir__block, after));
     uint64_t row = units / 64, used = index->narrow->used[row] & ((1ull << units % 64) - 1);
     if (!used)
       return last_narrow(index, index->narrow_rows & ((1ull << row) - 1));
     weir__block *last = order_list(index, row * 64 + 63 - (unsigned)__builtin_clzll(used));
-    while (last->left)
-      last = last->left;
+    while (last->after)
+      last = last->after;
     return last;
   }
   path p;
@@ -500,7 +500,7 @@ bool weir__index_has(const weir__index *index, const weir__block *block) {
   if (units < WEIR__NARROW) {
     at = index->narrow ? index->narrow->list[units] : NULL;
     while (at && at != block)
-      at = at->left;
+      at = at->after;
     return at != NULL;
   }
   if (!index->wide[row_of(units)])
@@ -581,8 +581,8 @@ static long narrow_count(const weir__index *index, uint64_t units) {
   const weir__narrow_bins *narrow = index->narrow;
   size_t known = 0, in_heap = 0;
   long n = 0;
-  for (const weir__block *b = narrow->list[units], *previous = NULL; b; previous = b, b = b->left, n++) {
-    if (b->right != previous || b->bytes / WEIR__UNIT != units)
+  for (const weir__block *b = narrow->list[units], *previous = NULL; b; previous = b, b = b->after, n++) {
+    if (b->link != (previous ? &previous->after : &narrow->list[units]) || b->bytes / WEIR__UNIT != units)
       return -1;
     if (previous && ((previous->known && previous->known != b->known) ||
                      (previous->known == WEIR__ORDERED && previous->address > b->address)))
@@ -629,6 +629,7 @@ static void insert_again(weir__live *live, const weir__live_bucket *bucket) {
 
 bool weir__live_grow(weir__live *live) {
   weir__live grown = {.bits = live->buckets ? live->bits + 1 : 3};
+  grown.shift = 64 - grown.bits;
   size_t count = (size_t)1 << grown.bits, bytes = count * sizeof *grown.buckets;
   grown.most = count * 5;
   grown.buckets = aligned_alloc(sizeof *grown.buckets, bytes);

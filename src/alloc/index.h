@@ -36,9 +36,9 @@ typedef struct weir__bin_heap {
 
 typedef struct weir__narrow_bins {
   uint64_t used[WEIR__NARROW / WEIR__BINS]; /* which have blocks: a word for each row */
-  weir__block *list[WEIR__NARROW];          /* left is the next one, right the one before */
-  weir__block nobody;                       /* stands in for a neighbour that is not there */
-  weir__bin_heap **heaps;                   /* for each bin, or NULL; made when first needed */
+  weir__block *list[WEIR__NARROW];
+  weir__block nobody;     /* stands in for a neighbour that is not there */
+  weir__bin_heap **heaps; /* for each bin, or NULL; made when first needed */
 } weir__narrow_bins;
 
 typedef struct weir__wide_bins weir__wide_bins;
@@ -82,11 +82,11 @@ static inline void weir__index_insert(weir__index *index, weir__block *block) {
     return;
   }
   weir__narrow_bins *narrow = index->narrow;
-  weir__block *next = narrow->list[units];
+  weir__block *after = narrow->list[units];
   block->known = WEIR__NEW;
-  block->left = next;
-  block->right = NULL;
-  (next ? next : &narrow->nobody)->right = block;
+  block->after = after;
+  block->link = &narrow->list[units];
+  (after ? after : &narrow->nobody)->link = &block->after;
   narrow->list[units] = block;
   narrow->used[units / 64] |= 1ull << units % 64;
   index->narrow_rows |= 1ull << units / 64;
@@ -99,10 +99,10 @@ static inline void weir__index_remove(weir__index *index, weir__block *block) {
     return;
   }
   weir__narrow_bins *narrow = index->narrow;
-  weir__block *next = block->left, *previous = block->right;
+  weir__block *after = block->after;
   block->known = WEIR__NEW;
-  *(previous ? &previous->left : &narrow->list[units]) = next;
-  (next ? next : &narrow->nobody)->right = previous;
+  *block->link = after;
+  (after ? after : &narrow->nobody)->link = block->link;
   uint64_t used = narrow->used[units / 64] &= ~((uint64_t)!narrow->list[units] << units % 64);
   index->narrow_rows &= ~((uint64_t)!used << units / 64);
 }
@@ -110,19 +110,20 @@ static inline void weir__index_remove(weir__index *index, weir__block *block) {
 /* The smallest block of at least so many bytes, the lowest of several; NULL when there is none. */
 static inline weir__block *weir__index_at_least(weir__index *index, uint64_t bytes) {
   uint64_t units = bytes / WEIR__UNIT, row = units / 64;
-  if (units >= WEIR__NARROW || !(index->narrow_rows >> row))
+  if (units >= WEIR__NARROW || !index->narrow_rows)
     return weir__index_at_least_wide(index, bytes);
-  uint64_t used = index->narrow->used[row] >> units % 64 << units % 64;
-  if (!used) {
-    uint64_t rows = index->narrow_rows >> row >> 1 << 1 << row;
-    if (!rows)
-      return weir__index_at_least_wide(index, bytes);
-    row = (uint64_t)__builtin_ctzll(rows);
-    used = index->narrow->used[row];
-  }
+  /* Whether this row has one or a later one is a coin toss, so it is no branch. */
+  uint64_t used = index->narrow->used[row] & ~0ull << units % 64;
+  uint64_t later = index->narrow_rows & ~1ull << row;
+  if (__builtin_expect(!(used | later), 0))
+    return weir__index_at_least_wide(index, bytes);
+  uint64_t later_row = (uint64_t)__builtin_ctzll(later | 1ull << 63);
+  uint64_t later_used = index->narrow->used[later_row];
+  row = used ? row : later_row;
+  used = used ? used : later_used;
   units = row * 64 + (uint64_t)__builtin_ctzll(used);
   weir__block *block = index->narrow->list[units];
-  return block->left ? weir__index_lowest(index, units) : block;
+  return block->after ? weir__index_lowest(index, units) : block;
 }
 
 /* Unmapped blocks: one treap in the order of addresses. */
