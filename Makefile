@@ -4,8 +4,9 @@ DESTDIR ?=
 ARGS ?=
 STAGES ?=
 FUZZ_SECONDS ?= 600
+GPU_BUILD ?=
 
-.PHONY: all run test fuzz bench install format lint clean help
+.PHONY: all run test test-gpu fuzz bench install format lint clean help
 
 all:
 	@scripts/setup build
@@ -20,6 +21,9 @@ run: all
 test:
 	@scripts/setup test
 	@scripts/test $(STAGES)
+
+test-gpu:
+	@scripts/test-gpu $(GPU_BUILD)
 
 fuzz:
 	@scripts/setup fuzz
@@ -47,6 +51,7 @@ help:
 	@echo 'make           build the library and the program: build/weir'
 	@echo 'make run       build, run `weir demo` (ARGS="..." are passed on), and explain a recorded failure'
 	@echo 'make test      build and run all tests (STAGES="debug asan tsan strict clang fuzz": some of them)'
+	@echo 'make test-gpu  run on a real GPU what can (GPU_BUILD=FOLDER: test programs that were built elsewhere)'
 	@echo 'make fuzz      run each fuzzer for FUZZ_SECONDS=$(FUZZ_SECONDS)'
 	@echo 'make bench     build, and run the benchmarks'
 	@echo 'make install   install to PREFIX=$(PREFIX), under DESTDIR if set'
