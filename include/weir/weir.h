@@ -18,6 +18,8 @@
 #include "weir/event.h"
 #include "weir/graph.h"
 #include "weir/history.h"
+#include "weir/host.h"
+#include "weir/ipc.h"
 #include "weir/log.h"
 #include "weir/pool.h"
 #include "weir/runtime.h"

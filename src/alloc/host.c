@@ -1,0 +1,496 @@
+#include "alloc/host.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/base.h"
+#include "driver/call.h"
+
+#define CHECK(host)                                                                                                    \
+  do {                                                                                                                 \
+    if (!(host))                                                                                                       \
+      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the host allocator is NULL", __func__);                      \
+  } while (0)
+
+/* ---- Settings ---- */
+
+/* As PyTorch has it: what is never cached is never rounded. */
+static void check_thresholds(const weir__settings *settings) {
+  if (settings->pinned_max_cached_size != UINT64_MAX && settings->pinned_max_round_threshold != UINT64_MAX &&
+      settings->pinned_max_round_threshold > settings->pinned_max_cached_size)
+    weir__log(
+        WEIR_LOG_WARN,
+        "pinned_max_round_threshold_mb is above pinned_max_cached_size_mb: what is larger than the latter is never "
+        "rounded up, since it is never cached");
+}
+
+weir_status weir_host_configure(weir_host_allocator *host, const char *conf) {
+  CHECK(host);
+  if (!conf)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: conf is NULL", __func__);
+  weir__settings *changed = malloc(sizeof *changed);
+  if (!changed)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+  weir__lock_take(&host->lock);
+  weir_status status = weir__settings_parse(&host->settings, conf, changed);
+  if (!status)
+    host->settings = *changed;
+  weir__lock_give(&host->lock);
+  if (status)
+    weir__fail(status, "%s: %s", __func__, weir_last_error());
+  else
+    check_thresholds(changed);
+  free(changed);
+  return status;
+}
+
+/* ---- Statistics. `lock` is held ---- */
+
+static inline void add(weir_stat *stat, int64_t by) {
+  stat->current += by;
+  if (by < 0) {
+    stat->freed -= by;
+    return;
+  }
+  stat->allocated += by;
+  if (stat->current > stat->peak)
+    stat->peak = stat->current;
+}
+
+static int64_t microseconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+static void add_time(weir_host_time *time, int64_t took) {
+  time->total += took;
+  if (took > time->max)
+    time->max = took;
+  if (!time->count || took < time->min)
+    time->min = took;
+  time->count++;
+}
+
+/* A block comes into use, or with -1 out of it. */
+static inline void count_active(weir_host_allocator *host, const weir__host_block *block, int sign) {
+  int64_t bytes = (int64_t)block->bytes;
+  add(&host->stats.active_requests, sign);
+  add(&host->stats.active_bytes, sign < 0 ? -bytes : bytes);
+}
+
+static void count_held(weir_host_allocator *host, const weir__host_block *block, int sign) {
+  int64_t bytes = (int64_t)block->bytes;
+  add(&host->stats.allocations, sign);
+  add(&host->stats.allocated_bytes, sign < 0 ? -bytes : bytes);
+}
+
+weir_status weir_host_get_stats(weir_host_allocator *host, weir_host_stats *stats) {
+  CHECK(host);
+  if (!stats || stats->size < sizeof stats->size)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: stats is NULL, or its size is not set", __func__);
+  weir__lock_take(&host->lock);
+  weir_host_stats now = host->stats;
+  weir__lock_give(&host->lock);
+  now.size = stats->size;
+  weir__copy_sized(stats, stats->size, &now, sizeof now);
+  return WEIR_OK;
+}
+
+weir_status weir_host_reset_peak_stats(weir_host_allocator *host) {
+  CHECK(host);
+  weir__lock_take(&host->lock);
+  weir_stat *all[] = {&host->stats.allocations, &host->stats.active_requests, &host->stats.allocated_bytes,
+                      &host->stats.active_bytes};
+  for (size_t i = 0; i < WEIR_COUNT_OF(all); i++)
+    all[i]->peak = all[i]->current;
+  host->stats.host_alloc_time.max = host->stats.host_alloc_time.min = 0;
+  host->stats.host_free_time.max = host->stats.host_free_time.min = 0;
+  weir__lock_give(&host->lock);
+  return WEIR_OK;
+}
+
+weir_status weir_host_reset_accumulated_stats(weir_host_allocator *host) {
+  CHECK(host);
+  weir__lock_take(&host->lock);
+  weir_stat *all[] = {&host->stats.allocations, &host->stats.active_requests, &host->stats.allocated_bytes,
+                      &host->stats.active_bytes};
+  for (size_t i = 0; i < WEIR_COUNT_OF(all); i++)
+    all[i]->allocated = all[i]->freed = 0;
+  host->stats.num_host_alloc = host->stats.num_host_free = 0;
+  host->stats.host_alloc_time = host->stats.host_free_time = (weir_host_time){0};
+  weir__lock_give(&host->lock);
+  return WEIR_OK;
+}
+
+/* ---- Sizes ---- */
+
+static unsigned bucket_of(uint64_t bytes) { return bytes > 1 ? 64 - (unsigned)__builtin_clzll(bytes - 1) : 0; }
+
+/* To a power of two, unless it is too large for that; it is below 2^60. */
+static uint64_t round_up(const weir__settings *settings, uint64_t bytes) {
+  if (bytes > settings->pinned_max_cached_size || bytes > settings->pinned_max_round_threshold)
+    return bytes;
+  return 1ull << bucket_of(bytes);
+}
+
+/* ---- Blocks ---- */
+
+/* Of a bucket the first that is large enough: those that were not rounded differ. `lock` is held. */
+static weir__host_block *take_free(weir_host_allocator *host, uint64_t bytes) {
+  weir__host_block **at = &host->free[bucket_of(bytes)];
+  while (*at && (*at)->bytes < bytes)
+    at = &(*at)->next;
+  weir__host_block *block = *at;
+  if (block)
+    *at = block->next;
+  return block;
+}
+
+static void put_free(weir_host_allocator *host, weir__host_block *block) {
+  weir__host_block **bucket = &host->free[bucket_of(block->bytes)];
+  block->state = WEIR__HOST_FREE;
+  block->next = *bucket;
+  *bucket = block;
+}
+
+/* Gives blocks, which are in no bucket any more, back to the driver. What it does not take stays free. The first error. */
+static weir_cu_result give_back(weir_host_allocator *host, weir__host_block *blocks) {
+  weir_cu_result first = WEIR_CU_SUCCESS;
+  while (blocks) {
+    weir__host_block *block = blocks;
+    blocks = block->next;
+    /* The address first: once the driver has the memory another thread may get it. */
+    weir__lock_take(&host->lock);
+    weir__rangemap_remove(&host->blocks, (uint64_t)block->pointer);
+    weir__lock_give(&host->lock);
+    int64_t begin = microseconds();
+    weir_cu_result r = weir__host_give(host, block->pointer, block->kind);
+    int64_t took = microseconds() - begin;
+    weir__lock_take(&host->lock);
+    if (!r) {
+      count_held(host, block, -1);
+      host->stats.num_host_free++;
+      add_time(&host->stats.host_free_time, took);
+      weir__slab_give(&host->block_slab, block, sizeof *block);
+    } else if (weir__rangemap_insert(&host->blocks, (uint64_t)block->pointer, block->bytes, block))
+      put_free(host, block);
+    else
+      block->state = WEIR__HOST_KEPT; /* the driver has it still, and nobody finds it any more */
+    weir__lock_give(&host->lock);
+    if (r && !first)
+      first = r;
+  }
+  return first;
+}
+
+/* A block that came out of use. It may be too large to be kept: then it comes back, for the driver. `lock` is held. */
+static weir__host_block *put_back(weir_host_allocator *host, weir__host_block *block) {
+  count_active(host, block, -1);
+  if (block->bytes <= host->settings.pinned_max_cached_size || block->kind == WEIR__HOST_RESERVED) {
+    put_free(host, block);
+    return NULL;
+  }
+  block->state = WEIR__HOST_FREE;
+  block->next = NULL;
+  return block;
+}
+
+void weir__host_block_done(weir_host_allocator *host, weir__host_block *block) {
+  weir__lock_take(&host->lock);
+  block = put_back(host, block);
+  weir__lock_give(&host->lock);
+  give_back(host, block);
+}
+
+/* ---- Allocating ---- */
+
+static weir_status out_of_memory(const char *who, weir_host_allocator *host, weir_cu_result r, uint64_t bytes) {
+  char text[3][32];
+  if (r != WEIR_CU_OUT_OF_MEMORY)
+    return weir__driver_status(host->driver, r, who, "cuMemHostAlloc");
+  weir__lock_take(&host->lock);
+  weir_host_stats stats = host->stats;
+  weir__lock_give(&host->lock);
+  return weir__fail_result(WEIR_ERROR_HOST_OUT_OF_MEMORY, r,
+                           "%s: no pinned host memory. Tried to allocate %s; %s are held, of which %s are in use", who,
+                           weir__format_bytes(bytes, text[0]),
+                           weir__format_bytes((unsigned long long)stats.allocated_bytes.current, text[1]),
+                           weir__format_bytes((unsigned long long)stats.active_bytes.current, text[2]));
+}
+
+static weir_status alloc_new(const char *who, weir_host_allocator *host, uint64_t bytes, void **pointer) {
+  weir__settings *settings = malloc(sizeof *settings);
+  if (!settings)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+  weir__lock_take(&host->lock);
+  *settings = host->settings;
+  weir__lock_give(&host->lock);
+  weir_status status = WEIR_OK;
+  weir__host_kind kind = WEIR__HOST_RESERVED;
+  int64_t begin = microseconds();
+  void *memory = weir__host_reserved(host, settings, bytes);
+  if (!memory) {
+    weir_cu_result r = weir__host_get(host, settings, bytes, &memory, &kind);
+    if (r == WEIR_CU_OUT_OF_MEMORY && !weir_host_empty_cache(host))
+      r = weir__host_get(host, settings, bytes, &memory, &kind);
+    if (r) {
+      status = out_of_memory(who, host, r, bytes);
+      goto free_settings;
+    }
+  }
+  int64_t took = microseconds() - begin;
+  weir__lock_take(&host->lock);
+  weir__host_block *block = weir__slab_take(&host->block_slab, sizeof *block);
+  if (block) {
+    *block =
+        (weir__host_block){.pointer = memory, .bytes = bytes, .state = WEIR__HOST_ALLOCATED, .kind = (uint8_t)kind};
+    if (!weir__rangemap_insert(&host->blocks, (uint64_t)memory, bytes, block)) {
+      weir__slab_give(&host->block_slab, block, sizeof *block);
+      block = NULL;
+    }
+  }
+  if (block) {
+    count_held(host, block, 1);
+    count_active(host, block, 1);
+    host->stats.num_host_alloc += kind != WEIR__HOST_RESERVED;
+    if (kind != WEIR__HOST_RESERVED)
+      add_time(&host->stats.host_alloc_time, took);
+    *pointer = memory;
+  } else
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+  weir__lock_give(&host->lock);
+  if (status && kind != WEIR__HOST_RESERVED) /* a part of the reserve is lost then */
+    weir__host_give(host, memory, kind);
+
+free_settings:
+  free(settings);
+  return status;
+}
+
+weir_status weir_host_alloc(weir_host_allocator *host, size_t bytes, void **pointer) {
+  CHECK(host);
+  if (!pointer)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: pointer is NULL", __func__);
+  if (!bytes) {
+    *pointer = NULL;
+    return WEIR_OK;
+  }
+  if (bytes >= 1ull << 60)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: tried to allocate more than 1EB of host memory", __func__);
+  if (__builtin_expect(atomic_load_explicit(&host->pending, memory_order_relaxed) != 0, 0) &&
+      !atomic_load(&host->has_thread))
+    weir__host_poll(host, false);
+  weir__lock_take(&host->lock);
+  uint64_t size = round_up(&host->settings, bytes);
+  weir__host_block *block = take_free(host, size);
+  if (block) {
+    block->state = WEIR__HOST_ALLOCATED;
+    count_active(host, block, 1);
+    *pointer = block->pointer;
+  }
+  weir__lock_give(&host->lock);
+  return block ? WEIR_OK : alloc_new(__func__, host, size, pointer);
+}
+
+/* ---- Freeing ---- */
+
+static weir_status no_block(const char *who, const void *pointer) {
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %p is no pinned memory that is in use here", who, pointer);
+}
+
+/* The block in use that an address lies in, or with `exact` begins at. NULL: there is none. `lock` is held. */
+static weir__host_block *find(const weir_host_allocator *host, const void *pointer, bool exact) {
+  weir__host_block *block = weir__rangemap_find(&host->blocks, (uint64_t)pointer, NULL, NULL);
+  return block && block->state == WEIR__HOST_ALLOCATED && (!exact || block->pointer == pointer) ? block : NULL;
+}
+
+weir_status weir_host_free(weir_host_allocator *host, void *pointer) {
+  CHECK(host);
+  if (!pointer)
+    return WEIR_OK;
+  weir__host_block *uncached = NULL, *waiting = NULL;
+  weir__lock_take(&host->lock);
+  weir__host_block *block = find(host, pointer, true);
+  if (!block) {
+    weir__lock_give(&host->lock);
+    return no_block(__func__, pointer);
+  }
+  if (__builtin_expect(!block->uses && !block->captured, 1))
+    uncached = put_back(host, block);
+  else if (block->captured)
+    block->state = WEIR__HOST_KEPT;
+  else {
+    block->state = WEIR__HOST_WAITING;
+    waiting = block;
+  }
+  bool catches = host->settings.pinned_free_catch_all;
+  weir__lock_give(&host->lock);
+  if (waiting)
+    weir__host_free_later(host, waiting);
+  if (!uncached)
+    return WEIR_OK;
+  weir_cu_result r = give_back(host, uncached);
+  return r && !catches ? weir__driver_status(host->driver, r, __func__, "cuMemFreeHost") : WEIR_OK;
+}
+
+/* A stream that captures makes a graph that uses the memory at every launch. */
+static weir_cu_result is_capturing(weir_host_allocator *host, int device, weir_cu_stream stream, bool *captures) {
+  weir_driver *driver = host->driver;
+  weir__host_visit visit;
+  int status = WEIR_CU_CAPTURE_STATUS_NONE;
+  weir_cu_result r = weir__host_enter(host, device, &visit);
+  if (r)
+    return r;
+  r = driver->StreamIsCapturing(driver, stream, &status);
+  weir__host_leave(host, &visit);
+  *captures = r == WEIR_CU_STREAM_CAPTURE_IMPLICIT || status != WEIR_CU_CAPTURE_STATUS_NONE;
+  return *captures ? WEIR_CU_SUCCESS : r;
+}
+
+/* false: no host memory. `lock` is held. */
+static bool add_use(weir_host_allocator *host, weir__host_block *block, int device, weir_cu_stream stream) {
+  for (const weir__host_use *use = block->uses; use; use = use->next)
+    if (use->stream == stream && use->device == device)
+      return true;
+  weir__host_use *use = weir__slab_take(&host->use_slab, sizeof *use);
+  if (!use)
+    return false;
+  *use = (weir__host_use){device, stream, block->uses};
+  block->uses = use;
+  return true;
+}
+
+weir_status weir_host_record_stream(weir_host_allocator *host, void *pointer, int device, weir_cu_stream stream) {
+  CHECK(host);
+  if (!pointer)
+    return WEIR_OK;
+  if (device < 0 || device >= host->device_count)
+    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device %d, there are %d", __func__, device, host->device_count);
+  bool captures = false;
+  weir_cu_result r = is_capturing(host, device, stream, &captures);
+  if (r)
+    return weir__driver_status(host->driver, r, __func__, "cuStreamIsCapturing");
+  weir_status status = WEIR_OK;
+  weir__lock_take(&host->lock);
+  weir__host_block *block = find(host, pointer, false);
+  if (!block)
+    status = no_block(__func__, pointer);
+  else if (captures)
+    block->captured = true;
+  else if (!add_use(host, block, device, stream))
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+  weir__lock_give(&host->lock);
+  return status;
+}
+
+weir_status weir_host_owns(weir_host_allocator *host, const void *pointer, int *owns) {
+  CHECK(host);
+  if (!owns)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: owns is NULL", __func__);
+  weir__lock_take(&host->lock);
+  *owns = find(host, pointer, false) != NULL;
+  weir__lock_give(&host->lock);
+  return WEIR_OK;
+}
+
+weir_status weir_host_empty_cache(weir_host_allocator *host) {
+  CHECK(host);
+  if (atomic_load(&host->pending))
+    weir__host_poll(host, true);
+  weir__host_block *blocks = NULL;
+  weir__lock_take(&host->lock);
+  for (int i = 0; i < WEIR__HOST_BUCKETS; i++)
+    for (weir__host_block **at = &host->free[i]; *at;) {
+      weir__host_block *block = *at;
+      if (block->kind == WEIR__HOST_RESERVED) {
+        at = &block->next;
+        continue;
+      }
+      *at = block->next;
+      block->next = blocks;
+      blocks = block;
+    }
+  bool catches = host->settings.pinned_free_catch_all;
+  weir__lock_give(&host->lock);
+  weir_cu_result r = give_back(host, blocks);
+  return r && !catches ? weir__driver_status(host->driver, r, __func__, "cuMemFreeHost") : WEIR_OK;
+}
+
+/* ---- Making and ending ---- */
+
+weir_status weir_host_allocator_create(weir_driver *driver, const char *conf, weir_host_allocator **host) {
+  if (!driver || !host)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", __func__, driver ? "host" : "driver");
+  weir_host_allocator *made = calloc(1, sizeof *made);
+  if (!made)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+  weir__settings_default(&made->settings);
+  weir_status status =
+      conf ? weir__settings_parse(NULL, conf, &made->settings) : weir__settings_from_env(&made->settings, NULL);
+  if (status) {
+    weir__fail(status, "%s: %s", __func__, weir_last_error());
+    goto free_made;
+  }
+  status = WEIR__CALL(driver, DeviceGetCount(driver, &made->device_count));
+  if (status)
+    goto free_made;
+  made->devices = calloc((size_t)made->device_count + 1, sizeof *made->devices);
+  if (!made->devices) {
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    goto free_made;
+  }
+  made->driver = driver;
+  check_thresholds(&made->settings);
+  pthread_mutex_init(&made->context_lock, NULL);
+  pthread_mutex_init(&made->reserve_lock, NULL);
+  pthread_mutex_init(&made->events_lock, NULL);
+  pthread_cond_init(&made->thread_wakes, NULL);
+  *host = made;
+  return WEIR_OK;
+
+free_made:
+  free(made);
+  return status;
+}
+
+/* Waits for what a device may still do with the memory. */
+static void finish_device(weir_host_allocator *host, int device) {
+  weir_driver *driver = host->driver;
+  weir__host_visit visit;
+  if (!host->devices[device].context || weir__host_enter(host, device, &visit))
+    return;
+  driver->CtxSynchronize(driver);
+  weir__host_leave(host, &visit);
+}
+
+void weir_host_allocator_destroy(weir_host_allocator *host) {
+  if (!host)
+    return;
+  weir_driver *driver = host->driver;
+  for (int i = 0; i < host->device_count; i++)
+    finish_device(host, i);
+  weir__host_events_end(host);
+  weir__host_block *block;
+  uint64_t address;
+  while ((block = weir__rangemap_at_or_after(&host->blocks, 0, &address, NULL))) {
+    weir__rangemap_remove(&host->blocks, address);
+    if (block->kind != WEIR__HOST_RESERVED)
+      weir__host_give(host, block->pointer, block->kind);
+  }
+  if (host->reserve)
+    weir__host_give(host, host->reserve, host->reserve_kind);
+  for (int i = 0; i < host->device_count; i++)
+    if (host->devices[i].context)
+      driver->DevicePrimaryCtxRelease(driver, i);
+  weir__rangemap_clear(&host->blocks);
+  weir__slab_clear(&host->block_slab);
+  weir__slab_clear(&host->use_slab);
+  pthread_cond_destroy(&host->thread_wakes);
+  pthread_mutex_destroy(&host->events_lock);
+  pthread_mutex_destroy(&host->reserve_lock);
+  pthread_mutex_destroy(&host->context_lock);
+  free(host->devices);
+  free(host);
+}

@@ -1,0 +1,148 @@
+/*
+ * Every driver call that pinned memory takes fails once. Afterwards everything works, and in the end no byte is missing.
+ */
+#include <string.h>
+
+#include "support/alloc.h"
+#include "weir/host.h"
+
+enum { MOST = 32 };
+static weir_host_allocator *host;
+static void *live[MOST];
+static int live_count;
+static weir_cu_stream stream;
+
+static void *take(size_t bytes) {
+  void *p = NULL;
+  if (weir_host_alloc(host, bytes, &p) != WEIR_OK) {
+    assert_null(p);
+    return NULL;
+  }
+  memset(p, 1, bytes);
+  assert_true(live_count < MOST);
+  return live[live_count++] = p;
+}
+
+static void drop(void *p) {
+  if (!p)
+    return;
+  weir_host_free(host, p); /* which may say that the driver did not take it back: it is free all the same */
+  int i = 0;
+  while (live[i] != p)
+    i++;
+  live[i] = live[--live_count];
+}
+
+/* What is not recorded was not promised. */
+static void use(void *p) {
+  if (p)
+    weir_host_record_stream(host, p, 0, stream);
+  work(stream);
+}
+
+static void act(void) {
+  void *a = take(1000), *b = take(5000);
+  use(a);
+  drop(a);
+  use(b);
+  drop(b);
+  take(1000);
+  soft_step_all();
+  take(1000);
+  drop(take(2 * MIB));
+  weir_host_empty_cache(host);
+  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
+  a = take(3000);
+  use(a);
+  drop(a);
+  weir_cu_graph graph;
+  OK(d->StreamEndCapture(d, stream, &graph));
+  OK(d->GraphDestroy(d, graph));
+  drop(take(100));
+}
+
+static void open(const char *conf) {
+  alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
+  CHECK(weir_host_allocator_create(faults, conf, &host));
+  live_count = 0;
+  stream = work_stream();
+}
+
+static void check_recovery(void) {
+  CHECK(weir_fault_clear(faults));
+  drop(take(100));
+  drop(take(3 * MIB));
+  while (live_count)
+    drop(live[0]);
+  for (int i = 0; i < 3; i++) {
+    soft_step_all();
+    drop(take(100));
+  }
+  CHECK(weir_host_empty_cache(host));
+  weir_host_stats stats = {.size = sizeof stats};
+  CHECK(weir_host_get_stats(host, &stats));
+  assert_in_range(stats.allocations.current, 0, 1); /* what a graph has */
+  assert_int_equal(stats.active_requests.current, stats.allocations.current);
+  assert_int_equal(stats.allocated_bytes.current, stats.active_bytes.current);
+  weir_host_allocator_destroy(host);
+  host = NULL;
+  assert_int_equal(soft_census().host_allocations, 0);
+  assert_int_equal(soft_census().registrations, 0);
+  assert_int_equal(soft_census().events, 0);
+  alloc_close();
+}
+
+static void sweep(const char *conf) {
+  static const weir_cu_result codes[] = {WEIR_CU_OUT_OF_MEMORY, WEIR_CU_UNKNOWN, WEIR_CU_STREAM_CAPTURE_UNSUPPORTED};
+  open(conf);
+  unsigned long before = calls(WEIR_CALL_COUNT);
+  act();
+  unsigned long count = calls(WEIR_CALL_COUNT) - before, failed = 0;
+  check_recovery();
+  assert_true(count > 30);
+  for (unsigned long nth = 1; nth <= count; nth++)
+    for (size_t code = 0; code < WEIR_COUNT_OF(codes); code++) {
+      unsigned long made = 0, faulty = 0;
+      open(conf);
+      CHECK(weir_fault_nth_any(faults, nth, codes[code]));
+      act();
+      CHECK(weir_fault_counts(faults, WEIR_CALL_COUNT, &made, &faulty));
+      failed += faulty;
+      check_recovery();
+    }
+  assert_true(failed >= count);
+}
+
+static void test_driver(void **state) {
+  (void)state;
+  sweep("");
+}
+
+static void test_registered(void **state) {
+  (void)state;
+  sweep("pinned_use_cuda_host_register:True,pinned_num_register_threads:2,pinned_max_cached_size_mb:1");
+}
+
+/* Memory that the driver does not take back is kept, and tried again. */
+static void test_refused_free(void **state) {
+  (void)state;
+  open("pinned_max_cached_size_mb:1");
+  void *a = take(2 * MIB);
+  CHECK(weir_fault_nth(faults, WEIR_CALL_MemFreeHost, 1, WEIR_CU_UNKNOWN, 0));
+  REFUSED_SAYING(DRIVER, "cuMemFreeHost", weir_host_free(host, a));
+  live_count = 0;
+  assert_ptr_equal(take(2 * MIB), a); /* it was freed all the same */
+  CHECK(weir_host_configure(host, "pinned_free_catch_all:True"));
+  CHECK(weir_fault_nth(faults, WEIR_CALL_MemFreeHost, 1, WEIR_CU_UNKNOWN, 0));
+  drop(a);
+  check_recovery();
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_driver, alloc_teardown),
+      cmocka_unit_test_teardown(test_registered, alloc_teardown),
+      cmocka_unit_test_teardown(test_refused_free, alloc_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
