@@ -23,10 +23,44 @@ extern "C" {
 
 typedef struct weir_allocator weir_allocator;
 
+/* Where memory comes from, instead of the cache: every allocation and every free is a call of these. The functions may be
+ * called by several threads at once, with no lock held, and may call the allocator; what they allocate there is an allocation
+ * like any other. Those that are optional are NULL. The names are those of PyTorch's CUDAPluggableAllocator. */
+typedef struct weir_backend {
+  size_t size;      /* sizeof(weir_backend) */
+  const char *name; /* what weir_allocator_backend() says; NULL: "pluggable" */
+  void *context;    /* the first argument of all */
+
+  /* NULL: out of memory. Two live allocations never overlap. */
+  void *(*alloc)(void *context, size_t bytes, int device, weir_cu_stream stream);
+
+  /* bytes, device and stream are those of the allocation. */
+  void (*free)(void *context, void *pointer, size_t bytes, int device, weir_cu_stream stream);
+
+  void (*init)(void *context, int device_count); /* optional: called once, before all others */
+  void (*reset)(void *context);                  /* optional: empty_cache, and before out of memory */
+  void (*set_fraction)(void *context, double fraction,
+                       int device);                           /* optional: is told; the limit is kept all the same */
+  void *(*base)(void *context, void *pointer, size_t *bytes); /* optional: without it the pointer is the base */
+
+  /* Optional: it waits for other streams by itself, and is called at once for a record_stream and a free. Without it memory
+   * that other streams use is freed when they got there. */
+  void (*record_stream)(void *context, void *pointer, weir_cu_stream stream);
+
+  /* Optional: are told of the scopes of private pools (weir/pool.h). A filter of NULL stands for the calling thread. */
+  void (*begin_pool)(void *context, int device, weir_pool_id pool,
+                     int (*filter)(void *filter_context, weir_cu_stream stream), void *filter_context);
+  void (*end_pool)(void *context, int device, weir_pool_id pool);
+  void (*release_pool)(void *context, int device, weir_pool_id pool);
+} weir_backend;
+
 typedef struct weir_allocator_options {
   size_t size;      /* sizeof(weir_allocator_options) */
   const char *conf; /* settings as "key:value,key:value"; NULL reads WEIR_ALLOC_CONF or PyTorch's variables */
   int devices;      /* how many of the driver's; 0, the default: all */
+  const weir_backend
+      *backend; /* is copied. NULL: the cache, or the driver's stream-ordered memory where the settings have
+                                  backend:cudaMallocAsync */
 } weir_allocator_options;
 
 void weir_allocator_options_init(weir_allocator_options *options);
@@ -39,7 +73,7 @@ weir_status weir_allocator_create(weir_driver *driver, const weir_allocator_opti
 /* Gives all memory back to the driver, also what is still in use. NULL is allowed. */
 void weir_allocator_destroy(weir_allocator *allocator);
 
-/* "native". */
+/* "native", "cudaMallocAsync", or the name of the options' back end. */
 const char *weir_allocator_backend(const weir_allocator *allocator);
 
 /* Memory of a device for use on a stream. 0 bytes give NULL. WEIR_ERROR_OUT_OF_MEMORY when there is no more: weir_last_error()
@@ -66,6 +100,39 @@ weir_status weir_allocator_largest_block(weir_allocator *allocator, int device, 
 /* The segment that holds a live pointer. Not for expandable segments: WEIR_ERROR_NOT_SUPPORTED. */
 weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void **base, size_t *bytes);
 
+/* What is known of a live pointer. */
+typedef struct weir_pointer_info {
+  size_t size; /* sizeof(weir_pointer_info) */
+  int device;
+  weir_cu_stream stream; /* that it was allocated on */
+  weir_pool_id pool;     /* {0, 0}: the default pool */
+  size_t bytes;          /* of its block */
+  size_t requested;      /* what was asked for */
+  uint32_t stack;        /* number of the recorded stack that it was allocated in (weir_history_frames); 0: none */
+  int is_large;
+  int is_expandable;
+} weir_pointer_info;
+
+/* info->size is set by the caller. A pointer that is not live here is WEIR_ERROR_INVALID_ARGUMENT. */
+weir_status weir_allocator_describe(weir_allocator *allocator, const void *pointer, weir_pointer_info *info);
+
+/* Memory at that very address, which is a multiple of 512: the place lies in one free block of the stream, of the pool that
+ * requests of this size go to. WEIR_ERROR_BAD_STATE when it does not. To the history it is an allocation of what comes before
+ * it in the block, its own, and the free of the first. */
+weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, size_t bytes, weir_cu_stream stream,
+                                    void *address);
+
+/* An expandable segment: how much memory a stream's has now. */
+typedef struct weir_expandable_segment {
+  weir_cu_stream stream;
+  int is_small;
+  size_t bytes; /* mapped */
+} weir_expandable_segment;
+
+/* Those of a device. *count is how many there are, whatever there is room for. */
+weir_status weir_allocator_expandable_segments(weir_allocator *allocator, int device, weir_expandable_segment *segments,
+                                               size_t room, size_t *count);
+
 /* ---- Limits and settings ---- */
 
 /* At most this part of the device's memory, 0 to 1, is taken from the driver. */
@@ -89,7 +156,8 @@ weir_status weir_allocator_set_reserve_class(weir_allocator *allocator, int devi
                                              const char *reserve_class);
 
 /* Caching off: every allocation goes to the driver, every free too, and nothing is counted. The start is on, unless
- * WEIR_NO_MEMORY_CACHING or PYTORCH_NO_CUDA_MEMORY_CACHING is 1. Memory may be freed after a switch. */
+ * WEIR_NO_MEMORY_CACHING or PYTORCH_NO_CUDA_MEMORY_CACHING is 1. Memory may be freed after a switch. Another back end has no
+ * cache to turn off: it stays as it is. */
 weir_status weir_allocator_set_caching(weir_allocator *allocator, int on);
 int weir_allocator_is_caching(const weir_allocator *allocator);
 
@@ -177,6 +245,13 @@ typedef void (*weir_oom_observer)(void *context, int device, size_t bytes, size_
 
 /* Called before out of memory is reported, with no lock held. */
 weir_status weir_allocator_attach_oom_observer(weir_allocator *allocator, weir_oom_observer observer, void *context);
+
+/* bytes: the segment that was wanted; reserved: what is taken from the driver; total: the device's memory. */
+typedef void (*weir_rejection_observer)(void *context, int device, size_t bytes, size_t reserved, size_t total);
+
+/* Called when throw_on_cudamalloc_oom refuses a request, with no lock held. */
+weir_status weir_allocator_attach_rejection_observer(weir_allocator *allocator, weir_rejection_observer observer,
+                                                     void *context);
 
 /* Called when no cached block fits: frees what it can, and returns 1 when it freed anything. No lock is held. */
 typedef int (*weir_free_memory_callback)(void *context, int device);

@@ -56,6 +56,9 @@ void weir_history_options_init(weir_history_options *options);
  * other options keeps what there is. options NULL: the defaults. */
 weir_status weir_history_record(weir_allocator *allocator, const weir_history_options *options);
 
+/* 1 while something is recorded. */
+int weir_history_is_on(const weir_allocator *allocator);
+
 /* The bit of an action by its name, as "free_requested". WEIR_ERROR_INVALID_ARGUMENT: there is none of that name. */
 weir_status weir_history_action(const char *name, unsigned *bit);
 
@@ -88,6 +91,10 @@ weir_status weir_history_annotate(weir_allocator *allocator, int device, const c
 /* Puts an event with a text among the others of a device: action annotate. */
 weir_status weir_history_mark(weir_allocator *allocator, int device, const char *text);
 
+/* The same about a live pointer: the event has its address and its size. A pointer that is not live is
+ * WEIR_ERROR_INVALID_ARGUMENT. */
+weir_status weir_history_mark_pointer(weir_allocator *allocator, const void *pointer, const char *text);
+
 /* A text that every event of the device carries from now on; NULL or "" for none. */
 weir_status weir_history_set_metadata(weir_allocator *allocator, int device, const char *text);
 
@@ -109,6 +116,9 @@ void weir_history_leave_compile(uint32_t before);
 /* The number of a text, the same for the same text as long as the process lives. 0: empty, or no room. */
 uint32_t weir_history_text(const char *text);
 
+/* The text of a number, "" for 0 and for one that is none. It stays as long as the process lives. */
+const char *weir_history_text_of(uint32_t number);
+
 typedef struct weir_stack_frame {
   uint32_t file, function; /* of weir_history_text */
   int line;
@@ -120,6 +130,11 @@ typedef size_t (*weir_stack_hook)(void *context, weir_stack_frame *frames, size_
 /* For all allocators of the process; NULL takes it away. It is called without any lock of Weir's, and may allocate: that has
  * no stack then. A call that is under way in another thread may go on after this returns. */
 void weir_set_stack_hook(weir_stack_hook hook, void *context);
+
+/* The frames that the hook gave for a stack, by the number that it has in snapshots and in weir_pointer_info. Equal frames have
+ * one number, which stays as long as the process lives. Writes at most `room`, and returns how many there are; native frames
+ * are left out. */
+size_t weir_history_frames(uint32_t stack, weir_stack_frame *frames, size_t room);
 
 #ifdef __cplusplus
 }

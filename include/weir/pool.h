@@ -25,6 +25,7 @@ typedef struct weir_pool_options {
   void *(*alloc)(void *context, size_t bytes, int device, weir_cu_stream stream);
   void (*free)(void *context, void *pointer, size_t bytes, int device, weir_cu_stream stream);
   void *context;
+  void (*destroy)(void *context); /* optional: the pool is gone, and calls neither of them any more. No lock is held */
 } weir_pool_options;
 
 void weir_pool_options_init(weir_pool_options *options);
@@ -38,6 +39,7 @@ weir_status weir_pool_use_count(weir_allocator *allocator, int device, weir_pool
 weir_status weir_pool_get_stats(weir_allocator *allocator, int device, weir_pool_id id,
                                 weir_stat reserved_bytes[WEIR_STAT_KINDS]);
 weir_status weir_pool_set_use_on_oom(weir_allocator *allocator, int device, weir_pool_id id, int use);
+weir_status weir_pool_set_no_split(weir_allocator *allocator, int device, weir_pool_id id, int no_split);
 
 /* From here on allocations on streams for which `filter` returns 1 come from the pool; filter NULL: those of the calling
  * thread. Scopes may be nested: the innermost that wants an allocation gets it. Makes the pool if need be, and holds it. */
@@ -47,6 +49,12 @@ weir_status weir_pool_begin(weir_allocator *allocator, int device, weir_pool_id 
 
 /* Closes the scope. The pool stays held until weir_pool_release. */
 weir_status weir_pool_end(weir_allocator *allocator, int device, weir_pool_id id);
+
+/* A capture that is not the runtime's (weir_graph_...) is under way on a device: until the end of it the allocator calls
+ * nothing that would disturb it. For those who capture by the driver's own calls; they nest. What is allocated meanwhile goes
+ * to a pool only where a scope sends it there. */
+weir_status weir_allocator_begin_capture(weir_allocator *allocator, int device);
+weir_status weir_allocator_end_capture(weir_allocator *allocator, int device);
 
 /* *equal is 1 when the pool's live allocations are exactly these. */
 weir_status weir_pool_check_live(weir_allocator *allocator, int device, weir_pool_id id, void *const *pointers,

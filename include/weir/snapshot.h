@@ -77,6 +77,38 @@ weir_status weir_snapshot_segments(const weir_snapshot *snapshot, const weir_sna
 /* How many events of a device's history it has, and how many older ones were dropped because there was no room. */
 weir_status weir_snapshot_events(const weir_snapshot *snapshot, int device, uint64_t *count, uint64_t *dropped);
 
+typedef struct weir_snapshot_event {
+  size_t size;      /* sizeof(weir_snapshot_event), set by the caller */
+  int action;       /* weir_trace_action, WEIR_HISTORY_SNAPSHOT or WEIR_HISTORY_ANNOTATE */
+  uint32_t stack;   /* number of a recorded stack; 0: none */
+  uint64_t address; /* of an OOM: the device's free memory */
+  uint64_t bytes;   /* of alloc and free: as requested */
+  int64_t time_us;  /* since 1970 */
+  weir_cu_stream stream;
+  weir_pool_id pool;
+  const char *phase, *compile_context, *user_metadata; /* of the snapshot, and gone with it; "" for none, but "N/A" of
+                                                          compile_context */
+} weir_snapshot_event;
+
+/* The events of a device by number, the oldest first. */
+weir_status weir_snapshot_event_at(const weir_snapshot *snapshot, int device, uint64_t index,
+                                   weir_snapshot_event *event);
+
+/* What the program annotated, in the order of time. */
+typedef struct weir_snapshot_annotation {
+  size_t size; /* sizeof(weir_snapshot_annotation), set by the caller */
+  int device;
+  int64_t time_us;
+  size_t pair_count;
+} weir_snapshot_annotation;
+size_t weir_snapshot_annotation_count(const weir_snapshot *snapshot);
+weir_status weir_snapshot_annotation_at(const weir_snapshot *snapshot, size_t index,
+                                        weir_snapshot_annotation *annotation);
+
+/* One pair of it; the texts belong to the snapshot. */
+weir_status weir_snapshot_annotation_pair(const weir_snapshot *snapshot, size_t index, size_t pair, const char **key,
+                                          const char **value);
+
 typedef enum weir_snapshot_format {
   WEIR_SNAPSHOT_PICKLE, /* protocol 2, as torch.cuda.memory._dump_snapshot() would have written it */
   WEIR_SNAPSHOT_JSON    /* the same dicts and lists; a tuple is a list */

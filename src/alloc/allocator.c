@@ -26,9 +26,21 @@ static void heap_init(weir__heap *heap, weir_allocator *allocator, int device, u
   heap->large = (weir__pool){.heap = heap};
 }
 
+static void pool_end(weir__private_pool *pool) {
+  weir__writers_delete(&pool->small);
+  weir__writers_delete(&pool->large);
+  weir__pool_clear(&pool->small);
+  weir__pool_clear(&pool->large);
+  if (pool->destroy)
+    pool->destroy(pool->context);
+  free(pool);
+}
+
 static void heap_end(weir__heap *heap) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_context previous;
+  if (heap->allocator->plug)
+    weir__plug_clear(heap);
   if (heap->cu_context) {
     bool entered = !weir__heap_enter(heap, &previous); /* if not, what can be given back without it is */
     driver->CtxSynchronize(driver);
@@ -46,11 +58,7 @@ static void heap_end(weir__heap *heap) {
   while (heap->private_pools) {
     weir__private_pool *pool = heap->private_pools;
     heap->private_pools = pool->next;
-    weir__writers_delete(&pool->small);
-    weir__writers_delete(&pool->large);
-    weir__pool_clear(&pool->small);
-    weir__pool_clear(&pool->large);
-    free(pool);
+    pool_end(pool);
   }
   while (heap->classes) {
     weir__stream_class *class = heap->classes;
@@ -94,8 +102,6 @@ static weir_status read_settings(const char *who, const weir_allocator_options *
   weir__settings_default(settings);
   weir_status status =
       options->conf ? weir__settings_parse(NULL, options->conf, settings) : weir__settings_from_env(settings, NULL);
-  if (!status)
-    status = weir__check_backend(settings);
   return status ? weir__fail(status, "%s: %s", who, weir_last_error()) : WEIR_OK;
 }
 
@@ -142,12 +148,19 @@ weir_status weir_allocator_create(weir_driver *driver, const weir_allocator_opti
     if (status)
       goto free_parts;
     heap_init(&a->heaps[i], a, i, total);
+    weir__ipc_prepare(&a->heaps[i]);
     a->heap_count = i + 1;
+  }
+  if (options.backend || settings->backend != WEIR__BACKEND_NATIVE) {
+    status = weir__plug_new(__func__, a, options.backend);
+    if (status)
+      goto free_parts;
   }
   pthread_mutex_init(&a->configure_lock, NULL);
   weir__settings_fit(driver, settings);
   atomic_store(&a->settings, settings);
   pthread_mutex_init(&a->uncached_lock, NULL);
+  pthread_mutex_init(&a->ipc_lock, NULL);
   weir_allocator_set_caching(a, weir__caching_from_env());
   for (int i = 0; i < count; i++)
     if (settings->memory_fraction < 1)
@@ -174,23 +187,21 @@ void weir_allocator_destroy(weir_allocator *allocator) {
   weir__record_end(allocator);
   weir__graphs_forget(allocator);
   weir__uncached_clear(allocator);
+  weir__ipc_clear(allocator);
   for (int i = 0; i < allocator->heap_count; i++)
     heap_end(&allocator->heaps[i]);
+  weir__plug_delete(allocator->plug);
   weir__history_delete(atomic_load(&allocator->history));
   weir__page_map_delete(allocator->pages);
   for (const weir__settings *s = atomic_load(&allocator->settings), *older; s; s = older) {
     older = s->older;
     free((void *)s);
   }
+  pthread_mutex_destroy(&allocator->ipc_lock);
   pthread_mutex_destroy(&allocator->uncached_lock);
   pthread_mutex_destroy(&allocator->configure_lock);
   free(allocator->heaps);
   free(allocator);
-}
-
-const char *weir_allocator_backend(const weir_allocator *allocator) {
-  (void)allocator;
-  return "native";
 }
 
 weir__heap *weir__heap_get(const char *who, weir_allocator *allocator, int device) {
@@ -235,7 +246,9 @@ static void advise(const weir__heap *heap, const weir__settings *settings, weir_
                    char *text, size_t size) {
   char reserve[32], wanted[32];
   uint64_t room = weir__reserve_bytes(heap, settings, stream);
-  if (!settings->expandable_segments)
+  if (heap->allocator->plug)
+    *text = 0;
+  else if (!settings->expandable_segments)
     snprintf(text, size,
              " If reserved but unallocated memory is large, fragmentation is the cause: try "
              "WEIR_ALLOC_CONF=expandable_segments:True.");
@@ -252,9 +265,9 @@ static void advise(const weir__heap *heap, const weir__settings *settings, weir_
              "large: reduce them by expandable_segments_reserve or expandable_segments_reserve_by_class.");
 }
 
-/* The heap's lock is held, and given back on the way: observers run without it. */
-static weir_status out_of_memory(const char *who, weir__heap *heap, weir__arena *arena, uint64_t bytes,
-                                 uint64_t segment_bytes) {
+/* The heap's lock is given back on the way: observers run without it. */
+weir_status weir__out_of_memory(const char *who, weir__heap *heap, weir__arena *arena, uint64_t bytes,
+                                uint64_t segment_bytes) {
   weir_allocator *allocator = heap->allocator;
   weir_driver *driver = allocator->driver;
   const weir__settings *settings = weir__settings_of(heap);
@@ -301,10 +314,20 @@ static weir_status out_of_memory(const char *who, weir__heap *heap, weir__arena 
 
 /* ---- Allocating ---- */
 
-/* throw_on_cudamalloc_oom: what would exceed the limit is refused before the driver is asked and anything is given back. */
-static weir_status reject(const char *who, weir__heap *heap, uint64_t requested) {
+weir_status weir__reject(const char *who, weir__heap *heap, const weir__settings *settings, uint64_t segment_bytes,
+                         uint64_t requested) {
   char text[32];
+  weir_allocator *allocator = heap->allocator;
+  uint64_t reserved = heap->reserved;
+  if (!settings->throw_on_oom ||
+      reserved + segment_bytes <= (uint64_t)(settings->memory_fraction * (double)heap->total))
+    return WEIR_OK;
   heap->stats.num_oom_rejections++;
+  pthread_mutex_unlock(&heap->lock);
+  int observers = atomic_load(&allocator->rejection_observer_count);
+  for (int i = 0; i < observers; i++)
+    allocator->rejection_observers[i].call(allocator->rejection_observers[i].context, heap->device, segment_bytes,
+                                           reserved, heap->total);
   return weir__fail(WEIR_ERROR_OUT_OF_MEMORY,
                     "%s: CUDA out of memory. Allocation was preemptively rejected because it would exceed "
                     "per_process_memory_fraction limit. Requested size: %s",
@@ -322,17 +345,16 @@ weir_status weir__alloc_new(const char *who, weir__heap *heap, weir__arena *aren
     pthread_mutex_unlock(&heap->lock);
     return weir__driver_status(heap->allocator->driver, r, who, "cuDevicePrimaryCtxRetain");
   }
-  if (settings->throw_on_oom && heap->reserved + weir__segment_bytes(settings, size) >
-                                    (uint64_t)(settings->memory_fraction * (double)heap->total)) {
+  weir_status status = weir__reject(who, heap, settings, weir__segment_bytes(settings, size), requested);
+  if (status) {
     weir__heap_leave(heap, previous);
-    weir_status status = reject(who, heap, requested);
-    pthread_mutex_unlock(&heap->lock);
     return status;
   }
   block = weir__refill(heap, arena, settings, size);
   if (!block) {
-    weir_status status = out_of_memory(who, heap, arena, size, weir__segment_bytes(settings, size));
+    status = weir__out_of_memory(who, heap, arena, size, weir__segment_bytes(settings, size));
     weir__heap_leave(heap, previous);
+    weir__pools_bury(heap);
     return status;
   }
   weir__heap_leave(heap, previous);
@@ -341,6 +363,7 @@ weir_status weir__alloc_new(const char *who, weir__heap *heap, weir__arena *aren
   block = weir__arena_hand_out(arena, settings, block, size, requested, false);
   weir__arena_unlock(arena);
   pthread_mutex_unlock(&heap->lock);
+  weir__pools_bury(heap);
   if (!block)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the block", who);
   *pointer = (void *)block->address;
@@ -367,6 +390,8 @@ static weir__pool *pool_for(weir__heap *heap, weir__private_pool *owner, uint64_
 static weir_status alloc_from(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
                               weir_cu_stream stream, unsigned attention, void **pointer) {
   const weir__settings *settings = weir__settings_of(heap);
+  if (attention & WEIR__FOREIGN)
+    return weir__plug_alloc(who, heap, owner, bytes, stream, pointer);
   if (attention & WEIR__PENDING)
     poll_events(heap, stream);
   uint64_t size = weir__round_bytes(settings, bytes);
@@ -453,13 +478,12 @@ weir_status weir__alloc_attended(weir__heap *heap, weir__arena *arena, const wei
 
 /* ---- Freeing ---- */
 
-static weir_status no_block(const char *who, const void *pointer) {
+weir_status weir__no_block(const char *who, const void *pointer) {
   return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: invalid device pointer: %p", who, pointer);
 }
 
-/* The live block of a pointer, its arena locked and settled; NULL when there is none. */
-static weir__block *lock_block(weir_allocator *allocator, const void *pointer) {
-  weir__arena *arena = weir__page_map_find(allocator->pages, (uint64_t)pointer);
+weir__block *weir__block_lock(weir_allocator *allocator, const void *pointer) {
+  weir__arena *arena = weir__arena_of(allocator, pointer);
   weir__live_place place;
   if (arena) {
     weir__arena_lock(arena);
@@ -472,6 +496,8 @@ static weir__block *lock_block(weir_allocator *allocator, const void *pointer) {
 }
 
 static weir_status free_block(const char *who, weir_allocator *allocator, void *pointer) {
+  if (allocator->plug)
+    return weir__plug_free(who, allocator, pointer);
   weir__arena *arena = weir__page_map_find(allocator->pages, (uint64_t)pointer);
   weir__block *block = NULL;
   weir__live_place place;
@@ -488,7 +514,7 @@ static weir_status free_block(const char *who, weir_allocator *allocator, void *
     size_t bytes = 0;
     if (weir__uncached_has(allocator, pointer, &bytes))
       WEIR__PROBE_FREE(pointer, -1, bytes, (void *)0);
-    return weir__uncached_free(who, allocator, pointer, &status) ? status : no_block(who, pointer);
+    return weir__uncached_free(who, allocator, pointer, &status) ? status : weir__no_block(who, pointer);
   }
   weir__heap *heap = arena->pool->heap;
   WEIR__PROBE_FREE(pointer, heap->device, block->requested, arena->stream);
@@ -549,12 +575,12 @@ weir_status weir__free_attended(weir__arena *arena, weir__block *block, weir__li
 
 weir_status weir_allocator_record_stream(weir_allocator *allocator, void *pointer, weir_cu_stream stream) {
   CHECK_ALLOCATOR(allocator);
-  if (!pointer)
+  if (!pointer || (allocator->plug && weir__plug_record_stream(allocator, pointer, stream)))
     return WEIR_OK;
-  weir__block *block = lock_block(allocator, pointer);
+  weir__block *block = weir__block_lock(allocator, pointer);
   /* What was allocated without the cache is freed by the driver, which waits for all streams anyway. */
   if (!block)
-    return weir__uncached_has(allocator, pointer, NULL) ? WEIR_OK : no_block(__func__, pointer);
+    return weir__uncached_has(allocator, pointer, NULL) ? WEIR_OK : weir__no_block(__func__, pointer);
   weir__arena *arena = block->segment->arena;
   weir_status status = WEIR_OK;
   weir__use *use = block->uses;
@@ -590,6 +616,7 @@ static weir_status empty_heap(const char *who, weir__heap *heap, weir_pool_id id
       weir__heap_leave(heap, previous);
   }
   pthread_mutex_unlock(&heap->lock);
+  weir__pools_bury(heap);
   return r ? weir__driver_status(heap->allocator->driver, r, who, "cuCtxSetCurrent") : WEIR_OK;
 }
 
@@ -598,10 +625,13 @@ static weir_status empty(const char *who, weir_allocator *allocator, weir_pool_i
   weir__op op;
   weir__op_begin(&op, allocator, WEIR_CONTEXT_ALL);
   for (int i = 0; i < allocator->heap_count; i++) {
-    weir_status status = empty_heap(who, &allocator->heaps[i], id);
+    weir__heap *heap = &allocator->heaps[i];
+    weir_status status = allocator->plug ? weir__plug_empty(who, heap, id) : empty_heap(who, heap, id);
     if (!first)
       first = status;
   }
+  if (allocator->plug)
+    weir__plug_reset(allocator);
   weir__op_end(&op);
   return first;
 }
@@ -620,10 +650,10 @@ weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void *
   CHECK_ALLOCATOR(allocator);
   if (!base || !bytes)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: base or bytes is NULL", __func__);
-  weir__block *block = lock_block(allocator, pointer);
+  weir__block *block = weir__block_lock(allocator, pointer);
   if (!block) {
     if (!weir__uncached_has(allocator, pointer, bytes))
-      return no_block(__func__, pointer);
+      return weir__no_block(__func__, pointer);
     *base = pointer;
     return WEIR_OK;
   }
@@ -634,6 +664,8 @@ weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void *
                       "%s: memory of expandable segments has no base that another process could open; turn "
                       "expandable_segments off where memory is shared",
                       __func__);
+  if (allocator->plug && (*base = weir__plug_base(allocator, pointer, bytes)))
+    return WEIR_OK;
   *base = (void *)segment->base;
   *bytes = segment->bytes;
   return WEIR_OK;

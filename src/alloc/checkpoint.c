@@ -106,6 +106,9 @@ weir_status weir_pool_checkpoint(weir_allocator *allocator, int device, weir_poo
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
+  if (allocator->plug)
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: what the back end %s has taken back cannot be restored", __func__,
+                      weir_allocator_backend(allocator));
   weir_checkpoint *made = calloc(1, sizeof *made);
   weir_status status = WEIR_OK;
   pthread_mutex_lock(&heap->lock);

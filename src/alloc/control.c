@@ -35,6 +35,18 @@ static void note_ageing(weir__heap *heap) {
                       weir__settings_of(heap)->garbage_collection_threshold > 0 && atomic_load(&heap->has_limit));
 }
 
+/* An allocator is what it was made as. */
+static weir_status check_backend(const weir_allocator *allocator, const weir__settings *old,
+                                 const weir__settings *changed) {
+  if (changed->backend == old->backend)
+    return WEIR_OK;
+  return weir__fail(
+      WEIR_ERROR_NOT_SUPPORTED,
+      "backend:%s is another allocator; this one is backend:%s, and stays it: the back end is chosen when "
+      "an allocator is made",
+      changed->backend == WEIR__BACKEND_NATIVE ? "native" : "cudaMallocAsync", weir_allocator_backend(allocator));
+}
+
 /* Readers take the settings as a whole and without a lock, so a change is a new set; the old ones stay for those who still
  * read them. */
 weir_status weir_allocator_configure(weir_allocator *allocator, const char *conf) {
@@ -47,7 +59,7 @@ weir_status weir_allocator_configure(weir_allocator *allocator, const char *conf
   const weir__settings *old = atomic_load(&allocator->settings);
   weir_status status = weir__settings_parse(old, conf, changed);
   if (!status)
-    status = weir__check_backend(changed);
+    status = check_backend(allocator, old, changed);
   if (status) {
     free(changed);
     weir__fail(status, "%s: %s", __func__, weir_last_error());
@@ -114,6 +126,8 @@ weir_status weir_allocator_set_fraction(weir_allocator *allocator, int device, d
   heap->fraction = fraction;
   set_limit(heap, (uint64_t)(fraction * (double)heap->total + 0.5));
   pthread_mutex_unlock(&heap->lock);
+  if (allocator->plug)
+    weir__plug_set_fraction(heap, fraction);
   return WEIR_OK;
 }
 
@@ -168,6 +182,8 @@ weir_status weir_allocator_largest_block(weir_allocator *allocator, int device, 
   weir_cu_result r = weir__heap_enter(heap, &previous);
   if (!r) {
     r = driver->MemGetInfo(driver, &largest, &total);
+    if (allocator->plug)
+      largest += weir__plug_spare(heap);
     weir__heap_leave(heap, previous);
   }
   const weir__pool *pools[] = {&heap->large, &heap->small};
@@ -201,7 +217,7 @@ weir_status weir_allocator_enable_peer_access(weir_allocator *allocator, int own
   pthread_mutex_lock(&heap->lock);
   weir_cu_result r = WEIR_CU_SUCCESS;
   if (!(heap->peers >> device & 1))
-    r = weir__share_segments(heap, device);
+    r = allocator->plug ? weir__plug_share(heap, device) : weir__share_segments(heap, device);
   if (!r)
     heap->peers |= 1ull << device;
   pthread_mutex_unlock(&heap->lock);
@@ -251,6 +267,8 @@ weir_status weir_allocator_get_stats(weir_allocator *allocator, int device, weir
   uint64_t split = weir__settings_of(heap)->max_split_size;
   pthread_mutex_lock(&heap->lock);
   weir_allocator_stats now = heap->stats;
+  if (allocator->plug)
+    weir__plug_read_stats(heap, &now);
   pthread_mutex_unlock(&heap->lock);
   weir__gauges_read(heap, &now);
   now.size = stats->size;
@@ -278,6 +296,8 @@ weir_status weir_allocator_reset_peak_stats(weir_allocator *allocator, int devic
     return WEIR_ERROR_INVALID_DEVICE;
   pthread_mutex_lock(&heap->lock);
   for_each_stat(&heap->stats, reset_peak);
+  if (allocator->plug)
+    weir__plug_reset_peaks(heap);
   pthread_mutex_unlock(&heap->lock);
   weir__gauges_reset_peaks(heap);
   return WEIR_OK;
@@ -331,6 +351,22 @@ weir_status weir_allocator_attach_oom_observer(weir_allocator *allocator, weir_o
     allocator->observers[count].call = observer;
     allocator->observers[count].context = context;
     atomic_store(&allocator->observer_count, count + 1);
+  }
+  pthread_mutex_unlock(&allocator->configure_lock);
+  return room ? WEIR_OK : full(__func__);
+}
+
+weir_status weir_allocator_attach_rejection_observer(weir_allocator *allocator, weir_rejection_observer observer,
+                                                     void *context) {
+  CHECK(allocator);
+  CHECK_OUTPUT(observer);
+  pthread_mutex_lock(&allocator->configure_lock);
+  int count = atomic_load(&allocator->rejection_observer_count);
+  bool room = count < WEIR__MAX_WATCHERS;
+  if (room) {
+    allocator->rejection_observers[count].call = observer;
+    allocator->rejection_observers[count].context = context;
+    atomic_store(&allocator->rejection_observer_count, count + 1);
   }
   pthread_mutex_unlock(&allocator->configure_lock);
   return room ? WEIR_OK : full(__func__);

@@ -10,7 +10,7 @@
 
 /* ---- Events, used again and again ---- */
 
-static weir_cu_result event_take(weir__heap *heap, weir_cu_event *event) {
+weir_cu_result weir__event_take(weir__heap *heap, weir_cu_event *event) {
   weir_driver *driver = heap->allocator->driver;
   if (!heap->idle_count)
     return driver->EventCreate(driver, event, WEIR_CU_EVENT_DISABLE_TIMING);
@@ -18,7 +18,7 @@ static weir_cu_result event_take(weir__heap *heap, weir_cu_event *event) {
   return WEIR_CU_SUCCESS;
 }
 
-static void event_give(weir__heap *heap, weir_cu_event event) {
+void weir__event_give(weir__heap *heap, weir_cu_event event) {
   weir_driver *driver = heap->allocator->driver;
   if (heap->idle_count == heap->idle_room) {
     size_t room = heap->idle_room ? 2 * heap->idle_room : 32;
@@ -69,19 +69,27 @@ bool weir__wait_for_stream(weir__heap *heap, weir_cu_stream stream) {
   return done;
 }
 
+/* No stream uses the block any more. The arena's lock is held. */
+static void block_done(weir__heap *heap, weir__block *block) {
+  if (heap->allocator->plug)
+    weir__plug_block_done(heap, block);
+  else
+    weir__arena_release(block->segment->arena, block);
+}
+
 static void event_done(weir__heap *heap, weir__event_queue *queue) {
   weir__pending *pending = queue->first;
   weir__block *block = pending->block;
   queue->first = pending->next;
   if (!queue->first)
     queue->last = &queue->first;
-  event_give(heap, pending->event);
+  weir__event_give(heap, pending->event);
   weir__slab_give(&heap->pendings, pending, sizeof *pending);
   weir__pending_add(heap, -1);
   weir__arena *arena = block->segment->arena;
   weir__arena_lock(arena);
   if (--block->events == 0 && !block->uses)
-    weir__arena_release(arena, block);
+    block_done(heap, block);
   weir__arena_unlock(arena);
 }
 
@@ -93,7 +101,7 @@ static bool insert_event(weir__heap *heap, weir__block *block, weir_cu_stream st
   if (!pending)
     return false;
   *pending = (weir__pending){.block = block};
-  if (event_take(heap, &pending->event))
+  if (weir__event_take(heap, &pending->event))
     goto give_pending;
   if (driver->EventRecord(driver, pending->event, stream))
     goto give_event;
@@ -106,7 +114,7 @@ static bool insert_event(weir__heap *heap, weir__block *block, weir_cu_stream st
   return true;
 
 give_event:
-  event_give(heap, pending->event);
+  weir__event_give(heap, pending->event);
 give_pending:
   weir__slab_give(&heap->pendings, pending, sizeof *pending);
   return false;
@@ -130,6 +138,12 @@ static void defer(weir__heap *heap, weir__block *block) {
  * host waits for the stream, slow and safe; where that fails too the use stays, and is tried again. */
 static void insert_events(weir__heap *heap, weir__block *block) {
   weir__arena *arena = block->segment->arena;
+  bool done;
+  if (heap->allocator->plug && weir__plug_join_streams(heap, block, &done)) {
+    if (!done)
+      defer(heap, block);
+    return;
+  }
   weir__arena_lock(arena);
   weir__use *uses = block->uses, *left = NULL;
   block->events++; /* ours, until all are in their queues */
@@ -148,7 +162,7 @@ static void insert_events(weir__heap *heap, weir__block *block) {
   weir__arena_lock(arena);
   block->uses = left;
   if (--block->events == 0 && !left)
-    weir__arena_release(arena, block);
+    block_done(heap, block);
   weir__arena_unlock(arena);
   if (left)
     defer(heap, block);

@@ -50,6 +50,7 @@ typedef struct weir__pool weir__pool;
 typedef struct weir__arena weir__arena;
 typedef struct weir__segment weir__segment;
 typedef struct weir__private_pool weir__private_pool;
+typedef struct weir__plug weir__plug;
 
 /* Another stream that uses a block. */
 typedef struct weir__use weir__use;
@@ -110,6 +111,7 @@ struct weir__private_pool {
   void *(*alloc)(void *context, size_t bytes, int device, weir_cu_stream stream); /* NULL: the driver's memory */
   void (*free)(void *context, void *pointer, size_t bytes, int device, weir_cu_stream stream);
   void *context;
+  void (*destroy)(void *context); /* the pool is gone; NULL: nobody wants to know */
   weir__pool small, large;
   weir__private_pool *next;
 };
@@ -125,7 +127,9 @@ struct weir__segment {
   size_t mapped;                  /* how many are */
   size_t top;                     /* behind the last page that ever was */
   bool oversize;                  /* it was counted as such */
+  bool captured;                  /* of a back end: a graph's memory */
   uint32_t stack;                 /* who asked for it, while that was recorded; 0: not known */
+  int *files;                     /* of pages that other processes may open, from 1 on; NULL: none (ipc.c) */
   weir__segment *previous, *next; /* in heap->segments, guarded by the heap's lock */
 };
 
@@ -185,10 +189,14 @@ struct weir__heap {
   double fraction;
   uint64_t peers;                     /* a bit for each device that may touch expandable memory of this one */
   struct weir__stream_class *classes; /* streams that were put into a class of reserves; guarded by the lock */
+  bool shares_pages;                  /* pages are made so that other processes can open them; set at the start */
+  bool shares_pages_off;              /* they could be, and the environment says no */
   atomic_bool had_expandable;         /* an expandable segment was made, at any time; also read without the lock */
   weir__pool small, large;            /* the default pool */
   weir__private_pool *private_pools;
+  _Atomic(weir__private_pool *) gone; /* pools whose end somebody has to be told, when no lock is held */
   weir__segment *segments;
+  weir__segment *returning;    /* of a back end: left the books, and goes back when no lock is held */
   weir_cu_mem_handle *orphans; /* of pages that are gone, and that the driver did not take back yet */
   size_t orphan_count, orphan_room;
   weir__event_queue *queues;
@@ -197,7 +205,8 @@ struct weir__heap {
   weir_cu_event *idle_events; /* to be used again */
   size_t idle_count, idle_room;
   _Atomic(weir__route *) routes; /* the innermost first; changed under the lock */
-  atomic_int captures;           /* routes that are captures */
+  atomic_int captures;           /* routes that are captures, and those of others */
+  int foreign_captures;          /* those of others; guarded by the lock */
   size_t pending;                /* events and deferred blocks; guarded by the lock */
   weir__slab pendings;
 
@@ -214,7 +223,8 @@ typedef enum weir__attention {
   WEIR__PENDING = 1 << 2,  /* blocks wait for other streams, and may be free by now */
   WEIR__WATCHED = 1 << 3,  /* trackers want to know, or it is recorded */
   WEIR__AGEING = 1 << 4,   /* collection by age is on: searches are counted */
-  WEIR__ATTENDED = 1 << 5  /* watched, and by more than a recorder without stacks: an arena's lock is not enough */
+  WEIR__ATTENDED = 1 << 5, /* watched, and by more than a recorder without stacks: an arena's lock is not enough */
+  WEIR__FOREIGN = 1 << 6   /* another back end serves it */
 } weir__attention;
 
 static inline unsigned weir__attention_of(const weir__heap *heap) {
@@ -238,6 +248,7 @@ struct weir_allocator {
   _Atomic(const weir__settings *) settings; /* replaced whole; old ones stay until the end */
   pthread_mutex_t configure_lock;
   weir__page_map *pages; /* address -> segment */
+  weir__plug *plug;      /* another back end; NULL: the cache */
   atomic_bool caching;
   pthread_mutex_t uncached_lock;
   weir__rangemap uncached; /* memory that was given out with caching off -> its heap; guarded by uncached_lock */
@@ -260,6 +271,13 @@ struct weir_allocator {
     void *context;
   } callbacks[WEIR__MAX_WATCHERS];
   atomic_int callback_count;
+  struct {
+    weir_rejection_observer call;
+    void *context;
+  } rejection_observers[WEIR__MAX_WATCHERS];
+  atomic_int rejection_observer_count;
+  struct weir__ipc *ipc; /* memory of other processes that is open here; guarded by ipc_lock */
+  pthread_mutex_t ipc_lock;
 };
 
 static inline const weir__settings *weir__settings_of(const weir__heap *heap) {
@@ -356,6 +374,14 @@ void weir__pool_clear(weir__pool *pool);
 
 /* ---- Segments (segment.c). With the heap's lock, and no arena's ---- */
 
+/* The parts of it, for memory that is not the driver's. NULL: no host memory. */
+weir__segment *weir__segment_new(weir__heap *heap, weir__arena *arena, uint64_t base, uint64_t bytes, uint64_t page);
+void weir__segment_unlink(weir__heap *heap, weir__segment *segment);
+void weir__segment_delete(weir__segment *segment);
+
+/* Memory came from the driver, or went back. `segments` is 0 for pages. */
+void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments, int64_t bytes);
+
 /* A new block of at least so many bytes, taken: it is not in the index, and marked as allocated where it has neighbours that
  * could merge it. NULL: the driver has no memory, or the limit is reached. */
 weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
@@ -397,6 +423,12 @@ void weir__release_cached(weir__heap *heap, bool default_pool);
 /* The same of a private pool; nothing happens while somebody holds it. */
 void weir__release_pool(weir__heap *heap, weir__private_pool *pool);
 
+/* Tells the owners of pools that are gone. No lock is held. */
+void weir__pools_bury(weir__heap *heap);
+
+/* The program frees what it can; the heap's lock is given back for that long. false: nothing. */
+bool weir__run_callbacks(weir__heap *heap);
+
 /* ---- Other streams (events.c). With the heap's lock ---- */
 
 /* Blocks whose events are done become free. */
@@ -411,6 +443,10 @@ bool weir__wait_for_stream(weir__heap *heap, weir_cu_stream stream);
 /* The block was freed, and other streams use it. `entered`: the device's context is the thread's. */
 void weir__free_later(weir__heap *heap, weir__block *block, bool entered);
 void weir__events_clear(weir__heap *heap);
+
+/* Events, used again and again. */
+weir_cu_result weir__event_take(weir__heap *heap, weir_cu_event *event);
+void weir__event_give(weir__heap *heap, weir_cu_event event);
 
 /* Within a capture (markers.c): how far the streams of a block were, and which blocks a stream has passed all of that of. */
 void weir__markers_take(weir__heap *heap, const weir__block *block, weir__deferred *deferred);
@@ -428,9 +464,69 @@ weir_status weir__uncached_alloc(const char *who, weir__heap *heap, uint64_t byt
 
 /* false: the pointer was not given out so. */
 bool weir__uncached_free(const char *who, weir_allocator *allocator, void *pointer, weir_status *status);
+weir__heap *weir__uncached_heap(weir_allocator *allocator, const void *pointer); /* NULL: it was not given out so */
 bool weir__uncached_has(weir_allocator *allocator, const void *pointer, size_t *bytes); /* bytes may be NULL */
 void weir__uncached_clear(weir_allocator *allocator);
 bool weir__caching_from_env(void);
+
+/* ---- Other back ends (backend.c) ---- */
+
+/* The back end of the options, or with NULL the driver's stream-ordered memory. */
+weir_status weir__plug_new(const char *who, weir_allocator *allocator, const weir_backend *backend);
+void weir__plug_delete(weir__plug *plug);
+weir_status weir__plug_alloc(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
+                             weir_cu_stream stream, void **pointer);
+weir_status weir__plug_free(const char *who, weir_allocator *allocator, void *pointer);
+
+/* The arena of a live pointer; NULL: it is none. */
+weir__arena *weir__plug_arena(weir_allocator *allocator, const void *pointer);
+
+/* The same, whoever serves it. */
+static inline weir__arena *weir__arena_of(weir_allocator *allocator, const void *pointer) {
+  return allocator->plug ? weir__plug_arena(allocator, pointer)
+                         : weir__page_map_find(allocator->pages, (uint64_t)pointer);
+}
+
+/* It is the driver's stream-ordered memory. */
+bool weir__plug_is_async(const weir_allocator *allocator);
+
+/* true: the back end waits for the stream by itself, and was told. */
+bool weir__plug_record_stream(weir_allocator *allocator, void *pointer, weir_cu_stream stream);
+void *weir__plug_base(weir_allocator *allocator, void *pointer, size_t *bytes);
+
+/* A block that other streams used is free, the heap's lock and the arena's held. */
+void weir__plug_block_done(weir__heap *heap, weir__block *block);
+
+/* A block was freed, and its back end takes all streams that use it at once: then there is nothing to wait for. *done: it did.
+ * false: it is no such back end. */
+bool weir__plug_join_streams(weir__heap *heap, weir__block *block, bool *done);
+
+/* Pool {0, 0} is all. */
+weir_status weir__plug_empty(const char *who, weir__heap *heap, weir_pool_id id);
+void weir__plug_reset(weir_allocator *allocator);
+
+/* The end of a heap, whose work is done. */
+void weir__plug_clear(weir__heap *heap);
+void weir__plug_read_stats(weir__heap *heap, weir_allocator_stats *stats);
+void weir__plug_reset_peaks(weir__heap *heap);
+uint64_t weir__plug_spare(weir__heap *heap);
+
+/* The back end is told of the limit, and of the scopes of private pools. No lock is held. */
+void weir__plug_set_fraction(weir__heap *heap, double fraction);
+void weir__plug_begin_pool(weir__heap *heap, weir_pool_id id, int (*filter)(void *context, weir_cu_stream stream),
+                           void *context);
+void weir__plug_end_pool(weir__heap *heap, weir_pool_id id);
+void weir__plug_release_pool(weir__heap *heap, weir_pool_id id);
+weir_cu_result weir__plug_share(weir__heap *heap, int device);
+
+/* ---- Other processes (ipc.c) ---- */
+
+/* A page goes: its file too. */
+void weir__ipc_forget_page(weir__segment *segment, size_t page);
+void weir__ipc_clear(weir_allocator *allocator);
+
+/* Whether pages of a device are made so that other processes can open them. */
+void weir__ipc_prepare(weir__heap *heap);
 
 /* ---- Private pools (pool.c) ---- */
 
@@ -505,8 +601,21 @@ void weir__record_end(weir_allocator *allocator);
 
 /* ---- The calls (allocator.c) ---- */
 
-/* Refuses settings that ask for another allocator than this one. */
+/* Refuses settings that ask for another allocator than the cache: what plays histories has no other. */
 weir_status weir__check_backend(const weir__settings *settings);
+
+/* The live block of a pointer, its arena locked and settled; NULL when there is none. */
+weir__block *weir__block_lock(weir_allocator *allocator, const void *pointer);
+weir_status weir__no_block(const char *who, const void *pointer);
+
+/* There is no more: tells those who want to know, and says so. The heap's lock is held, and given back. */
+weir_status weir__out_of_memory(const char *who, weir__heap *heap, weir__arena *arena, uint64_t bytes,
+                                uint64_t segment_bytes);
+
+/* throw_on_cudamalloc_oom: what would exceed the limit is refused before anybody is asked. The heap's lock is held; where it
+ * returns anything but WEIR_OK it was given back. */
+weir_status weir__reject(const char *who, weir__heap *heap, const weir__settings *settings, uint64_t segment_bytes,
+                         uint64_t requested);
 
 /* NULL, and the last error set, for a device that is none. */
 weir__heap *weir__heap_get(const char *who, weir_allocator *allocator, int device);

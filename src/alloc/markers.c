@@ -46,7 +46,7 @@ unsigned long long weir__capture_of(weir__heap *heap, weir_cu_stream stream) {
 void weir__markers_take(weir__heap *heap, const weir__block *block, weir__deferred *deferred) {
   weir_driver *driver = heap->allocator->driver;
   *deferred = (weir__deferred){.block = (weir__block *)block};
-  if (!weir__settings_of(heap)->graph_capture_record_stream_reuse)
+  if (!weir__settings_of(heap)->graph_capture_record_stream_reuse || heap->allocator->plug)
     return;
   bool ok =
       add_position(driver, block->segment->arena->stream, &deferred->capture, &deferred->markers, &deferred->count);

@@ -33,6 +33,7 @@ static weir__private_pool *pool_new(weir__heap *heap, weir_pool_id id, const wei
   pool->alloc = options->alloc;
   pool->free = options->free;
   pool->context = options->context;
+  pool->destroy = options->destroy;
   pool->next = heap->private_pools;
   heap->private_pools = pool;
   return pool;
@@ -112,7 +113,10 @@ weir_status weir_pool_release(weir_allocator *allocator, int device, weir_pool_i
     pool->use_on_oom = false;
     atomic_store_explicit(&pool->no_split, false, memory_order_relaxed);
   }
-  return leave(heap, status);
+  leave(heap, status);
+  if (!status && allocator->plug)
+    weir__plug_release_pool(heap, id);
+  return status;
 }
 
 weir_status weir_pool_use_count(weir_allocator *allocator, int device, weir_pool_id id, int *count) {
@@ -159,7 +163,39 @@ weir_status weir_pool_set_use_on_oom(weir_allocator *allocator, int device, weir
   return leave(heap, status);
 }
 
+weir_status weir_pool_set_no_split(weir_allocator *allocator, int device, weir_pool_id id, int no_split) {
+  weir_status status;
+  weir__heap *heap = enter(__func__, allocator, device, id, &status);
+  if (!heap)
+    return status;
+  weir__private_pool *pool = weir__pool_find(heap, id);
+  if (pool)
+    atomic_store_explicit(&pool->no_split, no_split != 0, memory_order_relaxed);
+  else
+    status = no_pool(__func__, id);
+  return leave(heap, status);
+}
+
 /* ---- Scopes ---- */
+
+/* A capture's own allocations: those on its first stream, and on streams that have joined it. */
+static bool is_in_capture(weir_driver *driver, weir_cu_stream origin, weir_cu_stream stream) {
+  int status;
+  unsigned long long mine, theirs;
+  if (stream == origin)
+    return true;
+  if (driver->StreamGetCaptureInfo(driver, stream, &status, &theirs, NULL, NULL, NULL) ||
+      status != WEIR_CU_CAPTURE_STATUS_ACTIVE)
+    return false;
+  return !driver->StreamGetCaptureInfo(driver, origin, &status, &mine, NULL, NULL, NULL) &&
+         status == WEIR_CU_CAPTURE_STATUS_ACTIVE && mine == theirs;
+}
+
+/* The same as a filter of a route, for a back end that is told of it. */
+static int route_takes(void *context, weir_cu_stream stream) {
+  const weir__route *route = context;
+  return is_in_capture(route->pool->small.heap->allocator->driver, route->origin, stream);
+}
 
 /* `wanted` is a route but for its pool, its thread and its place. */
 static weir_status begin(const char *who, weir_allocator *allocator, int device, weir_pool_id id,
@@ -188,7 +224,11 @@ static weir_status begin(const char *who, weir_allocator *allocator, int device,
   weir__attention_set(heap, WEIR__ROUTED, true);
   if (route->is_capture)
     atomic_fetch_add(&heap->captures, 1);
-  return leave(heap, WEIR_OK);
+  leave(heap, WEIR_OK);
+  if (allocator->plug)
+    weir__plug_begin_pool(heap, id, wanted->is_capture ? route_takes : wanted->filter,
+                          wanted->is_capture ? route : wanted->context);
+  return WEIR_OK;
 }
 
 weir_status weir_pool_begin(weir_allocator *allocator, int device, weir_pool_id id, weir_pool_filter filter,
@@ -218,26 +258,46 @@ static weir_status end(const char *who, weir_allocator *allocator, int device, w
   weir__attention_set(heap, WEIR__ROUTED, atomic_load(&heap->routes) != NULL);
   if (route->is_capture)
     atomic_fetch_sub(&heap->captures, 1);
+  leave(heap, WEIR_OK);
+  if (allocator->plug)
+    weir__plug_end_pool(heap, id); /* which may still ask the route's filter */
   free(route);
-  return leave(heap, WEIR_OK);
+  return WEIR_OK;
 }
 
 weir_status weir_pool_end(weir_allocator *allocator, int device, weir_pool_id id) {
   return end(__func__, allocator, device, id, false);
 }
 
-/* A capture's own allocations: those on its first stream, and on streams that have joined it. */
-static bool is_in_capture(weir_driver *driver, weir_cu_stream origin, weir_cu_stream stream) {
-  int status;
-  unsigned long long mine, theirs;
-  if (stream == origin)
-    return true;
-  if (driver->StreamGetCaptureInfo(driver, stream, &status, &theirs, NULL, NULL, NULL) ||
-      status != WEIR_CU_CAPTURE_STATUS_ACTIVE)
-    return false;
-  return !driver->StreamGetCaptureInfo(driver, origin, &status, &mine, NULL, NULL, NULL) &&
-         status == WEIR_CU_CAPTURE_STATUS_ACTIVE && mine == theirs;
+/* ---- Captures of others ---- */
+
+weir_status weir_allocator_begin_capture(weir_allocator *allocator, int device) {
+  if (!allocator)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", __func__);
+  weir__heap *heap = weir__heap_get(__func__, allocator, device);
+  if (!heap)
+    return WEIR_ERROR_INVALID_DEVICE;
+  pthread_mutex_lock(&heap->lock);
+  heap->foreign_captures++;
+  atomic_fetch_add(&heap->captures, 1);
+  return leave(heap, WEIR_OK);
 }
+
+weir_status weir_allocator_end_capture(weir_allocator *allocator, int device) {
+  if (!allocator)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", __func__);
+  weir__heap *heap = weir__heap_get(__func__, allocator, device);
+  if (!heap)
+    return WEIR_ERROR_INVALID_DEVICE;
+  pthread_mutex_lock(&heap->lock);
+  if (!heap->foreign_captures)
+    return leave(heap, weir__fail(WEIR_ERROR_BAD_STATE, "%s: no capture was begun on device %d", __func__, device));
+  heap->foreign_captures--;
+  atomic_fetch_sub(&heap->captures, 1);
+  return leave(heap, WEIR_OK);
+}
+
+/* ---- Where an allocation goes ---- */
 
 static bool takes(const weir__heap *heap, const weir__route *route, weir_cu_stream stream) {
   if (route->is_capture)

@@ -145,7 +145,25 @@ static void drop_pools_that_are_over(weir__heap *heap, const weir__private_pool 
     weir__writers_delete(&pool->large);
     weir__pool_clear(&pool->small);
     weir__pool_clear(&pool->large);
+    if (pool->destroy) {
+      pool->next = atomic_load(&heap->gone);
+      atomic_store(&heap->gone, pool);
+    } else
+      free(pool);
+  }
+}
+
+void weir__pools_bury(weir__heap *heap) {
+  if (!atomic_load_explicit(&heap->gone, memory_order_relaxed))
+    return;
+  pthread_mutex_lock(&heap->lock);
+  weir__private_pool *pool = atomic_exchange(&heap->gone, NULL);
+  pthread_mutex_unlock(&heap->lock);
+  while (pool) {
+    weir__private_pool *next = pool->next;
+    pool->destroy(pool->context);
     free(pool);
+    pool = next;
   }
 }
 
@@ -169,7 +187,7 @@ void weir__release_pool(weir__heap *heap, weir__private_pool *pool) {
 
 /* ---- The chain ---- */
 
-static bool run_callbacks(weir__heap *heap) {
+bool weir__run_callbacks(weir__heap *heap) {
   weir_allocator *allocator = heap->allocator;
   int count = atomic_load(&allocator->callback_count), freed = 0;
   if (!count)
@@ -212,7 +230,7 @@ weir__block *weir__refill(weir__heap *heap, weir__arena *arena, const weir__sett
   uint64_t segment_bytes = weir__segment_bytes(settings, bytes);
   bool collects = weir__attention_of(heap) & WEIR__AGEING;
   weir__block *block = NULL;
-  if (run_callbacks(heap) && (block = search(arena, settings, bytes, collects)))
+  if (weir__run_callbacks(heap) && (block = search(arena, settings, bytes, collects)))
     return block;
   if (collects)
     collect(heap, settings);

@@ -19,7 +19,7 @@ static void hold_private(const weir__arena *arena, int by) {
     arena->pool->owner->segments += by;
 }
 
-static weir__segment *segment_new(weir__heap *heap, weir__arena *arena, uint64_t base, uint64_t bytes, uint64_t page) {
+weir__segment *weir__segment_new(weir__heap *heap, weir__arena *arena, uint64_t base, uint64_t bytes, uint64_t page) {
   weir__segment *segment = calloc(1, sizeof *segment);
   if (!segment)
     return NULL;
@@ -39,16 +39,25 @@ static weir__segment *segment_new(weir__heap *heap, weir__arena *arena, uint64_t
   return segment;
 }
 
-static void segment_delete(weir__heap *heap, weir__segment *segment) {
-  hold_private(segment->arena, -1);
+void weir__segment_unlink(weir__heap *heap, weir__segment *segment) {
   if (segment->previous)
     segment->previous->next = segment->next;
   else
     heap->segments = segment->next;
   if (segment->next)
     segment->next->previous = segment->previous;
+}
+
+void weir__segment_delete(weir__segment *segment) {
+  hold_private(segment->arena, -1);
+  free(segment->files);
   free(segment->handles);
   free(segment);
+}
+
+static void segment_delete(weir__heap *heap, weir__segment *segment) {
+  weir__segment_unlink(heap, segment);
+  weir__segment_delete(segment);
 }
 
 static void count(weir_stat *stat, int64_t by) {
@@ -66,8 +75,7 @@ static void count_both(weir_stat *stats, const weir__arena *arena, int64_t by) {
   count(&stats[arena->pool->is_small ? WEIR_STAT_SMALL_POOL : WEIR_STAT_LARGE_POOL], by);
 }
 
-/* Memory came from the driver, or went back. `segments` is 0 for pages. */
-static void count_memory(weir__heap *heap, weir__segment *segment, int segments, int64_t bytes) {
+void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments, int64_t bytes) {
   weir_allocator_stats *stats = &heap->stats;
   const weir__arena *arena = segment->arena;
   if (segments > 0)
@@ -144,7 +152,7 @@ static weir__block *grow_fixed(weir__heap *heap, weir__arena *arena, const weir_
   if (!got)
     return NULL;
 
-  weir__segment *segment = segment_new(heap, arena, base, bytes, 0);
+  weir__segment *segment = weir__segment_new(heap, arena, base, bytes, 0);
   if (!segment)
     goto free_memory;
   if (!weir__page_map_note(heap->allocator->pages, base, bytes, arena, true))
@@ -160,7 +168,7 @@ static weir__block *grow_fixed(weir__heap *heap, weir__arena *arena, const weir_
   if (!block)
     goto forget_range;
   segment->first = block;
-  count_memory(heap, segment, 1, (int64_t)bytes);
+  weir__segment_count(heap, segment, 1, (int64_t)bytes);
   return block;
 
 forget_range:
@@ -190,7 +198,7 @@ bool weir__release_segment(weir__heap *heap, weir__block *block) {
   }
   weir__index_remove(&arena->free, block);
   weir__slab_give(&arena->blocks, block, sizeof *block);
-  count_memory(heap, segment, -1, -(int64_t)segment->bytes);
+  weir__segment_count(heap, segment, -1, -(int64_t)segment->bytes);
   trace_segment(heap, WEIR_TRACE_SEGMENT_FREE, segment, segment->base, segment->bytes);
   segment_delete(heap, segment);
   return true;
@@ -228,6 +236,7 @@ static bool unmap_pages(weir__heap *heap, weir__segment *segment, size_t first, 
   if (driver->MemUnmap(driver, segment->base + first * segment->page, count * segment->page))
     return false;
   for (size_t i = first; i < first + count; i++) {
+    weir__ipc_forget_page(segment, i);
     release_handle(heap, segment->handles[i]);
     segment->handles[i] = 0;
   }
@@ -261,6 +270,7 @@ weir_cu_result weir__share_segments(weir__heap *heap, int device) {
 static bool map_pages(weir__heap *heap, weir__segment *segment, size_t first, size_t count) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_mem_prop prop = {.type = WEIR_CU_ALLOCATION_PINNED,
+                           .handle_types = heap->shares_pages ? WEIR_CU_HANDLE_POSIX_FD : WEIR_CU_HANDLE_NONE,
                            .location = {.type = WEIR_CU_LOCATION_DEVICE, .id = heap->device}};
   weir_cu_mem_access access[64];
   size_t accesses = list_access(heap, access);
@@ -329,7 +339,7 @@ static bool map_block(weir__heap *heap, weir__block *block, uint64_t bytes, mapp
   weir__arena_merge(arena, block, block->previous);
   weir__arena_merge(arena, block, block->next);
   weir__arena_insert(arena, block);
-  count_memory(heap, segment, 0, (int64_t)size);
+  weir__segment_count(heap, segment, 0, (int64_t)size);
   if (!segment->stack)
     segment->stack = weir__op_stack();
   weir__trace(heap, WEIR_TRACE_SEGMENT_MAP, arena->pool, range->address, size, arena->stream);
@@ -379,7 +389,7 @@ static bool carve(weir__heap *heap, weir__block *block, uint64_t address, uint64
   weir__arena_merge(arena, block, block->previous);
   weir__arena_merge(arena, block, block->next);
   weir__tree_insert(&arena->unmapped, block);
-  count_memory(heap, segment, 0, -(int64_t)bytes);
+  weir__segment_count(heap, segment, 0, -(int64_t)bytes);
   trace_segment(heap, WEIR_TRACE_SEGMENT_UNMAP, segment, address, bytes);
   return true;
 }
@@ -441,7 +451,8 @@ static weir__block *reserve(weir__heap *heap, weir__arena *arena, const weir__se
   weir_cu_deviceptr base;
   if (size < bytes || driver->MemAddressReserve(driver, &base, size, 0, 0, 0))
     return NULL;
-  weir__segment *segment = weir__index_prepare(&arena->free, size) ? segment_new(heap, arena, base, size, page) : NULL;
+  weir__segment *segment =
+      weir__index_prepare(&arena->free, size) ? weir__segment_new(heap, arena, base, size, page) : NULL;
   weir__block *block = segment ? weir__arena_new_block(arena, segment, base, size) : NULL;
   if (!block) {
     if (segment)
@@ -537,10 +548,8 @@ void weir__heap_free_segments(weir__heap *heap) {
         }
       driver->MemAddressFree(driver, segment->base, segment->bytes);
     }
-    heap->segments = segment->next;
-    hold_private(segment->arena, -1);
-    free(segment->handles);
-    free(segment);
+    heap->segments = segment->next; /* all of them go: who came before it does not matter */
+    weir__segment_delete(segment);
   }
   weir__release_orphans(heap);
   free(heap->orphans);

@@ -20,6 +20,8 @@ bool weir__caching_from_env(void) {
 weir_status weir_allocator_set_caching(weir_allocator *allocator, int on) {
   if (!allocator)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", __func__);
+  if (allocator->plug)
+    on = 1; /* there is no cache to turn off */
   atomic_store(&allocator->caching, on != 0);
   for (int i = 0; i < allocator->heap_count; i++)
     weir__attention_set(&allocator->heaps[i], WEIR__UNCACHED, !on);
@@ -66,14 +68,24 @@ static weir_cu_result give_back(weir__heap *heap, uint64_t memory) {
   return r;
 }
 
-bool weir__uncached_has(weir_allocator *allocator, const void *pointer, size_t *bytes) {
+static weir__heap *find(weir_allocator *allocator, const void *pointer, size_t *bytes) {
   uint64_t base, size;
   pthread_mutex_lock(&allocator->uncached_lock);
-  bool found = weir__rangemap_find(&allocator->uncached, (uint64_t)pointer, &base, &size) && base == (uint64_t)pointer;
+  weir__heap *heap = weir__rangemap_find(&allocator->uncached, (uint64_t)pointer, &base, &size);
   pthread_mutex_unlock(&allocator->uncached_lock);
-  if (found && bytes)
+  if (!heap || base != (uint64_t)pointer)
+    return NULL;
+  if (bytes)
     *bytes = size;
-  return found;
+  return heap;
+}
+
+weir__heap *weir__uncached_heap(weir_allocator *allocator, const void *pointer) {
+  return find(allocator, pointer, NULL);
+}
+
+bool weir__uncached_has(weir_allocator *allocator, const void *pointer, size_t *bytes) {
+  return find(allocator, pointer, bytes) != NULL;
 }
 
 bool weir__uncached_free(const char *who, weir_allocator *allocator, void *pointer, weir_status *status) {

@@ -54,7 +54,8 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
   unsigned long long at = b->address;
   if (b->segment != segment || b->expandable != (segment->page != 0))
     wrong(w, "block %llx belongs to another segment", at);
-  if (!b->bytes || b->bytes % WEIR__UNIT)
+  const weir_allocator *allocator = w->heap->allocator;
+  if (!b->bytes || (b->bytes % WEIR__UNIT && !allocator->plug))
     wrong(w, "block %llx has %llu bytes", at, (unsigned long long)b->bytes);
   if (next && next->previous != b)
     wrong(w, "block %llx is not the one before its next", at);
@@ -71,11 +72,18 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
       wrong(w, "block %llx is not among the unmapped", at);
     return;
   }
-  for (uint64_t a = at; a < at + b->bytes; a += WEIR__SMALL_SEGMENT)
-    if (weir__page_map_find(w->heap->allocator->pages, a) != arena)
-      wrong(w, "address %llx does not lead to its arena", (unsigned long long)a);
-  if (weir__page_map_find(w->heap->allocator->pages, at + b->bytes - 1) != arena)
-    wrong(w, "the last byte of block %llx does not lead to its arena", at);
+  if (allocator->plug) {
+    if (weir__plug_arena(w->heap->allocator, (void *)b->address) != arena)
+      wrong(w, "address %llx of a back end does not lead to its arena", at);
+    if (!active || weir__block_is_split(b))
+      wrong(w, "block %llx of a back end is free, or part of something", at);
+  } else {
+    for (uint64_t a = at; a < at + b->bytes; a += WEIR__SMALL_SEGMENT)
+      if (weir__page_map_find(allocator->pages, a) != arena)
+        wrong(w, "address %llx does not lead to its arena", (unsigned long long)a);
+    if (weir__page_map_find(allocator->pages, at + b->bytes - 1) != arena)
+      wrong(w, "the last byte of block %llx does not lead to its arena", at);
+  }
   if (segment->page)
     for (uint64_t p = (at - segment->base) / segment->page; p * segment->page < at + b->bytes - segment->base; p++)
       if (!segment->handles[p])
@@ -100,7 +108,7 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
   bool waits = b->state == WEIR__WAITING;
   if (!waits && b->events)
     wrong(w, "block %llx is allocated, and waits for events", at);
-  if (waits && !b->events && !b->uses)
+  if (waits && !b->events && !b->uses && !allocator->plug) /* stream-ordered memory waits for captures too */
     wrong(w, "block %llx waits for nothing", at);
   for (const weir__use *use = b->uses; use; use = use->next)
     if (use->stream == arena->stream)
@@ -109,7 +117,7 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
   count(&w->active_bytes, is_small, (int64_t)b->bytes);
   count(&w->requested_bytes, is_small, (int64_t)b->requested);
   w->events += b->events;
-  w->waiting += waits && b->uses;
+  w->waiting += waits && (b->uses || !b->events);
   if (waits)
     return;
   count(&w->allocation, is_small, 1);
@@ -227,6 +235,8 @@ static void check_stats(walk *w) {
           (long long)w->reserved_bytes.current[WEIR_STAT_ALL]);
   if (w->heap->promised)
     wrong(w, "%llu bytes are still promised", (unsigned long long)w->heap->promised);
+  if (w->heap->returning)
+    wrong(w, "memory was not given back");
 }
 
 static void check_pools(walk *w) {
@@ -254,7 +264,7 @@ static void check_pools(walk *w) {
       wrong(w, "a scope leads to a pool that is gone");
     captures += r->is_capture;
   }
-  if (captures != atomic_load(&heap->captures))
+  if (captures + heap->foreign_captures != atomic_load(&heap->captures))
     wrong(w, "%d scopes are captures, and %d are counted", captures, atomic_load(&heap->captures));
 }
 

@@ -10,7 +10,7 @@
 static uint32_t block_stack(void *context, int device, uint64_t address) {
   const weir__recorded *r = context;
   (void)device;
-  const weir__arena *arena = weir__page_map_find(r->allocator->pages, address);
+  const weir__arena *arena = weir__arena_of(r->allocator, (const void *)address);
   return arena && arena->writer ? weir__writer_stack(r->history, arena->writer, address) : 0;
 }
 
@@ -24,7 +24,7 @@ static void cut(void *context, int device, uint64_t active_bytes) {
   weir__recorded *r = context;
   r->cuts[device] = weir__clock_ticks();
   if (weir__history_is_on(r->history))
-    weir__history_mark(r->history, device, WEIR__EVENT_SNAPSHOT, active_bytes, 0);
+    weir__history_mark(r->history, device, WEIR__EVENT_SNAPSHOT, 0, active_bytes, 0);
 }
 
 static weir_status events(void *context, int device, weir__event **events, size_t *count, uint64_t *dropped) {

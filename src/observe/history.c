@@ -444,7 +444,8 @@ uint32_t weir__writer_stack(const weir__history *history, const weir__writer *wr
   return stack_map_find(&writer->stacks, address);
 }
 
-void weir__history_mark(weir__history *history, int number, weir__action action, uint64_t bytes, uint32_t text) {
+void weir__history_mark(weir__history *history, int number, weir__action action, uint64_t address, uint64_t bytes,
+                        uint32_t text) {
   if (!weir__history_is_on(history))
     return;
   weir__history_device *device = &history->devices[number];
@@ -453,7 +454,7 @@ void weir__history_mark(weir__history *history, int number, weir__action action,
   moment moment = begin(&device->marks);
   if (text)
     moment.context = context_number((weir__event_context){weir__here.phase, weir__here.compile, text});
-  append(&device->marks, &moment, action, 0, bytes, stack);
+  append(&device->marks, &moment, action, address, bytes, stack);
   weir__lock_give(&device->lock);
 }
 

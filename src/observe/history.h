@@ -124,8 +124,9 @@ uint32_t weir__writer_stack(const weir__history *history, const weir__writer *wr
 
 void weir__history_set_metadata(weir__history *history, int device, uint32_t text);
 
-/* An event of no arena: a mark or a snapshot. */
-void weir__history_mark(weir__history *history, int device, weir__action action, uint64_t bytes, uint32_t text);
+/* An event of no arena: a mark, perhaps about an address, or a snapshot. */
+void weir__history_mark(weir__history *history, int device, weir__action action, uint64_t address, uint64_t bytes,
+                        uint32_t text);
 
 /* The events of a device, the oldest first, for the caller to free. false: no host memory. */
 bool weir__history_read(weir__history *history, int device, weir__event **events, size_t *count, uint64_t *dropped);

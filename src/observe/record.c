@@ -66,6 +66,11 @@ weir_status weir_history_record(weir_allocator *allocator, const weir_history_op
   return WEIR_OK;
 }
 
+int weir_history_is_on(const weir_allocator *allocator) {
+  const weir__history *history = allocator ? atomic_load_explicit(&allocator->history, memory_order_acquire) : NULL;
+  return history && weir__history_is_on(history);
+}
+
 weir_status weir_history_clear(weir_allocator *allocator) {
   if (!allocator)
     return no_allocator(__func__);
@@ -132,7 +137,20 @@ weir_status weir_history_mark(weir_allocator *allocator, int device, const char 
     return WEIR_ERROR_INVALID_DEVICE;
   weir__history *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
   if (history && weir__history_is_on(history))
-    weir__history_mark(history, device, WEIR__EVENT_ANNOTATE, 0, weir__text_number(text));
+    weir__history_mark(history, device, WEIR__EVENT_ANNOTATE, 0, 0, weir__text_number(text));
+  return WEIR_OK;
+}
+
+weir_status weir_history_mark_pointer(weir_allocator *allocator, const void *pointer, const char *text) {
+  weir_pointer_info info = {.size = sizeof info};
+  if (!allocator)
+    return no_allocator(__func__);
+  if (weir_allocator_describe(allocator, pointer, &info))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: no live allocation found at pointer %p", __func__, pointer);
+  weir__history *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
+  if (history && weir__history_is_on(history))
+    weir__history_mark(history, info.device, WEIR__EVENT_ANNOTATE, (uint64_t)pointer, info.requested,
+                       weir__text_number(text));
   return WEIR_OK;
 }
 

@@ -404,3 +404,63 @@ weir_status weir_snapshot_events(const weir_snapshot *snapshot, int device, uint
   *dropped = snapshot->devices[device].dropped;
   return WEIR_OK;
 }
+
+/* A text of its own, which is there. */
+static const char *text_of(const weir_snapshot *snapshot, uint32_t number) { return snapshot->texts.at[number]; }
+
+weir_status weir_snapshot_event_at(const weir_snapshot *snapshot, int device, uint64_t index,
+                                   weir_snapshot_event *event) {
+  if (!snapshot || !event || event->size < sizeof event->size)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL, or the event's size is not set", __func__);
+  if (device < 0 || device >= snapshot->device_count)
+    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device %d, there are %d", __func__, device,
+                      snapshot->device_count);
+  if (index >= snapshot->devices[device].event_count)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: event %llu, there are %zu", __func__, (unsigned long long)index,
+                      snapshot->devices[device].event_count);
+  const weir__event *from = &snapshot->devices[device].events[index];
+  const weir__taken_context *context = &snapshot->contexts[from->context];
+  weir_snapshot_event made = {.size = event->size,
+                              .action = from->action,
+                              .stack = from->stack,
+                              .address = from->address,
+                              .bytes = from->bytes,
+                              .time_us = (int64_t)from->time,
+                              .stream = (weir_cu_stream)(uintptr_t)from->stream,
+                              .pool = snapshot->pools[from->pool],
+                              .phase = text_of(snapshot, context->phase),
+                              .compile_context = text_of(snapshot, context->compile_context),
+                              .user_metadata = text_of(snapshot, context->user_metadata)};
+  weir__copy_sized(event, event->size, &made, sizeof made);
+  return WEIR_OK;
+}
+
+size_t weir_snapshot_annotation_count(const weir_snapshot *snapshot) {
+  return snapshot ? snapshot->annotation_count : 0;
+}
+
+weir_status weir_snapshot_annotation_at(const weir_snapshot *snapshot, size_t index,
+                                        weir_snapshot_annotation *annotation) {
+  if (!snapshot || !annotation || annotation->size < sizeof annotation->size)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL, or the annotation's size is not set",
+                      __func__);
+  if (index >= snapshot->annotation_count)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: annotation %zu, there are %zu", __func__, index,
+                      snapshot->annotation_count);
+  const weir__taken_annotation *from = &snapshot->annotations[index];
+  weir_snapshot_annotation made = {annotation->size, from->device, from->time_us, from->pair_count};
+  weir__copy_sized(annotation, annotation->size, &made, sizeof made);
+  return WEIR_OK;
+}
+
+weir_status weir_snapshot_annotation_pair(const weir_snapshot *snapshot, size_t index, size_t pair, const char **key,
+                                          const char **value) {
+  if (!snapshot || !key || !value)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
+  if (index >= snapshot->annotation_count || pair >= snapshot->annotations[index].pair_count)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: there is no pair %zu of annotation %zu", __func__, pair, index);
+  const uint32_t *texts = &snapshot->pairs[snapshot->annotations[index].first + 2 * pair];
+  *key = text_of(snapshot, texts[0]);
+  *value = text_of(snapshot, texts[1]);
+  return WEIR_OK;
+}

@@ -49,6 +49,22 @@ void weir_set_stack_hook(weir_stack_hook given, void *context) {
 }
 
 uint32_t weir_history_text(const char *text) { return weir__text_number(text); }
+const char *weir_history_text_of(uint32_t number) { return weir__text_of_number(number); }
+
+size_t weir_history_frames(uint32_t stack, weir_stack_frame *frames, size_t room) {
+  size_t length, count = 0;
+  const uint64_t *words = weir__intern_get(&weir__stacks, stack, &length);
+  weir__frame frame;
+  for (size_t i = 0, end = length / sizeof *words; i < end;) {
+    i += weir__stack_frame_of(words + i, end - i, &frame);
+    if (frame.address)
+      continue;
+    if (count < room)
+      frames[count] = (weir_stack_frame){frame.file, frame.function, frame.line};
+    count++;
+  }
+  return count;
+}
 
 /* What the hook itself allocates has no stack: it would be asked for another one, and so on. */
 static size_t ask_hook(uint64_t *words, size_t room) {

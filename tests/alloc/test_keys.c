@@ -97,12 +97,6 @@ static void test_backend(void **state) {
   assert_int_equal(weir_allocator_configure(allocator, "backend:cudaMallocAsync"), WEIR_ERROR_NOT_SUPPORTED);
   assert_non_null(strstr(weir_last_error(), "cudaMallocAsync"));
   put(get(512, NULL));
-  weir_allocator_options options;
-  weir_allocator_options_init(&options);
-  options.conf = "backend:cudaMallocAsync";
-  weir_allocator *other = NULL;
-  assert_int_equal(weir_allocator_create(faults, &options, &other), WEIR_ERROR_NOT_SUPPORTED);
-  assert_null(other);
   alloc_close();
 }
 

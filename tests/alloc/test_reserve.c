@@ -144,20 +144,6 @@ static void test_not_refused_otherwise(void **state) {
   alloc_close();
 }
 
-static void test_another_backend(void **state) {
-  (void)state;
-  alloc_open("backend:native", GIB);
-  REFUSED_SAYING(NOT_SUPPORTED, "backend:native", weir_allocator_configure(allocator, "backend:cudaMallocAsync"));
-  put(get(512, NULL));
-  weir_allocator_options options;
-  weir_allocator_options_init(&options);
-  options.conf = "backend:cudaMallocAsync";
-  weir_allocator *made = NULL;
-  REFUSED_SAYING(NOT_SUPPORTED, "backend", weir_allocator_create(faults, &options, &made));
-  assert_null(made);
-  alloc_close();
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_part_of_the_device, alloc_teardown),
@@ -168,7 +154,6 @@ int main(void) {
       cmocka_unit_test_teardown(test_classes_of_streams, alloc_teardown),
       cmocka_unit_test_teardown(test_refused_before_the_driver, alloc_teardown),
       cmocka_unit_test_teardown(test_not_refused_otherwise, alloc_teardown),
-      cmocka_unit_test_teardown(test_another_backend, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

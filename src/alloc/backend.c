@@ -1,0 +1,493 @@
+#include "alloc/backend.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver/call.h"
+#include "observe/probes.h"
+
+static bool is_async(const weir__plug *plug) { return !plug->calls.alloc; }
+
+/* A private pool may have functions of its own; they come before all others. */
+static bool has_functions(const weir__arena *arena) { return arena->pool->owner && arena->pool->owner->alloc; }
+
+static bool is_drivers(const weir__arena *arena) {
+  return is_async(arena->pool->heap->allocator->plug) && !has_functions(arena);
+}
+
+/* ---- Making and ending ---- */
+
+weir_status weir__plug_new(const char *who, weir_allocator *allocator, const weir_backend *backend) {
+  weir_backend calls = {.size = sizeof calls, .name = backend ? "pluggable" : "cudaMallocAsync"};
+  if (backend)
+    weir__copy_sized(&calls, sizeof calls, backend, backend->size);
+  if (backend && (!calls.alloc || !calls.free))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: a back end has both alloc and free", who);
+  if (!backend && !weir__async_is_there(allocator->driver))
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
+                      "%s: backend:cudaMallocAsync needs stream-ordered memory, which this driver does not have; take "
+                      "backend:native",
+                      who);
+  weir__plug *plug = calloc(1, sizeof *plug);
+  char *name = strdup(calls.name ? calls.name : "pluggable");
+  weir__async_device *devices = calloc((size_t)allocator->heap_count + 1, sizeof *devices);
+  if (!plug || !name || !devices) {
+    free(plug);
+    free(name);
+    free(devices);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+  }
+  plug->calls = calls;
+  plug->name = name;
+  plug->devices = devices;
+  pthread_mutex_init(&plug->lock, NULL);
+  allocator->plug = plug;
+  for (int i = 0; i < allocator->heap_count; i++)
+    weir__attention_set(&allocator->heaps[i], WEIR__FOREIGN, true);
+  if (calls.init)
+    calls.init(calls.context, allocator->heap_count);
+  return WEIR_OK;
+}
+
+void weir__plug_delete(weir__plug *plug) {
+  if (!plug)
+    return;
+  weir__rangemap_clear(&plug->pointers);
+  pthread_mutex_destroy(&plug->lock);
+  free(plug->devices);
+  free(plug->name);
+  free(plug);
+}
+
+bool weir__plug_is_async(const weir_allocator *allocator) { return allocator->plug && is_async(allocator->plug); }
+
+const char *weir_allocator_backend(const weir_allocator *allocator) {
+  return allocator && allocator->plug ? allocator->plug->name : "native";
+}
+
+/* ---- The books. The heap's lock is held ---- */
+
+weir__arena *weir__plug_arena(weir_allocator *allocator, const void *pointer) {
+  weir__plug *plug = allocator->plug;
+  uint64_t base;
+  pthread_mutex_lock(&plug->lock);
+  weir__arena *arena = weir__rangemap_find(&plug->pointers, (uint64_t)pointer, &base, NULL);
+  pthread_mutex_unlock(&plug->lock);
+  return arena && base == (uint64_t)pointer ? arena : NULL;
+}
+
+/* Makes memory known. false: it overlaps memory that is in use, or there is no host memory: *overlaps tells. */
+static bool note(weir__plug *plug, uint64_t base, uint64_t bytes, weir__arena *arena, bool *overlaps) {
+  pthread_mutex_lock(&plug->lock);
+  *overlaps = weir__rangemap_overlap(&plug->pointers, base, bytes, NULL, NULL) != NULL;
+  bool noted = weir__rangemap_insert(&plug->pointers, base, bytes, arena);
+  pthread_mutex_unlock(&plug->lock);
+  return noted;
+}
+
+static void forget(weir__plug *plug, uint64_t base) {
+  pthread_mutex_lock(&plug->lock);
+  weir__rangemap_remove(&plug->pointers, base);
+  pthread_mutex_unlock(&plug->lock);
+}
+
+/* Memory of the back end becomes a segment with one block, which is the caller's. */
+static weir_status enter_books(const char *who, weir__heap *heap, weir__arena *arena, uint64_t base, uint64_t bytes,
+                               bool captured) {
+  weir__plug *plug = heap->allocator->plug;
+  const weir__settings *settings = weir__settings_of(heap);
+  weir__segment *segment = weir__segment_new(heap, arena, base, bytes, 0);
+  bool overlaps = false;
+  if (!segment)
+    goto no_memory;
+  segment->captured = captured;
+  if (!note(plug, base, bytes, arena, &overlaps))
+    goto delete_segment;
+  weir__arena_lock(arena);
+  bool room = weir__live_prepare(&arena->live); /* so that nothing below can fail */
+  weir__block *block = room ? weir__arena_new_block(arena, segment, base, bytes) : NULL;
+  if (block) {
+    segment->first = block;
+    segment->stack = weir__op_stack();
+    weir__segment_count(heap, segment, 1, (int64_t)bytes);
+    weir__trace(heap, WEIR_TRACE_SEGMENT_ALLOC, arena->pool, base, bytes, arena->stream);
+    weir__arena_hand_out(arena, settings, block, bytes, bytes, true);
+  }
+  weir__arena_unlock(arena);
+  if (block)
+    return WEIR_OK;
+
+  forget(plug, base);
+delete_segment:
+  weir__segment_unlink(heap, segment);
+  weir__segment_delete(segment);
+no_memory:
+  if (overlaps)
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the back end %s gave memory at %p that is in use already", who,
+                      plug->name, (void *)base);
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+}
+
+/* A block that nobody uses any more. The arena's lock is held as well. What is left is the segment, out of all lists. */
+static weir__segment *leave_books(weir__heap *heap, weir__block *block) {
+  weir__segment *segment = block->segment;
+  weir__arena *arena = segment->arena;
+  int64_t bytes = (int64_t)block->bytes, requested = (int64_t)block->requested;
+  bool watched = weir__attention_of(heap) & WEIR__WATCHED;
+  weir__amounts change = {.requested_bytes = -requested};
+  if (block->state == WEIR__ALLOCATED) {
+    change.allocations = -1;
+    change.allocated_bytes = -bytes;
+    change.oversize = -block->oversize;
+    if (watched)
+      weir__trace_freed(arena, block);
+  } else {
+    change.waiting = -1;
+    change.waiting_bytes = -bytes;
+    if (watched)
+      weir__trace_arena(arena, WEIR_TRACE_FREE_COMPLETED, block->address, block->requested, 0);
+  }
+  weir__live_place place;
+  if (weir__live_find(&arena->live, block->address, &place)) /* it is */
+    weir__live_remove(&arena->live, block->address, place);
+  weir__gauges_add(arena, &change);
+  while (block->uses) {
+    weir__use *use = block->uses;
+    block->uses = use->next;
+    weir__slab_give(&arena->uses, use, sizeof *use);
+  }
+  if (watched)
+    weir__trace_arena(arena, WEIR_TRACE_SEGMENT_FREE, segment->base, segment->bytes, segment->stack);
+  weir__slab_give(&arena->blocks, block, sizeof *block);
+  weir__segment_count(heap, segment, -1, -(int64_t)segment->bytes);
+  weir__segment_unlink(heap, segment);
+  forget(heap->allocator->plug, segment->base);
+  return segment;
+}
+
+/* ---- The functions of the program's: no lock is held ---- */
+
+static void *call_alloc(weir__heap *heap, const weir__arena *arena, uint64_t bytes) {
+  const weir__private_pool *owner = arena->pool->owner;
+  const weir_backend *calls = &heap->allocator->plug->calls;
+  return has_functions(arena) ? owner->alloc(owner->context, bytes, heap->device, arena->stream)
+                              : calls->alloc(calls->context, bytes, heap->device, arena->stream);
+}
+
+static void call_free(weir__heap *heap, const weir__arena *arena, uint64_t base, uint64_t bytes) {
+  const weir__private_pool *owner = arena->pool->owner;
+  const weir_backend *calls = &heap->allocator->plug->calls;
+  if (has_functions(arena))
+    owner->free(owner->context, (void *)base, bytes, heap->device, arena->stream);
+  else
+    calls->free(calls->context, (void *)base, bytes, heap->device, arena->stream);
+}
+
+/* Gives back what has left the books. The device's context is the thread's meanwhile, where it can be. */
+static void give_back(weir__heap *heap) {
+  weir_cu_context previous;
+  pthread_mutex_lock(&heap->lock);
+  bool entered = heap->returning && !weir__heap_enter(heap, &previous);
+  while (heap->returning) {
+    weir__segment *segment = heap->returning;
+    heap->returning = segment->next;
+    pthread_mutex_unlock(&heap->lock);
+    call_free(heap, segment->arena, segment->base, segment->bytes);
+    pthread_mutex_lock(&heap->lock);
+    weir__segment_delete(segment);
+  }
+  if (entered)
+    weir__heap_leave(heap, previous);
+  pthread_mutex_unlock(&heap->lock);
+}
+
+static void give_back_later(weir__heap *heap, weir__segment *segment) {
+  segment->next = heap->returning;
+  heap->returning = segment;
+}
+
+/* ---- Allocating. The heap's lock is held, and its context is the thread's ---- */
+
+/* WEIR_ERROR_OUT_OF_MEMORY, without a text: perhaps there is something when others have freed. */
+static weir_status obtain(const char *who, weir__heap *heap, weir__arena *arena, uint64_t bytes, void **pointer) {
+  weir_driver *driver = heap->allocator->driver;
+  uint64_t taken = heap->reserved + heap->promised;
+  weir_cu_deviceptr base = 0;
+  bool captured = false;
+  if (heap->has_limit && (bytes > heap->limit || taken > heap->limit - bytes))
+    return WEIR_ERROR_OUT_OF_MEMORY;
+  if (is_drivers(arena)) {
+    weir_cu_result r = weir__async_alloc(heap, arena->stream, bytes, &base, &captured);
+    if (r)
+      return r == WEIR_CU_OUT_OF_MEMORY ? WEIR_ERROR_OUT_OF_MEMORY
+                                        : weir__driver_status(driver, r, who, "cuMemAllocFromPoolAsync");
+  } else {
+    heap->promised += bytes; /* others who come meanwhile must not take what the limit leaves us */
+    pthread_mutex_unlock(&heap->lock);
+    base = (weir_cu_deviceptr)call_alloc(heap, arena, bytes);
+    pthread_mutex_lock(&heap->lock);
+    heap->promised -= bytes;
+    if (!base)
+      return WEIR_ERROR_OUT_OF_MEMORY;
+  }
+  weir_status status = enter_books(who, heap, arena, base, bytes, captured);
+  if (!status)
+    *pointer = (void *)base;
+  else if (is_drivers(arena)) {
+    driver->MemFreeAsync(driver, base, arena->stream);
+  } else if (status != WEIR_ERROR_BAD_STATE) { /* what is in use already is not ours to give back */
+    pthread_mutex_unlock(&heap->lock);
+    call_free(heap, arena, base, bytes);
+    pthread_mutex_lock(&heap->lock);
+  }
+  return status;
+}
+
+/* Everything that other streams are done with goes back, and all that the back end can spare. */
+static void squeeze(weir__heap *heap, const weir__arena *arena) {
+  const weir_backend *calls = &heap->allocator->plug->calls;
+  weir__wait_for_events(heap);
+  if (is_drivers(arena))
+    weir__async_trim(heap, arena->stream, false);
+  pthread_mutex_unlock(&heap->lock);
+  give_back(heap);
+  if (calls->reset)
+    calls->reset(calls->context);
+  pthread_mutex_lock(&heap->lock);
+  heap->stats.num_alloc_retries++;
+}
+
+weir_status weir__plug_alloc(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
+                             weir_cu_stream stream, void **pointer) {
+  const weir__settings *settings = weir__settings_of(heap);
+  bool is_small = bytes <= WEIR__SMALL_MAX;
+  weir__pool *pool = owner ? is_small ? &owner->small : &owner->large : is_small ? &heap->small : &heap->large;
+  weir__arena *arena = weir__arena_get(pool, stream);
+  weir_cu_context previous;
+  void *memory = NULL;
+  if (!arena)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+  pthread_mutex_lock(&heap->lock);
+  weir_cu_result r = weir__heap_enter(heap, &previous);
+  if (r) {
+    pthread_mutex_unlock(&heap->lock);
+    return weir__driver_status(heap->allocator->driver, r, who, "cuDevicePrimaryCtxRetain");
+  }
+  if (heap->pending)
+    weir__poll_events(heap, stream);
+  if (heap->returning) {
+    pthread_mutex_unlock(&heap->lock);
+    give_back(heap);
+    pthread_mutex_lock(&heap->lock);
+  }
+  weir_status status = weir__reject(who, heap, settings, bytes, bytes);
+  if (status) {
+    weir__heap_leave(heap, previous);
+    return status;
+  }
+  status = obtain(who, heap, arena, bytes, &memory);
+  if (status == WEIR_ERROR_OUT_OF_MEMORY && weir__run_callbacks(heap))
+    status = obtain(who, heap, arena, bytes, &memory);
+  if (status == WEIR_ERROR_OUT_OF_MEMORY && !atomic_load(&heap->captures)) {
+    squeeze(heap, arena);
+    status = obtain(who, heap, arena, bytes, &memory);
+  }
+  if (status == WEIR_ERROR_OUT_OF_MEMORY)
+    status = weir__out_of_memory(who, heap, arena, bytes, bytes);
+  else
+    pthread_mutex_unlock(&heap->lock);
+  weir__heap_leave(heap, previous);
+  if (status)
+    return status;
+  *pointer = memory;
+  WEIR__PROBE_MALLOC(memory, heap->device, bytes, stream);
+  return WEIR_OK;
+}
+
+/* ---- Freeing ---- */
+
+/* The heap's lock and the arena's are held; this gives back both. */
+static weir_status free_drivers(const char *who, weir__heap *heap, weir__block *block) {
+  weir__arena *arena = block->segment->arena;
+  weir_cu_context previous;
+  weir_cu_result r = weir__heap_enter(heap, &previous);
+  bool entered = !r;
+  if (!r && !weir__async_can_free(heap, block->segment)) {
+    weir__arena_let_go(arena, block);
+    weir__arena_unlock(arena);
+    weir__free_later(heap, block, true);
+  } else {
+    if (!r)
+      r = weir__async_free(heap, block);
+    if (!r)
+      weir__segment_delete(leave_books(heap, block));
+    weir__arena_unlock(arena);
+  }
+  if (entered)
+    weir__heap_leave(heap, previous);
+  pthread_mutex_unlock(&heap->lock);
+  return r ? weir__driver_status(heap->allocator->driver, r, who, "cuMemFreeAsync") : WEIR_OK;
+}
+
+weir_status weir__plug_free(const char *who, weir_allocator *allocator, void *pointer) {
+  weir__arena *arena = weir__plug_arena(allocator, pointer);
+  if (!arena)
+    return weir__no_block(who, pointer);
+  weir__heap *heap = arena->pool->heap;
+  weir__live_place place;
+  pthread_mutex_lock(&heap->lock);
+  weir__arena_lock(arena);
+  weir__block *block = weir__live_find(&arena->live, (uint64_t)pointer, &place);
+  if (!block || block->state != WEIR__ALLOCATED) {
+    weir__arena_unlock(arena);
+    pthread_mutex_unlock(&heap->lock);
+    return weir__no_block(who, pointer);
+  }
+  WEIR__PROBE_FREE(pointer, heap->device, block->requested, arena->stream);
+  if (is_drivers(arena))
+    return free_drivers(who, heap, block);
+  if (block->uses) {
+    weir_cu_context previous;
+    weir__arena_let_go(arena, block);
+    weir__arena_unlock(arena);
+    weir_cu_result r = weir__heap_enter(heap, &previous);
+    weir__free_later(heap, block, !r);
+    if (!r)
+      weir__heap_leave(heap, previous);
+  } else {
+    give_back_later(heap, leave_books(heap, block));
+    weir__arena_unlock(arena);
+  }
+  pthread_mutex_unlock(&heap->lock);
+  give_back(heap);
+  return WEIR_OK;
+}
+
+void weir__plug_block_done(weir__heap *heap, weir__block *block) { give_back_later(heap, leave_books(heap, block)); }
+
+bool weir__plug_join_streams(weir__heap *heap, weir__block *block, bool *done) {
+  weir__arena *arena = block->segment->arena;
+  if (!is_drivers(arena))
+    return false;
+  weir__arena_lock(arena);
+  *done = weir__async_free(heap, block) == WEIR_CU_SUCCESS;
+  if (*done)
+    weir__segment_delete(leave_books(heap, block));
+  weir__arena_unlock(arena);
+  return true;
+}
+
+/* ---- The rest ---- */
+
+bool weir__plug_record_stream(weir_allocator *allocator, void *pointer, weir_cu_stream stream) {
+  const weir_backend *calls = &allocator->plug->calls;
+  const weir__arena *arena = calls->record_stream ? weir__plug_arena(allocator, pointer) : NULL;
+  if (!arena || has_functions(arena))
+    return false;
+  calls->record_stream(calls->context, pointer, stream);
+  return true;
+}
+
+void *weir__plug_base(weir_allocator *allocator, void *pointer, size_t *bytes) {
+  const weir_backend *calls = &allocator->plug->calls;
+  return calls->base ? calls->base(calls->context, pointer, bytes) : NULL;
+}
+
+weir_status weir__plug_empty(const char *who, weir__heap *heap, weir_pool_id id) {
+  weir_driver *driver = heap->allocator->driver;
+  weir_cu_context previous;
+  weir_cu_result r = WEIR_CU_SUCCESS;
+  pthread_mutex_lock(&heap->lock);
+  bool captures = atomic_load(&heap->captures), entered = false;
+  if (heap->cu_context && !captures) {
+    r = weir__heap_enter(heap, &previous);
+    entered = !r;
+    if (entered)
+      weir__wait_for_events(heap);
+  }
+  pthread_mutex_unlock(&heap->lock);
+  give_back(heap);
+  pthread_mutex_lock(&heap->lock);
+  weir__private_pool *pool = weir__pool_find(heap, id);
+  if (!id.first && !id.second)
+    weir__release_cached(heap, false);
+  else if (pool)
+    weir__release_pool(heap, pool);
+  if (entered && is_async(heap->allocator->plug))
+    r = weir__async_trim(heap, NULL, true);
+  if (entered)
+    weir__heap_leave(heap, previous);
+  pthread_mutex_unlock(&heap->lock);
+  weir__pools_bury(heap);
+  return r ? weir__driver_status(driver, r, who, "cuMemPoolTrimTo") : WEIR_OK;
+}
+
+void weir__plug_reset(weir_allocator *allocator) {
+  const weir_backend *calls = &allocator->plug->calls;
+  if (calls->reset)
+    calls->reset(calls->context);
+}
+
+/* Nobody else is here any more: locks are taken for the functions that want them. */
+void weir__plug_clear(weir__heap *heap) {
+  weir_driver *driver = heap->allocator->driver;
+  weir_cu_context previous;
+  bool entered = heap->cu_context && !weir__heap_enter(heap, &previous);
+  if (entered)
+    driver->CtxSynchronize(driver);
+  give_back(heap);
+  while (heap->segments) {
+    weir__segment *segment = heap->segments;
+    if (is_drivers(segment->arena))
+      driver->MemFree(driver, segment->base); /* its stream may be gone; of a graph's it fails, and the graph has it */
+    else
+      call_free(heap, segment->arena, segment->base, segment->bytes);
+    weir__segment_unlink(heap, segment);
+    weir__segment_delete(segment);
+  }
+  if (is_async(heap->allocator->plug))
+    weir__async_close(heap);
+  if (entered)
+    weir__heap_leave(heap, previous);
+}
+
+void weir__plug_read_stats(weir__heap *heap, weir_allocator_stats *stats) {
+  if (is_async(heap->allocator->plug))
+    weir__async_read_stats(heap, stats);
+}
+
+void weir__plug_reset_peaks(weir__heap *heap) {
+  if (is_async(heap->allocator->plug))
+    weir__async_reset_peaks(heap);
+}
+
+uint64_t weir__plug_spare(weir__heap *heap) { return is_async(heap->allocator->plug) ? weir__async_spare(heap) : 0; }
+
+weir_cu_result weir__plug_share(weir__heap *heap, int device) {
+  return is_async(heap->allocator->plug) ? weir__async_share(heap, device) : WEIR_CU_SUCCESS;
+}
+
+void weir__plug_set_fraction(weir__heap *heap, double fraction) {
+  const weir_backend *calls = &heap->allocator->plug->calls;
+  if (calls->set_fraction)
+    calls->set_fraction(calls->context, fraction, heap->device);
+}
+
+void weir__plug_begin_pool(weir__heap *heap, weir_pool_id id, int (*filter)(void *context, weir_cu_stream stream),
+                           void *context) {
+  const weir_backend *calls = &heap->allocator->plug->calls;
+  if (calls->begin_pool)
+    calls->begin_pool(calls->context, heap->device, id, filter, context);
+}
+
+void weir__plug_end_pool(weir__heap *heap, weir_pool_id id) {
+  const weir_backend *calls = &heap->allocator->plug->calls;
+  if (calls->end_pool)
+    calls->end_pool(calls->context, heap->device, id);
+}
+
+void weir__plug_release_pool(weir__heap *heap, weir_pool_id id) {
+  const weir_backend *calls = &heap->allocator->plug->calls;
+  if (calls->release_pool)
+    calls->release_pool(calls->context, heap->device, id);
+}

@@ -1,0 +1,383 @@
+/*
+ * Memory shared between processes.
+ *
+ * A name is a version, a kind and what the kind needs, as PyTorch has it, so that the two can share with each other:
+ *   'c'  the driver's handle of an allocation
+ *   'e'  pages of an expandable segment: the process, the size of a page, how many, and the number of a file for each
+ * A file stays open here as long as its page is mapped, and whoever opens the name takes a copy of it out of this process.
+ */
+#include "weir/ipc.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "alloc/heap.h"
+#include "driver/call.h"
+
+enum { version = 2, kind_driver = 'c', kind_pages = 'e', prefix = 2 };
+
+/* What follows the kind of pages. There is a gap behind the process, which is 0: equal names are equal bytes. */
+typedef struct pages_header {
+  int32_t process;
+  int32_t gap;
+  uint64_t page, count;
+} pages_header;
+
+/* A name that is open here. */
+typedef struct weir__ipc weir__ipc;
+struct weir__ipc {
+  weir__ipc *next;
+  int device;
+  int opens;
+  uint64_t base, bytes; /* bytes 0: a handle of the driver's */
+  size_t length;
+  unsigned char name[];
+};
+
+void weir__ipc_forget_page(weir__segment *segment, size_t page) {
+  if (!segment->files || !segment->files[page])
+    return;
+  close(segment->files[page] - 1);
+  segment->files[page] = 0;
+}
+
+/* ---- Sharing ---- */
+
+void weir__ipc_prepare(weir__heap *heap) {
+  weir_driver *driver = heap->allocator->driver;
+  const char *wanted = getenv("TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC");
+  int can = 0;
+  if (!driver->MemExportToShareableHandle ||
+      driver->DeviceGetAttribute(driver, &can, WEIR_CU_ATTR_HANDLE_POSIX_FD_SUPPORTED, heap->device))
+    can = 0;
+  heap->shares_pages_off = can && wanted && !strcmp(wanted, "0");
+  heap->shares_pages = can && !heap->shares_pages_off;
+}
+
+static void begin_name(weir_ipc_handle *handle, char kind, uint64_t offset) {
+  handle->bytes[0] = version;
+  handle->bytes[1] = (unsigned char)kind;
+  handle->length = prefix;
+  handle->offset = offset;
+}
+
+static void add_to_name(weir_ipc_handle *handle, const void *bytes, size_t length) {
+  memcpy(handle->bytes + handle->length, bytes, length);
+  handle->length += length;
+}
+
+/* The file of a page, made if need be. The heap's lock is held. */
+static weir_cu_result file_of(weir__heap *heap, weir__segment *segment, size_t page, int *file) {
+  weir_driver *driver = heap->allocator->driver;
+  int made;
+  if (!segment->files[page]) {
+    weir_cu_result r =
+        driver->MemExportToShareableHandle(driver, &made, segment->handles[page], WEIR_CU_HANDLE_POSIX_FD, 0);
+    if (r)
+      return r;
+    segment->files[page] = made + 1;
+  }
+  *file = segment->files[page] - 1;
+  return WEIR_CU_SUCCESS;
+}
+
+/* The pages that hold a live block. The heap's lock is held. */
+static weir_status share_pages(const char *who, weir__heap *heap, weir__segment *segment, uint64_t address,
+                               uint64_t bytes, weir_ipc_handle *handle) {
+  if (!heap->shares_pages)
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
+                      "%s: memory allocated with expandable_segments:True cannot be shared between processes on this "
+                      "device%s. Consider using expandable_segments:False where memory is shared",
+                      who, heap->shares_pages_off ? ": TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC is 0" : "");
+  size_t first = (address - segment->base) / segment->page;
+  size_t end = (address + bytes - 1 - segment->base) / segment->page + 1;
+  pages_header header = {.process = (int32_t)getpid(), .page = segment->page, .count = end - first};
+  if (prefix + sizeof header + (end - first) * sizeof(int32_t) > WEIR_IPC_HANDLE_MAX)
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: %zu pages are more than a name has room for", who, end - first);
+  if (!segment->files)
+    segment->files = calloc(segment->bytes / segment->page, sizeof *segment->files);
+  if (!segment->files)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+  begin_name(handle, kind_pages, address - (segment->base + first * segment->page));
+  add_to_name(handle, &header, sizeof header);
+  for (size_t i = first; i < end; i++) {
+    int32_t file;
+    weir_cu_result r = file_of(heap, segment, i, &file);
+    if (r)
+      return weir__driver_status(heap->allocator->driver, r, who, "cuMemExportToShareableHandle");
+    add_to_name(handle, &file, sizeof file);
+  }
+  return WEIR_OK;
+}
+
+static weir_status share_driver(const char *who, weir__heap *heap, uint64_t base, uint64_t address,
+                                weir_ipc_handle *handle) {
+  weir_driver *driver = heap->allocator->driver;
+  weir_cu_ipc_mem_handle memory;
+  weir_cu_context previous;
+  weir_cu_result r = weir__heap_enter(heap, &previous);
+  if (r)
+    return weir__driver_status(driver, r, who, "cuCtxSetCurrent");
+  r = driver->IpcGetMemHandle(driver, &memory, base);
+  weir__heap_leave(heap, previous);
+  if (r)
+    return weir__driver_status(driver, r, who, "cuIpcGetMemHandle");
+  begin_name(handle, kind_driver, address - base);
+  add_to_name(handle, &memory, sizeof memory);
+  return WEIR_OK;
+}
+
+weir_status weir_ipc_share(weir_allocator *allocator, void *pointer, weir_ipc_handle *handle) {
+  if (!allocator)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", __func__);
+  if (!handle || handle->size < sizeof *handle)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: handle is NULL, or its size is not set", __func__);
+  if (weir__plug_is_async(allocator))
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
+                      "%s: cudaMallocAsync does not yet support memory that is shared; take backend:native", __func__);
+  void *base;
+  size_t bytes;
+  weir__heap *heap;
+  weir__segment *segment = NULL;
+  weir__block *block = weir__block_lock(allocator, pointer);
+  if (block) { /* it is live, so its segment stays */
+    segment = block->segment;
+    heap = segment->arena->pool->heap;
+    bytes = block->bytes;
+    weir__arena_unlock(segment->arena);
+  } else if (!(heap = weir__uncached_heap(allocator, pointer)))
+    return weir__no_block(__func__, pointer);
+  bool is_pages = segment && segment->page;
+  if (!is_pages && weir_allocator_base(allocator, pointer, &base, &bytes))
+    return weir__no_block(__func__, pointer);
+  weir_ipc_handle made = {.size = handle->size};
+  pthread_mutex_lock(&heap->lock);
+  weir_status status = is_pages ? share_pages(__func__, heap, segment, (uint64_t)pointer, bytes, &made)
+                                : share_driver(__func__, heap, (uint64_t)base, (uint64_t)pointer, &made);
+  pthread_mutex_unlock(&heap->lock);
+  if (!status)
+    *handle = made;
+  return status;
+}
+
+/* ---- Opening. The allocator's ipc_lock is held ---- */
+
+static weir_status cannot_fetch(const char *who, int32_t process, int error) {
+  return weir__fail(
+      WEIR_ERROR_SYSTEM,
+      "%s: the pages' files cannot be taken out of process %d: %s%s. Both processes need to be of one user; "
+      "or use expandable_segments:False where memory is shared",
+      who, (int)process, strerror(error), error == ENOSYS ? "; it takes Linux 5.6" : "");
+}
+
+/* Puts one page into its place. */
+static weir_status map_page(const char *who, weir_driver *driver, int process_file, int32_t process, int32_t number,
+                            uint64_t address, uint64_t page) {
+  int file = (int)syscall(SYS_pidfd_getfd, process_file, number, 0);
+  if (file < 0)
+    return cannot_fetch(who, process, errno);
+  weir_cu_mem_handle memory;
+  weir_cu_result r =
+      driver->MemImportFromShareableHandle(driver, &memory, (void *)(intptr_t)file, WEIR_CU_HANDLE_POSIX_FD);
+  close(file);
+  if (r)
+    return weir__driver_status(driver, r, who, "cuMemImportFromShareableHandle");
+  r = driver->MemMap(driver, address, page, 0, memory, 0);
+  driver->MemRelease(driver, memory); /* the mapping keeps it */
+  return r ? weir__driver_status(driver, r, who, "cuMemMap") : WEIR_OK;
+}
+
+static weir_status open_pages(const char *who, weir__heap *heap, weir__ipc *open) {
+  weir_driver *driver = heap->allocator->driver;
+  pages_header header;
+  weir_cu_deviceptr base;
+  size_t length = open->length - prefix;
+  if (length < sizeof header)
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the name is cut off", who);
+  memcpy(&header, open->name + prefix, sizeof header);
+  if (!header.page || !header.count || header.count != (length - sizeof header) / sizeof(int32_t) ||
+      (length - sizeof header) % sizeof(int32_t) || header.page > UINT64_MAX / header.count)
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the name is damaged", who);
+  if (!driver->MemImportFromShareableHandle)
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: this driver cannot import pages of expandable segments", who);
+  open->bytes = header.page * header.count;
+  int process_file = (int)syscall(SYS_pidfd_open, header.process, 0);
+  if (process_file < 0)
+    return cannot_fetch(who, header.process, errno);
+  weir_status status = WEIR_OK;
+  weir_cu_mem_access access = {.location = {WEIR_CU_LOCATION_DEVICE, heap->device}, .flags = WEIR_CU_ACCESS_READWRITE};
+  uint64_t mapped = 0;
+  weir_cu_result r = driver->MemAddressReserve(driver, &base, open->bytes, 0, 0, 0);
+  if (r) {
+    status = weir__driver_status(driver, r, who, "cuMemAddressReserve");
+    goto close_process;
+  }
+  for (; mapped < header.count && !status; mapped += !status) {
+    int32_t number;
+    memcpy(&number, open->name + prefix + sizeof header + mapped * sizeof number, sizeof number);
+    status = map_page(who, driver, process_file, header.process, number, base + mapped * header.page, header.page);
+  }
+  if (!status && (r = driver->MemSetAccess(driver, base, open->bytes, &access, 1)))
+    status = weir__driver_status(driver, r, who, "cuMemSetAccess");
+  if (!status) {
+    open->base = base;
+    goto close_process;
+  }
+  if (mapped)
+    driver->MemUnmap(driver, base, mapped * header.page);
+  driver->MemAddressFree(driver, base, open->bytes);
+close_process:
+  close(process_file);
+  return status;
+}
+
+static weir_status open_driver(const char *who, weir__heap *heap, weir__ipc *open, size_t skip) {
+  weir_driver *driver = heap->allocator->driver;
+  weir_cu_ipc_mem_handle handle;
+  weir_cu_deviceptr base;
+  if (open->length - skip != sizeof handle)
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: a handle has %zu bytes, this one %zu", who, sizeof handle,
+                      open->length - skip);
+  memcpy(&handle, open->name + skip, sizeof handle);
+  weir_cu_result r = driver->IpcOpenMemHandle(driver, &base, handle, WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  if (!r)
+    open->base = base;
+  return r ? weir__driver_status(driver, r, who, "cuIpcOpenMemHandle") : WEIR_OK;
+}
+
+static weir_status open_name(const char *who, weir__heap *heap, weir__ipc *open) {
+  if (open->length == sizeof(weir_cu_ipc_mem_handle))
+    return open_driver(who, heap, open, 0);
+  if (open->length < prefix)
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the name has %zu bytes", who, open->length);
+  if (open->name[0] > version)
+    return weir__fail(
+        WEIR_ERROR_BAD_DATA,
+        "%s: received sharable handle from a future version (%d) that this version (%d) does not know how "
+        "to handle",
+        who, open->name[0], version);
+  switch (open->name[1]) {
+  case kind_driver:
+    return open_driver(who, heap, open, prefix);
+  case kind_pages:
+    return open_pages(who, heap, open);
+  default:
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the name is of kind %d, which is none", who, open->name[1]);
+  }
+}
+
+/* The thread gets the device's context; false: it does not, and the last error says why. */
+static bool enter(const char *who, weir__heap *heap, weir_cu_context *previous) {
+  pthread_mutex_lock(&heap->lock);
+  weir_cu_result r = weir__heap_enter(heap, previous);
+  pthread_mutex_unlock(&heap->lock);
+  if (r)
+    weir__driver_status(heap->allocator->driver, r, who, "cuDevicePrimaryCtxRetain");
+  return !r;
+}
+
+weir_status weir_ipc_open(weir_allocator *allocator, int device, const void *bytes, size_t length, void **base) {
+  if (!allocator || !bytes || !base)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
+  weir__heap *heap = weir__heap_get(__func__, allocator, device);
+  if (!heap)
+    return WEIR_ERROR_INVALID_DEVICE;
+  weir_status status = WEIR_OK;
+  weir_cu_context previous;
+  pthread_mutex_lock(&allocator->ipc_lock);
+  weir__ipc *open = allocator->ipc;
+  while (open && (open->device != device || open->length != length || memcmp(open->name, bytes, length) != 0))
+    open = open->next;
+  if (!open) {
+    open = calloc(1, sizeof *open + length);
+    if (!open) {
+      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+      goto unlock;
+    }
+    open->device = device;
+    open->length = length;
+    memcpy(open->name, bytes, length);
+    if (!enter(__func__, heap, &previous)) {
+      status = weir__status_of_result(weir_last_driver_result());
+      goto free_open;
+    }
+    status = open_name(__func__, heap, open);
+    weir__heap_leave(heap, previous);
+    if (status)
+      goto free_open;
+    open->next = allocator->ipc;
+    allocator->ipc = open;
+  }
+  open->opens++;
+  *base = (void *)open->base;
+  goto unlock;
+
+free_open:
+  free(open);
+unlock:
+  pthread_mutex_unlock(&allocator->ipc_lock);
+  return status;
+}
+
+/* ---- Closing ---- */
+
+/* Pages are unmapped while nothing uses them; a handle of the driver's waits by itself. */
+static weir_cu_result close_memory(weir__heap *heap, const weir__ipc *open) {
+  weir_driver *driver = heap->allocator->driver;
+  if (!open->bytes)
+    return driver->IpcCloseMemHandle(driver, open->base);
+  weir_cu_result r = driver->CtxSynchronize(driver);
+  if (!r)
+    r = driver->MemUnmap(driver, open->base, open->bytes);
+  if (!r)
+    r = driver->MemAddressFree(driver, open->base, open->bytes);
+  return r;
+}
+
+weir_status weir_ipc_close(weir_allocator *allocator, void *base) {
+  if (!allocator)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", __func__);
+  weir_status status = WEIR_OK;
+  weir_cu_context previous;
+  pthread_mutex_lock(&allocator->ipc_lock);
+  weir__ipc **at = &allocator->ipc;
+  while (*at && (*at)->base != (uint64_t)base)
+    at = &(*at)->next;
+  weir__ipc *open = *at;
+  if (!open)
+    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: nothing is open at %p", __func__, base);
+  else if (open->opens > 1)
+    open->opens--;
+  else {
+    weir__heap *heap = &allocator->heaps[open->device];
+    if (enter(__func__, heap, &previous)) {
+      status = weir__driver_status(allocator->driver, close_memory(heap, open), __func__,
+                                   open->bytes ? "cuMemUnmap" : "cuIpcCloseMemHandle");
+      weir__heap_leave(heap, previous);
+    } else
+      status = weir__status_of_result(weir_last_driver_result());
+    if (!status) {
+      *at = open->next;
+      free(open);
+    }
+  }
+  pthread_mutex_unlock(&allocator->ipc_lock);
+  return status;
+}
+
+void weir__ipc_clear(weir_allocator *allocator) {
+  weir_cu_context previous;
+  while (allocator->ipc) {
+    weir__ipc *open = allocator->ipc;
+    weir__heap *heap = &allocator->heaps[open->device];
+    allocator->ipc = open->next;
+    if (enter("weir_allocator_destroy", heap, &previous)) {
+      close_memory(heap, open);
+      weir__heap_leave(heap, previous);
+    }
+    free(open);
+  }
+}

@@ -1,0 +1,131 @@
+/*
+ * Single pointers: what is known of one, and an allocation at a chosen address.
+ */
+#include "alloc/heap.h"
+
+weir_status weir_allocator_describe(weir_allocator *allocator, const void *pointer, weir_pointer_info *info) {
+  if (!allocator)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", __func__);
+  if (!info || info->size < sizeof info->size)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: info is NULL, or its size is not set", __func__);
+  const weir__block *block = weir__block_lock(allocator, pointer);
+  if (!block)
+    return weir__no_block(__func__, pointer);
+  weir__arena *arena = block->segment->arena;
+  const weir__history *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
+  weir_pointer_info known = {.size = info->size,
+                             .device = arena->pool->heap->device,
+                             .stream = arena->stream,
+                             .bytes = block->bytes,
+                             .requested = block->requested,
+                             .is_large = !arena->pool->is_small,
+                             .is_expandable = block->expandable};
+  if (arena->pool->owner)
+    known.pool = arena->pool->owner->id;
+  if (history && arena->writer)
+    known.stack = weir__writer_stack(history, arena->writer, block->address);
+  weir__arena_unlock(arena);
+  weir__copy_sized(info, info->size, &known, sizeof known);
+  return WEIR_OK;
+}
+
+weir_status weir_allocator_expandable_segments(weir_allocator *allocator, int device, weir_expandable_segment *segments,
+                                               size_t room, size_t *count) {
+  if (!allocator || !count || (room && !segments))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
+  weir__heap *heap = weir__heap_get(__func__, allocator, device);
+  if (!heap)
+    return WEIR_ERROR_INVALID_DEVICE;
+  size_t found = 0;
+  pthread_mutex_lock(&heap->lock);
+  for (const weir__segment *s = heap->segments; s; s = s->next) {
+    if (!s->page)
+      continue;
+    if (found < room)
+      segments[found] = (weir_expandable_segment){s->arena->stream, s->arena->pool->is_small, s->mapped * s->page};
+    found++;
+  }
+  pthread_mutex_unlock(&heap->lock);
+  *count = found;
+  return WEIR_OK;
+}
+
+/* ---- At an address ---- */
+
+/* The free block that a range lies in; NULL: it does not lie in one. There is no index by address, so it takes a walk over the
+ * blocks of one segment. The heap's lock is held, and the arena's. */
+static weir__block *free_block_at(const weir__heap *heap, const weir__arena *arena, uint64_t address, uint64_t bytes) {
+  const weir__segment *segment = heap->segments;
+  while (segment && (segment->arena != arena || address - segment->base >= segment->bytes))
+    segment = segment->next;
+  weir__block *block = segment ? segment->first : NULL;
+  while (block && address - block->address >= block->bytes)
+    block = block->next;
+  bool fits = block && block->state == WEIR__FREE && bytes <= block->bytes - (address - block->address);
+  return fits ? block : NULL;
+}
+
+/* What lies before the address is allocated first, and freed again when what comes behind it is cut off. false: no host memory,
+ * and nothing changed. */
+static bool take_at(weir__arena *arena, const weir__settings *settings, weir__block *block, uint64_t address,
+                    uint64_t size, uint64_t requested) {
+  uint64_t before = address - block->address;
+  weir__block *first = NULL;
+  weir__index_remove(&arena->free, block);
+  if (before) {
+    first = weir__arena_hand_out(arena, settings, block, before, before, true);
+    if (!first)
+      return false;
+    block = first->next;
+    weir__index_remove(&arena->free, block);
+  }
+  bool done = weir__arena_hand_out(arena, settings, block, size, requested, false) != NULL;
+  if (first) {
+    weir__arena_let_go(arena, first);
+    weir__arena_release(arena, first);
+  }
+  return done;
+}
+
+weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, size_t bytes, weir_cu_stream stream,
+                                    void *pointer) {
+  uint64_t address = (uint64_t)pointer;
+  if (!allocator)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", __func__);
+  weir__heap *heap = weir__heap_get(__func__, allocator, device);
+  if (!heap)
+    return WEIR_ERROR_INVALID_DEVICE;
+  if (!bytes || bytes >= WEIR__MOST_BYTES)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %zu bytes", __func__, bytes);
+  if (address % WEIR__UNIT)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the address %p is not aligned to %d bytes", __func__, pointer,
+                      WEIR__UNIT);
+  if (allocator->plug)
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the back end %s chooses its addresses itself", __func__,
+                      weir_allocator_backend(allocator));
+  const weir__settings *settings = weir__settings_of(heap);
+  uint64_t size = weir__round_bytes(settings, bytes);
+  bool is_small = size <= WEIR__SMALL_MAX;
+  weir__private_pool *owner = weir__attention_of(heap) & WEIR__ROUTED ? weir__route_of(heap, stream) : NULL;
+  weir__pool *pool = owner ? is_small ? &owner->small : &owner->large : is_small ? &heap->small : &heap->large;
+  weir__arena *arena = weir__arena_find(pool, stream);
+  weir_status status = WEIR_OK;
+  weir__op op;
+  weir__op_begin(&op, allocator, WEIR_CONTEXT_STATE);
+  pthread_mutex_lock(&heap->lock);
+  if (arena)
+    weir__arena_lock(arena);
+  weir__block *block = arena ? free_block_at(heap, arena, address, size) : NULL;
+  if (!block)
+    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: Could not allocate CUDA storage at exact address %p: %s", __func__,
+                        pointer, "there is no free block of this stream and size there");
+  else if (!take_at(arena, settings, block, address, size, bytes))
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+  if (arena)
+    weir__arena_unlock(arena);
+  pthread_mutex_unlock(&heap->lock);
+  weir__op_end(&op);
+  if (owner)
+    atomic_fetch_sub_explicit(&owner->visitors, 1, memory_order_release);
+  return status;
+}

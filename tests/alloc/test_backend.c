@@ -1,0 +1,585 @@
+/*
+ * A back end of the program's: every allocation is a call of it, and everything that the cache offers beside caching works
+ * over it.
+ */
+#include "alloc/plug_fixture.h"
+#include "weir/history.h"
+#include "weir/snapshot.h"
+
+/* ---- Calls ---- */
+
+static void test_every_call_is_the_back_ends(void **state) {
+  (void)state;
+  weir_backend backend = plug_backend();
+  plug_open(&backend, NULL);
+  assert_string_equal(weir_allocator_backend(allocator), "pluggable");
+  weir_cu_stream stream = work_stream();
+  void *a = get(1000, stream);
+  assert_int_equal(plugged.allocs, 1);
+  assert_int_equal(plugged.last_bytes, 1000); /* as it was asked for */
+  assert_ptr_equal(plugged.last_stream, stream);
+  void *b = get(3 * MIB + 1, NULL);
+  assert_int_equal(plugged.last_bytes, 3 * MIB + 1);
+  put(a);
+  assert_int_equal(plugged.frees, 1);
+  assert_ptr_equal(plugged.last_freed, a);
+  assert_int_equal(plugged.last_bytes, 1000);
+  assert_ptr_equal(plugged.last_stream, stream);
+  assert_ptr_equal(get(0, NULL), NULL);
+  CHECK(weir_allocator_free(allocator, NULL));
+  REFUSED_SAYING(INVALID_ARGUMENT, "invalid device pointer", weir_allocator_free(allocator, a));
+  REFUSED_SAYING(INVALID_ARGUMENT, "invalid device pointer", weir_allocator_free(allocator, (char *)b + 1));
+  REFUSED_SAYING(INVALID_ARGUMENT, "invalid device pointer", weir_allocator_record_stream(allocator, a, stream));
+  REFUSED_SAYING(OUT_OF_MEMORY, "1EB", weir_allocator_alloc(allocator, 0, 1ull << 60, NULL, &a));
+  put(b);
+  assert_int_equal(plugged.frees, 2);
+  alloc_close();
+}
+
+static void test_names_and_options(void **state) {
+  (void)state;
+  weir_backend backend = plug_backend();
+  backend.name = "mine";
+  plug_open(&backend, "backend:native");
+  assert_string_equal(weir_allocator_backend(allocator), "mine");
+  CHECK(weir_allocator_set_caching(allocator, 0)); /* nothing to turn off */
+  assert_int_equal(weir_allocator_is_caching(allocator), 1);
+  put(get(512, NULL));
+  assert_int_equal(plugged.allocs, 1);
+  REFUSED_SAYING(NOT_SUPPORTED, "mine", weir_allocator_configure(allocator, "backend:cudaMallocAsync"));
+  weir_allocator_options options;
+  weir_allocator_options_init(&options);
+  options.conf = "";
+  options.backend = &backend;
+  weir_allocator *other = NULL;
+  backend.free = NULL;
+  REFUSED_SAYING(INVALID_ARGUMENT, "alloc and free", weir_allocator_create(faults, &options, &other));
+  backend.free = plug_free;
+  backend.alloc = NULL;
+  REFUSED_SAYING(INVALID_ARGUMENT, "alloc and free", weir_allocator_create(faults, &options, &other));
+  assert_null(other);
+  backend.alloc = plug_alloc;
+  backend.size = offsetof(weir_backend, init); /* a program of an older version */
+  backend.init = (void (*)(void *, int))1;
+  CHECK(weir_allocator_create(faults, &options, &other));
+  weir_allocator_destroy(other);
+  alloc_close();
+}
+
+/* What is still out, or waits, goes with the allocator; on the device that it is of. */
+static void test_left_behind(void **state) {
+  (void)state;
+  weir_backend backend = plug_backend();
+  plug_open_on(WEIR_SOFT_STEPPED, 2, &backend, NULL);
+  weir_cu_stream other = work_stream();
+  for (int i = 0; i < 20; i++) {
+    void *p = get_on(i % 2, 1000 + (size_t)i, NULL);
+    if (i == 4) {
+      work(other);
+      also_used_by(p, other);
+      put(p);
+    }
+  }
+  soft_step_all();
+  alloc_close();
+  assert_int_equal(plugged.frees, 20);
+  assert_int_equal(plugged.last_device >= 0, 1);
+}
+
+static int old_allocator_frees;
+static void count_free(void *context, void *p, size_t bytes, int device, weir_cu_stream stream) {
+  old_allocator_frees++;
+  plug_free(context, p, bytes, device, stream);
+}
+
+/* ---- Counting ---- */
+
+static void test_statistics(void **state) {
+  (void)state;
+  weir_backend backend = plug_backend();
+  plug_open(&backend, "max_split_size_mb:30");
+  void *a = get(1000, NULL), *b = get(40 * MIB, NULL);
+  weir_allocator_stats s = stats_of(0);
+  assert_int_equal(s.allocated_bytes[WEIR_STAT_ALL].current, 1000 + 40 * MIB);
+  assert_int_equal(s.requested_bytes[WEIR_STAT_ALL].current, 1000 + 40 * MIB);
+  assert_int_equal(s.reserved_bytes[WEIR_STAT_ALL].current, 1000 + 40 * MIB);
+  assert_int_equal(s.reserved_bytes[WEIR_STAT_SMALL_POOL].current, 1000);
+  assert_int_equal(s.allocated_bytes[WEIR_STAT_LARGE_POOL].current, 40 * MIB);
+  assert_int_equal(s.segment[WEIR_STAT_ALL].current, 2);
+  assert_int_equal(s.allocation[WEIR_STAT_ALL].current, 2);
+  assert_int_equal(s.inactive_split[WEIR_STAT_ALL].current, 0);
+  assert_int_equal(s.oversize_allocations.current, 1);
+  assert_int_equal(s.oversize_segments.current, 1);
+  assert_int_equal(s.num_device_alloc, 2);
+  put(b);
+  s = stats_of(0);
+  assert_int_equal(s.allocated_bytes[WEIR_STAT_ALL].current, 1000);
+  assert_int_equal(s.allocated_bytes[WEIR_STAT_ALL].peak, 1000 + 40 * MIB);
+  assert_int_equal(s.reserved_bytes[WEIR_STAT_ALL].peak, 1000 + 40 * MIB);
+  assert_int_equal(s.reserved_bytes[WEIR_STAT_ALL].freed, 40 * MIB);
+  assert_int_equal(s.oversize_allocations.current, 0);
+  assert_int_equal(s.num_device_free, 1);
+  CHECK(weir_allocator_reset_peak_stats(allocator, 0));
+  assert_int_equal(stats_of(0).reserved_bytes[WEIR_STAT_ALL].peak, 1000);
+  void *base = NULL;
+  size_t bytes = 0;
+  CHECK(weir_allocator_base(allocator, a, &base, &bytes));
+  assert_ptr_equal(base, a);
+  assert_int_equal(bytes, 1000);
+  weir_pointer_info info = {.size = sizeof info};
+  CHECK(weir_allocator_describe(allocator, a, &info));
+  assert_int_equal(info.bytes, 1000);
+  assert_int_equal(info.is_large, 0);
+  size_t largest = 0;
+  CHECK(weir_allocator_largest_block(allocator, 0, &largest));
+  assert_true(largest > 0 && largest < GIB);
+  put(a);
+  alloc_close();
+}
+
+/* ---- Watching ---- */
+
+static char heard[1024];
+static void hear(void *context, const weir_trace_entry *entry) {
+  static const char *const names[] = {"alloc",        "free_requested", "free_completed", "segment_alloc",
+                                      "segment_free", "segment_map",    "segment_unmap",  "oom"};
+  size_t used = strlen(heard);
+  (void)context;
+  snprintf(heard + used, sizeof heard - used, "%s%s %d", used ? ", " : "", names[entry->action], (int)entry->bytes);
+}
+
+static void test_trackers_and_history(void **state) {
+  (void)state;
+  weir_backend backend = plug_backend();
+  plug_open(&backend, NULL);
+  *heard = 0;
+  CHECK(weir_allocator_attach_tracker(allocator, hear, NULL));
+  CHECK(weir_history_record(allocator, NULL));
+  weir_cu_stream other = work_stream();
+  void *a = get(1000, NULL);
+  put(a);
+  assert_string_equal(heard,
+                      "segment_alloc 1000, alloc 1000, free_requested 1000, free_completed 1000, segment_free 1000");
+  *heard = 0;
+  a = get(700, NULL);
+  also_used_by(a, other);
+  work(other);
+  put(a);
+  assert_string_equal(heard, "segment_alloc 700, alloc 700, free_requested 700");
+  assert_int_equal(plugged.frees, 1); /* the other stream is not there yet */
+  weir_pointer_info info = {.size = sizeof info};
+  REFUSED(INVALID_ARGUMENT, weir_allocator_describe(allocator, a, &info));
+  soft_step_all();
+  void *b = get(800, NULL); /* looks */
+  assert_int_equal(plugged.frees, 2);
+  assert_string_equal(heard, "segment_alloc 700, alloc 700, free_requested 700, free_completed 700, segment_free 700, "
+                             "segment_alloc 800, alloc 800");
+  CHECK(weir_allocator_describe(allocator, b, &info));
+  assert_int_not_equal(info.stack, 0);
+
+  weir_snapshot *snapshot = NULL;
+  const weir_snapshot_segment *segments = NULL;
+  size_t count = 0;
+  uint64_t events = 0, dropped = 0;
+  CHECK(weir_snapshot_take(allocator, NULL, &snapshot));
+  CHECK(weir_snapshot_segments(snapshot, &segments, &count));
+  assert_int_equal(count, 1);
+  assert_int_equal(segments[0].address, (uint64_t)b);
+  assert_int_equal(segments[0].bytes, 800);
+  assert_int_equal(segments[0].block_count, 1);
+  assert_int_equal(segments[0].blocks[0].state, WEIR_BLOCK_ACTIVE_ALLOCATED);
+  assert_int_equal(segments[0].blocks[0].stack, info.stack);
+  CHECK(weir_snapshot_events(snapshot, 0, &events, &dropped));
+  assert_int_equal(events, 12);
+  weir_snapshot_event event = {.size = sizeof event};
+  CHECK(weir_snapshot_event_at(snapshot, 0, 11, &event));
+  assert_int_equal(event.action, WEIR_TRACE_ALLOC);
+  assert_int_equal(event.address, (uint64_t)b);
+  assert_int_equal(event.bytes, 800);
+  assert_int_equal(event.stack, info.stack);
+  weir_snapshot_destroy(snapshot);
+  put(b);
+  alloc_close();
+}
+
+/* A snapshot shows what waits. */
+static void test_pending_in_a_snapshot(void **state) {
+  (void)state;
+  weir_backend backend = plug_backend();
+  plug_open(&backend, NULL);
+  weir_cu_stream other = work_stream();
+  void *a = get(700, NULL);
+  also_used_by(a, other);
+  work(other);
+  put(a);
+  assert_int_equal(allocated(), 0);
+  assert_int_equal(active(), 700);
+  assert_int_equal(reserved(), 700);
+  weir_snapshot *snapshot = NULL;
+  const weir_snapshot_segment *segments = NULL;
+  size_t count = 0;
+  CHECK(weir_snapshot_take(allocator, NULL, &snapshot));
+  CHECK(weir_snapshot_segments(snapshot, &segments, &count));
+  assert_int_equal(count, 1);
+  assert_int_equal(segments[0].blocks[0].state, WEIR_BLOCK_ACTIVE_PENDING_FREE);
+  weir_snapshot_destroy(snapshot);
+  soft_step_all();
+  empty_cache();
+  assert_int_equal(active(), 0);
+  assert_int_equal(plugged.frees, 1);
+  alloc_close();
+}
+
+/* ---- The optional functions ---- */
+
+static void on_init(void *context, int count) {
+  plug_log *log = context;
+  log->inits += count;
+}
+
+static void on_reset(void *context) {
+  plug_log *log = context;
+  log->resets++;
+  if (log->holds)
+    log->refuse = 0;
+}
+
+static void on_fraction(void *context, double fraction, int device) {
+  plug_log *log = context;
+  log->fraction = fraction + device;
+}
+
+static void *on_base(void *context, void *pointer, size_t *bytes) {
+  (void)context;
+  *bytes = 4096;
+  return (char *)pointer - 64;
+}
+
+static void on_stream(void *context, void *pointer, weir_cu_stream stream) {
+  plug_log *log = context;
+  log->last_freed = pointer;
+  log->last_stream = stream;
+  note_told("stream", 0, (weir_pool_id){0, 0});
+}
+
+static int (*told_filter)(void *context, weir_cu_stream stream);
+static void *told_filter_context;
+static void on_begin(void *context, int device, weir_pool_id pool, int (*filter)(void *, weir_cu_stream),
+                     void *filter_context) {
+  (void)context;
+  told_filter = filter;
+  told_filter_context = filter_context;
+  note_told("begin", device, pool);
+}
+static void on_end(void *context, int device, weir_pool_id pool) {
+  (void)context;
+  note_told("end", device, pool);
+}
+static void on_release(void *context, int device, weir_pool_id pool) {
+  (void)context;
+  note_told("release", device, pool);
+}
+
+static int only_odd(void *context, weir_cu_stream stream) {
+  (void)context;
+  return (uintptr_t)stream & 1;
+}
+
+static void test_optional_functions(void **state) {
+  (void)state;
+  weir_backend backend = plug_backend();
+  backend.init = on_init;
+  backend.reset = on_reset;
+  backend.set_fraction = on_fraction;
+  backend.base = on_base;
+  backend.record_stream = on_stream;
+  backend.begin_pool = on_begin;
+  backend.end_pool = on_end;
+  backend.release_pool = on_release;
+  plug_open_on(WEIR_SOFT_STEPPED, 2, &backend, "per_process_memory_fraction:0.5");
+  assert_int_equal(plugged.inits, 2);
+  assert_true(plugged.fraction == 1.5); /* of device 1, the last */
+  CHECK(weir_allocator_set_fraction(allocator, 0, 0.25));
+  assert_true(plugged.fraction == 0.25);
+  empty_cache();
+  assert_int_equal(plugged.resets, 1); /* not once for each device */
+  void *a = get(512, NULL), *base = NULL;
+  size_t bytes = 0;
+  CHECK(weir_allocator_base(allocator, a, &base, &bytes));
+  assert_ptr_equal(base, (char *)a - 64);
+  assert_int_equal(bytes, 4096);
+
+  /* It waits for streams by itself: nothing does here. */
+  weir_cu_stream other = work_stream();
+  work(other);
+  also_used_by(a, other);
+  assert_ptr_equal(plugged.last_stream, other);
+  REFUSED(INVALID_ARGUMENT, weir_allocator_record_stream(allocator, (char *)a + 8, other));
+  put(a);
+  assert_int_equal(plugged.frees, 1);
+  soft_step_all();
+
+  weir_pool_id id = {0, 7};
+  *plugged.told = 0;
+  CHECK(weir_pool_begin(allocator, 1, id, only_odd, &backend));
+  assert_true(told_filter == only_odd);
+  assert_ptr_equal(told_filter_context, &backend);
+  REFUSED(BAD_STATE, weir_pool_begin(allocator, 1, id, NULL, NULL));
+  CHECK(weir_pool_end(allocator, 1, id));
+  CHECK(weir_pool_release(allocator, 1, id));
+  REFUSED(INVALID_ARGUMENT, weir_pool_release(allocator, 1, id));
+  assert_string_equal(plugged.told, "begin 1 {0,7}; end 1 {0,7}; release 1 {0,7}");
+  alloc_close();
+}
+
+/* ---- Pools ---- */
+
+static void pool_is_gone(void *context) { ++*(int *)context; }
+
+/* The allocations of a scope are the pool's, and a pool's own functions come before the back end's. */
+static void test_pools(void **state) {
+  (void)state;
+  weir_backend backend = plug_backend();
+  plug_open(&backend, NULL);
+  weir_pool_id id = {0, 3}, own = {0, 4};
+  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  void *a = get(600, NULL), *b = get(2 * MIB, NULL);
+  CHECK(weir_pool_end(allocator, 0, id));
+  void *c = get(600, NULL), *live[] = {b, a};
+  int equal = 0;
+  CHECK(weir_pool_check_live(allocator, 0, id, live, 2, &equal));
+  assert_int_equal(equal, 1);
+  weir_pointer_info info = {.size = sizeof info};
+  CHECK(weir_allocator_describe(allocator, a, &info));
+  assert_int_equal(info.pool.second, 3);
+  weir_stat held[WEIR_STAT_KINDS];
+  CHECK(weir_pool_get_stats(allocator, 0, id, held));
+  assert_int_equal(held[WEIR_STAT_ALL].current, 600 + 2 * MIB);
+  weir_checkpoint *checkpoint = NULL;
+  REFUSED_SAYING(NOT_SUPPORTED, "pluggable", weir_pool_checkpoint(allocator, 0, id, &checkpoint));
+  CHECK(weir_pool_release(allocator, 0, id));
+  put(a);
+  put(b);
+  empty_cache();
+  assert_int_equal(weir_pool_get_stats(allocator, 0, id, held), WEIR_ERROR_INVALID_ARGUMENT); /* gone */
+
+  plug_log other = {0};
+  int gone = 0, before = plugged.allocs;
+  weir_pool_options options;
+  weir_pool_options_init(&options);
+  options.alloc = plug_alloc;
+  options.free = count_free;
+  options.context = &other;
+  old_allocator_frees = 0;
+  CHECK(weir_pool_create(allocator, 0, own, &options));
+  CHECK(weir_pool_begin(allocator, 0, own, NULL, NULL));
+  a = get(500, NULL);
+  assert_int_equal(other.allocs, 1);
+  assert_int_equal(plugged.allocs, before);
+  CHECK(weir_pool_end(allocator, 0, own));
+  put(a);
+  assert_int_equal(old_allocator_frees, 1);
+  CHECK(weir_pool_release(allocator, 0, own));
+  CHECK(weir_pool_release(allocator, 0, own));
+  empty_cache();
+  put(c);
+
+  options.context = &gone;
+  options.alloc = NULL;
+  options.free = NULL;
+  options.destroy = pool_is_gone;
+  CHECK(weir_pool_create(allocator, 0, own, &options));
+  CHECK(weir_pool_release(allocator, 0, own));
+  assert_int_equal(gone, 0);
+  empty_cache();
+  assert_int_equal(gone, 1);
+  alloc_close();
+}
+
+/* ---- Running short ---- */
+
+static size_t oom_bytes;
+static void on_oom(void *context, int device, size_t bytes, size_t limit, size_t free_bytes) {
+  (void)context;
+  (void)device;
+  (void)free_bytes;
+  oom_bytes = bytes + limit;
+}
+
+static void *to_free;
+static int free_one(void *context, int device) {
+  (void)context;
+  (void)device;
+  if (!to_free)
+    return 0;
+  CHECK(weir_allocator_free(allocator, to_free));
+  to_free = NULL;
+  return 1;
+}
+
+static void test_out_of_memory(void **state) {
+  (void)state;
+  weir_backend backend = plug_backend();
+  backend.reset = on_reset;
+  plug_open(&backend, NULL);
+  *heard = 0;
+  CHECK(weir_allocator_attach_oom_observer(allocator, on_oom, NULL));
+  CHECK(weir_allocator_attach_tracker(allocator, hear, NULL));
+  void *p = NULL;
+  plugged.refuse = -1;
+  REFUSED_SAYING(OUT_OF_MEMORY, "Tried to allocate 3.00 MiB", weir_allocator_alloc(allocator, 0, 3 * MIB, NULL, &p));
+  assert_null(p);
+  assert_int_equal(oom_bytes, 3 * MIB + GIB);
+  assert_int_equal(plugged.resets, 1);
+  assert_string_equal(heard, "oom 3145728");
+  assert_int_equal(stats_of(0).num_ooms, 1);
+  assert_int_equal(stats_of(0).num_alloc_retries, 1);
+  assert_valid();
+
+  /* The back end finds something when it is asked to. */
+  plugged.holds = 1;
+  p = get(3 * MIB, NULL);
+  assert_int_equal(plugged.resets, 2);
+  assert_int_equal(stats_of(0).num_ooms, 1);
+  put(p);
+  alloc_close();
+}
+
+static void test_limits(void **state) {
+  (void)state;
+  weir_backend backend = plug_backend();
+  plug_open(&backend, NULL);
+  CHECK(weir_allocator_set_limit(allocator, 0, 10 * MIB));
+  void *a = get(6 * MIB, NULL), *b = NULL;
+  REFUSED_SAYING(OUT_OF_MEMORY, "10.00 MiB allowed", weir_allocator_alloc(allocator, 0, 6 * MIB, NULL, &b));
+  assert_int_equal(plugged.allocs, 1); /* it was not asked */
+  b = get(4 * MIB, NULL);
+  REFUSED(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 1, NULL, &a));
+  put(b);
+
+  /* A callback makes room, and so does a stream that is waited for. */
+  CHECK(weir_allocator_attach_free_callback(allocator, free_one, NULL));
+  to_free = a;
+  b = get(8 * MIB, NULL);
+  assert_null(to_free);
+  weir_cu_stream other = work_stream();
+  also_used_by(b, other);
+  work(other);
+  put(b);
+  assert_int_equal(reserved(), 8 * MIB);
+  b = get(8 * MIB, NULL);
+  assert_int_equal(stats_of(0).num_sync_all_streams > 0, 1);
+  put(b);
+  CHECK(weir_allocator_set_limit(allocator, 0, SIZE_MAX));
+  configure("throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.01");
+  REFUSED_SAYING(OUT_OF_MEMORY, "preemptively", weir_allocator_alloc(allocator, 0, 20 * MIB, NULL, &b));
+  assert_int_equal(stats_of(0).num_oom_rejections, 1);
+  alloc_close();
+}
+
+/* ---- Wrong, and strange ---- */
+
+static void *same_again(void *context, size_t bytes, int device, weir_cu_stream stream) {
+  static char memory[64];
+  (void)context;
+  (void)bytes;
+  (void)device;
+  (void)stream;
+  return memory;
+}
+static void keep(void *context, void *p, size_t bytes, int device, weir_cu_stream stream) {
+  (void)p;
+  (void)bytes;
+  (void)device;
+  (void)stream;
+  ++*(int *)context;
+}
+
+static void test_memory_twice(void **state) {
+  (void)state;
+  int kept = 0;
+  weir_backend backend = {.size = sizeof backend, .name = "twice", .context = &kept, .alloc = same_again, .free = keep};
+  plug_open(&backend, NULL);
+  void *a = get(16, NULL), *b = NULL;
+  REFUSED_SAYING(BAD_STATE, "twice gave memory", weir_allocator_alloc(allocator, 0, 16, NULL, &b));
+  assert_null(b);
+  assert_int_equal(kept, 0);
+  assert_valid();
+  put(a);
+  assert_int_equal(kept, 1);
+  alloc_close();
+}
+
+/* Small pieces side by side, of any alignment, in one page and of several streams. */
+static char pieces[4096];
+static size_t pieces_used;
+static void *next_piece(void *context, size_t bytes, int device, weir_cu_stream stream) {
+  (void)context;
+  (void)device;
+  (void)stream;
+  void *p = pieces + pieces_used;
+  pieces_used += bytes;
+  return p;
+}
+
+static void test_crumbs(void **state) {
+  (void)state;
+  int kept = 0;
+  weir_backend backend = {.size = sizeof backend, .context = &kept, .alloc = next_piece, .free = keep};
+  plug_open(&backend, NULL);
+  weir_cu_stream streams[] = {NULL, work_stream(), work_stream()};
+  void *all[300];
+  pieces_used = 1;
+  for (int i = 0; i < 300; i++)
+    all[i] = get(1 + (size_t)i % 7, streams[i % 3]);
+  for (int i = 0; i < 300; i++)
+    put(all[(i * 7) % 300]);
+  assert_int_equal(kept, 300);
+  assert_int_equal(active(), 0);
+  alloc_close();
+}
+
+/* The back end is called with no lock held, and may allocate itself: from another allocator, or from this one. */
+static void *alloc_inside(void *context, size_t bytes, int device, weir_cu_stream stream) {
+  plug_log *log = context;
+  if (bytes == 777 && log->holds == 0) {
+    void *p = NULL;
+    log->holds = 1;
+    CHECK(weir_allocator_alloc(allocator, device, 100, stream, &p));
+    CHECK(weir_allocator_empty_cache(allocator));
+    CHECK(weir_allocator_free(allocator, p));
+  }
+  return plug_alloc(context, bytes, device, stream);
+}
+
+static void test_calls_from_inside(void **state) {
+  (void)state;
+  weir_backend backend = plug_backend();
+  backend.alloc = alloc_inside;
+  plug_open(&backend, NULL);
+  CHECK(weir_history_record(allocator, NULL));
+  put(get(777, NULL));
+  assert_int_equal(plugged.allocs, 2);
+  assert_int_equal(plugged.frees, 2);
+  REFUSED_SAYING(NOT_SUPPORTED, "addresses itself", weir_allocator_alloc_at(allocator, 0, 512, NULL, (void *)4096));
+  alloc_close();
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_every_call_is_the_back_ends, alloc_teardown),
+      cmocka_unit_test_teardown(test_names_and_options, alloc_teardown),
+      cmocka_unit_test_teardown(test_left_behind, alloc_teardown),
+      cmocka_unit_test_teardown(test_statistics, alloc_teardown),
+      cmocka_unit_test_teardown(test_trackers_and_history, alloc_teardown),
+      cmocka_unit_test_teardown(test_pending_in_a_snapshot, alloc_teardown),
+      cmocka_unit_test_teardown(test_optional_functions, alloc_teardown),
+      cmocka_unit_test_teardown(test_pools, alloc_teardown),
+      cmocka_unit_test_teardown(test_out_of_memory, alloc_teardown),
+      cmocka_unit_test_teardown(test_limits, alloc_teardown),
+      cmocka_unit_test_teardown(test_memory_twice, alloc_teardown),
+      cmocka_unit_test_teardown(test_crumbs, alloc_teardown),
+      cmocka_unit_test_teardown(test_calls_from_inside, alloc_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

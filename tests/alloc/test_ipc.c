@@ -1,0 +1,332 @@
+/*
+ * Memory shared by two processes. The program runs itself again as the other one; the two talk over a socket.
+ */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "alloc/plug_fixture.h"
+#include "weir/ipc.h"
+
+static int line; /* to the other process */
+static pid_t other;
+
+typedef struct message {
+  weir_ipc_handle handles[2];
+  unsigned long long number;
+} message;
+
+static void say(const message *m) { assert_int_equal(send(line, m, sizeof *m, MSG_NOSIGNAL), sizeof *m); }
+static void say_number(unsigned long long number) { say(&(message){.number = number}); }
+static message hear(void) {
+  static message m;
+  assert_int_equal(recv(line, &m, sizeof m, MSG_WAITALL), sizeof m);
+  return m;
+}
+static void hear_number(unsigned long long number) { assert_int_equal(hear().number, number); }
+
+static void start_other(const char *role, const char *conf) {
+  int ends[2];
+  char end_text[16];
+  assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+  fcntl(ends[0], F_SETFD, FD_CLOEXEC);
+  struct timeval patience = {60, 0}; /* one of them may have failed */
+  for (int i = 0; i < 2; i++)
+    setsockopt(ends[i], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  snprintf(end_text, sizeof end_text, "%d", ends[1]);
+  prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); /* where a system lets only parents look into a process */
+  fflush(NULL);
+  other = fork();
+  assert_true(other >= 0);
+  if (other == 0) {
+    execl("/proc/self/exe", "test_ipc", "child", role, conf, end_text, (char *)NULL);
+    _exit(127);
+  }
+  close(ends[1]);
+  line = ends[0];
+}
+
+static void end_other(void) {
+  int status;
+  assert_int_equal(waitpid(other, &status, 0), other);
+  other = 0;
+  close(line);
+  assert_true(WIFEXITED(status));
+  assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static int teardown(void **state) {
+  if (other) {
+    kill(other, SIGKILL);
+    waitpid(other, NULL, 0);
+    other = 0;
+  }
+  return alloc_teardown(state);
+}
+
+static weir_ipc_handle share(void *pointer) {
+  weir_ipc_handle handle = {.size = sizeof handle};
+  CHECK(weir_ipc_share(allocator, pointer, &handle));
+  return handle;
+}
+
+static char *open_at(const weir_ipc_handle *handle) {
+  void *base = NULL;
+  CHECK(weir_ipc_open(allocator, 0, handle->bytes, handle->length, &base));
+  return (char *)base + handle->offset;
+}
+
+/* ---- There ---- */
+
+static void child_reads(void) {
+  message m = hear();
+  char *a = open_at(&m.handles[0]), *b = open_at(&m.handles[1]), *again = open_at(&m.handles[0]);
+  assert_ptr_equal(again, a);
+  assert_int_equal(a[0], 'a');
+  assert_int_equal(a[999], 'A');
+  assert_int_equal(b[0], 'b');
+  a[0] = 'x';
+  CHECK(weir_ipc_close(allocator, a - m.handles[0].offset));
+  assert_int_equal(a[999], 'A'); /* open once more */
+  say_number(1);
+  hear_number(2);
+  assert_int_equal(a[0], 'y');
+  CHECK(weir_ipc_close(allocator, a - m.handles[0].offset));
+  if (b - m.handles[1].offset != a - m.handles[0].offset)
+    REFUSED_SAYING(INVALID_ARGUMENT, "nothing is open", weir_ipc_close(allocator, a - m.handles[0].offset));
+  say_number(3); /* the second is closed by the end */
+}
+
+/* Every driver call on the way fails once; then it works, and nothing is left. */
+static void child_fails(void) {
+  message m = hear();
+  for (unsigned long nth = 1; nth < 100; nth++) {
+    unsigned long made = 0, faulty = 0;
+    void *base = NULL;
+    CHECK(weir_fault_clear(faults));
+    CHECK(weir_fault_counts(faults, WEIR_CALL_COUNT, &made, &faulty));
+    unsigned long before = faulty;
+    CHECK(weir_fault_nth_any(faults, nth, WEIR_CU_UNKNOWN));
+    weir_status opened = weir_ipc_open(allocator, 0, m.handles[0].bytes, m.handles[0].length, &base);
+    weir_status closed = opened ? WEIR_OK : weir_ipc_close(allocator, base);
+    CHECK(weir_fault_counts(faults, WEIR_CALL_COUNT, &made, &faulty));
+    CHECK(weir_fault_clear(faults));
+    if (!opened && closed) /* it is open still */
+      CHECK(weir_ipc_close(allocator, base));
+    assert_int_equal(soft_census().mappings, 0);
+    assert_int_equal(soft_census().ipc_mappings, 0);
+    assert_int_equal(soft_census().handles, 0);
+    assert_int_equal(soft_census().reservations, 0);
+    if (faulty == before)
+      break; /* past the last one */
+  }
+  say_number(1);
+}
+
+static void child_is_lied_to(void) {
+  message m = hear();
+  weir_ipc_handle h = m.handles[0];
+  void *base = NULL;
+  REFUSED(BAD_DATA, weir_ipc_open(allocator, 0, h.bytes, 1, &base));
+  REFUSED(BAD_DATA, weir_ipc_open(allocator, 0, h.bytes, h.length - 1, &base));
+  REFUSED(BAD_DATA, weir_ipc_open(allocator, 0, h.bytes, h.length + 4, &base));
+  h.bytes[0] = 9;
+  REFUSED_SAYING(BAD_DATA, "future version", weir_ipc_open(allocator, 0, h.bytes, h.length, &base));
+  h.bytes[0] = 2;
+  h.bytes[1] = 'q';
+  REFUSED_SAYING(BAD_DATA, "kind", weir_ipc_open(allocator, 0, h.bytes, h.length, &base));
+  memset(h.bytes, 0, sizeof h.bytes); /* 64 bytes are the driver's, which knows none like it */
+  assert_int_not_equal(weir_ipc_open(allocator, 0, h.bytes, 64, &base), WEIR_OK);
+  memset(h.bytes, 255, sizeof h.bytes);
+  h.bytes[0] = 2;
+  h.bytes[1] = 'e';
+  REFUSED(BAD_DATA, weir_ipc_open(allocator, 0, h.bytes, 2 + 24 + 8, &base));
+  int dead = 0x7ffffff0; /* no process has this number */
+  memset(h.bytes + 2, 0, 100);
+  memcpy(h.bytes + 2, &dead, 4);
+  h.bytes[2 + 8 + 2] = 0x20; /* 2 MiB */
+  h.bytes[2 + 16] = 1;
+  REFUSED_SAYING(SYSTEM, "cannot be taken out of process", weir_ipc_open(allocator, 0, h.bytes, 2 + 24 + 4, &base));
+  assert_null(base);
+  REFUSED(INVALID_DEVICE, weir_ipc_open(allocator, 3, h.bytes, 64, &base));
+  REFUSED(INVALID_ARGUMENT, weir_ipc_open(allocator, 0, NULL, 64, &base));
+  say_number(1);
+}
+
+/* ---- Here ---- */
+
+static void share_with_child(const char *conf) {
+  alloc_open_on(WEIR_SOFT_THREADS, 1, GIB, conf);
+  start_other("reads", conf);
+  char *before = get(5000, NULL), *a = get(1000, NULL), *b = get(30 * MIB, NULL);
+  a[0] = 'a';
+  a[999] = 'A';
+  b[0] = 'b';
+  static message m;
+  m.handles[0] = share(a);
+  m.handles[1] = share(b);
+  weir_ipc_handle again = share(a);
+  assert_int_equal(again.length, m.handles[0].length);
+  assert_memory_equal(again.bytes, m.handles[0].bytes, again.length);
+  assert_int_equal(m.handles[0].offset, a - before); /* both begin the segment */
+  say(&m);
+  hear_number(1);
+  assert_int_equal(a[0], 'x');
+  a[0] = 'y';
+  say_number(2);
+  hear_number(3);
+  end_other();
+  put(before);
+  put(a);
+  put(b);
+  empty_cache();
+  alloc_close();
+}
+
+static void test_fixed(void **state) {
+  (void)state;
+  share_with_child("");
+}
+
+static void test_expandable(void **state) {
+  (void)state;
+  share_with_child("expandable_segments:True");
+}
+
+static void fail_in_child(const char *role, const char *conf) {
+  alloc_open_on(WEIR_SOFT_THREADS, 1, GIB, conf);
+  start_other(role, conf);
+  char *a = get(30 * MIB, NULL);
+  static message m;
+  m.handles[0] = share(a);
+  say(&m);
+  hear_number(1);
+  end_other();
+  put(a);
+  alloc_close();
+}
+
+static void test_faults(void **state) {
+  (void)state;
+  fail_in_child("fails", "");
+  fail_in_child("fails", "expandable_segments:True");
+}
+
+static void test_wrong_names(void **state) {
+  (void)state;
+  fail_in_child("lied", "");
+}
+
+static int open_files(void) {
+  int count = 0;
+  for (int i = 0; i < 1000; i++)
+    count += fcntl(i, F_GETFD) != -1;
+  return count;
+}
+
+/* Files of pages go with the pages, and what the driver refuses changes nothing. */
+static void test_files(void **state) {
+  (void)state;
+  alloc_open("expandable_segments:True", GIB);
+  void *a = get(30 * MIB, NULL), *b = get(100, NULL);
+  int before = open_files();
+  weir_ipc_handle handle = share(a);
+  assert_int_equal(handle.length, 2 + 24 + 2 * 4);
+  assert_int_equal(open_files(), before + 2);
+  share(a);
+  assert_int_equal(open_files(), before + 2);
+  CHECK(weir_fault_nth(faults, WEIR_CALL_MemExportToShareableHandle, 1, WEIR_CU_UNKNOWN, 0));
+  REFUSED_SAYING(DRIVER, "cuMemExport", weir_ipc_share(allocator, b, &handle));
+  put(a);
+  empty_cache(); /* with the pages go their memory's files too */
+  assert_int_equal(open_files(), before - 2);
+  put(b);
+  alloc_close();
+}
+
+static void test_what_cannot_be_shared(void **state) {
+  (void)state;
+  weir_ipc_handle handle = {.size = sizeof handle};
+  alloc_open("backend:cudaMallocAsync", GIB);
+  void *a = get(100, NULL);
+  REFUSED_SAYING(NOT_SUPPORTED, "cudaMallocAsync does not yet support", weir_ipc_share(allocator, a, &handle));
+  put(a);
+  soft_step_all();
+  alloc_close();
+
+  setenv("TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC", "0", 1);
+  alloc_open("expandable_segments:True", GIB);
+  unsetenv("TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC");
+  a = get(100, NULL);
+  REFUSED_SAYING(NOT_SUPPORTED, "cannot be shared between processes", weir_ipc_share(allocator, a, &handle));
+  put(a);
+  REFUSED(INVALID_ARGUMENT, weir_ipc_share(allocator, a, &handle));
+  REFUSED(INVALID_ARGUMENT, weir_ipc_share(allocator, NULL, &handle));
+  handle.size = 8;
+  REFUSED(INVALID_ARGUMENT, weir_ipc_share(allocator, a, &handle));
+  REFUSED(INVALID_ARGUMENT, weir_ipc_close(allocator, a));
+  alloc_close();
+}
+
+/* Plain memory of a back end, and memory without the cache, are the driver's too. */
+static void test_other_memory(void **state) {
+  (void)state;
+  weir_backend backend = plug_backend();
+  plug_open(&backend, NULL);
+  void *a = get(5000, NULL);
+  weir_ipc_handle handle = share(a);
+  assert_int_equal(handle.offset, 0);
+  assert_int_equal(handle.bytes[1], 'c');
+  put(a);
+  alloc_close();
+  alloc_open(NULL, GIB);
+  CHECK(weir_allocator_set_caching(allocator, 0));
+  a = get(5000, NULL);
+  assert_int_equal(share(a).length, 66);
+  CHECK(weir_fault_nth(faults, WEIR_CALL_IpcGetMemHandle, 1, WEIR_CU_UNKNOWN, 0));
+  REFUSED_SAYING(DRIVER, "cuIpcGetMemHandle", weir_ipc_share(allocator, a, &handle));
+  put(a);
+  alloc_close();
+}
+
+static int run_child(const char *role, const char *conf) {
+  static const struct {
+    const char *role;
+    void (*body)(void);
+  } roles[] = {{"reads", child_reads}, {"fails", child_fails}, {"lied", child_is_lied_to}};
+  for (size_t i = 0; i < WEIR_COUNT_OF(roles); i++)
+    if (!strcmp(roles[i].role, role)) {
+      alloc_open_on(WEIR_SOFT_THREADS, 1, GIB, conf);
+      roles[i].body();
+      /* Not alloc_close: what is open of the other process is none of the books. */
+      weir_allocator_destroy(allocator);
+      allocator = NULL;
+      alloc_close();
+      return 0;
+    }
+  return 1;
+}
+
+int main(int argc, char **argv) {
+  if (argc == 5 && !strcmp(argv[1], "child")) {
+    line = atoi(argv[4]);
+    return run_child(argv[2], argv[3]);
+  }
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_fixed, teardown),
+      cmocka_unit_test_teardown(test_expandable, teardown),
+      cmocka_unit_test_teardown(test_faults, teardown),
+      cmocka_unit_test_teardown(test_wrong_names, teardown),
+      cmocka_unit_test_teardown(test_files, teardown),
+      cmocka_unit_test_teardown(test_what_cannot_be_shared, teardown),
+      cmocka_unit_test_teardown(test_other_memory, teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
