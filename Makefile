@@ -48,7 +48,7 @@ clean:
 	rm -rf build
 
 help:
-	@echo 'make           build the library and the program: build/weir'
+	@echo 'make           build the library, the program build/weir, and the Python package build/python'
 	@echo 'make run       build, run `weir demo` (ARGS="..." are passed on), and explain a recorded failure'
 	@echo 'make test      build and run all tests (STAGES="debug asan tsan strict clang fuzz": some of them)'
 	@echo 'make test-gpu  run on a real GPU what can (GPU_BUILD=FOLDER: test programs that were built elsewhere)'

@@ -80,6 +80,19 @@ weir_status weir_device_enable_peer_access(int device, int peer);
 /* 1 when the device has a context in this process. Never makes one, and never starts the runtime. */
 weir_status weir_device_has_primary_context(int device, int *has);
 
+/* ---- How busy, how warm ----
+ *
+ * NVIDIA's management library is asked, which is loaded for it. What it cannot tell is WEIR_ERROR_NOT_SUPPORTED, never 0, and
+ * the text says why. The software device tells its own clock, and whether it is at work at this moment: 100 or 0 percent. It
+ * has no temperature and draws no power. */
+
+/* Percent of the last sample period, a second or less, in which kernels ran, and in which memory was read or written. */
+weir_status weir_device_utilization(int device, int *percent);
+weir_status weir_device_memory_usage(int device, int *percent);
+weir_status weir_device_temperature(int device, int *celsius);
+weir_status weir_device_power_draw(int device, int *milliwatts);
+weir_status weir_device_clock_rate(int device, int *megahertz);
+
 /* Which devices a CUDA_VISIBLE_DEVICES text leaves, of `count` devices whose uuid texts are uuids[0..count). NULL means
  * unset: all. Numbers, or unique beginnings of GPU- names; parsing ends at the first entry that names no device; a
  * duplicate leaves nothing. Up to WEIR_MAX_DEVICES ordinals are written to `ordinals`, their number to *visible. MIG- names

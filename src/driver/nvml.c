@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "driver/call.h"
+#include "driver/metrics.h"
 
 /* What to look for: the newest name first. */
 static const struct symbol {
@@ -21,14 +23,22 @@ static const struct symbol {
      {"nvmlDeviceGetHandleByPciBusId_v2", "nvmlDeviceGetHandleByPciBusId"}},
     {offsetof(weir__nvml, DeviceGetComputeRunningProcesses),
      {"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"}},
+    {offsetof(weir__nvml, DeviceGetUtilizationRates), {"nvmlDeviceGetUtilizationRates"}},
+    {offsetof(weir__nvml, DeviceGetTemperatureV), {"nvmlDeviceGetTemperatureV"}},
+    {offsetof(weir__nvml, DeviceGetTemperature), {"nvmlDeviceGetTemperature"}},
+    {offsetof(weir__nvml, DeviceGetPowerUsage), {"nvmlDeviceGetPowerUsage"}},
+    {offsetof(weir__nvml, DeviceGetClockInfo), {"nvmlDeviceGetClockInfo"}},
+    {offsetof(weir__nvml, ErrorString), {"nvmlErrorString"}},
 };
+
+static const char *library_name(void) {
+  const char *name = secure_getenv("WEIR_NVML_LIBRARY");
+  return name && *name ? name : "libnvidia-ml.so.1";
+}
 
 bool weir__nvml_open(weir__nvml *nvml) {
   *nvml = (weir__nvml){0};
-  const char *name = secure_getenv("WEIR_NVML_LIBRARY");
-  if (!name || !*name)
-    name = "libnvidia-ml.so.1";
-  nvml->library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  nvml->library = dlopen(library_name(), RTLD_NOW | RTLD_LOCAL);
   if (!nvml->library)
     return false;
 
@@ -91,4 +101,80 @@ size_t weir__device_processes(weir_driver *driver, weir_cu_device device, weir__
     if (found[i].bytes != ~0ull) /* not told, as in a virtual machine */
       processes[written++] = found[i];
   return written;
+}
+
+/* ---- Metrics ---- */
+
+/* No function of the library's can answer; its own codes are not negative. */
+enum { NO_FUNCTION = -1 };
+
+static int temperature_of(const weir__nvml *nvml, weir__nvml_handle device, int *value) {
+  weir__nvml_temperature newer = {.version = sizeof newer | 1u << 24, .sensor = WEIR__NVML_GPU_SENSOR};
+  int result = nvml->DeviceGetTemperatureV ? nvml->DeviceGetTemperatureV(device, &newer) : NO_FUNCTION;
+  if (result == 0) {
+    *value = newer.celsius;
+    return 0;
+  }
+  if (!nvml->DeviceGetTemperature)
+    return result;
+  unsigned celsius;
+  result = nvml->DeviceGetTemperature(device, WEIR__NVML_GPU_SENSOR, &celsius);
+  if (result == 0)
+    *value = (int)celsius;
+  return result;
+}
+
+static int measure(const weir__nvml *nvml, weir__nvml_handle device, weir__metric metric, int *value) {
+  weir__nvml_rates rates;
+  unsigned number;
+  int result = NO_FUNCTION;
+  switch (metric) {
+  case WEIR__METRIC_UTILIZATION:
+  case WEIR__METRIC_MEMORY_USAGE:
+    if (nvml->DeviceGetUtilizationRates)
+      result = nvml->DeviceGetUtilizationRates(device, &rates);
+    if (result == 0)
+      *value = (int)(metric == WEIR__METRIC_UTILIZATION ? rates.gpu : rates.memory);
+    return result;
+  case WEIR__METRIC_TEMPERATURE:
+    return temperature_of(nvml, device, value);
+  case WEIR__METRIC_POWER_DRAW:
+    if (nvml->DeviceGetPowerUsage)
+      result = nvml->DeviceGetPowerUsage(device, &number);
+    break;
+  case WEIR__METRIC_CLOCK_RATE:
+    if (nvml->DeviceGetClockInfo)
+      result = nvml->DeviceGetClockInfo(device, WEIR__NVML_CLOCK_SM, &number);
+    break;
+  }
+  if (result == 0)
+    *value = (int)number;
+  return result;
+}
+
+weir_status weir__nvml_measure(const char *who, weir_driver *driver, weir_cu_device device, weir__metric metric,
+                               int *value) {
+  char bus[32];
+  weir_status status = WEIR__CALL_FOR(who, driver, DeviceGetPCIBusId(driver, bus, sizeof bus, device));
+  if (status != WEIR_OK)
+    return status;
+  weir__nvml nvml;
+  if (!weir__nvml_open(&nvml))
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
+                      "%s: NVIDIA's management library %s cannot be loaded or started; it comes with the driver, and "
+                      "WEIR_NVML_LIBRARY can name another file",
+                      who, library_name());
+  weir__nvml_handle handle;
+  int result = nvml.DeviceGetHandleByPciBusId ? nvml.DeviceGetHandleByPciBusId(bus, &handle) : NO_FUNCTION;
+  if (result == 0)
+    result = measure(&nvml, handle, metric, value);
+  if (result == NO_FUNCTION)
+    status = weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: NVIDIA's management library %s is too old to tell", who,
+                        library_name());
+  else if (result != 0)
+    status =
+        weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: NVIDIA's management library does not tell it of device %s: %s (%d)",
+                   who, bus, nvml.ErrorString ? nvml.ErrorString(result) : "an error", result);
+  weir__nvml_close(&nvml);
+  return status;
 }

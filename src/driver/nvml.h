@@ -21,6 +21,20 @@ typedef struct weir__nvml_process {
   unsigned gpu_instance, compute_instance;
 } weir__nvml_process;
 
+/* Percent of the last sample period in which kernels ran, and in which memory was read or written. */
+typedef struct weir__nvml_rates {
+  unsigned gpu, memory;
+} weir__nvml_rates;
+
+/* version is sizeof | 1 << 24. */
+typedef struct weir__nvml_temperature {
+  unsigned version;
+  int sensor; /* WEIR__NVML_GPU_SENSOR */
+  int celsius;
+} weir__nvml_temperature;
+
+enum { WEIR__NVML_GPU_SENSOR = 0, WEIR__NVML_CLOCK_SM = 1 };
+
 /* The library's functions under its names without "nvml". All return 0 for success. One that it lacks is NULL. */
 typedef struct weir__nvml {
   void *library;
@@ -31,6 +45,12 @@ typedef struct weir__nvml {
   int (*DeviceGetUUID)(weir__nvml_handle device, char *uuid, unsigned size);
   int (*DeviceGetHandleByPciBusId)(const char *id, weir__nvml_handle *device);
   int (*DeviceGetComputeRunningProcesses)(weir__nvml_handle device, unsigned *count, weir__nvml_process *processes);
+  int (*DeviceGetUtilizationRates)(weir__nvml_handle device, weir__nvml_rates *rates);
+  int (*DeviceGetTemperatureV)(weir__nvml_handle device, weir__nvml_temperature *temperature); /* since 570 */
+  int (*DeviceGetTemperature)(weir__nvml_handle device, int sensor, unsigned *celsius);
+  int (*DeviceGetPowerUsage)(weir__nvml_handle device, unsigned *milliwatts);
+  int (*DeviceGetClockInfo)(weir__nvml_handle device, int clock, unsigned *megahertz);
+  const char *(*ErrorString)(int result);
 } weir__nvml;
 
 /* Loads libnvidia-ml.so.1, or the library that WEIR_NVML_LIBRARY names, and starts it. False where it cannot. */

@@ -1,5 +1,7 @@
 /*
- * A management library for tests of the list of processes: WEIR_FAKE_NVML says what it knows. "none", "two", or "broken".
+ * A management library for tests: WEIR_FAKE_NVML says what it knows. Of processes "none", "two", or "broken". Of metrics it has
+ * numbers, except when it is "broken"; "plain" is without the newer call for the temperature. Compiled with FAKE_NVML_OLD it has
+ * no metrics at all.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -35,3 +37,52 @@ int nvmlDeviceGetComputeRunningProcesses_v3(weir__nvml_handle device, unsigned *
   processes[(*count)++] = (weir__nvml_process){.pid = 1234567890, .bytes = ~0ull};
   return 0;
 }
+
+#ifndef FAKE_NVML_OLD
+int nvmlDeviceGetUtilizationRates(weir__nvml_handle device, weir__nvml_rates *rates);
+int nvmlDeviceGetTemperatureV(weir__nvml_handle device, weir__nvml_temperature *temperature);
+int nvmlDeviceGetTemperature(weir__nvml_handle device, int sensor, unsigned *celsius);
+int nvmlDeviceGetPowerUsage(weir__nvml_handle device, unsigned *milliwatts);
+int nvmlDeviceGetClockInfo(weir__nvml_handle device, int clock, unsigned *megahertz);
+const char *nvmlErrorString(int result);
+
+enum { NOT_SUPPORTED = 3, FUNCTION_NOT_FOUND = 13 };
+
+static int answer(void) { return !strcmp(mode(), "broken") ? NOT_SUPPORTED : 0; }
+
+int nvmlDeviceGetUtilizationRates(weir__nvml_handle device, weir__nvml_rates *rates) {
+  (void)device;
+  *rates = (weir__nvml_rates){.gpu = 87, .memory = 12};
+  return answer();
+}
+
+int nvmlDeviceGetTemperatureV(weir__nvml_handle device, weir__nvml_temperature *temperature) {
+  (void)device;
+  if (!strcmp(mode(), "plain"))
+    return FUNCTION_NOT_FOUND;
+  if (temperature->version != (12 | 1u << 24) || temperature->sensor != 0)
+    return 25; /* NVML_ERROR_ARGUMENT_VERSION_MISMATCH */
+  temperature->celsius = 41;
+  return answer();
+}
+
+int nvmlDeviceGetTemperature(weir__nvml_handle device, int sensor, unsigned *celsius) {
+  (void)device, (void)sensor;
+  *celsius = 40;
+  return answer();
+}
+
+int nvmlDeviceGetPowerUsage(weir__nvml_handle device, unsigned *milliwatts) {
+  (void)device;
+  *milliwatts = 123456;
+  return answer();
+}
+
+int nvmlDeviceGetClockInfo(weir__nvml_handle device, int clock, unsigned *megahertz) {
+  (void)device;
+  *megahertz = clock == 1 ? 1980 : 0;
+  return answer();
+}
+
+const char *nvmlErrorString(int result) { return result == NOT_SUPPORTED ? "Not Supported" : "Unknown Error"; }
+#endif

@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""What the Python package takes, in nanoseconds: PYTHONPATH=build/python bench/python.py [--json]
+
+The best of several rounds, without the loop's own time. WEIR_DRIVER chooses the device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+
+import weir
+from weir import _weir
+
+
+def best(function, repeats: int, rounds: int = 9) -> float:
+    def run(what) -> float:
+        begin = time.perf_counter_ns()
+        for _ in range(repeats):
+            what()
+        return (time.perf_counter_ns() - begin) / repeats
+
+    def nothing() -> None:
+        pass
+
+    loop = min(run(nothing) for _ in range(rounds))
+    return max(min(run(function) for _ in range(rounds)) - loop, 0.0)
+
+
+def pair(size: int) -> float:
+    """An allocation and its release, as a loop of plain statements does it."""
+    empty = weir.empty
+    times = []
+    for _ in range(9):
+        begin = time.perf_counter_ns()
+        for _ in range(100_000):
+            empty(size)
+        spent = time.perf_counter_ns() - begin
+        begin = time.perf_counter_ns()
+        for _ in range(100_000):
+            pass
+        times.append((spent - (time.perf_counter_ns() - begin)) / 100_000)
+    return min(times)
+
+
+def stack(frames: int) -> float:
+    def deep(n: int) -> float:
+        return min(_weir._time_frames(20_000) for _ in range(9)) if n == 0 else deep(n - 1)
+
+    return deep(frames - _weir._gather_frames() - 2)
+
+
+def import_time() -> float:
+    """`import weir`, less what Python needs to start, in nanoseconds."""
+
+    def run(code: str) -> float:
+        begin = time.perf_counter_ns()
+        subprocess.run([sys.executable, "-c", code], check=True)
+        return time.perf_counter_ns() - begin
+
+    return min(run("import weir") for _ in range(7)) - min(run("pass") for _ in range(7))
+
+
+def measure() -> dict[str, tuple[float, float | None]]:
+    """What it is: how long it took, and what it may take."""
+    weir.empty(4096)
+    results: dict[str, tuple[float, float | None]] = {
+        "empty(4096) and its release": (pair(4096), 400),
+        "empty(4 MiB) and its release": (pair(4 << 20), None),
+        "memory_stats()": (best(weir.memory_stats, 2000), 20_000),
+        "memory_stats_as_nested_dict()": (best(weir.memory_stats_as_nested_dict, 2000), None),
+        "memory_allocated()": (best(weir.memory_allocated, 5000), None),
+        "a stack of 10 frames": (stack(10), 500),
+        "a stack of 50 frames": (stack(50), None),
+    }
+    weir.memory._record_memory_history(context=None, max_entries=10_000)
+    results["empty(4096) and its release, events recorded"] = (pair(4096), None)
+    weir.memory._record_memory_history(context="alloc", stacks="python", max_entries=10_000)
+    results["the same with Python's stacks"] = (pair(4096), None)
+    weir.memory._record_memory_history(None)
+    results["import weir"] = (import_time(), 30e6)
+    return results
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="one JSON object: name to nanoseconds")
+    parser.add_argument("--check", action="store_true", help="fail when something takes longer than it may")
+    options = parser.parse_args()
+    results = measure()
+    if options.json:
+        print(json.dumps({name: round(spent, 1) for name, (spent, _) in results.items()}, indent=2))
+    else:
+        print(f"{weir.get_device_name()}, Python {sys.version.split()[0]}")
+        for name, (spent, bound) in results.items():
+            print(f"{name:<46} {spent:>12.0f} ns" + (f"   at most {bound:.0f}" if bound else ""))
+    slow = [name for name, (spent, bound) in results.items() if bound and spent > bound]
+    if options.check and slow:
+        print("too slow: " + ", ".join(slow), file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,492 @@
+/*
+ * Devices: how many, which is current, what they are and how busy.
+ */
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "pyweir.h"
+
+/* ---- Device: which one, as a value ---- */
+
+typedef struct device_object {
+  PyObject_HEAD int index;
+} device_object;
+
+static PyTypeObject device_type;
+
+PyObject *pyweir_device_wrap(int device) {
+  device_object *self = PyObject_New(device_object, &device_type);
+  if (self)
+    self->index = device;
+  return (PyObject *)self;
+}
+
+/* A number from 0 to INT_MAX. Bools are numbers to Python, and a mistake here. */
+static int index_of(PyObject *object, int *device) {
+  long number = PyLong_AsLong(object);
+  if (number == -1 && PyErr_Occurred())
+    return -1;
+  if (number < 0 || number > INT_MAX) {
+    PyErr_Format(PyExc_ValueError, "invalid device number %ld: devices are counted from 0", number);
+    return -1;
+  }
+  *device = (int)number;
+  return 0;
+}
+
+/* "cuda" or "cuda:1"; *device is -1 for the first. */
+static int device_of_text(PyObject *object, int *device) {
+  const char *text = PyUnicode_AsUTF8(object);
+  if (!text)
+    return -1;
+  /* As PyTorch: letters, and perhaps a number, without zeros in front that say nothing. */
+  size_t letters = strspn(text, "abcdefghijklmnopqrstuvwxyz");
+  const char *number = text[letters] == ':' ? text + letters + 1 : NULL;
+  bool well_formed = letters > 0 && (number || !text[letters]);
+  if (number)
+    well_formed = well_formed && *number && strlen(number) <= 4 && strspn(number, "0123456789") == strlen(number) &&
+                  !(*number == '0' && number[1]);
+  if (!well_formed) {
+    PyErr_Format(PyExc_RuntimeError, "Invalid device string: '%U'; it is written \"cuda\" or \"cuda:1\"", object);
+    return -1;
+  }
+  if (letters != 4 || strncmp(text, "cuda", 4) != 0) {
+    PyErr_Format(PyExc_ValueError, "Expected a cuda device, but got: %U", object);
+    return -1;
+  }
+  *device = number ? atoi(number) : -1;
+  return 0;
+}
+
+/* An object with a type and an index. -1 for one without an index. */
+static int device_of_object(PyObject *object, int *device) {
+  PyObject *index = NULL;
+  PyObject *type = PyObject_GetAttrString(object, "type");
+  int result = -1;
+  if (type)
+    index = PyObject_GetAttrString(object, "index");
+  if (!index || !PyUnicode_Check(type)) {
+    if (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_AttributeError))
+      PyErr_Format(PyExc_TypeError,
+                   "expected a device: a number, \"cuda:1\", or an object with type and index; got %.100s",
+                   Py_TYPE(object)->tp_name);
+  } else if (PyUnicode_CompareWithASCIIString(type, "cuda") != 0) {
+    PyErr_Format(PyExc_ValueError, "Expected a cuda device, but got: %S", object);
+  } else if (index == Py_None) {
+    *device = -1;
+    result = 0;
+  } else {
+    result = index_of(index, device);
+  }
+  Py_XDECREF(type);
+  Py_XDECREF(index);
+  return result;
+}
+
+/* The same as parse, but the current device stays -1, so that nothing has to be started. */
+static int parse_any(PyObject *object, int *device) {
+  if (object == Py_None) {
+    *device = -1;
+    return 0;
+  }
+  if (PyLong_Check(object) && !PyBool_Check(object))
+    return index_of(object, device);
+  if (Py_IS_TYPE(object, &device_type)) {
+    *device = ((device_object *)object)->index;
+    return 0;
+  }
+  if (PyUnicode_Check(object))
+    return device_of_text(object, device);
+  if (PyIndex_Check(object) && !PyBool_Check(object)) {
+    PyObject *number = PyNumber_Index(object);
+    int result = number ? index_of(number, device) : -1;
+    Py_XDECREF(number);
+    return result;
+  }
+  return device_of_object(object, device);
+}
+
+int pyweir_parse_device(PyObject *object, int *device) {
+  int found;
+  if (parse_any(object, &found) != 0)
+    return -1;
+  if (found < 0 && pyweir_check(weir_device_get(&found)) != 0)
+    return -1;
+  *device = found;
+  return 0;
+}
+
+static PyObject *device_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+  static char *names[] = {"type", "index", NULL};
+  PyObject *object;
+  PyObject *index = NULL;
+  int device;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O|O:Device", names, &object, &index))
+    return NULL;
+  if (index && (!PyUnicode_Check(object) || PyUnicode_CompareWithASCIIString(object, "cuda") != 0)) {
+    PyErr_SetString(PyExc_ValueError, "Device(type, index): the type is \"cuda\"");
+    return NULL;
+  }
+  if (index && PyBool_Check(index)) {
+    PyErr_SetString(PyExc_TypeError, "Device(type, index): the index is a number");
+    return NULL;
+  }
+  if (index ? index_of(index, &device) != 0 : parse_any(object, &device) != 0)
+    return NULL;
+  if (device < 0) {
+    if (pyweir_ensure_init() != 0 || pyweir_parse_device(Py_None, &device) != 0)
+      return NULL;
+  }
+  device_object *self = (device_object *)type->tp_alloc(type, 0);
+  if (self)
+    self->index = device;
+  return (PyObject *)self;
+}
+
+static PyObject *device_repr(PyObject *self) {
+  return PyUnicode_FromFormat("device(type='cuda', index=%d)", ((device_object *)self)->index);
+}
+
+static PyObject *device_str(PyObject *self) { return PyUnicode_FromFormat("cuda:%d", ((device_object *)self)->index); }
+
+static Py_hash_t device_hash(PyObject *self) { return ((device_object *)self)->index + 1; }
+
+static PyObject *device_compare(PyObject *a, PyObject *b, int operation) {
+  if (!Py_IS_TYPE(b, &device_type) || (operation != Py_EQ && operation != Py_NE))
+    Py_RETURN_NOTIMPLEMENTED;
+  bool equal = ((device_object *)a)->index == ((device_object *)b)->index;
+  return PyBool_FromLong(equal == (operation == Py_EQ));
+}
+
+static PyObject *device_get_type(PyObject *self, void *closure) {
+  (void)self, (void)closure;
+  return PyUnicode_InternFromString("cuda");
+}
+
+static PyObject *device_reduce(PyObject *self, PyObject *unused) {
+  (void)unused;
+  return Py_BuildValue("O(si)", Py_TYPE(self), "cuda", ((device_object *)self)->index);
+}
+
+static PyMemberDef device_members[] = {
+    {"index", T_INT, offsetof(device_object, index), READONLY, "Its number, from 0."},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyGetSetDef device_getters[] = {
+    {"type", device_get_type, NULL, "\"cuda\"", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMethodDef device_methods[] = {
+    {"__reduce__", device_reduce, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject device_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "weir.Device",
+    .tp_doc = PyDoc_STR("Device(device)\nDevice('cuda', index)\n--\n\n"
+                        "Names a device: its type is \"cuda\", its index the number. str() of it is \"cuda:0\"."),
+    .tp_basicsize = sizeof(device_object),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = device_new,
+    .tp_repr = device_repr,
+    .tp_str = device_str,
+    .tp_hash = device_hash,
+    .tp_richcompare = device_compare,
+    .tp_members = device_members,
+    .tp_getset = device_getters,
+    .tp_methods = device_methods,
+};
+
+/* ---- Properties ---- */
+
+typedef struct properties_object {
+  PyObject_HEAD weir_device_properties it;
+  unsigned pci_domain, pci_bus, pci_device;
+} properties_object;
+
+static PyTypeObject properties_type;
+
+static PyObject *properties_uuid(PyObject *self, void *closure) {
+  (void)closure;
+  const char *text = ((properties_object *)self)->it.uuid;
+  return PyUnicode_FromString(strncmp(text, "GPU-", 4) == 0 ? text + 4 : text);
+}
+
+static PyObject *properties_bool(PyObject *self, void *offset) {
+  return PyBool_FromLong(*(const int *)((const char *)self + (size_t)offset));
+}
+
+static PyObject *properties_repr(PyObject *object) {
+  const properties_object *self = (const properties_object *)object;
+  const weir_device_properties *it = &self->it;
+  return PyUnicode_FromFormat("_CudaDeviceProperties(name='%s', major=%d, minor=%d, total_memory=%lluMB, "
+                              "multi_processor_count=%d, uuid=%s, pci_bus_id=%u, pci_device_id=%u, pci_domain_id=%u, "
+                              "L2_cache_size=%dMB)",
+                              it->name, it->major, it->minor, it->total_memory >> 20, it->multiprocessor_count,
+                              strncmp(it->uuid, "GPU-", 4) == 0 ? it->uuid + 4 : it->uuid, self->pci_bus,
+                              self->pci_device, self->pci_domain, it->l2_cache_size >> 20);
+}
+
+#define FIELD(python, kind, field, doc)                                                                                \
+  { python, kind, offsetof(properties_object, it.field), READONLY, doc }
+static PyMemberDef properties_members[] = {
+    FIELD("name", T_STRING_INPLACE, name, "What the device is called."),
+    FIELD("major", T_INT, major, "Compute capability, before the point."),
+    FIELD("minor", T_INT, minor, "Compute capability, after the point."),
+    FIELD("total_memory", T_ULONGLONG, total_memory, "Bytes."),
+    FIELD("multi_processor_count", T_INT, multiprocessor_count, NULL),
+    FIELD("max_threads_per_block", T_INT, max_threads_per_block, NULL),
+    FIELD("max_threads_per_multi_processor", T_INT, max_threads_per_multiprocessor, NULL),
+    FIELD("warp_size", T_INT, warp_size, NULL),
+    FIELD("regs_per_multiprocessor", T_INT, regs_per_multiprocessor, NULL),
+    FIELD("shared_memory_per_block", T_INT, shared_memory_per_block, "Bytes."),
+    FIELD("shared_memory_per_block_optin", T_INT, shared_memory_per_block_optin, "Bytes."),
+    FIELD("shared_memory_per_multiprocessor", T_INT, shared_memory_per_multiprocessor, "Bytes."),
+    FIELD("L2_cache_size", T_INT, l2_cache_size, "Bytes."),
+    FIELD("clock_rate", T_INT, clock_khz, "kHz."),
+    {"pci_bus_id", T_UINT, offsetof(properties_object, pci_bus), READONLY, NULL},
+    {"pci_device_id", T_UINT, offsetof(properties_object, pci_device), READONLY, NULL},
+    {"pci_domain_id", T_UINT, offsetof(properties_object, pci_domain), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+
+#define FLAG(python, field, doc)                                                                                       \
+  { python, properties_bool, NULL, doc, (void *)offsetof(properties_object, it.field) }
+static PyGetSetDef properties_getters[] = {
+    {"uuid", properties_uuid, NULL, "The device's own number, as text.", NULL},
+    FLAG("is_integrated", is_integrated, "Whether it shares the host's memory."),
+    FLAG("is_multi_gpu_board", is_multi_gpu_board, NULL),
+    FLAG("virtual_memory", virtual_memory, "Whether expandable segments are possible."),
+    FLAG("memory_pools", memory_pools, "Whether stream-ordered pools are there."),
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyTypeObject properties_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "weir._CudaDeviceProperties",
+    .tp_doc = PyDoc_STR("What get_device_properties() returns."),
+    .tp_basicsize = sizeof(properties_object),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_repr = properties_repr,
+    .tp_members = properties_members,
+    .tp_getset = properties_getters,
+};
+
+static PyObject *get_properties(PyObject *module, PyObject *argument) {
+  (void)module;
+  int device;
+  if (pyweir_ensure_init() != 0 || pyweir_parse_device(argument, &device) != 0)
+    return NULL;
+  properties_object *self = PyObject_New(properties_object, &properties_type);
+  if (!self)
+    return NULL;
+  weir_status status;
+  weir_device_properties_init(&self->it);
+  PYWEIR_CALL(status, weir_device_get_properties(device, &self->it));
+  if (pyweir_check(status) != 0) {
+    Py_DECREF(self);
+    return NULL;
+  }
+  self->pci_domain = self->pci_bus = self->pci_device = 0;
+  sscanf(self->it.pci_bus_id, "%x:%x:%x", &self->pci_domain, &self->pci_bus, &self->pci_device);
+  return (PyObject *)self;
+}
+
+/* ---- Functions ---- */
+
+/* One that takes a device and starts Weir first. */
+static int begin(PyObject *argument, int *device) {
+  return pyweir_ensure_init() != 0 ? -1 : pyweir_parse_device(argument, device);
+}
+
+static PyObject *is_available(PyObject *module, PyObject *unused) {
+  (void)module, (void)unused;
+  int available;
+  PyThreadState *saved = pyweir_begin_call();
+  available = weir_device_is_available();
+  pyweir_end_call(saved);
+  return PyBool_FromLong(available);
+}
+
+static PyObject *device_count(PyObject *module, PyObject *unused) {
+  (void)module, (void)unused;
+  int count = 0;
+  weir_status status;
+  PYWEIR_CALL(status, weir_device_count(&count));
+  return pyweir_check(status) == 0 ? PyLong_FromLong(count) : NULL;
+}
+
+static PyObject *current_device(PyObject *module, PyObject *unused) {
+  (void)module, (void)unused;
+  int device;
+  if (begin(Py_None, &device) != 0)
+    return NULL;
+  return PyLong_FromLong(device);
+}
+
+static PyObject *set_device(PyObject *module, PyObject *argument) {
+  (void)module;
+  int device;
+  weir_status status;
+  if (begin(argument, &device) != 0)
+    return NULL;
+  PYWEIR_CALL(status, weir_device_set(device));
+  return pyweir_none(status);
+}
+
+/* What guards are made of: a negative number changes nothing, and starts nothing. */
+static PyObject *exchange_by(weir_status (*call)(int, int *), PyObject *argument) {
+  int previous = -1;
+  weir_status status = WEIR_OK;
+  int device;
+  if (pyweir_int(argument, &device) != 0)
+    return NULL;
+  if (device >= 0) {
+    if (pyweir_ensure_init() != 0)
+      return NULL;
+    PYWEIR_CALL(status, call(device, &previous));
+  }
+  return pyweir_check(status) == 0 ? PyLong_FromLong(previous) : NULL;
+}
+
+static PyObject *exchange(PyObject *module, PyObject *argument) {
+  (void)module;
+  return exchange_by(weir_device_exchange, argument);
+}
+
+static PyObject *maybe_exchange(PyObject *module, PyObject *argument) {
+  (void)module;
+  return exchange_by(weir_device_maybe_exchange, argument);
+}
+
+static PyObject *parse_device(PyObject *module, PyObject *argument) {
+  (void)module;
+  int device;
+  return parse_any(argument, &device) == 0 ? PyLong_FromLong(device) : NULL;
+}
+
+static PyObject *synchronize(PyObject *module, PyObject *argument) {
+  (void)module;
+  int device;
+  weir_status status;
+  if (begin(argument, &device) != 0)
+    return NULL;
+  PYWEIR_CALL(status, weir_device_synchronize(device));
+  return pyweir_none(status);
+}
+
+static PyObject *memory_info(PyObject *module, PyObject *argument) {
+  (void)module;
+  int device;
+  size_t free_bytes, total;
+  weir_status status;
+  if (begin(argument, &device) != 0)
+    return NULL;
+  PYWEIR_CALL(status, weir_device_memory_info(device, &free_bytes, &total));
+  if (pyweir_check(status) != 0)
+    return NULL;
+  return Py_BuildValue("(KK)", (unsigned long long)free_bytes, (unsigned long long)total);
+}
+
+static PyObject *can_access_peer(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+  (void)module;
+  int device, peer, can;
+  weir_status status;
+  if (count != 2)
+    return PyErr_Format(PyExc_TypeError, "expected a device and its peer, got %zd arguments", count);
+  if (begin(args[0], &device) != 0 || pyweir_parse_device(args[1], &peer) != 0)
+    return NULL;
+  PYWEIR_CALL(status, weir_device_can_access_peer(device, peer, &can));
+  return pyweir_check(status) == 0 ? PyBool_FromLong(can) : NULL;
+}
+
+static PyObject *has_primary_context(PyObject *module, PyObject *argument) {
+  (void)module;
+  int device, has;
+  weir_status status;
+  if (index_of(argument, &device) != 0)
+    return NULL;
+  PYWEIR_CALL(status, weir_device_has_primary_context(device, &has));
+  return pyweir_check(status) == 0 ? PyBool_FromLong(has) : NULL;
+}
+
+static PyObject *set_sync_debug(PyObject *module, PyObject *argument) {
+  (void)module;
+  int mode;
+  if (pyweir_int(argument, &mode) != 0)
+    return NULL;
+  return pyweir_none(weir_sync_debug_set((weir_sync_debug)mode));
+}
+
+static PyObject *get_sync_debug(PyObject *module, PyObject *unused) {
+  (void)module, (void)unused;
+  return PyLong_FromLong(weir_sync_debug_get());
+}
+
+/* ---- Metrics ---- */
+
+static PyObject *measure(weir_status (*call)(int, int *), PyObject *argument) {
+  int device, value;
+  weir_status status;
+  if (begin(argument, &device) != 0)
+    return NULL;
+  PYWEIR_CALL(status, call(device, &value));
+  return pyweir_check(status) == 0 ? PyLong_FromLong(value) : NULL;
+}
+
+static PyObject *utilization(PyObject *module, PyObject *argument) {
+  (void)module;
+  return measure(weir_device_utilization, argument);
+}
+
+static PyObject *memory_usage(PyObject *module, PyObject *argument) {
+  (void)module;
+  return measure(weir_device_memory_usage, argument);
+}
+
+static PyObject *temperature(PyObject *module, PyObject *argument) {
+  (void)module;
+  return measure(weir_device_temperature, argument);
+}
+
+static PyObject *power_draw(PyObject *module, PyObject *argument) {
+  (void)module;
+  return measure(weir_device_power_draw, argument);
+}
+
+static PyObject *clock_rate(PyObject *module, PyObject *argument) {
+  (void)module;
+  return measure(weir_device_clock_rate, argument);
+}
+
+static PyMethodDef methods[] = {
+    {"_is_available", is_available, METH_NOARGS, NULL},
+    {"_device_count", device_count, METH_NOARGS, NULL},
+    {"_current_device", current_device, METH_NOARGS, NULL},
+    {"_set_device", set_device, METH_O, NULL},
+    {"_exchange_device", exchange, METH_O, NULL},
+    {"_maybe_exchange_device", maybe_exchange, METH_O, NULL},
+    {"_parse_device", parse_device, METH_O, "The number of a device, -1 for the current one. Starts nothing."},
+    {"_synchronize", synchronize, METH_O, NULL},
+    {"_memory_info", memory_info, METH_O, NULL},
+    {"_get_device_properties", get_properties, METH_O, NULL},
+    {"_can_access_peer", PYWEIR_FAST(can_access_peer), NULL},
+    {"_has_primary_context", has_primary_context, METH_O, NULL},
+    {"_set_sync_debug_mode", set_sync_debug, METH_O, NULL},
+    {"_get_sync_debug_mode", get_sync_debug, METH_NOARGS, NULL},
+    {"_utilization", utilization, METH_O, NULL},
+    {"_memory_usage", memory_usage, METH_O, NULL},
+    {"_temperature", temperature, METH_O, NULL},
+    {"_power_draw", power_draw, METH_O, NULL},
+    {"_clock_rate", clock_rate, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+int pyweir_add_device(PyObject *module) {
+  if (pyweir_add_type(module, &device_type) != 0 || pyweir_add_type(module, &properties_type) != 0)
+    return -1;
+  return PyModule_AddFunctions(module, methods);
+}

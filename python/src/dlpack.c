@@ -1,0 +1,429 @@
+/*
+ * DLPack: memory handed to other libraries and taken from them, without a copy.
+ *
+ * A capsule holds a tensor with a function that frees it. There are two forms of tensor, and the consumer says which it
+ * knows: the first has no version, the second (from version 1.0 on) has one, and flags. On a software device the memory is the
+ * processor's for everybody else, and that is what is said of it.
+ */
+#include "memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- The layout, which DLPack fixes ---- */
+
+enum { DEVICE_CPU = 1, DEVICE_CUDA = 2, DEVICE_CUDA_HOST = 3 };
+enum { TYPE_UNSIGNED = 1 };
+enum { FLAG_READ_ONLY = 1, FLAG_IS_COPIED = 2 };
+
+typedef struct tensor {
+  void *data;
+  int32_t device_type, device_id;
+  int32_t dimensions;
+  uint8_t type_code, type_bits;
+  uint16_t type_lanes;
+  int64_t *shape, *strides; /* strides count elements; NULL: the elements lie one after the other */
+  uint64_t byte_offset;
+} tensor;
+
+typedef struct managed_tensor {
+  tensor of;
+  void *context;
+  void (*deleter)(struct managed_tensor *);
+} managed_tensor;
+
+typedef struct versioned_tensor {
+  uint32_t major, minor;
+  void *context;
+  void (*deleter)(struct versioned_tensor *);
+  uint64_t flags;
+  tensor of;
+} versioned_tensor;
+
+static const char name_plain[] = "dltensor", name_plain_used[] = "used_dltensor";
+static const char name_versioned[] = "dltensor_versioned", name_versioned_used[] = "used_dltensor_versioned";
+
+/* ---- Out ---- */
+
+/* What is handed out, with either head. */
+typedef struct exported {
+  union {
+    managed_tensor plain;
+    versioned_tensor versioned;
+  } as;
+  int64_t shape, stride;
+  pyweir_buffer *buffer; /* a strong reference */
+} exported;
+
+/* Called by whoever has the tensor, on any thread. After the interpreter's end the memory goes with the process. */
+static void release_export(exported *e) {
+  if (Py_IsInitialized()) {
+    PyGILState_STATE gil = PyGILState_Ensure();
+    e->buffer->uses--;
+    Py_DECREF(e->buffer);
+    PyGILState_Release(gil);
+  }
+  free(e);
+}
+
+static void delete_plain(managed_tensor *t) { release_export(t->context); }
+static void delete_versioned(versioned_tensor *t) { release_export(t->context); }
+
+/* A capsule that nobody took. One that was taken has another name, and is its taker's. */
+static void drop_capsule(PyObject *capsule) {
+  if (PyCapsule_IsValid(capsule, name_plain)) {
+    managed_tensor *t = PyCapsule_GetPointer(capsule, name_plain);
+    t->deleter(t);
+  } else if (PyCapsule_IsValid(capsule, name_versioned)) {
+    versioned_tensor *t = PyCapsule_GetPointer(capsule, name_versioned);
+    t->deleter(t);
+  }
+}
+
+static void device_of(const pyweir_buffer *buffer, int *type, int *number) {
+  pyweir_owner owner = (pyweir_owner)pyweir_buffer_root((pyweir_buffer *)buffer)->owner;
+  bool is_cuda = strcmp(pyweir_driver_name(), "cuda") == 0;
+  *number = 0;
+  if (is_cuda && !buffer->is_host) {
+    *type = DEVICE_CUDA;
+    *number = buffer->stream.device;
+  } else
+    *type = is_cuda && owner == PYWEIR_OWNS_HOST ? DEVICE_CUDA_HOST : DEVICE_CPU;
+}
+
+PyObject *pyweir_buffer_dlpack_device(PyObject *self, PyObject *unused) {
+  (void)unused;
+  int type, number;
+  device_of((pyweir_buffer *)self, &type, &number);
+  return Py_BuildValue("ii", type, number);
+}
+
+/* The consumer's stream waits for what is under way, and the memory for that stream when it is freed. Without the GIL. */
+static weir_status hand_to_stream(pyweir_buffer *buffer, void *root, bool is_ours, weir_cu_stream raw) {
+  weir_stream current, consumer;
+  weir_status status = weir_stream_current(buffer->stream.device, &current);
+  if (status == WEIR_OK)
+    status = weir_stream_external(buffer->stream.device, raw, &consumer);
+  weir_cu_stream current_raw = NULL;
+  if (status == WEIR_OK)
+    status = pyweir_raw_stream(current, &current_raw);
+  if (status == WEIR_OK && current_raw != raw)
+    status = weir_stream_wait_stream(consumer, current);
+  if (status == WEIR_OK && is_ours)
+    status = weir_allocator_record_stream(pyweir_allocator(), root, raw);
+  return status;
+}
+
+/* What is under way comes before what the consumer does: on its stream on a CUDA device, else before this returns. */
+static int synchronize_with(pyweir_buffer *buffer, int type, PyObject *stream) {
+  long long number = -2;
+  if (stream != Py_None) {
+    if (!PyLong_Check(stream)) {
+      PyErr_Format(PyExc_TypeError, "stream is None or an int, not %.100s", Py_TYPE(stream)->tp_name);
+      return -1;
+    }
+    number = PyLong_AsLongLong(stream);
+    if (number == -1 && PyErr_Occurred())
+      return -1;
+    if (number == -1)
+      return 0; /* the consumer sees to it */
+  }
+  if (type != DEVICE_CUDA) {
+    if (stream != Py_None) {
+      PyErr_SetString(PyExc_BufferError, "stream is None or -1 for memory that is not a CUDA device's");
+      return -1;
+    }
+    return pyweir_buffer_settle(buffer);
+  }
+  if (number == 0 || number < -2) {
+    PyErr_SetString(PyExc_BufferError,
+                    "stream is -1, 1 (the legacy default stream), 2 (that of a thread) or an address");
+    return -1;
+  }
+  /* None means the legacy default stream, which is 1, and NULL to the driver. */
+  weir_cu_stream raw = number == 1 || number == -2 ? NULL : (weir_cu_stream)(uintptr_t)number;
+  pyweir_buffer *root = pyweir_buffer_root(buffer);
+  weir_status status;
+  PYWEIR_CALL(status, hand_to_stream(buffer, root->pointer, root->owner == PYWEIR_OWNS_DEVICE && root->pointer, raw));
+  return pyweir_check(status);
+}
+
+/* Whether the consumer knows tensors with a version. -1 with an exception set. */
+static int wants_version(PyObject *max_version) {
+  if (max_version == Py_None)
+    return 0;
+  long major;
+  if (!PyTuple_Check(max_version) || PyTuple_GET_SIZE(max_version) != 2) {
+    PyErr_SetString(PyExc_TypeError, "max_version is None or a tuple (major, minor)");
+    return -1;
+  }
+  major = PyLong_AsLong(PyTuple_GET_ITEM(max_version, 0));
+  if (major == -1 && PyErr_Occurred())
+    return -1;
+  return major >= 1;
+}
+
+/* A device that was asked for by name has to be the one where the memory is. */
+static int check_device(int type, int number, PyObject *asked) {
+  int asked_type, asked_number;
+  if (asked == Py_None)
+    return 0;
+  if (!PyTuple_Check(asked) || !PyArg_ParseTuple(asked, "ii", &asked_type, &asked_number)) {
+    PyErr_SetString(PyExc_TypeError, "dl_device is None or a tuple (kind, number)");
+    return -1;
+  }
+  if (asked_type == type && asked_number == number)
+    return 0;
+  PyErr_Format(PyExc_BufferError, "the memory is on device (%d, %d) and is not copied to (%d, %d)", type, number,
+               asked_type, asked_number);
+  return -1;
+}
+
+static PyObject *export(pyweir_buffer *buffer, int type, int number, bool versioned, bool is_copied) {
+  exported *e = calloc(1, sizeof *e);
+  if (!e)
+    return PyErr_NoMemory();
+  e->shape = (int64_t)buffer->bytes;
+  e->stride = 1;
+  e->buffer = buffer;
+  tensor t = {.data = buffer->pointer,
+              .device_type = type,
+              .device_id = number,
+              .dimensions = 1,
+              .type_code = TYPE_UNSIGNED,
+              .type_bits = 8,
+              .type_lanes = 1,
+              .shape = &e->shape,
+              .strides = &e->stride};
+  if (versioned)
+    e->as.versioned = (versioned_tensor){
+        .major = 1,
+        .minor = 0,
+        .context = e,
+        .deleter = delete_versioned,
+        .flags = (buffer->is_readonly ? FLAG_READ_ONLY : 0) | (is_copied ? FLAG_IS_COPIED : 0),
+        .of = t,
+    };
+  else
+    e->as.plain = (managed_tensor){.of = t, .context = e, .deleter = delete_plain};
+  PyObject *capsule = PyCapsule_New(&e->as, versioned ? name_versioned : name_plain, drop_capsule);
+  if (!capsule) {
+    free(e);
+    return NULL;
+  }
+  Py_INCREF(buffer);
+  buffer->uses++;
+  return capsule;
+}
+
+static pyweir_buffer *copy_of(pyweir_buffer *buffer) {
+  weir_stream stream;
+  if (buffer->is_host) {
+    PyErr_SetString(PyExc_BufferError, "memory of the host is not copied here; copy it with copy_()");
+    return NULL;
+  }
+  if (pyweir_check(weir_stream_current(buffer->stream.device, &stream)) != 0)
+    return NULL;
+  pyweir_buffer *copy = pyweir_buffer_allocate(pyweir_allocator(), stream, buffer->bytes);
+  if (copy && copy->bytes && pyweir_buffer_copy(copy, buffer, stream) != 0)
+    Py_CLEAR(copy);
+  return copy;
+}
+
+PyObject *pyweir_buffer_dlpack(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords) {
+  static const char *const names[] = {"stream", "max_version", "dl_device", "copy"};
+  PyObject *values[] = {Py_None, Py_None, Py_None, Py_None};
+  pyweir_buffer *buffer = (pyweir_buffer *)self;
+  int type, number;
+  if (pyweir_take_arguments("__dlpack__", names, 4, 1, args, count, keywords, values) != 0 ||
+      pyweir_buffer_check(buffer) != 0)
+    return NULL;
+  device_of(buffer, &type, &number);
+  int versioned = wants_version(values[1]), copy = values[3] == Py_None ? 0 : PyObject_IsTrue(values[3]);
+  if (versioned < 0 || copy < 0 || check_device(type, number, values[2]) != 0)
+    return NULL;
+  if (buffer->is_readonly && !versioned && !copy) {
+    PyErr_SetString(PyExc_BufferError,
+                    "read-only memory needs max_version=(1, 0): older tensors cannot say that it is");
+    return NULL;
+  }
+  Py_INCREF(buffer);
+  pyweir_buffer *handed = copy ? copy_of(buffer) : buffer;
+  if (copy)
+    Py_DECREF(buffer);
+  if (!handed)
+    return NULL;
+  PyObject *capsule =
+      synchronize_with(handed, type, values[0]) == 0 ? export(handed, type, number, versioned, copy) : NULL;
+  Py_DECREF(handed);
+  return capsule;
+}
+
+/* ---- In ---- */
+
+/* Tensors that were taken are given back by their own functions, whatever these are. */
+static void release_plain(void *context) {
+  managed_tensor *t = context;
+  if (t->deleter)
+    t->deleter(t);
+}
+
+static void release_versioned(void *context) {
+  versioned_tensor *t = context;
+  if (t->deleter)
+    t->deleter(t);
+}
+
+/* Bytes of a tensor whose elements lie one after the other. */
+static int measure(const tensor *t, size_t *bytes) {
+  size_t elements = 1, expected = 1;
+  for (int i = t->dimensions - 1; i >= 0; i--) {
+    if (t->shape[i] < 0 || __builtin_mul_overflow(elements, (size_t)t->shape[i], &elements)) {
+      PyErr_SetString(PyExc_BufferError, "the tensor has a shape that is none");
+      return -1;
+    }
+  }
+  for (int i = t->dimensions - 1; t->strides && elements && i >= 0; i--) {
+    if (t->shape[i] != 1 && t->strides[i] != (int64_t)expected) {
+      PyErr_SetString(PyExc_BufferError, "the elements of the tensor do not lie one after the other; copy it first");
+      return -1;
+    }
+    expected *= (size_t)t->shape[i];
+  }
+  size_t bits = (size_t)t->type_bits * t->type_lanes;
+  if (__builtin_mul_overflow(elements, bits, bytes) || *bytes > SIZE_MAX - 7) {
+    PyErr_SetString(PyExc_BufferError, "the tensor has a shape that is none");
+    return -1;
+  }
+  *bytes = (*bytes + 7) / 8;
+  return 0;
+}
+
+static int device_of_tensor(const tensor *t, bool *is_host) {
+  bool is_cuda = strcmp(pyweir_driver_name(), "cuda") == 0;
+  *is_host = t->device_type == DEVICE_CPU || t->device_type == DEVICE_CUDA_HOST;
+  if (*is_host || (is_cuda && t->device_type == DEVICE_CUDA))
+    return 0;
+  PyErr_Format(PyExc_BufferError, "the tensor is on a device of kind %d, which Weir does not work with here",
+               (int)t->device_type);
+  return -1;
+}
+
+/* The capsule is the caller's, and loses its tensor on success. */
+static PyObject *take_capsule(PyObject *capsule) {
+  bool versioned = PyCapsule_IsValid(capsule, name_versioned);
+  if (!versioned && !PyCapsule_IsValid(capsule, name_plain)) {
+    PyErr_SetString(PyExc_BufferError,
+                    PyCapsule_IsValid(capsule, name_plain_used) || PyCapsule_IsValid(capsule, name_versioned_used)
+                        ? "the capsule was used before; a tensor can be taken once"
+                        : "the capsule is not one of DLPack's");
+    return NULL;
+  }
+  void *managed = PyCapsule_GetPointer(capsule, versioned ? name_versioned : name_plain);
+  const versioned_tensor *v = managed;
+  if (versioned && v->major > 1) {
+    PyErr_Format(PyExc_BufferError, "the tensor has version %u.%u of DLPack; up to 1 is understood", v->major,
+                 v->minor);
+    return NULL;
+  }
+  const tensor *t = versioned ? &v->of : &((const managed_tensor *)managed)->of;
+  size_t bytes;
+  bool is_host;
+  weir_stream stream = {0};
+  if (device_of_tensor(t, &is_host) != 0 || measure(t, &bytes) != 0)
+    return NULL;
+  if (!is_host && pyweir_check(weir_stream_current(t->device_id, &stream)) != 0)
+    return NULL;
+  void *pointer = t->data ? (char *)t->data + t->byte_offset : NULL;
+  pyweir_buffer *buffer = pyweir_buffer_new(bytes ? pointer : NULL, bytes, stream);
+  if (!buffer || PyCapsule_SetName(capsule, versioned ? name_versioned_used : name_plain_used) != 0) {
+    Py_XDECREF(buffer);
+    return NULL;
+  }
+  buffer->owner = PYWEIR_OWNS_FOREIGN;
+  buffer->is_host = is_host;
+  buffer->is_readonly = versioned && (v->flags & FLAG_READ_ONLY);
+  buffer->of.foreign.release = versioned ? release_versioned : release_plain;
+  buffer->of.foreign.context = managed;
+  return (PyObject *)buffer;
+}
+
+/* What the producer is told to wait for: the stream that will use it, on its device. A new reference. */
+static PyObject *consumer_stream(PyObject *producer) {
+  PyObject *device = PyObject_CallMethod(producer, "__dlpack_device__", NULL);
+  int type, number;
+  weir_stream stream;
+  weir_cu_stream raw = NULL;
+  if (!device)
+    return NULL;
+  int parsed = PyTuple_Check(device) && PyArg_ParseTuple(device, "ii", &type, &number);
+  if (!parsed && !PyErr_Occurred())
+    PyErr_SetString(PyExc_TypeError, "__dlpack_device__() did not return a tuple");
+  Py_DECREF(device);
+  if (!parsed)
+    return NULL;
+  if (type != DEVICE_CUDA || strcmp(pyweir_driver_name(), "cuda") != 0)
+    Py_RETURN_NONE;
+  weir_status status;
+  PYWEIR_CALL(status, pyweir_current_stream(number, &stream, &raw));
+  if (pyweir_check(status) != 0)
+    return NULL;
+  return raw ? PyLong_FromVoidPtr(raw) : PyLong_FromLong(1);
+}
+
+/* Older producers know no max_version. */
+static PyObject *ask_producer(PyObject *producer) {
+  PyObject *stream = consumer_stream(producer);
+  if (!stream)
+    return NULL;
+  PyObject *method = PyObject_GetAttrString(producer, "__dlpack__");
+  PyObject *empty = PyTuple_New(0), *capsule = NULL;
+  PyObject *keywords = stream == Py_None ? Py_BuildValue("{s(ii)}", "max_version", 1, 0)
+                                         : Py_BuildValue("{sOs(ii)}", "stream", stream, "max_version", 1, 0);
+  if (method && empty && keywords) {
+    capsule = PyObject_Call(method, empty, keywords);
+    if (!capsule && PyErr_ExceptionMatches(PyExc_TypeError)) {
+      PyErr_Clear();
+      if (PyDict_DelItemString(keywords, "max_version") == 0)
+        capsule = PyObject_Call(method, empty, keywords);
+    }
+  }
+  Py_XDECREF(keywords);
+  Py_XDECREF(empty);
+  Py_XDECREF(method);
+  Py_DECREF(stream);
+  return capsule;
+}
+
+static PyObject *from_dlpack(PyObject *module, PyObject *object) {
+  (void)module;
+  if (pyweir_ensure_init() != 0)
+    return NULL;
+  if (PyCapsule_CheckExact(object))
+    return take_capsule(object);
+  if (!PyObject_HasAttrString(object, "__dlpack__")) {
+    PyErr_Format(PyExc_TypeError, "from_dlpack() takes a capsule or an object with __dlpack__, not %.100s",
+                 Py_TYPE(object)->tp_name);
+    return NULL;
+  }
+  PyObject *capsule = ask_producer(object);
+  if (!capsule)
+    return NULL;
+  PyObject *buffer = NULL;
+  if (PyCapsule_CheckExact(capsule))
+    buffer = take_capsule(capsule);
+  else
+    PyErr_SetString(PyExc_TypeError, "__dlpack__() did not return a capsule");
+  Py_DECREF(capsule);
+  return buffer;
+}
+
+static PyMethodDef functions[] = {
+    {"from_dlpack", from_dlpack, METH_O,
+     "from_dlpack(object, /)\n--\n\nA Buffer of the memory of another library's array, or of a capsule of DLPack. It "
+     "is "
+     "given back\nwhen the Buffer goes."},
+    {NULL, NULL, 0, NULL},
+};
+
+int pyweir_add_dlpack(PyObject *module) { return PyModule_AddFunctions(module, functions); }

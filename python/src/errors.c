@@ -1,0 +1,164 @@
+/*
+ * Statuses to exceptions, and Weir's warnings to Python's.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "pyweir.h"
+
+PyObject *pyweir_OutOfMemoryError;
+PyObject *pyweir_AcceleratorError;
+
+/* ---- Warnings ---- */
+
+/* A warning is written where no Python may run: in a call that holds locks, on any thread. Those of a call that Python made
+ * are kept until it has returned. */
+typedef struct kept_warning {
+  struct kept_warning *next;
+  char text[];
+} kept_warning;
+
+static _Thread_local kept_warning *kept, **kept_end;
+static _Thread_local int calls; /* how many of Python's calls this thread is in */
+
+static void write_message(void *context, weir_log_level level, const char *message) {
+  (void)context;
+  if (level == WEIR_LOG_WARN && calls > 0) {
+    size_t size = strlen(message) + 1;
+    kept_warning *warning = malloc(sizeof *warning + size);
+    if (warning) {
+      warning->next = NULL;
+      memcpy(warning->text, message, size);
+      if (!kept)
+        kept_end = &kept;
+      *kept_end = warning;
+      kept_end = &warning->next;
+      return;
+    }
+  }
+  static const char *const names[] = {"error", "warning", "info", "debug"};
+  fprintf(stderr, "weir: %s: %s\n", names[level], message);
+}
+
+PyThreadState *pyweir_begin_call(void) {
+  calls++;
+  return PyEval_SaveThread();
+}
+
+void pyweir_end_call(PyThreadState *saved) {
+  PyEval_RestoreThread(saved);
+  calls--;
+}
+
+/* -1 where a warning is an error; the others are then dropped. */
+static int give_warnings(void) {
+  int result = 0;
+  while (kept) {
+    kept_warning *warning = kept;
+    kept = warning->next;
+    if (result == 0)
+      result = PyErr_WarnEx(PyExc_UserWarning, warning->text, 1);
+    free(warning);
+  }
+  return result;
+}
+
+/* ---- Exceptions ---- */
+
+static PyObject *type_of(weir_status status, int result) {
+  switch (status) {
+  case WEIR_ERROR_OUT_OF_MEMORY:
+    return pyweir_OutOfMemoryError;
+  case WEIR_ERROR_HOST_OUT_OF_MEMORY:
+    return PyExc_MemoryError;
+  case WEIR_ERROR_INVALID_ARGUMENT:
+  case WEIR_ERROR_BAD_DATA:
+    return PyExc_ValueError;
+  case WEIR_ERROR_NOT_SUPPORTED:
+    return PyExc_NotImplementedError;
+  case WEIR_ERROR_SYSTEM:
+    return PyExc_OSError;
+  case WEIR_ERROR_INVALID_DEVICE:
+  case WEIR_ERROR_INVALID_HANDLE:
+  case WEIR_ERROR_NOT_READY:
+  case WEIR_ERROR_DEVICE_FAULT:
+  case WEIR_ERROR_DRIVER:
+    return pyweir_AcceleratorError;
+  default:
+    return result ? pyweir_AcceleratorError : PyExc_RuntimeError;
+  }
+}
+
+/* The code that the CUDA runtime has for it: the driver's where it was asked, else that of the same meaning. */
+static int code_of(weir_status status, int result) {
+  if (result)
+    return result;
+  switch (status) {
+  case WEIR_ERROR_INVALID_DEVICE:
+    return WEIR_CU_INVALID_DEVICE;
+  case WEIR_ERROR_INVALID_HANDLE:
+    return WEIR_CU_INVALID_HANDLE;
+  case WEIR_ERROR_NOT_READY:
+    return WEIR_CU_NOT_READY;
+  default:
+    return WEIR_CU_UNKNOWN;
+  }
+}
+
+static void set_exception(PyObject *type, weir_status status, int result, const char *text) {
+  PyObject *message = PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
+  PyObject *exception = message ? PyObject_CallOneArg(type, message) : NULL;
+  Py_XDECREF(message);
+  if (!exception)
+    return;
+  if (type == pyweir_AcceleratorError) {
+    PyObject *code = PyLong_FromLong(code_of(status, result));
+    if (!code || PyObject_SetAttrString(exception, "error_code", code) != 0)
+      PyErr_Clear();
+    Py_XDECREF(code);
+  }
+  PyErr_SetObject(type, exception);
+  Py_DECREF(exception);
+}
+
+PyObject *pyweir_raise(weir_status status) {
+  const char *last = weir_last_error();
+  int result = weir_last_driver_result();
+  /* Statuses that are no failure set no text. */
+  char *text = strdup(*last && status != WEIR_ERROR_NOT_READY ? last : weir_status_string(status));
+  if (!text)
+    return PyErr_NoMemory();
+  if (give_warnings() == 0)
+    set_exception(type_of(status, result), status, result, text);
+  free(text);
+  return NULL;
+}
+
+int pyweir_check(weir_status status) {
+  if (status == WEIR_OK)
+    return kept ? give_warnings() : 0;
+  pyweir_raise(status);
+  return -1;
+}
+
+PyObject *pyweir_none(weir_status status) {
+  if (pyweir_check(status) != 0)
+    return NULL;
+  Py_RETURN_NONE;
+}
+
+int pyweir_add_errors(PyObject *module) {
+  weir_log_set_sink(write_message, NULL);
+
+  pyweir_OutOfMemoryError = PyErr_NewExceptionWithDoc(
+      "weir.OutOfMemoryError", "The device has not enough memory. The text says where it all is, and what helps.",
+      PyExc_RuntimeError, NULL);
+  if (!pyweir_OutOfMemoryError || PyModule_AddObjectRef(module, "OutOfMemoryError", pyweir_OutOfMemoryError) != 0)
+    return -1;
+  pyweir_AcceleratorError = PyErr_NewExceptionWithDoc(
+      "weir.AcceleratorError", "The device or its driver failed; error_code is its code.", PyExc_RuntimeError, NULL);
+  if (!pyweir_AcceleratorError)
+    return -1;
+  return PyModule_AddObjectRef(module, "AcceleratorError", pyweir_AcceleratorError);
+}

@@ -1,0 +1,220 @@
+/*
+ * weir.CUDAGraph.
+ */
+#include <stddef.h>
+#include <string.h>
+
+#include "pyweir.h"
+
+/* ---- Pool ids ---- */
+
+PyObject *pyweir_pool_id_wrap(weir_pool_id id) {
+  return Py_BuildValue("(KK)", (unsigned long long)id.first, (unsigned long long)id.second);
+}
+
+int pyweir_parse_pool_id(PyObject *object, weir_pool_id *id) {
+  if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != 2) {
+    PyErr_Format(PyExc_TypeError, "expected a pool id, a tuple of two numbers; got %.100s", Py_TYPE(object)->tp_name);
+    return -1;
+  }
+  unsigned long long numbers[2];
+  for (int i = 0; i < 2; i++) {
+    numbers[i] = PyLong_AsUnsignedLongLong(PyTuple_GET_ITEM(object, i));
+    if (numbers[i] == (unsigned long long)-1 && PyErr_Occurred())
+      return -1;
+  }
+  *id = (weir_pool_id){numbers[0], numbers[1]};
+  return 0;
+}
+
+/* ---- The class ---- */
+
+typedef struct graph_object {
+  PyObject_HEAD weir_graph *it;
+  PyObject *weak; /* weak references */
+} graph_object;
+
+static weir_graph *graph_of(PyObject *self) { return ((graph_object *)self)->it; }
+
+static PyObject *graph_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+  static char *names[] = {NULL};
+  weir_graph *graph;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, ":CUDAGraph", names))
+    return NULL;
+  if (pyweir_ensure_init() != 0 || pyweir_check(weir_graph_create(&graph)) != 0)
+    return NULL;
+  graph_object *self = (graph_object *)type->tp_alloc(type, 0);
+  if (!self) {
+    weir_graph_destroy(graph);
+    return NULL;
+  }
+  self->it = graph;
+  return (PyObject *)self;
+}
+
+static void graph_dealloc(PyObject *object) {
+  graph_object *self = (graph_object *)object;
+  if (self->weak)
+    PyObject_ClearWeakRefs(object);
+  if (self->it) {
+    /* Nobody asks for a status here, so that warnings go to stderr. */
+    Py_BEGIN_ALLOW_THREADS weir_graph_destroy(self->it);
+    Py_END_ALLOW_THREADS
+  }
+  Py_TYPE(object)->tp_free(object);
+}
+
+static int parse_mode(const char *text, weir_capture_mode *mode) {
+  static const struct {
+    const char *name;
+    weir_capture_mode mode;
+  } modes[] = {
+      {"global", WEIR_CAPTURE_GLOBAL}, {"thread_local", WEIR_CAPTURE_THREAD_LOCAL}, {"relaxed", WEIR_CAPTURE_RELAXED}};
+  for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+    if (strcmp(text, modes[i].name) == 0) {
+      *mode = modes[i].mode;
+      return 0;
+    }
+  }
+  PyErr_Format(PyExc_ValueError, "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got %s",
+               text);
+  return -1;
+}
+
+static PyObject *graph_capture_begin(PyObject *self, PyObject *args, PyObject *keywords) {
+  static char *names[] = {"pool", "capture_error_mode", NULL};
+  PyObject *pool_argument = Py_None;
+  const char *mode_text = "global";
+  weir_pool_id pool = {0, 0};
+  weir_capture_mode mode;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|Os:capture_begin", names, &pool_argument, &mode_text))
+    return NULL;
+  if (pool_argument != Py_None && pyweir_parse_pool_id(pool_argument, &pool) != 0)
+    return NULL;
+  weir_status status;
+  if (parse_mode(mode_text, &mode) != 0 || pyweir_ensure_init() != 0)
+    return NULL;
+  PYWEIR_CALL(status, weir_graph_capture_begin(graph_of(self), pool, mode));
+  return pyweir_none(status);
+}
+
+static PyObject *graph_capture_end(PyObject *self, PyObject *unused) {
+  (void)unused;
+  weir_status status;
+  PYWEIR_CALL(status, weir_graph_capture_end(graph_of(self)));
+  return pyweir_none(status);
+}
+
+static PyObject *graph_replay(PyObject *self, PyObject *unused) {
+  (void)unused;
+  weir_status status;
+  PYWEIR_CALL(status, weir_graph_replay(graph_of(self)));
+  return pyweir_none(status);
+}
+
+static PyObject *graph_reset(PyObject *self, PyObject *unused) {
+  (void)unused;
+  weir_status status;
+  PYWEIR_CALL(status, weir_graph_reset(graph_of(self)));
+  return pyweir_none(status);
+}
+
+static PyObject *graph_pool(PyObject *self, PyObject *unused) {
+  (void)unused;
+  weir_pool_id pool;
+  weir_status status;
+  PYWEIR_CALL(status, weir_graph_pool(graph_of(self), &pool));
+  return pyweir_check(status) == 0 ? pyweir_pool_id_wrap(pool) : NULL;
+}
+
+static PyObject *graph_node_count(PyObject *self, PyObject *unused) {
+  (void)unused;
+  size_t count;
+  weir_status status;
+  PYWEIR_CALL(status, weir_graph_node_count(graph_of(self), &count));
+  return pyweir_check(status) == 0 ? PyLong_FromSize_t(count) : NULL;
+}
+
+static PyObject *graph_enable_debug_mode(PyObject *self, PyObject *unused) {
+  (void)unused;
+  weir_status status;
+  PYWEIR_CALL(status, weir_graph_enable_debug(graph_of(self)));
+  return pyweir_none(status);
+}
+
+static PyObject *graph_debug_dump(PyObject *self, PyObject *args, PyObject *keywords) {
+  static char *names[] = {"debug_path", NULL};
+  PyObject *path;
+  weir_status status;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O&:debug_dump", names, PyUnicode_FSConverter, &path))
+    return NULL;
+  PYWEIR_CALL(status, weir_graph_debug_dump(graph_of(self), PyBytes_AS_STRING(path)));
+  Py_DECREF(path);
+  return pyweir_none(status);
+}
+
+static PyObject *graph_reduce(PyObject *self, PyObject *unused) {
+  (void)unused;
+  return PyErr_Format(PyExc_TypeError, "cannot pickle a %.100s: what it captured belongs to its process",
+                      Py_TYPE(self)->tp_name);
+}
+
+static PyMethodDef graph_methods[] = {
+    {"capture_begin", PYWEIR_KEYWORDS(graph_capture_begin),
+     "capture_begin($self, pool=None, capture_error_mode='global')\n--\n\n"
+     "Captures what is put into the current stream, which must not be the default one. Use weir.graph instead.\n\n"
+     "pool: shares memory with graphs of that pool: graph_pool_handle(), or pool() of another graph.\n"
+     "capture_error_mode: \"global\": no unsafe call from any thread meanwhile; \"thread_local\": none from this one;\n"
+     "\"relaxed\": any."},
+    {"capture_end", graph_capture_end, METH_NOARGS,
+     "capture_end($self)\n--\n\nEnds the capture, on the stream on which it began."},
+    {"replay", graph_replay, METH_NOARGS, "replay($self)\n--\n\nPuts all that was captured into the current stream."},
+    {"reset", graph_reset, METH_NOARGS,
+     "reset($self)\n--\n\nForgets what was captured, so that it can be captured anew."},
+    {"pool", graph_pool, METH_NOARGS, "pool($self)\n--\n\nThe id of its memory pool, for other captures to share."},
+    {"node_count", graph_node_count, METH_NOARGS, "node_count($self)\n--\n\nHow many pieces of work were captured."},
+    {"enable_debug_mode", graph_enable_debug_mode, METH_NOARGS,
+     "enable_debug_mode($self)\n--\n\nBefore the capture: keeps what debug_dump() writes."},
+    {"debug_dump", PYWEIR_KEYWORDS(graph_debug_dump),
+     "debug_dump($self, debug_path)\n--\n\nWrites what was captured to a file, as DOT text. Once only."},
+    {"__reduce__", graph_reduce, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject graph_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "weir.CUDAGraph",
+    .tp_doc = PyDoc_STR("CUDAGraph()\n--\n\nWork captured once from a stream, and launched as one, many times."),
+    .tp_basicsize = sizeof(graph_object),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .tp_new = graph_new,
+    .tp_dealloc = graph_dealloc,
+    .tp_weaklistoffset = offsetof(graph_object, weak),
+    .tp_methods = graph_methods,
+};
+
+/* ---- Functions ---- */
+
+static PyObject *pool_handle(PyObject *module, PyObject *unused) {
+  (void)module, (void)unused;
+  return pyweir_pool_id_wrap(weir_graph_pool_handle());
+}
+
+static PyObject *is_capturing(PyObject *module, PyObject *unused) {
+  (void)module, (void)unused;
+  int capturing;
+  weir_status status;
+  if (pyweir_ensure_init() != 0)
+    return NULL;
+  PYWEIR_CALL(status, weir_current_stream_is_capturing(&capturing));
+  return pyweir_check(status) == 0 ? PyBool_FromLong(capturing) : NULL;
+}
+
+static PyMethodDef methods[] = {
+    {"_graph_pool_handle", pool_handle, METH_NOARGS, NULL},
+    {"_is_current_stream_capturing", is_capturing, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+int pyweir_add_graph(PyObject *module) {
+  return pyweir_add_type(module, &graph_type) != 0 ? -1 : PyModule_AddFunctions(module, methods);
+}

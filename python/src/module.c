@@ -1,0 +1,45 @@
+/*
+ * The module weir._weir: what the package `weir` is made on. One object serves the whole process, as the runtime does.
+ */
+#include "pyweir.h"
+
+int pyweir_add_type(PyObject *module, PyTypeObject *type) { return PyModule_AddType(module, type); }
+
+int pyweir_int(PyObject *object, int *value) {
+  int overflow;
+  long number = PyLong_AsLongAndOverflow(object, &overflow);
+  if (number == -1 && PyErr_Occurred())
+    return -1;
+  if (overflow || number < INT_MIN || number > INT_MAX) {
+    PyErr_SetString(PyExc_OverflowError, "the number is too large for a C int");
+    return -1;
+  }
+  *value = (int)number;
+  return 0;
+}
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "weir._weir",
+    .m_doc = "What the package weir is made on. Use the package.",
+    .m_size = -1,
+};
+
+PyMODINIT_FUNC PyInit__weir(void);
+PyMODINIT_FUNC PyInit__weir(void) {
+  PyObject *module = PyModule_Create(&definition);
+  if (!module)
+    return NULL;
+  if (PyModule_AddStringConstant(module, "__version__", weir_version()) != 0)
+    goto release_module;
+#define X(part)                                                                                                        \
+  if (pyweir_add_##part(module) != 0)                                                                                  \
+    goto release_module;
+  PYWEIR_PARTS(X)
+#undef X
+  return module;
+
+release_module:
+  Py_DECREF(module);
+  return NULL;
+}

@@ -1,0 +1,468 @@
+/*
+ * Private pools: as objects, as scopes, and their states that are kept and restored.
+ */
+#include "memory.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- _MemPool ---- */
+
+typedef struct pool_object {
+  PyObject_HEAD weir_pool_id id;
+  int device;
+  bool is_held;
+  PyObject *allocator; /* whose functions it has, or NULL */
+  PyObject *weak;      /* list of weak references */
+} pool_object;
+
+/* Without the GIL. */
+static weir_status create_pool(int device, weir_pool_id id, bool use_on_oom, bool no_split,
+                               pyweir_functions *functions) {
+  weir_pool_options options;
+  weir_pool_options_init(&options);
+  options.use_on_oom = use_on_oom;
+  options.no_split = no_split;
+  if (functions) {
+    options.alloc = pyweir_functions_alloc;
+    options.free = pyweir_functions_free;
+    options.context = functions;
+    options.destroy = pyweir_functions_drop;
+  }
+  return weir_pool_create(pyweir_allocator(), device, id, &options);
+}
+
+static PyObject *pool_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+  static char *names[] = {"allocator", "is_user_created", "use_on_oom", "no_split", NULL};
+  PyObject *allocator = Py_None;
+  int is_user_created = 1, use_on_oom = 0, no_split = 0, device;
+  pyweir_functions *functions = NULL;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "|Oppp:_MemPool", names, &allocator, &is_user_created, &use_on_oom,
+                                   &no_split))
+    return NULL;
+  if (pyweir_need_device(Py_None, &device) != 0)
+    return NULL;
+  if (allocator != Py_None && pyweir_functions_of(allocator, &functions) != 0)
+    return NULL;
+  pool_object *self = (pool_object *)type->tp_alloc(type, 0);
+  if (!self)
+    goto drop_functions;
+  self->id = weir_graph_pool_handle();
+  self->device = device;
+  weir_status status;
+  PYWEIR_CALL(status, create_pool(device, self->id, use_on_oom, no_split, functions));
+  self->is_held = status == WEIR_OK;
+  if (status == WEIR_OK)
+    functions = NULL; /* the pool holds them now */
+  if (pyweir_check(status) != 0)
+    goto release_self;
+  if (allocator != Py_None) {
+    Py_INCREF(allocator);
+    self->allocator = allocator;
+  }
+  return (PyObject *)self;
+
+release_self:
+  Py_DECREF(self);
+drop_functions:
+  if (functions)
+    pyweir_functions_drop(functions);
+  return NULL;
+}
+
+/* Subclasses may have an __init__ of their own; what it gets was read by __new__. */
+static int pool_init(PyObject *self, PyObject *args, PyObject *keywords) {
+  (void)self, (void)args, (void)keywords;
+  return 0;
+}
+
+static weir_status let_go(int device, weir_pool_id id) {
+  weir_allocator *allocator = pyweir_allocator();
+  weir_status status = weir_pool_set_use_on_oom(allocator, device, id, 0);
+  if (status == WEIR_OK)
+    status = weir_pool_release(allocator, device, id);
+  return status == WEIR_OK ? weir_allocator_empty_pool(allocator, id) : status;
+}
+
+static void pool_dealloc(PyObject *object) {
+  pool_object *self = (pool_object *)object;
+  if (self->weak)
+    PyObject_ClearWeakRefs(object);
+  if (self->is_held && !weir_is_in_bad_fork()) {
+    weir_status status;
+    PYWEIR_CALL(status, let_go(self->device, self->id));
+    if (status != WEIR_OK) {
+      PyObject *type, *value, *trace;
+      PyErr_Fetch(&type, &value, &trace);
+      pyweir_raise(status);
+      PyErr_WriteUnraisable(NULL);
+      PyErr_Restore(type, value, trace);
+    }
+  }
+  Py_XDECREF(self->allocator);
+  Py_TYPE(object)->tp_free(object);
+}
+
+static PyObject *pool_id(PyObject *self, void *unused) {
+  (void)unused;
+  return pyweir_pool_id_wrap(((pool_object *)self)->id);
+}
+
+static PyObject *pool_device(PyObject *self, void *unused) {
+  (void)unused;
+  return PyLong_FromLong(((pool_object *)self)->device);
+}
+
+static PyObject *pool_allocator(PyObject *self, void *unused) {
+  (void)unused;
+  PyObject *allocator = ((pool_object *)self)->allocator;
+  if (!allocator)
+    Py_RETURN_NONE;
+  Py_INCREF(allocator);
+  return allocator;
+}
+
+static PyObject *use_count_of(int device, weir_pool_id id) {
+  int count = 0;
+  weir_status status;
+  PYWEIR_CALL(status, weir_pool_use_count(pyweir_allocator(), device, id, &count));
+  return pyweir_check(status) == 0 ? PyLong_FromLong(count) : NULL;
+}
+
+static PyObject *pool_use_count(PyObject *self, PyObject *unused) {
+  (void)unused;
+  return use_count_of(((pool_object *)self)->device, ((pool_object *)self)->id);
+}
+
+static PyMethodDef pool_methods[] = {
+    {"use_count", pool_use_count, METH_NOARGS, "use_count($self, /)\n--\n\nHow often the pool is held."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef pool_attributes[] = {
+    {"id", pool_id, NULL, "The pool's name: a tuple of two numbers.", NULL},
+    {"device", pool_device, NULL, "The number of the device that was current when it was made.", NULL},
+    {"allocator", pool_allocator, NULL, "Where its segments come from; None: from the driver.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyTypeObject pool_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "weir._weir._MemPool",
+    .tp_doc = "What MemPool is made on.",
+    .tp_basicsize = sizeof(pool_object),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .tp_new = pool_new,
+    .tp_init = pool_init,
+    .tp_dealloc = pool_dealloc,
+    .tp_methods = pool_methods,
+    .tp_getset = pool_attributes,
+    .tp_weaklistoffset = offsetof(pool_object, weak),
+};
+
+/* ---- Scopes ---- */
+
+static int parse_pool(PyObject *args, const char *format, int *device, weir_pool_id *id) {
+  PyObject *device_object, *id_object;
+  return PyArg_ParseTuple(args, format, &device_object, &id_object) && pyweir_parse_pool_id(id_object, id) == 0 &&
+                 pyweir_need_device(device_object, device) == 0
+             ? 0
+             : -1;
+}
+
+static int every_stream(void *context, weir_cu_stream stream) {
+  (void)context, (void)stream;
+  return 1;
+}
+
+/* The context is the stream. */
+static int that_stream(void *context, weir_cu_stream stream) { return context == (void *)stream; }
+
+static PyObject *begin(int device, weir_pool_id id, weir_pool_filter filter, void *context) {
+  weir_status status;
+  PYWEIR_CALL(status, weir_pool_begin(pyweir_allocator(), device, id, filter, context));
+  return pyweir_none(status);
+}
+
+static PyObject *begin_all(PyObject *module, PyObject *args) {
+  (void)module;
+  int device;
+  weir_pool_id id;
+  return parse_pool(args, "OO:_cuda_beginAllocateToPool", &device, &id) == 0 ? begin(device, id, every_stream, NULL)
+                                                                             : NULL;
+}
+
+static PyObject *begin_thread(PyObject *module, PyObject *args) {
+  (void)module;
+  int device;
+  weir_pool_id id;
+  return parse_pool(args, "OO:_cuda_beginAllocateCurrentThreadToPool", &device, &id) == 0
+             ? begin(device, id, NULL, NULL)
+             : NULL;
+}
+
+static PyObject *begin_stream(PyObject *module, PyObject *args) {
+  (void)module;
+  int device;
+  weir_pool_id id;
+  weir_stream stream;
+  weir_cu_stream raw;
+  if (parse_pool(args, "OO:_cuda_beginAllocateCurrentStreamToPool", &device, &id) != 0)
+    return NULL;
+  weir_status status;
+  PYWEIR_CALL(status, pyweir_current_stream(device, &stream, &raw));
+  return pyweir_check(status) == 0 ? begin(device, id, that_stream, raw) : NULL;
+}
+
+static PyObject *end(PyObject *module, PyObject *args) {
+  (void)module;
+  int device;
+  weir_pool_id id;
+  if (parse_pool(args, "OO:_cuda_endAllocateToPool", &device, &id) != 0)
+    return NULL;
+  weir_status status;
+  PYWEIR_CALL(status, weir_pool_end(pyweir_allocator(), device, id));
+  return pyweir_none(status);
+}
+
+static PyObject *release(PyObject *module, PyObject *args) {
+  (void)module;
+  int device;
+  weir_pool_id id;
+  if (parse_pool(args, "OO:_cuda_releasePool", &device, &id) != 0)
+    return NULL;
+  weir_status status;
+  PYWEIR_CALL(status, weir_pool_release(pyweir_allocator(), device, id));
+  return pyweir_none(status);
+}
+
+static PyObject *use_count(PyObject *module, PyObject *args) {
+  (void)module;
+  int device;
+  weir_pool_id id;
+  return parse_pool(args, "OO:_pool_use_count", &device, &id) == 0 ? use_count_of(device, id) : NULL;
+}
+
+static PyObject *empty_pool(PyObject *module, PyObject *id_object) {
+  (void)module;
+  weir_pool_id id;
+  if (pyweir_parse_pool_id(id_object, &id) != 0 || !pyweir_need_allocator())
+    return NULL;
+  weir_status status;
+  PYWEIR_CALL(status, weir_allocator_empty_pool(pyweir_allocator(), id));
+  return pyweir_none(status);
+}
+
+/* ---- What lives in it ---- */
+
+/* The addresses of a collection of ints, malloc'd. NULL with an exception set. */
+static void **parse_addresses(PyObject *object, size_t *count) {
+  PyObject *list = PySequence_List(object);
+  if (!list)
+    return NULL;
+  Py_ssize_t size = PyList_GET_SIZE(list);
+  void **addresses = malloc(((size_t)size + 1) * sizeof *addresses);
+  if (!addresses)
+    PyErr_NoMemory();
+  for (Py_ssize_t i = 0; addresses && i < size; i++) {
+    PyObject *item = PyList_GET_ITEM(list, i);
+    if (PyLong_Check(item))
+      addresses[i] = PyLong_AsVoidPtr(item);
+    else
+      PyErr_Format(PyExc_TypeError, "an address is an int, not %.100s", Py_TYPE(item)->tp_name);
+    if (PyErr_Occurred()) {
+      free(addresses);
+      addresses = NULL;
+    }
+  }
+  *count = (size_t)size;
+  Py_DECREF(list);
+  return addresses;
+}
+
+static PyObject *check_live(PyObject *module, PyObject *args) {
+  (void)module;
+  PyObject *device_object, *id_object, *addresses_object;
+  int device, equal = 0;
+  weir_pool_id id;
+  size_t count;
+  if (!PyArg_ParseTuple(args, "OOO:_cuda_checkPoolLiveAllocations", &device_object, &id_object, &addresses_object) ||
+      pyweir_parse_pool_id(id_object, &id) != 0 || pyweir_need_device(device_object, &device) != 0)
+    return NULL;
+  void **addresses = parse_addresses(addresses_object, &count);
+  if (!addresses)
+    return NULL;
+  weir_status status;
+  PYWEIR_CALL(status, weir_pool_check_live(pyweir_allocator(), device, id, addresses, count, &equal));
+  free(addresses);
+  return pyweir_check(status) == 0 ? PyBool_FromLong(equal) : NULL;
+}
+
+/* ---- Checkpoints ---- */
+
+typedef struct checkpoint_object {
+  PyObject_HEAD weir_checkpoint *it;
+} checkpoint_object;
+
+static void checkpoint_dealloc(PyObject *object) {
+  weir_checkpoint_destroy(((checkpoint_object *)object)->it);
+  Py_TYPE(object)->tp_free(object);
+}
+
+static PyTypeObject checkpoint_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "weir._weir._cuda_CUDAAllocator_AllocatorState",
+    .tp_doc = "The state of a pool: which blocks there were, and which were in use.",
+    .tp_basicsize = sizeof(checkpoint_object),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_dealloc = checkpoint_dealloc,
+};
+
+static PyObject *get_checkpoint(PyObject *module, PyObject *args) {
+  (void)module;
+  int device;
+  weir_pool_id id;
+  weir_checkpoint *checkpoint = NULL;
+  if (parse_pool(args, "OO:_cuda_getCheckpointState", &device, &id) != 0)
+    return NULL;
+  weir_status status;
+  PYWEIR_CALL(status, weir_pool_checkpoint(pyweir_allocator(), device, id, &checkpoint));
+  if (pyweir_check(status) != 0)
+    return NULL;
+  checkpoint_object *self = PyObject_New(checkpoint_object, &checkpoint_type);
+  if (!self) {
+    weir_checkpoint_destroy(checkpoint);
+    return NULL;
+  }
+  self->it = checkpoint;
+  return (PyObject *)self;
+}
+
+/* A list of buffers: all of them, and no other. A new reference. */
+static PyObject *parse_buffers(PyObject *object) {
+  PyObject *list = PySequence_List(object);
+  for (Py_ssize_t i = 0; list && i < PyList_GET_SIZE(list); i++)
+    if (!PYWEIR_IS_BUFFER(PyList_GET_ITEM(list, i))) {
+      PyErr_Format(PyExc_TypeError, "a Buffer is expected, not %.100s", Py_TYPE(PyList_GET_ITEM(list, i))->tp_name);
+      Py_CLEAR(list);
+    }
+  return list;
+}
+
+static pyweir_buffer *buffer_at(PyObject *list, Py_ssize_t i) { return (pyweir_buffer *)PyList_GET_ITEM(list, i); }
+
+static int by_address(const void *a, const void *b) {
+  uintptr_t x = (uintptr_t) * (void *const *)a, y = (uintptr_t) * (void *const *)b;
+  return (x > y) - (x < y);
+}
+
+static bool is_among(void *pointer, void *const *sorted, size_t count) {
+  return bsearch(&pointer, sorted, count, sizeof *sorted, by_address) != NULL;
+}
+
+/* Whether a buffer may take over memory that the restoring made live. */
+static int check_heirs(PyObject *heirs) {
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(heirs); i++)
+    if (buffer_at(heirs, i)->owner != PYWEIR_OWNS_NOTHING) {
+      PyErr_SetString(PyExc_RuntimeError, "a Buffer that is to own restored memory owns some already");
+      return -1;
+    }
+  return 0;
+}
+
+/* The buffers of memory that is gone own nothing any more, and those that were named own what came back. */
+static int settle_owners(weir_checkpoint_delta *delta, PyObject *stale, PyObject *heirs) {
+  qsort(delta->freed, delta->freed_count, sizeof *delta->freed, by_address);
+  qsort(delta->allocated, delta->allocated_count, sizeof *delta->allocated, by_address);
+  size_t gone = 0;
+  for (size_t i = 0; i < delta->freed_count; i++)
+    gone += !is_among(delta->freed[i], delta->allocated, delta->allocated_count);
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(stale); i++) {
+    pyweir_buffer *buffer = buffer_at(stale, i);
+    if (buffer->owner == PYWEIR_OWNS_DEVICE && is_among(buffer->pointer, delta->freed, delta->freed_count))
+      buffer->owner = PYWEIR_OWNS_NOTHING;
+  }
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(heirs); i++) {
+    pyweir_buffer *buffer = buffer_at(heirs, i);
+    if (buffer->pointer && is_among(buffer->pointer, delta->allocated, delta->allocated_count))
+      buffer->owner = PYWEIR_OWNS_DEVICE;
+  }
+  if ((size_t)PyList_GET_SIZE(stale) >= gone)
+    return 0;
+  PyErr_SetString(PyExc_RuntimeError,
+                  "Any stale tensors which are being manually freed must be passed to set checkpoint");
+  return -1;
+}
+
+static PyObject *set_checkpoint(PyObject *module, PyObject *args) {
+  (void)module;
+  PyObject *device_object, *state, *stale_object, *heirs_object, *result = NULL;
+  int device;
+  weir_checkpoint_delta delta = {0};
+  if (!PyArg_ParseTuple(args, "OO!OO:_cuda_setCheckpointPoolState", &device_object, &checkpoint_type, &state,
+                        &stale_object, &heirs_object) ||
+      pyweir_need_device(device_object, &device) != 0)
+    return NULL;
+  PyObject *stale = parse_buffers(stale_object), *heirs = parse_buffers(heirs_object);
+  if (stale && heirs && check_heirs(heirs) == 0) {
+    weir_status status;
+    PYWEIR_CALL(status, weir_pool_restore(pyweir_allocator(), ((checkpoint_object *)state)->it, &delta));
+    if (pyweir_check(status) == 0) {
+      if (settle_owners(&delta, stale, heirs) == 0)
+        result = Py_NewRef(Py_None);
+      weir_checkpoint_delta_clear(&delta);
+    }
+  }
+  Py_XDECREF(stale);
+  Py_XDECREF(heirs);
+  return result;
+}
+
+/* ---- Owners by hand ---- */
+
+static PyObject *has_standard_deleter(PyObject *module, PyObject *object) {
+  (void)module;
+  if (!PYWEIR_IS_BUFFER(object)) {
+    PyErr_Format(PyExc_TypeError, "a Buffer is expected, not %.100s", Py_TYPE(object)->tp_name);
+    return NULL;
+  }
+  return PyBool_FromLong(((pyweir_buffer *)object)->owner == PYWEIR_OWNS_DEVICE);
+}
+
+/* Frees the memory and leaves the buffer its address. */
+static PyObject *free_and_disown(PyObject *module, PyObject *object) {
+  (void)module;
+  if (!PYWEIR_IS_BUFFER(object) || ((pyweir_buffer *)object)->owner != PYWEIR_OWNS_DEVICE) {
+    PyErr_SetString(PyExc_TypeError, "a Buffer that owns memory of a device is expected");
+    return NULL;
+  }
+  pyweir_buffer *buffer = (pyweir_buffer *)object;
+  buffer->owner = PYWEIR_OWNS_NOTHING;
+  weir_status status;
+  PYWEIR_CALL(status, weir_allocator_free(pyweir_allocator(), buffer->pointer));
+  return pyweir_none(status);
+}
+
+static PyMethodDef functions[] = {
+    {"_cuda_beginAllocateToPool", begin_all, METH_VARARGS, "(device, id): all allocations of the device go there."},
+    {"_cuda_beginAllocateCurrentThreadToPool", begin_thread, METH_VARARGS, "(device, id): those of this thread."},
+    {"_cuda_beginAllocateCurrentStreamToPool", begin_stream, METH_VARARGS, "(device, id): those on this stream."},
+    {"_cuda_endAllocateToPool", end, METH_VARARGS, "(device, id)"},
+    {"_cuda_endAllocateCurrentStreamToPool", end, METH_VARARGS, "(device, id)"},
+    {"_cuda_releasePool", release, METH_VARARGS, "(device, id): lets go of it once."},
+    {"_pool_use_count", use_count, METH_VARARGS, "(device, id): how often it is held."},
+    {"_empty_pool", empty_pool, METH_O, "(id): gives its unused memory back."},
+    {"_cuda_checkPoolLiveAllocations", check_live, METH_VARARGS,
+     "(device, id, addresses): whether exactly these are in use."},
+    {"_cuda_getCheckpointState", get_checkpoint, METH_VARARGS, "(device, id): the pool's state."},
+    {"_cuda_setCheckpointPoolState", set_checkpoint, METH_VARARGS,
+     "(device, state, stale buffers, buffers that own what comes back)"},
+    {"_has_Standard_Deleter", has_standard_deleter, METH_O, "(buffer): whether it frees its memory."},
+    {"_free_And_Remove_DeleterFn", free_and_disown, METH_O, "(buffer): frees its memory now; the address stays."},
+    {NULL, NULL, 0, NULL},
+};
+
+int pyweir_add_pool(PyObject *module) {
+  if (pyweir_add_type(module, &pool_type) != 0 || pyweir_add_type(module, &checkpoint_type) != 0)
+    return -1;
+  return PyModule_AddFunctions(module, functions);
+}

@@ -1,0 +1,64 @@
+"""What the tests share.
+
+They run on the software device with two devices; with WEIR_TEST_DRIVER=cuda on NVIDIA's driver. One process has one runtime, so
+a test that is about the start, the environment or a fork runs its code in a process of its own: `run_python(code)`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+os.environ["WEIR_DRIVER"] = os.environ.get("WEIR_TEST_DRIVER", "soft")
+os.environ.setdefault("WEIR_SOFT_DEVICES", "2")
+os.environ.setdefault("WEIR_SOFT_MEMORY", "1GiB")
+for name in ("CUDA_VISIBLE_DEVICES", "WEIR_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+    os.environ.pop(name, None)
+
+# A sanitizer keeps freed memory for a while, and takes its time.
+is_sanitized = "libasan" in os.environ.get("LD_PRELOAD", "")
+is_soft = os.environ["WEIR_DRIVER"] == "soft"
+
+
+def run_python(code: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs code in a new Python, with warnings as errors. Fails when it fails, unless check is False."""
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    if check and result.returncode != 0:
+        pytest.fail(f"the process ended with {result.returncode}:\n{result.stdout}{result.stderr}")
+    return result
+
+
+def resident_bytes() -> int:
+    """What the process has of the host's memory now."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.fixture
+def two_devices() -> None:
+    import weir
+
+    if weir.device_count() < 2:
+        pytest.skip("there is one device, and it takes two")
+
+
+@pytest.fixture(autouse=True)
+def clean_state():
+    """Each test begins on device 0 and the default stream, and leaves no mode set."""
+    import weir
+
+    yield
+    if weir.is_initialized():
+        weir.set_sync_debug_mode(0)
+        for device in reversed(range(weir.device_count())):
+            weir.set_stream(weir.default_stream(device))

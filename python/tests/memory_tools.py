@@ -1,0 +1,81 @@
+"""What the tests about memory share."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes.util
+import gc
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import weir
+
+KIB = 1024
+MIB = 1024 * 1024
+
+# The sizes that decide which pool and which segment a request gets.
+MIN_BLOCK_SIZE = 512
+SMALL_SIZE = 1 * MIB
+SMALL_BUFFER = 2 * MIB
+LARGE_BUFFER = 20 * MIB
+
+has_native_stacks = ctypes.util.find_library("unwind") is not None
+
+
+def clean() -> None:
+    """Nothing is cached, limited or recorded, and no setting is changed."""
+    gc.collect()
+    weir.synchronize()
+    weir.memory._record_memory_history(None)
+    weir.memory._set_memory_metadata("")
+    for device in range(weir.device_count()):
+        weir.set_per_process_memory_limit(None, device)
+        weir.set_per_process_memory_fraction(1.0, device)
+    weir.empty_cache()
+    weir.host_empty_cache()
+
+
+@contextlib.contextmanager
+def settings(text: str, back: str) -> Iterator[None]:
+    """Settings for a block of code; `back` is what undoes them."""
+    weir.memory._set_allocator_settings(text)
+    try:
+        yield
+    finally:
+        weir.memory._set_allocator_settings(back)
+        weir.empty_cache()
+
+
+@contextlib.contextmanager
+def history(*args: Any, **kwargs: Any) -> Iterator[None]:
+    weir.memory._record_memory_history(*args, **kwargs)
+    try:
+        yield
+    finally:
+        weir.memory._record_memory_history(None)
+
+
+def sleep_cycles(milliseconds: float) -> int:
+    return int(weir.get_device_properties(0).clock_rate * milliseconds)
+
+
+def filled(size: int, value: int = 1) -> weir.Buffer:
+    return weir.empty(size).fill_(value)
+
+
+def blocks(snapshot: dict[str, Any] | list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for segment in snapshot["segments"] if isinstance(snapshot, dict) else snapshot:
+        yield from segment["blocks"]
+
+
+def block_of(buffer: weir.Buffer) -> dict[str, Any]:
+    (found,) = [b for b in blocks(weir.memory_snapshot()) if b["address"] == buffer.pointer]
+    return found
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not become true in time"
+        time.sleep(0.001)

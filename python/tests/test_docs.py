@@ -1,0 +1,87 @@
+"""The examples of the documentation run, and the stubs say what is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from conftest import run_python
+
+import weir
+
+ROOT = Path(__file__).parents[2]
+PAGES = {page.name: page.read_text() for page in (ROOT / "README.md", ROOT / "docs" / "python.md")}
+EXAMPLES = [
+    pytest.param(code, id=f"{name}-{number}")
+    for name, text in PAGES.items()
+    for number, code in enumerate(re.findall(r"```python\n(.*?)```", text, re.DOTALL), 1)
+]
+
+
+@pytest.mark.parametrize("code", EXAMPLES)
+def test_examples(code):
+    assert run_python(code).stdout
+
+
+def test_there_are_examples():
+    assert len(EXAMPLES) >= 8
+
+
+# ---- Stubs ----
+
+
+def members(body):
+    """The names that a module or a class of the stubs has, and the bodies of its classes."""
+    names, classes = set(), {}
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            names.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            names.add(node.name)
+            classes[node.name] = node
+        elif isinstance(node, ast.AnnAssign):
+            names.add(node.target.id)
+    return names, classes
+
+
+STUBS, STUB_CLASSES = members(ast.parse((ROOT / "python" / "weir" / "_weir.pyi").read_text()).body)
+
+
+def test_stubs_name_all_that_is_there():
+    private = {name for name in STUB_CLASSES if "Protocol" in ast.unparse(STUB_CLASSES[name])}
+    there = {name for name in dir(weir._weir) if not name.startswith("__") or name == "__version__"}
+    assert STUBS - private == there
+
+
+@pytest.mark.parametrize("name", [name for name in STUB_CLASSES if hasattr(weir._weir, name)])
+def test_stubs_of_classes(name):
+    there = getattr(weir._weir, name)
+    stubs, _ = members(STUB_CLASSES[name].body)
+    public = {member for member in vars(there) if not member.startswith("__")}
+    if not issubclass(there, BaseException):
+        assert {member for member in stubs if not member.startswith("__")} == public
+        for member in stubs - {"__buffer__"}:  # which a class has since Python 3.12
+            assert hasattr(there, member), member
+
+
+def test_everything_explains_itself():
+    for name in STUB_CLASSES:
+        kind = getattr(weir._weir, name, None)
+        if kind is None:
+            continue
+        assert kind.__doc__, name
+        for member, value in vars(kind).items():
+            if not member.startswith("_") and callable(value):
+                assert value.__doc__, f"{name}.{member}"
+
+
+# ---- Coverage ----
+
+
+def test_the_tests_that_coverage_names_are_there():
+    named = re.findall(r"`python/(\w+): (test_\w+)`", (ROOT / "docs" / "coverage.md").read_text())
+    assert len(named) > 50
+    for file, test in named:
+        assert f"\ndef {test}(" in (ROOT / "python" / "tests" / f"test_{file}.py").read_text(), f"{file}: {test}"

@@ -1,0 +1,150 @@
+"""Nothing is left behind: a hundred thousand of each object, and threads that make and drop them."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+
+import pytest
+from conftest import is_sanitized, resident_bytes
+
+import weir
+
+pytestmark = pytest.mark.skipif(is_sanitized, reason="the sanitizer keeps freed memory")
+
+CYCLES = 100_000
+
+
+def cycle(make, count=CYCLES):
+    """Makes and drops, and returns by how much the process grew since the first tenth."""
+    for _ in range(count // 10):
+        make()
+    gc.collect()
+    before, blocks = resident_bytes(), sys.getallocatedblocks()
+    for _ in range(count):
+        make()
+    gc.collect()
+    assert sys.getallocatedblocks() - blocks < count // 100
+    return resident_bytes() - before
+
+
+def fail(call):
+    try:
+        call()
+    except Exception:
+        pass
+    else:
+        pytest.fail("it did not fail")
+
+
+def recorded():
+    event = weir.Event()
+    event.record()
+    event.synchronize()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda: weir.Stream(), id="Stream"),
+        pytest.param(lambda: weir.ExternalStream(0), id="ExternalStream"),
+        pytest.param(lambda: weir.Stream(priority=-1).priority, id="priority"),
+        pytest.param(lambda: weir.Event(), id="Event"),
+        pytest.param(lambda: weir.CUDAGraph(), id="CUDAGraph"),
+        pytest.param(lambda: weir.Device("cuda:0"), id="Device"),
+        pytest.param(lambda: str(weir.current_stream().device), id="device"),
+        pytest.param(lambda: repr(weir.default_stream()), id="repr"),
+        pytest.param(lambda: hash(weir.current_stream()) == weir.default_stream(), id="compare"),
+        pytest.param(lambda: weir.current_stream().__cuda_stream__(), id="protocol"),
+        pytest.param(lambda: weir.graph_pool_handle(), id="pool"),
+        pytest.param(lambda: weir.mem_get_info(), id="mem_get_info"),
+        pytest.param(lambda: weir.device(0).__enter__(), id="device-context"),
+        pytest.param(lambda: fail(lambda: weir.Stream("cpu")), id="wrong-device"),
+        pytest.param(lambda: fail(lambda: weir.Stream(stream_ptr="x")), id="wrong-pointer"),
+        pytest.param(lambda: fail(lambda: weir.set_device(99)), id="no-such-device"),
+        pytest.param(lambda: fail(lambda: weir.CUDAGraph().replay()), id="failed-replay"),
+    ],
+)
+def test_objects(make):
+    weir.init()
+    assert cycle(make) < 4 << 20
+
+
+@pytest.mark.parametrize(
+    ("make", "count"),
+    [
+        pytest.param(recorded, 20_000, id="recorded-event"),
+        pytest.param(lambda: weir.get_device_properties(), 20_000, id="properties"),
+        pytest.param(lambda: weir.current_stream()._as_parameter_, 20_000, id="ctypes"),
+    ],
+)
+def test_slower_objects(make, count):
+    weir.init()
+    assert cycle(make, count) < 4 << 20
+
+
+def test_contexts():
+    stream = weir.Stream()
+
+    def enter():
+        with weir.stream(stream), stream, weir.device(0):
+            pass
+
+    assert cycle(enter) < 4 << 20
+
+
+def test_graphs_that_captured():
+    stream = weir.Stream()
+
+    def capture():
+        graph = weir.CUDAGraph()
+        with weir.stream(stream):
+            graph.capture_begin()
+            weir._sleep(1)
+            graph.capture_end()
+        graph.replay()
+
+    assert cycle(capture, 2000) < 4 << 20
+    weir.synchronize()
+
+
+def test_reference_counts():
+    stream, event = weir.Stream(), weir.Event()
+    for thing, calls in (
+        (stream, [stream.query, stream.synchronize, lambda: stream.wait_stream(stream), lambda: repr(stream)]),
+        (event, [event.query, event.record, event.wait, lambda: event.record(stream), lambda: stream.wait_event(event)]),
+    ):
+        for call in calls:
+            before = sys.getrefcount(thing)
+            for _ in range(100):
+                call()
+            assert sys.getrefcount(thing) == before
+    before = sys.getrefcount(event)
+    assert stream.record_event(event) is event
+    assert sys.getrefcount(event) == before
+    before = sys.getrefcount(None)
+    for _ in range(1000):
+        stream.synchronize()
+        event.record(None)
+        weir.current_stream(None)
+    assert abs(sys.getrefcount(None) - before) < 200
+
+
+def test_many_threads_make_and_drop():
+    errors = []
+
+    def work():
+        try:
+            for _ in range(500):
+                event = weir.Event()
+                event.record(weir.Stream())
+                weir.CUDAGraph()
+                event.query()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert errors == []

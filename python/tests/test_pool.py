@@ -1,0 +1,603 @@
+"""Private pools, and their states that are kept and restored."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import threading
+
+import pytest
+import weir
+from memory_tools import LARGE_BUFFER, MIB, MIN_BLOCK_SIZE, SMALL_BUFFER, SMALL_SIZE, clean, filled, settings
+from weir import _weir
+
+
+def pool_segments(pool_id):
+    return [s for s in weir.memory_snapshot() if s["segment_pool_id"] == pool_id]
+
+
+def all_pool_segments():
+    return [s for s in weir.memory_snapshot() if s["segment_pool_id"] != (0, 0)]
+
+
+def live_blocks(pool_id):
+    return sum(b["state"] == "active_allocated" for s in pool_segments(pool_id) for b in s["blocks"])
+
+
+@pytest.fixture(autouse=True)
+def no_segments_are_left():
+    clean()
+    before = len(all_pool_segments())
+    yield
+    clean()
+    assert len(all_pool_segments()) == before
+
+
+# ---- MemPool ----
+
+
+def test_mempool_id():
+    first, second = weir.MemPool().id, weir.MemPool().id
+    assert first[0] == second[0] == 0
+    assert second[1] == first[1] + 1
+    assert weir.graph_pool_handle()[1] == second[1] + 1
+
+
+def test_mempool_attributes(two_devices):
+    pool = weir.MemPool()
+    assert (pool.use_count(), pool.device, pool.allocator) == (1, 0, None)
+    assert repr(pool) == f"<weir.MemPool {pool.id} of device 0>"
+    with weir.use_mem_pool(pool):
+        assert pool.use_count() == 2
+    assert pool.use_count() == 1
+    with weir.device(1):
+        assert weir.MemPool().device == 1
+
+
+def test_pool_id_in_snapshot():
+    pool = weir.MemPool()
+    outside = weir.empty(MIB)
+    with weir.use_mem_pool(pool):
+        inside = weir.empty(MIB)
+    (segment,) = pool.snapshot()
+    assert segment["segment_pool_id"] == pool.id and segment["blocks"][0]["address"] == inside.pointer
+    (default,) = pool_segments((0, 0))
+    assert default["blocks"][0]["address"] == outside.pointer
+    assert weir.memory_snapshot((0, 10**9)) == []
+
+
+def test_mempool_empty_cache():
+    pool = weir.MemPool()
+    with weir.use_mem_pool(pool):
+        inside = weir.empty(MIB)
+    del inside
+    assert len(pool.snapshot()) == 1
+    weir.empty_cache()
+    assert len(pool.snapshot()) == 1, "a pool that is held keeps its memory"
+    pool_id = pool.id
+    del pool
+    assert pool_segments(pool_id) == []
+
+
+def test_mempool_memory_outlives_the_pool():
+    pool = weir.MemPool()
+    with weir.use_mem_pool(pool):
+        inside = filled(MIB, 5)
+    pool_id = pool.id
+    del pool
+    gc.collect()
+    assert inside.tobytes() == b"\5" * MIB
+    assert live_blocks(pool_id) == 1
+    del inside
+    weir.empty_cache()
+    assert pool_segments(pool_id) == []
+
+
+def test_mempool_is_used_again():
+    pool = weir.MemPool()
+    with weir.use_mem_pool(pool):
+        pointer = weir.empty(MIB).pointer
+    assert weir.empty(MIB).pointer != pointer
+    with weir.use_mem_pool(pool):
+        assert weir.empty(MIB).pointer == pointer
+
+
+def test_nested_mempool():
+    outer, inner = weir.MemPool(), weir.MemPool()
+    with weir.use_mem_pool(outer):
+        a = weir.empty(MIB)
+        with weir.use_mem_pool(inner):
+            b = weir.empty(MIB)
+        c = weir.empty(MIB)
+    assert live_blocks(outer.id) == 2 and live_blocks(inner.id) == 1
+    del a, b, c
+
+
+def test_use_mem_pool_ends_with_an_exception():
+    pool = weir.MemPool()
+    with pytest.raises(ZeroDivisionError):
+        with weir.use_mem_pool(pool):
+            raise ZeroDivisionError
+    outside = weir.empty(MIB)
+    assert pool.snapshot() == [] and pool.use_count() == 1
+    del outside
+
+
+def test_use_mem_pool_refusals():
+    with pytest.raises(TypeError, match="a MemPool is expected"):
+        weir.use_mem_pool((0, 1))
+    with pytest.raises(TypeError):
+        weir.MemPool(3)
+    with pytest.raises((RuntimeError, ValueError)):
+        _weir._cuda_endAllocateToPool(0, (0, 10**6))
+    with pytest.raises((RuntimeError, ValueError)):
+        _weir._cuda_releasePool(0, (0, 10**6))
+    with pytest.raises(TypeError):
+        _weir._cuda_beginAllocateToPool(0, 12)
+
+
+def test_mempool_ctx_multithread():
+    """Only the thread that is inside of the block is served from the pool."""
+    pool = weir.MemPool()
+    inside, done = threading.Event(), threading.Event()
+    other = []
+
+    def allocate():
+        inside.wait(20)
+        other.append(weir.empty(3 * MIB))
+        done.set()
+
+    thread = threading.Thread(target=allocate)
+    thread.start()
+    with weir.use_mem_pool(pool):
+        mine = weir.empty(3 * MIB)
+        inside.set()
+        assert done.wait(20)
+    thread.join()
+    assert live_blocks(pool.id) == 1
+    assert other[0].pointer not in [b["address"] for s in pool.snapshot() for b in s["blocks"]]
+    del mine
+
+
+def test_mempool_multithread():
+    pools = []
+
+    def work():
+        pool = weir.MemPool()
+        for _ in range(20):
+            with weir.use_mem_pool(pool):
+                buffer = filled(MIB, 1)
+            del buffer
+        pools.append((pool.id, len(pool.snapshot())))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({pool_id for pool_id, _ in pools}) == 4
+    assert [count for _, count in pools] == [1] * 4
+
+
+def test_mempool_emptycache_multithread():
+    errors = []
+
+    def work():
+        try:
+            for _ in range(20):
+                pool = weir.MemPool()
+                with weir.use_mem_pool(pool):
+                    buffer = weir.empty(3 * MIB)
+                weir.empty_cache()
+                del buffer, pool
+                weir.empty_cache()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+def test_mempool_no_split():
+    pool = weir.MemPool(no_split=True)
+    with weir.use_mem_pool(pool):
+        kept = [weir.empty(MIB) for _ in range(3)]
+    assert [len(s["blocks"]) for s in pool.snapshot()] == [1, 1, 1]
+    split = weir.MemPool()
+    with weir.use_mem_pool(split):
+        more = [weir.empty(MIB) for _ in range(2)]
+    assert [len(s["blocks"]) for s in split.snapshot()] == [2]
+    del kept, more
+
+
+def test_mempool_use_on_oom():
+    """Free memory of the pool serves others before a request fails."""
+    lends, keeps = weir.MemPool(use_on_oom=True), weir.MemPool()
+    with weir.use_mem_pool(keeps):
+        weir.empty(40 * MIB)
+    with weir.use_mem_pool(lends):
+        pointer = weir.empty(40 * MIB).pointer
+    weir.set_per_process_memory_limit(weir.memory_reserved())
+    lent = weir.empty(40 * MIB)
+    assert lent.pointer == pointer
+    with pytest.raises(weir.OutOfMemoryError):
+        weir.empty(40 * MIB)
+    del lent
+
+
+def test_deleted_mempool_not_used_on_oom():
+    pool = weir.MemPool(use_on_oom=True)
+    with weir.use_mem_pool(pool):
+        buffer = weir.empty(40 * MIB)
+    del pool
+    weir.set_per_process_memory_limit(weir.memory_reserved())
+    with pytest.raises(weir.OutOfMemoryError):
+        weir.empty(40 * MIB)
+    del buffer
+
+
+def test_mempool_oom_recovery_releases_cached_blocks():
+    weir.set_per_process_memory_limit(100 * MIB)
+    weir.empty(80 * MIB)  # is cached now
+    pool = weir.MemPool()
+    with weir.use_mem_pool(pool):
+        inside = weir.empty(80 * MIB)
+    assert live_blocks(pool.id) == 1
+    del inside
+
+
+def test_reserved_bytes_by_private_pools():
+    pool = weir.MemPool()
+    key = f"reserved_bytes_by_private_pools.0_{pool.id[1]}"
+    with weir.use_mem_pool(pool):
+        small, large = weir.empty(512), weir.empty(3 * MIB)
+    stats = weir.memory_stats()
+    assert stats[f"{key}.small_pool.current"] == 2 * MIB
+    assert stats[f"{key}.large_pool.current"] == 20 * MIB
+    assert stats[f"{key}.all.current"] == stats[f"{key}.all.peak"] == 22 * MIB
+    del small, large
+
+
+def test_mempool_expandable():
+    with settings("expandable_segments:True", "expandable_segments:False"):
+        pool = weir.MemPool()
+        with weir.use_mem_pool(pool):
+            buffers = [weir.empty(LARGE_BUFFER) for _ in range(3)]
+        (segment,) = pool.snapshot()
+        assert segment["is_expandable"] and segment["total_size"] == 3 * LARGE_BUFFER
+        del buffers, pool
+
+
+def test_snapshot_include_traces():
+    weir.memory._record_memory_history(stacks="python")
+    pool = weir.MemPool()
+    with weir.use_mem_pool(pool):
+        buffer = weir.empty(MIB)
+    (with_traces,) = pool.snapshot()
+    (without,) = pool.snapshot(include_traces=False)
+    for key in ["address", "total_size", "allocated_size", "segment_pool_id", "stream"]:
+        assert with_traces[key] == without[key]
+    assert len(_weir._cuda_memorySnapshot((0, 0, True))["device_traces"][0]) > 0
+    assert all(not trace for trace in _weir._cuda_memorySnapshot((0, 0, False))["device_traces"])
+    del buffer
+
+
+def test_mempool_with_functions():
+    """Segments of the pool come from functions of the program's own."""
+    libc = ctypes.CDLL(None)
+    libc.aligned_alloc.restype, libc.aligned_alloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t, ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
+    calls = []
+
+    @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+    def alloc(size, device, stream):
+        calls.append(("alloc", size, device))
+        return libc.aligned_alloc(2 * MIB, size)
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+    def free(pointer, size, device, stream):
+        calls.append(("free", size, device))
+        libc.free(pointer)
+
+    def address(function):
+        return ctypes.cast(function, ctypes.c_void_p).value
+
+    allocator = _weir._cuda_customAllocator(address(alloc), address(free))
+    assert allocator.name() == "pluggable"
+    pool = weir.MemPool(allocator)
+    assert pool.allocator is allocator
+    del allocator
+    with weir.use_mem_pool(pool):
+        a, b = weir.empty(MIB), weir.empty(3 * MIB)
+    assert sorted(calls) == [("alloc", 2 * MIB, 0), ("alloc", 20 * MIB, 0)]
+    assert live_blocks(pool.id) == 2
+    weir.empty(MIB)
+    assert len(calls) == 2
+    del a, b, pool
+    gc.collect()
+    assert sorted(calls[2:]) == [("free", 2 * MIB, 0), ("free", 20 * MIB, 0)]
+
+
+def test_mempool_functions_out_of_memory():
+    @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+    def alloc(size, device, stream):
+        return None
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+    def free(pointer, size, device, stream):
+        raise AssertionError("there is nothing to free")
+
+    address = [ctypes.cast(function, ctypes.c_void_p).value for function in (alloc, free)]
+    pool = weir.MemPool(_weir._cuda_customAllocator(*address))
+    with weir.use_mem_pool(pool):
+        with pytest.raises(weir.OutOfMemoryError):
+            weir.empty(MIB)
+    outside = weir.empty(MIB)
+    del outside
+
+
+# ---- Checkpoints ----
+
+
+def cudagraphify(fn, pool=None):
+    weir.synchronize()
+    stream = weir.Stream()
+    stream.wait_stream(weir.current_stream())
+    with weir.stream(stream):
+        fn()
+    stream.synchronize()
+    weir.current_stream().wait_stream(stream)
+    weir.synchronize()
+    graph = weir.CUDAGraph()
+    with weir.graph(graph, stream=stream, pool=pool):
+        outputs = fn()
+    return graph, outputs
+
+
+def plus(a, b):
+    """Stands for a sum: a new buffer of the size of its inputs."""
+    return weir.empty(len(a)).copy_(b)
+
+
+def check_state(before, after):
+    by_address = {s["address"]: s for s in after}
+    for old in before:
+        new = by_address[old["address"]]
+        for field in ["device", "total_size", "allocated_size", "active_size", "segment_type", "segment_pool_id"]:
+            assert old[field] == new[field]
+        assert [(b["size"], b["state"]) for b in old["blocks"]] == [(b["size"], b["state"]) for b in new["blocks"]]
+
+
+def check_function(fn, pool=None):
+    graph, outputs = cudagraphify(fn, pool)
+    pool_id = graph.pool()
+    before = pool_segments(pool_id)
+    state = _weir._cuda_getCheckpointState(0, pool_id)
+    _weir._cuda_setCheckpointPoolState(0, state, [], [])
+    check_state(before, pool_segments(pool_id))
+    del outputs
+
+
+def test_simple():
+    def foo():
+        x = filled(SMALL_SIZE * 8, 0)
+        x = plus(x, x)
+        x1 = plus(plus(filled(SMALL_SIZE), filled(SMALL_SIZE)), filled(SMALL_SIZE))
+        y = plus(filled(SMALL_SIZE), x1)
+        z = filled(SMALL_SIZE)
+        return x, y, z
+
+    check_function(foo)
+
+
+def test_allocated_in_middle_of_segment():
+    def foo():
+        small = [filled(MIN_BLOCK_SIZE) for _ in range(11)]
+        return small[5].fill_(2)
+
+    check_function(foo)
+
+
+def test_multiple_middle_allocations():
+    def foo():
+        small = [filled(MIN_BLOCK_SIZE) for _ in range(11)]
+        return small[5], small[8]
+
+    check_function(foo)
+
+
+def test_middle_allocations_contiguous():
+    def foo():
+        small = [filled(MIN_BLOCK_SIZE) for _ in range(11)]
+        return small[5], small[6]
+
+    check_function(foo)
+
+
+def test_additional_free_following_checkpoint():
+    def foo():
+        return (filled(MIN_BLOCK_SIZE),)
+
+    graph, outputs = cudagraphify(foo)
+    pool_id = graph.pool()
+    before = pool_segments(pool_id)
+    state = _weir._cuda_getCheckpointState(0, pool_id)
+    graph2, outputs2 = cudagraphify(foo, pool_id)
+    _weir._cuda_setCheckpointPoolState(0, state, list(outputs2), [])
+    assert not outputs2[0].owns_memory
+    del outputs2
+    check_state(before, pool_segments(pool_id))
+    assert live_blocks(pool_id) == 1
+    del outputs, graph, graph2
+
+
+def test_additional_free_error():
+    def foo():
+        return (filled(MIN_BLOCK_SIZE),)
+
+    graph, outputs = cudagraphify(foo)
+    state = _weir._cuda_getCheckpointState(0, graph.pool())
+    graph2, outputs2 = cudagraphify(foo, graph.pool())
+    with pytest.raises(RuntimeError, match="being manually freed must be passed"):
+        _weir._cuda_setCheckpointPoolState(0, state, [], [])
+    # the memory is gone all the same: whoever has it lets go of it by hand
+    with pytest.raises(ValueError, match="invalid device pointer"):
+        outputs2[0].free()
+    del outputs, graph, graph2
+
+
+def test_tensor_dies_after_checkpoint():
+    def foo():
+        return filled(MIN_BLOCK_SIZE), filled(MIN_BLOCK_SIZE)
+
+    graph, outputs = cudagraphify(foo)
+    pool_id = graph.pool()
+    state = _weir._cuda_getCheckpointState(0, pool_id)
+    pointers = [output.pointer for output in outputs]
+    del outputs
+    _weir._cuda_setCheckpointPoolState(0, state, [], [])
+    assert live_blocks(pool_id) == 2
+    weir.caching_allocator_delete(pointers[0])
+    assert live_blocks(pool_id) == 1
+    weir.caching_allocator_delete(pointers[1])
+    assert live_blocks(pool_id) == 0
+    del graph
+
+
+def test_assigning_back_deleter_fns_to_tensor():
+    input = filled(1)
+
+    def foo():
+        outputs = weir.empty(SMALL_BUFFER), weir.empty(SMALL_BUFFER), weir.empty(LARGE_BUFFER)
+        for output in outputs:
+            output[:1].copy_(input)
+        return outputs
+
+    graph, outputs = cudagraphify(foo)
+    pool_id = graph.pool()
+    graph.replay()
+    assert [output[:1].tobytes() for output in outputs] == [b"\1"] * 3
+    state = _weir._cuda_getCheckpointState(0, pool_id)
+    shapes = [(output.pointer, output.device, len(output)) for output in outputs]
+    assert live_blocks(pool_id) == 3
+    del outputs
+    assert live_blocks(pool_id) == 0
+    again = [_weir._buffer_from_data_pointer(*shape) for shape in shapes]
+    assert [buffer[:1].tobytes() for buffer in again] == [b"\1"] * 3
+    input.fill_(2)
+    graph.replay()
+    assert [buffer[:1].tobytes() for buffer in again] == [b"\2"] * 3
+    _weir._cuda_setCheckpointPoolState(0, state, [], [again[0], again[1]])
+    assert live_blocks(pool_id) == 3
+    again[0] = None
+    assert live_blocks(pool_id) == 2
+    again[1] = None
+    assert live_blocks(pool_id) == 1
+    # the third was not named, and owns nothing
+    again[2] = None
+    assert live_blocks(pool_id) == 1
+    weir.caching_allocator_delete(shapes[2][0])
+    assert live_blocks(pool_id) == 0
+    del graph
+
+
+def test_checkpoint_refusals():
+    with pytest.raises((RuntimeError, ValueError), match="pool"):
+        _weir._cuda_getCheckpointState(0, (0, 10**6))
+    with pytest.raises(TypeError):
+        _weir._cuda_setCheckpointPoolState(0, "state", [], [])
+    pool = weir.MemPool()
+    with weir.use_mem_pool(pool):
+        owner = weir.empty(512)
+    state = _weir._cuda_getCheckpointState(0, pool.id)
+    with pytest.raises(TypeError, match="a Buffer is expected"):
+        _weir._cuda_setCheckpointPoolState(0, state, [1], [])
+    with pytest.raises(RuntimeError, match="owns some already"):
+        _weir._cuda_setCheckpointPoolState(0, state, [], [owner])
+    del owner
+
+
+def test_check_pool_live_allocations():
+    pool = weir.graph_pool_handle()
+    graph, outputs = cudagraphify(lambda: filled(16), pool=pool)
+
+    def check(live):
+        return _weir._cuda_checkPoolLiveAllocations(0, pool, live)
+
+    assert check({outputs.pointer})
+    assert not check({outputs.pointer, 0})
+    assert not check(set())
+    del outputs
+    assert check(set())
+    with pytest.raises(TypeError):
+        check({"a"})
+    del graph
+
+
+def test_allocate_in_thread_to_pool():
+    pool = weir.graph_pool_handle()
+    graph, outputs = cudagraphify(lambda: weir.empty(16).fill_(1), pool=pool)
+    device = outputs.device
+    del outputs
+
+    @contextlib.contextmanager
+    def use_pool_on_this_stream():
+        weir.synchronize()
+        stream = weir.Stream()
+        stream.wait_stream(weir.current_stream())
+        with weir.stream(stream):
+            _weir._cuda_beginAllocateCurrentStreamToPool(device, pool)
+            try:
+                yield
+            finally:
+                _weir._cuda_endAllocateCurrentStreamToPool(device, pool)
+                _weir._cuda_releasePool(device, pool)
+
+    assert len(pool_segments(pool)) == 1
+
+    def alloc_three():
+        a, b = weir.empty(LARGE_BUFFER), weir.empty(LARGE_BUFFER)
+        c = weir.empty(LARGE_BUFFER)
+        del a, b, c
+
+    def use_pool():
+        with use_pool_on_this_stream():
+            for _ in range(10):
+                alloc_three()
+        alloc_three()
+
+    def no_pool():
+        for _ in range(10):
+            a, b = weir.empty(LARGE_BUFFER), weir.empty(LARGE_BUFFER)
+            del a, b
+
+    threads = [threading.Thread(target=use_pool), threading.Thread(target=no_pool)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(pool_segments(pool)) == 4
+    del graph
+    weir.synchronize()
+    gc.collect()
+    weir.empty_cache()
+    assert len(pool_segments(pool)) == 0
+
+
+def test_buffers_without_an_owner():
+    buffer = weir.empty(512)
+    assert _weir._has_Standard_Deleter(buffer)
+    before = weir.memory_allocated()
+    pointer = buffer.pointer
+    _weir._free_And_Remove_DeleterFn(buffer)
+    assert weir.memory_allocated() == before - 512 and buffer.pointer == pointer
+    assert not _weir._has_Standard_Deleter(buffer)
+    with pytest.raises(TypeError):
+        _weir._free_And_Remove_DeleterFn(buffer)
+    with pytest.raises(TypeError):
+        _weir._has_Standard_Deleter(1)

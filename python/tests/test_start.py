@@ -1,0 +1,410 @@
+"""The import, the start, queued calls, visible devices, and what fork and spawn do."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from conftest import is_sanitized, is_soft, run_python
+
+import weir
+
+
+# ---- The import ----
+
+
+def test_import_touches_no_device():
+    # The file that cannot be a driver would be tried, and fail, if anything asked for a device.
+    run_python(
+        """
+        import sys, threading
+        import weir
+        assert not weir.is_initialized()
+        assert threading.active_count() == 1
+        with open("/proc/self/maps") as maps:
+            assert "libcuda" not in maps.read()
+        with open("/proc/self/task/%d/children" % __import__("os").getpid()) as children:
+            assert children.read() == ""
+        assert len(__import__("os").listdir("/proc/self/task")) == 1
+        """,
+        WEIR_DRIVER="cuda",
+        WEIR_CUDA_LIBRARY="/nonexistent/libcuda.so",
+    )
+
+
+def test_import_brings_little():
+    found = run_python("import sys, weir; print(' '.join(sys.modules))").stdout.split()
+    assert not {"typing", "threading", "traceback", "numpy", "ctypes", "inspect", "subprocess"} & set(found)
+    assert "triton" not in found and "torch" not in found
+
+
+@pytest.mark.skipif(is_sanitized, reason="it is about time")
+def test_import_takes_at_most_30_ms(tmp_path):
+    # The first time the files are compiled.
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    times = []
+    for _ in range(12):
+        text = subprocess.run(
+            [sys.executable, "-X", "importtime", "-c", "import weir"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stderr
+        times.append(int(re.search(r"\|\s+(\d+) \| weir$", text, re.MULTILINE)[1]))
+    # The best of some: a busy machine takes longer.
+    assert min(times[1:]) <= 30_000, times
+
+
+def test_all_names_are_there():
+    assert len(set(weir.__all__)) == len(weir.__all__)
+    for name in weir.__all__:
+        assert hasattr(weir, name), name
+        assert getattr(weir, name).__doc__, f"{name} says nothing of itself"
+
+
+def test_version():
+    assert re.fullmatch(r"\d+\.\d+\.\d+", weir.__version__)
+
+
+# ---- The start ----
+
+
+def test_lazy_init_count_of_nothing():
+    assert run_python(
+        "import os, weir; os.environ['CUDA_VISIBLE_DEVICES'] = '32'; print(weir.device_count(), weir.is_available())"
+    ).stdout.split() == ["0", "False"]
+
+
+def test_lazy_init_count_follows_the_variable():
+    result = run_python(
+        """
+        import os, weir
+        first = weir.device_count()
+        os.environ["CUDA_VISIBLE_DEVICES"] = "0"
+        second = weir.device_count()
+        weir.init()
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        print(first, second, weir.device_count())
+        """
+    )
+    first, second, third = map(int, result.stdout.split())
+    assert first >= 1 and second == 1 and third == 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "weir.current_device()",
+        "weir.Stream()",
+        "weir.Event()",
+        "weir.CUDAGraph()",
+        "weir.synchronize()",
+        "weir.get_device_name()",
+        "weir.current_stream()",
+        "weir.set_device(0)",
+        "weir.cudart()",
+        "weir.mem_get_info()",
+        "weir.Stream.priority_range()",
+        "weir.set_sync_debug_mode(0)",
+        "weir.device(0).__enter__()",
+    ],
+)
+def test_first_call_starts(call):
+    run_python(f"import weir; assert not weir.is_initialized(); {call}; assert weir.is_initialized()")
+
+
+def test_questions_start_nothing():
+    run_python(
+        """
+        import weir
+        weir.is_available(), weir.device_count(), weir.get_arch_list(), weir.graph_pool_handle()
+        weir._parse_visible_devices()
+        weir.Device(1), weir.device(None), weir.device(-1), weir.device(1), weir.stream(None)
+        with weir.device(None), weir.device(-1), weir.stream(None):
+            pass
+        weir.set_device(-1)
+        weir.set_stream(None)
+        weir.check_error(0)
+        assert not weir.is_initialized()
+        """
+    )
+
+
+def test_no_device():
+    result = run_python("import weir; weir.init()", check=False, CUDA_VISIBLE_DEVICES="32")
+    assert result.returncode == 1
+    assert "RuntimeError: weir_init:" in result.stderr
+    assert 'CUDA_VISIBLE_DEVICES="32"' in result.stderr
+
+
+def test_no_driver():
+    result = run_python(
+        "import weir; print(weir.device_count(), weir.is_available()); weir.init()",
+        check=False,
+        WEIR_DRIVER="cuda",
+        WEIR_CUDA_LIBRARY="/nonexistent/libcuda.so",
+    )
+    assert result.stdout.split() == ["0", "False"]
+    assert "/nonexistent/libcuda.so" in result.stderr
+
+
+def test_a_start_can_be_tried_again():
+    run_python(
+        """
+        import os, weir
+        try:
+            weir.init()
+        except RuntimeError:
+            pass
+        else:
+            raise SystemExit("it started")
+        assert not weir.is_initialized()
+        os.environ["CUDA_VISIBLE_DEVICES"] = "0"
+        weir.init()
+        assert weir.is_initialized() and weir.device_count() == 1
+        """,
+        CUDA_VISIBLE_DEVICES="32",
+    )
+
+
+# ---- Queued calls ----
+
+
+def test_queued_calls_run_once_in_order():
+    run_python(
+        """
+        import weir
+        seen = []
+        weir._lazy_call(lambda: seen.append(weir.current_device()))
+        weir._lazy_call(lambda: seen.append("second"))
+        # One that is queued while the queue runs is run at once: the devices are there.
+        weir._lazy_call(lambda: weir._lazy_call(lambda: seen.append("third")))
+        assert seen == [] and not weir.is_initialized()
+        weir.init()
+        assert seen == [0, "second", "third"], seen
+        weir.init()
+        weir._lazy_call(lambda: seen.append("at once"))
+        assert seen == [0, "second", "third", "at once"], seen
+        """
+    )
+
+
+def test_a_queued_call_that_fails_names_its_place():
+    run_python(
+        """
+        import weir
+        def a_function_of_this_name():
+            weir._lazy_call(lambda: broken[0] / 0)
+        broken = [1]
+        a_function_of_this_name()
+        for _ in range(2):
+            try:
+                weir.synchronize()
+            except weir.DeferredCudaCallError as error:
+                assert "CUDA call failed lazily at initialization with error: division by zero" in str(error), error
+                assert "CUDA call was originally invoked at:" in str(error), error
+                assert "in a_function_of_this_name" in str(error), error
+                assert isinstance(error.__cause__, ZeroDivisionError)
+            else:
+                raise SystemExit("it started")
+            assert not weir.is_initialized()
+        class Whole(int):
+            def __truediv__(self, other):
+                return 1
+        broken[0] = Whole()
+        weir.synchronize()
+        assert weir.is_initialized()
+        """
+    )
+
+
+def test_one_start_for_many_threads():
+    run_python(
+        """
+        import threading, weir
+        seen, barrier = [], threading.Barrier(8)
+        weir._lazy_call(lambda: seen.append(threading.get_ident()))
+        def start():
+            barrier.wait()
+            weir.current_stream().synchronize()
+            assert len(seen) == 1
+        threads = [threading.Thread(target=start) for _ in range(8)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        assert len(seen) == 1, seen
+        """
+    )
+
+
+# ---- Visible devices ----
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (None, list(range(64))),
+        ("", []),
+        ("0", [0]),
+        ("1,0", [1, 0]),
+        (" 2 , 3", [2, 3]),
+        ("1gpu2,2ampere", [1, 2]),
+        ("0,0", []),
+        ("0,1,0", []),
+        ("1,-1,2", [1]),
+        ("+3", [3]),
+        ("-0", [0]),
+        ("gpu", []),
+        ("0,,1", [0]),
+        ("GPU-9942190a", ["GPU-9942190a"]),
+        ("GPU-9942190a,MIG-1", ["GPU-9942190a"]),
+        ("GPU-a,GPU-a", []),
+        ("MIG-a,MIG-b", ["MIG-a", "MIG-b"]),
+    ],
+)
+def test_parse_visible_devices(monkeypatch, text, found):
+    if text is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
+    assert weir._parse_visible_devices() == found
+
+
+def test_names_to_numbers():
+    from weir._device import _transform_uuid_to_ordinals
+
+    uuids = ["GPU-9942190a", "GPU-9e8d35e3", "GPU-76e6e95e"]
+    assert _transform_uuid_to_ordinals(["GPU-9942190a", "GPU-9e8d35e3"], uuids) == [0, 1]
+    assert _transform_uuid_to_ordinals(["GPU-76", "GPU-9942190a"], uuids) == [2, 0]
+    # One that could be two, one that is none, and one that is there twice.
+    assert _transform_uuid_to_ordinals(["GPU-76", "GPU-9"], uuids) == [2]
+    assert _transform_uuid_to_ordinals(["GPU-x", "GPU-76"], uuids) == []
+    assert _transform_uuid_to_ordinals(["GPU-76", "GPU-76e"], uuids) == []
+
+
+@pytest.mark.skipif(not is_soft, reason="takes four devices")
+@pytest.mark.parametrize(("text", "count"), [("3,1", 2), ("0,9,1", 1), ("-1", 0), ("0,0", 0), ("GPU-", 0)])
+def test_the_library_reads_it_the_same_way(text, count):
+    code = "import weir; print(weir.device_count())"
+    assert run_python(code, WEIR_SOFT_DEVICES="4", CUDA_VISIBLE_DEVICES=text).stdout.split() == [str(count)]
+
+
+# ---- Fork and spawn ----
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_child_of_a_started_process_is_refused():
+    run_python(
+        """
+        import os, warnings, weir
+        warnings.simplefilter("ignore", DeprecationWarning)
+        stream, event, graph = weir.Stream(), weir.Event(), weir.CUDAGraph()
+        event.record()
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                assert not weir.is_initialized()
+                assert weir._is_in_bad_fork()
+                assert weir.device_count() == 0 and not weir.is_available()
+                calls = [weir.init, weir.current_device, weir.synchronize, weir.Stream, weir.Event, weir.CUDAGraph,
+                         stream.synchronize, event.synchronize, event.record, weir.current_stream,
+                         graph.replay, weir.get_device_properties, lambda: weir.set_device(0)]
+                for call in calls:
+                    try:
+                        call()
+                    except RuntimeError as error:
+                        assert "Cannot re-initialize CUDA in forked subprocess" in str(error), error
+                        assert "'spawn' start method" in str(error), error
+                    else:
+                        raise AssertionError(call)
+                del stream, event, graph
+                status = 0
+            except BaseException:
+                import traceback
+                traceback.print_exc()
+            os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        event.synchronize()
+        """
+    )
+
+
+def test_a_child_of_a_process_that_only_asked_works():
+    run_python(
+        """
+        import os, weir
+        assert weir.device_count() > 0 and weir.is_available()
+        child = os.fork()
+        if child == 0:
+            weir.synchronize()
+            os._exit(0 if weir.is_initialized() else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        weir.synchronize()
+        """
+    )
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_fork_while_another_thread_starts():
+    run_python(
+        """
+        import os, threading, time, warnings, weir
+        warnings.simplefilter("ignore", DeprecationWarning)
+        inside, over = threading.Event(), threading.Event()
+        weir._lazy_call(lambda: (inside.set(), over.wait()))
+        thread = threading.Thread(target=weir.init)
+        thread.start()
+        inside.wait()
+        child = os.fork()
+        if child == 0:
+            try:
+                weir.init()
+            except RuntimeError as error:
+                os._exit(0 if "forked subprocess" in str(error) else 2)
+            os._exit(1)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        over.set()
+        thread.join()
+        assert status == 0, status
+        assert weir.is_initialized()
+        """
+    )
+
+
+def child_of_spawn(device, queue):
+    weir.set_device(device)
+    weir._sleep(1000)
+    weir.synchronize()
+    queue.put((weir.current_device(), str(device)))
+
+
+def test_spawn():
+    weir.synchronize()
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    process = context.Process(target=child_of_spawn, args=(weir.Device(0), queue))
+    process.start()
+    assert queue.get(timeout=60) == (0, "cuda:0")
+    process.join(60)
+    assert process.exitcode == 0
+
+
+def test_exit_while_a_stream_is_busy():
+    run_python("import weir; s = weir.Stream(); s._spin(10**8); e = s.record_event(); g = weir.CUDAGraph()")
+
+
+def test_exit_while_threads_wait():
+    run_python(
+        """
+        import threading, weir
+        s = weir.Stream()
+        s._spin(3 * 10**8)
+        threading.Thread(target=s.synchronize, daemon=True).start()
+        """
+    )

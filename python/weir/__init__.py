@@ -1,0 +1,43 @@
+"""Weir: a GPU memory and device runtime, under the names that torch.cuda has.
+
+Importing it touches no device: the first call that needs one starts the driver. Where there is no GPU it works on a
+software device (WEIR_DRIVER=soft asks for it).
+
+    import weir
+
+    buffer = weir.empty(1 << 20)
+    with weir.stream(weir.Stream()):
+        buffer.fill_(0)
+    weir.synchronize()
+    print(weir.memory_summary())
+"""
+
+from __future__ import annotations
+
+from weir import _device, _lazy, _weir, graphs, memory, streams
+from weir._device import *
+from weir._device import _CudaDeviceProperties, _exchange_device, _maybe_exchange_device, _parse_visible_devices
+from weir._lazy import *
+from weir._weir import AcceleratorError, Device
+from weir.graphs import *
+from weir.memory import *
+from weir.streams import *
+
+__version__: str = _weir.__version__
+
+__all__ = [
+    "AcceleratorError",
+    "DeferredCudaCallError",
+    "Device",
+    "init",
+    "is_initialized",
+    *_device.__all__,
+    *graphs.__all__,
+    *memory.__all__,
+    *streams.__all__,
+]
+
+
+def _sleep(cycles: int) -> None:
+    """Keeps the current stream busy for so many cycles of the device's clock."""
+    current_stream()._spin(cycles)

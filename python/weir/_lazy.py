@@ -1,0 +1,94 @@
+"""Starting Weir when it is first needed, and calls that wait for it."""
+
+from __future__ import annotations
+
+import os
+
+# The module `threading` would be half of the time that the import takes.
+from _thread import allocate_lock, get_ident
+
+from weir import _weir
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["DeferredCudaCallError", "init", "is_initialized", "_is_in_bad_fork", "_lazy_call", "_lazy_init"]
+
+_is_in_bad_fork = _weir._is_in_bad_fork
+_lock = allocate_lock()  # held during the start
+_starting_thread: int | None = None
+_queued_calls: list[tuple[Callable[[], object], list[str]]] = []
+
+
+class DeferredCudaCallError(Exception):
+    """A call that had been queued for the start failed."""
+
+
+def is_initialized() -> bool:
+    """Whether Weir has started in this process."""
+    return _weir._is_started()
+
+
+def init() -> None:
+    """Starts Weir: the driver, the devices, the allocator.
+
+    Nobody has to: the first call that needs a device does it. A second time does nothing. A start that fails can be tried
+    again.
+    """
+    _lazy_init()
+
+
+def _lazy_call(callable: Callable[[], object]) -> None:
+    """Calls it now if Weir has started, else when it starts.
+
+    Where it fails then, the start fails with DeferredCudaCallError, which names the place of this call.
+    """
+    if _starting_thread != get_ident():
+        with _lock:
+            if not is_initialized():
+                import traceback
+
+                _queued_calls.append((callable, traceback.format_stack()))
+                return
+    callable()
+
+
+def _lazy_init() -> None:
+    global _starting_thread
+    # A queued call needs the devices, and is made by the thread that is just starting them.
+    if is_initialized() or _starting_thread == get_ident():
+        return
+    with _lock:
+        if is_initialized():
+            return
+        if _is_in_bad_fork():
+            raise RuntimeError(
+                "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the "
+                "'spawn' start method"
+            )
+        _weir._start()
+        _starting_thread = get_ident()
+        try:
+            for call, where in _queued_calls:
+                try:
+                    call()
+                except Exception as error:
+                    raise DeferredCudaCallError(
+                        f"CUDA call failed lazily at initialization with error: {error}\n\n"
+                        f"CUDA call was originally invoked at:\n\n{''.join(where)}"
+                    ) from error
+        finally:
+            _starting_thread = None
+        _queued_calls.clear()
+        _weir._set_started()
+
+
+def _after_fork_in_child() -> None:
+    # Another thread of the parent may have held it.
+    global _lock, _starting_thread
+    _lock, _starting_thread = allocate_lock(), None
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+_weir._set_lazy_init(_lazy_init)

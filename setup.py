@@ -1,0 +1,31 @@
+"""The extension of the package `weir`; pyproject.toml has the rest."""
+
+import re
+from glob import glob
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+# The version stands in one place, the public header.
+header = Path("include/weir/runtime.h").read_text()
+version = ".".join(re.findall(r"#define WEIR_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", header))
+
+# The library without what reads recorded histories, which belongs to the program.
+library = [source for source in glob("src/**/*.c", recursive=True) if not source.startswith("src/offline/")]
+
+setup(
+    version=version,
+    options={"build": {"build_base": "build/pip"}},
+    ext_modules=[
+        Extension(
+            "weir._weir",
+            sorted(library) + sorted(glob("python/src/*.c")),
+            depends=glob("include/weir/*.h") + glob("src/**/*.h", recursive=True) + glob("python/src/*.h"),
+            include_dirs=["include", "src"],
+            define_macros=[("_GNU_SOURCE", None)],
+            # The library is inside, and stays inside: other copies of it may be in the process.
+            extra_compile_args=["-std=c11", "-O2", "-fvisibility=hidden"],
+            libraries=["pthread", "dl"],
+        )
+    ],
+)

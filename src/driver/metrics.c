@@ -1,0 +1,14 @@
+#include "driver/metrics.h"
+
+#include <string.h>
+
+#include "base/base.h"
+
+weir_status weir__driver_measure(const char *who, weir_driver *driver, weir_cu_device device, weir__metric metric,
+                                 int *value) {
+  if (strcmp(driver->name, "cuda") == 0)
+    return weir__nvml_measure(who, driver, device, metric, value);
+  if (strcmp(driver->name, "soft") == 0)
+    return weir__soft_measure(who, driver, device, metric, value);
+  return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the driver \"%s\" has no way to tell", who, driver->name);
+}

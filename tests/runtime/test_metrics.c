@@ -1,0 +1,154 @@
+/*
+ * How busy a device is, how warm, how fast: of the software device, of NVIDIA's, and where it cannot be told.
+ */
+#include <stdlib.h>
+
+#include "support/runtime.h"
+
+typedef weir_status (*metric)(int device, int *value);
+static const struct {
+  const char *name;
+  metric call;
+} metrics[] = {
+    {"weir_device_utilization", weir_device_utilization}, {"weir_device_memory_usage", weir_device_memory_usage},
+    {"weir_device_temperature", weir_device_temperature}, {"weir_device_power_draw", weir_device_power_draw},
+    {"weir_device_clock_rate", weir_device_clock_rate},
+};
+enum { METRICS = sizeof metrics / sizeof *metrics };
+
+static int value_of(metric call, int device) {
+  int value = -1;
+  CHECK(call(device, &value));
+  return value;
+}
+
+static void test_the_software_device(void **state) {
+  (void)state;
+  NEED_SOFT("it is about the software device");
+  int value = -1;
+  weir_device_properties properties;
+  weir_device_properties_init(&properties);
+  CHECK(weir_device_get_properties(0, &properties));
+  assert_int_equal(value_of(weir_device_clock_rate, 0), properties.clock_khz / 1000);
+  REFUSED_SAYING(NOT_SUPPORTED, "the software device has no temperature", weir_device_temperature(0, &value));
+  REFUSED_SAYING(NOT_SUPPORTED, "the software device draws no power", weir_device_power_draw(0, &value));
+  assert_int_equal(value, -1);
+}
+
+static void test_the_software_device_at_work(void **state) {
+  (void)state;
+  NEED_SOFT("it is about the software device");
+  weir_stream stream = new_stream(0);
+  void *memory = device_memory(0, 4096);
+  CHECK(weir_stream_synchronize(stream));
+  assert_int_equal(value_of(weir_device_utilization, 0), 0);
+  assert_int_equal(value_of(weir_device_memory_usage, 0), 0);
+
+  struct held *held = hold(stream);
+  assert_int_equal(value_of(weir_device_utilization, 0), 100);
+  assert_int_equal(value_of(weir_device_memory_usage, 0), 0);
+  assert_int_equal(value_of(weir_device_utilization, 1), 0);
+  let_go(held);
+  CHECK(weir_stream_synchronize(stream));
+  assert_int_equal(value_of(weir_device_utilization, 0), 0);
+
+  if (is_stepped()) { /* a fill that waits for its turn is what the stream is at */
+    CHECK(weir_fill_async(memory, 1, 4096, stream));
+    assert_int_equal(value_of(weir_device_memory_usage, 0), 100);
+    CHECK(weir_stream_synchronize(stream));
+    assert_int_equal(value_of(weir_device_memory_usage, 0), 0);
+  }
+  free_device_memory(0, memory);
+}
+
+static void test_nvidia(void **state) {
+  (void)state;
+  if (is_soft())
+    WAIVE_TEST("it is about NVIDIA's management library");
+  assert_in_range(value_of(weir_device_utilization, 0), 0, 100);
+  assert_in_range(value_of(weir_device_memory_usage, 0), 0, 100);
+  assert_in_range(value_of(weir_device_temperature, 0), 1, 150);
+  assert_in_range(value_of(weir_device_power_draw, 0), 1, 10000000);
+  assert_in_range(value_of(weir_device_clock_rate, 0), 1, 100000);
+}
+
+/* The software device under NVIDIA's name, so that the management library is asked. */
+static void as_nvidia(const char *library, const char *mode, void (*test)(void)) {
+  CHECK(weir_init());
+  const char *name = d->name;
+  d->name = "cuda";
+  setenv("WEIR_NVML_LIBRARY", library, 1);
+  setenv("WEIR_FAKE_NVML", mode, 1);
+  test();
+  unsetenv("WEIR_NVML_LIBRARY");
+  unsetenv("WEIR_FAKE_NVML");
+  d->name = name;
+}
+
+static void all_there(void) {
+  assert_int_equal(value_of(weir_device_utilization, 0), 87);
+  assert_int_equal(value_of(weir_device_memory_usage, 0), 12);
+  assert_int_equal(value_of(weir_device_temperature, 0), 41);
+  assert_int_equal(value_of(weir_device_power_draw, 0), 123456);
+  assert_int_equal(value_of(weir_device_clock_rate, 0), 1980);
+  assert_int_equal(value_of(weir_device_clock_rate, -1), 1980);
+}
+
+static void old_temperature(void) { assert_int_equal(value_of(weir_device_temperature, 0), 40); }
+
+static void refused_saying(const char *words) {
+  for (int i = 0; i < METRICS; i++) {
+    int value = -1;
+    runtime_forget_error();
+    runtime_refused(metrics[i].call(0, &value), WEIR_ERROR_NOT_SUPPORTED, words, metrics[i].name, __FILE__, __LINE__);
+    assert_int_equal(value, -1);
+  }
+}
+
+static void none_told(void) { refused_saying("does not tell it of device"); }
+static void none_there(void) { refused_saying("too old to tell"); }
+static void no_library(void) { refused_saying("cannot be loaded"); }
+
+static void test_what_the_library_has(void **state) {
+  (void)state;
+  NEED_SOFT("it takes a library of the test's own");
+  as_nvidia(WEIR_TEST_NVML, "none", all_there);
+  as_nvidia(WEIR_TEST_NVML, "plain", old_temperature);
+  as_nvidia(WEIR_TEST_NVML, "broken", none_told);
+  as_nvidia(WEIR_TEST_NVML_OLD, "none", none_there);
+  as_nvidia("/nonexistent/libnvml.so", "none", no_library);
+}
+
+static void test_other_drivers(void **state) {
+  (void)state;
+  NEED_SOFT("it takes a driver of another name");
+  CHECK(weir_init());
+  const char *name = d->name;
+  d->name = "another";
+  refused_saying("the driver \"another\" has no way to tell");
+  d->name = name;
+}
+
+static void test_wrong_arguments(void **state) {
+  (void)state;
+  for (int i = 0; i < METRICS; i++) {
+    int value = -1;
+    assert_int_equal(metrics[i].call(0, NULL), WEIR_ERROR_INVALID_ARGUMENT);
+    assert_int_equal(metrics[i].call(1000, &value), WEIR_ERROR_INVALID_DEVICE);
+    assert_int_equal(metrics[i].call(-2, &value), WEIR_ERROR_INVALID_DEVICE);
+    assert_int_equal(value, -1);
+  }
+}
+
+int main(void) {
+  runtime_need_device();
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(test_the_software_device, runtime_setup, runtime_teardown),
+      cmocka_unit_test_setup_teardown(test_the_software_device_at_work, runtime_setup, runtime_teardown),
+      cmocka_unit_test_setup_teardown(test_nvidia, runtime_setup, runtime_teardown),
+      cmocka_unit_test_setup_teardown(test_what_the_library_has, runtime_setup, runtime_teardown),
+      cmocka_unit_test_setup_teardown(test_other_drivers, runtime_setup, runtime_teardown),
+      cmocka_unit_test_setup_teardown(test_wrong_arguments, runtime_setup, runtime_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
