@@ -129,7 +129,7 @@ static void measure(size_t events) {
     weir__capacity capacity = weir__recording_capacity(history);
     if (confs[i] && weir__settings_parse(NULL, confs[i], &settings))
       die(confs[i]);
-    if (weir__recording_run(history, confs[i] ? &settings : NULL, &capacity, &report))
+    if (weir__recording_run(history, confs[i] ? &settings : NULL, &capacity, NULL, &report))
       die("run");
     printf(" %12.3f (%4.1f)", report.seconds, (double)report.events / report.seconds / 1e6);
   }

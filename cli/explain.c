@@ -31,7 +31,7 @@ static void print_help(void) {
         "  --at MOMENT     oom: the first request that failed; peak: when most was in use; end: what the file lists; "
         "or the\n"
         "                  number of an event. Without it: oom, or peak where nothing failed\n"
-        "  --device N      which device; the first that has a history\n"
+        "  --device N      which device; the first on which memory ran out, or else that has a history\n"
         "  --memory SIZE   the device's memory, as 80GiB; a file does not record it\n"
         "  --fraction F    the part of it that the program allowed itself, 0 to 1\n"
         "  --json          the same as JSON\n"
@@ -107,7 +107,9 @@ static void print_limit(const file *f, const weir__explain_options *options) {
   char text[4][32];
   if (x->limit != UINT64_MAX) {
     printf("  limit       %s", bytes(x->limit, text[0]));
-    if (x->limit_is_inferred && x->limit_most > x->limit)
+    if (x->limit_is_inferred && x->limit_most == UINT64_MAX)
+      printf(" or more: so much was allowed, and something was given back for want of memory");
+    else if (x->limit_is_inferred && x->limit_most > x->limit)
       printf(" or more, below %s: told from what was allowed and what was not", bytes(x->limit_most, text[1]));
     else if (x->limit_is_inferred)
       printf(", told from what the file shows");
@@ -314,18 +316,44 @@ static void print_trials(const file *f) {
     print_trial(f, &x->trials[i]);
   }
   if (settings > 4)
-    printf("                and %zu more settings\n", settings - 4);
+    printf("                and %zu more setting%s\n", settings - 4, plural(settings - 4));
   print_failed_settings(x);
+}
+
+/* Nothing failed: whether there is something to gain. */
+static void print_short(const weir__explanation *x) {
+  char text[32];
+  uint64_t used = x->bytes[WEIR__USE_LIVE] + x->bytes[WEIR__USE_ROUNDING];
+  if (!x->reserved || used > x->reserved)
+    return;
+  int percent = (int)(100 * (double)(x->reserved - used) / (double)x->reserved + 0.5);
+  printf("  in short    %s%s of what is reserved, %d %%, are not in use: %s\n",
+         x->oom_count ? "" : "Nothing ran out of memory. ", bytes(x->reserved - used, text), percent,
+         percent < 10 ? "settings have little to gain" : "other settings may do with less");
+}
+
+/* What else is in the file. */
+static void print_others(const file *f) {
+  const weir__explanation *x = f->x;
+  const weir__snapshot *s = f->snapshot;
+  if (x->moment == WEIR__AT_OOM && x->oom_count > 1 && x->event < x->next_oom)
+    printf("  note        memory ran out %zu times, and this is the first; --at %zu explains the next\n", x->oom_count,
+           x->next_oom);
+  for (int i = 0; (size_t)i < s->device_count; i++)
+    if (i != x->device && s->devices[i].event_count) {
+      printf("  note        there are other devices in the file: --device %d\n", i);
+      break;
+    }
 }
 
 /* What the file does not know, where it matters. */
 static void print_limits_of_this(const file *f) {
   const weir__explanation *x = f->x;
   if (x->rebuilt_segments || x->rebuilt_blocks) {
-    printf("  note        the history lacks its beginning: %zu blocks and %zu segments from before it were worked out "
-           "backwards from\n              the end",
-           x->rebuilt_blocks, x->rebuilt_segments);
-    puts(x->differences ? "" : ", and the replay from there has no difference to the file");
+    char text[32];
+    printf("  note        the recording began late: %zu blocks (%s) and %zu segments from before it were worked out\n"
+           "              backwards from the end, and the replay from there has no difference to the file\n",
+           x->rebuilt_blocks, weir__format_bytes(x->rebuilt_bytes, text), x->rebuilt_segments);
   }
   if (x->differences)
     printf("  note        nothing is predicted: the replay differs from the file (%s)\n", x->difference);
@@ -337,9 +365,10 @@ static void print_limits_of_this(const file *f) {
     printf("  note        it is this failure that is avoided: what the job would have asked for next is not in the "
            "file\n");
   if (x->trial_count && x->rebuilt_segments)
-    printf(
-        "  note        what was there before the recording is the same in every replay; with another setting from the "
-        "start\n              it would have been another\n");
+    printf("  note        under other settings what was there before is allocated anew, by address: %s\n",
+           x->is_served_anew
+               ? "that alone would\n              have served the request, so a yes to a setting says little"
+               : "take a yes as likely");
   if (x->is_capture)
     printf("  note        a graph was being captured: nothing goes back meanwhile, and no stream is waited for\n");
   if (x->has_request && x->device_free < x->wanted)
@@ -352,9 +381,12 @@ static void print_next(const file *f) {
   const weir__explanation *x = f->x;
   const weir__trial *setting = find_remedy(x, WEIR__REMEDY_SETTING), *empty = find_remedy(x, WEIR__REMEDY_EMPTY);
   printf("  %snext%s        ", weir_cli_bold(), weir_cli_plain());
+  char device[32] = "";
+  if (x->device != weir__snapshot_first_device(f->snapshot))
+    snprintf(device, sizeof device, " --device %d", x->device);
   if (setting)
-    printf("export PYTORCH_CUDA_ALLOC_CONF='%s'\n              weir replay --conf '%s' %s\n", setting->conf,
-           setting->conf, f->name);
+    printf("export PYTORCH_CUDA_ALLOC_CONF='%s'\n              weir replay --conf '%s'%s %s\n", setting->conf,
+           setting->conf, device, f->name);
   else if (empty)
     printf("call torch.cuda.empty_cache() between the steps\n");
   else if (find_remedy(x, WEIR__REMEDY_WAIT))
@@ -366,7 +398,7 @@ static void print_next(const file *f) {
   else if (x->has_request || x->moment == WEIR__AT_END)
     printf("weir summary %s\n", f->name);
   else
-    printf("weir replay --conf expandable_segments:True %s\n", f->name);
+    printf("weir tune%s %s\n              which looks for settings that need less\n", device, f->name);
 }
 
 static void print_text(const file *f, const weir__explain_options *options) {
@@ -374,10 +406,13 @@ static void print_text(const file *f, const weir__explain_options *options) {
   print_limit(f, options);
   if (f->x->has_request)
     print_cause(f->x);
+  else
+    print_short(f->x);
   print_uses(f->x);
   print_pins(f);
   print_holders(f);
   print_trials(f);
+  print_others(f);
   print_limits_of_this(f);
   print_next(f);
 }
@@ -514,10 +549,8 @@ static int explain_file(char *name, weir__explain_options *options, bool json) {
     fprintf(stderr, "weir explain: %s\n", weir_last_error());
     return WEIR_EXIT_FAILED;
   }
-  for (int i = 0; options->device < 0; i++)
-    if ((size_t)i + 1 >= snapshot->device_count || snapshot->devices[i].event_count ||
-        snapshot->devices[i].segment_count)
-      options->device = i;
+  if (options->device < 0)
+    options->device = weir__snapshot_first_device(snapshot);
   options->progress = weir_cli_progress_step;
   options->progress_context = progress;
   status = weir__explain(snapshot, options, &x);

@@ -18,14 +18,14 @@ const char weir_cli_predicting_help[] =
     "  --memory SIZE     the device's memory, as 80GiB or a number of bytes. Without it: the limit that the file\n"
     "                    shows, or as much as it takes\n"
     "  --fraction F      the part of --memory that the program allows itself, 0 to 1\n"
-    "  --device N        which device's history; 0\n"
+    "  --device N        which device's history; the first on which memory ran out, or else that has one\n"
     "  --costs FILE      nanoseconds of driver calls, in lines as 'alloc 39000' or as JSON; default: an H200's\n"
     "  --force           predict even if a replay under the recorded settings does not reproduce the file\n"
     "  --json            the same as JSON, one object for each file\n"
     "  -h, --help        this text\n";
 
 void weir_cli_predicting_init(weir_cli_predicting *options, const char *command) {
-  *options = (weir_cli_predicting){.command = command};
+  *options = (weir_cli_predicting){.command = command, .device = -1};
   weir__costs_default(&options->costs);
 }
 
@@ -94,7 +94,11 @@ static int judge(const weir_cli_predicting *options, const char *file, const wei
           "weir %s: %s: a replay under the recorded settings differs from the file in %zu places; the first is:\n",
           options->command, file, check->differences);
   fprintf(stderr, "  %s\n", check->shown[0]);
-  if (check->unknown_frees)
+  if (check->begin != WEIR__BEGINS_EMPTY)
+    fputs(
+        "  the recording began late or lost its beginning, and what was there before could not be worked out exactly\n",
+        stderr);
+  else if (check->unknown_frees)
     fprintf(stderr, "  the recording began late or lost its beginning: %zu frees are of memory from before it\n",
             check->unknown_frees);
   if (options->force) {
@@ -106,23 +110,58 @@ static int judge(const weir_cli_predicting *options, const char *file, const wei
   return WEIR_EXIT_FAILED;
 }
 
-int weir_cli_history_open(const weir_cli_predicting *options, const char *file, weir_cli_history *history) {
+/* Others than the one that was taken, and that nobody asked for. */
+static void mention_others(const weir_cli_predicting *options, const weir_cli_history *h) {
+  if (options->device >= 0 || options->json)
+    return;
+  for (int i = 0; (size_t)i < h->snapshot->device_count; i++)
+    if (i != h->device && h->snapshot->devices[i].event_count) {
+      fprintf(stderr,
+              "weir %s: %s has a history of other devices too: this is of device %d; --device %d takes another\n",
+              options->command, h->file, h->device, i);
+      return;
+    }
+}
+
+static int open_history(const weir_cli_predicting *options, const char *file, uint64_t memory, double fraction,
+                        weir_cli_history *h) {
   char what[160];
-  *history = (weir_cli_history){.file = file};
+  *h = (weir_cli_history){.file = file};
   snprintf(what, sizeof what, "reading %s", file);
   weir_cli_progress *progress = weir_cli_progress_begin(what);
-  weir_status status = weir__snapshot_load(file, NULL, &history->snapshot);
+  weir_status status = weir__snapshot_load(file, NULL, &h->snapshot);
   bool is_loaded = !status;
-  if (is_loaded)
-    status = weir__recording_open(history->snapshot, options->device, 0, 0, &history->history);
+  if (is_loaded) {
+    h->device = options->device >= 0 ? options->device : weir__snapshot_first_device(h->snapshot);
+    status = weir__recording_open(h->snapshot, h->device, memory, fraction, &h->history);
+  }
   weir_cli_progress_end(progress);
-  if (!status && !judge(options, file, weir__recording_check(history->history)))
-    return WEIR_EXIT_OK;
-  if (status)
+  if (status) {
     fprintf(stderr, "weir %s: %s%s%s\n", options->command, is_loaded ? file : "", is_loaded ? ": " : "",
             weir_last_error());
-  weir_cli_history_close(history);
-  return WEIR_EXIT_FAILED;
+    weir_cli_history_close(h);
+    return WEIR_EXIT_FAILED;
+  }
+  if (h->snapshot->device_count > 1)
+    snprintf(h->name, sizeof h->name, "%s, device %d", file, h->device);
+  else
+    snprintf(h->name, sizeof h->name, "%s", file);
+  mention_others(options, h);
+  return WEIR_EXIT_OK;
+}
+
+int weir_cli_history_open(const weir_cli_predicting *options, const char *file, weir_cli_history *history) {
+  int code = open_history(options, file, 0, 0, history);
+  if (!code) {
+    code = judge(options, file, weir__recording_check(history->history));
+    if (code)
+      weir_cli_history_close(history);
+  }
+  return code;
+}
+
+int weir_cli_history_check(const weir_cli_predicting *options, const char *file, weir_cli_history *history) {
+  return open_history(options, file, options->memory, options->fraction, history);
 }
 
 void weir_cli_history_close(weir_cli_history *history) {
@@ -180,7 +219,47 @@ void weir_cli_print_failure(const weir__prediction *prediction) {
          weir__format_bytes(prediction->failed_allocated, text[2]));
 }
 
+typedef struct start {
+  size_t blocks;  /* in use */
+  uint64_t bytes; /* of them, as they were asked for */
+} start;
+
+static start count_start(const weir__state *state) {
+  start sum = {0};
+  for (size_t i = 0; i < state->block_count; i++)
+    if (state->blocks[i].state >= WEIR__ALLOCATED) {
+      sum.blocks++;
+      sum.bytes += state->blocks[i].requested;
+    }
+  return sum;
+}
+
+bool weir_cli_print_start(const weir__recording *history) {
+  const weir__state *state = weir__recording_start(history);
+  const start sum = count_start(state);
+  char text[2][32];
+  if (!state->segment_count)
+    return false;
+  printf("%zu blocks (%s) in %zu segments (%s) were there before it", sum.blocks,
+         weir__format_bytes(sum.bytes, text[0]), state->segment_count, weir__format_bytes(state->reserved, text[1]));
+  return true;
+}
+
+void weir_cli_json_start(const weir__recording *history) {
+  const weir__state *state = weir__recording_start(history);
+  const start sum = count_start(state);
+  printf("\"before\": ");
+  if (state->segment_count)
+    printf("{\"blocks\": %zu, \"requested\": %llu, \"segments\": %zu, \"reserved\": %llu}", sum.blocks,
+           (unsigned long long)sum.bytes, state->segment_count, (unsigned long long)state->reserved);
+  else
+    printf("null");
+}
+
 void weir_cli_json_calls(const weir__prediction *prediction) {
+  static const char *const begins[] = {
+      [WEIR__BEGINS_EMPTY] = "empty", [WEIR__BEGINS_HELD] = "held", [WEIR__BEGINS_ANEW] = "anew"};
+  printf("\"begins\": \"%s\", ", begins[prediction->begin]);
   printf("\"fragmentation\": %.6f, \"cost_ns\": %.0f, \"calls\": {", weir__prediction_fragmentation(prediction),
          prediction->cost);
   for (int kind = 0; kind < WEIR__METER_KINDS; kind++) {

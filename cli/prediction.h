@@ -10,10 +10,10 @@
 
 typedef struct weir_cli_predicting {
   const char *command; /* "whatif", for messages */
-  int device;
-  uint64_t memory; /* 0: not given */
-  double fraction; /* 0: not given */
-  bool force;      /* predict even from a file that is not reproduced */
+  int device;          /* -1: not given */
+  uint64_t memory;     /* 0: not given */
+  double fraction;     /* 0: not given */
+  bool force;          /* predict even from a file that is not reproduced */
   bool json;
   unsigned threads; /* 0: all cores */
   weir__costs costs;
@@ -46,10 +46,15 @@ typedef struct weir_cli_history {
   const char *file;
   weir__snapshot *snapshot;
   weir__recording *history;
+  int device;
+  char name[1024]; /* the file's; and the device, where there are several: "job.pickle, device 3" */
 } weir_cli_history;
 
 /* An exit code. WEIR_EXIT_FAILED, and stderr says why: the file cannot be read, or is not reproduced and there is no force. */
 int weir_cli_history_open(const weir_cli_predicting *options, const char *file, weir_cli_history *history);
+
+/* The same for a check: it need not be reproduced, and --memory and --fraction are those of the recording. */
+int weir_cli_history_check(const weir_cli_predicting *options, const char *file, weir_cli_history *history);
 void weir_cli_history_close(weir_cli_history *history);
 
 /* An exit code; stderr says what is wrong with the text. */
@@ -69,7 +74,12 @@ void weir_cli_print_calls(const weir__meter_counts *calls);
 /* "event 13750: a request of ...", without a line's end. */
 void weir_cli_print_failure(const weir__prediction *prediction);
 
+/* Where the recording began late: "395 blocks (9.87 GiB) in 156 segments (10.33 GiB) were there before it", without a line's end.
+ * false, and nothing: it did not. */
+bool weir_cli_print_start(const weir__recording *history);
+
 /* Members of a JSON object, without braces. */
+void weir_cli_json_start(const weir__recording *history);
 void weir_cli_json_prediction(const weir__prediction *prediction);
 void weir_cli_json_calls(const weir__prediction *prediction);
 

@@ -37,7 +37,8 @@ static void print_help(void) {
         stdout);
 }
 
-static void print_text(const char *file, const replay_options *options, const weir__replay_report *report) {
+static void print_text(const weir_cli_history *h, const replay_options *options, const weir__replay_report *report) {
+  const char *file = h->name;
   char text[3][32];
   weir__prediction p;
   weir__prediction_from(report, &options->common.costs, &p);
@@ -68,6 +69,15 @@ static void print_text(const char *file, const replay_options *options, const we
     printf("  served      %zu requests that failed in the file: blocks for them became free while others were waited "
            "for\n",
            report->rescued);
+  if (report->begin != WEIR__BEGINS_EMPTY) {
+    fputs("  began late  ", stdout);
+    weir_cli_print_start(h->history);
+    puts(report->begin == WEIR__BEGINS_HELD
+             ? ": held in the places\n              that are told from the end of the file"
+             : ": allocated anew,\n              by address, since nobody knows in which order it was. Take the rest "
+               "as an "
+               "estimate");
+  }
   if (report->unknown_frees)
     printf("  incomplete  %zu frees of memory that was allocated before the recording began\n", report->unknown_frees);
   for (size_t i = 0; i < report->differences && i < WEIR__REPLAY_SHOWN; i++)
@@ -76,10 +86,11 @@ static void print_text(const char *file, const replay_options *options, const we
     printf("  and %zu more\n", report->differences - WEIR__REPLAY_SHOWN);
 }
 
-static void print_json(const char *file, const replay_options *options, const weir__replay_report *report) {
+static void print_json(const weir_cli_history *h, const replay_options *options, const weir__replay_report *report) {
   const weir_allocator_stats *s = &report->stats;
   printf("{\"file\": ");
-  weir_cli_json_string(file);
+  weir_cli_json_string(h->file);
+  printf(", \"device\": %d", h->device);
   printf(", \"checked\": %s, \"events\": %zu, \"allocations\": %zu, \"differences\": %zu, \"failures\": %zu, ",
          options->check ? "true" : "false", report->events, report->allocations, report->differences, report->failures);
   printf("\"served\": %zu, \"unknown_frees\": %zu, ", report->rescued, report->unknown_frees);
@@ -98,30 +109,27 @@ static void print_json(const char *file, const replay_options *options, const we
       (long long)s->num_alloc_retries, (long long)s->num_ooms, report->seconds);
   weir__prediction p;
   weir__prediction_from(report, &options->common.costs, &p);
+  weir_cli_json_start(h->history);
+  fputs(", ", stdout);
   weir_cli_json_calls(&p);
   puts("}");
 }
 
-static int check_file(const char *file, const replay_options *options, weir__replay_report *report) {
-  const weir_cli_predicting *common = &options->common;
-  const weir__replay_options check = {
-      .device = common->device, .check = true, .memory = common->memory, .fraction = common->fraction};
-  weir__snapshot *snapshot;
-  if (weir__snapshot_load(file, NULL, &snapshot)) {
-    fprintf(stderr, "weir replay: %s\n", weir_last_error());
-    return WEIR_EXIT_FAILED;
-  }
-  weir_status status = weir__replay(snapshot, &check, report);
-  weir__snapshot_free(snapshot);
-  if (!status)
-    return report->differences ? WEIR_EXIT_FAILED : WEIR_EXIT_OK;
-  fprintf(stderr, "weir replay: %s: %s\n", file, weir_last_error());
-  report->events = 0;
-  return WEIR_EXIT_FAILED;
+static int check_file(const char *file, const replay_options *options) {
+  weir_cli_history h;
+  int code = weir_cli_history_check(&options->common, file, &h);
+  if (code)
+    return code;
+  const weir__replay_report *report = weir__recording_check(h.history);
+  (options->common.json ? print_json : print_text)(&h, options, report);
+  code = report->differences ? WEIR_EXIT_FAILED : WEIR_EXIT_OK;
+  weir_cli_history_close(&h);
+  return code;
 }
 
-static int run_file(const char *file, const replay_options *options, weir__replay_report *report) {
+static int run_file(const char *file, const replay_options *options) {
   const weir_cli_predicting *common = &options->common;
+  weir__replay_report report;
   weir_cli_history h;
   weir__settings settings;
   weir__capacity capacity;
@@ -134,16 +142,18 @@ static int run_file(const char *file, const replay_options *options, weir__repla
   weir_cli_progress *progress = weir_cli_progress_begin("replaying");
   weir_status status = weir__recording_capacity_of(h.history, used, common->memory, common->fraction, &capacity);
   if (!status)
-    status = weir__recording_run(h.history, used, &capacity, report);
+    status = weir__recording_run(h.history, used, &capacity, NULL, &report);
   weir_cli_progress_end(progress);
-  weir_cli_history_close(&h);
   if (status) {
     fprintf(stderr, "weir replay: %s: %s\n", file, weir_last_error());
-    report->events = 0;
-    return WEIR_EXIT_FAILED;
+    code = WEIR_EXIT_FAILED;
+  } else {
+    report.limit_is_inferred = !common->memory && capacity.limit != UINT64_MAX;
+    (common->json ? print_json : print_text)(&h, options, &report);
+    code = report.failures && (options->conf || common->memory) ? WEIR_EXIT_SHORT : WEIR_EXIT_OK;
   }
-  report->limit_is_inferred = !common->memory && capacity.limit != UINT64_MAX;
-  return report->failures && (options->conf || common->memory) ? WEIR_EXIT_SHORT : WEIR_EXIT_OK;
+  weir_cli_history_close(&h);
+  return code;
 }
 
 int weir_cmd_replay(int argc, char **argv) {
@@ -178,10 +188,7 @@ int weir_cmd_replay(int argc, char **argv) {
   if (code)
     return code;
   for (int i = optind; i < argc; i++) {
-    weir__replay_report report = {0};
-    int one = options.check ? check_file(argv[i], &options, &report) : run_file(argv[i], &options, &report);
-    if (report.events)
-      (options.common.json ? print_json : print_text)(argv[i], &options, &report);
+    int one = options.check ? check_file(argv[i], &options) : run_file(argv[i], &options);
     if (one && code != WEIR_EXIT_FAILED)
       code = one;
   }

@@ -102,14 +102,14 @@ static void print_peak(const weir__snapshot *snapshot, int device, const weir__s
 static void print_device(const weir__snapshot *snapshot, int number, const weir__summary *s) {
   const weir__snapshot_device *device = &snapshot->devices[number];
   char text[4][32], span[32];
+  size_t made = s->actions[WEIR__ACTION_SEGMENT_ALLOC] + s->actions[WEIR__ACTION_SEGMENT_MAP];
   printf("  %sdevice %d%s\n", weir_cli_bold(), number, weir_cli_plain());
   if (device->event_count) {
-    printf("    events    %zu in %s: %zu allocations, %zu frees, %zu segments made and %zu given back",
+    printf("    events    %zu in %s: %zu allocations, %zu frees, %zu segment%s made and %zu given back",
            device->event_count,
            s->first_us ? weir__describe_span((int64_t)((uint64_t)s->last_us - (uint64_t)s->first_us), span)
                        : "a time that was not recorded",
-           s->actions[WEIR__ACTION_ALLOC], s->actions[WEIR__ACTION_FREE_REQUESTED],
-           s->actions[WEIR__ACTION_SEGMENT_ALLOC] + s->actions[WEIR__ACTION_SEGMENT_MAP],
+           s->actions[WEIR__ACTION_ALLOC], s->actions[WEIR__ACTION_FREE_REQUESTED], made, made == 1 ? "" : "s",
            s->actions[WEIR__ACTION_SEGMENT_FREE] + s->actions[WEIR__ACTION_SEGMENT_UNMAP]);
     if (s->streams > 1)
       printf(", on %zu streams", s->streams);
@@ -146,15 +146,12 @@ static void print_text(const char *file, const weir__snapshot *snapshot, const w
   printf("%s%s%s: %zu device%s, %zu events, %zu segments\n", weir_cli_bold(), file, weir_cli_plain(), used,
          used == 1 ? "" : "s", events, snapshot->segment_count);
   print_settings(snapshot);
-  bool has_stacks = false, has_oom = false;
-  int shown = 0;
+  bool has_stacks = false;
   for (size_t i = 0; i < snapshot->device_count; i++) {
     if (!snapshot->devices[i].event_count && !snapshot->devices[i].segment_count)
       continue;
     print_device(snapshot, (int)i, &devices[i]);
     has_stacks |= devices[i].has_stacks;
-    has_oom |= devices[i].actions[WEIR__ACTION_OOM] > 0;
-    shown = (int)i;
   }
   if (used && !has_stacks)
     printf(
@@ -163,12 +160,12 @@ static void print_text(const char *file, const weir__snapshot *snapshot, const w
   for (size_t i = 0; i < snapshot->ignored_count; i++)
     printf("  not understood: key '%s' of %s, %" PRIu64 " times\n", snapshot->ignored[i].key,
            snapshot->ignored[i].where, snapshot->ignored[i].count);
-  if (used) {
-    printf("  next: weir explain %s", file);
-    if (used > 1 || shown)
-      printf(" --device %d", shown);
-    puts(has_oom ? "" : " --at peak");
-  }
+  if (used)
+    printf("  next: weir explain %s\n", file);
+  else
+    printf(
+        "  nothing was recorded: what is to be recorded comes between torch.cuda.memory._record_memory_history() and\n"
+        "  _dump_snapshot()\n");
 }
 
 /* ---- For programs ---- */

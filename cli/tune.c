@@ -49,7 +49,8 @@ static void print_help(void) {
 /* ---- Output ---- */
 
 static double saved(uint64_t before, uint64_t after) {
-  return before ? 100 * ((double)before - (double)after) / (double)before : 0;
+  double percent = before ? 100 * ((double)before - (double)after) / (double)before : 0;
+  return percent < 0 && percent > -0.05 ? 0 : percent; /* no "-0.0" */
 }
 
 static void print_row(const tuning *t, size_t candidate) {
@@ -92,7 +93,7 @@ static void print_files(const tuning *t) {
   char text[2][32];
   for (size_t i = 0; i < t->options.history_count; i++) {
     uint64_t before = r->candidates[0].of[i].peak_reserved, after = r->candidates[r->best].of[i].peak_reserved;
-    printf("  %s: %s instead of %s%s\n", t->files[i].file, weir__format_bytes(after, text[0]),
+    printf("  %s: %s instead of %s%s\n", t->files[i].name, weir__format_bytes(after, text[0]),
            weir__format_bytes(before, text[1]), after > before ? ", which is more" : "");
   }
 }
@@ -104,7 +105,7 @@ static void print_failures(const tuning *t) {
     for (size_t i = 0; i < t->options.history_count; i++) {
       if (!c->of[i].failures || (is_best && r->best == 0))
         continue;
-      printf("%s: under the %s settings memory runs out %llu time%s; first at ", t->files[i].file,
+      printf("%s: under the %s settings memory runs out %llu time%s; first at ", t->files[i].name,
              is_best ? "best" : "recorded", (unsigned long long)c->of[i].failures, c->of[i].failures > 1 ? "s" : "");
       weir_cli_print_failure(&c->of[i]);
       fputs(".\n", stdout);
@@ -115,8 +116,8 @@ static void print_failures(const tuning *t) {
 static void print_fit(const char *which, const weir__fit *fit) {
   char text[32];
   if (fit->bytes)
-    printf("  %s under the %s settings, with %llu retries\n", weir__format_bytes(fit->bytes, text), which,
-           (unsigned long long)fit->retries);
+    printf("  %s under the %s settings, with %llu %s\n", weir__format_bytes(fit->bytes, text), which,
+           (unsigned long long)fit->retries, fit->retries == 1 ? "retry" : "retries");
   else
     printf("  none under the %s settings\n", which);
 }
@@ -158,14 +159,26 @@ static void print_verdict(const tuning *t) {
   }
 }
 
+static void print_start(const weir__recording *history) {
+  char text[32];
+  fputs("  began late: ", stdout);
+  weir_cli_print_start(history);
+  printf(".\n  Nobody knows in which order, so it is allocated anew, by address, in every line below: compare these "
+         "with each\n"
+         "  other. The recording itself reserved %s at its peak.\n",
+         weir__format_bytes((uint64_t)weir__recording_check(history)->stats.reserved_bytes[WEIR_STAT_ALL].peak, text));
+}
+
 static void print_text(const tuning *t) {
   char text[32];
   for (size_t i = 0; i < t->options.history_count; i++) {
     const weir__replay_report *check = weir__recording_check(t->files[i].history);
-    printf("%s: %zu events, %s under the recorded settings\n", t->files[i].file, check->events,
+    printf("%s: %zu events, %s under the recorded settings\n", t->files[i].name, check->events,
            check->differences ? "not reproduced" : "reproduced");
     if (check->limit_is_inferred && !t->common.memory)
       printf("  limit: %s, told from what the file shows\n", weir__format_bytes(check->limit, text));
+    if (weir__recording_start(t->files[i].history)->segment_count)
+      print_start(t->files[i].history);
   }
   print_table(t);
   print_verdict(t);
@@ -195,7 +208,7 @@ static void print_candidate(const tuning *t, size_t candidate) {
   for (size_t i = 0; i < t->options.history_count; i++) {
     printf("%s{\"file\": ", i ? ", " : "");
     weir_cli_json_string(t->files[i].file);
-    fputs(", ", stdout);
+    printf(", \"device\": %d, ", t->files[i].device);
     weir_cli_json_prediction(&c->of[i]);
     putchar('}');
   }

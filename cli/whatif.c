@@ -18,7 +18,7 @@ typedef struct whatif {
   unsigned conf_count;
   const char *confs[MOST_CONFS];
   weir__settings settings[MOST_CONFS];
-  weir__prediction rows[MOST_CONFS + 1]; /* of the file under way: recorded, and each of confs */
+  weir__prediction rows[MOST_CONFS + 2]; /* of the file under way: see settings_of */
 } whatif;
 
 typedef struct table {
@@ -46,13 +46,25 @@ static void print_help(void) {
       stdout);
 }
 
-/* 0: the recorded settings. */
-static const weir__settings *settings_of(const whatif *w, size_t row) { return row ? &w->settings[row - 1] : NULL; }
+/* Where a recording began late, the recorded settings have two rows: with what was there before as it was, and placed anew as
+ * under all the others, which shows what that makes of it. */
+static size_t recorded_rows(const weir__recording *history) {
+  return weir__recording_start(history)->segment_count ? 2 : 1;
+}
+
+static const weir__settings *settings_of(const table *t, size_t row) {
+  size_t recorded = recorded_rows(t->history);
+  if (row >= recorded)
+    return &t->w->settings[row - recorded];
+  return row ? weir__recording_settings(t->history) : NULL;
+}
+
+static size_t row_count(const table *t) { return t->w->conf_count + recorded_rows(t->history); }
 
 static void predict(void *context, size_t row, void *result) {
   const table *t = context;
   const weir_cli_predicting *common = &t->w->common;
-  const weir__settings *settings = settings_of(t->w, row);
+  const weir__settings *settings = settings_of(t, row);
   weir__prediction *prediction = result;
   weir__capacity capacity;
   prediction->status = weir__recording_capacity_of(t->history, settings, common->memory, common->fraction, &capacity);
@@ -60,53 +72,73 @@ static void predict(void *context, size_t row, void *result) {
     weir__predict(t->history, settings, &capacity, &common->costs, prediction);
 }
 
-static void print_rows(const whatif *w, const weir_cli_history *h) {
+/* "" for a row of the recorded settings. */
+static const char *name_of(const table *t, size_t row) {
+  size_t recorded = recorded_rows(t->history);
+  return row < recorded ? "" : *t->w->confs[row - recorded] ? t->w->confs[row - recorded] : "(defaults)";
+}
+
+static void print_start(const table *t) {
+  fputs("  began late: ", stdout);
+  if (weir_cli_print_start(t->history))
+    puts(".\n  Under other settings that is allocated anew, by address, since nobody knows in which order it was: "
+         "compare with\n"
+         "  the second line, where the recorded settings begin so too, and take it as an estimate");
+}
+
+static void print_rows(const table *t, const weir_cli_history *h) {
   char text[2][32], recorded[WEIR_CLI_CONF_TEXT];
-  const weir__prediction *rows = w->rows;
-  const weir__replay_report *check = weir__recording_check(h->history);
-  weir_cli_conf_text(weir__recording_settings(h->history), recorded);
-  printf("%s: %zu events, %s under the recorded settings\n", h->file, check->events,
+  const weir__prediction *rows = t->w->rows;
+  const weir__replay_report *check = weir__recording_check(t->history);
+  weir_cli_conf_text(weir__recording_settings(t->history), recorded);
+  printf("%s: %zu events, %s under the recorded settings\n", h->name, check->events,
          check->differences ? "not reproduced" : "reproduced");
-  if (check->limit_is_inferred && !w->common.memory)
+  if (check->limit_is_inferred && !t->w->common.memory)
     printf("  limit: %s, told from what the file shows\n", weir__format_bytes(check->limit, text[0]));
+  if (recorded_rows(t->history) > 1)
+    print_start(t);
   printf("%12s %12s %8s %9s %10s %8s %7s  %s\n", "reserved", "allocated", "unused", "calls", "cost", "retries",
          "failed", "settings");
-  for (unsigned i = 0; i <= w->conf_count; i++) {
+  for (size_t i = 0; i < row_count(t); i++) {
     const weir__prediction *p = &rows[i];
     printf("%12s %12s %6.1f %% %9llu", weir__format_bytes(p->peak_reserved, text[0]),
            weir__format_bytes(p->peak_allocated, text[1]), 100 * weir__prediction_fragmentation(p),
            (unsigned long long)weir__prediction_calls(p));
     printf(" %10s %8llu %7llu  ", weir_cli_format_ns(p->cost, text[0]), (unsigned long long)p->retries,
            (unsigned long long)p->failures);
-    if (i)
-      puts(*w->confs[i - 1] ? w->confs[i - 1] : "(defaults)");
+    if (*name_of(t, i))
+      puts(name_of(t, i));
     else
-      printf("%srecorded%s: %s\n", weir_cli_bold(), weir_cli_plain(), *recorded ? recorded : "(defaults)");
+      printf("%srecorded%s%s: %s\n", weir_cli_bold(), weir_cli_plain(), i ? ", begun anew" : "",
+             *recorded ? recorded : "(defaults)");
   }
-  for (unsigned i = 0; i <= w->conf_count; i++)
+  for (size_t i = 0; i < row_count(t); i++)
     if (rows[i].failures) {
-      printf("  %s fails first at ", i ? w->confs[i - 1] : "recorded");
+      printf("  %s fails first at ", *name_of(t, i) ? name_of(t, i) : i ? "recorded, begun anew" : "recorded");
       weir_cli_print_failure(&rows[i]);
       putchar('\n');
     }
 }
 
-static void print_json(const whatif *w, const weir_cli_history *h) {
+static void print_json(const table *t, const weir_cli_history *h) {
   char recorded[WEIR_CLI_CONF_TEXT];
-  const weir__replay_report *check = weir__recording_check(h->history);
-  weir_cli_conf_text(weir__recording_settings(h->history), recorded);
+  size_t own = recorded_rows(t->history);
+  const weir__replay_report *check = weir__recording_check(t->history);
+  weir_cli_conf_text(weir__recording_settings(t->history), recorded);
   printf("{\"file\": ");
   weir_cli_json_string(h->file);
-  printf(", \"events\": %zu, \"reproduced\": %s, \"predictions\": [", check->events,
+  printf(", \"device\": %d, \"events\": %zu, \"reproduced\": %s, \"predictions\": [", h->device, check->events,
          check->differences ? "false" : "true");
-  for (unsigned i = 0; i <= w->conf_count; i++) {
+  for (size_t i = 0; i < row_count(t); i++) {
     printf("%s{\"conf\": ", i ? ", " : "");
-    weir_cli_json_string(i ? w->confs[i - 1] : recorded);
-    printf(", \"recorded\": %s, ", i ? "false" : "true");
-    weir_cli_json_prediction(&w->rows[i]);
+    weir_cli_json_string(i < own ? recorded : t->w->confs[i - own]);
+    printf(", \"recorded\": %s, ", i < own ? "true" : "false");
+    weir_cli_json_prediction(&t->w->rows[i]);
     putchar('}');
   }
-  puts("]}");
+  fputs("], ", stdout);
+  weir_cli_json_start(t->history);
+  puts("}");
 }
 
 /* An exit code. */
@@ -119,16 +151,17 @@ static int predict_file(whatif *w, const char *file) {
   weir_cli_progress *progress = weir_cli_progress_begin("replaying");
   const weir__team team = {
       .threads = w->common.threads, .progress = weir_cli_progress_step, .progress_context = progress};
-  weir__team_run(&team, w->conf_count + 1u, predict, &t, w->rows, sizeof *w->rows);
+  weir__team_run(&team, row_count(&t), predict, &t, w->rows, sizeof *w->rows);
   weir_cli_progress_end(progress);
-  for (unsigned i = 0; i <= w->conf_count && !code; i++)
+  for (size_t i = 0; i < row_count(&t) && !code; i++)
     if (w->rows[i].status) {
       predict(&t, i, &w->rows[i]); /* once more, here: an error's text is that of the thread that met it */
-      fprintf(stderr, "weir whatif: %s: --conf %s: %s\n", file, i ? w->confs[i - 1] : "(recorded)", weir_last_error());
+      const char *name = name_of(&t, i);
+      fprintf(stderr, "weir whatif: %s: --conf %s: %s\n", file, *name ? name : "(recorded)", weir_last_error());
       code = WEIR_EXIT_FAILED;
     }
   if (!code)
-    (w->common.json ? print_json : print_rows)(w, &h);
+    (w->common.json ? print_json : print_rows)(&t, &h);
   weir_cli_history_close(&h);
   return code;
 }

@@ -6,35 +6,28 @@
 
 #include "base/base.h"
 #include "offline/explain_parts.h"
-#include "offline/prelude.h"
 
 /* What is taken along while the history is replayed. */
 typedef struct view {
   size_t target;
-  bool has_begun, is_taken;
-  size_t last; /* event */
-  size_t rescued, failures;
-  bool was_rescued, was_served; /* the request at the target */
+  bool is_taken;
+  size_t rescued;
+  bool was_rescued; /* the request at the target */
   weir__settings settings;
   weir__state state;
   weir_status status;
 } view;
 
-static void look(void *context, weir__heap *heap, size_t event, const weir__replay_report *report) {
+static bool look(void *context, weir__heap *heap, size_t event, const weir__replay_report *report) {
   view *v = context;
-  if (!v->has_begun || event <= v->last) { /* an attempt begins */
-    weir__state_clear(&v->state);
-    *v = (view){.target = v->target, .has_begun = true, .settings = *weir__settings_of(heap)};
+  if (event < v->target) {
+    v->rescued = report->rescued;
+    return true;
   }
-  v->last = event;
-  if (!v->is_taken && event >= v->target) {
-    v->is_taken = true;
-    v->was_rescued = report->rescued > v->rescued;
-    v->was_served = report->failures == v->failures;
-    v->status = weir__state_of_heap(heap, &v->state);
-  }
-  v->rescued = report->rescued;
-  v->failures = report->failures;
+  v->is_taken = true;
+  v->was_rescued = report->rescued > v->rescued;
+  v->status = weir__state_of_heap(heap, &v->state);
+  return false;
 }
 
 /* ---- Which moment ---- */
@@ -70,6 +63,13 @@ static weir_status choose(const weir__snapshot_device *device, const weir__expla
   if (x->moment == WEIR__AT_EVENT && device->events[x->event].action == WEIR__ACTION_OOM)
     x->moment = WEIR__AT_OOM;
   return WEIR_OK;
+}
+
+static size_t next_oom(const weir__snapshot_device *device, size_t first) {
+  size_t i = first + 1;
+  while (i < device->event_count && device->events[i].action != WEIR__ACTION_OOM)
+    i++;
+  return i;
 }
 
 /* Whether the list of segments shows the state at an event: nothing happened after it. A snapshot that is written when memory
@@ -236,12 +236,15 @@ static weir__cause cause_of(const weir__explanation *x, bool was_rescued) {
 
 /* ---- The whole ---- */
 
-static weir_status analyse(const weir__snapshot *snapshot, const weir__snapshot_device *device, size_t event, view *v,
-                           weir__explanation *x) {
+static weir_status analyse(const weir__snapshot *snapshot, const weir__snapshot_device *device,
+                           const weir__recording *history, view *v, weir__explanation *x) {
   weir__seeker seeker;
+  size_t event = x->event;
   bool failed = x->moment == WEIR__AT_OOM;
   if (device->event_count) {
     weir__state_find_events(&v->state, device->events, event);
+    if (history && !x->is_from_file)
+      weir__state_take_stacks(&v->state, weir__recording_start(history));
     x->time_us = device->events[event].time_us;
   }
   if (failed) {
@@ -261,63 +264,61 @@ static weir_status analyse(const weir__snapshot *snapshot, const weir__snapshot_
   return status;
 }
 
-/* Events of what was put in front of the history have no number in the file. */
-static void renumber(weir__explanation *x, size_t before) {
-  for (size_t i = 0; i < x->pin_count; i++)
-    for (size_t k = 0; k < x->pins[i].block_count; k++) {
-      size_t *event = &x->pins[i].blocks[k].event;
-      *event = *event == WEIR__NO_EVENT || *event < before ? WEIR__NO_EVENT : *event - before;
-    }
-  for (size_t i = 0; i < x->trial_count; i++)
-    x->trials[i].event = x->trials[i].event < before ? 0 : x->trials[i].event - before;
-}
-
 /* Replays up to the moment. The state is taken from the allocator if it is exact there, else from the file where the file
  * shows it. */
-static weir_status get_state(const weir__snapshot *snapshot, const weir__snapshot_device *device,
-                             const weir__explain_options *options, size_t event, view *v, weir__explanation *x,
-                             bool *is_exact) {
-  bool in_file = x->moment == WEIR__AT_END || is_last(device, event);
-  *is_exact = false;
+static weir_status get_state(const weir__snapshot *snapshot, const weir__explain_options *options, view *v,
+                             weir__explanation *x, weir__recording **history) {
+  const weir__snapshot_device *device = &snapshot->devices[options->device];
+  bool in_file = x->moment == WEIR__AT_END || is_last(device, x->event);
   x->limit = x->limit_most = UINT64_MAX;
-  v->target = event;
+  v->target = x->event;
   weir__settings_default(&v->settings);
   if (x->moment != WEIR__AT_END) { /* the file itself shows the end */
-    weir__replay_report report;
-    weir__replay_options replay = {.device = options->device,
-                                   .check = true,
-                                   .memory = options->memory,
-                                   .fraction = options->fraction,
-                                   .look = look,
-                                   .look_context = v};
-    weir_status status = weir__replay(snapshot, &replay, &report);
-    if (v->status || (status && status != WEIR_ERROR_INVALID_ARGUMENT))
-      return v->status ? v->status : status;
-    if (status) { /* what was put in front makes no sense to it, or there is too little */
-      report = (weir__replay_report){.differences = 1, .limit = UINT64_MAX};
-      snprintf(report.shown[0], sizeof report.shown[0], "%.*s", (int)sizeof report.shown[0] - 1, weir_last_error());
-    }
-    *is_exact = v->is_taken && (!report.differences || report.first_difference > event);
-    x->limit = report.limit;
-    x->limit_is_inferred = report.limit_is_inferred;
-    if (!*is_exact) {
-      x->differences = report.differences;
-      memcpy(x->difference, report.shown[0], sizeof x->difference);
+    weir_status status = weir__recording_open(snapshot, options->device, options->memory, options->fraction, history);
+    if (status && status != WEIR_ERROR_INVALID_ARGUMENT)
+      return status;
+    if (status) { /* it makes no sense to the replay */
+      x->differences = 1;
+      snprintf(x->difference, sizeof x->difference, "%.*s", (int)sizeof x->difference - 1, weir_last_error());
+    } else {
+      const weir__replay_report *check = weir__recording_check(*history);
+      v->settings = *weir__recording_settings(*history);
+      x->limit = check->limit;
+      x->limit_is_inferred = check->limit_is_inferred;
+      if (check->differences && check->first_difference <= x->event) {
+        x->differences = check->differences;
+        memcpy(x->difference, check->shown[0], sizeof x->difference);
+      } else {
+        weir__replay_report report;
+        status = weir__recording_recheck(*history, &(weir__replay_watch){look, v}, &report);
+        if (status || v->status)
+          return status ? status : v->status;
+      }
     }
   }
-  if (*is_exact)
+  if (v->is_taken)
     return WEIR_OK;
   if (!in_file && options->moment != WEIR__AT_AUTO)
     return weir__fail(
         WEIR_ERROR_INVALID_ARGUMENT,
         "the replay does not reproduce the history up to event %zu (%s), so the state there is not known; "
         "--at end shows what the file itself lists",
-        event, x->difference);
+        x->event, x->difference);
   if (!in_file)
     x->moment = WEIR__AT_END;
+  if (x->moment == WEIR__AT_END)
+    x->event = device->event_count ? device->event_count - 1 : 0;
   x->is_from_file = true;
-  weir__state_clear(&v->state);
   return weir__state_of_file(snapshot, device, &v->state);
+}
+
+static void note_start(const weir__state *start, weir__explanation *x) {
+  x->rebuilt_segments = start->segment_count;
+  for (size_t i = 0; i < start->block_count; i++)
+    if (start->blocks[i].state >= WEIR__ALLOCATED) {
+      x->rebuilt_blocks++;
+      x->rebuilt_bytes += start->blocks[i].requested;
+    }
 }
 
 weir_status weir__explain(const weir__snapshot *snapshot, const weir__explain_options *options,
@@ -325,49 +326,37 @@ weir_status weir__explain(const weir__snapshot *snapshot, const weir__explain_op
   weir__explanation x = {.device = options->device};
   weir__summary summary;
   if (options->device < 0 || (size_t)options->device >= snapshot->device_count)
-    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "device %d: the file has %zu", options->device,
-                      snapshot->device_count);
+    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "there is no device %d; the file has %zu%s", options->device,
+                      snapshot->device_count, snapshot->device_count ? ", from 0 on" : ": nothing was recorded");
   weir_status status = weir__summarize(snapshot, options->device, &summary);
   if (status)
     return status;
   const weir__snapshot_device *device = &snapshot->devices[options->device];
   if (!device->event_count && !device->segment_count)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "the file has nothing of device %d", options->device);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
+                      "the file has nothing of device %d; what is to be recorded comes between "
+                      "torch.cuda.memory._record_memory_history() and _dump_snapshot()",
+                      options->device);
   x.completeness = summary.completeness;
   x.event_count = device->event_count;
+  x.oom_count = summary.actions[WEIR__ACTION_OOM];
+  x.next_oom = next_oom(device, summary.first_oom);
   x.first_us = summary.first_us;
   status = choose(device, options, &summary, &x);
   if (status)
     return status;
 
-  weir__prelude prelude = {0};
+  weir__recording *history = NULL;
   view v = {0};
-  bool is_exact = false;
-  size_t event = x.event;
-  bool is_late = x.completeness == WEIR__HISTORY_LATE || x.completeness == WEIR__HISTORY_WRAPPED;
-  if (is_late && x.moment != WEIR__AT_END) {
-    status = weir__prelude_make(snapshot, options->device, &prelude);
-    if (status)
-      return status;
-    snapshot = &prelude.snapshot;
-    device = &snapshot->devices[options->device];
-    event += prelude.event_count;
-    x.rebuilt_blocks = prelude.block_count;
-    x.rebuilt_segments = prelude.segment_count;
-  }
-  status = get_state(snapshot, device, options, event, &v, &x, &is_exact);
-  if (!status) {
-    if (x.moment == WEIR__AT_END)
-      event = device->event_count ? device->event_count - 1 : 0;
-    status = analyse(snapshot, device, event, &v, &x);
-  }
-  if (!status && x.moment == WEIR__AT_OOM && is_exact && !options->no_trials) {
-    weir__trial_options trials = {snapshot, options, event, &v.settings, v.was_rescued};
-    status = weir__try_remedies(&trials, &x);
-  }
-  renumber(&x, prelude.event_count);
+  status = get_state(snapshot, options, &v, &x, &history);
+  if (!status && !x.is_from_file)
+    note_start(weir__recording_start(history), &x);
+  if (!status)
+    status = analyse(snapshot, device, history, &v, &x);
+  if (!status && x.moment == WEIR__AT_OOM && !x.is_from_file && !options->no_trials)
+    status = weir__try_remedies(&(weir__trial_options){snapshot, history, options, x.event, v.was_rescued}, &x);
   weir__state_clear(&v.state);
-  weir__prelude_clear(&prelude);
+  weir__recording_close(history);
   if (!status)
     *explanation = x;
   return status;

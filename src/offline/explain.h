@@ -100,8 +100,10 @@ typedef struct weir__explanation {
   weir__cause cause;
   size_t event; /* its number in the file */
   size_t event_count;
+  size_t oom_count, next_oom; /* requests that failed in all, and the event of the second where there is one */
   int64_t time_us, first_us;
   size_t rebuilt_blocks, rebuilt_segments; /* that were there before the history, and were put back before the replay */
+  uint64_t rebuilt_bytes;                  /* of those blocks, as they were asked for */
   size_t differences;                      /* between the replay and the file; then nothing is predicted */
   char difference[WEIR__REPLAY_TEXT];      /* the first of them */
 
@@ -134,6 +136,8 @@ typedef struct weir__explanation {
   bool has_stacks;
   bool pins_serve; /* the pins: true: each alone makes a hole that is large enough; false: all together make room */
   bool is_proven;  /* the replay under the recorded settings fails as the file did, so trials mean something */
+  bool
+      is_served_anew; /* but it does not if what was there before the recording is placed anew: settings mean less then */
 } weir__explanation;
 
 /* How much more was wanted than the limit had room for. */

@@ -23,10 +23,10 @@ weir_status weir__find_pins(const weir__state *state, const weir__seeker *seeker
 
 typedef struct weir__trial_options {
   const weir__snapshot *snapshot;
+  const weir__recording *history;
   const weir__explain_options *options;
-  size_t event;                   /* of the request, in the snapshot */
-  const weir__settings *settings; /* the recorded ones */
-  bool was_rescued;               /* a checked replay served it after waiting */
+  size_t event;     /* of the request */
+  bool was_rescued; /* a checked replay served it after waiting */
 } weir__trial_options;
 
 /* Fills in the trials. */

@@ -137,28 +137,58 @@ static weir_status history(tracer *t, int device) {
   return WEIR_OK;
 }
 
-/* Ranges need not lie within each other, so each name has a row of its own: what is asynchronous may overlap. */
-static void ranges(tracer *t, int device) {
-  const int64_t nowhere = FIRST_PROCESS + (int64_t)t->s->device_count;
-  bool is_named = false;
+/* How many ranges of each name are open, on each device and on none; and whose rows have a name. */
+typedef struct open_ranges {
+  uint32_t *counts; /* of name * rows + device + 1 */
+  bool *is_named;   /* of device + 1 */
+  size_t rows;
+} open_ranges;
+
+static bool ranges_begin(const weir__snapshot *s, open_ranges *open) {
+  size_t names = 0, devices = s->device_count;
+  for (size_t i = 0; i < s->annotation_count; i++) {
+    const weir__snapshot_annotation *a = &s->annotations[i];
+    names = a->name >= names ? (size_t)a->name + 1 : names;
+    devices = a->device >= 0 && (size_t)a->device >= devices ? (size_t)a->device + 1 : devices;
+  }
+  open->rows = devices + 1;
+  open->counts = calloc(names * open->rows + 1, sizeof *open->counts);
+  open->is_named = calloc(open->rows, sizeof *open->is_named);
+  for (size_t d = 0; d < s->device_count && open->is_named; d++)
+    open->is_named[d + 1] = s->devices[d].event_count > 0;
+  return open->counts && open->is_named;
+}
+
+static void name_row(tracer *t, int device, int64_t process) {
+  char name[64] = "program";
+  if (device >= 0)
+    snprintf(name, sizeof name, "device %d", device);
+  name_it(t, "process_name", process, 0, name);
+}
+
+/* Ranges need not lie within each other, so each name has a row of its own: what is asynchronous may overlap. One that began
+ * before the recording has no beginning to be written, and its end alone would be none. */
+static void ranges(tracer *t, int device, open_ranges *open) {
   for (size_t i = 0; i < t->s->annotation_count && !t->sink->error; i++) {
     const weir__snapshot_annotation *a = &t->s->annotations[i];
     const char *stage = t->s->strings.items[a->stage].text;
     bool begins = strcmp(stage, "START") == 0, ends = strcmp(stage, "END") == 0;
+    int row = a->device >= 0 ? a->device + 1 : 0;
+    uint32_t *count = &open->counts[a->name * open->rows + (size_t)row];
+    int64_t process = a->device >= 0 ? FIRST_PROCESS + a->device : FIRST_PROCESS + (int64_t)open->rows - 1;
     char id[32];
-    if (device >= 0 && a->device >= 0 && a->device != device)
+    if ((device >= 0 && a->device >= 0 && a->device != device) || (ends && !*count))
       continue;
-    if (a->device < 0 && !is_named) {
-      name_it(t, "process_name", nowhere, 0, "program");
-      is_named = true;
-    }
-    open_entry(t,
-               begins ? "b"
-               : ends ? "e"
-                      : "i",
-               t->s->strings.items[a->name].text, a->device >= 0 ? FIRST_PROCESS + a->device : nowhere, SEGMENT_THREAD);
+    if (begins)
+      ++*count;
+    else if (ends)
+      --*count;
+    if (!open->is_named[row])
+      name_row(t, a->device, process);
+    open->is_named[row] = true;
+    open_entry(t, begins ? "b" : ends ? "e" : "i", t->s->strings.items[a->name].text, process, SEGMENT_THREAD);
     text(t, "cat", "annotation");
-    snprintf(id, sizeof id, "0x%x%08x", (unsigned)(a->device + 1), (unsigned)a->name);
+    snprintf(id, sizeof id, "0x%x%08x", (unsigned)row, (unsigned)a->name);
     if (begins || ends)
       text(t, "id", id);
     else
@@ -170,9 +200,14 @@ static void ranges(tracer *t, int device) {
 
 weir_status weir__export_perfetto(const weir__snapshot *snapshot, int device, weir__step step, void *step_context,
                                   FILE *file) {
+  open_ranges open;
   weir__sink *sink = malloc(sizeof *sink);
-  if (!sink)
+  if (!ranges_begin(snapshot, &open) || !sink) {
+    free(open.counts);
+    free(open.is_named);
+    free(sink);
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "export: no host memory");
+  }
   tracer t = {.s = snapshot, .sink = sink, .to = &weir__json_format, .step = step, .step_context = step_context};
   weir_status status = WEIR_OK;
   weir__sink_begin(sink, t.to, file);
@@ -186,10 +221,12 @@ weir_status weir__export_perfetto(const weir__snapshot *snapshot, int device, we
     name_all(&t, (int)d);
     status = history(&t, (int)d);
   }
-  ranges(&t, device);
+  ranges(&t, device, &open);
   weir__write_close(sink);
   weir__write_close(sink);
   weir_status ended = weir__sink_end(sink, "export");
+  free(open.counts);
+  free(open.is_named);
   free(sink);
   return status ? status : ended;
 }

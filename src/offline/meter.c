@@ -159,3 +159,5 @@ weir_status weir__meter_open(weir_driver *inner, weir_driver **driver) {
 }
 
 const weir__meter_counts *weir__meter_read(const weir_driver *driver) { return &((const meter *)driver)->counts; }
+
+void weir__meter_reset(weir_driver *driver) { ((meter *)driver)->counts = (weir__meter_counts){0}; }

@@ -47,4 +47,7 @@ weir_status weir__meter_open(weir_driver *inner, weir_driver **driver);
 /* What was counted so far. `driver` is one of weir__meter_open's. */
 const weir__meter_counts *weir__meter_read(const weir_driver *driver);
 
+/* Counts from here on. */
+void weir__meter_reset(weir_driver *driver);
+
 #endif

@@ -23,7 +23,8 @@ static weir_status fail_opcode(weir__pickle *p, unsigned char op) {
   const char *name;
   const char *why = weir__pickle_refused(op, &name);
   if (why == NULL)
-    return FAIL(p, "0x%02x is not an opcode of a pickle", op);
+    return FAIL(p, "0x%02x is not an opcode of a pickle%s", op,
+                weir__window_offset(&p->in, p->in.begin) ? "" : ": it is not what _dump_snapshot() writes");
   return FAIL(p, "opcode %s is refused: %s; only plain data are read", name, why);
 }
 

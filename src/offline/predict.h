@@ -16,6 +16,7 @@ typedef struct weir__prediction {
   uint64_t first_failure, failed_bytes, failed_reserved, failed_allocated; /* of the first: see weir__replay_report */
   weir__meter_counts calls;
   double cost; /* of the calls, in nanoseconds */
+  weir__replay_begin begin;
 } weir__prediction;
 
 void weir__prediction_from(const weir__replay_report *report, const weir__costs *costs, weir__prediction *prediction);

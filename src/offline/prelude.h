@@ -1,27 +1,25 @@
 /*
  * A history that begins late, or whose ring dropped its oldest events, lacks what was there before. That is found by going
- * back from the list of segments at the end, and events that lead there are put in front of the history. Whether they really
- * do, a checked replay of the result tells: it differs where they do not.
+ * back from the list of segments at the end, event by event: which segments and pages there were, and which of their blocks
+ * were in use. What was allocated and freed out of sight has left no trace, and needs none: free blocks merge.
  *
- * Segments that were made in one piece can be rebuilt. Expandable ones cannot: which of their pages were mapped in which order
- * is not known.
+ * What is not in the file, and is concluded:
+ * - How far a block reaches that is freed in the history: it was cut off by the rules of the recorded settings, or reaches to
+ *   where something was allocated behind it.
+ * - Which pages are of one expandable segment, and where it begins: pages of one stream, pool and size class that lie side by
+ *   side; and no lower than the lowest of them that is ever seen.
+ * - The private pool and the size class of pages that are unmapped in the history: those of the nearest pages that are known.
+ *
+ * Whether that is right, a checked replay from there tells: it differs where it is not.
  */
 #ifndef WEIR_OFFLINE_PRELUDE_H
 #define WEIR_OFFLINE_PRELUDE_H
 
-#include "offline/snapshot.h"
+#include "offline/state.h"
 
-typedef struct weir__prelude {
-  weir__snapshot snapshot; /* the file's, with a longer history of one device; not to be freed as one */
-  size_t event_count;      /* that were put in front */
-  size_t block_count;      /* allocations that were there */
-  size_t segment_count;
-} weir__prelude;
-
-/* `snapshot` must outlive it. */
-weir_status weir__prelude_make(const weir__snapshot *snapshot, int device, weir__prelude *prelude);
-
-/* All zero may be cleared too. */
-void weir__prelude_clear(weir__prelude *prelude);
+/* The state before event `first`, blocks with the stacks that are known; empty for a history that is complete. `settings` are
+ * the recorded ones. */
+weir_status weir__prelude_make(const weir__snapshot *snapshot, const weir__snapshot_device *device, size_t first,
+                               const weir__settings *settings, weir__state *start);
 
 #endif

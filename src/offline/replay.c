@@ -17,6 +17,8 @@
 #include <time.h>
 
 #include "alloc/heap.h"
+#include "offline/ages.h"
+#include "offline/install.h"
 #include "offline/replay_plan.h"
 #include "weir/pool.h"
 
@@ -29,14 +31,7 @@ enum { MOST_RUNS = 64 };
 /* Histories of fewer events are timed more than once. */
 enum { SHORT = 50000 };
 
-/* Who looks at the allocator after each event. */
-typedef struct watch {
-  weir__replay_look look;
-  void *context;
-} watch;
-
 struct weir__recording {
-  watch checked;              /* looks at every attempt to explain the file; look is NULL: nobody does */
   weir__plan plan;            /* its causes are those with which the file is explained best */
   weir__plan_limit recorded;  /* likewise */
   bool is_known;              /* it was given, not told from the file */
@@ -51,7 +46,8 @@ typedef struct replay {
   size_t count;
   bool check;
   bool stops; /* at the first difference */
-  watch watch;
+  bool holds; /* what was there before the recording is held as it was; else it is placed anew */
+  weir__replay_watch watch;
   weir_driver *ledger;
   weir_driver *driver; /* a meter around the ledger */
   weir_allocator *allocator;
@@ -60,6 +56,7 @@ typedef struct replay {
   void **blocks;              /* where each allocation is, while it is in use */
   bool *held;                 /* allocations that wait for another stream */
   size_t at;                  /* the event under way */
+  uint64_t installing;        /* address of the segment from before the recording that is being made; 0: none is */
   size_t expected;            /* checked: the next segment event that the allocator has to match */
   size_t release;             /* the next of the plan's releases */
   bool grew;                  /* checked: the request under way got memory from the driver */
@@ -97,6 +94,8 @@ static weir_cu_deviceptr place(void *context, weir_driver_call call, unsigned lo
   (void)call;
   (void)bytes;
   replay *r = context;
+  if (r->installing)
+    return r->installing;
   for (size_t i = r->expected; i < r->count; i++) {
     if (weir__is_growth(&r->events[i]))
       return r->events[i].address;
@@ -187,11 +186,11 @@ static weir_status ask(replay *r, const weir__snapshot_event *event, void **poin
   return status;
 }
 
-static void note_failure(replay *r, const weir__snapshot_event *event) {
+static void note_failure(replay *r, uint64_t bytes) {
   weir_allocator_stats stats = {.size = sizeof stats};
   weir_allocator_get_stats(r->allocator, 0, &stats);
   r->report->first_failure = r->at;
-  r->report->failed_bytes = event->size;
+  r->report->failed_bytes = bytes;
   r->report->failed_reserved = (uint64_t)stats.reserved_bytes[WEIR_STAT_ALL].current;
   r->report->failed_allocated = (uint64_t)stats.allocated_bytes[WEIR_STAT_ALL].current;
 }
@@ -203,7 +202,7 @@ static void request(replay *r, const weir__snapshot_event *event) {
   bool oom = event->action == WEIR__ACTION_OOM;
   if (status) {
     if (!r->report->failures++)
-      note_failure(r, event);
+      note_failure(r, event->size);
     if (r->check && !(oom && status == WEIR_ERROR_OUT_OF_MEMORY))
       differs(r, r->at, "a request of %llu bytes failed, it did not in the file", (unsigned long long)event->size);
   } else if (oom) {
@@ -224,19 +223,24 @@ static void request(replay *r, const weir__snapshot_event *event) {
     compare_missed(r);
 }
 
+/* It waits for another stream, unless it is free at once. */
+static void free_block(replay *r, uint32_t block, bool at_once, uint64_t recorded) {
+  if (!at_once) {
+    r->held[block] = true;
+    weir_allocator_record_stream(r->allocator, r->blocks[block], (weir_cu_stream)(uintptr_t)(HELD_BASE + block));
+  }
+  if (weir_allocator_free(r->allocator, r->blocks[block]))
+    differs(r, r->at, "0x%llx could not be freed", (unsigned long long)recorded);
+  r->blocks[block] = NULL;
+}
+
 static void let_go(replay *r, const weir__snapshot_event *event) {
   uint32_t block = r->plan->entries[r->at].block;
   if (block == WEIR__NO_BLOCK || !r->blocks[block])
     return; /* it was allocated before the recording began, or could not be here */
   const weir__snapshot_event *next = event + 1;
   bool at_once = r->at + 1 < r->count && next->action == WEIR__ACTION_FREE_COMPLETED && next->address == event->address;
-  if (!at_once) {
-    r->held[block] = true;
-    weir_allocator_record_stream(r->allocator, r->blocks[block], (weir_cu_stream)(uintptr_t)(HELD_BASE + block));
-  }
-  if (weir_allocator_free(r->allocator, r->blocks[block]))
-    differs(r, r->at, "0x%llx could not be freed", (unsigned long long)event->address);
-  r->blocks[block] = NULL;
+  free_block(r, block, at_once, event->address);
 }
 
 static void complete(replay *r, size_t event) {
@@ -272,7 +276,7 @@ static void run_release(replay *r, const weir__plan_release *release) {
 static void run_events(replay *r) {
   const weir__plan_release *release = r->plan->releases;
   const weir__plan_release *end = r->plan->release_count ? release + r->plan->release_count : release;
-  for (r->at = 0; r->at < r->count; r->at++) {
+  for (r->at = r->plan->first; r->at < r->count; r->at++) {
     if (release < end && r->at == release->completed) {
       r->release++;
       run_release(r, release++);
@@ -285,8 +289,8 @@ static void run_events(replay *r) {
       else if (event->action == WEIR__ACTION_FREE_COMPLETED)
         complete(r, r->at);
     }
-    if (r->watch.look)
-      r->watch.look(r->watch.context, r->heap, r->at, r->report);
+    if (r->watch.look && !r->watch.look(r->watch.context, r->heap, r->at, r->report))
+      return;
     if (r->stops && r->report->differences)
       return;
   }
@@ -294,12 +298,77 @@ static void run_events(replay *r) {
     compare_missed(r);
 }
 
+/* ---- What was there before the recording ---- */
+
+/* In the segments that it had. The device has a little more memory meanwhile, which is taken away then. */
+static weir_status hold(replay *r) {
+  const weir__plan *plan = r->plan;
+  const weir_cu_mem_prop prop = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {.type = WEIR_CU_LOCATION_DEVICE}};
+  weir_cu_mem_handle filler;
+  uint64_t spare = weir__install_spare(&plan->start);
+  r->heap->total -= spare;
+  weir_status status = weir__install(r->heap, &plan->settings, &plan->start, &r->installing, r->blocks);
+  if (!status && spare && r->ledger->MemCreate(r->ledger, &filler, spare, &prop, 0))
+    status = weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "the device has no room for what was there before the recording");
+  if (status != WEIR_ERROR_OUT_OF_MEMORY || !r->check)
+    return status;
+  differs(r, 0, "%s", weir_last_error());
+  return WEIR_OK;
+}
+
+/* As requests, under the settings of the run. */
+static weir_status place_anew(replay *r) {
+  const weir__state *start = &r->plan->start;
+  size_t block = 0;
+  for (size_t i = 0; i < start->segment_count; i++) {
+    const weir__state_segment *s = &start->segments[i];
+    weir_pool_id id = {(uint64_t)s->pool[0], (uint64_t)s->pool[1]};
+    bool is_private = s->pool[0] || s->pool[1];
+    if (is_private && !weir__pool_find(r->heap, id) && weir_pool_create(r->allocator, 0, id, NULL))
+      return WEIR_ERROR_HOST_OUT_OF_MEMORY;
+    for (size_t k = s->first; k < s->first + s->count; k++) {
+      const weir__state_block *b = &start->blocks[k];
+      if (b->state < WEIR__ALLOCATED)
+        continue;
+      if (weir__alloc("replay", r->heap, is_private ? weir__pool_find(r->heap, id) : NULL, b->requested,
+                      (weir_cu_stream)(uintptr_t)s->stream, &r->blocks[block])) {
+        r->report->unplaced++;
+        if (!r->report->failures++)
+          note_failure(r, b->requested);
+      }
+      block++;
+    }
+  }
+  return WEIR_OK;
+}
+
+/* What is counted of the run begins behind it. */
+static weir_status begin(replay *r) {
+  const weir__state *start = &r->plan->start;
+  uint32_t block = 0;
+  if (!start->segment_count)
+    return WEIR_OK;
+  r->report->begin = r->holds ? WEIR__BEGINS_HELD : WEIR__BEGINS_ANEW;
+  weir_status status = r->holds ? hold(r) : place_anew(r);
+  if (status)
+    return status;
+  for (size_t i = 0; i < start->block_count; i++) {
+    if (start->blocks[i].state == WEIR__WAITING && r->blocks[block])
+      free_block(r, block, false, start->blocks[i].address);
+    block += start->blocks[i].state >= WEIR__ALLOCATED;
+  }
+  weir_allocator_reset_peak_stats(r->allocator, 0);
+  weir_allocator_reset_accumulated_stats(r->allocator, 0);
+  weir__meter_reset(r->driver);
+  return WEIR_OK;
+}
+
 /* ---- One run ---- */
 
 static weir_status set_up(replay *r, const weir__plan_limit *limit) {
   weir_ledger_options ledger;
   weir_ledger_options_init(&ledger);
-  ledger.bytes = limit->memory;
+  ledger.bytes = limit->memory + (r->holds ? weir__install_spare(&r->plan->start) : 0);
   ledger.place = r->check ? place : NULL;
   ledger.place_context = r;
   ledger.is_done = is_done;
@@ -318,6 +387,11 @@ static weir_status set_up(replay *r, const weir__plan_limit *limit) {
     return status;
   r->heap = &r->allocator->heaps[0];
   *(weir__settings *)weir__settings_of(r->heap) = *r->settings; /* nobody reads them yet */
+  if (!r->holds)
+    weir_allocator_set_limit(r->allocator, 0, limit->limit);
+  status = begin(r);
+  if (status)
+    return status;
   weir_allocator_set_limit(r->allocator, 0, limit->limit);
   if (r->check) { /* within the operation: where the next segment is placed depends on how many were compared */
     r->allocator->observe = compare;
@@ -333,7 +407,8 @@ static weir_status run_once(replay *r, const weir__plan_limit *limit) {
       .stats = {.size = sizeof report->stats}, .limit = limit->limit, .unknown_frees = r->plan->unknown_frees};
   r->ledger = r->driver = NULL;
   r->allocator = NULL;
-  r->expected = r->release = 0;
+  r->release = 0;
+  r->expected = r->at = r->plan->first;
   weir_status status = set_up(r, limit);
   if (!status) {
     struct timespec begin, end;
@@ -351,17 +426,26 @@ static weir_status run_once(replay *r, const weir__plan_limit *limit) {
   return status;
 }
 
-/* `stops` is for checked runs: at the first difference. *release becomes the number of the plan's releases that were begun. */
+typedef enum manner {
+  CHECK,
+  CHECK_UP_TO_FIRST, /* difference */
+  RUN_HELD,          /* unchecked, what was there before the recording is held */
+  RUN_ANEW
+} manner;
+
+/* *release becomes the number of the plan's releases that were begun. */
 static weir_status run(const weir__plan *plan, const weir__settings *settings, const weir__plan_limit *limit,
-                       bool check, bool stops, watch watch, size_t *release, weir__replay_report *report) {
+                       manner manner, const weir__replay_watch *watch, size_t *release, weir__replay_report *report) {
   replay r = {.plan = plan,
               .settings = settings,
               .events = plan->events,
               .count = plan->count,
-              .check = check,
-              .stops = stops,
-              .watch = watch,
+              .check = manner == CHECK || manner == CHECK_UP_TO_FIRST,
+              .stops = manner == CHECK_UP_TO_FIRST,
+              .holds = manner != RUN_ANEW,
               .report = report};
+  if (watch)
+    r.watch = *watch;
   r.pools = calloc(plan->snapshot->pool_count + 1, sizeof *r.pools);
   r.blocks = calloc(plan->block_count + 1, sizeof *r.blocks);
   r.held = calloc(plan->block_count + 1, sizeof *r.held);
@@ -402,7 +486,7 @@ static weir_status explain(weir__recording *h, const weir__plan_limit *limit) {
   uint8_t before = 0;              /* ... and what it was */
   for (int runs = 0; runs < MOST_RUNS; runs++) {
     size_t release;
-    weir_status status = run(&h->plan, &h->plan.settings, limit, true, true, h->checked, &release, report);
+    weir_status status = run(&h->plan, &h->plan.settings, limit, CHECK_UP_TO_FIRST, NULL, &release, report);
     if (status || !report->differences)
       return status;
     if (runs && report->first_difference <= best.first_difference)
@@ -445,19 +529,44 @@ static weir_status time_again(weir__recording *h) {
   weir_status status = WEIR_OK;
   for (int i = 0; i < 3 && !status; i++) {
     weir__replay_report again;
-    status = run(&h->plan, &h->plan.settings, &h->recorded, true, false, (watch){NULL, NULL}, NULL, &again);
+    status = run(&h->plan, &h->plan.settings, &h->recorded, CHECK, NULL, NULL, &again);
     if (!status && again.seconds < h->report.seconds)
       h->report.seconds = again.seconds;
   }
   return status;
 }
 
+static weir_status explain_once(weir__recording *h, const weir__capacity *known) {
+  h->recorded = (weir__plan_limit){known->limit, known->memory};
+  return h->is_known ? explain(h, &h->recorded) : find_limit(h);
+}
+
+/* Tries the ages that what was free before the recording may have had, and keeps those with which it gets furthest. */
+static weir_status find_ages(weir__recording *h, const weir__capacity *known) {
+  size_t furthest = h->report.first_difference;
+  int best = 0;
+  for (int guess = 1; guess < WEIR__AGE_GUESSES; guess++) {
+    if (!weir__guess_ages(h->plan.events, guess, &h->plan.start))
+      return WEIR_OK;
+    weir_status status = explain_once(h, known);
+    if (status || !h->report.differences)
+      return status;
+    if (h->report.first_difference > furthest) {
+      furthest = h->report.first_difference;
+      best = guess;
+    }
+  }
+  weir__guess_ages(h->plan.events, best, &h->plan.start);
+  return explain_once(h, known);
+}
+
 static weir_status explain_all(weir__recording *h, const weir__capacity *known) {
   h->is_known = known->memory != 0;
-  h->recorded = (weir__plan_limit){known->limit, known->memory};
-  weir_status status = h->is_known ? explain(h, &h->recorded) : find_limit(h);
+  weir_status status = explain_once(h, known);
+  if (!status && h->report.differences && h->plan.settings.garbage_collection_threshold > 0)
+    status = find_ages(h, known);
   if (!status && h->report.differences) /* to the end, to count them all */
-    status = run(&h->plan, &h->plan.settings, &h->recorded, true, false, h->checked, NULL, &h->report);
+    status = run(&h->plan, &h->plan.settings, &h->recorded, CHECK, NULL, NULL, &h->report);
   h->report.limit_is_inferred = !h->is_known && h->recorded.limit != WEIR__NO_LIMIT;
   if (!status && h->plan.count < SHORT && !h->report.differences)
     status = time_again(h);
@@ -481,39 +590,58 @@ static weir__capacity part_of(uint64_t memory, double fraction, double of_settin
   return capacity;
 }
 
-static weir_status open_history(const weir__snapshot *snapshot, int device, uint64_t memory, double fraction,
-                                watch checked, weir__recording **history) {
+static weir_status explain_from(weir__recording *h, const weir__snapshot *snapshot, int device, size_t first,
+                                uint64_t memory, double fraction) {
+  weir_status status = weir__plan_make(snapshot, &snapshot->devices[device], first, &h->plan);
+  if (status)
+    return status;
+  weir__capacity known = part_of(memory, fraction, h->plan.fraction);
+  return explain_all(h, &known);
+}
+
+/* From event `i` on; the number of events: there is none. */
+static size_t next_request(const weir__plan *plan, size_t i) {
+  while (i < plan->count && !weir__is_request(&plan->events[i]))
+    i++;
+  return i;
+}
+
+/* A recording that began late may have begun in the middle of a request, of which it has the end: some of the segments that were
+ * made or given back for it are missing. If the replay differs there, it begins behind that request. */
+weir_status weir__recording_open(const weir__snapshot *snapshot, int device, uint64_t memory, double fraction,
+                                 weir__recording **history) {
   if (device < 0 || (size_t)device >= snapshot->device_count)
-    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "replay: device %d, the file has %zu", device, snapshot->device_count);
+    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "there is no device %d; the file has %zu%s", device,
+                      snapshot->device_count, snapshot->device_count ? ", from 0 on" : ": nothing was recorded");
   if (!snapshot->devices[device].event_count)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "replay: the file has no history of device %d", device);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
+                      "the file has no history of device %d; what is to be recorded comes between "
+                      "torch.cuda.memory._record_memory_history() and _dump_snapshot()",
+                      device);
   weir_status status = check_memory(memory);
   if (status)
     return status;
   weir__recording *h = calloc(1, sizeof *h);
   if (!h)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "replay: no host memory");
-  h->checked = checked;
-  status = weir__plan_make(snapshot, &snapshot->devices[device], &h->plan);
-  if (status)
-    goto free_history;
-  weir__capacity known = part_of(memory, fraction, h->plan.fraction);
-  status = explain_all(h, &known);
-  if (status)
-    goto clear_plan;
+  status = explain_from(h, snapshot, device, 0, memory, fraction);
+  size_t request = next_request(&h->plan, 0);
+  if (!status && h->plan.start.segment_count && h->report.differences && h->report.first_difference <= request &&
+      next_request(&h->plan, request + 1) < h->plan.count) {
+    weir__recording skipping = {0};
+    status = explain_from(&skipping, snapshot, device, request + 1, memory, fraction);
+    bool is_better = !status && (!skipping.report.differences || skipping.report.first_difference > request + 1);
+    weir__recording *worse = is_better ? h : &skipping;
+    weir__plan_clear(&worse->plan);
+    if (is_better)
+      *h = skipping;
+  }
+  if (status) {
+    weir__recording_close(h);
+    return status;
+  }
   *history = h;
   return WEIR_OK;
-
-clear_plan:
-  weir__plan_clear(&h->plan);
-free_history:
-  free(h);
-  return status;
-}
-
-weir_status weir__recording_open(const weir__snapshot *snapshot, int device, uint64_t memory, double fraction,
-                                 weir__recording **history) {
-  return open_history(snapshot, device, memory, fraction, (watch){NULL, NULL}, history);
 }
 
 void weir__recording_close(weir__recording *history) {
@@ -524,6 +652,15 @@ void weir__recording_close(weir__recording *history) {
 }
 
 const weir__replay_report *weir__recording_check(const weir__recording *history) { return &history->report; }
+
+weir_status weir__recording_recheck(const weir__recording *history, const weir__replay_watch *watch,
+                                    weir__replay_report *report) {
+  weir_status status = run(&history->plan, &history->plan.settings, &history->recorded, CHECK, watch, NULL, report);
+  report->limit_is_inferred = history->report.limit_is_inferred;
+  return status;
+}
+
+const weir__state *weir__recording_start(const weir__recording *history) { return &history->plan.start; }
 
 const weir__settings *weir__recording_settings(const weir__recording *history) { return &history->plan.settings; }
 
@@ -545,7 +682,8 @@ weir__capacity weir__recording_capacity(const weir__recording *history) {
 
 weir_status weir__recording_capacity_of(const weir__recording *history, const weir__settings *settings, uint64_t memory,
                                         double fraction, weir__capacity *capacity) {
-  double of_settings = settings ? settings->memory_fraction : history->plan.fraction;
+  bool is_recorded = !settings || settings == &history->plan.settings;
+  double of_settings = is_recorded ? history->plan.fraction : settings->memory_fraction;
   if (memory)
     *capacity = part_of(memory, fraction, of_settings);
   else if (of_settings < 1 && of_settings != history->plan.fraction)
@@ -557,36 +695,42 @@ weir_status weir__recording_capacity_of(const weir__recording *history, const we
   return WEIR_OK;
 }
 
-static weir_status run_history(const weir__recording *history, const weir__settings *settings,
-                               const weir__capacity *capacity, watch watch, weir__replay_report *report) {
-  const weir__plan *plan = &history->plan;
-  weir__plan_limit limit = {capacity->limit, capacity->memory};
-  const struct watch nobody = {NULL, NULL};
-  weir_status status = check_memory(capacity->memory);
-  if (!status && settings)
-    status = weir__check_backend(settings);
-  if (!settings)
-    settings = &plan->settings;
-  /* Most settings need no more than this, and a small device is replayed faster. */
-  if (!limit.memory)
-    limit.memory = plan->peak < 4ull << 30                       ? 16ull << 30
-                   : plan->peak > WEIR__REPLAY_ENOUGH_MEMORY / 4 ? WEIR__REPLAY_ENOUGH_MEMORY
-                                                                 : 4 * plan->peak;
-  bool is_sure = capacity->memory || limit.memory == WEIR__REPLAY_ENOUGH_MEMORY;
-  if (!status && !is_sure) {
-    status = run(plan, settings, &limit, false, false, nobody, NULL, report);
-    bool was_short = report->calls.of[WEIR__METER_ALLOC].failed || report->calls.of[WEIR__METER_CREATE].failed;
-    if (!was_short && !watch.look)
-      return status;
-    if (was_short)
-      limit.memory = WEIR__REPLAY_ENOUGH_MEMORY;
-  }
-  return status ? status : run(plan, settings, &limit, false, false, watch, NULL, report);
+/* Memory for as much as is asked for. Most settings need no more than this, and a small device is replayed faster. */
+static uint64_t probably_enough(const weir__plan *plan) {
+  if (plan->peak < 4ull << 30)
+    return 16ull << 30;
+  return plan->peak > WEIR__REPLAY_ENOUGH_MEMORY / 4 ? WEIR__REPLAY_ENOUGH_MEMORY : 4 * plan->peak;
+}
+
+static bool was_short(const weir__meter_counts *calls) {
+  return calls->of[WEIR__METER_ALLOC].failed || calls->of[WEIR__METER_CREATE].failed ||
+         calls->of[WEIR__METER_RESERVE].failed;
 }
 
 weir_status weir__recording_run(const weir__recording *history, const weir__settings *settings,
-                                const weir__capacity *capacity, weir__replay_report *report) {
-  return run_history(history, settings, capacity, (watch){NULL, NULL}, report);
+                                const weir__capacity *capacity, const weir__replay_watch *watch,
+                                weir__replay_report *report) {
+  const weir__plan *plan = &history->plan;
+  weir__plan_limit limit = {capacity->limit, capacity->memory ? capacity->memory : probably_enough(plan)};
+  weir_status status = check_memory(capacity->memory);
+  if (!status && settings)
+    status = weir__check_backend(settings);
+  if (status)
+    return status;
+  bool has_room = plan->start.reserved <= limit.limit && plan->start.reserved <= limit.memory;
+  manner manner = settings || !has_room ? RUN_ANEW : RUN_HELD;
+  if (!settings)
+    settings = &plan->settings;
+  bool is_sure = capacity->memory || limit.memory == WEIR__REPLAY_ENOUGH_MEMORY || limit.limit <= limit.memory;
+  /* Who watches sees one run only. */
+  status = run(plan, settings, &limit, manner, is_sure ? watch : NULL, NULL, report);
+  if (status == WEIR_ERROR_OUT_OF_MEMORY && manner == RUN_HELD)
+    status = run(plan, settings, &limit, manner = RUN_ANEW, is_sure ? watch : NULL, NULL, report);
+  if (status || is_sure || (!was_short(&report->calls) && !watch))
+    return status;
+  if (was_short(&report->calls))
+    limit.memory = WEIR__REPLAY_ENOUGH_MEMORY;
+  return run(plan, settings, &limit, manner, watch, NULL, report);
 }
 
 /* ---- All in one ---- */
@@ -604,10 +748,8 @@ weir_status weir__replay(const weir__snapshot *snapshot, const weir__replay_opti
     settings = &parsed;
   }
   /* Checked, the capacity is that of the recording; unchecked, that of the run. */
-  watch watch = {options->look, options->look_context};
-  weir_status status = options->check
-                           ? open_history(snapshot, options->device, options->memory, options->fraction, watch, &h)
-                           : weir__recording_open(snapshot, options->device, 0, 0, &h);
+  weir_status status = weir__recording_open(snapshot, options->device, options->check ? options->memory : 0,
+                                            options->check ? options->fraction : 0, &h);
   if (!h)
     return status;
   if (options->check)
@@ -615,7 +757,7 @@ weir_status weir__replay(const weir__snapshot *snapshot, const weir__replay_opti
   else {
     status = weir__recording_capacity_of(h, settings, options->memory, options->fraction, &capacity);
     if (!status)
-      status = run_history(h, settings, &capacity, watch, report);
+      status = weir__recording_run(h, settings, &capacity, NULL, report);
     report->limit_is_inferred = !status && !options->memory && capacity.limit != WEIR__NO_LIMIT;
   }
   weir__recording_close(h);

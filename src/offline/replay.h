@@ -18,6 +18,7 @@
 #include "alloc/settings.h"
 #include "offline/meter.h"
 #include "offline/snapshot.h"
+#include "offline/state.h"
 #include "weir/alloc.h"
 
 /* The largest device that one may ask for: 64 TiB. And one that is larger than any there is, for jobs that may have as much as
@@ -31,26 +32,22 @@ typedef struct weir__capacity {
   uint64_t limit;  /* bytes that may be reserved of it; UINT64_MAX: all */
 } weir__capacity;
 
-struct weir__heap;
-struct weir__replay_report;
-
-/* Looks at the allocator when an event was carried out; `report` counts up to there. It may call the allocator too. Checked,
- * every attempt is shown from its first event on, and the last attempt is the one that is reported; unchecked, only the run
- * that is reported. */
-typedef void (*weir__replay_look)(void *context, struct weir__heap *heap, size_t event,
-                                  const struct weir__replay_report *report);
-
 typedef struct weir__replay_options {
   int device;
-  bool check;             /* place and compare; settings are the recorded ones then */
-  const char *conf;       /* unchecked: settings on top of the defaults; NULL: the recorded ones */
-  uint64_t memory;        /* the device's memory in bytes, up to the largest; 0: not known */
-  double fraction;        /* the part of it that may be used; 0: as the settings say */
-  weir__replay_look look; /* may be NULL */
-  void *look_context;
+  bool check;       /* place and compare; settings are the recorded ones then */
+  const char *conf; /* unchecked: settings on top of the defaults; NULL: the recorded ones */
+  uint64_t memory;  /* the device's memory in bytes, up to the largest; 0: not known */
+  double fraction;  /* the part of it that may be used; 0: as the settings say */
 } weir__replay_options;
 
 enum { WEIR__REPLAY_SHOWN = 8, WEIR__REPLAY_TEXT = 200 };
+
+/* What a run begins with. A recording that began late lacks what was there before; that is found out: see offline/prelude.h. */
+typedef enum weir__replay_begin {
+  WEIR__BEGINS_EMPTY, /* the recording has all of it */
+  WEIR__BEGINS_HELD,  /* with what was there, in the segments that it had */
+  WEIR__BEGINS_ANEW   /* what was in use is allocated first, in the order of addresses: nobody knows in which it was */
+} weir__replay_begin;
 
 typedef struct weir__replay_report {
   size_t events;
@@ -63,13 +60,25 @@ typedef struct weir__replay_report {
   uint64_t failed_bytes;                             /* ... what it asked for ... */
   uint64_t failed_reserved, failed_allocated;        /* ... and what there was then */
   size_t rescued; /* checked: requests that failed in the file, and here got a block that had become free meanwhile */
-  size_t unknown_frees;   /* of what was allocated before the recording: the history is not complete */
+  weir__replay_begin begin;
+  size_t unplaced;        /* of the failures: allocations from before the recording, placed anew */
+  size_t unknown_frees;   /* of what was allocated before the recording, and could not be found out */
   bool limit_is_inferred; /* the file does not say it; it was told from what the file shows */
   uint64_t limit;         /* bytes that may be reserved; UINT64_MAX: none */
   weir_allocator_stats stats;
   weir__meter_counts calls; /* of the driver */
   double seconds;
 } weir__replay_report;
+
+/* Looks at the allocator when an event was carried out; `report` counts up to there. It may call the allocator too. false: the
+ * run ends here. */
+typedef bool (*weir__replay_look)(void *context, weir__heap *heap, size_t event, const weir__replay_report *report);
+
+/* NULL in place of one, or in it: nobody looks. */
+typedef struct weir__replay_watch {
+  weir__replay_look look;
+  void *context;
+} weir__replay_watch;
 
 typedef struct weir__recording weir__recording;
 
@@ -82,6 +91,13 @@ void weir__recording_close(weir__recording *history); /* NULL is allowed */
 /* The checked replay: without differences, the file is reproduced. */
 const weir__replay_report *weir__recording_check(const weir__recording *history);
 
+/* The same once more, watched. */
+weir_status weir__recording_recheck(const weir__recording *history, const weir__replay_watch *watch,
+                                    weir__replay_report *report);
+
+/* What was there before the first event; empty: the history is complete. */
+const weir__state *weir__recording_start(const weir__recording *history);
+
 /* The recorded settings, as far as they are about device memory. */
 const weir__settings *weir__recording_settings(const weir__recording *history);
 
@@ -91,9 +107,11 @@ double weir__recording_seconds(const weir__recording *history);
 /* What is assumed for other runs when nobody says more: the recorded limit, or a device that was full; or neither. */
 weir__capacity weir__recording_capacity(const weir__recording *history);
 
-/* One unchecked run. `settings` NULL: the recorded ones. */
+/* One unchecked run. `settings` NULL: the recorded ones, and what was there before the recording is held as it was, if the
+ * capacity has room for that. With settings, also if they are the recorded ones, it is placed anew. `watch` may be NULL. */
 weir_status weir__recording_run(const weir__recording *history, const weir__settings *settings,
-                                const weir__capacity *capacity, weir__replay_report *report);
+                                const weir__capacity *capacity, const weir__replay_watch *watch,
+                                weir__replay_report *report);
 
 /* The capacity of a device of `memory` bytes (0: as weir__recording_capacity has it) if `fraction` of it (0: what the settings
  * say) may be used. WEIR_ERROR_INVALID_ARGUMENT: the settings have a fraction, and nobody knows of what. */

@@ -7,6 +7,7 @@
 
 #include "alloc/heap.h"
 #include "base/rangemap.h"
+#include "offline/prelude.h"
 
 /* ---- The recorded settings ---- */
 
@@ -73,9 +74,13 @@ static void read_settings(weir__plan *plan) {
 
 /* ---- Which pool, and which allocation ---- */
 
-/* A request that failed has no address. It is taken for one of the pool that the last request before it went to. */
+/* A request that failed has no address. It is taken for one of the pool that the last request before it went to; where there is
+ * none, the next. */
 static void plan_failures(weir__plan *plan) {
-  uint32_t pool = 0;
+  size_t first = 0;
+  while (first < plan->count && plan->events[first].action != WEIR__ACTION_ALLOC)
+    first++;
+  uint32_t pool = first < plan->count ? plan->entries[first].pool : 0;
   for (size_t i = 0; i < plan->count; i++) {
     const weir__snapshot_event *e = &plan->events[i];
     if (e->action == WEIR__ACTION_ALLOC)
@@ -119,30 +124,41 @@ static bool plan_pools(weir__plan *plan, const weir__snapshot_device *device) {
   return ok;
 }
 
+typedef struct numbered {
+  uint64_t address; /* 0: empty */
+  uint32_t block;
+} numbered;
+
+static numbered *slot_of(numbered *table, size_t room, uint64_t address) {
+  size_t slot = (size_t)((address >> 9) * 0x9e3779b97f4a7c15u >> 20) & (room - 1);
+  while (table[slot].address && table[slot].address != address)
+    slot = (slot + 1) & (room - 1);
+  return &table[slot];
+}
+
 /* Numbers the allocations, so that a free finds its own without a search while the clock runs. */
 static bool plan_blocks(weir__plan *plan) {
+  const weir__state *start = &plan->start;
   size_t room = 64;
-  while (room < 2 * plan->count)
+  while (room < 2 * (plan->count + start->block_count))
     room *= 2;
-  struct {
-    uint64_t address;
-    uint32_t block;
-  } *table = calloc(room, sizeof *table);
+  numbered *table = calloc(room, sizeof *table);
   if (!table)
     return false;
-  for (size_t i = 0; i < plan->count; i++) {
+  for (size_t i = 0; i < start->block_count; i++)
+    if (start->blocks[i].state >= WEIR__ALLOCATED)
+      *slot_of(table, room, start->blocks[i].address) =
+          (numbered){start->blocks[i].address, (uint32_t)plan->block_count++};
+  for (size_t i = plan->first; i < plan->count; i++) {
     const weir__snapshot_event *e = &plan->events[i];
     if (e->action > WEIR__ACTION_FREE_COMPLETED)
       continue;
-    size_t slot = (size_t)((e->address >> 9) * 0x9e3779b97f4a7c15u >> 20) & (room - 1);
-    while (table[slot].address && table[slot].address != e->address)
-      slot = (slot + 1) & (room - 1);
+    numbered *found = slot_of(table, room, e->address);
     if (e->action == WEIR__ACTION_ALLOC) {
-      table[slot].address = e->address;
-      table[slot].block = (uint32_t)plan->block_count++;
-      plan->entries[i].block = table[slot].block;
-    } else if (table[slot].address)
-      plan->entries[i].block = table[slot].block;
+      *found = (numbered){e->address, (uint32_t)plan->block_count++};
+      plan->entries[i].block = found->block;
+    } else if (found->address)
+      plan->entries[i].block = found->block;
     else if (e->action == WEIR__ACTION_FREE_REQUESTED)
       plan->unknown_frees++;
   }
@@ -178,7 +194,7 @@ static size_t plan_release(const weir__plan *plan, size_t first, uint64_t reserv
   size_t i = first;
   *release = (weir__plan_release){.first = first, .completed = first, .request = plan->count, .reserved = reserved};
   release->is_aged = events[first].action == WEIR__ACTION_SEGMENT_FREE && events[first].size > WEIR__SMALL_SEGMENT;
-  while (release->completed > 0 && events[release->completed - 1].action == WEIR__ACTION_FREE_COMPLETED &&
+  while (release->completed > plan->first && events[release->completed - 1].action == WEIR__ACTION_FREE_COMPLETED &&
          !is_ordinary(plan, release->completed - 1))
     release->completed--;
   for (; i < plan->count && (weir__is_segment_event(&events[i]) || events[i].action == WEIR__ACTION_FREE_COMPLETED);
@@ -193,9 +209,10 @@ static size_t plan_release(const weir__plan *plan, size_t first, uint64_t reserv
 }
 
 static bool plan_releases(weir__plan *plan) {
-  uint64_t reserved = 0;
+  uint64_t reserved = plan->start.reserved;
   size_t room = 0;
-  for (size_t i = 0; i < plan->count;) {
+  plan->peak = reserved;
+  for (size_t i = plan->first; i < plan->count;) {
     if (!weir__is_release(&plan->events[i])) {
       count_reserved(&plan->events[i++], &reserved);
       plan->peak = reserved > plan->peak ? reserved : plan->peak;
@@ -264,10 +281,10 @@ typedef struct evidence {
 } evidence;
 
 static void gather(const weir__plan *plan, evidence *found) {
-  uint64_t reserved = 0, from = 0;
+  uint64_t reserved = plan->start.reserved, from = 0;
   bool grew = false, went_back = false;
-  *found = (evidence){.not_allowed = UINT64_MAX};
-  for (size_t i = 0; i < plan->count; i++) {
+  *found = (evidence){.allowed = reserved, .not_allowed = UINT64_MAX};
+  for (size_t i = plan->first; i < plan->count; i++) {
     const weir__snapshot_event *e = &plan->events[i];
     if (weir__is_growth(e) && !grew) {
       grew = true;
@@ -295,29 +312,49 @@ static void gather(const weir__plan *plan, evidence *found) {
   }
 }
 
+/* Memory of an expandable segment. */
+typedef struct piece {
+  uint64_t bytes;
+  int64_t stream;
+  bool is_small;
+} piece;
+
 /* Expandable segments, as far as they are told apart: by their streams, and by their pages, which are of 2 MiB in the small
  * pool. One is mapped from its beginning on. The least distance from one to the next, and the longest that is mapped. */
 static void measure(const weir__plan *plan, uint64_t *distance, uint64_t *length) {
-  weir__rangemap pieces = {0};
+  weir__rangemap map = {0};
   uint64_t at, begin = 0;
-  const weir__snapshot_event *first = NULL, *e;
+  size_t count = 0;
+  const piece *first = NULL, *p;
   *distance = UINT64_MAX;
   *length = 0;
-  for (size_t i = 0; i < plan->count; i++)
-    if (plan->events[i].action == WEIR__ACTION_SEGMENT_MAP)
-      weir__rangemap_insert(&pieces, plan->events[i].address, 1, (void *)&plan->events[i]);
-  for (uint64_t from = 0; (e = weir__rangemap_at_or_after(&pieces, from, &at, NULL)); from = at + 1) {
-    if (!first || first->stream != e->stream ||
-        (first->size == WEIR__SMALL_SEGMENT) != (e->size == WEIR__SMALL_SEGMENT)) {
+  piece *pieces = malloc((plan->count + plan->start.segment_count) * sizeof *pieces);
+  if (!pieces)
+    return;
+  for (size_t i = 0; i < plan->start.segment_count; i++) {
+    const weir__state_segment *s = &plan->start.segments[i];
+    pieces[count] = (piece){s->size, s->stream, s->is_small};
+    if (s->is_expandable)
+      weir__rangemap_insert(&map, s->address, 1, &pieces[count++]);
+  }
+  for (size_t i = 0; i < plan->count; i++) {
+    const weir__snapshot_event *e = &plan->events[i];
+    pieces[count] = (piece){e->size, plan->snapshot->streams[e->stream], e->size == WEIR__SMALL_SEGMENT};
+    if (e->action == WEIR__ACTION_SEGMENT_MAP)
+      weir__rangemap_insert(&map, e->address, 1, &pieces[count++]);
+  }
+  for (uint64_t from = 0; (p = weir__rangemap_at_or_after(&map, from, &at, NULL)); from = at + 1) {
+    if (!first || first->stream != p->stream || first->is_small != p->is_small) {
       if (first && at - begin < *distance)
         *distance = at - begin;
-      first = e;
+      first = p;
       begin = at;
     }
-    if (at + e->size - begin > *length)
-      *length = at + e->size - begin;
+    if (at + p->bytes - begin > *length)
+      *length = at + p->bytes - begin;
   }
-  weir__rangemap_clear(&pieces);
+  weir__rangemap_clear(&map);
+  free(pieces);
 }
 
 /* Memory that is enough for all that the file shows. The address space of an expandable segment is 9/8 of it, and must not
@@ -356,7 +393,7 @@ static void add_collecting(const weir__plan *plan, const evidence *found, uint64
   double threshold = plan->settings.garbage_collection_threshold;
   uint64_t above = 0;
   for (int tried = 0; tried < 6; tried++) {
-    uint64_t begin = UINT64_MAX, below = 0, to = 0, reserved = 0;
+    uint64_t begin = UINT64_MAX, below = 0, to = 0, reserved = plan->start.reserved;
     for (size_t i = 0; i < plan->release_count; i++) {
       const weir__plan_release *r = &plan->releases[i];
       if (r->is_aged && r->reserved > above && r->reserved < begin && is_for_request(plan, r)) {
@@ -366,7 +403,7 @@ static void add_collecting(const weir__plan *plan, const evidence *found, uint64
     }
     if (begin == UINT64_MAX)
       return;
-    for (size_t i = 0; i < plan->count; i++) {
+    for (size_t i = plan->first; i < plan->count; i++) {
       if (weir__is_growth(&plan->events[i]) && reserved < begin && reserved > below)
         below = reserved;
       count_reserved(&plan->events[i], &reserved);
@@ -410,9 +447,13 @@ size_t weir__plan_limits(const weir__plan *plan, weir__plan_limit limits[WEIR__P
 
 /* ---- The whole ---- */
 
-weir_status weir__plan_make(const weir__snapshot *snapshot, const weir__snapshot_device *device, weir__plan *plan) {
-  *plan = (weir__plan){.snapshot = snapshot, .events = device->events, .count = device->event_count};
+weir_status weir__plan_make(const weir__snapshot *snapshot, const weir__snapshot_device *device, size_t first,
+                            weir__plan *plan) {
+  *plan = (weir__plan){.snapshot = snapshot, .events = device->events, .count = device->event_count, .first = first};
   read_settings(plan);
+  weir_status status = weir__prelude_make(snapshot, device, first, &plan->settings, &plan->start);
+  if (status)
+    return status;
   plan->entries = calloc(plan->count, sizeof *plan->entries);
   if (plan->entries && plan_pools(plan, device) && plan_blocks(plan) && plan_releases(plan))
     return WEIR_OK;
@@ -423,6 +464,7 @@ weir_status weir__plan_make(const weir__snapshot *snapshot, const weir__snapshot
 void weir__plan_clear(weir__plan *plan) {
   free(plan->entries);
   free(plan->releases);
+  weir__state_clear(&plan->start);
   plan->entries = NULL;
   plan->releases = NULL;
 }

@@ -21,6 +21,7 @@
 #include "alloc/settings.h"
 #include "offline/replay.h"
 #include "offline/snapshot.h"
+#include "offline/state.h"
 
 #define WEIR__NO_BLOCK UINT32_MAX
 #define WEIR__NO_LIMIT UINT64_MAX
@@ -57,8 +58,10 @@ typedef struct weir__plan {
   size_t count;
   weir__settings settings; /* the recorded ones */
   double fraction;         /* recorded with them: the part of the device's memory that may be used; 1: not said */
+  size_t first;            /* event that is replayed; those before it have gone into the start */
+  weir__state start;       /* what was there before it: empty unless the recording began late */
   weir__plan_entry *entries;
-  size_t block_count;
+  size_t block_count; /* allocations: first those of the start in their order, then those of the history */
   weir__plan_release *releases;
   size_t release_count;
   size_t unknown_frees; /* of what was allocated before the recording */
@@ -89,8 +92,9 @@ static inline bool weir__is_request(const weir__snapshot_event *event) {
   return event->action == WEIR__ACTION_ALLOC || event->action == WEIR__ACTION_OOM;
 }
 
-/* The plan of one device's history, which has events. The snapshot must outlive it. */
-weir_status weir__plan_make(const weir__snapshot *snapshot, const weir__snapshot_device *device, weir__plan *plan);
+/* The plan of one device's history, which has events, from event `first` on. The snapshot must outlive it. */
+weir_status weir__plan_make(const weir__snapshot *snapshot, const weir__snapshot_device *device, size_t first,
+                            weir__plan *plan);
 void weir__plan_clear(weir__plan *plan);
 
 /* Limits that could explain the file, the likeliest first. There is at least one. The first is WEIR__NO_LIMIT when nothing in

@@ -909,6 +909,26 @@ const weir__snapshot_setting *weir__snapshot_find_setting(const weir__snapshot *
   return NULL;
 }
 
+static bool has_failure(const weir__snapshot_device *device) {
+  for (size_t i = 0; i < device->event_count; i++)
+    if (device->events[i].action == WEIR__ACTION_OOM)
+      return true;
+  return false;
+}
+
+int weir__snapshot_first_device(const weir__snapshot *s) {
+  for (size_t i = 0; i < s->device_count; i++)
+    if (has_failure(&s->devices[i]))
+      return (int)i;
+  for (size_t i = 0; i < s->device_count; i++)
+    if (s->devices[i].event_count)
+      return (int)i;
+  for (size_t i = 0; i < s->device_count; i++)
+    if (s->devices[i].segment_count)
+      return (int)i;
+  return 0;
+}
+
 const char *weir__snapshot_action_name(weir__snapshot_action action) {
   return (unsigned)action < WEIR__ACTION_OTHER ? action_texts[action] : "other";
 }

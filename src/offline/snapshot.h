@@ -186,6 +186,10 @@ void weir__snapshot_free(weir__snapshot *snapshot);
 const weir__snapshot_setting *weir__snapshot_find_setting(const weir__snapshot *snapshot, const char *key,
                                                           const char *sub);
 
+/* The device that one asks about first: on which a request failed, or else that has a history, or else segments. 0 if there is
+ * none such. */
+int weir__snapshot_first_device(const weir__snapshot *snapshot);
+
 const char *weir__snapshot_action_name(weir__snapshot_action action);
 
 #endif

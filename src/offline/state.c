@@ -181,3 +181,13 @@ void weir__state_find_events(weir__state *state, const weir__snapshot_event *eve
     missing--;
   }
 }
+
+void weir__state_take_stacks(weir__state *state, const weir__state *from) {
+  for (size_t i = 0; i < state->block_count; i++) {
+    weir__state_block *b = &state->blocks[i];
+    const weir__state_block *known =
+        b->state >= WEIR__ALLOCATED && b->event == WEIR__NO_EVENT ? find_block(from, b->address) : NULL;
+    if (known)
+      b->stack = known->stack;
+  }
+}

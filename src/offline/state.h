@@ -16,8 +16,10 @@
 typedef struct weir__state_block {
   uint64_t address, size;
   uint64_t requested; /* in use: what was asked for */
-  size_t event;       /* in use: that allocated it; WEIR__NO_EVENT: none in the history */
+  size_t event; /* in use: that allocated it; WEIR__NO_EVENT: none in the history. Free, all of a segment: with which
+                         that goes before anything is allocated from it */
   uint32_t stack;
+  uint32_t age;  /* free: for how many searches of its pool; a guess, or 0 (offline/ages.h) */
   uint8_t state; /* weir__block_state */
 } weir__state_block;
 
@@ -47,6 +49,9 @@ weir_status weir__state_of_file(const weir__snapshot *snapshot, const weir__snap
 
 /* Finds the event that allocated each block in use, going back from event `last`: addresses are the history's. */
 void weir__state_find_events(weir__state *state, const weir__snapshot_event *events, size_t last);
+
+/* Blocks in use that no event of the history allocated: their stacks are those of the same blocks in another state. */
+void weir__state_take_stacks(weir__state *state, const weir__state *from);
 
 /* The segment that an address lies in; NULL: none. */
 const weir__state_segment *weir__state_find(const weir__state *state, uint64_t address);

@@ -9,38 +9,41 @@
 
 typedef struct watch {
   size_t target, empty_after; /* events; WEIR__NO_EVENT: the cache is left alone */
-  bool is_emptied, is_seen;
+  bool has_begun, is_emptied, is_seen;
   size_t failures;      /* so far */
   size_t failed_before; /* the target */
   bool served;
   uint64_t reserved;
 } watch;
 
-static void look(void *context, weir__heap *heap, size_t event, const weir__replay_report *report) {
+static bool look(void *context, weir__heap *heap, size_t event, const weir__replay_report *report) {
   watch *w = context;
-  if (!w->is_seen && event >= w->target) {
+  if (!w->has_begun)
+    w->failures = report->unplaced;
+  w->has_begun = true;
+  if (event >= w->target) {
     w->is_seen = true;
     w->failed_before = w->failures;
     w->served = report->failures == w->failures;
     w->reserved = heap->reserved;
+    return false;
   }
   w->failures = report->failures;
-  if (!w->is_emptied && event >= w->empty_after && event < w->target) {
+  if (!w->is_emptied && event >= w->empty_after) {
     w->is_emptied = true;
     weir_allocator_empty_cache(heap->allocator);
   }
+  return true;
 }
 
-static weir_status run(const weir__trial_options *o, const char *conf, size_t empty_after, watch *w) {
+static weir_status run(const weir__trial_options *o, const weir__settings *settings, size_t empty_after, watch *w) {
   weir__replay_report report;
+  weir__capacity capacity;
   *w = (watch){.target = o->event, .empty_after = empty_after};
-  weir__replay_options options = {.device = o->options->device,
-                                  .conf = conf,
-                                  .memory = o->options->memory,
-                                  .fraction = o->options->fraction,
-                                  .look = look,
-                                  .look_context = w};
-  return weir__replay(o->snapshot, &options, &report);
+  weir_status status =
+      weir__recording_capacity_of(o->history, settings, o->options->memory, o->options->fraction, &capacity);
+  return status ? status
+                : weir__recording_run(o->history, settings, &capacity, &(weir__replay_watch){look, w}, &report);
 }
 
 static const weir__snapshot_event *events_of(const weir__trial_options *o) {
@@ -65,9 +68,12 @@ static uint64_t change_of(const weir__snapshot_event *e) {
 /* The last time that about as little was in use as ever in the second half of the history: the end of the last step. */
 static size_t quiet_event(const weir__trial_options *o) {
   const weir__snapshot_event *events = events_of(o);
+  const weir__state *start = weir__recording_start(o->history);
   uint64_t live = 0;
   int64_t least = INT64_MAX;
   size_t quiet = WEIR__NO_EVENT;
+  for (size_t i = 0; i < start->block_count; i++)
+    live += start->blocks[i].state == WEIR__ALLOCATED ? start->blocks[i].requested : 0;
   for (size_t i = 0; i < o->event; i++) {
     live += change_of(&events[i]);
     if (i >= o->event / 2 && (int64_t)live < least)
@@ -156,19 +162,25 @@ static bool is_known(const weir__explanation *x, const char *conf) {
 }
 
 static weir_status try_settings(const weir__trial_options *o, size_t recorded, weir__explanation *x) {
+  const weir__settings *known = weir__recording_settings(o->history);
+  if (weir__recording_start(o->history)->segment_count) {
+    watch w;
+    weir_status status = run(o, known, WEIR__NO_EVENT, &w);
+    if (status)
+      return status;
+    x->is_served_anew = w.is_seen && w.served && w.failed_before <= recorded;
+  }
   for (size_t i = 0; i < CHANGES; i++) {
-    char conf[WEIR__TRIAL_TEXT];
     watch w;
     weir__settings settings;
     weir__trial trial = {.remedy = WEIR__REMEDY_SETTING};
     progress(o, 3 + i);
     /* What comes to the same as something before is not tried again. */
-    if (weir__settings_parse(o->settings, changes[i], &settings) || weir__settings_equal(&settings, o->settings) ||
-        weir__settings_format(&settings, conf, sizeof conf) >= sizeof conf ||
-        !export_text(o->snapshot, o->settings, changes[i], trial.conf) || is_known(x, trial.conf))
+    if (weir__settings_parse(known, changes[i], &settings) || weir__settings_equal(&settings, known) ||
+        !export_text(o->snapshot, known, changes[i], trial.conf) || is_known(x, trial.conf))
       continue;
     snprintf(trial.change, sizeof trial.change, "%s", changes[i]);
-    weir_status status = run(o, conf, WEIR__NO_EVENT, &w);
+    weir_status status = run(o, &settings, WEIR__NO_EVENT, &w);
     if (status)
       return status;
     keep(&trial, &w, recorded, x);

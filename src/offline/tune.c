@@ -180,12 +180,20 @@ typedef struct batch {
   size_t first; /* of the candidates */
 } batch;
 
+/* The recorded settings, or a candidate's. Where a recording began late, what was there before is placed anew in every run, so
+ * that they can be compared. */
+static const weir__settings *settings_for(const search *s, size_t candidate, const weir__recording *history) {
+  if (candidate)
+    return &s->result->candidates[candidate].settings;
+  return weir__recording_start(history)->segment_count ? weir__recording_settings(history) : NULL;
+}
+
 static void predict(void *context, size_t index, void *result) {
   const batch *b = context;
   const weir__tune_options *o = b->s->options;
   size_t candidate = b->first + index / o->history_count;
   const weir__recording *history = o->histories[index % o->history_count];
-  const weir__settings *settings = candidate ? &b->s->result->candidates[candidate].settings : NULL;
+  const weir__settings *settings = settings_for(b->s, candidate, history);
   weir__prediction *prediction = result;
   weir__capacity capacity;
   prediction->status = weir__recording_capacity_of(history, settings, o->memory, o->fraction, &capacity);
@@ -334,7 +342,7 @@ static void fit(void *context, size_t index, void *result) {
   const weir__tune_options *o = s->options;
   const weir__recording *history = o->histories[index % o->history_count];
   bool is_best = index >= o->history_count && s->result->best != 0;
-  const weir__settings *settings = is_best ? &s->result->candidates[s->result->best].settings : NULL;
+  const weir__settings *settings = settings_for(s, is_best ? s->result->best : 0, history);
   weir__capacity capacity;
   weir__fit found;
   if (!weir__recording_capacity_of(history, settings, o->memory, o->fraction, &capacity) &&

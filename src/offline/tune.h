@@ -37,7 +37,8 @@ typedef struct weir__tune_options {
 } weir__tune_options;
 
 typedef struct weir__tune_result {
-  weir__tune_candidate *candidates; /* [0]: the recorded settings */
+  weir__tune_candidate
+      *candidates; /* [0]: the recorded settings; what was there before a recording is placed anew too */
   size_t candidate_count;
   size_t *
       front; /* candidates that no other beats in both peak and cost: the least peak first. All have the fewest failures */

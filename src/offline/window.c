@@ -47,6 +47,8 @@ weir_status weir__window_fail_memory(const weir__window *w) {
 }
 
 weir_status weir__window_fail_end(const weir__window *w) {
+  if (w->begin >= w->end && !weir__window_offset(w, w->begin))
+    return weir__window_fail(w, "it is empty");
   if (w->begin >= w->end)
     return weir__window_fail(w, "the data end here, before the pickle does");
   return weir__window_fail(w, "the data end at byte %llu, in the middle of this opcode's argument",

@@ -114,9 +114,10 @@ def segment(device, address, blocks):
     return {"device": device, "address": address, "total_size": 2097152, "allocated_size": 0, "active_size": 0,
             "requested_size": 0, "stream": 0, "segment_type": "small", "segment_pool_id": (0, 0), "is_expandable": False,
             "frames": [], "blocks": blocks}
-marks = [{"stage": "START", "name": "step", "device": 0, "time_us": 15}, {"stage": "START", "name": "io", "time_us": 16},
+marks = [{"stage": "END", "name": "step", "device": 0, "time_us": 5}, {"stage": "START", "name": "step", "device": 0, "time_us": 15}, {"stage": "START", "name": "io", "time_us": 16},
          {"stage": "END", "name": "step", "device": 0, "time_us": 35}, {"stage": "END", "name": "io", "time_us": 45},
-         {"stage": "MARK", "name": "point", "device": 2, "time_us": 46}]
+         {"stage": "MARK", "name": "point", "device": 2, "time_us": 46},
+         {"stage": "START", "name": "step", "device": 1, "time_us": 47}]
 snapshot = {"segments": [segment(2, 8192, [live, rest]), segment(0, 4096, [block])], "device_traces": [one, [], two],
             "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "a:b", "x": 1.5, "d": {"1": 2}}, "external_annotations": marks}
 pickle.dump(snapshot, open(sys.argv[1], "wb"))
@@ -169,10 +170,9 @@ same("counter", counter("allocated", 1), [(10, 0), (20, 512), (30, 0)])
 same("counter", counter("reserved", 3), [(0, 2097152)])
 same("instants", sum(e["ph"] == "i" for e in trace), 9)
 same("ranges", [(e["ph"], e["name"], e["pid"]) for e in trace if e["ph"] in "be"],
-     [("b", "step", 1), ("b", "io", 4), ("e", "step", 1), ("e", "io", 4)])
-ids = {e["name"]: e["id"] for e in trace if e["ph"] in "be"}
-assert ids["step"] != ids["io"], ids
-same("names", [e["args"]["name"] for e in trace if e["name"] == "process_name"], ["device 0", "device 2", "program"])
+     [("b", "step", 1), ("b", "io", 4), ("e", "step", 1), ("e", "io", 4), ("b", "step", 2)])
+assert len({(e["name"], e["pid"], e["id"]) for e in trace if e["ph"] in "be"}) == 3, trace
+same("names", [e["args"]["name"] for e in trace if e["name"] == "process_name"], ["device 0", "device 2", "program", "device 1"])
 
 if has_sqlite:
     import sqlite3
@@ -201,6 +201,20 @@ fi
 python3 "$work/read.py" "$weir" "$work/odd.pickle" "$has_sqlite" "$work/odd.db" >"$work/out" 2>"$work/err" ||
   fail 'not what was expected'
 left
+
+# A trace keeps to the rules of its format: of the file above, of one device of it, and of jobs.
+rules=$(dirname "$0")/../support/check_trace.py
+set -- "$work/odd.pickle" "$small"
+if ! "$weir" summary "$data/traces/cuda_graphs.pickle.zst" 2>&1 | grep -qi 'without.*zstd'; then
+  set -- "$@" "$data/traces/cuda_graphs.pickle.zst" "$data/traces/resnet_stacks.pickle.zst" \
+    "$data/histories/capped_streams.pickle.zst" "$data/late/llama_oom.pickle.zst"
+fi
+for file in "$@"; do
+  run 0 --to perfetto -o "$work/trace.json" "$file"
+  python3 "$rules" "$work/trace.json" >"$work/out" 2>"$work/err" || fail 'against the rules of the format'
+done
+run 0 --to perfetto --device 2 -o "$work/trace.json" "$work/odd.pickle"
+python3 "$rules" "$work/trace.json" >"$work/out" 2>"$work/err" || fail 'against the rules of the format'
 
 if [ "$has_sqlite" -eq 0 ] && [ "$failed" -eq 0 ]; then
   echo "waived: no SQLite in this build, or none in python3"

@@ -36,6 +36,18 @@ empty err
 has out ': 4780 allocations compared, 2 differ$'
 has out 'a request of 1958400000 bytes succeeded, it failed in the file$'
 
+# Without their first events: what was there before is worked out, and the rest does not differ.
+run 0 --check "$traces/../late/llama_oom.pickle.zst" "$traces/../late/cuda_graphs_expandable.pickle.zst"
+empty err
+count 2 ' allocations compared, 0 differ$'
+count 2 ' were there before it: held in the places$'
+run 0 --conf expandable_segments:True "$traces/../late/llama_oom.pickle.zst"
+has out ' were there before it: allocated anew,$'
+has out 'Take the rest as an estimate$'
+run 0 --json --conf '' "$traces/../late/cuda_graphs_expandable.pickle.zst"
+is_json_lines
+count 1 '"before": {"blocks": 62, "requested": [0-9]*, "segments": 21, "reserved": [0-9]*}, "begins": "anew", '
+
 # One that differs or cannot be read decides the exit code, wherever it stands; the others are still replayed.
 run 1 --check "$work/missing" "$traces/cuda_graphs.pickle.zst"
 has err "missing: "

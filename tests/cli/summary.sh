@@ -12,7 +12,7 @@ empty err
 has out ': 1 device, 40 events, 6 segments$'
 has out '^    history   its beginning is missing: '
 has out 'reserved; 0 frees of memory from before$'
-has out '^  next: weir explain .* --at peak$'
+has out '^  next: weir explain .*small_snapshot.pickle$'
 hasnt out "$(printf '\033')"
 run 0 --json "$data/small_snapshot.pickle"
 has out '"history": "late", "unknown_frees": 0,'

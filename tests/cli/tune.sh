@@ -51,6 +51,12 @@ run 0 "$traces/llama_oom.pickle.zst"
 has out 'llama_oom.pickle.zst: under the recorded settings memory runs out 1 time; first at event 13750: '
 has out '^Memory does not run out.$'
 
+# A recording that began late: all lines begin in the same way.
+run 0 --fit "$traces/../late/cuda_graphs_expandable.pickle.zst"
+empty err
+has out '^  began late: 62 blocks (687.11 MiB) in 21 segments (786.00 MiB) were there before it.$'
+has out 'The recording itself reserved 896.00 MiB at its peak.$'
+
 # Nothing fits.
 run 3 --memory 400MiB "$traces/cuda_graphs.pickle.zst"
 has out 'under the best settings memory runs out'

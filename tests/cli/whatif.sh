@@ -44,6 +44,19 @@ count 2 '"reproduced": true, "predictions": \[{"conf": "", "recorded": true, '
 count 1 '"conf": "expandable_segments:True", "recorded": false, "peak_reserved": 21443379200, '
 count 1 '"first_failure": {"event": 13750, '
 
+# A recording that began late: what was there is told, and the recorded settings have two lines.
+late=$traces/../late/llama_oom.pickle.zst
+run 0 --conf expandable_segments:True "$late"
+empty err
+has out '^  began late: 333 blocks (2.32 GiB) in 156 segments (10.33 GiB) were there before it.$'
+has out '^ *12.15 GiB .* recorded: (defaults)$'
+has out '^ *[0-9.]* GiB .* recorded, begun anew: (defaults)$'
+has out '^ *11.9[0-9] GiB .* 0  expandable_segments:True$'
+run 0 --json --conf expandable_segments:True "$late"
+is_json_lines
+count 1 '"before": {"blocks": 333, '
+count 1 '"begins": "held", .*"begins": "anew", .*"begins": "anew", '
+
 # One that cannot be read does not keep the others from being answered.
 run 1 --conf '' "$work/missing" "$traces/cuda_graphs.pickle.zst"
 has err 'missing: '

@@ -22,12 +22,15 @@ def text(value):
 
 
 def number(value):
+    """In as few bytes as the pickle module takes for it."""
     if value < 256:
         return b"K" + bytes([value])
+    if value < 1 << 16:
+        return b"M" + struct.pack("<H", value)
     if value < 1 << 31:
         return b"J" + struct.pack("<i", value)
-    data = value.to_bytes(8, "little", signed=True)
-    return b"\x8a\x08" + data
+    size = value.bit_length() // 8 + 1
+    return b"\x8a" + bytes([size]) + value.to_bytes(size, "little", signed=True)
 
 
 class Writer:

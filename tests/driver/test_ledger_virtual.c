@@ -24,12 +24,25 @@ static void test_reservations(void **state) {
   assert_int_equal(free_bytes(d), GIB); /* addresses are no memory */
   IS(OUT_OF_MEMORY, d->MemAddressReserve(d, &b, (size_t)1 << 60, 0, 0, 0));
   IS(OUT_OF_MEMORY, d->MemAddressReserve(d, &b, (size_t)1 << 47, 0, 0, 0));
-  for (int i = 0; i < 3; i++) { /* there is one place for so much; it can be had again */
-    weir_cu_deviceptr huge, none;
-    OK(d->MemAddressReserve(d, &huge, (size_t)1 << 46, 0, 0, 0));
+  for (int i = 0; i < 3; i++) { /* there are four places for so much; they can be had again */
+    weir_cu_deviceptr huge[4], none;
+    for (int k = 0; k < 4; k++)
+      OK(d->MemAddressReserve(d, &huge[k], (size_t)1 << 46, 0, 0, 0));
     IS(OUT_OF_MEMORY, d->MemAddressReserve(d, &none, (size_t)1 << 46, 0, 0, 0));
-    OK(d->MemAddressFree(d, huge, (size_t)1 << 46));
+    for (int k = 0; k < 4; k++)
+      OK(d->MemAddressFree(d, huge[k], (size_t)1 << 46));
   }
+  /* Half of that: eight places, and four more of those. */
+  weir_cu_deviceptr half[12], none;
+  for (int k = 0; k < 12; k++) {
+    OK(d->MemAddressReserve(d, &half[k], (size_t)1 << 45, 0, 0, 0));
+    for (int other = 0; other < k; other++)
+      assert_true(half[k] >= half[other] + ((size_t)1 << 45) || half[other] >= half[k] + ((size_t)1 << 45));
+  }
+  IS(OUT_OF_MEMORY, d->MemAddressReserve(d, &none, (size_t)1 << 45, 0, 0, 0));
+  IS(OUT_OF_MEMORY, d->MemAddressReserve(d, &none, (size_t)1 << 46, 0, 0, 0));
+  for (int k = 0; k < 12; k++)
+    OK(d->MemAddressFree(d, half[k], (size_t)1 << 45));
 
   wish = 0x500000000000;
   OK(d->MemAddressReserve(d, &b, 2 * PAGE, 0, wish, 0));

@@ -433,7 +433,7 @@ static void test_stack(void **state) {
   FAILS(".", 0, "without a value");
   FAILS("(.", 1, "with a mark left over");
   FAILS("N(.", 2, "with a mark left over");
-  FAILS("", 0, "the data end here, before the pickle does");
+  FAILS("", 0, "it is empty");
   FAILS("N", 1, "the data end here, before the pickle does");
   FAILS("NNa.", 2, "adds to a list, and finds None");
   FAILS("]NNs.", 3, "adds to a dict, and finds a list");

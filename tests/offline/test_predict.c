@@ -282,7 +282,7 @@ static void test_fit(void **state) {
           weir__replay_report report;
           uint64_t bytes = fit.bytes - (less ? WEIR__FIT_STEP : 0);
           weir__capacity tried = {is_limit ? 0 : bytes, is_limit ? bytes : UINT64_MAX};
-          assert_int_equal(weir__recording_run(history, &settings, &tried, &report), WEIR_OK);
+          assert_int_equal(weir__recording_run(history, &settings, &tried, NULL, &report), WEIR_OK);
           if ((report.failures > 0) != (less > 0))
             fail_msg("%s, %s: %llu bytes: %zu failures", names[i], confs[k], (unsigned long long)bytes,
                      report.failures);

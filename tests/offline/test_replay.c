@@ -339,6 +339,47 @@ static void test_unchecked(void **state) {
   weir__snapshot_free(snapshot);
 }
 
+/* Forty streams that need more than half a terabyte: each has two expandable segments, whose addresses are 9/8 of a device that
+ * has enough. */
+static void test_many_streams(void **state) {
+  (void)state;
+  enum { STREAMS = 40, EVENTS = 4 };
+  const uint64_t large = 16ull << 30, small = 1 << 20, base = 1ull << 44;
+  static weir__snapshot_event events[STREAMS * EVENTS];
+  int64_t streams[STREAMS];
+  weir__snapshot_pool pools[1] = {{{0, 0}}};
+  for (size_t i = 0; i < STREAMS; i++) {
+    weir__snapshot_event *e = &events[i * EVENTS];
+    uint64_t at = base + i * (64ull << 30);
+    streams[i] = (int64_t)i * 0x1000;
+    e[0] = (weir__snapshot_event){.action = WEIR__ACTION_SEGMENT_ALLOC, .address = at, .size = large};
+    e[1] = (weir__snapshot_event){.action = WEIR__ACTION_ALLOC, .address = at, .size = large};
+    e[2] = (weir__snapshot_event){.action = WEIR__ACTION_SEGMENT_ALLOC, .address = at + large, .size = 2 << 20};
+    e[3] = (weir__snapshot_event){.action = WEIR__ACTION_ALLOC, .address = at + large, .size = small};
+    for (size_t k = 0; k < EVENTS; k++) {
+      e[k].stream = (uint16_t)i;
+      e[k].pool = WEIR__SNAPSHOT_NO_POOL;
+    }
+  }
+  weir__snapshot_device device = {.events = events, .event_count = STREAMS * EVENTS};
+  weir__snapshot snapshot = {.devices = &device,
+                             .device_count = 1,
+                             .streams = streams,
+                             .stream_count = STREAMS,
+                             .pools = pools,
+                             .pool_count = 1};
+  weir__replay_options options = {.check = true};
+  weir__replay_report report;
+  replay(&snapshot, &options, &report);
+  assert_int_equal(report.differences, 0);
+  options = (weir__replay_options){.conf = "expandable_segments:True"};
+  replay(&snapshot, &options, &report);
+  assert_int_equal(report.failures, 0);
+  assert_int_equal(report.allocations, 2 * STREAMS);
+  assert_int_equal(report.calls.of[WEIR__METER_RESERVE].handles, 2 * STREAMS);
+  assert_int_equal(report.calls.of[WEIR__METER_RESERVE].failed, 0);
+}
+
 static void test_no_history(void **state) {
   (void)state;
   weir__snapshot_device device = {0};
@@ -361,6 +402,7 @@ int main(void) {
       cmocka_unit_test(test_absurd_numbers),
       cmocka_unit_test(test_tampered),
       cmocka_unit_test(test_unchecked),
+      cmocka_unit_test(test_many_streams),
       cmocka_unit_test(test_no_history),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

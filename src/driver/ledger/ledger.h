@@ -15,7 +15,7 @@
 enum {
   LEDGER_GRANULARITY = 2 << 20,
   LEDGER_MAX_DEVICES = 64, /* sets of devices are the bits of a word */
-  LEDGER_ORDERS = 26,      /* sizes of address slots: LEDGER_GRANULARITY << order, up to LEDGER_REGION */
+  LEDGER_ORDERS = 26,      /* sizes of address slots: LEDGER_GRANULARITY << order, up to 64 TiB */
   LEDGER_PAGES_IN_TABLE = 512,
   LEDGER_MAX_THREADS = 1024, /* of a block */
   LEDGER_LEAST_PRIORITY = 0,
@@ -25,9 +25,10 @@ enum {
 /* Where the ledger puts what it places itself, a region for each size of slots: above what Linux gives a process unless
  * it asks for more, so that a touch is a crash and memory that a program registers does not lie there; below 2^53, so
  * that a viewer in a browser can still count. */
-#define LEDGER_REGION ((uint64_t)1 << 46)
+#define LEDGER_REGION ((uint64_t)1 << 48)
 #define LEDGER_SPACE_BEGIN ((uint64_t)1 << 48)
 #define LEDGER_SPACE_END (LEDGER_SPACE_BEGIN + LEDGER_ORDERS * LEDGER_REGION)
+_Static_assert(LEDGER_SPACE_END <= (uint64_t)1 << 53, "see above");
 
 /* The highest byte of handles. */
 enum {

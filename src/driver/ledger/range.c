@@ -1,6 +1,6 @@
 /*
  * Addresses. The ledger's own space has a region for each size of slots, powers of two, and a range that the ledger
- * places takes a slot of the next size up. So an address says by itself which slot it lies in, the same calls always
+ * places takes a slot of the next size up, or of a larger one where those are all taken. So an address says by itself which slot it lies in, the same calls always
  * get the same addresses, and a slot that was left is used again first. Addresses cost nothing: what of a slot is not
  * used is no loss.
  *
@@ -70,16 +70,15 @@ ledger_range *weir__ledger_overlap(const ledger *l, uint64_t address, uint64_t b
 /* A slot that holds `bytes`, aligned as asked; NULL when there is no address or the host has no memory. */
 static ledger_range *choose(ledger *l, uint64_t bytes, uint64_t alignment) {
   int order = order_for(bytes > alignment ? bytes : alignment);
-  if (order >= LEDGER_ORDERS)
-    return NULL;
-  for (;;) {
+  while (order < LEDGER_ORDERS) {
     ledger_range *range = weir__handles_make(&l->slots[order]);
     if (range == NULL)
       return NULL;
     uint64_t offset = range->head.link * slot_size(order);
     if (offset >= LEDGER_REGION) {
       weir__handles_drop(&l->slots[order], range);
-      return NULL;
+      order++;
+      continue;
     }
     range->base = region_of(order) + offset;
     range->order = order;
@@ -87,6 +86,7 @@ static ledger_range *choose(ledger *l, uint64_t bytes, uint64_t alignment) {
       return range;
     range->kind = LEDGER_RANGE_BLOCKED;
   }
+  return NULL;
 }
 
 static weir_cu_result place(ledger *l, uint64_t address, uint64_t bytes, ledger_range **range) {

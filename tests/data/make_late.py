@@ -1,0 +1,17 @@
+"""Cuts the beginning off the history of a snapshot, as a ring that went round does.
+
+usage: make_late.py FROM TO PART     PART 0.6: the first 60 % of the events go. Both files are compressed with zstd.
+
+Only for snapshots that one has made oneself: a pickle can run anything.
+"""
+
+import pickle
+import subprocess
+import sys
+
+source, target, part = sys.argv[1], sys.argv[2], float(sys.argv[3])
+raw = subprocess.run(["zstd", "-dc", source], capture_output=True, check=True).stdout
+snapshot = pickle.loads(raw)
+snapshot["device_traces"] = [trace[int(len(trace) * part) :] for trace in snapshot["device_traces"]]
+data = pickle.dumps(snapshot, protocol=4)
+subprocess.run(["zstd", "-19", "-q", "-f", "-o", target], input=data, check=True)

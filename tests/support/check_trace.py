@@ -1,0 +1,70 @@
+"""check_trace.py [FILE]: whether a trace keeps to the rules of the Trace Event Format, as Perfetto's importer reads it.
+
+What it demands: an object with traceEvents; of each entry a known phase, a name, numbers for pid and tid, and ts unless it is
+metadata; instants with a scope; counters with numbers only; asynchronous ranges with category and id, each end behind its own
+begin; a name for each process and thread that is used, and one only; per thread and per counter, times that do not run back.
+Prints how many entries of each phase there are.
+"""
+
+import collections
+import json
+import sys
+
+PHASES = {"M", "i", "C", "b", "e"}  # of all that there are: those that are written
+METADATA = {"process_name", "thread_name"}
+MOST = 1 << 53  # a browser's numbers are exact up to here
+
+
+def is_int(value):
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MOST
+
+
+def check(trace):
+    assert isinstance(trace, dict) and trace["displayTimeUnit"] in ("ms", "ns"), "the object around it"
+    assert isinstance(trace["traceEvents"], list), "traceEvents is no list"
+    names, used, last = {}, set(), {}
+    begun = collections.defaultdict(list)
+    phases = collections.Counter()
+    for e in trace["traceEvents"]:
+        phase = e["ph"]
+        phases[phase] += 1
+        assert phase in PHASES, ("phase", e)
+        assert isinstance(e["name"], str) and is_int(e["pid"]) and is_int(e["tid"]), ("name, pid, tid", e)
+        assert e["pid"] > 0, ("process 0 is the idle one", e)
+        if phase == "M":
+            assert e["name"] in METADATA and isinstance(e["args"]["name"], str), ("metadata", e)
+            key = (e["pid"], e["tid"] if e["name"] == "thread_name" else None)
+            assert key not in names, ("named twice", e)
+            names[key] = e["args"]["name"]
+            continue
+        assert is_int(e["ts"]) and e["ts"] >= 0, ("ts", e)
+        used.add((e["pid"], None))
+        if phase == "i":
+            assert e["s"] in ("g", "p", "t"), ("scope", e)
+            if e.get("cat") != "annotation":
+                used.add((e["pid"], e["tid"]))
+                row = ("thread", e["pid"], e["tid"])
+                assert last.get(row, 0) <= e["ts"], ("runs back", e)
+                last[row] = e["ts"]
+        elif phase == "C":
+            assert e["args"] and all(is_int(v) for v in e["args"].values()), ("counter", e)
+            row = ("counter", e["pid"], e["name"])
+            assert last.get(row, 0) <= e["ts"], ("runs back", e)
+            last[row] = e["ts"]
+        else:
+            assert isinstance(e["cat"], str) and e["cat"] and isinstance(e["id"], str) and e["id"], ("cat, id", e)
+            key = (e["cat"], e["id"])
+            if phase == "b":
+                begun[key].append(e)
+            else:
+                assert begun[key], ("ends and never began", e)
+                first = begun[key].pop()
+                assert (first["name"], first["pid"]) == (e["name"], e["pid"]), ("ends another range", first, e)
+                assert first["ts"] <= e["ts"], ("ends before it begins", first, e)
+    for key in used:
+        assert key in names, ("has no name", key)
+    print(" ".join(f"{phase}:{phases[phase]}" for phase in sorted(phases)))
+
+
+with open(sys.argv[1], encoding="utf-8") if len(sys.argv) > 1 else sys.stdin as file:
+    check(json.load(file))
