@@ -11,6 +11,7 @@
 #ifndef WEIR_WEIR_H
 #define WEIR_WEIR_H
 
+#include "weir/adapter.h"
 #include "weir/alloc.h"
 #include "weir/copy.h"
 #include "weir/device.h"

@@ -156,7 +156,7 @@ static weir__segment *leave_books(weir__heap *heap, weir__block *block) {
     block->uses = use->next;
     weir__slab_give(&arena->uses, use, sizeof *use);
   }
-  if (watched)
+  if (weir__is_watched(heap, WEIR_TRACE_SEGMENT_FREE))
     weir__trace_arena(arena, WEIR_TRACE_SEGMENT_FREE, segment->base, segment->bytes, segment->stack);
   weir__slab_give(&arena->blocks, block, sizeof *block);
   weir__segment_count(heap, segment, -1, -(int64_t)segment->bytes);

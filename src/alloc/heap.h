@@ -252,9 +252,10 @@ struct weir_allocator {
   atomic_bool caching;
   pthread_mutex_t uncached_lock;
   weir__rangemap uncached; /* memory that was given out with caching off -> its heap; guarded by uncached_lock */
-  _Atomic(weir__history *) history; /* NULL: nothing was ever recorded; stays until the end */
-  weir_trace_tracker observe; /* one that is told in the middle of it, with all locks held; set before the first use */
-  void *observe_context;
+  _Atomic(weir__history *) history;    /* NULL: nothing was ever recorded; stays until the end */
+  _Atomic(weir_trace_tracker) observe; /* one that is told in the middle of it, with all locks held; NULL: none */
+  void *observe_context;               /* written before it, under tracker_lock */
+  atomic_bool observes_segments;       /* it wants to know of segments alone */
   atomic_int tracker_count;
   weir__lock tracker_lock; /* of adding one, and of who watches */
   struct {
@@ -572,9 +573,16 @@ void weir__trace_arena(weir__arena *arena, weir_trace_action action, uint64_t ad
 /* A block is freed at once: both entries. */
 void weir__trace_freed(weir__arena *arena, const weir__block *block);
 
+/* Somebody wants to know of such an event. */
+static inline bool weir__is_watched(const weir__heap *heap, weir_trace_action action) {
+  bool of_segment = action >= WEIR_TRACE_SEGMENT_ALLOC && action <= WEIR_TRACE_SEGMENT_UNMAP;
+  return weir__attention_of(heap) & WEIR__WATCHED ||
+         (of_segment && atomic_load_explicit(&heap->allocator->observes_segments, memory_order_relaxed));
+}
+
 static inline void weir__trace(weir__heap *heap, weir_trace_action action, const weir__pool *pool, uint64_t address,
                                uint64_t bytes, weir_cu_stream stream) {
-  if (weir__attention_of(heap) & WEIR__WATCHED)
+  if (weir__is_watched(heap, action))
     weir__trace_arena(weir__arena_find((weir__pool *)pool, stream), action, address, bytes, 0);
 }
 

@@ -183,7 +183,7 @@ free_memory:
 /* Memory goes back: where the operation has no stack, that of who asked for it stands. */
 static void trace_segment(weir__heap *heap, weir_trace_action action, const weir__segment *segment, uint64_t address,
                           uint64_t bytes) {
-  if (weir__attention_of(heap) & WEIR__WATCHED)
+  if (weir__is_watched(heap, action))
     weir__trace_arena(segment->arena, action, address, bytes, segment->stack);
 }
 

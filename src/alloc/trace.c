@@ -80,8 +80,9 @@ static void tell_later(weir__arena *arena, weir_trace_action action, uint64_t ad
                             .bytes = bytes,
                             .stream = arena->stream,
                             .pool = arena->pool->owner ? arena->pool->owner->id : (weir_pool_id){0, 0}};
-  if (allocator->observe)
-    allocator->observe(allocator->observe_context, &entry);
+  weir_trace_tracker observe = atomic_load_explicit(&allocator->observe, memory_order_acquire);
+  if (observe)
+    observe(allocator->observe_context, &entry);
   /* An operation that began before somebody watched is none that he hears of. */
   weir__op *op = weir__here.op;
   if (op && op->allocator == allocator && !weir__here.is_telling &&
@@ -90,7 +91,8 @@ static void tell_later(weir__arena *arena, weir_trace_action action, uint64_t ad
 }
 
 static inline bool has_listeners(const weir_allocator *allocator) {
-  return allocator->observe || atomic_load_explicit(&allocator->tracker_count, memory_order_relaxed);
+  return atomic_load_explicit(&allocator->observe, memory_order_relaxed) ||
+         atomic_load_explicit(&allocator->tracker_count, memory_order_relaxed);
 }
 
 weir__writer *weir__arena_new_writer(weir__arena *arena, weir__history *history) {
@@ -131,7 +133,9 @@ void weir__watch(weir_allocator *allocator) {
   weir__lock_take(&allocator->tracker_lock);
   const weir__history *history = atomic_load(&allocator->history);
   bool recorded = history && weir__history_is_on(history);
-  bool told = has_listeners(allocator) || (recorded && weir__history_rules(history).context != WEIR_CONTEXT_NONE);
+  bool told = (atomic_load(&allocator->observe) && !atomic_load(&allocator->observes_segments)) ||
+              atomic_load(&allocator->tracker_count) ||
+              (recorded && weir__history_rules(history).context != WEIR_CONTEXT_NONE);
   for (int i = 0; i < allocator->heap_count; i++) {
     weir__attention_set(&allocator->heaps[i], WEIR__ATTENDED, told);
     weir__attention_set(&allocator->heaps[i], WEIR__WATCHED, recorded || told);

@@ -1,0 +1,488 @@
+// Memory: giving it out and taking it back, limits, statistics, and what happens when there is none left.
+#include "allocator.h"
+
+#include <c10/core/impl/GPUTrace.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/util/Exception.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "errors.h"
+#include "settings.h"
+
+namespace weir_torch {
+
+using c10::CachingAllocator::Stat;
+using c10::CachingAllocator::StatArray;
+using c10::CachingDeviceAllocator::DeviceStats;
+
+namespace {
+
+// A deleter is a plain function, so it finds the allocator here.
+Allocator* instance = nullptr;
+
+// What Weir said about the calling thread's last failure, for PyTorch's observers.
+struct Shortage {
+  bool is_new = false;
+  size_t bytes, limit, free_bytes;
+};
+thread_local Shortage shortage;
+
+void note_shortage(void*, int, size_t bytes, size_t limit, size_t free_bytes) {
+  shortage = {true, bytes, limit, free_bytes};
+}
+
+// What PyTorch's own code frees when memory runs short, such as what other processes have sent back.
+int run_free_callbacks(void*, int) {
+  bool freed = false;
+  for (const auto& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
+    try {
+      freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
+    } catch (const std::exception& error) {
+      TORCH_WARN("weir: the callback ", name, " that frees memory failed: ", error.what());
+    }
+  }
+  return freed;
+}
+
+bool is_profiled() {
+  return c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) != nullptr;
+}
+
+bool is_bypassed() {
+  const char* value = std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING");
+  return value && std::strcmp(value, "1") == 0;
+}
+
+c10::Device device_of(int index) {
+  return {c10::DeviceType::CUDA, static_cast<DeviceIndex>(index)};
+}
+
+Stat stat_of(const weir_stat& from) {
+  Stat to;
+  to.current = from.current;
+  to.peak = from.peak;
+  to.allocated = from.allocated;
+  to.freed = from.freed;
+  return to;
+}
+
+StatArray stats_of(const weir_stat (&from)[WEIR_STAT_KINDS]) {
+  return {stat_of(from[WEIR_STAT_ALL]), stat_of(from[WEIR_STAT_SMALL_POOL]), stat_of(from[WEIR_STAT_LARGE_POOL])};
+}
+
+// A call of the CUDA runtime leaves its thread with a context: that of the device the thread has chosen. Libraries count on it
+// (cuBLAS is one), and PyTorch's own allocator gives it to every thread that gets memory from the driver. Weir calls the driver
+// itself, and would leave a thread without one as it was; so before Weir looks, the runtime is asked for it.
+weir_cu_result (*driver_context)(weir_driver*, weir_cu_context*) = nullptr;
+
+weir_cu_result runtime_context(weir_driver* driver, weir_cu_context* context) {
+  weir_cu_result r = driver_context(driver, context);
+  if (r || *context)
+    return r;
+  int device = 0;
+  if (cudaGetDevice(&device) || cudaSetDevice(device)) {
+    (void)cudaGetLastError(); // it is Weir's call that fails then, and says so
+    return r;
+  }
+  return driver_context(driver, context);
+}
+
+void replace_all(std::string& text, const char* from, const char* to) {
+  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + std::strlen(to)))
+    text.replace(at, std::strlen(from), to);
+}
+
+// Weir's text has the same sentences as PyTorch's. It speaks of Weir where people, and programs, look for PyTorch.
+std::string shortage_text(const std::string& weirs, bool expandable) {
+  static const char last[] = "is reserved by PyTorch but unallocated.";
+  static const char advice[] =
+      " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid"
+      " fragmentation.  See documentation for Memory Management "
+      " (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)";
+  std::string text = weirs;
+  replace_all(text, "by Weir", "by PyTorch");
+  replace_all(text, "non-Weir", "non-PyTorch");
+  size_t at = text.find(last);
+  if (at != std::string::npos && !expandable) {
+    text.resize(at + sizeof last - 1);
+    text += advice;
+  }
+  if (text.compare(0, 19, "CUDA out of memory.") != 0)
+    text = "CUDA out of memory. " + text;
+  return text;
+}
+
+} // namespace
+
+Allocator::Allocator() {
+  instance = this;
+  follow_settings_of_torch([this] { apply_settings(); });
+}
+
+Allocator& the_allocator() {
+  static Allocator* allocator = new Allocator();
+  return *allocator;
+}
+
+// ---- Start and settings ----
+
+void Allocator::init(int device_count) {
+  std::lock_guard<std::mutex> lock(init_mutex_);
+  if (weir_ || device_count < 1) {
+    TORCH_CHECK(device_count <= device_count_, "weir: the allocator was started for ", device_count_,
+                " devices, and cannot be started again for ", device_count);
+    return;
+  }
+  weir_driver* driver = nullptr;
+  weir_allocator* allocator = nullptr;
+  check(weir_driver_open_cuda(&driver));
+  weir_cu_result r = driver->Init(driver, 0);
+  TORCH_CHECK(r == WEIR_CU_SUCCESS, "weir: cuInit: ", weir_cu_result_string(r));
+  driver_context = driver->CtxGetCurrent;
+  driver->CtxGetCurrent = runtime_context;
+
+  weir_allocator_options options;
+  weir_allocator_options_init(&options);
+  std::string conf = settings_of_torch();
+  options.conf = conf.c_str();
+  options.devices = device_count;
+  check(weir_allocator_create(driver, &options, &allocator));
+  check(weir_allocator_attach_oom_observer(allocator, note_shortage, nullptr));
+  check(weir_allocator_attach_free_callback(allocator, run_free_callbacks, nullptr));
+  check(weir_allocator_set_caching(allocator, wants_caching_ && !is_bypassed()));
+  if (const char* more = std::getenv("WEIR_ALLOC_CONF"))
+    check(weir_allocator_configure(allocator, more));
+  {
+    std::lock_guard<std::mutex> settings(settings_mutex_);
+    settings_ = conf;
+  }
+  max_split_size_ = static_cast<int64_t>(c10::CachingAllocator::AcceleratorAllocatorConfig::max_split_size());
+  history_.init(allocator, device_count);
+  driver_ = driver;
+  device_count_ = device_count;
+  weir_ = allocator;
+}
+
+bool Allocator::initialized() {
+  return weir_ != nullptr;
+}
+
+// Keys that only Weir has come from WEIR_ALLOC_CONF, and stay what they are.
+void Allocator::apply_settings() {
+  if (!weir_)
+    return;
+  std::string conf = settings_of_torch();
+  std::lock_guard<std::mutex> lock(settings_mutex_);
+  if (conf == settings_)
+    return;
+  settings_ = conf;
+  if (weir_allocator_configure(weir_, conf.c_str()))
+    TORCH_WARN("weir: ", weir_last_error(), ". The settings before it stay.");
+}
+
+double Allocator::getMemoryFraction(DeviceIndex device) {
+  check_device(device);
+  double fraction = 1;
+  check(weir_allocator_get_fraction(weir_, device, &fraction));
+  return fraction;
+}
+
+void Allocator::setMemoryFraction(double fraction, DeviceIndex device) {
+  check_device(device);
+  TORCH_CHECK_VALUE(fraction >= 0 && fraction <= 1, "invalid fraction:", fraction, ". Please set within [0, 1].");
+  check(weir_allocator_set_fraction(weir_, device, fraction));
+}
+
+void Allocator::enable(bool value) {
+  wants_caching_ = value;
+  if (weir_)
+    check(weir_allocator_set_caching(weir_, value && !is_bypassed()));
+}
+
+bool Allocator::isEnabled() const {
+  return weir_ ? weir_allocator_is_caching(weir_) != 0 : wants_caching_ && !is_bypassed();
+}
+
+// Much of PyTorch asks for the name to know what an allocator can do. This one can do what the native one can.
+std::string Allocator::name() {
+  return "native";
+}
+
+// ---- Errors ----
+
+void Allocator::check(weir_status status) const {
+  if (C10_UNLIKELY(status))
+    throw_status(status);
+}
+
+void Allocator::check_device(DeviceIndex device) const {
+  TORCH_CHECK(0 <= device && device < device_count_, "Invalid device argument ", static_cast<int>(device),
+              ": did you call init?");
+}
+
+void Allocator::fail_alloc(weir_status status, DeviceIndex device, size_t bytes) {
+  TORCH_CHECK(weir_, "Allocator not initialized for device ", static_cast<int>(device), ": did you call init?");
+  if (status != WEIR_ERROR_OUT_OF_MEMORY)
+    throw_status(status);
+  std::string text = shortage_text(last_error(), c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments());
+  Shortage seen = shortage;
+  shortage.is_new = false;
+  if (is_profiled()) {
+    DeviceStats stats = getDeviceStats(device);
+    c10::reportOutOfMemoryToProfiler(static_cast<int64_t>(bytes), static_cast<size_t>(stats.allocated_bytes[0].current),
+                                     static_cast<size_t>(stats.reserved_bytes[0].current), device_of(device));
+  }
+  if (seen.is_new) {
+    std::vector<cca::OutOfMemoryObserver> observers;
+    {
+      std::lock_guard<std::mutex> lock(observers_mutex_);
+      observers = observers_;
+    }
+    for (const auto& observer : observers)
+      observer(device, seen.bytes, seen.limit, seen.free_bytes);
+  }
+  TORCH_CHECK_WITH(OutOfMemoryError, false, text);
+}
+
+void Allocator::attachOutOfMemoryObserver(cca::OutOfMemoryObserver observer) {
+  std::lock_guard<std::mutex> lock(observers_mutex_);
+  observers_.push_back(std::move(observer));
+}
+
+#if WEIR_TORCH_2_12
+void Allocator::attachOomRejectionObserver(cca::OomRejectionObserver observer) {
+  // Kept for good: Weir has no way to detach one, and neither has PyTorch.
+  auto* kept = new cca::OomRejectionObserver(std::move(observer));
+  check(weir_allocator_attach_rejection_observer(
+      weir_,
+      [](void* kept, int device, size_t bytes, size_t reserved, size_t total) {
+        try {
+          (*static_cast<cca::OomRejectionObserver*>(kept))(device, bytes, reserved, total);
+        } catch (const std::exception& error) {
+          TORCH_WARN("weir: an observer of refused allocations failed: ", error.what());
+        }
+      },
+      kept));
+}
+#endif
+
+// ---- Allocating ----
+
+// With one device there is nothing to ask.
+DeviceIndex Allocator::current_device() const {
+  DeviceIndex device = 0;
+  if (C10_UNLIKELY(device_count_ != 1))
+    C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  return device;
+}
+
+inline void* Allocator::alloc(DeviceIndex device, size_t bytes, cudaStream_t stream) {
+  void* pointer = nullptr;
+  if (C10_UNLIKELY(history_.is_watched() || is_profiled()))
+    return alloc_watched(device, bytes, stream);
+  weir_status status = weir_allocator_alloc(weir_, device, bytes, stream, &pointer);
+  if (C10_UNLIKELY(status))
+    fail_alloc(status, device, bytes);
+  const c10::impl::PyInterpreter* python = c10::impl::GPUTrace::get_trace();
+  if (C10_UNLIKELY(python && pointer))
+    (*python)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
+  return pointer;
+}
+
+void* Allocator::alloc_watched(DeviceIndex device, size_t bytes, cudaStream_t stream) {
+  void* pointer = nullptr;
+  weir_status status;
+  {
+    Operation operation(bytes ? history_.gather(RecordContext::STATE) : nullptr);
+    status = weir_allocator_alloc(weir_, device, bytes, stream, &pointer);
+  }
+  if (C10_UNLIKELY(status))
+    fail_alloc(status, device, bytes);
+  if (!pointer)
+    return nullptr;
+  weir_pointer_info block;
+  block.size = sizeof block;
+  if (is_profiled() && !weir_allocator_describe(weir_, pointer, &block)) {
+    DeviceStats stats = getDeviceStats(device);
+    c10::reportMemoryUsageToProfiler(pointer, static_cast<int64_t>(block.bytes),
+                                     static_cast<size_t>(stats.allocated_bytes[0].current),
+                                     static_cast<size_t>(stats.reserved_bytes[0].current), device_of(device));
+  }
+  const c10::impl::PyInterpreter* python = c10::impl::GPUTrace::get_trace();
+  if (C10_UNLIKELY(python))
+    (*python)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
+  return pointer;
+}
+
+void* Allocator::raw_alloc(size_t bytes) {
+  DeviceIndex device = current_device();
+  return alloc(device, bytes, c10::cuda::getCurrentCUDAStream(device));
+}
+
+void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
+  return alloc(current_device(), bytes, stream);
+}
+
+c10::DataPtr Allocator::allocate(size_t bytes) {
+  DeviceIndex device = current_device();
+  void* pointer = alloc(device, bytes, c10::cuda::getCurrentCUDAStream(device));
+  return {pointer, pointer, &delete_pointer, device_of(device)};
+}
+
+#if WEIR_TORCH_2_13
+c10::DataPtr Allocator::allocateWithAddress(size_t bytes, void* address) {
+  DeviceIndex device = current_device();
+  weir_status status;
+  {
+    Operation operation(history_.gather(RecordContext::STATE));
+    status = weir_allocator_alloc_at(weir_, device, bytes, c10::cuda::getCurrentCUDAStream(device), address);
+  }
+  TORCH_CHECK(status != WEIR_ERROR_BAD_STATE, "Could not allocate CUDA storage at exact address ", address);
+  check(status);
+  return {address, address, &delete_pointer, device_of(device)};
+}
+#endif
+
+c10::DeleterFnPtr Allocator::raw_deleter() const {
+  return &delete_pointer;
+}
+
+void Allocator::copy_data(void* to, const void* from, std::size_t bytes) const {
+  C10_CUDA_CHECK(
+      cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, c10::cuda::getCurrentCUDAStream(current_device())));
+}
+
+// ---- Freeing ----
+
+inline void Allocator::free(void* pointer) {
+  if (C10_UNLIKELY(!pointer))
+    return;
+  const c10::impl::PyInterpreter* python = c10::impl::GPUTrace::get_trace();
+  if (C10_UNLIKELY(python))
+    (*python)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
+  if (C10_UNLIKELY(history_.is_watched() || is_profiled())) {
+    free_watched(pointer);
+    return;
+  }
+  if (C10_UNLIKELY(history_.remembers()))
+    history_.forget(pointer);
+  weir_status status = weir_allocator_free(weir_, pointer);
+  if (C10_UNLIKELY(status))
+    throw_status(status);
+}
+
+void Allocator::free_watched(void* pointer) {
+  weir_pointer_info block;
+  block.size = sizeof block;
+  bool reports = is_profiled() && !weir_allocator_describe(weir_, pointer, &block);
+  {
+    Operation operation(history_.gather(RecordContext::ALL));
+    check(weir_allocator_free(weir_, pointer));
+  }
+  if (!reports)
+    return;
+  DeviceStats stats = getDeviceStats(static_cast<DeviceIndex>(block.device));
+  c10::reportMemoryUsageToProfiler(pointer, -static_cast<int64_t>(block.bytes),
+                                   static_cast<size_t>(stats.allocated_bytes[0].current),
+                                   static_cast<size_t>(stats.reserved_bytes[0].current), device_of(block.device));
+}
+
+void Allocator::delete_pointer(void* pointer) {
+  instance->free(pointer);
+}
+
+void Allocator::raw_delete(void* pointer) {
+  free(pointer);
+}
+
+// Memory of others (another process's, a foreign library's) has a deleter of theirs, and is none of our business.
+void Allocator::recordStream(const c10::DataPtr& pointer, c10::cuda::CUDAStream stream) {
+  if (!pointer.get() || pointer.get_deleter() != &delete_pointer)
+    return;
+  check(weir_allocator_record_stream(weir_, pointer.get(), stream.stream()));
+}
+
+void Allocator::emptyCache(MempoolId_t pool) {
+  if (!weir_)
+    return;
+  apply_settings();
+  {
+    Operation operation(history_.gather(RecordContext::ALL));
+    check(weir_allocator_empty_pool(weir_, {pool.first, pool.second}));
+  }
+}
+
+void* Allocator::getBaseAllocation(void* pointer, size_t* bytes) {
+  void* base = nullptr;
+  size_t size = 0;
+  weir_status status = weir_allocator_base(weir_, pointer, &base, &size);
+  TORCH_CHECK(status != WEIR_ERROR_NOT_SUPPORTED,
+              "Tensors allocated with expandable_segments:True cannot be shared between processes. Consider using"
+              " expandable_segments:False in data loading workers via"
+              " torch.cuda.memory._set_allocator_settings('expandable_segments:False')");
+  check(status);
+  if (bytes)
+    *bytes = size;
+  return base;
+}
+
+// ---- Statistics ----
+
+DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
+  check_device(device);
+  weir_allocator_stats from;
+  from.size = sizeof from;
+  check(weir_allocator_get_stats(weir_, device, &from));
+  DeviceStats to;
+  to.allocation = stats_of(from.allocation);
+  to.segment = stats_of(from.segment);
+  to.active = stats_of(from.active);
+  to.inactive_split = stats_of(from.inactive_split);
+  to.allocated_bytes = stats_of(from.allocated_bytes);
+  to.reserved_bytes = stats_of(from.reserved_bytes);
+  to.active_bytes = stats_of(from.active_bytes);
+  to.inactive_split_bytes = stats_of(from.inactive_split_bytes);
+  to.requested_bytes = stats_of(from.requested_bytes);
+  to.num_alloc_retries = from.num_alloc_retries;
+  to.num_ooms = from.num_ooms;
+  to.oversize_allocations = stat_of(from.oversize_allocations);
+  to.oversize_segments = stat_of(from.oversize_segments);
+  to.num_sync_all_streams = from.num_sync_all_streams;
+  to.num_device_alloc = from.num_device_alloc;
+  to.num_device_free = from.num_device_free;
+  to.max_split_size = max_split_size_;
+#if WEIR_TORCH_2_12
+  to.num_oom_rejections = from.num_oom_rejections;
+#endif
+#if WEIR_TORCH_2_13
+  size_t count = 0;
+  check(weir_allocator_pools(weir_, device, nullptr, 0, &count));
+  std::vector<weir_pool_id> pools(count);
+  check(weir_allocator_pools(weir_, device, pools.data(), pools.size(), &count));
+  pools.resize(std::min(count, pools.size()));
+  for (const weir_pool_id& pool : pools) {
+    weir_stat reserved[WEIR_STAT_KINDS];
+    if (!weir_pool_get_stats(weir_, device, pool, reserved))
+      to.reserved_bytes_by_private_pools[{pool.first, pool.second}] = stats_of(reserved);
+  }
+#endif
+  return to;
+}
+
+void Allocator::resetAccumulatedStats(DeviceIndex device) {
+  check_device(device);
+  check(weir_allocator_reset_accumulated_stats(weir_, device));
+}
+
+void Allocator::resetPeakStats(DeviceIndex device) {
+  check_device(device);
+  check(weir_allocator_reset_peak_stats(weir_, device));
+}
+
+} // namespace weir_torch

@@ -1,0 +1,180 @@
+// Weir as PyTorch's allocator of device memory: every method of CUDAAllocator, on Weir's C functions.
+#pragma once
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "history.h"
+#include "version.h"
+#include "weir/weir.h"
+
+namespace weir_torch {
+
+namespace cca = c10::cuda::CUDACachingAllocator;
+using c10::DeviceIndex;
+using c10::MempoolId_t;
+
+#if WEIR_TORCH_2_11
+using PoolAllocator = std::shared_ptr<cca::CUDAAllocator>;
+#else
+using PoolAllocator = cca::CUDAAllocator*;
+#endif
+
+class Allocator final : public cca::CUDAAllocator {
+ public:
+  Allocator();
+
+  // ---- Memory ----
+  c10::DataPtr allocate(size_t bytes) override;
+  c10::DeleterFnPtr raw_deleter() const override;
+  void copy_data(void* to, const void* from, std::size_t bytes) const override;
+  void* raw_alloc(size_t bytes) override;
+  void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override;
+  void raw_delete(void* pointer) override;
+  void recordStream(const c10::DataPtr& pointer, c10::cuda::CUDAStream stream) override;
+  using cca::CUDAAllocator::recordStream;
+  void emptyCache(MempoolId_t pool = {0, 0}) override;
+  void* getBaseAllocation(void* pointer, size_t* bytes) override;
+  void cacheInfo(DeviceIndex device, size_t* largest) override;
+
+  // ---- Start, limits, switches ----
+  void init(int device_count) override;
+  bool initialized() override;
+  double getMemoryFraction(DeviceIndex device) override;
+  void setMemoryFraction(double fraction, DeviceIndex device) override;
+  void enable(bool value) override;
+  bool isEnabled() const override;
+  std::string name() override;
+
+  // ---- Statistics and snapshots ----
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(DeviceIndex device) override;
+  void resetAccumulatedStats(DeviceIndex device) override;
+  void resetPeakStats(DeviceIndex device) override;
+  std::vector<cca::StreamSegmentSize> getExpandableSegmentSizes(DeviceIndex device) override;
+#if WEIR_TORCH_2_11
+  SnapshotInfo snapshot(MempoolId_t pool = {0, 0}, bool include_traces = true) override;
+#else
+  SnapshotInfo snapshot(MempoolId_t pool = {0, 0}) override;
+#endif
+
+  // ---- Pools ----
+  void beginAllocateToPool(DeviceIndex device, MempoolId_t pool, std::function<bool(cudaStream_t)> filter) override;
+  void endAllocateToPool(DeviceIndex device, MempoolId_t pool) override;
+#if WEIR_TORCH_2_13
+  c10::DataPtr allocateWithAddress(size_t bytes, void* address) override;
+  void markCaptureBegin(DeviceIndex device) override;
+  void markCaptureEnd(DeviceIndex device) override;
+#endif
+  void releasePool(DeviceIndex device, MempoolId_t pool) override;
+  int getPoolUseCount(DeviceIndex device, MempoolId_t pool) override;
+  void createOrIncrefPool(DeviceIndex device, MempoolId_t pool, PoolAllocator allocator = nullptr) override;
+  void setUseOnOOM(DeviceIndex device, MempoolId_t pool, bool use_on_oom) override;
+  void setNoSplit(DeviceIndex device, MempoolId_t pool) override;
+  bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t pool,
+                                const std::unordered_set<void*>& expected) override;
+  std::shared_ptr<cca::AllocatorState> getCheckpointState(DeviceIndex device, MempoolId_t pool) override;
+  cca::CheckpointDelta setCheckpointPoolState(DeviceIndex device, std::shared_ptr<cca::AllocatorState> state) override;
+
+  // ---- Other processes, other devices ----
+  cca::ShareableHandle shareIpcHandle(void* pointer) override;
+  std::shared_ptr<void> getIpcDevPtr(std::string handle) override;
+  void enablePeerAccess(DeviceIndex device, DeviceIndex device_to_access) override;
+  cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device, size_t bytes, cudaStream_t stream,
+                          bool peer_access) override;
+
+  // ---- History ----
+  bool isHistoryEnabled() override;
+#if WEIR_TORCH_2_11
+  void recordHistory(bool enabled, CreateContextFn recorder, size_t most, RecordContext when, bool clear,
+                     const std::vector<std::string>& skip_actions) override;
+#else
+  void recordHistory(bool enabled, CreateContextFn recorder, size_t most, RecordContext when, bool clear) override;
+#endif
+  void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& pairs) override;
+  void pushCompileContext(std::string& text) override;
+  void popCompileContext() override;
+  void setUserMetadata(const std::string& text) override;
+  std::string getUserMetadata() override;
+  void attachOutOfMemoryObserver(cca::OutOfMemoryObserver observer) override;
+  void attachAllocatorTraceTracker(AllocatorTraceTracker tracker) override;
+#if WEIR_TORCH_2_12
+  Context getContextForPointer(const void* pointer) override;
+  void attachOomRejectionObserver(cca::OomRejectionObserver observer) override;
+#endif
+#if WEIR_TORCH_2_14
+  bool supportsUserMetadata() override;
+  void annotateMemory(const void* pointer, const std::string& text) override;
+#endif
+
+  weir_allocator* weir() const {
+    return weir_;
+  }
+
+ private:
+  using PoolKey = std::pair<int, MempoolId_t>;
+
+  // A scope that sends allocations to a pool. Weir calls its filter, so it stays where it is.
+  struct Scope {
+    PoolKey key;
+    std::function<bool(cudaStream_t)> filter;
+    bool is_capture;
+  };
+
+  // Where the memory of a pool comes from instead of the driver.
+  struct Source {
+    PoolAllocator allocator;
+    std::unordered_map<uintptr_t, int32_t> order; // of its segments, as they were made; guarded by sources_mutex_
+    int32_t next = 0;
+    PoolKey key;
+    Allocator* owner = nullptr;
+  };
+
+  DeviceIndex current_device() const;
+  void* alloc(DeviceIndex device, size_t bytes, cudaStream_t stream);
+  void* alloc_watched(DeviceIndex device, size_t bytes, cudaStream_t stream);
+  void free(void* pointer);
+  void free_watched(void* pointer);
+  [[noreturn]] void fail_alloc(weir_status status, DeviceIndex device, size_t bytes);
+  void check(weir_status status) const;
+  void check_device(DeviceIndex device) const;
+  void apply_settings();
+  int32_t order_of(int device, MempoolId_t pool, uintptr_t address);
+  void fill_segments(SnapshotInfo& result, MempoolId_t pool, bool note);
+  static void fill_config(cca::AllocatorConfigInfo& config);
+  static void delete_pointer(void* pointer);
+  static void source_end(void* source);
+  static void* source_alloc(void* source, size_t bytes, int device, weir_cu_stream stream);
+  static void source_free(void* source, void* pointer, size_t bytes, int device, weir_cu_stream stream);
+
+  weir_driver* driver_ = nullptr;
+  weir_allocator* weir_ = nullptr; // never ends: tensors may be freed to the very end of the process
+  int device_count_ = 0;
+  bool wants_caching_ = true; // as enable() was called before the start
+  int64_t max_split_size_ = -1; // PyTorch's statistics have the one of the start, whatever the settings are later
+  History history_;
+  c10::ApproximateClockToUnixTimeConverter clock_;
+  std::mutex init_mutex_;
+  std::mutex settings_mutex_;
+  std::string settings_; // that Weir has; guarded by settings_mutex_
+  std::mutex scopes_mutex_;
+  std::vector<std::unique_ptr<Scope>> scopes_; // the innermost last
+  std::mutex sources_mutex_;
+  std::map<PoolKey, Source*> sources_; // they end with their pools
+  std::mutex observers_mutex_;
+  std::vector<cca::OutOfMemoryObserver> observers_;
+};
+
+// The one of the process. It is made when it is first asked for, and never destroyed.
+Allocator& the_allocator();
+
+} // namespace weir_torch

@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Builds the adapter for the PyTorch of the Python that runs this, into a folder that can be put on PYTHONPATH.
+
+    python3 adapters/torch/build.py --weir build/libweir.so --out build/torch
+
+The folder then has the package weir_torch with its libraries, and the metadata that lets PyTorch find it (WEIR_TORCH=1).
+"""
+import argparse
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+LIBRARY = "libweir_torch.so"
+PLUGGABLE = "libweir_torch_pluggable.so"
+# The C++ library that PyTorch has loaded, and not a copy of it: some compilers know only one to link in whole.
+CXX_RUNTIME = ["-nodefaultlibs", "-l:libstdc++.so.6", "-lm", "-lgcc_s", "-lgcc", "-lpthread", "-lc"]
+
+
+def fail(text):
+    sys.exit(f"build.py: {text}")
+
+
+def weir_version():
+    header = open(os.path.join(ROOT, "include", "weir", "runtime.h")).read()
+    return ".".join(re.search(rf"WEIR_VERSION_{part} (\d+)", header)[1] for part in ("MAJOR", "MINOR", "PATCH"))
+
+
+def cuda_include(torch_folder):
+    """PyTorch's headers include CUDA's: of a toolkit, or of NVIDIA's packages beside PyTorch."""
+    places = [os.path.join(os.environ[name], "include") for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    places += sorted(glob.glob(os.path.join(os.path.dirname(torch_folder), "nvidia", "cu[0-9]*", "include")), reverse=True)
+    places += [os.path.join(os.path.dirname(torch_folder), "nvidia", "cuda_runtime", "include")]
+    places += ["/usr/local/cuda/include"] + sorted(glob.glob("/usr/local/cuda-*/include"), reverse=True) + ["/usr/include"]
+    for place in places:
+        if os.path.exists(os.path.join(place, "cuda_runtime_api.h")):
+            return place
+    fail("CUDA's headers (cuda_runtime_api.h) were not found; set CUDA_HOME to the folder of the toolkit")
+
+
+def run(command):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.stdout:
+        print(done.stdout, end="", flush=True)
+    if done.returncode:
+        fail("this command failed:\n  " + " ".join(command))
+
+
+def find_torch():
+    """PyTorch, if the adapter can be built for it."""
+    try:
+        import torch
+    except ImportError as error:
+        fail(f"{sys.executable} has no PyTorch: {error}")
+    if version_of(torch) < (2, 10):
+        fail(f"PyTorch 2.10 or newer is needed, this is {torch.__version__}")
+    if torch.version.cuda is None:
+        fail(f"this PyTorch, {torch.__version__}, was built without CUDA")
+    cuda_include(os.path.dirname(torch.__file__))
+    return torch
+
+
+def version_of(torch):
+    return tuple(int(part) for part in torch.__version__.split(".")[:2])
+
+
+def compile_library(arguments, package):
+    torch = find_torch()
+    folder = os.path.dirname(torch.__file__)
+    standard = "c++20" if version_of(torch) >= (2, 13) else "c++17"
+    include = os.path.join(folder, "include")
+    flags = [f"-std={standard}", "-O2", "-g", "-fPIC", "-Wall", "-Wextra", "-DUSE_CUDA",
+             f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+             "-I" + os.path.join(ROOT, "include"), "-isystem", include,
+             "-isystem", os.path.join(include, "torch", "csrc", "api", "include"), "-isystem", cuda_include(folder)]
+    objects = os.path.join(arguments.out, "objects")
+    os.makedirs(objects, exist_ok=True)
+    sources = sorted(glob.glob(os.path.join(HERE, "*.cpp")))
+    outputs = [os.path.join(objects, os.path.basename(source) + ".o") for source in sources]
+    with ThreadPoolExecutor(arguments.jobs) as workers:
+        list(workers.map(lambda pair: run([arguments.cxx, *flags, "-c", pair[0], "-o", pair[1]]), zip(sources, outputs)))
+    run([arguments.cxx, "-shared", *outputs, "-o", os.path.join(package, LIBRARY), "-L" + os.path.join(folder, "lib"),
+         "-lc10", "-lc10_cuda", "-ltorch_cuda", "-ltorch_cpu", package_weir(arguments, package), "-Wl,-rpath,$ORIGIN",
+         *CXX_RUNTIME])
+    shutil.rmtree(objects)
+    return torch.__version__
+
+
+def package_weir(arguments, package):
+    """The library travels with the package, under the name that it asks to be loaded by."""
+    target = os.path.join(package, "libweir.so.0")
+    if os.path.realpath(arguments.weir) != os.path.realpath(target):
+        shutil.copy(os.path.realpath(arguments.weir), target)
+    return target
+
+
+def compile_pluggable(arguments, package):
+    run([arguments.cc, "-std=c11", "-D_GNU_SOURCE", "-O2", "-g", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wpedantic",
+         "-I" + os.path.join(ROOT, "include"), "-shared", os.path.join(HERE, "pluggable.c"), "-o",
+         os.path.join(package, PLUGGABLE), package_weir(arguments, package), "-Wl,-rpath,$ORIGIN", "-lpthread"])
+
+
+def write_metadata(out):
+    version = weir_version()
+    folder = os.path.join(out, f"weir_torch-{version}.dist-info")
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "METADATA"), "w") as file:
+        file.write(f"Metadata-Version: 2.1\nName: weir-torch\nVersion: {version}\nSummary: Weir under PyTorch\n")
+    with open(os.path.join(folder, "entry_points.txt"), "w") as file:
+        file.write("[torch.backends]\nweir = weir_torch:_autoload\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--weir", default=os.path.join(ROOT, "build", "libweir.so"), help="the shared library of Weir (%(default)s)")
+    parser.add_argument("--out", default=os.path.join(ROOT, "build", "torch"), help="the folder that is made (%(default)s)")
+    parser.add_argument("--cxx", default=os.environ.get("CXX", "g++"), help="the C++ compiler (%(default)s)")
+    parser.add_argument("--cc", default=os.environ.get("CC", "gcc"), help="the C compiler (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many files at once (%(default)s)")
+    parser.add_argument("--pluggable-only", action="store_true", help=f"only {PLUGGABLE}, which needs no PyTorch to build")
+    parser.add_argument("--check", action="store_true", help="only say whether it can be built here")
+    arguments = parser.parse_args()
+    if arguments.check:
+        if not shutil.which(arguments.cxx):
+            fail(f"there is no C++ compiler {arguments.cxx}")
+        print(f"it can be built for PyTorch {find_torch().__version__}")
+        return
+    if not os.path.exists(arguments.weir):
+        fail(f"there is no {arguments.weir}; build Weir first (make), or name its library with --weir")
+    package = os.path.join(arguments.out, "weir_torch")
+    os.makedirs(package, exist_ok=True)
+    for name in os.listdir(os.path.join(HERE, "weir_torch")):
+        if name.endswith(".py"):
+            shutil.copy(os.path.join(HERE, "weir_torch", name), package)
+    write_metadata(arguments.out)
+    compile_pluggable(arguments, package)
+    if arguments.pluggable_only:
+        print(f"{os.path.join(package, PLUGGABLE)}: built")
+    else:
+        version = compile_library(arguments, package)
+        print(f"{arguments.out}: built for PyTorch {version}; use it with PYTHONPATH={arguments.out}")
+
+
+if __name__ == "__main__":
+    main()

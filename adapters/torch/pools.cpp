@@ -1,0 +1,236 @@
+// Private pools: of graphs, and of MemPool. Their scopes, their own allocators, their checkpoints.
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+#include "allocator.h"
+#include "errors.h"
+
+namespace weir_torch {
+
+namespace {
+
+weir_pool_id id_of(MempoolId_t pool) {
+  return {pool.first, pool.second};
+}
+
+struct Checkpoint : cca::AllocatorState {
+  explicit Checkpoint(weir_checkpoint* state) : state(state) {}
+  ~Checkpoint() override {
+    weir_checkpoint_destroy(state);
+  }
+  weir_checkpoint* state;
+};
+
+// Weir calls it with a lock held: what the filter throws must end here.
+int filter_stream(void* filter, weir_cu_stream stream) {
+  try {
+    return (*static_cast<std::function<bool(cudaStream_t)>*>(filter))(stream);
+  } catch (const std::exception& error) {
+    TORCH_WARN_ONCE("weir: whether an allocation belongs to a pool could not be told: ", error.what());
+    return 0;
+  }
+}
+
+} // namespace
+
+// ---- Scopes ----
+
+// PyTorch before 2.13 does not say which scopes are captures. A graph opens its scope before its capture begins, for streams that
+// are in the capture: such a scope does not want the current stream yet, while any other wants what its own thread allocates.
+void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId_t pool, std::function<bool(cudaStream_t)> filter) {
+  check_device(device);
+  auto scope = std::make_unique<Scope>();
+  scope->key = {device, pool};
+  scope->filter = std::move(filter);
+#if WEIR_TORCH_2_13
+  scope->is_capture = false;
+#else
+  scope->is_capture = !filter_stream(&scope->filter, c10::cuda::getCurrentCUDAStream(device));
+#endif
+  weir_status status = weir_pool_begin(weir_, device, id_of(pool), filter_stream, &scope->filter);
+  TORCH_CHECK(status != WEIR_ERROR_BAD_STATE, "beginAllocateToPool: already recording to mempool_id");
+  check(status);
+  if (scope->is_capture)
+    check(weir_allocator_begin_capture(weir_, device));
+  std::lock_guard<std::mutex> lock(scopes_mutex_);
+  scopes_.push_back(std::move(scope));
+}
+
+void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t pool) {
+  check_device(device);
+  std::unique_ptr<Scope> scope; // ends after Weir has let go of it
+  PoolKey key{device, pool};
+  {
+    std::lock_guard<std::mutex> lock(scopes_mutex_);
+    auto at = std::find_if(scopes_.rbegin(), scopes_.rend(), [&](const auto& s) { return s->key == key; });
+    TORCH_CHECK(at != scopes_.rend(), "endAllocatePool: not currently recording to mempool_id");
+    scope = std::move(*at);
+    scopes_.erase(std::next(at).base());
+  }
+  check(weir_pool_end(weir_, device, id_of(pool)));
+  if (scope->is_capture)
+    check(weir_allocator_end_capture(weir_, device));
+}
+
+#if WEIR_TORCH_2_13
+void Allocator::markCaptureBegin(DeviceIndex device) {
+  check_device(device);
+  check(weir_allocator_begin_capture(weir_, device));
+}
+
+void Allocator::markCaptureEnd(DeviceIndex device) {
+  check_device(device);
+  check(weir_allocator_end_capture(weir_, device));
+}
+#endif
+
+// ---- Who holds a pool, and what it is like ----
+
+void* Allocator::source_alloc(void* context, size_t bytes, int, weir_cu_stream) {
+  auto* source = static_cast<Source*>(context);
+  try {
+    void* pointer = source->allocator->raw_alloc(bytes);
+    if (pointer) {
+      std::lock_guard<std::mutex> lock(source->owner->sources_mutex_);
+      source->order[reinterpret_cast<uintptr_t>(pointer)] = source->next++;
+    }
+    return pointer;
+  } catch (const std::exception& error) {
+    TORCH_WARN("weir: the allocator of a pool failed: ", error.what());
+    return nullptr;
+  }
+}
+
+void Allocator::source_free(void* context, void* pointer, size_t, int, weir_cu_stream) {
+  auto* source = static_cast<Source*>(context);
+  try {
+    source->allocator->raw_delete(pointer);
+  } catch (const std::exception& error) {
+    TORCH_WARN("weir: the allocator of a pool did not take memory back: ", error.what());
+  }
+  std::lock_guard<std::mutex> lock(source->owner->sources_mutex_);
+  source->order.erase(reinterpret_cast<uintptr_t>(pointer));
+}
+
+// An allocator of a pool's lives as long as the pool has memory of it, which may be long after the last who held the pool.
+void Allocator::source_end(void* context) {
+  auto* source = static_cast<Source*>(context);
+  {
+    std::lock_guard<std::mutex> lock(source->owner->sources_mutex_);
+    auto at = source->owner->sources_.find(source->key);
+    if (at != source->owner->sources_.end() && at->second == source)
+      source->owner->sources_.erase(at);
+  }
+  delete source;
+}
+
+void Allocator::createOrIncrefPool(DeviceIndex device, MempoolId_t pool, PoolAllocator allocator) {
+  check_device(device);
+  if (!allocator) {
+    check(weir_pool_create(weir_, device, id_of(pool), nullptr));
+    return;
+  }
+  auto source = std::make_unique<Source>();
+  source->allocator = std::move(allocator);
+  source->key = {device, pool};
+  source->owner = this;
+  weir_pool_options options;
+  weir_pool_options_init(&options);
+  options.alloc = source_alloc;
+  options.free = source_free;
+  options.destroy = source_end;
+  options.context = source.get();
+  check(weir_pool_create(weir_, device, id_of(pool), &options));
+  std::lock_guard<std::mutex> lock(sources_mutex_);
+  sources_[source->key] = source.get();
+  source.release(); // source_end has it
+}
+
+// In which order the segments of a pool's own allocator were made; -1 for all others.
+int32_t Allocator::order_of(int device, MempoolId_t pool, uintptr_t address) {
+  std::lock_guard<std::mutex> lock(sources_mutex_);
+  auto source = sources_.find({device, pool});
+  if (source == sources_.end())
+    return -1;
+  auto at = source->second->order.find(address);
+  return at == source->second->order.end() ? -1 : at->second;
+}
+
+void Allocator::releasePool(DeviceIndex device, MempoolId_t pool) {
+  check_device(device);
+  check(weir_pool_release(weir_, device, id_of(pool)));
+}
+
+int Allocator::getPoolUseCount(DeviceIndex device, MempoolId_t pool) {
+  check_device(device);
+  int count = 0;
+  return weir_pool_use_count(weir_, device, id_of(pool), &count) ? 0 : count;
+}
+
+// A pool that is gone has nothing to lend: PyTorch says so at the end of every MemPool, whatever became of it.
+void Allocator::setUseOnOOM(DeviceIndex device, MempoolId_t pool, bool use_on_oom) {
+  check_device(device);
+  weir_status status = weir_pool_set_use_on_oom(weir_, device, id_of(pool), use_on_oom);
+  if (use_on_oom)
+    check(status);
+}
+
+void Allocator::setNoSplit(DeviceIndex device, MempoolId_t pool) {
+  check_device(device);
+  check(weir_pool_set_no_split(weir_, device, id_of(pool), 1));
+}
+
+bool Allocator::checkPoolLiveAllocations(DeviceIndex device, MempoolId_t pool,
+                                         const std::unordered_set<void*>& expected) {
+  check_device(device);
+  std::vector<void*> pointers(expected.begin(), expected.end());
+  int equal = 0;
+  check(weir_pool_check_live(weir_, device, id_of(pool), pointers.data(), pointers.size(), &equal));
+  return equal != 0;
+}
+
+// ---- Checkpoints ----
+
+// A state can be taken, or set, when no other stream uses the pool's blocks. PyTorch's own allocator forgets the uses that were
+// recorded while memory went to a pool; here they are waited for.
+template <typename Call>
+static weir_status when_others_are_done(DeviceIndex device, Call call) {
+  weir_status status = call();
+  if (status != WEIR_ERROR_BAD_STATE)
+    return status;
+  c10::cuda::CUDAGuard guard(device);
+  return cudaDeviceSynchronize() == cudaSuccess ? call() : status;
+}
+
+std::shared_ptr<cca::AllocatorState> Allocator::getCheckpointState(DeviceIndex device, MempoolId_t pool) {
+  check_device(device);
+  weir_checkpoint* state = nullptr;
+  check(when_others_are_done(device, [&] { return weir_pool_checkpoint(weir_, device, id_of(pool), &state); }));
+  return std::make_shared<Checkpoint>(state);
+}
+
+cca::CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex device, std::shared_ptr<cca::AllocatorState> state) {
+  check_device(device);
+  auto* checkpoint = dynamic_cast<Checkpoint*>(state.get());
+  TORCH_CHECK(checkpoint, "Expected PrivatePoolState");
+  weir_checkpoint_delta changed{};
+  {
+    Operation operation(history_.gather(RecordContext::ALL));
+    check(when_others_are_done(device, [&] { return weir_pool_restore(weir_, checkpoint->state, &changed); }));
+  }
+  cca::CheckpointDelta delta;
+  delta.ptrs_freed.assign(changed.freed, changed.freed + changed.freed_count);
+  if (history_.remembers())
+    for (void* pointer : delta.ptrs_freed)
+      history_.forget(pointer);
+  for (size_t i = 0; i < changed.allocated_count; i++)
+    delta.dataptrs_allocd.emplace_back(changed.allocated[i], changed.allocated[i], &delete_pointer,
+                                       c10::Device(c10::DeviceType::CUDA, device));
+  weir_checkpoint_delta_clear(&changed);
+  return delta;
+}
+
+} // namespace weir_torch

@@ -1,0 +1,99 @@
+// The patterns of `weir bench alloc` through PyTorch's allocator interface, PyTorch's allocator and Weir in turns in one process: a
+// library that side_by_side.py loads into a PyTorch whose own allocator is in place, and gives Weir's as well.
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <vector>
+
+#include "../../cli/bench_patterns.h"
+
+using c10::cuda::CUDACachingAllocator::CUDAAllocator;
+
+enum { TORCH_STREAMS = 32, CONTESTANTS = 2 }; // streams of a priority: the next one is the first again
+
+static void tell(const std::exception &error) {
+  fprintf(stderr, "%.*s\n", (int)strcspn(error.what(), "\n"), error.what());
+}
+
+// Both are called as PyTorch calls whichever is installed: through the interface's table of virtual functions.
+static void *take(void *allocator, size_t bytes, void *stream) {
+  try {
+    return static_cast<CUDAAllocator *>(allocator)->raw_alloc_with_stream(bytes, (cudaStream_t)stream);
+  } catch (const std::exception &error) {
+    tell(error);
+    return nullptr;
+  }
+}
+
+static void give(void *allocator, void *pointer) { static_cast<CUDAAllocator *>(allocator)->raw_delete(pointer); }
+
+BENCH_PLAYER(player, take, give);
+
+static bool run(const bench_pattern &pattern, CUDAAllocator *const *allocators, void *const *streams,
+                const bench_scale &scale) {
+  static const char *const names[CONTESTANTS] = {"native", "weir"};
+  std::vector<bench_step> steps(BENCH_STEPS);
+  std::vector<void *> blocks[CONTESTANTS];
+  bench_work work[CONTESTANTS];
+  double rounds[CONTESTANTS][BENCH_MAX_ROUNDS];
+  long pairs[CONTESTANTS];
+  bool good = true;
+  bench_make_steps(steps.data(), pattern.live, pattern.bytes);
+  for (int c = 0; c < CONTESTANTS; c++) {
+    blocks[c].resize((size_t)pattern.live + (size_t)pattern.threads);
+    work[c] = {&pattern, steps.data(), allocators[c], streams, blocks[c].data(), bench_warm_steps(&scale), 0};
+    pairs[c] = good && player.begin(&work[c]) ? bench_choose_pairs(&player, &work[c], &scale) : -1;
+    good = good && pairs[c] > 0;
+  }
+  for (int i = 0; good && i < scale.rounds; i++)
+    for (int c = 0; good && c < CONTESTANTS; c++)
+      good = (rounds[c][i] = player.round(&work[c], pairs[c])) >= 0;
+  for (int c = 0; c < CONTESTANTS; c++) {
+    player.end(&work[c]);
+    allocators[c]->emptyCache({0, 0});
+  }
+  if (!good)
+    return false;
+  printf("{\"pattern\": \"%s\", \"title\": \"%s\"", pattern.name, pattern.title);
+  for (int c = 0; c < CONTESTANTS; c++) {
+    double median = bench_median(rounds[c], scale.rounds);
+    printf(", \"%s\": {\"ns\": %.3f, \"least\": %.3f, \"most\": %.3f, \"pairs\": %ld}", names[c], median, rounds[c][0],
+           rounds[c][scale.rounds - 1], pairs[c]);
+  }
+  printf("}\n");
+  fflush(stdout);
+  return true;
+}
+
+// Of the patterns whose name is in `names` (with a space after each). 1: all were run.
+extern "C" int bench_torch_run(void *weir, int rounds, long pairs, double most_ns, const char *names) {
+  bench_scale scale = {rounds, pairs, most_ns};
+  if (rounds < 1 || rounds > BENCH_MAX_ROUNDS)
+    return 0;
+  try {
+    CUDAAllocator *allocators[CONTESTANTS] = {c10::cuda::CUDACachingAllocator::get(),
+                                              static_cast<CUDAAllocator *>(weir)};
+    if (allocators[0] == allocators[1]) {
+      fprintf(stderr, "Weir is installed; PyTorch's own allocator has to be\n");
+      return 0;
+    }
+    allocators[1]->init(1);
+    void *streams[BENCH_MAX_THREADS];
+    for (int i = 0; i < BENCH_MAX_THREADS; i++)
+      streams[i] = i < TORCH_STREAMS ? (void *)c10::cuda::getStreamFromPool(false, 0).stream() : nullptr;
+    for (const bench_pattern &pattern : bench_patterns) {
+      char name[64];
+      snprintf(name, sizeof name, "%s ", pattern.name);
+      if (strstr(names, name) && !(pattern.kind == BENCH_OWN_STREAMS && pattern.threads > TORCH_STREAMS) &&
+          !run(pattern, allocators, streams, scale))
+        return 0;
+    }
+  } catch (const std::exception &error) {
+    tell(error);
+    return 0;
+  }
+  return 1;
+}

@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+"""PyTorch's allocators and Weir, side by side on one machine: one command, tables in Markdown.
+
+    python3 bench/torch/side_by_side.py [--package build/torch] [--parts speed,jobs,history] [--jobs NAME,...] [--quick] [--json FILE]
+
+speed    ns for an allocation and its free, through PyTorch's allocator interface from C++: PyTorch's own and Weir in one process, a
+         round of each in turns; the median of the rounds
+jobs     whole jobs (jobs.py), a process for each allocator: peak of what is reserved, and the median time of a step. Native and Weir run
+         before and after the others, and the better time counts
+history  one job while history is recorded, in the processes of native and Weir
+What is not done in --seconds is left out, and said to be.
+"""
+import argparse
+import ctypes
+import glob
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+ALLOCATORS = {  # name: under Weir, settings
+    "native": (False, ""),
+    "expandable": (False, "expandable_segments:True"),
+    "cudaMallocAsync": (False, "backend:cudaMallocAsync"),
+    "Weir": (True, ""),
+    "Weir, expandable": (True, "expandable_segments:True"),
+}
+PATTERNS = ["pair_512B", "pair_64KiB", "pair_8MiB", "live_1000_1MiB", "live_1000_64MiB", "live_20000_1MiB", "threads_1", "threads_16", "stream_1", "stream_16"]
+
+
+def environment(name, package):
+    weir, conf = ALLOCATORS[name]
+    env = dict(os.environ, WEIR_TORCH="1" if weir else "0", PYTHONPATH=os.pathsep.join([package, os.environ.get("PYTHONPATH", "")]))
+    env.pop("PYTORCH_ALLOC_CONF", None)
+    env.pop("PYTORCH_CUDA_ALLOC_CONF", None)
+    if conf:
+        env["PYTORCH_CUDA_ALLOC_CONF"] = conf
+    return env
+
+
+def run(command, env, what, deadline):
+    """The JSON lines that came until it ended, or until there was no time left."""
+    left = deadline - time.time()
+    if left < 10:
+        print(f"side_by_side.py: {what}: not measured, there is no time left", file=sys.stderr)
+        return []
+    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        out, err = process.communicate(timeout=left)
+        problem = f"ended with {process.returncode}" if process.returncode else ""
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        problem = "there was no time left"
+    if problem:
+        print(f"side_by_side.py: {what}: {problem}\n{err[-2000:]}", file=sys.stderr)
+    return [json.loads(line) for line in out.splitlines() if line.startswith("{") and line.endswith("}")]
+
+
+def table(head, rows):
+    print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
+    for row in rows:
+        print("| " + " | ".join(row) + " |")
+    print(flush=True)
+
+
+# ---- Speed ----
+
+def compile_patterns(folder):
+    sys.path.insert(0, os.path.join(ROOT, "adapters", "torch"))
+    import build
+    import torch
+
+    torch_folder = os.path.dirname(torch.__file__)
+    path = os.path.join(folder, "libbench_patterns.so")
+    standard = "c++20" if tuple(int(p) for p in torch.__version__.split(".")[:2]) >= (2, 13) else "c++17"
+    subprocess.run(["g++", f"-std={standard}", "-O2", "-shared", "-fPIC", os.path.join(HERE, "patterns.cpp"), "-o", path,
+                    "-isystem", os.path.join(torch_folder, "include"), "-isystem", build.cuda_include(torch_folder),
+                    f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}", "-L" + os.path.join(torch_folder, "lib"),
+                    "-lc10", "-lc10_cuda", *build.CXX_RUNTIME], check=True)
+    return path
+
+
+def measure_patterns(path, package, rounds, pairs):
+    """In a process of its own, where PyTorch's allocator is in place and Weir's is loaded beside it."""
+    import torch
+
+    torch.cuda.init()
+    torch.empty(1, device="cuda")
+    adapter = ctypes.CDLL(os.path.join(package, "weir_torch", "libweir_torch.so"))
+    adapter.weir_torch_as_cuda_allocator.restype = ctypes.c_void_p
+    call = ctypes.CDLL(path).bench_torch_run
+    call.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_long, ctypes.c_double, ctypes.c_char_p]
+    good = call(adapter.weir_torch_as_cuda_allocator(), rounds, pairs, 2e8, ("".join(p + " " for p in PATTERNS)).encode())
+    sys.stdout.flush()
+    os._exit(0 if good else 1)  # two allocators were at work, and neither expected the other at the end
+
+
+def speed(package, quick, deadline, results):
+    results["speed"] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = compile_patterns(folder)
+        for name, title in (("native", "settings at their default"), ("expandable", "expandable_segments:True")):
+            lines = run([sys.executable, __file__, "--measure", path, package, "3" if quick else "7", "20000" if quick else "200000"],
+                        environment(name, package), f"speed, {title}", deadline)
+            results["speed"][name] = lines
+            rows = [[line["title"]] + [f"{line[who]['ns']:.1f} ({line[who]['least']:.1f} to {line[who]['most']:.1f})" for who in ("native", "weir")]
+                    + [f"{line['native']['ns'] / line['weir']['ns']:.1f}"] for line in lines]
+            print(f"Allocation and free, {title}: ns, the median of the rounds (the least and the most)\n")
+            table(["pattern", "PyTorch", "Weir", "PyTorch / Weir"], rows)
+
+
+# ---- Jobs ----
+
+def cell(lines, base):
+    """Peak reserved and step of the runs of a job, against another's step."""
+    lines = [line for line in lines if "error" not in line]
+    if not lines:
+        return "not measured"
+    step = min(line["median_ms"] for line in lines)
+    peaks = sorted({line["peak_reserved"] for line in lines})
+    text = " or ".join(f"{peak / 1e9:.3f}" for peak in peaks) + f" GB, {step:.2f} ms"
+    return text + (f" ({100 * (step / base - 1):+.1f} %)" if base else "")
+
+
+def jobs(package, names, history_job, quick, deadline, results):
+    asked = {name: list(names) for name in ALLOCATORS}
+    if history_job:
+        for name in ("native", "Weir"):
+            asked[name] += [f"{history_job}:{kind}" for kind in ("plain", "python", "all")]
+    order = ["native", "Weir", "expandable", "Weir, expandable", "cudaMallocAsync", "Weir", "native"]
+    found = {}
+    for turn, allocator in enumerate(order):
+        what = asked[allocator] if turn < 2 or not names else names
+        if not what:
+            continue
+        command = [sys.executable, os.path.join(HERE, "jobs.py"), *what] + (["--steps", "6"] if quick else [])
+        begin = time.time()
+        for line in run(command, environment(allocator, package), f"jobs under {allocator}", deadline):
+            if line["weir"] != ALLOCATORS[allocator][0]:
+                sys.exit(f"side_by_side.py: under {allocator}, Weir was {'' if line['weir'] else 'not '}there")
+            found.setdefault((line["job"], line["history"]), {}).setdefault(allocator, []).append(line)
+        print(f"  {allocator}: {time.time() - begin:.0f} s", file=sys.stderr, flush=True)
+        if quick and turn == 4:
+            break
+    results["jobs"] = {f"{job}:{history}": of for (job, history), of in found.items()}
+    rows = []
+    for name in names:
+        of = found.get((name, "none"), {})
+        native = [line for line in of.get("native", []) if "error" not in line]
+        base = min((line["median_ms"] for line in native), default=None)
+        weirs = [line for line in of.get("Weir", []) if "error" not in line]
+        same = {line["peak_reserved"] for line in native} & {line["peak_reserved"] for line in weirs}
+        rows.append([name] + [cell(of.get(allocator, []), base) for allocator in ALLOCATORS]
+                    + ["-" if not native or not weirs else "yes" if same else "no"])
+    if names:
+        print("Peak reserved, median step (against native)\n")
+        table(["job"] + list(ALLOCATORS) + ["Weir holds native's bytes"], rows)
+    rows = []
+    for kind, title in (("none", "off"), ("plain", "events"), ("python", "Python stacks"), ("all", "all stacks")):
+        steps = [min((line["median_ms"] for line in found.get((history_job, kind), {}).get(a, []) if "error" not in line), default=None)
+                 for a in ("native", "Weir")]
+        if all(steps):
+            rows.append([title] + [f"{step:.2f}" for step in steps] + [f"{steps[0] / steps[1]:.3f}"])
+    if rows and history_job:
+        print(f"{history_job} while history is recorded: the median step, ms\n")
+        table(["history", "PyTorch", "Weir", "PyTorch / Weir"], rows)
+
+
+def main():
+    if len(sys.argv) > 1 and sys.argv[1] == "--measure":
+        measure_patterns(sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--package", default=os.path.join(ROOT, "build", "torch"), help="what adapters/torch/build.py has made (%(default)s)")
+    parser.add_argument("--parts", default="speed,jobs,history", help="which (%(default)s)")
+    parser.add_argument("--jobs", default="fixed_shapes,random_lengths,recomputation,resolutions,generation,prefetching,graphs",
+                        help="which jobs (%(default)s)")
+    parser.add_argument("--history-job", default="random_lengths", help="the job of the part history (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=600, help="the most that all of it may take (%(default)s)")
+    parser.add_argument("--quick", action="store_true", help="few steps and rounds: to see that it runs")
+    parser.add_argument("--json", help="writes all that was measured to a file")
+    arguments = parser.parse_args()
+    package = os.path.abspath(arguments.package)
+    if not glob.glob(os.path.join(package, "weir_torch", "libweir_torch.so")):
+        sys.exit(f"side_by_side.py: there is no adapter in {package}; build it: python3 adapters/torch/build.py")
+    results, parts, deadline = {}, arguments.parts.split(","), time.time() + arguments.seconds
+    try:
+        if "speed" in parts:
+            speed(package, arguments.quick, deadline, results)
+        if "jobs" in parts or "history" in parts:
+            jobs(package, arguments.jobs.split(",") if "jobs" in parts else [], arguments.history_job if "history" in parts else None,
+                 arguments.quick, deadline, results)
+    finally:
+        if arguments.json:
+            with open(arguments.json, "w") as file:
+                json.dump(results, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

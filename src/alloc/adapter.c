@@ -1,0 +1,31 @@
+/*
+ * What an adapter to a framework asks for.
+ */
+#include "weir/adapter.h"
+
+#include <stdatomic.h>
+
+#include "alloc/heap.h"
+
+weir_status weir_allocator_set_witness(weir_allocator *allocator, weir_trace_tracker witness, void *context,
+                                       weir_witness_scope scope) {
+  if (!allocator)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", __func__);
+  if ((unsigned)scope > WEIR_WITNESS_SEGMENTS)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: no scope has the number %d", __func__, (int)scope);
+  weir__lock_take(&allocator->tracker_lock);
+  weir_trace_tracker before = atomic_load(&allocator->observe);
+  /* A call of the one before it may be under way: it must not get another's context. */
+  bool taken = witness && before && (before != witness || allocator->observe_context != context);
+  if (!taken) {
+    if (witness)
+      allocator->observe_context = context;
+    atomic_store(&allocator->observes_segments, scope == WEIR_WITNESS_SEGMENTS);
+    atomic_store(&allocator->observe, witness);
+  }
+  weir__lock_give(&allocator->tracker_lock);
+  if (taken)
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: there is another witness; take it away first", __func__);
+  weir__watch(allocator);
+  return WEIR_OK;
+}
