@@ -1,6 +1,5 @@
 // Private pools: of graphs, and of MemPool. Their scopes, their own allocators, their checkpoints.
 #include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -17,11 +16,12 @@ weir_pool_id id_of(MempoolId_t pool) {
 }
 
 struct Checkpoint : cca::AllocatorState {
-  explicit Checkpoint(weir_checkpoint* state) : state(state) {}
+  Checkpoint(weir_checkpoint* state, weir_pool_id pool) : state(state), pool(pool) {}
   ~Checkpoint() override {
     weir_checkpoint_destroy(state);
   }
   weir_checkpoint* state;
+  weir_pool_id pool;
 };
 
 // Weir calls it with a lock held: what the filter throws must end here.
@@ -197,19 +197,17 @@ bool Allocator::checkPoolLiveAllocations(DeviceIndex device, MempoolId_t pool,
 // A state can be taken, or set, when no other stream uses the pool's blocks. PyTorch's own allocator forgets the uses that were
 // recorded while memory went to a pool; here they are waited for.
 template <typename Call>
-static weir_status when_others_are_done(DeviceIndex device, Call call) {
+static weir_status when_others_are_done(weir_allocator* weir, int device, weir_pool_id pool, Call call) {
   weir_status status = call();
-  if (status != WEIR_ERROR_BAD_STATE)
-    return status;
-  c10::cuda::CUDAGuard guard(device);
-  return cudaDeviceSynchronize() == cudaSuccess ? call() : status;
+  return status == WEIR_ERROR_BAD_STATE && !weir_pool_wait(weir, device, pool) ? call() : status;
 }
 
 std::shared_ptr<cca::AllocatorState> Allocator::getCheckpointState(DeviceIndex device, MempoolId_t pool) {
   check_device(device);
   weir_checkpoint* state = nullptr;
-  check(when_others_are_done(device, [&] { return weir_pool_checkpoint(weir_, device, id_of(pool), &state); }));
-  return std::make_shared<Checkpoint>(state);
+  weir_pool_id id = id_of(pool);
+  check(when_others_are_done(weir_, device, id, [&] { return weir_pool_checkpoint(weir_, device, id, &state); }));
+  return std::make_shared<Checkpoint>(state, id);
 }
 
 cca::CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex device, std::shared_ptr<cca::AllocatorState> state) {
@@ -219,7 +217,8 @@ cca::CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex device, std::
   weir_checkpoint_delta changed{};
   {
     Operation operation(history_.gather(RecordContext::ALL));
-    check(when_others_are_done(device, [&] { return weir_pool_restore(weir_, checkpoint->state, &changed); }));
+    check(when_others_are_done(weir_, device, checkpoint->pool,
+                               [&] { return weir_pool_restore(weir_, checkpoint->state, &changed); }));
   }
   cca::CheckpointDelta delta;
   delta.ptrs_freed.assign(changed.freed, changed.freed + changed.freed_count);

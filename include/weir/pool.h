@@ -63,6 +63,10 @@ weir_status weir_pool_check_live(weir_allocator *allocator, int device, weir_poo
 /* A pool's state: which blocks there are, and which are in use. Restoring it frees what was allocated since, and makes what
  * was in use then live again, at the same addresses. */
 typedef struct weir_checkpoint weir_checkpoint;
+
+/* Waits until no other stream uses a block of the pool, freed or live: as long as one does, its state can neither be taken nor
+ * restored. Not during a capture: WEIR_ERROR_BAD_STATE. */
+weir_status weir_pool_wait(weir_allocator *allocator, int device, weir_pool_id id);
 weir_status weir_pool_checkpoint(weir_allocator *allocator, int device, weir_pool_id id, weir_checkpoint **checkpoint);
 void weir_checkpoint_destroy(weir_checkpoint *checkpoint);
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "alloc/heap.h"
+#include "driver/call.h"
 #include "weir/pool.h"
 
 typedef struct piece {
@@ -76,6 +77,57 @@ static void unlock_pool(locked_pool *locked) {
     }
     free(locked->arenas[i]);
   }
+}
+
+/* Waits for the other streams that use live blocks of the pool, which is locked: then they do so no more. */
+static weir_cu_result end_uses(weir__heap *heap, const weir__private_pool *pool) {
+  weir_driver *driver = heap->allocator->driver;
+  for (weir__segment *s = heap->segments; s; s = s->next)
+    for (weir__block *b = is_of(s, pool) ? s->first : NULL; b; b = b->next)
+      while (b->state == WEIR__ALLOCATED && b->uses) {
+        weir__use *use = b->uses;
+        weir_cu_result r = driver->StreamSynchronize(driver, use->stream);
+        if (r)
+          return r;
+        b->uses = use->next;
+        weir__slab_give(&s->arena->uses, use, sizeof *use);
+      }
+  return WEIR_CU_SUCCESS;
+}
+
+weir_status weir_pool_wait(weir_allocator *allocator, int device, weir_pool_id id) {
+  if (!allocator)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", __func__);
+  weir__heap *heap = weir__heap_get(__func__, allocator, device);
+  if (!heap)
+    return WEIR_ERROR_INVALID_DEVICE;
+  weir_status status = WEIR_OK;
+  weir__op op;
+  weir__op_begin(&op, allocator, WEIR_CONTEXT_ALL);
+  pthread_mutex_lock(&heap->lock);
+  weir__private_pool *pool = weir__pool_find(heap, id);
+  weir_cu_context previous;
+  weir_cu_result r = WEIR_CU_SUCCESS;
+  if (!pool)
+    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Could not find pool of id {%llu, %llu}", __func__,
+                        (unsigned long long)id.first, (unsigned long long)id.second);
+  else if (atomic_load(&heap->captures))
+    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: a capture is under way, during which nothing can be waited for",
+                        __func__);
+  else if (!(r = weir__heap_enter(heap, &previous))) {
+    locked_pool locked;
+    if (heap->pending)
+      weir__wait_for_events(heap);
+    if (lock_pool(pool, &locked))
+      r = end_uses(heap, pool);
+    else
+      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    unlock_pool(&locked);
+    weir__heap_leave(heap, previous);
+  }
+  pthread_mutex_unlock(&heap->lock);
+  weir__op_end(&op);
+  return r ? weir__driver_status(allocator->driver, r, __func__, "cuStreamSynchronize") : status;
 }
 
 /* ---- Taking ---- */

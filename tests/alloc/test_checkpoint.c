@@ -330,6 +330,35 @@ static void test_settings_changed_meanwhile(void **state) {
   close_pool();
 }
 
+/* Other streams have used blocks, one of them live: who has waited for them can go on. */
+static void test_wait(void **state) {
+  (void)state;
+  open();
+  weir_cu_stream other = work_stream();
+  void *a = get(MIN_BLOCK, NULL), *b = get(MIN_BLOCK, NULL);
+  weir_checkpoint *checkpoint = take();
+  weir_checkpoint_delta delta = {0};
+  work(other);
+  also_used_by(a, other);
+  also_used_by(b, other);
+  put(b);
+  REFUSED_SAYING(BAD_STATE, "Events should have synchronized", weir_pool_restore(allocator, checkpoint, &delta));
+  CHECK(weir_pool_wait(allocator, 0, id));
+  assert_valid();
+  assert_int_equal(live(), 1);
+  delta = restore(checkpoint);
+  assert_int_equal(delta.freed_count, 1);
+  assert_int_equal(delta.allocated_count, 2);
+  put(a);
+  put(b);
+  assert_int_equal(live(), 0);
+  REFUSED_SAYING(INVALID_ARGUMENT, "Could not find pool", weir_pool_wait(allocator, 0, (weir_pool_id){99, 0}));
+  REFUSED(INVALID_DEVICE, weir_pool_wait(allocator, 7, id));
+  weir_checkpoint_delta_clear(&delta);
+  weir_checkpoint_destroy(checkpoint);
+  close_pool();
+}
+
 /* ---- What is refused ---- */
 
 /* A block that waits for another stream: neither can be done, and nothing happens. */
@@ -503,6 +532,7 @@ int main(void) {
       BOTH(test_new_segments_stay),
       cmocka_unit_test_setup_teardown(test_expandable_segment_growth, open_expandable, alloc_teardown),
       cmocka_unit_test_setup_teardown(test_settings_changed_meanwhile, open_fixed, alloc_teardown),
+      BOTH(test_wait),
       BOTH(test_waiting_block),
       BOTH(test_pool_that_is_over),
       cmocka_unit_test_setup_teardown(test_pages_that_are_gone, open_expandable, alloc_teardown),
