@@ -21,8 +21,11 @@ static void print_help(void) {
       "Usage: weir replay [OPTION...] FILE...\n"
       "\n"
       "Feeds recorded memory histories to Weir's allocator, on books instead of a device. A FILE is what\n"
-      "torch.cuda.memory._dump_snapshot() writes, plain or compressed with zstd. Before anything is said about other\n"
-      "settings or other memory, a replay under the recorded ones is compared with the file.\n"
+      "torch.cuda.memory._dump_snapshot() writes, plain or compressed with zstd, or a recording that WEIR_RECORD "
+      "made.\n"
+      "Before anything is said about other settings or other memory, a replay under the recorded ones is compared "
+      "with\n"
+      "the file.\n"
       "\n"
       "Options:\n"
       "  --check           only compare: place new segments where the file has them, and compare the address of each\n"
@@ -78,6 +81,13 @@ static void print_text(const weir_cli_history *h, const replay_options *options,
                "as an "
                "estimate");
   }
+  if (report->raced)
+    printf("  raced       %zu requests that asked for memory just before another thread freed what would have served "
+           "them\n",
+           report->raced);
+  if (report->dropped)
+    printf("  incomplete  the ring dropped %llu older events: what they left is not known, so addresses differ\n",
+           (unsigned long long)report->dropped);
   if (report->unknown_frees)
     printf("  incomplete  %zu frees of memory that was allocated before the recording began\n", report->unknown_frees);
   for (size_t i = 0; i < report->differences && i < WEIR__REPLAY_SHOWN; i++)
@@ -93,7 +103,8 @@ static void print_json(const weir_cli_history *h, const replay_options *options,
   printf(", \"device\": %d", h->device);
   printf(", \"checked\": %s, \"events\": %zu, \"allocations\": %zu, \"differences\": %zu, \"failures\": %zu, ",
          options->check ? "true" : "false", report->events, report->allocations, report->differences, report->failures);
-  printf("\"served\": %zu, \"unknown_frees\": %zu, ", report->rescued, report->unknown_frees);
+  printf("\"served\": %zu, \"unknown_frees\": %zu, \"raced\": %zu, \"dropped\": %llu, ", report->rescued,
+         report->unknown_frees, report->raced, (unsigned long long)report->dropped);
   if (report->limit == UINT64_MAX)
     printf("\"limit\": null, ");
   else

@@ -23,7 +23,7 @@ static void print_help(void) {
       "Says what is in recorded memory histories: devices, settings, events, the time that they span, peaks, segments, "
       "who\n"
       "held most, and how complete the history is. A FILE is what torch.cuda.memory._dump_snapshot() writes, plain or\n"
-      "compressed with zstd.\n"
+      "compressed with zstd, or a recording that WEIR_RECORD made.\n"
       "\n"
       "Options:\n"
       "  --json       the same as JSON, one object for each file\n"
@@ -44,10 +44,33 @@ static void print_settings(const weir__snapshot *s) {
     printf("  settings    none were set: the defaults\n");
   else
     printf("  settings    not recorded\n");
+  size_t changes = 0;
+  for (size_t i = 0; i < s->change_count; i++)
+    changes += s->changes[i].event > 0;
+  if (changes)
+    printf("              the last ones: settings or limits changed %zu time%s on the way\n", changes,
+           changes == 1 ? "" : "s");
 }
 
-static void print_completeness(const weir__summary *s, size_t events) {
+/* The ring of a recording has dropped its oldest events, and there is no list of segments to tell what they have left. */
+static void print_dropped(const weir__summary *s, uint64_t dropped) {
+  char text[32];
+  printf("    history   its beginning is missing: the ring was full, and dropped %" PRIu64
+         " older events; WEIR_RECORD_MB makes it larger\n",
+         dropped);
+  printf(
+      "              of what was there before, %s in %zu blocks is known, as it was freed later; which segments there "
+      "were is not\n",
+      bytes(s->live_before, text), s->unknown_frees);
+}
+
+static void print_completeness(const weir__snapshot *snapshot, const weir__snapshot_device *device,
+                               const weir__summary *s) {
   char text[2][32];
+  if (snapshot->is_events_only && device->dropped) {
+    print_dropped(s, device->dropped);
+    return;
+  }
   switch (s->completeness) {
   case WEIR__HISTORY_NONE:
     printf("    history   none: call torch.cuda.memory._record_memory_history() before the work begins\n");
@@ -59,7 +82,7 @@ static void print_completeness(const weir__summary *s, size_t events) {
     printf(
         "    history   its beginning is missing: it has %zu events, so a ring of that size seems to have dropped older "
         "ones\n",
-        events);
+        device->event_count);
     break;
   case WEIR__HISTORY_LATE:
     printf("    history   its beginning is missing: recording began late, or the ring dropped events\n");
@@ -115,7 +138,7 @@ static void print_device(const weir__snapshot *snapshot, int number, const weir_
       printf(", on %zu streams", s->streams);
     putchar('\n');
   }
-  print_completeness(s, device->event_count);
+  print_completeness(snapshot, device, s);
   if (s->actions[WEIR__ACTION_OOM]) {
     printf("    %sout of memory%s  %zu time%s, the first at ", weir_cli_bold(), weir_cli_plain(),
            s->actions[WEIR__ACTION_OOM], s->actions[WEIR__ACTION_OOM] == 1 ? "" : "s");
@@ -126,6 +149,12 @@ static void print_device(const weir__snapshot *snapshot, int number, const weir_
     print_peak(snapshot, number, s, "in use", &s->live);
     print_holders(snapshot, s->holders, s->holder_count);
     print_peak(snapshot, number, s, "reserved", &s->reserved);
+  }
+  if (s->is_end_told) {
+    printf("    at end    %s in use, as requested, of %s reserved: told from the events%s\n",
+           bytes(s->end_requested, text[0]), bytes(s->end_reserved, text[1]),
+           snapshot->is_cut_off ? "; the recording was not ended" : "");
+    return;
   }
   if (snapshot->is_events_only) {
     puts("    at end    not known: the file has no list of segments");
@@ -143,8 +172,12 @@ static void print_text(const char *file, const weir__snapshot *snapshot, const w
     events += snapshot->devices[i].event_count;
     used += snapshot->devices[i].event_count || snapshot->devices[i].segment_count;
   }
-  printf("%s%s%s: %zu device%s, %zu events, %zu segments\n", weir_cli_bold(), file, weir_cli_plain(), used,
-         used == 1 ? "" : "s", events, snapshot->segment_count);
+  printf("%s%s%s: %zu device%s, %zu events", weir_cli_bold(), file, weir_cli_plain(), used, used == 1 ? "" : "s",
+         events);
+  if (snapshot->is_events_only)
+    puts(", a recording of WEIR_RECORD");
+  else
+    printf(", %zu segments\n", snapshot->segment_count);
   print_settings(snapshot);
   bool has_stacks = false;
   for (size_t i = 0; i < snapshot->device_count; i++) {
@@ -154,9 +187,8 @@ static void print_text(const char *file, const weir__snapshot *snapshot, const w
     has_stacks |= devices[i].has_stacks;
   }
   if (used && !has_stacks)
-    printf(
-        "  no stacks were recorded, so holders are told apart by size: _record_memory_history(stacks=\"python\") keeps "
-        "them\n");
+    printf("  no stacks were recorded, so holders are told apart by size: %s keeps them\n",
+           snapshot->is_events_only ? "WEIR_RECORD_STACKS=alloc" : "_record_memory_history(stacks=\"python\")");
   for (size_t i = 0; i < snapshot->ignored_count; i++)
     printf("  not understood: key '%s' of %s, %" PRIu64 " times\n", snapshot->ignored[i].key,
            snapshot->ignored[i].where, snapshot->ignored[i].count);
@@ -197,6 +229,7 @@ static void json_device(const weir__snapshot *snapshot, int number, const weir__
     }
   printf("}, \"first_us\": %" PRId64 ", \"last_us\": %" PRId64 ", \"history\": \"%s\", \"unknown_frees\": %zu, ",
          s->first_us, s->last_us, completeness[s->completeness], s->unknown_frees);
+  printf("\"dropped\": %" PRIu64 ", ", snapshot->devices[number].dropped);
   printf("\"unknown_segments\": %zu, \"live_before\": %" PRIu64 ", \"reserved_before\": %" PRIu64 ", ",
          s->unknown_segments, s->live_before, s->reserved_before);
   printf("\"peak_live\": %" PRIu64 ", \"peak_live_event\": %zu, \"peak_reserved\": %" PRIu64
@@ -210,7 +243,11 @@ static void json_device(const weir__snapshot *snapshot, int number, const weir__
   printf("\"has_stacks\": %s, \"streams\": %zu, \"large_segments\": %zu, \"small_segments\": %zu, "
          "\"private_segments\": %zu, ",
          s->has_stacks ? "true" : "false", s->streams, s->large_segments, s->small_segments, s->private);
-  if (snapshot->is_events_only)
+  if (s->is_end_told)
+    printf("\"end_reserved\": %" PRIu64 ", \"end_allocated\": null, \"end_active\": null, \"end_requested\": %" PRIu64
+           ", ",
+           s->end_reserved, s->end_requested);
+  else if (snapshot->is_events_only)
     fputs("\"end_reserved\": null, \"end_allocated\": null, \"end_active\": null, \"end_requested\": null, ", stdout);
   else
     printf("\"end_reserved\": %" PRIu64 ", \"end_allocated\": %" PRIu64 ", \"end_active\": %" PRIu64

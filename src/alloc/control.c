@@ -6,6 +6,7 @@
 
 #include "alloc/heap.h"
 #include "driver/call.h"
+#include "observe/record_file.h"
 
 #define CHECK(allocator)                                                                                               \
   do {                                                                                                                 \
@@ -69,6 +70,7 @@ weir_status weir_allocator_configure(weir_allocator *allocator, const char *conf
     atomic_store_explicit(&allocator->settings, changed, memory_order_release);
     for (int i = 0; i < allocator->heap_count; i++)
       note_ageing(&allocator->heaps[i]);
+    weir__record_settings(allocator);
   }
   pthread_mutex_unlock(&allocator->configure_lock);
   return status;
@@ -112,6 +114,7 @@ static void set_limit(weir__heap *heap, uint64_t bytes) {
   heap->limit = bytes;
   atomic_store(&heap->has_limit, bytes != UINT64_MAX);
   note_ageing(heap);
+  weir__record_limit(heap);
 }
 
 weir_status weir_allocator_set_fraction(weir_allocator *allocator, int device, double fraction) {

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "alloc/heap.h"
+#include "alloc/reclaim.h"
 
 static bool same_id(weir_pool_id a, weir_pool_id b) { return a.first == b.first && a.second == b.second; }
 
@@ -39,11 +40,27 @@ static weir__private_pool *pool_new(weir__heap *heap, weir_pool_id id, const wei
   return pool;
 }
 
+/* Pools that were released stay known until the cache is emptied. A program that makes one after the other, and never empties it,
+ * would be looking through more and more of them: when there are many without memory, those go. */
+static void drop_some(weir__heap *heap) {
+  enum { MANY = 256 };
+  int useless = 0;
+  for (const weir__private_pool *pool = heap->private_pools; pool; pool = pool->next)
+    useless += pool->is_over && !pool->segments;
+  for (weir__private_pool *pool = heap->private_pools, *next; useless >= MANY && pool; pool = next) {
+    next = pool->next;
+    if (pool->is_over)
+      weir__drop_pool(heap, pool);
+  }
+}
+
 /* Finds the pool or makes it, and holds it. The heap's lock is held. */
 static weir__private_pool *hold(weir__heap *heap, weir_pool_id id, const weir_pool_options *options) {
   weir__private_pool *pool = weir__pool_find(heap, id);
-  if (!pool)
+  if (!pool) {
+    drop_some(heap);
     pool = pool_new(heap, id, options);
+  }
   if (!pool)
     return NULL;
   pool->uses++;
@@ -74,6 +91,7 @@ static weir__heap *enter(const char *who, weir_allocator *allocator, int device,
 
 static weir_status leave(weir__heap *heap, weir_status status) {
   pthread_mutex_unlock(&heap->lock);
+  weir__pools_bury(heap); /* those that were dropped for a new one */
   return status;
 }
 

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 
 #include "alloc/heap.h"
+#include "alloc/reclaim.h"
+#include "observe/here.h"
 
 /* A free block that can go back to the driver by itself. */
 static bool is_whole_segment(const weir__block *block) { return !weir__block_is_split(block) && !block->expandable; }
@@ -82,40 +84,41 @@ static bool release_oversize(weir__heap *heap, weir__arena *arena, const weir__s
 /* ---- Everything that is cached ---- */
 
 /* Whole segments, and whole pages of expandable ones. These are gathered first: taking pages out changes the index. */
+void weir__release_arena(weir__heap *heap, weir__arena *arena) {
+  weir__block **expandable = NULL;
+  size_t found = 0, room = 0;
+  weir__arena_lock(arena);
+  for (weir__block *b = weir__index_first(&arena->free), *next; b; b = next) {
+    next = weir__index_next(&arena->free, b);
+    if (!b->expandable) {
+      if (is_whole_segment(b))
+        weir__release_segment(heap, b);
+      continue;
+    }
+    if (found == room) {
+      size_t more = room ? 2 * room : 64;
+      weir__block **grown = realloc(expandable, more * sizeof *grown);
+      if (!grown)
+        break;
+      expandable = grown;
+      room = more;
+    }
+    expandable[found++] = b;
+  }
+  /* A block is free in the stream's order; its pages may go only when the stream got there. */
+  bool ready = found && weir__wait_for_stream(heap, arena->stream);
+  for (size_t k = 0; ready && k < found; k++)
+    weir__release_pages(heap, expandable[k]);
+  weir__release_reservations(heap, arena);
+  weir__arena_unlock(arena);
+  free(expandable);
+}
+
 static void release_pool(weir__heap *heap, weir__pool *pool) {
   weir__arena **arenas;
   size_t count = weir__pool_arenas(pool, &arenas);
-  weir__block **expandable = NULL;
-  size_t found = 0, room = 0;
-  for (size_t i = 0; i < count; i++) {
-    weir__arena *arena = arenas[i];
-    found = 0;
-    weir__arena_lock(arena);
-    for (weir__block *b = weir__index_first(&arena->free), *next; b; b = next) {
-      next = weir__index_next(&arena->free, b);
-      if (!b->expandable) {
-        if (is_whole_segment(b))
-          weir__release_segment(heap, b);
-        continue;
-      }
-      if (found == room) {
-        size_t more = room ? 2 * room : 64;
-        weir__block **grown = realloc(expandable, more * sizeof *grown);
-        if (!grown)
-          break;
-        expandable = grown;
-        room = more;
-      }
-      expandable[found++] = b;
-    }
-    /* A block is free in the stream's order; its pages may go only when the stream got there. */
-    bool ready = found && weir__wait_for_stream(heap, arena->stream);
-    for (size_t k = 0; ready && k < found; k++)
-      weir__release_pages(heap, expandable[k]);
-    weir__release_reservations(heap, arena);
-    weir__arena_unlock(arena);
-  }
-  free(expandable);
+  for (size_t i = 0; i < count; i++)
+    weir__release_arena(heap, arenas[i]);
   free(arenas);
 }
 
@@ -126,30 +129,33 @@ static bool has_route(const weir__heap *heap, const weir__private_pool *pool) {
   return route != NULL;
 }
 
+void weir__drop_pool(weir__heap *heap, weir__private_pool *pool) {
+  if (pool->segments || has_route(heap, pool) || atomic_load_explicit(&pool->visitors, memory_order_acquire))
+    return;
+  weir__private_pool **at = &heap->private_pools;
+  while (*at != pool)
+    at = &(*at)->next;
+  *at = pool->next;
+  weir__writers_delete(&pool->small);
+  weir__writers_delete(&pool->large);
+  weir__pool_clear(&pool->small);
+  weir__pool_clear(&pool->large);
+  if (pool->destroy) {
+    pool->next = atomic_load(&heap->gone);
+    atomic_store(&heap->gone, pool);
+  } else
+    free(pool);
+}
+
 /* Of all pools that nobody holds, or of one. */
 static void drop_pools_that_are_over(weir__heap *heap, const weir__private_pool *only) {
-  for (weir__private_pool **at = &heap->private_pools; *at;) {
-    weir__private_pool *pool = *at;
-    if (!pool->is_over || (only && pool != only)) {
-      at = &pool->next;
+  for (weir__private_pool *pool = heap->private_pools, *next; pool; pool = next) {
+    next = pool->next;
+    if (!pool->is_over || (only && pool != only))
       continue;
-    }
     release_pool(heap, &pool->small);
     release_pool(heap, &pool->large);
-    if (pool->segments || has_route(heap, pool) || atomic_load_explicit(&pool->visitors, memory_order_acquire)) {
-      at = &pool->next;
-      continue;
-    }
-    *at = pool->next;
-    weir__writers_delete(&pool->small);
-    weir__writers_delete(&pool->large);
-    weir__pool_clear(&pool->small);
-    weir__pool_clear(&pool->large);
-    if (pool->destroy) {
-      pool->next = atomic_load(&heap->gone);
-      atomic_store(&heap->gone, pool);
-    } else
-      free(pool);
+    weir__drop_pool(heap, pool);
   }
 }
 
@@ -194,8 +200,11 @@ bool weir__run_callbacks(weir__heap *heap) {
     return false;
   pthread_mutex_unlock(&heap->lock);
   weir__op_tell(); /* before what the callbacks do */
+  bool is_for_request = weir__here.is_for_request;
+  weir__here.is_for_request = false;
   for (int i = 0; i < count; i++)
     freed |= allocator->callbacks[i].call(allocator->callbacks[i].context, heap->device);
+  weir__here.is_for_request = is_for_request;
   pthread_mutex_lock(&heap->lock);
   return freed;
 }
@@ -226,7 +235,7 @@ static weir__block *borrow(weir__heap *heap, const weir__arena *arena, const wei
   return NULL;
 }
 
-weir__block *weir__refill(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
+static weir__block *refill(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
   uint64_t segment_bytes = weir__segment_bytes(settings, bytes);
   bool collects = weir__attention_of(heap) & WEIR__AGEING;
   weir__block *block = NULL;
@@ -251,4 +260,13 @@ weir__block *weir__refill(weir__heap *heap, weir__arena *arena, const weir__sett
   if ((block = search(arena, settings, bytes, false)))
     return block;
   return borrow(heap, arena, settings, bytes);
+}
+
+/* Whoever reads what was recorded can tell it from what the program gave back itself. */
+weir__block *weir__refill(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
+  weir__here.is_for_request = true;
+  weir__block *block = refill(heap, arena, settings, bytes);
+  weir__here.is_for_request = false;
+  weir__here.has_missed = weir__attention_of(heap) & WEIR__WATCHED;
+  return block;
 }

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "alloc/heap.h"
+#include "observe/record_file.h"
 
 /* ---- Segments of a heap ---- */
 
@@ -506,6 +507,8 @@ static weir__block *grow_expandable(weir__heap *heap, weir__arena *arena, const 
   weir__index_remove(&arena->free, block);
   block->state = WEIR__ALLOCATED; /* its neighbours may be freed before it is handed out, and must not merge it */
   result = block;
+  if (!count)
+    weir__record_taken(arena, block);
   goto unlock;
 
 undo:

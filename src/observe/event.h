@@ -20,7 +20,10 @@ typedef enum weir__action {
   WEIR__EVENT_OOM = WEIR_TRACE_OOM,
   WEIR__EVENT_SNAPSHOT,
   WEIR__EVENT_ANNOTATE,
-  WEIR__EVENT_ACTIONS
+  WEIR__EVENT_ACTIONS,
+  WEIR__EVENT_PAIRS = WEIR__EVENT_ACTIONS, /* in a file only: an annotation, whose keys and values are the context */
+  WEIR__EVENT_TAKEN, /* in a file only: a request got a block that the cache had not served; its alloc comes later */
+  WEIR__EVENT_KINDS
 } weir__action;
 
 typedef struct weir__event {
@@ -30,12 +33,18 @@ typedef struct weir__event {
   uint64_t stream;
   uint64_t time;    /* ticks of observe/clock.h */
   uint32_t stack;   /* observe/stacks.h; 0: none */
-  uint32_t pool;    /* weir__pool_of_number; 0: {0, 0} */
+  uint32_t pool;    /* weir__pool_of_number of observe/history.h; 0: {0, 0} */
   uint32_t context; /* weir__context_of_number; 0: none */
   uint8_t action;   /* weir__action */
   uint8_t device;
-  uint16_t reserved; /* 0 */
+  uint16_t thread; /* who wrote it, a number from 1 on, and the bit below */
 } weir__event;
+
+enum {
+  WEIR__EVENT_MOST_THREADS = 0x7fff, /* all further threads have this number together */
+  WEIR__EVENT_FOR_REQUEST = 0x8000   /* of a segment: for the thread's next request, not because the program asked; of a
+                                      * request: the cache could not serve it */
+};
 
 _Static_assert(sizeof(weir__event) == 48, "events are small");
 

@@ -5,6 +5,7 @@
 
 #include "alloc/heap.h"
 #include "observe/intern.h"
+#include "observe/operations.h"
 #include "observe/stacks.h"
 
 static uint32_t block_stack(void *context, int device, uint64_t address) {
@@ -40,6 +41,7 @@ static weir_status events(void *context, int device, weir__event **events, size_
     all[kept].time = (uint64_t)weir__clock_unix_us(&line, all[kept].time);
     kept++;
   }
+  weir__events_join(all, kept, false);
   *events = all;
   *count = kept;
   return WEIR_OK;

@@ -17,8 +17,11 @@ typedef struct weir__here {
   };
   uint32_t context; /* the number of these two with `metadata`; 0: not looked up yet */
   uint32_t metadata;
-  bool is_in_hook; /* a hook of stacks is running */
-  bool is_telling; /* a tracker is */
+  uint16_t thread;     /* its number in events; 0: it has recorded nothing yet */
+  bool is_for_request; /* what happens to segments now is for a request that the cache could not serve */
+  bool has_missed;     /* the cache could not serve the request whose event comes next */
+  bool is_in_hook;     /* a hook of stacks is running */
+  bool is_telling;     /* a tracker is */
 } weir__here_state;
 
 /* Hidden, and of the initial set: no call is needed to find it. */

@@ -78,7 +78,7 @@ static void stack_map_clear(weir__stack_map *map) {
 /* ---- Numbers ---- */
 
 /* Pools and contexts are interned as what they are made of; they differ from texts in their first byte. */
-enum { POOL_MARK = 1, CONTEXT_MARK = 2 };
+enum { POOL_MARK = 1, CONTEXT_MARK = 2, PAIRS_MARK = 3 };
 
 typedef struct marked_pool {
   uint64_t mark;
@@ -91,8 +91,10 @@ typedef struct marked_context {
 } marked_context;
 
 static uint32_t pool_number(weir_pool_id id) {
-  if (!id.first && !id.second)
-    return 0;
+  if (!id.first && id.second < WEIR__POOL_DIRECT)
+    return (uint32_t)id.second | (id.second ? WEIR__POOL_SECOND : 0);
+  if (!id.second && id.first < WEIR__POOL_DIRECT)
+    return (uint32_t)id.first | WEIR__POOL_FIRST;
   marked_pool pool = {POOL_MARK, id};
   return weir__intern_put(&weir__texts, &pool, sizeof pool);
 }
@@ -106,8 +108,17 @@ bool weir__pool_of_bytes(const void *bytes, size_t length, weir_pool_id *id) {
   return pool.mark == POOL_MARK;
 }
 
+bool weir__pool_is_direct(uint32_t number, weir_pool_id *id) {
+  uint32_t value = number % WEIR__POOL_DIRECT;
+  *id = number & WEIR__POOL_FIRST ? (weir_pool_id){value, 0} : (weir_pool_id){0, value};
+  return !number || number >= WEIR__POOL_DIRECT;
+}
+
 weir_pool_id weir__pool_of_number(uint32_t number) {
   size_t length;
+  weir_pool_id direct;
+  if (weir__pool_is_direct(number, &direct))
+    return direct;
   const void *bytes = weir__intern_get(&weir__texts, number, &length);
   weir_pool_id id;
   return weir__pool_of_bytes(bytes, length, &id) ? id : (weir_pool_id){0, 0};
@@ -134,6 +145,42 @@ weir__event_context weir__context_of_number(uint32_t number) {
   const void *bytes = weir__intern_get(&weir__texts, number, &length);
   weir__event_context context;
   return weir__context_of_bytes(bytes, length, &context) ? context : (weir__event_context){0, 0, 0};
+}
+
+/* The same annotation comes again and again, and is interned once. */
+typedef struct marked_pairs {
+  uint32_t mark, count;
+  char texts[];
+} marked_pairs;
+
+static uint32_t pairs_number(const weir__annotation *annotation, size_t bytes) {
+  marked_pairs *marked = malloc(sizeof *marked + bytes);
+  if (!marked)
+    return 0;
+  marked->mark = PAIRS_MARK;
+  marked->count = annotation->pair_count;
+  memcpy(marked->texts, annotation->texts, bytes);
+  uint32_t number = weir__intern_put(&weir__texts, marked, sizeof *marked + bytes);
+  free(marked);
+  return number;
+}
+
+bool weir__pairs_of_bytes(const void *bytes, size_t length, const char **texts, size_t *count) {
+  marked_pairs marked;
+  if (!bytes || length < sizeof marked)
+    return false;
+  memcpy(&marked, bytes, sizeof marked);
+  const char *at = (const char *)bytes + sizeof marked, *end = (const char *)bytes + length;
+  *texts = at;
+  *count = 0;
+  for (int key = 1; at < end; key = !key) {
+    size_t room = (size_t)(end - at), used = strnlen(at, room);
+    if (used == room)
+      return false;
+    at += used + 1;
+    *count += !key;
+  }
+  return marked.mark == PAIRS_MARK && *count == marked.count;
 }
 
 /* The thread remembers the last one: neither a phase nor a device's text changes often. */
@@ -364,8 +411,21 @@ typedef struct moment {
   weir__rules rules;
 } moment;
 
+/* Numbers of threads are not used again: those of one that is gone stand in events. */
+static __attribute__((noinline)) void number_thread(void) {
+  static atomic_uint threads;
+  unsigned number = atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed) + 1;
+  if (number >= WEIR__EVENT_MOST_THREADS) {
+    number = WEIR__EVENT_MOST_THREADS;
+    atomic_store_explicit(&threads, WEIR__EVENT_MOST_THREADS, memory_order_relaxed);
+  }
+  weir__here.thread = (uint16_t)number;
+}
+
 static moment begin(weir__writer *writer) {
   weir__history *history = writer->history;
+  if (!weir__here.thread)
+    number_thread();
   moment moment = {.rules = weir__history_rules(history), .time = weir__writer_time(writer, weir__clock_ticks())};
   if (writer->generation != moment.rules.generation) {
     stack_map_clear(&writer->stacks); /* of a recording that is over */
@@ -381,6 +441,9 @@ static moment begin(weir__writer *writer) {
 static void append(weir__writer *writer, const moment *moment, weir__action action, uint64_t address, uint64_t bytes,
                    uint32_t stack) {
   weir__history *history = writer->history;
+  bool has_missed = weir__here.has_missed && (action == WEIR__EVENT_ALLOC || action == WEIR__EVENT_OOM);
+  if (has_missed)
+    weir__here.has_missed = false;
   if (moment->rules.skip >> action & 1)
     return;
   weir__tape *tape = &history->devices[writer->device].tape;
@@ -390,17 +453,20 @@ static void append(weir__writer *writer, const moment *moment, weir__action acti
   unsigned count = chunk ? atomic_load_explicit(&chunk->count, memory_order_relaxed) : WEIR__CHUNK_EVENTS;
   if (count == WEIR__CHUNK_EVENTS) {
     writer->chunk = chunk = weir__tape_next(tape, chunk);
-    count = 0;
     if (!chunk) {
       atomic_fetch_add_explicit(&history->lost, 1, memory_order_relaxed);
       return;
     }
+    count = atomic_load_explicit(&chunk->count, memory_order_relaxed);
   }
   if (moment->rules.context < WEIR_CONTEXT_ALLOC)
     stack = 0;
   if (tape->file)
-    weir__ringfile_need(tape->file, stack, moment->context, writer->pool);
+    weir__ringfile_need(tape->file, stack, moment->context, writer->pool < WEIR__POOL_DIRECT ? writer->pool : 0);
   weir__event_fill(&chunk->events[count], writer, action, address, bytes, moment->time, stack, moment->context);
+  bool is_of_segment = action >= WEIR__EVENT_SEGMENT_ALLOC && action <= WEIR__EVENT_SEGMENT_UNMAP;
+  if (has_missed || action == WEIR__EVENT_TAKEN || (is_of_segment && weir__here.is_for_request))
+    chunk->events[count].thread |= WEIR__EVENT_FOR_REQUEST;
   atomic_store_explicit(&chunk->count, count + 1, memory_order_release); /* what is counted is whole */
   if (!moment->rules.skip && !moment->rules.context && !moment->rules.has_texts && !writer->stacks.count)
     writer->rules = moment->rules.word;
@@ -459,7 +525,14 @@ void weir__history_mark(weir__history *history, int number, weir__action action,
 }
 
 bool weir__history_read(weir__history *history, int device, weir__event **events, size_t *count, uint64_t *dropped) {
-  return weir__tape_read(&history->devices[device].tape, events, count, dropped);
+  if (!weir__tape_read(&history->devices[device].tape, events, count, dropped))
+    return false;
+  size_t kept = 0;
+  for (size_t i = 0; i < *count; i++) /* annotations are in a list of their own, and for a file only among these */
+    if ((*events)[i].action < WEIR__EVENT_ACTIONS)
+      (*events)[kept++] = (*events)[i];
+  *count = kept;
+  return true;
 }
 
 /* ---- Annotations ---- */
@@ -479,6 +552,16 @@ bool weir__history_annotate(weir__history *history, int device, const char *cons
     size_t length = strlen(pairs[i]) + 1;
     memcpy(at, pairs[i], length);
     at += length;
+  }
+  if (history->file) {
+    weir__history_device *of = &history->devices[device];
+    uint32_t number = pairs_number(made, bytes);
+    weir__lock_take(&of->lock);
+    moment moment = begin(&of->marks);
+    moment.context = number;
+    if (number)
+      append(&of->marks, &moment, WEIR__EVENT_PAIRS, 0, 0, 0);
+    weir__lock_give(&of->lock);
   }
   pthread_mutex_lock(&history->lock);
   made->time = weir__clock_ticks();

@@ -157,12 +157,13 @@ static inline void weir__event_fill(weir__event *event, const weir__writer *writ
   event->context = context;
   event->action = (uint8_t)action;
   event->device = (uint8_t)writer->device;
-  event->reserved = 0;
+  event->thread = weir__here.thread;
 }
 
 /* Room for one or two events; NULL: the long way has to be taken. */
 static inline weir__event *weir__writer_place(const weir__writer *writer, unsigned events, unsigned *count) {
-  if (writer->rules != atomic_load_explicit(&writer->history->rules, memory_order_relaxed) || weir__here.texts)
+  if (writer->rules != atomic_load_explicit(&writer->history->rules, memory_order_relaxed) || weir__here.texts ||
+      !weir__here.thread)
     return NULL;
   *count = atomic_load_explicit(&writer->chunk->count, memory_order_relaxed);
   if (*count + events > WEIR__CHUNK_EVENTS)
@@ -203,12 +204,23 @@ typedef struct weir__event_context {
   uint32_t phase, compile, metadata; /* texts */
 } weir__event_context;
 
+/* Pools have small numbers, one of the two 0: those stand for themselves, with a bit that says which it is. Others are interned. */
+enum { WEIR__POOL_DIRECT = 1 << 29 };
+#define WEIR__POOL_FIRST (1u << 30)
+#define WEIR__POOL_SECOND (1u << 29)
+
 weir_pool_id weir__pool_of_number(uint32_t number);
+
+/* Whether a pool's number says all; then *id is it. */
+bool weir__pool_is_direct(uint32_t number, weir_pool_id *id);
 weir__event_context weir__context_of_number(uint32_t number);
 
 /* The same from what is interned under the number, for those who have it from elsewhere. false: it is something else. */
 bool weir__pool_of_bytes(const void *bytes, size_t length, weir_pool_id *id);
 bool weir__context_of_bytes(const void *bytes, size_t length, weir__event_context *context);
+
+/* An annotation: key, value, key, value ... each with its 0. */
+bool weir__pairs_of_bytes(const void *bytes, size_t length, const char **texts, size_t *count);
 
 /* "alloc", "free_requested" and so on. */
 const char *weir__action_name(unsigned action);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "alloc/heap.h"
+#include "observe/record_file.h"
 #include "observe/ringfile.h"
 #include "weir/snapshot.h"
 
@@ -50,7 +51,8 @@ static weir_history_context context_from_env(void) {
 
 /* What those who start many processes call this one; -1: nobody did. */
 static int64_t rank_from_env(void) {
-  static const char *const names[] = {"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"};
+  static const char *const names[] = {"RANK",      "SLURM_PROCID",        "OMPI_COMM_WORLD_RANK", "PMI_RANK",
+                                      "PMIX_RANK", "MV2_COMM_WORLD_RANK", "FLUX_TASK_RANK"};
   for (size_t i = 0; i < WEIR_COUNT_OF(names); i++) {
     const char *text = getenv(names[i]);
     char *end;
@@ -99,11 +101,20 @@ static weir__ringfile *create_file(const char *folder, int devices) {
 
 /* ---- Snapshots beside the file ---- */
 
+/* A file that becomes larger than the process may write is an error here, not the signal that would end it. */
 static bool save_snapshot(weir_allocator *allocator, const char *path) {
   weir_snapshot *snapshot;
+  sigset_t too_large, before, pending;
   if (weir_snapshot_take(allocator, NULL, &snapshot))
     return false;
+  sigemptyset(&too_large);
+  sigaddset(&too_large, SIGXFSZ);
+  sigpending(&pending);
+  pthread_sigmask(SIG_BLOCK, &too_large, &before);
   weir_status status = weir_snapshot_save(snapshot, WEIR_SNAPSHOT_PICKLE, path);
+  if (!sigismember(&pending, SIGXFSZ))
+    sigtimedwait(&too_large, NULL, &(struct timespec){0});
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
   weir_snapshot_destroy(snapshot);
   return !status;
 }
@@ -257,6 +268,45 @@ void weir__record_end(weir_allocator *allocator) {
   pthread_mutex_unlock(&members_lock);
 }
 
+/* ---- What changes ---- */
+
+static void log_settings(weir_allocator *allocator, weir__ringfile *file) {
+  const weir__settings *settings = atomic_load(&allocator->settings);
+  size_t length = weir__settings_format(settings, NULL, 0);
+  char *conf = malloc(length + 1);
+  if (conf) {
+    weir__settings_format(settings, conf, length + 1);
+    weir__ringfile_log_settings(file, conf);
+  }
+  free(conf);
+}
+
+static weir__ringfile *file_of(const weir_allocator *allocator) {
+  const weir__history *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
+  return history ? history->file : NULL;
+}
+
+void weir__record_settings(weir_allocator *allocator) {
+  weir__ringfile *file = file_of(allocator);
+  if (file)
+    log_settings(allocator, file);
+}
+
+void weir__record_taken(weir__arena *arena, const weir__block *block) {
+  weir__history *history = atomic_load_explicit(&arena->pool->heap->allocator->history, memory_order_acquire);
+  if (!history || !history->file || !weir__history_is_on(history))
+    return;
+  weir__writer *writer = weir__arena_writer(arena, history);
+  if (writer)
+    weir__history_write(writer, WEIR__EVENT_TAKEN, block->address, block->bytes, 0);
+}
+
+void weir__record_limit(const weir__heap *heap) {
+  weir__ringfile *file = file_of(heap->allocator);
+  if (file)
+    weir__ringfile_log_limit(file, heap->device, heap->limit);
+}
+
 /* ---- The beginning ---- */
 
 void weir__record_from_env(weir_allocator *allocator) {
@@ -274,14 +324,11 @@ void weir__record_from_env(weir_allocator *allocator) {
     weir__history_delete(history);
     return;
   }
-  const weir__settings *settings = atomic_load(&allocator->settings);
-  size_t length = weir__settings_format(settings, NULL, 0);
-  char *conf = malloc(length + 1);
-  if (conf) {
-    weir__settings_format(settings, conf, length + 1);
-    weir__ringfile_log_settings(file, conf);
+  log_settings(allocator, file);
+  for (int i = 0; i < allocator->heap_count; i++) {
+    file->header->devices[i].memory = allocator->heaps[i].total;
+    weir__ringfile_log_limit(file, i, allocator->heaps[i].limit);
   }
-  free(conf);
   weir__history_set_file(history, file);
   atomic_store_explicit(&allocator->history, history, memory_order_release);
 

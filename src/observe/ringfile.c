@@ -139,6 +139,14 @@ void weir__ringfile_begin(weir__ringfile *file, weir__chunk *chunk) {
   weir__lock_give(&file->lock);
 }
 
+/* The order of chunks is that of events with the same time. An arena's last chunk may be older than one that it goes on with, and
+ * the two events of a free lie in both. What was there before has no such neighbour: its writer is gone. */
+void weir__ringfile_resume(weir__ringfile *file, weir__chunk *chunk) {
+  weir__lock_take(&file->lock);
+  chunk->sequence = ++file->next_sequence;
+  weir__lock_give(&file->lock);
+}
+
 /* ---- The log, with the lock held ---- */
 
 static bool log_entry(weir__ringfile *file, weir__ring_kind kind, uint32_t number, const void *head, size_t head_bytes,
@@ -149,7 +157,8 @@ static bool log_entry(weir__ringfile *file, weir__ring_kind kind, uint32_t numbe
   if (whole > h->log_bytes - used) {
     if (atomic_fetch_add(&h->log_lost, 1) == 0)
       weir__log(WEIR_LOG_WARN,
-                "%s: its part for stacks and texts is full, and later events have none; WEIR_RECORD_MB makes it larger",
+                "%s: its part for stacks, texts and settings is full, and later events have none; WEIR_RECORD_MB makes "
+                "it larger",
                 file->path);
     return false;
   }
@@ -216,7 +225,15 @@ static void log_modules(weir__ringfile *file) {
 
 void weir__ringfile_log_settings(weir__ringfile *file, const char *conf) {
   weir__lock_take(&file->lock);
-  log_entry(file, WEIR__RING_SETTINGS, 0, NULL, 0, conf, strlen(conf));
+  uint64_t time = weir__clock_ticks();
+  log_entry(file, WEIR__RING_SETTINGS, 0, &time, sizeof time, conf, strlen(conf));
+  weir__lock_give(&file->lock);
+}
+
+void weir__ringfile_log_limit(weir__ringfile *file, int device, uint64_t bytes) {
+  weir__lock_take(&file->lock);
+  weir__ring_limit limit = {weir__clock_ticks(), bytes, device};
+  log_entry(file, WEIR__RING_LIMIT, 0, NULL, 0, &limit, sizeof limit);
   weir__lock_give(&file->lock);
 }
 

@@ -21,12 +21,13 @@
 
 #define WEIR__RING_MAGIC "WEIRRING"
 
-enum { WEIR__RING_VERSION = 1, WEIR__RING_HEADER = 4096, WEIR__RING_DEVICES = 64 };
+enum { WEIR__RING_VERSION = 2, WEIR__RING_HEADER = 4096, WEIR__RING_DEVICES = 64 };
 
 typedef struct weir__ring_device {
   _Atomic uint64_t dropped;       /* events that went */
   _Atomic uint64_t dropped_until; /* their latest time */
   _Atomic uint64_t cleared_until;
+  uint64_t memory; /* the device's, in bytes */
 } weir__ring_device;
 
 /* The first page. What is not atomic does not change once the magic is there. */
@@ -57,7 +58,8 @@ typedef enum weir__ring_kind {
   WEIR__RING_TEXT = 1, /* of weir__texts: texts, pools and contexts */
   WEIR__RING_STACK,    /* of weir__stacks */
   WEIR__RING_MODULE,   /* weir__ring_module, and the path of the program or library that is mapped there */
-  WEIR__RING_SETTINGS  /* in the syntax of WEIR_ALLOC_CONF */
+  WEIR__RING_SETTINGS, /* a time, from which on they hold, and all of them in the syntax of WEIR_ALLOC_CONF */
+  WEIR__RING_LIMIT     /* weir__ring_limit */
 } weir__ring_kind;
 
 /* An entry of the log; its bytes follow, filled up to a multiple of 8. */
@@ -72,6 +74,12 @@ typedef struct weir__ring_module {
   uint64_t base;       /* what is added to the addresses of the file */
   uint64_t begin, end; /* where it is mapped */
 } weir__ring_module;
+
+typedef struct weir__ring_limit {
+  uint64_t time;  /* from which on it holds */
+  uint64_t bytes; /* that may be reserved; UINT64_MAX: all */
+  int64_t device;
+} weir__ring_limit;
 
 typedef struct weir__ringfile {
   char *path;
@@ -106,12 +114,17 @@ weir__chunk *weir__ringfile_chunk(weir__ringfile *file, int device);
 /* A chunk begins: it has no events, and is later than those that began before it. */
 void weir__ringfile_begin(weir__ringfile *file, weir__chunk *chunk);
 
+/* A chunk goes on with another writer: it is later than all others from here on, with all that it has. */
+void weir__ringfile_resume(weir__ringfile *file, weir__chunk *chunk);
+
+/* From now on, these settings hold; and this limit of a device. Which ones held when is told as long as the log has room. */
 void weir__ringfile_log_settings(weir__ringfile *file, const char *conf);
+void weir__ringfile_log_limit(weir__ringfile *file, int device, uint64_t bytes);
 
 /* Logs all texts and stacks that are not there yet. */
 void weir__ringfile_sync(weir__ringfile *file);
 
-/* An event with these numbers is about to be written. */
+/* An event with these numbers is about to be written; the pool's is 0 where it is not interned. */
 static inline void weir__ringfile_need(weir__ringfile *file, uint32_t stack, uint32_t context, uint32_t pool) {
   unsigned texts = atomic_load_explicit(&file->texts_logged, memory_order_acquire);
   if (context > texts || pool > texts || stack > atomic_load_explicit(&file->stacks_logged, memory_order_acquire))

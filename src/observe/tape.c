@@ -93,7 +93,15 @@ weir__chunk *weir__tape_next(weir__tape *tape, weir__chunk *full) {
     finish(tape, full);
   while (has_too_many(tape))
     drop_oldest(tape);
-  weir__chunk *chunk = chunk_new(tape);
+  weir__chunk *chunk = tape->vacant;
+  if (chunk) { /* what comes now is later than all that is in it */
+    tape->vacant = chunk->vacant;
+    if (tape->file)
+      weir__ringfile_resume(tape->file, chunk);
+    weir__lock_give(&tape->lock);
+    return chunk;
+  }
+  chunk = chunk_new(tape);
   if (!chunk && tape->done.first) { /* no memory, or a full file: the oldest makes room */
     drop_oldest(tape);
     chunk = chunk_new(tape);
@@ -116,8 +124,14 @@ weir__chunk *weir__tape_next(weir__tape *tape, weir__chunk *full) {
 
 void weir__tape_close(weir__tape *tape, weir__chunk *chunk) {
   weir__lock_take(&tape->lock);
-  if (!weir__tape_has_left(tape, chunk))
-    finish(tape, chunk);
+  if (!weir__tape_has_left(tape, chunk)) {
+    if (count_of(chunk) == WEIR__CHUNK_EVENTS)
+      finish(tape, chunk);
+    else {
+      chunk->vacant = tape->vacant;
+      tape->vacant = chunk;
+    }
+  }
   while (has_too_many(tape))
     drop_oldest(tape);
   weir__lock_give(&tape->lock);
@@ -149,6 +163,7 @@ void weir__tape_clear(weir__tape *tape) {
 }
 
 void weir__tape_end(weir__tape *tape) {
+  tape->vacant = NULL;
   while (tape->writing.first)
     finish(tape, tape->writing.first);
   delete_done(tape);

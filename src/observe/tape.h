@@ -29,7 +29,8 @@ typedef struct weir__chunk {
   struct weir__chunk *next, *previous; /* guarded by the tape's lock, as the times */
   uint64_t begin, end;                 /* the times of its first and its last event, once it is finished */
   uint64_t sequence;                   /* in a file: chunks that began later have higher ones */
-  uint64_t padding[2];
+  struct weir__chunk *vacant;          /* the next one whose writer is gone; guarded by the tape's lock */
+  uint64_t padding;
   weir__event events[WEIR__CHUNK_EVENTS];
 } weir__chunk;
 
@@ -44,12 +45,13 @@ typedef struct weir__tape {
   weir__lock lock;
   size_t limit;                   /* events; guarded by the lock, as all that follows */
   weir__chunk_list writing, done; /* done: the oldest first */
-  size_t writing_count;           /* chunks */
-  size_t done_events;             /* events in `done` */
-  uint64_t dropped;               /* events that went */
-  uint64_t dropped_until;         /* the latest time of one that went */
-  uint64_t cleared_until;         /* what is not later was cleared */
-  weir__chunk *idle;              /* chunks that are free again */
+  weir__chunk *vacant;    /* of `writing`, those with room whose writer is gone: the next writer goes on there */
+  size_t writing_count;   /* chunks */
+  size_t done_events;     /* events in `done` */
+  uint64_t dropped;       /* events that went */
+  uint64_t dropped_until; /* the latest time of one that went */
+  uint64_t cleared_until; /* what is not later was cleared */
+  weir__chunk *idle;      /* chunks that are free again */
   struct weir__ringfile
       *file;  /* has the chunks; NULL: memory does. It is set before the first event, and goes with a fork */
   int device; /* in the file */
@@ -64,7 +66,7 @@ static inline bool weir__tape_has_left(const weir__tape *tape, const weir__chunk
 /* In the child of a fork, before anybody else uses it: forgets all, and from here on memory has the chunks. */
 void weir__tape_leave_file(weir__tape *tape);
 
-/* A chunk to write; the one that the writer has filled, or NULL, goes back. NULL: no host memory, or none left in the file. */
+/* A chunk to write, which may have events of another writer; the one that the writer has filled, or NULL, goes back. NULL: no host memory, or none left in the file. */
 weir__chunk *weir__tape_next(weir__tape *tape, weir__chunk *full);
 
 /* The writer is gone. */

@@ -183,6 +183,7 @@ static void event(walk *w, int device, size_t number, const weir__snapshot_event
   pool(w, e->pool);
   text(w, remark->compile_context);
   text(w, remark->user_metadata);
+  text(w, remark->phase);
   stack(w, e->stack);
   integer(w, levels->allocated);
   integer(w, levels->reserved);
@@ -193,7 +194,7 @@ static weir_status events(walk *w) {
       {"device", false},      {"event", false},       {"action", true},          {"address", false},
       {"device_free", false}, {"size", false},        {"stream", false},         {"time_us", false},
       {"pool_first", false},  {"pool_second", false}, {"compile_context", true}, {"user_metadata", true},
-      {"stack", false},       {"allocated", false},   {"reserved", false}};
+      {"phase", true},        {"stack", false},       {"allocated", false},      {"reserved", false}};
   size_t done = 0;
   BEGIN(w, WEIR__EXPORT_EVENTS, columns);
   for (size_t d = 0; d < w->s->device_count; d++) {

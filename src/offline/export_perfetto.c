@@ -101,6 +101,8 @@ static void instant(tracer *t, int device, size_t number, const weir__snapshot_e
     text(t, "stack", weir__describe_stack(t->s, e->stack, stack));
   if (strings[remark->user_metadata].length)
     text(t, "user_metadata", strings[remark->user_metadata].text);
+  if (strings[remark->phase].length)
+    text(t, "phase", strings[remark->phase].text);
   if (strings[remark->compile_context].length && strcmp(strings[remark->compile_context].text, "N/A") != 0)
     text(t, "compile_context", strings[remark->compile_context].text);
   close_two(t);

@@ -119,7 +119,7 @@ static weir_status hide_frames(hider *h, bool keep_functions, hidden *names, hid
 static weir_status hide_remarks(hider *h, hidden *remarks) {
   for (size_t i = 0; i < h->s->remark_count; i++) {
     weir__snapshot_remark *r = &h->s->remarks[i];
-    uint32_t *const texts[] = {&r->compile_context, &r->user_metadata, &r->action};
+    uint32_t *const texts[] = {&r->compile_context, &r->user_metadata, &r->action, &r->phase};
     for (size_t k = 0; k < WEIR_COUNT_OF(texts); k++)
       if (!is_one_of(h->s, *texts[k], nothing))
         TRY(hide(h, remarks, texts[k]));

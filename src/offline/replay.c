@@ -17,6 +17,7 @@
 #include <time.h>
 
 #include "alloc/heap.h"
+#include "alloc/reclaim.h"
 #include "offline/ages.h"
 #include "offline/install.h"
 #include "offline/replay_plan.h"
@@ -59,6 +60,12 @@ typedef struct replay {
   uint64_t installing;        /* address of the segment from before the recording that is being made; 0: none is */
   size_t expected;            /* checked: the next segment event that the allocator has to match */
   size_t release;             /* the next of the plan's releases */
+  size_t race;                /* the next of the plan's races */
+  size_t early;               /* the next of the plan's early requests ... */
+  weir__block *taken;         /* ... whose block this is, when that was taken */
+  size_t taken_for;           /* its event; the number of events: there is none */
+  size_t change;              /* the next of the plan's changes */
+  bool changes;               /* they are followed, as the limit is the recorded one */
   bool grew;                  /* checked: the request under way got memory from the driver */
   weir__replay_report *report;
 } replay;
@@ -81,7 +88,8 @@ static void differs(replay *r, size_t event, const char *format, ...) {
 
 /* The next segment event from `expected` on, not behind the request that is under way. */
 static const weir__snapshot_event *next_segment(replay *r) {
-  while (r->expected < r->count && !weir__is_segment_event(&r->events[r->expected])) {
+  while (r->expected < r->count &&
+         (!weir__is_segment_event(&r->events[r->expected]) || weir__plan_is_cut_off(r->plan, r->expected))) {
     if (r->expected > r->at && weir__is_request(&r->events[r->expected]))
       return NULL;
     r->expected++;
@@ -97,7 +105,7 @@ static weir_cu_deviceptr place(void *context, weir_driver_call call, unsigned lo
   if (r->installing)
     return r->installing;
   for (size_t i = r->expected; i < r->count; i++) {
-    if (weir__is_growth(&r->events[i]))
+    if (weir__is_growth(&r->events[i]) && !weir__plan_is_cut_off(r->plan, i))
       return r->events[i].address;
     if (i > r->at && weir__is_request(&r->events[i]))
       break;
@@ -116,6 +124,9 @@ static void compare(void *context, const weir_trace_entry *entry) {
   uint8_t action = actions[entry->action];
   r->grew |= entry->action == WEIR_TRACE_SEGMENT_ALLOC || entry->action == WEIR_TRACE_SEGMENT_MAP;
   const weir__snapshot_event *e = next_segment(r);
+  bool is_release = entry->action == WEIR_TRACE_SEGMENT_FREE || entry->action == WEIR_TRACE_SEGMENT_UNMAP;
+  if (!e && is_release && r->expected == r->count && r->plan->snapshot->is_cut_off)
+    return; /* the file ends in the middle of it */
   if (!e) {
     differs(r, r->at, "%s of %llu bytes, the file has none", weir__snapshot_action_name(action),
             (unsigned long long)entry->bytes);
@@ -170,11 +181,85 @@ static void poll_events(weir__heap *heap, weir_cu_stream stream) {
   pthread_mutex_unlock(&heap->lock);
 }
 
+static weir_cu_stream stream_of(const replay *r, const weir__snapshot_event *event) {
+  return (weir_cu_stream)(uintptr_t)r->plan->snapshot->streams[event->stream];
+}
+
+/* NULL: no host memory. */
+static weir__arena *arena_of(replay *r, size_t request, uint64_t size) {
+  weir__private_pool *owner = pool_of(r, r->plan->entries[request].pool);
+  bool is_small = size <= WEIR__SMALL_MAX;
+  weir__pool *pool = owner ? is_small ? &owner->small : &owner->large : is_small ? &r->heap->small : &r->heap->large;
+  return weir__arena_get(pool, stream_of(r, &r->events[request]));
+}
+
+/* The two halves of a request that the cache could not serve, at the times of which other threads did something in between.
+ * First its block is taken. */
+static void take_early(replay *r, size_t request) {
+  const weir__settings *settings = weir__settings_of(r->heap);
+  uint64_t size = weir__round_bytes(settings, r->events[request].size);
+  weir__arena *arena = arena_of(r, request, size);
+  weir_cu_context previous;
+  r->taken = NULL;
+  r->taken_for = request;
+  if (!arena)
+    return;
+  pthread_mutex_lock(&r->heap->lock);
+  if (!weir__heap_enter(r->heap, &previous)) {
+    r->taken = weir__refill(r->heap, arena, settings, size);
+    weir__heap_leave(r->heap, previous);
+  }
+  pthread_mutex_unlock(&r->heap->lock);
+}
+
+static weir_status hand_out(replay *r, const weir__snapshot_event *event, void **pointer) {
+  const weir__settings *settings = weir__settings_of(r->heap);
+  weir__block *block = r->taken;
+  r->taken_for = r->count;
+  if (!block)
+    return WEIR_ERROR_OUT_OF_MEMORY;
+  weir__arena *arena = block->segment->arena;
+  weir__arena_lock(arena);
+  block = weir__arena_hand_out(arena, settings, block, weir__round_bytes(settings, event->size), event->size, false);
+  weir__arena_unlock(arena);
+  if (!block)
+    return WEIR_ERROR_HOST_OUT_OF_MEMORY;
+  *pointer = (void *)block->address;
+  return WEIR_OK;
+}
+
+/* A request that had looked into the cache before another thread put something there. false: there is nothing. */
+static bool ask_past_cache(replay *r, const weir__snapshot_event *event, void **pointer, weir_status *status) {
+  const weir__settings *settings = weir__settings_of(r->heap);
+  uint64_t size = weir__round_bytes(settings, event->size);
+  weir__arena *arena = arena_of(r, r->at, size);
+  if (!arena)
+    return false;
+  weir__arena_lock(arena);
+  weir__block *block = weir__arena_take(arena, settings, size);
+  if (block)
+    weir__arena_insert(arena, block);
+  weir__arena_unlock(arena);
+  if (!block)
+    return false;
+  *status = weir__alloc_new("replay", r->heap, arena, settings, size, event->size, pointer);
+  r->report->raced++;
+  return true;
+}
+
 static weir_status ask(replay *r, const weir__snapshot_event *event, void **pointer) {
   uint32_t pool = r->plan->entries[r->at].pool;
-  weir_cu_stream stream = (weir_cu_stream)(uintptr_t)r->plan->snapshot->streams[event->stream];
+  weir_cu_stream stream = stream_of(r, event);
+  weir_status raced;
   if (event->size >= WEIR__MOST_BYTES)
     return WEIR_ERROR_OUT_OF_MEMORY;
+  if (r->taken_for == r->at)
+    return hand_out(r, event, pointer);
+  while (r->race < r->plan->race_count && r->plan->races[r->race] < r->at)
+    r->race++;
+  if (r->check && r->race < r->plan->race_count && r->plan->races[r->race] == r->at &&
+      ask_past_cache(r, event, pointer, &raced))
+    return raced;
   if (!pool)
     return weir__alloc("replay", r->heap, NULL, event->size, stream, pointer);
   bool is_capture = weir__plan_is_capture(r->plan, r->at);
@@ -249,34 +334,119 @@ static void complete(replay *r, size_t event) {
     r->held[block] = false;
 }
 
+/* Private pools of which segments go back are over: nobody holds them for that long. `on` false: they are held again, those
+ * that are gone when they are used the next time. */
+static void end_pools(replay *r, const weir__plan_release *release, bool on) {
+  for (size_t i = release->first; i < release->end; i++) {
+    uint32_t pool = r->events[i].pool;
+    if (!weir__is_release(&r->events[i]) || !pool || pool == WEIR__SNAPSHOT_NO_POOL || !r->pools[pool])
+      continue;
+    const int64_t *number = r->plan->snapshot->pools[pool].id;
+    weir_pool_id id = {(uint64_t)number[0], (uint64_t)number[1]};
+    int uses = 0;
+    bool is_there = !weir_pool_use_count(r->allocator, r->heap->device, id, &uses);
+    if (on && is_there && uses)
+      weir_pool_release(r->allocator, r->heap->device, id);
+    else if (!on && is_there && !uses)
+      weir_pool_create(r->allocator, r->heap->device, id, NULL);
+    else if (!on && !is_there)
+      r->pools[pool] = NULL;
+  }
+}
+
+/* While one thread empties the cache, others use what it has not come to yet: so arena by arena, each in its time. */
+static void release_arenas(replay *r, const weir__plan_release *release) {
+  poll_events(r->heap, NULL);
+  for (size_t i = release->first; i < release->end; i++) {
+    if (!weir__is_release(&r->events[i]) || i < r->expected)
+      continue;
+    weir__arena *arena = weir__page_map_find(r->allocator->pages, r->events[i].address);
+    weir_cu_context previous;
+    pthread_mutex_lock(&r->heap->lock);
+    if (arena && !weir__heap_enter(r->heap, &previous)) {
+      weir__release_arena(r->heap, arena);
+      weir__heap_leave(r->heap, previous);
+    }
+    pthread_mutex_unlock(&r->heap->lock);
+  }
+}
+
+/* The program gave memory back: all that is cached, or that of a few private pools. */
+static void empty(replay *r, const weir__plan_release *release) {
+  bool is_private = true;
+  for (size_t i = release->first; i < release->end && is_private; i++)
+    is_private = !weir__is_release(&r->events[i]) ||
+                 (r->events[i].pool && r->events[i].pool != WEIR__SNAPSHOT_NO_POOL && r->pools[r->events[i].pool]);
+  if (r->check && r->plan->snapshot->has_causes && r->plan->has_threads) {
+    release_arenas(r, release);
+    return;
+  }
+  end_pools(r, release, true);
+  if (!is_private)
+    weir_allocator_empty_cache(r->allocator);
+  for (size_t i = release->first; is_private && i < release->end; i++)
+    if (weir__is_release(&r->events[i])) {
+      const int64_t *id = r->plan->snapshot->pools[r->events[i].pool].id;
+      weir_allocator_empty_pool(r->allocator, (weir_pool_id){(uint64_t)id[0], (uint64_t)id[1]});
+    }
+  end_pools(r, release, false);
+}
+
 /* Memory goes back, up to the request that follows. Blocks that became free meanwhile did so because the allocator waited for
  * them: they are held until the request is served. */
 static void run_release(replay *r, const weir__plan_release *release) {
   if (release->cause == WEIR__RELEASED_BY_PROGRAM) {
     r->at = release->first;
-    weir_allocator_empty_cache(r->allocator);
+    empty(r, release);
   }
   size_t from = release->cause == WEIR__RELEASED_AFTER_WAIT ? release->completed : release->first;
   for (size_t i = release->completed; i < from; i++)
     complete(r, i);
-  size_t end = from;
-  while (end < r->count && !weir__is_request(&r->events[end]) &&
-         (weir__is_segment_event(&r->events[end]) || r->events[end].action == WEIR__ACTION_FREE_COMPLETED))
-    end++;
+  size_t end = release->end;
   r->at = end;
-  if (release->request == end && release->cause != WEIR__RELEASED_BY_PROGRAM)
+  if (release->request == end && release->cause != WEIR__RELEASED_BY_PROGRAM) {
+    end_pools(r, release, true);
     request(r, &r->events[end]);
-  else
+    end_pools(r, release, false);
+  } else
     r->at = end - 1;
   for (size_t i = from; i < end; i++)
     if (r->events[i].action == WEIR__ACTION_FREE_COMPLETED)
       complete(r, i);
 }
 
+/* As weir_allocator_configure does it: a new set, so that nobody takes what was chosen under the old one for good. */
+static void set_settings(replay *r, const weir__settings *wanted) {
+  weir__settings *changed = malloc(sizeof *changed);
+  if (!changed)
+    return;
+  *changed = *wanted;
+  changed->older = (weir__settings *)weir__settings_of(r->heap);
+  atomic_store(&r->allocator->settings, changed);
+}
+
+/* What the program told the allocator before the event under way. */
+static void follow_changes(replay *r) {
+  for (; r->change < r->plan->change_count && r->plan->changes[r->change].event <= r->at; r->change++) {
+    const weir__snapshot_change *change = &r->plan->changes[r->change];
+    weir__settings settings;
+    if (!change->conf)
+      weir_allocator_set_limit(r->allocator, 0, change->limit);
+    else if (weir__plan_change(r->plan, change, &settings)) {
+      set_settings(r, &settings);
+      weir_allocator_set_limit(r->allocator, 0, r->heap->limit); /* collection may begin, or end */
+    }
+  }
+}
+
 static void run_events(replay *r) {
   const weir__plan_release *release = r->plan->releases;
   const weir__plan_release *end = r->plan->release_count ? release + r->plan->release_count : release;
   for (r->at = r->plan->first; r->at < r->count; r->at++) {
+    if (r->changes)
+      follow_changes(r);
+    for (; r->check && r->early < r->plan->early_count && r->plan->early[r->early].event <= r->at; r->early++)
+      take_early(r, r->plan->early[r->early].request);
     if (release < end && r->at == release->completed) {
       r->release++;
       run_release(r, release++);
@@ -352,6 +522,10 @@ static weir_status begin(replay *r) {
   weir_status status = r->holds ? hold(r) : place_anew(r);
   if (status)
     return status;
+  for (size_t i = 1; i < r->plan->snapshot->pool_count; i++) { /* they are held once, as those that come later */
+    const int64_t *id = r->plan->snapshot->pools[i].id;
+    r->pools[i] = weir__pool_find(r->heap, (weir_pool_id){(uint64_t)id[0], (uint64_t)id[1]});
+  }
   for (size_t i = 0; i < start->block_count; i++) {
     if (start->blocks[i].state == WEIR__WAITING && r->blocks[block])
       free_block(r, block, false, start->blocks[i].address);
@@ -403,12 +577,16 @@ static weir_status set_up(replay *r, const weir__plan_limit *limit) {
 
 static weir_status run_once(replay *r, const weir__plan_limit *limit) {
   weir__replay_report *report = r->report;
-  *report = (weir__replay_report){
-      .stats = {.size = sizeof report->stats}, .limit = limit->limit, .unknown_frees = r->plan->unknown_frees};
+  *report = (weir__replay_report){.stats = {.size = sizeof report->stats},
+                                  .limit = limit->limit,
+                                  .unknown_frees = r->plan->unknown_frees,
+                                  .dropped = r->plan->dropped};
   r->ledger = r->driver = NULL;
   r->allocator = NULL;
-  r->release = 0;
+  r->release = r->race = r->early = r->change = 0;
   r->expected = r->at = r->plan->first;
+  r->taken_for = r->count;
+  r->changes = r->settings == &r->plan->settings && limit->limit == r->plan->limit;
   weir_status status = set_up(r, limit);
   if (!status) {
     struct timespec begin, end;
@@ -528,7 +706,7 @@ static weir_status find_limit(weir__recording *h) {
 static weir_status time_again(weir__recording *h) {
   weir_status status = WEIR_OK;
   for (int i = 0; i < 3 && !status; i++) {
-    weir__replay_report again;
+    weir__replay_report again = {0};
     status = run(&h->plan, &h->plan.settings, &h->recorded, CHECK, NULL, NULL, &again);
     if (!status && again.seconds < h->report.seconds)
       h->report.seconds = again.seconds;

@@ -72,6 +72,47 @@ static void read_settings(weir__plan *plan) {
   }
 }
 
+bool weir__plan_change(const weir__plan *plan, const weir__snapshot_change *change, weir__settings *settings) {
+  weir__settings parsed;
+  if (!change->conf || weir__settings_parse(NULL, change->conf, &parsed))
+    return false;
+  *settings = plan->settings;
+  settings->max_split_size = parsed.max_split_size;
+  settings->max_non_split_rounding = parsed.max_non_split_rounding;
+  settings->large_segment_size = parsed.large_segment_size;
+  settings->garbage_collection_threshold = parsed.garbage_collection_threshold;
+  settings->expandable_segments = parsed.expandable_segments;
+  settings->expandable_segments_reserve = parsed.expandable_segments_reserve;
+  memcpy(settings->roundup_divisions, parsed.roundup_divisions, sizeof settings->roundup_divisions);
+  return true;
+}
+
+/* What held before the first event is where it begins. */
+static void read_changes(weir__plan *plan, int device) {
+  const weir__snapshot *s = plan->snapshot;
+  size_t first = 0, end;
+  while (first < s->change_count && s->changes[first].device != device)
+    first++;
+  for (end = first; end < s->change_count && s->changes[end].device == device; end++) {
+  }
+  for (; first < end && !s->changes[first].event; first++)
+    if (!weir__plan_change(plan, &s->changes[first], &plan->settings) && !s->changes[first].conf)
+      plan->limit = s->changes[first].limit;
+  plan->changes = s->changes ? s->changes + first : NULL;
+  plan->change_count = end - first;
+}
+
+static void find_early(weir__plan *plan, int device) {
+  const weir__snapshot *s = plan->snapshot;
+  size_t first = 0, end;
+  while (first < s->early_count && s->early[first].device != device)
+    first++;
+  for (end = first; end < s->early_count && s->early[end].device == device; end++) {
+  }
+  plan->early = s->early ? s->early + first : NULL;
+  plan->early_count = end - first;
+}
+
 /* ---- Which pool, and which allocation ---- */
 
 /* A request that failed has no address. It is taken for one of the pool that the last request before it went to; where there is
@@ -188,6 +229,14 @@ bool weir__plan_waited(const weir__plan *plan, size_t request) {
   return i > 0 && plan->events[i - 1].action == WEIR__ACTION_FREE_COMPLETED && !is_ordinary(plan, i - 1);
 }
 
+/* Whether an event is of the same release as the first of it. */
+static bool goes_on(const weir__plan *plan, const weir__snapshot_event *first, const weir__snapshot_event *e) {
+  if (!plan->snapshot->has_causes)
+    return weir__is_segment_event(e) || e->action == WEIR__ACTION_FREE_COMPLETED;
+  return e->thread == first->thread && (e->action == WEIR__ACTION_FREE_COMPLETED ||
+                                        (weir__is_segment_event(e) && e->is_for_request == first->is_for_request));
+}
+
 /* Fills in one release that begins at event `first`; where it ends. */
 static size_t plan_release(const weir__plan *plan, size_t first, uint64_t reserved, weir__plan_release *release) {
   const weir__snapshot_event *events = plan->events;
@@ -197,14 +246,15 @@ static size_t plan_release(const weir__plan *plan, size_t first, uint64_t reserv
   while (release->completed > plan->first && events[release->completed - 1].action == WEIR__ACTION_FREE_COMPLETED &&
          !is_ordinary(plan, release->completed - 1))
     release->completed--;
-  for (; i < plan->count && (weir__is_segment_event(&events[i]) || events[i].action == WEIR__ACTION_FREE_COMPLETED);
-       i++) {
+  for (; i < plan->count && goes_on(plan, &events[first], &events[i]); i++) {
     if (weir__is_release(&events[i]))
       release->freed += events[i].size;
     release->grows |= weir__is_growth(&events[i]);
   }
-  if (i < plan->count && weir__is_request(&events[i]))
+  bool is_for_request = !plan->snapshot->has_causes || events[first].is_for_request;
+  if (i < plan->count && weir__is_request(&events[i]) && is_for_request)
     release->request = i;
+  release->end = i;
   return i;
 }
 
@@ -212,8 +262,11 @@ static bool plan_releases(weir__plan *plan) {
   uint64_t reserved = plan->start.reserved;
   size_t room = 0;
   plan->peak = reserved;
+  for (size_t i = plan->first; i < plan->count; i++)
+    if (weir__is_request(&plan->events[i]))
+      plan->last_request[plan->events[i].thread] = i + 1;
   for (size_t i = plan->first; i < plan->count;) {
-    if (!weir__is_release(&plan->events[i])) {
+    if (!weir__is_release(&plan->events[i]) || weir__plan_is_cut_off(plan, i)) {
       count_reserved(&plan->events[i++], &reserved);
       plan->peak = reserved > plan->peak ? reserved : plan->peak;
       continue;
@@ -260,6 +313,12 @@ void weir__plan_guess(weir__plan *plan, uint64_t limit) {
   for (size_t i = 0; i < plan->release_count; i++) {
     weir__plan_release *r = &plan->releases[i];
     bool is_over = false, is_aged = false;
+    if (plan->snapshot->has_causes) {
+      bool by_program = r->request == plan->count;
+      r->cause = by_program ? WEIR__RELEASED_BY_PROGRAM : WEIR__RELEASED_BY_POLICY;
+      r->tried = (uint8_t)(1u << WEIR__RELEASED_BY_PROGRAM | 1u << r->cause);
+      continue;
+    }
     if (limit != WEIR__NO_LIMIT && is_for_request(plan, r)) {
       uint64_t bytes = segment_bytes(plan, r->request);
       is_over = (bytes > limit || r->reserved > limit - bytes) && !weir__plan_is_capture(plan, r->request);
@@ -424,6 +483,10 @@ size_t weir__plan_limits(const weir__plan *plan, weir__plan_limit limits[WEIR__P
   size_t count = 0;
   gather(plan, &found);
   uint64_t roomy, memory = guess_memory(plan, &roomy);
+  if (plan->memory) /* what was told; but others may have had a part of the device */
+    add_limit(plan->limit, plan->memory, limits, &count);
+  if (plan->limit != WEIR__NO_LIMIT)
+    add_limit(plan->limit, memory, limits, &count);
   if (found.is_limited) {
     add_limit(found.allowed, memory, limits, &count);
     add_limit(found.allowed, roomy, limits, &count);
@@ -445,17 +508,87 @@ size_t weir__plan_limits(const weir__plan *plan, weir__plan_limit limits[WEIR__P
   return count;
 }
 
+/* ---- Several threads ---- */
+
+/* Who used a stream's pool last, and who did before that was another. Places are those of events, from 1 on. */
+typedef struct use {
+  uint64_t key; /* + 1; 0: empty */
+  size_t last, before;
+  uint8_t thread;
+} use;
+
+static bool note_race(weir__plan *plan, size_t request) {
+  if (plan->race_count == plan->race_room) {
+    size_t room = 2 * plan->race_room + 64;
+    size_t *grown = realloc(plan->races, room * sizeof *grown);
+    if (!grown)
+      return false;
+    plan->races = grown;
+    plan->race_room = room;
+  }
+  plan->races[plan->race_count++] = request;
+  return true;
+}
+
+static use *use_of(use *uses, size_t room, const weir__snapshot_event *e) {
+  uint64_t key = ((uint64_t)e->pool << 16 | e->stream) + 1;
+  size_t slot = (size_t)(key * 0x9e3779b97f4a7c15u >> 32) & (room - 1);
+  while (uses[slot].key && uses[slot].key != key)
+    slot = (slot + 1) & (room - 1);
+  uses[slot].key = key;
+  return &uses[slot];
+}
+
+static bool plan_races(weir__plan *plan) {
+  const weir__snapshot_event *events = plan->events;
+  size_t heard[WEIR__SNAPSHOT_MANY_THREADS + 1] = {0}, room = 64;
+  for (size_t i = 1; i < plan->count && !plan->has_threads; i++)
+    plan->has_threads = events[i].thread != events[0].thread;
+  if (!plan->has_threads || !plan->snapshot->has_causes)
+    return true;
+  while (room < 2 * plan->snapshot->stream_count * plan->snapshot->pool_count && room < 4 * plan->count)
+    room *= 2;
+  use *uses = calloc(room, sizeof *uses);
+  bool ok = uses != NULL;
+  for (size_t i = 0; i < plan->count && ok; i++) {
+    const weir__snapshot_event *e = &events[i];
+    uint8_t thread = e->thread;
+    if (weir__is_segment_event(e))
+      continue;
+    use *u = use_of(uses, room, e);
+    bool is_other = u->thread != thread || thread == WEIR__SNAPSHOT_MANY_THREADS;
+    size_t others = is_other ? u->last : u->before;
+    if (e->action == WEIR__ACTION_ALLOC && e->is_for_request && others > heard[thread])
+      ok = note_race(plan, i);
+    if (is_other)
+      u->before = u->last;
+    u->last = i + 1;
+    u->thread = thread;
+    heard[thread] = thread == WEIR__SNAPSHOT_MANY_THREADS ? 0 : i + 1;
+  }
+  free(uses);
+  return ok;
+}
+
 /* ---- The whole ---- */
 
 weir_status weir__plan_make(const weir__snapshot *snapshot, const weir__snapshot_device *device, size_t first,
                             weir__plan *plan) {
-  *plan = (weir__plan){.snapshot = snapshot, .events = device->events, .count = device->event_count, .first = first};
+  *plan = (weir__plan){.snapshot = snapshot,
+                       .events = device->events,
+                       .count = device->event_count,
+                       .first = first,
+                       .limit = WEIR__NO_LIMIT,
+                       .memory = device->memory,
+                       .dropped = device->dropped};
   read_settings(plan);
+  read_changes(plan, (int)(device - snapshot->devices));
+  find_early(plan, (int)(device - snapshot->devices));
   weir_status status = weir__prelude_make(snapshot, device, first, &plan->settings, &plan->start);
   if (status)
     return status;
   plan->entries = calloc(plan->count, sizeof *plan->entries);
-  if (plan->entries && plan_pools(plan, device) && plan_blocks(plan) && plan_releases(plan))
+  if (plan->entries && plan_pools(plan, device) && plan_blocks(plan) && plan_releases(plan) && plan_races(plan))
     return WEIR_OK;
   weir__plan_clear(plan);
   return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "replay: no host memory for %zu events", device->event_count);
@@ -464,7 +597,9 @@ weir_status weir__plan_make(const weir__snapshot *snapshot, const weir__snapshot
 void weir__plan_clear(weir__plan *plan) {
   free(plan->entries);
   free(plan->releases);
+  free(plan->races);
   weir__state_clear(&plan->start);
   plan->entries = NULL;
   plan->releases = NULL;
+  plan->races = NULL;
 }

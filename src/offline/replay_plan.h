@@ -10,6 +10,8 @@
  *   any back for the next request, come from such a call.
  * - Up to 2.11 an entry does not name its private pool. The segment list at the end does; a segment that was given back
  *   before belonged to the default pool.
+ * - A recording of WEIR_RECORD names threads, and says of each segment whether it was for a request: nothing has to be guessed
+ *   then. It also has the settings and limits that the program changed on its way.
  */
 #ifndef WEIR_OFFLINE_REPLAY_PLAN_H
 #define WEIR_OFFLINE_REPLAY_PLAN_H
@@ -44,6 +46,7 @@ typedef struct weir__plan_release {
   size_t first;      /* the event of the first of them */
   size_t completed;  /* where the free_completed entries before it begin; `first` when there are none */
   size_t request;    /* the request that follows; the number of events when something else does */
+  size_t end;        /* the first event that is none of it: the request, if there is one */
   uint64_t reserved; /* bytes, before it */
   uint64_t freed;    /* bytes */
   bool grows;        /* the request got a new segment, or more of one */
@@ -64,8 +67,22 @@ typedef struct weir__plan {
   size_t block_count; /* allocations: first those of the start in their order, then those of the history */
   weir__plan_release *releases;
   size_t release_count;
-  size_t unknown_frees; /* of what was allocated before the recording */
-  uint64_t peak;        /* bytes that were ever reserved at once */
+  /* Requests that the cache could not serve, while another thread used the same stream and pool since theirs was last heard of: it may
+   * have put back what would have served them, when that had been looked for already. In their order. */
+  size_t *races;
+  size_t race_count, race_room;
+  const weir__snapshot_early *early; /* of the device, in their order */
+  size_t early_count;
+  const weir__snapshot_change
+      *changes; /* of the device, in their order; those before the first event are in `settings` */
+  size_t change_count;
+  uint64_t limit;   /* at the beginning, as recorded; WEIR__NO_LIMIT: none, or not recorded */
+  uint64_t memory;  /* the device's; 0: not recorded */
+  uint64_t dropped; /* events before the first */
+  bool has_threads; /* there is more than one */
+  size_t last_request[WEIR__SNAPSHOT_MANY_THREADS + 1]; /* of each thread, + 1; 0: none */
+  size_t unknown_frees;                                 /* of what was allocated before the recording */
+  uint64_t peak;                                        /* bytes that were ever reserved at once */
 } weir__plan;
 
 /* A limit that may have been in force, and the memory of a device that it may have been on. */
@@ -103,6 +120,15 @@ size_t weir__plan_limits(const weir__plan *plan, weir__plan_limit limits[WEIR__P
 
 /* Guesses why memory went back, each time, if at most `limit` bytes could be reserved. */
 void weir__plan_guess(weir__plan *plan, uint64_t limit);
+
+/* Whether an event of a segment was for a request whose end is not in the file: the process was killed before. */
+static inline bool weir__plan_is_cut_off(const weir__plan *plan, size_t event) {
+  const weir__snapshot_event *e = &plan->events[event];
+  return plan->snapshot->is_cut_off && e->is_for_request && event >= plan->last_request[e->thread];
+}
+
+/* The recorded settings from a change on. false: it is no change of settings. */
+bool weir__plan_change(const weir__plan *plan, const weir__snapshot_change *change, weir__settings *settings);
 
 /* Whether a capture was under way at a request: then nothing goes back for it, and no event is asked. */
 bool weir__plan_is_capture(const weir__plan *plan, size_t request);

@@ -122,6 +122,8 @@ static void event(writer *w, const weir__snapshot_event *e) {
     weir__write_integer(&w->out, WEIR__WORD_TIME_US, e->time_us);
   text(w, WEIR__WORD_COMPILE_CONTEXT, remark->compile_context);
   text(w, WEIR__WORD_USER_METADATA, remark->user_metadata);
+  if (w->s->strings.items[remark->phase].length)
+    text(w, WEIR__WORD_PHASE, remark->phase);
   if (e->pool != WEIR__SNAPSHOT_NO_POOL)
     pool(w, WEIR__WORD_POOL_ID, e->pool);
   if (e->stack)

@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "observe/history.h"
+#include "observe/operations.h"
 #include "observe/ringfile.h"
 #include "observe/snapshot.h"
 #include "observe/stacks.h"
@@ -32,6 +33,14 @@ typedef struct module {
   uint32_t path; /* a string */
 } module;
 
+/* Settings or a limit, as the log has them. */
+typedef struct change {
+  uint64_t time; /* ticks */
+  int device;    /* -1: of all */
+  uint32_t conf; /* a string; of settings only */
+  uint64_t limit;
+} change;
+
 typedef struct loader {
   const char *path;
   unsigned char *data; /* the file */
@@ -45,9 +54,17 @@ typedef struct loader {
   size_t module_count, module_room;
   uint64_t settings_at; /* of the latest; 0: none */
   uint32_t settings_length;
-  size_t string_room, frame_room, stack_frame_room, remark_room, pool_room, stream_room;
-  weir__table frame_table, stream_table;
-  uint32_t *remark_of, *pool_of; /* by number of a text; 0: not asked for yet, or the usual one */
+  change *changes;
+  size_t change_count, change_room;
+  weir__event *annotations; /* of all devices */
+  size_t annotation_count, annotation_room;
+  uint8_t *threads; /* by number in events; 0: it has none yet */
+  uint8_t thread_count;
+  size_t frame_room, stack_frame_room, remark_room, pool_room, stream_room, snapshot_change_room,
+      snapshot_annotation_room, early_room;
+  weir__table frame_table, stream_table, pool_table;
+  uint32_t last_pool;  /* the one before is nearly always the one */
+  uint32_t *remark_of; /* by number of a text; 0: not asked for yet, or the usual one */
   weir__clock_line clock;
 } loader;
 
@@ -197,6 +214,36 @@ static weir_status add_module(loader *l, const weir__ring_entry *e, uint64_t at)
   return WEIR_OK;
 }
 
+static weir_status add_change(loader *l, const change *made) {
+  ROOM(l, l->changes, l->change_count, l->change_room, 1);
+  l->changes[l->change_count++] = *made;
+  return WEIR_OK;
+}
+
+/* The first walk only looks for the last. */
+static weir_status add_settings(loader *l, const weir__ring_entry *e, uint64_t at) {
+  change made = {.device = -1};
+  if (e->length < sizeof made.time)
+    return bad(l, at, "settings of %u bytes", e->length);
+  memcpy(&made.time, l->data + at + sizeof *e, sizeof made.time);
+  l->settings_at = at + sizeof *e + sizeof made.time;
+  l->settings_length = e->length - (uint32_t)sizeof made.time;
+  if (!l->s)
+    return WEIR_OK;
+  TRY(add_string(l, (const char *)l->data + l->settings_at, l->settings_length, &made.conf));
+  return add_change(l, &made);
+}
+
+static weir_status add_limit(loader *l, const weir__ring_entry *e, uint64_t at) {
+  weir__ring_limit limit;
+  if (e->length != sizeof limit)
+    return bad(l, at, "a limit of %u bytes", e->length);
+  memcpy(&limit, l->data + at + sizeof *e, sizeof limit);
+  if (limit.device < 0 || limit.device >= l->header->device_count)
+    return bad(l, at, "a limit of device %lld, there are %d", (long long)limit.device, l->header->device_count);
+  return l->s ? add_change(l, &(change){limit.time, (int)limit.device, 0, limit.bytes}) : WEIR_OK;
+}
+
 /* Two walks: the settings are needed before there is a snapshot that has strings. */
 static weir_status read_log(loader *l) {
   uint64_t at = l->header->log_at, end = at + l->header->log_used;
@@ -222,8 +269,10 @@ static weir_status read_log(loader *l) {
         TRY(add_module(l, &e, at));
       break;
     case WEIR__RING_SETTINGS:
-      l->settings_at = at + sizeof e;
-      l->settings_length = e.length;
+      TRY(add_settings(l, &e, at));
+      break;
+    case WEIR__RING_LIMIT:
+      TRY(add_limit(l, &e, at));
       break;
     default:
       return bad(l, at, "an entry of kind %u, which is not known", e.kind);
@@ -272,7 +321,8 @@ static weir_status begin_snapshot(loader *l, const weir__snapshot_limits *limits
     weir__source_close(source);
     if (!status) {
       l->s->ignored_count = 0; /* no key of the file's */
-      l->s->is_events_only = true;
+      l->s->is_events_only = l->s->has_causes = true;
+      l->s->is_cut_off = !l->header->is_closed;
     }
   }
 end:
@@ -396,6 +446,8 @@ static weir_status remark_of(loader *l, uint32_t context, uint32_t *remark) {
     TRY(string_of(l, of.compile, &made.compile_context));
   if (of.metadata)
     TRY(string_of(l, of.metadata, &made.user_metadata));
+  if (of.phase)
+    TRY(string_of(l, of.phase, &made.phase));
   ROOM(l, s->remarks, s->remark_count, l->remark_room, 1);
   *remark = l->remark_of[context] = (uint32_t)s->remark_count;
   s->remarks[s->remark_count++] = made;
@@ -405,15 +457,28 @@ static weir_status remark_of(loader *l, uint32_t context, uint32_t *remark) {
 static weir_status pool_of(loader *l, uint32_t number, uint32_t *pool) {
   weir__snapshot *s = l->s;
   *pool = 0;
-  if (!number || number >= l->text_count)
-    return WEIR_OK;
-  *pool = l->pool_of[number];
   weir_pool_id id;
-  if (*pool || !weir__pool_of_bytes(l->data + l->texts[number].at, l->texts[number].length, &id))
+  if (!number ||
+      (!weir__pool_is_direct(number, &id) &&
+       (number >= l->text_count || !weir__pool_of_bytes(l->data + l->texts[number].at, l->texts[number].length, &id))))
     return WEIR_OK;
+  weir__snapshot_pool made = {{(int64_t)id.first, (int64_t)id.second}};
+  if (memcmp(&s->pools[l->last_pool], &made, sizeof made) == 0) {
+    *pool = l->last_pool;
+    return WEIR_OK;
+  }
+  uint32_t hash = weir__hash_end(weir__hash_bytes(s->strings.seed, &made, sizeof made));
+  size_t cursor = weir__table_begin(&l->pool_table, hash);
+  while ((*pool = weir__table_next(&l->pool_table, hash, &cursor)) != WEIR__TABLE_END)
+    if (memcmp(&s->pools[*pool], &made, sizeof made) == 0) {
+      l->last_pool = *pool;
+      return WEIR_OK;
+    }
   ROOM(l, s->pools, s->pool_count, l->pool_room, 1);
-  *pool = l->pool_of[number] = (uint32_t)s->pool_count;
-  s->pools[s->pool_count++] = (weir__snapshot_pool){{(int64_t)id.first, (int64_t)id.second}};
+  if (!weir__table_add(&l->pool_table, &l->budget, hash, (uint32_t)s->pool_count))
+    return no_memory(l);
+  *pool = l->last_pool = (uint32_t)s->pool_count;
+  s->pools[s->pool_count++] = made;
   return WEIR_OK;
 }
 
@@ -499,10 +564,16 @@ static weir_status gather(loader *l, int device, const place *places, size_t cou
       uint64_t at = places[i].at + offsetof(weir__chunk, events) + k * sizeof(weir__event);
       weir__event e;
       memcpy(&e, l->data + at, sizeof e);
-      if (e.device >= l->header->device_count || e.action >= WEIR_COUNT_OF(actions))
+      if (e.device >= l->header->device_count || e.action >= WEIR__EVENT_KINDS)
         return bad(l, at, "an event of device %u with action %u, which is not known", e.device, e.action);
-      if (e.device == device && e.time > after)
+      if (e.device != device || e.time <= after)
+        continue;
+      if (e.action != WEIR__EVENT_PAIRS)
         to[(*found)++] = e;
+      else {
+        ROOM(l, l->annotations, l->annotation_count, l->annotation_room, 1);
+        l->annotations[l->annotation_count++] = e;
+      }
     }
   weir__events_sort(to, spare, *found);
   return WEIR_OK;
@@ -514,15 +585,70 @@ static int64_t time_of(const loader *l, uint64_t ticks) {
   return ns > -(double)MOST_NS && ns < (double)MOST_NS ? (l->clock.unix_ns + (int64_t)ns) / 1000 : 0;
 }
 
+/* Numbers of threads, smaller. */
+static uint8_t thread_of(loader *l, uint16_t number) {
+  uint8_t *thread = &l->threads[number & WEIR__EVENT_MOST_THREADS];
+  if ((number & WEIR__EVENT_MOST_THREADS) == WEIR__EVENT_MOST_THREADS)
+    *thread = WEIR__SNAPSHOT_MANY_THREADS;
+  if (!*thread && (number & WEIR__EVENT_MOST_THREADS))
+    *thread = l->thread_count < WEIR__SNAPSHOT_MANY_THREADS - 1 ? ++l->thread_count : WEIR__SNAPSHOT_MANY_THREADS;
+  return *thread;
+}
+
 static weir_status convert(loader *l, const weir__event *e, weir__snapshot_event *to) {
   *to = (weir__snapshot_event){.address = e->address,
                                .size = e->bytes,
                                .time_us = time_of(l, e->time),
                                .stack = e->stack < l->s->stack_count ? e->stack : 0,
-                               .action = actions[e->action]};
+                               .action = actions[e->action],
+                               .thread = thread_of(l, e->thread) & WEIR__SNAPSHOT_MANY_THREADS,
+                               .is_for_request = (e->thread & WEIR__EVENT_FOR_REQUEST) != 0};
   TRY(remark_of(l, e->context, &to->remark));
   TRY(pool_of(l, e->pool, &to->pool));
   return stream_of(l, e->stream, 0, &to->stream);
+}
+
+/* Between which events of a device, in the order of time, its settings and its limit changed. */
+static weir_status place_changes(loader *l, int device, const weir__event *events, size_t count) {
+  weir__snapshot *s = l->s;
+  size_t first = s->change_count, at = 0;
+  for (size_t i = 0; i < l->change_count; i++) {
+    const change *c = &l->changes[i];
+    if (c->device >= 0 && c->device != device)
+      continue;
+    while (at < count && events[at].time <= c->time)
+      at++;
+    weir__snapshot_change made = {device, at, c->device < 0 ? s->strings.items[c->conf].text : NULL, c->limit};
+    size_t same = first;
+    while (same < s->change_count && (at || !s->changes[same].conf != !made.conf))
+      same++;
+    if (same == s->change_count) {
+      ROOM(l, s->changes, s->change_count, l->snapshot_change_room, 1);
+      s->change_count++;
+    }
+    s->changes[same] = made;
+  }
+  return WEIR_OK;
+}
+
+static weir_status find_early(loader *l, int device, weir__event *events, size_t *count) {
+  weir__snapshot *s = l->s;
+  size_t most = 0, found = 0, room = 0;
+  for (size_t i = 0; i < *count; i++)
+    most += events[i].action == WEIR__EVENT_TAKEN || events[i].action == WEIR__EVENT_SEGMENT_MAP;
+  weir__early *early = weir__grow(&l->budget, NULL, &room, most + 1, sizeof *early);
+  if (!early)
+    return no_memory(l);
+  *count = weir__events_take_early(events, *count, early, &found);
+  weir__snapshot_early *grown =
+      weir__grow(&l->budget, s->early, &l->early_room, s->early_count + found + 1, sizeof *grown);
+  if (grown) {
+    s->early = grown;
+    for (size_t i = 0; i < found; i++)
+      grown[s->early_count++] = (weir__snapshot_early){device, early[i].event, early[i].request};
+  }
+  weir__drop(early);
+  return grown ? WEIR_OK : no_memory(l);
 }
 
 static weir_status read_events(loader *l) {
@@ -539,7 +665,15 @@ static weir_status read_events(loader *l) {
   }
   for (int d = 0; d < l->header->device_count && !status; d++) {
     s->devices[d].events = s->events + s->event_count;
+    s->devices[d].dropped = l->header->devices[d].dropped;
+    s->devices[d].memory = l->header->devices[d].memory;
     status = gather(l, d, places, count, all, all + total, &found);
+    if (!status)
+      status = place_changes(l, d, all, found);
+    if (!status) {
+      weir__events_join(all, found, true);
+      status = find_early(l, d, all, &found);
+    }
     for (size_t i = 0; i < found && !status; i++)
       status = convert(l, &all[i], &s->events[s->event_count + i]);
     s->devices[d].event_count = found;
@@ -550,20 +684,52 @@ static weir_status read_events(loader *l) {
   return status;
 }
 
+static weir_status read_annotations(loader *l) {
+  weir__snapshot *s = l->s;
+  size_t room = 0;
+  weir__event *spare = weir__grow(&l->budget, NULL, &room, l->annotation_count + 1, sizeof *spare);
+  if (!spare)
+    return no_memory(l);
+  weir__events_sort(l->annotations, spare, l->annotation_count);
+  weir__drop(spare);
+  for (size_t i = 0; i < l->annotation_count; i++) {
+    const weir__event *e = &l->annotations[i];
+    const char *text = NULL;
+    size_t count = 0;
+    if (e->context >= l->text_count ||
+        !weir__pairs_of_bytes(l->data + l->texts[e->context].at, l->texts[e->context].length, &text, &count))
+      continue; /* there was no room for it in the log */
+    weir__snapshot_annotation made = {.device = e->device, .time_us = time_of(l, e->time)};
+    TRY(add_string(l, "", 0, &made.name));
+    made.stage = made.name;
+    for (size_t k = 0; k < count; k++) {
+      const char *key = text, *value = key + strlen(key) + 1;
+      if (strcmp(key, "name") == 0)
+        TRY(add_string(l, value, strlen(value), &made.name));
+      else if (strcmp(key, "stage") == 0)
+        TRY(add_string(l, value, strlen(value), &made.stage));
+      text = value + strlen(value) + 1;
+    }
+    ROOM(l, s->annotations, s->annotation_count, l->snapshot_annotation_room, 1);
+    s->annotations[s->annotation_count++] = made;
+  }
+  return WEIR_OK;
+}
+
 /* ---- All of it ---- */
 
 static weir_status begin_numbers(loader *l) {
-  size_t remarks = 0, pools = 0;
+  size_t remarks = 0, threads = 0;
   BEGIN_AGAIN(l, l->s->remarks, l->remark_room);
   BEGIN_AGAIN(l, l->s->pools, l->pool_room);
   BEGIN_AGAIN(l, l->s->streams, l->stream_room);
   l->s->remark_count = l->s->pool_count = l->s->stream_count = 1;
   l->remark_of = weir__grow(&l->budget, NULL, &remarks, l->text_count, sizeof *l->remark_of);
-  l->pool_of = weir__grow(&l->budget, NULL, &pools, l->text_count, sizeof *l->pool_of);
-  if (!l->remark_of || !l->pool_of)
+  l->threads = weir__grow(&l->budget, NULL, &threads, WEIR__EVENT_MOST_THREADS + 1, sizeof *l->threads);
+  if (!l->remark_of || !l->threads)
     return no_memory(l);
+  memset(l->threads, 0, WEIR__EVENT_MOST_THREADS + 1);
   memset(l->remark_of, 0, l->text_count * sizeof *l->remark_of);
-  memset(l->pool_of, 0, l->text_count * sizeof *l->pool_of);
   return WEIR_OK;
 }
 
@@ -580,7 +746,8 @@ static weir_status load(loader *l, const weir__snapshot_limits *limits) {
   TRY(begin_numbers(l));
   TRY(read_stacks(l));
   l->clock = weir__clock_through(&l->header->first, &l->header->last[l->header->newest & 1]);
-  return read_events(l);
+  TRY(read_events(l));
+  return read_annotations(l);
 }
 
 weir_status weir__ring_load(const char *path, const weir__snapshot_limits *limits, weir__snapshot **out) {
@@ -595,9 +762,12 @@ weir_status weir__ring_load(const char *path, const weir__snapshot_limits *limit
   weir__drop(l.stacks);
   weir__drop(l.modules);
   weir__drop(l.remark_of);
-  weir__drop(l.pool_of);
+  weir__drop(l.threads);
+  weir__drop(l.changes);
+  weir__drop(l.annotations);
   weir__table_clear(&l.frame_table);
   weir__table_clear(&l.stream_table);
+  weir__table_clear(&l.pool_table);
   if (status) {
     weir__snapshot_free(l.s);
     return status;

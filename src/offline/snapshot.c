@@ -22,6 +22,7 @@
   X(TIME_US, "time_us")                                                                                                \
   X(COMPILE_CONTEXT, "compile_context")                                                                                \
   X(USER_METADATA, "user_metadata")                                                                                    \
+  X(PHASE, "phase")                                                                                                    \
   X(POOL_ID, "pool_id")                                                                                                \
   X(FRAMES, "frames")                                                                                                  \
   X(NAME, "name")                                                                                                      \
@@ -79,7 +80,7 @@ static const char *const word_texts[] = {"N/A", "", "small", "inactive", "active
 #define EVENT_NEEDS (BIT(ACTION) | BIT(SIZE) | BIT(STREAM))
 #define EVENT_KEYS                                                                                                     \
   (EVENT_NEEDS | BIT(ADDR) | BIT(DEVICE_FREE) | BIT(TIME_US) | BIT(COMPILE_CONTEXT) | BIT(USER_METADATA) |             \
-   BIT(POOL_ID) | BIT(FRAMES))
+   BIT(PHASE) | BIT(POOL_ID) | BIT(FRAMES))
 #define FRAME_NEEDS (BIT(NAME) | BIT(FILENAME) | BIT(LINE))
 #define BLOCK_KEYS (BIT(ADDRESS) | BIT(SIZE) | BIT(REQUESTED_SIZE) | BIT(STATE) | BIT(FRAMES))
 #define SEGMENT_KEYS                                                                                                   \
@@ -452,15 +453,16 @@ static bool is_event(const fields *f) {
 
 /* What is neither a known action nor the usual "nothing said". */
 static weir_status get_remark(loader *l, const fields *f, uint32_t action, weir__snapshot_event *event) {
-  weir__snapshot_remark entry = {WORD_NONE, WORD_EMPTY, WORD_EMPTY};
+  weir__snapshot_remark entry = {WORD_NONE, WORD_EMPTY, WORD_EMPTY, WORD_EMPTY};
   TRY(get_str(l, f, KEY_COMPILE_CONTEXT, &entry.compile_context));
   TRY(get_str(l, f, KEY_USER_METADATA, &entry.user_metadata));
+  TRY(get_str(l, f, KEY_PHASE, &entry.phase));
   if (event->action == WEIR__ACTION_OTHER)
     entry.action = action;
   event->remark = l->last_remark;
   const weir__snapshot_remark *last = &l->s->remarks[l->last_remark];
   if (entry.compile_context == last->compile_context && entry.user_metadata == last->user_metadata &&
-      entry.action == last->action)
+      entry.action == last->action && entry.phase == last->phase)
     return WEIR_OK;
   return intern_remark(l, &entry, &event->remark);
 }
@@ -820,7 +822,7 @@ static weir_status prepare(loader *l) {
   for (size_t i = 0; i < WEIR_COUNT_OF(word_texts); i++)
     TRY(weir__pickle_intern(l->pickle, word_texts[i], &id));
   static const weir__snapshot_pool default_pool;
-  static const weir__snapshot_remark nothing = {WORD_NONE, WORD_EMPTY, WORD_EMPTY};
+  static const weir__snapshot_remark nothing = {WORD_NONE, WORD_EMPTY, WORD_EMPTY, WORD_EMPTY};
   INTERN(l, l->pool_table, s->pools, s->pool_count, l->pools, default_pool, id);
   TRY(intern_remark(l, &nothing, &id));
   TRY(intern_stream(l, 0, &l->last_stream));
@@ -886,6 +888,8 @@ void weir__snapshot_free(weir__snapshot *s) {
   free(s->devices);
   weir__drop(s->settings);
   weir__drop(s->annotations);
+  weir__drop(s->changes);
+  weir__drop(s->early);
   weir__drop(s->streams);
   weir__drop(s->pools);
   weir__drop(s->remarks);

@@ -36,6 +36,8 @@ typedef enum weir__snapshot_action {
 
 #define WEIR__SNAPSHOT_NO_POOL UINT32_MAX
 
+enum { WEIR__SNAPSHOT_MANY_THREADS = 127 };
+
 typedef struct weir__snapshot_event {
   uint64_t address; /* of an oom: the device's free memory */
   uint64_t size;    /* alloc, free_*: what was requested; segment_*: the segment's; oom: the request, rounded */
@@ -44,7 +46,11 @@ typedef struct weir__snapshot_event {
   uint32_t remark;  /* 0: nothing said */
   uint32_t pool;    /* WEIR__SNAPSHOT_NO_POOL: not recorded, as up to PyTorch 2.11 */
   uint16_t stream;
-  uint8_t action; /* weir__snapshot_action */
+  uint8_t action;     /* weir__snapshot_action */
+  uint8_t thread : 7; /* who did it, from 1 on; 0: not recorded; WEIR__SNAPSHOT_MANY_THREADS: one of the others */
+  uint8_t
+      is_for_request : 1; /* where the file has causes, of a segment: for the thread's next request; of a request: the
+                               * cache could not serve it */
 } weir__snapshot_event;
 
 _Static_assert(sizeof(weir__snapshot_event) == 40, "an event is what there are millions of");
@@ -80,6 +86,8 @@ typedef struct weir__snapshot_device {
   size_t event_count;
   const weir__snapshot_segment *segments; /* in the file's order */
   size_t segment_count;
+  uint64_t dropped; /* earlier events that a ring has dropped, at least; 0: none, or the file does not say */
+  uint64_t memory;  /* the device's, in bytes; 0: the file does not say */
 } weir__snapshot_device;
 
 typedef struct weir__snapshot_frame {
@@ -101,6 +109,7 @@ typedef struct weir__snapshot_remark {
   uint32_t compile_context; /* "N/A": none */
   uint32_t user_metadata;   /* "": none */
   uint32_t action;          /* of WEIR__ACTION_OTHER: its name; else "" */
+  uint32_t phase;           /* what the thread was doing; "": none */
 } weir__snapshot_remark;
 
 /* A range that the program has marked: one for its START, one for its END. */
@@ -109,6 +118,21 @@ typedef struct weir__snapshot_annotation {
   int device;           /* -1: not said */
   int64_t time_us;
 } weir__snapshot_annotation;
+
+/* What the program told the allocator while it was recorded: settings, or a limit. Those that came before the first event of
+ * a device are there too, the last of each. */
+typedef struct weir__snapshot_change {
+  int device;
+  size_t event;     /* of the device: it holds from there on */
+  const char *conf; /* all settings from there on, in the syntax of WEIR_ALLOC_CONF; NULL: it is a limit */
+  uint64_t limit;   /* bytes that may be reserved; UINT64_MAX: all */
+} weir__snapshot_change;
+
+/* A request of a device whose block was taken before other threads did something: see observe/operations.h. */
+typedef struct weir__snapshot_early {
+  int device;
+  size_t event, request;
+} weir__snapshot_early;
 
 typedef enum weir__snapshot_kind {
   WEIR__SETTING_BOOL,
@@ -139,13 +163,21 @@ typedef struct weir__snapshot {
   size_t device_count;
   bool has_history;    /* the file has device_traces, even if there is nothing in them */
   bool is_events_only; /* it has no list of segments: a recording of WEIR_RECORD */
+  bool is_cut_off;     /* the recording did not end: what each thread was doing then is there in part */
+  bool has_causes;     /* events of segments say whether they were for a request, and all say which thread it was */
 
   weir__snapshot_setting *settings;
   size_t setting_count;
-  const char *conf; /* the settings as the program gave them: PYTORCH_CUDA_ALLOC_CONF; NULL: not recorded */
+  const char *conf; /* the settings as the program gave them last: PYTORCH_CUDA_ALLOC_CONF; NULL: not recorded */
 
-  weir__snapshot_annotation *annotations;
+  weir__snapshot_annotation *annotations; /* in the order of time */
   size_t annotation_count;
+
+  weir__snapshot_change *changes; /* for each device in their order; of recordings of WEIR_RECORD only */
+  size_t change_count;
+
+  weir__snapshot_early *early; /* as changes */
+  size_t early_count;
 
   int64_t *streams; /* the raw handle of each stream; [0] is 0, the default stream */
   size_t stream_count;

@@ -358,9 +358,15 @@ weir_status weir__summarize(const weir__snapshot *snapshot, int number, weir__su
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "summary: no host memory for %zu events", device->event_count);
   bool is_late = s.unknown_frees || s.unknown_segments || s.live_before;
   s.completeness = !device->event_count            ? WEIR__HISTORY_NONE
+                   : device->dropped               ? WEIR__HISTORY_WRAPPED
                    : !is_late                      ? WEIR__HISTORY_COMPLETE
                    : is_round(device->event_count) ? WEIR__HISTORY_WRAPPED
                                                    : WEIR__HISTORY_LATE;
+  s.is_end_told = snapshot->is_events_only && s.completeness == WEIR__HISTORY_COMPLETE;
+  if (s.is_end_told) {
+    s.end_reserved = (uint64_t)reserved.now;
+    s.end_requested = (uint64_t)used.now;
+  }
   *summary = s;
   return WEIR_OK;
 }

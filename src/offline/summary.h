@@ -30,7 +30,7 @@ typedef enum weir__completeness {
   WEIR__HISTORY_NONE,     /* no events */
   WEIR__HISTORY_COMPLETE, /* nothing speaks against it: all that is freed or left was allocated in it */
   WEIR__HISTORY_LATE,   /* there was memory before its first event: recording began late, or the ring dropped events */
-  WEIR__HISTORY_WRAPPED /* the same, and the number of events is one that people choose for a ring */
+  WEIR__HISTORY_WRAPPED /* the same, and the number of events is one that people choose for a ring; or the file says so */
 } weir__completeness;
 
 typedef struct weir__summary {
@@ -48,6 +48,8 @@ typedef struct weir__summary {
   size_t streams;                                 /* that the history or the segments name */
   size_t small_segments, large_segments, private; /* at the end; those of private pools count there too */
   uint64_t end_reserved, end_allocated, end_active, end_requested;
+  bool
+      is_end_told; /* there is no list of segments, but a complete history: end_reserved and end_requested are told from it */
   weir__holder holders[WEIR__SUMMARY_HOLDERS]; /* at the peak, the largest first */
   size_t holder_count;
   weir__holder at_end[WEIR__SUMMARY_HOLDERS];

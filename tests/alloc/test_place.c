@@ -311,6 +311,11 @@ static void test_end_of_a_pool(void **state) {
   void *p = NULL;
   REFUSED(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 2 * GIB, NULL, &p));
   assert_int_equal(gone, 2); /* running short is an occasion too */
+  for (uint64_t i = 0; i < 300; i++) {
+    CHECK(weir_pool_create(allocator, 0, (weir_pool_id){9, i}, &options));
+    CHECK(weir_pool_release(allocator, 0, (weir_pool_id){9, i}));
+  }
+  assert_int_equal(gone, 2 + 256); /* and so is a new pool, when that many are over */
   options.context = &left;
   options.destroy = count_only;
   CHECK(weir_pool_create(allocator, 0, three, &options));

@@ -22,8 +22,8 @@ small=$data/small_snapshot.pickle
 run 0 --to csv "$small"
 empty err
 lines 41
-has out '^device,event,action,address,device_free,size,stream,time_us,pool_first,pool_second,compile_context,user_metadata,stack,allocated,reserved'
-has out '^0,0,segment_alloc,139710754193408,,2097152,0,1794709598142736,,,N/A,"",[0-9]*,'
+has out '^device,event,action,address,device_free,size,stream,time_us,pool_first,pool_second,compile_context,user_metadata,phase,stack,allocated,reserved'
+has out '^0,0,segment_alloc,139710754193408,,2097152,0,1794709598142736,,,N/A,"","",[0-9]*,'
 run 0 --to csv --table segments "$small"
 lines 7
 run 0 --to csv --table blocks "$small"
@@ -104,7 +104,7 @@ def event(action, addr, size, **more):
     return {"action": action, "addr": addr, "size": size, "stream": 0, **more}
 oom = {"action": "oom", "device_free": 77, "size": 1 << 40, "stream": 9, "time_us": 40, "frames": frames}
 one = [event("segment_alloc", 4096, 2097152, time_us=10), event("alloc", 4096, 512, time_us=20, pool_id=(0, 1)),
-       event("free_requested", 4096, 512, time_us=30, user_metadata="mine", compile_context="0/1"),
+       event("free_requested", 4096, 512, time_us=30, user_metadata="mine", compile_context="0/1", phase="step"),
        event("free_completed", 4096, 512, time_us=30), oom, event("new_action", 1, 2, time_us=50)]
 two = [event("segment_alloc", 8192, 2097152), event("alloc", 8192, 1024)]
 block = {"address": 4096, "size": 2097152, "requested_size": 512, "state": "inactive", "frames": frames}
@@ -155,7 +155,8 @@ same("allocated", [int(r["allocated"]) for r in rows], [0, 512, 0, 0, 0, 0, 0, 1
 same("reserved", [int(r["reserved"]) for r in rows], 8 * [2097152])
 same("free memory", (rows[4]["device_free"], rows[4]["address"], rows[4]["stream"]), ("77", "", "9"))
 same("no time", rows[6]["time_us"], "")
-same("metadata", (rows[2]["user_metadata"], rows[2]["compile_context"]), ("mine", "0/1"))
+same("metadata", (rows[2]["user_metadata"], rows[2]["compile_context"], rows[2]["phase"]), ("mine", "0/1", "step"))
+same("phases", [e.get("phase") for e in data["device_traces"][0][:3]], [None, None, "step"])
 same("rows of one", len(table("events", "--device", "2")), 2)
 same("frames", table("frames"), [{"frame": "0", "name": name, "filename": path, "line": "7"}])
 same("blocks", [(b["segment"], b["state"]) for b in table("blocks")],

@@ -19,15 +19,21 @@ file=$1
 # Those who read are not recorded.
 run 0 summary "$file"
 empty err
-has out '^    at end    not known: the file has no list of segments$'
+has out "^    at end    0 bytes in use, as requested, of 0 bytes reserved: told from the events\$"
 has out ': 1 device, [0-9]* events, '
 has out '^    history   complete: '
 run 0 summary --json "$file"
-has out '"end_reserved": null, '
+has out '"end_reserved": 0, "end_allocated": null, '
+has out '"dropped": 0, '
 run 0 explain "$file"
 empty err
 has out 'when most was in use, event '
 [ "$(find "$work/files" -mindepth 1 | wc -l)" -eq 1 ] || fail "there are other files"
+
+# The whole job again, with the pool of its graph that was given back, on one address after the other.
+run 0 replay --check "$file"
+empty err
+has out ' 0 differ$'
 
 # Killed while it works: the demo is over in half a second.
 "$weir" demo >"$work/out" 2>"$work/err" &
@@ -41,6 +47,7 @@ said="the file of a killed process"
 [ -f "$1" ] || fail "there is none"
 run 0 summary "$1"
 empty err
+has out ' in use, as requested, of .* reserved: told from the events; the recording was not ended$'
 run 0 replay --check "$1"
 has out ' 0 differ$'
 

@@ -121,6 +121,7 @@ else:
     assert [[e.get(n) for n in numbers] for e in a] == [[e.get(n) for n in numbers] for e in b]
     metadata = {(x["user_metadata"], y["user_metadata"]) for x, y in zip(a[:-1], b[:-1])}
     assert len(metadata) == 3 and len({y for _, y in metadata}) == 3, metadata
+    assert len({e["phase"] for e in b[:-1]}) == 1 and b[0]["phase"] not in ("", "SECRET"), b[0]["phase"]
     assert copy["allocator_settings"]["PYTORCH_CUDA_ALLOC_CONF"] == "max_split_size_mb:64", copy["allocator_settings"]
     assert "SECRET" not in repr(copy)
 END
@@ -128,7 +129,7 @@ said='weir redact, read by python3'
 python3 "$work/texts.py" mark "$small" "$work/marked" >"$work/out" 2>"$work/err" || fail 'no file'
 run 0 -o "$work/hidden" "$work/marked"
 has out '^  settings    2 texts hidden'
-has out '^  left out    4 keys'
+has out '^  left out    3 keys'
 hasnt hidden SECRET
 python3 "$work/texts.py" compare "$work/marked" "$work/hidden" >"$work/out" 2>"$work/err" || fail 'not what was expected'
 

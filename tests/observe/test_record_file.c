@@ -231,8 +231,7 @@ static void test_killed(void **state) {
       assert_in_range(requested[i], atomic_load(&seen[i].free_done), atomic_load(&seen[i].free_begun));
       assert_in_range(completed[i], atomic_load(&seen[i].free_done), requested[i]);
     }
-    if (is_alone) /* of several threads a replay does not know who asked for which segment */
-      check_replay(s);
+    check_replay(s);
     weir__snapshot_free(s);
     remove_files();
   }
@@ -253,12 +252,18 @@ static void test_same_as_snapshot(void **state) {
     if (i == 100)
       assert_int_equal(weir_history_set_metadata(recorded, 0, "epoch 3"), WEIR_OK);
     uint32_t before = i % 3 ? 0 : weir_history_enter_compile("0/1");
+    uint32_t phase = i % 5 ? 0 : weir_history_enter_phase(i % 2 ? "forward" : "backward");
+    const char *step[] = {"name", "step", "stage", i % 10 ? "END" : "START", "loss", "1.5"};
+    if (i % 10 == 0 || i % 10 == 9)
+      assert_int_equal(weir_history_annotate(recorded, 0, step, 3), WEIR_OK);
     if (i == 200)
       assert_int_equal(weir_pool_begin(recorded, 0, id, NULL, NULL), WEIR_OK);
     void *p = take(1000 * (size_t)(1 + i), (uintptr_t)(i % 4) * 8);
     give(p);
     if (i % 3 == 0)
       weir_history_leave_compile(before);
+    if (i % 5 == 0)
+      weir_history_leave_phase(phase);
   }
   assert_int_equal(weir_pool_end(recorded, 0, id), WEIR_OK);
   assert_int_equal(weir_history_mark(recorded, 0, "a mark"), WEIR_OK);
@@ -278,6 +283,18 @@ static void test_same_as_snapshot(void **state) {
   assert_int_equal(file->stream_count, other->stream_count);
   assert_int_equal(file->pool_count, other->pool_count);
   assert_true(file->has_history);
+  size_t phases = 0;
+  assert_int_equal(file->annotation_count, 60);
+  assert_int_equal(file->annotation_count, other->annotation_count);
+  for (size_t i = 0; i < file->annotation_count; i++) {
+    const weir__snapshot_annotation *a = &file->annotations[i], *b = &other->annotations[i];
+    assert_string_equal(text_at(file, a->name), "step");
+    assert_string_equal(text_at(file, a->stage), i % 2 ? "END" : "START");
+    assert_string_equal(text_at(file, a->name), text_at(other, b->name));
+    assert_string_equal(text_at(file, a->stage), text_at(other, b->stage));
+    assert_int_equal(a->device, b->device);
+    assert_true(llabs((long long)(a->time_us - b->time_us)) < 50000);
+  }
   for (size_t i = 0; i < file->event_count; i++) {
     const weir__snapshot_event *a = &file->devices[0].events[i], *b = &other->devices[0].events[i];
     assert_int_equal(a->action, b->action);
@@ -289,9 +306,12 @@ static void test_same_as_snapshot(void **state) {
                         text_at(other, other->remarks[b->remark].compile_context));
     assert_string_equal(text_at(file, file->remarks[a->remark].user_metadata),
                         text_at(other, other->remarks[b->remark].user_metadata));
+    assert_string_equal(text_at(file, file->remarks[a->remark].phase), text_at(other, other->remarks[b->remark].phase));
+    phases += file->remarks[a->remark].phase != file->remarks[0].phase;
     assert_int_equal(a->stack != 0, b->stack != 0);
     assert_true(llabs((long long)(a->time_us - b->time_us)) < 50000);
   }
+  assert_true(phases >= 60 * 3);
   const weir__snapshot_event *last = &file->devices[0].events[file->event_count - 1];
   if (weir__stacks_start()) { /* the frame of this function is in this program */
     const weir__snapshot_stack *stack = &file->stacks[last->stack];
@@ -303,6 +323,111 @@ static void test_same_as_snapshot(void **state) {
   }
   weir__snapshot_free(file);
   weir__snapshot_free(other);
+}
+
+/* What the program tells the allocator on its way is in the file with its place, and a replay follows it. */
+static void test_changes(void **state) {
+  (void)state;
+  void *held[40];
+  open_recorded(folder, "4", "none");
+  assert_int_equal(weir_allocator_set_limit(recorded, 0, 700 * MIB),
+                   WEIR_OK); /* before the first event: only where it begins */
+  assert_int_equal(weir_allocator_set_limit(recorded, 0, 800 * MIB), WEIR_OK);
+  static const char *const confs[] = {"roundup_power2_divisions:4", "max_split_size_mb:32", "expandable_segments:True",
+                                      "expandable_segments:False,roundup_power2_divisions:1"};
+  for (size_t c = 0; c < WEIR_COUNT_OF(confs); c++) {
+    for (size_t i = 0; i < WEIR_COUNT_OF(held); i++)
+      held[i] = take((i % 3 ? 300 * KIB : 9 * MIB) + 7777 * i * (c + 1), 8 * (i % 2));
+    for (size_t i = 0; i < WEIR_COUNT_OF(held); i += 2)
+      give(held[i]);
+    for (size_t i = 0; i < WEIR_COUNT_OF(held); i += 2)
+      held[i] = take(40 * KIB * (i + 1), 8 * (i % 2));
+    for (size_t i = 0; i < WEIR_COUNT_OF(held); i++)
+      give(held[i]);
+    assert_int_equal(weir_allocator_configure(recorded, confs[c]), WEIR_OK);
+    if (c == 1)
+      assert_int_equal(weir_allocator_set_fraction(recorded, 0, 0.25), WEIR_OK);
+    if (c == 2)
+      assert_int_equal(weir_allocator_set_limit(recorded, 0, SIZE_MAX), WEIR_OK);
+  }
+  give(take(5 * MIB, 0));
+  weir__snapshot *s = load(find_file(".ring", 1));
+  assert_int_equal(s->devices[0].memory, GIB);
+  /* Settings and limit at the beginning; four settings and two limits later. */
+  static const uint64_t limits[] = {800 * MIB, GIB / 4, UINT64_MAX};
+  size_t settings = 0, limit = 0;
+  for (size_t i = 0; i < s->change_count; i++) {
+    const weir__snapshot_change *change = &s->changes[i];
+    assert_int_equal(change->device, 0);
+    assert_true(i < 2 ? change->event == 0 : change->event > s->changes[i - 1].event || i > 2);
+    if (change->conf)
+      settings++;
+    else
+      assert_int_equal(change->limit, limits[limit++]);
+  }
+  assert_int_equal(settings, 1 + WEIR_COUNT_OF(confs));
+  assert_int_equal(limit, WEIR_COUNT_OF(limits));
+  assert_string_equal(s->conf, s->changes[s->change_count - 1].conf);
+  check_replay(s);
+  /* Without the changes it is another history. */
+  s->change_count = 2;
+  weir__replay_options options = {.device = 0, .check = true};
+  weir__replay_report report = {0};
+  assert_int_equal(weir__replay(s, &options, &report), WEIR_OK);
+  assert_true(report.differences > 0);
+  weir__snapshot_free(s);
+}
+
+/* The limit is where it was set: what went back for it did so there. */
+static void test_limit_set_later(void **state) {
+  (void)state;
+  open_recorded(folder, "4", "none");
+  void *held[10], *none;
+  for (size_t i = 0; i < 10; i++)
+    held[i] = take(20 * MIB, 0);
+  for (size_t i = 0; i < 10; i += 2)
+    give(held[i]);
+  assert_int_equal(weir_allocator_set_limit(recorded, 0, 210 * MIB), WEIR_OK);
+  void *large = take(60 * MIB, 0); /* the free ones go back */
+  assert_int_equal(weir_allocator_alloc(recorded, 0, 100 * MIB, NULL, &none), WEIR_ERROR_OUT_OF_MEMORY);
+  assert_int_equal(weir_allocator_set_limit(recorded, 0, SIZE_MAX), WEIR_OK);
+  give(take(400 * MIB, 0));
+  give(large);
+  assert_int_equal(weir_allocator_empty_cache(recorded), WEIR_OK);
+  give(take(30 * MIB, 0));
+  weir__snapshot *s = load(find_file(".ring", 1));
+  check_replay(s);
+  weir__snapshot_free(s);
+}
+
+/* Pools that are over give their memory back, with the rest or alone, and some come again. */
+static void test_released_pools(void **state) {
+  (void)state;
+  open_recorded(folder, "4", "none");
+  give(take(9 * MIB, 0));
+  for (uint64_t i = 0; i < 12; i++) {
+    weir_pool_id id = {0, 50 + i % 4};
+    assert_int_equal(weir_pool_create(recorded, 0, id, NULL), WEIR_OK);
+    assert_int_equal(weir_pool_begin(recorded, 0, id, NULL, NULL), WEIR_OK);
+    void *a = take(300 * KIB, 8), *b = take(30 * MIB + i, 0);
+    assert_int_equal(weir_pool_end(recorded, 0, id), WEIR_OK);
+    give(a);
+    give(b);
+    assert_int_equal(weir_pool_release(recorded, 0, id), WEIR_OK);
+    assert_int_equal(weir_pool_release(recorded, 0, id), WEIR_OK); /* the scope's */
+    if (i % 3 == 0)
+      assert_int_equal(weir_allocator_empty_pool(recorded, id), WEIR_OK);
+    if (i % 3 == 1)
+      assert_int_equal(weir_allocator_empty_cache(recorded), WEIR_OK);
+    give(take(2 * MIB, 0));
+  }
+  assert_int_equal(weir_allocator_empty_cache(recorded), WEIR_OK);
+  weir__snapshot *s = load(find_file(".ring", 1));
+  check_replay(s);
+  /* A file that does not say why has to be explained as well. */
+  s->has_causes = false;
+  check_replay(s);
+  weir__snapshot_free(s);
 }
 
 static void test_names(void **state) {
@@ -608,6 +733,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_killed, teardown),
       cmocka_unit_test_teardown(test_same_as_snapshot, teardown),
+      cmocka_unit_test_teardown(test_changes, teardown),
+      cmocka_unit_test_teardown(test_limit_set_later, teardown),
+      cmocka_unit_test_teardown(test_released_pools, teardown),
       cmocka_unit_test_teardown(test_names, teardown),
       cmocka_unit_test_teardown(test_full, teardown),
       cmocka_unit_test_teardown(test_one_chunk, teardown),

@@ -266,8 +266,9 @@ static void test_tune(void **state) {
 
 /* ---- By hand ---- */
 
-#define EVENT(what, at, bytes)                                                                                         \
-  { .action = WEIR__ACTION_##what, .address = (at), .size = (uint64_t)(bytes), .pool = WEIR__SNAPSHOT_NO_POOL }
+#define EVENT_IN(number, what, at, bytes)                                                                              \
+  { .action = WEIR__ACTION_##what, .address = (at), .size = (uint64_t)(bytes), .pool = (number) }
+#define EVENT(what, at, bytes) EVENT_IN(WEIR__SNAPSHOT_NO_POOL, what, at, bytes)
 
 static const uint64_t A = 1ull << 40;
 
@@ -301,11 +302,39 @@ static void test_odd(void **state) {
   weir__recording_close(history);
 }
 
+/* Two private pools from before the recording, one of which is used in it. They are released, and their memory goes back with all
+ * that is cached. */
+static void test_released_pools(void **state) {
+  (void)state;
+  const uint64_t b = A + 64 * MIB, c = A + 128 * MIB;
+  weir__snapshot_block block = {.address = c, .size = 12 * MIB, .requested = 12 * MIB, .state = WEIR__STATE_ALLOCATED};
+  weir__snapshot_segment segment = {
+      .address = c, .size = 12 * MIB, .blocks = &block, .block_count = 1, .is_large = true};
+  weir__snapshot_event events[] = {EVENT_IN(1, FREE_REQUESTED, A, 12 * MIB), EVENT_IN(1, FREE_COMPLETED, A, 12 * MIB),
+                                   EVENT_IN(2, FREE_REQUESTED, b, 12 * MIB), EVENT_IN(2, FREE_COMPLETED, b, 12 * MIB),
+                                   EVENT_IN(2, ALLOC, b, 12 * MIB),          EVENT_IN(2, FREE_REQUESTED, b, 12 * MIB),
+                                   EVENT_IN(2, FREE_COMPLETED, b, 12 * MIB), EVENT_IN(1, SEGMENT_FREE, A, 12 * MIB),
+                                   EVENT_IN(2, SEGMENT_FREE, b, 12 * MIB),   EVENT_IN(0, SEGMENT_ALLOC, c, 12 * MIB),
+                                   EVENT_IN(0, ALLOC, c, 12 * MIB)};
+  int64_t streams[1] = {0};
+  weir__snapshot_pool pools[] = {{{0, 0}}, {{0, 6}}, {{0, 5}}}; /* the pool that was made last goes first */
+  weir__snapshot_device device = {
+      .segments = &segment, .segment_count = 1, .events = events, .event_count = sizeof events / sizeof *events};
+  weir__snapshot snapshot = {
+      .devices = &device, .device_count = 1, .streams = streams, .stream_count = 1, .pools = pools, .pool_count = 3};
+  weir__recording *history = open_part(&snapshot);
+  const weir__replay_report *check = weir__recording_check(history);
+  assert_int_equal(weir__recording_start(history)->segment_count, 2);
+  if (check->differences)
+    fail_msg("%zu differences, %s", check->differences, check->shown[0]);
+  weir__recording_close(history);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_jobs),   cmocka_unit_test(test_anywhere), cmocka_unit_test(test_ages),
-      cmocka_unit_test(test_blocks), cmocka_unit_test(test_anew),     cmocka_unit_test(test_tune),
-      cmocka_unit_test(test_odd),
+      cmocka_unit_test(test_jobs),   cmocka_unit_test(test_anywhere),       cmocka_unit_test(test_ages),
+      cmocka_unit_test(test_blocks), cmocka_unit_test(test_anew),           cmocka_unit_test(test_tune),
+      cmocka_unit_test(test_odd),    cmocka_unit_test(test_released_pools),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
