@@ -456,26 +456,6 @@ weir_status weir__alloc_generic(weir_allocator *allocator, int device, size_t by
   return status;
 }
 
-/* Something is in the way of the short way. Where it is nothing but the recorder, the arena's lock is all that it takes. */
-weir_status weir__alloc_attended(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t size,
-                                 size_t bytes, void **pointer) {
-  uint64_t ticks = weir__clock_ticks();
-  weir__lock_take(&arena->lock);
-  if (weir__attention_of(heap) != WEIR__WATCHED || !arena->writer) {
-    weir__lock_give(&arena->lock);
-    return weir__alloc_generic(heap->allocator, heap->device, bytes, arena->stream, pointer);
-  }
-  weir__block *block = weir__arena_alloc(arena, settings, size, bytes);
-  if (block)
-    weir__history_alloc(arena->writer, block->address, bytes, ticks);
-  weir__lock_give(&arena->lock);
-  if (!block)
-    return weir__alloc_new("weir_allocator_alloc", heap, arena, settings, size, bytes, pointer);
-  *pointer = (void *)block->address;
-  WEIR__PROBE_MALLOC(*pointer, heap->device, bytes, arena->stream);
-  return WEIR_OK;
-}
-
 /* ---- Freeing ---- */
 
 weir_status weir__no_block(const char *who, const void *pointer) {
@@ -554,23 +534,6 @@ weir_status weir__free_generic(weir_allocator *allocator, void *pointer) {
   weir_status status = free_block(who, allocator, pointer);
   weir__op_end(&op);
   return status;
-}
-
-/* The arena is locked, and the short way is not for this block. Where nothing but the recorder is in its way, the lock is all
- * that it takes. */
-weir_status weir__free_attended(weir__arena *arena, weir__block *block, weir__live_place place) {
-  weir__writer *writer = arena->writer;
-  if (weir__attention_of(arena->pool->heap) & (WEIR__ATTENDED | WEIR__AGEING) || !writer ||
-      block->state != WEIR__ALLOCATED || block->uses) {
-    void *pointer = (void *)block->address;
-    weir__lock_give(&arena->lock);
-    return weir__free_generic(arena->pool->heap->allocator, pointer);
-  }
-  WEIR__PROBE_FREE(block->address, arena->pool->heap->device, block->requested, arena->stream);
-  weir__history_freed(writer, block->address, block->requested, weir__clock_ticks());
-  weir__arena_free(arena, block, place);
-  weir__lock_give(&arena->lock);
-  return WEIR_OK;
 }
 
 weir_status weir_allocator_record_stream(weir_allocator *allocator, void *pointer, weir_cu_stream stream) {

@@ -1,7 +1,8 @@
 /*
  * The cached path: finding, splitting and merging blocks. Everything here needs the arena's lock and nothing else.
  *
- * The two calls at the end are the short way. Whatever is unusual goes the long way, in allocator.c.
+ * The two calls at the end are the short way, and before them are its forms for when a history is kept. Whatever else is
+ * unusual goes the long way, in allocator.c.
  */
 #include "alloc/heap.h"
 #include "observe/probes.h"
@@ -306,6 +307,47 @@ void weir__arena_free(weir__arena *arena, weir__block *block, weir__live_place p
   free_cached(arena, block, place);
 }
 
+/* ---- The same, recorded ---- */
+
+/* Something is in the way of the short way. Where it is nothing but the recorder, the arena's lock is all that it takes. */
+static __attribute__((noinline)) weir_status alloc_attended(weir__heap *heap, weir__arena *arena,
+                                                            const weir__settings *settings, uint64_t size, size_t bytes,
+                                                            void **pointer) {
+  uint64_t ticks = weir__clock_ticks();
+  weir__lock_take(&arena->lock);
+  if (weir__attention_of(heap) != WEIR__WATCHED || !arena->writer) {
+    weir__lock_give(&arena->lock);
+    return weir__alloc_generic(heap->allocator, heap->device, bytes, arena->stream, pointer);
+  }
+  weir__block *block = alloc_cached(arena, settings, size, bytes);
+  if (block)
+    weir__history_alloc(arena->writer, block->address, bytes, ticks);
+  weir__lock_give(&arena->lock);
+  if (!block)
+    return weir__alloc_new("weir_allocator_alloc", heap, arena, settings, size, bytes, pointer);
+  *pointer = (void *)block->address;
+  WEIR__PROBE_MALLOC(*pointer, heap->device, bytes, arena->stream);
+  return WEIR_OK;
+}
+
+/* The arena is locked, and the short way is not for this block. Where nothing but the recorder is in its way, the lock is all
+ * that it takes. */
+static __attribute__((noinline)) weir_status free_attended(weir__arena *arena, weir__block *block,
+                                                           weir__live_place place) {
+  weir__writer *writer = arena->writer;
+  if (weir__attention_of(arena->pool->heap) & (WEIR__ATTENDED | WEIR__AGEING) || !writer ||
+      block->state != WEIR__ALLOCATED || block->uses) {
+    void *pointer = (void *)block->address;
+    weir__lock_give(&arena->lock);
+    return weir__free_generic(arena->pool->heap->allocator, pointer);
+  }
+  WEIR__PROBE_FREE(block->address, arena->pool->heap->device, block->requested, arena->stream);
+  weir__history_freed(writer, block->address, block->requested, weir__clock_ticks());
+  free_cached(arena, block, place);
+  weir__lock_give(&arena->lock);
+  return WEIR_OK;
+}
+
 /* ---- The short way ---- */
 
 weir_status weir_allocator_alloc(weir_allocator *allocator, int device, size_t bytes, weir_cu_stream stream,
@@ -320,7 +362,7 @@ weir_status weir_allocator_alloc(weir_allocator *allocator, int device, size_t b
   if (!arena)
     return weir__alloc_generic(allocator, device, bytes, stream, pointer);
   if (weir__attention_of(heap))
-    return weir__alloc_attended(heap, arena, settings, size, bytes, pointer);
+    return alloc_attended(heap, arena, settings, size, bytes, pointer);
 
   weir__lock_take(&arena->lock);
   weir__block *block = alloc_cached(arena, settings, size, bytes);
@@ -345,7 +387,7 @@ weir_status weir_allocator_free(weir_allocator *allocator, void *pointer) {
   }
   const weir__heap *heap = arena->pool->heap;
   if (block->state != WEIR__ALLOCATED || block->uses || weir__attention_of(heap) & (WEIR__WATCHED | WEIR__AGEING))
-    return weir__free_attended(arena, block, place);
+    return free_attended(arena, block, place);
   WEIR__PROBE_FREE(block->address, heap->device, block->requested, arena->stream);
   free_cached(arena, block, place);
   weir__lock_give(&arena->lock);

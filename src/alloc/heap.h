@@ -633,12 +633,6 @@ weir_status weir__alloc_generic(weir_allocator *allocator, int device, size_t by
                                 void **pointer);
 weir_status weir__free_generic(weir_allocator *allocator, void *pointer);
 
-/* Something is in the way of the short way: perhaps only the recorder, and then the arena's lock is all that it takes. For the
- * free it is held, and given back. */
-weir_status weir__alloc_attended(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t size,
-                                 size_t bytes, void **pointer);
-weir_status weir__free_attended(weir__arena *arena, weir__block *block, weir__live_place place);
-
 /* What the index could not serve. */
 weir_status weir__alloc_new(const char *who, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
                             uint64_t size, uint64_t requested, void **pointer);

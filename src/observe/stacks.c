@@ -6,6 +6,7 @@
 
 #include "base/base.h"
 #include "observe/here.h"
+#include "observe/unwind.h"
 
 /* A native frame is one word, its address. A frame of a language is two, the first of which no address looks like. */
 #define LANGUAGE_FRAME (1ull << 63)
@@ -27,6 +28,8 @@ static void start(void) {
     void *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
     if (library)
       *(void **)&backtrace_native = dlsym(library, "unw_backtrace");
+    if (backtrace_native)
+      weir__unwind_start(library);
   }
   if (!backtrace_native)
     weir__log(WEIR_LOG_WARN, "history has no native stacks: libunwind.so.8 was not found; Debian has it in libunwind8");
@@ -94,13 +97,19 @@ static inline __attribute__((always_inline)) uint32_t gather(weir_history_stacks
   uint64_t *first = words + own, saved[2];
   size_t count = atomic_load_explicit(&hook, memory_order_relaxed) ? ask_hook(first, room - own) : 0;
   *is_full = count + own + 2 > room; /* a frame of the hook's takes two */
-  if (kind == WEIR_STACKS_ALL && backtrace_native && !*is_full) {
+  size_t walked = 0;
+  if (kind == WEIR_STACKS_ALL && backtrace_native && own == 1)
+    walked = weir__unwind_walk(__builtin_frame_address(0), first + count, room - own - count);
+  count += walked;
+  if (kind == WEIR_STACKS_ALL && backtrace_native && !walked && !*is_full) {
     _Static_assert(sizeof(void *) == sizeof(uint64_t), "addresses are words");
     memcpy(saved, words + count, own * sizeof *words);
     int native = backtrace_native((void **)(words + count), (int)(room - count));
     memcpy(words + count, saved, own * sizeof *words);
     *is_full = native > 0 && count + (size_t)native == room;
     count += native > (int)own ? (size_t)native - own : 0;
+    if (own == 1)
+      weir__unwind_learn((size_t)native + 2);
   }
   return *is_full && room < most_words ? 0 : weir__intern_put(&weir__stacks, first, count * sizeof *first);
 }
