@@ -27,7 +27,7 @@ is_soft = os.environ["WEIR_DRIVER"] == "soft"
 def run_python(code: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs code in a new Python, with warnings as errors. Fails when it fails, unless check is False."""
     result = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
+        [sys.executable, "-W", "error", "-W", "ignore:history has no native stacks", "-c", textwrap.dedent(code)],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,

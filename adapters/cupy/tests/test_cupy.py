@@ -1,0 +1,266 @@
+"""CuPy's real work on Weir's memory. Plain python3 runs it, or pytest; it needs CuPy and a GPU, and says so where there is none.
+
+PYTHONPATH has the package weir.
+"""
+
+import gc
+import sys
+import threading
+import time
+
+try:
+    import cupy
+
+    cupy.cuda.runtime.getDeviceCount()
+except Exception as error:  # no CuPy, no driver, no device: each has an exception of its own
+    print(f"waived: {type(error).__name__}: {error}")
+    if __name__ == "__main__":
+        sys.exit(77)
+    import pytest
+
+    pytest.skip(f"no CuPy here: {error}", allow_module_level=True)
+
+import weir
+
+import weir.cupy as weir_cupy
+
+MIB = 1 << 20
+
+# Keeps a stream busy for so many cycles of the device's clock.
+spin = cupy.RawKernel(
+    r"""
+    extern "C" __global__ void spin(long long cycles) {
+      long long begin = clock64();
+      while (clock64() - begin < cycles) {
+      }
+    }
+    """,
+    "spin",
+)
+
+
+def busy(stream, cycles=400_000_000):
+    with stream:
+        spin((1,), (1,), (cycles,))
+
+
+def fresh():
+    gc.collect()
+    cupy.cuda.runtime.deviceSynchronize()
+    weir.empty_cache()
+    weir.reset_peak_memory_stats()
+
+
+def address(array):
+    return array.data.mem.ptr
+
+
+def test_install_and_uninstall():
+    before = cupy.cuda.get_allocator()
+    weir_cupy.install()
+    weir_cupy.install()
+    assert weir_cupy.is_installed()
+    array = cupy.ones(MIB, dtype=cupy.uint8)
+    assert weir.memory_allocated() >= MIB
+    weir_cupy.uninstall()
+    assert not weir_cupy.is_installed()
+    assert cupy.cuda.get_allocator() == before
+    held = weir.memory_allocated()
+    other = cupy.ones(MIB, dtype=cupy.uint8)
+    assert weir.memory_allocated() == held
+    assert int(array.sum()) == int(other.sum()) == MIB
+    del array
+    assert weir.memory_allocated() < held
+
+
+def test_results_are_right():
+    with weir_cupy.using():
+        rng = cupy.random.default_rng(7)
+        a = rng.random((512, 512), dtype=cupy.float64)
+        b = rng.random((512, 512), dtype=cupy.float64)
+        product = a @ b
+        assert cupy.allclose(cupy.asnumpy(a) @ cupy.asnumpy(b), cupy.asnumpy(product))
+        assert cupy.allclose(cupy.fft.ifft(cupy.fft.fft(a)).real, a)
+        x = cupy.sort(a.ravel())
+        assert bool((x[1:] >= x[:-1]).all())
+        assert cupy.allclose(cupy.linalg.solve(a, b), cupy.asarray(cupy.linalg.inv(a) @ b), atol=1e-5)
+
+
+def test_memory_is_counted_and_freed():
+    fresh()
+    before = weir.memory_allocated()
+    with weir_cupy.using():
+        arrays = [cupy.zeros(MIB, dtype=cupy.uint8) for _ in range(10)]
+    assert weir.memory_allocated() == before + 10 * MIB
+    del arrays
+    assert weir.memory_allocated() == before
+    assert weir.max_memory_allocated() >= before + 10 * MIB
+    assert weir.memory_reserved() > 0
+    fresh()
+
+
+def test_memory_is_used_again_on_its_stream():
+    fresh()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with weir_cupy.using(), stream:
+        array = cupy.empty(3 * MIB, dtype=cupy.uint8)
+        first = address(array)
+        busy(stream)
+        del array
+        array = cupy.empty(3 * MIB, dtype=cupy.uint8)
+        assert not stream.done
+        assert address(array) == first
+    stream.synchronize()
+
+
+def test_streams_have_their_own_memory():
+    fresh()
+    one, two = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
+    with weir_cupy.using():
+        with one:
+            array = cupy.empty(3 * MIB, dtype=cupy.uint8)
+            first = address(array)
+            busy(one)
+            del array
+        with two:
+            other = cupy.empty(3 * MIB, dtype=cupy.uint8)
+            assert not one.done
+            assert address(other) != first
+    one.synchronize()
+
+
+def test_record_stream():
+    fresh()
+    one, two = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
+    with weir_cupy.using(), one:
+        array = cupy.empty(3 * MIB, dtype=cupy.uint8)
+        first = address(array)
+        busy(two)
+        weir_cupy.record_stream(array, two)
+        del array
+        other = cupy.empty(3 * MIB, dtype=cupy.uint8)
+        assert not two.done
+        assert address(other) != first
+        two.synchronize()
+        again = cupy.empty(3 * MIB, dtype=cupy.uint8)
+        assert address(again) == first
+
+
+def test_two_streams_do_not_disturb_each_other():
+    """Temporaries come and go on both at once: a mistake in the order of memory shows as a wrong sum."""
+    fresh()
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
+    sums = [[], []]
+
+    def work(number):
+        with weir_cupy.using(), streams[number]:
+            for step in range(200):
+                x = cupy.full(1 << 18, number + 1, dtype=cupy.int64)
+                y = x * 2 + step
+                sums[number].append((y.sum(), (1 << 18) * ((number + 1) * 2 + step)))
+            streams[number].synchronize()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in range(2):
+        assert len(sums[number]) == 200
+        for got, expected in sums[number]:
+            assert int(got) == expected
+
+
+def test_default_streams_of_threads():
+    fresh()
+    results = []
+
+    def work(number):
+        with weir_cupy.using(), cupy.cuda.Stream.ptds:
+            for step in range(100):
+                x = cupy.full(1 << 16, number, dtype=cupy.int64)
+                results.append(((x + step).sum(), (1 << 16) * (number + step)))
+            cupy.cuda.Stream.ptds.synchronize()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 400
+    for got, expected in results:
+        assert int(got) == expected
+
+
+def test_out_of_memory():
+    fresh()
+    total = cupy.cuda.runtime.memGetInfo()[1]
+    with weir_cupy.using():
+        try:
+            cupy.empty(2 * total, dtype=cupy.uint8)
+        except cupy.cuda.memory.OutOfMemoryError as error:
+            assert "Weir" in str(error)
+            assert isinstance(error.__cause__, weir.OutOfMemoryError)
+        else:
+            raise AssertionError("that much memory is not there")
+        assert int(cupy.ones(10, dtype=cupy.int32).sum()) == 10
+
+
+def test_a_limit_of_weirs_holds():
+    fresh()
+    weir.set_per_process_memory_limit(64 * MIB)
+    try:
+        with weir_cupy.using():
+            kept = cupy.zeros(40 * MIB, dtype=cupy.uint8)
+            try:
+                cupy.zeros(40 * MIB, dtype=cupy.uint8)
+            except cupy.cuda.memory.OutOfMemoryError:
+                pass
+            else:
+                raise AssertionError("the limit does not hold")
+            assert int(kept.sum()) == 0
+    finally:
+        weir.set_per_process_memory_limit(None)
+
+
+def test_other_memory_is_refused():
+    array = cupy.ones(10)
+    try:
+        weir_cupy.record_stream(array)
+    except ValueError as error:
+        assert "not Weir's" in str(error)
+    else:
+        raise AssertionError("CuPy's own memory was taken for Weir's")
+
+
+def measure(count=20000):
+    """Microseconds for an array that is made and dies at once."""
+    begin = time.perf_counter()
+    for _ in range(count):
+        cupy.cuda.alloc(4096)
+    return (time.perf_counter() - begin) / count * 1e6
+
+
+def main():
+    failed = 0
+    tests = [(name, value) for name, value in globals().items() if name.startswith("test_")]
+    for name, test in tests:
+        try:
+            test()
+            print(f"passed {name}", flush=True)
+        except Exception:
+            import traceback
+
+            traceback.print_exc()
+            print(f"FAILED {name}", flush=True)
+            failed += 1
+    own = measure()
+    with weir_cupy.using():
+        weirs = measure()
+    print(f"an allocation and its free: CuPy's pool {own:.2f} us, Weir {weirs:.2f} us")
+    print(f"cupy: {len(tests) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

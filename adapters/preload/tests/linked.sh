@@ -1,0 +1,82 @@
+#!/bin/sh
+# linked.sh PROGRAM WEIR: a program that knows nothing of Weir, with the variables that a user may set. LD_PRELOAD, for this
+# program alone, is in PRELOAD. WEIR may be missing.
+set -eu
+program=$1
+weir=${2:-}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failed=0
+
+# run ENDING [NAME=VALUE...]: what it printed is in $work/out
+run() {
+  ending=$1
+  shift
+  env LD_PRELOAD="$PRELOAD" "$@" "$program" "$ending" >"$work/out" 2>&1 || echo "exit code $?" >>"$work/out"
+}
+
+expect() {
+  if ! grep -qE -- "$1" "$work/out"; then
+    echo "expected: $1"
+    sed 's/^/  got: /' "$work/out"
+    failed=1
+  fi
+}
+
+run plain
+expect '^total 16384 MiB, the driver was asked 1 times$'
+expect '^at the end: 0$'
+run atexit
+expect '^at exit: 0$'
+expect '^at the end: 1$' # it is freed twice
+run early
+expect '^early: (3|201)$' # before cuInit, with no context
+
+run plain WEIR_MEMORY_LIMIT=2GiB
+expect '^total 2048 MiB,'
+run plain WEIR_MEMORY_FRACTION=0.5
+expect '^total 8192 MiB,'
+run plain WEIR_ALLOC_CONF=per_process_memory_fraction:0.25
+expect '^total 4096 MiB,'
+run plain WEIR_MEMORY_LIMIT=2GiB WEIR_MEMORY_FRACTION=0.5
+expect '^total 2048 MiB,'
+run plain WEIR_MEMORY_LIMIT=lots
+expect 'WEIR_MEMORY_LIMIT=lots is no size'
+expect '^total 16384 MiB,'
+run plain WEIR_MEMORY_FRACTION=2
+expect 'WEIR_MEMORY_FRACTION=2 is no part'
+run plain WEIR_ALLOC_CONF=expandable_segments:True
+expect '^total 16384 MiB, the driver was asked 0 times$'
+
+# What cannot be done is said, and the program runs as it does without Weir.
+run plain WEIR_ALLOC_CONF=no_such_key:1
+expect 'the program runs without Weir: .*no_such_key'
+expect '^total 16384 MiB, the driver was asked 100 times$'
+run plain WEIR_NO_MEMORY_CACHING=1
+expect '^total 16384 MiB, the driver was asked 100 times$'
+
+run plain WEIR_ALLOC_CONF=backend:cudaMallocAsync
+expect 'the program runs without Weir: .*backend'
+expect '^total 16384 MiB, the driver was asked 100 times$'
+# PyTorch's variables are for the PyTorch in the program.
+run plain PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync PYTORCH_NO_CUDA_MEMORY_CACHING=1
+expect '^total 16384 MiB, the driver was asked 1 times$'
+
+# Other programs are not disturbed.
+env LD_PRELOAD="$PRELOAD" sh -c 'ls / | wc -l' >"$work/out" 2>&1
+expect '^[0-9]+$'
+
+# The recording is whole however the program ends.
+for ending in plain atexit _exit; do
+  mkdir "$work/$ending"
+  run $ending WEIR_RECORD="$work/$ending" WEIR_RECORD_MB=16
+  expect '^total'
+  if [ -n "$weir" ]; then
+    "$weir" summary --json "$work/$ending"/* >"$work/out" 2>&1 || echo "weir: exit code $?" >>"$work/out"
+    expect '"alloc": 100,'
+  else
+    ls "$work/$ending" >"$work/out"
+    expect .
+  fi
+done
+exit $failed

@@ -1,0 +1,59 @@
+/*
+ * A program that is linked to the driver itself, under LD_PRELOAD, with the least of tools: it ends in many ways, which the
+ * script beside it asks for by its argument.
+ */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fake_cuda.h"
+
+weir_cu_result cuInit(unsigned flags);
+weir_cu_result cuDevicePrimaryCtxRetain(weir_cu_context *context, weir_cu_device device);
+weir_cu_result cuCtxSetCurrent(weir_cu_context context);
+weir_cu_result cuMemAlloc_v2(weir_cu_deviceptr *pointer, size_t bytes);
+weir_cu_result cuMemFree_v2(weir_cu_deviceptr pointer);
+weir_cu_result cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes);
+
+enum { COUNT = 100 };
+
+static weir_cu_deviceptr left;
+
+/* Runs after the handlers of the libraries that were started later. */
+__attribute__((destructor)) static void free_at_the_end(void) {
+  if (left)
+    printf("at the end: %d\n", cuMemFree_v2(left));
+}
+
+static void free_at_exit(void) { printf("at exit: %d\n", cuMemFree_v2(left)); }
+
+int main(int argc, char **argv) {
+  const char *ending = argc > 1 ? argv[1] : "";
+  weir_cu_context context;
+  weir_cu_deviceptr pointers[COUNT];
+  size_t free_bytes, total_bytes;
+  if (strcmp(ending, "early") == 0) {
+    printf("early: %d\n", cuMemAlloc_v2(pointers, 1000));
+    return 0;
+  }
+  if (cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context))
+    return 2;
+  for (int i = 0; i < COUNT; i++)
+    if (cuMemAlloc_v2(&pointers[i], 4096))
+      return 3;
+  if (cuMemGetInfo_v2(&free_bytes, &total_bytes))
+    return 4;
+  printf("total %zu MiB, the driver was asked %lu times\n", total_bytes >> 20, fake_cuda_calls("cuMemAlloc_v2"));
+  for (int i = 1; i < COUNT; i++)
+    if (cuMemFree_v2(pointers[i]))
+      return 5;
+  left = pointers[0];
+  if (strcmp(ending, "atexit") == 0)
+    atexit(free_at_exit);
+  if (strcmp(ending, "_exit") == 0) {
+    fflush(stdout);
+    _Exit(0);
+  }
+  return 0;
+}

@@ -1,0 +1,603 @@
+/*
+ * A program of CUDA's runtime that knows nothing of Weir, under LD_PRELOAD, on stand-ins for the runtime and the driver. The
+ * environment has a device of 256 MiB, of which 128 MiB are allowed.
+ */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "fake_cuda.h"
+
+#define MIB ((size_t)1 << 20)
+enum { VERSION = 13000, LEGACY = 1, PER_THREAD = 2 };
+
+/* ---- Tools ---- */
+
+static void *library(void) {
+  static void *handle;
+  if (!handle)
+    handle = dlopen("libcuda.so.1", RTLD_NOW);
+  assert_non_null(handle);
+  return handle;
+}
+
+/* The stand-in is found by dlsym alone: the program is not linked to it. */
+#define FIND(function, name)                                                                                           \
+  do {                                                                                                                 \
+    void *address = dlsym(library(), name);                                                                            \
+    assert_non_null(address);                                                                                          \
+    memcpy(&(function), &address, sizeof address);                                                                     \
+  } while (0)
+
+static weir_driver *fake(void) {
+  weir_driver *(*get)(void);
+  FIND(get, "fake_cuda_driver");
+  return get();
+}
+
+static unsigned long calls(const char *symbol) {
+  unsigned long (*count)(const char *);
+  FIND(count, "fake_cuda_calls");
+  return count(symbol);
+}
+
+static void break_device(weir_cu_result result) {
+  void (*set)(weir_cu_result);
+  FIND(set, "fake_cuda_break");
+  set(result);
+}
+
+static void *entry(const char *name, int version, unsigned flags) {
+  void *function = NULL;
+  assert_int_equal(cudaGetDriverEntryPointByVersion(name, &function, (unsigned)version, flags), 0);
+  assert_non_null(function);
+  return function;
+}
+
+#define ENTRY(type, variable, name)                                                                                    \
+  weir_cu_result(*variable) type;                                                                                      \
+  do {                                                                                                                 \
+    void *found_ = entry(name, VERSION, LEGACY);                                                                       \
+    memcpy(&variable, &found_, sizeof variable);                                                                       \
+  } while (0)
+
+static void *get(size_t bytes) {
+  void *pointer = NULL;
+  assert_int_equal(cudaMalloc(&pointer, bytes), 0);
+  assert_non_null(pointer);
+  return pointer;
+}
+
+static void *get_async(size_t bytes, weir_cu_stream stream) {
+  void *pointer = NULL;
+  assert_int_equal(cudaMallocAsync(&pointer, bytes, stream), 0);
+  assert_non_null(pointer);
+  return pointer;
+}
+
+static weir_cu_stream new_stream(void) {
+  weir_cu_stream stream;
+  void *pointer = get(1); /* the thread has a context now */
+  assert_int_equal(cudaFree(pointer), 0);
+  assert_int_equal(fake()->StreamCreateWithPriority(fake(), &stream, WEIR_CU_STREAM_NON_BLOCKING, 0), 0);
+  return stream;
+}
+
+static void wait_for(weir_cu_stream stream) { assert_int_equal(fake()->StreamSynchronize(fake(), stream), 0); }
+
+static void end_stream(weir_cu_stream stream) {
+  ENTRY((weir_cu_stream), destroy, "cuStreamDestroy");
+  assert_int_equal(destroy(stream), 0);
+}
+
+static void hold(void *semaphore) {
+  while (sem_wait(semaphore) != 0) {
+  }
+}
+
+static sem_t semaphores[16];
+static int semaphore_count; /* of those above that the test uses */
+
+/* The stream stops here until the semaphore is posted. */
+static sem_t *block(weir_cu_stream stream) {
+  assert_in_range(semaphore_count, 0, 15);
+  sem_t *semaphore = &semaphores[semaphore_count++];
+  sem_init(semaphore, 0, 0);
+  assert_int_equal(fake()->LaunchHostFunc(fake(), stream, hold, semaphore), 0);
+  return semaphore;
+}
+
+/* A test that failed leaves nobody waiting. */
+static int release_all(void **state) {
+  (void)state;
+  while (semaphore_count > 0)
+    sem_post(&semaphores[--semaphore_count]);
+  return fake()->CtxSynchronize(fake());
+}
+
+/* A call in a thread of its own, to see that it waits. */
+typedef struct waiter {
+  void (*call)(void *argument);
+  void *argument;
+  atomic_bool is_done;
+  pthread_t thread;
+} waiter;
+
+static void *run_waiter(void *argument) {
+  waiter *w = argument;
+  w->call(w->argument);
+  atomic_store(&w->is_done, true);
+  return NULL;
+}
+
+/* The call returns only after the semaphore is posted. */
+static void assert_waits(void (*call)(void *), void *argument, sem_t *semaphore) {
+  waiter w = {.call = call, .argument = argument};
+  assert_int_equal(pthread_create(&w.thread, NULL, run_waiter, &w), 0);
+  usleep(50000);
+  bool was_early = atomic_load(&w.is_done);
+  sem_post(semaphore);
+  pthread_join(w.thread, NULL);
+  assert_false(was_early);
+}
+
+/* ---- Serving ---- */
+
+static void small_allocations_share_a_segment(void **state) {
+  (void)state;
+  void *pointers[64];
+  pointers[0] = get(1000);
+  unsigned long before = calls("cuMemAlloc_v2"), frees = calls("cuMemFree_v2");
+  for (int i = 1; i < 64; i++)
+    pointers[i] = get(1000);
+  for (int i = 0; i < 64; i++) {
+    assert_int_equal((uintptr_t)pointers[i] % 512, 0);
+    memset(pointers[i], i, 1000);
+  }
+  for (int i = 0; i < 64; i++)
+    assert_int_equal(((unsigned char *)pointers[i])[999], i);
+  for (int i = 0; i < 64; i++)
+    assert_int_equal(cudaFree(pointers[i]), 0);
+  assert_int_equal(calls("cuMemAlloc_v2"), before);
+  assert_int_equal(calls("cuMemFree_v2"), frees);
+}
+
+static void odd_arguments_are_answered_by_the_driver(void **state) {
+  (void)state;
+  void *pointer = &pointer;
+  assert_int_equal(cudaMalloc(&pointer, 0), WEIR_CU_INVALID_VALUE);
+  assert_int_equal(cudaGetLastError(), WEIR_CU_INVALID_VALUE);
+  assert_int_equal(cudaFree(NULL), 0);
+  assert_int_equal(cudaFree((void *)0x1234500), WEIR_CU_INVALID_VALUE);
+  assert_int_equal(cudaGetLastError(), WEIR_CU_INVALID_VALUE);
+}
+
+static void memory_of_others_goes_to_the_driver(void **state) {
+  (void)state;
+  weir_cu_deviceptr others;
+  void *mine = get(1);
+  assert_int_equal(fake()->MemAlloc(fake(), &others, MIB), 0);
+  unsigned long before = calls("cuMemFree_v2");
+  assert_int_equal(cudaFree((void *)(uintptr_t)others), 0);
+  assert_int_equal(calls("cuMemFree_v2"), before + 1);
+  assert_int_equal(cudaFree(mine), 0);
+  assert_int_equal(calls("cuMemFree_v2"), before + 1);
+}
+
+static void a_second_free_reaches_nobody(void **state) {
+  (void)state;
+  void *pointer = get(20 * MIB); /* a segment of its own: the driver knows this address */
+  unsigned long before = calls("cuMemFree_v2");
+  assert_int_equal(cudaFree(pointer), 0);
+  assert_int_equal(cudaFree(pointer), WEIR_CU_INVALID_VALUE);
+  assert_int_equal(cudaFreeAsync(pointer, NULL), WEIR_CU_INVALID_VALUE);
+  assert_int_equal(calls("cuMemFree_v2"), before);
+  assert_int_equal(cudaGetLastError(), WEIR_CU_INVALID_VALUE);
+}
+
+static void rows_are_padded(void **state) {
+  (void)state;
+  void *pointer;
+  size_t pitch = 0;
+  assert_int_equal(cudaMallocPitch(&pointer, &pitch, 1000, 10), 0);
+  assert_int_equal(pitch, 1024);
+  memset(pointer, 1, pitch * 10);
+  assert_int_equal(cudaFree(pointer), 0);
+  assert_int_equal(cudaMallocPitch(&pointer, &pitch, (size_t)-5, 10), WEIR_CU_OUT_OF_MEMORY);
+  assert_int_equal(cudaGetLastError(), WEIR_CU_OUT_OF_MEMORY);
+}
+
+static void the_limit_holds(void **state) {
+  (void)state;
+  size_t free_bytes, total_bytes;
+  void *first = get(100 * MIB), *second = NULL;
+  assert_int_equal(cudaMemGetInfo(&free_bytes, &total_bytes), 0);
+  assert_int_equal(total_bytes, 128 * MIB);
+  assert_in_range(free_bytes, 27 * MIB, 28 * MIB);
+  assert_int_equal(cudaMalloc(&second, 64 * MIB), WEIR_CU_OUT_OF_MEMORY);
+  assert_null(second);
+  assert_int_equal(cudaGetLastError(), WEIR_CU_OUT_OF_MEMORY);
+  assert_int_equal(cudaGetLastError(), 0);
+  assert_int_equal(cudaFree(first), 0);
+  assert_int_equal(cudaMemGetInfo(&free_bytes, &total_bytes), 0);
+  assert_in_range(free_bytes, 127 * MIB, 128 * MIB); /* what is cached is free for the program */
+  second = get(64 * MIB);
+  assert_int_equal(cudaFree(second), 0);
+}
+
+static void other_memory_of_the_driver_finds_room(void **state) {
+  (void)state;
+  void *array;
+  size_t bytes = 200 * MIB;
+  assert_int_equal(cudaFree(get(100 * MIB)), 0);
+  ENTRY((void **, const void *), create, "cuArrayCreate");
+  assert_int_equal(create(&array, &bytes), 0);
+  assert_int_equal(cudaFree(array), 0); /* the stand-in's arrays are its memory */
+}
+
+/* A device that failed says so, instead of having no memory. */
+static void errors_of_the_device_come_through(void **state) {
+  (void)state;
+  void *pointer;
+  break_device(WEIR_CU_ILLEGAL_ADDRESS);
+  assert_int_equal(cudaMalloc(&pointer, 40 * MIB), WEIR_CU_ILLEGAL_ADDRESS);
+  break_device(WEIR_CU_SUCCESS);
+  assert_int_equal(cudaGetLastError(), WEIR_CU_ILLEGAL_ADDRESS);
+  assert_int_equal(cudaFree(get(40 * MIB)), 0);
+}
+
+/* ---- Streams ---- */
+
+static void call_free(void *pointer) { assert_int_equal(cudaFree(pointer), 0); }
+
+static void free_waits_for_the_device(void **state) {
+  (void)state;
+  weir_cu_stream stream = new_stream();
+  void *pointer = get(MIB);
+  sem_t *semaphore = block(stream);
+  assert_waits(call_free, pointer, semaphore);
+  end_stream(stream);
+}
+
+static void a_stream_uses_its_memory_again_at_once(void **state) {
+  (void)state;
+  weir_cu_stream first = new_stream(), second = new_stream();
+  void *pointer = get_async(3 * MIB, first);
+  sem_t *semaphore = block(first);
+  assert_int_equal(cudaFreeAsync(pointer, first), 0);
+  void *again = get_async(3 * MIB, first);
+  assert_ptr_equal(again, pointer);
+  assert_int_equal(cudaFreeAsync(again, first), 0);
+  void *others = get_async(3 * MIB, second), *anyones = get(3 * MIB);
+  assert_ptr_not_equal(others, pointer);
+  assert_ptr_not_equal(anyones, pointer);
+  sem_post(semaphore);
+  assert_int_equal(cudaFreeAsync(others, second), 0);
+  assert_int_equal(cudaFree(anyones), 0);
+  end_stream(first);
+  end_stream(second);
+}
+
+static void memory_waits_for_the_stream_that_freed_it(void **state) {
+  (void)state;
+  weir_cu_stream first = new_stream(), second = new_stream();
+  void *pointer = get_async(3 * MIB, first);
+  sem_t *semaphore = block(second);
+  assert_int_equal(cudaFreeAsync(pointer, second), 0);
+  void *other = get_async(3 * MIB, first);
+  assert_ptr_not_equal(other, pointer);
+  sem_post(semaphore);
+  wait_for(second);
+  void *again = get_async(3 * MIB, first);
+  assert_ptr_equal(again, pointer);
+  assert_int_equal(cudaFreeAsync(other, first), 0);
+  assert_int_equal(cudaFreeAsync(again, first), 0);
+  end_stream(first);
+  end_stream(second);
+}
+
+static void memory_of_no_stream_waits_for_the_one_that_freed_it(void **state) {
+  (void)state;
+  weir_cu_stream stream = new_stream();
+  void *pointer = get(7 * MIB);
+  sem_t *semaphore = block(stream);
+  assert_int_equal(cudaFreeAsync(pointer, stream), 0);
+  void *other = get(7 * MIB);
+  assert_ptr_not_equal(other, pointer);
+  sem_post(semaphore);
+  wait_for(stream);
+  void *again = get(7 * MIB);
+  assert_ptr_equal(again, pointer);
+  assert_int_equal(cudaFree(other), 0);
+  assert_int_equal(cudaFree(again), 0);
+  end_stream(stream);
+}
+
+/* The default stream has an order, memory of cudaMalloc has none. */
+static void memory_of_the_default_stream_is_not_anyones(void **state) {
+  (void)state;
+  void *pointer = get_async(5 * MIB, NULL);
+  sem_t *semaphore = block(NULL);
+  assert_int_equal(cudaFreeAsync(pointer, NULL), 0);
+  void *again = get_async(5 * MIB, NULL);
+  assert_ptr_equal(again, pointer);
+  assert_int_equal(cudaFreeAsync(again, WEIR_CU_STREAM_LEGACY), 0);
+  void *other = get(5 * MIB);
+  assert_ptr_not_equal(other, pointer);
+  sem_post(semaphore);
+  assert_int_equal(cudaFree(other), 0);
+}
+
+static void *free_on_own_default_stream(void *argument) {
+  sem_t **semaphore = argument;
+  void *pointer = NULL;
+  assert_int_equal(cudaMallocAsync_ptsz(&pointer, 9 * MIB, NULL), 0);
+  *semaphore = block(WEIR_CU_STREAM_PER_THREAD);
+  assert_int_equal(cudaFreeAsync_ptsz(pointer, NULL), 0);
+  return pointer;
+}
+
+static void default_streams_of_threads_are_apart(void **state) {
+  (void)state;
+  sem_t *semaphore;
+  pthread_t thread;
+  void *theirs, *mine = NULL;
+  cudaFree(get(1));
+  assert_int_equal(pthread_create(&thread, NULL, free_on_own_default_stream, &semaphore), 0);
+  pthread_join(thread, &theirs);
+  assert_int_equal(cudaMallocAsync_ptsz(&mine, 9 * MIB, NULL), 0);
+  assert_ptr_not_equal(mine, theirs);
+  sem_post(semaphore);
+  assert_int_equal(cudaFreeAsync_ptsz(mine, NULL), 0);
+}
+
+static void call_end_stream(void *stream) { end_stream(stream); }
+
+/* A new stream may get the handle of an old one, and its memory with it. */
+static void the_end_of_a_stream_waits_for_its_work(void **state) {
+  (void)state;
+  weir_cu_stream stream = new_stream();
+  void *pointer = get_async(MIB, stream);
+  sem_t *semaphore = block(stream);
+  assert_int_equal(cudaFreeAsync(pointer, stream), 0);
+  assert_waits(call_end_stream, stream, semaphore);
+}
+
+/* ---- Captures ---- */
+
+static void captured_memory_is_the_graphs(void **state) {
+  (void)state;
+  ENTRY((weir_cu_stream, int), begin, "cuStreamBeginCapture");
+  ENTRY((weir_cu_stream, weir_cu_graph *), end, "cuStreamEndCapture");
+  weir_cu_stream stream = new_stream();
+  weir_cu_graph graph;
+  weir_cu_graph_exec exec;
+  void *anyones = get(MIB), *freed = get(6 * MIB);
+  assert_int_equal(begin(stream, WEIR_CU_CAPTURE_RELAXED), 0);
+  unsigned long allocs = calls("cuMemAllocAsync"), frees = calls("cuMemFreeAsync");
+  void *node = get_async(MIB, stream);
+  assert_int_equal(calls("cuMemAllocAsync"), allocs + 1);
+  assert_int_equal(cudaFreeAsync(node, stream), 0);
+  assert_int_equal(calls("cuMemFreeAsync"), frees + 1);
+  assert_int_equal(cudaFreeAsync(anyones, stream), WEIR_CU_INVALID_VALUE);
+  /* The device cannot be waited for now: this is free later. */
+  assert_int_equal(cudaFree(freed), 0);
+  void *other = get(6 * MIB);
+  assert_ptr_not_equal(other, freed);
+  assert_int_equal(end(stream, &graph), 0);
+  assert_int_equal(fake()->GraphInstantiate(fake(), &exec, graph, 0), 0);
+  assert_int_equal(fake()->GraphLaunch(fake(), exec, stream), 0);
+  wait_for(stream);
+  void *again = get(6 * MIB);
+  assert_ptr_equal(again, freed);
+  assert_int_equal(cudaFree(again), 0);
+  assert_int_equal(cudaFree(other), 0);
+  assert_int_equal(cudaFree(anyones), 0);
+  assert_int_equal(fake()->GraphExecDestroy(fake(), exec), 0);
+  assert_int_equal(fake()->GraphDestroy(fake(), graph), 0);
+  assert_int_equal(cudaGetLastError(), WEIR_CU_INVALID_VALUE);
+  end_stream(stream);
+}
+
+static void a_capture_that_fails_is_over_too(void **state) {
+  (void)state;
+  ENTRY((weir_cu_stream, int), begin, "cuStreamBeginCapture");
+  ENTRY((weir_cu_stream, weir_cu_graph *), end, "cuStreamEndCapture");
+  weir_cu_stream stream = new_stream();
+  weir_cu_graph graph;
+  assert_int_equal(begin(stream, WEIR_CU_CAPTURE_GLOBAL), 0);
+  assert_int_equal(fake()->StreamSynchronize(fake(), stream), WEIR_CU_STREAM_CAPTURE_UNSUPPORTED);
+  assert_int_equal(end(stream, &graph), WEIR_CU_STREAM_CAPTURE_INVALIDATED);
+  void *pointer = get(6 * MIB);
+  assert_int_equal(cudaFree(pointer), 0);
+  assert_ptr_equal(get(6 * MIB), pointer); /* it was free at once: no capture is under way */
+  assert_int_equal(cudaFree(pointer), 0);
+  end_stream(stream);
+}
+
+/* ---- Pools, devices, processes ---- */
+
+static void plain_pools_are_served(void **state) {
+  (void)state;
+  ENTRY((weir_cu_mempool *, const weir_cu_mempool_props *), create, "cuMemPoolCreate");
+  ENTRY((weir_cu_mempool, const weir_cu_mem_access *, size_t), set_access, "cuMemPoolSetAccess");
+  ENTRY((weir_cu_mempool), destroy, "cuMemPoolDestroy");
+  ENTRY((weir_cu_mempool *, weir_cu_device), get_default, "cuDeviceGetDefaultMemPool");
+  weir_cu_mempool_props props = {.type = WEIR_CU_ALLOCATION_PINNED,
+                                 .location = {.type = WEIR_CU_LOCATION_DEVICE, .id = 0}};
+  weir_cu_mem_access access = {.location = props.location, .flags = WEIR_CU_ACCESS_READWRITE};
+  weir_cu_mempool plain, shared, usual;
+  weir_cu_stream stream = new_stream();
+  void *pointer;
+  assert_int_equal(get_default(&usual, 0), 0);
+  assert_int_equal(create(&plain, &props), 0);
+  assert_int_equal(create(&shared, &props), 0);
+  assert_int_equal(set_access(shared, &access, 1), 0);
+  unsigned long before = calls("cuMemAllocFromPoolAsync");
+  assert_int_equal(cudaMallocFromPoolAsync(&pointer, MIB, usual, stream), 0);
+  assert_int_equal(cudaFreeAsync(pointer, stream), 0);
+  assert_int_equal(cudaMallocFromPoolAsync(&pointer, MIB, plain, stream), 0);
+  assert_int_equal(cudaFreeAsync(pointer, stream), 0);
+  assert_int_equal(calls("cuMemAllocFromPoolAsync"), before);
+  assert_int_equal(cudaMallocFromPoolAsync(&pointer, MIB, shared, stream), 0);
+  assert_int_equal(cudaFreeAsync(pointer, stream), 0);
+  assert_int_equal(calls("cuMemAllocFromPoolAsync"), before + 1);
+
+  /* The same when it is the device's pool. */
+  assert_int_equal(fake()->DeviceSetMemPool(fake(), 0, shared), 0);
+  unsigned long asyncs = calls("cuMemAllocAsync");
+  pointer = get_async(MIB, stream);
+  assert_int_equal(calls("cuMemAllocAsync"), asyncs + 1);
+  assert_int_equal(cudaFreeAsync(pointer, stream), 0);
+  assert_int_equal(fake()->DeviceSetMemPool(fake(), 0, usual), 0);
+  pointer = get_async(MIB, stream);
+  assert_int_equal(calls("cuMemAllocAsync"), asyncs + 1);
+  assert_int_equal(cudaFreeAsync(pointer, stream), 0);
+  wait_for(stream);
+  assert_int_equal(destroy(plain), 0);
+  assert_int_equal(destroy(shared), 0);
+  end_stream(stream);
+}
+
+static void a_part_of_a_segment_is_not_shared(void **state) {
+  (void)state;
+  ENTRY((weir_cu_ipc_mem_handle *, weir_cu_deviceptr), share, "cuIpcGetMemHandle");
+  weir_cu_ipc_mem_handle handle;
+  void *first = get(1000), *second = get(1000), *whole = get(20 * MIB);
+  void *part = (uintptr_t)first % (2 * MIB) ? first : second;
+  assert_int_equal(share(&handle, (uintptr_t)whole), 0);
+  assert_int_equal(share(&handle, (uintptr_t)part), WEIR_CU_NOT_SUPPORTED);
+  assert_int_equal(cudaFree(first), 0);
+  assert_int_equal(cudaFree(second), 0);
+  assert_int_equal(cudaFree(whole), 0);
+}
+
+static void a_reset_ends_it_and_it_begins_anew(void **state) {
+  (void)state;
+  void *pointer = get(10 * MIB);
+  memset(pointer, 1, 100);
+  assert_int_equal(cudaDeviceReset(), 0);
+  assert_int_equal(fake()->MemGetInfo(fake(), &(size_t){0}, &(size_t){0}), WEIR_CU_CONTEXT_IS_DESTROYED);
+  size_t free_bytes, total_bytes;
+  pointer = get(10 * MIB);
+  memset(pointer, 1, 100);
+  assert_int_equal(cudaMemGetInfo(&free_bytes, &total_bytes), 0);
+  assert_int_equal(total_bytes, 128 * MIB);
+  assert_int_equal(cudaFree(pointer), 0);
+}
+
+static void the_child_of_a_fork_asks_the_driver(void **state) {
+  (void)state;
+  void *pointer = get(1000);
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    unsigned long before = calls("cuMemFree_v2");
+    cudaFree(pointer); /* whatever the driver says to that */
+    _exit(calls("cuMemFree_v2") == before + 1 ? 0 : 1);
+  }
+  int status;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_int_equal(status, 0);
+  assert_int_equal(cudaFree(pointer), 0);
+}
+
+static void *work(void *seed) {
+  unsigned random = *(unsigned *)seed;
+  weir_cu_stream stream = new_stream();
+  for (int i = 0; i < 2000; i++) {
+    random = random * 1664525 + 1013904223;
+    size_t bytes = (random >> 8) % 100000 + 1;
+    bool is_async = random & 1 << 30;
+    unsigned char *pointer = is_async ? get_async(bytes, stream) : get(bytes);
+    pointer[0] = (unsigned char)i;
+    pointer[bytes - 1] = (unsigned char)i;
+    assert_int_equal(pointer[0], (unsigned char)i);
+    assert_int_equal(random & 1 << 29 ? cudaFree(pointer) : cudaFreeAsync(pointer, stream), 0);
+  }
+  end_stream(stream);
+  return NULL;
+}
+
+static void threads_work_at_the_same_time(void **state) {
+  (void)state;
+  pthread_t threads[4];
+  unsigned seeds[4] = {1, 2, 3, 4};
+  for (int i = 0; i < 4; i++)
+    assert_int_equal(pthread_create(&threads[i], NULL, work, &seeds[i]), 0);
+  for (int i = 0; i < 4; i++)
+    pthread_join(threads[i], NULL);
+}
+
+/* ---- Finding functions ---- */
+
+static void every_way_leads_to_the_same_function(void **state) {
+  (void)state;
+  void *found = entry("cuMemAlloc", VERSION, LEGACY);
+  assert_ptr_equal(found, dlsym(library(), "cuMemAlloc_v2"));
+  assert_ptr_equal(found, dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"));
+  assert_ptr_equal(found, entry("cuMemAlloc", 15000, LEGACY)); /* the driver has no newer one */
+  assert_ptr_equal(entry("cuGetProcAddress", VERSION, LEGACY), dlsym(library(), "cuGetProcAddress_v2"));
+  assert_ptr_equal(entry("cuMemFreeAsync", VERSION, LEGACY), dlsym(library(), "cuMemFreeAsync"));
+  assert_ptr_equal(entry("cuMemFreeAsync", VERSION, PER_THREAD), dlsym(library(), "cuMemFreeAsync_ptsz"));
+  assert_ptr_not_equal(dlsym(library(), "cuMemFreeAsync"), dlsym(library(), "cuMemFreeAsync_ptsz"));
+  assert_null(dlsym(library(), "cuNoSuchFunction"));
+  assert_non_null(dlerror());
+
+  Dl_info info;
+  assert_int_not_equal(dladdr(found, &info), 0);
+  assert_non_null(strstr(info.dli_fname, "weir_preload"));
+  assert_int_not_equal(dladdr(entry("cuInit", VERSION, LEGACY), &info), 0);
+  assert_non_null(strstr(info.dli_fname, "libcuda.so.1"));
+}
+
+static void lookups_stand_where_their_caller_stands(void **state) {
+  (void)state;
+  assert_null(fake_next_marker());
+  assert_non_null(dlsym(RTLD_DEFAULT, "malloc"));
+  assert_non_null(dlsym(RTLD_NEXT, "malloc"));
+}
+
+#define TEST(name) cmocka_unit_test_teardown(name, release_all)
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(every_way_leads_to_the_same_function),
+      TEST(lookups_stand_where_their_caller_stands),
+      TEST(small_allocations_share_a_segment),
+      TEST(odd_arguments_are_answered_by_the_driver),
+      TEST(memory_of_others_goes_to_the_driver),
+      TEST(a_second_free_reaches_nobody),
+      TEST(rows_are_padded),
+      TEST(the_limit_holds),
+      TEST(other_memory_of_the_driver_finds_room),
+      TEST(errors_of_the_device_come_through),
+      TEST(free_waits_for_the_device),
+      TEST(a_stream_uses_its_memory_again_at_once),
+      TEST(memory_waits_for_the_stream_that_freed_it),
+      TEST(memory_of_no_stream_waits_for_the_one_that_freed_it),
+      TEST(memory_of_the_default_stream_is_not_anyones),
+      TEST(default_streams_of_threads_are_apart),
+      TEST(the_end_of_a_stream_waits_for_its_work),
+      TEST(captured_memory_is_the_graphs),
+      TEST(a_capture_that_fails_is_over_too),
+      TEST(plain_pools_are_served),
+      TEST(a_part_of_a_segment_is_not_shared),
+      TEST(the_child_of_a_fork_asks_the_driver),
+      TEST(threads_work_at_the_same_time),
+      TEST(a_reset_ends_it_and_it_begins_anew),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
