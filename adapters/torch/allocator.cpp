@@ -24,7 +24,7 @@ using c10::CachingDeviceAllocator::DeviceStats;
 namespace {
 
 // A deleter is a plain function, so it finds the allocator here.
-Allocator* instance = nullptr;
+Allocator *instance = nullptr;
 
 // What Weir said about the calling thread's last failure, for PyTorch's observers.
 struct Shortage {
@@ -33,37 +33,33 @@ struct Shortage {
 };
 thread_local Shortage shortage;
 
-void note_shortage(void*, int, size_t bytes, size_t limit, size_t free_bytes) {
+void note_shortage(void *, int, size_t bytes, size_t limit, size_t free_bytes) {
   shortage = {true, bytes, limit, free_bytes};
 }
 
 // What PyTorch's own code frees when memory runs short, such as what other processes have sent back.
-int run_free_callbacks(void*, int) {
+int run_free_callbacks(void *, int) {
   bool freed = false;
-  for (const auto& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
+  for (const auto &name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
     try {
       freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
-    } catch (const std::exception& error) {
+    } catch (const std::exception &error) {
       TORCH_WARN("weir: the callback ", name, " that frees memory failed: ", error.what());
     }
   }
   return freed;
 }
 
-bool is_profiled() {
-  return c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) != nullptr;
-}
+bool is_profiled() { return c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) != nullptr; }
 
 bool is_bypassed() {
-  const char* value = std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING");
+  const char *value = std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING");
   return value && std::strcmp(value, "1") == 0;
 }
 
-c10::Device device_of(int index) {
-  return {c10::DeviceType::CUDA, static_cast<DeviceIndex>(index)};
-}
+c10::Device device_of(int index) { return {c10::DeviceType::CUDA, static_cast<DeviceIndex>(index)}; }
 
-Stat stat_of(const weir_stat& from) {
+Stat stat_of(const weir_stat &from) {
   Stat to;
   to.current = from.current;
   to.peak = from.peak;
@@ -79,9 +75,9 @@ StatArray stats_of(const weir_stat (&from)[WEIR_STAT_KINDS]) {
 // A call of the CUDA runtime leaves its thread with a context: that of the device the thread has chosen. Libraries count on it
 // (cuBLAS is one), and PyTorch's own allocator gives it to every thread that gets memory from the driver. Weir calls the driver
 // itself, and would leave a thread without one as it was; so before Weir looks, the runtime is asked for it.
-weir_cu_result (*driver_context)(weir_driver*, weir_cu_context*) = nullptr;
+weir_cu_result (*driver_context)(weir_driver *, weir_cu_context *) = nullptr;
 
-weir_cu_result runtime_context(weir_driver* driver, weir_cu_context* context) {
+weir_cu_result runtime_context(weir_driver *driver, weir_cu_context *context) {
   weir_cu_result r = driver_context(driver, context);
   if (r || *context)
     return r;
@@ -93,16 +89,17 @@ weir_cu_result runtime_context(weir_driver* driver, weir_cu_context* context) {
   return driver_context(driver, context);
 }
 
-void replace_all(std::string& text, const char* from, const char* to) {
+void replace_all(std::string &text, const char *from, const char *to) {
   for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + std::strlen(to)))
     text.replace(at, std::strlen(from), to);
 }
 
 // Weir's text has the same sentences as PyTorch's. It speaks of Weir where people, and programs, look for PyTorch.
-std::string shortage_text(const std::string& weirs, bool expandable) {
+std::string shortage_text(const std::string &weirs, bool expandable) {
   static const char last[] = "is reserved by PyTorch but unallocated.";
   static const char advice[] =
-      " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid"
+      " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to "
+      "avoid"
       " fragmentation.  See documentation for Memory Management "
       " (https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)";
   std::string text = weirs;
@@ -125,8 +122,8 @@ Allocator::Allocator() {
   follow_settings_of_torch([this] { apply_settings(); });
 }
 
-Allocator& the_allocator() {
-  static Allocator* allocator = new Allocator();
+Allocator &the_allocator() {
+  static Allocator *allocator = new Allocator();
   return *allocator;
 }
 
@@ -139,8 +136,8 @@ void Allocator::init(int device_count) {
                 " devices, and cannot be started again for ", device_count);
     return;
   }
-  weir_driver* driver = nullptr;
-  weir_allocator* allocator = nullptr;
+  weir_driver *driver = nullptr;
+  weir_allocator *allocator = nullptr;
   check(weir_driver_open_cuda(&driver));
   weir_cu_result r = driver->Init(driver, 0);
   TORCH_CHECK(r == WEIR_CU_SUCCESS, "weir: cuInit: ", weir_cu_result_string(r));
@@ -156,7 +153,7 @@ void Allocator::init(int device_count) {
   check(weir_allocator_attach_oom_observer(allocator, note_shortage, nullptr));
   check(weir_allocator_attach_free_callback(allocator, run_free_callbacks, nullptr));
   check(weir_allocator_set_caching(allocator, wants_caching_ && !is_bypassed()));
-  if (const char* more = std::getenv("WEIR_ALLOC_CONF"))
+  if (const char *more = std::getenv("WEIR_ALLOC_CONF"))
     check(weir_allocator_configure(allocator, more));
   {
     std::lock_guard<std::mutex> settings(settings_mutex_);
@@ -169,9 +166,7 @@ void Allocator::init(int device_count) {
   weir_ = allocator;
 }
 
-bool Allocator::initialized() {
-  return weir_ != nullptr;
-}
+bool Allocator::initialized() { return weir_ != nullptr; }
 
 // Keys that only Weir has come from WEIR_ALLOC_CONF, and stay what they are.
 void Allocator::apply_settings() {
@@ -210,9 +205,7 @@ bool Allocator::isEnabled() const {
 }
 
 // Much of PyTorch asks for the name to know what an allocator can do. This one can do what the native one can.
-std::string Allocator::name() {
-  return "native";
-}
+std::string Allocator::name() { return "native"; }
 
 // ---- Errors ----
 
@@ -230,7 +223,8 @@ void Allocator::fail_alloc(weir_status status, DeviceIndex device, size_t bytes)
   TORCH_CHECK(weir_, "Allocator not initialized for device ", static_cast<int>(device), ": did you call init?");
   if (status != WEIR_ERROR_OUT_OF_MEMORY)
     throw_status(status);
-  std::string text = shortage_text(last_error(), c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments());
+  std::string text =
+      shortage_text(last_error(), c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments());
   Shortage seen = shortage;
   shortage.is_new = false;
   if (is_profiled()) {
@@ -244,7 +238,7 @@ void Allocator::fail_alloc(weir_status status, DeviceIndex device, size_t bytes)
       std::lock_guard<std::mutex> lock(observers_mutex_);
       observers = observers_;
     }
-    for (const auto& observer : observers)
+    for (const auto &observer : observers)
       observer(device, seen.bytes, seen.limit, seen.free_bytes);
   }
   TORCH_CHECK_WITH(OutOfMemoryError, false, text);
@@ -258,13 +252,13 @@ void Allocator::attachOutOfMemoryObserver(cca::OutOfMemoryObserver observer) {
 #if WEIR_TORCH_2_12
 void Allocator::attachOomRejectionObserver(cca::OomRejectionObserver observer) {
   // Kept for good: Weir has no way to detach one, and neither has PyTorch.
-  auto* kept = new cca::OomRejectionObserver(std::move(observer));
+  auto *kept = new cca::OomRejectionObserver(std::move(observer));
   check(weir_allocator_attach_rejection_observer(
       weir_,
-      [](void* kept, int device, size_t bytes, size_t reserved, size_t total) {
+      [](void *kept, int device, size_t bytes, size_t reserved, size_t total) {
         try {
-          (*static_cast<cca::OomRejectionObserver*>(kept))(device, bytes, reserved, total);
-        } catch (const std::exception& error) {
+          (*static_cast<cca::OomRejectionObserver *>(kept))(device, bytes, reserved, total);
+        } catch (const std::exception &error) {
           TORCH_WARN("weir: an observer of refused allocations failed: ", error.what());
         }
       },
@@ -282,21 +276,21 @@ DeviceIndex Allocator::current_device() const {
   return device;
 }
 
-inline void* Allocator::alloc(DeviceIndex device, size_t bytes, cudaStream_t stream) {
-  void* pointer = nullptr;
+inline void *Allocator::alloc(DeviceIndex device, size_t bytes, cudaStream_t stream) {
+  void *pointer = nullptr;
   if (C10_UNLIKELY(history_.is_watched() || is_profiled()))
     return alloc_watched(device, bytes, stream);
   weir_status status = weir_allocator_alloc(weir_, device, bytes, stream, &pointer);
   if (C10_UNLIKELY(status))
     fail_alloc(status, device, bytes);
-  const c10::impl::PyInterpreter* python = c10::impl::GPUTrace::get_trace();
+  const c10::impl::PyInterpreter *python = c10::impl::GPUTrace::get_trace();
   if (C10_UNLIKELY(python && pointer))
     (*python)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
   return pointer;
 }
 
-void* Allocator::alloc_watched(DeviceIndex device, size_t bytes, cudaStream_t stream) {
-  void* pointer = nullptr;
+void *Allocator::alloc_watched(DeviceIndex device, size_t bytes, cudaStream_t stream) {
+  void *pointer = nullptr;
   weir_status status;
   {
     Operation operation(bytes ? history_.gather(RecordContext::STATE) : nullptr);
@@ -314,29 +308,29 @@ void* Allocator::alloc_watched(DeviceIndex device, size_t bytes, cudaStream_t st
                                      static_cast<size_t>(stats.allocated_bytes[0].current),
                                      static_cast<size_t>(stats.reserved_bytes[0].current), device_of(device));
   }
-  const c10::impl::PyInterpreter* python = c10::impl::GPUTrace::get_trace();
+  const c10::impl::PyInterpreter *python = c10::impl::GPUTrace::get_trace();
   if (C10_UNLIKELY(python))
     (*python)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
   return pointer;
 }
 
-void* Allocator::raw_alloc(size_t bytes) {
+void *Allocator::raw_alloc(size_t bytes) {
   DeviceIndex device = current_device();
   return alloc(device, bytes, c10::cuda::getCurrentCUDAStream(device));
 }
 
-void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
+void *Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
   return alloc(current_device(), bytes, stream);
 }
 
 c10::DataPtr Allocator::allocate(size_t bytes) {
   DeviceIndex device = current_device();
-  void* pointer = alloc(device, bytes, c10::cuda::getCurrentCUDAStream(device));
+  void *pointer = alloc(device, bytes, c10::cuda::getCurrentCUDAStream(device));
   return {pointer, pointer, &delete_pointer, device_of(device)};
 }
 
 #if WEIR_TORCH_2_13
-c10::DataPtr Allocator::allocateWithAddress(size_t bytes, void* address) {
+c10::DataPtr Allocator::allocateWithAddress(size_t bytes, void *address) {
   DeviceIndex device = current_device();
   weir_status status;
   {
@@ -349,21 +343,19 @@ c10::DataPtr Allocator::allocateWithAddress(size_t bytes, void* address) {
 }
 #endif
 
-c10::DeleterFnPtr Allocator::raw_deleter() const {
-  return &delete_pointer;
-}
+c10::DeleterFnPtr Allocator::raw_deleter() const { return &delete_pointer; }
 
-void Allocator::copy_data(void* to, const void* from, std::size_t bytes) const {
+void Allocator::copy_data(void *to, const void *from, std::size_t bytes) const {
   C10_CUDA_CHECK(
       cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, c10::cuda::getCurrentCUDAStream(current_device())));
 }
 
 // ---- Freeing ----
 
-inline void Allocator::free(void* pointer) {
+inline void Allocator::free(void *pointer) {
   if (C10_UNLIKELY(!pointer))
     return;
-  const c10::impl::PyInterpreter* python = c10::impl::GPUTrace::get_trace();
+  const c10::impl::PyInterpreter *python = c10::impl::GPUTrace::get_trace();
   if (C10_UNLIKELY(python))
     (*python)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
   if (C10_UNLIKELY(history_.is_watched() || is_profiled())) {
@@ -377,7 +369,7 @@ inline void Allocator::free(void* pointer) {
     throw_status(status);
 }
 
-void Allocator::free_watched(void* pointer) {
+void Allocator::free_watched(void *pointer) {
   weir_pointer_info block;
   block.size = sizeof block;
   bool reports = is_profiled() && !weir_allocator_describe(weir_, pointer, &block);
@@ -393,16 +385,12 @@ void Allocator::free_watched(void* pointer) {
                                    static_cast<size_t>(stats.reserved_bytes[0].current), device_of(block.device));
 }
 
-void Allocator::delete_pointer(void* pointer) {
-  instance->free(pointer);
-}
+void Allocator::delete_pointer(void *pointer) { instance->free(pointer); }
 
-void Allocator::raw_delete(void* pointer) {
-  free(pointer);
-}
+void Allocator::raw_delete(void *pointer) { free(pointer); }
 
 // Memory of others (another process's, a foreign library's) has a deleter of theirs, and is none of our business.
-void Allocator::recordStream(const c10::DataPtr& pointer, c10::cuda::CUDAStream stream) {
+void Allocator::recordStream(const c10::DataPtr &pointer, c10::cuda::CUDAStream stream) {
   if (!pointer.get() || pointer.get_deleter() != &delete_pointer)
     return;
   check(weir_allocator_record_stream(weir_, pointer.get(), stream.stream()));
@@ -418,8 +406,8 @@ void Allocator::emptyCache(MempoolId_t pool) {
   }
 }
 
-void* Allocator::getBaseAllocation(void* pointer, size_t* bytes) {
-  void* base = nullptr;
+void *Allocator::getBaseAllocation(void *pointer, size_t *bytes) {
+  void *base = nullptr;
   size_t size = 0;
   weir_status status = weir_allocator_base(weir_, pointer, &base, &size);
   TORCH_CHECK(status != WEIR_ERROR_NOT_SUPPORTED,
@@ -466,7 +454,7 @@ DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
   std::vector<weir_pool_id> pools(count);
   check(weir_allocator_pools(weir_, device, pools.data(), pools.size(), &count));
   pools.resize(std::min(count, pools.size()));
-  for (const weir_pool_id& pool : pools) {
+  for (const weir_pool_id &pool : pools) {
     weir_stat reserved[WEIR_STAT_KINDS];
     if (!weir_pool_get_stats(weir_, device, pool, reserved))
       to.reserved_bytes_by_private_pools[{pool.first, pool.second}] = stats_of(reserved);

@@ -27,25 +27,25 @@ using c10::MempoolId_t;
 #if WEIR_TORCH_2_11
 using PoolAllocator = std::shared_ptr<cca::CUDAAllocator>;
 #else
-using PoolAllocator = cca::CUDAAllocator*;
+using PoolAllocator = cca::CUDAAllocator *;
 #endif
 
 class Allocator final : public cca::CUDAAllocator {
- public:
+public:
   Allocator();
 
   // ---- Memory ----
   c10::DataPtr allocate(size_t bytes) override;
   c10::DeleterFnPtr raw_deleter() const override;
-  void copy_data(void* to, const void* from, std::size_t bytes) const override;
-  void* raw_alloc(size_t bytes) override;
-  void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override;
-  void raw_delete(void* pointer) override;
-  void recordStream(const c10::DataPtr& pointer, c10::cuda::CUDAStream stream) override;
+  void copy_data(void *to, const void *from, std::size_t bytes) const override;
+  void *raw_alloc(size_t bytes) override;
+  void *raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override;
+  void raw_delete(void *pointer) override;
+  void recordStream(const c10::DataPtr &pointer, c10::cuda::CUDAStream stream) override;
   using cca::CUDAAllocator::recordStream;
   void emptyCache(MempoolId_t pool = {0, 0}) override;
-  void* getBaseAllocation(void* pointer, size_t* bytes) override;
-  void cacheInfo(DeviceIndex device, size_t* largest) override;
+  void *getBaseAllocation(void *pointer, size_t *bytes) override;
+  void cacheInfo(DeviceIndex device, size_t *largest) override;
 
   // ---- Start, limits, switches ----
   void init(int device_count) override;
@@ -71,7 +71,7 @@ class Allocator final : public cca::CUDAAllocator {
   void beginAllocateToPool(DeviceIndex device, MempoolId_t pool, std::function<bool(cudaStream_t)> filter) override;
   void endAllocateToPool(DeviceIndex device, MempoolId_t pool) override;
 #if WEIR_TORCH_2_13
-  c10::DataPtr allocateWithAddress(size_t bytes, void* address) override;
+  c10::DataPtr allocateWithAddress(size_t bytes, void *address) override;
   void markCaptureBegin(DeviceIndex device) override;
   void markCaptureEnd(DeviceIndex device) override;
 #endif
@@ -81,46 +81,44 @@ class Allocator final : public cca::CUDAAllocator {
   void setUseOnOOM(DeviceIndex device, MempoolId_t pool, bool use_on_oom) override;
   void setNoSplit(DeviceIndex device, MempoolId_t pool) override;
   bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t pool,
-                                const std::unordered_set<void*>& expected) override;
+                                const std::unordered_set<void *> &expected) override;
   std::shared_ptr<cca::AllocatorState> getCheckpointState(DeviceIndex device, MempoolId_t pool) override;
   cca::CheckpointDelta setCheckpointPoolState(DeviceIndex device, std::shared_ptr<cca::AllocatorState> state) override;
 
   // ---- Other processes, other devices ----
-  cca::ShareableHandle shareIpcHandle(void* pointer) override;
+  cca::ShareableHandle shareIpcHandle(void *pointer) override;
   std::shared_ptr<void> getIpcDevPtr(std::string handle) override;
   void enablePeerAccess(DeviceIndex device, DeviceIndex device_to_access) override;
-  cudaError_t memcpyAsync(void* to, int to_device, const void* from, int from_device, size_t bytes, cudaStream_t stream,
+  cudaError_t memcpyAsync(void *to, int to_device, const void *from, int from_device, size_t bytes, cudaStream_t stream,
                           bool peer_access) override;
 
   // ---- History ----
   bool isHistoryEnabled() override;
 #if WEIR_TORCH_2_11
   void recordHistory(bool enabled, CreateContextFn recorder, size_t most, RecordContext when, bool clear,
-                     const std::vector<std::string>& skip_actions) override;
+                     const std::vector<std::string> &skip_actions) override;
 #else
   void recordHistory(bool enabled, CreateContextFn recorder, size_t most, RecordContext when, bool clear) override;
 #endif
-  void recordAnnotation(const std::vector<std::pair<std::string, std::string>>& pairs) override;
-  void pushCompileContext(std::string& text) override;
+  void recordAnnotation(const std::vector<std::pair<std::string, std::string>> &pairs) override;
+  void pushCompileContext(std::string &text) override;
   void popCompileContext() override;
-  void setUserMetadata(const std::string& text) override;
+  void setUserMetadata(const std::string &text) override;
   std::string getUserMetadata() override;
   void attachOutOfMemoryObserver(cca::OutOfMemoryObserver observer) override;
   void attachAllocatorTraceTracker(AllocatorTraceTracker tracker) override;
 #if WEIR_TORCH_2_12
-  Context getContextForPointer(const void* pointer) override;
+  Context getContextForPointer(const void *pointer) override;
   void attachOomRejectionObserver(cca::OomRejectionObserver observer) override;
 #endif
 #if WEIR_TORCH_2_14
   bool supportsUserMetadata() override;
-  void annotateMemory(const void* pointer, const std::string& text) override;
+  void annotateMemory(const void *pointer, const std::string &text) override;
 #endif
 
-  weir_allocator* weir() const {
-    return weir_;
-  }
+  weir_allocator *weir() const { return weir_; }
 
- private:
+private:
   using PoolKey = std::pair<int, MempoolId_t>;
 
   // A scope that sends allocations to a pool. Weir calls its filter, so it stays where it is.
@@ -136,30 +134,30 @@ class Allocator final : public cca::CUDAAllocator {
     std::unordered_map<uintptr_t, int32_t> order; // of its segments, as they were made; guarded by sources_mutex_
     int32_t next = 0;
     PoolKey key;
-    Allocator* owner = nullptr;
+    Allocator *owner = nullptr;
   };
 
   DeviceIndex current_device() const;
-  void* alloc(DeviceIndex device, size_t bytes, cudaStream_t stream);
-  void* alloc_watched(DeviceIndex device, size_t bytes, cudaStream_t stream);
-  void free(void* pointer);
-  void free_watched(void* pointer);
+  void *alloc(DeviceIndex device, size_t bytes, cudaStream_t stream);
+  void *alloc_watched(DeviceIndex device, size_t bytes, cudaStream_t stream);
+  void free(void *pointer);
+  void free_watched(void *pointer);
   [[noreturn]] void fail_alloc(weir_status status, DeviceIndex device, size_t bytes);
   void check(weir_status status) const;
   void check_device(DeviceIndex device) const;
   void apply_settings();
   int32_t order_of(int device, MempoolId_t pool, uintptr_t address);
-  void fill_segments(SnapshotInfo& result, MempoolId_t pool, bool note);
-  static void fill_config(cca::AllocatorConfigInfo& config);
-  static void delete_pointer(void* pointer);
-  static void source_end(void* source);
-  static void* source_alloc(void* source, size_t bytes, int device, weir_cu_stream stream);
-  static void source_free(void* source, void* pointer, size_t bytes, int device, weir_cu_stream stream);
+  void fill_segments(SnapshotInfo &result, MempoolId_t pool, bool note);
+  static void fill_config(cca::AllocatorConfigInfo &config);
+  static void delete_pointer(void *pointer);
+  static void source_end(void *source);
+  static void *source_alloc(void *source, size_t bytes, int device, weir_cu_stream stream);
+  static void source_free(void *source, void *pointer, size_t bytes, int device, weir_cu_stream stream);
 
-  weir_driver* driver_ = nullptr;
-  weir_allocator* weir_ = nullptr; // never ends: tensors may be freed to the very end of the process
+  weir_driver *driver_ = nullptr;
+  weir_allocator *weir_ = nullptr; // never ends: tensors may be freed to the very end of the process
   int device_count_ = 0;
-  bool wants_caching_ = true; // as enable() was called before the start
+  bool wants_caching_ = true;   // as enable() was called before the start
   int64_t max_split_size_ = -1; // PyTorch's statistics have the one of the start, whatever the settings are later
   History history_;
   c10::ApproximateClockToUnixTimeConverter clock_;
@@ -169,12 +167,12 @@ class Allocator final : public cca::CUDAAllocator {
   std::mutex scopes_mutex_;
   std::vector<std::unique_ptr<Scope>> scopes_; // the innermost last
   std::mutex sources_mutex_;
-  std::map<PoolKey, Source*> sources_; // they end with their pools
+  std::map<PoolKey, Source *> sources_; // they end with their pools
   std::mutex observers_mutex_;
   std::vector<cca::OutOfMemoryObserver> observers_;
 };
 
 // The one of the process. It is made when it is first asked for, and never destroyed.
-Allocator& the_allocator();
+Allocator &the_allocator();
 
 } // namespace weir_torch

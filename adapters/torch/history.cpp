@@ -6,28 +6,28 @@ namespace weir_torch {
 
 namespace {
 
-thread_local const Context* current_context = nullptr;
+thread_local const Context *current_context = nullptr;
 thread_local std::vector<std::string> compile_contexts;
 thread_local std::string user_metadata;
 
 TraceEntry::Action action_of(weir_trace_action action) {
   switch (action) {
-    case WEIR_TRACE_ALLOC:
-      return TraceEntry::ALLOC;
-    case WEIR_TRACE_FREE_REQUESTED:
-      return TraceEntry::FREE_REQUESTED;
-    case WEIR_TRACE_FREE_COMPLETED:
-      return TraceEntry::FREE_COMPLETED;
-    case WEIR_TRACE_SEGMENT_ALLOC:
-      return TraceEntry::SEGMENT_ALLOC;
-    case WEIR_TRACE_SEGMENT_FREE:
-      return TraceEntry::SEGMENT_FREE;
-    case WEIR_TRACE_SEGMENT_MAP:
-      return TraceEntry::SEGMENT_MAP;
-    case WEIR_TRACE_SEGMENT_UNMAP:
-      return TraceEntry::SEGMENT_UNMAP;
-    case WEIR_TRACE_OOM:
-      return TraceEntry::OOM;
+  case WEIR_TRACE_ALLOC:
+    return TraceEntry::ALLOC;
+  case WEIR_TRACE_FREE_REQUESTED:
+    return TraceEntry::FREE_REQUESTED;
+  case WEIR_TRACE_FREE_COMPLETED:
+    return TraceEntry::FREE_COMPLETED;
+  case WEIR_TRACE_SEGMENT_ALLOC:
+    return TraceEntry::SEGMENT_ALLOC;
+  case WEIR_TRACE_SEGMENT_FREE:
+    return TraceEntry::SEGMENT_FREE;
+  case WEIR_TRACE_SEGMENT_MAP:
+    return TraceEntry::SEGMENT_MAP;
+  case WEIR_TRACE_SEGMENT_UNMAP:
+    return TraceEntry::SEGMENT_UNMAP;
+  case WEIR_TRACE_OOM:
+    return TraceEntry::OOM;
   }
   return TraceEntry::OOM;
 }
@@ -46,37 +46,27 @@ Operation::Operation(Context context) : context_(std::move(context)), outer_(cur
   current_context = &context_;
 }
 
-Operation::~Operation() {
-  current_context = outer_;
-}
+Operation::~Operation() { current_context = outer_; }
 
-const Context* Operation::current() {
-  return current_context;
-}
+const Context *Operation::current() { return current_context; }
 
-void History::push_compile_context(std::string text) {
-  compile_contexts.push_back(std::move(text));
-}
+void History::push_compile_context(std::string text) { compile_contexts.push_back(std::move(text)); }
 
 void History::pop_compile_context() {
   if (!compile_contexts.empty())
     compile_contexts.pop_back();
 }
 
-void History::set_metadata(std::string text) {
-  user_metadata = std::move(text);
-}
+void History::set_metadata(std::string text) { user_metadata = std::move(text); }
 
-std::string History::metadata() {
-  return user_metadata;
-}
+std::string History::metadata() { return user_metadata; }
 
-void History::init(weir_allocator* allocator, int device_count) {
+void History::init(weir_allocator *allocator, int device_count) {
   std::lock_guard<std::mutex> lock(control_);
   allocator_ = allocator;
   while (static_cast<int>(devices_.size()) < device_count)
     devices_.push_back(std::make_unique<Device>());
-  for (auto& device : devices_)
+  for (auto &device : devices_)
     device->ring.limit(most_);
   watch();
 }
@@ -91,9 +81,9 @@ void History::watch() {
     weir_allocator_set_witness(allocator_, witness, this, wanted ? WEIR_WITNESS_ALL : WEIR_WITNESS_SEGMENTS);
 }
 
-void History::forget(const void* pointer) {
+void History::forget(const void *pointer) {
   bool any = false;
-  for (auto& device : devices_) {
+  for (auto &device : devices_) {
     Context context; // ends outside of the lock
     std::lock_guard<std::mutex> lock(device->mutex);
     auto at = device->blocks.find(reinterpret_cast<uintptr_t>(pointer));
@@ -121,7 +111,7 @@ void History::record(bool on, CreateContextFn recorder, size_t most, RecordConte
     if (!on || clear)
       annotations_.clear();
   }
-  for (auto& device : devices_) {
+  for (auto &device : devices_) {
     std::lock_guard<std::mutex> entries(device->mutex);
     device->ring.limit(most);
     if (!on || clear)
@@ -131,81 +121,81 @@ void History::record(bool on, CreateContextFn recorder, size_t most, RecordConte
 
 void History::attach(AllocatorTraceTracker tracker) {
   std::lock_guard<std::mutex> lock(control_);
-  const auto* before = trackers_.load();
-  auto* now = before ? new std::vector<AllocatorTraceTracker>(*before) : new std::vector<AllocatorTraceTracker>();
+  const auto *before = trackers_.load();
+  auto *now = before ? new std::vector<AllocatorTraceTracker>(*before) : new std::vector<AllocatorTraceTracker>();
   now->push_back(std::move(tracker));
   trackers_.store(now, std::memory_order_release);
   watch();
 }
 
-void History::annotate(int device, const std::vector<std::pair<std::string, std::string>>& pairs) {
+void History::annotate(int device, const std::vector<std::pair<std::string, std::string>> &pairs) {
   if (!is_on())
     return;
   AnnotationEntry entry(static_cast<c10::DeviceIndex>(device), c10::getApproximateTime());
-  for (const auto& pair : pairs)
+  for (const auto &pair : pairs)
     entry.recordUserMetadata(pair.first, pair.second);
   std::lock_guard<std::mutex> lock(annotation_mutex_);
   annotations_.add(std::move(entry));
 }
 
-void History::witness(void* self, const weir_trace_entry* entry) {
+void History::witness(void *self, const weir_trace_entry *entry) {
   // Weir is C, and its locks are held: nothing may fly through it.
   try {
-    static_cast<History*>(self)->see(*entry);
-  } catch (const std::exception& error) {
+    static_cast<History *>(self)->see(*entry);
+  } catch (const std::exception &error) {
     TORCH_WARN_ONCE("weir: what happened to memory could not be noted: ", error.what());
   }
 }
 
 // What an event carries, and what is kept of it for blocks and segments.
-Context History::context_of(Device& device, const weir_trace_entry& entry) {
+Context History::context_of(Device &device, const weir_trace_entry &entry) {
   Context context = current_context && is_watched() ? *current_context : nullptr;
   std::lock_guard<std::mutex> lock(device.mutex);
   switch (entry.action) {
-    case WEIR_TRACE_ALLOC: {
-      auto at = device.segments.find(entry.address);
-      if (at != device.segments.end() && is_cut(at->second.bytes, entry.bytes))
-        device.segments.erase(at);
-      if (context)
-        device.blocks[entry.address] = context;
-      break;
+  case WEIR_TRACE_ALLOC: {
+    auto at = device.segments.find(entry.address);
+    if (at != device.segments.end() && is_cut(at->second.bytes, entry.bytes))
+      device.segments.erase(at);
+    if (context)
+      device.blocks[entry.address] = context;
+    break;
+  }
+  case WEIR_TRACE_FREE_REQUESTED: {
+    auto at = device.blocks.find(entry.address);
+    if (!context && at != device.blocks.end())
+      context = at->second;
+    break;
+  }
+  case WEIR_TRACE_FREE_COMPLETED: {
+    auto at = device.blocks.find(entry.address);
+    if (at != device.blocks.end()) {
+      if (!context)
+        context = std::move(at->second);
+      device.blocks.erase(at);
     }
-    case WEIR_TRACE_FREE_REQUESTED: {
-      auto at = device.blocks.find(entry.address);
-      if (!context && at != device.blocks.end())
-        context = at->second;
-      break;
-    }
-    case WEIR_TRACE_FREE_COMPLETED: {
-      auto at = device.blocks.find(entry.address);
-      if (at != device.blocks.end()) {
-        if (!context)
-          context = std::move(at->second);
-        device.blocks.erase(at);
-      }
-      break;
-    }
-    case WEIR_TRACE_SEGMENT_ALLOC:
-    case WEIR_TRACE_SEGMENT_MAP:
-      if (context)
-        device.segments[entry.address] = {entry.bytes, context};
-      break;
-    case WEIR_TRACE_SEGMENT_FREE:
-    case WEIR_TRACE_SEGMENT_UNMAP: {
-      auto at = device.segments.lower_bound(entry.address);
-      if (!context && at != device.segments.end() && at->first == entry.address)
-        context = at->second.context;
-      while (at != device.segments.end() && at->first < entry.address + entry.bytes)
-        at = device.segments.erase(at);
-      break;
-    }
-    case WEIR_TRACE_OOM:
-      break;
+    break;
+  }
+  case WEIR_TRACE_SEGMENT_ALLOC:
+  case WEIR_TRACE_SEGMENT_MAP:
+    if (context)
+      device.segments[entry.address] = {entry.bytes, context};
+    break;
+  case WEIR_TRACE_SEGMENT_FREE:
+  case WEIR_TRACE_SEGMENT_UNMAP: {
+    auto at = device.segments.lower_bound(entry.address);
+    if (!context && at != device.segments.end() && at->first == entry.address)
+      context = at->second.context;
+    while (at != device.segments.end() && at->first < entry.address + entry.bytes)
+      at = device.segments.erase(at);
+    break;
+  }
+  case WEIR_TRACE_OOM:
+    break;
   }
   return context;
 }
 
-void History::see(const weir_trace_entry& entry) {
+void History::see(const weir_trace_entry &entry) {
   if (static_cast<size_t>(entry.device) >= devices_.size())
     return;
   Context context = context_of(*devices_[static_cast<size_t>(entry.device)], entry);
@@ -213,48 +203,49 @@ void History::see(const weir_trace_entry& entry) {
        {entry.pool.first, entry.pool.second}, std::move(context));
 }
 
-void History::note(TraceEntry::Action action, int device, uint64_t address, uint64_t bytes, void* stream,
+void History::note(TraceEntry::Action action, int device, uint64_t address, uint64_t bytes, void *stream,
                    c10::MempoolId_t pool, Context context) {
   if (!is_watched())
     return;
   if (when_.load(std::memory_order_relaxed) < RecordContext::ALLOC)
     context = nullptr;
 #if WEIR_TORCH_2_11
-  void* handle = stream;
+  void *handle = stream;
 #else
   auto handle = static_cast<cudaStream_t>(stream);
 #endif
-  write(TraceEntry(action, static_cast<c10::DeviceIndex>(device), address, bytes, handle, pool, c10::getApproximateTime(),
-                   std::move(context), compile_contexts.empty() ? "N/A" : compile_contexts.back(), user_metadata));
+  write(TraceEntry(action, static_cast<c10::DeviceIndex>(device), address, bytes, handle, pool,
+                   c10::getApproximateTime(), std::move(context),
+                   compile_contexts.empty() ? "N/A" : compile_contexts.back(), user_metadata));
 }
 
 void History::write(TraceEntry entry) {
-  if (const auto* trackers = trackers_.load(std::memory_order_acquire))
-    for (const auto& tracker : *trackers)
+  if (const auto *trackers = trackers_.load(std::memory_order_acquire))
+    for (const auto &tracker : *trackers)
       tracker(entry);
   if (!is_on() || (skip_.load(std::memory_order_relaxed) >> entry.action_ & 1))
     return;
-  Device& device = *devices_[static_cast<size_t>(entry.device_)];
+  Device &device = *devices_[static_cast<size_t>(entry.device_)];
   std::lock_guard<std::mutex> lock(device.mutex);
   device.ring.add(std::move(entry));
 }
 
 Context History::of_block(int device, uintptr_t address) {
-  Device& of = *devices_[static_cast<size_t>(device)];
+  Device &of = *devices_[static_cast<size_t>(device)];
   std::lock_guard<std::mutex> lock(of.mutex);
   auto at = of.blocks.find(address);
   return at == of.blocks.end() ? nullptr : at->second;
 }
 
 Context History::of_segment(int device, uintptr_t address) {
-  Device& of = *devices_[static_cast<size_t>(device)];
+  Device &of = *devices_[static_cast<size_t>(device)];
   std::lock_guard<std::mutex> lock(of.mutex);
   auto at = of.segments.find(address);
   return at == of.segments.end() ? nullptr : at->second.context;
 }
 
 std::vector<TraceEntry> History::entries(int device) {
-  Device& of = *devices_[static_cast<size_t>(device)];
+  Device &of = *devices_[static_cast<size_t>(device)];
   std::lock_guard<std::mutex> lock(of.mutex);
   return of.ring.entries();
 }

@@ -32,9 +32,8 @@ using AnnotationEntry = decltype(SnapshotInfo::external_annotations)::value_type
 using Context = std::shared_ptr<c10::GatheredContext>;
 
 // The newest entries, the oldest first to go.
-template <typename T>
-class Ring {
- public:
+template <typename T> class Ring {
+public:
   void limit(size_t most) {
     if (most < 1)
       most = 1;
@@ -70,33 +69,27 @@ class Ring {
     return all;
   }
 
- private:
+private:
   std::vector<T> entries_;
   size_t next_ = 0; // the oldest, once it is full
   size_t most_ = 1;
 };
 
 class History {
- public:
+public:
   // Once, before anything else.
-  void init(weir_allocator* allocator, int device_count);
+  void init(weir_allocator *allocator, int device_count);
 
   // Somebody wants to know what happens: history is on, or there are trackers. One load, for the short way of an allocation.
-  bool is_watched() const {
-    return watched_.load(std::memory_order_relaxed);
-  }
+  bool is_watched() const { return watched_.load(std::memory_order_relaxed); }
   // History was turned off, and blocks that are still in use keep their contexts, as PyTorch's own do: whoever frees one says so.
-  bool remembers() const {
-    return remembers_.load(std::memory_order_relaxed);
-  }
-  void forget(const void* pointer);
-  bool is_on() const {
-    return on_.load(std::memory_order_relaxed);
-  }
+  bool remembers() const { return remembers_.load(std::memory_order_relaxed); }
+  void forget(const void *pointer);
+  bool is_on() const { return on_.load(std::memory_order_relaxed); }
 
   void record(bool on, CreateContextFn recorder, size_t most, RecordContext when, bool clear, unsigned skip);
   void attach(AllocatorTraceTracker tracker);
-  void annotate(int device, const std::vector<std::pair<std::string, std::string>>& pairs);
+  void annotate(int device, const std::vector<std::pair<std::string, std::string>> &pairs);
 
   // The caller's context, where the level asks for one. No lock may be held.
   Context gather(RecordContext level) const {
@@ -111,8 +104,8 @@ class History {
   Context of_segment(int device, uintptr_t address);
 
   // An event of no block, with the calling thread's texts.
-  void note(TraceEntry::Action action, int device, uint64_t address, uint64_t bytes, void* stream, c10::MempoolId_t pool,
-            Context context);
+  void note(TraceEntry::Action action, int device, uint64_t address, uint64_t bytes, void *stream,
+            c10::MempoolId_t pool, Context context);
 
   std::vector<TraceEntry> entries(int device);
   std::vector<AnnotationEntry> annotations();
@@ -123,7 +116,7 @@ class History {
   static void set_metadata(std::string text);
   static std::string metadata();
 
- private:
+private:
   struct SegmentContext {
     uint64_t bytes;
     Context context;
@@ -132,17 +125,17 @@ class History {
   struct Device {
     std::mutex mutex; // of all that follows; nothing is called with it held but the destructors of contexts
     Ring<TraceEntry> ring;
-    std::unordered_map<uintptr_t, Context> blocks;   // of blocks in use
-    std::map<uintptr_t, SegmentContext> segments;    // by the address of what was allocated or mapped in one go
+    std::unordered_map<uintptr_t, Context> blocks; // of blocks in use
+    std::map<uintptr_t, SegmentContext> segments;  // by the address of what was allocated or mapped in one go
   };
 
-  static void witness(void* self, const weir_trace_entry* entry);
-  void see(const weir_trace_entry& entry);
-  Context context_of(Device& device, const weir_trace_entry& entry);
+  static void witness(void *self, const weir_trace_entry *entry);
+  void see(const weir_trace_entry &entry);
+  Context context_of(Device &device, const weir_trace_entry &entry);
   void write(TraceEntry entry);
   void watch();
 
-  weir_allocator* allocator_ = nullptr;
+  weir_allocator *allocator_ = nullptr;
   std::atomic<bool> watched_{false}, on_{false}, remembers_{false};
   std::atomic<RecordContext> when_{RecordContext::NEVER};
   std::atomic<CreateContextFn> recorder_{nullptr};
@@ -153,24 +146,24 @@ class History {
   std::mutex annotation_mutex_;
   Ring<AnnotationEntry> annotations_;
   // Replaced whole, so that it is read without a lock; the old ones stay, there are few.
-  std::atomic<const std::vector<AllocatorTraceTracker>*> trackers_{nullptr};
+  std::atomic<const std::vector<AllocatorTraceTracker> *> trackers_{nullptr};
 };
 
 // A call of the allocator's: the context that its events carry. They nest: what is freed on the way to a larger allocation is a
 // call of its own.
 class Operation {
- public:
+public:
   explicit Operation(Context context);
   ~Operation();
-  Operation(const Operation&) = delete;
-  Operation& operator=(const Operation&) = delete;
+  Operation(const Operation &) = delete;
+  Operation &operator=(const Operation &) = delete;
 
   // Of the thread's innermost call; nullptr: none.
-  static const Context* current();
+  static const Context *current();
 
- private:
+private:
   Context context_;
-  const Context* outer_;
+  const Context *outer_;
 };
 
 } // namespace weir_torch

@@ -16,15 +16,16 @@ namespace cca = c10::cuda::CUDACachingAllocator;
 static thread_local std::string problem;
 
 // NULL when Weir serves PyTorch from here on; else what is wrong, until the thread's next call.
-EXPORT const char* weir_torch_install(void) {
+EXPORT const char *weir_torch_install(void) {
   try {
-    cca::CUDAAllocator* current = cca::get();
-    weir_torch::Allocator& allocator = weir_torch::the_allocator();
+    cca::CUDAAllocator *current = cca::get();
+    weir_torch::Allocator &allocator = weir_torch::the_allocator();
     if (current == &allocator)
       return nullptr;
     if (current->initialized()) {
-      problem = "CUDA has been started already, and PyTorch's allocator has given out memory. Install Weir before anything"
-                " touches the device: right after `import torch`, or with WEIR_TORCH=1 in the environment.";
+      problem =
+          "CUDA has been started already, and PyTorch's allocator has given out memory. Install Weir before anything"
+          " touches the device: right after `import torch`, or with WEIR_TORCH=1 in the environment.";
       return problem.c_str();
     }
     if (current->name() != "native") {
@@ -33,30 +34,26 @@ EXPORT const char* weir_torch_install(void) {
     }
     // It never ends, so nobody may delete it.
     torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(
-        std::shared_ptr<cca::CUDAAllocator>(&allocator, [](cca::CUDAAllocator*) {}));
+        std::shared_ptr<cca::CUDAAllocator>(&allocator, [](cca::CUDAAllocator *) {}));
     // torch.accelerator asks this registry, which changeCurrentAllocator leaves alone.
     c10::SetAllocator(c10::kCUDA, &allocator, 1);
     return nullptr;
-  } catch (const std::exception& error) {
+  } catch (const std::exception &error) {
     problem = error.what();
     return problem.c_str();
   }
 }
 
 EXPORT int weir_torch_is_installed(void) {
-  return cca::get() == static_cast<cca::CUDAAllocator*>(&weir_torch::the_allocator());
+  return cca::get() == static_cast<cca::CUDAAllocator *>(&weir_torch::the_allocator());
 }
 
 // The weir_allocator behind it, for whoever wants to call Weir's own functions on it; NULL before CUDA has started.
-EXPORT void* weir_torch_allocator(void) {
-  return weir_torch::the_allocator().weir();
-}
+EXPORT void *weir_torch_allocator(void) { return weir_torch::the_allocator().weir(); }
 
 // As a c10::cuda::CUDACachingAllocator::CUDAAllocator, also where it is not installed: for a comparison in one process.
-EXPORT void* weir_torch_as_cuda_allocator(void) {
-  return static_cast<cca::CUDAAllocator*>(&weir_torch::the_allocator());
+EXPORT void *weir_torch_as_cuda_allocator(void) {
+  return static_cast<cca::CUDAAllocator *>(&weir_torch::the_allocator());
 }
 
-EXPORT const char* weir_torch_built_for(void) {
-  return TORCH_VERSION;
-}
+EXPORT const char *weir_torch_built_for(void) { return TORCH_VERSION; }

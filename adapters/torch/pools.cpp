@@ -11,24 +11,20 @@ namespace weir_torch {
 
 namespace {
 
-weir_pool_id id_of(MempoolId_t pool) {
-  return {pool.first, pool.second};
-}
+weir_pool_id id_of(MempoolId_t pool) { return {pool.first, pool.second}; }
 
 struct Checkpoint : cca::AllocatorState {
-  Checkpoint(weir_checkpoint* state, weir_pool_id pool) : state(state), pool(pool) {}
-  ~Checkpoint() override {
-    weir_checkpoint_destroy(state);
-  }
-  weir_checkpoint* state;
+  Checkpoint(weir_checkpoint *state, weir_pool_id pool) : state(state), pool(pool) {}
+  ~Checkpoint() override { weir_checkpoint_destroy(state); }
+  weir_checkpoint *state;
   weir_pool_id pool;
 };
 
 // Weir calls it with a lock held: what the filter throws must end here.
-int filter_stream(void* filter, weir_cu_stream stream) {
+int filter_stream(void *filter, weir_cu_stream stream) {
   try {
-    return (*static_cast<std::function<bool(cudaStream_t)>*>(filter))(stream);
-  } catch (const std::exception& error) {
+    return (*static_cast<std::function<bool(cudaStream_t)> *>(filter))(stream);
+  } catch (const std::exception &error) {
     TORCH_WARN_ONCE("weir: whether an allocation belongs to a pool could not be told: ", error.what());
     return 0;
   }
@@ -65,7 +61,7 @@ void Allocator::endAllocateToPool(DeviceIndex device, MempoolId_t pool) {
   PoolKey key{device, pool};
   {
     std::lock_guard<std::mutex> lock(scopes_mutex_);
-    auto at = std::find_if(scopes_.rbegin(), scopes_.rend(), [&](const auto& s) { return s->key == key; });
+    auto at = std::find_if(scopes_.rbegin(), scopes_.rend(), [&](const auto &s) { return s->key == key; });
     TORCH_CHECK(at != scopes_.rend(), "endAllocatePool: not currently recording to mempool_id");
     scope = std::move(*at);
     scopes_.erase(std::next(at).base());
@@ -89,26 +85,26 @@ void Allocator::markCaptureEnd(DeviceIndex device) {
 
 // ---- Who holds a pool, and what it is like ----
 
-void* Allocator::source_alloc(void* context, size_t bytes, int, weir_cu_stream) {
-  auto* source = static_cast<Source*>(context);
+void *Allocator::source_alloc(void *context, size_t bytes, int, weir_cu_stream) {
+  auto *source = static_cast<Source *>(context);
   try {
-    void* pointer = source->allocator->raw_alloc(bytes);
+    void *pointer = source->allocator->raw_alloc(bytes);
     if (pointer) {
       std::lock_guard<std::mutex> lock(source->owner->sources_mutex_);
       source->order[reinterpret_cast<uintptr_t>(pointer)] = source->next++;
     }
     return pointer;
-  } catch (const std::exception& error) {
+  } catch (const std::exception &error) {
     TORCH_WARN("weir: the allocator of a pool failed: ", error.what());
     return nullptr;
   }
 }
 
-void Allocator::source_free(void* context, void* pointer, size_t, int, weir_cu_stream) {
-  auto* source = static_cast<Source*>(context);
+void Allocator::source_free(void *context, void *pointer, size_t, int, weir_cu_stream) {
+  auto *source = static_cast<Source *>(context);
   try {
     source->allocator->raw_delete(pointer);
-  } catch (const std::exception& error) {
+  } catch (const std::exception &error) {
     TORCH_WARN("weir: the allocator of a pool did not take memory back: ", error.what());
   }
   std::lock_guard<std::mutex> lock(source->owner->sources_mutex_);
@@ -116,8 +112,8 @@ void Allocator::source_free(void* context, void* pointer, size_t, int, weir_cu_s
 }
 
 // An allocator of a pool's lives as long as the pool has memory of it, which may be long after the last who held the pool.
-void Allocator::source_end(void* context) {
-  auto* source = static_cast<Source*>(context);
+void Allocator::source_end(void *context) {
+  auto *source = static_cast<Source *>(context);
   {
     std::lock_guard<std::mutex> lock(source->owner->sources_mutex_);
     auto at = source->owner->sources_.find(source->key);
@@ -184,9 +180,9 @@ void Allocator::setNoSplit(DeviceIndex device, MempoolId_t pool) {
 }
 
 bool Allocator::checkPoolLiveAllocations(DeviceIndex device, MempoolId_t pool,
-                                         const std::unordered_set<void*>& expected) {
+                                         const std::unordered_set<void *> &expected) {
   check_device(device);
-  std::vector<void*> pointers(expected.begin(), expected.end());
+  std::vector<void *> pointers(expected.begin(), expected.end());
   int equal = 0;
   check(weir_pool_check_live(weir_, device, id_of(pool), pointers.data(), pointers.size(), &equal));
   return equal != 0;
@@ -197,14 +193,14 @@ bool Allocator::checkPoolLiveAllocations(DeviceIndex device, MempoolId_t pool,
 // A state can be taken, or set, when no other stream uses the pool's blocks. PyTorch's own allocator forgets the uses that were
 // recorded while memory went to a pool; here they are waited for.
 template <typename Call>
-static weir_status when_others_are_done(weir_allocator* weir, int device, weir_pool_id pool, Call call) {
+static weir_status when_others_are_done(weir_allocator *weir, int device, weir_pool_id pool, Call call) {
   weir_status status = call();
   return status == WEIR_ERROR_BAD_STATE && !weir_pool_wait(weir, device, pool) ? call() : status;
 }
 
 std::shared_ptr<cca::AllocatorState> Allocator::getCheckpointState(DeviceIndex device, MempoolId_t pool) {
   check_device(device);
-  weir_checkpoint* state = nullptr;
+  weir_checkpoint *state = nullptr;
   weir_pool_id id = id_of(pool);
   check(when_others_are_done(weir_, device, id, [&] { return weir_pool_checkpoint(weir_, device, id, &state); }));
   return std::make_shared<Checkpoint>(state, id);
@@ -212,7 +208,7 @@ std::shared_ptr<cca::AllocatorState> Allocator::getCheckpointState(DeviceIndex d
 
 cca::CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex device, std::shared_ptr<cca::AllocatorState> state) {
   check_device(device);
-  auto* checkpoint = dynamic_cast<Checkpoint*>(state.get());
+  auto *checkpoint = dynamic_cast<Checkpoint *>(state.get());
   TORCH_CHECK(checkpoint, "Expected PrivatePoolState");
   weir_checkpoint_delta changed{};
   {
@@ -223,7 +219,7 @@ cca::CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex device, std::
   cca::CheckpointDelta delta;
   delta.ptrs_freed.assign(changed.freed, changed.freed + changed.freed_count);
   if (history_.remembers())
-    for (void* pointer : delta.ptrs_freed)
+    for (void *pointer : delta.ptrs_freed)
       history_.forget(pointer);
   for (size_t i = 0; i < changed.allocated_count; i++)
     delta.dataptrs_allocd.emplace_back(changed.allocated[i], changed.allocated[i], &delete_pointer,

@@ -18,11 +18,9 @@ namespace {
 constexpr size_t mib = size_t{1} << 20;
 constexpr size_t most_mib = (size_t{1} << 43) - 1; // that Weir takes; PyTorch's "unlimited" is more
 
-const char* flag(bool on) {
-  return on ? "True" : "False";
-}
+const char *flag(bool on) { return on ? "True" : "False"; }
 
-void add_size(std::ostream& out, const char* key, size_t bytes) {
+void add_size(std::ostream &out, const char *key, size_t bytes) {
   out << key << ':';
   if (bytes / mib > most_mib)
     out << "default";
@@ -67,13 +65,11 @@ std::string settings_of_torch() {
 // PyTorch has one place for a parser of device settings, which its own CUDA code has taken. It is called last for every change,
 // so what stands there is kept, and followed. Nobody has to look for changes when memory is allocated.
 void follow_settings_of_torch(std::function<void()> changed) {
-  auto& place = Generic::getConfigParserHook();
-  place = [theirs = place, changed = std::move(changed)](const std::string& text) {
+  auto &place = Generic::getConfigParserHook();
+  place = [theirs = place, changed = std::move(changed)](const std::string &text) {
     struct Follow {
-      const std::function<void()>& changed;
-      ~Follow() {
-        changed();
-      }
+      const std::function<void()> &changed;
+      ~Follow() { changed(); }
     } follow{changed};
     if (theirs)
       theirs(text);

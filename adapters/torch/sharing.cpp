@@ -9,18 +9,19 @@
 namespace weir_torch {
 
 // Weir writes handles as PyTorch does, so a process with Weir and one without can share memory.
-cca::ShareableHandle Allocator::shareIpcHandle(void* pointer) {
+cca::ShareableHandle Allocator::shareIpcHandle(void *pointer) {
   weir_ipc_handle handle;
   handle.size = sizeof handle;
   check(weir_ipc_share(weir_, pointer, &handle));
-  return {static_cast<ptrdiff_t>(handle.offset), std::string(reinterpret_cast<const char*>(handle.bytes), handle.length)};
+  return {static_cast<ptrdiff_t>(handle.offset),
+          std::string(reinterpret_cast<const char *>(handle.bytes), handle.length)};
 }
 
 // Weir opens a handle once, however often it is asked to.
 std::shared_ptr<void> Allocator::getIpcDevPtr(std::string handle) {
-  void* base = nullptr;
+  void *base = nullptr;
   check(weir_ipc_open(weir_, c10::cuda::current_device(), handle.data(), handle.size(), &base));
-  return std::shared_ptr<void>(base, [this](void* memory) {
+  return std::shared_ptr<void>(base, [this](void *memory) {
     if (weir_ipc_close(weir_, memory))
       TORCH_WARN("weir: ", weir_last_error());
   });
@@ -38,7 +39,7 @@ void Allocator::enablePeerAccess(DeviceIndex device, DeviceIndex device_to_acces
   check(weir_allocator_enable_peer_access(weir_, device_to_access, device));
 }
 
-cudaError_t Allocator::memcpyAsync(void* to, int to_device, const void* from, int from_device, size_t bytes,
+cudaError_t Allocator::memcpyAsync(void *to, int to_device, const void *from, int from_device, size_t bytes,
                                    cudaStream_t stream, bool peer_access) {
   if (!weir_allocator_copy_async(weir_, to, to_device, from, from_device, bytes, stream, peer_access))
     return cudaSuccess;

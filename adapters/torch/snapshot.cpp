@@ -17,8 +17,8 @@ namespace {
 
 // A copy of what Weir has now.
 class Copy {
- public:
-  Copy(weir_allocator* allocator, int device, MempoolId_t pool, weir_status* status) {
+public:
+  Copy(weir_allocator *allocator, int device, MempoolId_t pool, weir_status *status) {
     weir_snapshot_options options;
     weir_snapshot_options_init(&options);
     options.device = device;
@@ -28,32 +28,26 @@ class Copy {
     if (!*status)
       *status = weir_snapshot_segments(snapshot_, &segments_, &count_);
   }
-  ~Copy() {
-    weir_snapshot_destroy(snapshot_);
-  }
-  Copy(const Copy&) = delete;
-  Copy& operator=(const Copy&) = delete;
-  const weir_snapshot_segment* begin() const {
-    return segments_;
-  }
-  const weir_snapshot_segment* end() const {
-    return segments_ + count_;
-  }
+  ~Copy() { weir_snapshot_destroy(snapshot_); }
+  Copy(const Copy &) = delete;
+  Copy &operator=(const Copy &) = delete;
+  const weir_snapshot_segment *begin() const { return segments_; }
+  const weir_snapshot_segment *end() const { return segments_ + count_; }
 
- private:
-  weir_snapshot* snapshot_ = nullptr;
-  const weir_snapshot_segment* segments_ = nullptr;
+private:
+  weir_snapshot *snapshot_ = nullptr;
+  const weir_snapshot_segment *segments_ = nullptr;
   size_t count_ = 0;
 };
 
 } // namespace
 
-void Allocator::fill_segments(SnapshotInfo& result, MempoolId_t pool, bool note) {
+void Allocator::fill_segments(SnapshotInfo &result, MempoolId_t pool, bool note) {
   weir_status status;
   Copy copy(weir_, -1, pool, &status);
   check(status);
   std::vector<uint64_t> active(static_cast<size_t>(device_count_));
-  for (const weir_snapshot_segment& from : copy) {
+  for (const weir_snapshot_segment &from : copy) {
     cca::SegmentInfo to;
     to.device = static_cast<DeviceIndex>(from.device);
     to.address = from.address;
@@ -71,7 +65,7 @@ void Allocator::fill_segments(SnapshotInfo& result, MempoolId_t pool, bool note)
     to.context_when_allocated = history_.of_segment(from.device, from.address);
     to.blocks.resize(from.block_count);
     for (size_t i = 0; i < from.block_count; i++) {
-      const weir_snapshot_block& block = from.blocks[i];
+      const weir_snapshot_block &block = from.blocks[i];
       to.blocks[i].size = block.bytes;
       to.blocks[i].requested_size = block.requested;
       to.blocks[i].allocated = block.state == WEIR_BLOCK_ACTIVE_ALLOCATED;
@@ -86,7 +80,7 @@ void Allocator::fill_segments(SnapshotInfo& result, MempoolId_t pool, bool note)
     history_.note(TraceEntry::SNAPSHOT, device, 0, active[static_cast<size_t>(device)], nullptr, pool, nullptr);
 }
 
-void Allocator::fill_config(cca::AllocatorConfigInfo& config) {
+void Allocator::fill_config(cca::AllocatorConfigInfo &config) {
   config.garbage_collection_threshold = Generic::garbage_collection_threshold();
   config.max_split_size = Generic::max_split_size();
   config.pinned_num_register_threads = Cuda::pinned_num_register_threads();
@@ -117,11 +111,11 @@ SnapshotInfo Allocator::snapshot(MempoolId_t pool) {
   if (include_traces) {
     auto to_ns = clock_.makeConverter();
     result.external_annotations = history_.annotations();
-    for (auto& entry : result.external_annotations)
+    for (auto &entry : result.external_annotations)
       entry.time_.t_ = to_ns(entry.time_.approx_t_) / 1000;
     for (int device = 0; device < device_count_; device++) {
       result.device_traces.push_back(history_.entries(device));
-      for (auto& entry : result.device_traces.back())
+      for (auto &entry : result.device_traces.back())
         entry.time_.t_ = to_ns(entry.time_.approx_t_) / 1000;
     }
   }
@@ -144,7 +138,7 @@ std::vector<cca::StreamSegmentSize> Allocator::getExpandableSegmentSizes(DeviceI
 }
 
 // A caller who has no guess gets one: the device's free memory. One who has is told of cached blocks only.
-void Allocator::cacheInfo(DeviceIndex device, size_t* largest) {
+void Allocator::cacheInfo(DeviceIndex device, size_t *largest) {
   check_device(device);
   if (*largest == 0) {
     check(weir_allocator_largest_block(weir_, device, largest));
@@ -153,7 +147,7 @@ void Allocator::cacheInfo(DeviceIndex device, size_t* largest) {
   weir_status status;
   Copy copy(weir_, device, {0, 0}, &status);
   check(status);
-  for (const weir_snapshot_segment& segment : copy)
+  for (const weir_snapshot_segment &segment : copy)
     for (size_t i = 0; i < segment.block_count; i++)
       if (segment.blocks[i].state == WEIR_BLOCK_INACTIVE)
         *largest = std::max(*largest, static_cast<size_t>(segment.blocks[i].bytes));
@@ -161,15 +155,13 @@ void Allocator::cacheInfo(DeviceIndex device, size_t* largest) {
 
 // ---- History ----
 
-bool Allocator::isHistoryEnabled() {
-  return history_.is_on();
-}
+bool Allocator::isHistoryEnabled() { return history_.is_on(); }
 
 #if WEIR_TORCH_2_11
 void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t most, RecordContext when, bool clear,
-                              const std::vector<std::string>& skip_actions) {
+                              const std::vector<std::string> &skip_actions) {
   unsigned skip = 0;
-  for (const auto& name : skip_actions)
+  for (const auto &name : skip_actions)
     skip |= 1u << c10::CachingDeviceAllocator::parseTraceEntryAction(name);
 #else
 void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t most, RecordContext when, bool clear) {
@@ -179,13 +171,13 @@ void Allocator::recordHistory(bool enabled, CreateContextFn recorder, size_t mos
   history_.record(enabled, recorder, most, when, clear, skip);
 }
 
-void Allocator::recordAnnotation(const std::vector<std::pair<std::string, std::string>>& pairs) {
+void Allocator::recordAnnotation(const std::vector<std::pair<std::string, std::string>> &pairs) {
   if (!history_.is_on())
     return;
   history_.annotate(current_device(), pairs);
 }
 
-void Allocator::pushCompileContext(std::string& text) {
+void Allocator::pushCompileContext(std::string &text) {
   if (history_.is_on())
     History::push_compile_context(text);
 }
@@ -195,20 +187,14 @@ void Allocator::popCompileContext() {
     History::pop_compile_context();
 }
 
-void Allocator::setUserMetadata(const std::string& text) {
-  History::set_metadata(text);
-}
+void Allocator::setUserMetadata(const std::string &text) { History::set_metadata(text); }
 
-std::string Allocator::getUserMetadata() {
-  return History::metadata();
-}
+std::string Allocator::getUserMetadata() { return History::metadata(); }
 
-void Allocator::attachAllocatorTraceTracker(AllocatorTraceTracker tracker) {
-  history_.attach(std::move(tracker));
-}
+void Allocator::attachAllocatorTraceTracker(AllocatorTraceTracker tracker) { history_.attach(std::move(tracker)); }
 
 #if WEIR_TORCH_2_12
-Context Allocator::getContextForPointer(const void* pointer) {
+Context Allocator::getContextForPointer(const void *pointer) {
   weir_pointer_info block;
   block.size = sizeof block;
   if (!weir_ || weir_allocator_describe(weir_, pointer, &block))
@@ -218,11 +204,9 @@ Context Allocator::getContextForPointer(const void* pointer) {
 #endif
 
 #if WEIR_TORCH_2_14
-bool Allocator::supportsUserMetadata() {
-  return true;
-}
+bool Allocator::supportsUserMetadata() { return true; }
 
-void Allocator::annotateMemory(const void* pointer, const std::string& text) {
+void Allocator::annotateMemory(const void *pointer, const std::string &text) {
   weir_pointer_info block;
   block.size = sizeof block;
   TORCH_CHECK(weir_ && !weir_allocator_describe(weir_, pointer, &block),

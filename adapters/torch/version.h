@@ -8,7 +8,8 @@
 #include <torch/version.h>
 #endif
 
-#define WEIR_TORCH_AT_LEAST(minor) (TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= (minor)))
+#define WEIR_TORCH_AT_LEAST(minor)                                                                                     \
+  (TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= (minor)))
 
 #if !WEIR_TORCH_AT_LEAST(10)
 #error "PyTorch 2.10 or newer is needed"
