@@ -12,21 +12,9 @@
 #include <string.h>
 
 #include "offline/explain.h"
+#include "offline/load.h"
 
 enum { MIB = 1 << 20 };
-
-static weir__snapshot *load(const char *name) {
-#ifndef WEIR_HAVE_ZSTD
-  print_message("waived: %s: built without libzstd\n", name);
-  skip();
-#endif
-  char path[1024];
-  snprintf(path, sizeof path, "%s/%s.pickle.zst", WEIR_TEST_DATA, name);
-  weir__snapshot *snapshot = NULL;
-  if (weir__snapshot_load(path, NULL, &snapshot) != WEIR_OK)
-    fail_msg("%s", weir_last_error());
-  return snapshot;
-}
 
 static void explain(const weir__snapshot *snapshot, const weir__explain_options *options, weir__explanation *x) {
   if (weir__explain(snapshot, options, x) != WEIR_OK)

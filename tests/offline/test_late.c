@@ -12,23 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "offline/load.h"
 #include "offline/predict.h"
 #include "offline/tune.h"
 
 enum { MIB = 1 << 20 };
-
-static weir__snapshot *load(const char *name) {
-#ifndef WEIR_HAVE_ZSTD
-  print_message("waived: %s: built without libzstd\n", name);
-  skip();
-#endif
-  char path[1024];
-  snprintf(path, sizeof path, "%s/%s.pickle.zst", WEIR_TEST_DATA, name);
-  weir__snapshot *snapshot = NULL;
-  if (weir__snapshot_load(path, NULL, &snapshot) != WEIR_OK)
-    fail_msg("%s", weir_last_error());
-  return snapshot;
-}
 
 /* The same file without its first events. */
 static weir__snapshot part_of(const weir__snapshot *snapshot, size_t from, weir__snapshot_device *device) {

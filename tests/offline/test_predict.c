@@ -11,23 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "offline/load.h"
 #include "offline/predict.h"
 
 #define DEVICE_TOTAL 150109880320ull
 #define MIB (1ull << 20)
-
-static weir__snapshot *load(const char *name) {
-#ifndef WEIR_HAVE_ZSTD
-  print_message("waived: %s: built without libzstd\n", name);
-  skip();
-#endif
-  char path[1024];
-  snprintf(path, sizeof path, "%s/%s.pickle.zst", WEIR_TEST_DATA, name);
-  weir__snapshot *snapshot = NULL;
-  if (weir__snapshot_load(path, NULL, &snapshot))
-    fail_msg("%s", weir_last_error());
-  return snapshot;
-}
 
 static weir__recording *open_history(const weir__snapshot *snapshot) {
   weir__recording *history;

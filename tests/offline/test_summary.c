@@ -11,20 +11,8 @@
 #include <string.h>
 
 #include "offline/describe.h"
+#include "offline/load.h"
 #include "offline/summary.h"
-
-static weir__snapshot *load(const char *name) {
-#ifndef WEIR_HAVE_ZSTD
-  print_message("waived: %s: built without libzstd\n", name);
-  skip();
-#endif
-  char path[1024];
-  snprintf(path, sizeof path, "%s/%s.pickle.zst", WEIR_TEST_DATA, name);
-  weir__snapshot *snapshot = NULL;
-  if (weir__snapshot_load(path, NULL, &snapshot) != WEIR_OK)
-    fail_msg("%s", weir_last_error());
-  return snapshot;
-}
 
 static void summarize(const weir__snapshot *snapshot, weir__summary *summary) {
   if (weir__summarize(snapshot, 0, summary) != WEIR_OK)

@@ -1,0 +1,31 @@
+/*
+ * A shipped history, for a test of cmocka's.
+ */
+#ifndef WEIR_TESTS_OFFLINE_LOAD_H
+#define WEIR_TESTS_OFFLINE_LOAD_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+
+#include "offline/snapshot.h"
+
+/* weir__snapshot_free() it. `name` is below tests/data, without ".pickle.zst". Where there is no libzstd the test is waived. */
+static inline weir__snapshot *load(const char *name) {
+#ifndef WEIR_HAVE_ZSTD
+  print_message("waived: %s: built without libzstd\n", name);
+  skip();
+#endif
+  char path[1024];
+  snprintf(path, sizeof path, "%s/%s.pickle.zst", WEIR_TEST_DATA, name);
+  weir__snapshot *snapshot = NULL;
+  if (weir__snapshot_load(path, NULL, &snapshot) != WEIR_OK)
+    fail_msg("%s", weir_last_error());
+  return snapshot;
+}
+
+#endif
