@@ -195,7 +195,7 @@ static bool compile(work_files *files, char **flags, int flag_count, char output
 
 bool weir_bench_torch(const bench_pattern *patterns, const bool *wanted, int count, const bench_scale *scale,
                       weir_bench_result *results, char version[64], char reason[WEIR_BENCH_REASON]) {
-  work_files files;
+  work_files files = {0};
   char rounds[32], pairs[32], most_ns[32];
   char *flags[ARGUMENTS_MAX];
   bool is_done = false;

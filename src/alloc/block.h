@@ -114,7 +114,7 @@ static inline size_t weir__live_home(const weir__live *live, uint64_t hash) { re
 static inline uint64_t weir__live_equal(const weir__live_bucket *bucket, uint8_t mark) {
   const uint64_t ones = 0x0001010101010101u; /* without the byte of `passed` */
   uint64_t marks;
-  memcpy(&marks, bucket->marks, sizeof marks);
+  memcpy(&marks, bucket, sizeof marks);
   uint64_t differs = marks ^ ones * mark;
   return (differs - ones) & ~differs & ones << 7;
 }

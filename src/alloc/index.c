@@ -318,7 +318,8 @@ static weir__bin_heap *heap_for(weir__narrow_bins *narrow, uint64_t units, size_
   grown->count = count;
   grown->room = room;
   memset(grown->at + count, 0, (room - count) * sizeof grown->at[0]);
-  return narrow->heaps[units] = grown;
+  narrow->heaps[units] = grown;
+  return grown;
 }
 
 weir__block *weir__index_lowest(weir__index *index, uint64_t units) {

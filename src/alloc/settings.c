@@ -415,7 +415,7 @@ void weir__settings_help(FILE *file, weir__help_form form) {
     fprintf(file, "| key | default | allowed | what it does |\n|---|---|---|---|\n");
   for (size_t i = 0; i < OPTIONS; i++) {
     const struct option *option = &options[i];
-    char preset[64], allowed[256], facts[512];
+    char preset[64] = "", allowed[256] = "", facts[512];
     struct writer preset_writer = {.text = preset, .size = sizeof preset};
     struct writer allowed_writer = {.text = allowed, .size = sizeof allowed};
     if (option->unset != NULL)

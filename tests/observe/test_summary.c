@@ -15,7 +15,9 @@ static weir_stat *metric_of(weir_allocator_stats *s, int metric, int kind) {
       s->allocated_bytes,   s->active_bytes, s->requested_bytes, s->reserved_bytes, s->inactive_split_bytes,
       s->allocation,        s->active,       s->segment,         s->inactive_split, &s->oversize_allocations,
       &s->oversize_segments};
-  return metric < 9 ? &groups[metric][kind] : groups[metric];
+  assert_true(metric >= 0 && metric < (int)(sizeof groups / sizeof *groups));
+  bool has_kinds = groups[metric] != &s->oversize_allocations && groups[metric] != &s->oversize_segments;
+  return groups[metric] + (has_kinds ? kind : 0);
 }
 
 /* These two are in tests/data/make_summaries.py as well. */

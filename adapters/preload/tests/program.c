@@ -423,7 +423,7 @@ static void pairs_are_fast(void) {
     OK(cudaMalloc(&pointer, 64 * MIB));
     OK(cudaFree(pointer));
   }
-  double plain = (now() - begin) / (COUNT / 10);
+  double plain = (now() - begin) / (COUNT / 10.0);
   begin = now();
   for (int i = 0; i < COUNT; i++) {
     OK(cudaMallocAsync(&pointer, 64 * MIB, stream));
