@@ -80,24 +80,32 @@ bool weir__nvml_uuids(const weir__nvml *nvml, char uuids[][WEIR__NVML_UUID_SIZE]
   return true;
 }
 
-size_t weir__device_processes(weir_driver *driver, weir_cu_device device, weir__nvml_process *processes, size_t room) {
-  enum { most = 256 };
+const char *weir__ask_processes(weir_driver *driver, weir_cu_device device, weir__nvml_process *processes,
+                                unsigned *count) {
   weir__nvml nvml;
-  char bus[32];
-  if (strcmp(driver->name, "cuda") != 0 ||
-      driver->DeviceGetPCIBusId(driver, bus, sizeof bus, device) != WEIR_CU_SUCCESS)
-    return 0;
-  if (!weir__nvml_open(&nvml))
-    return 0;
-  weir__nvml_process found[most];
-  unsigned count = most;
   weir__nvml_handle handle;
+  char bus[32];
+  if (strcmp(driver->name, "cuda") != 0)
+    return "the device is not NVIDIA's";
+  if (driver->DeviceGetPCIBusId(driver, bus, sizeof bus, device) != WEIR_CU_SUCCESS)
+    return "the driver does not tell the device's bus";
+  if (!weir__nvml_open(&nvml))
+    return "libnvidia-ml.so.1 cannot be loaded; it comes with NVIDIA's driver";
   bool known = nvml.DeviceGetHandleByPciBusId && nvml.DeviceGetComputeRunningProcesses &&
                nvml.DeviceGetHandleByPciBusId(bus, &handle) == 0 &&
-               nvml.DeviceGetComputeRunningProcesses(handle, &count, found) == 0;
+               nvml.DeviceGetComputeRunningProcesses(handle, count, processes) == 0;
   weir__nvml_close(&nvml);
+  return known ? NULL : "NVIDIA's management library does not tell";
+}
+
+size_t weir__device_processes(weir_driver *driver, weir_cu_device device, weir__nvml_process *processes, size_t room) {
+  enum { most = 256 };
+  weir__nvml_process found[most];
+  unsigned count = most;
   size_t written = 0;
-  for (unsigned i = 0; known && i < count && i < most && written < room; i++)
+  if (weir__ask_processes(driver, device, found, &count))
+    return 0;
+  for (unsigned i = 0; i < count && i < most && written < room; i++)
     if (found[i].bytes != ~0ull) /* not told, as in a virtual machine */
       processes[written++] = found[i];
   return written;

@@ -176,24 +176,6 @@ weir_status weir_allocator_summary(weir_allocator *allocator, int device, weir_s
 
 /* ---- Processes ---- */
 
-/* The processes of a device, up to `room`. A text that says why not, or NULL. */
-static const char *ask_processes(weir_driver *driver, int device, weir__nvml_process *processes, unsigned *count) {
-  weir__nvml nvml;
-  weir__nvml_handle handle;
-  char bus[32];
-  if (strcmp(driver->name, "cuda") != 0)
-    return "the device is not NVIDIA's";
-  if (driver->DeviceGetPCIBusId(driver, bus, sizeof bus, device) != WEIR_CU_SUCCESS)
-    return "the driver does not tell the device's bus";
-  if (!weir__nvml_open(&nvml))
-    return "libnvidia-ml.so.1 cannot be loaded; it comes with NVIDIA's driver";
-  bool known = nvml.DeviceGetHandleByPciBusId && nvml.DeviceGetComputeRunningProcesses &&
-               nvml.DeviceGetHandleByPciBusId(bus, &handle) == 0 &&
-               nvml.DeviceGetComputeRunningProcesses(handle, count, processes) == 0;
-  weir__nvml_close(&nvml);
-  return known ? NULL : "NVIDIA's management library does not tell";
-}
-
 weir_status weir_allocator_processes(weir_allocator *allocator, int device, char *text, size_t size, size_t *length) {
   enum { most = 1024 };
   static const double mib = 1024.0 * 1024.0;
@@ -205,7 +187,7 @@ weir_status weir_allocator_processes(weir_allocator *allocator, int device, char
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
-  const char *why = ask_processes(allocator->driver, heap->device, processes, &count);
+  const char *why = weir__ask_processes(allocator->driver, heap->device, processes, &count);
   if (why)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the processes of device %d are not known: %s", __func__, device,
                       why);
