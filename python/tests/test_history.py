@@ -284,7 +284,7 @@ def test_max_entries_and_clear():
     with history(context=None, max_entries=10):
         for _ in range(20):
             weir.empty(512)
-        assert kept() in (9, 10)  # the event of the snapshot itself takes a place, too
+        assert kept() == 9  # the event of the snapshot itself takes a place in the ring, and is not in its own snapshot
         info = _weir._history_info(0)
         assert info["kept"] == 10 and info["dropped"] > 0
         weir.memory._record_memory_history(context=None, max_entries=10, clear_history=True)
@@ -316,7 +316,7 @@ def test_legacy_arguments():
         for _ in range(10):
             weir.empty(512)
         (trace, *_) = weir.memory._snapshot()["device_traces"]
-        assert len(trace) in (4, 5) and trace[-1]["frames"][0]["name"] == "test_legacy_arguments"
+        assert len(trace) == 4 and trace[-1]["frames"][0]["name"] == "test_legacy_arguments"
     with history(True, False):
         x = weir.empty(512)
         assert block_of(x)["frames"] == []
