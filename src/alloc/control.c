@@ -272,8 +272,8 @@ weir_status weir_allocator_get_stats(weir_allocator *allocator, int device, weir
   weir_allocator_stats now = heap->stats;
   if (allocator->plug)
     weir__plug_read_stats(heap, &now);
+  weir__gauges_read(heap, &now); /* under the lock, so that no more is allocated than was reserved */
   pthread_mutex_unlock(&heap->lock);
-  weir__gauges_read(heap, &now);
   now.size = stats->size;
   now.max_split_size = split == UINT64_MAX ? -1 : (int64_t)split;
   weir__copy_sized(stats, stats->size, &now, sizeof now);
@@ -301,8 +301,8 @@ weir_status weir_allocator_reset_peak_stats(weir_allocator *allocator, int devic
   for_each_stat(&heap->stats, reset_peak);
   if (allocator->plug)
     weir__plug_reset_peaks(heap);
-  pthread_mutex_unlock(&heap->lock);
   weir__gauges_reset_peaks(heap);
+  pthread_mutex_unlock(&heap->lock);
   return WEIR_OK;
 }
 
@@ -316,8 +316,8 @@ weir_status weir_allocator_reset_accumulated_stats(weir_allocator *allocator, in
   for_each_stat(stats, reset_accumulated);
   stats->num_alloc_retries = stats->num_ooms = stats->num_sync_all_streams = 0;
   stats->num_device_alloc = stats->num_device_free = stats->num_oom_rejections = 0;
-  pthread_mutex_unlock(&heap->lock);
   weir__gauges_reset_added(heap);
+  pthread_mutex_unlock(&heap->lock);
   return WEIR_OK;
 }
 

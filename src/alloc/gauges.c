@@ -227,7 +227,8 @@ static weir_stat stat_of(const weir__gauge_sums *sums, int kind, size_t i, bool 
 void weir__gauges_read(weir__heap *heap, weir_allocator_stats *stats) {
   weir__gauge_sums *sums = &heap->sums;
   weir__lock_take(&sums->lock);
-  take_back(sums, NULL);
+  if (take_back(sums, NULL))
+    raise_peaks(sums, 0); /* for those who passed a limit and wait for our lock to say so */
   for (int kind = 0; kind < WEIR_STAT_KINDS; kind++) {
     stats->allocation[kind] = stat_of(sums, kind, PLACE(allocations), false);
     stats->active[kind] = stat_of(sums, kind, PLACE(allocations), true);

@@ -278,6 +278,34 @@ static void test_everything(void **state) {
   close_empty();
 }
 
+/* One looks on while the others come to new peaks, from which he takes them down again and again. */
+static void *grow_or_look_on(void *data) {
+  worker *w = data;
+  if (w->number)
+    return alloc_and_free(data);
+  for (int i = 0; i < steps; i++) {
+    weir_allocator_stats stats = {.size = sizeof stats};
+    EXPECT_THAT(w, weir_allocator_reset_peak_stats(allocator, 0) == WEIR_OK);
+    EXPECT_THAT(w, weir_allocator_get_stats(allocator, 0, &stats) == WEIR_OK);
+    for (int kind = 0; kind < WEIR_STAT_KINDS; kind++) {
+      EXPECT_THAT(w, stats.allocation[kind].current <= stats.allocation[kind].peak);
+      EXPECT_THAT(w, stats.allocated_bytes[kind].current <= stats.allocated_bytes[kind].peak);
+      EXPECT_THAT(w, stats.active_bytes[kind].current <= stats.active_bytes[kind].peak);
+      EXPECT_THAT(w, stats.inactive_split_bytes[kind].current <= stats.inactive_split_bytes[kind].peak);
+      EXPECT_THAT(w, stats.allocated_bytes[kind].current <= stats.reserved_bytes[kind].current);
+    }
+  }
+  return NULL;
+}
+
+static void test_looking_on(void **state) {
+  (void)state;
+  open("", 8 * GIB);
+  steps = 3000;
+  run_threads(grow_or_look_on, streams, THREADS);
+  close_empty();
+}
+
 /* Scopes come and go around those who allocate: a pool stays while an allocation is on its way to it. */
 static void *come_by(void *data) {
   worker *w = data;
@@ -489,6 +517,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_own_streams, alloc_teardown),
       cmocka_unit_test_teardown(test_one_stream, alloc_teardown),
       cmocka_unit_test_teardown(test_everything, alloc_teardown),
+      cmocka_unit_test_teardown(test_looking_on, alloc_teardown),
       cmocka_unit_test_teardown(test_scopes_that_end, alloc_teardown),
       cmocka_unit_test_teardown(test_short_of_memory, alloc_teardown),
       cmocka_unit_test_teardown(test_neighbours_out_of_line, alloc_teardown),
