@@ -257,7 +257,7 @@ static bool run_rounds(report *r, int index, bench_work *works, const weir_side 
   return true;
 }
 
-static bool run_pattern(report *r, int index, bench_step *steps) {
+static bool run_pattern(report *r, int index) {
   const bench_pattern *pattern = &bench_patterns[index];
   size_t room = (size_t)pattern->live + (size_t)pattern->threads;
   void **blocks = calloc(LOCAL_SIDES * room, sizeof *blocks);
@@ -271,11 +271,9 @@ static bool run_pattern(report *r, int index, bench_step *steps) {
   for (; opened < WEIR_SIDES; opened++)
     if (!open_weir(r, opened, 0, pattern->threads, &sides[opened]))
       goto close;
-  bench_make_steps(steps, pattern->live, pattern->bytes);
   for (int i = 0; i < LOCAL_SIDES; i++) {
     bool is_weir = i < WEIR_SIDES;
     works[i] = (bench_work){.pattern = pattern,
-                            .steps = steps,
                             .context = is_weir ? sides[i].allocator : NULL,
                             .streams = is_weir ? (void *const *)sides[i].streams : no_streams,
                             .blocks = blocks + (size_t)i * room,
@@ -300,9 +298,11 @@ static int compare_pointers(const void *a, const void *b) {
 
 /* Fills the arena with blocks of random size; then every second one by address goes. Each free block is then between two
  * that are in use, and none of them can merge. */
-static bool make_holes(report *r, const weir_side *side, const bench_step *steps, void **blocks, size_t count) {
+static bool make_holes(report *r, const weir_side *side, void **blocks, size_t count) {
+  bench_random random = {42};
   for (size_t i = 0; i < count; i++)
-    if (!ok(r, weir_allocator_alloc(side->allocator, 0, steps[i % BENCH_STEPS].bytes, side->streams[0], &blocks[i])))
+    if (!ok(r, weir_allocator_alloc(side->allocator, 0, 1 + bench_draw(&random, CURVE_BYTES), side->streams[0],
+                                    &blocks[i])))
       return false;
   qsort(blocks, count, sizeof *blocks, compare_pointers);
   for (size_t i = 0; i < count; i += 2)
@@ -311,11 +311,11 @@ static bool make_holes(report *r, const weir_side *side, const bench_step *steps
   return true;
 }
 
-static bool time_random_pairs(report *r, const weir_side *side, const bench_step *steps, double *ns) {
+static bool time_random_pairs(report *r, const weir_side *side, bench_random *random, double *ns) {
   double began = bench_now();
   for (long i = 0; i < r->scale.pairs; i++) {
     void *p;
-    if (weir_allocator_alloc(side->allocator, 0, steps[i % BENCH_STEPS].bytes, side->streams[0], &p))
+    if (weir_allocator_alloc(side->allocator, 0, 1 + bench_draw(random, CURVE_BYTES), side->streams[0], &p))
       return ok(r, WEIR_ERROR_OUT_OF_MEMORY);
     weir_allocator_free(side->allocator, p);
   }
@@ -323,20 +323,21 @@ static bool time_random_pairs(report *r, const weir_side *side, const bench_step
   return true;
 }
 
-static bool run_curve_point(report *r, int which, int point, const bench_step *steps, void **blocks, size_t count) {
+static bool run_curve_point(report *r, int which, int point, void **blocks, size_t count) {
   weir_side side;
   weir_allocator_stats stats;
   double rounds[BENCH_MAX_ROUNDS], warm;
+  bench_random random = {42};
   bool is_done = false;
   if (!open_weir(r, which, CURVE_LEDGER_BYTES, 1, &side))
     return false;
-  if (!make_holes(r, &side, steps, blocks, 2 * count) || !get_stats(r, &side, &stats))
+  if (!make_holes(r, &side, blocks, 2 * count) || !get_stats(r, &side, &stats))
     goto close;
   r->curve_free[point][which] = stats.inactive_split[WEIR_STAT_ALL].current;
-  if (!time_random_pairs(r, &side, steps, &warm))
+  if (!time_random_pairs(r, &side, &random, &warm))
     goto close;
   for (int round = 0; round < r->scale.rounds; round++)
-    if (!time_random_pairs(r, &side, steps, &rounds[round]))
+    if (!time_random_pairs(r, &side, &random, &rounds[round]))
       goto close;
   summarize(rounds, r->scale.rounds, &r->curve[point][which]);
   is_done = true;
@@ -345,17 +346,16 @@ close:
   return is_done;
 }
 
-static bool run_curve(report *r, bench_step *steps) {
+static bool run_curve(report *r) {
   size_t count = 100;
   bool is_done = true;
-  bench_make_steps(steps, 0, CURVE_BYTES);
   r->curve_points = r->quick ? CURVE_QUICK : CURVE_POINTS;
   for (int point = 0; point < r->curve_points && is_done; point++, count *= 10) {
     void **blocks = malloc(2 * count * sizeof *blocks);
     if (!blocks)
       return no_memory(r);
     for (int which = 0; which < WEIR_SIDES && is_done; which++)
-      is_done = run_curve_point(r, which, point, steps, blocks, count);
+      is_done = run_curve_point(r, which, point, blocks, count);
     free(blocks);
   }
   return is_done;
@@ -405,17 +405,19 @@ static bool measure_ledger(report *r, int which, int64_t reserved, int64_t *byte
   return is_done;
 }
 
-static bool run_metadata(report *r, int which, const bench_step *steps, void **blocks) {
+static bool run_metadata(report *r, int which, void **blocks) {
   weir_side side;
   weir_allocator_stats stats;
   metadata *m = &r->metadata[which];
+  bench_random random = {42};
   int64_t taken, of_ledger;
   bool is_done = false;
   if (!open_weir(r, which, LEDGER_BYTES, 1, &side))
     return false;
   int64_t before = resident();
   for (int i = 0; i < METADATA_BLOCKS; i++)
-    if (!ok(r, weir_allocator_alloc(side.allocator, 0, steps[i % BENCH_STEPS].bytes, side.streams[0], &blocks[i])))
+    if (!ok(r,
+            weir_allocator_alloc(side.allocator, 0, 1 + bench_draw(&random, BENCH_MIB), side.streams[0], &blocks[i])))
       goto close;
   taken = resident() - before;
   if (!get_stats(r, &side, &stats))
@@ -433,13 +435,12 @@ close:
 }
 
 /* The blocks are of half a MiB on the average, so that there is little reserved memory for each of them. */
-static bool run_all_metadata(report *r, bench_step *steps) {
+static bool run_all_metadata(report *r) {
   void **blocks = malloc(METADATA_BLOCKS * sizeof *blocks);
   if (!blocks)
     return no_memory(r);
   memset(blocks, 0xff, METADATA_BLOCKS * sizeof *blocks);
-  bench_make_steps(steps, 0, BENCH_MIB);
-  bool is_done = run_metadata(r, WEIR_SIDE, steps, blocks) && run_metadata(r, EXPANDABLE_SIDE, steps, blocks);
+  bool is_done = run_metadata(r, WEIR_SIDE, blocks) && run_metadata(r, EXPANDABLE_SIDE, blocks);
   free(blocks);
   return is_done;
 }
@@ -490,20 +491,16 @@ static void run_torch(report *r) {
 
 /* Metadata is measured first: later the process holds memory that would be used for it unseen. */
 static bool measure(report *r) {
-  bench_step *steps = malloc(BENCH_STEPS * sizeof *steps);
-  if (!steps)
-    return no_memory(r);
   look_at_machine(r);
   load_mimalloc(r);
-  bool is_done = open_driver(r) && (!r->wants_other[GROUP_METADATA] || run_all_metadata(r, steps));
+  bool is_done = open_driver(r) && (!r->wants_other[GROUP_METADATA] || run_all_metadata(r));
   for (int i = 0; i < BENCH_PATTERN_COUNT && is_done; i++)
     if (r->wanted[i])
-      is_done = run_pattern(r, i, steps);
+      is_done = run_pattern(r, i);
   if (is_done)
     run_torch(r);
-  is_done = is_done && (!r->wants_other[GROUP_CURVE] || run_curve(r, steps));
+  is_done = is_done && (!r->wants_other[GROUP_CURVE] || run_curve(r));
   weir_driver_close(r->driver);
-  free(steps);
   return is_done;
 }
 

@@ -15,9 +15,9 @@
 #include <time.h>
 
 enum {
-  BENCH_STEPS = 1 << 16,   /* random steps, made beforehand and gone through in a circle */
-  BENCH_WARM_PAIRS = 1000, /* of the pairs with one size */
-  BENCH_MAX_THREADS = 64,  /* what --threads takes */
+  BENCH_WARM_PAIRS = 1000,    /* of the pairs with one size */
+  BENCH_WARM_STEPS = 1 << 17, /* of those with live blocks, so that the cache has all that will be asked for */
+  BENCH_MAX_THREADS = 64,     /* what --threads takes */
   BENCH_THREAD_FACTOR = 4, /* threads share so many times the pairs of a round, that their start is not what is timed */
   BENCH_THREAD_BYTES = 4096, /* of a thread's blocks */
   BENCH_MAX_ROUNDS = 32
@@ -78,20 +78,26 @@ typedef struct bench_scale {
   double most_ns; /* a round of a slow contestant has fewer pairs, so that it takes no longer than about this */
 } bench_scale;
 
-typedef struct bench_step {
-  uint32_t slot;  /* the live block that goes */
-  uint32_t bytes; /* of the one that comes */
-} bench_step;
+/* Random numbers, the same for everybody and in every run. They are drawn on the way: a table of them would take up the
+ * processor's caches, in which the contestants have theirs. */
+typedef struct bench_random {
+  uint64_t state;
+} bench_random;
+
+/* Below a limit, which has at most 32 bits. */
+static inline uint64_t bench_draw(bench_random *random, uint64_t limit) {
+  random->state = random->state * 6364136223846793005u + 1442695040888963407u;
+  return (random->state >> 32) * limit >> 32;
+}
 
 /* A contestant at work on a pattern. */
 typedef struct bench_work {
   const bench_pattern *pattern;
-  const bench_step *steps; /* BENCH_STEPS; all contestants have the same */
-  void *context;           /* for its two calls */
-  void *const *streams;    /* one for each thread */
-  void **blocks;           /* room for pattern->live and for a block of each thread */
-  long warm_steps;         /* before the first round of one with live blocks */
-  size_t next;             /* step */
+  void *context;        /* for its two calls */
+  void *const *streams; /* one for each thread */
+  void **blocks;        /* room for pattern->live and for a block of each thread */
+  long warm_steps;      /* before the first round of one with live blocks */
+  bench_random random;
 } bench_work;
 
 /* Its loops. A failed allocation ends each of them: begin returns 0 then, round a negative number. */
@@ -108,17 +114,6 @@ static inline double bench_now(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
-
-/* The same steps for everybody, and in every run. */
-static inline void bench_make_steps(bench_step *steps, int live, size_t bytes) {
-  uint64_t state = 42;
-  for (int i = 0; i < BENCH_STEPS; i++) {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    steps[i].slot = live ? (uint32_t)((state >> 33) % (uint32_t)live) : 0;
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    steps[i].bytes = 1 + (uint32_t)((state >> 33) % bytes);
-  }
 }
 
 static inline int bench_compare_doubles(const void *a, const void *b) {
@@ -148,16 +143,16 @@ BENCH_INLINE int bench_do_pairs(bench_take take, bench_give give, void *context,
 }
 
 BENCH_INLINE int bench_do_replace(bench_take take, bench_give give, bench_work *w, long pairs) {
-  size_t next = w->next;
-  for (long i = 0; i < pairs; i++, next++) {
-    const bench_step *step = &w->steps[next % BENCH_STEPS];
-    void **block = &w->blocks[step->slot];
+  bench_random random = w->random;
+  uint64_t live = (uint64_t)w->pattern->live, most = w->pattern->bytes;
+  for (long i = 0; i < pairs; i++) {
+    void **block = &w->blocks[bench_draw(&random, live)];
     give(w->context, *block);
-    *block = take(w->context, step->bytes, w->streams[0]);
+    *block = take(w->context, 1 + bench_draw(&random, most), w->streams[0]);
     if (!*block)
       return 0;
   }
-  w->next = next;
+  w->random = random;
   return 1;
 }
 
@@ -255,13 +250,13 @@ BENCH_INLINE void bench_do_end(bench_give give, bench_work *w) {
 /* Threads find all that they need in the cache: each stream has had as many blocks at once as they will want. */
 BENCH_INLINE int bench_do_begin(bench_take take, bench_give give, bench_work *w) {
   const bench_pattern *p = w->pattern;
-  w->next = 0;
+  w->random = (bench_random){42};
   switch (p->kind) {
   case BENCH_PAIR:
     return bench_do_pairs(take, give, w->context, p->bytes, w->streams[0], BENCH_WARM_PAIRS);
   case BENCH_REPLACE:
     for (int i = 0; i < p->live; i++)
-      if (!(w->blocks[i] = take(w->context, w->steps[i % BENCH_STEPS].bytes, w->streams[0])))
+      if (!(w->blocks[i] = take(w->context, 1 + bench_draw(&w->random, p->bytes), w->streams[0])))
         return 0;
     return bench_do_replace(take, give, w, w->warm_steps);
   default:
@@ -284,9 +279,9 @@ BENCH_INLINE double bench_do_round(bench_take take, bench_give give, void *(*thr
   return is_done ? (bench_now() - began) / (double)pairs : -1;
 }
 
-/* Twice through the circle, so that the cache has all that will be asked for; less where a round is short too. */
+/* Fewer where a round is short too. */
 static inline long bench_warm_steps(const bench_scale *scale) {
-  return scale->pairs < BENCH_STEPS ? 2 * scale->pairs : 2 * BENCH_STEPS;
+  return 2 * scale->pairs < BENCH_WARM_STEPS ? 2 * scale->pairs : (long)BENCH_WARM_STEPS;
 }
 
 /* How many pairs a contestant's rounds have, from a short one; a negative number when that fails. */

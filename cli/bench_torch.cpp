@@ -45,11 +45,9 @@ static void give(void *, void *pointer) { allocator::raw_delete(pointer); }
 BENCH_PLAYER(player, take, give);
 
 static bool run(const bench_pattern &pattern, void *const *streams, const bench_scale &scale) {
-  std::vector<bench_step> steps(BENCH_STEPS);
   std::vector<void *> blocks((size_t)pattern.live + (size_t)pattern.threads);
   double rounds[BENCH_MAX_ROUNDS];
-  bench_make_steps(steps.data(), pattern.live, pattern.bytes);
-  bench_work work = {&pattern, steps.data(), nullptr, streams, blocks.data(), bench_warm_steps(&scale), 0};
+  bench_work work = {&pattern, nullptr, streams, blocks.data(), bench_warm_steps(&scale), {0}};
   long pairs = player.begin(&work) ? bench_choose_pairs(&player, &work, &scale) : -1;
   bool good = pairs > 0;
   for (int i = 0; good && i < scale.rounds; i++)

@@ -35,16 +35,14 @@ BENCH_PLAYER(player, take, give);
 static bool run(const bench_pattern &pattern, CUDAAllocator *const *allocators, void *const *streams,
                 const bench_scale &scale) {
   static const char *const names[CONTESTANTS] = {"native", "weir"};
-  std::vector<bench_step> steps(BENCH_STEPS);
   std::vector<void *> blocks[CONTESTANTS];
   bench_work work[CONTESTANTS];
   double rounds[CONTESTANTS][BENCH_MAX_ROUNDS];
   long pairs[CONTESTANTS];
   bool good = true;
-  bench_make_steps(steps.data(), pattern.live, pattern.bytes);
   for (int c = 0; c < CONTESTANTS; c++) {
     blocks[c].resize((size_t)pattern.live + (size_t)pattern.threads);
-    work[c] = {&pattern, steps.data(), allocators[c], streams, blocks[c].data(), bench_warm_steps(&scale), 0};
+    work[c] = {&pattern, allocators[c], streams, blocks[c].data(), bench_warm_steps(&scale), {0}};
     pairs[c] = good && player.begin(&work[c]) ? bench_choose_pairs(&player, &work[c], &scale) : -1;
     good = good && pairs[c] > 0;
   }

@@ -34,7 +34,6 @@ static int failed(const char *what) {
 }
 
 static int run(const struct count_case *c, long pairs) {
-  static bench_step steps[BENCH_STEPS];
   static void *blocks[2000];
   void *streams[1] = {NULL};
   weir_driver *driver;
@@ -46,13 +45,11 @@ static int run(const struct count_case *c, long pairs) {
   if (weir_driver_open_ledger(NULL, &driver) || driver->Init(driver, 0) ||
       weir_allocator_create(driver, &options, &allocator))
     return failed("no allocator");
-  bench_make_steps(steps, c->pattern.live, c->pattern.bytes);
   bench_work work = {.pattern = &c->pattern,
-                     .steps = steps,
                      .context = allocator,
                      .streams = streams,
                      .blocks = blocks,
-                     .warm_steps = BENCH_STEPS};
+                     .warm_steps = 2 * BENCH_WARM_STEPS};
   if (!player.begin(&work) || weir_allocator_get_stats(allocator, 0, &before) || player.round(&work, pairs) < 0 ||
       weir_allocator_get_stats(allocator, 0, &after))
     return failed(c->name);
