@@ -104,7 +104,7 @@ weir__block *weir__arena_take(weir__arena *arena, const weir__settings *settings
 /* Puts a block that is no longer in use into the index, merged with its neighbours. *whole is what it becomes: the one before it
  * grows, so that what lies further back is not touched. */
 static inline weir__split_change insert_merged(weir__arena *arena, weir__block *block, weir__block **whole) {
-  weir__block *previous = block->previous, *next = block->next, *nobody = &arena->free.narrow->nobody;
+  weir__block *previous = block->previous, *next = block->next, *nobody = &arena->free.nobody;
   int64_t bytes = (int64_t)block->bytes, splits = 1;
   if (previous && previous->state == WEIR__FREE) {
     splits--;
@@ -147,7 +147,7 @@ static inline bool cut(weir__arena *arena, weir__block *block, uint64_t bytes) {
   rest->known = WEIR__NEW;
   rest->previous = block;
   rest->next = next;
-  (next ? next : &arena->free.narrow->nobody)->previous = rest;
+  (next ? next : &arena->free.nobody)->previous = rest;
   block->next = rest;
   block->bytes = bytes;
   weir__arena_insert(arena, rest);

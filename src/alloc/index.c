@@ -3,6 +3,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "alloc/index.h"
 
@@ -108,10 +109,10 @@ weir__block *weir__tree_after(weir__block *root, uint64_t address) {
 /* How often bins can be divided, each time into 64, and how many blocks on a way make a tree deep. */
 enum { levels = 8, deep = 6 };
 
-static inline unsigned row_of(uint64_t units) { return (unsigned)(63 - __builtin_clzll(units)) - 12; }
+static inline unsigned row_of(uint64_t units) { return (unsigned)(63 - __builtin_clzll(units)) - 18; }
 
 /* log2 of the units that one bin spans: of a row, and of the finer ones of a bin of some width. */
-static inline unsigned width_of(unsigned row) { return row + 6; }
+static inline unsigned width_of(unsigned row) { return row + 12; }
 static inline unsigned finer(unsigned width) { return width > 6 ? width - 6 : 0; }
 static inline unsigned bin_of(uint64_t units, unsigned width) { return (units >> width) & (WEIR__BINS - 1); }
 
@@ -224,8 +225,6 @@ static weir__block *first_behind(const weir__index *index, const path *p, unsign
 
 weir__block *weir__index_at_least_wide(const weir__index *index, uint64_t bytes) {
   uint64_t units = bytes / WEIR__UNIT;
-  if (units < WEIR__NARROW)
-    return first_of_rows(index, index->wide_rows);
   unsigned row = row_of(units);
   path p;
   if (!(index->wide_rows >> row))
@@ -251,8 +250,8 @@ weir__block *weir__index_at_least_wide(const weir__index *index, uint64_t bytes)
 /* So many blocks are looked at faster than a heap is kept. */
 enum { few = 8 };
 
-static weir__block *scan_list(const weir__index *index, uint64_t units) {
-  weir__block *best = index->narrow->list[units];
+static weir__block *scan_list(const weir__bin_group *group, uint64_t bin) {
+  weir__block *best = group->list[bin];
   for (weir__block *block = best->after; block; block = block->after)
     if (block->address < best->address)
       best = block;
@@ -260,8 +259,8 @@ static weir__block *scan_list(const weir__index *index, uint64_t units) {
 }
 
 /* ... of a few. NULL: there are more. */
-static weir__block *lowest_of_few(const weir__index *index, uint64_t units) {
-  weir__block *best = index->narrow->list[units], *block = best->after;
+static weir__block *lowest_of_few(const weir__bin_group *group, uint64_t bin) {
+  weir__block *best = group->list[bin], *block = best->after;
   for (int i = 1; block && i < few; i++, block = block->after)
     best = block->address < best->address ? block : best;
   return block ? NULL : best;
@@ -269,9 +268,9 @@ static weir__block *lowest_of_few(const weir__index *index, uint64_t units) {
 
 /* The block may be gone. Its memory is still that of a block, or of one that waits to be taken, which the sanitizer is told not
  * to be touched otherwise. */
-static __attribute__((no_sanitize("address"))) bool is_there(const struct weir__bin_entry *entry, uint64_t units) {
+static __attribute__((no_sanitize("address"))) bool is_there(const struct weir__bin_entry *entry, uint64_t bytes) {
   const weir__block *block = entry->block;
-  return block->known == WEIR__HEAPED && block->address == entry->address && block->bytes == units * WEIR__UNIT;
+  return block->known == WEIR__HEAPED && block->address == entry->address && block->bytes == bytes;
 }
 
 static void sink(weir__bin_heap *heap, size_t i) {
@@ -292,10 +291,10 @@ static void push(weir__bin_heap *heap, weir__block *block) {
   heap->at[i] = (struct weir__bin_entry){block->address, block};
 }
 
-static void drop_gone(weir__bin_heap *heap, uint64_t units) {
+static void drop_gone(weir__bin_heap *heap, uint64_t bytes) {
   size_t kept = 0;
   for (size_t i = 0; i < heap->count; i++)
-    if (is_there(&heap->at[i], units))
+    if (is_there(&heap->at[i], bytes))
       heap->at[kept++] = heap->at[i];
   heap->count = kept;
   for (size_t i = kept / 2; i-- > 0;)
@@ -303,12 +302,12 @@ static void drop_gone(weir__bin_heap *heap, uint64_t units) {
 }
 
 /* The heap of a bin with room for so many more; NULL: no host memory. */
-static weir__bin_heap *heap_for(weir__narrow_bins *narrow, uint64_t units, size_t more) {
-  if (!narrow->heaps && !(narrow->heaps = calloc(WEIR__NARROW, sizeof(weir__bin_heap *))))
+static weir__bin_heap *heap_for(weir__bin_group *group, uint64_t bin, size_t more) {
+  if (!group->heaps && !(group->heaps = calloc(WEIR__GROUP, sizeof(weir__bin_heap *))))
     return NULL;
-  weir__bin_heap *heap = narrow->heaps[units];
+  weir__bin_heap *heap = group->heaps[bin];
   if (heap && heap->count + more > heap->room)
-    drop_gone(heap, units);
+    drop_gone(heap, group->list[bin]->bytes);
   if (heap && heap->count + more <= heap->room)
     return heap;
   size_t count = heap ? heap->count : 0, room = 2 * (count + more) + few;
@@ -318,32 +317,42 @@ static weir__bin_heap *heap_for(weir__narrow_bins *narrow, uint64_t units, size_
   grown->count = count;
   grown->room = room;
   memset(grown->at + count, 0, (room - count) * sizeof grown->at[0]);
-  narrow->heaps[units] = grown;
+  group->heaps[bin] = grown;
   return grown;
 }
 
-weir__block *weir__index_lowest(weir__index *index, uint64_t units) {
-  weir__narrow_bins *narrow = index->narrow;
-  if (narrow->list[units]->known == WEIR__ORDERED)
-    return narrow->list[units];
-  weir__block *best = lowest_of_few(index, units);
+weir__block *weir__index_lowest(weir__bin_group *group, uint64_t bin) {
+  weir__block *first = group->list[bin];
+  if (first->known == WEIR__ORDERED)
+    return first;
+  weir__block *best = lowest_of_few(group, bin);
   if (best)
     return best;
   size_t fresh = 0; /* they are in front of all that the heap knows */
-  for (const weir__block *block = narrow->list[units]; block && block->known != WEIR__HEAPED; block = block->after)
+  for (const weir__block *block = first; block && block->known != WEIR__HEAPED; block = block->after)
     fresh++;
-  weir__bin_heap *heap = heap_for(narrow, units, fresh);
+  weir__bin_heap *heap = heap_for(group, bin, fresh);
   if (!heap)
-    return scan_list(index, units);
-  for (weir__block *block = narrow->list[units]; block && block->known != WEIR__HEAPED; block = block->after) {
+    return scan_list(group, bin);
+  for (weir__block *block = first; block && block->known != WEIR__HEAPED; block = block->after) {
     push(heap, block);
     block->known = WEIR__HEAPED;
   }
-  while (!is_there(&heap->at[0], units)) {
+  while (!is_there(&heap->at[0], first->bytes)) {
     heap->at[0] = heap->at[--heap->count];
     sink(heap, 0);
   }
   return heap->at[0].block;
+}
+
+weir__block *weir__index_beyond(weir__index *index, uint64_t group) {
+  uint64_t groups = index->groups & ~1ull << group;
+  if (!groups)
+    return first_of_rows(index, index->wide_rows);
+  weir__bin_group *next = index->group[__builtin_ctzll(groups)];
+  uint64_t row = (uint64_t)__builtin_ctzll(next->rows), bin = row * 64 + (uint64_t)__builtin_ctzll(next->used[row]);
+  weir__block *block = next->list[bin];
+  return block->after ? weir__index_lowest(next, bin) : block;
 }
 
 /* Sorts a list by merging ever longer runs of it. */
@@ -379,40 +388,66 @@ static weir__block *sort_list(weir__block *list) {
 }
 
 /* The list of a bin in the order of addresses; it may be empty. */
-static weir__block *order_list(weir__index *index, uint64_t units) {
-  weir__narrow_bins *narrow = index->narrow;
-  if (!narrow->list[units] || narrow->list[units]->known == WEIR__ORDERED)
-    return narrow->list[units];
-  narrow->list[units] = sort_list(narrow->list[units]);
-  for (weir__block **link = &narrow->list[units]; *link; link = &(*link)->after) {
+static weir__block *order_list(weir__bin_group *group, uint64_t bin) {
+  if (!group->list[bin] || group->list[bin]->known == WEIR__ORDERED)
+    return group->list[bin];
+  group->list[bin] = sort_list(group->list[bin]);
+  for (weir__block **link = &group->list[bin]; *link; link = &(*link)->after) {
     (*link)->link = link;
     (*link)->known = WEIR__ORDERED; /* and no longer in the heap: it would not be behind all new ones */
   }
-  if (narrow->heaps && narrow->heaps[units])
-    narrow->heaps[units]->count = 0;
-  return narrow->list[units];
+  if (group->heaps && group->heaps[bin])
+    group->heaps[bin]->count = 0;
+  return group->list[bin];
 }
 
-static weir__block *last_narrow(weir__index *index, uint64_t rows) {
-  if (!rows)
+/* The last block of these bins of a row, of these rows of a group, of these groups; NULL: there are none. */
+static weir__block *last_in_row(weir__bin_group *group, uint64_t row, uint64_t used) {
+  if (!used)
     return NULL;
-  unsigned row = 63 - (unsigned)__builtin_clzll(rows);
-  weir__block *block = order_list(index, row * 64 + 63 - (unsigned)__builtin_clzll(index->narrow->used[row]));
+  weir__block *block = order_list(group, row * 64 + 63 - (unsigned)__builtin_clzll(used));
   while (block->after)
     block = block->after;
   return block;
 }
 
+static weir__block *last_in_group(weir__bin_group *group, uint64_t rows) {
+  uint64_t row = rows ? 63 - (unsigned)__builtin_clzll(rows) : 0;
+  return rows ? last_in_row(group, row, group->used[row]) : NULL;
+}
+
+static weir__block *last_narrow(const weir__index *index, uint64_t groups) {
+  weir__bin_group *group = groups ? index->group[63 - __builtin_clzll(groups)] : NULL;
+  return group ? last_in_group(group, group->rows) : NULL;
+}
+
 /* ---- All bins ---- */
 
+enum { groups = WEIR__NARROW / WEIR__GROUP };
+
+/* All but the first group lie in address space of their own: most of its pages are never touched. */
+static bool make_groups(weir__index *index) {
+  size_t bytes = (groups - 1) * sizeof(weir__bin_group);
+  void *space = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (space == MAP_FAILED)
+    return false;
+  index->space = space;
+  for (unsigned i = 1; i < groups; i++)
+    index->group[i] = (weir__bin_group *)space + i - 1;
+  return true;
+}
+
 bool weir__index_prepare(weir__index *index, uint64_t bytes) {
-  if (!index->narrow && !(index->narrow = calloc(1, sizeof *index->narrow)))
+  uint64_t units = bytes / WEIR__UNIT;
+  if (!index->group[0] && !(index->group[0] = calloc(1, sizeof *index->group[0])))
     return false;
-  if (bytes / WEIR__UNIT < WEIR__NARROW)
+  if (units >= WEIR__GROUP && !index->space && !make_groups(index))
+    return false;
+  if (units < WEIR__NARROW)
     return true;
-  if (row_of(bytes / WEIR__UNIT) >= WEIR__WIDE_ROWS)
+  if (row_of(units) >= WEIR__WIDE_ROWS)
     return false;
-  for (unsigned row = 0; row <= row_of(bytes / WEIR__UNIT); row++)
+  for (unsigned row = 0; row <= row_of(units); row++)
     if (!index->wide[row] && !(index->wide[row] = calloc(1, sizeof *index->wide[row])))
       return false;
   return true;
@@ -447,7 +482,7 @@ weir__block *weir__index_next(weir__index *index, const weir__block *block) {
   uint64_t units = block->bytes / WEIR__UNIT;
   path p;
   if (units < WEIR__NARROW) {
-    order_list(index, units);
+    order_list(index->group[units / WEIR__GROUP], units % WEIR__GROUP);
     return block->after ? block->after : weir__index_at_least(index, block->bytes + WEIR__UNIT);
   }
   find_bin(index, units, &p);
@@ -455,20 +490,23 @@ weir__block *weir__index_next(weir__index *index, const weir__block *block) {
   return best ? best : first_behind(index, &p, row_of(units));
 }
 
+/* Before a block in a narrow bin. */
+static weir__block *previous_narrow(const weir__index *index, const weir__block *block, uint64_t units) {
+  uint64_t bin = units % WEIR__GROUP, row = bin / 64;
+  weir__bin_group *group = index->group[units / WEIR__GROUP];
+  order_list(group, bin);
+  if (block->link != &group->list[bin])
+    return (weir__block *)((char *)block->link - offsetof(weir__block, after));
+  weir__block *last = last_in_row(group, row, group->used[row] & ((1ull << bin % 64) - 1));
+  if (!last)
+    last = last_in_group(group, group->rows & ((1ull << row) - 1));
+  return last ? last : last_narrow(index, index->groups & ((1ull << units / WEIR__GROUP) - 1));
+}
+
 weir__block *weir__index_previous(weir__index *index, const weir__block *block) {
   uint64_t units = block->bytes / WEIR__UNIT;
-  if (units < WEIR__NARROW) {
-    order_list(index, units);
-    if (block->link != &index->narrow->list[units])
-      return (weir__block *)((char *)block->link - offsetof(weir__block, after));
-    uint64_t row = units / 64, used = index->narrow->used[row] & ((1ull << units % 64) - 1);
-    if (!used)
-      return last_narrow(index, index->narrow_rows & ((1ull << row) - 1));
-    weir__block *last = order_list(index, row * 64 + 63 - (unsigned)__builtin_clzll(used));
-    while (last->after)
-      last = last->after;
-    return last;
-  }
+  if (units < WEIR__NARROW)
+    return previous_narrow(index, block, units);
   path p;
   find_bin(index, units, &p);
   weir__block *best = in_front(*root_at(&p), block);
@@ -481,7 +519,7 @@ weir__block *weir__index_previous(weir__index *index, const weir__block *block) 
   }
   uint64_t rows = index->wide_rows & ((1ull << row_of(units)) - 1);
   if (!rows)
-    return last_narrow(index, index->narrow_rows);
+    return last_narrow(index, index->groups);
   const weir__wide_bins *bins = index->wide[63 - __builtin_clzll(rows)];
   return last_of(bins, 63 - (unsigned)__builtin_clzll(bins->used));
 }
@@ -490,7 +528,7 @@ weir__block *weir__index_first(weir__index *index) { return weir__index_at_least
 
 weir__block *weir__index_last(weir__index *index) {
   if (!index->wide_rows)
-    return last_narrow(index, index->narrow_rows);
+    return last_narrow(index, index->groups);
   const weir__wide_bins *bins = index->wide[63 - __builtin_clzll(index->wide_rows)];
   return last_of(bins, 63 - (unsigned)__builtin_clzll(bins->used));
 }
@@ -499,7 +537,8 @@ bool weir__index_has(const weir__index *index, const weir__block *block) {
   uint64_t units = block->bytes / WEIR__UNIT;
   const weir__block *at = NULL;
   if (units < WEIR__NARROW) {
-    at = index->narrow ? index->narrow->list[units] : NULL;
+    const weir__bin_group *group = index->group[units / WEIR__GROUP];
+    at = group ? group->list[units % WEIR__GROUP] : NULL;
     while (at && at != block)
       at = at->after;
     return at != NULL;
@@ -522,11 +561,15 @@ static void wide_delete(weir__wide_bins *bins) {
 }
 
 void weir__index_clear(weir__index *index) {
-  for (unsigned i = 0; index->narrow && index->narrow->heaps && i < WEIR__NARROW; i++)
-    free(index->narrow->heaps[i]);
-  if (index->narrow)
-    free(index->narrow->heaps);
-  free(index->narrow);
+  for (unsigned i = 0; i < groups && index->group[i]; i++) {
+    weir__bin_heap **heaps = index->group[i]->heaps;
+    for (unsigned bin = 0; heaps && bin < WEIR__GROUP; bin++)
+      free(heaps[bin]);
+    free(heaps);
+  }
+  free(index->group[0]);
+  if (index->space)
+    munmap(index->space, (groups - 1) * sizeof(weir__bin_group));
   for (unsigned row = 0; row < WEIR__WIDE_ROWS; row++)
     wide_delete(index->wide[row]);
   *index = (weir__index){0};
@@ -578,33 +621,49 @@ static long wide_count(const weir__wide_bins *bins, uint64_t from, unsigned widt
 }
 
 /* The same of a narrow bin. New blocks are in front of those of which something is known, and that is the same of all these. */
-static long narrow_count(const weir__index *index, uint64_t units) {
-  const weir__narrow_bins *narrow = index->narrow;
+static long narrow_count(const weir__bin_group *group, uint64_t bin, uint64_t bytes) {
   size_t known = 0, in_heap = 0;
   long n = 0;
-  for (const weir__block *b = narrow->list[units], *previous = NULL; b; previous = b, b = b->after, n++) {
-    if (b->link != (previous ? &previous->after : &narrow->list[units]) || b->bytes / WEIR__UNIT != units)
+  for (const weir__block *b = group->list[bin], *previous = NULL; b; previous = b, b = b->after, n++) {
+    if (b->link != (previous ? &previous->after : &group->list[bin]) || b->bytes != bytes)
       return -1;
     if (previous && ((previous->known && previous->known != b->known) ||
                      (previous->known == WEIR__ORDERED && previous->address > b->address)))
       return -1;
     known += b->known == WEIR__HEAPED;
   }
-  const weir__bin_heap *heap = narrow->heaps ? narrow->heaps[units] : NULL;
+  const weir__bin_heap *heap = group->heaps ? group->heaps[bin] : NULL;
   for (size_t i = 0; heap && i < heap->count; i++) {
     if (i && heap->at[(i - 1) / 2].address > heap->at[i].address)
       return -1;
-    in_heap += is_there(&heap->at[i], units);
+    in_heap += is_there(&heap->at[i], bytes);
   }
   return in_heap < known ? -1 : n; /* one that came, went and came again may be there twice */
 }
 
+/* The same of a group. Bins that are said to be empty are not looked at, there are too many: who compares the count with that of
+ * all free blocks finds out. */
+static long group_count(const weir__bin_group *group, uint64_t from) {
+  long count = 0;
+  for (uint64_t row = 0; row < WEIR__GROUP / 64; row++) {
+    if ((group->rows >> row & 1) != (group->used[row] != 0))
+      return -1;
+    for (uint64_t used = group->used[row]; used; used &= used - 1) {
+      uint64_t bin = row * 64 + (uint64_t)__builtin_ctzll(used);
+      long n = narrow_count(group, bin, (from + bin) * WEIR__UNIT);
+      if (n <= 0)
+        return -1;
+      count += n;
+    }
+  }
+  return count;
+}
+
 long weir__index_count(const weir__index *index) {
   long count = 0;
-  for (uint64_t units = 0; index->narrow && units < WEIR__NARROW; units++) {
-    uint64_t used = index->narrow->used[units / 64];
-    long n = narrow_count(index, units);
-    if (n < 0 || (used >> units % 64 & 1) != (n > 0) || (index->narrow_rows >> units / 64 & 1) != (used != 0))
+  for (unsigned i = 0; i < groups && index->group[i]; i++) {
+    long n = group_count(index->group[i], (uint64_t)i * WEIR__GROUP);
+    if (n < 0 || (index->groups >> i & 1) != (n > 0))
       return -1;
     count += n;
   }

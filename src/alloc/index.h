@@ -1,9 +1,9 @@
 /*
  * The index: free blocks in the order of size, then address.
  *
- * Sizes are counted in units of 512 bytes and sorted into bins: below 2 MiB one for each size, from there on 64 for each power
- * of two. A bit for each bin says whether it has blocks, so the first bin that can serve a size is found in two steps however
- * many blocks there are.
+ * Sizes are counted in units of 512 bytes and sorted into bins: below 128 MiB one for each size, from there on 64 for each power
+ * of two. A bit for each bin says whether it has blocks, a bit for each row of 64 bins whether any of them has, and a bit for
+ * each group of 64 rows; so the first bin that can serve a size is found in three steps however many blocks there are.
  *
  * The blocks of a narrow bin, all of one size, are in a list, the one that came last first. Who asks for the lowest of a few
  * looks at them all. Of more than a few there is a heap of addresses, which learns of new blocks when it is asked, and of those
@@ -21,9 +21,10 @@
 #include "alloc/block.h"
 
 enum {
-  WEIR__BINS = 64,        /* of a row */
-  WEIR__NARROW = 64 * 64, /* units: sizes below have a bin each */
-  WEIR__WIDE_ROWS = 40    /* from there on a row for each power of two */
+  WEIR__BINS = 64,             /* of a row */
+  WEIR__GROUP = 64 * 64,       /* units: sizes of one group, which spans 2 MiB */
+  WEIR__NARROW = 64 * 64 * 64, /* units: sizes below have a bin each */
+  WEIR__WIDE_ROWS = 34         /* from there on a row for each power of two */
 };
 
 typedef struct weir__bin_heap {
@@ -34,12 +35,13 @@ typedef struct weir__bin_heap {
   } at[];               /* the lowest first, each not above those at twice its place */
 } weir__bin_heap;
 
-typedef struct weir__narrow_bins {
-  uint64_t used[WEIR__NARROW / WEIR__BINS]; /* which have blocks: a word for each row */
-  weir__block *list[WEIR__NARROW];
-  weir__block nobody;     /* stands in for a neighbour that is not there */
+/* Narrow bins. */
+typedef struct weir__bin_group {
+  uint64_t rows;                           /* which have blocks */
+  uint64_t used[WEIR__GROUP / WEIR__BINS]; /* which bins have: a word for each row */
+  weir__block *list[WEIR__GROUP];
   weir__bin_heap **heaps; /* for each bin, or NULL; made when first needed */
-} weir__narrow_bins;
+} weir__bin_group;
 
 typedef struct weir__wide_bins weir__wide_bins;
 struct weir__wide_bins {
@@ -49,9 +51,11 @@ struct weir__wide_bins {
 };
 
 typedef struct weir__index {
-  uint64_t narrow_rows, wide_rows; /* which have blocks */
-  weir__narrow_bins *narrow;       /* these are made when first needed */
+  uint64_t groups, wide_rows;                         /* which have blocks */
+  weir__bin_group *group[WEIR__NARROW / WEIR__GROUP]; /* these are made when first needed ... */
   weir__wide_bins *wide[WEIR__WIDE_ROWS];
+  void *space;        /* ... all groups but the first at once, here */
+  weir__block nobody; /* stands in for a neighbour that is not there */
 } weir__index;
 
 /* Makes room for blocks of up to so many bytes, so that inserting one cannot fail. false: no host memory. */
@@ -72,58 +76,66 @@ void weir__index_insert_wide(weir__index *index, weir__block *block);
 void weir__index_remove_wide(weir__index *index, weir__block *block);
 weir__block *weir__index_at_least_wide(const weir__index *index, uint64_t bytes);
 
+/* The first block of the groups behind one, and of the wide bins. */
+weir__block *weir__index_beyond(weir__index *index, uint64_t group);
+
 /* The lowest block of a narrow bin that has several. */
-weir__block *weir__index_lowest(weir__index *index, uint64_t units);
+weir__block *weir__index_lowest(weir__bin_group *group, uint64_t bin);
 
 static inline void weir__index_insert(weir__index *index, weir__block *block) {
-  uint64_t units = block->bytes / WEIR__UNIT;
+  uint64_t units = block->bytes / WEIR__UNIT, bin = units % WEIR__GROUP;
   if (units >= WEIR__NARROW) {
     weir__index_insert_wide(index, block);
     return;
   }
-  weir__narrow_bins *narrow = index->narrow;
-  weir__block *after = narrow->list[units];
+  weir__bin_group *group = index->group[units / WEIR__GROUP];
+  weir__block *after = group->list[bin];
   block->known = WEIR__NEW;
   block->after = after;
-  block->link = &narrow->list[units];
-  (after ? after : &narrow->nobody)->link = &block->after;
-  narrow->list[units] = block;
-  narrow->used[units / 64] |= 1ull << units % 64;
-  index->narrow_rows |= 1ull << units / 64;
+  block->link = &group->list[bin];
+  (after ? after : &index->nobody)->link = &block->after;
+  group->list[bin] = block;
+  group->used[bin / 64] |= 1ull << bin % 64;
+  group->rows |= 1ull << bin / 64;
+  index->groups |= 1ull << units / WEIR__GROUP;
 }
 
 static inline void weir__index_remove(weir__index *index, weir__block *block) {
-  uint64_t units = block->bytes / WEIR__UNIT;
+  uint64_t units = block->bytes / WEIR__UNIT, bin = units % WEIR__GROUP;
   if (units >= WEIR__NARROW) {
     weir__index_remove_wide(index, block);
     return;
   }
-  weir__narrow_bins *narrow = index->narrow;
+  weir__bin_group *group = index->group[units / WEIR__GROUP];
   weir__block *after = block->after;
   block->known = WEIR__NEW;
   *block->link = after;
-  (after ? after : &narrow->nobody)->link = block->link;
-  uint64_t used = narrow->used[units / 64] &= ~((uint64_t)!narrow->list[units] << units % 64);
-  index->narrow_rows &= ~((uint64_t)!used << units / 64);
+  (after ? after : &index->nobody)->link = block->link;
+  uint64_t used = group->used[bin / 64] &= ~((uint64_t)!group->list[bin] << bin % 64);
+  uint64_t rows = group->rows &= ~((uint64_t)!used << bin / 64);
+  index->groups &= ~((uint64_t)!rows << units / WEIR__GROUP);
 }
 
 /* The smallest block of at least so many bytes, the lowest of several; NULL when there is none. */
 static inline weir__block *weir__index_at_least(weir__index *index, uint64_t bytes) {
-  uint64_t units = bytes / WEIR__UNIT, row = units / 64;
-  if (units >= WEIR__NARROW || !index->narrow_rows)
+  uint64_t units = bytes / WEIR__UNIT, bin = units % WEIR__GROUP, row = bin / 64;
+  if (units >= WEIR__NARROW)
     return weir__index_at_least_wide(index, bytes);
+  weir__bin_group *group = index->group[units / WEIR__GROUP];
+  if (!group)
+    return weir__index_beyond(index, units / WEIR__GROUP);
   /* Whether this row has one or a later one is a coin toss, so it is no branch. */
-  uint64_t used = index->narrow->used[row] & ~0ull << units % 64;
-  uint64_t later = index->narrow_rows & ~1ull << row;
-  if (__builtin_expect(!(used | later), 0))
-    return weir__index_at_least_wide(index, bytes);
+  uint64_t used = group->used[row] & ~0ull << bin % 64;
+  uint64_t later = group->rows & ~1ull << row;
+  if (!(used | later))
+    return weir__index_beyond(index, units / WEIR__GROUP);
   uint64_t later_row = (uint64_t)__builtin_ctzll(later | 1ull << 63);
-  uint64_t later_used = index->narrow->used[later_row];
+  uint64_t later_used = group->used[later_row];
   row = used ? row : later_row;
   used = used ? used : later_used;
-  units = row * 64 + (uint64_t)__builtin_ctzll(used);
-  weir__block *block = index->narrow->list[units];
-  return block->after ? weir__index_lowest(index, units) : block;
+  bin = row * 64 + (uint64_t)__builtin_ctzll(used);
+  weir__block *block = group->list[bin];
+  return block->after ? weir__index_lowest(group, bin) : block;
 }
 
 /* Unmapped blocks: one treap in the order of addresses. */

@@ -121,9 +121,9 @@ static void test_index_out_of_order(void **state) {
   blocks[7].bytes = 2048;
   assert_int_equal(weir__index_count(&index), -1);
   blocks[7].bytes = 1024;
-  index.narrow->used[0] = 0;
+  index.group[0]->used[0] = 0;
   assert_int_equal(weir__index_count(&index), -1);
-  index.narrow->used[0] = 1 << 2;
+  index.group[0]->used[0] = 1 << 2;
   assert_int_equal(weir__index_count(&index), 20);
   weir__index_clear(&index);
 }

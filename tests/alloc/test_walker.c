@@ -54,7 +54,7 @@ static void test_blocks(void **state) {
   weir__index_remove(&arena->free, idle);
   expect_wrong("not in the index");
   weir__index_insert(&arena->free, idle);
-  SPOIL(arena->free.narrow_rows, 0, "out of order");
+  SPOIL(arena->free.groups, 0, "out of order");
   SPOIL(arena->live.count, 7, "has 7 live blocks");
   put(a);
   put(c);
