@@ -220,7 +220,7 @@ static uint64_t free_bytes_of(const weir__pool *pool) {
   for (size_t i = 0; i < count; i++) {
     weir__arena_lock(arenas[i]);
     for (weir__block *b = weir__index_first(&arenas[i]->free); b; b = weir__index_next(&arenas[i]->free, b))
-      bytes += b->bytes;
+      bytes += weir__block_bytes(b);
     weir__arena_unlock(arenas[i]);
   }
   free(arenas);
@@ -358,7 +358,7 @@ weir_status weir__alloc_new(const char *who, weir__heap *heap, weir__arena *aren
     return status;
   }
   weir__heap_leave(heap, previous);
-  arena = block->segment->arena; /* it may be lent by another pool */
+  arena = weir__block_arena(heap, block); /* it may be lent by another pool */
   weir__arena_lock(arena);
   block = weir__arena_hand_out(arena, settings, block, size, requested, false);
   weir__arena_unlock(arena);
@@ -462,15 +462,15 @@ weir_status weir__no_block(const char *who, const void *pointer) {
   return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: invalid device pointer: %p", who, pointer);
 }
 
-weir__block *weir__block_lock(weir_allocator *allocator, const void *pointer) {
-  weir__arena *arena = weir__arena_of(allocator, pointer);
+weir__block *weir__block_lock(weir_allocator *allocator, const void *pointer, weir__arena **arena) {
   weir__live_place place;
-  if (arena) {
-    weir__arena_lock(arena);
-    weir__block *block = weir__live_find(&arena->live, (uint64_t)pointer, &place);
+  *arena = weir__arena_of(allocator, pointer);
+  if (*arena) {
+    weir__arena_lock(*arena);
+    weir__block *block = weir__live_find(&(*arena)->live, (uint64_t)pointer, &place);
     if (block && block->state == WEIR__ALLOCATED)
       return block;
-    weir__arena_unlock(arena);
+    weir__arena_unlock(*arena);
   }
   return NULL;
 }
@@ -498,7 +498,7 @@ static weir_status free_block(const char *who, weir_allocator *allocator, void *
   }
   weir__heap *heap = arena->pool->heap;
   WEIR__PROBE_FREE(pointer, heap->device, block->requested, arena->stream);
-  bool later = block->uses != NULL;
+  bool later = block->marks.has_uses;
   if (later || weir__attention_of(heap) & WEIR__AGEING) /* a block is as old as it is: nothing is put off */
     weir__arena_settle(arena);
   if (later)
@@ -540,20 +540,20 @@ weir_status weir_allocator_record_stream(weir_allocator *allocator, void *pointe
   CHECK_ALLOCATOR(allocator);
   if (!pointer || (allocator->plug && weir__plug_record_stream(allocator, pointer, stream)))
     return WEIR_OK;
-  weir__block *block = weir__block_lock(allocator, pointer);
+  weir__arena *arena;
+  weir__block *block = weir__block_lock(allocator, pointer, &arena);
   /* What was allocated without the cache is freed by the driver, which waits for all streams anyway. */
   if (!block)
     return weir__uncached_has(allocator, pointer, NULL) ? WEIR_OK : weir__no_block(__func__, pointer);
-  weir__arena *arena = block->segment->arena;
   weir_status status = WEIR_OK;
-  weir__use *use = block->uses;
+  weir__use *use = weir__block_uses(block);
   while (use && use->stream != stream)
     use = use->next;
   if (!use && stream != arena->stream) {
     use = weir__slab_take(&arena->uses, sizeof *use);
     if (use) {
-      *use = (weir__use){stream, weir__capture_of(arena->pool->heap, stream), block->uses};
-      block->uses = use;
+      *use = (weir__use){stream, weir__capture_of(arena->pool->heap, stream), weir__block_uses(block)};
+      weir__block_set_uses(block, use);
     } else
       status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
   }
@@ -613,15 +613,18 @@ weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void *
   CHECK_ALLOCATOR(allocator);
   if (!base || !bytes)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: base or bytes is NULL", __func__);
-  weir__block *block = weir__block_lock(allocator, pointer);
+  weir__arena *arena;
+  weir__block *block = weir__block_lock(allocator, pointer, &arena);
   if (!block) {
     if (!weir__uncached_has(allocator, pointer, bytes))
       return weir__no_block(__func__, pointer);
     *base = pointer;
     return WEIR_OK;
   }
-  weir__segment *segment = block->segment;
-  weir__arena_unlock(segment->arena);
+  weir__arena_unlock(arena); /* it is live, so its segment stays */
+  const weir__segment *segment = weir__segment_lookup(arena->pool->heap, block);
+  if (!segment)
+    return weir__no_block(__func__, pointer);
   if (segment->page)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
                       "%s: memory of expandable segments has no base that another process could open; turn "

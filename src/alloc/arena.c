@@ -18,6 +18,7 @@ weir__arena *weir__arena_get(weir__pool *pool, weir_cu_stream stream) {
   memset(arena, 0, sizeof *arena);
   arena->pool = pool;
   arena->stream = stream;
+  arena->blocks.in_region = true;
   _Atomic(weir__arena *) *bucket = weir__arena_bucket(pool, stream);
   weir__arena *first = atomic_load_explicit(bucket, memory_order_acquire);
   do {

@@ -99,7 +99,7 @@ static weir_cu_result join(weir__heap *heap, const weir__block *block, bool in_c
       r = wait_for(heap, device->joining, *stream);
     *stream = device->joining;
   }
-  for (const weir__use *use = block->uses; use && !r; use = use->next)
+  for (const weir__use *use = weir__block_uses(block); use && !r; use = use->next)
     r = wait_for(heap, *stream, use->stream);
   return r;
 }
@@ -107,11 +107,12 @@ static weir_cu_result join(weir__heap *heap, const weir__block *block, bool in_c
 weir_cu_result weir__async_free(weir__heap *heap, const weir__block *block) {
   weir_driver *driver = heap->allocator->driver;
   weir__async_device *device = device_of(heap);
-  bool captured = block->segment->captured;
-  weir_cu_stream stream = block->segment->arena->stream;
+  const weir__segment *segment = weir__segment_of(heap, block);
+  bool captured = segment->captured;
+  weir_cu_stream stream = segment->arena->stream;
   bool in_capture = false;
   weir_cu_result r = captured ? ask_capturing(driver, stream, &in_capture) : WEIR_CU_SUCCESS;
-  if (!r && block->uses)
+  if (!r && block->marks.has_uses)
     r = join(heap, block, in_capture, &stream);
   if (!r)
     r = driver->MemFreeAsync(driver, block->address, stream);

@@ -96,16 +96,16 @@ static weir_status enter_books(const char *who, weir__heap *heap, weir__arena *a
                                bool captured) {
   weir__plug *plug = heap->allocator->plug;
   const weir__settings *settings = weir__settings_of(heap);
-  weir__segment *segment = weir__segment_new(heap, arena, base, bytes, 0);
   bool overlaps = false;
-  if (!segment)
-    goto no_memory;
-  segment->captured = captured;
   if (!note(plug, base, bytes, arena, &overlaps))
-    goto delete_segment;
+    goto no_memory;
+  weir__segment *segment = weir__segment_new(heap, arena, base, bytes, 0);
+  if (!segment)
+    goto forget_memory;
+  segment->captured = captured;
   weir__arena_lock(arena);
   bool room = weir__live_prepare(&arena->live); /* so that nothing below can fail */
-  weir__block *block = room ? weir__arena_new_block(arena, segment, base, bytes) : NULL;
+  weir__block *block = room ? weir__arena_new_block(arena, segment, base, 0) : NULL;
   if (block) {
     segment->first = block;
     segment->stack = weir__op_stack();
@@ -117,10 +117,10 @@ static weir_status enter_books(const char *who, weir__heap *heap, weir__arena *a
   if (block)
     return WEIR_OK;
 
-  forget(plug, base);
-delete_segment:
   weir__segment_unlink(heap, segment);
   weir__segment_delete(segment);
+forget_memory:
+  forget(plug, base);
 no_memory:
   if (overlaps)
     return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the back end %s gave memory at %p that is in use already", who,
@@ -130,15 +130,15 @@ no_memory:
 
 /* A block that nobody uses any more. The arena's lock is held as well. What is left is the segment, out of all lists. */
 static weir__segment *leave_books(weir__heap *heap, weir__block *block) {
-  weir__segment *segment = block->segment;
+  weir__segment *segment = weir__segment_of(heap, block);
   weir__arena *arena = segment->arena;
-  int64_t bytes = (int64_t)block->bytes, requested = (int64_t)block->requested;
+  int64_t bytes = (int64_t)weir__block_bytes(block), requested = (int64_t)block->requested;
   bool watched = weir__attention_of(heap) & WEIR__WATCHED;
   weir__amounts change = {.requested_bytes = -requested};
   if (block->state == WEIR__ALLOCATED) {
     change.allocations = -1;
     change.allocated_bytes = -bytes;
-    change.oversize = -block->oversize;
+    change.oversize = -block->marks.oversize;
     if (watched)
       weir__trace_freed(arena, block);
   } else {
@@ -151,11 +151,7 @@ static weir__segment *leave_books(weir__heap *heap, weir__block *block) {
   if (weir__live_find(&arena->live, block->address, &place)) /* it is */
     weir__live_remove(&arena->live, block->address, place);
   weir__gauges_add(arena, &change);
-  while (block->uses) {
-    weir__use *use = block->uses;
-    block->uses = use->next;
-    weir__slab_give(&arena->uses, use, sizeof *use);
-  }
+  weir__arena_drop_uses(arena, block);
   if (weir__is_watched(heap, WEIR_TRACE_SEGMENT_FREE))
     weir__trace_arena(arena, WEIR_TRACE_SEGMENT_FREE, segment->base, segment->bytes, segment->stack);
   weir__slab_give(&arena->blocks, block, sizeof *block);
@@ -308,11 +304,12 @@ weir_status weir__plug_alloc(const char *who, weir__heap *heap, weir__private_po
 
 /* The heap's lock and the arena's are held; this gives back both. */
 static weir_status free_drivers(const char *who, weir__heap *heap, weir__block *block) {
-  weir__arena *arena = block->segment->arena;
+  const weir__segment *segment = weir__segment_of(heap, block);
+  weir__arena *arena = segment->arena;
   weir_cu_context previous;
   weir_cu_result r = weir__heap_enter(heap, &previous);
   bool entered = !r;
-  if (!r && !weir__async_can_free(heap, block->segment)) {
+  if (!r && !weir__async_can_free(heap, segment)) {
     weir__arena_let_go(arena, block);
     weir__arena_unlock(arena);
     weir__free_later(heap, block, true);
@@ -346,7 +343,7 @@ weir_status weir__plug_free(const char *who, weir_allocator *allocator, void *po
   WEIR__PROBE_FREE(pointer, heap->device, block->requested, arena->stream);
   if (is_drivers(arena))
     return free_drivers(who, heap, block);
-  if (block->uses) {
+  if (block->marks.has_uses) {
     weir_cu_context previous;
     weir__arena_let_go(arena, block);
     weir__arena_unlock(arena);
@@ -366,7 +363,7 @@ weir_status weir__plug_free(const char *who, weir_allocator *allocator, void *po
 void weir__plug_block_done(weir__heap *heap, weir__block *block) { give_back_later(heap, leave_books(heap, block)); }
 
 bool weir__plug_join_streams(weir__heap *heap, weir__block *block, bool *done) {
-  weir__arena *arena = block->segment->arena;
+  weir__arena *arena = weir__block_arena(heap, block);
   if (!is_drivers(arena))
     return false;
   weir__arena_lock(arena);

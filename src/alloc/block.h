@@ -9,12 +9,14 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/region.h"
 #include "base/slab.h"
 
-struct weir__segment;
 struct weir__use;
 
-enum { WEIR__UNIT = 512 }; /* all sizes and addresses of blocks are multiples of it */
+enum { WEIR__UNIT = 512 }; /* all sizes and addresses of the cache's blocks are multiples of it */
+
+static const uint64_t weir__most_units = UINT32_MAX; /* of a block: 2 TiB */
 
 typedef enum weir__block_state {
   WEIR__FREE,      /* in the index, or just taken out of it */
@@ -30,53 +32,91 @@ typedef enum weir__known {
   WEIR__ORDERED /* it is in its place by address, as are all that come after it in the list */
 } weir__known;
 
-/* A piece of a segment. Guarded by its arena's lock. One cache line: what only a free block needs and what only an active one
- * needs share their places. */
-typedef struct weir__block weir__block;
-struct weir__block {
-  uint64_t address, bytes;
-  weir__block *previous, *next; /* neighbours in the segment */
-  struct weir__segment *segment;
-  union {
-    struct {
-      weir__block *left, *right; /* in a tree: of free blocks by size and address, of unmapped ones by address */
-    };
-    struct {
-      weir__block *after; /* in a list of free blocks of one size: the one behind it ... */
-      weir__block **link; /* ... and where the one before it, or the list, points to it */
-    };
-    struct {
-      uint64_t requested;     /* active: what the caller asked for */
-      struct weir__use *uses; /* active: other streams that use it */
-    };
-  };
-  union {
-    uint32_t idle_since; /* free: the pool's count of searches when it became so; for collection by age */
-    uint32_t events;     /* waiting: how many it waits for */
-  };
-  uint8_t state;      /* weir__block_state */
-  uint8_t expandable; /* its segment is */
-  uint8_t oversize;   /* allocated: it was counted as such; the limit may be another one when it is freed */
-  uint8_t known;      /* free, in a narrow bin of the index: weir__known */
-};
+typedef struct weir__block_marks {
+  uint8_t oversize : 1; /* it was counted as such; the limit may be another one when it is freed */
+  uint8_t has_uses : 1; /* other streams use it */
+} weir__block_marks;
 
-_Static_assert(sizeof(void *) != 8 || sizeof(weir__block) == 64, "a block is one cache line");
+/* A piece of a segment. Guarded by its arena's lock. Two of them are a cache line: links are of 32 bits, what only a free block
+ * needs and what only an active one needs share their places, and what is seldom needed is aside. The segment and the arena are
+ * found by the address (heap.h). */
+typedef struct weir__block {
+  uint64_t address;
+  uint32_t units;     /* its size; 0: a back end's memory, as many bytes as were asked for, which may be any number */
+  uint8_t state;      /* weir__block_state */
+  uint8_t known;      /* free, in a narrow bin of the index: weir__known */
+  uint8_t expandable; /* its segment is */
+  union {
+    weir__block_marks marks; /* active */
+    uint8_t has_age;         /* free: it became so while ages were counted */
+  };
+  weir__ref previous, next; /* neighbours in the segment */
+  union {
+    struct {
+      weir__ref left, right; /* in a tree: of free blocks by size and address, of unmapped ones by address */
+    };
+    struct {
+      weir__ref after; /* in a list of free blocks of one size: the one behind it ... */
+      weir__ref link;  /* ... and the word where the one before it, or the list, points to it */
+    };
+    uint64_t requested; /* active: what the caller asked for */
+  };
+} weir__block;
+
+_Static_assert(sizeof(weir__block) == 32, "two blocks are a cache line");
+
+/* What is seldom needed of a block. */
+typedef struct weir__block_aside {
+  struct weir__use *uses; /* where it has_uses */
+  union {
+    uint32_t events;     /* waiting: how many it waits for */
+    uint32_t idle_since; /* where it has_age: the pool's count of searches when it became free; for collection by age */
+  };
+} weir__block_aside;
+
+_Static_assert(sizeof(weir__block_aside) <= sizeof(weir__block) / 2, "an aside is half a block at most");
+
+static inline uint64_t weir__block_bytes(const weir__block *block) {
+  return block->units ? (uint64_t)block->units * WEIR__UNIT : block->requested;
+}
+
+static inline weir__block_aside *weir__block_aside_of(const weir__block *block) { return weir__aside_of(block); }
+
+static inline weir__block *weir__block_at(weir__ref ref) { return ref ? weir__at(ref) : NULL; }
+static inline weir__ref weir__block_ref(const weir__block *block) { return block ? weir__ref_of(block) : 0; }
+static inline weir__block *weir__block_previous(const weir__block *block) { return weir__block_at(block->previous); }
+static inline weir__block *weir__block_next(const weir__block *block) { return weir__block_at(block->next); }
+
+/* The other streams that use an active block. */
+static inline struct weir__use *weir__block_uses(const weir__block *block) {
+  return block->marks.has_uses ? weir__block_aside_of(block)->uses : NULL;
+}
+
+static inline void weir__block_set_uses(weir__block *block, struct weir__use *uses) {
+  weir__block_aside_of(block)->uses = uses;
+  block->marks.has_uses = uses != NULL;
+}
+
+/* A free block has been so for longer than it was in the index, by a number of searches. */
+static inline void weir__block_make_older(weir__block *block, uint32_t by) {
+  weir__block_aside *aside = weir__block_aside_of(block);
+  aside->idle_since = (block->has_age ? aside->idle_since : 0) - by;
+  block->has_age = true;
+}
 
 /* Allocated, or freed and still in use by another stream: not to be touched by neighbours. */
 static inline bool weir__block_is_active(const weir__block *block) { return block->state >= WEIR__ALLOCATED; }
 static inline bool weir__block_is_mapped(const weir__block *block) { return block->state != WEIR__UNMAPPED; }
-static inline bool weir__block_is_split(const weir__block *block) {
-  return ((uintptr_t)block->previous | (uintptr_t)block->next) != 0; /* one branch, not two */
-}
+static inline bool weir__block_is_split(const weir__block *block) { return (block->previous | block->next) != 0; }
 
 /* `block` comes between its new neighbours. */
 static inline void weir__block_link(weir__block *block, weir__block *previous, weir__block *next) {
-  block->previous = previous;
-  block->next = next;
+  block->previous = weir__block_ref(previous);
+  block->next = weir__block_ref(next);
   if (previous)
-    previous->next = block;
+    previous->next = weir__ref_of(block);
   if (next)
-    next->previous = block;
+    next->previous = weir__ref_of(block);
 }
 
 /*

@@ -13,34 +13,47 @@ weir__block *weir__arena_new_block(weir__arena *arena, weir__segment *segment, u
   weir__block *block = weir__slab_take(&arena->blocks, sizeof *block);
   if (!block)
     return NULL;
-  *block = (weir__block){.address = address, .bytes = bytes, .segment = segment, .expandable = segment->page != 0};
+  *block = (weir__block){.address = address, .units = (uint32_t)(bytes / WEIR__UNIT), .expandable = segment->page != 0};
   return block;
 }
 
-void weir__arena_insert(weir__arena *arena, weir__block *block) {
+static inline __attribute__((always_inline)) void insert(weir__arena *arena, weir__block *block) {
+  uint32_t searches = atomic_load_explicit(&arena->pool->searches, memory_order_relaxed);
   block->state = WEIR__FREE;
-  block->idle_since = atomic_load_explicit(&arena->pool->searches, memory_order_relaxed);
+  block->has_age = false;
+  if (__builtin_expect(searches != 0, 0)) {
+    block->has_age = true;
+    weir__block_aside_of(block)->idle_since = searches;
+  }
   weir__index_insert(&arena->free, block);
 }
 
-uint64_t weir__arena_merge(weir__arena *arena, weir__block *block, weir__block *neighbour) {
+void weir__arena_insert(weir__arena *arena, weir__block *block) { insert(arena, block); }
+
+void weir__arena_merge(weir__arena *arena, weir__segment *segment, weir__block *block, weir__block *neighbour) {
   if (!neighbour || neighbour->state != block->state)
-    return 0;
-  uint64_t gained = neighbour->bytes;
+    return;
   if (weir__block_is_mapped(neighbour))
     weir__index_remove(&arena->free, neighbour);
   else
     weir__tree_remove(&arena->unmapped, neighbour);
-  if (neighbour == block->previous) {
+  if (neighbour == weir__block_previous(block)) {
     block->address = neighbour->address;
-    weir__block_link(block, neighbour->previous, block->next);
+    weir__block_link(block, weir__block_previous(neighbour), weir__block_next(block));
     if (!block->previous)
-      block->segment->first = block;
+      segment->first = block;
   } else
-    weir__block_link(block, block->previous, neighbour->next);
-  block->bytes += gained;
+    weir__block_link(block, weir__block_previous(block), weir__block_next(neighbour));
+  block->units += neighbour->units;
   weir__slab_give(&arena->blocks, neighbour, sizeof *neighbour);
-  return gained;
+}
+
+void weir__arena_drop_uses(weir__arena *arena, weir__block *block) {
+  for (weir__use *use = weir__block_uses(block), *next; use; use = next) {
+    next = use->next;
+    weir__slab_give(&arena->uses, use, sizeof *use);
+  }
+  block->marks.has_uses = false;
 }
 
 /* A block becomes its owner's, or with sign -1 free at once. Oversize blocks are counted too, and an arena may be held still:
@@ -59,11 +72,15 @@ static inline void count(weir__arena *arena, int sign, uint64_t bytes, uint64_t 
                            change.bytes);
 }
 
+/* Of a block of the cache. */
+static inline int64_t whole_bytes(const weir__block *block) { return (int64_t)block->units * WEIR__UNIT; }
+
 /* ---- Allocating ---- */
 
 /* What a block could become if the address space behind it were mapped. */
 static uint64_t could_become(const weir__block *block) {
-  return block->bytes + (block->next && !weir__block_is_mapped(block->next) ? block->next->bytes : 0);
+  const weir__block *next = weir__block_next(block);
+  return weir__block_bytes(block) + (next && !weir__block_is_mapped(next) ? weir__block_bytes(next) : 0);
 }
 
 /* The first block that fits is of an expandable segment: perhaps another one is better. NULL: none serves. */
@@ -76,7 +93,7 @@ static weir__block *choose_expandable(weir__arena *arena, const weir__settings *
   }
   /* The block at the growing end counts as what it can grow to, so that a smaller one that fits is preferred. */
   weir__block *next;
-  while (block->expandable && block->next && !weir__block_is_mapped(block->next) &&
+  while (block->expandable && block->next && !weir__block_is_mapped(weir__block_next(block)) &&
          (next = weir__index_next(&arena->free, block)) && could_become(next) < could_become(block))
     block = next;
   return block;
@@ -89,9 +106,10 @@ static inline __attribute__((always_inline)) weir__block *take(weir__arena *aren
     block = choose_expandable(arena, settings, block);
   if (!block)
     return NULL;
-  if (bytes < settings->max_split_size && block->bytes >= settings->max_split_size)
+  uint64_t found = (uint64_t)whole_bytes(block);
+  if (bytes < settings->max_split_size && found >= settings->max_split_size)
     return NULL;
-  if (bytes >= settings->max_split_size && block->bytes >= bytes + settings->max_non_split_rounding)
+  if (bytes >= settings->max_split_size && found >= bytes + settings->max_non_split_rounding)
     return NULL;
   weir__index_remove(&arena->free, block);
   return block;
@@ -104,53 +122,52 @@ weir__block *weir__arena_take(weir__arena *arena, const weir__settings *settings
 /* Puts a block that is no longer in use into the index, merged with its neighbours. *whole is what it becomes: the one before it
  * grows, so that what lies further back is not touched. */
 static inline weir__split_change insert_merged(weir__arena *arena, weir__block *block, weir__block **whole) {
-  weir__block *previous = block->previous, *next = block->next, *nobody = &arena->free.nobody;
-  int64_t bytes = (int64_t)block->bytes, splits = 1;
+  weir__block *previous = weir__block_previous(block), *next = weir__block_next(block);
+  int64_t bytes = whole_bytes(block), splits = 1;
   if (previous && previous->state == WEIR__FREE) {
     splits--;
     weir__index_remove(&arena->free, previous);
-    previous->bytes += block->bytes;
-    previous->next = next;
-    (next ? next : nobody)->previous = previous;
+    previous->units += block->units;
+    previous->next = block->next;
+    weir__index_neighbour(&arena->free, block->next)->previous = block->previous;
     weir__slab_give(&arena->blocks, block, sizeof *block);
     block = previous;
   }
   if (next && next->state == WEIR__FREE) {
     splits--;
     weir__index_remove(&arena->free, next);
-    block->bytes += next->bytes;
+    block->units += next->units;
     block->next = next->next;
-    (next->next ? next->next : nobody)->previous = block;
+    weir__index_neighbour(&arena->free, next->next)->previous = weir__ref_of(block);
     weir__slab_give(&arena->blocks, next, sizeof *next);
   }
-  weir__arena_insert(arena, block);
+  insert(arena, block);
   *whole = block;
   /* By design of the statistics only blocks of fixed segments are split. Free neighbours were, so all that is new is the block;
    * but what has no neighbours is whole again. */
   if (block->expandable)
     return (weir__split_change){0, 0};
   if (!weir__block_is_split(block))
-    return (weir__split_change){splits - 1, bytes - (int64_t)block->bytes};
+    return (weir__split_change){splits - 1, bytes - whole_bytes(block)};
   return (weir__split_change){splits, bytes};
 }
 
 /* Cuts a block down to so many bytes; the rest of it goes back to the index. So a segment's first block always stays the same one.
  * false: no host memory. */
 static inline bool cut(weir__arena *arena, weir__block *block, uint64_t bytes) {
-  weir__block *rest = weir__slab_take(&arena->blocks, sizeof *rest), *next = block->next;
+  uint32_t units = (uint32_t)(bytes / WEIR__UNIT);
+  weir__block *rest = weir__slab_take(&arena->blocks, sizeof *rest);
   if (!rest)
     return false;
-  rest->address = block->address + bytes;
-  rest->bytes = block->bytes - bytes;
-  rest->segment = block->segment;
-  rest->expandable = block->expandable;
-  rest->known = WEIR__NEW;
-  rest->previous = block;
-  rest->next = next;
-  (next ? next : &arena->free.nobody)->previous = rest;
-  block->next = rest;
-  block->bytes = bytes;
-  weir__arena_insert(arena, rest);
+  *rest = (weir__block){.address = block->address + bytes,
+                        .units = block->units - units,
+                        .expandable = block->expandable,
+                        .previous = weir__ref_of(block),
+                        .next = block->next};
+  weir__index_neighbour(&arena->free, block->next)->previous = weir__ref_of(rest);
+  block->next = weir__ref_of(rest);
+  block->units = units;
+  insert(arena, rest);
   return true;
 }
 
@@ -159,13 +176,13 @@ static inline __attribute__((always_inline)) weir__block *hand_out(weir__arena *
                                                                    weir__block *block, uint64_t bytes,
                                                                    uint64_t requested, bool exact, weir__repeat *last) {
   bool was_split = weir__block_is_split(block) && !block->expandable;
-  int64_t before = (int64_t)block->bytes;
+  int64_t before = whole_bytes(block);
   weir__split_change change = {0, 0};
   if (!weir__live_prepare(&arena->live))
     goto no_memory;
   uint64_t hash = weir__live_hash(block->address);
   __builtin_prefetch(&arena->live.buckets[weir__live_home(&arena->live, hash)], 1);
-  if (exact ? block->bytes > bytes : weir__should_split(settings, arena->pool, block->bytes, bytes)) {
+  if (exact ? before > (int64_t)bytes : weir__should_split(settings, arena->pool, (uint64_t)before, bytes)) {
     if (!cut(arena, block, bytes))
       goto no_memory;
     if (!block->expandable) {
@@ -177,14 +194,14 @@ static inline __attribute__((always_inline)) weir__block *hand_out(weir__arena *
     change.bytes = -before;
   }
   block->state = WEIR__ALLOCATED;
-  block->events = 0;
   block->requested = requested;
-  block->uses = NULL;
-  block->oversize = block->bytes >= settings->max_split_size;
+  uint64_t given = weir__block_bytes(block);
+  bool oversize = given >= settings->max_split_size;
+  block->marks = (weir__block_marks){.oversize = oversize};
   weir__live_insert(&arena->live, block, hash);
   if (last)
     *last = (weir__repeat){block, settings, bytes, change, false};
-  count(arena, 1, block->bytes, requested, block->oversize, change);
+  count(arena, 1, given, requested, oversize, change);
   return block;
 
 no_memory:
@@ -212,7 +229,7 @@ static inline weir__block *repeat(weir__arena *arena, uint64_t requested) {
   last->is_free = false;
   block->state = WEIR__ALLOCATED;
   block->requested = requested;
-  count(arena, 1, block->bytes, requested, block->oversize, last->change);
+  count(arena, 1, (uint64_t)whole_bytes(block), requested, block->marks.oversize, last->change);
   return block;
 }
 
@@ -257,34 +274,36 @@ static inline __attribute__((always_inline)) void free_cached(weir__arena *arena
   if (last->block == block) {
     block->state = WEIR__FREE;
     last->is_free = true;
-    count(arena, -1, block->bytes, requested, block->oversize,
+    count(arena, -1, (uint64_t)whole_bytes(block), requested, block->marks.oversize,
           (weir__split_change){-last->change.splits, -last->change.bytes});
     return;
   }
   if (last->is_free)
     weir__arena_settle(arena);
   last->block = NULL;
-  uint64_t bytes = block->bytes;
-  bool oversize = block->oversize;
+  uint64_t bytes = (uint64_t)whole_bytes(block);
+  bool oversize = block->marks.oversize;
   weir__split_change change = release(arena, block, place, &block);
   count(arena, -1, bytes, requested, oversize, change);
 }
 
 void weir__arena_let_go(weir__arena *arena, weir__block *block) {
-  int64_t bytes = (int64_t)block->bytes;
+  int64_t bytes = (int64_t)weir__block_bytes(block);
   block->state = WEIR__WAITING;
+  weir__block_aside_of(block)->events = 0;
   weir__gauges_add(arena, &(weir__amounts){.allocations = -1,
                                            .allocated_bytes = -bytes,
                                            .waiting = 1,
                                            .waiting_bytes = bytes,
-                                           .oversize = -block->oversize});
+                                           .oversize = -block->marks.oversize});
   weir__trace(arena->pool->heap, WEIR_TRACE_FREE_REQUESTED, arena->pool, block->address, block->requested,
               arena->stream);
 }
 
 weir__block *weir__arena_release(weir__arena *arena, weir__block *block) {
-  weir__amounts change = {
-      .waiting = -1, .waiting_bytes = -(int64_t)block->bytes, .requested_bytes = -(int64_t)block->requested};
+  weir__amounts change = {.waiting = -1,
+                          .waiting_bytes = -(int64_t)weir__block_bytes(block),
+                          .requested_bytes = -(int64_t)block->requested};
   weir__live_place place;
   weir__trace(arena->pool->heap, WEIR_TRACE_FREE_COMPLETED, arena->pool, block->address, block->requested,
               arena->stream);
@@ -336,7 +355,7 @@ static __attribute__((noinline)) weir_status free_attended(weir__arena *arena, w
                                                            weir__live_place place) {
   weir__writer *writer = arena->writer;
   if (weir__attention_of(arena->pool->heap) & (WEIR__ATTENDED | WEIR__AGEING) || !writer ||
-      block->state != WEIR__ALLOCATED || block->uses) {
+      block->state != WEIR__ALLOCATED || block->marks.has_uses) {
     void *pointer = (void *)block->address;
     weir__lock_give(&arena->lock);
     return weir__free_generic(arena->pool->heap->allocator, pointer);
@@ -386,7 +405,9 @@ weir_status weir_allocator_free(weir_allocator *allocator, void *pointer) {
     return weir__free_generic(allocator, pointer);
   }
   const weir__heap *heap = arena->pool->heap;
-  if (block->state != WEIR__ALLOCATED || block->uses || weir__attention_of(heap) & (WEIR__WATCHED | WEIR__AGEING))
+  if (block->state != WEIR__ALLOCATED)
+    return free_attended(arena, block, place);
+  if (block->marks.has_uses || weir__attention_of(heap) & (WEIR__WATCHED | WEIR__AGEING))
     return free_attended(arena, block, place);
   WEIR__PROBE_FREE(block->address, heap->device, block->requested, arena->stream);
   free_cached(arena, block, place);

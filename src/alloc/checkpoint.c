@@ -83,13 +83,13 @@ static void unlock_pool(locked_pool *locked) {
 static weir_cu_result end_uses(weir__heap *heap, const weir__private_pool *pool) {
   weir_driver *driver = heap->allocator->driver;
   for (weir__segment *s = heap->segments; s; s = s->next)
-    for (weir__block *b = is_of(s, pool) ? s->first : NULL; b; b = b->next)
-      while (b->state == WEIR__ALLOCATED && b->uses) {
-        weir__use *use = b->uses;
+    for (weir__block *b = is_of(s, pool) ? s->first : NULL; b; b = weir__block_next(b))
+      while (b->state == WEIR__ALLOCATED && b->marks.has_uses) {
+        weir__use *use = weir__block_uses(b);
         weir_cu_result r = driver->StreamSynchronize(driver, use->stream);
         if (r)
           return r;
-        b->uses = use->next;
+        weir__block_set_uses(b, use->next);
         weir__slab_give(&s->arena->uses, use, sizeof *use);
       }
   return WEIR_CU_SUCCESS;
@@ -139,14 +139,14 @@ static bool list_segment(const weir__segment *segment, weir_checkpoint *checkpoi
                            .stream = segment->arena->stream,
                            .is_small = segment->arena->pool->is_small,
                            .first = checkpoint->piece_count};
-  for (const weir__block *b = segment->first; b; b = b->next) {
+  for (const weir__block *b = segment->first; b; b = weir__block_next(b)) {
     if (b->state == WEIR__WAITING)
       return false;
     if (b->state == WEIR__UNMAPPED)
       continue;
     bool allocated = b->state == WEIR__ALLOCATED;
-    uint64_t requested = allocated ? b->requested : b->bytes;
-    checkpoint->pieces[checkpoint->piece_count++] = (piece){b->address, b->bytes, requested, allocated};
+    uint64_t requested = allocated ? b->requested : weir__block_bytes(b);
+    checkpoint->pieces[checkpoint->piece_count++] = (piece){b->address, weir__block_bytes(b), requested, allocated};
     state->count++;
   }
   return true;
@@ -180,7 +180,7 @@ weir_status weir_pool_checkpoint(weir_allocator *allocator, int device, weir_poo
   for (weir__segment *s = heap->segments; s; s = s->next)
     if (is_of(s, pool)) {
       segments++;
-      for (const weir__block *b = s->first; b; b = b->next)
+      for (const weir__block *b = s->first; b; b = weir__block_next(b))
         blocks++;
     }
   made->device = device;
@@ -211,8 +211,8 @@ unlock:
 
 /* Counts the live blocks of a segment. false: another stream uses one, or did and is not done. */
 static bool count_live(const weir__segment *segment, size_t *live) {
-  for (const weir__block *b = segment->first; b; b = b->next) {
-    if (weir__block_is_active(b) && (b->state == WEIR__WAITING || b->uses))
+  for (const weir__block *b = segment->first; b; b = weir__block_next(b)) {
+    if (weir__block_is_active(b) && (b->state == WEIR__WAITING || b->marks.has_uses))
       return false;
     *live += b->state == WEIR__ALLOCATED;
   }
@@ -226,11 +226,11 @@ static bool can_be_cut(const weir__segment *segment, const piece *pieces, size_t
   uint64_t at = 0, end = 0; /* the rest of a run */
   for (size_t i = 0; i < count; i++) {
     while (b && end <= pieces[i].address) {
-      for (; b && !weir__block_is_mapped(b); b = b->next)
+      for (; b && !weir__block_is_mapped(b); b = weir__block_next(b))
         continue;
       at = end = b ? b->address : 0;
-      for (; b && weir__block_is_mapped(b); b = b->next)
-        end += b->bytes;
+      for (; b && weir__block_is_mapped(b); b = weir__block_next(b))
+        end += weir__block_bytes(b);
     }
     if (at != pieces[i].address || pieces[i].bytes > end - at)
       return false;
@@ -242,7 +242,7 @@ static bool can_be_cut(const weir__segment *segment, const piece *pieces, size_t
 /* Frees every live block of a segment, and lists them. */
 static void free_segment(weir__segment *segment, weir_checkpoint_delta *delta) {
   weir__arena *arena = segment->arena;
-  for (weir__block *b = segment->first; b; b = b->next) {
+  for (weir__block *b = segment->first; b; b = weir__block_next(b)) {
     if (b->state != WEIR__ALLOCATED)
       continue;
     delta->freed[delta->freed_count++] = (void *)b->address;
@@ -258,9 +258,9 @@ static bool cut_segment(weir__heap *heap, weir__segment *segment, const piece *p
   const weir__settings *settings = weir__settings_of(heap);
   weir__arena *arena = segment->arena;
   weir__block *block = segment->first;
-  for (size_t i = 0; i < count; i++, block = block->next) {
+  for (size_t i = 0; i < count; i++, block = weir__block_next(block)) {
     while (block->address < pieces[i].address)
-      block = block->next;
+      block = weir__block_next(block);
     weir__index_remove(&arena->free, block);
     block = weir__arena_hand_out(arena, settings, block, pieces[i].bytes, pieces[i].requested, true);
     if (!block)
@@ -385,7 +385,7 @@ weir_status weir_pool_check_live(weir_allocator *allocator, int device, weir_poo
       if (!is_of(s, pool))
         continue;
       weir__arena_lock(s->arena);
-      for (const weir__block *b = s->first; b; b = b->next)
+      for (const weir__block *b = s->first; b; b = weir__block_next(b))
         if (b->state == WEIR__ALLOCATED) {
           live++;
           same &= bsearch(&b->address, sorted, distinct, sizeof *sorted, by_value) != NULL;

@@ -164,8 +164,8 @@ static uint64_t largest_of(const weir__pool *pool) {
   for (size_t i = 0; i < count; i++) {
     weir__arena_lock(arenas[i]);
     const weir__block *last = weir__index_last(&arenas[i]->free);
-    if (last && last->bytes > largest)
-      largest = last->bytes;
+    if (last && weir__block_bytes(last) > largest)
+      largest = weir__block_bytes(last);
     weir__arena_unlock(arenas[i]);
   }
   free(arenas);

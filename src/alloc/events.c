@@ -74,7 +74,7 @@ static void block_done(weir__heap *heap, weir__block *block) {
   if (heap->allocator->plug)
     weir__plug_block_done(heap, block);
   else
-    weir__arena_release(block->segment->arena, block);
+    weir__arena_release(weir__block_arena(heap, block), block);
 }
 
 static void event_done(weir__heap *heap, weir__event_queue *queue) {
@@ -86,9 +86,9 @@ static void event_done(weir__heap *heap, weir__event_queue *queue) {
   weir__event_give(heap, pending->event);
   weir__slab_give(&heap->pendings, pending, sizeof *pending);
   weir__pending_add(heap, -1);
-  weir__arena *arena = block->segment->arena;
+  weir__arena *arena = weir__block_arena(heap, block);
   weir__arena_lock(arena);
-  if (--block->events == 0 && !block->uses)
+  if (--weir__block_aside_of(block)->events == 0 && !block->marks.has_uses)
     block_done(heap, block);
   weir__arena_unlock(arena);
 }
@@ -108,9 +108,10 @@ static bool insert_event(weir__heap *heap, weir__block *block, weir_cu_stream st
   *queue->last = pending;
   queue->last = &pending->next;
   weir__pending_add(heap, 1);
-  weir__arena_lock(block->segment->arena);
-  block->events++;
-  weir__arena_unlock(block->segment->arena);
+  weir__arena *arena = weir__block_arena(heap, block);
+  weir__arena_lock(arena);
+  weir__block_aside_of(block)->events++;
+  weir__arena_unlock(arena);
   return true;
 
 give_event:
@@ -137,7 +138,8 @@ static void defer(weir__heap *heap, weir__block *block) {
 /* Records an event in every stream that uses the block, which then waits for these instead. Where that cannot be done the
  * host waits for the stream, slow and safe; where that fails too the use stays, and is tried again. */
 static void insert_events(weir__heap *heap, weir__block *block) {
-  weir__arena *arena = block->segment->arena;
+  weir__arena *arena = weir__block_arena(heap, block);
+  weir__block_aside *aside = weir__block_aside_of(block);
   bool done;
   if (heap->allocator->plug && weir__plug_join_streams(heap, block, &done)) {
     if (!done)
@@ -145,8 +147,8 @@ static void insert_events(weir__heap *heap, weir__block *block) {
     return;
   }
   weir__arena_lock(arena);
-  weir__use *uses = block->uses, *left = NULL;
-  block->events++; /* ours, until all are in their queues */
+  weir__use *uses = weir__block_uses(block), *left = NULL;
+  aside->events++; /* ours, until all are in their queues */
   weir__arena_unlock(arena);
   for (weir__use *use = uses, *next; use; use = next) {
     next = use->next;
@@ -160,8 +162,8 @@ static void insert_events(weir__heap *heap, weir__block *block) {
     }
   }
   weir__arena_lock(arena);
-  block->uses = left;
-  if (--block->events == 0 && !left)
+  weir__block_set_uses(block, left);
+  if (--aside->events == 0 && !left)
     block_done(heap, block);
   weir__arena_unlock(arena);
   if (left)

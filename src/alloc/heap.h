@@ -85,8 +85,8 @@ struct weir__arena {
   weir__live live;             /* active blocks by address */
   weir__slab blocks;
   weir__gauges gauges;
-  weir__index free;      /* free blocks */
-  weir__block *unmapped; /* address space without memory, by address */
+  weir__index free;   /* free blocks */
+  weir__ref unmapped; /* the tree of address space without memory, by address */
   weir__slab uses;
   weir__writer *writer; /* what records it; NULL: nothing was recorded yet */
 };
@@ -196,6 +196,7 @@ struct weir__heap {
   weir__private_pool *private_pools;
   _Atomic(weir__private_pool *) gone; /* pools whose end somebody has to be told, when no lock is held */
   weir__segment *segments;
+  weir__rangemap segments_by_address;
   weir__segment *returning;    /* of a back end: left the books, and goes back when no lock is held */
   weir_cu_mem_handle *orphans; /* of pages that are gone, and that the driver did not take back yet */
   size_t orphan_count, orphan_room;
@@ -364,8 +365,11 @@ static inline void weir__count_search(weir__pool *pool) {
 /* Puts a free block into the index. */
 void weir__arena_insert(weir__arena *arena, weir__block *block);
 
-/* `block` takes its neighbour in when that is free too, and mapped or not as it is. The bytes that it gained. */
-uint64_t weir__arena_merge(weir__arena *arena, weir__block *block, weir__block *neighbour);
+/* `block` takes its neighbour in when that is free too, and mapped or not as it is. */
+void weir__arena_merge(weir__arena *arena, weir__segment *segment, weir__block *block, weir__block *neighbour);
+
+/* Other streams use the block no more. */
+void weir__arena_drop_uses(weir__arena *arena, weir__block *block);
 
 weir__block *weir__arena_new_block(weir__arena *arena, weir__segment *segment, uint64_t address, uint64_t bytes);
 
@@ -375,7 +379,11 @@ void weir__pool_clear(weir__pool *pool);
 
 /* ---- Segments (segment.c). With the heap's lock, and no arena's ---- */
 
-/* The parts of it, for memory that is not the driver's. NULL: no host memory. */
+/* The one that a block is a piece of. */
+weir__segment *weir__segment_of(const weir__heap *heap, const weir__block *block);
+weir__segment *weir__segment_lookup(weir__heap *heap, const weir__block *block); /* without the heap's lock */
+
+/* The parts of it, for memory that is not the driver's. NULL: no host memory, or it overlaps another one. */
 weir__segment *weir__segment_new(weir__heap *heap, weir__arena *arena, uint64_t base, uint64_t bytes, uint64_t page);
 void weir__segment_unlink(weir__heap *heap, weir__segment *segment);
 void weir__segment_delete(weir__segment *segment);
@@ -486,6 +494,9 @@ weir__arena *weir__plug_arena(weir_allocator *allocator, const void *pointer);
 static inline weir__arena *weir__arena_of(weir_allocator *allocator, const void *pointer) {
   return allocator->plug ? weir__plug_arena(allocator, pointer)
                          : weir__page_map_find(allocator->pages, (uint64_t)pointer);
+}
+static inline weir__arena *weir__block_arena(const weir__heap *heap, const weir__block *block) {
+  return weir__arena_of(heap->allocator, (const void *)block->address);
 }
 
 /* It is the driver's stream-ordered memory. */
@@ -613,7 +624,7 @@ void weir__record_end(weir_allocator *allocator);
 weir_status weir__check_backend(const weir__settings *settings);
 
 /* The live block of a pointer, its arena locked and settled; NULL when there is none. */
-weir__block *weir__block_lock(weir_allocator *allocator, const void *pointer);
+weir__block *weir__block_lock(weir_allocator *allocator, const void *pointer, weir__arena **arena);
 weir_status weir__no_block(const char *who, const void *pointer);
 
 /* There is no more: tells those who want to know, and says so. The heap's lock is held, and given back. */

@@ -3,7 +3,6 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "alloc/index.h"
 
@@ -16,7 +15,7 @@ static inline uint64_t weight(const weir__block *block) {
 }
 
 static inline bool before_by_size(const weir__block *a, const weir__block *b) {
-  return a->bytes != b->bytes ? a->bytes < b->bytes : a->address < b->address;
+  return a->units != b->units ? a->units < b->units : a->address < b->address;
 }
 
 static inline bool before_by_address(const weir__block *a, const weir__block *b) { return a->address < b->address; }
@@ -27,79 +26,74 @@ static inline bool before(const weir__block *a, const weir__block *b, bool by_si
 }
 
 /* Returns how many blocks it passed on its way. */
-static inline __attribute__((always_inline)) unsigned treap_insert(weir__block **root, weir__block *block,
-                                                                   bool by_size) {
+static inline __attribute__((always_inline)) unsigned treap_insert(weir__ref *root, weir__block *block, bool by_size) {
   unsigned passed = 0;
-  weir__block *rest = *root;
-  if (!rest) {
-    block->left = block->right = NULL;
-    *root = block;
-    return 0;
-  }
+  weir__ref *at = root;
+  weir__block *rest = weir__block_at(*root);
   uint64_t mine = weight(block);
-  weir__block **at = root;
-  for (; rest && weight(rest) >= mine; rest = *at, passed++)
+  for (; rest && weight(rest) >= mine; rest = weir__block_at(*at), passed++)
     at = before(block, rest, by_size) ? &rest->left : &rest->right;
   /* The rest of the path is split into what lies before the block and what lies behind it. */
-  weir__block **low = &block->left, **high = &block->right;
-  *at = block;
+  weir__ref *low = &block->left, *high = &block->right;
+  *at = weir__ref_of(block);
   for (; rest; passed++) {
     if (before(rest, block, by_size)) {
-      *low = rest;
+      *low = weir__ref_of(rest);
       low = &rest->right;
-      rest = rest->right;
     } else {
-      *high = rest;
+      *high = weir__ref_of(rest);
       high = &rest->left;
-      rest = rest->left;
     }
+    rest = weir__block_at(before(rest, block, by_size) ? rest->right : rest->left);
   }
-  *low = *high = NULL;
+  *low = *high = 0;
   return passed;
 }
 
-static inline __attribute__((always_inline)) void treap_remove(weir__block **root, weir__block *block, bool by_size) {
-  weir__block **at = root;
-  while (*at != block)
-    at = before(block, *at, by_size) ? &(*at)->left : &(*at)->right;
-  weir__block *low = block->left, *high = block->right;
+static inline __attribute__((always_inline)) void treap_remove(weir__ref *root, weir__block *block, bool by_size) {
+  weir__ref *at = root;
+  while (*at != weir__ref_of(block)) {
+    weir__block *other = weir__at(*at);
+    at = before(block, other, by_size) ? &other->left : &other->right;
+  }
+  weir__block *low = weir__block_at(block->left), *high = weir__block_at(block->right);
   while (low && high) {
     if (weight(low) >= weight(high)) {
-      *at = low;
+      *at = weir__ref_of(low);
       at = &low->right;
-      low = low->right;
+      low = weir__block_at(low->right);
     } else {
-      *at = high;
+      *at = weir__ref_of(high);
       at = &high->left;
-      high = high->left;
+      high = weir__block_at(high->left);
     }
   }
-  *at = low ? low : high;
+  *at = weir__block_ref(low ? low : high);
 }
 
-static weir__block *leftmost(weir__block *block) {
+static weir__block *leftmost(weir__ref root) {
+  weir__block *block = weir__block_at(root);
   while (block && block->left)
-    block = block->left;
+    block = weir__at(block->left);
   return block;
 }
 
-static weir__block *rightmost(weir__block *block) {
+static weir__block *rightmost(weir__ref root) {
+  weir__block *block = weir__block_at(root);
   while (block && block->right)
-    block = block->right;
+    block = weir__at(block->right);
   return block;
 }
 
-void weir__tree_insert(weir__block **root, weir__block *block) { treap_insert(root, block, false); }
-void weir__tree_remove(weir__block **root, weir__block *block) { treap_remove(root, block, false); }
+void weir__tree_insert(weir__ref *root, weir__block *block) { treap_insert(root, block, false); }
+void weir__tree_remove(weir__ref *root, weir__block *block) { treap_remove(root, block, false); }
 
-weir__block *weir__tree_after(weir__block *root, uint64_t address) {
+weir__block *weir__tree_after(weir__ref root, uint64_t address) {
   weir__block *best = NULL;
-  while (root) {
-    if (root->address > address) {
-      best = root;
-      root = root->left;
-    } else
-      root = root->right;
+  for (weir__block *at = weir__block_at(root); at;) {
+    bool is_above = at->address > address;
+    best = is_above ? at : best;
+    at = weir__block_at(is_above ? at->left : at->right);
   }
   return best;
 }
@@ -129,7 +123,7 @@ static void find_bin(const weir__index *index, uint64_t units, path *p) {
   p->bins[0] = bins;
   p->bin[0] = bin;
   while (bins->divided >> bin & 1) {
-    bins = bins->at[bin];
+    bins = bins->at[bin].finer;
     width = finer(width);
     bin = bin_of(units, width);
     p->bins[++depth] = bins;
@@ -139,14 +133,15 @@ static void find_bin(const weir__index *index, uint64_t units, path *p) {
   p->width = width;
 }
 
-static weir__block **root_at(const path *p) { return (weir__block **)&p->bins[p->depth]->at[p->bin[p->depth]]; }
+static weir__ref *root_at(const path *p) { return &p->bins[p->depth]->at[p->bin[p->depth]].root; }
 
-static void move_blocks(weir__wide_bins *to, unsigned width, weir__block *block) {
+static void move_blocks(weir__wide_bins *to, unsigned width, weir__ref root) {
+  weir__block *block = weir__block_at(root);
   if (!block)
     return;
-  weir__block *left = block->left, *right = block->right;
-  unsigned bin = bin_of(block->bytes / WEIR__UNIT, width);
-  treap_insert((weir__block **)&to->at[bin], block, true);
+  weir__ref left = block->left, right = block->right;
+  unsigned bin = bin_of(block->units, width);
+  treap_insert(&to->at[bin].root, block, true);
   to->used |= 1ull << bin;
   move_blocks(to, width, left);
   move_blocks(to, width, right);
@@ -157,13 +152,13 @@ static void divide(weir__wide_bins *bins, unsigned bin, unsigned width) {
   weir__wide_bins *made = calloc(1, sizeof *made);
   if (!made)
     return;
-  move_blocks(made, finer(width), bins->at[bin]);
-  bins->at[bin] = made;
+  move_blocks(made, finer(width), bins->at[bin].root);
+  bins->at[bin].finer = made;
   bins->divided |= 1ull << bin;
 }
 
 void weir__index_insert_wide(weir__index *index, weir__block *block) {
-  uint64_t units = block->bytes / WEIR__UNIT;
+  uint64_t units = block->units;
   path p;
   find_bin(index, units, &p);
   for (unsigned i = 0; i <= p.depth; i++)
@@ -175,7 +170,7 @@ void weir__index_insert_wide(weir__index *index, weir__block *block) {
 }
 
 void weir__index_remove_wide(weir__index *index, weir__block *block) {
-  uint64_t units = block->bytes / WEIR__UNIT;
+  uint64_t units = block->units;
   path p;
   find_bin(index, units, &p);
   treap_remove(root_at(&p), block, true);
@@ -192,18 +187,18 @@ void weir__index_remove_wide(weir__index *index, weir__block *block) {
 /* The first and the last block of bins that have some. */
 static weir__block *first_of(const weir__wide_bins *bins, unsigned bin) {
   while (bins->divided >> bin & 1) {
-    bins = bins->at[bin];
+    bins = bins->at[bin].finer;
     bin = (unsigned)__builtin_ctzll(bins->used);
   }
-  return leftmost(bins->at[bin]);
+  return leftmost(bins->at[bin].root);
 }
 
 static weir__block *last_of(const weir__wide_bins *bins, unsigned bin) {
   while (bins->divided >> bin & 1) {
-    bins = bins->at[bin];
+    bins = bins->at[bin].finer;
     bin = 63 - (unsigned)__builtin_clzll(bins->used);
   }
-  return rightmost(bins->at[bin]);
+  return rightmost(bins->at[bin].root);
 }
 
 static weir__block *first_of_rows(const weir__index *index, uint64_t rows) {
@@ -232,12 +227,10 @@ weir__block *weir__index_at_least_wide(const weir__index *index, uint64_t bytes)
   find_bin(index, units, &p);
   if (p.bins[p.depth]->used >> p.bin[p.depth] & 1) {
     weir__block *best = NULL;
-    for (weir__block *at = *root_at(&p); at;) {
-      if (at->bytes >= bytes) {
-        best = at;
-        at = at->left;
-      } else
-        at = at->right;
+    for (weir__block *at = weir__block_at(*root_at(&p)); at;) {
+      bool is_enough = at->units >= units;
+      best = is_enough ? at : best;
+      at = weir__block_at(is_enough ? at->left : at->right);
     }
     if (best)
       return best;
@@ -250,27 +243,29 @@ weir__block *weir__index_at_least_wide(const weir__index *index, uint64_t bytes)
 /* So many blocks are looked at faster than a heap is kept. */
 enum { few = 8 };
 
+static weir__block *after(const weir__block *block) { return weir__block_at(block->after); }
+
 static weir__block *scan_list(const weir__bin_group *group, uint64_t bin) {
-  weir__block *best = group->list[bin];
-  for (weir__block *block = best->after; block; block = block->after)
+  weir__block *best = weir__at(group->list[bin]);
+  for (weir__block *block = after(best); block; block = after(block))
     if (block->address < best->address)
       best = block;
   return best;
 }
 
 /* ... of a few. NULL: there are more. */
-static weir__block *lowest_of_few(const weir__bin_group *group, uint64_t bin) {
-  weir__block *best = group->list[bin], *block = best->after;
-  for (int i = 1; block && i < few; i++, block = block->after)
+static weir__block *lowest_of_few(weir__block *best) {
+  weir__block *block = after(best);
+  for (int i = 1; block && i < few; i++, block = after(block))
     best = block->address < best->address ? block : best;
   return block ? NULL : best;
 }
 
 /* The block may be gone. Its memory is still that of a block, or of one that waits to be taken, which the sanitizer is told not
  * to be touched otherwise. */
-static __attribute__((no_sanitize("address"))) bool is_there(const struct weir__bin_entry *entry, uint64_t bytes) {
+static __attribute__((no_sanitize("address"))) bool is_there(const struct weir__bin_entry *entry, uint32_t units) {
   const weir__block *block = entry->block;
-  return block->known == WEIR__HEAPED && block->address == entry->address && block->bytes == bytes;
+  return block->known == WEIR__HEAPED && block->address == entry->address && block->units == units;
 }
 
 static void sink(weir__bin_heap *heap, size_t i) {
@@ -291,10 +286,10 @@ static void push(weir__bin_heap *heap, weir__block *block) {
   heap->at[i] = (struct weir__bin_entry){block->address, block};
 }
 
-static void drop_gone(weir__bin_heap *heap, uint64_t bytes) {
+static void drop_gone(weir__bin_heap *heap, uint32_t units) {
   size_t kept = 0;
   for (size_t i = 0; i < heap->count; i++)
-    if (is_there(&heap->at[i], bytes))
+    if (is_there(&heap->at[i], units))
       heap->at[kept++] = heap->at[i];
   heap->count = kept;
   for (size_t i = kept / 2; i-- > 0;)
@@ -307,7 +302,7 @@ static weir__bin_heap *heap_for(weir__bin_group *group, uint64_t bin, size_t mor
     return NULL;
   weir__bin_heap *heap = group->heaps[bin];
   if (heap && heap->count + more > heap->room)
-    drop_gone(heap, group->list[bin]->bytes);
+    drop_gone(heap, ((weir__block *)weir__at(group->list[bin]))->units);
   if (heap && heap->count + more <= heap->room)
     return heap;
   size_t count = heap ? heap->count : 0, room = 2 * (count + more) + few;
@@ -322,23 +317,23 @@ static weir__bin_heap *heap_for(weir__bin_group *group, uint64_t bin, size_t mor
 }
 
 weir__block *weir__index_lowest(weir__bin_group *group, uint64_t bin) {
-  weir__block *first = group->list[bin];
+  weir__block *first = weir__at(group->list[bin]);
   if (first->known == WEIR__ORDERED)
     return first;
-  weir__block *best = lowest_of_few(group, bin);
+  weir__block *best = lowest_of_few(first);
   if (best)
     return best;
   size_t fresh = 0; /* they are in front of all that the heap knows */
-  for (const weir__block *block = first; block && block->known != WEIR__HEAPED; block = block->after)
+  for (const weir__block *block = first; block && block->known != WEIR__HEAPED; block = after(block))
     fresh++;
   weir__bin_heap *heap = heap_for(group, bin, fresh);
   if (!heap)
     return scan_list(group, bin);
-  for (weir__block *block = first; block && block->known != WEIR__HEAPED; block = block->after) {
+  for (weir__block *block = first; block && block->known != WEIR__HEAPED; block = after(block)) {
     push(heap, block);
     block->known = WEIR__HEAPED;
   }
-  while (!is_there(&heap->at[0], first->bytes)) {
+  while (!is_there(&heap->at[0], first->units)) {
     heap->at[0] = heap->at[--heap->count];
     sink(heap, 0);
   }
@@ -351,37 +346,38 @@ weir__block *weir__index_beyond(weir__index *index, uint64_t group) {
     return first_of_rows(index, index->wide_rows);
   weir__bin_group *next = index->group[__builtin_ctzll(groups)];
   uint64_t row = (uint64_t)__builtin_ctzll(next->rows), bin = row * 64 + (uint64_t)__builtin_ctzll(next->used[row]);
-  weir__block *block = next->list[bin];
+  weir__block *block = weir__at(next->list[bin]);
   return block->after ? weir__index_lowest(next, bin) : block;
 }
 
 /* Sorts a list by merging ever longer runs of it. */
-static weir__block *sort_list(weir__block *list) {
+static weir__ref sort_list(weir__ref list) {
   for (size_t run = 1;; run *= 2) {
-    weir__block *rest = list, **tail = &list;
+    weir__block *rest = weir__block_at(list);
+    weir__ref *tail = &list;
     size_t merges = 0;
     while (rest) {
       weir__block *a = rest, *b = rest;
       size_t a_left = run, b_left = run;
       for (size_t i = 0; b && i < run; i++)
-        b = b->after;
+        b = after(b);
       while ((a_left && a) || (b_left && b)) {
         bool from_a = a_left && a && (!b_left || !b || a->address < b->address);
         weir__block *next = from_a ? a : b;
         if (from_a) {
-          a = a->after;
+          a = after(a);
           a_left--;
         } else {
-          b = b->after;
+          b = after(b);
           b_left--;
         }
-        *tail = next;
+        *tail = weir__ref_of(next);
         tail = &next->after;
       }
       rest = b;
       merges++;
     }
-    *tail = NULL;
+    *tail = 0;
     if (merges <= 1)
       return list;
   }
@@ -389,16 +385,19 @@ static weir__block *sort_list(weir__block *list) {
 
 /* The list of a bin in the order of addresses; it may be empty. */
 static weir__block *order_list(weir__bin_group *group, uint64_t bin) {
-  if (!group->list[bin] || group->list[bin]->known == WEIR__ORDERED)
-    return group->list[bin];
+  weir__block *first = weir__block_at(group->list[bin]);
+  if (!first || first->known == WEIR__ORDERED)
+    return first;
   group->list[bin] = sort_list(group->list[bin]);
-  for (weir__block **link = &group->list[bin]; *link; link = &(*link)->after) {
-    (*link)->link = link;
-    (*link)->known = WEIR__ORDERED; /* and no longer in the heap: it would not be behind all new ones */
+  for (weir__ref *link = &group->list[bin]; *link;) {
+    weir__block *block = weir__at(*link);
+    block->link = weir__ref_of(link);
+    block->known = WEIR__ORDERED; /* and no longer in the heap: it would not be behind all new ones */
+    link = &block->after;
   }
   if (group->heaps && group->heaps[bin])
     group->heaps[bin]->count = 0;
-  return group->list[bin];
+  return weir__at(group->list[bin]);
 }
 
 /* The last block of these bins of a row, of these rows of a group, of these groups; NULL: there are none. */
@@ -407,7 +406,7 @@ static weir__block *last_in_row(weir__bin_group *group, uint64_t row, uint64_t u
     return NULL;
   weir__block *block = order_list(group, row * 64 + 63 - (unsigned)__builtin_clzll(used));
   while (block->after)
-    block = block->after;
+    block = after(block);
   return block;
 }
 
@@ -425,27 +424,15 @@ static weir__block *last_narrow(const weir__index *index, uint64_t groups) {
 
 enum { groups = WEIR__NARROW / WEIR__GROUP };
 
-/* All but the first group lie in address space of their own: most of its pages are never touched. */
-static bool make_groups(weir__index *index) {
-  size_t bytes = (groups - 1) * sizeof(weir__bin_group);
-  void *space = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (space == MAP_FAILED)
-    return false;
-  index->space = space;
-  for (unsigned i = 1; i < groups; i++)
-    index->group[i] = (weir__bin_group *)space + i - 1;
-  return true;
-}
-
 bool weir__index_prepare(weir__index *index, uint64_t bytes) {
   uint64_t units = bytes / WEIR__UNIT;
-  if (!index->group[0] && !(index->group[0] = calloc(1, sizeof *index->group[0])))
-    return false;
-  if (units >= WEIR__GROUP && !index->space && !make_groups(index))
-    return false;
+  for (unsigned i = 0; i < groups && i <= units / WEIR__GROUP; i++)
+    if (!index->group[i] && !(index->group[i] = weir__region_take(sizeof *index->group[i])))
+      return false;
+  index->nobody = weir__ref_of(&index->group[0]->nobody);
   if (units < WEIR__NARROW)
     return true;
-  if (row_of(units) >= WEIR__WIDE_ROWS)
+  if (units > weir__most_units)
     return false;
   for (unsigned row = 0; row <= row_of(units); row++)
     if (!index->wide[row] && !(index->wide[row] = calloc(1, sizeof *index->wide[row])))
@@ -454,36 +441,32 @@ bool weir__index_prepare(weir__index *index, uint64_t bytes) {
 }
 
 /* In a treap, or NULL. */
-static weir__block *behind(weir__block *at, const weir__block *block) {
+static weir__block *behind(weir__ref root, const weir__block *block) {
   weir__block *best = NULL;
-  while (at) {
-    if (before_by_size(block, at)) {
-      best = at;
-      at = at->left;
-    } else
-      at = at->right;
+  for (weir__block *at = weir__block_at(root); at;) {
+    bool is_behind = before_by_size(block, at);
+    best = is_behind ? at : best;
+    at = weir__block_at(is_behind ? at->left : at->right);
   }
   return best;
 }
 
-static weir__block *in_front(weir__block *at, const weir__block *block) {
+static weir__block *in_front(weir__ref root, const weir__block *block) {
   weir__block *best = NULL;
-  while (at) {
-    if (before_by_size(at, block)) {
-      best = at;
-      at = at->right;
-    } else
-      at = at->left;
+  for (weir__block *at = weir__block_at(root); at;) {
+    bool is_in_front = before_by_size(at, block);
+    best = is_in_front ? at : best;
+    at = weir__block_at(is_in_front ? at->right : at->left);
   }
   return best;
 }
 
 weir__block *weir__index_next(weir__index *index, const weir__block *block) {
-  uint64_t units = block->bytes / WEIR__UNIT;
+  uint64_t units = block->units;
   path p;
   if (units < WEIR__NARROW) {
     order_list(index->group[units / WEIR__GROUP], units % WEIR__GROUP);
-    return block->after ? block->after : weir__index_at_least(index, block->bytes + WEIR__UNIT);
+    return block->after ? after(block) : weir__index_at_least(index, ((uint64_t)block->units + 1) * WEIR__UNIT);
   }
   find_bin(index, units, &p);
   weir__block *best = behind(*root_at(&p), block);
@@ -495,8 +478,8 @@ static weir__block *previous_narrow(const weir__index *index, const weir__block 
   uint64_t bin = units % WEIR__GROUP, row = bin / 64;
   weir__bin_group *group = index->group[units / WEIR__GROUP];
   order_list(group, bin);
-  if (block->link != &group->list[bin])
-    return (weir__block *)((char *)block->link - offsetof(weir__block, after));
+  if (block->link != weir__ref_of(&group->list[bin]))
+    return (weir__block *)((char *)weir__at(block->link) - offsetof(weir__block, after));
   weir__block *last = last_in_row(group, row, group->used[row] & ((1ull << bin % 64) - 1));
   if (!last)
     last = last_in_group(group, group->rows & ((1ull << row) - 1));
@@ -504,7 +487,7 @@ static weir__block *previous_narrow(const weir__index *index, const weir__block 
 }
 
 weir__block *weir__index_previous(weir__index *index, const weir__block *block) {
-  uint64_t units = block->bytes / WEIR__UNIT;
+  uint64_t units = block->units;
   if (units < WEIR__NARROW)
     return previous_narrow(index, block, units);
   path p;
@@ -534,29 +517,29 @@ weir__block *weir__index_last(weir__index *index) {
 }
 
 bool weir__index_has(const weir__index *index, const weir__block *block) {
-  uint64_t units = block->bytes / WEIR__UNIT;
+  uint64_t units = block->units;
   const weir__block *at = NULL;
   if (units < WEIR__NARROW) {
     const weir__bin_group *group = index->group[units / WEIR__GROUP];
-    at = group ? group->list[units % WEIR__GROUP] : NULL;
+    at = group ? weir__block_at(group->list[units % WEIR__GROUP]) : NULL;
     while (at && at != block)
-      at = at->after;
+      at = after(at);
     return at != NULL;
   }
   if (!index->wide[row_of(units)])
     return false;
   path p;
   find_bin(index, units, &p);
-  at = *root_at(&p);
+  at = weir__block_at(*root_at(&p));
   while (at && at != block)
-    at = before_by_size(block, at) ? at->left : at->right;
+    at = weir__block_at(before_by_size(block, at) ? at->left : at->right);
   return at != NULL;
 }
 
 static void wide_delete(weir__wide_bins *bins) {
   for (unsigned bin = 0; bins && bin < WEIR__BINS; bin++)
     if (bins->divided >> bin & 1)
-      wide_delete(bins->at[bin]);
+      wide_delete(bins->at[bin].finer);
   free(bins);
 }
 
@@ -566,10 +549,8 @@ void weir__index_clear(weir__index *index) {
     for (unsigned bin = 0; heaps && bin < WEIR__GROUP; bin++)
       free(heaps[bin]);
     free(heaps);
+    weir__region_give(index->group[i], sizeof *index->group[i]);
   }
-  free(index->group[0]);
-  if (index->space)
-    munmap(index->space, (groups - 1) * sizeof(weir__bin_group));
   for (unsigned row = 0; row < WEIR__WIDE_ROWS; row++)
     wide_delete(index->wide[row]);
   *index = (weir__index){0};
@@ -578,23 +559,25 @@ void weir__index_clear(weir__index *index) {
 /* ---- The walker ---- */
 
 /* Counts a treap's blocks, or returns -1 when one is out of place. */
-static long treap_count(const weir__block *block, const weir__block *low, const weir__block *high) {
+static long treap_count(weir__ref root, const weir__block *low, const weir__block *high) {
+  const weir__block *block = weir__block_at(root);
   if (!block)
     return 0;
+  const weir__block *left_one = weir__block_at(block->left), *right_one = weir__block_at(block->right);
   if ((low && !before_by_size(low, block)) || (high && !before_by_size(block, high)))
     return -1;
-  if ((block->left && weight(block->left) > weight(block)) || (block->right && weight(block->right) > weight(block)))
+  if ((left_one && weight(left_one) > weight(block)) || (right_one && weight(right_one) > weight(block)))
     return -1;
   long left = treap_count(block->left, low, block), right = treap_count(block->right, block, high);
   return left < 0 || right < 0 ? -1 : left + right + 1;
 }
 
 /* The same of a bin, whose sizes are these. */
-static long bin_count(weir__block *root, bool is_used, uint64_t least, uint64_t beyond) {
+static long bin_count(weir__ref root, bool is_used, uint64_t least, uint64_t beyond) {
   long n = treap_count(root, NULL, NULL);
-  if (is_used != (root != NULL))
+  if (is_used != (root != 0))
     return -1;
-  if (n > 0 && (leftmost(root)->bytes / WEIR__UNIT < least || rightmost(root)->bytes / WEIR__UNIT >= beyond))
+  if (n > 0 && (leftmost(root)->units < least || rightmost(root)->units >= beyond))
     return -1;
   return n;
 }
@@ -607,12 +590,12 @@ static long wide_count(const weir__wide_bins *bins, uint64_t from, unsigned widt
     bool is_used = bins->used >> bin & 1;
     long n;
     if (bins->divided >> bin & 1) {
-      const weir__wide_bins *inner = bins->at[bin];
+      const weir__wide_bins *inner = bins->at[bin].finer;
       n = wide_count(inner, least & ~((64ull << finer(width)) - 1), finer(width));
       if (is_used != (inner->used != 0))
         return -1;
     } else
-      n = bin_count(bins->at[bin], is_used, least, least + (1ull << width));
+      n = bin_count(bins->at[bin].root, is_used, least, least + (1ull << width));
     if (n < 0)
       return -1;
     count += n;
@@ -621,11 +604,11 @@ static long wide_count(const weir__wide_bins *bins, uint64_t from, unsigned widt
 }
 
 /* The same of a narrow bin. New blocks are in front of those of which something is known, and that is the same of all these. */
-static long narrow_count(const weir__bin_group *group, uint64_t bin, uint64_t bytes) {
+static long narrow_count(const weir__bin_group *group, uint64_t bin, uint32_t units) {
   size_t known = 0, in_heap = 0;
   long n = 0;
-  for (const weir__block *b = group->list[bin], *previous = NULL; b; previous = b, b = b->after, n++) {
-    if (b->link != (previous ? &previous->after : &group->list[bin]) || b->bytes != bytes)
+  for (const weir__block *b = weir__block_at(group->list[bin]), *previous = NULL; b; previous = b, b = after(b), n++) {
+    if (b->link != weir__ref_of(previous ? &previous->after : &group->list[bin]) || b->units != units)
       return -1;
     if (previous && ((previous->known && previous->known != b->known) ||
                      (previous->known == WEIR__ORDERED && previous->address > b->address)))
@@ -636,7 +619,7 @@ static long narrow_count(const weir__bin_group *group, uint64_t bin, uint64_t by
   for (size_t i = 0; heap && i < heap->count; i++) {
     if (i && heap->at[(i - 1) / 2].address > heap->at[i].address)
       return -1;
-    in_heap += is_there(&heap->at[i], bytes);
+    in_heap += is_there(&heap->at[i], units);
   }
   return in_heap < known ? -1 : n; /* one that came, went and came again may be there twice */
 }
@@ -650,7 +633,7 @@ static long group_count(const weir__bin_group *group, uint64_t from) {
       return -1;
     for (uint64_t used = group->used[row]; used; used &= used - 1) {
       uint64_t bin = row * 64 + (uint64_t)__builtin_ctzll(used);
-      long n = narrow_count(group, bin, (from + bin) * WEIR__UNIT);
+      long n = narrow_count(group, bin, (uint32_t)(from + bin));
       if (n <= 0)
         return -1;
       count += n;

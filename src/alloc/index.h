@@ -24,7 +24,7 @@ enum {
   WEIR__BINS = 64,             /* of a row */
   WEIR__GROUP = 64 * 64,       /* units: sizes of one group, which spans 2 MiB */
   WEIR__NARROW = 64 * 64 * 64, /* units: sizes below have a bin each */
-  WEIR__WIDE_ROWS = 34         /* from there on a row for each power of two */
+  WEIR__WIDE_ROWS = 14         /* from there on a row for each power of two */
 };
 
 typedef struct weir__bin_heap {
@@ -35,27 +35,30 @@ typedef struct weir__bin_heap {
   } at[];               /* the lowest first, each not above those at twice its place */
 } weir__bin_heap;
 
-/* Narrow bins. */
+/* Narrow bins: a piece of the region, as blocks have links to the words of the list. */
 typedef struct weir__bin_group {
   uint64_t rows;                           /* which have blocks */
-  uint64_t used[WEIR__GROUP / WEIR__BINS]; /* which bins have: a word for each row */
-  weir__block *list[WEIR__GROUP];
-  weir__bin_heap **heaps; /* for each bin, or NULL; made when first needed */
+  weir__bin_heap **heaps;                  /* for each bin, or NULL; made when first needed */
+  uint64_t used[WEIR__GROUP / WEIR__BINS]; /* which bins have blocks: a word for each row */
+  weir__ref list[WEIR__GROUP];
+  weir__block nobody; /* the first group's stands in for all neighbours that are not there */
 } weir__bin_group;
 
 typedef struct weir__wide_bins weir__wide_bins;
 struct weir__wide_bins {
-  uint64_t used;        /* which have blocks */
-  uint64_t divided;     /* which are divided */
-  void *at[WEIR__BINS]; /* the root of a treap, or the finer bins */
+  uint64_t used;    /* which have blocks */
+  uint64_t divided; /* which are divided */
+  union {
+    weir__ref root; /* of a treap */
+    weir__wide_bins *finer;
+  } at[WEIR__BINS];
 };
 
 typedef struct weir__index {
   uint64_t groups, wide_rows;                         /* which have blocks */
-  weir__bin_group *group[WEIR__NARROW / WEIR__GROUP]; /* these are made when first needed ... */
+  weir__bin_group *group[WEIR__NARROW / WEIR__GROUP]; /* these are made when first needed, from below */
   weir__wide_bins *wide[WEIR__WIDE_ROWS];
-  void *space;        /* ... all groups but the first at once, here */
-  weir__block nobody; /* stands in for a neighbour that is not there */
+  weir__ref nobody; /* the one of the first group */
 } weir__index;
 
 /* Makes room for blocks of up to so many bytes, so that inserting one cannot fail. false: no host memory. */
@@ -82,38 +85,45 @@ weir__block *weir__index_beyond(weir__index *index, uint64_t group);
 /* The lowest block of a narrow bin that has several. */
 weir__block *weir__index_lowest(weir__bin_group *group, uint64_t bin);
 
+/* To write to it, whether it is there or not. That is a coin toss, so it is no branch. */
+static inline weir__block *weir__index_neighbour(const weir__index *index, weir__ref ref) {
+  return weir__at(ref | (index->nobody & ((weir__ref)(ref != 0) - 1)));
+}
+
 static inline void weir__index_insert(weir__index *index, weir__block *block) {
-  uint64_t units = block->bytes / WEIR__UNIT, bin = units % WEIR__GROUP;
+  uint64_t units = block->units, bin = units % WEIR__GROUP;
   if (units >= WEIR__NARROW) {
     weir__index_insert_wide(index, block);
     return;
   }
   weir__bin_group *group = index->group[units / WEIR__GROUP];
-  weir__block *after = group->list[bin];
+  weir__ref after = group->list[bin], mine = weir__ref_of(block);
   block->known = WEIR__NEW;
   block->after = after;
-  block->link = &group->list[bin];
-  (after ? after : &index->nobody)->link = &block->after;
-  group->list[bin] = block;
+  block->link = weir__ref_of(&group->list[bin]);
+  weir__index_neighbour(index, after)->link = mine + offsetof(weir__block, after);
+  group->list[bin] = mine;
   group->used[bin / 64] |= 1ull << bin % 64;
   group->rows |= 1ull << bin / 64;
   index->groups |= 1ull << units / WEIR__GROUP;
 }
 
 static inline void weir__index_remove(weir__index *index, weir__block *block) {
-  uint64_t units = block->bytes / WEIR__UNIT, bin = units % WEIR__GROUP;
+  uint64_t units = block->units, bin = units % WEIR__GROUP;
   if (units >= WEIR__NARROW) {
     weir__index_remove_wide(index, block);
     return;
   }
   weir__bin_group *group = index->group[units / WEIR__GROUP];
-  weir__block *after = block->after;
+  weir__ref after = block->after, *link = weir__at(block->link);
   block->known = WEIR__NEW;
-  *block->link = after;
-  (after ? after : &index->nobody)->link = block->link;
-  uint64_t used = group->used[bin / 64] &= ~((uint64_t)!group->list[bin] << bin % 64);
-  uint64_t rows = group->rows &= ~((uint64_t)!used << bin / 64);
-  index->groups &= ~((uint64_t)!rows << units / WEIR__GROUP);
+  weir__index_neighbour(index, after)->link = block->link;
+  *link = after;
+  /* Whether it was the bin's last is a coin toss too; whether it was the row's is nearly always the same in one arena. */
+  if ((group->used[bin / 64] &= ~((uint64_t)!group->list[bin] << bin % 64)))
+    return;
+  if (!(group->rows &= ~(1ull << bin / 64)))
+    index->groups &= ~(1ull << units / WEIR__GROUP);
 }
 
 /* The smallest block of at least so many bytes, the lowest of several; NULL when there is none. */
@@ -134,13 +144,13 @@ static inline weir__block *weir__index_at_least(weir__index *index, uint64_t byt
   row = used ? row : later_row;
   used = used ? used : later_used;
   bin = row * 64 + (uint64_t)__builtin_ctzll(used);
-  weir__block *block = group->list[bin];
+  weir__block *block = weir__at(group->list[bin]);
   return block->after ? weir__index_lowest(group, bin) : block;
 }
 
 /* Unmapped blocks: one treap in the order of addresses. */
-void weir__tree_insert(weir__block **root, weir__block *block);
-void weir__tree_remove(weir__block **root, weir__block *block);
-weir__block *weir__tree_after(weir__block *root, uint64_t address); /* the first above; 0 gives the lowest */
+void weir__tree_insert(weir__ref *root, weir__block *block);
+void weir__tree_remove(weir__ref *root, weir__block *block);
+weir__block *weir__tree_after(weir__ref root, uint64_t address); /* the first above; 0 gives the lowest */
 
 #endif

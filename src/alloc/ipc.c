@@ -142,12 +142,13 @@ weir_status weir_ipc_share(weir_allocator *allocator, void *pointer, weir_ipc_ha
   size_t bytes;
   weir__heap *heap;
   weir__segment *segment = NULL;
-  weir__block *block = weir__block_lock(allocator, pointer);
+  weir__arena *arena;
+  weir__block *block = weir__block_lock(allocator, pointer, &arena);
   if (block) { /* it is live, so its segment stays */
-    segment = block->segment;
-    heap = segment->arena->pool->heap;
-    bytes = block->bytes;
-    weir__arena_unlock(segment->arena);
+    heap = arena->pool->heap;
+    bytes = weir__block_bytes(block);
+    weir__arena_unlock(arena);
+    segment = weir__segment_lookup(heap, block);
   } else if (!(heap = weir__uncached_heap(allocator, pointer)))
     return weir__no_block(__func__, pointer);
   bool is_pages = segment && segment->page;

@@ -48,9 +48,9 @@ void weir__markers_take(weir__heap *heap, const weir__block *block, weir__deferr
   *deferred = (weir__deferred){.block = (weir__block *)block};
   if (!weir__settings_of(heap)->graph_capture_record_stream_reuse || heap->allocator->plug)
     return;
-  bool ok =
-      add_position(driver, block->segment->arena->stream, &deferred->capture, &deferred->markers, &deferred->count);
-  for (const weir__use *use = block->uses; use && ok; use = use->next)
+  weir_cu_stream stream = weir__block_arena(heap, block)->stream;
+  bool ok = add_position(driver, stream, &deferred->capture, &deferred->markers, &deferred->count);
+  for (const weir__use *use = weir__block_uses(block); use && ok; use = use->next)
     ok = add_position(driver, use->stream, &deferred->capture, &deferred->markers, &deferred->count) &&
          use->capture == deferred->capture;
   if (ok)
@@ -138,7 +138,7 @@ void weir__markers_poll(weir__heap *heap, weir_cu_stream stream) {
   size_t count = 0;
   bool candidates = false;
   for (size_t i = 0; i < heap->deferred_count; i++)
-    candidates |= heap->deferred[i].capture && heap->deferred[i].block->segment->arena->stream == stream;
+    candidates |= heap->deferred[i].capture && weir__block_arena(heap, heap->deferred[i].block)->stream == stream;
   if (!candidates)
     return;
   if (!add_position(driver, stream, &capture, &list, &count)) {
@@ -150,7 +150,7 @@ void weir__markers_poll(weir__heap *heap, weir_cu_stream stream) {
   size_t kept = 0;
   for (size_t i = 0; i < heap->deferred_count; i++) {
     weir__deferred *deferred = &heap->deferred[i];
-    bool passed = known && deferred->capture == capture && deferred->block->segment->arena->stream == stream;
+    bool passed = known && deferred->capture == capture && weir__block_arena(heap, deferred->block)->stream == stream;
     for (size_t k = 0; k < deferred->count && passed; k++)
       passed = ancestors.slots && ancestors.slots[slot_of(&ancestors, deferred->markers[k])];
     if (!passed) {
@@ -158,16 +158,12 @@ void weir__markers_poll(weir__heap *heap, weir_cu_stream stream) {
       continue;
     }
     weir__block *block = deferred->block;
-    weir__arena *arena = block->segment->arena;
+    weir__arena *arena = weir__block_arena(heap, block);
     free(deferred->markers);
     weir__pending_add(heap, -1);
     weir__arena_lock(arena);
-    while (block->uses) {
-      weir__use *use = block->uses;
-      block->uses = use->next;
-      weir__slab_give(&arena->uses, use, sizeof *use);
-    }
-    if (!block->events)
+    weir__arena_drop_uses(arena, block);
+    if (!weir__block_aside_of(block)->events)
       weir__arena_release(arena, block);
     weir__arena_unlock(arena);
   }

@@ -8,15 +8,15 @@ weir_status weir_allocator_describe(weir_allocator *allocator, const void *point
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", __func__);
   if (!info || info->size < sizeof info->size)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: info is NULL, or its size is not set", __func__);
-  const weir__block *block = weir__block_lock(allocator, pointer);
+  weir__arena *arena;
+  const weir__block *block = weir__block_lock(allocator, pointer, &arena);
   if (!block)
     return weir__no_block(__func__, pointer);
-  weir__arena *arena = block->segment->arena;
   const weir__history *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
   weir_pointer_info known = {.size = info->size,
                              .device = arena->pool->heap->device,
                              .stream = arena->stream,
-                             .bytes = block->bytes,
+                             .bytes = weir__block_bytes(block),
                              .requested = block->requested,
                              .is_large = !arena->pool->is_small,
                              .is_expandable = block->expandable};
@@ -59,9 +59,9 @@ static weir__block *free_block_at(const weir__heap *heap, const weir__arena *are
   while (segment && (segment->arena != arena || address - segment->base >= segment->bytes))
     segment = segment->next;
   weir__block *block = segment ? segment->first : NULL;
-  while (block && address - block->address >= block->bytes)
-    block = block->next;
-  bool fits = block && block->state == WEIR__FREE && bytes <= block->bytes - (address - block->address);
+  while (block && address - block->address >= weir__block_bytes(block))
+    block = weir__block_next(block);
+  bool fits = block && block->state == WEIR__FREE && bytes <= weir__block_bytes(block) - (address - block->address);
   return fits ? block : NULL;
 }
 
@@ -76,7 +76,7 @@ static bool take_at(weir__arena *arena, const weir__settings *settings, weir__bl
     first = weir__arena_hand_out(arena, settings, block, before, before, true);
     if (!first)
       return false;
-    block = first->next;
+    block = weir__block_next(first);
     weir__index_remove(&arena->free, block);
   }
   bool done = weir__arena_hand_out(arena, settings, block, size, requested, false) != NULL;

@@ -12,8 +12,9 @@ static bool is_whole_segment(const weir__block *block) { return !weir__block_is_
 
 /* ---- Collection by age: unsplit large blocks that were not used for long go back before the device is full ---- */
 
-static uint32_t age_of(const weir__block *block) {
-  return atomic_load_explicit(&block->segment->arena->pool->searches, memory_order_relaxed) - block->idle_since;
+static uint32_t age_of(const weir__arena *arena, const weir__block *block) {
+  uint32_t now = atomic_load_explicit(&arena->pool->searches, memory_order_relaxed);
+  return block->has_age ? now - weir__block_aside_of(block)->idle_since : now;
 }
 
 static void collect(weir__heap *heap, const weir__settings *settings) {
@@ -28,7 +29,7 @@ static void collect(weir__heap *heap, const weir__settings *settings) {
     weir__arena_lock(arenas[i]);
     for (weir__block *b = weir__index_first(&arenas[i]->free); b; b = weir__index_next(&arenas[i]->free, b))
       if (!weir__block_is_split(b)) {
-        total_age += age_of(b);
+        total_age += age_of(arenas[i], b);
         candidates++;
       }
     weir__arena_unlock(arenas[i]);
@@ -40,7 +41,7 @@ static void collect(weir__heap *heap, const weir__settings *settings) {
       weir__arena_lock(arenas[i]);
       for (weir__block *b = weir__index_first(&arenas[i]->free), *next; b; b = next) {
         next = weir__index_next(&arenas[i]->free, b);
-        uint64_t bytes = b->bytes, age = age_of(b);
+        uint64_t bytes = weir__block_bytes(b), age = age_of(arenas[i], b);
         if (!is_whole_segment(b) || (double)age < mean || !weir__release_segment(heap, b))
           continue;
         freed = true;
@@ -70,9 +71,9 @@ static bool release_oversize(weir__heap *heap, weir__arena *arena, const weir__s
   /* None is large enough: several, the largest first. One that is split is there when the limit was higher before: its
    * segment is in use. */
   block = block ? weir__index_previous(&arena->free, block) : weir__index_last(&arena->free);
-  while (block && released < need && block->bytes >= settings->max_split_size) {
+  while (block && released < need && weir__block_bytes(block) >= settings->max_split_size) {
     weir__block *smaller = weir__index_previous(&arena->free, block);
-    uint64_t bytes = block->bytes;
+    uint64_t bytes = weir__block_bytes(block);
     if (is_whole_segment(block) && weir__release_segment(heap, block))
       released += bytes;
     block = smaller;

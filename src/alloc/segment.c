@@ -24,7 +24,9 @@ weir__segment *weir__segment_new(weir__heap *heap, weir__arena *arena, uint64_t 
   weir__segment *segment = calloc(1, sizeof *segment);
   if (!segment)
     return NULL;
-  if (page && !(segment->handles = calloc(bytes / page, sizeof *segment->handles))) {
+  if ((page && !(segment->handles = calloc(bytes / page, sizeof *segment->handles))) ||
+      !weir__rangemap_insert(&heap->segments_by_address, base, bytes, segment)) {
+    free(segment->handles);
     free(segment);
     return NULL;
   }
@@ -40,7 +42,19 @@ weir__segment *weir__segment_new(weir__heap *heap, weir__arena *arena, uint64_t 
   return segment;
 }
 
+weir__segment *weir__segment_of(const weir__heap *heap, const weir__block *block) {
+  return weir__rangemap_find(&heap->segments_by_address, block->address, NULL, NULL);
+}
+
+weir__segment *weir__segment_lookup(weir__heap *heap, const weir__block *block) {
+  pthread_mutex_lock(&heap->lock);
+  weir__segment *segment = weir__segment_of(heap, block);
+  pthread_mutex_unlock(&heap->lock);
+  return segment;
+}
+
 void weir__segment_unlink(weir__heap *heap, weir__segment *segment) {
+  weir__rangemap_remove(&heap->segments_by_address, segment->base);
   if (segment->previous)
     segment->previous->next = segment->next;
   else
@@ -189,8 +203,8 @@ static void trace_segment(weir__heap *heap, weir_trace_action action, const weir
 }
 
 bool weir__release_segment(weir__heap *heap, weir__block *block) {
-  weir__segment *segment = block->segment;
-  weir__arena *arena = block->segment->arena;
+  weir__segment *segment = weir__segment_of(heap, block);
+  weir__arena *arena = segment->arena;
   /* The range first: once the driver has the memory, another thread may get the same addresses. */
   weir__page_map_note(heap->allocator->pages, segment->base, segment->bytes, arena, false);
   if (!give_memory(heap, arena, segment->base, segment->bytes)) {
@@ -313,13 +327,13 @@ typedef struct mapped_range {
   uint64_t address, bytes;
 } mapped_range;
 
-static bool map_block(weir__heap *heap, weir__block *block, uint64_t bytes, mapped_range *range) {
-  weir__arena *arena = block->segment->arena;
-  weir__segment *segment = block->segment;
+static bool map_block(weir__heap *heap, weir__segment *segment, weir__block *block, uint64_t bytes,
+                      mapped_range *range) {
+  weir__arena *arena = segment->arena;
   uint64_t size = weir__round_up(bytes, segment->page);
   weir__block *rest = NULL;
-  if (size < block->bytes) {
-    rest = weir__arena_new_block(arena, segment, block->address + size, block->bytes - size);
+  if (size < weir__block_bytes(block)) {
+    rest = weir__arena_new_block(arena, segment, block->address + size, weir__block_bytes(block) - size);
     if (!rest)
       return false;
   }
@@ -332,13 +346,13 @@ static bool map_block(weir__heap *heap, weir__block *block, uint64_t bytes, mapp
   block->state = WEIR__FREE;
   if (rest) {
     rest->state = WEIR__UNMAPPED;
-    weir__block_link(rest, block, block->next);
-    block->bytes = size;
+    weir__block_link(rest, block, weir__block_next(block));
+    block->units = (uint32_t)(size / WEIR__UNIT);
     weir__tree_insert(&arena->unmapped, rest);
   }
   *range = (mapped_range){block->address, size};
-  weir__arena_merge(arena, block, block->previous);
-  weir__arena_merge(arena, block, block->next);
+  weir__arena_merge(arena, segment, block, weir__block_previous(block));
+  weir__arena_merge(arena, segment, block, weir__block_next(block));
   weir__arena_insert(arena, block);
   weir__segment_count(heap, segment, 0, (int64_t)size);
   if (!segment->stack)
@@ -356,10 +370,9 @@ free_rest:
 
 /* Takes whole pages out of a free block, which is in the index; what lies before and behind them stays free. The block is the
  * unmapped part then. false: no host memory or a driver that fails, and nothing changed. */
-static bool carve(weir__heap *heap, weir__block *block, uint64_t address, uint64_t bytes) {
-  weir__arena *arena = block->segment->arena;
-  weir__segment *segment = block->segment;
-  uint64_t before = address - block->address, after = block->bytes - before - bytes;
+static bool carve(weir__heap *heap, weir__segment *segment, weir__block *block, uint64_t address, uint64_t bytes) {
+  weir__arena *arena = segment->arena;
+  uint64_t before = address - block->address, after = weir__block_bytes(block) - before - bytes;
   weir__block *low = before ? weir__arena_new_block(arena, segment, block->address, before) : NULL;
   weir__block *high = after ? weir__arena_new_block(arena, segment, address + bytes, after) : NULL;
   size_t first = (address - segment->base) / segment->page, pages = bytes / segment->page;
@@ -375,20 +388,20 @@ static bool carve(weir__heap *heap, weir__block *block, uint64_t address, uint64
 
   weir__index_remove(&arena->free, block);
   if (low) {
-    weir__block_link(low, block->previous, block);
+    weir__block_link(low, weir__block_previous(block), block);
     if (!low->previous)
       segment->first = low;
     weir__arena_insert(arena, low);
   }
   if (high) {
-    weir__block_link(high, block, block->next);
+    weir__block_link(high, block, weir__block_next(block));
     weir__arena_insert(arena, high);
   }
   block->address = address;
-  block->bytes = bytes;
+  block->units = (uint32_t)(bytes / WEIR__UNIT);
   block->state = WEIR__UNMAPPED;
-  weir__arena_merge(arena, block, block->previous);
-  weir__arena_merge(arena, block, block->next);
+  weir__arena_merge(arena, segment, block, weir__block_previous(block));
+  weir__arena_merge(arena, segment, block, weir__block_next(block));
   weir__tree_insert(&arena->unmapped, block);
   weir__segment_count(heap, segment, 0, -(int64_t)bytes);
   trace_segment(heap, WEIR_TRACE_SEGMENT_UNMAP, segment, address, bytes);
@@ -408,30 +421,31 @@ static void drop_if_unmapped(weir__heap *heap, weir__segment *segment) {
 }
 
 void weir__release_pages(weir__heap *heap, weir__block *block) {
-  weir__segment *segment = block->segment;
+  weir__segment *segment = weir__segment_of(heap, block);
   uint64_t first = weir__round_up(block->address - segment->base, segment->page);
-  uint64_t end = (block->address + block->bytes - segment->base) / segment->page * segment->page;
-  if (first < end && carve(heap, block, segment->base + first, end - first))
+  uint64_t end = (block->address + weir__block_bytes(block) - segment->base) / segment->page * segment->page;
+  if (first < end && carve(heap, segment, block, segment->base + first, end - first))
     drop_if_unmapped(heap, segment);
 }
 
 void weir__release_reservations(weir__heap *heap, weir__arena *arena) {
   for (weir__block *block = weir__tree_after(arena->unmapped, 0), *next; block; block = next) {
     next = weir__tree_after(arena->unmapped, block->address);
-    drop_if_unmapped(heap, block->segment);
+    drop_if_unmapped(heap, weir__segment_of(heap, block));
   }
 }
 
 /* A run of free and unmapped blocks, from this one on, that is long enough. */
 static bool has_room(const weir__block *block, uint64_t bytes) {
   uint64_t have = 0;
-  for (; have < bytes && block && !weir__block_is_active(block); block = block->next)
-    have += block->bytes;
+  for (; have < bytes && block && !weir__block_is_active(block); block = weir__block_next(block))
+    have += weir__block_bytes(block);
   return have >= bytes;
 }
 
 uint64_t weir__reserve_bytes(const weir__heap *heap, const weir__settings *settings, weir_cu_stream stream) {
-  uint64_t most = heap->total / 8 * 9 + heap->total % 8 * 9 / 8;
+  uint64_t most = heap->total / 8 * 9 + heap->total % 8 * 9 / 8, block = weir__most_units / 2 * WEIR__UNIT;
+  most = most < block ? most : block; /* of a larger device one segment holds a part */
   weir__reserve wanted = settings->expandable_segments_reserve;
   const weir__stream_class *class = heap->classes;
   while (class && class->stream != stream)
@@ -472,7 +486,8 @@ static weir__block *reserve(weir__heap *heap, weir__arena *arena, const weir__se
 static weir__block *find_place(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
   for (weir__block *block = weir__tree_after(arena->unmapped, 0); block;
        block = weir__tree_after(arena->unmapped, block->address)) {
-    weir__block *from = block->previous && !weir__block_is_active(block->previous) ? block->previous : block;
+    weir__block *previous = weir__block_previous(block);
+    weir__block *from = previous && !weir__block_is_active(previous) ? previous : block;
     if (has_room(from, bytes))
       return from;
   }
@@ -483,15 +498,15 @@ static weir__block *grow_expandable(weir__heap *heap, weir__arena *arena, const 
                                     uint64_t bytes) {
   weir__arena_lock(arena);
   weir__block *block = find_place(heap, arena, settings, bytes), *result = NULL;
-  weir__segment *segment = block ? block->segment : NULL;
+  weir__segment *segment = block ? weir__segment_of(heap, block) : NULL;
   mapped_range *done = NULL; /* one for each hole of the run */
   size_t count = 0, room = 0;
   if (!block)
     goto unlock;
-  while (!weir__block_is_mapped(block) || block->bytes < bytes) {
+  while (!weir__block_is_mapped(block) || weir__block_bytes(block) < bytes) {
     bool mapped = weir__block_is_mapped(block);
-    weir__block *hole = mapped ? block->next : block;
-    uint64_t want = bytes - (mapped ? block->bytes : 0);
+    weir__block *hole = mapped ? weir__block_next(block) : block;
+    uint64_t want = bytes - (mapped ? weir__block_bytes(block) : 0);
     if (count == room) {
       mapped_range *grown = realloc(done, (room + 16) * sizeof *done);
       if (!grown)
@@ -499,7 +514,7 @@ static weir__block *grow_expandable(weir__heap *heap, weir__arena *arena, const 
       done = grown;
       room += 16;
     }
-    if (!map_block(heap, hole, want < hole->bytes ? want : hole->bytes, &done[count]))
+    if (!map_block(heap, segment, hole, want < weir__block_bytes(hole) ? want : weir__block_bytes(hole), &done[count]))
       goto undo;
     block = hole; /* it has taken in what was before it */
     count++;
@@ -514,9 +529,9 @@ static weir__block *grow_expandable(weir__heap *heap, weir__arena *arena, const 
 undo:
   while (count-- > 0) {
     weir__block *part = block;
-    if (!carve(heap, part, done[count].address, done[count].bytes))
+    if (!carve(heap, segment, part, done[count].address, done[count].bytes))
       break;
-    block = part->previous;
+    block = weir__block_previous(part);
   }
   drop_if_unmapped(heap, segment);
 unlock:
@@ -554,6 +569,7 @@ void weir__heap_free_segments(weir__heap *heap) {
     heap->segments = segment->next; /* all of them go: who came before it does not matter */
     weir__segment_delete(segment);
   }
+  weir__rangemap_clear(&heap->segments_by_address);
   weir__release_orphans(heap);
   free(heap->orphans);
 }

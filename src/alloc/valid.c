@@ -50,14 +50,14 @@ static void count(tally *t, bool is_small, int64_t by) {
 static void check_block(walk *w, const weir__segment *segment, const weir__block *b, arena_tally *sum) {
   const weir__arena *arena = segment->arena;
   bool is_small = arena->pool->is_small, active = weir__block_is_active(b);
-  const weir__block *next = b->next;
+  const weir__block *next = weir__block_next(b);
   unsigned long long at = b->address;
-  if (b->segment != segment || b->expandable != (segment->page != 0))
+  if (weir__segment_of(w->heap, b) != segment || b->expandable != (segment->page != 0))
     wrong(w, "block %llx belongs to another segment", at);
   const weir_allocator *allocator = w->heap->allocator;
-  if (!b->bytes || (b->bytes % WEIR__UNIT && !allocator->plug))
-    wrong(w, "block %llx has %llu bytes", at, (unsigned long long)b->bytes);
-  if (next && next->previous != b)
+  if (!weir__block_bytes(b) || !b->units != (allocator->plug != NULL))
+    wrong(w, "block %llx has %llu bytes", at, (unsigned long long)weir__block_bytes(b));
+  if (next && weir__block_previous(next) != b)
     wrong(w, "block %llx is not the one before its next", at);
   if (next && !active && next->state == b->state)
     wrong(w, "blocks %llx and %llx are free, and not merged", at, (unsigned long long)next->address);
@@ -66,7 +66,7 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
     sum->unmapped++;
     if (!segment->page)
       wrong(w, "block %llx is unmapped in a fixed segment", at);
-    if (segment->page && ((at - segment->base) % segment->page || b->bytes % segment->page))
+    if (segment->page && ((at - segment->base) % segment->page || weir__block_bytes(b) % segment->page))
       wrong(w, "block %llx is unmapped, and not whole pages", at);
     if (weir__tree_after(arena->unmapped, at - 1) != b)
       wrong(w, "block %llx is not among the unmapped", at);
@@ -78,14 +78,15 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
     if (!active || weir__block_is_split(b))
       wrong(w, "block %llx of a back end is free, or part of something", at);
   } else {
-    for (uint64_t a = at; a < at + b->bytes; a += WEIR__SMALL_SEGMENT)
+    for (uint64_t a = at; a < at + weir__block_bytes(b); a += WEIR__SMALL_SEGMENT)
       if (weir__page_map_find(allocator->pages, a) != arena)
         wrong(w, "address %llx does not lead to its arena", (unsigned long long)a);
-    if (weir__page_map_find(allocator->pages, at + b->bytes - 1) != arena)
+    if (weir__page_map_find(allocator->pages, at + weir__block_bytes(b) - 1) != arena)
       wrong(w, "the last byte of block %llx does not lead to its arena", at);
   }
   if (segment->page)
-    for (uint64_t p = (at - segment->base) / segment->page; p * segment->page < at + b->bytes - segment->base; p++)
+    for (uint64_t p = (at - segment->base) / segment->page;
+         p * segment->page < at + weir__block_bytes(b) - segment->base; p++)
       if (!segment->handles[p])
         wrong(w, "block %llx has no memory at page %llu", at, (unsigned long long)p);
 
@@ -95,7 +96,7 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
       wrong(w, "block %llx is free, and not in the index", at);
     if (!segment->page && weir__block_is_split(b)) {
       count(&w->inactive_split, is_small, 1);
-      count(&w->inactive_split_bytes, is_small, (int64_t)b->bytes);
+      count(&w->inactive_split_bytes, is_small, (int64_t)weir__block_bytes(b));
     }
     return;
   }
@@ -103,26 +104,27 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
   weir__live_place place;
   if (weir__live_find(&arena->live, at, &place) != b)
     wrong(w, "block %llx is in use, and not among the live", at);
-  if (!b->requested || b->requested > b->bytes)
-    wrong(w, "block %llx has %llu bytes for %llu", at, (unsigned long long)b->bytes, (unsigned long long)b->requested);
+  if (!b->requested || b->requested > weir__block_bytes(b))
+    wrong(w, "block %llx has %llu bytes for %llu", at, (unsigned long long)weir__block_bytes(b),
+          (unsigned long long)b->requested);
   bool waits = b->state == WEIR__WAITING;
-  if (!waits && b->events)
-    wrong(w, "block %llx is allocated, and waits for events", at);
-  if (waits && !b->events && !b->uses && !allocator->plug) /* stream-ordered memory waits for captures too */
+  const weir__use *uses = weir__block_uses(b);
+  uint32_t events = waits ? weir__block_aside_of(b)->events : 0;
+  if (waits && !events && !uses && !allocator->plug) /* stream-ordered memory waits for captures too */
     wrong(w, "block %llx waits for nothing", at);
-  for (const weir__use *use = b->uses; use; use = use->next)
+  for (const weir__use *use = uses; use; use = use->next)
     if (use->stream == arena->stream)
       wrong(w, "block %llx counts its own stream among the others", at);
   count(&w->active, is_small, 1);
-  count(&w->active_bytes, is_small, (int64_t)b->bytes);
+  count(&w->active_bytes, is_small, (int64_t)weir__block_bytes(b));
   count(&w->requested_bytes, is_small, (int64_t)b->requested);
-  w->events += b->events;
-  w->waiting += waits && (b->uses || !b->events);
+  w->events += events;
+  w->waiting += waits && (uses || !events);
   if (waits)
     return;
   count(&w->allocation, is_small, 1);
-  count(&w->allocated_bytes, is_small, (int64_t)b->bytes);
-  w->oversize_allocations += b->oversize;
+  count(&w->allocated_bytes, is_small, (int64_t)weir__block_bytes(b));
+  w->oversize_allocations += b->marks.oversize;
 }
 
 /* ---- Segments ---- */
@@ -140,14 +142,14 @@ static void check_segment(walk *w, const weir__segment *s, arena_tally *sum) {
   uint64_t address = base, memory = 0;
   if (!s->first || s->first->previous)
     wrong(w, "segment %llx does not begin with its first block", base);
-  for (const weir__block *b = s->first; b; b = b->next) {
+  for (const weir__block *b = s->first; b; b = weir__block_next(b)) {
     if (b->address != address)
       wrong(w, "segment %llx: a block at %llx, where %llx comes next", base, (unsigned long long)b->address,
             (unsigned long long)address);
     check_block(w, s, b, sum);
-    address += b->bytes;
+    address += weir__block_bytes(b);
     if (weir__block_is_mapped(b))
-      memory += b->bytes;
+      memory += weir__block_bytes(b);
   }
   if (address != s->base + s->bytes)
     wrong(w, "segment %llx is not covered by its blocks", base);
@@ -274,7 +276,7 @@ static void check_events(walk *w) {
   for (const weir__event_queue *queue = heap->queues; queue; queue = queue->next)
     for (const weir__pending *p = queue->first; p; p = p->next) {
       pending++;
-      if (p->block->state != WEIR__WAITING || !p->block->events)
+      if (p->block->state != WEIR__WAITING || !weir__block_aside_of(p->block)->events)
         wrong(w, "block %llx has an event, and does not wait for one", (unsigned long long)p->block->address);
     }
   if (pending != w->events)

@@ -2,29 +2,36 @@
 
 #include <stdlib.h>
 
+#include "base/region.h"
+
 enum {
   ALIGNMENT = 16,
   LINE = 64,             /* chunks begin with a cache line, in which they are linked */
   CHUNK_FIRST = 4 << 10, /* small, because there may be hundreds of owners with a handful of objects each */
-  CHUNK_LARGEST = 256 << 10
+  CHUNK_LARGEST = WEIR__REGION_PIECE
+};
+
+struct weir__slab_chunk {
+  struct weir__slab_chunk *next;
+  size_t bytes;
 };
 
 static size_t aligned(size_t size, size_t alignment) { return (size + alignment - 1) / alignment * alignment; }
 
 static int grow(weir__slab *slab, size_t object) {
-  size_t bytes = slab->growth == 0 ? CHUNK_FIRST : slab->growth * 2;
+  size_t bytes = slab->chunks == NULL ? CHUNK_FIRST : slab->chunks->bytes * 2;
   if (bytes > CHUNK_LARGEST)
     bytes = CHUNK_LARGEST;
   if (bytes < LINE + object)
     bytes = aligned(LINE + object, LINE);
-  char *chunk = aligned_alloc(LINE, bytes);
+  struct weir__slab_chunk *chunk = slab->in_region ? weir__region_take(bytes) : aligned_alloc(LINE, bytes);
   if (chunk == NULL)
     return 0;
-  *(void **)chunk = slab->chunks;
+  chunk->next = slab->chunks;
+  chunk->bytes = bytes;
   slab->chunks = chunk;
-  slab->fresh = chunk + LINE;
-  slab->end = chunk + bytes;
-  slab->growth = bytes;
+  slab->fresh = (char *)chunk + LINE;
+  slab->end = (char *)chunk + bytes;
   return 1;
 }
 
@@ -38,10 +45,13 @@ void *weir__slab_take_fresh(weir__slab *slab, size_t size) {
 }
 
 void weir__slab_clear(weir__slab *slab) {
-  for (void *chunk = slab->chunks; chunk != NULL;) {
-    void *next = *(void **)chunk;
-    free(chunk);
-    chunk = next;
+  for (struct weir__slab_chunk *chunk = slab->chunks, *next; chunk != NULL; chunk = next) {
+    next = chunk->next;
+    if (slab->in_region) {
+      WEIR__SLAB_UNPOISON(chunk, chunk->bytes);
+      weir__region_give(chunk, chunk->bytes);
+    } else
+      free(chunk);
   }
-  *slab = (weir__slab){0};
+  *slab = (weir__slab){.in_region = slab->in_region};
 }

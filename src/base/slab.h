@@ -5,6 +5,7 @@
 #ifndef WEIR_SLAB_H
 #define WEIR_SLAB_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* Objects that were given back are poisoned, so that the address sanitizer sees a use after the give as one after a
@@ -28,11 +29,11 @@
 
 /* All zero is an empty slab. */
 typedef struct weir__slab {
-  void *given;   /* objects that came back, linked through their first word */
-  char *fresh;   /* the part of the newest chunk that was never taken ... */
-  char *end;     /* ... ends here */
-  void *chunks;  /* all chunks, linked through their first word */
-  size_t growth; /* bytes of the newest chunk */
+  void *given;                     /* objects that came back, linked through their first word */
+  char *fresh;                     /* the part of the newest chunk that was never taken ... */
+  char *end;                       /* ... ends here */
+  struct weir__slab_chunk *chunks; /* all of them, the newest first */
+  bool in_region;                  /* its chunks are pieces of the region; set before the first object is taken */
 } weir__slab;
 
 /* Takes one that was never taken before, from a new chunk if need be. */
@@ -56,7 +57,7 @@ static inline void weir__slab_give(weir__slab *slab, void *object, size_t size) 
   WEIR__SLAB_POISON(object, size);
 }
 
-/* Frees every object, and leaves an empty slab. */
+/* Frees every object, and leaves an empty slab of the same sort. */
 void weir__slab_clear(weir__slab *slab);
 
 #endif

@@ -72,7 +72,7 @@ static size_t lock_arenas(const part *parts, size_t count) {
       weir__gauges_hold_still(arena);
     }
   for (size_t i = 0; i < count; i++)
-    for (const weir__block *b = parts[i].segment->first; b; b = b->next)
+    for (const weir__block *b = parts[i].segment->first; b; b = weir__block_next(b))
       blocks += weir__block_is_mapped(b);
   return blocks;
 }
@@ -93,14 +93,16 @@ static const uint32_t states[] = {[WEIR__FREE] = WEIR_BLOCK_INACTIVE,
 static uint64_t copy_blocks(weir_snapshot *snapshot, part *p, int device, const weir__snapshot_source *source) {
   uint64_t active = 0;
   weir_snapshot_block *to = snapshot->blocks + snapshot->block_count;
-  for (const weir__block *b = p->segment->first; b; b = b->next) {
+  for (const weir__block *b = p->segment->first; b; b = weir__block_next(b)) {
     if (!weir__block_is_mapped(b))
       continue;
     bool is_active = weir__block_is_active(b);
-    *to = (weir_snapshot_block){
-        .address = b->address, .bytes = b->bytes, .requested = is_active ? b->requested : 0, .state = states[b->state]};
+    *to = (weir_snapshot_block){.address = b->address,
+                                .bytes = weir__block_bytes(b),
+                                .requested = is_active ? b->requested : 0,
+                                .state = states[b->state]};
     if (is_active) {
-      active += b->bytes;
+      active += weir__block_bytes(b);
       if (source && source->block_stack)
         to->stack = source->block_stack(source->context, device, b->address);
     }

@@ -50,7 +50,7 @@ static bool cut(weir__arena *arena, const weir__settings *settings, const weir__
       return false;
     if (b->state >= WEIR__ALLOCATED)
       *blocks++ = (void *)block->address;
-    rest = block->next;
+    rest = weir__block_next(block);
     if (k + 1 < s->first + s->count)
       weir__index_remove(&arena->free, rest);
   }
@@ -67,7 +67,7 @@ static bool cut(weir__arena *arena, const weir__settings *settings, const weir__
       if (is_hole)
         weir__release_pages(heap, block);
       else
-        block->idle_since -= b->age;
+        weir__block_make_older(block, b->age);
     }
   return true;
 }
@@ -81,7 +81,8 @@ static weir_status install_segment(weir__heap *heap, const weir__settings *setti
   if (!arena)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for a segment from before the recording");
   weir__block *block = weir__heap_grow(heap, arena, &with, s->size, s->size);
-  if (!block || block->previous || block->bytes < s->size) /* an arena's segments are one after the other full */
+  if (!block || block->previous ||
+      weir__block_bytes(block) < s->size) /* an arena's segments are one after the other full */
     return weir__fail(WEIR_ERROR_OUT_OF_MEMORY,
                       "a segment of %llu bytes at 0x%llx from before the recording cannot be put back",
                       (unsigned long long)s->size, (unsigned long long)s->address);

@@ -218,7 +218,7 @@ static weir_status hand_out(replay *r, const weir__snapshot_event *event, void *
   r->taken_for = r->count;
   if (!block)
     return WEIR_ERROR_OUT_OF_MEMORY;
-  weir__arena *arena = block->segment->arena;
+  weir__arena *arena = weir__block_arena(r->heap, block);
   weir__arena_lock(arena);
   block = weir__arena_hand_out(arena, settings, block, weir__round_bytes(settings, event->size), event->size, false);
   weir__arena_unlock(arena);

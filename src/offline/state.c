@@ -63,15 +63,15 @@ static void add_segment(weir__state *state, const weir__segment *segment) {
     s->pool[0] = (int64_t)owner->id.first;
     s->pool[1] = (int64_t)owner->id.second;
   }
-  for (const weir__block *b = segment->first; b; b = b->next) {
+  for (const weir__block *b = segment->first; b; b = weir__block_next(b)) {
     bool is_active = weir__block_is_active(b);
     state->blocks[state->block_count++] = (weir__state_block){.address = b->address,
-                                                              .size = b->bytes,
+                                                              .size = weir__block_bytes(b),
                                                               .requested = is_active ? b->requested : 0,
                                                               .event = WEIR__NO_EVENT,
                                                               .state = b->state};
     if (weir__block_is_mapped(b))
-      state->reserved += b->bytes;
+      state->reserved += weir__block_bytes(b);
   }
   s->count = state->block_count - s->first;
   /* Behind the last page there is only address space. */
@@ -88,7 +88,7 @@ weir_status weir__state_of_heap(weir__heap *heap, weir__state *state) {
     segments++;
     weir__arena_lock(s->arena);
     weir__arena_unlock(s->arena); /* locking it has settled it */
-    for (const weir__block *b = s->first; b; b = b->next)
+    for (const weir__block *b = s->first; b; b = weir__block_next(b))
       blocks++;
   }
   weir_status status = make_room(state, segments, blocks);

@@ -113,6 +113,26 @@ static void test_no_such_device(void **state) {
   alloc_close();
 }
 
+/* A device with more memory than one block can have: what is too much for a block is refused, and the rest can be had. */
+static void test_more_than_a_block(void **state) {
+  (void)state;
+  for (int expandable = 0; expandable < 2; expandable++) {
+    alloc_open(expandable ? "expandable_segments:True" : "", 8192 * GIB);
+    void *p = NULL;
+    REFUSED(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 3072 * GIB, NULL, &p));
+    assert_null(p);
+    assert_valid();
+    assert_int_equal(reserved(), 0);
+    void *a = get(GIB, NULL), *b = get(4096, NULL);
+    assert_valid();
+    put(a);
+    put(b);
+    empty_cache();
+    assert_int_equal(reserved(), 0);
+    alloc_close();
+  }
+}
+
 /* The sentences of PyTorch's test_out_of_memory. */
 static void test_absurd_sizes(void **state) {
   (void)state;
@@ -302,6 +322,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_null, alloc_teardown),
       cmocka_unit_test_teardown(test_null_at_creation, alloc_teardown),
       cmocka_unit_test_teardown(test_no_such_device, alloc_teardown),
+      cmocka_unit_test_teardown(test_more_than_a_block, alloc_teardown),
       cmocka_unit_test_teardown(test_absurd_sizes, alloc_teardown),
       cmocka_unit_test_teardown(test_double_free, alloc_teardown),
       cmocka_unit_test_teardown(test_double_free_of_a_waiting_block, alloc_teardown),

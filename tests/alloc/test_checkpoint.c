@@ -64,7 +64,7 @@ static weir_checkpoint_delta restore(const weir_checkpoint *checkpoint) {
 static int live(void) {
   int count = 0;
   for (const weir__segment *s = allocator->heaps[0].segments; s; s = s->next)
-    for (const weir__block *b = s->first; b; b = b->next)
+    for (const weir__block *b = s->first; b; b = weir__block_next(b))
       count += b->state == WEIR__ALLOCATED;
   return count;
 }

@@ -8,11 +8,23 @@
 #include "support/soft.h"
 
 enum { BLOCKS = 600 };
-static _Alignas(64) weir__block blocks[BLOCKS];
+static weir__block *blocks; /* in the region, as those of an arena are */
 static bool is_in[BLOCKS];
 
+static int take_blocks(void **state) {
+  (void)state;
+  blocks = weir__region_take(BLOCKS * sizeof *blocks);
+  return blocks ? 0 : -1;
+}
+
+static int give_blocks(void **state) {
+  (void)state;
+  weir__region_give(blocks, BLOCKS * sizeof *blocks);
+  return 0;
+}
+
 static bool before(const weir__block *a, const weir__block *b) {
-  return a->bytes != b->bytes ? a->bytes < b->bytes : a->address < b->address;
+  return a->units != b->units ? a->units < b->units : a->address < b->address;
 }
 
 /* The first in the order of the index that is not before the key; `after`: that comes behind it. */
@@ -34,27 +46,27 @@ static weir__block *expected_before(const weir__block *key) {
 }
 
 /* Sizes around the borders of bins, and equal ones. */
-static uint64_t some_size(void) {
+static uint32_t some_units(void) {
   uint64_t units;
   switch (soft_random(4)) {
   case 0:
     units = 1 + soft_random(130);
     break;
   case 1:
-    units = (1ull << soft_random(34)) + soft_random(3);
+    units = (1ull << soft_random(32)) + soft_random(3);
     break;
   case 2:
-    units = (64 + soft_random(64)) << soft_random(20);
+    units = (64 + soft_random(64)) << soft_random(25);
     break;
   default:
-    units = 1 + soft_random(1ull << (1 + soft_random(34)));
+    units = 1 + soft_random(1ull << (1 + soft_random(31)));
   }
-  return units * WEIR__UNIT;
+  return (uint32_t)units;
 }
 
 static void check_index(weir__index *index, size_t count) {
   assert_int_equal(weir__index_count(index), count);
-  weir__block least = {0}, most = {.bytes = UINT64_MAX};
+  weir__block least = {0}, most = {.units = UINT32_MAX, .address = UINT64_MAX};
   assert_ptr_equal(weir__index_first(index), expected_from(&least, false));
   assert_ptr_equal(weir__index_last(index), expected_before(&most));
 }
@@ -67,9 +79,9 @@ static void test_index(void **state) {
     weir__index index = {0};
     size_t count = 0;
     memset(is_in, 0, sizeof is_in);
-    assert_true(weir__index_prepare(&index, 1ull << 45));
+    assert_true(weir__index_prepare(&index, weir__most_units * WEIR__UNIT));
     for (int i = 0; i < BLOCKS; i++)
-      blocks[i] = (weir__block){.address = (1 + soft_random(1 << 20)) << 9 | 1ull << 40, .bytes = some_size()};
+      blocks[i] = (weir__block){.address = (1 + soft_random(1 << 20)) << 9 | 1ull << 40, .units = some_units()};
     for (int i = 0; i < BLOCKS; i++) /* no two at one address */
       blocks[i].address += (uint64_t)i << 30;
     for (int step = 0; step < 3000; step++) {
@@ -81,8 +93,8 @@ static void test_index(void **state) {
         weir__index_insert(&index, &blocks[i]);
       is_in[i] = !is_in[i];
       count += is_in[i] ? 1 : (size_t)-1;
-      weir__block key = {.bytes = some_size()};
-      assert_ptr_equal(weir__index_at_least(&index, key.bytes), expected_from(&key, false));
+      weir__block key = {.units = some_units()};
+      assert_ptr_equal(weir__index_at_least(&index, (uint64_t)key.units * WEIR__UNIT), expected_from(&key, false));
       if (is_in[i]) {
         assert_ptr_equal(weir__index_next(&index, &blocks[i]), expected_from(&blocks[i], true));
         assert_ptr_equal(weir__index_previous(&index, &blocks[i]), expected_before(&blocks[i]));
@@ -103,8 +115,10 @@ static void test_empty_index(void **state) {
   assert_null(weir__index_last(&index));
   assert_null(weir__index_at_least(&index, 512));
   assert_null(weir__index_at_least(&index, 1ull << 60));
+  assert_false(weir__index_prepare(&index, (weir__most_units + 1) * WEIR__UNIT));
+  weir__index_clear(&index);
   assert_int_equal(weir__index_count(&index), 0);
-  assert_false(weir__index_has(&index, &(weir__block){.bytes = 512}));
+  assert_false(weir__index_has(&index, &(weir__block){.units = 1}));
 }
 
 /* The index knows when it was spoiled. */
@@ -112,15 +126,15 @@ static void test_index_out_of_order(void **state) {
   (void)state;
   weir__index index = {0};
   assert_true(weir__index_prepare(&index, 1ull << 30));
-  memset(blocks, 0, sizeof blocks);
+  memset(blocks, 0, BLOCKS * sizeof *blocks);
   for (int i = 0; i < 20; i++) {
-    blocks[i] = (weir__block){.address = (uint64_t)(i + 1) << 12, .bytes = 1024};
+    blocks[i] = (weir__block){.address = (uint64_t)(i + 1) << 12, .units = 2};
     weir__index_insert(&index, &blocks[i]);
   }
   assert_int_equal(weir__index_count(&index), 20);
-  blocks[7].bytes = 2048;
+  blocks[7].units = 4;
   assert_int_equal(weir__index_count(&index), -1);
-  blocks[7].bytes = 1024;
+  blocks[7].units = 2;
   index.group[0]->used[0] = 0;
   assert_int_equal(weir__index_count(&index), -1);
   index.group[0]->used[0] = 1 << 2;
@@ -131,7 +145,7 @@ static void test_index_out_of_order(void **state) {
 static void test_tree(void **state) {
   (void)state;
   soft_seed(3);
-  weir__block *root = NULL;
+  weir__ref root = 0;
   memset(is_in, 0, sizeof is_in);
   for (int i = 0; i < BLOCKS; i++)
     blocks[i] = (weir__block){.address = (uint64_t)(i + 1) << 21};
@@ -193,5 +207,5 @@ int main(void) {
       cmocka_unit_test_teardown(test_tree, soft_teardown),
       cmocka_unit_test_teardown(test_live, soft_teardown),
   };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return cmocka_run_group_tests(tests, take_blocks, give_blocks);
 }

@@ -8,7 +8,7 @@ static weir__segment *segment_of(const void *p) { return segment_at(p); }
 static weir__block *block_of(const void *p) {
   weir__block *b = segment_of(p)->first;
   while (b->address != (uint64_t)p)
-    b = b->next;
+    b = weir__block_next(b);
   return b;
 }
 
@@ -38,10 +38,11 @@ static void test_blocks(void **state) {
   void *a = get(4096, NULL), *b = get(4096, NULL), *c = get(4096, NULL);
   put(b);
   weir__block *live = block_of(a), *idle = block_of(b);
-  SPOIL(live->bytes, 4096 + 512, "comes next");
-  SPOIL(live->bytes, 4096 + 1, "bytes");
-  SPOIL(live->segment->first, idle, "does not begin with its first block");
-  SPOIL(idle->previous, NULL, "is not the one before its next");
+  weir__segment *segment = segment_of(a);
+  SPOIL(live->units, 9, "comes next");
+  SPOIL(live->units, 0, "bytes");
+  SPOIL(segment->first, idle, "does not begin with its first block");
+  SPOIL(idle->previous, 0, "is not the one before its next");
   SPOIL(live->expandable, 1, "belongs to another segment");
   SPOIL(live->requested, 5000, "bytes for 5000");
   SPOIL(live->requested, 0, "bytes for 0");
@@ -49,8 +50,8 @@ static void test_blocks(void **state) {
   SPOIL(idle->state, WEIR__ALLOCATED, "is in use, and not among the live");
   SPOIL(live->state, WEIR__UNMAPPED, "unmapped in a fixed segment");
   SPOIL(live->state, WEIR__WAITING, "waits for nothing");
-  SPOIL(live->segment->bytes, 4 * MIB, "not covered by its blocks");
-  weir__arena *arena = live->segment->arena;
+  SPOIL(segment->bytes, 4 * MIB, "not covered by its blocks");
+  weir__arena *arena = segment->arena;
   weir__index_remove(&arena->free, idle);
   expect_wrong("not in the index");
   weir__index_insert(&arena->free, idle);
@@ -68,7 +69,7 @@ static void test_unmerged(void **state) {
   void *a = get(4096, NULL), *b = get(4096, NULL), *c = get(4096, NULL);
   put(a);
   weir__block *second = block_of(b);
-  weir__arena *arena = second->segment->arena;
+  weir__arena *arena = segment_of(b)->arena;
   weir__live_place place;
   assert_ptr_equal(weir__live_find(&arena->live, second->address, &place), second);
   weir__live_remove(&arena->live, second->address, place);
@@ -78,7 +79,7 @@ static void test_unmerged(void **state) {
   weir__index_remove(&arena->free, second);
   second->state = WEIR__ALLOCATED;
   second->requested = 4096;
-  second->uses = NULL;
+  second->marks = (weir__block_marks){0};
   weir__live_insert(&arena->live, second, weir__live_hash(second->address));
   put(b);
   put(c);
@@ -112,7 +113,7 @@ static void test_pages(void **state) {
   alloc_open("expandable_segments:True", GIB);
   void *a = get(30 * MIB, NULL);
   weir__segment *segment = segment_of(a);
-  weir__block *unmapped = segment->first->next->next;
+  weir__block *unmapped = weir__block_next(weir__block_next(segment->first));
   assert_int_equal(unmapped->state, WEIR__UNMAPPED);
   SPOIL(segment->handles[1], 0, "has no memory at page 1");
   SPOIL(segment->mapped, 3, "has 3 pages");
@@ -151,7 +152,7 @@ static void test_statistics(void **state) {
   weir__attention_set(&allocator->heaps[0], WEIR__PENDING, false);
   expect_wrong("1 events and blocks wait, and allocations do not look");
   weir__attention_set(&allocator->heaps[0], WEIR__PENDING, true);
-  SPOIL(block_of(c)->events, 2, "1 events are out, and blocks wait for 2");
+  SPOIL(weir__block_aside_of(block_of(c))->events, 2, "1 events are out, and blocks wait for 2");
   soft_step_all();
   put(a);
   put(b);

@@ -156,9 +156,9 @@ const char *layout(const void *pointer) {
   static char text[4096];
   size_t used = 0;
   const weir__segment *segment = segment_at(pointer);
-  for (const weir__block *b = segment->first; b; b = b->next) {
+  for (const weir__block *b = segment->first; b; b = weir__block_next(b)) {
     const char *unit = "", *state = "";
-    unsigned long long size = b->bytes;
+    unsigned long long size = weir__block_bytes(b);
     if (size % MIB == 0) {
       size /= MIB;
       unit = "M";

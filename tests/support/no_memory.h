@@ -21,7 +21,16 @@
 #endif
 #endif
 
+/* For pieces of the region: the linker puts these in between. */
+void *__wrap_weir__region_take(size_t bytes);
+void *__real_weir__region_take(size_t bytes);
+void __wrap_weir__region_give(void *piece, size_t bytes);
+void __real_weir__region_give(void *piece, size_t bytes);
+
 #ifdef NO_MEMORY_WAIVED
+
+void *__wrap_weir__region_take(size_t bytes) { return __real_weir__region_take(bytes); }
+void __wrap_weir__region_give(void *piece, size_t bytes) { __real_weir__region_give(piece, bytes); }
 
 int main(void) {
   puts("waived: a sanitizer stands in for malloc");
@@ -72,6 +81,13 @@ void *realloc(void *old, size_t bytes) {
 void free(void *block) {
   live -= block != NULL;
   __libc_free(block);
+}
+
+void *__wrap_weir__region_take(size_t bytes) { return fails() ? NULL : counted(__real_weir__region_take(bytes)); }
+
+void __wrap_weir__region_give(void *piece, size_t bytes) {
+  live--;
+  __real_weir__region_give(piece, bytes);
 }
 
 /* The first error of a thread makes room for its text, for good. It comes before anybody counts. */

@@ -1,0 +1,100 @@
+/*
+ * The region: what is taken is zero, apart from everything else, and within the reach of 32 bits.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/region.h"
+#include "base/slab.h"
+
+static int is_zero(const void *memory, size_t bytes) {
+  const unsigned char *byte = memory;
+  for (size_t i = 0; i < bytes; i++)
+    if (byte[i])
+      return 0;
+  return 1;
+}
+
+/* Fills a piece and its aside with a byte, which must have been zero. */
+static void fill(void *piece, size_t bytes, int with) {
+  assert_true(is_zero(piece, bytes));
+  assert_true(is_zero(weir__aside_of(piece), bytes / 2));
+  memset(piece, with, bytes);
+  memset(weir__aside_of(piece), with, bytes / 2);
+}
+
+static void test_pieces(void **state) {
+  (void)state;
+  static const size_t sizes[] = {1, 8192, 8193, 24 << 10, 100000, WEIR__REGION_PIECE};
+  enum { COUNT = sizeof sizes / sizeof sizes[0] };
+  for (int round = 0; round < 3; round++) {
+    unsigned char *pieces[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+      pieces[i] = weir__region_take(sizes[i]);
+      assert_non_null(pieces[i]);
+      assert_int_equal((uintptr_t)pieces[i] % 4096, 0);
+      assert_int_not_equal(weir__ref_of(pieces[i]), 0);
+      assert_ptr_equal(weir__at(weir__ref_of(pieces[i])), pieces[i]);
+      fill(pieces[i], sizes[i], i + 1);
+    }
+    for (int i = 0; i < COUNT; i++) {
+      assert_int_equal(pieces[i][0], i + 1);
+      assert_int_equal(pieces[i][sizes[i] - 1], i + 1);
+      weir__region_give(pieces[i], sizes[i]);
+    }
+  }
+}
+
+static void test_sizes_that_are_none(void **state) {
+  (void)state;
+  assert_null(weir__region_take(0));
+  assert_null(weir__region_take(WEIR__REGION_PIECE + 1));
+  assert_null(weir__region_take(SIZE_MAX));
+}
+
+static void test_what_came_back_serves_again(void **state) {
+  (void)state;
+  void *first = weir__region_take(10000), *second = weir__region_take(10000);
+  weir__region_give(first, 10000);
+  assert_ptr_equal(weir__region_take(9000), first);
+  weir__region_give(first, 9000);
+  weir__region_give(second, 10000);
+}
+
+/* A slab in the region: every object has an aside of its own. */
+static void test_slab(void **state) {
+  (void)state;
+  enum { COUNT = 30000, SIZE = 32 };
+  static uint64_t *objects[COUNT];
+  for (int round = 0; round < 2; round++) {
+    weir__slab slab = {.in_region = true};
+    for (int i = 0; i < COUNT; i++) {
+      objects[i] = weir__slab_take(&slab, SIZE);
+      assert_non_null(objects[i]);
+      assert_int_equal((uintptr_t)objects[i] % SIZE, 0);
+      objects[i][0] = (uint64_t)i;
+      *(uint64_t *)weir__aside_of(objects[i]) = (uint64_t)-i;
+    }
+    for (int i = 0; i < COUNT; i++) {
+      assert_int_equal(objects[i][0], i);
+      assert_int_equal(*(uint64_t *)weir__aside_of(objects[i]), (uint64_t)-i);
+    }
+    weir__slab_clear(&slab);
+    assert_true(slab.in_region);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_pieces),
+      cmocka_unit_test(test_sizes_that_are_none),
+      cmocka_unit_test(test_what_came_back_serves_again),
+      cmocka_unit_test(test_slab),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
