@@ -78,8 +78,11 @@ public:
   void releasePool(DeviceIndex device, MempoolId_t pool) override;
   int getPoolUseCount(DeviceIndex device, MempoolId_t pool) override;
   void createOrIncrefPool(DeviceIndex device, MempoolId_t pool, PoolAllocator allocator = nullptr) override;
-  void setUseOnOOM(DeviceIndex device, MempoolId_t pool, bool use_on_oom) override;
-  void setNoSplit(DeviceIndex device, MempoolId_t pool) override;
+  void setUseOnOOM(DeviceIndex device, MempoolId_t pool, bool use_on_oom) WEIR_TORCH_2_11_OVERRIDE;
+  void setNoSplit(DeviceIndex device, MempoolId_t pool) WEIR_TORCH_2_11_OVERRIDE;
+#if !WEIR_TORCH_2_11
+  void setUseOnOOM(DeviceIndex device, MempoolId_t pool) { setUseOnOOM(device, pool, true); }
+#endif
   bool checkPoolLiveAllocations(DeviceIndex device, MempoolId_t pool,
                                 const std::unordered_set<void *> &expected) override;
   std::shared_ptr<cca::AllocatorState> getCheckpointState(DeviceIndex device, MempoolId_t pool) override;

@@ -91,8 +91,8 @@ void Allocator::fill_config(cca::AllocatorConfigInfo &config) {
   config.last_allocator_settings = Generic::last_allocator_settings();
   config.roundup_power2_divisions = Generic::roundup_power2_divisions();
 #if WEIR_TORCH_2_13
-  config.max_round_threshold = Cuda::pinned_max_round_threshold();
-  config.max_cached_size = Cuda::pinned_max_cached_size();
+  config.max_round_threshold = Generic::pinned_max_round_threshold();
+  config.max_cached_size = Generic::pinned_max_cached_size();
 #endif
 }
 

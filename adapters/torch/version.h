@@ -17,9 +17,15 @@
 
 // snapshot() may leave the traces out, recordHistory() may skip actions, a pool owns its allocator, large_segment_size_mb.
 #define WEIR_TORCH_2_11 WEIR_TORCH_AT_LEAST(11)
+// setNoSplit, and the last parameter of setUseOnOOM, came in the days in which 2.10 was cut: it may have them or not.
+#if WEIR_TORCH_2_11
+#define WEIR_TORCH_2_11_OVERRIDE override
+#else
+#define WEIR_TORCH_2_11_OVERRIDE
+#endif
 // getContextForPointer, attachOomRejectionObserver, throw_on_cudamalloc_oom, num_oom_rejections.
 #define WEIR_TORCH_2_12 WEIR_TORCH_AT_LEAST(12)
-// markCaptureBegin/End, allocateWithAddress, reserved_bytes_by_private_pools.
+// markCaptureBegin/End, allocateWithAddress, reserved_bytes_by_private_pools, thresholds of pinned memory in snapshots.
 #define WEIR_TORCH_2_13 WEIR_TORCH_AT_LEAST(13)
-// supportsUserMetadata, annotateMemory, thresholds of pinned memory in snapshots.
+// supportsUserMetadata, annotateMemory and its action in the history.
 #define WEIR_TORCH_2_14 WEIR_TORCH_AT_LEAST(14)
