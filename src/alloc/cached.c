@@ -122,18 +122,19 @@ weir__block *weir__arena_take(weir__arena *arena, const weir__settings *settings
 /* Puts a block that is no longer in use into the index, merged with its neighbours. *whole is what it becomes: the one before it
  * grows, so that what lies further back is not touched. */
 static inline weir__split_change insert_merged(weir__arena *arena, weir__block *block, weir__block **whole) {
-  weir__block *previous = weir__block_previous(block), *next = weir__block_next(block);
+  weir__block *previous = weir__index_neighbour(&arena->free, block->previous);
+  weir__block *next = weir__index_neighbour(&arena->free, block->next);
   int64_t bytes = whole_bytes(block), splits = 1;
-  if (previous && previous->state == WEIR__FREE) {
+  if (previous->state == WEIR__FREE) {
     splits--;
     weir__index_remove(&arena->free, previous);
     previous->units += block->units;
     previous->next = block->next;
-    weir__index_neighbour(&arena->free, block->next)->previous = block->previous;
+    next->previous = block->previous;
     weir__slab_give(&arena->blocks, block, sizeof *block);
     block = previous;
   }
-  if (next && next->state == WEIR__FREE) {
+  if (next->state == WEIR__FREE) {
     splits--;
     weir__index_remove(&arena->free, next);
     block->units += next->units;

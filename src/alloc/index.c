@@ -430,6 +430,7 @@ bool weir__index_prepare(weir__index *index, uint64_t bytes) {
     if (!index->group[i] && !(index->group[i] = weir__region_take(sizeof *index->group[i])))
       return false;
   index->nobody = weir__ref_of(&index->group[0]->nobody);
+  index->group[0]->nobody.state = WEIR__ALLOCATED;
   if (units < WEIR__NARROW)
     return true;
   if (units > weir__most_units)

@@ -85,7 +85,7 @@ weir__block *weir__index_beyond(weir__index *index, uint64_t group);
 /* The lowest block of a narrow bin that has several. */
 weir__block *weir__index_lowest(weir__bin_group *group, uint64_t bin);
 
-/* To write to it, whether it is there or not. That is a coin toss, so it is no branch. */
+/* A neighbour, or nobody, to whom one can write, and who is never free. Which of them is a coin toss, so it is no branch. */
 static inline weir__block *weir__index_neighbour(const weir__index *index, weir__ref ref) {
   return weir__at(ref | (index->nobody & ((weir__ref)(ref != 0) - 1)));
 }
@@ -119,10 +119,8 @@ static inline void weir__index_remove(weir__index *index, weir__block *block) {
   block->known = WEIR__NEW;
   weir__index_neighbour(index, after)->link = block->link;
   *link = after;
-  /* Whether it was the bin's last is a coin toss too; whether it was the row's is nearly always the same in one arena. */
-  if ((group->used[bin / 64] &= ~((uint64_t)!group->list[bin] << bin % 64)))
-    return;
-  if (!(group->rows &= ~(1ull << bin / 64)))
+  uint64_t used = group->used[bin / 64] &= ~((uint64_t)!group->list[bin] << bin % 64);
+  if (!(group->rows &= ~((uint64_t)!used << bin / 64)))
     index->groups &= ~(1ull << units / WEIR__GROUP);
 }
 
