@@ -148,9 +148,8 @@ static inline weir__split_change insert_merged(weir__arena *arena, weir__block *
    * but what has no neighbours is whole again. */
   if (block->expandable)
     return (weir__split_change){0, 0};
-  if (!weir__block_is_split(block))
-    return (weir__split_change){splits - 1, bytes - whole_bytes(block)};
-  return (weir__split_change){splits, bytes};
+  int64_t if_whole = -(int64_t)!weir__block_is_split(block); /* 0 or all bits: it is a coin toss */
+  return (weir__split_change){splits + if_whole, bytes - (whole_bytes(block) & if_whole)};
 }
 
 /* Cuts a block down to so many bytes; the rest of it goes back to the index. So a segment's first block always stays the same one.

@@ -253,12 +253,18 @@ static weir__block *scan_list(const weir__bin_group *group, uint64_t bin) {
   return best;
 }
 
-/* ... of a few. NULL: there are more. */
-static weir__block *lowest_of_few(weir__block *best) {
-  weir__block *block = after(best);
-  for (int i = 1; block && i < few; i++, block = after(block))
-    best = block->address < best->address ? block : best;
-  return block ? NULL : best;
+/* ... of a few. NULL: there are more. Which of two is lower is a coin toss, so it is no branch. */
+static weir__block *lowest_of_few(const weir__block *first) {
+  weir__ref best = weir__ref_of(first), next = first->after;
+  uint64_t lowest = first->address;
+  for (int i = 1; next && i < few; i++) {
+    const weir__block *block = weir__at(next);
+    bool is_lower = block->address < lowest;
+    lowest = is_lower ? block->address : lowest;
+    best ^= (best ^ next) & -(weir__ref)is_lower;
+    next = block->after;
+  }
+  return next ? NULL : weir__at(best);
 }
 
 /* The block may be gone. Its memory is still that of a block, or of one that waits to be taken, which the sanitizer is told not
