@@ -200,7 +200,7 @@ static inline __attribute__((always_inline)) weir__block *hand_out(weir__arena *
   block->marks = (weir__block_marks){.oversize = oversize};
   weir__live_insert(&arena->live, block, hash);
   if (last)
-    *last = (weir__repeat){block, settings, bytes, change, false};
+    *last = (weir__repeat){block, block->address, settings, bytes, change, false};
   count(arena, 1, given, requested, oversize, change);
   return block;
 
@@ -259,6 +259,7 @@ void weir__arena_settle(weir__arena *arena) {
   weir__block *block = last->block;
   bool was_free = last->is_free;
   last->block = NULL;
+  last->address = 0;
   last->is_free = false;
   if (!was_free)
     return;
@@ -267,20 +268,23 @@ void weir__arena_settle(weir__arena *arena) {
     release(arena, block, place, &block);                    /* what that changes was counted when it was freed */
 }
 
+/* The block that was allocated last stays where it is. */
+static inline void free_repeated(weir__arena *arena, weir__block *block) {
+  weir__repeat *last = &arena->repeat;
+  block->state = WEIR__FREE;
+  last->is_free = true;
+  count(arena, -1, (uint64_t)whole_bytes(block), block->requested, block->marks.oversize,
+        (weir__split_change){-last->change.splits, -last->change.bytes});
+}
+
 static inline __attribute__((always_inline)) void free_cached(weir__arena *arena, weir__block *block,
                                                               weir__live_place place) {
   weir__repeat *last = &arena->repeat;
   uint64_t requested = block->requested;
-  if (last->block == block) {
-    block->state = WEIR__FREE;
-    last->is_free = true;
-    count(arena, -1, (uint64_t)whole_bytes(block), requested, block->marks.oversize,
-          (weir__split_change){-last->change.splits, -last->change.bytes});
-    return;
-  }
   if (last->is_free)
     weir__arena_settle(arena);
   last->block = NULL;
+  last->address = 0;
   uint64_t bytes = (uint64_t)whole_bytes(block);
   bool oversize = block->marks.oversize;
   weir__split_change change = release(arena, block, place, &block);
@@ -323,7 +327,10 @@ weir__block *weir__arena_alloc(weir__arena *arena, const weir__settings *setting
 }
 
 void weir__arena_free(weir__arena *arena, weir__block *block, weir__live_place place) {
-  free_cached(arena, block, place);
+  if (arena->repeat.block == block)
+    free_repeated(arena, block);
+  else
+    free_cached(arena, block, place);
 }
 
 /* ---- The same, recorded ---- */
@@ -362,12 +369,20 @@ static __attribute__((noinline)) weir_status free_attended(weir__arena *arena, w
   }
   WEIR__PROBE_FREE(block->address, arena->pool->heap->device, block->requested, arena->stream);
   weir__history_freed(writer, block->address, block->requested, weir__clock_ticks());
-  free_cached(arena, block, place);
+  weir__arena_free(arena, block, place);
   weir__lock_give(&arena->lock);
   return WEIR_OK;
 }
 
 /* ---- The short way ---- */
+
+/* It can be freed without any more ado. Two conditions and not one, lest the compiler read the two bytes at once, which are
+ * written one by one. */
+static inline bool is_plain(const weir__heap *heap, const weir__block *block) {
+  if (block->state != WEIR__ALLOCATED)
+    return false;
+  return !block->marks.has_uses && !(weir__attention_of(heap) & (WEIR__WATCHED | WEIR__AGEING));
+}
 
 weir_status weir_allocator_alloc(weir_allocator *allocator, int device, size_t bytes, weir_cu_stream stream,
                                  void **pointer) {
@@ -398,16 +413,21 @@ weir_status weir_allocator_free(weir_allocator *allocator, void *pointer) {
   if (!arena)
     return weir__free_generic(allocator, pointer);
   weir__live_place place;
+  const weir__heap *heap = arena->pool->heap;
   weir__lock_take(&arena->lock);
-  weir__block *block = weir__live_find(&arena->live, (uint64_t)pointer, &place);
+  weir__block *block = arena->repeat.block;
+  if (arena->repeat.address == (uint64_t)pointer && is_plain(heap, block)) {
+    WEIR__PROBE_FREE(block->address, heap->device, block->requested, arena->stream);
+    free_repeated(arena, block);
+    weir__lock_give(&arena->lock);
+    return WEIR_OK;
+  }
+  block = weir__live_find(&arena->live, (uint64_t)pointer, &place);
   if (!block) {
     weir__lock_give(&arena->lock);
     return weir__free_generic(allocator, pointer);
   }
-  const weir__heap *heap = arena->pool->heap;
-  if (block->state != WEIR__ALLOCATED)
-    return free_attended(arena, block, place);
-  if (block->marks.has_uses || weir__attention_of(heap) & (WEIR__WATCHED | WEIR__AGEING))
+  if (!is_plain(heap, block))
     return free_attended(arena, block, place);
   WEIR__PROBE_FREE(block->address, heap->device, block->requested, arena->stream);
   free_cached(arena, block, place);
