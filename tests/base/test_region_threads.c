@@ -44,7 +44,7 @@ static void test_little_address_space(void **state) {
       if (weir__at(weir__ref_of(piece)) != piece || piece[WEIR__REGION_PIECE - 1] ||
           *(unsigned char *)weir__aside_of(piece + WEIR__REGION_PIECE - 2))
         _exit(4);
-    _exit(taken >= (size_t)200 << 20 && taken < (size_t)1 << 30 ? 0 : 5);
+    _exit(taken >= (size_t)60 << 20 && taken < (size_t)200 << 20 ? 0 : 5);
   }
   int status = 0;
   assert_int_equal(waitpid(child, &status, 0), child);

@@ -1,0 +1,66 @@
+/*
+ * The region on a kernel whose pages are larger than a piece, as those of some machines are. The linker puts these two between
+ * the library and the real ones.
+ */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/region.h"
+
+enum { PAGE = 64 << 10, PIECE = 8 << 10, COUNT = 32 };
+
+long __wrap_sysconf(int name);
+long __real_sysconf(int name);
+int __wrap_madvise(void *memory, size_t bytes, int advice);
+int __real_madvise(void *memory, size_t bytes, int advice);
+
+long __wrap_sysconf(int name) { return name == _SC_PAGESIZE ? PAGE : __real_sysconf(name); }
+
+/* What is not a whole page is rounded up to one. */
+int __wrap_madvise(void *memory, size_t bytes, int advice) {
+  if ((uintptr_t)memory % PAGE) {
+    errno = EINVAL;
+    return -1;
+  }
+  return __real_madvise(memory, (bytes + PAGE - 1) / PAGE * PAGE, advice);
+}
+
+static void test_neighbours_stay(void **state) {
+  (void)state;
+  unsigned char *pieces[COUNT];
+  for (int i = 0; i < COUNT; i++) {
+    pieces[i] = weir__region_take(PIECE);
+    assert_non_null(pieces[i]);
+    memset(pieces[i], i + 1, PIECE);
+    memset(weir__aside_of(pieces[i]), i + 1, PIECE / 2);
+  }
+  bool is_kept[COUNT] = {false};
+  for (int i = 0; i < COUNT; i++) {
+    is_kept[i] = (uintptr_t)pieces[i] % PAGE && (uintptr_t)weir__aside_of(pieces[i]) % PAGE;
+    if (!is_kept[i])
+      weir__region_give(pieces[i], PIECE);
+  }
+  for (int i = 0; i < COUNT; i++) {
+    assert_int_equal(pieces[i][PIECE - 1], is_kept[i] ? i + 1 : 0);
+    assert_int_equal(*(unsigned char *)weir__aside_of(pieces[i]), is_kept[i] ? i + 1 : 0);
+  }
+  unsigned char *again = weir__region_take(PIECE);
+  for (int i = 0; i < PIECE; i++)
+    assert_int_equal(again[i], 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_neighbours_stay),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
