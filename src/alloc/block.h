@@ -104,6 +104,13 @@ static inline void weir__block_make_older(weir__block *block, uint32_t by) {
   block->has_age = true;
 }
 
+/* A block that was taken out of the index is as one in use until it is handed out; what it asked for is not known yet. */
+static inline void weir__block_hold(weir__block *block) {
+  block->state = WEIR__ALLOCATED;
+  block->marks = (weir__block_marks){0};
+  block->requested = 0;
+}
+
 /* Allocated, or freed and still in use by another stream: not to be touched by neighbours. */
 static inline bool weir__block_is_active(const weir__block *block) { return block->state >= WEIR__ALLOCATED; }
 static inline bool weir__block_is_mapped(const weir__block *block) { return block->state != WEIR__UNMAPPED; }

@@ -216,7 +216,7 @@ static weir__block *search(weir__arena *arena, const weir__settings *settings, u
   weir__arena_lock(arena);
   weir__block *block = weir__arena_take(arena, settings, bytes);
   if (block)
-    block->state = WEIR__ALLOCATED; /* nobody may merge it before it is handed out */
+    weir__block_hold(block); /* nobody may merge it before it is handed out */
   weir__arena_unlock(arena);
   return block;
 }

@@ -520,7 +520,7 @@ static weir__block *grow_expandable(weir__heap *heap, weir__arena *arena, const 
     count++;
   }
   weir__index_remove(&arena->free, block);
-  block->state = WEIR__ALLOCATED; /* its neighbours may be freed before it is handed out, and must not merge it */
+  weir__block_hold(block); /* its neighbours may be freed before it is handed out, and must not merge it */
   result = block;
   if (!count)
     weir__record_taken(arena, block);

@@ -142,6 +142,24 @@ static void test_index_out_of_order(void **state) {
   weir__index_clear(&index);
 }
 
+/* Who takes a block out of the index, and has not handed it out yet, leaves nothing of its links behind. */
+static void test_held(void **state) {
+  (void)state;
+  weir__index index = {0};
+  assert_true(weir__index_prepare(&index, 4096));
+  for (int i = 0; i < 2; i++) {
+    blocks[i] = (weir__block){.address = (uint64_t)(i + 1) << 12, .units = 8};
+    weir__index_insert(&index, &blocks[i]);
+  }
+  weir__block *block = weir__index_at_least(&index, 4096);
+  weir__index_remove(&index, block);
+  weir__block_hold(block);
+  assert_int_equal(block->state, WEIR__ALLOCATED);
+  assert_int_equal(block->requested, 0);
+  assert_null(weir__block_uses(block));
+  weir__index_clear(&index);
+}
+
 static void test_tree(void **state) {
   (void)state;
   soft_seed(3);
@@ -204,6 +222,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_index, soft_teardown),
       cmocka_unit_test(test_empty_index),
       cmocka_unit_test(test_index_out_of_order),
+      cmocka_unit_test(test_held),
       cmocka_unit_test_teardown(test_tree, soft_teardown),
       cmocka_unit_test_teardown(test_live, soft_teardown),
   };
