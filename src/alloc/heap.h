@@ -10,7 +10,7 @@
  *
  * Two neighbouring blocks are of one segment, so of one arena: splitting and merging need the arena's lock alone, and that
  * is all a cached allocation takes. What goes beyond an arena (growing, collecting, limits, pools, events) takes the heap's
- * lock first. The order is: heap, arena, gauges.
+ * lock first. The order is: heap, arena, gauges; and the lock of the segments' map, under which nothing else is taken.
  */
 #ifndef WEIR_ALLOC_HEAP_H
 #define WEIR_ALLOC_HEAP_H
@@ -198,6 +198,7 @@ struct weir__heap {
   _Atomic(weir__private_pool *) gone; /* pools whose end somebody has to be told, when no lock is held */
   weir__segment *segments;
   weir__rangemap segments_by_address;
+  weir__lock segments_lock;    /* of that map: who changes it has the heap's lock too, who looks has either */
   weir__segment *returning;    /* of a back end: left the books, and goes back when no lock is held */
   weir_cu_mem_handle *orphans; /* of pages that are gone, and that the driver did not take back yet */
   size_t orphan_count, orphan_room;
@@ -382,7 +383,7 @@ void weir__pool_clear(weir__pool *pool);
 
 /* The one that a block is a piece of. */
 weir__segment *weir__segment_of(const weir__heap *heap, const weir__block *block);
-weir__segment *weir__segment_lookup(weir__heap *heap, const weir__block *block); /* without the heap's lock */
+weir__segment *weir__segment_lookup(weir__heap *heap, const weir__block *block); /* with any locks held, or none */
 
 /* The parts of it, for memory that is not the driver's. NULL: no host memory, or it overlaps another one. */
 weir__segment *weir__segment_new(weir__heap *heap, weir__arena *arena, uint64_t base, uint64_t bytes, uint64_t page);

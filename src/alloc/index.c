@@ -651,6 +651,9 @@ static long group_count(const weir__bin_group *group, uint64_t from) {
 
 long weir__index_count(const weir__index *index) {
   long count = 0;
+  if (index->nobody &&
+      (index->nobody != weir__ref_of(&index->group[0]->nobody) || index->group[0]->nobody.state != WEIR__ALLOCATED))
+    return -1;
   for (unsigned i = 0; i < groups && index->group[i]; i++) {
     long n = group_count(index->group[i], (uint64_t)i * WEIR__GROUP);
     if (n < 0 || (index->groups >> i & 1) != (n > 0))

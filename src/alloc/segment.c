@@ -20,12 +20,19 @@ static void hold_private(const weir__arena *arena, int by) {
     arena->pool->owner->segments += by;
 }
 
+static bool note(weir__heap *heap, weir__segment *segment, uint64_t base, uint64_t bytes) {
+  weir__lock_take(&heap->segments_lock);
+  bool noted = weir__rangemap_insert(&heap->segments_by_address, base, bytes, segment);
+  weir__lock_give(&heap->segments_lock);
+  return noted;
+}
+
 weir__segment *weir__segment_new(weir__heap *heap, weir__arena *arena, uint64_t base, uint64_t bytes, uint64_t page) {
   weir__segment *segment = calloc(1, sizeof *segment);
   if (!segment)
     return NULL;
   if ((page && !(segment->handles = calloc(bytes / page, sizeof *segment->handles))) ||
-      !weir__rangemap_insert(&heap->segments_by_address, base, bytes, segment)) {
+      !note(heap, segment, base, bytes)) {
     free(segment->handles);
     free(segment);
     return NULL;
@@ -47,14 +54,16 @@ weir__segment *weir__segment_of(const weir__heap *heap, const weir__block *block
 }
 
 weir__segment *weir__segment_lookup(weir__heap *heap, const weir__block *block) {
-  pthread_mutex_lock(&heap->lock);
+  weir__lock_take(&heap->segments_lock);
   weir__segment *segment = weir__segment_of(heap, block);
-  pthread_mutex_unlock(&heap->lock);
+  weir__lock_give(&heap->segments_lock);
   return segment;
 }
 
 void weir__segment_unlink(weir__heap *heap, weir__segment *segment) {
+  weir__lock_take(&heap->segments_lock);
   weir__rangemap_remove(&heap->segments_by_address, segment->base);
+  weir__lock_give(&heap->segments_lock);
   if (segment->previous)
     segment->previous->next = segment->next;
   else
@@ -167,6 +176,11 @@ static weir__block *grow_fixed(weir__heap *heap, weir__arena *arena, const weir_
   if (!got)
     return NULL;
 
+  if (weir__rangemap_overlap(&heap->segments_by_address, base, bytes, NULL, NULL)) { /* not ours to give back */
+    weir__log(WEIR_LOG_ERROR, "device %d: the memory at %p that a pool's function gave is in use already", heap->device,
+              (void *)base);
+    return NULL;
+  }
   weir__segment *segment = weir__segment_new(heap, arena, base, bytes, 0);
   if (!segment)
     goto free_memory;
@@ -332,6 +346,9 @@ static bool map_block(weir__heap *heap, weir__segment *segment, weir__block *blo
   weir__arena *arena = segment->arena;
   uint64_t size = weir__round_up(bytes, segment->page);
   weir__block *rest = NULL;
+  /* No block will be larger than all that is mapped. That is less than what is reserved, and there may be thousands of arenas. */
+  if (!weir__index_prepare(&arena->free, segment->mapped * segment->page + size))
+    return false;
   if (size < weir__block_bytes(block)) {
     rest = weir__arena_new_block(arena, segment, block->address + size, weir__block_bytes(block) - size);
     if (!rest)
@@ -467,7 +484,7 @@ static weir__block *reserve(weir__heap *heap, weir__arena *arena, const weir__se
   if (size < bytes || driver->MemAddressReserve(driver, &base, size, 0, 0, 0))
     return NULL;
   weir__segment *segment =
-      weir__index_prepare(&arena->free, size) ? weir__segment_new(heap, arena, base, size, page) : NULL;
+      size / WEIR__UNIT <= weir__most_units ? weir__segment_new(heap, arena, base, size, page) : NULL;
   weir__block *block = segment ? weir__arena_new_block(arena, segment, base, size) : NULL;
   if (!block) {
     if (segment)

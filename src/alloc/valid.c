@@ -299,7 +299,8 @@ static bool heap_is_valid(weir__heap *heap) {
     weir__arena_unlock(sums[i].arena);
   }
   const weir__segment *before = NULL;
-  for (const weir__segment *s = heap->segments; s; before = s, s = s->next) {
+  size_t segments = 0;
+  for (const weir__segment *s = heap->segments; s; before = s, s = s->next, segments++) {
     arena_tally *sum = tally_of(sums, arenas, s->arena);
     if (s->previous != before)
       wrong(&w, "segment %llx is out of its list", (unsigned long long)s->base);
@@ -308,6 +309,10 @@ static bool heap_is_valid(weir__heap *heap) {
     else
       wrong(&w, "segment %llx belongs to an arena that is gone", (unsigned long long)s->base);
   }
+  if (segments != weir__rangemap_count(&heap->segments_by_address) ||
+      !weir__rangemap_is_valid(&heap->segments_by_address))
+    wrong(&w, "there are %zu segments, and %zu are found by address", segments,
+          weir__rangemap_count(&heap->segments_by_address));
   for (size_t i = 0; i < arenas; i++)
     check_arena(&w, &sums[i]);
   if (w.is_valid)

@@ -589,6 +589,41 @@ static void test_own_memory_is_refused(void **state) {
   assert_int_equal(own.frees, 1); /* with the allocator, at the latest */
 }
 
+/* A pool's function may ask the allocator where a pointer's memory begins. One that gives memory which is in use is not believed,
+ * and is not asked to take it back either. */
+static void *strange_alloc(void *context, size_t bytes, int device, weir_cu_stream stream) {
+  (void)bytes, (void)device, (void)stream;
+  void *base = NULL;
+  size_t all;
+  CHECK(weir_allocator_base(allocator, context, &base, &all));
+  return base;
+}
+
+static void strange_free(void *context, void *pointer, size_t bytes, int device, weir_cu_stream stream) {
+  (void)context, (void)pointer, (void)bytes, (void)device, (void)stream;
+  fail();
+}
+
+static void test_own_memory_that_is_in_use(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  void *first = get(4096, NULL), *p;
+  weir_pool_options options;
+  weir_pool_options_init(&options);
+  options.alloc = strange_alloc;
+  options.free = strange_free;
+  options.context = first;
+  CHECK(weir_pool_create(allocator, 0, pool_a, &options));
+  begin(pool_a);
+  collect_messages();
+  assert_int_equal(try_get(2 * MIB, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);
+  assert_true(messages_with(WEIR_LOG_ERROR, "is in use already") > 0);
+  end(pool_a);
+  assert_valid();
+  put(first);
+  alloc_close();
+}
+
 /* Memory of one's own need not begin where the driver's would: segments share units of the address table then. */
 static void test_own_memory_out_of_line(void **state) {
   (void)state;
@@ -813,6 +848,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_options_are_for_a_new_pool, alloc_teardown),
       cmocka_unit_test_teardown(test_own_memory, alloc_teardown),
       cmocka_unit_test_teardown(test_own_memory_is_refused, alloc_teardown),
+      cmocka_unit_test_teardown(test_own_memory_that_is_in_use, alloc_teardown),
       cmocka_unit_test_teardown(test_own_memory_out_of_line, alloc_teardown),
       cmocka_unit_test_teardown(test_segments_that_share_a_unit, alloc_teardown),
       cmocka_unit_test_teardown(test_cached_memory_goes_for_a_pool, alloc_teardown),

@@ -56,6 +56,11 @@ static void test_blocks(void **state) {
   expect_wrong("not in the index");
   weir__index_insert(&arena->free, idle);
   SPOIL(arena->free.groups, 0, "out of order");
+  SPOIL(arena->free.group[0]->nobody.state, WEIR__FREE, "out of order");
+  weir__rangemap *by_address = &allocator->heaps[0].segments_by_address;
+  assert_true(weir__rangemap_insert(by_address, 512, 512, segment));
+  expect_wrong("1 segments, and 2 are found by address");
+  assert_ptr_equal(weir__rangemap_remove(by_address, 512), segment);
   SPOIL(arena->live.count, 7, "has 7 live blocks");
   put(a);
   put(c);
@@ -115,6 +120,9 @@ static void test_pages(void **state) {
   weir__segment *segment = segment_of(a);
   weir__block *unmapped = weir__block_next(weir__block_next(segment->first));
   assert_int_equal(unmapped->state, WEIR__UNMAPPED);
+  /* Bins are made for what is mapped, not for all that is reserved: there may be thousands of arenas. */
+  assert_non_null(segment->arena->free.group[20]);
+  assert_null(segment->arena->free.group[21]);
   SPOIL(segment->handles[1], 0, "has no memory at page 1");
   SPOIL(segment->mapped, 3, "has 3 pages");
   SPOIL(unmapped->state, WEIR__FREE, "does not lead to its arena");
