@@ -19,14 +19,12 @@
 #include "observe/stacks.h"
 #include "offline/replay.h"
 #include "offline/ringfile.h"
-#include "support/alloc.h"
+#include "support/recording.h"
 #include "weir/history.h"
 #include "weir/log.h"
 #include "weir/snapshot.h"
 
 static char folder[] = "/tmp/weir-test-record-XXXXXX";
-static weir_driver *ledger;
-static weir_allocator *recorded;
 
 /* ---- Around a test ---- */
 
@@ -34,15 +32,6 @@ static const char *path_in(const char *name) {
   static char path[512];
   snprintf(path, sizeof path, "%s/%s", folder, name);
   return path;
-}
-
-static void remove_files(void) {
-  DIR *dir = opendir(folder);
-  for (struct dirent *e; dir && (e = readdir(dir));)
-    if (e->d_name[0] != '.')
-      unlink(path_in(e->d_name));
-  if (dir)
-    closedir(dir);
 }
 
 /* The only file whose name ends so. */
@@ -69,41 +58,16 @@ static int is_done(void *context, weir_cu_stream stream) {
   return 1;
 }
 
-static void open_ledger(unsigned long long bytes) {
-  weir_ledger_options options;
-  weir_ledger_options_init(&options);
-  options.bytes = bytes;
-  options.is_done = is_done;
-  assert_int_equal(weir_driver_open_ledger(&options, &ledger), WEIR_OK);
-  assert_int_equal(ledger->Init(ledger, 0), 0);
-  weir_allocator_options of;
-  weir_allocator_options_init(&of);
-  of.conf = "";
-  assert_int_equal(weir_allocator_create(ledger, &of, &recorded), WEIR_OK);
-}
-
 static void open_recorded(const char *where, const char *mb, const char *stacks) {
-  setenv("WEIR_RECORD", where, 1);
-  setenv("WEIR_RECORD_MB", mb, 1);
-  setenv("WEIR_RECORD_STACKS", stacks, 1);
-  open_ledger(GIB);
-  unsetenv("WEIR_RECORD");
-}
-
-static void close_recorded(void) {
-  weir_allocator_destroy(recorded);
-  weir_driver_close(ledger);
-  recorded = NULL;
-  ledger = NULL;
+  open_recording(&(recording){.bytes = GIB, .is_done = is_done, .folder = where, .mb = mb, .stacks = stacks});
 }
 
 static int teardown(void **state) {
   (void)state;
-  if (recorded)
-    close_recorded();
+  close_recording();
   weir_log_set_sink(NULL, NULL);
   unsetenv("RANK");
-  remove_files();
+  remove_files(folder);
   return 0;
 }
 
@@ -118,14 +82,6 @@ static void give(void *pointer) { assert_int_equal(weir_allocator_free(recorded,
 static void pairs(int count) {
   for (int i = 0; i < count; i++)
     give(take(512 + 512 * (size_t)(i % 7), 0));
-}
-
-static weir__snapshot *load(const char *path) {
-  weir__snapshot *s = NULL;
-  weir_status status = weir__snapshot_load(path, NULL, &s);
-  if (status)
-    fail_msg("%s: %s", path, weir_last_error());
-  return s;
 }
 
 static void check_replay(const weir__snapshot *s) {
@@ -216,7 +172,7 @@ static void test_killed(void **state) {
     kill(child, SIGKILL);
     assert_int_equal(outcome(child), -SIGKILL);
 
-    weir__snapshot *s = load(find_file(".ring", 1));
+    weir__snapshot *s = load_recording(find_file(".ring", 1));
     long allocs[STREAMS] = {0}, requested[STREAMS] = {0}, completed[STREAMS] = {0};
     for (size_t i = 0; i < s->devices[0].event_count; i++) {
       const weir__snapshot_event *e = &s->devices[0].events[i];
@@ -233,7 +189,7 @@ static void test_killed(void **state) {
     }
     check_replay(s);
     weir__snapshot_free(s);
-    remove_files();
+    remove_files(folder);
   }
   munmap(seen, 4096);
 }
@@ -268,14 +224,14 @@ static void test_same_as_snapshot(void **state) {
   assert_int_equal(weir_pool_end(recorded, 0, id), WEIR_OK);
   assert_int_equal(weir_history_mark(recorded, 0, "a mark"), WEIR_OK);
 
-  weir__snapshot *file = load(find_file(".ring", 1));
+  weir__snapshot *file = load_recording(find_file(".ring", 1));
   weir_snapshot *taken;
   assert_int_equal(weir_snapshot_take(recorded, NULL, &taken), WEIR_OK);
   char pickle[512];
   snprintf(pickle, sizeof pickle, "%s", path_in("taken.pickle"));
   assert_int_equal(weir_snapshot_save(taken, WEIR_SNAPSHOT_PICKLE, pickle), WEIR_OK);
   weir_snapshot_destroy(taken);
-  weir__snapshot *other = load(pickle);
+  weir__snapshot *other = load_recording(pickle);
   assert_int_equal(file->device_count, other->device_count);
   assert_int_equal(file->devices[0].event_count, other->devices[0].event_count);
   assert_int_equal(file->event_count, other->event_count);
@@ -351,7 +307,7 @@ static void test_changes(void **state) {
       assert_int_equal(weir_allocator_set_limit(recorded, 0, SIZE_MAX), WEIR_OK);
   }
   give(take(5 * MIB, 0));
-  weir__snapshot *s = load(find_file(".ring", 1));
+  weir__snapshot *s = load_recording(find_file(".ring", 1));
   assert_int_equal(s->devices[0].memory, GIB);
   /* Settings and limit at the beginning; four settings and two limits later. */
   static const uint64_t limits[] = {800 * MIB, GIB / 4, UINT64_MAX};
@@ -395,7 +351,7 @@ static void test_limit_set_later(void **state) {
   give(large);
   assert_int_equal(weir_allocator_empty_cache(recorded), WEIR_OK);
   give(take(30 * MIB, 0));
-  weir__snapshot *s = load(find_file(".ring", 1));
+  weir__snapshot *s = load_recording(find_file(".ring", 1));
   check_replay(s);
   weir__snapshot_free(s);
 }
@@ -422,7 +378,7 @@ static void test_released_pools(void **state) {
     give(take(2 * MIB, 0));
   }
   assert_int_equal(weir_allocator_empty_cache(recorded), WEIR_OK);
-  weir__snapshot *s = load(find_file(".ring", 1));
+  weir__snapshot *s = load_recording(find_file(".ring", 1));
   check_replay(s);
   /* A file that does not say why has to be explained as well. */
   s->has_causes = false;
@@ -454,7 +410,7 @@ static void test_full(void **state) {
   open_recorded(folder, "1", "none");
   uint64_t capacity = weir__ringfile_capacity(atomic_load(&recorded->history)->file);
   pairs((int)capacity);
-  weir__snapshot *s = load(find_file(".ring", 1));
+  weir__snapshot *s = load_recording(find_file(".ring", 1));
   weir__event *events;
   size_t count;
   uint64_t dropped;
@@ -493,7 +449,7 @@ static void test_one_chunk(void **state) {
   weir__history_write(other, WEIR__EVENT_ALLOC, 512, 1, 0);
   assert_int_equal(atomic_load(&history->lost), 1);
   assert_int_equal(atomic_load(&file->header->lost), 1);
-  weir__snapshot *s = load(path);
+  weir__snapshot *s = load_recording(path);
   assert_int_equal(s->event_count, 1000 % WEIR__CHUNK_EVENTS);
   for (size_t i = 0; i < s->event_count; i++)
     assert_int_equal(s->events[i].size, 1000 - s->event_count + 1 + i);
@@ -509,23 +465,12 @@ static void test_clear(void **state) {
   pairs(1000);
   assert_int_equal(weir_history_clear(recorded), WEIR_OK);
   pairs(5);
-  weir__snapshot *s = load(find_file(".ring", 1));
+  weir__snapshot *s = load_recording(find_file(".ring", 1));
   assert_int_equal(s->event_count, 15);
   weir__snapshot_free(s);
 }
 
 /* ---- No file ---- */
-
-static _Atomic int warnings;
-static char warning[512];
-
-static void count_warning(void *context, weir_log_level level, const char *message) {
-  (void)context;
-  if (level > WEIR_LOG_WARN)
-    return;
-  warnings++;
-  snprintf(warning, sizeof warning, "%s", message);
-}
 
 /* 0: the program went on, and heard once why nothing is recorded. */
 static int goes_on(const char *where, const char *mb, const char *why) {
@@ -535,7 +480,7 @@ static int goes_on(const char *where, const char *mb, const char *why) {
   pairs(100);
   weir_history_info info = {.size = sizeof info};
   bool ok = weir_history_get_info(recorded, 0, &info) == WEIR_OK && info.mode == WEIR_HISTORY_OFF;
-  close_recorded();
+  close_recording();
   bool heard = warnings == 1 && strstr(warning, why) && strstr(warning, "WEIR_RECORD=");
   if (!ok || !heard)
     fprintf(stderr, "%d warnings, the last: %s\n", warnings, warning);
@@ -602,7 +547,7 @@ static void test_fork(void **state) {
     pairs(500);
     if (weir_history_get_info(recorded, 0, &info) || info.kept != 2 + 3000)
       _exit(3);
-    close_recorded();
+    close_recording();
     _exit(0);
   }
   char byte;
@@ -612,7 +557,7 @@ static void test_fork(void **state) {
   assert_int_equal(outcome(child), 0);
   pairs(10);
   give(held);
-  weir__snapshot *s = load(find_file(".ring", 1));
+  weir__snapshot *s = load_recording(find_file(".ring", 1));
   assert_int_equal(s->event_count, 1 + 3 * 120 + 3);
   check_replay(s);
   weir__snapshot_free(s);
@@ -634,7 +579,7 @@ static void test_out_of_memory(void **state) {
   find_file("-oom-1.pickle", 1);
   find_file("-oom-3.pickle", 1);
   find_file("-oom-4.pickle", 0);
-  weir__snapshot *s = load(find_file("-oom-1.pickle", 1));
+  weir__snapshot *s = load_recording(find_file("-oom-1.pickle", 1));
   assert_int_equal(s->segment_count, 1);
   assert_int_equal(s->events[s->event_count - 1].action, WEIR__ACTION_OOM);
   weir__snapshot_free(s);
@@ -662,8 +607,8 @@ static void test_abort_and_signal(void **state) {
     abort();
   }
   assert_int_equal(outcome(child), -SIGABRT);
-  weir__snapshot *first = load(find_file("-signal-1.pickle", 1));
-  weir__snapshot *last = load(find_file("-abort-2.pickle", 1));
+  weir__snapshot *first = load_recording(find_file("-signal-1.pickle", 1));
+  weir__snapshot *last = load_recording(find_file("-abort-2.pickle", 1));
   assert_int_equal(first->segment_count, 2);
   assert_true(last->event_count > first->event_count);
   weir__snapshot_free(first);
@@ -684,7 +629,7 @@ static void test_broken(void **state) {
   open_recorded(folder, "1", "all");
   weir_history_set_metadata(recorded, 0, "text");
   pairs(300);
-  close_recorded();
+  close_recording();
   enum { SIZE = 1 << 20 };
   unsigned char *good = malloc(SIZE), *bad = malloc(SIZE);
   char path[512];
@@ -749,7 +694,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_broken, teardown),
   };
   int failed = cmocka_run_group_tests(tests, NULL, NULL);
-  remove_files();
+  remove_files(folder);
   rmdir(folder);
   return failed;
 }

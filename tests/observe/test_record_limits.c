@@ -20,19 +20,13 @@
 #include "observe/stacks.h"
 #include "offline/replay.h"
 #include "offline/summary.h"
-#include "support/alloc.h"
+#include "support/recording.h"
+#include "support/sanitized.h"
 #include "weir/history.h"
 #include "weir/log.h"
 #include "weir/pool.h"
 #include "weir/snapshot.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
 #ifdef SANITIZED
 enum { MOST_MORE_KIB = 1 << 20 }; /* the sanitizer keeps what was freed for a while */
 #else
@@ -40,63 +34,17 @@ enum { MOST_MORE_KIB = 8192 };
 #endif
 
 static char folder[] = "/tmp/weir-test-record-limits-XXXXXX";
-static weir_driver *ledger;
-static weir_allocator *recorded;
-
-static _Atomic int warnings;
-static char warning[512];
-
-static void count_warning(void *context, weir_log_level level, const char *message) {
-  (void)context;
-  if (level > WEIR_LOG_WARN)
-    return;
-  warnings++;
-  snprintf(warning, sizeof warning, "%s", message);
-}
 
 /* mb NULL: without a file. */
 static void open_recorded(const char *mb, const char *stacks, unsigned long long bytes) {
-  weir_ledger_options options;
-  weir_ledger_options_init(&options);
-  options.bytes = bytes;
-  assert_int_equal(weir_driver_open_ledger(&options, &ledger), WEIR_OK);
-  assert_int_equal(ledger->Init(ledger, 0), 0);
-  weir_allocator_options of;
-  weir_allocator_options_init(&of);
-  of.conf = "";
-  if (mb) {
-    setenv("WEIR_RECORD", folder, 1);
-    setenv("WEIR_RECORD_MB", mb, 1);
-    setenv("WEIR_RECORD_STACKS", stacks, 1);
-  }
-  CHECK(weir_allocator_create(ledger, &of, &recorded));
-  unsetenv("WEIR_RECORD");
-}
-
-static void close_recorded(void) {
-  weir_allocator_destroy(recorded);
-  weir_driver_close(ledger);
-  recorded = NULL;
-  ledger = NULL;
-}
-
-static void remove_files(void) {
-  char path[512];
-  DIR *dir = opendir(folder);
-  for (struct dirent *e; dir && (e = readdir(dir));)
-    if (e->d_name[0] != '.') {
-      snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-      unlink(path);
-    }
-  if (dir)
-    closedir(dir);
+  open_recording(&(recording){.bytes = bytes, .folder = mb ? folder : NULL, .mb = mb, .stacks = stacks});
 }
 
 static int teardown(void **state) {
   (void)state;
-  close_recorded();
+  close_recording();
   weir_log_set_sink(NULL, NULL);
-  remove_files();
+  remove_files(folder);
   return 0;
 }
 
@@ -120,14 +68,6 @@ static void pairs(int count) {
     CHECK(weir_allocator_alloc(recorded, 0, 512 + 512 * (size_t)(i % 7), NULL, &pointer));
     CHECK(weir_allocator_free(recorded, pointer));
   }
-}
-
-static weir__snapshot *load(const char *path) {
-  weir__snapshot *s = NULL;
-  assert_non_null(path);
-  if (weir__snapshot_load(path, NULL, &s))
-    fail_msg("%s: %s", path, weir_last_error());
-  return s;
 }
 
 /* ---- Disks ---- */
@@ -203,10 +143,10 @@ static int disk_full_later(void) {
     return 4;
   }
   pairs(1000);
-  weir__snapshot *s = load(find_file(".ring"));
+  weir__snapshot *s = load_recording(find_file(".ring"));
   bool ok = s->event_count > 30000 && s->devices[0].dropped > 100000;
   weir__snapshot_free(s);
-  close_recorded();
+  close_recording();
   return ok ? 0 : 5;
 }
 
@@ -301,7 +241,7 @@ static void test_wrapped(void **state) {
   for (int i = 0; i < 4; i++)
     CHECK(weir_allocator_free(recorded, early[i]));
   CHECK(weir_allocator_alloc(recorded, 0, 3 * MIB, NULL, &pointer));
-  weir__snapshot *s = load(find_file(".ring"));
+  weir__snapshot *s = load_recording(find_file(".ring"));
   weir__event *events;
   size_t count;
   uint64_t dropped;
@@ -364,7 +304,7 @@ static void test_million_pools(void **state) {
   long more = resident_kib() - before;
   if (more > MOST_MORE_KIB)
     fail_msg("%ld KiB more after nine tenths of a million pools", more);
-  weir__snapshot *s = load(find_file(".ring"));
+  weir__snapshot *s = load_recording(find_file(".ring"));
   assert_true(s->event_count > 1000);
   assert_true(s->pool_count > 300); /* the newest, of which the ring has events */
   const weir__snapshot_event *last = &s->events[s->event_count - 1];
@@ -393,7 +333,7 @@ static void test_many_pools_alive(void **state) {
   assert_int_equal(atomic_load(&history->file->header->lost), info.lost);
   weir_log_set_sink(count_warning, NULL);
   warnings = 0;
-  weir__snapshot *s = load(find_file(".ring"));
+  weir__snapshot *s = load_recording(find_file(".ring"));
   assert_int_equal(warnings, 1);
   assert_non_null(strstr(warning, "WEIR_RECORD_MB makes it larger"));
   assert_int_equal(s->event_count, 2 * chunks);
@@ -424,7 +364,7 @@ static void test_deep_stacks(void **state) {
   static const int depths[] = {0, 10, 1000, 6000};
   for (size_t i = 0; i < WEIR_COUNT_OF(depths); i++)
     CHECK(weir_allocator_free(recorded, deep(depths[i])));
-  weir__snapshot *s = load(find_file(".ring"));
+  weir__snapshot *s = load_recording(find_file(".ring"));
   size_t found = 0;
   for (size_t i = 0; i < s->event_count; i++) {
     if (s->events[i].action != WEIR__ACTION_ALLOC)
@@ -447,8 +387,8 @@ static void expect_rank(const char *part, int64_t rank) {
   assert_int_equal(atomic_load(&recorded->history)->file->header->rank, rank);
   if (!find_file(part))
     fail_msg("no file has %s in its name, as %s", part, find_file(".ring"));
-  close_recorded();
-  remove_files();
+  close_recording();
+  remove_files(folder);
 }
 
 static void test_ranks(void **state) {
@@ -489,7 +429,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_ranks, teardown),
   };
   int failed = cmocka_run_group_tests(tests, NULL, NULL);
-  remove_files();
+  remove_files(folder);
   rmdir(folder);
   return failed;
 }

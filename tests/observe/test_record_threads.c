@@ -10,18 +10,12 @@
 
 #include "offline/replay.h"
 #include "offline/snapshot.h"
-#include "support/alloc.h"
+#include "support/recording.h"
+#include "support/sanitized.h"
 #include "weir/history.h"
 #include "weir/pool.h"
 #include "weir/snapshot.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
 #ifdef SANITIZED
 enum { ROUNDS = 1, OPS = 2000 };
 #else
@@ -30,8 +24,6 @@ enum { ROUNDS = 3, OPS = 6000 };
 enum { MOST_THREADS = 8, HELD = 48, SHARED = 64 };
 
 static char folder[] = "/tmp/weir-test-record-threads-XXXXXX";
-static weir_driver *ledger;
-static weir_allocator *recorded;
 
 /* What the threads of a test do. */
 typedef struct plan {
@@ -109,19 +101,8 @@ static void *allocate(void *argument) {
 }
 
 static void open_recorded(void) {
-  weir_ledger_options options;
-  weir_ledger_options_init(&options);
-  options.bytes = 16 * GIB;
-  options.is_done = is_done;
-  assert_int_equal(weir_driver_open_ledger(&options, &ledger), WEIR_OK);
-  assert_int_equal(ledger->Init(ledger, 0), 0);
-  weir_allocator_options of;
-  weir_allocator_options_init(&of);
-  of.conf = doing->conf ? doing->conf : "";
-  setenv("WEIR_RECORD", folder, 1);
-  setenv("WEIR_RECORD_MB", "16", 1);
-  CHECK(weir_allocator_create(ledger, &of, &recorded));
-  unsetenv("WEIR_RECORD");
+  open_recording(
+      &(recording){.bytes = 16 * GIB, .is_done = is_done, .conf = doing->conf, .folder = folder, .mb = "16"});
   if (doing->limit)
     CHECK(weir_allocator_set_limit(recorded, 0, doing->limit));
 }
@@ -141,22 +122,8 @@ static const char *only_file(void) {
   return path;
 }
 
-static void remove_files(void) {
-  char path[512];
-  DIR *dir = opendir(folder);
-  for (struct dirent *e; dir && (e = readdir(dir));)
-    if (e->d_name[0] != '.') {
-      snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-      unlink(path);
-    }
-  if (dir)
-    closedir(dir);
-}
-
 static void check(const char *path, size_t *raced) {
-  weir__snapshot *s = NULL;
-  if (weir__snapshot_load(path, NULL, &s))
-    fail_msg("%s: %s", path, weir_last_error());
+  weir__snapshot *s = load_recording(path);
   weir__replay_options options = {.device = 0, .check = true};
   weir__replay_report report = {0};
   CHECK(weir__replay(s, &options, &report));
@@ -175,11 +142,8 @@ static void check(const char *path, size_t *raced) {
 }
 
 static void end(void) {
-  weir_allocator_destroy(recorded);
-  weir_driver_close(ledger);
-  recorded = NULL;
-  ledger = NULL;
-  remove_files();
+  close_recording();
+  remove_files(folder);
 }
 
 static int teardown(void **state) {
@@ -264,7 +228,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_limited, teardown),
   };
   int failed = cmocka_run_group_tests(tests, NULL, NULL);
-  remove_files();
+  remove_files(folder);
   rmdir(folder);
   return failed;
 }

@@ -12,14 +12,7 @@
 #include "observe/stacks.h"
 #include "observe/unwind.h"
 #include "support/alloc.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
+#include "support/sanitized.h"
 
 enum { ROOM = 1500 };
 

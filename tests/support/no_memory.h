@@ -11,14 +11,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "support/sanitized.h"
 #include "weir/driver.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef SANITIZED
 #define NO_MEMORY_WAIVED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define NO_MEMORY_WAIVED 1
-#endif
 #endif
 
 /* For pieces of the region: the linker puts these in between. */

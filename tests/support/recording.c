@@ -1,0 +1,69 @@
+#include "support/recording.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+weir_driver *ledger;
+weir_allocator *recorded;
+_Atomic int warnings;
+char warning[512];
+
+static void set(const char *name, const char *value) {
+  if (value)
+    setenv(name, value, 1);
+}
+
+void open_recording(const recording *how) {
+  weir_ledger_options options;
+  weir_ledger_options_init(&options);
+  options.bytes = how->bytes;
+  if (how->is_done)
+    options.is_done = how->is_done;
+  CHECK(weir_driver_open_ledger(&options, &ledger));
+  OK(ledger->Init(ledger, 0));
+  weir_allocator_options of;
+  weir_allocator_options_init(&of);
+  of.conf = how->conf ? how->conf : "";
+  set("WEIR_RECORD", how->folder);
+  set("WEIR_RECORD_MB", how->mb);
+  set("WEIR_RECORD_STACKS", how->stacks);
+  CHECK(weir_allocator_create(ledger, &of, &recorded));
+  unsetenv("WEIR_RECORD");
+}
+
+void close_recording(void) {
+  weir_allocator_destroy(recorded);
+  weir_driver_close(ledger);
+  recorded = NULL;
+  ledger = NULL;
+}
+
+void remove_files(const char *folder) {
+  char path[512];
+  DIR *dir = opendir(folder);
+  for (struct dirent *e; dir && (e = readdir(dir));)
+    if (e->d_name[0] != '.') {
+      snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+      unlink(path);
+    }
+  if (dir)
+    closedir(dir);
+}
+
+weir__snapshot *load_recording(const char *path) {
+  weir__snapshot *s = NULL;
+  assert_non_null(path);
+  if (weir__snapshot_load(path, NULL, &s))
+    fail_msg("%s: %s", path, weir_last_error());
+  return s;
+}
+
+void count_warning(void *context, weir_log_level level, const char *message) {
+  (void)context;
+  if (level > WEIR_LOG_WARN)
+    return;
+  warnings++;
+  snprintf(warning, sizeof warning, "%s", message);
+}

@@ -1,0 +1,16 @@
+/*
+ * SANITIZED: the address or the thread sanitizer is in the program. It takes the place of malloc, keeps what was freed for a
+ * while, and makes everything slower.
+ */
+#ifndef WEIR_TEST_SANITIZED_H
+#define WEIR_TEST_SANITIZED_H
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+
+#endif
