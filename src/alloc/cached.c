@@ -200,7 +200,7 @@ static inline __attribute__((always_inline)) weir__block *hand_out(weir__arena *
   block->marks = (weir__block_marks){.oversize = oversize};
   weir__live_insert(&arena->live, block, hash);
   if (last)
-    *last = (weir__repeat){block, block->address, settings, bytes, change, false};
+    *last = (weir__repeat){block, settings, bytes, change, false};
   count(arena, 1, given, requested, oversize, change);
   return block;
 
@@ -257,9 +257,8 @@ static inline weir__split_change release(weir__arena *arena, weir__block *block,
 void weir__arena_settle(weir__arena *arena) {
   weir__repeat *last = &arena->repeat;
   weir__block *block = last->block;
-  bool was_free = last->is_free;
+  bool was_free = block && last->is_free;
   last->block = NULL;
-  last->address = 0;
   last->is_free = false;
   if (!was_free)
     return;
@@ -284,7 +283,6 @@ static inline __attribute__((always_inline)) void free_cached(weir__arena *arena
   if (last->is_free)
     weir__arena_settle(arena);
   last->block = NULL;
-  last->address = 0;
   uint64_t bytes = (uint64_t)whole_bytes(block);
   bool oversize = block->marks.oversize;
   weir__split_change change = release(arena, block, place, &block);
@@ -416,7 +414,7 @@ weir_status weir_allocator_free(weir_allocator *allocator, void *pointer) {
   const weir__heap *heap = arena->pool->heap;
   weir__lock_take(&arena->lock);
   weir__block *block = arena->repeat.block;
-  if (arena->repeat.address == (uint64_t)pointer && is_plain(heap, block)) {
+  if (block && block->address == (uint64_t)pointer && is_plain(heap, block)) {
     WEIR__PROBE_FREE(block->address, heap->device, block->requested, arena->stream);
     free_repeated(arena, block);
     weir__lock_give(&arena->lock);

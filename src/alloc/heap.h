@@ -70,7 +70,6 @@ typedef struct weir__split_change {
  * freeing, again and again, does not split and merge each time. */
 typedef struct weir__repeat {
   weir__block *block;             /* NULL: something else happened */
-  uint64_t address;               /* the block's; 0: there is none */
   const weir__settings *settings; /* under which it was chosen */
   uint64_t bytes;                 /* for how many, rounded */
   weir__split_change change;      /* by handing it out */
