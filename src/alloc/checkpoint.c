@@ -279,11 +279,10 @@ static bool cut_segment(weir__heap *heap, weir__segment *segment, const piece *p
 }
 
 static weir__segment *segment_at(const weir__heap *heap, const weir__private_pool *pool, const segment_state *state) {
-  weir__segment *s = heap->segments;
-  while (s && (s->base != state->base || !is_of(s, pool) || s->arena->stream != state->stream ||
-               s->arena->pool->is_small != state->is_small))
-    s = s->next;
-  return s;
+  weir__segment *s = weir__segment_at(heap, state->base);
+  bool is_same = s && s->base == state->base && is_of(s, pool) && s->arena->stream == state->stream &&
+                 s->arena->pool->is_small == state->is_small;
+  return is_same ? s : NULL;
 }
 
 weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *checkpoint,

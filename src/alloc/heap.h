@@ -380,7 +380,8 @@ void weir__pool_clear(weir__pool *pool);
 
 /* ---- Segments (segment.c). With the heap's lock, and no arena's ---- */
 
-/* The one that a block is a piece of. */
+/* The one around an address, NULL: none; and the one that a block is a piece of. */
+weir__segment *weir__segment_at(const weir__heap *heap, uint64_t address);
 weir__segment *weir__segment_of(const weir__heap *heap, const weir__block *block);
 weir__segment *weir__segment_lookup(weir__heap *heap, const weir__block *block); /* with any locks held, or none */
 

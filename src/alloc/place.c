@@ -55,10 +55,8 @@ weir_status weir_allocator_expandable_segments(weir_allocator *allocator, int de
 /* The free block that a range lies in; NULL: it does not lie in one. There is no index by address, so it takes a walk over the
  * blocks of one segment. The heap's lock is held, and the arena's. */
 static weir__block *free_block_at(const weir__heap *heap, const weir__arena *arena, uint64_t address, uint64_t bytes) {
-  const weir__segment *segment = heap->segments;
-  while (segment && (segment->arena != arena || address - segment->base >= segment->bytes))
-    segment = segment->next;
-  weir__block *block = segment ? segment->first : NULL;
+  const weir__segment *segment = weir__segment_at(heap, address);
+  weir__block *block = segment && segment->arena == arena ? segment->first : NULL;
   while (block && address - block->address >= weir__block_bytes(block))
     block = weir__block_next(block);
   bool fits = block && block->state == WEIR__FREE && bytes <= weir__block_bytes(block) - (address - block->address);

@@ -49,8 +49,12 @@ weir__segment *weir__segment_new(weir__heap *heap, weir__arena *arena, uint64_t 
   return segment;
 }
 
+weir__segment *weir__segment_at(const weir__heap *heap, uint64_t address) {
+  return weir__rangemap_find(&heap->segments_by_address, address, NULL, NULL);
+}
+
 weir__segment *weir__segment_of(const weir__heap *heap, const weir__block *block) {
-  return weir__rangemap_find(&heap->segments_by_address, block->address, NULL, NULL);
+  return weir__segment_at(heap, block->address);
 }
 
 weir__segment *weir__segment_lookup(weir__heap *heap, const weir__block *block) {
@@ -461,8 +465,8 @@ static bool has_room(const weir__block *block, uint64_t bytes) {
 }
 
 uint64_t weir__reserve_bytes(const weir__heap *heap, const weir__settings *settings, weir_cu_stream stream) {
-  uint64_t most = heap->total / 8 * 9 + heap->total % 8 * 9 / 8, block = weir__most_units / 2 * WEIR__UNIT;
-  most = most < block ? most : block; /* of a larger device one segment holds a part */
+  uint64_t most = heap->total / 8 * 9 + heap->total % 8 * 9 / 8, largest = weir__most_units / 2 * WEIR__UNIT;
+  most = most < largest ? most : largest; /* of a larger device one segment holds a part */
   weir__reserve wanted = settings->expandable_segments_reserve;
   const weir__stream_class *class = heap->classes;
   while (class && class->stream != stream)

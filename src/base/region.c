@@ -29,8 +29,8 @@ extern void __lsan_register_root_region(const void *memory, size_t bytes) __attr
 static void hold(void) { pthread_mutex_lock(&lock); }
 static void let_go(void) { pthread_mutex_unlock(&lock); }
 
-/* Address space costs nothing, but there may be a limit to it: then it is far less, as others need some too. What begins at a multiple of its size, a power of
- * two, does not go over a multiple of 4 GiB, wherever the kernel puts it. */
+/* Address space costs nothing, but there may be a limit to it: then it is far less, as others need some too. What begins at a
+ * multiple of its size, a power of two, does not go over a multiple of 4 GiB, wherever the kernel puts it. */
 static bool reserve(void) {
   for (size_t bytes = most_bytes; bytes >= least_bytes; bytes /= 8) {
     size_t all = bytes + bytes + bytes / 2;
