@@ -135,6 +135,7 @@ weir_status weir_allocator_create(weir_driver *driver, const weir_allocator_opti
   }
   if (options.devices)
     count = options.devices;
+  weir__biased_prepare();
   a->driver = driver;
   a->heaps = calloc((size_t)count + 1, sizeof *a->heaps);
   a->pages = weir__page_map_new();
@@ -285,9 +286,9 @@ weir_status weir__out_of_memory(const char *who, weir__heap *heap, weir__arena *
   bool has_limit = heap->has_limit && heap->limit < device_total;
   char advice[320], processes[400];
   advise(heap, settings, arena->stream, segment_bytes, advice, sizeof advice);
-  weir__lock_take(&arena->lock);
+  weir__biased_take(&arena->lock);
   weir__trace(heap, WEIR_TRACE_OOM, arena->pool, device_free, bytes, arena->stream);
-  weir__lock_give(&arena->lock);
+  weir__biased_give(&arena->lock);
   pthread_mutex_unlock(&heap->lock);
   weir__op_tell();
 
@@ -399,7 +400,7 @@ static weir_status alloc_from(const char *who, weir__heap *heap, weir__private_p
   if (!arena)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
 
-  weir__lock_take(&arena->lock);
+  weir__biased_take(&arena->lock);
   if (attention & WEIR__AGEING) { /* a block is as old as it is: nothing is put off */
     weir__arena_settle(arena);
     weir__count_search(arena->pool);
@@ -482,10 +483,10 @@ static weir_status free_block(const char *who, weir_allocator *allocator, void *
   weir__block *block = NULL;
   weir__live_place place;
   if (arena) {
-    weir__lock_take(&arena->lock);
+    weir__biased_take(&arena->lock);
     block = weir__live_find(&arena->live, (uint64_t)pointer, &place);
     if (!block || block->state != WEIR__ALLOCATED) {
-      weir__lock_give(&arena->lock);
+      weir__biased_give(&arena->lock);
       block = NULL;
     }
   }

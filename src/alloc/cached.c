@@ -338,15 +338,15 @@ static __attribute__((noinline)) weir_status alloc_attended(weir__heap *heap, we
                                                             const weir__settings *settings, uint64_t size, size_t bytes,
                                                             void **pointer) {
   uint64_t ticks = weir__clock_ticks();
-  weir__lock_take(&arena->lock);
+  weir__biased_take(&arena->lock);
   if (weir__attention_of(heap) != WEIR__WATCHED || !arena->writer) {
-    weir__lock_give(&arena->lock);
+    weir__biased_give(&arena->lock);
     return weir__alloc_generic(heap->allocator, heap->device, bytes, arena->stream, pointer);
   }
   weir__block *block = alloc_cached(arena, settings, size, bytes);
   if (block)
     weir__history_alloc(arena->writer, block->address, bytes, ticks);
-  weir__lock_give(&arena->lock);
+  weir__biased_give(&arena->lock);
   if (!block)
     return weir__alloc_new("weir_allocator_alloc", heap, arena, settings, size, bytes, pointer);
   *pointer = (void *)block->address;
@@ -362,13 +362,13 @@ static __attribute__((noinline)) weir_status free_attended(weir__arena *arena, w
   if (weir__attention_of(arena->pool->heap) & (WEIR__ATTENDED | WEIR__AGEING) || !writer ||
       block->state != WEIR__ALLOCATED || block->marks.has_uses) {
     void *pointer = (void *)block->address;
-    weir__lock_give(&arena->lock);
+    weir__biased_give(&arena->lock);
     return weir__free_generic(arena->pool->heap->allocator, pointer);
   }
   WEIR__PROBE_FREE(block->address, arena->pool->heap->device, block->requested, arena->stream);
   weir__history_freed(writer, block->address, block->requested, weir__clock_ticks());
   weir__arena_free(arena, block, place);
-  weir__lock_give(&arena->lock);
+  weir__biased_give(&arena->lock);
   return WEIR_OK;
 }
 
@@ -396,9 +396,9 @@ weir_status weir_allocator_alloc(weir_allocator *allocator, int device, size_t b
   if (weir__attention_of(heap))
     return alloc_attended(heap, arena, settings, size, bytes, pointer);
 
-  weir__lock_take(&arena->lock);
+  weir__biased_take(&arena->lock);
   weir__block *block = alloc_cached(arena, settings, size, bytes);
-  weir__lock_give(&arena->lock);
+  weir__biased_give(&arena->lock);
   if (!block)
     return weir__alloc_new(__func__, heap, arena, settings, size, bytes, pointer);
   *pointer = (void *)block->address;
@@ -412,23 +412,23 @@ weir_status weir_allocator_free(weir_allocator *allocator, void *pointer) {
     return weir__free_generic(allocator, pointer);
   weir__live_place place;
   const weir__heap *heap = arena->pool->heap;
-  weir__lock_take(&arena->lock);
+  weir__biased_take(&arena->lock);
   weir__block *block = arena->repeat.block;
   if (block && block->address == (uint64_t)pointer && is_plain(heap, block)) {
     WEIR__PROBE_FREE(block->address, heap->device, block->requested, arena->stream);
     free_repeated(arena, block);
-    weir__lock_give(&arena->lock);
+    weir__biased_give(&arena->lock);
     return WEIR_OK;
   }
   block = weir__live_find(&arena->live, (uint64_t)pointer, &place);
   if (!block) {
-    weir__lock_give(&arena->lock);
+    weir__biased_give(&arena->lock);
     return weir__free_generic(allocator, pointer);
   }
   if (!is_plain(heap, block))
     return free_attended(arena, block, place);
   WEIR__PROBE_FREE(block->address, heap->device, block->requested, arena->stream);
   free_cached(arena, block, place);
-  weir__lock_give(&arena->lock);
+  weir__biased_give(&arena->lock);
   return WEIR_OK;
 }

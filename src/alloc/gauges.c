@@ -69,7 +69,7 @@ static void tell_added(weir__gauge_sums *sums, weir__arena *arena) {
 /* Waits until the arena's gauges do not change. true: we have its lock; otherwise its owner waits for the lock that we have. */
 static bool stop(weir__arena *arena, bool *was_at_work) {
   for (int i = 0;; i++) {
-    if (weir__lock_try(&arena->lock))
+    if (weir__biased_try(&arena->lock))
       return true;
     *was_at_work = true;
     if (atomic_load_explicit(&arena->gauges.is_still, memory_order_acquire))
@@ -97,7 +97,7 @@ static int take_back(weir__gauge_sums *sums, const weir__arena *except) {
     tell_added(sums, arena);
     set_room(gauges, &now, &no_room);
     if (locked)
-      weir__lock_give(&arena->lock);
+      weir__biased_give(&arena->lock);
     int i = 0;
     while (at_work && i < streams && seen[i] != arena->stream)
       i++;

@@ -27,6 +27,7 @@
 #include "alloc/pagemap.h"
 #include "alloc/settings.h"
 #include "base/base.h"
+#include "base/biased.h"
 #include "base/lock.h"
 #include "base/rangemap.h"
 #include "base/slab.h"
@@ -77,7 +78,7 @@ typedef struct weir__repeat {
 } weir__repeat;
 
 struct weir__arena {
-  weir__lock lock;
+  weir__biased_lock lock;
   weir__pool *pool;
   weir_cu_stream stream;
   _Atomic(weir__arena *) next; /* in a bucket of the pool */
@@ -331,10 +332,10 @@ weir__arena *weir__arena_get(weir__pool *pool, weir_cu_stream stream);
 /* For all who do more than allocate and free: nothing is left undone after it. */
 void weir__arena_settle(weir__arena *arena);
 static inline void weir__arena_lock(weir__arena *arena) {
-  weir__lock_take(&arena->lock);
+  weir__biased_take(&arena->lock);
   weir__arena_settle(arena);
 }
-static inline void weir__arena_unlock(weir__arena *arena) { weir__lock_give(&arena->lock); }
+static inline void weir__arena_unlock(weir__arena *arena) { weir__biased_give(&arena->lock); }
 
 /* A cached allocation: the best block for so many bytes, rounded, or NULL when none serves. Those who watch are told by the
  * caller. */

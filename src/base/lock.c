@@ -8,10 +8,11 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How often to look before sleeping, and how long to leave the lock alone in between at most, in pauses. What it guards takes
- * some tens of nanoseconds, and whoever has it gets most done when nobody touches its cache line: so the breaks soon become
- * long, some microseconds, and it takes a good part of a millisecond until one sleeps, which costs him and his waker far more. */
-enum { looks = 32, longest_break = 256 };
+/* How often to look before sleeping, and how long to leave the lock alone in between at most, in pauses; a break is so many times
+ * the one before. What it guards takes some tens of nanoseconds, and whoever has it gets most done when nobody touches its cache
+ * line: so who finds it taken a few times stays away for long, some tens of microseconds in the end. It takes a good part of a
+ * millisecond until one sleeps, which costs him and his waker far more. */
+enum { looks = 16, longest_break = 1024, growth = 8 };
 
 static const struct timespec nap = {.tv_nsec = 200000};
 
@@ -22,8 +23,7 @@ void weir__lock_wait(weir__lock *lock) {
       return;
     for (int k = 0; k < pauses; k++)
       weir__pause();
-    if (pauses < longest_break)
-      pauses *= 2;
+    pauses = pauses * growth < longest_break ? pauses * growth : longest_break;
   }
   /* From here on it is taken as "somebody sleeps": whoever gives it back wakes one, which may be one too many. */
   while (atomic_exchange_explicit(&lock->word, 2, memory_order_acquire) != 0)

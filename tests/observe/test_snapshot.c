@@ -316,8 +316,10 @@ static int looks, all_locked;
 static void look_at_locks(int device) {
   weir__heap *heap = &allocator->heaps[device];
   bool locked = pthread_mutex_trylock(&heap->lock) == EBUSY;
-  for (const weir__segment *s = heap->segments; s; s = s->next)
-    locked = locked && atomic_load(&s->arena->lock.word) != 0;
+  for (const weir__segment *s = heap->segments; s; s = s->next) {
+    weir__biased_lock *lock = &s->arena->lock;
+    locked = locked && (atomic_load(&lock->word.word) || atomic_load(&weir__my_hand->holds) == lock);
+  }
   looks++;
   all_locked += locked;
 }

@@ -1,0 +1,79 @@
+/*
+ * A lock that one thread mostly takes, and others seldom: the one takes it and gives it back with plain loads and stores. Not
+ * recursive.
+ *
+ * An atomic instruction costs as much as all else of a short operation. So a lock that the same thread took many times in a row
+ * leans to it: its taking is to write down that it holds the lock, in its hand, and to look whether the lock still leans to it.
+ * Who else wants it takes the word, which all others need anyway, ends the leaning, and has the kernel put a barrier into every
+ * running thread; then either he sees what is in the hand, and waits, or its owner sees that the lock leans to nobody. That costs
+ * microseconds, so after each time it takes twice as many turns in a row until the lock leans again.
+ */
+#ifndef WEIR_BIASED_H
+#define WEIR_BIASED_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/lock.h"
+
+typedef struct weir__biased_lock weir__biased_lock;
+
+/* Of one thread, which alone writes it; read by all. When the thread ends, a new one may get its hand. */
+typedef struct weir__hand {
+  _Atomic(weir__biased_lock *) holds; /* one of those that lean to the thread, if it was taken plainly */
+  struct weir__hand *next;            /* of those without a thread */
+} weir__hand;
+
+/* All zero is a free lock. */
+struct weir__biased_lock {
+  _Atomic(weir__hand *) leans_to; /* changed by who has the word; NULL: to nobody */
+  weir__lock word;                /* for all others */
+  uint32_t turns;                 /* this and the following are guarded by the word: of the last one, in a row */
+  uint32_t revoked;               /* how often the leaning was ended */
+  const void *last;               /* who had the word last */
+  weir__hand *favourite;          /* to whom it leans, or did until now: he may still hold it */
+};
+
+/* That of the calling thread; one that no lock leans to, until one is about to. */
+extern _Thread_local __attribute__((visibility("hidden"), tls_model("initial-exec"))) weir__hand *weir__my_hand;
+
+/* Asks the kernel for the barrier; where it has none, locks lean to nobody. Before that they do not either. Thread-safe. */
+void weir__biased_prepare(void);
+
+void weir__biased_take_word(weir__biased_lock *lock);
+bool weir__biased_try_word(weir__biased_lock *lock);
+
+/* Whoever ends the leaning is sure to see the first store, or this to see what he stored, so a compiler's barrier is enough. A hand
+ * holds one lock. */
+static inline bool weir__biased_take_plainly(weir__biased_lock *lock) {
+  weir__hand *mine = weir__my_hand;
+  if (atomic_load_explicit(&lock->leans_to, memory_order_relaxed) != mine ||
+      atomic_load_explicit(&mine->holds, memory_order_relaxed))
+    return false;
+  atomic_store_explicit(&mine->holds, lock, memory_order_relaxed);
+  atomic_signal_fence(memory_order_seq_cst);
+  if (__builtin_expect(atomic_load_explicit(&lock->leans_to, memory_order_relaxed) == mine, 1))
+    return true;
+  atomic_store_explicit(&mine->holds, NULL, memory_order_release);
+  return false;
+}
+
+static inline void weir__biased_take(weir__biased_lock *lock) {
+  if (__builtin_expect(!weir__biased_take_plainly(lock), 0))
+    weir__biased_take_word(lock);
+}
+
+/* Without waiting for somebody who has it, oneself included. */
+static inline bool weir__biased_try(weir__biased_lock *lock) {
+  return weir__biased_take_plainly(lock) || weir__biased_try_word(lock);
+}
+
+static inline void weir__biased_give(weir__biased_lock *lock) {
+  weir__hand *mine = weir__my_hand;
+  if (__builtin_expect(atomic_load_explicit(&mine->holds, memory_order_relaxed) == lock, 1))
+    atomic_store_explicit(&mine->holds, NULL, memory_order_release);
+  else
+    weir__lock_give(&lock->word);
+}
+
+#endif
