@@ -248,13 +248,21 @@ weir_status weir_allocator_copy_async(weir_allocator *allocator, void *to, int t
   weir_driver *driver = allocator->driver;
   bool plain = to_device == from_device || peer_access ||
                (!atomic_load(&target->had_expandable) && !atomic_load(&source->had_expandable));
-  weir_cu_context to_context, from_context;
-  weir_cu_result r;
-  if (plain)
+  /* The null stream is that of the thread's context. A thread that has none gets the source's meanwhile. */
+  weir_cu_context to_context, from_context, current = NULL;
+  weir_cu_result r = driver->CtxGetCurrent(driver, &current);
+  bool has_none = !r && !current;
+  if (!r)
+    r = context_of(source, &from_context);
+  if (!r && has_none)
+    r = driver->CtxSetCurrent(driver, from_context);
+  if (!r && plain)
     r = driver->MemcpyAsync(driver, (weir_cu_deviceptr)to, (weir_cu_deviceptr)from, bytes, stream);
-  else if (!(r = context_of(target, &to_context)) && !(r = context_of(source, &from_context)))
+  else if (!r && !(r = context_of(target, &to_context)))
     r = driver->MemcpyPeerAsync(driver, (weir_cu_deviceptr)to, to_context, (weir_cu_deviceptr)from, from_context, bytes,
                                 stream);
+  if (has_none)
+    driver->CtxSetCurrent(driver, NULL);
   return weir__driver_status(driver, r, __func__, plain ? "cuMemcpyAsync" : "cuMemcpyPeerAsync");
 }
 

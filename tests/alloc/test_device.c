@@ -316,13 +316,56 @@ static void test_history(void **state) {
   stop();
 }
 
+/* ---- A thread without a context ---- */
+
+static void *copy_without_a_context(void *blocks) {
+  weir_driver *driver = NULL;
+  weir_cu_context context = NULL;
+  char **block = blocks;
+  if (weir_get_driver(&driver) || driver->CtxSetCurrent(driver, NULL))
+    return "there is no driver";
+  void *own = NULL;
+  if (weir_allocator_alloc(allocator, 0, 4096, NULL, &own))
+    return "it did not get memory";
+  if (weir_allocator_copy_async(allocator, own, 0, block[0], 0, 4096, NULL, 0) ||
+      weir_allocator_copy_async(allocator, block[1], 0, own, 0, 4096, NULL, 0))
+    return "it did not copy";
+  if (weir_allocator_free(allocator, own))
+    return "it did not free";
+  return driver->CtxGetCurrent(driver, &context) || context ? "it has a context now" : NULL;
+}
+
+static void check_without_a_context(void) {
+  weir_stream stream = default_stream(0);
+  char *blocks[2] = {take(4096, stream), take(4096, stream)}, got[4096];
+  for (int i = 0; i < 2; i++)
+    CHECK(weir_fill_async(blocks[i], (uint8_t)('a' + i), 4096, stream));
+  pthread_t thread;
+  void *problem;
+  assert_int_equal(pthread_create(&thread, NULL, copy_without_a_context, blocks), 0);
+  pthread_join(thread, &problem);
+  if (problem)
+    fail_msg("%s", (char *)problem);
+  CHECK(weir_copy(got, blocks[1], sizeof got, stream));
+  assert_int_equal(got[0], 'a');
+  assert_int_equal(got[4095], 'a');
+  give(blocks[0]);
+  give(blocks[1]);
+}
+
+static void test_without_a_context(void **state) {
+  (void)state;
+  with_each_setting(check_without_a_context);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, runtime_setup, runtime_teardown)
 
 int main(void) {
   runtime_need_device();
   const struct CMUnitTest tests[] = {
-      TEST(test_data),          TEST(test_two_streams), TEST(test_threads), TEST(test_limit),
-      TEST(test_shared_device), TEST(test_pool),        TEST(test_graph),   TEST(test_history),
+      TEST(test_data),  TEST(test_two_streams),   TEST(test_threads),
+      TEST(test_limit), TEST(test_shared_device), TEST(test_pool),
+      TEST(test_graph), TEST(test_history),       TEST(test_without_a_context),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
