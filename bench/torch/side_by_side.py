@@ -5,8 +5,9 @@
 
 speed    ns for an allocation and its free, through PyTorch's allocator interface from C++: PyTorch's own and Weir in one process, a
          round of each in turns; the median of the rounds
-jobs     whole jobs (jobs.py), a process for each allocator: peak of what is reserved, and the median time of a step. Native and Weir run
-         before and after the others, and the better time counts
+jobs     whole jobs (jobs.py), a process for each allocator, twice: peak of what is reserved, the median time of a step,
+         and what all steps take against PyTorch with the same settings. A job does the same in each step of each run, so of each
+         step the better time counts. The first quarter of the steps does not
 history  one job while history is recorded, in the processes of native and Weir
 What is not done in --seconds is left out, and said to be.
 """
@@ -15,6 +16,7 @@ import ctypes
 import glob
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -116,15 +118,25 @@ def speed(package, quick, deadline, results):
 
 # ---- Jobs ----
 
-def cell(lines, base):
-    """Peak reserved and step of the runs of a job, against another's step."""
-    lines = [line for line in lines if "error" not in line]
+def good(of, allocator):
+    return [line for line in of.get(allocator, []) if "error" not in line]
+
+
+def best_steps(lines):
+    return [min(times) for times in zip(*(line["steps_ms"] for line in lines))]
+
+
+def cell(of, allocator, base):
+    """Peak reserved, and the step of the runs of a job, against another allocator's."""
+    lines = good(of, allocator)
     if not lines:
         return "not measured"
-    step = min(line["median_ms"] for line in lines)
-    peaks = sorted({line["peak_reserved"] for line in lines})
-    text = " or ".join(f"{peak / 1e9:.3f}" for peak in peaks) + f" GB, {step:.2f} ms"
-    return text + (f" ({100 * (step / base - 1):+.1f} %)" if base else "")
+    steps = best_steps(lines)
+    text = " or ".join(f"{peak / 1e9:.3f}" for peak in sorted({line["peak_reserved"] for line in lines}))
+    text += f" GB, {statistics.median(steps):.2f} ms"
+    if base != allocator and good(of, base):
+        text += f" ({100 * (sum(steps) / sum(best_steps(good(of, base))) - 1):+.1f} %)"
+    return text
 
 
 def jobs(package, names, history_job, quick, deadline, results):
@@ -132,10 +144,11 @@ def jobs(package, names, history_job, quick, deadline, results):
     if history_job:
         for name in ("native", "Weir"):
             asked[name] += [f"{history_job}:{kind}" for kind in ("plain", "python", "all")]
-    order = ["native", "Weir", "expandable", "Weir, expandable", "cudaMallocAsync", "Weir", "native"]
+    order = ["native", "Weir"] + ([] if quick else ["Weir", "native"])
+    order += ["expandable", "Weir, expandable", "cudaMallocAsync"] + ([] if quick else ["Weir, expandable", "expandable"])
     found = {}
-    for turn, allocator in enumerate(order):
-        what = asked[allocator] if turn < 2 or not names else names
+    for allocator in order:
+        what = asked[allocator]
         if not what:
             continue
         command = [sys.executable, os.path.join(HERE, "jobs.py"), *what] + (["--steps", "6"] if quick else [])
@@ -145,29 +158,28 @@ def jobs(package, names, history_job, quick, deadline, results):
                 sys.exit(f"side_by_side.py: under {allocator}, Weir was {'' if line['weir'] else 'not '}there")
             found.setdefault((line["job"], line["history"]), {}).setdefault(allocator, []).append(line)
         print(f"  {allocator}: {time.time() - begin:.0f} s", file=sys.stderr, flush=True)
-        if quick and turn == 4:
-            break
     results["jobs"] = {f"{job}:{history}": of for (job, history), of in found.items()}
     rows = []
     for name in names:
         of = found.get((name, "none"), {})
-        native = [line for line in of.get("native", []) if "error" not in line]
-        base = min((line["median_ms"] for line in native), default=None)
-        weirs = [line for line in of.get("Weir", []) if "error" not in line]
-        same = {line["peak_reserved"] for line in native} & {line["peak_reserved"] for line in weirs}
-        rows.append([name] + [cell(of.get(allocator, []), base) for allocator in ALLOCATORS]
-                    + ["-" if not native or not weirs else "yes" if same else "no"])
+        row = [name]
+        for allocator in ALLOCATORS:
+            row.append(cell(of, allocator, "expandable" if allocator == "Weir, expandable" else "native"))
+        for weir, native in (("Weir", "native"), ("Weir, expandable", "expandable")):
+            peaks = [{line["peak_reserved"] for line in good(of, who)} for who in (weir, native)]
+            row.append("-" if not all(peaks) else "yes" if peaks[0] & peaks[1] else "no")
+        rows.append(row)
     if names:
-        print("Peak reserved, median step (against native)\n")
-        table(["job"] + list(ALLOCATORS) + ["Weir holds native's bytes"], rows)
+        print("Peak reserved, median step (all steps: PyTorch's against native, Weir's against PyTorch's with the same settings)\n")
+        table(["job"] + list(ALLOCATORS) + ["Weir holds native's bytes", "and expandable's"], rows)
     rows = []
     for kind, title in (("none", "off"), ("plain", "events"), ("python", "Python stacks"), ("all", "all stacks")):
-        steps = [min((line["median_ms"] for line in found.get((history_job, kind), {}).get(a, []) if "error" not in line), default=None)
-                 for a in ("native", "Weir")]
+        of = found.get((history_job, kind), {})
+        steps = [best_steps(good(of, who)) for who in ("native", "Weir")]
         if all(steps):
-            rows.append([title] + [f"{step:.2f}" for step in steps] + [f"{steps[0] / steps[1]:.3f}"])
+            rows.append([title] + [f"{statistics.median(of_one):.2f}" for of_one in steps] + [f"{sum(steps[0]) / sum(steps[1]):.3f}"])
     if rows and history_job:
-        print(f"{history_job} while history is recorded: the median step, ms\n")
+        print(f"{history_job} while history is recorded: the median step, ms, and all steps of PyTorch in those of Weir\n")
         table(["history", "PyTorch", "Weir", "PyTorch / Weir"], rows)
 
 
