@@ -30,7 +30,7 @@ def run(path, timeout):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*")
-    parser.add_argument("--jobs", type=int, default=4)
+    parser.add_argument("--jobs", type=int, default=max(4, min(8, (os.cpu_count() or 1) // 2)))
     parser.add_argument("--timeout", type=float, default=240)
     arguments = parser.parse_args()
     files = arguments.files or sorted(glob.glob(os.path.join(HERE, "test_*.py")))
