@@ -7,7 +7,7 @@ speed    ns for an allocation and its free, through PyTorch's allocator interfac
          round of each in turns; the median of the rounds
 jobs     whole jobs (jobs.py), a process for each allocator, twice: peak of what is reserved, the median time of a step,
          and what all steps take against PyTorch with the same settings. A job does the same in each step of each run, so of each
-         step the better time counts. The first quarter of the steps does not
+         step the better time counts
 history  one job while history is recorded, in the processes of native and Weir
 What is not done in --seconds is left out, and said to be.
 """
