@@ -99,6 +99,7 @@ static void use_data(void) {
     give(pieces[i].memory);
   }
   assert_int_equal(stat("allocated_bytes.all.current"), 0);
+  CHECK(weir_device_synchronize(0)); /* stream-ordered memory is freed only then */
   CHECK(weir_allocator_empty_cache(allocator));
   assert_int_equal(stat("reserved_bytes.all.current"), 0);
 }
@@ -316,6 +317,39 @@ static void test_history(void **state) {
   stop();
 }
 
+/* ---- The driver's stream-ordered memory ---- */
+
+static void use_recorded(void) {
+  weir_stream own = new_stream(0), other = new_stream(0);
+  size_t bytes = 4 * MIB;
+  uint8_t *memory = take(bytes, own), edge[EDGE];
+  CHECK(weir_fill_async(memory, 1, bytes, own));
+  CHECK(weir_stream_synchronize(own));
+  struct held *held = hold(other);
+  CHECK(weir_fill_async(memory, 7, bytes, other));
+  CHECK(weir_copy_async(memory, memory + bytes / 2, EDGE, other));
+  CHECK(weir_allocator_record_stream(allocator, memory, raw_of(other)));
+  give(memory);
+  uint8_t *second = take(bytes, own); /* not what the held stream still uses */
+  CHECK(weir_fill_async(second, 9, bytes, own));
+  let_go(held);
+  CHECK(weir_stream_synchronize(other));
+  CHECK(weir_copy(edge, second, EDGE, own));
+  for (int i = 0; i < EDGE; i++)
+    assert_int_equal(edge[i], 9);
+  give(second);
+}
+
+static void test_stream_ordered(void **state) {
+  (void)state;
+  soft_seed(12);
+  start("backend:cudaMallocAsync");
+  assert_string_equal(weir_allocator_backend(allocator), "cudaMallocAsync");
+  use_data();
+  use_recorded();
+  stop();
+}
+
 /* ---- A thread without a context ---- */
 
 static void *copy_without_a_context(void *blocks) {
@@ -363,9 +397,10 @@ static void test_without_a_context(void **state) {
 int main(void) {
   runtime_need_device();
   const struct CMUnitTest tests[] = {
-      TEST(test_data),  TEST(test_two_streams),   TEST(test_threads),
-      TEST(test_limit), TEST(test_shared_device), TEST(test_pool),
-      TEST(test_graph), TEST(test_history),       TEST(test_without_a_context),
+      TEST(test_data),           TEST(test_two_streams),   TEST(test_threads),
+      TEST(test_limit),          TEST(test_shared_device), TEST(test_pool),
+      TEST(test_graph),          TEST(test_history),       TEST(test_without_a_context),
+      TEST(test_stream_ordered),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -51,14 +52,6 @@ static void *in_thread(void *(*what)(void *), void *argument) {
   assert_int_equal(pthread_create(&thread, NULL, what, argument), 0);
   assert_int_equal(pthread_join(thread, &result), 0);
   return result;
-}
-
-static int set_up(void **state) {
-  (void)state;
-  weir__biased_lock lock = {0};
-  weir__biased_prepare();
-  take_turns(&lock, TURNS);
-  return leans(&lock) ? 0 : -1; /* this kernel has no barrier: nothing here would be tested */
 }
 
 /* It leans to who takes it many times in a row, until another one comes; then it takes longer. */
@@ -189,9 +182,16 @@ static void test_one_at_a_time(void **state) {
 }
 
 int main(void) {
+  weir__biased_lock lock = {0};
+  weir__biased_prepare();
+  take_turns(&lock, TURNS);
+  if (!leans(&lock)) {
+    printf("waived: this kernel has no membarrier, so that locks lean to nobody\n");
+    return 77;
+  }
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_leaning),         cmocka_unit_test(test_try),           cmocka_unit_test(test_two),
       cmocka_unit_test(test_the_one_is_gone), cmocka_unit_test(test_one_at_a_time),
   };
-  return cmocka_run_group_tests(tests, set_up, NULL);
+  return cmocka_run_group_tests(tests, NULL, NULL);
 }
