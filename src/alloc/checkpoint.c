@@ -51,7 +51,7 @@ static bool is_of(const weir__segment *segment, const weir__private_pool *pool) 
   return segment->arena->pool->owner == pool;
 }
 
-/* All arenas of a pool, locked: its state is read and changed as a whole. Nobody else takes two arenas' locks at once. */
+/* All arenas of a pool, locked: its state is read and changed as a whole. Who takes several has the heap's lock. */
 typedef struct locked_pool {
   weir__arena **arenas[2];
   size_t count[2];

@@ -5,13 +5,18 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { FIRST_TURNS = 256, MOST_DOUBLINGS = 22, CACHE_LINE = 64 };
 
+static const int64_t long_enough = 10000000; /* ns of leaning, beside which its end costs nothing */
+
 /* ---- Hands ---- */
 
 static weir__hand nobodys;
+static weir__hand
+    of_the_ended; /* of threads that are about to end: they get no other, which they might not give back */
 _Thread_local weir__hand *weir__my_hand = &nobodys;
 
 static pthread_mutex_t idle_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -21,16 +26,32 @@ static pthread_once_t made_key = PTHREAD_ONCE_INIT;
 static bool has_key;
 
 /* Others may still look at it, so it is never freed. */
-static void give_back(void *hand) {
-  weir__hand *mine = hand;
-  weir__my_hand = &nobodys;
+static void give_back(weir__hand *hand) {
   pthread_mutex_lock(&idle_lock);
-  mine->next = idle;
-  idle = mine;
+  hand->next = idle;
+  idle = hand;
   pthread_mutex_unlock(&idle_lock);
 }
 
-static void make_key(void) { has_key = pthread_key_create(&ends, give_back) == 0; }
+static void end_thread(void *hand) {
+  weir__my_hand = &of_the_ended;
+  give_back(hand);
+}
+
+/* A child finds the list as it was between two calls. */
+static void hold(void) { pthread_mutex_lock(&idle_lock); }
+static void let_go(void) { pthread_mutex_unlock(&idle_lock); }
+
+static void make_key(void) {
+  has_key = pthread_key_create(&ends, end_thread) == 0;
+  pthread_atfork(hold, let_go, let_go);
+}
+
+/* A library that is unloaded takes the destructor's code along. */
+static __attribute__((destructor)) void forget_key(void) {
+  if (has_key)
+    pthread_key_delete(ends);
+}
 
 /* Without host memory it stays nobody's. */
 static void get_hand(void) {
@@ -62,24 +83,38 @@ void weir__biased_prepare(void) {
     atomic_store_explicit(&has_barrier, true, memory_order_relaxed);
 }
 
-/* A process that was forked may have to ask for the fast one again. The slow one needs no asking, and cannot fail where there is a
- * fast one. */
+/* A sandbox that the program has entered since may refuse it. Then time has to do: what a processor has stored, others see long
+ * before this is over; and no lock leans again. */
 static void barrier_everywhere(void) {
-  if (membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) &&
-      (membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) || membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)))
-    membarrier(MEMBARRIER_CMD_GLOBAL);
+  if (!membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) ||
+      (!membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) && !membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) ||
+      !membarrier(MEMBARRIER_CMD_GLOBAL))
+    return;
+  atomic_store_explicit(&has_barrier, false, memory_order_relaxed);
+  struct timespec left = {.tv_nsec = 10000000};
+  while (nanosleep(&left, &left)) {
+  }
 }
 
 /* ---- By the word. We have it ---- */
 
-/* To another one. If it leans to us, we have it by the word this once. */
-static inline void end_leaning(weir__biased_lock *lock) {
+static int64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * (int64_t)1000000000 + now.tv_nsec;
+}
+
+/* If it leans to us, it may go on: this once we have it by the word. */
+static inline void end_leaning_to_another(weir__biased_lock *lock) {
   weir__hand *to = atomic_load_explicit(&lock->leans_to, memory_order_relaxed);
   if (!to || to == weir__my_hand)
     return;
   atomic_store_explicit(&lock->leans_to, NULL, memory_order_relaxed);
   barrier_everywhere();
-  lock->revoked += lock->revoked < MOST_DOUBLINGS;
+  if (now_ns() - lock->leant_at >= long_enough)
+    lock->doublings /= 2;
+  else
+    lock->doublings += lock->doublings < MOST_DOUBLINGS;
 }
 
 static inline bool is_held(weir__biased_lock *lock) {
@@ -91,28 +126,29 @@ static void lean(weir__biased_lock *lock) {
     return;
   if (weir__my_hand == &nobodys)
     get_hand();
-  if (weir__my_hand == &nobodys)
+  if (weir__my_hand == &nobodys || weir__my_hand == &of_the_ended)
     return;
+  lock->leant_at = now_ns();
   lock->favourite = weir__my_hand;
   atomic_store_explicit(&lock->leans_to, weir__my_hand, memory_order_relaxed);
 }
 
-/* And with it the lock. */
+/* The lock is ours now. */
 static inline void count_turn(weir__biased_lock *lock) {
   const void *me = &weir__my_hand;
   if (lock->last != me) {
     lock->last = me;
     lock->turns = 0;
-  } else if (__builtin_expect(++lock->turns >= (uint32_t)FIRST_TURNS << lock->revoked, 0)) {
+  } else if (__builtin_expect(++lock->turns >= (uint32_t)FIRST_TURNS << lock->doublings, 0)) {
     lock->turns = 0;
     lean(lock);
   }
 }
 
-bool weir__biased_try_word(weir__biased_lock *lock) {
+bool weir__biased_try(weir__biased_lock *lock) {
   if (!weir__lock_try(&lock->word))
     return false;
-  end_leaning(lock);
+  end_leaning_to_another(lock);
   if (is_held(lock)) {
     weir__lock_give(&lock->word);
     return false;
@@ -122,12 +158,17 @@ bool weir__biased_try_word(weir__biased_lock *lock) {
 }
 
 void weir__biased_take_word(weir__biased_lock *lock) {
+  static const struct timespec nap = {.tv_nsec = 200000};
   weir__lock_take(&lock->word);
-  end_leaning(lock);
-  for (int i = 1; is_held(lock); i++) { /* for what is left of one operation, unless its thread does not run */
-    if (i % 64 == 0)
+  end_leaning_to_another(lock);
+  /* Mostly for what is left of a short operation; but it may wait for the driver, or its thread does not run. */
+  for (int looks = 1; is_held(lock); looks += looks < 4096) {
+    if (looks == 4096)
+      nanosleep(&nap, NULL);
+    else if (looks % 64 == 0)
       sched_yield();
-    weir__pause();
+    else
+      weir__pause();
   }
   count_turn(lock);
 }

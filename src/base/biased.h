@@ -6,7 +6,7 @@
  * leans to it: its taking is to write down that it holds the lock, in its hand, and to look whether the lock still leans to it.
  * Who else wants it takes the word, which all others need anyway, ends the leaning, and has the kernel put a barrier into every
  * running thread; then either he sees what is in the hand, and waits, or its owner sees that the lock leans to nobody. That costs
- * microseconds, so after each time it takes twice as many turns in a row until the lock leans again.
+ * microseconds, so if it did not lean for long, it takes twice as many turns in a row until it leans again.
  */
 #ifndef WEIR_BIASED_H
 #define WEIR_BIASED_H
@@ -20,8 +20,9 @@ typedef struct weir__biased_lock weir__biased_lock;
 
 /* Of one thread, which alone writes it; read by all. When the thread ends, a new one may get its hand. */
 typedef struct weir__hand {
-  _Atomic(weir__biased_lock *) holds; /* one of those that lean to the thread, if it was taken plainly */
-  struct weir__hand *next;            /* of those without a thread */
+  _Atomic(weir__biased_lock *)
+      holds;               /* one that leans to the thread, and was taken plainly; or is being tried, for a moment */
+  struct weir__hand *next; /* of those without a thread */
 } weir__hand;
 
 /* All zero is a free lock. */
@@ -29,9 +30,10 @@ struct weir__biased_lock {
   _Atomic(weir__hand *) leans_to; /* changed by who has the word; NULL: to nobody */
   weir__lock word;                /* for all others */
   uint32_t turns;                 /* this and the following are guarded by the word: of the last one, in a row */
-  uint32_t revoked;               /* how often the leaning was ended */
+  uint32_t doublings;             /* of the turns that it takes until it leans */
   const void *last;               /* who had the word last */
-  weir__hand *favourite;          /* to whom it leans, or did until now: he may still hold it */
+  weir__hand *favourite;          /* to whom it leans, or did last: he may still hold it */
+  int64_t leant_at;               /* when that began, in ns */
 };
 
 /* That of the calling thread; one that no lock leans to, until one is about to. */
@@ -41,10 +43,13 @@ extern _Thread_local __attribute__((visibility("hidden"), tls_model("initial-exe
 void weir__biased_prepare(void);
 
 void weir__biased_take_word(weir__biased_lock *lock);
-bool weir__biased_try_word(weir__biased_lock *lock);
 
-/* Whoever ends the leaning is sure to see the first store, or this to see what he stored, so a compiler's barrier is enough. A hand
- * holds one lock. */
+/* Without waiting for somebody who has it, oneself included. */
+bool weir__biased_try(weir__biased_lock *lock);
+
+/* Whoever ends the leaning is sure to see the store to the hand, or this to see what he stored, so a compiler's barrier is enough.
+ * No acquire is needed either: what others did under the lock this thread has seen since it took the word to make the lock lean.
+ * A hand holds one lock. */
 static inline bool weir__biased_take_plainly(weir__biased_lock *lock) {
   weir__hand *mine = weir__my_hand;
   if (atomic_load_explicit(&lock->leans_to, memory_order_relaxed) != mine ||
@@ -61,11 +66,6 @@ static inline bool weir__biased_take_plainly(weir__biased_lock *lock) {
 static inline void weir__biased_take(weir__biased_lock *lock) {
   if (__builtin_expect(!weir__biased_take_plainly(lock), 0))
     weir__biased_take_word(lock);
-}
-
-/* Without waiting for somebody who has it, oneself included. */
-static inline bool weir__biased_try(weir__biased_lock *lock) {
-  return weir__biased_take_plainly(lock) || weir__biased_try_word(lock);
 }
 
 static inline void weir__biased_give(weir__biased_lock *lock) {

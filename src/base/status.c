@@ -28,6 +28,12 @@ static void forget_room(void *room) {
 
 static void make_room_key(void) { has_room_key = !pthread_key_create(&room_key, forget_room); }
 
+/* A library that is unloaded takes forget_room along. */
+static __attribute__((destructor)) void forget_room_key(void) {
+  if (has_room_key)
+    pthread_key_delete(room_key);
+}
+
 /* NULL: no host memory. */
 static char *find_room(void) {
   if (last.room)

@@ -54,28 +54,34 @@ static void *in_thread(void *(*what)(void *), void *argument) {
   return result;
 }
 
-/* It leans to who takes it many times in a row, until another one comes; then it takes longer. */
+/* It leans to who takes it many times in a row, until another one comes. If that was soon, it takes longer until it leans again. */
 static void test_leaning(void **state) {
   (void)state;
-  weir__biased_lock lock = {0};
+  weir__biased_lock lock = {.turns = 0};
   take_turns(&lock, 10);
   assert_false(leans(&lock));
   take_turns(&lock, TURNS);
   assert_true(leans_to_us(&lock));
+  lock.leant_at = INT64_MAX / 2; /* however long this test is held up */
   in_thread(take_once, &lock);
   assert_false(leans(&lock));
+  assert_int_equal(lock.doublings, 1);
   take_turns(&lock, TURNS);
   assert_false(leans(&lock));
   take_turns(&lock, 2 * TURNS);
   assert_true(leans_to_us(&lock));
+  lock.leant_at = 0;
+  in_thread(take_once, &lock);
+  assert_int_equal(lock.doublings, 0);
+  take_turns(&lock, TURNS);
+  assert_true(leans_to_us(&lock));
   in_thread(take_many, &lock);
-  assert_false(leans(&lock));
 }
 
 /* A hand holds one lock; a second one is taken by its word, and goes on to lean. */
 static void test_two(void **state) {
   (void)state;
-  weir__biased_lock a = {0}, b = {0};
+  weir__biased_lock a = {.turns = 0}, b = {.turns = 0};
   take_turns(&a, TURNS);
   take_turns(&b, TURNS);
   assert_true(leans_to_us(&a) && leans_to_us(&b));
@@ -88,6 +94,7 @@ static void test_two(void **state) {
     assert_false(weir__biased_try(&a));
     assert_false(weir__biased_try(&b));
     weir__biased_give(round < 2 ? first : second);
+    assert_false(weir__biased_try(round < 2 ? second : first));
     weir__biased_give(round < 2 ? second : first);
     assert_non_null(in_thread(try_once, &a));
     assert_non_null(in_thread(try_once, &b));
@@ -99,7 +106,7 @@ static void test_two(void **state) {
 
 static void test_try(void **state) {
   (void)state;
-  weir__biased_lock lock = {0};
+  weir__biased_lock lock = {.turns = 0};
   for (int round = 0; round < 3; round++) { /* it leans to nobody, to us, and it did */
     weir__biased_take(&lock);
     assert_false(weir__biased_try(&lock));
@@ -115,7 +122,7 @@ static void test_try(void **state) {
 /* Whose thread has ended, and in a child, where no other thread is. */
 static void test_the_one_is_gone(void **state) {
   (void)state;
-  weir__biased_lock lock = {0};
+  weir__biased_lock lock = {.turns = 0};
   in_thread(take_many, &lock);
   assert_true(leans(&lock));
   pid_t child = fork();
@@ -129,6 +136,35 @@ static void test_the_one_is_gone(void **state) {
   assert_int_equal(status, 0);
   take_turns(&lock, 4 * TURNS);
   assert_true(leans_to_us(&lock));
+}
+
+/* Destructors of other keys, before and after it gives its hand back, find locks as ever. */
+static weir__biased_lock late;
+static pthread_key_t last_key;
+
+static void use_late(void *left) {
+  take_turns(&late, 2 * TURNS);
+  if (--*(int *)left)
+    pthread_setspecific(last_key, left);
+}
+
+static void *end_late(void *left) {
+  take_turns(&late, 2 * TURNS);
+  return pthread_setspecific(last_key, left) ? left : NULL;
+}
+
+static void test_at_the_end(void **state) {
+  (void)state;
+  assert_int_equal(pthread_key_create(&last_key, use_late), 0);
+  for (int i = 0; i < 20; i++) {
+    int left = 3;
+    late.doublings = 0;
+    assert_null(in_thread(end_late, &left));
+    assert_int_equal(left, 0);
+    assert_true(weir__biased_try(&late));
+    weir__biased_give(&late);
+  }
+  assert_int_equal(pthread_key_delete(last_key), 0);
 }
 
 /* ---- Many threads ---- */
@@ -157,7 +193,7 @@ static void *work(void *of) {
       shared.count = count + 1;
       shared.leanings += i == turns - 1 && leans(&shared.lock);
       if (atomic_load(&weir__my_hand->holds) != &shared.lock) /* by the word, which guards this */
-        shared.lock.revoked = 0;
+        shared.lock.doublings = 0;
       weir__biased_give(&shared.lock);
     }
     *(long *)of += turns;
@@ -182,7 +218,7 @@ static void test_one_at_a_time(void **state) {
 }
 
 int main(void) {
-  weir__biased_lock lock = {0};
+  weir__biased_lock lock = {.turns = 0};
   weir__biased_prepare();
   take_turns(&lock, TURNS);
   if (!leans(&lock)) {
@@ -190,8 +226,8 @@ int main(void) {
     return 77;
   }
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_leaning),         cmocka_unit_test(test_try),           cmocka_unit_test(test_two),
-      cmocka_unit_test(test_the_one_is_gone), cmocka_unit_test(test_one_at_a_time),
+      cmocka_unit_test(test_leaning),         cmocka_unit_test(test_try),        cmocka_unit_test(test_two),
+      cmocka_unit_test(test_the_one_is_gone), cmocka_unit_test(test_at_the_end), cmocka_unit_test(test_one_at_a_time),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
