@@ -20,10 +20,10 @@ typedef struct weir_bench_result {
   double median, least, most;
 } weir_bench_result;
 
-/* Runs the patterns that `wanted` marks through PyTorch's allocator, in a process of its own: a source is compiled against
- * the PyTorch that python3 imports. results[i] is of pattern i. Where nothing can be measured, it returns false and a
- * reason of a few words. */
-bool weir_bench_torch(const bench_pattern *patterns, const bool *wanted, int count, const bench_scale *scale,
-                      weir_bench_result *results, char version[64], char reason[WEIR_BENCH_REASON]);
+/* PyTorch's allocator, in a process of its own: a source is compiled against the PyTorch that python3 imports. Where that cannot be
+ * done, start returns false and a reason of a few words; so does stop, after a run in which something failed. */
+bool weir_bench_torch_start(char version[64], char reason[WEIR_BENCH_REASON]);
+void weir_bench_torch_stop(char reason[WEIR_BENCH_REASON]);
+extern const bench_player weir_bench_torch_player;
 
 #endif

@@ -2,7 +2,7 @@
  * weir bench alloc: what an allocation and its free cost, through Weir, mimalloc and PyTorch.
  *
  * A pattern's contestants take turns: a round of one, a round of the next, and so on, so that what disturbs the machine
- * disturbs them alike. PyTorch is the exception, it runs in a process of its own right after.
+ * disturbs them alike. PyTorch does so in a process of its own.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -23,7 +23,6 @@
 enum { WEIR_SIDE, EXPANDABLE_SIDE, MIMALLOC_SIDE, TORCH_SIDE, SIDES };
 enum {
   WEIR_SIDES = 2,   /* the first two */
-  LOCAL_SIDES = 3,  /* all that run in this process */
   CURVE_POINTS = 5, /* 10^2 to 10^6 free blocks */
   CURVE_QUICK = 3,  /* as many of them with --quick */
   CURVE_BYTES = 1 << 20,
@@ -221,15 +220,16 @@ static bool pattern_failed(report *r, const bench_pattern *pattern) {
   return false;
 }
 
-static const bench_player *const players[LOCAL_SIDES] = {&weir_player, &weir_player, &mimalloc_player};
+static const bench_player *const players[SIDES] = {&weir_player, &weir_player, &mimalloc_player,
+                                                   &weir_bench_torch_player};
 
-/* A round of mimalloc's that fails leaves it without a result, one of Weir's is an error. */
+/* A round of another one's that fails leaves it without a result, one of Weir's is an error. */
 static bool run_rounds(report *r, int index, bench_work *works, const weir_side *sides) {
   const bench_pattern *pattern = &bench_patterns[index];
-  double rounds[LOCAL_SIDES][BENCH_MAX_ROUNDS];
-  long pairs[LOCAL_SIDES]; /* of a round; not above 0: it does not take part */
+  double rounds[SIDES][BENCH_MAX_ROUNDS];
+  long pairs[SIDES]; /* of a round; not above 0: it does not take part */
   weir_allocator_stats before[WEIR_SIDES], after;
-  for (int i = 0; i < LOCAL_SIDES; i++) {
+  for (int i = 0; i < SIDES; i++) {
     bool plays = !r->reasons[i][0] && players[i]->begin(&works[i]);
     pairs[i] = plays ? bench_choose_pairs(players[i], &works[i], &r->scale) : -1;
     if (i < WEIR_SIDES && pairs[i] <= 0)
@@ -238,13 +238,13 @@ static bool run_rounds(report *r, int index, bench_work *works, const weir_side 
       return false;
   }
   for (int round = 0; round < r->scale.rounds; round++)
-    for (int i = 0; i < LOCAL_SIDES; i++) {
+    for (int i = 0; i < SIDES; i++) {
       if (pairs[i] > 0 && (rounds[i][round] = players[i]->round(&works[i], pairs[i])) < 0)
         pairs[i] = -1;
       if (i < WEIR_SIDES && pairs[i] <= 0)
         return pattern_failed(r, pattern);
     }
-  for (int i = 0; i < LOCAL_SIDES; i++) {
+  for (int i = 0; i < SIDES; i++) {
     if (pairs[i] > 0)
       summarize(rounds[i], r->scale.rounds, &r->results[index][i]);
     if (i >= WEIR_SIDES)
@@ -260,10 +260,10 @@ static bool run_rounds(report *r, int index, bench_work *works, const weir_side 
 static bool run_pattern(report *r, int index) {
   const bench_pattern *pattern = &bench_patterns[index];
   size_t room = (size_t)pattern->live + (size_t)pattern->threads;
-  void **blocks = calloc(LOCAL_SIDES * room, sizeof *blocks);
+  void **blocks = calloc(SIDES * room, sizeof *blocks);
   void *no_streams[BENCH_MAX_THREADS] = {NULL};
   weir_side sides[WEIR_SIDES];
-  bench_work works[LOCAL_SIDES];
+  bench_work works[SIDES];
   int opened = 0;
   bool is_done = false;
   if (!blocks)
@@ -271,7 +271,7 @@ static bool run_pattern(report *r, int index) {
   for (; opened < WEIR_SIDES; opened++)
     if (!open_weir(r, opened, 0, pattern->threads, &sides[opened]))
       goto close;
-  for (int i = 0; i < LOCAL_SIDES; i++) {
+  for (int i = 0; i < SIDES; i++) {
     bool is_weir = i < WEIR_SIDES;
     works[i] = (bench_work){.pattern = pattern,
                             .context = is_weir ? sides[i].allocator : NULL,
@@ -280,8 +280,9 @@ static bool run_pattern(report *r, int index) {
                             .warm_steps = bench_warm_steps(&r->scale)};
   }
   is_done = run_rounds(r, index, works, sides);
-  for (int i = 0; i < LOCAL_SIDES; i++)
-    players[i]->end(&works[i]);
+  for (int i = 0; i < SIDES; i++)
+    if (!r->reasons[i][0])
+      players[i]->end(&works[i]);
 close:
   while (opened > 0)
     close_weir(&sides[--opened]);
@@ -478,15 +479,12 @@ static bool wants_any(const report *r) {
   return false;
 }
 
-static void run_torch(report *r) {
-  weir_bench_result results[BENCH_PATTERN_COUNT] = {0};
-  if (r->no_torch || !wants_any(r))
-    snprintf(r->reasons[TORCH_SIDE], WEIR_BENCH_REASON, "not asked for");
-  else
-    weir_bench_torch(bench_patterns, r->wanted, BENCH_PATTERN_COUNT, &r->scale, results, r->torch_version,
-                     r->reasons[TORCH_SIDE]);
-  for (int i = 0; i < BENCH_PATTERN_COUNT; i++)
-    r->results[i][TORCH_SIDE] = results[i];
+/* false: PyTorch does not take part. */
+static bool start_torch(report *r) {
+  if (!r->no_torch && wants_any(r))
+    return weir_bench_torch_start(r->torch_version, r->reasons[TORCH_SIDE]);
+  snprintf(r->reasons[TORCH_SIDE], WEIR_BENCH_REASON, "not asked for");
+  return false;
 }
 
 /* Metadata is measured first: later the process holds memory that would be used for it unseen. */
@@ -494,11 +492,12 @@ static bool measure(report *r) {
   look_at_machine(r);
   load_mimalloc(r);
   bool is_done = open_driver(r) && (!r->wants_other[GROUP_METADATA] || run_all_metadata(r));
+  bool has_torch = is_done && start_torch(r);
   for (int i = 0; i < BENCH_PATTERN_COUNT && is_done; i++)
     if (r->wanted[i])
       is_done = run_pattern(r, i);
-  if (is_done)
-    run_torch(r);
+  if (has_torch)
+    weir_bench_torch_stop(r->reasons[TORCH_SIDE]);
   is_done = is_done && (!r->wants_other[GROUP_CURVE] || run_curve(r));
   weir_driver_close(r->driver);
   return is_done;
@@ -720,7 +719,7 @@ static void print_help(void) {
       "Measures an allocation and its free, in ns, through Weir with and without expandable segments, through "
       "mimalloc\n"
       "(a malloc for the host: the yardstick) and through PyTorch where python3 has one with a GPU: a small source is\n"
-      "compiled against it. The contestants take turns; PyTorch runs right after. Whoever is not there is absent.\n"
+      "compiled against it. The contestants take turns. Whoever is not there is absent.\n"
       "\n"
       "Options:\n"
       "  --patterns LIST   some of these, with commas between; all\n"

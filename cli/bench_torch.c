@@ -1,8 +1,9 @@
 /*
- * weir bench alloc: the same patterns through PyTorch's allocator, where there is one.
+ * weir bench alloc: PyTorch's allocator as a contestant, where there is one.
  *
  * Weir is not linked to PyTorch. python3 is asked where its PyTorch is, bench_torch.cpp is compiled against it in a
- * temporary folder, and what it prints is read. Whatever fails on the way is a reason, and no number is made up.
+ * temporary folder, and runs in a process of its own, which waits for its turns. Whatever fails on the way is a reason, and no
+ * number is made up.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,7 +19,7 @@
 #include "bench.h"
 #include "bench_torch_source.h"
 
-enum { OUTPUT_SIZE = 1 << 16, ARGUMENTS_MAX = 64 + BENCH_PATTERN_COUNT };
+enum { OUTPUT_SIZE = 1 << 16, ARGUMENTS_MAX = 64 };
 
 /* Says in the first line "absent" and why, or "torch" and the version; then an argument for the compiler on each line. */
 static const char ask_torch[] =
@@ -127,21 +129,6 @@ static int split_lines(char *text, char **lines, int room) {
   return count;
 }
 
-static void read_results(char *output, const bench_pattern *patterns, int count, weir_bench_result *results) {
-  char *lines[BENCH_PATTERN_COUNT];
-  int line_count = split_lines(output, lines, BENCH_PATTERN_COUNT);
-  for (int i = 0; i < line_count; i++) {
-    char name[64];
-    weir_bench_result r = {.is_there = true};
-    if (sscanf(lines[i], "{\"pattern\": \"%63[^\"]\", \"ns\": %lf, \"least\": %lf, \"most\": %lf}", name, &r.median,
-               &r.least, &r.most) != 4)
-      continue;
-    for (int p = 0; p < count; p++)
-      if (strcmp(patterns[p].name, name) == 0)
-        results[p] = r;
-  }
-}
-
 /* The files of the temporary folder. */
 typedef struct work_files {
   char folder[256], source[300], header[300], program[300], errors[300];
@@ -193,60 +180,116 @@ static bool compile(work_files *files, char **flags, int flag_count, char output
   return false;
 }
 
-bool weir_bench_torch(const bench_pattern *patterns, const bool *wanted, int count, const bench_scale *scale,
-                      weir_bench_result *results, char version[64], char reason[WEIR_BENCH_REASON]) {
-  work_files files = {0};
-  char rounds[32], pairs[32], most_ns[32];
+/* Where PyTorch is, and a program against it in the folder. */
+static bool make_program(work_files *files, char version[64], char reason[WEIR_BENCH_REASON]) {
   char *flags[ARGUMENTS_MAX];
-  bool is_done = false;
+  bool is_made = false;
+  /* The flags lie in the answer until the compiler has them. */
+  char *answer = malloc(2 * OUTPUT_SIZE);
+  if (!answer) {
+    snprintf(reason, WEIR_BENCH_REASON, "the host has no memory left");
+    return false;
+  }
+  char *ask[] = {"python3", "-c", (char *)ask_torch, NULL};
+  int code = capture(ask, files->errors, answer);
+  int flag_count = split_lines(answer, flags, ARGUMENTS_MAX);
+  if (code < 0 || code == 127)
+    snprintf(reason, WEIR_BENCH_REASON, "no python3");
+  else if (flag_count && strncmp(flags[0], "absent ", 7) == 0)
+    snprintf(reason, WEIR_BENCH_REASON, "%s", flags[0] + 7);
+  else if (code || !flag_count || strncmp(flags[0], "torch ", 6) != 0)
+    explain("python3 did not say where PyTorch is", files->errors, reason);
+  else {
+    snprintf(version, 64, "%.63s", flags[0] + 6);
+    is_made = compile(files, flags + 1, flag_count - 1, answer + OUTPUT_SIZE, reason);
+  }
+  free(answer);
+  return is_made;
+}
+
+/* ---- The process ---- */
+
+static struct {
+  work_files files;
+  pid_t child;
+  int socket; /* both its stdin and its stdout */
+  FILE *answers;
+} torch;
+
+static bool start_process(void) {
+  int ends[2];
+  posix_spawn_file_actions_t actions;
+  char *argv[] = {torch.files.program, NULL};
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends))
+    return false;
+  bool started =
+      posix_spawn_file_actions_init(&actions) == 0 && posix_spawn_file_actions_adddup2(&actions, ends[1], 0) == 0 &&
+      posix_spawn_file_actions_adddup2(&actions, ends[1], 1) == 0 &&
+      posix_spawn_file_actions_addopen(&actions, 2, torch.files.errors, O_WRONLY | O_CREAT | O_TRUNC, 0600) == 0 &&
+      posix_spawn(&torch.child, argv[0], &actions, NULL, argv, environ) == 0;
+  posix_spawn_file_actions_destroy(&actions);
+  close(ends[1]);
+  torch.socket = ends[0];
+  torch.answers = started ? fdopen(ends[0], "r") : NULL;
+  if (!torch.answers)
+    close(ends[0]);
+  return torch.answers != NULL;
+}
+
+bool weir_bench_torch_start(char version[64], char reason[WEIR_BENCH_REASON]) {
   /* Its defaults are measured, whatever this run's environment has for other jobs. */
   unsetenv("PYTORCH_CUDA_ALLOC_CONF");
   unsetenv("PYTORCH_ALLOC_CONF");
   unsetenv("PYTORCH_NO_CUDA_MEMORY_CACHING");
-  /* The flags lie in the answer until the compiler has them; then its room is used for the next one. */
-  char *answer = malloc(2 * OUTPUT_SIZE);
-  if (!answer || !make_folder(&files)) {
+  if (!make_folder(&torch.files)) {
     snprintf(reason, WEIR_BENCH_REASON, "cannot make a temporary folder: %s", strerror(errno));
-    free(answer);
     return false;
   }
-  char *output = answer + OUTPUT_SIZE;
-
-  char *ask[] = {"python3", "-c", (char *)ask_torch, NULL};
-  int code = capture(ask, files.errors, answer);
-  int flag_count = split_lines(answer, flags, ARGUMENTS_MAX);
-  if (code < 0 || code == 127) {
-    snprintf(reason, WEIR_BENCH_REASON, "no python3");
-    goto remove;
-  }
-  if (flag_count && strncmp(flags[0], "absent ", 7) == 0) {
-    snprintf(reason, WEIR_BENCH_REASON, "%s", flags[0] + 7);
-    goto remove;
-  }
-  if (code || !flag_count || strncmp(flags[0], "torch ", 6) != 0) {
-    explain("python3 did not say where PyTorch is", files.errors, reason);
-    goto remove;
-  }
-  snprintf(version, 64, "%.63s", flags[0] + 6);
-  if (!compile(&files, flags + 1, flag_count - 1, output, reason))
-    goto remove;
-
-  snprintf(rounds, sizeof rounds, "%d", scale->rounds);
-  snprintf(pairs, sizeof pairs, "%ld", scale->pairs);
-  snprintf(most_ns, sizeof most_ns, "%.0f", scale->most_ns);
-  char *argv[ARGUMENTS_MAX] = {files.program, rounds, pairs, most_ns};
-  int argc = 4;
-  for (int i = 0; i < count; i++)
-    if (wanted[i])
-      argv[argc++] = (char *)patterns[i].name;
-  argv[argc] = NULL;
-  code = capture(argv, files.errors, output);
-  read_results(output, patterns, count, results);
-  is_done = code == 0;
-  if (!is_done)
-    explain("its run failed", files.errors, reason);
-remove:
-  remove_folder(&files);
-  free(answer);
-  return is_done;
+  bool is_made = make_program(&torch.files, version, reason);
+  if (is_made && start_process())
+    return true;
+  if (is_made)
+    snprintf(reason, WEIR_BENCH_REASON, "its process cannot be started: %s", strerror(errno));
+  remove_folder(&torch.files);
+  return false;
 }
+
+void weir_bench_torch_stop(char reason[WEIR_BENCH_REASON]) {
+  int status = 0;
+  fclose(torch.answers); /* it has nothing more to do, and ends */
+  while (waitpid(torch.child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (!WIFEXITED(status) || WEXITSTATUS(status))
+    explain("its run failed", torch.files.errors, reason);
+  remove_folder(&torch.files);
+}
+
+/* A negative number where there is no answer: it has ended. */
+static double ask_process(const char *question) {
+  char answer[64];
+  size_t length = strlen(question);
+  if (send(torch.socket, question, length, MSG_NOSIGNAL) != (ssize_t)length ||
+      !fgets(answer, sizeof answer, torch.answers))
+    return -1;
+  return strtod(answer, NULL);
+}
+
+static int torch_begin(bench_work *work) {
+  char question[128];
+  snprintf(question, sizeof question, "begin %s %ld\n", work->pattern->name, work->warm_steps);
+  return ask_process(question) == 1;
+}
+
+static double torch_round(bench_work *work, long pairs) {
+  char question[64];
+  (void)work;
+  snprintf(question, sizeof question, "round %ld\n", pairs);
+  return ask_process(question);
+}
+
+static void torch_end(bench_work *work) {
+  (void)work;
+  ask_process("end\n");
+}
+
+const bench_player weir_bench_torch_player = {torch_begin, torch_round, torch_end};

@@ -1,14 +1,15 @@
-// The patterns of `weir bench alloc` through PyTorch's caching allocator. The program carries this source and
-// bench_patterns.h along, and compiles them where there is a PyTorch: bench_torch.c does.
+// PyTorch's caching allocator as a contestant of `weir bench alloc`. The program carries this source and bench_patterns.h along, and
+// compiles them where there is a PyTorch: bench_torch.c does, and then asks, a line for each of the calls of a bench_player:
 //
-//   bench_torch ROUNDS PAIRS MOST_NS PATTERN...
+//   begin PATTERN WARM_STEPS   1, or 0 when it does not take part
+//   round PAIRS                ns for each pair, or a negative number
+//   end                        1
 //
-// writes a line for each pattern, and a text on stderr when something fails.
+// What fails is told on stderr, and the exit code is 1 at the end.
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <vector>
@@ -44,45 +45,54 @@ static void give(void *, void *pointer) { allocator::raw_delete(pointer); }
 
 BENCH_PLAYER(player, take, give);
 
-static bool run(const bench_pattern &pattern, void *const *streams, const bench_scale &scale) {
-  std::vector<void *> blocks((size_t)pattern.live + (size_t)pattern.threads);
-  double rounds[BENCH_MAX_ROUNDS];
-  bench_work work = {&pattern, nullptr, streams, blocks.data(), bench_warm_steps(&scale), {0}};
-  long pairs = player.begin(&work) ? bench_choose_pairs(&player, &work, &scale) : -1;
-  bool good = pairs > 0;
-  for (int i = 0; good && i < scale.rounds; i++)
-    good = (rounds[i] = player.round(&work, pairs)) >= 0;
-  player.end(&work);
-  allocator::emptyCache();
-  if (!good)
-    return false;
-  double median = bench_median(rounds, scale.rounds);
-  printf("{\"pattern\": \"%s\", \"ns\": %.3f, \"least\": %.3f, \"most\": %.3f}\n", pattern.name, median, rounds[0],
-         rounds[scale.rounds - 1]);
-  fflush(stdout);
-  return true;
+static const bench_pattern *find(const char *name) {
+  for (const bench_pattern &pattern : bench_patterns)
+    if (strcmp(pattern.name, name) == 0 && !(pattern.kind == BENCH_OWN_STREAMS && pattern.threads > TORCH_STREAMS))
+      return &pattern;
+  return nullptr;
 }
 
-int main(int argc, char **argv) {
-  if (argc < 4)
-    return 2;
-  bench_scale scale = {atoi(argv[1]), atol(argv[2]), atof(argv[3])};
-  if (scale.rounds < 1 || scale.rounds > BENCH_MAX_ROUNDS || scale.pairs < 1 || !(scale.most_ns > 0))
-    return 2;
+// Until there is nothing more to do. 1: something failed.
+static int play(void *const *streams) {
+  std::vector<void *> blocks;
+  bench_work work = {};
+  int failed = 0;
+  char line[128], name[64];
+  long number;
+  while (fgets(line, sizeof line, stdin)) {
+    double answer = 0;
+    if (sscanf(line, "begin %63s %ld", name, &number) == 2) {
+      if (const bench_pattern *pattern = find(name)) {
+        blocks.assign((size_t)pattern->live + (size_t)pattern->threads, nullptr);
+        work = {pattern, nullptr, streams, blocks.data(), number, {0}};
+        answer = player.begin(&work);
+        failed |= !answer;
+      }
+    } else if (sscanf(line, "round %ld", &number) == 1) {
+      answer = player.round(&work, number);
+      failed |= answer < 0;
+    } else if (work.pattern) {
+      player.end(&work);
+      allocator::emptyCache();
+      work = {};
+      answer = 1;
+    }
+    printf("%.6f\n", answer);
+    fflush(stdout);
+  }
+  return failed;
+}
+
+int main() {
   try {
     c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });
     allocator::init(1);
     void *streams[BENCH_MAX_THREADS];
     for (int i = 0; i < BENCH_MAX_THREADS; i++)
       streams[i] = i < TORCH_STREAMS ? (void *)c10::cuda::getStreamFromPool(false, 0).stream() : nullptr;
-    for (const bench_pattern &pattern : bench_patterns)
-      for (int i = 4; i < argc; i++)
-        if (strcmp(argv[i], pattern.name) == 0 &&
-            !(pattern.kind == BENCH_OWN_STREAMS && pattern.threads > TORCH_STREAMS) && !run(pattern, streams, scale))
-          return 1;
+    return play(streams);
   } catch (const std::exception &error) {
     tell(error);
     return 1;
   }
-  return 0;
 }

@@ -74,6 +74,63 @@ if ! python3 -c 'import torch' 2>/dev/null; then
   has out '^PyTorch: absent: no '
 fi
 
+# A PyTorch of straw takes part in turns, with malloc for its memory; and one that fails on the way says so.
+if command -v g++ >/dev/null; then
+  mkdir -p "$work/bin" "$work/include/c10/cuda"
+  cat >"$work/bin/python3" <<END
+#!/bin/sh
+echo 'torch 9.9'
+echo '-isystem$work/include'
+echo "-DFAILS_AFTER=\$FAILS_AFTER"
+END
+  chmod +x "$work/bin/python3"
+  cat >"$work/include/c10/cuda/CUDACachingAllocator.h" <<'END'
+#include <atomic>
+#include <cstdlib>
+#include <stdexcept>
+typedef struct stream_of_straw *cudaStream_t;
+namespace c10 {
+using DeviceIndex = signed char;
+namespace cuda {
+namespace _internal {
+inline void setHasPrimaryContext(bool (*)(DeviceIndex)) {}
+}
+namespace CUDACachingAllocator {
+inline std::atomic<long> count{0};
+inline void init(int) {}
+inline void emptyCache() {}
+inline void *raw_alloc_with_stream(size_t bytes, cudaStream_t) {
+  if (++count > FAILS_AFTER)
+    throw std::runtime_error("straw burns");
+  return malloc(bytes < 64 ? bytes : 64);
+}
+inline void raw_delete(void *pointer) { free(pointer); }
+}
+}
+}
+END
+  cat >"$work/include/c10/cuda/CUDAStream.h" <<'END'
+namespace c10::cuda {
+struct stream_from_pool {
+  cudaStream_t stream() { return nullptr; }
+};
+inline stream_from_pool getStreamFromPool(bool, int) { return {}; }
+}
+END
+  path=$PATH
+  PATH=$work/bin:$PATH
+  FAILS_AFTER=1000000000 && export FAILS_AFTER
+  run 0 alloc --quick --patterns pair,live,threads,stream --threads 2
+  empty err
+  has out '^PyTorch: 9.9$'
+  count 13 '[0-9]x  *[0-9.]*x '
+  FAILS_AFTER=20000
+  run 0 alloc --quick --patterns pair --json
+  PATH=$path
+  has out '"reason": "its run failed: straw burns"'
+  has out '"torch": null'
+fi
+
 # On a device, with settings.
 run 0 alloc --quick --no-torch --driver soft --patterns pair --conf max_split_size_mb:100
 empty err
