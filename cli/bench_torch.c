@@ -57,19 +57,27 @@ static const char ask_torch[] =
     "if runtime:\n"
     "    print(runtime[0])\n";
 
+/* Starts a program with these as its stdin (-1: ours) and its stdout; what it writes on stderr goes to the file `errors`. */
+static bool start(char *const argv[], int in, int out, const char *errors, pid_t *child) {
+  posix_spawn_file_actions_t actions;
+  if (posix_spawn_file_actions_init(&actions))
+    return false;
+  bool started = (in < 0 || posix_spawn_file_actions_adddup2(&actions, in, 0) == 0) &&
+                 posix_spawn_file_actions_adddup2(&actions, out, 1) == 0 &&
+                 posix_spawn_file_actions_addopen(&actions, 2, errors, O_WRONLY | O_CREAT | O_TRUNC, 0600) == 0 &&
+                 posix_spawnp(child, argv[0], &actions, NULL, argv, environ) == 0;
+  posix_spawn_file_actions_destroy(&actions);
+  return started;
+}
+
 /* Runs a program and reads its stdout. What it wrote on stderr goes to the file `errors`. The exit code, or -1. */
 static int capture(char *const argv[], const char *errors, char output[OUTPUT_SIZE]) {
   int ends[2], status;
   pid_t child;
-  posix_spawn_file_actions_t actions;
   output[0] = 0;
   if (pipe2(ends, O_CLOEXEC))
     return -1;
-  bool started = posix_spawn_file_actions_init(&actions) == 0 &&
-                 posix_spawn_file_actions_adddup2(&actions, ends[1], 1) == 0 &&
-                 posix_spawn_file_actions_addopen(&actions, 2, errors, O_WRONLY | O_CREAT | O_TRUNC, 0600) == 0 &&
-                 posix_spawnp(&child, argv[0], &actions, NULL, argv, environ) == 0;
-  posix_spawn_file_actions_destroy(&actions);
+  bool started = start(argv, -1, ends[1], errors, &child);
   close(ends[1]);
   if (!started) {
     close(ends[0]);
@@ -218,16 +226,10 @@ static struct {
 
 static bool start_process(void) {
   int ends[2];
-  posix_spawn_file_actions_t actions;
   char *argv[] = {torch.files.program, NULL};
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends))
     return false;
-  bool started =
-      posix_spawn_file_actions_init(&actions) == 0 && posix_spawn_file_actions_adddup2(&actions, ends[1], 0) == 0 &&
-      posix_spawn_file_actions_adddup2(&actions, ends[1], 1) == 0 &&
-      posix_spawn_file_actions_addopen(&actions, 2, torch.files.errors, O_WRONLY | O_CREAT | O_TRUNC, 0600) == 0 &&
-      posix_spawn(&torch.child, argv[0], &actions, NULL, argv, environ) == 0;
-  posix_spawn_file_actions_destroy(&actions);
+  bool started = start(argv, ends[1], ends[1], torch.files.errors, &torch.child);
   close(ends[1]);
   torch.socket = ends[0];
   torch.answers = started ? fdopen(ends[0], "r") : NULL;

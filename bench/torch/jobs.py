@@ -221,24 +221,25 @@ JOBS = {job.__name__: job for job in (fixed_shapes, random_lengths, recomputatio
 done = set()  # in this process
 
 
-def begin_anew():
+def run_steps(name, steps, history="none"):
+    """Seconds of each step, and the last loss."""
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     random.seed(0)
     torch.manual_seed(0)
-
-
-def run_steps(name, steps):
-    """Seconds of each step, and the last loss."""
-    begin_anew()
+    if history != "none":
+        torch.cuda.memory._record_memory_history("all", context=None if history == "plain" else "alloc",
+                                                 stacks="all" if history == "all" else "python", max_entries=1_000_000)
     times, last, begin = [], None, time.perf_counter()
     for loss in JOBS[name](steps) if steps else JOBS[name]():
         torch.cuda.synchronize()
         times.append(time.perf_counter() - begin)
         last = None if loss is None else loss.detach().item()
         begin = time.perf_counter()
+    if history != "none":
+        torch.cuda.memory._record_memory_history(None)
     return times, last
 
 
@@ -246,13 +247,7 @@ def run(name, history, steps):
     if name not in done:
         run_steps(name, steps)
         done.add(name)
-    if history != "none":
-        begin_anew()  # so that the history begins with the job
-        torch.cuda.memory._record_memory_history("all", context=None if history == "plain" else "alloc",
-                                                 stacks="all" if history == "all" else "python", max_entries=1_000_000)
-    times, last = run_steps(name, steps)
-    if history != "none":
-        torch.cuda.memory._record_memory_history(None)
+    times, last = run_steps(name, steps, history)
     return {"job": name, "history": history, "steps_ms": [round(1e3 * seconds, 4) for seconds in times[1:]],
             "peak_allocated": torch.cuda.max_memory_allocated(), "peak_reserved": torch.cuda.max_memory_reserved(),
             "last": None if last is None else last.hex()}

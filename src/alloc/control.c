@@ -252,7 +252,7 @@ weir_status weir_allocator_copy_async(weir_allocator *allocator, void *to, int t
   weir_cu_context to_context, from_context, current = NULL;
   weir_cu_result r = driver->CtxGetCurrent(driver, &current);
   bool has_none = !r && !current;
-  if (!r)
+  if (!r && (has_none || !plain))
     r = context_of(source, &from_context);
   if (!r && has_none)
     r = driver->CtxSetCurrent(driver, from_context);

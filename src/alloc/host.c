@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/base.h"
 #include "driver/call.h"
@@ -58,11 +57,7 @@ static inline void add(weir_stat *stat, int64_t by) {
     stat->peak = stat->current;
 }
 
-static int64_t microseconds(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
-}
+static int64_t microseconds(void) { return (int64_t)(weir__monotonic_ns() / 1000); }
 
 static void add_time(weir_host_time *time, int64_t took) {
   time->total += took;

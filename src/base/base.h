@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #include "weir/log.h"
 #include "weir/status.h"
@@ -31,6 +32,13 @@ const char *weir__format_bytes(unsigned long long bytes, char text[32]);
 bool weir__parse_bytes(const char *text, unsigned long long *bytes);
 
 static inline uint64_t weir__round_up(uint64_t n, uint64_t unit) { return (n + unit - 1) / unit * unit; }
+
+/* A clock that only goes forward, and not while the machine sleeps. */
+static inline uint64_t weir__monotonic_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
 
 /* Reads a whole struct from a caller of another version: fields that the caller does not have keep `defaults`. `size` is
  * the caller's. */

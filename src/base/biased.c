@@ -8,6 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/base.h"
+
 enum { FIRST_TURNS = 256, MOST_DOUBLINGS = 22, CACHE_LINE = 64 };
 
 static const int64_t long_enough = 10000000; /* ns of leaning, beside which its end costs nothing */
@@ -86,9 +88,7 @@ void weir__biased_prepare(void) {
 /* A sandbox that the program has entered since may refuse it. Then time has to do: what a processor has stored, others see long
  * before this is over; and no lock leans again. */
 static void barrier_everywhere(void) {
-  if (!membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) ||
-      (!membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) && !membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)) ||
-      !membarrier(MEMBARRIER_CMD_GLOBAL))
+  if (!membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) || !membarrier(MEMBARRIER_CMD_GLOBAL))
     return;
   atomic_store_explicit(&has_barrier, false, memory_order_relaxed);
   struct timespec left = {.tv_nsec = 10000000};
@@ -98,12 +98,6 @@ static void barrier_everywhere(void) {
 
 /* ---- By the word. We have it ---- */
 
-static int64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * (int64_t)1000000000 + now.tv_nsec;
-}
-
 /* If it leans to us, it may go on: this once we have it by the word. */
 static inline void end_leaning_to_another(weir__biased_lock *lock) {
   weir__hand *to = atomic_load_explicit(&lock->leans_to, memory_order_relaxed);
@@ -111,7 +105,7 @@ static inline void end_leaning_to_another(weir__biased_lock *lock) {
     return;
   atomic_store_explicit(&lock->leans_to, NULL, memory_order_relaxed);
   barrier_everywhere();
-  if (now_ns() - lock->leant_at >= long_enough)
+  if ((int64_t)weir__monotonic_ns() - lock->leant_at >= long_enough)
     lock->doublings /= 2;
   else
     lock->doublings += lock->doublings < MOST_DOUBLINGS;
@@ -128,7 +122,7 @@ static void lean(weir__biased_lock *lock) {
     get_hand();
   if (weir__my_hand == &nobodys || weir__my_hand == &of_the_ended)
     return;
-  lock->leant_at = now_ns();
+  lock->leant_at = (int64_t)weir__monotonic_ns();
   lock->favourite = weir__my_hand;
   atomic_store_explicit(&lock->leans_to, weir__my_hand, memory_order_relaxed);
 }

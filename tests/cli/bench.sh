@@ -120,10 +120,10 @@ END
   path=$PATH
   PATH=$work/bin:$PATH
   FAILS_AFTER=1000000000 && export FAILS_AFTER
-  run 0 alloc --quick --patterns pair,live,threads,stream --threads 2
+  run 0 alloc --quick --patterns pair,live,threads,stream --threads 2 --json
   empty err
-  has out '^PyTorch: 9.9$'
-  count 13 '[0-9]x  *[0-9.]*x '
+  has out '"version": "9.9"'
+  count 13 '"torch_to_weir": [0-9]'
   FAILS_AFTER=20000
   run 0 alloc --quick --patterns pair --json
   PATH=$path

@@ -20,14 +20,8 @@ static const uint64_t stepped_bytes_per_second = 100ull * 1000 * 1000 * 1000;
 
 static bool is_driven(const struct soft *soft) { return soft->options.clock == WEIR_SOFT_STEPPED || soft->stopping; }
 
-static uint64_t monotonic_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 uint64_t weir__soft_now(const struct soft *soft) {
-  return soft->options.clock == WEIR_SOFT_STEPPED ? soft->now_ns : monotonic_ns();
+  return soft->options.clock == WEIR_SOFT_STEPPED ? soft->now_ns : weir__monotonic_ns();
 }
 
 /* ---- Signals ---- */
@@ -183,7 +177,7 @@ static weir_cu_result perform(struct soft *soft, struct soft_work *work) {
     break;
   case SOFT_WORK_WAIT_SHARED:
     while (!weir__soft_shared_event_done(work->shared, work->shared_count) && !soft->stopping)
-      sleep_until(monotonic_ns() + 50000);
+      sleep_until(weir__monotonic_ns() + 50000);
     break;
   default:
     break;
@@ -195,7 +189,7 @@ static weir_cu_result perform(struct soft *soft, struct soft_work *work) {
  * device, or its breaking, can interrupt it. */
 static void pace(struct soft *soft, const struct soft_device *device, uint64_t until_ns) {
   struct timespec at = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
-  while (!soft->stopping && !device->error && monotonic_ns() < until_ns)
+  while (!soft->stopping && !device->error && weir__monotonic_ns() < until_ns)
     pthread_cond_timedwait(&soft->stop, &soft->lock, &at);
 }
 
@@ -243,7 +237,7 @@ static void finish(struct soft *soft, struct soft_stream *stream, struct soft_wo
   uint64_t cost = stream->device->error ? 0 : cost_ns(soft, work);
   if (!stepped && cost)
     pace(soft, stream->device, start_ns + cost);
-  stream->time_ns = stepped ? start_ns + cost : monotonic_ns();
+  stream->time_ns = stepped ? start_ns + cost : weir__monotonic_ns();
   if (stepped && stream->time_ns > soft->now_ns)
     soft->now_ns = stream->time_ns;
   struct soft_chunk *freed = work->kind == SOFT_WORK_FREE ? work->as.chunk.chunk : NULL;
@@ -286,7 +280,7 @@ static bool run_one(struct soft *soft, struct soft_stream *stream) {
       !weir__soft_shared_event_done(work->shared, work->shared_count))
     return false;
   if (soft->options.clock == WEIR_SOFT_THREADS)
-    start = monotonic_ns();
+    start = weir__monotonic_ns();
   else if (work->issued_ns > start)
     start = work->issued_ns;
 
@@ -477,7 +471,7 @@ static void advance(struct soft *soft, struct soft_stream *stream) {
     struct soft_work *work = stream->first;
     if (work->kind == SOFT_WORK_WAIT_SHARED) {
       pthread_mutex_unlock(&soft->lock);
-      sleep_until(monotonic_ns() + 50000);
+      sleep_until(weir__monotonic_ns() + 50000);
       pthread_mutex_lock(&soft->lock);
       return;
     }
