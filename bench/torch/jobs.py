@@ -4,16 +4,18 @@ token by token, prefetching on a stream of its own, graphs. Random weights, fixe
 
     python3 jobs.py NAME[:HISTORY]... [--steps N]
 
-prints a JSON line for each; HISTORY is what is recorded meanwhile: plain (no stacks), python or all. The allocator and its settings are
-those of the environment (PYTORCH_CUDA_ALLOC_CONF, WEIR_TORCH). Several jobs in one process begin with an empty cache each. A job that
-was not yet done in the process is done twice, and the second time counts: the first time PyTorch's libraries load a kernel and choose
-an algorithm for every new shape, which takes several times as long as the steps. The first step makes the model, and is not counted.
+prints a JSON line for each; HISTORY is what is recorded meanwhile: plain (no stacks), python or all. Without a NAME they are read from
+the standard input, one a line. The allocator and its settings are those of the environment (PYTORCH_CUDA_ALLOC_CONF, WEIR_TORCH). Each
+job begins with an empty cache, and its first step, which makes the model, is not counted. The first time that a process does a job,
+PyTorch's libraries load a kernel and choose an algorithm for every new shape, which takes several times as long as the steps do: to
+measure allocators, ask for each job more than once.
 """
 import argparse
 import gc
 import json
 import os
 import random
+import sys
 import time
 
 import torch
@@ -175,9 +177,10 @@ def generation(steps=3):
 def prefetching(steps=24):
     model = make(images, (2, 2, 2, 2))
     optimizer, side = torch.optim.SGD(model.parameters(), lr=0.1), torch.cuda.Stream()
+    data = torch.randn(96, 3, 224, 224)  # once: to draw it for each step would take most of the step
 
     def fetch():
-        batch = torch.randn(random.randrange(16, 96), 3, 224, 224).pin_memory()
+        batch = data[: random.randrange(16, 96)].pin_memory()
         with torch.cuda.stream(side):
             return batch.to(DEVICE, non_blocking=True).mul_(2).sub_(1)
 
@@ -218,15 +221,17 @@ def graphs(steps=60):
 
 
 JOBS = {job.__name__: job for job in (fixed_shapes, random_lengths, recomputation, resolutions, generation, prefetching, graphs)}
-done = set()  # in this process
 
 
-def run_steps(name, steps, history="none"):
-    """Seconds of each step, and the last loss."""
+def forget():
+    """The next job, and another process, begin with nothing of this one."""
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
+
+
+def run(name, history, steps):
     random.seed(0)
     torch.manual_seed(0)
     if history != "none":
@@ -240,14 +245,6 @@ def run_steps(name, steps, history="none"):
         begin = time.perf_counter()
     if history != "none":
         torch.cuda.memory._record_memory_history(None)
-    return times, last
-
-
-def run(name, history, steps):
-    if name not in done:
-        run_steps(name, steps)
-        done.add(name)
-    times, last = run_steps(name, steps, history)
     return {"job": name, "history": history, "steps_ms": [round(1e3 * seconds, 4) for seconds in times[1:]],
             "peak_allocated": torch.cuda.max_memory_allocated(), "peak_reserved": torch.cuda.max_memory_reserved(),
             "last": None if last is None else last.hex()}
@@ -255,13 +252,9 @@ def run(name, history, steps):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("jobs", nargs="+", metavar="NAME[:HISTORY]", help="of " + ", ".join(JOBS))
+    parser.add_argument("jobs", nargs="*", metavar="NAME[:HISTORY]", help="of " + ", ".join(JOBS))
     parser.add_argument("--steps", type=int, default=0)
     arguments = parser.parse_args()
-    asked = [(item + ":none").split(":")[:2] for item in arguments.jobs]
-    for name, history in asked:
-        if name not in JOBS or history not in ("none", "plain", "python", "all"):
-            parser.error(f"there is no {name}:{history}")
     try:
         import weir_torch
 
@@ -269,11 +262,15 @@ def main():
     except ImportError:
         weir = False
     torch.cuda.init()
-    for name, history in asked:
+    for item in arguments.jobs or map(str.strip, sys.stdin):
+        name, history = (item + ":none").split(":")[:2]
+        if name not in JOBS or history not in ("none", "plain", "python", "all"):
+            parser.error(f"there is no {name}:{history}")
         try:
             result = run(name, history, arguments.steps)
         except torch.OutOfMemoryError as error:
             result = {"job": name, "history": history, "error": str(error)}
+        forget()
         print(json.dumps({"weir": weir, "conf": os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""), **result}), flush=True)
 
 

@@ -5,9 +5,9 @@
 
 speed    ns for an allocation and its free, through PyTorch's allocator interface from C++: PyTorch's own and Weir in one process, a
          round of each in turns; the median of the rounds
-jobs     whole jobs (jobs.py), a process for each allocator, twice: peak of what is reserved, the median time of a step,
-         and what all steps take against PyTorch with the same settings. A job does the same in each step of each run, so of each
-         step the better time counts
+jobs     whole jobs (jobs.py) in a process for each allocator, a round of each in turns, after a first that does not count: peak of
+         what is reserved, the median time of a step, and what all steps take against PyTorch with the same settings. A job does the
+         same in each step of each round, so of each step the best time counts
 history  one job while history is recorded, in the processes of native and Weir
 What is not done in --seconds is left out, and said to be.
 """
@@ -16,10 +16,12 @@ import ctypes
 import glob
 import json
 import os
+import queue
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -139,25 +141,95 @@ def cell(of, allocator, base):
     return text
 
 
+class Player:
+    """A process that does jobs under one allocator, one after the other, as it is asked to."""
+
+    def __init__(self, allocator, package, steps, deadline):
+        self.allocator, self.deadline = allocator, deadline
+        self.answers, self.errors = queue.SimpleQueue(), tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen([sys.executable, os.path.join(HERE, "jobs.py"), "--steps", str(steps)], text=True, bufsize=1,
+                                        env=environment(allocator, package), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors)
+        threading.Thread(target=self.listen, args=[self.process], daemon=True).start()
+
+    def listen(self, process):
+        for line in filter(lambda line: line.startswith("{"), process.stdout):
+            self.answers.put(json.loads(line))
+        self.answers.put(None)
+
+    def ask(self, job):
+        if self.process:
+            try:
+                self.process.stdin.write(job + "\n")
+            except BrokenPipeError:
+                pass  # it has ended, which its answer will tell
+
+    def answer(self):
+        """What came of the oldest job that it was asked for; None when it cannot go on."""
+        if not self.process:
+            return None
+        try:
+            answer = self.answers.get(timeout=max(0, self.deadline - time.time()))
+        except queue.Empty:
+            self.end("there was no time left")
+            return None
+        if not answer:
+            self.end(f"ended with {self.process.wait()}")
+            return None
+        if answer["weir"] != ALLOCATORS[self.allocator][0]:
+            sys.exit(f"side_by_side.py: under {self.allocator}, Weir was {'' if answer['weir'] else 'not '}there")
+        return answer
+
+    def end(self, why=None):
+        if not self.process:
+            return
+        self.process.kill()
+        self.process.wait()
+        self.process = None
+        if why:
+            self.errors.seek(0)
+            print(f"side_by_side.py: jobs under {self.allocator}: {why}\n{self.errors.read()[-2000:]}", file=sys.stderr)
+
+
+def play(players, asked, rounds, least_seconds, deadline):
+    """(job, history): allocator: the answers of each round. Jobs that are over in less than so many seconds have several turns in it."""
+    found, begin = {}, time.time()
+    for player in players:  # all at once: it does not count, and most of it is work of the host
+        for job in asked[player.allocator]:
+            player.ask(job)
+    for player in players:
+        for job in asked[player.allocator]:
+            player.answer()
+    print(f"  all jobs once under each allocator: {time.time() - begin:.0f} s", file=sys.stderr, flush=True)
+    for n in range(rounds):
+        if time.time() > deadline:
+            break
+        begin = time.time()
+        for job in dict.fromkeys(job for player in players for job in asked[player.allocator]):
+            since = time.time()
+            while True:
+                for player in players[:: -1 if n % 2 else 1]:
+                    if job in asked[player.allocator]:
+                        player.ask(job)
+                        line = player.answer()
+                        if line:
+                            found.setdefault((line["job"], line["history"]), {}).setdefault(player.allocator, []).append(line)
+                if time.time() - since >= least_seconds:
+                    break
+        print(f"  round {n + 1} of {rounds}: {time.time() - begin:.0f} s", file=sys.stderr, flush=True)
+    return found
+
+
 def jobs(package, names, history_job, quick, deadline, results):
     asked = {name: list(names) for name in ALLOCATORS}
     if history_job:
         for name in ("native", "Weir"):
             asked[name] += [f"{history_job}:{kind}" for kind in ("plain", "python", "all")]
-    order = ["native", "Weir"] + ([] if quick else ["Weir", "native"])
-    order += ["expandable", "Weir, expandable", "cudaMallocAsync"] + ([] if quick else ["Weir, expandable", "expandable"])
-    found = {}
-    for allocator in order:
-        what = asked[allocator]
-        if not what:
-            continue
-        command = [sys.executable, os.path.join(HERE, "jobs.py"), *what] + (["--steps", "6"] if quick else [])
-        begin = time.time()
-        for line in run(command, environment(allocator, package), f"jobs under {allocator}", deadline):
-            if line["weir"] != ALLOCATORS[allocator][0]:
-                sys.exit(f"side_by_side.py: under {allocator}, Weir was {'' if line['weir'] else 'not '}there")
-            found.setdefault((line["job"], line["history"]), {}).setdefault(allocator, []).append(line)
-        print(f"  {allocator}: {time.time() - begin:.0f} s", file=sys.stderr, flush=True)
+    players = [Player(name, package, 6 if quick else 0, deadline) for name in ALLOCATORS if asked[name]]
+    try:
+        found = play(players, asked, 2 if quick else 6, 0 if quick else 3, deadline)
+    finally:
+        for player in players:
+            player.end()
     results["jobs"] = {f"{job}:{history}": of for (job, history), of in found.items()}
     rows = []
     for name in names:
