@@ -399,11 +399,8 @@ void Allocator::recordStream(const c10::DataPtr &pointer, c10::cuda::CUDAStream 
 void Allocator::emptyCache(MempoolId_t pool) {
   if (!weir_)
     return;
-  apply_settings();
-  {
-    Operation operation(history_.gather(RecordContext::ALL));
-    check(weir_allocator_empty_pool(weir_, {pool.first, pool.second}));
-  }
+  Operation operation(history_.gather(RecordContext::ALL));
+  check(weir_allocator_empty_pool(weir_, {pool.first, pool.second}));
 }
 
 void *Allocator::getBaseAllocation(void *pointer, size_t *bytes) {
