@@ -71,10 +71,13 @@ void History::init(weir_allocator *allocator, int device_count) {
   watch();
 }
 
-// Weir takes the long way for those who watch, so it is told only while there are some. Segments are always of interest: contexts
-// that are remembered end with them. The control lock is held.
+// Weir takes the long way for those who watch, so it is told only while there are some. From the first time on segments are always
+// of interest: contexts that are remembered end with them. The control lock is held.
 void History::watch() {
   bool wanted = on_.load() || trackers_.load();
+  was_watched_ = was_watched_ || wanted;
+  if (!was_watched_)
+    return;
   watched_.store(wanted);
   remembers_.store(!wanted);
   if (allocator_)

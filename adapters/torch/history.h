@@ -140,8 +140,9 @@ private:
   std::atomic<RecordContext> when_{RecordContext::NEVER};
   std::atomic<CreateContextFn> recorder_{nullptr};
   std::atomic<unsigned> skip_{0};
-  std::mutex control_; // of who watches
-  size_t most_ = 1;    // entries of each device; guarded by control_
+  std::mutex control_;       // of who watches
+  bool was_watched_ = false; // at any time; guarded by control_
+  size_t most_ = 1;          // entries of each device; guarded by control_
   std::vector<std::unique_ptr<Device>> devices_;
   std::mutex annotation_mutex_;
   Ring<AnnotationEntry> annotations_;
