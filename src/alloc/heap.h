@@ -82,6 +82,7 @@ struct weir__arena {
   weir__pool *pool;
   weir_cu_stream stream;
   _Atomic(weir__arena *) next; /* in a bucket of the pool */
+  int segments;                /* that it has; guarded by the heap's lock */
   weir__repeat repeat;         /* this and the following are guarded by the lock */
   weir__live live;             /* active blocks by address */
   weir__slab blocks;
@@ -403,8 +404,11 @@ weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__s
  * it, and nothing changed. */
 bool weir__release_segment(weir__heap *heap, weir__block *block);
 
-/* Unmaps the whole pages inside a free block of an expandable segment; the segment goes when nothing of it is left. The
- * block is in the index, the arena's lock is held, and the stream has no work. */
+/* Of a block of an expandable segment. */
+bool weir__has_whole_pages(const weir__heap *heap, const weir__block *block);
+
+/* Unmaps the whole pages inside a free block, which has some; the segment goes when nothing of it is left. The block is in
+ * the index, the arena's lock is held, and the stream has no work. */
 void weir__release_pages(weir__heap *heap, weir__block *block);
 
 /* Reservations of an arena, its lock held, that have no pages and that the driver did not take back before. */

@@ -88,6 +88,8 @@ static bool release_oversize(weir__heap *heap, weir__arena *arena, const weir__s
 void weir__release_arena(weir__heap *heap, weir__arena *arena) {
   weir__block **expandable = NULL;
   size_t found = 0, room = 0;
+  if (!arena->segments) /* of many streams that were used once, most have none */
+    return;
   weir__arena_lock(arena);
   for (weir__block *b = weir__index_first(&arena->free), *next; b; b = next) {
     next = weir__index_next(&arena->free, b);
@@ -96,6 +98,8 @@ void weir__release_arena(weir__heap *heap, weir__arena *arena) {
         weir__release_segment(heap, b);
       continue;
     }
+    if (!weir__has_whole_pages(heap, b))
+      continue;
     if (found == room) {
       size_t more = room ? 2 * room : 64;
       weir__block **grown = realloc(expandable, more * sizeof *grown);

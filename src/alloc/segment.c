@@ -15,7 +15,8 @@
 
 /* ---- Segments of a heap ---- */
 
-static void hold_private(const weir__arena *arena, int by) {
+static void count_of_arena(weir__arena *arena, int by) {
+  arena->segments += by;
   if (arena->pool->owner)
     arena->pool->owner->segments += by;
 }
@@ -45,7 +46,7 @@ weir__segment *weir__segment_new(weir__heap *heap, weir__arena *arena, uint64_t 
   if (segment->next)
     segment->next->previous = segment;
   heap->segments = segment;
-  hold_private(arena, 1);
+  count_of_arena(arena, 1);
   return segment;
 }
 
@@ -77,7 +78,7 @@ void weir__segment_unlink(weir__heap *heap, weir__segment *segment) {
 }
 
 void weir__segment_delete(weir__segment *segment) {
-  hold_private(segment->arena, -1);
+  count_of_arena(segment->arena, -1);
   free(segment->files);
   free(segment->handles);
   free(segment);
@@ -441,11 +442,21 @@ static void drop_if_unmapped(weir__heap *heap, weir__segment *segment) {
   segment_delete(heap, segment);
 }
 
-void weir__release_pages(weir__heap *heap, weir__block *block) {
-  weir__segment *segment = weir__segment_of(heap, block);
+/* The pages that lie in a block as a whole. */
+static mapped_range whole_pages(const weir__segment *segment, const weir__block *block) {
   uint64_t first = weir__round_up(block->address - segment->base, segment->page);
   uint64_t end = (block->address + weir__block_bytes(block) - segment->base) / segment->page * segment->page;
-  if (first < end && carve(heap, segment, block, segment->base + first, end - first))
+  return (mapped_range){segment->base + first, end > first ? end - first : 0};
+}
+
+bool weir__has_whole_pages(const weir__heap *heap, const weir__block *block) {
+  return whole_pages(weir__segment_of(heap, block), block).bytes > 0;
+}
+
+void weir__release_pages(weir__heap *heap, weir__block *block) {
+  weir__segment *segment = weir__segment_of(heap, block);
+  mapped_range pages = whole_pages(segment, block);
+  if (carve(heap, segment, block, pages.address, pages.bytes))
     drop_if_unmapped(heap, segment);
 }
 

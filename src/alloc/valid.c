@@ -23,9 +23,10 @@ typedef struct walk {
   size_t waiting; /* blocks that were freed while another stream uses them, and have no event for it yet */
 } walk;
 
-/* Of one arena: how many blocks its segments have of each sort. */
+/* Of one arena: its segments, and how many blocks they have of each sort. */
 typedef struct arena_tally {
   weir__arena *arena;
+  int segments;
   size_t free, live, unmapped;
 } arena_tally;
 
@@ -140,6 +141,7 @@ static void check_segment(walk *w, const weir__segment *s, arena_tally *sum) {
   bool is_small = s->arena->pool->is_small;
   unsigned long long base = s->base;
   uint64_t address = base, memory = 0;
+  sum->segments++;
   if (!s->first || s->first->previous)
     wrong(w, "segment %llx does not begin with its first block", base);
   for (const weir__block *b = s->first; b; b = weir__block_next(b)) {
@@ -171,6 +173,9 @@ static void check_arena(walk *w, const arena_tally *sum) {
     wrong(w, "the index of stream %p is out of order", stream);
   else if ((size_t)indexed != sum->free)
     wrong(w, "the index of stream %p has %ld blocks, its segments have %zu", stream, indexed, sum->free);
+  /* A back end's count until they are given back, which is done without a lock. */
+  if (arena->segments != sum->segments && !w->heap->allocator->plug)
+    wrong(w, "stream %p has %d segments, and counts %d", stream, sum->segments, arena->segments);
   if (arena->live.count != sum->live)
     wrong(w, "stream %p has %zu live blocks, its segments have %zu", stream, arena->live.count, sum->live);
   for (const weir__block *b = weir__tree_after(arena->unmapped, 0); b;

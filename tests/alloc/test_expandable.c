@@ -311,6 +311,21 @@ static void test_unmapping_waits_for_the_stream(void **state) {
   alloc_close();
 }
 
+/* Nobody waits for a stream that has nothing to give: here of the page that is free in part. */
+static void test_nothing_to_unmap_is_no_wait(void **state) {
+  (void)state;
+  open();
+  weir_cu_stream stream = work_stream();
+  void *a = get(10 * MIB, stream);
+  assert_layout(a, "10M* 10M 1140M-");
+  OK(d->MemsetD8Async(d, (weir_cu_deviceptr)a, 1, 10 * MIB, stream));
+  empty_cache();
+  assert_int_equal(soft_pending(stream), 1);
+  assert_layout(a, "10M* 10M 1140M-");
+  put(a);
+  alloc_close();
+}
+
 /* ---- Turning them off and on ---- */
 
 static void test_turned_off_and_on(void **state) {
@@ -450,6 +465,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_failed_reservation_goes, alloc_teardown),
       cmocka_unit_test_teardown(test_pages_move_to_another_stream, alloc_teardown),
       cmocka_unit_test_teardown(test_unmapping_waits_for_the_stream, alloc_teardown),
+      cmocka_unit_test_teardown(test_nothing_to_unmap_is_no_wait, alloc_teardown),
       cmocka_unit_test_teardown(test_turned_off_and_on, alloc_teardown),
       cmocka_unit_test_teardown(test_freed_after_the_switch, alloc_teardown),
       cmocka_unit_test_teardown(test_driver_without_virtual_memory, alloc_teardown),

@@ -100,6 +100,7 @@ static void test_segments_and_pools(void **state) {
   weir__heap *heap = &allocator->heaps[0];
   weir__private_pool *pool = heap->private_pools;
   SPOIL(pool->segments, 1, "has 2 segments, and counts 1");
+  SPOIL(heap->segments->arena->segments, 3, "segments, and counts 3");
   SPOIL(pool->is_over, true, "is held 1 times, and is over");
   SPOIL(pool->uses, 0, "is held 0 times, and is not over");
   SPOIL(heap->private_pools, NULL, "an arena that is gone");
