@@ -125,9 +125,9 @@ struct weir__segment {
   weir__arena *arena;
   weir__block *first;
   uint64_t page;                  /* bytes of a page; 0: not expandable */
-  weir_cu_mem_handle *handles;    /* of each page; 0: none is mapped */
-  size_t mapped;                  /* how many are */
-  size_t top;                     /* behind the last page that ever was */
+  weir_cu_mem_handle *handles;    /* of each page, as far as any was ever mapped; 0: none is */
+  size_t room;                    /* for how many */
+  size_t mapped;                  /* how many pages are */
   bool oversize;                  /* it was counted as such */
   bool captured;                  /* of a back end: a graph's memory */
   uint32_t stack;                 /* who asked for it, while that was recorded; 0: not known */

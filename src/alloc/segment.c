@@ -32,9 +32,7 @@ weir__segment *weir__segment_new(weir__heap *heap, weir__arena *arena, uint64_t 
   weir__segment *segment = calloc(1, sizeof *segment);
   if (!segment)
     return NULL;
-  if ((page && !(segment->handles = calloc(bytes / page, sizeof *segment->handles))) ||
-      !note(heap, segment, base, bytes)) {
-    free(segment->handles);
+  if (!note(heap, segment, base, bytes)) {
     free(segment);
     return NULL;
   }
@@ -291,7 +289,7 @@ weir_cu_result weir__share_segments(weir__heap *heap, int device) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_mem_access access = {.location = {WEIR_CU_LOCATION_DEVICE, device}, .flags = WEIR_CU_ACCESS_READWRITE};
   for (weir__segment *s = heap->segments; s; s = s->next)
-    for (size_t i = 0; s->page && i < s->bytes / s->page; i++) {
+    for (size_t i = 0; i < s->room; i++) {
       if (!s->handles[i])
         continue;
       weir_cu_result r = driver->MemSetAccess(driver, s->base + i * s->page, s->page, &access, 1);
@@ -299,6 +297,21 @@ weir_cu_result weir__share_segments(weir__heap *heap, int device) {
         return r;
     }
   return WEIR_CU_SUCCESS;
+}
+
+/* For the handles of so many pages. A reservation has many more than are ever mapped, as a rule. */
+static bool make_room(weir__segment *segment, size_t pages) {
+  if (pages <= segment->room)
+    return true;
+  size_t all = segment->bytes / segment->page, twice = 2 * segment->room;
+  size_t room = twice > all ? all : twice > pages ? twice : pages;
+  weir_cu_mem_handle *grown = realloc(segment->handles, room * sizeof *grown);
+  if (!grown)
+    return false;
+  memset(grown + segment->room, 0, (room - segment->room) * sizeof *grown);
+  segment->handles = grown;
+  segment->room = room;
+  return true;
 }
 
 static bool map_pages(weir__heap *heap, weir__segment *segment, size_t first, size_t count) {
@@ -310,8 +323,8 @@ static bool map_pages(weir__heap *heap, weir__segment *segment, size_t first, si
   size_t accesses = list_access(heap, access);
   uint64_t base = segment->base + first * segment->page;
   size_t created = 0, mapped = 0, stuck = 0;
-  if (segment->top < first + count)
-    segment->top = first + count;
+  if (!make_room(segment, first + count))
+    return false;
   weir__release_orphans(heap);
   for (size_t i = first; i < first + count; i++) /* stuck ones, see below */
     if (segment->handles[i] && !unmap_pages(heap, segment, i, 1))
@@ -590,7 +603,7 @@ void weir__heap_free_segments(weir__heap *heap) {
       weir__page_map_note(heap->allocator->pages, segment->base, segment->bytes, segment->arena, false);
       give_memory(heap, segment->arena, segment->base, segment->bytes);
     } else {
-      for (size_t i = 0; i < segment->top; i++)
+      for (size_t i = 0; i < segment->room; i++)
         if (segment->handles[i]) {
           weir__page_map_note(heap->allocator->pages, segment->base + i * segment->page, segment->page, segment->arena,
                               false);

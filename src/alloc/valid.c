@@ -88,7 +88,7 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
   if (segment->page)
     for (uint64_t p = (at - segment->base) / segment->page;
          p * segment->page < at + weir__block_bytes(b) - segment->base; p++)
-      if (!segment->handles[p])
+      if (p >= segment->room || !segment->handles[p])
         wrong(w, "block %llx has no memory at page %llu", at, (unsigned long long)p);
 
   if (!active) {
