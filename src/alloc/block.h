@@ -25,13 +25,6 @@ typedef enum weir__block_state {
   WEIR__WAITING    /* freed by its owner, and still in use by other streams */
 } weir__block_state;
 
-/* What is known of a free block in a bin of its own size, beside that it is there. */
-typedef enum weir__known {
-  WEIR__NEW,    /* nothing */
-  WEIR__HEAPED, /* the bin's heap has it */
-  WEIR__ORDERED /* it is in its place by address, as are all that come after it in the list */
-} weir__known;
-
 typedef struct weir__block_marks {
   uint8_t oversize : 1; /* it was counted as such; the limit may be another one when it is freed */
   uint8_t has_uses : 1; /* other streams use it */
@@ -44,7 +37,7 @@ typedef struct weir__block {
   uint64_t address;
   uint32_t units;     /* its size; 0: a back end's memory, as many bytes as were asked for, which may be any number */
   uint8_t state;      /* weir__block_state */
-  uint8_t known;      /* free, in a narrow bin of the index: weir__known */
+  bool is_ordered;    /* free, in a list of the index: it and all behind it are in the order of addresses */
   uint8_t expandable; /* its segment is */
   union {
     weir__block_marks marks; /* active */

@@ -240,24 +240,61 @@ weir__block *weir__index_at_least_wide(const weir__index *index, uint64_t bytes)
 
 /* ---- Narrow bins ---- */
 
-/* So many blocks are looked at faster than a heap is kept. */
+/* So many blocks are looked at faster than they are laid out on shelves. */
 enum { few = 8 };
 
-static weir__block *after(const weir__block *block) { return weir__block_at(block->after); }
+/* The next of a list, or NULL. */
+static weir__block *block_or_end(weir__ref ref) { return ref & WEIR__DOOR ? NULL : weir__block_at(ref); }
+static weir__block *after(const weir__block *block) { return block_or_end(block->after); }
 
-static weir__block *scan_list(const weir__bin_group *group, uint64_t bin) {
-  weir__block *best = weir__at(group->list[bin]);
-  for (weir__block *block = after(best); block; block = after(block))
+static weir__ref *list_of(const weir__index *index, uint64_t units) {
+  return &index->group[units / WEIR__GROUP]->list[units % WEIR__GROUP];
+}
+
+/* A bin has no blocks any more. */
+static void unmark(weir__index *index, uint64_t units) {
+  uint64_t bin = units % WEIR__GROUP;
+  weir__bin_group *group = index->group[units / WEIR__GROUP];
+  group->used[bin / 64] &= ~(1ull << bin % 64);
+  if (!group->used[bin / 64])
+    group->rows &= ~(1ull << bin / 64);
+  if (!group->rows)
+    index->groups &= ~(1ull << units / WEIR__GROUP);
+}
+
+/* The lowest bin above one that is marked; false: there is none. */
+static bool find_marked_above(const weir__index *index, uint64_t units, uint64_t *found) {
+  uint64_t n = units / WEIR__GROUP, row = units % WEIR__GROUP / 64;
+  const weir__bin_group *group = index->group[n];
+  uint64_t used = group ? group->used[row] & ~1ull << units % 64 : 0;
+  uint64_t rows = group ? group->rows & ~1ull << row : 0;
+  uint64_t higher = index->groups & ~1ull << n;
+  if (!used && !rows && higher) {
+    n = (uint64_t)__builtin_ctzll(higher);
+    group = index->group[n];
+    rows = group->rows;
+  }
+  if (!used && rows) {
+    row = (uint64_t)__builtin_ctzll(rows);
+    used = group->used[row];
+  }
+  *found = used ? n * WEIR__GROUP + row * 64 + (uint64_t)__builtin_ctzll(used) : 0;
+  return used != 0;
+}
+
+static weir__block *lowest_in_list(weir__ref list) {
+  weir__block *best = block_or_end(list);
+  for (weir__block *block = best; block; block = after(block))
     if (block->address < best->address)
       best = block;
   return best;
 }
 
-/* ... of a few. NULL: there are more. Which of two is lower is a coin toss, so it is no branch. */
-static weir__block *lowest_of_few(const weir__block *first) {
-  weir__ref best = weir__ref_of(first), next = first->after;
-  uint64_t lowest = first->address;
-  for (int i = 1; next && i < few; i++) {
+/* ... of a few. NULL: there are more, or shelves. Which of two is lower is a coin toss, so it is no branch. */
+static weir__block *lowest_of_few(weir__ref list) {
+  weir__ref best = list, next = list;
+  uint64_t lowest = UINT64_MAX;
+  for (int i = 0; next && !(next & WEIR__DOOR) && i < few; i++) {
     const weir__block *block = weir__at(next);
     bool is_lower = block->address < lowest;
     lowest = is_lower ? block->address : lowest;
@@ -267,94 +304,173 @@ static weir__block *lowest_of_few(const weir__block *first) {
   return next ? NULL : weir__at(best);
 }
 
-/* The block may be gone. Its memory is still that of a block, or of one that waits to be taken, which the sanitizer is told not
- * to be touched otherwise. */
-static __attribute__((no_sanitize("address"))) bool is_there(const struct weir__bin_entry *entry, uint32_t units) {
-  const weir__block *block = entry->block;
-  return block->known == WEIR__HEAPED && block->address == entry->address && block->units == units;
+/* ---- Shelves ---- */
+
+static weir__shelves *shelves_at(weir__ref door) { return (weir__shelves *)((char *)weir__at(door) - WEIR__DOOR); }
+
+/* NULL: no host memory. */
+static weir__shelves *shelves_new(weir__index *index, uint64_t base, unsigned shift) {
+  weir__shelves *shelves = weir__slab_take(&index->shelves, sizeof *shelves);
+  if (shelves) /* after: anything but 0, so that a list of shelves alone is one that has to be looked through */
+    *shelves = (weir__shelves){.base = base, .shift = shift, .door.after = WEIR__DOOR};
+  return shelves;
 }
 
-static void sink(weir__bin_heap *heap, size_t i) {
-  struct weir__bin_entry entry = heap->at[i];
-  for (size_t child; (child = 2 * i + 1) < heap->count; i = child) {
-    child += child + 1 < heap->count && heap->at[child + 1].address < heap->at[child].address;
-    if (entry.address <= heap->at[child].address)
-      break;
-    heap->at[i] = heap->at[child];
+static void shelves_delete(weir__index *index, weir__shelves *shelves) {
+  weir__slab_give(&index->shelves, shelves, sizeof *shelves);
+}
+
+/* At the end of a list; NULL: there are none. */
+static weir__shelves *shelves_of(weir__ref list) {
+  while (list && !(list & WEIR__DOOR))
+    list = ((const weir__block *)weir__at(list))->after;
+  return list ? shelves_at(list) : NULL;
+}
+
+/* 64 and more: it lies outside. */
+static uint64_t shelf_of(const weir__shelves *shelves, uint64_t address) {
+  return (address - shelves->base) >> shelves->shift;
+}
+
+/* Puts the blocks of a list on the shelves, which are its end then. false: one lies outside; it is on the last one. */
+static bool lay_out(weir__index *index, weir__ref *list, weir__shelves *shelves) {
+  weir__block *block = block_or_end(*list), *next;
+  bool fits = true;
+  for (; block; block = next) {
+    next = after(block);
+    uint64_t shelf = shelf_of(shelves, block->address);
+    fits &= shelf < 64;
+    shelf = shelf < 64 ? shelf : 63;
+    weir__ref *to = &shelves->list[shelf];
+    block->is_ordered = false;
+    block->after = *to;
+    block->link = weir__ref_of(to);
+    weir__index_neighbour(index, *to)->link = weir__ref_of(&block->after);
+    *to = weir__ref_of(block);
+    shelves->used |= 1ull << shelf;
   }
-  heap->at[i] = entry;
+  *list = weir__ref_of(&shelves->door);
+  return fits;
 }
 
-static void push(weir__bin_heap *heap, weir__block *block) {
-  size_t i = heap->count++;
-  for (; i && heap->at[(i - 1) / 2].address > block->address; i = (i - 1) / 2)
-    heap->at[i] = heap->at[(i - 1) / 2];
-  heap->at[i] = (struct weir__bin_entry){block->address, block};
+/* Puts all blocks of a list, and of its shelves, behind a tail; the shelves go. Returns the new tail. Of the links only those
+ * forward are right then. */
+static weir__ref *take_down(weir__index *index, weir__ref list, weir__ref *tail) {
+  for (; list && !(list & WEIR__DOOR); list = *tail) {
+    *tail = list;
+    tail = &((weir__block *)weir__at(list))->after;
+  }
+  if (list) {
+    weir__shelves *shelves = shelves_at(list);
+    for (uint64_t used = shelves->used; used; used &= used - 1)
+      tail = take_down(index, shelves->list[__builtin_ctzll(used)], tail);
+    shelves_delete(index, shelves);
+  }
+  *tail = 0;
+  return tail;
 }
 
-static void drop_gone(weir__bin_heap *heap, uint32_t units) {
-  size_t kept = 0;
-  for (size_t i = 0; i < heap->count; i++)
-    if (is_there(&heap->at[i], units))
-      heap->at[kept++] = heap->at[i];
-  heap->count = kept;
-  for (size_t i = kept / 2; i-- > 0;)
-    sink(heap, i);
+/* Behind the last one. */
+static uint64_t end_of(const weir__shelves *shelves) {
+  uint64_t room = (UINT64_MAX - shelves->base) >> shelves->shift;
+  return room < 64 ? UINT64_MAX : shelves->base + (64ull << shelves->shift);
 }
 
-/* The heap of a bin with room for so many more; NULL: no host memory. */
-static weir__bin_heap *heap_for(weir__bin_group *group, uint64_t bin, size_t more) {
-  if (!group->heaps && !(group->heaps = calloc(WEIR__GROUP, sizeof(weir__bin_heap *))))
+/* New shelves for all blocks of a bin, in place of those it has. They reach as far as the old ones where that is enough; otherwise
+ * as far as these and all blocks, with as much room again below and above, so that it will be for long. NULL: no host memory; there
+ * were none before, and the list is as it was. */
+static weir__shelves *lay_out_bin(weir__index *index, weir__ref *bin, const weir__shelves *old) {
+  uint64_t base = old ? old->base : UINT64_MAX, end = old ? end_of(old) : 0, lowest = base, highest = end;
+  unsigned shift = old ? old->shift : 0;
+  uint32_t count = 0;
+  take_down(index, *bin, bin);
+  for (const weir__block *block = block_or_end(*bin); block; block = after(block), count++) {
+    lowest = block->address < lowest ? block->address : lowest;
+    highest = block->address >= highest ? block->address + 1 : highest;
+  }
+  if (lowest < base || highest > end) {
+    unsigned bits = 64 - (unsigned)__builtin_clzll(highest - lowest);
+    shift = bits > 5 ? bits - 5 : 0;
+    base = lowest > 16ull << shift ? lowest - (16ull << shift) : 0;
+  }
+  weir__shelves *shelves = shelves_new(index, base, shift);
+  if (!shelves)
     return NULL;
-  weir__bin_heap *heap = group->heaps[bin];
-  if (heap && heap->count + more > heap->room)
-    drop_gone(heap, ((weir__block *)weir__at(group->list[bin]))->units);
-  if (heap && heap->count + more <= heap->room)
-    return heap;
-  size_t count = heap ? heap->count : 0, room = 2 * (count + more) + few;
-  weir__bin_heap *grown = realloc(heap, sizeof *grown + room * sizeof grown->at[0]);
-  if (!grown)
-    return NULL;
-  grown->count = count;
-  grown->room = room;
-  memset(grown->at + count, 0, (room - count) * sizeof grown->at[0]);
-  group->heaps[bin] = grown;
-  return grown;
+  shelves->most = count / 2 + 64;
+  lay_out(index, bin, shelves);
+  return shelves;
 }
 
-weir__block *weir__index_lowest(weir__bin_group *group, uint64_t bin) {
-  weir__block *first = weir__at(group->list[bin]);
-  if (first->known == WEIR__ORDERED)
-    return first;
-  weir__block *best = lowest_of_few(first);
+static weir__block *lowest_on_shelves(weir__index *index, weir__shelves *shelves, uint32_t *made);
+
+/* Of a shelf, which gets shelves of its own where it has more than a few. NULL: it is empty. */
+static weir__block *lowest_on_shelf(weir__index *index, const weir__shelves *shelves, weir__ref *list, uint32_t *made) {
+  weir__block *best = *list ? lowest_of_few(*list) : NULL;
+  if (best || !*list)
+    return best;
+  weir__shelves *inner = shelves_of(*list);
+  if (!inner) {
+    inner = shelves_new(index, shelves->base + ((uint64_t)(list - shelves->list) << shelves->shift),
+                        shelves->shift > 6 ? shelves->shift - 6 : 0);
+    *made += inner != NULL;
+  }
+  if (!inner)
+    return lowest_in_list(*list);
+  lay_out(index, list, inner);
+  best = lowest_on_shelves(index, inner, made);
+  if (!best) {
+    *list = 0;
+    shelves_delete(index, inner);
+  }
+  return best;
+}
+
+static weir__block *lowest_on_shelves(weir__index *index, weir__shelves *shelves, uint32_t *made) {
+  for (; shelves->used; shelves->used &= shelves->used - 1) {
+    weir__block *best = lowest_on_shelf(index, shelves, &shelves->list[__builtin_ctzll(shelves->used)], made);
+    if (best)
+      return best;
+  }
+  return NULL;
+}
+
+/* NULL: the bin turned out to be empty, and is no longer marked. */
+static weir__block *lowest_in_bin(weir__index *index, uint64_t units) {
+  weir__ref *bin = list_of(index, units);
+  weir__block *first = weir__at(*bin), *best = first->is_ordered ? first : lowest_of_few(*bin);
   if (best)
     return best;
-  size_t fresh = 0; /* they are in front of all that the heap knows */
-  for (const weir__block *block = first; block && block->known != WEIR__HEAPED; block = after(block))
-    fresh++;
-  weir__bin_heap *heap = heap_for(group, bin, fresh);
-  if (!heap)
-    return scan_list(group, bin);
-  for (weir__block *block = first; block && block->known != WEIR__HEAPED; block = after(block)) {
-    push(heap, block);
-    block->known = WEIR__HEAPED;
+  weir__shelves *shelves = shelves_of(*bin);
+  if (!shelves || shelves->inner > shelves->most || !lay_out(index, bin, shelves))
+    shelves = lay_out_bin(index, bin, shelves);
+  if (!shelves)
+    return lowest_in_list(*bin);
+  best = lowest_on_shelves(index, shelves, &shelves->inner);
+  if (!best) {
+    *bin = 0;
+    shelves_delete(index, shelves);
+    unmark(index, units);
   }
-  while (!is_there(&heap->at[0], first->units)) {
-    heap->at[0] = heap->at[--heap->count];
-    sink(heap, 0);
-  }
-  return heap->at[0].block;
+  return best;
+}
+
+weir__block *weir__index_lowest(weir__index *index, uint64_t units) {
+  weir__block *best;
+  do
+    best = lowest_in_bin(index, units);
+  while (!best && find_marked_above(index, units, &units));
+  return best ? best : first_of_rows(index, index->wide_rows);
 }
 
 weir__block *weir__index_beyond(weir__index *index, uint64_t group) {
-  uint64_t groups = index->groups & ~1ull << group;
-  if (!groups)
+  uint64_t units;
+  if (!find_marked_above(index, (group + 1) * WEIR__GROUP - 1, &units))
     return first_of_rows(index, index->wide_rows);
-  weir__bin_group *next = index->group[__builtin_ctzll(groups)];
-  uint64_t row = (uint64_t)__builtin_ctzll(next->rows), bin = row * 64 + (uint64_t)__builtin_ctzll(next->used[row]);
-  weir__block *block = weir__at(next->list[bin]);
-  return block->after ? weir__index_lowest(next, bin) : block;
+  weir__block *block = weir__at(*list_of(index, units));
+  return block->after ? weir__index_lowest(index, units) : block;
 }
+
+/* ---- Bins in order ---- */
 
 /* Sorts a list by merging ever longer runs of it. */
 static weir__ref sort_list(weir__ref list) {
@@ -389,46 +505,63 @@ static weir__ref sort_list(weir__ref list) {
   }
 }
 
-/* The list of a bin in the order of addresses; it may be empty. */
-static weir__block *order_list(weir__bin_group *group, uint64_t bin) {
-  weir__block *first = weir__block_at(group->list[bin]);
-  if (!first || first->known == WEIR__ORDERED)
+/* The first block of a bin whose list is in the order of addresses now. NULL: it was empty, and is no longer marked. */
+static weir__block *order_list(weir__index *index, uint64_t units) {
+  weir__ref *bin = list_of(index, units);
+  weir__block *first = weir__block_at(*bin);
+  if (!first || first->is_ordered)
     return first;
-  group->list[bin] = sort_list(group->list[bin]);
-  for (weir__ref *link = &group->list[bin]; *link;) {
+  take_down(index, *bin, bin);
+  *bin = sort_list(*bin);
+  for (weir__ref *link = bin; *link;) {
     weir__block *block = weir__at(*link);
     block->link = weir__ref_of(link);
-    block->known = WEIR__ORDERED; /* and no longer in the heap: it would not be behind all new ones */
+    block->is_ordered = true;
     link = &block->after;
   }
-  if (group->heaps && group->heaps[bin])
-    group->heaps[bin]->count = 0;
-  return weir__at(group->list[bin]);
+  if (!*bin)
+    unmark(index, units);
+  return weir__block_at(*bin);
 }
 
-/* The last block of these bins of a row, of these rows of a group, of these groups; NULL: there are none. */
-static weir__block *last_in_row(weir__bin_group *group, uint64_t row, uint64_t used) {
-  if (!used)
-    return NULL;
-  weir__block *block = order_list(group, row * 64 + 63 - (unsigned)__builtin_clzll(used));
-  while (block->after)
-    block = after(block);
-  return block;
+enum { groups = WEIR__NARROW / WEIR__GROUP };
+
+static uint64_t highest(uint64_t bits) { return 63 - (uint64_t)__builtin_clzll(bits); }
+
+/* The highest bin below one that is marked; false: there is none. */
+static bool find_marked_below(const weir__index *index, uint64_t units, uint64_t *found) {
+  uint64_t n = units / WEIR__GROUP, row = units % WEIR__GROUP / 64;
+  const weir__bin_group *group = n < groups ? index->group[n] : NULL;
+  uint64_t used = group ? group->used[row] & ((1ull << units % 64) - 1) : 0;
+  uint64_t rows = group ? group->rows & ((1ull << row) - 1) : 0;
+  uint64_t lower = n < groups ? index->groups & ((1ull << n) - 1) : index->groups;
+  if (!used && !rows && lower) {
+    n = highest(lower);
+    group = index->group[n];
+    rows = group->rows;
+  }
+  if (!used && rows) {
+    row = highest(rows);
+    used = group->used[row];
+  }
+  *found = used ? n * WEIR__GROUP + row * 64 + highest(used) : 0;
+  return used != 0;
 }
 
-static weir__block *last_in_group(weir__bin_group *group, uint64_t rows) {
-  uint64_t row = rows ? 63 - (unsigned)__builtin_clzll(rows) : 0;
-  return rows ? last_in_row(group, row, group->used[row]) : NULL;
-}
-
-static weir__block *last_narrow(const weir__index *index, uint64_t groups) {
-  weir__bin_group *group = groups ? index->group[63 - __builtin_clzll(groups)] : NULL;
-  return group ? last_in_group(group, group->rows) : NULL;
+/* The last block of all narrow bins below one. */
+static weir__block *last_below(weir__index *index, uint64_t units) {
+  uint64_t bin;
+  while (find_marked_below(index, units, &bin)) {
+    weir__block *block = order_list(index, bin);
+    while (block && block->after)
+      block = after(block);
+    if (block)
+      return block;
+  }
+  return NULL;
 }
 
 /* ---- All bins ---- */
-
-enum { groups = WEIR__NARROW / WEIR__GROUP };
 
 bool weir__index_prepare(weir__index *index, uint64_t bytes) {
   uint64_t units = bytes / WEIR__UNIT;
@@ -437,6 +570,7 @@ bool weir__index_prepare(weir__index *index, uint64_t bytes) {
       return false;
   index->nobody = weir__ref_of(&index->group[0]->nobody);
   index->group[0]->nobody.state = WEIR__ALLOCATED;
+  index->shelves.in_region = true;
   if (units < WEIR__NARROW)
     return true;
   if (units > weir__most_units)
@@ -472,7 +606,7 @@ weir__block *weir__index_next(weir__index *index, const weir__block *block) {
   uint64_t units = block->units;
   path p;
   if (units < WEIR__NARROW) {
-    order_list(index->group[units / WEIR__GROUP], units % WEIR__GROUP);
+    order_list(index, units);
     return block->after ? after(block) : weir__index_at_least(index, ((uint64_t)block->units + 1) * WEIR__UNIT);
   }
   find_bin(index, units, &p);
@@ -481,16 +615,11 @@ weir__block *weir__index_next(weir__index *index, const weir__block *block) {
 }
 
 /* Before a block in a narrow bin. */
-static weir__block *previous_narrow(const weir__index *index, const weir__block *block, uint64_t units) {
-  uint64_t bin = units % WEIR__GROUP, row = bin / 64;
-  weir__bin_group *group = index->group[units / WEIR__GROUP];
-  order_list(group, bin);
-  if (block->link != weir__ref_of(&group->list[bin]))
+static weir__block *previous_narrow(weir__index *index, const weir__block *block, uint64_t units) {
+  order_list(index, units);
+  if (block->link != weir__ref_of(list_of(index, units)))
     return (weir__block *)((char *)weir__at(block->link) - offsetof(weir__block, after));
-  weir__block *last = last_in_row(group, row, group->used[row] & ((1ull << bin % 64) - 1));
-  if (!last)
-    last = last_in_group(group, group->rows & ((1ull << row) - 1));
-  return last ? last : last_narrow(index, index->groups & ((1ull << units / WEIR__GROUP) - 1));
+  return last_below(index, units);
 }
 
 weir__block *weir__index_previous(weir__index *index, const weir__block *block) {
@@ -509,7 +638,7 @@ weir__block *weir__index_previous(weir__index *index, const weir__block *block) 
   }
   uint64_t rows = index->wide_rows & ((1ull << row_of(units)) - 1);
   if (!rows)
-    return last_narrow(index, index->groups);
+    return last_below(index, WEIR__NARROW);
   const weir__wide_bins *bins = index->wide[63 - __builtin_clzll(rows)];
   return last_of(bins, 63 - (unsigned)__builtin_clzll(bins->used));
 }
@@ -518,7 +647,7 @@ weir__block *weir__index_first(weir__index *index) { return weir__index_at_least
 
 weir__block *weir__index_last(weir__index *index) {
   if (!index->wide_rows)
-    return last_narrow(index, index->groups);
+    return last_below(index, WEIR__NARROW);
   const weir__wide_bins *bins = index->wide[63 - __builtin_clzll(index->wide_rows)];
   return last_of(bins, 63 - (unsigned)__builtin_clzll(bins->used));
 }
@@ -527,11 +656,13 @@ bool weir__index_has(const weir__index *index, const weir__block *block) {
   uint64_t units = block->units;
   const weir__block *at = NULL;
   if (units < WEIR__NARROW) {
-    const weir__bin_group *group = index->group[units / WEIR__GROUP];
-    at = group ? weir__block_at(group->list[units % WEIR__GROUP]) : NULL;
-    while (at && at != block)
-      at = after(at);
-    return at != NULL;
+    weir__ref list = index->group[units / WEIR__GROUP] ? *list_of(index, units) : 0;
+    while (list && weir__at(list) != block) {
+      const weir__shelves *shelves = list & WEIR__DOOR ? shelves_at(list) : NULL;
+      uint64_t shelf = shelves ? shelf_of(shelves, block->address) : 0;
+      list = shelves ? shelf < 64 ? shelves->list[shelf] : 0 : ((const weir__block *)weir__at(list))->after;
+    }
+    return list != 0;
   }
   if (!index->wide[row_of(units)])
     return false;
@@ -551,13 +682,9 @@ static void wide_delete(weir__wide_bins *bins) {
 }
 
 void weir__index_clear(weir__index *index) {
-  for (unsigned i = 0; i < groups && index->group[i]; i++) {
-    weir__bin_heap **heaps = index->group[i]->heaps;
-    for (unsigned bin = 0; heaps && bin < WEIR__GROUP; bin++)
-      free(heaps[bin]);
-    free(heaps);
+  for (unsigned i = 0; i < groups && index->group[i]; i++)
     weir__region_give(index->group[i], sizeof *index->group[i]);
-  }
+  weir__slab_clear(&index->shelves);
   for (unsigned row = 0; row < WEIR__WIDE_ROWS; row++)
     wide_delete(index->wide[row]);
   *index = (weir__index){0};
@@ -610,29 +737,31 @@ static long wide_count(const weir__wide_bins *bins, uint64_t from, unsigned widt
   return count;
 }
 
-/* The same of a narrow bin. New blocks are in front of those of which something is known, and that is the same of all these. */
-static long narrow_count(const weir__bin_group *group, uint64_t bin, uint32_t units) {
-  size_t known = 0, in_heap = 0;
+/* The same of a list in a narrow bin, and of its shelves. New blocks are in front of those that are in order. */
+static long list_count(const weir__ref *list, uint32_t units) {
+  const weir__block *previous = NULL;
+  const weir__ref *link = list;
   long n = 0;
-  for (const weir__block *b = weir__block_at(group->list[bin]), *previous = NULL; b; previous = b, b = after(b), n++) {
-    if (b->link != weir__ref_of(previous ? &previous->after : &group->list[bin]) || b->units != units)
+  for (; *link && !(*link & WEIR__DOOR); link = &previous->after, n++) {
+    const weir__block *b = weir__at(*link);
+    if (b->link != weir__ref_of(link) || b->units != units)
       return -1;
-    if (previous && ((previous->known && previous->known != b->known) ||
-                     (previous->known == WEIR__ORDERED && previous->address > b->address)))
+    if (previous && previous->is_ordered && (!b->is_ordered || previous->address > b->address))
       return -1;
-    known += b->known == WEIR__HEAPED;
+    previous = b;
   }
-  const weir__bin_heap *heap = group->heaps ? group->heaps[bin] : NULL;
-  for (size_t i = 0; heap && i < heap->count; i++) {
-    if (i && heap->at[(i - 1) / 2].address > heap->at[i].address)
+  const weir__shelves *shelves = *link ? shelves_at(*link) : NULL;
+  for (unsigned i = 0; shelves && i < 64; i++) {
+    long more = list_count(&shelves->list[i], units);
+    if (more < 0 || (shelves->list[i] && !(shelves->used >> i & 1)))
       return -1;
-    in_heap += is_there(&heap->at[i], units);
+    n += more;
   }
-  return in_heap < known ? -1 : n; /* one that came, went and came again may be there twice */
+  return n;
 }
 
 /* The same of a group. Bins that are said to be empty are not looked at, there are too many: who compares the count with that of
- * all free blocks finds out. */
+ * all free blocks finds out; and so does who asks whether the index has a block, which may be on a wrong shelf. */
 static long group_count(const weir__bin_group *group, uint64_t from) {
   long count = 0;
   for (uint64_t row = 0; row < WEIR__GROUP / 64; row++) {
@@ -640,8 +769,8 @@ static long group_count(const weir__bin_group *group, uint64_t from) {
       return -1;
     for (uint64_t used = group->used[row]; used; used &= used - 1) {
       uint64_t bin = row * 64 + (uint64_t)__builtin_ctzll(used);
-      long n = narrow_count(group, bin, (uint32_t)(from + bin));
-      if (n <= 0)
+      long n = list_count(&group->list[bin], (uint32_t)(from + bin));
+      if (n < 0 || !group->list[bin])
         return -1;
       count += n;
     }
@@ -656,7 +785,7 @@ long weir__index_count(const weir__index *index) {
     return -1;
   for (unsigned i = 0; i < groups && index->group[i]; i++) {
     long n = group_count(index->group[i], (uint64_t)i * WEIR__GROUP);
-    if (n < 0 || (index->groups >> i & 1) != (n > 0))
+    if (n < 0 || (index->groups >> i & 1) != (index->group[i]->rows != 0))
       return -1;
     count += n;
   }

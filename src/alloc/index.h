@@ -6,9 +6,10 @@
  * each group of 64 rows; so the first bin that can serve a size is found in three steps however many blocks there are.
  *
  * The blocks of a narrow bin, all of one size, are in a list, the one that came last first. Who asks for the lowest of a few
- * looks at them all. Of more than a few there is a heap of addresses, which learns of new blocks when it is asked, and of those
- * that are gone when they come to its top: so a block that comes and goes without being asked for costs nothing. Splitting leaves
- * many small blocks of that sort.
+ * looks at them all. When there are more he lays them out on 64 shelves by their addresses, and looks at the first shelf that has
+ * any, which is a list again and may get shelves of its own. Shelves hang at the end of their list, and what comes after that
+ * stands in front of them until somebody asks again: so blocks come and go as in any other list, and nothing is put in order that
+ * nobody asks for. Splitting leaves many small blocks of that sort.
  *
  * The blocks of a wide bin form a treap, a search tree whose shape is drawn from a hash of the address; a bin in which the tree
  * grows deep is divided into 64 finer ones, down to one for each size.
@@ -27,19 +28,27 @@ enum {
   WEIR__WIDE_ROWS = 14         /* from there on a row for each power of two */
 };
 
-typedef struct weir__bin_heap {
-  size_t count, room;
-  struct weir__bin_entry {
-    uint64_t address;
-    weir__block *block; /* which may be gone, or another one by now */
-  } at[];               /* the lowest first, each not above those at twice its place */
-} weir__bin_heap;
+/* Blocks of one size by their address, in lists, each of which may end with shelves again. A shelf from which the last block
+ * went is still said to be used: who looks there finds out. */
+typedef struct weir__shelves {
+  uint64_t used;    /* a bit for each */
+  uint64_t base;    /* the address at which the first begins */
+  weir__block door; /* the list's end: who comes or goes before it takes it for a block */
+  unsigned shift;   /* log2 of the bytes of address space of each */
+  uint32_t inner;   /* of those of a bin: shelves that were made within, since they were laid out ... */
+  uint32_t most;    /* ... and after how many of them that is done again, lest it be many of which nothing is left */
+  weir__ref list[64];
+} weir__shelves;
+
+enum { WEIR__DOOR = 16 }; /* set where a ref leads to a door, and not to a block: these are multiples of 32 */
+_Static_assert(offsetof(weir__shelves, door) == WEIR__DOOR && sizeof(weir__block) == 2 * WEIR__DOOR,
+               "a door is between two blocks");
+_Static_assert(sizeof(weir__shelves) % 32 > 16 || sizeof(weir__shelves) % 32 == 0, "a slab's are multiples of 32 too");
 
 /* Narrow bins: a piece of the region, as blocks have links to the words of the list. */
 typedef struct weir__bin_group {
-  uint64_t rows;                           /* which have blocks */
-  weir__bin_heap **heaps;                  /* for each bin, or NULL; made when first needed */
-  uint64_t used[WEIR__GROUP / WEIR__BINS]; /* which bins have blocks: a word for each row */
+  uint64_t rows;                           /* which have bins that are used */
+  uint64_t used[WEIR__GROUP / WEIR__BINS]; /* which bins have blocks, or shelves: a word for each row */
   weir__ref list[WEIR__GROUP];
   weir__block nobody; /* the first group's stands in for all neighbours that are not there */
 } weir__bin_group;
@@ -55,10 +64,11 @@ struct weir__wide_bins {
 };
 
 typedef struct weir__index {
-  uint64_t groups, wide_rows;                         /* which have blocks */
+  uint64_t groups, wide_rows;                         /* which have bins that are used */
   weir__bin_group *group[WEIR__NARROW / WEIR__GROUP]; /* these are made when first needed, from below */
   weir__wide_bins *wide[WEIR__WIDE_ROWS];
   weir__ref nobody; /* the one of the first group */
+  weir__slab shelves;
 } weir__index;
 
 /* Makes room for blocks of up to so many bytes, so that inserting one cannot fail. false: no host memory. */
@@ -82,8 +92,9 @@ weir__block *weir__index_at_least_wide(const weir__index *index, uint64_t bytes)
 /* The first block of the groups behind one, and of the wide bins. */
 weir__block *weir__index_beyond(weir__index *index, uint64_t group);
 
-/* The lowest block of a narrow bin that has several. */
-weir__block *weir__index_lowest(weir__bin_group *group, uint64_t bin);
+/* The lowest block of the narrow bin of a size, which has several, or shelves; if these turn out to be empty, that of the next
+ * size that has any; NULL when there is none. It puts in order what it has to, so all who ask have the arena's lock. */
+weir__block *weir__index_lowest(weir__index *index, uint64_t units);
 
 /* A neighbour, or nobody, to whom one can write, and who is never free. Which of them is a coin toss, so it is no branch. */
 static inline weir__block *weir__index_neighbour(const weir__index *index, weir__ref ref) {
@@ -98,7 +109,7 @@ static inline void weir__index_insert(weir__index *index, weir__block *block) {
   }
   weir__bin_group *group = index->group[units / WEIR__GROUP];
   weir__ref after = group->list[bin], mine = weir__ref_of(block);
-  block->known = WEIR__NEW;
+  block->is_ordered = false;
   block->after = after;
   block->link = weir__ref_of(&group->list[bin]);
   weir__index_neighbour(index, after)->link = mine + offsetof(weir__block, after);
@@ -116,7 +127,6 @@ static inline void weir__index_remove(weir__index *index, weir__block *block) {
   }
   weir__bin_group *group = index->group[units / WEIR__GROUP];
   weir__ref after = block->after, *link = weir__at(block->link);
-  block->known = WEIR__NEW;
   weir__index_neighbour(index, after)->link = block->link;
   *link = after;
   uint64_t used = group->used[bin / 64] &= ~((uint64_t)!group->list[bin] << bin % 64);
@@ -143,7 +153,7 @@ static inline weir__block *weir__index_at_least(weir__index *index, uint64_t byt
   used = used ? used : later_used;
   bin = row * 64 + (uint64_t)__builtin_ctzll(used);
   weir__block *block = weir__at(group->list[bin]);
-  return block->after ? weir__index_lowest(group, bin) : block;
+  return block->after ? weir__index_lowest(index, units - units % WEIR__GROUP + bin) : block;
 }
 
 /* Unmapped blocks: one treap in the order of addresses. */

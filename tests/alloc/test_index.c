@@ -108,6 +108,188 @@ static void test_index(void **state) {
   soft_seed(0);
 }
 
+/* ---- Many blocks of one size ---- */
+
+/* Addresses of which each kind is a trouble of its own for shelves. */
+typedef enum lie { SPREAD, NEAR, CLUSTERS, POWERS, LIES } lie;
+
+static uint64_t some_address(lie lie) {
+  switch (lie) {
+  case SPREAD:
+    return soft_random(1ull << 37) * 512;
+  case NEAR:
+    return (1ull << 40) + soft_random(4 * BLOCKS) * 512;
+  case CLUSTERS:
+    return (soft_random(5) << 42) + soft_random(BLOCKS) * 512;
+  default:
+    return (512ull << soft_random(38)) + soft_random(64) * 512;
+  }
+}
+
+static bool is_taken(uint64_t address, int count) {
+  for (int i = 0; i < count; i++)
+    if (blocks[i].address == address)
+      return true;
+  return false;
+}
+
+/* A few sizes, so that each has many blocks; the lowest is asked for now and then, and taken. Every other round nobody asks for the
+ * order of all, so that shelves stay for long. */
+static void check_many(lie lie, bool walks) {
+  static const uint32_t sizes[] = {1, 7, 4095, 4096};
+  weir__index index = {0};
+  size_t count = 0;
+  memset(is_in, 0, sizeof is_in);
+  assert_true(weir__index_prepare(&index, weir__most_units * WEIR__UNIT));
+  for (int i = 0; i < BLOCKS; i++) {
+    uint64_t address = some_address(lie);
+    while (is_taken(address, i))
+      address = some_address(lie);
+    blocks[i] = (weir__block){.address = address, .units = sizes[soft_random(4)]};
+  }
+  for (int step = 0; step < 6000; step++) {
+    int i = (int)soft_random(BLOCKS);
+    bool grows = step / 1000 % 2 == 0; /* and shrinks to nothing, nearly */
+    if (is_in[i] == grows && soft_random(8))
+      continue;
+    if (is_in[i])
+      weir__index_remove(&index, &blocks[i]);
+    else
+      weir__index_insert(&index, &blocks[i]);
+    is_in[i] = !is_in[i];
+    count += is_in[i] ? 1 : (size_t)-1;
+    if (soft_random(4) == 0) {
+      weir__block key = {.units = sizes[soft_random(4)]};
+      weir__block *found = weir__index_at_least(&index, (uint64_t)key.units * WEIR__UNIT);
+      assert_ptr_equal(found, expected_from(&key, false));
+      if (found && soft_random(2)) {
+        weir__index_remove(&index, found);
+        is_in[found - blocks] = false;
+        count--;
+      }
+    }
+    if (step % 16 == 0) {
+      assert_int_equal(weir__index_count(&index), count);
+      for (int k = 0; k < BLOCKS; k++)
+        assert_int_equal(weir__index_has(&index, &blocks[k]), is_in[k]);
+    }
+    if (walks && is_in[i] && step % 64 == 0) {
+      assert_ptr_equal(weir__index_previous(&index, &blocks[i]), expected_before(&blocks[i]));
+      assert_ptr_equal(weir__index_next(&index, &blocks[i]), expected_from(&blocks[i], true));
+      check_index(&index, count);
+    }
+  }
+  check_index(&index, count);
+  weir__index_clear(&index);
+}
+
+static void test_many_of_one_size(void **state) {
+  (void)state;
+  int rounds = 2;
+  for (uint64_t seed = soft_first_seed(&rounds); rounds-- > 0; seed++)
+    for (int lie = 0; lie < LIES; lie++)
+      for (int walks = 0; walks < 2; walks++) {
+        soft_seed(seed);
+        check_many((enum lie)lie, walks);
+      }
+  soft_seed(0);
+}
+
+/* Blocks that come from above to below, and from below to above, each beyond all before, and are asked for meanwhile. */
+static void test_always_beyond(void **state) {
+  (void)state;
+  for (int down = 0; down < 2; down++) {
+    weir__index index = {0};
+    assert_true(weir__index_prepare(&index, 4096));
+    for (int i = 0; i < BLOCKS; i++) {
+      blocks[i] = (weir__block){.address = (1ull << 45) + (uint64_t)(down ? BLOCKS - i : i) * 4096, .units = 8};
+      weir__index_insert(&index, &blocks[i]);
+      assert_ptr_equal(weir__index_at_least(&index, 4096), down ? &blocks[i] : &blocks[0]);
+    }
+    assert_int_equal(weir__index_count(&index), BLOCKS);
+    for (int i = 0; i < BLOCKS; i++) {
+      weir__block *lowest = weir__index_at_least(&index, 4096);
+      assert_ptr_equal(lowest, &blocks[down ? BLOCKS - 1 - i : i]);
+      weir__index_remove(&index, lowest);
+    }
+    assert_null(weir__index_at_least(&index, 4096));
+    assert_null(weir__index_last(&index));
+    assert_int_equal(weir__index_count(&index), 0);
+    weir__index_clear(&index);
+  }
+}
+
+static weir__shelves *shelves_at(weir__ref door) { return (weir__shelves *)((char *)weir__at(door) - WEIR__DOOR); }
+
+static int count_shelves(weir__ref list) {
+  while (list && !(list & WEIR__DOOR))
+    list = ((weir__block *)weir__at(list))->after;
+  int count = list != 0;
+  for (int i = 0; list && i < 64; i++)
+    count += count_shelves(shelves_at(list)->list[i]);
+  return count;
+}
+
+/* Enough of one size for shelves, which are made by asking. */
+static void insert_some(weir__index *index, uint64_t address, uint32_t units) {
+  for (int i = 0; i < 9; i++) {
+    blocks[i] = (weir__block){.address = address + (uint64_t)i * 4096, .units = units};
+    weir__index_insert(index, &blocks[i]);
+  }
+  assert_ptr_equal(weir__index_at_least(index, (uint64_t)units * WEIR__UNIT), &blocks[0]);
+}
+
+static void remove_some(weir__index *index) {
+  for (int i = 0; i < 9; i++)
+    weir__index_remove(index, &blocks[i]);
+}
+
+/* Shelves of which nothing is left, and which nobody has asked for since, in many bins and in one. */
+static void test_empty_shelves(void **state) {
+  (void)state;
+  weir__index index = {0};
+  assert_true(weir__index_prepare(&index, 128ull << 20));
+  for (uint32_t units = 100000; units > 0; units--) {
+    insert_some(&index, 1ull << 40, units);
+    remove_some(&index);
+  }
+  assert_null(weir__index_at_least(&index, 512));
+  assert_int_equal(index.groups, 0);
+
+  blocks[10] = (weir__block){.address = 1ull << 45, .units = 8};
+  weir__index_insert(&index, &blocks[10]);
+  for (uint64_t i = 1; i < 20000; i++) { /* each lower than all before */
+    insert_some(&index, (1ull << 45) - (i << 16), 8);
+    remove_some(&index);
+    assert_in_range(count_shelves(index.group[0]->list[8]), 0, 100);
+  }
+  assert_ptr_equal(weir__index_at_least(&index, 4096), &blocks[10]);
+  weir__index_clear(&index);
+}
+
+/* Outliers that come and go do not move the others each time. */
+static void test_outliers(void **state) {
+  (void)state;
+  weir__index index = {0};
+  assert_true(weir__index_prepare(&index, 4096));
+  insert_some(&index, 1ull << 45, 8);
+  weir__shelves seen = {0};
+  for (int i = 0; i < 8; i++) {
+    blocks[10] =
+        (weir__block){.address = i % 2 ? (1ull << 45) + (1ull << 36) : (1ull << 45) - (1ull << 37), .units = 8};
+    weir__index_insert(&index, &blocks[10]);
+    assert_ptr_equal(weir__index_at_least(&index, 4096), &blocks[i % 2 ? 0 : 10]);
+    const weir__shelves *now = shelves_at(index.group[0]->list[8]);
+    if (i > 1) {
+      assert_int_equal(now->base, seen.base);
+      assert_int_equal(now->shift, seen.shift);
+    }
+    seen = *now;
+    weir__index_remove(&index, &blocks[10]);
+  }
+  weir__index_clear(&index);
+}
+
 static void test_empty_index(void **state) {
   (void)state;
   weir__index index = {0};
@@ -139,6 +321,20 @@ static void test_index_out_of_order(void **state) {
   assert_int_equal(weir__index_count(&index), -1);
   index.group[0]->used[0] = 1 << 2;
   assert_int_equal(weir__index_count(&index), 20);
+
+  /* On shelves as well. */
+  assert_ptr_equal(weir__index_at_least(&index, 1024), &blocks[0]);
+  assert_int_equal(weir__index_count(&index), 20);
+  weir__shelves *shelves = shelves_at(index.group[0]->list[2]);
+  uint64_t used = shelves->used;
+  shelves->used &= shelves->used - 1;
+  assert_int_equal(weir__index_count(&index), -1);
+  shelves->used = used;
+  blocks[7].link++;
+  assert_int_equal(weir__index_count(&index), -1);
+  blocks[7].link--;
+  blocks[7].address += 1ull << 30; /* where nobody looks for it */
+  assert_false(weir__index_has(&index, &blocks[7]));
   weir__index_clear(&index);
 }
 
@@ -220,6 +416,10 @@ static void test_live(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_index, soft_teardown),
+      cmocka_unit_test_teardown(test_many_of_one_size, soft_teardown),
+      cmocka_unit_test(test_always_beyond),
+      cmocka_unit_test(test_empty_shelves),
+      cmocka_unit_test(test_outliers),
       cmocka_unit_test(test_empty_index),
       cmocka_unit_test(test_index_out_of_order),
       cmocka_unit_test(test_held),

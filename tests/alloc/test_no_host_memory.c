@@ -69,6 +69,29 @@ static void use_cache(void) {
   valid();
 }
 
+/* With shelves or without, the lowest of many free blocks is the one. */
+static void use_many_of_one_size(void) {
+  enum { PAIRS = 40 };
+  void *p[PAIRS], *apart[PAIRS];
+  for (int i = 0; i < PAIRS; i++) {
+    p[i] = take(2 * KIB, 0);
+    apart[i] = take(512, 0);
+  }
+  for (int i = 0; i < PAIRS; i++) {
+    drop(p[i]);
+    p[i] = NULL;
+  }
+  for (int i = 0; i < PAIRS; i++) {
+    p[i] = take(2 * KIB, 0);
+    if (p[i] && i && p[i - 1])
+      assert_true(p[i] > p[i - 1]);
+  }
+  for (int i = 0; i < PAIRS; i++) {
+    drop(p[i]);
+    drop(apart[i]);
+  }
+}
+
 static void use_pools(void) {
   const weir_pool_id id = {0, 3};
   weir_checkpoint *checkpoint = NULL;
@@ -189,6 +212,12 @@ static void test_cache(void **state) {
   sweep("expandable_segments:True", use_cache);
 }
 
+static void test_many_of_one_size(void **state) {
+  (void)state;
+  sweep("", use_many_of_one_size);
+  sweep("expandable_segments:True", use_many_of_one_size);
+}
+
 static void test_pools(void **state) {
   (void)state;
   sweep("", use_pools);
@@ -219,9 +248,8 @@ static void test_error_text(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_error_text), /* before anything else fails */
-      cmocka_unit_test(test_cache),
-      cmocka_unit_test(test_pools),
-      cmocka_unit_test(test_the_rest),
+      cmocka_unit_test(test_cache),      cmocka_unit_test(test_many_of_one_size),
+      cmocka_unit_test(test_pools),      cmocka_unit_test(test_the_rest),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
