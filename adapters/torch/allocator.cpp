@@ -6,13 +6,13 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/util/Exception.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
 #include "errors.h"
+#include "profiler.h"
 #include "settings.h"
 
 namespace weir_torch {
@@ -49,8 +49,6 @@ int run_free_callbacks(void *, int) {
   }
   return freed;
 }
-
-bool is_profiled() { return c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) != nullptr; }
 
 bool is_bypassed() {
   const char *value = std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING");

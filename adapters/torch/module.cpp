@@ -8,6 +8,7 @@
 #include <string>
 
 #include "allocator.h"
+#include "profiler.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -55,5 +56,8 @@ EXPORT void *weir_torch_allocator(void) { return weir_torch::the_allocator().wei
 EXPORT void *weir_torch_as_cuda_allocator(void) {
   return static_cast<cca::CUDAAllocator *>(&weir_torch::the_allocator());
 }
+
+// Whether an allocation finds out without a call that no profiler listens: for tests.
+EXPORT int weir_torch_knows_pushed_place(void) { return weir_torch::knows_pushed_place(); }
 
 EXPORT const char *weir_torch_built_for(void) { return TORCH_VERSION; }

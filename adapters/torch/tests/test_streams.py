@@ -170,6 +170,15 @@ def test_profiler():
     equal(sorted(sizes), [-12 * MIB, -12 * MIB, 12 * MIB, 12 * MIB])
 
 
+def test_profiler_is_not_asked_for_each_time():
+    import ctypes
+    import os
+    import weir_torch
+
+    adapter = ctypes.CDLL(os.path.join(os.path.dirname(weir_torch.__file__), "libweir_torch.so"))
+    equal(adapter.weir_torch_knows_pushed_place(), 1)
+
+
 def test_gpu_trace():
     from torch.cuda import _gpu_trace  # noqa: F401
     import subprocess
