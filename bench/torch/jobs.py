@@ -238,13 +238,15 @@ def run(name, history, steps):
         torch.cuda.memory._record_memory_history("all", context=None if history == "plain" else "alloc",
                                                  stacks="all" if history == "all" else "python", max_entries=1_000_000)
     times, last, begin = [], None, time.perf_counter()
-    for loss in JOBS[name](steps) if steps else JOBS[name]():
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - begin)
-        last = None if loss is None else loss.detach().item()
-        begin = time.perf_counter()
-    if history != "none":
-        torch.cuda.memory._record_memory_history(None)
+    try:
+        for loss in JOBS[name](steps) if steps else JOBS[name]():
+            torch.cuda.synchronize()
+            times.append(time.perf_counter() - begin)
+            last = None if loss is None else loss.detach().item()
+            begin = time.perf_counter()
+    finally:
+        if history != "none":
+            torch.cuda.memory._record_memory_history(None)
     return {"job": name, "history": history, "steps_ms": [round(1e3 * seconds, 4) for seconds in times[1:]],
             "peak_allocated": torch.cuda.max_memory_allocated(), "peak_reserved": torch.cuda.max_memory_reserved(),
             "last": None if last is None else last.hex()}

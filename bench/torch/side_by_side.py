@@ -17,6 +17,7 @@ import glob
 import json
 import os
 import queue
+import signal
 import statistics
 import subprocess
 import sys
@@ -152,8 +153,11 @@ class Player:
         threading.Thread(target=self.listen, args=[self.process], daemon=True).start()
 
     def listen(self, process):
-        for line in filter(lambda line: line.startswith("{"), process.stdout):
-            self.answers.put(json.loads(line))
+        try:
+            for line in filter(lambda line: line.startswith("{"), process.stdout):
+                self.answers.put(json.loads(line))
+        except ValueError:
+            pass  # it has ended in the middle of a line
         self.answers.put(None)
 
     def ask(self, job):
@@ -182,17 +186,17 @@ class Player:
     def end(self, why=None):
         if not self.process:
             return
-        self.process.kill()
-        self.process.wait()
+        self.process.kill()  # and not waited for: to give back a device takes a process seconds
         self.process = None
         if why:
             self.errors.seek(0)
             print(f"side_by_side.py: jobs under {self.allocator}: {why}\n{self.errors.read()[-2000:]}", file=sys.stderr)
 
 
-def play(players, asked, rounds, least_seconds, deadline):
-    """(job, history): allocator: the answers of each round. Jobs that are over in less than so many seconds have several turns in it."""
-    found, begin = {}, time.time()
+def play(players, asked, rounds, least_seconds, deadline, found):
+    """Into found, (job, history): allocator: the answers. Jobs that are over in less than so many seconds have several turns in a
+    round."""
+    begin = time.time()
     for player in players:  # all at once: it does not count, and most of it is work of the host
         for job in asked[player.allocator]:
             player.ask(job)
@@ -201,7 +205,7 @@ def play(players, asked, rounds, least_seconds, deadline):
             player.answer()
     print(f"  all jobs once under each allocator: {time.time() - begin:.0f} s", file=sys.stderr, flush=True)
     for n in range(rounds):
-        if time.time() > deadline:
+        if not any(player.process for player in players):
             break
         begin = time.time()
         for job in dict.fromkeys(job for player in players for job in asked[player.allocator]):
@@ -213,10 +217,9 @@ def play(players, asked, rounds, least_seconds, deadline):
                         line = player.answer()
                         if line:
                             found.setdefault((line["job"], line["history"]), {}).setdefault(player.allocator, []).append(line)
-                if time.time() - since >= least_seconds:
+                if time.time() >= min(since + least_seconds, deadline) or not any(player.process for player in players):
                     break
         print(f"  round {n + 1} of {rounds}: {time.time() - begin:.0f} s", file=sys.stderr, flush=True)
-    return found
 
 
 def jobs(package, names, history_job, quick, deadline, results):
@@ -224,9 +227,11 @@ def jobs(package, names, history_job, quick, deadline, results):
     if history_job:
         for name in ("native", "Weir"):
             asked[name] += [f"{history_job}:{kind}" for kind in ("plain", "python", "all")]
-    players = [Player(name, package, 6 if quick else 0, deadline) for name in ALLOCATORS if asked[name]]
+    players, found = [Player(name, package, 6 if quick else 0, deadline) for name in ALLOCATORS if asked[name]], {}
     try:
-        found = play(players, asked, 2 if quick else 6, 0 if quick else 3, deadline)
+        play(players, asked, 2 if quick else 6, 0 if quick else 3, deadline, found)
+    except KeyboardInterrupt:
+        print("side_by_side.py: told to stop: what was measured until then counts", file=sys.stderr)
     finally:
         for player in players:
             player.end()
@@ -268,6 +273,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="few steps and rounds: to see that it runs")
     parser.add_argument("--json", help="writes all that was measured to a file")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     package = os.path.abspath(arguments.package)
     if not glob.glob(os.path.join(package, "weir_torch", "libweir_torch.so")):
         sys.exit(f"side_by_side.py: there is no adapter in {package}; build it: python3 adapters/torch/build.py")
