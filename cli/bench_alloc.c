@@ -264,10 +264,13 @@ static bool run_pattern(report *r, int index) {
   void *no_streams[BENCH_MAX_THREADS] = {NULL};
   weir_side sides[WEIR_SIDES];
   bench_work works[SIDES];
-  int opened = 0;
+  cpu_set_t cores;
+  int core = bench_choose_core(pattern, &cores), opened = 0;
   bool is_done = false;
   if (!blocks)
     return no_memory(r);
+  if (core >= 0)
+    bench_stay_on(core, &cores);
   for (; opened < WEIR_SIDES; opened++)
     if (!open_weir(r, opened, 0, pattern->threads, &sides[opened]))
       goto close;
@@ -277,13 +280,16 @@ static bool run_pattern(report *r, int index) {
                             .context = is_weir ? sides[i].allocator : NULL,
                             .streams = is_weir ? (void *const *)sides[i].streams : no_streams,
                             .blocks = blocks + (size_t)i * room,
-                            .warm_steps = bench_warm_steps(&r->scale)};
+                            .warm_steps = bench_warm_steps(&r->scale),
+                            .core = core};
   }
   is_done = run_rounds(r, index, works, sides);
   for (int i = 0; i < SIDES; i++)
     if (!r->reasons[i][0])
       players[i]->end(&works[i]);
 close:
+  if (core >= 0)
+    bench_stay_on(-1, &cores);
   while (opened > 0)
     close_weir(&sides[--opened]);
   free(blocks);

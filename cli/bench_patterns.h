@@ -9,6 +9,7 @@
 #define WEIR_CLI_BENCH_PATTERNS_H
 
 #include <pthread.h>
+#include <sched.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -97,6 +98,7 @@ typedef struct bench_work {
   void *const *streams; /* one for each thread */
   void **blocks;        /* room for pattern->live and for a block of each thread */
   long warm_steps;      /* before the first round of one with live blocks */
+  int core;             /* where all play it; -1: anywhere */
   bench_random random;
 } bench_work;
 
@@ -125,6 +127,22 @@ static inline int bench_compare_doubles(const void *a, const void *b) {
 static inline double bench_median(double *rounds, int count) {
   qsort(rounds, (size_t)count, sizeof *rounds, bench_compare_doubles);
   return count % 2 ? rounds[count / 2] : (rounds[count / 2 - 1] + rounds[count / 2]) / 2;
+}
+
+/* What one thread plays, all play on one core, whatever process they are in: cores differ in what else they have to do. Returns
+ * that core; -1: there are threads, or it cannot be done. */
+static inline int bench_choose_core(const bench_pattern *pattern, cpu_set_t *all) {
+  int has_threads = pattern->kind == BENCH_OWN_STREAMS || pattern->kind == BENCH_ONE_STREAM;
+  return sched_getaffinity(0, sizeof *all, all) || has_threads ? -1 : sched_getcpu();
+}
+
+/* The calling thread; with -1 it has all cores back. */
+static inline void bench_stay_on(int core, const cpu_set_t *all) {
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  if (core >= 0)
+    CPU_SET(core, &one);
+  sched_setaffinity(0, sizeof one, core >= 0 ? &one : all);
 }
 
 /* ---- The loops: inlined into each player, where take and give are known ---- */

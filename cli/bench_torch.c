@@ -278,7 +278,7 @@ static double ask_process(const char *question) {
 
 static int torch_begin(bench_work *work) {
   char question[128];
-  snprintf(question, sizeof question, "begin %s %ld\n", work->pattern->name, work->warm_steps);
+  snprintf(question, sizeof question, "begin %s %ld %d\n", work->pattern->name, work->warm_steps, work->core);
   return ask_process(question) == 1;
 }
 

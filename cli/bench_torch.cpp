@@ -1,9 +1,9 @@
 // PyTorch's caching allocator as a contestant of `weir bench alloc`. The program carries this source and bench_patterns.h along, and
 // compiles them where there is a PyTorch: bench_torch.c does, and then asks, a line for each of the calls of a bench_player:
 //
-//   begin PATTERN WARM_STEPS   1, or 0 when it does not take part
-//   round PAIRS                ns for each pair, or a negative number
-//   end                        1
+//   begin PATTERN WARM_STEPS CORE   1, or 0 when it does not take part
+//   round PAIRS                     ns for each pair, or a negative number
+//   end                             1
 //
 // What fails is told on stderr, and the exit code is 1 at the end.
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -59,12 +59,17 @@ static int play(void *const *streams) {
   int failed = 0;
   char line[128], name[64];
   long number;
+  int core;
+  cpu_set_t cores;
+  bool stays = !sched_getaffinity(0, sizeof cores, &cores);
   while (fgets(line, sizeof line, stdin)) {
     double answer = 0;
-    if (sscanf(line, "begin %63s %ld", name, &number) == 2) {
+    if (sscanf(line, "begin %63s %ld %d", name, &number, &core) == 3) {
+      if (stays)
+        bench_stay_on(core, &cores);
       if (const bench_pattern *pattern = find(name)) {
         blocks.assign((size_t)pattern->live + (size_t)pattern->threads, nullptr);
-        work = {pattern, nullptr, streams, blocks.data(), number, {0}};
+        work = {pattern, nullptr, streams, blocks.data(), number, core, {0}};
         answer = player.begin(&work);
         failed |= !answer;
       }

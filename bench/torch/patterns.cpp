@@ -39,10 +39,14 @@ static bool run(const bench_pattern &pattern, CUDAAllocator *const *allocators, 
   bench_work work[CONTESTANTS];
   double rounds[CONTESTANTS][BENCH_MAX_ROUNDS];
   long pairs[CONTESTANTS];
+  cpu_set_t cores;
+  int core = bench_choose_core(&pattern, &cores);
   bool good = true;
+  if (core >= 0)
+    bench_stay_on(core, &cores);
   for (int c = 0; c < CONTESTANTS; c++) {
     blocks[c].resize((size_t)pattern.live + (size_t)pattern.threads);
-    work[c] = {&pattern, allocators[c], streams, blocks[c].data(), bench_warm_steps(&scale), {0}};
+    work[c] = {&pattern, allocators[c], streams, blocks[c].data(), bench_warm_steps(&scale), core, {0}};
     pairs[c] = good && player.begin(&work[c]) ? bench_choose_pairs(&player, &work[c], &scale) : -1;
     good = good && pairs[c] > 0;
   }
@@ -53,6 +57,8 @@ static bool run(const bench_pattern &pattern, CUDAAllocator *const *allocators, 
     player.end(&work[c]);
     allocators[c]->emptyCache({0, 0});
   }
+  if (core >= 0)
+    bench_stay_on(-1, &cores);
   if (!good)
     return false;
   printf("{\"pattern\": \"%s\", \"title\": \"%s\"", pattern.name, pattern.title);
