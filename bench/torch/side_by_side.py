@@ -244,7 +244,7 @@ def jobs(package, names, history_job, quick, deadline, results):
             row.append(cell(of, allocator, "expandable" if allocator == "Weir, expandable" else "native"))
         for weir, native in (("Weir", "native"), ("Weir, expandable", "expandable")):
             peaks = [{line["peak_reserved"] for line in good(of, who)} for who in (weir, native)]
-            row.append("-" if not all(peaks) else "yes" if peaks[0] & peaks[1] else "no")
+            row.append("-" if not all(peaks) else "yes" if peaks[0] == peaks[1] else "at times" if peaks[0] & peaks[1] else "no")
         rows.append(row)
     if names:
         print("Peak reserved, median step (all steps: PyTorch's against native, Weir's against PyTorch's with the same settings)\n")
