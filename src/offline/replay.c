@@ -247,6 +247,17 @@ static bool ask_past_cache(replay *r, const weir__snapshot_event *event, void **
   return true;
 }
 
+/* NULL: from the default pool. Who allocates from a pool keeps it meanwhile, also one that is over, when memory runs short. */
+static weir_status alloc_from(replay *r, weir__private_pool *owner, uint64_t bytes, weir_cu_stream stream,
+                              void **pointer) {
+  if (owner)
+    atomic_fetch_add(&owner->visitors, 1);
+  weir_status status = weir__alloc("replay", r->heap, owner, bytes, stream, pointer);
+  if (owner)
+    atomic_fetch_sub(&owner->visitors, 1);
+  return status;
+}
+
 static weir_status ask(replay *r, const weir__snapshot_event *event, void **pointer) {
   uint32_t pool = r->plan->entries[r->at].pool;
   weir_cu_stream stream = stream_of(r, event);
@@ -261,12 +272,12 @@ static weir_status ask(replay *r, const weir__snapshot_event *event, void **poin
       ask_past_cache(r, event, pointer, &raced))
     return raced;
   if (!pool)
-    return weir__alloc("replay", r->heap, NULL, event->size, stream, pointer);
+    return alloc_from(r, NULL, event->size, stream, pointer);
   bool is_capture = weir__plan_is_capture(r->plan, r->at);
   if (is_capture && r->heap->pending)
     poll_events(r->heap, stream);
   atomic_store(&r->heap->captures, is_capture);
-  weir_status status = weir__alloc("replay", r->heap, pool_of(r, pool), event->size, stream, pointer);
+  weir_status status = alloc_from(r, pool_of(r, pool), event->size, stream, pointer);
   atomic_store(&r->heap->captures, 0);
   return status;
 }
@@ -500,8 +511,8 @@ static weir_status place_anew(replay *r) {
       const weir__state_block *b = &start->blocks[k];
       if (b->state < WEIR__ALLOCATED)
         continue;
-      if (weir__alloc("replay", r->heap, is_private ? weir__pool_find(r->heap, id) : NULL, b->requested,
-                      (weir_cu_stream)(uintptr_t)s->stream, &r->blocks[block])) {
+      if (alloc_from(r, is_private ? weir__pool_find(r->heap, id) : NULL, b->requested,
+                     (weir_cu_stream)(uintptr_t)s->stream, &r->blocks[block])) {
         r->report->unplaced++;
         if (!r->report->failures++)
           note_failure(r, b->requested);
