@@ -323,13 +323,16 @@ static void fill_in(builder *b) {
 
 /* ---- The state ---- */
 
+/* Of a file that contradicts itself a block may have less than was asked for: then it was asked for less. */
 static void add_piece(builder *b, uint64_t address, uint64_t end, const thing *t, uint8_t state) {
   weir__state_block *piece = end > address ? append(b, &b->pieces, sizeof *piece) : NULL;
   if (!piece)
     return;
   *piece = (weir__state_block){.address = address,
                                .size = end - address,
-                               .requested = t ? t->requested : 0,
+                               .requested = !t                             ? 0
+                                            : t->requested < end - address ? t->requested
+                                                                           : end - address,
                                .event = WEIR__NO_EVENT,
                                .stack = t ? t->stack : 0,
                                .state = state};
