@@ -469,7 +469,8 @@ static void add_collecting(const weir__plan *plan, const evidence *found, uint64
     }
     const uint64_t parts[] = {below, begin - 1, below + (begin - 1 - below) / 2, to};
     for (size_t i = 0; i < WEIR_COUNT_OF(parts); i++) {
-      uint64_t limit = (uint64_t)((double)parts[i] / threshold) + 1;
+      double exact = (double)parts[i] / threshold; /* a file may have any number */
+      uint64_t limit = exact < 0x1p63 ? (uint64_t)exact + 1 : UINT64_MAX;
       if (limit >= found->not_allowed)
         limit = found->not_allowed - 1;
       add_limit(limit > found->allowed ? limit : found->allowed, memory, limits, count);
