@@ -655,7 +655,8 @@ weir_status weir__free_generic(weir_allocator *allocator, void *pointer);
 weir_status weir__alloc_new(const char *who, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
                             uint64_t size, uint64_t requested, void **pointer);
 
-/* Allocates from a private pool, or from the default one where that is NULL, on behalf of the public call `who`. */
+/* Allocates from a private pool, or from the default one where that is NULL, on behalf of the public call `who`. The caller is one
+ * of the pool's visitors meanwhile: it may be over, and would go when memory runs short. */
 weir_status weir__alloc(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
                         weir_cu_stream stream, void **pointer);
 

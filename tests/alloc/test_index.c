@@ -64,6 +64,16 @@ static uint32_t some_units(void) {
   return (uint32_t)units;
 }
 
+/* Puts a block in, or takes it out. */
+static void toggle(weir__index *index, int i, size_t *count) {
+  if (is_in[i])
+    weir__index_remove(index, &blocks[i]);
+  else
+    weir__index_insert(index, &blocks[i]);
+  is_in[i] = !is_in[i];
+  *count += is_in[i] ? 1 : (size_t)-1;
+}
+
 static void check_index(weir__index *index, size_t count) {
   assert_int_equal(weir__index_count(index), count);
   weir__block least = {0}, most = {.units = UINT32_MAX, .address = UINT64_MAX};
@@ -87,12 +97,7 @@ static void test_index(void **state) {
     for (int step = 0; step < 3000; step++) {
       int i = (int)soft_random(BLOCKS);
       assert_int_equal(weir__index_has(&index, &blocks[i]), is_in[i]);
-      if (is_in[i])
-        weir__index_remove(&index, &blocks[i]);
-      else
-        weir__index_insert(&index, &blocks[i]);
-      is_in[i] = !is_in[i];
-      count += is_in[i] ? 1 : (size_t)-1;
+      toggle(&index, i, &count);
       weir__block key = {.units = some_units()};
       assert_ptr_equal(weir__index_at_least(&index, (uint64_t)key.units * WEIR__UNIT), expected_from(&key, false));
       if (is_in[i]) {
@@ -133,8 +138,8 @@ static bool is_taken(uint64_t address, int count) {
   return false;
 }
 
-/* A few sizes, so that each has many blocks; the lowest is asked for now and then, and taken. Every other round nobody asks for the
- * order of all, so that shelves stay for long. */
+/* A few sizes, so that each has many blocks, the lowest of which is taken at times. Only with `walks` does anybody want the order of
+ * all; without it shelves stay for long. */
 static void check_many(lie lie, bool walks) {
   static const uint32_t sizes[] = {1, 7, 4095, 4096};
   weir__index index = {0};
@@ -152,21 +157,13 @@ static void check_many(lie lie, bool walks) {
     bool grows = step / 1000 % 2 == 0; /* and shrinks to nothing, nearly */
     if (is_in[i] == grows && soft_random(8))
       continue;
-    if (is_in[i])
-      weir__index_remove(&index, &blocks[i]);
-    else
-      weir__index_insert(&index, &blocks[i]);
-    is_in[i] = !is_in[i];
-    count += is_in[i] ? 1 : (size_t)-1;
+    toggle(&index, i, &count);
     if (soft_random(4) == 0) {
       weir__block key = {.units = sizes[soft_random(4)]};
       weir__block *found = weir__index_at_least(&index, (uint64_t)key.units * WEIR__UNIT);
       assert_ptr_equal(found, expected_from(&key, false));
-      if (found && soft_random(2)) {
-        weir__index_remove(&index, found);
-        is_in[found - blocks] = false;
-        count--;
-      }
+      if (found && soft_random(2))
+        toggle(&index, (int)(found - blocks), &count);
     }
     if (step % 16 == 0) {
       assert_int_equal(weir__index_count(&index), count);
