@@ -160,9 +160,20 @@ def segments():
     return sorted(found, key=json.dumps)
 
 
-def history():
-    return [[e["action"], e["size"], e.get("device_free") is not None, bool(e["stream"]), e["compile_context"], "frames" in e]
-            for e in torch.cuda.memory._snapshot()["device_traces"][0]]
+def history(entries):
+    return [[e["action"], e["size"], e.get("device_free") is not None, bool(e["stream"]), e["compile_context"], "frames" in e] for e in entries]
+
+
+def order(entries):
+    """For each segment that came how many of those that were there lie below it. The driver chooses, and not always alike."""
+    places, there = [], set()
+    for e in entries:
+        if e["action"] == "segment_alloc":
+            places.append(sum(address < e["addr"] for address in there))
+            there.add(e["addr"])
+        elif e["action"] == "segment_free":
+            there.discard(e["addr"])
+    return places
 
 
 def run(scenario, record):
@@ -180,7 +191,8 @@ def run(scenario, record):
     torch.cuda.synchronize()
     result = {"scenario": scenario.__name__, "stats": torch.cuda.memory_stats(), "segments": segments(), "summary": torch.cuda.memory_summary()}
     if record:
-        result["history"] = history()
+        entries = torch.cuda.memory._snapshot()["device_traces"][0]
+        result["history"], result["order"] = history(entries), order(entries)
         torch.cuda.memory._record_memory_history(None)
     if scenario is training:
         result["losses"] = kept[0]

@@ -1,4 +1,6 @@
 """Snapshots and history: what is recorded, with which stacks, and who is told."""
+import time
+
 import harness
 from harness import equal, raises
 
@@ -56,12 +58,14 @@ def outer_function():
 
 
 def test_history_all():
+    begin = time.time()
     record("all", context="all", stacks="python")
     x = outer_function()
     address = x.data_ptr()
     del x
     torch.cuda.empty_cache()
-    shot = snapshot()
+    end = time.time()
+    shot = snapshot()  # it may take seconds to find the names of a stack's functions for the first time
     equal(actions(shot), ["segment_alloc", "alloc", "free_requested", "free_completed", "segment_free"])
     trace = shot["device_traces"][0]
     for entry in trace[:2]:
@@ -73,9 +77,7 @@ def test_history_all():
     equal(trace[0]["size"], 20 * MIB)
     times = [e["time_us"] for e in trace]
     equal(times, sorted(times))
-    import time
-
-    assert abs(times[-1] / 1e6 - time.time()) < 5, "Unix time"
+    assert begin - 1 < times[0] / 1e6 and times[-1] / 1e6 < end + 1, f"Unix time: {begin} to {end}, {times}"
     equal({e["compile_context"] for e in trace}, {"N/A"})
     # The snapshot itself shows in the next one.
     equal(actions(snapshot())[-1], "snapshot")

@@ -17,8 +17,8 @@ def run(weir, expandable, record):
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def results(expandable, record):
-    key = (expandable, record)
+def results(expandable, record, attempt=0):
+    key = (expandable, record, attempt)
     if key not in RESULTS:
         both = []
         for process in [run(weir, expandable, record) for weir in (False, True)]:
@@ -29,8 +29,7 @@ def results(expandable, record):
     return RESULTS[key]
 
 
-def compare(name, expandable=False, record=False):
-    native, weir = (r[name] for r in results(expandable, record))
+def differences(native, weir):
     different = [f"{part} {key}: PyTorch {native[part].get(key)}, Weir {weir[part].get(key)}"
                  for part in ("stats", "after") for key in sorted(set(native[part]) | set(weir[part]))
                  if native[part].get(key) != weir[part].get(key)]
@@ -42,10 +41,22 @@ def compare(name, expandable=False, record=False):
                 break
     if native["summary"] != weir["summary"]:
         different.append("the summaries differ")
-    if record and native["history"] != weir["history"]:
+    if native.get("history") != weir.get("history"):
         a, b = native["history"], weir["history"]
         at = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
         different.append(f"history: {len(a)} and {len(b)} entries, first different at {at}: PyTorch {a[at:at + 3]}, Weir {b[at:at + 3]}")
+    return different
+
+
+def compare(name, expandable=False, record=False):
+    """Of blocks of one size the lowest is taken, so what happens depends on the driver's addresses, and now and then it puts a
+    segment into a hole between others where it does not as a rule. So what differs is tried again, unless it is seen that both
+    had their segments in the same order."""
+    for attempt in range(3):
+        native, weir = (r[name] for r in results(expandable, record, attempt))
+        different = differences(native, weir)
+        if not different or (record and native["order"] == weir["order"]):
+            break
     assert not different, "\n" + "\n".join(different[:30])
 
 
