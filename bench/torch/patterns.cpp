@@ -61,7 +61,11 @@ static bool run(const bench_pattern &pattern, CUDAAllocator *const *allocators, 
     bench_stay_on(-1, &cores);
   if (!good)
     return false;
-  printf("{\"pattern\": \"%s\", \"title\": \"%s\"", pattern.name, pattern.title);
+  double ratios[BENCH_MAX_ROUNDS]; // of neighbours: the machine is not as fast in all rounds
+  for (int i = 0; i < scale.rounds; i++)
+    ratios[i] = rounds[0][i] / rounds[1][i];
+  printf("{\"pattern\": \"%s\", \"title\": \"%s\", \"ratio\": %.3f", pattern.name, pattern.title,
+         bench_median(ratios, scale.rounds));
   for (int c = 0; c < CONTESTANTS; c++) {
     double median = bench_median(rounds[c], scale.rounds);
     printf(", \"%s\": {\"ns\": %.3f, \"least\": %.3f, \"most\": %.3f, \"pairs\": %ld}", names[c], median, rounds[c][0],

@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """PyTorch's allocators and Weir, side by side on one machine: one command, tables in Markdown.
 
-    python3 bench/torch/side_by_side.py [--package build/torch] [--parts speed,jobs,history] [--jobs NAME,...] [--quick] [--json FILE]
+    python3 bench/torch/side_by_side.py [--package build/torch] [--parts speed,jobs,history] [--jobs NAME,...] [--twice] [--quick]
+                                           [--seconds S] [--json FILE]
 
 speed    ns for an allocation and its free, through PyTorch's allocator interface from C++: PyTorch's own and Weir in one process, a
-         round of each in turns; the median of the rounds
+         round of each in turns; the median of the rounds, and of the ratios of two that follow each other
 jobs     whole jobs (jobs.py) in a process for each allocator, a round of each in turns, after a first that does not count: peak of
          what is reserved, the median time of a step, and what all steps take against PyTorch with the same settings. A job does the
-         same in each step of each round, so of each step the best time counts
+         same in each step of each round, so of each step the best time counts. Short jobs have several turns in a round, more of
+         them where there is time for it: `graphs` needs a hundred for an answer within 1 %, so have it alone
 history  one job while history is recorded, in the processes of native and Weir
-What is not done in --seconds is left out, and said to be.
+What is not done in --seconds is left out, and said to be. With --twice there are two processes for each allocator: what they differ
+by among themselves means nothing.
 """
 import argparse
 import ctypes
@@ -34,11 +37,17 @@ ALLOCATORS = {  # name: under Weir, settings
     "Weir": (True, ""),
     "Weir, expandable": (True, "expandable_segments:True"),
 }
+AGAIN = ", again"  # the second process of an allocator
+ROUNDS = 6
 PATTERNS = ["pair_512B", "pair_64KiB", "pair_8MiB", "live_1000_1MiB", "live_1000_64MiB", "live_20000_1MiB", "threads_1", "threads_16", "stream_1", "stream_16"]
 
 
+def traits(name):
+    return ALLOCATORS[name.removesuffix(AGAIN)]
+
+
 def environment(name, package):
-    weir, conf = ALLOCATORS[name]
+    weir, conf = traits(name)
     env = dict(os.environ, WEIR_TORCH="1" if weir else "0", PYTHONPATH=os.pathsep.join([package, os.environ.get("PYTHONPATH", "")]))
     env.pop("PYTORCH_ALLOC_CONF", None)
     env.pop("PYTORCH_CUDA_ALLOC_CONF", None)
@@ -110,12 +119,12 @@ def speed(package, quick, deadline, results):
     with tempfile.TemporaryDirectory() as folder:
         path = compile_patterns(folder)
         for name, title in (("native", "settings at their default"), ("expandable", "expandable_segments:True")):
-            lines = run([sys.executable, __file__, "--measure", path, package, "3" if quick else "7", "20000" if quick else "200000"],
+            lines = run([sys.executable, __file__, "--measure", path, package, "3" if quick else "11", "20000" if quick else "200000"],
                         environment(name, package), f"speed, {title}", deadline)
             results["speed"][name] = lines
             rows = [[line["title"]] + [f"{line[who]['ns']:.1f} ({line[who]['least']:.1f} to {line[who]['most']:.1f})" for who in ("native", "weir")]
-                    + [f"{line['native']['ns'] / line['weir']['ns']:.1f}"] for line in lines]
-            print(f"Allocation and free, {title}: ns, the median of the rounds (the least and the most)\n")
+                    + [f"{line['ratio']:.1f}"] for line in lines]
+            print(f"Allocation and free, {title}: ns, the median of the rounds (the least and the most), and of their ratios\n")
             table(["pattern", "PyTorch", "Weir", "PyTorch / Weir"], rows)
 
 
@@ -179,7 +188,7 @@ class Player:
         if not answer:
             self.end(f"ended with {self.process.wait()}")
             return None
-        if answer["weir"] != ALLOCATORS[self.allocator][0]:
+        if answer["weir"] != traits(self.allocator)[0]:
             sys.exit(f"side_by_side.py: under {self.allocator}, Weir was {'' if answer['weir'] else 'not '}there")
         return answer
 
@@ -197,12 +206,14 @@ def play(players, asked, rounds, least_seconds, deadline, found):
     """Into found, (job, history): allocator: the answers. Jobs that are over in less than so many seconds have several turns in a
     round."""
     begin = time.time()
-    for player in players:  # all at once: it does not count, and most of it is work of the host
-        for job in asked[player.allocator]:
-            player.ask(job)
-    for player in players:
-        for job in asked[player.allocator]:
-            player.answer()
+    for first in range(0, len(players), len(ALLOCATORS)):
+        together = players[first : first + len(ALLOCATORS)]  # it does not count, and most of it is work of the host
+        for player in together:
+            for job in asked[player.allocator]:
+                player.ask(job)
+        for player in together:
+            for job in asked[player.allocator]:
+                player.answer()
     print(f"  all jobs once under each allocator: {time.time() - begin:.0f} s", file=sys.stderr, flush=True)
     for n in range(rounds):
         if not any(player.process for player in players):
@@ -222,14 +233,17 @@ def play(players, asked, rounds, least_seconds, deadline, found):
         print(f"  round {n + 1} of {rounds}: {time.time() - begin:.0f} s", file=sys.stderr, flush=True)
 
 
-def jobs(package, names, history_job, quick, deadline, results):
-    asked = {name: list(names) for name in ALLOCATORS}
+def jobs(package, names, history_job, twice, quick, deadline, results):
+    allocators = [name + again for again in ("", AGAIN)[: 2 if twice else 1] for name in ALLOCATORS]
+    asked = {name: list(names) for name in allocators}
     if history_job:
         for name in ("native", "Weir"):
             asked[name] += [f"{history_job}:{kind}" for kind in ("plain", "python", "all")]
-    players, found = [Player(name, package, 6 if quick else 0, deadline) for name in ALLOCATORS if asked[name]], {}
+    players, found = [Player(name, package, 6 if quick else 0, deadline) for name in allocators if asked[name]], {}
+    rounds, work = 2 if quick else ROUNDS, len(asked["native"])
+    least_seconds = 0 if quick else 0.6 * (deadline - time.time()) / rounds / work  # the rest: long jobs, and the first time
     try:
-        play(players, asked, 2 if quick else 6, 0 if quick else 3, deadline, found)
+        play(players, asked, rounds, least_seconds, deadline, found)
     except KeyboardInterrupt:
         print("side_by_side.py: told to stop: what was measured until then counts", file=sys.stderr)
     finally:
@@ -240,15 +254,15 @@ def jobs(package, names, history_job, quick, deadline, results):
     for name in names:
         of = found.get((name, "none"), {})
         row = [name]
-        for allocator in ALLOCATORS:
-            row.append(cell(of, allocator, "expandable" if allocator == "Weir, expandable" else "native"))
+        for allocator in allocators:
+            row.append(cell(of, allocator, "expandable" if allocator.startswith("Weir, expandable") else "native"))
         for weir, native in (("Weir", "native"), ("Weir, expandable", "expandable")):
             peaks = [{line["peak_reserved"] for line in good(of, who)} for who in (weir, native)]
             row.append("-" if not all(peaks) else "yes" if peaks[0] == peaks[1] else "at times" if peaks[0] & peaks[1] else "no")
         rows.append(row)
     if names:
         print("Peak reserved, median step (all steps: PyTorch's against native, Weir's against PyTorch's with the same settings)\n")
-        table(["job"] + list(ALLOCATORS) + ["Weir holds native's bytes", "and expandable's"], rows)
+        table(["job"] + allocators + ["Weir holds native's bytes", "and expandable's"], rows)
     rows = []
     for kind, title in (("none", "off"), ("plain", "events"), ("python", "Python stacks"), ("all", "all stacks")):
         of = found.get((history_job, kind), {})
@@ -269,6 +283,7 @@ def main():
     parser.add_argument("--jobs", default="fixed_shapes,random_lengths,recomputation,resolutions,generation,prefetching,graphs",
                         help="which jobs (%(default)s)")
     parser.add_argument("--history-job", default="random_lengths", help="the job of the part history (%(default)s)")
+    parser.add_argument("--twice", action="store_true", help="two processes for each allocator, to see what differs without a reason")
     parser.add_argument("--seconds", type=float, default=600, help="the most that all of it may take (%(default)s)")
     parser.add_argument("--quick", action="store_true", help="few steps and rounds: to see that it runs")
     parser.add_argument("--json", help="writes all that was measured to a file")
@@ -283,7 +298,7 @@ def main():
             speed(package, arguments.quick, deadline, results)
         if "jobs" in parts or "history" in parts:
             jobs(package, arguments.jobs.split(",") if "jobs" in parts else [], arguments.history_job if "history" in parts else None,
-                 arguments.quick, deadline, results)
+                 arguments.twice, arguments.quick, deadline, results)
     finally:
         if arguments.json:
             with open(arguments.json, "w") as file:
