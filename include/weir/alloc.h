@@ -59,8 +59,10 @@ typedef struct weir_allocator_options {
   const char *conf; /* settings as "key:value,key:value"; NULL reads WEIR_ALLOC_CONF or PyTorch's variables */
   int devices;      /* how many of the driver's; 0, the default: all */
   const weir_backend
-      *backend; /* is copied. NULL: the cache, or the driver's stream-ordered memory where the settings have
+      *backend;        /* is copied. NULL: the cache, or the driver's stream-ordered memory where the settings have
                                   backend:cudaMallocAsync */
+  int streams_may_end; /* not 0: others destroy streams whose memory is still here. NVIDIA's driver crashes when it is told to
+                        * wait for such a stream, so the whole device is waited for instead */
 } weir_allocator_options;
 
 void weir_allocator_options_init(weir_allocator_options *options);

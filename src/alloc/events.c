@@ -59,6 +59,8 @@ bool weir__wait_for_stream(weir__heap *heap, weir_cu_stream stream) {
   weir_driver *driver = heap->allocator->driver;
   int status = WEIR_CU_CAPTURE_STATUS_NONE, mode;
   bool captures = atomic_load(&heap->captures);
+  if (heap->allocator->streams_may_end)
+    return !captures && driver->CtxSynchronize(driver) == WEIR_CU_SUCCESS;
   if (captures && (driver->StreamIsCapturing(driver, stream, &status) || status != WEIR_CU_CAPTURE_STATUS_NONE))
     return false;
   if (!weir__capture_relax(heap, &mode))
@@ -135,9 +137,25 @@ static void defer(weir__heap *heap, weir__block *block) {
   weir__pending_add(heap, 1);
 }
 
+/* An event in a stream that somebody captures would be a part of the graph, and never happen; one in the legacy stream would
+ * break the captures of others. */
+static bool is_captured(const weir__heap *heap, weir_cu_stream stream) {
+  weir_driver *driver = heap->allocator->driver;
+  int status = WEIR_CU_CAPTURE_STATUS_NONE;
+  weir_cu_result r = driver->StreamIsCapturing(driver, stream, &status);
+  return r == WEIR_CU_STREAM_CAPTURE_IMPLICIT || (!r && status != WEIR_CU_CAPTURE_STATUS_NONE);
+}
+
+/* The stream did what uses a block, or an event will say when. Late: the block was freed a while ago. */
+static bool wait_for_use(weir__heap *heap, weir__block *block, weir_cu_stream stream, bool is_late) {
+  if (is_late && heap->allocator->streams_may_end)
+    return weir__wait_for_stream(heap, stream);
+  return !is_captured(heap, stream) && (insert_event(heap, block, stream) || weir__wait_for_stream(heap, stream));
+}
+
 /* Records an event in every stream that uses the block, which then waits for these instead. Where that cannot be done the
  * host waits for the stream, slow and safe; where that fails too the use stays, and is tried again. */
-static void insert_events(weir__heap *heap, weir__block *block) {
+static void insert_events(weir__heap *heap, weir__block *block, bool is_late) {
   weir__arena *arena = weir__block_arena(heap, block);
   weir__block_aside *aside = weir__block_aside_of(block);
   bool done;
@@ -152,7 +170,7 @@ static void insert_events(weir__heap *heap, weir__block *block) {
   weir__arena_unlock(arena);
   for (weir__use *use = uses, *next; use; use = next) {
     next = use->next;
-    if (insert_event(heap, block, use->stream) || weir__wait_for_stream(heap, use->stream)) {
+    if (wait_for_use(heap, block, use->stream, is_late)) {
       weir__arena_lock(arena);
       weir__slab_give(&arena->uses, use, sizeof *use);
       weir__arena_unlock(arena);
@@ -175,7 +193,7 @@ void weir__free_later(weir__heap *heap, weir__block *block, bool entered) {
   if (atomic_load(&heap->captures) || !entered)
     defer(heap, block);
   else
-    insert_events(heap, block);
+    insert_events(heap, block, false);
 }
 
 /* What cannot be done now is deferred again, to the places that were read before it. */
@@ -186,7 +204,7 @@ static void insert_deferred(weir__heap *heap) {
     weir__block *block = heap->deferred[i].block;
     free(heap->deferred[i].markers);
     weir__pending_add(heap, -1);
-    insert_events(heap, block);
+    insert_events(heap, block, true);
   }
 }
 

@@ -253,6 +253,7 @@ struct weir_allocator {
   pthread_mutex_t configure_lock;
   weir__page_map *pages; /* address -> segment */
   weir__plug *plug;      /* another back end; NULL: the cache */
+  bool streams_may_end;  /* a handle that was kept may be that of a stream that is no more */
   atomic_bool caching;
   pthread_mutex_t uncached_lock;
   weir__rangemap uncached; /* memory that was given out with caching off -> its heap; guarded by uncached_lock */
