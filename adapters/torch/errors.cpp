@@ -1,5 +1,6 @@
 #include "errors.h"
 
+#include <c10/cuda/CUDAException.h>
 #include <c10/util/Exception.h>
 
 namespace weir_torch {
@@ -12,6 +13,11 @@ std::string last_error() {
 }
 
 void throw_status(weir_status status) {
+  // What the driver refused is raised as PyTorch raises it, with CUDA's words: programs look at the type and the text.
+  bool is_the_drivers =
+      status == WEIR_ERROR_DEVICE_FAULT || status == WEIR_ERROR_DRIVER || status == WEIR_ERROR_CAPTURE;
+  if (is_the_drivers)
+    C10_CUDA_CHECK(static_cast<cudaError_t>(weir_last_driver_result()));
   std::string text = last_error();
   if (text.empty())
     text = weir_status_string(status);

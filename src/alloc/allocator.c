@@ -337,6 +337,14 @@ weir_status weir__reject(const char *who, weir__heap *heap, const weir__settings
 }
 
 /* What the index could not serve. */
+/* WEIR_OK: there was none. */
+static weir_status unlock_in_trouble(const char *who, weir__heap *heap) {
+  weir_cu_result r = heap->trouble;
+  const char *call = heap->trouble_call;
+  pthread_mutex_unlock(&heap->lock);
+  return weir__driver_status(heap->allocator->driver, r, who, call);
+}
+
 weir_status weir__alloc_new(const char *who, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
                             uint64_t size, uint64_t requested, void **pointer) {
   weir_cu_context previous;
@@ -354,7 +362,8 @@ weir_status weir__alloc_new(const char *who, weir__heap *heap, weir__arena *aren
   }
   block = weir__refill(heap, arena, settings, size);
   if (!block) {
-    status = weir__out_of_memory(who, heap, arena, size, weir__segment_bytes(settings, size));
+    status = heap->trouble ? unlock_in_trouble(who, heap)
+                           : weir__out_of_memory(who, heap, arena, size, weir__segment_bytes(settings, size));
     weir__heap_leave(heap, previous);
     weir__pools_bury(heap);
     return status;
@@ -571,6 +580,8 @@ static weir_status empty_heap(const char *who, weir__heap *heap, weir_pool_id id
   pthread_mutex_lock(&heap->lock);
   bool was_used = heap->cu_context != NULL;
   weir_cu_result r = was_used ? weir__heap_enter(heap, &previous) : WEIR_CU_SUCCESS;
+  heap->trouble = r;
+  heap->trouble_call = "cuCtxSetCurrent";
   if (!r) {
     weir__private_pool *pool = weir__pool_find(heap, id);
     if (!id.first && !id.second)
@@ -580,9 +591,9 @@ static weir_status empty_heap(const char *who, weir__heap *heap, weir_pool_id id
     if (was_used)
       weir__heap_leave(heap, previous);
   }
-  pthread_mutex_unlock(&heap->lock);
+  weir_status status = unlock_in_trouble(who, heap);
   weir__pools_bury(heap);
-  return r ? weir__driver_status(heap->allocator->driver, r, who, "cuCtxSetCurrent") : WEIR_OK;
+  return status;
 }
 
 static weir_status empty(const char *who, weir_allocator *allocator, weir_pool_id id) {

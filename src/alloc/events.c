@@ -60,13 +60,13 @@ bool weir__wait_for_stream(weir__heap *heap, weir_cu_stream stream) {
   int status = WEIR_CU_CAPTURE_STATUS_NONE, mode;
   bool captures = atomic_load(&heap->captures);
   if (heap->allocator->streams_may_end)
-    return !captures && driver->CtxSynchronize(driver) == WEIR_CU_SUCCESS;
+    return !captures && weir__heap_ok(heap, driver->CtxSynchronize(driver), "cuCtxSynchronize");
   if (captures && (driver->StreamIsCapturing(driver, stream, &status) || status != WEIR_CU_CAPTURE_STATUS_NONE))
     return false;
   if (!weir__capture_relax(heap, &mode))
     return false;
   bool done = driver->StreamSynchronize(driver, stream) == WEIR_CU_SUCCESS ||
-              (!captures && driver->CtxSynchronize(driver) == WEIR_CU_SUCCESS);
+              (!captures && weir__heap_ok(heap, driver->CtxSynchronize(driver), "cuCtxSynchronize"));
   weir__capture_restore(heap, mode);
   return done;
 }
@@ -229,7 +229,8 @@ void weir__wait_for_events(weir__heap *heap) {
     insert_deferred(heap);
   heap->stats.num_sync_all_streams++;
   for (weir__event_queue *queue = heap->queues; queue; queue = queue->next)
-    while (queue->first && driver->EventSynchronize(driver, queue->first->event) == WEIR_CU_SUCCESS)
+    while (queue->first &&
+           weir__heap_ok(heap, driver->EventSynchronize(driver, queue->first->event), "cuEventSynchronize"))
       event_done(heap, queue);
 }
 

@@ -193,6 +193,8 @@ struct weir__heap {
   struct weir__stream_class *classes; /* streams that were put into a class of reserves; guarded by the lock */
   bool shares_pages;                  /* pages are made so that other processes can open them; set at the start */
   bool shares_pages_off;              /* they could be, and the environment says no */
+  weir_cu_result trouble;             /* what the driver refused first, and not for want of memory, since growing or */
+  const char *trouble_call;           /* emptying began: the device is broken, or a capture forbids the call */
   atomic_bool had_expandable;         /* an expandable segment was made, at any time; also read without the lock */
   weir__pool small, large;            /* the default pool */
   weir__private_pool *private_pools;
@@ -396,8 +398,11 @@ void weir__segment_delete(weir__segment *segment);
 /* Memory came from the driver, or went back. `segments` is 0 for pages. */
 void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments, int64_t bytes);
 
+/* Whether a driver's call was good; notes the heap's trouble if it was not. */
+bool weir__heap_ok(weir__heap *heap, weir_cu_result result, const char *call);
+
 /* A new block of at least so many bytes, taken: it is not in the index, and marked as allocated where it has neighbours that
- * could merge it. NULL: the driver has no memory, or the limit is reached. */
+ * could merge it. NULL: the heap is in trouble, or the driver has no memory, or the limit is reached. */
 weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
                              uint64_t segment_bytes);
 

@@ -248,18 +248,18 @@ static weir__block *refill(weir__heap *heap, weir__arena *arena, const weir__set
     return block;
   if (collects)
     collect(heap, settings);
-  if ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)))
+  if ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->trouble)
     return block;
   if ((block = borrow(heap, arena, settings, bytes)))
     return block;
   if (release_oversize(heap, arena, settings, bytes) &&
-      (block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)))
+      ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->trouble))
     return block;
   if (atomic_load(&heap->captures))
     return NULL;
   weir__release_cached(heap, true);
   heap->stats.num_alloc_retries++;
-  if ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)))
+  if ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->trouble)
     return block;
   /* Waiting for events may have set the very block free, here or where it can be borrowed. */
   if ((block = search(arena, settings, bytes, false)))

@@ -134,21 +134,29 @@ void weir__capture_restore(weir__heap *heap, int mode) {
     driver->ThreadExchangeStreamCaptureMode(driver, &mode);
 }
 
-/* Memory for a fixed segment: the driver's, or what the pool's own functions give. false: none to be had. */
-static bool get_memory(weir__heap *heap, const weir__arena *arena, uint64_t bytes, weir_cu_deviceptr *base) {
+bool weir__heap_ok(weir__heap *heap, weir_cu_result result, const char *call) {
+  if (result && result != WEIR_CU_OUT_OF_MEMORY && !heap->trouble) {
+    heap->trouble = result;
+    heap->trouble_call = call;
+  }
+  return !result;
+}
+
+/* Memory for a fixed segment: the driver's, or what the pool's own functions give. */
+static weir_cu_result get_memory(weir__heap *heap, const weir__arena *arena, uint64_t bytes, weir_cu_deviceptr *base) {
   const weir__private_pool *owner = arena->pool->owner;
   weir_driver *driver = heap->allocator->driver;
   int mode;
-  bool got;
+  weir_cu_result r;
   if (!weir__capture_relax(heap, &mode))
-    return false;
+    return WEIR_CU_STREAM_CAPTURE_UNSUPPORTED;
   if (owner && owner->alloc) {
     *base = (weir_cu_deviceptr)owner->alloc(owner->context, bytes, heap->device, arena->stream);
-    got = *base != 0;
+    r = *base ? WEIR_CU_SUCCESS : WEIR_CU_OUT_OF_MEMORY;
   } else
-    got = driver->MemAlloc(driver, base, bytes) == WEIR_CU_SUCCESS;
+    r = driver->MemAlloc(driver, base, bytes);
   weir__capture_restore(heap, mode);
-  return got;
+  return r;
 }
 
 /* false: the driver did not take it back. */
@@ -162,7 +170,7 @@ static bool give_memory(weir__heap *heap, const weir__arena *arena, uint64_t bas
   if (owner && owner->alloc)
     owner->free(owner->context, (void *)base, bytes, heap->device, arena->stream);
   else
-    gone = driver->MemFree(driver, base) == WEIR_CU_SUCCESS;
+    gone = weir__heap_ok(heap, driver->MemFree(driver, base), "cuMemFree");
   weir__capture_restore(heap, mode);
   return gone;
 }
@@ -172,11 +180,11 @@ static weir__block *grow_fixed(weir__heap *heap, weir__arena *arena, const weir_
   heap->promised += bytes; /* others who come meanwhile must not take what the limit leaves us */
   if (settings->release_lock_on_malloc)
     pthread_mutex_unlock(&heap->lock);
-  bool got = get_memory(heap, arena, bytes, &base);
+  weir_cu_result r = get_memory(heap, arena, bytes, &base);
   if (settings->release_lock_on_malloc)
     pthread_mutex_lock(&heap->lock);
   heap->promised -= bytes;
-  if (!got)
+  if (!weir__heap_ok(heap, r, "cuMemAlloc"))
     return NULL;
 
   if (weir__rangemap_overlap(&heap->segments_by_address, base, bytes, NULL, NULL)) { /* not ours to give back */
@@ -265,7 +273,8 @@ void weir__release_orphans(weir__heap *heap) {
 /* false: the driver did not unmap them, and nothing changed. */
 static bool unmap_pages(weir__heap *heap, weir__segment *segment, size_t first, size_t count) {
   weir_driver *driver = heap->allocator->driver;
-  if (driver->MemUnmap(driver, segment->base + first * segment->page, count * segment->page))
+  uint64_t base = segment->base + first * segment->page;
+  if (!weir__heap_ok(heap, driver->MemUnmap(driver, base, count * segment->page), "cuMemUnmap"))
     return false;
   for (size_t i = first; i < first + count; i++) {
     weir__ipc_forget_page(segment, i);
@@ -330,12 +339,17 @@ static bool map_pages(weir__heap *heap, weir__segment *segment, size_t first, si
     if (segment->handles[i] && !unmap_pages(heap, segment, i, 1))
       return false;
   for (; created < count; created++)
-    if (driver->MemCreate(driver, &segment->handles[first + created], segment->page, &prop, 0))
+    if (!weir__heap_ok(heap, driver->MemCreate(driver, &segment->handles[first + created], segment->page, &prop, 0),
+                       "cuMemCreate"))
       goto undo;
   for (; mapped < count; mapped++)
-    if (driver->MemMap(driver, base + mapped * segment->page, segment->page, 0, segment->handles[first + mapped], 0))
+    if (!weir__heap_ok(heap,
+                       driver->MemMap(driver, base + mapped * segment->page, segment->page, 0,
+                                      segment->handles[first + mapped], 0),
+                       "cuMemMap"))
       goto undo;
-  if (driver->MemSetAccess(driver, base, count * segment->page, access, accesses))
+  if (!weir__heap_ok(heap, driver->MemSetAccess(driver, base, count * segment->page, access, accesses),
+                     "cuMemSetAccess"))
     goto undo;
   segment->mapped += count;
   return true;
@@ -509,7 +523,8 @@ static weir__block *reserve(weir__heap *heap, weir__arena *arena, const weir__se
   uint64_t page = arena->pool->is_small ? WEIR__SMALL_SEGMENT : settings->large_segment_size;
   uint64_t size = weir__round_up(weir__reserve_bytes(heap, settings, arena->stream), page);
   weir_cu_deviceptr base;
-  if (size < bytes || driver->MemAddressReserve(driver, &base, size, 0, 0, 0))
+  if (size < bytes ||
+      !weir__heap_ok(heap, driver->MemAddressReserve(driver, &base, size, 0, 0, 0), "cuMemAddressReserve"))
     return NULL;
   weir__segment *segment =
       size / WEIR__UNIT <= weir__most_units ? weir__segment_new(heap, arena, base, size, page) : NULL;
@@ -588,6 +603,7 @@ unlock:
 weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
                              uint64_t segment_bytes) {
   uint64_t taken = heap->reserved + heap->promised;
+  heap->trouble = WEIR_CU_SUCCESS;
   if (heap->has_limit && (segment_bytes > heap->limit || taken > heap->limit - segment_bytes))
     return NULL;
   bool own_memory = arena->pool->owner && arena->pool->owner->alloc;

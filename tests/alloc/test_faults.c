@@ -660,9 +660,7 @@ static void test_failure_upon_failure(void **state) {
   void *a = get(20 * MIB, NULL), *p = NULL;
   CHECK(weir_fault_nth(faults, WEIR_CALL_MemSetAccess, 1, WEIR_CU_UNKNOWN, 0));
   CHECK(weir_fault_nth(faults, WEIR_CALL_MemUnmap, 1, WEIR_CU_UNKNOWN, 0));
-  /* Nor does the second attempt work. */
-  CHECK(weir_fault_nth(faults, WEIR_CALL_MemCreate, 4, WEIR_CU_OUT_OF_MEMORY, 0));
-  REFUSED(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 60 * MIB, NULL, &p));
+  REFUSED_SAYING(DRIVER, "cuMemSetAccess", weir_allocator_alloc(allocator, 0, 60 * MIB, NULL, &p));
   CHECK(weir_fault_clear(faults));
   void *b = get(60 * MIB, NULL);
   put(a);
@@ -670,6 +668,70 @@ static void test_failure_upon_failure(void **state) {
   empty_cache();
   assert_int_equal(soft_census().device_bytes, 0);
   alloc_close();
+}
+
+/* What is refused for another reason than want of memory is told as what it is, at once: nothing is emptied, no shortage is
+ * counted, and who frees memory and tries again knows better. */
+static void test_trouble_is_no_shortage(void **state) {
+  (void)state;
+  static const struct {
+    const char *conf, *name;
+    weir_driver_call call;
+  } cases[] = {
+      {"", "cuMemAlloc", WEIR_CALL_MemAlloc},
+      {"release_lock_on_cudamalloc:True", "cuMemAlloc", WEIR_CALL_MemAlloc},
+      {"max_split_size_mb:40", "cuMemAlloc", WEIR_CALL_MemAlloc},
+      {"expandable_segments:True", "cuMemAddressReserve", WEIR_CALL_MemAddressReserve},
+      {"expandable_segments:True", "cuMemCreate", WEIR_CALL_MemCreate},
+      {"expandable_segments:True", "cuMemMap", WEIR_CALL_MemMap},
+      {"expandable_segments:True", "cuMemSetAccess", WEIR_CALL_MemSetAccess},
+  };
+  for (size_t i = 0; i < WEIR_COUNT_OF(cases); i++) {
+    alloc_open(cases[i].conf, GIB);
+    put(get(50 * MIB, NULL));
+    int64_t before = reserved();
+    void *p = NULL;
+    CHECK(weir_fault_nth(faults, cases[i].call, 1, WEIR_CU_ILLEGAL_ADDRESS, 0));
+    REFUSED_SAYING(DEVICE_FAULT, cases[i].name, weir_allocator_alloc(allocator, 0, 90 * MIB, work_stream(), &p));
+    assert_int_equal(weir_last_driver_result(), WEIR_CU_ILLEGAL_ADDRESS);
+    assert_int_equal(stats_of(0).num_ooms, 0);
+    assert_int_equal(stats_of(0).num_alloc_retries, 0);
+    assert_int_equal(reserved(), before);
+    put(get(90 * MIB, NULL));
+    alloc_close();
+  }
+}
+
+/* The last attempt is in trouble, and it was a shortage before. */
+static void test_trouble_after_a_shortage(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  void *p = NULL;
+  put(get(600 * MIB, NULL));
+  CHECK(weir_fault_nth(faults, WEIR_CALL_MemAlloc, 2, WEIR_CU_LAUNCH_FAILED, 0));
+  REFUSED(DEVICE_FAULT, weir_allocator_alloc(allocator, 0, 700 * MIB, NULL, &p));
+  assert_int_equal(stats_of(0).num_ooms, 0);
+  assert_int_equal(reserved(), 0);
+  /* And the other way round: what cannot be given back is no reason, if then there is no memory. */
+  put(get(50 * MIB, NULL));
+  CHECK(weir_fault_nth(faults, WEIR_CALL_MemFree, 1, WEIR_CU_UNKNOWN, 0));
+  REFUSED(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 2 * GIB, NULL, &p));
+  alloc_close();
+}
+
+static void test_emptying_in_trouble(void **state) {
+  (void)state;
+  for (int expandable = 0; expandable < 2; expandable++) {
+    alloc_open(expandable ? "expandable_segments:True" : NULL, GIB);
+    put(get(50 * MIB, NULL));
+    int64_t before = reserved();
+    CHECK(weir_fault_nth(faults, expandable ? WEIR_CALL_MemUnmap : WEIR_CALL_MemFree, 1, WEIR_CU_ILLEGAL_ADDRESS, 0));
+    REFUSED_SAYING(DEVICE_FAULT, expandable ? "cuMemUnmap" : "cuMemFree", weir_allocator_empty_cache(allocator));
+    assert_int_equal(reserved(), before);
+    empty_cache();
+    assert_int_equal(reserved(), 0);
+    alloc_close();
+  }
 }
 
 /* Neither an event nor a wait works when the block is freed: it stays in use until one does. */
@@ -773,6 +835,9 @@ int main(void) {
       cmocka_unit_test_teardown(test_broken_device, say_what),
       cmocka_unit_test_teardown(test_pairs, say_what),
       cmocka_unit_test_teardown(test_failure_upon_failure, say_what),
+      cmocka_unit_test_teardown(test_trouble_is_no_shortage, say_what),
+      cmocka_unit_test_teardown(test_trouble_after_a_shortage, say_what),
+      cmocka_unit_test_teardown(test_emptying_in_trouble, say_what),
       cmocka_unit_test_teardown(test_no_event_and_no_wait, say_what),
       cmocka_unit_test_teardown(test_creation, say_what),
       cmocka_unit_test_teardown(test_destruction, say_what),

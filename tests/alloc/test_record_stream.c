@@ -288,6 +288,53 @@ static void test_own_stream_is_gone(void **state) {
   }
 }
 
+/* NVIDIA's driver crashes when it is given such a stream: where they may end, none is. */
+static void test_streams_may_end(void **state) {
+  (void)state;
+  weir_allocator_options options;
+  weir_allocator_options_init(&options);
+  options.conf = "expandable_segments:True";
+  options.streams_may_end = 1;
+  alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
+  CHECK(weir_allocator_create(faults, &options, &allocator));
+  weir_cu_stream stream = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), other = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
+  void *p = get(20 * MIB, stream), *q = get(20 * MIB, NULL);
+  put(p);
+  also_used_by(q, other);
+  CHECK(weir_allocator_begin_capture(allocator, 0));
+  put(q); /* it waits for the end of the capture */
+  CHECK(weir_allocator_end_capture(allocator, 0));
+  OK(d->StreamDestroy(d, stream));
+  OK(d->StreamDestroy(d, other));
+  empty_cache();
+  assert_int_equal(reserved(), 0);
+  assert_int_equal(calls(WEIR_CALL_StreamSynchronize), 0);
+  assert_int_equal(calls(WEIR_CALL_EventRecord), 0);
+  alloc_close();
+}
+
+/* A program captures the other stream, and the allocator is not told. An event there would be a part of the graph. */
+static void test_stream_that_is_captured(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  weir_cu_stream mine = work_stream(), other = work_stream();
+  weir_cu_graph graph;
+  void *p = get(SIZE, mine);
+  also_used_by(p, other);
+  OK(d->StreamBeginCapture(d, other, WEIR_CU_CAPTURE_RELAXED));
+  put(p);
+  assert_ptr_not_equal(get(SIZE, mine), p);
+  OK(d->StreamEndCapture(d, other, &graph));
+  size_t nodes = 1;
+  OK(d->GraphGetNodes(d, graph, NULL, &nodes));
+  assert_int_equal(nodes, 0);
+  OK(d->GraphDestroy(d, graph));
+  get(SIZE, mine); /* the event is recorded now */
+  soft_step_all();
+  assert_ptr_equal(get(SIZE, mine), p);
+  alloc_close();
+}
+
 /* On the legacy stream as on any other. */
 static void test_legacy_stream_as_the_other(void **state) {
   (void)state;
@@ -319,6 +366,8 @@ int main(void) {
       cmocka_unit_test_teardown(test_seed_record_stream_oom, alloc_teardown),
       cmocka_unit_test_teardown(test_stream_that_is_gone, alloc_teardown),
       cmocka_unit_test_teardown(test_own_stream_is_gone, alloc_teardown),
+      cmocka_unit_test_teardown(test_streams_may_end, alloc_teardown),
+      cmocka_unit_test_teardown(test_stream_that_is_captured, alloc_teardown),
       cmocka_unit_test_teardown(test_legacy_stream_as_the_other, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

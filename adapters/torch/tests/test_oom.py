@@ -1,4 +1,6 @@
 """Out of memory: the error, those who are told, and that the program can go on."""
+import os
+
 import harness
 from harness import equal, raises
 
@@ -95,6 +97,33 @@ def test_oom_in_capture():
     del graph
     torch.cuda.synchronize()
     equal(int(torch.ones(10, device="cuda").sum()), 10)
+
+
+def test_fault_is_no_shortage():
+    """After a kernel has failed, who asks for memory is told so: a program that goes on with smaller batches would never end."""
+    import subprocess
+    import sys
+
+    code = """
+import torch
+x = torch.zeros(4, device="cuda")
+try:
+    x[torch.tensor([100], device="cuda")].sum().item()
+except RuntimeError:
+    pass
+for attempt in (lambda: torch.empty(1 << 28, device="cuda"), torch.cuda.empty_cache):
+    try:
+        attempt()
+        print("nothing")
+    except Exception as error:
+        print(type(error).__name__, "device-side assert" in str(error))
+"""
+    both = [subprocess.run([sys.executable, "-c", code], env=dict(os.environ, WEIR_TORCH=weir), capture_output=True, text=True, timeout=120)
+            for weir in ("0", "1")]
+    native, weir = (done.stdout.split("\n") for done in both)
+    assert "True" in native[0] and "OutOfMemory" not in native[0], both[0]
+    equal(weir[0], native[0], str(both[1]))
+    equal(weir[1], native[1], str(both[1]))
 
 
 if __name__ == "__main__":
