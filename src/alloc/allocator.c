@@ -151,6 +151,7 @@ weir_status weir_allocator_create(weir_driver *driver, const weir_allocator_opti
       goto free_parts;
     heap_init(&a->heaps[i], a, i, total);
     weir__ipc_prepare(&a->heaps[i]);
+    weir__pages_prepare(&a->heaps[i]);
     a->heap_count = i + 1;
   }
   if (options.backend || settings->backend != WEIR__BACKEND_NATIVE) {
@@ -159,7 +160,7 @@ weir_status weir_allocator_create(weir_driver *driver, const weir_allocator_opti
       goto free_parts;
   }
   pthread_mutex_init(&a->configure_lock, NULL);
-  weir__settings_fit(driver, settings);
+  weir__settings_fit(a, settings);
   atomic_store(&a->settings, settings);
   pthread_mutex_init(&a->uncached_lock, NULL);
   pthread_mutex_init(&a->ipc_lock, NULL);

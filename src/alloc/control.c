@@ -22,11 +22,14 @@
 
 /* ---- Settings ---- */
 
-void weir__settings_fit(const weir_driver *driver, weir__settings *settings) {
-  if (!settings->expandable_segments || driver->MemAddressReserve)
+void weir__settings_fit(const weir_allocator *allocator, weir__settings *settings) {
+  int device = 0;
+  while (device < allocator->heap_count && allocator->heaps[device].granularity)
+    device++;
+  if (!settings->expandable_segments || device == allocator->heap_count)
     return;
-  weir__log(WEIR_LOG_WARN,
-            "expandable_segments not supported on this platform: the driver has no virtual memory calls");
+  weir__log(WEIR_LOG_WARN, "expandable_segments not supported on this platform: device %d has no virtual memory",
+            device);
   settings->expandable_segments = false;
 }
 
@@ -65,7 +68,7 @@ weir_status weir_allocator_configure(weir_allocator *allocator, const char *conf
     free(changed);
     weir__fail(status, "%s: %s", __func__, weir_last_error());
   } else {
-    weir__settings_fit(allocator->driver, changed);
+    weir__settings_fit(allocator, changed);
     changed->older = (weir__settings *)old;
     atomic_store_explicit(&allocator->settings, changed, memory_order_release);
     for (int i = 0; i < allocator->heap_count; i++)

@@ -191,7 +191,9 @@ struct weir__heap {
   double fraction;
   uint64_t peers;                     /* a bit for each device that may touch expandable memory of this one */
   struct weir__stream_class *classes; /* streams that were put into a class of reserves; guarded by the lock */
-  bool shares_pages;                  /* pages are made so that other processes can open them; set at the start */
+  weir_cu_mem_prop page_prop;         /* what pages are made of; set at the start, as the next three */
+  uint64_t granularity;               /* of pages; 0: the device has no virtual memory */
+  bool shares_pages;                  /* pages are made so that other processes can open them */
   bool shares_pages_off;              /* they could be, and the environment says no */
   weir_cu_result trouble;             /* what the driver refused first, and not for want of memory, since growing or */
   const char *trouble_call;           /* emptying began: the device is broken, or a capture forbids the call */
@@ -401,6 +403,9 @@ void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments,
 /* Whether a driver's call was good; notes the heap's trouble if it was not. */
 bool weir__heap_ok(weir__heap *heap, weir_cu_result result, const char *call);
 
+/* Asks what the device's pages are like. */
+void weir__pages_prepare(weir__heap *heap);
+
 /* A new block of at least so many bytes, taken: it is not in the index, and marked as allocated where it has neighbours that
  * could merge it. NULL: the heap is in trouble, or the driver has no memory, or the limit is reached. */
 weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
@@ -478,7 +483,7 @@ unsigned long long weir__capture_of(weir__heap *heap, weir_cu_stream stream);
 /* ---- Settings (control.c) ---- */
 
 /* Turns off what the driver cannot do. */
-void weir__settings_fit(const weir_driver *driver, weir__settings *settings);
+void weir__settings_fit(const weir_allocator *allocator, weir__settings *settings);
 
 /* ---- Without the cache (uncached.c) ---- */
 

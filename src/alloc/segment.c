@@ -246,6 +246,24 @@ bool weir__release_segment(weir__heap *heap, weir__block *block) {
 
 /* ---- Expandable segments: pages ---- */
 
+void weir__pages_prepare(weir__heap *heap) {
+  weir_driver *driver = heap->allocator->driver;
+  int can_map = 0, rdma = 0;
+  size_t granularity = 0;
+  if (driver->DeviceGetAttribute(driver, &rdma, WEIR_CU_ATTR_GPU_DIRECT_RDMA_SUPPORTED, heap->device))
+    rdma = 0;
+  /* So that network cards can reach them, where the device has it. */
+  heap->page_prop =
+      (weir_cu_mem_prop){.type = WEIR_CU_ALLOCATION_PINNED,
+                         .handle_types = heap->shares_pages ? WEIR_CU_HANDLE_POSIX_FD : WEIR_CU_HANDLE_NONE,
+                         .location = {.type = WEIR_CU_LOCATION_DEVICE, .id = heap->device},
+                         .flags.gpu_direct_rdma = rdma != 0};
+  if (driver->MemAddressReserve && driver->MemGetAllocationGranularity &&
+      !driver->DeviceGetAttribute(driver, &can_map, WEIR_CU_ATTR_VIRTUAL_MEMORY_SUPPORTED, heap->device) && can_map &&
+      !driver->MemGetAllocationGranularity(driver, &granularity, &heap->page_prop, WEIR_CU_GRANULARITY_MINIMUM))
+    heap->granularity = granularity;
+}
+
 /* Physical memory that the driver does not take back is kept for the next occasion, so that it is not lost. */
 static void release_handle(weir__heap *heap, weir_cu_mem_handle handle) {
   weir_driver *driver = heap->allocator->driver;
@@ -325,9 +343,6 @@ static bool make_room(weir__segment *segment, size_t pages) {
 
 static bool map_pages(weir__heap *heap, weir__segment *segment, size_t first, size_t count) {
   weir_driver *driver = heap->allocator->driver;
-  weir_cu_mem_prop prop = {.type = WEIR_CU_ALLOCATION_PINNED,
-                           .handle_types = heap->shares_pages ? WEIR_CU_HANDLE_POSIX_FD : WEIR_CU_HANDLE_NONE,
-                           .location = {.type = WEIR_CU_LOCATION_DEVICE, .id = heap->device}};
   weir_cu_mem_access access[64];
   size_t accesses = list_access(heap, access);
   uint64_t base = segment->base + first * segment->page;
@@ -339,8 +354,9 @@ static bool map_pages(weir__heap *heap, weir__segment *segment, size_t first, si
     if (segment->handles[i] && !unmap_pages(heap, segment, i, 1))
       return false;
   for (; created < count; created++)
-    if (!weir__heap_ok(heap, driver->MemCreate(driver, &segment->handles[first + created], segment->page, &prop, 0),
-                       "cuMemCreate"))
+    if (!weir__heap_ok(
+            heap, driver->MemCreate(driver, &segment->handles[first + created], segment->page, &heap->page_prop, 0),
+            "cuMemCreate"))
       goto undo;
   for (; mapped < count; mapped++)
     if (!weir__heap_ok(heap,
@@ -520,7 +536,8 @@ uint64_t weir__reserve_bytes(const weir__heap *heap, const weir__settings *setti
 
 static weir__block *reserve(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
   weir_driver *driver = heap->allocator->driver;
-  uint64_t page = arena->pool->is_small ? WEIR__SMALL_SEGMENT : settings->large_segment_size;
+  uint64_t page =
+      weir__round_up(arena->pool->is_small ? WEIR__SMALL_SEGMENT : settings->large_segment_size, heap->granularity);
   uint64_t size = weir__round_up(weir__reserve_bytes(heap, settings, arena->stream), page);
   weir_cu_deviceptr base;
   if (size < bytes ||

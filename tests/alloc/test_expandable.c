@@ -444,6 +444,82 @@ static void test_peers(void **state) {
   alloc_close();
 }
 
+/* ---- What the device's pages are like ---- */
+
+static int attributes[256]; /* what the device is said to have; -1: what it has */
+static weir_cu_mem_prop made_of;
+static weir_driver of_soft;
+
+static weir_cu_result told_attribute(weir_driver *self, int *value, int attribute, weir_cu_device device) {
+  if (attribute < 256 && attributes[attribute] >= 0) {
+    *value = attributes[attribute];
+    return WEIR_CU_SUCCESS;
+  }
+  return of_soft.DeviceGetAttribute(self, value, attribute, device);
+}
+
+static weir_cu_result eight_mib(weir_driver *self, size_t *bytes, const weir_cu_mem_prop *prop, int option) {
+  (void)self, (void)prop, (void)option;
+  *bytes = 8 * MIB;
+  return WEIR_CU_SUCCESS;
+}
+
+static weir_cu_result see_prop(weir_driver *self, weir_cu_mem_handle *handle, size_t bytes,
+                               const weir_cu_mem_prop *prop, unsigned long long flags) {
+  weir_cu_mem_prop plain = *prop;
+  made_of = *prop;
+  plain.flags.gpu_direct_rdma = 0; /* the software device has no such thing */
+  return of_soft.MemCreate(self, handle, bytes, &plain, flags);
+}
+
+static void open_told(void) {
+  alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
+  memset(attributes, -1, sizeof attributes);
+  of_soft = *faults;
+  faults->DeviceGetAttribute = told_attribute;
+  faults->MemCreate = see_prop;
+}
+
+static void test_pages_are_as_large_as_they_must(void **state) {
+  (void)state;
+  open_told();
+  faults->MemGetAllocationGranularity = eight_mib;
+  allocator = alloc_create("expandable_segments:True");
+  void *p = get(512, NULL);
+  assert_int_equal(reserved(), 8 * MIB); /* for 2 MiB */
+  put(p);
+  p = get(30 * MIB, NULL);
+  assert_int_equal(reserved(), 56 * MIB); /* two for 20 MiB */
+  put(p);
+  alloc_close();
+}
+
+static void test_device_without_virtual_memory(void **state) {
+  (void)state;
+  open_told();
+  attributes[WEIR_CU_ATTR_VIRTUAL_MEMORY_SUPPORTED] = 0;
+  allocator = alloc_create("expandable_segments:True");
+  put(get(30 * MIB, NULL));
+  configure("expandable_segments:True");
+  put(get(50 * MIB, NULL));
+  assert_int_equal(calls(WEIR_CALL_MemCreate), 0);
+  assert_int_equal(reserved(), 80 * MIB);
+  alloc_close();
+}
+
+/* Network cards can reach the pages where the device has that. */
+static void test_pages_for_network_cards(void **state) {
+  (void)state;
+  for (int has = 0; has < 2; has++) {
+    open_told();
+    attributes[WEIR_CU_ATTR_GPU_DIRECT_RDMA_SUPPORTED] = has;
+    allocator = alloc_create("expandable_segments:True");
+    put(get(512, NULL));
+    assert_int_equal(made_of.flags.gpu_direct_rdma, has);
+    alloc_close();
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_grows_at_the_tail, alloc_teardown),
@@ -470,6 +546,9 @@ int main(void) {
       cmocka_unit_test_teardown(test_freed_after_the_switch, alloc_teardown),
       cmocka_unit_test_teardown(test_driver_without_virtual_memory, alloc_teardown),
       cmocka_unit_test_teardown(test_peers, alloc_teardown),
+      cmocka_unit_test_teardown(test_pages_are_as_large_as_they_must, alloc_teardown),
+      cmocka_unit_test_teardown(test_device_without_virtual_memory, alloc_teardown),
+      cmocka_unit_test_teardown(test_pages_for_network_cards, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
