@@ -10,12 +10,14 @@
 
 Arrays that were made before keep the memory that they have. CuPy's current stream is the one that memory is allocated for; it
 is used again on that stream in the stream's order. An array that another stream uses as well is told so by record_stream.
+Streams that had memory are kept for good: make them once, and use them again.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Callable, Iterator
 
@@ -35,9 +37,25 @@ _lock = threading.Lock()
 _allocator: Any = None  # CuPy's object around our functions; guarded by the lock, like the next
 _previous: Callable[[int], Any] | None = None  # what was there before install
 
-# Memory of the threads' own default streams, and whose thread it was made in. Their handle is one for all of them, so that
-# the memory is allocated for the legacy stream and waits for the thread's when it is freed.
-_threads: dict[int, int] = {}
+# CuPy's streams that memory was allocated for or recorded on, by their handles. Weir gives the handles to the driver later, when
+# memory is freed or given back, and the driver crashes on one whose stream is gone: CuPy destroys a stream with its last object.
+_streams: dict[int, Any] = {}
+_MANY_STREAMS = 1000
+
+
+class _Thread(threading.local):
+    """A mark for each thread. Unlike a thread's number it is never another's, as long as somebody has it."""
+
+    def __init__(self) -> None:
+        self.mark = object()
+
+
+_thread = _Thread()
+
+# Memory that the threads' own default streams use, and the mark of the thread. Their handle is one for all of them, so that such
+# memory is allocated for the legacy stream and waits for the thread's when it is freed.
+_threads: dict[int, object] = {}
+_SEVERAL = object()  # in the place of a mark: more than one thread
 
 
 def _cupy() -> Any:
@@ -51,6 +69,20 @@ def _cupy() -> Any:
     return cupy
 
 
+def _keep(cupy: Any, stream: Any) -> None:
+    """Lets a stream of CuPy's live on. Those that CuPy only borrows have an owner of their own."""
+    if not isinstance(stream, cupy.cuda.Stream):
+        return
+    _streams.setdefault(stream.ptr, stream)
+    if len(_streams) == _MANY_STREAMS:
+        warnings.warn(
+            f"weir.cupy: {_MANY_STREAMS} streams of CuPy's have had memory, and are kept for good with what the driver holds for "
+            "each; make a few streams once and use them again",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
 def _functions(cupy: Any) -> tuple[Callable[[int, int], int], Callable[[int, int], None]]:
     """What CuPy calls to allocate and to free. Names are looked up once: this is on the way of every array."""
     current_stream = cupy.cuda.get_current_stream
@@ -58,14 +90,18 @@ def _functions(cupy: Any) -> tuple[Callable[[int, int], int], Callable[[int, int
     alloc = _weir._cuda_cudaCachingAllocator_raw_alloc
     delete = _weir._cuda_cudaCachingAllocator_raw_delete
     record = _weir._record_stream
-    get_ident = threading.get_ident
+    streams = _streams
     is_finalizing = sys.is_finalizing
 
     def weir_malloc(size: int, device: int) -> int:
-        stream = current_stream().ptr
+        stream = current_stream()
+        handle = stream.ptr
         try:
-            if stream not in (_LEGACY, _PER_THREAD):
-                return alloc(size, stream, device)
+            if handle in streams:
+                return alloc(size, handle, device)
+            if handle not in (_LEGACY, _PER_THREAD):
+                _keep(cupy, stream)
+                return alloc(size, handle, device)
             pointer = alloc(size, 0, device)
         except weir.OutOfMemoryError as error:
             # Who catches CuPy's error catches ours; the text says where the memory is.
@@ -73,8 +109,8 @@ def _functions(cupy: Any) -> tuple[Callable[[int, int], int], Callable[[int, int
             raised = cupy_out_of_memory(size, allocated, 0)
             raised.args = (f"{raised} {error}",)
             raise raised from error
-        if stream == _PER_THREAD:
-            _threads[pointer] = get_ident()
+        if handle == _PER_THREAD:
+            _threads[pointer] = _thread.mark
         return pointer
 
     def weir_free(pointer: int, device: int) -> None:
@@ -82,10 +118,10 @@ def _functions(cupy: Any) -> tuple[Callable[[int, int], int], Callable[[int, int
         if is_finalizing():
             return
         if _threads:
-            thread = _threads.pop(pointer, None)
-            if thread == get_ident():
+            mark = _threads.pop(pointer, None)
+            if mark is _thread.mark:
                 record(pointer, _PER_THREAD)
-            elif thread is not None:
+            elif mark is not None:
                 with cupy.cuda.Device(device):
                     cupy.cuda.runtime.deviceSynchronize()
         delete(pointer)
@@ -153,9 +189,17 @@ def record_stream(array: cupy.ndarray, stream: cupy.cuda.Stream | None = None) -
     """Another stream uses the array too (the current one, if none is given): when the array dies, its memory is not used
     again before that stream got there. Arrays of other memory are refused with a ValueError."""
     cupy = _cupy()
-    raw = (cupy.cuda.get_current_stream() if stream is None else stream).ptr
+    if stream is None:
+        stream = cupy.cuda.get_current_stream()
+    handle = stream.ptr
     memory = array.data.mem
     if not isinstance(memory, cupy.cuda.memory.PythonFunctionAllocatorMemory):
         raise ValueError("record_stream: the array's memory is not Weir's; it was made before weir.cupy.install()")
-    if memory.ptr:
-        _weir._record_stream(memory.ptr, 0 if raw == _LEGACY else raw)
+    if not memory.ptr:
+        return
+    if handle not in _streams and handle not in (_LEGACY, _PER_THREAD):
+        _keep(cupy, stream)
+    _weir._record_stream(memory.ptr, 0 if handle == _LEGACY else handle)
+    # Weir asks the stream when the array dies, and then this handle means the stream of the thread in which it dies.
+    if handle == _PER_THREAD and _threads.setdefault(memory.ptr, _thread.mark) is not _thread.mark:
+        _threads[memory.ptr] = _SEVERAL

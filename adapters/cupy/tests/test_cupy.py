@@ -146,6 +146,31 @@ def test_record_stream():
         assert address(again) == first
 
 
+def test_streams_that_the_program_forgets():
+    """CuPy destroys them with their last object, and the driver crashes on the handle of one that is gone."""
+    fresh()
+    with weir_cupy.using():
+        arrays = []
+        for _ in range(8):
+            with cupy.cuda.Stream(non_blocking=True):
+                array = cupy.empty(3 * MIB, dtype=cupy.uint8)
+            stream = cupy.cuda.Stream(non_blocking=True)
+            busy(stream, 1_000_000)
+            weir_cupy.record_stream(array, stream)
+            del stream
+            arrays.append(array)
+        del array
+        gc.collect()
+        # Handles of streams that are gone would be had again here.
+        others = [cupy.cuda.Stream(non_blocking=True) for _ in range(16)]
+        handles = {stream.ptr for stream in others}
+        assert handles.isdisjoint(weir_cupy._streams)
+        arrays.clear()
+        weir.empty_cache()
+        assert float(cupy.ones(10).sum()) == 10
+    fresh()
+
+
 def test_two_streams_do_not_disturb_each_other():
     """Temporaries come and go on both at once: a mistake in the order of memory shows as a wrong sum."""
     fresh()
@@ -190,6 +215,27 @@ def test_default_streams_of_threads():
     assert len(results) == 400
     for got, expected in results:
         assert int(got) == expected
+
+
+def test_default_stream_of_another_thread():
+    """What one thread's stream uses is waited for when the array dies in another."""
+    fresh()
+    with weir_cupy.using():
+        array = cupy.empty(3 * MIB, dtype=cupy.uint8)
+        done = cupy.cuda.Event()
+
+        def work():
+            with cupy.cuda.Stream.ptds:
+                spin((1,), (1,), (400_000_000,))
+                done.record()
+                weir_cupy.record_stream(array)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert not done.done
+        del array
+        assert done.done
 
 
 def test_out_of_memory():

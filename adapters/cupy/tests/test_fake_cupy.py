@@ -47,6 +47,27 @@ class PythonFunctionAllocator:
         return MemoryPointer(PythonFunctionAllocatorMemory(size, *self._functions, 0))
 
 
+class Stream:
+    """One that CuPy makes: it is destroyed with its object, unless it is the driver's."""
+
+    destroyed = []
+
+    def __init__(self, ptr):
+        self.ptr = ptr
+
+    def __del__(self):
+        if self.ptr > 2:
+            self.destroyed.append(self.ptr)
+
+
+class ExternalStream:
+    def __init__(self, ptr):
+        self.ptr = ptr
+
+
+PER_THREAD = Stream(2)
+
+
 class Array:
     def __init__(self, cupy, size):
         self.data = cupy.cuda.get_allocator()(size)
@@ -75,7 +96,9 @@ def make_cupy():
         memory=types.SimpleNamespace(
             OutOfMemoryError=OutOfMemoryError, PythonFunctionAllocatorMemory=PythonFunctionAllocatorMemory
         ),
-        stream=types.SimpleNamespace(ptr=0),
+        Stream=Stream,
+        ExternalStream=ExternalStream,
+        stream=Stream(0),
         get_current_stream=lambda: cupy.cuda.stream,
         get_allocator=lambda: getattr(state, "allocator", None) or chosen[0],
         set_allocator=lambda allocator: chosen.__setitem__(0, allocator),
@@ -94,8 +117,20 @@ def cupy(monkeypatch):
     monkeypatch.setattr(weir_cupy, "_allocator", None)
     monkeypatch.setattr(weir_cupy, "_previous", None)
     weir.init()
+    weir_cupy._streams.clear()
+    Stream.destroyed.clear()
     yield module
     weir.synchronize()
+    assert weir_cupy._threads == {}
+
+
+def in_thread(function):
+    """The function's result, and the number of the thread that called it, which is over."""
+    results = []
+    thread = threading.Thread(target=lambda: results.append(function()))
+    thread.start()
+    thread.join()
+    return results.pop(), thread.ident
 
 
 def test_without_cupy(monkeypatch):
@@ -145,15 +180,15 @@ def test_nothing_is_nothing(cupy):
 def test_the_current_stream_counts(cupy):
     one, two = weir.Stream(), weir.Stream()
     with weir_cupy.using():
-        cupy.cuda.stream.ptr = one.cuda_stream
+        cupy.cuda.stream = Stream(one.cuda_stream)
         array = Array(cupy, 3 * MIB)
         first = array.data.mem.ptr
         one._spin(2_000_000_000)
         del array
-        cupy.cuda.stream.ptr = two.cuda_stream
+        cupy.cuda.stream = Stream(two.cuda_stream)
         other = Array(cupy, 3 * MIB)
         assert other.data.mem.ptr != first
-        cupy.cuda.stream.ptr = one.cuda_stream
+        cupy.cuda.stream = Stream(one.cuda_stream)
         again = Array(cupy, 3 * MIB)
         assert not one.query()
         assert again.data.mem.ptr == first
@@ -162,11 +197,11 @@ def test_the_current_stream_counts(cupy):
 def test_record_stream(cupy):
     one, two = weir.Stream(), weir.Stream()
     with weir_cupy.using():
-        cupy.cuda.stream.ptr = one.cuda_stream
+        cupy.cuda.stream = Stream(one.cuda_stream)
         array = Array(cupy, 5 * MIB)
         first = array.data.mem.ptr
         two._spin(1_000_000_000)
-        weir_cupy.record_stream(array, types.SimpleNamespace(ptr=two.cuda_stream))
+        weir_cupy.record_stream(array, Stream(two.cuda_stream))
         del array
         other = Array(cupy, 5 * MIB)
         assert other.data.mem.ptr != first
@@ -188,25 +223,112 @@ def test_out_of_memory_is_cupys(cupy):
         assert isinstance(info.value.__cause__, weir.OutOfMemoryError)
 
 
+def test_streams_live_on(cupy):
+    one, two, three = (weir.Stream().cuda_stream for _ in range(3))
+    with weir_cupy.using():
+        cupy.cuda.stream = Stream(one)
+        array = Array(cupy, MIB)
+        cupy.cuda.stream = Stream(two)
+        weir_cupy.record_stream(array)
+        weir_cupy.record_stream(array, Stream(three))
+        cupy.cuda.stream = Stream(0)
+        assert Stream.destroyed == []
+        del array
+        weir.empty_cache()
+    weir_cupy.uninstall()
+    assert Stream.destroyed == []
+
+
+def test_streams_that_others_own(cupy):
+    """They may be destroyed by their owner, and the handle be that of one of CuPy's then: that one is kept."""
+    handle, other = weir.Stream().cuda_stream, weir.Stream().cuda_stream
+    with weir_cupy.using():
+        cupy.cuda.stream = ExternalStream(handle)
+        array = Array(cupy, MIB)
+        weir_cupy.record_stream(array, ExternalStream(other))
+        assert weir_cupy._streams == {}
+        cupy.cuda.stream = Stream(handle)
+        del array
+        array = Array(cupy, MIB)
+        assert list(weir_cupy._streams) == [handle]
+        cupy.cuda.stream = Stream(0)
+        assert Stream.destroyed == []
+
+
+def test_too_many_streams(cupy, monkeypatch):
+    monkeypatch.setattr(weir_cupy, "_MANY_STREAMS", 3)
+    with weir_cupy.using():
+        cupy.cuda.stream = Stream(0)
+        array = Array(cupy, MIB)
+        weir_cupy.record_stream(array, Stream(weir.Stream().cuda_stream))
+        with pytest.warns(RuntimeWarning, match="3 streams.*make a few streams once"):
+            weir_cupy.record_stream(array, Stream(weir.Stream().cuda_stream))
+
+
 def test_default_stream_of_a_thread(cupy):
-    cupy.cuda.stream.ptr = 2
+    cupy.cuda.stream = PER_THREAD
     with weir_cupy.using():
         before = weir.memory_allocated()
         array = Array(cupy, MIB)
-        assert weir_cupy._threads == {array.data.mem.ptr: threading.get_ident()}
+        assert list(weir_cupy._threads) == [array.data.mem.ptr]
         del array
         assert weir_cupy._threads == {}
         assert cupy.synchronized == 0
         assert weir.memory_allocated() == before
 
         # In another thread nobody can mark where the first one's stream is: the device is waited for.
-        kept = []
-        thread = threading.Thread(target=lambda: kept.append(weir_cupy.malloc(MIB)))
-        thread.start()
-        thread.join()
-        kept.clear()
+        memory, _ = in_thread(lambda: weir_cupy.malloc(MIB))
+        del memory
         assert cupy.synchronized == 1
         assert weir.memory_allocated() == before
+        assert weir_cupy._streams == {}
+
+
+def test_a_later_thread_with_the_same_number(cupy):
+    cupy.cuda.stream = PER_THREAD
+    with weir_cupy.using():
+        kept, number = [], 0
+        for _ in range(100):
+            memory, number = in_thread(lambda: weir_cupy.malloc(MIB))
+            kept.append(memory)
+            del memory
+            synchronized = cupy.synchronized
+            if in_thread(kept.clear)[1] == number:
+                break
+        else:
+            pytest.skip("no thread has the number of an earlier one here")
+        assert cupy.synchronized == synchronized + 1
+
+
+def test_record_the_default_stream_of_a_thread(cupy):
+    with weir_cupy.using():
+        # Of this thread: when the array dies here, its stream can be marked.
+        array = Array(cupy, MIB)
+        weir_cupy.record_stream(array, PER_THREAD)
+        weir_cupy.record_stream(array, PER_THREAD)
+        del array
+        assert cupy.synchronized == 0
+
+        # Of another thread.
+        array = Array(cupy, MIB)
+        in_thread(lambda: weir_cupy.record_stream(array, PER_THREAD))
+        del array
+        assert cupy.synchronized == 1
+
+        # Of two threads, and it dies in one of them.
+        array = Array(cupy, MIB)
+        weir_cupy.record_stream(array, PER_THREAD)
+        in_thread(lambda: weir_cupy.record_stream(array, PER_THREAD))
+        weir_cupy.record_stream(array, PER_THREAD)
+        del array
+        assert cupy.synchronized == 2
+
+        # Memory of one thread's stream that another's uses too.
+        cupy.cuda.stream = PER_THREAD
+        array = Array(cupy, MIB)
+        in_thread(lambda: weir_cupy.record_stream(array))
+        del array
+        assert cupy.synchronized == 3
 
 
 if __name__ == "__main__":
