@@ -3,11 +3,15 @@
  * torch.cuda.MemPool(allocator=...). No header and no library of PyTorch's is needed to build it, so it fits every version.
  *
  * It has an allocator of its own, beside whatever else uses Weir in the process. Nothing here can raise an exception: what fails
- * is told on stderr, and NULL comes back, which a MemPool takes as out of memory.
+ * is told on stderr, and NULL comes back, which a MemPool takes as out of memory. As PyTorch's only allocator it is taken for
+ * memory.
  */
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/types.h>
 
 #include "weir/weir.h"
@@ -52,11 +56,116 @@ EXPORT weir_allocator *weir_torch_pluggable_allocator(void) {
   return allocator;
 }
 
+/* ---- Scopes ---- */
+
+/* PyTorch opens a scope for a graph just before the capture begins, and for a MemPool in use_mem_pool. It does not say which: its
+ * filter would, but that is a C++ object, which C cannot call. The names of the pools do: {n, 0} for graphs, {0, n} for those of
+ * the program. A graph may be captured into one of the program's too, which shows when a stream that is captured allocates. */
+typedef struct scope {
+  struct scope *outer;
+  int device;
+  weir_pool_id pool;
+  pthread_t thread;
+  bool is_open;    /* Weir has it; not so when its begin failed, and then the end is not for Weir either */
+  bool is_capture; /* and Weir was told */
+} scope;
+
+static pthread_mutex_t scopes_lock = PTHREAD_MUTEX_INITIALIZER;
+static scope *scopes;             /* the innermost; guarded by the lock, as all that is in them */
+static atomic_int program_scopes; /* how many are of the program's pools */
+
+static bool is_of_graph(weir_pool_id pool) { return pool.first != 0; }
+
+static int is_captured(void *context, weir_cu_stream stream) {
+  int status = WEIR_CU_CAPTURE_STATUS_NONE;
+  (void)context;
+  return !driver->StreamIsCapturing(driver, stream, &status) && status == WEIR_CU_CAPTURE_STATUS_ACTIVE;
+}
+
+static void begin_capture(scope *s) {
+  weir_status status = weir_allocator_begin_capture(allocator, s->device);
+  s->is_capture = !status;
+  complain(status);
+}
+
+/* This thread's innermost scope turns out to be a capture's, unless one that is known as such is around it. */
+static void note_capture(int device) {
+  scope *mine = NULL;
+  pthread_mutex_lock(&scopes_lock);
+  for (scope *s = scopes; s; s = s->outer)
+    if (s->device == device && s->is_open && pthread_equal(s->thread, pthread_self())) {
+      if (s->is_capture) {
+        mine = NULL;
+        break;
+      }
+      if (!mine)
+        mine = s;
+    }
+  if (mine)
+    begin_capture(mine);
+  pthread_mutex_unlock(&scopes_lock);
+}
+
+EXPORT void weir_torch_begin_pool(int device, weir_pool_id pool, void *filter) {
+  weir_allocator *a = weir_torch_pluggable_allocator();
+  (void)filter;
+  if (!a)
+    return;
+  scope *s = calloc(1, sizeof *s);
+  if (!s) {
+    fprintf(stderr, "weir: error: no host memory for a scope; what is allocated in it is not of the pool\n");
+    return;
+  }
+  *s = (scope){.device = device, .pool = pool, .thread = pthread_self()};
+  pthread_mutex_lock(&scopes_lock);
+  weir_status status = weir_pool_begin(a, device, pool, is_of_graph(pool) ? is_captured : NULL, NULL);
+  s->is_open = !status;
+  complain(status);
+  if (s->is_open && is_of_graph(pool))
+    begin_capture(s);
+  s->outer = scopes;
+  scopes = s;
+  if (!is_of_graph(pool))
+    atomic_fetch_add(&program_scopes, 1);
+  pthread_mutex_unlock(&scopes_lock);
+}
+
+EXPORT void weir_torch_end_pool(int device, weir_pool_id pool) {
+  if (!allocator)
+    return;
+  pthread_mutex_lock(&scopes_lock);
+  scope **at = &scopes;
+  while (*at && ((*at)->device != device || (*at)->pool.first != pool.first || (*at)->pool.second != pool.second))
+    at = &(*at)->outer;
+  scope *s = *at;
+  if (s) {
+    *at = s->outer;
+    if (!is_of_graph(pool))
+      atomic_fetch_sub(&program_scopes, 1);
+    if (s->is_open)
+      complain(weir_pool_end(allocator, device, pool));
+    if (s->is_capture)
+      complain(weir_allocator_end_capture(allocator, device));
+  }
+  pthread_mutex_unlock(&scopes_lock);
+  free(s);
+}
+
+EXPORT void weir_torch_release_pool(int device, weir_pool_id pool) {
+  if (allocator)
+    complain(weir_pool_release(allocator, device, pool));
+}
+
+/* ---- Memory ---- */
+
 EXPORT void *weir_torch_alloc(ssize_t size, int device, weir_cu_stream stream) {
   void *pointer = NULL;
   weir_allocator *a = weir_torch_pluggable_allocator();
-  if (a && size > 0)
-    complain(weir_allocator_alloc(a, device, (size_t)size, stream, &pointer));
+  if (!a || size <= 0)
+    return NULL;
+  if (atomic_load(&program_scopes) && is_captured(NULL, stream))
+    note_capture(device);
+  complain(weir_allocator_alloc(a, device, (size_t)size, stream, &pointer));
   return pointer;
 }
 
@@ -99,34 +208,4 @@ EXPORT void *weir_torch_base_alloc(void *pointer, size_t *size) {
 EXPORT void weir_torch_record_stream(void *pointer, weir_cu_stream stream) {
   if (allocator)
     complain(weir_allocator_record_stream(allocator, pointer, stream));
-}
-
-/* PyTorch's filter is a C++ object, which C cannot call. It is for streams that are being captured: those are asked. */
-static int is_captured(void *context, weir_cu_stream stream) {
-  int status = WEIR_CU_CAPTURE_STATUS_NONE;
-  (void)context;
-  return !driver->StreamIsCapturing(driver, stream, &status) && status == WEIR_CU_CAPTURE_STATUS_ACTIVE;
-}
-
-EXPORT void weir_torch_begin_pool(int device, weir_pool_id pool, void *filter) {
-  weir_allocator *a = weir_torch_pluggable_allocator();
-  (void)filter;
-  if (!a)
-    return;
-  weir_status status = weir_pool_begin(a, device, pool, is_captured, NULL);
-  if (!status)
-    status = weir_allocator_begin_capture(a, device);
-  complain(status);
-}
-
-EXPORT void weir_torch_end_pool(int device, weir_pool_id pool) {
-  if (!allocator)
-    return;
-  complain(weir_pool_end(allocator, device, pool));
-  complain(weir_allocator_end_capture(allocator, device));
-}
-
-EXPORT void weir_torch_release_pool(int device, weir_pool_id pool) {
-  if (allocator)
-    complain(weir_pool_release(allocator, device, pool));
 }
