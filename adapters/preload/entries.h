@@ -62,5 +62,7 @@ ENTRY(cuMemCreate, cuMemCreate, 10020, ANY,
 ENTRY(cuMemAllocManaged, cuMemAllocManaged, 6000, ANY, (weir_cu_deviceptr * pointer, size_t bytes, unsigned flags))
 ENTRY(cuArrayCreate_v2, cuArrayCreate, 3020, ANY, (void **array, const void *description))
 ENTRY(cuArray3DCreate_v2, cuArray3DCreate, 3020, ANY, (void **array, const void *description))
+ENTRY(cuMipmappedArrayCreate, cuMipmappedArrayCreate, 5000, ANY,
+      (void **array, const void *description, unsigned levels))
 
 #undef ENTRY

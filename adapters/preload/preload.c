@@ -18,6 +18,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "alloc/heap.h"
 #include "real.h"
@@ -35,22 +36,31 @@ enum { MOST_DEVICES = 64 };
 
 /* A device that is served. Each has an allocator of its own: a reset ends that of one device. */
 typedef struct served {
-  _Atomic(weir_cu_context) primary;    /* NULL while it is not served; written under the lock */
-  _Atomic(weir_allocator *) allocator; /* written before primary, under the lock */
+  _Atomic(weir_cu_context) primary;    /* NULL while it is not served; set under the lock, taken away under use_lock */
+  _Atomic(weir_allocator *) allocator; /* the same; set before primary */
   uint64_t limit;                      /* bytes that the program may have; written before primary */
+
+  /* Streams that began a capture which is under way, or is about to be; the allocator knows of as many. */
+  const void **origins; /* this and the next are guarded by origins_lock */
+  size_t origin_room;
+  pthread_mutex_t origins_lock;
+  atomic_int captures; /* the number of them; changes under origins_lock */
+  atomic_int waiting;  /* frees that wait for the device, or are about to find out whether they may */
 } served;
 
 static served devices[MOST_DEVICES];
 static atomic_int device_count; /* of those above that were ever served: they are below this */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static weir_driver *driver;     /* the real one; written under the lock, before has_driver */
-static atomic_bool has_driver;  /* the driver may be used: not in the child of a fork, where none works */
-static bool has_tried;          /* to open the driver; guarded by the lock */
-static atomic_bool has_streams; /* memory of a stream was handed out */
-static atomic_int captures;     /* that are under way; grows with the next locked for writing */
 
-/* Held for reading while a free waits for the device: that would break a capture that begins meanwhile. */
-static pthread_rwlock_t capture_lock = PTHREAD_RWLOCK_INITIALIZER;
+/* Held for reading while an allocator is used, and for writing to take it away. Of those who hold it only an allocation that is
+ * short of memory may wait for a device. */
+static pthread_rwlock_t use_lock = PTHREAD_RWLOCK_INITIALIZER;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of beginning to serve */
+static weir_driver *driver;                              /* the real one; written under the lock, before has_driver */
+static atomic_bool has_driver;   /* the driver may be used: not in the child of a fork, where none works */
+static bool has_tried;           /* to open the driver; guarded by the lock */
+static atomic_bool has_streams;  /* memory of a stream was handed out */
+static pthread_key_t thread_key; /* set in threads that captured their own default stream; made before has_driver */
 
 /* Pools that the program made or shared; the default ones are not here as long as nothing is special about them. */
 typedef struct pool {
@@ -62,12 +72,6 @@ static pool *pools; /* this and the next two are guarded by pools_lock */
 static size_t pool_count, pool_room;
 static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool has_driver_pools; /* one of them is not served, so that cuMemAllocAsync has to look */
-
-/* Memory that was freed during a capture: the device cannot be waited for then. */
-static weir_cu_deviceptr *put_off; /* this and the next are guarded by put_off_lock */
-static size_t put_off_room;
-static atomic_size_t put_off_count; /* the same; read without it to see whether there are any */
-static pthread_mutex_t put_off_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* ---- Codes ---- */
 
@@ -97,10 +101,17 @@ static weir_cu_result result_of(weir_status status) {
 static void after_fork_in_child(void) {
   atomic_store(&has_driver, false);
   pthread_mutex_init(&lock, NULL);
-  pthread_rwlock_init(&capture_lock, NULL);
+  pthread_rwlock_init(&use_lock, NULL);
 }
 
-static void watch_fork(void) { pthread_atfork(NULL, NULL, after_fork_in_child); }
+static void end_thread(void *own);
+
+static void prepare(void) {
+  pthread_atfork(NULL, NULL, after_fork_in_child);
+  pthread_key_create(&thread_key, end_thread);
+  for (int i = 0; i < MOST_DEVICES; i++)
+    pthread_mutex_init(&devices[i].origins_lock, NULL);
+}
 
 static void open_driver(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -110,7 +121,7 @@ static void open_driver(void) {
     return;
   }
   has_tried = true;
-  pthread_once(&once, watch_fork);
+  pthread_once(&once, prepare);
   weir_driver *opened = NULL;
   preload_finds_real = true;
   weir_status status = weir_driver_open("cuda", &opened);
@@ -197,10 +208,13 @@ static weir_allocator *make_allocator(void) {
   weir_allocator_options options;
   weir_allocator_options_init(&options);
   options.conf = conf ? conf : "";
+  options.streams_may_end = 1;
   weir_status status = weir_allocator_create(driver, &options, &allocator);
   bool is_native = !status && strcmp(weir_allocator_backend(allocator), "native") == 0;
   if (is_native) {
     weir_allocator_set_caching(allocator, !uncached || strcmp(uncached, "1") != 0);
+    /* No memory of a capture is Weir's here, and this would ask streams that may be gone. */
+    weir_allocator_configure(allocator, "graph_capture_record_stream_reuse:False");
     return allocator;
   }
   if (!was_said)
@@ -246,9 +260,14 @@ static served *begin_context(weir_cu_context context) {
   return at;
 }
 
-/* The device of a context, if it is one that is served. The driver is open. */
+static void leave(void) { pthread_rwlock_unlock(&use_lock); }
+
+/* This and the next ones find a device that is served. Unless they return NULL its allocator stays until leave(). */
+
+/* The device of a context. The driver is open. */
 static served *served_context(weir_cu_context context) {
   served *at = NULL;
+  pthread_rwlock_rdlock(&use_lock);
   int count = atomic_load_explicit(&device_count, memory_order_acquire);
   for (int i = 0; i < count && context && !at; i++)
     if (atomic_load_explicit(&devices[i].primary, memory_order_acquire) == context)
@@ -256,7 +275,10 @@ static served *served_context(weir_cu_context context) {
   if (!at && context)
     at = begin_context(context);
   /* Without the cache everything is the driver's, as the driver has it. */
-  return at && weir_allocator_is_caching(atomic_load(&at->allocator)) ? at : NULL;
+  if (at && weir_allocator_is_caching(atomic_load(&at->allocator)))
+    return at;
+  leave();
+  return NULL;
 }
 
 static served *served_current(void) {
@@ -267,14 +289,16 @@ static served *served_current(void) {
 /* The device whose memory this is, live or not; NULL: the pointer is none of Weir's. The public calls tell only live memory,
  * and what the program frees twice must not reach the driver, which may know it as the beginning of a segment. */
 static served *owner_of(weir_cu_deviceptr pointer) {
-  int count = atomic_load_explicit(&device_count, memory_order_acquire);
   if (!pointer || !atomic_load_explicit(&has_driver, memory_order_acquire))
     return NULL;
+  pthread_rwlock_rdlock(&use_lock);
+  int count = atomic_load_explicit(&device_count, memory_order_acquire);
   for (int i = 0; i < count; i++) {
     weir_allocator *allocator = atomic_load_explicit(&devices[i].allocator, memory_order_acquire);
     if (allocator && weir__page_map_find(allocator->pages, pointer))
       return &devices[i];
   }
+  leave();
   return NULL;
 }
 
@@ -286,14 +310,15 @@ static weir_cu_stream named(weir_cu_stream stream, weir_cu_stream default_stream
   return stream ? stream : default_stream;
 }
 
+static bool context_of(weir_cu_stream stream, weir_cu_context *context) {
+  return !(stream == LEGACY || stream == PER_THREAD ? driver->CtxGetCurrent(driver, context)
+                                                    : driver->StreamGetCtx(driver, stream, context));
+}
+
 /* The device of a stream. */
 static served *served_stream(weir_cu_stream stream) {
   weir_cu_context context;
-  if (!is_open())
-    return NULL;
-  if (stream == LEGACY || stream == PER_THREAD)
-    return served_current();
-  return driver->StreamGetCtx(driver, stream, &context) ? NULL : served_context(context);
+  return is_open() && context_of(stream, &context) ? served_context(context) : NULL;
 }
 
 static bool is_captured(weir_cu_stream stream) {
@@ -301,103 +326,176 @@ static bool is_captured(weir_cu_stream stream) {
   return driver->StreamIsCapturing(driver, stream, &status) || status != WEIR_CU_CAPTURE_STATUS_NONE;
 }
 
+/* ---- Captures that are under way ---- */
+
+/* What a capture is known by: its first stream. That of each thread has one handle for all, and a place of its own here. */
+static const void *origin_of(weir_cu_stream stream) {
+  static _Thread_local char own;
+  if (stream != PER_THREAD)
+    return stream;
+  pthread_setspecific(thread_key, &own);
+  return &own;
+}
+
+/* The place of an origin, or the one behind the last. */
+static int find_origin(const served *at, const void *origin) {
+  int i = 0, count = atomic_load(&at->captures);
+  while (i < count && at->origins[i] != origin)
+    i++;
+  return i;
+}
+
+/* false: no host memory. *is_new: it was not there. */
+static bool add_capture(served *at, const void *origin, bool *is_new) {
+  pthread_mutex_lock(&at->origins_lock);
+  int count = atomic_load(&at->captures);
+  bool has_room = (size_t)count < at->origin_room;
+  *is_new = find_origin(at, origin) == count;
+  if (*is_new && !has_room) {
+    size_t room = count ? 2 * (size_t)count : 8;
+    const void **grown = realloc(at->origins, room * sizeof *grown);
+    if (grown) {
+      at->origins = grown;
+      at->origin_room = room;
+      has_room = true;
+    }
+  }
+  if (*is_new && has_room) {
+    at->origins[count] = origin;
+    atomic_store(&at->captures, count + 1);
+    weir_allocator_begin_capture(atomic_load(&at->allocator), ordinal(at));
+  }
+  pthread_mutex_unlock(&at->origins_lock);
+  return !*is_new || has_room;
+}
+
+/* The capture is over, if there was one. */
+static void remove_capture(served *at, const void *origin) {
+  pthread_mutex_lock(&at->origins_lock);
+  int i = find_origin(at, origin), count = atomic_load(&at->captures);
+  if (i < count) {
+    at->origins[i] = at->origins[count - 1];
+    atomic_store(&at->captures, count - 1);
+    weir_allocator_end_capture(atomic_load(&at->allocator), ordinal(at));
+  }
+  pthread_mutex_unlock(&at->origins_lock);
+}
+
+/* The stream is gone, or about to go: so is what it captures. */
+static void forget_origin(const void *origin) {
+  pthread_rwlock_rdlock(&use_lock);
+  for (int i = 0; i < atomic_load(&device_count); i++)
+    if (atomic_load(&devices[i].captures))
+      remove_capture(&devices[i], origin);
+  leave();
+}
+
+static void end_thread(void *own) {
+  if (atomic_load(&has_driver))
+    forget_origin(own);
+}
+
+/* A free that begins to wait for the device after the capture has begun would break it. From now on none does. One that has
+ * decided to is given the time to get into the driver; there it may stay. */
+static void let_frees_in(const served *at) {
+  enum { STEP_US = 100, MOST_US = 10000 };
+  for (int us = 0; us < MOST_US && atomic_load(&at->waiting); us += STEP_US)
+    usleep(STEP_US);
+}
+
 /* ---- Freeing ---- */
 
-static weir_cu_result wait_for_device(served *at) {
+/* Waits for all work of the device. Captures of other devices do not matter, whatever the thread's mode forbids. */
+static weir_cu_result synchronize(const served *at) {
   weir_cu_context previous, primary = atomic_load(&at->primary);
+  int mode = WEIR_CU_CAPTURE_RELAXED;
   weir_cu_result result = driver->CtxGetCurrent(driver, &previous);
   if (!result && previous != primary)
     result = driver->CtxSetCurrent(driver, primary);
   if (result)
     return result;
-  result = driver->CtxSynchronize(driver);
+  result = driver->ThreadExchangeStreamCaptureMode(driver, &mode);
+  if (!result) {
+    result = driver->CtxSynchronize(driver);
+    driver->ThreadExchangeStreamCaptureMode(driver, &mode);
+  }
   if (previous != primary)
     driver->CtxSetCurrent(driver, previous);
   return result;
 }
 
-static weir_cu_result free_now(served *at, weir_cu_deviceptr pointer) {
-  weir_cu_result result = wait_for_device(at);
-  return result ? result : result_of(weir_allocator_free(atomic_load(&at->allocator), (void *)(uintptr_t)pointer));
+/* The same unless the device has a capture, which that would break: then false. */
+static bool wait_for_device(served *at, weir_cu_result *result) {
+  atomic_fetch_add(&at->waiting, 1);
+  bool may = !atomic_load(&at->captures);
+  if (may)
+    *result = synchronize(at);
+  atomic_fetch_sub(&at->waiting, 1);
+  return may && (*result != WEIR_CU_STREAM_CAPTURE_UNSUPPORTED || !atomic_load(&at->captures));
 }
 
-/* Without host memory it is kept for good: better than used too early. */
-static void free_later(weir_cu_deviceptr pointer) {
-  pthread_mutex_lock(&put_off_lock);
-  size_t count = atomic_load(&put_off_count);
-  if (count == put_off_room) {
-    size_t room = count ? 2 * count : 64;
-    weir_cu_deviceptr *grown = realloc(put_off, room * sizeof *grown);
-    if (grown) {
-      put_off = grown;
-      put_off_room = room;
-    }
+/* The allocator is told that another stream uses the memory too. It cannot wait for that one now, so it keeps the memory until
+ * no capture is under way and waits for the whole device then (streams_may_end). false: there is no capture any more. */
+static bool free_after_captures(served *at, void *memory, weir_cu_result *result) {
+  pthread_mutex_lock(&at->origins_lock);
+  bool is_captured = atomic_load(&at->captures);
+  if (is_captured) {
+    weir_allocator *allocator = atomic_load(&at->allocator);
+    weir_status status = weir_allocator_record_stream(allocator, memory, LEGACY);
+    if (!status) /* one of the two is not its own */
+      status = weir_allocator_record_stream(allocator, memory, SHELF);
+    *result = result_of(status ? status : weir_allocator_free(allocator, memory));
   }
-  if (count < put_off_room) {
-    put_off[count] = pointer;
-    atomic_store(&put_off_count, count + 1);
-  }
-  pthread_mutex_unlock(&put_off_lock);
+  pthread_mutex_unlock(&at->origins_lock);
+  return is_captured;
 }
 
-/* Whether the device may be waited for until done_waiting. */
-static bool may_wait(void) {
-  pthread_rwlock_rdlock(&capture_lock);
-  if (!atomic_load(&captures))
-    return true;
-  pthread_rwlock_unlock(&capture_lock);
-  return false;
-}
-
-static void done_waiting(void) { pthread_rwlock_unlock(&capture_lock); }
-
-static void free_put_off(void) {
-  if (!atomic_load(&put_off_count) || !may_wait())
-    return;
-  pthread_mutex_lock(&put_off_lock);
-  for (size_t i = atomic_load(&put_off_count); i-- > 0; atomic_store(&put_off_count, i)) {
-    served *at = owner_of(put_off[i]);
-    if (at)
-      free_now(at, put_off[i]);
-  }
-  pthread_mutex_unlock(&put_off_lock);
-  done_waiting();
-}
-
-/* Memory of a device that ends is not to be freed any more. */
-static void forget_put_off(const served *at) {
-  pthread_mutex_lock(&put_off_lock);
-  size_t count = atomic_load(&put_off_count), kept = 0;
-  for (size_t i = 0; i < count; i++)
-    if (owner_of(put_off[i]) != at)
-      put_off[kept++] = put_off[i];
-  atomic_store(&put_off_count, kept);
-  pthread_mutex_unlock(&put_off_lock);
-}
-
+/* The device is looked up again after the wait: a reset of another one does not wait for this one's work. */
 weir_cu_result cuMemFree_v2(weir_cu_deviceptr pointer) {
   weir_cu_result result = WEIR_CU_SUCCESS;
+  void *memory = (void *)(uintptr_t)pointer;
+  bool has_waited;
   served *at = owner_of(pointer);
   if (!at)
     return REAL(cuMemFree_v2, pointer);
-  free_put_off();
-  if (may_wait()) {
-    result = free_now(at, pointer);
-    done_waiting();
-  } else
-    free_later(pointer);
+  do {
+    leave();
+    has_waited = wait_for_device(at, &result);
+    if (has_waited && result)
+      return result;
+    if (!(at = owner_of(pointer)))
+      return WEIR_CU_INVALID_VALUE;
+  } while (!has_waited && !free_after_captures(at, memory, &result));
+  if (has_waited)
+    result = result_of(weir_allocator_free(atomic_load(&at->allocator), memory));
+  leave();
   return result;
 }
 
 static weir_cu_result free_async(weir_cu_deviceptr pointer, weir_cu_stream stream) {
+  weir_cu_context context;
+  weir_cu_result result;
+  weir_status status = WEIR_OK;
+  void *memory = (void *)(uintptr_t)pointer;
   served *at = owner_of(pointer);
   if (!at)
     return REAL(cuMemFreeAsync, pointer, stream);
-  if (is_captured(stream)) /* only memory of the graph can be freed in it */
+  bool is_elsewhere = !context_of(stream, &context) || context != atomic_load(&at->primary);
+  if (is_captured(stream)) { /* only memory of the graph can be freed in it */
+    leave();
     return WEIR_CU_INVALID_VALUE;
-  weir_allocator *allocator = atomic_load(&at->allocator);
-  weir_status status = weir_allocator_record_stream(allocator, (void *)(uintptr_t)pointer, stream);
-  return result_of(status ? status : weir_allocator_free(allocator, (void *)(uintptr_t)pointer));
+  }
+  if (is_elsewhere) { /* where no event of this device can be recorded */
+    leave();
+    if ((result = driver->StreamSynchronize(driver, stream)))
+      return result;
+    if (!(at = owner_of(pointer)))
+      return WEIR_CU_INVALID_VALUE;
+  } else
+    status = weir_allocator_record_stream(atomic_load(&at->allocator), memory, stream);
+  result = result_of(status ? status : weir_allocator_free(atomic_load(&at->allocator), memory));
+  leave();
+  return result;
 }
 
 weir_cu_result cuMemFreeAsync(weir_cu_deviceptr pointer, weir_cu_stream stream) {
@@ -410,16 +508,21 @@ weir_cu_result cuMemFreeAsync_ptsz(weir_cu_deviceptr pointer, weir_cu_stream str
 
 /* ---- Allocating ---- */
 
-/* Gives all that is cached back to the driver; false: there was nobody to do so. */
+/* Gives all that is cached back to the driver; false: there was nobody to do so. What a capture forbids is left out by the
+ * allocator of its device; on other devices it is allowed, whatever the thread's mode is. */
 static bool make_room(void) {
   bool is_any = false;
-  free_put_off();
-  int count = atomic_load(&has_driver) ? atomic_load(&device_count) : 0;
-  for (int i = 0; i < count; i++) {
+  int mode = WEIR_CU_CAPTURE_RELAXED;
+  if (!atomic_load(&has_driver) || driver->ThreadExchangeStreamCaptureMode(driver, &mode))
+    return false;
+  pthread_rwlock_rdlock(&use_lock);
+  for (int i = 0; i < atomic_load(&device_count); i++) {
     weir_allocator *allocator = atomic_load(&devices[i].allocator);
     if (allocator && !weir_allocator_empty_cache(allocator))
       is_any = true;
   }
+  leave();
+  driver->ThreadExchangeStreamCaptureMode(driver, &mode);
   return is_any;
 }
 
@@ -431,13 +534,15 @@ static bool make_room(void) {
       result = REAL(symbol, __VA_ARGS__);                                                                              \
   } while (0)
 
+/* And leaves the device. */
 static weir_cu_result serve(served *at, weir_cu_deviceptr *pointer, size_t bytes, weir_cu_stream stream) {
   void *memory;
-  free_put_off();
   weir_status status = weir_allocator_alloc(atomic_load(&at->allocator), ordinal(at), bytes, stream, &memory);
+  weir_cu_result result = result_of(status);
+  leave();
   if (!status)
     *pointer = (uintptr_t)memory;
-  return result_of(status);
+  return result;
 }
 
 weir_cu_result cuMemAlloc_v2(weir_cu_deviceptr *pointer, size_t bytes) {
@@ -499,6 +604,8 @@ static weir_cu_result alloc_async(weir_cu_deviceptr *pointer, size_t bytes, weir
   served *at = pointer && bytes ? served_stream(stream) : NULL;
   if (at && !is_captured(stream) && !uses_driver_pool(ordinal(at)))
     return serve_stream(at, pointer, bytes, stream);
+  if (at)
+    leave();
   REAL_WITH_ROOM(result, cuMemAllocAsync, pointer, bytes, stream);
   return result;
 }
@@ -517,6 +624,8 @@ static weir_cu_result alloc_from_pool(weir_cu_deviceptr *pointer, size_t bytes, 
   served *at = pointer && bytes ? served_stream(stream) : NULL;
   if (at && !is_captured(stream) && device_of_pool(handle, ordinal(at)) == ordinal(at))
     return serve_stream(at, pointer, bytes, stream);
+  if (at)
+    leave();
   REAL_WITH_ROOM(result, cuMemAllocFromPoolAsync, pointer, bytes, handle, stream);
   return result;
 }
@@ -556,20 +665,38 @@ weir_cu_result cuArray3DCreate_v2(void **array, const void *description) {
   return result;
 }
 
-/* What the program could still get: what the driver has, and what Weir has cached, within the limit. */
+weir_cu_result cuMipmappedArrayCreate(void **array, const void *description, unsigned levels) {
+  weir_cu_result result;
+  REAL_WITH_ROOM(result, cuMipmappedArrayCreate, array, description, levels);
+  return result;
+}
+
+/* Bytes of the device that no large request could have: what is used, and with fixed segments the rest of those that are. */
+static bool held_bytes(served *at, uint64_t *reserved, uint64_t *held) {
+  weir_allocator *allocator = atomic_load(&at->allocator);
+  weir_allocator_stats stats = {.size = sizeof stats};
+  if (weir_allocator_get_stats(allocator, ordinal(at), &stats))
+    return false;
+  *reserved = (uint64_t)stats.reserved_bytes[WEIR_STAT_ALL].current;
+  *held = (uint64_t)stats.active_bytes[WEIR_STAT_ALL].current;
+  if (!atomic_load(&allocator->settings)->expandable_segments)
+    *held += (uint64_t)stats.inactive_split_bytes[WEIR_STAT_ALL].current;
+  *held = least(*held, *reserved);
+  return true;
+}
+
+/* What the program could still get: what the driver has, and what Weir could give back, within the limit. */
 weir_cu_result cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
+  uint64_t reserved, held;
   served *at = free_bytes && total_bytes ? served_current() : NULL;
   weir_cu_result result = REAL(cuMemGetInfo_v2, free_bytes, total_bytes);
-  weir_allocator_stats stats = {.size = sizeof stats};
-  if (result || !at)
+  if (!at)
     return result;
-  free_put_off();
-  if (weir_allocator_get_stats(atomic_load(&at->allocator), ordinal(at), &stats))
-    return result;
-  uint64_t reserved = (uint64_t)stats.reserved_bytes[WEIR_STAT_ALL].current;
-  uint64_t active = least((uint64_t)stats.active_bytes[WEIR_STAT_ALL].current, reserved);
-  *free_bytes = least(*free_bytes + reserved - active, at->limit - least(at->limit, active));
-  *total_bytes = least(*total_bytes, at->limit);
+  if (!result && held_bytes(at, &reserved, &held)) {
+    *free_bytes = least(*free_bytes + reserved - held, at->limit - least(at->limit, held));
+    *total_bytes = least(*total_bytes, at->limit);
+  }
+  leave();
   return result;
 }
 
@@ -598,12 +725,16 @@ static void set_pool(weir_cu_mempool handle, int device) {
   pthread_mutex_unlock(&pools_lock);
 }
 
+/* Plain memory of a device, with nothing that the program wants of it besides. */
+static bool is_plain(const weir_cu_mempool_props *props) {
+  return props->type == WEIR_CU_ALLOCATION_PINNED && props->handle_types == WEIR_CU_HANDLE_NONE &&
+         props->location.type == WEIR_CU_LOCATION_DEVICE && !props->max_size && !props->usage;
+}
+
 weir_cu_result cuMemPoolCreate(weir_cu_mempool *handle, const weir_cu_mempool_props *props) {
   weir_cu_result result = REAL(cuMemPoolCreate, handle, props);
   if (!result)
-    set_pool(*handle, props->handle_types == WEIR_CU_HANDLE_NONE && props->location.type == WEIR_CU_LOCATION_DEVICE
-                          ? props->location.id
-                          : DRIVERS);
+    set_pool(*handle, is_plain(props) ? props->location.id : DRIVERS);
   return result;
 }
 
@@ -630,77 +761,123 @@ weir_cu_result cuMemPoolDestroy(weir_cu_mempool handle) {
 
 weir_cu_result cuCtxEnablePeerAccess(weir_cu_context peer, unsigned flags) {
   weir_cu_result result = REAL(cuCtxEnablePeerAccess, peer, flags);
-  served *here = served_current(), *there = here ? served_context(peer) : NULL;
-  if ((!result || result == WEIR_CU_PEER_ACCESS_ALREADY_ENABLED) && here && there && here != there)
+  if (result && result != WEIR_CU_PEER_ACCESS_ALREADY_ENABLED)
+    return result;
+  served *here = served_current();
+  if (here)
+    leave();
+  served *there = here ? served_context(peer) : NULL;
+  if (there && here != there)
     weir_allocator_enable_peer_access(atomic_load(&there->allocator), ordinal(there), ordinal(here));
+  if (there)
+    leave();
   return result;
+}
+
+/* Whether the driver can share what begins here. Memory that is not live can be the beginning of a segment: libraries ask for
+ * what cuMemGetAddressRange tells them. */
+static bool is_segment(served *at, weir_cu_deviceptr pointer) {
+  void *base, *wanted = (void *)(uintptr_t)pointer;
+  weir_cu_deviceptr start;
+  size_t bytes;
+  weir_status status = weir_allocator_base(atomic_load(&at->allocator), wanted, &base, &bytes);
+  if (status == WEIR_ERROR_INVALID_ARGUMENT)
+    return !driver->MemGetAddressRange(driver, &start, &bytes, pointer) && start == pointer;
+  return !status && base == wanted;
 }
 
 /* A handle is for a whole segment, and who opens it gets the segment's beginning. A pointer within would be taken for that. */
 weir_cu_result cuIpcGetMemHandle(weir_cu_ipc_mem_handle *handle, weir_cu_deviceptr pointer) {
   served *at = owner_of(pointer);
-  void *base = NULL, *wanted = (void *)(uintptr_t)pointer;
-  size_t bytes;
-  weir_status status = at ? weir_allocator_base(atomic_load(&at->allocator), wanted, &base, &bytes) : WEIR_OK;
-  /* Memory that is not live can be the beginning of a segment, which cuMemGetAddressRange tells. */
-  if (!at || status == WEIR_ERROR_INVALID_ARGUMENT || base == wanted)
+  bool can_be_shared = !at || is_segment(at, pointer);
+  if (at)
+    leave();
+  if (can_be_shared)
     return REAL(cuIpcGetMemHandle, handle, pointer);
   weir__log(WEIR_LOG_WARN,
             "preload: memory at %p cannot be shared with another process, because it is a part of a larger piece; "
             "WEIR_NO_MEMORY_CACHING=1 gives each allocation its own",
-            wanted);
+            (void *)(uintptr_t)pointer);
   return WEIR_CU_NOT_SUPPORTED;
 }
 
 /* ---- Ends and captures ---- */
 
 /* The next stream may get the same handle, and with it the memory of this one: its work is done by then. */
+static void finish_stream(weir_cu_stream stream) {
+  int mode = WEIR_CU_CAPTURE_RELAXED;
+  if (is_captured(stream) || driver->ThreadExchangeStreamCaptureMode(driver, &mode))
+    return;
+  driver->StreamSynchronize(driver, stream);
+  driver->ThreadExchangeStreamCaptureMode(driver, &mode);
+}
+
+/* A capture that began in it ends with it. Forgotten first: another thread may get the same handle for a new one. */
 weir_cu_result cuStreamDestroy_v2(weir_cu_stream stream) {
   bool is_handle = stream && stream != LEGACY && stream != PER_THREAD;
-  if (is_handle && atomic_load(&has_streams) && atomic_load(&has_driver)) {
-    int status, mode = WEIR_CU_CAPTURE_RELAXED;
-    bool is_known = !driver->StreamIsCapturing(driver, stream, &status);
-    if (is_known && status == WEIR_CU_CAPTURE_STATUS_NONE && !driver->ThreadExchangeStreamCaptureMode(driver, &mode)) {
-      driver->StreamSynchronize(driver, stream);
-      driver->ThreadExchangeStreamCaptureMode(driver, &mode);
-    }
+  if (is_handle && atomic_load(&has_driver)) {
+    if (atomic_load(&has_streams))
+      finish_stream(stream);
+    forget_origin(stream);
   }
   return REAL(cuStreamDestroy_v2, stream);
 }
 
-/* begin is the driver's call. */
-#define BEGIN_CAPTURE(result, begin)                                                                                   \
-  do {                                                                                                                 \
-    pthread_rwlock_wrlock(&capture_lock);                                                                              \
-    result = begin;                                                                                                    \
-    if (!result)                                                                                                       \
-      atomic_fetch_add(&captures, 1);                                                                                  \
-    pthread_rwlock_unlock(&capture_lock);                                                                              \
-  } while (0)
+/* A capture of a device that is served begins; NULL: there is nothing to know of it. */
+static served *before_capture(weir_cu_stream stream, bool *is_new, weir_cu_result *result) {
+  served *at = served_stream(stream);
+  *result = WEIR_CU_SUCCESS;
+  if (!at)
+    return NULL;
+  if (add_capture(at, origin_of(stream), is_new)) {
+    let_frees_in(at);
+    return at;
+  }
+  leave();
+  *result = WEIR_CU_OUT_OF_MEMORY;
+  return NULL;
+}
+
+/* result is the driver's. A stream that is captured already goes on being so. */
+static void after_begin(served *at, weir_cu_stream stream, bool is_new, weir_cu_result result) {
+  if (!at)
+    return;
+  if (result && is_new)
+    remove_capture(at, origin_of(stream));
+  leave();
+}
 
 static weir_cu_result begin_capture(weir_cu_stream stream, int mode) {
+  bool is_new = false;
   weir_cu_result result;
-  BEGIN_CAPTURE(result, REAL(cuStreamBeginCapture_v2, stream, mode));
+  served *at = before_capture(stream, &is_new, &result);
+  if (!result)
+    result = REAL(cuStreamBeginCapture_v2, stream, mode);
+  after_begin(at, stream, is_new, result);
   return result;
 }
 
 static weir_cu_result begin_capture_to_graph(weir_cu_stream stream, weir_cu_graph graph,
                                              const weir_cu_graph_node *nodes, const void *edges, size_t count,
                                              int mode) {
+  bool is_new = false;
   weir_cu_result result;
-  BEGIN_CAPTURE(result, REAL(cuStreamBeginCaptureToGraph, stream, graph, nodes, edges, count, mode));
+  served *at = before_capture(stream, &is_new, &result);
+  if (!result)
+    result = REAL(cuStreamBeginCaptureToGraph, stream, graph, nodes, edges, count, mode);
+  after_begin(at, stream, is_new, result);
   return result;
 }
 
 /* One that fails may have ended the capture all the same: the stream tells. */
 static weir_cu_result end_capture(weir_cu_stream stream, weir_cu_graph *graph) {
-  bool was = is_open() && is_captured(stream);
+  served *at = served_stream(stream);
   weir_cu_result result = REAL(cuStreamEndCapture, stream, graph);
-  if (was ? !is_captured(stream) : !result) {
-    int count = atomic_load(&captures);
-    while (count > 0 && !atomic_compare_exchange_weak(&captures, &count, count - 1)) {
-    }
-  }
+  if (!at)
+    return result;
+  if (!result || !is_captured(stream))
+    remove_capture(at, origin_of(stream));
+  leave();
   return result;
 }
 
@@ -731,20 +908,20 @@ weir_cu_result cuStreamEndCapture_ptsz(weir_cu_stream stream, weir_cu_graph *gra
   return end_capture(named(stream, PER_THREAD), graph);
 }
 
-/* All memory of the device goes. What Weir knows of it goes first, while the context is still there. */
+/* All memory of the device goes, and its captures with it. What Weir knows of it goes first, while the context is still there. */
 static void end_device(weir_cu_device device) {
   if (device < 0 || device >= MOST_DEVICES || !atomic_load(&has_driver))
     return;
   served *at = &devices[device];
-  forget_put_off(at);
-  pthread_mutex_lock(&lock);
+  pthread_rwlock_wrlock(&use_lock);
   weir_allocator *allocator = atomic_exchange(&at->allocator, NULL);
-  if (allocator) {
-    atomic_store(&at->primary, NULL);
-    weir_allocator_destroy(allocator);
-    driver->DevicePrimaryCtxRelease(driver, device);
-  }
-  pthread_mutex_unlock(&lock);
+  atomic_store(&at->primary, NULL);
+  atomic_store(&at->captures, 0);
+  pthread_rwlock_unlock(&use_lock);
+  if (!allocator)
+    return;
+  weir_allocator_destroy(allocator);
+  driver->DevicePrimaryCtxRelease(driver, device);
 }
 
 weir_cu_result cuDevicePrimaryCtxReset(weir_cu_device device) {

@@ -79,6 +79,10 @@ PLAIN(cuMemAllocPitch_v2, weir_cu_deviceptr *pointer, size_t *pitch, size_t widt
 PLAIN(cuArrayCreate_v2, void **array, const void *description) {
   return cuMemAlloc_v2((weir_cu_deviceptr *)array, *(const size_t *)description);
 }
+PLAIN(cuMipmappedArrayCreate, void **array, const void *description, unsigned levels) {
+  (void)levels;
+  return cuArrayCreate_v2(array, description);
+}
 PLAIN(cuDevicePrimaryCtxReset_v2, weir_cu_device device) {
   while (!cuDevicePrimaryCtxRelease_v2(device)) {
   }
@@ -103,6 +107,7 @@ static const struct {
     {"cuStreamEndCapture_ptsz", (any_fn)cuStreamEndCapture_ptsz},
     {"cuMemAllocPitch_v2", (any_fn)cuMemAllocPitch_v2},
     {"cuArrayCreate_v2", (any_fn)cuArrayCreate_v2},
+    {"cuMipmappedArrayCreate", (any_fn)cuMipmappedArrayCreate},
     {"cuDevicePrimaryCtxReset_v2", (any_fn)cuDevicePrimaryCtxReset_v2},
     {"cuGetProcAddress_v2", (any_fn)cuGetProcAddress_v2},
 };

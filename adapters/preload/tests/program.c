@@ -279,6 +279,68 @@ static void graphs(void) {
   OK(cudaStreamDestroy(stream));
 }
 
+static void *post_later(void *semaphore) {
+  usleep(300000);
+  sem_post(semaphore);
+  return NULL;
+}
+
+/* A free that waits for the device does not break a capture that begins meanwhile. */
+static void capture_while_a_free_waits(void) {
+  cudaStream_t stream, busy;
+  cudaGraph_t graph;
+  sem_t semaphore;
+  freeing f = {0};
+  pthread_t freer, poster;
+  void *memory;
+  sem_init(&semaphore, 0, 0);
+  OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  OK(cudaStreamCreateWithFlags(&busy, cudaStreamNonBlocking));
+  OK(cudaMalloc(&memory, MIB));
+  OK(cudaMalloc(&f.pointer, MIB));
+  OK(cudaLaunchHostFunc(busy, hold, &semaphore));
+  CHECK(pthread_create(&freer, NULL, free_it, &f) == 0);
+  usleep(50000);
+  CHECK(pthread_create(&poster, NULL, post_later, &semaphore) == 0);
+  double begin = now();
+  cudaError_t began = cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed);
+  double waited = now() - begin;
+  cudaError_t captured = cudaMemsetAsync(memory, 1, MIB, stream), ended = cudaStreamEndCapture(stream, &graph);
+  pthread_join(poster, NULL);
+  pthread_join(freer, NULL);
+  printf("  the capture began after %.1f ms\n", waited * 1e3);
+  OK(began);
+  OK(captured);
+  OK(ended);
+  OK(f.result);
+  if (is_served)
+    CHECK(waited < 0.2);
+  OK(cudaGraphDestroy(graph));
+  OK(cudaFree(memory));
+  OK(cudaStreamDestroy(stream));
+  OK(cudaStreamDestroy(busy));
+}
+
+/* Memory of streams that are gone is used by others when it runs short. */
+static void streams_that_are_gone(void) {
+  size_t most = 1000 * MIB;
+  cudaStream_t streams[3];
+  void *memory[3], *large;
+  for (int i = 0; i < 3; i++) {
+    OK(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
+    OK(cudaMallocAsync(&memory[i], most, streams[i]));
+    OK(cudaMemsetAsync(memory[i], i, most, streams[i]));
+  }
+  for (int i = 0; i < 3; i++) {
+    OK(cudaFreeAsync(memory[i], streams[i]));
+    OK(cudaStreamDestroy(streams[i]));
+  }
+  OK(cudaMalloc(&large, 3 * most));
+  OK(cudaMemset(large, 1, 3 * most));
+  OK(cudaDeviceSynchronize());
+  OK(cudaFree(large));
+}
+
 static void pools(void) {
   cudaMemPool_t usual, own;
   struct cudaMemPoolProps props = {.allocType = cudaMemAllocationTypePinned,
@@ -349,6 +411,10 @@ static void shared_with_processes(void) {
   cudaError_t result = cudaIpcGetMemHandle(&handle, whole);
   CHECK(result == (is_expandable ? cudaErrorNotSupported : cudaSuccess));
   CHECK(cudaGetLastError() == result);
+  if (is_served) {
+    CHECK(cudaIpcGetMemHandle(&handle, (char *)whole + MIB) != cudaSuccess);
+    CHECK(cudaGetLastError() != cudaSuccess);
+  }
   OK(cudaFree(whole));
 }
 
@@ -467,6 +533,8 @@ int main(void) {
       {"streams_in_order", streams_in_order},
       {"freed_on_another_stream", freed_on_another_stream},
       {"graphs", graphs},
+      {"capture_while_a_free_waits", capture_while_a_free_waits},
+      {"streams_that_are_gone", streams_that_are_gone},
       {"pools", pools},
       {"other_contexts", other_contexts},
       {"shared_with_processes", shared_with_processes},

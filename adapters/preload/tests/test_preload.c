@@ -1,6 +1,6 @@
 /*
  * A program of CUDA's runtime that knows nothing of Weir, under LD_PRELOAD, on stand-ins for the runtime and the driver. The
- * environment has a device of 256 MiB, of which 128 MiB are allowed.
+ * environment has two devices of 256 MiB, of which 128 MiB each are allowed; the program uses the first where nothing else is said.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -237,6 +237,26 @@ static void the_limit_holds(void **state) {
   assert_int_equal(cudaFree(second), 0);
 }
 
+/* The rest of a segment that is in use cannot become another one. */
+static void what_is_free_can_be_had(void **state) {
+  (void)state;
+  enum { COUNT = 50 };
+  size_t free_bytes, total_bytes;
+  void *pointers[COUNT];
+  for (int i = 0; i < COUNT; i++)
+    pointers[i] = get(2 * MIB);
+  for (int i = 0; i < COUNT; i++)
+    if (i % 10)
+      assert_int_equal(cudaFree(pointers[i]), 0);
+  assert_int_equal(cudaMemGetInfo(&free_bytes, &total_bytes), 0);
+  assert_in_range(free_bytes, 20 * MIB, 30 * MIB);
+  assert_int_equal(cudaFree(get(free_bytes / (2 * MIB) * (2 * MIB))), 0);
+  for (int i = 0; i < COUNT; i += 10)
+    assert_int_equal(cudaFree(pointers[i]), 0);
+  assert_int_equal(cudaMemGetInfo(&free_bytes, &total_bytes), 0);
+  assert_in_range(free_bytes, 127 * MIB, 128 * MIB);
+}
+
 static void other_memory_of_the_driver_finds_room(void **state) {
   (void)state;
   void *array;
@@ -245,6 +265,10 @@ static void other_memory_of_the_driver_finds_room(void **state) {
   ENTRY((void **, const void *), create, "cuArrayCreate");
   assert_int_equal(create(&array, &bytes), 0);
   assert_int_equal(cudaFree(array), 0); /* the stand-in's arrays are its memory */
+  assert_int_equal(cudaFree(get(100 * MIB)), 0);
+  ENTRY((void **, const void *, unsigned), create_levels, "cuMipmappedArrayCreate");
+  assert_int_equal(create_levels(&array, &bytes, 3), 0);
+  assert_int_equal(cudaFree(array), 0);
 }
 
 /* A device that failed says so, instead of having no memory. */
@@ -427,6 +451,128 @@ static void a_capture_that_fails_is_over_too(void **state) {
   end_stream(stream);
 }
 
+static void begin_capture(weir_cu_stream stream) {
+  ENTRY((weir_cu_stream, int), begin, "cuStreamBeginCapture");
+  assert_int_equal(begin(stream, WEIR_CU_CAPTURE_RELAXED), 0);
+}
+
+static void end_capture(weir_cu_stream stream) {
+  ENTRY((weir_cu_stream, weir_cu_graph *), end, "cuStreamEndCapture");
+  weir_cu_graph graph;
+  assert_int_equal(end(stream, &graph), 0);
+  assert_int_equal(fake()->GraphDestroy(fake(), graph), 0);
+}
+
+/* Memory that was freed is given out again at once exactly if no capture is under way. */
+static bool is_free_at_once(void) {
+  void *pointer = get(6 * MIB);
+  assert_int_equal(cudaFree(pointer), 0);
+  void *again = get(6 * MIB);
+  assert_int_equal(cudaFree(again), 0);
+  return again == pointer;
+}
+
+static void *capture_and_go(void *unused) {
+  weir_cu_result (*begin)(weir_cu_stream, int);
+  void *found = entry("cuStreamBeginCapture", VERSION, PER_THREAD);
+  memcpy(&begin, &found, sizeof begin);
+  assert_int_equal(begin(NULL, WEIR_CU_CAPTURE_RELAXED), 0);
+  assert_false(is_free_at_once());
+  return unused;
+}
+
+static void a_capture_ends_with_its_stream(void **state) {
+  (void)state;
+  weir_cu_stream stream = new_stream();
+  begin_capture(stream);
+  assert_false(is_free_at_once());
+  end_stream(stream);
+  assert_true(is_free_at_once());
+
+  pthread_t thread;
+  assert_int_equal(pthread_create(&thread, NULL, capture_and_go, NULL), 0);
+  pthread_join(thread, NULL);
+  assert_true(is_free_at_once());
+
+  begin_capture(new_stream());
+  assert_int_equal(cudaDeviceReset(), 0);
+  assert_true(is_free_at_once());
+}
+
+static void each_capture_counts(void **state) {
+  (void)state;
+  ENTRY((weir_cu_stream, int), begin, "cuStreamBeginCapture");
+  ENTRY((weir_cu_stream, weir_cu_graph *), end, "cuStreamEndCapture");
+  weir_cu_stream first = new_stream(), second = new_stream(), third = new_stream();
+  weir_cu_graph graph;
+  begin_capture(first);
+  begin_capture(second);
+  assert_int_equal(begin(second, WEIR_CU_CAPTURE_RELAXED), WEIR_CU_ILLEGAL_STATE);
+  end_capture(first);
+  assert_int_not_equal(end(third, &graph), 0);
+  end_stream(third);
+  assert_false(is_free_at_once());
+  end_capture(second);
+  assert_true(is_free_at_once());
+  end_stream(first);
+  end_stream(second);
+}
+
+static void call_get_6(void *pointer) { *(void **)pointer = get(6 * MIB); }
+
+static void what_a_capture_put_off_waits_for_the_device(void **state) {
+  (void)state;
+  weir_cu_stream stream = new_stream(), other = new_stream();
+  void *freed = get(6 * MIB), *again;
+  sem_t *semaphore = block(other);
+  begin_capture(stream);
+  assert_int_equal(cudaFree(freed), 0);
+  assert_int_equal(cudaFree(freed), WEIR_CU_INVALID_VALUE);
+  end_capture(stream);
+  assert_waits(call_get_6, &again, semaphore);
+  assert_ptr_equal(again, freed);
+  assert_int_equal(cudaFree(again), 0);
+  end_stream(stream);
+  end_stream(other);
+  assert_int_equal(cudaGetLastError(), WEIR_CU_INVALID_VALUE);
+}
+
+/* The driver would crash. */
+static void streams_that_are_gone_are_not_asked(void **state) {
+  (void)state;
+  weir_cu_stream captured = new_stream(), own = new_stream(), other = new_stream();
+  void *freed = get_async(6 * MIB, own);
+  begin_capture(captured);
+  assert_int_equal(cudaFreeAsync(freed, other), 0); /* an event cannot be asked now */
+  end_stream(other);
+  end_capture(captured);
+  unsigned long records = calls("cuEventRecord"), waits = calls("cuStreamSynchronize");
+  void *again = get_async(6 * MIB, own);
+  assert_ptr_equal(again, freed);
+  assert_int_equal(calls("cuEventRecord"), records);
+  assert_int_equal(calls("cuStreamSynchronize"), waits);
+  assert_int_equal(cudaFreeAsync(again, own), 0);
+  end_stream(own);
+  end_stream(captured);
+}
+
+/* A free that waits neither holds a capture up nor breaks it. */
+static void a_capture_begins_while_a_free_waits(void **state) {
+  (void)state;
+  weir_cu_stream stream = new_stream(), busy = new_stream();
+  waiter w = {.call = call_free, .argument = get(MIB)};
+  sem_t *semaphore = block(busy);
+  assert_int_equal(pthread_create(&w.thread, NULL, run_waiter, &w), 0);
+  usleep(50000);
+  begin_capture(stream);
+  assert_false(atomic_load(&w.is_done));
+  end_capture(stream);
+  sem_post(semaphore);
+  pthread_join(w.thread, NULL);
+  end_stream(stream);
+  end_stream(busy);
+}
+
 /* ---- Pools, devices, processes ---- */
 
 static void plain_pools_are_served(void **state) {
@@ -455,6 +601,23 @@ static void plain_pools_are_served(void **state) {
   assert_int_equal(cudaFreeAsync(pointer, stream), 0);
   assert_int_equal(calls("cuMemAllocFromPoolAsync"), before + 1);
 
+  /* What more is wanted of a pool is the driver's to give. */
+  weir_cu_mempool limited, special;
+  props.max_size = 64 * MIB;
+  assert_int_equal(create(&limited, &props), 0);
+  props.max_size = 0;
+  props.usage = 2;
+  assert_int_equal(create(&special, &props), 0);
+  assert_int_equal(cudaMallocFromPoolAsync(&pointer, MIB, limited, stream), 0);
+  assert_int_equal(cudaFreeAsync(pointer, stream), 0);
+  assert_int_equal(calls("cuMemAllocFromPoolAsync"), before + 2);
+  assert_int_equal(cudaMallocFromPoolAsync(&pointer, MIB, special, stream), 0);
+  assert_int_equal(cudaFreeAsync(pointer, stream), 0);
+  assert_int_equal(calls("cuMemAllocFromPoolAsync"), before + 3);
+  wait_for(stream);
+  assert_int_equal(destroy(limited), 0);
+  assert_int_equal(destroy(special), 0);
+
   /* The same when it is the device's pool. */
   assert_int_equal(fake()->DeviceSetMemPool(fake(), 0, shared), 0);
   unsigned long asyncs = calls("cuMemAllocAsync");
@@ -479,9 +642,12 @@ static void a_part_of_a_segment_is_not_shared(void **state) {
   void *part = (uintptr_t)first % (2 * MIB) ? first : second;
   assert_int_equal(share(&handle, (uintptr_t)whole), 0);
   assert_int_equal(share(&handle, (uintptr_t)part), WEIR_CU_NOT_SUPPORTED);
+  assert_int_equal(share(&handle, (uintptr_t)whole + MIB), WEIR_CU_NOT_SUPPORTED);
   assert_int_equal(cudaFree(first), 0);
   assert_int_equal(cudaFree(second), 0);
   assert_int_equal(cudaFree(whole), 0);
+  assert_int_equal(share(&handle, (uintptr_t)whole), 0); /* the segment is still there */
+  assert_int_equal(share(&handle, (uintptr_t)whole + MIB), WEIR_CU_NOT_SUPPORTED);
 }
 
 static void a_reset_ends_it_and_it_begins_anew(void **state) {
@@ -496,6 +662,72 @@ static void a_reset_ends_it_and_it_begins_anew(void **state) {
   assert_int_equal(cudaMemGetInfo(&free_bytes, &total_bytes), 0);
   assert_int_equal(total_bytes, 128 * MIB);
   assert_int_equal(cudaFree(pointer), 0);
+}
+
+static void use_second_device(void) {
+  weir_cu_context context;
+  assert_int_equal(fake()->DevicePrimaryCtxRetain(fake(), &context, 1), 0);
+  assert_int_equal(fake()->CtxSetCurrent(fake(), context), 0);
+}
+
+typedef struct elsewhere {
+  weir_cu_result (*free_async)(weir_cu_deviceptr, weir_cu_stream);
+  weir_cu_stream stream;
+  void *pointer;
+} elsewhere;
+
+static void call_free_elsewhere(void *argument) {
+  elsewhere *e = argument;
+  assert_int_equal(e->free_async((uintptr_t)e->pointer, e->stream), 0);
+}
+
+static void memory_is_freed_in_a_stream_of_another_device(void **state) {
+  (void)state;
+  elsewhere e = {.pointer = get(7 * MIB)};
+  ENTRY((weir_cu_deviceptr, weir_cu_stream), free_async, "cuMemFreeAsync");
+  weir_cu_context first;
+  e.free_async = free_async;
+  assert_int_equal(fake()->CtxGetCurrent(fake(), &first), 0);
+  use_second_device();
+  assert_int_equal(fake()->StreamCreateWithPriority(fake(), &e.stream, WEIR_CU_STREAM_NON_BLOCKING, 0), 0);
+  sem_t *semaphore = block(e.stream);
+  assert_waits(call_free_elsewhere, &e, semaphore);
+  end_stream(e.stream);
+  assert_int_equal(fake()->CtxSetCurrent(fake(), first), 0);
+  void *again = get(7 * MIB);
+  assert_ptr_equal(again, e.pointer);
+  assert_int_equal(cudaFree(again), 0);
+}
+
+static void *reset_second_device(void *is_over) {
+  ENTRY((weir_cu_deviceptr *, size_t), alloc, "cuMemAlloc");
+  ENTRY((weir_cu_device), reset, "cuDevicePrimaryCtxReset");
+  for (int i = 0; i < 300; i++) {
+    weir_cu_deviceptr pointer;
+    use_second_device();
+    assert_int_equal(alloc(&pointer, MIB), 0);
+    assert_int_equal(reset(1), 0);
+  }
+  atomic_store((atomic_bool *)is_over, true);
+  return NULL;
+}
+
+static void a_reset_does_not_disturb_other_devices(void **state) {
+  (void)state;
+  atomic_bool is_over = false;
+  pthread_t thread;
+  size_t too_much = 1000 * MIB;
+  void *array;
+  ENTRY((void **, const void *), create, "cuArrayCreate");
+  assert_int_equal(pthread_create(&thread, NULL, reset_second_device, &is_over), 0);
+  while (!atomic_load(&is_over)) {
+    void *pointer = get(1000);
+    assert_int_equal(cudaFree(pointer), 0);
+    assert_int_equal(cudaFree((void *)0x1234500), WEIR_CU_INVALID_VALUE);
+    assert_int_equal(create(&array, &too_much), WEIR_CU_OUT_OF_MEMORY); /* what is cached anywhere goes back */
+  }
+  pthread_join(thread, NULL);
+  assert_int_equal(cudaGetLastError(), WEIR_CU_INVALID_VALUE);
 }
 
 static void the_child_of_a_fork_asks_the_driver(void **state) {
@@ -570,9 +802,51 @@ static void lookups_stand_where_their_caller_stands(void **state) {
   assert_non_null(dlsym(RTLD_NEXT, "malloc"));
 }
 
+/* ---- Expandable segments ---- */
+
+static void running_short_does_not_break_a_capture(void **state) {
+  (void)state;
+  weir_cu_stream stream = new_stream();
+  void *pointer = get_async(60 * MIB, stream);
+  assert_int_equal(cudaFreeAsync(pointer, stream), 0);
+  begin_capture(stream);
+  assert_int_equal(cudaMalloc(&pointer, 100 * MIB), WEIR_CU_OUT_OF_MEMORY);
+  size_t bytes = 220 * MIB;
+  void *array;
+  ENTRY((void **, const void *), create, "cuArrayCreate");
+  assert_int_equal(create(&array, &bytes), WEIR_CU_OUT_OF_MEMORY);
+  end_capture(stream);
+  assert_int_equal(create(&array, &bytes), 0);
+  assert_int_equal(cudaFree(array), 0);
+  pointer = get_async(60 * MIB, stream);
+  assert_int_equal(cudaFreeAsync(pointer, stream), 0);
+  assert_int_equal(cudaFree(get(100 * MIB)), 0);
+  assert_int_equal(cudaGetLastError(), WEIR_CU_OUT_OF_MEMORY);
+  end_stream(stream);
+}
+
+static void pages_of_a_stream_that_is_gone_go_back(void **state) {
+  (void)state;
+  weir_cu_stream stream = new_stream();
+  void *pointer = get_async(60 * MIB, stream);
+  assert_int_equal(cudaFreeAsync(pointer, stream), 0);
+  end_stream(stream);
+  unsigned long waits = calls("cuStreamSynchronize");
+  pointer = get(100 * MIB);
+  assert_int_equal(calls("cuStreamSynchronize"), waits);
+  assert_int_equal(cudaFree(pointer), 0);
+}
+
 #define TEST(name) cmocka_unit_test_teardown(name, release_all)
 
-int main(void) {
+/* The argument `expandable` is for what takes expandable segments, which the environment turns on then. */
+int main(int argc, char **argv) {
+  const struct CMUnitTest expandable[] = {
+      TEST(running_short_does_not_break_a_capture),
+      TEST(pages_of_a_stream_that_is_gone_go_back),
+      TEST(what_a_capture_put_off_waits_for_the_device),
+      TEST(streams_that_are_gone_are_not_asked),
+  };
   const struct CMUnitTest tests[] = {
       TEST(every_way_leads_to_the_same_function),
       TEST(lookups_stand_where_their_caller_stands),
@@ -582,6 +856,7 @@ int main(void) {
       TEST(a_second_free_reaches_nobody),
       TEST(rows_are_padded),
       TEST(the_limit_holds),
+      TEST(what_is_free_can_be_had),
       TEST(other_memory_of_the_driver_finds_room),
       TEST(errors_of_the_device_come_through),
       TEST(free_waits_for_the_device),
@@ -593,11 +868,20 @@ int main(void) {
       TEST(the_end_of_a_stream_waits_for_its_work),
       TEST(captured_memory_is_the_graphs),
       TEST(a_capture_that_fails_is_over_too),
+      TEST(a_capture_ends_with_its_stream),
+      TEST(each_capture_counts),
+      TEST(what_a_capture_put_off_waits_for_the_device),
+      TEST(streams_that_are_gone_are_not_asked),
+      TEST(a_capture_begins_while_a_free_waits),
       TEST(plain_pools_are_served),
       TEST(a_part_of_a_segment_is_not_shared),
+      TEST(memory_is_freed_in_a_stream_of_another_device),
+      TEST(a_reset_does_not_disturb_other_devices),
       TEST(the_child_of_a_fork_asks_the_driver),
       TEST(threads_work_at_the_same_time),
       TEST(a_reset_ends_it_and_it_begins_anew),
   };
+  if (argc > 1 && strcmp(argv[1], "expandable") == 0)
+    return cmocka_run_group_tests(expandable, NULL, NULL);
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
