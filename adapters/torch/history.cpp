@@ -6,7 +6,7 @@ namespace weir_torch {
 
 namespace {
 
-thread_local const Context *current_context = nullptr;
+thread_local const Operation *current_operation = nullptr;
 thread_local std::vector<std::string> compile_contexts;
 thread_local std::string user_metadata;
 
@@ -42,13 +42,14 @@ bool is_cut(uint64_t segment, uint64_t requested) {
 
 } // namespace
 
-Operation::Operation(Context context) : context_(std::move(context)), outer_(current_context) {
-  current_context = &context_;
+Operation::Operation(Context context, Frees frees)
+    : context_(std::move(context)), frees_(frees), outer_(current_operation) {
+  current_operation = this;
 }
 
-Operation::~Operation() { current_context = outer_; }
+Operation::~Operation() { current_operation = outer_; }
 
-const Context *Operation::current() { return current_context; }
+const Operation *Operation::current() { return current_operation; }
 
 void History::push_compile_context(std::string text) { compile_contexts.push_back(std::move(text)); }
 
@@ -152,7 +153,11 @@ void History::witness(void *self, const weir_trace_entry *entry) {
 
 // What an event carries, and what is kept of it for blocks and segments.
 Context History::context_of(Device &device, const weir_trace_entry &entry) {
-  Context context = current_context && is_watched() ? *current_context : nullptr;
+  const Operation *operation = Operation::current();
+  Context context = operation && is_watched() ? operation->context() : nullptr;
+  bool is_free = entry.action == WEIR_TRACE_FREE_REQUESTED || entry.action == WEIR_TRACE_FREE_COMPLETED;
+  if (is_free && operation && operation->are_frees_apart() && when_.load() < RecordContext::ALL)
+    context = nullptr;
   std::lock_guard<std::mutex> lock(device.mutex);
   switch (entry.action) {
   case WEIR_TRACE_ALLOC: {

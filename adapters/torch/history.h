@@ -154,17 +154,24 @@ private:
 // call of its own.
 class Operation {
 public:
-  explicit Operation(Context context);
+  // Most calls lend their context to all that happens in them. Restoring a checkpoint is many calls in one: what it frees has a
+  // context only where a free of its own would have one.
+  enum Frees { frees_with_it, frees_apart };
+
+  explicit Operation(Context context, Frees frees = frees_with_it);
   ~Operation();
   Operation(const Operation &) = delete;
   Operation &operator=(const Operation &) = delete;
 
-  // Of the thread's innermost call; nullptr: none.
-  static const Context *current();
+  // The thread's innermost; nullptr: none.
+  static const Operation *current();
+  const Context &context() const { return context_; }
+  bool are_frees_apart() const { return frees_ == frees_apart; }
 
 private:
   Context context_;
-  const Context *outer_;
+  Frees frees_;
+  const Operation *outer_;
 };
 
 } // namespace weir_torch

@@ -49,8 +49,11 @@ void Allocator::beginAllocateToPool(DeviceIndex device, MempoolId_t pool, std::f
   weir_status status = weir_pool_begin(weir_, device, id_of(pool), filter_stream, &scope->filter);
   TORCH_CHECK(status != WEIR_ERROR_BAD_STATE, "beginAllocateToPool: already recording to mempool_id");
   check(status);
-  if (scope->is_capture)
-    check(weir_allocator_begin_capture(weir_, device));
+  if (scope->is_capture && (status = weir_allocator_begin_capture(weir_, device))) {
+    (void)weir_pool_end(weir_, device, id_of(pool)); // Weir must not ask the filter of a scope that is gone
+    (void)weir_pool_release(weir_, device, id_of(pool));
+    throw_status(status);
+  }
   std::lock_guard<std::mutex> lock(scopes_mutex_);
   scopes_.push_back(std::move(scope));
 }
@@ -212,7 +215,7 @@ cca::CheckpointDelta Allocator::setCheckpointPoolState(DeviceIndex device, std::
   TORCH_CHECK(checkpoint, "Expected PrivatePoolState");
   weir_checkpoint_delta changed{};
   {
-    Operation operation(history_.gather(RecordContext::ALL));
+    Operation operation(history_.gather(RecordContext::STATE), Operation::frees_apart);
     check(when_others_are_done(weir_, device, checkpoint->pool,
                                [&] { return weir_pool_restore(weir_, checkpoint->state, &changed); }));
   }

@@ -12,7 +12,7 @@
 #include "weir/pool.h"
 
 typedef struct piece {
-  uint64_t address, bytes, requested;
+  uint64_t address, bytes;
   bool allocated;
 } piece;
 
@@ -145,8 +145,7 @@ static bool list_segment(const weir__segment *segment, weir_checkpoint *checkpoi
     if (b->state == WEIR__UNMAPPED)
       continue;
     bool allocated = b->state == WEIR__ALLOCATED;
-    uint64_t requested = allocated ? b->requested : weir__block_bytes(b);
-    checkpoint->pieces[checkpoint->piece_count++] = (piece){b->address, weir__block_bytes(b), requested, allocated};
+    checkpoint->pieces[checkpoint->piece_count++] = (piece){b->address, weir__block_bytes(b), allocated};
     state->count++;
   }
   return true;
@@ -251,8 +250,8 @@ static void free_segment(weir__segment *segment, weir_checkpoint_delta *delta) {
   }
 }
 
-/* Cuts a segment up as it was: everything becomes a block of its own, and what was free then is freed again. false: no host
- * memory. */
+/* Cuts a segment up as it was: everything becomes a block of its own. To the statistics a whole block was asked for, as in
+ * PyTorch. false: no host memory. */
 static bool cut_segment(weir__heap *heap, weir__segment *segment, const piece *pieces, size_t count,
                         weir_checkpoint_delta *delta) {
   const weir__settings *settings = weir__settings_of(heap);
@@ -262,20 +261,24 @@ static bool cut_segment(weir__heap *heap, weir__segment *segment, const piece *p
     while (block->address < pieces[i].address)
       block = weir__block_next(block);
     weir__index_remove(&arena->free, block);
-    block = weir__arena_hand_out(arena, settings, block, pieces[i].bytes, pieces[i].requested, true);
+    block = weir__arena_hand_out(arena, settings, block, pieces[i].bytes, pieces[i].bytes, true);
     if (!block)
       return false;
     if (pieces[i].allocated)
       delta->allocated[delta->allocated_count++] = (void *)block->address;
   }
+  return true;
+}
+
+/* What was free then is freed again. */
+static void free_pieces(weir__arena *arena, const piece *pieces, size_t count) {
   for (size_t i = 0; i < count; i++)
     if (!pieces[i].allocated) {
       weir__live_place place;
-      block = weir__live_find(&arena->live, pieces[i].address, &place);
+      weir__block *block = weir__live_find(&arena->live, pieces[i].address, &place);
       weir__arena_let_go(arena, block);
       weir__arena_release(arena, block);
     }
-  return true;
 }
 
 static weir__segment *segment_at(const weir__heap *heap, const weir__private_pool *pool, const segment_state *state) {
@@ -296,6 +299,10 @@ weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *
   weir_status status = WEIR_OK;
   weir__op op;
   weir__op_begin(&op, allocator, WEIR_CONTEXT_STATE);
+  /* What is freed here keeps a stack where any free does, which is not as soon as an allocation. */
+  const weir__history *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
+  bool frees_have_stacks = history && weir__history_rules(history).context >= WEIR_CONTEXT_ALL;
+  const uint32_t stack = op.stack, stack_of_frees = frees_have_stacks ? stack : 0;
   pthread_mutex_lock(&heap->lock);
   weir__private_pool *pool = weir__pool_find(heap, checkpoint->id);
   if (!pool || pool->is_over) {
@@ -327,14 +334,20 @@ weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *
     goto unlock_pool;
   }
 
+  op.stack = stack_of_frees;
   for (weir__segment *s = heap->segments; s; s = s->next)
     if (is_of(s, pool))
       free_segment(s, &made);
   for (size_t i = 0; i < checkpoint->segment_count && !status; i++) {
     const segment_state *state = &checkpoint->segments[i];
+    const piece *pieces = checkpoint->pieces + state->first;
     weir__segment *s = segment_at(heap, pool, state);
-    if (!cut_segment(heap, s, checkpoint->pieces + state->first, state->count, &made))
+    op.stack = stack;
+    if (!cut_segment(heap, s, pieces, state->count, &made))
       status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    op.stack = stack_of_frees;
+    if (!status)
+      free_pieces(s->arena, pieces, state->count);
   }
 
 unlock_pool:

@@ -411,6 +411,44 @@ static void test_stacks_of_frees(void **state) {
   }
 }
 
+/* Restoring a checkpoint is many calls in one: what it makes again has its stack, what it frees as any free has. */
+static void test_stacks_of_a_checkpoint(void **state) {
+  (void)state;
+  const weir_pool_id id = {0, 3};
+  static const struct {
+    weir_history_context context;
+    const char *alloc, *free, *block;
+  } cases[] = {
+      {WEIR_CONTEXT_NONE, "- -", "-", ""},
+      {WEIR_CONTEXT_STATE, "- -", "-", "restoring"},
+      {WEIR_CONTEXT_ALLOC, "thealloc restoring", "thealloc", "restoring"},
+      {WEIR_CONTEXT_ALL, "thealloc restoring", "restoring", "restoring"},
+  };
+  for (size_t i = 0; i < WEIR_COUNT_OF(cases); i++) {
+    alloc_open(NULL, GIB);
+    record_named(WEIR_HISTORY_ALL, cases[i].context);
+    CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+    void *p = get_in("thealloc", 12 * MIB, NULL);
+    CHECK(weir_pool_end(allocator, 0, id));
+    weir_checkpoint *checkpoint = NULL;
+    weir_checkpoint_delta delta;
+    CHECK(weir_pool_checkpoint(allocator, 0, id, &checkpoint));
+    function_here = "restoring";
+    CHECK(weir_pool_restore(allocator, checkpoint, &delta));
+    function_here = NULL;
+    assert_string_equal(block_name(p), cases[i].block);
+    read_events(0);
+    assert_string_equal(names_of(WEIR__EVENT_ALLOC), cases[i].alloc);
+    assert_string_equal(names_of(WEIR__EVENT_FREE_REQUESTED), cases[i].free);
+    assert_string_equal(names_of(WEIR__EVENT_FREE_COMPLETED), cases[i].free);
+    weir_checkpoint_delta_clear(&delta);
+    weir_checkpoint_destroy(checkpoint);
+    put(p);
+    CHECK(weir_pool_release(allocator, 0, id));
+    alloc_close();
+  }
+}
+
 /* PyTorch's test_memory_plots_free_segment_stack. */
 static void test_stacks_of_segments(void **state) {
   (void)state;
@@ -874,6 +912,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_skip, teardown),
       cmocka_unit_test_teardown(test_clear_and_off, teardown),
       cmocka_unit_test_teardown(test_stacks_of_frees, teardown),
+      cmocka_unit_test_teardown(test_stacks_of_a_checkpoint, teardown),
       cmocka_unit_test_teardown(test_stacks_of_segments, teardown),
       cmocka_unit_test_teardown(test_context_changes, teardown),
       cmocka_unit_test_teardown(test_stacks_of_waiting_blocks, teardown),

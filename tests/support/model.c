@@ -794,7 +794,6 @@ weir_status model_checkpoint_take(const model *m, weir_pool_id id, model_checkpo
         c->pieces[c->count++] = (model_piece){.segment = s->base,
                                               .address = b->address,
                                               .bytes = b->bytes,
-                                              .requested = allocated ? b->requested : b->bytes,
                                               .stream = s->stream,
                                               .is_small = s->is_small,
                                               .allocated = allocated};
@@ -859,7 +858,7 @@ weir_status model_restore(model *m, const model_checkpoint *checkpoint, uint64_t
     model_block *b = segment_of(m, pool, piece)->first;
     while (b->address != piece->address)
       b = b->next;
-    hand_out(m, b, piece->bytes, piece->requested, true);
+    hand_out(m, b, piece->bytes, piece->bytes, true);
     if (piece->allocated)
       allocated[(*allocated_count)++] = piece->address;
   }

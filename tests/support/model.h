@@ -142,7 +142,7 @@ weir_status model_pool_begin(model *m, weir_pool_id id, unsigned streams);
 weir_status model_pool_end(model *m, weir_pool_id id);
 
 typedef struct model_piece {
-  uint64_t segment, address, bytes, requested;
+  uint64_t segment, address, bytes;
   int stream;
   bool is_small, allocated;
 } model_piece;

@@ -176,6 +176,46 @@ def test_checkpoint():
         gc.collect()
 
 
+def make_two():
+    return [torch.ones(n, device="cuda") for n in (1000, 3 * MIB + 5)]
+
+
+def restore_it(device, state, tensors):
+    torch._C._cuda_setCheckpointPoolState(device, state, [t.untyped_storage()._cdata for t in tensors], [])
+
+
+def test_checkpoint_has_stacks():
+    for context in ("all", "alloc", "state"):
+        torch.cuda.memory._record_memory_history(None)
+        torch.cuda.memory._record_memory_history("all", context=context, stacks="python")
+        graph, outputs = cudagraphify(make_two)
+        pool, device = graph.pool(), outputs[0].device.index
+        addresses = {t.untyped_storage().data_ptr() for t in outputs}
+        state = torch._C._cuda_getCheckpointState(device, pool)
+        restore_it(device, state, outputs)
+        shot = torch.cuda.memory._snapshot()
+        blocks = [b for s in shot["segments"] if tuple(s["segment_pool_id"]) == tuple(pool)
+                  for b in s["blocks"] if b["state"] == "active_allocated"]
+        equal({b["address"] for b in blocks}, addresses, context)
+        for block in blocks:
+            assert "restore_it" in [f["name"] for f in block["frames"]], (context, block)
+            equal(block["requested_size"], block["size"], "a whole block is asked for")
+        entries = [e for e in shot["device_traces"][device] if e.get("addr") in addresses]
+        equal([e["action"] for e in entries if e["addr"] == min(addresses)], ["alloc", "free_requested", "free_completed", "alloc"])
+        for entry in entries:
+            equal("frames" in entry, context != "state", context)
+        for address in addresses if context != "state" else ():
+            first, asked, done, again = ([f["name"] for f in e["frames"]] for e in entries if e["addr"] == address)
+            assert "make_two" in first and "restore_it" in again and "make_two" not in again, context
+            for freed in (asked, done):  # a free has a stack of its own with "all" alone
+                equal("restore_it" in freed, context == "all", context)
+                equal("make_two" in freed, context != "all", context)
+        del outputs, graph, state
+        gc.collect()
+        torch.cuda.empty_cache()
+    torch.cuda.memory._record_memory_history(None)
+
+
 def test_checkpoint_gives_deleters_back():
     graph, outputs = cudagraphify(lambda: [torch.ones(3 * MIB, device="cuda")])
     pool, device = graph.pool(), outputs[0].device.index
