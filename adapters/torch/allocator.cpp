@@ -74,14 +74,26 @@ StatArray stats_of(const weir_stat (&from)[WEIR_STAT_KINDS]) {
 // (cuBLAS is one), and PyTorch's own allocator gives it to every thread that gets memory from the driver. Weir calls the driver
 // itself, and would leave a thread without one as it was; so before Weir looks, the runtime is asked for it.
 weir_cu_result (*driver_context)(weir_driver *, weir_cu_context *) = nullptr;
+bool has_one_device = false;
+thread_local int device_of_thread = -1; // on which it allocated last, where there are several; -1: on none
+
+// A thread that has chosen no device is on the first one, and may only free memory of another: a context that nobody uses takes
+// hundreds of megabytes of it. So one is made where memory is asked for, and else taken where there is one.
+bool may_have_context(DeviceIndex device) {
+  return has_one_device || device == device_of_thread || c10::cuda::hasPrimaryContext(device);
+}
 
 weir_cu_result runtime_context(weir_driver *driver, weir_cu_context *context) {
   weir_cu_result r = driver_context(driver, context);
   if (r || *context)
     return r;
-  int device = 0;
-  if (cudaGetDevice(&device) || cudaSetDevice(device)) {
-    (void)cudaGetLastError(); // it is Weir's call that fails then, and says so
+  try { // Weir is C: nothing may fly through it
+    DeviceIndex device = 0;
+    if (c10::cuda::GetDevice(&device) || !may_have_context(device) || cudaSetDevice(device)) {
+      (void)cudaGetLastError(); // it is Weir's call that fails then, and says so
+      return r;
+    }
+  } catch (const std::exception &) {
     return r;
   }
   return driver_context(driver, context);
@@ -140,6 +152,7 @@ void Allocator::init(int device_count) {
   weir_cu_result r = driver->Init(driver, 0);
   TORCH_CHECK(r == WEIR_CU_SUCCESS, "weir: cuInit: ", weir_cu_result_string(r));
   driver_context = driver->CtxGetCurrent;
+  has_one_device = device_count == 1;
   driver->CtxGetCurrent = runtime_context;
 
   weir_allocator_options options;
@@ -147,6 +160,7 @@ void Allocator::init(int device_count) {
   std::string conf = settings_of_torch();
   options.conf = conf.c_str();
   options.devices = device_count;
+  options.ipc_version = WEIR_TORCH_2_13 ? 3 : 2;
   check(weir_allocator_create(driver, &options, &allocator));
   check(weir_allocator_attach_oom_observer(allocator, note_shortage, nullptr));
   check(weir_allocator_attach_free_callback(allocator, run_free_callbacks, nullptr));
@@ -249,8 +263,10 @@ void Allocator::attachOutOfMemoryObserver(cca::OutOfMemoryObserver observer) {
 
 #if WEIR_TORCH_2_12
 void Allocator::attachOomRejectionObserver(cca::OomRejectionObserver observer) {
+  if (!weir_) // PyTorch's own tells it to the devices that there are, which are none yet
+    return;
   // Kept for good: Weir has no way to detach one, and neither has PyTorch.
-  auto *kept = new cca::OomRejectionObserver(std::move(observer));
+  auto kept = std::make_unique<cca::OomRejectionObserver>(std::move(observer));
   check(weir_allocator_attach_rejection_observer(
       weir_,
       [](void *kept, int device, size_t bytes, size_t reserved, size_t total) {
@@ -260,17 +276,31 @@ void Allocator::attachOomRejectionObserver(cca::OomRejectionObserver observer) {
           TORCH_WARN("weir: an observer of refused allocations failed: ", error.what());
         }
       },
-      kept));
+      kept.get()));
+  (void)kept.release();
 }
 #endif
 
 // ---- Allocating ----
+
+static inline void tell_python(void *pointer) {
+  const c10::impl::PyInterpreter *python = c10::impl::GPUTrace::get_trace();
+  if (C10_UNLIKELY(python && pointer))
+    (*python)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
+}
 
 // With one device there is nothing to ask.
 DeviceIndex Allocator::current_device() const {
   DeviceIndex device = 0;
   if (C10_UNLIKELY(device_count_ != 1))
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
+  return device;
+}
+
+inline DeviceIndex Allocator::device_to_use() const {
+  DeviceIndex device = current_device();
+  if (C10_UNLIKELY(device_count_ != 1))
+    device_of_thread = device;
   return device;
 }
 
@@ -281,9 +311,7 @@ inline void *Allocator::alloc(DeviceIndex device, size_t bytes, cudaStream_t str
   weir_status status = weir_allocator_alloc(weir_, device, bytes, stream, &pointer);
   if (C10_UNLIKELY(status))
     fail_alloc(status, device, bytes);
-  const c10::impl::PyInterpreter *python = c10::impl::GPUTrace::get_trace();
-  if (C10_UNLIKELY(python && pointer))
-    (*python)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
+  tell_python(pointer);
   return pointer;
 }
 
@@ -296,40 +324,48 @@ void *Allocator::alloc_watched(DeviceIndex device, size_t bytes, cudaStream_t st
   }
   if (C10_UNLIKELY(status))
     fail_alloc(status, device, bytes);
-  if (!pointer)
-    return nullptr;
-  weir_pointer_info block;
-  block.size = sizeof block;
-  if (is_profiled() && !weir_allocator_describe(weir_, pointer, &block)) {
-    DeviceStats stats = getDeviceStats(device);
-    c10::reportMemoryUsageToProfiler(pointer, static_cast<int64_t>(block.bytes),
-                                     static_cast<size_t>(stats.allocated_bytes[0].current),
-                                     static_cast<size_t>(stats.reserved_bytes[0].current), device_of(device));
-  }
-  const c10::impl::PyInterpreter *python = c10::impl::GPUTrace::get_trace();
-  if (C10_UNLIKELY(python))
-    (*python)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(pointer));
+  tell_profiler(pointer);
+  tell_python(pointer);
   return pointer;
 }
 
+// Of a new block, NULL: none.
+void Allocator::tell_profiler(void *pointer) {
+  weir_pointer_info block;
+  block.size = sizeof block;
+  if (pointer && is_profiled() && !weir_allocator_describe(weir_, pointer, &block))
+    report_to_profiler(pointer, block.device, static_cast<int64_t>(block.bytes));
+}
+
+void Allocator::report_to_profiler(void *pointer, int device, int64_t bytes) {
+  weir_allocator_stats stats;
+  stats.size = sizeof stats;
+  check(weir_allocator_get_stats(weir_, device, &stats));
+  c10::reportMemoryUsageToProfiler(pointer, bytes, static_cast<size_t>(stats.allocated_bytes[WEIR_STAT_ALL].current),
+                                   static_cast<size_t>(stats.reserved_bytes[WEIR_STAT_ALL].current), device_of(device));
+}
+
 void *Allocator::raw_alloc(size_t bytes) {
-  DeviceIndex device = current_device();
+  DeviceIndex device = device_to_use();
   return alloc(device, bytes, c10::cuda::getCurrentCUDAStream(device));
 }
 
 void *Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream) {
-  return alloc(current_device(), bytes, stream);
+  return alloc(device_to_use(), bytes, stream);
 }
 
 c10::DataPtr Allocator::allocate(size_t bytes) {
-  DeviceIndex device = current_device();
+  DeviceIndex device = device_to_use();
   void *pointer = alloc(device, bytes, c10::cuda::getCurrentCUDAStream(device));
   return {pointer, pointer, &delete_pointer, device_of(device)};
 }
 
 #if WEIR_TORCH_2_13
 c10::DataPtr Allocator::allocateWithAddress(size_t bytes, void *address) {
-  DeviceIndex device = current_device();
+  constexpr uintptr_t unit = 512;
+  TORCH_CHECK(reinterpret_cast<uintptr_t>(address) % unit == 0, "The address ", address,
+              " of an allocation must be aligned to kMinBlockSize, which is ", unit, " bytes");
+  DeviceIndex device = device_to_use();
   weir_status status;
   {
     Operation operation(history_.gather(RecordContext::STATE));
@@ -337,6 +373,8 @@ c10::DataPtr Allocator::allocateWithAddress(size_t bytes, void *address) {
   }
   TORCH_CHECK(status != WEIR_ERROR_BAD_STATE, "Could not allocate CUDA storage at exact address ", address);
   check(status);
+  tell_profiler(address);
+  tell_python(address);
   return {address, address, &delete_pointer, device_of(device)};
 }
 #endif
@@ -375,12 +413,8 @@ void Allocator::free_watched(void *pointer) {
     Operation operation(history_.gather(RecordContext::ALL));
     check(weir_allocator_free(weir_, pointer));
   }
-  if (!reports)
-    return;
-  DeviceStats stats = getDeviceStats(static_cast<DeviceIndex>(block.device));
-  c10::reportMemoryUsageToProfiler(pointer, -static_cast<int64_t>(block.bytes),
-                                   static_cast<size_t>(stats.allocated_bytes[0].current),
-                                   static_cast<size_t>(stats.reserved_bytes[0].current), device_of(block.device));
+  if (reports)
+    report_to_profiler(pointer, block.device, -static_cast<int64_t>(block.bytes));
 }
 
 void Allocator::delete_pointer(void *pointer) { instance->free(pointer); }

@@ -141,8 +141,11 @@ private:
   };
 
   DeviceIndex current_device() const;
+  DeviceIndex device_to_use() const; // the current one, on which the thread allocates
   void *alloc(DeviceIndex device, size_t bytes, cudaStream_t stream);
   void *alloc_watched(DeviceIndex device, size_t bytes, cudaStream_t stream);
+  void tell_profiler(void *pointer);
+  void report_to_profiler(void *pointer, int device, int64_t bytes);
   void free(void *pointer);
   void free_watched(void *pointer);
   [[noreturn]] void fail_alloc(weir_status status, DeviceIndex device, size_t bytes);

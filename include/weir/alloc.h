@@ -63,6 +63,7 @@ typedef struct weir_allocator_options {
                                   backend:cudaMallocAsync */
   int streams_may_end; /* not 0: others destroy streams whose memory is still here. NVIDIA's driver crashes when it is told to
                         * wait for such a stream, so the whole device is waited for instead */
+  int ipc_version; /* of the names that weir_ipc_share makes. 3: PyTorch's from 2.13 on; else 2, that of all before it */
 } weir_allocator_options;
 
 void weir_allocator_options_init(weir_allocator_options *options);
@@ -137,7 +138,7 @@ weir_status weir_allocator_expandable_segments(weir_allocator *allocator, int de
 
 /* ---- Limits and settings ---- */
 
-/* At most this part of the device's memory, 0 to 1, is taken from the driver. */
+/* At most this part of the device's memory, 0 to 1, is taken from the driver. 1: no limit. */
 weir_status weir_allocator_set_fraction(weir_allocator *allocator, int device, double fraction);
 
 /* At most so many bytes; the fraction stays what it was set to last, and the later of the two calls counts. SIZE_MAX: no

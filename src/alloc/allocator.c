@@ -138,6 +138,7 @@ weir_status weir_allocator_create(weir_driver *driver, const weir_allocator_opti
   weir__biased_prepare();
   a->driver = driver;
   a->streams_may_end = options.streams_may_end;
+  a->ipc_version = options.ipc_version == 3 ? 3 : 2;
   a->heaps = calloc((size_t)count + 1, sizeof *a->heaps);
   a->pages = weir__page_map_new();
   if (!a->heaps || !a->pages) {

@@ -130,7 +130,7 @@ weir_status weir_allocator_set_fraction(weir_allocator *allocator, int device, d
                       fraction);
   pthread_mutex_lock(&heap->lock);
   heap->fraction = fraction;
-  set_limit(heap, (uint64_t)(fraction * (double)heap->total + 0.5));
+  set_limit(heap, fraction < 1 ? (uint64_t)(fraction * (double)heap->total + 0.5) : UINT64_MAX);
   pthread_mutex_unlock(&heap->lock);
   if (allocator->plug)
     weir__plug_set_fraction(heap, fraction);
@@ -220,13 +220,18 @@ weir_status weir_allocator_enable_peer_access(weir_allocator *allocator, int own
     return WEIR_ERROR_INVALID_DEVICE;
   if (owner == device)
     return WEIR_OK;
+  pthread_mutex_lock(&allocator->ipc_lock);
   pthread_mutex_lock(&heap->lock);
   weir_cu_result r = WEIR_CU_SUCCESS;
-  if (!(heap->peers >> device & 1))
+  if (!(heap->peers >> device & 1)) {
     r = allocator->plug ? weir__plug_share(heap, device) : weir__share_segments(heap, device);
+    if (!r)
+      r = weir__ipc_share_open(heap, device);
+  }
   if (!r)
     heap->peers |= 1ull << device;
   pthread_mutex_unlock(&heap->lock);
+  pthread_mutex_unlock(&allocator->ipc_lock);
   return r ? weir__driver_status(allocator->driver, r, __func__, "cuMemSetAccess") : WEIR_OK;
 }
 
@@ -294,11 +299,14 @@ weir_status weir_allocator_get_stats(weir_allocator *allocator, int device, weir
 static void reset_peak(weir_stat *stat) { stat->peak = stat->current; }
 static void reset_accumulated(weir_stat *stat) { stat->allocated = stat->freed = 0; }
 
-/* Calls `change` for every statistic of segments. */
-static void for_each_stat(weir_allocator_stats *stats, void (*change)(weir_stat *)) {
+/* Calls `change` for every statistic of segments, and of pools. */
+static void for_each_stat(weir__heap *heap, void (*change)(weir_stat *)) {
+  weir_allocator_stats *stats = &heap->stats;
   for (int kind = 0; kind < WEIR_STAT_KINDS; kind++) {
     change(&stats->segment[kind]);
     change(&stats->reserved_bytes[kind]);
+    for (weir__pool_record *record = heap->pool_records; record; record = record->next)
+      change(&record->reserved_bytes[kind]);
   }
   change(&stats->oversize_segments);
 }
@@ -309,7 +317,7 @@ weir_status weir_allocator_reset_peak_stats(weir_allocator *allocator, int devic
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
   pthread_mutex_lock(&heap->lock);
-  for_each_stat(&heap->stats, reset_peak);
+  for_each_stat(heap, reset_peak);
   if (allocator->plug)
     weir__plug_reset_peaks(heap);
   weir__gauges_reset_peaks(heap);
@@ -324,7 +332,7 @@ weir_status weir_allocator_reset_accumulated_stats(weir_allocator *allocator, in
     return WEIR_ERROR_INVALID_DEVICE;
   pthread_mutex_lock(&heap->lock);
   weir_allocator_stats *stats = &heap->stats;
-  for_each_stat(stats, reset_accumulated);
+  for_each_stat(heap, reset_accumulated);
   stats->num_alloc_retries = stats->num_ooms = stats->num_sync_all_streams = 0;
   stats->num_device_alloc = stats->num_device_free = stats->num_oom_rejections = 0;
   weir__gauges_reset_added(heap);

@@ -101,6 +101,15 @@ struct weir__pool {
   _Atomic(weir__arena *) buckets[WEIR__ARENA_BUCKETS]; /* arenas by a hash of the stream */
 };
 
+/* What a pool has taken from the driver. It outlives the pool, as PyTorch's statistics do; guarded by the heap's lock. */
+typedef struct weir__pool_record weir__pool_record;
+struct weir__pool_record {
+  weir_pool_id id;
+  weir_stat reserved_bytes[WEIR_STAT_KINDS];
+  bool has_pool; /* set while old ones are looked for, and false otherwise */
+  weir__pool_record *next;
+};
+
 struct weir__private_pool {
   weir_pool_id id;
   int uses;     /* graphs, scopes and owners that hold it; guarded by the heap's lock, as all below */
@@ -109,7 +118,7 @@ struct weir__private_pool {
   bool use_on_oom;
   atomic_bool no_split; /* also read with an arena's lock alone */
   atomic_int visitors;  /* allocations under way that a scope has sent here; raised under the heap's lock */
-  weir_stat reserved_bytes[WEIR_STAT_KINDS];
+  weir__pool_record *record;
   void *(*alloc)(void *context, size_t bytes, int device, weir_cu_stream stream); /* NULL: the driver's memory */
   void (*free)(void *context, void *pointer, size_t bytes, int device, weir_cu_stream stream);
   void *context;
@@ -189,7 +198,8 @@ struct weir__heap {
   uint64_t limit;             /* may be taken; UINT64_MAX: no limit */
   atomic_bool has_limit;      /* also read without the lock */
   double fraction;
-  uint64_t peers;                     /* a bit for each device that may touch expandable memory of this one */
+  uint64_t peers;                     /* a bit for each device that may touch expandable memory of this one; who changes
+                                       * it has the ipc_lock too, who reads it either of the two */
   struct weir__stream_class *classes; /* streams that were put into a class of reserves; guarded by the lock */
   weir_cu_mem_prop page_prop;         /* what pages are made of; set at the start, as the next three */
   uint64_t granularity;               /* of pages; 0: the device has no virtual memory */
@@ -200,6 +210,7 @@ struct weir__heap {
   atomic_bool had_expandable;         /* an expandable segment was made, at any time; also read without the lock */
   weir__pool small, large;            /* the default pool */
   weir__private_pool *private_pools;
+  weir__pool_record *pool_records;    /* of these, and of some that are gone; the newest first */
   _Atomic(weir__private_pool *) gone; /* pools whose end somebody has to be told, when no lock is held */
   weir__segment *segments;
   weir__rangemap segments_by_address;
@@ -252,6 +263,7 @@ static inline void weir__attention_set(weir__heap *heap, weir__attention what, b
 struct weir_allocator {
   weir_driver *driver;
   int heap_count;
+  int ipc_version; /* of the names that it makes */
   weir__heap *heaps;
   _Atomic(const weir__settings *) settings; /* replaced whole; old ones stay until the end */
   pthread_mutex_t configure_lock;
@@ -286,8 +298,8 @@ struct weir_allocator {
     void *context;
   } rejection_observers[WEIR__MAX_WATCHERS];
   atomic_int rejection_observer_count;
-  struct weir__ipc *ipc; /* memory of other processes that is open here; guarded by ipc_lock */
-  pthread_mutex_t ipc_lock;
+  struct weir__ipc *ipc;    /* memory of other processes that is open here; guarded by ipc_lock */
+  pthread_mutex_t ipc_lock; /* taken before a heap's */
 };
 
 static inline const weir__settings *weir__settings_of(const weir__heap *heap) {
@@ -438,6 +450,9 @@ void weir__capture_restore(weir__heap *heap, int mode);
  * say so. */
 uint64_t weir__reserve_bytes(const weir__heap *heap, const weir__settings *settings, weir_cu_stream stream);
 
+/* Who may touch pages of the device: it and its peers. The number of them. */
+size_t weir__list_access(const weir__heap *heap, weir_cu_mem_access access[64]);
+
 /* Another device may touch what is mapped now. */
 weir_cu_result weir__share_segments(weir__heap *heap, int device);
 
@@ -555,6 +570,9 @@ weir_cu_result weir__plug_share(weir__heap *heap, int device);
 void weir__ipc_forget_page(weir__segment *segment, size_t page);
 void weir__ipc_clear(weir_allocator *allocator);
 
+/* Another device may touch the pages of other processes that are open for this one. The ipc_lock is held. */
+weir_cu_result weir__ipc_share_open(const weir__heap *heap, int device);
+
 /* Whether pages of a device are made so that other processes can open them. */
 void weir__ipc_prepare(weir__heap *heap);
 
@@ -563,10 +581,15 @@ void weir__ipc_prepare(weir__heap *heap);
 /* With the heap's lock. */
 weir__private_pool *weir__pool_find(weir__heap *heap, weir_pool_id id);
 
+/* Also of a pool that is gone; NULL: nothing is known of it. */
+weir__pool_record *weir__pool_record_find(const weir__heap *heap, weir_pool_id id);
+
 /* The private pool that an allocation on a stream goes to, or NULL. Takes the heap's lock: ask only when there are routes. The
  * scope may be closed and the pool released by another thread before the allocation is made: the pool has a visitor, and
  * stays until its `visitors` is lowered again. */
 weir__private_pool *weir__route_of(weir__heap *heap, weir_cu_stream stream);
+
+/* The end of a heap: its scopes go, and the records of its pools. */
 void weir__routes_clear(weir__heap *heap);
 void weir__graphs_forget(weir_allocator *allocator);
 

@@ -3,7 +3,8 @@
  *
  * A name is a version, a kind and what the kind needs, as PyTorch has it, so that the two can share with each other:
  *   'c'  the driver's handle of an allocation
- *   'e'  pages of an expandable segment: the process, the size of a page, how many, and the number of a file for each
+ *   'e'  pages of an expandable segment: the process, the size of a page, how many, from version 3 on what stands for a page,
+ *        and the number of a file for each
  * A file stays open here as long as its page is mapped, and whoever opens the name takes a copy of it out of this process.
  */
 #include "weir/ipc.h"
@@ -17,14 +18,18 @@
 #include "alloc/heap.h"
 #include "driver/call.h"
 
-enum { version = 2, kind_driver = 'c', kind_pages = 'e', prefix = 2 };
+enum { newest_version = 3, kind_driver = 'c', kind_pages = 'e', prefix = 2 };
+enum { form_files = 1, form_fabric = 2 };
 
-/* What follows the kind of pages. There is a gap behind the process, which is 0: equal names are equal bytes. */
+/* What follows the kind of pages. The gaps are 0 in names that are made here: equal names are equal bytes. */
 typedef struct pages_header {
   int32_t process;
   int32_t gap;
   uint64_t page, count;
+  int32_t form, end; /* what stands for each page, and a gap; from version 3 on */
 } pages_header;
+
+static size_t header_bytes(int version) { return version < 3 ? offsetof(pages_header, form) : sizeof(pages_header); }
 
 /* A name that is open here. */
 typedef struct weir__ipc weir__ipc;
@@ -57,8 +62,8 @@ void weir__ipc_prepare(weir__heap *heap) {
   heap->shares_pages = can && !heap->shares_pages_off;
 }
 
-static void begin_name(weir_ipc_handle *handle, char kind, uint64_t offset) {
-  handle->bytes[0] = version;
+static void begin_name(const weir__heap *heap, weir_ipc_handle *handle, char kind, uint64_t offset) {
+  handle->bytes[0] = (unsigned char)heap->allocator->ipc_version;
   handle->bytes[1] = (unsigned char)kind;
   handle->length = prefix;
   handle->offset = offset;
@@ -94,15 +99,16 @@ static weir_status share_pages(const char *who, weir__heap *heap, weir__segment 
                       who, heap->shares_pages_off ? ": TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC is 0" : "");
   size_t first = (address - segment->base) / segment->page;
   size_t end = (address + bytes - 1 - segment->base) / segment->page + 1;
-  pages_header header = {.process = (int32_t)getpid(), .page = segment->page, .count = end - first};
-  if (prefix + sizeof header + (end - first) * sizeof(int32_t) > WEIR_IPC_HANDLE_MAX)
+  pages_header header = {.process = (int32_t)getpid(), .page = segment->page, .count = end - first, .form = form_files};
+  size_t of_header = header_bytes(heap->allocator->ipc_version);
+  if (prefix + of_header + (end - first) * sizeof(int32_t) > WEIR_IPC_HANDLE_MAX)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: %zu pages are more than a name has room for", who, end - first);
   if (!segment->files)
     segment->files = calloc(segment->bytes / segment->page, sizeof *segment->files);
   if (!segment->files)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
-  begin_name(handle, kind_pages, address - (segment->base + first * segment->page));
-  add_to_name(handle, &header, sizeof header);
+  begin_name(heap, handle, kind_pages, address - (segment->base + first * segment->page));
+  add_to_name(handle, &header, of_header);
   for (size_t i = first; i < end; i++) {
     int32_t file;
     weir_cu_result r = file_of(heap, segment, i, &file);
@@ -125,7 +131,7 @@ static weir_status share_driver(const char *who, weir__heap *heap, uint64_t base
   weir__heap_leave(heap, previous);
   if (r)
     return weir__driver_status(driver, r, who, "cuIpcGetMemHandle");
-  begin_name(handle, kind_driver, address - base);
+  begin_name(heap, handle, kind_driver, address - base);
   add_to_name(handle, &memory, sizeof memory);
   return WEIR_OK;
 }
@@ -193,14 +199,20 @@ static weir_status map_page(const char *who, weir_driver *driver, int process_fi
 
 static weir_status open_pages(const char *who, weir__heap *heap, weir__ipc *open) {
   weir_driver *driver = heap->allocator->driver;
-  pages_header header;
+  pages_header header = {.form = form_files};
   weir_cu_deviceptr base;
-  size_t length = open->length - prefix;
-  if (length < sizeof header)
+  size_t length = open->length - prefix, of_header = header_bytes(open->name[0]);
+  if (length < of_header)
     return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the name is cut off", who);
-  memcpy(&header, open->name + prefix, sizeof header);
-  if (!header.page || !header.count || header.count != (length - sizeof header) / sizeof(int32_t) ||
-      (length - sizeof header) % sizeof(int32_t) || header.page > UINT64_MAX / header.count)
+  memcpy(&header, open->name + prefix, of_header);
+  if (header.form == form_fabric)
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
+                      "%s: the pages are shared by fabric handles, and only files can be opened here. Use "
+                      "expandable_segments:False where the memory is shared",
+                      who);
+  if (!header.page || !header.count || header.form != form_files ||
+      header.count != (length - of_header) / sizeof(int32_t) || (length - of_header) % sizeof(int32_t) ||
+      header.page > UINT64_MAX / header.count)
     return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the name is damaged", who);
   if (!driver->MemImportFromShareableHandle)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: this driver cannot import pages of expandable segments", who);
@@ -209,7 +221,8 @@ static weir_status open_pages(const char *who, weir__heap *heap, weir__ipc *open
   if (process_file < 0)
     return cannot_fetch(who, header.process, errno);
   weir_status status = WEIR_OK;
-  weir_cu_mem_access access = {.location = {WEIR_CU_LOCATION_DEVICE, heap->device}, .flags = WEIR_CU_ACCESS_READWRITE};
+  weir_cu_mem_access access[64];
+  size_t accesses = weir__list_access(heap, access);
   uint64_t mapped = 0;
   weir_cu_result r = driver->MemAddressReserve(driver, &base, open->bytes, 0, 0, 0);
   if (r) {
@@ -218,10 +231,10 @@ static weir_status open_pages(const char *who, weir__heap *heap, weir__ipc *open
   }
   for (; mapped < header.count && !status; mapped += !status) {
     int32_t number;
-    memcpy(&number, open->name + prefix + sizeof header + mapped * sizeof number, sizeof number);
+    memcpy(&number, open->name + prefix + of_header + mapped * sizeof number, sizeof number);
     status = map_page(who, driver, process_file, header.process, number, base + mapped * header.page, header.page);
   }
-  if (!status && (r = driver->MemSetAccess(driver, base, open->bytes, &access, 1)))
+  if (!status && (r = driver->MemSetAccess(driver, base, open->bytes, access, accesses)))
     status = weir__driver_status(driver, r, who, "cuMemSetAccess");
   if (!status) {
     open->base = base;
@@ -254,12 +267,12 @@ static weir_status open_name(const char *who, weir__heap *heap, weir__ipc *open)
     return open_driver(who, heap, open, 0);
   if (open->length < prefix)
     return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the name has %zu bytes", who, open->length);
-  if (open->name[0] > version)
+  if (open->name[0] > newest_version)
     return weir__fail(
         WEIR_ERROR_BAD_DATA,
         "%s: received sharable handle from a future version (%d) that this version (%d) does not know how "
         "to handle",
-        who, open->name[0], version);
+        who, open->name[0], newest_version);
   switch (open->name[1]) {
   case kind_driver:
     return open_driver(who, heap, open, prefix);
@@ -321,6 +334,18 @@ free_open:
 unlock:
   pthread_mutex_unlock(&allocator->ipc_lock);
   return status;
+}
+
+/* ---- Peers ---- */
+
+weir_cu_result weir__ipc_share_open(const weir__heap *heap, int device) {
+  weir_driver *driver = heap->allocator->driver;
+  weir_cu_mem_access access = {.location = {WEIR_CU_LOCATION_DEVICE, device}, .flags = WEIR_CU_ACCESS_READWRITE};
+  weir_cu_result r = WEIR_CU_SUCCESS;
+  for (const weir__ipc *open = heap->allocator->ipc; open && !r; open = open->next)
+    if (open->device == heap->device && open->bytes)
+      r = driver->MemSetAccess(driver, open->base, open->bytes, &access, 1);
+  return r;
 }
 
 /* ---- Closing ---- */

@@ -20,13 +20,62 @@ weir__private_pool *weir__pool_find(weir__heap *heap, weir_pool_id id) {
   return pool;
 }
 
+weir__pool_record *weir__pool_record_find(const weir__heap *heap, weir_pool_id id) {
+  weir__pool_record *record = heap->pool_records;
+  while (record && !same_id(record->id, id))
+    record = record->next;
+  return record;
+}
+
+static bool has_counted(const weir__pool_record *record) {
+  const weir_stat *all = &record->reserved_bytes[WEIR_STAT_ALL];
+  return all->peak || all->allocated || all->freed;
+}
+
+/* A program may make pools by the hundred thousand: of those that are gone the records of the newest stay, where they had memory. */
+static void drop_old_records(weir__heap *heap) {
+  enum { MANY = 128 };
+  int kept = 0;
+  for (const weir__private_pool *pool = heap->private_pools; pool; pool = pool->next)
+    pool->record->has_pool = true;
+  for (weir__pool_record **at = &heap->pool_records; *at;) {
+    weir__pool_record *record = *at;
+    if (!record->has_pool && (!has_counted(record) || kept++ >= MANY)) {
+      *at = record->next;
+      free(record);
+    } else {
+      record->has_pool = false;
+      at = &record->next;
+    }
+  }
+}
+
+/* That of an id, made if need be. NULL: no host memory. */
+static weir__pool_record *get_record(weir__heap *heap, weir_pool_id id) {
+  weir__pool_record *record = weir__pool_record_find(heap, id);
+  if (record)
+    return record;
+  drop_old_records(heap);
+  record = calloc(1, sizeof *record);
+  if (!record)
+    return NULL;
+  record->id = id;
+  record->next = heap->pool_records;
+  heap->pool_records = record;
+  return record;
+}
+
 void weir_pool_options_init(weir_pool_options *options) { *options = (weir_pool_options){.size = sizeof *options}; }
 
 static weir__private_pool *pool_new(weir__heap *heap, weir_pool_id id, const weir_pool_options *options) {
   weir__private_pool *pool = calloc(1, sizeof *pool);
-  if (!pool)
+  weir__pool_record *record = pool ? get_record(heap, id) : NULL;
+  if (!record) {
+    free(pool);
     return NULL;
+  }
   pool->id = id;
+  pool->record = record;
   pool->small = (weir__pool){.heap = heap, .is_small = true, .owner = pool};
   pool->large = (weir__pool){.heap = heap, .owner = pool};
   pool->use_on_oom = options->use_on_oom;
@@ -160,10 +209,10 @@ weir_status weir_pool_get_stats(weir_allocator *allocator, int device, weir_pool
   weir__heap *heap = enter(__func__, allocator, device, id, &status);
   if (!heap)
     return status;
-  weir__private_pool *pool = weir__pool_find(heap, id);
-  if (pool) {
-    memcpy(reserved_bytes, pool->reserved_bytes, sizeof pool->reserved_bytes);
-  } else
+  const weir__pool_record *record = weir__pool_record_find(heap, id);
+  if (record)
+    memcpy(reserved_bytes, record->reserved_bytes, sizeof record->reserved_bytes);
+  else
     status = no_pool(__func__, id);
   return leave(heap, status);
 }
@@ -342,6 +391,11 @@ void weir__routes_clear(weir__heap *heap) {
     weir__route *next = route->next;
     free(route);
     route = next;
+  }
+  while (heap->pool_records) {
+    weir__pool_record *record = heap->pool_records;
+    heap->pool_records = record->next;
+    free(record);
   }
 }
 

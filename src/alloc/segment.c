@@ -113,7 +113,7 @@ void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments,
   count_both(stats->segment, arena, segments);
   count_both(stats->reserved_bytes, arena, bytes);
   if (arena->pool->owner)
-    count_both(arena->pool->owner->reserved_bytes, arena, bytes);
+    count_both(arena->pool->owner->record->reserved_bytes, arena, bytes);
   if (bytes < 0)
     stats->num_device_free++;
   else
@@ -302,8 +302,7 @@ static bool unmap_pages(weir__heap *heap, weir__segment *segment, size_t first, 
   return true;
 }
 
-/* The device itself and its peers. */
-static size_t list_access(const weir__heap *heap, weir_cu_mem_access access[64]) {
+size_t weir__list_access(const weir__heap *heap, weir_cu_mem_access access[64]) {
   size_t count = 0;
   for (int i = 0; i < 64; i++)
     if (i == heap->device || heap->peers >> i & 1)
@@ -344,7 +343,7 @@ static bool make_room(weir__segment *segment, size_t pages) {
 static bool map_pages(weir__heap *heap, weir__segment *segment, size_t first, size_t count) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_mem_access access[64];
-  size_t accesses = list_access(heap, access);
+  size_t accesses = weir__list_access(heap, access);
   uint64_t base = segment->base + first * segment->page;
   size_t created = 0, mapped = 0, stuck = 0;
   if (!make_room(segment, first + count))

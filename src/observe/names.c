@@ -169,7 +169,7 @@ weir_status weir_allocator_pools(weir_allocator *allocator, int device, weir_poo
     return WEIR_ERROR_INVALID_DEVICE;
   size_t n = 0;
   pthread_mutex_lock(&heap->lock);
-  for (const weir__private_pool *p = heap->private_pools; p; p = p->next, n++)
+  for (const weir__pool_record *p = heap->pool_records; p; p = p->next, n++)
     if (n < room)
       pools[n] = p->id;
   pthread_mutex_unlock(&heap->lock);
@@ -192,7 +192,7 @@ weir_status weir_allocator_get_stat(weir_allocator *allocator, int device, const
     if (kind < 0)
       return no_name(__func__, name);
     pthread_mutex_lock(&heap->lock);
-    const weir__private_pool *pool = weir__pool_find(heap, id);
+    const weir__pool_record *pool = weir__pool_record_find(heap, id);
     if (pool)
       memcpy(stats, pool->reserved_bytes, sizeof stats);
     pthread_mutex_unlock(&heap->lock);
@@ -220,15 +220,15 @@ static int by_id(const void *a, const void *b) {
   return x.first != y.first ? (x.first > y.first) - (x.first < y.first) : (x.second > y.second) - (x.second < y.second);
 }
 
-/* All private pools at one moment. false: no host memory. */
+/* All records of private pools at one moment. false: no host memory. */
 static bool list_pools(weir__heap *heap, pool_stats **pools, size_t *count) {
   size_t n = 0;
   pthread_mutex_lock(&heap->lock);
-  for (const weir__private_pool *p = heap->private_pools; p; p = p->next)
+  for (const weir__pool_record *p = heap->pool_records; p; p = p->next)
     n++;
   pool_stats *list = malloc((n + 1) * sizeof *list);
   size_t i = 0;
-  for (const weir__private_pool *p = heap->private_pools; list && p; p = p->next, i++) {
+  for (const weir__pool_record *p = heap->pool_records; list && p; p = p->next, i++) {
     list[i].id = p->id;
     memcpy(list[i].reserved, p->reserved_bytes, sizeof list[i].reserved);
   }

@@ -130,6 +130,40 @@ static void child_fails(void) {
   say_number(1);
 }
 
+static uint64_t granted; /* a bit for each device that was */
+static weir_cu_result (*set_access)(weir_driver *, weir_cu_deviceptr, size_t, const weir_cu_mem_access *, size_t);
+
+static weir_cu_result note_access(weir_driver *self, weir_cu_deviceptr address, size_t bytes,
+                                  const weir_cu_mem_access *access, size_t count) {
+  for (size_t i = 0; i < count; i++)
+    granted |= 1ull << access[i].location.id;
+  return set_access(self, address, bytes, access, count);
+}
+
+/* Pages of another process are for the device and its peers, whoever of them comes first. */
+static void child_has_peers(void) {
+  message m = hear();
+  void *base;
+  set_access = faults->MemSetAccess;
+  faults->MemSetAccess = note_access;
+  CHECK(weir_ipc_open(allocator, 0, m.handles[0].bytes, m.handles[0].length, &base));
+  assert_int_equal(granted, 1);
+  CHECK(weir_allocator_enable_peer_access(allocator, 1, 0)); /* nothing is open for device 1 */
+  assert_int_equal(granted, 1);
+  CHECK(weir_fault_nth(faults, WEIR_CALL_MemSetAccess, 1, WEIR_CU_UNKNOWN, 0));
+  REFUSED_SAYING(DRIVER, "cuMemSetAccess", weir_allocator_enable_peer_access(allocator, 0, 1));
+  granted = 0;
+  CHECK(weir_allocator_enable_peer_access(allocator, 0, 1));
+  assert_int_equal(granted, 2);
+  CHECK(weir_ipc_close(allocator, base));
+  granted = 0;
+  CHECK(weir_ipc_open(allocator, 0, m.handles[0].bytes, m.handles[0].length, &base));
+  assert_int_equal(granted, 3);
+  CHECK(weir_ipc_close(allocator, base));
+  faults->MemSetAccess = set_access;
+  say_number(1);
+}
+
 static void child_is_lied_to(void) {
   message m = hear();
   weir_ipc_handle h = m.handles[0];
@@ -142,6 +176,16 @@ static void child_is_lied_to(void) {
   h.bytes[0] = 2;
   h.bytes[1] = 'q';
   REFUSED_SAYING(BAD_DATA, "kind", weir_ipc_open(allocator, 0, h.bytes, h.length, &base));
+  memset(h.bytes, 0, sizeof h.bytes);
+  h.bytes[0] = 3; /* with 2 MiB pages, one of them, by a fabric handle */
+  h.bytes[1] = 'e';
+  h.bytes[2 + 8 + 2] = 0x20;
+  h.bytes[2 + 16] = 1;
+  h.bytes[2 + 24] = 2;
+  REFUSED_SAYING(NOT_SUPPORTED, "fabric handles", weir_ipc_open(allocator, 0, h.bytes, 2 + 32 + 64, &base));
+  h.bytes[2 + 24] = 7;
+  REFUSED_SAYING(BAD_DATA, "damaged", weir_ipc_open(allocator, 0, h.bytes, 2 + 32 + 4, &base));
+  REFUSED_SAYING(BAD_DATA, "cut off", weir_ipc_open(allocator, 0, h.bytes, 2 + 24 + 4, &base));
   memset(h.bytes, 0, sizeof h.bytes); /* 64 bytes are the driver's, which knows none like it */
   assert_int_not_equal(weir_ipc_open(allocator, 0, h.bytes, 64, &base), WEIR_OK);
   memset(h.bytes, 255, sizeof h.bytes);
@@ -162,8 +206,13 @@ static void child_is_lied_to(void) {
 
 /* ---- Here ---- */
 
-static void share_with_child(const char *conf) {
-  alloc_open_on(WEIR_SOFT_THREADS, 1, GIB, conf);
+static void share_with_child(const char *conf, int version) {
+  weir_allocator_options options;
+  weir_allocator_options_init(&options);
+  options.conf = conf;
+  options.ipc_version = version;
+  alloc_open_devices(WEIR_SOFT_THREADS, 1, GIB);
+  CHECK(weir_allocator_create(faults, &options, &allocator));
   start_other("reads", conf);
   char *before = get(5000, NULL), *a = get(1000, NULL), *b = get(30 * MIB, NULL);
   a[0] = 'a';
@@ -176,6 +225,7 @@ static void share_with_child(const char *conf) {
   assert_int_equal(again.length, m.handles[0].length);
   assert_memory_equal(again.bytes, m.handles[0].bytes, again.length);
   assert_int_equal(m.handles[0].offset, a - before); /* both begin the segment */
+  assert_int_equal(again.bytes[0], version ? version : 2);
   say(&m);
   hear_number(1);
   assert_int_equal(a[0], 'x');
@@ -192,12 +242,14 @@ static void share_with_child(const char *conf) {
 
 static void test_fixed(void **state) {
   (void)state;
-  share_with_child("");
+  share_with_child("", 0);
+  share_with_child("", 3);
 }
 
 static void test_expandable(void **state) {
   (void)state;
-  share_with_child("expandable_segments:True");
+  share_with_child("expandable_segments:True", 0);
+  share_with_child("expandable_segments:True", 3);
 }
 
 static void fail_in_child(const char *role, const char *conf) {
@@ -217,6 +269,40 @@ static void test_faults(void **state) {
   (void)state;
   fail_in_child("fails", "");
   fail_in_child("fails", "expandable_segments:True");
+}
+
+static void test_peers(void **state) {
+  (void)state;
+  fail_in_child("peers", "expandable_segments:True");
+}
+
+/* The process, a gap, the size of a page, how many, 1 for files, a gap; then the files. */
+static void test_version_3(void **state) {
+  (void)state;
+  weir_allocator_options options;
+  weir_allocator_options_init(&options);
+  options.conf = "expandable_segments:True";
+  options.ipc_version = 3;
+  alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
+  CHECK(weir_allocator_create(faults, &options, &allocator));
+  void *a = get(30 * MIB, NULL);
+  weir_ipc_handle handle = share(a);
+  assert_int_equal(handle.length, 2 + 32 + 2 * 4);
+  int32_t process, form, gaps[2];
+  uint64_t page, count;
+  memcpy(&process, handle.bytes + 2, 4);
+  memcpy(&gaps[0], handle.bytes + 2 + 4, 4);
+  memcpy(&page, handle.bytes + 2 + 8, 8);
+  memcpy(&count, handle.bytes + 2 + 16, 8);
+  memcpy(&form, handle.bytes + 2 + 24, 4);
+  memcpy(&gaps[1], handle.bytes + 2 + 28, 4);
+  assert_int_equal(process, getpid());
+  assert_int_equal(page, 20 * MIB);
+  assert_int_equal(count, 2);
+  assert_int_equal(form, 1);
+  assert_int_equal(gaps[0] | gaps[1], 0);
+  put(a);
+  alloc_close();
 }
 
 static void test_wrong_names(void **state) {
@@ -300,10 +386,14 @@ static int run_child(const char *role, const char *conf) {
   static const struct {
     const char *role;
     void (*body)(void);
-  } roles[] = {{"reads", child_reads}, {"fails", child_fails}, {"lied", child_is_lied_to}};
+    int devices;
+  } roles[] = {{"reads", child_reads, 1},
+               {"fails", child_fails, 1},
+               {"lied", child_is_lied_to, 1},
+               {"peers", child_has_peers, 2}};
   for (size_t i = 0; i < WEIR_COUNT_OF(roles); i++)
     if (!strcmp(roles[i].role, role)) {
-      alloc_open_on(WEIR_SOFT_THREADS, 1, GIB, conf);
+      alloc_open_on(WEIR_SOFT_THREADS, roles[i].devices, GIB, conf);
       roles[i].body();
       /* Not alloc_close: what is open of the other process is none of the books. */
       weir_allocator_destroy(allocator);
@@ -323,6 +413,8 @@ int main(int argc, char **argv) {
       cmocka_unit_test_teardown(test_fixed, teardown),
       cmocka_unit_test_teardown(test_expandable, teardown),
       cmocka_unit_test_teardown(test_faults, teardown),
+      cmocka_unit_test_teardown(test_peers, teardown),
+      cmocka_unit_test_teardown(test_version_3, teardown),
       cmocka_unit_test_teardown(test_wrong_names, teardown),
       cmocka_unit_test_teardown(test_files, teardown),
       cmocka_unit_test_teardown(test_what_cannot_be_shared, teardown),

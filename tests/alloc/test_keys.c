@@ -86,7 +86,9 @@ static void test_pool_stats(void **state) {
   put(outside);
   assert_int_equal(weir_pool_release(allocator, 0, id), WEIR_OK);
   empty_cache();
-  assert_int_equal(weir_pool_get_stats(allocator, 0, id, stats), WEIR_ERROR_INVALID_ARGUMENT); /* it has gone */
+  assert_int_equal(weir_pool_get_stats(allocator, 0, id, stats), WEIR_OK); /* it has gone, and is remembered */
+  assert_int_equal(stats[WEIR_STAT_ALL].current, 0);
+  assert_int_equal(stats[WEIR_STAT_ALL].peak, 32 * MIB);
   alloc_close();
 }
 

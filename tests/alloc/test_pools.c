@@ -184,6 +184,63 @@ static void test_use_counts(void **state) {
   alloc_close();
 }
 
+/* A pool that is gone stays in the statistics, and goes on in them when it is made again. */
+static void test_statistics_outlive_the_pool(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  weir_stat stats[WEIR_STAT_KINDS];
+  for (int round = 1; round <= 2; round++) {
+    begin(pool_a);
+    void *p = get(30 * MIB, NULL);
+    end(pool_a);
+    put(p);
+    release(pool_a);
+    empty_cache();
+    assert_false(exists(pool_a));
+    CHECK(weir_pool_get_stats(allocator, 0, pool_a, stats));
+    assert_int_equal(stats[WEIR_STAT_ALL].current, 0);
+    assert_int_equal(stats[WEIR_STAT_ALL].peak, 30 * MIB);
+    assert_int_equal(stats[WEIR_STAT_LARGE_POOL].allocated, 30 * MIB * round);
+  }
+  size_t count;
+  weir_pool_id known;
+  CHECK(weir_allocator_pools(allocator, 0, &known, 1, &count));
+  assert_int_equal(count, 1);
+  assert_int_equal(known.second, pool_a.second);
+  alloc_close();
+}
+
+/* Not of all of them: those of the newest that had memory, and those of pools that are there. */
+static void test_statistics_of_many_pools(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  enum { COUNT = 3000 };
+  weir_stat stats[WEIR_STAT_KINDS];
+  size_t count;
+  CHECK(weir_pool_create(allocator, 0, pool_a, NULL));
+  for (uint64_t i = 0; i < COUNT; i++) {
+    weir_pool_id id = {i + 1000, 0};
+    begin(id);
+    void *p = i % 3 ? get(512, NULL) : NULL;
+    end(id);
+    put(p);
+    release(id);
+    if (i % 3)
+      empty_cache();
+  }
+  CHECK(weir_allocator_pools(allocator, 0, NULL, 0, &count));
+  assert_in_range(count, 101, 600);
+  CHECK(weir_pool_get_stats(allocator, 0, pool_a, stats));
+  for (uint64_t i = COUNT - 100; i < COUNT; i++)
+    if (i % 3) {
+      CHECK(weir_pool_get_stats(allocator, 0, (weir_pool_id){i + 1000, 0}, stats));
+      assert_int_equal(stats[WEIR_STAT_ALL].allocated, 2 * MIB);
+    }
+  REFUSED(INVALID_ARGUMENT, weir_pool_get_stats(allocator, 0, (weir_pool_id){1001, 0}, stats));
+  release(pool_a);
+  alloc_close();
+}
+
 static void test_held_pool_keeps_its_memory(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -832,6 +889,8 @@ int main(void) {
       cmocka_unit_test_teardown(test_scope_of_a_device, alloc_teardown),
       cmocka_unit_test_teardown(test_destroyed_with_an_open_scope, alloc_teardown),
       cmocka_unit_test_teardown(test_use_counts, alloc_teardown),
+      cmocka_unit_test_teardown(test_statistics_outlive_the_pool, alloc_teardown),
+      cmocka_unit_test_teardown(test_statistics_of_many_pools, alloc_teardown),
       cmocka_unit_test_teardown(test_held_pool_keeps_its_memory, alloc_teardown),
       cmocka_unit_test_teardown(test_memory_in_use_outlives_the_holders, alloc_teardown),
       cmocka_unit_test_teardown(test_held_again_before_it_went, alloc_teardown),

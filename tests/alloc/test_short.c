@@ -222,7 +222,7 @@ static void grow_older(int searches) {
 static void test_collects_the_oldest(void **state) {
   (void)state;
   open("garbage_collection_threshold:0.5");
-  CHECK(weir_allocator_set_fraction(allocator, 0, 1));
+  CHECK(weir_allocator_set_limit(allocator, 0, GIB));
   grow_older(1);
   void *a = get(200 * MIB, NULL), *b = get(200 * MIB, NULL), *c = get(200 * MIB, NULL);
   put(a);
@@ -246,7 +246,7 @@ static void test_collects_until_it_is_enough(void **state) {
   void *p[4];
   for (int i = 0; i < 4; i++)
     p[i] = get(100 * MIB, NULL);
-  CHECK(weir_allocator_set_fraction(allocator, 0, 1)); /* only now, so that nothing is collected yet */
+  CHECK(weir_allocator_set_limit(allocator, 0, GIB)); /* only now, so that nothing is collected yet */
   for (int i = 0; i < 4; i++) {
     put(p[i]);
     grow_older(5);
@@ -261,7 +261,7 @@ static void test_collects_until_it_is_enough(void **state) {
 static void test_mean_age_is_exact(void **state) {
   (void)state;
   open("garbage_collection_threshold:0.3");
-  CHECK(weir_allocator_set_fraction(allocator, 0, 1));
+  CHECK(weir_allocator_set_limit(allocator, 0, GIB));
   put(get(20 * MIB, WEIR_CU_STREAM_LEGACY));
   void *a = get(200 * MIB, NULL), *b = get(200 * MIB, NULL);
   put(a);
@@ -279,7 +279,7 @@ static void test_mean_age_is_exact(void **state) {
 static void test_collects_the_only_one(void **state) {
   (void)state;
   open("garbage_collection_threshold:0.1");
-  CHECK(weir_allocator_set_fraction(allocator, 0, 1));
+  CHECK(weir_allocator_set_limit(allocator, 0, GIB));
   void *a = get(200 * MIB, NULL);
   put(a);
   void *p = get(250 * MIB, NULL);
@@ -299,10 +299,29 @@ static void test_collects_only_with_a_fraction(void **state) {
   alloc_close();
 }
 
+/* A fraction of 1 is none, also after a smaller one. */
+static void test_collects_nothing_with_a_fraction_of_1(void **state) {
+  (void)state;
+  open("garbage_collection_threshold:0.1");
+  double fraction = 9;
+  CHECK(weir_allocator_set_fraction(allocator, 0, 0.5));
+  CHECK(weir_allocator_set_fraction(allocator, 0, 1));
+  CHECK(weir_allocator_get_fraction(allocator, 0, &fraction));
+  assert_true(fraction == 1);
+  void *a = get(400 * MIB, NULL);
+  put(a);
+  void *p = get(500 * MIB, NULL), *q;
+  assert_true(is_held(a));
+  assert_int_equal(try_get(600 * MIB, NULL, &q), WEIR_ERROR_OUT_OF_MEMORY);
+  assert_null(strstr(weir_last_error(), "allowed"));
+  put(p);
+  alloc_close();
+}
+
 static void test_collects_nothing_below_the_threshold(void **state) {
   (void)state;
   open("garbage_collection_threshold:0.5");
-  CHECK(weir_allocator_set_fraction(allocator, 0, 1));
+  CHECK(weir_allocator_set_limit(allocator, 0, GIB));
   void *a = get(512 * MIB, NULL); /* the threshold itself is not above it */
   put(a);
   void *p = get(100 * MIB, WEIR_CU_STREAM_LEGACY);
@@ -315,7 +334,7 @@ static void test_collects_nothing_below_the_threshold(void **state) {
 static void test_collects_whole_large_segments_only(void **state) {
   (void)state;
   open("garbage_collection_threshold:0.01");
-  CHECK(weir_allocator_set_fraction(allocator, 0, 1));
+  CHECK(weir_allocator_set_limit(allocator, 0, GIB));
   const weir_pool_id id = {0, 5};
   void *half = get(4 * MIB, NULL), *other_half = get(4 * MIB, NULL), *small = get(512, NULL);
   CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
@@ -350,7 +369,7 @@ static void test_collection_with_a_driver_that_fails(void **state) {
   void *p[3];
   for (int i = 0; i < 3; i++)
     p[i] = get(100 * MIB, NULL);
-  CHECK(weir_allocator_set_fraction(allocator, 0, 1)); /* only now, so that nothing is collected yet */
+  CHECK(weir_allocator_set_limit(allocator, 0, GIB)); /* only now, so that nothing is collected yet */
   for (int i = 0; i < 3; i++) {
     put(p[i]);
     grow_older(3);
@@ -555,6 +574,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_mean_age_is_exact, alloc_teardown),
       cmocka_unit_test_teardown(test_collects_the_only_one, alloc_teardown),
       cmocka_unit_test_teardown(test_collects_only_with_a_fraction, alloc_teardown),
+      cmocka_unit_test_teardown(test_collects_nothing_with_a_fraction_of_1, alloc_teardown),
       cmocka_unit_test_teardown(test_collects_nothing_below_the_threshold, alloc_teardown),
       cmocka_unit_test_teardown(test_collects_whole_large_segments_only, alloc_teardown),
       cmocka_unit_test_teardown(test_collection_with_a_driver_that_fails, alloc_teardown),

@@ -155,6 +155,37 @@ static void test_private_pools_count_too(void **state) {
   alloc_close();
 }
 
+/* And have statistics of their own, which begin anew with the others. */
+static void test_reset_of_a_pool(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  const weir_pool_id id = {0, 9};
+  weir_stat stats[WEIR_STAT_KINDS];
+  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  void *p = get(30 * MIB, NULL), *q = get(50 * MIB, NULL), *s = get(512, NULL);
+  CHECK(weir_pool_end(allocator, 0, id));
+  CHECK(weir_pool_release(allocator, 0, id));
+  put(q);
+  empty_cache(); /* one segment of it goes */
+  CHECK(weir_pool_get_stats(allocator, 0, id, stats));
+  assert_int_equal(stats[WEIR_STAT_ALL].current, 32 * MIB);
+  assert_int_equal(stats[WEIR_STAT_ALL].peak, 82 * MIB);
+  assert_int_equal(stats[WEIR_STAT_LARGE_POOL].freed, 50 * MIB);
+  CHECK(weir_allocator_reset_peak_stats(allocator, 0));
+  CHECK(weir_pool_get_stats(allocator, 0, id, stats));
+  assert_int_equal(stats[WEIR_STAT_ALL].peak, 32 * MIB);
+  assert_int_equal(stats[WEIR_STAT_LARGE_POOL].peak, 30 * MIB);
+  assert_int_equal(stats[WEIR_STAT_ALL].allocated, 82 * MIB);
+  CHECK(weir_allocator_reset_accumulated_stats(allocator, 0));
+  CHECK(weir_pool_get_stats(allocator, 0, id, stats));
+  assert_int_equal(stats[WEIR_STAT_ALL].allocated, 0);
+  assert_int_equal(stats[WEIR_STAT_LARGE_POOL].freed, 0);
+  assert_int_equal(stats[WEIR_STAT_SMALL_POOL].current, 2 * MIB);
+  put(p);
+  put(s);
+  alloc_close();
+}
+
 /* A caller of an older version has a shorter struct: it gets what it has room for. */
 static void test_older_caller(void **state) {
   (void)state;
@@ -212,6 +243,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_inactive_split, alloc_teardown),
       cmocka_unit_test_teardown(test_devices_count_for_themselves, alloc_teardown),
       cmocka_unit_test_teardown(test_private_pools_count_too, alloc_teardown),
+      cmocka_unit_test_teardown(test_reset_of_a_pool, alloc_teardown),
       cmocka_unit_test_teardown(test_older_caller, alloc_teardown),
       cmocka_unit_test_teardown(test_largest_block, alloc_teardown),
       cmocka_unit_test_teardown(test_base, alloc_teardown),

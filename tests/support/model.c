@@ -102,7 +102,8 @@ static void count_memory(model *m, model_segment *s, int segments, int64_t bytes
   else
     m->used += (uint64_t)bytes;
   add_kind(m->stats.reserved_bytes, s->is_small, bytes);
-  add_kind(s->pool->reserved_bytes, s->is_small, bytes);
+  if (s->pool->stats)
+    add_kind(s->pool->stats->reserved_bytes, s->is_small, bytes);
   if (segments)
     add_kind(m->stats.segment, s->is_small, segments);
   if (segments && s->oversize)
@@ -700,7 +701,9 @@ void model_empty(model *m, weir_pool_id id) {
   }
 }
 
-void model_set_fraction(model *m, double fraction) { m->limit = (uint64_t)(fraction * (double)m->device_bytes + 0.5); }
+void model_set_fraction(model *m, double fraction) {
+  m->limit = fraction < 1 ? (uint64_t)(fraction * (double)m->device_bytes + 0.5) : MODEL_UNLIMITED;
+}
 
 uint64_t model_largest(const model *m) {
   uint64_t largest = m->device_bytes - m->used;
@@ -720,11 +723,29 @@ model_pool *model_pool_find(const model *m, weir_pool_id id) {
   return pool;
 }
 
+model_pool_stats *model_pool_stats_find(const model *m, weir_pool_id id) {
+  model_pool_stats *stats = m->pool_stats;
+  while (stats && !same_id(stats->id, id))
+    stats = stats->next;
+  return stats;
+}
+
+static model_pool_stats *pool_stats(model *m, weir_pool_id id) {
+  model_pool_stats *stats = model_pool_stats_find(m, id);
+  if (stats)
+    return stats;
+  stats = zeroed(sizeof *stats);
+  stats->id = id;
+  stats->next = m->pool_stats;
+  return m->pool_stats = stats;
+}
+
 void model_pool_create(model *m, weir_pool_id id, const weir_pool_options *options) {
   model_pool *pool = model_pool_find(m, id);
   if (!pool) {
     pool = zeroed(sizeof *pool);
     pool->id = id;
+    pool->stats = pool_stats(m, id);
     pool->next = m->pools;
     m->pools = pool;
     if (options) {
@@ -880,6 +901,11 @@ void model_delete(model *m) {
     model_pool *pool = m->pools;
     m->pools = pool->next;
     free(pool);
+  }
+  while (m->pool_stats) {
+    model_pool_stats *stats = m->pool_stats;
+    m->pool_stats = stats->next;
+    free(stats);
   }
   free(m->expected);
   free(m);

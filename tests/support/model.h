@@ -65,13 +65,20 @@ struct model_segment {
   model_segment *next;
 };
 
+/* The statistics of a pool, which outlive it. */
+typedef struct model_pool_stats {
+  weir_pool_id id;
+  weir_stat reserved_bytes[WEIR_STAT_KINDS];
+  struct model_pool_stats *next;
+} model_pool_stats;
+
 struct model_pool {
   weir_pool_id id; /* {0, 0}: the default one */
   int uses, scopes;
   bool is_over, use_on_oom, no_split, own_memory;
-  uint32_t searches[2]; /* of large and of small blocks, while they count */
-  weir_stat reserved_bytes[WEIR_STAT_KINDS];
-  model_pool *next; /* the newest first; the default one is not in the list */
+  uint32_t searches[2];    /* of large and of small blocks, while they count */
+  model_pool_stats *stats; /* NULL: the default one has none */
+  model_pool *next;        /* the newest first; the default one is not in the list */
 };
 
 typedef struct model_scope {
@@ -87,6 +94,7 @@ typedef struct model {
   weir_cu_stream raw[MODEL_STREAMS]; /* what the trace calls them */
   model_pool default_pool;
   model_pool *pools;
+  model_pool_stats *pool_stats; /* of these, and of those that are gone */
   model_segment *segments;
   model_scope scopes[MODEL_SCOPES]; /* the innermost last */
   int scope_count;
@@ -136,6 +144,7 @@ void model_compare_stats(model *m, const weir_allocator_stats *stats);
 /* ---- Pools ---- */
 
 model_pool *model_pool_find(const model *m, weir_pool_id id);
+model_pool_stats *model_pool_stats_find(const model *m, weir_pool_id id); /* NULL: there never was such a pool */
 void model_pool_create(model *m, weir_pool_id id, const weir_pool_options *options);
 weir_status model_pool_release(model *m, weir_pool_id id);
 weir_status model_pool_begin(model *m, weir_pool_id id, unsigned streams);

@@ -91,12 +91,18 @@ void model_reset_peaks(model *m) {
   for (int i = 0; i < NAMED_STATS; i++)
     for (int kind = 0; kind < named_stats[i].kinds; kind++)
       stat_at(&m->stats, i, kind)->peak = stat_at(&m->stats, i, kind)->current;
+  for (model_pool_stats *stats = m->pool_stats; stats; stats = stats->next)
+    for (int kind = 0; kind < WEIR_STAT_KINDS; kind++)
+      stats->reserved_bytes[kind].peak = stats->reserved_bytes[kind].current;
 }
 
 void model_reset_accumulated(model *m) {
   for (int i = 0; i < NAMED_STATS; i++)
     for (int kind = 0; kind < named_stats[i].kinds; kind++)
       stat_at(&m->stats, i, kind)->allocated = stat_at(&m->stats, i, kind)->freed = 0;
+  for (model_pool_stats *stats = m->pool_stats; stats; stats = stats->next)
+    for (int kind = 0; kind < WEIR_STAT_KINDS; kind++)
+      stats->reserved_bytes[kind].allocated = stats->reserved_bytes[kind].freed = 0;
   m->stats.num_alloc_retries = m->stats.num_ooms = m->stats.num_sync_all_streams = 0;
   m->stats.num_device_alloc = m->stats.num_device_free = m->stats.num_oom_rejections = 0;
 }

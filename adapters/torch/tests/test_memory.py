@@ -110,6 +110,23 @@ def test_memory_fraction():
     raises(ValueError, "", torch.cuda.set_per_process_memory_fraction, 1.5)
 
 
+def test_whole_fraction_is_no_limit():
+    torch.cuda.set_per_process_memory_fraction(0.5)
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    equal(torch.cuda.get_per_process_memory_fraction(), 1.0)
+    part = torch.cuda.get_device_properties(0).total_memory // 100
+    torch._C._accelerator_setAllocatorSettings("garbage_collection_threshold:0.001")
+    try:
+        x = torch.empty(part, dtype=torch.uint8, device="cuda")
+        del x
+        before = torch.cuda.memory_reserved()
+        y = torch.empty(2 * part, dtype=torch.uint8, device="cuda")
+        assert torch.cuda.memory_reserved() >= before + 2 * part, "nothing is collected without a limit"
+        del y
+    finally:
+        torch._C._accelerator_setAllocatorSettings("garbage_collection_threshold:0.999")
+
+
 def test_caching_off_and_on():
     torch.cuda.caching_allocator_enable(False)
     try:

@@ -33,6 +33,34 @@ def test_pool():
     del outside
 
 
+def pool_stats(pool):
+    return {key: value for key, value in torch.cuda.memory_stats().items()
+            if key.startswith("reserved_bytes_by_private_pools") and str(pool[1]) in key}
+
+
+def test_statistics_of_a_pool():
+    pool = torch.cuda.MemPool()
+    ident = pool.id
+    with torch.cuda.use_mem_pool(pool):
+        x = torch.ones(3 * MIB, device="cuda")
+    before = pool_stats(ident)
+    if not before:
+        raise harness.Waived("this PyTorch has no statistics of pools")
+    peaks = [key for key in before if key.endswith(".peak") and before[key]]
+    assert peaks, before
+    del x, pool
+    gc.collect()
+    torch.cuda.empty_cache()
+    after = pool_stats(ident)
+    equal(set(after), set(before), "they outlive the pool")
+    for key in after:
+        if key.endswith(".current"):
+            equal(after[key], 0, key)
+    torch.cuda.reset_peak_memory_stats()
+    torch.cuda.reset_accumulated_memory_stats()
+    equal(set(pool_stats(ident).values()), {0})
+
+
 def test_nested_pools():
     outer, inner = torch.cuda.MemPool(), torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(outer):

@@ -238,5 +238,43 @@ def test_no_context_before_use():
     equal(done.stdout.strip(), "False False", done.stderr)
 
 
+def test_no_context_on_another_device():
+    import subprocess
+    import sys
+
+    if torch.cuda.device_count() < 2:
+        raise harness.Waived("it takes two devices")
+    code = """
+import threading, torch
+torch.cuda.set_device(1)
+other = torch.cuda.Stream()
+kept = [torch.ones(1 << 20, device="cuda")]
+kept[0].record_stream(other)
+thread = threading.Thread(target=kept.clear)  # it has chosen no device, so it is on the first one
+thread.start()
+thread.join()
+torch.ones(1 << 20, device="cuda")
+print(torch._C._cuda_hasPrimaryContext(1), torch._C._cuda_hasPrimaryContext(0))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    equal(done.stdout.strip(), "True False", done.stderr)
+
+
+def test_context_of_the_first_device():
+    """A thread that allocates where it is by default has the context afterwards, however many devices there are."""
+    import subprocess
+    import sys
+
+    code = """
+import ctypes, torch
+x = torch.empty(1 << 20, device="cuda")
+current = ctypes.c_void_p()
+assert ctypes.CDLL("libcuda.so.1").cuCtxGetCurrent(ctypes.byref(current)) == 0
+print(bool(current.value))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    equal(done.stdout.strip(), "True", done.stderr)
+
+
 if __name__ == "__main__":
     harness.main(globals())
