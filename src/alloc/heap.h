@@ -395,6 +395,9 @@ weir__block *weir__arena_new_block(weir__arena *arena, weir__segment *segment, u
 
 /* All arenas of a pool in the order of their streams. The number; the array is the caller's to free. 0 and NULL: none. */
 size_t weir__pool_arenas(const weir__pool *pool, weir__arena ***arenas);
+
+/* No arena of the pool repeats what it did last (weir__repeat). */
+void weir__pool_settle(weir__pool *pool);
 void weir__pool_clear(weir__pool *pool);
 
 /* ---- Segments (segment.c). With the heap's lock, and no arena's ---- */

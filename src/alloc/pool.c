@@ -167,6 +167,14 @@ weir_status weir_pool_create(weir_allocator *allocator, int device, weir_pool_id
   return leave(heap, status);
 }
 
+/* What an arena would do again was decided under the other rule. */
+static void set_no_split(weir__private_pool *pool, bool no_split) {
+  if (atomic_exchange_explicit(&pool->no_split, no_split, memory_order_relaxed) == no_split)
+    return;
+  weir__pool_settle(&pool->small);
+  weir__pool_settle(&pool->large);
+}
+
 weir_status weir_pool_release(weir_allocator *allocator, int device, weir_pool_id id) {
   weir_status status;
   weir__heap *heap = enter(__func__, allocator, device, id, &status);
@@ -178,7 +186,7 @@ weir_status weir_pool_release(weir_allocator *allocator, int device, weir_pool_i
   else if (--pool->uses == 0) {
     pool->is_over = true;
     pool->use_on_oom = false;
-    atomic_store_explicit(&pool->no_split, false, memory_order_relaxed);
+    set_no_split(pool, false);
   }
   leave(heap, status);
   if (!status && allocator->plug)
@@ -237,7 +245,7 @@ weir_status weir_pool_set_no_split(weir_allocator *allocator, int device, weir_p
     return status;
   weir__private_pool *pool = weir__pool_find(heap, id);
   if (pool)
-    atomic_store_explicit(&pool->no_split, no_split != 0, memory_order_relaxed);
+    set_no_split(pool, no_split != 0);
   else
     status = no_pool(__func__, id);
   return leave(heap, status);

@@ -527,6 +527,30 @@ static void test_no_split(void **state) {
   alloc_close();
 }
 
+/* A block that is freed and asked for again at once was handed out under the rule before. Nothing else looks at it here. */
+static void test_no_split_ends_between_a_pair(void **state) {
+  (void)state;
+  for (int by_release = 0; by_release < 2; by_release++) {
+    void *p = NULL, *q = NULL;
+    alloc_open(NULL, GIB);
+    create(pool_a, 0, 1);
+    begin(pool_a);
+    put(get(3 * MIB, NULL));
+    CHECK(weir_allocator_alloc(allocator, 0, 3 * MIB, NULL, &p));
+    for (int i = 0; by_release && i < 2; i++)
+      CHECK(weir_pool_release(allocator, 0, pool_a));
+    if (!by_release)
+      CHECK(weir_pool_set_no_split(allocator, 0, pool_a, 0));
+    CHECK(weir_allocator_free(allocator, p));
+    CHECK(weir_allocator_alloc(allocator, 0, 3 * MIB, NULL, &q));
+    assert_ptr_equal(q, p);
+    assert_layout(q, "3M* 17M");
+    put(q);
+    end(pool_a);
+    alloc_close();
+  }
+}
+
 static void test_options_are_for_a_new_pool(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -904,6 +928,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_held_pool_keeps_oversize_blocks, alloc_teardown),
       cmocka_unit_test_teardown(test_use_on_oom_ends_with_the_holders, alloc_teardown),
       cmocka_unit_test_teardown(test_no_split, alloc_teardown),
+      cmocka_unit_test_teardown(test_no_split_ends_between_a_pair, alloc_teardown),
       cmocka_unit_test_teardown(test_options_are_for_a_new_pool, alloc_teardown),
       cmocka_unit_test_teardown(test_own_memory, alloc_teardown),
       cmocka_unit_test_teardown(test_own_memory_is_refused, alloc_teardown),
