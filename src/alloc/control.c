@@ -33,10 +33,13 @@ void weir__settings_fit(const weir_allocator *allocator, weir__settings *setting
   settings->expandable_segments = false;
 }
 
-/* Collection by age needs a threshold and a limit: one of them has changed. */
+/* Collection by age needs a threshold and a limit: one of them has changed. Blocks that were freed and put off (weir__repeat)
+ * are as old as the others that were free before it began. */
 static void note_ageing(weir__heap *heap) {
-  weir__attention_set(heap, WEIR__AGEING,
-                      weir__settings_of(heap)->garbage_collection_threshold > 0 && atomic_load(&heap->has_limit));
+  bool is_on = weir__settings_of(heap)->garbage_collection_threshold > 0 && atomic_load(&heap->has_limit);
+  if (is_on)
+    weir__pool_settle(&heap->large);
+  weir__attention_set(heap, WEIR__AGEING, is_on);
 }
 
 /* An allocator is what it was made as. */

@@ -276,6 +276,30 @@ static void test_mean_age_is_exact(void **state) {
 }
 
 /* The only one there is has the mean age. */
+/* A block that was freed before collection began is older than one that was freed after it, also when nothing has happened in its
+ * arena since. The calls are plain ones: get and put would look at it. */
+static void test_age_from_before_the_limit(void **state) {
+  (void)state;
+  open("garbage_collection_threshold:0.3");
+  weir_cu_stream other = work_stream();
+  void *a = NULL, *b = get(200 * MIB, other), *p = NULL;
+  put(get(20 * MIB, WEIR_CU_STREAM_LEGACY));
+  put(get(200 * MIB, NULL));
+  CHECK(weir_allocator_alloc(allocator, 0, 200 * MIB, NULL, &a));
+  CHECK(weir_allocator_free(allocator, a));
+  CHECK(weir_allocator_set_limit(allocator, 0, GIB));
+  for (int i = 0; i < 5; i++) {
+    CHECK(weir_allocator_alloc(allocator, 0, 20 * MIB, WEIR_CU_STREAM_LEGACY, &p));
+    CHECK(weir_allocator_free(allocator, p));
+  }
+  CHECK(weir_allocator_free(allocator, b));
+  CHECK(weir_allocator_alloc(allocator, 0, 250 * MIB, NULL, &p));
+  assert_false(is_held(a));
+  assert_true(is_held(b));
+  put(p);
+  alloc_close();
+}
+
 static void test_collects_the_only_one(void **state) {
   (void)state;
   open("garbage_collection_threshold:0.1");
@@ -572,6 +596,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_collects_the_oldest, alloc_teardown),
       cmocka_unit_test_teardown(test_collects_until_it_is_enough, alloc_teardown),
       cmocka_unit_test_teardown(test_mean_age_is_exact, alloc_teardown),
+      cmocka_unit_test_teardown(test_age_from_before_the_limit, alloc_teardown),
       cmocka_unit_test_teardown(test_collects_the_only_one, alloc_teardown),
       cmocka_unit_test_teardown(test_collects_only_with_a_fraction, alloc_teardown),
       cmocka_unit_test_teardown(test_collects_nothing_with_a_fraction_of_1, alloc_teardown),
