@@ -326,6 +326,14 @@ static bool is_captured(weir_cu_stream stream) {
   return driver->StreamIsCapturing(driver, stream, &status) || status != WEIR_CU_CAPTURE_STATUS_NONE;
 }
 
+/* Lets the thread do what captures of others forbid, until restore. */
+static weir_cu_result relax(int *mode) {
+  *mode = WEIR_CU_CAPTURE_RELAXED;
+  return driver->ThreadExchangeStreamCaptureMode(driver, mode);
+}
+
+static void restore(int mode) { driver->ThreadExchangeStreamCaptureMode(driver, &mode); }
+
 /* ---- Captures that are under way ---- */
 
 /* What a capture is known by: its first stream. That of each thread has one handle for all, and a place of its own here. */
@@ -408,16 +416,16 @@ static void let_frees_in(const served *at) {
 /* Waits for all work of the device. Captures of other devices do not matter, whatever the thread's mode forbids. */
 static weir_cu_result synchronize(const served *at) {
   weir_cu_context previous, primary = atomic_load(&at->primary);
-  int mode = WEIR_CU_CAPTURE_RELAXED;
+  int mode;
   weir_cu_result result = driver->CtxGetCurrent(driver, &previous);
   if (!result && previous != primary)
     result = driver->CtxSetCurrent(driver, primary);
   if (result)
     return result;
-  result = driver->ThreadExchangeStreamCaptureMode(driver, &mode);
+  result = relax(&mode);
   if (!result) {
     result = driver->CtxSynchronize(driver);
-    driver->ThreadExchangeStreamCaptureMode(driver, &mode);
+    restore(mode);
   }
   if (previous != primary)
     driver->CtxSetCurrent(driver, previous);
@@ -512,8 +520,8 @@ weir_cu_result cuMemFreeAsync_ptsz(weir_cu_deviceptr pointer, weir_cu_stream str
  * allocator of its device; on other devices it is allowed, whatever the thread's mode is. */
 static bool make_room(void) {
   bool is_any = false;
-  int mode = WEIR_CU_CAPTURE_RELAXED;
-  if (!atomic_load(&has_driver) || driver->ThreadExchangeStreamCaptureMode(driver, &mode))
+  int mode;
+  if (!atomic_load(&has_driver) || relax(&mode))
     return false;
   pthread_rwlock_rdlock(&use_lock);
   for (int i = 0; i < atomic_load(&device_count); i++) {
@@ -522,7 +530,7 @@ static bool make_room(void) {
       is_any = true;
   }
   leave();
-  driver->ThreadExchangeStreamCaptureMode(driver, &mode);
+  restore(mode);
   return is_any;
 }
 
@@ -805,11 +813,11 @@ weir_cu_result cuIpcGetMemHandle(weir_cu_ipc_mem_handle *handle, weir_cu_devicep
 
 /* The next stream may get the same handle, and with it the memory of this one: its work is done by then. */
 static void finish_stream(weir_cu_stream stream) {
-  int mode = WEIR_CU_CAPTURE_RELAXED;
-  if (is_captured(stream) || driver->ThreadExchangeStreamCaptureMode(driver, &mode))
+  int mode;
+  if (is_captured(stream) || relax(&mode))
     return;
   driver->StreamSynchronize(driver, stream);
-  driver->ThreadExchangeStreamCaptureMode(driver, &mode);
+  restore(mode);
 }
 
 /* A capture that began in it ends with it. Forgotten first: another thread may get the same handle for a new one. */

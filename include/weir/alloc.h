@@ -58,12 +58,16 @@ typedef struct weir_allocator_options {
   size_t size;      /* sizeof(weir_allocator_options) */
   const char *conf; /* settings as "key:value,key:value"; NULL reads WEIR_ALLOC_CONF or PyTorch's variables */
   int devices;      /* how many of the driver's; 0, the default: all */
-  const weir_backend
-      *backend;        /* is copied. NULL: the cache, or the driver's stream-ordered memory where the settings have
-                                  backend:cudaMallocAsync */
-  int streams_may_end; /* not 0: others destroy streams whose memory is still here. NVIDIA's driver crashes when it is told to
-                        * wait for such a stream, so the whole device is waited for instead */
-  int ipc_version; /* of the names that weir_ipc_share makes. 3: PyTorch's from 2.13 on; else 2, that of all before it */
+
+  /* Is copied. NULL: the cache, or the driver's stream-ordered memory where the settings have backend:cudaMallocAsync. */
+  const weir_backend *backend;
+
+  /* Not 0: others destroy streams whose memory is still here. NVIDIA's driver crashes when it is told to wait for such a stream,
+   * so the whole device is waited for instead. */
+  int streams_may_end;
+
+  /* Of the names that weir_ipc_share makes. 3: PyTorch's from 2.13 on; else 2, that of all before it. */
+  int ipc_version;
 } weir_allocator_options;
 
 void weir_allocator_options_init(weir_allocator_options *options);

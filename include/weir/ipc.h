@@ -38,9 +38,9 @@ typedef struct weir_ipc_handle {
  * lies in. WEIR_ERROR_NOT_SUPPORTED for memory that the driver cannot share. */
 weir_status weir_ipc_share(weir_allocator *allocator, void *pointer, weir_ipc_handle *handle);
 
-/* Opens a name of another process, of any version. A name that is open already is counted, and gives the same base; each open wants one
- * close. 64 bytes alone are taken as a handle of the driver's own. WEIR_ERROR_NOT_SUPPORTED for pages that are shared by fabric
- * handles. The device's peers may touch pages as those of its own. */
+/* Opens a name of another process, of any version. A name that is open already is counted, and gives the same base; each open
+ * wants one close. 64 bytes alone are taken as a handle of the driver's own. WEIR_ERROR_NOT_SUPPORTED for pages that are shared
+ * by fabric handles. The device's peers may touch pages as those of its own. */
 weir_status weir_ipc_open(weir_allocator *allocator, int device, const void *bytes, size_t length, void **base);
 
 /* Takes what open gave. With the last one the memory goes from this process, after the work of the device that uses it. */

@@ -338,7 +338,6 @@ weir_status weir__reject(const char *who, weir__heap *heap, const weir__settings
                     who, weir__format_bytes(requested, text));
 }
 
-/* What the index could not serve. */
 /* WEIR_OK: there was none. */
 static weir_status unlock_in_trouble(const char *who, weir__heap *heap) {
   weir_cu_result r = heap->trouble;
@@ -347,6 +346,7 @@ static weir_status unlock_in_trouble(const char *who, weir__heap *heap) {
   return weir__driver_status(heap->allocator->driver, r, who, call);
 }
 
+/* What the index could not serve. */
 weir_status weir__alloc_new(const char *who, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
                             uint64_t size, uint64_t requested, void **pointer) {
   weir_cu_context previous;

@@ -106,7 +106,7 @@ typedef struct weir__pool_record weir__pool_record;
 struct weir__pool_record {
   weir_pool_id id;
   weir_stat reserved_bytes[WEIR_STAT_KINDS];
-  bool has_pool; /* set while old ones are looked for, and false otherwise */
+  bool has_pool; /* it is not gone */
   weir__pool_record *next;
 };
 

@@ -36,17 +36,13 @@ static bool has_counted(const weir__pool_record *record) {
 static void drop_old_records(weir__heap *heap) {
   enum { MANY = 128 };
   int kept = 0;
-  for (const weir__private_pool *pool = heap->private_pools; pool; pool = pool->next)
-    pool->record->has_pool = true;
   for (weir__pool_record **at = &heap->pool_records; *at;) {
     weir__pool_record *record = *at;
     if (!record->has_pool && (!has_counted(record) || kept++ >= MANY)) {
       *at = record->next;
       free(record);
-    } else {
-      record->has_pool = false;
+    } else
       at = &record->next;
-    }
   }
 }
 
@@ -76,6 +72,7 @@ static weir__private_pool *pool_new(weir__heap *heap, weir_pool_id id, const wei
   }
   pool->id = id;
   pool->record = record;
+  record->has_pool = true;
   pool->small = (weir__pool){.heap = heap, .is_small = true, .owner = pool};
   pool->large = (weir__pool){.heap = heap, .owner = pool};
   pool->use_on_oom = options->use_on_oom;

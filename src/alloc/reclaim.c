@@ -141,6 +141,7 @@ void weir__drop_pool(weir__heap *heap, weir__private_pool *pool) {
   while (*at != pool)
     at = &(*at)->next;
   *at = pool->next;
+  pool->record->has_pool = false;
   weir__writers_delete(&pool->small);
   weir__writers_delete(&pool->large);
   weir__pool_clear(&pool->small);

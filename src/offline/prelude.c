@@ -326,13 +326,12 @@ static void fill_in(builder *b) {
 /* Of a file that contradicts itself a block may have less than was asked for: then it was asked for less. */
 static void add_piece(builder *b, uint64_t address, uint64_t end, const thing *t, uint8_t state) {
   weir__state_block *piece = end > address ? append(b, &b->pieces, sizeof *piece) : NULL;
+  uint64_t requested = t ? t->requested : 0;
   if (!piece)
     return;
   *piece = (weir__state_block){.address = address,
                                .size = end - address,
-                               .requested = !t                             ? 0
-                                            : t->requested < end - address ? t->requested
-                                                                           : end - address,
+                               .requested = requested < end - address ? requested : end - address,
                                .event = WEIR__NO_EVENT,
                                .stack = t ? t->stack : 0,
                                .state = state};

@@ -279,12 +279,8 @@ static void test_peers(void **state) {
 /* The process, a gap, the size of a page, how many, 1 for files, a gap; then the files. */
 static void test_version_3(void **state) {
   (void)state;
-  weir_allocator_options options;
-  weir_allocator_options_init(&options);
-  options.conf = "expandable_segments:True";
-  options.ipc_version = 3;
-  alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
-  CHECK(weir_allocator_create(faults, &options, &allocator));
+  alloc_open_with(&(weir_allocator_options){
+      .size = sizeof(weir_allocator_options), .conf = "expandable_segments:True", .ipc_version = 3});
   void *a = get(30 * MIB, NULL);
   weir_ipc_handle handle = share(a);
   assert_int_equal(handle.length, 2 + 32 + 2 * 4);

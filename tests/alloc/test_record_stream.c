@@ -291,12 +291,8 @@ static void test_own_stream_is_gone(void **state) {
 /* NVIDIA's driver crashes when it is given such a stream: where they may end, none is. */
 static void test_streams_may_end(void **state) {
   (void)state;
-  weir_allocator_options options;
-  weir_allocator_options_init(&options);
-  options.conf = "expandable_segments:True";
-  options.streams_may_end = 1;
-  alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
-  CHECK(weir_allocator_create(faults, &options, &allocator));
+  alloc_open_with(&(weir_allocator_options){
+      .size = sizeof(weir_allocator_options), .conf = "expandable_segments:True", .streams_may_end = 1});
   weir_cu_stream stream = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), other = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   void *p = get(20 * MIB, stream), *q = get(20 * MIB, NULL);
   put(p);

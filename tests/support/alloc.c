@@ -32,6 +32,11 @@ void alloc_open_on(weir_soft_clock clock, int devices, unsigned long long bytes,
   allocator = alloc_create(conf);
 }
 
+void alloc_open_with(const weir_allocator_options *options) {
+  alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
+  CHECK(weir_allocator_create(faults, options, &allocator));
+}
+
 void alloc_open(const char *conf, unsigned long long bytes) { alloc_open_on(WEIR_SOFT_STEPPED, 1, bytes, conf); }
 
 void alloc_close(void) {

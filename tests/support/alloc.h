@@ -36,6 +36,9 @@ void alloc_open_on(weir_soft_clock clock, int devices, unsigned long long bytes,
 void alloc_open_devices(weir_soft_clock clock, int devices, unsigned long long bytes);
 weir_allocator *alloc_create(const char *conf);
 
+/* On one device with a GiB in stepped time. */
+void alloc_open_with(const weir_allocator_options *options);
+
 /* Destroys the allocator, and fails when anything of it is left on the device. */
 void alloc_close(void);
 
