@@ -201,6 +201,83 @@ static PyTypeObject device_type = {
     .tp_methods = device_methods,
 };
 
+/* ---- The unique identifier of a device ---- */
+
+typedef struct uuid_object {
+  PyObject_HEAD unsigned char bytes[16];
+} uuid_object;
+
+static PyTypeObject uuid_type;
+
+/* From the 32 hexadecimal digits in "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx". Missing digits read as 0. */
+static PyObject *uuid_new_of(const char *text) {
+  uuid_object *self = PyObject_New(uuid_object, &uuid_type);
+  if (!self)
+    return NULL;
+  memset(self->bytes, 0, sizeof self->bytes);
+  for (int digit = 0; *text && digit < 32; text++) {
+    static const char digits[] = "0123456789abcdef";
+    const char *found = *text == '-' ? NULL : strchr(digits, *text | 0x20);
+    if (found)
+      self->bytes[digit / 2] |= (unsigned char)((found - digits) << (digit % 2 ? 0 : 4)), digit++;
+  }
+  return (PyObject *)self;
+}
+
+/* A list of numbers, which is what torch.cuda returns: not a bytes object. */
+static PyObject *uuid_bytes(PyObject *self, void *closure) {
+  (void)closure;
+  PyObject *list = PyList_New(16);
+  for (int i = 0; list && i < 16; i++) {
+    PyObject *number = PyLong_FromLong(((uuid_object *)self)->bytes[i]);
+    if (!number)
+      Py_CLEAR(list);
+    else
+      PyList_SET_ITEM(list, i, number);
+  }
+  return list;
+}
+
+static PyObject *uuid_str(PyObject *self) {
+  const unsigned char *b = ((uuid_object *)self)->bytes;
+  char text[37];
+  snprintf(text, sizeof text, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2],
+           b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+  return PyUnicode_FromString(text);
+}
+
+static PyObject *uuid_repr(PyObject *self) { return PyUnicode_FromFormat("<weir._CUuuid %S>", self); }
+
+static Py_hash_t uuid_hash(PyObject *self) {
+  Py_hash_t hash;
+  memcpy(&hash, ((uuid_object *)self)->bytes, sizeof hash);
+  return hash == -1 ? -2 : hash;
+}
+
+static PyObject *uuid_compare(PyObject *a, PyObject *b, int operation) {
+  if (!Py_IS_TYPE(b, &uuid_type) || (operation != Py_EQ && operation != Py_NE))
+    Py_RETURN_NOTIMPLEMENTED;
+  bool equal = memcmp(((uuid_object *)a)->bytes, ((uuid_object *)b)->bytes, 16) == 0;
+  return PyBool_FromLong(equal == (operation == Py_EQ));
+}
+
+static PyGetSetDef uuid_getters[] = {
+    {"bytes", uuid_bytes, NULL, "Its 16 bytes, as a list of numbers.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyTypeObject uuid_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "weir._CUuuid",
+    .tp_doc = PyDoc_STR("The unique identifier of a device. str() of it has 32 hexadecimal digits in five groups."),
+    .tp_basicsize = sizeof(uuid_object),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_repr = uuid_repr,
+    .tp_str = uuid_str,
+    .tp_hash = uuid_hash,
+    .tp_richcompare = uuid_compare,
+    .tp_getset = uuid_getters,
+};
+
 /* ---- Properties ---- */
 
 typedef struct properties_object {
@@ -212,8 +289,12 @@ static PyTypeObject properties_type;
 
 static PyObject *properties_uuid(PyObject *self, void *closure) {
   (void)closure;
-  const char *text = ((properties_object *)self)->it.uuid;
-  return PyUnicode_FromString(strncmp(text, "GPU-", 4) == 0 ? text + 4 : text);
+  return uuid_new_of(((properties_object *)self)->it.uuid);
+}
+
+static PyObject *properties_name(PyObject *self, void *closure) {
+  (void)closure;
+  return PyUnicode_FromString(((properties_object *)self)->it.name);
 }
 
 static PyObject *properties_bool(PyObject *self, void *offset) {
@@ -257,7 +338,9 @@ static PyMemberDef properties_members[] = {
 #define FLAG(python, field, doc)                                                                                       \
   { python, properties_bool, NULL, doc, (void *)offsetof(properties_object, it.field) }
 static PyGetSetDef properties_getters[] = {
-    {"uuid", properties_uuid, NULL, "The device's own number, as text.", NULL},
+    {"uuid", properties_uuid, NULL, "The unique identifier of the device: str(uuid) or uuid.bytes.", NULL},
+    {"gcnArchName", properties_name, NULL,
+     "The name, as in PyTorch on NVIDIA's devices; AMD's have an architecture here.", NULL},
     FLAG("is_integrated", is_integrated, "Whether it shares the host's memory."),
     FLAG("is_multi_gpu_board", is_multi_gpu_board, NULL),
     FLAG("virtual_memory", virtual_memory, "Whether expandable segments are possible."),
@@ -486,7 +569,8 @@ static PyMethodDef methods[] = {
 };
 
 int pyweir_add_device(PyObject *module) {
-  if (pyweir_add_type(module, &device_type) != 0 || pyweir_add_type(module, &properties_type) != 0)
+  if (pyweir_add_type(module, &device_type) != 0 || pyweir_add_type(module, &uuid_type) != 0 ||
+      pyweir_add_type(module, &properties_type) != 0)
     return -1;
   return PyModule_AddFunctions(module, methods);
 }

@@ -45,7 +45,7 @@ def test_properties():
     assert found.shared_memory_per_multiprocessor > 0 and found.clock_rate > 0
     for flag in ("is_integrated", "is_multi_gpu_board", "virtual_memory", "memory_pools"):
         assert getattr(found, flag) in (True, False)
-    assert len(found.uuid) == 36 and found.uuid.count("-") == 4
+    assert found.gcnArchName == found.name
     assert found.pci_domain_id >= 0 and found.pci_bus_id >= 0 and found.pci_device_id >= 0
     text = repr(found)
     assert text.startswith(f"_CudaDeviceProperties(name='{found.name}', major={found.major}, minor={found.minor}, ")
@@ -54,6 +54,22 @@ def test_properties():
         found.name = "another"
     with pytest.raises(TypeError):
         type(found)()
+
+
+def test_uuid():
+    found = weir.get_device_properties(0).uuid
+    assert type(found.bytes) is list and len(found.bytes) == 16 and all(0 <= byte <= 255 for byte in found.bytes)
+    digits = bytes(found.bytes).hex()
+    assert str(found) == "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+    again = weir.get_device_properties("cuda:0").uuid
+    assert found == again and hash(found) == hash(again) and found != str(found)
+    assert str(found) in repr(found)
+    with pytest.raises(TypeError):
+        type(found)()
+
+
+def test_uuids_differ(two_devices):
+    assert weir.get_device_properties(0).uuid != weir.get_device_properties(1).uuid
 
 
 def test_get_device_index():
