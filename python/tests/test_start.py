@@ -195,6 +195,51 @@ def test_queued_calls_run_once_in_order():
     )
 
 
+def test_queued_seeds():
+    """Of seed and seed_all the latest is kept, they run last, and in the order in which they were queued."""
+    for calls, order in [
+        (["seed", "seed_all"], ["other", "seed 0", "seed_all 1"]),
+        (["seed_all", "seed"], ["other", "seed_all 0", "seed 1"]),
+        (["seed", "seed_all", "seed"], ["other", "seed_all 1", "seed 2"]),
+        (["seed", "seed", "seed"], ["other", "seed 2"]),
+        (["seed_all", "seed", "seed_all"], ["other", "seed 1", "seed_all 2"]),
+    ]:
+        run_python(
+            f"""
+            import weir
+            seen = []
+            for number, kind in enumerate({calls}):
+                weir._lazy_call(lambda text=f"{{kind}} {{number}}": seen.append(text), **{{kind: True}})
+            weir._lazy_call(lambda: seen.append("other"), seed=False, seed_all=False)
+            assert seen == []
+            weir.init()
+            assert seen == {order}, seen
+            weir._lazy_call(lambda: seen.append("now"), seed=True)
+            weir._lazy_call(lambda: seen.append("now"), seed_all=True)
+            assert seen == {order} + ["now", "now"], seen
+            """
+        )
+
+
+def test_a_queued_seed_that_fails_names_its_place():
+    run_python(
+        """
+        import weir
+        def where_the_seed_was_queued():
+            weir._lazy_call(lambda: 1 / 0, seed=True)
+        where_the_seed_was_queued()
+        try:
+            weir.init()
+        except weir.DeferredCudaCallError as error:
+            assert "in where_the_seed_was_queued" in str(error), error
+        else:
+            raise SystemExit("it started")
+        weir._lazy_call(lambda: None, seed=True)
+        weir.init()
+        """
+    )
+
+
 def test_a_queued_call_that_fails_names_its_place():
     run_python(
         """

@@ -19,6 +19,8 @@ _is_in_bad_fork = _weir._is_in_bad_fork
 _lock = allocate_lock()  # held during the start
 _starting_thread: int | None = None
 _queued_calls: list[tuple[Callable[[], object], list[str]]] = []
+# The latest call with seed=True and the latest with seed_all=True, in the order in which they were queued.
+_queued_seeds: dict[str, tuple[Callable[[], object], list[str]]] = {}
 
 
 class DeferredCudaCallError(Exception):
@@ -39,17 +41,27 @@ def init() -> None:
     _lazy_init()
 
 
-def _lazy_call(callable: Callable[[], object]) -> None:
+def _lazy_call(callable: Callable[[], object], *, seed: bool = False, seed_all: bool = False) -> None:
     """Calls it now if Weir has started, else when it starts.
 
-    Where it fails then, the start fails with DeferredCudaCallError, which names the place of this call.
+    If it fails then, the start fails with DeferredCudaCallError, which names the place of this call.
+
+    Args:
+        seed, seed_all: the call seeds a random generator, or those of all devices. A seed replaces the one before it, so
+            only the latest call of each of the two kinds is kept. They run after all other queued calls.
     """
     if _starting_thread != get_ident():
         with _lock:
             if not is_initialized():
                 import traceback
 
-                _queued_calls.append((callable, traceback.format_stack()))
+                entry = (callable, traceback.format_stack())
+                if seed or seed_all:
+                    kind = "seed_all" if seed_all else "seed"
+                    _queued_seeds.pop(kind, None)
+                    _queued_seeds[kind] = entry
+                else:
+                    _queued_calls.append(entry)
                 return
     callable()
 
@@ -70,7 +82,7 @@ def _lazy_init() -> None:
         _weir._start()
         _starting_thread = get_ident()
         try:
-            for call, where in _queued_calls:
+            for call, where in [*_queued_calls, *_queued_seeds.values()]:
                 try:
                     call()
                 except Exception as error:
@@ -81,6 +93,7 @@ def _lazy_init() -> None:
         finally:
             _starting_thread = None
         _queued_calls.clear()
+        _queued_seeds.clear()
         _weir._set_started()
 
 
