@@ -446,3 +446,18 @@ def test_graph_make_graphed_callables_same_pool():
         weir.make_graphed_callables(1, (samples[0],))
     with pytest.raises(TypeError):
         weir.make_graphed_callables(first, samples[0])
+
+
+@pytest.mark.parametrize("wrong", [1, None, "text", b"bytes", [], {}, (1,), bytearray(8)])
+def test_samples_of_graphed_callables_are_buffers(wrong):
+    calls = []
+    sample = weir.empty(64)
+    for samples in [(wrong,), (sample, wrong)]:
+        with pytest.raises(TypeError, match="sample_args for each callable must contain only Buffers") as caught:
+            weir.make_graphed_callables(lambda *arguments: calls.append(1), samples)
+        assert type(wrong).__name__ in str(caught.value)
+    with pytest.raises(TypeError, match="must contain only Buffers"):
+        weir.make_graphed_callables((calls.append, calls.append), ((sample,), (wrong,)))
+    assert calls == []
+    weir.make_graphed_callables(lambda: sample.fill_(1), ())()
+    assert bytes_of(sample) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weir import _weir
 from weir._device import synchronize
-from weir._weir import CUDAGraph
+from weir._weir import Buffer, CUDAGraph
 from weir.streams import Stream, StreamContext, current_stream
 
 TYPE_CHECKING = False
@@ -110,6 +110,12 @@ def make_graphed_callables(
             raise TypeError(f"expected a callable, got {type(function).__name__}")
         if not isinstance(arguments, tuple):
             raise TypeError(f"expected a tuple of arguments, got {type(arguments).__name__}")
+        for argument in arguments:
+            if not isinstance(argument, Buffer):
+                raise TypeError(
+                    "sample_args for each callable must contain only Buffers. Other types are not allowed: got "
+                    f"{type(argument).__name__}"
+                )
     pool = graph_pool_handle() if pool is None else pool
 
     synchronize()
