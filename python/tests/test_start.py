@@ -5,8 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
+import shutil
 import subprocess
 import sys
+import sysconfig
+from pathlib import Path
 
 import pytest
 from conftest import is_sanitized, is_soft, run_python
@@ -40,6 +43,46 @@ def test_import_brings_little():
     found = run_python("import sys, weir; print(' '.join(sys.modules))").stdout.split()
     assert not {"typing", "threading", "traceback", "numpy", "ctypes", "inspect", "subprocess"} & set(found)
     assert "triton" not in found and "torch" not in found
+
+
+def import_copy(folder, names, code="import weir"):
+    """Imports a copy of the package, whose extension is replaced by files of these names, and returns what it says."""
+    package = Path(weir.__file__).parent
+    shutil.copytree(package, folder / "weir", ignore=shutil.ignore_patterns("_weir.*.so", "__pycache__"))
+    for name in names:
+        (folder / "weir" / name).write_bytes(b"no library")
+    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 1 and result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert lines[-1].startswith("ImportError: ") and "circular" not in result.stderr, result.stderr
+    return lines[-1]
+
+
+def test_an_extension_for_another_python(tmp_path):
+    other = "_weir.cpython-38-x86_64-linux-gnu.so"
+    text = import_copy(tmp_path, [other])
+    assert f"is built for Python 3.8 ({other})" in text
+    assert "this is Python %d.%d (%s)" % (*sys.version_info[:2], sys.executable) in text
+    assert f"`{sys.executable} -m pip install .`" in text and f"`scripts/build-python {sys.executable} FOLDER`" in text
+
+
+def test_an_extension_for_several_other_pythons(tmp_path):
+    text = import_copy(tmp_path, ["_weir.cpython-38-x86_64-linux-gnu.so", "_weir.cpython-313t-aarch64-linux-gnu.so"])
+    assert "Python 3.13 (_weir.cpython-313t-aarch64-linux-gnu.so) and Python 3.8 (" in text
+
+
+def test_no_extension(tmp_path):
+    for number, code in enumerate(["import weir", "import weir.memory", "from weir.cupy import install"]):
+        text = import_copy(tmp_path / str(number), [], code)
+        assert "the extension of weir is not built: there is no _weir*.so in" in text and "-m pip install ." in text
+
+
+def test_an_extension_that_cannot_be_loaded(tmp_path):
+    """What the dynamic linker says is not replaced."""
+    name = "_weir" + sysconfig.get_config_var("EXT_SUFFIX")
+    text = import_copy(tmp_path, [name])
+    assert "built" not in text and name in text and ("file too short" in text or "invalid ELF header" in text)
 
 
 @pytest.mark.skipif(is_sanitized, reason="it is about time")

@@ -14,7 +14,17 @@ software device (WEIR_DRIVER=soft asks for it).
 
 from __future__ import annotations
 
-from weir import _device, _lazy, _weir, graphs, memory, streams
+try:
+    from weir import _weir
+except ImportError:
+    from weir._missing import explanation
+
+    text = explanation(__path__[0])
+    if text is None:
+        raise
+    raise ImportError(text, name="weir._weir") from None
+
+from weir import _device, _lazy, graphs, memory, streams
 from weir._device import *
 from weir._device import _CudaDeviceProperties, _exchange_device, _maybe_exchange_device, _parse_visible_devices
 from weir._lazy import *
