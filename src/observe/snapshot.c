@@ -244,13 +244,57 @@ static void include_number(size_t *count, uint32_t number) {
     *count = (size_t)number + 1;
 }
 
+static int by_number(const void *a, const void *b) {
+  uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+  return (x > y) - (x < y);
+}
+
+/* The sorted numbers of all pools that events name, each once, and 0 first. NULL: no host memory. */
+static uint32_t *list_pools(const weir_snapshot *s, size_t *count) {
+  size_t events = 0, found = 1, different = 1;
+  for (int d = 0; d < s->device_count; d++)
+    events += s->devices[d].event_count;
+  uint32_t *numbers = malloc((events + 1) * sizeof *numbers);
+  if (!numbers)
+    return NULL;
+  numbers[0] = 0;
+  for (int d = 0; d < s->device_count; d++)
+    for (size_t i = 0; i < s->devices[d].event_count; i++)
+      if (s->devices[d].events[i].pool != numbers[found - 1])
+        numbers[found++] = s->devices[d].events[i].pool;
+  qsort(numbers, found, sizeof *numbers, by_number);
+  for (size_t i = 1; i < found; i++)
+    if (numbers[i] != numbers[different - 1])
+      numbers[different++] = numbers[i];
+  *count = different;
+  return numbers;
+}
+
+/* Copies the pools that events name. A pool's number says its id in its upper bits, so it is no index: the events get the indices
+ * of s->pools in its place. */
+static bool copy_pools(weir_snapshot *s, const weir__snapshot_source *source) {
+  uint32_t *numbers = list_pools(s, &s->pool_count);
+  s->pools = numbers ? calloc(s->pool_count, sizeof *s->pools) : NULL;
+  for (size_t i = 1; s->pools && source->pool && i < s->pool_count; i++)
+    s->pools[i] = source->pool(source->context, numbers[i]);
+  uint32_t index = 0;
+  for (int d = 0; s->pools && d < s->device_count; d++)
+    for (size_t i = 0; i < s->devices[d].event_count; i++) {
+      uint32_t *pool = &s->devices[d].events[i].pool;
+      if (numbers[index] != *pool)
+        index = (uint32_t)((uint32_t *)bsearch(pool, numbers, s->pool_count, sizeof *numbers, by_number) - numbers);
+      *pool = index;
+    }
+  free(numbers);
+  return s->pools;
+}
+
 /* Copies what the numbers in events, blocks and segments stand for. */
 static bool copy_meanings(weir_snapshot *s, const weir__snapshot_source *source) {
-  s->stack_count = s->pool_count = s->context_count = 1;
+  s->stack_count = s->context_count = 1;
   for (int d = 0; d < s->device_count; d++)
     for (size_t i = 0; i < s->devices[d].event_count; i++) {
       include_number(&s->stack_count, s->devices[d].events[i].stack);
-      include_number(&s->pool_count, s->devices[d].events[i].pool);
       include_number(&s->context_count, s->devices[d].events[i].context);
     }
   for (size_t i = 0; i < s->block_count; i++)
@@ -258,14 +302,11 @@ static bool copy_meanings(weir_snapshot *s, const weir__snapshot_source *source)
   for (size_t i = 0; i < s->segment_count; i++)
     include_number(&s->stack_count, s->segments[i].stack);
   s->stacks = calloc(s->stack_count, sizeof *s->stacks);
-  s->pools = calloc(s->pool_count, sizeof *s->pools);
   s->contexts = calloc(s->context_count, sizeof *s->contexts);
-  if (!s->stacks || !s->pools || !s->contexts)
+  if (!s->stacks || !s->contexts)
     return false;
 
-  for (size_t i = 1; source->pool && i < s->pool_count; i++)
-    s->pools[i] = source->pool(source->context, (uint32_t)i);
-  bool done = true;
+  bool done = copy_pools(s, source);
   for (size_t i = 0; done && i < s->context_count; i++)
     done = copy_context(s, source, (uint32_t)i);
   for (int d = 0; d < s->device_count; d++)

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "observe/stacks.h"
@@ -102,6 +103,75 @@ static void test_cut(void **state) {
   alloc_close();
 }
 
+/* What counts towards RLIMIT_DATA; a sanitizer has terabytes of it. */
+static uint64_t bytes_of_data(void) {
+  unsigned long long pages = 0;
+  FILE *file = fopen("/proc/self/statm", "r");
+  assert_non_null(file);
+  assert_int_equal(fscanf(file, "%*u %*u %*u %*u %*u %llu", &pages), 1);
+  fclose(file);
+  return pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Pools of all three kinds of numbers, and none; the work and the memory that a snapshot takes do not depend on their ids. */
+static void test_pools(void **state) {
+  (void)state;
+  static const weir_pool_id ids[] = {{0, 0}, {0, 1}, {7, 0}, {3, 4}, {0, (1 << 29) - 1}, {1ull << 40, 2}};
+  struct rlimit before, limited;
+  alloc_open(NULL, GIB);
+  record(WEIR_CONTEXT_NONE);
+  for (size_t i = 1; i < WEIR_COUNT_OF(ids); i++)
+    CHECK(weir_pool_create(allocator, 0, ids[i], NULL));
+  for (int turn = 0; turn < 3; turn++)
+    for (size_t i = 0; i < WEIR_COUNT_OF(ids); i++) {
+      if (i)
+        CHECK(weir_pool_begin(allocator, 0, ids[i], NULL, NULL));
+      put(get(1000 * (i + 1), NULL));
+      if (i)
+        CHECK(weir_pool_end(allocator, 0, ids[i]));
+    }
+
+  /* One table with an entry for each number up to that of {7, 0} would take 16 GiB. */
+  assert_int_equal(getrlimit(RLIMIT_DATA, &before), 0);
+  limited = (struct rlimit){bytes_of_data() + GIB, before.rlim_max};
+  assert_int_equal(setrlimit(RLIMIT_DATA, &limited), 0);
+  weir_snapshot *snapshot;
+  weir_status status = weir_snapshot_take(allocator, NULL, &snapshot);
+  assert_int_equal(setrlimit(RLIMIT_DATA, &before), 0);
+  CHECK(status);
+  uint64_t count, dropped;
+  size_t seen = 0;
+  CHECK(weir_snapshot_events(snapshot, 0, &count, &dropped));
+  for (uint64_t i = 0; i < count; i++) {
+    weir_snapshot_event event = {.size = sizeof event};
+    CHECK(weir_snapshot_event_at(snapshot, 0, i, &event));
+    if (event.action != WEIR__ACTION_ALLOC)
+      continue;
+    size_t k = seen++ % WEIR_COUNT_OF(ids);
+    assert_int_equal(event.bytes, 1000 * (k + 1));
+    assert_int_equal(event.pool.first, ids[k].first);
+    assert_int_equal(event.pool.second, ids[k].second);
+  }
+  assert_int_equal(seen, 3 * WEIR_COUNT_OF(ids));
+  weir_snapshot_destroy(snapshot);
+
+  weir__snapshot *read = through_a_file();
+  seen = 0;
+  for (size_t i = 0; i < read->devices[0].event_count; i++) {
+    const weir__snapshot_event *event = &read->devices[0].events[i];
+    if (event->action != WEIR__ACTION_ALLOC)
+      continue;
+    size_t k = seen++ % WEIR_COUNT_OF(ids);
+    assert_int_equal(read->pools[event->pool].id[0], ids[k].first);
+    assert_int_equal(read->pools[event->pool].id[1], ids[k].second);
+  }
+  assert_int_equal(seen, 3 * WEIR_COUNT_OF(ids));
+  weir__snapshot_free(read);
+  for (size_t i = 1; i < WEIR_COUNT_OF(ids); i++)
+    CHECK(weir_pool_release(allocator, 0, ids[i]));
+  alloc_close();
+}
+
 static void test_stacks_and_annotations(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -134,6 +204,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_replays_exactly, alloc_teardown),
       cmocka_unit_test_teardown(test_cut, alloc_teardown),
+      cmocka_unit_test_teardown(test_pools, alloc_teardown),
       cmocka_unit_test_teardown(test_stacks_and_annotations, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
