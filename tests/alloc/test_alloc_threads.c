@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "support/alloc.h"
+#include "support/length.h"
 
 enum { THREADS = 16, SLOTS = 64, HOMES = 4 /* streams that have blocks of their own, where anybody allocates */ };
 
@@ -273,7 +274,7 @@ static void *do_everything(void *data) {
 static void test_everything(void **state) {
   (void)state;
   open("", 4 * GIB);
-  steps = 1500;
+  steps = usual_or_long(500, 3000);
   may_reset = true;
   run_threads(do_everything, streams, THREADS);
   close_empty();

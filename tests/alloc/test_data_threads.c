@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "support/alloc.h"
+#include "support/length.h"
 
 enum { THREADS = 8, STREAMS = 6, SLOTS = 48, KEPT = 12 };
 
@@ -177,20 +178,20 @@ static void run(const char *conf, unsigned long long bytes, int count) {
 
 static void test_fixed(void **state) {
   (void)state;
-  run("", GIB, 1000);
+  run("", GIB, usual_or_long(300, 2000));
 }
 
 static void test_expandable(void **state) {
   (void)state;
-  run("expandable_segments:True", GIB, 1000);
+  run("expandable_segments:True", GIB, usual_or_long(300, 2000));
 }
 
 /* So little that everything which is cached goes again and again, and what waits is waited for. */
 static void test_short_of_memory(void **state) {
   (void)state;
-  run("", 64 * MIB, 500);
+  run("", 64 * MIB, usual_or_long(200, 1000));
   assert_true(atomic_load(&refusals) > 0);
-  run("expandable_segments:True", 128 * MIB, 500);
+  run("expandable_segments:True", 128 * MIB, usual_or_long(200, 1000));
 }
 
 int main(void) {

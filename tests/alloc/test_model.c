@@ -19,6 +19,7 @@
 #include <sys/mman.h>
 
 #include "support/alloc.h"
+#include "support/length.h"
 #include "support/model.h"
 
 enum { STREAMS = 4, POOLS = 5, OWN_POOL = 4, MOST = 400, EDGE = 64, STEPS = 4000, CHECKPOINTS = 2 };
@@ -965,13 +966,13 @@ static void run_seeds(unsigned long operations) {
 static void test_policy(void **state) {
   (void)state;
   exact = true;
-  run_seeds(200000);
+  run_seeds((unsigned long)usual_or_long(60000, 400000));
 }
 
 static void test_while_calls_fail(void **state) {
   (void)state;
   exact = false;
-  run_seeds(40000);
+  run_seeds((unsigned long)usual_or_long(16000, 80000));
 }
 
 /* A round that failed leaves its model. */

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "support/alloc.h"
+#include "support/length.h"
 #include "support/no_memory.h"
 
 #ifndef NO_MEMORY_WAIVED
@@ -19,7 +20,14 @@
 static weir_driver *ledger;
 static weir_cu_stream streams[3];
 
+static int since_failure; /* calls of valid() */
+
+/* Walks. Before an allocation fails, a script does the same as in the run without a failure, which is walked after every step. After
+ * it the next steps are, and then some; run() walks at the end. */
 static void valid(void) {
+  bool is_soon = did_fail && (++since_failure <= 8 || since_failure % 16 == 0);
+  if (fail_at && !is_soon && !usual_or_long(false, true))
+    return;
   bool was = counting;
   counting = false;
   assert_true(weir__allocator_is_valid(allocator));
@@ -177,6 +185,8 @@ static void run(const char *conf, void (*script)(void)) {
   for (int i = 0; i < 3; i++)
     OK(ledger->StreamCreateWithPriority(ledger, &streams[i], WEIR_CU_STREAM_NON_BLOCKING, 0));
   made = 0;
+  did_fail = false;
+  since_failure = 0;
   counting = true;
   if (make(conf)) {
     script();
@@ -185,7 +195,7 @@ static void run(const char *conf, void (*script)(void)) {
     CHECK(weir_allocator_alloc(allocator, 0, 30 * MIB, streams[0], &p));
     CHECK(weir_allocator_free(allocator, p));
     CHECK(weir_allocator_empty_cache(allocator));
-    valid();
+    assert_true(weir__allocator_is_valid(allocator));
     weir_allocator_destroy(allocator);
     allocator = NULL;
   }

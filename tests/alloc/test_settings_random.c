@@ -2,6 +2,7 @@
  * Settings at random: any set of them comes back from its own text, and no text does harm.
  */
 #include "alloc/settings_fixture.h"
+#include "support/length.h"
 
 static uint64_t seed;
 
@@ -99,7 +100,7 @@ static void random_value(size_t key, char *text) {
 /* What is parsed is written as a text that parses to the same, and neither blanks nor the order of keys matter. */
 static void any_settings_come_back(void **state) {
   (void)state;
-  for (int round = 0; round < 20000; round++) {
+  for (int round = 0; round < usual_or_long(5000, 50000); round++) {
     seed = 0x9e3779b97f4a7c15ull * (uint64_t)(round + 1);
     char pairs[20][1024], text[8192], shuffled[16384], written[8192];
     size_t count = 0, length = 0, at = 0;
@@ -171,7 +172,7 @@ static void garbage(void **state) {
                                          "expandable_segments_reserve_by_class",
                                          "garbage_collection_threshold"};
   size_t accepted = 0;
-  for (int round = 0; round < 100000; round++) {
+  for (int round = 0; round < usual_or_long(25000, 250000); round++) {
     seed = 0xd1342543de82ef95ull * (uint64_t)(round + 1);
     char text[4096], written[4096];
     size_t length = 0;

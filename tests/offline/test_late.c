@@ -15,6 +15,7 @@
 #include "offline/load.h"
 #include "offline/predict.h"
 #include "offline/tune.h"
+#include "support/length.h"
 
 enum { MIB = 1 << 20 };
 
@@ -80,7 +81,8 @@ static void test_jobs(void **state) {
     snprintf(name, sizeof name, "traces/%s", names[i]);
     weir__snapshot *snapshot = load(name);
     for (size_t k = 0; k < sizeof parts / sizeof *parts; k++)
-      check_cut(name, snapshot, snapshot->devices[0].event_count * parts[k] / 100);
+      if (k == i % 3 || usual_or_long(false, true))
+        check_cut(name, snapshot, snapshot->devices[0].event_count * parts[k] / 100);
     weir__snapshot_free(snapshot);
   }
 }
@@ -96,7 +98,8 @@ static void test_anywhere(void **state) {
     char name[64];
     snprintf(name, sizeof name, "histories/%s", names[i]);
     weir__snapshot *snapshot = load(name);
-    for (size_t from = 1 + i; from < snapshot->devices[0].event_count; from += 17)
+    size_t stride = (size_t)usual_or_long(67, 17);
+    for (size_t from = 1 + i; from < snapshot->devices[0].event_count; from += stride)
       check_cut(name, snapshot, from);
     weir__snapshot_free(snapshot);
   }
@@ -107,8 +110,8 @@ static void test_anywhere(void **state) {
 static void test_ages(void **state) {
   (void)state;
   weir__snapshot *snapshot = load("histories/split_rounding");
-  size_t cuts = 0, differ = 0;
-  for (size_t from = 1; from < snapshot->devices[0].event_count; from += 2) {
+  size_t cuts = 0, differ = 0, stride = (size_t)usual_or_long(9, 2);
+  for (size_t from = 1; from < snapshot->devices[0].event_count; from += stride) {
     weir__snapshot_device device;
     weir__snapshot part = part_of(snapshot, from, &device);
     weir__recording *history = open_part(&part);
