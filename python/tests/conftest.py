@@ -21,6 +21,8 @@ for name in ("CUDA_VISIBLE_DEVICES", "WEIR_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "P
 
 # A sanitizer keeps freed memory for a while, and takes its time.
 is_sanitized = "libasan" in os.environ.get("LD_PRELOAD", "")
+# The long form of tests that repeat something many times; `make test-all` asks for it.
+is_long = os.environ.get("WEIR_TEST_LONG") == "1"
 is_soft = os.environ["WEIR_DRIVER"] == "soft"
 
 

@@ -171,7 +171,7 @@ def test_events_between_processes(by):
     else:
         process = context.Process(target=child_waits_by_handle, args=(event.ipc_handle(), started, answers))
     stream = weir.Stream()
-    stream._spin(cycles(3000))
+    stream._spin(cycles(1000))
     event.record(stream)
     process.start()
     # The child is up long before the stream is done, unless the machine is very busy: then it saw the end alone.

@@ -9,7 +9,7 @@ import time
 
 import pytest
 import weir
-from conftest import run_python
+from conftest import is_long, run_python
 from memory_tools import MIB, clean, history
 
 
@@ -23,7 +23,7 @@ def cleaned():
 # ---- Threads ----
 
 
-def run_threads(functions, seconds=1.5):
+def run_threads(functions, seconds=1.5 if is_long else 0.4):
     """Runs each again and again, in a thread of its own; the first error is raised."""
     stop, errors = threading.Event(), []
 
@@ -116,7 +116,7 @@ def test_functions_of_python_under_the_allocator():
         with weir.use_mem_pool(pool):
             weir.empty(512), weir.empty(3 * MIB)
 
-    run_threads([uses_a_pool, uses_a_pool, lambda: weir.empty(512), lambda: weir.empty(3 * MIB)], seconds=1)
+    run_threads([uses_a_pool, uses_a_pool, lambda: weir.empty(512), lambda: weir.empty(3 * MIB)])
 
 
 def test_buffers_cross_threads():
