@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "support/alloc.h"
+#include "support/length.h"
 
 typedef struct scenario {
   const char *conf;
@@ -616,7 +617,7 @@ static void mix(void) {
 
 static void test_mixtures(void **state) {
   (void)state;
-  for (mixture = 1; mixture <= 2; mixture++)
+  for (mixture = 1; mixture <= (uint64_t)usual_or_long(1, 4); mixture++)
     sweep(&(scenario){.act = mix, .is_long = true});
 }
 
