@@ -354,6 +354,56 @@ def test_file_line_and_function():
     assert frames[2][0] == "test_history.py" and frames[2][2] == "test_file_line_and_function"
 
 
+def test_memory_snapshot_script():
+    """A function that was compiled at run time, and is in no file, is the innermost frame of what it allocates."""
+    script = {"weir": weir}
+    exec(compile("def foo():\n    return weir.empty(311 * 411 * 4)\n", "<script>", "exec"), script)
+    with history("state", stacks="python"):
+        x = script["foo"]()
+        found = [b for b in blocks(weir.memory._snapshot()) if b["requested_size"] == 311 * 411 * 4]
+    assert len(found) == 1 and found[0]["address"] == x.pointer
+    assert found[0]["frames"][0] == {"name": "foo", "filename": "<script>", "line": 2}
+    assert found[0]["frames"][1]["name"] == "test_memory_snapshot_script"
+
+
+@needs_native
+def test_direct_traceback():
+    """A stack that is gathered where the program asks for it, without an allocation: Python's frames, and the native ones."""
+
+    def asks():
+        _weir._mark_memory_history("here")
+
+    with history(context="all", stacks="all"):
+        asks()
+        (event,) = weir.memory._snapshot()["device_traces"][0]
+    names = [f["name"] for f in event["frames"]]
+    assert names[:2] == ["asks", "test_direct_traceback"]
+    assert os.path.basename(event["frames"][0]["filename"]) == "test_history.py"
+    native = only_native(event["frames"])
+    assert len(native) > 3 and native[-1]["name"] == "_start"
+    assert any("_weir" in f["filename"] or f["filename"].endswith(".c") for f in native)
+
+
+def test_memory_profiler_viz():
+    """Memory over time as JSON: where each allocation was made, and what it belongs to. Phases are the categories."""
+    with history(stacks="python"):
+        with weir.memory_phase("activation"):
+            x = weir.empty(128 * 128 * 4)
+        with weir.memory_phase("gradient"):
+            y = weir.empty(128 * 128 * 4).copy_(x)
+            del x
+        text = json.dumps(weir.memory._snapshot())
+    events = [e for e in json.loads(text)["device_traces"][0] if e["action"] in ("alloc", "free_completed")]
+    assert [(e["action"], e["size"], e["phase"]) for e in events] == [
+        ("alloc", 65536, "activation"),
+        ("alloc", 65536, "gradient"),
+        ("free_completed", 65536, "gradient"),
+    ]
+    assert all(e["time_us"] for e in events)
+    assert "test_history.py" in text and "test_memory_profiler_viz" in text
+    del y
+
+
 def test_same_code_at_two_lines():
     def make():
         first = weir.empty(512)

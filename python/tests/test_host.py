@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 
 import pytest
 import weir
 from memory_tools import KIB, MIB, clean, settings, sleep_cycles
+from weir import _weir
 
 
 @pytest.fixture(autouse=True)
@@ -97,22 +99,59 @@ def test_host_memory_stats_resets():
     assert stats["active_bytes.allocated"] == stats["num_host_alloc"] == 0
 
 
-def test_pinned_memory_with_cudaregister():
+@pytest.fixture
+def registered():
     with settings(
         "pinned_use_cuda_host_register:True,pinned_num_register_threads:8",
         "pinned_use_cuda_host_register:False,pinned_num_register_threads:1",
     ):
-        buffer = weir.host_empty(8 * MIB).fill_(5)
-        device = weir.empty(8 * MIB).copy_(buffer, non_blocking=True)
-        weir.synchronize()
-        assert device.tobytes() == buffer.tobytes()
-        threads = [threading.Thread(target=lambda: weir.host_empty(MIB).fill_(1)) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        del buffer
+        assert "pinned_use_cuda_host_register:True" in weir.get_allocator_settings()
+        assert "pinned_num_register_threads:8" in weir.get_allocator_settings()
+        yield
         weir.host_empty_cache()
+
+
+def use_registered_memory(value):
+    plain = ctypes.create_string_buffer(80)
+    assert not _weir._is_pinned(ctypes.addressof(plain))
+    for nbytes in (8 * MIB, 64 * MIB):
+        pinned = weir.host_empty(nbytes)
+        assert pinned.is_pinned
+        assert _weir._is_pinned(pinned.pointer) and _weir._is_pinned(pinned.pointer + nbytes - 1)
+        pinned[:100].fill_(value)
+        pinned[nbytes - 100 :].fill_(value)
+        device = weir.empty(200)
+        device[:100].copy_(pinned[:100], non_blocking=True)
+        device[100:].copy_(pinned[nbytes - 100 :], non_blocking=True)
+        assert device.tobytes() == bytes([value]) * 200
+        assert pinned[:100].tobytes() == pinned[nbytes - 100 :].tobytes() == bytes([value]) * 100
+
+
+def test_pinned_memory_with_cudaregister(registered):
+    before = weir.host_memory_stats()
+    use_registered_memory(5)
+    assert weir.host_memory_stats()["num_host_alloc"] - before["num_host_alloc"] == 2
+    weir.synchronize()
+    weir.host_empty_cache()
+    assert weir.host_memory_stats()["allocations.current"] == 0
+
+
+def test_pinned_memory_with_cudaregister_multithread(registered):
+    done = []
+
+    def work(number):
+        use_registered_memory(number)
+        done.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(done) == [0, 1, 2, 3]
+    weir.synchronize()
+    weir.host_empty_cache()
+    assert weir.host_memory_stats()["allocations.current"] == 0
 
 
 def test_pinned_memory_empty_cache():

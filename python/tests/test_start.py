@@ -45,6 +45,27 @@ def test_import_brings_little():
     assert "triton" not in found and "torch" not in found
 
 
+def test_no_triton_on_import(tmp_path):
+    """Neither the import nor the first use of a device brings in Triton, which is there to be imported."""
+    for name in ("triton", "torch", "pynvml"):
+        (tmp_path / f"{name}.py").write_text("")
+    search = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    result = run_python(
+        """
+        import sys, weir
+        assert weir.empty(8).fill_(1).tobytes() == bytes([1]) * 8
+        with weir.stream(weir.Stream()):
+            weir.synchronize()
+        weir.memory_summary(), weir.get_device_properties(), weir.list_gpu_processes()
+        print([name in sys.modules for name in ("triton", "torch", "pynvml")])
+        import triton
+        print(triton.__file__)
+        """,
+        PYTHONPATH=search,
+    )
+    assert result.stdout.splitlines() == ["[False, False, False]", str(tmp_path / "triton.py")]
+
+
 def import_copy(folder, names, code="import weir"):
     """Imports a copy of the package, whose extension is replaced by files of these names, and returns what it says."""
     package = Path(weir.__file__).parent

@@ -5,9 +5,10 @@
 #include <string.h>
 
 #include "support/alloc.h"
+#include "support/length.h"
 #include "weir/host.h"
 
-enum { THREADS = 4, ROUNDS = 3000, SLOTS = 16 };
+enum { THREADS = 4, SLOTS = 16 };
 
 static weir_host_allocator *host;
 
@@ -23,8 +24,9 @@ static void *run(void *argument) {
   uint64_t seed = 5 + (uint64_t)w->number;
   unsigned char *live[SLOTS] = {0};
   size_t size[SLOTS] = {0};
+  const int rounds = usual_or_long(2000, 10000);
   d->CtxSetCurrent(d, ctx);
-  for (int i = 0; i < ROUNDS; i++) {
+  for (int i = 0; i < rounds; i++) {
     size_t slot = soft_random_r(&seed, SLOTS);
     if (live[slot]) {
       unsigned char mark = (unsigned char)(16 * w->number + (int)slot);
@@ -50,9 +52,18 @@ static void *run(void *argument) {
   return NULL;
 }
 
+/* Page-locked by the driver's own allocation, or memory of the process that is registered. */
+static void check_kind(const char *conf) {
+  void *memory;
+  CHECK(weir_host_alloc(host, 1 << 20, &memory));
+  assert_int_equal(soft_census().registrations, strstr(conf, "host_register:True") ? 1 : 0);
+  CHECK(weir_host_free(host, memory));
+}
+
 static void run_all(const char *conf) {
   alloc_open_devices(WEIR_SOFT_THREADS, 1, GIB);
   CHECK(weir_host_allocator_create(faults, conf, &host));
+  check_kind(conf);
   worker workers[THREADS] = {0};
   for (int i = 0; i < THREADS; i++) {
     workers[i] = (worker){.number = i + 1, .stream = work_stream(), .scratch = soft_alloc(4096)};
@@ -86,10 +97,16 @@ static void test_background(void **state) {
   run_all("pinned_use_background_threads:True");
 }
 
+static void test_registered(void **state) {
+  (void)state;
+  run_all("pinned_use_cuda_host_register:True,pinned_num_register_threads:8");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_polled, alloc_teardown),
       cmocka_unit_test_teardown(test_background, alloc_teardown),
+      cmocka_unit_test_teardown(test_registered, alloc_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

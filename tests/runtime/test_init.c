@@ -629,8 +629,32 @@ static void test_a_capture_of_a_thread_that_is_gone(void **state) {
   free_device_memory(0, memory);
 }
 
+static void check_profiler_calls(unsigned long started, unsigned long stopped) {
+  unsigned long calls, faults;
+  CHECK(weir_fault_counts(fault, WEIR_CALL_ProfilerStart, &calls, &faults));
+  assert_int_equal(calls, started);
+  CHECK(weir_fault_counts(fault, WEIR_CALL_ProfilerStop, &calls, &faults));
+  assert_int_equal(calls, stopped);
+}
+
+/* Each call reaches the driver once, is told what it said, and leaves the current device as it was. */
 static void test_profiler(void **state) {
   (void)state;
+  int device = -1;
+  CHECK(weir_profiler_start());
+  check_profiler_calls(1, 0);
+  CHECK(weir_profiler_stop());
+  check_profiler_calls(1, 1);
+  CHECK(weir_device_get(&device));
+  assert_int_equal(device, 0);
+  CHECK(weir_fault_nth(fault, WEIR_CALL_ProfilerStart, 1, WEIR_CU_NOT_PERMITTED, 0));
+  assert_int_not_equal(weir_profiler_start(), WEIR_OK);
+  assert_int_equal(weir_last_driver_result(), WEIR_CU_NOT_PERMITTED);
+  assert_memory_equal(weir_last_error(), "weir_profiler_start: ", 21);
+  CHECK(weir_fault_nth(fault, WEIR_CALL_ProfilerStop, 1, WEIR_CU_NOT_PERMITTED, 0));
+  assert_int_not_equal(weir_profiler_stop(), WEIR_OK);
+  assert_memory_equal(weir_last_error(), "weir_profiler_stop: ", 20);
+  check_profiler_calls(2, 2);
   CHECK(weir_profiler_start());
   CHECK(weir_profiler_stop());
 }
@@ -721,7 +745,7 @@ int main(void) {
       TEST(test_a_new_runtime_knows_nothing_of_the_old, runtime_setup),
       TEST(test_a_capture_that_is_under_way_ends_with_the_runtime, runtime_setup),
       TEST(test_a_capture_of_a_thread_that_is_gone, runtime_setup),
-      TEST(test_profiler, runtime_setup),
+      TEST(test_profiler, runtime_setup_fault),
       TEST(test_every_driver_call_of_the_start_fails_once, runtime_setup_none),
       TEST(test_a_driver_that_never_starts, runtime_setup_fault),
       TEST(test_a_driver_without_devices, runtime_setup_fault),

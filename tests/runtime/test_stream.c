@@ -900,6 +900,54 @@ static void test_a_broken_device_stays_broken(void **state) {
   CHECK(weir_fault_clear(fault)); /* for the teardown */
 }
 
+/* An assertion that fails on the device. The launch succeeds, and so does all that asks nothing of the device; the first call that
+ * waits for it, whichever that is, says what happened, and so does every call after it. */
+static void test_fixed_cuda_assert_async(void **state) {
+  (void)state;
+  static const weir_driver_call waits[] = {WEIR_CALL_StreamSynchronize, WEIR_CALL_CtxSynchronize,
+                                           WEIR_CALL_EventSynchronize, WEIR_CALL_StreamQuery};
+  weir_stream stream = new_stream(0), other = new_stream(0);
+  weir_event *event;
+  void *memory = device_memory(0, 100);
+  CHECK(weir_event_create(0, &event));
+  for (size_t i = 0; i < sizeof waits / sizeof *waits; i++) {
+    /* One that holds. */
+    CHECK(weir_stream_spin(stream, 1000));
+    CHECK(weir_event_record(event, stream));
+    CHECK(weir_stream_synchronize(stream));
+    CHECK(weir_device_synchronize(0));
+    CHECK(weir_event_synchronize(event));
+    CHECK(weir_stream_query(stream));
+
+    CHECK(weir_fault_nth(fault, waits[i], 1, WEIR_CU_ASSERT, 1));
+    CHECK(weir_stream_spin(stream, 1000));
+    CHECK(weir_event_record(event, stream));
+    switch (i) {
+    case 0:
+      REFUSED_SAYING(DEVICE_FAULT, "device-side assert triggered", weir_stream_synchronize(stream));
+      break;
+    case 1:
+      REFUSED_SAYING(DEVICE_FAULT, "device-side assert triggered", weir_device_synchronize(0));
+      break;
+    case 2:
+      REFUSED_SAYING(DEVICE_FAULT, "device-side assert triggered", weir_event_synchronize(event));
+      break;
+    default:
+      REFUSED_SAYING(DEVICE_FAULT, "device-side assert triggered", weir_stream_query(stream));
+    }
+    assert_int_equal(weir_last_driver_result(), WEIR_CU_ASSERT);
+    REFUSED_SAYING(DEVICE_FAULT, "device-side assert triggered", weir_stream_spin(other, 1000));
+    REFUSED(DEVICE_FAULT, weir_fill_async(memory, 1, 100, other));
+    REFUSED(DEVICE_FAULT, weir_event_record(event, other));
+    REFUSED(DEVICE_FAULT, weir_stream_query(other));
+    REFUSED(DEVICE_FAULT, weir_stream_synchronize(other));
+    REFUSED(DEVICE_FAULT, weir_device_synchronize(0));
+    CHECK(weir_fault_clear(fault)); /* for the next, and the teardown */
+  }
+  weir_event_destroy(event);
+  free_device_memory(0, memory);
+}
+
 int main(void) {
   runtime_need_device();
 #define TEST(name) cmocka_unit_test_setup_teardown(name, runtime_setup, runtime_teardown)
@@ -944,6 +992,7 @@ int main(void) {
       TEST(test_streaming_backwards_graph_root_order),
       TEST(test_streaming_backwards_callback_order),
       cmocka_unit_test_setup_teardown(test_every_driver_call_fails_once, runtime_setup_none, runtime_teardown),
+      cmocka_unit_test_setup_teardown(test_fixed_cuda_assert_async, runtime_setup_fault, runtime_teardown),
       cmocka_unit_test_setup_teardown(test_a_broken_device_stays_broken, runtime_setup_fault, runtime_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
