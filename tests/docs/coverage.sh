@@ -1,0 +1,66 @@
+#!/bin/sh
+# coverage.sh SOURCE_DIR: every test that docs/coverage.md names exists, and is one that its program runs.
+# shellcheck disable=SC2016 # the backticks are those of the page
+set -eu
+cd "$1"
+page=docs/coverage.md
+failed=0
+
+# file_of PROGRAM: `stream` is tests/runtime/test_stream.c, `alloc/pools` tests/alloc/test_pools.c, `python/graph`
+# python/tests/test_graph.py.
+file_of() {
+  case $1 in
+    python/*) echo "python/tests/test_${1#python/}.py" ;;
+    */*) echo "tests/${1%%/*}/test_${1#*/}.c" ;;
+    *) echo "tests/runtime/test_$1.c" ;;
+  esac
+}
+
+complain() {
+  echo "$page: $1"
+  failed=1
+}
+
+# check PROGRAM TEST
+check() {
+  file=$(file_of "$1")
+  if [ ! -e "$file" ]; then
+    complain "\`$1: $2\`: there is no $file"
+    return
+  fi
+  case $file in
+    *.py) grep -q "^def $2(" "$file" || complain "\`$1: $2\`: no such test in $file" ;;
+    *)
+      # Once where it is defined, and once in the list of tests.
+      if ! grep -q "^static void $2(" "$file" || [ "$(grep -cw "$2" "$file")" -lt 2 ]; then
+        complain "\`$1: $2\`: no such test in the list of $file"
+      fi
+      ;;
+  esac
+}
+
+tests=$(grep -oE '`[a-z_/]+: test_[A-Za-z0-9_]+`' "$page" | tr -d '`:' | sort -u | tr ' ' ':')
+number=0
+for pair in $tests; do
+  check "${pair%%:*}" "${pair#*:}"
+  number=$((number + 1))
+done
+[ "$number" -ge 180 ] || complain "$number tests are named: they are no longer found"
+
+# `test_x` in `a`, `b` and `c`: each of the three has it.
+several=$(tr '\n' ' ' <"$page" | tr -s ' ' |
+  grep -oE '`test_[A-Za-z0-9_]+` in (`[a-z_/]+`(, | and )?)+' | sed 's/` in `/:/; s/, `/:/g; s/ and `/:/g; s/[`, ]//g')
+for list in $several; do
+  test=${list%%:*}
+  for program in $(echo "${list#*:}" | tr ':' ' '); do
+    check "$program" "$test"
+  done
+done
+
+# `name`, all of it; all of `name`.
+for program in $(tr '\n' ' ' <"$page" | tr -s ' ' | grep -oE '`[a-z_/]+`, all of it|all of `[a-z_/]+`' |
+  grep -oE '`[^`]+`' | tr -d '`' | sort -u); do
+  [ -e "$(file_of "$program")" ] || complain "\`$program\`: there is no $(file_of "$program")"
+done
+
+exit $failed
