@@ -242,6 +242,10 @@ def test_peers(two_devices):
         weir.can_device_access_peer(99, 0)
     with pytest.raises(AssertionError, match="Invalid peer device id"):
         weir.can_device_access_peer(0, 99)
+    assert weir.can_device_access_peer(None, 1) == weir.can_device_access_peer("cuda", "cuda:1")
+    for unnamed in (None, "cuda"):
+        with pytest.raises(ValueError, match="Expected a device with a specified index"):
+            weir.can_device_access_peer(0, unnamed)
 
 
 def test_device_value():

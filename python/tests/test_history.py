@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import json
 import os
 import pickle
@@ -308,6 +309,12 @@ def test_history_arguments():
     with pytest.raises(TypeError):
         weir.memory._record_memory_history(no_such_argument=1)
     assert not _weir._cuda_isHistoryEnabled()
+
+
+def test_signature_of_record_memory_history():
+    parameters = inspect.signature(weir.memory._record_memory_history).parameters
+    assert list(parameters)[:5] == ["enabled", "context", "stacks", "max_entries", "device"]
+    assert [p.default for p in parameters.values()][:5] == ["all", "all", "all", sys.maxsize, None]
 
 
 def test_legacy_arguments():

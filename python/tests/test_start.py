@@ -183,6 +183,16 @@ def test_first_call_starts(call):
     run_python(f"import weir; assert not weir.is_initialized(); {call}; assert weir.is_initialized()")
 
 
+def test_kernels_are_loaded_lazily():
+    code = "import os, weir; print(os.getenv('CUDA_MODULE_LOADING')); weir.init(); print(os.getenv('CUDA_MODULE_LOADING'))"
+    environment = {name: value for name, value in os.environ.items() if name != "CUDA_MODULE_LOADING"}
+    for given, expected in [({}, ["None", "LAZY"]), ({"CUDA_MODULE_LOADING": "EAGER"}, ["EAGER", "EAGER"])]:
+        result = subprocess.run(
+            [sys.executable, "-c", code], env={**environment, **given}, capture_output=True, text=True, timeout=120
+        )
+        assert result.stdout.split() == expected, result.stderr
+
+
 def test_questions_start_nothing():
     run_python(
         """

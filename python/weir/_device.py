@@ -136,8 +136,9 @@ def get_device_capability(device: Any = None) -> tuple[int, int]:
 
 
 def can_device_access_peer(device: Any, peer_device: Any) -> bool:
-    """Whether a device could touch memory of another."""
-    return _weir._can_access_peer(_valid(device), _valid(peer_device, "Invalid peer device id"))
+    """Whether a device could touch memory of another, which has to be named: None and "cuda" are refused."""
+    index, peer = _valid(device), _get_device_index(peer_device)
+    return _weir._can_access_peer(index, _valid(peer, "Invalid peer device id"))
 
 
 def synchronize(device: Any = None) -> None:

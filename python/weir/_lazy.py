@@ -79,6 +79,8 @@ def _lazy_init() -> None:
                 "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the "
                 "'spawn' start method"
             )
+        # As in torch.cuda: kernels are loaded when they are first used. The driver reads it when it starts.
+        os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")
         _weir._start()
         _starting_thread = get_ident()
         try:

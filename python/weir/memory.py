@@ -375,6 +375,10 @@ def _record_memory_history_impl(
     )
 
 
+# inspect.signature() shows these arguments.
+_record_memory_history.__wrapped__ = _record_memory_history_impl  # type: ignore[attr-defined]
+
+
 def _record_memory_history_legacy(
     enabled: bool,
     record_context: bool = True,
