@@ -28,8 +28,8 @@ static void print_help(void) {
   fputs(
       "Usage: weir tune [OPTION...] FILE...\n"
       "\n"
-      "Replays recorded jobs under a few hundred settings, and prints those that no other beats in both peak memory\n"
-      "and the cost of driver calls, the text to export for the best, and what it saves. A FILE is what\n"
+      "Replays recorded jobs under a few hundred settings, and prints the best trade-offs of peak memory, the cost of\n"
+      "driver calls and the number of keys, the text to export for the best, and what it saves. A FILE is what\n"
       "torch.cuda.memory._dump_snapshot() writes. Several files, of ranks or of jobs, are tuned together: one setting\n"
       "for the one that needs most. Before anything is said, a replay under the recorded settings is compared with\n"
       "each file. Under mpirun, where the build has MPI, processes share the work.\n"
@@ -71,7 +71,7 @@ static void print_row(const tuning *t, size_t candidate) {
 static void print_table(const tuning *t) {
   const weir__tune_result *r = &t->result;
   bool has_best = false, has_recorded = false;
-  printf("%zu settings tried. No other beats these in both peak memory and cost:\n\n", r->candidate_count);
+  printf("%zu settings tried. The best trade-offs of peak memory, cost and number of keys:\n\n", r->candidate_count);
   printf("%12s %8s %10s %8s %8s  %s\n", "reserved", "saved", "cost", "calls", "retries", "settings");
   for (size_t i = 0; i < r->front_count && i < MOST_ROWS; i++) {
     print_row(t, r->front[i]);
@@ -79,7 +79,7 @@ static void print_table(const tuning *t) {
     has_recorded |= r->front[i] == 0;
   }
   if (r->front_count > MOST_ROWS)
-    printf("%12s and %zu more that need more memory and cost less: --json has them\n", "", r->front_count - MOST_ROWS);
+    printf("%12s and %zu more that need more memory: --json has them\n", "", r->front_count - MOST_ROWS);
   if (!has_best || (!has_recorded && r->best != 0))
     putchar('\n');
   if (!has_best)

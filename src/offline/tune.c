@@ -245,7 +245,7 @@ static weir_status predict_all(search *s, size_t first) {
 
 /* ---- Choosing ---- */
 
-/* Candidates in the order of the front; of equal ones the simpler, then the one that was found first. */
+/* The order in which candidates are listed. */
 static bool comes_before(const weir__tune_candidate *a, const weir__tune_candidate *b) {
   if (a->score.peak != b->score.peak)
     return a->score.peak < b->score.peak;
@@ -256,41 +256,76 @@ static bool comes_before(const weir__tune_candidate *a, const weir__tune_candida
   return a->keys != b->keys ? a->keys < b->keys : a < b;
 }
 
-static uint64_t fewest_failures(const weir__tune_result *r) {
-  uint64_t fewest = UINT64_MAX;
-  for (size_t i = 0; i < r->candidate_count; i++)
-    if (r->candidates[i].score.failures < fewest)
-      fewest = r->candidates[i].score.failures;
-  return fewest;
-}
-
-/* The first is not one setting when the histories had different ones. */
-static bool is_choice(const weir__tune_result *r, size_t candidate, uint64_t failures) {
-  return r->candidates[candidate].score.failures == failures && !(candidate == 0 && r->is_mixed);
-}
-
 static int compare_candidates(const void *left, const void *right, void *context) {
   const weir__tune_candidate *candidates = context;
   size_t a = *(const size_t *)left, b = *(const size_t *)right;
   return a == b ? 0 : comes_before(&candidates[a], &candidates[b]) ? -1 : 1;
 }
 
-static weir_status find_front(weir__tune_result *r) {
-  uint64_t failures = fewest_failures(r);
-  size_t *all = realloc(r->front, r->candidate_count * sizeof *all);
-  if (!all)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "tune: no host memory for %zu candidates", r->candidate_count);
-  r->front = all;
-  size_t count = 0;
-  for (size_t i = 0; i < r->candidate_count; i++)
-    if (is_choice(r, i, failures))
-      all[count++] = i;
-  qsort_r(all, count, sizeof *all, compare_candidates, r->candidates);
-  r->front_count = 0;
+bool weir__tune_beats(const weir__tune_candidate *a, const weir__tune_candidate *b) {
+  const weir__tune_score *x = &a->score, *y = &b->score;
+  if (x->failures != y->failures)
+    return x->failures < y->failures;
+  return x->peak <= y->peak && x->cost <= y->cost && x->total <= y->total && a->keys <= b->keys &&
+         (x->peak < y->peak || x->cost < y->cost || x->total < y->total || a->keys < b->keys);
+}
+
+/* A candidate that beats another is listed before it, so the front, filled in that order, decides. */
+static bool is_beaten(const weir__tune_candidate *candidates, size_t candidate, const size_t *front, size_t count) {
+  const weir__tune_candidate *c = &candidates[candidate];
+  for (size_t i = 0; i < count; i++) {
+    const weir__tune_candidate *other = &candidates[front[i]];
+    bool is_equal = other->score.peak == c->score.peak && other->score.cost == c->score.cost &&
+                    other->score.total == c->score.total && other->keys == c->keys;
+    if (is_equal || weir__tune_beats(other, c))
+      return true;
+  }
+  return false;
+}
+
+/* The least memory first, but a percent of it is not worth a dearer or a longer setting. Each step keeps those that come close
+ * to the least of what is left; of those that cost about the same, the simplest is the best. */
+static size_t find_best(const weir__tune_candidate *c, const size_t *front, size_t count, double negligible) {
+  uint64_t peak = UINT64_MAX, total = UINT64_MAX;
+  double cost = 1e300;
+  size_t best = SIZE_MAX;
+#define CLOSE(value, least) ((double)(value) <= 1.01 * (double)(least))
   for (size_t i = 0; i < count; i++)
-    if (!r->front_count || r->candidates[all[i]].score.cost < r->candidates[all[r->front_count - 1]].score.cost)
-      all[r->front_count++] = all[i];
-  return WEIR_OK;
+    if (c[front[i]].score.peak < peak)
+      peak = c[front[i]].score.peak;
+  for (size_t i = 0; i < count; i++)
+    if (CLOSE(c[front[i]].score.peak, peak) && c[front[i]].score.total < total)
+      total = c[front[i]].score.total;
+  for (size_t i = 0; i < count; i++)
+    if (CLOSE(c[front[i]].score.peak, peak) && CLOSE(c[front[i]].score.total, total) && c[front[i]].score.cost < cost)
+      cost = c[front[i]].score.cost;
+  double most_cost = 1.1 * cost > cost + negligible ? 1.1 * cost : cost + negligible;
+  for (size_t i = 0; i < count; i++) { /* in their order: of those with as many keys the first is the best */
+    size_t f = front[i];
+    if (CLOSE(c[f].score.peak, peak) && CLOSE(c[f].score.total, total) && c[f].score.cost <= most_cost &&
+        (best == SIZE_MAX || c[f].keys < c[best].keys))
+      best = f;
+  }
+#undef CLOSE
+  return best;
+}
+
+size_t weir__tune_choose(const weir__tune_candidate *candidates, size_t count, bool skip_first, double negligible,
+                         size_t *front, size_t *best) {
+  uint64_t failures = UINT64_MAX;
+  size_t eligible = 0, front_count = 0;
+  for (size_t i = skip_first; i < count; i++)
+    if (candidates[i].score.failures < failures)
+      failures = candidates[i].score.failures;
+  for (size_t i = skip_first; i < count; i++)
+    if (candidates[i].score.failures == failures)
+      front[eligible++] = i;
+  qsort_r(front, eligible, sizeof *front, compare_candidates, (void *)candidates);
+  for (size_t i = 0; i < eligible; i++)
+    if (!is_beaten(candidates, front[i], front, front_count))
+      front[front_count++] = front[i];
+  *best = find_best(candidates, front, front_count, negligible);
+  return front_count;
 }
 
 /* What the driver may cost more, in ns, before it is worth a word: half a percent of the shortest job, and 50 ms in any case,
@@ -305,34 +340,15 @@ static double negligible_cost(const weir__tune_options *o) {
   return 0.005 * seconds * 1e9 > least ? 0.005 * seconds * 1e9 : least;
 }
 
-/* The least memory first, but a percent of it is not worth a dearer or a longer setting. Each step keeps those that come close
- * to the least of what is left; of those that cost about the same, the simplest is the best. */
-static size_t find_best(const weir__tune_options *o, const weir__tune_result *r) {
-  uint64_t failures = fewest_failures(r), peak = UINT64_MAX, total = UINT64_MAX;
-  double cost = 1e300;
-  const weir__tune_candidate *c = r->candidates;
-#define CLOSE(value, least) ((double)(value) <= 1.01 * (double)(least))
-  for (size_t i = 0; i < r->candidate_count; i++)
-    if (is_choice(r, i, failures) && c[i].score.peak < peak)
-      peak = c[i].score.peak;
-  for (size_t i = 0; i < r->candidate_count; i++)
-    if (is_choice(r, i, failures) && CLOSE(c[i].score.peak, peak) && c[i].score.total < total)
-      total = c[i].score.total;
-  for (size_t i = 0; i < r->candidate_count; i++)
-    if (is_choice(r, i, failures) && CLOSE(c[i].score.peak, peak) && CLOSE(c[i].score.total, total) &&
-        c[i].score.cost < cost)
-      cost = c[i].score.cost;
-  size_t best = SIZE_MAX;
-  double most_cost = 1.1 * cost > cost + negligible_cost(o) ? 1.1 * cost : cost + negligible_cost(o);
-  for (size_t i = 0; i < r->candidate_count; i++) {
-    if (!is_choice(r, i, failures) || !CLOSE(c[i].score.peak, peak) || !CLOSE(c[i].score.total, total) ||
-        c[i].score.cost > most_cost)
-      continue;
-    if (best == SIZE_MAX || c[i].keys < c[best].keys || (c[i].keys == c[best].keys && comes_before(&c[i], &c[best])))
-      best = i;
-  }
-#undef CLOSE
-  return best;
+/* If the histories had different settings, the first candidate is not one setting that can be chosen. */
+static weir_status choose(const weir__tune_options *o, weir__tune_result *r) {
+  size_t *front = realloc(r->front, r->candidate_count * sizeof *front);
+  if (!front)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "tune: no host memory for %zu candidates", r->candidate_count);
+  r->front = front;
+  r->front_count =
+      weir__tune_choose(r->candidates, r->candidate_count, r->is_mixed, negligible_cost(o), front, &r->best);
+  return WEIR_OK;
 }
 
 /* ---- The least memory ---- */
@@ -414,15 +430,20 @@ static weir_status search_all(search *s) {
     s->status = predict_all(s, done);
     done = r->candidate_count;
     if (!s->status)
-      s->status = find_front(r);
-    for (size_t i = 0; i < r->front_count && i < MOST_PARENTS && round < ROUNDS && !s->status; i++) {
-      weir__settings parent = r->candidates[r->front[i]].settings; /* the list may move */
+      s->status = choose(s->options, r);
+    double cost = 1e300; /* parents: from the least peak on, each cheaper than the one before */
+    for (size_t i = 0, parents = 0; i < r->front_count && parents < MOST_PARENTS && round < ROUNDS && !s->status; i++) {
+      const weir__tune_candidate *c = &r->candidates[r->front[i]];
+      if (c->score.cost >= cost)
+        continue;
+      weir__settings parent = c->settings; /* the list may move */
+      cost = c->score.cost;
+      parents++;
       add_neighbours(s, &parent);
     }
   }
   if (s->status)
     return s->status;
-  r->best = find_best(s->options, r);
   return s->options->fit ? find_fit(s) : WEIR_OK;
 }
 

@@ -40,15 +40,24 @@ typedef struct weir__tune_result {
   weir__tune_candidate
       *candidates; /* [0]: the recorded settings; what was there before a recording is placed anew too */
   size_t candidate_count;
-  size_t *
-      front; /* candidates that no other beats in both peak and cost: the least peak first. All have the fewest failures */
+  size_t *front; /* candidates that no other beats, the least peak first: see weir__tune_beats */
   size_t front_count;
-  size_t best;
+  size_t best;     /* one of the front */
   bool is_mixed;   /* the histories were recorded with different settings: [0] is no single text then */
   bool is_limited; /* there is a limit in force, so garbage_collection_threshold was searched too */
   /* Asked for: the least memory of the history that needs most, and the retries of all of them. */
   weir__fit fit_recorded, fit_best;
 } weir__tune_result;
+
+/* Whether `a` has fewer failures than `b`, or as many and is better in one of peak, cost, total and number of keys and worse in
+ * none of them. */
+bool weir__tune_beats(const weir__tune_candidate *a, const weir__tune_candidate *b);
+
+/* Fills in the front, which has room for `count`, and the best of it; returns the length of the front. Of candidates that are
+ * equal in all that counts, the first is listed. `skip_first`: candidates[0] cannot be chosen. `negligible` is a difference in
+ * cost, in ns, that does not matter. There is at least one candidate to choose from. */
+size_t weir__tune_choose(const weir__tune_candidate *candidates, size_t count, bool skip_first, double negligible,
+                         size_t *front, size_t *best);
 
 weir_status weir__tune(const weir__tune_options *options, weir__tune_result *result);
 void weir__tune_clear(weir__tune_result *result);

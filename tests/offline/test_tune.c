@@ -168,29 +168,74 @@ static void test_any_number_of_processes(void **state) {
 
 /* ---- The right answer ---- */
 
-/* Nothing that was tried is better than the front in both, and the best keeps what the rules promise. */
-static void assert_sound(const weir__tune_result *r) {
-  uint64_t failures = UINT64_MAX, least = UINT64_MAX;
-  for (size_t i = 0; i < r->candidate_count; i++)
-    if (r->candidates[i].score.failures < failures)
-      failures = r->candidates[i].score.failures;
-  for (size_t i = 0; i < r->candidate_count; i++) {
-    const weir__tune_score *s = &r->candidates[i].score;
-    if (s->failures != failures || (i == 0 && r->is_mixed))
-      continue;
-    least = s->peak < least ? s->peak : least;
+/* The front is what nothing beats, and the best is one of it. `skip_first`: candidate 0 cannot be chosen. */
+static void assert_front(const weir__tune_candidate *candidates, size_t count, bool skip_first, const size_t *front,
+                         size_t front_count, size_t best) {
+  bool has_best = false;
+  assert_true(front_count > 0);
+  for (size_t k = 0; k < front_count; k++) {
+    const weir__tune_candidate *c = &candidates[front[k]];
+    assert_true(front[k] >= skip_first);
+    has_best |= front[k] == best;
+    if (k > 0)
+      assert_true(candidates[front[k - 1]].score.peak <= c->score.peak);
+    for (size_t i = skip_first; i < count; i++) {
+      const weir__tune_score *s = &candidates[i].score;
+      assert_false(weir__tune_beats(&candidates[i], c));
+      assert_false(s->failures <= c->score.failures && s->peak < c->score.peak && s->cost < c->score.cost &&
+                   s->total < c->score.total && candidates[i].keys <= c->keys);
+    }
+  }
+  assert_true(has_best);
+  for (size_t i = skip_first; i < count; i++) {
     bool is_covered = false;
-    for (size_t k = 0; k < r->front_count; k++) {
-      const weir__tune_score *front = &r->candidates[r->front[k]].score;
-      assert_false(s->peak < front->peak && s->cost < front->cost);
-      is_covered |= front->peak <= s->peak && front->cost <= s->cost;
+    for (size_t k = 0; k < front_count; k++) {
+      const weir__tune_candidate *c = &candidates[front[k]];
+      const weir__tune_score *a = &c->score, *b = &candidates[i].score;
+      is_covered |= weir__tune_beats(c, &candidates[i]) ||
+                    (a->peak == b->peak && a->cost == b->cost && a->total == b->total && c->keys == candidates[i].keys);
     }
     assert_true(is_covered);
   }
-  for (size_t k = 1; k < r->front_count; k++) {
-    assert_true(r->candidates[r->front[k - 1]].score.peak < r->candidates[r->front[k]].score.peak);
-    assert_true(r->candidates[r->front[k - 1]].score.cost > r->candidates[r->front[k]].score.cost);
+}
+
+/* Any results, with many ties and near ties: the recommendation is never one that another beats. */
+static void test_random_results(void **state) {
+  (void)state;
+  enum { MOST = 40 };
+  weir__tune_candidate candidates[MOST];
+  size_t front[MOST], best;
+  srand(7);
+  for (int round = 0; round < 20000; round++) {
+    size_t count = 2 + (size_t)rand() % (MOST - 1);
+    int values = 1 + rand() % 12;
+    bool skip_first = rand() % 3 == 0, is_one_file = rand() % 2;
+    for (size_t i = 0; i < count; i++) {
+      weir__tune_score *s = &candidates[i].score;
+      candidates[i] = (weir__tune_candidate){.keys = (unsigned)(rand() % 4)};
+      s->failures = rand() % 8 ? 0 : (uint64_t)(rand() % 3);
+      s->peak = 1000 + (uint64_t)(rand() % values) * (uint64_t)(1 + rand() % 8);
+      s->total = is_one_file ? s->peak : s->peak + (uint64_t)(rand() % values) * 10;
+      s->cost = (double)(rand() % values) * 1e7;
+    }
+    size_t front_count = weir__tune_choose(candidates, count, skip_first, 50e6, front, &best);
+    assert_front(candidates, count, skip_first, front, front_count, best);
+    uint64_t least = UINT64_MAX;
+    for (size_t i = 0; i < front_count; i++)
+      least = candidates[front[i]].score.peak < least ? candidates[front[i]].score.peak : least;
+    assert_true((double)candidates[best].score.peak <= 1.01 * (double)least);
   }
+}
+
+static void assert_sound(const weir__tune_result *r) {
+  uint64_t failures = UINT64_MAX, least = UINT64_MAX;
+  assert_front(r->candidates, r->candidate_count, r->is_mixed, r->front, r->front_count, r->best);
+  for (size_t i = r->is_mixed; i < r->candidate_count; i++)
+    if (r->candidates[i].score.failures < failures)
+      failures = r->candidates[i].score.failures;
+  for (size_t i = r->is_mixed; i < r->candidate_count; i++)
+    if (r->candidates[i].score.failures == failures && r->candidates[i].score.peak < least)
+      least = r->candidates[i].score.peak;
   assert_int_equal(r->candidates[r->best].score.failures, failures);
   assert_true((double)r->candidates[r->best].score.peak <= 1.01 * (double)least);
   for (size_t i = 1; i < r->candidate_count; i++) { /* the text of each can be exported */
@@ -297,7 +342,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_any_number_of_threads),
       cmocka_unit_test(test_any_number_of_processes),
-
+      cmocka_unit_test(test_random_results),
       cmocka_unit_test(test_out_of_memory),
       cmocka_unit_test(test_several),
       cmocka_unit_test(test_too_little),
