@@ -51,7 +51,7 @@ static void print_text(const weir_cli_history *h, const replay_options *options,
   else
     printf("%s: %zu allocations made, %zu failed\n", file, report->allocations, report->failures);
   if (report->limit_is_inferred)
-    printf("  limit       %s, told from what the file shows\n", weir__format_bytes(report->limit, text[0]));
+    printf("  limit       %s, inferred from the recording\n", weir__format_bytes(report->limit, text[0]));
   printf("  peak        %s allocated, %s reserved: %.1f %% fragmentation\n",
          weir__format_bytes(p.peak_allocated, text[0]), weir__format_bytes(p.peak_reserved, text[1]),
          100 * weir__prediction_fragmentation(&p));

@@ -163,10 +163,24 @@ static void print_start(const weir__recording *history) {
   char text[32];
   fputs("  began late: ", stdout);
   weir_cli_print_start(history);
-  printf(".\n  Nobody knows in which order, so it is allocated anew, by address, in every line below: compare these "
-         "with each\n"
-         "  other. The recording itself reserved %s at its peak.\n",
-         weir__format_bytes((uint64_t)weir__recording_check(history)->stats.reserved_bytes[WEIR_STAT_ALL].peak, text));
+  printf(
+      ".\n  Their order is not known, so they are allocated anew, by address, in every row below: compare these with "
+      "each\n"
+      "  other. The recording itself reserved %s at its peak.\n",
+      weir__format_bytes((uint64_t)weir__recording_check(history)->stats.reserved_bytes[WEIR_STAT_ALL].peak, text));
+}
+
+/* The replays have other addresses than the recording, and no races between threads. */
+static void print_recorded_peak(const tuning *t, size_t file) {
+  const weir__replay_report *check = weir__recording_check(t->files[file].history);
+  uint64_t recorded = (uint64_t)check->stats.reserved_bytes[WEIR_STAT_ALL].peak;
+  char text[2][32];
+  if (t->common.memory || check->differences || recorded == t->result.candidates[0].of[file].peak_reserved)
+    return;
+  printf("  The recording itself reserved %s at its peak. Its settings, replayed as all others are, reserve %s: %s\n",
+         weir__format_bytes(recorded, text[0]),
+         weir__format_bytes(t->result.candidates[0].of[file].peak_reserved, text[1]),
+         check->raced ? "races\n  between threads are not repeated." : "segments\n  lie at other addresses.");
 }
 
 static void print_text(const tuning *t) {
@@ -176,9 +190,11 @@ static void print_text(const tuning *t) {
     printf("%s: %zu events, %s under the recorded settings\n", t->files[i].name, check->events,
            check->differences ? "not reproduced" : "reproduced");
     if (check->limit_is_inferred && !t->common.memory)
-      printf("  limit: %s, told from what the file shows\n", weir__format_bytes(check->limit, text));
+      printf("  limit: %s, inferred from the recording\n", weir__format_bytes(check->limit, text));
     if (weir__recording_start(t->files[i].history)->segment_count)
       print_start(t->files[i].history);
+    else
+      print_recorded_peak(t, i);
   }
   print_table(t);
   print_verdict(t);

@@ -3,6 +3,7 @@
  */
 #include <getopt.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/base.h"
 #include "cli.h"
@@ -18,7 +19,7 @@ typedef struct whatif {
   unsigned conf_count;
   const char *confs[MOST_CONFS];
   weir__settings settings[MOST_CONFS];
-  weir__prediction rows[MOST_CONFS + 2]; /* of the file under way: see settings_of */
+  weir__prediction rows[MOST_CONFS + 2]; /* of the file under way: see OWN_ROWS */
 } whatif;
 
 typedef struct table {
@@ -46,20 +47,23 @@ static void print_help(void) {
       stdout);
 }
 
-/* Where a recording began late, the recorded settings have two rows: with what was there before as it was, and placed anew as
- * under all the others, which shows what that makes of it. */
-static size_t recorded_rows(const weir__recording *history) {
-  return weir__recording_start(history)->segment_count ? 2 : 1;
-}
+/* The recorded settings have two rows: the recording itself, as the checked replay reproduced it, and a replay of the kind that
+ * all other rows are. In these, segments get addresses in order instead of the recorded ones; of free blocks of one size the
+ * lowest is taken, so the figures can differ a little. Nor are races between threads repeated. Of a recording that began late, what was there before is placed anew. */
+enum { OWN_ROWS = 2 };
 
+static bool is_late(const weir__recording *history) { return weir__recording_start(history)->segment_count > 0; }
+
+static bool is_reproduced(const weir__recording *history) { return !weir__recording_check(history)->differences; }
+
+/* NULL: the recorded ones, with what was there before the recording in its place. */
 static const weir__settings *settings_of(const table *t, size_t row) {
-  size_t recorded = recorded_rows(t->history);
-  if (row >= recorded)
-    return &t->w->settings[row - recorded];
-  return row ? weir__recording_settings(t->history) : NULL;
+  if (row >= OWN_ROWS)
+    return &t->w->settings[row - OWN_ROWS];
+  return row && is_late(t->history) ? weir__recording_settings(t->history) : NULL;
 }
 
-static size_t row_count(const table *t) { return t->w->conf_count + recorded_rows(t->history); }
+static size_t row_count(const table *t) { return t->w->conf_count + OWN_ROWS; }
 
 static void predict(void *context, size_t row, void *result) {
   const table *t = context;
@@ -67,54 +71,99 @@ static void predict(void *context, size_t row, void *result) {
   const weir__settings *settings = settings_of(t, row);
   weir__prediction *prediction = result;
   weir__capacity capacity;
+  if (!row && is_reproduced(t->history)) {
+    weir__prediction_from(weir__recording_check(t->history), &common->costs, prediction);
+    return;
+  }
   prediction->status = weir__recording_capacity_of(t->history, settings, common->memory, common->fraction, &capacity);
   if (!prediction->status)
     weir__predict(t->history, settings, &capacity, &common->costs, prediction);
 }
 
-/* "" for a row of the recorded settings. */
-static const char *name_of(const table *t, size_t row) {
-  size_t recorded = recorded_rows(t->history);
-  return row < recorded ? "" : *t->w->confs[row - recorded] ? t->w->confs[row - recorded] : "(defaults)";
+enum { ROW_TEXT = 160 };
+
+/* The figures of a row; returns `text`. */
+static const char *figures(const weir__prediction *p, char text[ROW_TEXT]) {
+  char part[3][32];
+  snprintf(text, ROW_TEXT, "%12s %12s %6.1f %% %9llu %10s %8llu %7llu", weir__format_bytes(p->peak_reserved, part[0]),
+           weir__format_bytes(p->peak_allocated, part[1]), 100 * weir__prediction_fragmentation(p),
+           (unsigned long long)weir__prediction_calls(p), weir_cli_format_ns(p->cost, part[2]),
+           (unsigned long long)p->retries, (unsigned long long)p->failures);
+  return text;
 }
 
-static void print_start(const table *t) {
-  fputs("  began late: ", stdout);
-  if (weir_cli_print_start(t->history))
-    puts(".\n  Under other settings that is allocated anew, by address, since nobody knows in which order it was: "
-         "compare with\n"
-         "  the second line, where the recorded settings begin so too, and take it as an estimate");
+/* Whether the second row says something that the first does not. */
+static bool has_second(const table *t) {
+  const weir__prediction *rows = t->w->rows;
+  char text[2][ROW_TEXT];
+  if (is_late(t->history) || (t->w->common.memory && is_reproduced(t->history)))
+    return true;
+  if (t->w->common.json)
+    return rows[0].peak_reserved != rows[1].peak_reserved || rows[0].peak_allocated != rows[1].peak_allocated ||
+           rows[0].cost != rows[1].cost || rows[0].retries != rows[1].retries || rows[0].failures != rows[1].failures;
+  return strcmp(figures(&rows[0], text[0]), figures(&rows[1], text[1])) != 0;
+}
+
+static bool is_shown(const table *t, size_t row) { return row != 1 || has_second(t); }
+
+/* What the row is called without its settings. */
+static const char *name_of(const table *t, size_t row) {
+  if (row >= OWN_ROWS)
+    return *t->w->confs[row - OWN_ROWS] ? t->w->confs[row - OWN_ROWS] : "(defaults)";
+  return !row ? "recorded" : is_late(t->history) ? "recorded, begun anew" : "recorded, replayed";
+}
+
+/* What the first two rows are, where there are two. */
+static void print_own_rows(const table *t) {
+  char text[32];
+  size_t raced = weir__recording_check(t->history)->raced;
+  if (!has_second(t))
+    return;
+  if (is_late(t->history)) {
+    fputs("  began late: ", stdout);
+    weir_cli_print_start(t->history);
+    puts(".\n  Their order is not known, so under other settings they are allocated anew, by address. Compare with the "
+         "second row,\n  where the recorded settings begin in the same way, and take the result as an estimate.");
+  } else if (t->w->common.memory)
+    printf(
+        "  The first row is the recording. The others were replayed with %s of memory: compare them with the second\n"
+        "  row, which has the recorded settings.\n",
+        weir__format_bytes(t->w->common.memory, text));
+  else if (raced)
+    printf("  The first row is the recording. In it, %zu request%s just missed what another thread freed, and took new "
+           "memory\n  instead. The others do not repeat that: compare them with the second row, which has the recorded "
+           "settings.\n",
+           raced, raced == 1 ? "" : "s");
+  else
+    puts("  The first row is the recording. In the others, segments lie at other addresses, which changes the figures "
+         "a\n"
+         "  little: compare them with the second row, which has the recorded settings.");
 }
 
 static void print_rows(const table *t, const weir_cli_history *h) {
-  char text[2][32], recorded[WEIR_CLI_CONF_TEXT];
+  char text[ROW_TEXT], limit[32], recorded[WEIR_CLI_CONF_TEXT];
   const weir__prediction *rows = t->w->rows;
   const weir__replay_report *check = weir__recording_check(t->history);
   weir_cli_conf_text(weir__recording_settings(t->history), recorded);
   printf("%s: %zu events, %s under the recorded settings\n", h->name, check->events,
          check->differences ? "not reproduced" : "reproduced");
   if (check->limit_is_inferred && !t->w->common.memory)
-    printf("  limit: %s, told from what the file shows\n", weir__format_bytes(check->limit, text[0]));
-  if (recorded_rows(t->history) > 1)
-    print_start(t);
+    printf("  limit: %s, inferred from the recording\n", weir__format_bytes(check->limit, limit));
+  print_own_rows(t);
   printf("%12s %12s %8s %9s %10s %8s %7s  %s\n", "reserved", "allocated", "unused", "calls", "cost", "retries",
          "failed", "settings");
   for (size_t i = 0; i < row_count(t); i++) {
-    const weir__prediction *p = &rows[i];
-    printf("%12s %12s %6.1f %% %9llu", weir__format_bytes(p->peak_reserved, text[0]),
-           weir__format_bytes(p->peak_allocated, text[1]), 100 * weir__prediction_fragmentation(p),
-           (unsigned long long)weir__prediction_calls(p));
-    printf(" %10s %8llu %7llu  ", weir_cli_format_ns(p->cost, text[0]), (unsigned long long)p->retries,
-           (unsigned long long)p->failures);
-    if (*name_of(t, i))
+    if (!is_shown(t, i))
+      continue;
+    printf("%s  ", figures(&rows[i], text));
+    if (i >= OWN_ROWS)
       puts(name_of(t, i));
     else
-      printf("%srecorded%s%s: %s\n", weir_cli_bold(), weir_cli_plain(), i ? ", begun anew" : "",
-             *recorded ? recorded : "(defaults)");
+      printf("%s%s%s: %s\n", weir_cli_bold(), name_of(t, i), weir_cli_plain(), *recorded ? recorded : "(defaults)");
   }
   for (size_t i = 0; i < row_count(t); i++)
-    if (rows[i].failures) {
-      printf("  %s fails first at ", *name_of(t, i) ? name_of(t, i) : i ? "recorded, begun anew" : "recorded");
+    if (is_shown(t, i) && rows[i].failures) {
+      printf("  %s fails first at ", name_of(t, i));
       weir_cli_print_failure(&rows[i]);
       putchar('\n');
     }
@@ -122,7 +171,6 @@ static void print_rows(const table *t, const weir_cli_history *h) {
 
 static void print_json(const table *t, const weir_cli_history *h) {
   char recorded[WEIR_CLI_CONF_TEXT];
-  size_t own = recorded_rows(t->history);
   const weir__replay_report *check = weir__recording_check(t->history);
   weir_cli_conf_text(weir__recording_settings(t->history), recorded);
   printf("{\"file\": ");
@@ -130,11 +178,13 @@ static void print_json(const table *t, const weir_cli_history *h) {
   printf(", \"device\": %d, \"events\": %zu, \"reproduced\": %s, \"predictions\": [", h->device, check->events,
          check->differences ? "false" : "true");
   for (size_t i = 0; i < row_count(t); i++) {
+    if (!is_shown(t, i))
+      continue;
     printf("%s{\"conf\": ", i ? ", " : "");
-    weir_cli_json_string(i < own ? recorded : t->w->confs[i - own]);
-    printf(", \"recorded\": %s, ", i < own ? "true" : "false");
+    weir_cli_json_string(i < OWN_ROWS ? recorded : t->w->confs[i - OWN_ROWS]);
+    printf(", \"recorded\": %s, ", i < OWN_ROWS ? "true" : "false");
     weir_cli_json_prediction(&t->w->rows[i]);
-    putchar('}');
+    printf(", \"is_recording\": %s}", !i && is_reproduced(t->history) ? "true" : "false");
   }
   fputs("], ", stdout);
   weir_cli_json_start(t->history);
@@ -156,8 +206,7 @@ static int predict_file(whatif *w, const char *file) {
   for (size_t i = 0; i < row_count(&t) && !code; i++)
     if (w->rows[i].status) {
       predict(&t, i, &w->rows[i]); /* once more, here: an error's text is that of the thread that met it */
-      const char *name = name_of(&t, i);
-      fprintf(stderr, "weir whatif: %s: --conf %s: %s\n", file, *name ? name : "(recorded)", weir_last_error());
+      fprintf(stderr, "weir whatif: %s: --conf %s: %s\n", file, name_of(&t, i), weir_last_error());
       code = WEIR_EXIT_FAILED;
     }
   if (!code)

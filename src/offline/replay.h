@@ -65,7 +65,7 @@ typedef struct weir__replay_report {
   size_t raced;           /* checked: requests that another thread's free came too late for; they went past the cache */
   size_t unknown_frees;   /* of what was allocated before the recording, and could not be found out */
   uint64_t dropped;       /* events before the first: the ring of the recording was full */
-  bool limit_is_inferred; /* the file does not say it; it was told from what the file shows */
+  bool limit_is_inferred; /* the file does not say it; it was inferred from the recording */
   uint64_t limit;         /* bytes that may be reserved; UINT64_MAX: none */
   weir_allocator_stats stats;
   weir__meter_counts calls; /* of the driver */

@@ -25,7 +25,7 @@ count $# '^  speed '
 # The limit: told from the failures, or given. With the whole device the failure in the file does not happen.
 run 0 --check "$traces/llama_oom.pickle.zst"
 has out ': 4780 allocations compared, 0 differ$'
-has out '^  limit .* told from what the file shows$'
+has out '^  limit .* inferred from the recording$'
 has out '2 retries, 1 out of memory$'
 run 0 --check --memory 150109880320 --fraction 0.09 "$traces/llama_oom.pickle.zst"
 has out ' 0 differ$'

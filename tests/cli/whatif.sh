@@ -33,7 +33,7 @@ cmp -s "$work/out" "$work/before" || fail 'another output with one thread'
 
 # A job that failed, and settings under which it does not; the limit is the recorded one.
 run 0 --conf expandable_segments:True "$traces/llama_oom.pickle.zst"
-has out '^  limit: 12.15 GiB, told from what the file shows$'
+has out '^  limit: 12.15 GiB, inferred from the recording$'
 has out '^  recorded fails first at event 13750: a request of 1.82 GiB'
 count 1 'fails first'
 
@@ -56,6 +56,34 @@ run 0 --json --conf expandable_segments:True "$late"
 is_json_lines
 count 1 '"before": {"blocks": 333, '
 count 1 '"begins": "held", .*"begins": "anew", .*"begins": "anew", '
+
+# The first row is the recording, to the byte; where a replay of the other rows' kind differs from it, there is a second one.
+if command -v python3 >/dev/null; then
+  cat >"$work/same.py" <<'END'
+import json, subprocess, sys
+weir, files = sys.argv[1], sys.argv[2:]
+def read(*command):
+    out = subprocess.run([weir, *command, *files], stdout=subprocess.PIPE, check=True).stdout
+    return [json.loads(line) for line in out.splitlines()]
+seconds = 0
+for predicted, checked in zip(read("whatif", "--json", "--conf", ""), read("replay", "--json", "--check")):
+    first, second = predicted["predictions"][:2]
+    for key in "peak_reserved", "peak_allocated", "peak_requested", "failures", "cost_ns":
+        assert first[key] == checked[key], (predicted["file"], key, first[key], checked[key])
+    assert first["recorded"] and first["is_recording"] and not second["is_recording"]
+    seconds += second["recorded"]
+assert seconds > 0
+END
+  said='whatif beside replay --check'
+  python3 "$work/same.py" "$weir" "$traces"/llama_oom.pickle.zst "$traces"/resnet_roundup.pickle.zst \
+    "$traces"/cuda_graphs.pickle.zst >"$work/out" 2>"$work/err" || fail 'the first row is not the recording'
+fi
+
+# The recording beside a device of another size.
+run 0 --memory 14GiB --conf '' "$traces/llama_oom.pickle.zst"
+has out '^  The first row is the recording. The others were replayed with 14.00 GiB of memory'
+has out '^ *12.15 GiB .* 1  recorded: (defaults)$'
+has out '^ *13.98 GiB .* 0  recorded, replayed: (defaults)$'
 
 # One that cannot be read does not keep the others from being answered.
 run 1 --conf '' "$work/missing" "$traces/cuda_graphs.pickle.zst"
