@@ -102,32 +102,83 @@ static void print_head(const file *f) {
     printf("  by          %s\n", weir__describe_stack(f->snapshot, x->stack, stack));
 }
 
-static void print_limit(const file *f, const weir__explain_options *options) {
+/* What may be reserved, as far as that is known. */
+static void print_limit(const file *f) {
   const weir__explanation *x = f->x;
-  char text[4][32];
-  if (x->limit != UINT64_MAX) {
-    printf("  limit       %s", bytes(x->limit, text[0]));
-    if (x->limit_is_inferred && x->limit_most == UINT64_MAX)
-      printf(" or more: so much was allowed, and something was given back for want of memory");
-    else if (x->limit_is_inferred && x->limit_most > x->limit)
-      printf(" or more, below %s: told from what was allowed and what was not", bytes(x->limit_most, text[1]));
-    else if (x->limit_is_inferred)
-      printf(", told from what the file shows");
-    putchar('\n');
-  }
-  if (!x->has_device_free)
+  char text[2][32];
+  if (x->limit == UINT64_MAX) {
+    if (x->moment == WEIR__AT_OOM)
+      puts("  limit       not known");
     return;
-  if (x->device_free >= x->wanted)
-    printf("  device      had %s free: the limit is the program's own (set_per_process_memory_fraction)\n",
-           bytes(x->device_free, text[0]));
-  else
-    printf("  device      had only %s free\n", bytes(x->device_free, text[0]));
-  if (options->memory && options->memory > x->device_free + x->reserved)
-    printf("  outside     %s of the device belong to others: other processes, the context, libraries such as NCCL\n",
-           bytes(options->memory - x->device_free - x->reserved, text[0]));
+  }
+  printf("  limit       %s", bytes(x->limit, text[0]));
+  if (x->limit_is_device && x->limit_is_inferred)
+    printf(" or more: the device was full with that");
+  else if (x->limit_is_device && x->limit == x->memory)
+    printf(": the device's memory");
+  else if (x->limit_is_device)
+    printf(": what was reserved, and what the device had left");
+  else if (x->limit_is_inferred && x->limit_most == UINT64_MAX)
+    printf(" or more: so much was allowed, and memory was given back for a request beyond it");
+  else if (x->limit_is_inferred && x->limit_most > x->limit)
+    printf(" or more, below %s: inferred from what was allowed and what was refused",
+           bytes(x->limit_most + 1, text[1]));
+  else if (x->limit_is_inferred)
+    printf(", inferred from the recording");
+  putchar('\n');
 }
 
-static void print_uses(const weir__explanation *x) {
+static void print_device(const file *f) {
+  const weir__explanation *x = f->x;
+  char text[2][32];
+  if (!x->has_device_free)
+    return;
+  printf("  device      had %s%s free", x->device_free < x->mapped ? "only " : "", bytes(x->device_free, text[0]));
+  if (x->device_free < x->mapped)
+    putchar('\n');
+  else if (x->limit_is_device)
+    printf(", and refused the request all the same\n");
+  else
+    printf(": the limit is the program's own (set_per_process_memory_fraction)\n");
+  if (x->memory > x->device_free && x->memory - x->device_free > x->reserved)
+    printf(
+        "  outside     %s of the device's %s belong to others: other processes, the context, libraries such as NCCL\n",
+        bytes(x->memory - x->device_free - x->reserved, text[0]), bytes(x->memory, text[1]));
+}
+
+/* How much more would have served the request: as it was then, and if the job had had it from its beginning. */
+static void print_missing(const file *f) {
+  const weir__explanation *x = f->x;
+  uint64_t taken = x->limit_is_device ? x->mapped : x->wanted;
+  char text[3][32];
+  if (x->was_rescued)
+    return;
+  if (!x->has_missing)
+    puts("  missing     not known: the limit is not");
+  else if (x->missing_least == x->missing_most)
+    printf("  missing     %s: it takes %s of %s, and %s were left\n", bytes(x->missing_most, text[0]),
+           taken == x->wanted ? "a new segment" : "new pages", bytes(taken, text[1]),
+           bytes(taken - x->missing_most, text[2]));
+  else if (x->missing_least <= 1)
+    printf("  missing     at most %s; --memory and --fraction, if you know them, make it exact\n",
+           bytes(x->missing_most, text[0]));
+  else
+    printf("  missing     %s if the program had set itself no limit; at most %s if it had\n",
+           bytes(x->missing_least, text[0]), bytes(x->missing_most, text[1]));
+  if (!x->fit_request)
+    return;
+  printf("  enough      a %s %s from the start: replayed, in steps of 2 MiB. ",
+         x->limit_is_device ? "device with" : "limit of", bytes(x->fit_request, text[0]));
+  if (x->fit_recording == x->fit_request)
+    puts("The rest of the recording needs no more");
+  else if (x->fit_recording)
+    printf("The rest of the recording needs %s\n", bytes(x->fit_recording, text[1]));
+  else
+    puts("The rest of the recording needs more");
+}
+
+static void print_uses(const file *f) {
+  const weir__explanation *x = f->x;
   static const struct {
     const char *with, *without; /* a request to look at it from */
   } names[WEIR__USES] = {[WEIR__USE_LIVE] = {"in use, as asked for", NULL},
@@ -139,6 +190,11 @@ static void print_uses(const weir__explanation *x) {
                          [WEIR__USE_FREE_STREAM] = {"free: of other streams", NULL},
                          [WEIR__USE_FREE_POOL] = {"free: in other pools", "free: in private pools, as graphs have"}};
   char text[32];
+  if (f->snapshot->is_events_only && x->is_from_file) {
+    printf("  %sreserved: not known%s, since the recording lacks its beginning and has no list of segments\n",
+           weir_cli_bold(), weir_cli_plain());
+    return;
+  }
   printf("  %s%s reserved%s\n", weir_cli_bold(), bytes(x->reserved, text), weir_cli_plain());
   for (int i = 0; i < WEIR__USES; i++) {
     if (!x->blocks[i])
@@ -195,21 +251,33 @@ static void print_pins(const file *f) {
     printf("                and others\n");
 }
 
-static void print_cause(const weir__explanation *x) {
+static void print_exhausted(const weir__explanation *x) {
   char text[4][32];
   uint64_t active = x->bytes[WEIR__USE_LIVE] + x->bytes[WEIR__USE_ROUNDING];
+  uint64_t sum = active + x->rounded, most = sum - x->limit;
+  bool is_certain = sum > x->limit_most;
+  printf("%soo little memory: %s in use and %s more are ", is_certain ? "T" : "Probably t", bytes(active, text[0]),
+         bytes(x->rounded, text[1]));
+  if (x->limit == x->limit_most)
+    printf("%s above the limit.\n", bytes(most, text[2]));
+  else if (is_certain)
+    printf("%s to %s above the limit.\n", bytes(sum - x->limit_most, text[2]), bytes(most, text[3]));
+  else
+    printf("up to %s above the limit,\n              which is not known exactly.\n", bytes(most, text[2]));
+}
+
+static void print_cause(const weir__explanation *x) {
+  char text[2][32];
   uint64_t free_bytes = x->bytes[WEIR__USE_FREE_WHOLE] + x->bytes[WEIR__USE_FREE_SPLIT];
-  uint64_t missing = weir__explained_missing(x);
   printf("  %swhy%s         ", weir_cli_bold(), weir_cli_plain());
   switch (x->cause) {
   case WEIR__CAUSE_EXHAUSTED:
-    printf("Too little memory: %s in use and %s more are %s above the limit, however they are placed.\n",
-           bytes(active, text[0]), bytes(x->rounded, text[1]), bytes(active + x->rounded - x->limit, text[2]));
+    print_exhausted(x);
     break;
   case WEIR__CAUSE_FRAGMENTED:
     printf("Fragmentation: %s are free, in pieces of at most %s, and live blocks keep their segments\n"
-           "              from going back; %s were missing.\n",
-           bytes(free_bytes, text[0]), bytes(x->largest_hole, text[1]), bytes(missing, text[2]));
+           "              from going back.\n",
+           bytes(free_bytes, text[0]), bytes(x->largest_hole, text[1]));
     break;
   case WEIR__CAUSE_STREAMS:
     printf("Other streams: %s are free, but were last used by other streams, and a block stays with its stream.\n",
@@ -225,14 +293,20 @@ static void print_cause(const weir__explanation *x) {
            bytes(x->bytes[WEIR__USE_FREE_CLASS], text[0]));
     break;
   case WEIR__CAUSE_WAITING:
-    printf("Waiting: blocks that would do were freed, and another stream was not done with them. PyTorch waits, and\n"
-           "              then does not look again: the same request once more would have been served.\n");
+    if (x->was_rescued)
+      printf("Waiting: suitable blocks were freed, but another stream was not done with them. PyTorch waits, and then\n"
+             "              does not look again: the same request once more would have been served.\n");
+    else
+      printf("Waiting: %s were freed, but another stream was not done with them%s.\n",
+             bytes(x->bytes[WEIR__USE_WAITING], text[0]), x->is_capture ? ", and a capture does not wait" : "");
     break;
   case WEIR__CAUSE_MIXED:
   default:
-    printf("Several things at once: what is free is spread over pieces, size classes, streams and pools (above),\n"
-           "              and no one of them has the %s that were missing.\n",
-           bytes(missing, text[0]));
+    if (x->is_from_file && !x->reserved)
+      printf("Not known: what was reserved at that moment is not in the file.\n");
+    else
+      printf("Several things at once: what is free is spread over pieces, size classes, streams and pools (below),\n"
+             "              and none of them alone has enough.\n");
     break;
   }
 }
@@ -307,7 +381,7 @@ static void print_trials(const file *f) {
   if (!x->trial_count)
     return;
   printf("  %swould it have been served?%s Each was replayed up to the request, within %s\n", weir_cli_bold(),
-         weir_cli_plain(), x->limit_is_inferred ? "the lowest limit possible" : "the same limit");
+         weir_cli_plain(), x->limit_is_inferred ? "the lowest possible limit" : "the same limit");
   for (size_t i = 0; i < x->trial_count; i++) {
     if (x->trials[i].remedy == WEIR__REMEDY_SETTING && !x->trials[i].works)
       continue;
@@ -327,9 +401,27 @@ static void print_short(const weir__explanation *x) {
   if (!x->reserved || used > x->reserved)
     return;
   int percent = (int)(100 * (double)(x->reserved - used) / (double)x->reserved + 0.5);
-  printf("  in short    %s%s of what is reserved, %d %%, are not in use: %s\n",
-         x->oom_count ? "" : "Nothing ran out of memory. ", bytes(x->reserved - used, text), percent,
+  printf("  in short    %s of what is reserved, %d %%, are not in use: %s\n", bytes(x->reserved - used, text), percent,
          percent < 10 ? "settings have little to gain" : "other settings may do with less");
+}
+
+/* Whether memory ran out, at a moment when it did not. */
+static void print_outcome(const file *f) {
+  const weir__explanation *x = f->x;
+  char text[32];
+  if (x->completeness == WEIR__HISTORY_NONE)
+    puts("  history     none: whether memory ran out, and when most was in use, is not known");
+  else if (x->oom_count && x->moment == WEIR__AT_END && x->differences)
+    printf("  failed      memory ran out %zu time%s, first at event %zu: a request of %s. The state at that moment is "
+           "not\n"
+           "              known, so why is not either\n",
+           x->oom_count, plural(x->oom_count), x->first_oom, bytes(f->device->events[x->first_oom].size, text));
+  else if (x->oom_count)
+    printf("  failed      memory ran out %zu time%s, first at event %zu: --at oom explains it\n", x->oom_count,
+           plural(x->oom_count), x->first_oom);
+  else
+    printf("  failed      nothing ran out of memory%s\n",
+           x->completeness == WEIR__HISTORY_COMPLETE ? "" : " in what was recorded");
 }
 
 /* What else is in the file. */
@@ -352,7 +444,7 @@ static void print_limits_of_this(const file *f) {
   if (x->rebuilt_segments || x->rebuilt_blocks) {
     char text[32];
     printf("  note        the recording began late: %zu blocks (%s) and %zu segments from before it were worked out\n"
-           "              backwards from the end, and the replay from there has no difference to the file\n",
+           "              backwards from the end, and the replay from there reproduces the file\n",
            x->rebuilt_blocks, weir__format_bytes(x->rebuilt_bytes, text), x->rebuilt_segments);
   }
   if (x->differences)
@@ -362,8 +454,8 @@ static void print_limits_of_this(const file *f) {
   if (x->has_request && x->trial_count == 0 && !x->differences)
     printf("  note        nothing is predicted: the replay under the recorded settings serves the request\n");
   if (find_remedy(x, WEIR__REMEDY_SETTING) || find_remedy(x, WEIR__REMEDY_EMPTY))
-    printf("  note        it is this failure that is avoided: what the job would have asked for next is not in the "
-           "file\n");
+    printf(
+        "  note        a yes is about this failure alone: what the job would have asked for next is not in the file\n");
   if (x->trial_count && x->rebuilt_segments)
     printf("  note        under other settings what was there before is allocated anew, by address: %s\n",
            x->is_served_anew
@@ -371,10 +463,15 @@ static void print_limits_of_this(const file *f) {
                : "take a yes as likely");
   if (x->is_capture)
     printf("  note        a graph was being captured: nothing goes back meanwhile, and no stream is waited for\n");
-  if (x->has_request && x->device_free < x->wanted)
-    printf("  note        who else had memory of the device (other processes, NCCL, the context) is not in the file\n");
+  if (x->has_other_limit)
+    printf(
+        "  note        --memory alone does not explain the failure, so the limit was inferred: the program had set one "
+        "itself\n              (give it with --fraction), or others held memory of the device\n");
+  if (x->has_request && x->device_free < x->mapped && !x->memory)
+    printf("  note        what others held of the device (other processes, NCCL, the context) is not in the file\n");
   if (!x->has_stacks && x->holder_count)
-    printf("  note        no stacks were recorded: _record_memory_history(stacks=\"python\") keeps them\n");
+    printf("  note        no stacks were recorded: %s keeps them\n",
+           f->snapshot->is_events_only ? "WEIR_RECORD_STACKS=alloc" : "_record_memory_history(stacks=\"python\")");
 }
 
 static void print_next(const file *f) {
@@ -395,20 +492,28 @@ static void print_next(const file *f) {
     printf("no setting helps: free or shrink what is listed as in use, or ask for less\n");
   else if (x->trial_count)
     printf("nothing that was tried helps: free the blocks that are in the way earlier, or allocate them first\n");
-  else if (x->has_request || x->moment == WEIR__AT_END)
-    printf("weir summary %s\n", f->name);
+  else if (x->completeness == WEIR__HISTORY_NONE)
+    printf("record a history: torch.cuda.memory._record_memory_history(stacks=\"python\") before the work begins,\n"
+           "              _dump_snapshot(\"job.pickle\") when it is over; a program on Weir: WEIR_RECORD=DIRECTORY\n");
+  else if (x->differences || x->has_request)
+    printf("weir replay --check%s %s\n              which shows where the replay differs from the file\n", device,
+           f->name);
   else
     printf("weir tune%s %s\n              which looks for settings that need less\n", device, f->name);
 }
 
-static void print_text(const file *f, const weir__explain_options *options) {
+static void print_text(const file *f) {
   print_head(f);
-  print_limit(f, options);
-  if (f->x->has_request)
+  print_limit(f);
+  print_device(f);
+  if (f->x->has_request) {
     print_cause(f->x);
-  else
+    print_missing(f);
+  } else {
+    print_outcome(f);
     print_short(f->x);
-  print_uses(f->x);
+  }
+  print_uses(f);
   print_pins(f);
   print_holders(f);
   print_trials(f);
@@ -444,6 +549,16 @@ static void json_limit(const char *name, uint64_t limit) {
     printf("\"%s\": null, ", name);
   else
     printf("\"%s\": %" PRIu64 ", ", name, limit);
+}
+
+/* null: not known, or not found. */
+static void json_missing(const weir__explanation *x) {
+  if (x->has_missing)
+    printf("\"missing\": {\"least\": %" PRIu64 ", \"most\": %" PRIu64 "}, ", x->missing_least, x->missing_most);
+  else
+    printf("\"missing\": null, ");
+  json_limit("enough_for_request", x->fit_request ? x->fit_request : UINT64_MAX);
+  json_limit("enough_for_recording", x->fit_recording ? x->fit_recording : UINT64_MAX);
 }
 
 static void json_pins(const file *f) {
@@ -518,8 +633,11 @@ static void print_json(const file *f) {
     printf("null, ");
   json_limit("limit", x->limit);
   json_limit("limit_most", x->limit_most);
-  printf("\"limit_is_inferred\": %s, \"reserved\": %" PRIu64 ", \"bytes\": {", x->limit_is_inferred ? "true" : "false",
-         x->reserved);
+  printf("\"limit_is_inferred\": %s, \"limit_is_device\": %s, ", x->limit_is_inferred ? "true" : "false",
+         x->limit_is_device ? "true" : "false");
+  json_limit("memory", x->memory ? x->memory : UINT64_MAX);
+  json_missing(x);
+  printf("\"reserved\": %" PRIu64 ", \"bytes\": {", x->reserved);
   for (int i = 0; i < WEIR__USES; i++)
     printf("%s\"%s\": %" PRIu64, i ? ", " : "", uses[i], x->bytes[i]);
   printf("}, \"largest_hole\": %" PRIu64 ", \"largest_elsewhere\": %" PRIu64 ", \"cause\": \"%s\", ", x->largest_hole,
@@ -562,7 +680,7 @@ static int explain_file(char *name, weir__explain_options *options, bool json) {
     if (json)
       print_json(&f);
     else
-      print_text(&f, options);
+      print_text(&f);
   }
   weir__snapshot_free(snapshot);
   return status ? WEIR_EXIT_FAILED : WEIR_EXIT_OK;

@@ -21,7 +21,7 @@ static void print_help(void) {
       "Usage: weir summary [OPTION...] FILE...\n"
       "\n"
       "Says what is in recorded memory histories: devices, settings, events, the time that they span, peaks, segments, "
-      "who\n"
+      "what\n"
       "held most, and how complete the history is. A FILE is what torch.cuda.memory._dump_snapshot() writes, plain or\n"
       "compressed with zstd, or a recording that WEIR_RECORD made.\n"
       "\n"
@@ -73,7 +73,7 @@ static void print_completeness(const weir__snapshot *snapshot, const weir__snaps
   }
   switch (s->completeness) {
   case WEIR__HISTORY_NONE:
-    printf("    history   none: call torch.cuda.memory._record_memory_history() before the work begins\n");
+    printf("    history   none: whether memory ran out, and when most was in use, is not known\n");
     return;
   case WEIR__HISTORY_COMPLETE:
     printf("    history   complete: all that is freed or left was allocated in it\n");
@@ -151,7 +151,7 @@ static void print_device(const weir__snapshot *snapshot, int number, const weir_
     print_peak(snapshot, number, s, "reserved", &s->reserved);
   }
   if (s->is_end_told) {
-    printf("    at end    %s in use, as requested, of %s reserved: told from the events%s\n",
+    printf("    at end    %s in use, as requested, of %s reserved: counted from the events%s\n",
            bytes(s->end_requested, text[0]), bytes(s->end_reserved, text[1]),
            snapshot->is_cut_off ? "; the recording was not ended" : "");
     return;
@@ -187,13 +187,16 @@ static void print_text(const char *file, const weir__snapshot *snapshot, const w
     has_stacks |= devices[i].has_stacks;
   }
   if (used && !has_stacks)
-    printf("  no stacks were recorded, so holders are told apart by size: %s keeps them\n",
+    printf("  no stacks were recorded, so allocations are grouped by size: %s keeps them\n",
            snapshot->is_events_only ? "WEIR_RECORD_STACKS=alloc" : "_record_memory_history(stacks=\"python\")");
   for (size_t i = 0; i < snapshot->ignored_count; i++)
     printf("  not understood: key '%s' of %s, %" PRIu64 " times\n", snapshot->ignored[i].key,
            snapshot->ignored[i].where, snapshot->ignored[i].count);
-  if (used)
+  if (events)
     printf("  next: weir explain %s\n", file);
+  else if (used)
+    puts("  next: record a history: torch.cuda.memory._record_memory_history(stacks=\"python\") before the work begins,\n"
+         "        _dump_snapshot(\"job.pickle\") when it is over; a program on Weir: WEIR_RECORD=DIRECTORY");
   else
     printf(
         "  nothing was recorded: what is to be recorded comes between torch.cuda.memory._record_memory_history() and\n"

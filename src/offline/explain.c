@@ -6,6 +6,7 @@
 
 #include "base/base.h"
 #include "offline/explain_parts.h"
+#include "offline/replay_plan.h"
 
 /* What is taken along while the history is replayed. */
 typedef struct view {
@@ -13,6 +14,9 @@ typedef struct view {
   bool is_taken;
   size_t rescued;
   bool was_rescued; /* the request at the target */
+  uint64_t peak;    /* reserved bytes in the whole recording */
+  uint64_t memory;  /* with which the history was opened */
+  double fraction;
   weir__settings settings;
   weir__state state;
   weir_status status;
@@ -108,6 +112,7 @@ static void read_request(const weir__snapshot_event *e, const weir__settings *se
   x->request = e->size;
   x->rounded = e->size < WEIR__MOST_BYTES ? weir__round_bytes(settings, e->size) : e->size;
   x->wanted = e->size < WEIR__MOST_BYTES ? weir__segment_bytes(settings, x->rounded) : e->size;
+  x->mapped = x->wanted;
   x->is_small = x->rounded <= WEIR__SMALL_MAX;
   x->stream = e->stream;
   x->stack = e->stack;
@@ -115,6 +120,74 @@ static void read_request(const weir__snapshot_event *e, const weir__settings *se
     x->has_device_free = true;
     x->device_free = e->address;
   }
+}
+
+/* ---- What there was, and what was missing ---- */
+
+/* What an expandable segment would have to map for the request: the allocator takes the lowest place where unmapped space, with the
+ * free blocks around it, is long enough. Behind its last page a segment has room. */
+static uint64_t bytes_to_map(const weir__state *state, const weir__seeker *seeker, const weir__settings *settings,
+                             uint64_t bytes) {
+  uint64_t page = seeker->is_small ? WEIR__SMALL_SEGMENT : settings->large_segment_size;
+  for (size_t i = 0; i < state->segment_count; i++) {
+    const weir__state_segment *s = &state->segments[i];
+    if (!s->is_expandable || !weir__may_get(seeker, s))
+      continue;
+    uint64_t have = 0, unmapped = 0; /* of the run of free and unmapped blocks under way */
+    for (size_t k = s->first; k < s->first + s->count; k++) {
+      const weir__state_block *b = &state->blocks[k];
+      if (b->state >= WEIR__ALLOCATED) {
+        have = unmapped = 0;
+        continue;
+      }
+      uint64_t take = b->size < bytes - have ? b->size : bytes - have;
+      if (b->state == WEIR__UNMAPPED)
+        unmapped += (take + page - 1) / page * page;
+      have += take;
+      if (have == bytes && unmapped)
+        return unmapped;
+      if (have == bytes) /* a cached block, which the request would have got */
+        have = unmapped = 0;
+    }
+    return unmapped + (bytes - have + page - 1) / page * page;
+  }
+  return (bytes + page - 1) / page * page;
+}
+
+/* The limit at the failure: what the program was allowed, or what the device had. `x->limit` is the replay's. */
+static void find_limit(weir__explanation *x) {
+  bool is_full = x->has_device_free && x->device_free < x->mapped;
+  uint64_t device = x->reserved + x->device_free, refused;
+  x->limit_most = x->limit;
+  if (is_full && (x->limit == UINT64_MAX || x->limit_is_device || (!x->limit_is_inferred && device < x->limit))) {
+    x->limit = x->limit_most = device;
+    x->limit_is_device = true;
+    x->limit_is_inferred = false;
+  } else if (x->limit_is_inferred && !__builtin_add_overflow(x->reserved, x->wanted, &refused) && refused > x->limit)
+    x->limit_most = refused - 1;
+}
+
+/* How much more than there was. Not known of a failure that neither a limit nor a full device explains. */
+static void find_missing(weir__explanation *x) {
+  bool is_full = x->has_device_free && x->device_free < x->mapped;
+  uint64_t of_device = is_full ? x->mapped - x->device_free : 0, taken;
+  x->missing_most = x->wanted; /* whatever there was */
+  if (x->limit_is_device) {
+    uint64_t room = x->limit > x->reserved ? x->limit - x->reserved : 0;
+    x->has_missing = room < x->mapped;
+    if (x->has_missing)
+      x->missing_least = x->missing_most = x->mapped - room;
+    if (x->has_missing && x->limit_is_inferred)
+      x->missing_least = 1;
+    return;
+  }
+  if (x->limit == UINT64_MAX || __builtin_add_overflow(x->reserved, x->wanted, &taken))
+    return;
+  uint64_t least = taken > x->limit_most ? taken - x->limit_most : 0;
+  uint64_t most = taken > x->limit ? taken - x->limit : 0;
+  x->missing_least = least > of_device ? least : of_device;
+  x->missing_most = most > of_device ? most : of_device;
+  x->has_missing = x->missing_least > 0;
 }
 
 /* ---- Where the bytes are ---- */
@@ -217,7 +290,7 @@ static weir__cause cause_of(const weir__explanation *x, bool was_rescued) {
   if (was_rescued)
     return WEIR__CAUSE_WAITING;
   uint64_t active = x->bytes[WEIR__USE_LIVE] + x->bytes[WEIR__USE_ROUNDING];
-  uint64_t missing = weir__explained_missing(x);
+  uint64_t missing = x->missing_most;
   if (x->limit != UINT64_MAX && (x->rounded > x->limit || active > x->limit - x->rounded))
     return WEIR__CAUSE_EXHAUSTED;
   weir__cause cause = WEIR__CAUSE_MIXED;
@@ -250,18 +323,78 @@ static weir_status analyse(const weir__snapshot *snapshot, const weir__snapshot_
   if (failed) {
     read_request(&device->events[event], &v->settings, x);
     seek(snapshot, device, event, &v->state, x, &seeker);
-    x->limit_most = x->limit;
+    if (v->settings.expandable_segments && x->rounded < WEIR__MOST_BYTES)
+      x->mapped = bytes_to_map(&v->state, &seeker, &v->settings, x->rounded);
   }
   count_bytes(&v->state, failed ? &seeker : NULL, x);
-  uint64_t refused;
-  if (failed && x->limit_is_inferred && !__builtin_add_overflow(x->reserved, x->wanted, &refused) && refused > x->limit)
-    x->limit_most = refused - 1;
+  if (failed) {
+    find_limit(x);
+    find_missing(x);
+    x->was_rescued = v->was_rescued;
+    x->has_missing &= !v->was_rescued;
+  }
   weir_status status = find_holders(&v->state, x);
   if (!status && failed) {
     x->cause = cause_of(x, v->was_rescued);
     status = weir__find_pins(&v->state, &seeker, x);
   }
   return status;
+}
+
+static bool is_replayed(const weir__recording *history, size_t event) {
+  const weir__replay_report *check = weir__recording_check(history);
+  return !check->differences || check->first_difference > event;
+}
+
+/* Opens the history with the memory that was given. If the device's memory alone does not explain the file, the program had a limit
+ * of its own, or others had a part of the device: that is inferred then. A limit that does not explain it is wrong. */
+static weir_status open_history(const weir__snapshot *snapshot, const weir__explain_options *options, view *v,
+                                weir__explanation *x, weir__recording **history) {
+  weir_status status = weir__recording_open(snapshot, options->device, v->memory, v->fraction, history);
+  if (status || !v->memory || is_replayed(*history, x->event))
+    return status;
+  uint64_t limit = weir__recording_check(*history)->limit, peak = v->peak;
+  char text[3][32];
+  /* Pages of expandable segments may go a little beyond a limit, so this alone would not say that it is wrong. */
+  if (limit < peak)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
+                      "--fraction %g of --memory %s is %s, less than the %s that were reserved at the peak: give the "
+                      "fraction that the program set, or leave --fraction out",
+                      v->fraction, weir__format_bytes(v->memory, text[0]), weir__format_bytes(limit, text[1]),
+                      weir__format_bytes(peak, text[2]));
+  weir__recording *inferred = NULL;
+  status = weir__recording_open(snapshot, options->device, 0, 0, &inferred);
+  if (status || !is_replayed(inferred, x->event)) {
+    weir__recording_close(inferred);
+    return WEIR_OK; /* nothing explains it */
+  }
+  if (limit < v->memory) {
+    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
+                        "--memory and --fraction allow %s, with which the recording is not reproduced (%s), but it is "
+                        "without them: give the limit that was in force, or leave both out",
+                        weir__format_bytes(limit, text[0]), weir__recording_check(*history)->shown[0]);
+    weir__recording_close(inferred);
+    return status;
+  }
+  weir__recording_close(*history);
+  *history = inferred;
+  v->memory = 0;
+  v->fraction = 0;
+  x->has_other_limit = true;
+  return WEIR_OK;
+}
+
+/* The limit that the replay had. */
+static void take_limit(const weir__recording *history, weir__explanation *x) {
+  const weir__replay_report *check = weir__recording_check(history);
+  weir__capacity capacity = weir__recording_capacity(history);
+  x->limit = capacity.limit;
+  x->limit_is_inferred = check->limit_is_inferred;
+  if (capacity.memory && capacity.memory < x->limit) {
+    x->limit = capacity.memory;
+    x->limit_is_device = true;
+    x->limit_is_inferred = capacity.memory != x->memory;
+  }
 }
 
 /* Replays up to the moment. The state is taken from the allocator if it is exact there, else from the file where the file
@@ -271,11 +404,14 @@ static weir_status get_state(const weir__snapshot *snapshot, const weir__explain
   const weir__snapshot_device *device = &snapshot->devices[options->device];
   bool in_file = x->moment == WEIR__AT_END || is_last(device, x->event);
   x->limit = x->limit_most = UINT64_MAX;
+  x->memory = options->memory ? options->memory : device->memory;
   v->target = x->event;
+  v->memory = options->memory;
+  v->fraction = options->fraction;
   weir__settings_default(&v->settings);
   if (x->moment != WEIR__AT_END) { /* the file itself shows the end */
-    weir_status status = weir__recording_open(snapshot, options->device, options->memory, options->fraction, history);
-    if (status && status != WEIR_ERROR_INVALID_ARGUMENT)
+    weir_status status = open_history(snapshot, options, v, x, history);
+    if (status && (status != WEIR_ERROR_INVALID_ARGUMENT || *history))
       return status;
     if (status) { /* it makes no sense to the replay */
       x->differences = 1;
@@ -283,13 +419,12 @@ static weir_status get_state(const weir__snapshot *snapshot, const weir__explain
     } else {
       const weir__replay_report *check = weir__recording_check(*history);
       v->settings = *weir__recording_settings(*history);
-      x->limit = check->limit;
-      x->limit_is_inferred = check->limit_is_inferred;
-      if (check->differences && check->first_difference <= x->event) {
+      if (!is_replayed(*history, x->event)) {
         x->differences = check->differences;
         memcpy(x->difference, check->shown[0], sizeof x->difference);
       } else {
         weir__replay_report report;
+        take_limit(*history, x);
         status = weir__recording_recheck(*history, &(weir__replay_watch){look, v}, &report);
         if (status || v->status)
           return status ? status : v->status;
@@ -321,6 +456,41 @@ static void note_start(const weir__state *start, weir__explanation *x) {
     }
 }
 
+/* Whether the memory that was given contradicts what the file shows. */
+static weir_status check_memory(const weir__snapshot_device *device, const weir__explain_options *options,
+                                const weir__summary *summary) {
+  uint64_t reserved = summary->reserved_before, memory = options->memory;
+  char text[3][32];
+  if (!memory)
+    return WEIR_OK;
+  if (device->memory && memory != device->memory)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
+                      "--memory %s disagrees with the file, which has recorded that the device has %s: leave it out",
+                      weir__format_bytes(memory, text[0]), weir__format_bytes(device->memory, text[1]));
+  if (summary->reserved.bytes > memory)
+    return weir__fail(
+        WEIR_ERROR_INVALID_ARGUMENT,
+        "--memory %s is less than the %s that were reserved at event %zu: give all of the device's memory, "
+        "or leave --memory out",
+        weir__format_bytes(memory, text[0]), weir__format_bytes(summary->reserved.bytes, text[1]),
+        summary->reserved.event);
+  for (size_t i = 0; i < device->event_count; i++) {
+    const weir__snapshot_event *e = &device->events[i];
+    if (weir__is_growth(e))
+      reserved += e->size;
+    else if (weir__is_release(e))
+      reserved -= e->size < reserved ? e->size : reserved;
+    else if (e->action == WEIR__ACTION_OOM && (e->address > memory || reserved > memory - e->address))
+      return weir__fail(
+          WEIR_ERROR_INVALID_ARGUMENT,
+          "--memory %s is too little: at event %zu the device had %s free, beside the %s that were reserved; "
+          "give all of the device's memory, or leave --memory out",
+          weir__format_bytes(memory, text[0]), i, weir__format_bytes(e->address, text[1]),
+          weir__format_bytes(reserved, text[2]));
+  }
+  return WEIR_OK;
+}
+
 weir_status weir__explain(const weir__snapshot *snapshot, const weir__explain_options *options,
                           weir__explanation *explanation) {
   weir__explanation x = {.device = options->device};
@@ -340,21 +510,34 @@ weir_status weir__explain(const weir__snapshot *snapshot, const weir__explain_op
   x.completeness = summary.completeness;
   x.event_count = device->event_count;
   x.oom_count = summary.actions[WEIR__ACTION_OOM];
+  x.first_oom = summary.first_oom;
   x.next_oom = next_oom(device, summary.first_oom);
   x.first_us = summary.first_us;
   status = choose(device, options, &summary, &x);
+  if (!status)
+    status = check_memory(device, options, &summary);
   if (status)
     return status;
 
   weir__recording *history = NULL;
-  view v = {0};
+  view v = {.peak = summary.reserved.bytes};
   status = get_state(snapshot, options, &v, &x, &history);
   if (!status && !x.is_from_file)
     note_start(weir__recording_start(history), &x);
   if (!status)
     status = analyse(snapshot, device, history, &v, &x);
-  if (!status && x.moment == WEIR__AT_OOM && !x.is_from_file && !options->no_trials)
-    status = weir__try_remedies(&(weir__trial_options){snapshot, history, options, x.event, v.was_rescued}, &x);
+  if (!status && x.moment == WEIR__AT_OOM && !x.is_from_file && !options->no_trials) {
+    bool has_shrunk = summary.reserved.bytes > x.limit; /* the device has less than before: others have taken it */
+    weir__trial_options trials = {.snapshot = snapshot,
+                                  .history = history,
+                                  .options = options,
+                                  .event = x.event,
+                                  .memory = v.memory,
+                                  .fraction = v.fraction,
+                                  .most = x.limit_is_device && !has_shrunk ? x.limit : UINT64_MAX,
+                                  .was_rescued = v.was_rescued};
+    status = weir__try_remedies(&trials, &x);
+  }
   weir__state_clear(&v.state);
   weir__recording_close(history);
   if (!status)

@@ -100,18 +100,25 @@ typedef struct weir__explanation {
   weir__cause cause;
   size_t event; /* its number in the file */
   size_t event_count;
-  size_t oom_count, next_oom; /* requests that failed in all, and the event of the second where there is one */
+  size_t oom_count, first_oom, next_oom; /* requests that failed in all; the events of the first two, where there are */
   int64_t time_us, first_us;
   size_t rebuilt_blocks, rebuilt_segments; /* that were there before the history, and were put back before the replay */
   uint64_t rebuilt_bytes;                  /* of those blocks, as they were asked for */
   size_t differences;                      /* between the replay and the file; then nothing is predicted */
   char difference[WEIR__REPLAY_TEXT];      /* the first of them */
 
-  uint64_t request, rounded, wanted; /* as asked for, and what it takes from a cached block and from the driver */
-  uint64_t device_free;              /* an oom says it */
+  uint64_t request, rounded, wanted; /* as asked for, and what it takes from a cached block and of a limit */
+  uint64_t mapped;      /* what it takes of the device: as `wanted`, or the pages that an expandable segment lacks */
+  uint64_t device_free; /* an oom says it */
+  uint64_t memory;      /* the device's; 0: not known */
 
   uint64_t reserved;
-  uint64_t limit, limit_most; /* UINT64_MAX: none. The real one lies between the two */
+  uint64_t limit, limit_most; /* UINT64_MAX: not known. The real one lies between the two */
+  /* How much more would have served the request at that moment: the truth lies between the two. They hold if has_missing. */
+  uint64_t missing_least, missing_most;
+  /* The least limit, in steps of WEIR__FIT_STEP, with which a replay from the beginning serves the request, and with which it
+   * serves all requests of the recording. 0: not found. */
+  uint64_t fit_request, fit_recording;
   uint64_t bytes[WEIR__USES];
   size_t blocks[WEIR__USES];
   uint64_t largest_hole, largest_elsewhere; /* free blocks: that the request may get, and of the others */
@@ -133,6 +140,10 @@ typedef struct weir__explanation {
   bool is_capture;           /* a graph is captured: nothing goes back, and nothing is waited for */
   bool is_from_file;         /* the state is the file's list of segments: nothing was replayed, or not exactly */
   bool limit_is_inferred;
+  bool limit_is_device; /* there was no other: the device itself was full */
+  bool has_other_limit; /* the given memory alone does not explain the failure, so the limit was inferred */
+  bool was_rescued;     /* blocks became free while the allocator waited, so the same request again is served */
+  bool has_missing;
   bool has_stacks;
   bool pins_serve; /* the pins: true: each alone makes a hole that is large enough; false: all together make room */
   bool is_proven;  /* the replay under the recorded settings fails as the file did, so trials mean something */
@@ -140,17 +151,7 @@ typedef struct weir__explanation {
       is_served_anew; /* but it does not if what was there before the recording is placed anew: settings mean less then */
 } weir__explanation;
 
-/* How much more was wanted than the limit had room for. */
-static inline uint64_t weir__explained_missing(const weir__explanation *x) {
-  if (x->limit == UINT64_MAX)
-    return 0;
-  if (x->reserved <= x->limit)
-    return x->wanted > x->limit - x->reserved ? x->wanted - (x->limit - x->reserved) : 0;
-  uint64_t beyond = x->reserved - x->limit;
-  return x->wanted > UINT64_MAX - beyond ? UINT64_MAX : x->wanted + beyond;
-}
-
-/* Fails where the file has nothing to explain (no such device, event or failure). */
+/* Fails where the file has nothing to explain (no such device, event or failure), and where the options contradict it. */
 weir_status weir__explain(const weir__snapshot *snapshot, const weir__explain_options *options,
                           weir__explanation *explanation);
 

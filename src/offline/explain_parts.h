@@ -25,11 +25,14 @@ typedef struct weir__trial_options {
   const weir__snapshot *snapshot;
   const weir__recording *history;
   const weir__explain_options *options;
-  size_t event;     /* of the request */
+  size_t event;    /* of the request */
+  uint64_t memory; /* of the recording, as weir__recording_open got them; 0: as it was inferred */
+  double fraction;
+  uint64_t most;    /* what the device had for this process at the failure; UINT64_MAX: enough */
   bool was_rescued; /* a checked replay served it after waiting */
 } weir__trial_options;
 
-/* Fills in the trials. */
+/* Fills in the trials, and how much memory would have been enough. */
 weir_status weir__try_remedies(const weir__trial_options *options, weir__explanation *explanation);
 
 #endif

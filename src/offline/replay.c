@@ -481,15 +481,20 @@ static void run_events(replay *r) {
 
 /* ---- What was there before the recording ---- */
 
+/* Takes memory away from the device. */
+static bool fill(replay *r, uint64_t bytes) {
+  const weir_cu_mem_prop prop = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {.type = WEIR_CU_LOCATION_DEVICE}};
+  weir_cu_mem_handle filler;
+  return r->ledger->MemCreate(r->ledger, &filler, bytes, &prop, 0) == WEIR_CU_SUCCESS;
+}
+
 /* In the segments that it had. The device has a little more memory meanwhile, which is taken away then. */
 static weir_status hold(replay *r) {
   const weir__plan *plan = r->plan;
-  const weir_cu_mem_prop prop = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {.type = WEIR_CU_LOCATION_DEVICE}};
-  weir_cu_mem_handle filler;
   uint64_t spare = weir__install_spare(&plan->start);
   r->heap->total -= spare;
   weir_status status = weir__install(r->heap, &plan->settings, &plan->start, &r->installing, r->blocks);
-  if (!status && spare && r->ledger->MemCreate(r->ledger, &filler, spare, &prop, 0))
+  if (!status && spare && !fill(r, spare))
     status = weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "the device has no room for what was there before the recording");
   if (status != WEIR_ERROR_OUT_OF_MEMORY || !r->check)
     return status;
@@ -553,7 +558,7 @@ static weir_status begin(replay *r) {
 static weir_status set_up(replay *r, const weir__plan_limit *limit) {
   weir_ledger_options ledger;
   weir_ledger_options_init(&ledger);
-  ledger.bytes = limit->memory + (r->holds ? weir__install_spare(&r->plan->start) : 0);
+  ledger.bytes = limit->memory + limit->others + (r->holds ? weir__install_spare(&r->plan->start) : 0);
   ledger.place = r->check ? place : NULL;
   ledger.place_context = r;
   ledger.is_done = is_done;
@@ -574,6 +579,8 @@ static weir_status set_up(replay *r, const weir__plan_limit *limit) {
   *(weir__settings *)weir__settings_of(r->heap) = *r->settings; /* nobody reads them yet */
   if (!r->holds)
     weir_allocator_set_limit(r->allocator, 0, limit->limit);
+  if (limit->others && !fill(r, limit->others))
+    return weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "replay: the device has no room for what other processes hold");
   status = begin(r);
   if (status)
     return status;
@@ -726,7 +733,7 @@ static weir_status time_again(weir__recording *h) {
 }
 
 static weir_status explain_once(weir__recording *h, const weir__capacity *known) {
-  h->recorded = (weir__plan_limit){known->limit, known->memory};
+  h->recorded = (weir__plan_limit){.limit = known->limit, .memory = known->memory};
   return h->is_known ? explain(h, &h->recorded) : find_limit(h);
 }
 
@@ -900,7 +907,8 @@ weir_status weir__recording_run(const weir__recording *history, const weir__sett
                                 const weir__capacity *capacity, const weir__replay_watch *watch,
                                 weir__replay_report *report) {
   const weir__plan *plan = &history->plan;
-  weir__plan_limit limit = {capacity->limit, capacity->memory ? capacity->memory : probably_enough(plan)};
+  weir__plan_limit limit = {.limit = capacity->limit,
+                            .memory = capacity->memory ? capacity->memory : probably_enough(plan)};
   weir_status status = check_memory(capacity->memory);
   if (!status && settings)
     status = weir__check_backend(settings);

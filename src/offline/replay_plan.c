@@ -336,7 +336,8 @@ typedef struct evidence {
   uint64_t allowed;     /* so much was: requests got memory from the driver */
   uint64_t served;      /* so much may have been: requests were served after memory had gone back, without new memory */
   uint64_t not_allowed; /* so much was not: requests failed */
-  bool is_limited;      /* a request failed, or memory went back for one that would have gone beyond what was allowed */
+  uint64_t device; /* what the device had for this process when it was too little for a request that failed; 0: never */
+  bool is_limited; /* a request failed, or memory went back for one that would have gone beyond what was allowed */
 } evidence;
 
 static void gather(const weir__plan *plan, evidence *found) {
@@ -356,6 +357,12 @@ static void gather(const weir__plan *plan, evidence *found) {
       if (e->action == WEIR__ACTION_OOM) {
         found->is_limited = true;
         found->not_allowed = wanted < found->not_allowed ? wanted : found->not_allowed;
+        /* The event has the free memory of the device where others have an address. Where that was less than a part of the
+         * recording had, other processes came in between, and no one size of the device explains it. */
+        if (e->address < segment_bytes(plan, i) && found->device != UINT64_MAX)
+          found->device = reserved + e->address < plan->peak ? UINT64_MAX
+                          : found->device                    ? found->device
+                                                             : reserved + e->address;
       } else if (grew)
         found->allowed = wanted > found->allowed ? wanted : found->allowed;
       else if (went_back)
@@ -441,7 +448,7 @@ static void add_limit(uint64_t limit, uint64_t memory, weir__plan_limit *limits,
     if (limits[i].limit == limit && limits[i].memory == memory)
       return;
   if (*count < WEIR__PLAN_LIMITS)
-    limits[(*count)++] = (weir__plan_limit){limit, memory};
+    limits[(*count)++] = (weir__plan_limit){.limit = limit, .memory = memory};
 }
 
 /* Collection begins when more than a part of the limit is reserved. So where something was collected it was above that part;
@@ -488,6 +495,13 @@ size_t weir__plan_limits(const weir__plan *plan, weir__plan_limit limits[WEIR__P
     add_limit(plan->limit, plan->memory, limits, &count);
   if (plan->limit != WEIR__NO_LIMIT)
     add_limit(plan->limit, memory, limits, &count);
+  if (found.device && found.device < found.not_allowed) { /* UINT64_MAX is not */
+    uint64_t total = plan->memory ? plan->memory : roomy;
+    add_limit(WEIR__NO_LIMIT, found.device, limits, &count);
+    if (plan->settings.expandable_segments && total > found.device && count < WEIR__PLAN_LIMITS)
+      limits[count++] = (weir__plan_limit){WEIR__NO_LIMIT, found.device,
+                                           (total - found.device) / WEIR__SMALL_SEGMENT * WEIR__SMALL_SEGMENT};
+  }
   if (found.is_limited) {
     add_limit(found.allowed, memory, limits, &count);
     add_limit(found.allowed, roomy, limits, &count);

@@ -89,6 +89,8 @@ typedef struct weir__plan {
 typedef struct weir__plan_limit {
   uint64_t limit;  /* WEIR__NO_LIMIT: none */
   uint64_t memory; /* enough for all that the file shows, unless the device itself was too small */
+  uint64_t
+      others; /* what the device has beside that, and other processes hold: addresses are reserved in proportion to all */
 } weir__plan_limit;
 
 enum { WEIR__PLAN_LIMITS = 30 };

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "offline/explain_parts.h"
+#include "offline/predict.h"
 
 typedef struct watch {
   size_t target, empty_after; /* events; WEIR__NO_EVENT: the cache is left alone */
@@ -36,14 +37,26 @@ static bool look(void *context, weir__heap *heap, size_t event, const weir__repl
   return true;
 }
 
-static weir_status run(const weir__trial_options *o, const weir__settings *settings, size_t empty_after, watch *w) {
+/* What there was at the failure. Other processes may have had a part of the device. */
+static weir_status capacity_for(const weir__trial_options *o, const weir__settings *settings,
+                                weir__capacity *capacity) {
+  weir_status status = weir__recording_capacity_of(o->history, settings, o->memory, o->fraction, capacity);
+  if (!status && o->most != UINT64_MAX && (!capacity->memory || capacity->memory > o->most))
+    capacity->memory = o->most;
+  return status;
+}
+
+static weir_status run_in(const weir__trial_options *o, const weir__settings *settings, const weir__capacity *capacity,
+                          size_t empty_after, watch *w) {
   weir__replay_report report;
-  weir__capacity capacity;
   *w = (watch){.target = o->event, .empty_after = empty_after};
-  weir_status status =
-      weir__recording_capacity_of(o->history, settings, o->options->memory, o->options->fraction, &capacity);
-  return status ? status
-                : weir__recording_run(o->history, settings, &capacity, &(weir__replay_watch){look, w}, &report);
+  return weir__recording_run(o->history, settings, capacity, &(weir__replay_watch){look, w}, &report);
+}
+
+static weir_status run(const weir__trial_options *o, const weir__settings *settings, size_t empty_after, watch *w) {
+  weir__capacity capacity;
+  weir_status status = capacity_for(o, settings, &capacity);
+  return status ? status : run_in(o, settings, &capacity, empty_after, w);
 }
 
 static const weir__snapshot_event *events_of(const weir__trial_options *o) {
@@ -188,6 +201,67 @@ static weir_status try_settings(const weir__trial_options *o, size_t recorded, w
   return WEIR_OK;
 }
 
+/* Whether the request is served, or all of the recording, with so many steps of memory. It is the limit that is varied where
+ * there is one, else the device's memory. */
+static weir_status try_steps(const weir__trial_options *o, bool is_limit, uint64_t steps, bool whole, size_t recorded,
+                             bool *works) {
+  weir__capacity capacity = {0, UINT64_MAX};
+  *(is_limit ? &capacity.limit : &capacity.memory) = steps * WEIR__FIT_STEP;
+  if (whole) {
+    weir__replay_report report;
+    weir_status status = weir__recording_run(o->history, NULL, &capacity, NULL, &report);
+    *works = !status && !report.failures;
+    return status;
+  }
+  watch w;
+  weir_status status = run_in(o, NULL, &capacity, WEIR__NO_EVENT, &w);
+  *works = !status && w.is_seen && w.served && w.failed_before <= recorded;
+  return status;
+}
+
+/* The least that works from `least` on, which does not; 0: there is none. */
+static weir_status find_fit(const weir__trial_options *o, bool is_limit, uint64_t least, uint64_t guess, bool whole,
+                            size_t recorded, uint64_t *found) {
+  uint64_t most = guess > least ? guess : least + 1;
+  bool works = false;
+  weir_status status;
+  *found = 0;
+  while (!(status = try_steps(o, is_limit, most, whole, recorded, &works)) && !works) {
+    least = most;
+    most += most / 8 + 1;
+    if (most > WEIR__REPLAY_ENOUGH_MEMORY / WEIR__FIT_STEP)
+      return WEIR_OK;
+  }
+  while (!status && most - least > 1) {
+    uint64_t middle = least + (most - least) / 2;
+    status = try_steps(o, is_limit, middle, whole, recorded, &works);
+    *(works ? &most : &least) = middle;
+  }
+  *found = status ? 0 : most;
+  return status;
+}
+
+/* How much would have been enough. At least what failed is known not to be. */
+static weir_status find_fits(const weir__trial_options *o, size_t recorded, weir__explanation *x) {
+  weir__capacity capacity;
+  weir_status status = capacity_for(o, NULL, &capacity);
+  if (status)
+    return status;
+  bool is_limit = !capacity.memory || capacity.limit < capacity.memory, works = false;
+  uint64_t failed = is_limit ? capacity.limit : capacity.memory, found = 0;
+  if (x->wanted > WEIR__REPLAY_ENOUGH_MEMORY || failed > WEIR__REPLAY_ENOUGH_MEMORY)
+    return WEIR_OK;
+  uint64_t guess = (x->reserved + x->wanted + WEIR__FIT_STEP - 1) / WEIR__FIT_STEP;
+  status = find_fit(o, is_limit, failed / WEIR__FIT_STEP, guess, false, recorded, &found);
+  x->fit_request = found * WEIR__FIT_STEP;
+  if (!status && found)
+    status = try_steps(o, is_limit, found, true, recorded, &works);
+  if (!status && found && !works)
+    status = find_fit(o, is_limit, found, found + 1, true, recorded, &found);
+  x->fit_recording = status ? 0 : found * WEIR__FIT_STEP;
+  return status;
+}
+
 weir_status weir__try_remedies(const weir__trial_options *o, weir__explanation *x) {
   watch w;
   size_t recorded = failures_before(o);
@@ -206,5 +280,7 @@ weir_status weir__try_remedies(const weir__trial_options *o, weir__explanation *
     x->trials[x->trial_count++] = (weir__trial){.remedy = WEIR__REMEDY_WAIT};
   }
   weir_status status = try_emptying(o, recorded, x);
-  return status ? status : try_settings(o, recorded, x);
+  if (!status)
+    status = try_settings(o, recorded, x);
+  return status || o->was_rescued ? status : find_fits(o, recorded, x);
 }

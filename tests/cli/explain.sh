@@ -47,7 +47,9 @@ run 0 "$oom"
 empty err
 has out ': out of memory, event 13750 of 14531, '
 has out '^  asked for   1.82 GiB on the default stream'
-has out '^  limit       12.15 GiB or more, below 13.64 GiB'
+has out '^  limit       12.15 GiB or more, below 13.64 GiB: inferred from what was allowed and what was refused$'
+has out '^  missing     at most 1.49 GiB; --memory and --fraction'
+has out '^  enough      a limit of 13.64 GiB from the start: replayed, in steps of 2 MiB. The rest of the recording needs no more$'
 has out '^  why         Fragmentation: 1.95 GiB are free, in pieces of at most 1.11 GiB'
 has out '^  11.82 GiB reserved$'
 has out '      9.87 GiB  in use, as asked for, 392 blocks$'
@@ -61,7 +63,29 @@ hasnt out "$(printf '\033')"
 # With the job's own limit; and with none, where the request does not fail.
 run 0 --memory 150109880320 --fraction 0.09 "$oom"
 has out '^  limit       12.58 GiB$'
+has out '^  missing     1.06 GiB: it takes a new segment of 1.82 GiB, and 780.03 MiB were left$'
+has out '^  enough      a limit of 13.64 GiB from the start: replayed'
 has out '^    yes         expandable_segments:True'
+
+# The true size alone keeps the inferred limit, and says so. What contradicts the file is refused.
+run 0 --memory 150109880320 "$oom"
+empty err
+has out ': out of memory, event 13750 of 14531, '
+has out '^  limit       12.15 GiB or more, below 13.64 GiB: inferred'
+has out '^  missing     at most 1.49 GiB'
+has out '^  note        --memory alone does not explain the failure, so the limit was inferred'
+refused() { # TEXT ARGUMENT...
+  text=$1
+  shift
+  run 1 "$@" "$oom"
+  empty out
+  has err "$text"
+}
+refused '--memory 80 bytes is less than the 12.15 GiB that were reserved at event 13694: give all of' --memory 80
+refused '--memory 12.00 GiB is less than the 12.15 GiB' --memory 12GiB
+refused '--memory 80.00 GiB is too little: at event 13750 the device had 118.97 GiB free' --memory 80GiB
+refused '--fraction 0.05 of --memory 139.80 GiB is 6.99 GiB, less than' --memory 150109880320 --fraction 0.05
+refused 'allow 69.90 GiB, with which the recording is not reproduced' --memory 150109880320 --fraction 0.5
 
 # Without its first events the answer is the same, and what is worked out is said to be.
 run 0 "$data/late/llama_oom.pickle.zst"
@@ -69,16 +93,29 @@ empty err
 has out ': out of memory, event 5032 of 5813, '
 has out '^  why         Fragmentation: 1.95 GiB are free, in pieces of at most 1.11 GiB'
 has out 'the recording began late: 333 blocks (2.32 GiB) and 156 segments from before it were worked out$'
-has out 'the replay from there has no difference to the file$'
+has out 'the replay from there reproduces the file$'
 has out 'is allocated anew, by address: take a yes as likely$'
 has out '^    yes         expandable_segments:True'
 [ "$(grep -v 'pickle.zst' "$work/out" | awk 'length > m { m = length } END { print m }')" -le 120 ] || fail "a line of more than 120"
 run 0 "$data/late/cuda_graphs_expandable.pickle.zst"
 has out 'the recording began late: 62 blocks'
 
+# A device that is simply too small: its memory is a limit, in the recording and in the snapshot of the failure.
+WEIR_DRIVER=soft WEIR_SOFT_MEMORY=32MiB WEIR_RECORD="$work/full" "$weir" demo >/dev/null 2>&1
+for file in "$work"/full/*.ring "$work"/full/*.pickle; do
+  run 0 "$file"
+  empty err
+  has out ': out of memory, event '
+  has out '^  limit       32.00 MiB: '
+  has out '^  missing     14.00 MiB: it takes a new segment of 20.00 MiB, and 6.00 MiB were left$'
+  has out '^  enough      a device with 46.00 MiB from the start'
+  hasnt out 'Fragmentation'
+  hasnt out ' 0 bytes '
+done
+
 # No setting helps where there is too little memory.
 run 0 "$data/histories/pools_capped.pickle.zst"
-has out '^  why         Too little memory: '
+has out '^  why         .*oo little memory: '
 has out '^    no          any of the [0-9]* settings that were tried$'
 has out '^  next        no setting helps'
 
@@ -115,8 +152,28 @@ oom = {"action": "oom", "device_free": 77, "size": 1 << 40, "stream": 0, "time_u
 two = [event("segment_alloc", 1 << 41, 20 << 20), event("alloc", 1 << 41, 20 << 20), oom, oom]
 pickle.dump({"segments": [segment(1, 1 << 40), segment(3, 1 << 41)], "device_traces": [[], one, [], two]}, open(sys.argv[1], "wb"))
 pickle.dump({"segments": [], "device_traces": []}, open(sys.argv[2], "wb"))
+pickle.dump({"segments": [segment(0, 1 << 40)], "device_traces": [[]]}, open(sys.argv[3], "wb"))
+# It begins late, and lists no segments: what there was when memory ran out is in no file.
+lost = [event("free_requested", 1 << 43, 20 << 20), event("free_completed", 1 << 43, 20 << 20)]
+lost += [event("alloc", 1 << 43, 5 << 20), oom] + one
+pickle.dump({"segments": [], "device_traces": [lost]}, open(sys.argv[4], "wb"))
 END
-  python3 "$work/make.py" "$work/rank.pickle" "$work/nothing.pickle" || fail 'no file to explain'
+  python3 "$work/make.py" "$work/rank.pickle" "$work/nothing.pickle" "$work/segments.pickle" "$work/lost.pickle" ||
+    fail 'no file to explain'
+
+  # Without a history it is not known whether memory ran out; and no command sends one to another that knows no more.
+  run 0 "$work/segments.pickle"
+  empty err
+  hasnt out 'othing ran out of memory'
+  has out '^  history     none: whether memory ran out, and when most was in use, is not known$'
+  has out '^  next        record a history: torch.cuda.memory._record_memory_history('
+  "$weir" summary "$work/segments.pickle" >"$work/out" 2>"$work/err"
+  said='weir summary segments.pickle'
+  hasnt out 'next: weir explain'
+  has out '^  next: record a history: '
+  run 0 "$work/lost.pickle"
+  has out '^  failed      memory ran out 1 time, first at event 3: a request of [0-9.]* [GT]iB. The state at that moment is not$'
+  has out '^  next        weir replay --check .*lost.pickle$'
   run 0 "$work/rank.pickle"
   empty err
   has out ': out of memory, event 2 of 4, .*, device 3$'

@@ -19,7 +19,7 @@ file=$1
 # Those who read are not recorded.
 run 0 summary "$file"
 empty err
-has out "^    at end    0 bytes in use, as requested, of 0 bytes reserved: told from the events\$"
+has out "^    at end    0 bytes in use, as requested, of 0 bytes reserved: counted from the events\$"
 has out ': 1 device, [0-9]* events, '
 has out '^    history   complete: '
 run 0 summary --json "$file"
@@ -47,7 +47,7 @@ said="the file of a killed process"
 [ -f "$1" ] || fail "there is none"
 run 0 summary "$1"
 empty err
-has out ' in use, as requested, of .* reserved: told from the events; the recording was not ended$'
+has out ' in use, as requested, of .* reserved: counted from the events; the recording was not ended$'
 run 0 replay --check "$1"
 has out ' 0 differ$'
 

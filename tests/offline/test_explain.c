@@ -9,10 +9,12 @@
 
 #include <cmocka.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "offline/explain.h"
 #include "offline/load.h"
+#include "weir/adapter.h"
 
 enum { MIB = 1 << 20 };
 
@@ -252,11 +254,13 @@ static void test_late_and_unlisted(void **state) {
     .stream = (number)                                                                                                 \
   }
 
-static void explain_events(weir__snapshot_event *events, size_t count, weir__explanation *x) {
+/* `memory` is what the file says of the device. */
+static weir_status explain_with(weir__snapshot_event *events, size_t count, uint64_t memory,
+                                const weir__explain_options *options, weir__explanation *x) {
   int64_t streams[2] = {0, 0x7777};
   weir__snapshot_pool pools[1] = {{{0, 0}}};
   weir__snapshot_stack stacks[1] = {{0, 0}};
-  weir__snapshot_device device = {.events = events, .event_count = count};
+  weir__snapshot_device device = {.events = events, .event_count = count, .memory = memory};
   weir__snapshot snapshot = {.devices = &device,
                              .device_count = 1,
                              .streams = streams,
@@ -265,21 +269,27 @@ static void explain_events(weir__snapshot_event *events, size_t count, weir__exp
                              .pool_count = 1,
                              .stacks = stacks,
                              .stack_count = 1};
-  explain(&snapshot, &(weir__explain_options){.memory = 1ull << 30, .fraction = 0.125}, x);
+  return weir__explain(&snapshot, options, x);
+}
+
+static void explain_events(weir__snapshot_event *events, size_t count, weir__explanation *x) {
+  if (explain_with(events, count, 0, &(weir__explain_options){.memory = 1ull << 30, .fraction = 0.125}, x))
+    fail_msg("%s", weir_last_error());
 }
 
 static const uint64_t A = 1ull << 40, B = 1ull << 41;
+static const uint64_t FREE = 904ull * MIB; /* of 1 GiB, when 120 MiB are reserved */
 
 /* 120 of 128 MiB, in use. */
 static void test_exhausted(void **state) {
   (void)state;
   weir__snapshot_event events[] = {EVENT(SEGMENT_ALLOC, A, 120 * MIB), EVENT(ALLOC, A, 120 * MIB),
-                                   EVENT(OOM, 5, 50 * MIB)};
+                                   EVENT(OOM, FREE, 50 * MIB)};
   weir__explanation x;
   explain_events(events, 3, &x);
   assert_int_equal(x.differences, 0);
   assert_int_equal(x.cause, WEIR__CAUSE_EXHAUSTED);
-  assert_int_equal(x.device_free, 5);
+  assert_int_equal(x.device_free, FREE);
   for (size_t i = 0; i < x.trial_count; i++)
     assert_false(x.trials[i].works);
 }
@@ -290,7 +300,7 @@ static void test_pinned(void **state) {
   weir__snapshot_event events[] = {
       EVENT(SEGMENT_ALLOC, A, 120 * MIB),  EVENT(ALLOC, A, 120 * MIB),         EVENT(FREE_REQUESTED, A, 120 * MIB),
       EVENT(FREE_COMPLETED, A, 120 * MIB), EVENT(ALLOC, A, 50 * MIB),          EVENT(ALLOC, A + 50 * MIB, 20 * MIB),
-      EVENT(FREE_REQUESTED, A, 50 * MIB),  EVENT(FREE_COMPLETED, A, 50 * MIB), EVENT(OOM, 0, 80 * MIB)};
+      EVENT(FREE_REQUESTED, A, 50 * MIB),  EVENT(FREE_COMPLETED, A, 50 * MIB), EVENT(OOM, FREE, 80 * MIB)};
   weir__explanation x;
   explain_events(events, sizeof events / sizeof *events, &x);
   assert_int_equal(x.differences, 0);
@@ -309,7 +319,7 @@ static void test_other_stream(void **state) {
   (void)state;
   weir__snapshot_event events[] = {ON(1, SEGMENT_ALLOC, A, 120 * MIB),  ON(1, ALLOC, A, 120 * MIB),
                                    ON(1, FREE_REQUESTED, A, 120 * MIB), ON(1, FREE_COMPLETED, A, 120 * MIB),
-                                   ON(1, ALLOC, A, 20 * MIB),           ON(0, OOM, 0, 80 * MIB)};
+                                   ON(1, ALLOC, A, 20 * MIB),           ON(0, OOM, FREE, 80 * MIB)};
   weir__explanation x;
   explain_events(events, sizeof events / sizeof *events, &x);
   assert_int_equal(x.differences, 0);
@@ -338,7 +348,7 @@ static void test_size_class(void **state) {
     events[count++] = (weir__snapshot_event)EVENT(FREE_REQUESTED, A + i * 2 * MIB, MIB);
     events[count++] = (weir__snapshot_event)EVENT(FREE_COMPLETED, A + i * 2 * MIB, MIB);
   }
-  events[count++] = (weir__snapshot_event)EVENT(OOM, 0, 40 * MIB);
+  events[count++] = (weir__snapshot_event)EVENT(OOM, FREE, 40 * MIB);
   weir__explanation x;
   explain_events(events, count, &x);
   assert_int_equal(x.differences, 0);
@@ -353,7 +363,7 @@ static void test_waiting(void **state) {
   (void)state;
   weir__snapshot_event events[] = {EVENT(SEGMENT_ALLOC, A, 120 * MIB),  EVENT(ALLOC, A, 120 * MIB),
                                    EVENT(FREE_REQUESTED, A, 120 * MIB), EVENT(ANNOTATE, 0, 0),
-                                   EVENT(FREE_COMPLETED, A, 120 * MIB), EVENT(OOM, 0, 50 * MIB)};
+                                   EVENT(FREE_COMPLETED, A, 120 * MIB), EVENT(OOM, FREE, 50 * MIB)};
   weir__explanation x;
   explain_events(events, sizeof events / sizeof *events, &x);
   assert_int_equal(x.differences, 0);
@@ -361,6 +371,246 @@ static void test_waiting(void **state) {
   assert_true(x.trial_count > 0);
   assert_int_equal(x.trials[0].remedy, WEIR__REMEDY_WAIT);
   assert_true(x.trials[0].works);
+}
+
+/* ---- The limit, and what was missing ---- */
+
+/* Ten blocks of 100 MiB on a device of 1 GiB, and then one more: whatever is known of the device, it is too little memory. */
+static void test_full_device(void **state) {
+  (void)state;
+  weir__snapshot_event events[21];
+  size_t count = 0;
+  for (uint64_t i = 0; i < 10; i++) {
+    events[count++] = (weir__snapshot_event)EVENT(SEGMENT_ALLOC, A + i * 100 * MIB, 100 * MIB);
+    events[count++] = (weir__snapshot_event)EVENT(ALLOC, A + i * 100 * MIB, 100 * MIB);
+  }
+  events[count++] = (weir__snapshot_event)EVENT(OOM, 24 * MIB, 100 * MIB);
+  const struct {
+    uint64_t recorded, given;
+  } known[] = {{1ull << 30, 0}, {1ull << 30, 1ull << 30}, {0, 1ull << 30}, {0, 4ull << 30}, {0, 0}};
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+    weir__explanation x;
+    if (explain_with(events, count, known[i].recorded, &(weir__explain_options){.memory = known[i].given}, &x))
+      fail_msg("%s", weir_last_error());
+    assert_int_equal(x.moment, WEIR__AT_OOM);
+    assert_int_equal(x.differences, 0);
+    assert_false(x.is_from_file);
+    assert_int_equal(x.cause, WEIR__CAUSE_EXHAUSTED);
+    assert_true(x.limit_is_device && !x.limit_is_inferred);
+    assert_int_equal(x.limit, 1ull << 30);
+    assert_int_equal(x.limit_most, x.limit);
+    assert_true(x.has_missing);
+    assert_int_equal(x.missing_least, 76 * MIB);
+    assert_int_equal(x.missing_most, 76 * MIB);
+    assert_int_equal(x.fit_request, 1100ull * MIB);
+    assert_int_equal(x.fit_recording, 1100ull * MIB);
+    assert_true(x.is_proven);
+    for (size_t k = 0; k < x.trial_count; k++)
+      assert_false(x.trials[k].works);
+  }
+}
+
+/* What is given and cannot be is refused; the device's size alone does not lose the failure. */
+static void test_given_memory(void **state) {
+  (void)state;
+  weir__snapshot *snapshot = load("traces/llama_oom");
+  const weir__explain_options wrong[] = {{.memory = 80},
+                                         {.memory = 10ull << 30},
+                                         {.memory = 80ull << 30}, /* 119 GiB of it were free */
+                                         {.memory = 150109880320, .fraction = 0.05},
+                                         {.memory = 150109880320, .fraction = 0.5}};
+  weir__explanation x, inferred;
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    assert_int_equal(weir__explain(snapshot, &wrong[i], &x), WEIR_ERROR_INVALID_ARGUMENT);
+    assert_non_null(strstr(weir_last_error(), "--memory"));
+    assert_non_null(strstr(weir_last_error(), "leave"));
+  }
+  explain(snapshot, &(weir__explain_options){0}, &inferred);
+  explain(snapshot, &(weir__explain_options){.memory = 150109880320}, &x);
+  assert_int_equal(x.moment, WEIR__AT_OOM);
+  assert_true(x.has_other_limit);
+  assert_true(x.limit_is_inferred);
+  assert_int_equal(x.limit, inferred.limit);
+  assert_int_equal(x.limit_most, inferred.limit_most);
+  assert_int_equal(x.cause, inferred.cause);
+  assert_int_equal(x.trial_count, inferred.trial_count);
+  assert_int_equal(x.missing_most, inferred.missing_most);
+  /* The job allowed itself 13509889229 bytes, so that 1140814643 were missing. */
+  assert_true(x.missing_least <= 1140814643 && x.missing_most >= 1140814643);
+  explain(snapshot, &(weir__explain_options){.memory = 150109880320, .fraction = 0.09}, &x);
+  assert_true(x.has_missing);
+  assert_int_equal(x.missing_least, 1140814643);
+  assert_int_equal(x.missing_most, 1140814643);
+  weir__snapshot_free(snapshot);
+}
+
+enum { MOST_EVENTS = 1 << 16, SLOTS = 48 };
+
+typedef struct job {
+  weir_driver *driver;
+  weir_allocator *allocator;
+  weir_cu_deviceptr filler; /* what others have of the device */
+  weir__snapshot_event *events;
+  size_t count;
+  size_t failed; /* the request */
+} job;
+
+static void note(void *context, const weir_trace_entry *entry) {
+  static const uint8_t actions[] = {[WEIR_TRACE_ALLOC] = WEIR__ACTION_ALLOC,
+                                    [WEIR_TRACE_FREE_REQUESTED] = WEIR__ACTION_FREE_REQUESTED,
+                                    [WEIR_TRACE_FREE_COMPLETED] = WEIR__ACTION_FREE_COMPLETED,
+                                    [WEIR_TRACE_SEGMENT_ALLOC] = WEIR__ACTION_SEGMENT_ALLOC,
+                                    [WEIR_TRACE_SEGMENT_FREE] = WEIR__ACTION_SEGMENT_FREE,
+                                    [WEIR_TRACE_SEGMENT_MAP] = WEIR__ACTION_SEGMENT_MAP,
+                                    [WEIR_TRACE_SEGMENT_UNMAP] = WEIR__ACTION_SEGMENT_UNMAP,
+                                    [WEIR_TRACE_OOM] = WEIR__ACTION_OOM};
+  job *j = context;
+  assert_true(j->count < MOST_EVENTS);
+  j->events[j->count++] = (weir__snapshot_event){.action = actions[entry->action],
+                                                 .address = entry->address,
+                                                 .size = entry->bytes,
+                                                 .pool = WEIR__SNAPSHOT_NO_POOL};
+}
+
+/* Others take so much of the device, and no more. */
+static void fill(job *j, uint64_t bytes) {
+  if (j->filler)
+    assert_int_equal(j->driver->MemFree(j->driver, j->filler), WEIR_CU_SUCCESS);
+  assert_int_equal(j->driver->MemAlloc(j->driver, &j->filler, bytes), WEIR_CU_SUCCESS);
+}
+
+/* A job of requests of all sizes that runs until memory runs out: within a limit, or on a device of which others have a part. */
+static void run_job(job *j, unsigned seed, const char *conf, uint64_t memory, uint64_t limit, uint64_t others) {
+  weir_ledger_options ledger;
+  weir_allocator_options options;
+  void *slots[SLOTS] = {0};
+  weir_ledger_options_init(&ledger);
+  weir_allocator_options_init(&options);
+  ledger.bytes = memory;
+  options.conf = conf;
+  assert_int_equal(weir_driver_open_ledger(&ledger, &j->driver), WEIR_OK);
+  j->driver->Init(j->driver, 0);
+  assert_int_equal(weir_allocator_create(j->driver, &options, &j->allocator), WEIR_OK);
+  if (others) {
+    weir_cu_context context;
+    assert_int_equal(j->driver->DevicePrimaryCtxRetain(j->driver, &context, 0), WEIR_CU_SUCCESS);
+    assert_int_equal(j->driver->CtxSetCurrent(j->driver, context), WEIR_CU_SUCCESS);
+    fill(j, others);
+  }
+  assert_int_equal(weir_allocator_set_limit(j->allocator, 0, limit), WEIR_OK);
+  assert_int_equal(weir_allocator_set_witness(j->allocator, note, j, WEIR_WITNESS_ALL), WEIR_OK);
+  srand(seed);
+  weir_status status = WEIR_OK;
+  for (unsigned round = 0; !status; round++) {
+    assert_true(round < 10000);
+    size_t slot = (size_t)rand() % SLOTS, most = rand() % 4 ? 24 * MIB : 200 * MIB;
+    if (slots[slot]) {
+      weir_allocator_free(j->allocator, slots[slot]);
+      slots[slot] = NULL;
+    }
+    j->failed = 1 + (size_t)rand() % (most + round * (most / 256));
+    if (rand() % 3)
+      status = weir_allocator_alloc(j->allocator, 0, j->failed, NULL, &slots[slot]);
+  }
+  assert_int_equal(status, WEIR_ERROR_OUT_OF_MEMORY);
+  assert_int_equal(weir_allocator_set_witness(j->allocator, NULL, NULL, WEIR_WITNESS_ALL), WEIR_OK);
+}
+
+/* Whether the request would have been served then. */
+static bool is_served(job *j) {
+  void *pointer;
+  weir_status status = weir_allocator_alloc(j->allocator, 0, j->failed, NULL, &pointer);
+  assert_true(status == WEIR_OK || status == WEIR_ERROR_OUT_OF_MEMORY);
+  if (!status)
+    weir_allocator_free(j->allocator, pointer);
+  return !status;
+}
+
+static void end_job(job *j) {
+  weir_allocator_destroy(j->allocator);
+  weir_driver_close(j->driver);
+}
+
+/* Settings are recorded with a file: here as PyTorch writes them. */
+static void explain_job(const job *j, bool is_expandable, const weir__explain_options *options, weir__explanation *x) {
+  int64_t streams[1] = {0};
+  weir__snapshot_pool pools[1] = {{{0, 0}}};
+  weir__snapshot_stack stacks[1] = {{0, 0}};
+  weir__snapshot_setting setting = {.key = "expandable_segments", .kind = WEIR__SETTING_BOOL, .integer = is_expandable};
+  weir__snapshot_device device = {.events = j->events, .event_count = j->count};
+  weir__snapshot snapshot = {.devices = &device,
+                             .device_count = 1,
+                             .streams = streams,
+                             .stream_count = 1,
+                             .pools = pools,
+                             .pool_count = 1,
+                             .stacks = stacks,
+                             .stack_count = 1,
+                             .settings = &setting,
+                             .setting_count = 1};
+  explain(&snapshot, options, x);
+  if (x->differences)
+    fail_msg("%s", x->difference);
+  assert_int_equal(x->moment, WEIR__AT_OOM);
+  assert_true(x->is_proven);
+  assert_true(x->has_missing);
+}
+
+/* The truth is asked of the job's own allocator. With a limit that is known, what is said is exact; without, it is a range in which
+ * the truth lies. */
+static void test_missing_of_limit(void **state) {
+  (void)state;
+  for (unsigned seed = 0; seed < 24; seed++) {
+    const uint64_t memory = 8ull << 30, limit = (1ull << 30) + seed * 7777777ull;
+    bool is_expandable = seed % 3 == 0;
+    weir__explanation known, inferred;
+    job j = {.events = calloc(MOST_EVENTS, sizeof *j.events)};
+    run_job(&j, seed, is_expandable ? "expandable_segments:True" : "", memory, limit, 0);
+    explain_job(&j, is_expandable,
+                &(weir__explain_options){.memory = memory, .fraction = (double)limit / (double)memory}, &known);
+    assert_int_equal(known.limit, limit);
+    assert_int_equal(known.missing_least, known.missing_most);
+    explain_job(&j, is_expandable, &(weir__explain_options){0}, &inferred);
+    assert_true(inferred.limit_is_inferred && !inferred.limit_is_device);
+    assert_true(inferred.limit <= limit && limit <= inferred.limit_most);
+    assert_true(inferred.missing_least <= known.missing_most && known.missing_most <= inferred.missing_most);
+    /* It is the same whichever limit there was. */
+    assert_int_equal(known.fit_request, inferred.fit_request);
+    assert_true(known.fit_request > limit && known.fit_recording >= known.fit_request);
+    weir_allocator_set_limit(j.allocator, 0, limit + known.missing_most - 1);
+    assert_false(is_served(&j));
+    weir_allocator_set_limit(j.allocator, 0, limit + known.missing_most);
+    assert_true(is_served(&j));
+    end_job(&j);
+    free(j.events);
+  }
+}
+
+/* A device that is full: the failure has what was free, so what was missing is exact without any option. */
+static void test_missing_of_device(void **state) {
+  (void)state;
+  for (unsigned seed = 0; seed < 24; seed++) {
+    const uint64_t memory = 2ull << 30, others = (600 + 2 * seed) * (uint64_t)MIB;
+    bool is_expandable = seed % 2 == 0;
+    weir__explanation x;
+    job j = {.events = calloc(MOST_EVENTS, sizeof *j.events)};
+    run_job(&j, seed, is_expandable ? "expandable_segments:True" : "", memory, UINT64_MAX, others);
+    explain_job(&j, is_expandable, &(weir__explain_options){0}, &x);
+    assert_true(x.limit_is_device && !x.limit_is_inferred);
+    assert_int_equal(x.limit, memory - others);
+    assert_int_equal(x.missing_least, x.missing_most);
+    fill(&j, others - x.missing_most + 2 * MIB);
+    assert_false(is_served(&j));
+    fill(&j, others - x.missing_most);
+    assert_true(is_served(&j));
+    /* The device's size says how much of it others have, and nothing else. */
+    weir__explanation given;
+    explain_job(&j, is_expandable, &(weir__explain_options){.memory = memory}, &given);
+    assert_int_equal(given.missing_least, x.missing_least);
+    assert_int_equal(given.limit, x.limit);
+    end_job(&j);
+    free(j.events);
+  }
 }
 
 /* Segments without a history: what they show is told. A device with neither has nothing to tell. */
@@ -390,10 +640,20 @@ static void test_no_history(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_llama_oom), cmocka_unit_test(test_histories),         cmocka_unit_test(test_moments),
-      cmocka_unit_test(test_late),      cmocka_unit_test(test_late_and_unlisted), cmocka_unit_test(test_exhausted),
-      cmocka_unit_test(test_pinned),    cmocka_unit_test(test_other_stream),      cmocka_unit_test(test_size_class),
-      cmocka_unit_test(test_waiting),   cmocka_unit_test(test_no_history)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama_oom),
+                                     cmocka_unit_test(test_histories),
+                                     cmocka_unit_test(test_moments),
+                                     cmocka_unit_test(test_late),
+                                     cmocka_unit_test(test_late_and_unlisted),
+                                     cmocka_unit_test(test_exhausted),
+                                     cmocka_unit_test(test_pinned),
+                                     cmocka_unit_test(test_other_stream),
+                                     cmocka_unit_test(test_size_class),
+                                     cmocka_unit_test(test_waiting),
+                                     cmocka_unit_test(test_no_history),
+                                     cmocka_unit_test(test_full_device),
+                                     cmocka_unit_test(test_given_memory),
+                                     cmocka_unit_test(test_missing_of_limit),
+                                     cmocka_unit_test(test_missing_of_device)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
