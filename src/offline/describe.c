@@ -1,7 +1,10 @@
 #include "offline/describe.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "base/base.h"
 
 static const char *text_of(const weir__snapshot *snapshot, uint32_t id) {
   return id < snapshot->strings.count ? snapshot->strings.items[id].text : "";
@@ -15,8 +18,66 @@ bool weir__lies_in_library(const char *file) {
   return false;
 }
 
-/* What its user did not write, as far as one knows. */
-static bool is_library(const char *file) { return weir__lies_in_library(file) || !*file || strcmp(file, "??") == 0; }
+static bool is_python(const char *file) {
+  size_t length = strlen(file);
+  return (length > 3 && strcmp(file + length - 3, ".py") == 0) || strncmp(file, "<ipython", 8) == 0;
+}
+
+/* Weir's own code, native or in Python. */
+static bool is_weir(const char *file) {
+  return strstr(file, "libweir") || strstr(file, "/_weir.") || (strstr(file, "/weir/") && is_python(file));
+}
+
+/* How far a frame is from the code of the program's author. `has_python`: the stack has Python frames, so native ones belong to
+ * the interpreter and to extensions. */
+typedef enum distance { OWN, OTHER_LIBRARY, FRAMEWORK } distance;
+
+static distance distance_of(const char *file, bool has_python) {
+  bool is_unknown = !*file || strcmp(file, "??") == 0;
+  if (is_unknown || is_weir(file) || strstr(file, "/torch/") || strstr(file, "<frozen ") ||
+      (has_python && !is_python(file) && *file != '<' && !weir__lies_in_library(file)))
+    return FRAMEWORK;
+  if (!weir__lies_in_library(file))
+    return OWN;
+  return strstr(file, "-packages/") ? OTHER_LIBRARY : FRAMEWORK;
+}
+
+static const char *file_of(const weir__snapshot *snapshot, uint32_t frame) {
+  return text_of(snapshot, snapshot->frames[frame].filename);
+}
+
+enum { NO_FRAME = UINT32_MAX };
+
+/* The frames that stand for a stack: the innermost one, and the innermost of the program's own code, or else of a library other than
+ * PyTorch. Native frames are passed over where there are Python frames, and Weir's own always. */
+typedef struct shown {
+  uint32_t inner, own;
+} shown;
+
+static shown frames_of(const weir__snapshot *snapshot, uint32_t stack) {
+  const weir__snapshot_stack *s = &snapshot->stacks[stack < snapshot->stack_count ? stack : 0];
+  const uint32_t *frames = snapshot->stack_frames + s->first;
+  shown found = {NO_FRAME, NO_FRAME};
+  distance closest = FRAMEWORK;
+  bool has_python = false;
+  for (size_t i = 0; i < s->count && !has_python; i++)
+    has_python = is_python(file_of(snapshot, frames[i]));
+  for (size_t i = 0; i < s->count; i++) {
+    const char *file = file_of(snapshot, frames[i]);
+    distance d = distance_of(file, has_python);
+    if (found.inner == NO_FRAME && (has_python ? is_python(file) && !is_weir(file) : *file && !is_weir(file)))
+      found.inner = frames[i];
+    if (d < closest) {
+      closest = d;
+      found.own = frames[i];
+    }
+  }
+  if (found.inner == NO_FRAME && s->count)
+    found.inner = frames[0];
+  if (found.own == found.inner)
+    found.own = NO_FRAME;
+  return found;
+}
 
 static int put_frame(const weir__snapshot *snapshot, uint32_t frame, const char *before, char *text, size_t size) {
   const weir__snapshot_frame *f = &snapshot->frames[frame];
@@ -25,19 +86,78 @@ static int put_frame(const weir__snapshot *snapshot, uint32_t frame, const char 
                   (long long)f->line);
 }
 
-const char *weir__describe_stack(const weir__snapshot *snapshot, uint32_t stack, char text[WEIR__DESCRIBE_TEXT]) {
-  const weir__snapshot_stack *s = &snapshot->stacks[stack < snapshot->stack_count ? stack : 0];
+static const char *put_frames(const weir__snapshot *snapshot, const shown *frames, char text[WEIR__DESCRIBE_TEXT]) {
   *text = 0;
-  if (!s->count)
+  if (frames->inner == NO_FRAME)
     return text;
-  const uint32_t *frames = snapshot->stack_frames + s->first;
-  size_t own = 0;
-  while (own < s->count && is_library(text_of(snapshot, snapshot->frames[frames[own]].filename)))
-    own++;
-  int length = put_frame(snapshot, frames[0], "", text, WEIR__DESCRIBE_TEXT);
-  if (own > 0 && own < s->count && length > 0 && length < WEIR__DESCRIBE_TEXT)
-    put_frame(snapshot, frames[own], ", from ", text + length, WEIR__DESCRIBE_TEXT - (size_t)length);
+  int length = put_frame(snapshot, frames->inner, "", text, WEIR__DESCRIBE_TEXT);
+  if (frames->own != NO_FRAME && length > 0 && length < WEIR__DESCRIBE_TEXT)
+    put_frame(snapshot, frames->own, ", from ", text + length, WEIR__DESCRIBE_TEXT - (size_t)length);
   return text;
+}
+
+const char *weir__describe_stack(const weir__snapshot *snapshot, uint32_t stack, char text[WEIR__DESCRIBE_TEXT]) {
+  shown frames = frames_of(snapshot, stack);
+  return put_frames(snapshot, &frames, text);
+}
+
+/* ---- Stacks that look alike ---- */
+
+/* Stacks by the frames that are shown of them, and by what these look like. */
+typedef struct site {
+  shown frames;
+  uint32_t stack; /* + 1: the first such; 0: empty */
+} site;
+
+static uint64_t hash_bytes(const void *bytes, size_t size) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (size_t i = 0; i < size; i++)
+    hash = (hash ^ ((const unsigned char *)bytes)[i]) * 0x100000001b3u;
+  return hash ^ hash >> 29;
+}
+
+static site *site_of(site *table, size_t room, const shown *frames) {
+  size_t slot = (size_t)hash_bytes(frames, sizeof *frames) & (room - 1);
+  while (table[slot].stack && memcmp(&table[slot].frames, frames, sizeof *frames) != 0)
+    slot = (slot + 1) & (room - 1);
+  return &table[slot];
+}
+
+static site *look_of(const weir__snapshot *snapshot, site *table, size_t room, const shown *frames) {
+  char text[WEIR__DESCRIBE_TEXT], other[WEIR__DESCRIBE_TEXT];
+  put_frames(snapshot, frames, text);
+  size_t slot = (size_t)hash_bytes(text, strlen(text)) & (room - 1);
+  while (table[slot].stack && strcmp(put_frames(snapshot, &table[slot].frames, other), text) != 0)
+    slot = (slot + 1) & (room - 1);
+  return &table[slot];
+}
+
+weir_status weir__describe_alike(const weir__snapshot *snapshot, uint32_t **alike) {
+  size_t room = 64;
+  while (room < 2 * snapshot->stack_count)
+    room *= 2;
+  site *sites = calloc(2 * room, sizeof *sites), *looks = sites ? sites + room : NULL;
+  uint32_t *result = malloc((snapshot->stack_count + 1) * sizeof *result);
+  if (!sites || !result) {
+    free(sites);
+    free(result);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu stacks", snapshot->stack_count);
+  }
+  result[0] = 0;
+  for (size_t i = 0; i < snapshot->stack_count; i++) {
+    shown frames = frames_of(snapshot, (uint32_t)i);
+    site *known = site_of(sites, room, &frames);
+    if (!known->stack) {
+      site *look = look_of(snapshot, looks, room, &frames);
+      if (!look->stack)
+        *look = (site){frames, (uint32_t)i + 1};
+      *known = (site){frames, look->stack};
+    }
+    result[i] = known->stack - 1;
+  }
+  free(sites);
+  *alike = result;
+  return WEIR_OK;
 }
 
 const char *weir__describe_phase(const weir__snapshot *snapshot, int device, int64_t time_us,

@@ -15,9 +15,13 @@ enum { WEIR__DESCRIBE_TEXT = 160 };
 /* Whether a file lies where installed code does. */
 bool weir__lies_in_library(const char *file);
 
-/* The innermost frame, and the innermost one that is not a library's: "forward (resnet.py:147), from main (train.py:41)". ""
- * for stack 0. Returns `text`. */
+/* The innermost frame, and the innermost one of the program's own code, or else of a library other than PyTorch: "forward
+ * (resnet.py:147), from main (train.py:41)". Native frames are left out where there are Python frames, and Weir's always. "" for
+ * stack 0. Returns `text`. */
 const char *weir__describe_stack(const weir__snapshot *snapshot, uint32_t stack, char text[WEIR__DESCRIBE_TEXT]);
+
+/* For each stack the first one that weir__describe_stack describes in the same words. free() it. */
+weir_status weir__describe_alike(const weir__snapshot *snapshot, uint32_t **alike);
 
 /* Which of the ranges that the program has marked was open on a device at a time, or else ended last: "in forward", "after
  * Optimizer.step". "" when there is none. Returns `text`. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "offline/describe.h"
 #include "offline/explain_parts.h"
 #include "offline/replay_plan.h"
 
@@ -249,17 +250,24 @@ static int by_bytes(const void *a, const void *b) {
   return x->bytes != y->bytes ? (x->bytes < y->bytes) - (x->bytes > y->bytes) : by_key(a, b);
 }
 
-static weir_status find_holders(const weir__state *state, weir__explanation *x) {
+static weir_status find_holders(const weir__snapshot *snapshot, const weir__state *state, weir__explanation *x) {
   size_t count = 0, groups = 0;
+  uint32_t *alike;
+  weir_status status = weir__describe_alike(snapshot, &alike);
+  if (status)
+    return status;
   weir__holder *all = malloc((state->block_count + 1) * sizeof *all);
-  if (!all)
+  if (!all) {
+    free(alike);
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "explain: no host memory for %zu blocks", state->block_count);
+  }
   for (size_t i = 0; i < state->block_count; i++)
     x->has_stacks |= state->blocks[i].state == WEIR__ALLOCATED && state->blocks[i].stack;
   for (size_t i = 0; i < state->block_count; i++) {
     const weir__state_block *b = &state->blocks[i];
     if (b->state == WEIR__ALLOCATED)
-      all[count++] = (weir__holder){b->stack, x->has_stacks ? 0 : b->requested, b->requested, 1};
+      all[count++] = (weir__holder){b->stack < snapshot->stack_count ? alike[b->stack] : 0,
+                                    x->has_stacks ? 0 : b->requested, b->requested, 1};
   }
   qsort(all, count, sizeof *all, by_key);
   for (size_t i = 0; i < count; i++) {
@@ -272,6 +280,7 @@ static weir_status find_holders(const weir__state *state, weir__explanation *x) 
   qsort(all, groups, sizeof *all, by_bytes);
   x->holder_count = groups < WEIR__SUMMARY_HOLDERS ? groups : WEIR__SUMMARY_HOLDERS;
   memcpy(x->holders, all, x->holder_count * sizeof *all);
+  free(alike);
   free(all);
   return WEIR_OK;
 }
@@ -333,7 +342,7 @@ static weir_status analyse(const weir__snapshot *snapshot, const weir__snapshot_
     x->was_rescued = v->was_rescued;
     x->has_missing &= !v->was_rescued;
   }
-  weir_status status = find_holders(&v->state, x);
+  weir_status status = find_holders(snapshot, &v->state, x);
   if (!status && failed) {
     x->cause = cause_of(x, v->was_rescued);
     status = weir__find_pins(&v->state, &seeker, x);

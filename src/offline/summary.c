@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "offline/describe.h"
 
 /* ---- Holders: sums by a key ---- */
 
@@ -11,10 +12,12 @@ typedef struct sums {
   weir__holder *slots; /* count 0 and bytes 0: empty, or all of it was freed; the key stays */
   uint64_t *keys;      /* + 1; 0: empty */
   size_t room, used;
+  const uint32_t *alike; /* stacks that are counted as one: see weir__describe_alike */
+  size_t stack_count;
 } sums;
 
 static bool sums_grow(sums *s) {
-  sums grown = {.room = s->room ? 2 * s->room : 256};
+  sums grown = {.room = s->room ? 2 * s->room : 256, .alike = s->alike, .stack_count = s->stack_count};
   grown.slots = calloc(grown.room, sizeof *grown.slots);
   grown.keys = calloc(grown.room, sizeof *grown.keys);
   if (!grown.slots || !grown.keys) {
@@ -52,6 +55,7 @@ static weir__holder *sums_of(sums *s, uint64_t key) {
 }
 
 static bool add(sums *s, bool by_stack, uint32_t stack, uint64_t size) {
+  stack = stack < s->stack_count ? s->alike[stack] : 0;
   weir__holder *h = sums_of(s, by_stack ? stack : size);
   if (!h)
     return false;
@@ -63,6 +67,7 @@ static bool add(sums *s, bool by_stack, uint32_t stack, uint64_t size) {
 }
 
 static void subtract(sums *s, bool by_stack, uint32_t stack, uint64_t size) {
+  stack = stack < s->stack_count ? s->alike[stack] : 0;
   weir__holder *h = sums_of(s, by_stack ? stack : size); /* it is there */
   if (h && h->count) {
     h->bytes -= size;
@@ -338,7 +343,11 @@ weir_status weir__summarize(const weir__snapshot *snapshot, int number, weir__su
   const weir__snapshot_device *device = &snapshot->devices[number];
   weir__summary s = {0};
   level used = {0}, reserved = {0};
-  sums holders = {0}, at_end = {0};
+  uint32_t *alike;
+  weir_status status = weir__describe_alike(snapshot, &alike);
+  if (status)
+    return status;
+  sums holders = {.alike = alike, .stack_count = snapshot->stack_count}, at_end = holders;
   count_events(device, &s, &used, &reserved);
   bool ok = count_segments(device, &s, &at_end) && count_streams(snapshot, device, &s);
   /* What there was before follows from what there is at the end. */
@@ -354,6 +363,7 @@ weir_status weir__summarize(const weir__snapshot *snapshot, int number, weir__su
   }
   sums_clear(&holders);
   sums_clear(&at_end);
+  free(alike);
   if (!ok)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "summary: no host memory for %zu events", device->event_count);
   bool is_late = s.unknown_frees || s.unknown_segments || s.live_before;

@@ -12,10 +12,11 @@
 
 enum { WEIR__SUMMARY_HOLDERS = 5 };
 
-/* Who holds memory: the allocations from one stack, or, where the file has no stacks, those of one size. */
+/* What holds memory: the allocations of stacks that are described alike (offline/describe.h), or, where the file has no stacks,
+ * those of one size. */
 typedef struct weir__holder {
-  uint32_t stack;
-  uint64_t size; /* of each; 0: they are told apart by their stacks */
+  uint32_t stack; /* one of them */
+  uint64_t size;  /* of each; 0: they are told apart by their stacks */
   uint64_t bytes;
   size_t count;
 } weir__holder;

@@ -45,7 +45,9 @@ has out 'out of memory  1 time, the first at event 13750, .*: a request of 1.82 
 has out '^    peak      10.78 GiB in use: event 13736, '
 has out '^    peak      12.15 GiB reserved: event '
 has out '  3.65 GiB  2 blocks of 1.82 GiB$'
-has out 'blocks batch_norm (functional.py:[0-9]*), from w_resnet_multiscale (workloads.py:[0-9]*)$'
+# Stacks that are shown in the same words are one row.
+count 1 '^ *4.38 GiB  53 blocks _conv_forward (conv.py:[0-9]*), from w_resnet_multiscale (workloads.py:[0-9]*)$'
+count 1 'blocks batch_norm (functional.py:[0-9]*), from w_resnet_multiscale (workloads.py:[0-9]*)$'
 
 run 0 --json "$data/traces/"*.zst
 empty err

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "offline/describe.h"
@@ -72,8 +73,16 @@ static void test_holders(void **state) {
   char text[WEIR__DESCRIBE_TEXT];
   assert_string_equal(weir__describe_stack(snapshot, 0, text), "");
   weir__describe_stack(snapshot, s.holders[0].stack, text);
-  assert_non_null(strstr(text, "batch_norm (functional.py:"));
+  assert_non_null(strstr(text, "_conv_forward (conv.py:"));
   assert_non_null(strstr(text, ", from w_resnet_multiscale (workloads.py:"));
+  assert_int_equal(s.holders[0].count, 53);
+  /* No two rows look alike. */
+  for (size_t i = 0; i < s.holder_count; i++)
+    for (size_t k = i + 1; k < s.holder_count; k++) {
+      char other[WEIR__DESCRIBE_TEXT];
+      weir__describe_stack(snapshot, s.holders[i].stack, text);
+      assert_string_not_equal(text, weir__describe_stack(snapshot, s.holders[k].stack, other));
+    }
   weir__snapshot_free(snapshot);
 
   /* No stacks: by size. */
@@ -84,6 +93,74 @@ static void test_holders(void **state) {
   assert_int_equal(s.holders[0].count, 2);
   assert_int_equal(s.holders[0].bytes, 2 * 1958400000ull);
   weir__snapshot_free(snapshot);
+}
+
+/* Of a stack, the innermost frame and the innermost of the program's own are shown; stacks that differ elsewhere are one. */
+static void test_own_frames(void **state) {
+  (void)state;
+  static weir__string texts[] = {
+      {"", 0},
+      {"f", 1},
+      {"/usr/lib/python3/dist-packages/torch/nn/functional.py", 0},
+      {"/usr/lib/python3/dist-packages/transformers/llama.py", 0},
+      {"/home/me/train.py", 0},
+      {"/build/aten/src/ATen/EmptyTensor.cpp", 0},
+      {"??", 0},
+      {"/opt/weir/lib/libweir.so.0", 0},
+      {"/home/me/job.c", 0},
+      {"/home/me/weir/memory.py", 0},
+      {"/usr/lib/python3.11/threading.py", 0},
+      {"/home/you/train.py", 0},
+  };
+  enum { NAME = 1, TORCH, LIBRARY, OWN, NATIVE, UNKNOWN, WEIR, C, PACKAGE, STANDARD, COPY };
+  static weir__snapshot_frame frames[] = {{.name = NAME, .filename = TORCH, .line = 1},
+                                          {.name = NAME, .filename = TORCH, .line = 2},
+                                          {.name = NAME, .filename = LIBRARY, .line = 3},
+                                          {.name = NAME, .filename = OWN, .line = 4},
+                                          {.name = NAME, .filename = NATIVE, .line = 5},
+                                          {.name = NAME, .filename = UNKNOWN},
+                                          {.name = NAME, .filename = WEIR},
+                                          {.name = NAME, .filename = C, .line = 8},
+                                          {.name = NAME, .filename = PACKAGE, .line = 9},
+                                          {.name = NAME, .filename = STANDARD, .line = 10},
+                                          {.name = NAME, .filename = COPY, .line = 4}};
+  static const struct {
+    size_t count;
+    uint32_t frames[5];
+    const char *text;
+    uint32_t alike;
+  } cases[] = {{0, {0}, "", 0},
+               {2, {0, 3}, "f (functional.py:1), from f (train.py:4)", 1},
+               {3, {0, 1, 3}, "f (functional.py:1), from f (train.py:4)", 1},
+               {4, {0, 2, 1, 3}, "f (functional.py:1), from f (train.py:4)", 1},
+               {4, {4, 5, 0, 3}, "f (functional.py:1), from f (train.py:4)", 1},
+               {3, {0, 2, 9}, "f (functional.py:1), from f (llama.py:3)", 5},
+               {2, {1, 9}, "f (functional.py:2)", 6},
+               {3, {6, 5, 7}, "f (??:0), from f (job.c:8)", 7},
+               {2, {6, 7}, "f (job.c:8)", 8},
+               {3, {6, 8, 3}, "f (train.py:4)", 9},
+               {1, {10}, "f (train.py:4)", 9}};
+  enum { CASES = sizeof cases / sizeof *cases };
+  weir__snapshot_stack stacks[CASES];
+  uint32_t all[CASES * 5], *alike;
+  for (size_t i = 0; i < CASES; i++) {
+    stacks[i] = (weir__snapshot_stack){.first = 5 * i, .count = (uint32_t)cases[i].count};
+    memcpy(all + 5 * i, cases[i].frames, sizeof cases[i].frames);
+  }
+  weir__snapshot snapshot = {.frames = frames,
+                             .frame_count = sizeof frames / sizeof *frames,
+                             .stacks = stacks,
+                             .stack_count = CASES,
+                             .stack_frames = all};
+  snapshot.strings.items = texts;
+  snapshot.strings.count = sizeof texts / sizeof *texts;
+  assert_int_equal(weir__describe_alike(&snapshot, &alike), WEIR_OK);
+  for (size_t i = 0; i < CASES; i++) {
+    char text[WEIR__DESCRIBE_TEXT];
+    assert_string_equal(weir__describe_stack(&snapshot, (uint32_t)i, text), cases[i].text);
+    assert_int_equal(alike[i], cases[i].alike);
+  }
+  free(alike);
 }
 
 /* The history from an event on, and up to another: what a ring leaves. */
@@ -156,6 +233,7 @@ static void test_words(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_peaks), cmocka_unit_test(test_holders),
-                                     cmocka_unit_test(test_late), cmocka_unit_test(test_words)};
+                                     cmocka_unit_test(test_own_frames), cmocka_unit_test(test_late),
+                                     cmocka_unit_test(test_words)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
