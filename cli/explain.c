@@ -190,7 +190,7 @@ static void print_uses(const file *f) {
                          [WEIR__USE_FREE_STREAM] = {"free: of other streams", NULL},
                          [WEIR__USE_FREE_POOL] = {"free: in other pools", "free: in private pools, as graphs have"}};
   char text[32];
-  if (f->snapshot->is_events_only && x->is_from_file) {
+  if (x->is_unknown) {
     printf("  %sreserved: not known%s, since the recording lacks its beginning and has no list of segments\n",
            weir_cli_bold(), weir_cli_plain());
     return;
@@ -637,8 +637,9 @@ static void print_json(const file *f) {
          x->limit_is_device ? "true" : "false");
   json_limit("memory", x->memory ? x->memory : UINT64_MAX);
   json_missing(x);
-  printf("\"reserved\": %" PRIu64 ", \"bytes\": {", x->reserved);
-  for (int i = 0; i < WEIR__USES; i++)
+  json_limit("reserved", x->is_unknown ? UINT64_MAX : x->reserved);
+  printf("\"bytes\": {");
+  for (int i = 0; i < WEIR__USES && !x->is_unknown; i++)
     printf("%s\"%s\": %" PRIu64, i ? ", " : "", uses[i], x->bytes[i]);
   printf("}, \"largest_hole\": %" PRIu64 ", \"largest_elsewhere\": %" PRIu64 ", \"cause\": \"%s\", ", x->largest_hole,
          x->largest_elsewhere, causes[x->cause]);

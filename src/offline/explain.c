@@ -411,14 +411,15 @@ static void take_limit(const weir__recording *history, weir__explanation *x) {
 static weir_status get_state(const weir__snapshot *snapshot, const weir__explain_options *options, view *v,
                              weir__explanation *x, weir__recording **history) {
   const weir__snapshot_device *device = &snapshot->devices[options->device];
-  bool in_file = x->moment == WEIR__AT_END || is_last(device, x->event);
+  bool is_listed = !snapshot->is_events_only; /* the file lists the segments at its end */
+  bool in_file = is_listed && (x->moment == WEIR__AT_END || is_last(device, x->event));
   x->limit = x->limit_most = UINT64_MAX;
   x->memory = options->memory ? options->memory : device->memory;
   v->target = x->event;
   v->memory = options->memory;
   v->fraction = options->fraction;
   weir__settings_default(&v->settings);
-  if (x->moment != WEIR__AT_END) { /* the file itself shows the end */
+  if (device->event_count && !(is_listed && x->moment == WEIR__AT_END)) { /* the list itself shows the end */
     weir_status status = open_history(snapshot, options, v, x, history);
     if (status && (status != WEIR_ERROR_INVALID_ARGUMENT || *history))
       return status;
@@ -442,17 +443,17 @@ static weir_status get_state(const weir__snapshot *snapshot, const weir__explain
   }
   if (v->is_taken)
     return WEIR_OK;
-  if (!in_file && options->moment != WEIR__AT_AUTO)
+  if (!in_file && options->moment != WEIR__AT_AUTO && options->moment != WEIR__AT_END)
     return weir__fail(
         WEIR_ERROR_INVALID_ARGUMENT,
-        "the replay does not reproduce the history up to event %zu (%s), so the state there is not known; "
-        "--at end shows what the file itself lists",
-        x->event, x->difference);
+        "the replay does not reproduce the history up to event %zu (%s), so the state there is not known%s", x->event,
+        x->difference, is_listed ? "; --at end shows what the file itself lists" : "");
   if (!in_file)
     x->moment = WEIR__AT_END;
   if (x->moment == WEIR__AT_END)
     x->event = device->event_count ? device->event_count - 1 : 0;
   x->is_from_file = true;
+  x->is_unknown = !is_listed;
   return weir__state_of_file(snapshot, device, &v->state);
 }
 

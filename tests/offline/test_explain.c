@@ -241,6 +241,28 @@ static void test_late_and_unlisted(void **state) {
   assert_int_equal(weir__explain(&part, &(weir__explain_options){.moment = WEIR__AT_PEAK}, &x),
                    WEIR_ERROR_INVALID_ARGUMENT);
   assert_non_null(strstr(weir_last_error(), "--at end"));
+
+  /* A recording of WEIR_RECORD lists no segments: what there was is not known, rather than nothing. */
+  part.is_events_only = true;
+  explain(&part, &(weir__explain_options){0}, &x);
+  assert_true(x.is_unknown);
+  explain(&part, &(weir__explain_options){.moment = WEIR__AT_END}, &x);
+  assert_true(x.is_unknown);
+  assert_int_equal(weir__explain(&part, &(weir__explain_options){.moment = WEIR__AT_PEAK}, &x),
+                   WEIR_ERROR_INVALID_ARGUMENT);
+  assert_null(strstr(weir_last_error(), "--at end"));
+
+  /* From a whole one its end is replayed. */
+  part = part_of(snapshot, 0, &device);
+  part.is_events_only = true;
+  weir__explanation listed;
+  explain(snapshot, &(weir__explain_options){.moment = WEIR__AT_END}, &listed);
+  device.segment_count = 0;
+  explain(&part, &(weir__explain_options){.moment = WEIR__AT_END}, &x);
+  assert_false(x.is_unknown);
+  assert_true(x.reserved > 0);
+  assert_int_equal(x.reserved, listed.reserved);
+  assert_memory_equal(x.bytes, listed.bytes, sizeof x.bytes);
   weir__snapshot_free(snapshot);
 }
 
