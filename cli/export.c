@@ -29,7 +29,7 @@ static void print_help(void) {
       "Usage: weir export --to json|sqlite|csv|perfetto [OPTION...] FILE\n"
       "\n"
       "Writes a recorded memory history for other programs. A FILE is what torch.cuda.memory._dump_snapshot() writes,\n"
-      "plain or compressed with zstd.\n"
+      "plain or compressed with zstd or gzip, or a recording that WEIR_RECORD made; - is the standard input.\n"
       "\n"
       "  json       what is in the file, with PyTorch's keys; stacks are written out with every event\n"
       "  sqlite     a database with the tables segments, blocks, events, stacks, frames, annotations and settings,\n"
@@ -39,9 +39,11 @@ static void print_help(void) {
       "\n"
       "Options:\n"
       "  --to FORM       one of these\n"
-      "  -o, --output OUT  the file to write; it is there when it is whole, and not before. A name that ends in .zst "
-      "is\n"
-      "                  compressed (not sqlite). Without it, or with -: the standard output\n"
+      "  -o, --output OUT  the file to write, which is replaced only when the new one is complete; links are "
+      "followed,\n"
+      "                  devices and FIFOs written through. A name that ends in .zst is compressed (not sqlite). "
+      "Without\n"
+      "                  it, or with -: the standard output\n"
       "  --device N      one device only\n"
       "  --table NAME    csv: which table; events if none is named\n"
       "  -h, --help      this text\n"
@@ -53,7 +55,9 @@ static void print_help(void) {
 static weir_status write_to(const weir__snapshot *snapshot, const export_options *options, weir_cli_progress *progress,
                             weir__target *target) {
   if (options->form == FORM_SQLITE) {
-    weir_status status = weir__export_sqlite(snapshot, options->device, weir_cli_progress_step, progress, target->part);
+    weir_status status =
+        weir__export_sqlite(snapshot, options->device, weir_cli_progress_step, progress,
+                            target->path ? target->path : "standard output", weir__outfile_contents(&target->out));
     return status ? status : weir__target_keep(target);
   }
   weir_status status = weir__target_open(target);
@@ -90,7 +94,8 @@ static int export_file(const char *file, const export_options *options) {
   }
   weir__export_clean(snapshot);
   progress = weir_cli_progress_begin("writing");
-  status = weir__target_begin(&target, options->to);
+  status = weir__target_begin(&target, options->to,
+                              options->form == FORM_SQLITE ? WEIR__OUTFILE_BY_PATH : WEIR__OUTFILE_WRITE);
   if (!status) {
     status = write_to(snapshot, options, progress, &target);
     weir__target_end(&target);
@@ -173,7 +178,7 @@ int weir_cmd_export(int argc, char **argv) {
   size_t length = options.to ? strlen(options.to) : 0;
   if (options.form == FORM_SQLITE && length > 4 && strcmp(options.to + length - 4, ".zst") == 0)
     return weir_cli_usage("export", "a database is not compressed: leave .zst out of its name");
-  if (options.form == FORM_SQLITE && (!options.to || strcmp(options.to, "-") == 0))
-    return weir_cli_usage("export", "a database is a file: name it with -o");
+  if (options.form == FORM_SQLITE && !options.to)
+    return weir_cli_usage("export", "a database is binary: name its file with -o (- is the standard output)");
   return export_file(argv[optind], &options);
 }

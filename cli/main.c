@@ -1,11 +1,13 @@
 #include "cli.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/outfile.h"
 #include "weir/runtime.h"
 
 static const struct command {
@@ -145,7 +147,25 @@ static int run(int argc, char **argv) {
   return unknown_command(first);
 }
 
+/* Temporary files that have a name are removed; then the signal does what it always does. */
+static void on_ending_signal(int number) {
+  weir__outfile_abandon_all();
+  signal(number, SIG_DFL);
+  raise(number);
+}
+
+static void watch_signals(void) {
+  static const int ending[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+  struct sigaction before, action = {.sa_handler = on_ending_signal};
+  sigemptyset(&action.sa_mask);
+  for (size_t i = 0; i < sizeof ending / sizeof *ending; i++)
+    if (sigaction(ending[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* as nohup sets it */
+      sigaction(ending[i], &action, NULL);
+  signal(SIGXFSZ, SIG_IGN); /* a file that becomes too large is an error, with a text */
+}
+
 int main(int argc, char **argv) {
+  watch_signals();
   int code = run(argc, argv);
   /* Output that could not be written is a failure, however well the command went. */
   if (fflush(stdout) != 0 || ferror(stdout)) {

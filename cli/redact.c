@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/base.h"
 #include "cli.h"
@@ -23,10 +25,13 @@ static void print_help(void) {
       "Then both are replayed, with every decision compared to the file; if the copy behaves in another way, there is\n"
       "none.\n"
       "\n"
+      "A FILE of - is the standard input.\n"
+      "\n"
       "Options:\n"
-      "  -o, --output OUT   the copy; a name that ends in .zst is compressed. Without it: FILE with .redacted in its "
-      "name,\n"
-      "                     as run.redacted.pickle for run.pickle\n"
+      "  -o, --output OUT   the copy; a name that ends in .zst is compressed, - is the standard output (the report "
+      "goes\n"
+      "                     to the standard error then). Without it: FILE with .redacted in its name, as\n"
+      "                     run.redacted.pickle for run.pickle, or - for -\n"
       "  --keep-functions   leave the names of functions as they are\n"
       "  --salt TEXT        hash with this, so that names that are equal are equal in all files with it; keep it to\n"
       "                     yourself. Without it hashes cannot be compared between files, nor guessed\n"
@@ -55,28 +60,30 @@ static char *default_name(const char *file) {
   return asprintf(&name, "%.*s.redacted%s", (int)dot, file, file + dot) < 0 ? NULL : name;
 }
 
-static void print_text(const char *to, const weir__redact_options *options, const weir__redact_report *r) {
-  printf("%s%s%s: ", weir_cli_bold(), to, weir_cli_plain());
+static void print_text(FILE *out, const char *to, const weir__redact_options *options, const weir__redact_report *r) {
+  fprintf(out, "%s%s%s: ", weir_cli_bold(), to, weir_cli_plain());
   if (options->keep_functions)
-    printf("names of functions kept, ");
+    fprintf(out, "names of functions kept, ");
   else
-    printf("%zu names of functions, ", r->hidden.functions);
-  printf("%zu of files, %zu of annotations, %zu remarks hidden\n", r->hidden.files, r->hidden.annotations,
-         r->hidden.remarks);
+    fprintf(out, "%zu names of functions, ", r->hidden.functions);
+  fprintf(out, "%zu of files, %zu of annotations, %zu remarks hidden\n", r->hidden.files, r->hidden.annotations,
+          r->hidden.remarks);
   if (r->hidden.settings)
-    printf("  settings    %zu texts hidden or left out that mean nothing to the allocator\n", r->hidden.settings);
+    fprintf(out, "  settings    %zu texts hidden or left out that mean nothing to the allocator\n", r->hidden.settings);
   if (r->left_out)
-    printf("  left out    %zu keys that are not understood; 'weir summary' names them\n", r->left_out);
+    fprintf(out, "  left out    %zu keys that are not understood; 'weir summary' names them\n", r->left_out);
   if (r->devices > r->unchecked)
-    printf(
+    fprintf(
+        out,
         "  checked     replayed as the original: %zu events, %zu allocations, %zu that differ from the file in both\n",
         r->events, r->allocations, r->differences);
   if (r->unchecked)
-    printf("  unchecked   %zu devices whose history cannot be replayed, before as after; all numbers are the same\n",
-           r->unchecked);
+    fprintf(out,
+            "  unchecked   %zu devices whose history cannot be replayed, before as after; all numbers are the same\n",
+            r->unchecked);
   if (!r->devices)
-    printf("  checked     no history to replay; all numbers are the same\n");
-  puts("  it still has addresses, sizes, times and line numbers");
+    fprintf(out, "  checked     no history to replay; all numbers are the same\n");
+  fputs("  it still has addresses, sizes, times and line numbers\n", out);
 }
 
 static void print_json(const char *file, const char *to, const weir__redact_options *options,
@@ -91,6 +98,13 @@ static void print_json(const char *file, const char *to, const weir__redact_opti
          options->keep_functions ? "true" : "false", r->left_out, r->devices, r->unchecked);
   printf("\"events\": %zu, \"allocations\": %zu, \"differences\": %zu, \"same_behaviour\": true}\n", r->events,
          r->allocations, r->differences);
+}
+
+/* Where the copy goes there, under whichever name, the report must not. */
+static bool is_standard_output(const char *to) {
+  struct stat one, other;
+  return strcmp(to, "-") == 0 || (stat(to, &one) == 0 && fstat(STDOUT_FILENO, &other) == 0 &&
+                                  one.st_dev == other.st_dev && one.st_ino == other.st_ino);
 }
 
 int weir_cmd_redact(int argc, char **argv) {
@@ -130,9 +144,12 @@ int weir_cmd_redact(int argc, char **argv) {
     return weir_cli_usage("redact", "no file is named");
   if (optind + 1 < argc)
     return weir_cli_usage("redact", "one file at a time, and '%s' is one more", argv[optind + 1]);
-  if (to && strcmp(to, "-") == 0)
-    return weir_cli_usage("redact", "the copy is read again to be checked, so it has to be a file");
   const char *file = argv[optind];
+  if (!to && strcmp(file, "-") == 0)
+    to = "-";
+  bool is_output = to && is_standard_output(to);
+  if (is_output && json)
+    return weir_cli_usage("redact", "--json and the copy cannot both go to the standard output: name the copy with -o");
   char *name = to ? NULL : default_name(file);
   if (!to && !name) {
     fputs("weir redact: no host memory\n", stderr);
@@ -148,7 +165,7 @@ int weir_cmd_redact(int argc, char **argv) {
   else if (json)
     print_json(file, to, &options, &report);
   else
-    print_text(to, &options, &report);
+    print_text(is_output ? stderr : stdout, is_output ? "standard output" : to, &options, &report);
   free(name);
   return status ? WEIR_EXIT_FAILED : WEIR_EXIT_OK;
 }

@@ -118,7 +118,8 @@ typedef enum weir_snapshot_format {
  * WEIR_ERROR_SYSTEM when the file takes no more. */
 weir_status weir_snapshot_write(const weir_snapshot *snapshot, weir_snapshot_format format, FILE *file);
 
-/* The same to a file of that name, which is there whole or not at all; what was there before is replaced. */
+/* The same to a path. A regular file is replaced when the new one is complete, and keeps its permissions; symbolic links are
+ * followed; devices, FIFOs and descriptors (/dev/stdout) are written straight through. */
 weir_status weir_snapshot_save(const weir_snapshot *snapshot, weir_snapshot_format format, const char *path);
 
 /* ---- Counters by name ---- */

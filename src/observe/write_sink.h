@@ -54,7 +54,7 @@ struct weir__sink {
 
 void weir__sink_begin(weir__sink *sink, const weir__sink_format *format, FILE *file);
 
-/* WEIR_ERROR_SYSTEM, on behalf of the public call, when anything was not written. */
+/* WEIR_ERROR_SYSTEM when anything was not written. `who` is the public call for the error text, or NULL. */
 weir_status weir__sink_end(weir__sink *sink, const char *who);
 
 void weir__sink_flush(weir__sink *sink);

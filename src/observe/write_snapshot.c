@@ -2,10 +2,12 @@
  * A snapshot in the schema of PyTorch's: the same keys in the same order, so that whatever reads one reads the other.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/outfile.h"
 #include "observe/snapshot.h"
 #include "observe/symbols.h"
 #include "observe/write_schema.h"
@@ -320,25 +322,26 @@ weir_status weir_snapshot_write(const weir_snapshot *snapshot, weir_snapshot_for
 weir_status weir_snapshot_save(const weir_snapshot *snapshot, weir_snapshot_format format, const char *path) {
   if (!snapshot || !path)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the %s is NULL", __func__, snapshot ? "path" : "snapshot");
-  size_t size = strlen(path) + 32;
-  char *part = malloc(size);
-  if (!part)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
-  snprintf(part, size, "%s.%ld.part", path, (long)getpid());
-  FILE *file = fopen(part, "wbe");
-  weir_status status;
+  weir__outfile out;
+  int error = weir__outfile_open(&out, path, WEIR__OUTFILE_WRITE);
+  if (error)
+    return weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot write %s: %s", __func__, path, strerror(error));
+  weir_status status = WEIR_OK;
+  int descriptor = fcntl(out.fd, F_DUPFD_CLOEXEC, 0);
+  FILE *file = descriptor >= 0 ? fdopen(descriptor, "wb") : NULL;
   if (!file) {
-    status = weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot write %s: %s", __func__, part, strerror(errno));
-    goto free_name;
+    error = errno;
+    if (descriptor >= 0)
+      close(descriptor);
+  } else {
+    status = write_to(__func__, snapshot, format, file);
+    if (fclose(file) != 0)
+      error = errno;
   }
-  status = write_to(__func__, snapshot, format, file);
-  if (fclose(file) != 0 && !status)
-    status = weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot write %s: %s", __func__, part, strerror(errno));
-  if (!status && rename(part, path) != 0)
-    status = weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot name it %s: %s", __func__, path, strerror(errno));
-  if (status)
-    unlink(part);
-free_name:
-  free(part);
+  if (!status && !error)
+    error = weir__outfile_keep(&out);
+  if (!status && error)
+    status = weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot write %s: %s", __func__, path, strerror(error));
+  weir__outfile_end(&out);
   return status;
 }

@@ -346,7 +346,7 @@ static weir_status csv_row(weir__rows *to) {
   c->is_first = true;
   if (!ferror(c->file))
     return WEIR_OK;
-  return weir__fail(WEIR_ERROR_SYSTEM, "export: the file was not written whole: %s", strerror(errno));
+  return weir__fail(WEIR_ERROR_SYSTEM, "the file was not written whole: %s", strerror(errno));
 }
 
 static weir_status csv_begin(weir__rows *to, weir__export_table table, const weir__export_column *columns,

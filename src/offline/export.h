@@ -59,9 +59,10 @@ weir_status weir__export_rows(const weir__snapshot *snapshot, int device, weir__
 weir_status weir__export_csv(const weir__snapshot *snapshot, int device, weir__export_table table, weir__step step,
                              void *step_context, FILE *file);
 
-/* All tables with indices, into a new file. WEIR_ERROR_NOT_SUPPORTED: this build is without SQLite. */
+/* All tables with indices, into an empty file at `path`; `name` is for errors. WEIR_ERROR_NOT_SUPPORTED: this build is
+ * without SQLite. */
 weir_status weir__export_sqlite(const weir__snapshot *snapshot, int device, weir__step step, void *step_context,
-                                const char *path);
+                                const char *name, const char *path);
 
 /* ---- Over time ---- */
 

@@ -8,10 +8,10 @@
 #ifndef WEIR_HAVE_SQLITE
 
 weir_status weir__export_sqlite(const weir__snapshot *snapshot, int device, weir__step step, void *step_context,
-                                const char *path) {
-  (void)snapshot, (void)device, (void)step, (void)step_context;
+                                const char *name, const char *path) {
+  (void)snapshot, (void)device, (void)step, (void)step_context, (void)path;
   return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
-                    "%s: this build of Weir is without SQLite; install libsqlite3-dev and build again", path);
+                    "%s: this build of Weir is without SQLite; install libsqlite3-dev and build again", name);
 }
 
 #else
@@ -22,12 +22,12 @@ typedef struct base {
   weir__rows rows;
   sqlite3 *db;
   sqlite3_stmt *insert;
-  int column; /* the next value's, from 1; -1: one of the row could not be bound */
-  const char *path;
+  int column;       /* the next value's, from 1; -1: one of the row could not be bound */
+  const char *name; /* for errors */
 } base;
 
 static weir_status failed(base *b) {
-  return weir__fail(WEIR_ERROR_SYSTEM, "%s: SQLite: %s", b->path, b->db ? sqlite3_errmsg(b->db) : "no host memory");
+  return weir__fail(WEIR_ERROR_SYSTEM, "%s: SQLite: %s", b->name, b->db ? sqlite3_errmsg(b->db) : "no host memory");
 }
 
 static weir_status run(base *b, const char *sql) {
@@ -100,7 +100,7 @@ static weir_status end(weir__rows *to) {
 }
 
 weir_status weir__export_sqlite(const weir__snapshot *snapshot, int device, weir__step step, void *step_context,
-                                const char *path) {
+                                const char *name, const char *path) {
   static const char before[] = "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA temp_store = FILE; BEGIN";
   static const char after[] = "CREATE INDEX segments_address ON segments (device, address);"
                               "CREATE INDEX blocks_segment ON blocks (segment);"
@@ -123,7 +123,7 @@ weir_status weir__export_sqlite(const weir__snapshot *snapshot, int device, weir
                      .nothing = nothing,
                      .row = row,
                      .end = end},
-            .path = path};
+            .name = name};
   weir_status status = WEIR_OK;
   if (sqlite3_open_v2(path, &b.db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL) != SQLITE_OK)
     status = failed(&b);
@@ -134,7 +134,7 @@ weir_status weir__export_sqlite(const weir__snapshot *snapshot, int device, weir
   if (!status)
     status = run(&b, after);
   if (sqlite3_close(b.db) != SQLITE_OK && !status)
-    status = weir__fail(WEIR_ERROR_SYSTEM, "%s: SQLite: it cannot be closed", path);
+    status = weir__fail(WEIR_ERROR_SYSTEM, "%s: SQLite: it cannot be closed", name);
   return status;
 }
 

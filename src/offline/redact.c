@@ -32,7 +32,7 @@ typedef struct hider {
 
 enum { HASH_BYTES = 8, LONGEST = 48 };
 
-static weir_status out_of_memory(void) { return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "redact: no host memory"); }
+static weir_status out_of_memory(void) { return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory"); }
 
 /* Whether it is Python, C++ or CUDA is worth knowing and tells nobody's name. */
 static const char *ending_of(const weir__string *text) {
@@ -209,7 +209,7 @@ static weir_status add_salt(weir__sha256 *sha, const char *salt) {
   unsigned char random[WEIR__SHA256_SIZE];
   uint64_t length = salt ? strlen(salt) : sizeof random;
   if (!salt && getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
-    return weir__fail(WEIR_ERROR_SYSTEM, "redact: no random numbers: %s; give a --salt", strerror(errno));
+    return weir__fail(WEIR_ERROR_SYSTEM, "no random numbers: %s; give a --salt", strerror(errno));
   weir__sha256_begin(sha);
   weir__sha256_add(sha, &length, sizeof length);
   weir__sha256_add(sha, salt ? (const void *)salt : random, (size_t)length);
@@ -374,6 +374,8 @@ weir_status weir__behaviour_compare(const weir__behaviour *before, const weir__b
 
 static weir_status check_names(const char *from, const char *to) {
   struct stat one, other;
+  if (strcmp(from, "-") == 0 || strcmp(to, "-") == 0)
+    return WEIR_OK;
   if (stat(from, &one) == 0 && stat(to, &other) == 0 && one.st_dev == other.st_dev && one.st_ino == other.st_ino)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the copy would replace what it is made of", to);
   return WEIR_OK;
@@ -400,7 +402,7 @@ static weir_status write_copy(const char *from, const weir__redact_options *opti
 static weir_status check_copy(const weir__target *target, const weir__behaviour *before) {
   weir__snapshot *copy;
   weir__behaviour after;
-  TRY(weir__snapshot_load(target->part, NULL, &copy));
+  TRY(weir__snapshot_load(weir__outfile_contents(&target->out), NULL, &copy));
   weir_status status = weir__behaviour_of(copy, &after);
   weir__snapshot_free(copy);
   if (status)
@@ -416,7 +418,7 @@ weir_status weir__redact_file(const char *from, const char *to, const weir__reda
   weir__behaviour before = {0};
   weir__redact_report r = {0};
   TRY(check_names(from, to));
-  TRY(weir__target_begin(&target, to));
+  TRY(weir__target_begin(&target, to, WEIR__OUTFILE_REREAD));
   weir_status status = write_copy(from, options, &target, &before, &r);
   if (!status)
     status = check_copy(&target, &before);

@@ -1,6 +1,7 @@
 #include "offline/target.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -11,22 +12,25 @@
 #include <zstd.h>
 #endif
 
-static weir_status failed(const weir__target *target) {
-  return weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot write it: %s", target->path ? target->path : "the output",
-                    strerror(errno));
+static weir_status failed(const weir__target *target, int error) {
+  return weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot write it: %s", target->path ? target->path : "the standard output",
+                    strerror(error));
 }
 
-weir_status weir__target_begin(weir__target *target, const char *path) {
+weir_status weir__target_begin(weir__target *target, const char *path, weir__outfile_use use) {
   *target = (weir__target){0};
-  if (!path || strcmp(path, "-") == 0)
-    return WEIR_OK;
-  target->path = strdup(path);
-  if (!target->path || asprintf(&target->part, "%s.%ld.part", path, (long)getpid()) < 0) {
-    free(target->path);
-    *target = (weir__target){0};
+  if (path && strcmp(path, "-") == 0)
+    path = NULL;
+  target->path = path ? strdup(path) : NULL;
+  if (path && !target->path)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", path);
-  }
-  return WEIR_OK;
+  int error = weir__outfile_open(&target->out, path, use);
+  if (!error)
+    return WEIR_OK;
+  weir_status status = failed(target, error);
+  free(target->path);
+  *target = (weir__target){0};
+  return status;
 }
 
 /* ---- Compressed ---- */
@@ -99,19 +103,20 @@ static bool is_compressed(const weir__target *target) {
 }
 
 weir_status weir__target_open(weir__target *target) {
-  if (!target->path) {
-    target->file = stdout;
-    return WEIR_OK;
-  }
 #ifndef WEIR_HAVE_ZSTD
   if (is_compressed(target))
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
                       "%s: this build of Weir is without zstd; leave .zst out of the name, and compress it yourself",
                       target->path);
 #endif
-  target->file = fopen(target->part, "wbe");
-  if (!target->file)
-    return failed(target);
+  int descriptor = fcntl(target->out.fd, F_DUPFD_CLOEXEC, 0); /* closing the file leaves the output's own open */
+  target->file = descriptor >= 0 ? fdopen(descriptor, "wb") : NULL;
+  if (!target->file) {
+    int error = errno;
+    if (descriptor >= 0)
+      close(descriptor);
+    return failed(target, error);
+  }
 #ifdef WEIR_HAVE_ZSTD
   if (is_compressed(target)) {
     FILE *packed = open_packed(target->file);
@@ -128,27 +133,20 @@ weir_status weir__target_close(weir__target *target) {
   target->file = NULL;
   if (!file)
     return WEIR_OK;
-  errno = EIO;
   bool had_error = ferror(file);
-  int result = file == stdout ? fflush(file) : fclose(file);
-  return had_error || result != 0 ? failed(target) : WEIR_OK;
+  errno = EIO;
+  return fclose(file) != 0 || had_error ? failed(target, errno) : WEIR_OK;
 }
 
 weir_status weir__target_keep(weir__target *target) {
-  if (!target->path)
-    return WEIR_OK;
-  if (rename(target->part, target->path) != 0)
-    return failed(target);
-  target->is_kept = true;
-  return WEIR_OK;
+  int error = weir__outfile_keep(&target->out);
+  return error ? failed(target, error) : WEIR_OK;
 }
 
 void weir__target_end(weir__target *target) {
-  if (target->file && target->file != stdout)
+  if (target->file)
     fclose(target->file);
-  if (target->part && !target->is_kept)
-    unlink(target->part);
+  weir__outfile_end(&target->out);
   free(target->path);
-  free(target->part);
   *target = (weir__target){0};
 }

@@ -1,6 +1,6 @@
 /*
- * A file that is there whole or not at all: it is written under another name beside its place, and gets its own when it is
- * kept. The standard output, which is "-" or NULL, cannot be taken back.
+ * An output of the tools: base/outfile.h, compressed where its name asks for it. "-" and NULL are the standard output. What
+ * is not a regular file cannot be taken back once it was written.
  */
 #ifndef WEIR_OFFLINE_TARGET_H
 #define WEIR_OFFLINE_TARGET_H
@@ -8,26 +8,26 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include "base/outfile.h"
 #include "weir/status.h"
 
 typedef struct weir__target {
-  char *path; /* where it belongs; NULL: the standard output */
-  char *part; /* where it is until then */
+  char *path; /* as given; NULL is the standard output */
+  weir__outfile out;
   FILE *file; /* between open and close */
-  bool is_kept;
 } weir__target;
 
-/* Takes the names; nothing is made yet. Whoever can only write to a path writes to `part`. */
-weir_status weir__target_begin(weir__target *target, const char *path);
+/* Finds the target; nothing is written yet. */
+weir_status weir__target_begin(weir__target *target, const char *path, weir__outfile_use use);
 
 /* Opens `file`. What belongs to a name that ends in .zst is compressed; WEIR_ERROR_NOT_SUPPORTED without libzstd. */
 weir_status weir__target_open(weir__target *target);
 weir_status weir__target_close(weir__target *target);
 
-/* Gives it its name, in the place of what may have had it. */
+/* Puts the contents in place. */
 weir_status weir__target_keep(weir__target *target);
 
-/* What was not kept is gone. */
+/* Removes what was not kept. */
 void weir__target_end(weir__target *target);
 
 #endif

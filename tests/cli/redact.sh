@@ -58,7 +58,7 @@ has err 'cannot write it'
 
 wrong 'no file'
 wrong 'one more' "$small" "$small"
-wrong 'has to be a file' -o - "$small"
+wrong 'name the copy with -o' --json -o - "$small"
 wrong '--salt needs a value' "$small" --salt
 wrong "no option '--what'" --what "$small"
 run 0 --help

@@ -4,6 +4,7 @@
  */
 #include <dlfcn.h>
 #include <execinfo.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -513,12 +514,28 @@ static void test_a_file_is_whole_or_not_there(void **state) {
   REFUSED_SAYING(SYSTEM, "No such file", weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, path_of("none/s.json")));
   assert_int_equal(mkdir(path_of("taken"), 0700), 0);
   REFUSED(SYSTEM, weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, path_of("taken"))); /* it is a folder */
-  char part[160];
-  snprintf(part, sizeof part, "%s.%ld.part", path_of("taken"), (long)getpid());
-  assert_int_not_equal(access(part, F_OK), 0);
   for (int i = 0; i < 2; i++) /* also in the place of an older one */
     CHECK(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, path_of("again.json")));
   assert_int_equal(access(path_of("again.json"), F_OK), 0);
+
+  /* A link stays one, and the file that it points to keeps its permissions; a FIFO is written through. */
+  struct stat about;
+  assert_int_equal(chmod(path_of("again.json"), 0604), 0);
+  assert_int_equal(symlink("again.json", path_of("link")), 0);
+  CHECK(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_PICKLE, path_of("link")));
+  assert_int_equal(lstat(path_of("link"), &about), 0);
+  assert_true(S_ISLNK(about.st_mode));
+  assert_int_equal(lstat(path_of("again.json"), &about), 0);
+  assert_int_equal(about.st_mode, S_IFREG | 0604);
+  char begin[2] = "";
+  assert_int_equal(mkfifo(path_of("fifo"), 0600), 0);
+  int reader = open(path_of("fifo"), O_RDONLY | O_NONBLOCK);
+  CHECK(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_PICKLE, path_of("fifo")));
+  assert_int_equal(read(reader, begin, 2), 2);
+  assert_memory_equal(begin, "\x80\2", 2);
+  close(reader);
+  assert_int_equal(lstat(path_of("fifo"), &about), 0);
+  assert_true(S_ISFIFO(about.st_mode));
   weir_snapshot_destroy(snapshot);
   alloc_close();
 }
