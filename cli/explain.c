@@ -25,7 +25,7 @@ static void print_help(void) {
         "said\n"
         "to help was replayed too, within the same limit. A FILE is what torch.cuda.memory._dump_snapshot() writes, "
         "plain\n"
-        "or compressed with zstd.\n"
+        "or compressed with zstd or gzip, or a recording that WEIR_RECORD made; - is the standard input.\n"
         "\n"
         "Options:\n"
         "  --at MOMENT     oom: the first request that failed; peak: when most was in use; end: what the file lists; "

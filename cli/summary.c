@@ -23,7 +23,7 @@ static void print_help(void) {
       "Says what is in recorded memory histories: devices, settings, events, the time that they span, peaks, segments, "
       "what\n"
       "held most, and how complete the history is. A FILE is what torch.cuda.memory._dump_snapshot() writes, plain or\n"
-      "compressed with zstd, or a recording that WEIR_RECORD made.\n"
+      "compressed with zstd or gzip, or a recording that WEIR_RECORD made; - is the standard input.\n"
       "\n"
       "Options:\n"
       "  --json       the same as JSON, one object for each file\n"
@@ -296,7 +296,7 @@ static int summarize_file(const char *file, bool json) {
   }
   weir__summary *devices = calloc(snapshot->device_count + 1, sizeof *devices);
   if (!devices)
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "summary: no host memory");
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory");
   for (size_t i = 0; i < snapshot->device_count && !status; i++)
     status = weir__summarize(snapshot, (int)i, &devices[i]);
   weir_cli_progress_end(progress);

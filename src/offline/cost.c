@@ -1,10 +1,12 @@
 #include "offline/cost.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/base.h"
 
@@ -79,7 +81,8 @@ weir_status weir__costs_parse(const char *name, const char *text, weir__costs *c
 }
 
 weir_status weir__costs_load(const char *path, weir__costs *costs) {
-  FILE *file = fopen(path, "rb");
+  int standard = strcmp(path, "-") == 0 ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0) : -1;
+  FILE *file = standard >= 0 ? fdopen(standard, "rb") : fopen(path, "rb");
   if (!file)
     return weir__fail(WEIR_ERROR_SYSTEM, "%s: %s", path, strerror(errno));
   char *text = malloc(MOST_BYTES + 1);

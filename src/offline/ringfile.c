@@ -43,7 +43,8 @@ typedef struct change {
 
 typedef struct loader {
   const char *path;
-  unsigned char *data; /* the file */
+  weir__source *source; /* NULL: the file at `path` */
+  unsigned char *data;  /* the file */
   uint64_t size;
   const weir__ring_header *header;
   weir__budget budget;
@@ -109,6 +110,8 @@ bool weir__ring_is(const char *path) {
   return is;
 }
 
+bool weir__ring_begins(const void *bytes, size_t size) { return size >= 8 && memcmp(bytes, WEIR__RING_MAGIC, 8) == 0; }
+
 static weir_status read_part(loader *l, int descriptor, uint64_t from, uint64_t to) {
   while (from < to) {
     ssize_t got = pread(descriptor, l->data + from, to - from, (off_t)from);
@@ -120,6 +123,23 @@ static weir_status read_part(loader *l, int descriptor, uint64_t from, uint64_t 
       return bad(l, from, "the file ends here");
     from += (uint64_t)got;
   }
+  return WEIR_OK;
+}
+
+/* Memory grows with the bytes that come, not with what the header promises. */
+static weir_status read_source(loader *l) {
+  size_t room = 0, got = 0;
+  do {
+    unsigned char *grown = weir__grow(&l->budget, l->data, &room, l->size + WEIR__RING_HEADER, 1);
+    if (!grown)
+      return no_memory(l);
+    l->data = grown;
+    TRY(weir__source_read(l->source, l->data + l->size, room - l->size, &got));
+    l->size += got;
+  } while (got);
+  l->header = (const weir__ring_header *)(const void *)l->data;
+  if (l->size < WEIR__RING_HEADER)
+    return bad(l, l->size, "the data end in the header of a recording, which has %d bytes", (int)WEIR__RING_HEADER);
   return WEIR_OK;
 }
 
@@ -734,7 +754,7 @@ static weir_status begin_numbers(loader *l) {
 }
 
 static weir_status load(loader *l, const weir__snapshot_limits *limits) {
-  TRY(read_all(l));
+  TRY(l->source ? read_source(l) : read_all(l));
   TRY(check_header(l));
   TRY(read_log(l));
   TRY(begin_snapshot(l, limits));
@@ -750,8 +770,10 @@ static weir_status load(loader *l, const weir__snapshot_limits *limits) {
   return read_annotations(l);
 }
 
-weir_status weir__ring_load(const char *path, const weir__snapshot_limits *limits, weir__snapshot **out) {
-  loader l = {.path = path, .budget = {.limit = limits && limits->memory ? limits->memory : 64ull << 30}};
+static weir_status load_from(const char *path, weir__source *source, const weir__snapshot_limits *limits,
+                             weir__snapshot **out) {
+  loader l = {
+      .path = path, .source = source, .budget = {.limit = limits && limits->memory ? limits->memory : 64ull << 30}};
   weir_status status = load(&l, limits);
   if (!status && l.header->lost)
     weir__log(WEIR_LOG_WARN,
@@ -774,4 +796,12 @@ weir_status weir__ring_load(const char *path, const weir__snapshot_limits *limit
   }
   *out = l.s;
   return WEIR_OK;
+}
+
+weir_status weir__ring_load(const char *path, const weir__snapshot_limits *limits, weir__snapshot **out) {
+  return load_from(path, NULL, limits, out);
+}
+
+weir_status weir__ring_read(weir__source *source, const weir__snapshot_limits *limits, weir__snapshot **out) {
+  return load_from(weir__source_name(source), source, limits, out);
 }

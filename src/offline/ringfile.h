@@ -13,4 +13,10 @@ bool weir__ring_is(const char *path);
 /* WEIR_ERROR_BAD_DATA, with the byte, when it is none. */
 weir_status weir__ring_load(const char *path, const weir__snapshot_limits *limits, weir__snapshot **snapshot);
 
+/* Whether data that begin with these bytes are such a recording. */
+bool weir__ring_begins(const void *bytes, size_t size);
+
+/* Reads one from a source that cannot be read at any place, as a pipe or a compressed file; it stays the caller's. */
+weir_status weir__ring_read(weir__source *source, const weir__snapshot_limits *limits, weir__snapshot **snapshot);
+
 #endif

@@ -872,11 +872,17 @@ close_pickle:
 }
 
 weir_status weir__snapshot_load(const char *path, const weir__snapshot_limits *limits, weir__snapshot **out) {
-  if (weir__ring_is(path))
+  if (strcmp(path, "-") != 0 && weir__ring_is(path))
     return weir__ring_load(path, limits, out);
   weir__source *source;
+  unsigned char begin[WEIR__SOURCE_PEEK];
+  size_t size = 0;
   TRY(weir__source_open(path, &source));
-  weir_status status = weir__snapshot_read(source, limits, out);
+  weir_status status = weir__source_peek(source, begin, sizeof begin, &size);
+  if (status == WEIR_OK && weir__ring_begins(begin, size))
+    status = weir__ring_read(source, limits, out);
+  else if (status == WEIR_OK)
+    status = weir__snapshot_read(source, limits, out);
   weir__source_close(source);
   return status;
 }

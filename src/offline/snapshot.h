@@ -206,7 +206,7 @@ typedef struct weir__snapshot {
 
 typedef weir__pickle_limits weir__snapshot_limits;
 
-/* Reads a file, plain or compressed. `limits` may be NULL: see weir__pickle_limits. */
+/* Reads a file, a pipe or, for "-", the standard input, plain or compressed. `limits` may be NULL: see weir__pickle_limits. */
 weir_status weir__snapshot_load(const char *path, const weir__snapshot_limits *limits, weir__snapshot **snapshot);
 
 /* Reads from a source that is not a file; it stays the caller's. */

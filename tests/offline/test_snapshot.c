@@ -15,6 +15,10 @@
 #include "offline/snapshot.h"
 #include "support/length.h"
 
+#ifdef WEIR_HAVE_ZLIB
+#include <zlib.h>
+#endif
+
 #ifdef WEIR_HAVE_ZSTD
 #define NEEDS_ZSTD (void)0
 #else
@@ -663,6 +667,72 @@ static void test_compressed_files(void **state) {
 }
 
 /* A few bytes that unpack to a lot stop at the limit. */
+#ifdef WEIR_HAVE_ZLIB
+/* `data` as a member of gzip's, behind those that are there. */
+static void pack(bytes *packed, const void *data, size_t size) {
+  z_stream z = {0};
+  assert_int_equal(deflateInit2(&z, 9, Z_DEFLATED, 15 + 16, 9, Z_DEFAULT_STRATEGY), Z_OK);
+  size_t room = deflateBound(&z, size);
+  packed->data = realloc(packed->data, packed->size + room);
+  assert_non_null(packed->data);
+  z.next_in = (z_const Bytef *)data;
+  z.avail_in = (uInt)size;
+  z.next_out = packed->data + packed->size;
+  z.avail_out = (uInt)room;
+  assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
+  packed->size += room - z.avail_out;
+  deflateEnd(&z);
+}
+
+static void test_gzip(void **state) {
+  (void)state;
+  bytes plain = read_test_file("small_snapshot.pickle"), packed = {0};
+  weir__snapshot *s = NULL;
+  pack(&packed, plain.data, plain.size);
+  assert_int_equal(load_bytes_as_file(packed.data, packed.size, &s), WEIR_OK);
+  assert_int_equal(s->event_count, 40);
+  weir__snapshot_free(s);
+  s = NULL;
+  for (size_t size = 4; size < packed.size; size++) {
+    assert_int_equal(read_bytes(packed.data, size, NULL, &s), WEIR_ERROR_BAD_DATA);
+    assert_non_null(strstr(weir_last_error(), "of the compressed file: it ends in the middle"));
+  }
+  /* A check over all of it: no byte may change but those of the name and time in the header. */
+  for (size_t i = 18; i < packed.size; i++) {
+    packed.data[i] ^= 0x55;
+    assert_int_equal(read_bytes(packed.data, packed.size, NULL, &s), WEIR_ERROR_BAD_DATA);
+    packed.data[i] ^= 0x55;
+  }
+  free(packed.data);
+
+  /* Members follow each other, and zeros may follow the last. */
+  packed = (bytes){0};
+  pack(&packed, plain.data, 1000);
+  pack(&packed, "", 0);
+  pack(&packed, plain.data + 1000, plain.size - 1000);
+  packed.data = realloc(packed.data, packed.size + 1000);
+  assert_non_null(packed.data);
+  memset(packed.data + packed.size, 0, 1000);
+  assert_int_equal(load_bytes_as_file(packed.data, packed.size + 1000, &s), WEIR_OK);
+  assert_int_equal(s->event_count, 40);
+  weir__snapshot_free(s);
+  s = NULL;
+  packed.data[packed.size + 500] = 'x';
+  assert_int_equal(read_bytes(packed.data, packed.size + 1000, NULL, &s), WEIR_ERROR_BAD_DATA);
+  assert_non_null(strstr(weir_last_error(), "of the compressed file: gzip: "));
+  free(packed.data);
+  free(plain.data);
+}
+#else
+static void test_gzip(void **state) {
+  static const unsigned char packed[] = {0x1f, 0x8b, 8, 0};
+  weir__snapshot *s = NULL;
+  (void)state;
+  assert_int_equal(read_bytes(packed, sizeof packed, NULL, &s), WEIR_ERROR_NOT_SUPPORTED);
+  assert_non_null(strstr(weir_last_error(), "without zlib; decompress it first"));
+}
+#endif
+
 static void test_bomb(void **state) {
   (void)state;
   NEEDS_ZSTD;
@@ -797,6 +867,7 @@ int main(void) {
       cmocka_unit_test(test_recorded_jobs),
       cmocka_unit_test(test_settings),
       cmocka_unit_test(test_compressed_files),
+      cmocka_unit_test(test_gzip),
       cmocka_unit_test(test_bomb),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
