@@ -259,7 +259,7 @@ static weir_status find_holders(const weir__snapshot *snapshot, const weir__stat
   weir__holder *all = malloc((state->block_count + 1) * sizeof *all);
   if (!all) {
     free(alike);
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "explain: no host memory for %zu blocks", state->block_count);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu blocks", state->block_count);
   }
   for (size_t i = 0; i < state->block_count; i++)
     x->has_stacks |= state->blocks[i].state == WEIR__ALLOCATED && state->blocks[i].stack;

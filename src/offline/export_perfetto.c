@@ -208,7 +208,7 @@ weir_status weir__export_perfetto(const weir__snapshot *snapshot, int device, we
     free(open.counts);
     free(open.is_named);
     free(sink);
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "export: no host memory");
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory");
   }
   tracer t = {.s = snapshot, .sink = sink, .to = &weir__json_format, .step = step, .step_context = step_context};
   weir_status status = WEIR_OK;
@@ -226,7 +226,7 @@ weir_status weir__export_perfetto(const weir__snapshot *snapshot, int device, we
   ranges(&t, device, &open);
   weir__write_close(sink);
   weir__write_close(sink);
-  weir_status ended = weir__sink_end(sink, "export");
+  weir_status ended = weir__sink_end(sink, NULL);
   free(open.counts);
   free(open.is_named);
   free(sink);

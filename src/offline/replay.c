@@ -645,9 +645,8 @@ static weir_status run(const weir__plan *plan, const weir__settings *settings, c
   r.pools = calloc(plan->snapshot->pool_count + 1, sizeof *r.pools);
   r.blocks = calloc(plan->block_count + 1, sizeof *r.blocks);
   r.held = calloc(plan->block_count + 1, sizeof *r.held);
-  weir_status status = r.pools && r.blocks && r.held
-                           ? run_once(&r, limit)
-                           : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "replay: no host memory");
+  weir_status status =
+      r.pools && r.blocks && r.held ? run_once(&r, limit) : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory");
   free(r.pools);
   free(r.blocks);
   free(r.held);
@@ -774,7 +773,7 @@ static weir_status explain_all(weir__recording *h, const weir__capacity *known) 
 static weir_status check_memory(uint64_t memory) {
   if (memory <= WEIR__REPLAY_MOST_MEMORY)
     return WEIR_OK;
-  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "replay: a device of %llu bytes; at most %llu are allowed",
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "a device of %llu bytes; at most %llu are allowed",
                     (unsigned long long)memory, (unsigned long long)WEIR__REPLAY_MOST_MEMORY);
 }
 
@@ -819,7 +818,7 @@ weir_status weir__recording_open(const weir__snapshot *snapshot, int device, uin
     return status;
   weir__recording *h = calloc(1, sizeof *h);
   if (!h)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "replay: no host memory");
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory");
   status = explain_from(h, snapshot, device, 0, memory, fraction);
   size_t request = next_request(&h->plan, 0);
   if (!status && h->plan.start.segment_count && h->report.differences && h->report.first_difference <= request &&

@@ -606,7 +606,7 @@ weir_status weir__plan_make(const weir__snapshot *snapshot, const weir__snapshot
   if (plan->entries && plan_pools(plan, device) && plan_blocks(plan) && plan_releases(plan) && plan_races(plan))
     return WEIR_OK;
   weir__plan_clear(plan);
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "replay: no host memory for %zu events", device->event_count);
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu events", device->event_count);
 }
 
 void weir__plan_clear(weir__plan *plan) {

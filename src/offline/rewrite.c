@@ -236,9 +236,9 @@ weir_status weir__rewrite(const weir__snapshot *snapshot, int device, const weir
   if (sink && w.string_memos && w.stack_memos && w.frame_memos) {
     weir__sink_begin(sink, format, file);
     everything(&w);
-    status = weir__sink_end(sink, "export");
+    status = weir__sink_end(sink, NULL);
   } else {
-    status = weir__fail(status, "export: no host memory to write with");
+    status = weir__fail(status, "no host memory to write with");
   }
   free(w.string_memos);
   free(w.stack_memos);

@@ -365,7 +365,7 @@ weir_status weir__summarize(const weir__snapshot *snapshot, int number, weir__su
   sums_clear(&at_end);
   free(alike);
   if (!ok)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "summary: no host memory for %zu events", device->event_count);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu events", device->event_count);
   bool is_late = s.unknown_frees || s.unknown_segments || s.live_before;
   s.completeness = !device->event_count            ? WEIR__HISTORY_NONE
                    : device->dropped               ? WEIR__HISTORY_WRAPPED

@@ -62,7 +62,7 @@ static void add(search *s, weir__settings candidate) {
     size_t room = s->room ? 2 * s->room : 256;
     weir__tune_candidate *grown = realloc(r->candidates, room * sizeof *grown);
     if (!grown) {
-      s->status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "tune: no host memory for %zu candidates", room);
+      s->status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu candidates", room);
       return;
     }
     r->candidates = grown;
@@ -222,18 +222,17 @@ static weir_status predict_all(search *s, size_t first) {
     return WEIR_OK;
   weir__prediction *predictions = calloc(count, sizeof *predictions);
   if (!predictions)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "tune: no host memory for %zu predictions", count);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu predictions", count);
   batch b = {s, first};
   weir_status status = weir__team_run(&s->options->team, count, predict, &b, predictions, sizeof *predictions);
   for (size_t i = 0; i < count && !status; i++)
     if (predictions[i].status)
-      status =
-          weir__fail(predictions[i].status, "tune: a replay failed: %s", weir_status_string(predictions[i].status));
+      status = weir__fail(predictions[i].status, "a replay failed: %s", weir_status_string(predictions[i].status));
   for (size_t i = first; i < s->result->candidate_count && !status; i++) {
     weir__tune_candidate *c = &s->result->candidates[i];
     c->of = calloc(histories, sizeof *c->of);
     if (!c->of) {
-      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "tune: no host memory for %zu predictions", count);
+      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu predictions", count);
       break;
     }
     memcpy(c->of, predictions + (i - first) * histories, histories * sizeof *c->of);
@@ -344,7 +343,7 @@ static double negligible_cost(const weir__tune_options *o) {
 static weir_status choose(const weir__tune_options *o, weir__tune_result *r) {
   size_t *front = realloc(r->front, r->candidate_count * sizeof *front);
   if (!front)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "tune: no host memory for %zu candidates", r->candidate_count);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu candidates", r->candidate_count);
   r->front = front;
   r->front_count =
       weir__tune_choose(r->candidates, r->candidate_count, r->is_mixed, negligible_cost(o), front, &r->best);
@@ -381,7 +380,7 @@ static weir_status find_fit(search *s) {
   size_t count = s->options->history_count;
   weir__fit *fits = calloc(2 * count, sizeof *fits);
   if (!fits)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "tune: no host memory");
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory");
   weir_status status = weir__team_run(&s->options->team, 2 * count, fit, s, fits, sizeof *fits);
   s->result->fit_recorded = most_of(fits, count);
   s->result->fit_best = most_of(fits + count, count);
