@@ -30,7 +30,7 @@
 /* 0 in a field: the default. */
 typedef struct weir__pickle_limits {
   uint64_t input;  /* bytes of pickle, decompressed: 64 GiB */
-  uint64_t memory; /* bytes that reading takes, what the consumer keeps included: 4 GiB */
+  uint64_t memory; /* bytes that reading takes, what the consumer keeps included: 4 GiB; see also WEIR__WINDOW_FACTOR */
   size_t objects;  /* boxes that are kept, and different texts: 2^27 */
   size_t string;   /* bytes of one text or bytes object: 64 MiB */
   size_t depth;    /* boxes within boxes: 100 */
@@ -99,6 +99,9 @@ weir_status weir__pickle_fail(weir__pickle *pickle, const char *format, ...) WEI
 weir_status weir__pickle_fail_memory(weir__pickle *pickle);
 
 weir__budget *weir__pickle_budget(weir__pickle *pickle);
+
+/* How many bytes have come so far. */
+uint64_t weir__pickle_size(const weir__pickle *pickle);
 
 /* The texts, by number. The consumer may add its own, and may take them all over by leaving an empty one in place. */
 weir__strings *weir__pickle_strings(weir__pickle *pickle);

@@ -77,6 +77,8 @@ void weir__pickle_close(weir__pickle *p) {
 
 weir__budget *weir__pickle_budget(weir__pickle *p) { return &p->budget; }
 
+uint64_t weir__pickle_size(const weir__pickle *p) { return weir__window_offset(&p->in, p->in.end); }
+
 weir__strings *weir__pickle_strings(weir__pickle *p) { return &p->strings; }
 
 weir_status weir__pickle_intern(weir__pickle *p, const char *text, uint32_t *id) {

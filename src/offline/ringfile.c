@@ -22,6 +22,9 @@
       return status_;                                                                                                  \
   } while (0)
 
+/* All modules are logged again when one is loaded, so that more are of no use, and would be looked through for every frame. */
+enum { MOST_MODULES = 4096 };
+
 /* A text, a pool or a context of the log; or a stack. */
 typedef struct entry {
   uint64_t at; /* of its bytes */
@@ -383,7 +386,8 @@ static weir_status string_of(loader *l, uint32_t number, uint32_t *string) {
 }
 
 static const module *module_of(const loader *l, uint64_t address) {
-  for (size_t i = l->module_count; i-- > 0;) /* the latest: another library may have been there before */
+  size_t last = l->module_count > MOST_MODULES ? l->module_count - MOST_MODULES : 0;
+  for (size_t i = l->module_count; i-- > last;) /* the latest: another library may have been there before */
     if (address >= l->modules[i].where.begin && address < l->modules[i].where.end)
       return &l->modules[i];
   return NULL;
@@ -767,7 +771,8 @@ static weir_status load(loader *l, const weir__snapshot_limits *limits) {
   TRY(read_stacks(l));
   l->clock = weir__clock_through(&l->header->first, &l->header->last[l->header->newest & 1]);
   TRY(read_events(l));
-  return read_annotations(l);
+  TRY(read_annotations(l));
+  return weir__snapshot_check_size(l->s, l->path, l->size);
 }
 
 static weir_status load_from(const char *path, weir__source *source, const weir__snapshot_limits *limits,

@@ -91,6 +91,10 @@ static const char *const word_texts[] = {"N/A", "", "small", "inactive", "active
 
 enum { MAX_DEVICES = 1024, MAX_STREAMS = UINT16_MAX, MAX_IGNORED = 64 };
 
+/* A value of a pickle can be in many places, for two bytes each. So what is walked is counted, at every place where it is: at
+ * most this many steps for each byte of the file, and FREE_STEPS in any case. */
+enum { STEPS = 4, STACK_STEPS = 32, TEXT_STEPS = 1024, FREE_STEPS = 1 << 20 };
+
 typedef weir__pickle_value value;
 
 /* Where a dict has the values of the keys. */
@@ -109,6 +113,7 @@ typedef struct loader {
   size_t events, segments, blocks, annotations, settings; /* what the arrays of `s` have room for */
   size_t streams, pools, remarks, frames, stacks, stack_frames, devices, ignored;
   weir__table stream_table, pool_table, remark_table, frame_table, stack_table;
+  uint64_t steps;     /* taken so far */
   size_t event_count; /* in the array; the snapshot counts those that a device has */
   uint64_t seed;
   const char *where; /* what is being read, for errors; NULL while the hook is at work */
@@ -159,6 +164,16 @@ static weir_status bad(loader *l, const char *format, ...) {
 
 static weir_status bad_kind(loader *l, enum key key, value v, const char *wanted) {
   return BAD(l, "'%s' is %s, not %s", key_texts[key], weir__pickle_kind(v), wanted);
+}
+
+/* `count` more values are about to be looked at. */
+static weir_status take_steps(loader *l, uint64_t count) {
+  l->steps += count;
+  if (l->steps <= FREE_STEPS || (l->steps - FREE_STEPS) / STEPS <= weir__pickle_size(l->pickle))
+    return WEIR_OK;
+  return BAD(l,
+             "the same values are in so many places that there are more than %d to look at for each byte of the file",
+             STEPS);
 }
 
 /* ---- Fields ---- */
@@ -221,6 +236,7 @@ static weir_status get_fields(loader *l, value v, const char *what, uint64_t kno
     return BAD(l, "it is %s, not a dict", weir__pickle_kind(v));
   size_t count;
   const value *pairs = weir__pickle_items(l->pickle, v, &count);
+  TRY(take_steps(l, 1 + count / 2));
   scan(pairs, count / 2, f);
   return f->others != 0 || (f->mask & ~known) ? ignore_others(l, what, pairs, count / 2, known) : WEIR_OK;
 }
@@ -382,14 +398,34 @@ static weir_status intern_frame(loader *l, const fields *f, uint32_t *frame) {
   return WEIR_OK;
 }
 
+/* A dict that the hook did not take may be in many places: what it was read as is kept with it, and it is read once. */
+enum memory { AS_FRAME = 1, AS_EVENT, AS_BLOCK, AS_ANNOTATION };
+
+static bool recall(loader *l, value v, enum memory kind, uint32_t *index) {
+  if (weir__pickle_tag_of(v) != WEIR__PICKLE_DICT)
+    return false;
+  uint32_t note = *weir__pickle_note(l->pickle, v);
+  *index = note >> 3;
+  return (note & 7) == kind;
+}
+
+static void remember(loader *l, value v, enum memory kind, size_t index) {
+  if (index < UINT32_MAX >> 3)
+    *weir__pickle_note(l->pickle, v) = (uint32_t)index << 3 | kind;
+}
+
 /* A frame that the hook did not take. */
 static weir_status read_frame(loader *l, size_t number, value v, uint32_t *frame) {
   fields f = {0};
+  if (recall(l, v, AS_FRAME, frame))
+    return WEIR_OK;
   if (weir__pickle_tag_of(v) != WEIR__PICKLE_DICT)
     return BAD(l, "frame %zu of a stack is %s, not a dict", number, weir__pickle_kind(v));
   TRY(get_fields(l, v, in_frame, FRAME_NEEDS, &f));
   TRY(need(l, &f, FRAME_NEEDS));
-  return intern_frame(l, &f, frame);
+  TRY(intern_frame(l, &f, frame));
+  remember(l, v, AS_FRAME, *frame);
+  return WEIR_OK;
 }
 
 /* A list of frames. It is written behind all other stacks, and taken back if it is one of them. */
@@ -558,13 +594,15 @@ static weir_status read_history(loader *l, size_t device, value v, struct slice 
   while (in_order < count && items[in_order] == make_object(slice->first + in_order, EVENT))
     in_order++;
   s->event_count += count;
+  TRY(take_steps(l, count));
   if (in_order == count)
     return WEIR_OK;
   slice->first = l->event_count;
   for (size_t i = 0; i < count; i++) {
-    if (is_object(items[i], EVENT)) {
+    uint32_t known;
+    if (is_object(items[i], EVENT) || recall(l, items[i], AS_EVENT, &known)) {
       ROOM_FOR(l, s->events, l->event_count, l->events);
-      s->events[l->event_count++] = s->events[object_index(items[i])];
+      s->events[l->event_count++] = s->events[is_object(items[i], EVENT) ? object_index(items[i]) : known];
       continue;
     }
     fields f = {0};
@@ -573,6 +611,7 @@ static weir_status read_history(loader *l, size_t device, value v, struct slice 
     TRY(get_fields(l, items[i], in_event, EVENT_KEYS, &f));
     TRY(need(l, &f, EVENT_NEEDS));
     TRY(add_event(l, &f, &index));
+    remember(l, items[i], AS_EVENT, index);
   }
   return WEIR_OK;
 }
@@ -597,7 +636,13 @@ static weir_status read_block(loader *l, value v, uint64_t address) {
   weir__snapshot *s = l->s;
   fields f = {0};
   weir__snapshot_block block = {.address = address};
-  uint32_t state = 0;
+  uint32_t state = 0, known;
+  if (recall(l, v, AS_BLOCK, &known)) {
+    TRY(take_steps(l, 1));
+    ROOM_FOR(l, s->blocks, s->block_count, l->blocks);
+    s->blocks[s->block_count++] = s->blocks[known];
+    return WEIR_OK;
+  }
   TRY(get_fields(l, v, in_block, BLOCK_KEYS, &f));
   TRY(need(l, &f, BIT(SIZE) | BIT(STATE)));
   TRY(get_address(l, &f, KEY_ADDRESS, &block.address));
@@ -621,6 +666,8 @@ static weir_status read_block(loader *l, value v, uint64_t address) {
                weir__pickle_string(l->pickle, field(&f, KEY_STATE)).text);
   }
   ROOM_FOR(l, s->blocks, s->block_count, l->blocks);
+  if (has(&f, BIT(ADDRESS))) /* without it, where the block lies depends on the one before */
+    remember(l, v, AS_BLOCK, s->block_count);
   s->blocks[s->block_count++] = block;
   return WEIR_OK;
 }
@@ -672,6 +719,7 @@ static weir_status read_segment(loader *l, size_t number, value v) {
 static weir_status read_setting(loader *l, value key, const char *parent, value v) {
   weir__snapshot *s = l->s;
   uint64_t bits;
+  TRY(take_steps(l, 1));
   if (!is_str(key))
     return BAD(l, "a key is %s, not a str", weir__pickle_kind(key));
   weir__snapshot_setting setting = {.key = weir__pickle_string(l->pickle, key).text};
@@ -734,6 +782,12 @@ static weir_status read_annotations(loader *l, const fields *top) {
   l->where = l->path;
   for (size_t i = 0; i < count; i++) {
     fields f = {0};
+    uint32_t known;
+    if (recall(l, items[i], AS_ANNOTATION, &known)) {
+      ROOM_FOR(l, s->annotations, s->annotation_count, l->annotations);
+      s->annotations[s->annotation_count++] = s->annotations[known];
+      continue;
+    }
     snprintf(l->path, sizeof l->path, "external_annotations[%zu]", i);
     weir__snapshot_annotation annotation = {WORD_EMPTY, WORD_EMPTY, -1, 0};
     int64_t device = -1;
@@ -745,6 +799,7 @@ static weir_status read_annotations(loader *l, const fields *top) {
     if (device >= -1 && device < MAX_DEVICES)
       annotation.device = (int)device;
     ROOM_FOR(l, s->annotations, s->annotation_count, l->annotations);
+    remember(l, items[i], AS_ANNOTATION, s->annotation_count);
     s->annotations[s->annotation_count++] = annotation;
   }
   return WEIR_OK;
@@ -783,6 +838,59 @@ static weir_status settle(loader *l) {
   }
   weir__drop(s->segments);
   s->segments = sorted;
+  return WEIR_OK;
+}
+
+/* Whether `count` is within `factor` for each byte. */
+static bool is_within(uint64_t count, uint64_t factor, uint64_t bytes) {
+  return count <= FREE_STEPS || (count - FREE_STEPS) / factor <= bytes;
+}
+
+static size_t remark_length(const weir__snapshot *s, uint32_t remark) {
+  const weir__snapshot_remark *r = &s->remarks[remark];
+  const weir__string *texts = s->strings.items;
+  return (size_t)texts[r->action].length + texts[r->compile_context].length + texts[r->user_metadata].length +
+         texts[r->phase].length;
+}
+
+/* The frames and texts of all records, each counted wherever it is: what those who write them out would write. */
+static void count_all(const weir__snapshot *s, uint64_t *frames, uint64_t *texts) {
+  *frames = *texts = 0;
+  for (size_t d = 0; d < s->device_count; d++)
+    for (size_t i = 0; i < s->devices[d].event_count; i++) {
+      const weir__snapshot_event *e = &s->devices[d].events[i];
+      *frames += s->stacks[e->stack].count;
+      *texts += e->remark ? remark_length(s, e->remark) : 0;
+    }
+  for (size_t i = 0; i < s->segment_count; i++) {
+    *frames += s->stacks[s->segments[i].stack].count;
+    for (size_t k = 0; k < s->segments[i].block_count; k++)
+      *frames += s->stacks[s->segments[i].blocks[k].stack].count;
+  }
+}
+
+weir_status weir__snapshot_check_size(const weir__snapshot *s, const char *name, uint64_t bytes) {
+  uint64_t deepest = 0, longest = 0, frames, texts;
+  for (size_t i = 0; i < s->stack_count; i++)
+    deepest = s->stacks[i].count > deepest ? s->stacks[i].count : deepest;
+  for (size_t i = 1; i < s->remark_count; i++)
+    longest = remark_length(s, (uint32_t)i) > longest ? remark_length(s, (uint32_t)i) : longest;
+  /* Nearly always that is enough to know. */
+  if (is_within(deepest * (s->event_count + s->segment_count + s->block_count), STACK_STEPS, bytes) &&
+      is_within(longest * s->event_count, TEXT_STEPS, bytes))
+    return WEIR_OK;
+  count_all(s, &frames, &texts);
+  if (!is_within(frames, STACK_STEPS, bytes))
+    return weir__not_ok(
+        weir__fail(WEIR_ERROR_BAD_DATA,
+                   "%s: its stacks, counted with every event that has them, are more than %d frames for "
+                   "each byte of the file",
+                   name, STACK_STEPS));
+  if (!is_within(texts, TEXT_STEPS, bytes))
+    return weir__not_ok(weir__fail(WEIR_ERROR_BAD_DATA,
+                                   "%s: its texts, counted with every event that has them, are more than %d times the "
+                                   "size of the file",
+                                   name, TEXT_STEPS));
   return WEIR_OK;
 }
 
@@ -860,6 +968,8 @@ weir_status weir__snapshot_read(weir__source *source, const weir__snapshot_limit
   weir__table_clear(&l->stack_table);
   s->strings = *weir__pickle_strings(pickle);
   *weir__pickle_strings(pickle) = (weir__strings){0};
+  if (status == WEIR_OK)
+    status = weir__snapshot_check_size(s, l->name, weir__pickle_size(pickle));
   if (status == WEIR_OK) {
     *out = s;
     s = NULL;

@@ -212,6 +212,10 @@ weir_status weir__snapshot_load(const char *path, const weir__snapshot_limits *l
 /* Reads from a source that is not a file; it stays the caller's. */
 weir_status weir__snapshot_read(weir__source *source, const weir__snapshot_limits *limits, weir__snapshot **snapshot);
 
+/* Whether a file of `bytes` bytes may hold all this: stacks and texts are stored once, and walked or written with every event
+ * that has them. WEIR_ERROR_BAD_DATA if they are out of all proportion. */
+weir_status weir__snapshot_check_size(const weir__snapshot *snapshot, const char *name, uint64_t bytes);
+
 void weir__snapshot_free(weir__snapshot *snapshot);
 
 /* NULL: the file does not have it. `sub` is NULL for a plain setting. */

@@ -7,8 +7,15 @@
 
 enum { BUFFER_SIZE = 128 * 1024, SLACK = WEIR__WINDOW_SLACK };
 
+/* The bytes that came decide what may be taken for them. */
+static void raise_budget(weir__window *w, uint64_t bytes) {
+  uint64_t allowed = WEIR__WINDOW_MEMORY + (bytes < UINT64_MAX / 128 ? bytes : UINT64_MAX / 128) * WEIR__WINDOW_FACTOR;
+  w->budget->limit = allowed < w->memory ? allowed : w->memory;
+}
+
 weir_status weir__window_open(weir__window *w, weir__source *source, weir__budget *budget, uint64_t limit) {
-  *w = (weir__window){.source = source, .budget = budget, .limit = limit};
+  *w = (weir__window){.source = source, .budget = budget, .limit = limit, .memory = budget->limit};
+  raise_budget(w, 0);
   w->buffer = weir__grow(budget, NULL, &w->capacity, BUFFER_SIZE + SLACK, 1);
   if (w->buffer == NULL)
     return weir__window_fail_memory(w);
@@ -39,6 +46,9 @@ weir_status weir__window_fail(const weir__window *w, const char *format, ...) {
 
 weir_status weir__window_fail_memory(const weir__window *w) {
   char limit[32];
+  if (w->budget->is_over && w->budget->limit < w->memory)
+    return weir__window_fail(w, "reading it takes more memory than %u bytes for each byte of it, and %s",
+                             WEIR__WINDOW_FACTOR, weir__format_bytes(WEIR__WINDOW_MEMORY, limit));
   if (w->budget->is_over)
     return weir__window_fail(w, "reading it takes more memory than the limit of %s",
                              weir__format_bytes(w->budget->limit, limit));
@@ -78,6 +88,7 @@ weir_status weir__window_fill(weir__window *w, size_t wanted) {
     status = weir__source_read(w->source, w->buffer + kept, room < most ? room : most, &got);
     kept += got;
     w->has_ended = got == 0;
+    raise_budget(w, w->offset + kept);
   }
   w->at = w->begin + ahead;
   w->end = w->begin + kept;

@@ -19,7 +19,8 @@ enum { WEIR__WINDOW_SLACK = 512 };
 typedef struct weir__window {
   weir__source *source;
   weir__budget *budget;
-  uint64_t limit; /* on the bytes in all */
+  uint64_t limit;  /* on the bytes in all */
+  uint64_t memory; /* what the budget's limit may rise to */
   unsigned char *buffer;
   size_t capacity;
   unsigned char *begin;    /* of what is being read now: the place that errors name, and nothing before it is kept */
@@ -28,6 +29,11 @@ typedef struct weir__window {
   bool has_ended;          /* the source has no more */
 } weir__window;
 
+/* What reading may take of the budget: so much at first, and so much more for each byte that came. */
+#define WEIR__WINDOW_MEMORY (16u << 20)
+#define WEIR__WINDOW_FACTOR 64u
+
+/* From here on the budget's limit rises with the bytes that come, up to what it is now. */
 weir_status weir__window_open(weir__window *window, weir__source *source, weir__budget *budget, uint64_t limit);
 void weir__window_close(weir__window *window);
 
