@@ -15,6 +15,7 @@
 #include "json.h"
 #include "offline/describe.h"
 #include "progress.h"
+#include "shown.h"
 
 static void print_help(void) {
   fputs("Usage: weir explain [OPTION...] FILE\n"
@@ -82,7 +83,7 @@ static void print_head(const file *f) {
                                      [WEIR__AT_PEAK] = "when most was in use",
                                      [WEIR__AT_END] = "at the end",
                                      [WEIR__AT_EVENT] = "a moment"};
-  printf("%s%s: %s%s", weir_cli_bold(), f->name, what[x->moment], weir_cli_plain());
+  printf("%s%s: %s%s", weir_cli_bold(), weir_cli_shown(f->name), what[x->moment], weir_cli_plain());
   if (x->event_count)
     printf(", event %zu of %zu", x->event, x->event_count);
   if (x->time_us && x->first_us)
@@ -483,7 +484,7 @@ static void print_next(const file *f) {
     snprintf(device, sizeof device, " --device %d", x->device);
   if (setting)
     printf("export PYTORCH_CUDA_ALLOC_CONF='%s'\n              weir replay --conf '%s'%s %s\n", setting->conf,
-           setting->conf, device, f->name);
+           setting->conf, device, weir_cli_shown(f->name));
   else if (empty)
     printf("call torch.cuda.empty_cache() between the steps\n");
   else if (find_remedy(x, WEIR__REMEDY_WAIT))
@@ -497,9 +498,9 @@ static void print_next(const file *f) {
            "              _dump_snapshot(\"job.pickle\") when it is over; a program on Weir: WEIR_RECORD=DIRECTORY\n");
   else if (x->differences || x->has_request)
     printf("weir replay --check%s %s\n              which shows where the replay differs from the file\n", device,
-           f->name);
+           weir_cli_shown(f->name));
   else
-    printf("weir tune%s %s\n              which looks for settings that need less\n", device, f->name);
+    printf("weir tune%s %s\n              which looks for settings that need less\n", device, weir_cli_shown(f->name));
 }
 
 static void print_text(const file *f) {
@@ -675,7 +676,7 @@ static int explain_file(char *name, weir__explain_options *options, bool json) {
   status = weir__explain(snapshot, options, &x);
   weir_cli_progress_end(progress);
   if (status)
-    fprintf(stderr, "weir explain: %s: %s\n", name, weir_last_error());
+    fprintf(stderr, "weir explain: %s: %s\n", weir_cli_shown(name), weir_last_error());
   else {
     file f = {name, snapshot, &snapshot->devices[options->device], &x};
     if (json)

@@ -11,6 +11,7 @@
 #include "cli.h"
 #include "offline/target.h"
 #include "progress.h"
+#include "shown.h"
 
 enum form { FORM_NONE, FORM_JSON, FORM_SQLITE, FORM_CSV, FORM_PERFETTO };
 
@@ -87,8 +88,8 @@ static int export_file(const char *file, const export_options *options) {
     return WEIR_EXIT_FAILED;
   }
   if (options->device >= 0 && (size_t)options->device >= snapshot->device_count) {
-    fprintf(stderr, "weir export: %s: there is no device %d; there are %zu, from 0 on\n", file, options->device,
-            snapshot->device_count);
+    fprintf(stderr, "weir export: %s: there is no device %d; there are %zu, from 0 on\n", weir_cli_shown(file),
+            options->device, snapshot->device_count);
     weir__snapshot_free(snapshot);
     return WEIR_EXIT_FAILED;
   }

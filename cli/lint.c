@@ -12,6 +12,7 @@
 #include "cli.h"
 #include "json.h"
 #include "progress.h"
+#include "shown.h"
 
 static void print_help(void) {
   fputs("Usage: weir lint [OPTION...] STRING\n"
@@ -264,7 +265,7 @@ static void print_text(const lint *l) {
     puts("nothing is set: the defaults");
   for (size_t i = 0; i < l->piece_count; i++) {
     const piece *p = &l->pieces[i];
-    printf("%s%.*s%s\n", weir_cli_bold(), (int)p->length, p->text, weir_cli_plain());
+    printf("%s%s%s\n", weir_cli_bold(), weir_cli_shown_part(p->text, p->length), weir_cli_plain());
     if (p->help)
       print_wrapped(4, p->help);
   }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/outfile.h"
+#include "base/text.h"
 #include "weir/runtime.h"
 
 static const struct command {
@@ -77,11 +78,13 @@ int weir_cli_usage(const char *command, const char *format, ...) {
   if (command == NULL)
     command = "";
   fprintf(stderr, "weir%s%s: ", space, command);
+  char text[WEIR__TEXT_SIZE];
   va_list args;
   va_start(args, format);
-  vfprintf(stderr, format, args);
+  weir__format_text(text, sizeof text, format, args);
   va_end(args);
-  fprintf(stderr, "\nSee 'weir%s%s --help'.\n", space, command);
+  weir__escape_message(text, sizeof text, false); /* it quotes the command line */
+  fprintf(stderr, "%s\nSee 'weir%s%s --help'.\n", text, space, command);
   return WEIR_EXIT_USAGE;
 }
 

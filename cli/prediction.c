@@ -11,6 +11,7 @@
 #include "cli.h"
 #include "json.h"
 #include "progress.h"
+#include "shown.h"
 
 /* ---- Options ---- */
 
@@ -92,7 +93,7 @@ static int judge(const weir_cli_predicting *options, const char *file, const wei
     return WEIR_EXIT_OK;
   fprintf(stderr,
           "weir %s: %s: a replay under the recorded settings differs from the file in %zu places; the first is:\n",
-          options->command, file, check->differences);
+          options->command, weir_cli_shown(file), check->differences);
   fprintf(stderr, "  %s\n", check->shown[0]);
   if (check->begin != WEIR__BEGINS_EMPTY)
     fputs(
@@ -118,7 +119,7 @@ static void mention_others(const weir_cli_predicting *options, const weir_cli_hi
     if (i != h->device && h->snapshot->devices[i].event_count) {
       fprintf(stderr,
               "weir %s: %s has a history of other devices too: this is of device %d; --device %d takes another\n",
-              options->command, h->file, h->device, i);
+              options->command, weir_cli_shown(h->file), h->device, i);
       return;
     }
 }
@@ -127,7 +128,7 @@ static int open_history(const weir_cli_predicting *options, const char *file, ui
                         weir_cli_history *h) {
   char what[160];
   *h = (weir_cli_history){.file = file};
-  snprintf(what, sizeof what, "reading %s", file);
+  snprintf(what, sizeof what, "reading %s", weir_cli_shown(file));
   weir_cli_progress *progress = weir_cli_progress_begin(what);
   weir_status status = weir__snapshot_load(file, NULL, &h->snapshot);
   bool is_loaded = !status;
@@ -137,15 +138,15 @@ static int open_history(const weir_cli_predicting *options, const char *file, ui
   }
   weir_cli_progress_end(progress);
   if (status) {
-    fprintf(stderr, "weir %s: %s%s%s\n", options->command, is_loaded ? file : "", is_loaded ? ": " : "",
+    fprintf(stderr, "weir %s: %s%s%s\n", options->command, is_loaded ? weir_cli_shown(file) : "", is_loaded ? ": " : "",
             weir_last_error());
     weir_cli_history_close(h);
     return WEIR_EXIT_FAILED;
   }
   if (h->snapshot->device_count > 1)
-    snprintf(h->name, sizeof h->name, "%s, device %d", file, h->device);
+    snprintf(h->name, sizeof h->name, "%s, device %d", weir_cli_shown(file), h->device);
   else
-    snprintf(h->name, sizeof h->name, "%s", file);
+    snprintf(h->name, sizeof h->name, "%s", weir_cli_shown(file));
   mention_others(options, h);
   return WEIR_EXIT_OK;
 }
@@ -174,7 +175,7 @@ void weir_cli_history_close(weir_cli_history *history) {
 int weir_cli_read_conf(const weir_cli_predicting *options, const char *conf, weir__settings *settings) {
   if (!weir__settings_parse(NULL, conf, settings))
     return WEIR_EXIT_OK;
-  fprintf(stderr, "weir %s: --conf %s: %s\n", options->command, conf, weir_last_error());
+  fprintf(stderr, "weir %s: --conf %s: %s\n", options->command, weir_cli_shown(conf), weir_last_error());
   return WEIR_EXIT_FAILED;
 }
 

@@ -14,6 +14,7 @@
 #include "cli.h"
 #include "json.h"
 #include "progress.h"
+#include "shown.h"
 
 static void print_help(void) {
   fputs(
@@ -61,7 +62,7 @@ static char *default_name(const char *file) {
 }
 
 static void print_text(FILE *out, const char *to, const weir__redact_options *options, const weir__redact_report *r) {
-  fprintf(out, "%s%s%s: ", weir_cli_bold(), to, weir_cli_plain());
+  fprintf(out, "%s%s%s: ", weir_cli_bold(), weir_cli_shown(to), weir_cli_plain());
   if (options->keep_functions)
     fprintf(out, "names of functions kept, ");
   else

@@ -15,6 +15,7 @@
 #include "json.h"
 #include "offline/describe.h"
 #include "progress.h"
+#include "shown.h"
 
 static void print_help(void) {
   fputs(
@@ -39,7 +40,7 @@ static const char *bytes(uint64_t n, char text[32]) { return weir__format_bytes(
 
 static void print_settings(const weir__snapshot *s) {
   if (s->conf && *s->conf)
-    printf("  settings    %s\n", s->conf);
+    printf("  settings    %s\n", weir_cli_shown(s->conf));
   else if (s->setting_count)
     printf("  settings    none were set: the defaults\n");
   else
@@ -172,8 +173,8 @@ static void print_text(const char *file, const weir__snapshot *snapshot, const w
     events += snapshot->devices[i].event_count;
     used += snapshot->devices[i].event_count || snapshot->devices[i].segment_count;
   }
-  printf("%s%s%s: %zu device%s, %zu events", weir_cli_bold(), file, weir_cli_plain(), used, used == 1 ? "" : "s",
-         events);
+  printf("%s%s%s: %zu device%s, %zu events", weir_cli_bold(), weir_cli_shown(file), weir_cli_plain(), used,
+         used == 1 ? "" : "s", events);
   if (snapshot->is_events_only)
     puts(", a recording of WEIR_RECORD");
   else
@@ -190,12 +191,13 @@ static void print_text(const char *file, const weir__snapshot *snapshot, const w
     printf("  no stacks were recorded, so allocations are grouped by size: %s keeps them\n",
            snapshot->is_events_only ? "WEIR_RECORD_STACKS=alloc" : "_record_memory_history(stacks=\"python\")");
   for (size_t i = 0; i < snapshot->ignored_count; i++)
-    printf("  not understood: key '%s' of %s, %" PRIu64 " times\n", snapshot->ignored[i].key,
+    printf("  not understood: key '%s' of %s, %" PRIu64 " times\n", weir_cli_shown(snapshot->ignored[i].key),
            snapshot->ignored[i].where, snapshot->ignored[i].count);
   if (events)
-    printf("  next: weir explain %s\n", file);
+    printf("  next: weir explain %s\n", weir_cli_shown(file));
   else if (used)
-    puts("  next: record a history: torch.cuda.memory._record_memory_history(stacks=\"python\") before the work begins,\n"
+    puts("  next: record a history: torch.cuda.memory._record_memory_history(stacks=\"python\") before the work "
+         "begins,\n"
          "        _dump_snapshot(\"job.pickle\") when it is over; a program on Weir: WEIR_RECORD=DIRECTORY");
   else
     printf(
@@ -301,7 +303,7 @@ static int summarize_file(const char *file, bool json) {
     status = weir__summarize(snapshot, (int)i, &devices[i]);
   weir_cli_progress_end(progress);
   if (status)
-    fprintf(stderr, "weir summary: %s: %s\n", file, weir_last_error());
+    fprintf(stderr, "weir summary: %s: %s\n", weir_cli_shown(file), weir_last_error());
   else
     (json ? print_json : print_text)(file, snapshot, devices);
   free(devices);

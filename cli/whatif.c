@@ -11,6 +11,7 @@
 #include "offline/team.h"
 #include "prediction.h"
 #include "progress.h"
+#include "shown.h"
 
 enum { MOST_CONFS = 256 };
 
@@ -158,13 +159,13 @@ static void print_rows(const table *t, const weir_cli_history *h) {
       continue;
     printf("%s  ", figures(&rows[i], text));
     if (i >= OWN_ROWS)
-      puts(name_of(t, i));
+      puts(weir_cli_shown(name_of(t, i)));
     else
       printf("%s%s%s: %s\n", weir_cli_bold(), name_of(t, i), weir_cli_plain(), *recorded ? recorded : "(defaults)");
   }
   for (size_t i = 0; i < row_count(t); i++)
     if (is_shown(t, i) && rows[i].failures) {
-      printf("  %s fails first at ", name_of(t, i));
+      printf("  %s fails first at ", weir_cli_shown(name_of(t, i)));
       weir_cli_print_failure(&rows[i]);
       putchar('\n');
     }
@@ -207,7 +208,7 @@ static int predict_file(whatif *w, const char *file) {
   for (size_t i = 0; i < row_count(&t) && !code; i++)
     if (w->rows[i].status) {
       predict(&t, i, &w->rows[i]); /* once more, here: an error's text is that of the thread that met it */
-      fprintf(stderr, "weir whatif: %s: --conf %s: %s\n", file, name_of(&t, i), weir_last_error());
+      fprintf(stderr, "weir whatif: %s: --conf %s: %s\n", weir_cli_shown(file), name_of(&t, i), weir_last_error());
       code = WEIR_EXIT_FAILED;
     }
   if (!code)

@@ -109,5 +109,6 @@ void weir__log(weir_log_level level, const char *format, ...) {
   va_start(args, format);
   weir__format_text(message, sizeof message, format, args);
   va_end(args);
+  weir__escape_message(message, sizeof message, strchr(format, '\n') != NULL);
   emit(level, message);
 }

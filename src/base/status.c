@@ -79,6 +79,7 @@ static void fail(weir_status status, int driver_result, const char *format, va_l
   /* Not straight into its place: the arguments may quote it. */
   char text[WEIR__TEXT_SIZE], *room = find_room();
   weir__format_text(text, sizeof text, format, args);
+  weir__escape_message(text, sizeof text, strchr(format, '\n') != NULL); /* it may quote a file's names */
   last.text = room ? memcpy(room, text, strlen(text) + 1) : weir_status_string(status);
   last.driver_result = driver_result;
   weir__log(WEIR_LOG_DEBUG, "%s: %s", weir_status_name(status), text);

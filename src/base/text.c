@@ -14,6 +14,86 @@ void weir__format_text(char *text, size_t size, const char *format, va_list args
     memcpy(text + size - sizeof "...", "...", sizeof "...");
 }
 
+size_t weir__utf8_length(const char *text, uint32_t *code) {
+  const unsigned char *s = (const unsigned char *)text;
+  size_t length = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
+  if (length < 2) {
+    *code = s[0];
+    return length;
+  }
+  uint32_t value = s[0] & (0x7fu >> length);
+  for (size_t i = 1; i < length; i++) {
+    if ((s[i] & 0xc0) != 0x80) /* the NUL ends it here too */
+      return 0;
+    value = value << 6 | (s[i] & 0x3f);
+  }
+  static const uint32_t lowest[] = {[2] = 0x80, [3] = 0x800, [4] = 0x10000};
+  if (value < lowest[length] || value > 0x10ffff || (value >= 0xd800 && value <= 0xdfff))
+    return 0;
+  *code = value;
+  return length;
+}
+
+bool weir__is_printable(uint32_t code) {
+  if (code < 0x20 || (code >= 0x7f && code < 0xa0))
+    return false;
+  return !(code == 0x61c || code == 0x200e || code == 0x200f || (code >= 0x2028 && code <= 0x202e) ||
+           (code >= 0x2066 && code <= 0x2069) || code == 0xfeff);
+}
+
+size_t weir__escape_text(const char *text, size_t length, char *out, size_t size) {
+  size_t at = 0;
+  for (size_t i = 0; i < length;) {
+    char escape[16], character[5] = ""; /* a copy: what follows `length` is not part of it */
+    memcpy(character, text + i, length - i < 4 ? length - i : 4);
+    uint32_t code;
+    size_t bytes = weir__utf8_length(character, &code), written = bytes;
+    const char *from = character;
+    if (!bytes || !weir__is_printable(code)) {
+      static const char letters[] = "abtnvfr"; /* from 7 on */
+      from = escape;
+      if (bytes && code >= 7 && code <= 13)
+        written = (size_t)snprintf(escape, sizeof escape, "\\%c", letters[code - 7]);
+      else if (bytes > 1)
+        written = (size_t)snprintf(escape, sizeof escape, "\\u%04x", (unsigned)code);
+      else
+        written = (size_t)snprintf(escape, sizeof escape, "\\x%02x", (unsigned)(unsigned char)text[i]);
+      bytes = bytes ? bytes : 1;
+    }
+    if (written >= size - at)
+      break;
+    memcpy(out + at, from, written);
+    at += written;
+    i += bytes;
+  }
+  out[at] = 0;
+  return at;
+}
+
+void weir__escape_message(char *text, size_t size, bool keeps_lines) {
+  const char *at = text;
+  uint32_t code;
+  for (size_t bytes;
+       *at && (bytes = weir__utf8_length(at, &code)) && (weir__is_printable(code) || (keeps_lines && code == '\n'));)
+    at += bytes;
+  if (!*at) /* as it is nearly always */
+    return;
+  char copy[WEIR__TEXT_SIZE];
+  size_t from = (size_t)(at - text), to = from, length = strlen(text);
+  memcpy(copy, text, length < sizeof copy ? length + 1 : sizeof copy);
+  copy[sizeof copy - 1] = 0;
+  while (copy[from]) {
+    size_t line = keeps_lines ? strcspn(copy + from, "\n") : strlen(copy + from);
+    to += weir__escape_text(copy + from, line, text + to, size - to);
+    from += line;
+    if (copy[from] && to + 1 < size) {
+      text[to++] = '\n';
+      text[to] = 0;
+    }
+    from += copy[from] != 0;
+  }
+}
+
 /* The limits are those of PyTorch's messages: exactly 1 MiB is "1024.00 KiB" there. */
 const char *weir__format_bytes(unsigned long long bytes, char text[32]) {
   const unsigned long long kib = 1ull << 10, mib = 1ull << 20, gib = 1ull << 30;

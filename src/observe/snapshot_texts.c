@@ -4,25 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The bytes of the UTF-8 character at `s`; 0: it is none, as are forms longer than needed, surrogates, and what is above
- * U+10FFFF. */
-static size_t character(const unsigned char *s) {
-  size_t length = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
-  for (size_t i = 1; i < length; i++)
-    if ((s[i] & 0xc0) != 0x80) /* the NUL ends it here too */
-      return 0;
-  if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] >= 0xa0) || (s[0] == 0xf0 && s[1] < 0x90) ||
-      (s[0] == 0xf4 && s[1] >= 0x90))
-    return 0;
-  return length;
-}
+#include "base/text.h"
 
 /* A copy that is valid UTF-8. NULL: no host memory. */
 static char *copy_valid(const char *text) {
   static const char instead[] = "\xef\xbf\xbd";
   size_t bytes = 0;
+  uint32_t code;
   for (const char *s = text; *s;) {
-    size_t length = character((const unsigned char *)s);
+    size_t length = weir__utf8_length(s, &code);
     bytes += length ? length : sizeof instead - 1;
     s += length ? length : 1;
   }
@@ -30,7 +20,7 @@ static char *copy_valid(const char *text) {
   if (!copy)
     return NULL;
   while (*text) {
-    size_t length = character((const unsigned char *)text);
+    size_t length = weir__utf8_length(text, &code);
     memcpy(to, length ? text : instead, length ? length : sizeof instead - 1);
     to += length ? length : sizeof instead - 1;
     text += length ? length : 1;

@@ -5,9 +5,16 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "base/text.h"
 
 static const char *text_of(const weir__snapshot *snapshot, uint32_t id) {
   return id < snapshot->strings.count ? snapshot->strings.items[id].text : "";
+}
+
+/* As much of a text as there is room for, without what a terminal would obey. */
+static const char *escaped(const char *text, char *out, size_t size) {
+  weir__escape_text(text, strlen(text), out, size);
+  return out;
 }
 
 bool weir__lies_in_library(const char *file) {
@@ -82,8 +89,9 @@ static shown frames_of(const weir__snapshot *snapshot, uint32_t stack) {
 static int put_frame(const weir__snapshot *snapshot, uint32_t frame, const char *before, char *text, size_t size) {
   const weir__snapshot_frame *f = &snapshot->frames[frame];
   const char *file = text_of(snapshot, f->filename), *slash = strrchr(file, '/');
-  return snprintf(text, size, "%s%.48s (%.40s:%lld)", before, text_of(snapshot, f->name), slash ? slash + 1 : file,
-                  (long long)f->line);
+  char name[49], base[41];
+  return snprintf(text, size, "%s%s (%s:%lld)", before, escaped(text_of(snapshot, f->name), name, sizeof name),
+                  escaped(slash ? slash + 1 : file, base, sizeof base), (long long)f->line);
 }
 
 static const char *put_frames(const weir__snapshot *snapshot, const shown *frames, char text[WEIR__DESCRIBE_TEXT]) {
@@ -165,6 +173,7 @@ const char *weir__describe_phase(const weir__snapshot *snapshot, int device, int
   enum { DEEPEST = 32 };
   const weir__snapshot_annotation *open[DEEPEST], *last = NULL;
   size_t depth = 0;
+  char name[81];
   *text = 0;
   if (!time_us)
     return text;
@@ -185,9 +194,9 @@ const char *weir__describe_phase(const weir__snapshot *snapshot, int device, int
     }
   }
   if (depth)
-    snprintf(text, WEIR__DESCRIBE_TEXT, "in %.80s", text_of(snapshot, open[depth - 1]->name));
+    snprintf(text, WEIR__DESCRIBE_TEXT, "in %s", escaped(text_of(snapshot, open[depth - 1]->name), name, sizeof name));
   else if (last)
-    snprintf(text, WEIR__DESCRIBE_TEXT, "after %.80s", text_of(snapshot, last->name));
+    snprintf(text, WEIR__DESCRIBE_TEXT, "after %s", escaped(text_of(snapshot, last->name), name, sizeof name));
   return text;
 }
 

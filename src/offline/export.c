@@ -4,21 +4,27 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "base/text.h"
 #include "offline/summary.h"
 
-/* A surrogate is written in three bytes, and so is U+FFFD. */
+/* In place: a surrogate is written in three bytes, and so is U+FFFD. Other bytes that are no UTF-8, as a recording of a C
+ * program may have, have room for one character each. */
 void weir__export_clean(weir__snapshot *snapshot) {
+  uint32_t code;
   for (size_t i = 0; i < snapshot->strings.count; i++) {
-    unsigned char *text = (unsigned char *)snapshot->strings.items[i].text;
+    char *text = (char *)snapshot->strings.items[i].text;
     const size_t length = snapshot->strings.items[i].length;
-    for (size_t k = 0; k < length; k++) {
-      if (!text[k])
+    for (size_t k = 0, bytes; k < length; k += bytes) {
+      bytes = text[k] ? weir__utf8_length(text + k, &code) : 0;
+      if (bytes)
+        continue;
+      bytes = 1;
+      if ((unsigned char)text[k] == 0xed && k + 2 < length && (unsigned char)text[k + 1] >= 0xa0 &&
+          (text[k + 2] & 0xc0) == 0x80) {
+        memcpy(text + k, "\xef\xbf\xbd", 3);
+        bytes = 3;
+      } else
         text[k] = '?';
-      else if (text[k] == 0xed && k + 2 < length && text[k + 1] >= 0xa0) {
-        text[k] = 0xef;
-        text[k + 1] = 0xbf;
-        text[k + 2] = 0xbd;
-      }
     }
   }
 }

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "base/base.h"
+#include "base/text.h"
 
 static void bytes_for_people(void **state) {
   (void)state;
@@ -143,6 +144,63 @@ static void a_newer_caller_is_read_as_far_as_is_known(void **state) {
   assert_int_equal(box.after, 77);
 }
 
+static void texts_for_terminals(void **state) {
+  (void)state;
+  static const struct {
+    const char *text, *shown;
+  } cases[] = {
+      {"", ""},
+      {"forward (net.py:12) \\ \"é 漢 \U0001f600\"", "forward (net.py:12) \\ \"é 漢 \U0001f600\""},
+      {"\x1b]0;title\a\x1b[31m", "\\x1b]0;title\\a\\x1b[31m"},
+      {"one\ntwo\r\tthree", "one\\ntwo\\r\\tthree"},
+      {"\x01\x1f\x7f", "\\x01\\x1f\\x7f"},
+      {"\xc2\x9b"
+       "31m\xc2\x80\xc2\xa0",
+       "\\u009b31m\\u0080\xc2\xa0"}, /* C1, and the first behind them */
+      {"\u202e\u2066\u2028\u200f\ufeff", "\\u202e\\u2066\\u2028\\u200f\\ufeff"},
+      {"\xff\xc3", "\\xff\\xc3"},
+      {"\xed\xb2\x80", "\\xed\\xb2\\x80"}, /* a surrogate */
+      {"\xc0\x80\xe0\x80\x80\xf4\x90\x80\x80", "\\xc0\\x80\\xe0\\x80\\x80\\xf4\\x90\\x80\\x80"},
+      {"\xe6\xbc", "\\xe6\\xbc"},
+  };
+  for (size_t i = 0; i < WEIR_COUNT_OF(cases); i++) {
+    char shown[128], again[128];
+    assert_int_equal(weir__escape_text(cases[i].text, strlen(cases[i].text), shown, sizeof shown),
+                     strlen(cases[i].shown));
+    assert_string_equal(shown, cases[i].shown);
+    weir__escape_text(shown, strlen(shown), again, sizeof again); /* what was escaped stays as it is */
+    assert_string_equal(again, shown);
+    for (size_t size = 1; size < sizeof shown; size++) { /* cut after whole characters and escapes */
+      char cut[128];
+      size_t length = weir__escape_text(cases[i].text, strlen(cases[i].text), cut, size);
+      assert_true(length < size && strlen(cut) == length);
+      assert_memory_equal(cut, cases[i].shown, length);
+      uint32_t code;
+      for (size_t at = 0, bytes; at < length; at += bytes)
+        assert_true((bytes = weir__utf8_length(cut + at, &code)) > 0);
+    }
+  }
+  char part[16];
+  weir__escape_text("ab\xe6\xbc\xa2", 4, part, sizeof part); /* not beyond the length */
+  assert_string_equal(part, "ab\\xe6\\xbc");
+}
+
+static void errors_have_no_control_characters(void **state) {
+  (void)state;
+  weir__fail(WEIR_ERROR_SYSTEM, "%s: open: no such file", "a\x1b[31m\nb\xff");
+  assert_string_equal(weir_last_error(), "a\\x1b[31m\\nb\\xff: open: no such file");
+  weir__fail(WEIR_ERROR_SYSTEM, "first: %s", weir_last_error());
+  assert_string_equal(weir_last_error(), "first: a\\x1b[31m\\nb\\xff: open: no such file");
+  weir__fail(WEIR_ERROR_SYSTEM, "lines:\n%s", "one\x1b\ntwo"); /* where the text has lines of its own, all stay */
+  assert_string_equal(weir_last_error(), "lines:\none\\x1b\ntwo");
+  char longest[WEIR__TEXT_SIZE];
+  memset(longest, 0x1b, sizeof longest - 1);
+  longest[sizeof longest - 1] = 0;
+  weir__fail(WEIR_ERROR_SYSTEM, "%s", longest);
+  assert_in_range(strlen(weir_last_error()), WEIR__TEXT_SIZE - 8, WEIR__TEXT_SIZE - 1);
+  assert_null(strchr(weir_last_error(), 0x1b));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(bytes_for_people),
@@ -151,6 +209,8 @@ int main(void) {
       cmocka_unit_test(rounding_up),
       cmocka_unit_test(an_older_caller_keeps_the_defaults_of_what_it_does_not_know),
       cmocka_unit_test(a_newer_caller_is_read_as_far_as_is_known),
+      cmocka_unit_test(texts_for_terminals),
+      cmocka_unit_test(errors_have_no_control_characters),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -318,7 +318,7 @@ static void check(void (*make)(pickle *, size_t), size_t n, const char *said) {
 
 static void test_products_are_refused(void **state) {
   (void)state;
-  static const size_t sizes[] = {108000, 1000000};
+  static const size_t sizes[] = {108000, 400000};
   for (size_t i = 0; i < 2; i++) {
     check(segments_times_blocks, sizes[i], "64 bytes for each byte");
     check(segments_times_keys, sizes[i], "more than 4 to look at for each byte");
@@ -332,7 +332,7 @@ static void test_products_are_refused(void **state) {
 /* What can be read once for all places is. */
 static void test_shared_values_are_read_once(void **state) {
   (void)state;
-  static const size_t sizes[] = {108000, 1000000};
+  static const size_t sizes[] = {108000, 400000};
   for (size_t i = 0; i < 2; i++) {
     check(blocks_times_keys, sizes[i], NULL);
     check(events_times_keys, sizes[i], NULL);
@@ -393,7 +393,7 @@ static void test_shared_values_are_in_all_places(void **state) {
 static void test_unpacking_is_bounded(void **state) {
   (void)state;
 #ifdef WEIR_HAVE_ZSTD
-  size_t size = 200 << 20, room = ZSTD_compressBound(size);
+  size_t size = 100 << 20, room = ZSTD_compressBound(size);
   pickle p = {.data = malloc(room)};
   char *unpacked = malloc(size);
   assert_non_null(p.data);
