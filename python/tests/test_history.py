@@ -120,6 +120,23 @@ def test_dump_snapshot(tmp_path):
     del buffer
 
 
+def test_dump_snapshot_replaces_only_files(tmp_path):
+    target, link, fifo = tmp_path / "target.pickle", tmp_path / "link.pickle", tmp_path / "fifo"
+    target.touch(mode=0o600)
+    target.chmod(0o604)
+    link.symlink_to("target.pickle")
+    weir.memory._dump_snapshot(link)
+    assert link.is_symlink() and target.stat().st_mode & 0o777 == 0o604
+    with open(target, "rb") as file:
+        assert "segments" in pickle.load(file)
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    weir.memory._dump_snapshot(fifo)
+    assert "segments" in pickle.loads(os.read(reader, 65536)) and fifo.is_fifo()
+    os.close(reader)
+    assert sorted(os.listdir(tmp_path)) == ["fifo", "link.pickle", "target.pickle"]
+
+
 def test_dump_snapshot_default_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     weir.memory._dump_snapshot()
