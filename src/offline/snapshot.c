@@ -599,7 +599,7 @@ static weir_status read_history(loader *l, size_t device, value v, struct slice 
     return WEIR_OK;
   slice->first = l->event_count;
   for (size_t i = 0; i < count; i++) {
-    uint32_t known;
+    uint32_t known = 0;
     if (is_object(items[i], EVENT) || recall(l, items[i], AS_EVENT, &known)) {
       ROOM_FOR(l, s->events, l->event_count, l->events);
       s->events[l->event_count++] = s->events[is_object(items[i], EVENT) ? object_index(items[i]) : known];
