@@ -241,7 +241,7 @@ static void list_processes(weir__heap *heap, char *text, size_t size) {
     if (processes[i].pid != (unsigned)getpid())
       snprintf(who, sizeof who, "Process %u", processes[i].pid);
     length += (size_t)snprintf(text + length, size - length, "%s has %s memory in use. ", who,
-                               weir__format_bytes(processes[i].bytes, bytes));
+                               weir__format_bytes_as_pytorch(processes[i].bytes, bytes));
   }
 }
 
@@ -262,7 +262,7 @@ static void advise(const weir__heap *heap, const weir__settings *settings, weir_
         " This allocation exceeds the expandable-segment reserve of %s for this stream, and a single allocation "
         "cannot span expandable segments. Raise expandable_segments_reserve or expandable_segments_reserve_by_class "
         "so that a segment is at least %s.",
-        weir__format_bytes(room, reserve), weir__format_bytes(bytes, wanted));
+        weir__format_bytes_as_pytorch(room, reserve), weir__format_bytes_as_pytorch(bytes, wanted));
   else
     snprintf(text, size,
              " expandable_segments is enabled. If instead the process runs out of address space, the reserves are too "
@@ -303,17 +303,18 @@ weir_status weir__out_of_memory(const char *who, weir__heap *heap, weir__arena *
   list_processes(heap, processes, sizeof processes);
   char text[6][32], allowed[64] = "", private_part[96] = "";
   if (has_limit)
-    snprintf(allowed, sizeof allowed, "%s allowed; ", weir__format_bytes(limit, text[0]));
+    snprintf(allowed, sizeof allowed, "%s allowed; ", weir__format_bytes_as_pytorch(limit, text[0]));
   if (in_private)
     snprintf(private_part, sizeof private_part, "with %s allocated in private pools (e.g., CUDA Graphs), ",
-             weir__format_bytes(in_private, text[1]));
+             weir__format_bytes_as_pytorch(in_private, text[1]));
   return weir__fail(
       WEIR_ERROR_OUT_OF_MEMORY,
       "%s: CUDA out of memory. Tried to allocate %s. GPU %d has a total capacity of %s of which %s is free. %s%sOf the "
       "allocated memory %s is allocated by Weir, %sand %s is reserved by Weir but unallocated.%s",
-      who, weir__format_bytes(segment_bytes, text[0]), heap->device, weir__format_bytes(device_total, text[1]),
-      weir__format_bytes(device_free, text[2]), processes, allowed, weir__format_bytes(allocated, text[3]),
-      private_part, weir__format_bytes(reserved > allocated ? reserved - allocated : 0, text[4]), advice);
+      who, weir__format_bytes_as_pytorch(segment_bytes, text[0]), heap->device,
+      weir__format_bytes_as_pytorch(device_total, text[1]), weir__format_bytes_as_pytorch(device_free, text[2]),
+      processes, allowed, weir__format_bytes_as_pytorch(allocated, text[3]), private_part,
+      weir__format_bytes_as_pytorch(reserved > allocated ? reserved - allocated : 0, text[4]), advice);
 }
 
 /* ---- Allocating ---- */
@@ -335,7 +336,7 @@ weir_status weir__reject(const char *who, weir__heap *heap, const weir__settings
   return weir__fail(WEIR_ERROR_OUT_OF_MEMORY,
                     "%s: CUDA out of memory. Allocation was preemptively rejected because it would exceed "
                     "per_process_memory_fraction limit. Requested size: %s",
-                    who, weir__format_bytes(requested, text));
+                    who, weir__format_bytes_as_pytorch(requested, text));
 }
 
 /* WEIR_OK: there was none. */

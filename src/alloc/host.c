@@ -210,9 +210,9 @@ static weir_status out_of_memory(const char *who, weir_host_allocator *host, wei
   weir__lock_give(&host->lock);
   return weir__fail_result(WEIR_ERROR_HOST_OUT_OF_MEMORY, r,
                            "%s: no pinned host memory. Tried to allocate %s; %s are held, of which %s are in use", who,
-                           weir__format_bytes(bytes, text[0]),
-                           weir__format_bytes((unsigned long long)stats.allocated_bytes.current, text[1]),
-                           weir__format_bytes((unsigned long long)stats.active_bytes.current, text[2]));
+                           weir__format_bytes_as_pytorch(bytes, text[0]),
+                           weir__format_bytes_as_pytorch((unsigned long long)stats.allocated_bytes.current, text[1]),
+                           weir__format_bytes_as_pytorch((unsigned long long)stats.active_bytes.current, text[2]));
 }
 
 static weir_status alloc_new(const char *who, weir_host_allocator *host, uint64_t bytes, void **pointer) {

@@ -25,8 +25,11 @@ weir_status weir__fail_result(weir_status status, int driver_result, const char 
 
 void weir__log(weir_log_level level, const char *format, ...) WEIR_PRINTF(2, 3);
 
-/* Bytes for people: "512 bytes", "2.00 MiB". Returns `text`. */
+/* Bytes for people, in the largest unit of which there is at least one: "512 bytes", "2.00 MiB". Returns `text`. */
 const char *weir__format_bytes(unsigned long long bytes, char text[32]);
+
+/* The same as PyTorch writes it, which has no TiB, and 1 GiB as "1024.00 MiB": for messages that PyTorch has too. */
+const char *weir__format_bytes_as_pytorch(unsigned long long bytes, char text[32]);
 
 /* "80GiB", "512 MB", "1024": a number, with K, M, G, T (powers of 1024 with "iB" or nothing, of 1000 with "B"). */
 bool weir__parse_bytes(const char *text, unsigned long long *bytes);

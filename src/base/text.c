@@ -96,6 +96,23 @@ void weir__escape_message(char *text, size_t size, bool keeps_lines) {
 
 /* The limits are those of PyTorch's messages: exactly 1 MiB is "1024.00 KiB" there. */
 const char *weir__format_bytes(unsigned long long bytes, char text[32]) {
+  static const char *const units[] = {"KiB", "MiB", "GiB", "TiB"};
+  if (bytes < 1024) {
+    snprintf(text, 32, "%llu bytes", bytes);
+    return text;
+  }
+  double number = (double)bytes / 1024;
+  size_t unit = 0;
+  /* What would be printed as 1024.00 is one of the next unit. */
+  while (number >= 1023.995 && unit + 1 < WEIR_COUNT_OF(units)) {
+    number /= 1024;
+    unit++;
+  }
+  snprintf(text, 32, "%.2f %s", number, units[unit]);
+  return text;
+}
+
+const char *weir__format_bytes_as_pytorch(unsigned long long bytes, char text[32]) {
   const unsigned long long kib = 1ull << 10, mib = 1ull << 20, gib = 1ull << 30;
   if (bytes <= kib)
     snprintf(text, 32, "%llu bytes", bytes);

@@ -134,10 +134,10 @@ static void print_line(output *out, const weir_allocator_stats *stats, int devic
   const weir_stat *active = &stats->active_bytes[WEIR_STAT_ALL];
   int64_t idle = held->current - active->current;
   print(out, "device %d: allocated %s (peak %s), reserved %s (peak %s), ", device,
-        weir__format_bytes((unsigned long long)allocated->current, text[0]),
-        weir__format_bytes((unsigned long long)allocated->peak, text[1]),
-        weir__format_bytes((unsigned long long)held->current, text[2]),
-        weir__format_bytes((unsigned long long)held->peak, text[3]));
+        weir__format_bytes_as_pytorch((unsigned long long)allocated->current, text[0]),
+        weir__format_bytes_as_pytorch((unsigned long long)allocated->peak, text[1]),
+        weir__format_bytes_as_pytorch((unsigned long long)held->current, text[2]),
+        weir__format_bytes_as_pytorch((unsigned long long)held->peak, text[3]));
   print(out, "idle %.1f%%, %lld retries, %lld OOMs", held->current ? 100.0 * (double)idle / (double)held->current : 0.0,
         (long long)stats->num_alloc_retries, (long long)stats->num_ooms);
 }

@@ -13,24 +13,30 @@ static void bytes_for_people(void **state) {
   (void)state;
   static const struct {
     unsigned long long bytes;
-    const char *text;
+    const char *text, *as_pytorch;
   } cases[] = {
-      {0, "0 bytes"},
-      {512, "512 bytes"},
-      {1024, "1024 bytes"},
-      {1025, "1.00 KiB"},
-      {1536, "1.50 KiB"},
-      {1ull << 20, "1024.00 KiB"},
-      {(1ull << 20) + 1, "1.00 MiB"},
-      {2ull << 20, "2.00 MiB"},
-      {1ull << 30, "1024.00 MiB"},
-      {80ull << 30, "80.00 GiB"},
-      {UINT64_MAX, "17179869184.00 GiB"},
+      {0, "0 bytes", "0 bytes"},
+      {512, "512 bytes", "512 bytes"},
+      {1023, "1023 bytes", "1023 bytes"},
+      {1024, "1.00 KiB", "1024 bytes"},
+      {1025, "1.00 KiB", "1.00 KiB"},
+      {1536, "1.50 KiB", "1.50 KiB"},
+      {(1ull << 20) - 1, "1.00 MiB", "1024.00 KiB"},
+      {1ull << 20, "1.00 MiB", "1024.00 KiB"},
+      {(1ull << 20) + 1, "1.00 MiB", "1.00 MiB"},
+      {2ull << 20, "2.00 MiB", "2.00 MiB"},
+      {1023ull << 20, "1023.00 MiB", "1023.00 MiB"},
+      {1ull << 30, "1.00 GiB", "1024.00 MiB"},
+      {80ull << 30, "80.00 GiB", "80.00 GiB"},
+      {3ull << 40, "3.00 TiB", "3072.00 GiB"},
+      {UINT64_MAX, "16777216.00 TiB", "17179869184.00 GiB"},
   };
   for (size_t i = 0; i < WEIR_COUNT_OF(cases); i++) {
     char text[32];
     assert_ptr_equal(weir__format_bytes(cases[i].bytes, text), text);
     assert_string_equal(text, cases[i].text);
+    assert_ptr_equal(weir__format_bytes_as_pytorch(cases[i].bytes, text), text);
+    assert_string_equal(text, cases[i].as_pytorch);
   }
 }
 
