@@ -135,6 +135,10 @@ static weir_status hide_annotations(hider *h, hidden *annotations) {
     if (!is_one_of(h->s, a->stage, stages))
       TRY(hide(h, annotations, &a->stage));
   }
+  for (size_t i = 0; i < h->s->pair_count; i++) {
+    TRY(hide(h, annotations, &h->s->pairs[i].key));
+    TRY(hide(h, annotations, &h->s->pairs[i].value));
+  }
   return WEIR_OK;
 }
 
@@ -296,6 +300,10 @@ static void digest_numbers(const weir__snapshot *s, unsigned char digest[WEIR__S
     for (size_t i = 0; i < s->devices[d].event_count; i++)
       add_event(&sha, s, &s->devices[d].events[i]);
   }
+  for (size_t i = 0; i < s->host.segment_count; i++)
+    add_segment(&sha, s, &s->host.segments[i]);
+  for (size_t i = 0; i < s->host.event_count; i++)
+    add_event(&sha, s, &s->host.events[i]);
   for (size_t i = 0; i < s->setting_count; i++) {
     weir__sha256_add(&sha, s->settings[i].key, strlen(s->settings[i].key) + 1);
     add_number(&sha, (uint64_t)s->settings[i].integer);

@@ -200,8 +200,28 @@ static void annotations(writer *w) {
     if (a->device >= 0)
       weir__write_integer(&w->out, WEIR__WORD_DEVICE, a->device);
     weir__write_integer(&w->out, WEIR__WORD_TIME_US, a->time_us);
+    for (size_t k = 0; k < a->pair_count; k++) {
+      const weir__snapshot_pair *pair = &w->s->pairs[a->first_pair + k];
+      w->out.to->key(w->out.sink, w->s->strings.items[pair->key].text, &w->string_memos[pair->key]);
+      w->out.to->text(w->out.sink, w->s->strings.items[pair->value].text, &w->string_memos[pair->value]);
+    }
     weir__write_close(w->out.sink);
   }
+  weir__write_close(w->out.sink);
+}
+
+/* Pinned host memory is of no device. */
+static void host(writer *w) {
+  const weir__snapshot_device *h = &w->s->host;
+  weir__write_key(&w->out, WEIR__WORD_HOST_SEGMENTS);
+  weir__write_open_list(w->out.sink);
+  for (size_t i = 0; i < h->segment_count && w->device < 0 && !w->out.sink->error; i++)
+    segment(w, &h->segments[i]);
+  weir__write_close(w->out.sink);
+  weir__write_key(&w->out, WEIR__WORD_HOST_TRACES);
+  weir__write_open_list(w->out.sink);
+  for (size_t i = 0; i < h->event_count && w->device < 0 && !w->out.sink->error; i++)
+    event(w, &h->events[i]);
   weir__write_close(w->out.sink);
 }
 
@@ -218,6 +238,8 @@ static void everything(writer *w) {
   if (w->s->setting_count)
     settings(w);
   annotations(w);
+  if (w->s->has_host)
+    host(w);
   weir__write_close(w->out.sink);
 }
 

@@ -43,7 +43,9 @@
   X(SEGMENTS, "segments")                                                                                              \
   X(DEVICE_TRACES, "device_traces")                                                                                    \
   X(ALLOCATOR_SETTINGS, "allocator_settings")                                                                          \
-  X(EXTERNAL_ANNOTATIONS, "external_annotations")
+  X(EXTERNAL_ANNOTATIONS, "external_annotations")                                                                      \
+  X(HOST_SEGMENTS, "host_segments")                                                                                    \
+  X(HOST_TRACES, "host_traces")
 
 enum key {
 #define X(name, text) KEY_##name,
@@ -87,7 +89,9 @@ static const char *const word_texts[] = {"N/A", "", "small", "inactive", "active
   (BIT(DEVICE) | BIT(ADDRESS) | BIT(TOTAL_SIZE) | BIT(ALLOCATED_SIZE) | BIT(ACTIVE_SIZE) | BIT(REQUESTED_SIZE) |       \
    BIT(STREAM) | BIT(SEGMENT_TYPE) | BIT(SEGMENT_POOL_ID) | BIT(IS_EXPANDABLE) | BIT(FRAMES) | BIT(BLOCKS))
 #define ANNOTATION_KEYS (BIT(NAME) | BIT(STAGE) | BIT(DEVICE) | BIT(TIME_US))
-#define TOP_KEYS (BIT(SEGMENTS) | BIT(DEVICE_TRACES) | BIT(ALLOCATOR_SETTINGS) | BIT(EXTERNAL_ANNOTATIONS))
+#define TOP_KEYS                                                                                                       \
+  (BIT(SEGMENTS) | BIT(DEVICE_TRACES) | BIT(ALLOCATOR_SETTINGS) | BIT(EXTERNAL_ANNOTATIONS) | BIT(HOST_SEGMENTS) |     \
+   BIT(HOST_TRACES))
 
 enum { MAX_DEVICES = 1024, MAX_STREAMS = UINT16_MAX, MAX_IGNORED = 64 };
 
@@ -110,7 +114,8 @@ typedef struct loader {
   weir__budget *budget;
   const char *name; /* of the file */
   weir__snapshot *s;
-  size_t events, segments, blocks, annotations, settings; /* what the arrays of `s` have room for */
+  size_t events, segments, host_segments, blocks, annotations, pairs,
+      settings; /* what the arrays of `s` have room for */
   size_t streams, pools, remarks, frames, stacks, stack_frames, devices, ignored;
   weir__table stream_table, pool_table, remark_table, frame_table, stack_table;
   uint64_t steps;     /* taken so far */
@@ -125,7 +130,7 @@ typedef struct loader {
   size_t key_count;
   struct slice {
     size_t first, count;
-  } device_events[MAX_DEVICES];
+  } device_events[MAX_DEVICES], host_events;
 } loader;
 
 #define TRY(call)                                                                                                      \
@@ -581,10 +586,10 @@ static weir_status list_hook(void *context, weir__pickle *pickle, const value *i
 
 /* A history is a list of events. Those that the hook took lie side by side in the array, in the list's order; a list that
  * was put together in another way is copied to its end. */
-static weir_status read_history(loader *l, size_t device, value v, struct slice *slice) {
+static weir_status read_history(loader *l, const char *where, value v, struct slice *slice) {
   weir__snapshot *s = l->s;
   l->where = l->path;
-  snprintf(l->path, sizeof l->path, "device_traces[%zu]", device);
+  snprintf(l->path, sizeof l->path, "%s", where);
   if (weir__pickle_tag_of(v) != WEIR__PICKLE_LIST)
     return BAD(l, "it is %s, not a list", weir__pickle_kind(v));
   size_t count;
@@ -593,7 +598,6 @@ static weir_status read_history(loader *l, size_t device, value v, struct slice 
   size_t in_order = 0;
   while (in_order < count && items[in_order] == make_object(slice->first + in_order, EVENT))
     in_order++;
-  s->event_count += count;
   TRY(take_steps(l, count));
   if (in_order == count)
     return WEIR_OK;
@@ -607,7 +611,7 @@ static weir_status read_history(loader *l, size_t device, value v, struct slice 
     }
     fields f = {0};
     size_t index;
-    snprintf(l->path, sizeof l->path, "device_traces[%zu][%zu]", device, i);
+    snprintf(l->path, sizeof l->path, "%s[%zu]", where, i);
     TRY(get_fields(l, items[i], in_event, EVENT_KEYS, &f));
     TRY(need(l, &f, EVENT_NEEDS));
     TRY(add_event(l, &f, &index));
@@ -623,8 +627,12 @@ static weir_status read_histories(loader *l, const fields *top) {
   l->s->has_history = has(top, BIT(DEVICE_TRACES));
   if (count > MAX_DEVICES)
     return BAD(l, "'device_traces' has more than %d devices", MAX_DEVICES);
-  for (size_t i = 0; i < count; i++)
-    TRY(read_history(l, i, items[i], &l->device_events[i]));
+  for (size_t i = 0; i < count; i++) {
+    char where[40];
+    snprintf(where, sizeof where, "device_traces[%zu]", i);
+    TRY(read_history(l, where, items[i], &l->device_events[i]));
+    l->s->event_count += l->device_events[i].count;
+  }
   if (l->s->device_count < count)
     l->s->device_count = count;
   return WEIR_OK;
@@ -672,10 +680,11 @@ static weir_status read_block(loader *l, value v, uint64_t address) {
   return WEIR_OK;
 }
 
-static weir_status read_segment(loader *l, size_t number, value v) {
+static weir_status read_segment(loader *l, bool is_host, size_t number, value v) {
   weir__snapshot *s = l->s;
+  const char *list = is_host ? "host_segments" : "segments";
   l->where = l->path;
-  snprintf(l->path, sizeof l->path, "segments[%zu]", number);
+  snprintf(l->path, sizeof l->path, "%s[%zu]", list, number);
   fields f = {0};
   TRY(get_fields(l, v, in_segment, SEGMENT_KEYS, &f));
   TRY(need(l, &f, BIT(DEVICE) | BIT(ADDRESS) | BIT(TOTAL_SIZE) | BIT(STREAM) | BIT(BLOCKS)));
@@ -683,7 +692,9 @@ static weir_status read_segment(loader *l, size_t number, value v) {
   int64_t device = 0, expandable = 0;
   uint32_t type = WORD_EMPTY;
   TRY(get_int(l, &f, KEY_DEVICE, &device));
-  if (device < 0 || device >= MAX_DEVICES)
+  if (is_host)
+    device = -1;
+  else if (device < 0 || device >= MAX_DEVICES)
     return BAD(l, "'device' is %lld, not 0 to %d", (long long)device, MAX_DEVICES - 1);
   segment.device = (int)device;
   TRY(get_address(l, &f, KEY_ADDRESS, &segment.address));
@@ -703,9 +714,14 @@ static weir_status read_segment(loader *l, size_t number, value v) {
   TRY(get_list(l, &f, KEY_BLOCKS, &items, &segment.block_count));
   uint64_t address = segment.address;
   for (size_t i = 0; i < segment.block_count; i++) {
-    snprintf(l->path, sizeof l->path, "segments[%zu].blocks[%zu]", number, i);
+    snprintf(l->path, sizeof l->path, "%s[%zu].blocks[%zu]", list, number, i);
     TRY(read_block(l, items[i], address));
     address = s->blocks[s->block_count - 1].address + s->blocks[s->block_count - 1].size;
+  }
+  if (is_host) {
+    ROOM_FOR(l, s->host_segments, s->host.segment_count, l->host_segments);
+    s->host_segments[s->host.segment_count++] = segment;
+    return WEIR_OK;
   }
   ROOM_FOR(l, s->segments, s->segment_count, l->segments);
   s->segments[s->segment_count++] = segment;
@@ -774,6 +790,33 @@ static weir_status read_settings(loader *l, const fields *top) {
   return WEIR_OK;
 }
 
+/* A program may give an annotation any keys, with texts as their values. */
+static weir_status read_pairs(loader *l, value v, weir__snapshot_annotation *annotation, fields *f) {
+  weir__snapshot *s = l->s;
+  size_t count;
+  if (weir__pickle_tag_of(v) != WEIR__PICKLE_DICT)
+    return BAD(l, "it is %s, not a dict", weir__pickle_kind(v));
+  const value *pairs = weir__pickle_items(l->pickle, v, &count);
+  TRY(take_steps(l, 1 + count / 2));
+  scan(pairs, count / 2, f);
+  annotation->first_pair = s->pair_count;
+  for (size_t i = 0; i < count; i += 2) {
+    bool is_known =
+        is_str(pairs[i]) && str_of(pairs[i]) < KEY_COUNT && (ANNOTATION_KEYS & 1ull << str_of(pairs[i])) != 0;
+    if (is_known)
+      continue;
+    if (!is_str(pairs[i]) || !is_str(pairs[i + 1])) {
+      TRY(ignore(l, in_annotation,
+                 is_str(pairs[i]) ? weir__pickle_string(l->pickle, pairs[i]).text : weir__pickle_kind(pairs[i])));
+      continue;
+    }
+    ROOM_FOR(l, s->pairs, s->pair_count, l->pairs);
+    s->pairs[s->pair_count++] = (weir__snapshot_pair){str_of(pairs[i]), str_of(pairs[i + 1])};
+  }
+  annotation->pair_count = s->pair_count - annotation->first_pair;
+  return WEIR_OK;
+}
+
 static weir_status read_annotations(loader *l, const fields *top) {
   weir__snapshot *s = l->s;
   const value *items;
@@ -789,9 +832,9 @@ static weir_status read_annotations(loader *l, const fields *top) {
       continue;
     }
     snprintf(l->path, sizeof l->path, "external_annotations[%zu]", i);
-    weir__snapshot_annotation annotation = {WORD_EMPTY, WORD_EMPTY, -1, 0};
+    weir__snapshot_annotation annotation = {.name = WORD_EMPTY, .stage = WORD_EMPTY, .device = -1};
     int64_t device = -1;
-    TRY(get_fields(l, items[i], in_annotation, ANNOTATION_KEYS, &f));
+    TRY(read_pairs(l, items[i], &annotation, &f));
     TRY(get_str(l, &f, KEY_NAME, &annotation.name));
     TRY(get_str(l, &f, KEY_STAGE, &annotation.stage));
     TRY(get_int(l, &f, KEY_TIME_US, &annotation.time_us));
@@ -802,6 +845,19 @@ static weir_status read_annotations(loader *l, const fields *top) {
     remember(l, items[i], AS_ANNOTATION, s->annotation_count);
     s->annotations[s->annotation_count++] = annotation;
   }
+  return WEIR_OK;
+}
+
+/* Pinned host memory, which PyTorch writes from 2.12 on. Its blocks follow those of the devices. */
+static weir_status read_host(loader *l, const fields *top) {
+  const value *items;
+  size_t count;
+  l->s->has_host = has(top, BIT(HOST_SEGMENTS) | BIT(HOST_TRACES));
+  TRY(get_list(l, top, KEY_HOST_SEGMENTS, &items, &count));
+  for (size_t i = 0; i < count; i++)
+    TRY(read_segment(l, true, i, items[i]));
+  if (has(top, BIT(HOST_TRACES)))
+    TRY(read_history(l, "host_traces", field(top, KEY_HOST_TRACES), &l->host_events));
   return WEIR_OK;
 }
 
@@ -823,6 +879,13 @@ static weir_status settle(loader *l) {
     blocks += s->segments[i].block_count;
     s->devices[s->segments[i].device].segment_count++;
   }
+  for (size_t i = 0; i < s->host.segment_count; i++) {
+    s->host_segments[i].blocks = blocks;
+    blocks += s->host_segments[i].block_count;
+  }
+  s->host.segments = s->host_segments;
+  s->host.events = s->events + l->host_events.first;
+  s->host.event_count = l->host_events.count;
   size_t first = 0;
   for (size_t i = 0; i < s->device_count; i++) {
     weir__snapshot_device *device = &s->devices[i];
@@ -909,13 +972,15 @@ static weir_status read_top(loader *l, value root) {
   }
   TRY(get_list(l, &top, KEY_SEGMENTS, &items, &count));
   for (size_t i = 0; i < count; i++)
-    TRY(read_segment(l, i, items[i]));
+    TRY(read_segment(l, false, i, items[i]));
   l->where = "the snapshot";
   TRY(read_histories(l, &top));
   l->where = "the snapshot";
   TRY(read_settings(l, &top));
   l->where = "the snapshot";
   TRY(read_annotations(l, &top));
+  l->where = "the snapshot";
+  TRY(read_host(l, &top));
   return settle(l);
 }
 
@@ -1004,6 +1069,7 @@ void weir__snapshot_free(weir__snapshot *s) {
   free(s->devices);
   weir__drop(s->settings);
   weir__drop(s->annotations);
+  weir__drop(s->pairs);
   weir__drop(s->changes);
   weir__drop(s->early);
   weir__drop(s->streams);
@@ -1013,6 +1079,7 @@ void weir__snapshot_free(weir__snapshot *s) {
   weir__drop(s->stacks);
   weir__drop(s->stack_frames);
   weir__drop(s->ignored);
+  weir__drop(s->host_segments);
   weir__drop(s->events);
   weir__drop(s->segments);
   weir__drop(s->blocks);

@@ -117,7 +117,12 @@ typedef struct weir__snapshot_annotation {
   uint32_t name, stage; /* strings */
   int device;           /* -1: not said */
   int64_t time_us;
+  size_t first_pair, pair_count; /* what else the program said */
 } weir__snapshot_annotation;
+
+typedef struct weir__snapshot_pair {
+  uint32_t key, value; /* strings */
+} weir__snapshot_pair;
 
 /* What the program told the allocator while it was recorded: settings, or a limit. Those that came before the first event of
  * a device are there too, the last of each. */
@@ -161,10 +166,12 @@ typedef struct weir__snapshot_ignored {
 typedef struct weir__snapshot {
   weir__snapshot_device *devices; /* by number */
   size_t device_count;
-  bool has_history;    /* the file has device_traces, even if there is nothing in them */
-  bool is_events_only; /* it has no list of segments: a recording of WEIR_RECORD */
-  bool is_cut_off;     /* the recording did not end: what each thread was doing then is there in part */
-  bool has_causes;     /* events of segments say whether they were for a request, and all say which thread it was */
+  weir__snapshot_device host; /* pinned host memory: its segments have device -1 */
+  bool has_host;              /* the file has host_segments or host_traces, even if there is nothing in them */
+  bool has_history;           /* the file has device_traces, even if there is nothing in them */
+  bool is_events_only;        /* it has no list of segments: a recording of WEIR_RECORD */
+  bool is_cut_off;            /* the recording did not end: what each thread was doing then is there in part */
+  bool has_causes; /* events of segments say whether they were for a request, and all say which thread it was */
 
   weir__snapshot_setting *settings;
   size_t setting_count;
@@ -172,6 +179,8 @@ typedef struct weir__snapshot {
 
   weir__snapshot_annotation *annotations; /* in the order of time */
   size_t annotation_count;
+  weir__snapshot_pair *pairs;
+  size_t pair_count;
 
   weir__snapshot_change *changes; /* for each device in their order; of recordings of WEIR_RECORD only */
   size_t change_count;
@@ -200,8 +209,9 @@ typedef struct weir__snapshot {
   size_t event_count; /* of all devices */
   weir__snapshot_segment *segments;
   size_t segment_count;
+  weir__snapshot_segment *host_segments;
   weir__snapshot_block *blocks;
-  size_t block_count;
+  size_t block_count; /* of all devices and of the host */
 } weir__snapshot;
 
 typedef weir__pickle_limits weir__snapshot_limits;

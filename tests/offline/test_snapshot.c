@@ -199,6 +199,12 @@ static void check_whole(const weir__snapshot *s) {
     segments += device->segment_count;
   }
   assert_int_equal(events, s->event_count);
+  for (size_t i = 0; i < s->host.event_count; i++)
+    assert_true(s->host.events[i].stack < s->stack_count && s->host.events[i].stream < s->stream_count);
+  for (size_t i = 0; i < s->host.segment_count; i++) {
+    assert_int_equal(s->host.segments[i].device, -1);
+    blocks += s->host.segments[i].block_count;
+  }
   assert_int_equal(segments, s->segment_count);
   assert_int_equal(blocks, s->block_count);
 }
@@ -408,7 +414,7 @@ static void test_segments_alone(void **state) {
 static void test_newer_schema(void **state) {
   (void)state;
   weir__snapshot *s = snapshot_of(
-      "{'segments': [" SEGMENT "], 'host_segments': [], 'host_traces': [{'action': 'alloc', " EVENT "}],"
+      "{'segments': [" SEGMENT "], 'host_segments': [], 'host_traces': [{'action': 'alloc', " EVENT ", 'new': 1}],"
       "'device_traces': [[{'action': 'alloc', " EVENT ", 'pool_id': (3, 4), 'user_metadata': 'step 1', 'new': 1},"
       "{'action': 'annotate', 'addr': 0, 'size': 0, 'stream': 0, 'user_metadata': 'here'},"
       "{'action': 'teleport', " EVENT ", 'pool_id': (3, 4), 'compile_context': '0/1', 'new': 1, 'newer': 2},"
@@ -450,11 +456,9 @@ static void test_newer_schema(void **state) {
   static const struct {
     const char *where, *key;
     uint64_t count;
-  } ignored[] = {{"event", "new", 2},
+  } ignored[] = {{"event", "new", 3},
                  {"event", "newer", 1},
                  {"event", "an int", 1},
-                 {"snapshot", "host_segments", 1},
-                 {"snapshot", "host_traces", 1},
                  {"setting", "x", 1},
                  {"annotation", "extra", 1}};
   assert_int_equal(s->ignored_count, WEIR_COUNT_OF(ignored));
@@ -463,6 +467,35 @@ static void test_newer_schema(void **state) {
     assert_string_equal(s->ignored[i].key, ignored[i].key);
     assert_int_equal(s->ignored[i].count, ignored[i].count);
   }
+  weir__snapshot_free(s);
+}
+
+/* Pinned host memory is kept beside the devices, and annotations with all that the program said. */
+static void test_host_memory(void **state) {
+  (void)state;
+  weir__snapshot *s = snapshot_of(
+      "{'segments': [" SEGMENT "], 'device_traces': [[{'action': 'alloc', " EVENT "}]],"
+      "'host_segments': [{'device': -1, 'address': 4096, 'total_size': 512, 'active_size': 512, 'stream': 0,"
+      "'segment_type': 'small', 'blocks': [{'address': 4096, 'size': 512, 'state': 'active_allocated', 'frames': "
+      "[]}]}],"
+      "'host_traces': [{'action': 'alloc', " EVENT "}, {'action': 'segment_alloc', " EVENT "}],"
+      "'external_annotations': [{'name': 'a', 'epoch': '3', 'device': 0}, {'note': 'text', 'name': 'b'}]}");
+  check_whole(s);
+  assert_int_equal(s->ignored_count, 0);
+  assert_true(s->has_host);
+  assert_int_equal(s->device_count, 1);
+  assert_int_equal(s->event_count, 1);
+  assert_int_equal(s->segment_count, 1);
+  assert_int_equal(s->host.segment_count, 1);
+  assert_int_equal(s->host.segments[0].size, 512);
+  assert_int_equal(s->host.segments[0].blocks[0].address, 4096);
+  assert_int_equal(s->host.event_count, 2);
+  assert_int_equal(s->host.events[1].action, WEIR__ACTION_SEGMENT_ALLOC);
+  assert_int_equal(s->annotations[0].pair_count, 1);
+  assert_int_equal(s->annotations[1].pair_count, 1);
+  const weir__snapshot_pair *pair = &s->pairs[s->annotations[1].first_pair];
+  assert_string_equal(string_of(s, pair->key), "note");
+  assert_string_equal(string_of(s, pair->value), "text");
   weir__snapshot_free(s);
 }
 
@@ -555,6 +588,9 @@ static void test_errors(void **state) {
   check_fails("[{'device': 0, 'address': 1, 'total_size': 1, 'stream': 0, 'blocks': [{'state': 'inactive'}]}]",
               "segments[0].blocks[0]: there is no key 'size'");
   check_fails("[5]", "segments[0]: it is an int, not a dict");
+  check_fails("{'segments': [], 'host_segments': 5}", "'host_segments' is an int, not a list");
+  check_fails("{'segments': [], 'host_segments': [5]}", "host_segments[0]: it is an int, not a dict");
+  check_fails("{'segments': [], 'host_traces': [5]}", "host_traces[0]: it is an int, not a dict");
   check_fails("{'segments': [], 'allocator_settings': []}", "'allocator_settings' is a list, not a dict");
   check_fails("{'segments': [], 'allocator_settings': {1: 2}}", "allocator_settings: a key is an int, not a str");
   check_fails("{'segments': [], 'external_annotations': [1]}", "external_annotations[0]: it is an int, not a dict");
@@ -853,6 +889,7 @@ int main(void) {
       cmocka_unit_test(test_small_snapshot),
       cmocka_unit_test(test_segments_alone),
       cmocka_unit_test(test_newer_schema),
+      cmocka_unit_test(test_host_memory),
       cmocka_unit_test(test_events_in_any_order),
       cmocka_unit_test(test_stacks_are_kept_once),
       cmocka_unit_test(test_errors),
