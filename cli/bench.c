@@ -19,6 +19,7 @@ static const struct topic {
 };
 
 static void print_help(void) {
+  weir_cli_help_begin();
   fputs("Usage: weir bench TOPIC [OPTION...]\n"
         "\n"
         "Measures on this machine, now. A build with optimisation is the one to measure: `make` makes it.\n"
@@ -31,7 +32,7 @@ static void print_help(void) {
         "Options:\n"
         "  -h, --help  this text; after a topic, that of the topic\n"
         "\n"
-        "Exit codes: 0 measured, 1 something failed, 2 the command line was wrong.\n",
+        "Exit codes: 0 measured, 1 something failed, 2 invalid usage.\n",
         stdout);
 }
 

@@ -719,6 +719,7 @@ static void print_json(const report *r) {
 }
 
 static void print_help(void) {
+  weir_cli_help_begin();
   fputs(
       "Usage: weir bench alloc [OPTION...]\n"
       "\n"
@@ -745,7 +746,7 @@ static void print_help(void) {
       "  --json            the same as JSON\n"
       "  -h, --help        this text\n"
       "\n"
-      "Exit codes: 0 measured, 1 something failed, 2 the command line was wrong.\n",
+      "Exit codes: 0 measured, 1 something failed, 2 invalid usage.\n",
       stdout);
 }
 

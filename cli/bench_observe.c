@@ -204,6 +204,7 @@ static void print_json(const bench *b) {
 }
 
 static void print_help(void) {
+  weir_cli_help_begin();
   fputs(
       "Usage: weir bench observe [OPTION...]\n"
       "\n"
@@ -217,7 +218,7 @@ static void print_help(void) {
       "  --json      the same as JSON\n"
       "  -h, --help  this text\n"
       "\n"
-      "Exit codes: 0 measured, 1 something failed, 2 the command line was wrong.\n",
+      "Exit codes: 0 measured, 1 something failed, 2 invalid usage.\n",
       stdout);
 }
 

@@ -4,11 +4,13 @@
 #ifndef WEIR_CLI_H
 #define WEIR_CLI_H
 
+#include "format.h" /* all commands print */
+
 /* Exit codes. */
 enum {
   WEIR_EXIT_OK = 0,
   WEIR_EXIT_FAILED = 1, /* the command could not do its work; stderr says why */
-  WEIR_EXIT_USAGE = 2,  /* the command line was wrong; nothing was done */
+  WEIR_EXIT_USAGE = 2,  /* invalid usage; nothing was done */
   WEIR_EXIT_SHORT = 3   /* done, and the answer is that memory runs out */
 };
 

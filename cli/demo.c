@@ -319,6 +319,7 @@ static void print_bytes(const char *name, const weir_stat *stat) {
 static void print_text(const demo *demo, double total_ms) {
   const weir_allocator_stats *s = &demo->stats;
   char total[32];
+  weir_cli_fold_begin();
   printf("%s (%s), %s\n\n", demo->device.name, demo->driver->name,
          weir__format_bytes((unsigned long long)demo->device.total_memory, total));
   printf("  training   %d layers, %d steps with batches of %d to %d, the next one copied meanwhile\n", LAYERS, STEPS,
@@ -362,6 +363,7 @@ static void print_json(const demo *demo, double total_ms) {
 }
 
 static void print_help(void) {
+  weir_cli_help_begin();
   fputs("Usage: weir demo [--json]\n"
         "\n"
         "Runs a job with the shape of a training run on device 0: weights, activations, gradients and an optimizer's\n"
@@ -373,7 +375,7 @@ static void print_help(void) {
         "  --json       the same as JSON\n"
         "  -h, --help   this text\n"
         "\n"
-        "Exit codes: 0 all results are right, 1 something failed, 2 the command line was wrong.\n",
+        "Exit codes: 0 all results are right, 1 something failed, 2 invalid usage.\n",
         stdout);
 }
 

@@ -18,6 +18,7 @@
 #include "shown.h"
 
 static void print_help(void) {
+  weir_cli_help_begin();
   fputs("Usage: weir explain [OPTION...] FILE\n"
         "\n"
         "Says why a recorded job ran out of memory: what was asked, where every reserved byte was, which live blocks "
@@ -38,7 +39,7 @@ static void print_help(void) {
         "  --json          the same as JSON\n"
         "  -h, --help      this text\n"
         "\n"
-        "Exit codes: 0 explained; 1 the file cannot be read, or has no such moment; 2 the command line was wrong.\n",
+        "Exit codes: 0 explained; 1 the file cannot be read, or has no such moment; 2 invalid usage.\n",
         stdout);
 }
 
@@ -482,10 +483,13 @@ static void print_next(const file *f) {
   char device[32] = "";
   if (x->device != weir__snapshot_first_device(f->snapshot))
     snprintf(device, sizeof device, " --device %d", x->device);
-  if (setting)
-    printf("export PYTORCH_CUDA_ALLOC_CONF='%s'\n              weir replay --conf '%s'%s %s\n", setting->conf,
-           setting->conf, device, weir_cli_shown(f->name));
-  else if (empty)
+  if (setting) {
+    char options[sizeof setting->conf + sizeof device + 16];
+    snprintf(options, sizeof options, "--conf '%s'%s", setting->conf, device);
+    weir_cli_keep_line();
+    printf("export PYTORCH_CUDA_ALLOC_CONF='%s'\n              ", setting->conf);
+    weir_cli_print_command("replay", options, f->name);
+  } else if (empty)
     printf("call torch.cuda.empty_cache() between the steps\n");
   else if (find_remedy(x, WEIR__REMEDY_WAIT))
     printf("catch the error, call torch.cuda.synchronize(), and ask again\n");
@@ -496,14 +500,19 @@ static void print_next(const file *f) {
   else if (x->completeness == WEIR__HISTORY_NONE)
     printf("record a history: torch.cuda.memory._record_memory_history(stacks=\"python\") before the work begins,\n"
            "              _dump_snapshot(\"job.pickle\") when it is over; a program on Weir: WEIR_RECORD=DIRECTORY\n");
-  else if (x->differences || x->has_request)
-    printf("weir replay --check%s %s\n              which shows where the replay differs from the file\n", device,
-           weir_cli_shown(f->name));
-  else
-    printf("weir tune%s %s\n              which looks for settings that need less\n", device, weir_cli_shown(f->name));
+  else if (x->differences || x->has_request) {
+    char options[sizeof device + 16];
+    snprintf(options, sizeof options, "--check%s", device);
+    weir_cli_print_command("replay", options, f->name);
+    puts("              which shows where the replay differs from the file");
+  } else {
+    weir_cli_print_command("tune", *device ? device + 1 : "", f->name);
+    puts("              which looks for settings that need less");
+  }
 }
 
 static void print_text(const file *f) {
+  weir_cli_fold_begin();
   print_head(f);
   print_limit(f);
   print_device(f);

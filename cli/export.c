@@ -26,6 +26,7 @@ typedef struct export_options {
 } export_options;
 
 static void print_help(void) {
+  weir_cli_help_begin();
   fputs(
       "Usage: weir export --to json|sqlite|csv|perfetto [OPTION...] FILE\n"
       "\n"
@@ -49,7 +50,7 @@ static void print_help(void) {
       "  --table NAME    csv: which table; events if none is named\n"
       "  -h, --help      this text\n"
       "\n"
-      "Exit codes: 0 written; 1 the file cannot be read, or the other not written; 2 the command line was wrong.\n",
+      "Exit codes: 0 written; 1 the file cannot be read, or the other not written; 2 invalid usage.\n",
       stdout);
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/base.h"
 #include "cli.h"
 #include "json.h"
 #include "weir/weir.h"
@@ -21,17 +22,17 @@ typedef struct report {
 } report;
 
 static void print_help(void) {
-  fputs(
-      "Usage: weir info [--json]\n"
-      "\n"
-      "Shows the driver that Weir takes, why it does, and every device with its memory.\n"
-      "\n"
-      "Options:\n"
-      "  --json       the same as JSON\n"
-      "  -h, --help   this text\n"
-      "\n"
-      "Exit codes: 0 done, also where there is no device; 1 the driver cannot be used; 2 the command line was wrong.\n",
-      stdout);
+  weir_cli_help_begin();
+  fputs("Usage: weir info [--json]\n"
+        "\n"
+        "Shows the driver that Weir takes, why it does, and every device with its memory.\n"
+        "\n"
+        "Options:\n"
+        "  --json       the same as JSON\n"
+        "  -h, --help   this text\n"
+        "\n"
+        "Exit codes: 0 done, also where there is no device; 1 the driver cannot be used; 2 invalid usage.\n",
+        stdout);
 }
 
 /* The heart of an error's text: without the call that it came from, and without the advice at its end. */
@@ -69,23 +70,15 @@ static void explain_choice(report *report) {
     snprintf(report->reason, REASON_SIZE, "NVIDIA's driver has a device");
 }
 
-static void print_bytes(unsigned long long bytes) {
-  if (bytes >= 1ull << 30)
-    printf("%.2f GiB", (double)bytes / (double)(1ull << 30));
-  else
-    printf("%.2f MiB", (double)bytes / (double)(1ull << 20));
-}
-
 static void print_device(int device, const weir_device_properties *p, size_t free_bytes) {
+  char text[2][32];
   printf("\nDevice %d: %s\n", device, p->name);
   printf("  uuid             %s\n", p->uuid);
   printf("  PCI              %s\n", p->pci_bus_id);
   printf("  capability       %d.%d\n", p->major, p->minor);
-  fputs("  memory           ", stdout);
-  print_bytes(free_bytes);
-  fputs(" free of ", stdout);
-  print_bytes(p->total_memory);
-  printf("\n  multiprocessors  %d at %d MHz\n", p->multiprocessor_count, p->clock_khz / 1000);
+  printf("  memory           %s free of %s\n", weir__format_bytes(free_bytes, text[0]),
+         weir__format_bytes(p->total_memory, text[1]));
+  printf("  multiprocessors  %d at %d MHz\n", p->multiprocessor_count, p->clock_khz / 1000);
   printf("  virtual memory   %s\n", p->virtual_memory ? "yes" : "no");
   printf("  memory pools     %s\n", p->memory_pools ? "yes" : "no");
 }
@@ -122,6 +115,7 @@ static weir_status print_devices(int count, bool json) {
 static weir_status print_report(const report *report, bool json) {
   if (!json) {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    weir_cli_fold_begin();
     printf("Weir      %s\n", weir_version());
     printf("Driver    %s", report->driver->name);
     if (report->version > 0)

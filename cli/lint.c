@@ -9,12 +9,14 @@
 
 #include "alloc/settings.h"
 #include "base/base.h"
+#include "base/text.h"
 #include "cli.h"
 #include "json.h"
 #include "progress.h"
 #include "shown.h"
 
 static void print_help(void) {
+  weir_cli_help_begin();
   fputs("Usage: weir lint [OPTION...] STRING\n"
         "\n"
         "Checks a configuration string, as PYTORCH_CUDA_ALLOC_CONF and WEIR_ALLOC_CONF have it: keys that do not "
@@ -25,14 +27,14 @@ static void print_help(void) {
         "  --json       the same as JSON\n"
         "  -h, --help   this text\n"
         "\n"
-        "Exit codes: 0 nothing is wrong with it; 1 something is wrong, hurts or does nothing; 2 the command line was "
-        "wrong.\n",
+        "Exit codes: 0 nothing is wrong with it; 1 something is wrong, hurts or does nothing; 2 invalid "
+        "usage.\n",
         stdout);
 }
 
 typedef enum severity { ERROR, HURTS, NOTHING, NOTE } severity;
 
-enum { MOST = 48, TEXT = 512 };
+enum { MOST = 48, TEXT = WEIR__TEXT_SIZE };
 
 typedef struct finding {
   severity severity;
@@ -242,36 +244,21 @@ static void check(lint *l) {
 
 /* ---- Output ---- */
 
-/* Text in lines of 100, each after `indent` blanks. */
-static void print_wrapped(int indent, const char *text) {
-  int column = 0;
-  while (*text) {
-    size_t length = strcspn(text, " ");
-    if (column && column + 1 + (int)length > 100 - indent) {
-      putchar('\n');
-      column = 0;
-    }
-    printf("%*s%.*s", column ? 1 : indent, "", (int)length, text);
-    column += (int)length + (column != 0);
-    text += length + (text[length] == ' ');
-  }
-  putchar('\n');
-}
-
 static const char *const severities[] = {"error", "hurts", "does nothing", "note"};
 
 static void print_text(const lint *l) {
+  weir_cli_fold_begin();
   if (!l->piece_count)
     puts("nothing is set: the defaults");
   for (size_t i = 0; i < l->piece_count; i++) {
     const piece *p = &l->pieces[i];
     printf("%s%s%s\n", weir_cli_bold(), weir_cli_shown_part(p->text, p->length), weir_cli_plain());
     if (p->help)
-      print_wrapped(4, p->help);
+      printf("    %s\n", p->help);
   }
   for (size_t i = 0; i < l->finding_count; i++) {
     printf("%s%s%s\n", weir_cli_bold(), severities[l->findings[i].severity], weir_cli_plain());
-    print_wrapped(4, l->findings[i].text);
+    printf("    %s\n", l->findings[i].text);
   }
 }
 

@@ -39,12 +39,19 @@ static void print_usage(FILE *out) {
 }
 
 static void print_help(void) {
+  weir_cli_help_begin();
   print_usage(stdout);
-  fputs("\nWeir is a GPU memory and device runtime. This program shows what it finds and what it does.\n\nCommands:\n",
+  fputs("\nWeir is a GPU memory and device runtime. Most commands answer questions about a recorded job, of Weir or of "
+        "PyTorch\n"
+        "(torch.cuda.memory._dump_snapshot()), and need no GPU. Begin with 'weir demo', or with 'weir summary FILE' "
+        "and then\n"
+        "'weir explain FILE'.\n"
+        "\n"
+        "Commands:\n",
         stdout);
   for (int i = 0; i < COMMAND_COUNT; i++)
-    printf("  %-8s%s\n", commands[i].name, commands[i].summary);
-  fputs("  help    this text, or that of a command\n"
+    printf("  %-9s%s\n", commands[i].name, commands[i].summary);
+  fputs("  help     this text, or that of a command\n"
         "\n"
         "Options:\n"
         "  -h, --help      this text; after a command, that of the command\n"
@@ -54,7 +61,8 @@ static void print_help(void) {
         "  WEIR_DRIVER           auto (NVIDIA's driver if it has a device, else the software device), cuda or soft\n"
         "  WEIR_LOG              error, warn (the default), info or debug\n"
         "  WEIR_ALLOC_CONF       the allocator's settings, as expandable_segments:True\n"
-        "  WEIR_NO_MEMORY_CACHING  1: every allocation and every free goes to the driver\n"
+        "  WEIR_NO_MEMORY_CACHING\n"
+        "                        1: every allocation and every free goes to the driver\n"
         "  WEIR_RECORD           a folder for a recording that can be read whatever becomes of the process\n"
         "  WEIR_RECORD_MB        the size of its file\n"
         "  WEIR_RECORD_STACKS    the stacks in it: none, state, alloc or all\n"
@@ -68,8 +76,10 @@ static void print_help(void) {
         "  WEIR_SOFT_CLOCK_KHZ   the cycles of its clock in a millisecond\n"
         "  WEIR_SOFT_CAPABILITY  its compute capability, as 9.0\n"
         "  WEIR_SOFT_COPY_SPEED  the bytes that it copies in a second, as 50GB\n"
+        "  COLUMNS               the width to fold text to; without it that of the terminal, or 120\n"
+        "  NO_COLOR              if it is not empty, nothing is printed in bold\n"
         "\n"
-        "Exit codes: 0 done, 1 failed, 2 the command line was wrong, 3 done and memory runs out (replay, tune).\n",
+        "Exit codes: 0 done, 1 failed, 2 invalid usage, 3 done and memory runs out (replay, tune).\n",
         stdout);
 }
 
@@ -84,7 +94,9 @@ int weir_cli_usage(const char *command, const char *format, ...) {
   weir__format_text(text, sizeof text, format, args);
   va_end(args);
   weir__escape_message(text, sizeof text, false); /* it quotes the command line */
-  fprintf(stderr, "%s\nSee 'weir%s%s --help'.\n", text, space, command);
+  fprintf(stderr, "%s\nSee '", text);
+  weir_cli_print_program(stderr);
+  fprintf(stderr, "%s%s --help'.\n", space, command);
   return WEIR_EXIT_USAGE;
 }
 
@@ -122,7 +134,9 @@ static int help(int argc, char **argv) {
 static int run(int argc, char **argv) {
   if (argc < 2) {
     print_usage(stderr);
-    fputs("See 'weir --help'.\n", stderr);
+    fputs("See '", stderr);
+    weir_cli_print_program(stderr);
+    fputs(" --help'.\n", stderr);
     return WEIR_EXIT_USAGE;
   }
   const char *first = argv[1];
@@ -138,7 +152,7 @@ static int run(int argc, char **argv) {
   int is_version = strcmp(first, "--version") == 0 || strcmp(first, "-V") == 0;
   if (is_version || strcmp(first, "--help") == 0 || strcmp(first, "-h") == 0) {
     if (argc > 2)
-      return weir_cli_usage(NULL, "nothing may follow %s, but '%s' does", first, argv[2]);
+      return weir_cli_usage(NULL, "%s takes no arguments (got '%s')", first, argv[2]);
     if (is_version)
       printf("weir %s\n", weir_version());
     else
@@ -169,7 +183,9 @@ static void watch_signals(void) {
 
 int main(int argc, char **argv) {
   watch_signals();
+  weir_cli_set_program(argc > 0 ? argv[0] : NULL);
   int code = run(argc, argv);
+  weir_cli_fold_end();
   /* Output that could not be written is a failure, however well the command went. */
   if (fflush(stdout) != 0 || ferror(stdout)) {
     if (code == WEIR_EXIT_OK) {

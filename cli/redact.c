@@ -17,6 +17,7 @@
 #include "shown.h"
 
 static void print_help(void) {
+  weir_cli_help_begin();
   fputs(
       "Usage: weir redact [OPTION...] FILE\n"
       "\n"
@@ -41,7 +42,7 @@ static void print_help(void) {
       "\n"
       "Exit codes: 0 done, and checked; 1 a file cannot be read or written, or the copy behaves in another way, and "
       "is\n"
-      "not there; 2 the command line was wrong.\n",
+      "not there; 2 invalid usage.\n",
       stdout);
 }
 
@@ -62,6 +63,8 @@ static char *default_name(const char *file) {
 }
 
 static void print_text(FILE *out, const char *to, const weir__redact_options *options, const weir__redact_report *r) {
+  if (out == stdout)
+    weir_cli_fold_begin();
   fprintf(out, "%s%s%s: ", weir_cli_bold(), weir_cli_shown(to), weir_cli_plain());
   if (options->keep_functions)
     fprintf(out, "names of functions kept, ");

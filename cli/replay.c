@@ -17,6 +17,7 @@ typedef struct replay_options {
 } replay_options;
 
 static void print_help(void) {
+  weir_cli_help_begin();
   fputs(
       "Usage: weir replay [OPTION...] FILE...\n"
       "\n"
@@ -36,7 +37,7 @@ static void print_help(void) {
   fputs(weir_cli_predicting_help, stdout);
   fputs("\n"
         "Exit codes: 0 all replayed, and with --check nothing differs; 1 something differs, or a file cannot be read;\n"
-        "2 the command line was wrong; 3 with --conf or --memory: requests run out of memory.\n",
+        "2 invalid usage; 3 with --conf or --memory: requests run out of memory.\n",
         stdout);
 }
 
@@ -46,6 +47,7 @@ static void print_text(const weir_cli_history *h, const replay_options *options,
   weir__prediction p;
   weir__prediction_from(report, &options->common.costs, &p);
   const weir_allocator_stats *s = &report->stats;
+  weir_cli_fold_begin();
   if (options->check)
     printf("%s: %zu allocations compared, %zu differ\n", file, report->allocations, report->differences);
   else

@@ -18,6 +18,7 @@
 #include "shown.h"
 
 static void print_help(void) {
+  weir_cli_help_begin();
   fputs(
       "Usage: weir summary [OPTION...] FILE...\n"
       "\n"
@@ -30,7 +31,7 @@ static void print_help(void) {
       "  --json       the same as JSON, one object for each file\n"
       "  -h, --help   this text\n"
       "\n"
-      "Exit codes: 0 all was read; 1 a file cannot be read; 2 the command line was wrong.\n",
+      "Exit codes: 0 all was read; 1 a file cannot be read; 2 invalid usage.\n",
       stdout);
 }
 
@@ -167,8 +168,33 @@ static void print_device(const weir__snapshot *snapshot, int number, const weir_
   print_holders(snapshot, s->at_end, s->at_end_count);
 }
 
+typedef struct host_sums {
+  uint64_t reserved, active; /* bytes */
+} host_sums;
+
+static host_sums sum_host(const weir__snapshot_device *host) {
+  host_sums sums = {0};
+  for (size_t i = 0; i < host->segment_count; i++) {
+    sums.reserved += host->segments[i].size;
+    sums.active += host->segments[i].active;
+  }
+  return sums;
+}
+
+/* Pinned host memory, where the file has some. */
+static void print_host(const weir__snapshot_device *host) {
+  char text[2][32];
+  const host_sums sums = sum_host(host);
+  if (!host->segment_count && !host->event_count)
+    return;
+  printf("  pinned host memory  %s in use of %s, in %zu segment%s; %zu event%s\n", bytes(sums.active, text[0]),
+         bytes(sums.reserved, text[1]), host->segment_count, host->segment_count == 1 ? "" : "s", host->event_count,
+         host->event_count == 1 ? "" : "s");
+}
+
 static void print_text(const char *file, const weir__snapshot *snapshot, const weir__summary *devices) {
   size_t events = 0, used = 0;
+  weir_cli_fold_begin();
   for (size_t i = 0; i < snapshot->device_count; i++) {
     events += snapshot->devices[i].event_count;
     used += snapshot->devices[i].event_count || snapshot->devices[i].segment_count;
@@ -181,6 +207,7 @@ static void print_text(const char *file, const weir__snapshot *snapshot, const w
     printf(", %zu segments\n", snapshot->segment_count);
   print_settings(snapshot);
   bool has_stacks = false;
+  print_host(&snapshot->host);
   for (size_t i = 0; i < snapshot->device_count; i++) {
     if (!snapshot->devices[i].event_count && !snapshot->devices[i].segment_count)
       continue;
@@ -193,9 +220,10 @@ static void print_text(const char *file, const weir__snapshot *snapshot, const w
   for (size_t i = 0; i < snapshot->ignored_count; i++)
     printf("  not understood: key '%s' of %s, %" PRIu64 " times\n", weir_cli_shown(snapshot->ignored[i].key),
            snapshot->ignored[i].where, snapshot->ignored[i].count);
-  if (events)
-    printf("  next: weir explain %s\n", weir_cli_shown(file));
-  else if (used)
+  if (events) {
+    fputs("  next: ", stdout);
+    weir_cli_print_command("explain", "", file);
+  } else if (used)
     puts("  next: record a history: torch.cuda.memory._record_memory_history(stacks=\"python\") before the work "
          "begins,\n"
          "        _dump_snapshot(\"job.pickle\") when it is over; a program on Weir: WEIR_RECORD=DIRECTORY");
@@ -277,7 +305,14 @@ static void print_json(const char *file, const weir__snapshot *snapshot, const w
     printf("%s", i ? ", " : "");
     json_device(snapshot, (int)i, &devices[i]);
   }
-  printf("], \"not_understood\": [");
+  printf("], \"host\": ");
+  if (snapshot->has_host) {
+    const host_sums sums = sum_host(&snapshot->host);
+    printf("{\"segments\": %zu, \"reserved\": %" PRIu64 ", \"active\": %" PRIu64 ", \"events\": %zu}",
+           snapshot->host.segment_count, sums.reserved, sums.active, snapshot->host.event_count);
+  } else
+    printf("null");
+  printf(", \"not_understood\": [");
   for (size_t i = 0; i < snapshot->ignored_count; i++) {
     printf("%s{\"where\": \"%s\", \"key\": ", i ? ", " : "", snapshot->ignored[i].where);
     weir_cli_json_string(snapshot->ignored[i].key);

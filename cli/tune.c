@@ -25,6 +25,7 @@ typedef struct tuning {
 } tuning;
 
 static void print_help(void) {
+  weir_cli_help_begin();
   fputs(
       "Usage: weir tune [OPTION...] FILE...\n"
       "\n"
@@ -39,11 +40,10 @@ static void print_help(void) {
       "  --threads N       how many cores to use; all\n",
       stdout);
   fputs(weir_cli_predicting_help, stdout);
-  fputs(
-      "\n"
-      "Exit codes: 0 done; 1 a file cannot be read or is not reproduced; 2 the command line was wrong; 3 memory runs\n"
-      "out under every setting.\n",
-      stdout);
+  fputs("\n"
+        "Exit codes: 0 done; 1 a file cannot be read or is not reproduced; 2 invalid usage; 3 memory runs\n"
+        "out under every setting.\n",
+        stdout);
 }
 
 /* ---- Output ---- */
@@ -131,9 +131,11 @@ static void print_verdict(const tuning *t) {
   print_failures(t);
   if (r->best == 0)
     puts("The recorded settings are the best that were found.");
-  else if (*best)
-    printf("%sThe best:%s\n  export PYTORCH_CUDA_ALLOC_CONF='%s'\n", weir_cli_bold(), weir_cli_plain(), best);
-  else
+  else if (*best) {
+    printf("%sThe best:%s\n", weir_cli_bold(), weir_cli_plain());
+    weir_cli_keep_line();
+    printf("  export PYTORCH_CUDA_ALLOC_CONF='%s'\n", best);
+  } else
     printf("%sThe best are the defaults:%s\n  unset PYTORCH_CUDA_ALLOC_CONF\n", weir_cli_bold(), weir_cli_plain());
   if (r->best && after->peak <= before->peak)
     printf("It reserves %s at the peak instead of %s: %s less, %.1f %%.", weir__format_bytes(after->peak, text[0]),
@@ -185,6 +187,7 @@ static void print_recorded_peak(const tuning *t, size_t file) {
 
 static void print_text(const tuning *t) {
   char text[32];
+  weir_cli_fold_begin();
   for (size_t i = 0; i < t->options.history_count; i++) {
     const weir__replay_report *check = weir__recording_check(t->files[i].history);
     printf("%s: %zu events, %s under the recorded settings\n", t->files[i].name, check->events,

@@ -29,6 +29,7 @@ typedef struct table {
 } table;
 
 static void print_help(void) {
+  weir_cli_help_begin();
   fputs(
       "Usage: weir whatif [OPTION...] --conf SETTINGS [--conf SETTINGS...] FILE...\n"
       "\n"
@@ -42,11 +43,9 @@ static void print_help(void) {
       "  --threads N       how many cores to use; all\n",
       stdout);
   fputs(weir_cli_predicting_help, stdout);
-  fputs(
-      "\n"
-      "Exit codes: 0 done; 1 a file cannot be read, is not reproduced, or settings are wrong; 2 the command line was\n"
-      "wrong.\n",
-      stdout);
+  fputs("\n"
+        "Exit codes: 0 done; 1 a file cannot be read, is not reproduced, or settings are wrong; 2 invalid usage.\n",
+        stdout);
 }
 
 /* The recorded settings have two rows: the recording itself, as the checked replay reproduced it, and a replay of the kind that
@@ -145,6 +144,7 @@ static void print_own_rows(const table *t) {
 static void print_rows(const table *t, const weir_cli_history *h) {
   char text[ROW_TEXT], limit[32], recorded[WEIR_CLI_CONF_TEXT];
   const weir__prediction *rows = t->w->rows;
+  weir_cli_fold_begin();
   const weir__replay_report *check = weir__recording_check(t->history);
   weir_cli_conf_text(weir__recording_settings(t->history), recorded);
   printf("%s: %zu events, %s under the recorded settings\n", h->name, check->events,

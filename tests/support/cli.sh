@@ -5,6 +5,9 @@ weir=$1 version=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0
+# Lines stay whole, and commands to paste begin with "weir".
+COLUMNS=1000 PATH=$(dirname "$weir"):$PATH
+export COLUMNS PATH
 
 # run CODE ARGUMENT...: runs the command, and checks its exit code.
 run() {

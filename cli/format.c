@@ -1,0 +1,365 @@
+#include "format.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { DEFAULT_WIDTH = 120, LEAST_WIDTH = 40 };
+
+/* A line with this byte in it is not folded. */
+enum { KEEP_LINE = '\001' };
+
+/* What the source breaks is about as long as a line of source. Shorter lines are not continued. */
+enum { SOURCE_WIDTH = 96, LEAST_HELD = 60 };
+
+int weir_cli_width(void) {
+  const char *columns = getenv("COLUMNS");
+  struct winsize size;
+  long width = DEFAULT_WIDTH;
+  char *end;
+  if (columns && *columns) {
+    errno = 0;
+    long number = strtol(columns, &end, 10);
+    if (!*end && !errno && number > 0)
+      return number < LEAST_WIDTH ? LEAST_WIDTH : number > 10000 ? 10000 : (int)number;
+  }
+  if (isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+    width = size.ws_col;
+  return width < LEAST_WIDTH ? LEAST_WIDTH : (int)width;
+}
+
+/* ---- Folding ---- */
+
+typedef struct line {
+  char *text; /* without its newline */
+  size_t length, room;
+} line;
+
+static struct fold {
+  FILE *out; /* the real standard output; NULL while nothing is folded */
+  int width;
+  line now;  /* being written */
+  line held; /* complete, and so long that the next one may continue it */
+  bool is_held;
+  bool is_help;
+} fold;
+
+static bool put(line *l, const char *text, size_t length) {
+  if (l->length + length + 1 > l->room) {
+    size_t room = 2 * (l->length + length + 1);
+    char *grown = realloc(l->text, room);
+    if (!grown)
+      return false;
+    l->text = grown;
+    l->room = room;
+  }
+  memcpy(l->text + l->length, text, length);
+  l->length += length;
+  l->text[l->length] = '\0';
+  return true;
+}
+
+/* The bytes of one character, and the columns that it takes: none if it is an escape sequence such as that for bold. */
+static size_t character(const char *text, const char *end, int *columns) {
+  size_t length = 1;
+  *columns = 1;
+  if (*text == '\033' && text + 1 < end && text[1] == '[') {
+    *columns = 0;
+    for (length = 2; text + length < end && !isalpha((unsigned char)text[length]);)
+      length++;
+    return text + length < end ? length + 1 : length;
+  }
+  while (text + length < end && ((unsigned char)text[length] & 0xc0) == 0x80)
+    length++;
+  return length;
+}
+
+static int columns_of(const char *text, const char *end) {
+  int columns = 0, one;
+  while (text < end) {
+    text += character(text, end, &one);
+    columns += one;
+  }
+  return columns;
+}
+
+static const char *at_column(const char *text, const char *end, int column) {
+  for (int one; text < end && (column > 0 || *text == '\033'); column -= one)
+    text += character(text, end, &one);
+  return text;
+}
+
+static int indent_of(const line *l) { return (int)strspn(l->text, " "); }
+
+/* The columns of a line are separated by two blanks or more: a label and its text, or the cells of a table. */
+typedef struct columns {
+  int count; /* of separators */
+  int text;  /* where the text behind the label begins; the indentation if there is no label */
+  int last;  /* where the last column begins */
+} columns;
+
+/* A label ends before `most`. */
+static columns find_columns(const line *l, int most) {
+  int at = indent_of(l), one;
+  columns found = {.text = at, .last = at};
+  const char *end = l->text + l->length;
+  for (const char *c = l->text + at; c < end; c += character(c, end, &one), at += one) {
+    character(c, end, &one);
+    if (c - l->text < found.text + 3 || c[-1] != ' ' || c[-2] != ' ' || *c == ' ')
+      continue;
+    found.count++;
+    found.last = at;
+    if (at <= most)
+      found.text = at;
+  }
+  return found;
+}
+
+/* Whether the source broke a text between these two lines, and it has to be broken elsewhere: the second begins where the text
+ * of the first does, behind its label, its first word had no room in the first, and one of them is too long now. Paragraphs
+ * of a help text have no label. */
+static bool is_continuation(const line *first, const line *second) {
+  const int indent = indent_of(second), hang = find_columns(first, (int)first->length).last;
+  const size_t word = strcspn(second->text + indent, " ");
+  const int width = columns_of(first->text, first->text + first->length);
+  if (!first->length || !word || memchr(first->text, KEEP_LINE, first->length) ||
+      memchr(second->text, KEEP_LINE, second->length))
+    return false;
+  if (width <= fold.width && columns_of(second->text, second->text + second->length) <= fold.width)
+    return false;
+  return indent == hang && (hang > indent_of(first) || (fold.is_help && !indent)) &&
+         width + 1 + (int)word > SOURCE_WIDTH;
+}
+
+/* Whether the blank between a number and its unit is at `blank`. */
+static bool is_before_unit(const char *text, const char *blank, const char *end) {
+  static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "us", "ms", "s", "%"};
+  if (blank == text || !isdigit((unsigned char)blank[-1]))
+    return false;
+  for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
+    const char *after = blank + 1 + strlen(units[i]);
+    if (after <= end && memcmp(blank + 1, units[i], strlen(units[i])) == 0 &&
+        (after == end || !isalnum((unsigned char)*after)))
+      return true;
+  }
+  return false;
+}
+
+/* The text up to where it can be broken, at most `columns` wide: before a blank, or after a comma if a word alone is too wide. */
+static const char *break_before(const char *text, const char *end, int columns) {
+  const char *blank = NULL, *comma = NULL;
+  int at = 0, one;
+  for (const char *c = text; c < end; c += character(c, end, &one)) {
+    if (*c == ' ' && c > text && !is_before_unit(text, c, end))
+      blank = c;
+    character(c, end, &one);
+    at += one;
+    if (at > columns)
+      return blank ? blank : comma;
+    if (*c == ',' && c + 1 < end)
+      comma = c + 1;
+  }
+  return end;
+}
+
+/* Writes the text from `at` to `end`, which begins in column `indent` and is continued in column `hang`. */
+static void write_folded(const char *at, const char *end, int indent, int hang) {
+  bool is_first = true;
+  while (columns_of(at, end) > fold.width - indent) {
+    /* A label is not left alone on its line. */
+    const char *text = is_first && hang > indent ? at_column(at, end, hang - indent) : at;
+    const char *stop = break_before(text, end, fold.width - (text > at ? hang : indent));
+    if (!stop)
+      stop = text + strcspn(text, " ");
+    if (stop >= end)
+      break;
+    const char *last = stop;
+    while (last > at && last[-1] == ' ')
+      last--;
+    fprintf(fold.out, "%*s%.*s\n", indent, "", (int)(last - at), at);
+    at = stop + strspn(stop, " ");
+    indent = hang;
+    is_first = false;
+  }
+  while (end > at && end[-1] == ' ')
+    end--;
+  fprintf(fold.out, "%*s%.*s\n", at < end ? indent : 0, "", (int)(end - at), at);
+}
+
+static void write_line(const line *l) {
+  const char *at = l->text, *end = l->text + l->length;
+  if (memchr(at, KEEP_LINE, l->length)) {
+    for (; at < end; at++)
+      if (*at != KEEP_LINE)
+        putc(*at, fold.out);
+    putc('\n', fold.out);
+    return;
+  }
+  enum { TABLE_COLUMNS = 3, TABLE_INDENT = 6, TABLE_ROOM = 40 };
+  const columns of = find_columns(l, fold.width * 2 / 5);
+  int indent = 0, hang = of.text;
+  if (of.count >= TABLE_COLUMNS) {
+    hang = fold.width - of.last >= TABLE_ROOM ? of.last : TABLE_INDENT;
+    if (hang == TABLE_INDENT && columns_of(at, end) > fold.width) {
+      const char *last = at_column(at, end, of.last);
+      write_folded(at, last, 0, indent_of(l));
+      at = last;
+      indent = hang;
+    }
+  }
+  write_folded(at, end, indent, hang);
+}
+
+static void release_held(void) {
+  if (fold.is_held)
+    write_line(&fold.held);
+  fold.is_held = false;
+  fold.held.length = 0;
+}
+
+static bool end_line(void) {
+  if (!put(&fold.now, "", 0))
+    return false;
+  bool ok = true;
+  if (fold.is_held && is_continuation(&fold.held, &fold.now)) {
+    int indent = indent_of(&fold.now);
+    ok = put(&fold.held, " ", 1) && put(&fold.held, fold.now.text + indent, fold.now.length - (size_t)indent);
+  } else {
+    line held = fold.held;
+    release_held();
+    held.length = 0;
+    fold.held = fold.now;
+    fold.now = held;
+    fold.is_held = true;
+    if (fold.held.length < LEAST_HELD)
+      release_held();
+  }
+  fold.now.length = 0;
+  return ok;
+}
+
+static ssize_t fold_write(void *cookie, const char *text, size_t length) {
+  (void)cookie;
+  for (size_t done = 0; done < length;) {
+    const char *newline = memchr(text + done, '\n', length - done);
+    size_t part = newline ? (size_t)(newline - text) - done : length - done;
+    if (!put(&fold.now, text + done, part) || (newline && !end_line()))
+      return 0;
+    done += part + (newline != NULL);
+  }
+  return (ssize_t)length;
+}
+
+void weir_cli_fold_begin(void) {
+  if (fold.out)
+    return;
+  FILE *folded = fopencookie(NULL, "w", (cookie_io_functions_t){.write = fold_write});
+  if (!folded)
+    return;
+  if (isatty(STDOUT_FILENO))
+    setvbuf(folded, NULL, _IOLBF, 0);
+  fold.out = stdout;
+  fold.width = weir_cli_width();
+  stdout = folded; /* glibc allows it; see "Standard Streams" in its manual */
+}
+
+void weir_cli_help_begin(void) {
+  weir_cli_fold_begin();
+  fold.is_help = true;
+}
+
+void weir_cli_keep_line(void) {
+  if (fold.out)
+    putchar(KEEP_LINE);
+}
+
+void weir_cli_fold_end(void) {
+  if (!fold.out)
+    return;
+  FILE *folded = stdout;
+  bool ok = fclose(folded) == 0;
+  release_held();
+  if (fold.now.length) {
+    fold.held = fold.now;
+    fold.now = (line){0};
+    write_line(&fold.held);
+  }
+  stdout = fold.out;
+  fold.out = NULL;
+  free(fold.now.text);
+  free(fold.held.text);
+  fold.now = fold.held = (line){0};
+  if (!ok)
+    fputs("weir: no host memory for the output\n", stderr);
+}
+
+/* ---- Commands to paste ---- */
+
+static const char *program = "weir";
+
+void weir_cli_set_program(const char *argv0) {
+  if (argv0 && *argv0)
+    program = argv0;
+}
+
+/* Whether a shell that is given `name` alone runs the file at `path`. */
+static bool is_on_path(const char *name, const char *path) {
+  struct stat here, there;
+  const char *folders = getenv("PATH");
+  if (!folders || stat(path, &here) != 0)
+    return false;
+  for (size_t length; *folders; folders += length + (folders[length] == ':')) {
+    char candidate[4096];
+    length = strcspn(folders, ":");
+    int written = snprintf(candidate, sizeof candidate, "%.*s/%s", (int)length, folders, name);
+    if (!length || written < 0 || (size_t)written >= sizeof candidate || access(candidate, X_OK) != 0)
+      continue;
+    return stat(candidate, &there) == 0 && here.st_dev == there.st_dev && here.st_ino == there.st_ino;
+  }
+  return false;
+}
+
+void weir_cli_print_program(FILE *out) {
+  const char *slash = strrchr(program, '/');
+  if (!slash || is_on_path(slash + 1, program))
+    fputs(slash ? slash + 1 : program, out);
+  else
+    weir_cli_print_quoted(out, program);
+}
+
+void weir_cli_print_quoted(FILE *out, const char *word) {
+  static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=@%+,";
+  bool has_control = false;
+  for (const char *c = word; *c; c++)
+    has_control |= iscntrl((unsigned char)*c) != 0;
+  if (*word && !word[strspn(word, plain)]) {
+    fputs(word, out);
+    return;
+  }
+  fputs(has_control ? "$'" : "'", out);
+  for (const char *c = word; *c; c++) {
+    if (iscntrl((unsigned char)*c))
+      fprintf(out, "\\%03o", (unsigned)(unsigned char)*c);
+    else if (has_control && (*c == '\'' || *c == '\\'))
+      fprintf(out, "\\%c", *c);
+    else if (*c == '\'')
+      fputs("'\\''", out);
+    else
+      putc(*c, out);
+  }
+  putc('\'', out);
+}
+
+void weir_cli_print_command(const char *command, const char *options, const char *file) {
+  weir_cli_keep_line();
+  weir_cli_print_program(stdout);
+  printf(" %s%s%s ", command, *options ? " " : "", options);
+  if (file[0] == '-' && file[1]) /* not an option, and not the standard input */
+    fputs("./", stdout);
+  weir_cli_print_quoted(stdout, file);
+  putchar('\n');
+}
