@@ -337,7 +337,7 @@ static int summarize_file(const char *file, bool json) {
   for (size_t i = 0; i < snapshot->device_count && !status; i++)
     status = weir__summarize(snapshot, (int)i, &devices[i]);
   weir_cli_progress_end(progress);
-  if (status)
+  if (status || !devices)
     fprintf(stderr, "weir summary: %s: %s\n", weir_cli_shown(file), weir_last_error());
   else
     (json ? print_json : print_text)(file, snapshot, devices);
