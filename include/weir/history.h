@@ -33,7 +33,8 @@ typedef enum weir_history_context {
 
 typedef enum weir_history_stacks {
   WEIR_STACKS_LANGUAGE, /* the frames of weir_set_stack_hook's hook */
-  WEIR_STACKS_ALL       /* and the native ones behind them */
+  WEIR_STACKS_ALL,      /* and the native ones behind them */
+  WEIR_STACKS_EITHER    /* the hook's frames, or the native ones for a thread that has none of the hook's */
 } weir_history_stacks;
 
 /* Bits for weir_history_options.skip. The first are those of weir_trace_action. */
@@ -107,7 +108,12 @@ weir_status weir_history_set_metadata(weir_allocator *allocator, int device, con
 uint32_t weir_history_enter_phase(const char *name);
 void weir_history_leave_phase(uint32_t before);
 
-/* The same for what a compiler is compiling, which snapshots have apart. */
+/* The phase of threads that work on behalf of another, such as autograd's: the events of a thread that has entered no phase and
+ * for which the stack hook found no frames carry it. One for the process; the last call wins. `phase` is a number of
+ * weir_history_text, 0 for none. */
+void weir_history_share_phase(uint32_t phase);
+
+/* As weir_history_enter_phase, for what a compiler is compiling; snapshots keep it apart. */
 uint32_t weir_history_enter_compile(const char *name);
 void weir_history_leave_compile(uint32_t before);
 

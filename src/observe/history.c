@@ -184,13 +184,24 @@ bool weir__pairs_of_bytes(const void *bytes, size_t length, const char **texts, 
 }
 
 /* The thread remembers the last one: neither a phase nor a device's text changes often. */
-static __attribute__((noinline)) uint32_t context_here(uint32_t metadata) {
+static __attribute__((noinline)) uint32_t context_here(uint32_t phase, uint32_t metadata) {
   weir__here_state *here = &weir__here;
-  if (!here->context || here->metadata != metadata) {
-    here->context = context_number((weir__event_context){here->phase, here->compile, metadata});
+  if (!here->context || here->metadata != metadata || here->context_phase != phase) {
+    here->context = context_number((weir__event_context){phase, here->compile, metadata});
     here->metadata = metadata;
+    here->context_phase = phase;
   }
   return here->context;
+}
+
+static _Atomic uint32_t shared_phase;
+
+void weir_history_share_phase(uint32_t phase) { atomic_store_explicit(&shared_phase, phase, memory_order_relaxed); }
+
+/* The calling thread's phase. A thread with frames of its own explains itself, and takes none from others. */
+static inline uint32_t phase_here(void) {
+  uint32_t phase = weir__here.phase;
+  return phase || !weir__here.lacks_frames ? phase : atomic_load_explicit(&shared_phase, memory_order_relaxed);
 }
 
 uint32_t weir_history_enter_phase(const char *name) {
@@ -351,8 +362,8 @@ void weir__history_clear(weir__history *history) {
 
 void weir__history_set(weir__history *history, const weir_history_options *options) {
   bool on = options->mode != WEIR_HISTORY_OFF;
-  if (on && options->context != WEIR_CONTEXT_NONE && options->stacks == WEIR_STACKS_ALL)
-    weir__stacks_start();
+  if (on && options->context != WEIR_CONTEXT_NONE && options->stacks != WEIR_STACKS_LANGUAGE)
+    weir__stacks_start_for(options->stacks);
   pthread_mutex_lock(&history->lock);
   history->limit = options->mode == WEIR_HISTORY_ALL && options->max_entries ? options->max_entries : 1;
   for (int i = 0; i < history->device_count; i++) {
@@ -433,8 +444,9 @@ static moment begin(weir__writer *writer) {
   }
   writer->rules = WEIR__NO_RULES;
   uint32_t metadata = atomic_load_explicit(&history->devices[writer->device].metadata, memory_order_relaxed);
-  if (weir__here.texts | metadata)
-    moment.context = context_here(metadata);
+  uint32_t phase = phase_here();
+  if (weir__here.texts | metadata | phase)
+    moment.context = context_here(phase, metadata);
   return moment;
 }
 

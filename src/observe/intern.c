@@ -9,14 +9,32 @@ enum { chunk_bytes = 1 << 18, first_slots = 1 << 10 };
 
 weir__intern weir__texts = {.most_bytes = 64u << 20};
 
+#define MULTIPLIER 0x9e3779b97f4a7c15u
+
+static inline uint64_t mix(uint64_t hash, uint64_t word) {
+  hash = (hash ^ word) * MULTIPLIER;
+  return hash ^ hash >> 29;
+}
+
+/* Each step waits for the multiplication before it, so long strings, which stacks are, go through four chains at once. */
 static uint64_t hash_of(const unsigned char *bytes, size_t length) {
-  const uint64_t k = 0x9e3779b97f4a7c15u;
+  const uint64_t k = MULTIPLIER;
   uint64_t hash = length * k;
+  enum { CHAINS = 4 };
+  if (length >= 2 * 8 * CHAINS) {
+    uint64_t chains[CHAINS] = {hash, hash + 1, hash + 2, hash + 3}, words[CHAINS];
+    for (; length >= sizeof words; bytes += sizeof words, length -= sizeof words) {
+      memcpy(words, bytes, sizeof words);
+      for (int i = 0; i < CHAINS; i++)
+        chains[i] = mix(chains[i], words[i]);
+    }
+    for (int i = 0; i < CHAINS; i++)
+      hash = mix(hash, chains[i]);
+  }
   for (; length >= 8; bytes += 8, length -= 8) {
     uint64_t word;
     memcpy(&word, bytes, 8);
-    hash = (hash ^ word) * k;
-    hash ^= hash >> 29;
+    hash = mix(hash, word);
   }
   if (length) {
     uint64_t word = 0;

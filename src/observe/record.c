@@ -51,8 +51,8 @@ weir_status weir_history_record(weir_allocator *allocator, const weir_history_op
   if ((unsigned)options.context > WEIR_CONTEXT_ALL)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: context %d: expected none, state, alloc or all", __func__,
                       (int)options.context);
-  if ((unsigned)options.stacks > WEIR_STACKS_ALL)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: stacks %d: expected language or all", __func__,
+  if ((unsigned)options.stacks > WEIR_STACKS_EITHER)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: stacks %d: expected language, all or either", __func__,
                       (int)options.stacks);
   if (options.skip >> WEIR_HISTORY_ACTIONS)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,

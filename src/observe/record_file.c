@@ -33,18 +33,26 @@ static uint64_t bytes_from_env(void) {
   return (uint64_t)USUAL_MB << 20;
 }
 
-static weir_history_context context_from_env(void) {
+/* WEIR_RECORD_STACKS: which events have stacks, and ",native" for native frames also behind those of a language. */
+static weir_history_context context_from_env(weir_history_stacks *stacks) {
   static const char *const names[] = {[WEIR_CONTEXT_NONE] = "none",
                                       [WEIR_CONTEXT_STATE] = "state",
                                       [WEIR_CONTEXT_ALLOC] = "alloc",
                                       [WEIR_CONTEXT_ALL] = "all"};
   const char *text = getenv("WEIR_RECORD_STACKS");
+  *stacks = WEIR_STACKS_EITHER;
   if (!text || !*text)
     return WEIR_CONTEXT_NONE;
-  for (size_t i = 0; i < WEIR_COUNT_OF(names); i++)
-    if (strcmp(text, names[i]) == 0)
+  const char *comma = strchr(text, ',');
+  size_t length = comma ? (size_t)(comma - text) : strlen(text);
+  for (size_t i = 0; i < WEIR_COUNT_OF(names) && (!comma || strcmp(comma, ",native") == 0); i++)
+    if (strlen(names[i]) == length && strncmp(text, names[i], length) == 0) {
+      *stacks = comma ? WEIR_STACKS_ALL : WEIR_STACKS_EITHER;
       return (weir_history_context)i;
-  weir__log(WEIR_LOG_WARN, "WEIR_RECORD_STACKS=%s is not known: expected none, state, alloc or all; none is taken",
+    }
+  weir__log(WEIR_LOG_WARN,
+            "WEIR_RECORD_STACKS=%s is not known: expected none, state, alloc or all, or one of these and \",native\"; "
+            "none is taken",
             text);
   return WEIR_CONTEXT_NONE;
 }
@@ -334,7 +342,7 @@ void weir__record_from_env(weir_allocator *allocator) {
 
   weir_history_options options;
   weir_history_options_init(&options);
-  options.context = context_from_env();
+  options.context = context_from_env(&options.stacks);
   options.max_entries = weir__ringfile_capacity(file);
   weir_history_record(allocator, &options);
   join(allocator);

@@ -186,6 +186,31 @@ static void log_new(weir__ringfile *file, weir__ring_kind kind, const weir__inte
   }
 }
 
+/* By which the file can be told from a later one of the same name. */
+static const unsigned char *build_id_of(const struct dl_phdr_info *info, size_t *bytes) {
+  for (int i = 0; i < info->dlpi_phnum; i++) {
+    if (info->dlpi_phdr[i].p_type != PT_NOTE)
+      continue;
+    const unsigned char *at = (const unsigned char *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+    for (size_t left = info->dlpi_phdr[i].p_memsz; left >= sizeof(ElfW(Nhdr));) {
+      ElfW(Nhdr) note;
+      memcpy(&note, at, sizeof note);
+      size_t name = sizeof note, id = name + weir__round_up(note.n_namesz, 4),
+             end = id + weir__round_up(note.n_descsz, 4);
+      if (end > left)
+        break;
+      if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 && memcmp(at + name, "GNU", 4) == 0) {
+        *bytes = note.n_descsz;
+        return at + id;
+      }
+      at += end;
+      left -= end;
+    }
+  }
+  *bytes = 0;
+  return NULL;
+}
+
 static int log_module(struct dl_phdr_info *info, size_t size, void *context) {
   weir__ringfile *file = context;
   (void)size;
@@ -198,15 +223,25 @@ static int log_module(struct dl_phdr_info *info, size_t size, void *context) {
       module.begin = begin < module.begin ? begin : module.begin;
       module.end = end > module.end ? end : module.end;
     }
-  char self[256];
-  const char *name = info->dlpi_name;
-  if (!name || !*name) { /* the program itself */
-    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[length > 0 ? length : 0] = 0;
-    name = self;
+  enum { MOST_PATH = 4096, MOST_ID = 64 };
+  char text[MOST_PATH + MOST_ID];
+  size_t length = 0, id_bytes;
+  if (info->dlpi_name && *info->dlpi_name) {
+    length = strnlen(info->dlpi_name, MOST_PATH - 1);
+    memcpy(text, info->dlpi_name, length);
+  } else { /* the program itself */
+    ssize_t got = readlink("/proc/self/exe", text, MOST_PATH - 1);
+    length = got > 0 ? (size_t)got : 0;
   }
-  if (module.begin < module.end && *name)
-    log_entry(file, WEIR__RING_MODULE, 0, &module, sizeof module, name, strlen(name));
+  if (module.begin >= module.end || !length)
+    return 0;
+  const unsigned char *id = build_id_of(info, &id_bytes);
+  if (id && id_bytes && id_bytes < MOST_ID) {
+    text[length++] = 0;
+    memcpy(text + length, id, id_bytes);
+    length += id_bytes;
+  }
+  log_entry(file, WEIR__RING_MODULE, 0, &module, sizeof module, text, length);
   return 0;
 }
 

@@ -57,7 +57,8 @@ _Static_assert(sizeof(weir__ring_header) <= WEIR__RING_HEADER, "the header is on
 typedef enum weir__ring_kind {
   WEIR__RING_TEXT = 1, /* of weir__texts: texts, pools and contexts */
   WEIR__RING_STACK,    /* of weir__stacks */
-  WEIR__RING_MODULE,   /* weir__ring_module, and the path of the program or library that is mapped there */
+  WEIR__RING_MODULE, /* weir__ring_module, the path of the program or library that is mapped there, and if it has a build ID,
+                          a 0 and that */
   WEIR__RING_SETTINGS, /* a time, from which on they hold, and all of them in the syntax of WEIR_ALLOC_CONF */
   WEIR__RING_LIMIT     /* weir__ring_limit */
 } weir__ring_kind;

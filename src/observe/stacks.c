@@ -1,6 +1,7 @@
 #include "observe/stacks.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -15,6 +16,52 @@ enum { usual_words = 160, most_words = WEIR__MOST_FRAMES, hook_frames = 1024 };
 
 weir__intern weir__stacks = {.most_bytes = 256u << 20};
 
+/* ---- Weir's own code ---- */
+
+typedef struct code_range {
+  uintptr_t begin, end;
+} code_range;
+
+enum { MOST_RANGES = 8 };
+static code_range own_code[MOST_RANGES]; /* both are written once, when native stacks are first wanted */
+static size_t own_count;
+
+/* libweir.so itself, what has it inside (the Python extension, the preload library), and adapters on top of it. A program that has
+ * libweir.a inside has the frames of both: the names tell them apart, when the file is read. */
+static int add_own_code(struct dl_phdr_info *info, size_t size, void *context) {
+  (void)size;
+  (void)context;
+  const char *slash = info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
+  const char *name = slash ? slash + 1 : "";
+  if (strncmp(name, "libweir", strlen("libweir")) != 0 && strncmp(name, "_weir.", strlen("_weir.")) != 0)
+    return 0;
+  for (int i = 0; i < info->dlpi_phnum && own_count < MOST_RANGES; i++) {
+    const ElfW(Phdr) *part = &info->dlpi_phdr[i];
+    if (part->p_type == PT_LOAD && part->p_flags & PF_X) {
+      uintptr_t begin = info->dlpi_addr + part->p_vaddr;
+      own_code[own_count++] = (code_range){begin, begin + part->p_memsz};
+    }
+  }
+  return 0;
+}
+
+static bool is_own(uint64_t address) {
+  for (size_t i = 0; i < own_count; i++)
+    if (address - own_code[i].begin < own_code[i].end - own_code[i].begin)
+      return true;
+  return false;
+}
+
+/* Leaves out Weir's frames at the inner end; returns how many are left. */
+static size_t drop_own(uint64_t *addresses, size_t count) {
+  size_t own = 0;
+  while (own < count && is_own(addresses[own]))
+    own++;
+  if (own)
+    memmove(addresses, addresses + own, (count - own) * sizeof *addresses);
+  return count - own;
+}
+
 /* ---- libunwind ---- */
 
 typedef int (*backtrace_fn)(void **addresses, int room);
@@ -23,6 +70,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* It stays loaded. */
 static void start(void) {
+  dl_iterate_phdr(add_own_code, NULL);
   static const char *const names[] = {"libunwind.so.8", "libunwind.so"};
   for (size_t i = 0; i < WEIR_COUNT_OF(names) && !backtrace_native; i++) {
     void *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
@@ -31,19 +79,28 @@ static void start(void) {
     if (backtrace_native)
       weir__unwind_start(library);
   }
-  if (!backtrace_native)
-    weir__log(WEIR_LOG_WARN, "history has no native stacks: libunwind.so.8 was not found; Debian has it in libunwind8");
 }
+
+static _Atomic(weir_stack_hook) hook;
+static _Atomic(void *) hook_context;
 
 bool weir__stacks_start(void) {
   pthread_once(&once, start);
   return backtrace_native != NULL;
 }
 
-/* ---- The hook ---- */
+/* Where a language has frames, and native ones are only the second choice, it is no reason to warn. */
+void weir__stacks_start_for(weir_history_stacks kind) {
+  static atomic_flag is_said = ATOMIC_FLAG_INIT;
+  if (weir__stacks_start())
+    return;
+  bool has_frames = kind == WEIR_STACKS_EITHER && atomic_load(&hook);
+  if (has_frames || !atomic_flag_test_and_set(&is_said))
+    weir__log(has_frames ? WEIR_LOG_INFO : WEIR_LOG_WARN,
+              "history has no native stacks: libunwind.so.8 was not found; Debian has it in libunwind8");
+}
 
-static _Atomic(weir_stack_hook) hook;
-static _Atomic(void *) hook_context;
+/* ---- The hook ---- */
 
 void weir_set_stack_hook(weir_stack_hook given, void *context) {
   atomic_store(&hook, NULL);
@@ -79,6 +136,7 @@ static size_t ask_hook(uint64_t *words, size_t room) {
   weir__here.is_in_hook = true;
   size_t count = ask(atomic_load_explicit(&hook_context, memory_order_relaxed), frames, most);
   weir__here.is_in_hook = false;
+  weir__here.lacks_frames = count == 0;
   if (count > most)
     count = most;
   for (size_t i = 0; i < count; i++) {
@@ -97,11 +155,12 @@ static inline __attribute__((always_inline)) uint32_t gather(weir_history_stacks
   uint64_t *first = words + own, saved[2];
   size_t count = atomic_load_explicit(&hook, memory_order_relaxed) ? ask_hook(first, room - own) : 0;
   *is_full = count + own + 2 > room; /* a frame of the hook's takes two */
-  size_t walked = 0;
-  if (kind == WEIR_STACKS_ALL && backtrace_native && own == 1)
+  size_t walked = 0, native_at = count;
+  bool wants_native = backtrace_native && (kind == WEIR_STACKS_ALL || (kind == WEIR_STACKS_EITHER && !count));
+  if (wants_native && own == 1)
     walked = weir__unwind_walk(__builtin_frame_address(0), first + count, room - own - count);
   count += walked;
-  if (kind == WEIR_STACKS_ALL && backtrace_native && !walked && !*is_full) {
+  if (wants_native && !walked && !*is_full) {
     _Static_assert(sizeof(void *) == sizeof(uint64_t), "addresses are words");
     memcpy(saved, words + count, own * sizeof *words);
     int native = backtrace_native((void **)(words + count), (int)(room - count));
@@ -111,6 +170,7 @@ static inline __attribute__((always_inline)) uint32_t gather(weir_history_stacks
     if (own == 1)
       weir__unwind_learn((size_t)native + 2);
   }
+  count = native_at + drop_own(first + native_at, count - native_at);
   return *is_full && room < most_words ? 0 : weir__intern_put(&weir__stacks, first, count * sizeof *first);
 }
 

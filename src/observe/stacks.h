@@ -26,8 +26,12 @@ extern weir__intern weir__stacks;
 /* Loads what native stacks need, once. false: there is none, and stacks are those of the hook alone. */
 bool weir__stacks_start(void);
 
-/* The stack of the caller: first the hook's frames, then the native ones, the innermost first. 0: there is none. No lock of
- * the allocator's is held. */
+/* The same for a recording, with a message where native stacks of this kind are missed. */
+void weir__stacks_start_for(weir_history_stacks kind);
+
+/* The stack of the caller: first the hook's frames, then the native ones, the innermost first. Frames of Weir's own libraries at
+ * the inner end are left out: native frames begin at the code that called Weir. 0: there is none. No lock of the allocator's is
+ * held. */
 uint32_t weir__stack_gather(weir_history_stacks kind);
 
 /* The first frame of so many words of a stack, at least one; returns how many it takes. */

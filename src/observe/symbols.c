@@ -38,6 +38,7 @@ typedef struct libdw {
   void (*end)(void *session);
   void (*report_begin)(void *session);
   int (*proc_report)(void *session, pid_t pid);
+  void *(*report_elf)(void *session, const char *name, const char *path, int descriptor, uint64_t base, bool add_vaddr);
   int (*report_end)(void *session, void *removed, void *argument);
   void *(*module_at)(void *session, uint64_t address);
   const char *(*name_at)(void *module, uint64_t address);
@@ -65,6 +66,7 @@ static const struct symbol {
     {offsetof(libdw, end), "dwfl_end"},
     {offsetof(libdw, report_begin), "dwfl_report_begin"},
     {offsetof(libdw, proc_report), "dwfl_linux_proc_report"},
+    {offsetof(libdw, report_elf), "dwfl_report_elf"},
     {offsetof(libdw, report_end), "dwfl_report_end"},
     {offsetof(libdw, module_at), "dwfl_addrmodule"},
     {offsetof(libdw, name_at), "dwfl_module_addrname"},
@@ -107,6 +109,8 @@ typedef char *(*demangle_fn)(const char *name, char *buffer, size_t *length, int
 
 struct weir__symbols {
   const char *library_name;
+  const char *path; /* of a file that is not of this process; NULL: this process */
+  uint64_t base;
   bool is_open; /* it was tried */
   libdw dw;
   dw_callbacks callbacks;
@@ -127,6 +131,15 @@ weir__symbols *weir__symbols_new(const char *library) {
   return symbols;
 }
 
+weir__symbols *weir__symbols_new_for(const char *library, const char *path, uint64_t base) {
+  weir__symbols *symbols = weir__symbols_new(library);
+  if (symbols) {
+    symbols->path = path;
+    symbols->base = base;
+  }
+  return symbols;
+}
+
 void weir__symbols_delete(weir__symbols *symbols) {
   if (!symbols)
     return;
@@ -140,10 +153,19 @@ void weir__symbols_delete(weir__symbols *symbols) {
   free(symbols);
 }
 
+/* A program that is not of C++ may read a recording of one that is: then the library is loaded, and stays. */
+static void find_demangler(weir__symbols *s) {
+  void *demangle = dlsym(RTLD_DEFAULT, "__cxa_demangle");
+  if (!demangle && s->path) {
+    void *library = dlopen("libstdc++.so.6", RTLD_NOW | RTLD_LOCAL);
+    demangle = library ? dlsym(library, "__cxa_demangle") : NULL;
+  }
+  memcpy(&s->demangle, &demangle, sizeof demangle);
+}
+
 static void start(weir__symbols *s) {
   s->is_open = true;
-  void *demangle = dlsym(RTLD_DEFAULT, "__cxa_demangle");
-  memcpy(&s->demangle, &demangle, sizeof demangle);
+  find_demangler(s);
   if (!libdw_open(&s->dw, s->library_name))
     return;
   s->callbacks = (dw_callbacks){s->dw.find_elf, s->dw.find_debuginfo, NULL, &s->debuginfo_path};
@@ -151,20 +173,32 @@ static void start(weir__symbols *s) {
   if (!s->session)
     return;
   s->dw.report_begin(s->session);
-  bool reported = s->dw.proc_report(s->session, getpid()) == 0;
+  bool reported = s->path ? s->dw.report_elf(s->session, s->path, s->path, -1, s->base, true) != NULL
+                          : s->dw.proc_report(s->session, getpid()) == 0;
   if (s->dw.report_end(s->session, NULL, NULL) != 0 || !reported) {
     s->dw.end(s->session);
     s->session = NULL;
   }
 }
 
-static bool add(weir__symbols *s, const char *function, const char *file, int line) {
+static uint32_t add_name(weir__symbols *s, const char *symbol) {
   int status = -1;
-  char *plain =
-      function && s->demangle && !strncmp(function, "_Z", 2) ? s->demangle(function, NULL, NULL, &status) : NULL;
-  uint32_t name = weir__text_set_add(&s->texts, plain ? plain : function ? function : "??");
-  uint32_t path = weir__text_set_add(&s->texts, file ? file : "??");
+  char *plain = s->demangle && !strncmp(symbol, "_Z", 2) ? s->demangle(symbol, NULL, NULL, &status) : NULL;
+  uint32_t name = weir__text_set_add(&s->texts, plain ? plain : symbol);
   free(plain);
+  return name;
+}
+
+const char *weir__symbols_name(weir__symbols *s, const char *symbol) {
+  if (!s->is_open)
+    start(s);
+  uint32_t name = add_name(s, symbol);
+  return name == WEIR__NO_TEXT ? symbol : s->texts.at[name];
+}
+
+static bool add(weir__symbols *s, const char *function, const char *file, int line) {
+  uint32_t name = add_name(s, function ? function : "??");
+  uint32_t path = weir__text_set_add(&s->texts, file ? file : "??");
   if (name == WEIR__NO_TEXT || path == WEIR__NO_TEXT ||
       !weir__make_room(&s->symbols, &s->room, s->count + 1, sizeof *s->symbols))
     return false;
@@ -235,7 +269,7 @@ static bool look_up(weir__symbols *s, uint64_t address) {
       return false;
   }
   Dl_info info;
-  if ((!function || !file) && dladdr((void *)(uintptr_t)address, &info)) {
+  if ((!function || !file) && !s->path && dladdr((void *)(uintptr_t)address, &info)) {
     function = function ? function : info.dli_sname;
     file = file ? file : info.dli_fname;
   }

@@ -13,6 +13,7 @@
 #include "observe/ringfile.h"
 #include "observe/snapshot.h"
 #include "observe/stacks.h"
+#include "offline/code.h"
 #include "offline/window.h"
 
 #define TRY(call)                                                                                                      \
@@ -33,7 +34,11 @@ typedef struct entry {
 
 typedef struct module {
   weir__ring_module where;
-  uint32_t path; /* a string */
+  uint32_t path;     /* a string */
+  uint64_t id_at;    /* of its build ID in the file */
+  uint32_t id_bytes; /* 0: it has none */
+  bool is_open;      /* it was tried */
+  weir__code *code;  /* NULL: its names are not known */
 } module;
 
 /* Settings or a limit, as the log has them. */
@@ -226,12 +231,17 @@ static weir_status add_numbered(loader *l, entry **list, size_t *count, size_t *
 }
 
 static weir_status add_module(loader *l, const weir__ring_entry *e, uint64_t at) {
-  module made;
+  module made = {.is_open = false};
   if (e->length < sizeof made.where)
     return bad(l, at, "a module of %u bytes", e->length);
   memcpy(&made.where, l->data + at + sizeof *e, sizeof made.where);
-  TRY(add_string(l, (const char *)l->data + at + sizeof *e + sizeof made.where, e->length - sizeof made.where,
-                 &made.path));
+  uint64_t path_at = at + sizeof *e + sizeof made.where;
+  size_t room = e->length - sizeof made.where, length = strnlen((const char *)l->data + path_at, room);
+  TRY(add_string(l, (const char *)l->data + path_at, length, &made.path));
+  if (length + 1 < room) {
+    made.id_at = path_at + length + 1;
+    made.id_bytes = (uint32_t)(room - length - 1);
+  }
   ROOM(l, l->modules, l->module_count, l->module_room, 1);
   l->modules[l->module_count++] = made;
   return WEIR_OK;
@@ -385,7 +395,7 @@ static weir_status string_of(loader *l, uint32_t number, uint32_t *string) {
   return add_string(l, text, length, string);
 }
 
-static const module *module_of(const loader *l, uint64_t address) {
+static module *module_of(const loader *l, uint64_t address) {
   size_t last = l->module_count > MOST_MODULES ? l->module_count - MOST_MODULES : 0;
   for (size_t i = l->module_count; i-- > last;) /* the latest: another library may have been there before */
     if (address >= l->modules[i].where.begin && address < l->modules[i].where.end)
@@ -393,25 +403,14 @@ static const module *module_of(const loader *l, uint64_t address) {
   return NULL;
 }
 
-static weir_status add_frame(loader *l, const weir__frame *frame, uint32_t *number) {
+/* A frame of these texts; equal ones have one number. */
+static weir_status add_frame(loader *l, uint32_t name, uint32_t file, int line, uint32_t *number) {
   weir__snapshot *s = l->s;
   weir__snapshot_frame made;
   memset(&made, 0, sizeof made);
-  if (frame->address) {
-    char text[32];
-    const module *in = module_of(l, frame->address);
-    int length =
-        snprintf(text, sizeof text, "0x%llx", (unsigned long long)(frame->address - (in ? in->where.base : 0)));
-    TRY(add_string(l, text, (size_t)length, &made.name));
-    if (in)
-      made.filename = in->path;
-    else
-      TRY(add_string(l, "??", 2, &made.filename));
-  } else {
-    TRY(string_of(l, frame->function, &made.name));
-    TRY(string_of(l, frame->file, &made.filename));
-    made.line = frame->line;
-  }
+  made.name = name;
+  made.filename = file;
+  made.line = line;
   uint32_t hash = weir__hash_end(weir__hash_bytes(s->strings.seed, &made, sizeof made));
   size_t cursor = weir__table_begin(&l->frame_table, hash);
   for (uint32_t id; (id = weir__table_next(&l->frame_table, hash, &cursor)) != WEIR__TABLE_END;)
@@ -427,6 +426,74 @@ static weir_status add_frame(loader *l, const weir__frame *frame, uint32_t *numb
   return WEIR_OK;
 }
 
+/* The file of a module, if it is still the one that was recorded. */
+static weir__code *code_of(const loader *l, module *in) {
+  if (!in->is_open) {
+    char host[sizeof l->header->host] = "";
+    gethostname(host, sizeof host - 1);
+    weir__code_origin origin = {.path = l->s->strings.items[in->path].text,
+                                .base = in->where.base,
+                                .build_id = l->data + in->id_at,
+                                .build_id_bytes = in->id_bytes,
+                                .recorded_ns = l->header->first.unix_ns,
+                                .is_this_host = strncmp(host, l->header->host, sizeof host) == 0};
+    in->is_open = true;
+    in->code = weir__code_open(&origin);
+  }
+  return in->code;
+}
+
+/* Appends what an address stands for: one frame, and those that were inlined there. Where the names are not known it is the module
+ * and the address in it. */
+static weir_status add_native(loader *l, uint64_t address, size_t *used) {
+  enum { MOST_INLINED = 32 };
+  weir__code_name names[MOST_INLINED];
+  module *in = module_of(l, address);
+  weir__code *code = in ? code_of(l, in) : NULL;
+  size_t count = code ? weir__code_names(code, address, names, MOST_INLINED) : 0;
+  char place[32];
+  if (!count) {
+    snprintf(place, sizeof place, "0x%llx", (unsigned long long)(address - (in ? in->where.base : 0)));
+    names[count++] = (weir__code_name){place, in ? l->s->strings.items[in->path].text : "??", 0};
+  }
+  for (size_t i = 0; i < count; i++) {
+    uint32_t name, file;
+    TRY(add_string(l, names[i].function, strlen(names[i].function), &name));
+    TRY(add_string(l, names[i].file, strlen(names[i].file), &file));
+    ROOM(l, l->s->stack_frames, *used, l->stack_frame_room, 1);
+    TRY(add_frame(l, name, file, names[i].line, &l->s->stack_frames[*used]));
+    ++*used;
+  }
+  return WEIR_OK;
+}
+
+static weir_status add_language(loader *l, const weir__frame *frame, size_t *used) {
+  uint32_t name, file;
+  TRY(string_of(l, frame->function, &name));
+  TRY(string_of(l, frame->file, &file));
+  ROOM(l, l->s->stack_frames, *used, l->stack_frame_room, 1);
+  TRY(add_frame(l, name, file, frame->line, &l->s->stack_frames[*used]));
+  ++*used;
+  return WEIR_OK;
+}
+
+static bool frame_begins(const weir__snapshot *s, uint32_t frame, const char *prefix) {
+  return strncmp(s->strings.items[s->frames[frame].name].text, prefix, strlen(prefix)) == 0;
+}
+
+/* How many of a stack's native frames are Weir's own. A program that has libweir.a inside has them: its stacks begin with Weir's
+ * functions, of which the public one that the program called is the last. */
+static size_t count_own(const weir__snapshot *s, const uint32_t *frames, size_t count) {
+  enum { DEEPEST = 24 };
+  size_t own = 0;
+  for (size_t i = 0; i < count && i < DEEPEST && !own; i++)
+    if (frame_begins(s, frames[i], "weir_") && !frame_begins(s, frames[i], "weir__"))
+      own = i + 1;
+  while (own < count && frame_begins(s, frames[own], "weir_"))
+    own++;
+  return own;
+}
+
 /* All stacks, with the numbers that they have in events. */
 static weir_status read_stacks(loader *l) {
   weir__snapshot *s = l->s;
@@ -440,15 +507,21 @@ static weir_status read_stacks(loader *l) {
   for (size_t i = 1; i < l->stack_count; i++) {
     size_t words = l->stacks[i].length / sizeof(uint64_t), first = used;
     const unsigned char *at = l->data + l->stacks[i].at;
+    size_t native = SIZE_MAX; /* where those begin */
     for (size_t k = 0; k < words;) {
       uint64_t pair[2] = {0, 0};
       bool has_two = k + 1 < words;
       memcpy(pair, at + k * sizeof pair[0], (has_two ? 2 : 1) * sizeof pair[0]);
       weir__frame frame;
       k += weir__stack_frame_of(pair, has_two ? 2 : 1, &frame);
-      ROOM(l, s->stack_frames, used, l->stack_frame_room, 1);
-      TRY(add_frame(l, &frame, &s->stack_frames[used]));
-      used++;
+      if (frame.address && native == SIZE_MAX)
+        native = used;
+      TRY(frame.address ? add_native(l, frame.address, &used) : add_language(l, &frame, &used));
+    }
+    size_t own = native == SIZE_MAX ? 0 : count_own(s, s->stack_frames + native, used - native);
+    if (own) {
+      used -= own;
+      memmove(s->stack_frames + native, s->stack_frames + native + own, (used - native) * sizeof *s->stack_frames);
     }
     ROOM(l, s->stacks, s->stack_count, room, 1);
     s->stacks[s->stack_count++] = (weir__snapshot_stack){first, used - first};
@@ -787,6 +860,8 @@ static weir_status load_from(const char *path, weir__source *source, const weir_
   weir__drop(l.data);
   weir__drop(l.texts);
   weir__drop(l.stacks);
+  for (size_t i = 0; i < l.module_count; i++)
+    weir__code_close(l.modules[i].code);
   weir__drop(l.modules);
   weir__drop(l.remark_of);
   weir__drop(l.threads);
