@@ -19,8 +19,8 @@ setup(
     ext_modules=[
         Extension(
             "weir._weir",
-            sorted(library) + sorted(glob("python/src/*.c")),
-            depends=glob("include/weir/*.h") + glob("src/**/*.h", recursive=True) + glob("python/src/*.h"),
+            sorted(library) + sorted(glob("python/src/*.c")) + ["python/frames/walk.c"],
+            depends=glob("include/weir/*.h") + glob("src/**/*.h", recursive=True) + glob("python/src/*.h") + glob("python/frames/*.[ch]"),
             include_dirs=["include", "src"],
             define_macros=[("_GNU_SOURCE", None)],
             # The library is inside, and stays inside: other copies of it may be in the process.

@@ -12,12 +12,14 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 LIBRARY = "libweir_torch.so"
 PLUGGABLE = "libweir_torch_pluggable.so"
+FRAMES = "libweir_torch_frames"  # .<the Python it is for>.so, and .public.so for any
 # The C++ library that PyTorch has loaded, and not a copy of it: some compilers know only one to link in whole.
 CXX_RUNTIME = ["-nodefaultlibs", "-l:libstdc++.so.6", "-lm", "-lgcc_s", "-lgcc", "-lpthread", "-lc"]
 
@@ -106,6 +108,22 @@ def compile_pluggable(arguments, package):
          os.path.join(package, PLUGGABLE), package_weir(arguments, package), "-Wl,-rpath,$ORIGIN", "-lpthread"])
 
 
+def compile_frames(arguments, package):
+    """What walks Python's stacks for WEIR_RECORD_STACKS: for this Python, whose headers say how it keeps its frames, and for any
+    other through public functions. Builds for several Pythons can stand side by side."""
+    sources = os.path.join(ROOT, "python", "frames")
+    include = sysconfig.get_path("include")
+    variants = [("public", "public.c", [])]
+    if os.path.exists(os.path.join(include, "internal", "pycore_frame.h")):
+        variants.append((sysconfig.get_config_var("SOABI"), "walk.c", ["-isystem", include]))
+    else:
+        print(f"there is no {include}/internal/pycore_frame.h: stacks of this Python come from its public functions, which is slower")
+    for name, source, flags in variants:
+        run([arguments.cc, "-std=c11", "-D_GNU_SOURCE", "-O2", "-g", "-fPIC", "-fno-plt", "-Wall", "-Wextra",
+             "-I" + os.path.join(ROOT, "include"), *flags, "-shared", os.path.join(sources, source), "-o",
+             os.path.join(package, f"{FRAMES}.{name}.so"), package_weir(arguments, package), "-Wl,-rpath,$ORIGIN", "-lpthread"])
+
+
 def write_metadata(out):
     version = weir_version()
     folder = os.path.join(out, f"weir_torch-{version}.dist-info")
@@ -140,6 +158,7 @@ def main():
             shutil.copy(os.path.join(HERE, "weir_torch", name), package)
     write_metadata(arguments.out)
     compile_pluggable(arguments, package)
+    compile_frames(arguments, package)
     if arguments.pluggable_only:
         print(f"{os.path.join(package, PLUGGABLE)}: built")
     else:

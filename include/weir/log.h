@@ -25,6 +25,9 @@ void weir_log_set_sink(weir_log_sink sink, void *context);
 void weir_log_set_level(weir_log_level level);
 weir_log_level weir_log_get_level(void);
 
+/* Writes a message as Weir writes its own: for adapters. */
+void weir_log_message(weir_log_level level, const char *message);
+
 #ifdef __cplusplus
 }
 #endif

@@ -72,8 +72,8 @@ static PyObject *record(weir_history_options *options, bool annotations) {
     return NULL;
   bool stacks = options->mode != WEIR_HISTORY_OFF && options->context != WEIR_CONTEXT_NONE;
   weir_status status;
-  if (stacks)
-    pyweir_frames_use(true);
+  if (stacks && pyweir_frames_use(true) != 0)
+    return NULL;
   PYWEIR_CALL(status, weir_history_record(allocator, options));
   if (!stacks)
     pyweir_frames_use(false);

@@ -48,9 +48,14 @@ int pyweir_memory_start(void) {
     return 0;
   weir_allocator *made = NULL;
   weir_status status;
+  if (pyweir_frames_wanted() && pyweir_frames_use(true) != 0)
+    return -1;
   PYWEIR_CALL(status, make_allocator(&made));
   if (status == WEIR_OK)
     allocator = made;
+  weir_history_info info = {.size = sizeof info};
+  if (!made || weir_history_get_info(made, 0, &info) != WEIR_OK || info.context == WEIR_CONTEXT_NONE)
+    pyweir_frames_use(false); /* there is no recording after all */
   return pyweir_check(status);
 }
 

@@ -118,7 +118,10 @@ weir_status pyweir_host_record(void *pointer, weir_stream stream);
 
 /* ---- Python's stacks (frames.c) ---- */
 
-/* Stacks are gathered from now on, or no longer. */
-void pyweir_frames_use(bool on);
+/* Stacks have Python's frames from now on, or no longer. Turning them off cannot fail. */
+int pyweir_frames_use(bool on);
+
+/* Whether the environment asks for a recording with stacks (WEIR_RECORD, WEIR_RECORD_STACKS). */
+bool pyweir_frames_wanted(void);
 
 #endif

@@ -112,3 +112,8 @@ void weir__log(weir_log_level level, const char *format, ...) {
   weir__escape_message(message, sizeof message, strchr(format, '\n') != NULL);
   emit(level, message);
 }
+
+void weir_log_message(weir_log_level level, const char *message) {
+  if ((unsigned)level <= WEIR_LOG_DEBUG && message)
+    weir__log(level, "%s", message);
+}

@@ -6,14 +6,17 @@
 or, with no change to the program, WEIR_TORCH=1 in its environment. From then on every tensor's memory on the device is Weir's;
 torch.cuda.memory_stats(), memory_snapshot(), graphs, MemPool and everything else work as before.
 """
+import atexit
 import ctypes
 import os
+import sysconfig
 import warnings
 
 __all__ = ["install", "is_installed", "allocator", "settings", "pluggable_allocator", "library_folder"]
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _library = None
+_frames = None
 
 
 def library_folder():
@@ -49,12 +52,33 @@ def _load():
     return library
 
 
+def _record_frames():
+    """Gives the stacks of a recording (WEIR_RECORD with WEIR_RECORD_STACKS) Python's frames, until the interpreter ends."""
+    global _frames
+    wanted = os.environ.get("WEIR_RECORD_STACKS", "") not in ("", "none")
+    if _frames is not None or not wanted or not os.environ.get("WEIR_RECORD"):
+        return
+    for name in (sysconfig.get_config_var("SOABI"), "public"):
+        path = os.path.join(library_folder(), f"libweir_torch_frames.{name}.so")
+        if not os.path.exists(path):
+            continue
+        library = ctypes.PyDLL(path)  # with the GIL
+        library.weir_frames_begin.restype = ctypes.c_bool
+        if library.weir_frames_begin():
+            atexit.register(library.weir_frames_end)  # before Python takes away the states of threads that still run
+            _frames = library
+            return
+    warnings.warn("weir: the stacks of WEIR_RECORD have no Python frames: there is no libweir_torch_frames in"
+                  f" {library_folder()}. Build it: python3 adapters/torch/build.py", stacklevel=3)
+
+
 def install():
     """Puts Weir under PyTorch. Before CUDA starts, so right after `import torch`; RuntimeError says why when it cannot be done.
     Doing it twice is allowed."""
     problem = _load().weir_torch_install()
     if problem is not None:
         raise RuntimeError("weir: " + problem.decode(errors="replace"))
+    _record_frames()
 
 
 def is_installed():
@@ -90,6 +114,7 @@ def pluggable_allocator():
     no statistics, no snapshots and no pools of their own."""
     import torch
 
+    _record_frames()
     path = os.path.join(library_folder(), "libweir_torch_pluggable.so")
     pluggable = torch.cuda.memory.CUDAPluggableAllocator(path, "weir_torch_alloc", "weir_torch_free")
     library, inner = ctypes.CDLL(path), pluggable.allocator()

@@ -1,0 +1,348 @@
+/*
+ * Python's stacks, by CPython's own view of a frame.
+ *
+ * The hook runs in the thread whose stack is wanted, inside a call that this thread made: so its frames stand still, whether
+ * it holds the GIL or not. It walks them without touching a reference count. What a frame stands for, its file, function and line,
+ * is looked up by the instruction that it is at, in a table that keeps the code alive; only an instruction that was never seen before
+ * needs the GIL.
+ *
+ * Threads read the table without a lock. Each says in a word of its own that it is walking; before memory is freed that a walk may
+ * look at, an old table or, at the end, the states of threads, weir_frames_end and the table's writer wait until all these words are
+ * clear. A thread that waits for the GIL is not walking. The table is written with the GIL held.
+ *
+ * The layout of frames changes with each version of CPython. One that is not known here is asked through public functions.
+ */
+#include <patchlevel.h>
+#include <pyconfig.h>
+
+#if PY_VERSION_HEX >= 0x030E0000 || defined(Py_GIL_DISABLED)
+
+#include "public.c"
+
+#else
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#if PY_VERSION_HEX < 0x030B0000
+#include <frameobject.h>
+#else
+#define Py_BUILD_CORE 1 /* for this header, and for nothing else */
+#include <internal/pycore_frame.h>
+#undef Py_BUILD_CORE
+#endif
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "frames.h"
+#include "weir/log.h"
+
+/* An instruction takes two bytes, or several times that. */
+enum { UNIT = 2 };
+
+/* ---- Threads that walk ---- */
+
+typedef struct walker {
+  atomic_int is_walking;
+  atomic_bool is_used; /* by a thread that has not ended */
+  struct walker *next; /* written before it is in the list */
+} walker;
+
+static _Atomic(walker *) walkers; /* they stay, and are used again */
+static atomic_bool is_on;
+static _Thread_local walker *mine __attribute__((tls_model("initial-exec")));
+static pthread_key_t thread_end;
+
+static void leave(void *walker_of_thread) {
+  walker *w = walker_of_thread;
+  mine = NULL;
+  atomic_store(&w->is_used, false);
+}
+
+/* In the child of a fork there are no other threads. */
+static void forget_others(void) {
+  for (walker *w = atomic_load(&walkers); w; w = w->next)
+    if (w != mine) {
+      atomic_store(&w->is_walking, 0);
+      atomic_store(&w->is_used, false);
+    }
+}
+
+static void start_walkers(void) {
+  pthread_key_create(&thread_end, leave);
+  pthread_atfork(NULL, NULL, forget_others);
+}
+
+/* NULL: no host memory. */
+static __attribute__((noinline)) walker *join(void) {
+  walker *w = atomic_load(&walkers);
+  for (bool unused = false; w && !atomic_compare_exchange_strong(&w->is_used, &unused, true); unused = false)
+    w = w->next;
+  if (!w) {
+    w = calloc(1, sizeof *w);
+    if (!w)
+      return NULL;
+    atomic_store(&w->is_used, true);
+    w->next = atomic_load(&walkers);
+    while (!atomic_compare_exchange_weak(&walkers, &w->next, w)) {
+    }
+  }
+  pthread_setspecific(thread_end, w);
+  mine = w;
+  return w;
+}
+
+/* false: it is over. Both words are written and read in one order that all threads see, so either this thread sees that it is over,
+ * or the one that ended it sees this one walking. */
+static inline bool begin_walk(walker *w) {
+  atomic_store(&w->is_walking, 1);
+  if (atomic_load(&is_on))
+    return true;
+  atomic_store_explicit(&w->is_walking, 0, memory_order_release);
+  return false;
+}
+
+static inline void end_walk(walker *w) { atomic_store_explicit(&w->is_walking, 0, memory_order_release); }
+
+/* Every walk that had begun is over. The caller is not walking itself. */
+static void wait_for_walks(void) {
+  for (walker *w = atomic_load(&walkers); w; w = w->next)
+    while (atomic_load(&w->is_walking))
+      sched_yield();
+}
+
+/* ---- The table ---- */
+
+/* An instruction, and what it stands for. */
+typedef struct place {
+  _Atomic(PyCodeObject *) code; /* a strong reference, written last; NULL: the slot is free */
+  int instruction;              /* its number in the code */
+  weir_stack_frame frame;
+} place;
+
+/* At most half full. */
+typedef struct place_table {
+  size_t slots, used; /* slots is a power of two; used is guarded by the GIL */
+  place places[];
+} place_table;
+
+/* When there are more it begins anew: code that was made to run once would stay forever otherwise. */
+enum { FIRST_SLOTS = 1024, MOST_SLOTS = 1 << 17 };
+
+static _Atomic(place_table *) current; /* NULL: nothing was seen yet */
+
+static size_t slot_of(const PyCodeObject *code, int instruction) {
+  uint64_t h = ((uint64_t)(uintptr_t)code >> 4) + (uint64_t)(unsigned)instruction * 0x9e3779b97f4a7c15u;
+  h *= 0xff51afd7ed558ccdu;
+  return (size_t)(h >> 32);
+}
+
+/* Where it is, or the free slot where it would go. */
+static inline place *find(place_table *table, const PyCodeObject *code, int instruction) {
+  for (size_t i = slot_of(code, instruction);; i++) {
+    place *p = &table->places[i & (table->slots - 1)];
+    const PyCodeObject *here = atomic_load_explicit(&p->code, memory_order_acquire);
+    if (!here || (here == code && p->instruction == instruction))
+      return p;
+  }
+}
+
+static void put(place_table *table, PyCodeObject *code, int instruction, const weir_stack_frame *frame) {
+  place *p = find(table, code, instruction);
+  if (atomic_load_explicit(&p->code, memory_order_relaxed))
+    return;
+  p->instruction = instruction;
+  p->frame = *frame;
+  table->used++;
+  Py_INCREF(code);
+  atomic_store_explicit(&p->code, code, memory_order_release);
+}
+
+/* Nobody finds the table any more. With the GIL; the end of a code object may run code of the program, which may lead here again. */
+static void drop_table(place_table *table) {
+  if (!table)
+    return;
+  wait_for_walks();
+  for (size_t i = 0; i < table->slots; i++)
+    Py_XDECREF(atomic_load_explicit(&table->places[i].code, memory_order_relaxed));
+  free(table);
+}
+
+/* With room for one more; NULL: no host memory. */
+static place_table *table_with_room(place_table **old) {
+  place_table *table = atomic_load_explicit(&current, memory_order_relaxed);
+  *old = NULL;
+  if (table && 2 * (table->used + 1) <= table->slots)
+    return table;
+  bool begins_anew = !table || 2 * table->slots > MOST_SLOTS;
+  size_t slots = begins_anew ? FIRST_SLOTS : 2 * table->slots;
+  place_table *larger = calloc(1, sizeof *larger + slots * sizeof larger->places[0]);
+  if (!larger)
+    return NULL;
+  larger->slots = slots;
+  for (size_t i = 0; !begins_anew && i < table->slots; i++) {
+    const place *p = &table->places[i];
+    PyCodeObject *code = atomic_load_explicit(&p->code, memory_order_relaxed);
+    if (code)
+      put(larger, code, p->instruction, &p->frame);
+  }
+  *old = table;
+  atomic_store(&current, larger);
+  return larger;
+}
+
+/* A text that Python cannot put into UTF-8 is shown as a question mark. */
+static uint32_t text_of(PyObject *string) {
+  const char *text = PyUnicode_AsUTF8(string);
+  if (text)
+    return weir_history_text(text);
+  PyErr_Clear();
+  return weir_history_text("?");
+}
+
+static void learn_with_gil(PyCodeObject *code, int instruction, weir_stack_frame *frame) {
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  *frame = (weir_stack_frame){text_of(code->co_filename), text_of(code->co_name),
+                              PyCode_Addr2Line(code, instruction * UNIT)};
+  place_table *old, *table = table_with_room(&old);
+  if (table)
+    put(table, code, instruction, frame);
+  drop_table(old);
+  PyErr_Restore(type, value, trace);
+}
+
+/* An instruction that is not in the table. The thread is not walking. false: the interpreter ends, and a thread that waits for the
+ * GIL now waits forever. */
+static bool learn(PyCodeObject *code, int instruction, weir_stack_frame *frame) {
+  if (PyGILState_Check()) {
+    learn_with_gil(code, instruction, frame);
+    return true;
+  }
+  if (!atomic_load(&is_on))
+    return false;
+  PyGILState_STATE gil = PyGILState_Ensure();
+  learn_with_gil(code, instruction, frame);
+  PyGILState_Release(gil);
+  return true;
+}
+
+/* ---- The frames of a thread, by version: the innermost frame, the one behind a frame, its code, its instruction ---- */
+
+#if PY_VERSION_HEX < 0x030B0000
+
+typedef PyFrameObject *frame_pointer;
+
+static frame_pointer innermost(PyThreadState *thread) { return thread->frame; }
+static frame_pointer behind(frame_pointer frame) { return frame->f_back; }
+static PyCodeObject *code_of(frame_pointer frame, int *instruction) {
+  *instruction = frame->f_lasti;
+  return frame->f_code;
+}
+
+#else
+
+typedef _PyInterpreterFrame *frame_pointer;
+
+static frame_pointer innermost(PyThreadState *thread) {
+#if PY_VERSION_HEX >= 0x030D0000
+  return thread->current_frame;
+#else
+  return thread->cframe->current_frame;
+#endif
+}
+
+static frame_pointer behind(frame_pointer frame) { return frame->previous; }
+
+/* NULL for one that has no place in a program yet, or never will: those between the interpreter and a C function. */
+static PyCodeObject *code_of(frame_pointer frame, int *instruction) {
+#if PY_VERSION_HEX >= 0x030D0000
+  if (frame->owner == FRAME_OWNED_BY_CSTACK || !PyCode_Check(frame->f_executable))
+    return NULL;
+  PyCodeObject *code = (PyCodeObject *)frame->f_executable;
+  const _Py_CODEUNIT *at = frame->instr_ptr;
+#else
+#if PY_VERSION_HEX >= 0x030C0000
+  if (frame->owner == FRAME_OWNED_BY_CSTACK)
+    return NULL;
+#endif
+  PyCodeObject *code = frame->f_code;
+  const _Py_CODEUNIT *at = frame->prev_instr;
+#endif
+  const _Py_CODEUNIT *first = (const _Py_CODEUNIT *)(const void *)code->co_code_adaptive;
+  *instruction = (int)(at - first);
+  if (frame->owner != FRAME_OWNED_BY_GENERATOR && *instruction < code->_co_firsttraceable)
+    return NULL;
+  return code;
+}
+
+#endif
+
+/* The thread walks; on return too, unless it is over. What is not in the table is learnt in between. */
+static size_t walk(walker *w, weir_stack_frame *frames, size_t room) {
+  PyThreadState *thread = PyGILState_GetThisThreadState();
+  place_table *table = atomic_load_explicit(&current, memory_order_acquire);
+  size_t count = 0;
+  for (frame_pointer f = thread ? innermost(thread) : NULL; f && count < room; f = behind(f)) {
+    int instruction;
+    PyCodeObject *code = code_of(f, &instruction);
+    if (!code)
+      continue;
+    const place *p = table ? find(table, code, instruction) : NULL;
+    if (p && atomic_load_explicit(&p->code, memory_order_relaxed)) {
+      frames[count++] = p->frame;
+      continue;
+    }
+    end_walk(w);
+    if (learn(code, instruction, &frames[count]))
+      count++;
+    if (!begin_walk(w))
+      return count;
+    table = atomic_load_explicit(&current, memory_order_acquire);
+  }
+  return count;
+}
+
+/* ---- The hook ---- */
+
+size_t weir_frames_gather(void *context, weir_stack_frame *frames, size_t room) {
+  (void)context;
+  walker *w = mine ? mine : join();
+  if (!w || !begin_walk(w))
+    return 0;
+  size_t count = walk(w, frames, room);
+  end_walk(w);
+  return count;
+}
+
+bool weir_frames_are_on(void) { return atomic_load(&is_on); }
+
+bool weir_frames_begin(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  char built_for[16], text[160];
+  snprintf(built_for, sizeof built_for, "%d.%d.", PY_MAJOR_VERSION, PY_MINOR_VERSION);
+  if (strncmp(Py_GetVersion(), built_for, strlen(built_for)) != 0) {
+    snprintf(text, sizeof text, "stacks have no Python frames: they were built for Python %.*s, and this is %.20s",
+             (int)strlen(built_for) - 1, built_for, Py_GetVersion());
+    weir_log_message(WEIR_LOG_WARN, text);
+    return false;
+  }
+  pthread_once(&once, start_walkers);
+  atomic_store(&is_on, true);
+  weir_set_stack_hook(weir_frames_gather, NULL);
+  return true;
+}
+
+void weir_frames_end(void) {
+  if (!atomic_exchange(&is_on, false))
+    return;
+  weir_set_stack_hook(NULL, NULL);
+  wait_for_walks();
+  drop_table(atomic_exchange(&current, NULL));
+}
+
+#endif
