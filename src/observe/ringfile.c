@@ -100,6 +100,7 @@ void weir__ringfile_close(weir__ringfile *file) {
   note_clock(file);
   atomic_store(&file->header->is_closed, 1);
   munmap(file->map, file->bytes);
+  free(file->modules);
   free(file->path);
   free(file);
 }
@@ -211,6 +212,26 @@ static const unsigned char *build_id_of(const struct dl_phdr_info *info, size_t 
   return NULL;
 }
 
+/* A job that loads libraries all the time, such as compiled kernels, would fill the log with the others. */
+static bool is_logged(weir__ringfile *file, const weir__ring_module *module, const char *text, size_t length) {
+  uint64_t hash = (module->base * 31 + module->begin) * 31 + module->end;
+  for (size_t i = 0; i < length; i++)
+    hash = (hash ^ (unsigned char)text[i]) * 0x100000001b3u;
+  for (size_t i = 0; i < file->module_count; i++)
+    if (file->modules[i] == hash)
+      return true;
+  if (file->module_count == file->module_room) {
+    size_t room = file->module_room ? 2 * file->module_room : 64;
+    uint64_t *grown = realloc(file->modules, room * sizeof *grown);
+    if (!grown)
+      return false;
+    file->modules = grown;
+    file->module_room = room;
+  }
+  file->modules[file->module_count++] = hash;
+  return false;
+}
+
 static int log_module(struct dl_phdr_info *info, size_t size, void *context) {
   weir__ringfile *file = context;
   (void)size;
@@ -241,7 +262,8 @@ static int log_module(struct dl_phdr_info *info, size_t size, void *context) {
     memcpy(text + length, id, id_bytes);
     length += id_bytes;
   }
-  log_entry(file, WEIR__RING_MODULE, 0, &module, sizeof module, text, length);
+  if (!is_logged(file, &module, text, length))
+    log_entry(file, WEIR__RING_MODULE, 0, &module, sizeof module, text, length);
   return 0;
 }
 

@@ -94,6 +94,8 @@ typedef struct weir__ringfile {
   uint64_t next_sequence;
   uint64_t clock_at;        /* ticks from which on the clock is to be read again */
   unsigned long long loads; /* of libraries, when modules were logged */
+  uint64_t *modules;        /* hashes of those that are in the log */
+  size_t module_count, module_room;
 } weir__ringfile;
 
 /* Makes `path`, which must not be there, with all of its bytes. NULL: it cannot, and *why is an errno. */

@@ -23,30 +23,30 @@ typedef struct code_range {
 } code_range;
 
 enum { MOST_RANGES = 8 };
-static code_range own_code[MOST_RANGES]; /* both are written once, when native stacks are first wanted */
-static size_t own_count;
+static code_range own_code[MOST_RANGES]; /* written once, when native stacks are first wanted, and before the count */
+static atomic_size_t own_count;
 
 /* libweir.so itself, what has it inside (the Python extension, the preload library), and adapters on top of it. A program that has
  * libweir.a inside has the frames of both: the names tell them apart, when the file is read. */
 static int add_own_code(struct dl_phdr_info *info, size_t size, void *context) {
   (void)size;
-  (void)context;
+  size_t *count = context;
   const char *slash = info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
   const char *name = slash ? slash + 1 : "";
   if (strncmp(name, "libweir", strlen("libweir")) != 0 && strncmp(name, "_weir.", strlen("_weir.")) != 0)
     return 0;
-  for (int i = 0; i < info->dlpi_phnum && own_count < MOST_RANGES; i++) {
+  for (int i = 0; i < info->dlpi_phnum && *count < MOST_RANGES; i++) {
     const ElfW(Phdr) *part = &info->dlpi_phdr[i];
     if (part->p_type == PT_LOAD && part->p_flags & PF_X) {
       uintptr_t begin = info->dlpi_addr + part->p_vaddr;
-      own_code[own_count++] = (code_range){begin, begin + part->p_memsz};
+      own_code[(*count)++] = (code_range){begin, begin + part->p_memsz};
     }
   }
   return 0;
 }
 
-static bool is_own(uint64_t address) {
-  for (size_t i = 0; i < own_count; i++)
+static inline bool is_own(uint64_t address, size_t ranges) {
+  for (size_t i = 0; i < ranges; i++)
     if (address - own_code[i].begin < own_code[i].end - own_code[i].begin)
       return true;
   return false;
@@ -54,8 +54,8 @@ static bool is_own(uint64_t address) {
 
 /* Leaves out Weir's frames at the inner end; returns how many are left. */
 static size_t drop_own(uint64_t *addresses, size_t count) {
-  size_t own = 0;
-  while (own < count && is_own(addresses[own]))
+  size_t own = 0, ranges = atomic_load_explicit(&own_count, memory_order_acquire);
+  while (own < count && is_own(addresses[own], ranges))
     own++;
   if (own)
     memmove(addresses, addresses + own, (count - own) * sizeof *addresses);
@@ -70,7 +70,9 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* It stays loaded. */
 static void start(void) {
-  dl_iterate_phdr(add_own_code, NULL);
+  size_t ranges = 0;
+  dl_iterate_phdr(add_own_code, &ranges);
+  atomic_store_explicit(&own_count, ranges, memory_order_release);
   static const char *const names[] = {"libunwind.so.8", "libunwind.so"};
   for (size_t i = 0; i < WEIR_COUNT_OF(names) && !backtrace_native; i++) {
     void *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);

@@ -33,7 +33,7 @@ weir__code *weir__code_open(const weir__code_origin *origin);
 void weir__code_close(weir__code *code); /* NULL is allowed */
 
 /* The functions at an address to which a call returns, those that were inlined there first. At most `room` are written; returns
- * how many. 0: nothing is known. The names are valid until the close. */
+ * how many. 0: nothing is known. The names stay valid. */
 size_t weir__code_names(weir__code *code, uint64_t address, weir__code_name *names, size_t room);
 
 #endif

@@ -59,7 +59,7 @@ typedef struct loader {
   weir__snapshot *s;
   entry *texts, *stacks; /* [0] is nothing */
   size_t text_count, text_room, stack_count, stack_room;
-  module *modules;
+  module *modules, *last_module; /* the last that was asked for */
   size_t module_count, module_room;
   uint64_t settings_at; /* of the latest; 0: none */
   uint32_t settings_length;
@@ -395,11 +395,15 @@ static weir_status string_of(loader *l, uint32_t number, uint32_t *string) {
   return add_string(l, text, length, string);
 }
 
-static module *module_of(const loader *l, uint64_t address) {
+static module *module_of(loader *l, uint64_t address) {
+  module *recent = l->last_module;
+  if (recent && address >= recent->where.begin &&
+      address < recent->where.end) /* frames of a stack are mostly of the same */
+    return recent;
   size_t last = l->module_count > MOST_MODULES ? l->module_count - MOST_MODULES : 0;
   for (size_t i = l->module_count; i-- > last;) /* the latest: another library may have been there before */
     if (address >= l->modules[i].where.begin && address < l->modules[i].where.end)
-      return &l->modules[i];
+      return l->last_module = &l->modules[i];
   return NULL;
 }
 
