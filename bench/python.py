@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import time
 
 import weir
@@ -53,6 +55,30 @@ def stack(frames: int) -> float:
     return deep(frames - _weir._gather_frames() - 2)
 
 
+PAIRS = """
+from weir import _weir
+def deep(n):
+    return [_weir._time_pairs(20_000) for _ in range(15)] if n == 0 else deep(n - 1)
+def best(n):
+    times = deep(n)
+    return min(times)
+import weir
+weir.empty(512)
+print(best(10 - _weir._gather_frames() - 3))  # here, best, the list, and the rest of them deep
+"""
+
+
+def recorded(stacks: str | None) -> float:
+    """An allocation of 512 bytes and its free, called from C under ten Python frames, in a process that records itself to a file (in
+    /dev/shm, and small: the ring goes round, and its pages are there)."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        env = dict(os.environ)
+        if stacks:
+            env.update(WEIR_RECORD=folder, WEIR_RECORD_MB="4", WEIR_RECORD_STACKS=stacks)
+        run = [subprocess.run([sys.executable, "-c", PAIRS], env=env, stdout=subprocess.PIPE, check=True) for _ in range(3)]
+        return min(float(done.stdout) for done in run)
+
+
 def import_time() -> float:
     """`import weir`, less what Python needs to start, in nanoseconds."""
 
@@ -81,6 +107,10 @@ def measure() -> dict[str, tuple[float, float | None]]:
     weir.memory._record_memory_history(context="alloc", stacks="python", max_entries=10_000)
     results["the same with Python's stacks"] = (pair(4096), None)
     weir.memory._record_memory_history(None)
+    off = recorded(None)
+    results["a pair from C"] = (off, None)
+    results["added by a ring file without stacks"] = (recorded("none") - off, None)
+    results["added by a ring file with stacks of 10 frames"] = (recorded("alloc") - off, 150)
     results["import weir"] = (import_time(), 30e6)
     return results
 

@@ -64,17 +64,26 @@ static PyObject *gather_frames(PyObject *module, PyObject *unused) {
   return PyLong_FromSize_t(count);
 }
 
+static long parse_repeats(PyObject *object) {
+  long repeats = PyLong_AsLong(object);
+  if (repeats <= 0 && !PyErr_Occurred())
+    PyErr_SetString(PyExc_ValueError, "the number of repeats is positive");
+  return repeats;
+}
+
+static PyObject *ns_each(const struct timespec *begin, const struct timespec *end, long repeats) {
+  double spent = (double)(end->tv_sec - begin->tv_sec) * 1e9 + (double)(end->tv_nsec - begin->tv_nsec);
+  return PyFloat_FromDouble(spent / (double)repeats);
+}
+
 /* How long a stack takes, in nanoseconds, without the cost of a call from Python. */
 static PyObject *time_frames(PyObject *module, PyObject *repeat_object) {
   (void)module;
   weir_stack_frame frames[ROOM];
   struct timespec begin, end;
-  long repeats = PyLong_AsLong(repeat_object);
-  if (repeats <= 0) {
-    if (!PyErr_Occurred())
-      PyErr_SetString(PyExc_ValueError, "the number of repeats is positive");
+  long repeats = parse_repeats(repeat_object);
+  if (repeats <= 0)
     return NULL;
-  }
   bool were_on = weir_frames_are_on();
   if (pyweir_frames_use(true) != 0)
     return NULL;
@@ -84,13 +93,33 @@ static PyObject *time_frames(PyObject *module, PyObject *repeat_object) {
   clock_gettime(CLOCK_MONOTONIC, &end);
   if (!were_on)
     weir_frames_end();
-  double spent = (double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec);
-  return PyFloat_FromDouble(spent / (double)repeats);
+  return ns_each(&begin, &end, repeats);
+}
+
+/* The same for an allocation of 512 bytes and its free, with whatever is recorded of them. */
+static PyObject *time_pairs(PyObject *module, PyObject *repeat_object) {
+  (void)module;
+  struct timespec begin, end;
+  long repeats = parse_repeats(repeat_object);
+  weir_allocator *allocator = repeats > 0 ? pyweir_need_allocator() : NULL;
+  if (!allocator)
+    return NULL;
+  weir_status status = WEIR_OK;
+  clock_gettime(CLOCK_MONOTONIC, &begin);
+  for (long i = 0; i < repeats && status == WEIR_OK; i++) {
+    void *pointer;
+    status = weir_allocator_alloc(allocator, 0, 512, NULL, &pointer);
+    if (status == WEIR_OK)
+      status = weir_allocator_free(allocator, pointer);
+  }
+  clock_gettime(CLOCK_MONOTONIC, &end);
+  return status == WEIR_OK ? ns_each(&begin, &end, repeats) : pyweir_raise(status);
 }
 
 static PyMethodDef functions[] = {
     {"_gather_frames", gather_frames, METH_NOARGS, "How many frames the hook finds for the calling thread."},
     {"_time_frames", time_frames, METH_O, "(repeats): nanoseconds that the hook takes for the calling thread's stack."},
+    {"_time_pairs", time_pairs, METH_O, "(repeats): nanoseconds of an allocation and its free, from C."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -18,7 +18,7 @@ FUNCTIONS += [
     "_enter_phase", "_leave_phase",
     "_enter_compile_context", "_leave_compile_context", "_attach_tracker", "_detach_tracker",
     "_detach_out_of_memory_observer", "_MemPool", "_pool_use_count", "_empty_pool", "_has_Standard_Deleter",
-    "_free_And_Remove_DeleterFn", "_open_shared", "_time_frames",
+    "_free_And_Remove_DeleterFn", "_open_shared", "_time_frames", "_time_pairs",
 ]  # fmt: skip
 
 # What they do with such an argument is allowed and has an effect that the tests could not live with.

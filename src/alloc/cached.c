@@ -333,10 +333,40 @@ void weir__arena_free(weir__arena *arena, weir__block *block, weir__live_place p
 
 /* ---- The same, recorded ---- */
 
+/* Recorded with a stack. It is gathered first, with no lock held: what gathers it may wait. */
+static __attribute__((noinline)) weir_status alloc_with_stack(weir__heap *heap, weir__arena *arena,
+                                                              const weir__settings *settings, uint64_t size,
+                                                              size_t bytes, void **pointer) {
+  const weir__history *history = atomic_load_explicit(&heap->allocator->history, memory_order_acquire);
+  uint32_t stack = history ? weir__history_stack(history, WEIR_CONTEXT_STATE) : 0;
+  uint64_t ticks = weir__clock_ticks();
+  weir__biased_take(&arena->lock);
+  if (weir__attention_of(heap) != (WEIR__WATCHED | WEIR__STACKED) || !arena->writer) {
+    weir__biased_give(&arena->lock);
+    return weir__alloc_generic(heap->allocator, heap->device, bytes, arena->stream, pointer);
+  }
+  weir__block *block = alloc_cached(arena, settings, size, bytes);
+  if (block)
+    weir__history_write_at(arena->writer, WEIR__EVENT_ALLOC, block->address, bytes, stack, ticks);
+  weir__biased_give(&arena->lock);
+  if (!block) {
+    weir__op op;
+    weir__op_begin_with(&op, heap->allocator, stack);
+    weir_status status = weir__alloc_new("weir_allocator_alloc", heap, arena, settings, size, bytes, pointer);
+    weir__op_end(&op);
+    return status;
+  }
+  *pointer = (void *)block->address;
+  WEIR__PROBE_MALLOC(*pointer, heap->device, bytes, arena->stream);
+  return WEIR_OK;
+}
+
 /* Something is in the way of the short way. Where it is nothing but the recorder, the arena's lock is all that it takes. */
 static __attribute__((noinline)) weir_status alloc_attended(weir__heap *heap, weir__arena *arena,
                                                             const weir__settings *settings, uint64_t size, size_t bytes,
                                                             void **pointer) {
+  if (weir__attention_of(heap) == (WEIR__WATCHED | WEIR__STACKED))
+    return alloc_with_stack(heap, arena, settings, size, bytes, pointer);
   uint64_t ticks = weir__clock_ticks();
   weir__biased_take(&arena->lock);
   if (weir__attention_of(heap) != WEIR__WATCHED || !arena->writer) {

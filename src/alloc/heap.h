@@ -242,8 +242,10 @@ typedef enum weir__attention {
   WEIR__PENDING = 1 << 2,  /* blocks wait for other streams, and may be free by now */
   WEIR__WATCHED = 1 << 3,  /* trackers want to know, or it is recorded */
   WEIR__AGEING = 1 << 4,   /* collection by age is on: searches are counted */
-  WEIR__ATTENDED = 1 << 5, /* watched, and by more than a recorder without stacks: an arena's lock is not enough */
-  WEIR__FOREIGN = 1 << 6   /* another back end serves it */
+  WEIR__ATTENDED =
+      1 << 5, /* watched, and by more than a recorder: trackers, or stacks of frees. An arena's lock is not enough */
+  WEIR__FOREIGN = 1 << 6, /* another back end serves it */
+  WEIR__STACKED = 1 << 7  /* recorded, and allocations have stacks */
 } weir__attention;
 
 static inline unsigned weir__attention_of(const weir__heap *heap) {
@@ -612,6 +614,9 @@ typedef struct weir__op {
 
 /* No lock is held. `level` is from which context on such an operation keeps a stack. */
 void weir__op_begin(weir__op *op, weir_allocator *allocator, weir_history_context level);
+
+/* The same with a stack that was gathered before. */
+void weir__op_begin_with(weir__op *op, weir_allocator *allocator, uint32_t stack);
 
 /* No lock is held: trackers are told. */
 void weir__op_end(weir__op *op);

@@ -13,9 +13,13 @@
 
 void weir__op_begin(weir__op *op, weir_allocator *allocator, weir_history_context level) {
   const weir__history *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
+  weir__op_begin_with(op, allocator, history ? weir__history_stack(history, level) : 0);
+}
+
+void weir__op_begin_with(weir__op *op, weir_allocator *allocator, uint32_t stack) {
   op->outer = weir__here.op;
   op->allocator = allocator;
-  op->stack = history ? weir__history_stack(history, level) : 0;
+  op->stack = stack;
   op->lost = false;
   op->count = 0;
   op->room = WEIR_COUNT_OF(op->few);
@@ -120,7 +124,7 @@ void weir__trace_freed(weir__arena *arena, const weir__block *block) {
   weir__history *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
   weir__writer *writer = history && weir__history_is_on(history) ? weir__arena_writer(arena, history) : NULL;
   if (writer)
-    weir__history_write_freed(writer, block->address, block->requested, weir__op_stack());
+    weir__history_write_freed(writer, block->address, block->requested, weir__op_stack(), weir__clock_ticks());
   if (has_listeners(allocator)) {
     tell_later(arena, WEIR_TRACE_FREE_REQUESTED, block->address, block->requested);
     tell_later(arena, WEIR_TRACE_FREE_COMPLETED, block->address, block->requested);
@@ -133,11 +137,12 @@ void weir__watch(weir_allocator *allocator) {
   weir__lock_take(&allocator->tracker_lock);
   const weir__history *history = atomic_load(&allocator->history);
   bool recorded = history && weir__history_is_on(history);
+  unsigned context = recorded ? weir__history_rules(history).context : WEIR_CONTEXT_NONE;
   bool told = (atomic_load(&allocator->observe) && !atomic_load(&allocator->observes_segments)) ||
-              atomic_load(&allocator->tracker_count) ||
-              (recorded && weir__history_rules(history).context != WEIR_CONTEXT_NONE);
+              atomic_load(&allocator->tracker_count) || context == WEIR_CONTEXT_ALL;
   for (int i = 0; i < allocator->heap_count; i++) {
     weir__attention_set(&allocator->heaps[i], WEIR__ATTENDED, told);
+    weir__attention_set(&allocator->heaps[i], WEIR__STACKED, context != WEIR_CONTEXT_NONE);
     weir__attention_set(&allocator->heaps[i], WEIR__WATCHED, recorded || told);
   }
   weir__lock_give(&allocator->tracker_lock);

@@ -433,11 +433,11 @@ static __attribute__((noinline)) void number_thread(void) {
   weir__here.thread = (uint16_t)number;
 }
 
-static moment begin(weir__writer *writer) {
+static inline moment begin(weir__writer *writer, uint64_t ticks) {
   weir__history *history = writer->history;
   if (!weir__here.thread)
     number_thread();
-  moment moment = {.rules = weir__history_rules(history), .time = weir__writer_time(writer, weir__clock_ticks())};
+  moment moment = {.rules = weir__history_rules(history), .time = weir__writer_time(writer, ticks)};
   if (writer->generation != moment.rules.generation) {
     stack_map_clear(&writer->stacks); /* of a recording that is over */
     writer->generation = moment.rules.generation;
@@ -484,8 +484,9 @@ static void append(weir__writer *writer, const moment *moment, weir__action acti
     writer->rules = moment->rules.word;
 }
 
-void weir__history_write(weir__writer *writer, weir__action action, uint64_t address, uint64_t bytes, uint32_t stack) {
-  moment moment = begin(writer);
+void weir__history_write_at(weir__writer *writer, weir__action action, uint64_t address, uint64_t bytes, uint32_t stack,
+                            uint64_t ticks) {
+  moment moment = begin(writer, ticks);
   if (action == WEIR__EVENT_ALLOC && stack)
     stack_map_put(&writer->stacks, address, stack);
   else if (action == WEIR__EVENT_FREE_REQUESTED && !stack)
@@ -497,8 +498,12 @@ void weir__history_write(weir__writer *writer, weir__action action, uint64_t add
   append(writer, &moment, action, address, bytes, stack);
 }
 
-void weir__history_write_freed(weir__writer *writer, uint64_t address, uint64_t bytes, uint32_t stack) {
-  moment moment = begin(writer);
+void weir__history_write(weir__writer *writer, weir__action action, uint64_t address, uint64_t bytes, uint32_t stack) {
+  weir__history_write_at(writer, action, address, bytes, stack, weir__clock_ticks());
+}
+
+void weir__history_write_freed(weir__writer *writer, uint64_t address, uint64_t bytes, uint32_t stack, uint64_t ticks) {
+  moment moment = begin(writer, ticks);
   uint32_t of_alloc = stack_map_take(&writer->stacks, address);
   stack = stack ? stack : of_alloc;
   append(writer, &moment, WEIR__EVENT_FREE_REQUESTED, address, bytes, stack);
@@ -529,7 +534,7 @@ void weir__history_mark(weir__history *history, int number, weir__action action,
   weir__history_device *device = &history->devices[number];
   uint32_t stack = action == WEIR__EVENT_ANNOTATE ? weir__history_stack(history, WEIR_CONTEXT_ALL) : 0;
   weir__lock_take(&device->lock);
-  moment moment = begin(&device->marks);
+  moment moment = begin(&device->marks, weir__clock_ticks());
   if (text)
     moment.context = context_number((weir__event_context){weir__here.phase, weir__here.compile, text});
   append(&device->marks, &moment, action, address, bytes, stack);
@@ -569,7 +574,7 @@ bool weir__history_annotate(weir__history *history, int device, const char *cons
     weir__history_device *of = &history->devices[device];
     uint32_t number = pairs_number(made, bytes);
     weir__lock_take(&of->lock);
-    moment moment = begin(&of->marks);
+    moment moment = begin(&of->marks, weir__clock_ticks());
     moment.context = number;
     if (number)
       append(&of->marks, &moment, WEIR__EVENT_PAIRS, 0, 0, 0);

@@ -113,8 +113,12 @@ weir__writer *weir__writer_new(weir__history *history, int device, weir_pool_id 
  * guards the writer is held. */
 void weir__history_write(weir__writer *writer, weir__action action, uint64_t address, uint64_t bytes, uint32_t stack);
 
+/* The same at a time that was read before, in ticks. */
+void weir__history_write_at(weir__writer *writer, weir__action action, uint64_t address, uint64_t bytes, uint32_t stack,
+                            uint64_t ticks);
+
 /* A free that is complete at once: both of its events. */
-void weir__history_write_freed(weir__writer *writer, uint64_t address, uint64_t bytes, uint32_t stack);
+void weir__history_write_freed(weir__writer *writer, uint64_t address, uint64_t bytes, uint32_t stack, uint64_t ticks);
 
 /* The writer's arena is going. NULL is allowed. */
 void weir__writer_delete(weir__writer *writer);
@@ -178,7 +182,7 @@ static inline void weir__history_alloc(weir__writer *writer, uint64_t address, u
   unsigned count;
   weir__event *event = weir__writer_place(writer, 1, &count);
   if (__builtin_expect(!event, 0)) {
-    weir__history_write(writer, WEIR__EVENT_ALLOC, address, bytes, 0);
+    weir__history_write_at(writer, WEIR__EVENT_ALLOC, address, bytes, 0, ticks);
     return;
   }
   weir__event_fill(event, writer, WEIR__EVENT_ALLOC, address, bytes, weir__writer_time(writer, ticks), 0, 0);
@@ -189,7 +193,7 @@ static inline void weir__history_freed(weir__writer *writer, uint64_t address, u
   unsigned count;
   weir__event *pair = weir__writer_place(writer, 2, &count);
   if (__builtin_expect(!pair, 0)) {
-    weir__history_write_freed(writer, address, bytes, 0);
+    weir__history_write_freed(writer, address, bytes, 0, ticks);
     return;
   }
   uint64_t time = weir__writer_time(writer, ticks);

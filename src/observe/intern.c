@@ -16,26 +16,28 @@ static inline uint64_t mix(uint64_t hash, uint64_t word) {
   return hash ^ hash >> 29;
 }
 
+static inline uint64_t word_at(const unsigned char *bytes) {
+  uint64_t word;
+  memcpy(&word, bytes, sizeof word);
+  return word;
+}
+
 /* Each step waits for the multiplication before it, so long strings, which stacks are, go through four chains at once. */
 static uint64_t hash_of(const unsigned char *bytes, size_t length) {
   const uint64_t k = MULTIPLIER;
   uint64_t hash = length * k;
-  enum { CHAINS = 4 };
-  if (length >= 2 * 8 * CHAINS) {
-    uint64_t chains[CHAINS] = {hash, hash + 1, hash + 2, hash + 3}, words[CHAINS];
-    for (; length >= sizeof words; bytes += sizeof words, length -= sizeof words) {
-      memcpy(words, bytes, sizeof words);
-      for (int i = 0; i < CHAINS; i++)
-        chains[i] = mix(chains[i], words[i]);
+  if (length >= 64) {
+    uint64_t a = hash, b = hash + 1, c = hash + 2, d = hash + 3;
+    for (; length >= 32; bytes += 32, length -= 32) {
+      a = mix(a, word_at(bytes));
+      b = mix(b, word_at(bytes + 8));
+      c = mix(c, word_at(bytes + 16));
+      d = mix(d, word_at(bytes + 24));
     }
-    for (int i = 0; i < CHAINS; i++)
-      hash = mix(hash, chains[i]);
+    hash = mix(mix(mix(a, b), c), d);
   }
-  for (; length >= 8; bytes += 8, length -= 8) {
-    uint64_t word;
-    memcpy(&word, bytes, 8);
-    hash = mix(hash, word);
-  }
+  for (; length >= 8; bytes += 8, length -= 8)
+    hash = mix(hash, word_at(bytes));
   if (length) {
     uint64_t word = 0;
     memcpy(&word, bytes, length);
