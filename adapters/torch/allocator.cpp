@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "errors.h"
+#include "phases.h"
 #include "profiler.h"
 #include "settings.h"
 
@@ -173,6 +174,8 @@ void Allocator::init(int device_count) {
   }
   max_split_size_ = static_cast<int64_t>(c10::CachingAllocator::AcceleratorAllocatorConfig::max_split_size());
   history_.init(allocator, device_count);
+  if (weir_history_is_on(allocator)) // WEIR_RECORD
+    follow_ranges();
   driver_ = driver;
   device_count_ = device_count;
   weir_ = allocator;

@@ -1,0 +1,48 @@
+#include "phases.h"
+
+#include <ATen/record_function.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "weir/history.h"
+
+namespace weir_torch {
+
+namespace {
+
+thread_local const char this_thread = 0; // its address stands for the thread
+
+struct Range final : at::ObserverContext {
+  uint32_t before = 0; // the phase around it
+  const char *thread = &this_thread;
+};
+
+std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction &range) {
+  auto context = std::make_unique<Range>();
+  context->before = weir_history_enter_phase(range.name());
+  weir_history_share_phase(weir_history_text(range.name()));
+  return context;
+}
+
+// A range may end in another thread than it began in, with a future. The thread of its beginning then keeps it until the range around it
+// ends.
+void end(const at::RecordFunction &, at::ObserverContext *context) {
+  const auto *range = static_cast<const Range *>(context);
+  if (!range || range->thread != &this_thread)
+    return;
+  weir_history_leave_phase(range->before);
+  weir_history_share_phase(range->before);
+}
+
+} // namespace
+
+void follow_ranges() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    at::addGlobalCallback(at::RecordFunctionCallback(begin, end).scopes({at::RecordScope::USER_SCOPE}));
+  });
+}
+
+} // namespace weir_torch
