@@ -65,7 +65,7 @@ static void print_help(void) {
         "                        1: every allocation and every free goes to the driver\n"
         "  WEIR_RECORD           a folder for a recording that can be read whatever becomes of the process\n"
         "  WEIR_RECORD_MB        the size of its file\n"
-        "  WEIR_RECORD_STACKS    the stacks in it: none, state, alloc or all; alloc,native: native frames behind Python's\n"
+        "  WEIR_RECORD_STACKS    the stacks in it: none, state, alloc or all; alloc,native: native frames too\n"
         "  WEIR_RECORD_SIGNAL    SIGUSR1, SIGUSR2 or SIGHUP: the signal that writes a snapshot beside it\n"
         "  CUDA_VISIBLE_DEVICES  which devices there are, and in what order\n"
         "  WEIR_CUDA_LIBRARY     a file to load in the place of libcuda.so.1\n"
