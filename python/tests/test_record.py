@@ -119,10 +119,15 @@ for n in range(100):
 
 def test_shutdown_while_threads_run(tmp_path: Path) -> None:
     program = """
+done = 0
+
+
 def work():
+    global done
     n = 0
     while True:
         n += 1
+        done += 1
         space = {"weir": weir}
         exec(f"def made_{n % 50}():\\n    weir.empty(512).free()", space)
         space[f"made_{n % 50}"]()
@@ -130,7 +135,8 @@ def work():
 
 for _ in range(8):
     threading.Thread(target=work, daemon=True).start()
-time.sleep(0.05)
+while done < 500:
+    time.sleep(0.01)
 """
     for _ in range(6):
         assert len(allocs(record(tmp_path, program))) > 10

@@ -376,7 +376,8 @@ static void test_deep_stacks(void **state) {
     if (depth < WEIR__MOST_FRAMES)
       assert_in_range(frames, depth + 2, depth + 40);
     else
-      assert_in_range(frames, WEIR__MOST_FRAMES - 2, WEIR__MOST_FRAMES); /* the outermost are left off */
+      /* The outermost are left off, and when the file is read, Weir's own at the inner end. */
+      assert_in_range(frames, WEIR__MOST_FRAMES - 12, WEIR__MOST_FRAMES);
   }
   assert_int_equal(found, WEIR_COUNT_OF(depths));
   weir__snapshot_free(s);

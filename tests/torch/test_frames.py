@@ -114,14 +114,14 @@ class Frames(unittest.TestCase):
         events, _ = self.record(r"""
 def work(n):
     space = {"pair": pair}
-    for i in range(300):
+    for i in range(150):
         exec(f"def work_{n}():\n    pair(512 * ({n} + 1))", space)
         for _ in range(10):
             space[f"work_{n}"]()
 threads = [threading.Thread(target=work, args=[n]) for n in range(8)]
 [t.start() for t in threads]
 [t.join() for t in threads]
-""", pairs=8 * 3000)
+""", pairs=8 * 1500)
         for event in self.allocs(events):
             self.assertEqual(self.names(event)[:3], ["take", "pair", f"work_{event['size'] // 512 - 1}"])
 
@@ -139,19 +139,23 @@ for n in range(60):
 
     def test_shutdown_while_threads_run(self):
         program = r"""
+done = 0
 def work():
+    global done
     n = 0
     while True:
         n += 1
+        done += 1
         space = {"pair": pair}
         exec(f"def made_{n % 50}():\n    pair(512)", space)
         space[f"made_{n % 50}"]()
         pair(512)
 for _ in range(6):
     threading.Thread(target=work, daemon=True).start()
-time.sleep(0.05)
+while done < 500:
+    time.sleep(0.01)
 """
-        for _ in range(5):
+        for _ in range(3):
             events, _ = self.record(program)
             self.assertGreater(len(self.allocs(events)), 10)
             for event in self.allocs(events)[:1000]:  # at the end there may be none

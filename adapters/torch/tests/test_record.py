@@ -136,16 +136,20 @@ for _ in range(40):
 
 def test_shutdown_while_threads_run():
     program = """
+done = 0
 def work():
+    global done
     n = 0
     while True:
         n += 1
+        done += 1
         space = {"empty": empty}
         exec(f"def made_{n % 50}():\\n    return empty(512)", space)
         space[f"made_{n % 50}"]()
 for _ in range(4):
     threading.Thread(target=work, daemon=True).start()
-time.sleep(0.2)
+while done < 500:
+    time.sleep(0.01)
 torch.cuda.synchronize()
 """
     for _ in range(3):
