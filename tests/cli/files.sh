@@ -82,7 +82,7 @@ fi
   "$weir" export --to csv -o "$work/stdout" "$small"
   echo after
 } >"$work/all" 2>"$work/err"
-[ "$(head -n 1 "$work/all")" = before ] && [ "$(tail -n 1 "$work/all")" = after ] || fail 'the open file was replaced'
+[ "$(head -n 1 "$work/all") $(tail -n 1 "$work/all")" = 'before after' ] || fail 'the open file was replaced'
 
 # ---- Links, permissions, devices ----
 every() {
@@ -100,11 +100,11 @@ ln -s file "$work/link"
 ln -s new "$work/dangling"
 every "$work/file" "$work/link" "$work/dangling"
 [ "$(mode_of "$work/file")" = 604 ] || fail "permissions are $(mode_of "$work/file")"
-[ -L "$work/link" ] && [ -L "$work/dangling" ] && [ -f "$work/new" ] || fail 'a link is none any more'
+{ [ -L "$work/link" ] && [ -L "$work/dangling" ] && [ -f "$work/new" ]; } || fail 'a link is none any more'
 if mknod "$work/null" c 1 3 2>/dev/null && { : >"$work/null"; } 2>/dev/null; then
   ln -s null "$work/nulls"
   every "$work/null" "$work/nulls"
-  [ -c "$work/null" ] && [ -L "$work/nulls" ] || fail 'a device is none any more'
+  { [ -c "$work/null" ] && [ -L "$work/nulls" ]; } || fail 'a device is none any more'
 fi
 mkfifo "$work/fifo"
 cat "$work/fifo" >"$work/read" &

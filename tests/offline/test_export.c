@@ -167,7 +167,7 @@ static void test_csv(void **state) {
   items[s->frames[0].filename] = (weir__string){half, sizeof half - 1};
   weir__export_clean(s);
   assert_string_equal(surrogate, "x\xef\xbf\xbdy");
-  assert_string_equal(half, "z??"); /* no UTF-8 at all, as a recording may have it */
+  assert_string_equal(half, "z??");            /* no UTF-8 at all, as a recording may have it */
   text = written(s, 1, write_segments, &size); /* none of that device: the names of the columns alone */
   assert_string_equal(text, "segment,device,address,size,allocated,active,requested,stream,type,pool_first,pool_second,"
                             "is_expandable,stack\r\n");
