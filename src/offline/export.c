@@ -10,6 +10,7 @@
 /* In place: a surrogate is written in three bytes, and so is U+FFFD. Other bytes that are no UTF-8, as a recording of a C
  * program may have, have room for one character each. */
 void weir__export_clean(weir__snapshot *snapshot) {
+  static const unsigned char replacement[] = {0xef, 0xbf, 0xbd};
   uint32_t code;
   for (size_t i = 0; i < snapshot->strings.count; i++) {
     char *text = (char *)snapshot->strings.items[i].text;
@@ -21,7 +22,7 @@ void weir__export_clean(weir__snapshot *snapshot) {
       bytes = 1;
       if ((unsigned char)text[k] == 0xed && k + 2 < length && (unsigned char)text[k + 1] >= 0xa0 &&
           (text[k + 2] & 0xc0) == 0x80) {
-        memcpy(text + k, "\xef\xbf\xbd", 3);
+        memcpy(text + k, replacement, sizeof replacement);
         bytes = 3;
       } else
         text[k] = '?';

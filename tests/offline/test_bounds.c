@@ -398,8 +398,8 @@ static void test_unpacking_is_bounded(void **state) {
   char *unpacked = malloc(size);
   assert_non_null(p.data);
   assert_non_null(unpacked);
-  for (size_t i = 0; i < size; i += 2)
-    memcpy(unpacked + i, "N0", 2);
+  for (size_t i = 0; i < size; i++)
+    unpacked[i] = "N0"[i % 2];
   p.size = ZSTD_compress(p.data, room, unpacked, size, 1);
   assert_in_range(p.size, 1, 100000);
   free(unpacked);
