@@ -405,6 +405,13 @@ inline void Allocator::free(void *pointer) {
     history_.forget(pointer);
   weir_status status = weir_allocator_free(weir_, pointer);
   if (C10_UNLIKELY(status))
+    fail_free(status);
+}
+
+// In a forked child memory belongs to the parent. The native allocator's free succeeds there without freeing anything for the
+// parent, and a deleter that throws would end the process.
+void Allocator::fail_free(weir_status status) const {
+  if (status != WEIR_ERROR_BAD_FORK)
     throw_status(status);
 }
 
@@ -414,7 +421,9 @@ void Allocator::free_watched(void *pointer) {
   bool reports = is_profiled() && !weir_allocator_describe(weir_, pointer, &block);
   {
     Operation operation(history_.gather(RecordContext::ALL));
-    check(weir_allocator_free(weir_, pointer));
+    weir_status status = weir_allocator_free(weir_, pointer);
+    if (C10_UNLIKELY(status))
+      fail_free(status);
   }
   if (reports)
     report_to_profiler(pointer, block.device, -static_cast<int64_t>(block.bytes));

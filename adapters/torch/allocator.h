@@ -150,6 +150,7 @@ private:
   void free_watched(void *pointer);
   [[noreturn]] void fail_alloc(weir_status status, DeviceIndex device, size_t bytes);
   void check(weir_status status) const;
+  void fail_free(weir_status status) const;
   void check_device(DeviceIndex device) const;
   void apply_settings();
   int32_t order_of(int device, MempoolId_t pool, uintptr_t address);

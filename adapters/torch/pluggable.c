@@ -152,8 +152,11 @@ EXPORT void weir_torch_end_pool(int device, weir_pool_id pool) {
 }
 
 EXPORT void weir_torch_release_pool(int device, weir_pool_id pool) {
-  if (allocator)
-    complain(weir_pool_release(allocator, device, pool));
+  if (!allocator)
+    return;
+  weir_status status = weir_pool_release(allocator, device, pool);
+  if (status != WEIR_ERROR_BAD_FORK)
+    complain(status);
 }
 
 /* ---- Memory ---- */
@@ -173,8 +176,11 @@ EXPORT void weir_torch_free(void *pointer, size_t size, int device, weir_cu_stre
   (void)size;
   (void)device;
   (void)stream;
-  if (allocator)
-    complain(weir_allocator_free(allocator, pointer));
+  if (!allocator)
+    return;
+  weir_status status = weir_allocator_free(allocator, pointer);
+  if (status != WEIR_ERROR_BAD_FORK) /* memory of the parent of a forked child */
+    complain(status);
 }
 
 /* ---- The optional hooks: set_init_fn, set_reset_fn and so on ---- */

@@ -160,7 +160,9 @@ int32_t Allocator::order_of(int device, MempoolId_t pool, uintptr_t address) {
 
 void Allocator::releasePool(DeviceIndex device, MempoolId_t pool) {
   check_device(device);
-  check(weir_pool_release(weir_, device, id_of(pool)));
+  weir_status status = weir_pool_release(weir_, device, id_of(pool));
+  if (status != WEIR_ERROR_BAD_FORK) // a forked child's pool goes with the process; this is called by destructors
+    check(status);
 }
 
 int Allocator::getPoolUseCount(DeviceIndex device, MempoolId_t pool) {

@@ -5,7 +5,8 @@
  * again on its own stream at once, with no synchronization: work on a stream is done in order. A block that other streams
  * use as well is told about them (weir_allocator_record_stream), and waits for them when it is freed.
  *
- * An allocator is an object; a program can have many. Every call may be made from any thread.
+ * An allocator is an object; a program can have many. Every call may be made from any thread. An allocator belongs to the
+ * process that created it: in a forked child every call on it returns WEIR_ERROR_BAD_FORK, at once.
  */
 #ifndef WEIR_ALLOC_H
 #define WEIR_ALLOC_H
@@ -72,12 +73,13 @@ typedef struct weir_allocator_options {
 
 void weir_allocator_options_init(weir_allocator_options *options);
 
-/* An allocator over a driver whose Init was called. The driver stays the caller's, and outlives it. For each device the
- * primary context is retained when it is first used. options NULL: the defaults. */
+/* An allocator over a driver whose Init was called. The driver stays the caller's, and outlives it; weir_shutdown fails while
+ * an allocator is alive on the driver that the runtime opened. For each device the primary context is retained when it is first used.
+ * options NULL: the defaults. */
 weir_status weir_allocator_create(weir_driver *driver, const weir_allocator_options *options,
                                   weir_allocator **allocator);
 
-/* Gives all memory back to the driver, also what is still in use. NULL is allowed. */
+/* Gives all memory back to the driver, also what is still in use. NULL is allowed. Does nothing in a forked child. */
 void weir_allocator_destroy(weir_allocator *allocator);
 
 /* "native", "cudaMallocAsync", or the name of the options' back end. */

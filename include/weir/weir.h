@@ -6,7 +6,8 @@
  * - On any other status weir_last_error() says which call, on what, and why.
  * - Every call may be made from any thread. The first one that needs a device starts the runtime.
  * - Structs that carry a `size` field are filled by their _init function first, so that fields can be added.
- * - In a process that was forked after the runtime had started, calls return WEIR_ERROR_BAD_FORK.
+ * - In a process that was forked after the runtime had started, calls return WEIR_ERROR_BAD_FORK. weir_device_count and
+ *   weir_device_is_available answer with the parent's devices. Allocators stay the parent's: destroying one does nothing.
  */
 #ifndef WEIR_WEIR_H
 #define WEIR_WEIR_H

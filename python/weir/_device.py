@@ -54,9 +54,10 @@ def is_available() -> bool:
 def device_count() -> int:
     """How many devices there are: 0 where there is none.
 
-    Starts nothing. Before the start it follows changes of CUDA_VISIBLE_DEVICES, after it the number stays.
+    Starts nothing. Before the start it follows changes of CUDA_VISIBLE_DEVICES, after it the number stays. In a process that was
+    forked after the start it is the parent's number.
     """
-    return 0 if _weir._is_in_bad_fork() else _weir._device_count()
+    return _weir._device_count()
 
 
 def current_device() -> int:

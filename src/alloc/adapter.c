@@ -9,8 +9,7 @@
 
 weir_status weir_allocator_set_witness(weir_allocator *allocator, weir_trace_tracker witness, void *context,
                                        weir_witness_scope scope) {
-  if (!allocator)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", __func__);
+  WEIR__CHECK_ALLOCATOR(allocator);
   if ((unsigned)scope > WEIR_WITNESS_SEGMENTS)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: no scope has the number %d", __func__, (int)scope);
   weir__lock_take(&allocator->tracker_lock);

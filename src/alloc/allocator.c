@@ -11,12 +11,6 @@
 #include "driver/nvml.h"
 #include "observe/probes.h"
 
-#define CHECK_ALLOCATOR(allocator)                                                                                     \
-  do {                                                                                                                 \
-    if (!(allocator))                                                                                                  \
-      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", __func__);                           \
-  } while (0)
-
 /* ---- Making and ending ---- */
 
 static void heap_init(weir__heap *heap, weir_allocator *allocator, int device, uint64_t total) {
@@ -105,6 +99,27 @@ static weir_status read_settings(const char *who, const weir_allocator_options *
   return status ? weir__fail(status, "%s: %s", who, weir_last_error()) : WEIR_OK;
 }
 
+static void describe(const weir__client *client, char *text, size_t size) {
+  const weir_allocator *allocator = client->object;
+  snprintf(text, size, "device memory, back end %.64s, %d device%s", weir_allocator_backend(allocator),
+           allocator->heap_count, allocator->heap_count == 1 ? "" : "s");
+}
+
+/* The two calls of the fast path read nothing more for this: without devices an allocation takes the slow path, and without
+ * pages a free does. Nothing is freed: it may be in use, since the fork can be within a callback of the allocator's. */
+static void invalidate(weir__client *client) {
+  weir_allocator *allocator = (weir_allocator *)client->object;
+  allocator->is_forked = true;
+  allocator->heap_count = 0;
+  allocator->pages = &weir__page_map_empty;
+}
+
+weir_status weir__allocator_check(const char *who, const weir_allocator *allocator) {
+  if (!allocator)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", who);
+  return allocator->is_forked ? weir__bad_fork(who) : WEIR_OK;
+}
+
 weir_status weir_allocator_create(weir_driver *driver, const weir_allocator_options *given,
                                   weir_allocator **allocator) {
   weir_allocator_options options;
@@ -170,6 +185,8 @@ weir_status weir_allocator_create(weir_driver *driver, const weir_allocator_opti
     if (settings->memory_fraction < 1)
       weir_allocator_set_fraction(a, i, settings->memory_fraction);
   weir__record_from_env(a);
+  a->client = (weir__client){.driver = driver, .object = a, .describe = describe, .invalidate = invalidate};
+  weir__client_add(&a->client);
   *allocator = a;
   return WEIR_OK;
 
@@ -186,8 +203,9 @@ free_both:
 }
 
 void weir_allocator_destroy(weir_allocator *allocator) {
-  if (!allocator)
+  if (!allocator || allocator->is_forked) /* its memory is the parent's, and its locks may be held for ever */
     return;
+  weir__client_remove(&allocator->client);
   weir__record_end(allocator);
   weir__graphs_forget(allocator);
   weir__uncached_clear(allocator);
@@ -445,8 +463,11 @@ weir_status weir__alloc(const char *who, weir__heap *heap, weir__private_pool *o
 weir_status weir__alloc_generic(weir_allocator *allocator, int device, size_t bytes, weir_cu_stream stream,
                                 void **pointer) {
   const char *who = "weir_allocator_alloc";
-  if (!allocator || !pointer)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the %s is NULL", who, allocator ? "pointer" : "allocator");
+  weir_status status = weir__allocator_check(who, allocator);
+  if (status)
+    return status;
+  if (!pointer)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the pointer is NULL", who);
   weir__heap *heap = weir__heap_get(who, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
@@ -458,13 +479,13 @@ weir_status weir__alloc_generic(weir_allocator *allocator, int device, size_t by
     return weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "%s: CUDA out of memory. Tried to allocate more than 1EB memory.", who);
   unsigned attention = weir__attention_of(heap);
   if (attention & WEIR__UNCACHED) {
-    weir_status status = weir__uncached_alloc(who, heap, bytes, pointer);
+    status = weir__uncached_alloc(who, heap, bytes, pointer);
     if (!status)
       WEIR__PROBE_MALLOC(*pointer, device, bytes, stream);
     return status;
   }
   weir__private_pool *owner = attention & WEIR__ROUTED ? weir__route_of(heap, stream) : NULL;
-  weir_status status = weir__alloc(who, heap, owner, bytes, stream, pointer);
+  status = weir__alloc(who, heap, owner, bytes, stream, pointer);
   if (owner)
     atomic_fetch_sub_explicit(&owner->visitors, 1, memory_order_release);
   return status;
@@ -539,19 +560,18 @@ static weir_status free_block(const char *who, weir_allocator *allocator, void *
 /* The long way: whatever is wrong, watched, or in use by other streams. */
 weir_status weir__free_generic(weir_allocator *allocator, void *pointer) {
   const char *who = "weir_allocator_free";
-  if (!allocator)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", who);
-  if (!pointer)
-    return WEIR_OK;
+  weir_status status = weir__allocator_check(who, allocator);
+  if (status || !pointer)
+    return status;
   weir__op op;
   weir__op_begin(&op, allocator, WEIR_CONTEXT_ALL);
-  weir_status status = free_block(who, allocator, pointer);
+  status = free_block(who, allocator, pointer);
   weir__op_end(&op);
   return status;
 }
 
 weir_status weir_allocator_record_stream(weir_allocator *allocator, void *pointer, weir_cu_stream stream) {
-  CHECK_ALLOCATOR(allocator);
+  WEIR__CHECK_ALLOCATOR(allocator);
   if (!pointer || (allocator->plug && weir__plug_record_stream(allocator, pointer, stream)))
     return WEIR_OK;
   weir__arena *arena;
@@ -616,17 +636,17 @@ static weir_status empty(const char *who, weir_allocator *allocator, weir_pool_i
 }
 
 weir_status weir_allocator_empty_cache(weir_allocator *allocator) {
-  CHECK_ALLOCATOR(allocator);
+  WEIR__CHECK_ALLOCATOR(allocator);
   return empty(__func__, allocator, (weir_pool_id){0, 0});
 }
 
 weir_status weir_allocator_empty_pool(weir_allocator *allocator, weir_pool_id pool) {
-  CHECK_ALLOCATOR(allocator);
+  WEIR__CHECK_ALLOCATOR(allocator);
   return empty(__func__, allocator, pool);
 }
 
 weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void **base, size_t *bytes) {
-  CHECK_ALLOCATOR(allocator);
+  WEIR__CHECK_ALLOCATOR(allocator);
   if (!base || !bytes)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: base or bytes is NULL", __func__);
   weir__arena *arena;

@@ -96,8 +96,7 @@ static weir_cu_result end_uses(weir__heap *heap, const weir__private_pool *pool)
 }
 
 weir_status weir_pool_wait(weir_allocator *allocator, int device, weir_pool_id id) {
-  if (!allocator)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", __func__);
+  WEIR__CHECK_ALLOCATOR(allocator);
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
@@ -152,7 +151,8 @@ static bool list_segment(const weir__segment *segment, weir_checkpoint *checkpoi
 }
 
 weir_status weir_pool_checkpoint(weir_allocator *allocator, int device, weir_pool_id id, weir_checkpoint **checkpoint) {
-  if (!allocator || !checkpoint)
+  WEIR__CHECK_ALLOCATOR(allocator);
+  if (!checkpoint)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
@@ -290,7 +290,8 @@ static weir__segment *segment_at(const weir__heap *heap, const weir__private_poo
 
 weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *checkpoint,
                               weir_checkpoint_delta *delta) {
-  if (!allocator || !checkpoint || !delta)
+  WEIR__CHECK_ALLOCATOR(allocator);
+  if (!checkpoint || !delta)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
   weir__heap *heap = weir__heap_get(__func__, allocator, checkpoint->device);
   if (!heap)
@@ -371,7 +372,8 @@ static int by_value(const void *a, const void *b) {
 
 weir_status weir_pool_check_live(weir_allocator *allocator, int device, weir_pool_id id, void *const *pointers,
                                  size_t count, int *equal) {
-  if (!allocator || !equal || (count && !pointers))
+  WEIR__CHECK_ALLOCATOR(allocator);
+  if (!equal || (count && !pointers))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)

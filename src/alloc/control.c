@@ -8,12 +8,6 @@
 #include "driver/call.h"
 #include "observe/record_file.h"
 
-#define CHECK(allocator)                                                                                               \
-  do {                                                                                                                 \
-    if (!(allocator))                                                                                                  \
-      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", __func__);                           \
-  } while (0)
-
 #define CHECK_OUTPUT(output)                                                                                           \
   do {                                                                                                                 \
     if (!(output))                                                                                                     \
@@ -57,7 +51,7 @@ static weir_status check_backend(const weir_allocator *allocator, const weir__se
 /* Readers take the settings as a whole and without a lock, so a change is a new set; the old ones stay for those who still
  * read them. */
 weir_status weir_allocator_configure(weir_allocator *allocator, const char *conf) {
-  CHECK(allocator);
+  WEIR__CHECK_ALLOCATOR(allocator);
   CHECK_OUTPUT(conf);
   weir__settings *changed = calloc(1, sizeof *changed);
   if (!changed)
@@ -88,7 +82,7 @@ size_t weir_allocator_settings(weir_allocator *allocator, char *text, size_t siz
 
 weir_status weir_allocator_set_reserve_class(weir_allocator *allocator, int device, weir_cu_stream stream,
                                              const char *reserve_class) {
-  CHECK(allocator);
+  WEIR__CHECK_ALLOCATOR(allocator);
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
@@ -124,7 +118,7 @@ static void set_limit(weir__heap *heap, uint64_t bytes) {
 }
 
 weir_status weir_allocator_set_fraction(weir_allocator *allocator, int device, double fraction) {
-  CHECK(allocator);
+  WEIR__CHECK_ALLOCATOR(allocator);
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
@@ -141,7 +135,7 @@ weir_status weir_allocator_set_fraction(weir_allocator *allocator, int device, d
 }
 
 weir_status weir_allocator_set_limit(weir_allocator *allocator, int device, size_t bytes) {
-  CHECK(allocator);
+  WEIR__CHECK_ALLOCATOR(allocator);
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
@@ -152,7 +146,7 @@ weir_status weir_allocator_set_limit(weir_allocator *allocator, int device, size
 }
 
 weir_status weir_allocator_get_fraction(weir_allocator *allocator, int device, double *fraction) {
-  CHECK(allocator);
+  WEIR__CHECK_ALLOCATOR(allocator);
   CHECK_OUTPUT(fraction);
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
@@ -179,7 +173,7 @@ static uint64_t largest_of(const weir__pool *pool) {
 }
 
 weir_status weir_allocator_largest_block(weir_allocator *allocator, int device, size_t *bytes) {
-  CHECK(allocator);
+  WEIR__CHECK_ALLOCATOR(allocator);
   CHECK_OUTPUT(bytes);
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
@@ -217,7 +211,7 @@ weir_status weir_allocator_largest_block(weir_allocator *allocator, int device, 
 /* ---- Other devices ---- */
 
 weir_status weir_allocator_enable_peer_access(weir_allocator *allocator, int owner, int device) {
-  CHECK(allocator);
+  WEIR__CHECK_ALLOCATOR(allocator);
   weir__heap *heap = weir__heap_get(__func__, allocator, owner);
   if (!heap || !weir__heap_get(__func__, allocator, device))
     return WEIR_ERROR_INVALID_DEVICE;
@@ -251,7 +245,7 @@ static weir_cu_result context_of(weir__heap *heap, weir_cu_context *context) {
 
 weir_status weir_allocator_copy_async(weir_allocator *allocator, void *to, int to_device, const void *from,
                                       int from_device, size_t bytes, weir_cu_stream stream, int peer_access) {
-  CHECK(allocator);
+  WEIR__CHECK_ALLOCATOR(allocator);
   weir__heap *target = weir__heap_get(__func__, allocator, to_device);
   weir__heap *source = target ? weir__heap_get(__func__, allocator, from_device) : NULL;
   if (!source)
@@ -280,7 +274,7 @@ weir_status weir_allocator_copy_async(weir_allocator *allocator, void *to, int t
 /* ---- Statistics ---- */
 
 weir_status weir_allocator_get_stats(weir_allocator *allocator, int device, weir_allocator_stats *stats) {
-  CHECK(allocator);
+  WEIR__CHECK_ALLOCATOR(allocator);
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
@@ -315,7 +309,7 @@ static void for_each_stat(weir__heap *heap, void (*change)(weir_stat *)) {
 }
 
 weir_status weir_allocator_reset_peak_stats(weir_allocator *allocator, int device) {
-  CHECK(allocator);
+  WEIR__CHECK_ALLOCATOR(allocator);
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
@@ -329,7 +323,7 @@ weir_status weir_allocator_reset_peak_stats(weir_allocator *allocator, int devic
 }
 
 weir_status weir_allocator_reset_accumulated_stats(weir_allocator *allocator, int device) {
-  CHECK(allocator);
+  WEIR__CHECK_ALLOCATOR(allocator);
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
@@ -351,7 +345,7 @@ static weir_status full(const char *who) {
 }
 
 weir_status weir_allocator_attach_tracker(weir_allocator *allocator, weir_trace_tracker tracker, void *context) {
-  CHECK(allocator);
+  WEIR__CHECK_ALLOCATOR(allocator);
   CHECK_OUTPUT(tracker);
   weir__lock_take(&allocator->tracker_lock);
   int count = atomic_load(&allocator->tracker_count);
@@ -367,7 +361,7 @@ weir_status weir_allocator_attach_tracker(weir_allocator *allocator, weir_trace_
 }
 
 weir_status weir_allocator_attach_oom_observer(weir_allocator *allocator, weir_oom_observer observer, void *context) {
-  CHECK(allocator);
+  WEIR__CHECK_ALLOCATOR(allocator);
   CHECK_OUTPUT(observer);
   pthread_mutex_lock(&allocator->configure_lock);
   int count = atomic_load(&allocator->observer_count);
@@ -383,7 +377,7 @@ weir_status weir_allocator_attach_oom_observer(weir_allocator *allocator, weir_o
 
 weir_status weir_allocator_attach_rejection_observer(weir_allocator *allocator, weir_rejection_observer observer,
                                                      void *context) {
-  CHECK(allocator);
+  WEIR__CHECK_ALLOCATOR(allocator);
   CHECK_OUTPUT(observer);
   pthread_mutex_lock(&allocator->configure_lock);
   int count = atomic_load(&allocator->rejection_observer_count);
@@ -399,7 +393,7 @@ weir_status weir_allocator_attach_rejection_observer(weir_allocator *allocator, 
 
 weir_status weir_allocator_attach_free_callback(weir_allocator *allocator, weir_free_memory_callback callback,
                                                 void *context) {
-  CHECK(allocator);
+  WEIR__CHECK_ALLOCATOR(allocator);
   CHECK_OUTPUT(callback);
   pthread_mutex_lock(&allocator->configure_lock);
   int count = atomic_load(&allocator->callback_count);

@@ -31,6 +31,7 @@
 #include "base/lock.h"
 #include "base/rangemap.h"
 #include "base/slab.h"
+#include "driver/client.h"
 #include "observe/history.h"
 #include "weir/alloc.h"
 
@@ -302,7 +303,20 @@ struct weir_allocator {
   atomic_int rejection_observer_count;
   struct weir__ipc *ipc;    /* memory of other processes that is open here; guarded by ipc_lock */
   pthread_mutex_t ipc_lock; /* taken before a heap's */
+  weir__client client;
+  bool is_forked; /* it belongs to the parent of this process; written in the child of a fork, before fork returns */
 };
+
+/* First in every public call but weir_allocator_alloc and _free, whose slow paths check the same: a forked allocator has no
+ * devices and no pages, so that these two never succeed on their fast paths. NULL fails too. */
+weir_status weir__allocator_check(const char *who, const weir_allocator *allocator);
+
+#define WEIR__CHECK_ALLOCATOR(allocator)                                                                               \
+  do {                                                                                                                 \
+    weir_status status_of_allocator = weir__allocator_check(__func__, allocator);                                      \
+    if (status_of_allocator)                                                                                           \
+      return status_of_allocator;                                                                                      \
+  } while (0)
 
 static inline const weir__settings *weir__settings_of(const weir__heap *heap) {
   return atomic_load_explicit(&heap->allocator->settings, memory_order_acquire);

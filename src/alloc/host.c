@@ -1,5 +1,6 @@
 #include "alloc/host.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +11,8 @@
   do {                                                                                                                 \
     if (!(host))                                                                                                       \
       return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the host allocator is NULL", __func__);                      \
+    if ((host)->is_forked)                                                                                             \
+      return weir__bad_fork(__func__);                                                                                 \
   } while (0)
 
 /* ---- Settings ---- */
@@ -415,6 +418,13 @@ weir_status weir_host_empty_cache(weir_host_allocator *host) {
 
 /* ---- Making and ending ---- */
 
+static void describe(const weir__client *client, char *text, size_t size) {
+  (void)client;
+  snprintf(text, size, "pinned host memory");
+}
+
+static void invalidate(weir__client *client) { ((weir_host_allocator *)client->object)->is_forked = true; }
+
 weir_status weir_host_allocator_create(weir_driver *driver, const char *conf, weir_host_allocator **host) {
   if (!driver || !host)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", __func__, driver ? "host" : "driver");
@@ -442,6 +452,8 @@ weir_status weir_host_allocator_create(weir_driver *driver, const char *conf, we
   pthread_mutex_init(&made->reserve_lock, NULL);
   pthread_mutex_init(&made->events_lock, NULL);
   pthread_cond_init(&made->thread_wakes, NULL);
+  made->client = (weir__client){.driver = driver, .object = made, .describe = describe, .invalidate = invalidate};
+  weir__client_add(&made->client);
   *host = made;
   return WEIR_OK;
 
@@ -461,8 +473,9 @@ static void finish_device(weir_host_allocator *host, int device) {
 }
 
 void weir_host_allocator_destroy(weir_host_allocator *host) {
-  if (!host)
+  if (!host || host->is_forked) /* its memory is the parent's, and its locks may be held for ever */
     return;
+  weir__client_remove(&host->client);
   weir_driver *driver = host->driver;
   for (int i = 0; i < host->device_count; i++)
     finish_device(host, i);

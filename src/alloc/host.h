@@ -20,6 +20,7 @@
 #include "base/lock.h"
 #include "base/rangemap.h"
 #include "base/slab.h"
+#include "driver/client.h"
 #include "weir/host.h"
 
 enum { WEIR__HOST_BUCKETS = 64, WEIR__HOST_UNIT = 4096 };
@@ -109,6 +110,8 @@ struct weir_host_allocator {
   atomic_bool has_thread; /* then allocations do not; also read without the lock */
   bool thread_ends;
   pthread_cond_t thread_wakes;
+  weir__client client;
+  bool is_forked; /* it belongs to the parent of this process; written in the child of a fork, before fork returns */
 };
 
 /* ---- The cache (host.c) ---- */

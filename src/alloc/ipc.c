@@ -137,8 +137,7 @@ static weir_status share_driver(const char *who, weir__heap *heap, uint64_t base
 }
 
 weir_status weir_ipc_share(weir_allocator *allocator, void *pointer, weir_ipc_handle *handle) {
-  if (!allocator)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", __func__);
+  WEIR__CHECK_ALLOCATOR(allocator);
   if (!handle || handle->size < sizeof *handle)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: handle is NULL, or its size is not set", __func__);
   if (weir__plug_is_async(allocator))
@@ -294,7 +293,8 @@ static bool enter(const char *who, weir__heap *heap, weir_cu_context *previous) 
 }
 
 weir_status weir_ipc_open(weir_allocator *allocator, int device, const void *bytes, size_t length, void **base) {
-  if (!allocator || !bytes || !base)
+  WEIR__CHECK_ALLOCATOR(allocator);
+  if (!bytes || !base)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
@@ -364,8 +364,7 @@ static weir_cu_result close_memory(weir__heap *heap, const weir__ipc *open) {
 }
 
 weir_status weir_ipc_close(weir_allocator *allocator, void *base) {
-  if (!allocator)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", __func__);
+  WEIR__CHECK_ALLOCATOR(allocator);
   weir_status status = WEIR_OK;
   weir_cu_context previous;
   pthread_mutex_lock(&allocator->ipc_lock);

@@ -16,6 +16,8 @@ typedef struct weir__shared_granule {
 /* Writers are rare: one lock serves all maps. */
 static pthread_mutex_t write_lock = PTHREAD_MUTEX_INITIALIZER;
 
+weir__page_map weir__page_map_empty; /* not const: it would take its 2 MiB in the library's file */
+
 weir__page_map *weir__page_map_new(void) { return calloc(1, sizeof(weir__page_map)); }
 
 void weir__page_map_delete(weir__page_map *map) {

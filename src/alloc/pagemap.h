@@ -37,6 +37,9 @@ typedef struct weir__page_map {
 weir__page_map *weir__page_map_new(void);
 void weir__page_map_delete(weir__page_map *map);
 
+/* A map that knows no address, the same one for all; not to be changed or deleted. */
+extern weir__page_map weir__page_map_empty;
+
 /* Makes a range of memory known, or unknown. false: no host memory, and nothing changed. What was known once can be made
  * known again without any. */
 bool weir__page_map_note(weir__page_map *map, uint64_t base, uint64_t bytes, struct weir__arena *arena, bool add);

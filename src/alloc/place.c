@@ -4,8 +4,7 @@
 #include "alloc/heap.h"
 
 weir_status weir_allocator_describe(weir_allocator *allocator, const void *pointer, weir_pointer_info *info) {
-  if (!allocator)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", __func__);
+  WEIR__CHECK_ALLOCATOR(allocator);
   if (!info || info->size < sizeof info->size)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: info is NULL, or its size is not set", __func__);
   weir__arena *arena;
@@ -31,7 +30,8 @@ weir_status weir_allocator_describe(weir_allocator *allocator, const void *point
 
 weir_status weir_allocator_expandable_segments(weir_allocator *allocator, int device, weir_expandable_segment *segments,
                                                size_t room, size_t *count) {
-  if (!allocator || !count || (room && !segments))
+  WEIR__CHECK_ALLOCATOR(allocator);
+  if (!count || (room && !segments))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
@@ -88,8 +88,7 @@ static bool take_at(weir__arena *arena, const weir__settings *settings, weir__bl
 weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, size_t bytes, weir_cu_stream stream,
                                     void *pointer) {
   uint64_t address = (uint64_t)pointer;
-  if (!allocator)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", __func__);
+  WEIR__CHECK_ALLOCATOR(allocator);
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;

@@ -116,11 +116,10 @@ static weir__private_pool *hold(weir__heap *heap, weir_pool_id id, const weir_po
 
 /* Checks what all calls here are given, and takes the heap's lock. NULL: the last error is set. */
 static weir__heap *enter(const char *who, weir_allocator *allocator, int device, weir_pool_id id, weir_status *status) {
-  *status = WEIR_ERROR_INVALID_ARGUMENT;
-  if (!allocator) {
-    weir__fail(*status, "%s: the allocator is NULL", who);
+  *status = weir__allocator_check(who, allocator);
+  if (*status)
     return NULL;
-  }
+  *status = WEIR_ERROR_INVALID_ARGUMENT;
   if (!id.first && !id.second) {
     weir__fail(*status, "%s: {0, 0} is the default pool, not a private one", who);
     return NULL;
@@ -344,8 +343,7 @@ weir_status weir_pool_end(weir_allocator *allocator, int device, weir_pool_id id
 /* ---- Captures of others ---- */
 
 weir_status weir_allocator_begin_capture(weir_allocator *allocator, int device) {
-  if (!allocator)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", __func__);
+  WEIR__CHECK_ALLOCATOR(allocator);
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
@@ -356,8 +354,7 @@ weir_status weir_allocator_begin_capture(weir_allocator *allocator, int device) 
 }
 
 weir_status weir_allocator_end_capture(weir_allocator *allocator, int device) {
-  if (!allocator)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", __func__);
+  WEIR__CHECK_ALLOCATOR(allocator);
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
@@ -428,7 +425,9 @@ void weir__graphs_forget(weir_allocator *allocator) {
 weir_status weir_graph_use_allocator(weir_allocator *allocator) {
   weir_graph_memory_hooks hooks = {
       .size = sizeof hooks, .begin = hook_begin, .end = hook_end, .release = hook_release, .context = allocator};
-  weir_status status = weir_graph_set_memory_hooks(allocator ? &hooks : NULL);
+  weir_status status = allocator ? weir__allocator_check(__func__, allocator) : WEIR_OK;
+  if (!status)
+    status = weir_graph_set_memory_hooks(allocator ? &hooks : NULL);
   if (!status)
     atomic_store(&of_graphs, allocator);
   return status;

@@ -18,8 +18,7 @@ bool weir__caching_from_env(void) {
 }
 
 weir_status weir_allocator_set_caching(weir_allocator *allocator, int on) {
-  if (!allocator)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", __func__);
+  WEIR__CHECK_ALLOCATOR(allocator);
   if (allocator->plug)
     on = 1; /* there is no cache to turn off */
   atomic_store(&allocator->caching, on != 0);

@@ -162,7 +162,8 @@ static bool take_id(const char **name, weir_pool_id *id, char text[ID_SIZE]) {
 
 weir_status weir_allocator_pools(weir_allocator *allocator, int device, weir_pool_id *pools, size_t room,
                                  size_t *count) {
-  if (!allocator || !count || (room && !pools))
+  WEIR__CHECK_ALLOCATOR(allocator);
+  if (!count || (room && !pools))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
@@ -178,7 +179,8 @@ weir_status weir_allocator_pools(weir_allocator *allocator, int device, weir_poo
 }
 
 weir_status weir_allocator_get_stat(weir_allocator *allocator, int device, const char *name, int64_t *value) {
-  if (!allocator || !name || !value)
+  WEIR__CHECK_ALLOCATOR(allocator);
+  if (!name || !value)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
@@ -314,8 +316,9 @@ static void write_all(stats_writer *w, const weir_allocator_stats *stats, const 
 }
 
 weir_status weir_allocator_write_stats(weir_allocator *allocator, int device, weir_stats_form form, FILE *file) {
-  if (!allocator || !file)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the %s is NULL", __func__, allocator ? "file" : "allocator");
+  WEIR__CHECK_ALLOCATOR(allocator);
+  if (!file)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the file is NULL", __func__);
   if (form != WEIR_STATS_NESTED && form != WEIR_STATS_FLAT)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: form %d, there are WEIR_STATS_NESTED and _FLAT", __func__,
                       (int)form);

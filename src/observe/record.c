@@ -11,10 +11,6 @@ static weir_status no_memory(const char *who) {
   return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
 }
 
-static weir_status no_allocator(const char *who) {
-  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", who);
-}
-
 /* Made when it is first needed. NULL: no host memory. */
 static weir__history *history_of(weir_allocator *allocator) {
   weir__history *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
@@ -39,8 +35,7 @@ void weir_history_options_init(weir_history_options *options) {
 }
 
 weir_status weir_history_record(weir_allocator *allocator, const weir_history_options *given) {
-  if (!allocator)
-    return no_allocator(__func__);
+  WEIR__CHECK_ALLOCATOR(allocator);
   weir_history_options options;
   weir_history_options_init(&options);
   if (given)
@@ -72,8 +67,7 @@ int weir_history_is_on(const weir_allocator *allocator) {
 }
 
 weir_status weir_history_clear(weir_allocator *allocator) {
-  if (!allocator)
-    return no_allocator(__func__);
+  WEIR__CHECK_ALLOCATOR(allocator);
   weir__history *history = atomic_load(&allocator->history);
   if (history)
     weir__history_clear(history);
@@ -81,8 +75,7 @@ weir_status weir_history_clear(weir_allocator *allocator) {
 }
 
 weir_status weir_history_get_info(weir_allocator *allocator, int device, weir_history_info *info) {
-  if (!allocator)
-    return no_allocator(__func__);
+  WEIR__CHECK_ALLOCATOR(allocator);
   if (!weir__heap_get(__func__, allocator, device))
     return WEIR_ERROR_INVALID_DEVICE;
   if (!info || info->size < sizeof info->size)
@@ -114,8 +107,7 @@ weir_status weir_history_get_info(weir_allocator *allocator, int device, weir_hi
 /* ---- What the program says about itself ---- */
 
 weir_status weir_history_annotate(weir_allocator *allocator, int device, const char *const *pairs, size_t pair_count) {
-  if (!allocator)
-    return no_allocator(__func__);
+  WEIR__CHECK_ALLOCATOR(allocator);
   if (!weir__heap_get(__func__, allocator, device))
     return WEIR_ERROR_INVALID_DEVICE;
   if (pair_count && !pairs)
@@ -131,8 +123,7 @@ weir_status weir_history_annotate(weir_allocator *allocator, int device, const c
 }
 
 weir_status weir_history_mark(weir_allocator *allocator, int device, const char *text) {
-  if (!allocator)
-    return no_allocator(__func__);
+  WEIR__CHECK_ALLOCATOR(allocator);
   if (!weir__heap_get(__func__, allocator, device))
     return WEIR_ERROR_INVALID_DEVICE;
   weir__history *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
@@ -143,8 +134,7 @@ weir_status weir_history_mark(weir_allocator *allocator, int device, const char 
 
 weir_status weir_history_mark_pointer(weir_allocator *allocator, const void *pointer, const char *text) {
   weir_pointer_info info = {.size = sizeof info};
-  if (!allocator)
-    return no_allocator(__func__);
+  WEIR__CHECK_ALLOCATOR(allocator);
   if (weir_allocator_describe(allocator, pointer, &info))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: no live allocation found at pointer %p", __func__, pointer);
   weir__history *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
@@ -155,8 +145,7 @@ weir_status weir_history_mark_pointer(weir_allocator *allocator, const void *poi
 }
 
 weir_status weir_history_set_metadata(weir_allocator *allocator, int device, const char *text) {
-  if (!allocator)
-    return no_allocator(__func__);
+  WEIR__CHECK_ALLOCATOR(allocator);
   if (!weir__heap_get(__func__, allocator, device))
     return WEIR_ERROR_INVALID_DEVICE;
   weir__history *history = history_of(allocator);

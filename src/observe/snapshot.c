@@ -361,15 +361,17 @@ weir_status weir__snapshot_take(const char *who, weir_allocator *allocator, cons
   static const weir__snapshot_source nothing;
   weir_snapshot_options options;
   weir_snapshot_options_init(&options);
-  if (!allocator || !out)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the %s is NULL", who, allocator ? "snapshot" : "allocator");
+  weir_status status = weir__allocator_check(who, allocator);
+  if (status)
+    return status;
+  if (!out)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the snapshot is NULL", who);
   if (given)
     weir__copy_sized(&options, sizeof options, given, given->size);
   if (options.device != -1 && !weir__heap_get(who, allocator, options.device))
     return WEIR_ERROR_INVALID_DEVICE;
 
   size_t room = 0;
-  weir_status status = WEIR_OK;
   const weir__snapshot_source *known = source ? source : &nothing;
   weir_snapshot *s = calloc(1, sizeof *s);
   if (!s)
@@ -401,7 +403,8 @@ weir_status weir_snapshot_take(weir_allocator *allocator, const weir_snapshot_op
                                weir_snapshot **snapshot) {
   weir__snapshot_source source;
   weir__recorded recorded;
-  if (!allocator || !atomic_load(&allocator->history))
+  WEIR__CHECK_ALLOCATOR(allocator);
+  if (!atomic_load(&allocator->history))
     return weir__snapshot_take(__func__, allocator, options, NULL, snapshot);
   weir_status status = weir__recorded_begin(&recorded, allocator, &source)
                            ? weir__snapshot_take(__func__, allocator, options, &source, snapshot)

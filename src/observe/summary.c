@@ -161,8 +161,9 @@ size_t weir_stats_summary(const weir_allocator_stats *given, int device, weir_su
 weir_status weir_allocator_summary(weir_allocator *allocator, int device, weir_summary_form form, char *text,
                                    size_t size, size_t *length) {
   weir_allocator_stats stats = {.size = sizeof stats};
-  if (!allocator || (size && !text))
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the %s is NULL", __func__, allocator ? "text" : "allocator");
+  WEIR__CHECK_ALLOCATOR(allocator);
+  if (size && !text)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the text is NULL", __func__);
   if (!weir__heap_get(__func__, allocator, device))
     return WEIR_ERROR_INVALID_DEVICE;
   weir_status status = weir_allocator_get_stats(allocator, device, &stats);
@@ -182,8 +183,9 @@ weir_status weir_allocator_processes(weir_allocator *allocator, int device, char
   weir__nvml_process processes[most];
   unsigned count = most;
   output out = {.text = text, .size = size};
-  if (!allocator || (size && !text))
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the %s is NULL", __func__, allocator ? "text" : "allocator");
+  WEIR__CHECK_ALLOCATOR(allocator);
+  if (size && !text)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the text is NULL", __func__);
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;

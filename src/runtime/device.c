@@ -198,16 +198,17 @@ weir_status weir_device_maybe_exchange(int device, int *previous) {
 
 weir_status weir_device_count(int *count) {
   WEIR__RETURN_IF_NULL(count);
-  weir_status status = weir__check_fork(__func__);
-  if (status != WEIR_OK)
-    return status;
+  if (weir_is_in_bad_fork()) {
+    *count = weir__known_count;
+    return WEIR_OK;
+  }
   weir_driver *chosen;
   if (!weir__is_running() && weir__hold_stopped(&chosen)) {
     int number;
-    status = weir__count_devices(__func__, chosen, &number);
+    weir_status status = weir__count_devices(__func__, chosen, &number);
     weir__let_start();
     if (status == WEIR_OK)
-      *count = number;
+      *count = weir__known_count = number;
     return status;
   }
   *count = weir__rt.device_count;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "driver/client.h"
 #include "runtime/runtime.h"
 
 enum {
@@ -19,6 +20,7 @@ enum {
 
 weir__runtime weir__rt;
 atomic_ulong weir__epoch = 1;
+atomic_int weir__known_count;
 
 /* Written under start_lock, or by the child of a fork. */
 static atomic_int state = STOPPED;
@@ -85,11 +87,7 @@ bool weir__is_running(void) { return atomic_load_explicit(&state, memory_order_a
 weir_status weir__check_fork(const char *who) {
   if (state != FORKED)
     return WEIR_OK;
-  return weir__fail(
-      WEIR_ERROR_BAD_FORK,
-      "%s: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use "
-      "the 'spawn' start method",
-      who);
+  return weir__bad_fork(who);
 }
 
 void weir__note_driver_init(const weir_driver *driver) {
@@ -218,6 +216,7 @@ static weir_status start(const char *who) {
     weir__device_init(&weir__rt.devices[i], handles[i]);
   weir__rt.driver = driver;
   weir__rt.device_count = count;
+  weir__known_count = count;
 
   starting_here = true;
   status = run_queue(who);

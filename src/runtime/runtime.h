@@ -48,6 +48,9 @@ typedef struct weir__runtime {
 /* Valid between a successful weir__start and the shutdown. */
 extern weir__runtime weir__rt;
 
+/* How many devices there were when they were last counted, by the start or before it. A child of fork cannot count them. */
+extern atomic_int weir__known_count;
+
 /* ---- Starting (init.c) ---- */
 
 /* Starts the runtime unless it has, on behalf of the public call `who`. First in every call that needs a device. */

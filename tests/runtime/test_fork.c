@@ -33,6 +33,7 @@ struct things {
   weir_graph *graph;
   weir_cu_deviceptr memory;
   int marks;
+  int device_count;
 };
 
 static void count_mark(void *data) { __atomic_add_fetch((int *)data, 1, __ATOMIC_SEQ_CST); }
@@ -43,6 +44,8 @@ static void make_things(struct things *t) {
   t->marks = 0;
   choose_driver_by_environment();
   DO(weir_device_set(0));
+  DO(weir_device_count(&t->device_count));
+  HERE(t->device_count > 0);
   DO(weir_get_driver(&driver));
   HERE(driver->MemAlloc(driver, &t->memory, 1000) == WEIR_CU_SUCCESS);
   DO(weir_stream_create(0, 0, &t->stream));
@@ -119,7 +122,10 @@ static void child_after_the_start(void *data) {
 
   HERE(weir_is_in_bad_fork() == 1);
   HERE(weir_is_initialized() == 0);
-  HERE(weir_device_is_available() == 0);
+  HERE(weir_device_is_available() == 1);
+  DO(weir_device_count(&number)); /* the parent's: only starting is refused */
+  HERE(number == t->device_count);
+  number = -7;
 
   BAD_FORK(weir_init());
   BAD_FORK(weir_use_driver(NULL));
@@ -130,7 +136,6 @@ static void child_after_the_start(void *data) {
   BAD_FORK(weir_profiler_start());
   BAD_FORK(weir_profiler_stop());
 
-  BAD_FORK(weir_device_count(&number));
   BAD_FORK(weir_device_get(&number));
   BAD_FORK(weir_device_set(0));
   BAD_FORK(weir_device_exchange(0, &number));
@@ -376,7 +381,8 @@ static void child_of_busy_parent(void *data) {
   int count;
   HERE(weir_is_in_bad_fork() == 1);
   BAD_FORK(weir_init());
-  BAD_FORK(weir_device_count(&count));
+  DO(weir_device_count(&count));
+  HERE(count == t->device_count);
   BAD_FORK(weir_stream_create(0, 0, &stream));
   BAD_FORK(weir_event_create(0, &event));
   BAD_FORK(weir_event_query(t->event));

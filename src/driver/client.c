@@ -1,0 +1,66 @@
+#include "driver/client.h"
+
+#include <pthread.h>
+#include <stdio.h>
+
+enum { MOST_LISTED = 4 };
+
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static weir__client *clients; /* the newest first; guarded by list_lock */
+
+static void before_fork(void) { pthread_mutex_lock(&list_lock); }
+static void after_fork_in_parent(void) { pthread_mutex_unlock(&list_lock); }
+static void after_fork_in_child(void) {
+  for (weir__client *client = clients; client; client = client->next)
+    client->invalidate(client);
+  clients = NULL; /* they are never removed: destroying an invalid client does nothing */
+  pthread_mutex_unlock(&list_lock);
+}
+static void watch_fork(void) { pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); }
+
+void weir__client_add(weir__client *client) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, watch_fork);
+  pthread_mutex_lock(&list_lock);
+  client->previous = NULL;
+  client->next = clients;
+  if (clients)
+    clients->previous = client;
+  clients = client;
+  pthread_mutex_unlock(&list_lock);
+}
+
+void weir__client_remove(weir__client *client) {
+  pthread_mutex_lock(&list_lock);
+  if (client->previous)
+    client->previous->next = client->next;
+  else
+    clients = client->next;
+  if (client->next)
+    client->next->previous = client->previous;
+  pthread_mutex_unlock(&list_lock);
+}
+
+size_t weir__clients_of(const weir_driver *driver, char *text, size_t size) {
+  size_t count = 0, length = 0;
+  pthread_mutex_lock(&list_lock);
+  for (const weir__client *client = clients; client; client = client->next) {
+    if (client->driver != driver || count++ >= MOST_LISTED || length >= size)
+      continue;
+    char what[128];
+    client->describe(client, what, sizeof what);
+    length += (size_t)snprintf(text + length, size - length, "%s%p (%s)", length ? ", " : "", client->object, what);
+  }
+  pthread_mutex_unlock(&list_lock);
+  if (count > MOST_LISTED && length < size)
+    snprintf(text + length, size - length, " and %zu more", count - MOST_LISTED);
+  return count;
+}
+
+weir_status weir__bad_fork(const char *who) {
+  return weir__fail(
+      WEIR_ERROR_BAD_FORK,
+      "%s: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use "
+      "the 'spawn' start method",
+      who);
+}
