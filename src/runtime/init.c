@@ -252,6 +252,17 @@ weir_status weir__start(const char *who) {
 
 weir_status weir_init(void) { return weir__start(__func__); }
 
+/* An allocator calls the driver until it is destroyed. A driver of the program's stays open, and allocators on it go on. */
+static weir_status check_clients(const char *who) {
+  char list[768];
+  size_t count = owns_driver ? weir__clients_of(weir__rt.driver, list, sizeof list) : 0;
+  if (!count)
+    return WEIR_OK;
+  return weir__fail(WEIR_ERROR_BAD_STATE,
+                    "%s: %zu allocator%s the runtime's driver, and nothing was shut down; destroy first: %s", who,
+                    count, count == 1 ? " still uses" : "s still use", list);
+}
+
 weir_status weir_shutdown(void) {
   weir_status status = weir__check_fork(__func__);
   if (status != WEIR_OK)
@@ -260,9 +271,11 @@ weir_status weir_shutdown(void) {
     return weir__fail(WEIR_ERROR_BAD_STATE, "%s: called by a queued call, while the runtime starts", __func__);
   pthread_mutex_lock(&start_lock);
   if (state == STARTED)
+    status = check_clients(__func__);
+  if (state == STARTED && status == WEIR_OK)
     tear_down(true);
   pthread_mutex_unlock(&start_lock);
-  return WEIR_OK;
+  return status;
 }
 
 /* The first entry that a table must have and lacks, or NULL. */
