@@ -302,7 +302,8 @@ def test_max_entries_and_clear():
     with history(context=None, max_entries=10):
         for _ in range(20):
             weir.empty(512)
-        assert kept() == 9  # the event of the snapshot itself takes a place in the ring, and is not in its own snapshot
+        assert kept() == 10  # the snapshot's own event is appended after the ring was read
+        assert weir.memory._snapshot()["device_traces"][0][-1]["action"] == "snapshot" and kept() == 10
         info = _weir._history_info(0)
         assert info["kept"] == 10 and info["dropped"] > 0
         weir.memory._record_memory_history(context=None, max_entries=10, clear_history=True)
@@ -340,9 +341,11 @@ def test_legacy_arguments():
         for _ in range(10):
             weir.empty(512)
         (trace, *_) = weir.memory._snapshot()["device_traces"]
-        assert len(trace) == 4 and trace[-1]["frames"][0]["name"] == "test_legacy_arguments"
+        assert len(trace) == 5 and trace[-1]["frames"][0]["name"] == "test_legacy_arguments"
     with history(True, False):
         x = weir.empty(512)
+        (trace, *_) = weir.memory._snapshot()["device_traces"]  # one entry is the default here
+        assert [entry["action"] for entry in trace] == ["alloc"] and trace[0]["size"] == 512
         assert block_of(x)["frames"] == []
     weir.memory._record_memory_history(False)
     assert not _weir._cuda_isHistoryEnabled()

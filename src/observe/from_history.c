@@ -32,18 +32,14 @@ static weir_status events(void *context, int device, weir__event **events, size_
   weir__recorded *r = context;
   weir__event *all;
   size_t read;
-  if (!weir__history_read(r->history, device, &all, &read, dropped))
+  if (!weir__history_read_until(r->history, device, r->cuts[device], &all, &read, dropped))
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "weir_snapshot_take: no host memory for the events");
   weir__clock_line line = weir__clock_line_now();
-  size_t kept = 0;
-  while (kept < read && all[kept].time <= r->cuts[device] &&
-         !(all[kept].action == WEIR__EVENT_SNAPSHOT && all[kept].time == r->cuts[device])) {
-    all[kept].time = (uint64_t)weir__clock_unix_us(&line, all[kept].time);
-    kept++;
-  }
-  weir__events_join(all, kept, false);
+  for (size_t i = 0; i < read; i++)
+    all[i].time = (uint64_t)weir__clock_unix_us(&line, all[i].time);
+  weir__events_join(all, read, false);
   *events = all;
-  *count = kept;
+  *count = read;
   return WEIR_OK;
 }
 

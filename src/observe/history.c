@@ -541,15 +541,13 @@ void weir__history_mark(weir__history *history, int number, weir__action action,
   weir__lock_give(&device->lock);
 }
 
+bool weir__history_read_until(weir__history *history, int device, uint64_t until, weir__event **events, size_t *count,
+                              uint64_t *dropped) {
+  return weir__tape_read(&history->devices[device].tape, until, events, count, dropped);
+}
+
 bool weir__history_read(weir__history *history, int device, weir__event **events, size_t *count, uint64_t *dropped) {
-  if (!weir__tape_read(&history->devices[device].tape, events, count, dropped))
-    return false;
-  size_t kept = 0;
-  for (size_t i = 0; i < *count; i++) /* annotations are in a list of their own, and for a file only among these */
-    if ((*events)[i].action < WEIR__EVENT_ACTIONS)
-      (*events)[kept++] = (*events)[i];
-  *count = kept;
-  return true;
+  return weir__history_read_until(history, device, UINT64_MAX, events, count, dropped);
 }
 
 /* ---- Annotations ---- */

@@ -197,25 +197,28 @@ void weir__events_sort(weir__event *events, weir__event *spare, size_t count) {
   }
 }
 
-static size_t copy_events(const weir__chunk *chunk, uint64_t after, weir__event *events) {
+static size_t copy_events(const weir__chunk *chunk, uint64_t after, uint64_t until, weir__event *events) {
   unsigned count = count_of(chunk);
   size_t copied = 0;
-  for (unsigned i = 0; i < count; i++)
-    if (chunk->events[i].time > after)
-      events[copied++] = chunk->events[i];
+  for (unsigned i = 0; i < count; i++) {
+    const weir__event *e = &chunk->events[i];
+    if (e->time > after && e->time <= until && e->action < WEIR__EVENT_ACTIONS &&
+        !(e->action == WEIR__EVENT_SNAPSHOT && e->time == until))
+      events[copied++] = *e;
+  }
   return copied;
 }
 
-bool weir__tape_read(weir__tape *tape, weir__event **events, size_t *count, uint64_t *dropped) {
+bool weir__tape_read(weir__tape *tape, uint64_t until, weir__event **events, size_t *count, uint64_t *dropped) {
   weir__lock_take(&tape->lock);
   size_t room = tape->done_events + tape->writing_count * WEIR__CHUNK_EVENTS, found = 0, before = 0;
   weir__event *all = malloc((2 * room + 1) * sizeof *all);
   if (all) {
     uint64_t after = tape->cleared_until;
     for (const weir__chunk *chunk = tape->done.first; chunk; chunk = chunk->next)
-      found += copy_events(chunk, after, all + found);
+      found += copy_events(chunk, after, until, all + found);
     for (const weir__chunk *chunk = tape->writing.first; chunk; chunk = chunk->next)
-      found += copy_events(chunk, after, all + found);
+      found += copy_events(chunk, after, until, all + found);
     before = tape->dropped;
   }
   uint64_t dropped_until = tape->dropped_until;

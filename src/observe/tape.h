@@ -76,8 +76,10 @@ void weir__tape_close(weir__tape *tape, weir__chunk *chunk);
 void weir__tape_clear(weir__tape *tape);
 void weir__tape_end(weir__tape *tape);
 
-/* The events, the oldest first, in memory that the caller frees, and how many there were that went. false: no host memory. */
-bool weir__tape_read(weir__tape *tape, weir__event **events, size_t *count, uint64_t *dropped);
+/* The most recent `limit` events up to the time `until`, the oldest first, in memory that the caller frees, and how many older
+ * ones were dropped. A snapshot's mark of that very time comes after them, and is left out, as are events that are for a file
+ * only. false: no host memory. */
+bool weir__tape_read(weir__tape *tape, uint64_t until, weir__event **events, size_t *count, uint64_t *dropped);
 
 /* Puts events in order by their times; those with the same one stay as they are. `spare` has room for as many. */
 void weir__events_sort(weir__event *events, weir__event *spare, size_t count);

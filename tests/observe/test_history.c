@@ -10,6 +10,7 @@
 #include "observe/stacks.h"
 #include "support/alloc.h"
 #include "weir/history.h"
+#include "weir/snapshot.h"
 
 static void record(weir_history_mode mode, weir_history_context context, size_t entries) {
   weir_history_options options;
@@ -253,6 +254,13 @@ static void test_times_are_unix_times(void **state) {
 
 /* ---- Limits ---- */
 
+static weir_cu_stream work_stream_of(int i) {
+  static weir_cu_stream streams[3];
+  if (i < 3)
+    streams[i] = work_stream();
+  return streams[i % 3];
+}
+
 static void test_ring_of_one(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -272,6 +280,37 @@ static void test_ring_of_one(void **state) {
   assert_int_equal(info.mode, WEIR_HISTORY_ALL);
   put(p);
   alloc_close();
+}
+
+/* A snapshot reads the ring first and is marked afterwards, so a full ring has all of its entries in the snapshot; the mark takes
+ * a place in the next one. */
+static void test_snapshots_of_a_full_ring(void **state) {
+  (void)state;
+  static const size_t limits[] = {1, 2, 5, 63, 64, 65, 200};
+  for (size_t l = 0; l < WEIR_COUNT_OF(limits); l++) {
+    alloc_open(NULL, GIB);
+    record(WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE, limits[l]);
+    for (int i = 0; i < 300; i++)
+      put(get(512, work_stream_of(i)));
+    void *p = get(1024, NULL);
+    for (int round = 0; round < 3; round++) {
+      weir_snapshot *snapshot;
+      uint64_t count, missing;
+      weir_snapshot_event last = {.size = sizeof last};
+      CHECK(weir_snapshot_take(allocator, NULL, &snapshot));
+      CHECK(weir_snapshot_events(snapshot, 0, &count, &missing));
+      assert_int_equal(count, limits[l]);
+      CHECK(weir_snapshot_event_at(snapshot, 0, count - 1, &last));
+      assert_int_equal(last.action, round ? WEIR_HISTORY_SNAPSHOT : WEIR_TRACE_ALLOC);
+      if (!round)
+        assert_int_equal(last.address, (uint64_t)p);
+      weir_snapshot_destroy(snapshot);
+    }
+    read_events(0);
+    assert_int_equal(event_count, limits[l]);
+    put(p);
+    alloc_close();
+  }
 }
 
 /* Whatever the limit and however the arenas share the events, the newest are there and none is missing in between. */
@@ -906,6 +945,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_arenas_are_merged_by_time, teardown),
       cmocka_unit_test_teardown(test_devices_have_their_own, teardown),
       cmocka_unit_test_teardown(test_times_are_unix_times, teardown),
+      cmocka_unit_test_teardown(test_snapshots_of_a_full_ring, alloc_teardown),
       cmocka_unit_test_teardown(test_ring_of_one, teardown),
       cmocka_unit_test_teardown(test_newest_are_kept, teardown),
       cmocka_unit_test_teardown(test_state_keeps_the_last_one, teardown),
