@@ -491,9 +491,9 @@ DeviceStats Allocator::getDeviceStats(DeviceIndex device) {
 #endif
 #if WEIR_TORCH_2_13
   size_t count = 0;
-  check(weir_allocator_pools(weir_, device, nullptr, 0, &count));
+  check(weir_allocator_pools_ever(weir_, device, nullptr, 0, &count));
   std::vector<weir_pool_id> pools(count);
-  check(weir_allocator_pools(weir_, device, pools.data(), pools.size(), &count));
+  check(weir_allocator_pools_ever(weir_, device, pools.data(), pools.size(), &count));
   pools.resize(std::min(count, pools.size()));
   for (const weir_pool_id &pool : pools) {
     weir_stat reserved[WEIR_STAT_KINDS];

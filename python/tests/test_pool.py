@@ -263,6 +263,17 @@ def test_reserved_bytes_by_private_pools():
     del small, large
 
 
+def test_dead_pools_are_not_in_memory_stats():
+    before = set(weir.memory_stats())
+    for _ in range(200):
+        pool = weir.MemPool()
+        with weir.use_mem_pool(pool):
+            weir.empty(512)
+        del pool
+        weir.empty_cache()
+    assert set(weir.memory_stats()) <= before
+
+
 def test_mempool_expandable():
     with settings("expandable_segments:True", "expandable_segments:False"):
         pool = weir.MemPool()

@@ -28,3 +28,21 @@ weir_status weir_allocator_set_witness(weir_allocator *allocator, weir_trace_tra
   weir__watch(allocator);
   return WEIR_OK;
 }
+
+weir_status weir_allocator_pools_ever(weir_allocator *allocator, int device, weir_pool_id *pools, size_t room,
+                                      size_t *count) {
+  WEIR__CHECK_ALLOCATOR(allocator);
+  if (!count || (room && !pools))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
+  weir__heap *heap = weir__heap_get(__func__, allocator, device);
+  if (!heap)
+    return WEIR_ERROR_INVALID_DEVICE;
+  size_t n = 0;
+  pthread_mutex_lock(&heap->lock);
+  for (const weir__pool_record *record = heap->pool_records; record; record = record->next, n++)
+    if (n < room)
+      pools[n] = record->id;
+  pthread_mutex_unlock(&heap->lock);
+  *count = n;
+  return WEIR_OK;
+}

@@ -160,6 +160,9 @@ static bool take_id(const char **name, weir_pool_id *id, char text[ID_SIZE]) {
   return take_word(name, id_text(*id, text));
 }
 
+/* One that was released stays until the cache is emptied; without memory it is not worth a line. */
+static bool is_listed(const weir__private_pool *pool) { return !pool->is_over || pool->segments; }
+
 weir_status weir_allocator_pools(weir_allocator *allocator, int device, weir_pool_id *pools, size_t room,
                                  size_t *count) {
   WEIR__CHECK_ALLOCATOR(allocator);
@@ -170,9 +173,9 @@ weir_status weir_allocator_pools(weir_allocator *allocator, int device, weir_poo
     return WEIR_ERROR_INVALID_DEVICE;
   size_t n = 0;
   pthread_mutex_lock(&heap->lock);
-  for (const weir__pool_record *p = heap->pool_records; p; p = p->next, n++)
-    if (n < room)
-      pools[n] = p->id;
+  for (const weir__private_pool *p = heap->private_pools; p; p = p->next)
+    if (is_listed(p) && n++ < room)
+      pools[n - 1] = p->id;
   pthread_mutex_unlock(&heap->lock);
   *count = n;
   return WEIR_OK;
@@ -222,18 +225,18 @@ static int by_id(const void *a, const void *b) {
   return x.first != y.first ? (x.first > y.first) - (x.first < y.first) : (x.second > y.second) - (x.second < y.second);
 }
 
-/* All records of private pools at one moment. false: no host memory. */
+/* The statistics of the private pools that weir_allocator_pools lists, at one moment. false: no host memory. */
 static bool list_pools(weir__heap *heap, pool_stats **pools, size_t *count) {
-  size_t n = 0;
+  size_t room = 0, n = 0;
   pthread_mutex_lock(&heap->lock);
-  for (const weir__pool_record *p = heap->pool_records; p; p = p->next)
-    n++;
-  pool_stats *list = malloc((n + 1) * sizeof *list);
-  size_t i = 0;
-  for (const weir__pool_record *p = heap->pool_records; list && p; p = p->next, i++) {
-    list[i].id = p->id;
-    memcpy(list[i].reserved, p->reserved_bytes, sizeof list[i].reserved);
-  }
+  for (const weir__private_pool *p = heap->private_pools; p; p = p->next)
+    room++;
+  pool_stats *list = malloc((room + 1) * sizeof *list);
+  for (const weir__private_pool *p = heap->private_pools; list && p; p = p->next)
+    if (is_listed(p)) {
+      list[n].id = p->id;
+      memcpy(list[n++].reserved, p->record->reserved_bytes, sizeof list->reserved);
+    }
   pthread_mutex_unlock(&heap->lock);
   if (list)
     qsort(list, n, sizeof *list, by_id);

@@ -154,6 +154,7 @@ static void call_everything(void) {
   BAD_FORK(weir_history_set_metadata(allocator, 0, "text"));
   BAD_FORK(weir_snapshot_take(allocator, NULL, &snapshot));
   BAD_FORK(weir_allocator_pools(allocator, 0, NULL, 0, &size));
+  BAD_FORK(weir_allocator_pools_ever(allocator, 0, NULL, 0, &size));
   BAD_FORK(weir_allocator_get_stat(allocator, 0, "num_ooms", &value));
   BAD_FORK(weir_allocator_write_stats(allocator, 0, WEIR_STATS_FLAT, stderr));
   BAD_FORK(weir_allocator_summary(allocator, 0, WEIR_SUMMARY_LINE, text, sizeof text, &size));

@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "support/alloc.h"
+#include "weir/adapter.h"
+#include "weir/snapshot.h"
 
 static const weir_pool_id pool_a = {0, 11}, pool_b = {0, 12}, graph_pool = {13, 0};
 
@@ -184,6 +186,42 @@ static void test_use_counts(void **state) {
   alloc_close();
 }
 
+/* A pool is listed while it is held, or has memory; released and without memory it is not, though the cache was not emptied. */
+static void test_listed_pools(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  size_t count;
+  begin(pool_a);
+  void *p = get(30 * MIB, NULL);
+  end(pool_a);
+  CHECK(weir_pool_create(allocator, 0, pool_b, NULL));
+  CHECK(weir_allocator_pools(allocator, 0, NULL, 0, &count));
+  assert_int_equal(count, 2);
+  release(pool_b);
+  release(pool_a);
+  weir_pool_id known;
+  CHECK(weir_allocator_pools(allocator, 0, &known, 1, &count));
+  assert_int_equal(count, 1);
+  assert_int_equal(known.second, pool_a.second);
+  char *text = NULL;
+  size_t size;
+  FILE *file = open_memstream(&text, &size);
+  assert_non_null(file);
+  put(p);
+  CHECK(weir_allocator_write_stats(allocator, 0, WEIR_STATS_FLAT, file));
+  empty_cache();
+  CHECK(weir_allocator_write_stats(allocator, 0, WEIR_STATS_FLAT, file));
+  assert_int_equal(fclose(file), 0);
+  char *first = strstr(text, "by_private_pools");
+  char *second = strchr(strchr(text, '}'), '{');
+  assert_true(first && first < second);
+  assert_null(strstr(second, "by_private_pools"));
+  free(text);
+  CHECK(weir_allocator_pools(allocator, 0, NULL, 0, &count));
+  assert_int_equal(count, 0);
+  alloc_close();
+}
+
 /* A pool that is gone stays in the statistics, and goes on in them when it is made again. */
 static void test_statistics_outlive_the_pool(void **state) {
   (void)state;
@@ -205,6 +243,8 @@ static void test_statistics_outlive_the_pool(void **state) {
   size_t count;
   weir_pool_id known;
   CHECK(weir_allocator_pools(allocator, 0, &known, 1, &count));
+  assert_int_equal(count, 0); /* it has to be asked for by its id */
+  CHECK(weir_allocator_pools_ever(allocator, 0, &known, 1, &count));
   assert_int_equal(count, 1);
   assert_int_equal(known.second, pool_a.second);
   alloc_close();
@@ -229,6 +269,8 @@ static void test_statistics_of_many_pools(void **state) {
       empty_cache();
   }
   CHECK(weir_allocator_pools(allocator, 0, NULL, 0, &count));
+  assert_int_equal(count, 1); /* dead ones do not slow down those who read all statistics */
+  CHECK(weir_allocator_pools_ever(allocator, 0, NULL, 0, &count));
   assert_in_range(count, 101, 600);
   CHECK(weir_pool_get_stats(allocator, 0, pool_a, stats));
   for (uint64_t i = COUNT - 100; i < COUNT; i++)
@@ -913,6 +955,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_scope_of_a_device, alloc_teardown),
       cmocka_unit_test_teardown(test_destroyed_with_an_open_scope, alloc_teardown),
       cmocka_unit_test_teardown(test_use_counts, alloc_teardown),
+      cmocka_unit_test_teardown(test_listed_pools, alloc_teardown),
       cmocka_unit_test_teardown(test_statistics_outlive_the_pool, alloc_teardown),
       cmocka_unit_test_teardown(test_statistics_of_many_pools, alloc_teardown),
       cmocka_unit_test_teardown(test_held_pool_keeps_its_memory, alloc_teardown),
