@@ -37,8 +37,13 @@ typedef enum weir_history_stacks {
   WEIR_STACKS_EITHER    /* the hook's frames, or the native ones for a thread that has none of the hook's */
 } weir_history_stacks;
 
-/* Bits for weir_history_options.skip. The first are those of weir_trace_action. */
-enum { WEIR_HISTORY_SNAPSHOT = WEIR_TRACE_OOM + 1, WEIR_HISTORY_ANNOTATE, WEIR_HISTORY_ACTIONS };
+/* Bits for weir_history_options.skip. The first are those of weir_trace_action; 10 and 11 are not used. */
+enum {
+  WEIR_HISTORY_SNAPSHOT = WEIR_TRACE_OOM + 1,
+  WEIR_HISTORY_ANNOTATE,          /* weir_history_mark_pointer */
+  WEIR_HISTORY_USER_DEFINED = 12, /* weir_history_mark */
+  WEIR_HISTORY_ACTIONS
+};
 
 typedef struct weir_history_options {
   size_t size; /* sizeof(weir_history_options) */
@@ -89,10 +94,10 @@ weir_status weir_history_get_info(weir_allocator *allocator, int device, weir_hi
  * {"name", "forward", "stage", "START"}. Nothing happens while nothing is recorded. */
 weir_status weir_history_annotate(weir_allocator *allocator, int device, const char *const *pairs, size_t pair_count);
 
-/* Puts an event with a text among the others of a device: action annotate. */
+/* Puts an event with a text among the others of a device: action user_defined. */
 weir_status weir_history_mark(weir_allocator *allocator, int device, const char *text);
 
-/* The same about a live pointer: the event has its address and its size. A pointer that is not live is
+/* The same about a live pointer: action annotate, and the event has its address and its size. A pointer that is not live is
  * WEIR_ERROR_INVALID_ARGUMENT. */
 weir_status weir_history_mark_pointer(weir_allocator *allocator, const void *pointer, const char *text);
 

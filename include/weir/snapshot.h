@@ -79,7 +79,7 @@ weir_status weir_snapshot_events(const weir_snapshot *snapshot, int device, uint
 
 typedef struct weir_snapshot_event {
   size_t size;      /* sizeof(weir_snapshot_event), set by the caller */
-  int action;       /* weir_trace_action, WEIR_HISTORY_SNAPSHOT or WEIR_HISTORY_ANNOTATE */
+  int action;       /* weir_trace_action, or WEIR_HISTORY_SNAPSHOT, _ANNOTATE or _USER_DEFINED */
   uint32_t stack;   /* number of a recorded stack; 0: none */
   uint64_t address; /* of an OOM: the device's free memory */
   uint64_t bytes;   /* of alloc and free: as requested */

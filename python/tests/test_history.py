@@ -622,7 +622,7 @@ def test_marks():
     with history(context=None):
         _weir._mark_memory_history("before eval")
         (event,) = weir.memory._snapshot()["device_traces"][0]
-    assert event["action"] == "annotate" and event["user_metadata"] == "before eval"
+    assert event["action"] == "user_defined" and event["user_metadata"] == "before eval"
 
 
 # ---- Who is told ----

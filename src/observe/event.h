@@ -4,11 +4,12 @@
 #ifndef WEIR_OBSERVE_EVENT_H
 #define WEIR_OBSERVE_EVENT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "weir/alloc.h"
 
-/* The first ones are those of weir_trace_action. */
+/* The first ones are those of weir_trace_action. The numbers stand in recorded files. */
 typedef enum weir__action {
   WEIR__EVENT_ALLOC = WEIR_TRACE_ALLOC,
   WEIR__EVENT_FREE_REQUESTED = WEIR_TRACE_FREE_REQUESTED,
@@ -20,11 +21,16 @@ typedef enum weir__action {
   WEIR__EVENT_OOM = WEIR_TRACE_OOM,
   WEIR__EVENT_SNAPSHOT,
   WEIR__EVENT_ANNOTATE,
-  WEIR__EVENT_ACTIONS,
-  WEIR__EVENT_PAIRS = WEIR__EVENT_ACTIONS, /* in a file only: an annotation, whose keys and values are the context */
+  WEIR__EVENT_PAIRS, /* in a file only: an annotation, whose keys and values are the context */
   WEIR__EVENT_TAKEN, /* in a file only: a request got a block that the cache had not served; its alloc comes later */
+  WEIR__EVENT_USER_DEFINED,
   WEIR__EVENT_KINDS
 } weir__action;
+
+/* What only a recorded file has, and no snapshot. */
+static inline bool weir__action_is_for_file(unsigned action) {
+  return action == WEIR__EVENT_PAIRS || action == WEIR__EVENT_TAKEN;
+}
 
 typedef struct weir__event {
   uint64_t address; /* oom: the device's free memory */

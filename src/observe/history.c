@@ -228,22 +228,34 @@ void weir_history_leave_compile(uint32_t before) {
 
 /* ---- Names ---- */
 
-static const char *const action_names[] = {"alloc",        "free_requested", "free_completed", "segment_alloc",
-                                           "segment_free", "segment_map",    "segment_unmap",  "oom",
-                                           "snapshot",     "annotate"};
-_Static_assert(WEIR_COUNT_OF(action_names) == WEIR__EVENT_ACTIONS &&
-                   (int)WEIR__EVENT_ACTIONS == (int)WEIR_HISTORY_ACTIONS,
-               "a name for each");
+/* NULL: one that is for a file only. */
+static const char *const action_names[] = {
+    [WEIR__EVENT_ALLOC] = "alloc",
+    [WEIR__EVENT_FREE_REQUESTED] = "free_requested",
+    [WEIR__EVENT_FREE_COMPLETED] = "free_completed",
+    [WEIR__EVENT_SEGMENT_ALLOC] = "segment_alloc",
+    [WEIR__EVENT_SEGMENT_FREE] = "segment_free",
+    [WEIR__EVENT_SEGMENT_MAP] = "segment_map",
+    [WEIR__EVENT_SEGMENT_UNMAP] = "segment_unmap",
+    [WEIR__EVENT_OOM] = "oom",
+    [WEIR__EVENT_SNAPSHOT] = "snapshot",
+    [WEIR__EVENT_ANNOTATE] = "annotate",
+    [WEIR__EVENT_USER_DEFINED] = "user_defined",
+};
+_Static_assert(WEIR_COUNT_OF(action_names) == WEIR__EVENT_KINDS &&
+                   (int)WEIR__EVENT_KINDS == (int)WEIR_HISTORY_ACTIONS &&
+                   (int)WEIR__EVENT_USER_DEFINED == (int)WEIR_HISTORY_USER_DEFINED,
+               "a name for each, and the public numbers");
 
 const char *weir__action_name(unsigned action) {
-  return action < WEIR__EVENT_ACTIONS ? action_names[action] : "unknown";
+  return action < WEIR__EVENT_KINDS && action_names[action] ? action_names[action] : "unknown";
 }
 
 weir_status weir_history_action(const char *name, unsigned *bit) {
   if (!name || !bit)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", __func__, name ? "bit" : "name");
-  for (unsigned i = 0; i < WEIR__EVENT_ACTIONS; i++)
-    if (strcmp(name, action_names[i]) == 0) {
+  for (unsigned i = 0; i < WEIR__EVENT_KINDS; i++)
+    if (action_names[i] && strcmp(name, action_names[i]) == 0) {
       *bit = 1u << i;
       return WEIR_OK;
     }
@@ -361,6 +373,7 @@ void weir__history_clear(weir__history *history) {
 }
 
 void weir__history_set(weir__history *history, const weir_history_options *options) {
+  static const unsigned file_only = 1u << WEIR__EVENT_PAIRS | 1u << WEIR__EVENT_TAKEN;
   bool on = options->mode != WEIR_HISTORY_OFF;
   if (on && options->context != WEIR_CONTEXT_NONE && options->stacks != WEIR_STACKS_LANGUAGE)
     weir__stacks_start_for(options->stacks);
@@ -375,7 +388,7 @@ void weir__history_set(weir__history *history, const weir_history_options *optio
   atomic_store(&history->stacks, options->stacks);
   bool was_on = weir__history_is_on(history);
   weir__rules rules = {.generation = weir__history_rules(history).generation + (!on && was_on),
-                       .skip = (uint16_t)options->skip,
+                       .skip = (uint16_t)(options->skip & ~file_only),
                        .context = on ? (uint8_t)options->context : WEIR_CONTEXT_NONE,
                        .has_texts = weir__history_rules(history).has_texts};
   atomic_store(&history->rules, rules.word);
@@ -532,7 +545,8 @@ void weir__history_mark(weir__history *history, int number, weir__action action,
   if (!weir__history_is_on(history))
     return;
   weir__history_device *device = &history->devices[number];
-  uint32_t stack = action == WEIR__EVENT_ANNOTATE ? weir__history_stack(history, WEIR_CONTEXT_ALL) : 0;
+  bool is_users = action == WEIR__EVENT_ANNOTATE || action == WEIR__EVENT_USER_DEFINED;
+  uint32_t stack = is_users ? weir__history_stack(history, WEIR_CONTEXT_ALL) : 0;
   weir__lock_take(&device->lock);
   moment moment = begin(&device->marks, weir__clock_ticks());
   if (text)

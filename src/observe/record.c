@@ -128,7 +128,7 @@ weir_status weir_history_mark(weir_allocator *allocator, int device, const char 
     return WEIR_ERROR_INVALID_DEVICE;
   weir__history *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
   if (history && weir__history_is_on(history))
-    weir__history_mark(history, device, WEIR__EVENT_ANNOTATE, 0, 0, weir__text_number(text));
+    weir__history_mark(history, device, WEIR__EVENT_USER_DEFINED, 0, 0, weir__text_number(text));
   return WEIR_OK;
 }
 

@@ -202,7 +202,7 @@ static size_t copy_events(const weir__chunk *chunk, uint64_t after, uint64_t unt
   size_t copied = 0;
   for (unsigned i = 0; i < count; i++) {
     const weir__event *e = &chunk->events[i];
-    if (e->time > after && e->time <= until && e->action < WEIR__EVENT_ACTIONS &&
+    if (e->time > after && e->time <= until && !weir__action_is_for_file(e->action) &&
         !(e->action == WEIR__EVENT_SNAPSHOT && e->time == until))
       events[copied++] = *e;
   }

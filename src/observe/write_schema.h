@@ -53,7 +53,8 @@
   X(SEGMENT_UNMAP, "segment_unmap")                                                                                    \
   X(OOM, "oom")                                                                                                        \
   X(SNAPSHOT, "snapshot")                                                                                              \
-  X(ANNOTATE, "annotate")
+  X(ANNOTATE, "annotate")                                                                                              \
+  X(USER_DEFINED, "user_defined")
 
 typedef enum weir__word {
 #define X(name, text) WEIR__WORD_##name,

@@ -24,6 +24,7 @@ static const uint8_t action_words[] = {
     [WEIR__EVENT_OOM] = WEIR__WORD_OOM,
     [WEIR__EVENT_SNAPSHOT] = WEIR__WORD_SNAPSHOT,
     [WEIR__EVENT_ANNOTATE] = WEIR__WORD_ANNOTATE,
+    [WEIR__EVENT_USER_DEFINED] = WEIR__WORD_USER_DEFINED,
 };
 
 const char *const weir__words[] = {

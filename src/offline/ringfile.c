@@ -616,7 +616,8 @@ static const uint8_t actions[] = {[WEIR__EVENT_ALLOC] = WEIR__ACTION_ALLOC,
                                   [WEIR__EVENT_SEGMENT_UNMAP] = WEIR__ACTION_SEGMENT_UNMAP,
                                   [WEIR__EVENT_OOM] = WEIR__ACTION_OOM,
                                   [WEIR__EVENT_SNAPSHOT] = WEIR__ACTION_SNAPSHOT,
-                                  [WEIR__EVENT_ANNOTATE] = WEIR__ACTION_ANNOTATE};
+                                  [WEIR__EVENT_ANNOTATE] = WEIR__ACTION_ANNOTATE,
+                                  [WEIR__EVENT_USER_DEFINED] = WEIR__ACTION_USER_DEFINED};
 
 typedef struct place {
   uint64_t sequence, at;

@@ -25,7 +25,8 @@
   X(SEGMENT_UNMAP, "segment_unmap")                                                                                    \
   X(SNAPSHOT, "snapshot")                                                                                              \
   X(OOM, "oom")                                                                                                        \
-  X(ANNOTATE, "annotate")
+  X(ANNOTATE, "annotate")                                                                                              \
+  X(USER_DEFINED, "user_defined")
 
 typedef enum weir__snapshot_action {
 #define X(name, text) WEIR__ACTION_##name,

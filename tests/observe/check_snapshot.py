@@ -19,7 +19,7 @@ BLOCK = {
 }
 FRAME = {"name": STR, "filename": STR, "line": INT}
 ACTIONS = ("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map",
-           "segment_unmap", "snapshot", "oom", "annotate")
+           "segment_unmap", "snapshot", "oom", "annotate", "user_defined")
 EVENT = {
     "action": ACTIONS, "addr": INT, "size": INT, "stream": INT, "time_us": INT, "compile_context": STR,
     "user_metadata": STR, "pool_id": "pair",

@@ -748,11 +748,32 @@ static void test_marks(void **state) {
   assert_int_equal(weir_history_mark(allocator, 1, "no such device"), WEIR_ERROR_INVALID_DEVICE);
   read_events(0);
   assert_int_equal(event_count, 6);
-  expect(0, WEIR__EVENT_ANNOTATE, NULL, 0, NULL);
-  expect(5, WEIR__EVENT_ANNOTATE, NULL, 0, NULL);
+  expect(0, WEIR__EVENT_USER_DEFINED, NULL, 0, NULL);
+  expect(5, WEIR__EVENT_USER_DEFINED, NULL, 0, NULL);
   assert_string_equal(weir__text_of_number(context_at(0).metadata), "begin");
   assert_string_equal(weir__text_of_number(context_at(5).metadata), "end");
-  assert_string_equal(names_of(WEIR__EVENT_ANNOTATE), "marker -");
+  assert_string_equal(names_of(WEIR__EVENT_USER_DEFINED), "marker -");
+
+  /* Each kind is skipped by its own bit. */
+  weir_history_options options;
+  weir_history_options_init(&options);
+  unsigned bits[2];
+  CHECK(weir_history_action("user_defined", &bits[0]));
+  CHECK(weir_history_action("annotate", &bits[1]));
+  assert_int_equal(bits[0], 1u << WEIR_HISTORY_USER_DEFINED);
+  assert_int_equal(bits[1], 1u << WEIR_HISTORY_ANNOTATE);
+  for (int i = 0; i < 2; i++) {
+    void *p = get(512, NULL);
+    options.skip = bits[i] | 1u << WEIR_TRACE_ALLOC;
+    options.clear = 1;
+    CHECK(weir_history_record(allocator, &options));
+    CHECK(weir_history_mark(allocator, 0, "mark"));
+    CHECK(weir_history_mark_pointer(allocator, p, "mark"));
+    read_events(0);
+    assert_int_equal(event_count, 1);
+    expect(0, i ? WEIR__EVENT_USER_DEFINED : WEIR__EVENT_ANNOTATE, i ? NULL : p, i ? 0 : 512, NULL);
+    put(p);
+  }
   alloc_close();
 }
 

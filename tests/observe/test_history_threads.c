@@ -48,7 +48,7 @@ static size_t one_frame(void *context, weir_stack_frame *frames, size_t room) {
 /* Events of one address come in the order that they have in life. */
 static void check_events(const weir__event *events, size_t count, bool is_whole) {
   for (size_t i = 0; i < count; i++) {
-    assert_true(events[i].action < WEIR__EVENT_ACTIONS);
+    assert_true(events[i].action < WEIR__EVENT_KINDS && !weir__action_is_for_file(events[i].action));
     assert_true(!i || events[i - 1].time <= events[i].time);
     if (!is_whole || events[i].action != WEIR__EVENT_ALLOC)
       continue;

@@ -68,9 +68,19 @@ static void save(const weir_snapshot *snapshot) {
   CHECK(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, path_of("s.json")));
 }
 
-static const char *const action_names[] = {"alloc",        "free_requested", "free_completed", "segment_alloc",
-                                           "segment_free", "segment_map",    "segment_unmap",  "oom",
-                                           "snapshot",     "annotate"};
+static const char *const action_names[] = {"alloc",
+                                           "free_requested",
+                                           "free_completed",
+                                           "segment_alloc",
+                                           "segment_free",
+                                           "segment_map",
+                                           "segment_unmap",
+                                           "oom",
+                                           "snapshot",
+                                           "annotate",
+                                           NULL,
+                                           NULL,
+                                           "user_defined"};
 static const char *const state_names[] = {"inactive", "active_allocated", "active_pending_free"};
 
 /* What check_snapshot.py compares with. */
@@ -129,7 +139,8 @@ static const weir__event events[] = {
     {.address = 1ull << 39, .bytes = 1ull << 40, .action = WEIR__EVENT_SEGMENT_FREE},
     {.address = 0, .bytes = INT64_MAX, .action = WEIR__EVENT_OOM, .stack = 3},
     {.address = 0, .bytes = 12345, .action = WEIR__EVENT_SNAPSHOT},
-    {.address = 0, .bytes = 0, .action = WEIR__EVENT_ANNOTATE, .context = 1, .time = 1700000000000001},
+    {.address = 0x7f0000000400, .bytes = 255, .action = WEIR__EVENT_ANNOTATE, .context = 1, .time = 1700000000000001},
+    {.address = 0, .bytes = 0, .action = WEIR__EVENT_USER_DEFINED, .context = 1, .time = 1700000000000002},
 };
 static const weir__recorded_pair start_pairs[] = {{"name", "step 1"}, {"stage", "START"}};
 static const weir__recorded_pair end_pairs[] = {{"name", "step 1"}, {"stage", "END"}};

@@ -417,6 +417,7 @@ static void test_newer_schema(void **state) {
       "{'segments': [" SEGMENT "], 'host_segments': [], 'host_traces': [{'action': 'alloc', " EVENT ", 'new': 1}],"
       "'device_traces': [[{'action': 'alloc', " EVENT ", 'pool_id': (3, 4), 'user_metadata': 'step 1', 'new': 1},"
       "{'action': 'annotate', 'addr': 0, 'size': 0, 'stream': 0, 'user_metadata': 'here'},"
+      "{'action': 'user_defined', 'addr': 0, 'size': 0, 'stream': 0, 'user_metadata': 'there'},"
       "{'action': 'teleport', " EVENT ", 'pool_id': (3, 4), 'compile_context': '0/1', 'new': 1, 'newer': 2},"
       "{'action': 'oom', 'device_free': 99, 'size': 5, 'stream': -1, 'frames': [], 'pool_id': None}], [],"
       "[{'action': 'free_requested', 'addr': 18446744073709551615, 'size': 512, 'stream': 0, 5: 6}]],"
@@ -425,19 +426,22 @@ static void test_newer_schema(void **state) {
       "'external_annotations': [{'name': 'a', 'device': 0, 'extra': 1}, {}]}");
   check_whole(s);
   assert_int_equal(s->device_count, 3);
-  assert_int_equal(s->event_count, 5);
+  assert_int_equal(s->event_count, 6);
   const weir__snapshot_event *e = s->devices[0].events;
-  assert_int_equal(s->devices[0].event_count, 4);
+  assert_int_equal(s->devices[0].event_count, 5);
   assert_int_equal(s->pools[e[0].pool].id[0], 3);
   assert_int_equal(s->pools[e[0].pool].id[1], 4);
   assert_string_equal(string_of(s, s->remarks[e[0].remark].user_metadata), "step 1");
   assert_int_equal(e[1].action, WEIR__ACTION_ANNOTATE);
   assert_int_equal(e[1].pool, WEIR__SNAPSHOT_NO_POOL);
   assert_string_equal(string_of(s, s->remarks[e[1].remark].user_metadata), "here");
+  e++;
+  assert_int_equal(e[1].action, WEIR__ACTION_USER_DEFINED);
+  assert_string_equal(string_of(s, s->remarks[e[1].remark].user_metadata), "there");
   assert_int_equal(e[2].action, WEIR__ACTION_OTHER);
   assert_string_equal(string_of(s, s->remarks[e[2].remark].action), "teleport");
   assert_string_equal(string_of(s, s->remarks[e[2].remark].compile_context), "0/1");
-  assert_int_equal(e[2].pool, e[0].pool);
+  assert_int_equal(e[2].pool, e[-1].pool);
   assert_int_equal(e[3].action, WEIR__ACTION_OOM);
   assert_int_equal(e[3].address, 99);
   assert_int_equal(s->streams[e[3].stream], -1);
