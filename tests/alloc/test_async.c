@@ -125,7 +125,7 @@ static void test_out_of_memory(void **state) {
   open_async(NULL);
   weir_cu_stream other = work_stream();
   void *a = get(600 * MIB, NULL), *b = NULL;
-  REFUSED_SAYING(OUT_OF_MEMORY, "Tried to allocate 600.00 MiB",
+  REFUSED_SAYING(OUT_OF_MEMORY, "Requested               : 600.00 MiB",
                  weir_allocator_alloc(allocator, 0, 600 * MIB, other, &b));
   assert_int_equal(stats_of(0).num_ooms, 1);
   put(a);
@@ -133,7 +133,9 @@ static void test_out_of_memory(void **state) {
   put(b);
   soft_step_all();
   CHECK(weir_allocator_set_fraction(allocator, 0, 0.25));
-  REFUSED_SAYING(OUT_OF_MEMORY, "256.00 MiB allowed", weir_allocator_alloc(allocator, 0, 300 * MIB, NULL, &b));
+  REFUSED_SAYING(OUT_OF_MEMORY, "would exceed allowed memory", weir_allocator_alloc(allocator, 0, 300 * MIB, NULL, &b));
+  assert_non_null(strstr(weir_last_error(), "Weir limit (set by user-supplied memory fraction)\n"
+                                            "                        : 256.00 MiB"));
   a = get(200 * MIB, NULL);
   REFUSED(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 100 * MIB, NULL, &b));
   put(a);
