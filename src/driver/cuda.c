@@ -160,10 +160,21 @@ weir_status weir__cuda_load(weir__cuda_lookup lookup, void *library, const char 
   return WEIR_OK;
 }
 
-weir_status weir__cuda_open(char reason[WEIR__CUDA_REASON], weir_driver **driver) {
-  /* Not from the environment of a program that runs with more rights than its user. */
+/* NULL if none was named. Not from the environment of a program that runs with more rights than its user. */
+static const char *named_library(void) {
   const char *name = secure_getenv("WEIR_CUDA_LIBRARY");
-  if (!name || !*name)
+  return name && *name ? name : NULL;
+}
+
+void weir__cuda_log_fallback(const char *who, const char *reason) {
+  bool is_named = named_library() != NULL;
+  weir__log(is_named ? WEIR_LOG_WARN : WEIR_LOG_INFO, "%s: auto takes the software device%s: %s", who,
+            is_named ? ", although WEIR_CUDA_LIBRARY is set" : "", reason);
+}
+
+weir_status weir__cuda_open(char reason[WEIR__CUDA_REASON], weir_driver **driver) {
+  const char *name = named_library();
+  if (!name)
     name = "libcuda.so.1";
 
   void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);

@@ -57,7 +57,7 @@ static weir_status open_auto(weir_driver **driver) {
     }
     weir_driver_close(cuda);
   }
-  weir__log(WEIR_LOG_INFO, "weir_driver_open: auto takes the software device: %s", reason);
+  weir__cuda_log_fallback("weir_driver_open", reason);
   return open_soft(driver);
 }
 

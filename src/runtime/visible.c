@@ -179,6 +179,10 @@ weir_status weir__count_devices(const char *who, weir_driver *chosen, int *count
     if (weir__cuda_open(reason, &cuda) == WEIR_OK) {
       number = count_cuda(cuda);
       weir_driver_close(cuda);
+    } else if (automatic) {
+      static atomic_flag was_said = ATOMIC_FLAG_INIT; /* counting may be frequent */
+      if (!atomic_flag_test_and_set(&was_said))
+        weir__cuda_log_fallback(who, reason);
     }
     if (number > 0 || !automatic) {
       *count = number;
