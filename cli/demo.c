@@ -43,6 +43,7 @@ typedef struct demo {
   void *batch, *next_batch;                     /* on the loader's stream, read by the other */
   void *graph_result;                           /* in the graph's pool */
   uint32_t *in[2], *out, *graph_in, *graph_out; /* page-locked, in one piece that begins with in[0] */
+  bool is_cached;                               /* if not, the graph is left out: a capture cannot allocate then */
   size_t graph_nodes;
   int replays;
   double device_ms; /* of all steps, between two events */
@@ -107,6 +108,7 @@ static bool set_up(demo *demo) {
       !ok(demo, weir_graph_use_allocator(demo->allocator)) || !ok(demo, weir_graph_create(&demo->graph)))
     return false;
   weir_allocator_settings(demo->allocator, demo->settings, sizeof demo->settings);
+  demo->is_cached = weir_allocator_is_caching(demo->allocator);
   d = demo->driver;
   if (!driver_ok(demo, "cuMemHostAlloc", d->MemHostAlloc(d, &host, host_words * 4, WEIR_CU_MEMHOSTALLOC_PORTABLE)))
     return false;
@@ -288,10 +290,11 @@ static bool replay(demo *demo, int step) {
 }
 
 static bool train(demo *demo) {
-  if (!capture(demo) || !ok(demo, weir_event_record(demo->begin, demo->compute)) || !prefetch(demo, 0))
+  if ((demo->is_cached && !capture(demo)) || !ok(demo, weir_event_record(demo->begin, demo->compute)) ||
+      !prefetch(demo, 0))
     return false;
   for (int step = 0; step < STEPS; step++)
-    if (!run_step(demo, step) || (step % REPLAY_EVERY == REPLAY_EVERY - 1 && !replay(demo, step)))
+    if (!run_step(demo, step) || (demo->is_cached && step % REPLAY_EVERY == REPLAY_EVERY - 1 && !replay(demo, step)))
       return false;
   if (!ok(demo, weir_event_record(demo->end, demo->compute)) || !ok(demo, weir_event_synchronize(demo->end)) ||
       !ok(demo, weir_event_elapsed(demo->begin, demo->end, &demo->device_ms)))
@@ -324,12 +327,21 @@ static void print_text(const demo *demo, double total_ms) {
          weir__format_bytes((unsigned long long)demo->device.total_memory, total));
   printf("  training   %d layers, %d steps with batches of %d to %d, the next one copied meanwhile\n", LAYERS, STEPS,
          LEAST_BATCH, MOST_BATCH);
-  printf("  graph      %zu nodes in a pool of its own, captured once and replayed %d times\n", demo->graph_nodes,
-         demo->replays);
+  if (demo->is_cached)
+    printf("  graph      %zu nodes in a pool of its own, captured once and replayed %d times\n", demo->graph_nodes,
+           demo->replays);
+  else
+    fputs("  graph      left out: caching is off, and a capture cannot allocate without it\n", stdout);
   printf("  time       %.1f ms on the device, %.2f ms a step\n", demo->device_ms, demo->device_ms / STEPS);
   if (demo->settings[0])
     printf("  settings   %s\n", demo->settings);
   fputs("\n", stdout);
+  if (!demo->is_cached) {
+    printf("  Memory is not counted while caching is off.\n"
+           "\nAll results are right. Afterwards all memory was given back. Done in %.1f ms.\n",
+           total_ms);
+    return;
+  }
   print_bytes("allocated", &s->allocated_bytes[WEIR_STAT_ALL]);
   print_bytes("reserved", &s->reserved_bytes[WEIR_STAT_ALL]);
   printf("  %-11s%12lld now, %12lld at the peak\n", "segments", (long long)s->segment[WEIR_STAT_ALL].current,
@@ -348,8 +360,8 @@ static void print_json(const demo *demo, double total_ms) {
   weir_cli_json_string(demo->driver->name);
   fputs(", \"settings\": ", stdout);
   weir_cli_json_string(demo->settings);
-  printf(",\n  \"layers\": %d, \"steps\": %d, \"graph_nodes\": %zu, \"graph_replays\": %d,\n", LAYERS, STEPS,
-         demo->graph_nodes, demo->replays);
+  printf(",\n  \"caching\": %s, \"layers\": %d, \"steps\": %d, \"graph_nodes\": %zu, \"graph_replays\": %d,\n",
+         demo->is_cached ? "true" : "false", LAYERS, STEPS, demo->graph_nodes, demo->replays);
   printf("  \"allocated_bytes\": {\"current\": %lld, \"peak\": %lld},\n", (long long)s->allocated_bytes[0].current,
          (long long)s->allocated_bytes[0].peak);
   printf("  \"reserved_bytes\": {\"current\": %lld, \"peak\": %lld},\n", (long long)s->reserved_bytes[0].current,
@@ -369,7 +381,8 @@ static void print_help(void) {
         "Runs a job with the shape of a training run on device 0: weights, activations, gradients and an optimizer's\n"
         "state on the caching allocator, batches that a second stream copies ahead, and a graph with a memory pool of\n"
         "its own. Checks all results, and says how long it took and what memory was allocated and reserved.\n"
-        "WEIR_ALLOC_CONF has the allocator's settings, as expandable_segments:True.\n"
+        "WEIR_ALLOC_CONF has the allocator's settings, as expandable_segments:True. With WEIR_NO_MEMORY_CACHING=1 the\n"
+        "graph is left out, and memory is not counted.\n"
         "\n"
         "Options:\n"
         "  --json       the same as JSON\n"

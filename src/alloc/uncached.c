@@ -7,14 +7,14 @@
 #include "alloc/heap.h"
 #include "driver/call.h"
 
+/* Of PyTorch's variable every value but 1 counts as not set, without a word, as it does there. */
 bool weir__caching_from_env(void) {
-  const char *names[] = {"WEIR_NO_MEMORY_CACHING", "PYTORCH_NO_CUDA_MEMORY_CACHING"};
-  for (size_t i = 0; i < WEIR_COUNT_OF(names); i++) {
-    const char *value = getenv(names[i]);
-    if (value && !strcmp(value, "1"))
-      return false;
-  }
-  return true;
+  const char *own = getenv("WEIR_NO_MEMORY_CACHING"), *pytorchs = getenv("PYTORCH_NO_CUDA_MEMORY_CACHING");
+  bool is_off = (own && !strcmp(own, "1")) || (pytorchs && !strcmp(pytorchs, "1"));
+  if (own && *own && strcmp(own, "0") != 0 && strcmp(own, "1") != 0)
+    weir__log(WEIR_LOG_WARN, "WEIR_NO_MEMORY_CACHING=%s is not a value: expected 0 or 1; memory is %s", own,
+              is_off ? "not cached, because of PYTORCH_NO_CUDA_MEMORY_CACHING=1" : "cached");
+  return !is_off;
 }
 
 weir_status weir_allocator_set_caching(weir_allocator *allocator, int on) {

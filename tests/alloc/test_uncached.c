@@ -85,13 +85,32 @@ static void check_environment(const char *name, const char *value, int expected)
   unsetenv(name);
 }
 
+static int warnings;
+static char warning[256];
+
+static void note_warning(void *context, weir_log_level level, const char *message) {
+  (void)context;
+  warnings += level == WEIR_LOG_WARN;
+  snprintf(warning, sizeof warning, "%s", message);
+}
+
 static void test_environment(void **state) {
   (void)state;
+  weir_log_set_sink(note_warning, NULL);
   check_environment("WEIR_NO_MEMORY_CACHING", "1", 0);
   check_environment("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", 0);
   check_environment("WEIR_NO_MEMORY_CACHING", "0", 1); /* only 1 counts */
   check_environment("WEIR_NO_MEMORY_CACHING", "", 1);
   check_environment("PYTORCH_NO_CUDA_MEMORY_CACHING", "true", 1);
+  assert_int_equal(warnings, 0);
+  check_environment("WEIR_NO_MEMORY_CACHING", "2", 1);
+  assert_int_equal(warnings, 1);
+  assert_string_equal(warning, "WEIR_NO_MEMORY_CACHING=2 is not a value: expected 0 or 1; memory is cached");
+  setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", 1);
+  check_environment("WEIR_NO_MEMORY_CACHING", "yes", 0);
+  unsetenv("PYTORCH_NO_CUDA_MEMORY_CACHING");
+  assert_int_equal(warnings, 2);
+  weir_log_set_sink(NULL, NULL);
 }
 
 int main(void) {

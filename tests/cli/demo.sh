@@ -39,6 +39,21 @@ empty out
 has err 'WEIR_ALLOC_CONF: column 21: expandable_segments: '
 unset WEIR_ALLOC_CONF
 
+# Without the cache a capture cannot allocate, so the demo runs without its graph.
+export WEIR_NO_MEMORY_CACHING=1
+run 0
+empty err
+has out '^  graph  *left out: caching is off'
+has out '^All results are right. Afterwards all memory was given back\.'
+run 0 --json
+is_json
+has out '"caching": false, .* "graph_nodes": 0, "graph_replays": 0,'
+export WEIR_NO_MEMORY_CACHING=2
+run 0
+has err 'WEIR_NO_MEMORY_CACHING=2 is not a value: expected 0 or 1; memory is cached'
+has out '^  graph  *18 nodes'
+unset WEIR_NO_MEMORY_CACHING
+
 run 2 --wrong
 empty out
 run 0 --help
