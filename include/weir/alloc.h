@@ -90,7 +90,8 @@ const char *weir_allocator_backend(const weir_allocator *allocator);
 weir_status weir_allocator_alloc(weir_allocator *allocator, int device, size_t bytes, weir_cu_stream stream,
                                  void **pointer);
 
-/* NULL is allowed. A pointer that is not live here is WEIR_ERROR_INVALID_ARGUMENT. */
+/* NULL is allowed. A pointer that is not live here is WEIR_ERROR_INVALID_ARGUMENT, and the text says whether it was freed already,
+ * is within another allocation, or is not of this allocator. */
 weir_status weir_allocator_free(weir_allocator *allocator, void *pointer);
 
 /* Another stream uses the memory too: when it is freed, it is not used again before that stream got there. Nothing happens

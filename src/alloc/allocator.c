@@ -541,7 +541,8 @@ static weir_status free_block(const char *who, weir_allocator *allocator, void *
     size_t bytes = 0;
     if (weir__uncached_has(allocator, pointer, &bytes))
       WEIR__PROBE_FREE(pointer, -1, bytes, (void *)0);
-    return weir__uncached_free(who, allocator, pointer, &status) ? status : weir__no_block(who, pointer);
+    return weir__uncached_free(who, allocator, pointer, &status) ? status
+                                                                 : weir__no_block_because(who, allocator, pointer);
   }
   weir__heap *heap = arena->pool->heap;
   WEIR__PROBE_FREE(pointer, heap->device, block->requested, arena->stream);
@@ -590,7 +591,8 @@ weir_status weir_allocator_record_stream(weir_allocator *allocator, void *pointe
   weir__block *block = weir__block_lock(allocator, pointer, &arena);
   /* What was allocated without the cache is freed by the driver, which waits for all streams anyway. */
   if (!block)
-    return weir__uncached_has(allocator, pointer, NULL) ? WEIR_OK : weir__no_block(__func__, pointer);
+    return weir__uncached_has(allocator, pointer, NULL) ? WEIR_OK
+                                                        : weir__no_block_because(__func__, allocator, pointer);
   weir_status status = WEIR_OK;
   weir__use *use = weir__block_uses(block);
   while (use && use->stream != stream)

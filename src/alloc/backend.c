@@ -329,7 +329,7 @@ static weir_status free_drivers(const char *who, weir__heap *heap, weir__block *
 weir_status weir__plug_free(const char *who, weir_allocator *allocator, void *pointer) {
   weir__arena *arena = weir__plug_arena(allocator, pointer);
   if (!arena)
-    return weir__no_block(who, pointer);
+    return weir__no_block_because(who, allocator, pointer);
   weir__heap *heap = arena->pool->heap;
   weir__live_place place;
   pthread_mutex_lock(&heap->lock);
@@ -338,7 +338,7 @@ weir_status weir__plug_free(const char *who, weir_allocator *allocator, void *po
   if (!block || block->state != WEIR__ALLOCATED) {
     weir__arena_unlock(arena);
     pthread_mutex_unlock(&heap->lock);
-    return weir__no_block(who, pointer);
+    return weir__no_block_because(who, allocator, pointer);
   }
   WEIR__PROBE_FREE(pointer, heap->device, block->requested, arena->stream);
   if (is_drivers(arena))

@@ -690,6 +690,10 @@ weir_status weir__check_backend(const weir__settings *settings);
 weir__block *weir__block_lock(weir_allocator *allocator, const void *pointer, weir__arena **arena);
 weir_status weir__no_block(const char *who, const void *pointer);
 
+/* The same, and says what is at that address: nothing of this allocator's, memory that was freed, or the middle of a live
+ * allocation. No lock is held. */
+weir_status weir__no_block_because(const char *who, weir_allocator *allocator, const void *pointer);
+
 /* There is no more: tells those who want to know, and says so. The heap's lock is held, and given back. */
 weir_status weir__out_of_memory(const char *who, weir__heap *heap, weir__arena *arena, uint64_t bytes,
                                 uint64_t segment_bytes);

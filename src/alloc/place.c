@@ -1,7 +1,55 @@
 /*
  * Single pointers: what is known of one, and an allocation at a chosen address.
  */
+#include <stdio.h>
+
 #include "alloc/heap.h"
+
+/* ---- Pointers that are not live ---- */
+
+/* The heap's lock is held. "" if nothing of the heap is there. */
+static void tell_place(weir__heap *heap, uint64_t address, char *text, size_t size) {
+  weir__segment *segment = weir__segment_at(heap, address);
+  *text = 0;
+  if (!segment)
+    return;
+  weir__arena_lock(segment->arena);
+  const weir__block *block = segment->first;
+  while (block && address - block->address >= weir__block_bytes(block))
+    block = weir__block_next(block);
+  if (block && block->state == WEIR__ALLOCATED)
+    snprintf(text, size, "it is %llu bytes into the live allocation at %p",
+             (unsigned long long)(address - block->address), (void *)block->address);
+  else if (block && block->state == WEIR__WAITING)
+    snprintf(text, size, "it was freed already, and its memory waits for other streams");
+  else if (block && weir__block_is_mapped(block))
+    snprintf(text, size, "it was freed already, or never allocated: the memory there is free, and cached on device %d",
+             heap->device);
+  weir__arena_unlock(segment->arena);
+}
+
+/* A heap whose lock is taken is left out, rather than waited for: this may be a call from within one of its callbacks. */
+weir_status weir__no_block_because(const char *who, weir_allocator *allocator, const void *pointer) {
+  char text[160] = "";
+  bool asked_all = true;
+  for (int i = 0; i < allocator->heap_count && !*text; i++) {
+    weir__heap *heap = &allocator->heaps[i];
+    if (pthread_mutex_trylock(&heap->lock) != 0) {
+      asked_all = false;
+      continue;
+    }
+    tell_place(heap, (uint64_t)pointer, text, sizeof text);
+    pthread_mutex_unlock(&heap->lock);
+  }
+  if (!*text && !asked_all)
+    return weir__no_block(who, pointer);
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: invalid device pointer: %p: %s", who, pointer,
+                    *text ? text
+                          : "this allocator has no memory there; it was never allocated here, or was freed and given "
+                            "back to the driver");
+}
+
+/* ---- What is known of one that is ---- */
 
 weir_status weir_allocator_describe(weir_allocator *allocator, const void *pointer, weir_pointer_info *info) {
   WEIR__CHECK_ALLOCATOR(allocator);

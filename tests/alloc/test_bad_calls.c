@@ -169,11 +169,12 @@ static void test_double_free(void **state) {
   snprintf(words, sizeof words, "invalid device pointer: %p", p);
   put(p);
   REFUSED_SAYING(INVALID_ARGUMENT, words, weir_allocator_free(allocator, p));
+  assert_non_null(strstr(weir_last_error(), "it was freed already"));
   put(q); /* merged: there is no block at q any more */
-  REFUSED(INVALID_ARGUMENT, weir_allocator_free(allocator, q));
-  REFUSED(INVALID_ARGUMENT, weir_allocator_record_stream(allocator, q, work_stream()));
+  REFUSED_SAYING(INVALID_ARGUMENT, "it was freed already", weir_allocator_free(allocator, q));
+  REFUSED_SAYING(INVALID_ARGUMENT, "it was freed already", weir_allocator_record_stream(allocator, q, work_stream()));
   empty_cache();
-  REFUSED(INVALID_ARGUMENT, weir_allocator_free(allocator, p));
+  REFUSED_SAYING(INVALID_ARGUMENT, "freed and given back to the driver", weir_allocator_free(allocator, p));
   assert_valid();
   alloc_close();
 }
@@ -187,7 +188,8 @@ static void test_double_free_of_a_waiting_block(void **state) {
   work(other);
   also_used_by(p, other);
   put(p);
-  REFUSED_SAYING(INVALID_ARGUMENT, "invalid device pointer", weir_allocator_free(allocator, p));
+  REFUSED_SAYING(INVALID_ARGUMENT, "it was freed already, and its memory waits for other streams",
+                 weir_allocator_free(allocator, p));
   REFUSED(INVALID_ARGUMENT, weir_allocator_record_stream(allocator, p, NULL));
   assert_valid();
   soft_step_all();
@@ -220,8 +222,26 @@ static void test_foreign_and_interior_pointers(void **state) {
                    weir_allocator_base(allocator, foreign[i], &base, &bytes));
     assert_ptr_equal(base, p);
   }
+  REFUSED_SAYING(INVALID_ARGUMENT, "it is 512 bytes into the live allocation at",
+                 weir_allocator_free(allocator, foreign[1]));
+  REFUSED_SAYING(INVALID_ARGUMENT, "never allocated: the memory there is free",
+                 weir_allocator_free(allocator, foreign[2]));
+  REFUSED_SAYING(INVALID_ARGUMENT, "this allocator has no memory there", weir_allocator_free(allocator, &on_stack));
   OK(d->MemFree(d, driver_memory));
   assert_valid();
+  put(p);
+  alloc_close();
+}
+
+/* A double free in an expandable segment, whose pages may be gone. */
+static void test_double_free_in_an_expandable_segment(void **state) {
+  (void)state;
+  alloc_open("expandable_segments:True", GIB);
+  void *p = get(40 * MIB, NULL), *q = get(40 * MIB, NULL);
+  put(q);
+  REFUSED_SAYING(INVALID_ARGUMENT, "it was freed already", weir_allocator_free(allocator, q));
+  empty_cache();
+  REFUSED_SAYING(INVALID_ARGUMENT, "freed and given back to the driver", weir_allocator_free(allocator, q));
   put(p);
   alloc_close();
 }
@@ -327,6 +347,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_double_free, alloc_teardown),
       cmocka_unit_test_teardown(test_double_free_of_a_waiting_block, alloc_teardown),
       cmocka_unit_test_teardown(test_foreign_and_interior_pointers, alloc_teardown),
+      cmocka_unit_test_teardown(test_double_free_in_an_expandable_segment, alloc_teardown),
       cmocka_unit_test_teardown(test_pointer_of_another_allocator, alloc_teardown),
       cmocka_unit_test_teardown(test_bad_fractions, alloc_teardown),
       cmocka_unit_test_teardown(test_bad_settings_change_nothing, alloc_teardown),
