@@ -86,7 +86,11 @@ void weir_allocator_destroy(weir_allocator *allocator);
 const char *weir_allocator_backend(const weir_allocator *allocator);
 
 /* Memory of a device for use on a stream. 0 bytes give NULL. WEIR_ERROR_OUT_OF_MEMORY when there is no more: weir_last_error()
- * then says where it all is, and the program can go on. */
+ * then says where it all is, and the program can go on.
+ *
+ * The stream has to be one of the driver's. On the software device a handle that is none is WEIR_ERROR_INVALID_HANDLE whenever the
+ * cache cannot serve the request, and in weir_allocator_record_stream. NVIDIA's driver cannot be asked whether a handle is one: there
+ * a bad stream shows as an error of a later call, or as a crash in the driver. */
 weir_status weir_allocator_alloc(weir_allocator *allocator, int device, size_t bytes, weir_cu_stream stream,
                                  void **pointer);
 

@@ -382,13 +382,16 @@ weir_status weir__alloc_new(const char *who, weir__heap *heap, weir__arena *aren
                             uint64_t size, uint64_t requested, void **pointer) {
   weir_cu_context previous;
   weir__block *block = NULL;
+  weir_status status = weir__driver_check_stream(who, heap->allocator->driver, arena->stream);
+  if (status)
+    return status;
   pthread_mutex_lock(&heap->lock);
   weir_cu_result r = weir__heap_enter(heap, &previous);
   if (r) {
     pthread_mutex_unlock(&heap->lock);
     return weir__driver_status(heap->allocator->driver, r, who, "cuDevicePrimaryCtxRetain");
   }
-  weir_status status = weir__reject(who, heap, settings, weir__segment_bytes(settings, size), requested);
+  status = weir__reject(who, heap, settings, weir__segment_bytes(settings, size), requested);
   if (status) {
     weir__heap_leave(heap, previous);
     return status;
@@ -439,7 +442,14 @@ static weir_status alloc_from(const char *who, weir__heap *heap, weir__private_p
   if (attention & WEIR__PENDING)
     poll_events(heap, stream);
   uint64_t size = weir__round_bytes(settings, bytes);
-  weir__arena *arena = weir__arena_get(pool_for(heap, owner, size), stream);
+  weir__pool *pool = pool_for(heap, owner, size);
+  weir__arena *arena = weir__arena_find(pool, stream);
+  if (!arena) {
+    weir_status status = weir__driver_check_stream(who, heap->allocator->driver, stream);
+    if (status)
+      return status;
+    arena = weir__arena_get(pool, stream);
+  }
   if (!arena)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
 
@@ -585,15 +595,17 @@ weir_status weir__free_generic(weir_allocator *allocator, void *pointer) {
 
 weir_status weir_allocator_record_stream(weir_allocator *allocator, void *pointer, weir_cu_stream stream) {
   WEIR__CHECK_ALLOCATOR(allocator);
-  if (!pointer || (allocator->plug && weir__plug_record_stream(allocator, pointer, stream)))
+  if (!pointer)
     return WEIR_OK;
+  weir_status status = weir__driver_check_stream(__func__, allocator->driver, stream);
+  if (status || (allocator->plug && weir__plug_record_stream(allocator, pointer, stream)))
+    return status;
   weir__arena *arena;
   weir__block *block = weir__block_lock(allocator, pointer, &arena);
   /* What was allocated without the cache is freed by the driver, which waits for all streams anyway. */
   if (!block)
     return weir__uncached_has(allocator, pointer, NULL) ? WEIR_OK
                                                         : weir__no_block_because(__func__, allocator, pointer);
-  weir_status status = WEIR_OK;
   weir__use *use = weir__block_uses(block);
   while (use && use->stream != stream)
     use = use->next;

@@ -3,6 +3,8 @@
  */
 #include "driver/call.h"
 
+#include <string.h>
+
 /* Codes that Weir has no other use for, so that they have no name in driver.h. Each leaves the process unable to use the
  * device, as CUDA's documentation has it. */
 enum { CONTAINED = 226, TENSOR_MEMORY_LEAK = 721, MPS_CLIENT_TERMINATED = 810, EXTERNAL_DEVICE = 911 };
@@ -120,4 +122,14 @@ weir_status weir__driver_status(weir_driver *driver, weir_cu_result result, cons
   return weir__fail_result(status, result, "%s: %s failed: %s (%d): %s%s", who, call,
                            name ? name : weir_cu_result_name(result), result,
                            text ? text : weir_cu_result_string(result), advice(result));
+}
+
+weir_status weir__driver_check_stream(const char *who, weir_driver *driver, weir_cu_stream stream) {
+  int priority;
+  bool is_special = !stream || stream == WEIR_CU_STREAM_LEGACY || stream == WEIR_CU_STREAM_PER_THREAD;
+  if (is_special || strcmp(driver->name, "soft") != 0 ||
+      driver->StreamGetPriority(driver, stream, &priority) != WEIR_CU_INVALID_HANDLE)
+    return WEIR_OK; /* other errors are those of the calls that follow */
+  return weir__fail_result(WEIR_ERROR_INVALID_HANDLE, WEIR_CU_INVALID_HANDLE,
+                           "%s: %p is not a stream: it was never created, or was destroyed", who, (void *)stream);
 }
