@@ -55,6 +55,8 @@ typedef struct weir_backend {
   void (*release_pool)(void *context, int device, weir_pool_id pool);
 } weir_backend;
 
+void weir_backend_init(weir_backend *backend);
+
 typedef struct weir_allocator_options {
   size_t size;      /* sizeof(weir_allocator_options) */
   const char *conf; /* settings as "key:value,key:value"; NULL reads WEIR_ALLOC_CONF or PyTorch's variables */
@@ -127,6 +129,8 @@ typedef struct weir_pointer_info {
   int is_expandable;
 } weir_pointer_info;
 
+void weir_pointer_info_init(weir_pointer_info *info);
+
 /* info->size is set by the caller. A pointer that is not live here is WEIR_ERROR_INVALID_ARGUMENT. */
 weir_status weir_allocator_describe(weir_allocator *allocator, const void *pointer, weir_pointer_info *info);
 
@@ -161,7 +165,8 @@ weir_status weir_allocator_get_fraction(weir_allocator *allocator, int device, d
  * position and what is allowed. */
 weir_status weir_allocator_configure(weir_allocator *allocator, const char *conf);
 
-/* The text of all settings that are not at their default, in the syntax of configure. Returns its whole length. */
+/* The text of all settings that are not at their default, in the syntax of configure. Returns its whole length. text may be NULL, to
+ * learn the length. */
 size_t weir_allocator_settings(weir_allocator *allocator, char *text, size_t size);
 
 /* Expandable segments of a stream reserve the address space that expandable_segments_reserve_by_class has for this class, from
@@ -220,6 +225,8 @@ typedef struct weir_allocator_stats {
   weir_stat oversize_segments;
   int64_t num_oom_rejections; /* requests that throw_on_cudamalloc_oom refused before the driver was asked */
 } weir_allocator_stats;
+
+void weir_allocator_stats_init(weir_allocator_stats *stats);
 
 weir_status weir_allocator_get_stats(weir_allocator *allocator, int device, weir_allocator_stats *stats);
 weir_status weir_allocator_reset_peak_stats(weir_allocator *allocator, int device);

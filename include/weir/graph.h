@@ -74,6 +74,8 @@ typedef struct weir_graph_memory_hooks {
   void *context;
 } weir_graph_memory_hooks;
 
+void weir_graph_memory_hooks_init(weir_graph_memory_hooks *hooks);
+
 /* NULL removes them. Not while a capture is under way: WEIR_ERROR_BAD_STATE. */
 weir_status weir_graph_set_memory_hooks(const weir_graph_memory_hooks *hooks);
 

@@ -85,6 +85,8 @@ typedef struct weir_history_info {
   uint64_t lost; /* events, stacks and texts for which the host had no memory, or the table no room */
 } weir_history_info;
 
+void weir_history_info_init(weir_history_info *info);
+
 /* Counts, which takes as long as a walk over the events. */
 weir_status weir_history_get_info(weir_allocator *allocator, int device, weir_history_info *info);
 

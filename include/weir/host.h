@@ -78,6 +78,8 @@ typedef struct weir_host_stats {
   weir_host_time host_alloc_time, host_free_time;
 } weir_host_stats;
 
+void weir_host_stats_init(weir_host_stats *stats);
+
 /* stats->size is set by the caller. */
 weir_status weir_host_get_stats(weir_host_allocator *host, weir_host_stats *stats);
 weir_status weir_host_reset_peak_stats(weir_host_allocator *host);

@@ -34,6 +34,8 @@ typedef struct weir_ipc_handle {
   unsigned char bytes[WEIR_IPC_HANDLE_MAX]; /* the name: the form is that of PyTorch's storages */
 } weir_ipc_handle;
 
+void weir_ipc_handle_init(weir_ipc_handle *handle);
+
 /* Names the memory that holds a live pointer: the whole segment, or of an expandable one the pages that the pointer's memory
  * lies in. WEIR_ERROR_NOT_SUPPORTED for memory that the driver cannot share. */
 weir_status weir_ipc_share(weir_allocator *allocator, void *pointer, weir_ipc_handle *handle);

@@ -90,6 +90,8 @@ typedef struct weir_snapshot_event {
                                                           compile_context */
 } weir_snapshot_event;
 
+void weir_snapshot_event_init(weir_snapshot_event *event);
+
 /* The events of a device by number, the oldest first. */
 weir_status weir_snapshot_event_at(const weir_snapshot *snapshot, int device, uint64_t index,
                                    weir_snapshot_event *event);
@@ -101,6 +103,8 @@ typedef struct weir_snapshot_annotation {
   int64_t time_us;
   size_t pair_count;
 } weir_snapshot_annotation;
+
+void weir_snapshot_annotation_init(weir_snapshot_annotation *annotation);
 size_t weir_snapshot_annotation_count(const weir_snapshot *snapshot);
 weir_status weir_snapshot_annotation_at(const weir_snapshot *snapshot, size_t index,
                                         weir_snapshot_annotation *annotation);

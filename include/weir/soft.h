@@ -79,6 +79,8 @@ typedef struct weir_soft_census {
   unsigned long allocations, host_allocations, registrations, reservations, mappings, handles, ipc_mappings;
   unsigned long long device_bytes; /* physical memory in use */
 } weir_soft_census;
+
+void weir_soft_census_init(weir_soft_census *census);
 weir_status weir_soft_take_census(weir_driver *soft, weir_soft_census *census);
 
 #ifdef __cplusplus

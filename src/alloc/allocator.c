@@ -82,6 +82,8 @@ void weir__heap_leave(weir__heap *heap, weir_cu_context previous) {
 }
 
 void weir_allocator_options_init(weir_allocator_options *options) {
+  if (!options)
+    return;
   *options = (weir_allocator_options){.size = sizeof *options};
 }
 
@@ -126,12 +128,12 @@ weir_status weir_allocator_create(weir_driver *driver, const weir_allocator_opti
   weir_allocator_options_init(&options);
   if (!driver || !allocator)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", __func__, driver ? "allocator" : "driver");
-  if (given)
-    weir__copy_sized(&options, sizeof options, given, given->size);
+  weir_status status = weir__read_options(__func__, "options", &options, sizeof options, given);
+  if (status)
+    return status;
 
   weir_allocator *a = calloc(1, sizeof *a);
   weir__settings *settings = calloc(1, sizeof *settings);
-  weir_status status = WEIR_OK;
   if (!a || !settings) {
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
     goto free_both;

@@ -19,8 +19,9 @@ static bool is_drivers(const weir__arena *arena) {
 
 weir_status weir__plug_new(const char *who, weir_allocator *allocator, const weir_backend *backend) {
   weir_backend calls = {.size = sizeof calls, .name = backend ? "pluggable" : "cudaMallocAsync"};
-  if (backend)
-    weir__copy_sized(&calls, sizeof calls, backend, backend->size);
+  weir_status status = weir__read_options(who, "the back end", &calls, sizeof calls, backend);
+  if (status)
+    return status;
   if (backend && (!calls.alloc || !calls.free))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: a back end has both alloc and free", who);
   if (!backend && !weir__async_is_there(allocator->driver))
@@ -57,6 +58,11 @@ void weir__plug_delete(weir__plug *plug) {
   free(plug->devices);
   free(plug->name);
   free(plug);
+}
+
+void weir_backend_init(weir_backend *backend) {
+  if (backend)
+    *backend = (weir_backend){.size = sizeof *backend};
 }
 
 bool weir__plug_is_async(const weir_allocator *allocator) { return allocator->plug && is_async(allocator->plug); }

@@ -77,7 +77,7 @@ weir_status weir_allocator_configure(weir_allocator *allocator, const char *conf
 }
 
 size_t weir_allocator_settings(weir_allocator *allocator, char *text, size_t size) {
-  return allocator ? weir__settings_format(atomic_load(&allocator->settings), text, size) : 0;
+  return allocator ? weir__settings_format(atomic_load(&allocator->settings), text, text ? size : 0) : 0;
 }
 
 weir_status weir_allocator_set_reserve_class(weir_allocator *allocator, int device, weir_cu_stream stream,
@@ -272,6 +272,11 @@ weir_status weir_allocator_copy_async(weir_allocator *allocator, void *to, int t
 }
 
 /* ---- Statistics ---- */
+
+void weir_allocator_stats_init(weir_allocator_stats *stats) {
+  if (stats)
+    *stats = (weir_allocator_stats){.size = sizeof *stats};
+}
 
 weir_status weir_allocator_get_stats(weir_allocator *allocator, int device, weir_allocator_stats *stats) {
   WEIR__CHECK_ALLOCATOR(allocator);

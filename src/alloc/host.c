@@ -84,6 +84,11 @@ static void count_held(weir_host_allocator *host, const weir__host_block *block,
   add(&host->stats.allocated_bytes, sign < 0 ? -bytes : bytes);
 }
 
+void weir_host_stats_init(weir_host_stats *stats) {
+  if (stats)
+    *stats = (weir_host_stats){.size = sizeof *stats};
+}
+
 weir_status weir_host_get_stats(weir_host_allocator *host, weir_host_stats *stats) {
   CHECK(host);
   if (!stats || stats->size < sizeof stats->size)

@@ -136,6 +136,11 @@ static weir_status share_driver(const char *who, weir__heap *heap, uint64_t base
   return WEIR_OK;
 }
 
+void weir_ipc_handle_init(weir_ipc_handle *handle) {
+  if (handle)
+    *handle = (weir_ipc_handle){.size = sizeof *handle};
+}
+
 weir_status weir_ipc_share(weir_allocator *allocator, void *pointer, weir_ipc_handle *handle) {
   WEIR__CHECK_ALLOCATOR(allocator);
   if (!handle || handle->size < sizeof *handle)

@@ -51,6 +51,11 @@ weir_status weir__no_block_because(const char *who, weir_allocator *allocator, c
 
 /* ---- What is known of one that is ---- */
 
+void weir_pointer_info_init(weir_pointer_info *info) {
+  if (info)
+    *info = (weir_pointer_info){.size = sizeof *info};
+}
+
 weir_status weir_allocator_describe(weir_allocator *allocator, const void *pointer, weir_pointer_info *info) {
   WEIR__CHECK_ALLOCATOR(allocator);
   if (!info || info->size < sizeof info->size)

@@ -61,7 +61,10 @@ static weir__pool_record *get_record(weir__heap *heap, weir_pool_id id) {
   return record;
 }
 
-void weir_pool_options_init(weir_pool_options *options) { *options = (weir_pool_options){.size = sizeof *options}; }
+void weir_pool_options_init(weir_pool_options *options) {
+  if (options)
+    *options = (weir_pool_options){.size = sizeof *options};
+}
 
 static weir__private_pool *pool_new(weir__heap *heap, weir_pool_id id, const weir_pool_options *options) {
   weir__private_pool *pool = calloc(1, sizeof *pool);
@@ -146,11 +149,11 @@ static weir_status no_pool(const char *who, weir_pool_id id) {
 }
 
 weir_status weir_pool_create(weir_allocator *allocator, int device, weir_pool_id id, const weir_pool_options *given) {
-  weir_status status;
   weir_pool_options options;
   weir_pool_options_init(&options);
-  if (given)
-    weir__copy_sized(&options, sizeof options, given, given->size);
+  weir_status status = weir__read_options(__func__, "options", &options, sizeof options, given);
+  if (status)
+    return status;
   if (!options.alloc != !options.free)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: alloc and free come together", __func__);
   weir__heap *heap = enter(__func__, allocator, device, id, &status);

@@ -188,3 +188,15 @@ bool weir__parse_bytes(const char *text, unsigned long long *bytes) {
 void weir__copy_sized(void *to, size_t to_size, const void *from, size_t from_size) {
   memcpy(to, from, from_size < to_size ? from_size : to_size);
 }
+
+weir_status weir__read_options(const char *who, const char *name, void *to, size_t to_size, const void *from) {
+  if (!from)
+    return WEIR_OK;
+  size_t size;
+  memcpy(&size, from, sizeof size);
+  if (size < sizeof size)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the size of %s is not set; call its _init function first", who,
+                      name);
+  weir__copy_sized(to, to_size, from, size);
+  return WEIR_OK;
+}

@@ -27,6 +27,8 @@ static weir__history *history_of(weir_allocator *allocator) {
 }
 
 void weir_history_options_init(weir_history_options *options) {
+  if (!options)
+    return;
   *options = (weir_history_options){.size = sizeof *options,
                                     .mode = WEIR_HISTORY_ALL,
                                     .context = WEIR_CONTEXT_ALL,
@@ -38,8 +40,9 @@ weir_status weir_history_record(weir_allocator *allocator, const weir_history_op
   WEIR__CHECK_ALLOCATOR(allocator);
   weir_history_options options;
   weir_history_options_init(&options);
-  if (given)
-    weir__copy_sized(&options, sizeof options, given, given->size);
+  weir_status status = weir__read_options(__func__, "options", &options, sizeof options, given);
+  if (status)
+    return status;
   if ((unsigned)options.mode > WEIR_HISTORY_ALL)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: mode %d: expected off, state or all", __func__,
                       (int)options.mode);
@@ -72,6 +75,11 @@ weir_status weir_history_clear(weir_allocator *allocator) {
   if (history)
     weir__history_clear(history);
   return WEIR_OK;
+}
+
+void weir_history_info_init(weir_history_info *info) {
+  if (info)
+    *info = (weir_history_info){.size = sizeof *info};
 }
 
 weir_status weir_history_get_info(weir_allocator *allocator, int device, weir_history_info *info) {

@@ -13,6 +13,8 @@
 #include "observe/from_history.h"
 
 void weir_snapshot_options_init(weir_snapshot_options *options) {
+  if (!options)
+    return;
   *options = (weir_snapshot_options){.size = sizeof *options, .device = -1, .traces = 1};
 }
 
@@ -366,8 +368,9 @@ weir_status weir__snapshot_take(const char *who, weir_allocator *allocator, cons
     return status;
   if (!out)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the snapshot is NULL", who);
-  if (given)
-    weir__copy_sized(&options, sizeof options, given, given->size);
+  status = weir__read_options(who, "options", &options, sizeof options, given);
+  if (status)
+    return status;
   if (options.device != -1 && !weir__heap_get(who, allocator, options.device))
     return WEIR_ERROR_INVALID_DEVICE;
 
@@ -454,6 +457,11 @@ weir_status weir_snapshot_events(const weir_snapshot *snapshot, int device, uint
 /* A text of its own, which is there. */
 static const char *text_of(const weir_snapshot *snapshot, uint32_t number) { return snapshot->texts.at[number]; }
 
+void weir_snapshot_event_init(weir_snapshot_event *event) {
+  if (event)
+    *event = (weir_snapshot_event){.size = sizeof *event};
+}
+
 weir_status weir_snapshot_event_at(const weir_snapshot *snapshot, int device, uint64_t index,
                                    weir_snapshot_event *event) {
   if (!snapshot || !event || event->size < sizeof event->size)
@@ -479,6 +487,11 @@ weir_status weir_snapshot_event_at(const weir_snapshot *snapshot, int device, ui
                               .user_metadata = text_of(snapshot, context->user_metadata)};
   weir__copy_sized(event, event->size, &made, sizeof made);
   return WEIR_OK;
+}
+
+void weir_snapshot_annotation_init(weir_snapshot_annotation *annotation) {
+  if (annotation)
+    *annotation = (weir_snapshot_annotation){.size = sizeof *annotation};
 }
 
 size_t weir_snapshot_annotation_count(const weir_snapshot *snapshot) {

@@ -121,7 +121,7 @@ size_t weir_history_frames(uint32_t stack, weir_stack_frame *frames, size_t room
     i += weir__stack_frame_of(words + i, end - i, &frame);
     if (frame.address)
       continue;
-    if (count < room)
+    if (frames && count < room)
       frames[count] = (weir_stack_frame){frame.file, frame.function, frame.line};
     count++;
   }

@@ -144,11 +144,15 @@ static void print_line(output *out, const weir_allocator_stats *stats, int devic
 
 /* ---- The calls ---- */
 
+static bool is_form(weir_summary_form form) {
+  return form == WEIR_SUMMARY_FULL || form == WEIR_SUMMARY_ABBREVIATED || form == WEIR_SUMMARY_LINE;
+}
+
 size_t weir_stats_summary(const weir_allocator_stats *given, int device, weir_summary_form form, char *text,
                           size_t size) {
   weir_allocator_stats stats = {.size = sizeof stats};
   output out = {.text = text, .size = text ? size : 0};
-  if (!given)
+  if (!given || !is_form(form))
     return 0;
   weir__copy_sized(&stats, sizeof stats, given, given->size); /* what the caller does not have is 0 */
   if (form == WEIR_SUMMARY_LINE)
@@ -164,6 +168,9 @@ weir_status weir_allocator_summary(weir_allocator *allocator, int device, weir_s
   WEIR__CHECK_ALLOCATOR(allocator);
   if (size && !text)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the text is NULL", __func__);
+  if (!is_form(form))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: form %d, there are WEIR_SUMMARY_FULL, _ABBREVIATED and _LINE",
+                      __func__, (int)form);
   if (!weir__heap_get(__func__, allocator, device))
     return WEIR_ERROR_INVALID_DEVICE;
   weir_status status = weir_allocator_get_stats(allocator, device, &stats);

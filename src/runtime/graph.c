@@ -45,6 +45,11 @@ weir_pool_id weir_graph_pool_handle(void) { return (weir_pool_id){0, ++handle_po
 
 /* ---- Hooks ---- */
 
+void weir_graph_memory_hooks_init(weir_graph_memory_hooks *hooks) {
+  if (hooks)
+    *hooks = (weir_graph_memory_hooks){.size = sizeof *hooks};
+}
+
 weir_status weir_graph_set_memory_hooks(const weir_graph_memory_hooks *new_hooks) {
   weir_status status = weir__check_fork(__func__);
   if (status != WEIR_OK)

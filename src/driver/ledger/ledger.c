@@ -154,6 +154,8 @@ static bool make_devices(ledger *l) {
 }
 
 void weir_ledger_options_init(weir_ledger_options *options) {
+  if (!options)
+    return;
   *options = (weir_ledger_options){.size = sizeof *options, .devices = 1, .bytes = 80ull << 30};
 }
 
@@ -162,8 +164,9 @@ weir_status weir_driver_open_ledger(const weir_ledger_options *options, weir_dri
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: driver is NULL", __func__);
   weir_ledger_options o;
   weir_ledger_options_init(&o);
-  if (options != NULL)
-    weir__copy_sized(&o, sizeof o, options, options->size);
+  weir_status given = weir__read_options(__func__, "options", &o, sizeof o, options);
+  if (given != WEIR_OK)
+    return given;
   if (o.devices < 1 || o.devices > LEDGER_MAX_DEVICES)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: devices is %d; allowed are 1 to %d", __func__, o.devices,
                       LEDGER_MAX_DEVICES);

@@ -197,6 +197,8 @@ static void destroy(weir_driver *self) {
 }
 
 void weir_soft_options_init(weir_soft_options *options) {
+  if (!options)
+    return;
   *options = (weir_soft_options){.size = sizeof *options,
                                  .clock = WEIR_SOFT_THREADS,
                                  .devices = 1,
@@ -232,10 +234,11 @@ weir_status weir_driver_open_soft(const weir_soft_options *options, weir_driver 
   weir_soft_options_init(&o);
   if (!driver)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "weir_driver_open_soft: driver is NULL");
-  if (options)
-    weir__copy_sized(&o, sizeof o, options, options->size);
+  weir_status status = weir__read_options("weir_driver_open_soft", "options", &o, sizeof o, options);
+  if (status)
+    return status;
   o.size = sizeof o;
-  weir_status status = check_options(&o);
+  status = check_options(&o);
   if (status)
     return status;
 
@@ -354,6 +357,11 @@ struct soft *weir__soft_of(weir_driver *driver, const char *who) {
     return (struct soft *)driver;
   weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the driver is not a software device", who);
   return NULL;
+}
+
+void weir_soft_census_init(weir_soft_census *census) {
+  if (census)
+    *census = (weir_soft_census){.size = sizeof *census};
 }
 
 weir_status weir_soft_take_census(weir_driver *driver, weir_soft_census *census) {
