@@ -352,6 +352,49 @@ static void test_wrong_enums_and_sizes(void **state) {
 
 /* ---- A refused call says so in a text that stays until the next one ---- */
 
+static void test_more_of_device_h(void **state) {
+  (void)state;
+  int number = -7, ordinals[WEIR_MAX_DEVICES] = {-7}, visible = -7;
+  static const char *const uuids[] = {"GPU-1"};
+  static const int wrong[] = {1000, -2};
+  for (int i = 0; i < 2; i++) {
+    REFUSED(INVALID_DEVICE, weir_device_utilization(wrong[i], &number));
+    REFUSED(INVALID_DEVICE, weir_device_memory_usage(wrong[i], &number));
+    REFUSED(INVALID_DEVICE, weir_device_temperature(wrong[i], &number));
+    REFUSED(INVALID_DEVICE, weir_device_power_draw(wrong[i], &number));
+    REFUSED(INVALID_DEVICE, weir_device_clock_rate(wrong[i], &number));
+  }
+  REFUSED(INVALID_ARGUMENT, weir_device_utilization(0, NULL));
+  REFUSED(INVALID_ARGUMENT, weir_device_memory_usage(0, NULL));
+  REFUSED(INVALID_ARGUMENT, weir_device_temperature(0, NULL));
+  REFUSED(INVALID_ARGUMENT, weir_device_power_draw(0, NULL));
+  REFUSED(INVALID_ARGUMENT, weir_device_clock_rate(0, NULL));
+  REFUSED(INVALID_ARGUMENT, weir_visible_devices("0", uuids, -1, ordinals, &visible));
+  REFUSED(INVALID_ARGUMENT, weir_visible_devices("0", NULL, 1, ordinals, &visible));
+  REFUSED(INVALID_ARGUMENT, weir_visible_devices("0", uuids, 1, NULL, &visible));
+  REFUSED(INVALID_ARGUMENT, weir_visible_devices("0", uuids, 1, ordinals, NULL));
+  REFUSED(NOT_SUPPORTED, weir_visible_devices("MIG-1", uuids, 1, ordinals, &visible));
+  assert_int_equal(number, -7);
+  assert_int_equal(ordinals[0], -7);
+  assert_int_equal(visible, -7);
+}
+
+static void test_more_of_runtime_h(void **state) {
+  (void)state;
+  weir_driver table = {.size = 1};
+  char text[64] = "before";
+  REFUSED_SAYING(INVALID_ARGUMENT, "1 bytes", weir_use_driver(&table));
+  table.size = sizeof table;
+  REFUSED_SAYING(INVALID_ARGUMENT, "no name", weir_use_driver(&table));
+  table.name = "empty";
+  REFUSED_SAYING(INVALID_ARGUMENT, "has no", weir_use_driver(&table));
+  CHECK(weir_init());
+  REFUSED(BAD_STATE, weir_use_driver(NULL));
+  weir_graph_memory_hooks_init(NULL);
+  assert_true(weir_event_describe(NULL, text, sizeof text) > 0);
+  assert_true(weir_event_describe(NULL, NULL, 0) > 0);
+}
+
 static void test_the_text_stays(void **state) {
   (void)state;
   int number;
@@ -468,6 +511,8 @@ int main(void) {
       TEST(test_external_streams_that_are_none, runtime_setup),
       TEST(test_external_streams_at_impossible_addresses, runtime_setup),
       TEST(test_wrong_enums_and_sizes, runtime_setup),
+      TEST(test_more_of_device_h, runtime_setup),
+      TEST(test_more_of_runtime_h, runtime_setup),
       TEST(test_the_text_stays, runtime_setup),
       TEST(test_a_drivers_code_is_named, runtime_setup_fault),
       TEST(test_failures_at_random, runtime_setup_fault),
