@@ -11,6 +11,7 @@
 
 #include "alloc/heap.h"
 #include "observe/from_history.h"
+#include "observe/still.h"
 
 void weir_snapshot_options_init(weir_snapshot_options *options) {
   if (!options)
@@ -33,58 +34,14 @@ bool weir__make_room(void *array, size_t *room, size_t need, size_t element) {
 
 /* ---- One device. The heap's lock is held ---- */
 
-/* A segment on the way: where its blocks are. */
-typedef struct part {
-  const weir__segment *segment;
-  size_t first, count; /* of blocks */
-} part;
-
-static int by_arena(const void *a, const void *b) {
-  const weir__arena *x = ((const part *)a)->segment->arena, *y = ((const part *)b)->segment->arena;
-  return (x > y) - (x < y);
-}
-
-/* The segments of a heap, or of one of its pools, those of an arena side by side. false: no host memory. */
-static bool list_segments(const weir__heap *heap, weir_pool_id pool, part **parts, size_t *count) {
-  size_t room = 0;
-  for (const weir__segment *s = heap->segments; s; s = s->next) {
-    const weir__private_pool *owner = s->arena->pool->owner;
-    if ((pool.first || pool.second) && (!owner || owner->id.first != pool.first || owner->id.second != pool.second))
-      continue;
-    if (!weir__make_room(parts, &room, *count + 1, sizeof **parts))
-      return false;
-    (*parts)[(*count)++] = (part){.segment = s};
-  }
-  if (*count)
-    qsort(*parts, *count, sizeof **parts, by_arena);
-  return true;
-}
-
-static bool is_first_of_arena(const part *parts, size_t i) {
-  return i == 0 || parts[i].segment->arena != parts[i - 1].segment->arena;
-}
-
-/* Whoever has several arenas keeps them still: see gauges.h. Returns how many mapped blocks they have. */
-static size_t lock_arenas(const part *parts, size_t count) {
+/* Locks the arenas of all parts. Returns how many mapped blocks they have. */
+static size_t lock_and_count(const weir__still_part *parts, size_t count) {
   size_t blocks = 0;
-  for (size_t i = 0; i < count; i++)
-    if (is_first_of_arena(parts, i)) {
-      weir__arena *arena = parts[i].segment->arena;
-      weir__arena_lock(arena);
-      weir__gauges_hold_still(arena);
-    }
+  weir__still_lock(parts, count);
   for (size_t i = 0; i < count; i++)
     for (const weir__block *b = parts[i].segment->first; b; b = weir__block_next(b))
       blocks += weir__block_is_mapped(b);
   return blocks;
-}
-
-static void unlock_arenas(const part *parts, size_t count) {
-  for (size_t i = 0; i < count; i++)
-    if (is_first_of_arena(parts, i)) {
-      weir__gauges_let_move(parts[i].segment->arena);
-      weir__arena_unlock(parts[i].segment->arena);
-    }
 }
 
 static const uint32_t states[] = {[WEIR__FREE] = WEIR_BLOCK_INACTIVE,
@@ -92,7 +49,8 @@ static const uint32_t states[] = {[WEIR__FREE] = WEIR_BLOCK_INACTIVE,
                                   [WEIR__WAITING] = WEIR_BLOCK_ACTIVE_PENDING_FREE};
 
 /* Copies the mapped blocks of a segment; there is room. Returns how many bytes are active. */
-static uint64_t copy_blocks(weir_snapshot *snapshot, part *p, int device, const weir__snapshot_source *source) {
+static uint64_t copy_blocks(weir_snapshot *snapshot, weir__still_part *p, int device,
+                            const weir__snapshot_source *source) {
   uint64_t active = 0;
   weir_snapshot_block *to = snapshot->blocks + snapshot->block_count;
   for (const weir__block *b = p->segment->first; b; b = weir__block_next(b)) {
@@ -118,29 +76,29 @@ static uint64_t copy_blocks(weir_snapshot *snapshot, part *p, int device, const 
 
 /* Copies all blocks at one moment. What is copied to was touched before, so that the locks are not held while the system finds
  * memory for it. */
-static bool copy_device(weir__heap *heap, weir_snapshot *snapshot, part *parts, size_t count,
+static bool copy_device(weir__heap *heap, weir_snapshot *snapshot, weir__still_part *parts, size_t count,
                         const weir__snapshot_source *source) {
-  size_t blocks = lock_arenas(parts, count);
+  size_t blocks = lock_and_count(parts, count);
   while (snapshot->block_room - snapshot->block_count < blocks) {
-    unlock_arenas(parts, count);
+    weir__still_unlock(parts, count);
     size_t need = snapshot->block_count + blocks + blocks / 16 + 64;
     if (!weir__make_room(&snapshot->blocks, &snapshot->block_room, need, sizeof *snapshot->blocks))
       return false;
     memset(snapshot->blocks + snapshot->block_count, 0,
            (snapshot->block_room - snapshot->block_count) * sizeof *snapshot->blocks);
-    blocks = lock_arenas(parts, count);
+    blocks = lock_and_count(parts, count);
   }
   uint64_t active = 0;
   for (size_t i = 0; i < count; i++)
     active += copy_blocks(snapshot, &parts[i], heap->device, source);
   if (source && source->cut)
     source->cut(source->context, heap->device, active);
-  unlock_arenas(parts, count);
+  weir__still_unlock(parts, count);
   return true;
 }
 
 /* A segment for each run of blocks without a gap: a fixed segment is one run. */
-static bool make_runs(weir__heap *heap, weir_snapshot *snapshot, size_t *room, const part *p,
+static bool make_runs(weir__heap *heap, weir_snapshot *snapshot, size_t *room, const weir__still_part *p,
                       const weir__snapshot_source *source) {
   const weir__arena *arena = p->segment->arena;
   weir_snapshot_segment *run = NULL;
@@ -179,10 +137,10 @@ static int by_address(const void *a, const void *b) {
 
 static bool take_device(weir__heap *heap, weir_pool_id pool, weir_snapshot *snapshot, size_t *room,
                         const weir__snapshot_source *source) {
-  part *parts = NULL;
-  size_t count = 0, before = snapshot->segment_count;
+  weir__still_part *parts;
+  size_t count, before = snapshot->segment_count;
   pthread_mutex_lock(&heap->lock);
-  bool done = list_segments(heap, pool, &parts, &count) && copy_device(heap, snapshot, parts, count, source);
+  bool done = weir__still_list(heap, pool, &parts, &count) && copy_device(heap, snapshot, parts, count, source);
   for (size_t i = 0; done && i < count; i++)
     done = make_runs(heap, snapshot, room, &parts[i], source);
   pthread_mutex_unlock(&heap->lock);
