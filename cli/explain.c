@@ -192,11 +192,6 @@ static void print_uses(const file *f) {
                          [WEIR__USE_FREE_STREAM] = {"free: of other streams", NULL},
                          [WEIR__USE_FREE_POOL] = {"free: in other pools", "free: in private pools, as graphs have"}};
   char text[32];
-  if (x->is_unknown) {
-    printf("  %sreserved: not known%s, since the recording lacks its beginning and has no list of segments\n",
-           weir_cli_bold(), weir_cli_plain());
-    return;
-  }
   printf("  %s%s reserved%s\n", weir_cli_bold(), bytes(x->reserved, text), weir_cli_plain());
   for (int i = 0; i < WEIR__USES; i++) {
     if (!x->blocks[i])
@@ -443,7 +438,14 @@ static void print_others(const file *f) {
 /* What the file does not know, where it matters. */
 static void print_limits_of_this(const file *f) {
   const weir__explanation *x = f->x;
-  if (x->rebuilt_segments || x->rebuilt_blocks) {
+  if (x->has_checkpoint && (x->rebuilt_segments || x->rebuilt_blocks)) {
+    char text[32];
+    printf("  note        the file has the last events: what was there before, %zu blocks (%s) in %zu segments, is "
+           "from a\n"
+           "              checkpoint in it%s\n",
+           x->rebuilt_blocks, weir__format_bytes(x->rebuilt_bytes, text), x->rebuilt_segments,
+           x->differences ? "" : ", and the replay from there has no difference to the file");
+  } else if (x->rebuilt_segments || x->rebuilt_blocks) {
     char text[32];
     printf("  note        the recording began late: %zu blocks (%s) and %zu segments from before it were worked out\n"
            "              backwards from the end, and the replay from there reproduces the file\n",
@@ -511,9 +513,22 @@ static void print_next(const file *f) {
   }
 }
 
+/* A recording that went round, without a checkpoint that counts. */
+static void print_unknown(const file *f) {
+  if (!f->x->has_request)
+    print_outcome(f);
+  printf("  %sstate%s       not known: %s%s\n", weir_cli_bold(), weir_cli_plain(),
+         f->device->lacks_start ? "" : "the replay differs from the file: ", f->x->difference);
+  print_others(f);
+}
+
 static void print_text(const file *f) {
   weir_cli_fold_begin();
   print_head(f);
+  if (f->x->is_unknown) {
+    print_unknown(f);
+    return;
+  }
   print_limit(f);
   print_device(f);
   if (f->x->has_request) {
@@ -641,15 +656,25 @@ static void print_json(const file *f) {
     printf("}, ");
   } else
     printf("null, ");
+  if (x->is_unknown) {
+    printf("\"unknown\": ");
+    weir_cli_json_string(x->difference);
+    printf(", \"limit\": null, \"limit_most\": null, \"limit_is_inferred\": null, \"limit_is_device\": null, "
+           "\"memory\": null, \"missing\": null, \"enough_for_request\": null, \"enough_for_recording\": null, "
+           "\"reserved\": null, \"bytes\": null, "
+           "\"largest_hole\": null, \"largest_elsewhere\": null, \"cause\": null, \"pins\": null, \"holders\": null, "
+           "\"proven\": false, \"trials\": []}\n");
+    return;
+  }
   json_limit("limit", x->limit);
   json_limit("limit_most", x->limit_most);
   printf("\"limit_is_inferred\": %s, \"limit_is_device\": %s, ", x->limit_is_inferred ? "true" : "false",
          x->limit_is_device ? "true" : "false");
   json_limit("memory", x->memory ? x->memory : UINT64_MAX);
   json_missing(x);
-  json_limit("reserved", x->is_unknown ? UINT64_MAX : x->reserved);
+  json_limit("reserved", x->reserved);
   printf("\"bytes\": {");
-  for (int i = 0; i < WEIR__USES && !x->is_unknown; i++)
+  for (int i = 0; i < WEIR__USES; i++)
     printf("%s\"%s\": %" PRIu64, i ? ", " : "", uses[i], x->bytes[i]);
   printf("}, \"largest_hole\": %" PRIu64 ", \"largest_elsewhere\": %" PRIu64 ", \"cause\": \"%s\", ", x->largest_hole,
          x->largest_elsewhere, causes[x->cause]);

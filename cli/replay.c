@@ -75,10 +75,12 @@ static void print_text(const weir_cli_history *h, const replay_options *options,
            "for\n",
            report->rescued);
   if (report->begin != WEIR__BEGINS_EMPTY) {
+    bool has_checkpoint = h->snapshot->devices[h->device].start != NULL;
     fputs("  began late  ", stdout);
     weir_cli_print_start(h->history);
     puts(report->begin == WEIR__BEGINS_HELD
-             ? ": held in the places\n              that are told from the end of the file"
+             ? has_checkpoint ? ": held in the places\n              that a checkpoint of the file has"
+                              : ": held in the places\n              that are told from the end of the file"
              : ": allocated anew,\n              by address, since nobody knows in which order it was. Take the rest "
                "as an "
                "estimate");
@@ -88,7 +90,7 @@ static void print_text(const weir_cli_history *h, const replay_options *options,
            "them\n",
            report->raced);
   if (report->dropped)
-    printf("  incomplete  the ring dropped %llu older events: what they left is not known, so addresses differ\n",
+    printf("  window      the last events: the ring was full, and %llu older ones are not there\n",
            (unsigned long long)report->dropped);
   if (report->unknown_frees)
     printf("  incomplete  %zu frees of memory that was allocated before the recording began\n", report->unknown_frees);

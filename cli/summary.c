@@ -54,23 +54,28 @@ static void print_settings(const weir__snapshot *s) {
            changes == 1 ? "" : "s");
 }
 
-/* The ring of a recording has dropped its oldest events, and there is no list of segments to tell what they have left. */
-static void print_dropped(const weir__summary *s, uint64_t dropped) {
-  char text[32];
-  printf("    history   its beginning is missing: the ring was full, and dropped %" PRIu64
-         " older events; WEIR_RECORD_MB makes it larger\n",
-         dropped);
-  printf(
-      "              of what was there before, %s in %zu blocks is known, as it was freed later; which segments there "
-      "were is not\n",
-      bytes(s->live_before, text), s->unknown_frees);
+/* The ring of a recording has dropped its oldest events. What they have left is in a checkpoint, if there is one. */
+static void print_dropped(const weir__snapshot_device *device, const weir__summary *s) {
+  char text[4][32];
+  if (device->dropped)
+    printf("    history   the last events: the ring was full, and %" PRIu64 " older ones are not there; WEIR_RECORD_MB "
+           "makes it larger\n",
+           device->dropped);
+  else
+    printf("    history   its beginning is missing: recording began late\n");
+  if (s->is_unknown)
+    printf("              what was there before them is not known: the file has no checkpoint of it\n");
+  else
+    printf("              before them %s were in use and %s reserved; the most until then were %s allocated and %s "
+           "reserved\n",
+           bytes(s->live_before, text[0]), bytes(s->reserved_before, text[1]), bytes(device->peak_allocated, text[2]),
+           bytes(device->peak_reserved, text[3]));
 }
 
-static void print_completeness(const weir__snapshot *snapshot, const weir__snapshot_device *device,
-                               const weir__summary *s) {
+static void print_completeness(const weir__snapshot_device *device, const weir__summary *s) {
   char text[2][32];
-  if (snapshot->is_events_only && device->dropped) {
-    print_dropped(s, device->dropped);
+  if (s->is_unknown || (device->start && s->completeness > WEIR__HISTORY_COMPLETE)) {
+    print_dropped(device, s);
     return;
   }
   switch (s->completeness) {
@@ -140,12 +145,17 @@ static void print_device(const weir__snapshot *snapshot, int number, const weir_
       printf(", on %zu streams", s->streams);
     putchar('\n');
   }
-  print_completeness(snapshot, device, s);
+  print_completeness(device, s);
   if (s->actions[WEIR__ACTION_OOM]) {
     printf("    %sout of memory%s  %zu time%s, the first at ", weir_cli_bold(), weir_cli_plain(),
            s->actions[WEIR__ACTION_OOM], s->actions[WEIR__ACTION_OOM] == 1 ? "" : "s");
     print_when(snapshot, number, s, s->first_oom);
     printf(": a request of %s\n", bytes(device->events[s->first_oom].size, text[0]));
+  }
+  if (s->is_unknown) {
+    puts("    peak      not known");
+    puts("    at end    not known");
+    return;
   }
   if (device->event_count) {
     print_peak(snapshot, number, s, "in use", &s->live);
@@ -156,6 +166,7 @@ static void print_device(const weir__snapshot *snapshot, int number, const weir_
     printf("    at end    %s in use, as requested, of %s reserved: counted from the events%s\n",
            bytes(s->end_requested, text[0]), bytes(s->end_reserved, text[1]),
            snapshot->is_cut_off ? "; the recording was not ended" : "");
+    print_holders(snapshot, s->at_end, s->at_end_count);
     return;
   }
   if (snapshot->is_events_only) {
@@ -263,11 +274,19 @@ static void json_device(const weir__snapshot *snapshot, int number, const weir__
   printf("}, \"first_us\": %" PRId64 ", \"last_us\": %" PRId64 ", \"history\": \"%s\", \"unknown_frees\": %zu, ",
          s->first_us, s->last_us, completeness[s->completeness], s->unknown_frees);
   printf("\"dropped\": %" PRIu64 ", ", snapshot->devices[number].dropped);
-  printf("\"unknown_segments\": %zu, \"live_before\": %" PRIu64 ", \"reserved_before\": %" PRIu64 ", ",
-         s->unknown_segments, s->live_before, s->reserved_before);
-  printf("\"peak_live\": %" PRIu64 ", \"peak_live_event\": %zu, \"peak_reserved\": %" PRIu64
-         ", \"peak_reserved_event\": %zu, ",
-         s->live.bytes, s->live.event, s->reserved.bytes, s->reserved.event);
+  if (s->is_unknown)
+    printf("\"unknown_segments\": null, \"live_before\": null, \"reserved_before\": null, \"peak_live\": null, "
+           "\"peak_live_event\": null, \"peak_reserved\": null, \"peak_reserved_event\": null, ");
+  else {
+    printf("\"unknown_segments\": %zu, \"live_before\": %" PRIu64 ", \"reserved_before\": %" PRIu64 ", ",
+           s->unknown_segments, s->live_before, s->reserved_before);
+    printf("\"peak_live\": %" PRIu64 ", \"peak_live_event\": %zu, \"peak_reserved\": %" PRIu64
+           ", \"peak_reserved_event\": %zu, ",
+           s->live.bytes, s->live.event, s->reserved.bytes, s->reserved.event);
+  }
+  if (snapshot->devices[number].start)
+    printf("\"peak_before\": {\"allocated\": %" PRIu64 ", \"reserved\": %" PRIu64 "}, ",
+           snapshot->devices[number].peak_allocated, snapshot->devices[number].peak_reserved);
   if (s->actions[WEIR__ACTION_OOM])
     printf("\"first_oom\": {\"event\": %zu, \"size\": %" PRIu64 "}, ", s->first_oom,
            snapshot->devices[number].events[s->first_oom].size);
@@ -286,7 +305,7 @@ static void json_device(const weir__snapshot *snapshot, int number, const weir__
     printf("\"end_reserved\": %" PRIu64 ", \"end_allocated\": %" PRIu64 ", \"end_active\": %" PRIu64
            ", \"end_requested\": %" PRIu64 ", ",
            s->end_reserved, s->end_allocated, s->end_active, s->end_requested);
-  json_holders(snapshot, "holders_at_peak", s->holders, s->holder_count);
+  json_holders(snapshot, "holders_at_peak", s->holders, s->is_unknown ? 0 : s->holder_count);
   printf(", ");
   json_holders(snapshot, "holders_at_end", s->at_end, s->at_end_count);
   putchar('}');

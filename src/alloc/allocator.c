@@ -502,6 +502,10 @@ weir_status weir__alloc_generic(weir_allocator *allocator, int device, size_t by
   if (bytes >= WEIR__MOST_BYTES)
     return weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "%s: CUDA out of memory. Tried to allocate more than 1EB memory.", who);
   unsigned attention = weir__attention_of(heap);
+  if (attention & WEIR__DUE) {
+    weir__record_due(heap);
+    attention = weir__attention_of(heap);
+  }
   if (attention & WEIR__UNCACHED) {
     status = weir__uncached_alloc(who, heap, bytes, pointer);
     if (!status)

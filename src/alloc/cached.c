@@ -389,11 +389,14 @@ static __attribute__((noinline)) weir_status alloc_attended(weir__heap *heap, we
 static __attribute__((noinline)) weir_status free_attended(weir__arena *arena, weir__block *block,
                                                            weir__live_place place) {
   weir__writer *writer = arena->writer;
-  if (weir__attention_of(arena->pool->heap) & (WEIR__ATTENDED | WEIR__AGEING) || !writer ||
+  if (weir__attention_of(arena->pool->heap) & (WEIR__ATTENDED | WEIR__AGEING | WEIR__DUE) || !writer ||
       block->state != WEIR__ALLOCATED || block->marks.has_uses) {
     void *pointer = (void *)block->address;
+    weir__heap *heap = arena->pool->heap;
     weir__biased_give(&arena->lock);
-    return weir__free_generic(arena->pool->heap->allocator, pointer);
+    if (weir__attention_of(heap) & WEIR__DUE)
+      weir__record_due(heap);
+    return weir__free_generic(heap->allocator, pointer);
   }
   WEIR__PROBE_FREE(block->address, arena->pool->heap->device, block->requested, arena->stream);
   weir__history_freed(writer, block->address, block->requested, weir__clock_ticks());

@@ -246,7 +246,8 @@ typedef enum weir__attention {
   WEIR__ATTENDED =
       1 << 5, /* watched, and by more than a recorder: trackers, or stacks of frees. An arena's lock is not enough */
   WEIR__FOREIGN = 1 << 6, /* another back end serves it */
-  WEIR__STACKED = 1 << 7  /* recorded, and allocations have stacks */
+  WEIR__STACKED = 1 << 7, /* recorded, and allocations have stacks */
+  WEIR__DUE = 1 << 8      /* a checkpoint of the recording has to be taken before more is recorded */
 } weir__attention;
 
 static inline unsigned weir__attention_of(const weir__heap *heap) {
@@ -674,6 +675,12 @@ void weir__writers_delete(weir__pool *pool);
 
 /* A new allocator: records to a file if WEIR_RECORD says so. */
 void weir__record_from_env(weir_allocator *allocator);
+
+/* WEIR__DUE is set: takes the checkpoint, or waits a moment for the thread that takes it. No lock is held. */
+void weir__record_due(weir__heap *heap);
+
+/* Recording has begun, or was cleared: what there is now is the beginning. No lock is held. */
+void weir__record_begun(weir_allocator *allocator);
 
 /* Memory ran out: writes a snapshot beside that file, the first few times. No lock is held. */
 void weir__record_oom(weir_allocator *allocator);

@@ -61,6 +61,7 @@ weir_status weir_history_record(weir_allocator *allocator, const weir_history_op
     return no_memory(__func__);
   weir__history_set(history, &options);
   weir__watch(allocator);
+  weir__record_begun(allocator);
   return WEIR_OK;
 }
 
@@ -72,8 +73,10 @@ int weir_history_is_on(const weir_allocator *allocator) {
 weir_status weir_history_clear(weir_allocator *allocator) {
   WEIR__CHECK_ALLOCATOR(allocator);
   weir__history *history = atomic_load(&allocator->history);
-  if (history)
+  if (history) {
     weir__history_clear(history);
+    weir__record_begun(allocator);
+  }
   return WEIR_OK;
 }
 

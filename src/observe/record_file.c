@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "alloc/heap.h"
+#include "observe/checkpoint.h"
 #include "observe/record_file.h"
 #include "observe/ringfile.h"
 #include "weir/snapshot.h"
@@ -152,6 +153,64 @@ void weir__record_oom(weir_allocator *allocator) {
     dump(allocator, history, "oom", number);
 }
 
+/* ---- Checkpoints in the file ---- */
+
+/* The file of a device; NULL: it has none, or the one of the process from which this one was forked. */
+static weir__ringfile *file_of_heap(const weir__heap *heap, weir__history **history) {
+  *history = atomic_load_explicit(&heap->allocator->history, memory_order_acquire);
+  return *history ? (*history)->devices[heap->device].tape.file : NULL;
+}
+
+static void take_checkpoint(weir__heap *heap, weir__history *history, weir__ringfile *file,
+                            const struct timespec *until) {
+  weir__checkpoint_take(heap, history, file, until);
+  atomic_store(&file->is_due[heap->device], false);
+  weir__attention_set(heap, WEIR__DUE, false);
+}
+
+/* A thread that allocates does it when the one that should have done it does not get there in time; others that come meanwhile
+ * wait, since their events would push the last checkpoint out of the ring. Nothing waits for long: the caller may hold a lock of the
+ * program's that the other thread needs. */
+void weir__record_due(weir__heap *heap) {
+  enum { most_ns = 100000000 };
+  weir__history *history;
+  weir__ringfile *file = file_of_heap(heap, &history);
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_nsec += most_ns;
+  if (until.tv_nsec >= 1000000000) {
+    until.tv_nsec -= 1000000000;
+    until.tv_sec++;
+  }
+  if (!file || pthread_mutex_timedlock(&file->checkpoint_lock, &until) != 0) {
+    weir__attention_set(heap, WEIR__DUE, false); /* the next chunk will ask again */
+    return;
+  }
+  if (weir__attention_of(heap) & WEIR__DUE)
+    take_checkpoint(heap, history, file, &until);
+  pthread_mutex_unlock(&file->checkpoint_lock);
+}
+
+/* Those that are due, or all. */
+static void take_checkpoints(weir_allocator *allocator, bool all) {
+  for (int i = 0; i < allocator->heap_count; i++) {
+    weir__history *history;
+    weir__ringfile *file = file_of_heap(&allocator->heaps[i], &history);
+    if (!file || !file->due)
+      continue;
+    pthread_mutex_lock(&file->checkpoint_lock);
+    if (all || atomic_load(&file->is_due[i]))
+      take_checkpoint(&allocator->heaps[i], history, file, NULL);
+    pthread_mutex_unlock(&file->checkpoint_lock);
+  }
+}
+
+void weir__record_begun(weir_allocator *allocator) {
+  const weir__history *history = atomic_load(&allocator->history);
+  if (history && weir__history_is_on(history))
+    take_checkpoints(allocator, true);
+}
+
 /* ---- Signals: a handler may do next to nothing, so a thread writes ---- */
 
 typedef struct member {
@@ -163,7 +222,8 @@ static member *members; /* allocators that have a file */
 static pthread_mutex_t members_lock = PTHREAD_MUTEX_INITIALIZER;
 static sem_t asked;
 static atomic_int last_signal;
-static atomic_int asked_count, served_count;
+static atomic_int asked_count, served_count; /* signals */
+static atomic_bool has_thread;
 static pid_t owner; /* the process that has the thread: the child of a fork has none. Guarded by the lock */
 static struct sigaction before_abort;
 
@@ -174,16 +234,34 @@ static void *serve(void *unused) {
     }
     int number = atomic_load(&asked_count);
     bool is_abort = atomic_load(&last_signal) == SIGABRT;
+    bool is_signal = number != atomic_load(&served_count);
     pthread_mutex_lock(&members_lock);
     for (member *m = members; m; m = m->next) {
       const weir__history *history = atomic_load(&m->allocator->history);
-      if (history->devices[0].tape.file) /* not one that is the parent's */
+      if (is_signal && history->devices[0].tape.file) /* not one that is the parent's */
         dump(m->allocator, history, is_abort ? "abort" : "signal", number);
+      take_checkpoints(m->allocator, false);
     }
     pthread_mutex_unlock(&members_lock);
     atomic_store(&served_count, number);
   }
   return NULL;
+}
+
+/* A chunk has begun, with locks held. A few blocks are copied by the next thread that comes: waking another one takes longer, and
+ * arenas' locks would not lean to their threads any more. */
+static void on_due(void *context, int device, bool is_urgent) {
+  enum { few_blocks = 1000 };
+  weir_allocator *allocator = context;
+  weir__history *history;
+  weir__ringfile *file = file_of_heap(&allocator->heaps[device], &history);
+  if (!file)
+    return;
+  atomic_store(&file->is_due[device], true);
+  if (is_urgent || file->blocks[device] < few_blocks || !atomic_load(&has_thread))
+    weir__attention_set(&allocator->heaps[device], WEIR__DUE, true);
+  else
+    sem_post(&asked);
 }
 
 /* One that aborts waits, though not for ever: it may hold a lock that the thread needs. Then what was there before has its turn. */
@@ -225,10 +303,12 @@ static void watch_signals(void) {
   sigset_t all, before;
   sem_init(&asked, 0, 0);
   owner = getpid();
+  atomic_store(&served_count, atomic_load(&asked_count));
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   int error = pthread_create(&thread, NULL, serve, NULL);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
+  atomic_store(&has_thread, !error);
   if (error) {
     weir__log(WEIR_LOG_WARN, "WEIR_RECORD: no snapshots at an abort or a signal: no thread: %s", strerror(error));
     return;
@@ -340,11 +420,15 @@ void weir__record_from_env(weir_allocator *allocator) {
   weir__history_set_file(history, file);
   atomic_store_explicit(&allocator->history, history, memory_order_release);
 
+  if (!allocator->plug) { /* the memory of other back ends is not replayed */
+    file->due = on_due;
+    file->due_context = allocator;
+  }
   weir_history_options options;
   weir_history_options_init(&options);
   options.context = context_from_env(&options.stacks);
   options.max_entries = weir__ringfile_capacity(file);
-  weir_history_record(allocator, &options);
   join(allocator);
+  weir_history_record(allocator, &options);
   weir__log(WEIR_LOG_INFO, "WEIR_RECORD: recording to %s", file->path);
 }

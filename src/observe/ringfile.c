@@ -36,7 +36,9 @@ static void describe(weir__ringfile *file, int devices, const char *host, int64_
   h->file_bytes = file->bytes;
   h->log_at = WEIR__RING_HEADER;
   h->log_bytes = file->bytes / 8 / 64 * 64;
-  h->chunks_at = h->log_at + h->log_bytes;
+  h->checkpoints_at = h->log_at + h->log_bytes;
+  h->checkpoint_bytes = file->bytes / 8 / 64 * 64;
+  h->chunks_at = h->checkpoints_at + h->checkpoint_bytes;
   h->chunk_count = (file->bytes - h->chunks_at) / sizeof(weir__chunk);
   h->pid = getpid();
   h->rank = rank;
@@ -71,6 +73,7 @@ weir__ringfile *weir__ringfile_create(const char *path, uint64_t bytes, int devi
   file->path = name;
   file->bytes = bytes;
   file->header = (weir__ring_header *)(void *)file->map;
+  pthread_mutex_init(&file->checkpoint_lock, NULL);
   describe(file, devices, host, rank);
   return file;
 
@@ -101,6 +104,8 @@ void weir__ringfile_close(weir__ringfile *file) {
   atomic_store(&file->header->is_closed, 1);
   munmap(file->map, file->bytes);
   free(file->modules);
+  pthread_mutex_destroy(&file->checkpoint_lock);
+  free(file->draft);
   free(file->path);
   free(file);
 }
@@ -131,12 +136,36 @@ weir__chunk *weir__ringfile_chunk(weir__ringfile *file, int device) {
   return chunk;
 }
 
-void weir__ringfile_begin(weir__ringfile *file, weir__chunk *chunk) {
+/* Usually there are as many intervals in the ring as a device may have checkpoints. Where it has many blocks an interval is longer,
+ * up to half of the ring, so that most of the work is still that of the program. Another quarter later it becomes urgent: then a
+ * quarter of the ring is left until no checkpoint counts any more. A device that is to keep very few events has none. */
+static void count_chunk(weir__ringfile *file, int device, uint64_t most) {
+  enum { fewest = 64, events_for_block = 8 };
+  const weir__ring_header *h = file->header;
+  uint64_t left = (h->chunk_count - file->fresh) / (uint64_t)h->device_count;
+  uint64_t ring = file->taken[device] + left, interval = file->interval;
+  uint64_t since = ++file->since[device];
+  if (most < ring)
+    ring = most;
+  if (!file->due || (most < fewest && !interval))
+    return;
+  if (!interval) {
+    uint64_t longer = file->blocks[device] * events_for_block / WEIR__CHUNK_EVENTS;
+    interval = longer < ring / 4 ? ring / 4 : longer < ring / 2 ? longer : ring / 2;
+    interval += !interval;
+  }
+  bool is_urgent = since >= interval + ring / 4;
+  if (since == interval || (is_urgent && since % 8 == 0))
+    file->due(file->due_context, device, is_urgent);
+}
+
+void weir__ringfile_begin(weir__ringfile *file, weir__chunk *chunk, int device, uint64_t most) {
   weir__lock_take(&file->lock);
   atomic_store_explicit(&chunk->count, 0, memory_order_release);
   chunk->sequence = ++file->next_sequence;
   if (weir__clock_ticks() >= file->clock_at)
     note_clock(file);
+  count_chunk(file, device, most);
   weir__lock_give(&file->lock);
 }
 
@@ -303,4 +332,106 @@ void weir__ringfile_sync(weir__ringfile *file) {
     log_new(file, WEIR__RING_STACK, &weir__stacks, &file->stacks_logged);
   }
   weir__lock_give(&file->lock);
+}
+
+/* ---- Checkpoints ---- */
+
+static uint64_t slots_bytes(const weir__ring_header *h) {
+  return (uint64_t)h->device_count * WEIR__RING_CHECKPOINTS * sizeof(weir__ring_slot);
+}
+
+static weir__ring_slot *slot_of(const weir__ringfile *file, int device, int number) {
+  return (weir__ring_slot *)(void *)(file->map + file->header->checkpoints_at) + device * WEIR__RING_CHECKPOINTS +
+         number;
+}
+
+uint64_t weir__ringfile_room(const weir__ringfile *file) {
+  const weir__ring_header *h = file->header;
+  return h->checkpoint_bytes > slots_bytes(h) ? h->checkpoint_bytes - slots_bytes(h) : 0;
+}
+
+void weir__ringfile_cut(weir__ringfile *file, int device, uint64_t blocks) {
+  weir__lock_take(&file->lock);
+  file->since[device] = 0;
+  file->blocks[device] = blocks;
+  weir__lock_give(&file->lock);
+}
+
+/* Where so many bytes lie beside all checkpoints that there are: at the begin of the room, or behind one of them. 0: nowhere. */
+static uint64_t find_room(const weir__ringfile *file, uint64_t bytes) {
+  const weir__ring_header *h = file->header;
+  uint64_t end = h->checkpoints_at + h->checkpoint_bytes, at = h->checkpoints_at + slots_bytes(h);
+  for (bool moved = true; moved && bytes <= end - at;) {
+    moved = false;
+    for (int i = 0; i < h->device_count * WEIR__RING_CHECKPOINTS; i++) {
+      const struct weir__ring_place *p = &file->places[i / WEIR__RING_CHECKPOINTS][i % WEIR__RING_CHECKPOINTS];
+      if (p->sequence && at < p->at + p->bytes && p->at < at + bytes) {
+        at = p->at + p->bytes;
+        moved = true;
+      }
+    }
+  }
+  return bytes <= end - at ? at : 0;
+}
+
+static void drop_checkpoint(weir__ringfile *file, int device, int number) {
+  atomic_store_explicit(&slot_of(file, device, number)->sequence, 0, memory_order_release);
+  file->places[device][number].sequence = 0;
+}
+
+/* The oldest of a device, unless it is the only one and still counts; -1: there is none. */
+static int oldest_of(const weir__ringfile *file, int device) {
+  const weir__ring_device *d = &file->header->devices[device];
+  int found = -1, count = 0;
+  for (int i = 0; i < WEIR__RING_CHECKPOINTS; i++) {
+    uint64_t sequence = file->places[device][i].sequence;
+    count += sequence != 0;
+    if (sequence && (found < 0 || sequence < file->places[device][found].sequence))
+      found = i;
+  }
+  if (found < 0 || count > 1)
+    return found;
+  uint64_t time = file->places[device][found].time;
+  return time < atomic_load(&d->dropped_until) || time < atomic_load(&d->cleared_until) ? found : -1;
+}
+
+/* Makes room: of the device's own checkpoints the oldest goes, and when only one is left, those of others. */
+static bool drop_oldest(weir__ringfile *file, int device) {
+  int oldest = oldest_of(file, device);
+  for (int i = 0; oldest < 0 && i < file->header->device_count; i++) {
+    device = i;
+    oldest = oldest_of(file, i);
+  }
+  if (oldest >= 0)
+    drop_checkpoint(file, device, oldest);
+  return oldest >= 0;
+}
+
+static int vacant_slot(const weir__ringfile *file, int device) {
+  int i = 0;
+  while (i < WEIR__RING_CHECKPOINTS && file->places[device][i].sequence)
+    i++;
+  return i < WEIR__RING_CHECKPOINTS ? i : -1;
+}
+
+bool weir__ringfile_put(weir__ringfile *file, int device, const weir__ring_state *state, uint64_t bytes) {
+  uint64_t at;
+  int number;
+  if (bytes > weir__ringfile_room(file))
+    return false;
+  while ((number = vacant_slot(file, device)) < 0)
+    drop_oldest(file, device);
+  while (!(at = find_room(file, bytes)))
+    if (!drop_oldest(file, device))
+      return false;
+  weir__ring_slot *slot = slot_of(file, device, number);
+  uint64_t sequence = ++file->next_checkpoint;
+  atomic_signal_fence(memory_order_seq_cst); /* whatever becomes of the process, nothing counts that is written half */
+  memcpy(file->map + at, state, bytes);
+  slot->at = at;
+  slot->bytes = bytes;
+  slot->checksum = weir__ring_checksum(sequence, at, state, bytes);
+  atomic_store_explicit(&slot->sequence, sequence, memory_order_release);
+  file->places[device][number] = (struct weir__ring_place){sequence, at, bytes, state->time};
+  return true;
 }

@@ -110,7 +110,7 @@ weir__chunk *weir__tape_next(weir__tape *tape, weir__chunk *full) {
     atomic_fetch_add_explicit(&tape->file->header->lost, 1, memory_order_relaxed);
   if (chunk) {
     if (tape->file)
-      weir__ringfile_begin(tape->file, chunk);
+      weir__ringfile_begin(tape->file, chunk, tape->device, tape->limit / WEIR__CHUNK_EVENTS + tape->writing_count + 1);
     else
       atomic_store_explicit(&chunk->count, 0, memory_order_relaxed);
     append(&tape->writing, chunk);

@@ -323,6 +323,12 @@ static weir_status analyse(const weir__snapshot *snapshot, const weir__snapshot_
   weir__seeker seeker;
   size_t event = x->event;
   bool failed = x->moment == WEIR__AT_OOM;
+  if (x->is_unknown) {
+    x->time_us = device->events[event].time_us;
+    if (failed)
+      read_request(&device->events[event], &v->settings, x);
+    return WEIR_OK;
+  }
   if (device->event_count) {
     weir__state_find_events(&v->state, device->events, event);
     if (history && !x->is_from_file)
@@ -419,6 +425,8 @@ static weir_status get_state(const weir__snapshot *snapshot, const weir__explain
   v->memory = options->memory;
   v->fraction = options->fraction;
   weir__settings_default(&v->settings);
+  if (!device->event_count && device->start)
+    return weir__state_copy(device->start, &v->state);
   if (device->event_count && !(is_listed && x->moment == WEIR__AT_END)) { /* the list itself shows the end */
     weir_status status = open_history(snapshot, options, v, x, history);
     if (status && (status != WEIR_ERROR_INVALID_ARGUMENT || *history))
@@ -443,6 +451,16 @@ static weir_status get_state(const weir__snapshot *snapshot, const weir__explain
   }
   if (v->is_taken)
     return WEIR_OK;
+  if (device->lacks_start && options->moment != WEIR__AT_AUTO)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s", x->difference);
+  if (!is_listed && options->moment == WEIR__AT_AUTO) {
+    x->is_unknown = true;
+    if (x->moment != WEIR__AT_OOM) { /* when most was in use is not known either */
+      x->moment = WEIR__AT_END;
+      x->event = device->event_count ? device->event_count - 1 : 0;
+    }
+    return WEIR_OK;
+  }
   if (!in_file && options->moment != WEIR__AT_AUTO && options->moment != WEIR__AT_END)
     return weir__fail(
         WEIR_ERROR_INVALID_ARGUMENT,
@@ -512,7 +530,7 @@ weir_status weir__explain(const weir__snapshot *snapshot, const weir__explain_op
   if (status)
     return status;
   const weir__snapshot_device *device = &snapshot->devices[options->device];
-  if (!device->event_count && !device->segment_count)
+  if (!device->event_count && !device->segment_count && !device->start)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
                       "the file has nothing of device %d; what is to be recorded comes between "
                       "torch.cuda.memory._record_memory_history() and _dump_snapshot()",
@@ -532,11 +550,12 @@ weir_status weir__explain(const weir__snapshot *snapshot, const weir__explain_op
   weir__recording *history = NULL;
   view v = {.peak = summary.reserved.bytes};
   status = get_state(snapshot, options, &v, &x, &history);
-  if (!status && !x.is_from_file)
+  x.has_checkpoint = device->start != NULL;
+  if (!status && history && !x.is_from_file && !x.is_unknown)
     note_start(weir__recording_start(history), &x);
   if (!status)
     status = analyse(snapshot, device, history, &v, &x);
-  if (!status && x.moment == WEIR__AT_OOM && !x.is_from_file && !options->no_trials) {
+  if (!status && x.moment == WEIR__AT_OOM && !x.is_from_file && !x.is_unknown && !options->no_trials) {
     bool has_shrunk = summary.reserved.bytes > x.limit; /* the device has less than before: others have taken it */
     weir__trial_options trials = {.snapshot = snapshot,
                                   .history = history,

@@ -139,7 +139,10 @@ typedef struct weir__explanation {
   bool is_small, is_private; /* where it looks */
   bool is_capture;           /* a graph is captured: nothing goes back, and nothing is waited for */
   bool is_from_file;         /* the state is the file's list of segments: nothing was replayed, or not exactly */
-  bool is_unknown;           /* neither the replay nor the file has the state: there are no bytes, blocks and holders */
+  bool
+      is_unknown; /* neither the replay nor the file has the state, and `difference` says why: there are no bytes, blocks and
+                    * holders */
+  bool has_checkpoint; /* what was there before the history is in the file itself */
   bool limit_is_inferred;
   bool limit_is_device; /* there was no other: the device itself was full */
   bool has_other_limit; /* the given memory alone does not explain the failure, so the limit was inferred */

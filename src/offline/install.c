@@ -21,9 +21,14 @@ static weir_pool_id id_of(const weir__state_segment *s) {
   return (weir_pool_id){(uint64_t)s->pool[0], (uint64_t)s->pool[1]};
 }
 
-/* The heap's lock is not held. */
+/* The heap's lock is not held. Memory goes back in the order of pools. */
 static weir_status make_pools(weir__heap *heap, const weir__state *state) {
   weir_status status = WEIR_OK;
+  for (size_t i = 0; i < state->pool_count && !status; i++) {
+    weir_pool_id id = {(uint64_t)state->pools[i][0], (uint64_t)state->pools[i][1]};
+    if ((id.first || id.second) && !weir__pool_find(heap, id))
+      status = weir_pool_create(heap->allocator, heap->device, id, NULL);
+  }
   for (size_t i = 0; i < state->segment_count && !status; i++)
     if (is_private(&state->segments[i]) && !weir__pool_find(heap, id_of(&state->segments[i])))
       status = weir_pool_create(heap->allocator, heap->device, id_of(&state->segments[i]), NULL);
@@ -72,17 +77,35 @@ static bool cut(weir__arena *arena, const weir__settings *settings, const weir__
   return true;
 }
 
+/* An arena's segments come one by one, each with its own reservation: what is left of those before it is out of sight meanwhile, or
+ * the next would be mapped there. */
+static weir__block *grow_apart(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
+  weir__ref others = arena->unmapped, made;
+  arena->unmapped = 0;
+  weir__block *block = weir__heap_grow(heap, arena, settings, bytes, bytes);
+  made = arena->unmapped;
+  arena->unmapped = others;
+  for (weir__block *rest; (rest = weir__tree_after(made, 0));) {
+    weir__tree_remove(&made, rest);
+    weir__tree_insert(&arena->unmapped, rest);
+  }
+  return block;
+}
+
 static weir_status install_segment(weir__heap *heap, const weir__settings *settings, const weir__state *state,
                                    const weir__state_segment *s, void **blocks) {
   weir__settings with = *settings;
   with.expandable_segments = s->is_expandable;
+  if (s->reserve)
+    with.expandable_segments_reserve = (weir__reserve){.bytes = s->reserve};
+  if (s->page && !s->is_small)
+    with.large_segment_size = s->page;
   weir__pool *pool = pool_of(heap, s);
   weir__arena *arena = pool ? weir__arena_get(pool, (weir_cu_stream)(uintptr_t)s->stream) : NULL;
   if (!arena)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for a segment from before the recording");
-  weir__block *block = weir__heap_grow(heap, arena, &with, s->size, s->size);
-  if (!block || block->previous ||
-      weir__block_bytes(block) < s->size) /* an arena's segments are one after the other full */
+  weir__block *block = grow_apart(heap, arena, &with, s->size);
+  if (!block || block->previous || weir__block_bytes(block) < s->size)
     return weir__fail(WEIR_ERROR_OUT_OF_MEMORY,
                       "a segment of %llu bytes at 0x%llx from before the recording cannot be put back",
                       (unsigned long long)s->size, (unsigned long long)s->address);

@@ -453,6 +453,8 @@ weir_status weir__prelude_make(const weir__snapshot *snapshot, const weir__snaps
                                const weir__settings *settings, weir__state *start) {
   builder b = {.snapshot = snapshot, .settings = settings};
   *start = (weir__state){0};
+  if (device->start)
+    return weir__state_copy(device->start, start);
   if (!is_late(snapshot, device, &b.peak))
     return WEIR_OK;
   begin_at_end(&b, device);

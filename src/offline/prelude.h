@@ -11,6 +11,8 @@
  * - The private pool and the size class of pages that are unmapped in the history: those of the nearest pages that are known.
  *
  * Whether that is right, a checked replay from there tells: it differs where it is not.
+ *
+ * A recording of WEIR_RECORD has checkpoints instead, of which the reader has chosen one: nothing has to be concluded then.
  */
 #ifndef WEIR_OFFLINE_PRELUDE_H
 #define WEIR_OFFLINE_PRELUDE_H
@@ -18,7 +20,7 @@
 #include "offline/state.h"
 
 /* The state before event `first`, blocks with the stacks that are known; empty for a history that is complete. `settings` are
- * the recorded ones. */
+ * the recorded ones. Where the file has a checkpoint, `first` is 0. */
 weir_status weir__prelude_make(const weir__snapshot *snapshot, const weir__snapshot_device *device, size_t first,
                                const weir__settings *settings, weir__state *start);
 

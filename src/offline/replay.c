@@ -758,7 +758,7 @@ static weir_status find_ages(weir__recording *h, const weir__capacity *known) {
 static weir_status explain_all(weir__recording *h, const weir__capacity *known) {
   h->is_known = known->memory != 0;
   weir_status status = explain_once(h, known);
-  if (!status && h->report.differences && h->plan.settings.garbage_collection_threshold > 0)
+  if (!status && h->report.differences && h->plan.settings.garbage_collection_threshold > 0 && !h->plan.has_checkpoint)
     status = find_ages(h, known);
   if (!status && h->report.differences) /* to the end, to count them all */
     status = run(&h->plan, &h->plan.settings, &h->recorded, CHECK, NULL, NULL, &h->report);
@@ -813,6 +813,12 @@ weir_status weir__recording_open(const weir__snapshot *snapshot, int device, uin
                       "the file has no history of device %d; what is to be recorded comes between "
                       "torch.cuda.memory._record_memory_history() and _dump_snapshot()",
                       device);
+  if (snapshot->devices[device].lacks_start)
+    return weir__fail(
+        WEIR_ERROR_INVALID_ARGUMENT,
+        "what was there before the first event of device %d is not known: %llu older events were dropped, "
+        "and the file has no checkpoint behind them; a larger WEIR_RECORD_MB has room for both",
+        device, (unsigned long long)snapshot->devices[device].dropped);
   weir_status status = check_memory(memory);
   if (status)
     return status;
@@ -821,8 +827,8 @@ weir_status weir__recording_open(const weir__snapshot *snapshot, int device, uin
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory");
   status = explain_from(h, snapshot, device, 0, memory, fraction);
   size_t request = next_request(&h->plan, 0);
-  if (!status && h->plan.start.segment_count && h->report.differences && h->report.first_difference <= request &&
-      next_request(&h->plan, request + 1) < h->plan.count) {
+  if (!status && h->plan.start.segment_count && !h->plan.has_checkpoint && h->report.differences &&
+      h->report.first_difference <= request && next_request(&h->plan, request + 1) < h->plan.count) {
     weir__recording skipping = {0};
     status = explain_from(&skipping, snapshot, device, request + 1, memory, fraction);
     bool is_better = !status && (!skipping.report.differences || skipping.report.first_difference > request + 1);

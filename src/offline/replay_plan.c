@@ -559,7 +559,7 @@ static bool plan_races(weir__plan *plan) {
   size_t heard[WEIR__SNAPSHOT_MANY_THREADS + 1] = {0}, room = 64;
   for (size_t i = 1; i < plan->count && !plan->has_threads; i++)
     plan->has_threads = events[i].thread != events[0].thread;
-  if (!plan->has_threads || !plan->snapshot->has_causes)
+  if (!plan->snapshot->has_causes || (!plan->has_threads && !plan->has_checkpoint))
     return true;
   while (room < 2 * plan->snapshot->stream_count * plan->snapshot->pool_count && room < 4 * plan->count)
     room *= 2;
@@ -573,7 +573,9 @@ static bool plan_races(weir__plan *plan) {
     use *u = use_of(uses, room, e);
     bool is_other = u->thread != thread || thread == WEIR__SNAPSHOT_MANY_THREADS;
     size_t others = is_other ? u->last : u->before;
-    if (e->action == WEIR__ACTION_ALLOC && e->is_for_request && others > heard[thread])
+    /* A thread that was not heard of since the checkpoint may have looked before it, and the other one put it back before it. */
+    bool may_be_late = others > heard[thread] || (plan->has_checkpoint && !heard[thread]);
+    if (e->action == WEIR__ACTION_ALLOC && e->is_for_request && may_be_late)
       ok = note_race(plan, i);
     if (is_other)
       u->before = u->last;
@@ -593,6 +595,7 @@ weir_status weir__plan_make(const weir__snapshot *snapshot, const weir__snapshot
                        .events = device->events,
                        .count = device->event_count,
                        .first = first,
+                       .has_checkpoint = device->start != NULL,
                        .limit = WEIR__NO_LIMIT,
                        .memory = device->memory,
                        .dropped = device->dropped};

@@ -63,6 +63,7 @@ typedef struct weir__plan {
   double fraction;         /* recorded with them: the part of the device's memory that may be used; 1: not said */
   size_t first;            /* event that is replayed; those before it have gone into the start */
   weir__state start;       /* what was there before it: empty unless the recording began late */
+  bool has_checkpoint;     /* the file itself has it */
   weir__plan_entry *entries;
   size_t block_count; /* allocations: first those of the start in their order, then those of the history */
   weir__plan_release *releases;

@@ -14,6 +14,7 @@
 #include "observe/snapshot.h"
 #include "observe/stacks.h"
 #include "offline/code.h"
+#include "offline/ringstate.h"
 #include "offline/window.h"
 
 #define TRY(call)                                                                                                      \
@@ -186,8 +187,9 @@ static weir_status check_header(const loader *l) {
   const weir__ring_header *h = l->header;
   if (memcmp(h->magic, WEIR__RING_MAGIC, sizeof h->magic) != 0)
     return bad(l, 0, "this is no recording");
-  if (h->version != WEIR__RING_VERSION)
-    return bad(l, AT(version), "a recording of version %u, this program reads %d", h->version, (int)WEIR__RING_VERSION);
+  if (h->version < WEIR__RING_OLDEST_VERSION || h->version > WEIR__RING_VERSION)
+    return bad(l, AT(version), "a recording of version %u, this program reads %d to %d", h->version,
+               (int)WEIR__RING_OLDEST_VERSION, (int)WEIR__RING_VERSION);
   if (h->event_bytes != sizeof(weir__event))
     return bad(l, AT(event_bytes), "events of %u bytes, expected %zu", h->event_bytes, sizeof(weir__event));
   if (h->chunk_bytes != sizeof(weir__chunk))
@@ -198,7 +200,10 @@ static weir_status check_header(const loader *l) {
     return bad(l, l->size, "the file ends here, the recording has %llu bytes", (unsigned long long)h->file_bytes);
   if (h->log_at != WEIR__RING_HEADER || h->log_bytes > l->size - h->log_at || h->log_bytes % 64)
     return bad(l, AT(log_at), "the log is not in the file");
-  if (h->chunks_at != h->log_at + h->log_bytes || h->chunk_count > (l->size - h->chunks_at) / sizeof(weir__chunk))
+  uint64_t checkpoints = h->version > 2 ? h->checkpoint_bytes : 0, after_log = h->log_at + h->log_bytes;
+  if (h->version > 2 && (h->checkpoints_at != after_log || checkpoints > l->size - after_log || checkpoints % 64))
+    return bad(l, AT(checkpoints_at), "the checkpoints are not in the file");
+  if (h->chunks_at != after_log + checkpoints || h->chunk_count > (l->size - h->chunks_at) / sizeof(weir__chunk))
     return bad(l, AT(chunks_at), "the events are not in the file");
   if (h->log_used > h->log_bytes)
     return bad(l, AT(log_used), "the log has more bytes than there is room for");
@@ -655,9 +660,10 @@ static weir_status find_chunks(loader *l, place **places, size_t *count, size_t 
   return WEIR_OK;
 }
 
-/* The events of a device, from all chunks, in order. */
-static weir_status gather(loader *l, int device, const place *places, size_t count, weir__event *to, weir__event *spare,
-                          size_t *found) {
+/* The events of a device, from all chunks, in order. With a checkpoint those that have gone into it are left away: how many is
+ * added to the dropped ones. */
+static weir_status gather(loader *l, int device, const weir__ring_start *start, const place *places, size_t count,
+                          weir__event *to, weir__event *spare, size_t *found) {
   const weir__ring_device *d = &l->header->devices[device];
   uint64_t after = d->dropped_until > d->cleared_until ? d->dropped_until : d->cleared_until;
   *found = 0;
@@ -670,9 +676,12 @@ static weir_status gather(loader *l, int device, const place *places, size_t cou
         return bad(l, at, "an event of device %u with action %u, which is not known", e.device, e.action);
       if (e.device != device || e.time <= after)
         continue;
-      if (e.action != WEIR__EVENT_PAIRS)
-        to[(*found)++] = e;
-      else {
+      if (e.action != WEIR__EVENT_PAIRS) {
+        if (start->is_known && e.time <= start->of.time)
+          l->s->devices[device].dropped++;
+        else
+          to[(*found)++] = e;
+      } else {
         ROOM(l, l->annotations, l->annotation_count, l->annotation_room, 1);
         l->annotations[l->annotation_count++] = e;
       }
@@ -710,25 +719,38 @@ static weir_status convert(loader *l, const weir__event *e, weir__snapshot_event
   return stream_of(l, e->stream, 0, &to->stream);
 }
 
-/* Between which events of a device, in the order of time, its settings and its limit changed. */
-static weir_status place_changes(loader *l, int device, const weir__event *events, size_t count) {
+static weir_status add_placed(loader *l, const weir__snapshot_change *made) {
+  ROOM(l, l->s->changes, l->s->change_count, l->snapshot_change_room, 1);
+  l->s->changes[l->s->change_count++] = *made;
+  return WEIR_OK;
+}
+
+/* Between which events of a device, in the order of time, its settings and its limit changed. What a checkpoint has is the
+ * beginning, whatever the log had room for before it. */
+static weir_status place_changes(loader *l, int device, const weir__ring_start *start, const weir__event *events,
+                                 size_t count) {
   weir__snapshot *s = l->s;
-  size_t first = s->change_count, at = 0;
+  size_t first = s->change_count, read = 0, at = 0;
+  if (start->is_known) {
+    uint32_t conf;
+    TRY(add_string(l, start->conf, start->of.conf_bytes, &conf));
+    TRY(add_placed(l, &(weir__snapshot_change){device, 0, s->strings.items[conf].text, 0}));
+    TRY(add_placed(l, &(weir__snapshot_change){device, 0, NULL, start->of.limit}));
+  }
   for (size_t i = 0; i < l->change_count; i++) {
     const change *c = &l->changes[i];
-    if (c->device >= 0 && c->device != device)
+    if ((c->device >= 0 && c->device != device) || (start->is_known && c->time <= start->of.settings_time))
       continue;
-    while (at < count && events[at].time <= c->time)
-      at++;
+    while (read < count && events[read].time <= c->time) /* where a block was taken is no event of a snapshot */
+      at += events[read++].action != WEIR__EVENT_TAKEN;
     weir__snapshot_change made = {device, at, c->device < 0 ? s->strings.items[c->conf].text : NULL, c->limit};
     size_t same = first;
     while (same < s->change_count && (at || !s->changes[same].conf != !made.conf))
       same++;
-    if (same == s->change_count) {
-      ROOM(l, s->changes, s->change_count, l->snapshot_change_room, 1);
-      s->change_count++;
-    }
-    s->changes[same] = made;
+    if (same == s->change_count)
+      TRY(add_placed(l, &made));
+    else
+      s->changes[same] = made;
   }
   return WEIR_OK;
 }
@@ -753,11 +775,32 @@ static weir_status find_early(loader *l, int device, weir__event *events, size_t
   return grown ? WEIR_OK : no_memory(l);
 }
 
+/* What was there before the first event of a device. Stacks for which the log had no room are none. */
+static weir_status read_start(loader *l, int device, weir__ring_start *start) {
+  weir__snapshot_device *d = &l->s->devices[device];
+  uint64_t at;
+  const char *why;
+  weir_status status = weir__ring_start_read(l->data, device, &l->budget, start, &at, &why);
+  if (status)
+    return why ? bad(l, at, "%s", why) : no_memory(l);
+  d->lacks_start = !start->is_known && (d->dropped || start->is_missing);
+  if (!start->is_known)
+    return WEIR_OK;
+  d->start = start->state;
+  d->peak_allocated = start->of.peak_allocated;
+  d->peak_reserved = start->of.peak_reserved;
+  for (size_t i = 0; i < d->start->block_count; i++)
+    if (d->start->blocks[i].stack >= l->s->stack_count)
+      d->start->blocks[i].stack = 0;
+  return WEIR_OK;
+}
+
 static weir_status read_events(loader *l) {
   weir__snapshot *s = l->s;
+  weir__ring_start start;
   place *places = NULL;
   weir__event *all = NULL;
-  size_t count = 0, total = 0, found, room = 0, spare = 0;
+  size_t count = 0, total = 0, found = 0, room = 0, spare = 0;
   weir_status status = find_chunks(l, &places, &count, &total);
   if (!status) {
     all = weir__grow(&l->budget, NULL, &spare, 2 * total + 1, sizeof *all);
@@ -769,9 +812,11 @@ static weir_status read_events(loader *l) {
     s->devices[d].events = s->events + s->event_count;
     s->devices[d].dropped = l->header->devices[d].dropped;
     s->devices[d].memory = l->header->devices[d].memory;
-    status = gather(l, d, places, count, all, all + total, &found);
+    status = read_start(l, d, &start);
     if (!status)
-      status = place_changes(l, d, all, found);
+      status = gather(l, d, &start, places, count, all, all + total, &found);
+    if (!status)
+      status = place_changes(l, d, &start, all, found);
     if (!status) {
       weir__events_join(all, found, true);
       status = find_early(l, d, all, &found);

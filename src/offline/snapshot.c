@@ -10,6 +10,7 @@
 
 #include "base/text.h"
 #include "offline/ringfile.h"
+#include "offline/state.h"
 #include "offline/window.h"
 
 /* Every key that means something here. They are the first texts of the reader, so a text's number is its key. */
@@ -1066,6 +1067,11 @@ void weir__snapshot_free(weir__snapshot *s) {
   if (s == NULL)
     return;
   weir__strings_clear(&s->strings);
+  for (size_t i = 0; s->devices && i < s->device_count; i++)
+    if (s->devices[i].start) {
+      weir__state_clear(s->devices[i].start);
+      free(s->devices[i].start);
+    }
   free(s->devices);
   weir__drop(s->settings);
   weir__drop(s->annotations);

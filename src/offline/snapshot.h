@@ -82,6 +82,8 @@ typedef struct weir__snapshot_segment {
   bool is_expandable;
 } weir__snapshot_segment;
 
+struct weir__state;
+
 typedef struct weir__snapshot_device {
   const weir__snapshot_event *events; /* the oldest first */
   size_t event_count;
@@ -89,6 +91,10 @@ typedef struct weir__snapshot_device {
   size_t segment_count;
   uint64_t dropped; /* earlier events that a ring has dropped, at least; 0: none, or the file does not say */
   uint64_t memory;  /* the device's, in bytes; 0: the file does not say */
+  struct weir__state
+      *start;       /* what was there before the first event, as the file has it (offline/state.h); NULL: it does not */
+  bool lacks_start; /* there may have been something, and nothing in the file tells what */
+  uint64_t peak_allocated, peak_reserved; /* with `start`: the most that there was before it */
 } weir__snapshot_device;
 
 typedef struct weir__snapshot_frame {

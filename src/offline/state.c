@@ -1,10 +1,12 @@
 #include "offline/state.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 void weir__state_clear(weir__state *state) {
   free(state->segments);
   free(state->blocks);
+  free(state->pools);
   *state = (weir__state){0};
 }
 
@@ -16,6 +18,27 @@ static weir_status make_room(weir__state *state, size_t segments, size_t blocks)
     return WEIR_OK;
   weir__state_clear(state);
   return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for a state of %zu blocks", blocks);
+}
+
+weir_status weir__state_copy(const weir__state *from, weir__state *state) {
+  weir_status status = make_room(state, from->segment_count, from->block_count);
+  if (!status && from->pool_count && !(state->pools = malloc(from->pool_count * sizeof *state->pools))) {
+    weir__state_clear(state);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for a state of %zu pools", from->pool_count);
+  }
+  if (status)
+    return status;
+  if (from->pool_count)
+    memcpy(state->pools, from->pools, from->pool_count * sizeof *state->pools);
+  if (from->segment_count)
+    memcpy(state->segments, from->segments, from->segment_count * sizeof *state->segments);
+  if (from->block_count)
+    memcpy(state->blocks, from->blocks, from->block_count * sizeof *state->blocks);
+  state->pool_count = from->pool_count;
+  state->segment_count = from->segment_count;
+  state->block_count = from->block_count;
+  state->reserved = from->reserved;
+  return WEIR_OK;
 }
 
 static int by_address(const void *a, const void *b) {

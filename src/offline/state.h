@@ -19,7 +19,7 @@ typedef struct weir__state_block {
   size_t event; /* in use: that allocated it; WEIR__NO_EVENT: none in the history. Free, all of a segment: with which
                          that goes before anything is allocated from it */
   uint32_t stack;
-  uint32_t age;  /* free: for how many searches of its pool; a guess, or 0 (offline/ages.h) */
+  uint32_t age;  /* free: for how many searches of its pool; recorded, a guess, or 0 (offline/ages.h) */
   uint8_t state; /* weir__block_state */
 } weir__state_block;
 
@@ -27,7 +27,8 @@ typedef struct weir__state_segment {
   uint64_t address, size; /* of an expandable one: from its first to its last page; what is not mapped is a block */
   int64_t stream;         /* the raw handle */
   int64_t pool[2];
-  size_t first, count; /* blocks */
+  size_t first, count;    /* blocks */
+  uint64_t reserve, page; /* of an expandable one: its address space, and the bytes of a page; 0: not known */
   bool is_small, is_expandable;
 } weir__state_segment;
 
@@ -37,6 +38,8 @@ typedef struct weir__state {
   size_t segment_count;
   weir__state_block *blocks; /* by address: those of a segment side by side */
   size_t block_count;
+  int64_t (*pools)[2]; /* private ones, also without segments, in the order in which they were made; NULL: not known */
+  size_t pool_count;
   uint64_t reserved;
 } weir__state;
 
@@ -55,6 +58,9 @@ void weir__state_take_stacks(weir__state *state, const weir__state *from);
 
 /* The segment that an address lies in; NULL: none. */
 const weir__state_segment *weir__state_find(const weir__state *state, uint64_t address);
+
+/* A state of its own with the same segments and blocks. */
+weir_status weir__state_copy(const weir__state *from, weir__state *state);
 
 void weir__state_clear(weir__state *state);
 

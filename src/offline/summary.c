@@ -5,6 +5,7 @@
 
 #include "base/base.h"
 #include "offline/describe.h"
+#include "offline/state.h"
 
 /* ---- Holders: sums by a key ---- */
 
@@ -233,11 +234,31 @@ static bool count_segments(const weir__snapshot_device *device, weir__summary *s
   return true;
 }
 
-/* Goes through the history with all that lives at hand. What lived before its beginning is told from the end: an allocation of
- * the list of segments that the history does not make. */
-static bool follow(const weir__snapshot_device *device, weir__summary *s, sums *holders) {
-  lives l = {0};
+/* What lived before the history, where a checkpoint has it. */
+static bool begin_with(const weir__state *start, weir__summary *s, lives *l, sums *holders) {
   bool ok = true;
+  s->reserved_before = start->reserved;
+  for (size_t i = 0; i < start->block_count; i++)
+    s->has_stacks |= start->blocks[i].stack != 0;
+  for (size_t i = 0; i < start->block_count && ok; i++) {
+    const weir__state_block *b = &start->blocks[i];
+    if (b->state < WEIR__ALLOCATED)
+      continue;
+    bool is_waiting = b->state == WEIR__WAITING;
+    ok = live_add(l, &(live){b->address, b->requested, b->stack, is_waiting});
+    if (is_waiting)
+      continue;
+    s->live_before += b->requested;
+    ok = ok && add(holders, s->has_stacks, b->stack, b->requested);
+  }
+  return ok;
+}
+
+/* Goes through the history with all that lives at hand. What lived before its beginning is told by a checkpoint, or from the end: an
+ * allocation of the list of segments that the history does not make. `at_end` gets what lives then, unless there is such a list. */
+static bool follow(const weir__snapshot_device *device, weir__summary *s, sums *holders, sums *at_end) {
+  lives l = {0};
+  bool ok = !device->start || begin_with(device->start, s, &l, holders);
   for (size_t i = 0; i < device->event_count && ok; i++) {
     const weir__snapshot_event *e = &device->events[i];
     if (e->action == WEIR__ACTION_ALLOC) {
@@ -277,6 +298,9 @@ static bool follow(const weir__snapshot_device *device, weir__summary *s, sums *
         ok = add(holders, s->has_stacks, b->stack, b->requested);
       }
     }
+  for (size_t i = 0; !device->segment_count && i < l.room && ok; i++)
+    if (l.slots[i].address > 1 && !l.slots[i].is_waiting)
+      ok = add(at_end, s->has_stacks, l.slots[i].stack, l.slots[i].size);
   free(l.slots);
   return ok;
 }
@@ -354,29 +378,33 @@ weir_status weir__summarize(const weir__snapshot *snapshot, int number, weir__su
   if ((int64_t)s.end_reserved > reserved.now)
     s.reserved_before = s.end_reserved - (uint64_t)reserved.now;
   s.live.event = used.event;
+  ok = ok && follow(device, &s, &holders, &at_end) && count_unknown_segments(device, &s);
   s.reserved = (weir__summary_peak){s.reserved_before + (uint64_t)reserved.peak, reserved.event};
-  ok = ok && follow(device, &s, &holders) && count_unknown_segments(device, &s);
   s.live.bytes = s.live_before + (uint64_t)used.peak;
   if (ok) {
     s.holder_count = largest(&holders, s.holders);
     s.at_end_count = largest(&at_end, s.at_end);
   }
+  bool has_before = device->start && device->start->segment_count;
   sums_clear(&holders);
   sums_clear(&at_end);
   free(alike);
   if (!ok)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu events", device->event_count);
-  bool is_late = s.unknown_frees || s.unknown_segments || s.live_before;
+  bool is_late = s.unknown_frees || s.unknown_segments || s.live_before || has_before;
   s.completeness = !device->event_count            ? WEIR__HISTORY_NONE
                    : device->dropped               ? WEIR__HISTORY_WRAPPED
                    : !is_late                      ? WEIR__HISTORY_COMPLETE
                    : is_round(device->event_count) ? WEIR__HISTORY_WRAPPED
                                                    : WEIR__HISTORY_LATE;
-  s.is_end_told = snapshot->is_events_only && s.completeness == WEIR__HISTORY_COMPLETE;
+  s.is_unknown = device->lacks_start;
+  s.is_end_told =
+      snapshot->is_events_only && !s.is_unknown && (device->start || s.completeness == WEIR__HISTORY_COMPLETE);
   if (s.is_end_told) {
-    s.end_reserved = (uint64_t)reserved.now;
-    s.end_requested = (uint64_t)used.now;
-  }
+    s.end_reserved = s.reserved_before + (uint64_t)reserved.now;
+    s.end_requested = s.live_before + (uint64_t)used.now;
+  } else if (snapshot->is_events_only)
+    s.at_end_count = 0;
   *summary = s;
   return WEIR_OK;
 }

@@ -49,8 +49,10 @@ typedef struct weir__summary {
   size_t streams;                                 /* that the history or the segments name */
   size_t small_segments, large_segments, private; /* at the end; those of private pools count there too */
   uint64_t end_reserved, end_allocated, end_active, end_requested;
+  bool is_end_told; /* there is no list of segments, but a history that is complete, or begins with a checkpoint:
+                      end_reserved, end_requested and at_end are told from it */
   bool
-      is_end_told; /* there is no list of segments, but a complete history: end_reserved and end_requested are told from it */
+      is_unknown; /* what was there before the history is not known, nor how much: peaks, holders and the end are not either */
   weir__holder holders[WEIR__SUMMARY_HOLDERS]; /* at the peak, the largest first */
   size_t holder_count;
   weir__holder at_end[WEIR__SUMMARY_HOLDERS];

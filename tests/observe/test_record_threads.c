@@ -1,16 +1,16 @@
 /*
  * Files of WEIR_RECORD that several threads have written: each replays without a difference.
  */
-#include <dirent.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "observe/ringfile.h"
 #include "offline/replay.h"
 #include "offline/snapshot.h"
-#include "support/recording.h"
+#include "support/ring.h"
 #include "support/sanitized.h"
 #include "weir/history.h"
 #include "weir/pool.h"
@@ -29,14 +29,16 @@ static char folder[] = "/tmp/weir-test-record-threads-XXXXXX";
 typedef struct plan {
   const char *name, *conf;
   int threads;
-  bool one_stream; /* all work on the same one */
-  bool pools;      /* a part of the allocations goes to private pools, one for each thread */
-  bool hand_over;  /* what one thread allocates, another may free */
-  bool empties;    /* one of them empties the cache now and then */
-  bool records;    /* blocks are used by other streams too */
-  uint64_t limit;  /* 0: none */
-  size_t largest;  /* request */
-  bool may_fail;   /* requests */
+  bool one_stream;   /* all work on the same one */
+  bool pools;        /* a part of the allocations goes to private pools, one for each thread */
+  bool hand_over;    /* what one thread allocates, another may free */
+  bool empties;      /* one of them empties the cache now and then */
+  bool records;      /* blocks are used by other streams too */
+  uint64_t limit;    /* 0: none */
+  size_t largest;    /* request */
+  bool may_fail;     /* requests */
+  bool goes_round;   /* the file is so small that most events are dropped */
+  uint64_t interval; /* chunks between checkpoints; 0: as usual */
 } plan;
 
 static const plan *doing;
@@ -101,25 +103,17 @@ static void *allocate(void *argument) {
 }
 
 static void open_recorded(void) {
-  open_recording(
-      &(recording){.bytes = 16 * GIB, .is_done = is_done, .conf = doing->conf, .folder = folder, .mb = "16"});
+  open_recording(&(recording){.bytes = 16 * GIB,
+                              .is_done = is_done,
+                              .conf = doing->conf,
+                              .folder = folder,
+                              .mb = doing->goes_round ? "1" : "16"});
+  weir__ringfile *file = atomic_load(&recorded->history)->file;
+  weir__lock_take(&file->lock);
+  file->interval = doing->interval;
+  weir__lock_give(&file->lock);
   if (doing->limit)
     CHECK(weir_allocator_set_limit(recorded, 0, doing->limit));
-}
-
-static const char *only_file(void) {
-  static char path[512];
-  DIR *dir = opendir(folder);
-  assert_non_null(dir);
-  int count = 0;
-  for (struct dirent *e; (e = readdir(dir));)
-    if (strstr(e->d_name, ".ring")) {
-      snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-      count++;
-    }
-  closedir(dir);
-  assert_int_equal(count, 1);
-  return path;
 }
 
 static void check(const char *path, size_t *raced) {
@@ -162,8 +156,12 @@ static void run(const plan *what) {
       assert_int_equal(pthread_create(&threads[i], NULL, allocate, (void *)i), 0);
     for (int i = 0; i < what->threads; i++)
       assert_int_equal(pthread_join(threads[i], NULL), 0);
-    size_t raced;
-    check(only_file(), &raced);
+    size_t raced = 0;
+    if (what->goes_round) {
+      assert_true(atomic_load(&recorded->history)->file->header->devices[0].dropped > 0);
+      check_window(only_ring(folder), 0, recorded);
+    } else
+      check(only_ring(folder), &raced);
     if (!what->one_stream && !what->hand_over && !what->records)
       assert_int_equal(raced, 0);
     end();
@@ -218,6 +216,42 @@ static void test_limited(void **state) {
   run(&(plan){.name = "limited", .threads = 4, .limit = 1500 * MIB, .largest = 60 * MIB, .may_fail = true});
 }
 
+/* Checkpoints are taken by the thread for them, and by those that allocate when it comes too late. */
+static void test_rings(void **state) {
+  (void)state;
+  for (uint64_t interval = 0; interval < 3; interval++) {
+    run(&(plan){.name = "ring", .threads = 6, .largest = 8 * MIB, .goes_round = true, .interval = interval});
+    run(&(plan){.name = "ring of one stream",
+                .threads = 6,
+                .largest = 8 * MIB,
+                .one_stream = true,
+                .goes_round = true,
+                .interval = interval});
+    run(&(plan){.name = "ring, expandable",
+                .conf = "expandable_segments:True",
+                .threads = 5,
+                .hand_over = true,
+                .empties = true,
+                .largest = 30 * MIB,
+                .goes_round = true,
+                .interval = interval});
+    run(&(plan){.name = "ring, pools",
+                .threads = 5,
+                .pools = true,
+                .records = true,
+                .largest = 8 * MIB,
+                .goes_round = true,
+                .interval = interval});
+    run(&(plan){.name = "ring, limited",
+                .threads = 4,
+                .limit = 1500 * MIB,
+                .largest = 60 * MIB,
+                .may_fail = true,
+                .goes_round = true,
+                .interval = interval});
+  }
+}
+
 int main(void) {
   if (!mkdtemp(folder))
     return 1;
@@ -225,7 +259,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_own_streams, teardown),   cmocka_unit_test_teardown(test_pools, teardown),
       cmocka_unit_test_teardown(test_one_stream, teardown),    cmocka_unit_test_teardown(test_handed_over, teardown),
       cmocka_unit_test_teardown(test_other_streams, teardown), cmocka_unit_test_teardown(test_emptied, teardown),
-      cmocka_unit_test_teardown(test_limited, teardown),
+      cmocka_unit_test_teardown(test_limited, teardown),       cmocka_unit_test_teardown(test_rings, teardown),
   };
   int failed = cmocka_run_group_tests(tests, NULL, NULL);
   remove_files(folder);

@@ -19,6 +19,8 @@ void open_recording(const recording *how) {
   weir_ledger_options options;
   weir_ledger_options_init(&options);
   options.bytes = how->bytes;
+  if (how->devices)
+    options.devices = how->devices;
   if (how->is_done)
     options.is_done = how->is_done;
   CHECK(weir_driver_open_ledger(&options, &ledger));

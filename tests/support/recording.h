@@ -16,6 +16,7 @@ typedef struct recording {
   int (*is_done)(void *context, weir_cu_stream stream); /* of the ledger; NULL: its own */
   const char *conf;                                     /* NULL: none */
   const char *folder, *mb, *stacks;                     /* WEIR_RECORD and its two; NULL: not set */
+  int devices;                                          /* 0: one */
 } recording;
 
 void open_recording(const recording *how);

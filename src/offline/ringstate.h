@@ -1,0 +1,24 @@
+/*
+ * Reads the checkpoints of a recording (observe/ringfile.h): what was there before the first event that it still has.
+ */
+#ifndef WEIR_OFFLINE_RINGSTATE_H
+#define WEIR_OFFLINE_RINGSTATE_H
+
+#include "observe/ringfile.h"
+#include "offline/state.h"
+
+/* The checkpoint that a device begins with. */
+typedef struct weir__ring_start {
+  bool is_known;       /* there is one that reaches back to the events; else all that follows but for the last is 0 */
+  weir__ring_state of; /* its numbers */
+  const char *conf;    /* in the file, of.conf_bytes long */
+  weir__state *state;  /* the caller's; NULL unless it is known */
+  bool is_missing;     /* there are checkpoints, or were, and none that reaches back */
+} weir__ring_start;
+
+/* `data` is the whole file, and its header was checked. Checkpoints that are not whole are left aside; one that is, and makes no
+ * sense, is WEIR_ERROR_BAD_DATA: *bad is the byte, and *why what is wrong with it. */
+weir_status weir__ring_start_read(const unsigned char *data, int device, weir__budget *budget, weir__ring_start *start,
+                                  uint64_t *bad, const char **why);
+
+#endif
