@@ -322,17 +322,18 @@ weir_status weir__out_of_memory(const char *who, weir__heap *heap, weir__arena *
 
   char text[6][32], allowed[64] = "", private_part[96] = "";
   if (weir__plug_is_async(allocator)) /* PyTorch's programs and tests look for these words */
-    return weir__fail(WEIR_ERROR_OUT_OF_MEMORY,
-                      "%s: Allocation on device %d would exceed allowed memory. (out of memory)\n"
-                      "Currently allocated     : %s\n"
-                      "Requested               : %s\n"
-                      "Device limit            : %s\n"
-                      "Free (according to CUDA): %s\n"
-                      "Weir limit (set by user-supplied memory fraction)\n"
-                      "                        : %s",
-                      who, heap->device, weir__format_bytes(allocated, text[0]), weir__format_bytes(bytes, text[1]),
-                      weir__format_bytes(device_total, text[2]), weir__format_bytes(device_free, text[3]),
-                      weir__format_bytes(limit, text[4]));
+    return weir__fail(
+        WEIR_ERROR_OUT_OF_MEMORY,
+        "%s: Allocation on device %d would exceed allowed memory. (out of memory)\n"
+        "Currently allocated     : %s\n"
+        "Requested               : %s\n"
+        "Device limit            : %s\n"
+        "Free (according to CUDA): %s\n"
+        "Weir limit (set by user-supplied memory fraction)\n"
+        "                        : %s",
+        who, heap->device, weir__format_bytes_as_pytorch(allocated, text[0]),
+        weir__format_bytes_as_pytorch(bytes, text[1]), weir__format_bytes_as_pytorch(device_total, text[2]),
+        weir__format_bytes_as_pytorch(device_free, text[3]), weir__format_bytes_as_pytorch(limit, text[4]));
   list_processes(heap, processes, sizeof processes);
   if (has_limit)
     snprintf(allowed, sizeof allowed, "%s allowed; ", weir__format_bytes_as_pytorch(limit, text[0]));
