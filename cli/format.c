@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "shown.h"
+
 enum { DEFAULT_WIDTH = 120, LEAST_WIDTH = 40 };
 
 /* A line with this byte in it is not folded. */
@@ -333,18 +335,16 @@ void weir_cli_print_program(FILE *out) {
 
 void weir_cli_print_quoted(FILE *out, const char *word) {
   static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=@%+,";
-  bool has_control = false;
-  for (const char *c = word; *c; c++)
-    has_control |= iscntrl((unsigned char)*c) != 0;
   if (*word && !word[strspn(word, plain)]) {
     fputs(word, out);
     return;
   }
-  fputs(has_control ? "$'" : "'", out);
+  bool is_escaped = strcmp(weir_cli_shown(word), word) != 0; /* it has what a terminal would obey, or is not UTF-8 */
+  fputs(is_escaped ? "$'" : "'", out);
   for (const char *c = word; *c; c++) {
-    if (iscntrl((unsigned char)*c))
+    if (is_escaped && (iscntrl((unsigned char)*c) || (unsigned char)*c >= 0x80))
       fprintf(out, "\\%03o", (unsigned)(unsigned char)*c);
-    else if (has_control && (*c == '\'' || *c == '\\'))
+    else if (is_escaped && (*c == '\'' || *c == '\\'))
       fprintf(out, "\\%c", *c);
     else if (*c == '\'')
       fputs("'\\''", out);

@@ -215,7 +215,7 @@ static void print_text(const char *file, const weir__snapshot *snapshot, const w
   if (snapshot->is_events_only)
     puts(", a recording of WEIR_RECORD");
   else
-    printf(", %zu segments\n", snapshot->segment_count);
+    printf(", %zu segment%s\n", snapshot->segment_count, snapshot->segment_count == 1 ? "" : "s");
   print_settings(snapshot);
   bool has_stacks = false;
   print_host(&snapshot->host);
@@ -229,8 +229,8 @@ static void print_text(const char *file, const weir__snapshot *snapshot, const w
     printf("  no stacks were recorded, so allocations are grouped by size: %s keeps them\n",
            snapshot->is_events_only ? "WEIR_RECORD_STACKS=alloc" : "_record_memory_history(stacks=\"python\")");
   for (size_t i = 0; i < snapshot->ignored_count; i++)
-    printf("  not understood: key '%s' of %s, %" PRIu64 " times\n", weir_cli_shown(snapshot->ignored[i].key),
-           snapshot->ignored[i].where, snapshot->ignored[i].count);
+    printf("  not understood: key '%s' of %s, %" PRIu64 " time%s\n", weir_cli_shown(snapshot->ignored[i].key),
+           snapshot->ignored[i].where, snapshot->ignored[i].count, snapshot->ignored[i].count == 1 ? "" : "s");
   if (events) {
     fputs("  next: ", stdout);
     weir_cli_print_command("explain", "", file);

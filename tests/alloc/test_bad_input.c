@@ -408,7 +408,7 @@ static void test_history(void **state) {
   REFUSED_OPTION(mode, (weir_history_mode)3);
   REFUSED_OPTION(mode, (weir_history_mode)-1);
   REFUSED_OPTION(context, (weir_history_context)4);
-  REFUSED_OPTION(stacks, (weir_history_stacks)2);
+  REFUSED_OPTION(stacks, (weir_history_stacks)3);
   REFUSED_OPTION(skip, 1u << WEIR_HISTORY_ACTIONS);
   REFUSED_OPTION(skip, 1u << 31);
   assert_int_equal(weir_history_is_on(allocator), 0);
@@ -447,6 +447,9 @@ static void test_history(void **state) {
   /* No text is no phase; numbers that are none have no text and no frames. */
   uint32_t before = weir_history_enter_phase(NULL);
   weir_history_leave_phase(before);
+  weir_history_share_phase(UINT32_MAX); /* the number of no text */
+  CHECK(weir_history_mark(allocator, 0, "with a phase that does not exist"));
+  weir_history_share_phase(0);
   before = weir_history_enter_compile(NULL);
   weir_history_leave_compile(before);
   assert_int_equal(weir_history_text(NULL), 0);
@@ -710,6 +713,8 @@ static void test_log(void **state) {
   weir_log_set_level((weir_log_level)99);
   assert_int_equal(weir_log_get_level(), WEIR_LOG_DEBUG);
   weir_log_set_sink(NULL, state);
+  weir_log_message(WEIR_LOG_DEBUG, NULL);
+  weir_log_message((weir_log_level)99, "a message of no level");
   weir_log_set_level(before);
 }
 

@@ -249,15 +249,16 @@ static void test_wrapped(void **state) {
   uint64_t dropped;
   assert_true(weir__history_read(atomic_load(&recorded->history), 0, &events, &count, &dropped));
   free(events);
-  /* What is older than that, in a chunk that is still written, is left away too. */
-  assert_in_range(s->devices[0].dropped, dropped - WEIR__CHUNK_EVENTS, dropped);
-  assert_int_equal(s->event_count, count);
+  /* The window begins with a checkpoint: the reader counts what is older as dropped. Old events in a chunk that is still
+   * written are counted by neither. */
+  assert_in_range(s->devices[0].dropped + s->event_count, dropped + count - WEIR__CHUNK_EVENTS, dropped + count);
+  assert_true(s->event_count >= count / 2);
   weir__summary summary;
   CHECK(weir__summarize(s, 0, &summary));
   assert_int_equal(summary.completeness, WEIR__HISTORY_WRAPPED);
-  assert_int_equal(summary.unknown_frees, 4);
-  assert_int_equal(summary.live_before, 12 * MIB);
-  assert_false(summary.is_end_told);
+  assert_int_equal(summary.unknown_frees, 0);
+  assert_in_range(summary.live_before, 30 * MIB, 30 * MIB + 8 * 512); /* one of the pairs may be in use */
+  assert_true(summary.is_end_told);
   /* The settings are those that held at its first event. */
   assert_int_equal(s->change_count, 2);
   assert_int_equal(s->changes[0].event, 0);
@@ -338,7 +339,8 @@ static void test_many_pools_alive(void **state) {
   weir__snapshot *s = load_recording(find_file(".ring"));
   assert_int_equal(warnings, 1);
   assert_non_null(strstr(warning, "WEIR_RECORD_MB makes it larger"));
-  assert_int_equal(s->event_count, 2 * chunks);
+  /* A checkpoint may have been taken meanwhile: then the window begins there. */
+  assert_int_equal(s->devices[0].dropped + s->event_count, 2 * chunks);
   weir__snapshot_free(s);
   for (int i = 0; i < ALIVE; i++)
     CHECK(weir_allocator_free(recorded, held[i]));
