@@ -408,8 +408,8 @@ inline void Allocator::free(void *pointer) {
     fail_free(status);
 }
 
-// In a forked child memory belongs to the parent. The native allocator's free succeeds there without freeing anything for the
-// parent, and a deleter that throws would end the process.
+// In a forked child memory belongs to the parent. The native allocator's free succeeds there without freeing anything
+// for the parent, and a deleter that throws would end the process.
 void Allocator::fail_free(weir_status status) const {
   if (status != WEIR_ERROR_BAD_FORK)
     throw_status(status);

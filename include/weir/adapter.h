@@ -25,8 +25,8 @@ typedef enum weir_witness_scope {
 weir_status weir_allocator_set_witness(weir_allocator *allocator, weir_trace_tracker witness, void *context,
                                        weir_witness_scope scope);
 
-/* The ids of a device's private pools whose statistics are known (weir_pool_get_stats): as weir_allocator_pools, and also of the most
- * recent 128 pools that had memory and are gone. PyTorch's statistics by pool have those too. */
+/* The ids of a device's private pools whose statistics are known (weir_pool_get_stats): as weir_allocator_pools, and
+ * also of the most recent 128 pools that had memory and are gone. PyTorch's statistics by pool have those too. */
 weir_status weir_allocator_pools_ever(weir_allocator *allocator, int device, weir_pool_id *pools, size_t room,
                                       size_t *count);
 

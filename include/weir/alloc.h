@@ -5,8 +5,8 @@
  * again on its own stream at once, with no synchronization: work on a stream is done in order. A block that other streams
  * use as well is told about them (weir_allocator_record_stream), and waits for them when it is freed.
  *
- * An allocator is an object; a program can have many. Every call may be made from any thread. An allocator belongs to the
- * process that created it: in a forked child every call on it returns WEIR_ERROR_BAD_FORK, at once.
+ * An allocator is an object; a program can have many. Every call may be made from any thread. An allocator belongs to
+ * the process that created it: in a forked child every call on it returns WEIR_ERROR_BAD_FORK, at once.
  */
 #ifndef WEIR_ALLOC_H
 #define WEIR_ALLOC_H
@@ -75,9 +75,9 @@ typedef struct weir_allocator_options {
 
 void weir_allocator_options_init(weir_allocator_options *options);
 
-/* An allocator over a driver whose Init was called. The driver stays the caller's, and outlives it; weir_shutdown fails while
- * an allocator is alive on the driver that the runtime opened. For each device the primary context is retained when it is first used.
- * options NULL: the defaults. */
+/* An allocator over a driver whose Init was called. The driver stays the caller's, and outlives it; weir_shutdown fails
+ * while an allocator is alive on the driver that the runtime opened. For each device the primary context is retained
+ * when it is first used. options NULL: the defaults. */
 weir_status weir_allocator_create(weir_driver *driver, const weir_allocator_options *options,
                                   weir_allocator **allocator);
 
@@ -87,17 +87,17 @@ void weir_allocator_destroy(weir_allocator *allocator);
 /* "native", "cudaMallocAsync", or the name of the options' back end. */
 const char *weir_allocator_backend(const weir_allocator *allocator);
 
-/* Memory of a device for use on a stream. 0 bytes give NULL. WEIR_ERROR_OUT_OF_MEMORY when there is no more: weir_last_error()
- * then says where it all is, and the program can go on.
+/* Memory of a device for use on a stream. 0 bytes give NULL. WEIR_ERROR_OUT_OF_MEMORY when there is no more:
+ * weir_last_error() then says where it all is, and the program can go on.
  *
- * The stream has to be one of the driver's. On the software device a handle that is none is WEIR_ERROR_INVALID_HANDLE whenever the
- * cache cannot serve the request, and in weir_allocator_record_stream. NVIDIA's driver cannot be asked whether a handle is one: there
- * a bad stream shows as an error of a later call, or as a crash in the driver. */
+ * The stream has to be one of the driver's. On the software device a handle that is none is WEIR_ERROR_INVALID_HANDLE
+ * whenever the cache cannot serve the request, and in weir_allocator_record_stream. NVIDIA's driver cannot be asked
+ * whether a handle is one: there a bad stream shows as an error of a later call, or as a crash in the driver. */
 weir_status weir_allocator_alloc(weir_allocator *allocator, int device, size_t bytes, weir_cu_stream stream,
                                  void **pointer);
 
-/* NULL is allowed. A pointer that is not live here is WEIR_ERROR_INVALID_ARGUMENT, and the text says whether it was freed already,
- * is within another allocation, or is not of this allocator. */
+/* NULL is allowed. A pointer that is not live here is WEIR_ERROR_INVALID_ARGUMENT, and the text says whether it was
+ * freed already, is within another allocation, or is not of this allocator. */
 weir_status weir_allocator_free(weir_allocator *allocator, void *pointer);
 
 /* Another stream uses the memory too: when it is freed, it is not used again before that stream got there. Nothing happens
@@ -165,8 +165,8 @@ weir_status weir_allocator_get_fraction(weir_allocator *allocator, int device, d
  * position and what is allowed. */
 weir_status weir_allocator_configure(weir_allocator *allocator, const char *conf);
 
-/* The text of all settings that are not at their default, in the syntax of configure. Returns its whole length. text may be NULL, to
- * learn the length. */
+/* The text of all settings that are not at their default, in the syntax of configure. Returns its whole length. text
+ * may be NULL, to learn the length. */
 size_t weir_allocator_settings(weir_allocator *allocator, char *text, size_t size);
 
 /* Expandable segments of a stream reserve the address space that expandable_segments_reserve_by_class has for this class, from

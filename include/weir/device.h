@@ -17,9 +17,9 @@ enum { WEIR_MAX_DEVICES = 64 };
 /* 1 when there is a device to work with. Never fails, and makes no context. */
 int weir_device_is_available(void);
 
-/* The number of visible devices: 0 without a driver. Makes no context, and does not start the runtime; before the start it
- * follows changes of CUDA_VISIBLE_DEVICES, after it the number stays. In a child that was forked after the start it is the
- * parent's number. */
+/* The number of visible devices: 0 without a driver. Makes no context, and does not start the runtime; before the start
+ * it follows changes of CUDA_VISIBLE_DEVICES, after it the number stays. In a child that was forked after the start it
+ * is the parent's number. */
 weir_status weir_device_count(int *count);
 
 /* The calling thread's current device; 0 until the thread sets another. */

@@ -99,8 +99,8 @@ weir_status weir_history_annotate(weir_allocator *allocator, int device, const c
 /* Puts an event with a text among the others of a device: action user_defined. */
 weir_status weir_history_mark(weir_allocator *allocator, int device, const char *text);
 
-/* The same about a live pointer: action annotate, and the event has its address and its size. A pointer that is not live is
- * WEIR_ERROR_INVALID_ARGUMENT. */
+/* The same about a live pointer: action annotate, and the event has its address and its size. A pointer that is not
+ * live is WEIR_ERROR_INVALID_ARGUMENT. */
 weir_status weir_history_mark_pointer(weir_allocator *allocator, const void *pointer, const char *text);
 
 /* A text that every event of the device carries from now on; NULL or "" for none. */

@@ -12,8 +12,8 @@
  *     weir_host_record_stream(host, pointer, 0, stream);
  *     weir_host_free(host, pointer);                             at once: nobody has to wait
  *
- * An allocator is an object; a program can have many. Every call may be made from any thread, but not in a forked child:
- * WEIR_ERROR_BAD_FORK.
+ * An allocator is an object; a program can have many. Every call may be made from any thread, but not in a forked
+ * child: WEIR_ERROR_BAD_FORK.
  */
 #ifndef WEIR_HOST_H
 #define WEIR_HOST_H

@@ -35,8 +35,8 @@ weir_status weir_pool_create(weir_allocator *allocator, int device, weir_pool_id
 weir_status weir_pool_release(weir_allocator *allocator, int device, weir_pool_id id);
 weir_status weir_pool_use_count(weir_allocator *allocator, int device, weir_pool_id id, int *count);
 
-/* What the pool has taken from the driver, by kind: all, small, large. For the most recent 128 pools that had memory it stays known
- * when the pool is gone, and goes on when one of the same id is made. */
+/* What the pool has taken from the driver, by kind: all, small, large. For the most recent 128 pools that had memory it
+ * stays known when the pool is gone, and goes on when one of the same id is made. */
 weir_status weir_pool_get_stats(weir_allocator *allocator, int device, weir_pool_id id,
                                 weir_stat reserved_bytes[WEIR_STAT_KINDS]);
 weir_status weir_pool_set_use_on_oom(weir_allocator *allocator, int device, weir_pool_id id, int use);

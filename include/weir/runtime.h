@@ -37,10 +37,11 @@ weir_status weir_use_driver(weir_driver *driver);
 /* The driver that the runtime stands on; starts it if need be. For calls that Weir does not wrap. */
 weir_status weir_get_driver(weir_driver **driver);
 
-/* Ends the runtime and frees what it holds: its streams, its contexts, and the driver unless the program chose it. Events and
- * graphs that the program still has become invalid, and are only good for destroying. Allocators (weir/alloc.h, weir/host.h) have
- * to be destroyed before: while one is alive on a driver that the runtime would close, this returns WEIR_ERROR_BAD_STATE with a
- * text that lists them, and the runtime goes on as it was. Not while another thread is in a call. A later call starts anew. */
+/* Ends the runtime and frees what it holds: its streams, its contexts, and the driver unless the program chose it.
+ * Events and graphs that the program still has become invalid, and are only good for destroying. Allocators
+ * (weir/alloc.h, weir/host.h) have to be destroyed before: while one is alive on a driver that the runtime would close,
+ * this returns WEIR_ERROR_BAD_STATE with a text that lists them, and the runtime goes on as it was. Not while another
+ * thread is in a call. A later call starts anew. */
 weir_status weir_shutdown(void);
 
 typedef weir_status (*weir_lazy_fn)(void *context);

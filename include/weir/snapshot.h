@@ -139,8 +139,8 @@ weir_status weir_stats_get(const weir_allocator_stats *stats, const char *name, 
 /* The four values of one group: "oversize_segments", "allocated_bytes.all". */
 weir_status weir_stats_get_group(const weir_allocator_stats *stats, const char *name, weir_stat *stat);
 
-/* The ids of a device's private pools: those that are held, and those that were released and still have memory. *count is how many
- * there are, whatever there is room for. */
+/* The ids of a device's private pools: those that are held, and those that were released and still have memory. *count
+ * is how many there are, whatever there is room for. */
 weir_status weir_allocator_pools(weir_allocator *allocator, int device, weir_pool_id *pools, size_t room,
                                  size_t *count);
 

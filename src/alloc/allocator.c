@@ -107,8 +107,9 @@ static void describe(const weir__client *client, char *text, size_t size) {
            allocator->heap_count, allocator->heap_count == 1 ? "" : "s");
 }
 
-/* The two calls of the fast path read nothing more for this: without devices an allocation takes the slow path, and without
- * pages a free does. Nothing is freed: it may be in use, since the fork can be within a callback of the allocator's. */
+/* The two calls of the fast path read nothing more for this: without devices an allocation takes the slow path, and
+ * without pages a free does. Nothing is freed: it may be in use, since the fork can be within a callback of the
+ * allocator's. */
 static void invalidate(weir__client *client) {
   weir_allocator *allocator = (weir_allocator *)client->object;
   allocator->is_forked = true;

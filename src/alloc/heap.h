@@ -308,8 +308,8 @@ struct weir_allocator {
   bool is_forked; /* it belongs to the parent of this process; written in the child of a fork, before fork returns */
 };
 
-/* First in every public call but weir_allocator_alloc and _free, whose slow paths check the same: a forked allocator has no
- * devices and no pages, so that these two never succeed on their fast paths. NULL fails too. */
+/* First in every public call but weir_allocator_alloc and _free, whose slow paths check the same: a forked allocator
+ * has no devices and no pages, so that these two never succeed on their fast paths. NULL fails too. */
 weir_status weir__allocator_check(const char *who, const weir_allocator *allocator);
 
 #define WEIR__CHECK_ALLOCATOR(allocator)                                                                               \
@@ -697,8 +697,8 @@ weir_status weir__check_backend(const weir__settings *settings);
 weir__block *weir__block_lock(weir_allocator *allocator, const void *pointer, weir__arena **arena);
 weir_status weir__no_block(const char *who, const void *pointer);
 
-/* The same, and says what is at that address: nothing of this allocator's, memory that was freed, or the middle of a live
- * allocation. No lock is held. */
+/* The same, and says what is at that address: nothing of this allocator's, memory that was freed, or the middle of a
+ * live allocation. No lock is held. */
 weir_status weir__no_block_because(const char *who, weir_allocator *allocator, const void *pointer);
 
 /* There is no more: tells those who want to know, and says so. The heap's lock is held, and given back. */

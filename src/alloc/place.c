@@ -28,7 +28,7 @@ static void tell_place(weir__heap *heap, uint64_t address, char *text, size_t si
   weir__arena_unlock(segment->arena);
 }
 
-/* A heap whose lock is taken is left out, rather than waited for: this may be a call from within one of its callbacks. */
+/* A heap whose lock is taken is left out rather than waited for: this may be a call from within one of its callbacks. */
 weir_status weir__no_block_because(const char *who, weir_allocator *allocator, const void *pointer) {
   char text[160] = "";
   bool asked_all = true;

@@ -47,8 +47,8 @@ static inline uint64_t weir__monotonic_ns(void) {
  * the caller's. */
 void weir__copy_sized(void *to, size_t to_size, const void *from, size_t from_size);
 
-/* The same for options that a caller gave to the public call `who`; NULL keeps the defaults. A size of 0 was forgotten: then the rest
- * of the struct is not known to be set either, and this fails. `from` begins with its size. */
+/* The same for options that a caller gave to the public call `who`; NULL keeps the defaults. A size of 0 was forgotten:
+ * then the rest of the struct is not known to be set either, and this fails. `from` begins with its size. */
 weir_status weir__read_options(const char *who, const char *name, void *to, size_t to_size, const void *from);
 
 #endif

@@ -22,8 +22,9 @@ bool weir__result_is_known(weir_cu_result result);
 /* Only the mapping: what status a code is. */
 weir_status weir__status_of_result(weir_cu_result result);
 
-/* Fails with WEIR_ERROR_INVALID_HANDLE on behalf of the public call `who` for a stream that the driver does not have. Only the
- * software device can be asked: NVIDIA's driver may crash on a handle that is none, and the ledger takes any number. */
+/* Fails with WEIR_ERROR_INVALID_HANDLE on behalf of the public call `who` for a stream that the driver does not have.
+ * Only the software device can be asked: NVIDIA's driver may crash on a handle that is none, and the ledger takes any
+ * number. */
 weir_status weir__driver_check_stream(const char *who, weir_driver *driver, weir_cu_stream stream);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * What is alive on a driver: allocators of device and host memory. A runtime does not close a driver that has clients, and a
- * fork invalidates the child's copies of them.
+ * What is alive on a driver: allocators of device and host memory. A runtime does not close a driver that has clients,
+ * and a fork invalidates the child's copies of them.
  */
 #ifndef WEIR_DRIVER_CLIENT_H
 #define WEIR_DRIVER_CLIENT_H
@@ -30,7 +30,7 @@ void weir__client_add(weir__client *client);
 /* Not in a child that inherited the client. */
 void weir__client_remove(weir__client *client);
 
-/* The number of clients of a driver. The text lists the first few of them: "0x1230 (device memory, back end native), ...". */
+/* The number of clients of a driver. The text lists the first few: "0x1230 (device memory, back end native), ...". */
 size_t weir__clients_of(const weir_driver *driver, char *text, size_t size);
 
 /* Fails with WEIR_ERROR_BAD_FORK on behalf of the public call `who`. */

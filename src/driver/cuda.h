@@ -22,8 +22,8 @@ weir_status weir__cuda_load(weir__cuda_lookup lookup, void *library, const char 
 /* The same with libcuda.so.1, or the library that WEIR_CUDA_LIBRARY names. */
 weir_status weir__cuda_open(char reason[WEIR__CUDA_REASON], weir_driver **driver);
 
-/* Logs that the software device is taken instead, on behalf of the public call `who`. A library that WEIR_CUDA_LIBRARY names and
- * that does not serve is worth a warning; a machine without a GPU is not. */
+/* Logs that the software device is taken instead, on behalf of the public call `who`. A library that WEIR_CUDA_LIBRARY
+ * names and that does not serve is worth a warning; a machine without a GPU is not. */
 void weir__cuda_log_fallback(const char *who, const char *reason);
 
 /* Starts a driver and sees whether it has a device. */

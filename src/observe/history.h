@@ -135,7 +135,8 @@ void weir__history_mark(weir__history *history, int device, weir__action action,
 /* The events of a device, the oldest first, for the caller to free. false: no host memory. */
 bool weir__history_read(weir__history *history, int device, weir__event **events, size_t *count, uint64_t *dropped);
 
-/* The same at an earlier time, which a snapshot may have marked: neither its mark nor what came later takes an entry's place. */
+/* The same at an earlier time, which a snapshot may have marked: neither its mark nor what came later takes an entry's
+ * place. */
 bool weir__history_read_until(weir__history *history, int device, uint64_t until, weir__event **events, size_t *count,
                               uint64_t *dropped);
 

@@ -76,9 +76,9 @@ void weir__tape_close(weir__tape *tape, weir__chunk *chunk);
 void weir__tape_clear(weir__tape *tape);
 void weir__tape_end(weir__tape *tape);
 
-/* The most recent `limit` events up to the time `until`, the oldest first, in memory that the caller frees, and how many older
- * ones were dropped. A snapshot's mark of that very time comes after them, and is left out, as are events that are for a file
- * only. false: no host memory. */
+/* The most recent `limit` events up to the time `until`, the oldest first, in memory that the caller frees, and how
+ * many older ones were dropped. A snapshot's mark of that very time comes after them, and is left out, as are events
+ * that are for a file only. false: no host memory. */
 bool weir__tape_read(weir__tape *tape, uint64_t until, weir__event **events, size_t *count, uint64_t *dropped);
 
 /* Puts events in order by their times; those with the same one stay as they are. `spare` has room for as many. */

@@ -252,7 +252,8 @@ weir_status weir__start(const char *who) {
 
 weir_status weir_init(void) { return weir__start(__func__); }
 
-/* An allocator calls the driver until it is destroyed. A driver of the program's stays open, and allocators on it go on. */
+/* An allocator calls the driver until it is destroyed. A driver of the program's stays open, and allocators on it go
+ * on. */
 static weir_status check_clients(const char *who) {
   char list[768];
   size_t count = owns_driver ? weir__clients_of(weir__rt.driver, list, sizeof list) : 0;

@@ -48,7 +48,8 @@ typedef struct weir__runtime {
 /* Valid between a successful weir__start and the shutdown. */
 extern weir__runtime weir__rt;
 
-/* How many devices there were when they were last counted, by the start or before it. A child of fork cannot count them. */
+/* How many devices there were when they were last counted, by the start or before it. A child of fork cannot count
+ * them. */
 extern atomic_int weir__known_count;
 
 /* ---- Starting (init.c) ---- */

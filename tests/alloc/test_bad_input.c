@@ -1,6 +1,7 @@
 /*
- * Wrong arguments to every call of alloc.h, pool.h, history.h, host.h, ipc.h, snapshot.h, adapter.h and log.h: a status, a text that
- * begins with the call's name, outputs as they were, and nothing changed. tests/library/bad_input.sh checks that no call is missing.
+ * Wrong arguments to every call of alloc.h, pool.h, history.h, host.h, ipc.h, snapshot.h, adapter.h and log.h: a
+ * status, a text that begins with the call's name, outputs as they were, and nothing changed.
+ * tests/library/bad_input.sh checks that no call is missing.
  */
 #include <limits.h>
 #include <math.h>

@@ -1,5 +1,6 @@
 /*
- * What fork does to allocators: the child's calls are refused, whatever the parent's threads were doing, and the parent's go on.
+ * What fork does to allocators: the child's calls are refused, whatever the parent's threads were doing, and the
+ * parent's go on.
  */
 #include <pthread.h>
 #include <stdatomic.h>

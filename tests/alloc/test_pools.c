@@ -186,7 +186,8 @@ static void test_use_counts(void **state) {
   alloc_close();
 }
 
-/* A pool is listed while it is held, or has memory; released and without memory it is not, though the cache was not emptied. */
+/* A pool is listed while it is held, or has memory; released and without memory it is not, though the cache was not
+ * emptied. */
 static void test_listed_pools(void **state) {
   (void)state;
   alloc_open(NULL, GIB);

@@ -1,6 +1,6 @@
 /*
- * Wrong arguments to every call of driver.h, soft.h and status.h: a status, a text that begins with the call's name, and outputs as they
- * were.
+ * Wrong arguments to every call of driver.h, soft.h and status.h: a status, a text that begins with the call's name,
+ * and outputs as they were.
  */
 #include <limits.h>
 #include <stdint.h>

@@ -282,8 +282,8 @@ static void test_ring_of_one(void **state) {
   alloc_close();
 }
 
-/* A snapshot reads the ring first and is marked afterwards, so a full ring has all of its entries in the snapshot; the mark takes
- * a place in the next one. */
+/* A snapshot reads the ring first and is marked afterwards, so a full ring has all of its entries in the snapshot; the
+ * mark takes a place in the next one. */
 static void test_snapshots_of_a_full_ring(void **state) {
   (void)state;
   static const size_t limits[] = {1, 2, 5, 63, 64, 65, 200};
