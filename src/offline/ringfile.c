@@ -812,6 +812,7 @@ static weir_status read_events(loader *l) {
     s->devices[d].events = s->events + s->event_count;
     s->devices[d].dropped = l->header->devices[d].dropped;
     s->devices[d].memory = l->header->devices[d].memory;
+    found = 0;
     status = read_start(l, d, &start);
     if (!status)
       status = gather(l, d, &start, places, count, all, all + total, &found);

@@ -51,6 +51,64 @@ has out ' in use, as requested, of .* reserved: counted from the events; the rec
 run 0 replay --check "$1"
 has out ' 0 differ$'
 
+# A ring that went round many times explains as one that has all.
+for mb in 1 16; do
+  WEIR_RECORD="$work/ring$mb" WEIR_RECORD_MB=$mb "$WEIR_TEST_JOB" 60000 >"$work/job" 2>"$work/err"
+  said="long_job with $mb MiB"
+  [ -s "$work/job" ] || fail "it failed"
+  set -- "$work/ring$mb"/*.ring
+  run 0 replay --check "$1"
+  has out ' 0 differ$'
+  run 0 summary --json "$1"
+  is_json
+  has out "\"end_reserved\": $(cut -d ' ' -f 1 "$work/job"), .* \"end_requested\": $(cut -d ' ' -f 2 "$work/job"), "
+  run 0 explain --json "$1"
+  is_json
+  has out '"moment": "oom"'
+  has out '"differences": 0, '
+  grep -o '"request": .*, "device_free"\|"limit": .*"pins"' "$work/out" >"$work/explained$mb"
+  run 0 explain "$1"
+  has out ': out of memory, event '
+done
+said="a ring of 1 MiB beside one of 16"
+cmp -s "$work/explained1" "$work/explained16" || fail "$(diff "$work/explained1" "$work/explained16")"
+set -- "$work"/ring1/*.ring
+run 0 summary "$1"
+has out '^    history   the last events: the ring was full, and [0-9]* older ones are not there; '
+has out '^    at end    .* in use, as requested, of .* reserved: told from the events; '
+run 0 replay --check "$1"
+has out '^  window      the last events: '
+has out 'that a checkpoint of the file has$'
+run 0 explain "$1"
+has out 'is from a$'
+run 0 explain --at end "$1"
+run 3 tune "$1"
+has out "^  began late: "
+
+# Without its checkpoints it does not know, and says so.
+cp "$1" "$work/without"
+dd if=/dev/zero of="$work/without" bs=4096 seek=33 count=1 conv=notrunc 2>/dev/null
+run 0 summary "$work/without"
+has out 'what was there before them is not known'
+has out '^    peak      not known$'
+has out '^    at end    not known$'
+run 0 summary --json "$work/without"
+is_json
+has out '"peak_live": null, '
+has out '"end_reserved": null, '
+run 0 explain "$work/without"
+has out '^  asked for   '
+has out '^  state       not known: what was there before the first event of device 0 is not known: '
+hasnt out ' reserved$'
+run 0 explain --json "$work/without"
+is_json
+has out '"reserved": null, '
+for command in 'explain --at peak' 'explain --at end' 'replay --check' replay 'whatif --conf expandable_segments:True' tune; do
+  # shellcheck disable=SC2086 # a command with its option
+  run 1 $command "$work/without"
+  has err 'what was there before the first event of device 0 is not known: [0-9]* older events were dropped, '
+done
+
 # Not a folder: one message, and all goes well.
 : >"$work/plain"
 WEIR_RECORD="$work/plain" run 0 demo
@@ -58,6 +116,7 @@ has err '^weir: warning: WEIR_RECORD=.*: nothing is recorded: a file of 8 MiB ca
 [ "$(wc -l <"$work/err")" -eq 1 ] || fail "more than one message"
 
 # A file that is cut off.
+set -- "$work"/files/*.ring
 head -c 100000 "$1" >"$work/cut"
 run 1 summary "$work/cut"
 has err 'byte 100000: the file ends here, the recording has 8388608 bytes'

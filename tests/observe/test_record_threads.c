@@ -64,7 +64,7 @@ static void *allocate(void *argument) {
   void *held[HELD] = {0};
   uint32_t random = 77 + (uint32_t)thread;
   bool in_pool = false;
-  for (int i = 0; i < OPS; i++) {
+  for (int i = 0; i < (doing->goes_round ? 3 : 1) * OPS; i++) {
     random = random * 1664525 + 1013904223;
     uint32_t bits = random >> 12;
     int k = (int)(bits % HELD);
@@ -230,8 +230,13 @@ static void test_rings(void **state) {
     run(&(plan){.name = "ring, expandable",
                 .conf = "expandable_segments:True",
                 .threads = 5,
-                .hand_over = true,
                 .empties = true,
+                .largest = 30 * MIB,
+                .goes_round = true,
+                .interval = interval});
+    run(&(plan){.name = "ring, handed over",
+                .threads = 5,
+                .hand_over = true,
                 .largest = 30 * MIB,
                 .goes_round = true,
                 .interval = interval});
