@@ -136,7 +136,7 @@ weir__chunk *weir__ringfile_chunk(weir__ringfile *file, int device) {
   return chunk;
 }
 
-/* Usually there are as many intervals in the ring as a device may have checkpoints. Where it has many blocks an interval is longer,
+/* Usually there are four intervals in the ring. Where a device has many blocks an interval is longer,
  * up to half of the ring, so that most of the work is still that of the program. Another quarter later it becomes urgent: then a
  * quarter of the ring is left until no checkpoint counts any more. A device that is to keep very few events has none. */
 static void count_chunk(weir__ringfile *file, int device, uint64_t most) {
@@ -379,28 +379,39 @@ static void drop_checkpoint(weir__ringfile *file, int device, int number) {
   file->places[device][number].sequence = 0;
 }
 
-/* The oldest of a device, unless it is the only one and still counts; -1: there is none. */
-static int oldest_of(const weir__ringfile *file, int device) {
+/* Whether a checkpoint reaches back to the events no more. */
+static bool is_stale(const weir__ringfile *file, int device, int number) {
   const weir__ring_device *d = &file->header->devices[device];
-  int found = -1, count = 0;
-  for (int i = 0; i < WEIR__RING_CHECKPOINTS; i++) {
-    uint64_t sequence = file->places[device][i].sequence;
-    count += sequence != 0;
-    if (sequence && (found < 0 || sequence < file->places[device][found].sequence))
-      found = i;
-  }
-  if (found < 0 || count > 1)
-    return found;
-  uint64_t time = file->places[device][found].time;
-  return time < atomic_load(&d->dropped_until) || time < atomic_load(&d->cleared_until) ? found : -1;
+  uint64_t time = file->places[device][number].time;
+  return time < atomic_load(&d->dropped_until) || time < atomic_load(&d->cleared_until);
 }
 
-/* Makes room: of the device's own checkpoints the oldest goes, and when only one is left, those of others. */
+/* Which one of a device goes; -1: none. The oldest, if it is stale. As long as it is not, it is the one that readers begin with, and
+ * the next one goes; of two it has to be the oldest, and the last one stays. */
+static int choose_oldest(const weir__ringfile *file, int device) {
+  int oldest = -1, next = -1, count = 0;
+  for (int i = 0; i < WEIR__RING_CHECKPOINTS; i++) {
+    uint64_t sequence = file->places[device][i].sequence;
+    if (!sequence)
+      continue;
+    count++;
+    if (oldest < 0 || sequence < file->places[device][oldest].sequence) {
+      next = oldest;
+      oldest = i;
+    } else if (next < 0 || sequence < file->places[device][next].sequence)
+      next = i;
+  }
+  if (oldest < 0 || is_stale(file, device, oldest))
+    return oldest;
+  return count > 2 ? next : count == 2 ? oldest : -1;
+}
+
+/* Makes room: of the device's own checkpoints one goes, and when only one is left, those of others. */
 static bool drop_oldest(weir__ringfile *file, int device) {
-  int oldest = oldest_of(file, device);
+  int oldest = choose_oldest(file, device);
   for (int i = 0; oldest < 0 && i < file->header->device_count; i++) {
     device = i;
-    oldest = oldest_of(file, i);
+    oldest = choose_oldest(file, i);
   }
   if (oldest >= 0)
     drop_checkpoint(file, device, oldest);

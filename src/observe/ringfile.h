@@ -33,7 +33,7 @@ enum {
   WEIR__RING_OLDEST_VERSION = 2, /* that can be read: one without checkpoints */
   WEIR__RING_HEADER = 4096,
   WEIR__RING_DEVICES = 64,
-  WEIR__RING_CHECKPOINTS = 4 /* that a device has at most */
+  WEIR__RING_CHECKPOINTS = 5 /* that a device has at most: one more than there usually are in the ring */
 };
 
 typedef struct weir__ring_device {
