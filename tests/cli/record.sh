@@ -75,7 +75,7 @@ cmp -s "$work/explained1" "$work/explained16" || fail "$(diff "$work/explained1"
 set -- "$work"/ring1/*.ring
 run 0 summary "$1"
 has out '^    history   the last events: the ring was full, and [0-9]* older ones are not there; '
-has out '^    at end    .* in use, as requested, of .* reserved: told from the events; '
+has out '^    at end    .* in use, as requested, of .* reserved: counted from the events; '
 run 0 replay --check "$1"
 has out '^  window      the last events: '
 has out 'that a checkpoint of the file has$'

@@ -2,6 +2,7 @@
 its file with `weir export` (WEIR_PROGRAM, or build/weir)."""
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,7 @@ def empty(n):
 MIB = 1 << 20
 
 
-def record(program, stacks="alloc", libraries=None):
+def record(program, stacks="alloc", libraries=None, may_abort=False):
     """The events of a child that runs the program, and what it wrote to stderr."""
     if os.environ.get("WEIR_TEST_NATIVE") == "1":
         raise harness.Waived("PyTorch's own allocator has no ring file")
@@ -37,8 +38,9 @@ def record(program, stacks="alloc", libraries=None):
         if libraries:
             env["WEIR_TORCH_LIBRARIES"] = libraries
         done = subprocess.run([sys.executable, path], env=env, stderr=subprocess.PIPE, text=True, timeout=200)
-        equal(done.returncode, 0, done.stderr[-2000:])
-        (ring,) = os.listdir(os.path.join(folder, "record"))
+        if not (may_abort and done.returncode == -signal.SIGABRT and "terminate called" in done.stderr):
+            equal(done.returncode, 0, done.stderr[-2000:])
+        (ring,) = (name for name in os.listdir(os.path.join(folder, "record")) if name.endswith(".ring"))
         out = subprocess.run([PROGRAM, "export", "--to", "json", os.path.join(folder, "record", ring)], stdout=subprocess.PIPE, check=True).stdout
     return [event for trace in json.loads(out)["device_traces"] for event in trace], done.stderr
 
@@ -152,8 +154,14 @@ while done < 500:
     time.sleep(0.01)
 torch.cuda.synchronize()
 """
+    # Python ends a daemon thread that asks for the GIL now by unwinding its stack, and PyTorch's own destructors, which take the GIL
+    # back after an operation, end the process for that: natively too.
+    native = [subprocess.run([sys.executable, "-c", START.split("import weir_torch")[0] + START.split("is_installed()")[1] + program],
+                             env={k: v for k, v in os.environ.items() if not k.startswith("WEIR_")}, stderr=subprocess.PIPE, text=True, timeout=200)
+              for _ in range(3)]
+    may_abort = any(done.returncode == -signal.SIGABRT and "terminate called" in done.stderr for done in native)
     for _ in range(3):
-        events, _ = record(program)
+        events, _ = record(program, may_abort=may_abort)
         assert len(allocs(events)) > 10
 
 
