@@ -137,8 +137,9 @@ static uint32_t add(weir__intern *intern, uint32_t hash, const void *bytes, size
   string->hash = hash;
   memcpy(string->bytes, bytes, length);
   page->strings[number % WEIR__INTERN_PAGE] = string;
-  place(table, (uint64_t)hash << 32 | number);
+  /* A number that can be found is counted: what refers to it is logged only after all that is counted was. */
   atomic_store_explicit(&intern->count, number, memory_order_release);
+  place(table, (uint64_t)hash << 32 | number);
   return number;
 }
 

@@ -208,7 +208,7 @@ weir_status weir_device_count(int *count) {
     weir_status status = weir__count_devices(__func__, chosen, &number);
     weir__let_start();
     if (status == WEIR_OK)
-      *count = weir__known_count = number;
+      weir__known_count = *count = number;
     return status;
   }
   *count = weir__rt.device_count;
