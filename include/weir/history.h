@@ -144,6 +144,12 @@ typedef size_t (*weir_stack_hook)(void *context, weir_stack_frame *frames, size_
  * no stack then. A call that is under way in another thread may go on after this returns. */
 void weir_set_stack_hook(weir_stack_hook hook, void *context);
 
+/* A key of the calling thread's stack, which is cheaper to find than its frames: equal keys are equal stacks, for as long as the
+ * process runs. Returns 0 if the stack has no key now. Used beside the hook, whose frames are asked for only when a key is new;
+ * where native frames follow the hook's, there is no use for it. Setting a hook takes the key of the one before it away. */
+typedef int (*weir_stack_key)(void *context, uint64_t *key);
+void weir_set_stack_key(weir_stack_key key);
+
 /* The frames that the hook gave for a stack, by the number that it has in snapshots and in weir_pointer_info. Equal frames have
  * one number, which stays as long as the process lives. Writes at most `room`, and returns how many there are; native frames
  * are left out. */

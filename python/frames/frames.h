@@ -8,6 +8,7 @@
 #define WEIR_FRAMES_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "weir/history.h"
 
@@ -23,5 +24,8 @@ bool weir_frames_are_on(void);
 
 /* The hook. A thread that Python does not know has no frames. */
 size_t weir_frames_gather(void *context, weir_stack_frame *frames, size_t room);
+
+/* Its key. public.c has none: it makes an object of each frame anyway. */
+int weir_frames_key(void *context, uint64_t *key);
 
 #endif

@@ -135,6 +135,10 @@ enum { FIRST_SLOTS = 1024, MOST_SLOTS = 1 << 17 };
 
 static _Atomic(place_table *) current; /* NULL: nothing was seen yet */
 
+/* Part of every key. Code that the table keeps alive is told by its address; when the table lets go of some, or could not take some,
+ * the keys until then are good no longer. */
+static _Atomic uint64_t generation = 1;
+
 static size_t slot_of(const PyCodeObject *code, int instruction) {
   uint64_t h = ((uint64_t)(uintptr_t)code >> 4) + (uint64_t)(unsigned)instruction * 0x9e3779b97f4a7c15u;
   h *= 0xff51afd7ed558ccdu;
@@ -190,6 +194,8 @@ static place_table *table_with_room(place_table **old) {
     if (code)
       put(larger, code, p->instruction, &p->frame);
   }
+  if (begins_anew)
+    atomic_fetch_add(&generation, 1);
   *old = table;
   atomic_store(&current, larger);
   return larger;
@@ -212,6 +218,8 @@ static void learn_with_gil(PyCodeObject *code, int instruction, weir_stack_frame
   place_table *old, *table = table_with_room(&old);
   if (table)
     put(table, code, instruction, frame);
+  else
+    atomic_fetch_add(&generation, 1);
   drop_table(old);
   PyErr_Restore(type, value, trace);
 }
@@ -239,6 +247,7 @@ typedef PyFrameObject *frame_pointer;
 
 static frame_pointer innermost(PyThreadState *thread) { return thread->frame; }
 static frame_pointer behind(frame_pointer frame) { return frame->f_back; }
+static bool is_between(frame_pointer frame) { return false & !frame; }
 static PyCodeObject *code_of(frame_pointer frame, int *instruction) {
   *instruction = frame->f_lasti;
   return frame->f_code;
@@ -257,6 +266,15 @@ static frame_pointer innermost(PyThreadState *thread) {
 }
 
 static frame_pointer behind(frame_pointer frame) { return frame->previous; }
+
+/* One that the interpreter puts between itself and a C function. */
+static bool is_between(frame_pointer frame) {
+#if PY_VERSION_HEX >= 0x030C0000
+  return frame->owner == FRAME_OWNED_BY_CSTACK;
+#else
+  return false & !frame;
+#endif
+}
 
 /* NULL for one that has no place in a program yet, or never will: those between the interpreter and a C function. */
 static PyCodeObject *code_of(frame_pointer frame, int *instruction) {
@@ -319,6 +337,31 @@ size_t weir_frames_gather(void *context, weir_stack_frame *frames, size_t room) 
   return count;
 }
 
+/* The instructions of all frames, mixed. A frame that has no place in a program yet is not in the table, which keeps code alive: a
+ * stack with one has no key. */
+int weir_frames_key(void *context, uint64_t *key) {
+  (void)context;
+  walker *w = mine ? mine : join();
+  if (!w || !begin_walk(w))
+    return 0;
+  const PyThreadState *thread = PyGILState_GetThisThreadState();
+  uint64_t mixed = atomic_load_explicit(&generation, memory_order_acquire);
+  bool has_key = thread != NULL;
+  for (frame_pointer f = has_key ? innermost((PyThreadState *)thread) : NULL; f && has_key; f = behind(f)) {
+    int instruction;
+    if (is_between(f))
+      continue;
+    const PyCodeObject *code = code_of(f, &instruction);
+    has_key = code != NULL;
+    mixed = (mixed ^ ((uint64_t)(uintptr_t)code + (uint64_t)(unsigned)instruction)) * 0x9e3779b97f4a7c15u;
+    mixed ^= mixed >> 32;
+  }
+  end_walk(w);
+  mixed *= 0xff51afd7ed558ccdu;
+  *key = mixed ^ mixed >> 29;
+  return has_key;
+}
+
 bool weir_frames_are_on(void) { return atomic_load(&is_on); }
 
 bool weir_frames_begin(void) {
@@ -334,6 +377,7 @@ bool weir_frames_begin(void) {
   pthread_once(&once, start_walkers);
   atomic_store(&is_on, true);
   weir_set_stack_hook(weir_frames_gather, NULL);
+  weir_set_stack_key(weir_frames_key);
   return true;
 }
 

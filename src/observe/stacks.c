@@ -84,6 +84,7 @@ static void start(void) {
 }
 
 static _Atomic(weir_stack_hook) hook;
+static _Atomic(weir_stack_key) hook_key; /* NULL: the hook's stacks have no keys */
 static _Atomic(void *) hook_context;
 
 bool weir__stacks_start(void) {
@@ -105,9 +106,42 @@ void weir__stacks_start_for(weir_history_stacks kind) {
 /* ---- The hook ---- */
 
 void weir_set_stack_hook(weir_stack_hook given, void *context) {
+  atomic_store(&hook_key, NULL);
   atomic_store(&hook, NULL);
   atomic_store(&hook_context, context);
   atomic_store(&hook, given);
+}
+
+void weir_set_stack_key(weir_stack_key given) { atomic_store(&hook_key, given); }
+
+/* Stacks by their keys, for all threads. A slot is written by the thread that makes it busy; the others leave it alone. */
+enum { KNOWN_STACKS = 4096 };
+#define NO_KEY 0
+#define BUSY_KEY 1
+
+static struct known_stack {
+  _Atomic uint64_t key;
+  atomic_uint stack;
+} known_stacks[KNOWN_STACKS];
+
+/* Keys are hashes already. Two of them are not keys of anything here. */
+static struct known_stack *known_place(uint64_t key) { return &known_stacks[key >> 52]; }
+
+static uint32_t find_known(uint64_t key) {
+  const struct known_stack *known = known_place(key);
+  if (key <= BUSY_KEY || atomic_load_explicit(&known->key, memory_order_acquire) != key)
+    return 0;
+  uint32_t stack = atomic_load_explicit(&known->stack, memory_order_acquire);
+  return atomic_load_explicit(&known->key, memory_order_relaxed) == key ? stack
+                                                                        : 0; /* it may have been replaced meanwhile */
+}
+
+static void note_known(uint64_t key, uint32_t stack) {
+  struct known_stack *known = known_place(key);
+  if (key <= BUSY_KEY || !stack || atomic_exchange_explicit(&known->key, BUSY_KEY, memory_order_acquire) == BUSY_KEY)
+    return;
+  atomic_store_explicit(&known->stack, stack, memory_order_release);
+  atomic_store_explicit(&known->key, key, memory_order_release);
 }
 
 uint32_t weir_history_text(const char *text) { return weir__text_number(text); }
@@ -186,14 +220,25 @@ static __attribute__((noinline)) uint32_t gather_deep(weir_history_stacks kind) 
 }
 
 __attribute__((noinline)) uint32_t weir__stack_gather(weir_history_stacks kind) {
-  uint64_t words[usual_words];
+  uint64_t words[usual_words], key = NO_KEY;
   bool is_full;
   if (weir__here.is_in_hook)
     return 0;
+  weir_stack_key find_key = atomic_load_explicit(&hook_key, memory_order_acquire);
+  if (find_key && kind != WEIR_STACKS_ALL &&
+      find_key(atomic_load_explicit(&hook_context, memory_order_relaxed), &key)) {
+    uint32_t known = find_known(key);
+    if (known) {
+      weir__here.lacks_frames = false;
+      return known;
+    }
+  }
   words[0] = 0;
   uint32_t stack = gather(kind, words, usual_words, 1, &is_full);
   if (is_full)
     stack = gather_deep(kind);
+  if (key != NO_KEY && !weir__here.lacks_frames)
+    note_known(key, stack);
   __asm__ volatile("" : : : "memory");
   return stack;
 }

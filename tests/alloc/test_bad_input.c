@@ -461,6 +461,7 @@ static void test_history(void **state) {
   assert_int_equal(weir_history_frames(UINT32_MAX, &frame, 1), 0);
   assert_int_equal(weir_history_frames(1, NULL, 5), weir_history_frames(1, NULL, 0));
   assert_int_equal(frame.line, 77);
+  weir_set_stack_key(NULL);
   weir_set_stack_hook(NULL, state);
   put(live);
   close_all();

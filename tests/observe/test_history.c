@@ -681,6 +681,73 @@ static size_t allocating_hook(void *context, weir_stack_frame *frames, size_t ro
   return 1;
 }
 
+static int keyed_calls;
+static uint64_t keyed_by; /* 0: no key */
+
+static size_t count_and_tell(void *context, weir_stack_frame *frames, size_t room) {
+  (void)context;
+  assert_true(room > 0);
+  keyed_calls++;
+  frames[0] = (weir_stack_frame){weir_history_text("keyed.py"), weir_history_text("keyed"), (int)keyed_by % 1000};
+  return 1;
+}
+
+static int tell_key(void *context, uint64_t *key) {
+  (void)context;
+  *key = keyed_by * 0x9e3779b97f4a7c15u;
+  return keyed_by != 0;
+}
+
+static uint32_t stack_of_alloc(void) {
+  void *pointer;
+  weir_pointer_info info;
+  weir_pointer_info_init(&info);
+  CHECK(weir_allocator_alloc(allocator, 0, 512, NULL, &pointer));
+  CHECK(weir_allocator_describe(allocator, pointer, &info));
+  CHECK(weir_allocator_free(allocator, pointer));
+  return info.stack;
+}
+
+/* A stack whose key is known is not asked for its frames; a hook without a key, or with native frames behind its own, always is. */
+static void test_keys_of_stacks(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  enum { STACKS = 20000 };
+  static uint32_t numbers[STACKS];
+  weir_history_options options;
+  weir_history_options_init(&options);
+  options.context = WEIR_CONTEXT_ALLOC;
+  options.stacks = WEIR_STACKS_LANGUAGE;
+  CHECK(weir_history_record(allocator, &options));
+  weir_set_stack_hook(count_and_tell, NULL);
+  weir_set_stack_key(tell_key);
+  keyed_calls = 0;
+  for (keyed_by = 1; keyed_by < 500; keyed_by++)
+    numbers[keyed_by] = stack_of_alloc();
+  int first = keyed_calls;
+  assert_int_equal(first, 499);
+  for (keyed_by = 1; keyed_by < 500; keyed_by++)
+    assert_int_equal(stack_of_alloc(), numbers[keyed_by]);
+  assert_true(keyed_calls - first < 100);             /* but for a few that share a place */
+  for (keyed_by = 500; keyed_by < STACKS; keyed_by++) /* more than there are places */
+    stack_of_alloc();
+  weir_stack_frame frame;
+  for (keyed_by = 1; keyed_by < 500; keyed_by++) {
+    assert_int_equal(weir_history_frames(stack_of_alloc(), &frame, 1), 1);
+    assert_int_equal(frame.line, keyed_by);
+  }
+  keyed_by = 0;
+  keyed_calls = 0;
+  stack_of_alloc();
+  stack_of_alloc();
+  assert_int_equal(keyed_calls, 2);
+  keyed_by = 7;
+  weir_set_stack_hook(count_and_tell, NULL); /* which has no key of its own */
+  stack_of_alloc();
+  assert_int_equal(keyed_calls, 3);
+  weir_set_stack_hook(NULL, NULL);
+}
+
 static void test_hook_may_allocate(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -962,6 +1029,7 @@ static void test_wrong_calls(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_all_in_order, teardown),
+      cmocka_unit_test_teardown(test_keys_of_stacks, teardown),
       cmocka_unit_test_teardown(test_pages_and_pools, teardown),
       cmocka_unit_test_teardown(test_arenas_are_merged_by_time, teardown),
       cmocka_unit_test_teardown(test_devices_have_their_own, teardown),
