@@ -25,6 +25,10 @@ weir_status weir__fail_result(weir_status status, int driver_result, const char 
 
 void weir__log(weir_log_level level, const char *format, ...) WEIR_PRINTF(2, 3);
 
+/* The first message does it otherwise. For those that log with a lock that a fork waits for: what is registered later comes first, so
+ * the fork would wait for them with the lock of messages held. */
+void weir__log_watch_forks(void);
+
 /* Bytes for people, in the largest unit of which there is at least one: "512 bytes", "2.00 MiB". Returns `text`. */
 const char *weir__format_bytes(unsigned long long bytes, char text[32]);
 

@@ -80,6 +80,7 @@ static atomic_bool has_barrier;
 static long membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0); }
 
 void weir__biased_prepare(void) {
+  pthread_once(&made_key, make_key);
   if (!atomic_load_explicit(&has_barrier, memory_order_relaxed) &&
       membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0)
     atomic_store_explicit(&has_barrier, true, memory_order_relaxed);

@@ -42,9 +42,13 @@ static void after_fork_in_child(void) {
 }
 static void watch_fork(void) { pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); }
 
-static void lock_sink(void) {
+void weir__log_watch_forks(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, watch_fork);
+}
+
+static void lock_sink(void) {
+  weir__log_watch_forks();
   pthread_mutex_lock(&sink_lock);
 }
 

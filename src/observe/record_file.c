@@ -327,7 +327,17 @@ static void watch_signals(void) {
 
 static void lock_members(void) { pthread_mutex_lock(&members_lock); }
 static void unlock_members(void) { pthread_mutex_unlock(&members_lock); }
-static void watch_forks(void) { pthread_atfork(lock_members, unlock_members, unlock_members); }
+
+/* A fork waits until the thread has no lock. It must not do so with one that the thread needs, or that another one waits for which
+ * has what the thread needs: all those that are taken for a fork as well are registered before, so that they are taken after it. */
+static void watch_forks(void) {
+  void *piece = weir__region_take(1);
+  if (piece)
+    weir__region_give(piece, 1);
+  weir__biased_prepare();
+  weir__log_watch_forks();
+  pthread_atfork(lock_members, unlock_members, unlock_members);
+}
 
 static void join(weir_allocator *allocator) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;

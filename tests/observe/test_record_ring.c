@@ -2,6 +2,7 @@
  * Files of WEIR_RECORD that went round, again and again: checkpoints in them say what the dropped events have left, so that the last
  * window replays without a difference, and ends as the allocator did.
  */
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -347,6 +348,49 @@ static void test_fork(void **state) {
   check_window(only_ring(folder), 0, recorded);
 }
 
+static _Atomic bool is_over;
+
+static void *churn_apart(void *stream) {
+  void *kept[64] = {0};
+  uint32_t random = (uint32_t)(uintptr_t)stream;
+  while (!atomic_load(&is_over)) {
+    random = random * 1664525 + 1013904223;
+    void **at = &kept[(random >> 8) % WEIR_COUNT_OF(kept)];
+    if (*at)
+      CHECK(weir_allocator_free(recorded, *at));
+    if (*at || weir_allocator_alloc(recorded, 0, 1 + (random >> 4) % MIB, stream, at))
+      *at = NULL;
+  }
+  return NULL;
+}
+
+/* The thread that takes checkpoints, threads that allocate, and forks wait for each other in no circle. */
+static void test_forks_meanwhile(void **state) {
+  (void)state;
+  enum { threads = 2, blocks = 2000 };
+  const job j = {.largest = 30 * MIB};
+  pthread_t others[threads];
+  void *kept;
+  open_job(&j, "1");
+  for (int i = 0; i < blocks; i++) /* so many that the thread takes them */
+    CHECK(weir_allocator_alloc(recorded, 0, 512, NULL, &kept));
+  atomic_store(&is_over, false);
+  for (uintptr_t i = 0; i < threads; i++)
+    assert_int_equal(pthread_create(&others[i], NULL, churn_apart, (void *)(16 * (i + 1))), 0);
+  for (int i = 0; i < 200; i++) {
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (!child)
+      _exit(0);
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+  }
+  atomic_store(&is_over, true);
+  for (int i = 0; i < threads; i++)
+    pthread_join(others[i], NULL);
+  check_window(only_ring(folder), 0, recorded);
+}
+
 /* ---- Processes that are killed ---- */
 
 static void test_killed(void **state) {
@@ -571,6 +615,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_stacks, teardown),
       cmocka_unit_test_teardown(test_off_and_on, teardown),
       cmocka_unit_test_teardown(test_fork, teardown),
+      cmocka_unit_test_teardown(test_forks_meanwhile, teardown),
       cmocka_unit_test_teardown(test_killed, teardown),
       cmocka_unit_test_teardown(test_older_version, teardown),
       cmocka_unit_test_teardown(test_damaged_checkpoints, teardown),
