@@ -25,8 +25,8 @@ weir_status weir__fail_result(weir_status status, int driver_result, const char 
 
 void weir__log(weir_log_level level, const char *format, ...) WEIR_PRINTF(2, 3);
 
-/* The first message does it otherwise. For those that log with a lock that a fork waits for: what is registered later comes first, so
- * the fork would wait for them with the lock of messages held. */
+/* Registers the handlers of fork, which the first message does otherwise. Code that logs under a lock that is taken for
+ * a fork calls this before it registers its own handlers, so that a fork takes that lock before the one of messages. */
 void weir__log_watch_forks(void);
 
 /* Bytes for people, in the largest unit of which there is at least one: "512 bytes", "2.00 MiB". Returns `text`. */

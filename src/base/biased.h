@@ -39,8 +39,8 @@ struct weir__biased_lock {
 /* That of the calling thread; one that no lock leans to, until one is about to. */
 extern _Thread_local __attribute__((visibility("hidden"), tls_model("initial-exec"))) weir__hand *weir__my_hand;
 
-/* Asks the kernel for the barrier; where it has none, locks lean to nobody. Before that they do not either. From here on forks are
- * waited for. Thread-safe. */
+/* Asks the kernel for the barrier; where it has none, locks lean to nobody. Before that they do not either. From here
+ * on forks are waited for. Thread-safe. */
 void weir__biased_prepare(void);
 
 void weir__biased_take_word(weir__biased_lock *lock);

@@ -4,7 +4,7 @@
 
 #include "observe/still.h"
 
-/* A checkpoint that is being put together in the file's draft. Blocks for which the draft has no room are only counted. */
+/* A checkpoint under construction in the file's draft buffer. Blocks that do not fit are only counted. */
 typedef struct copy {
   weir__ringfile *file;
   const weir__history *history;
@@ -20,8 +20,8 @@ static size_t bytes_of(const copy *c) {
          c->part_count * sizeof(weir__ring_segment) + c->block_count * sizeof(weir__ring_block);
 }
 
-/* Room for what was counted, and some more, since there may be more when it is tried again. It is touched here, so that no lock is
- * held while the system finds memory for it. */
+/* Grows the draft for what was counted, with some slack for blocks that come before the next attempt. The memory is
+ * touched here, so that no page fault happens under the locks. */
 static bool make_room(copy *c) {
   size_t room = bytes_of(c) + bytes_of(c) / 8 + 4096;
   char *grown = realloc(c->file->draft, room);
@@ -82,8 +82,8 @@ static void copy_segment(copy *c, const weir__segment *segment, weir__ring_segme
   c->block_count += count;
 }
 
-/* What is recorded from here on has a later time, also where the clock was read before the arena's lock was there to be had. Arenas
- * without segments record nothing unless the heap's lock is held. */
+/* The moment of the checkpoint. Events recorded after it get a later time, even if their thread read the clock before
+ * it waited for the arena's lock. Arenas without segments record only under the heap's lock, which is held here. */
 static uint64_t cut(const copy *c) {
   uint64_t time = weir__clock_ticks();
   for (int pass = 0; pass < 2; pass++)
@@ -101,10 +101,10 @@ static uint64_t cut(const copy *c) {
   return time;
 }
 
-/* One that is over, and has no memory, is gone as soon as anything is given back: for a reader it is gone already. */
+/* A released pool without memory is dropped with the next release of memory, so a replay does not need it. */
 static bool is_kept(const weir__private_pool *pool) { return pool->segments || !pool->is_over; }
 
-/* The list of the heap has the newest first. */
+/* The heap lists the newest pool first; the file has the oldest first. */
 static void copy_pools(const weir__heap *heap, char *end) {
   for (const weir__private_pool *pool = heap->private_pools; pool; pool = pool->next)
     if (is_kept(pool))

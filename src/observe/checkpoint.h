@@ -9,9 +9,9 @@
 #include "alloc/heap.h"
 #include "observe/ringfile.h"
 
-/* Copies the state of a device and writes it to the file. The file's checkpoint_lock is held, and no lock of the allocator. It waits
- * for the heap's lock until a moment of CLOCK_REALTIME, or with NULL as long as it takes. A file that has no room for it says so once.
- * false: nothing was written. */
+/* Copies the state of a device and writes it to the file. The caller holds the file's checkpoint_lock and no lock of
+ * the allocator. `until` (CLOCK_REALTIME) bounds the wait for the heap's lock; NULL waits as long as it takes. Warns
+ * once if the file has no room. Returns false if nothing was written. */
 bool weir__checkpoint_take(weir__heap *heap, weir__history *history, weir__ringfile *file,
                            const struct timespec *until);
 

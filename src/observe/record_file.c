@@ -155,7 +155,7 @@ void weir__record_oom(weir_allocator *allocator) {
 
 /* ---- Checkpoints in the file ---- */
 
-/* The file of a device; NULL: it has none, or the one of the process from which this one was forked. */
+/* The file of a device; NULL if there is none, or if it belongs to the parent of a fork. */
 static weir__ringfile *file_of_heap(const weir__heap *heap, weir__history **history) {
   *history = atomic_load_explicit(&heap->allocator->history, memory_order_acquire);
   return *history ? (*history)->devices[heap->device].tape.file : NULL;
@@ -168,9 +168,9 @@ static void take_checkpoint(weir__heap *heap, weir__history *history, weir__ring
   weir__attention_set(heap, WEIR__DUE, false);
 }
 
-/* A thread that allocates does it when the one that should have done it does not get there in time; others that come meanwhile
- * wait, since their events would push the last checkpoint out of the ring. Nothing waits for long: the caller may hold a lock of the
- * program's that the other thread needs. */
+/* Back-pressure: an allocating thread takes the checkpoint if the service thread is late, and others wait meanwhile,
+ * since their events would push the last checkpoint out of the ring. The wait is bounded, because the caller may hold a
+ * lock of the program that the service thread needs. */
 void weir__record_due(weir__heap *heap) {
   enum { most_ns = 100000000 };
   weir__history *history;
@@ -248,8 +248,8 @@ static void *serve(void *unused) {
   return NULL;
 }
 
-/* A chunk has begun, with locks held. A few blocks are copied by the next thread that comes: waking another one takes longer, and
- * arenas' locks would not lean to their threads any more. */
+/* Called where a chunk begins, with locks held. The next allocating thread copies a small state itself: that is cheaper
+ * than waking the service thread, and arena locks stay biased towards their threads. */
 static void on_due(void *context, int device, bool is_urgent) {
   enum { few_blocks = 1000 };
   weir_allocator *allocator = context;
@@ -328,8 +328,8 @@ static void watch_signals(void) {
 static void lock_members(void) { pthread_mutex_lock(&members_lock); }
 static void unlock_members(void) { pthread_mutex_unlock(&members_lock); }
 
-/* A fork waits until the thread has no lock. It must not do so with one that the thread needs, or that another one waits for which
- * has what the thread needs: all those that are taken for a fork as well are registered before, so that they are taken after it. */
+/* A fork waits until the service thread holds no lock. Prepare handlers run in reverse order of registration, so all
+ * locks that are also taken for a fork are registered first: this handler then waits before any of them is taken. */
 static void watch_forks(void) {
   void *piece = weir__region_take(1);
   if (piece)

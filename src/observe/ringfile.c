@@ -136,9 +136,9 @@ weir__chunk *weir__ringfile_chunk(weir__ringfile *file, int device) {
   return chunk;
 }
 
-/* Usually there are four intervals in the ring. Where a device has many blocks an interval is longer,
- * up to half of the ring, so that most of the work is still that of the program. Another quarter later it becomes urgent: then a
- * quarter of the ring is left until no checkpoint counts any more. A device that is to keep very few events has none. */
+/* Usually a checkpoint is due every quarter of the ring. With many blocks the interval grows, up to half of the ring,
+ * to bound the overhead. Another quarter later it becomes urgent: then a quarter of the ring is left until the last
+ * checkpoint goes stale. A device that keeps very few events gets none. */
 static void count_chunk(weir__ringfile *file, int device, uint64_t most) {
   enum { fewest = 64, events_for_block = 8 };
   const weir__ring_header *h = file->header;
@@ -357,7 +357,7 @@ void weir__ringfile_cut(weir__ringfile *file, int device, uint64_t blocks) {
   weir__lock_give(&file->lock);
 }
 
-/* Where so many bytes lie beside all checkpoints that there are: at the begin of the room, or behind one of them. 0: nowhere. */
+/* A free range of so many bytes in the area of checkpoints; 0 if there is none. */
 static uint64_t find_room(const weir__ringfile *file, uint64_t bytes) {
   const weir__ring_header *h = file->header;
   uint64_t end = h->checkpoints_at + h->checkpoint_bytes, at = h->checkpoints_at + slots_bytes(h);
@@ -379,15 +379,16 @@ static void drop_checkpoint(weir__ringfile *file, int device, int number) {
   file->places[device][number].sequence = 0;
 }
 
-/* Whether a checkpoint reaches back to the events no more. */
+/* Whether events after a checkpoint have been dropped. */
 static bool is_stale(const weir__ringfile *file, int device, int number) {
   const weir__ring_device *d = &file->header->devices[device];
   uint64_t time = file->places[device][number].time;
   return time < atomic_load(&d->dropped_until) || time < atomic_load(&d->cleared_until);
 }
 
-/* Which one of a device goes; -1: none. The oldest, if it is stale. As long as it is not, it is the one that readers begin with, and
- * the next one goes; of two it has to be the oldest, and the last one stays. */
+/* The checkpoint of a device to drop next; -1 if none may go. A stale oldest one goes first. An oldest one that is
+ * still valid is where readers start, so the second oldest goes instead; of two, the oldest. The last valid one stays.
+ * */
 static int choose_oldest(const weir__ringfile *file, int device) {
   int oldest = -1, next = -1, count = 0;
   for (int i = 0; i < WEIR__RING_CHECKPOINTS; i++) {
@@ -406,7 +407,7 @@ static int choose_oldest(const weir__ringfile *file, int device) {
   return count > 2 ? next : count == 2 ? oldest : -1;
 }
 
-/* Makes room: of the device's own checkpoints one goes, and when only one is left, those of others. */
+/* Drops a checkpoint of the device to make room, or one of another device if it has none to spare. */
 static bool drop_oldest(weir__ringfile *file, int device) {
   int oldest = choose_oldest(file, device);
   for (int i = 0; oldest < 0 && i < file->header->device_count; i++) {

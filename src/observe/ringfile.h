@@ -7,10 +7,10 @@
  *
  * Chunks are used again; what an old one still has is not later than `dropped_until` of its device, and readers leave it away.
  *
- * What the dropped events have left is in checkpoints: all segments and blocks of a device at one moment, between two events.
- * A device has a few of them, spread over its events; the state before the first event of a reader is the oldest checkpoint
- * whose time is not before `dropped_until`. The file has room for all of them together, each lies anywhere in it, and a new one is
- * written where no other of the same device that still counts is: a process that is killed meanwhile leaves the others whole.
+ * Checkpoints keep what the dropped events left behind: all segments and blocks of a device at one moment between two
+ * events. A device has a few of them, spread over the ring. A reader starts from the oldest checkpoint that is not
+ * earlier than `dropped_until` and ignores the events before it. Checkpoints share one area of the file, and a new one
+ * never overwrites the newest valid one of its device, so a process that is killed meanwhile leaves a usable file.
  */
 #ifndef WEIR_OBSERVE_RINGFILE_H
 #define WEIR_OBSERVE_RINGFILE_H
@@ -105,9 +105,9 @@ typedef struct weir__ring_slot {
   uint64_t checksum;         /* of the bytes and of these numbers */
 } weir__ring_slot;
 
-/* How a checkpoint begins. It is followed by the settings in the syntax of WEIR_ALLOC_CONF, filled up to a multiple of 8; by the
- * private pools, each of them two numbers, in the order in which they were made; by the segments; and by the blocks of all of
- * these. */
+/* How a checkpoint begins. It is followed by the settings in the syntax of WEIR_ALLOC_CONF, filled up to a multiple of
+ * 8; by the private pools, each of them two numbers, in the order in which they were made; by the segments; and by the
+ * blocks of all of these. */
 typedef struct weir__ring_state {
   uint64_t time;          /* ticks: all events of the device up to here have gone into it, and no later one */
   uint64_t settings_time; /* ticks: from here on, the log has further changes of the settings */
@@ -156,8 +156,8 @@ static inline uint64_t weir__ring_checksum(uint64_t sequence, uint64_t at, const
 
 /* ---- The file of a process ---- */
 
-/* A device needs a checkpoint. Urgent: soon the oldest one that counts will not reach back to the events any more. Called with
- * locks held, from where a chunk begins: it only passes that on. */
+/* A device needs a checkpoint. Urgent: soon the oldest one that counts will not reach back to the events any more.
+ * Called with locks held, from where a chunk begins: it only passes that on. */
 typedef void (*weir__ringfile_due)(void *context, int device, bool is_urgent);
 
 typedef struct weir__ringfile {
@@ -208,8 +208,8 @@ uint64_t weir__ringfile_capacity(const weir__ringfile *file);
 /* A chunk that was never used, for a device. NULL: there is none left for it. */
 weir__chunk *weir__ringfile_chunk(weir__ringfile *file, int device);
 
-/* A chunk of a device begins: it has no events, and is later than those that began before it. The device keeps `most` chunks, or
- * as many as there are. */
+/* A chunk of a device begins: it has no events, and is later than those that began before it. The device keeps `most`
+ * chunks, or as many as there are. */
 void weir__ringfile_begin(weir__ringfile *file, weir__chunk *chunk, int device, uint64_t most);
 
 /* A chunk goes on with another writer: it is later than all others from here on, with all that it has. */
@@ -225,8 +225,8 @@ void weir__ringfile_sync(weir__ringfile *file);
 /* The state of a device, so many blocks, was copied: from here on chunks are counted for the next checkpoint. */
 void weir__ringfile_cut(weir__ringfile *file, int device, uint64_t blocks);
 
-/* Writes a checkpoint of a device, with what follows the state in one piece, in the place of the oldest ones. The checkpoint_lock is
- * held. false: there is no room for it. */
+/* Writes a checkpoint of a device, with what follows the state in one piece, in the place of the oldest ones. The
+ * checkpoint_lock is held. false: there is no room for it. */
 bool weir__ringfile_put(weir__ringfile *file, int device, const weir__ring_state *state, uint64_t bytes);
 
 /* For how long a checkpoint may be. */

@@ -1,6 +1,6 @@
 /*
- * A device at one moment: all of its segments, with the locks of all arenas that have memory. Snapshots and checkpoints copy
- * blocks under them, so that blocks agree with each other and with the events that were recorded before.
+ * A device at one moment: all of its segments, and the locks of all arenas that have memory. Snapshots and checkpoints
+ * copy the blocks under these locks, so that the copy is consistent in itself and with the events recorded before it.
  */
 #ifndef WEIR_OBSERVE_STILL_H
 #define WEIR_OBSERVE_STILL_H
@@ -15,8 +15,8 @@ typedef struct weir__still_part {
   size_t first, count; /* blocks */
 } weir__still_part;
 
-/* The heap's lock is held, here and below. The segments of a heap, or of one of its pools unless that is {0, 0}, those of an arena
- * side by side, in an array that the caller frees. false: no host memory. */
+/* The heap's lock is held, here and below. The segments of a heap, or of one of its pools unless that is {0, 0}, those
+ * of an arena side by side, in an array that the caller frees. false: no host memory. */
 bool weir__still_list(const weir__heap *heap, weir_pool_id pool, weir__still_part **parts, size_t *count);
 
 /* Whether a part is the first of its arena. */

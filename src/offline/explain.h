@@ -139,9 +139,7 @@ typedef struct weir__explanation {
   bool is_small, is_private; /* where it looks */
   bool is_capture;           /* a graph is captured: nothing goes back, and nothing is waited for */
   bool is_from_file;         /* the state is the file's list of segments: nothing was replayed, or not exactly */
-  bool
-      is_unknown; /* neither the replay nor the file has the state, and `difference` says why: there are no bytes, blocks and
-                    * holders */
+  bool is_unknown; /* there is no state, since that at the beginning of the file is not known: `difference` says why */
   bool has_checkpoint; /* what was there before the history is in the file itself */
   bool limit_is_inferred;
   bool limit_is_device; /* there was no other: the device itself was full */

@@ -77,8 +77,8 @@ static bool cut(weir__arena *arena, const weir__settings *settings, const weir__
   return true;
 }
 
-/* An arena's segments come one by one, each with its own reservation: what is left of those before it is out of sight meanwhile, or
- * the next would be mapped there. */
+/* An arena's segments come one by one, each with its own reservation: what is left of those before it is out of sight
+ * meanwhile, or the next would be mapped there. */
 static weir__block *grow_apart(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
   weir__ref others = arena->unmapped, made;
   arena->unmapped = 0;

@@ -12,15 +12,15 @@
  *
  * Whether that is right, a checked replay from there tells: it differs where it is not.
  *
- * A recording of WEIR_RECORD has checkpoints instead, of which the reader has chosen one: nothing has to be concluded then.
+ * A recording of WEIR_RECORD has checkpoints instead; the reader has chosen one, and nothing is inferred.
  */
 #ifndef WEIR_OFFLINE_PRELUDE_H
 #define WEIR_OFFLINE_PRELUDE_H
 
 #include "offline/state.h"
 
-/* The state before event `first`, blocks with the stacks that are known; empty for a history that is complete. `settings` are
- * the recorded ones. Where the file has a checkpoint, `first` is 0. */
+/* The state before event `first`, blocks with the stacks that are known; empty for a history that is complete.
+ * `settings` are the recorded ones. Where the file has a checkpoint, `first` is 0. */
 weir_status weir__prelude_make(const weir__snapshot *snapshot, const weir__snapshot_device *device, size_t first,
                                const weir__settings *settings, weir__state *start);
 

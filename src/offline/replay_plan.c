@@ -573,7 +573,8 @@ static bool plan_races(weir__plan *plan) {
     use *u = use_of(uses, room, e);
     bool is_other = u->thread != thread || thread == WEIR__SNAPSHOT_MANY_THREADS;
     size_t others = is_other ? u->last : u->before;
-    /* A thread that was not heard of since the checkpoint may have looked before it, and the other one put it back before it. */
+    /* A thread that was not heard of since the checkpoint may have looked before it, and the other one put it back
+     * before it. */
     bool may_be_late = others > heard[thread] || (plan->has_checkpoint && !heard[thread]);
     if (e->action == WEIR__ACTION_ALLOC && e->is_for_request && may_be_late)
       ok = note_race(plan, i);

@@ -660,8 +660,8 @@ static weir_status find_chunks(loader *l, place **places, size_t *count, size_t 
   return WEIR_OK;
 }
 
-/* The events of a device, from all chunks, in order. With a checkpoint those that have gone into it are left away: how many is
- * added to the dropped ones. */
+/* The events of a device, from all chunks, in order. With a checkpoint those that have gone into it are left away: how
+ * many is added to the dropped ones. */
 static weir_status gather(loader *l, int device, const weir__ring_start *start, const place *places, size_t count,
                           weir__event *to, weir__event *spare, size_t *found) {
   const weir__ring_device *d = &l->header->devices[device];
@@ -725,8 +725,8 @@ static weir_status add_placed(loader *l, const weir__snapshot_change *made) {
   return WEIR_OK;
 }
 
-/* Between which events of a device, in the order of time, its settings and its limit changed. What a checkpoint has is the
- * beginning, whatever the log had room for before it. */
+/* Between which events of a device, in the order of time, its settings and its limit changed. What a checkpoint has is
+ * the beginning, whatever the log had room for before it. */
 static weir_status place_changes(loader *l, int device, const weir__ring_start *start, const weir__event *events,
                                  size_t count) {
   weir__snapshot *s = l->s;

@@ -1,6 +1,6 @@
 /*
- * Reads a recording that a process left in a file (observe/ringfile.h), as a snapshot: with the history from the oldest checkpoint
- * on that reaches back to its events, the stacks and the settings, and without a list of segments. Native frames have names where
+ * Reads a recording that a process left in a file (observe/ringfile.h) as a snapshot: with the history from the oldest
+ * usable checkpoint on, the stacks and the settings, and without a list of segments. Native frames have names where
  * their program or library is still there; else they are the program or library, and the address in it.
  */
 #ifndef WEIR_OFFLINE_RINGFILE_H

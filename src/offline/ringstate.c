@@ -3,11 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Pages of expandable segments, mapped or not, that one checkpoint may have: more than any device has, and few enough for a file
- * that says anything. */
+/* The most pages of expandable segments, mapped or not, in one checkpoint: more than any device has, and few enough to
+ * install from a hostile file. */
 enum { MOST_PAGES = 1 << 18 };
 
-/* A checkpoint on its way. */
+/* A checkpoint being read. */
 typedef struct reader {
   const unsigned char *data; /* of the file */
   uint64_t at, end;          /* of the checkpoint */
@@ -121,7 +121,7 @@ static bool read_all(reader *r) {
   return true;
 }
 
-/* The sizes of its parts are those of the whole. */
+/* Checks that the parts add up to the size of the whole. */
 static bool read_head(reader *r, int device) {
   uint64_t left = r->end - r->at;
   if (left < sizeof r->of)
@@ -146,7 +146,7 @@ static bool read_head(reader *r, int device) {
   return true;
 }
 
-/* Blocks of segments in the order in which they were copied; weir__state wants them by address. */
+/* Blocks are in the order of the copy; weir__state wants them by address. */
 static bool sort_blocks(weir__state *state) {
   weir__state_block *sorted = malloc((state->block_count + 1) * sizeof *sorted);
   size_t count = 0;
@@ -195,7 +195,7 @@ static weir_status read_checkpoint(reader *r, int device, weir__budget *budget) 
 
 /* ---- Which of them ---- */
 
-/* Whether a slot has a whole checkpoint. */
+/* Whether a slot has a complete checkpoint: its checksum matches. */
 static bool is_whole(const unsigned char *data, const weir__ring_header *h, const weir__ring_slot *slot) {
   uint64_t begin = h->checkpoints_at, end = begin + h->checkpoint_bytes;
   return slot->sequence && slot->at >= begin && slot->at <= end && slot->bytes <= end - slot->at &&

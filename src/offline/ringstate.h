@@ -7,7 +7,7 @@
 #include "observe/ringfile.h"
 #include "offline/state.h"
 
-/* The checkpoint that a device begins with. */
+/* The checkpoint that the history of a device starts from. */
 typedef struct weir__ring_start {
   bool is_known;       /* there is one that reaches back to the events; else all that follows but for the last is 0 */
   weir__ring_state of; /* its numbers */
@@ -16,8 +16,8 @@ typedef struct weir__ring_start {
   bool is_missing;     /* there are checkpoints, or were, and none that reaches back */
 } weir__ring_start;
 
-/* `data` is the whole file, and its header was checked. Checkpoints that are not whole are left aside; one that is, and makes no
- * sense, is WEIR_ERROR_BAD_DATA: *bad is the byte, and *why what is wrong with it. */
+/* `data` is the whole file, with a valid header. Incomplete checkpoints are ignored. A complete one that is
+ * inconsistent is WEIR_ERROR_BAD_DATA: *bad is the byte, and *why the reason. */
 weir_status weir__ring_start_read(const unsigned char *data, int device, weir__budget *budget, weir__ring_start *start,
                                   uint64_t *bad, const char **why);
 

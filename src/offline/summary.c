@@ -254,8 +254,9 @@ static bool begin_with(const weir__state *start, weir__summary *s, lives *l, sum
   return ok;
 }
 
-/* Goes through the history with all that lives at hand. What lived before its beginning is told by a checkpoint, or from the end: an
- * allocation of the list of segments that the history does not make. `at_end` gets what lives then, unless there is such a list. */
+/* Goes through the history with all that lives at hand. What lived before its beginning is told by a checkpoint, or
+ * from the end: an allocation of the list of segments that the history does not make. `at_end` gets what lives then,
+ * unless there is such a list. */
 static bool follow(const weir__snapshot_device *device, weir__summary *s, sums *holders, sums *at_end) {
   lives l = {0};
   bool ok = !device->start || begin_with(device->start, s, &l, holders);

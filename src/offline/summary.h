@@ -51,8 +51,7 @@ typedef struct weir__summary {
   uint64_t end_reserved, end_allocated, end_active, end_requested;
   bool is_end_told; /* there is no list of segments, but a history that is complete, or begins with a checkpoint:
                       end_reserved, end_requested and at_end are told from it */
-  bool
-      is_unknown; /* what was there before the history is not known, nor how much: peaks, holders and the end are not either */
+  bool is_unknown;  /* the state before the first event is not known; so peaks, holders and the end are not valid */
   weir__holder holders[WEIR__SUMMARY_HOLDERS]; /* at the peak, the largest first */
   size_t holder_count;
   weir__holder at_end[WEIR__SUMMARY_HOLDERS];

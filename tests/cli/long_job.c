@@ -1,6 +1,6 @@
 /*
- * long_job COUNT: a job of so many allocations and frees that knows nothing of being recorded. In the end it asks for more than
- * there is. It prints what is reserved then, and what was requested of the blocks in use.
+ * long_job COUNT: makes COUNT allocations and frees, then asks for more memory than there is. Prints the reserved bytes
+ * and the requested bytes of the blocks in use. WEIR_RECORD records it from the outside.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /*
- * Files of WEIR_RECORD that went round, again and again: checkpoints in them say what the dropped events have left, so that the last
- * window replays without a difference, and ends as the allocator did.
+ * Files of WEIR_RECORD whose ring wrapped many times: with the checkpoints in them the last window replays without a
+ * difference, and ends in the state that the allocator has.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -537,7 +537,8 @@ static void test_damaged_checkpoints(void **state) {
   free(bad);
 }
 
-/* Checkpoints whose checksum is right, and that say anything: they are refused, or replayed, and nothing else happens. */
+/* Checkpoints whose checksum is right, and that say anything: they are refused, or replayed, and nothing else happens.
+ * */
 static void test_hostile_checkpoints(void **state) {
   (void)state;
   const job j = {.largest = 30 * MIB, .conf = "expandable_segments:True", .empties = true};

@@ -1,10 +1,9 @@
 /*
- * A libFuzzer target, see scripts/fuzz: recordings of WEIR_RECORD, with checkpoints that say anything. What can be read is replayed,
- * checked, or summed up and explained.
+ * A libFuzzer target, see scripts/fuzz: recordings of WEIR_RECORD with arbitrary checkpoints. What can be read is
+ * replayed, checked, or summarized and explained.
  *
- * An input is a small recording (one page of a header, a log, room for checkpoints, one chunk) as far as it goes; what it lacks is
- * zeros. What stands at fixed places is put there, and the checksums of checkpoints are made right, so that chance is spent on what
- * they say.
+ * An input is a small recording: a header, a log, the area of the checkpoints and one chunk; missing bytes are zero.
+ * The layout in the header is fixed up, and so are checksums of checkpoints, to spend the mutations on their content.
  */
 #include <stdio.h>
 #include <stdlib.h>
