@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "offline/window.h"
+
 /* The most pages of expandable segments, mapped or not, in one checkpoint: more than any device has, and few enough to
  * install from a hostile file. */
 enum { MOST_PAGES = 1 << 18 };
@@ -164,8 +166,8 @@ static bool sort_blocks(weir__state *state) {
 }
 
 static weir_status no_memory(const weir__budget *budget) {
-  return weir__fail(budget->is_over ? WEIR_ERROR_BAD_DATA : WEIR_ERROR_HOST_OUT_OF_MEMORY,
-                    "no memory for a checkpoint of the recording");
+  return weir__not_ok(weir__fail(budget->is_over ? WEIR_ERROR_BAD_DATA : WEIR_ERROR_HOST_OUT_OF_MEMORY,
+                                 "no memory for a checkpoint of the recording"));
 }
 
 static weir_status read_checkpoint(reader *r, int device, weir__budget *budget) {

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "offline/window.h"
+
 void weir__state_clear(weir__state *state) {
   free(state->segments);
   free(state->blocks);
@@ -17,17 +19,18 @@ static weir_status make_room(weir__state *state, size_t segments, size_t blocks)
   if (state->segments && state->blocks)
     return WEIR_OK;
   weir__state_clear(state);
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for a state of %zu blocks", blocks);
+  return weir__not_ok(weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for a state of %zu blocks", blocks));
 }
 
 weir_status weir__state_copy(const weir__state *from, weir__state *state) {
   weir_status status = make_room(state, from->segment_count, from->block_count);
-  if (!status && from->pool_count && !(state->pools = malloc(from->pool_count * sizeof *state->pools))) {
-    weir__state_clear(state);
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for a state of %zu pools", from->pool_count);
-  }
   if (status)
     return status;
+  state->pools = malloc((from->pool_count + 1) * sizeof *state->pools);
+  if (!state->pools) {
+    weir__state_clear(state);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for a state of %zu pools", from->pool_count);
+  }
   if (from->pool_count)
     memcpy(state->pools, from->pools, from->pool_count * sizeof *state->pools);
   if (from->segment_count)
