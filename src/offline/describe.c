@@ -53,7 +53,7 @@ static const char *file_of(const weir__snapshot *snapshot, uint32_t frame) {
   return text_of(snapshot, snapshot->frames[frame].filename);
 }
 
-enum { NO_FRAME = UINT32_MAX };
+#define NO_FRAME UINT32_MAX
 
 /* The frames that stand for a stack: the innermost one, and the innermost of the program's own code, or else of a library other than
  * PyTorch. Native frames are passed over where there are Python frames, and Weir's own always. */
