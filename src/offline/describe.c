@@ -63,8 +63,10 @@ typedef struct shown {
 
 static shown frames_of(const weir__snapshot *snapshot, uint32_t stack) {
   const weir__snapshot_stack *s = &snapshot->stacks[stack < snapshot->stack_count ? stack : 0];
-  const uint32_t *frames = snapshot->stack_frames + s->first;
   shown found = {NO_FRAME, NO_FRAME};
+  if (!s->count) /* a file without any frame has no array of them */
+    return found;
+  const uint32_t *frames = snapshot->stack_frames + s->first;
   distance closest = FRAMEWORK;
   bool has_python = false;
   for (size_t i = 0; i < s->count && !has_python; i++)
@@ -79,7 +81,7 @@ static shown frames_of(const weir__snapshot *snapshot, uint32_t stack) {
       found.own = frames[i];
     }
   }
-  if (found.inner == NO_FRAME && s->count)
+  if (found.inner == NO_FRAME)
     found.inner = frames[0];
   if (found.own == found.inner)
     found.own = NO_FRAME;
