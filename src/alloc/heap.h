@@ -274,6 +274,7 @@ struct weir_allocator {
   weir__page_map *pages; /* address -> segment */
   weir__plug *plug;      /* another back end; NULL: the cache */
   bool streams_may_end;  /* a handle that was kept may be that of a stream that is no more */
+  bool is_forked; /* it belongs to the parent of this process; written in the child of a fork, before fork returns */
   atomic_bool caching;
   pthread_mutex_t uncached_lock;
   weir__rangemap uncached; /* memory that was given out with caching off -> its heap; guarded by uncached_lock */
@@ -305,7 +306,6 @@ struct weir_allocator {
   struct weir__ipc *ipc;    /* memory of other processes that is open here; guarded by ipc_lock */
   pthread_mutex_t ipc_lock; /* taken before a heap's */
   weir__client client;
-  bool is_forked; /* it belongs to the parent of this process; written in the child of a fork, before fork returns */
 };
 
 /* First in every public call but weir_allocator_alloc and _free, whose slow paths check the same: a forked allocator

@@ -119,24 +119,17 @@ typedef struct site {
   uint32_t stack; /* + 1: the first such; 0: empty */
 } site;
 
-static uint64_t hash_bytes(const void *bytes, size_t size) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (size_t i = 0; i < size; i++)
-    hash = (hash ^ ((const unsigned char *)bytes)[i]) * 0x100000001b3u;
-  return hash ^ hash >> 29;
-}
-
 static site *site_of(site *table, size_t room, const shown *frames) {
-  size_t slot = (size_t)hash_bytes(frames, sizeof *frames) & (room - 1);
+  size_t slot = (size_t)weir__hash_bytes(0, frames, sizeof *frames) & (room - 1);
   while (table[slot].stack && memcmp(&table[slot].frames, frames, sizeof *frames) != 0)
     slot = (slot + 1) & (room - 1);
   return &table[slot];
 }
 
 static site *look_of(const weir__snapshot *snapshot, site *table, size_t room, const shown *frames) {
-  char text[WEIR__DESCRIBE_TEXT], other[WEIR__DESCRIBE_TEXT];
+  char text[WEIR__DESCRIBE_TEXT] = "", other[WEIR__DESCRIBE_TEXT];
   put_frames(snapshot, frames, text);
-  size_t slot = (size_t)hash_bytes(text, strlen(text)) & (room - 1);
+  size_t slot = (size_t)weir__hash_bytes(0, text, strlen(text)) & (room - 1);
   while (table[slot].stack && strcmp(put_frames(snapshot, &table[slot].frames, other), text) != 0)
     slot = (slot + 1) & (room - 1);
   return &table[slot];

@@ -36,7 +36,7 @@ static void use(weir_allocator *allocator) {
 
 static bool says(const char *format, const void *object) {
   char words[128];
-  snprintf(words, sizeof words, format, object);
+  snprintf(words, sizeof words, format, object); /* cppcheck-suppress wrongPrintfScanfArgNum */
   return strstr(weir_last_error(), words) != NULL;
 }
 

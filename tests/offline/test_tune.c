@@ -211,8 +211,8 @@ static void test_random_results(void **state) {
     int values = 1 + rand() % 12;
     bool skip_first = rand() % 3 == 0, is_one_file = rand() % 2;
     for (size_t i = 0; i < count; i++) {
-      weir__tune_score *s = &candidates[i].score;
       candidates[i] = (weir__tune_candidate){.keys = (unsigned)(rand() % 4)};
+      weir__tune_score *s = &candidates[i].score;
       s->failures = rand() % 8 ? 0 : (uint64_t)(rand() % 3);
       s->peak = 1000 + (uint64_t)(rand() % values) * (uint64_t)(1 + rand() % 8);
       s->total = is_one_file ? s->peak : s->peak + (uint64_t)(rand() % values) * 10;
