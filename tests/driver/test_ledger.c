@@ -404,7 +404,8 @@ static void test_interior_pointers_find_their_allocation(void **state) {
   IS(NOT_FOUND, d->MemGetAddressRange(d, &base, &bytes, p - 1));
 
   unsigned type = 0;
-  int ordinal = 7, mapped = 7;
+  int ordinal = 7;
+  unsigned char mapped[2] = {7, 7};
   unsigned long long id = 0, other_id = 0;
   weir_cu_context context = NULL, current = NULL;
   weir_cu_deviceptr start = 0;
@@ -412,7 +413,7 @@ static void test_interior_pointers_find_their_allocation(void **state) {
   OK(d->CtxGetCurrent(d, &current));
   OK(d->PointerGetAttribute(d, &type, WEIR_CU_POINTER_ATTR_MEMORY_TYPE, p + 9));
   OK(d->PointerGetAttribute(d, &ordinal, WEIR_CU_POINTER_ATTR_DEVICE_ORDINAL, p + 9));
-  OK(d->PointerGetAttribute(d, &mapped, WEIR_CU_POINTER_ATTR_MAPPED, p + 9));
+  OK(d->PointerGetAttribute(d, mapped, WEIR_CU_POINTER_ATTR_MAPPED, p + 9));
   OK(d->PointerGetAttribute(d, &context, WEIR_CU_POINTER_ATTR_CONTEXT, p + 9));
   OK(d->PointerGetAttribute(d, &start, WEIR_CU_POINTER_ATTR_RANGE_START, p + 9));
   OK(d->PointerGetAttribute(d, &bytes, WEIR_CU_POINTER_ATTR_RANGE_SIZE, p + 9));
@@ -420,7 +421,8 @@ static void test_interior_pointers_find_their_allocation(void **state) {
   OK(d->PointerGetAttribute(d, &id, WEIR_CU_POINTER_ATTR_BUFFER_ID, p + 9));
   assert_int_equal(type, WEIR_CU_MEMORY_TYPE_DEVICE);
   assert_int_equal(ordinal, 0);
-  assert_int_equal(mapped, 1);
+  assert_int_equal(mapped[0], 1);
+  assert_int_equal(mapped[1], 7);
   assert_ptr_equal(context, current);
   assert_int_equal(start, p);
   assert_int_equal(bytes, 5 * PAGE - 100);

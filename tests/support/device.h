@@ -1,5 +1,5 @@
 /*
- * The device that a test program runs on: WEIR_TEST_DRIVER=soft (the default), soft-stepped or cuda.
+ * The device that a test program runs on: WEIR_TEST_DRIVER=soft (the default), soft-stepped, cuda or ledger.
  *
  *     static void test_it(void **state) {
  *       weir_cu_deviceptr p;
@@ -24,8 +24,10 @@
 
 #include "weir/soft.h"
 
-bool is_soft(void);
+bool is_soft(void);    /* the software device, in either clock */
 bool is_stepped(void); /* the software device in stepped time */
+bool is_cuda(void);    /* NVIDIA's driver */
+bool is_ledger(void);  /* runs no work and has no memory */
 
 /* Prints "waived: reason" and ends the program with 77: none of it can run here. */
 _Noreturn void waived(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -42,8 +44,8 @@ void device_print_waived(const char *what, const char *format, ...) __attribute_
 
 /* ---- A driver without more, for those who set up the rest themselves ---- */
 
-/* Not initialised. `options` may be NULL; their clock is overruled by WEIR_TEST_DRIVER, and cuda has no use for them. Where
- * it is not there the program is waived. */
+/* Not initialised. `options` may be NULL; WEIR_TEST_DRIVER overrides their clock, cuda ignores them, and the ledger takes the
+ * number and size of the devices from them. A program for cuda is waived where there is none. */
 weir_driver *device_open_bare(const weir_soft_options *options);
 
 /* The same, initialised, with at least one device. */
@@ -52,7 +54,8 @@ weir_driver *device_open(const weir_soft_options *options);
 /* NVIDIA's driver stays open for the life of the process. */
 void device_close(weir_driver *driver);
 
-/* On the software device: fails unless all that was made is gone, contexts and default pools apart. */
+/* On the software device: fails unless all that was made is gone, contexts and default pools apart. On the ledger: fails
+ * unless all memory of device 0 is free. */
 void device_check_clean(weir_driver *driver);
 
 /* ---- A whole device for each test ---- */
@@ -60,9 +63,9 @@ void device_check_clean(weir_driver *driver);
 extern weir_driver *d;      /* between setup and teardown */
 extern weir_cu_context ctx; /* the primary context of device 0, current on the test's thread */
 
-int device_setup(void **state);       /* one device of 16 GiB, where it is soft */
+int device_setup(void **state);       /* one device of 16 GiB, unless it is cuda */
 int device_setup_two(void **state);   /* two of them; cuda has as many as there are: see device_count */
-int device_setup_small(void **state); /* one of 64 MiB, where it is soft */
+int device_setup_small(void **state); /* one of 64 MiB, unless it is cuda */
 int device_teardown(void **state);    /* opens all gates, releases the context, checks that nothing is left */
 int device_count(void);
 

@@ -153,18 +153,18 @@ static bool among(const ledger_nodes *nodes, weir_cu_graph_node node) {
 }
 
 weir_cu_result weir__ledger_join(ledger_capture *capture, ledger_stream *stream, const ledger_nodes *at) {
-  if (capture->invalid)
-    return WEIR_CU_STREAM_CAPTURE_INVALIDATED;
   if (stream->legacy) {
     /* The legacy stream cannot be captured, and what it would wait for never runs. */
     weir__ledger_invalidate(capture);
-    return WEIR_CU_STREAM_CAPTURE_IMPLICIT;
+    return WEIR_CU_STREAM_CAPTURE_UNSUPPORTED;
   }
   if (stream->capture != NULL && stream->capture != capture) {
     weir__ledger_invalidate(capture);
     weir__ledger_invalidate(stream->capture);
     return WEIR_CU_STREAM_CAPTURE_MERGE;
   }
+  if (capture->invalid)
+    return WEIR_CU_INVALID_VALUE;
   for (size_t i = 0; i < at->count; i++)
     if (!among(&stream->at, at->items[i]) && !weir__ledger_nodes_add(&stream->at, at->items[i]))
       return WEIR_CU_OUT_OF_MEMORY;

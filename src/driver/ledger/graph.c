@@ -115,10 +115,10 @@ static weir_cu_result GraphNodeGetDependencies(weir_driver *self, weir_cu_graph_
 }
 
 static weir_cu_result GraphDebugDotPrint(weir_driver *self, weir_cu_graph graph, const char *path, unsigned flags) {
-  static const char *const names[] = {[LEDGER_NODE_COPY] = "copy",
-                                      [LEDGER_NODE_FILL] = "fill",
-                                      [LEDGER_NODE_KERNEL] = "kernel",
-                                      [LEDGER_NODE_HOST] = "host"};
+  static const char *const names[] = {[LEDGER_NODE_COPY] = "MEMCPY",
+                                      [LEDGER_NODE_FILL] = "MEMSET",
+                                      [LEDGER_NODE_KERNEL] = "KERNEL",
+                                      [LEDGER_NODE_HOST] = "HOST"};
   (void)flags;
   const ledger *l = weir__ledger_of(self);
   if (!l->ready)

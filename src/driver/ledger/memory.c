@@ -285,7 +285,7 @@ static weir_cu_result PointerGetAttribute(weir_driver *self, void *value, int at
     *(size_t *)value = s.bytes;
     break;
   case WEIR_CU_POINTER_ATTR_MAPPED:
-    *(int *)value = 1;
+    *(unsigned char *)value = 1;
     break;
   default:
     return WEIR_CU_INVALID_VALUE;

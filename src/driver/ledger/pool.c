@@ -198,10 +198,8 @@ static weir_cu_result DeviceGetMemPool(weir_driver *self, weir_cu_mempool *pool,
   if (!l->ready)
     return WEIR_CU_NOT_INITIALIZED;
   const ledger_device *device = weir__ledger_device(l, number);
-  if (device == NULL)
-    return WEIR_CU_INVALID_DEVICE;
-  if (pool == NULL)
-    return WEIR_CU_INVALID_VALUE;
+  if (device == NULL || pool == NULL)
+    return WEIR_CU_INVALID_VALUE; /* not INVALID_DEVICE, as of NVIDIA's driver */
   *pool = handle_of(l, device->pool);
   return WEIR_CU_SUCCESS;
 }

@@ -155,6 +155,10 @@ static weir_cu_result StreamGetFlags(weir_driver *self, weir_cu_stream stream, u
     return result;
   if (flags == NULL)
     return WEIR_CU_INVALID_VALUE;
+  if (s->capture != NULL) { /* odd, but so is NVIDIA's driver 580 */
+    weir__ledger_invalidate(s->capture);
+    return WEIR_CU_STREAM_CAPTURE_UNSUPPORTED;
+  }
   *flags = s->flags;
   return WEIR_CU_SUCCESS;
 }
@@ -303,13 +307,13 @@ static weir_cu_result StreamWaitEvent(weir_driver *self, weir_cu_stream stream, 
     return result;
   if (flags != 0)
     return WEIR_CU_INVALID_VALUE;
-  result = weir__ledger_may_enqueue(l, s);
-  if (result != WEIR_CU_SUCCESS || !e->recorded)
-    return result;
   if (e->capture != 0) {
     ledger_capture *capture = weir__ledger_capture(l, e->capture);
     return capture != NULL ? weir__ledger_join(capture, s, &e->at) : WEIR_CU_INVALID_VALUE;
   }
+  result = weir__ledger_may_enqueue(l, s);
+  if (result != WEIR_CU_SUCCESS || !e->recorded)
+    return result;
   if (s->capture != NULL) {
     weir__ledger_invalidate(s->capture);
     return WEIR_CU_STREAM_CAPTURE_ISOLATION;
