@@ -64,7 +64,7 @@ static void explain_soft(char reason[REASON_SIZE]) {
 static void explain_choice(report *report) {
   if (strcmp(report->choice, "auto") != 0)
     return;
-  if (strcmp(report->driver->name, "soft") == 0)
+  if (!(report->driver->capabilities & WEIR_DRIVER_NVIDIA))
     explain_soft(report->reason);
   else
     snprintf(report->reason, REASON_SIZE, "NVIDIA's driver has a device");

@@ -265,6 +265,23 @@ struct weir_driver {
   weir_cu_result (*name)(weir_driver * self WEIR__AND params);
 #define WEIR_DRIVER_ENTRY0(name, symbol, since, need) weir_cu_result (*name)(weir_driver * self);
 #include "weir/driver_entries.h"
+  uint64_t capabilities; /* WEIR_DRIVER_* bits; a table whose `size` does not reach here has none */
+};
+
+/* What a table states about itself, in `capabilities`. The layers above the table ask for these, never for its name. A table
+ * that passes calls on to another states what the other states. */
+enum {
+  /* Init reads CUDA_VISIBLE_DEVICES, and the table lists only the devices that the variable leaves, in its order. Without this
+   * bit the devices are those that the table lists: no layer above filters them. */
+  WEIR_DRIVER_FILTERS_VISIBLE = 1 << 0,
+  /* A child that was forked after Init may open and use such a table of its own. Without this bit the runtime refuses to start
+   * in such a child, as NVIDIA's driver would. */
+  WEIR_DRIVER_SURVIVES_FORK = 1 << 1,
+  /* The devices are NVIDIA's, and its management library knows them by their PCI bus id: metrics and the processes that use a
+   * device come from there, and other CUDA libraries can use the memory. */
+  WEIR_DRIVER_NVIDIA = 1 << 2,
+  /* The host may read and write the memory of a device at its address. */
+  WEIR_DRIVER_HOST_ACCESS = 1 << 3
 };
 
 /* Entries are known by number where calls are counted or made to fail. */

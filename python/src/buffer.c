@@ -269,7 +269,7 @@ static PyObject *get_cuda_array_interface(PyObject *self, void *unused) {
   pyweir_buffer *buffer = (pyweir_buffer *)self;
   weir_cu_stream raw = NULL;
   weir_stream stream;
-  if (buffer->is_host || strcmp(pyweir_driver_name(), "cuda") != 0) {
+  if (buffer->is_host || !pyweir_driver_can(WEIR_DRIVER_NVIDIA)) {
     PyErr_Format(PyExc_AttributeError, "__cuda_array_interface__: the memory is not a CUDA device's but %s",
                  buffer->is_host ? "the host's" : "a software device's");
     return NULL;
@@ -616,7 +616,7 @@ int pyweir_buffer_settle(pyweir_buffer *buffer) {
 static int get_buffer(PyObject *self, Py_buffer *view, int flags) {
   pyweir_buffer *buffer = (pyweir_buffer *)self;
   view->obj = NULL;
-  if (!buffer->is_host && strcmp(pyweir_driver_name(), "soft") != 0) {
+  if (!buffer->is_host && !pyweir_driver_can(WEIR_DRIVER_HOST_ACCESS)) {
     PyErr_SetString(PyExc_BufferError, "the processor cannot read the memory of this device; copy it with tobytes(), "
                                        "copy_to() or to a buffer of host_empty()");
     return -1;

@@ -82,7 +82,7 @@ static void drop_capsule(PyObject *capsule) {
 
 static void device_of(const pyweir_buffer *buffer, int *type, int *number) {
   pyweir_owner owner = (pyweir_owner)pyweir_buffer_root((pyweir_buffer *)buffer)->owner;
-  bool is_cuda = strcmp(pyweir_driver_name(), "cuda") == 0;
+  bool is_cuda = pyweir_driver_can(WEIR_DRIVER_NVIDIA);
   *number = 0;
   if (is_cuda && !buffer->is_host) {
     *type = DEVICE_CUDA;
@@ -300,7 +300,7 @@ static int measure(const tensor *t, size_t *bytes) {
 }
 
 static int device_of_tensor(const tensor *t, bool *is_host) {
-  bool is_cuda = strcmp(pyweir_driver_name(), "cuda") == 0;
+  bool is_cuda = pyweir_driver_can(WEIR_DRIVER_NVIDIA);
   *is_host = t->device_type == DEVICE_CPU || t->device_type == DEVICE_CUDA_HOST;
   if (*is_host || (is_cuda && t->device_type == DEVICE_CUDA))
     return 0;
@@ -362,7 +362,7 @@ static PyObject *consumer_stream(PyObject *producer) {
   Py_DECREF(device);
   if (!parsed)
     return NULL;
-  if (type != DEVICE_CUDA || strcmp(pyweir_driver_name(), "cuda") != 0)
+  if (type != DEVICE_CUDA || !pyweir_driver_can(WEIR_DRIVER_NVIDIA))
     Py_RETURN_NONE;
   weir_status status;
   PYWEIR_CALL(status, pyweir_current_stream(number, &stream, &raw));

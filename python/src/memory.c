@@ -9,12 +9,12 @@
 
 /* Written once, with the GIL, when the runtime starts. It stays until the process ends: buffers may outlive all else. */
 static weir_allocator *allocator;
-static const char *driver_name = "";
+static const weir_driver *memory_driver;
 static const weir_backend *chosen_backend; /* what it is to stand on; guarded by the GIL */
 
 weir_allocator *pyweir_allocator(void) { return allocator; }
 
-const char *pyweir_driver_name(void) { return driver_name; }
+bool pyweir_driver_can(uint64_t capability) { return memory_driver && (memory_driver->capabilities & capability) != 0; }
 
 int pyweir_set_backend(const weir_backend *backend) {
   if (allocator) {
@@ -39,7 +39,7 @@ static weir_status make_allocator(weir_allocator **made) {
   if (status != WEIR_OK)
     weir_allocator_destroy(*made);
   else
-    driver_name = driver->name;
+    memory_driver = driver;
   return status;
 }
 
@@ -660,7 +660,7 @@ static PyObject *base_allocation(PyObject *module, PyObject *object) {
 
 static PyObject *driver(PyObject *module, PyObject *unused) {
   (void)module, (void)unused;
-  return pyweir_ensure_init() == 0 ? PyUnicode_FromString(driver_name) : NULL;
+  return pyweir_ensure_init() == 0 ? PyUnicode_FromString(memory_driver->name) : NULL;
 }
 
 static PyMethodDef functions[] = {

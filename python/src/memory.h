@@ -19,8 +19,8 @@ weir_allocator *pyweir_need_allocator(void);
 /* A device argument of a function that starts Weir. */
 int pyweir_need_device(PyObject *object, int *device);
 
-/* "soft", "cuda"; "" before the start. */
-const char *pyweir_driver_name(void);
+/* Whether the driver states a capability (WEIR_DRIVER_*). No driver states any before the start. */
+bool pyweir_driver_can(uint64_t capability);
 
 /* A number of bytes: an int, not negative. */
 int pyweir_parse_bytes(PyObject *object, size_t *bytes);

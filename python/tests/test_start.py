@@ -413,6 +413,34 @@ def test_the_library_reads_it_the_same_way(text, count):
     assert run_python(code, WEIR_SOFT_DEVICES="4", CUDA_VISIBLE_DEVICES=text).stdout.split() == [str(count)]
 
 
+@pytest.mark.skipif(not is_soft, reason="takes four devices")
+@pytest.mark.parametrize("text", ["1", "3,1", "2,0,3,1", "1,9,0"])
+def test_device_numbers_mean_the_same_everywhere(text):
+    # The last device that is visible: in the runtime, the allocator, the history and the snapshot.
+    code = """
+        import weir
+        all_uuids = ["GPU-50f7%04x-7765-4069-8072-736f66740000" % i for i in range(4)]
+        visible = [int(number) for number in "{text}".split(",") if int(number) < 4]
+        if visible[-1] == 0:
+            visible = [1]  # the list ended at 9
+        assert weir.device_count() == len(visible)
+        device = len(visible) - 1
+        assert "GPU-" + str(weir.get_device_properties(device).uuid) == all_uuids[visible[device]]
+        weir.memory._record_memory_history()
+        before, _ = weir.mem_get_info(device)
+        others = [weir.mem_get_info(other) for other in range(device)]
+        buffer = weir.empty(10 << 20, device=device)
+        assert before - weir.mem_get_info(device)[0] >= 10 << 20
+        assert weir.memory_reserved(device) >= 10 << 20
+        assert [weir.mem_get_info(other) for other in range(device)] == others
+        assert [weir.memory_reserved(other) for other in range(device)] == [0] * device
+        snapshot = weir.memory._snapshot()
+        assert [segment["device"] for segment in snapshot["segments"]] == [device]
+        assert [bool(trace) for trace in snapshot["device_traces"]][: device + 1] == [False] * device + [True]
+    """.replace("{text}", text)
+    run_python(code, WEIR_DRIVER="soft", WEIR_SOFT_DEVICES="4", CUDA_VISIBLE_DEVICES=text)
+
+
 # ---- Fork and spawn ----
 
 

@@ -19,6 +19,12 @@ weir_status weir__driver_status(weir_driver *driver, weir_cu_result result, cons
 /* Whether the code is one of WEIR_CU_RESULT_MAP. A newer driver knows more. */
 bool weir__result_is_known(weir_cu_result result);
 
+/* Whether the table states a capability. */
+static inline bool weir__driver_can(const weir_driver *driver, uint64_t capability) {
+  return driver->size >= offsetof(weir_driver, capabilities) + sizeof driver->capabilities &&
+         (driver->capabilities & capability) != 0;
+}
+
 /* Only the mapping: what status a code is. */
 weir_status weir__status_of_result(weir_cu_result result);
 

@@ -150,6 +150,7 @@ weir_status weir__cuda_load(weir__cuda_lookup lookup, void *library, const char 
 
   cuda->table.size = sizeof cuda->table;
   cuda->table.name = "cuda";
+  cuda->table.capabilities = WEIR_DRIVER_FILTERS_VISIBLE | WEIR_DRIVER_NVIDIA;
   cuda->table.destroy = destroy;
 #define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args)                                                     \
   if (cuda->fn[WEIR_CALL_##name])                                                                                      \

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "base/base.h"
+#include "driver/call.h"
 #include "weir/driver.h"
 
 /* What kind of call an entry is, where that matters for which rules can hit it. */
@@ -163,7 +164,8 @@ weir_status weir_driver_open_fault(weir_driver *inner, weir_driver **driver) {
   f->inner = inner;
   pthread_mutex_init(&f->mutex, NULL);
   f->table.size = sizeof f->table;
-  f->table.name = inner->name; /* it is known by it: NVIDIA's driver has ways of its own */
+  f->table.name = inner->name;
+  f->table.capabilities = weir__driver_can(inner, UINT64_MAX) ? inner->capabilities : 0;
   f->table.destroy = destroy;
 #define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args) f->table.name = inner->name != NULL ? name : NULL;
 #define WEIR_DRIVER_ENTRY0(name, symbol, since, need) f->table.name = inner->name != NULL ? name : NULL;

@@ -2,11 +2,11 @@
 
 #include <string.h>
 
-#include "base/base.h"
+#include "driver/call.h"
 
 weir_status weir__driver_measure(const char *who, weir_driver *driver, weir_cu_device device, weir__metric metric,
                                  int *value) {
-  if (strcmp(driver->name, "cuda") == 0)
+  if (weir__driver_can(driver, WEIR_DRIVER_NVIDIA))
     return weir__nvml_measure(who, driver, device, metric, value);
   if (strcmp(driver->name, "soft") == 0)
     return weir__soft_measure(who, driver, device, metric, value);

@@ -85,7 +85,7 @@ const char *weir__ask_processes(weir_driver *driver, weir_cu_device device, weir
   weir__nvml nvml;
   weir__nvml_handle handle;
   char bus[32];
-  if (strcmp(driver->name, "cuda") != 0)
+  if (!weir__driver_can(driver, WEIR_DRIVER_NVIDIA))
     return "the device is not NVIDIA's";
   if (driver->DeviceGetPCIBusId(driver, bus, sizeof bus, device) != WEIR_CU_SUCCESS)
     return "the driver does not tell the device's bus";

@@ -250,12 +250,6 @@ weir_status weir_device_has_primary_context(int device, int *has) {
   return status;
 }
 
-void weir__format_uuid(const weir_cu_uuid *uuid, char text[WEIR__UUID_SIZE]) {
-  const unsigned char *b = (const unsigned char *)uuid->bytes;
-  snprintf(text, WEIR__UUID_SIZE, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0],
-           b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
-}
-
 void weir_device_properties_init(weir_device_properties *properties) {
   if (properties)
     *properties = (weir_device_properties){.size = sizeof *properties};

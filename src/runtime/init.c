@@ -92,7 +92,7 @@ weir_status weir__check_fork(const char *who) {
 
 void weir__note_driver_init(const weir_driver *driver) {
   begin_to_watch_fork();
-  if (strcmp(driver->name, "cuda") == 0)
+  if (!weir__driver_can(driver, WEIR_DRIVER_SURVIVES_FORK))
     cuda_was_started = true;
 }
 
@@ -194,13 +194,12 @@ static weir_status start(const char *who) {
     return status;
   owns_driver = !chosen;
 
-  int ordinals[WEIR_MAX_DEVICES];
   int count = 0;
-  status = weir__list_devices(who, driver, ordinals, &count);
+  status = weir__list_devices(who, driver, &count);
   if (status != WEIR_OK)
     goto close_driver;
   if (count == 0) {
-    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    const char *visible = weir__driver_can(driver, WEIR_DRIVER_FILTERS_VISIBLE) ? getenv("CUDA_VISIBLE_DEVICES") : NULL;
     status = weir__fail(WEIR_ERROR_NO_DEVICE, "%s: the driver \"%s\" has no device%s%s%s", who, driver->name,
                         visible ? " that CUDA_VISIBLE_DEVICES=\"" : "", visible ? visible : "",
                         visible ? "\" leaves visible" : "");
@@ -208,7 +207,7 @@ static weir_status start(const char *who) {
   }
   weir_cu_device handles[WEIR_MAX_DEVICES];
   for (int i = 0; i < count; i++) {
-    status = WEIR__CALL_FOR(who, driver, DeviceGet(driver, &handles[i], ordinals[i]));
+    status = WEIR__CALL_FOR(who, driver, DeviceGet(driver, &handles[i], i));
     if (status != WEIR_OK)
       goto close_driver;
   }

@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "driver/call.h"
+#include "driver/visible.h"
 #include "weir/device.h"
 #include "weir/stream.h"
 
@@ -135,15 +136,11 @@ void weir__device_init(weir__device *device, weir_cu_device handle);
 /* Frees all that the runtime made on a device, and its context. */
 void weir__device_end(weir__device *device);
 
-/* "GPU-..." and the NUL. */
-enum { WEIR__UUID_SIZE = 41 };
-void weir__format_uuid(const weir_cu_uuid *uuid, char text[WEIR__UUID_SIZE]);
-
 /* ---- Which devices (visible.c) ---- */
 
-/* Starts the driver. Up to WEIR_MAX_DEVICES ordinals of its devices that the program may see, in the program's
- * order; their number, 0 too, is *count. */
-weir_status weir__list_devices(const char *who, weir_driver *driver, int *ordinals, int *count);
+/* Starts the driver. *count is the number of its devices, which may be 0 and is at most WEIR_MAX_DEVICES: device i of the
+ * runtime is ordinal i of the driver. */
+weir_status weir__list_devices(const char *who, weir_driver *driver, int *count);
 
 /* How many there will be when the runtime starts. `chosen` is the program's own driver, or NULL. */
 weir_status weir__count_devices(const char *who, weir_driver *chosen, int *count);

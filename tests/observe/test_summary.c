@@ -142,8 +142,7 @@ static void test_processes(void **state) {
   char text[64];
   alloc_open(NULL, 64 * MIB);
   REFUSED_SAYING(NOT_SUPPORTED, "not NVIDIA's", weir_allocator_processes(allocator, 0, text, sizeof text, NULL));
-  const char *name = faults->name;
-  faults->name = "cuda";
+  faults->capabilities |= WEIR_DRIVER_NVIDIA;
   setenv("WEIR_NVML_LIBRARY", "/nonexistent/libnvml.so", 1);
   REFUSED_SAYING(NOT_SUPPORTED, "cannot be loaded", weir_allocator_processes(allocator, 0, text, sizeof text, NULL));
   setenv("WEIR_NVML_LIBRARY", WEIR_TEST_NVML, 1);
@@ -157,7 +156,7 @@ static void test_processes(void **state) {
   REFUSED(INVALID_DEVICE, weir_allocator_processes(allocator, 9, text, sizeof text, NULL));
   REFUSED(INVALID_ARGUMENT, weir_allocator_processes(NULL, 0, text, sizeof text, NULL));
   unsetenv("WEIR_NVML_LIBRARY");
-  faults->name = name;
+  faults->capabilities &= ~(uint64_t)WEIR_DRIVER_NVIDIA;
   alloc_close();
 }
 

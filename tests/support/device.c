@@ -79,6 +79,7 @@ weir_driver *device_open_bare(const weir_soft_options *options) {
     return open_cuda();
   if (is_ledger())
     return open_ledger(options);
+  unsetenv("CUDA_VISIBLE_DEVICES"); /* meant for a GPU, where it is set */
   weir_soft_options o;
   weir_soft_options_init(&o);
   if (options)

@@ -19,6 +19,7 @@ static uint64_t seed, random_state;
 /* ---- Opening and closing ---- */
 
 void soft_open_with(const weir_soft_options *options) {
+  unsetenv("CUDA_VISIBLE_DEVICES"); /* meant for a GPU, where it is set */
   assert_null(d);
   if (weir_driver_open_soft(options, &d) != WEIR_OK) {
     print_error("%s\n", weir_last_error());

@@ -115,6 +115,7 @@ static void destroy(weir_driver *self) {
 static void fill_table(weir_driver *table) {
   table->size = sizeof *table;
   table->name = "ledger";
+  table->capabilities = WEIR_DRIVER_SURVIVES_FORK;
   table->destroy = destroy;
   table->Init = Init;
   table->DriverGetVersion = DriverGetVersion;

@@ -135,7 +135,7 @@ weir_cu_result weir__soft_StreamBeginCapture(struct soft *soft, weir_cu_stream s
 }
 
 void weir__soft_capture_end(struct soft *soft, struct soft_capture *capture, struct soft_graph **graph) {
-  for (int i = 0; i < soft->options.devices; i++)
+  for (int i = 0; i < soft->device_count; i++)
     for (struct soft_stream *s = soft->devices[i].streams; s; s = s->next)
       if (s->capture == capture) {
         s->capture = NULL;

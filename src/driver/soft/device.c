@@ -2,20 +2,47 @@
  * Devices, their primary contexts, peers, errors.
  */
 #include <stdio.h>
-#include <string.h>
+#include <stdlib.h>
 
 #include "driver/call.h"
 #include "driver/soft/soft.h"
+#include "driver/visible.h"
 
 static struct soft_device *device_get(struct soft *soft, weir_cu_device device) {
-  return device >= 0 && device < soft->options.devices ? &soft->devices[device] : NULL;
+  return device >= 0 && device < soft->device_count ? &soft->devices[device] : NULL;
+}
+
+/* The physical number stands in the first bytes, so that a beginning of the text already tells devices apart. */
+static weir_cu_uuid uuid_of(int physical) {
+  return (weir_cu_uuid){.bytes = {0x50, (char)0xf7, 0x00, (char)physical, 0x77, 0x65, 0x40, 0x69, (char)0x80, 0x72,
+                                  0x73, 0x6f, 0x66, 0x74}};
+}
+
+/* As NVIDIA's driver, Init reads CUDA_VISIBLE_DEVICES. It does so again while no device is in use, so that a program that
+ * shuts the runtime down and starts it anew can choose again. */
+static void number_devices(struct soft *soft) {
+  char texts[WEIR_SOFT_MAX_DEVICES][WEIR__UUID_SIZE];
+  const char *uuids[WEIR_SOFT_MAX_DEVICES];
+  int ordinals[WEIR_MAX_DEVICES];
+  for (int i = 0; i < soft->options.devices; i++) {
+    if (soft->devices[i].context || soft->devices[i].used)
+      return;
+    weir_cu_uuid uuid = uuid_of(i);
+    weir__format_uuid(&uuid, texts[i]);
+    uuids[i] = texts[i];
+  }
+  int count = weir__visible_ordinals(getenv("CUDA_VISIBLE_DEVICES"), uuids, soft->options.devices, ordinals);
+  soft->device_count = count == WEIR__VISIBLE_MIG ? 0 : count;
+  for (int i = 0; i < soft->device_count; i++)
+    soft->devices[i].physical = ordinals[i];
 }
 
 weir_cu_result weir__soft_Init(struct soft *soft, unsigned flags) {
   if (flags)
     return WEIR_CU_INVALID_VALUE;
-  soft->initialized = true;
-  return WEIR_CU_SUCCESS;
+  number_devices(soft);
+  soft->initialized = soft->device_count > 0;
+  return soft->initialized ? WEIR_CU_SUCCESS : WEIR_CU_NO_DEVICE;
 }
 
 weir_cu_result weir__soft_DriverGetVersion(struct soft *soft, int *version) {
@@ -47,7 +74,7 @@ weir_cu_result weir__soft_GetErrorString(struct soft *soft, weir_cu_result code,
 weir_cu_result weir__soft_DeviceGetCount(struct soft *soft, int *count) {
   if (!count)
     return WEIR_CU_INVALID_VALUE;
-  *count = soft->options.devices;
+  *count = soft->device_count;
   return WEIR_CU_SUCCESS;
 }
 
@@ -69,16 +96,12 @@ weir_cu_result weir__soft_DeviceGetName(struct soft *soft, char *name, int size,
   return WEIR_CU_SUCCESS;
 }
 
-/* The ordinal stands in the first bytes, so that a beginning of the text already tells devices apart. */
 weir_cu_result weir__soft_DeviceGetUuid(struct soft *soft, weir_cu_uuid *uuid, weir_cu_device device) {
   if (!uuid)
     return WEIR_CU_INVALID_VALUE;
   if (!device_get(soft, device))
     return WEIR_CU_INVALID_DEVICE;
-  static const unsigned char base[16] = {0x50, 0xf7, 0x00, 0x00, 0x77, 0x65, 0x40, 0x69,
-                                         0x80, 0x72, 0x73, 0x6f, 0x66, 0x74, 0x00, 0x00};
-  memcpy(uuid->bytes, base, sizeof base);
-  uuid->bytes[3] = (char)device;
+  *uuid = uuid_of(soft->devices[device].physical);
   return WEIR_CU_SUCCESS;
 }
 
@@ -87,7 +110,7 @@ weir_cu_result weir__soft_DeviceGetPCIBusId(struct soft *soft, char *id, int siz
     return WEIR_CU_INVALID_VALUE;
   if (!device_get(soft, device))
     return WEIR_CU_INVALID_DEVICE;
-  snprintf(id, (size_t)size, "0000:%02x:00.0", (unsigned)device + 1);
+  snprintf(id, (size_t)size, "0000:%02x:00.0", (unsigned)soft->devices[device].physical + 1);
   return WEIR_CU_SUCCESS;
 }
 
@@ -113,7 +136,7 @@ weir_cu_result weir__soft_DeviceGetAttribute(struct soft *soft, int *value, int 
     *value = 1;
     break;
   case WEIR_CU_ATTR_PCI_BUS_ID:
-    *value = device + 1;
+    *value = soft->devices[device].physical + 1;
     break;
   case WEIR_CU_ATTR_L2_CACHE_SIZE:
     *value = 1 << 20;
@@ -259,7 +282,7 @@ static void context_end(struct soft *soft, struct soft_device *device) {
       weir__soft_range_free(soft, range);
   }
   device->peers = 0;
-  for (int i = 0; i < soft->options.devices; i++)
+  for (int i = 0; i < soft->device_count; i++)
     soft->devices[i].peers &= ~(1ull << device->ordinal);
   weir__soft_handle_free(soft, device->context);
   device->context = 0;

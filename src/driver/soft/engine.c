@@ -558,7 +558,7 @@ weir_status weir_soft_step(weir_driver *driver, weir_cu_stream handle, unsigned 
 
 /* Does one piece of the first stream that can go on. false: none can. */
 static bool step_any(struct soft *soft) {
-  for (int i = 0; i < soft->options.devices; i++)
+  for (int i = 0; i < soft->device_count; i++)
     for (struct soft_stream *s = soft->devices[i].streams; s; s = s->next)
       if (s->first && !s->running && run_one(soft, s))
         return true;

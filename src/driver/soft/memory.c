@@ -20,7 +20,7 @@ static const uint64_t file_bytes = 1ull << 60;
 
 static int open_file(const struct soft_device *device, const char *what, uint64_t bytes) {
   char name[64];
-  snprintf(name, sizeof name, "weir-soft-%s-%d", what, device->ordinal);
+  snprintf(name, sizeof name, "weir-soft-%s-%d", what, device->physical);
   int fd = memfd_create(name, MFD_CLOEXEC);
   if (fd >= 0 && ftruncate(fd, (off_t)bytes)) {
     close(fd);

@@ -307,7 +307,7 @@ weir_cu_result weir__soft_MemFreeAsync(struct soft *soft, weir_cu_deviceptr poin
 /* ---- Pools ---- */
 
 static struct soft_device *device_get(struct soft *soft, weir_cu_device device) {
-  return device >= 0 && device < soft->options.devices ? &soft->devices[device] : NULL;
+  return device >= 0 && device < soft->device_count ? &soft->devices[device] : NULL;
 }
 
 weir_cu_result weir__soft_DeviceGetDefaultMemPool(struct soft *soft, weir_cu_mempool *pool, weir_cu_device device) {

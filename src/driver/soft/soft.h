@@ -400,6 +400,7 @@ void weir__soft_module_free(struct soft *soft, struct soft_module *module);
 struct soft_device {
   struct soft *soft;
   int ordinal;
+  int physical;      /* its number among all devices, CUDA_VISIBLE_DEVICES apart */
   int fd;            /* the file that is its memory; -1 until first used */
   uint64_t file_end; /* offsets below were handed out; a file has more of them than a process can use up */
   uint64_t used;     /* bytes of capacity */
@@ -433,6 +434,7 @@ struct soft {
   struct soft_thread *threads;
   bool initialized;
   atomic_bool stopping; /* also read without the lock */
+  int device_count;     /* devices that CUDA_VISIBLE_DEVICES leaves; 0 until Init */
   struct soft_device devices[WEIR_SOFT_MAX_DEVICES];
 
   struct soft_slot *slots;

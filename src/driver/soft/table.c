@@ -57,7 +57,7 @@ void weir__soft_handle_free(struct soft *soft, uintptr_t handle) {
 /* ---- Threads ---- */
 
 static void thread_forget(struct soft *soft, struct soft_thread *thread) {
-  for (int i = 0; i < soft->options.devices; i++)
+  for (int i = 0; i < soft->device_count; i++)
     if (thread->streams[i])
       weir__soft_stream_drop(soft, thread->streams[i]);
   for (struct soft_capture *c = soft->captures; c; c = c->next)
@@ -142,6 +142,7 @@ void weir__soft_leave(struct soft *soft) {
 static const weir_driver entries = {
     .size = sizeof(weir_driver),
     .name = "soft",
+    .capabilities = WEIR_DRIVER_FILTERS_VISIBLE | WEIR_DRIVER_SURVIVES_FORK | WEIR_DRIVER_HOST_ACCESS,
 #define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args) .name = entry_##name,
 #define WEIR_DRIVER_ENTRY0(name, symbol, since, need) .name = entry_##name,
 #include "weir/driver_entries.h"
@@ -156,9 +157,9 @@ static void destroy(weir_driver *self) {
   while (soft->captures)
     weir__soft_capture_end(soft, soft->captures, NULL);
   /* All work first: a device's may use memory of another. */
-  for (int i = 0; i < soft->options.devices; i++)
+  for (int i = 0; i < soft->device_count; i++)
     weir__soft_wait_device(soft, &soft->devices[i]);
-  for (int i = 0; i < soft->options.devices; i++) {
+  for (int i = 0; i < soft->device_count; i++) {
     struct soft_device *device = &soft->devices[i];
     if (device->context) {
       device->retains = 1;
@@ -386,7 +387,7 @@ weir_status weir_soft_take_census(weir_driver *driver, weir_soft_census *census)
                         .ipc_mappings = soft->range_counts[SOFT_RANGE_IPC],
                         .mappings = soft->mapping_count,
                         .handles = soft->live[SOFT_HANDLE]};
-  for (int i = 0; i < soft->options.devices; i++) {
+  for (int i = 0; i < soft->device_count; i++) {
     c.device_bytes += soft->devices[i].used;
     c.pools -= soft->devices[i].default_pool != NULL;
   }

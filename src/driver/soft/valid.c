@@ -101,7 +101,7 @@ static void check_mappings(struct soft *soft, const struct soft_range *range, un
     CHECK(mapping->memory->extent.bytes == bytes, "mappings: the one at %" PRIx64 " is not as large as its memory",
           base);
     CHECK(!(mapping->writable & ~mapping->readable), "mappings: the one at %" PRIx64 " can be written, not read", base);
-    CHECK(soft->options.devices == WEIR_SOFT_MAX_DEVICES || !(mapping->readable >> soft->options.devices),
+    CHECK(soft->device_count == WEIR_SOFT_MAX_DEVICES || !(mapping->readable >> soft->device_count),
           "mappings: the one at %" PRIx64 " is for devices that are not there", base);
     mapping->memory->seen++;
     ++*mappings;
@@ -184,7 +184,7 @@ static void check_ranges(struct soft *soft) {
     CHECK(counts[kind] == soft->range_counts[kind], "ranges: %lu of kind %d counted, %lu kept", counts[kind], kind,
           soft->range_counts[kind]);
   CHECK_EQUAL(mappings, soft->mapping_count, "mappings");
-  for (int i = 0; i < soft->options.devices; i++) {
+  for (int i = 0; i < soft->device_count; i++) {
     CHECK_EQUAL(used[i], soft->devices[i].used, "memory: bytes used of a device");
     CHECK(used[i] <= soft->options.bytes, "memory: more is used than there is");
     CHECK_EQUAL(graphs[i], soft->devices[i].graph_used, "memory: bytes of graphs");
@@ -287,7 +287,7 @@ static void check_stream(const struct soft *soft, const struct soft_device *devi
 
 static void check_ready(const struct soft *soft) {
   unsigned queued = 0, listed = 0;
-  for (int i = 0; i < soft->options.devices; i++)
+  for (int i = 0; i < soft->device_count; i++)
     for (const struct soft_stream *s = soft->devices[i].streams; s; s = s->next)
       queued += s->queued;
   for (const struct soft_stream *s = soft->ready; s; s = s->next_ready) {
@@ -360,14 +360,14 @@ static void check_chunks(struct soft *soft) {
 void weir__soft_is_valid(struct soft *soft) {
   check_handles(soft);
   check_ranges(soft);
-  for (int i = 0; i < soft->options.devices; i++) {
+  for (int i = 0; i < soft->device_count; i++) {
     struct soft_device *device = &soft->devices[i];
     CHECK(!device->context == !device->retains, "devices: a context that nobody holds");
     CHECK(!device->context || weir__soft_handle_get(soft, SOFT_CONTEXT, device->context) == device,
           "devices: a context without a handle");
     CHECK(!device->context == !device->legacy, "devices: a legacy stream without a context");
     for (int k = 0; k < WEIR_SOFT_MAX_DEVICES; k++)
-      CHECK(!(device->peers >> k & 1) || (k != i && k < soft->options.devices && soft->devices[k].context),
+      CHECK(!(device->peers >> k & 1) || (k != i && k < soft->device_count && soft->devices[k].context),
             "devices: a peer that is not there");
     bool has_pool = !device->pool, has_default = !device->default_pool;
     for (const struct soft_pool *pool = device->pools; pool; pool = pool->next) {
@@ -384,7 +384,7 @@ void weir__soft_is_valid(struct soft *soft) {
   check_ready(soft);
   check_captures(soft);
   for (const struct soft_thread *thread = soft->threads; thread; thread = thread->next)
-    for (int i = 0; i < soft->options.devices; i++)
+    for (int i = 0; i < soft->device_count; i++)
       CHECK(!thread->streams[i] || (is_linked(thread->streams[i]) && !thread->streams[i]->dropped),
             "threads: one whose own stream is gone");
   for (size_t i = 0; i < soft->slot_count; i++) {

@@ -80,7 +80,7 @@ static weir_cu_result check_prop(const struct soft *soft, const weir_cu_mem_prop
     return WEIR_CU_INVALID_VALUE;
   if (prop->handle_types != WEIR_CU_HANDLE_NONE && prop->handle_types != WEIR_CU_HANDLE_POSIX_FD)
     return WEIR_CU_NOT_SUPPORTED;
-  if (prop->location.id < 0 || prop->location.id >= soft->options.devices)
+  if (prop->location.id < 0 || prop->location.id >= soft->device_count)
     return WEIR_CU_INVALID_DEVICE;
   return WEIR_CU_SUCCESS;
 }
@@ -214,7 +214,7 @@ weir_cu_result weir__soft_MemSetAccess(struct soft *soft, weir_cu_deviceptr poin
     return WEIR_CU_INVALID_VALUE;
   for (size_t i = 0; i < count; i++)
     if (access[i].location.type != WEIR_CU_LOCATION_DEVICE || access[i].location.id < 0 ||
-        access[i].location.id >= soft->options.devices ||
+        access[i].location.id >= soft->device_count ||
         (access[i].flags != WEIR_CU_ACCESS_NONE && access[i].flags != WEIR_CU_ACCESS_READ &&
          access[i].flags != WEIR_CU_ACCESS_READWRITE))
       return WEIR_CU_INVALID_VALUE;
@@ -250,15 +250,22 @@ weir_cu_result weir__soft_MemExportToShareableHandle(struct soft *soft, void *sh
   return WEIR_CU_SUCCESS;
 }
 
-/* The file's name tells whether it is a handle of a software device, and of which ordinal. */
-static bool read_handle_name(int fd, int *ordinal) {
+static struct soft_device *device_of_physical(struct soft *soft, int physical) {
+  for (int i = 0; i < soft->device_count; i++)
+    if (soft->devices[i].physical == physical)
+      return &soft->devices[i];
+  return NULL;
+}
+
+/* The file's name tells whether it is a handle of a software device, and of which. */
+static bool read_handle_name(int fd, int *physical) {
   char link[64], name[PATH_MAX];
   snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
   ssize_t length = readlink(link, name, sizeof name - 1);
   if (length < 0)
     return false;
   name[length] = 0;
-  return sscanf(name, "/memfd:weir-soft-handle-%d", ordinal) == 1;
+  return sscanf(name, "/memfd:weir-soft-handle-%d", physical) == 1;
 }
 
 static struct soft_memory *memory_by_inode(struct soft *soft, uint64_t inode) {
@@ -273,11 +280,12 @@ static struct soft_memory *memory_by_inode(struct soft *soft, uint64_t inode) {
 /* Memory that is known here already gets a second handle. Memory of another process is not charged: that process pays. */
 weir_cu_result weir__soft_MemImportFromShareableHandle(struct soft *soft, weir_cu_mem_handle *handle, void *shareable,
                                                        int type) {
-  int fd = (int)(intptr_t)shareable, ordinal;
+  int fd = (int)(intptr_t)shareable, physical;
   struct stat st;
-  if (!handle || type != WEIR_CU_HANDLE_POSIX_FD || !read_handle_name(fd, &ordinal) || fstat(fd, &st))
+  if (!handle || type != WEIR_CU_HANDLE_POSIX_FD || !read_handle_name(fd, &physical) || fstat(fd, &st))
     return WEIR_CU_INVALID_VALUE;
-  if (ordinal < 0 || ordinal >= soft->options.devices)
+  struct soft_device *device = device_of_physical(soft, physical);
+  if (!device)
     return WEIR_CU_INVALID_DEVICE;
   struct soft_memory *memory = memory_by_inode(soft, (uint64_t)st.st_ino);
   if (memory)
@@ -294,8 +302,7 @@ weir_cu_result weir__soft_MemImportFromShareableHandle(struct soft *soft, weir_c
     memory->refs = 1;
     memory->inode = (uint64_t)st.st_ino;
     memory->handle_types = type;
-    memory->extent = (struct soft_extent){
-        .fd = own, .own_file = true, .bytes = (uint64_t)st.st_size, .device = &soft->devices[ordinal]};
+    memory->extent = (struct soft_extent){.fd = own, .own_file = true, .bytes = (uint64_t)st.st_size, .device = device};
   }
   uintptr_t h = weir__soft_handle_new(soft, SOFT_HANDLE, memory);
   if (!h) {

@@ -1,0 +1,97 @@
+/*
+ * CUDA_VISIBLE_DEVICES: which devices a program may see, and in what order.
+ */
+#include "driver/visible.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/base.h"
+
+enum { NAMES_NONE = -1 };
+
+/* The number that an entry begins with, as "2" in "2nd", if it is one of a device. */
+static int ordinal_of_number(const char *entry, size_t length, int count) {
+  const char *end = entry + length;
+  while (entry < end && isspace((unsigned char)*entry))
+    entry++;
+  bool negative = entry < end && *entry == '-';
+  if (entry < end && (*entry == '-' || *entry == '+'))
+    entry++;
+  if (entry == end || !isdigit((unsigned char)*entry))
+    return NAMES_NONE;
+  long long number = 0;
+  for (; entry < end && isdigit((unsigned char)*entry); entry++) {
+    number = number * 10 + (*entry - '0');
+    if (number >= count)
+      return NAMES_NONE;
+  }
+  return negative && number > 0 ? NAMES_NONE : (int)number;
+}
+
+/* The one device whose uuid begins with the entry. Unlike numbers, names may not have spaces around them. "GPU-" alone names
+ * no device, even where there is only one, as in NVIDIA's driver. */
+static int ordinal_of_uuid(const char *entry, size_t length, const char *const *uuids, int count) {
+  int found = NAMES_NONE;
+  if (length < 5 || memcmp(entry, "GPU-", 4) != 0)
+    return NAMES_NONE;
+  for (int i = 0; i < count; i++) {
+    if (!uuids[i] || strncmp(uuids[i], entry, length) != 0)
+      continue;
+    if (found != NAMES_NONE)
+      return NAMES_NONE;
+    found = i;
+  }
+  return found;
+}
+
+int weir__visible_ordinals(const char *text, const char *const *uuids, int count, int *ordinals) {
+  int visible = 0;
+  if (!text) {
+    for (; visible < count && visible < WEIR_MAX_DEVICES; visible++)
+      ordinals[visible] = visible;
+    return visible;
+  }
+  if (strncmp(text, "MIG-", 4) == 0)
+    return WEIR__VISIBLE_MIG;
+
+  /* The first entry decides for all whether names or numbers are meant. */
+  bool names = strncmp(text, "GPU-", 4) == 0;
+  for (;;) {
+    size_t length = strcspn(text, ",");
+    int ordinal = names ? ordinal_of_uuid(text, length, uuids, count) : ordinal_of_number(text, length, count);
+    if (ordinal == NAMES_NONE)
+      return visible;
+    for (int i = 0; i < visible; i++)
+      if (ordinals[i] == ordinal)
+        return 0;
+    if (visible < WEIR_MAX_DEVICES)
+      ordinals[visible++] = ordinal;
+    if (!text[length])
+      return visible;
+    text += length + 1;
+  }
+}
+
+weir_status weir_visible_devices(const char *text, const char *const *uuids, int count, int *ordinals, int *visible) {
+  if (count < 0)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: count is %d", __func__, count);
+  const char *missing = count > 0 && !uuids ? "uuids" : !ordinals ? "ordinals" : !visible ? "visible" : NULL;
+  if (missing)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", __func__, missing);
+  int found[WEIR_MAX_DEVICES];
+  int number = weir__visible_ordinals(text, uuids, count, found);
+  if (number == WEIR__VISIBLE_MIG)
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: \"%s\" names MIG devices, which only the driver knows", __func__,
+                      text);
+  memcpy(ordinals, found, (size_t)number * sizeof *found);
+  *visible = number;
+  return WEIR_OK;
+}
+
+void weir__format_uuid(const weir_cu_uuid *uuid, char text[WEIR__UUID_SIZE]) {
+  const unsigned char *b = (const unsigned char *)uuid->bytes;
+  snprintf(text, WEIR__UUID_SIZE, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0],
+           b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+}
