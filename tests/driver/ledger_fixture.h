@@ -19,6 +19,12 @@
 
 #define PAGE ((size_t)2 << 20)
 
+/* A module with the one kernel that is known, and parameters for it. */
+#define SPIN_PTX ".version 6.0\n.visible .entry weir_spin(.param .u64 cycles)\n.visible .entry other()\n"
+static uint64_t spin_cycles = 1;
+static void *spin_params[] = {&spin_cycles};
+static inline void **params_of_spin(void) { return spin_params; }
+
 /* A ledger of `devices` devices of `bytes` each, with the contexts of all of them retained and that of device 0
  * current. */
 static inline weir_driver *open_ledger(int devices, unsigned long long bytes) {

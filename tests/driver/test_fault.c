@@ -359,10 +359,10 @@ static weir_cu_result program(weir_driver *d, int *reached) {
   mapped = true;
   DO(d->MemSetAccess(d, va, PAGE, &access, 1));
   DO(d->MemsetD32Async(d, va, 7, PAGE / 4, stream));
-  DO(d->ModuleLoadData(d, &module, ""));
-  DO(d->ModuleGetFunction(d, &function, module, "kernel"));
+  DO(d->ModuleLoadData(d, &module, SPIN_PTX));
+  DO(d->ModuleGetFunction(d, &function, module, "weir_spin"));
   DO(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_THREAD_LOCAL));
-  DO(d->LaunchKernel(d, function, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL));
+  DO(d->LaunchKernel(d, function, 1, 1, 1, 32, 1, 1, 0, stream, params_of_spin(), NULL));
   DO(d->StreamEndCapture(d, stream, &graph));
   DO(d->GraphInstantiate(d, &exec, graph, 0));
   DO(d->GraphLaunch(d, exec, stream));

@@ -170,14 +170,14 @@ static void test_devices(void **state) {
   IS(INVALID_VALUE, d->DeviceGetName(d, text, 0, 0));
   IS(INVALID_VALUE, d->DeviceGetPCIBusId(d, text, 0, 0));
   OK(d->DeviceGetPCIBusId(d, text, sizeof text, 1));
-  assert_string_equal(text, "0000:01:00.0");
+  assert_string_equal(text, "0000:02:00.0");
   OK(d->DeviceGetUuid(d, &one, 0));
   OK(d->DeviceGetUuid(d, &two, 1));
   assert_memory_not_equal(one.bytes, two.bytes, sizeof one.bytes);
   OK(d->DeviceGetAttribute(d, &value, WEIR_CU_ATTR_VIRTUAL_MEMORY_SUPPORTED, 0));
   assert_int_equal(value, 1);
   OK(d->DeviceGetAttribute(d, &value, WEIR_CU_ATTR_PCI_BUS_ID, 1));
-  assert_int_equal(value, 1);
+  assert_int_equal(value, 2);
   for (size_t i = 0; i < sizeof attributes / sizeof attributes[0]; i++) {
     value = -1;
     OK(d->DeviceGetAttribute(d, &value, attributes[i], 0));
@@ -216,7 +216,7 @@ static void test_contexts_come_and_go(void **state) {
   weir_cu_stream stream = make_stream(d, 0);
   weir_cu_event event = make_event(d);
   weir_cu_module module;
-  OK(d->ModuleLoadData(d, &module, ""));
+  OK(d->ModuleLoadData(d, &module, SPIN_PTX));
   void *host;
   OK(d->MemHostAlloc(d, &host, 100, 0));
   weir_cu_mempool_props props = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, 0}};
@@ -291,7 +291,7 @@ static void test_a_context_leaves_other_devices_alone(void **state) {
   OK(d->MemHostAlloc(d, &host, 100, 0));
   OK(d->MemPoolCreate(d, &pool, &props));
   OK(d->MemAllocFromPoolAsync(d, &pooled, 100, pool, NULL));
-  OK(d->ModuleLoadData(d, &module, ""));
+  OK(d->ModuleLoadData(d, &module, SPIN_PTX));
   OK(d->DevicePrimaryCtxRetain(d, &one, 1));
   OK(d->CtxEnablePeerAccess(d, one, 0));
   OK(d->DevicePrimaryCtxRelease(d, 1));

@@ -67,20 +67,20 @@ static void script(weir_driver *d, weir_cu_deviceptr *next) {
     TRY(d->MemCreate(d, &handles[i], PAGE, &prop, 0));
   for (int i = 0; i < MANY; i++)
     TRY(d->MemMap(d, va + (weir_cu_deviceptr)i * 15 * PAGE, PAGE, 0, handles[i], 0));
-  TRY(d->ModuleLoadData(d, &module, ""));
-  TRY(d->ModuleGetFunction(d, &function, module, "kernel"));
+  TRY(d->ModuleLoadData(d, &module, SPIN_PTX));
+  TRY(d->ModuleGetFunction(d, &function, module, "weir_spin"));
   TRY(d->StreamCreateWithPriority(d, &s, WEIR_CU_STREAM_NON_BLOCKING, 0));
   TRY(d->StreamCreateWithPriority(d, &other, WEIR_CU_STREAM_NON_BLOCKING, 0));
   TRY(d->EventCreate(d, &fork, 0));
   TRY(d->EventCreate(d, &join, 0));
   TRY(d->StreamBeginCapture(d, s, WEIR_CU_CAPTURE_RELAXED));
   for (int i = 0; i < 3; i++) {
-    TRY(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, s, NULL, NULL));
+    TRY(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, s, params_of_spin(), NULL));
     TRY(d->EventRecord(d, fork, s));
     TRY(d->StreamWaitEvent(d, other, fork, 0));
-    TRY(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, other, NULL, NULL));
+    TRY(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, other, params_of_spin(), NULL));
     TRY(d->EventRecord(d, join, other));
-    TRY(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, s, NULL, NULL));
+    TRY(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, s, params_of_spin(), NULL));
     TRY(d->StreamWaitEvent(d, s, join, 0));
   }
   size_t count = 0;
@@ -127,7 +127,7 @@ static void run(unsigned long nth) {
   }
   assert_int_equal(status, WEIR_OK);
   OK(d->Init(d, 0));
-  OK(d->DevicePrimaryCtxRetain(d, &context, 0));
+  TRY(d->DevicePrimaryCtxRetain(d, &context, 0));
   OK(d->CtxSetCurrent(d, context));
   script(d, &next);
   weir_driver_close(d);

@@ -157,33 +157,33 @@ static void test_kernels_are_accepted(void **state) {
   weir_cu_module module;
   weir_cu_function f, g;
   weir_cu_context one;
-  OK(d->ModuleLoadData(d, &module, "anything"));
+  OK(d->ModuleLoadData(d, &module, SPIN_PTX));
   IS(INVALID_VALUE, d->ModuleLoadData(d, &module, NULL));
-  OK(d->ModuleGetFunction(d, &f, module, "spin"));
-  OK(d->ModuleGetFunction(d, &g, module, "spin"));
+  OK(d->ModuleGetFunction(d, &f, module, "weir_spin"));
+  OK(d->ModuleGetFunction(d, &g, module, "weir_spin"));
   assert_ptr_equal(f, g);
-  OK(d->ModuleGetFunction(d, &g, module, "other"));
-  assert_ptr_not_equal(f, g);
+  IS(NOT_SUPPORTED, d->ModuleGetFunction(d, &g, module, "other"));
+  IS(NOT_FOUND, d->ModuleGetFunction(d, &g, module, "third"));
   weir_cu_function again;
-  OK(d->ModuleGetFunction(d, &again, module, "spin"));
+  OK(d->ModuleGetFunction(d, &again, module, "weir_spin"));
   assert_ptr_equal(again, f);
-  OK(d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+  OK(d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, NULL, params_of_spin(), NULL));
   for (int zero = 0; zero < 6; zero++)
     IS(INVALID_VALUE,
-       d->LaunchKernel(d, f, zero != 0, zero != 1, zero != 2, zero != 3, zero != 4, zero != 5, 0, NULL, NULL, NULL));
-  IS(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 0, 0, NULL, NULL, NULL));
-  OK(d->LaunchKernel(d, f, 1, 1, 1, 32, 32, 1, 0, NULL, NULL, NULL));
-  IS(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, 32, 32, 2, 0, NULL, NULL, NULL));
-  IS(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, UINT32_MAX, UINT32_MAX, UINT32_MAX, 0, NULL, NULL, NULL));
+       d->LaunchKernel(d, f, zero != 0, zero != 1, zero != 2, zero != 3, zero != 4, zero != 5, 0, NULL, params_of_spin(), NULL));
+  IS(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 0, 0, NULL, params_of_spin(), NULL));
+  OK(d->LaunchKernel(d, f, 1, 1, 1, 32, 32, 1, 0, NULL, params_of_spin(), NULL));
+  IS(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, 32, 32, 2, 0, NULL, params_of_spin(), NULL));
+  IS(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, UINT32_MAX, UINT32_MAX, UINT32_MAX, 0, NULL, params_of_spin(), NULL));
   void *extra[1] = {NULL};
-  IS(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, extra));
+  IS(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, NULL, params_of_spin(), extra));
   OK(d->DevicePrimaryCtxRetain(d, &one, 1));
   OK(d->CtxSetCurrent(d, one));
-  IS(INVALID_HANDLE, d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL)); /* a stream of another device */
+  IS(INVALID_HANDLE, d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, NULL, params_of_spin(), NULL)); /* a stream of another device */
   OK(d->ModuleUnload(d, module));
   IS(INVALID_HANDLE, d->ModuleUnload(d, module));
-  IS(INVALID_HANDLE, d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
-  IS(INVALID_HANDLE, d->ModuleGetFunction(d, &f, module, "spin"));
+  IS(INVALID_HANDLE, d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, NULL, params_of_spin(), NULL));
+  IS(INVALID_HANDLE, d->ModuleGetFunction(d, &f, module, "weir_spin"));
   weir_driver_close(d);
 }
 

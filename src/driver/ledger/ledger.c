@@ -1,158 +1,234 @@
 /*
- * A ledger as a whole: its options, its table, its end, and the entries that need no device.
+ * The ledger: the model (model/model.h) with books only. Memory is a count of bytes, an address comes from the model or from
+ * options.place, and work is done the moment it is enqueued: a stream is never busy, and an event that was recorded has
+ * happened. The clock counts pieces of work, a microsecond each.
+ *
+ * With options.is_done there are also the streams of a recorded history, known by the handles that they had. Each stands for
+ * the legacy stream, but only the owner of the ledger knows how far it got.
  */
-#include "driver/ledger/ledger.h"
-
 #include <stdlib.h>
 
-#include "driver/call.h"
+#include "driver/model/model.h"
 
-/* The newest CUDA whose rules the ledger follows. */
-enum { VERSION = 13000 };
+typedef struct ledger {
+  model m; /* first: a model * of a ledger is a ledger * */
+  weir_ledger_options options;
+  model_thread thread;
+  model_device *devices;
+  uint64_t clock; /* pieces of work done, and so microseconds of the ledger's time */
+} ledger;
 
-static weir_cu_result Init(weir_driver *self, unsigned flags) {
-  if (flags != 0)
-    return WEIR_CU_INVALID_VALUE;
-  weir__ledger_of(self)->ready = true;
+typedef struct ledger_event {
+  model_event e;
+  weir_cu_stream foreign; /* where it was recorded, if that stream was not made here and may be busy */
+  uint64_t tick;          /* the clock at the record */
+} ledger_event;
+
+/* ---- Memory ---- */
+
+static weir_cu_result new_range(model *m, model_range_kind kind, model_device *device, uint64_t bytes,
+                                uint64_t alignment, uint64_t wish, model_range **range) {
+  const weir_ledger_options *options = &((ledger *)m)->options;
+  bool charged = kind == MODEL_RANGE_PLAIN || kind == MODEL_RANGE_POOLED, reserves = kind == MODEL_RANGE_RESERVATION;
+  if (charged && !weir__model_take_bytes(m, device, bytes))
+    return WEIR_CU_OUT_OF_MEMORY;
+  uint64_t address = 0;
+  weir_cu_result r = WEIR_CU_INVALID_VALUE;
+  if (options->place && (kind == MODEL_RANGE_PLAIN || reserves))
+    address =
+        options->place(options->place_context, reserves ? WEIR_CALL_MemAddressReserve : WEIR_CALL_MemAlloc, bytes);
+  if (reserves && address % MODEL_GRANULARITY)
+    return r;
+  if (!address && wish && wish % alignment == 0 && bytes - 1 <= UINT64_MAX - wish &&
+      !weir__model_overlap(m, wish, bytes))
+    address = wish;
+  r = weir__model_add_range(m, kind, address, bytes, bytes, alignment, device, range);
+  if (r && charged)
+    device->used -= bytes;
+  return r;
+}
+
+/* What a pool holds, it gives back itself. */
+static void end_range(model *m, model_range *range) {
+  (void)m;
+  if (range->kind == MODEL_RANGE_PLAIN || (range->kind == MODEL_RANGE_POOLED && !range->pool))
+    range->device->used -= range->bytes;
+}
+
+/* ---- Pools: where in the pool a range lies is of no concern, so that a pool has no fragmentation ---- */
+
+static void pool_trim(model *m, model_pool *pool, uint64_t keep) {
+  (void)m;
+  if (keep < pool->used)
+    keep = pool->used;
+  if (pool->reserved <= keep)
+    return;
+  pool->device->used -= pool->reserved - keep;
+  pool->reserved = keep;
+}
+
+static weir_cu_result pool_alloc(model *m, model_pool *pool, model_stream *stream, uint64_t bytes,
+                                 model_range **range) {
+  (void)stream;
+  uint64_t unused = pool->reserved - pool->used, more = bytes > unused ? bytes - unused : 0;
+  if ((pool->max_bytes && more > pool->max_bytes - pool->reserved) || !weir__model_take_bytes(m, pool->device, more))
+    return WEIR_CU_OUT_OF_MEMORY;
+  weir_cu_result r = weir__model_add_range(m, MODEL_RANGE_POOLED, 0, bytes, bytes, 0, pool->device, range);
+  if (r) {
+    pool->device->used -= more;
+    return r;
+  }
+  (*range)->pool = pool;
+  weir__model_pool_reserve(pool, more);
+  weir__model_pool_use(pool, bytes);
   return WEIR_CU_SUCCESS;
 }
 
-static weir_cu_result DriverGetVersion(weir_driver *self, int *version) {
-  (void)self;
-  if (version == NULL)
-    return WEIR_CU_INVALID_VALUE;
-  *version = VERSION;
+static weir_cu_result pool_free(model *m, model_range *range, model_stream *stream) {
+  model_pool *pool = range->pool;
+  pool->used -= range->bytes;
+  weir__model_free_range(m, range);
+  weir__model_drop_pool(m, pool);
+  if (!stream)
+    weir__model_settle_pools(m, NULL);
   return WEIR_CU_SUCCESS;
 }
 
-static weir_cu_result GetErrorName(weir_driver *self, weir_cu_result code, const char **name) {
-  (void)self;
-  if (name == NULL)
-    return WEIR_CU_INVALID_VALUE;
-  *name = weir__result_is_known(code) ? weir_cu_result_name(code) : NULL;
-  return *name != NULL ? WEIR_CU_SUCCESS : WEIR_CU_INVALID_VALUE;
+static void free_of_pool(model *m, model_range *range, void *pool) {
+  if (range->kind == MODEL_RANGE_POOLED && range->pool == pool)
+    weir__model_free_range(m, range);
 }
 
-static weir_cu_result GetErrorString(weir_driver *self, weir_cu_result code, const char **text) {
-  (void)self;
-  if (text == NULL)
-    return WEIR_CU_INVALID_VALUE;
-  *text = weir__result_is_known(code) ? weir_cu_result_string(code) : NULL;
-  return *text != NULL ? WEIR_CU_SUCCESS : WEIR_CU_INVALID_VALUE;
+static void pool_close(model *m, model_pool *pool) {
+  if (pool->used)
+    weir__model_each_range(m, free_of_pool, pool);
+  pool->used = 0;
+  pool_trim(m, pool, 0);
 }
 
-static weir_cu_result ProfilerStart(weir_driver *self) {
-  ledger *l = weir__ledger_of(self);
-  ledger_device *device;
-  weir_cu_result result = weir__ledger_context(l, &device);
-  return result == WEIR_CU_SUCCESS ? weir__ledger_unsafe(l) : result;
+/* ---- Work and time ---- */
+
+static weir_cu_result run(model *m, model_stream *stream, model_work *work) {
+  (void)stream;
+  ((ledger *)m)->clock++;
+  if (work->kind == MODEL_WORK_HOST)
+    work->as.host.fn(work->as.host.data);
+  weir__model_work_end(m, work);
+  return WEIR_CU_SUCCESS;
 }
 
-static weir_cu_result ProfilerStop(weir_driver *self) { return ProfilerStart(self); }
-
-/* Another process has no part in the books. */
-static weir_cu_result not_supported(weir_driver *self) {
-  const ledger *l = weir__ledger_of(self);
-  return l->ready ? WEIR_CU_NOT_SUPPORTED : WEIR_CU_NOT_INITIALIZED;
+static weir_cu_result launch(model *m, model_exec *exec, model_stream *stream) {
+  (void)stream;
+  ((ledger *)m)->clock += exec->count;
+  for (size_t i = 0; i < exec->count; i++)
+    if (exec->works[i].kind == MODEL_WORK_HOST)
+      exec->works[i].as.host.fn(exec->works[i].as.host.data);
+  return WEIR_CU_SUCCESS;
 }
 
-static weir_cu_result IpcGetMemHandle(weir_driver *self, weir_cu_ipc_mem_handle *handle, weir_cu_deviceptr pointer) {
-  (void)handle, (void)pointer;
-  return not_supported(self);
+static weir_cu_result wait_stream(model *m, model_stream *stream) {
+  (void)stream;
+  weir__model_settle_pools(m, NULL);
+  return WEIR_CU_SUCCESS;
 }
 
-static weir_cu_result IpcOpenMemHandle(weir_driver *self, weir_cu_deviceptr *pointer, weir_cu_ipc_mem_handle handle,
-                                       unsigned flags) {
-  (void)pointer, (void)handle, (void)flags;
-  return not_supported(self);
+static weir_cu_result wait_device(model *m, model_device *device) {
+  (void)device;
+  return wait_stream(m, NULL);
 }
 
-static weir_cu_result IpcCloseMemHandle(weir_driver *self, weir_cu_deviceptr pointer) {
-  (void)pointer;
-  return not_supported(self);
+static weir_cu_result record(model *m, model_event *event, model_stream *stream, weir_cu_stream handle) {
+  ledger_event *e = (ledger_event *)event;
+  e->tick = ((ledger *)m)->clock;
+  bool is_foreign = m->takes_foreign && stream->is_legacy && handle != WEIR_CU_STREAM_LEGACY;
+  e->foreign = is_foreign ? handle : NULL;
+  return WEIR_CU_SUCCESS;
 }
 
-static weir_cu_result IpcGetEventHandle(weir_driver *self, weir_cu_ipc_event_handle *handle, weir_cu_event event) {
-  (void)handle, (void)event;
-  return not_supported(self);
+/* What was done once stays done, whatever the stream does next. */
+static bool is_done(const model *m, model_event *event) {
+  const weir_ledger_options *options = &((const ledger *)m)->options;
+  ledger_event *e = (ledger_event *)event;
+  if (e->foreign && options->is_done(options->is_done_context, e->foreign))
+    e->foreign = NULL;
+  return !e->foreign;
 }
 
-static weir_cu_result IpcOpenEventHandle(weir_driver *self, weir_cu_event *event, weir_cu_ipc_event_handle handle) {
-  (void)event, (void)handle;
-  return not_supported(self);
+static weir_cu_result query(model *m, model_event *event) {
+  return is_done(m, event) ? WEIR_CU_SUCCESS : WEIR_CU_NOT_READY;
 }
 
-static void drop_tables(ledger *l, ledger_range *range, void *data) {
-  (void)data;
-  if (range->kind == LEDGER_RANGE_RESERVATION)
-    weir__ledger_drop_tables(l, range);
+static weir_cu_result wait_event(model *m, model_event *event) {
+  ((ledger_event *)event)->foreign = NULL;
+  return wait_stream(m, NULL);
 }
+
+static weir_cu_result elapsed(model *m, model_event *start, model_event *end, float *milliseconds) {
+  if (!is_done(m, start) || !is_done(m, end))
+    return WEIR_CU_NOT_READY;
+  int64_t ticks = (int64_t)(((ledger_event *)end)->tick - ((ledger_event *)start)->tick);
+  *milliseconds = (float)((double)ticks / 1000.0);
+  return WEIR_CU_SUCCESS;
+}
+
+static const model_hooks hooks = {
+    .device_name = "Weir ledger",
+    .uuid = {0x50, 0xf7, 0, 0, 'w', 'e', 'i', 'r', '-', 'l', 'e', 'd', 'g', 'e', 'r'},
+    .clock_khz = 1000000,
+    .capability_major = 9,
+    .stream_size = sizeof(model_stream),
+    .event_size = sizeof(ledger_event),
+    .exec_size = sizeof(model_exec),
+    .memory_size = sizeof(model_memory),
+    .range_size = sizeof(model_range),
+    .pool_size = sizeof(model_pool),
+    .new_range = new_range,
+    .end_range = end_range,
+    .pool_alloc = pool_alloc,
+    .pool_free = pool_free,
+    .pool_trim = pool_trim,
+    .pool_close = pool_close,
+    .run = run,
+    .launch = launch,
+    .wait_stream = wait_stream,
+    .wait_device = wait_device,
+    .record = record,
+    .query = query,
+    .wait_event = wait_event,
+    .elapsed = elapsed,
+};
+
+/* ---- The table ---- */
+
+#define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args)                                                     \
+  static weir_cu_result entry_##name(weir_driver *self WEIR__AND params) {                                             \
+    model *m = (model *)self;                                                                                          \
+    bool refused = weir__model_needs_init(WEIR_CALL_##name) && !m->ready;                                              \
+    return refused ? WEIR_CU_NOT_INITIALIZED : weir__model_##name(m WEIR__AND args);                                   \
+  }
+#define WEIR_DRIVER_ENTRY0(name, symbol, since, need)                                                                  \
+  static weir_cu_result entry_##name(weir_driver *self) {                                                              \
+    model *m = (model *)self;                                                                                          \
+    return m->ready ? weir__model_##name(m) : WEIR_CU_NOT_INITIALIZED;                                                 \
+  }
+#include "weir/driver_entries.h"
 
 static void destroy(weir_driver *self) {
-  ledger *l = weir__ledger_of(self);
-  while (l->captures != NULL)
-    weir__ledger_abandon(l, l->captures);
-  for (int i = 0; l->devices != NULL && i < l->options.devices; i++) {
-    weir__ledger_drop_context_graphs(l, &l->devices[i]);
-    weir__ledger_drop_context_streams(l, &l->devices[i]);
-    weir__ledger_drop_context_modules(l, &l->devices[i]);
-  }
-  weir__handles *tables[] = {&l->streams, &l->events, &l->memories, &l->pools,    &l->graphs,
-                             &l->nodes,   &l->execs,  &l->modules,  &l->functions};
-  for (size_t i = 0; i < WEIR_COUNT_OF(tables); i++)
-    weir__handles_clear(tables[i]);
-  weir__ledger_each_range(l, drop_tables, NULL);
-  for (int order = 0; order < LEDGER_ORDERS; order++)
-    weir__handles_clear(&l->slots[order]);
-  weir__rangemap_clear(&l->placed);
-  weir__slab_clear(&l->placed_slab);
-  weir__slab_clear(&l->mapping_slab);
-  weir__slab_clear(&l->table_slab);
+  ledger *l = (ledger *)self;
+  weir__model_end(&l->m);
   free(l->devices);
   free(l);
 }
 
-static void fill_table(weir_driver *table) {
-  table->size = sizeof *table;
-  table->name = "ledger";
-  table->capabilities = WEIR_DRIVER_SURVIVES_FORK;
-  table->destroy = destroy;
-  table->Init = Init;
-  table->DriverGetVersion = DriverGetVersion;
-  table->GetErrorName = GetErrorName;
-  table->GetErrorString = GetErrorString;
-  table->ProfilerStart = ProfilerStart;
-  table->ProfilerStop = ProfilerStop;
-  table->IpcGetMemHandle = IpcGetMemHandle;
-  table->IpcOpenMemHandle = IpcOpenMemHandle;
-  table->IpcCloseMemHandle = IpcCloseMemHandle;
-  table->IpcGetEventHandle = IpcGetEventHandle;
-  table->IpcOpenEventHandle = IpcOpenEventHandle;
-  weir__ledger_add_devices(table);
-  weir__ledger_add_memory(table);
-  weir__ledger_add_virtual(table);
-  weir__ledger_add_pools(table);
-  weir__ledger_add_streams(table);
-  weir__ledger_add_kernels(table);
-  weir__ledger_add_captures(table);
-  weir__ledger_add_graphs(table);
-}
-
-static bool make_devices(ledger *l) {
-  l->devices = calloc((size_t)l->options.devices, sizeof *l->devices);
-  if (l->devices == NULL)
-    return false;
-  for (int i = 0; i < l->options.devices; i++) {
-    ledger_device *device = &l->devices[i];
-    device->ordinal = i;
-    device->legacy = (ledger_stream){.device = device, .legacy = true};
-    device->per_thread = (ledger_stream){.device = device};
-    device->default_pool = device->pool = weir__ledger_make_pool(l, device, 0);
-    if (device->pool == NULL)
-      return false;
-  }
-  return true;
-}
+static const weir_driver entries = {
+    .size = sizeof(weir_driver),
+    .name = "ledger",
+    .destroy = destroy,
+    .capabilities = WEIR_DRIVER_SURVIVES_FORK,
+#define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args) .name = entry_##name,
+#define WEIR_DRIVER_ENTRY0(name, symbol, since, need) .name = entry_##name,
+#include "weir/driver_entries.h"
+};
 
 void weir_ledger_options_init(weir_ledger_options *options) {
   if (!options)
@@ -161,42 +237,39 @@ void weir_ledger_options_init(weir_ledger_options *options) {
 }
 
 weir_status weir_driver_open_ledger(const weir_ledger_options *options, weir_driver **driver) {
-  if (driver == NULL)
+  if (!driver)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: driver is NULL", __func__);
   weir_ledger_options o;
   weir_ledger_options_init(&o);
   weir_status given = weir__read_options(__func__, "options", &o, sizeof o, options);
   if (given != WEIR_OK)
     return given;
-  if (o.devices < 1 || o.devices > LEDGER_MAX_DEVICES)
+  if (o.devices < 1 || o.devices > MODEL_MAX_DEVICES)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: devices is %d; allowed are 1 to %d", __func__, o.devices,
-                      LEDGER_MAX_DEVICES);
-  if (o.bytes == 0)
+                      MODEL_MAX_DEVICES);
+  if (!o.bytes)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: bytes is 0", __func__);
 
   ledger *l = calloc(1, sizeof *l);
-  if (l == NULL)
-    goto no_memory;
-  l->options = o;
-  for (int order = 0; order < LEDGER_ORDERS; order++)
-    weir__handles_init(&l->slots[order], LEDGER_KIND_SLOT, sizeof(ledger_range));
-  weir__handles_init(&l->streams, LEDGER_KIND_STREAM, sizeof(ledger_stream));
-  weir__handles_init(&l->events, LEDGER_KIND_EVENT, sizeof(ledger_event));
-  weir__handles_init(&l->memories, LEDGER_KIND_MEMORY, sizeof(ledger_memory));
-  weir__handles_init(&l->pools, LEDGER_KIND_POOL, sizeof(ledger_pool));
-  weir__handles_init(&l->graphs, LEDGER_KIND_GRAPH, sizeof(ledger_graph));
-  weir__handles_init(&l->nodes, LEDGER_KIND_NODE, sizeof(ledger_node));
-  weir__handles_init(&l->execs, LEDGER_KIND_EXEC, sizeof(ledger_exec));
-  weir__handles_init(&l->modules, LEDGER_KIND_MODULE, sizeof(ledger_module));
-  weir__handles_init(&l->functions, LEDGER_KIND_FUNCTION, sizeof(ledger_function));
-  fill_table(&l->table);
-  if (!make_devices(l)) {
-    destroy(&l->table);
-    goto no_memory;
+  model_device *devices = calloc((size_t)o.devices, sizeof *devices);
+  if (!l || !devices) {
+    free(l);
+    free(devices);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the books", __func__);
   }
-  *driver = &l->table;
+  l->m.table = entries;
+  l->m.table.MemExportToShareableHandle = NULL; /* absent, since nothing can be shared */
+  l->m.table.MemImportFromShareableHandle = NULL;
+  weir__model_init(&l->m, &hooks, o.bytes);
+  l->m.only_thread = &l->thread;
+  l->m.takes_foreign = o.is_done != NULL;
+  l->m.device_count = o.devices;
+  l->options = o;
+  l->devices = devices;
+  for (int i = 0; i < o.devices; i++) {
+    devices[i] = (model_device){.ordinal = i, .physical = i};
+    l->m.devices[i] = &devices[i];
+  }
+  *driver = &l->m.table;
   return WEIR_OK;
-
-no_memory:
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the books", __func__);
 }

@@ -1,4 +1,4 @@
-#include "driver/ledger/handles.h"
+#include "driver/model/handles.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -64,4 +64,21 @@ void *weir__handles_next(const weir__handles *table, uint32_t *index) {
       return head;
   }
   return NULL;
+}
+
+const char *weir__handles_fault(const weir__handles *table) {
+  uint32_t dropped = 0, listed = 0;
+  for (uint32_t index = 0; index < table->made; index++) {
+    const weir__handle *head = weir__handles_slot(table, index);
+    if (!(head->uses & 1))
+      dropped++;
+    else if (head->link != index)
+      return "an object does not know its handle";
+  }
+  for (uint32_t at = table->spare; at;) {
+    if (at > table->made || ++listed > dropped)
+      return "the free list goes in a circle, or has a slot in use";
+    at = ((const weir__handle *)weir__handles_slot(table, at - 1))->link;
+  }
+  return listed == dropped ? NULL : "free slots are missing from the free list";
 }

@@ -1,13 +1,13 @@
 /*
- * Objects behind handles. A handle is a number, not an address: it says which slot of which table, and for the
- * how-manieth time the slot is used. So every handle that was never made, was destroyed, or is of another kind is found
- * out at once, and nothing of it is ever followed into memory.
+ * Objects behind handles. A handle is a number, not an address: the kind of object, the slot in its table, and a generation
+ * that counts the uses of the slot. A handle that was never made, was destroyed, or is of another kind is therefore detected
+ * and never followed into memory.
  *
- * An object never moves, and starts with a weir__handle. A slot can be used eight million times before an old handle of
- * it could be taken for a new one.
+ * An object never moves, and starts with a weir__handle. A slot can be used eight million times before an old handle matches
+ * a new one.
  */
-#ifndef WEIR_LEDGER_HANDLES_H
-#define WEIR_LEDGER_HANDLES_H
+#ifndef WEIR_MODEL_HANDLES_H
+#define WEIR_MODEL_HANDLES_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -40,7 +40,7 @@ void weir__handles_drop(weir__handles *table, void *object);
 /* Frees every object. */
 void weir__handles_clear(weir__handles *table);
 
-/* The first live object at or behind *index, which moves on; NULL at the end. Objects may be dropped on the way. */
+/* The first live object at or behind *index, which moves on; NULL at the end. Objects may be dropped during the walk. */
 void *weir__handles_next(const weir__handles *table, uint32_t *index);
 
 static inline uint64_t weir__handle_of(const weir__handles *table, const void *object) {
@@ -70,5 +70,8 @@ static inline void *weir__handles_get(const weir__handles *table, uint64_t handl
   weir__handle *head = weir__handles_live(table, (uint32_t)handle);
   return head != NULL && weir__handle_of(table, head) == handle ? head : NULL;
 }
+
+/* What is wrong with the table, or NULL. */
+const char *weir__handles_fault(const weir__handles *table);
 
 #endif
