@@ -1,8 +1,8 @@
 /*
- * What the rules tests share. They check CUDA's rules through the table: the same assertions hold for the software device, in
- * both clocks, and for NVIDIA's driver, so that the first is known to be a faithful double of the second. The answers are
- * those of driver 580 (CUDA 13.0) on an H200. Where the software device is stricter on purpose, the test says so, and waives
- * that part on NVIDIA's driver.
+ * What the rules tests share. They check CUDA's rules through the table: the same assertions hold for the software
+ * device, in both clocks, and for NVIDIA's driver, so that the first is known to be a faithful double of the second.
+ * The answers are those of driver 580 (CUDA 13.0) on an H200. Where the software device is stricter on purpose, the
+ * test says so, and waives that part on NVIDIA's driver.
  */
 #ifndef WEIR_TEST_RULES_H
 #define WEIR_TEST_RULES_H
@@ -98,7 +98,8 @@ static inline int capture_status(weir_cu_stream stream) {
   return status;
 }
 
-/* Runs fn(data) on a thread of its own, and waits for it. No checks in there: it keeps results for the test to look at. */
+/* Runs fn(data) on a thread of its own, and waits for it. No checks in there: it keeps results for the test to look at.
+ * */
 static inline void on_another_thread(void *(*fn)(void *), void *data) {
   pthread_t thread;
   assert_int_equal(pthread_create(&thread, NULL, fn, data), 0);

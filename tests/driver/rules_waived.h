@@ -1,6 +1,6 @@
 /*
- * The rules that the ledger is not held to: WAIVED(suite, rule, reason), a rule being a test or, in rules_capture, a call.
- * rules.h includes this list.
+ * The rules that the ledger is not held to: WAIVED(suite, rule, reason), a rule being a test or, in rules_capture, a
+ * call. rules.h includes this list.
  */
 #define TAKES_NO_TIME "work takes no time, so that nothing is ever under way"
 #define HAS_NO_MEMORY "the test itself writes to memory, and there is none"

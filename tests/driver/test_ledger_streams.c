@@ -169,17 +169,19 @@ static void test_kernels_are_accepted(void **state) {
   assert_ptr_equal(again, f);
   OK(d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, NULL, params_of_spin(), NULL));
   for (int zero = 0; zero < 6; zero++)
-    IS(INVALID_VALUE,
-       d->LaunchKernel(d, f, zero != 0, zero != 1, zero != 2, zero != 3, zero != 4, zero != 5, 0, NULL, params_of_spin(), NULL));
+    IS(INVALID_VALUE, d->LaunchKernel(d, f, zero != 0, zero != 1, zero != 2, zero != 3, zero != 4, zero != 5, 0, NULL,
+                                      params_of_spin(), NULL));
   IS(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 0, 0, NULL, params_of_spin(), NULL));
   OK(d->LaunchKernel(d, f, 1, 1, 1, 32, 32, 1, 0, NULL, params_of_spin(), NULL));
   IS(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, 32, 32, 2, 0, NULL, params_of_spin(), NULL));
-  IS(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, UINT32_MAX, UINT32_MAX, UINT32_MAX, 0, NULL, params_of_spin(), NULL));
+  IS(INVALID_VALUE,
+     d->LaunchKernel(d, f, 1, 1, 1, UINT32_MAX, UINT32_MAX, UINT32_MAX, 0, NULL, params_of_spin(), NULL));
   void *extra[1] = {NULL};
   IS(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, NULL, params_of_spin(), extra));
   OK(d->DevicePrimaryCtxRetain(d, &one, 1));
   OK(d->CtxSetCurrent(d, one));
-  IS(INVALID_HANDLE, d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, NULL, params_of_spin(), NULL)); /* a stream of another device */
+  IS(INVALID_HANDLE,
+     d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, NULL, params_of_spin(), NULL)); /* a stream of another device */
   OK(d->ModuleUnload(d, module));
   IS(INVALID_HANDLE, d->ModuleUnload(d, module));
   IS(INVALID_HANDLE, d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, NULL, params_of_spin(), NULL));

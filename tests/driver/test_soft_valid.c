@@ -68,72 +68,76 @@ static void populate(weir_soft_clock clock) {
 }
 
 static struct soft *soft(void) { return (struct soft *)d; }
-static void *object(enum soft_kind kind, const void *handle) {
-  void *found = weir__soft_handle_get(soft(), kind, (uintptr_t)handle);
+static model *m(void) { return &soft()->m; }
+static void *object(const weir__handles *table, const void *handle) {
+  void *found = weir__handles_get(table, (uintptr_t)handle);
   assert_non_null(found);
   return found;
 }
-static struct soft_stream *stream(weir_cu_stream handle) { return object(SOFT_STREAM, handle); }
+static struct soft_stream *stream(weir_cu_stream handle) { return object(&m()->streams, handle); }
+static struct soft_event *event(weir_cu_event handle) { return object(&m()->events, handle); }
+static model_graph *graph(void) { return object(&m()->graphs, w.graph); }
 static struct soft_range *range(weir_cu_deviceptr pointer) {
-  return weir__rangemap_find(&soft()->space, pointer, NULL, NULL);
+  return (struct soft_range *)weir__model_find_range(m(), pointer);
 }
-static struct soft_mapping *mapping(void) { return weir__rangemap_find(&range(w.va)->mappings, w.va, NULL, NULL); }
+static model_mapping *mapping(void) { return weir__model_mapping(&range(w.va)->r, w.va); }
+static model_device *device(int number) { return m()->devices[number]; }
 
 static void whole(void) {}
-static void used_too_much(void) { soft()->devices[0].used++; }
-static void used_elsewhere(void) { soft()->devices[1].used = 4096; }
-static void wrong_range_count(void) { soft()->range_counts[SOFT_RANGE_PLAIN]++; }
-static void wrong_mapping_count(void) { soft()->mapping_count--; }
-static void range_elsewhere(void) { range(w.plain)->base++; }
-static void range_too_long(void) { range(w.plain)->bytes = 5000; }
+static void used_too_much(void) { device(0)->used++; }
+static void used_elsewhere(void) { device(1)->used = 4096; }
+static void wrong_mapping_count(void) { range(w.va)->r.mappings--; }
+static void mapping_lost_a_page(void) {
+  range(w.va)->r.tables[0]->pages[3] = mapping();
+  mapping()->bytes = 4 * G;
+}
+static void range_elsewhere(void) { range(w.plain)->r.base++; }
+static void range_too_long(void) { range(w.plain)->r.bytes = 5000; }
+static void range_without_number(void) { range(w.plain)->r.id = 0; }
 static void memory_outside(void) { range(w.plain)->extent.offset = 1ull << 40; }
-static void memory_kept_too_long(void) { mapping()->memory->refs++; }
-static void mapping_write_only(void) { mapping()->readable = 0; }
-static void mapping_for_nobody(void) { mapping()->readable |= 1ull << 2; }
-static void live_too_many(void) { soft()->live[SOFT_EVENT]++; }
-static void slot_of_no_kind(void) { soft()->slots[0].kind = 99; }
-static void lost_free_slot(void) { soft()->free_slot = 0; }
-static void circle_of_free_slots(void) { soft()->slots[soft()->free_slot - 1].object = (void *)soft()->free_slot; }
-static void handle_unknown(void) { ((struct soft_event *)object(SOFT_EVENT, w.event))->handle += 16; }
+static void memory_kept_too_long(void) { mapping()->memory->mappings++; }
+static void mapping_write_only(void) { mapping()->readers = 0; }
+static void mapping_for_nobody(void) { mapping()->readers |= 1ull << 2; }
+static void lost_free_slot(void) { m()->events.spare = 0; }
+static void circle_of_free_slots(void) {
+  weir__handle *slot = weir__handles_slot(&m()->events, m()->events.spare - 1);
+  slot->link = m()->events.spare;
+}
+static void handle_unknown(void) { event(w.event)->e.head.link += 16; }
 static void pending_too_many(void) { stream(w.stream)->pending++; }
 static void last_is_not_last(void) { stream(w.waiting)->last = stream(w.waiting)->first; }
 static void work_out_of_order(void) { stream(w.waiting)->last->seq = 1; }
 static void stream_unlinked(void) { stream(w.waiting)->link = &soft()->ready; }
-static void stream_dropped(void) { stream(w.waiting)->dropped = true; }
+static void stream_over(void) { stream(w.capturing)->s.dropped = true; }
 static void end_of_another(void) { stream(w.waiting)->first->signal->owner = stream(w.waiting); }
 static void wait_for_nobody(void) { stream(w.waiting)->first->signal = NULL; }
 static void ready_count(void) { soft()->ready_count++; }
 static void ready_without_list(void) { stream(w.waiting)->queued = true; }
-static void two_legacy_streams(void) { stream(w.waiting)->is_legacy = true; }
+static void two_legacy_streams(void) { stream(w.waiting)->s.is_legacy = true; }
 static void ahead_of_time(void) { stream(w.waiting)->time_ns = soft()->now_ns + 1; }
-static void pool_reserved(void) { soft()->devices[0].default_pool->reserved -= G; }
-static void pool_used(void) { soft()->devices[0].default_pool->used++; }
-static void pool_high(void) { soft()->devices[0].default_pool->used_high = 1; }
-static void pool_gone(void) { soft()->devices[0].pool = (struct soft_pool *)&w; }
-static void chunk_of_nobody(void) { range(w.chunk)->chunk->refs++; }
-static void chunk_freed_and_used(void) { range(w.freed)->chunk->in_use = true; }
-static void chunk_of_no_graph(void) { soft()->devices[0].graph_used = 0; }
+static void pool_reserved(void) { device(0)->default_pool->reserved -= G; }
+static void pool_used(void) { device(0)->default_pool->used++; }
+static void pool_high(void) { device(0)->default_pool->used_high = 1; }
+static void pool_gone(void) { device(0)->pool = (model_pool *)&w; }
+static void chunk_of_nobody(void) { range(w.chunk)->r.refs++; }
+static void chunk_freed_and_used(void) { range(w.freed)->r.idle = false; }
+static void chunk_of_no_graph(void) { device(0)->graph_used = 0; }
 static void graph_out_of_order(void) {
-  struct soft_graph *graph = object(SOFT_GRAPH, w.graph);
-  struct soft_node *node = graph->nodes[0];
-  graph->nodes[0] = graph->nodes[1];
-  graph->nodes[1] = node;
+  weir_cu_graph_node *nodes = graph()->nodes.items, node = nodes[0];
+  nodes[0] = nodes[1];
+  nodes[1] = node;
 }
-static void node_of_another(void) { ((struct soft_graph *)object(SOFT_GRAPH, w.graph))->nodes[0]->graph = NULL; }
-static void capture_without_stream(void) { stream(w.capturing)->capture = NULL; }
-static void capture_status(void) { soft()->captures->status = 0; }
-static void capture_of_no_thread(void) { soft()->captures->thread = (struct soft_thread *)&w; }
-static void capture_over(void) { stream(w.stream)->capture = (struct soft_capture *)&w; }
-static void tips_of_another(void) {
-  stream(w.joined)->tips[0] = ((struct soft_graph *)object(SOFT_GRAPH, w.graph))->nodes[0];
-}
-static void event_tips_of_another(void) {
-  ((struct soft_event *)object(SOFT_EVENT, w.captured))->tips[0] =
-      ((struct soft_graph *)object(SOFT_GRAPH, w.graph))->nodes[0];
-}
-static void event_shared(void) { ((struct soft_event *)object(SOFT_EVENT, w.event))->flags = 4; }
-static void retained_by_nobody(void) { soft()->devices[1].retains = 0; }
-static void peer_of_itself(void) { soft()->devices[0].peers |= 1; }
+static void node_of_another(void) { weir__model_node(m(), graph()->nodes.items[0])->graph = NULL; }
+static void capture_without_stream(void) { stream(w.capturing)->s.capture = NULL; }
+static void capture_without_member(void) { stream(w.joined)->s.member_next = m()->captures->members = NULL; }
+static void capture_of_no_thread(void) { m()->captures->thread = (model_thread *)&w; }
+static void capture_over(void) { stream(w.stream)->s.capture = (model_capture *)&w; }
+static void at_of_another(void) { stream(w.joined)->s.at.items[0] = graph()->nodes.items[0]; }
+static void event_at_of_another(void) { event(w.captured)->e.at.items[0] = graph()->nodes.items[0]; }
+static void event_shared(void) { event(w.event)->e.flags = 4; }
+static void retained_by_nobody(void) { device(1)->retains = 0; }
+static void context_without_stream(void) { device(1)->legacy = NULL; }
+static void peer_of_itself(void) { device(0)->peers |= 1; }
 
 static const struct bend {
   void (*bend)(void);
@@ -142,26 +146,25 @@ static const struct bend {
     {whole, NULL},
     {used_too_much, "memory: bytes used"},
     {used_elsewhere, "memory: bytes used"},
-    {wrong_range_count, "ranges: 1 of kind 0 counted, 2 kept"},
     {wrong_mapping_count, "mappings: 2 counted, 1 kept"},
+    {mapping_lost_a_page, "has not all pages"},
     {range_elsewhere, "ranges:"},
     {range_too_long, "ranges:"},
+    {range_without_number, "has no number"},
     {memory_outside, "ranges:"},
-    {memory_kept_too_long, "memory: handles and mappings of one piece: 3 counted, 4 kept"},
+    {memory_kept_too_long, "memory: mappings of one piece: 2 counted, 3 kept"},
     {mapping_write_only, "mappings:"},
     {mapping_for_nobody, "mappings:"},
-    {live_too_many, "handles: 2 of kind 3 counted, 3 kept"},
-    {slot_of_no_kind, "handles: slot 0 has the kind 99"},
-    {lost_free_slot, "handles: free slots"},
-    {circle_of_free_slots, "handles: the free list goes in a circle"},
+    {lost_free_slot, "free slots are missing"},
+    {circle_of_free_slots, "the free list goes in a circle"},
     {handle_unknown, "does not know its handle"},
     {pending_too_many, "streams: pieces of work: 6 counted, 7 kept"},
     {last_is_not_last, "streams: the last piece is not the last"},
     {work_out_of_order, "streams: work out of order"},
     {stream_unlinked, "streams: one is in the wrong list"},
-    {stream_dropped, "streams:"},
+    {stream_over, "streams: one that is over is still there"},
     {end_of_another, "work: the end of a piece is not its own"},
-    {wait_for_nobody, "work: a wait for what nobody does"},
+    {wait_for_nobody, "work: a wait for what is never done"},
     {ready_count, "ready: streams"},
     {ready_without_list, "streams: one is ready in stepped time"},
     {two_legacy_streams, "streams: which one is the legacy one"},
@@ -170,19 +173,20 @@ static const struct bend {
     {pool_used, "pools: bytes used"},
     {pool_high, "pools: a high mark is too low"},
     {pool_gone, "devices: a current pool that is gone"},
-    {chunk_of_nobody, "chunks: pieces of work that name one"},
-    {chunk_freed_and_used, "pools: a chunk that is in use and freed"},
+    {chunk_of_nobody, "pools: pieces of work that name a range"},
+    {chunk_freed_and_used, "pools: a range that is in use and freed"},
     {chunk_of_no_graph, "memory: bytes of graphs"},
     {graph_out_of_order, "graphs: a node depends on a later one"},
     {node_of_another, "graphs: a node of another graph"},
     {capture_without_stream, "captures:"},
-    {capture_status, "captures: status 0"},
+    {capture_without_member, "captures: a stream is in one that does not know it"},
     {capture_of_no_thread, "captures: one of a thread that is gone"},
     {capture_over, "captures: a stream is in one that is over"},
-    {tips_of_another, "captures: a stream depends on a node of another graph"},
-    {event_tips_of_another, "events: one depends on a node of another graph"},
+    {at_of_another, "captures: a stream depends on a node of another graph"},
+    {event_at_of_another, "events: one depends on a node of another graph"},
     {event_shared, "events: which ones are shared"},
-    {retained_by_nobody, "devices: a context that nobody holds"},
+    {retained_by_nobody, "devices: a peer that is not there"},
+    {context_without_stream, "devices: a legacy stream without a context"},
     {peer_of_itself, "devices: a peer that is not there"},
 };
 

@@ -1,10 +1,10 @@
 /*
- * The ledger: the model (model/model.h) with books only. Memory is a count of bytes, an address comes from the model or from
- * options.place, and work is done the moment it is enqueued: a stream is never busy, and an event that was recorded has
- * happened. The clock counts pieces of work, a microsecond each.
+ * The ledger: the model (model/model.h) with books only. Memory is a count of bytes, an address comes from the model or
+ * from options.place, and work is done the moment it is enqueued: a stream is never busy, and an event that was
+ * recorded has happened. The clock counts pieces of work, a microsecond each.
  *
- * With options.is_done there are also the streams of a recorded history, known by the handles that they had. Each stands for
- * the legacy stream, but only the owner of the ledger knows how far it got.
+ * With options.is_done there are also the streams of a recorded history, known by the handles that they had. Each
+ * stands for the legacy stream, but only the owner of the ledger knows how far it got.
  */
 #include <stdlib.h>
 
@@ -172,6 +172,7 @@ static weir_cu_result elapsed(model *m, model_event *start, model_event *end, fl
 }
 
 static const model_hooks hooks = {
+    .first_kind = 1,
     .device_name = "Weir ledger",
     .uuid = {0x50, 0xf7, 0, 0, 'w', 'e', 'i', 'r', '-', 'l', 'e', 'd', 'g', 'e', 'r'},
     .clock_khz = 1000000,

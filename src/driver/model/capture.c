@@ -1,10 +1,10 @@
 /*
- * Capture: a stream's work becomes nodes of a graph instead of being done. Which calls a capture forbids, and how it ends, was
- * read off NVIDIA's driver 580 where the documentation is silent.
+ * Capture: a stream's work becomes nodes of a graph instead of being done. Which calls a capture forbids, and how it
+ * ends, was read off NVIDIA's driver 580 where the documentation is silent.
  *
- * A stream that captures knows the nodes that its next one depends on (`at`). An event that is recorded in it takes a copy of
- * them, and a stream that waits for that event joins the capture with them. A capture can end when all that was captured lies
- * before the place where its first stream is.
+ * A stream that captures knows the nodes that its next one depends on (`at`). An event that is recorded in it takes a
+ * copy of them, and a stream that waits for that event joins the capture with them. A capture can end when all that was
+ * captured lies before the place where its first stream is.
  */
 #include "driver/model/model.h"
 

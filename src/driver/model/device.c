@@ -13,8 +13,8 @@
 /* The newest CUDA whose rules the model follows. */
 enum { VERSION = 13000 };
 
-/* As NVIDIA's driver, Init of a table that filters reads CUDA_VISIBLE_DEVICES. It does so again while no device is in use, so
- * that a program that shuts the runtime down and starts it anew can choose again. */
+/* As NVIDIA's driver, Init of a table that filters reads CUDA_VISIBLE_DEVICES. It does so again while no device is in
+ * use, so that a program that shuts the runtime down and starts it anew can choose again. */
 static void number_devices(model *m, int all) {
   char texts[MODEL_MAX_DEVICES][WEIR__UUID_SIZE];
   const char *uuids[MODEL_MAX_DEVICES];
@@ -200,8 +200,8 @@ weir_cu_result weir__model_DeviceCanAccessPeer(model *m, int *can, weir_cu_devic
 /* ---- Contexts ---- */
 
 model_device *weir__model_device_of(const model *m, weir_cu_context context) {
-  model_device *device = weir__model_device(m, (int)((uint64_t)(uintptr_t)context & 0xff));
-  return device && device->retains && weir__model_context_of(device) == context ? device : NULL;
+  model_device *device = weir__model_device(m, (int)((uint64_t)(uintptr_t)context >> 4 & 0xff));
+  return device && device->retains && weir__model_context_of(m, device) == context ? device : NULL;
 }
 
 weir_cu_result weir__model_DevicePrimaryCtxRetain(model *m, weir_cu_context *context, weir_cu_device number) {
@@ -215,9 +215,10 @@ weir_cu_result weir__model_DevicePrimaryCtxRetain(model *m, weir_cu_context *con
       return WEIR_CU_OUT_OF_MEMORY;
     device->legacy->is_default = device->legacy->is_legacy = true;
     device->error = WEIR_CU_SUCCESS;
+    device->generation++;
   }
   device->retains++;
-  *context = weir__model_context_of(device);
+  *context = weir__model_context_of(m, device);
   return WEIR_CU_SUCCESS;
 }
 
@@ -256,8 +257,8 @@ static void end_context(model *m, model_device *device) {
     m->devices[i]->peers &= ~weir__model_bit(device);
 }
 
-/* The work is done first, as far as a broken context gets. Meanwhile other threads may retain, release and enqueue: busy again
- * is waited for again. */
+/* The work is done first, as far as a broken context gets. Meanwhile other threads may retain, release and enqueue:
+ * busy again is waited for again. */
 weir_cu_result weir__model_DevicePrimaryCtxRelease(model *m, weir_cu_device number) {
   model_device *device = weir__model_device(m, number);
   if (!device)
@@ -290,8 +291,8 @@ weir_cu_result weir__model_DevicePrimaryCtxGetState(model *m, weir_cu_device num
 weir_cu_result weir__model_CtxGetCurrent(model *m, weir_cu_context *context) {
   if (!context)
     return WEIR_CU_INVALID_VALUE;
-  const model_device *current = weir__model_thread(m)->current;
-  *context = current ? weir__model_context_of(current) : NULL;
+  const model_thread *thread = weir__model_thread(m);
+  *context = thread->current ? weir__model_context_handle(m, thread->current, thread->generation) : NULL;
   return WEIR_CU_SUCCESS;
 }
 
@@ -299,7 +300,9 @@ weir_cu_result weir__model_CtxSetCurrent(model *m, weir_cu_context context) {
   model_device *device = weir__model_device_of(m, context);
   if (context && !device)
     return WEIR_CU_INVALID_CONTEXT;
-  weir__model_thread(m)->current = device;
+  model_thread *thread = weir__model_thread(m);
+  thread->current = device;
+  thread->generation = device ? device->generation : 0;
   return WEIR_CU_SUCCESS;
 }
 
@@ -371,16 +374,16 @@ void weir__model_init(model *m, const model_hooks *hooks, uint64_t bytes) {
   m->hooks = hooks;
   m->bytes = bytes;
   for (int order = 0; order < MODEL_ORDERS; order++)
-    weir__handles_init(&m->slots[order], MODEL_KIND_SLOT, hooks->range_size);
-  weir__handles_init(&m->streams, MODEL_KIND_STREAM, hooks->stream_size);
-  weir__handles_init(&m->events, MODEL_KIND_EVENT, hooks->event_size);
-  weir__handles_init(&m->memories, MODEL_KIND_MEMORY, hooks->memory_size);
-  weir__handles_init(&m->pools, MODEL_KIND_POOL, hooks->pool_size);
-  weir__handles_init(&m->graphs, MODEL_KIND_GRAPH, sizeof(model_graph));
-  weir__handles_init(&m->nodes, MODEL_KIND_NODE, sizeof(model_node));
-  weir__handles_init(&m->execs, MODEL_KIND_EXEC, hooks->exec_size);
-  weir__handles_init(&m->modules, MODEL_KIND_MODULE, sizeof(model_module));
-  weir__handles_init(&m->functions, MODEL_KIND_FUNCTION, sizeof(model_function));
+    weir__handles_init(&m->slots[order], 0, hooks->range_size);
+  weir__handles_init(&m->streams, hooks->first_kind + MODEL_KIND_STREAM, hooks->stream_size);
+  weir__handles_init(&m->events, hooks->first_kind + MODEL_KIND_EVENT, hooks->event_size);
+  weir__handles_init(&m->memories, hooks->first_kind + MODEL_KIND_MEMORY, hooks->memory_size);
+  weir__handles_init(&m->pools, hooks->first_kind + MODEL_KIND_POOL, hooks->pool_size);
+  weir__handles_init(&m->graphs, hooks->first_kind + MODEL_KIND_GRAPH, sizeof(model_graph));
+  weir__handles_init(&m->nodes, hooks->first_kind + MODEL_KIND_NODE, sizeof(model_node));
+  weir__handles_init(&m->execs, hooks->first_kind + MODEL_KIND_EXEC, hooks->exec_size);
+  weir__handles_init(&m->modules, hooks->first_kind + MODEL_KIND_MODULE, sizeof(model_module));
+  weir__handles_init(&m->functions, hooks->first_kind + MODEL_KIND_FUNCTION, sizeof(model_function));
 }
 
 static void free_range(model *m, model_range *range, void *data) {

@@ -1,10 +1,11 @@
 /*
- * Objects behind handles. A handle is a number, not an address: the kind of object, the slot in its table, and a generation
- * that counts the uses of the slot. A handle that was never made, was destroyed, or is of another kind is therefore detected
- * and never followed into memory.
+ * Objects behind handles. A handle is a number, not an address: the kind of object (5 bits), a generation that counts
+ * the uses of the slot (20 bits), the slot in its table (24 bits), and 4 bits of zero. A handle that was never made,
+ * was destroyed, or is of another kind is therefore detected and never followed into memory. It is below 2^53, so that
+ * JavaScript can read it in a snapshot.
  *
- * An object never moves, and starts with a weir__handle. A slot can be used eight million times before an old handle matches
- * a new one.
+ * An object never moves, and starts with a weir__handle. A slot can be used a million times before an old handle
+ * matches a new one.
  */
 #ifndef WEIR_MODEL_HANDLES_H
 #define WEIR_MODEL_HANDLES_H
@@ -19,7 +20,7 @@ typedef struct weir__handle {
 } weir__handle;
 
 typedef struct weir__handles {
-  uint64_t tag;   /* the kind, in the highest byte of every handle of this table */
+  uint64_t tag;   /* the kind, in the highest bits of every handle of this table; 0: the table has no handles */
   size_t size;    /* of an object */
   char **chunks;  /* WEIR__HANDLES_CHUNK objects each */
   uint32_t room;  /* chunks that `chunks` has place for */
@@ -29,7 +30,7 @@ typedef struct weir__handles {
 
 enum { WEIR__HANDLES_CHUNK = 64 };
 
-/* An empty table. `kind` is 1 to 255. */
+/* An empty table. `kind` is 1 to 31; 0 for a table whose objects are known by their index alone. */
 void weir__handles_init(weir__handles *table, unsigned kind, size_t object_size);
 
 /* A new object, all zero behind its weir__handle; NULL when the host has no memory. */
@@ -40,12 +41,13 @@ void weir__handles_drop(weir__handles *table, void *object);
 /* Frees every object. */
 void weir__handles_clear(weir__handles *table);
 
-/* The first live object at or behind *index, which moves on; NULL at the end. Objects may be dropped during the walk. */
+/* The first live object at or behind *index, which moves on; NULL at the end. Objects may be dropped during the walk.
+ * */
 void *weir__handles_next(const weir__handles *table, uint32_t *index);
 
 static inline uint64_t weir__handle_of(const weir__handles *table, const void *object) {
   const weir__handle *head = object;
-  return table->tag | (uint64_t)(head->uses & 0xffffff) << 32 | head->link;
+  return table->tag | (uint64_t)(head->uses >> 1 & 0xfffff) << 28 | (uint64_t)head->link << 4;
 }
 
 static inline void *weir__handles_slot(const weir__handles *table, uint32_t index) {
@@ -54,7 +56,7 @@ static inline void *weir__handles_slot(const weir__handles *table, uint32_t inde
 
 /* Whether a handle is of the kind that this table makes, live or not. */
 static inline bool weir__handles_made(const weir__handles *table, uint64_t handle) {
-  return handle >> 56 == table->tag >> 56;
+  return handle >> 48 == table->tag >> 48;
 }
 
 /* The live object of an index, or NULL. */
@@ -67,7 +69,7 @@ static inline void *weir__handles_live(const weir__handles *table, uint32_t inde
 
 /* The live object of a handle, or NULL. */
 static inline void *weir__handles_get(const weir__handles *table, uint64_t handle) {
-  weir__handle *head = weir__handles_live(table, (uint32_t)handle);
+  weir__handle *head = weir__handles_live(table, (uint32_t)(handle >> 4) & 0xffffff);
   return head != NULL && weir__handle_of(table, head) == handle ? head : NULL;
 }
 

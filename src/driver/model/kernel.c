@@ -1,6 +1,6 @@
 /*
- * Modules and kernels. PTX is not run: a module is searched for the names of its entries, and an entry is the kernel that is
- * known under its name. "weir_spin" is known from the start.
+ * Modules and kernels. PTX is not run: a module is searched for the names of its entries, and an entry is the kernel
+ * that is known under its name. "weir_spin" is known from the start.
  */
 #include "driver/model/model.h"
 

@@ -37,8 +37,7 @@ weir_cu_result weir__model_check(const model *m, const model_device *device, uin
   return usable ? WEIR_CU_SUCCESS : WEIR_CU_INVALID_VALUE;
 }
 
-/* Waits for the work of the range's device. Other threads may run meanwhile: false if one of them freed the range. */
-static bool wait_for_range(model *m, const model_range *range) {
+bool weir__model_wait_for_range(model *m, const model_range *range) {
   if (!m->hooks->is_busy)
     return true;
   uint64_t base = range->base, id = range->id;
@@ -93,7 +92,7 @@ weir_cu_result weir__model_MemFree(model *m, weir_cu_deviceptr pointer) {
   if (!range || (range->kind != MODEL_RANGE_PLAIN && !pooled))
     return WEIR_CU_INVALID_VALUE;
   uint64_t turn = pooled ? range->turn : 0;
-  if (!wait_for_range(m, range))
+  if (!weir__model_wait_for_range(m, range))
     return WEIR_CU_INVALID_VALUE;
   if (!pooled) {
     weir__model_free_range(m, range);
@@ -132,7 +131,7 @@ weir_cu_result weir__model_MemFreeHost(model *m, void *pointer) {
   if (r || !pointer || (r = weir__model_context(m, &device)))
     return r;
   model_range *range = weir__model_range_at(m, (uintptr_t)pointer);
-  if (!range || range->kind != MODEL_RANGE_HOST || !wait_for_range(m, range))
+  if (!range || range->kind != MODEL_RANGE_HOST || !weir__model_wait_for_range(m, range))
     return WEIR_CU_INVALID_VALUE;
   weir__model_free_range(m, range);
   return WEIR_CU_SUCCESS;
@@ -162,7 +161,7 @@ weir_cu_result weir__model_MemHostUnregister(model *m, void *pointer) {
     return WEIR_CU_HOST_MEMORY_NOT_REGISTERED;
   if (range->base != (uintptr_t)pointer)
     return WEIR_CU_INVALID_VALUE;
-  if (!wait_for_range(m, range))
+  if (!weir__model_wait_for_range(m, range))
     return WEIR_CU_HOST_MEMORY_NOT_REGISTERED;
   weir__model_free_range(m, range);
   return WEIR_CU_SUCCESS;
@@ -225,7 +224,7 @@ weir_cu_result weir__model_PointerGetAttribute(model *m, void *value, int attrib
     return WEIR_CU_INVALID_VALUE;
   switch (attribute) {
   case WEIR_CU_POINTER_ATTR_CONTEXT:
-    *(weir_cu_context *)value = p.device->retains ? weir__model_context_of(p.device) : NULL;
+    *(weir_cu_context *)value = p.device->retains ? weir__model_context_of(m, p.device) : NULL;
     break;
   case WEIR_CU_POINTER_ATTR_MEMORY_TYPE:
     *(unsigned *)value = p.host ? WEIR_CU_MEMORY_TYPE_HOST : WEIR_CU_MEMORY_TYPE_DEVICE;

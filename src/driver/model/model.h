@@ -1,13 +1,13 @@
 /*
- * The rules of CUDA's driver API, for tables that have no GPU below: devices and contexts, address space and virtual memory,
- * streams, events, captures, graphs, pools and kernels. Each rule stands here once. weir__model_<Name> is the entry <Name> of
- * both such tables; what differs between them is in the hooks (model_hooks):
+ * The rules of CUDA's driver API, for tables that have no GPU below: devices and contexts, address space and virtual
+ * memory, streams, events, captures, graphs, pools and kernels. Each rule stands here once. weir__model_<Name> is the
+ * entry <Name> of both such tables; what differs between them is in the hooks (model_hooks):
  *
  * - The software device (soft/) runs work on threads and has memory.
  * - The ledger (ledger/) keeps books only: work is done the moment it is enqueued.
  *
- * One thread is inside a model at a time: the software device locks around every entry, the ledger serves one thread. Only
- * hooks that wait, or that run code of the program, let other threads in meanwhile; they say so.
+ * One thread is inside a model at a time: the software device locks around every entry, the ledger serves one thread.
+ * Only hooks that wait, or that run code of the program, let other threads in meanwhile; they say so.
  *
  * Objects of the model start the larger objects of a table: a soft_stream begins with a model_stream.
  */
@@ -35,16 +35,17 @@ enum {
   MODEL_GREATEST_PRIORITY = -5
 };
 
-/* Where the model places ranges by itself, a region for each size of slots: above what Linux gives a process unless it asks
- * for more, so that a touch is a crash and no memory of the program lies there; below 2^53, so that JavaScript can still count. */
+/* Where the model places ranges by itself, a region for each size of slots: above what Linux gives a process unless it
+ * asks for more, so that a touch is a crash and no memory of the program lies there; below 2^53, so that JavaScript can
+ * still count. */
 #define MODEL_REGION ((uint64_t)1 << 48)
 #define MODEL_SPACE_BEGIN ((uint64_t)1 << 48)
 #define MODEL_SPACE_END (MODEL_SPACE_BEGIN + MODEL_ORDERS * MODEL_REGION)
 _Static_assert(MODEL_SPACE_END <= (uint64_t)1 << 53, "see above");
 
-/* The highest byte of handles. */
+/* The kinds of handles, from hooks->first_kind on. */
 enum {
-  MODEL_KIND_CONTEXT = 1,
+  MODEL_KIND_CONTEXT,
   MODEL_KIND_STREAM,
   MODEL_KIND_EVENT,
   MODEL_KIND_MEMORY,
@@ -53,8 +54,7 @@ enum {
   MODEL_KIND_NODE,
   MODEL_KIND_EXEC,
   MODEL_KIND_MODULE,
-  MODEL_KIND_FUNCTION,
-  MODEL_KIND_SLOT /* never leaves the model */
+  MODEL_KIND_FUNCTION
 };
 
 typedef struct model model;
@@ -90,7 +90,8 @@ typedef struct model_kernel {
   struct model_kernel *next;
 } model_kernel;
 
-/* A piece of work, in a queue or in a node of a graph. weir__model_work_copy makes a copy with references of its own. */
+/* A piece of work, in a queue or in a node of a graph. weir__model_work_copy makes a copy with references of its own.
+ * */
 typedef struct model_work {
   model_work_kind kind;
   model_device *device; /* of the stream that it was given to; a graph may hold work of several devices */
@@ -288,6 +289,7 @@ struct model_device {
   int ordinal;
   int physical;                         /* its number among all devices, CUDA_VISIBLE_DEVICES apart */
   unsigned retains;                     /* of the primary context, which exists while this is not 0 */
+  uint32_t generation;                  /* counts its contexts */
   uint64_t used;                        /* physical bytes in use */
   uint64_t peers;                       /* devices whose memory the context may touch, by bit */
   weir_cu_result error;                 /* set by a broken kernel: every call of the context answers it */
@@ -299,12 +301,14 @@ struct model_device {
 /* What a driver knows of a thread. */
 typedef struct model_thread {
   model_device *current; /* whose context was made current; NULL: none */
+  uint32_t generation;   /* of that context */
   int capture_mode;
   weir_cu_stream streams[MODEL_MAX_DEVICES]; /* its own default streams, made on first use; they may be gone */
 } model_thread;
 
 /* What differs between tables. A hook may be NULL where its comment says what that means. */
 typedef struct model_hooks {
+  unsigned first_kind; /* of its handles; a history of one table that is replayed on the other has handles of both */
   const char *device_name;
   unsigned char uuid[16]; /* byte 3 becomes the physical number of the device */
   int clock_khz, capability_major, capability_minor;
@@ -314,8 +318,8 @@ typedef struct model_hooks {
   /* The calling thread. NULL: the model's only one. */
   model_thread *(*thread)(model *m);
 
-  /* Backs a new PLAIN, HOST, RESERVATION or POOLED range: charges the device, chooses the address (near `wish` if that is not 0)
-   * and adds it with weir__model_add_range. */
+  /* Backs a new PLAIN, HOST, RESERVATION or POOLED range: charges the device, chooses the address (near `wish` if that
+   * is not 0) and adds it with weir__model_add_range. */
   weir_cu_result (*new_range)(model *m, model_range_kind kind, model_device *device, uint64_t bytes, uint64_t alignment,
                               uint64_t wish, model_range **range);
   /* Takes back what new_range gave. The model drops the range. */
@@ -328,8 +332,9 @@ typedef struct model_hooks {
   weir_cu_result (*protect)(model *m, const model_mapping *mapping, uint64_t readers, uint64_t writers);
   weir_cu_result (*unmap)(model *m, uint64_t base, uint64_t bytes);
 
-  /* Pools: a range for use in the stream's order; giving it back in the stream's order, or at once if `stream` is NULL; giving
-   * unused memory back to the device until `keep` bytes are held; the end of the context, when every range has to go. */
+  /* Pools: a range for use in the stream's order; giving it back in the stream's order, or at once if `stream` is NULL;
+   * giving unused memory back to the device until `keep` bytes are held; the end of the context, when every range has
+   * to go. */
   weir_cu_result (*pool_alloc)(model *m, model_pool *pool, model_stream *stream, uint64_t bytes, model_range **range);
   weir_cu_result (*pool_free)(model *m, model_range *range, model_stream *stream);
   void (*pool_trim)(model *m, model_pool *pool, uint64_t keep);
@@ -347,8 +352,8 @@ typedef struct model_hooks {
   weir_cu_result (*wait_stream)(model *m, model_stream *stream);
   weir_cu_result (*wait_device)(model *m, model_device *device);
 
-  /* A stream begins; it is destroyed, and has to go with weir__model_free_stream, now or when its work is done. Events: begin,
-   * end, forget the last record. NULL: nothing to do. */
+  /* A stream begins; it is destroyed, and has to go with weir__model_free_stream, now or when its work is done. Events:
+   * begin, end, forget the last record. NULL: nothing to do. */
   void (*new_stream)(model *m, model_stream *stream);
   void (*drop_stream)(model *m, model_stream *stream);
   weir_cu_result (*new_event)(model *m, model_event *event);
@@ -410,13 +415,14 @@ static inline model_thread *weir__model_thread(model *m) {
 
 static inline uint64_t weir__model_bit(const model_device *device) { return (uint64_t)1 << device->ordinal; }
 
-/* The device whose context is current; INVALID_CONTEXT, CONTEXT_IS_DESTROYED, or the error that broke it, where *device is set
- * too. */
+/* The device whose context is current; INVALID_CONTEXT, CONTEXT_IS_DESTROYED, or the error that broke it, where *device
+ * is set too. */
 static inline weir_cu_result weir__model_context(model *m, model_device **device) {
-  model_device *current = weir__model_thread(m)->current;
+  const model_thread *thread = weir__model_thread(m);
+  model_device *current = thread->current;
   if (!current)
     return WEIR_CU_INVALID_CONTEXT;
-  if (!current->retains)
+  if (!current->retains || current->generation != thread->generation)
     return WEIR_CU_CONTEXT_IS_DESTROYED;
   *device = current;
   return current->error;
@@ -427,9 +433,14 @@ static inline model_device *weir__model_device(const model *m, int number) {
   return number >= 0 && number < m->device_count ? m->devices[number] : NULL;
 }
 
-/* A context is its device, before and after it exists: what NVIDIA's driver hands out stays the same too. */
-static inline weir_cu_context weir__model_context_of(const model_device *device) {
-  return (weir_cu_context)(uintptr_t)((uint64_t)MODEL_KIND_CONTEXT << 56 | (uint64_t)device->ordinal);
+/* The handle of one of a device's contexts, by generation; of the one that exists. */
+static inline weir_cu_context weir__model_context_handle(const model *m, const model_device *device,
+                                                         uint32_t generation) {
+  uint64_t handle = (uint64_t)(m->hooks->first_kind + MODEL_KIND_CONTEXT) << 48;
+  return (weir_cu_context)(uintptr_t)(handle | (uint64_t)(generation & 0xfffff) << 28 | (uint64_t)device->ordinal << 4);
+}
+static inline weir_cu_context weir__model_context_of(const model *m, const model_device *device) {
+  return weir__model_context_handle(m, device, device->generation);
 }
 
 /* The device of a context that exists, or NULL. */
@@ -447,8 +458,8 @@ static inline bool weir__model_take_bytes(const model *m, model_device *device, 
   return true;
 }
 
-/* A new range at `address`; at an address of the model's choice, aligned as asked (a power of two), if that is 0. INVALID_VALUE
- * if it overlaps a range in use, OUT_OF_MEMORY if there is no address or the host has no memory. */
+/* A new range at `address`; at an address of the model's choice, aligned as asked (a power of two), if that is 0.
+ * INVALID_VALUE if it overlaps a range in use, OUT_OF_MEMORY if there is no address or the host has no memory. */
 weir_cu_result weir__model_add_range(model *m, model_range_kind kind, uint64_t address, uint64_t bytes, uint64_t room,
                                      uint64_t alignment, model_device *device, model_range **range);
 
@@ -472,11 +483,14 @@ static inline model_range *weir__model_range_at(const model *m, uint64_t address
 
 /* ---- memory.c, virtual.c ---- */
 
-/* The range that holds all of [address, address + bytes), for use by the device: INVALID_VALUE if that runs over an end, over
- * space that is not mapped, or over memory that the device has no access to. *range is NULL for memory of the host that is not
- * known here. */
+/* The range that holds all of [address, address + bytes), for use by the device: INVALID_VALUE if that runs over an
+ * end, over space that is not mapped, or over memory that the device has no access to. *range is NULL for memory of the
+ * host that is not known here. */
 weir_cu_result weir__model_check(const model *m, const model_device *device, uint64_t address, uint64_t bytes,
                                  bool write, model_range **range);
+
+/* Waits for the work of the range's device. Other threads may run meanwhile: false if one of them freed the range. */
+bool weir__model_wait_for_range(model *m, const model_range *range);
 
 /* Ends what is mapped in a reservation, and its page table. */
 void weir__model_end_reservation(model *m, model_range *reservation);
@@ -489,6 +503,9 @@ static inline model_mapping *weir__model_mapping(const model_range *reservation,
   const model_page_table *table = reservation->tables[page / MODEL_PAGES_IN_TABLE];
   return table ? table->pages[page % MODEL_PAGES_IN_TABLE] : NULL;
 }
+
+/* The first mapping at or behind *at and before `end`, or NULL; *at moves behind it. */
+model_mapping *weir__model_next_mapping(const model_range *reservation, uint64_t *at, uint64_t end);
 
 /* The memory of a handle that was not released, or NULL. */
 static inline model_memory *weir__model_memory(const model *m, weir_cu_mem_handle handle) {
@@ -525,8 +542,8 @@ void weir__model_end_pools(model *m, model_device *device);
 
 /* ---- stream.c, event.c ---- */
 
-/* A stream by its handle. NULL and the two constants are default streams of the current context. *stream is set also where its
- * context is broken, which is the result. */
+/* A stream by its handle. NULL and the two constants are default streams of the current context. *stream is set also
+ * where its context is broken, which is the result. */
 weir_cu_result weir__model_stream(model *m, weir_cu_stream handle, model_stream **stream);
 
 static inline weir_cu_stream weir__model_stream_handle(const model *m, const model_stream *stream) {

@@ -1,8 +1,9 @@
 /*
  * Stream-ordered memory: pools and their attributes, and memory that belongs to graphs.
  *
- * Memory that is asked for in a capture belongs to the graph: its range lives as long as the graph, an executable of it, or
- * work of a launch. NVIDIA's driver takes the memory only while a launch needs it; here the graph holds it all the time.
+ * Memory that is asked for in a capture belongs to the graph: its range lives as long as the graph, an executable of
+ * it, or work of a launch. NVIDIA's driver takes the memory only while a launch needs it; here the graph holds it all
+ * the time.
  */
 #include "driver/model/model.h"
 

@@ -1,12 +1,12 @@
 /*
- * Addresses. The model's own space has a region for each size of slots, powers of two. A range that the model places takes a
- * slot of the next size up, or a larger one where those are all taken. An address therefore says by itself which slot it lies
- * in, the same calls always get the same addresses, and a slot that was freed is used again first. Unused parts of a slot cost
- * nothing.
+ * Addresses. The model's own space has a region for each size of slots, powers of two. A range that the model places
+ * takes a slot of the next size up, or a larger one where those are all taken. An address therefore says by itself
+ * which slot it lies in, the same calls always get the same addresses, and a slot that was freed is used again first.
+ * Unused parts of a slot cost nothing.
  *
  * Ranges whose address is given (all ranges of the software device; on the ledger options.place, a wish, and registered
- * memory) are in an ordered map. They may lie anywhere, the model's own space included, where they block the slots that they
- * touch.
+ * memory) are in an ordered map. They may lie anywhere, the model's own space included, where they block the slots that
+ * they touch.
  */
 #include "driver/model/model.h"
 

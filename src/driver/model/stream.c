@@ -148,7 +148,7 @@ weir_cu_result weir__model_StreamGetCtx(model *m, weir_cu_stream stream, weir_cu
   model_stream *s;
   weir_cu_result r = enter_tell(m, stream, context, &s);
   if (!r)
-    *context = weir__model_context_of(s->device);
+    *context = weir__model_context_of(m, s->device);
   return r;
 }
 
@@ -165,9 +165,9 @@ weir_cu_result weir__model_LaunchHostFunc(model *m, weir_cu_stream stream, weir_
 
 /* ---- Copies and fills ---- */
 
-/* Pageable memory is read before the call returns, so that the caller may write to it again; a copy back to it is waited for,
- * so that the caller may read it, as is every copy with `wait`. In a capture neither is possible, and the addresses are taken
- * as they are. */
+/* Pageable memory is read before the call returns, so that the caller may write to it again; a copy back to it is
+ * waited for, so that the caller may read it, as is every copy with `wait`. In a capture neither is possible, and the
+ * addresses are taken as they are. */
 static weir_cu_result copy(model *m, model_stream *stream, uint64_t to, uint64_t from, size_t bytes, bool wait) {
   model_range *target, *source;
   if (!bytes) {

@@ -195,19 +195,24 @@ static void drop_mapping(model *m, model_range *reservation, model_mapping *mapp
   weir__slab_give(&m->mapping_slab, mapping, sizeof *mapping);
 }
 
-static void drop_mappings(model *m, model_range *reservation, uint64_t pointer, uint64_t bytes) {
-  uint64_t page = (pointer - reservation->base) / MODEL_GRANULARITY, end = page + bytes / MODEL_GRANULARITY;
-  while (page < end && reservation->mappings) {
+model_mapping *weir__model_next_mapping(const model_range *reservation, uint64_t *at, uint64_t end) {
+  uint64_t page = (*at - reservation->base) / MODEL_GRANULARITY, stop = (end - reservation->base) / MODEL_GRANULARITY;
+  while (reservation->mappings && page < stop) {
     const model_page_table *table = reservation->tables[page / MODEL_PAGES_IN_TABLE];
-    if (!table) {
-      page = (page / MODEL_PAGES_IN_TABLE + 1) * MODEL_PAGES_IN_TABLE;
-      continue;
+    model_mapping *mapping = table ? table->pages[page % MODEL_PAGES_IN_TABLE] : NULL;
+    if (mapping) {
+      *at = mapping->base + mapping->bytes;
+      return mapping;
     }
-    model_mapping *mapping = table->pages[page % MODEL_PAGES_IN_TABLE];
-    page += mapping ? mapping->bytes / MODEL_GRANULARITY : 1;
-    if (mapping)
-      drop_mapping(m, reservation, mapping);
+    page = table ? page + 1 : (page / MODEL_PAGES_IN_TABLE + 1) * MODEL_PAGES_IN_TABLE;
   }
+  return NULL;
+}
+
+static void drop_mappings(model *m, model_range *reservation, uint64_t at, uint64_t bytes) {
+  uint64_t end = at + bytes;
+  for (model_mapping *mapping; (mapping = weir__model_next_mapping(reservation, &at, end));)
+    drop_mapping(m, reservation, mapping);
 }
 
 weir_cu_result weir__model_MemUnmap(model *m, weir_cu_deviceptr pointer, size_t bytes) {

@@ -1,11 +1,11 @@
 /*
  * The engine: which piece of work runs next, and running it.
  *
- * A stream can go on when it has work, none of it is being done, and the first piece is not a wait for something that is not
- * done. Such streams are in the ready list, or, stopped at a wait, in the list of the signal that they wait for; so each
- * end of a piece touches only those that it sets free. In real time worker threads take streams from the ready list; there
- * are as many workers as streams were ever ready at once. In stepped time nobody does, until a call has to wait: it then runs
- * the very work that it waits for, and what that waits for, and nothing else.
+ * A stream can go on when it has work, none of it is being done, and the first piece is not a wait for something that
+ * is not done. Such streams are in the ready list, or, stopped at a wait, in the list of the signal that they wait for;
+ * so each end of a piece touches only those that it sets free. In real time worker threads take streams from the ready
+ * list; there are as many workers as streams were ever ready at once. In stepped time nobody does, until a call has to
+ * wait: it then runs the very work that it waits for, and what that waits for, and nothing else.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -46,56 +46,27 @@ void weir__soft_signal_unref(struct soft_signal *signal) {
 
 /* ---- Pieces of work ---- */
 
-struct soft_work *weir__soft_work_new(enum soft_work_kind kind) {
-  struct soft_work *work = calloc(1, sizeof *work);
-  if (work)
-    work->kind = kind;
-  return work;
+struct soft_work *weir__soft_work_new(const model_work *work) {
+  struct soft_work *piece = calloc(1, sizeof *piece);
+  if (piece)
+    piece->w = *work;
+  return piece;
 }
 
-static size_t params_bytes(const struct soft_work *work) {
-  size_t bytes = 0;
-  for (int i = 0; i < work->as.kernel.param_count; i++)
-    bytes += weir__round_up(work->as.kernel.param_bytes[i], 16);
-  return bytes;
+struct soft_work *weir__soft_work_new_other(enum soft_other other) {
+  struct soft_work *piece = weir__soft_work_new(&(model_work){.kind = MODEL_WORK_OTHER});
+  if (piece)
+    piece->other = other;
+  return piece;
 }
 
-struct soft_work *weir__soft_work_copy(const struct soft_work *work) {
-  struct soft_work *copy = malloc(sizeof *copy);
-  if (!copy)
-    return NULL;
-  *copy = *work;
-  copy->next = NULL;
-  copy->end = NULL;
-  weir__soft_signal_ref(copy->signal);
-  if (copy->shared)
-    copy->shared->refs++;
-  size_t bytes = work->kind == SOFT_WORK_KERNEL ? params_bytes(work) : 0;
-  if (bytes) {
-    copy->as.kernel.params = malloc(bytes);
-    if (!copy->as.kernel.params) {
-      weir__soft_work_free(copy);
-      return NULL;
-    }
-    memcpy(copy->as.kernel.params, work->as.kernel.params, bytes);
-  }
-  if (work->kind == SOFT_WORK_FREE || work->kind == SOFT_WORK_ALLOC)
-    work->as.chunk.chunk->refs++;
-  return copy;
-}
-
-void weir__soft_work_free(struct soft_work *work) {
+void weir__soft_work_free(struct soft *soft, struct soft_work *work) {
   if (!work)
     return;
   weir__soft_signal_unref(work->end);
   weir__soft_signal_unref(work->signal);
   weir__soft_shared_event_unref(work->shared);
-  if (work->kind == SOFT_WORK_COPY)
-    free(work->as.copy.staged);
-  if (work->kind == SOFT_WORK_KERNEL)
-    free(work->as.kernel.params);
-  if (work->kind == SOFT_WORK_FREE || work->kind == SOFT_WORK_ALLOC)
-    weir__soft_chunk_unref(work->as.chunk.chunk);
+  weir__model_work_end(&soft->m, &work->w);
   free(work);
 }
 
@@ -103,23 +74,23 @@ void weir__soft_work_free(struct soft_work *work) {
 static uint64_t to_ns(double ns) { return ns < 0x1p60 ? (uint64_t)ns : 1ull << 60; }
 
 /* How long a piece takes on the device's clock; 0 where the host decides. */
-static uint64_t cost_ns(const struct soft *soft, const struct soft_work *work) {
+static uint64_t cost_ns(const struct soft *soft, const model_work *work) {
   bool stepped = soft->options.clock == WEIR_SOFT_STEPPED;
   uint64_t speed = soft->options.copy_bytes_per_second, bytes = 0, ns = 0;
   if (!speed && stepped)
     speed = stepped_bytes_per_second;
   switch (work->kind) {
-  case SOFT_WORK_COPY:
+  case MODEL_WORK_COPY:
     bytes = work->as.copy.bytes;
     break;
-  case SOFT_WORK_FILL:
+  case MODEL_WORK_FILL:
     bytes = work->as.fill.count * work->as.fill.width;
     break;
-  case SOFT_WORK_SPIN:
-    ns = to_ns((double)work->as.spin.cycles * 1e6 / soft->options.clock_khz);
+  case MODEL_WORK_KERNEL:
+    if (!work->as.kernel.kernel->function)
+      ns = to_ns((double)*(const uint64_t *)work->as.kernel.params * 1e6 / soft->options.clock_khz);
     break;
-  case SOFT_WORK_KERNEL:
-  case SOFT_WORK_HOST:
+  case MODEL_WORK_HOST:
     break;
   default:
     return 0;
@@ -129,18 +100,21 @@ static uint64_t cost_ns(const struct soft *soft, const struct soft_work *work) {
   return stepped ? ns + launch_ns : ns;
 }
 
-static weir_cu_result launch(const struct soft_work *work) {
-  void *params[64];
+static weir_cu_result run_kernel(const model_work *work) {
+  const model_kernel *kernel = work->as.kernel.kernel;
+  void *params[MODEL_MAX_PARAMS];
   size_t at = 0;
-  for (int i = 0; i < work->as.kernel.param_count; i++) {
+  if (!kernel->function)
+    return WEIR_CU_SUCCESS; /* it only takes time */
+  for (int i = 0; i < kernel->param_count; i++) {
     params[i] = work->as.kernel.params + at;
-    at += weir__round_up(work->as.kernel.param_bytes[i], 16);
+    at += weir__round_up(kernel->param_bytes[i], 16);
   }
   weir_soft_launch l = {
       .shared_bytes = work->as.kernel.shared_bytes, .params = params, .device = work->device->ordinal};
   memcpy(l.grid, work->as.kernel.grid, sizeof l.grid);
   memcpy(l.block, work->as.kernel.block, sizeof l.block);
-  return work->as.kernel.function(&l);
+  return kernel->function(&l);
 }
 
 static void fill(uint64_t to, uint32_t value, unsigned width, uint64_t count) {
@@ -160,23 +134,25 @@ static void sleep_until(uint64_t ns) {
 }
 
 /* Runs without the lock. The device's error, if it breaks. */
-static weir_cu_result perform(struct soft *soft, struct soft_work *work) {
+static weir_cu_result perform(struct soft *soft, struct soft_work *piece) {
+  const model_work *work = &piece->w;
   switch (work->kind) {
-  case SOFT_WORK_COPY: {
+  case MODEL_WORK_COPY: {
     const void *from = work->as.copy.staged ? work->as.copy.staged : (const void *)work->as.copy.from;
     memmove((void *)work->as.copy.to, from, work->as.copy.bytes);
     break;
   }
-  case SOFT_WORK_FILL:
+  case MODEL_WORK_FILL:
     fill(work->as.fill.to, work->as.fill.value, work->as.fill.width, work->as.fill.count);
     break;
-  case SOFT_WORK_KERNEL:
-    return launch(work);
-  case SOFT_WORK_HOST:
+  case MODEL_WORK_KERNEL:
+    return run_kernel(work);
+  case MODEL_WORK_HOST:
     work->as.host.fn(work->as.host.data);
     break;
-  case SOFT_WORK_WAIT_SHARED:
-    while (!weir__soft_shared_event_done(work->shared, work->shared_count) && !soft->stopping)
+  case MODEL_WORK_OTHER:
+    while (piece->other == SOFT_WAIT_SHARED && !soft->stopping &&
+           !weir__soft_shared_event_done(piece->shared, piece->shared_count))
       sleep_until(weir__monotonic_ns() + 50000);
     break;
   default:
@@ -185,9 +161,9 @@ static weir_cu_result perform(struct soft *soft, struct soft_work *work) {
   return WEIR_CU_SUCCESS;
 }
 
-/* In real time: a slow copy or a spin takes its time. The lock is held, and away while it sleeps, so that the end of the
- * device, or its breaking, can interrupt it. */
-static void pace(struct soft *soft, const struct soft_device *device, uint64_t until_ns) {
+/* In real time: a slow copy or a spin takes its time. The lock is held, and away while it sleeps, so that the end of
+ * the device, or its breaking, can interrupt it. */
+static void pace(struct soft *soft, const model_device *device, uint64_t until_ns) {
   struct timespec at = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
   while (!soft->stopping && !device->error && weir__monotonic_ns() < until_ns)
     pthread_cond_timedwait(&soft->stop, &soft->lock, &at);
@@ -201,7 +177,7 @@ static void push_ready(struct soft *soft, struct soft_stream *stream) {
   if (is_driven(soft) || stream->queued || stream->running || !stream->first)
     return;
   struct soft_stream **at = &soft->ready;
-  while (*at && (*at)->priority <= stream->priority)
+  while (*at && (*at)->s.priority <= stream->s.priority)
     at = &(*at)->next_ready;
   stream->next_ready = *at;
   *at = stream;
@@ -223,27 +199,26 @@ static void set_done(struct soft *soft, struct soft_signal *signal, uint64_t tim
   }
 }
 
-static void free_if_over(struct soft_stream *stream) {
-  if (!stream->dropped || stream->first || stream->running || stream->waits || stream->queued)
+static void free_if_over(struct soft *soft, struct soft_stream *stream) {
+  if (!stream->s.dropped || stream->first || stream->running || stream->waits || stream->queued)
     return;
   if ((*stream->link = stream->next))
     stream->next->link = stream->link;
-  free(stream->tips);
-  free(stream);
+  weir__model_free_stream(&soft->m, &stream->s);
 }
 
 static void finish(struct soft *soft, struct soft_stream *stream, struct soft_work *work, uint64_t start_ns) {
   bool stepped = soft->options.clock == WEIR_SOFT_STEPPED;
-  uint64_t cost = stream->device->error ? 0 : cost_ns(soft, work);
+  uint64_t cost = stream->s.device->error ? 0 : cost_ns(soft, &work->w);
   if (!stepped && cost)
-    pace(soft, stream->device, start_ns + cost);
+    pace(soft, stream->s.device, start_ns + cost);
   stream->time_ns = stepped ? start_ns + cost : weir__monotonic_ns();
   if (stepped && stream->time_ns > soft->now_ns)
     soft->now_ns = stream->time_ns;
-  struct soft_chunk *freed = work->kind == SOFT_WORK_FREE ? work->as.chunk.chunk : NULL;
-  if (freed && (!freed->pool || freed->turn != work->as.chunk.turn))
+  model_range *freed = work->w.kind == MODEL_WORK_FREE ? work->w.as.memory.range : NULL;
+  if (freed && (!freed->pool || freed->turn != work->w.as.memory.turn))
     freed = NULL; /* a graph's own, or handed out anew */
-  if (work->kind == SOFT_WORK_RECORD && work->shared) {
+  if (weir__soft_is(work, SOFT_RECORD) && work->shared) {
     uint64_t done = atomic_load(&work->shared->page->done);
     while (done < work->shared_count &&
            !atomic_compare_exchange_weak(&work->shared->page->done, &done, work->shared_count))
@@ -253,19 +228,19 @@ static void finish(struct soft *soft, struct soft_stream *stream, struct soft_wo
   stream->pending--;
   if (work->end)
     set_done(soft, work->end, stream->time_ns);
-  weir__soft_work_free(work);
+  weir__soft_work_free(soft, work);
   if (freed)
-    weir__soft_chunk_release(soft, freed);
+    weir__soft_release_range(soft, (struct soft_range *)freed);
   push_ready(soft, stream);
   pthread_cond_broadcast(&soft->changed);
-  free_if_over(stream);
+  free_if_over(soft, stream);
 }
 
 /* Does the first piece of a stream of which none is being done. false: it is a wait for what is not done yet. */
 static bool run_one(struct soft *soft, struct soft_stream *stream) {
   struct soft_work *work = stream->first;
   uint64_t start = stream->time_ns;
-  if (work->kind == SOFT_WORK_WAIT) {
+  if (weir__soft_is(work, SOFT_WAIT)) {
     if (!work->signal->done) {
       if (!is_driven(soft)) {
         stream->next_waiter = work->signal->waiters;
@@ -276,7 +251,7 @@ static bool run_one(struct soft *soft, struct soft_stream *stream) {
     if (work->signal->time_ns > start)
       start = work->signal->time_ns;
   }
-  if (work->kind == SOFT_WORK_WAIT_SHARED && is_driven(soft) && !soft->stopping &&
+  if (weir__soft_is(work, SOFT_WAIT_SHARED) && is_driven(soft) && !soft->stopping &&
       !weir__soft_shared_event_done(work->shared, work->shared_count))
     return false;
   if (soft->options.clock == WEIR_SOFT_THREADS)
@@ -288,7 +263,7 @@ static bool run_one(struct soft *soft, struct soft_stream *stream) {
   if (!stream->first)
     stream->last = NULL;
   stream->running = work;
-  struct soft_device *device = stream->device;
+  model_device *device = stream->s.device;
   if (!device->error) {
     pthread_mutex_unlock(&soft->lock);
     weir_cu_result r = perform(soft, work);
@@ -340,53 +315,41 @@ void weir__soft_engine_stop(struct soft *soft) {
 
 /* ---- Queues ---- */
 
-struct soft_stream *weir__soft_stream_new(struct soft *soft, struct soft_device *device, unsigned flags, int priority) {
-  struct soft_stream *stream = calloc(1, sizeof *stream);
-  if (!stream)
-    return NULL;
-  stream->device = device;
-  stream->flags = flags;
-  stream->priority = priority < SOFT_PRIORITY_GREATEST ? SOFT_PRIORITY_GREATEST : priority > 0 ? 0 : priority;
-  stream->time_ns = weir__soft_now(soft);
-  struct soft_stream **at = &device->streams;
+static void new_stream(model *m, model_stream *made) {
+  struct soft_stream *stream = (struct soft_stream *)made;
+  stream->time_ns = weir__soft_now((struct soft *)m);
+  struct soft_stream **at = &weir__soft_device_of(stream)->streams;
   while (*at)
     at = &(*at)->next;
   stream->link = at;
   *at = stream;
-  return stream;
 }
 
-void weir__soft_stream_drop(struct soft *soft, struct soft_stream *stream) {
-  if (stream->capture && stream->capture->origin == stream)
-    weir__soft_capture_end(soft, stream->capture, NULL);
-  else if (stream->capture)
-    weir__soft_invalidate(stream->capture);
-  if (stream->handle)
-    weir__soft_handle_free(soft, stream->handle);
-  stream->handle = 0;
-  stream->dropped = true;
-  free_if_over(stream);
+static void drop_stream(model *m, model_stream *stream) {
+  free_if_over((struct soft *)m, (struct soft_stream *)stream);
 }
 
 static bool has_work(const struct soft_stream *stream) { return stream->running || stream->first; }
 
 static bool is_blocking(const struct soft_stream *stream) {
-  return !stream->is_legacy && !(stream->flags & WEIR_CU_STREAM_NON_BLOCKING);
+  return !stream->s.is_legacy && !(stream->s.flags & WEIR_CU_STREAM_NON_BLOCKING);
 }
 
-bool weir__soft_is_busy(const struct soft *soft, const struct soft_stream *stream) {
-  (void)soft;
+static bool is_busy(model *m, const model_stream *of) {
+  const struct soft_stream *stream = (const struct soft_stream *)of;
+  (void)m;
   if (has_work(stream))
     return true;
-  if (!stream->is_legacy)
+  if (!of->is_legacy)
     return false;
-  for (const struct soft_stream *s = stream->device->streams; s; s = s->next)
+  for (const struct soft_stream *s = weir__soft_device_of(stream)->streams; s; s = s->next)
     if (is_blocking(s) && has_work(s))
       return true;
   return false;
 }
 
-weir_cu_result weir__soft_mark(struct soft_stream *stream, struct soft_signal **signal) {
+/* The end of all that is in the stream now, held for the caller; *signal is NULL when there is nothing. */
+static weir_cu_result mark(struct soft_stream *stream, struct soft_signal **signal) {
   struct soft_work *work = stream->last ? stream->last : stream->running;
   *signal = NULL;
   if (!work)
@@ -420,7 +383,7 @@ static void append(struct soft *soft, struct soft_stream *stream, struct soft_wo
 weir_cu_result weir__soft_enqueue_wait(struct soft *soft, struct soft_stream *stream, struct soft_signal *signal) {
   if (!signal || signal->done)
     return WEIR_CU_SUCCESS;
-  struct soft_work *work = weir__soft_work_new(SOFT_WORK_WAIT);
+  struct soft_work *work = weir__soft_work_new_other(SOFT_WAIT);
   if (!work)
     return WEIR_CU_OUT_OF_MEMORY;
   work->signal = weir__soft_signal_ref(signal);
@@ -430,7 +393,7 @@ weir_cu_result weir__soft_enqueue_wait(struct soft *soft, struct soft_stream *st
 
 static weir_cu_result wait_for_stream(struct soft *soft, struct soft_stream *stream, struct soft_stream *other) {
   struct soft_signal *signal;
-  weir_cu_result r = weir__soft_mark(other, &signal);
+  weir_cu_result r = mark(other, &signal);
   if (!r)
     r = weir__soft_enqueue_wait(soft, stream, signal);
   weir__soft_signal_unref(signal);
@@ -439,13 +402,13 @@ static weir_cu_result wait_for_stream(struct soft *soft, struct soft_stream *str
 
 /* The legacy stream waits for all blocking ones of its device, and each of them for it. */
 static weir_cu_result enqueue_implicit_waits(struct soft *soft, struct soft_stream *stream) {
-  struct soft_device *device = stream->device;
+  struct soft_stream *legacy = (struct soft_stream *)stream->s.device->legacy;
   weir_cu_result r = WEIR_CU_SUCCESS;
   if (is_blocking(stream))
-    return device->legacy ? wait_for_stream(soft, stream, device->legacy) : r;
-  if (!stream->is_legacy)
+    return legacy ? wait_for_stream(soft, stream, legacy) : r;
+  if (!stream->s.is_legacy)
     return r;
-  for (struct soft_stream *s = device->streams; s && !r; s = s->next)
+  for (struct soft_stream *s = weir__soft_device_of(stream)->streams; s && !r; s = s->next)
     if (is_blocking(s))
       r = wait_for_stream(soft, stream, s);
   return r;
@@ -454,22 +417,84 @@ static weir_cu_result enqueue_implicit_waits(struct soft *soft, struct soft_stre
 weir_cu_result weir__soft_enqueue(struct soft *soft, struct soft_stream *stream, struct soft_work *work) {
   weir_cu_result r = enqueue_implicit_waits(soft, stream);
   if (r)
-    weir__soft_work_free(work);
+    weir__soft_work_free(soft, work);
   else
     append(soft, stream, work);
   return r;
 }
 
+static weir_cu_result run(model *m, model_stream *stream, model_work *work) {
+  struct soft_work *piece = weir__soft_work_new(work);
+  if (piece)
+    return weir__soft_enqueue((struct soft *)m, (struct soft_stream *)stream, piece);
+  weir__model_work_end(m, work);
+  return WEIR_CU_OUT_OF_MEMORY;
+}
+
+/* Pageable memory is read now: the caller may write to it again when the call returns. */
+static weir_cu_result stage(model_work *work) {
+  work->as.copy.staged = malloc(work->as.copy.bytes);
+  if (!work->as.copy.staged)
+    return WEIR_CU_OUT_OF_MEMORY;
+  memcpy(work->as.copy.staged, (const void *)work->as.copy.from, work->as.copy.bytes);
+  return WEIR_CU_SUCCESS;
+}
+
+/* ---- Graphs ---- */
+
+static void end_exec(model_exec *exec) { weir__soft_signal_unref(((struct soft_exec *)exec)->launched); }
+
+/* Copies of all works as a list, or NULL when the host has no memory. */
+static bool copy_works(struct soft *soft, const model_exec *exec, struct soft_work **first) {
+  struct soft_work **last = first;
+  *first = NULL;
+  for (size_t i = 0; i < exec->count; i++) {
+    model_work copy;
+    bool copied = weir__model_work_copy(&exec->works[i], &copy);
+    *last = copied ? weir__soft_work_new(&copy) : NULL;
+    if (!*last) {
+      if (copied)
+        weir__model_work_end(&soft->m, &copy);
+      return false;
+    }
+    last = &(*last)->next;
+  }
+  return true;
+}
+
+/* Copies of all pieces go into the stream, one behind the other. A GPU may run independent nodes at the same time, and
+ * may as well not. */
+static weir_cu_result launch(model *m, model_exec *exec, model_stream *on) {
+  struct soft *soft = (struct soft *)m;
+  struct soft_stream *stream = (struct soft_stream *)on;
+  struct soft_exec *x = (struct soft_exec *)exec;
+  struct soft_work *list;
+  weir_cu_result r = copy_works(soft, exec, &list) ? WEIR_CU_SUCCESS : WEIR_CU_OUT_OF_MEMORY;
+  if (!r && x->launched && !x->launched->done && x->launched->owner != stream)
+    r = weir__soft_enqueue_wait(soft, stream, x->launched);
+  while (list) {
+    struct soft_work *work = list;
+    list = work->next;
+    if (r)
+      weir__soft_work_free(soft, work);
+    else
+      r = weir__soft_enqueue(soft, stream, work);
+  }
+  weir__soft_signal_unref(x->launched);
+  weir_cu_result marked = mark(stream, &x->launched);
+  return r ? r : marked;
+}
+
 /* ---- Waiting ---- */
 
-/* Sleeps until anything was done, or, in driven time, does the next piece that `stream` needs: its own, or one of the stream
- * that it waits for. */
+/* Sleeps until anything was done, or, in driven time, does the next piece that `stream` needs: its own, or one of the
+ * stream that it waits for. */
 static void advance(struct soft *soft, struct soft_stream *stream) {
   while (is_driven(soft) && !stream->running && stream->first) {
     if (run_one(soft, stream))
       return;
     struct soft_work *work = stream->first;
-    if (work->kind == SOFT_WORK_WAIT_SHARED) {
+    if (weir__soft_is(work, SOFT_WAIT_SHARED)) {
       pthread_mutex_unlock(&soft->lock);
       sleep_until(weir__monotonic_ns() + 50000);
       pthread_mutex_lock(&soft->lock);
@@ -484,10 +509,12 @@ static uint64_t oldest(const struct soft_stream *stream) {
   return stream->running ? stream->running->seq : stream->first ? stream->first->seq : UINT64_MAX;
 }
 
-weir_cu_result weir__soft_wait_stream(struct soft *soft, struct soft_stream *stream) {
-  struct soft_device *device = stream->device;
+static weir_cu_result wait_stream(model *m, model_stream *of) {
+  struct soft *soft = (struct soft *)m;
+  struct soft_stream *stream = (struct soft_stream *)of;
+  model_device *device = of->device;
   /* A blocking stream without work of its own does not wait for the legacy one. */
-  weir_cu_result r = stream->is_legacy ? enqueue_implicit_waits(soft, stream) : WEIR_CU_SUCCESS;
+  weir_cu_result r = of->is_legacy ? enqueue_implicit_waits(soft, stream) : WEIR_CU_SUCCESS;
   if (r)
     return r;
   uint64_t last = soft->next_seq;
@@ -495,8 +522,8 @@ weir_cu_result weir__soft_wait_stream(struct soft *soft, struct soft_stream *str
   while (oldest(stream) <= last)
     advance(soft, stream);
   stream->waits--;
-  free_if_over(stream);
-  weir__soft_pools_settle(soft, device);
+  free_if_over(soft, stream);
+  weir__model_settle_pools(m, device);
   return device->error;
 }
 
@@ -504,53 +531,83 @@ weir_cu_result weir__soft_wait_signal(struct soft *soft, struct soft_signal *sig
   if (!signal)
     return WEIR_CU_SUCCESS;
   weir__soft_signal_ref(signal);
-  struct soft_device *device = signal->owner ? signal->owner->device : NULL;
+  model_device *device = signal->owner ? signal->owner->s.device : NULL;
   while (!signal->done)
     advance(soft, signal->owner);
   weir__soft_signal_unref(signal);
   if (!device)
     return WEIR_CU_SUCCESS;
-  weir__soft_pools_settle(soft, device);
+  weir__model_settle_pools(&soft->m, device);
   return device->error;
 }
 
-weir_cu_result weir__soft_wait_device(struct soft *soft, struct soft_device *device) {
+weir_cu_result weir__soft_wait_device(model *m, model_device *device) {
+  struct soft *soft = (struct soft *)m;
+  struct soft_stream **streams = &((struct soft_device *)device)->streams;
   uint64_t last = soft->next_seq;
-  for (struct soft_stream *s = device->streams; s;) {
+  for (struct soft_stream *s = *streams; s;) {
     if (oldest(s) > last) {
       s = s->next;
       continue;
     }
     advance(soft, s);
-    s = device->streams; /* streams may have come and gone */
+    s = *streams; /* streams may have come and gone */
   }
-  weir__soft_pools_settle(soft, device);
+  weir__model_settle_pools(m, device);
   return device->error;
+}
+
+void weir__soft_add_engine_hooks(model_hooks *hooks) {
+  hooks->new_stream = new_stream;
+  hooks->drop_stream = drop_stream;
+  hooks->is_busy = is_busy;
+  hooks->wait_stream = wait_stream;
+  hooks->wait_device = weir__soft_wait_device;
+  hooks->run = run;
+  hooks->stage = stage;
+  hooks->launch = launch;
+  hooks->end_exec = end_exec;
 }
 
 /* ---- Stepping ---- */
 
+/* The lock is held. A broken context has streams too. NULL, and the last error set, if there is no such stream. */
+static struct soft_stream *find_stream(struct soft *soft, weir_cu_stream handle, const char *who) {
+  model_stream *stream = NULL;
+  weir_cu_result r = !soft->m.ready                ? WEIR_CU_NOT_INITIALIZED
+                     : weir__soft_thread(&soft->m) ? weir__model_stream(&soft->m, handle, &stream)
+                                                   : WEIR_CU_OUT_OF_MEMORY;
+  if (!stream)
+    weir__fail_result(WEIR_ERROR_INVALID_HANDLE, r, "%s: stream %p is not one of this device's", who, (void *)handle);
+  return (struct soft_stream *)stream;
+}
+
+static struct soft *stepped_soft(weir_driver *driver, const char *who, weir_status *status) {
+  struct soft *soft = weir__soft_of(driver, who);
+  *status = soft ? WEIR_OK : WEIR_ERROR_INVALID_ARGUMENT;
+  if (soft && soft->options.clock != WEIR_SOFT_STEPPED)
+    *status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: the device runs in real time, not in steps", who);
+  return *status == WEIR_OK ? soft : NULL;
+}
+
 weir_status weir_soft_step(weir_driver *driver, weir_cu_stream handle, unsigned long count, unsigned long *done) {
-  struct soft *soft = weir__soft_of(driver, "weir_soft_step");
+  weir_status status;
+  struct soft *soft = stepped_soft(driver, __func__, &status);
   if (!soft)
-    return WEIR_ERROR_INVALID_ARGUMENT;
-  if (soft->options.clock != WEIR_SOFT_STEPPED)
-    return weir__fail(WEIR_ERROR_BAD_STATE, "weir_soft_step: the device runs in real time, not in steps");
+    return status;
   pthread_mutex_lock(&soft->lock);
-  struct soft_stream *stream = NULL; /* a broken context can be stepped too */
-  weir_cu_result r = soft->initialized ? weir__soft_stream_get(soft, handle, &stream) : WEIR_CU_NOT_INITIALIZED;
+  struct soft_stream *stream = find_stream(soft, handle, __func__);
   unsigned long n = 0;
   if (stream) {
     stream->waits++;
     while (n < count && stream->first && !stream->running && run_one(soft, stream))
       n++;
     stream->waits--;
-    free_if_over(stream);
+    free_if_over(soft, stream);
   }
   weir__soft_leave(soft);
   if (!stream)
-    return weir__fail_result(WEIR_ERROR_INVALID_HANDLE, r, "weir_soft_step: stream %p is not one of this device's",
-                             (void *)handle);
+    return WEIR_ERROR_INVALID_HANDLE;
   if (done)
     *done = n;
   return WEIR_OK;
@@ -558,7 +615,7 @@ weir_status weir_soft_step(weir_driver *driver, weir_cu_stream handle, unsigned 
 
 /* Does one piece of the first stream that can go on. false: none can. */
 static bool step_any(struct soft *soft) {
-  for (int i = 0; i < soft->device_count; i++)
+  for (int i = 0; i < soft->m.device_count; i++)
     for (struct soft_stream *s = soft->devices[i].streams; s; s = s->next)
       if (s->first && !s->running && run_one(soft, s))
         return true;
@@ -566,11 +623,10 @@ static bool step_any(struct soft *soft) {
 }
 
 weir_status weir_soft_step_all(weir_driver *driver, unsigned long *done) {
-  struct soft *soft = weir__soft_of(driver, "weir_soft_step_all");
+  weir_status status;
+  struct soft *soft = stepped_soft(driver, __func__, &status);
   if (!soft)
-    return WEIR_ERROR_INVALID_ARGUMENT;
-  if (soft->options.clock != WEIR_SOFT_STEPPED)
-    return weir__fail(WEIR_ERROR_BAD_STATE, "weir_soft_step_all: the device runs in real time, not in steps");
+    return status;
   unsigned long n = 0;
   pthread_mutex_lock(&soft->lock);
   while (step_any(soft))
@@ -582,21 +638,17 @@ weir_status weir_soft_step_all(weir_driver *driver, unsigned long *done) {
 }
 
 weir_status weir_soft_pending(weir_driver *driver, weir_cu_stream handle, unsigned long *pieces) {
-  struct soft *soft = weir__soft_of(driver, "weir_soft_pending");
+  struct soft *soft = weir__soft_of(driver, __func__);
   if (!soft)
     return WEIR_ERROR_INVALID_ARGUMENT;
   if (!pieces)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "weir_soft_pending: pieces is NULL");
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: pieces is NULL", __func__);
   pthread_mutex_lock(&soft->lock);
-  struct soft_stream *stream = NULL;
-  weir_cu_result r = soft->initialized ? weir__soft_stream_get(soft, handle, &stream) : WEIR_CU_NOT_INITIALIZED;
+  const struct soft_stream *stream = find_stream(soft, handle, __func__);
   if (stream)
     *pieces = stream->pending;
   pthread_mutex_unlock(&soft->lock);
-  if (!stream)
-    return weir__fail_result(WEIR_ERROR_INVALID_HANDLE, r, "weir_soft_pending: stream %p is not one of this device's",
-                             (void *)handle);
-  return WEIR_OK;
+  return stream ? WEIR_OK : WEIR_ERROR_INVALID_HANDLE;
 }
 
 weir_status weir_soft_now(weir_driver *driver, uint64_t *nanoseconds) {

@@ -1,12 +1,14 @@
 /*
  * Memory and events of another process.
  *
- * A handle is the number of a process and of one of its open files. The other side opens that file through /proc, which the
- * kernel allows to a process of the same user, while the first process lives. What a process has exported of its memory is
- * locked in the file until it is freed: the lock tells a handle that is good from one that has outlived its memory.
+ * A handle is the number of a process and of one of its open files. The other side opens that file through /proc, which
+ * the kernel allows to a process of the same user, while the first process lives. What a process has exported of its
+ * memory is locked in the file until it is freed: the lock tells a handle that is good from one that has outlived its
+ * memory.
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +23,7 @@
 /* What the 64 bytes of a handle hold. */
 struct ipc_ticket {
   char magic[8];
-  int32_t pid, fd, device, kind; /* kind: 'm' or 'e' */
+  int32_t pid, fd, kind; /* kind: 'm' or 'e' */
   uint64_t offset, bytes, mapped_bytes;
 };
 static const char magic[8] = "weirIPC";
@@ -49,32 +51,30 @@ static bool is_exported(int fd, uint64_t offset, uint64_t bytes) {
 }
 
 void weir__soft_unexport(struct soft_range *range) {
-  struct flock lock = lock_of(F_UNLCK, range->extent.offset, range->mapped_bytes);
+  struct flock lock = lock_of(F_UNLCK, range->extent.offset, range->r.room);
   fcntl(range->extent.fd, F_OFD_SETLK, &lock);
 }
 
 /* ---- Memory ---- */
 
-weir_cu_result weir__soft_IpcGetMemHandle(struct soft *soft, weir_cu_ipc_mem_handle *handle,
-                                          weir_cu_deviceptr pointer) {
-  struct soft_device *device;
-  weir_cu_result r = weir__soft_current(soft, &device);
+static weir_cu_result get_mem_handle(model *m, weir_cu_ipc_mem_handle *handle, weir_cu_deviceptr pointer) {
+  model_device *device;
+  weir_cu_result r = weir__model_context(m, &device);
   if (r)
     return r;
-  struct soft_range *range = weir__rangemap_find(&soft->space, pointer, NULL, NULL);
-  if (!handle || !range || range->kind != SOFT_RANGE_PLAIN || range->base != pointer)
+  struct soft_range *range = (struct soft_range *)weir__model_range_at(m, pointer);
+  if (!handle || !range || range->r.kind != MODEL_RANGE_PLAIN)
     return WEIR_CU_INVALID_VALUE;
-  struct flock lock = lock_of(F_WRLCK, range->extent.offset, range->mapped_bytes);
+  struct flock lock = lock_of(F_WRLCK, range->extent.offset, range->r.room);
   if (fcntl(range->extent.fd, F_OFD_SETLK, &lock))
     return WEIR_CU_OPERATING_SYSTEM;
   range->exported = true;
   struct ipc_ticket ticket = {.pid = getpid(),
                               .fd = range->extent.fd,
-                              .device = range->device->ordinal,
                               .kind = 'm',
                               .offset = range->extent.offset,
-                              .bytes = range->bytes,
-                              .mapped_bytes = range->mapped_bytes};
+                              .bytes = range->r.bytes,
+                              .mapped_bytes = range->r.room};
   memcpy(ticket.magic, magic, sizeof magic);
   memset(handle, 0, sizeof *handle);
   memcpy(handle, &ticket, sizeof ticket);
@@ -96,21 +96,23 @@ static bool is_sane(const struct ipc_ticket *ticket) {
 }
 
 /* The same memory opened twice is one mapping, as in NVIDIA's driver. */
-static struct soft_range *find_open(struct soft *soft, uint64_t inode, uint64_t offset) {
-  uint64_t at = 0, bytes = 0;
-  struct soft_range *range;
-  while ((range = weir__rangemap_at_or_after(&soft->space, at, &at, &bytes))) {
-    if (range->kind == SOFT_RANGE_IPC && range->ipc_inode == inode && range->extent.offset == offset)
-      return range;
-    at += bytes;
-  }
-  return NULL;
+struct search {
+  uint64_t inode, offset;
+  struct soft_range *found;
+};
+
+static void compare(model *m, model_range *range, void *data) {
+  struct search *search = data;
+  struct soft_range *of = (struct soft_range *)range;
+  (void)m;
+  if (range->kind == MODEL_RANGE_IPC && of->ipc_inode == search->inode && of->extent.offset == search->offset)
+    search->found = of;
 }
 
-weir_cu_result weir__soft_IpcOpenMemHandle(struct soft *soft, weir_cu_deviceptr *pointer, weir_cu_ipc_mem_handle handle,
-                                           unsigned flags) {
-  struct soft_device *device;
-  weir_cu_result r = weir__soft_current(soft, &device);
+static weir_cu_result open_mem_handle(model *m, weir_cu_deviceptr *pointer, weir_cu_ipc_mem_handle handle,
+                                      unsigned flags) {
+  model_device *device;
+  weir_cu_result r = weir__model_context(m, &device);
   if (r)
     return r;
   struct ipc_ticket ticket;
@@ -125,50 +127,119 @@ weir_cu_result weir__soft_IpcOpenMemHandle(struct soft *soft, weir_cu_deviceptr 
       close(fd);
     return WEIR_CU_INVALID_VALUE;
   }
-  struct soft_range *range = find_open(soft, (uint64_t)st.st_ino, ticket.offset);
-  if (range) {
+  struct search search = {(uint64_t)st.st_ino, ticket.offset, NULL};
+  weir__model_each_range(m, compare, &search);
+  if (search.found) {
     close(fd);
-    range->opens++;
-    *pointer = range->base;
+    search.found->opens++;
+    *pointer = search.found->r.base;
     return WEIR_CU_SUCCESS;
   }
-  struct soft_extent extent = {
-      .fd = fd, .own_file = true, .offset = ticket.offset, .bytes = ticket.mapped_bytes, .device = device};
+  struct soft_extent extent = {.fd = fd, .own_file = true, .offset = ticket.offset, .bytes = ticket.mapped_bytes};
   uint64_t base;
+  model_range *range;
   r = weir__soft_map_extent(&extent, ticket.mapped_bytes, &base);
-  if (r)
-    goto close_file;
-  range = weir__soft_range_new(soft, SOFT_RANGE_IPC, base, ticket.bytes, ticket.mapped_bytes, device);
-  if (!range) {
+  if (!r && weir__model_add_range(m, MODEL_RANGE_IPC, base, ticket.bytes, ticket.mapped_bytes, 0, device, &range)) {
+    munmap((void *)base, ticket.mapped_bytes);
     r = WEIR_CU_OUT_OF_MEMORY;
-    goto unmap;
   }
-  range->extent = extent;
-  range->opens = 1;
-  range->ipc_inode = (uint64_t)st.st_ino;
+  if (r) {
+    close(fd);
+    return r;
+  }
+  struct soft_range *of = (struct soft_range *)range;
+  of->extent = extent;
+  of->opens = 1;
+  of->ipc_inode = (uint64_t)st.st_ino;
   *pointer = base;
   return WEIR_CU_SUCCESS;
-
-unmap:
-  munmap((void *)base, ticket.mapped_bytes);
-close_file:
-  close(fd);
-  return r;
 }
 
 /* The last close waits for the work of the device, as MemFree does. */
-weir_cu_result weir__soft_IpcCloseMemHandle(struct soft *soft, weir_cu_deviceptr pointer) {
-  struct soft_device *device;
-  weir_cu_result r = weir__soft_current(soft, &device);
+static weir_cu_result close_mem_handle(model *m, weir_cu_deviceptr pointer) {
+  model_device *device;
+  weir_cu_result r = weir__model_context(m, &device);
   if (r)
     return r;
-  struct soft_range *range = weir__rangemap_find(&soft->space, pointer, NULL, NULL);
-  if (!range || range->kind != SOFT_RANGE_IPC || range->base != pointer)
+  struct soft_range *range = (struct soft_range *)weir__model_range_at(m, pointer);
+  if (!range || range->r.kind != MODEL_RANGE_IPC)
     return WEIR_CU_INVALID_VALUE;
-  if (range->opens == 1 && !weir__soft_wait_for_range(soft, range))
+  if (range->opens == 1 && !weir__model_wait_for_range(m, &range->r))
     return WEIR_CU_INVALID_VALUE;
   if (--range->opens == 0)
-    weir__soft_range_free(soft, range);
+    weir__model_free_range(m, &range->r);
+  return WEIR_CU_SUCCESS;
+}
+
+/* ---- Handles of virtual memory ---- */
+
+static weir_cu_result export_memory(model *m, void *shareable, weir_cu_mem_handle handle, int type,
+                                    unsigned long long flags) {
+  const struct soft_memory *memory = (struct soft_memory *)weir__model_memory(m, handle);
+  if (!shareable || !memory || flags || type != WEIR_CU_HANDLE_POSIX_FD || memory->handle_types != type)
+    return WEIR_CU_INVALID_VALUE;
+  int fd = fcntl(memory->extent.fd, F_DUPFD_CLOEXEC, 0);
+  if (fd < 0)
+    return WEIR_CU_OPERATING_SYSTEM;
+  *(int *)shareable = fd;
+  return WEIR_CU_SUCCESS;
+}
+
+static model_device *device_of_physical(const model *m, int physical) {
+  for (int i = 0; i < m->device_count; i++)
+    if (m->devices[i]->physical == physical)
+      return m->devices[i];
+  return NULL;
+}
+
+/* The file's name tells whether it is a handle of a software device, and of which. */
+static bool read_handle_name(int fd, int *physical) {
+  char link[64], name[PATH_MAX];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  ssize_t length = readlink(link, name, sizeof name - 1);
+  if (length < 0)
+    return false;
+  name[length] = 0;
+  return sscanf(name, "/memfd:weir-soft-handle-%d", physical) == 1;
+}
+
+static struct soft_memory *memory_by_inode(const model *m, uint64_t inode) {
+  uint32_t index = 0;
+  for (struct soft_memory *memory; (memory = weir__handles_next(&m->memories, &index));)
+    if (memory->inode == inode && !memory->same)
+      return memory;
+  return NULL;
+}
+
+/* Memory that is known here already gets a second handle, which keeps the first one's memory. Memory of another process
+ * is not charged: that process pays. */
+static weir_cu_result import_memory(model *m, weir_cu_mem_handle *handle, void *shareable, int type) {
+  int fd = (int)(intptr_t)shareable, physical;
+  struct stat st;
+  if (!handle || type != WEIR_CU_HANDLE_POSIX_FD || !read_handle_name(fd, &physical) || fstat(fd, &st))
+    return WEIR_CU_INVALID_VALUE;
+  model_device *device = device_of_physical(m, physical);
+  if (!device)
+    return WEIR_CU_INVALID_DEVICE;
+  struct soft_memory *same = memory_by_inode(m, (uint64_t)st.st_ino), *memory = weir__handles_make(&m->memories);
+  if (!memory)
+    return WEIR_CU_OUT_OF_MEMORY;
+  memory->extent =
+      same ? same->extent
+           : (struct soft_extent){.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0), .own_file = true, .bytes = (uint64_t)st.st_size};
+  if (memory->extent.fd < 0) {
+    weir__handles_drop(&m->memories, memory);
+    return WEIR_CU_OPERATING_SYSTEM;
+  }
+  memory->m.device = device;
+  memory->m.bytes = (uint64_t)st.st_size;
+  memory->m.imported = true;
+  memory->inode = (uint64_t)st.st_ino;
+  memory->handle_types = type;
+  memory->same = same;
+  if (same)
+    same->m.mappings++;
+  *handle = weir__handle_of(&m->memories, memory);
   return WEIR_CU_SUCCESS;
 }
 
@@ -220,24 +291,24 @@ bool weir__soft_shared_event_done(const struct soft_shared_event *shared, uint64
   return atomic_load(&shared->page->done) >= count || is_gone(atomic_load(&shared->page->recorder));
 }
 
-weir_cu_result weir__soft_IpcGetEventHandle(struct soft *soft, weir_cu_ipc_event_handle *handle, weir_cu_event event) {
-  struct soft_event *e = weir__soft_handle_get(soft, SOFT_EVENT, (uintptr_t)event);
+static weir_cu_result get_event_handle(model *m, weir_cu_ipc_event_handle *handle, weir_cu_event event) {
+  const struct soft_event *e = (struct soft_event *)weir__model_event(m, event);
   if (!e || !e->shared || e->imported)
     return WEIR_CU_INVALID_HANDLE;
-  if (e->device->error)
-    return e->device->error;
+  if (e->e.device->error)
+    return e->e.device->error;
   if (!handle)
     return WEIR_CU_INVALID_VALUE;
-  struct ipc_ticket ticket = {.pid = getpid(), .fd = e->shared->fd, .device = e->device->ordinal, .kind = 'e'};
+  struct ipc_ticket ticket = {.pid = getpid(), .fd = e->shared->fd, .kind = 'e'};
   memcpy(ticket.magic, magic, sizeof magic);
   memset(handle, 0, sizeof *handle);
   memcpy(handle, &ticket, sizeof ticket);
   return WEIR_CU_SUCCESS;
 }
 
-weir_cu_result weir__soft_IpcOpenEventHandle(struct soft *soft, weir_cu_event *event, weir_cu_ipc_event_handle handle) {
-  struct soft_device *device;
-  weir_cu_result r = weir__soft_current(soft, &device);
+static weir_cu_result open_event_handle(model *m, weir_cu_event *event, weir_cu_ipc_event_handle handle) {
+  model_device *device;
+  weir_cu_result r = weir__model_context(m, &device);
   if (r)
     return r;
   struct ipc_ticket ticket;
@@ -245,20 +316,29 @@ weir_cu_result weir__soft_IpcOpenEventHandle(struct soft *soft, weir_cu_event *e
     return WEIR_CU_INVALID_VALUE;
   if ((r = read_ticket(&handle, 'e', WEIR_CU_MAP_FAILED, &ticket)))
     return r;
-  struct soft_event *e = calloc(1, sizeof *e);
-  if (!e)
+  struct soft_shared_event *shared = shared_event_map(open_ticket(&ticket, "/memfd:weir-soft-event"));
+  if (!shared)
+    return WEIR_CU_MAP_FAILED;
+  struct soft_event *e = weir__handles_make(&m->events);
+  if (!e) {
+    weir__soft_shared_event_unref(shared);
     return WEIR_CU_OUT_OF_MEMORY;
-  e->shared = shared_event_map(open_ticket(&ticket, "/memfd:weir-soft-event"));
-  e->handle = e->shared ? weir__soft_handle_new(soft, SOFT_EVENT, e) : 0;
-  if (!e->handle) {
-    r = e->shared ? WEIR_CU_OUT_OF_MEMORY : WEIR_CU_MAP_FAILED;
-    weir__soft_shared_event_unref(e->shared);
-    free(e);
-    return r;
   }
-  e->device = device;
-  e->flags = WEIR_CU_EVENT_INTERPROCESS | WEIR_CU_EVENT_DISABLE_TIMING;
+  e->shared = shared;
   e->imported = true;
-  *event = (weir_cu_event)e->handle;
+  e->e.device = device;
+  e->e.flags = WEIR_CU_EVENT_INTERPROCESS | WEIR_CU_EVENT_DISABLE_TIMING;
+  *event = (weir_cu_event)(uintptr_t)weir__handle_of(&m->events, e);
   return WEIR_CU_SUCCESS;
+}
+
+void weir__soft_add_ipc_hooks(model_hooks *hooks) {
+  hooks->shares = true;
+  hooks->MemExportToShareableHandle = export_memory;
+  hooks->MemImportFromShareableHandle = import_memory;
+  hooks->IpcGetMemHandle = get_mem_handle;
+  hooks->IpcOpenMemHandle = open_mem_handle;
+  hooks->IpcCloseMemHandle = close_mem_handle;
+  hooks->IpcGetEventHandle = get_event_handle;
+  hooks->IpcOpenEventHandle = open_event_handle;
 }

@@ -7,7 +7,7 @@
 
 static bool moves_memory(const struct soft_stream *stream) {
   const struct soft_work *work = stream->running ? stream->running : stream->first;
-  return work && (work->kind == SOFT_WORK_COPY || work->kind == SOFT_WORK_FILL);
+  return work && (work->w.kind == MODEL_WORK_COPY || work->w.kind == MODEL_WORK_FILL);
 }
 
 weir_status weir__soft_measure(const char *who, weir_driver *driver, weir_cu_device device, weir__metric metric,

@@ -1,5 +1,5 @@
 /*
- * The table itself: opening and closing, the lock around every entry, threads, handles.
+ * The table itself: opening and closing, the lock around every entry, threads, counting.
  */
 #include <errno.h>
 #include <limits.h>
@@ -10,64 +10,21 @@
 
 #include "driver/soft/soft.h"
 
-/* ---- Handles: 24 bits of slot and as many of generation, above four bits of zero ---- */
-
-static uintptr_t handle_of(size_t slot, uint32_t generation) {
-  return ((uintptr_t)generation << 28) | ((uintptr_t)(slot + 1) << 4);
-}
-
-uintptr_t weir__soft_handle_new(struct soft *soft, enum soft_kind kind, void *object) {
-  size_t slot = soft->free_slot ? soft->free_slot - 1 : soft->slot_count;
-  if (soft->free_slot)
-    soft->free_slot = (size_t)(uintptr_t)soft->slots[slot].object;
-  else {
-    if (soft->slot_count == soft->slot_room) {
-      size_t room = soft->slot_room ? 2 * soft->slot_room : 256;
-      struct soft_slot *slots = room >> 24 ? NULL : realloc(soft->slots, room * sizeof *slots);
-      if (!slots)
-        return 0;
-      soft->slots = slots;
-      soft->slot_room = room;
-    }
-    soft->slots[soft->slot_count++].generation = 0;
-  }
-  struct soft_slot *s = &soft->slots[slot];
-  *s = (struct soft_slot){object, (s->generation + 1) & 0xffffff, (uint8_t)kind};
-  soft->live[kind]++;
-  return handle_of(slot, s->generation);
-}
-
-void *weir__soft_handle_get(const struct soft *soft, enum soft_kind kind, uintptr_t handle) {
-  size_t slot = ((handle >> 4) & 0xffffff) - 1;
-  if (slot >= soft->slot_count)
-    return NULL;
-  const struct soft_slot *s = &soft->slots[slot];
-  return s->kind == kind && handle_of(slot, s->generation) == handle ? s->object : NULL;
-}
-
-void weir__soft_handle_free(struct soft *soft, uintptr_t handle) {
-  size_t slot = ((handle >> 4) & 0xffffff) - 1;
-  struct soft_slot *s = &soft->slots[slot];
-  soft->live[s->kind]--;
-  s->kind = SOFT_FREE;
-  s->object = (void *)(uintptr_t)soft->free_slot;
-  soft->free_slot = slot + 1;
-}
-
 /* ---- Threads ---- */
 
 static void thread_forget(struct soft *soft, struct soft_thread *thread) {
-  for (int i = 0; i < soft->device_count; i++)
-    if (thread->streams[i])
-      weir__soft_stream_drop(soft, thread->streams[i]);
-  for (struct soft_capture *c = soft->captures; c; c = c->next)
-    if (c->thread == thread)
+  for (int i = 0; i < soft->m.device_count; i++) {
+    model_stream *stream = weir__handles_get(&soft->m.streams, (uintptr_t)thread->t.streams[i]);
+    if (stream && !stream->dropped)
+      weir__model_drop_stream(&soft->m, stream);
+  }
+  for (model_capture *c = soft->m.captures; c; c = c->next)
+    if (c->thread == &thread->t)
       c->thread = NULL;
-  for (struct soft_thread **at = &soft->threads; *at; at = &(*at)->next)
-    if (*at == thread) {
-      *at = thread->next;
-      break;
-    }
+  struct soft_thread **at = &soft->threads;
+  while (*at != thread)
+    at = &(*at)->next;
+  *at = thread->next;
   free(thread);
 }
 
@@ -79,10 +36,11 @@ static void thread_exits(void *value) {
   pthread_mutex_unlock(&soft->lock);
 }
 
-struct soft_thread *weir__soft_thread(struct soft *soft) {
+model_thread *weir__soft_thread(model *m) {
+  struct soft *soft = (struct soft *)m;
   struct soft_thread *thread = pthread_getspecific(soft->thread_key);
   if (thread)
-    return thread;
+    return &thread->t;
   thread = calloc(1, sizeof *thread);
   if (!thread)
     return NULL;
@@ -93,23 +51,18 @@ struct soft_thread *weir__soft_thread(struct soft *soft) {
   }
   thread->next = soft->threads;
   soft->threads = thread;
-  return thread;
+  return &thread->t;
 }
 
 /* ---- Entries ---- */
 
-/* What may be called before Init. */
-static bool needs_init(weir_driver_call call) {
-  return call != WEIR_CALL_Init && call != WEIR_CALL_DriverGetVersion && call != WEIR_CALL_GetErrorName &&
-         call != WEIR_CALL_GetErrorString;
-}
-
-/* Every thread that calls is known first, so that nothing below has to ask for memory to find out which thread it is on. */
+/* Every thread that calls is known first, so that nothing below has to ask for memory to find out which thread it is
+ * on. */
 static weir_cu_result enter(struct soft *soft, weir_driver_call call) {
   pthread_mutex_lock(&soft->lock);
-  if (needs_init(call) && !soft->initialized)
+  if (weir__model_needs_init(call) && !soft->m.ready)
     return WEIR_CU_NOT_INITIALIZED;
-  return weir__soft_thread(soft) ? WEIR_CU_SUCCESS : WEIR_CU_OUT_OF_MEMORY;
+  return weir__soft_thread(&soft->m) ? WEIR_CU_SUCCESS : WEIR_CU_OUT_OF_MEMORY;
 }
 
 void weir__soft_leave(struct soft *soft) {
@@ -124,7 +77,7 @@ void weir__soft_leave(struct soft *soft) {
     struct soft *soft = (struct soft *)self;                                                                           \
     weir_cu_result r = enter(soft, WEIR_CALL_##name);                                                                  \
     if (!r)                                                                                                            \
-      r = weir__soft_##name(soft WEIR__AND args);                                                                      \
+      r = weir__model_##name(&soft->m WEIR__AND args);                                                                 \
     weir__soft_leave(soft);                                                                                            \
     return r;                                                                                                          \
   }
@@ -133,7 +86,7 @@ void weir__soft_leave(struct soft *soft) {
     struct soft *soft = (struct soft *)self;                                                                           \
     weir_cu_result r = enter(soft, WEIR_CALL_##name);                                                                  \
     if (!r)                                                                                                            \
-      r = weir__soft_##name(soft);                                                                                     \
+      r = weir__model_##name(&soft->m);                                                                                \
     weir__soft_leave(soft);                                                                                            \
     return r;                                                                                                          \
   }
@@ -154,37 +107,23 @@ static void destroy(weir_driver *self) {
   struct soft *soft = (struct soft *)self;
   weir__soft_engine_stop(soft);
   pthread_mutex_lock(&soft->lock);
-  while (soft->captures)
-    weir__soft_capture_end(soft, soft->captures, NULL);
+  while (soft->m.captures)
+    weir__model_abandon(&soft->m, soft->m.captures);
   /* All work first: a device's may use memory of another. */
-  for (int i = 0; i < soft->device_count; i++)
-    weir__soft_wait_device(soft, &soft->devices[i]);
-  for (int i = 0; i < soft->device_count; i++) {
-    struct soft_device *device = &soft->devices[i];
-    if (device->context) {
-      device->retains = 1;
-      weir__soft_DevicePrimaryCtxRelease(soft, i);
-    }
-    weir__soft_pools_close(soft, device);
-  }
-  /* Address space and handles belong to no context: what the program left behind goes here. */
-  for (size_t i = 0; i < soft->slot_count; i++)
-    if (soft->slots[i].kind == SOFT_HANDLE)
-      weir__soft_MemRelease(soft, handle_of(i, soft->slots[i].generation));
-  struct soft_range *range;
-  while ((range = weir__rangemap_at_or_after(&soft->space, 0, NULL, NULL)))
-    weir__soft_range_free(soft, range);
-  weir__rangemap_clear(&soft->space);
+  for (int i = 0; i < soft->m.device_count; i++)
+    weir__soft_wait_device(&soft->m, soft->m.devices[i]);
+  weir__model_end(&soft->m);
   for (int i = 0; i < soft->options.devices; i++)
     if (soft->devices[i].fd >= 0)
       close(soft->devices[i].fd);
-  while (soft->threads)
-    thread_forget(soft, soft->threads);
-  while (soft->kernels) {
-    struct soft_kernel *kernel = soft->kernels;
-    soft->kernels = kernel->next;
-    free(kernel->name);
-    free(kernel->param_bytes);
+  while (soft->threads) {
+    struct soft_thread *thread = soft->threads;
+    soft->threads = thread->next;
+    free(thread);
+  }
+  while (soft->m.kernels) {
+    model_kernel *kernel = soft->m.kernels;
+    soft->m.kernels = kernel->next;
     free(kernel);
   }
   pthread_mutex_unlock(&soft->lock);
@@ -193,7 +132,6 @@ static void destroy(weir_driver *self) {
   pthread_cond_destroy(&soft->changed);
   pthread_cond_destroy(&soft->work);
   pthread_mutex_destroy(&soft->lock);
-  free(soft->slots);
   free(soft);
 }
 
@@ -211,7 +149,7 @@ void weir_soft_options_init(weir_soft_options *options) {
 }
 
 /* 2 MiB to 16 TiB of memory. */
-static const unsigned long long least_bytes = SOFT_GRANULE, most_bytes = 1ull << 44;
+static const unsigned long long least_bytes = MODEL_GRANULARITY, most_bytes = 1ull << 44;
 
 static weir_status check_options(const weir_soft_options *o) {
   if (o->clock != WEIR_SOFT_THREADS && o->clock != WEIR_SOFT_STEPPED)
@@ -246,11 +184,32 @@ weir_status weir_driver_open_soft(const weir_soft_options *options, weir_driver 
   struct soft *soft = calloc(1, sizeof *soft);
   if (!soft)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "weir_driver_open_soft: no host memory");
-  soft->table = entries;
-  soft->table.destroy = destroy;
+  soft->m.table = entries;
+  soft->m.table.destroy = destroy;
   soft->options = o;
-  for (int i = 0; i < WEIR_SOFT_MAX_DEVICES; i++)
-    soft->devices[i] = (struct soft_device){.soft = soft, .ordinal = i, .fd = -1};
+  soft->hooks = (model_hooks){.first_kind = 16,
+                              .device_name = "Weir Software Device",
+                              .uuid = {0x50, 0xf7, 0, 0, 'w', 'e', 0x40, 'i', 0x80, 'r', 's', 'o', 'f', 't'},
+                              .clock_khz = o.clock_khz,
+                              .capability_major = o.capability_major,
+                              .capability_minor = o.capability_minor,
+                              .stream_size = sizeof(struct soft_stream),
+                              .event_size = sizeof(struct soft_event),
+                              .exec_size = sizeof(struct soft_exec),
+                              .memory_size = sizeof(struct soft_memory),
+                              .range_size = sizeof(struct soft_range),
+                              .pool_size = sizeof(struct soft_pool),
+                              .thread = weir__soft_thread};
+  weir__soft_add_memory_hooks(&soft->hooks);
+  weir__soft_add_pool_hooks(&soft->hooks);
+  weir__soft_add_engine_hooks(&soft->hooks);
+  weir__soft_add_event_hooks(&soft->hooks);
+  weir__soft_add_ipc_hooks(&soft->hooks);
+  weir__model_init(&soft->m, &soft->hooks, o.bytes);
+  for (int i = 0; i < o.devices; i++) {
+    soft->devices[i] = (struct soft_device){.d = {.ordinal = i, .physical = i}, .fd = -1};
+    soft->m.devices[i] = &soft->devices[i].d;
+  }
   int error = pthread_key_create(&soft->thread_key, thread_exits);
   if (error) {
     free(soft);
@@ -265,13 +224,7 @@ weir_status weir_driver_open_soft(const weir_soft_options *options, weir_driver 
   pthread_cond_init(&soft->stop, &attributes);
   pthread_condattr_destroy(&attributes);
 
-  static const size_t spin_params[] = {sizeof(uint64_t)};
-  status = weir_soft_register_kernel(&soft->table, "weir_spin", NULL, 1, spin_params);
-  if (status) {
-    destroy(&soft->table);
-    return status;
-  }
-  *driver = &soft->table;
+  *driver = &soft->m.table;
   return WEIR_OK;
 }
 
@@ -365,31 +318,52 @@ void weir_soft_census_init(weir_soft_census *census) {
     *census = (weir_soft_census){.size = sizeof *census};
 }
 
+static unsigned long count_live(const weir__handles *table) {
+  unsigned long count = 0;
+  for (uint32_t index = 0; weir__handles_next(table, &index);)
+    count++;
+  return count;
+}
+
+static void count_range(model *m, model_range *range, void *data) {
+  weir_soft_census *c = data;
+  unsigned long *const counts[MODEL_RANGE_KINDS] = {
+      [MODEL_RANGE_PLAIN] = &c->allocations,        [MODEL_RANGE_POOLED] = &c->allocations,
+      [MODEL_RANGE_HOST] = &c->host_allocations,    [MODEL_RANGE_REGISTERED] = &c->registrations,
+      [MODEL_RANGE_RESERVATION] = &c->reservations, [MODEL_RANGE_IPC] = &c->ipc_mappings};
+  (void)m;
+  ++*counts[range->kind];
+  if (range->kind == MODEL_RANGE_RESERVATION)
+    c->mappings += range->mappings;
+}
+
 weir_status weir_soft_take_census(weir_driver *driver, weir_soft_census *census) {
-  struct soft *soft = weir__soft_of(driver, "weir_soft_take_census");
+  struct soft *soft = weir__soft_of(driver, __func__);
   if (!soft)
     return WEIR_ERROR_INVALID_ARGUMENT;
   if (!census || census->size < sizeof census->size)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "weir_soft_take_census: census is NULL, or its size is not set");
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: census is NULL, or its size is not set", __func__);
   pthread_mutex_lock(&soft->lock);
+  model *m = &soft->m;
   weir_soft_census c = {.size = census->size,
-                        .contexts = soft->live[SOFT_CONTEXT],
-                        .streams = soft->live[SOFT_STREAM],
-                        .events = soft->live[SOFT_EVENT],
-                        .graphs = soft->live[SOFT_GRAPH],
-                        .graph_execs = soft->live[SOFT_EXEC],
-                        .modules = soft->live[SOFT_MODULE],
-                        .pools = soft->live[SOFT_POOL], /* without the default ones, below: nobody made them */
-                        .allocations = soft->range_counts[SOFT_RANGE_PLAIN] + soft->range_counts[SOFT_RANGE_CHUNK],
-                        .host_allocations = soft->range_counts[SOFT_RANGE_HOST],
-                        .registrations = soft->range_counts[SOFT_RANGE_REGISTERED],
-                        .reservations = soft->range_counts[SOFT_RANGE_RESERVED],
-                        .ipc_mappings = soft->range_counts[SOFT_RANGE_IPC],
-                        .mappings = soft->mapping_count,
-                        .handles = soft->live[SOFT_HANDLE]};
-  for (int i = 0; i < soft->device_count; i++) {
-    c.device_bytes += soft->devices[i].used;
-    c.pools -= soft->devices[i].default_pool != NULL;
+                        .events = count_live(&m->events),
+                        .graphs = count_live(&m->graphs),
+                        .graph_execs = count_live(&m->execs),
+                        .modules = count_live(&m->modules)};
+  weir__model_each_range(m, count_range, &c);
+  /* Default streams and pools are not counted: no program made them. */
+  uint32_t index = 0;
+  for (const model_stream *stream; (stream = weir__handles_next(&m->streams, &index));)
+    c.streams += !stream->is_default && !stream->dropped;
+  index = 0;
+  for (const model_pool *pool; (pool = weir__handles_next(&m->pools, &index));)
+    c.pools += pool != pool->device->default_pool && !pool->destroyed;
+  index = 0;
+  for (const model_memory *memory; (memory = weir__handles_next(&m->memories, &index));)
+    c.handles += !memory->released;
+  for (int i = 0; i < m->device_count; i++) {
+    c.contexts += m->devices[i]->retains > 0;
+    c.device_bytes += m->devices[i]->used;
   }
   pthread_mutex_unlock(&soft->lock);
   weir__copy_sized(census, census->size, &c, sizeof c);
