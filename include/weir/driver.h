@@ -1,8 +1,8 @@
 /*
  * The driver table: everything Weir asks of a device, under the CUDA driver API's names and rules.
  *
- * Four tables come with Weir: NVIDIA's driver, the software device, the ledger that only keeps books, and a wrapper that
- * makes calls of another table fail. A program can hand in its own (weir_use_driver).
+ * Four tables come with Weir: NVIDIA's driver, the software device, the ledger that only keeps books, and a wrapper
+ * that makes calls of another table fail. A program can hand in its own (weir_use_driver).
  *
  * A table is an object: every entry takes the table it was called on first, so that many can live in one process.
  *
@@ -268,17 +268,17 @@ struct weir_driver {
   uint64_t capabilities; /* WEIR_DRIVER_* bits; a table whose `size` does not reach here has none */
 };
 
-/* What a table states about itself, in `capabilities`. The layers above the table ask for these, never for its name. A table
- * that passes calls on to another states what the other states. */
+/* What a table states about itself, in `capabilities`. The layers above the table ask for these, never for its name. A
+ * table that passes calls on to another states what the other states. */
 enum {
-  /* Init reads CUDA_VISIBLE_DEVICES, and the table lists only the devices that the variable leaves, in its order. Without this
-   * bit the devices are those that the table lists: no layer above filters them. */
+  /* Init reads CUDA_VISIBLE_DEVICES, and the table lists only the devices that the variable leaves, in its order.
+   * Without this bit the devices are those that the table lists: no layer above filters them. */
   WEIR_DRIVER_FILTERS_VISIBLE = 1 << 0,
-  /* A child that was forked after Init may open and use such a table of its own. Without this bit the runtime refuses to start
-   * in such a child, as NVIDIA's driver would. */
+  /* A child that was forked after Init may open and use such a table of its own. Without this bit the runtime refuses
+   * to start in such a child, as NVIDIA's driver would. */
   WEIR_DRIVER_SURVIVES_FORK = 1 << 1,
-  /* The devices are NVIDIA's, and its management library knows them by their PCI bus id: metrics and the processes that use a
-   * device come from there, and other CUDA libraries can use the memory. */
+  /* The devices are NVIDIA's, and its management library knows them by their PCI bus id: metrics and the processes that
+   * use a device come from there, and other CUDA libraries can use the memory. */
   WEIR_DRIVER_NVIDIA = 1 << 2,
   /* The host may read and write the memory of a device at its address. */
   WEIR_DRIVER_HOST_ACCESS = 1 << 3
@@ -302,8 +302,8 @@ const char *weir_cu_result_string(weir_cu_result result);
 /* NVIDIA's driver, loaded from libcuda.so.1 now. WEIR_ERROR_NO_DRIVER, and weir_last_error() says what is missing. */
 weir_status weir_driver_open_cuda(weir_driver **driver);
 
-/* Opens what WEIR_DRIVER names: "cuda", "soft" (as weir_soft_options_from_env has it), or "auto", the default: cuda when
- * it has a device, else soft. `choice` NULL reads the environment. */
+/* Opens what WEIR_DRIVER names: "cuda", "soft" (as weir_soft_options_from_env has it), or "auto", the default: cuda
+ * when it has a device, else soft. `choice` NULL reads the environment. */
 weir_status weir_driver_open(const char *choice, weir_driver **driver);
 
 /* Ends a driver that one of the open calls here made. NULL is allowed. */
@@ -319,8 +319,8 @@ typedef struct weir_ledger_options {
    * choose. */
   weir_cu_deviceptr (*place)(void *context, weir_driver_call call, unsigned long long bytes);
   void *place_context;
-  /* When set, streams that were not made here are taken as they are: a history knows them by the handles that they had. An
-   * event that was recorded in one is done when this returns 1. */
+  /* When set, streams that were not made here are taken as they are: a history knows them by the handles that they had.
+   * An event that was recorded in one is done when this returns 1. */
   int (*is_done)(void *context, weir_cu_stream stream);
   void *is_done_context;
 } weir_ledger_options;
@@ -335,8 +335,9 @@ weir_status weir_driver_open_ledger(const weir_ledger_options *options, weir_dri
 /* Wraps `inner`, which stays the caller's. */
 weir_status weir_driver_open_fault(weir_driver *inner, weir_driver **driver);
 
-/* The nth call from now (1 is the next) of this kind fails with `result`, and is not passed on. With `sticky`, all calls of
- * every kind fail so from then on, as after a broken kernel. A second rule for a kind replaces the first; nth 0 removes. */
+/* The nth call from now (1 is the next) of this kind fails with `result`, and is not passed on. With `sticky`, all
+ * calls of every kind fail so from then on, as after a broken kernel. A second rule for a kind replaces the first; nth
+ * 0 removes. */
 weir_status weir_fault_nth(weir_driver *fault, weir_driver_call call, unsigned long nth, weir_cu_result result,
                            int sticky);
 

@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-/* Codes that Weir has no other use for, so that they have no name in driver.h. Each leaves the process unable to use the
- * device, as CUDA's documentation has it. */
+/* Codes that Weir has no other use for, so that they have no name in driver.h. Each leaves the process unable to use
+ * the device, as CUDA's documentation has it. */
 enum { CONTAINED = 226, TENSOR_MEMORY_LEAK = 721, MPS_CLIENT_TERMINATED = 810, EXTERNAL_DEVICE = 911 };
 
 weir_status weir__status_of_result(weir_cu_result result) {

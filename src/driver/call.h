@@ -7,8 +7,9 @@
 #include "base/base.h"
 #include "weir/driver.h"
 
-/* WEIR__CALL(d, StreamQuery(d, stream)): makes the call and turns its result into a status. On failure the thread's last
- * error names the public call (__func__), the driver's call with its arguments as written, and the driver's reason. */
+/* WEIR__CALL(d, StreamQuery(d, stream)): makes the call and turns its result into a status. On failure the thread's
+ * last error names the public call (__func__), the driver's call with its arguments as written, and the driver's
+ * reason. */
 #define WEIR__CALL(driver, call) WEIR__CALL_FOR(__func__, driver, call)
 
 /* The same in a function that works on behalf of the public call `who`. */

@@ -122,8 +122,8 @@ static void explain_missing(cuda_driver *cuda, const char *name, char reason[WEI
       name, version, list, oldest / 1000, oldest % 1000 / 10);
 }
 
-/* The library stays loaded. NVIDIA's driver has threads and exit handlers of its own once it has started, which would run
- * in memory that is gone; and another part of the program may be using it. */
+/* The library stays loaded. NVIDIA's driver has threads and exit handlers of its own once it has started, which would
+ * run in memory that is gone; and another part of the program may be using it. */
 static void destroy(weir_driver *self) { free(self); }
 
 weir_status weir__cuda_load(weir__cuda_lookup lookup, void *library, const char *name, char reason[WEIR__CUDA_REASON],

@@ -14,8 +14,8 @@ enum { WEIR__CUDA_REASON = 1024 };
 /* Finds an exported symbol as dlsym does: NULL when there is none. */
 typedef void *(*weir__cuda_lookup)(void *library, const char *symbol);
 
-/* Makes a table of a library's symbols. `name` is the library's in the reason. WEIR_ERROR_NO_DRIVER when a required symbol
- * is missing. */
+/* Makes a table of a library's symbols. `name` is the library's in the reason. WEIR_ERROR_NO_DRIVER when a required
+ * symbol is missing. */
 weir_status weir__cuda_load(weir__cuda_lookup lookup, void *library, const char *name, char reason[WEIR__CUDA_REASON],
                             weir_driver **driver);
 

@@ -14,8 +14,8 @@ typedef enum weir__metric {
   WEIR__METRIC_CLOCK_RATE    /* megahertz */
 } weir__metric;
 
-/* Measures a device on behalf of the public call `who`. WEIR_ERROR_NOT_SUPPORTED, and the text says what is missing, where
- * that cannot be had. */
+/* Measures a device on behalf of the public call `who`. WEIR_ERROR_NOT_SUPPORTED, and the text says what is missing,
+ * where that cannot be had. */
 weir_status weir__driver_measure(const char *who, weir_driver *driver, weir_cu_device device, weir__metric metric,
                                  int *value);
 

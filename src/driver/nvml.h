@@ -60,12 +60,13 @@ void weir__nvml_close(weir__nvml *nvml);
 /* The uuid texts of the machine's devices, `room` of them at most. False when the library cannot tell. */
 bool weir__nvml_uuids(const weir__nvml *nvml, char uuids[][WEIR__NVML_UUID_SIZE], int room, int *count);
 
-/* The processes of a device. *count is the room for them, and then how many there are. Returns NULL, or why they are not known. */
+/* The processes of a device. *count is the room for them, and then how many there are. Returns NULL, or why they are
+ * not known. */
 const char *weir__ask_processes(weir_driver *driver, weir_cu_device device, weir__nvml_process *processes,
                                 unsigned *count);
 
-/* The processes that have memory of a device, as far as anybody knows: up to `room` of them, none on a device that is not
- * NVIDIA's. Needs no lock, and never fails: what cannot be told is left out. */
+/* The processes that have memory of a device, as far as anybody knows: up to `room` of them, none on a device that is
+ * not NVIDIA's. Needs no lock, and never fails: what cannot be told is left out. */
 size_t weir__device_processes(weir_driver *driver, weir_cu_device device, weir__nvml_process *processes, size_t room);
 
 #endif

@@ -30,8 +30,8 @@ static int ordinal_of_number(const char *entry, size_t length, int count) {
   return negative && number > 0 ? NAMES_NONE : (int)number;
 }
 
-/* The one device whose uuid begins with the entry. Unlike numbers, names may not have spaces around them. "GPU-" alone names
- * no device, even where there is only one, as in NVIDIA's driver. */
+/* The one device whose uuid begins with the entry. Unlike numbers, names may not have spaces around them. "GPU-" alone
+ * names no device, even where there is only one, as in NVIDIA's driver. */
 static int ordinal_of_uuid(const char *entry, size_t length, const char *const *uuids, int count) {
   int found = NAMES_NONE;
   if (length < 5 || memcmp(entry, "GPU-", 4) != 0)

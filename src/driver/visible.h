@@ -1,6 +1,6 @@
 /*
- * CUDA_VISIBLE_DEVICES. A driver table applies it, if any does: NVIDIA's driver and the software device list visible devices
- * only, so that a device number means the same in every module above the table.
+ * CUDA_VISIBLE_DEVICES. A driver table applies it, if any does: NVIDIA's driver and the software device list visible
+ * devices only, so that a device number means the same in every module above the table.
  */
 #ifndef WEIR_DRIVER_VISIBLE_H
 #define WEIR_DRIVER_VISIBLE_H

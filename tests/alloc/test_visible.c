@@ -1,6 +1,6 @@
 /*
- * One numbering: with CUDA_VISIBLE_DEVICES a device number means the same device to the driver, the runtime, the allocator, its
- * history and its snapshots.
+ * One numbering: with CUDA_VISIBLE_DEVICES a device number means the same device to the driver, the runtime, the
+ * allocator, its history and its snapshots.
  */
 #include "support/alloc.h"
 
@@ -130,8 +130,8 @@ static weir_cu_result three_devices(weir_driver *self, int *count) {
   return WEIR_CU_SUCCESS;
 }
 
-/* The runtime takes the devices that a table lists: it does not apply the variable to a table that did, nor to one that did
- * not. */
+/* The runtime takes the devices that a table lists: it does not apply the variable to a table that did, nor to one that
+ * did not. */
 static void test_a_table_is_what_it_lists(void **state) {
   (void)state;
   weir_driver *inner, *table;

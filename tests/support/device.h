@@ -44,8 +44,8 @@ void device_print_waived(const char *what, const char *format, ...) __attribute_
 
 /* ---- A driver without more, for those who set up the rest themselves ---- */
 
-/* Not initialised. `options` may be NULL; WEIR_TEST_DRIVER overrides their clock, cuda ignores them, and the ledger takes the
- * number and size of the devices from them. A program for cuda is waived where there is none. */
+/* Not initialised. `options` may be NULL; WEIR_TEST_DRIVER overrides their clock, cuda ignores them, and the ledger
+ * takes the number and size of the devices from them. A program for cuda is waived where there is none. */
 weir_driver *device_open_bare(const weir_soft_options *options);
 
 /* The same, initialised, with at least one device. */
@@ -54,8 +54,8 @@ weir_driver *device_open(const weir_soft_options *options);
 /* NVIDIA's driver stays open for the life of the process. */
 void device_close(weir_driver *driver);
 
-/* On the software device: fails unless all that was made is gone, contexts and default pools apart. On the ledger: fails
- * unless all memory of device 0 is free. */
+/* On the software device: fails unless all that was made is gone, contexts and default pools apart. On the ledger:
+ * fails unless all memory of device 0 is free. */
 void device_check_clean(weir_driver *driver);
 
 /* ---- A whole device for each test ---- */
@@ -81,12 +81,14 @@ void device_expect(weir_cu_result result, weir_cu_result expected, const char *c
 /* Keeps a stream of ctx busy for about so long. */
 void spin(weir_cu_stream stream, double milliseconds);
 
-/* The entry weir_spin(.param .u64 cycles), for those who launch it themselves. Loaded on first use, gone with the teardown. */
+/* The entry weir_spin(.param .u64 cycles), for those who launch it themselves. Loaded on first use, gone with the
+ * teardown. */
 weir_cu_function spin_function(void);
 extern const char spin_ptx[];
 
-/* A gate stops a stream until the test opens it, so that "not done yet" is certain. While it is closed the test's thread
- * waits for nothing: in stepped time it is the one that would come to the gate. An open gate may be opened again. */
+/* A gate stops a stream until the test opens it, so that "not done yet" is certain. While it is closed the test's
+ * thread waits for nothing: in stepped time it is the one that would come to the gate. An open gate may be opened
+ * again. */
 struct gate *gate_close(weir_cu_stream stream);
 void gate_open(struct gate *gate);
 
