@@ -26,25 +26,29 @@ typedef struct ledger_event {
 
 /* ---- Memory ---- */
 
-static weir_cu_result new_range(model *m, model_range_kind kind, model_device *device, uint64_t bytes,
-                                uint64_t alignment, uint64_t wish, model_range **range) {
+/* Where options.place, or the caller's wish, has a range; 0: anywhere. */
+static uint64_t address_for(model *m, const model_request *request) {
   const weir_ledger_options *options = &((ledger *)m)->options;
-  bool charged = kind == MODEL_RANGE_PLAIN || kind == MODEL_RANGE_POOLED, reserves = kind == MODEL_RANGE_RESERVATION;
-  if (charged && !weir__model_take_bytes(m, device, bytes))
+  bool reserves = request->kind == MODEL_RANGE_RESERVATION;
+  uint64_t address = 0, wish = request->wish;
+  if (options->place && (reserves || request->kind == MODEL_RANGE_PLAIN))
+    address = options->place(options->place_context, reserves ? WEIR_CALL_MemAddressReserve : WEIR_CALL_MemAlloc,
+                             request->bytes);
+  bool granted = !address && wish && wish % request->alignment == 0 && request->bytes - 1 <= UINT64_MAX - wish &&
+                 !weir__model_overlap(m, wish, request->bytes);
+  return granted ? wish : address;
+}
+
+static weir_cu_result new_range(model *m, const model_request *request, model_range **range) {
+  bool charged = request->kind == MODEL_RANGE_PLAIN || request->kind == MODEL_RANGE_POOLED;
+  if (charged && !weir__model_take_bytes(m, request->device, request->bytes))
     return WEIR_CU_OUT_OF_MEMORY;
-  uint64_t address = 0;
-  weir_cu_result r = WEIR_CU_INVALID_VALUE;
-  if (options->place && (kind == MODEL_RANGE_PLAIN || reserves))
-    address =
-        options->place(options->place_context, reserves ? WEIR_CALL_MemAddressReserve : WEIR_CALL_MemAlloc, bytes);
-  if (reserves && address % MODEL_GRANULARITY)
-    return r;
-  if (!address && wish && wish % alignment == 0 && bytes - 1 <= UINT64_MAX - wish &&
-      !weir__model_overlap(m, wish, bytes))
-    address = wish;
-  r = weir__model_add_range(m, kind, address, bytes, bytes, alignment, device, range);
+  uint64_t address = address_for(m, request);
+  weir_cu_result r = request->kind == MODEL_RANGE_RESERVATION && address % MODEL_GRANULARITY
+                         ? WEIR_CU_INVALID_VALUE
+                         : weir__model_add_range(m, request, address, request->bytes, range);
   if (r && charged)
-    device->used -= bytes;
+    request->device->used -= request->bytes;
   return r;
 }
 
@@ -73,7 +77,8 @@ static weir_cu_result pool_alloc(model *m, model_pool *pool, model_stream *strea
   uint64_t unused = pool->reserved - pool->used, more = bytes > unused ? bytes - unused : 0;
   if ((pool->max_bytes && more > pool->max_bytes - pool->reserved) || !weir__model_take_bytes(m, pool->device, more))
     return WEIR_CU_OUT_OF_MEMORY;
-  weir_cu_result r = weir__model_add_range(m, MODEL_RANGE_POOLED, 0, bytes, bytes, 0, pool->device, range);
+  const model_request request = {MODEL_RANGE_POOLED, pool->device, bytes, 0, 0};
+  weir_cu_result r = weir__model_add_range(m, &request, 0, bytes, range);
   if (r) {
     pool->device->used -= more;
     return r;
@@ -262,7 +267,7 @@ weir_status weir_driver_open_ledger(const weir_ledger_options *options, weir_dri
   l->m.table.MemExportToShareableHandle = NULL; /* absent, since nothing can be shared */
   l->m.table.MemImportFromShareableHandle = NULL;
   weir__model_init(&l->m, &hooks, o.bytes);
-  l->m.only_thread = &l->thread;
+  l->m.thread = &l->thread;
   l->m.takes_foreign = o.is_done != NULL;
   l->m.device_count = o.devices;
   l->options = o;

@@ -39,7 +39,7 @@ void weir__model_abandon(model *m, model_capture *capture) {
 /* ---- What a capture forbids ---- */
 
 weir_cu_result weir__model_unsafe_in_capture(model *m) {
-  const model_thread *thread = weir__model_thread(m);
+  const model_thread *thread = m->thread;
   weir_cu_result r = WEIR_CU_SUCCESS;
   if (thread->capture_mode == WEIR_CU_CAPTURE_RELAXED)
     return r;
@@ -182,7 +182,7 @@ weir_cu_result weir__model_StreamBeginCapture(model *m, weir_cu_stream stream, i
   graph->open = true;
   *capture = (model_capture){.id = ++m->last_capture,
                              .mode = mode,
-                             .thread = weir__model_thread(m),
+                             .thread = m->thread,
                              .graph = graph,
                              .origin = s,
                              .members = s,
@@ -209,7 +209,7 @@ weir_cu_result weir__model_StreamEndCapture(model *m, weir_cu_stream stream, wei
     capture->invalid = true;
     return WEIR_CU_STREAM_CAPTURE_UNMATCHED;
   }
-  if (capture->mode != WEIR_CU_CAPTURE_RELAXED && capture->thread != weir__model_thread(m))
+  if (capture->mode != WEIR_CU_CAPTURE_RELAXED && capture->thread != m->thread)
     r = WEIR_CU_STREAM_CAPTURE_WRONG_THREAD;
   else if (capture->invalid)
     r = WEIR_CU_STREAM_CAPTURE_INVALIDATED;
@@ -227,8 +227,26 @@ weir_cu_result weir__model_StreamEndCapture(model *m, weir_cu_stream stream, wei
 
 /* ---- Asking ---- */
 
+/* For the calls that ask about a stream's capture. */
+static weir_cu_result look_at(model *m, weir_cu_stream stream, int *status, model_stream **s) {
+  weir_cu_result r = weir__model_stream(m, stream, s);
+  if (r)
+    return r;
+  if (!status)
+    return WEIR_CU_INVALID_VALUE;
+  for (const model_capture *c = (*s)->is_legacy ? m->captures : NULL; c; c = c->next)
+    if (has_member(c, (*s)->device, true))
+      return WEIR_CU_STREAM_CAPTURE_IMPLICIT;
+  const model_capture *capture = (*s)->capture;
+  *status = !capture           ? WEIR_CU_CAPTURE_STATUS_NONE
+            : capture->invalid ? WEIR_CU_CAPTURE_STATUS_INVALIDATED
+                               : WEIR_CU_CAPTURE_STATUS_ACTIVE;
+  return WEIR_CU_SUCCESS;
+}
+
 weir_cu_result weir__model_StreamIsCapturing(model *m, weir_cu_stream stream, int *status) {
-  return weir__model_StreamGetCaptureInfo(m, stream, status, NULL, NULL, NULL, NULL);
+  model_stream *s;
+  return look_at(m, stream, status, &s);
 }
 
 /* Of a stream that does not capture, or whose capture is invalid, only the status is written. */
@@ -236,24 +254,13 @@ weir_cu_result weir__model_StreamGetCaptureInfo(model *m, weir_cu_stream stream,
                                                 weir_cu_graph *graph, const weir_cu_graph_node **dependencies,
                                                 size_t *count) {
   model_stream *s;
-  weir_cu_result r = weir__model_stream(m, stream, &s);
-  if (r)
+  weir_cu_result r = look_at(m, stream, status, &s);
+  if (r || *status != WEIR_CU_CAPTURE_STATUS_ACTIVE)
     return r;
-  if (!status)
-    return WEIR_CU_INVALID_VALUE;
-  for (const model_capture *c = s->is_legacy ? m->captures : NULL; c; c = c->next)
-    if (has_member(c, s->device, true))
-      return WEIR_CU_STREAM_CAPTURE_IMPLICIT;
-  const model_capture *capture = s->capture;
-  *status = !capture           ? WEIR_CU_CAPTURE_STATUS_NONE
-            : capture->invalid ? WEIR_CU_CAPTURE_STATUS_INVALIDATED
-                               : WEIR_CU_CAPTURE_STATUS_ACTIVE;
-  if (*status != WEIR_CU_CAPTURE_STATUS_ACTIVE)
-    return WEIR_CU_SUCCESS;
   if (id)
-    *id = capture->id;
+    *id = s->capture->id;
   if (graph)
-    *graph = (weir_cu_graph)(uintptr_t)weir__handle_of(&m->graphs, capture->graph);
+    *graph = (weir_cu_graph)(uintptr_t)weir__handle_of(&m->graphs, s->capture->graph);
   if (dependencies)
     *dependencies = s->at.items;
   if (count)
@@ -262,7 +269,7 @@ weir_cu_result weir__model_StreamGetCaptureInfo(model *m, weir_cu_stream stream,
 }
 
 weir_cu_result weir__model_ThreadExchangeStreamCaptureMode(model *m, int *mode) {
-  model_thread *thread = weir__model_thread(m);
+  model_thread *thread = m->thread;
   if (!mode || *mode < WEIR_CU_CAPTURE_GLOBAL || *mode > WEIR_CU_CAPTURE_RELAXED)
     return WEIR_CU_INVALID_VALUE;
   int old = thread->capture_mode;

@@ -291,7 +291,7 @@ weir_cu_result weir__model_DevicePrimaryCtxGetState(model *m, weir_cu_device num
 weir_cu_result weir__model_CtxGetCurrent(model *m, weir_cu_context *context) {
   if (!context)
     return WEIR_CU_INVALID_VALUE;
-  const model_thread *thread = weir__model_thread(m);
+  const model_thread *thread = m->thread;
   *context = thread->current ? weir__model_context_handle(m, thread->current, thread->generation) : NULL;
   return WEIR_CU_SUCCESS;
 }
@@ -300,7 +300,7 @@ weir_cu_result weir__model_CtxSetCurrent(model *m, weir_cu_context context) {
   model_device *device = weir__model_device_of(m, context);
   if (context && !device)
     return WEIR_CU_INVALID_CONTEXT;
-  model_thread *thread = weir__model_thread(m);
+  model_thread *thread = m->thread;
   thread->current = device;
   thread->generation = device ? device->generation : 0;
   return WEIR_CU_SUCCESS;

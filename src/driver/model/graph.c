@@ -60,9 +60,7 @@ bool weir__model_nodes_copy(model_nodes *to, const model_nodes *from) {
   return true;
 }
 
-void weir__model_nodes_free(model_nodes *nodes) {
-  if (!nodes->items)
-    return;
+void weir__model_nodes_clear(model_nodes *nodes) {
   free(nodes->items);
   *nodes = (model_nodes){0};
 }

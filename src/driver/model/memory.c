@@ -37,9 +37,7 @@ weir_cu_result weir__model_check(const model *m, const model_device *device, uin
   return usable ? WEIR_CU_SUCCESS : WEIR_CU_INVALID_VALUE;
 }
 
-bool weir__model_wait_for_range(model *m, const model_range *range) {
-  if (!m->hooks->is_busy)
-    return true;
+bool weir__model_wait_for_busy(model *m, const model_range *range) {
   uint64_t base = range->base, id = range->id;
   m->hooks->wait_device(m, range->device);
   const model_range *now = weir__model_range_at(m, base);
@@ -76,7 +74,7 @@ weir_cu_result weir__model_MemAlloc(model *m, weir_cu_deviceptr *pointer, size_t
     return WEIR_CU_INVALID_VALUE;
   if (bytes > m->bytes)
     return WEIR_CU_OUT_OF_MEMORY;
-  r = m->hooks->new_range(m, MODEL_RANGE_PLAIN, device, bytes, 0, 0, &range);
+  r = m->hooks->new_range(m, &(model_request){MODEL_RANGE_PLAIN, device, bytes, 0, 0}, &range);
   if (!r)
     *pointer = range->base;
   return r;
@@ -119,7 +117,7 @@ weir_cu_result weir__model_MemHostAlloc(model *m, void **pointer, size_t bytes, 
     *pointer = NULL;
     return WEIR_CU_SUCCESS;
   }
-  r = m->hooks->new_range(m, MODEL_RANGE_HOST, device, bytes, 0, 0, &range);
+  r = m->hooks->new_range(m, &(model_request){MODEL_RANGE_HOST, device, bytes, 0, 0}, &range);
   if (!r)
     *pointer = (void *)(uintptr_t)range->base;
   return r;
@@ -148,7 +146,8 @@ weir_cu_result weir__model_MemHostRegister(model *m, void *pointer, size_t bytes
   const model_range *there = weir__model_overlap(m, (uintptr_t)pointer, bytes);
   if (there)
     return is_host(there) ? WEIR_CU_HOST_MEMORY_ALREADY_REGISTERED : WEIR_CU_INVALID_VALUE;
-  return weir__model_add_range(m, MODEL_RANGE_REGISTERED, (uintptr_t)pointer, bytes, bytes, 0, device, &range);
+  return weir__model_add_range(m, &(model_request){MODEL_RANGE_REGISTERED, device, bytes, 0, 0}, (uintptr_t)pointer,
+                               bytes, &range);
 }
 
 weir_cu_result weir__model_MemHostUnregister(model *m, void *pointer) {

@@ -239,6 +239,15 @@ struct model_range {
   };
 };
 
+/* The range that a call asks for. */
+typedef struct model_request {
+  model_range_kind kind;
+  model_device *device; /* NULL for a reservation */
+  uint64_t bytes;
+  uint64_t alignment; /* a power of two, or 0 */
+  uint64_t wish;      /* the address that the caller would like; 0: any */
+} model_request;
+
 /* What MemCreate makes. It lives until it is released and no longer mapped. */
 struct model_memory {
   weir__handle head;
@@ -315,13 +324,9 @@ typedef struct model_hooks {
   bool shares; /* memory and events with other processes */
   size_t stream_size, event_size, exec_size, memory_size, range_size, pool_size;
 
-  /* The calling thread. NULL: the model's only one. */
-  model_thread *(*thread)(model *m);
-
-  /* Backs a new PLAIN, HOST, RESERVATION or POOLED range: charges the device, chooses the address (near `wish` if that
-   * is not 0) and adds it with weir__model_add_range. */
-  weir_cu_result (*new_range)(model *m, model_range_kind kind, model_device *device, uint64_t bytes, uint64_t alignment,
-                              uint64_t wish, model_range **range);
+  /* Backs a new PLAIN, HOST, RESERVATION or POOLED range: charges the device, chooses the address and adds the range
+   * with weir__model_add_range. */
+  weir_cu_result (*new_range)(model *m, const model_request *request, model_range **range);
   /* Takes back what new_range gave. The model drops the range. */
   void (*end_range)(model *m, model_range *range);
 
@@ -389,8 +394,8 @@ struct model {
   int device_count;
   uint64_t bytes; /* memory of each device */
   model_device *devices[MODEL_MAX_DEVICES];
-  model_thread *only_thread; /* NULL: hooks->thread finds it */
-  uint64_t last_id;          /* of ranges and mappings */
+  model_thread *thread; /* that is inside the model. A hook that lets other threads in restores it. */
+  uint64_t last_id;     /* of ranges and mappings */
 
   weir__handles slots[MODEL_ORDERS]; /* ranges that the model placed, by size of their slot */
   weir__rangemap placed;             /* ranges with an address of the table's */
@@ -409,16 +414,12 @@ void weir__model_init(model *m, const model_hooks *hooks, uint64_t bytes);
 /* Ends what the program left behind, and frees all but the model and its devices. No work is under way. */
 void weir__model_end(model *m);
 
-static inline model_thread *weir__model_thread(model *m) {
-  return m->only_thread ? m->only_thread : m->hooks->thread(m);
-}
-
 static inline uint64_t weir__model_bit(const model_device *device) { return (uint64_t)1 << device->ordinal; }
 
 /* The device whose context is current; INVALID_CONTEXT, CONTEXT_IS_DESTROYED, or the error that broke it, where *device
  * is set too. */
 static inline weir_cu_result weir__model_context(model *m, model_device **device) {
-  const model_thread *thread = weir__model_thread(m);
+  const model_thread *thread = m->thread;
   model_device *current = thread->current;
   if (!current)
     return WEIR_CU_INVALID_CONTEXT;
@@ -458,10 +459,10 @@ static inline bool weir__model_take_bytes(const model *m, model_device *device, 
   return true;
 }
 
-/* A new range at `address`; at an address of the model's choice, aligned as asked (a power of two), if that is 0.
- * INVALID_VALUE if it overlaps a range in use, OUT_OF_MEMORY if there is no address or the host has no memory. */
-weir_cu_result weir__model_add_range(model *m, model_range_kind kind, uint64_t address, uint64_t bytes, uint64_t room,
-                                     uint64_t alignment, model_device *device, model_range **range);
+/* A new range at `address`; at an address of the model's choice if that is 0. INVALID_VALUE if it overlaps a range in
+ * use, OUT_OF_MEMORY if there is no address or the host has no memory. */
+weir_cu_result weir__model_add_range(model *m, const model_request *request, uint64_t address, uint64_t room,
+                                     model_range **range);
 
 /* Ends its mappings and its backing, and drops it. */
 void weir__model_free_range(model *m, model_range *range);
@@ -490,7 +491,10 @@ weir_cu_result weir__model_check(const model *m, const model_device *device, uin
                                  bool write, model_range **range);
 
 /* Waits for the work of the range's device. Other threads may run meanwhile: false if one of them freed the range. */
-bool weir__model_wait_for_range(model *m, const model_range *range);
+bool weir__model_wait_for_busy(model *m, const model_range *range);
+static inline bool weir__model_wait_for_range(model *m, const model_range *range) {
+  return !m->hooks->is_busy || weir__model_wait_for_busy(m, range);
+}
 
 /* Ends what is mapped in a reservation, and its page table. */
 void weir__model_end_reservation(model *m, model_range *reservation);
@@ -596,7 +600,11 @@ void weir__model_abandon(model *m, model_capture *capture);
 
 bool weir__model_nodes_add(model_nodes *nodes, weir_cu_graph_node node);
 bool weir__model_nodes_copy(model_nodes *to, const model_nodes *from);
-void weir__model_nodes_free(model_nodes *nodes);
+void weir__model_nodes_clear(model_nodes *nodes);
+static inline void weir__model_nodes_free(model_nodes *nodes) {
+  if (nodes->items)
+    weir__model_nodes_clear(nodes);
+}
 static inline model_node *weir__model_node(const model *m, weir_cu_graph_node handle) {
   return weir__handles_get(&m->nodes, (uintptr_t)handle);
 }

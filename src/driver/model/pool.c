@@ -85,7 +85,7 @@ static weir_cu_result alloc_in_capture(model *m, model_stream *stream, uint64_t 
   model_device *device = stream->device;
   if (stream->capture->invalid)
     return WEIR_CU_STREAM_CAPTURE_INVALIDATED;
-  weir_cu_result r = m->hooks->new_range(m, MODEL_RANGE_POOLED, device, bytes, 0, 0, range);
+  weir_cu_result r = m->hooks->new_range(m, &(model_request){MODEL_RANGE_POOLED, device, bytes, 0, 0}, range);
   if (r)
     return r;
   (*range)->refs = 1;

@@ -113,11 +113,11 @@ static weir_cu_result place(model *m, uint64_t address, uint64_t room, model_ran
   return WEIR_CU_SUCCESS;
 }
 
-weir_cu_result weir__model_add_range(model *m, model_range_kind kind, uint64_t address, uint64_t bytes, uint64_t room,
-                                     uint64_t alignment, model_device *device, model_range **range) {
+weir_cu_result weir__model_add_range(model *m, const model_request *request, uint64_t address, uint64_t room,
+                                     model_range **range) {
   model_range *r;
   if (!address) {
-    r = choose(m, bytes, alignment);
+    r = choose(m, request->bytes, request->alignment);
     if (!r)
       return WEIR_CU_OUT_OF_MEMORY;
   } else {
@@ -125,10 +125,10 @@ weir_cu_result weir__model_add_range(model *m, model_range_kind kind, uint64_t a
     if (result)
       return result;
   }
-  r->bytes = bytes;
+  r->bytes = request->bytes;
   r->room = room;
-  r->kind = kind;
-  r->device = device;
+  r->kind = request->kind;
+  r->device = request->device;
   r->id = ++m->last_id;
   *range = r;
   return WEIR_CU_SUCCESS;

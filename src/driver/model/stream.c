@@ -5,7 +5,7 @@
 
 /* The thread's own default stream on a device. It waits for the legacy stream, and the other way round. */
 static model_stream *per_thread(model *m, model_device *device) {
-  weir_cu_stream *handle = &weir__model_thread(m)->streams[device->ordinal];
+  weir_cu_stream *handle = &m->thread->streams[device->ordinal];
   model_stream *stream = weir__handles_get(&m->streams, (uintptr_t)*handle);
   if (!stream && (stream = weir__model_new_stream(m, device, WEIR_CU_STREAM_DEFAULT, 0))) {
     stream->is_default = true;

@@ -16,7 +16,8 @@ weir_cu_result weir__model_MemAddressReserve(model *m, weir_cu_deviceptr *pointe
     return WEIR_CU_INVALID_VALUE;
   if (alignment < MODEL_GRANULARITY)
     alignment = MODEL_GRANULARITY;
-  weir_cu_result r = m->hooks->new_range(m, MODEL_RANGE_RESERVATION, NULL, bytes, alignment, wish, &range);
+  weir_cu_result r =
+      m->hooks->new_range(m, &(model_request){MODEL_RANGE_RESERVATION, NULL, bytes, alignment, wish}, &range);
   if (!r)
     *pointer = range->base;
   return r;
@@ -211,7 +212,7 @@ model_mapping *weir__model_next_mapping(const model_range *reservation, uint64_t
 
 static void drop_mappings(model *m, model_range *reservation, uint64_t at, uint64_t bytes) {
   uint64_t end = at + bytes;
-  for (model_mapping *mapping; (mapping = weir__model_next_mapping(reservation, &at, end));)
+  for (model_mapping *mapping; at < end && (mapping = weir__model_next_mapping(reservation, &at, end));)
     drop_mapping(m, reservation, mapping);
 }
 

@@ -1,11 +1,11 @@
 /*
- * The engine: which piece of work runs next, and running it.
+ * The engine: chooses which piece of work runs next, and runs it.
  *
- * A stream can go on when it has work, none of it is being done, and the first piece is not a wait for something that
- * is not done. Such streams are in the ready list, or, stopped at a wait, in the list of the signal that they wait for;
- * so each end of a piece touches only those that it sets free. In real time worker threads take streams from the ready
- * list; there are as many workers as streams were ever ready at once. In stepped time nobody does, until a call has to
- * wait: it then runs the very work that it waits for, and what that waits for, and nothing else.
+ * A stream is ready when it has work, no piece of it is running, and the first piece is not a wait for a signal that is
+ * not done. Such streams are in the ready list, or, stopped at a wait, in the list of the signal that they wait for; so
+ * the end of a piece touches only the streams that it releases. In real time worker threads take streams from the ready
+ * list; there are as many workers as streams were ever ready at once. In stepped time nothing runs until a call has to
+ * wait: it then runs the work that it waits for, and what that waits for, and nothing else.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -489,7 +489,7 @@ static weir_cu_result launch(model *m, model_exec *exec, model_stream *on) {
 
 /* Sleeps until anything was done, or, in driven time, does the next piece that `stream` needs: its own, or one of the
  * stream that it waits for. */
-static void advance(struct soft *soft, struct soft_stream *stream) {
+static void advance_one(struct soft *soft, struct soft_stream *stream) {
   while (is_driven(soft) && !stream->running && stream->first) {
     if (run_one(soft, stream))
       return;
@@ -503,6 +503,13 @@ static void advance(struct soft *soft, struct soft_stream *stream) {
     stream = work->signal->owner;
   }
   pthread_cond_wait(&soft->changed, &soft->lock);
+}
+
+/* Other threads are inside the model meanwhile. */
+static void advance(struct soft *soft, struct soft_stream *stream) {
+  model_thread *thread = soft->m.thread;
+  advance_one(soft, stream);
+  soft->m.thread = thread;
 }
 
 static uint64_t oldest(const struct soft_stream *stream) {
@@ -574,9 +581,9 @@ void weir__soft_add_engine_hooks(model_hooks *hooks) {
 /* The lock is held. A broken context has streams too. NULL, and the last error set, if there is no such stream. */
 static struct soft_stream *find_stream(struct soft *soft, weir_cu_stream handle, const char *who) {
   model_stream *stream = NULL;
-  weir_cu_result r = !soft->m.ready                ? WEIR_CU_NOT_INITIALIZED
-                     : weir__soft_thread(&soft->m) ? weir__model_stream(&soft->m, handle, &stream)
-                                                   : WEIR_CU_OUT_OF_MEMORY;
+  weir_cu_result r = !soft->m.ready                  ? WEIR_CU_NOT_INITIALIZED
+                     : weir__soft_enter_thread(soft) ? weir__model_stream(&soft->m, handle, &stream)
+                                                     : WEIR_CU_OUT_OF_MEMORY;
   if (!stream)
     weir__fail_result(WEIR_ERROR_INVALID_HANDLE, r, "%s: stream %p is not one of this device's", who, (void *)handle);
   return (struct soft_stream *)stream;

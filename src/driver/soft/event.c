@@ -82,6 +82,7 @@ static weir_cu_result wait_event(model *m, model_event *event) {
     return weir__soft_wait_signal(soft, e->signal);
   /* The other process does not wake us: look again and again. */
   struct soft_shared_event *shared = e->shared;
+  model_thread *thread = m->thread;
   uint64_t count = atomic_load(&shared->page->recorded);
   shared->refs++;
   while (!weir__soft_shared_event_done(shared, count)) {
@@ -90,6 +91,7 @@ static weir_cu_result wait_event(model *m, model_event *event) {
     nanosleep(&pause, NULL);
     pthread_mutex_lock(&soft->lock);
   }
+  m->thread = thread;
   weir__soft_shared_event_unref(shared);
   return WEIR_CU_SUCCESS;
 }

@@ -139,7 +139,8 @@ static weir_cu_result open_mem_handle(model *m, weir_cu_deviceptr *pointer, weir
   uint64_t base;
   model_range *range;
   r = weir__soft_map_extent(&extent, ticket.mapped_bytes, &base);
-  if (!r && weir__model_add_range(m, MODEL_RANGE_IPC, base, ticket.bytes, ticket.mapped_bytes, 0, device, &range)) {
+  const model_request request = {MODEL_RANGE_IPC, device, ticket.bytes, 0, 0};
+  if (!r && weir__model_add_range(m, &request, base, ticket.mapped_bytes, &range)) {
     munmap((void *)base, ticket.mapped_bytes);
     r = WEIR_CU_OUT_OF_MEMORY;
   }
@@ -277,7 +278,7 @@ void weir__soft_shared_event_unref(struct soft_shared_event *shared) {
   free(shared);
 }
 
-/* Also of one that died and whose parent has not asked: the parent may be who waits here. */
+/* Also true for a zombie: this process may be the parent that has not reaped it. */
 static bool is_gone(pid_t pid) {
   struct pollfd ends = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
   if (ends.fd < 0)

@@ -93,28 +93,27 @@ weir_cu_result weir__soft_map_extent(const struct soft_extent *extent, uint64_t 
 /* ---- Ranges ---- */
 
 /* The model knows of the mapped space from here on; if it cannot, the space goes. */
-static weir_cu_result add_range(model *m, model_range_kind kind, void *at, uint64_t bytes, uint64_t room,
-                                model_device *device, model_range **range) {
+static weir_cu_result add_range(model *m, const model_request *request, void *at, uint64_t room, model_range **range) {
   if (at == MAP_FAILED)
     return WEIR_CU_OUT_OF_MEMORY;
-  if (!weir__model_add_range(m, kind, (uint64_t)at, bytes, room, 0, device, range))
+  if (!weir__model_add_range(m, request, (uint64_t)at, room, range))
     return WEIR_CU_SUCCESS;
   munmap(at, room);
   return WEIR_CU_OUT_OF_MEMORY;
 }
 
-static weir_cu_result new_device_range(model *m, model_range_kind kind, model_device *device, uint64_t bytes,
-                                       model_range **range) {
-  uint64_t base, room = weir__round_up(bytes, kind == MODEL_RANGE_PLAIN ? (uint64_t)SOFT_PAGE : MODEL_GRANULARITY);
+static weir_cu_result new_device_range(model *m, const model_request *request, model_range **range) {
+  uint64_t unit = request->kind == MODEL_RANGE_PLAIN ? SOFT_PAGE : MODEL_GRANULARITY;
+  uint64_t base, room = weir__round_up(request->bytes, unit);
   struct soft_extent extent;
-  if (!weir__model_take_bytes(m, device, room))
+  if (!weir__model_take_bytes(m, request->device, room))
     return WEIR_CU_OUT_OF_MEMORY;
-  weir_cu_result r = new_extent(device, room, false, &extent);
+  weir_cu_result r = new_extent(request->device, room, false, &extent);
   if (r)
     goto give_bytes;
   r = weir__soft_map_extent(&extent, room, &base);
   if (!r)
-    r = add_range(m, kind, (void *)base, bytes, room, device, range);
+    r = add_range(m, request, (void *)base, room, range);
   if (r)
     goto end_extent;
   ((struct soft_range *)*range)->extent = extent;
@@ -123,16 +122,16 @@ static weir_cu_result new_device_range(model *m, model_range_kind kind, model_de
 end_extent:
   end_extent(&extent);
 give_bytes:
-  device->used -= room;
+  request->device->used -= room;
   return r;
 }
 
-static weir_cu_result new_reservation(model *m, uint64_t bytes, uint64_t alignment, uint64_t wish,
-                                      model_range **range) {
-  if (bytes > 1ull << 47 || alignment > 1ull << 46)
+static weir_cu_result new_reservation(model *m, const model_request *request, model_range **range) {
+  uint64_t bytes = request->bytes, wish = request->wish;
+  if (bytes > 1ull << 47 || request->alignment > 1ull << 46)
     return WEIR_CU_OUT_OF_MEMORY;
   char *space = MAP_FAILED;
-  if (wish && wish % alignment == 0) {
+  if (wish && wish % request->alignment == 0) {
     space = mmap((void *)wish, bytes, PROT_NONE, NO_ACCESS | MAP_FIXED_NOREPLACE, -1, 0);
     if (space != MAP_FAILED && (uint64_t)space != wish) {
       munmap(space, bytes);
@@ -140,21 +139,20 @@ static weir_cu_result new_reservation(model *m, uint64_t bytes, uint64_t alignme
     }
   }
   if (space == MAP_FAILED)
-    space = reserve(bytes, alignment);
-  return add_range(m, MODEL_RANGE_RESERVATION, space, bytes, bytes, NULL, range);
+    space = reserve(bytes, request->alignment);
+  return add_range(m, request, space, bytes, range);
 }
 
-static weir_cu_result new_range(model *m, model_range_kind kind, model_device *device, uint64_t bytes,
-                                uint64_t alignment, uint64_t wish, model_range **range) {
-  if (kind == MODEL_RANGE_PLAIN || kind == MODEL_RANGE_POOLED)
-    return new_device_range(m, kind, device, bytes, range);
-  if (kind == MODEL_RANGE_RESERVATION)
-    return new_reservation(m, bytes, alignment, wish, range);
-  if (bytes > SIZE_MAX / 2)
+static weir_cu_result new_range(model *m, const model_request *request, model_range **range) {
+  if (request->kind == MODEL_RANGE_PLAIN || request->kind == MODEL_RANGE_POOLED)
+    return new_device_range(m, request, range);
+  if (request->kind == MODEL_RANGE_RESERVATION)
+    return new_reservation(m, request, range);
+  if (request->bytes > SIZE_MAX / 2)
     return WEIR_CU_OUT_OF_MEMORY;
-  uint64_t room = weir__round_up(bytes, SOFT_PAGE);
+  uint64_t room = weir__round_up(request->bytes, SOFT_PAGE);
   void *memory = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  return add_range(m, kind, memory, bytes, room, device, range);
+  return add_range(m, request, memory, room, range);
 }
 
 static void end_range(model *m, model_range *range) {

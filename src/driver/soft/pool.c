@@ -4,7 +4,7 @@
  */
 #include "driver/soft/soft.h"
 
-/* Frees ranges that no one uses, as long as `keep` bytes stay. */
+/* Frees unused ranges as long as `keep` bytes stay. */
 static void trim(model *m, model_pool *pool, uint64_t keep) {
   for (struct soft_range **at = &((struct soft_pool *)pool)->ranges; *at && pool->reserved > keep;) {
     model_range *range = &(*at)->r;
@@ -57,7 +57,7 @@ static weir_cu_result new_range(model *m, model_pool *pool, uint64_t bytes, mode
   uint64_t room = weir__round_up(bytes, MODEL_GRANULARITY);
   if (pool->max_bytes && (pool->reserved > pool->max_bytes || room > pool->max_bytes - pool->reserved))
     return WEIR_CU_OUT_OF_MEMORY;
-  return m->hooks->new_range(m, MODEL_RANGE_POOLED, pool->device, bytes, 0, 0, range);
+  return m->hooks->new_range(m, &(model_request){MODEL_RANGE_POOLED, pool->device, bytes, 0, 0}, range);
 }
 
 static weir_cu_result grow(model *m, model_pool *pool, uint64_t bytes, struct soft_range **grown) {

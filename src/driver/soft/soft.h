@@ -101,7 +101,7 @@ struct soft_work {
   enum soft_other other;
   uint64_t seq;                     /* the order in which all work was enqueued */
   uint64_t issued_ns;               /* when, in stepped time */
-  struct soft_signal *end;          /* held: done when this is; NULL while no one asked */
+  struct soft_signal *end;          /* held: done when this is; NULL until something asks for it */
   struct soft_signal *signal;       /* wait: held */
   struct soft_shared_event *shared; /* record, wait_shared: held */
   uint64_t shared_count;
@@ -213,8 +213,8 @@ static inline struct soft_device *weir__soft_device_of(const struct soft_stream 
 /* The soft behind a table; NULL, and the last error set, for a table of another kind. */
 struct soft *weir__soft_of(weir_driver *driver, const char *who);
 
-/* The calling thread; NULL when the host has no memory. table.c has made sure of it before an entry runs. */
-model_thread *weir__soft_thread(model *m);
+/* Makes the calling thread the one that is inside the model. false when the host has no memory. */
+bool weir__soft_enter_thread(struct soft *soft);
 
 /* Counts and follows everything, and ends the process with a message when something is wrong. The lock is held. */
 void weir__soft_is_valid(struct soft *soft);

@@ -36,22 +36,22 @@ static void thread_exits(void *value) {
   pthread_mutex_unlock(&soft->lock);
 }
 
-model_thread *weir__soft_thread(model *m) {
-  struct soft *soft = (struct soft *)m;
+bool weir__soft_enter_thread(struct soft *soft) {
   struct soft_thread *thread = pthread_getspecific(soft->thread_key);
-  if (thread)
-    return &thread->t;
-  thread = calloc(1, sizeof *thread);
-  if (!thread)
-    return NULL;
-  thread->soft = soft;
-  if (pthread_setspecific(soft->thread_key, thread)) {
-    free(thread);
-    return NULL;
+  if (!thread) {
+    thread = calloc(1, sizeof *thread);
+    if (!thread)
+      return false;
+    thread->soft = soft;
+    if (pthread_setspecific(soft->thread_key, thread)) {
+      free(thread);
+      return false;
+    }
+    thread->next = soft->threads;
+    soft->threads = thread;
   }
-  thread->next = soft->threads;
-  soft->threads = thread;
-  return &thread->t;
+  soft->m.thread = &thread->t;
+  return true;
 }
 
 /* ---- Entries ---- */
@@ -62,7 +62,7 @@ static weir_cu_result enter(struct soft *soft, weir_driver_call call) {
   pthread_mutex_lock(&soft->lock);
   if (weir__model_needs_init(call) && !soft->m.ready)
     return WEIR_CU_NOT_INITIALIZED;
-  return weir__soft_thread(&soft->m) ? WEIR_CU_SUCCESS : WEIR_CU_OUT_OF_MEMORY;
+  return weir__soft_enter_thread(soft) ? WEIR_CU_SUCCESS : WEIR_CU_OUT_OF_MEMORY;
 }
 
 void weir__soft_leave(struct soft *soft) {
@@ -198,8 +198,7 @@ weir_status weir_driver_open_soft(const weir_soft_options *options, weir_driver 
                               .exec_size = sizeof(struct soft_exec),
                               .memory_size = sizeof(struct soft_memory),
                               .range_size = sizeof(struct soft_range),
-                              .pool_size = sizeof(struct soft_pool),
-                              .thread = weir__soft_thread};
+                              .pool_size = sizeof(struct soft_pool)};
   weir__soft_add_memory_hooks(&soft->hooks);
   weir__soft_add_pool_hooks(&soft->hooks);
   weir__soft_add_engine_hooks(&soft->hooks);
