@@ -281,7 +281,9 @@ enum {
    * use a device come from there, and other CUDA libraries can use the memory. */
   WEIR_DRIVER_NVIDIA = 1 << 2,
   /* The host may read and write the memory of a device at its address. */
-  WEIR_DRIVER_HOST_ACCESS = 1 << 3
+  WEIR_DRIVER_HOST_ACCESS = 1 << 3,
+  /* A handle that is not a stream, or no longer, is WEIR_CU_INVALID_HANDLE. NVIDIA's driver leaves it undefined. */
+  WEIR_DRIVER_CHECKS_STREAMS = 1 << 4
 };
 
 /* Entries are known by number where calls are counted or made to fail. */

@@ -3,8 +3,6 @@
  */
 #include "driver/call.h"
 
-#include <string.h>
-
 /* Codes that Weir has no other use for, so that they have no name in driver.h. Each leaves the process unable to use
  * the device, as CUDA's documentation has it. */
 enum { CONTAINED = 226, TENSOR_MEMORY_LEAK = 721, MPS_CLIENT_TERMINATED = 810, EXTERNAL_DEVICE = 911 };
@@ -127,7 +125,7 @@ weir_status weir__driver_status(weir_driver *driver, weir_cu_result result, cons
 weir_status weir__driver_check_stream(const char *who, weir_driver *driver, weir_cu_stream stream) {
   int priority;
   bool is_special = !stream || stream == WEIR_CU_STREAM_LEGACY || stream == WEIR_CU_STREAM_PER_THREAD;
-  if (is_special || strcmp(driver->name, "soft") != 0 ||
+  if (is_special || !weir__driver_can(driver, WEIR_DRIVER_CHECKS_STREAMS) ||
       driver->StreamGetPriority(driver, stream, &priority) != WEIR_CU_INVALID_HANDLE)
     return WEIR_OK; /* other errors are those of the calls that follow */
   return weir__fail_result(WEIR_ERROR_INVALID_HANDLE, WEIR_CU_INVALID_HANDLE,
