@@ -15,9 +15,9 @@
 #include "base/base.h"
 #include "bench.h"
 #include "cli.h"
-#include "observe/event.h"
-#include "observe/ringfile.h"
-#include "observe/stacks.h"
+#include "record/entry.h"
+#include "record/ring_file.h"
+#include "record/stacks.h"
 #include "weir/weir.h"
 
 enum { ENTRIES = 100000, WANTED_FRAMES = 10, MOST_ROUNDS = 512 };

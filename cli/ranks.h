@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-#include "offline/team.h"
+#include "offline/parallel.h"
 
 /* Fills in who this is, and how results are shared. Once per program. */
 void weir_cli_ranks_begin(weir__team *team);

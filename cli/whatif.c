@@ -8,7 +8,7 @@
 #include "base/base.h"
 #include "cli.h"
 #include "json.h"
-#include "offline/team.h"
+#include "offline/parallel.h"
 #include "prediction.h"
 #include "progress.h"
 #include "shown.h"

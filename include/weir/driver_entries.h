@@ -63,7 +63,7 @@ WEIR_DRIVER_ENTRY(DeviceGetAttribute, cuDeviceGetAttribute, 2000, REQUIRED,
                   (int *value, int attribute, weir_cu_device device), (value, attribute, device))
 
 /* All memory of the device in bytes, whoever holds it. Needs no context. */
-WEIR_DRIVER_ENTRY(DeviceTotalMem, cuDeviceTotalMem_v2, 3020, REQUIRED, (size_t *bytes, weir_cu_device device),
+WEIR_DRIVER_ENTRY(DeviceTotalMem, cuDeviceTotalMem_v2, 3020, REQUIRED, (size_t * bytes, weir_cu_device device),
                   (bytes, device))
 
 /* *can is 1 when `device` may map `peer`'s memory. A device cannot be its own peer: 0. */
@@ -111,7 +111,7 @@ WEIR_DRIVER_ENTRY(CtxDisablePeerAccess, cuCtxDisablePeerAccess, 4000, REQUIRED, 
 /* ---- Plain memory ---- */
 
 /* Bytes free and in all on the current device; other processes count. */
-WEIR_DRIVER_ENTRY(MemGetInfo, cuMemGetInfo_v2, 3020, REQUIRED, (size_t *free_bytes, size_t *total_bytes),
+WEIR_DRIVER_ENTRY(MemGetInfo, cuMemGetInfo_v2, 3020, REQUIRED, (size_t * free_bytes, size_t *total_bytes),
                   (free_bytes, total_bytes))
 
 /* Memory of the current device, aligned for any type; 0 bytes is INVALID_VALUE. [unsafe in capture] */
@@ -190,7 +190,7 @@ WEIR_DRIVER_ENTRY(MemSetAccess, cuMemSetAccess, 10020, OPTIONAL,
 
 /* The unit of MemCreate's sizes for such memory: the least (option 0) or the one that is best (option 1). */
 WEIR_DRIVER_ENTRY(MemGetAllocationGranularity, cuMemGetAllocationGranularity, 10020, OPTIONAL,
-                  (size_t *bytes, const weir_cu_mem_prop *prop, int option), (bytes, prop, option))
+                  (size_t * bytes, const weir_cu_mem_prop *prop, int option), (bytes, prop, option))
 
 /* Writes a shareable form of the handle to *shareable: an int for WEIR_CU_HANDLE_POSIX_FD, which the caller closes. Only of
  * a handle that was created for that type. */

@@ -9,7 +9,7 @@
 #include "alloc/heap.h"
 #include "driver/call.h"
 #include "driver/nvml.h"
-#include "observe/probes.h"
+#include "record/probes.h"
 
 /* ---- Making and ending ---- */
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "driver/call.h"
-#include "observe/probes.h"
+#include "record/probes.h"
 
 static bool is_async(const weir__plug *plug) { return !plug->calls.alloc; }
 

@@ -5,7 +5,7 @@
  * unusual goes the long way, in allocator.c.
  */
 #include "alloc/heap.h"
-#include "observe/probes.h"
+#include "record/probes.h"
 
 /* ---- Blocks ---- */
 

@@ -6,7 +6,7 @@
 
 #include "alloc/heap.h"
 #include "driver/call.h"
-#include "observe/record_file.h"
+#include "inspect/record_env.h"
 
 #define CHECK_OUTPUT(output)                                                                                           \
   do {                                                                                                                 \

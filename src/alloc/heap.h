@@ -27,12 +27,12 @@
 #include "alloc/pagemap.h"
 #include "alloc/settings.h"
 #include "base/base.h"
-#include "base/biased.h"
+#include "base/biased_lock.h"
 #include "base/lock.h"
 #include "base/rangemap.h"
 #include "base/slab.h"
 #include "driver/client.h"
-#include "observe/history.h"
+#include "record/recorder.h"
 #include "weir/alloc.h"
 
 #define WEIR__MIB (1024ull * 1024)

@@ -5,7 +5,7 @@
 
 #include "alloc/heap.h"
 #include "alloc/reclaim.h"
-#include "observe/here.h"
+#include "record/this_thread.h"
 
 /* A free block that can go back to the driver by itself. */
 static bool is_whole_segment(const weir__block *block) { return !weir__block_is_split(block) && !block->expandable; }

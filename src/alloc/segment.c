@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "alloc/heap.h"
-#include "observe/record_file.h"
+#include "inspect/record_env.h"
 
 /* ---- Segments of a heap ---- */
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "alloc/heap.h"
-#include "observe/here.h"
+#include "record/this_thread.h"
 
 /* ---- Operations ---- */
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "observe/symbols.h"
+#include "inspect/symbols.h"
 #include "offline/elf.h"
 
 /* A program or library on disk. Those that were opened stay: the recordings of many ranks have the same ones. */

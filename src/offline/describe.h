@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "offline/snapshot.h"
+#include "offline/recording.h"
 
 enum { WEIR__DESCRIBE_TEXT = 160 };
 

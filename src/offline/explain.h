@@ -12,8 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "offline/recording.h"
 #include "offline/replay.h"
-#include "offline/snapshot.h"
 #include "offline/summary.h"
 
 typedef enum weir__moment {

@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include "offline/recording.h"
 #include "offline/rewrite.h"
-#include "offline/snapshot.h"
 
 /* Other programs want texts without surrogates and without NUL: they become U+FFFD and "?". In place, before any export. */
 void weir__export_clean(weir__snapshot *snapshot);

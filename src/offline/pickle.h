@@ -24,7 +24,7 @@
 #include <stdint.h>
 
 #include "base/base.h"
-#include "offline/source.h"
+#include "offline/input.h"
 #include "offline/store.h"
 
 /* 0 in a field: the default. */

@@ -5,8 +5,8 @@
 #ifndef WEIR_OFFLINE_PICKLE_MACHINE_H
 #define WEIR_OFFLINE_PICKLE_MACHINE_H
 
+#include "offline/byte_reader.h"
 #include "offline/pickle.h"
-#include "offline/window.h"
 
 enum {
   HEAP_ITEMS = 4096, /* from here on a box's items have memory of their own and can grow in place */

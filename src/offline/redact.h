@@ -7,9 +7,9 @@
 
 #include <stdbool.h>
 
+#include "offline/recording.h"
 #include "offline/replay.h"
 #include "offline/sha256.h"
-#include "offline/snapshot.h"
 
 typedef struct weir__redact_options {
   const char *salt;    /* equal texts get equal hashes in all files with it; NULL: a random one, used once */

@@ -17,7 +17,7 @@
 
 #include "alloc/settings.h"
 #include "offline/meter.h"
-#include "offline/snapshot.h"
+#include "offline/recording.h"
 #include "offline/state.h"
 #include "weir/alloc.h"
 
@@ -42,7 +42,7 @@ typedef struct weir__replay_options {
 
 enum { WEIR__REPLAY_SHOWN = 8, WEIR__REPLAY_TEXT = 200 };
 
-/* What a run begins with. A recording that began late lacks what was there before; that is found out: see offline/prelude.h. */
+/* What a run begins with. A recording that began late lacks what was there before; that is found out: see offline/initial_state.h. */
 typedef enum weir__replay_begin {
   WEIR__BEGINS_EMPTY, /* the recording has all of it */
   WEIR__BEGINS_HELD,  /* with what was there, in the segments that it had */

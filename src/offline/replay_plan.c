@@ -7,7 +7,7 @@
 
 #include "alloc/heap.h"
 #include "base/rangemap.h"
-#include "offline/prelude.h"
+#include "offline/initial_state.h"
 
 /* ---- The recorded settings ---- */
 

@@ -21,8 +21,8 @@
 #include <stdint.h>
 
 #include "alloc/settings.h"
+#include "offline/recording.h"
 #include "offline/replay.h"
-#include "offline/snapshot.h"
 #include "offline/state.h"
 
 #define WEIR__NO_BLOCK UINT32_MAX

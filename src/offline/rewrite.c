@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/base.h"
-#include "observe/write_schema.h"
+#include "inspect/write_schema.h"
 
 /* Memos are by the number of what they are of. */
 typedef struct writer {

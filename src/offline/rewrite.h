@@ -6,8 +6,8 @@
 
 #include <stdio.h>
 
-#include "observe/write_sink.h"
-#include "offline/snapshot.h"
+#include "inspect/write_sink.h"
+#include "offline/recording.h"
 
 /* So much of it is done; `context` is the caller's. */
 typedef void (*weir__step)(void *context, size_t done, size_t count);

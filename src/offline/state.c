@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offline/window.h"
+#include "offline/byte_reader.h"
 
 void weir__state_clear(weir__state *state) {
   free(state->segments);

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "alloc/heap.h"
-#include "offline/snapshot.h"
+#include "offline/recording.h"
 
 #define WEIR__NO_EVENT SIZE_MAX
 

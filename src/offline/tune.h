@@ -5,8 +5,8 @@
 #ifndef WEIR_OFFLINE_TUNE_H
 #define WEIR_OFFLINE_TUNE_H
 
+#include "offline/parallel.h"
 #include "offline/predict.h"
-#include "offline/team.h"
 
 /* A candidate, over all histories. */
 typedef struct weir__tune_score {

@@ -3,7 +3,7 @@
  */
 #include <stdlib.h>
 
-#include "offline/snapshot.h"
+#include "offline/recording.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -11,11 +11,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "observe/ringfile.h"
 #include "offline/explain.h"
 #include "offline/replay.h"
-#include "offline/ringfile.h"
+#include "offline/ring_reader.h"
 #include "offline/summary.h"
+#include "record/ring_file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

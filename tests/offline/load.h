@@ -12,7 +12,7 @@
 #include <cmocka.h>
 #include <stdio.h>
 
-#include "offline/snapshot.h"
+#include "offline/recording.h"
 
 /* weir__snapshot_free() it. `name` is below tests/data, without ".pickle.zst". Where there is no libzstd the test is waived. */
 static inline weir__snapshot *load(const char *name) {

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "offline/snapshot.h"
+#include "offline/recording.h"
 #include "support/sanitized.h"
 
 #ifdef WEIR_HAVE_ZSTD

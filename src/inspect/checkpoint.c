@@ -1,0 +1,195 @@
+#include "inspect/checkpoint.h"
+
+#include <stdlib.h>
+
+#include "inspect/still.h"
+
+/* A checkpoint under construction in the file's draft buffer. Blocks that do not fit are only counted. */
+typedef struct copy {
+  weir__ringfile *file;
+  const weir__history *history;
+  uint64_t settings_time;
+  char *conf;
+  size_t conf_bytes, conf_room; /* filled up to a multiple of 8 */
+  weir__still_part *parts;
+  size_t pool_count, part_count, block_count;
+} copy;
+
+static size_t bytes_of(const copy *c) {
+  return sizeof(weir__ring_state) + c->conf_room + c->pool_count * sizeof(weir_pool_id) +
+         c->part_count * sizeof(weir__ring_segment) + c->block_count * sizeof(weir__ring_block);
+}
+
+/* Grows the draft for what was counted, with some slack for blocks that come before the next attempt. The memory is
+ * touched here, so that no page fault happens under the locks. */
+static bool make_room(copy *c) {
+  size_t room = bytes_of(c) + bytes_of(c) / 8 + 4096;
+  char *grown = realloc(c->file->draft, room);
+  if (!grown)
+    return false;
+  memset(grown, 0, room);
+  c->file->draft = grown;
+  c->file->draft_room = room;
+  return true;
+}
+
+static bool read_settings(copy *c, const weir_allocator *allocator) {
+  c->settings_time = weir__clock_ticks();
+  const weir__settings *settings = atomic_load_explicit(&allocator->settings, memory_order_acquire);
+  c->conf_bytes = weir__settings_format(settings, NULL, 0);
+  c->conf_room = weir__round_up(c->conf_bytes, 8);
+  c->conf = calloc(1, c->conf_room + 1);
+  if (c->conf)
+    weir__settings_format(settings, c->conf, c->conf_bytes + 1);
+  return c->conf != NULL;
+}
+
+/* ---- With the locks of all arenas ---- */
+
+static weir__ring_block block_of(const copy *c, const weir__arena *arena, const weir__block *b) {
+  weir__ring_block to = {.units = b->units, .rest = b->state};
+  if (weir__block_is_active(b)) {
+    to.rest |= b->requested << 2;
+    to.extra = weir__writer_stack(c->history, arena->writer, b->address);
+  } else if (b->state == WEIR__FREE) {
+    uint32_t now = atomic_load_explicit(&arena->pool->searches, memory_order_relaxed);
+    to.extra = b->has_age ? now - weir__block_aside_of(b)->idle_since : now;
+  }
+  return to;
+}
+
+static void copy_segment(copy *c, const weir__segment *segment, weir__ring_segment *to, char *blocks, size_t room) {
+  const weir__arena *arena = segment->arena;
+  *to = (weir__ring_segment){.address = segment->base,
+                             .bytes = segment->bytes,
+                             .stream = (uint64_t)(uintptr_t)arena->stream,
+                             .page = segment->page,
+                             .stack = segment->stack,
+                             .is_small = arena->pool->is_small};
+  if (arena->pool->owner) {
+    to->pool[0] = arena->pool->owner->id.first;
+    to->pool[1] = arena->pool->owner->id.second;
+  }
+  uint32_t count = 0;
+  for (const weir__block *b = segment->first; b; b = weir__block_next(b), count++) {
+    if (!weir__block_is_mapped(b) && !b->next) /* behind the last page there is only address space */
+      break;
+    weir__ring_block made = block_of(c, arena, b);
+    if (c->block_count + count < room)
+      memcpy(blocks + (c->block_count + count) * sizeof made, &made, sizeof made);
+  }
+  to->block_count = count;
+  c->block_count += count;
+}
+
+/* The moment of the checkpoint. Events recorded after it get a later time, even if their thread read the clock before
+ * it waited for the arena's lock. Arenas without segments record only under the heap's lock, which is held here. */
+static uint64_t cut(const copy *c) {
+  uint64_t time = weir__clock_ticks();
+  for (int pass = 0; pass < 2; pass++)
+    for (size_t i = 0; i < c->part_count; i++) {
+      weir__writer *writer = c->parts[i].segment->arena->writer;
+      if (!writer || !weir__still_is_first(c->parts, i))
+        continue;
+      if (pass)
+        writer->last = time + 1;
+      else if (writer->last > time)
+        time = writer->last;
+    }
+  while (weir__clock_ticks() <= time)
+    weir__pause();
+  return time;
+}
+
+/* A released pool without memory is dropped with the next release of memory, so a replay does not need it. */
+static bool is_kept(const weir__private_pool *pool) { return pool->segments || !pool->is_over; }
+
+/* The heap lists the newest pool first; the file has the oldest first. */
+static void copy_pools(const weir__heap *heap, char *end) {
+  for (const weir__private_pool *pool = heap->private_pools; pool; pool = pool->next)
+    if (is_kept(pool))
+      memcpy(end -= sizeof pool->id, &pool->id, sizeof pool->id);
+}
+
+/* false: the draft is too small. */
+static bool copy_all(copy *c, const weir__heap *heap, weir__ring_state *state) {
+  c->block_count = 0;
+  size_t before = bytes_of(c), room = 0;
+  if (c->file->draft_room >= before)
+    room = (c->file->draft_room - before) / sizeof(weir__ring_block);
+  else
+    return false;
+  char *segments = c->file->draft + sizeof *state + c->conf_room + c->pool_count * sizeof(weir_pool_id);
+  copy_pools(heap, segments);
+  for (size_t i = 0; i < c->part_count; i++) {
+    weir__ring_segment made;
+    copy_segment(c, c->parts[i].segment, &made, c->file->draft + before, room);
+    memcpy(segments + i * sizeof made, &made, sizeof made);
+  }
+  if (c->block_count > room)
+    return false;
+  state->time = cut(c);
+  state->limit = heap->limit;
+  state->pool_count = c->pool_count;
+  state->segment_count = c->part_count;
+  state->block_count = c->block_count;
+  weir__ringfile_cut(c->file, heap->device, c->block_count);
+  return true;
+}
+
+/* ---- The whole ---- */
+
+/* The heap's lock is held. */
+static bool copy_heap(copy *c, weir__heap *heap, weir__ring_state *state) {
+  bool done = false;
+  weir_allocator_stats stats = {.size = sizeof stats};
+  if (!weir__still_list(heap, (weir_pool_id){0, 0}, &c->parts, &c->part_count))
+    return false;
+  for (const weir__private_pool *pool = heap->private_pools; pool; pool = pool->next)
+    c->pool_count += is_kept(pool);
+  weir__gauges_read(heap, &stats);
+  state->peak_allocated = (uint64_t)stats.allocated_bytes[WEIR_STAT_ALL].peak;
+  state->peak_reserved = (uint64_t)heap->stats.reserved_bytes[WEIR_STAT_ALL].peak;
+  for (bool is_possible = true; is_possible && !done;) {
+    weir__still_lock(c->parts, c->part_count);
+    done = copy_all(c, heap, state);
+    weir__still_unlock(c->parts, c->part_count);
+    if (!done)
+      is_possible = make_room(c);
+  }
+  return done;
+}
+
+static bool write_draft(copy *c, int device, const weir__ring_state *state) {
+  memcpy(c->file->draft, state, sizeof *state);
+  memcpy(c->file->draft + sizeof *state, c->conf, c->conf_room);
+  weir__ringfile_sync(c->file); /* stacks of blocks, which no event may have had */
+  if (weir__ringfile_put(c->file, device, (const weir__ring_state *)(const void *)c->file->draft, bytes_of(c)))
+    return true;
+  if (!c->file->has_warned)
+    weir__log(
+        WEIR_LOG_WARN,
+        "%s: a checkpoint of %zu blocks takes %zu bytes, and there is room for %llu: once old events are dropped, "
+        "what they have left will not be known; WEIR_RECORD_MB makes the file larger",
+        c->file->path, c->block_count, bytes_of(c), (unsigned long long)weir__ringfile_room(c->file));
+  c->file->has_warned = true;
+  return false;
+}
+
+bool weir__checkpoint_take(weir__heap *heap, weir__history *history, weir__ringfile *file,
+                           const struct timespec *until) {
+  copy c = {.file = file, .history = history};
+  weir__ring_state state = {.device = (uint32_t)heap->device};
+  bool done = false;
+  if (read_settings(&c, heap->allocator) &&
+      (until ? pthread_mutex_timedlock(&heap->lock, until) : pthread_mutex_lock(&heap->lock)) == 0) {
+    state.settings_time = c.settings_time;
+    state.conf_bytes = (uint32_t)c.conf_bytes;
+    done = copy_heap(&c, heap, &state);
+    pthread_mutex_unlock(&heap->lock);
+  }
+  done = done && write_draft(&c, heap->device, &state);
+  free(c.parts);
+  free(c.conf);
+  return done;
+}

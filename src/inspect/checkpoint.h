@@ -1,0 +1,18 @@
+/*
+ * Checkpoints for the file of WEIR_RECORD (record/ring_file.h): the segments and blocks of a device at one moment.
+ */
+#ifndef WEIR_INSPECT_CHECKPOINT_H
+#define WEIR_INSPECT_CHECKPOINT_H
+
+#include <time.h>
+
+#include "alloc/heap.h"
+#include "record/ring_file.h"
+
+/* Copies the state of a device and writes it to the file. The caller holds the file's checkpoint_lock and no lock of
+ * the allocator. `until` (CLOCK_REALTIME) bounds the wait for the heap's lock; NULL waits as long as it takes. Warns
+ * once if the file has no room. Returns false if nothing was written. */
+bool weir__checkpoint_take(weir__heap *heap, weir__history *history, weir__ringfile *file,
+                           const struct timespec *until);
+
+#endif

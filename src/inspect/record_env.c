@@ -1,0 +1,444 @@
+/*
+ * Recording that is turned on from outside: WEIR_RECORD names a folder, and every allocator of the process gets a file there
+ * (record/ring_file.h). Whatever goes wrong here is said once, and the program goes on without.
+ */
+#include <ctype.h>
+#include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "alloc/heap.h"
+#include "inspect/checkpoint.h"
+#include "inspect/record_env.h"
+#include "record/ring_file.h"
+#include "weir/snapshot.h"
+
+enum { USUAL_MB = 256, MOST_MB = 1 << 20, MOST_FILES = 1000, MOST_DUMPS = 3 };
+
+/* WEIR_RECORD_MB; what is none of its values is said, and the usual one is taken. */
+static uint64_t bytes_from_env(void) {
+  const char *text = getenv("WEIR_RECORD_MB");
+  if (!text || !*text)
+    return (uint64_t)USUAL_MB << 20;
+  char *end;
+  unsigned long long mb = isdigit((unsigned char)*text) ? strtoull(text, &end, 10) : 0;
+  if (mb >= 1 && mb <= MOST_MB && !*end)
+    return (uint64_t)mb << 20;
+  weir__log(WEIR_LOG_WARN, "WEIR_RECORD_MB=%s is no size: expected 1 to %d; %d is taken", text, (int)MOST_MB,
+            (int)USUAL_MB);
+  return (uint64_t)USUAL_MB << 20;
+}
+
+/* WEIR_RECORD_STACKS: which events have stacks, and ",native" for native frames also behind those of a language. */
+static weir_history_context context_from_env(weir_history_stacks *stacks) {
+  static const char *const names[] = {[WEIR_CONTEXT_NONE] = "none",
+                                      [WEIR_CONTEXT_STATE] = "state",
+                                      [WEIR_CONTEXT_ALLOC] = "alloc",
+                                      [WEIR_CONTEXT_ALL] = "all"};
+  const char *text = getenv("WEIR_RECORD_STACKS");
+  *stacks = WEIR_STACKS_EITHER;
+  if (!text || !*text)
+    return WEIR_CONTEXT_NONE;
+  const char *comma = strchr(text, ',');
+  size_t length = comma ? (size_t)(comma - text) : strlen(text);
+  for (size_t i = 0; i < WEIR_COUNT_OF(names) && (!comma || strcmp(comma, ",native") == 0); i++)
+    if (strlen(names[i]) == length && strncmp(text, names[i], length) == 0) {
+      *stacks = comma ? WEIR_STACKS_ALL : WEIR_STACKS_EITHER;
+      return (weir_history_context)i;
+    }
+  weir__log(WEIR_LOG_WARN,
+            "WEIR_RECORD_STACKS=%s is not known: expected none, state, alloc or all, or one of these and \",native\"; "
+            "none is taken",
+            text);
+  return WEIR_CONTEXT_NONE;
+}
+
+/* What those who start many processes call this one; -1: nobody did. */
+static int64_t rank_from_env(void) {
+  static const char *const names[] = {"RANK",      "SLURM_PROCID",        "OMPI_COMM_WORLD_RANK", "PMI_RANK",
+                                      "PMIX_RANK", "MV2_COMM_WORLD_RANK", "FLUX_TASK_RANK"};
+  for (size_t i = 0; i < WEIR_COUNT_OF(names); i++) {
+    const char *text = getenv(names[i]);
+    char *end;
+    if (!text || !isdigit((unsigned char)*text))
+      continue;
+    errno = 0;
+    long rank = strtol(text, &end, 10);
+    if (!*end && !errno)
+      return rank;
+  }
+  return -1;
+}
+
+/* A name that nobody has: a process may have several allocators, and numbers of processes come again. */
+static weir__ringfile *create_file(const char *folder, int devices) {
+  char host[64] = "", rank_text[32] = "";
+  if (gethostname(host, sizeof host - 1) != 0 || !*host)
+    strcpy(host, "host");
+  for (char *c = host; *c; c++)
+    if (*c == '/')
+      *c = '_';
+  int64_t rank = rank_from_env();
+  if (rank >= 0)
+    snprintf(rank_text, sizeof rank_text, "-rank%lld", (long long)rank);
+  size_t room = strlen(folder) + 192;
+  char *path = malloc(room);
+  if (!path) {
+    weir__log(WEIR_LOG_WARN, "WEIR_RECORD: nothing is recorded: no host memory");
+    return NULL;
+  }
+  uint64_t bytes = bytes_from_env();
+  weir__ringfile *file = NULL;
+  int why = mkdir(folder, 0777) == 0 || errno == EEXIST ? EEXIST : errno;
+  for (int i = 1; !file && why == EEXIST && i <= MOST_FILES; i++) {
+    int length = snprintf(path, room, "%s/weir-%s%s-%ld", folder, host, rank_text, (long)getpid());
+    snprintf(path + length, room - (size_t)length, i > 1 ? "-%d.ring" : ".ring", i);
+    file = weir__ringfile_create(path, bytes, devices, host, rank, &why);
+  }
+  if (!file)
+    weir__log(WEIR_LOG_WARN, "WEIR_RECORD=%s: nothing is recorded: a file of %llu MiB cannot be made there: %s%s",
+              folder, (unsigned long long)(bytes >> 20), strerror(why),
+              why == ENOSPC || why == EFBIG || why == EDQUOT ? "; WEIR_RECORD_MB makes it smaller" : "");
+  free(path);
+  return file;
+}
+
+/* ---- Snapshots beside the file ---- */
+
+/* A file that becomes larger than the process may write is an error here, not the signal that would end it. */
+static bool save_snapshot(weir_allocator *allocator, const char *path) {
+  weir_snapshot *snapshot;
+  sigset_t too_large, before, pending;
+  if (weir_snapshot_take(allocator, NULL, &snapshot))
+    return false;
+  sigemptyset(&too_large);
+  sigaddset(&too_large, SIGXFSZ);
+  sigpending(&pending);
+  pthread_sigmask(SIG_BLOCK, &too_large, &before);
+  weir_status status = weir_snapshot_save(snapshot, WEIR_SNAPSHOT_PICKLE, path);
+  if (!sigismember(&pending, SIGXFSZ))
+    sigtimedwait(&too_large, NULL, &(struct timespec){0});
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  weir_snapshot_destroy(snapshot);
+  return !status;
+}
+
+/* The file's name with another ending. */
+static void dump(weir_allocator *allocator, const weir__history *history, const char *why, int number) {
+  const char *ring = history->file->path;
+  size_t room = strlen(ring) + 64;
+  char *path = malloc(room);
+  if (!path)
+    return;
+  int stem = (int)(strlen(ring) - strlen(".ring"));
+  snprintf(path, room, "%.*s-%s-%d.pickle", stem, ring, why, number);
+  if (save_snapshot(allocator, path))
+    weir__log(WEIR_LOG_WARN, "WEIR_RECORD: %s: a snapshot was written to %s", why, path);
+  else
+    weir__log(WEIR_LOG_WARN, "WEIR_RECORD: %s: no snapshot was written: %s", why, weir_last_error());
+  free(path);
+}
+
+void weir__record_oom(weir_allocator *allocator) {
+  weir__history *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
+  if (!history || !history->devices[0].tape.file)
+    return;
+  int number = atomic_fetch_add(&history->dumps, 1) + 1;
+  if (number <= MOST_DUMPS)
+    dump(allocator, history, "oom", number);
+}
+
+/* ---- Checkpoints in the file ---- */
+
+/* The file of a device; NULL if there is none, or if it belongs to the parent of a fork. */
+static weir__ringfile *file_of_heap(const weir__heap *heap, weir__history **history) {
+  *history = atomic_load_explicit(&heap->allocator->history, memory_order_acquire);
+  return *history ? (*history)->devices[heap->device].tape.file : NULL;
+}
+
+static void take_checkpoint(weir__heap *heap, weir__history *history, weir__ringfile *file,
+                            const struct timespec *until) {
+  weir__checkpoint_take(heap, history, file, until);
+  atomic_store(&file->is_due[heap->device], false);
+  weir__attention_set(heap, WEIR__DUE, false);
+}
+
+/* Back-pressure: an allocating thread takes the checkpoint if the service thread is late, and others wait meanwhile,
+ * since their events would push the last checkpoint out of the ring. The wait is bounded, because the caller may hold a
+ * lock of the program that the service thread needs. */
+void weir__record_due(weir__heap *heap) {
+  enum { most_ns = 100000000 };
+  weir__history *history;
+  weir__ringfile *file = file_of_heap(heap, &history);
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_nsec += most_ns;
+  if (until.tv_nsec >= 1000000000) {
+    until.tv_nsec -= 1000000000;
+    until.tv_sec++;
+  }
+  if (!file || pthread_mutex_timedlock(&file->checkpoint_lock, &until) != 0) {
+    weir__attention_set(heap, WEIR__DUE, false); /* the next chunk will ask again */
+    return;
+  }
+  if (weir__attention_of(heap) & WEIR__DUE)
+    take_checkpoint(heap, history, file, &until);
+  pthread_mutex_unlock(&file->checkpoint_lock);
+}
+
+/* Those that are due, or all. */
+static void take_checkpoints(weir_allocator *allocator, bool all) {
+  for (int i = 0; i < allocator->heap_count; i++) {
+    weir__history *history;
+    weir__ringfile *file = file_of_heap(&allocator->heaps[i], &history);
+    if (!file || !file->due)
+      continue;
+    pthread_mutex_lock(&file->checkpoint_lock);
+    if (all || atomic_load(&file->is_due[i]))
+      take_checkpoint(&allocator->heaps[i], history, file, NULL);
+    pthread_mutex_unlock(&file->checkpoint_lock);
+  }
+}
+
+void weir__record_begun(weir_allocator *allocator) {
+  const weir__history *history = atomic_load(&allocator->history);
+  if (history && weir__history_is_on(history))
+    take_checkpoints(allocator, true);
+}
+
+/* ---- Signals: a handler may do next to nothing, so a thread writes ---- */
+
+typedef struct member {
+  struct member *next;
+  weir_allocator *allocator;
+} member;
+
+static member *members; /* allocators that have a file */
+static pthread_mutex_t members_lock = PTHREAD_MUTEX_INITIALIZER;
+static sem_t asked;
+static atomic_int last_signal;
+static atomic_int asked_count, served_count; /* signals */
+static atomic_bool has_thread;
+static pid_t owner; /* the process that has the thread: the child of a fork has none. Guarded by the lock */
+static struct sigaction before_abort;
+
+static void *serve(void *unused) {
+  (void)unused;
+  for (;;) {
+    while (sem_wait(&asked) != 0) {
+    }
+    int number = atomic_load(&asked_count);
+    bool is_abort = atomic_load(&last_signal) == SIGABRT;
+    bool is_signal = number != atomic_load(&served_count);
+    pthread_mutex_lock(&members_lock);
+    for (member *m = members; m; m = m->next) {
+      const weir__history *history = atomic_load(&m->allocator->history);
+      if (is_signal && history->devices[0].tape.file) /* not one that is the parent's */
+        dump(m->allocator, history, is_abort ? "abort" : "signal", number);
+      take_checkpoints(m->allocator, false);
+    }
+    pthread_mutex_unlock(&members_lock);
+    atomic_store(&served_count, number);
+  }
+  return NULL;
+}
+
+/* Called where a chunk begins, with locks held. The next allocating thread copies a small state itself: that is cheaper
+ * than waking the service thread, and arena locks stay biased towards their threads. */
+static void on_due(void *context, int device, bool is_urgent) {
+  enum { few_blocks = 1000 };
+  weir_allocator *allocator = context;
+  weir__history *history;
+  weir__ringfile *file = file_of_heap(&allocator->heaps[device], &history);
+  if (!file)
+    return;
+  atomic_store(&file->is_due[device], true);
+  if (is_urgent || file->blocks[device] < few_blocks || !atomic_load(&has_thread))
+    weir__attention_set(&allocator->heaps[device], WEIR__DUE, true);
+  else
+    sem_post(&asked);
+}
+
+/* One that aborts waits, though not for ever: it may hold a lock that the thread needs. Then what was there before has its turn. */
+static void on_signal(int number) {
+  int saved = errno;
+  if (getpid() == owner) {
+    atomic_store(&last_signal, number);
+    int mine = atomic_fetch_add(&asked_count, 1) + 1;
+    sem_post(&asked);
+    struct timespec nap = {.tv_nsec = 10000000};
+    for (int i = 0; number == SIGABRT && i < 500 && atomic_load(&served_count) < mine; i++)
+      nanosleep(&nap, NULL);
+  }
+  if (number == SIGABRT) {
+    sigaction(SIGABRT, &before_abort, NULL);
+    raise(SIGABRT);
+  }
+  errno = saved;
+}
+
+static int signal_from_env(void) {
+  static const struct {
+    const char *name;
+    int number;
+  } signals[] = {{"SIGUSR1", SIGUSR1}, {"SIGUSR2", SIGUSR2}, {"SIGHUP", SIGHUP}};
+  const char *text = getenv("WEIR_RECORD_SIGNAL");
+  if (!text || !*text)
+    return 0;
+  for (size_t i = 0; i < WEIR_COUNT_OF(signals); i++)
+    if (strcmp(text, signals[i].name) == 0)
+      return signals[i].number;
+  weir__log(WEIR_LOG_WARN, "WEIR_RECORD_SIGNAL=%s is not known: expected SIGUSR1, SIGUSR2 or SIGHUP; none is taken",
+            text);
+  return 0;
+}
+
+static void watch_signals(void) {
+  pthread_t thread;
+  sigset_t all, before;
+  sem_init(&asked, 0, 0);
+  owner = getpid();
+  atomic_store(&served_count, atomic_load(&asked_count));
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int error = pthread_create(&thread, NULL, serve, NULL);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  atomic_store(&has_thread, !error);
+  if (error) {
+    weir__log(WEIR_LOG_WARN, "WEIR_RECORD: no snapshots at an abort or a signal: no thread: %s", strerror(error));
+    return;
+  }
+  pthread_detach(thread);
+  struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+  sigemptyset(&action.sa_mask);
+  struct sigaction before_this;
+  sigaction(SIGABRT, &action, &before_this);
+  if (before_this.sa_handler != on_signal) /* as in the child of a fork */
+    before_abort = before_this;
+  int chosen = signal_from_env();
+  if (chosen)
+    sigaction(chosen, &action, NULL);
+}
+
+static void lock_members(void) { pthread_mutex_lock(&members_lock); }
+static void unlock_members(void) { pthread_mutex_unlock(&members_lock); }
+
+/* A fork waits until the service thread holds no lock. Prepare handlers run in reverse order of registration, so all
+ * locks that are also taken for a fork are registered first: this handler then waits before any of them is taken. */
+static void watch_forks(void) {
+  void *piece = weir__region_take(1);
+  if (piece)
+    weir__region_give(piece, 1);
+  weir__biased_prepare();
+  weir__log_watch_forks();
+  pthread_atfork(lock_members, unlock_members, unlock_members);
+}
+
+static void join(weir_allocator *allocator) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  member *made = malloc(sizeof *made);
+  if (!made)
+    return;
+  pthread_once(&once, watch_forks);
+  made->allocator = allocator;
+  lock_members();
+  if (owner != getpid())
+    watch_signals();
+  made->next = members;
+  members = made;
+  unlock_members();
+}
+
+void weir__record_end(weir_allocator *allocator) {
+  pthread_mutex_lock(&members_lock);
+  for (member **at = &members; *at; at = &(*at)->next)
+    if ((*at)->allocator == allocator) {
+      member *gone = *at;
+      *at = gone->next;
+      free(gone);
+      break;
+    }
+  pthread_mutex_unlock(&members_lock);
+}
+
+/* ---- What changes ---- */
+
+static void log_settings(weir_allocator *allocator, weir__ringfile *file) {
+  const weir__settings *settings = atomic_load(&allocator->settings);
+  size_t length = weir__settings_format(settings, NULL, 0);
+  char *conf = malloc(length + 1);
+  if (conf) {
+    weir__settings_format(settings, conf, length + 1);
+    weir__ringfile_log_settings(file, conf);
+  }
+  free(conf);
+}
+
+static weir__ringfile *file_of(const weir_allocator *allocator) {
+  const weir__history *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
+  return history ? history->file : NULL;
+}
+
+void weir__record_settings(weir_allocator *allocator) {
+  weir__ringfile *file = file_of(allocator);
+  if (file)
+    log_settings(allocator, file);
+}
+
+void weir__record_taken(weir__arena *arena, const weir__block *block) {
+  weir__history *history = atomic_load_explicit(&arena->pool->heap->allocator->history, memory_order_acquire);
+  if (!history || !history->file || !weir__history_is_on(history))
+    return;
+  weir__writer *writer = weir__arena_writer(arena, history);
+  if (writer)
+    weir__history_write(writer, WEIR__EVENT_TAKEN, block->address, weir__block_bytes(block), 0);
+}
+
+void weir__record_limit(const weir__heap *heap) {
+  weir__ringfile *file = file_of(heap->allocator);
+  if (file)
+    weir__ringfile_log_limit(file, heap->device, heap->limit);
+}
+
+/* ---- The beginning ---- */
+
+void weir__record_from_env(weir_allocator *allocator) {
+  const char *folder = getenv("WEIR_RECORD");
+  if (!folder || !*folder)
+    return;
+  if (allocator->heap_count < 1 || allocator->heap_count > WEIR__RING_DEVICES) {
+    weir__log(WEIR_LOG_WARN, "WEIR_RECORD: nothing is recorded: there are %d devices, and a file has 1 to %d",
+              allocator->heap_count, (int)WEIR__RING_DEVICES);
+    return;
+  }
+  weir__history *history = weir__history_new(allocator->heap_count);
+  weir__ringfile *file = history ? create_file(folder, allocator->heap_count) : NULL;
+  if (!file) {
+    weir__history_delete(history);
+    return;
+  }
+  log_settings(allocator, file);
+  for (int i = 0; i < allocator->heap_count; i++) {
+    file->header->devices[i].memory = allocator->heaps[i].total;
+    weir__ringfile_log_limit(file, i, allocator->heaps[i].limit);
+  }
+  weir__history_set_file(history, file);
+  atomic_store_explicit(&allocator->history, history, memory_order_release);
+
+  if (!allocator->plug) { /* the memory of other back ends is not replayed */
+    file->due = on_due;
+    file->due_context = allocator;
+  }
+  weir_history_options options;
+  weir_history_options_init(&options);
+  options.context = context_from_env(&options.stacks);
+  options.max_entries = weir__ringfile_capacity(file);
+  join(allocator);
+  weir_history_record(allocator, &options);
+  weir__log(WEIR_LOG_INFO, "WEIR_RECORD: recording to %s", file->path);
+}

@@ -1,0 +1,350 @@
+#include "inspect/stat_names.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc/heap.h"
+#include "inspect/write_sink.h"
+
+#define GROUP(name, kinds)                                                                                             \
+  { #name, offsetof(weir_allocator_stats, name), kinds }
+#define COUNT(name)                                                                                                    \
+  { #name, offsetof(weir_allocator_stats, name) }
+
+const weir__stat_count weir__stat_counts[WEIR__STAT_COUNTS] = {
+    COUNT(num_alloc_retries),    COUNT(num_ooms),         COUNT(num_oom_rejections), COUNT(max_split_size),
+    COUNT(num_sync_all_streams), COUNT(num_device_alloc), COUNT(num_device_free)};
+
+const weir__stat_group weir__stat_groups[WEIR__STAT_GROUPS] = {GROUP(allocation, WEIR_STAT_KINDS),
+                                                               GROUP(segment, WEIR_STAT_KINDS),
+                                                               GROUP(active, WEIR_STAT_KINDS),
+                                                               GROUP(inactive_split, WEIR_STAT_KINDS),
+                                                               GROUP(allocated_bytes, WEIR_STAT_KINDS),
+                                                               GROUP(reserved_bytes, WEIR_STAT_KINDS),
+                                                               GROUP(active_bytes, WEIR_STAT_KINDS),
+                                                               GROUP(inactive_split_bytes, WEIR_STAT_KINDS),
+                                                               GROUP(requested_bytes, WEIR_STAT_KINDS),
+                                                               GROUP(oversize_allocations, 1),
+                                                               GROUP(oversize_segments, 1)};
+
+const char *const weir__stat_kinds[] = {"all", "small_pool", "large_pool"};
+const char *const weir__stat_metrics[] = {"current", "peak", "allocated", "freed"};
+
+static const char by_pools[] = "reserved_bytes_by_private_pools";
+
+/* ---- All names, in order ---- */
+
+enum { NAME_SIZE = 48, NAMES = WEIR__STAT_COUNTS + 9 * WEIR_STAT_KINDS * WEIR__STAT_METRICS + 2 * WEIR__STAT_METRICS };
+
+static char all_names[NAMES][NAME_SIZE];
+static pthread_once_t all_names_once = PTHREAD_ONCE_INIT;
+
+static int by_text(const void *a, const void *b) { return strcmp(a, b); }
+
+static void make_names(void) {
+  size_t n = 0;
+  for (size_t i = 0; i < WEIR__STAT_COUNTS; i++)
+    snprintf(all_names[n++], NAME_SIZE, "%s", weir__stat_counts[i].name);
+  for (size_t i = 0; i < WEIR__STAT_GROUPS; i++) {
+    const weir__stat_group *group = &weir__stat_groups[i];
+    for (int kind = 0; kind < group->kinds; kind++)
+      for (int metric = 0; metric < WEIR__STAT_METRICS; metric++)
+        snprintf(all_names[n++], NAME_SIZE, "%s%s%s.%s", group->name, group->kinds > 1 ? "." : "",
+                 group->kinds > 1 ? weir__stat_kinds[kind] : "", weir__stat_metrics[metric]);
+  }
+  qsort(all_names, NAMES, NAME_SIZE, by_text);
+}
+
+size_t weir_stats_count(void) { return NAMES; }
+
+const char *weir_stats_name(size_t index) {
+  pthread_once(&all_names_once, make_names);
+  return index < NAMES ? all_names[index] : NULL;
+}
+
+/* ---- By name ---- */
+
+/* Takes a word, up to a dot or the end, off the front of a name. */
+static bool take_word(const char **name, const char *word) {
+  size_t length = strlen(word);
+  const char *rest = *name + length;
+  if (strncmp(*name, word, length) || (*rest && (*rest != '.' || !rest[1])))
+    return false;
+  *name = rest + (*rest == '.');
+  return true;
+}
+
+static int take_one_of(const char **name, const char *const *words, int count) {
+  for (int i = 0; i < count; i++)
+    if (take_word(name, words[i]))
+      return i;
+  return -1;
+}
+
+/* The statistic that a name begins with, and the rest of the name. */
+static const weir_stat *find_stat(const weir_allocator_stats *stats, const char **name) {
+  const char *rest = *name;
+  for (size_t i = 0; i < WEIR__STAT_GROUPS; i++) {
+    const weir__stat_group *group = &weir__stat_groups[i];
+    if (!take_word(&rest, group->name))
+      continue;
+    int kind = group->kinds > 1 ? take_one_of(&rest, weir__stat_kinds, group->kinds) : 0;
+    if (kind < 0 || group->offset + (size_t)(kind + 1) * sizeof(weir_stat) > stats->size)
+      return NULL;
+    *name = rest;
+    return weir__stat_at(stats, group, kind);
+  }
+  return NULL;
+}
+
+static bool find_metric(const weir_stat *stat, const char *name, int64_t *value) {
+  const int64_t values[] = {stat->current, stat->peak, stat->allocated, stat->freed};
+  int metric = take_one_of(&name, weir__stat_metrics, WEIR__STAT_METRICS);
+  if (metric < 0 || *name)
+    return false;
+  *value = values[metric];
+  return true;
+}
+
+static bool find_value(const weir_allocator_stats *stats, const char *name, int64_t *value) {
+  for (size_t i = 0; i < WEIR__STAT_COUNTS; i++)
+    if (!strcmp(name, weir__stat_counts[i].name)) {
+      if (weir__stat_counts[i].offset + sizeof *value > stats->size)
+        return false;
+      memcpy(value, (const char *)stats + weir__stat_counts[i].offset, sizeof *value);
+      return true;
+    }
+  const weir_stat *stat = find_stat(stats, &name);
+  return stat && find_metric(stat, name, value);
+}
+
+static weir_status no_name(const char *who, const char *name) {
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: there is no counter '%.100s'; weir_stats_name has all names", who,
+                    name);
+}
+
+weir_status weir_stats_get(const weir_allocator_stats *stats, const char *name, int64_t *value) {
+  if (!stats || !name || !value)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
+  return find_value(stats, name, value) ? WEIR_OK : no_name(__func__, name);
+}
+
+weir_status weir_stats_get_group(const weir_allocator_stats *stats, const char *name, weir_stat *stat) {
+  if (!stats || !name || !stat)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
+  const char *rest = name;
+  const weir_stat *found = find_stat(stats, &rest);
+  if (!found || *rest)
+    return no_name(__func__, name);
+  *stat = *found;
+  return WEIR_OK;
+}
+
+/* ---- Private pools ---- */
+
+enum { ID_SIZE = 48 };
+
+static const char *id_text(weir_pool_id id, char text[ID_SIZE]) {
+  snprintf(text, ID_SIZE, "%llu_%llu", (unsigned long long)id.first, (unsigned long long)id.second);
+  return text;
+}
+
+/* Takes an id, as it is written above and in no other way, off the front of a name. */
+static bool take_id(const char **name, weir_pool_id *id, char text[ID_SIZE]) {
+  unsigned long long first, second;
+  if (sscanf(*name, "%llu_%llu", &first, &second) != 2)
+    return false;
+  *id = (weir_pool_id){first, second};
+  return take_word(name, id_text(*id, text));
+}
+
+/* One that was released stays until the cache is emptied; without memory it is not worth a line. */
+static bool is_listed(const weir__private_pool *pool) { return !pool->is_over || pool->segments; }
+
+weir_status weir_allocator_pools(weir_allocator *allocator, int device, weir_pool_id *pools, size_t room,
+                                 size_t *count) {
+  WEIR__CHECK_ALLOCATOR(allocator);
+  if (!count || (room && !pools))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
+  weir__heap *heap = weir__heap_get(__func__, allocator, device);
+  if (!heap)
+    return WEIR_ERROR_INVALID_DEVICE;
+  size_t n = 0;
+  pthread_mutex_lock(&heap->lock);
+  for (const weir__private_pool *p = heap->private_pools; p; p = p->next)
+    if (is_listed(p) && n++ < room)
+      pools[n - 1] = p->id;
+  pthread_mutex_unlock(&heap->lock);
+  *count = n;
+  return WEIR_OK;
+}
+
+weir_status weir_allocator_get_stat(weir_allocator *allocator, int device, const char *name, int64_t *value) {
+  WEIR__CHECK_ALLOCATOR(allocator);
+  if (!name || !value)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
+  weir__heap *heap = weir__heap_get(__func__, allocator, device);
+  if (!heap)
+    return WEIR_ERROR_INVALID_DEVICE;
+  const char *rest = name;
+  if (take_word(&rest, by_pools)) {
+    weir_stat stats[WEIR_STAT_KINDS];
+    weir_pool_id id;
+    char text[ID_SIZE];
+    int kind = take_id(&rest, &id, text) ? take_one_of(&rest, weir__stat_kinds, WEIR_STAT_KINDS) : -1;
+    if (kind < 0)
+      return no_name(__func__, name);
+    pthread_mutex_lock(&heap->lock);
+    const weir__pool_record *pool = weir__pool_record_find(heap, id);
+    if (pool)
+      memcpy(stats, pool->reserved_bytes, sizeof stats);
+    pthread_mutex_unlock(&heap->lock);
+    if (!pool)
+      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Could not find pool of id {%llu, %llu}", __func__,
+                        (unsigned long long)id.first, (unsigned long long)id.second);
+    return find_metric(&stats[kind], rest, value) ? WEIR_OK : no_name(__func__, name);
+  }
+  weir_allocator_stats stats = {.size = sizeof stats};
+  weir_status status = weir_allocator_get_stats(allocator, device, &stats);
+  if (status)
+    return status;
+  return find_value(&stats, name, value) ? WEIR_OK : no_name(__func__, name);
+}
+
+/* ---- As JSON ---- */
+
+typedef struct pool_stats {
+  weir_pool_id id;
+  weir_stat reserved[WEIR_STAT_KINDS];
+} pool_stats;
+
+static int by_id(const void *a, const void *b) {
+  weir_pool_id x = ((const pool_stats *)a)->id, y = ((const pool_stats *)b)->id;
+  return x.first != y.first ? (x.first > y.first) - (x.first < y.first) : (x.second > y.second) - (x.second < y.second);
+}
+
+/* The statistics of the private pools that weir_allocator_pools lists, at one moment. false: no host memory. */
+static bool list_pools(weir__heap *heap, pool_stats **pools, size_t *count) {
+  size_t room = 0, n = 0;
+  pthread_mutex_lock(&heap->lock);
+  for (const weir__private_pool *p = heap->private_pools; p; p = p->next)
+    room++;
+  pool_stats *list = malloc((room + 1) * sizeof *list);
+  for (const weir__private_pool *p = heap->private_pools; list && p; p = p->next)
+    if (is_listed(p)) {
+      list[n].id = p->id;
+      memcpy(list[n++].reserved, p->record->reserved_bytes, sizeof list->reserved);
+    }
+  pthread_mutex_unlock(&heap->lock);
+  if (list)
+    qsort(list, n, sizeof *list, by_id);
+  *pools = list;
+  *count = n;
+  return list != NULL;
+}
+
+/* Writes under a path: dicts in dicts, or one dict whose keys are the paths. */
+typedef struct stats_writer {
+  weir__sink *sink;
+  bool is_flat;
+  char path[128];
+} stats_writer;
+
+static size_t enter(stats_writer *w, const char *name) {
+  size_t length = strlen(w->path);
+  if (w->is_flat)
+    snprintf(w->path + length, sizeof w->path - length, "%s%s", length ? "." : "", name);
+  else {
+    w->sink->format->key(w->sink, name, NULL);
+    weir__write_open_dict(w->sink);
+  }
+  return length;
+}
+
+static void leave(stats_writer *w, size_t length) {
+  w->path[length] = 0;
+  if (!w->is_flat)
+    weir__write_close(w->sink);
+}
+
+static void write_value(stats_writer *w, const char *name, int64_t value) {
+  char key[192];
+  snprintf(key, sizeof key, "%s%s%s", w->path, *w->path ? "." : "", name);
+  w->sink->format->key(w->sink, key, NULL);
+  w->sink->format->integer(w->sink, value);
+}
+
+static void write_stat(stats_writer *w, const weir_stat *stat) {
+  const int64_t values[] = {stat->current, stat->peak, stat->allocated, stat->freed};
+  for (int i = 0; i < WEIR__STAT_METRICS; i++)
+    write_value(w, weir__stat_metrics[i], values[i]);
+}
+
+static void write_kinds(stats_writer *w, const weir_stat *stats) {
+  for (int kind = 0; kind < WEIR_STAT_KINDS; kind++) {
+    size_t before = enter(w, weir__stat_kinds[kind]);
+    write_stat(w, &stats[kind]);
+    leave(w, before);
+  }
+}
+
+static void write_pools(stats_writer *w, const pool_stats *pools, size_t count) {
+  size_t before = enter(w, by_pools);
+  for (size_t i = 0; i < count; i++) {
+    char text[ID_SIZE];
+    size_t above = enter(w, id_text(pools[i].id, text));
+    write_kinds(w, pools[i].reserved);
+    leave(w, above);
+  }
+  leave(w, before);
+}
+
+static void write_all(stats_writer *w, const weir_allocator_stats *stats, const pool_stats *pools, size_t count) {
+  for (size_t i = 0; i < WEIR__STAT_COUNTS; i++) {
+    int64_t value;
+    memcpy(&value, (const char *)stats + weir__stat_counts[i].offset, sizeof value);
+    write_value(w, weir__stat_counts[i].name, value);
+  }
+  for (size_t i = 0; i < WEIR__STAT_GROUPS; i++) {
+    size_t before = enter(w, weir__stat_groups[i].name);
+    if (weir__stat_groups[i].kinds == 1)
+      write_stat(w, weir__stat_at(stats, &weir__stat_groups[i], 0));
+    else
+      write_kinds(w, weir__stat_at(stats, &weir__stat_groups[i], 0));
+    leave(w, before);
+  }
+  write_pools(w, pools, count);
+}
+
+weir_status weir_allocator_write_stats(weir_allocator *allocator, int device, weir_stats_form form, FILE *file) {
+  WEIR__CHECK_ALLOCATOR(allocator);
+  if (!file)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the file is NULL", __func__);
+  if (form != WEIR_STATS_NESTED && form != WEIR_STATS_FLAT)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: form %d, there are WEIR_STATS_NESTED and _FLAT", __func__,
+                      (int)form);
+  if (!weir__heap_get(__func__, allocator, device))
+    return WEIR_ERROR_INVALID_DEVICE;
+  weir_allocator_stats stats = {.size = sizeof stats};
+  weir_status status = weir_allocator_get_stats(allocator, device, &stats);
+  if (status)
+    return status;
+  pool_stats *pools = NULL;
+  size_t count = 0;
+  weir__sink *sink = malloc(sizeof *sink);
+  if (!sink || !list_pools(&allocator->heaps[device], &pools, &count)) {
+    free(sink);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+  }
+  stats_writer w = {.sink = sink, .is_flat = form == WEIR_STATS_FLAT};
+  weir__sink_begin(sink, &weir__json_format, file);
+  weir__write_open_dict(sink);
+  write_all(&w, &stats, pools, count);
+  weir__write_close(sink);
+  status = weir__sink_end(sink, __func__);
+  free(pools);
+  free(sink);
+  return status;
+}

@@ -1,0 +1,35 @@
+/*
+ * The names of the counters, and where each is in weir_allocator_stats.
+ */
+#ifndef WEIR_INSPECT_STAT_NAMES_H
+#define WEIR_INSPECT_STAT_NAMES_H
+
+#include <stddef.h>
+
+#include "weir/snapshot.h"
+
+/* A statistic of four values, for one kind or for all three. */
+typedef struct weir__stat_group {
+  const char *name;
+  size_t offset; /* of the first weir_stat */
+  int kinds;     /* 1, and the kind is not part of the name; or WEIR_STAT_KINDS */
+} weir__stat_group;
+
+typedef struct weir__stat_count {
+  const char *name;
+  size_t offset; /* of an int64_t */
+} weir__stat_count;
+
+enum { WEIR__STAT_GROUPS = 11, WEIR__STAT_COUNTS = 7, WEIR__STAT_METRICS = 4 };
+
+extern const weir__stat_group weir__stat_groups[WEIR__STAT_GROUPS];
+extern const weir__stat_count weir__stat_counts[WEIR__STAT_COUNTS];
+extern const char *const weir__stat_kinds[WEIR_STAT_KINDS];      /* "all", ... */
+extern const char *const weir__stat_metrics[WEIR__STAT_METRICS]; /* "current", ... as weir_stat has them */
+
+static inline const weir_stat *weir__stat_at(const weir_allocator_stats *stats, const weir__stat_group *group,
+                                             int kind) {
+  return (const weir_stat *)((const char *)stats + group->offset) + kind;
+}
+
+#endif

@@ -1,0 +1,126 @@
+#include <math.h>
+#include <stdlib.h>
+
+#include "inspect/write_sink.h"
+
+/* A comma before a value that is not the first of a list. */
+static inline void place(weir__sink *sink) {
+  if (sink->depth && !sink->open[sink->depth - 1].is_dict && sink->open[sink->depth - 1].count++)
+    weir__sink_put(sink, ", ", 2);
+}
+
+static void begin(weir__sink *sink) { (void)sink; }
+static void end(weir__sink *sink) { weir__sink_put_byte(sink, '\n'); }
+
+static void open_value(weir__sink *sink, bool is_dict) {
+  place(sink);
+  weir__sink_put_byte(sink, is_dict ? '{' : '[');
+  sink->open[sink->depth].is_dict = is_dict;
+  sink->open[sink->depth++].count = 0;
+}
+
+static void close_value(weir__sink *sink) {
+  sink->depth--;
+  weir__sink_put_byte(sink, sink->open[sink->depth].is_dict ? '}' : ']');
+}
+
+/* Texts are valid UTF-8; only what JSON forbids is written otherwise. */
+static void put_text(weir__sink *sink, const char *text) {
+  weir__sink_put_byte(sink, '"');
+  while (*text) {
+    size_t plain = 0;
+    while ((unsigned char)text[plain] >= 0x20 && text[plain] != '"' && text[plain] != '\\')
+      plain++;
+    weir__sink_put(sink, text, plain);
+    text += plain;
+    if (!*text)
+      break;
+    char escaped[8] = {'\\', *text};
+    if ((unsigned char)*text < 0x20)
+      snprintf(escaped, sizeof escaped, "\\u%04x", (unsigned)(unsigned char)*text);
+    weir__sink_put(sink, escaped, strlen(escaped));
+    text++;
+  }
+  weir__sink_put_byte(sink, '"');
+}
+
+static void key(weir__sink *sink, const char *name, uint32_t *memo) {
+  (void)memo;
+  if (sink->open[sink->depth - 1].count++)
+    weir__sink_put(sink, ", ", 2);
+  put_text(sink, name);
+  weir__sink_put(sink, ": ", 2);
+}
+
+static void text(weir__sink *sink, const char *value, uint32_t *memo) {
+  (void)memo;
+  place(sink);
+  put_text(sink, value);
+}
+
+static void put_natural(weir__sink *sink, uint64_t value) {
+  char digits[20];
+  size_t at = sizeof digits;
+  do
+    digits[--at] = (char)('0' + value % 10);
+  while (value /= 10);
+  weir__sink_put(sink, digits + at, sizeof digits - at);
+}
+
+static void natural(weir__sink *sink, uint64_t value) {
+  place(sink);
+  put_natural(sink, value);
+}
+
+static void integer(weir__sink *sink, int64_t value) {
+  place(sink);
+  if (value < 0)
+    weir__sink_put_byte(sink, '-');
+  put_natural(sink, value < 0 ? -(uint64_t)value : (uint64_t)value);
+}
+
+/* The shortest that reads back as the same; a point in any case, so that it stays a float. JSON has no infinity. */
+static void real(weir__sink *sink, double value) {
+  char digits[40];
+  int precision = 15;
+  place(sink);
+  if (!isfinite(value)) {
+    weir__sink_put(sink, "null", 4);
+    return;
+  }
+  do
+    snprintf(digits, sizeof digits, "%.*g", precision, value);
+  while (strtod(digits, NULL) != value && ++precision <= 17);
+  for (char *c = digits; *c; c++)
+    if (*c == ',') /* some locales have it instead */
+      *c = '.';
+  weir__sink_put(sink, digits, strlen(digits));
+  if (!strpbrk(digits, ".e"))
+    weir__sink_put(sink, ".0", 2);
+}
+
+static void boolean(weir__sink *sink, bool value) {
+  place(sink);
+  weir__sink_put(sink, value ? "true" : "false", value ? 4 : 5);
+}
+
+static void pair(weir__sink *sink, uint64_t first, uint64_t second) {
+  place(sink);
+  weir__sink_put_byte(sink, '[');
+  put_natural(sink, first);
+  weir__sink_put(sink, ", ", 2);
+  put_natural(sink, second);
+  weir__sink_put_byte(sink, ']');
+}
+
+const weir__sink_format weir__json_format = {.begin = begin,
+                                             .end = end,
+                                             .open = open_value,
+                                             .close = close_value,
+                                             .key = key,
+                                             .text = text,
+                                             .integer = integer,
+                                             .natural = natural,
+                                             .real = real,
+                                             .boolean = boolean,
+                                             .pair = pair};

@@ -1,0 +1,84 @@
+/*
+ * Where a value is written to, piece by piece: dicts, lists, texts and numbers, as a pickle or as JSON. Bytes gather in a
+ * buffer; the first error stays, and what comes after it is dropped.
+ */
+#ifndef WEIR_INSPECT_WRITE_SINK_H
+#define WEIR_INSPECT_WRITE_SINK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "weir/status.h"
+
+typedef struct weir__sink weir__sink;
+
+/* A format. Between open and close of a dict come a text and a value in turn, of a list values. A memo is 0 at first; with
+ * one that is not NULL a format that can do so writes a value once, and afterwards only that it is the same again. */
+typedef struct weir__sink_format {
+  void (*begin)(weir__sink *sink);
+  void (*end)(weir__sink *sink);
+  void (*open)(weir__sink *sink, bool is_dict);
+  void (*close)(weir__sink *sink);
+  void (*key)(weir__sink *sink, const char *text, uint32_t *memo);
+  void (*text)(weir__sink *sink, const char *text, uint32_t *memo);
+  void (*integer)(weir__sink *sink, int64_t value);
+  void (*natural)(weir__sink *sink, uint64_t value);
+  void (*real)(weir__sink *sink, double value);
+  void (*boolean)(weir__sink *sink, bool value);
+  void (*pair)(weir__sink *sink, uint64_t first, uint64_t second);
+
+  /* A whole value: again writes one that was kept; keep is called behind one. NULL: the format cannot. */
+  void (*again)(weir__sink *sink, uint32_t memo);
+  void (*keep)(weir__sink *sink, uint32_t *memo);
+} weir__sink_format;
+
+extern const weir__sink_format weir__pickle_format, weir__json_format;
+
+enum { WEIR__SINK_DEPTH = 16, WEIR__SINK_BUFFER = 64 * 1024 };
+
+struct weir__sink {
+  const weir__sink_format *format;
+  FILE *file;
+  int error;   /* an errno; 0: all went well */
+  size_t used; /* of the buffer */
+  int depth;
+  struct {
+    bool is_dict;
+    uint32_t count; /* of values so far, in a pickle since the last batch */
+  } open[WEIR__SINK_DEPTH];
+  uint32_t memos; /* given out */
+  unsigned char buffer[WEIR__SINK_BUFFER];
+};
+
+void weir__sink_begin(weir__sink *sink, const weir__sink_format *format, FILE *file);
+
+/* WEIR_ERROR_SYSTEM when anything was not written. `who` is the public call for the error text, or NULL. */
+weir_status weir__sink_end(weir__sink *sink, const char *who);
+
+void weir__sink_flush(weir__sink *sink);
+void weir__sink_put_long(weir__sink *sink, const void *bytes, size_t length);
+
+static inline void weir__sink_put(weir__sink *sink, const void *bytes, size_t length) {
+  if (length > WEIR__SINK_BUFFER - sink->used) {
+    weir__sink_put_long(sink, bytes, length);
+    return;
+  }
+  memcpy(sink->buffer + sink->used, bytes, length);
+  sink->used += length;
+}
+
+static inline void weir__sink_put_byte(weir__sink *sink, unsigned char byte) {
+  if (sink->used == WEIR__SINK_BUFFER)
+    weir__sink_flush(sink);
+  sink->buffer[sink->used++] = byte;
+}
+
+/* ---- Values ---- */
+
+static inline void weir__write_open_dict(weir__sink *sink) { sink->format->open(sink, true); }
+static inline void weir__write_open_list(weir__sink *sink) { sink->format->open(sink, false); }
+static inline void weir__write_close(weir__sink *sink) { sink->format->close(sink); }
+
+#endif

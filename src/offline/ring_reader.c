@@ -1,0 +1,938 @@
+#include "offline/ring_reader.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/text.h"
+#include "inspect/snapshot.h"
+#include "offline/byte_reader.h"
+#include "offline/code.h"
+#include "offline/ring_state.h"
+#include "record/operations.h"
+#include "record/recorder.h"
+#include "record/ring_file.h"
+#include "record/stacks.h"
+
+#define TRY(call)                                                                                                      \
+  do {                                                                                                                 \
+    weir_status status_ = (call);                                                                                      \
+    if (status_ != WEIR_OK)                                                                                            \
+      return status_;                                                                                                  \
+  } while (0)
+
+/* All modules are logged again when one is loaded, so that more are of no use, and would be looked through for every frame. */
+enum { MOST_MODULES = 4096 };
+
+/* A text, a pool or a context of the log; or a stack. */
+typedef struct entry {
+  uint64_t at; /* of its bytes */
+  uint32_t length;
+} entry;
+
+typedef struct module {
+  weir__ring_module where;
+  uint32_t path;     /* a string */
+  uint64_t id_at;    /* of its build ID in the file */
+  uint32_t id_bytes; /* 0: it has none */
+  bool is_open;      /* it was tried */
+  weir__code *code;  /* NULL: its names are not known */
+} module;
+
+/* Settings or a limit, as the log has them. */
+typedef struct change {
+  uint64_t time; /* ticks */
+  int device;    /* -1: of all */
+  uint32_t conf; /* a string; of settings only */
+  uint64_t limit;
+} change;
+
+typedef struct loader {
+  const char *path;
+  weir__source *source; /* NULL: the file at `path` */
+  unsigned char *data;  /* the file */
+  uint64_t size;
+  const weir__ring_header *header;
+  weir__budget budget;
+  weir__snapshot *s;
+  entry *texts, *stacks; /* [0] is nothing */
+  size_t text_count, text_room, stack_count, stack_room;
+  module *modules, *last_module; /* the last that was asked for */
+  size_t module_count, module_room;
+  uint64_t settings_at; /* of the latest; 0: none */
+  uint32_t settings_length;
+  change *changes;
+  size_t change_count, change_room;
+  weir__event *annotations; /* of all devices */
+  size_t annotation_count, annotation_room;
+  uint8_t *threads; /* by number in events; 0: it has none yet */
+  uint8_t thread_count;
+  size_t frame_room, stack_frame_room, remark_room, pool_room, stream_room, snapshot_change_room,
+      snapshot_annotation_room, early_room;
+  weir__table frame_table, stream_table, pool_table;
+  uint32_t last_pool;  /* the one before is nearly always the one */
+  uint32_t *remark_of; /* by number of a text; 0: not asked for yet, or the usual one */
+  weir__clock_line clock;
+} loader;
+
+static weir_status bad(const loader *l, uint64_t at, const char *format, ...) WEIR_PRINTF(3, 4);
+static weir_status bad(const loader *l, uint64_t at, const char *format, ...) {
+  char text[256];
+  va_list arguments;
+  va_start(arguments, format);
+  weir__format_text(text, sizeof text, format, arguments);
+  va_end(arguments);
+  return weir__not_ok(weir__fail(WEIR_ERROR_BAD_DATA, "%s: byte %llu: %s", l->path, (unsigned long long)at, text));
+}
+
+static weir_status no_memory(const loader *l) {
+  if (l->budget.is_over)
+    return weir__not_ok(weir__fail(WEIR_ERROR_BAD_DATA, "%s: reading it would take more than %llu bytes", l->path,
+                                   (unsigned long long)l->budget.limit));
+  return weir__not_ok(weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: the host has no memory for it", l->path));
+}
+
+/* Room for so many more in an array. */
+#define ROOM(l, array, count, room, more)                                                                              \
+  do {                                                                                                                 \
+    void *grown_ = weir__grow(&(l)->budget, (array), &(room), (count) + (more), sizeof *(array));                      \
+    if (!grown_)                                                                                                       \
+      return no_memory(l);                                                                                             \
+    (array) = grown_;                                                                                                  \
+  } while (0)
+
+/* ---- The file ---- */
+
+bool weir__ring_is(const char *path) {
+  struct stat about;
+  char magic[8];
+  if (stat(path, &about) != 0 || !S_ISREG(about.st_mode))
+    return false;
+  int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+  bool is = descriptor >= 0 && pread(descriptor, magic, sizeof magic, 0) == (ssize_t)sizeof magic &&
+            memcmp(magic, WEIR__RING_MAGIC, sizeof magic) == 0;
+  if (descriptor >= 0)
+    close(descriptor);
+  return is;
+}
+
+bool weir__ring_begins(const void *bytes, size_t size) { return size >= 8 && memcmp(bytes, WEIR__RING_MAGIC, 8) == 0; }
+
+static weir_status read_part(loader *l, int descriptor, uint64_t from, uint64_t to) {
+  while (from < to) {
+    ssize_t got = pread(descriptor, l->data + from, to - from, (off_t)from);
+    if (got < 0 && errno == EINTR)
+      continue;
+    if (got < 0)
+      return weir__not_ok(weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot be read: %s", l->path, strerror(errno)));
+    if (got == 0)
+      return bad(l, from, "the file ends here");
+    from += (uint64_t)got;
+  }
+  return WEIR_OK;
+}
+
+/* Memory grows with the bytes that come, not with what the header promises. */
+static weir_status read_source(loader *l) {
+  size_t room = 0, got = 0;
+  do {
+    unsigned char *grown = weir__grow(&l->budget, l->data, &room, l->size + WEIR__RING_HEADER, 1);
+    if (!grown)
+      return no_memory(l);
+    l->data = grown;
+    TRY(weir__source_read(l->source, l->data + l->size, room - l->size, &got));
+    l->size += got;
+  } while (got);
+  l->header = (const weir__ring_header *)(const void *)l->data;
+  if (l->size < WEIR__RING_HEADER)
+    return bad(l, l->size, "the data end in the header of a recording, which has %d bytes", (int)WEIR__RING_HEADER);
+  return WEIR_OK;
+}
+
+/* The header comes last: what a process that still runs drops meanwhile is told there. */
+static weir_status read_all(loader *l) {
+  struct stat about;
+  int descriptor = open(l->path, O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0)
+    return weir__not_ok(weir__fail(WEIR_ERROR_SYSTEM, "%s: %s", l->path, strerror(errno)));
+  weir_status status = WEIR_OK;
+  if (fstat(descriptor, &about) != 0)
+    status = weir__not_ok(weir__fail(WEIR_ERROR_SYSTEM, "%s: %s", l->path, strerror(errno)));
+  l->size = status ? 0 : (uint64_t)about.st_size;
+  if (!status && l->size < WEIR__RING_HEADER)
+    status = bad(l, l->size, "the file ends in the header of a recording, which has %d bytes", (int)WEIR__RING_HEADER);
+  if (!status) {
+    size_t room = 0;
+    l->data = weir__grow(&l->budget, NULL, &room, l->size, 1);
+    status = l->data ? read_part(l, descriptor, WEIR__RING_HEADER, l->size) : no_memory(l);
+  }
+  if (!status)
+    status = read_part(l, descriptor, 0, WEIR__RING_HEADER);
+  close(descriptor);
+  l->header = (const weir__ring_header *)(const void *)l->data;
+  return status;
+}
+
+/* Up to a century from 1970 on, so that sums of them are numbers too. */
+#define MOST_NS 4000000000000000000
+
+static bool is_time(int64_t ns) { return ns >= 0 && ns <= MOST_NS; }
+
+#define AT(field) offsetof(weir__ring_header, field)
+
+static weir_status check_header(const loader *l) {
+  const weir__ring_header *h = l->header;
+  if (memcmp(h->magic, WEIR__RING_MAGIC, sizeof h->magic) != 0)
+    return bad(l, 0, "this is no recording");
+  if (h->version < WEIR__RING_OLDEST_VERSION || h->version > WEIR__RING_VERSION)
+    return bad(l, AT(version), "a recording of version %u, this program reads %d to %d", h->version,
+               (int)WEIR__RING_OLDEST_VERSION, (int)WEIR__RING_VERSION);
+  if (h->event_bytes != sizeof(weir__event))
+    return bad(l, AT(event_bytes), "events of %u bytes, expected %zu", h->event_bytes, sizeof(weir__event));
+  if (h->chunk_bytes != sizeof(weir__chunk))
+    return bad(l, AT(chunk_bytes), "chunks of %u bytes, expected %zu", h->chunk_bytes, sizeof(weir__chunk));
+  if (h->device_count < 1 || h->device_count > WEIR__RING_DEVICES)
+    return bad(l, AT(device_count), "%d devices, expected 1 to %d", h->device_count, (int)WEIR__RING_DEVICES);
+  if (h->file_bytes != l->size)
+    return bad(l, l->size, "the file ends here, the recording has %llu bytes", (unsigned long long)h->file_bytes);
+  if (h->log_at != WEIR__RING_HEADER || h->log_bytes > l->size - h->log_at || h->log_bytes % 64)
+    return bad(l, AT(log_at), "the log is not in the file");
+  uint64_t checkpoints = h->version > 2 ? h->checkpoint_bytes : 0, after_log = h->log_at + h->log_bytes;
+  if (h->version > 2 && (h->checkpoints_at != after_log || checkpoints > l->size - after_log || checkpoints % 64))
+    return bad(l, AT(checkpoints_at), "the checkpoints are not in the file");
+  if (h->chunks_at != after_log + checkpoints || h->chunk_count > (l->size - h->chunks_at) / sizeof(weir__chunk))
+    return bad(l, AT(chunks_at), "the events are not in the file");
+  if (h->log_used > h->log_bytes)
+    return bad(l, AT(log_used), "the log has more bytes than there is room for");
+  const weir__clock_point *last = &h->last[h->newest & 1];
+  if (!is_time(h->first.monotonic_ns) || !is_time(h->first.unix_ns))
+    return bad(l, AT(first), "the clock's first point is none");
+  if (!is_time(last->monotonic_ns) || !is_time(last->unix_ns))
+    return bad(l, AT(last), "the clock's last point is none");
+  return WEIR_OK;
+}
+
+/* ---- The log ---- */
+
+static weir_status add_string(loader *l, const char *text, size_t length, uint32_t *number) {
+  weir__strings *strings = &l->s->strings;
+  uint32_t hash = weir__strings_hash(strings, text, length);
+  *number = weir__strings_find(strings, hash, text, length);
+  if (*number == WEIR__TABLE_END)
+    *number = weir__strings_add(strings, &l->budget, hash, text, length, true);
+  return *number == WEIR__TABLE_END ? no_memory(l) : WEIR_OK;
+}
+
+static weir_status add_numbered(loader *l, entry **list, size_t *count, size_t *room, const weir__ring_entry *e,
+                                uint64_t at) {
+  if (e->number != *count)
+    return bad(l, at, "entry of number %u, expected %zu", e->number, *count);
+  ROOM(l, *list, *count, *room, 1);
+  (*list)[(*count)++] = (entry){at + sizeof *e, e->length};
+  return WEIR_OK;
+}
+
+static weir_status add_module(loader *l, const weir__ring_entry *e, uint64_t at) {
+  module made = {.is_open = false};
+  if (e->length < sizeof made.where)
+    return bad(l, at, "a module of %u bytes", e->length);
+  memcpy(&made.where, l->data + at + sizeof *e, sizeof made.where);
+  uint64_t path_at = at + sizeof *e + sizeof made.where;
+  size_t room = e->length - sizeof made.where, length = strnlen((const char *)l->data + path_at, room);
+  TRY(add_string(l, (const char *)l->data + path_at, length, &made.path));
+  if (length + 1 < room) {
+    made.id_at = path_at + length + 1;
+    made.id_bytes = (uint32_t)(room - length - 1);
+  }
+  ROOM(l, l->modules, l->module_count, l->module_room, 1);
+  l->modules[l->module_count++] = made;
+  return WEIR_OK;
+}
+
+static weir_status add_change(loader *l, const change *made) {
+  ROOM(l, l->changes, l->change_count, l->change_room, 1);
+  l->changes[l->change_count++] = *made;
+  return WEIR_OK;
+}
+
+/* The first walk only looks for the last. */
+static weir_status add_settings(loader *l, const weir__ring_entry *e, uint64_t at) {
+  change made = {.device = -1};
+  if (e->length < sizeof made.time)
+    return bad(l, at, "settings of %u bytes", e->length);
+  memcpy(&made.time, l->data + at + sizeof *e, sizeof made.time);
+  l->settings_at = at + sizeof *e + sizeof made.time;
+  l->settings_length = e->length - (uint32_t)sizeof made.time;
+  if (!l->s)
+    return WEIR_OK;
+  TRY(add_string(l, (const char *)l->data + l->settings_at, l->settings_length, &made.conf));
+  return add_change(l, &made);
+}
+
+static weir_status add_limit(loader *l, const weir__ring_entry *e, uint64_t at) {
+  weir__ring_limit limit;
+  if (e->length != sizeof limit)
+    return bad(l, at, "a limit of %u bytes", e->length);
+  memcpy(&limit, l->data + at + sizeof *e, sizeof limit);
+  if (limit.device < 0 || limit.device >= l->header->device_count)
+    return bad(l, at, "a limit of device %lld, there are %d", (long long)limit.device, l->header->device_count);
+  return l->s ? add_change(l, &(change){limit.time, (int)limit.device, 0, limit.bytes}) : WEIR_OK;
+}
+
+/* Two walks: the settings are needed before there is a snapshot that has strings. */
+static weir_status read_log(loader *l) {
+  uint64_t at = l->header->log_at, end = at + l->header->log_used;
+  while (at < end) {
+    weir__ring_entry e;
+    if (end - at < sizeof e)
+      return bad(l, at, "the log ends in an entry");
+    memcpy(&e, l->data + at, sizeof e);
+    if (e.length > end - at - sizeof e)
+      return bad(l, at, "an entry of %u bytes, the log has %llu more", e.length,
+                 (unsigned long long)(end - at - sizeof e));
+    switch (e.kind) {
+    case WEIR__RING_TEXT:
+      if (l->s)
+        TRY(add_numbered(l, &l->texts, &l->text_count, &l->text_room, &e, at));
+      break;
+    case WEIR__RING_STACK:
+      if (l->s)
+        TRY(add_numbered(l, &l->stacks, &l->stack_count, &l->stack_room, &e, at));
+      break;
+    case WEIR__RING_MODULE:
+      if (l->s)
+        TRY(add_module(l, &e, at));
+      break;
+    case WEIR__RING_SETTINGS:
+      TRY(add_settings(l, &e, at));
+      break;
+    case WEIR__RING_LIMIT:
+      TRY(add_limit(l, &e, at));
+      break;
+    default:
+      return bad(l, at, "an entry of kind %u, which is not known", e.kind);
+    }
+    uint64_t whole = weir__round_up(sizeof e + e.length, 8);
+    if (whole > end - at)
+      return bad(l, at, "the log ends in an entry");
+    at += whole;
+  }
+  return WEIR_OK;
+}
+
+/* A snapshot with the settings and nothing else, by way of what writes and reads snapshots: so that they are there as always. */
+static weir_status begin_snapshot(loader *l, const weir__snapshot_limits *limits) {
+  weir__taken_device devices[WEIR__RING_DEVICES] = {{0}};
+  weir_snapshot empty = {.devices = devices, .device_count = l->header->device_count};
+  char *conf = strndup((const char *)l->data + l->settings_at, l->settings_length), *pickle = NULL;
+  size_t pickle_bytes = 0;
+  weir__source *source;
+  FILE *file = NULL;
+  weir_status status = WEIR_ERROR_HOST_OUT_OF_MEMORY;
+  weir__taken_stack no_stack = {0};
+  weir_pool_id no_pool = {0, 0};
+  weir__taken_context no_context = {0};
+  empty.stacks = &no_stack;
+  empty.pools = &no_pool;
+  empty.contexts = &no_context;
+  empty.stack_count = empty.pool_count = empty.context_count = 1;
+  if (!conf || weir__text_set_add(&empty.texts, "") == WEIR__NO_TEXT ||
+      (empty.conf = weir__text_set_add(&empty.texts, conf)) == WEIR__NO_TEXT ||
+      !(file = open_memstream(&pickle, &pickle_bytes)))
+    goto end;
+  status = weir__settings_parse(NULL, conf, &empty.settings);
+  if (status) {
+    status = bad(l, l->settings_at, "the settings: %s", weir_last_error());
+    goto end;
+  }
+  status = weir_snapshot_write(&empty, WEIR_SNAPSHOT_PICKLE, file);
+  if (fclose(file) != 0 && !status)
+    status = WEIR_ERROR_HOST_OUT_OF_MEMORY;
+  file = NULL;
+  if (!status)
+    status = weir__source_open_memory(l->path, pickle, pickle_bytes, &source);
+  if (!status) {
+    status = weir__snapshot_read(source, limits, &l->s);
+    weir__source_close(source);
+    if (!status) {
+      l->s->ignored_count = 0; /* no key of the file's */
+      l->s->is_events_only = l->s->has_causes = true;
+      l->s->is_cut_off = !l->header->is_closed;
+    }
+  }
+end:
+  if (file)
+    fclose(file);
+  free(pickle);
+  free(conf);
+  weir__text_set_clear(&empty.texts);
+  return status == WEIR_ERROR_HOST_OUT_OF_MEMORY ? no_memory(l) : status;
+}
+
+/* ---- What numbers mean ---- */
+
+/* Arrays of a snapshot that was read cannot grow: each is begun anew with its first element, the usual case. */
+#define BEGIN_AGAIN(l, array, room)                                                                                    \
+  do {                                                                                                                 \
+    void *begun_ = weir__grow(&(l)->budget, NULL, &(room), 1, sizeof *(array));                                        \
+    if (!begun_)                                                                                                       \
+      return no_memory(l);                                                                                             \
+    memcpy(begun_, (array), sizeof *(array));                                                                          \
+    weir__drop(array);                                                                                                 \
+    (array) = begun_;                                                                                                  \
+  } while (0)
+
+/* The text of a number; false: there is none. */
+static bool text_of(const loader *l, uint32_t number, const char **text, size_t *length) {
+  bool known = number && number < l->text_count;
+  *text = known ? (const char *)l->data + l->texts[number].at : "";
+  *length = known ? strnlen(*text, l->texts[number].length) : 0;
+  return known;
+}
+
+static weir_status string_of(loader *l, uint32_t number, uint32_t *string) {
+  const char *text;
+  size_t length;
+  text_of(l, number, &text, &length);
+  return add_string(l, text, length, string);
+}
+
+static module *module_of(loader *l, uint64_t address) {
+  module *recent = l->last_module;
+  if (recent && address >= recent->where.begin &&
+      address < recent->where.end) /* frames of a stack are mostly of the same */
+    return recent;
+  size_t last = l->module_count > MOST_MODULES ? l->module_count - MOST_MODULES : 0;
+  for (size_t i = l->module_count; i-- > last;) /* the latest: another library may have been there before */
+    if (address >= l->modules[i].where.begin && address < l->modules[i].where.end)
+      return l->last_module = &l->modules[i];
+  return NULL;
+}
+
+/* A frame of these texts; equal ones have one number. */
+static weir_status add_frame(loader *l, uint32_t name, uint32_t file, int line, uint32_t *number) {
+  weir__snapshot *s = l->s;
+  weir__snapshot_frame made;
+  memset(&made, 0, sizeof made);
+  made.name = name;
+  made.filename = file;
+  made.line = line;
+  uint32_t hash = weir__hash_end(weir__hash_bytes(s->strings.seed, &made, sizeof made));
+  size_t cursor = weir__table_begin(&l->frame_table, hash);
+  for (uint32_t id; (id = weir__table_next(&l->frame_table, hash, &cursor)) != WEIR__TABLE_END;)
+    if (memcmp(&s->frames[id], &made, sizeof made) == 0) {
+      *number = id;
+      return WEIR_OK;
+    }
+  ROOM(l, s->frames, s->frame_count, l->frame_room, 1);
+  if (!weir__table_add(&l->frame_table, &l->budget, hash, (uint32_t)s->frame_count))
+    return no_memory(l);
+  *number = (uint32_t)s->frame_count;
+  s->frames[s->frame_count++] = made;
+  return WEIR_OK;
+}
+
+/* The file of a module, if it is still the one that was recorded. */
+static weir__code *code_of(const loader *l, module *in) {
+  if (!in->is_open) {
+    char host[sizeof l->header->host] = "";
+    gethostname(host, sizeof host - 1);
+    weir__code_origin origin = {.path = l->s->strings.items[in->path].text,
+                                .base = in->where.base,
+                                .build_id = l->data + in->id_at,
+                                .build_id_bytes = in->id_bytes,
+                                .recorded_ns = l->header->first.unix_ns,
+                                .is_this_host = strncmp(host, l->header->host, sizeof host) == 0};
+    in->is_open = true;
+    in->code = weir__code_open(&origin);
+  }
+  return in->code;
+}
+
+/* Appends what an address stands for: one frame, and those that were inlined there. Where the names are not known it is the module
+ * and the address in it. */
+static weir_status add_native(loader *l, uint64_t address, size_t *used) {
+  enum { MOST_INLINED = 32 };
+  weir__code_name names[MOST_INLINED];
+  module *in = module_of(l, address);
+  weir__code *code = in ? code_of(l, in) : NULL;
+  size_t count = code ? weir__code_names(code, address, names, MOST_INLINED) : 0;
+  char place[32];
+  if (!count) {
+    snprintf(place, sizeof place, "0x%llx", (unsigned long long)(address - (in ? in->where.base : 0)));
+    names[count++] = (weir__code_name){place, in ? l->s->strings.items[in->path].text : "??", 0};
+  }
+  for (size_t i = 0; i < count; i++) {
+    uint32_t name, file;
+    TRY(add_string(l, names[i].function, strlen(names[i].function), &name));
+    TRY(add_string(l, names[i].file, strlen(names[i].file), &file));
+    ROOM(l, l->s->stack_frames, *used, l->stack_frame_room, 1);
+    TRY(add_frame(l, name, file, names[i].line, &l->s->stack_frames[*used]));
+    ++*used;
+  }
+  return WEIR_OK;
+}
+
+static weir_status add_language(loader *l, const weir__frame *frame, size_t *used) {
+  uint32_t name, file;
+  TRY(string_of(l, frame->function, &name));
+  TRY(string_of(l, frame->file, &file));
+  ROOM(l, l->s->stack_frames, *used, l->stack_frame_room, 1);
+  TRY(add_frame(l, name, file, frame->line, &l->s->stack_frames[*used]));
+  ++*used;
+  return WEIR_OK;
+}
+
+static bool frame_begins(const weir__snapshot *s, uint32_t frame, const char *prefix) {
+  return strncmp(s->strings.items[s->frames[frame].name].text, prefix, strlen(prefix)) == 0;
+}
+
+/* How many of a stack's native frames are Weir's own. A program that has libweir.a inside has them: its stacks begin with Weir's
+ * functions, of which the public one that the program called is the last. */
+static size_t count_own(const weir__snapshot *s, const uint32_t *frames, size_t count) {
+  enum { DEEPEST = 24 };
+  size_t own = 0;
+  for (size_t i = 0; i < count && i < DEEPEST && !own; i++)
+    if (frame_begins(s, frames[i], "weir_") && !frame_begins(s, frames[i], "weir__"))
+      own = i + 1;
+  while (own < count && frame_begins(s, frames[own], "weir_"))
+    own++;
+  return own;
+}
+
+/* All stacks, with the numbers that they have in events. */
+static weir_status read_stacks(loader *l) {
+  weir__snapshot *s = l->s;
+  size_t room = 0, used = 0;
+  BEGIN_AGAIN(l, s->stacks, room);
+  weir__drop(s->frames);
+  s->frames = NULL;
+  s->frame_count = 0;
+  weir__drop(s->stack_frames);
+  s->stack_frames = NULL;
+  for (size_t i = 1; i < l->stack_count; i++) {
+    size_t words = l->stacks[i].length / sizeof(uint64_t), first = used;
+    const unsigned char *at = l->data + l->stacks[i].at;
+    size_t native = SIZE_MAX; /* where those begin */
+    for (size_t k = 0; k < words;) {
+      uint64_t pair[2] = {0, 0};
+      bool has_two = k + 1 < words;
+      memcpy(pair, at + k * sizeof pair[0], (has_two ? 2 : 1) * sizeof pair[0]);
+      weir__frame frame;
+      k += weir__stack_frame_of(pair, has_two ? 2 : 1, &frame);
+      if (frame.address && native == SIZE_MAX)
+        native = used;
+      TRY(frame.address ? add_native(l, frame.address, &used) : add_language(l, &frame, &used));
+    }
+    size_t own = native == SIZE_MAX ? 0 : count_own(s, s->stack_frames + native, used - native);
+    if (own) {
+      used -= own;
+      memmove(s->stack_frames + native, s->stack_frames + native + own, (used - native) * sizeof *s->stack_frames);
+    }
+    ROOM(l, s->stacks, s->stack_count, room, 1);
+    s->stacks[s->stack_count++] = (weir__snapshot_stack){first, used - first};
+  }
+  return WEIR_OK;
+}
+
+static weir_status remark_of(loader *l, uint32_t context, uint32_t *remark) {
+  weir__snapshot *s = l->s;
+  *remark = 0;
+  if (!context || context >= l->text_count)
+    return WEIR_OK;
+  *remark = l->remark_of[context];
+  weir__event_context of;
+  if (*remark || !weir__context_of_bytes(l->data + l->texts[context].at, l->texts[context].length, &of))
+    return WEIR_OK;
+  weir__snapshot_remark made = s->remarks[0];
+  if (of.compile)
+    TRY(string_of(l, of.compile, &made.compile_context));
+  if (of.metadata)
+    TRY(string_of(l, of.metadata, &made.user_metadata));
+  if (of.phase)
+    TRY(string_of(l, of.phase, &made.phase));
+  ROOM(l, s->remarks, s->remark_count, l->remark_room, 1);
+  *remark = l->remark_of[context] = (uint32_t)s->remark_count;
+  s->remarks[s->remark_count++] = made;
+  return WEIR_OK;
+}
+
+static weir_status pool_of(loader *l, uint32_t number, uint32_t *pool) {
+  weir__snapshot *s = l->s;
+  *pool = 0;
+  weir_pool_id id;
+  if (!number ||
+      (!weir__pool_is_direct(number, &id) &&
+       (number >= l->text_count || !weir__pool_of_bytes(l->data + l->texts[number].at, l->texts[number].length, &id))))
+    return WEIR_OK;
+  weir__snapshot_pool made = {{(int64_t)id.first, (int64_t)id.second}};
+  if (memcmp(&s->pools[l->last_pool], &made, sizeof made) == 0) {
+    *pool = l->last_pool;
+    return WEIR_OK;
+  }
+  uint32_t hash = weir__hash_end(weir__hash_bytes(s->strings.seed, &made, sizeof made));
+  size_t cursor = weir__table_begin(&l->pool_table, hash);
+  while ((*pool = weir__table_next(&l->pool_table, hash, &cursor)) != WEIR__TABLE_END)
+    if (memcmp(&s->pools[*pool], &made, sizeof made) == 0) {
+      l->last_pool = *pool;
+      return WEIR_OK;
+    }
+  ROOM(l, s->pools, s->pool_count, l->pool_room, 1);
+  if (!weir__table_add(&l->pool_table, &l->budget, hash, (uint32_t)s->pool_count))
+    return no_memory(l);
+  *pool = l->last_pool = (uint32_t)s->pool_count;
+  s->pools[s->pool_count++] = made;
+  return WEIR_OK;
+}
+
+static weir_status stream_of(loader *l, uint64_t raw, uint64_t at, uint16_t *stream) {
+  weir__snapshot *s = l->s;
+  uint32_t hash = weir__hash_end(weir__hash_bytes(s->strings.seed, &raw, sizeof raw));
+  size_t cursor = weir__table_begin(&l->stream_table, hash);
+  *stream = 0;
+  if (!raw)
+    return WEIR_OK;
+  for (uint32_t id; (id = weir__table_next(&l->stream_table, hash, &cursor)) != WEIR__TABLE_END;)
+    if (s->streams[id] == (int64_t)raw) {
+      *stream = (uint16_t)id;
+      return WEIR_OK;
+    }
+  if (s->stream_count >= UINT16_MAX)
+    return bad(l, at, "there are more than %d streams", UINT16_MAX);
+  ROOM(l, s->streams, s->stream_count, l->stream_room, 1);
+  if (!weir__table_add(&l->stream_table, &l->budget, hash, (uint32_t)s->stream_count))
+    return no_memory(l);
+  *stream = (uint16_t)s->stream_count;
+  s->streams[s->stream_count++] = (int64_t)raw;
+  return WEIR_OK;
+}
+
+/* ---- Events ---- */
+
+static const uint8_t actions[] = {[WEIR__EVENT_ALLOC] = WEIR__ACTION_ALLOC,
+                                  [WEIR__EVENT_FREE_REQUESTED] = WEIR__ACTION_FREE_REQUESTED,
+                                  [WEIR__EVENT_FREE_COMPLETED] = WEIR__ACTION_FREE_COMPLETED,
+                                  [WEIR__EVENT_SEGMENT_ALLOC] = WEIR__ACTION_SEGMENT_ALLOC,
+                                  [WEIR__EVENT_SEGMENT_FREE] = WEIR__ACTION_SEGMENT_FREE,
+                                  [WEIR__EVENT_SEGMENT_MAP] = WEIR__ACTION_SEGMENT_MAP,
+                                  [WEIR__EVENT_SEGMENT_UNMAP] = WEIR__ACTION_SEGMENT_UNMAP,
+                                  [WEIR__EVENT_OOM] = WEIR__ACTION_OOM,
+                                  [WEIR__EVENT_SNAPSHOT] = WEIR__ACTION_SNAPSHOT,
+                                  [WEIR__EVENT_ANNOTATE] = WEIR__ACTION_ANNOTATE,
+                                  [WEIR__EVENT_USER_DEFINED] = WEIR__ACTION_USER_DEFINED};
+
+typedef struct place {
+  uint64_t sequence, at;
+} place;
+
+static int by_sequence(const void *a, const void *b) {
+  const place *x = a, *y = b;
+  return (x->sequence > y->sequence) - (x->sequence < y->sequence);
+}
+
+static unsigned count_at(const loader *l, uint64_t at) {
+  unsigned count;
+  memcpy(&count, l->data + at + offsetof(weir__chunk, count), sizeof count);
+  return count;
+}
+
+/* The chunks that have events, in the order in which they were begun. */
+static weir_status find_chunks(loader *l, place **places, size_t *count, size_t *events) {
+  size_t room = 0;
+  *events = 0;
+  for (uint64_t i = 0; i < l->header->chunk_count; i++) {
+    place p = {0, l->header->chunks_at + i * sizeof(weir__chunk)};
+    unsigned has = count_at(l, p.at);
+    if (has > WEIR__CHUNK_EVENTS)
+      return bad(l, p.at, "a chunk of %u events, there is room for %d", has, (int)WEIR__CHUNK_EVENTS);
+    if (!has)
+      continue;
+    memcpy(&p.sequence, l->data + p.at + offsetof(weir__chunk, sequence), sizeof p.sequence);
+    ROOM(l, *places, *count, room, 1);
+    (*places)[(*count)++] = p;
+    *events += has;
+  }
+  if (*count)
+    qsort(*places, *count, sizeof **places, by_sequence);
+  return WEIR_OK;
+}
+
+/* The events of a device, from all chunks, in order. With a checkpoint those that have gone into it are left away: how
+ * many is added to the dropped ones. */
+static weir_status gather(loader *l, int device, const weir__ring_start *start, const place *places, size_t count,
+                          weir__event *to, weir__event *spare, size_t *found) {
+  const weir__ring_device *d = &l->header->devices[device];
+  uint64_t after = d->dropped_until > d->cleared_until ? d->dropped_until : d->cleared_until;
+  *found = 0;
+  for (size_t i = 0; i < count; i++)
+    for (unsigned k = 0, has = count_at(l, places[i].at); k < has; k++) {
+      uint64_t at = places[i].at + offsetof(weir__chunk, events) + k * sizeof(weir__event);
+      weir__event e;
+      memcpy(&e, l->data + at, sizeof e);
+      if (e.device >= l->header->device_count || e.action >= WEIR__EVENT_KINDS)
+        return bad(l, at, "an event of device %u with action %u, which is not known", e.device, e.action);
+      if (e.device != device || e.time <= after)
+        continue;
+      if (e.action != WEIR__EVENT_PAIRS) {
+        if (start->is_known && e.time <= start->of.time)
+          l->s->devices[device].dropped++;
+        else
+          to[(*found)++] = e;
+      } else {
+        ROOM(l, l->annotations, l->annotation_count, l->annotation_room, 1);
+        l->annotations[l->annotation_count++] = e;
+      }
+    }
+  weir__events_sort(to, spare, *found);
+  return WEIR_OK;
+}
+
+/* 0, which is "not recorded", for ticks that are none of this clock's. */
+static int64_t time_of(const loader *l, uint64_t ticks) {
+  double ns = (double)(int64_t)(ticks - l->clock.ticks) * l->clock.ns_per_tick;
+  return ns > -(double)MOST_NS && ns < (double)MOST_NS ? (l->clock.unix_ns + (int64_t)ns) / 1000 : 0;
+}
+
+/* Numbers of threads, smaller. */
+static uint8_t thread_of(loader *l, uint16_t number) {
+  uint8_t *thread = &l->threads[number & WEIR__EVENT_MOST_THREADS];
+  if ((number & WEIR__EVENT_MOST_THREADS) == WEIR__EVENT_MOST_THREADS)
+    *thread = WEIR__SNAPSHOT_MANY_THREADS;
+  if (!*thread && (number & WEIR__EVENT_MOST_THREADS))
+    *thread = l->thread_count < WEIR__SNAPSHOT_MANY_THREADS - 1 ? ++l->thread_count : WEIR__SNAPSHOT_MANY_THREADS;
+  return *thread;
+}
+
+static weir_status convert(loader *l, const weir__event *e, weir__snapshot_event *to) {
+  *to = (weir__snapshot_event){.address = e->address,
+                               .size = e->bytes,
+                               .time_us = time_of(l, e->time),
+                               .stack = e->stack < l->s->stack_count ? e->stack : 0,
+                               .action = actions[e->action],
+                               .thread = thread_of(l, e->thread) & WEIR__SNAPSHOT_MANY_THREADS,
+                               .is_for_request = (e->thread & WEIR__EVENT_FOR_REQUEST) != 0};
+  TRY(remark_of(l, e->context, &to->remark));
+  TRY(pool_of(l, e->pool, &to->pool));
+  return stream_of(l, e->stream, 0, &to->stream);
+}
+
+static weir_status add_placed(loader *l, const weir__snapshot_change *made) {
+  ROOM(l, l->s->changes, l->s->change_count, l->snapshot_change_room, 1);
+  l->s->changes[l->s->change_count++] = *made;
+  return WEIR_OK;
+}
+
+/* Between which events of a device, in the order of time, its settings and its limit changed. What a checkpoint has is
+ * the beginning, whatever the log had room for before it. */
+static weir_status place_changes(loader *l, int device, const weir__ring_start *start, const weir__event *events,
+                                 size_t count) {
+  weir__snapshot *s = l->s;
+  size_t first = s->change_count, read = 0, at = 0;
+  if (start->is_known) {
+    uint32_t conf;
+    TRY(add_string(l, start->conf, start->of.conf_bytes, &conf));
+    TRY(add_placed(l, &(weir__snapshot_change){device, 0, s->strings.items[conf].text, 0}));
+    TRY(add_placed(l, &(weir__snapshot_change){device, 0, NULL, start->of.limit}));
+  }
+  for (size_t i = 0; i < l->change_count; i++) {
+    const change *c = &l->changes[i];
+    if ((c->device >= 0 && c->device != device) || (start->is_known && c->time <= start->of.settings_time))
+      continue;
+    while (read < count && events[read].time <= c->time) /* where a block was taken is no event of a snapshot */
+      at += events[read++].action != WEIR__EVENT_TAKEN;
+    weir__snapshot_change made = {device, at, c->device < 0 ? s->strings.items[c->conf].text : NULL, c->limit};
+    size_t same = first;
+    while (same < s->change_count && (at || !s->changes[same].conf != !made.conf))
+      same++;
+    if (same == s->change_count)
+      TRY(add_placed(l, &made));
+    else
+      s->changes[same] = made;
+  }
+  return WEIR_OK;
+}
+
+static weir_status find_early(loader *l, int device, weir__event *events, size_t *count) {
+  weir__snapshot *s = l->s;
+  size_t most = 0, found = 0, room = 0;
+  for (size_t i = 0; i < *count; i++)
+    most += events[i].action == WEIR__EVENT_TAKEN || events[i].action == WEIR__EVENT_SEGMENT_MAP;
+  weir__early *early = weir__grow(&l->budget, NULL, &room, most + 1, sizeof *early);
+  if (!early)
+    return no_memory(l);
+  *count = weir__events_take_early(events, *count, early, &found);
+  weir__snapshot_early *grown =
+      weir__grow(&l->budget, s->early, &l->early_room, s->early_count + found + 1, sizeof *grown);
+  if (grown) {
+    s->early = grown;
+    for (size_t i = 0; i < found; i++)
+      grown[s->early_count++] = (weir__snapshot_early){device, early[i].event, early[i].request};
+  }
+  weir__drop(early);
+  return grown ? WEIR_OK : no_memory(l);
+}
+
+/* What was there before the first event of a device. Stacks for which the log had no room are none. */
+static weir_status read_start(loader *l, int device, weir__ring_start *start) {
+  weir__snapshot_device *d = &l->s->devices[device];
+  uint64_t at;
+  const char *why;
+  weir_status status = weir__ring_start_read(l->data, device, &l->budget, start, &at, &why);
+  if (status)
+    return why ? bad(l, at, "%s", why) : no_memory(l);
+  d->lacks_start = !start->is_known && (d->dropped || start->is_missing);
+  if (!start->is_known)
+    return WEIR_OK;
+  d->start = start->state;
+  d->peak_allocated = start->of.peak_allocated;
+  d->peak_reserved = start->of.peak_reserved;
+  for (size_t i = 0; i < d->start->block_count; i++)
+    if (d->start->blocks[i].stack >= l->s->stack_count)
+      d->start->blocks[i].stack = 0;
+  return WEIR_OK;
+}
+
+static weir_status read_events(loader *l) {
+  weir__snapshot *s = l->s;
+  weir__ring_start start;
+  place *places = NULL;
+  weir__event *all = NULL;
+  size_t count = 0, total = 0, found = 0, room = 0, spare = 0;
+  weir_status status = find_chunks(l, &places, &count, &total);
+  if (!status) {
+    all = weir__grow(&l->budget, NULL, &spare, 2 * total + 1, sizeof *all);
+    weir__drop(s->events);
+    s->events = weir__grow(&l->budget, NULL, &room, total + 1, sizeof *s->events);
+    status = all && s->events ? WEIR_OK : no_memory(l);
+  }
+  for (int d = 0; d < l->header->device_count && !status; d++) {
+    s->devices[d].events = s->events + s->event_count;
+    s->devices[d].dropped = l->header->devices[d].dropped;
+    s->devices[d].memory = l->header->devices[d].memory;
+    found = 0;
+    status = read_start(l, d, &start);
+    if (!status)
+      status = gather(l, d, &start, places, count, all, all + total, &found);
+    if (!status)
+      status = place_changes(l, d, &start, all, found);
+    if (!status) {
+      weir__events_join(all, found, true);
+      status = find_early(l, d, all, &found);
+    }
+    for (size_t i = 0; i < found && !status; i++)
+      status = convert(l, &all[i], &s->events[s->event_count + i]);
+    s->devices[d].event_count = found;
+    s->event_count += found;
+  }
+  weir__drop(places);
+  weir__drop(all);
+  return status;
+}
+
+static weir_status read_annotations(loader *l) {
+  weir__snapshot *s = l->s;
+  size_t room = 0;
+  weir__event *spare = weir__grow(&l->budget, NULL, &room, l->annotation_count + 1, sizeof *spare);
+  if (!spare)
+    return no_memory(l);
+  weir__events_sort(l->annotations, spare, l->annotation_count);
+  weir__drop(spare);
+  for (size_t i = 0; i < l->annotation_count; i++) {
+    const weir__event *e = &l->annotations[i];
+    const char *text = NULL;
+    size_t count = 0;
+    if (e->context >= l->text_count ||
+        !weir__pairs_of_bytes(l->data + l->texts[e->context].at, l->texts[e->context].length, &text, &count))
+      continue; /* there was no room for it in the log */
+    weir__snapshot_annotation made = {.device = e->device, .time_us = time_of(l, e->time)};
+    TRY(add_string(l, "", 0, &made.name));
+    made.stage = made.name;
+    for (size_t k = 0; k < count; k++) {
+      const char *key = text, *value = key + strlen(key) + 1;
+      if (strcmp(key, "name") == 0)
+        TRY(add_string(l, value, strlen(value), &made.name));
+      else if (strcmp(key, "stage") == 0)
+        TRY(add_string(l, value, strlen(value), &made.stage));
+      text = value + strlen(value) + 1;
+    }
+    ROOM(l, s->annotations, s->annotation_count, l->snapshot_annotation_room, 1);
+    s->annotations[s->annotation_count++] = made;
+  }
+  return WEIR_OK;
+}
+
+/* ---- All of it ---- */
+
+static weir_status begin_numbers(loader *l) {
+  size_t remarks = 0, threads = 0;
+  BEGIN_AGAIN(l, l->s->remarks, l->remark_room);
+  BEGIN_AGAIN(l, l->s->pools, l->pool_room);
+  BEGIN_AGAIN(l, l->s->streams, l->stream_room);
+  l->s->remark_count = l->s->pool_count = l->s->stream_count = 1;
+  l->remark_of = weir__grow(&l->budget, NULL, &remarks, l->text_count, sizeof *l->remark_of);
+  l->threads = weir__grow(&l->budget, NULL, &threads, WEIR__EVENT_MOST_THREADS + 1, sizeof *l->threads);
+  if (!l->remark_of || !l->threads)
+    return no_memory(l);
+  memset(l->threads, 0, WEIR__EVENT_MOST_THREADS + 1);
+  memset(l->remark_of, 0, l->text_count * sizeof *l->remark_of);
+  return WEIR_OK;
+}
+
+static weir_status load(loader *l, const weir__snapshot_limits *limits) {
+  TRY(l->source ? read_source(l) : read_all(l));
+  TRY(check_header(l));
+  TRY(read_log(l));
+  TRY(begin_snapshot(l, limits));
+  ROOM(l, l->texts, 0, l->text_room, 1);
+  ROOM(l, l->stacks, 0, l->stack_room, 1);
+  l->texts[0] = l->stacks[0] = (entry){0, 0};
+  l->text_count = l->stack_count = 1;
+  TRY(read_log(l));
+  TRY(begin_numbers(l));
+  TRY(read_stacks(l));
+  l->clock = weir__clock_through(&l->header->first, &l->header->last[l->header->newest & 1]);
+  TRY(read_events(l));
+  TRY(read_annotations(l));
+  return weir__snapshot_check_size(l->s, l->path, l->size);
+}
+
+static weir_status load_from(const char *path, weir__source *source, const weir__snapshot_limits *limits,
+                             weir__snapshot **out) {
+  loader l = {
+      .path = path, .source = source, .budget = {.limit = limits && limits->memory ? limits->memory : 64ull << 30}};
+  weir_status status = load(&l, limits);
+  if (!status && l.header->lost)
+    weir__log(WEIR_LOG_WARN,
+              "%s: %llu events are missing: there was no room for all streams; WEIR_RECORD_MB makes it larger", path,
+              (unsigned long long)l.header->lost);
+  weir__drop(l.data);
+  weir__drop(l.texts);
+  weir__drop(l.stacks);
+  for (size_t i = 0; i < l.module_count; i++)
+    weir__code_close(l.modules[i].code);
+  weir__drop(l.modules);
+  weir__drop(l.remark_of);
+  weir__drop(l.threads);
+  weir__drop(l.changes);
+  weir__drop(l.annotations);
+  weir__table_clear(&l.frame_table);
+  weir__table_clear(&l.stream_table);
+  weir__table_clear(&l.pool_table);
+  if (status) {
+    weir__snapshot_free(l.s);
+    return status;
+  }
+  *out = l.s;
+  return WEIR_OK;
+}
+
+weir_status weir__ring_load(const char *path, const weir__snapshot_limits *limits, weir__snapshot **out) {
+  return load_from(path, NULL, limits, out);
+}
+
+weir_status weir__ring_read(weir__source *source, const weir__snapshot_limits *limits, weir__snapshot **out) {
+  return load_from(weir__source_name(source), source, limits, out);
+}

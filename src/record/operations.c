@@ -1,0 +1,175 @@
+#include "record/operations.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define NONE UINT32_MAX
+
+/* What a thread is doing. Places are those of events. */
+typedef struct doing {
+  uint32_t first, last;       /* segments for its next request, in a chain; NONE: none yet */
+  uint32_t from;              /* the first segment that it gives back of an arena; NONE: it does something else */
+  bool gave_back, grew, took; /* for the request */
+} doing;
+
+typedef struct joiner {
+  const weir__event *events;
+  uint32_t *next;    /* in a chain: of what a request did, then of what stands beside an event */
+  uint32_t *beside;  /* the chain of what goes before a request, or behind anything else; NONE: nothing */
+  uint32_t *last_of; /* the end of that chain */
+  bool *is_moved;    /* it is in the chain of another event */
+  bool leaves_taken; /* where a block was taken stays as it is */
+} joiner;
+
+static bool is_growth(const weir__event *e) {
+  return e->action == WEIR__EVENT_SEGMENT_ALLOC || e->action == WEIR__EVENT_SEGMENT_MAP;
+}
+
+static bool is_release(const weir__event *e) {
+  return e->action == WEIR__EVENT_SEGMENT_FREE || e->action == WEIR__EVENT_SEGMENT_UNMAP;
+}
+
+/* Such a block has neighbours, which others may free before it is handed out: when it was taken is not to be changed. */
+static bool is_taken(const weir__event *e) {
+  return e->action == WEIR__EVENT_SEGMENT_MAP || e->action == WEIR__EVENT_TAKEN;
+}
+
+static bool is_request(const weir__event *e) { return e->action == WEIR__EVENT_ALLOC || e->action == WEIR__EVENT_OOM; }
+
+/* Segments of the two sizes of pools are told by their own size, which the small ones have alone. */
+static bool same_arena(const weir__event *a, const weir__event *b) {
+  const uint64_t small = 2 << 20;
+  return a->stream == b->stream && a->pool == b->pool && a->action == b->action &&
+         (a->bytes == small) == (b->bytes == small);
+}
+
+static void put_beside(joiner *j, uint32_t place, uint32_t event) {
+  j->is_moved[event] = true;
+  j->next[event] = NONE;
+  if (j->beside[place] == NONE)
+    j->beside[place] = event;
+  else
+    j->next[j->last_of[place]] = event;
+  j->last_of[place] = event;
+}
+
+/* A request that the cache could not serve ends. One that only took memory goes on where it got its block: until then others
+ * may have used the rest of the cache. One that gave memory back first has its place there, since others have seen the cache
+ * empty since; but not if it then was served by what others gave back. */
+static void end_request(joiner *j, doing *d, uint32_t request) {
+  bool is_early = d->gave_back && d->grew;
+  if (d->took && j->leaves_taken && !is_early)
+    return;
+  for (uint32_t i = d->first, next; i != NONE; i = next) {
+    next = j->next[i];
+    if (!is_early)
+      put_beside(j, request, i);
+    else if (i != d->first)
+      put_beside(j, d->first, i);
+  }
+  if (is_early)
+    put_beside(j, d->first, request);
+}
+
+static void look_at(joiner *j, doing *d, uint32_t i) {
+  const weir__event *e = &j->events[i];
+  if (!(e->thread & WEIR__EVENT_FOR_REQUEST) && is_release(e)) {
+    if (d->from != NONE && same_arena(&j->events[d->from], e))
+      put_beside(j, d->from, i);
+    else
+      d->from = i;
+    return;
+  }
+  d->from = NONE;
+  if (e->thread & WEIR__EVENT_FOR_REQUEST && !is_request(e)) {
+    j->next[i] = NONE;
+    *(d->first == NONE ? &d->first : &j->next[d->last]) = i;
+    d->last = i;
+    d->gave_back |= is_release(e);
+    d->grew |= is_growth(e);
+    d->took |= is_taken(e);
+  } else if (is_request(e) && d->first != NONE) {
+    end_request(j, d, i);
+    d->first = NONE;
+    d->gave_back = d->grew = d->took = false;
+  }
+}
+
+/* A chain may hang on an event that hangs on another: the depth is that of operations within operations, so it ends soon. */
+static size_t emit(const joiner *j, uint32_t i, weir__event *to, size_t at) {
+  if (is_request(&j->events[i])) {
+    for (uint32_t k = j->beside[i]; k != NONE; k = j->next[k])
+      at = emit(j, k, to, at);
+    to[at++] = j->events[i];
+  } else {
+    to[at++] = j->events[i];
+    for (uint32_t k = j->beside[i]; k != NONE; k = j->next[k])
+      at = emit(j, k, to, at);
+  }
+  return at;
+}
+
+static bool has_one_thread(const weir__event *events, size_t count) {
+  size_t i = 1;
+  while (i < count && !((events[i].thread ^ events[0].thread) & WEIR__EVENT_MOST_THREADS))
+    i++;
+  return i >= count;
+}
+
+void weir__events_join(weir__event *events, size_t count, bool leaves_taken) {
+  if (has_one_thread(events, count) || count >= NONE)
+    return;
+  joiner j = {.events = events, .leaves_taken = leaves_taken};
+  j.next = malloc(count * sizeof *j.next);
+  j.beside = malloc(count * sizeof *j.beside);
+  j.last_of = malloc(count * sizeof *j.last_of);
+  j.is_moved = calloc(count, sizeof *j.is_moved);
+  doing *threads = malloc((WEIR__EVENT_MOST_THREADS + 1) * sizeof *threads);
+  weir__event *joined = malloc(count * sizeof *joined);
+  if (j.next && j.beside && j.last_of && j.is_moved && threads && joined) {
+    for (size_t t = 0; t <= WEIR__EVENT_MOST_THREADS; t++)
+      threads[t] = (doing){.first = NONE, .from = NONE};
+    memset(j.beside, 0xff, count * sizeof *j.beside);
+    for (uint32_t i = 0; i < count; i++)
+      look_at(&j, &threads[events[i].thread & WEIR__EVENT_MOST_THREADS], i);
+    size_t at = 0;
+    for (uint32_t i = 0; i < count; i++)
+      if (!j.is_moved[i])
+        at = emit(&j, i, joined, at);
+    memcpy(events, joined, at * sizeof *events); /* at is count: each is in one chain, or in none */
+  }
+  free(j.next);
+  free(j.beside);
+  free(j.last_of);
+  free(j.is_moved);
+  free(threads);
+  free(joined);
+}
+
+size_t weir__events_take_early(weir__event *events, size_t count, weir__early *early, size_t *early_count) {
+  size_t kept = 0, at = SIZE_MAX; /* where a block was taken that was not handed out yet: there is one at a time */
+  unsigned thread = 0;
+  *early_count = 0;
+  for (size_t i = 0; i < count; i++) {
+    const weir__event *e = &events[i];
+    unsigned by = e->thread & WEIR__EVENT_MOST_THREADS;
+    if (is_taken(e) && e->thread & WEIR__EVENT_FOR_REQUEST && (at == SIZE_MAX || thread != by)) {
+      at = kept;
+      thread = by;
+    }
+    if (e->action == WEIR__EVENT_TAKEN)
+      continue;
+    if (is_request(e) && by == thread && at != SIZE_MAX) {
+      bool is_alone = true;
+      for (size_t k = at; k < kept && is_alone; k++)
+        is_alone = (events[k].thread & WEIR__EVENT_MOST_THREADS) == thread;
+      if (!is_alone)
+        early[(*early_count)++] = (weir__early){at, kept};
+      at = SIZE_MAX;
+    }
+    events[kept++] = *e;
+  }
+  return kept;
+}

@@ -1,0 +1,35 @@
+/*
+ * Static tracepoints (USDT): a program like bpftrace can look at each allocation and each free of a running process, with
+ * nothing recorded and nothing restarted. A tracepoint is one instruction that does nothing, and a note in the ELF file that
+ * says where it is and where its arguments are. They are there where <sys/sdt.h> was when Weir was built.
+ */
+#ifndef WEIR_RECORD_PROBES_H
+#define WEIR_RECORD_PROBES_H
+
+#if defined(__has_include)
+#if __has_include(<sys/sdt.h>)
+#define WEIR__HAS_PROBES 1
+#endif
+#endif
+
+#ifdef WEIR__HAS_PROBES
+#include <sys/sdt.h>
+#ifdef __clang__ /* it minds how the header calls its own macros */
+#define WEIR__PROBE(name, pointer, device, bytes, stream)                                                              \
+  do {                                                                                                                 \
+    _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wgnu-zero-variadic-macro-arguments\"")       \
+        DTRACE_PROBE4(weir, name, pointer, device, bytes, stream);                                                     \
+    _Pragma("clang diagnostic pop")                                                                                    \
+  } while (0)
+#else
+#define WEIR__PROBE(name, pointer, device, bytes, stream) DTRACE_PROBE4(weir, name, pointer, device, bytes, stream)
+#endif
+/* pointer, device, bytes as requested, stream */
+#define WEIR__PROBE_MALLOC(pointer, device, bytes, stream) WEIR__PROBE(malloc, pointer, device, bytes, stream)
+#define WEIR__PROBE_FREE(pointer, device, bytes, stream) WEIR__PROBE(free, pointer, device, bytes, stream)
+#else
+#define WEIR__PROBE_MALLOC(pointer, device, bytes, stream) ((void)0)
+#define WEIR__PROBE_FREE(pointer, device, bytes, stream) ((void)0)
+#endif
+
+#endif

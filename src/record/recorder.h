@@ -1,0 +1,237 @@
+/*
+ * The recorder of an allocator.
+ *
+ * Events go to tapes (record/ring.h), one for each device. The stack of a block in use is in a table of its arena: blocks
+ * themselves stay small.
+ */
+#ifndef WEIR_RECORD_RECORDER_H
+#define WEIR_RECORD_RECORDER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/clock.h"
+#include "base/lock.h"
+#include "record/entry.h"
+#include "record/ring.h"
+#include "record/this_thread.h"
+#include "weir/history.h"
+
+/* Stacks by the address of a block, in a table with open addresses. All zero is an empty one. */
+typedef struct weir__stack_map {
+  struct weir__stack_entry {
+    uint64_t address; /* 0: empty */
+    uint32_t stack;
+  } * entries;
+  size_t count, room; /* room is a power of two, or 0 */
+} weir__stack_map;
+
+/* What an arena writes with. Guarded by the arena's lock. */
+typedef struct weir__writer {
+  struct weir__history *history;
+  uint64_t
+      rules; /* those of the last event, if there is a chunk and all events have the same form; else WEIR__NO_RULES */
+  weir__chunk *chunk; /* NULL: it has to ask for one */
+  uint64_t last;      /* the time of its last event: the next is not before it */
+  uint64_t stream;    /* of all its events, as the two below */
+  uint32_t pool;
+  int device;
+  uint32_t generation;    /* of the recording that the stacks are of */
+  weir__stack_map stacks; /* of blocks in use */
+} weir__writer;
+
+typedef struct weir__annotation {
+  struct weir__annotation *next;
+  uint64_t time; /* ticks */
+  int device;
+  uint32_t pair_count;
+  char texts[]; /* key, value, key, value ... each with its 0 */
+} weir__annotation;
+
+typedef struct weir__history_device {
+  weir__tape tape;
+  atomic_uint metadata; /* a text */
+  weir__lock lock;
+  weir__writer marks; /* events that are of no arena; guarded by `lock` */
+} weir__history_device;
+
+/* What is kept of an event. */
+typedef union weir__rules {
+  struct {
+    uint32_t generation; /* how often recording was turned off */
+    uint16_t skip;       /* bits of actions */
+    uint8_t context;     /* weir_history_context */
+    uint8_t has_texts;   /* a device has metadata */
+  };
+  uint64_t word;
+} weir__rules;
+
+#define WEIR__NO_RULES UINT64_MAX
+
+typedef struct weir__history {
+  _Atomic uint64_t rules;  /* weir__rules in one word, so that all of them are read at once; changed under the lock */
+  atomic_int mode, stacks; /* weir_history_...; changed under the lock, read without */
+  atomic_ulong lost;       /* events */
+  pthread_mutex_t lock;    /* of what follows */
+  size_t limit;
+  weir__annotation *annotations, **annotations_end; /* the oldest first */
+  size_t annotation_count;
+  uint64_t annotations_dropped;
+  struct weir__ringfile *file;          /* has the events; NULL: memory does. Set before recording begins */
+  atomic_int dumps;                     /* how often memory ran out and a snapshot was due beside the file */
+  struct weir__history *next_with_file; /* in the list of those that a fork is about; guarded by its lock */
+  int device_count;
+  weir__history_device devices[];
+} weir__history;
+
+weir__history *weir__history_new(int devices); /* NULL: no host memory */
+void weir__history_delete(weir__history *history);
+
+/* Events go to the file, which is the recorder's from here on. Nothing was recorded yet. */
+void weir__history_set_file(weir__history *history, struct weir__ringfile *file);
+
+void weir__history_set(weir__history *history, const weir_history_options *options);
+void weir__history_clear(weir__history *history);
+
+static inline bool weir__history_is_on(const weir__history *history) {
+  return atomic_load_explicit(&history->mode, memory_order_relaxed) != WEIR_HISTORY_OFF;
+}
+
+static inline weir__rules weir__history_rules(const weir__history *history) {
+  return (weir__rules){.word = atomic_load_explicit(&history->rules, memory_order_relaxed)};
+}
+
+/* The caller's stack, where events of this kind keep one; else 0. No lock is held. */
+uint32_t weir__history_stack(const weir__history *history, weir_history_context level);
+
+/* NULL: no host memory. */
+weir__writer *weir__writer_new(weir__history *history, int device, weir_pool_id pool, uint64_t stream);
+
+/* Writes an event. `stack` is that of the operation under way; what the event keeps of it is for the rules. The lock that
+ * guards the writer is held. */
+void weir__history_write(weir__writer *writer, weir__action action, uint64_t address, uint64_t bytes, uint32_t stack);
+
+/* The same at a time that was read before, in ticks. */
+void weir__history_write_at(weir__writer *writer, weir__action action, uint64_t address, uint64_t bytes, uint32_t stack,
+                            uint64_t ticks);
+
+/* A free that is complete at once: both of its events. */
+void weir__history_write_freed(weir__writer *writer, uint64_t address, uint64_t bytes, uint32_t stack, uint64_t ticks);
+
+/* The writer's arena is going. NULL is allowed. */
+void weir__writer_delete(weir__writer *writer);
+
+/* The stack with which a block in use was allocated; 0: none is known. The arena's lock is held. */
+uint32_t weir__writer_stack(const weir__history *history, const weir__writer *writer, uint64_t address);
+
+void weir__history_set_metadata(weir__history *history, int device, uint32_t text);
+
+/* An event of no arena: a mark, perhaps about an address, or a snapshot. */
+void weir__history_mark(weir__history *history, int device, weir__action action, uint64_t address, uint64_t bytes,
+                        uint32_t text);
+
+/* The events of a device, the oldest first, for the caller to free. false: no host memory. */
+bool weir__history_read(weir__history *history, int device, weir__event **events, size_t *count, uint64_t *dropped);
+
+/* The same at an earlier time, which a snapshot may have marked: neither its mark nor what came later takes an entry's
+ * place. */
+bool weir__history_read_until(weir__history *history, int device, uint64_t until, weir__event **events, size_t *count,
+                              uint64_t *dropped);
+
+/* Calls `each` for every annotation, the oldest first, with the recorder's lock held. */
+void weir__history_annotations(weir__history *history, void (*each)(void *context, const weir__annotation *annotation),
+                               void *context);
+bool weir__history_annotate(weir__history *history, int device, const char *const *pairs, size_t pair_count);
+
+/* ---- The short way: what happens most, with no rules to look at, and with room in the chunk ---- */
+
+static inline uint64_t weir__writer_time(weir__writer *writer, uint64_t ticks) {
+  if (__builtin_expect(ticks < writer->last, 0))
+    ticks = writer->last;
+  writer->last = ticks;
+  return ticks;
+}
+
+/* Field by field, straight to its place: a copy of a whole event would wait for its parts. */
+static inline void weir__event_fill(weir__event *event, const weir__writer *writer, weir__action action,
+                                    uint64_t address, uint64_t bytes, uint64_t time, uint32_t stack, uint32_t context) {
+  event->address = address;
+  event->bytes = bytes;
+  event->stream = writer->stream;
+  event->time = time;
+  event->stack = stack;
+  event->pool = writer->pool;
+  event->context = context;
+  event->action = (uint8_t)action;
+  event->device = (uint8_t)writer->device;
+  event->thread = weir__here.thread;
+}
+
+/* Room for one or two events; NULL: the long way has to be taken. */
+static inline weir__event *weir__writer_place(const weir__writer *writer, unsigned events, unsigned *count) {
+  if (writer->rules != atomic_load_explicit(&writer->history->rules, memory_order_relaxed) || weir__here.texts ||
+      !weir__here.thread)
+    return NULL;
+  *count = atomic_load_explicit(&writer->chunk->count, memory_order_relaxed);
+  if (*count + events > WEIR__CHUNK_EVENTS)
+    return NULL;
+  weir__event *place = &writer->chunk->events[*count];
+  for (unsigned i = 0; i < events; i++)
+    __builtin_prefetch(place + 12 + i, 1);
+  return place;
+}
+
+static inline void weir__history_alloc(weir__writer *writer, uint64_t address, uint64_t bytes, uint64_t ticks) {
+  unsigned count;
+  weir__event *event = weir__writer_place(writer, 1, &count);
+  if (__builtin_expect(!event, 0)) {
+    weir__history_write_at(writer, WEIR__EVENT_ALLOC, address, bytes, 0, ticks);
+    return;
+  }
+  weir__event_fill(event, writer, WEIR__EVENT_ALLOC, address, bytes, weir__writer_time(writer, ticks), 0, 0);
+  atomic_store_explicit(&writer->chunk->count, count + 1, memory_order_release);
+}
+
+static inline void weir__history_freed(weir__writer *writer, uint64_t address, uint64_t bytes, uint64_t ticks) {
+  unsigned count;
+  weir__event *pair = weir__writer_place(writer, 2, &count);
+  if (__builtin_expect(!pair, 0)) {
+    weir__history_write_freed(writer, address, bytes, 0, ticks);
+    return;
+  }
+  uint64_t time = weir__writer_time(writer, ticks);
+  weir__event_fill(&pair[0], writer, WEIR__EVENT_FREE_REQUESTED, address, bytes, time, 0, 0);
+  weir__event_fill(&pair[1], writer, WEIR__EVENT_FREE_COMPLETED, address, bytes, time, 0, 0);
+  atomic_store_explicit(&writer->chunk->count, count + 2, memory_order_release);
+}
+
+/* ---- Numbers in events ---- */
+
+typedef struct weir__event_context {
+  uint32_t phase, compile, metadata; /* texts */
+} weir__event_context;
+
+/* Pools have small numbers, one of the two 0: those stand for themselves, with a bit that says which it is. Others are interned. */
+enum { WEIR__POOL_DIRECT = 1 << 29 };
+#define WEIR__POOL_FIRST (1u << 30)
+#define WEIR__POOL_SECOND (1u << 29)
+
+weir_pool_id weir__pool_of_number(uint32_t number);
+
+/* Whether a pool's number says all; then *id is it. */
+bool weir__pool_is_direct(uint32_t number, weir_pool_id *id);
+weir__event_context weir__context_of_number(uint32_t number);
+
+/* The same from what is interned under the number, for those who have it from elsewhere. false: it is something else. */
+bool weir__pool_of_bytes(const void *bytes, size_t length, weir_pool_id *id);
+bool weir__context_of_bytes(const void *bytes, size_t length, weir__event_context *context);
+
+/* An annotation: key, value, key, value ... each with its 0. */
+bool weir__pairs_of_bytes(const void *bytes, size_t length, const char **texts, size_t *count);
+
+/* "alloc", "free_requested" and so on. */
+const char *weir__action_name(unsigned action);
+
+#endif

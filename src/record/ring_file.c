@@ -1,0 +1,449 @@
+#include "record/ring_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <link.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "record/intern.h"
+#include "record/stacks.h"
+
+/* ---- The file ---- */
+
+/* A file larger than the process may write would bring it a signal. */
+static int reserve(int descriptor, uint64_t bytes) {
+  struct rlimit most;
+  if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur != RLIM_INFINITY && bytes > most.rlim_cur)
+    return EFBIG;
+  int error;
+  do
+    error = posix_fallocate(descriptor, 0, (off_t)bytes);
+  while (error == EINTR);
+  return error;
+}
+
+static void describe(weir__ringfile *file, int devices, const char *host, int64_t rank) {
+  weir__ring_header *h = file->header;
+  h->version = WEIR__RING_VERSION;
+  h->event_bytes = sizeof(weir__event);
+  h->chunk_bytes = sizeof(weir__chunk);
+  h->device_count = devices;
+  h->file_bytes = file->bytes;
+  h->log_at = WEIR__RING_HEADER;
+  h->log_bytes = file->bytes / 8 / 64 * 64;
+  h->checkpoints_at = h->log_at + h->log_bytes;
+  h->checkpoint_bytes = file->bytes / 8 / 64 * 64;
+  h->chunks_at = h->checkpoints_at + h->checkpoint_bytes;
+  h->chunk_count = (file->bytes - h->chunks_at) / sizeof(weir__chunk);
+  h->pid = getpid();
+  h->rank = rank;
+  strncpy(h->host, host, sizeof h->host - 1);
+  h->first = weir__clock_first();
+  h->last[0] = weir__clock_now();
+  atomic_signal_fence(memory_order_release); /* a program that is killed here leaves no magic over half a header */
+  memcpy(h->magic, WEIR__RING_MAGIC, sizeof h->magic);
+}
+
+weir__ringfile *weir__ringfile_create(const char *path, uint64_t bytes, int devices, const char *host, int64_t rank,
+                                      int *why) {
+  weir__ringfile *file = calloc(1, sizeof *file);
+  char *name = strdup(path);
+  *why = ENOMEM;
+  if (!file || !name)
+    goto free_both;
+  int descriptor = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (descriptor < 0) {
+    *why = errno;
+    goto free_both;
+  }
+  *why = reserve(descriptor, bytes);
+  if (*why)
+    goto remove_file;
+  file->map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+  if (file->map == MAP_FAILED) {
+    *why = errno;
+    goto remove_file;
+  }
+  close(descriptor);
+  file->path = name;
+  file->bytes = bytes;
+  file->header = (weir__ring_header *)(void *)file->map;
+  pthread_mutex_init(&file->checkpoint_lock, NULL);
+  describe(file, devices, host, rank);
+  return file;
+
+remove_file:
+  close(descriptor);
+  unlink(path);
+free_both:
+  free(name);
+  free(file);
+  return NULL;
+}
+
+static void note_clock(weir__ringfile *file) {
+  weir__ring_header *h = file->header;
+  unsigned older = !atomic_load_explicit(&h->newest, memory_order_relaxed);
+  h->last[older] = weir__clock_now();
+  atomic_store_explicit(&h->newest, older, memory_order_release);
+  /* The rate is the better the longer it was measured: at first soon again, then once in about a second. */
+  const uint64_t second = 1ull << 31;
+  uint64_t passed = h->last[older].ticks - h->first.ticks;
+  file->clock_at = h->last[older].ticks + (passed < second ? passed : second);
+}
+
+void weir__ringfile_close(weir__ringfile *file) {
+  if (!file)
+    return;
+  note_clock(file);
+  atomic_store(&file->header->is_closed, 1);
+  munmap(file->map, file->bytes);
+  free(file->modules);
+  pthread_mutex_destroy(&file->checkpoint_lock);
+  free(file->draft);
+  free(file->path);
+  free(file);
+}
+
+bool weir__ringfile_detach(weir__ringfile *file) {
+  return mmap(file->map, file->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
+              -1, 0) != MAP_FAILED;
+}
+
+/* ---- Chunks ---- */
+
+uint64_t weir__ringfile_capacity(const weir__ringfile *file) { return file->header->chunk_count * WEIR__CHUNK_EVENTS; }
+
+/* A device may have as many as it likes, but for a few that the others can count on. */
+weir__chunk *weir__ringfile_chunk(weir__ringfile *file, int device) {
+  const weir__ring_header *h = file->header;
+  uint64_t sure = h->chunk_count / (4 * (uint64_t)h->device_count), kept = 0;
+  weir__chunk *chunk = NULL;
+  weir__lock_take(&file->lock);
+  for (int i = 0; i < h->device_count; i++)
+    if (i != device && file->taken[i] < sure)
+      kept += sure - file->taken[i];
+  if (file->fresh + (file->taken[device] < sure ? 0 : kept) < h->chunk_count) {
+    chunk = (weir__chunk *)(void *)(file->map + h->chunks_at) + file->fresh++;
+    file->taken[device]++;
+  }
+  weir__lock_give(&file->lock);
+  return chunk;
+}
+
+/* Usually a checkpoint is due every quarter of the ring. With many blocks the interval grows, up to half of the ring,
+ * to bound the overhead. Another quarter later it becomes urgent: then a quarter of the ring is left until the last
+ * checkpoint goes stale. A device that keeps very few events gets none. */
+static void count_chunk(weir__ringfile *file, int device, uint64_t most) {
+  enum { fewest = 64, events_for_block = 8 };
+  const weir__ring_header *h = file->header;
+  uint64_t left = (h->chunk_count - file->fresh) / (uint64_t)h->device_count;
+  uint64_t ring = file->taken[device] + left, interval = file->interval;
+  uint64_t since = ++file->since[device];
+  if (most < ring)
+    ring = most;
+  if (!file->due || (most < fewest && !interval))
+    return;
+  if (!interval) {
+    uint64_t longer = file->blocks[device] * events_for_block / WEIR__CHUNK_EVENTS;
+    interval = longer < ring / 4 ? ring / 4 : longer < ring / 2 ? longer : ring / 2;
+    interval += !interval;
+  }
+  bool is_urgent = since >= interval + ring / 4;
+  if (since == interval || (is_urgent && since % 8 == 0))
+    file->due(file->due_context, device, is_urgent);
+}
+
+void weir__ringfile_begin(weir__ringfile *file, weir__chunk *chunk, int device, uint64_t most) {
+  weir__lock_take(&file->lock);
+  atomic_store_explicit(&chunk->count, 0, memory_order_release);
+  chunk->sequence = ++file->next_sequence;
+  if (weir__clock_ticks() >= file->clock_at)
+    note_clock(file);
+  count_chunk(file, device, most);
+  weir__lock_give(&file->lock);
+}
+
+/* The order of chunks is that of events with the same time. An arena's last chunk may be older than one that it goes on with, and
+ * the two events of a free lie in both. What was there before has no such neighbour: its writer is gone. */
+void weir__ringfile_resume(weir__ringfile *file, weir__chunk *chunk) {
+  weir__lock_take(&file->lock);
+  chunk->sequence = ++file->next_sequence;
+  weir__lock_give(&file->lock);
+}
+
+/* ---- The log, with the lock held ---- */
+
+static bool log_entry(weir__ringfile *file, weir__ring_kind kind, uint32_t number, const void *head, size_t head_bytes,
+                      const void *bytes, size_t length) {
+  weir__ring_header *h = file->header;
+  uint64_t used = atomic_load_explicit(&h->log_used, memory_order_relaxed);
+  size_t whole = weir__round_up(sizeof(weir__ring_entry) + head_bytes + length, 8);
+  if (whole > h->log_bytes - used) {
+    if (atomic_fetch_add(&h->log_lost, 1) == 0)
+      weir__log(WEIR_LOG_WARN,
+                "%s: its part for stacks, texts and settings is full, and later events have none; WEIR_RECORD_MB makes "
+                "it larger",
+                file->path);
+    return false;
+  }
+  char *at = file->map + h->log_at + used;
+  weir__ring_entry entry = {.kind = kind, .number = number, .length = (uint32_t)(head_bytes + length)};
+  memcpy(at, &entry, sizeof entry);
+  if (head_bytes)
+    memcpy(at + sizeof entry, head, head_bytes);
+  memcpy(at + sizeof entry + head_bytes, bytes, length);
+  atomic_store_explicit(&h->log_used, used + whole, memory_order_release);
+  return true;
+}
+
+static void log_new(weir__ringfile *file, weir__ring_kind kind, const weir__intern *intern, atomic_uint *logged) {
+  unsigned from = atomic_load_explicit(logged, memory_order_relaxed);
+  unsigned count = atomic_load_explicit(&intern->count, memory_order_acquire);
+  for (unsigned i = from + 1; from != UINT32_MAX && i <= count; i++) {
+    size_t length;
+    const void *bytes = weir__intern_get(intern, i, &length);
+    if (!log_entry(file, kind, i, NULL, 0, bytes, length)) {
+      atomic_store_explicit(logged, UINT32_MAX, memory_order_release);
+      return;
+    }
+    atomic_store_explicit(logged, i, memory_order_release);
+  }
+}
+
+/* By which the file can be told from a later one of the same name. */
+static const unsigned char *build_id_of(const struct dl_phdr_info *info, size_t *bytes) {
+  for (int i = 0; i < info->dlpi_phnum; i++) {
+    if (info->dlpi_phdr[i].p_type != PT_NOTE)
+      continue;
+    const unsigned char *at = (const unsigned char *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+    for (size_t left = info->dlpi_phdr[i].p_memsz; left >= sizeof(ElfW(Nhdr));) {
+      ElfW(Nhdr) note;
+      memcpy(&note, at, sizeof note);
+      size_t name = sizeof note, id = name + weir__round_up(note.n_namesz, 4),
+             end = id + weir__round_up(note.n_descsz, 4);
+      if (end > left)
+        break;
+      if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 && memcmp(at + name, "GNU", 4) == 0) {
+        *bytes = note.n_descsz;
+        return at + id;
+      }
+      at += end;
+      left -= end;
+    }
+  }
+  *bytes = 0;
+  return NULL;
+}
+
+/* A job that loads libraries all the time, such as compiled kernels, would fill the log with the others. */
+static bool is_logged(weir__ringfile *file, const weir__ring_module *module, const char *text, size_t length) {
+  uint64_t hash = (module->base * 31 + module->begin) * 31 + module->end;
+  for (size_t i = 0; i < length; i++)
+    hash = (hash ^ (unsigned char)text[i]) * 0x100000001b3u;
+  for (size_t i = 0; i < file->module_count; i++)
+    if (file->modules[i] == hash)
+      return true;
+  if (file->module_count == file->module_room) {
+    size_t room = file->module_room ? 2 * file->module_room : 64;
+    uint64_t *grown = realloc(file->modules, room * sizeof *grown);
+    if (!grown)
+      return false;
+    file->modules = grown;
+    file->module_room = room;
+  }
+  file->modules[file->module_count++] = hash;
+  return false;
+}
+
+static int log_module(struct dl_phdr_info *info, size_t size, void *context) {
+  weir__ringfile *file = context;
+  (void)size;
+  if (info->dlpi_adds == file->loads)
+    return 1; /* nothing was loaded since */
+  weir__ring_module module = {info->dlpi_addr, UINT64_MAX, 0};
+  for (int i = 0; i < info->dlpi_phnum; i++)
+    if (info->dlpi_phdr[i].p_type == PT_LOAD) {
+      uint64_t begin = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr, end = begin + info->dlpi_phdr[i].p_memsz;
+      module.begin = begin < module.begin ? begin : module.begin;
+      module.end = end > module.end ? end : module.end;
+    }
+  enum { MOST_PATH = 4096, MOST_ID = 64 };
+  char text[MOST_PATH + MOST_ID];
+  size_t length = 0, id_bytes;
+  if (info->dlpi_name && *info->dlpi_name) {
+    length = strnlen(info->dlpi_name, MOST_PATH - 1);
+    memcpy(text, info->dlpi_name, length);
+  } else { /* the program itself */
+    ssize_t got = readlink("/proc/self/exe", text, MOST_PATH - 1);
+    length = got > 0 ? (size_t)got : 0;
+  }
+  if (module.begin >= module.end || !length)
+    return 0;
+  const unsigned char *id = build_id_of(info, &id_bytes);
+  if (id && id_bytes && id_bytes < MOST_ID) {
+    text[length++] = 0;
+    memcpy(text + length, id, id_bytes);
+    length += id_bytes;
+  }
+  if (!is_logged(file, &module, text, length))
+    log_entry(file, WEIR__RING_MODULE, 0, &module, sizeof module, text, length);
+  return 0;
+}
+
+static int count_loads(struct dl_phdr_info *info, size_t size, void *context) {
+  (void)size;
+  *(unsigned long long *)context = info->dlpi_adds;
+  return 1;
+}
+
+static void log_modules(weir__ringfile *file) {
+  unsigned long long loads = 0;
+  dl_iterate_phdr(count_loads, &loads);
+  dl_iterate_phdr(log_module, file);
+  file->loads = loads;
+}
+
+void weir__ringfile_log_settings(weir__ringfile *file, const char *conf) {
+  weir__lock_take(&file->lock);
+  uint64_t time = weir__clock_ticks();
+  log_entry(file, WEIR__RING_SETTINGS, 0, &time, sizeof time, conf, strlen(conf));
+  weir__lock_give(&file->lock);
+}
+
+void weir__ringfile_log_limit(weir__ringfile *file, int device, uint64_t bytes) {
+  weir__lock_take(&file->lock);
+  weir__ring_limit limit = {weir__clock_ticks(), bytes, device};
+  log_entry(file, WEIR__RING_LIMIT, 0, NULL, 0, &limit, sizeof limit);
+  weir__lock_give(&file->lock);
+}
+
+void weir__ringfile_sync(weir__ringfile *file) {
+  weir__lock_take(&file->lock);
+  unsigned stacks = atomic_load_explicit(&weir__stacks.count, memory_order_acquire);
+  log_new(file, WEIR__RING_TEXT, &weir__texts, &file->texts_logged); /* stacks may refer to them */
+  if (stacks > atomic_load_explicit(&file->stacks_logged, memory_order_relaxed)) {
+    log_modules(file);
+    log_new(file, WEIR__RING_STACK, &weir__stacks, &file->stacks_logged);
+  }
+  weir__lock_give(&file->lock);
+}
+
+/* ---- Checkpoints ---- */
+
+static uint64_t slots_bytes(const weir__ring_header *h) {
+  return (uint64_t)h->device_count * WEIR__RING_CHECKPOINTS * sizeof(weir__ring_slot);
+}
+
+static weir__ring_slot *slot_of(const weir__ringfile *file, int device, int number) {
+  return (weir__ring_slot *)(void *)(file->map + file->header->checkpoints_at) + device * WEIR__RING_CHECKPOINTS +
+         number;
+}
+
+uint64_t weir__ringfile_room(const weir__ringfile *file) {
+  const weir__ring_header *h = file->header;
+  return h->checkpoint_bytes > slots_bytes(h) ? h->checkpoint_bytes - slots_bytes(h) : 0;
+}
+
+void weir__ringfile_cut(weir__ringfile *file, int device, uint64_t blocks) {
+  weir__lock_take(&file->lock);
+  file->since[device] = 0;
+  file->blocks[device] = blocks;
+  weir__lock_give(&file->lock);
+}
+
+/* A free range of so many bytes in the area of checkpoints; 0 if there is none. */
+static uint64_t find_room(const weir__ringfile *file, uint64_t bytes) {
+  const weir__ring_header *h = file->header;
+  uint64_t end = h->checkpoints_at + h->checkpoint_bytes, at = h->checkpoints_at + slots_bytes(h);
+  for (bool moved = true; moved && bytes <= end - at;) {
+    moved = false;
+    for (int i = 0; i < h->device_count * WEIR__RING_CHECKPOINTS; i++) {
+      const struct weir__ring_place *p = &file->places[i / WEIR__RING_CHECKPOINTS][i % WEIR__RING_CHECKPOINTS];
+      if (p->sequence && at < p->at + p->bytes && p->at < at + bytes) {
+        at = p->at + p->bytes;
+        moved = true;
+      }
+    }
+  }
+  return bytes <= end - at ? at : 0;
+}
+
+static void drop_checkpoint(weir__ringfile *file, int device, int number) {
+  atomic_store_explicit(&slot_of(file, device, number)->sequence, 0, memory_order_release);
+  file->places[device][number].sequence = 0;
+}
+
+/* Whether events after a checkpoint have been dropped. */
+static bool is_stale(const weir__ringfile *file, int device, int number) {
+  const weir__ring_device *d = &file->header->devices[device];
+  uint64_t time = file->places[device][number].time;
+  return time < atomic_load(&d->dropped_until) || time < atomic_load(&d->cleared_until);
+}
+
+/* The checkpoint of a device to drop next; -1 if none may go. A stale oldest one goes first. An oldest one that is
+ * still valid is where readers start, so the second oldest goes instead; of two, the oldest. The last valid one stays.
+ * */
+static int choose_oldest(const weir__ringfile *file, int device) {
+  int oldest = -1, next = -1, count = 0;
+  for (int i = 0; i < WEIR__RING_CHECKPOINTS; i++) {
+    uint64_t sequence = file->places[device][i].sequence;
+    if (!sequence)
+      continue;
+    count++;
+    if (oldest < 0 || sequence < file->places[device][oldest].sequence) {
+      next = oldest;
+      oldest = i;
+    } else if (next < 0 || sequence < file->places[device][next].sequence)
+      next = i;
+  }
+  if (oldest < 0 || is_stale(file, device, oldest))
+    return oldest;
+  return count > 2 ? next : count == 2 ? oldest : -1;
+}
+
+/* Drops a checkpoint of the device to make room, or one of another device if it has none to spare. */
+static bool drop_oldest(weir__ringfile *file, int device) {
+  int oldest = choose_oldest(file, device);
+  for (int i = 0; oldest < 0 && i < file->header->device_count; i++) {
+    device = i;
+    oldest = choose_oldest(file, i);
+  }
+  if (oldest >= 0)
+    drop_checkpoint(file, device, oldest);
+  return oldest >= 0;
+}
+
+static int vacant_slot(const weir__ringfile *file, int device) {
+  int i = 0;
+  while (i < WEIR__RING_CHECKPOINTS && file->places[device][i].sequence)
+    i++;
+  return i < WEIR__RING_CHECKPOINTS ? i : -1;
+}
+
+bool weir__ringfile_put(weir__ringfile *file, int device, const weir__ring_state *state, uint64_t bytes) {
+  uint64_t at;
+  int number;
+  if (bytes > weir__ringfile_room(file))
+    return false;
+  while ((number = vacant_slot(file, device)) < 0)
+    drop_oldest(file, device);
+  while (!(at = find_room(file, bytes)))
+    if (!drop_oldest(file, device))
+      return false;
+  weir__ring_slot *slot = slot_of(file, device, number);
+  uint64_t sequence = ++file->next_checkpoint;
+  atomic_signal_fence(memory_order_seq_cst); /* whatever becomes of the process, nothing counts that is written half */
+  memcpy(file->map + at, state, bytes);
+  slot->at = at;
+  slot->bytes = bytes;
+  slot->checksum = weir__ring_checksum(sequence, at, state, bytes);
+  atomic_store_explicit(&slot->sequence, sequence, memory_order_release);
+  file->places[device][number] = (struct weir__ring_place){sequence, at, bytes, state->time};
+  return true;
+}

@@ -1,0 +1,242 @@
+/*
+ * A recording in a file that outlives the process, however that ends.
+ *
+ * The file is mapped, and has a fixed size: a header, a log and chunks of events, which are those of a tape
+ * (record/ring.h). An event is in the file as soon as its chunk counts it: nothing has to be written when the process dies.
+ * The log has what numbers in events mean, and the settings. An entry of it is there before the first event that needs it.
+ *
+ * Chunks are used again; what an old one still has is not later than `dropped_until` of its device, and readers leave it away.
+ *
+ * Checkpoints keep what the dropped events left behind: all segments and blocks of a device at one moment between two
+ * events. A device has a few of them, spread over the ring. A reader starts from the oldest checkpoint that is not
+ * earlier than `dropped_until` and ignores the events before it. Checkpoints share one area of the file, and a new one
+ * never overwrites the newest valid one of its device, so a process that is killed meanwhile leaves a usable file.
+ */
+#ifndef WEIR_RECORD_RING_FILE_H
+#define WEIR_RECORD_RING_FILE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/lock.h"
+#include "record/ring.h"
+
+#define WEIR__RING_MAGIC "WEIRRING"
+
+enum {
+  WEIR__RING_VERSION = 3,
+  WEIR__RING_OLDEST_VERSION = 2, /* that can be read: one without checkpoints */
+  WEIR__RING_HEADER = 4096,
+  WEIR__RING_DEVICES = 64,
+  WEIR__RING_CHECKPOINTS = 5 /* that a device has at most: one more than there usually are in the ring */
+};
+
+typedef struct weir__ring_device {
+  _Atomic uint64_t dropped;       /* events that went */
+  _Atomic uint64_t dropped_until; /* their latest time */
+  _Atomic uint64_t cleared_until;
+  uint64_t memory; /* the device's, in bytes */
+} weir__ring_device;
+
+/* The first page. What is not atomic does not change once the magic is there. */
+typedef struct weir__ring_header {
+  char magic[8];
+  uint32_t version;
+  uint32_t event_bytes, chunk_bytes;
+  int32_t device_count;
+  uint64_t file_bytes;
+  uint64_t log_at, log_bytes; /* behind the header */
+  uint64_t chunks_at, chunk_count;
+  int64_t pid;
+  int64_t rank; /* -1: none */
+  char host[64];
+  weir__clock_point first;
+  weir__clock_point last[2]; /* written in turn, so that one of them is whole */
+  atomic_uint newest;        /* which of them is the later one */
+  atomic_uint is_closed;     /* the recording ended by itself */
+  _Atomic uint64_t log_used;
+  _Atomic uint64_t lost;     /* events for which there was no chunk */
+  _Atomic uint64_t log_lost; /* entries of the log for which there was no room */
+  weir__ring_device devices[WEIR__RING_DEVICES];
+  uint64_t checkpoints_at, checkpoint_bytes; /* behind the log; from version 3 on */
+} weir__ring_header;
+
+_Static_assert(sizeof(weir__ring_header) <= WEIR__RING_HEADER, "the header is one page");
+
+typedef enum weir__ring_kind {
+  WEIR__RING_TEXT = 1, /* of weir__texts: texts, pools and contexts */
+  WEIR__RING_STACK,    /* of weir__stacks */
+  WEIR__RING_MODULE, /* weir__ring_module, the path of the program or library that is mapped there, and if it has a build ID,
+                          a 0 and that */
+  WEIR__RING_SETTINGS, /* a time, from which on they hold, and all of them in the syntax of WEIR_ALLOC_CONF */
+  WEIR__RING_LIMIT     /* weir__ring_limit */
+} weir__ring_kind;
+
+/* An entry of the log; its bytes follow, filled up to a multiple of 8. */
+typedef struct weir__ring_entry {
+  uint32_t kind;
+  uint32_t number; /* of a text or a stack: one more than that of the one before, from 1 on */
+  uint32_t length; /* of the bytes */
+  uint32_t reserved;
+} weir__ring_entry;
+
+typedef struct weir__ring_module {
+  uint64_t base;       /* what is added to the addresses of the file */
+  uint64_t begin, end; /* where it is mapped */
+} weir__ring_module;
+
+typedef struct weir__ring_limit {
+  uint64_t time;  /* from which on it holds */
+  uint64_t bytes; /* that may be reserved; UINT64_MAX: all */
+  int64_t device;
+} weir__ring_limit;
+
+/* ---- Checkpoints ---- */
+
+/* The room for checkpoints begins with WEIR__RING_CHECKPOINTS of these for each device. */
+typedef struct weir__ring_slot {
+  _Atomic uint64_t sequence; /* later checkpoints have higher ones; 0: there is none, or it is being written */
+  uint64_t at, bytes;        /* in the file; multiples of 8 */
+  uint64_t checksum;         /* of the bytes and of these numbers */
+} weir__ring_slot;
+
+/* How a checkpoint begins. It is followed by the settings in the syntax of WEIR_ALLOC_CONF, filled up to a multiple of
+ * 8; by the private pools, each of them two numbers, in the order in which they were made; by the segments; and by the
+ * blocks of all of these. */
+typedef struct weir__ring_state {
+  uint64_t time;          /* ticks: all events of the device up to here have gone into it, and no later one */
+  uint64_t settings_time; /* ticks: from here on, the log has further changes of the settings */
+  uint64_t limit;         /* bytes that may be reserved; UINT64_MAX: all */
+  uint64_t peak_allocated, peak_reserved; /* bytes, since the beginning or since the program has reset them */
+  uint64_t pool_count, segment_count, block_count;
+  uint32_t device;
+  uint32_t conf_bytes;
+} weir__ring_state;
+
+typedef struct weir__ring_segment {
+  uint64_t address, bytes; /* of an expandable one: its whole reservation */
+  uint64_t stream;
+  uint64_t pool[2];
+  uint64_t page; /* 0: it is not expandable */
+  uint32_t stack;
+  uint32_t block_count; /* up to the last page that is mapped; 0: none is */
+  uint32_t is_small;
+  uint32_t reserved;
+} weir__ring_segment;
+
+/* Blocks lie one behind the other, from the segment's address on. */
+typedef struct weir__ring_block {
+  uint32_t units; /* of WEIR__UNIT bytes */
+  uint32_t extra; /* in use: the stack; free: its age, in searches of its pool */
+  uint64_t rest;  /* what was requested, and in the lowest two bits the weir__block_state */
+} weir__ring_block;
+
+_Static_assert(sizeof(weir__ring_slot) == 32 && sizeof(weir__ring_state) == 72 && sizeof(weir__ring_segment) == 64 &&
+                   sizeof(weir__ring_block) == 16,
+               "they have no gaps");
+
+/* Of a checkpoint, whose bytes are a multiple of 8. */
+static inline uint64_t weir__ring_checksum(uint64_t sequence, uint64_t at, const void *bytes, uint64_t length) {
+  uint64_t sum = 0xcbf29ce484222325u, word;
+  const uint64_t prime = 0x9e3779b97f4a7c15u;
+  sum = (sum ^ sequence) * prime;
+  sum = (sum ^ at) * prime;
+  sum = (sum ^ length) * prime;
+  for (uint64_t i = 0; i + sizeof word <= length; i += sizeof word) {
+    memcpy(&word, (const char *)bytes + i, sizeof word);
+    sum = ((sum ^ word) * prime) ^ sum >> 29;
+  }
+  return sum;
+}
+
+/* ---- The file of a process ---- */
+
+/* A device needs a checkpoint. Urgent: soon the oldest one that counts will not reach back to the events any more.
+ * Called with locks held, from where a chunk begins: it only passes that on. */
+typedef void (*weir__ringfile_due)(void *context, int device, bool is_urgent);
+
+typedef struct weir__ringfile {
+  char *path;
+  char *map; /* the whole file */
+  size_t bytes;
+  weir__ring_header *header;               /* in the map */
+  atomic_uint texts_logged, stacks_logged; /* numbers up to these are in the log, or there is no room for more */
+  weir__lock lock;                         /* of what follows, and of the log */
+  uint64_t fresh;                          /* chunks from here on were never used */
+  uint64_t taken[WEIR__RING_DEVICES];      /* chunks of each device */
+  uint64_t next_sequence;
+  uint64_t *modules; /* hashes of those that are in the log */
+  size_t module_count, module_room;
+  uint64_t clock_at;                   /* ticks from which on the clock is to be read again */
+  unsigned long long loads;            /* of libraries, when modules were logged */
+  uint64_t since[WEIR__RING_DEVICES];  /* chunks that a device began since its last checkpoint */
+  uint64_t blocks[WEIR__RING_DEVICES]; /* that it had then */
+  uint64_t interval;                   /* chunks between checkpoints; 0: a part of the ring. Tests set it */
+  weir__ringfile_due due;              /* NULL: there are no checkpoints */
+  void *due_context;
+  atomic_bool is_due[WEIR__RING_DEVICES]; /* it was asked for, and not begun */
+  pthread_mutex_t
+      checkpoint_lock; /* of what follows: one checkpoint at a time. It comes before all locks of the allocator */
+  struct weir__ring_place {
+    uint64_t sequence, at, bytes; /* as in the slot */
+    uint64_t time;                /* of the state */
+  } places[WEIR__RING_DEVICES][WEIR__RING_CHECKPOINTS];
+  uint64_t next_checkpoint; /* its sequence */
+  char *draft;              /* where a checkpoint is put together */
+  size_t draft_room;
+  bool has_warned; /* that one did not fit */
+} weir__ringfile;
+
+/* Makes `path`, which must not be there, with all of its bytes. NULL: it cannot, and *why is an errno. */
+weir__ringfile *weir__ringfile_create(const char *path, uint64_t bytes, int devices, const char *host, int64_t rank,
+                                      int *why);
+
+/* The file stays. NULL is allowed. */
+void weir__ringfile_close(weir__ringfile *file);
+
+/* In the child of a fork: puts plain memory in the place of the file, so that nothing of the child gets there. */
+bool weir__ringfile_detach(weir__ringfile *file);
+
+/* Events that there is room for. */
+uint64_t weir__ringfile_capacity(const weir__ringfile *file);
+
+/* A chunk that was never used, for a device. NULL: there is none left for it. */
+weir__chunk *weir__ringfile_chunk(weir__ringfile *file, int device);
+
+/* A chunk of a device begins: it has no events, and is later than those that began before it. The device keeps `most`
+ * chunks, or as many as there are. */
+void weir__ringfile_begin(weir__ringfile *file, weir__chunk *chunk, int device, uint64_t most);
+
+/* A chunk goes on with another writer: it is later than all others from here on, with all that it has. */
+void weir__ringfile_resume(weir__ringfile *file, weir__chunk *chunk);
+
+/* From now on, these settings hold; and this limit of a device. Which ones held when is told as long as the log has room. */
+void weir__ringfile_log_settings(weir__ringfile *file, const char *conf);
+void weir__ringfile_log_limit(weir__ringfile *file, int device, uint64_t bytes);
+
+/* Logs all texts and stacks that are not there yet. */
+void weir__ringfile_sync(weir__ringfile *file);
+
+/* The state of a device, so many blocks, was copied: from here on chunks are counted for the next checkpoint. */
+void weir__ringfile_cut(weir__ringfile *file, int device, uint64_t blocks);
+
+/* Writes a checkpoint of a device, with what follows the state in one piece, in the place of the oldest ones. The
+ * checkpoint_lock is held. false: there is no room for it. */
+bool weir__ringfile_put(weir__ringfile *file, int device, const weir__ring_state *state, uint64_t bytes);
+
+/* For how long a checkpoint may be. */
+uint64_t weir__ringfile_room(const weir__ringfile *file);
+
+/* An event with these numbers is about to be written; the pool's is 0 where it is not interned. */
+static inline void weir__ringfile_need(weir__ringfile *file, uint32_t stack, uint32_t context, uint32_t pool) {
+  unsigned texts = atomic_load_explicit(&file->texts_logged, memory_order_acquire);
+  if (context > texts || pool > texts || stack > atomic_load_explicit(&file->stacks_logged, memory_order_acquire))
+    weir__ringfile_sync(file);
+}
+
+#endif

@@ -1,0 +1,232 @@
+/*
+ * The lock that leans to a thread.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/biased_lock.h"
+
+enum { TURNS = 300 }; /* enough for a new lock to lean */
+
+static bool leans(weir__biased_lock *lock) { return atomic_load(&lock->leans_to) != NULL; }
+
+static bool leans_to_us(weir__biased_lock *lock) { return atomic_load(&lock->leans_to) == weir__my_hand; }
+
+static void take_turns(weir__biased_lock *lock, int turns) {
+  for (int i = 0; i < turns; i++) {
+    weir__biased_take(lock);
+    weir__biased_give(lock);
+  }
+}
+
+static void *take_once(void *lock) {
+  take_turns(lock, 1);
+  return NULL;
+}
+
+static void *take_many(void *lock) {
+  take_turns(lock, TURNS);
+  return NULL;
+}
+
+static void *try_once(void *lock) {
+  bool got = weir__biased_try(lock);
+  if (got)
+    weir__biased_give(lock);
+  return got ? lock : NULL;
+}
+
+static void *in_thread(void *(*what)(void *), void *argument) {
+  pthread_t thread;
+  void *result;
+  assert_int_equal(pthread_create(&thread, NULL, what, argument), 0);
+  assert_int_equal(pthread_join(thread, &result), 0);
+  return result;
+}
+
+/* It leans to who takes it many times in a row, until another one comes. If that was soon, it takes longer until it leans again. */
+static void test_leaning(void **state) {
+  (void)state;
+  weir__biased_lock lock = {.turns = 0};
+  take_turns(&lock, 10);
+  assert_false(leans(&lock));
+  take_turns(&lock, TURNS);
+  assert_true(leans_to_us(&lock));
+  lock.leant_at = INT64_MAX / 2; /* however long this test is held up */
+  in_thread(take_once, &lock);
+  assert_false(leans(&lock));
+  assert_int_equal(lock.doublings, 1);
+  take_turns(&lock, TURNS);
+  assert_false(leans(&lock));
+  take_turns(&lock, 2 * TURNS);
+  assert_true(leans_to_us(&lock));
+  lock.leant_at = 0;
+  in_thread(take_once, &lock);
+  assert_int_equal(lock.doublings, 0);
+  take_turns(&lock, TURNS);
+  assert_true(leans_to_us(&lock));
+}
+
+/* A hand holds one lock; a second one is taken by its word, and goes on to lean. */
+static void test_two(void **state) {
+  (void)state;
+  weir__biased_lock a = {.turns = 0}, b = {.turns = 0};
+  take_turns(&a, TURNS);
+  take_turns(&b, TURNS);
+  assert_true(leans_to_us(&a) && leans_to_us(&b));
+  for (int round = 0; round < 4; round++) {
+    weir__biased_lock *first = round % 2 ? &b : &a, *second = round % 2 ? &a : &b;
+    weir__biased_take(first);
+    weir__biased_take(second);
+    assert_null(in_thread(try_once, &a));
+    assert_null(in_thread(try_once, &b));
+    assert_false(weir__biased_try(&a));
+    assert_false(weir__biased_try(&b));
+    weir__biased_give(round < 2 ? first : second);
+    assert_false(weir__biased_try(round < 2 ? second : first));
+    weir__biased_give(round < 2 ? second : first);
+    assert_non_null(in_thread(try_once, &a));
+    assert_non_null(in_thread(try_once, &b));
+    take_turns(&a, TURNS << 5);
+    take_turns(&b, TURNS << 5);
+    assert_true(leans_to_us(&a) && leans_to_us(&b));
+  }
+}
+
+static void test_try(void **state) {
+  (void)state;
+  weir__biased_lock lock = {.turns = 0};
+  for (int round = 0; round < 3; round++) { /* it leans to nobody, to us, and it did */
+    weir__biased_take(&lock);
+    assert_false(weir__biased_try(&lock));
+    assert_null(in_thread(try_once, &lock));
+    weir__biased_give(&lock);
+    assert_true(weir__biased_try(&lock));
+    weir__biased_give(&lock);
+    assert_non_null(in_thread(try_once, &lock));
+    take_turns(&lock, round == 0 ? 2 * TURNS : 1);
+  }
+}
+
+/* Whose thread has ended, and in a child, where no other thread is. */
+static void test_the_one_is_gone(void **state) {
+  (void)state;
+  weir__biased_lock lock = {.turns = 0};
+  in_thread(take_many, &lock);
+  assert_true(leans(&lock));
+  pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    take_turns(&lock, 4 * TURNS);
+    _exit(leans_to_us(&lock) ? 0 : 1);
+  }
+  int status = -1;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_int_equal(status, 0);
+  take_turns(&lock, 4 * TURNS);
+  assert_true(leans_to_us(&lock));
+}
+
+/* Destructors of other keys, before and after it gives its hand back, find locks as ever. */
+static weir__biased_lock late;
+static pthread_key_t last_key;
+
+static void use_late(void *left) {
+  take_turns(&late, 2 * TURNS);
+  if (--*(int *)left)
+    pthread_setspecific(last_key, left);
+}
+
+static void *end_late(void *left) {
+  take_turns(&late, 2 * TURNS);
+  return pthread_setspecific(last_key, left) ? left : NULL;
+}
+
+static void test_at_the_end(void **state) {
+  (void)state;
+  assert_int_equal(pthread_key_create(&last_key, use_late), 0);
+  for (int i = 0; i < 20; i++) {
+    int left = 3;
+    late.doublings = 0;
+    assert_null(in_thread(end_late, &left));
+    assert_int_equal(left, 0);
+    assert_true(weir__biased_try(&late));
+    weir__biased_give(&late);
+  }
+  assert_int_equal(pthread_key_delete(last_key), 0);
+}
+
+/* ---- Many threads ---- */
+
+enum { THREADS = 4, BURSTS = 2000 };
+
+static struct {
+  weir__biased_lock lock;
+  long count, leanings; /* guarded by the lock, and by nothing else */
+} shared;
+
+/* Turns in a row until it leans, so that it begins and ends to lean as often as can be. */
+static void *work(void *of) {
+  unsigned seed = (unsigned)(uintptr_t)of + 1;
+  for (int burst = 0; burst < BURSTS; burst++) {
+    int turns = 1 + rand_r(&seed) % 600;
+    for (int i = 0; i < turns; i++) {
+      if (rand_r(&seed) % 64)
+        weir__biased_take(&shared.lock);
+      else
+        while (!weir__biased_try(&shared.lock))
+          sched_yield();
+      long count = shared.count;
+      if (rand_r(&seed) % 16 == 0)
+        weir__pause();
+      shared.count = count + 1;
+      shared.leanings += i == turns - 1 && leans(&shared.lock);
+      if (atomic_load(&weir__my_hand->holds) != &shared.lock) /* by the word, which guards this */
+        shared.lock.doublings = 0;
+      weir__biased_give(&shared.lock);
+    }
+    *(long *)of += turns;
+    if (burst % 4 == 0)
+      usleep(50);
+  }
+  return NULL;
+}
+
+static void test_one_at_a_time(void **state) {
+  (void)state;
+  pthread_t threads[THREADS];
+  long turns[THREADS] = {0}, all = 0;
+  for (int i = 0; i < THREADS; i++)
+    assert_int_equal(pthread_create(&threads[i], NULL, work, &turns[i]), 0);
+  for (int i = 0; i < THREADS; i++) {
+    assert_int_equal(pthread_join(threads[i], NULL), 0);
+    all += turns[i];
+  }
+  assert_int_equal(shared.count, all);
+  assert_true(shared.leanings > 10);
+}
+
+int main(void) {
+  weir__biased_lock lock = {.turns = 0};
+  weir__biased_prepare();
+  take_turns(&lock, TURNS);
+  if (!leans(&lock)) {
+    printf("waived: this kernel has no membarrier, so that locks lean to nobody\n");
+    return 77;
+  }
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_leaning),         cmocka_unit_test(test_try),        cmocka_unit_test(test_two),
+      cmocka_unit_test(test_the_one_is_gone), cmocka_unit_test(test_at_the_end), cmocka_unit_test(test_one_at_a_time),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

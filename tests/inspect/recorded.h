@@ -1,0 +1,102 @@
+/*
+ * A recorder for tests: what a snapshot asks a source for, in plain arrays.
+ */
+#ifndef WEIR_TEST_RECORDED_H
+#define WEIR_TEST_RECORDED_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "inspect/snapshot.h"
+
+typedef struct recorded_stack {
+  const weir__recorded_frame *frames;
+  size_t count;
+} recorded_stack;
+
+typedef struct recorded {
+  const weir__event *events; /* of device 0 */
+  size_t event_count;
+  uint64_t dropped;
+  const recorded_stack *stacks; /* [0] is none */
+  const weir_pool_id *pools;    /* [0] is {0, 0} */
+  const weir__recorded_context *contexts;
+  const weir__recorded_annotation *annotations;
+  size_t annotation_count;
+  uint32_t block_stack, segment_stack; /* of all of them */
+  void (*while_copying)(int device);   /* called for each block, and at the cut */
+  int cuts;
+  uint64_t active; /* as the last cut said */
+} recorded;
+
+static inline uint32_t recorded_block_stack(void *context, int device, uint64_t address) {
+  const recorded *r = context;
+  (void)address;
+  if (r->while_copying)
+    r->while_copying(device);
+  return r->block_stack;
+}
+
+static inline uint32_t recorded_segment_stack(void *context, const struct weir__segment *segment) {
+  (void)segment;
+  return ((recorded *)context)->segment_stack;
+}
+
+static inline void recorded_cut(void *context, int device, uint64_t active) {
+  recorded *r = context;
+  r->cuts++;
+  r->active = active;
+  if (r->while_copying)
+    r->while_copying(device);
+}
+
+static inline weir_status recorded_events(void *context, int device, weir__event **events, size_t *count,
+                                          uint64_t *dropped) {
+  const recorded *r = context;
+  if (device != 0 || !r->event_count)
+    return WEIR_OK;
+  *events = malloc(r->event_count * sizeof **events);
+  if (!*events)
+    return WEIR_ERROR_HOST_OUT_OF_MEMORY;
+  memcpy(*events, r->events, r->event_count * sizeof **events);
+  *count = r->event_count;
+  *dropped = r->dropped;
+  return WEIR_OK;
+}
+
+static inline size_t recorded_frames(void *context, uint32_t stack, weir__recorded_frame *frames, size_t room) {
+  const recorded_stack *s = &((recorded *)context)->stacks[stack];
+  if (s->count)
+    memcpy(frames, s->frames, (s->count < room ? s->count : room) * sizeof *frames);
+  return s->count;
+}
+
+static inline weir_pool_id recorded_pool(void *context, uint32_t number) {
+  return ((recorded *)context)->pools[number];
+}
+
+static inline weir__recorded_context recorded_context(void *context, uint32_t number) {
+  return ((recorded *)context)->contexts[number];
+}
+
+static inline bool recorded_annotation(void *context, size_t number, weir__recorded_annotation *annotation) {
+  const recorded *r = context;
+  if (number >= r->annotation_count)
+    return false;
+  *annotation = r->annotations[number];
+  return true;
+}
+
+static inline weir__snapshot_source recorded_source(recorded *r) {
+  return (weir__snapshot_source){.context = r,
+                                 .block_stack = recorded_block_stack,
+                                 .segment_stack = recorded_segment_stack,
+                                 .cut = recorded_cut,
+                                 .events = recorded_events,
+                                 .frames = recorded_frames,
+                                 .pool = recorded_pool,
+                                 .texts = recorded_context,
+                                 .annotation = recorded_annotation};
+}
+
+#endif

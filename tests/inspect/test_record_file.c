@@ -1,0 +1,705 @@
+/*
+ * WEIR_RECORD: a file that has the recording whatever becomes of the process, and a program that goes on whatever becomes of
+ * the file.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "offline/replay.h"
+#include "offline/ring_reader.h"
+#include "record/ring_file.h"
+#include "record/stacks.h"
+#include "support/recording.h"
+#include "weir/history.h"
+#include "weir/log.h"
+#include "weir/snapshot.h"
+
+static char folder[] = "/tmp/weir-test-record-XXXXXX";
+
+/* ---- Around a test ---- */
+
+static const char *path_in(const char *name) {
+  static char path[512];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  return path;
+}
+
+/* The only file whose name ends so. */
+static const char *find_file(const char *ending, int expected) {
+  static char found[512];
+  int count = 0;
+  DIR *dir = opendir(folder);
+  assert_non_null(dir);
+  for (struct dirent *e; (e = readdir(dir));) {
+    size_t length = strlen(e->d_name), end = strlen(ending);
+    if (length >= end && strcmp(e->d_name + length - end, ending) == 0) {
+      snprintf(found, sizeof found, "%s", path_in(e->d_name));
+      count++;
+    }
+  }
+  closedir(dir);
+  assert_int_equal(count, expected);
+  return found;
+}
+
+static int is_done(void *context, weir_cu_stream stream) {
+  (void)context;
+  (void)stream;
+  return 1;
+}
+
+static void open_recorded(const char *where, const char *mb, const char *stacks) {
+  open_recording(&(recording){.bytes = GIB, .is_done = is_done, .folder = where, .mb = mb, .stacks = stacks});
+}
+
+static int teardown(void **state) {
+  (void)state;
+  close_recording();
+  weir_log_set_sink(NULL, NULL);
+  unsetenv("RANK");
+  remove_files(folder);
+  return 0;
+}
+
+static void *take(size_t bytes, uintptr_t stream) {
+  void *pointer;
+  assert_int_equal(weir_allocator_alloc(recorded, 0, bytes, (weir_cu_stream)stream, &pointer), WEIR_OK);
+  return pointer;
+}
+
+static void give(void *pointer) { assert_int_equal(weir_allocator_free(recorded, pointer), WEIR_OK); }
+
+static void pairs(int count) {
+  for (int i = 0; i < count; i++)
+    give(take(512 + 512 * (size_t)(i % 7), 0));
+}
+
+static void check_replay(const weir__snapshot *s) {
+  weir__replay_options options = {.device = 0, .check = true};
+  weir__replay_report report = {0};
+  assert_int_equal(weir__replay(s, &options, &report), WEIR_OK);
+  if (report.differences)
+    fail_msg("%zu differences, the first: %s", report.differences, report.shown[0]);
+  assert_true(report.allocations > 0);
+}
+
+/* Waits for a child, and returns its exit code, or minus the signal that ended it. */
+static int outcome(pid_t child) {
+  int status;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+/* ---- A process that is killed ---- */
+
+enum { STREAMS = 3, HELD = 32 };
+
+/* What was begun and finished on a stream, where the parent sees it. */
+typedef struct progress {
+  _Atomic long alloc_begun, alloc_done, free_begun, free_done;
+} progress;
+
+static progress *seen;
+
+static bool is_alone; /* one thread works on all streams, in turn */
+
+static void *churn(void *argument) {
+  uintptr_t thread = (uintptr_t)argument;
+  struct {
+    void *pointer;
+    uintptr_t stream;
+  } held[HELD] = {{0}};
+  uint32_t random = 12345 + (uint32_t)thread;
+  for (uintptr_t i = 0;; i++) {
+    random = random * 1664525 + 1013904223;
+    int k = (int)(random >> 16) % HELD;
+    if (held[k].pointer) {
+      progress *mine = &seen[held[k].stream];
+      atomic_fetch_add(&mine->free_begun, 1);
+      if (weir_allocator_free(recorded, held[k].pointer))
+        _exit(3);
+      held[k].pointer = NULL;
+      atomic_fetch_add(&mine->free_done, 1);
+    } else {
+      held[k].stream = is_alone ? i % STREAMS : thread;
+      progress *mine = &seen[held[k].stream];
+      atomic_fetch_add(&mine->alloc_begun, 1);
+      /* One size class: so each stream is one arena. */
+      if (weir_allocator_alloc(recorded, 0, 1 + random % 300000, (weir_cu_stream)(16 * (held[k].stream + 1)),
+                               &held[k].pointer))
+        _exit(4);
+      atomic_fetch_add(&mine->alloc_done, 1);
+    }
+  }
+  return NULL;
+}
+
+static void test_killed(void **state) {
+  (void)state;
+  seen = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  assert_ptr_not_equal(seen, MAP_FAILED);
+  for (int round = 0; round < 6; round++) {
+    is_alone = round % 2;
+    memset(seen, 0, 4096);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (!child) {
+      open_recorded(folder, "128", "none");
+      pthread_t threads[STREAMS];
+      for (uintptr_t i = 0; i < (is_alone ? 1 : STREAMS); i++)
+        pthread_create(&threads[i], NULL, churn, (void *)i);
+      pause();
+      _exit(5);
+    }
+    for (int slept = 0; slept < 20000; slept++) {
+      bool enough = true;
+      for (int i = 0; i < STREAMS; i++)
+        enough &= atomic_load(&seen[i].free_done) > 2000 * (round + 1);
+      if (enough)
+        break;
+      usleep(1000);
+    }
+    kill(child, SIGKILL);
+    assert_int_equal(outcome(child), -SIGKILL);
+
+    weir__snapshot *s = load_recording(find_file(".ring", 1));
+    long allocs[STREAMS] = {0}, requested[STREAMS] = {0}, completed[STREAMS] = {0};
+    for (size_t i = 0; i < s->devices[0].event_count; i++) {
+      const weir__snapshot_event *e = &s->devices[0].events[i];
+      int64_t stream = s->streams[e->stream] / 16 - 1;
+      assert_in_range(stream, 0, STREAMS - 1);
+      allocs[stream] += e->action == WEIR__ACTION_ALLOC;
+      requested[stream] += e->action == WEIR__ACTION_FREE_REQUESTED;
+      completed[stream] += e->action == WEIR__ACTION_FREE_COMPLETED;
+    }
+    for (int i = 0; i < STREAMS; i++) {
+      assert_in_range(allocs[i], atomic_load(&seen[i].alloc_done), atomic_load(&seen[i].alloc_begun));
+      assert_in_range(requested[i], atomic_load(&seen[i].free_done), atomic_load(&seen[i].free_begun));
+      assert_in_range(completed[i], atomic_load(&seen[i].free_done), requested[i]);
+    }
+    check_replay(s);
+    weir__snapshot_free(s);
+    remove_files(folder);
+  }
+  munmap(seen, 4096);
+}
+
+/* ---- What is in the file ---- */
+
+static const char *text_at(const weir__snapshot *s, uint32_t string) { return s->strings.items[string].text; }
+
+/* The file says what a snapshot of the same allocator says. */
+static void test_same_as_snapshot(void **state) {
+  (void)state;
+  open_recorded(folder, "4", "all");
+  weir_pool_id id = {0, 7};
+  assert_int_equal(weir_pool_create(recorded, 0, id, NULL), WEIR_OK);
+  for (int i = 0; i < 300; i++) {
+    if (i == 100)
+      assert_int_equal(weir_history_set_metadata(recorded, 0, "epoch 3"), WEIR_OK);
+    uint32_t before = i % 3 ? 0 : weir_history_enter_compile("0/1");
+    uint32_t phase = i % 5 ? 0 : weir_history_enter_phase(i % 2 ? "forward" : "backward");
+    const char *step[] = {"name", "step", "stage", i % 10 ? "END" : "START", "loss", "1.5"};
+    if (i % 10 == 0 || i % 10 == 9)
+      assert_int_equal(weir_history_annotate(recorded, 0, step, 3), WEIR_OK);
+    if (i == 200)
+      assert_int_equal(weir_pool_begin(recorded, 0, id, NULL, NULL), WEIR_OK);
+    void *p = take(1000 * (size_t)(1 + i), (uintptr_t)(i % 4) * 8);
+    give(p);
+    if (i % 3 == 0)
+      weir_history_leave_compile(before);
+    if (i % 5 == 0)
+      weir_history_leave_phase(phase);
+  }
+  assert_int_equal(weir_pool_end(recorded, 0, id), WEIR_OK);
+  assert_int_equal(weir_history_mark(recorded, 0, "a mark"), WEIR_OK);
+
+  weir__snapshot *file = load_recording(find_file(".ring", 1));
+  weir_snapshot *taken;
+  assert_int_equal(weir_snapshot_take(recorded, NULL, &taken), WEIR_OK);
+  char pickle[512];
+  snprintf(pickle, sizeof pickle, "%s", path_in("taken.pickle"));
+  assert_int_equal(weir_snapshot_save(taken, WEIR_SNAPSHOT_PICKLE, pickle), WEIR_OK);
+  weir_snapshot_destroy(taken);
+  weir__snapshot *other = load_recording(pickle);
+  assert_int_equal(file->device_count, other->device_count);
+  assert_int_equal(file->devices[0].event_count, other->devices[0].event_count);
+  assert_int_equal(file->event_count, other->event_count);
+  assert_int_equal(file->setting_count, other->setting_count);
+  assert_int_equal(file->stream_count, other->stream_count);
+  assert_int_equal(file->pool_count, other->pool_count);
+  assert_true(file->has_history);
+  size_t phases = 0;
+  assert_int_equal(file->annotation_count, 60);
+  assert_int_equal(file->annotation_count, other->annotation_count);
+  for (size_t i = 0; i < file->annotation_count; i++) {
+    const weir__snapshot_annotation *a = &file->annotations[i], *b = &other->annotations[i];
+    assert_string_equal(text_at(file, a->name), "step");
+    assert_string_equal(text_at(file, a->stage), i % 2 ? "END" : "START");
+    assert_string_equal(text_at(file, a->name), text_at(other, b->name));
+    assert_string_equal(text_at(file, a->stage), text_at(other, b->stage));
+    assert_int_equal(a->device, b->device);
+    assert_true(llabs((long long)(a->time_us - b->time_us)) < 50000);
+  }
+  for (size_t i = 0; i < file->event_count; i++) {
+    const weir__snapshot_event *a = &file->devices[0].events[i], *b = &other->devices[0].events[i];
+    assert_int_equal(a->action, b->action);
+    assert_int_equal(a->address, b->address);
+    assert_int_equal(a->size, b->size);
+    assert_int_equal(file->streams[a->stream], other->streams[b->stream]);
+    assert_memory_equal(&file->pools[a->pool], &other->pools[b->pool], sizeof file->pools[0]);
+    assert_string_equal(text_at(file, file->remarks[a->remark].compile_context),
+                        text_at(other, other->remarks[b->remark].compile_context));
+    assert_string_equal(text_at(file, file->remarks[a->remark].user_metadata),
+                        text_at(other, other->remarks[b->remark].user_metadata));
+    assert_string_equal(text_at(file, file->remarks[a->remark].phase), text_at(other, other->remarks[b->remark].phase));
+    phases += file->remarks[a->remark].phase != file->remarks[0].phase;
+    assert_int_equal(a->stack != 0, b->stack != 0);
+    assert_true(llabs((long long)(a->time_us - b->time_us)) < 50000);
+  }
+  assert_true(phases >= 60 * 3);
+  const weir__snapshot_event *last = &file->devices[0].events[file->event_count - 1];
+  if (weir__stacks_start()) { /* the frame of this function is in this program */
+    const weir__snapshot_stack *stack = &file->stacks[last->stack];
+    bool found = false;
+    for (size_t i = 0; i < stack->count; i++)
+      found |=
+          strstr(text_at(file, file->frames[file->stack_frames[stack->first + i]].filename), "record_file") != NULL;
+    assert_true(found);
+  }
+  weir__snapshot_free(file);
+  weir__snapshot_free(other);
+}
+
+/* What the program tells the allocator on its way is in the file with its place, and a replay follows it. */
+static void test_changes(void **state) {
+  (void)state;
+  void *held[40];
+  open_recorded(folder, "4", "none");
+  assert_int_equal(weir_allocator_set_limit(recorded, 0, 700 * MIB),
+                   WEIR_OK); /* before the first event: only where it begins */
+  assert_int_equal(weir_allocator_set_limit(recorded, 0, 800 * MIB), WEIR_OK);
+  static const char *const confs[] = {"roundup_power2_divisions:4", "max_split_size_mb:32", "expandable_segments:True",
+                                      "expandable_segments:False,roundup_power2_divisions:1"};
+  for (size_t c = 0; c < WEIR_COUNT_OF(confs); c++) {
+    for (size_t i = 0; i < WEIR_COUNT_OF(held); i++)
+      held[i] = take((i % 3 ? 300 * KIB : 9 * MIB) + 7777 * i * (c + 1), 8 * (i % 2));
+    for (size_t i = 0; i < WEIR_COUNT_OF(held); i += 2)
+      give(held[i]);
+    for (size_t i = 0; i < WEIR_COUNT_OF(held); i += 2)
+      held[i] = take(40 * KIB * (i + 1), 8 * (i % 2));
+    for (size_t i = 0; i < WEIR_COUNT_OF(held); i++)
+      give(held[i]);
+    assert_int_equal(weir_allocator_configure(recorded, confs[c]), WEIR_OK);
+    if (c == 1)
+      assert_int_equal(weir_allocator_set_fraction(recorded, 0, 0.25), WEIR_OK);
+    if (c == 2)
+      assert_int_equal(weir_allocator_set_limit(recorded, 0, SIZE_MAX), WEIR_OK);
+  }
+  give(take(5 * MIB, 0));
+  weir__snapshot *s = load_recording(find_file(".ring", 1));
+  assert_int_equal(s->devices[0].memory, GIB);
+  /* Settings and limit at the beginning; four settings and two limits later. */
+  static const uint64_t limits[] = {800 * MIB, GIB / 4, UINT64_MAX};
+  size_t settings = 0, limit = 0;
+  for (size_t i = 0; i < s->change_count; i++) {
+    const weir__snapshot_change *change = &s->changes[i];
+    assert_int_equal(change->device, 0);
+    assert_true(i < 2 ? change->event == 0 : change->event > s->changes[i - 1].event || i > 2);
+    if (change->conf)
+      settings++;
+    else
+      assert_int_equal(change->limit, limits[limit++]);
+  }
+  assert_int_equal(settings, 1 + WEIR_COUNT_OF(confs));
+  assert_int_equal(limit, WEIR_COUNT_OF(limits));
+  assert_string_equal(s->conf, s->changes[s->change_count - 1].conf);
+  check_replay(s);
+  /* Without the changes it is another history. */
+  s->change_count = 2;
+  weir__replay_options options = {.device = 0, .check = true};
+  weir__replay_report report = {0};
+  assert_int_equal(weir__replay(s, &options, &report), WEIR_OK);
+  assert_true(report.differences > 0);
+  weir__snapshot_free(s);
+}
+
+/* The limit is where it was set: what went back for it did so there. */
+static void test_limit_set_later(void **state) {
+  (void)state;
+  open_recorded(folder, "4", "none");
+  void *held[10], *none;
+  for (size_t i = 0; i < 10; i++)
+    held[i] = take(20 * MIB, 0);
+  for (size_t i = 0; i < 10; i += 2)
+    give(held[i]);
+  assert_int_equal(weir_allocator_set_limit(recorded, 0, 210 * MIB), WEIR_OK);
+  void *large = take(60 * MIB, 0); /* the free ones go back */
+  assert_int_equal(weir_allocator_alloc(recorded, 0, 100 * MIB, NULL, &none), WEIR_ERROR_OUT_OF_MEMORY);
+  assert_int_equal(weir_allocator_set_limit(recorded, 0, SIZE_MAX), WEIR_OK);
+  give(take(400 * MIB, 0));
+  give(large);
+  assert_int_equal(weir_allocator_empty_cache(recorded), WEIR_OK);
+  give(take(30 * MIB, 0));
+  weir__snapshot *s = load_recording(find_file(".ring", 1));
+  check_replay(s);
+  weir__snapshot_free(s);
+}
+
+/* Pools that are over give their memory back, with the rest or alone, and some come again. */
+static void test_released_pools(void **state) {
+  (void)state;
+  open_recorded(folder, "4", "none");
+  give(take(9 * MIB, 0));
+  for (uint64_t i = 0; i < 12; i++) {
+    weir_pool_id id = {0, 50 + i % 4};
+    assert_int_equal(weir_pool_create(recorded, 0, id, NULL), WEIR_OK);
+    assert_int_equal(weir_pool_begin(recorded, 0, id, NULL, NULL), WEIR_OK);
+    void *a = take(300 * KIB, 8), *b = take(30 * MIB + i, 0);
+    assert_int_equal(weir_pool_end(recorded, 0, id), WEIR_OK);
+    give(a);
+    give(b);
+    assert_int_equal(weir_pool_release(recorded, 0, id), WEIR_OK);
+    assert_int_equal(weir_pool_release(recorded, 0, id), WEIR_OK); /* the scope's */
+    if (i % 3 == 0)
+      assert_int_equal(weir_allocator_empty_pool(recorded, id), WEIR_OK);
+    if (i % 3 == 1)
+      assert_int_equal(weir_allocator_empty_cache(recorded), WEIR_OK);
+    give(take(2 * MIB, 0));
+  }
+  assert_int_equal(weir_allocator_empty_cache(recorded), WEIR_OK);
+  weir__snapshot *s = load_recording(find_file(".ring", 1));
+  check_replay(s);
+  /* A file that does not say why has to be explained as well. */
+  s->has_causes = false;
+  check_replay(s);
+  weir__snapshot_free(s);
+}
+
+static void test_names(void **state) {
+  (void)state;
+  char host[64] = "", name[160];
+  gethostname(host, sizeof host - 1);
+  setenv("RANK", "3", 1);
+  open_recorded(folder, "1", "none");
+  weir_allocator *first = recorded;
+  weir_driver *first_driver = ledger;
+  open_recorded(folder, "1", "none");
+  snprintf(name, sizeof name, "weir-%s-rank3-%ld.ring", host, (long)getpid());
+  assert_int_equal(access(path_in(name), F_OK), 0);
+  snprintf(name, sizeof name, "weir-%s-rank3-%ld-2.ring", host, (long)getpid());
+  assert_int_equal(access(path_in(name), F_OK), 0);
+  weir_allocator_destroy(first);
+  weir_driver_close(first_driver);
+}
+
+/* ---- Rings that are full ---- */
+
+static void test_full(void **state) {
+  (void)state;
+  open_recorded(folder, "1", "none");
+  uint64_t capacity = weir__ringfile_capacity(atomic_load(&recorded->history)->file);
+  pairs((int)capacity);
+  weir__snapshot *s = load_recording(find_file(".ring", 1));
+  weir__event *events;
+  size_t count;
+  uint64_t dropped;
+  assert_true(weir__history_read(atomic_load(&recorded->history), 0, &events, &count, &dropped));
+  assert_in_range(count, capacity - 2 * WEIR__CHUNK_EVENTS, capacity);
+  assert_int_equal(count + dropped, 3 * capacity + 1);
+  /* Read from the file it begins with a checkpoint. */
+  size_t first = count - s->event_count;
+  assert_in_range(s->event_count, capacity / 3, count);
+  assert_int_equal(s->devices[0].dropped, dropped + first);
+  for (size_t i = 0; i < s->event_count; i++) {
+    assert_int_equal(s->events[i].address, events[first + i].address);
+    assert_int_equal(s->events[i].size, events[first + i].bytes);
+  }
+  check_replay(s);
+  free(events);
+  weir__snapshot_free(s);
+}
+
+/* A file with room for one chunk, and for two writers. */
+static void test_one_chunk(void **state) {
+  (void)state;
+  int why;
+  char path[512];
+  snprintf(path, sizeof path, "%s", path_in("one.ring"));
+  weir__history *history = weir__history_new(1);
+  weir__ringfile *file = weir__ringfile_create(path, 4096 + 2048 + 4096, 1, "host", -1, &why);
+  assert_non_null(file);
+  assert_int_equal(file->header->chunk_count, 1);
+  weir__ringfile_log_settings(file, "");
+  weir__history_set_file(history, file);
+  weir_history_options options;
+  weir_history_options_init(&options);
+  options.context = WEIR_CONTEXT_NONE;
+  weir__history_set(history, &options);
+  weir__writer *writer = weir__writer_new(history, 0, (weir_pool_id){0, 0}, 0);
+  weir__writer *other = weir__writer_new(history, 0, (weir_pool_id){0, 0}, 8);
+  for (uint64_t i = 1; i <= 1000; i++)
+    weir__history_write(writer, WEIR__EVENT_ALLOC, 512 * i, i, 0);
+  weir__history_write(other, WEIR__EVENT_ALLOC, 512, 1, 0);
+  assert_int_equal(atomic_load(&history->lost), 1);
+  assert_int_equal(atomic_load(&file->header->lost), 1);
+  weir__snapshot *s = load_recording(path);
+  assert_int_equal(s->event_count, 1000 % WEIR__CHUNK_EVENTS);
+  for (size_t i = 0; i < s->event_count; i++)
+    assert_int_equal(s->events[i].size, 1000 - s->event_count + 1 + i);
+  weir__snapshot_free(s);
+  weir__writer_delete(writer);
+  weir__writer_delete(other);
+  weir__history_delete(history);
+}
+
+static void test_clear(void **state) {
+  (void)state;
+  open_recorded(folder, "1", "none");
+  pairs(1000);
+  assert_int_equal(weir_history_clear(recorded), WEIR_OK);
+  pairs(5);
+  weir__snapshot *s = load_recording(find_file(".ring", 1));
+  assert_int_equal(s->event_count, 15);
+  weir__snapshot_free(s);
+}
+
+/* ---- No file ---- */
+
+/* 0: the program went on, and heard once why nothing is recorded. */
+static int goes_on(const char *where, const char *mb, const char *why) {
+  weir_log_set_sink(count_warning, NULL);
+  warnings = 0;
+  open_recorded(where, mb, "none");
+  pairs(100);
+  weir_history_info info = {.size = sizeof info};
+  bool ok = weir_history_get_info(recorded, 0, &info) == WEIR_OK && info.mode == WEIR_HISTORY_OFF;
+  close_recording();
+  bool heard = warnings == 1 && strstr(warning, why) && strstr(warning, "WEIR_RECORD=");
+  if (!ok || !heard)
+    fprintf(stderr, "%d warnings, the last: %s\n", warnings, warning);
+  return !ok || !heard;
+}
+
+static void test_no_folder(void **state) {
+  (void)state;
+  fclose(fopen(path_in("plain"), "w"));
+  char under[512];
+  snprintf(under, sizeof under, "%s/x", path_in("plain"));
+  assert_int_equal(goes_on(under, "1", strerror(ENOTDIR)), 0);
+  assert_int_equal(goes_on("/nonexistent/folder", "1", strerror(ENOENT)), 0);
+}
+
+static void test_read_only_folder(void **state) {
+  (void)state;
+  assert_int_equal(chmod(folder, 0555), 0);
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (!child) {
+    if (geteuid() == 0 && (setegid(65534) != 0 || seteuid(65534) != 0))
+      _exit(2);
+    _exit(goes_on(folder, "1", strerror(EACCES)));
+  }
+  int code = outcome(child);
+  assert_int_equal(chmod(folder, 0755), 0);
+  assert_int_equal(code, 0);
+}
+
+/* There is less room than asked for: as a full disk, but one that a test can have. */
+static void test_no_room(void **state) {
+  (void)state;
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (!child) {
+    struct rlimit little = {1 << 20, 1 << 20};
+    if (setrlimit(RLIMIT_FSIZE, &little) != 0)
+      _exit(2);
+    _exit(goes_on(folder, "64", "WEIR_RECORD_MB makes it smaller"));
+  }
+  assert_int_equal(outcome(child), 0);
+  find_file(".ring", 0);
+}
+
+/* ---- Forks ---- */
+
+static void test_fork(void **state) {
+  (void)state;
+  open_recorded(folder, "1", "none");
+  pairs(100);
+  void *held = take(4096, 0);
+  int there[2], back[2];
+  assert_int_equal(pipe(there) | pipe(back), 0);
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (!child) {
+    char byte;
+    void *pointer;
+    weir_history_info info = {.size = sizeof info};
+    if (weir_allocator_free(recorded, held) != WEIR_ERROR_BAD_FORK)
+      _exit(2);
+    if (write(back[1], "x", 1) != 1 || read(there[0], &byte, 1) != 1)
+      _exit(3);
+    if (weir_allocator_alloc(recorded, 0, 512, NULL, &pointer) != WEIR_ERROR_BAD_FORK ||
+        weir_history_get_info(recorded, 0, &info) != WEIR_ERROR_BAD_FORK)
+      _exit(4);
+    close_recording();
+    _exit(0);
+  }
+  char byte;
+  assert_int_equal(read(back[0], &byte, 1), 1);
+  pairs(10);
+  assert_int_equal(write(there[1], "x", 1), 1);
+  assert_int_equal(outcome(child), 0);
+  pairs(10);
+  give(held);
+  weir__snapshot *s = load_recording(find_file(".ring", 1));
+  assert_int_equal(s->event_count, 1 + 3 * 120 + 3);
+  check_replay(s);
+  weir__snapshot_free(s);
+  for (int i = 0; i < 2; i++) {
+    close(there[i]);
+    close(back[i]);
+  }
+}
+
+/* ---- Out of memory ---- */
+
+static void test_out_of_memory(void **state) {
+  (void)state;
+  open_recorded(folder, "1", "none");
+  void *p = take(100 * MIB, 0), *none;
+  weir_log_set_sink(count_warning, NULL);
+  for (int i = 0; i < 5; i++)
+    assert_int_equal(weir_allocator_alloc(recorded, 0, 2 * GIB, NULL, &none), WEIR_ERROR_OUT_OF_MEMORY);
+  find_file("-oom-1.pickle", 1);
+  find_file("-oom-3.pickle", 1);
+  find_file("-oom-4.pickle", 0);
+  weir__snapshot *s = load_recording(find_file("-oom-1.pickle", 1));
+  assert_int_equal(s->segment_count, 1);
+  assert_int_equal(s->events[s->event_count - 1].action, WEIR__ACTION_OOM);
+  weir__snapshot_free(s);
+  give(p);
+}
+
+/* ---- Signals ---- */
+
+static void test_abort_and_signal(void **state) {
+  (void)state;
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (!child) {
+    signal(SIGABRT, SIG_DFL);
+    weir_log_set_sink(count_warning, NULL);
+    warnings = 0;
+    setenv("WEIR_RECORD_SIGNAL", "SIGUSR2", 1);
+    open_recorded(folder, "1", "none");
+    pairs(100);
+    take(3 * MIB, 0);
+    raise(SIGUSR2);
+    for (int i = 0; i < 1000 && !warnings; i++)
+      usleep(10000);
+    pairs(1);
+    abort();
+  }
+  assert_int_equal(outcome(child), -SIGABRT);
+  weir__snapshot *first = load_recording(find_file("-signal-1.pickle", 1));
+  weir__snapshot *last = load_recording(find_file("-abort-2.pickle", 1));
+  assert_int_equal(first->segment_count, 2);
+  assert_true(last->event_count > first->event_count);
+  weir__snapshot_free(first);
+  weir__snapshot_free(last);
+}
+
+/* ---- Files that are none ---- */
+
+static void write_file(const char *path, const void *data, size_t size) {
+  FILE *f = fopen(path, "w");
+  assert_non_null(f);
+  assert_int_equal(fwrite(data, 1, size, f), size);
+  assert_int_equal(fclose(f), 0);
+}
+
+static void test_broken(void **state) {
+  (void)state;
+  open_recorded(folder, "1", "all");
+  weir_history_set_metadata(recorded, 0, "text");
+  pairs(300);
+  close_recording();
+  enum { SIZE = 1 << 20 };
+  unsigned char *good = malloc(SIZE), *bad = malloc(SIZE);
+  char path[512];
+  FILE *f = fopen(find_file(".ring", 1), "r");
+  assert_int_equal(fread(good, 1, SIZE, f), SIZE);
+  fclose(f);
+  snprintf(path, sizeof path, "%s", path_in("broken"));
+  weir__snapshot *s = NULL;
+  static const size_t sizes[] = {9, 100, 4095, 4096, 5000, SIZE / 2, SIZE - 1};
+  for (size_t i = 0; i < WEIR_COUNT_OF(sizes); i++) {
+    write_file(path, good, sizes[i]);
+    assert_int_equal(weir__snapshot_load(path, NULL, &s), WEIR_ERROR_BAD_DATA);
+    char byte[64];
+    snprintf(byte, sizeof byte, ": byte %zu: ", sizes[i]);
+    assert_non_null(strstr(weir_last_error(), byte));
+  }
+  soft_seed(5);
+  int errors = 0;
+  weir_log_set_sink(count_warning, NULL);
+  for (int i = 0; i < 400; i++) {
+    memcpy(bad, good, SIZE);
+    for (uint64_t flips = 1 + soft_random(8); flips > 0; flips--) {
+      /* The header, the begin of the log, of the checkpoints, and of the chunks. */
+      size_t base = (size_t[]){8, 4096, 4096 + SIZE / 8, 4096 + SIZE / 4}[soft_random(4)];
+      bad[base + soft_random(base == 8 ? 400 : 4000)] ^= (unsigned char)(1u << soft_random(8));
+    }
+    write_file(path, bad, SIZE);
+    weir_status status = weir__snapshot_load(path, NULL, &s);
+    if (!status) {
+      weir__snapshot_free(s);
+      continue;
+    }
+    errors++;
+    assert_int_equal(status, WEIR_ERROR_BAD_DATA);
+    assert_non_null(strstr(weir_last_error(), ": byte "));
+  }
+  soft_seed(0);
+  assert_in_range(errors, 20, 399);
+  free(good);
+  free(bad);
+}
+
+int main(void) {
+  if (!mkdtemp(folder))
+    return 1;
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_killed, teardown),
+      cmocka_unit_test_teardown(test_same_as_snapshot, teardown),
+      cmocka_unit_test_teardown(test_changes, teardown),
+      cmocka_unit_test_teardown(test_limit_set_later, teardown),
+      cmocka_unit_test_teardown(test_released_pools, teardown),
+      cmocka_unit_test_teardown(test_names, teardown),
+      cmocka_unit_test_teardown(test_full, teardown),
+      cmocka_unit_test_teardown(test_one_chunk, teardown),
+      cmocka_unit_test_teardown(test_clear, teardown),
+      cmocka_unit_test_teardown(test_no_folder, teardown),
+      cmocka_unit_test_teardown(test_read_only_folder, teardown),
+      cmocka_unit_test_teardown(test_no_room, teardown),
+      cmocka_unit_test_teardown(test_fork, teardown),
+      cmocka_unit_test_teardown(test_out_of_memory, teardown),
+      cmocka_unit_test_teardown(test_abort_and_signal, teardown),
+      cmocka_unit_test_teardown(test_broken, teardown),
+  };
+  int failed = cmocka_run_group_tests(tests, NULL, NULL);
+  remove_files(folder);
+  rmdir(folder);
+  return failed;
+}

@@ -1,0 +1,441 @@
+/*
+ * Recording at its limits: disks that are really full, rings of one entry and rings that went around, pools without end, stacks
+ * without end, and what a process is called.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "offline/replay.h"
+#include "offline/summary.h"
+#include "record/ring_file.h"
+#include "record/stacks.h"
+#include "support/length.h"
+#include "support/recording.h"
+#include "support/sanitized.h"
+#include "weir/history.h"
+#include "weir/log.h"
+#include "weir/pool.h"
+#include "weir/snapshot.h"
+
+#ifdef SANITIZED
+enum { MOST_MORE_KIB = 1 << 20 }; /* the sanitizer keeps what was freed for a while */
+#else
+enum { MOST_MORE_KIB = 8192 };
+#endif
+
+static char folder[] = "/tmp/weir-test-record-limits-XXXXXX";
+
+/* mb NULL: without a file. */
+static void open_recorded(const char *mb, const char *stacks, unsigned long long bytes) {
+  open_recording(&(recording){.bytes = bytes, .folder = mb ? folder : NULL, .mb = mb, .stacks = stacks});
+}
+
+static int teardown(void **state) {
+  (void)state;
+  close_recording();
+  weir_log_set_sink(NULL, NULL);
+  remove_files(folder);
+  return 0;
+}
+
+static const char *find_file(const char *part) {
+  static char path[512];
+  DIR *dir = opendir(folder);
+  bool found = false;
+  for (struct dirent *e; dir && (e = readdir(dir));)
+    if (strstr(e->d_name, part)) {
+      snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+      found = true;
+    }
+  if (dir)
+    closedir(dir);
+  return found ? path : NULL;
+}
+
+static void pairs(int count) {
+  void *pointer;
+  for (int i = 0; i < count; i++) {
+    CHECK(weir_allocator_alloc(recorded, 0, 512 + 512 * (size_t)(i % 7), NULL, &pointer));
+    CHECK(weir_allocator_free(recorded, pointer));
+  }
+}
+
+/* ---- Disks ---- */
+
+/* Runs `what` in a child. Its exit code, or minus the signal that ended it. */
+static int in_child(int (*what)(void)) {
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (!child)
+    _exit(what());
+  int status;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+enum { WAIVED = 77 };
+
+/* In a child: a disk of so many bytes on the folder, which nobody else sees, and which goes with the child. */
+static bool mount_disk(const char *options) {
+  uid_t user = geteuid();
+  if (unshare(user ? CLONE_NEWUSER | CLONE_NEWNS : CLONE_NEWNS) != 0)
+    return false;
+  mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL);
+  return mount("tmpfs", folder, "tmpfs", 0, options) == 0;
+}
+
+static int disk_full_at_first(void) {
+  if (!mount_disk("size=1m"))
+    return WAIVED;
+  weir_log_set_sink(count_warning, NULL);
+  open_recorded("8", "none", GIB);
+  pairs(1000);
+  weir_history_info info = {.size = sizeof info};
+  bool ok = warnings == 1 && strstr(warning, strerror(ENOSPC)) && strstr(warning, "WEIR_RECORD_MB makes it smaller") &&
+            !find_file(".ring") && weir_history_get_info(recorded, 0, &info) == WEIR_OK &&
+            info.mode == WEIR_HISTORY_OFF;
+  if (!ok)
+    fprintf(stderr, "%d warnings, the last: %s\n", warnings, warning);
+  return !ok;
+}
+
+static bool fill_disk(void) {
+  static char junk[65536];
+  char path[512];
+  snprintf(path, sizeof path, "%s/junk", folder);
+  FILE *file = fopen(path, "w");
+  if (!file)
+    return false;
+  setvbuf(file, NULL, _IONBF, 0);
+  while (fwrite(junk, 1, sizeof junk, file) == sizeof junk) {
+  }
+  fclose(file);
+  struct statvfs about;
+  return statvfs(folder, &about) == 0 && about.f_bavail * about.f_bsize < 65536;
+}
+
+/* The file has all of its bytes from the beginning: it goes around and around on a disk that has none left. What is written beside
+ * it has no place, and that is said. */
+static int disk_full_later(void) {
+  if (!mount_disk("size=4m"))
+    return WAIVED;
+  weir_log_set_sink(count_warning, NULL);
+  open_recorded("2", "all", GIB);
+  if (warnings || !fill_disk())
+    return 2;
+  pairs(60000);
+  void *none;
+  if (weir_allocator_alloc(recorded, 0, 2 * GIB, NULL, &none) != WEIR_ERROR_OUT_OF_MEMORY)
+    return 3;
+  if (warnings != 1 || !strstr(warning, "no snapshot was written") || !strstr(warning, strerror(ENOSPC)) ||
+      find_file(".pickle")) {
+    fprintf(stderr, "%d warnings, the last: %s\n", warnings, warning);
+    return 4;
+  }
+  pairs(1000);
+  weir__snapshot *s = load_recording(find_file(".ring"));
+  bool ok = s->event_count > 30000 && s->devices[0].dropped > 100000;
+  weir__snapshot_free(s);
+  close_recording();
+  return ok ? 0 : 5;
+}
+
+static int read_only_disk(void) {
+  if (!mount_disk("size=4m,ro"))
+    return WAIVED;
+  weir_log_set_sink(count_warning, NULL);
+  open_recorded("1", "none", GIB);
+  pairs(100);
+  return !(warnings == 1 && strstr(warning, strerror(EROFS)));
+}
+
+static void test_disks(void **state) {
+  (void)state;
+  int (*const disks[])(void) = {disk_full_at_first, disk_full_later, read_only_disk};
+  for (size_t i = 0; i < WEIR_COUNT_OF(disks); i++) {
+    int code = in_child(disks[i]);
+    if (code == WAIVED) {
+      puts("waived: this user may not mount a disk");
+      skip();
+    }
+    assert_int_equal(code, 0);
+  }
+}
+
+/* A limit on the size of files that comes later: what is written beside the recording would bring a signal that ends the program. */
+static int files_limited_later(void) {
+  weir_log_set_sink(count_warning, NULL);
+  open_recorded("4", "none", GIB);
+  pairs(20000);
+  struct rlimit little = {1 << 16, 1 << 16};
+  void *none;
+  if (setrlimit(RLIMIT_FSIZE, &little) != 0)
+    return 2;
+  if (weir_allocator_alloc(recorded, 0, 2 * GIB, NULL, &none) != WEIR_ERROR_OUT_OF_MEMORY)
+    return 3;
+  pairs(20000);
+  bool ok = warnings == 1 && strstr(warning, strerror(EFBIG)) && !find_file(".pickle");
+  if (!ok)
+    fprintf(stderr, "%d warnings, the last: %s\n", warnings, warning);
+  sigset_t pending;
+  sigpending(&pending);
+  return ok && !sigismember(&pending, SIGXFSZ) ? 0 : 4;
+}
+
+static void test_files_limited_later(void **state) {
+  (void)state;
+  assert_int_equal(in_child(files_limited_later), 0);
+}
+
+/* ---- Rings ---- */
+
+static void test_ring_of_one(void **state) {
+  (void)state;
+  open_recorded(NULL, NULL, GIB);
+  weir_history_options options;
+  weir_history_options_init(&options);
+  options.context = WEIR_CONTEXT_NONE;
+  options.max_entries = 1;
+  CHECK(weir_history_record(recorded, &options));
+  void *pointer;
+  for (int i = 1; i <= 1000; i++) {
+    CHECK(weir_allocator_alloc(recorded, 0, 512 * (size_t)i, NULL, &pointer));
+    weir__event *events;
+    size_t count;
+    uint64_t dropped;
+    assert_true(weir__history_read(atomic_load(&recorded->history), 0, &events, &count, &dropped));
+    assert_int_equal(count, 1);
+    assert_int_equal(events[0].action, WEIR__EVENT_ALLOC);
+    assert_int_equal(events[0].bytes, 512 * i);
+    free(events);
+    CHECK(weir_allocator_free(recorded, pointer));
+  }
+  weir_history_info info = {.size = sizeof info};
+  CHECK(weir_history_get_info(recorded, 0, &info));
+  assert_int_equal(info.kept, 1);
+  assert_true(info.dropped >= 3000 - 1);
+  weir_snapshot *taken;
+  CHECK(weir_snapshot_take(recorded, NULL, &taken));
+  weir_snapshot_destroy(taken);
+}
+
+/* What a file says of what it does not have any more. */
+static void test_wrapped(void **state) {
+  (void)state;
+  open_recorded("1", "none", GIB);
+  void *early[10], *pointer;
+  for (int i = 0; i < 10; i++)
+    CHECK(weir_allocator_alloc(recorded, 0, 3 * MIB, NULL, &early[i]));
+  CHECK(weir_allocator_configure(recorded, "roundup_power2_divisions:8"));
+  pairs(20000);
+  for (int i = 0; i < 4; i++)
+    CHECK(weir_allocator_free(recorded, early[i]));
+  CHECK(weir_allocator_alloc(recorded, 0, 3 * MIB, NULL, &pointer));
+  weir__snapshot *s = load_recording(find_file(".ring"));
+  weir__event *events;
+  size_t count;
+  uint64_t dropped;
+  assert_true(weir__history_read(atomic_load(&recorded->history), 0, &events, &count, &dropped));
+  free(events);
+  /* What has gone into the checkpoint is left away too, and what is older, in a chunk that is still written. */
+  uint64_t left_away = dropped + count - s->event_count;
+  assert_in_range(s->event_count, count / 3, count);
+  assert_in_range(s->devices[0].dropped, left_away - WEIR__CHUNK_EVENTS, left_away);
+  weir__summary summary;
+  CHECK(weir__summarize(s, 0, &summary));
+  assert_int_equal(summary.completeness, WEIR__HISTORY_WRAPPED);
+  assert_int_equal(summary.unknown_frees, 0);
+  assert_in_range(summary.live_before, 30 * MIB, 30 * MIB + 8 * 512); /* one of the pairs may be in use */
+  assert_true(summary.is_end_told);
+  assert_int_equal(summary.end_requested, 21 * MIB);
+  /* The settings are those that held at its first event. */
+  assert_int_equal(s->change_count, 2);
+  assert_int_equal(s->changes[0].event, 0);
+  assert_non_null(strstr(s->changes[0].conf, "roundup_power2_divisions"));
+  weir__snapshot_free(s);
+  CHECK(weir_allocator_free(recorded, pointer));
+}
+
+/* ---- Pools ---- */
+
+static long resident_kib(void) {
+  long pages = 0, all;
+  FILE *file = fopen("/proc/self/statm", "r");
+  assert_non_null(file);
+  assert_int_equal(fscanf(file, "%ld %ld", &all, &pages), 2);
+  fclose(file);
+  return pages * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+static void use_pool(uint64_t number) {
+  weir_pool_id id = {0, number};
+  void *pointer;
+  CHECK(weir_pool_begin(recorded, 0, id, NULL, NULL));
+  CHECK(weir_allocator_alloc(recorded, 0, 1000, NULL, &pointer));
+  CHECK(weir_pool_end(recorded, 0, id));
+  CHECK(weir_allocator_free(recorded, pointer));
+  CHECK(weir_pool_release(recorded, 0, id));
+}
+
+static void test_pools_without_end(void **state) {
+  (void)state;
+  const uint64_t pools = (uint64_t)usual_or_long(200000, 1000000), used = pools / 50;
+  open_recorded("2", "none", 256 * MIB); /* pools that are over make room for others */
+  long before = 0;
+  for (uint64_t i = 1; i <= pools; i++) {
+    weir_pool_id id = {0, i};
+    if (i % (pools / used) == 0)
+      use_pool(i);
+    else {
+      CHECK(weir_pool_create(recorded, 0, id, NULL));
+      CHECK(weir_pool_release(recorded, 0, id));
+    }
+    if (i == pools / 10)
+      before = resident_kib();
+  }
+  long more = resident_kib() - before;
+  if (more > MOST_MORE_KIB)
+    fail_msg("%ld KiB more after nine tenths of %" PRIu64 " pools", more, pools);
+  weir__snapshot *s = load_recording(find_file(".ring"));
+  assert_true(s->event_count > 1000);
+  assert_true(s->pool_count > 300); /* the newest, of which the ring has events */
+  const weir__snapshot_event *last = &s->events[s->event_count - 1];
+  assert_int_equal(s->pools[last->pool].id[1], pools);
+  weir__snapshot_free(s);
+}
+
+/* Many at once: each has a chunk of its own in the file, and when there is none left for one, its events are counted as lost. */
+static void test_many_pools_alive(void **state) {
+  (void)state;
+  enum { ALIVE = 5000 };
+  open_recorded("8", "none", 64 * GIB);
+  static void *held[ALIVE];
+  for (uint64_t i = 0; i < ALIVE; i++) {
+    weir_pool_id id = {i + 1, 0};
+    CHECK(weir_pool_begin(recorded, 0, id, NULL, NULL));
+    CHECK(weir_allocator_alloc(recorded, 0, 1000, NULL, &held[i]));
+    CHECK(weir_pool_end(recorded, 0, id));
+  }
+  weir_history_info info = {.size = sizeof info};
+  CHECK(weir_history_get_info(recorded, 0, &info));
+  weir__history *history = atomic_load(&recorded->history);
+  uint64_t chunks = history->file->header->chunk_count;
+  assert_int_equal(info.kept, 2 * chunks);
+  assert_int_equal(info.lost, 2 * (ALIVE - chunks));
+  assert_int_equal(atomic_load(&history->file->header->lost), info.lost);
+  weir_log_set_sink(count_warning, NULL);
+  warnings = 0;
+  weir__snapshot *s = load_recording(find_file(".ring"));
+  assert_int_equal(warnings, 1);
+  assert_non_null(strstr(warning, "WEIR_RECORD_MB makes it larger"));
+  /* A checkpoint may have been taken meanwhile: then the window begins there. */
+  assert_int_equal(s->devices[0].dropped + s->event_count, 2 * chunks);
+  weir__snapshot_free(s);
+  for (int i = 0; i < ALIVE; i++)
+    CHECK(weir_allocator_free(recorded, held[i]));
+}
+
+/* ---- Stacks ---- */
+
+static __attribute__((noinline)) void *deep(int levels) {
+  void *pointer = NULL;
+  if (levels)
+    pointer = deep(levels - 1);
+  else
+    CHECK(weir_allocator_alloc(recorded, 0, 512, NULL, &pointer));
+  __asm__ volatile("" : : : "memory");
+  return pointer;
+}
+
+static void test_deep_stacks(void **state) {
+  (void)state;
+  if (!weir__stacks_start()) {
+    puts("waived: there is no libunwind");
+    skip();
+  }
+  open_recorded("4", "all", GIB);
+  static const int depths[] = {0, 10, 1000, 6000};
+  for (size_t i = 0; i < WEIR_COUNT_OF(depths); i++)
+    CHECK(weir_allocator_free(recorded, deep(depths[i])));
+  weir__snapshot *s = load_recording(find_file(".ring"));
+  size_t found = 0;
+  for (size_t i = 0; i < s->event_count; i++) {
+    if (s->events[i].action != WEIR__ACTION_ALLOC)
+      continue;
+    size_t frames = s->stacks[s->events[i].stack].count;
+    int depth = depths[found++];
+    if (depth < WEIR__MOST_FRAMES)
+      assert_in_range(frames, depth + 2, depth + 40);
+    else
+      /* The outermost are left off, and when the file is read, Weir's own at the inner end. */
+      assert_in_range(frames, WEIR__MOST_FRAMES - 12, WEIR__MOST_FRAMES);
+  }
+  assert_int_equal(found, WEIR_COUNT_OF(depths));
+  weir__snapshot_free(s);
+}
+
+/* ---- Ranks ---- */
+
+static void expect_rank(const char *part, int64_t rank) {
+  open_recorded("1", "none", GIB);
+  assert_int_equal(atomic_load(&recorded->history)->file->header->rank, rank);
+  if (!find_file(part))
+    fail_msg("no file has %s in its name, as %s", part, find_file(".ring"));
+  close_recording();
+  remove_files(folder);
+}
+
+static void test_ranks(void **state) {
+  (void)state;
+  static const char *const names[] = {"FLUX_TASK_RANK",       "MV2_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK",
+                                      "OMPI_COMM_WORLD_RANK", "SLURM_PROCID",        "RANK"};
+  char part[64];
+  for (size_t i = 0; i < WEIR_COUNT_OF(names); i++)
+    unsetenv(names[i]);
+  expect_rank("weir-", -1);
+  assert_null(find_file("-rank"));
+  for (size_t i = 0; i < WEIR_COUNT_OF(names); i++) { /* each wins over those before it */
+    char value[8];
+    snprintf(value, sizeof value, "%zu", i + 3);
+    setenv(names[i], value, 1);
+    snprintf(part, sizeof part, "-rank%zu-", i + 3);
+    expect_rank(part, (int64_t)i + 3);
+  }
+  setenv("RANK", "first", 1); /* no number: the next one tells */
+  expect_rank("-rank8-", 8);
+  setenv("RANK", "99999999999999999999", 1);
+  expect_rank("-rank8-", 8);
+  for (size_t i = 0; i < WEIR_COUNT_OF(names); i++)
+    unsetenv(names[i]);
+}
+
+int main(void) {
+  if (!mkdtemp(folder))
+    return 1;
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_disks, teardown),
+      cmocka_unit_test_teardown(test_files_limited_later, teardown),
+      cmocka_unit_test_teardown(test_ring_of_one, teardown),
+      cmocka_unit_test_teardown(test_wrapped, teardown),
+      cmocka_unit_test_teardown(test_pools_without_end, teardown),
+      cmocka_unit_test_teardown(test_many_pools_alive, teardown),
+      cmocka_unit_test_teardown(test_deep_stacks, teardown),
+      cmocka_unit_test_teardown(test_ranks, teardown),
+  };
+  int failed = cmocka_run_group_tests(tests, NULL, NULL);
+  remove_files(folder);
+  rmdir(folder);
+  return failed;
+}

@@ -1,0 +1,273 @@
+/*
+ * Files of WEIR_RECORD that several threads have written: each replays without a difference.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "offline/recording.h"
+#include "offline/replay.h"
+#include "record/ring_file.h"
+#include "support/ring.h"
+#include "support/sanitized.h"
+#include "weir/history.h"
+#include "weir/pool.h"
+#include "weir/snapshot.h"
+
+#ifdef SANITIZED
+enum { ROUNDS = 1, OPS = 2000 };
+#else
+enum { ROUNDS = 3, OPS = 6000 };
+#endif
+enum { MOST_THREADS = 8, HELD = 48, SHARED = 64 };
+
+static char folder[] = "/tmp/weir-test-record-threads-XXXXXX";
+
+/* What the threads of a test do. */
+typedef struct plan {
+  const char *name, *conf;
+  int threads;
+  bool one_stream;   /* all work on the same one */
+  bool pools;        /* a part of the allocations goes to private pools, one for each thread */
+  bool hand_over;    /* what one thread allocates, another may free */
+  bool empties;      /* one of them empties the cache now and then */
+  bool records;      /* blocks are used by other streams too */
+  uint64_t limit;    /* 0: none */
+  size_t largest;    /* request */
+  bool may_fail;     /* requests */
+  bool goes_round;   /* the file is so small that most events are dropped */
+  uint64_t interval; /* chunks between checkpoints; 0: as usual */
+} plan;
+
+static const plan *doing;
+static _Atomic(void *) shared[SHARED];
+static _Atomic uint64_t asked;
+
+/* Streams are done with what they were asked for now and then. */
+static int is_done(void *context, weir_cu_stream stream) {
+  (void)context;
+  (void)stream;
+  return atomic_fetch_add(&asked, 1) % 3 == 0;
+}
+
+static void give_up(void *pointer, uint32_t random, uintptr_t stream) {
+  if (doing->records && random % 5 == 0)
+    CHECK(weir_allocator_record_stream(recorded, pointer, (weir_cu_stream)(stream + 8)));
+  CHECK(weir_allocator_free(recorded, pointer));
+}
+
+static void *allocate(void *argument) {
+  uintptr_t thread = (uintptr_t)argument, stream = doing->one_stream ? 16 : 16 * (thread + 1);
+  weir_pool_id id = {0, 100 + thread};
+  void *held[HELD] = {0};
+  uint32_t random = 77 + (uint32_t)thread;
+  bool in_pool = false;
+  for (int i = 0; i < (doing->goes_round ? 3 : 1) * OPS; i++) {
+    random = random * 1664525 + 1013904223;
+    uint32_t bits = random >> 12;
+    int k = (int)(bits % HELD);
+    if (doing->pools && bits % 61 == 0) {
+      if (in_pool)
+        CHECK(weir_pool_end(recorded, 0, id));
+      else
+        CHECK(weir_pool_begin(recorded, 0, id, NULL, NULL));
+      in_pool = !in_pool;
+    }
+    if (doing->empties && thread == 0 && bits % 401 == 0)
+      CHECK(weir_allocator_empty_cache(recorded));
+    if (held[k]) {
+      void *pointer = held[k];
+      held[k] = NULL;
+      if (doing->hand_over && bits % 3 == 0)
+        pointer = atomic_exchange(&shared[bits % SHARED], pointer);
+      if (pointer)
+        give_up(pointer, bits, stream);
+      continue;
+    }
+    size_t bytes = 1 + bits % (bits % 4 ? doing->largest / 64 : doing->largest);
+    weir_status status = weir_allocator_alloc(recorded, 0, bytes, (weir_cu_stream)stream, &held[k]);
+    if (status) {
+      assert_true(doing->may_fail);
+      assert_int_equal(status, WEIR_ERROR_OUT_OF_MEMORY);
+      held[k] = NULL;
+    }
+  }
+  if (in_pool)
+    CHECK(weir_pool_end(recorded, 0, id));
+  for (int k = 0; k < HELD; k++)
+    if (held[k])
+      CHECK(weir_allocator_free(recorded, held[k]));
+  return NULL;
+}
+
+static void open_recorded(void) {
+  open_recording(&(recording){.bytes = 16 * GIB,
+                              .is_done = is_done,
+                              .conf = doing->conf,
+                              .folder = folder,
+                              .mb = doing->goes_round ? "1" : "16"});
+  weir__ringfile *file = atomic_load(&recorded->history)->file;
+  weir__lock_take(&file->lock);
+  file->interval = doing->interval;
+  weir__lock_give(&file->lock);
+  if (doing->limit)
+    CHECK(weir_allocator_set_limit(recorded, 0, doing->limit));
+}
+
+static void check(const char *path, size_t *raced) {
+  weir__snapshot *s = load_recording(path);
+  weir__replay_options options = {.device = 0, .check = true};
+  weir__replay_report report = {0};
+  CHECK(weir__replay(s, &options, &report));
+  if (report.differences) {
+    char kept[600];
+    snprintf(kept, sizeof kept, "/tmp/weir-test-record-threads-failed-%s", strrchr(path, '/') + 1);
+    if (getenv("WEIR_TEST_KEEP"))
+      rename(path, kept);
+    for (size_t i = 0; i < report.differences && i < 3; i++)
+      print_error("%s\n", report.shown[i]);
+    fail_msg("%s: %zu differences", doing->name, report.differences);
+  }
+  assert_true(report.allocations > OPS);
+  *raced = report.raced;
+  weir__snapshot_free(s);
+}
+
+static void end(void) {
+  close_recording();
+  remove_files(folder);
+}
+
+static int teardown(void **state) {
+  (void)state;
+  end();
+  return 0;
+}
+
+static void run(const plan *what) {
+  doing = what;
+  for (int round = 0; round < ROUNDS; round++) {
+    pthread_t threads[MOST_THREADS];
+    memset((void *)shared, 0, sizeof shared);
+    open_recorded();
+    for (uintptr_t i = 0; i < (uintptr_t)what->threads; i++)
+      assert_int_equal(pthread_create(&threads[i], NULL, allocate, (void *)i), 0);
+    for (int i = 0; i < what->threads; i++)
+      assert_int_equal(pthread_join(threads[i], NULL), 0);
+    size_t raced = 0;
+    if (what->goes_round) {
+      assert_true(atomic_load(&recorded->history)->file->header->devices[0].dropped > 0);
+      check_window(only_ring(folder), 0, recorded);
+    } else
+      check(only_ring(folder), &raced);
+    if (!what->one_stream && !what->hand_over && !what->records)
+      assert_int_equal(raced, 0);
+    end();
+  }
+}
+
+static void test_own_streams(void **state) {
+  (void)state;
+  run(&(plan){.name = "own streams", .threads = 6, .largest = 30 * MIB});
+  run(&(plan){.name = "expandable", .conf = "expandable_segments:True", .threads = 4, .largest = 30 * MIB});
+}
+
+static void test_pools(void **state) {
+  (void)state;
+  run(&(plan){.name = "pools", .threads = 8, .pools = true, .largest = 8 * MIB});
+  run(&(plan){.name = "pools of one stream", .threads = 5, .pools = true, .one_stream = true, .largest = 8 * MIB});
+}
+
+static void test_one_stream(void **state) {
+  (void)state;
+  run(&(plan){.name = "one stream", .threads = 8, .one_stream = true, .largest = 30 * MIB});
+  run(&(plan){.name = "one stream, small", .threads = 8, .one_stream = true, .largest = MIB});
+  run(&(plan){.name = "one stream, expandable",
+              .conf = "expandable_segments:True",
+              .threads = 6,
+              .one_stream = true,
+              .largest = 30 * MIB});
+}
+
+static void test_handed_over(void **state) {
+  (void)state;
+  run(&(plan){.name = "handed over", .threads = 6, .hand_over = true, .largest = 30 * MIB});
+}
+
+static void test_other_streams(void **state) {
+  (void)state;
+  run(&(plan){.name = "other streams", .threads = 4, .records = true, .largest = 30 * MIB});
+}
+
+static void test_emptied(void **state) {
+  (void)state;
+  run(&(plan){.name = "emptied", .threads = 4, .empties = true, .largest = 30 * MIB});
+  run(&(plan){.name = "emptied, expandable",
+              .conf = "expandable_segments:True",
+              .threads = 4,
+              .empties = true,
+              .largest = 30 * MIB});
+}
+
+static void test_limited(void **state) {
+  (void)state;
+  run(&(plan){.name = "limited", .threads = 4, .limit = 1500 * MIB, .largest = 60 * MIB, .may_fail = true});
+}
+
+/* Checkpoints are taken by the thread for them, and by those that allocate when it comes too late. */
+static void test_rings(void **state) {
+  (void)state;
+  for (uint64_t interval = 0; interval < 3; interval++) {
+    run(&(plan){.name = "ring", .threads = 6, .largest = 8 * MIB, .goes_round = true, .interval = interval});
+    run(&(plan){.name = "ring of one stream",
+                .threads = 6,
+                .largest = 8 * MIB,
+                .one_stream = true,
+                .goes_round = true,
+                .interval = interval});
+    run(&(plan){.name = "ring, expandable",
+                .conf = "expandable_segments:True",
+                .threads = 5,
+                .empties = true,
+                .largest = 30 * MIB,
+                .goes_round = true,
+                .interval = interval});
+    run(&(plan){.name = "ring, handed over",
+                .threads = 5,
+                .hand_over = true,
+                .largest = 30 * MIB,
+                .goes_round = true,
+                .interval = interval});
+    run(&(plan){.name = "ring, pools",
+                .threads = 5,
+                .pools = true,
+                .records = true,
+                .largest = 8 * MIB,
+                .goes_round = true,
+                .interval = interval});
+    run(&(plan){.name = "ring, limited",
+                .threads = 4,
+                .limit = 1500 * MIB,
+                .largest = 60 * MIB,
+                .may_fail = true,
+                .goes_round = true,
+                .interval = interval});
+  }
+}
+
+int main(void) {
+  if (!mkdtemp(folder))
+    return 1;
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_own_streams, teardown),   cmocka_unit_test_teardown(test_pools, teardown),
+      cmocka_unit_test_teardown(test_one_stream, teardown),    cmocka_unit_test_teardown(test_handed_over, teardown),
+      cmocka_unit_test_teardown(test_other_streams, teardown), cmocka_unit_test_teardown(test_emptied, teardown),
+      cmocka_unit_test_teardown(test_limited, teardown),       cmocka_unit_test_teardown(test_rings, teardown),
+  };
+  int failed = cmocka_run_group_tests(tests, NULL, NULL);
+  remove_files(folder);
+  rmdir(folder);
+  return failed;
+}

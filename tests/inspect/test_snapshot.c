@@ -1,0 +1,434 @@
+/*
+ * Taking snapshots: what is in them, of which moment, and how long it takes.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "inspect/recorded.h"
+#include "support/alloc.h"
+#include "weir/snapshot.h"
+
+static const weir_pool_id pool_a = {0, 11}, pool_b = {7, 0};
+
+static weir_snapshot *take(const weir_snapshot_options *options) {
+  weir_snapshot *snapshot = NULL;
+  CHECK(weir_snapshot_take(allocator, options, &snapshot));
+  return snapshot;
+}
+
+static weir_snapshot_options options_of(int device, weir_pool_id pool) {
+  weir_snapshot_options options;
+  weir_snapshot_options_init(&options);
+  options.device = device;
+  options.pool = pool;
+  return options;
+}
+
+static size_t list(const weir_snapshot *snapshot, const weir_snapshot_segment **segments) {
+  size_t count = 0;
+  CHECK(weir_snapshot_segments(snapshot, segments, &count));
+  return count;
+}
+
+/* Blocks cover their segment, segments are in order and apart, sums are what the blocks say. Returns the number of blocks. */
+static size_t check_shape(const weir_snapshot *snapshot) {
+  const weir_snapshot_segment *s;
+  size_t count = list(snapshot, &s), blocks = 0;
+  for (size_t i = 0; i < count; i++) {
+    uint64_t at = s[i].address, allocated_sum = 0, active_sum = 0, requested_sum = 0;
+    for (size_t k = 0; k < s[i].block_count; k++) {
+      const weir_snapshot_block *b = &s[i].blocks[k];
+      assert_int_equal(b->address, at);
+      assert_true(b->bytes > 0 && b->requested <= b->bytes);
+      if (k && b->state == WEIR_BLOCK_INACTIVE)
+        assert_int_not_equal(b[-1].state, WEIR_BLOCK_INACTIVE); /* they would have merged */
+      assert_int_equal(b->requested != 0, b->state != WEIR_BLOCK_INACTIVE);
+      at += b->bytes;
+      allocated_sum += b->state == WEIR_BLOCK_ACTIVE_ALLOCATED ? b->bytes : 0;
+      active_sum += b->state != WEIR_BLOCK_INACTIVE ? b->bytes : 0;
+      requested_sum += b->requested;
+    }
+    assert_int_equal(at, s[i].address + s[i].bytes);
+    assert_int_equal(s[i].allocated, allocated_sum);
+    assert_int_equal(s[i].active, active_sum);
+    assert_int_equal(s[i].requested, requested_sum);
+    if (i && s[i].device == s[i - 1].device)
+      assert_true(s[i].address >= s[i - 1].address + s[i - 1].bytes);
+    else if (i)
+      assert_true(s[i].device > s[i - 1].device);
+    blocks += s[i].block_count;
+  }
+  return blocks;
+}
+
+/* What a snapshot of a device adds up to is what the device's counters say. */
+static void check_sums(int device) {
+  weir_snapshot_options options = options_of(device, (weir_pool_id){0, 0});
+  weir_snapshot *snapshot = take(&options);
+  check_shape(snapshot);
+  const weir_snapshot_segment *s;
+  size_t count = list(snapshot, &s);
+  int64_t bytes = 0, allocated_sum = 0, active_sum = 0, requested_sum = 0, blocks = 0, fixed = 0;
+  for (size_t i = 0; i < count; i++) {
+    bytes += (int64_t)s[i].bytes;
+    allocated_sum += (int64_t)s[i].allocated;
+    active_sum += (int64_t)s[i].active;
+    requested_sum += (int64_t)s[i].requested;
+    fixed += !s[i].is_expandable;
+    for (size_t k = 0; k < s[i].block_count; k++)
+      blocks += s[i].blocks[k].state != WEIR_BLOCK_INACTIVE;
+  }
+  weir_allocator_stats stats = stats_of(device);
+  assert_int_equal(bytes, stats.reserved_bytes[WEIR_STAT_ALL].current);
+  assert_int_equal(allocated_sum, stats.allocated_bytes[WEIR_STAT_ALL].current);
+  assert_int_equal(active_sum, stats.active_bytes[WEIR_STAT_ALL].current);
+  assert_int_equal(requested_sum, stats.requested_bytes[WEIR_STAT_ALL].current);
+  assert_int_equal(blocks, stats.active[WEIR_STAT_ALL].current);
+  assert_int_equal(fixed, stats.segment[WEIR_STAT_ALL].current);
+  weir_snapshot_destroy(snapshot);
+}
+
+static void check_block(const weir_snapshot_segment *segment, size_t k, uint64_t bytes, uint64_t requested,
+                        weir_block_state state) {
+  assert_true(k < segment->block_count);
+  assert_int_equal(segment->blocks[k].bytes, bytes);
+  assert_int_equal(segment->blocks[k].requested, requested);
+  assert_int_equal(segment->blocks[k].state, state);
+}
+
+/* ---- What is in it ---- */
+
+static void test_an_allocator_without_memory(void **state) {
+  (void)state;
+  alloc_open_on(WEIR_SOFT_STEPPED, 2, 64 * MIB, NULL);
+  weir_snapshot *snapshot = take(NULL);
+  const weir_snapshot_segment *s;
+  assert_int_equal(list(snapshot, &s), 0);
+  uint64_t count = 1, dropped = 1;
+  CHECK(weir_snapshot_events(snapshot, 1, &count, &dropped));
+  assert_int_equal(count, 0);
+  assert_int_equal(dropped, 0);
+  weir_snapshot_destroy(snapshot);
+  alloc_close();
+}
+
+static void test_small_and_large(void **state) {
+  (void)state;
+  alloc_open(NULL, 64 * MIB);
+  weir_cu_stream stream = work_stream();
+  void *small = get(1000, NULL), *large = get(3 * MIB, stream);
+  weir_snapshot *snapshot = take(NULL);
+  check_shape(snapshot);
+  const weir_snapshot_segment *s;
+  assert_int_equal(list(snapshot, &s), 2);
+  const weir_snapshot_segment *of_small = s[0].address == (uint64_t)small ? &s[0] : &s[1];
+  const weir_snapshot_segment *of_large = s[0].address == (uint64_t)small ? &s[1] : &s[0];
+  assert_int_equal(of_small->bytes, 2 * MIB);
+  assert_int_equal(of_small->is_large, 0);
+  assert_null(of_small->stream);
+  assert_int_equal(of_small->block_count, 2);
+  check_block(of_small, 0, 1024, 1000, WEIR_BLOCK_ACTIVE_ALLOCATED);
+  check_block(of_small, 1, 2 * MIB - 1024, 0, WEIR_BLOCK_INACTIVE);
+  assert_int_equal(of_large->address, (uint64_t)large);
+  assert_int_equal(of_large->bytes, 20 * MIB);
+  assert_int_equal(of_large->is_large, 1);
+  assert_ptr_equal(of_large->stream, stream);
+  assert_int_equal(of_large->is_expandable, 0);
+  assert_int_equal(of_large->pool.first | of_large->pool.second, 0);
+  check_block(of_large, 0, 3 * MIB, 3 * MIB, WEIR_BLOCK_ACTIVE_ALLOCATED);
+  put(small);
+  put(large);
+  check_block(of_small, 0, 1024, 1000, WEIR_BLOCK_ACTIVE_ALLOCATED); /* it is a copy */
+  weir_snapshot_destroy(snapshot);
+  alloc_close();
+}
+
+/* A block that was freed at once is still as it was, for the next request; a snapshot shows it free. */
+static void test_a_block_that_was_just_freed(void **state) {
+  (void)state;
+  alloc_open(NULL, 64 * MIB);
+  void *p = NULL;
+  CHECK(weir_allocator_alloc(allocator, 0, 512, NULL, &p));
+  CHECK(weir_allocator_free(allocator, p));
+  CHECK(weir_allocator_alloc(allocator, 0, 512, NULL, &p));
+  CHECK(weir_allocator_free(allocator, p));
+  weir_snapshot *snapshot = take(NULL);
+  const weir_snapshot_segment *s;
+  assert_int_equal(list(snapshot, &s), 1);
+  assert_int_equal(s->block_count, 1);
+  check_block(s, 0, 2 * MIB, 0, WEIR_BLOCK_INACTIVE);
+  weir_snapshot_destroy(snapshot);
+  alloc_close();
+}
+
+static void test_a_block_that_waits(void **state) {
+  (void)state;
+  alloc_open(NULL, 64 * MIB);
+  weir_cu_stream other = work_stream();
+  void *p = get(700, NULL);
+  work(other);
+  also_used_by(p, other);
+  put(p);
+  weir_snapshot *snapshot = take(NULL);
+  check_shape(snapshot);
+  const weir_snapshot_segment *s;
+  assert_int_equal(list(snapshot, &s), 1);
+  check_block(s, 0, 1024, 700, WEIR_BLOCK_ACTIVE_PENDING_FREE);
+  assert_int_equal(s->allocated, 0);
+  assert_int_equal(s->active, 1024);
+  assert_int_equal(s->requested, 700);
+  weir_snapshot_destroy(snapshot);
+  check_sums(0);
+  soft_step_all();
+  alloc_close();
+}
+
+/* Each run of mapped pages is a segment; what is reserved and not mapped is none. */
+static void test_expandable_segments(void **state) {
+  (void)state;
+  alloc_open("expandable_segments:True", GIB);
+  void *low = get(40 * MIB, NULL), *middle = get(60 * MIB, NULL), *high = get(30 * MIB, NULL);
+  weir_snapshot *snapshot = take(NULL);
+  const weir_snapshot_segment *s;
+  check_shape(snapshot);
+  assert_int_equal(list(snapshot, &s), 1);
+  assert_int_equal(s->is_expandable, 1);
+  assert_int_equal(s->address, (uint64_t)low);
+  assert_int_equal(s->bytes, 140 * MIB); /* pages of 20 MiB */
+  assert_int_equal(s->block_count, 4);
+  weir_snapshot_destroy(snapshot);
+
+  put(middle);
+  empty_cache();
+  snapshot = take(NULL);
+  check_shape(snapshot);
+  assert_int_equal(list(snapshot, &s), 2);
+  assert_int_equal(s[0].address, (uint64_t)low);
+  assert_int_equal(s[0].bytes, 40 * MIB);
+  assert_int_equal(s[1].address, (uint64_t)high);
+  assert_int_equal(s[1].bytes, 40 * MIB); /* whole pages */
+  weir_snapshot_destroy(snapshot);
+  check_sums(0);
+  put(low);
+  put(high);
+  empty_cache();
+  check_sums(0);
+  alloc_close();
+}
+
+static void test_pools(void **state) {
+  (void)state;
+  alloc_open(NULL, 256 * MIB);
+  void *outside = get(512, NULL);
+  CHECK(weir_pool_begin(allocator, 0, pool_a, NULL, NULL));
+  void *inside = get(512, NULL), *more = get(5 * MIB, NULL);
+  CHECK(weir_pool_end(allocator, 0, pool_a));
+  const weir_snapshot_segment *s;
+  weir_snapshot *snapshot = take(NULL);
+  assert_int_equal(list(snapshot, &s), 3);
+  check_shape(snapshot);
+  weir_snapshot_destroy(snapshot);
+  check_sums(0);
+
+  weir_snapshot_options options = options_of(-1, pool_a);
+  snapshot = take(&options);
+  assert_int_equal(list(snapshot, &s), 2);
+  for (int i = 0; i < 2; i++) {
+    assert_true(s[i].address == (uint64_t)inside || s[i].address == (uint64_t)more);
+    assert_int_equal(s[i].pool.first, pool_a.first);
+    assert_int_equal(s[i].pool.second, pool_a.second);
+  }
+  weir_snapshot_destroy(snapshot);
+
+  options = options_of(-1, pool_b);
+  snapshot = take(&options);
+  assert_int_equal(list(snapshot, &s), 0);
+  weir_snapshot_destroy(snapshot);
+  put(outside);
+  put(inside);
+  put(more);
+  CHECK(weir_pool_release(allocator, 0, pool_a));
+  alloc_close();
+}
+
+static void test_devices(void **state) {
+  (void)state;
+  alloc_open_on(WEIR_SOFT_STEPPED, 3, 64 * MIB, NULL);
+  void *p = get_on(0, 512, NULL), *q = get_on(2, 2 * MIB, NULL);
+  const weir_snapshot_segment *s;
+  weir_snapshot *snapshot = take(NULL);
+  assert_int_equal(list(snapshot, &s), 2);
+  assert_int_equal(s[0].device, 0);
+  assert_int_equal(s[1].device, 2);
+  check_shape(snapshot);
+  weir_snapshot_destroy(snapshot);
+  for (int i = 0; i < 3; i++)
+    check_sums(i);
+  weir_snapshot_options options = options_of(2, (weir_pool_id){0, 0});
+  snapshot = take(&options);
+  assert_int_equal(list(snapshot, &s), 1);
+  assert_int_equal(s->device, 2);
+  weir_snapshot_destroy(snapshot);
+  put(p);
+  put(q);
+  alloc_close();
+}
+
+static void test_random_states(void **state) {
+  (void)state;
+  static const char *const confs[] = {"", "expandable_segments:True",
+                                      "max_split_size_mb:32,roundup_power2_divisions:4"};
+  for (size_t c = 0; c < WEIR_COUNT_OF(confs); c++) {
+    alloc_open(confs[c], 4 * GIB);
+    soft_seed(c + 1);
+    weir_cu_stream streams[3] = {NULL, work_stream(), work_stream()};
+    void *live[200] = {0};
+    for (int step = 0; step < 2000; step++) {
+      size_t at = soft_random(WEIR_COUNT_OF(live));
+      if (live[at]) {
+        if (soft_random(8) == 0)
+          CHECK(weir_allocator_record_stream(allocator, live[at], streams[soft_random(3)]));
+        CHECK(weir_allocator_free(allocator, live[at]));
+        live[at] = NULL;
+      } else {
+        size_t bytes = 1 + soft_random(soft_random(4) ? 100 * KIB : 30 * MIB);
+        CHECK(weir_allocator_alloc(allocator, 0, bytes, streams[soft_random(3)], &live[at]));
+      }
+      if (step % 100 == 0)
+        check_sums(0);
+      if (step % 500 == 499)
+        empty_cache();
+    }
+    for (size_t i = 0; i < WEIR_COUNT_OF(live); i++)
+      CHECK(weir_allocator_free(allocator, live[i]));
+    check_sums(0);
+    soft_step_all();
+    alloc_close();
+  }
+}
+
+/* ---- Of which moment ---- */
+
+static int looks, all_locked;
+
+/* Every lock of the device is taken. */
+static void look_at_locks(int device) {
+  weir__heap *heap = &allocator->heaps[device];
+  bool locked = pthread_mutex_trylock(&heap->lock) == EBUSY;
+  for (const weir__segment *s = heap->segments; s; s = s->next) {
+    weir__biased_lock *lock = &s->arena->lock;
+    locked = locked && (atomic_load(&lock->word.word) || atomic_load(&weir__my_hand->holds) == lock);
+  }
+  looks++;
+  all_locked += locked;
+}
+
+static void test_the_cut_is_at_one_moment(void **state) {
+  (void)state;
+  alloc_open(NULL, 64 * MIB);
+  void *p = get(512, NULL), *q = get(2 * MIB, work_stream());
+  recorded r = {
+      .while_copying = look_at_locks, .stacks = (recorded_stack[3]){{0}}, .block_stack = 1, .segment_stack = 2};
+  weir__snapshot_source source = recorded_source(&r);
+  weir_snapshot *snapshot = NULL;
+  CHECK(weir__snapshot_take("test", allocator, NULL, &source, &snapshot));
+  assert_int_equal(r.cuts, 1);
+  assert_int_equal(looks, 3); /* two blocks and the cut */
+  assert_int_equal(all_locked, looks);
+  assert_int_equal(r.active, 512 + 2 * MIB);
+  const weir_snapshot_segment *s;
+  assert_int_equal(list(snapshot, &s), 2);
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(s[i].stack, 2);
+    assert_int_equal(s[i].blocks[0].stack, 1);
+    assert_int_equal(s[i].blocks[1].stack, 0); /* it is free */
+  }
+  weir_snapshot_destroy(snapshot);
+  put(p); /* all locks were given back */
+  put(q);
+  alloc_close();
+}
+
+/* ---- How long ---- */
+
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void test_a_hundred_thousand_blocks(void **state) {
+  (void)state;
+  enum { BLOCKS = 100000 };
+  alloc_open(NULL, 16 * GIB);
+  void **live = calloc(BLOCKS, sizeof *live);
+  assert_non_null(live);
+  for (size_t i = 0; i < BLOCKS; i++)
+    CHECK(weir_allocator_alloc(allocator, 0, 512, NULL, &live[i]));
+  for (size_t i = 0; i < BLOCKS; i += 2)
+    CHECK(weir_allocator_free(allocator, live[i]));
+  double best = 1e9;
+  for (int round = 0; round < 5; round++) {
+    double start = now();
+    weir_snapshot *snapshot = take(NULL);
+    double took = now() - start;
+    best = took < best ? took : best;
+    assert_true(check_shape(snapshot) >= BLOCKS);
+    weir_snapshot_destroy(snapshot);
+  }
+  printf("a snapshot of %d blocks: %.2f ms\n", BLOCKS, best * 1e3);
+  assert_true(best < 1); /* a defect, not a slow machine; the bar is for optimised builds, see docs/snapshots.md */
+  for (size_t i = 1; i < BLOCKS; i += 2)
+    CHECK(weir_allocator_free(allocator, live[i]));
+  free(live);
+  alloc_close();
+}
+
+/* ---- What is refused ---- */
+
+static void test_bad_calls(void **state) {
+  (void)state;
+  alloc_open(NULL, 64 * MIB);
+  weir_snapshot *snapshot = NULL;
+  const weir_snapshot_segment *segments_out;
+  size_t count;
+  uint64_t events, dropped;
+  weir_snapshot_options options = options_of(1, (weir_pool_id){0, 0});
+  REFUSED(INVALID_ARGUMENT, weir_snapshot_take(NULL, NULL, &snapshot));
+  REFUSED(INVALID_ARGUMENT, weir_snapshot_take(allocator, NULL, NULL));
+  REFUSED(INVALID_DEVICE, weir_snapshot_take(allocator, &options, &snapshot));
+  options.device = -2;
+  REFUSED(INVALID_DEVICE, weir_snapshot_take(allocator, &options, &snapshot));
+  assert_null(snapshot);
+  options = (weir_snapshot_options){.size = sizeof options.size, .device = 77}; /* of a caller that knows no field */
+  CHECK(weir_snapshot_take(allocator, &options, &snapshot));
+  REFUSED(INVALID_ARGUMENT, weir_snapshot_segments(NULL, &segments_out, &count));
+  REFUSED(INVALID_ARGUMENT, weir_snapshot_segments(snapshot, NULL, &count));
+  REFUSED(INVALID_DEVICE, weir_snapshot_events(snapshot, 1, &events, &dropped));
+  REFUSED(INVALID_ARGUMENT, weir_snapshot_events(snapshot, 0, NULL, &dropped));
+  REFUSED(INVALID_ARGUMENT, weir_snapshot_write(snapshot, WEIR_SNAPSHOT_JSON, NULL));
+  REFUSED(INVALID_ARGUMENT, weir_snapshot_write(NULL, WEIR_SNAPSHOT_JSON, stdout));
+  REFUSED_SAYING(INVALID_ARGUMENT, "format 5", weir_snapshot_write(snapshot, (weir_snapshot_format)5, stdout));
+  REFUSED(INVALID_ARGUMENT, weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, NULL));
+  weir_snapshot_destroy(snapshot);
+  weir_snapshot_destroy(NULL);
+  alloc_close();
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_an_allocator_without_memory, alloc_teardown),
+      cmocka_unit_test_teardown(test_small_and_large, alloc_teardown),
+      cmocka_unit_test_teardown(test_a_block_that_was_just_freed, alloc_teardown),
+      cmocka_unit_test_teardown(test_a_block_that_waits, alloc_teardown),
+      cmocka_unit_test_teardown(test_expandable_segments, alloc_teardown),
+      cmocka_unit_test_teardown(test_pools, alloc_teardown),
+      cmocka_unit_test_teardown(test_devices, alloc_teardown),
+      cmocka_unit_test_teardown(test_random_states, alloc_teardown),
+      cmocka_unit_test_teardown(test_the_cut_is_at_one_moment, alloc_teardown),
+      cmocka_unit_test_teardown(test_a_hundred_thousand_blocks, alloc_teardown),
+      cmocka_unit_test_teardown(test_bad_calls, alloc_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,95 @@
+/*
+ * Jobs on many threads; above all replays of one history, which they share.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "offline/parallel.h"
+#include "offline/predict.h"
+
+static void count_steps(void *context, size_t done, size_t count) {
+  size_t *steps = context;
+  assert_true(done <= count);
+  ++*steps;
+}
+
+static void mark(void *context, size_t index, void *result) {
+  (void)context;
+  *(size_t *)result += index + 1;
+}
+
+static void test_every_job_once(void **state) {
+  (void)state;
+  size_t results[100], steps = 0;
+  const weir__team team = {.threads = 5, .progress = count_steps, .progress_context = &steps};
+  memset(results, 0xff, sizeof results);
+  assert_int_equal(weir__team_run(&team, 100, mark, NULL, results, sizeof *results), WEIR_OK);
+  for (size_t i = 0; i < 100; i++)
+    assert_int_equal(results[i], i + 1);
+  assert_int_equal(steps, 100);
+  assert_int_equal(weir__team_run(&team, 0, mark, NULL, results, sizeof *results), WEIR_OK);
+  assert_int_equal(steps, 100);
+}
+
+static const char *const confs[] = {"",
+                                    "expandable_segments:True",
+                                    "max_split_size_mb:64",
+                                    "roundup_power2_divisions:8",
+                                    "large_segment_size_mb:64,expandable_segments:True",
+                                    "garbage_collection_threshold:0.5"};
+
+enum { CONFS = sizeof confs / sizeof *confs, TIMES = 4 };
+
+static void predict(void *context, size_t index, void *result) {
+  const weir__recording *history = context;
+  weir__settings settings;
+  weir__costs costs;
+  weir__capacity capacity = weir__recording_capacity(history);
+  weir__costs_default(&costs);
+  assert_int_equal(weir__settings_parse(NULL, confs[index % CONFS], &settings), WEIR_OK);
+  weir__predict(history, &settings, &capacity, &costs, result);
+}
+
+static void test_one_history_for_all(void **state) {
+  (void)state;
+#ifndef WEIR_HAVE_ZSTD
+  print_message("waived: built without libzstd\n");
+  skip();
+#endif
+  static weir__prediction one[TIMES * CONFS], many[TIMES * CONFS];
+  static const char *const names[] = {"histories/collected", "histories/expandable_capped", "histories/pools_capped",
+                                      "traces/cuda_graphs"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    char path[1024];
+    weir__snapshot *snapshot = NULL;
+    weir__recording *history = NULL;
+    snprintf(path, sizeof path, "%s/%s.pickle.zst", WEIR_TEST_DATA, names[i]);
+    if (weir__snapshot_load(path, NULL, &snapshot) || weir__recording_open(snapshot, 0, 0, 0, &history))
+      fail_msg("%s", weir_last_error());
+    weir__team team = {.threads = 1};
+    assert_int_equal(weir__team_run(&team, TIMES * CONFS, predict, history, one, sizeof *one), WEIR_OK);
+    team.threads = 6;
+    assert_int_equal(weir__team_run(&team, TIMES * CONFS, predict, history, many, sizeof *many), WEIR_OK);
+    for (size_t k = 0; k < TIMES * CONFS; k++) {
+      assert_int_equal(one[k].status, WEIR_OK);
+      assert_memory_equal(&one[k], &many[k], sizeof *one);
+      assert_memory_equal(&one[k], &one[k % CONFS], sizeof *one);
+    }
+    weir__recording_close(history);
+    weir__snapshot_free(snapshot);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_every_job_once),
+      cmocka_unit_test(test_one_history_for_all),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
