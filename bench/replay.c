@@ -16,7 +16,7 @@
 enum { LAYERS = 48, PER_LAYER = 6, WEIGHTS = 200 };
 
 typedef struct recording {
-  weir__snapshot_event *events;
+  weir__recording_entry *events;
   size_t count, most;
 } recording;
 
@@ -51,10 +51,10 @@ static void record(void *context, const weir_trace_entry *entry) {
   };
   recording *r = context;
   if (r->count < r->most)
-    r->events[r->count++] = (weir__snapshot_event){.action = actions[entry->action],
-                                                   .address = entry->address,
-                                                   .size = entry->bytes,
-                                                   .pool = WEIR__SNAPSHOT_NO_POOL};
+    r->events[r->count++] = (weir__recording_entry){.action = actions[entry->action],
+                                                    .address = entry->address,
+                                                    .size = entry->bytes,
+                                                    .pool = WEIR__RECORDING_NO_POOL};
 }
 
 static void *take(weir_allocator *allocator, uint64_t bytes) {
@@ -107,35 +107,35 @@ static void measure(size_t events) {
     die("no host memory");
   make(&r);
   int64_t streams[] = {0};
-  weir__snapshot_pool pools[] = {{{0, 0}}};
-  weir__snapshot_device device = {.events = r.events, .event_count = r.count};
-  const weir__snapshot snapshot = {.devices = &device,
-                                   .device_count = 1,
-                                   .has_history = true,
-                                   .streams = streams,
-                                   .stream_count = 1,
-                                   .pools = pools,
-                                   .pool_count = 1};
-  weir__recording *history;
+  weir__recording_pool pools[] = {{{0, 0}}};
+  weir__recording_device device = {.events = r.events, .event_count = r.count};
+  const weir__recording snapshot = {.devices = &device,
+                                    .device_count = 1,
+                                    .has_history = true,
+                                    .streams = streams,
+                                    .stream_count = 1,
+                                    .pools = pools,
+                                    .pool_count = 1};
+  weir__replayer *history;
   double begin = now();
-  if (weir__recording_open(&snapshot, 0, 0, 0, &history))
+  if (weir__replayer_open(&snapshot, 0, 0, 0, &history))
     die("open");
   printf("%10zu %12.3f", r.count, now() - begin);
-  if (weir__recording_check(history)->differences)
-    printf(" (differs: %s)", weir__recording_check(history)->shown[0]);
+  if (weir__replayer_check(history)->differences)
+    printf(" (differs: %s)", weir__replayer_check(history)->shown[0]);
   for (size_t i = 0; i < sizeof confs / sizeof *confs; i++) {
     weir__settings settings;
     weir__replay_report report;
-    weir__capacity capacity = weir__recording_capacity(history);
+    weir__capacity capacity = weir__replayer_capacity(history);
     if (confs[i] && weir__settings_parse(NULL, confs[i], &settings))
       die(confs[i]);
-    if (weir__recording_run(history, confs[i] ? &settings : NULL, &capacity, NULL, &report))
+    if (weir__replayer_run(history, confs[i] ? &settings : NULL, &capacity, NULL, &report))
       die("run");
     printf(" %12.3f (%4.1f)", report.seconds, (double)report.events / report.seconds / 1e6);
   }
   putchar('\n');
   fflush(stdout);
-  weir__recording_close(history);
+  weir__replayer_close(history);
   free(r.events);
 }
 

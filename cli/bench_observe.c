@@ -66,7 +66,7 @@ static weir_status create_with_file(weir_driver *driver, const weir_allocator_op
   setenv("WEIR_RECORD", folder, 1);
   weir_status status = weir_allocator_create(driver, options, allocator);
   unsetenv("WEIR_RECORD");
-  const weir__history *history = status ? NULL : atomic_load(&(*allocator)->history);
+  const weir__recorder *history = status ? NULL : atomic_load(&(*allocator)->history);
   if (history)
     unlink(history->file->path);
   rmdir(folder);
@@ -168,7 +168,7 @@ static void print_text(const bench *b) {
 #ifndef __OPTIMIZE__
   puts("This build has no optimisation: its numbers are not Weir's. `make` makes one that has.");
 #endif
-  printf("%zu frames in a stack, %zu bytes in an event\n", b->frames, sizeof(weir__event));
+  printf("%zu frames in a stack, %zu bytes in an event\n", b->frames, sizeof(weir__entry));
   printf("\n%-32s %10s %10s %10s %10s\n", "recording", "median ns", "least ns", "added", "bar");
   for (int i = 0; i < WAYS; i++) {
     if (!is_there(b, i)) {
@@ -186,7 +186,7 @@ static void print_json(const bench *b) {
   printf("{\n  \"weir\": \"%s\", \"rounds\": %d, \"pairs\": %ld, \"entries\": %d, \"quick\": %s, \"frames\": %zu, "
          "\"event_bytes\": %zu,\n  \"ways\": [\n",
          weir_version(), b->rounds, b->pairs, (int)ENTRIES, b->quick ? "true" : "false", b->frames,
-         sizeof(weir__event));
+         sizeof(weir__entry));
   for (int i = 0; i < WAYS; i++) {
     printf("    {\"name\": \"%s\", ", ways[i].key);
     if (is_there(b, i))

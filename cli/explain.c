@@ -45,8 +45,8 @@ static void print_help(void) {
 
 typedef struct file {
   const char *name;
-  const weir__snapshot *snapshot;
-  const weir__snapshot_device *device;
+  const weir__recording *snapshot;
+  const weir__recording_device *device;
   const weir__explanation *x;
 } file;
 
@@ -424,7 +424,7 @@ static void print_outcome(const file *f) {
 /* What else is in the file. */
 static void print_others(const file *f) {
   const weir__explanation *x = f->x;
-  const weir__snapshot *s = f->snapshot;
+  const weir__recording *s = f->snapshot;
   if (x->moment == WEIR__AT_OOM && x->oom_count > 1 && x->event < x->next_oom)
     printf("  note        memory ran out %zu times, and this is the first; --at %zu explains the next\n", x->oom_count,
            x->next_oom);
@@ -483,7 +483,7 @@ static void print_next(const file *f) {
   const weir__trial *setting = find_remedy(x, WEIR__REMEDY_SETTING), *empty = find_remedy(x, WEIR__REMEDY_EMPTY);
   printf("  %snext%s        ", weir_cli_bold(), weir_cli_plain());
   char device[32] = "";
-  if (x->device != weir__snapshot_first_device(f->snapshot))
+  if (x->device != weir__recording_first_device(f->snapshot))
     snprintf(device, sizeof device, " --device %d", x->device);
   if (setting) {
     char options[sizeof setting->conf + sizeof device + 16];
@@ -549,10 +549,10 @@ static void print_text(const file *f) {
 
 /* ---- For programs ---- */
 
-static void json_stack(const weir__snapshot *s, uint32_t stack) {
+static void json_stack(const weir__recording *s, uint32_t stack) {
   printf("[");
   for (size_t i = 0; stack < s->stack_count && i < s->stacks[stack].count; i++) {
-    const weir__snapshot_frame *f = &s->frames[s->stack_frames[s->stacks[stack].first + i]];
+    const weir__recording_frame *f = &s->frames[s->stack_frames[s->stacks[stack].first + i]];
     printf("%s{\"name\": ", i ? ", " : "");
     weir_cli_json_string(s->strings.items[f->name].text);
     printf(", \"filename\": ");
@@ -694,17 +694,17 @@ static void print_json(const file *f) {
 /* ---- The command ---- */
 
 static int explain_file(char *name, weir__explain_options *options, bool json) {
-  weir__snapshot *snapshot;
+  weir__recording *snapshot;
   weir__explanation x;
   weir_cli_progress *progress = weir_cli_progress_begin("reading and replaying");
-  weir_status status = weir__snapshot_load(name, NULL, &snapshot);
+  weir_status status = weir__recording_load(name, NULL, &snapshot);
   if (status) {
     weir_cli_progress_end(progress);
     fprintf(stderr, "weir explain: %s\n", weir_last_error());
     return WEIR_EXIT_FAILED;
   }
   if (options->device < 0)
-    options->device = weir__snapshot_first_device(snapshot);
+    options->device = weir__recording_first_device(snapshot);
   options->progress = weir_cli_progress_step;
   options->progress_context = progress;
   status = weir__explain(snapshot, options, &x);
@@ -718,7 +718,7 @@ static int explain_file(char *name, weir__explain_options *options, bool json) {
     else
       print_text(&f);
   }
-  weir__snapshot_free(snapshot);
+  weir__recording_free(snapshot);
   return status ? WEIR_EXIT_FAILED : WEIR_EXIT_OK;
 }
 

@@ -54,7 +54,7 @@ static void print_help(void) {
       stdout);
 }
 
-static weir_status write_to(const weir__snapshot *snapshot, const export_options *options, weir_cli_progress *progress,
+static weir_status write_to(const weir__recording *snapshot, const export_options *options, weir_cli_progress *progress,
                             weir__target *target) {
   if (options->form == FORM_SQLITE) {
     weir_status status =
@@ -79,10 +79,10 @@ static weir_status write_to(const weir__snapshot *snapshot, const export_options
 }
 
 static int export_file(const char *file, const export_options *options) {
-  weir__snapshot *snapshot;
+  weir__recording *snapshot;
   weir__target target;
   weir_cli_progress *progress = weir_cli_progress_begin("reading");
-  weir_status status = weir__snapshot_load(file, NULL, &snapshot);
+  weir_status status = weir__recording_load(file, NULL, &snapshot);
   weir_cli_progress_end(progress);
   if (status) {
     fprintf(stderr, "weir export: %s\n", weir_last_error());
@@ -91,7 +91,7 @@ static int export_file(const char *file, const export_options *options) {
   if (options->device >= 0 && (size_t)options->device >= snapshot->device_count) {
     fprintf(stderr, "weir export: %s: there is no device %d; there are %zu, from 0 on\n", weir_cli_shown(file),
             options->device, snapshot->device_count);
-    weir__snapshot_free(snapshot);
+    weir__recording_free(snapshot);
     return WEIR_EXIT_FAILED;
   }
   weir__export_clean(snapshot);
@@ -103,7 +103,7 @@ static int export_file(const char *file, const export_options *options) {
     weir__target_end(&target);
   }
   weir_cli_progress_end(progress);
-  weir__snapshot_free(snapshot);
+  weir__recording_free(snapshot);
   if (status)
     fprintf(stderr, "weir export: %s\n", weir_last_error());
   return status ? WEIR_EXIT_FAILED : WEIR_EXIT_OK;

@@ -130,11 +130,11 @@ static int open_history(const weir_cli_predicting *options, const char *file, ui
   *h = (weir_cli_history){.file = file};
   snprintf(what, sizeof what, "reading %s", weir_cli_shown(file));
   weir_cli_progress *progress = weir_cli_progress_begin(what);
-  weir_status status = weir__snapshot_load(file, NULL, &h->snapshot);
+  weir_status status = weir__recording_load(file, NULL, &h->snapshot);
   bool is_loaded = !status;
   if (is_loaded) {
-    h->device = options->device >= 0 ? options->device : weir__snapshot_first_device(h->snapshot);
-    status = weir__recording_open(h->snapshot, h->device, memory, fraction, &h->history);
+    h->device = options->device >= 0 ? options->device : weir__recording_first_device(h->snapshot);
+    status = weir__replayer_open(h->snapshot, h->device, memory, fraction, &h->history);
   }
   weir_cli_progress_end(progress);
   if (status) {
@@ -154,7 +154,7 @@ static int open_history(const weir_cli_predicting *options, const char *file, ui
 int weir_cli_history_open(const weir_cli_predicting *options, const char *file, weir_cli_history *history) {
   int code = open_history(options, file, 0, 0, history);
   if (!code) {
-    code = judge(options, file, weir__recording_check(history->history));
+    code = judge(options, file, weir__replayer_check(history->history));
     if (code)
       weir_cli_history_close(history);
   }
@@ -166,9 +166,9 @@ int weir_cli_history_check(const weir_cli_predicting *options, const char *file,
 }
 
 void weir_cli_history_close(weir_cli_history *history) {
-  weir__recording_close(history->history);
+  weir__replayer_close(history->history);
   if (history->snapshot)
-    weir__snapshot_free(history->snapshot);
+    weir__recording_free(history->snapshot);
   *history = (weir_cli_history){0};
 }
 
@@ -235,8 +235,8 @@ static start count_start(const weir__state *state) {
   return sum;
 }
 
-bool weir_cli_print_start(const weir__recording *history) {
-  const weir__state *state = weir__recording_start(history);
+bool weir_cli_print_start(const weir__replayer *history) {
+  const weir__state *state = weir__replayer_start(history);
   const start sum = count_start(state);
   char text[2][32];
   if (!state->segment_count)
@@ -246,8 +246,8 @@ bool weir_cli_print_start(const weir__recording *history) {
   return true;
 }
 
-void weir_cli_json_start(const weir__recording *history) {
-  const weir__state *state = weir__recording_start(history);
+void weir_cli_json_start(const weir__replayer *history) {
+  const weir__state *state = weir__replayer_start(history);
   const start sum = count_start(state);
   printf("\"before\": ");
   if (state->segment_count)

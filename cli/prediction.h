@@ -44,8 +44,8 @@ int weir_cli_take_threads(const char *command, const char *text, unsigned *threa
 /* A file whose replay under the recorded settings was compared with it. */
 typedef struct weir_cli_history {
   const char *file;
-  weir__snapshot *snapshot;
-  weir__recording *history;
+  weir__recording *snapshot;
+  weir__replayer *history;
   int device;
   char name[1024]; /* the file's; and the device, where there are several: "job.pickle, device 3" */
 } weir_cli_history;
@@ -76,10 +76,10 @@ void weir_cli_print_failure(const weir__prediction *prediction);
 
 /* Where the recording began late: "395 blocks (9.87 GiB) in 156 segments (10.33 GiB) were there before it", without a line's end.
  * false, and nothing: it did not. */
-bool weir_cli_print_start(const weir__recording *history);
+bool weir_cli_print_start(const weir__replayer *history);
 
 /* Members of a JSON object, without braces. */
-void weir_cli_json_start(const weir__recording *history);
+void weir_cli_json_start(const weir__replayer *history);
 void weir_cli_json_prediction(const weir__prediction *prediction);
 void weir_cli_json_calls(const weir__prediction *prediction);
 

@@ -20,7 +20,7 @@ static weir_status share(void *context, void *bytes, size_t size) {
   return WEIR_OK;
 }
 
-void weir_cli_ranks_begin(weir__team *team) {
+void weir_cli_ranks_begin(weir__parallel *team) {
   /* One that was started by hand does without: to set up MPI takes longer than most searches. */
   static const char *const started[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "MPI_LOCALNRANKS"};
   for (size_t i = 0; i < WEIR_COUNT_OF(started); i++) {
@@ -35,7 +35,7 @@ void weir_cli_ranks_begin(weir__team *team) {
   }
 }
 
-void weir_cli_ranks_end(const weir__team *team, bool failed_alone) {
+void weir_cli_ranks_end(const weir__parallel *team, bool failed_alone) {
   if (!team->share)
     return;
   if (failed_alone)
@@ -45,16 +45,16 @@ void weir_cli_ranks_end(const weir__team *team, bool failed_alone) {
 
 #else
 
-void weir_cli_ranks_begin(weir__team *team) { (void)team; }
+void weir_cli_ranks_begin(weir__parallel *team) { (void)team; }
 
-void weir_cli_ranks_end(const weir__team *team, bool failed_alone) {
+void weir_cli_ranks_end(const weir__parallel *team, bool failed_alone) {
   (void)team;
   (void)failed_alone;
 }
 
 #endif
 
-bool weir_cli_ranks_any(const weir__team *team, bool here) {
+bool weir_cli_ranks_any(const weir__parallel *team, bool here) {
   unsigned char any = here;
   if (team->ranks > 1 && team->share(team->share_context, &any, 1))
     return true;

@@ -10,12 +10,12 @@
 #include "offline/parallel.h"
 
 /* Fills in who this is, and how results are shared. Once per program. */
-void weir_cli_ranks_begin(weir__team *team);
+void weir_cli_ranks_begin(weir__parallel *team);
 
 /* Whether it happened to anyone: all of them ask. */
-bool weir_cli_ranks_any(const weir__team *team, bool here);
+bool weir_cli_ranks_any(const weir__parallel *team, bool here);
 
 /* The counterpart of begin. With a failure that the others do not know of, they are ended too. */
-void weir_cli_ranks_end(const weir__team *team, bool failed_alone);
+void weir_cli_ranks_end(const weir__parallel *team, bool failed_alone);
 
 #endif

@@ -135,7 +135,7 @@ static int check_file(const char *file, const replay_options *options) {
   int code = weir_cli_history_check(&options->common, file, &h);
   if (code)
     return code;
-  const weir__replay_report *report = weir__recording_check(h.history);
+  const weir__replay_report *report = weir__replayer_check(h.history);
   (options->common.json ? print_json : print_text)(&h, options, report);
   code = report->differences ? WEIR_EXIT_FAILED : WEIR_EXIT_OK;
   weir_cli_history_close(&h);
@@ -155,9 +155,9 @@ static int run_file(const char *file, const replay_options *options) {
     return code;
   const weir__settings *used = options->conf ? &settings : NULL;
   weir_cli_progress *progress = weir_cli_progress_begin("replaying");
-  weir_status status = weir__recording_capacity_of(h.history, used, common->memory, common->fraction, &capacity);
+  weir_status status = weir__replayer_capacity_of(h.history, used, common->memory, common->fraction, &capacity);
   if (!status)
-    status = weir__recording_run(h.history, used, &capacity, NULL, &report);
+    status = weir__replayer_run(h.history, used, &capacity, NULL, &report);
   weir_cli_progress_end(progress);
   if (status) {
     fprintf(stderr, "weir replay: %s: %s\n", file, weir_last_error());

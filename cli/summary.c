@@ -39,7 +39,7 @@ static const char *bytes(uint64_t n, char text[32]) { return weir__format_bytes(
 
 /* ---- For people ---- */
 
-static void print_settings(const weir__snapshot *s) {
+static void print_settings(const weir__recording *s) {
   if (s->conf && *s->conf)
     printf("  settings    %s\n", weir_cli_shown(s->conf));
   else if (s->setting_count)
@@ -55,7 +55,7 @@ static void print_settings(const weir__snapshot *s) {
 }
 
 /* The ring of a recording has dropped its oldest events. What they have left is in a checkpoint, if there is one. */
-static void print_dropped(const weir__snapshot_device *device, const weir__summary *s) {
+static void print_dropped(const weir__recording_device *device, const weir__summary *s) {
   char text[4][32];
   if (device->dropped)
     printf("    history   the last events: the ring was full, and %" PRIu64 " older ones are not there; WEIR_RECORD_MB "
@@ -72,7 +72,7 @@ static void print_dropped(const weir__snapshot_device *device, const weir__summa
            bytes(device->peak_reserved, text[3]));
 }
 
-static void print_completeness(const weir__snapshot_device *device, const weir__summary *s) {
+static void print_completeness(const weir__recording_device *device, const weir__summary *s) {
   char text[2][32];
   if (s->is_unknown || (device->start && s->completeness > WEIR__HISTORY_COMPLETE)) {
     print_dropped(device, s);
@@ -99,7 +99,7 @@ static void print_completeness(const weir__snapshot_device *device, const weir__
          bytes(s->live_before, text[0]), bytes(s->reserved_before, text[1]), s->unknown_frees);
 }
 
-static void print_holders(const weir__snapshot *snapshot, const weir__holder *holders, size_t count) {
+static void print_holders(const weir__recording *snapshot, const weir__holder *holders, size_t count) {
   char text[32], size[32], stack[WEIR__DESCRIBE_TEXT];
   for (size_t i = 0; i < count; i++) {
     const weir__holder *h = &holders[i];
@@ -111,9 +111,9 @@ static void print_holders(const weir__snapshot *snapshot, const weir__holder *ho
   }
 }
 
-static void print_when(const weir__snapshot *snapshot, int device, const weir__summary *s, size_t event) {
+static void print_when(const weir__recording *snapshot, int device, const weir__summary *s, size_t event) {
   char span[32], phase[WEIR__DESCRIBE_TEXT];
-  const weir__snapshot_event *e = &snapshot->devices[device].events[event];
+  const weir__recording_entry *e = &snapshot->devices[device].events[event];
   printf("event %zu", event);
   if (e->time_us && s->first_us)
     printf(", %s after the first", weir__describe_span((int64_t)((uint64_t)e->time_us - (uint64_t)s->first_us), span));
@@ -121,7 +121,7 @@ static void print_when(const weir__snapshot *snapshot, int device, const weir__s
     printf(", %s", phase);
 }
 
-static void print_peak(const weir__snapshot *snapshot, int device, const weir__summary *s, const char *name,
+static void print_peak(const weir__recording *snapshot, int device, const weir__summary *s, const char *name,
                        const weir__summary_peak *peak) {
   char text[32];
   printf("    peak      %s %s: ", bytes(peak->bytes, text), name);
@@ -129,8 +129,8 @@ static void print_peak(const weir__snapshot *snapshot, int device, const weir__s
   putchar('\n');
 }
 
-static void print_device(const weir__snapshot *snapshot, int number, const weir__summary *s) {
-  const weir__snapshot_device *device = &snapshot->devices[number];
+static void print_device(const weir__recording *snapshot, int number, const weir__summary *s) {
+  const weir__recording_device *device = &snapshot->devices[number];
   char text[4][32], span[32];
   size_t made = s->actions[WEIR__ACTION_SEGMENT_ALLOC] + s->actions[WEIR__ACTION_SEGMENT_MAP];
   printf("  %sdevice %d%s\n", weir_cli_bold(), number, weir_cli_plain());
@@ -183,7 +183,7 @@ typedef struct host_sums {
   uint64_t reserved, active; /* bytes */
 } host_sums;
 
-static host_sums sum_host(const weir__snapshot_device *host) {
+static host_sums sum_host(const weir__recording_device *host) {
   host_sums sums = {0};
   for (size_t i = 0; i < host->segment_count; i++) {
     sums.reserved += host->segments[i].size;
@@ -193,7 +193,7 @@ static host_sums sum_host(const weir__snapshot_device *host) {
 }
 
 /* Pinned host memory, where the file has some. */
-static void print_host(const weir__snapshot_device *host) {
+static void print_host(const weir__recording_device *host) {
   char text[2][32];
   const host_sums sums = sum_host(host);
   if (!host->segment_count && !host->event_count)
@@ -203,7 +203,7 @@ static void print_host(const weir__snapshot_device *host) {
          host->event_count == 1 ? "" : "s");
 }
 
-static void print_text(const char *file, const weir__snapshot *snapshot, const weir__summary *devices) {
+static void print_text(const char *file, const weir__recording *snapshot, const weir__summary *devices) {
   size_t events = 0, used = 0;
   weir_cli_fold_begin();
   for (size_t i = 0; i < snapshot->device_count; i++) {
@@ -246,7 +246,7 @@ static void print_text(const char *file, const weir__snapshot *snapshot, const w
 
 /* ---- For programs ---- */
 
-static void json_holders(const weir__snapshot *snapshot, const char *name, const weir__holder *holders, size_t count) {
+static void json_holders(const weir__recording *snapshot, const char *name, const weir__holder *holders, size_t count) {
   char text[WEIR__DESCRIBE_TEXT];
   printf("\"%s\": [", name);
   for (size_t i = 0; i < count; i++) {
@@ -262,13 +262,13 @@ static void json_holders(const weir__snapshot *snapshot, const char *name, const
   printf("]");
 }
 
-static void json_device(const weir__snapshot *snapshot, int number, const weir__summary *s) {
+static void json_device(const weir__recording *snapshot, int number, const weir__summary *s) {
   static const char *const completeness[] = {"none", "complete", "late", "wrapped"};
   printf("{\"device\": %d, \"events\": %zu, \"actions\": {", number, snapshot->devices[number].event_count);
   bool any = false;
   for (int i = 0; i <= WEIR__ACTION_OTHER; i++)
     if (s->actions[i]) {
-      printf("%s\"%s\": %zu", any ? ", " : "", weir__snapshot_action_name((weir__snapshot_action)i), s->actions[i]);
+      printf("%s\"%s\": %zu", any ? ", " : "", weir__recording_action_name((weir__recording_action)i), s->actions[i]);
       any = true;
     }
   printf("}, \"first_us\": %" PRId64 ", \"last_us\": %" PRId64 ", \"history\": \"%s\", \"unknown_frees\": %zu, ",
@@ -311,7 +311,7 @@ static void json_device(const weir__snapshot *snapshot, int number, const weir__
   putchar('}');
 }
 
-static void print_json(const char *file, const weir__snapshot *snapshot, const weir__summary *devices) {
+static void print_json(const char *file, const weir__recording *snapshot, const weir__summary *devices) {
   printf("{\"file\": ");
   weir_cli_json_string(file);
   printf(", \"settings\": ");
@@ -342,9 +342,9 @@ static void print_json(const char *file, const weir__snapshot *snapshot, const w
 
 /* One file; an exit code. */
 static int summarize_file(const char *file, bool json) {
-  weir__snapshot *snapshot;
+  weir__recording *snapshot;
   weir_cli_progress *progress = weir_cli_progress_begin("reading");
-  weir_status status = weir__snapshot_load(file, NULL, &snapshot);
+  weir_status status = weir__recording_load(file, NULL, &snapshot);
   if (status) {
     weir_cli_progress_end(progress);
     fprintf(stderr, "weir summary: %s\n", weir_last_error());
@@ -361,7 +361,7 @@ static int summarize_file(const char *file, bool json) {
   else
     (json ? print_json : print_text)(file, snapshot, devices);
   free(devices);
-  weir__snapshot_free(snapshot);
+  weir__recording_free(snapshot);
   return status ? WEIR_EXIT_FAILED : WEIR_EXIT_OK;
 }
 

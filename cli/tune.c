@@ -20,7 +20,7 @@ typedef struct tuning {
   weir_cli_predicting common;
   weir__tune_options options;
   weir_cli_history *files;
-  const weir__recording **histories;
+  const weir__replayer **histories;
   weir__tune_result result;
 } tuning;
 
@@ -161,7 +161,7 @@ static void print_verdict(const tuning *t) {
   }
 }
 
-static void print_start(const weir__recording *history) {
+static void print_start(const weir__replayer *history) {
   char text[32];
   fputs("  began late: ", stdout);
   weir_cli_print_start(history);
@@ -169,12 +169,12 @@ static void print_start(const weir__recording *history) {
       ".\n  Their order is not known, so they are allocated anew, by address, in every row below: compare these with "
       "each\n"
       "  other. The recording itself reserved %s at its peak.\n",
-      weir__format_bytes((uint64_t)weir__recording_check(history)->stats.reserved_bytes[WEIR_STAT_ALL].peak, text));
+      weir__format_bytes((uint64_t)weir__replayer_check(history)->stats.reserved_bytes[WEIR_STAT_ALL].peak, text));
 }
 
 /* The replays have other addresses than the recording, and no races between threads. */
 static void print_recorded_peak(const tuning *t, size_t file) {
-  const weir__replay_report *check = weir__recording_check(t->files[file].history);
+  const weir__replay_report *check = weir__replayer_check(t->files[file].history);
   uint64_t recorded = (uint64_t)check->stats.reserved_bytes[WEIR_STAT_ALL].peak;
   char text[2][32];
   if (t->common.memory || check->differences || recorded == t->result.candidates[0].of[file].peak_reserved)
@@ -189,12 +189,12 @@ static void print_text(const tuning *t) {
   char text[32];
   weir_cli_fold_begin();
   for (size_t i = 0; i < t->options.history_count; i++) {
-    const weir__replay_report *check = weir__recording_check(t->files[i].history);
+    const weir__replay_report *check = weir__replayer_check(t->files[i].history);
     printf("%s: %zu events, %s under the recorded settings\n", t->files[i].name, check->events,
            check->differences ? "not reproduced" : "reproduced");
     if (check->limit_is_inferred && !t->common.memory)
       printf("  limit: %s, inferred from the recording\n", weir__format_bytes(check->limit, text));
-    if (weir__recording_start(t->files[i].history)->segment_count)
+    if (weir__replayer_start(t->files[i].history)->segment_count)
       print_start(t->files[i].history);
     else
       print_recorded_peak(t, i);
@@ -262,7 +262,7 @@ static void read_base(const char *conf, weir__settings *base) {
 }
 
 static int tune_files(tuning *t, char **names, int count) {
-  weir__team *team = &t->options.team;
+  weir__parallel *team = &t->options.team;
   weir__settings base;
   int code = WEIR_EXIT_OK;
   t->files = calloc((size_t)count, sizeof *t->files);

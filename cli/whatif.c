@@ -25,7 +25,7 @@ typedef struct whatif {
 
 typedef struct table {
   const whatif *w;
-  const weir__recording *history;
+  const weir__replayer *history;
 } table;
 
 static void print_help(void) {
@@ -53,15 +53,15 @@ static void print_help(void) {
  * lowest is taken, so the figures can differ a little. Nor are races between threads repeated. Of a recording that began late, what was there before is placed anew. */
 enum { OWN_ROWS = 2 };
 
-static bool is_late(const weir__recording *history) { return weir__recording_start(history)->segment_count > 0; }
+static bool is_late(const weir__replayer *history) { return weir__replayer_start(history)->segment_count > 0; }
 
-static bool is_reproduced(const weir__recording *history) { return !weir__recording_check(history)->differences; }
+static bool is_reproduced(const weir__replayer *history) { return !weir__replayer_check(history)->differences; }
 
 /* NULL: the recorded ones, with what was there before the recording in its place. */
 static const weir__settings *settings_of(const table *t, size_t row) {
   if (row >= OWN_ROWS)
     return &t->w->settings[row - OWN_ROWS];
-  return row && is_late(t->history) ? weir__recording_settings(t->history) : NULL;
+  return row && is_late(t->history) ? weir__replayer_settings(t->history) : NULL;
 }
 
 static size_t row_count(const table *t) { return t->w->conf_count + OWN_ROWS; }
@@ -73,10 +73,10 @@ static void predict(void *context, size_t row, void *result) {
   weir__prediction *prediction = result;
   weir__capacity capacity;
   if (!row && is_reproduced(t->history)) {
-    weir__prediction_from(weir__recording_check(t->history), &common->costs, prediction);
+    weir__prediction_from(weir__replayer_check(t->history), &common->costs, prediction);
     return;
   }
-  prediction->status = weir__recording_capacity_of(t->history, settings, common->memory, common->fraction, &capacity);
+  prediction->status = weir__replayer_capacity_of(t->history, settings, common->memory, common->fraction, &capacity);
   if (!prediction->status)
     weir__predict(t->history, settings, &capacity, &common->costs, prediction);
 }
@@ -117,7 +117,7 @@ static const char *name_of(const table *t, size_t row) {
 /* What the first two rows are, where there are two. */
 static void print_own_rows(const table *t) {
   char text[32];
-  size_t raced = weir__recording_check(t->history)->raced;
+  size_t raced = weir__replayer_check(t->history)->raced;
   if (!has_second(t))
     return;
   if (is_late(t->history)) {
@@ -145,8 +145,8 @@ static void print_rows(const table *t, const weir_cli_history *h) {
   char text[ROW_TEXT], limit[32], recorded[WEIR_CLI_CONF_TEXT];
   const weir__prediction *rows = t->w->rows;
   weir_cli_fold_begin();
-  const weir__replay_report *check = weir__recording_check(t->history);
-  weir_cli_conf_text(weir__recording_settings(t->history), recorded);
+  const weir__replay_report *check = weir__replayer_check(t->history);
+  weir_cli_conf_text(weir__replayer_settings(t->history), recorded);
   printf("%s: %zu events, %s under the recorded settings\n", h->name, check->events,
          check->differences ? "not reproduced" : "reproduced");
   if (check->limit_is_inferred && !t->w->common.memory)
@@ -173,8 +173,8 @@ static void print_rows(const table *t, const weir_cli_history *h) {
 
 static void print_json(const table *t, const weir_cli_history *h) {
   char recorded[WEIR_CLI_CONF_TEXT];
-  const weir__replay_report *check = weir__recording_check(t->history);
-  weir_cli_conf_text(weir__recording_settings(t->history), recorded);
+  const weir__replay_report *check = weir__replayer_check(t->history);
+  weir_cli_conf_text(weir__replayer_settings(t->history), recorded);
   printf("{\"file\": ");
   weir_cli_json_string(h->file);
   printf(", \"device\": %d, \"events\": %zu, \"reproduced\": %s, \"predictions\": [", h->device, check->events,
@@ -201,9 +201,9 @@ static int predict_file(whatif *w, const char *file) {
     return code;
   table t = {w, h.history};
   weir_cli_progress *progress = weir_cli_progress_begin("replaying");
-  const weir__team team = {
+  const weir__parallel team = {
       .threads = w->common.threads, .progress = weir_cli_progress_step, .progress_context = progress};
-  weir__team_run(&team, row_count(&t), predict, &t, w->rows, sizeof *w->rows);
+  weir__parallel_run(&team, row_count(&t), predict, &t, w->rows, sizeof *w->rows);
   weir_cli_progress_end(progress);
   for (size_t i = 0; i < row_count(&t) && !code; i++)
     if (w->rows[i].status) {

@@ -216,7 +216,7 @@ void weir_allocator_destroy(weir_allocator *allocator) {
   for (int i = 0; i < allocator->heap_count; i++)
     heap_end(&allocator->heaps[i]);
   weir__plug_delete(allocator->plug);
-  weir__history_delete(atomic_load(&allocator->history));
+  weir__recorder_delete(atomic_load(&allocator->history));
   weir__page_map_delete(allocator->pages);
   for (const weir__settings *s = atomic_load(&allocator->settings), *older; s; s = older) {
     older = s->older;

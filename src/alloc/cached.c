@@ -337,8 +337,8 @@ void weir__arena_free(weir__arena *arena, weir__block *block, weir__live_place p
 static __attribute__((noinline)) weir_status alloc_with_stack(weir__heap *heap, weir__arena *arena,
                                                               const weir__settings *settings, uint64_t size,
                                                               size_t bytes, void **pointer) {
-  const weir__history *history = atomic_load_explicit(&heap->allocator->history, memory_order_acquire);
-  uint32_t stack = history ? weir__history_stack(history, WEIR_CONTEXT_STATE) : 0;
+  const weir__recorder *history = atomic_load_explicit(&heap->allocator->history, memory_order_acquire);
+  uint32_t stack = history ? weir__recorder_stack(history, WEIR_CONTEXT_STATE) : 0;
   uint64_t ticks = weir__clock_ticks();
   weir__biased_take(&arena->lock);
   if (weir__attention_of(heap) != (WEIR__WATCHED | WEIR__STACKED) || !arena->writer) {
@@ -347,7 +347,7 @@ static __attribute__((noinline)) weir_status alloc_with_stack(weir__heap *heap, 
   }
   weir__block *block = alloc_cached(arena, settings, size, bytes);
   if (block)
-    weir__history_write_at(arena->writer, WEIR__EVENT_ALLOC, block->address, bytes, stack, ticks);
+    weir__recorder_write_at(arena->writer, WEIR__ENTRY_ALLOC, block->address, bytes, stack, ticks);
   weir__biased_give(&arena->lock);
   if (!block) {
     weir__op op;
@@ -375,7 +375,7 @@ static __attribute__((noinline)) weir_status alloc_attended(weir__heap *heap, we
   }
   weir__block *block = alloc_cached(arena, settings, size, bytes);
   if (block)
-    weir__history_alloc(arena->writer, block->address, bytes, ticks);
+    weir__recorder_alloc(arena->writer, block->address, bytes, ticks);
   weir__biased_give(&arena->lock);
   if (!block)
     return weir__alloc_new("weir_allocator_alloc", heap, arena, settings, size, bytes, pointer);
@@ -399,7 +399,7 @@ static __attribute__((noinline)) weir_status free_attended(weir__arena *arena, w
     return weir__free_generic(heap->allocator, pointer);
   }
   WEIR__PROBE_FREE(block->address, arena->pool->heap->device, block->requested, arena->stream);
-  weir__history_freed(writer, block->address, block->requested, weir__clock_ticks());
+  weir__recorder_freed(writer, block->address, block->requested, weir__clock_ticks());
   weir__arena_free(arena, block, place);
   weir__biased_give(&arena->lock);
   return WEIR_OK;

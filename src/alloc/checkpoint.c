@@ -301,8 +301,8 @@ weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *
   weir__op op;
   weir__op_begin(&op, allocator, WEIR_CONTEXT_STATE);
   /* What is freed here keeps a stack where any free does, which is not as soon as an allocation. */
-  const weir__history *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
-  bool frees_have_stacks = history && weir__history_rules(history).context >= WEIR_CONTEXT_ALL;
+  const weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
+  bool frees_have_stacks = history && weir__recorder_rules(history).context >= WEIR_CONTEXT_ALL;
   const uint32_t stack = op.stack, stack_of_frees = frees_have_stacks ? stack : 0;
   pthread_mutex_lock(&heap->lock);
   weir__private_pool *pool = weir__pool_find(heap, checkpoint->id);

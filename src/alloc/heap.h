@@ -278,7 +278,7 @@ struct weir_allocator {
   atomic_bool caching;
   pthread_mutex_t uncached_lock;
   weir__rangemap uncached; /* memory that was given out with caching off -> its heap; guarded by uncached_lock */
-  _Atomic(weir__history *) history;    /* NULL: nothing was ever recorded; stays until the end */
+  _Atomic(weir__recorder *) history;   /* NULL: nothing was ever recorded; stays until the end */
   _Atomic(weir_trace_tracker) observe; /* one that is told in the middle of it, with all locks held; NULL: none */
   void *observe_context;               /* written before it, under tracker_lock */
   atomic_bool observes_segments;       /* it wants to know of segments alone */
@@ -662,8 +662,8 @@ static inline void weir__trace(weir__heap *heap, weir_trace_action action, const
 }
 
 /* The writer of an arena, its lock held. NULL: no host memory, which the recorder counts. */
-weir__writer *weir__arena_new_writer(weir__arena *arena, weir__history *history);
-static inline weir__writer *weir__arena_writer(weir__arena *arena, weir__history *history) {
+weir__writer *weir__arena_new_writer(weir__arena *arena, weir__recorder *history);
+static inline weir__writer *weir__arena_writer(weir__arena *arena, weir__recorder *history) {
   return __builtin_expect(arena->writer != NULL, 1) ? arena->writer : weir__arena_new_writer(arena, history);
 }
 

@@ -64,7 +64,7 @@ weir_status weir_allocator_describe(weir_allocator *allocator, const void *point
   const weir__block *block = weir__block_lock(allocator, pointer, &arena);
   if (!block)
     return weir__no_block(__func__, pointer);
-  const weir__history *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
+  const weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
   weir_pointer_info known = {.size = info->size,
                              .device = arena->pool->heap->device,
                              .stream = arena->stream,

@@ -206,11 +206,11 @@ bool weir__run_callbacks(weir__heap *heap) {
     return false;
   pthread_mutex_unlock(&heap->lock);
   weir__op_tell(); /* before what the callbacks do */
-  bool is_for_request = weir__here.is_for_request;
-  weir__here.is_for_request = false;
+  bool is_for_request = weir__this_thread.is_for_request;
+  weir__this_thread.is_for_request = false;
   for (int i = 0; i < count; i++)
     freed |= allocator->callbacks[i].call(allocator->callbacks[i].context, heap->device);
-  weir__here.is_for_request = is_for_request;
+  weir__this_thread.is_for_request = is_for_request;
   pthread_mutex_lock(&heap->lock);
   return freed;
 }
@@ -270,9 +270,9 @@ static weir__block *refill(weir__heap *heap, weir__arena *arena, const weir__set
 
 /* Whoever reads what was recorded can tell it from what the program gave back itself. */
 weir__block *weir__refill(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
-  weir__here.is_for_request = true;
+  weir__this_thread.is_for_request = true;
   weir__block *block = refill(heap, arena, settings, bytes);
-  weir__here.is_for_request = false;
-  weir__here.has_missed = weir__attention_of(heap) & WEIR__WATCHED;
+  weir__this_thread.is_for_request = false;
+  weir__this_thread.has_missed = weir__attention_of(heap) & WEIR__WATCHED;
   return block;
 }

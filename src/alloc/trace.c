@@ -12,22 +12,22 @@
 /* ---- Operations ---- */
 
 void weir__op_begin(weir__op *op, weir_allocator *allocator, weir_history_context level) {
-  const weir__history *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
-  weir__op_begin_with(op, allocator, history ? weir__history_stack(history, level) : 0);
+  const weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
+  weir__op_begin_with(op, allocator, history ? weir__recorder_stack(history, level) : 0);
 }
 
 void weir__op_begin_with(weir__op *op, weir_allocator *allocator, uint32_t stack) {
-  op->outer = weir__here.op;
+  op->outer = weir__this_thread.op;
   op->allocator = allocator;
   op->stack = stack;
   op->lost = false;
   op->count = 0;
   op->room = WEIR_COUNT_OF(op->few);
   op->entries = op->few;
-  weir__here.op = op;
+  weir__this_thread.op = op;
 }
 
-uint32_t weir__op_stack(void) { return weir__here.op ? weir__here.op->stack : 0; }
+uint32_t weir__op_stack(void) { return weir__this_thread.op ? weir__this_thread.op->stack : 0; }
 
 static void gather(weir__op *op, const weir_trace_entry *entry) {
   if (op->count == op->room) {
@@ -49,11 +49,11 @@ static void gather(weir__op *op, const weir_trace_entry *entry) {
 static void tell(weir__op *op) {
   weir_allocator *allocator = op->allocator;
   int trackers = atomic_load_explicit(&allocator->tracker_count, memory_order_acquire);
-  weir__here.is_telling = true;
+  weir__this_thread.is_telling = true;
   for (unsigned i = 0; i < op->count; i++)
     for (int k = 0; k < trackers; k++)
       allocator->trackers[k].call(allocator->trackers[k].context, &op->entries[i]);
-  weir__here.is_telling = false;
+  weir__this_thread.is_telling = false;
   op->count = 0;
   if (op->lost)
     weir__log(WEIR_LOG_ERROR, "trackers were not told of everything: the host has no memory left");
@@ -61,7 +61,7 @@ static void tell(weir__op *op) {
 }
 
 void weir__op_tell(void) {
-  weir__op *op = weir__here.op;
+  weir__op *op = weir__this_thread.op;
   if (op && (op->count || op->lost))
     tell(op);
 }
@@ -69,7 +69,7 @@ void weir__op_tell(void) {
 void weir__op_end(weir__op *op) {
   if (op->count || op->lost)
     tell(op);
-  weir__here.op = op->outer;
+  weir__this_thread.op = op->outer;
   if (op->entries != op->few)
     free(op->entries);
 }
@@ -88,8 +88,8 @@ static void tell_later(weir__arena *arena, weir_trace_action action, uint64_t ad
   if (observe)
     observe(allocator->observe_context, &entry);
   /* An operation that began before somebody watched is none that he hears of. */
-  weir__op *op = weir__here.op;
-  if (op && op->allocator == allocator && !weir__here.is_telling &&
+  weir__op *op = weir__this_thread.op;
+  if (op && op->allocator == allocator && !weir__this_thread.is_telling &&
       atomic_load_explicit(&allocator->tracker_count, memory_order_relaxed))
     gather(op, &entry);
 }
@@ -99,7 +99,7 @@ static inline bool has_listeners(const weir_allocator *allocator) {
          atomic_load_explicit(&allocator->tracker_count, memory_order_relaxed);
 }
 
-weir__writer *weir__arena_new_writer(weir__arena *arena, weir__history *history) {
+weir__writer *weir__arena_new_writer(weir__arena *arena, weir__recorder *history) {
   const weir__private_pool *owner = arena->pool->owner;
   arena->writer = weir__writer_new(history, arena->pool->heap->device, owner ? owner->id : (weir_pool_id){0, 0},
                                    (uint64_t)(uintptr_t)arena->stream);
@@ -110,21 +110,21 @@ weir__writer *weir__arena_new_writer(weir__arena *arena, weir__history *history)
 
 void weir__trace_arena(weir__arena *arena, weir_trace_action action, uint64_t address, uint64_t bytes, uint32_t stack) {
   weir_allocator *allocator = arena->pool->heap->allocator;
-  weir__history *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
-  weir__writer *writer = history && weir__history_is_on(history) ? weir__arena_writer(arena, history) : NULL;
+  weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
+  weir__writer *writer = history && weir__recorder_is_on(history) ? weir__arena_writer(arena, history) : NULL;
   uint32_t of_op = weir__op_stack();
   if (writer)
-    weir__history_write(writer, (weir__action)action, address, bytes, of_op ? of_op : stack);
+    weir__recorder_write(writer, (weir__action)action, address, bytes, of_op ? of_op : stack);
   if (has_listeners(allocator))
     tell_later(arena, action, address, bytes);
 }
 
 void weir__trace_freed(weir__arena *arena, const weir__block *block) {
   weir_allocator *allocator = arena->pool->heap->allocator;
-  weir__history *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
-  weir__writer *writer = history && weir__history_is_on(history) ? weir__arena_writer(arena, history) : NULL;
+  weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
+  weir__writer *writer = history && weir__recorder_is_on(history) ? weir__arena_writer(arena, history) : NULL;
   if (writer)
-    weir__history_write_freed(writer, block->address, block->requested, weir__op_stack(), weir__clock_ticks());
+    weir__recorder_write_freed(writer, block->address, block->requested, weir__op_stack(), weir__clock_ticks());
   if (has_listeners(allocator)) {
     tell_later(arena, WEIR_TRACE_FREE_REQUESTED, block->address, block->requested);
     tell_later(arena, WEIR_TRACE_FREE_COMPLETED, block->address, block->requested);
@@ -135,9 +135,9 @@ void weir__trace_freed(weir__arena *arena, const weir__block *block) {
 
 void weir__watch(weir_allocator *allocator) {
   weir__lock_take(&allocator->tracker_lock);
-  const weir__history *history = atomic_load(&allocator->history);
-  bool recorded = history && weir__history_is_on(history);
-  unsigned context = recorded ? weir__history_rules(history).context : WEIR_CONTEXT_NONE;
+  const weir__recorder *history = atomic_load(&allocator->history);
+  bool recorded = history && weir__recorder_is_on(history);
+  unsigned context = recorded ? weir__recorder_rules(history).context : WEIR_CONTEXT_NONE;
   bool told = (atomic_load(&allocator->observe) && !atomic_load(&allocator->observes_segments)) ||
               atomic_load(&allocator->tracker_count) || context == WEIR_CONTEXT_ALL;
   for (int i = 0; i < allocator->heap_count; i++) {

@@ -6,8 +6,8 @@
 
 /* A checkpoint under construction in the file's draft buffer. Blocks that do not fit are only counted. */
 typedef struct copy {
-  weir__ringfile *file;
-  const weir__history *history;
+  weir__ring_file *file;
+  const weir__recorder *history;
   uint64_t settings_time;
   char *conf;
   size_t conf_bytes, conf_room; /* filled up to a multiple of 8 */
@@ -16,8 +16,8 @@ typedef struct copy {
 } copy;
 
 static size_t bytes_of(const copy *c) {
-  return sizeof(weir__ring_state) + c->conf_room + c->pool_count * sizeof(weir_pool_id) +
-         c->part_count * sizeof(weir__ring_segment) + c->block_count * sizeof(weir__ring_block);
+  return sizeof(weir__ring_file_state) + c->conf_room + c->pool_count * sizeof(weir_pool_id) +
+         c->part_count * sizeof(weir__ring_file_segment) + c->block_count * sizeof(weir__ring_file_block);
 }
 
 /* Grows the draft for what was counted, with some slack for blocks that come before the next attempt. The memory is
@@ -46,8 +46,8 @@ static bool read_settings(copy *c, const weir_allocator *allocator) {
 
 /* ---- With the locks of all arenas ---- */
 
-static weir__ring_block block_of(const copy *c, const weir__arena *arena, const weir__block *b) {
-  weir__ring_block to = {.units = b->units, .rest = b->state};
+static weir__ring_file_block block_of(const copy *c, const weir__arena *arena, const weir__block *b) {
+  weir__ring_file_block to = {.units = b->units, .rest = b->state};
   if (weir__block_is_active(b)) {
     to.rest |= b->requested << 2;
     to.extra = weir__writer_stack(c->history, arena->writer, b->address);
@@ -58,14 +58,15 @@ static weir__ring_block block_of(const copy *c, const weir__arena *arena, const 
   return to;
 }
 
-static void copy_segment(copy *c, const weir__segment *segment, weir__ring_segment *to, char *blocks, size_t room) {
+static void copy_segment(copy *c, const weir__segment *segment, weir__ring_file_segment *to, char *blocks,
+                         size_t room) {
   const weir__arena *arena = segment->arena;
-  *to = (weir__ring_segment){.address = segment->base,
-                             .bytes = segment->bytes,
-                             .stream = (uint64_t)(uintptr_t)arena->stream,
-                             .page = segment->page,
-                             .stack = segment->stack,
-                             .is_small = arena->pool->is_small};
+  *to = (weir__ring_file_segment){.address = segment->base,
+                                  .bytes = segment->bytes,
+                                  .stream = (uint64_t)(uintptr_t)arena->stream,
+                                  .page = segment->page,
+                                  .stack = segment->stack,
+                                  .is_small = arena->pool->is_small};
   if (arena->pool->owner) {
     to->pool[0] = arena->pool->owner->id.first;
     to->pool[1] = arena->pool->owner->id.second;
@@ -74,7 +75,7 @@ static void copy_segment(copy *c, const weir__segment *segment, weir__ring_segme
   for (const weir__block *b = segment->first; b; b = weir__block_next(b), count++) {
     if (!weir__block_is_mapped(b) && !b->next) /* behind the last page there is only address space */
       break;
-    weir__ring_block made = block_of(c, arena, b);
+    weir__ring_file_block made = block_of(c, arena, b);
     if (c->block_count + count < room)
       memcpy(blocks + (c->block_count + count) * sizeof made, &made, sizeof made);
   }
@@ -112,17 +113,17 @@ static void copy_pools(const weir__heap *heap, char *end) {
 }
 
 /* false: the draft is too small. */
-static bool copy_all(copy *c, const weir__heap *heap, weir__ring_state *state) {
+static bool copy_all(copy *c, const weir__heap *heap, weir__ring_file_state *state) {
   c->block_count = 0;
   size_t before = bytes_of(c), room = 0;
   if (c->file->draft_room >= before)
-    room = (c->file->draft_room - before) / sizeof(weir__ring_block);
+    room = (c->file->draft_room - before) / sizeof(weir__ring_file_block);
   else
     return false;
   char *segments = c->file->draft + sizeof *state + c->conf_room + c->pool_count * sizeof(weir_pool_id);
   copy_pools(heap, segments);
   for (size_t i = 0; i < c->part_count; i++) {
-    weir__ring_segment made;
+    weir__ring_file_segment made;
     copy_segment(c, c->parts[i].segment, &made, c->file->draft + before, room);
     memcpy(segments + i * sizeof made, &made, sizeof made);
   }
@@ -133,14 +134,14 @@ static bool copy_all(copy *c, const weir__heap *heap, weir__ring_state *state) {
   state->pool_count = c->pool_count;
   state->segment_count = c->part_count;
   state->block_count = c->block_count;
-  weir__ringfile_cut(c->file, heap->device, c->block_count);
+  weir__ring_file_cut(c->file, heap->device, c->block_count);
   return true;
 }
 
 /* ---- The whole ---- */
 
 /* The heap's lock is held. */
-static bool copy_heap(copy *c, weir__heap *heap, weir__ring_state *state) {
+static bool copy_heap(copy *c, weir__heap *heap, weir__ring_file_state *state) {
   bool done = false;
   weir_allocator_stats stats = {.size = sizeof stats};
   if (!weir__still_list(heap, (weir_pool_id){0, 0}, &c->parts, &c->part_count))
@@ -160,26 +161,26 @@ static bool copy_heap(copy *c, weir__heap *heap, weir__ring_state *state) {
   return done;
 }
 
-static bool write_draft(copy *c, int device, const weir__ring_state *state) {
+static bool write_draft(copy *c, int device, const weir__ring_file_state *state) {
   memcpy(c->file->draft, state, sizeof *state);
   memcpy(c->file->draft + sizeof *state, c->conf, c->conf_room);
-  weir__ringfile_sync(c->file); /* stacks of blocks, which no event may have had */
-  if (weir__ringfile_put(c->file, device, (const weir__ring_state *)(const void *)c->file->draft, bytes_of(c)))
+  weir__ring_file_sync(c->file); /* stacks of blocks, which no event may have had */
+  if (weir__ring_file_put(c->file, device, (const weir__ring_file_state *)(const void *)c->file->draft, bytes_of(c)))
     return true;
   if (!c->file->has_warned)
     weir__log(
         WEIR_LOG_WARN,
         "%s: a checkpoint of %zu blocks takes %zu bytes, and there is room for %llu: once old events are dropped, "
         "what they have left will not be known; WEIR_RECORD_MB makes the file larger",
-        c->file->path, c->block_count, bytes_of(c), (unsigned long long)weir__ringfile_room(c->file));
+        c->file->path, c->block_count, bytes_of(c), (unsigned long long)weir__ring_file_room(c->file));
   c->file->has_warned = true;
   return false;
 }
 
-bool weir__checkpoint_take(weir__heap *heap, weir__history *history, weir__ringfile *file,
+bool weir__checkpoint_take(weir__heap *heap, weir__recorder *history, weir__ring_file *file,
                            const struct timespec *until) {
   copy c = {.file = file, .history = history};
-  weir__ring_state state = {.device = (uint32_t)heap->device};
+  weir__ring_file_state state = {.device = (uint32_t)heap->device};
   bool done = false;
   if (read_settings(&c, heap->allocator) &&
       (until ? pthread_mutex_timedlock(&heap->lock, until) : pthread_mutex_lock(&heap->lock)) == 0) {

@@ -12,7 +12,7 @@
 /* Copies the state of a device and writes it to the file. The caller holds the file's checkpoint_lock and no lock of
  * the allocator. `until` (CLOCK_REALTIME) bounds the wait for the heap's lock; NULL waits as long as it takes. Warns
  * once if the file has no room. Returns false if nothing was written. */
-bool weir__checkpoint_take(weir__heap *heap, weir__history *history, weir__ringfile *file,
+bool weir__checkpoint_take(weir__heap *heap, weir__recorder *history, weir__ring_file *file,
                            const struct timespec *until);
 
 #endif

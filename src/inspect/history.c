@@ -12,14 +12,14 @@ static weir_status no_memory(const char *who) {
 }
 
 /* Made when it is first needed. NULL: no host memory. */
-static weir__history *history_of(weir_allocator *allocator) {
-  weir__history *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
+static weir__recorder *history_of(weir_allocator *allocator) {
+  weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
   if (history)
     return history;
   pthread_mutex_lock(&allocator->configure_lock);
   history = atomic_load(&allocator->history);
   if (!history) {
-    history = weir__history_new(allocator->heap_count);
+    history = weir__recorder_new(allocator->heap_count);
     atomic_store_explicit(&allocator->history, history, memory_order_release);
   }
   pthread_mutex_unlock(&allocator->configure_lock);
@@ -56,25 +56,25 @@ weir_status weir_history_record(weir_allocator *allocator, const weir_history_op
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
                       "%s: Unknown TraceEntry action: 0x%x; weir_history_action has the bits", __func__,
                       options.skip >> WEIR_HISTORY_ACTIONS << WEIR_HISTORY_ACTIONS);
-  weir__history *history = history_of(allocator);
+  weir__recorder *history = history_of(allocator);
   if (!history)
     return no_memory(__func__);
-  weir__history_set(history, &options);
+  weir__recorder_set(history, &options);
   weir__watch(allocator);
   weir__record_begun(allocator);
   return WEIR_OK;
 }
 
 int weir_history_is_on(const weir_allocator *allocator) {
-  const weir__history *history = allocator ? atomic_load_explicit(&allocator->history, memory_order_acquire) : NULL;
-  return history && weir__history_is_on(history);
+  const weir__recorder *history = allocator ? atomic_load_explicit(&allocator->history, memory_order_acquire) : NULL;
+  return history && weir__recorder_is_on(history);
 }
 
 weir_status weir_history_clear(weir_allocator *allocator) {
   WEIR__CHECK_ALLOCATOR(allocator);
-  weir__history *history = atomic_load(&allocator->history);
+  weir__recorder *history = atomic_load(&allocator->history);
   if (history) {
-    weir__history_clear(history);
+    weir__recorder_clear(history);
     weir__record_begun(allocator);
   }
   return WEIR_OK;
@@ -91,22 +91,22 @@ weir_status weir_history_get_info(weir_allocator *allocator, int device, weir_hi
     return WEIR_ERROR_INVALID_DEVICE;
   if (!info || info->size < sizeof info->size)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: info is NULL, or its size is not set", __func__);
-  weir__history *history = atomic_load(&allocator->history);
+  weir__recorder *history = atomic_load(&allocator->history);
   weir_history_info now = {.size = info->size};
   if (history) {
-    weir__event *events;
+    weir__entry *events;
     size_t kept;
-    if (!weir__history_read(history, device, &events, &kept, &now.dropped))
+    if (!weir__recorder_read(history, device, &events, &kept, &now.dropped))
       return no_memory(__func__);
     free(events);
     now.kept = kept;
     now.lost = atomic_load(&history->lost) + atomic_load(&weir__stacks.lost) + atomic_load(&weir__texts.lost);
     pthread_mutex_lock(&history->lock);
     now.mode = (weir_history_mode)atomic_load(&history->mode);
-    now.context = (weir_history_context)weir__history_rules(history).context;
+    now.context = (weir_history_context)weir__recorder_rules(history).context;
     now.stacks = (weir_history_stacks)atomic_load(&history->stacks);
     now.max_entries = history->limit;
-    now.skip = weir__history_rules(history).skip;
+    now.skip = weir__recorder_rules(history).skip;
     now.annotations = history->annotation_count;
     now.annotations_dropped = history->annotations_dropped;
     pthread_mutex_unlock(&history->lock);
@@ -127,8 +127,8 @@ weir_status weir_history_annotate(weir_allocator *allocator, int device, const c
     if (!pairs[i])
       return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the %s of pair %zu is NULL", __func__,
                         i % 2 ? "value" : "key", i / 2);
-  weir__history *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
-  if (history && !weir__history_annotate(history, device, pairs, pair_count))
+  weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
+  if (history && !weir__recorder_annotate(history, device, pairs, pair_count))
     return no_memory(__func__);
   return WEIR_OK;
 }
@@ -137,9 +137,9 @@ weir_status weir_history_mark(weir_allocator *allocator, int device, const char 
   WEIR__CHECK_ALLOCATOR(allocator);
   if (!weir__heap_get(__func__, allocator, device))
     return WEIR_ERROR_INVALID_DEVICE;
-  weir__history *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
-  if (history && weir__history_is_on(history))
-    weir__history_mark(history, device, WEIR__EVENT_USER_DEFINED, 0, 0, weir__text_number(text));
+  weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
+  if (history && weir__recorder_is_on(history))
+    weir__recorder_mark(history, device, WEIR__ENTRY_USER_DEFINED, 0, 0, weir__text_number(text));
   return WEIR_OK;
 }
 
@@ -148,10 +148,10 @@ weir_status weir_history_mark_pointer(weir_allocator *allocator, const void *poi
   WEIR__CHECK_ALLOCATOR(allocator);
   if (weir_allocator_describe(allocator, pointer, &info))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: no live allocation found at pointer %p", __func__, pointer);
-  weir__history *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
-  if (history && weir__history_is_on(history))
-    weir__history_mark(history, info.device, WEIR__EVENT_ANNOTATE, (uint64_t)pointer, info.requested,
-                       weir__text_number(text));
+  weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
+  if (history && weir__recorder_is_on(history))
+    weir__recorder_mark(history, info.device, WEIR__ENTRY_ANNOTATE, (uint64_t)pointer, info.requested,
+                        weir__text_number(text));
   return WEIR_OK;
 }
 
@@ -159,9 +159,9 @@ weir_status weir_history_set_metadata(weir_allocator *allocator, int device, con
   WEIR__CHECK_ALLOCATOR(allocator);
   if (!weir__heap_get(__func__, allocator, device))
     return WEIR_ERROR_INVALID_DEVICE;
-  weir__history *history = history_of(allocator);
+  weir__recorder *history = history_of(allocator);
   if (!history)
     return no_memory(__func__);
-  weir__history_set_metadata(history, device, weir__text_number(text));
+  weir__recorder_set_metadata(history, device, weir__text_number(text));
   return WEIR_OK;
 }

@@ -76,7 +76,7 @@ static int64_t rank_from_env(void) {
 }
 
 /* A name that nobody has: a process may have several allocators, and numbers of processes come again. */
-static weir__ringfile *create_file(const char *folder, int devices) {
+static weir__ring_file *create_file(const char *folder, int devices) {
   char host[64] = "", rank_text[32] = "";
   if (gethostname(host, sizeof host - 1) != 0 || !*host)
     strcpy(host, "host");
@@ -93,12 +93,12 @@ static weir__ringfile *create_file(const char *folder, int devices) {
     return NULL;
   }
   uint64_t bytes = bytes_from_env();
-  weir__ringfile *file = NULL;
+  weir__ring_file *file = NULL;
   int why = mkdir(folder, 0777) == 0 || errno == EEXIST ? EEXIST : errno;
   for (int i = 1; !file && why == EEXIST && i <= MOST_FILES; i++) {
     int length = snprintf(path, room, "%s/weir-%s%s-%ld", folder, host, rank_text, (long)getpid());
     snprintf(path + length, room - (size_t)length, i > 1 ? "-%d.ring" : ".ring", i);
-    file = weir__ringfile_create(path, bytes, devices, host, rank, &why);
+    file = weir__ring_file_create(path, bytes, devices, host, rank, &why);
   }
   if (!file)
     weir__log(WEIR_LOG_WARN, "WEIR_RECORD=%s: nothing is recorded: a file of %llu MiB cannot be made there: %s%s",
@@ -129,7 +129,7 @@ static bool save_snapshot(weir_allocator *allocator, const char *path) {
 }
 
 /* The file's name with another ending. */
-static void dump(weir_allocator *allocator, const weir__history *history, const char *why, int number) {
+static void dump(weir_allocator *allocator, const weir__recorder *history, const char *why, int number) {
   const char *ring = history->file->path;
   size_t room = strlen(ring) + 64;
   char *path = malloc(room);
@@ -145,7 +145,7 @@ static void dump(weir_allocator *allocator, const weir__history *history, const 
 }
 
 void weir__record_oom(weir_allocator *allocator) {
-  weir__history *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
+  weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
   if (!history || !history->devices[0].tape.file)
     return;
   int number = atomic_fetch_add(&history->dumps, 1) + 1;
@@ -156,12 +156,12 @@ void weir__record_oom(weir_allocator *allocator) {
 /* ---- Checkpoints in the file ---- */
 
 /* The file of a device; NULL if there is none, or if it belongs to the parent of a fork. */
-static weir__ringfile *file_of_heap(const weir__heap *heap, weir__history **history) {
+static weir__ring_file *file_of_heap(const weir__heap *heap, weir__recorder **history) {
   *history = atomic_load_explicit(&heap->allocator->history, memory_order_acquire);
   return *history ? (*history)->devices[heap->device].tape.file : NULL;
 }
 
-static void take_checkpoint(weir__heap *heap, weir__history *history, weir__ringfile *file,
+static void take_checkpoint(weir__heap *heap, weir__recorder *history, weir__ring_file *file,
                             const struct timespec *until) {
   weir__checkpoint_take(heap, history, file, until);
   atomic_store(&file->is_due[heap->device], false);
@@ -173,8 +173,8 @@ static void take_checkpoint(weir__heap *heap, weir__history *history, weir__ring
  * lock of the program that the service thread needs. */
 void weir__record_due(weir__heap *heap) {
   enum { most_ns = 100000000 };
-  weir__history *history;
-  weir__ringfile *file = file_of_heap(heap, &history);
+  weir__recorder *history;
+  weir__ring_file *file = file_of_heap(heap, &history);
   struct timespec until;
   clock_gettime(CLOCK_REALTIME, &until);
   until.tv_nsec += most_ns;
@@ -194,8 +194,8 @@ void weir__record_due(weir__heap *heap) {
 /* Those that are due, or all. */
 static void take_checkpoints(weir_allocator *allocator, bool all) {
   for (int i = 0; i < allocator->heap_count; i++) {
-    weir__history *history;
-    weir__ringfile *file = file_of_heap(&allocator->heaps[i], &history);
+    weir__recorder *history;
+    weir__ring_file *file = file_of_heap(&allocator->heaps[i], &history);
     if (!file || !file->due)
       continue;
     pthread_mutex_lock(&file->checkpoint_lock);
@@ -206,8 +206,8 @@ static void take_checkpoints(weir_allocator *allocator, bool all) {
 }
 
 void weir__record_begun(weir_allocator *allocator) {
-  const weir__history *history = atomic_load(&allocator->history);
-  if (history && weir__history_is_on(history))
+  const weir__recorder *history = atomic_load(&allocator->history);
+  if (history && weir__recorder_is_on(history))
     take_checkpoints(allocator, true);
 }
 
@@ -237,7 +237,7 @@ static void *serve(void *unused) {
     bool is_signal = number != atomic_load(&served_count);
     pthread_mutex_lock(&members_lock);
     for (member *m = members; m; m = m->next) {
-      const weir__history *history = atomic_load(&m->allocator->history);
+      const weir__recorder *history = atomic_load(&m->allocator->history);
       if (is_signal && history->devices[0].tape.file) /* not one that is the parent's */
         dump(m->allocator, history, is_abort ? "abort" : "signal", number);
       take_checkpoints(m->allocator, false);
@@ -253,8 +253,8 @@ static void *serve(void *unused) {
 static void on_due(void *context, int device, bool is_urgent) {
   enum { few_blocks = 1000 };
   weir_allocator *allocator = context;
-  weir__history *history;
-  weir__ringfile *file = file_of_heap(&allocator->heaps[device], &history);
+  weir__recorder *history;
+  weir__ring_file *file = file_of_heap(&allocator->heaps[device], &history);
   if (!file)
     return;
   atomic_store(&file->is_due[device], true);
@@ -368,41 +368,41 @@ void weir__record_end(weir_allocator *allocator) {
 
 /* ---- What changes ---- */
 
-static void log_settings(weir_allocator *allocator, weir__ringfile *file) {
+static void log_settings(weir_allocator *allocator, weir__ring_file *file) {
   const weir__settings *settings = atomic_load(&allocator->settings);
   size_t length = weir__settings_format(settings, NULL, 0);
   char *conf = malloc(length + 1);
   if (conf) {
     weir__settings_format(settings, conf, length + 1);
-    weir__ringfile_log_settings(file, conf);
+    weir__ring_file_log_settings(file, conf);
   }
   free(conf);
 }
 
-static weir__ringfile *file_of(const weir_allocator *allocator) {
-  const weir__history *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
+static weir__ring_file *file_of(const weir_allocator *allocator) {
+  const weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
   return history ? history->file : NULL;
 }
 
 void weir__record_settings(weir_allocator *allocator) {
-  weir__ringfile *file = file_of(allocator);
+  weir__ring_file *file = file_of(allocator);
   if (file)
     log_settings(allocator, file);
 }
 
 void weir__record_taken(weir__arena *arena, const weir__block *block) {
-  weir__history *history = atomic_load_explicit(&arena->pool->heap->allocator->history, memory_order_acquire);
-  if (!history || !history->file || !weir__history_is_on(history))
+  weir__recorder *history = atomic_load_explicit(&arena->pool->heap->allocator->history, memory_order_acquire);
+  if (!history || !history->file || !weir__recorder_is_on(history))
     return;
   weir__writer *writer = weir__arena_writer(arena, history);
   if (writer)
-    weir__history_write(writer, WEIR__EVENT_TAKEN, block->address, weir__block_bytes(block), 0);
+    weir__recorder_write(writer, WEIR__ENTRY_TAKEN, block->address, weir__block_bytes(block), 0);
 }
 
 void weir__record_limit(const weir__heap *heap) {
-  weir__ringfile *file = file_of(heap->allocator);
+  weir__ring_file *file = file_of(heap->allocator);
   if (file)
-    weir__ringfile_log_limit(file, heap->device, heap->limit);
+    weir__ring_file_log_limit(file, heap->device, heap->limit);
 }
 
 /* ---- The beginning ---- */
@@ -416,18 +416,18 @@ void weir__record_from_env(weir_allocator *allocator) {
               allocator->heap_count, (int)WEIR__RING_DEVICES);
     return;
   }
-  weir__history *history = weir__history_new(allocator->heap_count);
-  weir__ringfile *file = history ? create_file(folder, allocator->heap_count) : NULL;
+  weir__recorder *history = weir__recorder_new(allocator->heap_count);
+  weir__ring_file *file = history ? create_file(folder, allocator->heap_count) : NULL;
   if (!file) {
-    weir__history_delete(history);
+    weir__recorder_delete(history);
     return;
   }
   log_settings(allocator, file);
   for (int i = 0; i < allocator->heap_count; i++) {
     file->header->devices[i].memory = allocator->heaps[i].total;
-    weir__ringfile_log_limit(file, i, allocator->heaps[i].limit);
+    weir__ring_file_log_limit(file, i, allocator->heaps[i].limit);
   }
-  weir__history_set_file(history, file);
+  weir__recorder_set_file(history, file);
   atomic_store_explicit(&allocator->history, history, memory_order_release);
 
   if (!allocator->plug) { /* the memory of other back ends is not replayed */
@@ -437,7 +437,7 @@ void weir__record_from_env(weir_allocator *allocator) {
   weir_history_options options;
   weir_history_options_init(&options);
   options.context = context_from_env(&options.stacks);
-  options.max_entries = weir__ringfile_capacity(file);
+  options.max_entries = weir__ring_file_capacity(file);
   join(allocator);
   weir_history_record(allocator, &options);
   weir__log(WEIR_LOG_INFO, "WEIR_RECORD: recording to %s", file->path);

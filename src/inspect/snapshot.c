@@ -50,7 +50,7 @@ static const uint32_t states[] = {[WEIR__FREE] = WEIR_BLOCK_INACTIVE,
 
 /* Copies the mapped blocks of a segment; there is room. Returns how many bytes are active. */
 static uint64_t copy_blocks(weir_snapshot *snapshot, weir__still_part *p, int device,
-                            const weir__snapshot_source *source) {
+                            const weir__history_source *source) {
   uint64_t active = 0;
   weir_snapshot_block *to = snapshot->blocks + snapshot->block_count;
   for (const weir__block *b = p->segment->first; b; b = weir__block_next(b)) {
@@ -77,7 +77,7 @@ static uint64_t copy_blocks(weir_snapshot *snapshot, weir__still_part *p, int de
 /* Copies all blocks at one moment. What is copied to was touched before, so that the locks are not held while the system finds
  * memory for it. */
 static bool copy_device(weir__heap *heap, weir_snapshot *snapshot, weir__still_part *parts, size_t count,
-                        const weir__snapshot_source *source) {
+                        const weir__history_source *source) {
   size_t blocks = lock_and_count(parts, count);
   while (snapshot->block_room - snapshot->block_count < blocks) {
     weir__still_unlock(parts, count);
@@ -99,7 +99,7 @@ static bool copy_device(weir__heap *heap, weir_snapshot *snapshot, weir__still_p
 
 /* A segment for each run of blocks without a gap: a fixed segment is one run. */
 static bool make_runs(weir__heap *heap, weir_snapshot *snapshot, size_t *room, const weir__still_part *p,
-                      const weir__snapshot_source *source) {
+                      const weir__history_source *source) {
   const weir__arena *arena = p->segment->arena;
   weir_snapshot_segment *run = NULL;
   for (size_t i = p->first; i < p->first + p->count; i++) {
@@ -136,7 +136,7 @@ static int by_address(const void *a, const void *b) {
 }
 
 static bool take_device(weir__heap *heap, weir_pool_id pool, weir_snapshot *snapshot, size_t *room,
-                        const weir__snapshot_source *source) {
+                        const weir__history_source *source) {
   weir__still_part *parts;
   size_t count, before = snapshot->segment_count;
   pthread_mutex_lock(&heap->lock);
@@ -157,7 +157,7 @@ static bool add_text(weir_snapshot *snapshot, const char *text, uint32_t *number
   return *number != WEIR__NO_TEXT;
 }
 
-static bool copy_frames(weir_snapshot *snapshot, const weir__snapshot_source *source, uint32_t stack) {
+static bool copy_frames(weir_snapshot *snapshot, const weir__history_source *source, uint32_t stack) {
   weir__recorded_frame some[64], *frames = some;
   size_t count = source->frames(source->context, stack, frames, WEIR_COUNT_OF(some));
   bool done = true;
@@ -182,14 +182,14 @@ static bool copy_frames(weir_snapshot *snapshot, const weir__snapshot_source *so
   return done;
 }
 
-static bool use_stack(weir_snapshot *snapshot, const weir__snapshot_source *source, uint32_t stack) {
+static bool use_stack(weir_snapshot *snapshot, const weir__history_source *source, uint32_t stack) {
   if (!stack || snapshot->stacks[stack].is_used)
     return true;
   snapshot->stacks[stack].is_used = 1;
   return !source->frames || copy_frames(snapshot, source, stack);
 }
 
-static bool copy_context(weir_snapshot *snapshot, const weir__snapshot_source *source, uint32_t number) {
+static bool copy_context(weir_snapshot *snapshot, const weir__history_source *source, uint32_t number) {
   weir__recorded_context from = {0};
   weir__taken_context *to = &snapshot->contexts[number];
   if (number && source->texts)
@@ -232,7 +232,7 @@ static uint32_t *list_pools(const weir_snapshot *s, size_t *count) {
 
 /* Copies the pools that events name. A pool's number says its id in its upper bits, so it is no index: the events get the indices
  * of s->pools in its place. */
-static bool copy_pools(weir_snapshot *s, const weir__snapshot_source *source) {
+static bool copy_pools(weir_snapshot *s, const weir__history_source *source) {
   uint32_t *numbers = list_pools(s, &s->pool_count);
   s->pools = numbers ? calloc(s->pool_count, sizeof *s->pools) : NULL;
   for (size_t i = 1; s->pools && source->pool && i < s->pool_count; i++)
@@ -250,7 +250,7 @@ static bool copy_pools(weir_snapshot *s, const weir__snapshot_source *source) {
 }
 
 /* Copies what the numbers in events, blocks and segments stand for. */
-static bool copy_meanings(weir_snapshot *s, const weir__snapshot_source *source) {
+static bool copy_meanings(weir_snapshot *s, const weir__history_source *source) {
   s->stack_count = s->context_count = 1;
   for (int d = 0; d < s->device_count; d++)
     for (size_t i = 0; i < s->devices[d].event_count; i++) {
@@ -279,7 +279,7 @@ static bool copy_meanings(weir_snapshot *s, const weir__snapshot_source *source)
   return done;
 }
 
-static bool copy_annotations(weir_snapshot *s, const weir__snapshot_source *source, int device) {
+static bool copy_annotations(weir_snapshot *s, const weir__history_source *source, int device) {
   weir__recorded_annotation from;
   for (size_t n = 0; source->annotation && source->annotation(source->context, n, &from); n++) {
     if (device >= 0 && from.device != device)
@@ -316,9 +316,9 @@ static weir_status no_memory(const char *who) {
   return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the copy", who);
 }
 
-weir_status weir__snapshot_take(const char *who, weir_allocator *allocator, const weir_snapshot_options *given,
-                                const weir__snapshot_source *source, weir_snapshot **out) {
-  static const weir__snapshot_source nothing;
+weir_status weir__snapshot_collect(const char *who, weir_allocator *allocator, const weir_snapshot_options *given,
+                                   const weir__history_source *source, weir_snapshot **out) {
+  static const weir__history_source nothing;
   weir_snapshot_options options;
   weir_snapshot_options_init(&options);
   weir_status status = weir__allocator_check(who, allocator);
@@ -333,7 +333,7 @@ weir_status weir__snapshot_take(const char *who, weir_allocator *allocator, cons
     return WEIR_ERROR_INVALID_DEVICE;
 
   size_t room = 0;
-  const weir__snapshot_source *known = source ? source : &nothing;
+  const weir__history_source *known = source ? source : &nothing;
   weir_snapshot *s = calloc(1, sizeof *s);
   if (!s)
     return no_memory(who);
@@ -362,13 +362,13 @@ weir_status weir__snapshot_take(const char *who, weir_allocator *allocator, cons
 
 weir_status weir_snapshot_take(weir_allocator *allocator, const weir_snapshot_options *options,
                                weir_snapshot **snapshot) {
-  weir__snapshot_source source;
+  weir__history_source source;
   weir__recorded recorded;
   WEIR__CHECK_ALLOCATOR(allocator);
   if (!atomic_load(&allocator->history))
-    return weir__snapshot_take(__func__, allocator, options, NULL, snapshot);
+    return weir__snapshot_collect(__func__, allocator, options, NULL, snapshot);
   weir_status status = weir__recorded_begin(&recorded, allocator, &source)
-                           ? weir__snapshot_take(__func__, allocator, options, &source, snapshot)
+                           ? weir__snapshot_collect(__func__, allocator, options, &source, snapshot)
                            : no_memory(__func__);
   weir__recorded_clear(&recorded);
   return status;
@@ -430,7 +430,7 @@ weir_status weir_snapshot_event_at(const weir_snapshot *snapshot, int device, ui
   if (index >= snapshot->devices[device].event_count)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: event %llu, there are %zu", __func__, (unsigned long long)index,
                       snapshot->devices[device].event_count);
-  const weir__event *from = &snapshot->devices[device].events[index];
+  const weir__entry *from = &snapshot->devices[device].events[index];
   const weir__taken_context *context = &snapshot->contexts[from->context];
   weir_snapshot_event made = {.size = event->size,
                               .action = from->action,

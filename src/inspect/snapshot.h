@@ -42,7 +42,7 @@ typedef struct weir__recorded_annotation {
 struct weir__segment;
 
 /* Functions that are NULL tell nothing. Texts and arrays that they return need to last until the next call only. */
-typedef struct weir__snapshot_source {
+typedef struct weir__history_source {
   void *context;
 
   /* These are called while the copy is made, with the device's lock and the locks of all its arenas held: they must not call
@@ -60,7 +60,7 @@ typedef struct weir__snapshot_source {
   /* The rest is called with no lock held, after the cut. */
 
   /* The events before the cut, the oldest first, their times in Unix µs; the array is malloc'ed, and the caller's. */
-  weir_status (*events)(void *context, int device, weir__event **events, size_t *count, uint64_t *dropped);
+  weir_status (*events)(void *context, int device, weir__entry **events, size_t *count, uint64_t *dropped);
 
   /* The innermost frame first. Writes at most `room`, returns how many there are. */
   size_t (*frames)(void *context, uint32_t stack, weir__recorded_frame *frames, size_t room);
@@ -69,7 +69,7 @@ typedef struct weir__snapshot_source {
 
   /* In the order of time. false: there is no annotation of that number, nor a later one. */
   bool (*annotation)(void *context, size_t number, weir__recorded_annotation *annotation);
-} weir__snapshot_source;
+} weir__history_source;
 
 /* ---- The snapshot ---- */
 
@@ -98,7 +98,7 @@ typedef struct weir__taken_annotation {
 } weir__taken_annotation;
 
 typedef struct weir__taken_device {
-  weir__event *events;
+  weir__entry *events;
   size_t event_count;
   uint64_t dropped;
 } weir__taken_device;
@@ -131,8 +131,8 @@ struct weir_snapshot {
 };
 
 /* source NULL: nothing was recorded. `who` is the public call. */
-weir_status weir__snapshot_take(const char *who, weir_allocator *allocator, const weir_snapshot_options *options,
-                                const weir__snapshot_source *source, weir_snapshot **snapshot);
+weir_status weir__snapshot_collect(const char *who, weir_allocator *allocator, const weir_snapshot_options *options,
+                                   const weir__history_source *source, weir_snapshot **snapshot);
 
 /* Grows a malloc'ed array to room for `need` elements. false: no host memory, and nothing changed. */
 bool weir__make_room(void *array, size_t *room, size_t need, size_t element);

@@ -24,20 +24,20 @@ static uint32_t segment_stack(void *context, const weir__segment *segment) {
 static void cut(void *context, int device, uint64_t active_bytes) {
   weir__recorded *r = context;
   r->cuts[device] = weir__clock_ticks();
-  if (weir__history_is_on(r->history))
-    weir__history_mark(r->history, device, WEIR__EVENT_SNAPSHOT, 0, active_bytes, 0);
+  if (weir__recorder_is_on(r->history))
+    weir__recorder_mark(r->history, device, WEIR__ENTRY_SNAPSHOT, 0, active_bytes, 0);
 }
 
-static weir_status events(void *context, int device, weir__event **events, size_t *count, uint64_t *dropped) {
+static weir_status events(void *context, int device, weir__entry **events, size_t *count, uint64_t *dropped) {
   weir__recorded *r = context;
-  weir__event *all;
+  weir__entry *all;
   size_t read;
-  if (!weir__history_read_until(r->history, device, r->cuts[device], &all, &read, dropped))
+  if (!weir__recorder_read_until(r->history, device, r->cuts[device], &all, &read, dropped))
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "weir_snapshot_take: no host memory for the events");
   weir__clock_line line = weir__clock_line_now();
   for (size_t i = 0; i < read; i++)
     all[i].time = (uint64_t)weir__clock_unix_us(&line, all[i].time);
-  weir__events_join(all, read, false);
+  weir__entries_join(all, read, false);
   *events = all;
   *count = read;
   return WEIR_OK;
@@ -69,7 +69,7 @@ static const char *text_or_null(uint32_t number) { return number ? weir__text_of
 
 static weir__recorded_context texts(void *context, uint32_t number) {
   (void)context;
-  weir__event_context of = weir__context_of_number(number);
+  weir__entry_context of = weir__context_of_number(number);
   return (weir__recorded_context){text_or_null(of.phase), text_or_null(of.compile), text_or_null(of.metadata)};
 }
 
@@ -101,7 +101,7 @@ static void gather(void *context, const weir__annotation *annotation) {
 static bool annotation(void *context, size_t number, weir__recorded_annotation *to) {
   weir__recorded *r = context;
   if (!r->is_gathered)
-    weir__history_annotations(r->history, gather, r);
+    weir__recorder_annotations(r->history, gather, r);
   r->is_gathered = true;
   if (number >= r->annotation_count)
     return false;
@@ -123,18 +123,18 @@ static bool annotation(void *context, size_t number, weir__recorded_annotation *
 
 /* ---- The source ---- */
 
-bool weir__recorded_begin(weir__recorded *recorded, weir_allocator *allocator, weir__snapshot_source *source) {
+bool weir__recorded_begin(weir__recorded *recorded, weir_allocator *allocator, weir__history_source *source) {
   *recorded = (weir__recorded){.allocator = allocator, .history = atomic_load(&allocator->history)};
   recorded->cuts = calloc((size_t)allocator->heap_count + 1, sizeof *recorded->cuts);
-  *source = (weir__snapshot_source){.context = recorded,
-                                    .block_stack = block_stack,
-                                    .segment_stack = segment_stack,
-                                    .cut = cut,
-                                    .events = events,
-                                    .frames = frames,
-                                    .pool = pool,
-                                    .texts = texts,
-                                    .annotation = annotation};
+  *source = (weir__history_source){.context = recorded,
+                                   .block_stack = block_stack,
+                                   .segment_stack = segment_stack,
+                                   .cut = cut,
+                                   .events = events,
+                                   .frames = frames,
+                                   .pool = pool,
+                                   .texts = texts,
+                                   .annotation = annotation};
   return recorded->cuts != NULL;
 }
 

@@ -9,7 +9,7 @@
 
 typedef struct weir__recorded {
   weir_allocator *allocator;
-  weir__history *history;
+  weir__recorder *history;
   uint64_t *cuts;                 /* ticks, for each device: events are told up to there */
   weir__annotation **annotations; /* copies, once they are asked for */
   size_t annotation_count, annotation_room;
@@ -18,7 +18,7 @@ typedef struct weir__recorded {
 } weir__recorded;
 
 /* A source that reads an allocator's recorder. false: no host memory. The end is for weir__recorded_clear. */
-bool weir__recorded_begin(weir__recorded *recorded, weir_allocator *allocator, weir__snapshot_source *source);
+bool weir__recorded_begin(weir__recorded *recorded, weir_allocator *allocator, weir__history_source *source);
 void weir__recorded_clear(weir__recorded *recorded);
 
 #endif

@@ -14,17 +14,17 @@
 
 static const uint8_t state_words[] = {WEIR__WORD_INACTIVE, WEIR__WORD_ACTIVE_ALLOCATED, WEIR__WORD_ACTIVE_PENDING_FREE};
 static const uint8_t action_words[] = {
-    [WEIR__EVENT_ALLOC] = WEIR__WORD_ALLOC,
-    [WEIR__EVENT_FREE_REQUESTED] = WEIR__WORD_FREE_REQUESTED,
-    [WEIR__EVENT_FREE_COMPLETED] = WEIR__WORD_FREE_COMPLETED,
-    [WEIR__EVENT_SEGMENT_ALLOC] = WEIR__WORD_SEGMENT_ALLOC,
-    [WEIR__EVENT_SEGMENT_FREE] = WEIR__WORD_SEGMENT_FREE,
-    [WEIR__EVENT_SEGMENT_MAP] = WEIR__WORD_SEGMENT_MAP,
-    [WEIR__EVENT_SEGMENT_UNMAP] = WEIR__WORD_SEGMENT_UNMAP,
-    [WEIR__EVENT_OOM] = WEIR__WORD_OOM,
-    [WEIR__EVENT_SNAPSHOT] = WEIR__WORD_SNAPSHOT,
-    [WEIR__EVENT_ANNOTATE] = WEIR__WORD_ANNOTATE,
-    [WEIR__EVENT_USER_DEFINED] = WEIR__WORD_USER_DEFINED,
+    [WEIR__ENTRY_ALLOC] = WEIR__WORD_ALLOC,
+    [WEIR__ENTRY_FREE_REQUESTED] = WEIR__WORD_FREE_REQUESTED,
+    [WEIR__ENTRY_FREE_COMPLETED] = WEIR__WORD_FREE_COMPLETED,
+    [WEIR__ENTRY_SEGMENT_ALLOC] = WEIR__WORD_SEGMENT_ALLOC,
+    [WEIR__ENTRY_SEGMENT_FREE] = WEIR__WORD_SEGMENT_FREE,
+    [WEIR__ENTRY_SEGMENT_MAP] = WEIR__WORD_SEGMENT_MAP,
+    [WEIR__ENTRY_SEGMENT_UNMAP] = WEIR__WORD_SEGMENT_UNMAP,
+    [WEIR__ENTRY_OOM] = WEIR__WORD_OOM,
+    [WEIR__ENTRY_SNAPSHOT] = WEIR__WORD_SNAPSHOT,
+    [WEIR__ENTRY_ANNOTATE] = WEIR__WORD_ANNOTATE,
+    [WEIR__ENTRY_USER_DEFINED] = WEIR__WORD_USER_DEFINED,
 };
 
 const char *const weir__words[] = {
@@ -182,11 +182,11 @@ static void pool_id(writer *w, uint32_t number) {
   weir__write_keep(&w->out, &w->pool_memos[number]);
 }
 
-static void event(writer *w, const weir__event *e) {
+static void event(writer *w, const weir__entry *e) {
   const weir__taken_context *context = &w->snapshot->contexts[e->context];
   weir__write_open_dict(w->out.sink);
   weir__write_word(&w->out, WEIR__WORD_ACTION, action_words[e->action]);
-  weir__write_natural(&w->out, e->action == WEIR__EVENT_OOM ? WEIR__WORD_DEVICE_FREE : WEIR__WORD_ADDR, e->address);
+  weir__write_natural(&w->out, e->action == WEIR__ENTRY_OOM ? WEIR__WORD_DEVICE_FREE : WEIR__WORD_ADDR, e->address);
   weir__write_natural(&w->out, WEIR__WORD_SIZE, e->bytes);
   weir__write_integer(&w->out, WEIR__WORD_STREAM, (int64_t)e->stream);
   weir__write_integer(&w->out, WEIR__WORD_TIME_US, (int64_t)e->time);

@@ -17,7 +17,7 @@ static int by_event(const void *a, const void *b) {
 
 /* Collection goes through free segments by stream, size and address, and takes those that are older than the mean; and again,
  * until it has enough. */
-static bool is_of_same_round(const weir__snapshot_event *events, const idle *last, const idle *next) {
+static bool is_of_same_round(const weir__recording_entry *events, const idle *last, const idle *next) {
   const weir__state_segment *x = last->segment, *y = next->segment;
   for (size_t i = last->block->event; i < next->block->event; i++)
     if (events[i].action != WEIR__ACTION_SEGMENT_FREE)
@@ -27,7 +27,7 @@ static bool is_of_same_round(const weir__snapshot_event *events, const idle *las
   return x->size != y->size ? x->size < y->size : x->address < y->address;
 }
 
-bool weir__guess_ages(const weir__snapshot_event *events, int guess, weir__state *start) {
+bool weir__guess_ages(const weir__recording_entry *events, int guess, weir__state *start) {
   static const struct {
     uint32_t first; /* of what goes in the first round ... */
     uint8_t shift;  /* ... and with each round so many bits less */
@@ -41,7 +41,7 @@ bool weir__guess_ages(const weir__snapshot_event *events, int guess, weir__state
   for (size_t i = 0; i < start->segment_count; i++) {
     const weir__state_segment *s = &start->segments[i];
     weir__state_block *b = &start->blocks[s->first];
-    if (s->count == 1 && !s->is_small && !s->is_expandable && b->state == WEIR__FREE && b->event != WEIR__NO_EVENT)
+    if (s->count == 1 && !s->is_small && !s->is_expandable && b->state == WEIR__FREE && b->event != WEIR__NO_ENTRY)
       all[count++] = (idle){s, b};
   }
   qsort(all, count, sizeof *all, by_event);

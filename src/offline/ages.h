@@ -11,6 +11,6 @@
 enum { WEIR__AGE_GUESSES = 7 }; /* with the first, all are as old as the recording */
 
 /* Sets the ages of free blocks of the state at the beginning of a history. false: no host memory, or there is nothing to guess. */
-bool weir__guess_ages(const weir__snapshot_event *events, int guess, weir__state *start);
+bool weir__guess_ages(const weir__recording_entry *events, int guess, weir__state *start);
 
 #endif

@@ -7,7 +7,7 @@
 #include "base/base.h"
 #include "base/text.h"
 
-static const char *text_of(const weir__snapshot *snapshot, uint32_t id) {
+static const char *text_of(const weir__recording *snapshot, uint32_t id) {
   return id < snapshot->strings.count ? snapshot->strings.items[id].text : "";
 }
 
@@ -49,7 +49,7 @@ static distance distance_of(const char *file, bool has_python) {
   return strstr(file, "-packages/") ? OTHER_LIBRARY : FRAMEWORK;
 }
 
-static const char *file_of(const weir__snapshot *snapshot, uint32_t frame) {
+static const char *file_of(const weir__recording *snapshot, uint32_t frame) {
   return text_of(snapshot, snapshot->frames[frame].filename);
 }
 
@@ -61,8 +61,8 @@ typedef struct shown {
   uint32_t inner, own;
 } shown;
 
-static shown frames_of(const weir__snapshot *snapshot, uint32_t stack) {
-  const weir__snapshot_stack *s = &snapshot->stacks[stack < snapshot->stack_count ? stack : 0];
+static shown frames_of(const weir__recording *snapshot, uint32_t stack) {
+  const weir__recording_stack *s = &snapshot->stacks[stack < snapshot->stack_count ? stack : 0];
   shown found = {NO_FRAME, NO_FRAME};
   if (!s->count) /* a file without any frame has no array of them */
     return found;
@@ -88,15 +88,15 @@ static shown frames_of(const weir__snapshot *snapshot, uint32_t stack) {
   return found;
 }
 
-static int put_frame(const weir__snapshot *snapshot, uint32_t frame, const char *before, char *text, size_t size) {
-  const weir__snapshot_frame *f = &snapshot->frames[frame];
+static int put_frame(const weir__recording *snapshot, uint32_t frame, const char *before, char *text, size_t size) {
+  const weir__recording_frame *f = &snapshot->frames[frame];
   const char *file = text_of(snapshot, f->filename), *slash = strrchr(file, '/');
   char name[49], base[41];
   return snprintf(text, size, "%s%s (%s:%lld)", before, escaped(text_of(snapshot, f->name), name, sizeof name),
                   escaped(slash ? slash + 1 : file, base, sizeof base), (long long)f->line);
 }
 
-static const char *put_frames(const weir__snapshot *snapshot, const shown *frames, char text[WEIR__DESCRIBE_TEXT]) {
+static const char *put_frames(const weir__recording *snapshot, const shown *frames, char text[WEIR__DESCRIBE_TEXT]) {
   *text = 0;
   if (frames->inner == NO_FRAME)
     return text;
@@ -106,7 +106,7 @@ static const char *put_frames(const weir__snapshot *snapshot, const shown *frame
   return text;
 }
 
-const char *weir__describe_stack(const weir__snapshot *snapshot, uint32_t stack, char text[WEIR__DESCRIBE_TEXT]) {
+const char *weir__describe_stack(const weir__recording *snapshot, uint32_t stack, char text[WEIR__DESCRIBE_TEXT]) {
   shown frames = frames_of(snapshot, stack);
   return put_frames(snapshot, &frames, text);
 }
@@ -126,7 +126,7 @@ static site *site_of(site *table, size_t room, const shown *frames) {
   return &table[slot];
 }
 
-static site *look_of(const weir__snapshot *snapshot, site *table, size_t room, const shown *frames) {
+static site *look_of(const weir__recording *snapshot, site *table, size_t room, const shown *frames) {
   char text[WEIR__DESCRIBE_TEXT] = "", other[WEIR__DESCRIBE_TEXT];
   put_frames(snapshot, frames, text);
   size_t slot = (size_t)weir__hash_bytes(0, text, strlen(text)) & (room - 1);
@@ -135,7 +135,7 @@ static site *look_of(const weir__snapshot *snapshot, site *table, size_t room, c
   return &table[slot];
 }
 
-weir_status weir__describe_alike(const weir__snapshot *snapshot, uint32_t **alike) {
+weir_status weir__describe_alike(const weir__recording *snapshot, uint32_t **alike) {
   size_t room = 64;
   while (room < 2 * snapshot->stack_count)
     room *= 2;
@@ -163,17 +163,17 @@ weir_status weir__describe_alike(const weir__snapshot *snapshot, uint32_t **alik
   return WEIR_OK;
 }
 
-const char *weir__describe_phase(const weir__snapshot *snapshot, int device, int64_t time_us,
+const char *weir__describe_phase(const weir__recording *snapshot, int device, int64_t time_us,
                                  char text[WEIR__DESCRIBE_TEXT]) {
   enum { DEEPEST = 32 };
-  const weir__snapshot_annotation *open[DEEPEST], *last = NULL;
+  const weir__recording_annotation *open[DEEPEST], *last = NULL;
   size_t depth = 0;
   char name[81];
   *text = 0;
   if (!time_us)
     return text;
   for (size_t i = 0; i < snapshot->annotation_count; i++) {
-    const weir__snapshot_annotation *a = &snapshot->annotations[i];
+    const weir__recording_annotation *a = &snapshot->annotations[i];
     if (a->time_us > time_us || (a->device >= 0 && a->device != device))
       continue;
     if (strcmp(text_of(snapshot, a->stage), "START") == 0) {
@@ -210,7 +210,7 @@ const char *weir__describe_span(int64_t microseconds, char text[32]) {
   return text;
 }
 
-const char *weir__describe_stream(const weir__snapshot *snapshot, uint16_t stream, char text[48]) {
+const char *weir__describe_stream(const weir__recording *snapshot, uint16_t stream, char text[48]) {
   int64_t handle = stream < snapshot->stream_count ? snapshot->streams[stream] : 0;
   if (handle)
     snprintf(text, 48, "stream 0x%llx", (unsigned long long)handle);

@@ -37,7 +37,7 @@ static bool look(void *context, weir__heap *heap, size_t event, const weir__repl
 
 /* ---- Which moment ---- */
 
-static weir_status choose(const weir__snapshot_device *device, const weir__explain_options *options,
+static weir_status choose(const weir__recording_device *device, const weir__explain_options *options,
                           const weir__summary *summary, weir__explanation *x) {
   bool has_oom = summary->actions[WEIR__ACTION_OOM] > 0;
   x->moment = options->moment;
@@ -70,7 +70,7 @@ static weir_status choose(const weir__snapshot_device *device, const weir__expla
   return WEIR_OK;
 }
 
-static size_t next_oom(const weir__snapshot_device *device, size_t first) {
+static size_t next_oom(const weir__recording_device *device, size_t first) {
   size_t i = first + 1;
   while (i < device->event_count && device->events[i].action != WEIR__ACTION_OOM)
     i++;
@@ -79,7 +79,7 @@ static size_t next_oom(const weir__snapshot_device *device, size_t first) {
 
 /* Whether the list of segments shows the state at an event: nothing happened after it. A snapshot that is written when memory
  * runs out is like that. */
-static bool is_last(const weir__snapshot_device *device, size_t event) {
+static bool is_last(const weir__recording_device *device, size_t event) {
   for (size_t i = event + 1; i < device->event_count; i++)
     if (device->events[i].action <= WEIR__ACTION_SEGMENT_UNMAP)
       return false;
@@ -89,11 +89,11 @@ static bool is_last(const weir__snapshot_device *device, size_t event) {
 /* ---- What was asked ---- */
 
 /* The pool of a request that failed is not recorded before PyTorch 2.12: it is taken for that of the last one before it. */
-static void seek(const weir__snapshot *snapshot, const weir__snapshot_device *device, size_t event,
+static void seek(const weir__recording *snapshot, const weir__recording_device *device, size_t event,
                  const weir__state *state, weir__explanation *x, weir__seeker *seeker) {
-  const weir__snapshot_event *e = &device->events[event];
+  const weir__recording_entry *e = &device->events[event];
   *seeker = (weir__seeker){.stream = snapshot->streams[e->stream], .is_small = x->is_small};
-  if (e->pool != WEIR__SNAPSHOT_NO_POOL) {
+  if (e->pool != WEIR__RECORDING_NO_POOL) {
     seeker->pool[0] = snapshot->pools[e->pool].id[0];
     seeker->pool[1] = snapshot->pools[e->pool].id[1];
   } else {
@@ -105,10 +105,10 @@ static void seek(const weir__snapshot *snapshot, const weir__snapshot_device *de
       memcpy(seeker->pool, s->pool, sizeof seeker->pool);
   }
   x->is_private = seeker->pool[0] || seeker->pool[1];
-  x->is_capture = x->is_private && (seeker->pool[0] || e->pool == WEIR__SNAPSHOT_NO_POOL);
+  x->is_capture = x->is_private && (seeker->pool[0] || e->pool == WEIR__RECORDING_NO_POOL);
 }
 
-static void read_request(const weir__snapshot_event *e, const weir__settings *settings, weir__explanation *x) {
+static void read_request(const weir__recording_entry *e, const weir__settings *settings, weir__explanation *x) {
   x->has_request = true;
   x->request = e->size;
   x->rounded = e->size < WEIR__MOST_BYTES ? weir__round_bytes(settings, e->size) : e->size;
@@ -250,7 +250,7 @@ static int by_bytes(const void *a, const void *b) {
   return x->bytes != y->bytes ? (x->bytes < y->bytes) - (x->bytes > y->bytes) : by_key(a, b);
 }
 
-static weir_status find_holders(const weir__snapshot *snapshot, const weir__state *state, weir__explanation *x) {
+static weir_status find_holders(const weir__recording *snapshot, const weir__state *state, weir__explanation *x) {
   size_t count = 0, groups = 0;
   uint32_t *alike;
   weir_status status = weir__describe_alike(snapshot, &alike);
@@ -318,8 +318,8 @@ static weir__cause cause_of(const weir__explanation *x, bool was_rescued) {
 
 /* ---- The whole ---- */
 
-static weir_status analyse(const weir__snapshot *snapshot, const weir__snapshot_device *device,
-                           const weir__recording *history, view *v, weir__explanation *x) {
+static weir_status analyse(const weir__recording *snapshot, const weir__recording_device *device,
+                           const weir__replayer *history, view *v, weir__explanation *x) {
   weir__seeker seeker;
   size_t event = x->event;
   bool failed = x->moment == WEIR__AT_OOM;
@@ -332,7 +332,7 @@ static weir_status analyse(const weir__snapshot *snapshot, const weir__snapshot_
   if (device->event_count) {
     weir__state_find_events(&v->state, device->events, event);
     if (history && !x->is_from_file)
-      weir__state_take_stacks(&v->state, weir__recording_start(history));
+      weir__state_take_stacks(&v->state, weir__replayer_start(history));
     x->time_us = device->events[event].time_us;
   }
   if (failed) {
@@ -356,19 +356,19 @@ static weir_status analyse(const weir__snapshot *snapshot, const weir__snapshot_
   return status;
 }
 
-static bool is_replayed(const weir__recording *history, size_t event) {
-  const weir__replay_report *check = weir__recording_check(history);
+static bool is_replayed(const weir__replayer *history, size_t event) {
+  const weir__replay_report *check = weir__replayer_check(history);
   return !check->differences || check->first_difference > event;
 }
 
 /* Opens the history with the memory that was given. If the device's memory alone does not explain the file, the program had a limit
  * of its own, or others had a part of the device: that is inferred then. A limit that does not explain it is wrong. */
-static weir_status open_history(const weir__snapshot *snapshot, const weir__explain_options *options, view *v,
-                                weir__explanation *x, weir__recording **history) {
-  weir_status status = weir__recording_open(snapshot, options->device, v->memory, v->fraction, history);
+static weir_status open_history(const weir__recording *snapshot, const weir__explain_options *options, view *v,
+                                weir__explanation *x, weir__replayer **history) {
+  weir_status status = weir__replayer_open(snapshot, options->device, v->memory, v->fraction, history);
   if (status || !v->memory || is_replayed(*history, x->event))
     return status;
-  uint64_t limit = weir__recording_check(*history)->limit, peak = v->peak;
+  uint64_t limit = weir__replayer_check(*history)->limit, peak = v->peak;
   char text[3][32];
   /* Pages of expandable segments may go a little beyond a limit, so this alone would not say that it is wrong. */
   if (limit < peak)
@@ -377,21 +377,21 @@ static weir_status open_history(const weir__snapshot *snapshot, const weir__expl
                       "fraction that the program set, or leave --fraction out",
                       v->fraction, weir__format_bytes(v->memory, text[0]), weir__format_bytes(limit, text[1]),
                       weir__format_bytes(peak, text[2]));
-  weir__recording *inferred = NULL;
-  status = weir__recording_open(snapshot, options->device, 0, 0, &inferred);
+  weir__replayer *inferred = NULL;
+  status = weir__replayer_open(snapshot, options->device, 0, 0, &inferred);
   if (status || !is_replayed(inferred, x->event)) {
-    weir__recording_close(inferred);
+    weir__replayer_close(inferred);
     return WEIR_OK; /* nothing explains it */
   }
   if (limit < v->memory) {
     status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
                         "--memory and --fraction allow %s, with which the recording is not reproduced (%s), but it is "
                         "without them: give the limit that was in force, or leave both out",
-                        weir__format_bytes(limit, text[0]), weir__recording_check(*history)->shown[0]);
-    weir__recording_close(inferred);
+                        weir__format_bytes(limit, text[0]), weir__replayer_check(*history)->shown[0]);
+    weir__replayer_close(inferred);
     return status;
   }
-  weir__recording_close(*history);
+  weir__replayer_close(*history);
   *history = inferred;
   v->memory = 0;
   v->fraction = 0;
@@ -400,9 +400,9 @@ static weir_status open_history(const weir__snapshot *snapshot, const weir__expl
 }
 
 /* The limit that the replay had. */
-static void take_limit(const weir__recording *history, weir__explanation *x) {
-  const weir__replay_report *check = weir__recording_check(history);
-  weir__capacity capacity = weir__recording_capacity(history);
+static void take_limit(const weir__replayer *history, weir__explanation *x) {
+  const weir__replay_report *check = weir__replayer_check(history);
+  weir__capacity capacity = weir__replayer_capacity(history);
   x->limit = capacity.limit;
   x->limit_is_inferred = check->limit_is_inferred;
   if (capacity.memory && capacity.memory < x->limit) {
@@ -414,9 +414,9 @@ static void take_limit(const weir__recording *history, weir__explanation *x) {
 
 /* Replays up to the moment. The state is taken from the allocator if it is exact there, else from the file where the file
  * shows it. */
-static weir_status get_state(const weir__snapshot *snapshot, const weir__explain_options *options, view *v,
-                             weir__explanation *x, weir__recording **history) {
-  const weir__snapshot_device *device = &snapshot->devices[options->device];
+static weir_status get_state(const weir__recording *snapshot, const weir__explain_options *options, view *v,
+                             weir__explanation *x, weir__replayer **history) {
+  const weir__recording_device *device = &snapshot->devices[options->device];
   bool is_listed = !snapshot->is_events_only; /* the file lists the segments at its end */
   bool in_file = is_listed && (x->moment == WEIR__AT_END || is_last(device, x->event));
   x->limit = x->limit_most = UINT64_MAX;
@@ -435,15 +435,15 @@ static weir_status get_state(const weir__snapshot *snapshot, const weir__explain
       x->differences = 1;
       snprintf(x->difference, sizeof x->difference, "%.*s", (int)sizeof x->difference - 1, weir_last_error());
     } else {
-      const weir__replay_report *check = weir__recording_check(*history);
-      v->settings = *weir__recording_settings(*history);
+      const weir__replay_report *check = weir__replayer_check(*history);
+      v->settings = *weir__replayer_settings(*history);
       if (!is_replayed(*history, x->event)) {
         x->differences = check->differences;
         memcpy(x->difference, check->shown[0], sizeof x->difference);
       } else {
         weir__replay_report report;
         take_limit(*history, x);
-        status = weir__recording_recheck(*history, &(weir__replay_watch){look, v}, &report);
+        status = weir__replayer_recheck(*history, &(weir__replay_watch){look, v}, &report);
         if (status || v->status)
           return status ? status : v->status;
       }
@@ -485,7 +485,7 @@ static void note_start(const weir__state *start, weir__explanation *x) {
 }
 
 /* Whether the memory that was given contradicts what the file shows. */
-static weir_status check_memory(const weir__snapshot_device *device, const weir__explain_options *options,
+static weir_status check_memory(const weir__recording_device *device, const weir__explain_options *options,
                                 const weir__summary *summary) {
   uint64_t reserved = summary->reserved_before, memory = options->memory;
   char text[3][32];
@@ -503,7 +503,7 @@ static weir_status check_memory(const weir__snapshot_device *device, const weir_
         weir__format_bytes(memory, text[0]), weir__format_bytes(summary->reserved.bytes, text[1]),
         summary->reserved.event);
   for (size_t i = 0; i < device->event_count; i++) {
-    const weir__snapshot_event *e = &device->events[i];
+    const weir__recording_entry *e = &device->events[i];
     if (weir__is_growth(e))
       reserved += e->size;
     else if (weir__is_release(e))
@@ -519,7 +519,7 @@ static weir_status check_memory(const weir__snapshot_device *device, const weir_
   return WEIR_OK;
 }
 
-weir_status weir__explain(const weir__snapshot *snapshot, const weir__explain_options *options,
+weir_status weir__explain(const weir__recording *snapshot, const weir__explain_options *options,
                           weir__explanation *explanation) {
   weir__explanation x = {.device = options->device};
   weir__summary summary;
@@ -529,7 +529,7 @@ weir_status weir__explain(const weir__snapshot *snapshot, const weir__explain_op
   weir_status status = weir__summarize(snapshot, options->device, &summary);
   if (status)
     return status;
-  const weir__snapshot_device *device = &snapshot->devices[options->device];
+  const weir__recording_device *device = &snapshot->devices[options->device];
   if (!device->event_count && !device->segment_count && !device->start)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
                       "the file has nothing of device %d; what is to be recorded comes between "
@@ -547,12 +547,12 @@ weir_status weir__explain(const weir__snapshot *snapshot, const weir__explain_op
   if (status)
     return status;
 
-  weir__recording *history = NULL;
+  weir__replayer *history = NULL;
   view v = {.peak = summary.reserved.bytes};
   status = get_state(snapshot, options, &v, &x, &history);
   x.has_checkpoint = device->start != NULL;
   if (!status && history && !x.is_from_file && !x.is_unknown)
-    note_start(weir__recording_start(history), &x);
+    note_start(weir__replayer_start(history), &x);
   if (!status)
     status = analyse(snapshot, device, history, &v, &x);
   if (!status && x.moment == WEIR__AT_OOM && !x.is_from_file && !x.is_unknown && !options->no_trials) {
@@ -568,7 +568,7 @@ weir_status weir__explain(const weir__snapshot *snapshot, const weir__explain_op
     status = weir__try_remedies(&trials, &x);
   }
   weir__state_clear(&v.state);
-  weir__recording_close(history);
+  weir__replayer_close(history);
   if (!status)
     *explanation = x;
   return status;

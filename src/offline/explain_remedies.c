@@ -9,7 +9,7 @@
 #include "offline/predict.h"
 
 typedef struct watch {
-  size_t target, empty_after; /* events; WEIR__NO_EVENT: the cache is left alone */
+  size_t target, empty_after; /* events; WEIR__NO_ENTRY: the cache is left alone */
   bool has_begun, is_emptied, is_seen;
   size_t failures;      /* so far */
   size_t failed_before; /* the target */
@@ -40,7 +40,7 @@ static bool look(void *context, weir__heap *heap, size_t event, const weir__repl
 /* What there was at the failure. Other processes may have had a part of the device. */
 static weir_status capacity_for(const weir__trial_options *o, const weir__settings *settings,
                                 weir__capacity *capacity) {
-  weir_status status = weir__recording_capacity_of(o->history, settings, o->memory, o->fraction, capacity);
+  weir_status status = weir__replayer_capacity_of(o->history, settings, o->memory, o->fraction, capacity);
   if (!status && o->most != UINT64_MAX && (!capacity->memory || capacity->memory > o->most))
     capacity->memory = o->most;
   return status;
@@ -50,7 +50,7 @@ static weir_status run_in(const weir__trial_options *o, const weir__settings *se
                           size_t empty_after, watch *w) {
   weir__replay_report report;
   *w = (watch){.target = o->event, .empty_after = empty_after};
-  return weir__recording_run(o->history, settings, capacity, &(weir__replay_watch){look, w}, &report);
+  return weir__replayer_run(o->history, settings, capacity, &(weir__replay_watch){look, w}, &report);
 }
 
 static weir_status run(const weir__trial_options *o, const weir__settings *settings, size_t empty_after, watch *w) {
@@ -59,13 +59,13 @@ static weir_status run(const weir__trial_options *o, const weir__settings *setti
   return status ? status : run_in(o, settings, &capacity, empty_after, w);
 }
 
-static const weir__snapshot_event *events_of(const weir__trial_options *o) {
+static const weir__recording_entry *events_of(const weir__trial_options *o) {
   return o->snapshot->devices[o->options->device].events;
 }
 
 /* The event after which nothing belongs to the request yet: neither what went back for it nor what was waited for. */
 static size_t before_request(const weir__trial_options *o) {
-  const weir__snapshot_event *events = events_of(o);
+  const weir__recording_entry *events = events_of(o);
   size_t i = o->event;
   while (i > 0 && events[i - 1].action >= WEIR__ACTION_FREE_COMPLETED &&
          events[i - 1].action <= WEIR__ACTION_SEGMENT_UNMAP)
@@ -74,17 +74,17 @@ static size_t before_request(const weir__trial_options *o) {
 }
 
 /* Of what is in use; in sums that may wrap around, as a file may say anything. */
-static uint64_t change_of(const weir__snapshot_event *e) {
+static uint64_t change_of(const weir__recording_entry *e) {
   return e->action == WEIR__ACTION_ALLOC ? e->size : e->action == WEIR__ACTION_FREE_REQUESTED ? 0 - e->size : 0;
 }
 
 /* The last time that about as little was in use as ever in the second half of the history: the end of the last step. */
 static size_t quiet_event(const weir__trial_options *o) {
-  const weir__snapshot_event *events = events_of(o);
-  const weir__state *start = weir__recording_start(o->history);
+  const weir__recording_entry *events = events_of(o);
+  const weir__state *start = weir__replayer_start(o->history);
   uint64_t live = 0;
   int64_t least = INT64_MAX;
-  size_t quiet = WEIR__NO_EVENT;
+  size_t quiet = WEIR__NO_ENTRY;
   for (size_t i = 0; i < start->block_count; i++)
     live += start->blocks[i].state == WEIR__ALLOCATED ? start->blocks[i].requested : 0;
   for (size_t i = 0; i < o->event; i++) {
@@ -92,7 +92,7 @@ static size_t quiet_event(const weir__trial_options *o) {
     if (i >= o->event / 2 && (int64_t)live < least)
       least = (int64_t)live;
   }
-  for (size_t i = o->event; i-- > 0 && quiet == WEIR__NO_EVENT && least < INT64_MAX;) {
+  for (size_t i = o->event; i-- > 0 && quiet == WEIR__NO_ENTRY && least < INT64_MAX;) {
     if ((double)(int64_t)live <= 1.05 * (double)least)
       quiet = i;
     live -= change_of(&events[i]);
@@ -108,7 +108,7 @@ static size_t failures_before(const weir__trial_options *o) {
 }
 
 /* What to set: the recorded text with the change, where Weir can read that text; else the recorded settings with it. */
-static bool export_text(const weir__snapshot *snapshot, const weir__settings *recorded, const char *change,
+static bool export_text(const weir__recording *snapshot, const weir__settings *recorded, const char *change,
                         char text[WEIR__TRIAL_TEXT]) {
   weir__settings settings;
   if (weir__settings_parse(NULL, snapshot->conf ? snapshot->conf : "", &settings))
@@ -156,7 +156,7 @@ static weir_status try_emptying(const weir__trial_options *o, size_t recorded, w
   for (size_t i = 0; i < 2; i++) {
     watch w;
     weir__trial trial = {.remedy = WEIR__REMEDY_EMPTY, .event = when[i], .is_early = i == 1};
-    if (when[i] == WEIR__NO_EVENT)
+    if (when[i] == WEIR__NO_ENTRY)
       continue;
     weir_status status = run(o, NULL, when[i], &w);
     if (status)
@@ -175,10 +175,10 @@ static bool is_known(const weir__explanation *x, const char *conf) {
 }
 
 static weir_status try_settings(const weir__trial_options *o, size_t recorded, weir__explanation *x) {
-  const weir__settings *known = weir__recording_settings(o->history);
-  if (weir__recording_start(o->history)->segment_count) {
+  const weir__settings *known = weir__replayer_settings(o->history);
+  if (weir__replayer_start(o->history)->segment_count) {
     watch w;
-    weir_status status = run(o, known, WEIR__NO_EVENT, &w);
+    weir_status status = run(o, known, WEIR__NO_ENTRY, &w);
     if (status)
       return status;
     x->is_served_anew = w.is_seen && w.served && w.failed_before <= recorded;
@@ -193,7 +193,7 @@ static weir_status try_settings(const weir__trial_options *o, size_t recorded, w
         !export_text(o->snapshot, known, changes[i], trial.conf) || is_known(x, trial.conf))
       continue;
     snprintf(trial.change, sizeof trial.change, "%s", changes[i]);
-    weir_status status = run(o, &settings, WEIR__NO_EVENT, &w);
+    weir_status status = run(o, &settings, WEIR__NO_ENTRY, &w);
     if (status)
       return status;
     keep(&trial, &w, recorded, x);
@@ -209,12 +209,12 @@ static weir_status try_steps(const weir__trial_options *o, bool is_limit, uint64
   *(is_limit ? &capacity.limit : &capacity.memory) = steps * WEIR__FIT_STEP;
   if (whole) {
     weir__replay_report report;
-    weir_status status = weir__recording_run(o->history, NULL, &capacity, NULL, &report);
+    weir_status status = weir__replayer_run(o->history, NULL, &capacity, NULL, &report);
     *works = !status && !report.failures;
     return status;
   }
   watch w;
-  weir_status status = run_in(o, NULL, &capacity, WEIR__NO_EVENT, &w);
+  weir_status status = run_in(o, NULL, &capacity, WEIR__NO_ENTRY, &w);
   *works = !status && w.is_seen && w.served && w.failed_before <= recorded;
   return status;
 }
@@ -270,7 +270,7 @@ weir_status weir__try_remedies(const weir__trial_options *o, weir__explanation *
     x->is_proven = true;
     x->trials[x->trial_count++] = (weir__trial){.remedy = WEIR__REMEDY_WAIT, .works = true, .reserved = x->reserved};
   } else {
-    weir_status status = run(o, NULL, WEIR__NO_EVENT, &w);
+    weir_status status = run(o, NULL, WEIR__NO_ENTRY, &w);
     if (status)
       return status;
     x->is_proven = w.is_seen && !w.served;

@@ -9,7 +9,7 @@
 
 /* In place: a surrogate is written in three bytes, and so is U+FFFD. Other bytes that are no UTF-8, as a recording of a C
  * program may have, have room for one character each. */
-void weir__export_clean(weir__snapshot *snapshot) {
+void weir__export_clean(weir__recording *snapshot) {
   static const unsigned char replacement[] = {0xef, 0xbf, 0xbd};
   uint32_t code;
   for (size_t i = 0; i < snapshot->strings.count; i++) {
@@ -32,7 +32,7 @@ void weir__export_clean(weir__snapshot *snapshot) {
 
 /* ---- Over time ---- */
 
-weir_status weir__export_levels_begin(const weir__snapshot *snapshot, int device, weir__export_levels *levels) {
+weir_status weir__export_levels_begin(const weir__recording *snapshot, int device, weir__export_levels *levels) {
   weir__summary summary;
   weir_status status = weir__summarize(snapshot, device, &summary);
   if (!status)
@@ -43,7 +43,7 @@ weir_status weir__export_levels_begin(const weir__snapshot *snapshot, int device
 /* Sizes of a file that makes no sense may be anything. */
 static void add(int64_t *level, uint64_t by) { *level = (int64_t)((uint64_t)*level + by); }
 
-void weir__export_levels_move(weir__export_levels *levels, const weir__snapshot_event *event) {
+void weir__export_levels_move(weir__export_levels *levels, const weir__recording_entry *event) {
   switch (event->action) {
   case WEIR__ACTION_ALLOC:
     add(&levels->allocated, event->size);
@@ -75,7 +75,7 @@ static const char *const table_names[] = {
 const char *weir__export_table_name(weir__export_table table) { return table_names[table]; }
 
 typedef struct walk {
-  const weir__snapshot *s;
+  const weir__recording *s;
   int device;
   weir__step step;
   void *step_context;
@@ -107,7 +107,7 @@ static void stack(walk *w, uint32_t number) {
 
 static void pool(walk *w, uint32_t number) {
   for (int i = 0; i < 2; i++) {
-    if (number == WEIR__SNAPSHOT_NO_POOL)
+    if (number == WEIR__RECORDING_NO_POOL)
       nothing(w);
     else
       integer(w, w->s->pools[number].id[i]);
@@ -121,7 +121,7 @@ static weir_status segments(walk *w) {
       {"pool_second", false}, {"is_expandable", false}, {"stack", false}};
   BEGIN(w, WEIR__EXPORT_SEGMENTS, columns);
   for (size_t i = 0; i < w->s->segment_count; i++) {
-    const weir__snapshot_segment *s = &w->s->segments[i];
+    const weir__recording_segment *s = &w->s->segments[i];
     if (!wants(w, s->device))
       continue;
     natural(w, i);
@@ -148,9 +148,9 @@ static weir_status blocks(walk *w) {
   static const char *const states[] = {"inactive", "active_allocated", "active_pending_free"};
   BEGIN(w, WEIR__EXPORT_BLOCKS, columns);
   for (size_t i = 0, first = 0; i < w->s->segment_count; first += w->s->segments[i++].block_count) {
-    const weir__snapshot_segment *s = &w->s->segments[i];
+    const weir__recording_segment *s = &w->s->segments[i];
     for (size_t k = 0; k < s->block_count && wants(w, s->device); k++) {
-      const weir__snapshot_block *b = &s->blocks[k];
+      const weir__recording_block *b = &s->blocks[k];
       natural(w, first + k);
       natural(w, i);
       integer(w, s->device);
@@ -165,15 +165,15 @@ static weir_status blocks(walk *w) {
   return WEIR_OK;
 }
 
-static void event(walk *w, int device, size_t number, const weir__snapshot_event *e,
+static void event(walk *w, int device, size_t number, const weir__recording_entry *e,
                   const weir__export_levels *levels) {
-  const weir__snapshot_remark *remark = &w->s->remarks[e->remark];
+  const weir__recording_remark *remark = &w->s->remarks[e->remark];
   integer(w, device);
   natural(w, number);
   if (e->action == WEIR__ACTION_OTHER)
     text(w, remark->action);
   else
-    w->to->text(w->to, weir__snapshot_action_name((weir__snapshot_action)e->action));
+    w->to->text(w->to, weir__recording_action_name((weir__recording_action)e->action));
   if (e->action == WEIR__ACTION_OOM) {
     nothing(w);
     natural(w, e->address);
@@ -210,7 +210,7 @@ static weir_status events(walk *w) {
       continue;
     TRY(weir__export_levels_begin(w->s, (int)d, &levels));
     for (size_t i = 0; i < w->s->devices[d].event_count; i++) {
-      const weir__snapshot_event *e = &w->s->devices[d].events[i];
+      const weir__recording_entry *e = &w->s->devices[d].events[i];
       weir__export_levels_move(&levels, e);
       event(w, (int)d, i, e, &levels);
       TRY(w->to->row(w->to));
@@ -252,7 +252,7 @@ static weir_status annotations(walk *w) {
       {"annotation", false}, {"device", false}, {"stage", true}, {"name", true}, {"time_us", false}};
   BEGIN(w, WEIR__EXPORT_ANNOTATIONS, columns);
   for (size_t i = 0; i < w->s->annotation_count; i++) {
-    const weir__snapshot_annotation *a = &w->s->annotations[i];
+    const weir__recording_annotation *a = &w->s->annotations[i];
     if (a->device >= 0 && !wants(w, a->device))
       continue;
     natural(w, i);
@@ -272,7 +272,7 @@ static weir_status settings(walk *w) {
   static const weir__export_column columns[] = {{"setting", false}, {"key", true}, {"part", true}, {"value", true}};
   BEGIN(w, WEIR__EXPORT_SETTINGS, columns);
   for (size_t i = 0; i < w->s->setting_count; i++) {
-    const weir__snapshot_setting *s = &w->s->settings[i];
+    const weir__recording_setting *s = &w->s->settings[i];
     char value[64];
     natural(w, i);
     w->to->text(w->to, s->key);
@@ -293,7 +293,7 @@ static weir_status settings(walk *w) {
   return WEIR_OK;
 }
 
-weir_status weir__export_rows(const weir__snapshot *snapshot, int device, weir__export_table table, weir__step step,
+weir_status weir__export_rows(const weir__recording *snapshot, int device, weir__export_table table, weir__step step,
                               void *step_context, weir__rows *to) {
   static weir_status (*const tables[])(walk *) = {
       [WEIR__EXPORT_SEGMENTS] = segments, [WEIR__EXPORT_BLOCKS] = blocks, [WEIR__EXPORT_EVENTS] = events,
@@ -369,7 +369,7 @@ static weir_status csv_end(weir__rows *to) {
   return WEIR_OK;
 }
 
-weir_status weir__export_csv(const weir__snapshot *snapshot, int device, weir__export_table table, weir__step step,
+weir_status weir__export_csv(const weir__recording *snapshot, int device, weir__export_table table, weir__step step,
                              void *step_context, FILE *file) {
   csv c = {.rows = {.begin = csv_begin,
                     .integer = csv_integer,

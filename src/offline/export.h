@@ -11,7 +11,7 @@
 #include "offline/rewrite.h"
 
 /* Other programs want texts without surrogates and without NUL: they become U+FFFD and "?". In place, before any export. */
-void weir__export_clean(weir__snapshot *snapshot);
+void weir__export_clean(weir__recording *snapshot);
 
 /* ---- Tables ---- */
 
@@ -52,16 +52,16 @@ struct weir__rows {
 const char *weir__export_table_name(weir__export_table table);
 
 /* `device` -1: all. Stacks and frames are those of all devices, under the same numbers. `step` may be NULL. */
-weir_status weir__export_rows(const weir__snapshot *snapshot, int device, weir__export_table table, weir__step step,
+weir_status weir__export_rows(const weir__recording *snapshot, int device, weir__export_table table, weir__step step,
                               void *step_context, weir__rows *to);
 
 /* One table, as RFC 4180 has it, with the names of the columns in the first line. */
-weir_status weir__export_csv(const weir__snapshot *snapshot, int device, weir__export_table table, weir__step step,
+weir_status weir__export_csv(const weir__recording *snapshot, int device, weir__export_table table, weir__step step,
                              void *step_context, FILE *file);
 
 /* All tables with indices, into an empty file at `path`; `name` is for errors. WEIR_ERROR_NOT_SUPPORTED: this build is
  * without SQLite. */
-weir_status weir__export_sqlite(const weir__snapshot *snapshot, int device, weir__step step, void *step_context,
+weir_status weir__export_sqlite(const weir__recording *snapshot, int device, weir__step step, void *step_context,
                                 const char *name, const char *path);
 
 /* ---- Over time ---- */
@@ -72,11 +72,11 @@ typedef struct weir__export_levels {
 } weir__export_levels;
 
 /* Before the first event of a device. */
-weir_status weir__export_levels_begin(const weir__snapshot *snapshot, int device, weir__export_levels *levels);
-void weir__export_levels_move(weir__export_levels *levels, const weir__snapshot_event *event);
+weir_status weir__export_levels_begin(const weir__recording *snapshot, int device, weir__export_levels *levels);
+void weir__export_levels_move(weir__export_levels *levels, const weir__recording_entry *event);
 
 /* Chrome's JSON trace, which ui.perfetto.dev opens: a process for each device, counters, events by stream, marked ranges. */
-weir_status weir__export_perfetto(const weir__snapshot *snapshot, int device, weir__step step, void *step_context,
+weir_status weir__export_perfetto(const weir__recording *snapshot, int device, weir__step step, void *step_context,
                                   FILE *file);
 
 #endif

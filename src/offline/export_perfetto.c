@@ -8,7 +8,7 @@
 enum { FIRST_PROCESS = 1, SEGMENT_THREAD = 1, FIRST_STREAM_THREAD = 2 };
 
 typedef struct tracer {
-  const weir__snapshot *s;
+  const weir__recording *s;
   weir__sink *sink;
   const weir__sink_format *to;
   size_t done;
@@ -63,7 +63,7 @@ static void name_all(tracer *t, int device) {
   name_it(t, "process_name", FIRST_PROCESS + device, 0, name);
   name_it(t, "thread_name", FIRST_PROCESS + device, SEGMENT_THREAD, "segments");
   bool *used = calloc(t->s->stream_count, sizeof *used);
-  const weir__snapshot_device *d = &t->s->devices[device];
+  const weir__recording_device *d = &t->s->devices[device];
   for (size_t i = 0; i < d->event_count && used; i++)
     used[d->events[i].stream] = true;
   for (size_t i = 0; i < t->s->stream_count && used; i++) /* without memory for it they have numbers for names */
@@ -78,13 +78,13 @@ static bool is_of_segments(uint8_t action) {
   return action >= WEIR__ACTION_SEGMENT_ALLOC && action <= WEIR__ACTION_SEGMENT_UNMAP;
 }
 
-static void instant(tracer *t, int device, size_t number, const weir__snapshot_event *e, int64_t time) {
-  const weir__snapshot_remark *remark = &t->s->remarks[e->remark];
+static void instant(tracer *t, int device, size_t number, const weir__recording_entry *e, int64_t time) {
+  const weir__recording_remark *remark = &t->s->remarks[e->remark];
   const weir__string *strings = t->s->strings.items;
   char stack[WEIR__DESCRIBE_TEXT], address[32];
   open_entry(t, "i",
              e->action == WEIR__ACTION_OTHER ? strings[remark->action].text
-                                             : weir__snapshot_action_name((weir__snapshot_action)e->action),
+                                             : weir__recording_action_name((weir__recording_action)e->action),
              FIRST_PROCESS + device,
              is_of_segments(e->action) ? SEGMENT_THREAD : FIRST_STREAM_THREAD + (int64_t)e->stream);
   text(t, "s", e->action == WEIR__ACTION_OOM ? "p" : "t");
@@ -118,13 +118,13 @@ static void counter(tracer *t, int device, const char *name, int64_t time, int64
 
 /* Where no times were recorded, an event takes a microsecond. */
 static weir_status history(tracer *t, int device) {
-  const weir__snapshot_device *d = &t->s->devices[device];
+  const weir__recording_device *d = &t->s->devices[device];
   weir__export_levels levels = {0};
   weir_status status = weir__export_levels_begin(t->s, device, &levels);
   if (status)
     return status;
   for (size_t i = 0; i < d->event_count && !t->sink->error; i++) {
-    const weir__snapshot_event *e = &d->events[i];
+    const weir__recording_entry *e = &d->events[i];
     int64_t time = e->time_us ? e->time_us : (int64_t)i;
     weir__export_levels before = levels;
     weir__export_levels_move(&levels, e);
@@ -146,10 +146,10 @@ typedef struct open_ranges {
   size_t rows;
 } open_ranges;
 
-static bool ranges_begin(const weir__snapshot *s, open_ranges *open) {
+static bool ranges_begin(const weir__recording *s, open_ranges *open) {
   size_t names = 0, devices = s->device_count;
   for (size_t i = 0; i < s->annotation_count; i++) {
-    const weir__snapshot_annotation *a = &s->annotations[i];
+    const weir__recording_annotation *a = &s->annotations[i];
     names = a->name >= names ? (size_t)a->name + 1 : names;
     devices = a->device >= 0 && (size_t)a->device >= devices ? (size_t)a->device + 1 : devices;
   }
@@ -172,7 +172,7 @@ static void name_row(tracer *t, int device, int64_t process) {
  * before the recording has no beginning to be written, and its end alone would be none. */
 static void ranges(tracer *t, int device, open_ranges *open) {
   for (size_t i = 0; i < t->s->annotation_count && !t->sink->error; i++) {
-    const weir__snapshot_annotation *a = &t->s->annotations[i];
+    const weir__recording_annotation *a = &t->s->annotations[i];
     const char *stage = t->s->strings.items[a->stage].text;
     bool begins = strcmp(stage, "START") == 0, ends = strcmp(stage, "END") == 0;
     int row = a->device >= 0 ? a->device + 1 : 0;
@@ -200,7 +200,7 @@ static void ranges(tracer *t, int device, open_ranges *open) {
   }
 }
 
-weir_status weir__export_perfetto(const weir__snapshot *snapshot, int device, weir__step step, void *step_context,
+weir_status weir__export_perfetto(const weir__recording *snapshot, int device, weir__step step, void *step_context,
                                   FILE *file) {
   open_ranges open;
   weir__sink *sink = malloc(sizeof *sink);

@@ -7,7 +7,7 @@
 
 #ifndef WEIR_HAVE_SQLITE
 
-weir_status weir__export_sqlite(const weir__snapshot *snapshot, int device, weir__step step, void *step_context,
+weir_status weir__export_sqlite(const weir__recording *snapshot, int device, weir__step step, void *step_context,
                                 const char *name, const char *path) {
   (void)snapshot, (void)device, (void)step, (void)step_context, (void)path;
   return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
@@ -99,7 +99,7 @@ static weir_status end(weir__rows *to) {
   return WEIR_OK;
 }
 
-weir_status weir__export_sqlite(const weir__snapshot *snapshot, int device, weir__step step, void *step_context,
+weir_status weir__export_sqlite(const weir__recording *snapshot, int device, weir__step step, void *step_context,
                                 const char *name, const char *path) {
   static const char before[] = "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA temp_store = FILE; BEGIN";
   static const char after[] = "CREATE INDEX segments_address ON segments (device, address);"

@@ -39,7 +39,7 @@ typedef struct list {
 } list;
 
 typedef struct builder {
-  const weir__snapshot *snapshot;
+  const weir__recording *snapshot;
   const weir__settings *settings;
   list parts;                   /* part; all that ever were in one of the maps */
   list things;                  /* thing; likewise */
@@ -127,9 +127,9 @@ static void take_pages(builder *b, uint64_t address, uint64_t size) {
   }
 }
 
-static void begin_at_end(builder *b, const weir__snapshot_device *device) {
+static void begin_at_end(builder *b, const weir__recording_device *device) {
   for (size_t i = 0; i < device->segment_count; i++) {
-    const weir__snapshot_segment *s = &device->segments[i];
+    const weir__recording_segment *s = &device->segments[i];
     put_part(b, &(part){.address = s->address,
                         .size = s->size,
                         .pool = s->pool,
@@ -137,7 +137,7 @@ static void begin_at_end(builder *b, const weir__snapshot_device *device) {
                         .is_fixed = !s->is_expandable,
                         .stream = s->stream});
     for (size_t k = 0; k < s->block_count; k++) {
-      const weir__snapshot_block *block = &s->blocks[k];
+      const weir__recording_block *block = &s->blocks[k];
       if (block->state != WEIR__STATE_INACTIVE)
         put_thing(b, &(thing){.address = block->address,
                               .size = block->size,
@@ -162,11 +162,11 @@ static void learn_end(builder *b, uint64_t address) {
     t->end = address;
 }
 
-static int64_t pool_of(const weir__snapshot_event *e) {
-  return e->pool != WEIR__SNAPSHOT_NO_POOL ? (int64_t)e->pool : UNKNOWN;
+static int64_t pool_of(const weir__recording_entry *e) {
+  return e->pool != WEIR__RECORDING_NO_POOL ? (int64_t)e->pool : UNKNOWN;
 }
 
-static void go_back(builder *b, const weir__snapshot_event *e, size_t number) {
+static void go_back(builder *b, const weir__recording_entry *e, size_t number) {
   uint64_t base;
   void *found;
   switch (e->action) {
@@ -224,7 +224,7 @@ static int by_address(const void *a, const void *b) {
 }
 
 /* All parts that are there, and pages that were mapped later: those tell where their segment begins, and whose it is. */
-static void list_parts(builder *b, const weir__snapshot_device *device) {
+static void list_parts(builder *b, const weir__recording_device *device) {
   uint64_t base = 0, size = 0;
   for (const void *found; (found = weir__rangemap_at_or_after(&b->memory, base + size, &base, &size));) {
     part *p = append(b, &b->order, sizeof *p);
@@ -233,7 +233,7 @@ static void list_parts(builder *b, const weir__snapshot_device *device) {
     *p = *part_number(b, found);
   }
   for (size_t i = 0; i < device->event_count; i++) {
-    const weir__snapshot_event *e = &device->events[i];
+    const weir__recording_entry *e = &device->events[i];
     if (e->action != WEIR__ACTION_SEGMENT_MAP || !are_pages(e->address, e->size))
       continue;
     part *p = append(b, &b->order, sizeof *p);
@@ -248,7 +248,7 @@ static void list_parts(builder *b, const weir__snapshot_device *device) {
                 .stream = e->stream};
   }
   for (size_t i = 0; i < device->segment_count; i++) {
-    const weir__snapshot_segment *s = &device->segments[i];
+    const weir__recording_segment *s = &device->segments[i];
     part *p = s->is_expandable && are_pages(s->address, s->size) ? append(b, &b->order, sizeof *p) : NULL;
     if (p)
       *p = (part){.address = s->address,
@@ -332,7 +332,7 @@ static void add_piece(builder *b, uint64_t address, uint64_t end, const thing *t
   *piece = (weir__state_block){.address = address,
                                .size = end - address,
                                .requested = requested < end - address ? requested : end - address,
-                               .event = WEIR__NO_EVENT,
+                               .event = WEIR__NO_ENTRY,
                                .stack = t ? t->stack : 0,
                                .state = state};
   if (state != WEIR__UNMAPPED)
@@ -415,7 +415,7 @@ static void add_segment(builder *b, size_t first, size_t end) {
                                .is_expandable = !parts[from].is_fixed};
 }
 
-static void build(builder *b, const weir__snapshot_device *device) {
+static void build(builder *b, const weir__recording_device *device) {
   list_parts(b, device);
   if (b->has_failed)
     return;
@@ -430,13 +430,13 @@ static void build(builder *b, const weir__snapshot_device *device) {
 
 /* Whether there was memory before the first event, and the most that there ever was. A file that does not list its segments
  * does not tell. */
-static bool is_late(const weir__snapshot *snapshot, const weir__snapshot_device *device, uint64_t *peak) {
+static bool is_late(const weir__recording *snapshot, const weir__recording_device *device, uint64_t *peak) {
   uint64_t now = 0, end = 0;
   int64_t most = 0;
   if (snapshot->is_events_only)
     return false;
   for (size_t i = 0; i < device->event_count; i++) {
-    const weir__snapshot_event *e = &device->events[i];
+    const weir__recording_entry *e = &device->events[i];
     if (e->action == WEIR__ACTION_SEGMENT_ALLOC || e->action == WEIR__ACTION_SEGMENT_MAP)
       now += e->size;
     else if (e->action == WEIR__ACTION_SEGMENT_FREE || e->action == WEIR__ACTION_SEGMENT_UNMAP)
@@ -449,8 +449,8 @@ static bool is_late(const weir__snapshot *snapshot, const weir__snapshot_device 
   return (int64_t)(end - now) > 0;
 }
 
-weir_status weir__prelude_make(const weir__snapshot *snapshot, const weir__snapshot_device *device, size_t first,
-                               const weir__settings *settings, weir__state *start) {
+weir_status weir__initial_state_make(const weir__recording *snapshot, const weir__recording_device *device,
+                                     size_t first, const weir__settings *settings, weir__state *start) {
   builder b = {.snapshot = snapshot, .settings = settings};
   *start = (weir__state){0};
   if (device->start)

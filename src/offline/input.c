@@ -21,7 +21,7 @@ enum { INPUT_SIZE = 256 * 1024, MAGIC_SIZE = 4 };
 
 typedef enum packing { PLAIN, ZSTD, GZIP } packing;
 
-struct weir__source {
+struct weir__input {
   char *name;
   int file;                   /* -1: the input is all there is */
   unsigned char *buffer;      /* for a file: what `input` lies in */
@@ -41,11 +41,11 @@ struct weir__source {
 #endif
 };
 
-static weir_status failed(const weir__source *source, const char *what) {
+static weir_status failed(const weir__input *source, const char *what) {
   return weir__fail(WEIR_ERROR_SYSTEM, "%s: %s: %s", source->name, what, strerror(errno));
 }
 
-static weir_status read_file(weir__source *source, void *to, size_t room, size_t *got) {
+static weir_status read_file(weir__input *source, void *to, size_t room, size_t *got) {
   ssize_t n;
   do
     n = read(source->file, to, room);
@@ -57,7 +57,7 @@ static weir_status read_file(weir__source *source, void *to, size_t room, size_t
 }
 
 /* Reads on until there are `wanted` bytes of input or no more. */
-static weir_status fill(weir__source *source, size_t wanted) {
+static weir_status fill(weir__input *source, size_t wanted) {
   if (source->file < 0)
     return WEIR_OK;
   if (source->input_size > 0)
@@ -75,7 +75,7 @@ static weir_status fill(weir__source *source, size_t wanted) {
   return WEIR_OK;
 }
 
-static void consume(weir__source *source, size_t size) {
+static void consume(weir__input *source, size_t size) {
   source->input += size;
   source->input_size -= size;
   source->input_offset += size;
@@ -93,11 +93,11 @@ static bool begins_gzip(const unsigned char *bytes) {
   return memcmp(bytes, magic, sizeof magic) == 0;
 }
 
-static weir_status no_memory(const weir__source *source) {
+static weir_status no_memory(const weir__input *source) {
   return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to decompress", source->name);
 }
 
-static weir_status begin_zstd(weir__source *source) {
+static weir_status begin_zstd(weir__input *source) {
 #ifdef WEIR_HAVE_ZSTD
   source->zstd = ZSTD_createDCtx();
   return source->zstd != NULL ? WEIR_OK : no_memory(source);
@@ -108,7 +108,7 @@ static weir_status begin_zstd(weir__source *source) {
 #endif
 }
 
-static weir_status begin_gzip(weir__source *source) {
+static weir_status begin_gzip(weir__input *source) {
 #ifdef WEIR_HAVE_ZLIB
   if (inflateInit2(&source->gzip, 15 + 16) == Z_OK) /* the largest window; gzip's header and no other */
     return WEIR_OK;
@@ -122,7 +122,7 @@ static weir_status begin_gzip(weir__source *source) {
 #endif
 }
 
-static weir_status begin(weir__source *source) {
+static weir_status begin(weir__input *source) {
   weir_status status = fill(source, MAGIC_SIZE);
   if (status != WEIR_OK || source->input_size < MAGIC_SIZE)
     return status;
@@ -138,8 +138,8 @@ static weir_status begin(weir__source *source) {
   return WEIR_OK;
 }
 
-static weir__source *new_source(const char *name) {
-  weir__source *source = calloc(1, sizeof *source);
+static weir__input *new_source(const char *name) {
+  weir__input *source = calloc(1, sizeof *source);
   if (source == NULL)
     return NULL;
   source->file = -1;
@@ -151,24 +151,24 @@ static weir__source *new_source(const char *name) {
   return source;
 }
 
-static weir_status finish_open(weir__source *source, weir_status status, weir__source **out) {
+static weir_status finish_open(weir__input *source, weir_status status, weir__input **out) {
   if (status == WEIR_OK)
     status = begin(source);
   if (status != WEIR_OK) {
-    weir__source_close(source);
+    weir__input_close(source);
     return status;
   }
   *out = source;
   return WEIR_OK;
 }
 
-weir_status weir__source_open(const char *path, weir__source **out) {
+weir_status weir__input_open(const char *path, weir__input **out) {
   bool is_standard = strcmp(path, "-") == 0;
-  weir__source *source = new_source(is_standard ? "standard input" : path);
+  weir__input *source = new_source(is_standard ? "standard input" : path);
   unsigned char *buffer = malloc(INPUT_SIZE);
   if (source == NULL || buffer == NULL) {
     free(buffer);
-    weir__source_close(source);
+    weir__input_close(source);
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to read it", path);
   }
   source->buffer = buffer;
@@ -176,8 +176,8 @@ weir_status weir__source_open(const char *path, weir__source **out) {
   return finish_open(source, source->file < 0 ? failed(source, "open") : WEIR_OK, out);
 }
 
-weir_status weir__source_open_memory(const char *name, const void *data, size_t size, weir__source **out) {
-  weir__source *source = new_source(name);
+weir_status weir__input_open_memory(const char *name, const void *data, size_t size, weir__input **out) {
+  weir__input *source = new_source(name);
   if (source == NULL)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to read it", name);
   source->input = data;
@@ -185,7 +185,7 @@ weir_status weir__source_open_memory(const char *name, const void *data, size_t 
   return finish_open(source, WEIR_OK, out);
 }
 
-void weir__source_close(weir__source *source) {
+void weir__input_close(weir__input *source) {
   if (source == NULL)
     return;
 #ifdef WEIR_HAVE_ZSTD
@@ -202,9 +202,9 @@ void weir__source_close(weir__source *source) {
   free(source);
 }
 
-const char *weir__source_name(const weir__source *source) { return source->name; }
+const char *weir__input_name(const weir__input *source) { return source->name; }
 
-static weir_status read_plain(weir__source *source, void *to, size_t room, size_t *got) {
+static weir_status read_plain(weir__input *source, void *to, size_t room, size_t *got) {
   if (source->input_size > 0) {
     size_t n = room < source->input_size ? room : source->input_size;
     memcpy(to, source->input, n);
@@ -219,17 +219,17 @@ static weir_status read_plain(weir__source *source, void *to, size_t room, size_
 /* ---- Compressed ---- */
 
 #if defined WEIR_HAVE_ZSTD || defined WEIR_HAVE_ZLIB
-static weir_status bad_packing(const weir__source *source, const char *who, const char *why) {
+static weir_status bad_packing(const weir__input *source, const char *who, const char *why) {
   return weir__fail(WEIR_ERROR_BAD_DATA, "%s: byte %llu of the compressed file: %s%s%s", source->name,
                     (unsigned long long)source->input_offset, who, *who ? ": " : "", why);
 }
 
-static weir_status bad_end(const weir__source *source) {
+static weir_status bad_end(const weir__input *source) {
   return bad_packing(source, "", "it ends in the middle of the compressed data");
 }
 
 /* Small files that unpack to very much are no histories. */
-static weir_status check_ratio(weir__source *source, size_t got) {
+static weir_status check_ratio(weir__input *source, size_t got) {
   source->unpacked += got;
   if (source->unpacked <= WEIR__SOURCE_FREE ||
       (source->unpacked - WEIR__SOURCE_FREE) / WEIR__SOURCE_RATIO <= source->input_offset)
@@ -241,7 +241,7 @@ static weir_status check_ratio(weir__source *source, size_t got) {
 #endif
 
 #ifdef WEIR_HAVE_ZSTD
-static weir_status read_zstd(weir__source *source, void *to, size_t room, size_t *got) {
+static weir_status read_zstd(weir__input *source, void *to, size_t room, size_t *got) {
   ZSTD_outBuffer out = {to, room, 0};
   while (out.pos == 0) {
     if (source->input_size == 0) {
@@ -269,7 +269,7 @@ static weir_status read_zstd(weir__source *source, void *to, size_t room, size_t
 
 #ifdef WEIR_HAVE_ZLIB
 /* Behind a member there may be others, or zeros up to the end of a block of some device. */
-static weir_status begin_member(weir__source *source, bool *is_end) {
+static weir_status begin_member(weir__input *source, bool *is_end) {
   weir_status status = fill(source, MAGIC_SIZE);
   if (status != WEIR_OK)
     return status;
@@ -286,7 +286,7 @@ static weir_status begin_member(weir__source *source, bool *is_end) {
   return WEIR_OK;
 }
 
-static weir_status read_gzip(weir__source *source, void *to, size_t room, size_t *got) {
+static weir_status read_gzip(weir__input *source, void *to, size_t room, size_t *got) {
   z_stream *z = &source->gzip;
   uInt most = room < UINT32_MAX ? (uInt)room : UINT32_MAX;
   z->next_out = to;
@@ -319,7 +319,7 @@ static weir_status read_gzip(weir__source *source, void *to, size_t room, size_t
 }
 #endif
 
-static weir_status read_any(weir__source *source, void *to, size_t room, size_t *got) {
+static weir_status read_any(weir__input *source, void *to, size_t room, size_t *got) {
 #ifdef WEIR_HAVE_ZSTD
   if (source->packing == ZSTD)
     return read_zstd(source, to, room, got);
@@ -331,7 +331,7 @@ static weir_status read_any(weir__source *source, void *to, size_t room, size_t 
   return read_plain(source, to, room, got);
 }
 
-weir_status weir__source_peek(weir__source *source, void *to, size_t room, size_t *got) {
+weir_status weir__input_peek(weir__input *source, void *to, size_t room, size_t *got) {
   while (source->ahead_size < room) {
     size_t more = 0;
     weir_status status = read_any(source, source->ahead + source->ahead_size, room - source->ahead_size, &more);
@@ -346,7 +346,7 @@ weir_status weir__source_peek(weir__source *source, void *to, size_t room, size_
   return WEIR_OK;
 }
 
-weir_status weir__source_read(weir__source *source, void *to, size_t room, size_t *got) {
+weir_status weir__input_read(weir__input *source, void *to, size_t room, size_t *got) {
   size_t ahead = source->ahead_size - source->ahead_at;
   if (ahead == 0)
     return read_any(source, to, room, got);

@@ -14,24 +14,24 @@
 #define WEIR__SOURCE_RATIO 1024u
 #define WEIR__SOURCE_FREE (64u << 20)
 
-typedef struct weir__source weir__source;
+typedef struct weir__input weir__input;
 
 /* Reads a file, a pipe or a device from where it stands, to its end. "-" is the standard input. */
-weir_status weir__source_open(const char *path, weir__source **source);
+weir_status weir__input_open(const char *path, weir__input **source);
 
 /* Reads `data`, which stays the caller's; compressed data are recognised here too. `name` is for errors. */
-weir_status weir__source_open_memory(const char *name, const void *data, size_t size, weir__source **source);
+weir_status weir__input_open_memory(const char *name, const void *data, size_t size, weir__input **source);
 
-void weir__source_close(weir__source *source);
+void weir__input_close(weir__input *source);
 
 /* What errors call it. */
-const char *weir__source_name(const weir__source *source);
+const char *weir__input_name(const weir__input *source);
 
 /* Copies the next `room` bytes, at most WEIR__SOURCE_PEEK, which are read again afterwards. *got is less at the end only. */
 enum { WEIR__SOURCE_PEEK = 16 };
-weir_status weir__source_peek(weir__source *source, void *to, size_t room, size_t *got);
+weir_status weir__input_peek(weir__input *source, void *to, size_t room, size_t *got);
 
 /* Writes at most `room` bytes. *got is 0 at the end only. */
-weir_status weir__source_read(weir__source *source, void *to, size_t room, size_t *got);
+weir_status weir__input_read(weir__input *source, void *to, size_t room, size_t *got);
 
 #endif

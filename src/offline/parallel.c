@@ -10,7 +10,7 @@
 enum { MOST_THREADS = 256 };
 
 typedef struct work {
-  const weir__team *team;
+  const weir__parallel *team;
   void (*job)(void *context, size_t index, void *result);
   void *context;
   char *results;
@@ -46,8 +46,9 @@ static unsigned cores(void) {
   return (unsigned)CPU_COUNT(&set);
 }
 
-weir_status weir__team_run(const weir__team *team, size_t count, void (*job)(void *context, size_t index, void *result),
-                           void *context, void *results, size_t size) {
+weir_status weir__parallel_run(const weir__parallel *team, size_t count,
+                               void (*job)(void *context, size_t index, void *result), void *context, void *results,
+                               size_t size) {
   bool is_alone = team->ranks <= 1;
   work w = {.team = team,
             .job = job,

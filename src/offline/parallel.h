@@ -9,7 +9,7 @@
 #include "weir/status.h"
 
 /* All zero: this process alone, all of its cores, and silence. */
-typedef struct weir__team {
+typedef struct weir__parallel {
   unsigned threads; /* 0: one for each core */
   int rank, ranks;  /* this process among those that do the same; ranks 0 and 1: it is alone */
   /* With more than one: combines the bytes of all processes by "or", in place and for all of them. Each has written its own
@@ -18,11 +18,12 @@ typedef struct weir__team {
   void *share_context;
   void (*progress)(void *context, size_t done, size_t count); /* called by one thread at a time; may be NULL */
   void *progress_context;
-} weir__team;
+} weir__parallel;
 
 /* Does job 0 to count - 1, each once, and in no order. A job writes to `results` + its number * `size`, which is zero before;
  * all of them are there when this returns. Every process of a team makes the same calls. */
-weir_status weir__team_run(const weir__team *team, size_t count, void (*job)(void *context, size_t index, void *result),
-                           void *context, void *results, size_t size);
+weir_status weir__parallel_run(const weir__parallel *team, size_t count,
+                               void (*job)(void *context, size_t index, void *result), void *context, void *results,
+                               size_t size);
 
 #endif

@@ -24,7 +24,7 @@ static weir_status fail_opcode(weir__pickle *p, unsigned char op) {
   const char *why = weir__pickle_refused(op, &name);
   if (why == NULL)
     return FAIL(p, "0x%02x is not an opcode of a pickle%s", op,
-                weir__window_offset(&p->in, p->in.begin) ? "" : ": it is not what _dump_snapshot() writes");
+                weir__byte_reader_offset(&p->in, p->in.begin) ? "" : ": it is not what _dump_snapshot() writes");
   return FAIL(p, "opcode %s is refused: %s; only plain data are read", name, why);
 }
 
@@ -72,7 +72,7 @@ static bool has(const weir__pickle *p, size_t count) { return (size_t)(p->top - 
 /* Makes place for entry `index`, which is behind all others. */
 static weir_status extend_memo(weir__pickle *p, uint64_t index) {
   /* Who counts its entries does not get ahead of the bytes it has written; a few are left out at times. */
-  if (index > weir__window_offset(&p->in, p->in.begin) + MEMO_GAP || index >= NO_MEMO)
+  if (index > weir__byte_reader_offset(&p->in, p->in.begin) + MEMO_GAP || index >= NO_MEMO)
     return FAIL(p, "memo entry %llu is out of any order", (unsigned long long)index);
   value *grown = weir__grow(&p->budget, p->memo, &p->memo_capacity, (size_t)index + 1, sizeof *grown);
   if (grown == NULL)
@@ -365,9 +365,9 @@ static weir_status make_from_mark(weir__pickle *p, weir__pickle_tag tag) {
 
 static weir_status begin_frame(weir__pickle *p) {
   const unsigned char *bytes;
-  TRY(weir__window_take(&p->in, 8, &bytes));
-  uint64_t size = load(bytes, 8), begin = weir__window_offset(&p->in, p->in.at);
-  if (weir__window_offset(&p->in, p->in.begin) < p->frame_end)
+  TRY(weir__byte_reader_take(&p->in, 8, &bytes));
+  uint64_t size = load(bytes, 8), begin = weir__byte_reader_offset(&p->in, p->in.at);
+  if (weir__byte_reader_offset(&p->in, p->in.begin) < p->frame_end)
     return FAIL(p, "a frame begins inside another one, which ends at byte %llu", (unsigned long long)p->frame_end);
   if (size > p->limits.input || begin > p->limits.input - size)
     return FAIL(p, "a frame of %llu bytes is beyond the limit of %llu", (unsigned long long)size,
@@ -402,7 +402,7 @@ __attribute__((noinline)) static weir_status rare(weir__pickle *p, unsigned char
   uint64_t index;
   switch (op) {
   case OP_PROTO:
-    TRY(weir__window_take(&p->in, 1, &bytes));
+    TRY(weir__byte_reader_take(&p->in, 1, &bytes));
     return *bytes <= 5 ? WEIR_OK : FAIL(p, "protocol %u is not known; 5 is the highest", *bytes);
   case OP_FRAME:
     return begin_frame(p);
@@ -418,7 +418,7 @@ __attribute__((noinline)) static weir_status rare(weir__pickle *p, unsigned char
   case OP_FLOAT:
     return weir__pickle_push_number_line(p, op);
   case OP_BINFLOAT:
-    TRY(weir__window_take(&p->in, 8, &bytes));
+    TRY(weir__byte_reader_take(&p->in, 8, &bytes));
     return weir__pickle_push_wide(p, WEIR__PICKLE_FLOAT, __builtin_bswap64(load(bytes, 8)));
   case OP_UNICODE:
     return weir__pickle_push_unescaped(p, weir__raw_unicode_decode);
@@ -488,7 +488,7 @@ __attribute__((noinline)) static weir_status rare(weir__pickle *p, unsigned char
     return put_memo(p, index);
   case OP_BINPUT:
   case OP_LONG_BINPUT:
-    TRY(weir__window_take(&p->in, op == OP_BINPUT ? 1 : 4, &bytes));
+    TRY(weir__byte_reader_take(&p->in, op == OP_BINPUT ? 1 : 4, &bytes));
     return put_memo(p, load(bytes, op == OP_BINPUT ? 1 : 4));
   default:
     return fail_opcode(p, op);
@@ -500,10 +500,10 @@ static weir_status stop(weir__pickle *p, value *root) {
     return FAIL(p, "the pickle stops with a mark left over");
   if (!has(p, 1))
     return FAIL(p, "the pickle stops without a value");
-  if (weir__window_offset(&p->in, p->in.at) < p->frame_end)
+  if (weir__byte_reader_offset(&p->in, p->in.at) < p->frame_end)
     return FAIL(p, "the pickle stops before its frame does, at byte %llu", (unsigned long long)p->frame_end);
   p->in.begin = p->in.at;
-  TRY(weir__window_fill(&p->in, 1));
+  TRY(weir__byte_reader_fill(&p->in, 1));
   if (p->in.at < p->in.end)
     return FAIL(p, "there are bytes behind the end of the pickle");
   *root = p->top[-1];
@@ -517,7 +517,7 @@ static weir_status look_ahead(weir__pickle *p) {
     return FAIL_END(p);
   p->in.begin = p->in.at;
   if (!p->in.has_ended)
-    TRY(weir__window_fill(&p->in, AHEAD));
+    TRY(weir__byte_reader_fill(&p->in, AHEAD));
   if (p->in.at == p->in.end)
     return FAIL_END(p);
   return reserve_stack(p);

@@ -77,7 +77,7 @@ const char *weir__pickle_kind(weir__pickle_value value);
 typedef struct weir__pickle weir__pickle;
 
 /* The source stays the caller's. `limits` may be NULL. */
-weir_status weir__pickle_open(weir__source *source, const weir__pickle_limits *limits, weir__pickle **pickle);
+weir_status weir__pickle_open(weir__input *source, const weir__pickle_limits *limits, weir__pickle **pickle);
 void weir__pickle_close(weir__pickle *pickle);
 
 /* Looks at a complete dict: `pair_count` times a key and a value, in the order in which they were set (a key that comes

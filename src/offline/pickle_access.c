@@ -9,12 +9,12 @@
 weir_status weir__pickle_fail(weir__pickle *p, const char *format, ...) {
   va_list args;
   va_start(args, format);
-  weir_status status = weir__window_fail_args(&p->in, format, args);
+  weir_status status = weir__byte_reader_fail_args(&p->in, format, args);
   va_end(args);
   return status;
 }
 
-weir_status weir__pickle_fail_memory(weir__pickle *p) { return weir__window_fail_memory(&p->in); }
+weir_status weir__pickle_fail_memory(weir__pickle *p) { return weir__byte_reader_fail_memory(&p->in); }
 
 static const char *const kinds[] = {
     [WEIR__PICKLE_NOTHING] = "nothing", [WEIR__PICKLE_NONE] = "None",       [WEIR__PICKLE_BOOL] = "a bool",
@@ -28,10 +28,10 @@ const char *weir__pickle_kind(weir__pickle_value v) {
   return tag < WEIR_COUNT_OF(kinds) ? kinds[tag] : "nothing";
 }
 
-weir_status weir__pickle_open(weir__source *source, const weir__pickle_limits *limits, weir__pickle **out) {
+weir_status weir__pickle_open(weir__input *source, const weir__pickle_limits *limits, weir__pickle **out) {
   weir__pickle *p = calloc(1, sizeof *p);
   if (p == NULL)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to read it", weir__source_name(source));
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to read it", weir__input_name(source));
   if (limits != NULL)
     p->limits = *limits;
   if (p->limits.input == 0)
@@ -48,7 +48,7 @@ weir_status weir__pickle_open(weir__source *source, const weir__pickle_limits *l
     p->limits.depth = UINT16_MAX;
   p->budget.limit = p->limits.memory;
   p->strings.seed = weir__hash_seed();
-  weir_status status = weir__window_open(&p->in, source, &p->budget, p->limits.input);
+  weir_status status = weir__byte_reader_open(&p->in, source, &p->budget, p->limits.input);
   if (status != WEIR_OK) {
     weir__pickle_close(p);
     return status;
@@ -71,13 +71,13 @@ void weir__pickle_close(weir__pickle *p) {
   weir__drop(p->memo);
   weir__drop(p->marks);
   weir__drop(p->stack);
-  weir__window_close(&p->in);
+  weir__byte_reader_close(&p->in);
   free(p);
 }
 
 weir__budget *weir__pickle_budget(weir__pickle *p) { return &p->budget; }
 
-uint64_t weir__pickle_size(const weir__pickle *p) { return weir__window_offset(&p->in, p->in.end); }
+uint64_t weir__pickle_size(const weir__pickle *p) { return weir__byte_reader_offset(&p->in, p->in.end); }
 
 weir__strings *weir__pickle_strings(weir__pickle *p) { return &p->strings; }
 

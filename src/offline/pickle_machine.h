@@ -33,8 +33,8 @@ struct weir__pickle {
   weir__pickle_limits limits;
   weir__budget budget;
 
-  weir__window in;    /* begins at the opcode that is being carried out */
-  uint64_t frame_end; /* offset; 0 before the first frame */
+  weir__byte_reader in; /* begins at the opcode that is being carried out */
+  uint64_t frame_end;   /* offset; 0 before the first frame */
 
   value *stack;
   size_t stack_capacity;
@@ -75,8 +75,8 @@ struct weir__pickle {
   } while (0)
 
 #define FAIL(p, ...) weir__not_ok(weir__pickle_fail(p, __VA_ARGS__))
-#define FAIL_MEMORY(p) weir__not_ok(weir__window_fail_memory(&(p)->in))
-#define FAIL_END(p) weir__not_ok(weir__window_fail_end(&(p)->in))
+#define FAIL_MEMORY(p) weir__not_ok(weir__byte_reader_fail_memory(&(p)->in))
+#define FAIL_END(p) weir__not_ok(weir__byte_reader_fail_end(&(p)->in))
 
 static inline box *box_of(const weir__pickle *p, value v) { return &p->boxes[weir__pickle_payload(v)]; }
 

@@ -74,7 +74,7 @@ static weir_status push_bytes(weir__pickle *p, const void *bytes, size_t size) {
 weir_status weir__pickle_push_unescaped(weir__pickle *p, size_t (*decode)(const char *, size_t, char *)) {
   const char *line;
   size_t size;
-  TRY(weir__window_take_line(&p->in, p->limits.string, &line, &size));
+  TRY(weir__byte_reader_take_line(&p->in, p->limits.string, &line, &size));
   char *scratch = weir__grow(&p->budget, p->scratch, &p->scratch_capacity, 2 * size + 1, 1);
   if (scratch == NULL)
     return FAIL_MEMORY(p);
@@ -88,7 +88,7 @@ weir_status weir__pickle_push_unescaped(weir__pickle *p, size_t (*decode)(const 
 weir_status weir__pickle_push_number_line(weir__pickle *p, unsigned char op) {
   const char *line;
   size_t size;
-  TRY(weir__window_take_line(&p->in, LONGEST_NUMBER, &line, &size));
+  TRY(weir__byte_reader_take_line(&p->in, LONGEST_NUMBER, &line, &size));
   if (op == OP_FLOAT) {
     double number = 0;
     uint64_t bits;
@@ -119,7 +119,7 @@ weir_status weir__pickle_take_index(weir__pickle *p, uint64_t *index) {
   const char *line;
   size_t size;
   bool is_negative = false;
-  TRY(weir__window_take_line(&p->in, LONGEST_NUMBER, &line, &size));
+  TRY(weir__byte_reader_take_line(&p->in, LONGEST_NUMBER, &line, &size));
   if (weir__integer_decode(line, size, index, &is_negative) != WEIR__NUMBER_OK || is_negative)
     return FAIL(p, "a memo entry whose number cannot be read");
   return WEIR_OK;
@@ -128,7 +128,7 @@ weir_status weir__pickle_take_index(weir__pickle *p, uint64_t *index) {
 /* A number of `size` bytes that says how long something is. */
 static weir_status take_length(weir__pickle *p, size_t size, size_t *length) {
   const unsigned char *bytes;
-  TRY(weir__window_take(&p->in, size, &bytes));
+  TRY(weir__byte_reader_take(&p->in, size, &bytes));
   uint64_t claimed = load(bytes, size);
   if (claimed > p->limits.string)
     return FAIL(p, "a length of %llu bytes is beyond the limit of %zu", (unsigned long long)claimed, p->limits.string);
@@ -140,7 +140,7 @@ weir_status weir__pickle_push_sized(weir__pickle *p, unsigned char op, size_t le
   const unsigned char *bytes;
   size_t length;
   TRY(take_length(p, length_size, &length));
-  TRY(weir__window_take(&p->in, length, &bytes));
+  TRY(weir__byte_reader_take(&p->in, length, &bytes));
   switch (op) {
   case OP_BINUNICODE:
   case OP_BINUNICODE8:

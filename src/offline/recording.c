@@ -114,7 +114,7 @@ typedef struct loader {
   weir__pickle *pickle;
   weir__budget *budget;
   const char *name; /* of the file */
-  weir__snapshot *s;
+  weir__recording *s;
   size_t events, segments, host_segments, blocks, annotations, pairs,
       settings; /* what the arrays of `s` have room for */
   size_t streams, pools, remarks, frames, stacks, stack_frames, devices, ignored;
@@ -212,7 +212,7 @@ static const char in_snapshot[] = "snapshot", in_event[] = "event", in_frame[] =
                   in_block[] = "block", in_setting[] = "setting", in_annotation[] = "annotation";
 
 static weir_status ignore(loader *l, const char *where, const char *key) {
-  weir__snapshot *s = l->s;
+  weir__recording *s = l->s;
   for (size_t i = 0; i < s->ignored_count; i++)
     if (s->ignored[i].where == where && s->ignored[i].key == key) {
       s->ignored[i].count++;
@@ -221,7 +221,7 @@ static weir_status ignore(loader *l, const char *where, const char *key) {
   if (s->ignored_count == MAX_IGNORED)
     return WEIR_OK;
   ROOM_FOR(l, s->ignored, s->ignored_count, l->ignored);
-  s->ignored[s->ignored_count++] = (weir__snapshot_ignored){where, key, 1};
+  s->ignored[s->ignored_count++] = (weir__recording_ignored){where, key, 1};
   return WEIR_OK;
 }
 
@@ -328,7 +328,7 @@ static weir_status add_to(loader *l, weir__table *table, uint32_t hash, size_t i
   } while (0)
 
 static weir_status intern_stream(loader *l, int64_t raw, uint16_t *stream) {
-  weir__snapshot *s = l->s;
+  weir__recording *s = l->s;
   uint32_t id;
   INTERN(l, l->stream_table, s->streams, s->stream_count, l->streams, raw, id);
   if (id >= MAX_STREAMS)
@@ -363,8 +363,8 @@ static weir_status get_pool(loader *l, const fields *f, enum key key, uint32_t *
     *pool = *note - 1;
     return WEIR_OK;
   }
-  weir__snapshot *s = l->s;
-  weir__snapshot_pool entry = {{0, 0}};
+  weir__recording *s = l->s;
+  weir__recording_pool entry = {{0, 0}};
   if (count != 2 || !weir__pickle_int64(l->pickle, items[0], &entry.id[0]) ||
       !weir__pickle_int64(l->pickle, items[1], &entry.id[1]))
     return BAD(l, "'%s' is not a pair of ints", key_texts[key]);
@@ -374,8 +374,8 @@ static weir_status get_pool(loader *l, const fields *f, enum key key, uint32_t *
   return WEIR_OK;
 }
 
-static weir_status intern_remark(loader *l, const weir__snapshot_remark *entry, uint32_t *remark) {
-  weir__snapshot *s = l->s;
+static weir_status intern_remark(loader *l, const weir__recording_remark *entry, uint32_t *remark) {
+  weir__recording *s = l->s;
   INTERN(l, l->remark_table, s->remarks, s->remark_count, l->remarks, *entry, *remark);
   l->last_remark = *remark;
   return WEIR_OK;
@@ -395,8 +395,8 @@ static bool is_object(value v, enum object kind) {
 static size_t object_index(value v) { return weir__pickle_payload(v) >> 2; }
 
 static weir_status intern_frame(loader *l, const fields *f, uint32_t *frame) {
-  weir__snapshot *s = l->s;
-  weir__snapshot_frame entry = {0};
+  weir__recording *s = l->s;
+  weir__recording_frame entry = {0};
   TRY(get_str(l, f, KEY_NAME, &entry.name));
   TRY(get_str(l, f, KEY_FILENAME, &entry.filename));
   TRY(get_int(l, f, KEY_LINE, &entry.line));
@@ -436,8 +436,8 @@ static weir_status read_frame(loader *l, size_t number, value v, uint32_t *frame
 
 /* A list of frames. It is written behind all other stacks, and taken back if it is one of them. */
 static weir_status intern_stack(loader *l, const value *items, size_t count, uint32_t *stack) {
-  weir__snapshot *s = l->s;
-  const weir__snapshot_stack *last = &s->stacks[s->stack_count - 1];
+  weir__recording *s = l->s;
+  const weir__recording_stack *last = &s->stacks[s->stack_count - 1];
   size_t first = last->first + last->count;
   uint32_t *grown = weir__grow(l->budget, s->stack_frames, &l->stack_frames, first + count, sizeof *s->stack_frames);
   if (grown == NULL)
@@ -452,7 +452,7 @@ static weir_status intern_stack(loader *l, const value *items, size_t count, uin
   uint32_t hash = weir__hash_end(weir__hash_bytes(l->seed, grown + first, count * sizeof *grown));
   size_t cursor = weir__table_begin(&l->stack_table, hash);
   for (uint32_t id; (id = weir__table_next(&l->stack_table, hash, &cursor)) != WEIR__TABLE_END;) {
-    const weir__snapshot_stack *other = &s->stacks[id];
+    const weir__recording_stack *other = &s->stacks[id];
     if (other->count == count && memcmp(grown + other->first, grown + first, count * sizeof *grown) == 0) {
       *stack = id;
       return WEIR_OK;
@@ -460,7 +460,7 @@ static weir_status intern_stack(loader *l, const value *items, size_t count, uin
   }
   ROOM_FOR(l, s->stacks, s->stack_count, l->stacks);
   TRY(add_to(l, &l->stack_table, hash, s->stack_count));
-  s->stacks[s->stack_count] = (weir__snapshot_stack){first, count};
+  s->stacks[s->stack_count] = (weir__recording_stack){first, count};
   *stack = (uint32_t)s->stack_count++;
   return WEIR_OK;
 }
@@ -494,15 +494,15 @@ static bool is_event(const fields *f) {
 }
 
 /* What is neither a known action nor the usual "nothing said". */
-static weir_status get_remark(loader *l, const fields *f, uint32_t action, weir__snapshot_event *event) {
-  weir__snapshot_remark entry = {WORD_NONE, WORD_EMPTY, WORD_EMPTY, WORD_EMPTY};
+static weir_status get_remark(loader *l, const fields *f, uint32_t action, weir__recording_entry *event) {
+  weir__recording_remark entry = {WORD_NONE, WORD_EMPTY, WORD_EMPTY, WORD_EMPTY};
   TRY(get_str(l, f, KEY_COMPILE_CONTEXT, &entry.compile_context));
   TRY(get_str(l, f, KEY_USER_METADATA, &entry.user_metadata));
   TRY(get_str(l, f, KEY_PHASE, &entry.phase));
   if (event->action == WEIR__ACTION_OTHER)
     entry.action = action;
   event->remark = l->last_remark;
-  const weir__snapshot_remark *last = &l->s->remarks[l->last_remark];
+  const weir__recording_remark *last = &l->s->remarks[l->last_remark];
   if (entry.compile_context == last->compile_context && entry.user_metadata == last->user_metadata &&
       entry.action == last->action && entry.phase == last->phase)
     return WEIR_OK;
@@ -510,9 +510,9 @@ static weir_status get_remark(loader *l, const fields *f, uint32_t action, weir_
 }
 
 static weir_status add_event(loader *l, const fields *f, size_t *index) {
-  weir__snapshot *s = l->s;
+  weir__recording *s = l->s;
   uint32_t action = 0;
-  weir__snapshot_event event = {.pool = WEIR__SNAPSHOT_NO_POOL};
+  weir__recording_entry event = {.pool = WEIR__RECORDING_NO_POOL};
   TRY(get_str(l, f, KEY_ACTION, &action));
   event.action = action - KEY_COUNT < WEIR__ACTION_OTHER ? (uint8_t)(action - KEY_COUNT) : WEIR__ACTION_OTHER;
   if (event.action == WEIR__ACTION_OOM && has(f, BIT(DEVICE_FREE)))
@@ -588,7 +588,7 @@ static weir_status list_hook(void *context, weir__pickle *pickle, const value *i
 /* A history is a list of events. Those that the hook took lie side by side in the array, in the list's order; a list that
  * was put together in another way is copied to its end. */
 static weir_status read_history(loader *l, const char *where, value v, struct slice *slice) {
-  weir__snapshot *s = l->s;
+  weir__recording *s = l->s;
   l->where = l->path;
   snprintf(l->path, sizeof l->path, "%s", where);
   if (weir__pickle_tag_of(v) != WEIR__PICKLE_LIST)
@@ -642,9 +642,9 @@ static weir_status read_histories(loader *l, const fields *top) {
 /* ---- Segments ---- */
 
 static weir_status read_block(loader *l, value v, uint64_t address) {
-  weir__snapshot *s = l->s;
+  weir__recording *s = l->s;
   fields f = {0};
-  weir__snapshot_block block = {.address = address};
+  weir__recording_block block = {.address = address};
   uint32_t state = 0, known;
   if (recall(l, v, AS_BLOCK, &known)) {
     TRY(take_steps(l, 1));
@@ -682,14 +682,14 @@ static weir_status read_block(loader *l, value v, uint64_t address) {
 }
 
 static weir_status read_segment(loader *l, bool is_host, size_t number, value v) {
-  weir__snapshot *s = l->s;
+  weir__recording *s = l->s;
   const char *list = is_host ? "host_segments" : "segments";
   l->where = l->path;
   snprintf(l->path, sizeof l->path, "%s[%zu]", list, number);
   fields f = {0};
   TRY(get_fields(l, v, in_segment, SEGMENT_KEYS, &f));
   TRY(need(l, &f, BIT(DEVICE) | BIT(ADDRESS) | BIT(TOTAL_SIZE) | BIT(STREAM) | BIT(BLOCKS)));
-  weir__snapshot_segment segment = {0};
+  weir__recording_segment segment = {0};
   int64_t device = 0, expandable = 0;
   uint32_t type = WORD_EMPTY;
   TRY(get_int(l, &f, KEY_DEVICE, &device));
@@ -734,14 +734,14 @@ static weir_status read_segment(loader *l, bool is_host, size_t number, value v)
 /* ---- The rest ---- */
 
 static weir_status read_setting(loader *l, value key, const char *parent, value v) {
-  weir__snapshot *s = l->s;
+  weir__recording *s = l->s;
   uint64_t bits;
   TRY(take_steps(l, 1));
   if (!is_str(key))
     return BAD(l, "a key is %s, not a str", weir__pickle_kind(key));
-  weir__snapshot_setting setting = {.key = weir__pickle_string(l->pickle, key).text};
+  weir__recording_setting setting = {.key = weir__pickle_string(l->pickle, key).text};
   if (parent != NULL)
-    setting = (weir__snapshot_setting){.key = parent, .sub = setting.key};
+    setting = (weir__recording_setting){.key = parent, .sub = setting.key};
   switch (weir__pickle_tag_of(v)) {
   case WEIR__PICKLE_BOOL:
   case WEIR__PICKLE_INT:
@@ -786,14 +786,14 @@ static weir_status read_settings(loader *l, const fields *top) {
     for (size_t j = 0; j < inner_count; j += 2)
       TRY(read_setting(l, inner[j], weir__pickle_string(l->pickle, pairs[i]).text, inner[j + 1]));
   }
-  const weir__snapshot_setting *conf = weir__snapshot_find_setting(l->s, "PYTORCH_CUDA_ALLOC_CONF", NULL);
+  const weir__recording_setting *conf = weir__recording_find_setting(l->s, "PYTORCH_CUDA_ALLOC_CONF", NULL);
   l->s->conf = conf != NULL ? conf->text : NULL;
   return WEIR_OK;
 }
 
 /* A program may give an annotation any keys, with texts as their values. */
-static weir_status read_pairs(loader *l, value v, weir__snapshot_annotation *annotation, fields *f) {
-  weir__snapshot *s = l->s;
+static weir_status read_pairs(loader *l, value v, weir__recording_annotation *annotation, fields *f) {
+  weir__recording *s = l->s;
   size_t count;
   if (weir__pickle_tag_of(v) != WEIR__PICKLE_DICT)
     return BAD(l, "it is %s, not a dict", weir__pickle_kind(v));
@@ -812,14 +812,14 @@ static weir_status read_pairs(loader *l, value v, weir__snapshot_annotation *ann
       continue;
     }
     ROOM_FOR(l, s->pairs, s->pair_count, l->pairs);
-    s->pairs[s->pair_count++] = (weir__snapshot_pair){str_of(pairs[i]), str_of(pairs[i + 1])};
+    s->pairs[s->pair_count++] = (weir__recording_pair){str_of(pairs[i]), str_of(pairs[i + 1])};
   }
   annotation->pair_count = s->pair_count - annotation->first_pair;
   return WEIR_OK;
 }
 
 static weir_status read_annotations(loader *l, const fields *top) {
-  weir__snapshot *s = l->s;
+  weir__recording *s = l->s;
   const value *items;
   size_t count;
   TRY(get_list(l, top, KEY_EXTERNAL_ANNOTATIONS, &items, &count));
@@ -833,7 +833,7 @@ static weir_status read_annotations(loader *l, const fields *top) {
       continue;
     }
     snprintf(l->path, sizeof l->path, "external_annotations[%zu]", i);
-    weir__snapshot_annotation annotation = {.name = WORD_EMPTY, .stage = WORD_EMPTY, .device = -1};
+    weir__recording_annotation annotation = {.name = WORD_EMPTY, .stage = WORD_EMPTY, .device = -1};
     int64_t device = -1;
     TRY(read_pairs(l, items[i], &annotation, &f));
     TRY(get_str(l, &f, KEY_NAME, &annotation.name));
@@ -864,17 +864,17 @@ static weir_status read_host(loader *l, const fields *top) {
 
 /* All is read; from here on nothing moves, so that pointers can take the place of numbers. */
 static weir_status settle(loader *l) {
-  weir__snapshot *s = l->s;
+  weir__recording *s = l->s;
   ROOM_FOR(l, s->events, l->event_count, l->events); /* an empty part has an address too */
   ROOM_FOR(l, s->blocks, s->block_count, l->blocks);
   s->devices = calloc(s->device_count > 0 ? s->device_count : 1, sizeof *s->devices);
   if (s->devices == NULL)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: the host has no memory for it", l->name);
   size_t capacity = 0;
-  weir__snapshot_segment *sorted = weir__grow(l->budget, NULL, &capacity, s->segment_count + 1, sizeof *sorted);
+  weir__recording_segment *sorted = weir__grow(l->budget, NULL, &capacity, s->segment_count + 1, sizeof *sorted);
   if (sorted == NULL)
     return NO_MEMORY(l);
-  const weir__snapshot_block *blocks = s->blocks;
+  const weir__recording_block *blocks = s->blocks;
   for (size_t i = 0; i < s->segment_count; i++) {
     s->segments[i].blocks = blocks;
     blocks += s->segments[i].block_count;
@@ -889,7 +889,7 @@ static weir_status settle(loader *l) {
   s->host.event_count = l->host_events.count;
   size_t first = 0;
   for (size_t i = 0; i < s->device_count; i++) {
-    weir__snapshot_device *device = &s->devices[i];
+    weir__recording_device *device = &s->devices[i];
     device->events = s->events + l->device_events[i].first;
     device->event_count = l->device_events[i].count;
     device->segments = sorted + first;
@@ -897,7 +897,7 @@ static weir_status settle(loader *l) {
     device->segment_count = 0;
   }
   for (size_t i = 0; i < s->segment_count; i++) {
-    weir__snapshot_device *device = &s->devices[s->segments[i].device];
+    weir__recording_device *device = &s->devices[s->segments[i].device];
     sorted[(size_t)(device->segments - sorted) + device->segment_count++] = s->segments[i];
   }
   weir__drop(s->segments);
@@ -910,19 +910,19 @@ static bool is_within(uint64_t count, uint64_t factor, uint64_t bytes) {
   return count <= FREE_STEPS || (count - FREE_STEPS) / factor <= bytes;
 }
 
-static size_t remark_length(const weir__snapshot *s, uint32_t remark) {
-  const weir__snapshot_remark *r = &s->remarks[remark];
+static size_t remark_length(const weir__recording *s, uint32_t remark) {
+  const weir__recording_remark *r = &s->remarks[remark];
   const weir__string *texts = s->strings.items;
   return (size_t)texts[r->action].length + texts[r->compile_context].length + texts[r->user_metadata].length +
          texts[r->phase].length;
 }
 
 /* The frames and texts of all records, each counted wherever it is: what those who write them out would write. */
-static void count_all(const weir__snapshot *s, uint64_t *frames, uint64_t *texts) {
+static void count_all(const weir__recording *s, uint64_t *frames, uint64_t *texts) {
   *frames = *texts = 0;
   for (size_t d = 0; d < s->device_count; d++)
     for (size_t i = 0; i < s->devices[d].event_count; i++) {
-      const weir__snapshot_event *e = &s->devices[d].events[i];
+      const weir__recording_entry *e = &s->devices[d].events[i];
       *frames += s->stacks[e->stack].count;
       *texts += e->remark ? remark_length(s, e->remark) : 0;
     }
@@ -933,7 +933,7 @@ static void count_all(const weir__snapshot *s, uint64_t *frames, uint64_t *texts
   }
 }
 
-weir_status weir__snapshot_check_size(const weir__snapshot *s, const char *name, uint64_t bytes) {
+weir_status weir__recording_check_size(const weir__recording *s, const char *name, uint64_t bytes) {
   uint64_t deepest = 0, longest = 0, frames, texts;
   for (size_t i = 0; i < s->stack_count; i++)
     deepest = s->stacks[i].count > deepest ? s->stacks[i].count : deepest;
@@ -987,7 +987,7 @@ static weir_status read_top(loader *l, value root) {
 
 /* The known texts get the numbers that the enums above say, and number 0 of everything is the usual case. */
 static weir_status prepare(loader *l) {
-  weir__snapshot *s = l->s;
+  weir__recording *s = l->s;
   uint32_t id;
   for (size_t i = 0; i < KEY_COUNT; i++)
     TRY(weir__pickle_intern(l->pickle, key_texts[i], &id));
@@ -995,29 +995,29 @@ static weir_status prepare(loader *l) {
     TRY(weir__pickle_intern(l->pickle, action_texts[i], &id));
   for (size_t i = 0; i < WEIR_COUNT_OF(word_texts); i++)
     TRY(weir__pickle_intern(l->pickle, word_texts[i], &id));
-  static const weir__snapshot_pool default_pool;
-  static const weir__snapshot_remark nothing = {WORD_NONE, WORD_EMPTY, WORD_EMPTY, WORD_EMPTY};
+  static const weir__recording_pool default_pool;
+  static const weir__recording_remark nothing = {WORD_NONE, WORD_EMPTY, WORD_EMPTY, WORD_EMPTY};
   INTERN(l, l->pool_table, s->pools, s->pool_count, l->pools, default_pool, id);
   TRY(intern_remark(l, &nothing, &id));
   TRY(intern_stream(l, 0, &l->last_stream));
   ROOM_FOR(l, s->stacks, s->stack_count, l->stacks);
-  s->stacks[s->stack_count++] = (weir__snapshot_stack){0, 0};
+  s->stacks[s->stack_count++] = (weir__recording_stack){0, 0};
   return WEIR_OK;
 }
 
-weir_status weir__snapshot_read(weir__source *source, const weir__snapshot_limits *limits, weir__snapshot **out) {
+weir_status weir__recording_read(weir__input *source, const weir__recording_limits *limits, weir__recording **out) {
   weir__pickle *pickle;
   TRY(weir__pickle_open(source, limits, &pickle));
   loader *l = calloc(1, sizeof *l);
-  weir__snapshot *s = calloc(1, sizeof *s);
+  weir__recording *s = calloc(1, sizeof *s);
   weir_status status;
   if (l == NULL || s == NULL) {
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to read it", weir__source_name(source));
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to read it", weir__input_name(source));
     goto close_pickle;
   }
   *l = (loader){.pickle = pickle,
                 .budget = weir__pickle_budget(pickle),
-                .name = weir__source_name(source),
+                .name = weir__input_name(source),
                 .seed = weir__hash_seed(),
                 .s = s};
   value root = 0;
@@ -1035,35 +1035,35 @@ weir_status weir__snapshot_read(weir__source *source, const weir__snapshot_limit
   s->strings = *weir__pickle_strings(pickle);
   *weir__pickle_strings(pickle) = (weir__strings){0};
   if (status == WEIR_OK)
-    status = weir__snapshot_check_size(s, l->name, weir__pickle_size(pickle));
+    status = weir__recording_check_size(s, l->name, weir__pickle_size(pickle));
   if (status == WEIR_OK) {
     *out = s;
     s = NULL;
   }
 close_pickle:
-  weir__snapshot_free(s);
+  weir__recording_free(s);
   free(l);
   weir__pickle_close(pickle);
   return status;
 }
 
-weir_status weir__snapshot_load(const char *path, const weir__snapshot_limits *limits, weir__snapshot **out) {
-  if (strcmp(path, "-") != 0 && weir__ring_is(path))
-    return weir__ring_load(path, limits, out);
-  weir__source *source;
+weir_status weir__recording_load(const char *path, const weir__recording_limits *limits, weir__recording **out) {
+  if (strcmp(path, "-") != 0 && weir__ring_file_is(path))
+    return weir__ring_file_load(path, limits, out);
+  weir__input *source;
   unsigned char begin[WEIR__SOURCE_PEEK];
   size_t size = 0;
-  TRY(weir__source_open(path, &source));
-  weir_status status = weir__source_peek(source, begin, sizeof begin, &size);
-  if (status == WEIR_OK && weir__ring_begins(begin, size))
-    status = weir__ring_read(source, limits, out);
+  TRY(weir__input_open(path, &source));
+  weir_status status = weir__input_peek(source, begin, sizeof begin, &size);
+  if (status == WEIR_OK && weir__ring_file_begins(begin, size))
+    status = weir__ring_file_read(source, limits, out);
   else if (status == WEIR_OK)
-    status = weir__snapshot_read(source, limits, out);
-  weir__source_close(source);
+    status = weir__recording_read(source, limits, out);
+  weir__input_close(source);
   return status;
 }
 
-void weir__snapshot_free(weir__snapshot *s) {
+void weir__recording_free(weir__recording *s) {
   if (s == NULL)
     return;
   weir__strings_clear(&s->strings);
@@ -1092,9 +1092,10 @@ void weir__snapshot_free(weir__snapshot *s) {
   free(s);
 }
 
-const weir__snapshot_setting *weir__snapshot_find_setting(const weir__snapshot *s, const char *key, const char *sub) {
+const weir__recording_setting *weir__recording_find_setting(const weir__recording *s, const char *key,
+                                                            const char *sub) {
   for (size_t i = s->setting_count; i-- > 0;) { /* a key that comes again replaces the one before */
-    const weir__snapshot_setting *setting = &s->settings[i];
+    const weir__recording_setting *setting = &s->settings[i];
     if (strcmp(setting->key, key) == 0 &&
         (sub == NULL ? setting->sub == NULL : setting->sub != NULL && strcmp(setting->sub, sub) == 0))
       return setting;
@@ -1102,14 +1103,14 @@ const weir__snapshot_setting *weir__snapshot_find_setting(const weir__snapshot *
   return NULL;
 }
 
-static bool has_failure(const weir__snapshot_device *device) {
+static bool has_failure(const weir__recording_device *device) {
   for (size_t i = 0; i < device->event_count; i++)
     if (device->events[i].action == WEIR__ACTION_OOM)
       return true;
   return false;
 }
 
-int weir__snapshot_first_device(const weir__snapshot *s) {
+int weir__recording_first_device(const weir__recording *s) {
   for (size_t i = 0; i < s->device_count; i++)
     if (has_failure(&s->devices[i]))
       return (int)i;
@@ -1122,6 +1123,6 @@ int weir__snapshot_first_device(const weir__snapshot *s) {
   return 0;
 }
 
-const char *weir__snapshot_action_name(weir__snapshot_action action) {
+const char *weir__recording_action_name(weir__recording_action action) {
   return (unsigned)action < WEIR__ACTION_OTHER ? action_texts[action] : "other";
 }

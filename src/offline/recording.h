@@ -28,51 +28,51 @@
   X(ANNOTATE, "annotate")                                                                                              \
   X(USER_DEFINED, "user_defined")
 
-typedef enum weir__snapshot_action {
+typedef enum weir__recording_action {
 #define X(name, text) WEIR__ACTION_##name,
   WEIR__ACTION_MAP(X)
 #undef X
       WEIR__ACTION_OTHER /* an action that is not known; `remark` still tells what it said */
-} weir__snapshot_action;
+} weir__recording_action;
 
-#define WEIR__SNAPSHOT_NO_POOL UINT32_MAX
+#define WEIR__RECORDING_NO_POOL UINT32_MAX
 
-enum { WEIR__SNAPSHOT_MANY_THREADS = 127 };
+enum { WEIR__RECORDING_MANY_THREADS = 127 };
 
-typedef struct weir__snapshot_event {
+typedef struct weir__recording_entry {
   uint64_t address; /* of an oom: the device's free memory */
   uint64_t size;    /* alloc, free_*: what was requested; segment_*: the segment's; oom: the request, rounded */
   int64_t time_us;  /* since 1970; 0: not recorded */
   uint32_t stack;   /* 0: none recorded */
   uint32_t remark;  /* 0: nothing said */
-  uint32_t pool;    /* WEIR__SNAPSHOT_NO_POOL: not recorded, as up to PyTorch 2.11 */
+  uint32_t pool;    /* WEIR__RECORDING_NO_POOL: not recorded, as up to PyTorch 2.11 */
   uint16_t stream;
-  uint8_t action;     /* weir__snapshot_action */
-  uint8_t thread : 7; /* who did it, from 1 on; 0: not recorded; WEIR__SNAPSHOT_MANY_THREADS: one of the others */
+  uint8_t action;     /* weir__recording_action */
+  uint8_t thread : 7; /* who did it, from 1 on; 0: not recorded; WEIR__RECORDING_MANY_THREADS: one of the others */
   uint8_t
       is_for_request : 1; /* where the file has causes, of a segment: for the thread's next request; of a request: the
                                * cache could not serve it */
-} weir__snapshot_event;
+} weir__recording_entry;
 
-_Static_assert(sizeof(weir__snapshot_event) == 40, "an event is what there are millions of");
+_Static_assert(sizeof(weir__recording_entry) == 40, "an event is what there are millions of");
 
-typedef enum weir__snapshot_state {
+typedef enum weir__recording_state {
   WEIR__STATE_INACTIVE,
   WEIR__STATE_ALLOCATED,
   WEIR__STATE_PENDING_FREE
-} weir__snapshot_state;
+} weir__recording_state;
 
-typedef struct weir__snapshot_block {
+typedef struct weir__recording_block {
   uint64_t address, size;
   uint64_t requested; /* of an inactive block: what its last user asked for */
   uint32_t stack;
-  uint8_t state; /* weir__snapshot_state */
-} weir__snapshot_block;
+  uint8_t state; /* weir__recording_state */
+} weir__recording_block;
 
-typedef struct weir__snapshot_segment {
+typedef struct weir__recording_segment {
   uint64_t address, size;
   uint64_t allocated, active, requested; /* bytes, as the file says */
-  const weir__snapshot_block *blocks;    /* by address */
+  const weir__recording_block *blocks;   /* by address */
   size_t block_count;
   uint32_t stack;
   uint32_t pool;
@@ -80,14 +80,14 @@ typedef struct weir__snapshot_segment {
   uint16_t stream;
   bool is_large;
   bool is_expandable;
-} weir__snapshot_segment;
+} weir__recording_segment;
 
 struct weir__state;
 
-typedef struct weir__snapshot_device {
-  const weir__snapshot_event *events; /* the oldest first */
+typedef struct weir__recording_device {
+  const weir__recording_entry *events; /* the oldest first */
   size_t event_count;
-  const weir__snapshot_segment *segments; /* in the file's order */
+  const weir__recording_segment *segments; /* in the file's order */
   size_t segment_count;
   uint64_t dropped; /* earlier events that a ring has dropped, at least; 0: none, or the file does not say */
   uint64_t memory;  /* the device's, in bytes; 0: the file does not say */
@@ -95,154 +95,154 @@ typedef struct weir__snapshot_device {
       *start;       /* what was there before the first event, as the file has it (offline/state.h); NULL: it does not */
   bool lacks_start; /* there may have been something, and nothing in the file tells what */
   uint64_t peak_allocated, peak_reserved; /* with `start`: the most that there was before it */
-} weir__snapshot_device;
+} weir__recording_device;
 
-typedef struct weir__snapshot_frame {
+typedef struct weir__recording_frame {
   uint32_t name, filename; /* strings */
   int64_t line;
-} weir__snapshot_frame;
+} weir__recording_frame;
 
-typedef struct weir__snapshot_stack {
+typedef struct weir__recording_stack {
   size_t first; /* in stack_frames; the innermost */
   size_t count;
-} weir__snapshot_stack;
+} weir__recording_stack;
 
-typedef struct weir__snapshot_pool {
+typedef struct weir__recording_pool {
   int64_t id[2];
-} weir__snapshot_pool;
+} weir__recording_pool;
 
 /* What an event says beside the numbers; strings. */
-typedef struct weir__snapshot_remark {
+typedef struct weir__recording_remark {
   uint32_t compile_context; /* "N/A": none */
   uint32_t user_metadata;   /* "": none */
   uint32_t action;          /* of WEIR__ACTION_OTHER: its name; else "" */
   uint32_t phase;           /* what the thread was doing; "": none */
-} weir__snapshot_remark;
+} weir__recording_remark;
 
 /* A range that the program has marked: one for its START, one for its END. */
-typedef struct weir__snapshot_annotation {
+typedef struct weir__recording_annotation {
   uint32_t name, stage; /* strings */
   int device;           /* -1: not said */
   int64_t time_us;
   size_t first_pair, pair_count; /* what else the program said */
-} weir__snapshot_annotation;
+} weir__recording_annotation;
 
-typedef struct weir__snapshot_pair {
+typedef struct weir__recording_pair {
   uint32_t key, value; /* strings */
-} weir__snapshot_pair;
+} weir__recording_pair;
 
 /* What the program told the allocator while it was recorded: settings, or a limit. Those that came before the first event of
  * a device are there too, the last of each. */
-typedef struct weir__snapshot_change {
+typedef struct weir__recording_change {
   int device;
   size_t event;     /* of the device: it holds from there on */
   const char *conf; /* all settings from there on, in the syntax of WEIR_ALLOC_CONF; NULL: it is a limit */
   uint64_t limit;   /* bytes that may be reserved; UINT64_MAX: all */
-} weir__snapshot_change;
+} weir__recording_change;
 
 /* A request of a device whose block was taken before other threads did something: see record/operations.h. */
-typedef struct weir__snapshot_early {
+typedef struct weir__recording_early {
   int device;
   size_t event, request;
-} weir__snapshot_early;
+} weir__recording_early;
 
-typedef enum weir__snapshot_kind {
+typedef enum weir__recording_kind {
   WEIR__SETTING_BOOL,
   WEIR__SETTING_INT,
   WEIR__SETTING_FLOAT,
   WEIR__SETTING_TEXT
-} weir__snapshot_kind;
+} weir__recording_kind;
 
 /* One key of allocator_settings; a dict in it (roundup_power2_divisions) gives one setting per key of its own. */
-typedef struct weir__snapshot_setting {
+typedef struct weir__recording_setting {
   const char *key;
   const char *sub; /* NULL: a plain setting */
-  weir__snapshot_kind kind;
+  weir__recording_kind kind;
   int64_t integer; /* BOOL and INT */
   double real;     /* BOOL, INT and FLOAT */
   const char *text;
-} weir__snapshot_setting;
+} weir__recording_setting;
 
-typedef struct weir__snapshot_ignored {
+typedef struct weir__recording_ignored {
   const char *where; /* "event", "segment", ... */
   const char *key;
   uint64_t count;
-} weir__snapshot_ignored;
+} weir__recording_ignored;
 
 /* Nothing of it changes once it is loaded: any number of threads may read. */
-typedef struct weir__snapshot {
-  weir__snapshot_device *devices; /* by number */
+typedef struct weir__recording {
+  weir__recording_device *devices; /* by number */
   size_t device_count;
-  weir__snapshot_device host; /* pinned host memory: its segments have device -1 */
-  bool has_host;              /* the file has host_segments or host_traces, even if there is nothing in them */
-  bool has_history;           /* the file has device_traces, even if there is nothing in them */
-  bool is_events_only;        /* it has no list of segments: a recording of WEIR_RECORD */
-  bool is_cut_off;            /* the recording did not end: what each thread was doing then is there in part */
+  weir__recording_device host; /* pinned host memory: its segments have device -1 */
+  bool has_host;               /* the file has host_segments or host_traces, even if there is nothing in them */
+  bool has_history;            /* the file has device_traces, even if there is nothing in them */
+  bool is_events_only;         /* it has no list of segments: a recording of WEIR_RECORD */
+  bool is_cut_off;             /* the recording did not end: what each thread was doing then is there in part */
   bool has_causes; /* events of segments say whether they were for a request, and all say which thread it was */
 
-  weir__snapshot_setting *settings;
+  weir__recording_setting *settings;
   size_t setting_count;
   const char *conf; /* the settings as the program gave them last: PYTORCH_CUDA_ALLOC_CONF; NULL: not recorded */
 
-  weir__snapshot_annotation *annotations; /* in the order of time */
+  weir__recording_annotation *annotations; /* in the order of time */
   size_t annotation_count;
-  weir__snapshot_pair *pairs;
+  weir__recording_pair *pairs;
   size_t pair_count;
 
-  weir__snapshot_change *changes; /* for each device in their order; of recordings of WEIR_RECORD only */
+  weir__recording_change *changes; /* for each device in their order; of recordings of WEIR_RECORD only */
   size_t change_count;
 
-  weir__snapshot_early *early; /* as changes */
+  weir__recording_early *early; /* as changes */
   size_t early_count;
 
   int64_t *streams; /* the raw handle of each stream; [0] is 0, the default stream */
   size_t stream_count;
-  weir__snapshot_pool *pools; /* [0] is (0, 0), the default pool */
+  weir__recording_pool *pools; /* [0] is (0, 0), the default pool */
   size_t pool_count;
-  weir__snapshot_remark *remarks; /* [0] says nothing */
+  weir__recording_remark *remarks; /* [0] says nothing */
   size_t remark_count;
-  weir__snapshot_frame *frames;
+  weir__recording_frame *frames;
   size_t frame_count;
-  weir__snapshot_stack *stacks; /* [0] is empty */
+  weir__recording_stack *stacks; /* [0] is empty */
   size_t stack_count;
   uint32_t *stack_frames;
   weir__strings strings;
 
-  weir__snapshot_ignored *ignored; /* the first of the keys that were left aside */
+  weir__recording_ignored *ignored; /* the first of the keys that were left aside */
   size_t ignored_count;
 
   /* What devices and segments point into. */
-  weir__snapshot_event *events;
+  weir__recording_entry *events;
   size_t event_count; /* of all devices */
-  weir__snapshot_segment *segments;
+  weir__recording_segment *segments;
   size_t segment_count;
-  weir__snapshot_segment *host_segments;
-  weir__snapshot_block *blocks;
+  weir__recording_segment *host_segments;
+  weir__recording_block *blocks;
   size_t block_count; /* of all devices and of the host */
-} weir__snapshot;
+} weir__recording;
 
-typedef weir__pickle_limits weir__snapshot_limits;
+typedef weir__pickle_limits weir__recording_limits;
 
 /* Reads a file, a pipe or, for "-", the standard input, plain or compressed. `limits` may be NULL: see weir__pickle_limits. */
-weir_status weir__snapshot_load(const char *path, const weir__snapshot_limits *limits, weir__snapshot **snapshot);
+weir_status weir__recording_load(const char *path, const weir__recording_limits *limits, weir__recording **snapshot);
 
 /* Reads from a source that is not a file; it stays the caller's. */
-weir_status weir__snapshot_read(weir__source *source, const weir__snapshot_limits *limits, weir__snapshot **snapshot);
+weir_status weir__recording_read(weir__input *source, const weir__recording_limits *limits, weir__recording **snapshot);
 
 /* Whether a file of `bytes` bytes may hold all this: stacks and texts are stored once, and walked or written with every event
  * that has them. WEIR_ERROR_BAD_DATA if they are out of all proportion. */
-weir_status weir__snapshot_check_size(const weir__snapshot *snapshot, const char *name, uint64_t bytes);
+weir_status weir__recording_check_size(const weir__recording *snapshot, const char *name, uint64_t bytes);
 
-void weir__snapshot_free(weir__snapshot *snapshot);
+void weir__recording_free(weir__recording *snapshot);
 
 /* NULL: the file does not have it. `sub` is NULL for a plain setting. */
-const weir__snapshot_setting *weir__snapshot_find_setting(const weir__snapshot *snapshot, const char *key,
-                                                          const char *sub);
+const weir__recording_setting *weir__recording_find_setting(const weir__recording *snapshot, const char *key,
+                                                            const char *sub);
 
 /* The device that one asks about first: on which a request failed, or else that has a history, or else segments. 0 if there is
  * none such. */
-int weir__snapshot_first_device(const weir__snapshot *snapshot);
+int weir__recording_first_device(const weir__recording *snapshot);
 
-const char *weir__snapshot_action_name(weir__snapshot_action action);
+const char *weir__recording_action_name(weir__recording_action action);
 
 #endif

@@ -25,7 +25,7 @@
 enum role { FUNCTION, FILE_NAME, REMARK, ANNOTATION, SETTING };
 
 typedef struct hider {
-  weir__snapshot *s;
+  weir__recording *s;
   weir__budget budget; /* for new texts: without a limit, they are no more than the old ones */
   weir__sha256 salted; /* the beginning of every hash */
 } hider;
@@ -95,7 +95,7 @@ static weir_status hide(hider *h, hidden *all, uint32_t *string) {
   return WEIR_OK;
 }
 
-static bool is_one_of(const weir__snapshot *s, uint32_t string, const char *const *texts) {
+static bool is_one_of(const weir__recording *s, uint32_t string, const char *const *texts) {
   for (; *texts; texts++)
     if (strcmp(s->strings.items[string].text, *texts) == 0)
       return true;
@@ -107,7 +107,7 @@ static const char *const nothing[] = {"", "N/A", "??", NULL};
 
 static weir_status hide_frames(hider *h, bool keep_functions, hidden *names, hidden *files) {
   for (size_t i = 0; i < h->s->frame_count; i++) {
-    weir__snapshot_frame *f = &h->s->frames[i];
+    weir__recording_frame *f = &h->s->frames[i];
     if (!keep_functions && !is_one_of(h->s, f->name, nothing))
       TRY(hide(h, names, &f->name));
     if (!is_one_of(h->s, f->filename, nothing))
@@ -118,7 +118,7 @@ static weir_status hide_frames(hider *h, bool keep_functions, hidden *names, hid
 
 static weir_status hide_remarks(hider *h, hidden *remarks) {
   for (size_t i = 0; i < h->s->remark_count; i++) {
-    weir__snapshot_remark *r = &h->s->remarks[i];
+    weir__recording_remark *r = &h->s->remarks[i];
     uint32_t *const texts[] = {&r->compile_context, &r->user_metadata, &r->action, &r->phase};
     for (size_t k = 0; k < WEIR_COUNT_OF(texts); k++)
       if (!is_one_of(h->s, *texts[k], nothing))
@@ -130,7 +130,7 @@ static weir_status hide_remarks(hider *h, hidden *remarks) {
 static weir_status hide_annotations(hider *h, hidden *annotations) {
   static const char *const stages[] = {"", "START", "END", NULL};
   for (size_t i = 0; i < h->s->annotation_count; i++) {
-    weir__snapshot_annotation *a = &h->s->annotations[i];
+    weir__recording_annotation *a = &h->s->annotations[i];
     TRY(hide(h, annotations, &a->name));
     if (!is_one_of(h->s, a->stage, stages))
       TRY(hide(h, annotations, &a->stage));
@@ -187,7 +187,7 @@ static weir_status clean_conf(hider *h, const char *conf, const char **kept, siz
 
 static weir_status hide_settings(hider *h, size_t *dropped) {
   for (size_t i = 0; i < h->s->setting_count; i++) {
-    weir__snapshot_setting *s = &h->s->settings[i];
+    weir__recording_setting *s = &h->s->settings[i];
     if (s->kind != WEIR__SETTING_TEXT)
       continue;
     if (!s->sub && strcmp(s->key, "PYTORCH_CUDA_ALLOC_CONF") == 0) {
@@ -220,7 +220,7 @@ static weir_status add_salt(weir__sha256 *sha, const char *salt) {
   return WEIR_OK;
 }
 
-weir_status weir__redact(weir__snapshot *snapshot, const weir__redact_options *options, weir__redaction *redaction) {
+weir_status weir__redact(weir__recording *snapshot, const weir__redact_options *options, weir__redaction *redaction) {
   hider h = {.s = snapshot, .budget = {.limit = UINT64_MAX}};
   weir__redaction r = {0};
   size_t count = snapshot->strings.count;
@@ -255,19 +255,19 @@ weir_status weir__redact(weir__snapshot *snapshot, const weir__redact_options *o
 
 static void add_number(weir__sha256 *sha, uint64_t number) { weir__sha256_add(sha, &number, sizeof number); }
 
-static void add_pool(weir__sha256 *sha, const weir__snapshot *s, uint32_t pool) {
-  add_number(sha, pool != WEIR__SNAPSHOT_NO_POOL);
-  if (pool != WEIR__SNAPSHOT_NO_POOL)
+static void add_pool(weir__sha256 *sha, const weir__recording *s, uint32_t pool) {
+  add_number(sha, pool != WEIR__RECORDING_NO_POOL);
+  if (pool != WEIR__RECORDING_NO_POOL)
     weir__sha256_add(sha, s->pools[pool].id, sizeof s->pools[pool].id);
 }
 
-static void add_stack(weir__sha256 *sha, const weir__snapshot *s, uint32_t stack) {
+static void add_stack(weir__sha256 *sha, const weir__recording *s, uint32_t stack) {
   add_number(sha, s->stacks[stack].count);
   for (size_t i = 0; i < s->stacks[stack].count; i++)
     add_number(sha, (uint64_t)s->frames[s->stack_frames[s->stacks[stack].first + i]].line);
 }
 
-static void add_segment(weir__sha256 *sha, const weir__snapshot *s, const weir__snapshot_segment *segment) {
+static void add_segment(weir__sha256 *sha, const weir__recording *s, const weir__recording_segment *segment) {
   const uint64_t numbers[] = {
       segment->address,   segment->size,         segment->allocated,        segment->active,
       segment->requested, segment->block_count,  (uint64_t)segment->device, (uint64_t)s->streams[segment->stream],
@@ -276,21 +276,21 @@ static void add_segment(weir__sha256 *sha, const weir__snapshot *s, const weir__
   add_pool(sha, s, segment->pool);
   add_stack(sha, s, segment->stack);
   for (size_t i = 0; i < segment->block_count; i++) {
-    const weir__snapshot_block *b = &segment->blocks[i];
+    const weir__recording_block *b = &segment->blocks[i];
     const uint64_t of_block[] = {b->address, b->size, b->requested, b->state};
     weir__sha256_add(sha, of_block, sizeof of_block);
     add_stack(sha, s, b->stack);
   }
 }
 
-static void add_event(weir__sha256 *sha, const weir__snapshot *s, const weir__snapshot_event *e) {
+static void add_event(weir__sha256 *sha, const weir__recording *s, const weir__recording_entry *e) {
   const uint64_t numbers[] = {e->address, e->size, (uint64_t)e->time_us, (uint64_t)s->streams[e->stream], e->action};
   weir__sha256_add(sha, numbers, sizeof numbers);
   add_pool(sha, s, e->pool);
   add_stack(sha, s, e->stack);
 }
 
-static void digest_numbers(const weir__snapshot *s, unsigned char digest[WEIR__SHA256_SIZE]) {
+static void digest_numbers(const weir__recording *s, unsigned char digest[WEIR__SHA256_SIZE]) {
   weir__sha256 sha;
   weir__sha256_begin(&sha);
   for (size_t i = 0; i < s->segment_count; i++)
@@ -316,7 +316,7 @@ static void digest_numbers(const weir__snapshot *s, unsigned char digest[WEIR__S
   weir__sha256_end(&sha, digest);
 }
 
-weir_status weir__behaviour_of(const weir__snapshot *snapshot, weir__behaviour *behaviour) {
+weir_status weir__behaviour_of(const weir__recording *snapshot, weir__behaviour *behaviour) {
   *behaviour = (weir__behaviour){.devices = calloc(snapshot->device_count + 1, sizeof *behaviour->devices)};
   if (!behaviour->devices)
     return out_of_memory();
@@ -391,8 +391,8 @@ static weir_status check_names(const char *from, const char *to) {
 
 static weir_status write_copy(const char *from, const weir__redact_options *options, weir__target *target,
                               weir__behaviour *before, weir__redact_report *report) {
-  weir__snapshot *snapshot;
-  TRY(weir__snapshot_load(from, NULL, &snapshot));
+  weir__recording *snapshot;
+  TRY(weir__recording_load(from, NULL, &snapshot));
   report->left_out = snapshot->ignored_count;
   weir_status status = weir__behaviour_of(snapshot, before);
   if (!status)
@@ -403,16 +403,16 @@ static weir_status write_copy(const char *from, const weir__redact_options *opti
     status = weir__rewrite(snapshot, -1, &weir__pickle_format, NULL, NULL, target->file);
   if (!status)
     status = weir__target_close(target);
-  weir__snapshot_free(snapshot);
+  weir__recording_free(snapshot);
   return status;
 }
 
 static weir_status check_copy(const weir__target *target, const weir__behaviour *before) {
-  weir__snapshot *copy;
+  weir__recording *copy;
   weir__behaviour after;
-  TRY(weir__snapshot_load(weir__outfile_contents(&target->out), NULL, &copy));
+  TRY(weir__recording_load(weir__outfile_contents(&target->out), NULL, &copy));
   weir_status status = weir__behaviour_of(copy, &after);
-  weir__snapshot_free(copy);
+  weir__recording_free(copy);
   if (status)
     return status;
   status = weir__behaviour_compare(before, &after);

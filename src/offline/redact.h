@@ -22,7 +22,7 @@ typedef struct weir__redaction {
 } weir__redaction;
 
 /* In place. */
-weir_status weir__redact(weir__snapshot *snapshot, const weir__redact_options *options, weir__redaction *redaction);
+weir_status weir__redact(weir__recording *snapshot, const weir__redact_options *options, weir__redaction *redaction);
 
 /* How a snapshot behaves: all its numbers, and the checked replay of every device that has a history. */
 typedef struct weir__behaviour {
@@ -35,7 +35,7 @@ typedef struct weir__behaviour {
   } * devices;
 } weir__behaviour;
 
-weir_status weir__behaviour_of(const weir__snapshot *snapshot, weir__behaviour *behaviour);
+weir_status weir__behaviour_of(const weir__recording *snapshot, weir__behaviour *behaviour);
 void weir__behaviour_free(weir__behaviour *behaviour);
 
 /* WEIR_ERROR_BAD_DATA, with what differs. */

@@ -32,7 +32,7 @@ enum { MOST_RUNS = 64 };
 /* Histories of fewer events are timed more than once. */
 enum { SHORT = 50000 };
 
-struct weir__recording {
+struct weir__replayer {
   weir__plan plan;            /* its causes are those with which the file is explained best */
   weir__plan_limit recorded;  /* likewise */
   bool is_known;              /* it was given, not told from the file */
@@ -43,7 +43,7 @@ struct weir__recording {
 typedef struct replay {
   const weir__plan *plan;
   const weir__settings *settings;
-  const weir__snapshot_event *events; /* the plan's */
+  const weir__recording_entry *events; /* the plan's */
   size_t count;
   bool check;
   bool stops; /* at the first difference */
@@ -87,7 +87,7 @@ static void differs(replay *r, size_t event, const char *format, ...) {
 }
 
 /* The next segment event from `expected` on, not behind the request that is under way. */
-static const weir__snapshot_event *next_segment(replay *r) {
+static const weir__recording_entry *next_segment(replay *r) {
   while (r->expected < r->count &&
          (!weir__is_segment_event(&r->events[r->expected]) || weir__plan_is_cut_off(r->plan, r->expected))) {
     if (r->expected > r->at && weir__is_request(&r->events[r->expected]))
@@ -123,28 +123,28 @@ static void compare(void *context, const weir_trace_entry *entry) {
     return;
   uint8_t action = actions[entry->action];
   r->grew |= entry->action == WEIR_TRACE_SEGMENT_ALLOC || entry->action == WEIR_TRACE_SEGMENT_MAP;
-  const weir__snapshot_event *e = next_segment(r);
+  const weir__recording_entry *e = next_segment(r);
   bool is_release = entry->action == WEIR_TRACE_SEGMENT_FREE || entry->action == WEIR_TRACE_SEGMENT_UNMAP;
   if (!e && is_release && r->expected == r->count && r->plan->snapshot->is_cut_off)
     return; /* the file ends in the middle of it */
   if (!e) {
-    differs(r, r->at, "%s of %llu bytes, the file has none", weir__snapshot_action_name(action),
+    differs(r, r->at, "%s of %llu bytes, the file has none", weir__recording_action_name(action),
             (unsigned long long)entry->bytes);
     return;
   }
   if (e->action != action || e->address != entry->address || e->size != entry->bytes)
     differs(r, r->expected, "%s of %llu bytes at 0x%llx, the file has %s of %llu bytes at 0x%llx",
-            weir__snapshot_action_name(action), (unsigned long long)entry->bytes, (unsigned long long)entry->address,
-            weir__snapshot_action_name(e->action), (unsigned long long)e->size, (unsigned long long)e->address);
+            weir__recording_action_name(action), (unsigned long long)entry->bytes, (unsigned long long)entry->address,
+            weir__recording_action_name(e->action), (unsigned long long)e->size, (unsigned long long)e->address);
   r->expected++;
 }
 
 /* What the file has before the event under way, and the allocator did not do. */
 static void compare_missed(replay *r) {
-  const weir__snapshot_event *missed;
+  const weir__recording_entry *missed;
   while (r->expected < r->at && (missed = next_segment(r)) && r->expected < r->at) {
     differs(r, r->expected, "the file has %s of %llu bytes, the allocator made none",
-            weir__snapshot_action_name(missed->action), (unsigned long long)missed->size);
+            weir__recording_action_name(missed->action), (unsigned long long)missed->size);
     r->expected++;
   }
 }
@@ -181,7 +181,7 @@ static void poll_events(weir__heap *heap, weir_cu_stream stream) {
   pthread_mutex_unlock(&heap->lock);
 }
 
-static weir_cu_stream stream_of(const replay *r, const weir__snapshot_event *event) {
+static weir_cu_stream stream_of(const replay *r, const weir__recording_entry *event) {
   return (weir_cu_stream)(uintptr_t)r->plan->snapshot->streams[event->stream];
 }
 
@@ -212,7 +212,7 @@ static void take_early(replay *r, size_t request) {
   pthread_mutex_unlock(&r->heap->lock);
 }
 
-static weir_status hand_out(replay *r, const weir__snapshot_event *event, void **pointer) {
+static weir_status hand_out(replay *r, const weir__recording_entry *event, void **pointer) {
   const weir__settings *settings = weir__settings_of(r->heap);
   weir__block *block = r->taken;
   r->taken_for = r->count;
@@ -229,7 +229,7 @@ static weir_status hand_out(replay *r, const weir__snapshot_event *event, void *
 }
 
 /* A request that had looked into the cache before another thread put something there. false: there is nothing. */
-static bool ask_past_cache(replay *r, const weir__snapshot_event *event, void **pointer, weir_status *status) {
+static bool ask_past_cache(replay *r, const weir__recording_entry *event, void **pointer, weir_status *status) {
   const weir__settings *settings = weir__settings_of(r->heap);
   uint64_t size = weir__round_bytes(settings, event->size);
   weir__arena *arena = arena_of(r, r->at, size);
@@ -258,7 +258,7 @@ static weir_status alloc_from(replay *r, weir__private_pool *owner, uint64_t byt
   return status;
 }
 
-static weir_status ask(replay *r, const weir__snapshot_event *event, void **pointer) {
+static weir_status ask(replay *r, const weir__recording_entry *event, void **pointer) {
   uint32_t pool = r->plan->entries[r->at].pool;
   weir_cu_stream stream = stream_of(r, event);
   weir_status raced;
@@ -291,7 +291,7 @@ static void note_failure(replay *r, uint64_t bytes) {
   r->report->failed_allocated = (uint64_t)stats.allocated_bytes[WEIR_STAT_ALL].current;
 }
 
-static void request(replay *r, const weir__snapshot_event *event) {
+static void request(replay *r, const weir__recording_entry *event) {
   void *pointer = NULL;
   r->grew = false;
   weir_status status = ask(r, event, &pointer);
@@ -330,11 +330,11 @@ static void free_block(replay *r, uint32_t block, bool at_once, uint64_t recorde
   r->blocks[block] = NULL;
 }
 
-static void let_go(replay *r, const weir__snapshot_event *event) {
+static void let_go(replay *r, const weir__recording_entry *event) {
   uint32_t block = r->plan->entries[r->at].block;
   if (block == WEIR__NO_BLOCK || !r->blocks[block])
     return; /* it was allocated before the recording began, or could not be here */
-  const weir__snapshot_event *next = event + 1;
+  const weir__recording_entry *next = event + 1;
   bool at_once = r->at + 1 < r->count && next->action == WEIR__ACTION_FREE_COMPLETED && next->address == event->address;
   free_block(r, block, at_once, event->address);
 }
@@ -350,7 +350,7 @@ static void complete(replay *r, size_t event) {
 static void end_pools(replay *r, const weir__plan_release *release, bool on) {
   for (size_t i = release->first; i < release->end; i++) {
     uint32_t pool = r->events[i].pool;
-    if (!weir__is_release(&r->events[i]) || !pool || pool == WEIR__SNAPSHOT_NO_POOL || !r->pools[pool])
+    if (!weir__is_release(&r->events[i]) || !pool || pool == WEIR__RECORDING_NO_POOL || !r->pools[pool])
       continue;
     const int64_t *number = r->plan->snapshot->pools[pool].id;
     weir_pool_id id = {(uint64_t)number[0], (uint64_t)number[1]};
@@ -387,7 +387,7 @@ static void empty(replay *r, const weir__plan_release *release) {
   bool is_private = true;
   for (size_t i = release->first; i < release->end && is_private; i++)
     is_private = !weir__is_release(&r->events[i]) ||
-                 (r->events[i].pool && r->events[i].pool != WEIR__SNAPSHOT_NO_POOL && r->pools[r->events[i].pool]);
+                 (r->events[i].pool && r->events[i].pool != WEIR__RECORDING_NO_POOL && r->pools[r->events[i].pool]);
   if (r->check && r->plan->snapshot->has_causes && r->plan->has_threads) {
     release_arenas(r, release);
     return;
@@ -439,7 +439,7 @@ static void set_settings(replay *r, const weir__settings *wanted) {
 /* What the program told the allocator before the event under way. */
 static void follow_changes(replay *r) {
   for (; r->change < r->plan->change_count && r->plan->changes[r->change].event <= r->at; r->change++) {
-    const weir__snapshot_change *change = &r->plan->changes[r->change];
+    const weir__recording_change *change = &r->plan->changes[r->change];
     weir__settings settings;
     if (!change->conf)
       weir_allocator_set_limit(r->allocator, 0, change->limit);
@@ -462,7 +462,7 @@ static void run_events(replay *r) {
       r->release++;
       run_release(r, release++);
     } else {
-      const weir__snapshot_event *event = &r->events[r->at];
+      const weir__recording_entry *event = &r->events[r->at];
       if (event->action == WEIR__ACTION_ALLOC || event->action == WEIR__ACTION_OOM)
         request(r, event);
       else if (event->action == WEIR__ACTION_FREE_REQUESTED)
@@ -674,7 +674,7 @@ static bool next_cause(const weir__plan *plan, weir__plan_release *release) {
 
 /* Runs with one limit, until nothing differs or no other cause is left to try. The report is that of the run that got
  * furthest, which ends at its first difference; the plan has its causes. */
-static weir_status explain(weir__recording *h, const weir__plan_limit *limit) {
+static weir_status explain(weir__replayer *h, const weir__plan_limit *limit) {
   weir__plan_guess(&h->plan, limit->limit < limit->memory ? limit->limit : limit->memory);
   weir__replay_report *report = &h->report, best = {0};
   weir__plan_release *last = NULL; /* the one whose cause was changed last ... */
@@ -699,7 +699,7 @@ static weir_status explain(weir__recording *h, const weir__plan_limit *limit) {
 }
 
 /* Tries the limits that may have been, and keeps the one with which it gets furthest. */
-static weir_status find_limit(weir__recording *h) {
+static weir_status find_limit(weir__replayer *h) {
   weir__plan_limit limits[WEIR__PLAN_LIMITS];
   size_t count = weir__plan_limits(&h->plan, limits), furthest = 0;
   h->recorded = limits[0]; /* there is one */
@@ -720,7 +720,7 @@ static weir_status find_limit(weir__recording *h) {
 }
 
 /* The first run of a short history is mostly the system finding memory for it: the speed is that of the next ones. */
-static weir_status time_again(weir__recording *h) {
+static weir_status time_again(weir__replayer *h) {
   weir_status status = WEIR_OK;
   for (int i = 0; i < 3 && !status; i++) {
     weir__replay_report again = {0};
@@ -731,13 +731,13 @@ static weir_status time_again(weir__recording *h) {
   return status;
 }
 
-static weir_status explain_once(weir__recording *h, const weir__capacity *known) {
+static weir_status explain_once(weir__replayer *h, const weir__capacity *known) {
   h->recorded = (weir__plan_limit){.limit = known->limit, .memory = known->memory};
   return h->is_known ? explain(h, &h->recorded) : find_limit(h);
 }
 
 /* Tries the ages that what was free before the recording may have had, and keeps those with which it gets furthest. */
-static weir_status find_ages(weir__recording *h, const weir__capacity *known) {
+static weir_status find_ages(weir__replayer *h, const weir__capacity *known) {
   size_t furthest = h->report.first_difference;
   int best = 0;
   for (int guess = 1; guess < WEIR__AGE_GUESSES; guess++) {
@@ -755,7 +755,7 @@ static weir_status find_ages(weir__recording *h, const weir__capacity *known) {
   return explain_once(h, known);
 }
 
-static weir_status explain_all(weir__recording *h, const weir__capacity *known) {
+static weir_status explain_all(weir__replayer *h, const weir__capacity *known) {
   h->is_known = known->memory != 0;
   weir_status status = explain_once(h, known);
   if (!status && h->report.differences && h->plan.settings.garbage_collection_threshold > 0 && !h->plan.has_checkpoint)
@@ -785,7 +785,7 @@ static weir__capacity part_of(uint64_t memory, double fraction, double of_settin
   return capacity;
 }
 
-static weir_status explain_from(weir__recording *h, const weir__snapshot *snapshot, int device, size_t first,
+static weir_status explain_from(weir__replayer *h, const weir__recording *snapshot, int device, size_t first,
                                 uint64_t memory, double fraction) {
   weir_status status = weir__plan_make(snapshot, &snapshot->devices[device], first, &h->plan);
   if (status)
@@ -803,8 +803,8 @@ static size_t next_request(const weir__plan *plan, size_t i) {
 
 /* A recording that began late may have begun in the middle of a request, of which it has the end: some of the segments that were
  * made or given back for it are missing. If the replay differs there, it begins behind that request. */
-weir_status weir__recording_open(const weir__snapshot *snapshot, int device, uint64_t memory, double fraction,
-                                 weir__recording **history) {
+weir_status weir__replayer_open(const weir__recording *snapshot, int device, uint64_t memory, double fraction,
+                                weir__replayer **history) {
   if (device < 0 || (size_t)device >= snapshot->device_count)
     return weir__fail(WEIR_ERROR_INVALID_DEVICE, "there is no device %d; the file has %zu%s", device,
                       snapshot->device_count, snapshot->device_count ? ", from 0 on" : ": nothing was recorded");
@@ -822,56 +822,56 @@ weir_status weir__recording_open(const weir__snapshot *snapshot, int device, uin
   weir_status status = check_memory(memory);
   if (status)
     return status;
-  weir__recording *h = calloc(1, sizeof *h);
+  weir__replayer *h = calloc(1, sizeof *h);
   if (!h)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory");
   status = explain_from(h, snapshot, device, 0, memory, fraction);
   size_t request = next_request(&h->plan, 0);
   if (!status && h->plan.start.segment_count && !h->plan.has_checkpoint && h->report.differences &&
       h->report.first_difference <= request && next_request(&h->plan, request + 1) < h->plan.count) {
-    weir__recording skipping = {0};
+    weir__replayer skipping = {0};
     status = explain_from(&skipping, snapshot, device, request + 1, memory, fraction);
     bool is_better = !status && (!skipping.report.differences || skipping.report.first_difference > request + 1);
-    weir__recording *worse = is_better ? h : &skipping;
+    weir__replayer *worse = is_better ? h : &skipping;
     weir__plan_clear(&worse->plan);
     if (is_better)
       *h = skipping;
   }
   if (status) {
-    weir__recording_close(h);
+    weir__replayer_close(h);
     return status;
   }
   *history = h;
   return WEIR_OK;
 }
 
-void weir__recording_close(weir__recording *history) {
+void weir__replayer_close(weir__replayer *history) {
   if (!history)
     return;
   weir__plan_clear(&history->plan);
   free(history);
 }
 
-const weir__replay_report *weir__recording_check(const weir__recording *history) { return &history->report; }
+const weir__replay_report *weir__replayer_check(const weir__replayer *history) { return &history->report; }
 
-weir_status weir__recording_recheck(const weir__recording *history, const weir__replay_watch *watch,
-                                    weir__replay_report *report) {
+weir_status weir__replayer_recheck(const weir__replayer *history, const weir__replay_watch *watch,
+                                   weir__replay_report *report) {
   weir_status status = run(&history->plan, &history->plan.settings, &history->recorded, CHECK, watch, NULL, report);
   report->limit_is_inferred = history->report.limit_is_inferred;
   return status;
 }
 
-const weir__state *weir__recording_start(const weir__recording *history) { return &history->plan.start; }
+const weir__state *weir__replayer_start(const weir__replayer *history) { return &history->plan.start; }
 
-const weir__settings *weir__recording_settings(const weir__recording *history) { return &history->plan.settings; }
+const weir__settings *weir__replayer_settings(const weir__replayer *history) { return &history->plan.settings; }
 
-double weir__recording_seconds(const weir__recording *history) {
+double weir__replayer_seconds(const weir__replayer *history) {
   const weir__plan *plan = &history->plan;
   int64_t first = plan->events[0].time_us, last = plan->events[plan->count - 1].time_us;
   return first > 0 && last > first ? (double)(last - first) / 1e6 : 0;
 }
 
-weir__capacity weir__recording_capacity(const weir__recording *history) {
+weir__capacity weir__replayer_capacity(const weir__replayer *history) {
   const weir__replay_report *report = &history->report;
   weir__capacity capacity = {0, history->recorded.limit};
   bool was_short = report->stats.num_alloc_retries || report->stats.num_ooms;
@@ -881,8 +881,8 @@ weir__capacity weir__recording_capacity(const weir__recording *history) {
   return capacity;
 }
 
-weir_status weir__recording_capacity_of(const weir__recording *history, const weir__settings *settings, uint64_t memory,
-                                        double fraction, weir__capacity *capacity) {
+weir_status weir__replayer_capacity_of(const weir__replayer *history, const weir__settings *settings, uint64_t memory,
+                                       double fraction, weir__capacity *capacity) {
   bool is_recorded = !settings || settings == &history->plan.settings;
   double of_settings = is_recorded ? history->plan.fraction : settings->memory_fraction;
   if (memory)
@@ -892,7 +892,7 @@ weir_status weir__recording_capacity_of(const weir__recording *history, const we
                       "per_process_memory_fraction is a part of the device's memory, which a file does not record: say "
                       "how much it is");
   else
-    *capacity = weir__recording_capacity(history);
+    *capacity = weir__replayer_capacity(history);
   return WEIR_OK;
 }
 
@@ -908,9 +908,9 @@ static bool was_short(const weir__meter_counts *calls) {
          calls->of[WEIR__METER_RESERVE].failed;
 }
 
-weir_status weir__recording_run(const weir__recording *history, const weir__settings *settings,
-                                const weir__capacity *capacity, const weir__replay_watch *watch,
-                                weir__replay_report *report) {
+weir_status weir__replayer_run(const weir__replayer *history, const weir__settings *settings,
+                               const weir__capacity *capacity, const weir__replay_watch *watch,
+                               weir__replay_report *report) {
   const weir__plan *plan = &history->plan;
   weir__plan_limit limit = {.limit = capacity->limit,
                             .memory = capacity->memory ? capacity->memory : probably_enough(plan)};
@@ -937,11 +937,11 @@ weir_status weir__recording_run(const weir__recording *history, const weir__sett
 
 /* ---- All in one ---- */
 
-weir_status weir__replay(const weir__snapshot *snapshot, const weir__replay_options *options,
+weir_status weir__replay(const weir__recording *snapshot, const weir__replay_options *options,
                          weir__replay_report *report) {
   weir__settings parsed, *settings = NULL;
   weir__capacity capacity = {0};
-  weir__recording *h = NULL;
+  weir__replayer *h = NULL;
   *report = (weir__replay_report){.stats = {.size = sizeof report->stats}};
   if (options->conf && !options->check) {
     weir_status status = weir__settings_parse(NULL, options->conf, &parsed);
@@ -950,18 +950,18 @@ weir_status weir__replay(const weir__snapshot *snapshot, const weir__replay_opti
     settings = &parsed;
   }
   /* Checked, the capacity is that of the recording; unchecked, that of the run. */
-  weir_status status = weir__recording_open(snapshot, options->device, options->check ? options->memory : 0,
-                                            options->check ? options->fraction : 0, &h);
+  weir_status status = weir__replayer_open(snapshot, options->device, options->check ? options->memory : 0,
+                                           options->check ? options->fraction : 0, &h);
   if (!h)
     return status;
   if (options->check)
     *report = h->report;
   else {
-    status = weir__recording_capacity_of(h, settings, options->memory, options->fraction, &capacity);
+    status = weir__replayer_capacity_of(h, settings, options->memory, options->fraction, &capacity);
     if (!status)
-      status = weir__recording_run(h, settings, &capacity, NULL, report);
+      status = weir__replayer_run(h, settings, &capacity, NULL, report);
     report->limit_is_inferred = !status && !options->memory && capacity.limit != WEIR__NO_LIMIT;
   }
-  weir__recording_close(h);
+  weir__replayer_close(h);
   return status;
 }

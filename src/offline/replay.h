@@ -5,7 +5,7 @@
  * each segment that is made, freed, mapped or unmapped, with its size and its point in the history. What happens when memory
  * runs short is the allocator's own decision; the file is only compared with it.
  *
- * What a file does not say is found out by checked replays, once, when a weir__recording is opened. After that it can be run
+ * What a file does not say is found out by checked replays, once, when a weir__replayer is opened. After that it can be run
  * under any settings, as often as one likes and by many threads at once.
  */
 #ifndef WEIR_OFFLINE_REPLAY_H
@@ -82,46 +82,46 @@ typedef struct weir__replay_watch {
   void *context;
 } weir__replay_watch;
 
-typedef struct weir__recording weir__recording;
+typedef struct weir__replayer weir__replayer;
 
 /* Finds out what the history of a device shows, by checked replays under the recorded settings. `memory` and `fraction` are
  * those of the recording; 0: told from the file. The snapshot must outlive the history. */
-weir_status weir__recording_open(const weir__snapshot *snapshot, int device, uint64_t memory, double fraction,
-                                 weir__recording **history);
-void weir__recording_close(weir__recording *history); /* NULL is allowed */
+weir_status weir__replayer_open(const weir__recording *snapshot, int device, uint64_t memory, double fraction,
+                                weir__replayer **history);
+void weir__replayer_close(weir__replayer *history); /* NULL is allowed */
 
 /* The checked replay: without differences, the file is reproduced. */
-const weir__replay_report *weir__recording_check(const weir__recording *history);
+const weir__replay_report *weir__replayer_check(const weir__replayer *history);
 
 /* The same once more, watched. */
-weir_status weir__recording_recheck(const weir__recording *history, const weir__replay_watch *watch,
-                                    weir__replay_report *report);
+weir_status weir__replayer_recheck(const weir__replayer *history, const weir__replay_watch *watch,
+                                   weir__replay_report *report);
 
 /* What was there before the first event; empty: the history is complete. */
-const weir__state *weir__recording_start(const weir__recording *history);
+const weir__state *weir__replayer_start(const weir__replayer *history);
 
 /* The recorded settings, as far as they are about device memory. */
-const weir__settings *weir__recording_settings(const weir__recording *history);
+const weir__settings *weir__replayer_settings(const weir__replayer *history);
 
 /* How long the job took, from the first event to the last; 0: the file has no times. */
-double weir__recording_seconds(const weir__recording *history);
+double weir__replayer_seconds(const weir__replayer *history);
 
 /* What is assumed for other runs when nobody says more: the recorded limit, or a device that was full; or neither. */
-weir__capacity weir__recording_capacity(const weir__recording *history);
+weir__capacity weir__replayer_capacity(const weir__replayer *history);
 
 /* One unchecked run. `settings` NULL: the recorded ones, and what was there before the recording is held as it was, if the
  * capacity has room for that. With settings, also if they are the recorded ones, it is placed anew. `watch` may be NULL. */
-weir_status weir__recording_run(const weir__recording *history, const weir__settings *settings,
-                                const weir__capacity *capacity, const weir__replay_watch *watch,
-                                weir__replay_report *report);
+weir_status weir__replayer_run(const weir__replayer *history, const weir__settings *settings,
+                               const weir__capacity *capacity, const weir__replay_watch *watch,
+                               weir__replay_report *report);
 
-/* The capacity of a device of `memory` bytes (0: as weir__recording_capacity has it) if `fraction` of it (0: what the settings
+/* The capacity of a device of `memory` bytes (0: as weir__replayer_capacity has it) if `fraction` of it (0: what the settings
  * say) may be used. WEIR_ERROR_INVALID_ARGUMENT: the settings have a fraction, and nobody knows of what. */
-weir_status weir__recording_capacity_of(const weir__recording *history, const weir__settings *settings, uint64_t memory,
-                                        double fraction, weir__capacity *capacity);
+weir_status weir__replayer_capacity_of(const weir__replayer *history, const weir__settings *settings, uint64_t memory,
+                                       double fraction, weir__capacity *capacity);
 
 /* All in one: opens, and runs once. */
-weir_status weir__replay(const weir__snapshot *snapshot, const weir__replay_options *options,
+weir_status weir__replay(const weir__recording *snapshot, const weir__replay_options *options,
                          weir__replay_report *report);
 
 #endif

@@ -28,8 +28,8 @@ static bool find_in_conf(const char *conf, const char *key, char *value, size_t 
   return false;
 }
 
-static int64_t setting_int(const weir__snapshot *s, const char *key, const char *sub, int64_t otherwise) {
-  const weir__snapshot_setting *setting = weir__snapshot_find_setting(s, key, sub);
+static int64_t setting_int(const weir__recording *s, const char *key, const char *sub, int64_t otherwise) {
+  const weir__recording_setting *setting = weir__recording_find_setting(s, key, sub);
   if (!setting || setting->kind > WEIR__SETTING_FLOAT)
     return otherwise;
   if (setting->kind != WEIR__SETTING_FLOAT)
@@ -42,7 +42,7 @@ static int64_t setting_int(const weir__snapshot *s, const char *key, const char 
 static void read_settings(weir__plan *plan) {
   static const char *const in_text[] = {"large_segment_size_mb", "max_non_split_rounding_mb",
                                         "expandable_segments_reserve"};
-  const weir__snapshot *s = plan->snapshot;
+  const weir__recording *s = plan->snapshot;
   weir__settings *settings = &plan->settings;
   char value[64], setting[128], *end;
   weir__settings_default(settings);
@@ -60,7 +60,7 @@ static void read_settings(weir__plan *plan) {
   int64_t split = setting_int(s, "max_split_size", NULL, -1);
   if (split >= 0)
     settings->max_split_size = (uint64_t)split;
-  const weir__snapshot_setting *gc = weir__snapshot_find_setting(s, "garbage_collection_threshold", NULL);
+  const weir__recording_setting *gc = weir__recording_find_setting(s, "garbage_collection_threshold", NULL);
   if (gc && gc->real > 0 && gc->real < 1)
     settings->garbage_collection_threshold = gc->real;
   settings->expandable_segments = setting_int(s, "expandable_segments", NULL, 0) != 0;
@@ -72,7 +72,7 @@ static void read_settings(weir__plan *plan) {
   }
 }
 
-bool weir__plan_change(const weir__plan *plan, const weir__snapshot_change *change, weir__settings *settings) {
+bool weir__plan_change(const weir__plan *plan, const weir__recording_change *change, weir__settings *settings) {
   weir__settings parsed;
   if (!change->conf || weir__settings_parse(NULL, change->conf, &parsed))
     return false;
@@ -89,7 +89,7 @@ bool weir__plan_change(const weir__plan *plan, const weir__snapshot_change *chan
 
 /* What held before the first event is where it begins. */
 static void read_changes(weir__plan *plan, int device) {
-  const weir__snapshot *s = plan->snapshot;
+  const weir__recording *s = plan->snapshot;
   size_t first = 0, end;
   while (first < s->change_count && s->changes[first].device != device)
     first++;
@@ -103,7 +103,7 @@ static void read_changes(weir__plan *plan, int device) {
 }
 
 static void find_early(weir__plan *plan, int device) {
-  const weir__snapshot *s = plan->snapshot;
+  const weir__recording *s = plan->snapshot;
   size_t first = 0, end;
   while (first < s->early_count && s->early[first].device != device)
     first++;
@@ -123,26 +123,26 @@ static void plan_failures(weir__plan *plan) {
     first++;
   uint32_t pool = first < plan->count ? plan->entries[first].pool : 0;
   for (size_t i = 0; i < plan->count; i++) {
-    const weir__snapshot_event *e = &plan->events[i];
+    const weir__recording_entry *e = &plan->events[i];
     if (e->action == WEIR__ACTION_ALLOC)
       pool = plan->entries[i].pool;
     else if (e->action == WEIR__ACTION_OOM)
-      plan->entries[i].pool = e->pool != WEIR__SNAPSHOT_NO_POOL ? e->pool : pool;
+      plan->entries[i].pool = e->pool != WEIR__RECORDING_NO_POOL ? e->pool : pool;
   }
 }
 
 /* Backwards through the history: a fixed segment that is freed later is marked, up to where it was made. */
-static bool plan_pools(weir__plan *plan, const weir__snapshot_device *device) {
+static bool plan_pools(weir__plan *plan, const weir__recording_device *device) {
   weir__rangemap gone = {0}, at_end = {0};
   static char mark;
   bool ok = true;
   for (size_t i = 0; i < device->segment_count && ok; i++) {
-    const weir__snapshot_segment *s = &device->segments[i];
+    const weir__recording_segment *s = &device->segments[i];
     ok = weir__rangemap_insert(&at_end, s->address, s->size, (void *)s) || !s->size ||
          s->address + s->size - 1 < s->address || weir__rangemap_overlap(&at_end, s->address, s->size, NULL, NULL);
   }
   for (size_t i = plan->count; i-- > 0 && ok;) {
-    const weir__snapshot_event *e = &plan->events[i];
+    const weir__recording_entry *e = &plan->events[i];
     plan->entries[i] = (weir__plan_entry){0, WEIR__NO_BLOCK};
     if (e->action == WEIR__ACTION_SEGMENT_FREE)
       ok = weir__rangemap_insert(&gone, e->address, e->size, &mark) || !e->size ||
@@ -150,10 +150,10 @@ static bool plan_pools(weir__plan *plan, const weir__snapshot_device *device) {
     else if (e->action == WEIR__ACTION_SEGMENT_ALLOC)
       weir__rangemap_remove(&gone, e->address);
     else if (e->action == WEIR__ACTION_ALLOC) {
-      if (e->pool != WEIR__SNAPSHOT_NO_POOL)
+      if (e->pool != WEIR__RECORDING_NO_POOL)
         plan->entries[i].pool = e->pool;
       else if (!weir__rangemap_find(&gone, e->address, NULL, NULL)) {
-        const weir__snapshot_segment *segment = weir__rangemap_find(&at_end, e->address, NULL, NULL);
+        const weir__recording_segment *segment = weir__rangemap_find(&at_end, e->address, NULL, NULL);
         if (segment)
           plan->entries[i].pool = segment->pool;
       }
@@ -191,7 +191,7 @@ static bool plan_blocks(weir__plan *plan) {
       *slot_of(table, room, start->blocks[i].address) =
           (numbered){start->blocks[i].address, (uint32_t)plan->block_count++};
   for (size_t i = plan->first; i < plan->count; i++) {
-    const weir__snapshot_event *e = &plan->events[i];
+    const weir__recording_entry *e = &plan->events[i];
     if (e->action > WEIR__ACTION_FREE_COMPLETED)
       continue;
     numbered *found = slot_of(table, room, e->address);
@@ -209,7 +209,7 @@ static bool plan_blocks(weir__plan *plan) {
 
 /* ---- Why memory went back ---- */
 
-static void count_reserved(const weir__snapshot_event *e, uint64_t *reserved) {
+static void count_reserved(const weir__recording_entry *e, uint64_t *reserved) {
   if (weir__is_growth(e))
     *reserved += e->size;
   else if (weir__is_release(e))
@@ -230,7 +230,7 @@ bool weir__plan_waited(const weir__plan *plan, size_t request) {
 }
 
 /* Whether an event is of the same release as the first of it. */
-static bool goes_on(const weir__plan *plan, const weir__snapshot_event *first, const weir__snapshot_event *e) {
+static bool goes_on(const weir__plan *plan, const weir__recording_entry *first, const weir__recording_entry *e) {
   if (!plan->snapshot->has_causes)
     return weir__is_segment_event(e) || e->action == WEIR__ACTION_FREE_COMPLETED;
   return e->thread == first->thread && (e->action == WEIR__ACTION_FREE_COMPLETED ||
@@ -239,7 +239,7 @@ static bool goes_on(const weir__plan *plan, const weir__snapshot_event *first, c
 
 /* Fills in one release that begins at event `first`; where it ends. */
 static size_t plan_release(const weir__plan *plan, size_t first, uint64_t reserved, weir__plan_release *release) {
-  const weir__snapshot_event *events = plan->events;
+  const weir__recording_entry *events = plan->events;
   size_t i = first;
   *release = (weir__plan_release){.first = first, .completed = first, .request = plan->count, .reserved = reserved};
   release->is_aged = events[first].action == WEIR__ACTION_SEGMENT_FREE && events[first].size > WEIR__SMALL_SEGMENT;
@@ -290,7 +290,7 @@ static bool plan_releases(weir__plan *plan) {
 bool weir__plan_is_capture(const weir__plan *plan, size_t request) {
   uint32_t pool = plan->entries[request].pool;
   /* Up to 2.11, which does not name pools, every private pool in use counted as a capture. */
-  return pool && (plan->snapshot->pools[pool].id[0] || plan->events[request].pool == WEIR__SNAPSHOT_NO_POOL);
+  return pool && (plan->snapshot->pools[pool].id[0] || plan->events[request].pool == WEIR__RECORDING_NO_POOL);
 }
 
 /* What a request takes from the driver, by the rule that a limit is asked with. */
@@ -345,7 +345,7 @@ static void gather(const weir__plan *plan, evidence *found) {
   bool grew = false, went_back = false;
   *found = (evidence){.allowed = reserved, .not_allowed = UINT64_MAX};
   for (size_t i = plan->first; i < plan->count; i++) {
-    const weir__snapshot_event *e = &plan->events[i];
+    const weir__recording_entry *e = &plan->events[i];
     if (weir__is_growth(e) && !grew) {
       grew = true;
       from = reserved;
@@ -404,7 +404,7 @@ static void measure(const weir__plan *plan, uint64_t *distance, uint64_t *length
       weir__rangemap_insert(&map, s->address, 1, &pieces[count++]);
   }
   for (size_t i = 0; i < plan->count; i++) {
-    const weir__snapshot_event *e = &plan->events[i];
+    const weir__recording_entry *e = &plan->events[i];
     pieces[count] = (piece){e->size, plan->snapshot->streams[e->stream], e->size == WEIR__SMALL_SEGMENT};
     if (e->action == WEIR__ACTION_SEGMENT_MAP)
       weir__rangemap_insert(&map, e->address, 1, &pieces[count++]);
@@ -545,7 +545,7 @@ static bool note_race(weir__plan *plan, size_t request) {
   return true;
 }
 
-static use *use_of(use *uses, size_t room, const weir__snapshot_event *e) {
+static use *use_of(use *uses, size_t room, const weir__recording_entry *e) {
   uint64_t key = ((uint64_t)e->pool << 16 | e->stream) + 1;
   size_t slot = (size_t)(key * 0x9e3779b97f4a7c15u >> 32) & (room - 1);
   while (uses[slot].key && uses[slot].key != key)
@@ -555,8 +555,8 @@ static use *use_of(use *uses, size_t room, const weir__snapshot_event *e) {
 }
 
 static bool plan_races(weir__plan *plan) {
-  const weir__snapshot_event *events = plan->events;
-  size_t heard[WEIR__SNAPSHOT_MANY_THREADS + 1] = {0}, room = 64;
+  const weir__recording_entry *events = plan->events;
+  size_t heard[WEIR__RECORDING_MANY_THREADS + 1] = {0}, room = 64;
   for (size_t i = 1; i < plan->count && !plan->has_threads; i++)
     plan->has_threads = events[i].thread != events[0].thread;
   if (!plan->snapshot->has_causes || (!plan->has_threads && !plan->has_checkpoint))
@@ -566,12 +566,12 @@ static bool plan_races(weir__plan *plan) {
   use *uses = calloc(room, sizeof *uses);
   bool ok = uses != NULL;
   for (size_t i = 0; i < plan->count && ok; i++) {
-    const weir__snapshot_event *e = &events[i];
+    const weir__recording_entry *e = &events[i];
     uint8_t thread = e->thread;
     if (weir__is_segment_event(e))
       continue;
     use *u = use_of(uses, room, e);
-    bool is_other = u->thread != thread || thread == WEIR__SNAPSHOT_MANY_THREADS;
+    bool is_other = u->thread != thread || thread == WEIR__RECORDING_MANY_THREADS;
     size_t others = is_other ? u->last : u->before;
     /* A thread that was not heard of since the checkpoint may have looked before it, and the other one put it back
      * before it. */
@@ -582,7 +582,7 @@ static bool plan_races(weir__plan *plan) {
       u->before = u->last;
     u->last = i + 1;
     u->thread = thread;
-    heard[thread] = thread == WEIR__SNAPSHOT_MANY_THREADS ? 0 : i + 1;
+    heard[thread] = thread == WEIR__RECORDING_MANY_THREADS ? 0 : i + 1;
   }
   free(uses);
   return ok;
@@ -590,7 +590,7 @@ static bool plan_races(weir__plan *plan) {
 
 /* ---- The whole ---- */
 
-weir_status weir__plan_make(const weir__snapshot *snapshot, const weir__snapshot_device *device, size_t first,
+weir_status weir__plan_make(const weir__recording *snapshot, const weir__recording_device *device, size_t first,
                             weir__plan *plan) {
   *plan = (weir__plan){.snapshot = snapshot,
                        .events = device->events,
@@ -603,7 +603,7 @@ weir_status weir__plan_make(const weir__snapshot *snapshot, const weir__snapshot
   read_settings(plan);
   read_changes(plan, (int)(device - snapshot->devices));
   find_early(plan, (int)(device - snapshot->devices));
-  weir_status status = weir__prelude_make(snapshot, device, first, &plan->settings, &plan->start);
+  weir_status status = weir__initial_state_make(snapshot, device, first, &plan->settings, &plan->start);
   if (status)
     return status;
   plan->entries = calloc(plan->count, sizeof *plan->entries);

@@ -56,8 +56,8 @@ typedef struct weir__plan_release {
 } weir__plan_release;
 
 typedef struct weir__plan {
-  const weir__snapshot *snapshot;
-  const weir__snapshot_event *events;
+  const weir__recording *snapshot;
+  const weir__recording_entry *events;
   size_t count;
   weir__settings settings; /* the recorded ones */
   double fraction;         /* recorded with them: the part of the device's memory that may be used; 1: not said */
@@ -72,18 +72,18 @@ typedef struct weir__plan {
    * have put back what would have served them, when that had been looked for already. In their order. */
   size_t *races;
   size_t race_count, race_room;
-  const weir__snapshot_early *early; /* of the device, in their order */
+  const weir__recording_early *early; /* of the device, in their order */
   size_t early_count;
-  const weir__snapshot_change
+  const weir__recording_change
       *changes; /* of the device, in their order; those before the first event are in `settings` */
   size_t change_count;
   uint64_t limit;   /* at the beginning, as recorded; WEIR__NO_LIMIT: none, or not recorded */
   uint64_t memory;  /* the device's; 0: not recorded */
   uint64_t dropped; /* events before the first */
   bool has_threads; /* there is more than one */
-  size_t last_request[WEIR__SNAPSHOT_MANY_THREADS + 1]; /* of each thread, + 1; 0: none */
-  size_t unknown_frees;                                 /* of what was allocated before the recording */
-  uint64_t peak;                                        /* bytes that were ever reserved at once */
+  size_t last_request[WEIR__RECORDING_MANY_THREADS + 1]; /* of each thread, + 1; 0: none */
+  size_t unknown_frees;                                  /* of what was allocated before the recording */
+  uint64_t peak;                                         /* bytes that were ever reserved at once */
 } weir__plan;
 
 /* A limit that may have been in force, and the memory of a device that it may have been on. */
@@ -96,24 +96,24 @@ typedef struct weir__plan_limit {
 
 enum { WEIR__PLAN_LIMITS = 30 };
 
-static inline bool weir__is_segment_event(const weir__snapshot_event *event) {
+static inline bool weir__is_segment_event(const weir__recording_entry *event) {
   return event->action >= WEIR__ACTION_SEGMENT_ALLOC && event->action <= WEIR__ACTION_SEGMENT_UNMAP;
 }
 
-static inline bool weir__is_growth(const weir__snapshot_event *event) {
+static inline bool weir__is_growth(const weir__recording_entry *event) {
   return event->action == WEIR__ACTION_SEGMENT_ALLOC || event->action == WEIR__ACTION_SEGMENT_MAP;
 }
 
-static inline bool weir__is_release(const weir__snapshot_event *event) {
+static inline bool weir__is_release(const weir__recording_entry *event) {
   return event->action == WEIR__ACTION_SEGMENT_FREE || event->action == WEIR__ACTION_SEGMENT_UNMAP;
 }
 
-static inline bool weir__is_request(const weir__snapshot_event *event) {
+static inline bool weir__is_request(const weir__recording_entry *event) {
   return event->action == WEIR__ACTION_ALLOC || event->action == WEIR__ACTION_OOM;
 }
 
 /* The plan of one device's history, which has events, from event `first` on. The snapshot must outlive it. */
-weir_status weir__plan_make(const weir__snapshot *snapshot, const weir__snapshot_device *device, size_t first,
+weir_status weir__plan_make(const weir__recording *snapshot, const weir__recording_device *device, size_t first,
                             weir__plan *plan);
 void weir__plan_clear(weir__plan *plan);
 
@@ -126,12 +126,12 @@ void weir__plan_guess(weir__plan *plan, uint64_t limit);
 
 /* Whether an event of a segment was for a request whose end is not in the file: the process was killed before. */
 static inline bool weir__plan_is_cut_off(const weir__plan *plan, size_t event) {
-  const weir__snapshot_event *e = &plan->events[event];
+  const weir__recording_entry *e = &plan->events[event];
   return plan->snapshot->is_cut_off && e->is_for_request && event >= plan->last_request[e->thread];
 }
 
 /* The recorded settings from a change on. false: it is no change of settings. */
-bool weir__plan_change(const weir__plan *plan, const weir__snapshot_change *change, weir__settings *settings);
+bool weir__plan_change(const weir__plan *plan, const weir__recording_change *change, weir__settings *settings);
 
 /* Whether a capture was under way at a request: then nothing goes back for it, and no event is asked. */
 bool weir__plan_is_capture(const weir__plan *plan, size_t request);

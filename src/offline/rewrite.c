@@ -7,7 +7,7 @@
 
 /* Memos are by the number of what they are of. */
 typedef struct writer {
-  const weir__snapshot *s;
+  const weir__recording *s;
   weir__schema out;
   int device;
   weir__step step;
@@ -46,7 +46,7 @@ static bool again(writer *w, uint32_t memo) {
 }
 
 static void frame(writer *w, uint32_t number) {
-  const weir__snapshot_frame *f = &w->s->frames[number];
+  const weir__recording_frame *f = &w->s->frames[number];
   if (again(w, w->frame_memos[number]))
     return;
   weir__write_open_dict(w->out.sink);
@@ -58,7 +58,7 @@ static void frame(writer *w, uint32_t number) {
 }
 
 static void frames(writer *w, uint32_t number) {
-  const weir__snapshot_stack *stack = &w->s->stacks[number];
+  const weir__recording_stack *stack = &w->s->stacks[number];
   weir__write_key(&w->out, WEIR__WORD_FRAMES);
   if (again(w, w->stack_memos[number]))
     return;
@@ -72,7 +72,7 @@ static void frames(writer *w, uint32_t number) {
 
 /* ---- The parts ---- */
 
-static void block(writer *w, const weir__snapshot_block *b) {
+static void block(writer *w, const weir__recording_block *b) {
   static const weir__word states[] = {WEIR__WORD_INACTIVE, WEIR__WORD_ACTIVE_ALLOCATED, WEIR__WORD_ACTIVE_PENDING_FREE};
   weir__write_open_dict(w->out.sink);
   weir__write_natural(&w->out, WEIR__WORD_ADDRESS, b->address);
@@ -83,7 +83,7 @@ static void block(writer *w, const weir__snapshot_block *b) {
   weir__write_close(w->out.sink);
 }
 
-static void segment(writer *w, const weir__snapshot_segment *s) {
+static void segment(writer *w, const weir__recording_segment *s) {
   weir__write_open_dict(w->out.sink);
   weir__write_integer(&w->out, WEIR__WORD_DEVICE, s->device);
   weir__write_natural(&w->out, WEIR__WORD_ADDRESS, s->address);
@@ -105,14 +105,14 @@ static void segment(writer *w, const weir__snapshot_segment *s) {
   weir__write_close(w->out.sink);
 }
 
-static void event(writer *w, const weir__snapshot_event *e) {
-  const weir__snapshot_remark *remark = &w->s->remarks[e->remark];
+static void event(writer *w, const weir__recording_entry *e) {
+  const weir__recording_remark *remark = &w->s->remarks[e->remark];
   weir__write_open_dict(w->out.sink);
   if (e->action == WEIR__ACTION_OTHER)
     text(w, WEIR__WORD_ACTION, remark->action);
   else {
     weir__write_key(&w->out, WEIR__WORD_ACTION);
-    w->out.to->text(w->out.sink, weir__snapshot_action_name((weir__snapshot_action)e->action),
+    w->out.to->text(w->out.sink, weir__recording_action_name((weir__recording_action)e->action),
                     &w->action_memos[e->action]);
   }
   weir__write_natural(&w->out, e->action == WEIR__ACTION_OOM ? WEIR__WORD_DEVICE_FREE : WEIR__WORD_ADDR, e->address);
@@ -124,7 +124,7 @@ static void event(writer *w, const weir__snapshot_event *e) {
   text(w, WEIR__WORD_USER_METADATA, remark->user_metadata);
   if (w->s->strings.items[remark->phase].length)
     text(w, WEIR__WORD_PHASE, remark->phase);
-  if (e->pool != WEIR__SNAPSHOT_NO_POOL)
+  if (e->pool != WEIR__RECORDING_NO_POOL)
     pool(w, WEIR__WORD_POOL_ID, e->pool);
   if (e->stack)
     frames(w, e->stack);
@@ -148,7 +148,7 @@ static void histories(writer *w) {
   weir__write_close(w->out.sink);
 }
 
-static void setting(writer *w, const char *name, const weir__snapshot_setting *s) {
+static void setting(writer *w, const char *name, const weir__recording_setting *s) {
   w->out.to->key(w->out.sink, name, NULL);
   switch (s->kind) {
   case WEIR__SETTING_BOOL:
@@ -168,7 +168,7 @@ static void setting(writer *w, const char *name, const weir__snapshot_setting *s
 
 /* The keys of a dict in it come one after the other. */
 static void settings(writer *w) {
-  const weir__snapshot_setting *all = w->s->settings;
+  const weir__recording_setting *all = w->s->settings;
   weir__write_key(&w->out, WEIR__WORD_ALLOCATOR_SETTINGS);
   weir__write_open_dict(w->out.sink);
   for (size_t i = 0; i < w->s->setting_count;) {
@@ -191,7 +191,7 @@ static void annotations(writer *w) {
   weir__write_key(&w->out, WEIR__WORD_EXTERNAL_ANNOTATIONS);
   weir__write_open_list(w->out.sink);
   for (size_t i = 0; i < w->s->annotation_count; i++) {
-    const weir__snapshot_annotation *a = &w->s->annotations[i];
+    const weir__recording_annotation *a = &w->s->annotations[i];
     if (w->device >= 0 && a->device >= 0 && a->device != w->device)
       continue;
     weir__write_open_dict(w->out.sink);
@@ -201,7 +201,7 @@ static void annotations(writer *w) {
       weir__write_integer(&w->out, WEIR__WORD_DEVICE, a->device);
     weir__write_integer(&w->out, WEIR__WORD_TIME_US, a->time_us);
     for (size_t k = 0; k < a->pair_count; k++) {
-      const weir__snapshot_pair *pair = &w->s->pairs[a->first_pair + k];
+      const weir__recording_pair *pair = &w->s->pairs[a->first_pair + k];
       w->out.to->key(w->out.sink, w->s->strings.items[pair->key].text, &w->string_memos[pair->key]);
       w->out.to->text(w->out.sink, w->s->strings.items[pair->value].text, &w->string_memos[pair->value]);
     }
@@ -212,7 +212,7 @@ static void annotations(writer *w) {
 
 /* Pinned host memory is of no device. */
 static void host(writer *w) {
-  const weir__snapshot_device *h = &w->s->host;
+  const weir__recording_device *h = &w->s->host;
   weir__write_key(&w->out, WEIR__WORD_HOST_SEGMENTS);
   weir__write_open_list(w->out.sink);
   for (size_t i = 0; i < h->segment_count && w->device < 0 && !w->out.sink->error; i++)
@@ -243,7 +243,7 @@ static void everything(writer *w) {
   weir__write_close(w->out.sink);
 }
 
-weir_status weir__rewrite(const weir__snapshot *snapshot, int device, const weir__sink_format *format, weir__step step,
+weir_status weir__rewrite(const weir__recording *snapshot, int device, const weir__sink_format *format, weir__step step,
                           void *step_context, FILE *file) {
   weir_status status = WEIR_ERROR_HOST_OUT_OF_MEMORY;
   weir__sink *sink = malloc(sizeof *sink);

@@ -16,7 +16,7 @@ enum { WEIR__STEP_EVENTS = 4096 }; /* from one call of it to the next */
 
 /* `device` -1: all; otherwise the lists of the others are empty. Keys that the reader left aside are not in it. Segments are
  * sorted by device. `step` may be NULL. */
-weir_status weir__rewrite(const weir__snapshot *snapshot, int device, const weir__sink_format *format, weir__step step,
+weir_status weir__rewrite(const weir__recording *snapshot, int device, const weir__sink_format *format, weir__step step,
                           void *step_context, FILE *file);
 
 #endif

@@ -34,7 +34,7 @@ typedef struct entry {
 } entry;
 
 typedef struct module {
-  weir__ring_module where;
+  weir__ring_file_module where;
   uint32_t path;     /* a string */
   uint64_t id_at;    /* of its build ID in the file */
   uint32_t id_bytes; /* 0: it has none */
@@ -52,12 +52,12 @@ typedef struct change {
 
 typedef struct loader {
   const char *path;
-  weir__source *source; /* NULL: the file at `path` */
-  unsigned char *data;  /* the file */
+  weir__input *source; /* NULL: the file at `path` */
+  unsigned char *data; /* the file */
   uint64_t size;
-  const weir__ring_header *header;
+  const weir__ring_file_header *header;
   weir__budget budget;
-  weir__snapshot *s;
+  weir__recording *s;
   entry *texts, *stacks; /* [0] is nothing */
   size_t text_count, text_room, stack_count, stack_room;
   module *modules, *last_module; /* the last that was asked for */
@@ -66,7 +66,7 @@ typedef struct loader {
   uint32_t settings_length;
   change *changes;
   size_t change_count, change_room;
-  weir__event *annotations; /* of all devices */
+  weir__entry *annotations; /* of all devices */
   size_t annotation_count, annotation_room;
   uint8_t *threads; /* by number in events; 0: it has none yet */
   uint8_t thread_count;
@@ -106,7 +106,7 @@ static weir_status no_memory(const loader *l) {
 
 /* ---- The file ---- */
 
-bool weir__ring_is(const char *path) {
+bool weir__ring_file_is(const char *path) {
   struct stat about;
   char magic[8];
   if (stat(path, &about) != 0 || !S_ISREG(about.st_mode))
@@ -119,7 +119,9 @@ bool weir__ring_is(const char *path) {
   return is;
 }
 
-bool weir__ring_begins(const void *bytes, size_t size) { return size >= 8 && memcmp(bytes, WEIR__RING_MAGIC, 8) == 0; }
+bool weir__ring_file_begins(const void *bytes, size_t size) {
+  return size >= 8 && memcmp(bytes, WEIR__RING_MAGIC, 8) == 0;
+}
 
 static weir_status read_part(loader *l, int descriptor, uint64_t from, uint64_t to) {
   while (from < to) {
@@ -143,10 +145,10 @@ static weir_status read_source(loader *l) {
     if (!grown)
       return no_memory(l);
     l->data = grown;
-    TRY(weir__source_read(l->source, l->data + l->size, room - l->size, &got));
+    TRY(weir__input_read(l->source, l->data + l->size, room - l->size, &got));
     l->size += got;
   } while (got);
-  l->header = (const weir__ring_header *)(const void *)l->data;
+  l->header = (const weir__ring_file_header *)(const void *)l->data;
   if (l->size < WEIR__RING_HEADER)
     return bad(l, l->size, "the data end in the header of a recording, which has %d bytes", (int)WEIR__RING_HEADER);
   return WEIR_OK;
@@ -172,7 +174,7 @@ static weir_status read_all(loader *l) {
   if (!status)
     status = read_part(l, descriptor, 0, WEIR__RING_HEADER);
   close(descriptor);
-  l->header = (const weir__ring_header *)(const void *)l->data;
+  l->header = (const weir__ring_file_header *)(const void *)l->data;
   return status;
 }
 
@@ -181,17 +183,17 @@ static weir_status read_all(loader *l) {
 
 static bool is_time(int64_t ns) { return ns >= 0 && ns <= MOST_NS; }
 
-#define AT(field) offsetof(weir__ring_header, field)
+#define AT(field) offsetof(weir__ring_file_header, field)
 
 static weir_status check_header(const loader *l) {
-  const weir__ring_header *h = l->header;
+  const weir__ring_file_header *h = l->header;
   if (memcmp(h->magic, WEIR__RING_MAGIC, sizeof h->magic) != 0)
     return bad(l, 0, "this is no recording");
   if (h->version < WEIR__RING_OLDEST_VERSION || h->version > WEIR__RING_VERSION)
     return bad(l, AT(version), "a recording of version %u, this program reads %d to %d", h->version,
                (int)WEIR__RING_OLDEST_VERSION, (int)WEIR__RING_VERSION);
-  if (h->event_bytes != sizeof(weir__event))
-    return bad(l, AT(event_bytes), "events of %u bytes, expected %zu", h->event_bytes, sizeof(weir__event));
+  if (h->event_bytes != sizeof(weir__entry))
+    return bad(l, AT(event_bytes), "events of %u bytes, expected %zu", h->event_bytes, sizeof(weir__entry));
   if (h->chunk_bytes != sizeof(weir__chunk))
     return bad(l, AT(chunk_bytes), "chunks of %u bytes, expected %zu", h->chunk_bytes, sizeof(weir__chunk));
   if (h->device_count < 1 || h->device_count > WEIR__RING_DEVICES)
@@ -226,7 +228,7 @@ static weir_status add_string(loader *l, const char *text, size_t length, uint32
   return *number == WEIR__TABLE_END ? no_memory(l) : WEIR_OK;
 }
 
-static weir_status add_numbered(loader *l, entry **list, size_t *count, size_t *room, const weir__ring_entry *e,
+static weir_status add_numbered(loader *l, entry **list, size_t *count, size_t *room, const weir__ring_file_record *e,
                                 uint64_t at) {
   if (e->number != *count)
     return bad(l, at, "entry of number %u, expected %zu", e->number, *count);
@@ -235,7 +237,7 @@ static weir_status add_numbered(loader *l, entry **list, size_t *count, size_t *
   return WEIR_OK;
 }
 
-static weir_status add_module(loader *l, const weir__ring_entry *e, uint64_t at) {
+static weir_status add_module(loader *l, const weir__ring_file_record *e, uint64_t at) {
   module made = {.is_open = false};
   if (e->length < sizeof made.where)
     return bad(l, at, "a module of %u bytes", e->length);
@@ -259,7 +261,7 @@ static weir_status add_change(loader *l, const change *made) {
 }
 
 /* The first walk only looks for the last. */
-static weir_status add_settings(loader *l, const weir__ring_entry *e, uint64_t at) {
+static weir_status add_settings(loader *l, const weir__ring_file_record *e, uint64_t at) {
   change made = {.device = -1};
   if (e->length < sizeof made.time)
     return bad(l, at, "settings of %u bytes", e->length);
@@ -272,8 +274,8 @@ static weir_status add_settings(loader *l, const weir__ring_entry *e, uint64_t a
   return add_change(l, &made);
 }
 
-static weir_status add_limit(loader *l, const weir__ring_entry *e, uint64_t at) {
-  weir__ring_limit limit;
+static weir_status add_limit(loader *l, const weir__ring_file_record *e, uint64_t at) {
+  weir__ring_file_limit limit;
   if (e->length != sizeof limit)
     return bad(l, at, "a limit of %u bytes", e->length);
   memcpy(&limit, l->data + at + sizeof *e, sizeof limit);
@@ -286,7 +288,7 @@ static weir_status add_limit(loader *l, const weir__ring_entry *e, uint64_t at) 
 static weir_status read_log(loader *l) {
   uint64_t at = l->header->log_at, end = at + l->header->log_used;
   while (at < end) {
-    weir__ring_entry e;
+    weir__ring_file_record e;
     if (end - at < sizeof e)
       return bad(l, at, "the log ends in an entry");
     memcpy(&e, l->data + at, sizeof e);
@@ -324,12 +326,12 @@ static weir_status read_log(loader *l) {
 }
 
 /* A snapshot with the settings and nothing else, by way of what writes and reads snapshots: so that they are there as always. */
-static weir_status begin_snapshot(loader *l, const weir__snapshot_limits *limits) {
+static weir_status begin_snapshot(loader *l, const weir__recording_limits *limits) {
   weir__taken_device devices[WEIR__RING_DEVICES] = {{0}};
   weir_snapshot empty = {.devices = devices, .device_count = l->header->device_count};
   char *conf = strndup((const char *)l->data + l->settings_at, l->settings_length), *pickle = NULL;
   size_t pickle_bytes = 0;
-  weir__source *source;
+  weir__input *source;
   FILE *file = NULL;
   weir_status status = WEIR_ERROR_HOST_OUT_OF_MEMORY;
   weir__taken_stack no_stack = {0};
@@ -353,10 +355,10 @@ static weir_status begin_snapshot(loader *l, const weir__snapshot_limits *limits
     status = WEIR_ERROR_HOST_OUT_OF_MEMORY;
   file = NULL;
   if (!status)
-    status = weir__source_open_memory(l->path, pickle, pickle_bytes, &source);
+    status = weir__input_open_memory(l->path, pickle, pickle_bytes, &source);
   if (!status) {
-    status = weir__snapshot_read(source, limits, &l->s);
-    weir__source_close(source);
+    status = weir__recording_read(source, limits, &l->s);
+    weir__input_close(source);
     if (!status) {
       l->s->ignored_count = 0; /* no key of the file's */
       l->s->is_events_only = l->s->has_causes = true;
@@ -414,8 +416,8 @@ static module *module_of(loader *l, uint64_t address) {
 
 /* A frame of these texts; equal ones have one number. */
 static weir_status add_frame(loader *l, uint32_t name, uint32_t file, int line, uint32_t *number) {
-  weir__snapshot *s = l->s;
-  weir__snapshot_frame made;
+  weir__recording *s = l->s;
+  weir__recording_frame made;
   memset(&made, 0, sizeof made);
   made.name = name;
   made.filename = file;
@@ -486,13 +488,13 @@ static weir_status add_language(loader *l, const weir__frame *frame, size_t *use
   return WEIR_OK;
 }
 
-static bool frame_begins(const weir__snapshot *s, uint32_t frame, const char *prefix) {
+static bool frame_begins(const weir__recording *s, uint32_t frame, const char *prefix) {
   return strncmp(s->strings.items[s->frames[frame].name].text, prefix, strlen(prefix)) == 0;
 }
 
 /* How many of a stack's native frames are Weir's own. A program that has libweir.a inside has them: its stacks begin with Weir's
  * functions, of which the public one that the program called is the last. */
-static size_t count_own(const weir__snapshot *s, const uint32_t *frames, size_t count) {
+static size_t count_own(const weir__recording *s, const uint32_t *frames, size_t count) {
   enum { DEEPEST = 24 };
   size_t own = 0;
   for (size_t i = 0; i < count && i < DEEPEST && !own; i++)
@@ -505,7 +507,7 @@ static size_t count_own(const weir__snapshot *s, const uint32_t *frames, size_t 
 
 /* All stacks, with the numbers that they have in events. */
 static weir_status read_stacks(loader *l) {
-  weir__snapshot *s = l->s;
+  weir__recording *s = l->s;
   size_t room = 0, used = 0;
   BEGIN_AGAIN(l, s->stacks, room);
   weir__drop(s->frames);
@@ -533,21 +535,21 @@ static weir_status read_stacks(loader *l) {
       memmove(s->stack_frames + native, s->stack_frames + native + own, (used - native) * sizeof *s->stack_frames);
     }
     ROOM(l, s->stacks, s->stack_count, room, 1);
-    s->stacks[s->stack_count++] = (weir__snapshot_stack){first, used - first};
+    s->stacks[s->stack_count++] = (weir__recording_stack){first, used - first};
   }
   return WEIR_OK;
 }
 
 static weir_status remark_of(loader *l, uint32_t context, uint32_t *remark) {
-  weir__snapshot *s = l->s;
+  weir__recording *s = l->s;
   *remark = 0;
   if (!context || context >= l->text_count)
     return WEIR_OK;
   *remark = l->remark_of[context];
-  weir__event_context of;
+  weir__entry_context of;
   if (*remark || !weir__context_of_bytes(l->data + l->texts[context].at, l->texts[context].length, &of))
     return WEIR_OK;
-  weir__snapshot_remark made = s->remarks[0];
+  weir__recording_remark made = s->remarks[0];
   if (of.compile)
     TRY(string_of(l, of.compile, &made.compile_context));
   if (of.metadata)
@@ -561,14 +563,14 @@ static weir_status remark_of(loader *l, uint32_t context, uint32_t *remark) {
 }
 
 static weir_status pool_of(loader *l, uint32_t number, uint32_t *pool) {
-  weir__snapshot *s = l->s;
+  weir__recording *s = l->s;
   *pool = 0;
   weir_pool_id id;
   if (!number ||
       (!weir__pool_is_direct(number, &id) &&
        (number >= l->text_count || !weir__pool_of_bytes(l->data + l->texts[number].at, l->texts[number].length, &id))))
     return WEIR_OK;
-  weir__snapshot_pool made = {{(int64_t)id.first, (int64_t)id.second}};
+  weir__recording_pool made = {{(int64_t)id.first, (int64_t)id.second}};
   if (memcmp(&s->pools[l->last_pool], &made, sizeof made) == 0) {
     *pool = l->last_pool;
     return WEIR_OK;
@@ -589,7 +591,7 @@ static weir_status pool_of(loader *l, uint32_t number, uint32_t *pool) {
 }
 
 static weir_status stream_of(loader *l, uint64_t raw, uint64_t at, uint16_t *stream) {
-  weir__snapshot *s = l->s;
+  weir__recording *s = l->s;
   uint32_t hash = weir__hash_end(weir__hash_bytes(s->strings.seed, &raw, sizeof raw));
   size_t cursor = weir__table_begin(&l->stream_table, hash);
   *stream = 0;
@@ -612,17 +614,17 @@ static weir_status stream_of(loader *l, uint64_t raw, uint64_t at, uint16_t *str
 
 /* ---- Events ---- */
 
-static const uint8_t actions[] = {[WEIR__EVENT_ALLOC] = WEIR__ACTION_ALLOC,
-                                  [WEIR__EVENT_FREE_REQUESTED] = WEIR__ACTION_FREE_REQUESTED,
-                                  [WEIR__EVENT_FREE_COMPLETED] = WEIR__ACTION_FREE_COMPLETED,
-                                  [WEIR__EVENT_SEGMENT_ALLOC] = WEIR__ACTION_SEGMENT_ALLOC,
-                                  [WEIR__EVENT_SEGMENT_FREE] = WEIR__ACTION_SEGMENT_FREE,
-                                  [WEIR__EVENT_SEGMENT_MAP] = WEIR__ACTION_SEGMENT_MAP,
-                                  [WEIR__EVENT_SEGMENT_UNMAP] = WEIR__ACTION_SEGMENT_UNMAP,
-                                  [WEIR__EVENT_OOM] = WEIR__ACTION_OOM,
-                                  [WEIR__EVENT_SNAPSHOT] = WEIR__ACTION_SNAPSHOT,
-                                  [WEIR__EVENT_ANNOTATE] = WEIR__ACTION_ANNOTATE,
-                                  [WEIR__EVENT_USER_DEFINED] = WEIR__ACTION_USER_DEFINED};
+static const uint8_t actions[] = {[WEIR__ENTRY_ALLOC] = WEIR__ACTION_ALLOC,
+                                  [WEIR__ENTRY_FREE_REQUESTED] = WEIR__ACTION_FREE_REQUESTED,
+                                  [WEIR__ENTRY_FREE_COMPLETED] = WEIR__ACTION_FREE_COMPLETED,
+                                  [WEIR__ENTRY_SEGMENT_ALLOC] = WEIR__ACTION_SEGMENT_ALLOC,
+                                  [WEIR__ENTRY_SEGMENT_FREE] = WEIR__ACTION_SEGMENT_FREE,
+                                  [WEIR__ENTRY_SEGMENT_MAP] = WEIR__ACTION_SEGMENT_MAP,
+                                  [WEIR__ENTRY_SEGMENT_UNMAP] = WEIR__ACTION_SEGMENT_UNMAP,
+                                  [WEIR__ENTRY_OOM] = WEIR__ACTION_OOM,
+                                  [WEIR__ENTRY_SNAPSHOT] = WEIR__ACTION_SNAPSHOT,
+                                  [WEIR__ENTRY_ANNOTATE] = WEIR__ACTION_ANNOTATE,
+                                  [WEIR__ENTRY_USER_DEFINED] = WEIR__ACTION_USER_DEFINED};
 
 typedef struct place {
   uint64_t sequence, at;
@@ -646,8 +648,8 @@ static weir_status find_chunks(loader *l, place **places, size_t *count, size_t 
   for (uint64_t i = 0; i < l->header->chunk_count; i++) {
     place p = {0, l->header->chunks_at + i * sizeof(weir__chunk)};
     unsigned has = count_at(l, p.at);
-    if (has > WEIR__CHUNK_EVENTS)
-      return bad(l, p.at, "a chunk of %u events, there is room for %d", has, (int)WEIR__CHUNK_EVENTS);
+    if (has > WEIR__CHUNK_ENTRIES)
+      return bad(l, p.at, "a chunk of %u events, there is room for %d", has, (int)WEIR__CHUNK_ENTRIES);
     if (!has)
       continue;
     memcpy(&p.sequence, l->data + p.at + offsetof(weir__chunk, sequence), sizeof p.sequence);
@@ -662,21 +664,21 @@ static weir_status find_chunks(loader *l, place **places, size_t *count, size_t 
 
 /* The events of a device, from all chunks, in order. With a checkpoint those that have gone into it are left away: how
  * many is added to the dropped ones. */
-static weir_status gather(loader *l, int device, const weir__ring_start *start, const place *places, size_t count,
-                          weir__event *to, weir__event *spare, size_t *found) {
-  const weir__ring_device *d = &l->header->devices[device];
+static weir_status gather(loader *l, int device, const weir__ring_file_start *start, const place *places, size_t count,
+                          weir__entry *to, weir__entry *spare, size_t *found) {
+  const weir__ring_file_device *d = &l->header->devices[device];
   uint64_t after = d->dropped_until > d->cleared_until ? d->dropped_until : d->cleared_until;
   *found = 0;
   for (size_t i = 0; i < count; i++)
     for (unsigned k = 0, has = count_at(l, places[i].at); k < has; k++) {
-      uint64_t at = places[i].at + offsetof(weir__chunk, events) + k * sizeof(weir__event);
-      weir__event e;
+      uint64_t at = places[i].at + offsetof(weir__chunk, events) + k * sizeof(weir__entry);
+      weir__entry e;
       memcpy(&e, l->data + at, sizeof e);
-      if (e.device >= l->header->device_count || e.action >= WEIR__EVENT_KINDS)
+      if (e.device >= l->header->device_count || e.action >= WEIR__ENTRY_KINDS)
         return bad(l, at, "an event of device %u with action %u, which is not known", e.device, e.action);
       if (e.device != device || e.time <= after)
         continue;
-      if (e.action != WEIR__EVENT_PAIRS) {
+      if (e.action != WEIR__ENTRY_PAIRS) {
         if (start->is_known && e.time <= start->of.time)
           l->s->devices[device].dropped++;
         else
@@ -686,7 +688,7 @@ static weir_status gather(loader *l, int device, const weir__ring_start *start, 
         l->annotations[l->annotation_count++] = e;
       }
     }
-  weir__events_sort(to, spare, *found);
+  weir__entries_sort(to, spare, *found);
   return WEIR_OK;
 }
 
@@ -698,28 +700,28 @@ static int64_t time_of(const loader *l, uint64_t ticks) {
 
 /* Numbers of threads, smaller. */
 static uint8_t thread_of(loader *l, uint16_t number) {
-  uint8_t *thread = &l->threads[number & WEIR__EVENT_MOST_THREADS];
-  if ((number & WEIR__EVENT_MOST_THREADS) == WEIR__EVENT_MOST_THREADS)
-    *thread = WEIR__SNAPSHOT_MANY_THREADS;
-  if (!*thread && (number & WEIR__EVENT_MOST_THREADS))
-    *thread = l->thread_count < WEIR__SNAPSHOT_MANY_THREADS - 1 ? ++l->thread_count : WEIR__SNAPSHOT_MANY_THREADS;
+  uint8_t *thread = &l->threads[number & WEIR__ENTRY_MOST_THREADS];
+  if ((number & WEIR__ENTRY_MOST_THREADS) == WEIR__ENTRY_MOST_THREADS)
+    *thread = WEIR__RECORDING_MANY_THREADS;
+  if (!*thread && (number & WEIR__ENTRY_MOST_THREADS))
+    *thread = l->thread_count < WEIR__RECORDING_MANY_THREADS - 1 ? ++l->thread_count : WEIR__RECORDING_MANY_THREADS;
   return *thread;
 }
 
-static weir_status convert(loader *l, const weir__event *e, weir__snapshot_event *to) {
-  *to = (weir__snapshot_event){.address = e->address,
-                               .size = e->bytes,
-                               .time_us = time_of(l, e->time),
-                               .stack = e->stack < l->s->stack_count ? e->stack : 0,
-                               .action = actions[e->action],
-                               .thread = thread_of(l, e->thread) & WEIR__SNAPSHOT_MANY_THREADS,
-                               .is_for_request = (e->thread & WEIR__EVENT_FOR_REQUEST) != 0};
+static weir_status convert(loader *l, const weir__entry *e, weir__recording_entry *to) {
+  *to = (weir__recording_entry){.address = e->address,
+                                .size = e->bytes,
+                                .time_us = time_of(l, e->time),
+                                .stack = e->stack < l->s->stack_count ? e->stack : 0,
+                                .action = actions[e->action],
+                                .thread = thread_of(l, e->thread) & WEIR__RECORDING_MANY_THREADS,
+                                .is_for_request = (e->thread & WEIR__ENTRY_FOR_REQUEST) != 0};
   TRY(remark_of(l, e->context, &to->remark));
   TRY(pool_of(l, e->pool, &to->pool));
   return stream_of(l, e->stream, 0, &to->stream);
 }
 
-static weir_status add_placed(loader *l, const weir__snapshot_change *made) {
+static weir_status add_placed(loader *l, const weir__recording_change *made) {
   ROOM(l, l->s->changes, l->s->change_count, l->snapshot_change_room, 1);
   l->s->changes[l->s->change_count++] = *made;
   return WEIR_OK;
@@ -727,23 +729,23 @@ static weir_status add_placed(loader *l, const weir__snapshot_change *made) {
 
 /* Between which events of a device, in the order of time, its settings and its limit changed. What a checkpoint has is
  * the beginning, whatever the log had room for before it. */
-static weir_status place_changes(loader *l, int device, const weir__ring_start *start, const weir__event *events,
+static weir_status place_changes(loader *l, int device, const weir__ring_file_start *start, const weir__entry *events,
                                  size_t count) {
-  weir__snapshot *s = l->s;
+  weir__recording *s = l->s;
   size_t first = s->change_count, read = 0, at = 0;
   if (start->is_known) {
     uint32_t conf;
     TRY(add_string(l, start->conf, start->of.conf_bytes, &conf));
-    TRY(add_placed(l, &(weir__snapshot_change){device, 0, s->strings.items[conf].text, 0}));
-    TRY(add_placed(l, &(weir__snapshot_change){device, 0, NULL, start->of.limit}));
+    TRY(add_placed(l, &(weir__recording_change){device, 0, s->strings.items[conf].text, 0}));
+    TRY(add_placed(l, &(weir__recording_change){device, 0, NULL, start->of.limit}));
   }
   for (size_t i = 0; i < l->change_count; i++) {
     const change *c = &l->changes[i];
     if ((c->device >= 0 && c->device != device) || (start->is_known && c->time <= start->of.settings_time))
       continue;
     while (read < count && events[read].time <= c->time) /* where a block was taken is no event of a snapshot */
-      at += events[read++].action != WEIR__EVENT_TAKEN;
-    weir__snapshot_change made = {device, at, c->device < 0 ? s->strings.items[c->conf].text : NULL, c->limit};
+      at += events[read++].action != WEIR__ENTRY_TAKEN;
+    weir__recording_change made = {device, at, c->device < 0 ? s->strings.items[c->conf].text : NULL, c->limit};
     size_t same = first;
     while (same < s->change_count && (at || !s->changes[same].conf != !made.conf))
       same++;
@@ -755,32 +757,32 @@ static weir_status place_changes(loader *l, int device, const weir__ring_start *
   return WEIR_OK;
 }
 
-static weir_status find_early(loader *l, int device, weir__event *events, size_t *count) {
-  weir__snapshot *s = l->s;
+static weir_status find_early(loader *l, int device, weir__entry *events, size_t *count) {
+  weir__recording *s = l->s;
   size_t most = 0, found = 0, room = 0;
   for (size_t i = 0; i < *count; i++)
-    most += events[i].action == WEIR__EVENT_TAKEN || events[i].action == WEIR__EVENT_SEGMENT_MAP;
+    most += events[i].action == WEIR__ENTRY_TAKEN || events[i].action == WEIR__ENTRY_SEGMENT_MAP;
   weir__early *early = weir__grow(&l->budget, NULL, &room, most + 1, sizeof *early);
   if (!early)
     return no_memory(l);
-  *count = weir__events_take_early(events, *count, early, &found);
-  weir__snapshot_early *grown =
+  *count = weir__entries_take_early(events, *count, early, &found);
+  weir__recording_early *grown =
       weir__grow(&l->budget, s->early, &l->early_room, s->early_count + found + 1, sizeof *grown);
   if (grown) {
     s->early = grown;
     for (size_t i = 0; i < found; i++)
-      grown[s->early_count++] = (weir__snapshot_early){device, early[i].event, early[i].request};
+      grown[s->early_count++] = (weir__recording_early){device, early[i].event, early[i].request};
   }
   weir__drop(early);
   return grown ? WEIR_OK : no_memory(l);
 }
 
 /* What was there before the first event of a device. Stacks for which the log had no room are none. */
-static weir_status read_start(loader *l, int device, weir__ring_start *start) {
-  weir__snapshot_device *d = &l->s->devices[device];
+static weir_status read_start(loader *l, int device, weir__ring_file_start *start) {
+  weir__recording_device *d = &l->s->devices[device];
   uint64_t at;
   const char *why;
-  weir_status status = weir__ring_start_read(l->data, device, &l->budget, start, &at, &why);
+  weir_status status = weir__ring_file_start_read(l->data, device, &l->budget, start, &at, &why);
   if (status)
     return why ? bad(l, at, "%s", why) : no_memory(l);
   d->lacks_start = !start->is_known && (d->dropped || start->is_missing);
@@ -796,10 +798,10 @@ static weir_status read_start(loader *l, int device, weir__ring_start *start) {
 }
 
 static weir_status read_events(loader *l) {
-  weir__snapshot *s = l->s;
-  weir__ring_start start;
+  weir__recording *s = l->s;
+  weir__ring_file_start start;
   place *places = NULL;
-  weir__event *all = NULL;
+  weir__entry *all = NULL;
   size_t count = 0, total = 0, found = 0, room = 0, spare = 0;
   weir_status status = find_chunks(l, &places, &count, &total);
   if (!status) {
@@ -819,7 +821,7 @@ static weir_status read_events(loader *l) {
     if (!status)
       status = place_changes(l, d, &start, all, found);
     if (!status) {
-      weir__events_join(all, found, true);
+      weir__entries_join(all, found, true);
       status = find_early(l, d, all, &found);
     }
     for (size_t i = 0; i < found && !status; i++)
@@ -833,21 +835,21 @@ static weir_status read_events(loader *l) {
 }
 
 static weir_status read_annotations(loader *l) {
-  weir__snapshot *s = l->s;
+  weir__recording *s = l->s;
   size_t room = 0;
-  weir__event *spare = weir__grow(&l->budget, NULL, &room, l->annotation_count + 1, sizeof *spare);
+  weir__entry *spare = weir__grow(&l->budget, NULL, &room, l->annotation_count + 1, sizeof *spare);
   if (!spare)
     return no_memory(l);
-  weir__events_sort(l->annotations, spare, l->annotation_count);
+  weir__entries_sort(l->annotations, spare, l->annotation_count);
   weir__drop(spare);
   for (size_t i = 0; i < l->annotation_count; i++) {
-    const weir__event *e = &l->annotations[i];
+    const weir__entry *e = &l->annotations[i];
     const char *text = NULL;
     size_t count = 0;
     if (e->context >= l->text_count ||
         !weir__pairs_of_bytes(l->data + l->texts[e->context].at, l->texts[e->context].length, &text, &count))
       continue; /* there was no room for it in the log */
-    weir__snapshot_annotation made = {.device = e->device, .time_us = time_of(l, e->time)};
+    weir__recording_annotation made = {.device = e->device, .time_us = time_of(l, e->time)};
     TRY(add_string(l, "", 0, &made.name));
     made.stage = made.name;
     for (size_t k = 0; k < count; k++) {
@@ -873,15 +875,15 @@ static weir_status begin_numbers(loader *l) {
   BEGIN_AGAIN(l, l->s->streams, l->stream_room);
   l->s->remark_count = l->s->pool_count = l->s->stream_count = 1;
   l->remark_of = weir__grow(&l->budget, NULL, &remarks, l->text_count, sizeof *l->remark_of);
-  l->threads = weir__grow(&l->budget, NULL, &threads, WEIR__EVENT_MOST_THREADS + 1, sizeof *l->threads);
+  l->threads = weir__grow(&l->budget, NULL, &threads, WEIR__ENTRY_MOST_THREADS + 1, sizeof *l->threads);
   if (!l->remark_of || !l->threads)
     return no_memory(l);
-  memset(l->threads, 0, WEIR__EVENT_MOST_THREADS + 1);
+  memset(l->threads, 0, WEIR__ENTRY_MOST_THREADS + 1);
   memset(l->remark_of, 0, l->text_count * sizeof *l->remark_of);
   return WEIR_OK;
 }
 
-static weir_status load(loader *l, const weir__snapshot_limits *limits) {
+static weir_status load(loader *l, const weir__recording_limits *limits) {
   TRY(l->source ? read_source(l) : read_all(l));
   TRY(check_header(l));
   TRY(read_log(l));
@@ -896,11 +898,11 @@ static weir_status load(loader *l, const weir__snapshot_limits *limits) {
   l->clock = weir__clock_through(&l->header->first, &l->header->last[l->header->newest & 1]);
   TRY(read_events(l));
   TRY(read_annotations(l));
-  return weir__snapshot_check_size(l->s, l->path, l->size);
+  return weir__recording_check_size(l->s, l->path, l->size);
 }
 
-static weir_status load_from(const char *path, weir__source *source, const weir__snapshot_limits *limits,
-                             weir__snapshot **out) {
+static weir_status load_from(const char *path, weir__input *source, const weir__recording_limits *limits,
+                             weir__recording **out) {
   loader l = {
       .path = path, .source = source, .budget = {.limit = limits && limits->memory ? limits->memory : 64ull << 30}};
   weir_status status = load(&l, limits);
@@ -922,17 +924,17 @@ static weir_status load_from(const char *path, weir__source *source, const weir_
   weir__table_clear(&l.stream_table);
   weir__table_clear(&l.pool_table);
   if (status) {
-    weir__snapshot_free(l.s);
+    weir__recording_free(l.s);
     return status;
   }
   *out = l.s;
   return WEIR_OK;
 }
 
-weir_status weir__ring_load(const char *path, const weir__snapshot_limits *limits, weir__snapshot **out) {
+weir_status weir__ring_file_load(const char *path, const weir__recording_limits *limits, weir__recording **out) {
   return load_from(path, NULL, limits, out);
 }
 
-weir_status weir__ring_read(weir__source *source, const weir__snapshot_limits *limits, weir__snapshot **out) {
-  return load_from(weir__source_name(source), source, limits, out);
+weir_status weir__ring_file_read(weir__input *source, const weir__recording_limits *limits, weir__recording **out) {
+  return load_from(weir__input_name(source), source, limits, out);
 }

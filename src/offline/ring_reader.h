@@ -9,15 +9,15 @@
 #include "offline/recording.h"
 
 /* Whether a file begins as such a recording does. A file that cannot be read does not. */
-bool weir__ring_is(const char *path);
+bool weir__ring_file_is(const char *path);
 
 /* WEIR_ERROR_BAD_DATA, with the byte, when it is none. */
-weir_status weir__ring_load(const char *path, const weir__snapshot_limits *limits, weir__snapshot **snapshot);
+weir_status weir__ring_file_load(const char *path, const weir__recording_limits *limits, weir__recording **snapshot);
 
 /* Whether data that begin with these bytes are such a recording. */
-bool weir__ring_begins(const void *bytes, size_t size);
+bool weir__ring_file_begins(const void *bytes, size_t size);
 
 /* Reads one from a source that cannot be read at any place, as a pipe or a compressed file; it stays the caller's. */
-weir_status weir__ring_read(weir__source *source, const weir__snapshot_limits *limits, weir__snapshot **snapshot);
+weir_status weir__ring_file_read(weir__input *source, const weir__recording_limits *limits, weir__recording **snapshot);
 
 #endif

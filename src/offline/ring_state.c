@@ -14,7 +14,7 @@ typedef struct reader {
   const unsigned char *data; /* of the file */
   uint64_t at, end;          /* of the checkpoint */
   uint64_t pools_at, segments_at, blocks_at;
-  weir__ring_state of;
+  weir__ring_file_state of;
   weir__state *state;
   uint64_t pages;
   uint64_t bad;
@@ -29,16 +29,16 @@ static bool wrong(reader *r, uint64_t at, const char *why) {
 
 /* ---- One segment ---- */
 
-static bool is_sound(const weir__ring_segment *s) {
+static bool is_sound(const weir__ring_file_segment *s) {
   return s->bytes && s->bytes < WEIR__MOST_BYTES && s->address && s->address < UINT64_MAX - s->bytes &&
          s->address % WEIR__UNIT == 0 && s->bytes % WEIR__UNIT == 0 && s->page % WEIR__UNIT == 0 && s->is_small <= 1 &&
          (!s->page || (s->page <= s->bytes && s->bytes % s->page == 0));
 }
 
 /* `offset` is where it begins in its segment, `before` the state of the one before it. */
-static bool read_block(reader *r, const weir__ring_segment *s, uint64_t number, uint64_t offset, uint8_t before) {
-  uint64_t at = r->blocks_at + number * sizeof(weir__ring_block);
-  weir__ring_block b;
+static bool read_block(reader *r, const weir__ring_file_segment *s, uint64_t number, uint64_t offset, uint8_t before) {
+  uint64_t at = r->blocks_at + number * sizeof(weir__ring_file_block);
+  weir__ring_file_block b;
   memcpy(&b, r->data + at, sizeof b);
   uint64_t size = (uint64_t)b.units * WEIR__UNIT, requested = b.rest >> 2;
   uint8_t state = b.rest & 3;
@@ -52,7 +52,7 @@ static bool read_block(reader *r, const weir__ring_segment *s, uint64_t number, 
   r->state->blocks[r->state->block_count++] = (weir__state_block){.address = s->address + offset,
                                                                   .size = size,
                                                                   .requested = requested,
-                                                                  .event = WEIR__NO_EVENT,
+                                                                  .event = WEIR__NO_ENTRY,
                                                                   .stack = is_active ? b.extra : 0,
                                                                   .age = state == WEIR__FREE ? b.extra : 0,
                                                                   .state = state};
@@ -62,9 +62,9 @@ static bool read_block(reader *r, const weir__ring_segment *s, uint64_t number, 
 }
 
 static bool read_segment(reader *r, uint64_t number, uint64_t *block) {
-  uint64_t at = r->segments_at + number * sizeof(weir__ring_segment), offset = 0;
+  uint64_t at = r->segments_at + number * sizeof(weir__ring_file_segment), offset = 0;
   weir__state *state = r->state;
-  weir__ring_segment s;
+  weir__ring_file_segment s;
   memcpy(&s, r->data + at, sizeof s);
   if (!is_sound(&s) || s.block_count > r->of.block_count - *block)
     return wrong(r, at, "a segment that makes no sense");
@@ -139,11 +139,11 @@ static bool read_head(reader *r, int device) {
     return wrong(r, r->at, "a checkpoint of more pools than it has");
   left -= r->of.pool_count * sizeof(weir_pool_id);
   r->segments_at = r->pools_at + r->of.pool_count * sizeof(weir_pool_id);
-  if (r->of.segment_count > left / sizeof(weir__ring_segment))
+  if (r->of.segment_count > left / sizeof(weir__ring_file_segment))
     return wrong(r, r->at, "a checkpoint of more segments than it has");
-  left -= r->of.segment_count * sizeof(weir__ring_segment);
-  r->blocks_at = r->segments_at + r->of.segment_count * sizeof(weir__ring_segment);
-  if (left % sizeof(weir__ring_block) || r->of.block_count != left / sizeof(weir__ring_block))
+  left -= r->of.segment_count * sizeof(weir__ring_file_segment);
+  r->blocks_at = r->segments_at + r->of.segment_count * sizeof(weir__ring_file_segment);
+  if (left % sizeof(weir__ring_file_block) || r->of.block_count != left / sizeof(weir__ring_file_block))
     return wrong(r, r->at, "a checkpoint of more blocks than it has, or fewer");
   return true;
 }
@@ -198,20 +198,20 @@ static weir_status read_checkpoint(reader *r, int device, weir__budget *budget) 
 /* ---- Which of them ---- */
 
 /* Whether a slot has a complete checkpoint: its checksum matches. */
-static bool is_whole(const unsigned char *data, const weir__ring_header *h, const weir__ring_slot *slot) {
+static bool is_whole(const unsigned char *data, const weir__ring_file_header *h, const weir__ring_file_slot *slot) {
   uint64_t begin = h->checkpoints_at, end = begin + h->checkpoint_bytes;
   return slot->sequence && slot->at >= begin && slot->at <= end && slot->bytes <= end - slot->at &&
-         slot->bytes >= sizeof(weir__ring_state) && slot->at % 8 == 0 && slot->bytes % 8 == 0 &&
-         slot->checksum == weir__ring_checksum(slot->sequence, slot->at, data + slot->at, slot->bytes);
+         slot->bytes >= sizeof(weir__ring_file_state) && slot->at % 8 == 0 && slot->bytes % 8 == 0 &&
+         slot->checksum == weir__ring_file_checksum(slot->sequence, slot->at, data + slot->at, slot->bytes);
 }
 
-weir_status weir__ring_start_read(const unsigned char *data, int device, weir__budget *budget, weir__ring_start *start,
-                                  uint64_t *bad, const char **why) {
-  const weir__ring_header *h = (const weir__ring_header *)(const void *)data;
-  const weir__ring_device *d = &h->devices[device];
+weir_status weir__ring_file_start_read(const unsigned char *data, int device, weir__budget *budget,
+                                       weir__ring_file_start *start, uint64_t *bad, const char **why) {
+  const weir__ring_file_header *h = (const weir__ring_file_header *)(const void *)data;
+  const weir__ring_file_device *d = &h->devices[device];
   uint64_t after = d->dropped_until > d->cleared_until ? d->dropped_until : d->cleared_until, oldest = UINT64_MAX;
-  weir__ring_slot slots[WEIR__RING_CHECKPOINTS], *found = NULL;
-  *start = (weir__ring_start){.is_known = false};
+  weir__ring_file_slot slots[WEIR__RING_CHECKPOINTS], *found = NULL;
+  *start = (weir__ring_file_start){.is_known = false};
   *bad = 0;
   *why = NULL;
   if (h->version < 3 || h->checkpoint_bytes < (uint64_t)h->device_count * sizeof slots)
@@ -221,7 +221,7 @@ weir_status weir__ring_start_read(const unsigned char *data, int device, weir__b
     start->is_missing |= slots[i].bytes != 0;
     if (slots[i].sequence >= oldest || !is_whole(data, h, &slots[i]))
       continue;
-    weir__ring_state of;
+    weir__ring_file_state of;
     memcpy(&of, data + slots[i].at, sizeof of);
     if (of.time < after)
       continue;
@@ -237,7 +237,7 @@ weir_status weir__ring_start_read(const unsigned char *data, int device, weir__b
     *why = r.why;
     return status;
   }
-  *start = (weir__ring_start){
+  *start = (weir__ring_file_start){
       .is_known = true, .of = r.of, .conf = (const char *)data + r.at + sizeof r.of, .state = r.state};
   return WEIR_OK;
 }

@@ -8,17 +8,17 @@
 #include "record/ring_file.h"
 
 /* The checkpoint that the history of a device starts from. */
-typedef struct weir__ring_start {
-  bool is_known;       /* there is one that reaches back to the events; else all that follows but for the last is 0 */
-  weir__ring_state of; /* its numbers */
-  const char *conf;    /* in the file, of.conf_bytes long */
-  weir__state *state;  /* the caller's; NULL unless it is known */
-  bool is_missing;     /* there are checkpoints, or were, and none that reaches back */
-} weir__ring_start;
+typedef struct weir__ring_file_start {
+  bool is_known; /* there is one that reaches back to the events; else all that follows but for the last is 0 */
+  weir__ring_file_state of; /* its numbers */
+  const char *conf;         /* in the file, of.conf_bytes long */
+  weir__state *state;       /* the caller's; NULL unless it is known */
+  bool is_missing;          /* there are checkpoints, or were, and none that reaches back */
+} weir__ring_file_start;
 
 /* `data` is the whole file, with a valid header. Incomplete checkpoints are ignored. A complete one that is
  * inconsistent is WEIR_ERROR_BAD_DATA: *bad is the byte, and *why the reason. */
-weir_status weir__ring_start_read(const unsigned char *data, int device, weir__budget *budget, weir__ring_start *start,
-                                  uint64_t *bad, const char **why);
+weir_status weir__ring_file_start_read(const unsigned char *data, int device, weir__budget *budget,
+                                       weir__ring_file_start *start, uint64_t *bad, const char **why);
 
 #endif

@@ -94,7 +94,7 @@ static void add_segment(weir__state *state, const weir__segment *segment) {
     state->blocks[state->block_count++] = (weir__state_block){.address = b->address,
                                                               .size = weir__block_bytes(b),
                                                               .requested = is_active ? b->requested : 0,
-                                                              .event = WEIR__NO_EVENT,
+                                                              .event = WEIR__NO_ENTRY,
                                                               .state = b->state};
     if (weir__block_is_mapped(b))
       state->reserved += weir__block_bytes(b);
@@ -125,7 +125,7 @@ weir_status weir__state_of_heap(weir__heap *heap, weir__state *state) {
   return finish(state);
 }
 
-weir_status weir__state_of_file(const weir__snapshot *snapshot, const weir__snapshot_device *device,
+weir_status weir__state_of_file(const weir__recording *snapshot, const weir__recording_device *device,
                                 weir__state *state) {
   static const uint8_t states[] = {[WEIR__STATE_INACTIVE] = WEIR__FREE,
                                    [WEIR__STATE_ALLOCATED] = WEIR__ALLOCATED,
@@ -137,7 +137,7 @@ weir_status weir__state_of_file(const weir__snapshot *snapshot, const weir__snap
   if (status)
     return status;
   for (size_t i = 0; i < device->segment_count; i++) {
-    const weir__snapshot_segment *from = &device->segments[i];
+    const weir__recording_segment *from = &device->segments[i];
     const int64_t *pool = snapshot->pools[from->pool].id;
     state->segments[state->segment_count++] = (weir__state_segment){.address = from->address,
                                                                     .size = from->size,
@@ -149,12 +149,12 @@ weir_status weir__state_of_file(const weir__snapshot *snapshot, const weir__snap
                                                                     .is_expandable = from->is_expandable};
     state->reserved += from->size;
     for (size_t k = 0; k < from->block_count; k++) {
-      const weir__snapshot_block *b = &from->blocks[k];
+      const weir__recording_block *b = &from->blocks[k];
       bool is_active = b->state != WEIR__STATE_INACTIVE;
       state->blocks[state->block_count++] = (weir__state_block){.address = b->address,
                                                                 .size = b->size,
                                                                 .requested = is_active ? b->requested : 0,
-                                                                .event = WEIR__NO_EVENT,
+                                                                .event = WEIR__NO_ENTRY,
                                                                 .stack = b->stack,
                                                                 .state = states[b->state]};
     }
@@ -191,7 +191,7 @@ static weir__state_block *find_block(const weir__state *state, uint64_t address)
   return low < s->first + s->count && state->blocks[low].address == address ? &state->blocks[low] : NULL;
 }
 
-void weir__state_find_events(weir__state *state, const weir__snapshot_event *events, size_t last) {
+void weir__state_find_events(weir__state *state, const weir__recording_entry *events, size_t last) {
   size_t missing = 0;
   for (size_t i = 0; i < state->block_count; i++)
     missing += state->blocks[i].state >= WEIR__ALLOCATED;
@@ -199,7 +199,7 @@ void weir__state_find_events(weir__state *state, const weir__snapshot_event *eve
     if (events[i].action != WEIR__ACTION_ALLOC)
       continue;
     weir__state_block *b = find_block(state, events[i].address);
-    if (!b || b->state < WEIR__ALLOCATED || b->event != WEIR__NO_EVENT)
+    if (!b || b->state < WEIR__ALLOCATED || b->event != WEIR__NO_ENTRY)
       continue;
     b->event = i;
     if (events[i].stack)
@@ -212,7 +212,7 @@ void weir__state_take_stacks(weir__state *state, const weir__state *from) {
   for (size_t i = 0; i < state->block_count; i++) {
     weir__state_block *b = &state->blocks[i];
     const weir__state_block *known =
-        b->state >= WEIR__ALLOCATED && b->event == WEIR__NO_EVENT ? find_block(from, b->address) : NULL;
+        b->state >= WEIR__ALLOCATED && b->event == WEIR__NO_ENTRY ? find_block(from, b->address) : NULL;
     if (known)
       b->stack = known->stack;
   }

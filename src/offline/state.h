@@ -11,12 +11,12 @@
 #include "alloc/heap.h"
 #include "offline/recording.h"
 
-#define WEIR__NO_EVENT SIZE_MAX
+#define WEIR__NO_ENTRY SIZE_MAX
 
 typedef struct weir__state_block {
   uint64_t address, size;
   uint64_t requested; /* in use: what was asked for */
-  size_t event; /* in use: that allocated it; WEIR__NO_EVENT: none in the history. Free, all of a segment: with which
+  size_t event; /* in use: that allocated it; WEIR__NO_ENTRY: none in the history. Free, all of a segment: with which
                          that goes before anything is allocated from it */
   uint32_t stack;
   uint32_t age;  /* free: for how many searches of its pool; recorded, a guess, or 0 (offline/ages.h) */
@@ -47,11 +47,11 @@ typedef struct weir__state {
 weir_status weir__state_of_heap(weir__heap *heap, weir__state *state);
 
 /* The list of segments at the end of a file. */
-weir_status weir__state_of_file(const weir__snapshot *snapshot, const weir__snapshot_device *device,
+weir_status weir__state_of_file(const weir__recording *snapshot, const weir__recording_device *device,
                                 weir__state *state);
 
 /* Finds the event that allocated each block in use, going back from event `last`: addresses are the history's. */
-void weir__state_find_events(weir__state *state, const weir__snapshot_event *events, size_t last);
+void weir__state_find_events(weir__state *state, const weir__recording_entry *events, size_t last);
 
 /* Blocks in use that no event of the history allocated: their stacks are those of the same blocks in another state. */
 void weir__state_take_stacks(weir__state *state, const weir__state *from);

@@ -175,10 +175,10 @@ static void move(level *l, uint64_t by, size_t event) {
   }
 }
 
-static void count_events(const weir__snapshot_device *device, weir__summary *s, level *used, level *reserved) {
+static void count_events(const weir__recording_device *device, weir__summary *s, level *used, level *reserved) {
   s->first_oom = device->event_count;
   for (size_t i = 0; i < device->event_count; i++) {
-    const weir__snapshot_event *e = &device->events[i];
+    const weir__recording_entry *e = &device->events[i];
     s->actions[e->action]++;
     s->has_stacks |= e->stack != 0;
     if (e->time_us) {
@@ -209,17 +209,17 @@ static void count_events(const weir__snapshot_device *device, weir__summary *s, 
   }
 }
 
-static bool count_segments(const weir__snapshot_device *device, weir__summary *s, sums *holders) {
+static bool count_segments(const weir__recording_device *device, weir__summary *s, sums *holders) {
   for (size_t i = 0; i < device->segment_count; i++)
     for (size_t k = 0; k < device->segments[i].block_count && !s->has_stacks; k++)
       s->has_stacks |= device->segments[i].blocks[k].stack != 0;
   for (size_t i = 0; i < device->segment_count; i++) {
-    const weir__snapshot_segment *segment = &device->segments[i];
+    const weir__recording_segment *segment = &device->segments[i];
     *(segment->is_large ? &s->large_segments : &s->small_segments) += 1;
     s->private += segment->pool != 0;
     s->end_reserved += segment->size;
     for (size_t k = 0; k < segment->block_count; k++) {
-      const weir__snapshot_block *b = &segment->blocks[k];
+      const weir__recording_block *b = &segment->blocks[k];
       if (b->state == WEIR__STATE_INACTIVE)
         continue;
       s->end_active += b->size;
@@ -257,11 +257,11 @@ static bool begin_with(const weir__state *start, weir__summary *s, lives *l, sum
 /* Goes through the history with all that lives at hand. What lived before its beginning is told by a checkpoint, or
  * from the end: an allocation of the list of segments that the history does not make. `at_end` gets what lives then,
  * unless there is such a list. */
-static bool follow(const weir__snapshot_device *device, weir__summary *s, sums *holders, sums *at_end) {
+static bool follow(const weir__recording_device *device, weir__summary *s, sums *holders, sums *at_end) {
   lives l = {0};
   bool ok = !device->start || begin_with(device->start, s, &l, holders);
   for (size_t i = 0; i < device->event_count && ok; i++) {
-    const weir__snapshot_event *e = &device->events[i];
+    const weir__recording_entry *e = &device->events[i];
     if (e->action == WEIR__ACTION_ALLOC) {
       live *old = live_find(&l, e->address), entry = {e->address, e->size, e->stack, false};
       if (e->address < 2)
@@ -293,7 +293,7 @@ static bool follow(const weir__snapshot_device *device, weir__summary *s, sums *
   /* And what is left at the end without having been made. */
   for (size_t i = 0; i < device->segment_count && ok; i++)
     for (size_t k = 0; k < device->segments[i].block_count && ok; k++) {
-      const weir__snapshot_block *b = &device->segments[i].blocks[k];
+      const weir__recording_block *b = &device->segments[i].blocks[k];
       if (b->state == WEIR__STATE_ALLOCATED && !live_find(&l, b->address)) {
         s->live_before += b->requested;
         ok = add(holders, s->has_stacks, b->stack, b->requested);
@@ -317,14 +317,14 @@ static int by_begin(const void *a, const void *b) {
 
 /* Segments at the end that the history has not made. Of an expandable one that was made in pieces, and given back in others, a
  * piece may begin anywhere in what was made. */
-static bool count_unknown_segments(const weir__snapshot_device *device, weir__summary *s) {
+static bool count_unknown_segments(const weir__recording_device *device, weir__summary *s) {
   size_t count = 0;
   range *made =
       malloc((s->actions[WEIR__ACTION_SEGMENT_ALLOC] + s->actions[WEIR__ACTION_SEGMENT_MAP] + 1) * sizeof *made);
   if (!made)
     return false;
   for (size_t i = 0; i < device->event_count; i++) {
-    const weir__snapshot_event *e = &device->events[i];
+    const weir__recording_entry *e = &device->events[i];
     if (e->action == WEIR__ACTION_SEGMENT_ALLOC || e->action == WEIR__ACTION_SEGMENT_MAP)
       made[count++] = (range){e->address, e->address + e->size};
   }
@@ -350,7 +350,7 @@ static bool count_unknown_segments(const weir__snapshot_device *device, weir__su
 /* 100000, 65536: what is chosen, not what happens to be. */
 static bool is_round(size_t n) { return n >= 1000 && (n % 1000 == 0 || (n & (n - 1)) == 0); }
 
-static bool count_streams(const weir__snapshot *snapshot, const weir__snapshot_device *device, weir__summary *s) {
+static bool count_streams(const weir__recording *snapshot, const weir__recording_device *device, weir__summary *s) {
   bool *seen = calloc(snapshot->stream_count + 1, sizeof *seen);
   if (!seen)
     return false;
@@ -364,8 +364,8 @@ static bool count_streams(const weir__snapshot *snapshot, const weir__snapshot_d
   return true;
 }
 
-weir_status weir__summarize(const weir__snapshot *snapshot, int number, weir__summary *summary) {
-  const weir__snapshot_device *device = &snapshot->devices[number];
+weir_status weir__summarize(const weir__recording *snapshot, int number, weir__summary *summary) {
+  const weir__recording_device *device = &snapshot->devices[number];
   weir__summary s = {0};
   level used = {0}, reserved = {0};
   uint32_t *alike;

@@ -182,21 +182,21 @@ typedef struct batch {
 
 /* The recorded settings, or a candidate's. Where a recording began late, what was there before is placed anew in every run, so
  * that they can be compared. */
-static const weir__settings *settings_for(const search *s, size_t candidate, const weir__recording *history) {
+static const weir__settings *settings_for(const search *s, size_t candidate, const weir__replayer *history) {
   if (candidate)
     return &s->result->candidates[candidate].settings;
-  return weir__recording_start(history)->segment_count ? weir__recording_settings(history) : NULL;
+  return weir__replayer_start(history)->segment_count ? weir__replayer_settings(history) : NULL;
 }
 
 static void predict(void *context, size_t index, void *result) {
   const batch *b = context;
   const weir__tune_options *o = b->s->options;
   size_t candidate = b->first + index / o->history_count;
-  const weir__recording *history = o->histories[index % o->history_count];
+  const weir__replayer *history = o->histories[index % o->history_count];
   const weir__settings *settings = settings_for(b->s, candidate, history);
   weir__prediction *prediction = result;
   weir__capacity capacity;
-  prediction->status = weir__recording_capacity_of(history, settings, o->memory, o->fraction, &capacity);
+  prediction->status = weir__replayer_capacity_of(history, settings, o->memory, o->fraction, &capacity);
   if (!prediction->status)
     weir__predict(history, settings, &capacity, o->costs, prediction);
 }
@@ -224,7 +224,7 @@ static weir_status predict_all(search *s, size_t first) {
   if (!predictions)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu predictions", count);
   batch b = {s, first};
-  weir_status status = weir__team_run(&s->options->team, count, predict, &b, predictions, sizeof *predictions);
+  weir_status status = weir__parallel_run(&s->options->team, count, predict, &b, predictions, sizeof *predictions);
   for (size_t i = 0; i < count && !status; i++)
     if (predictions[i].status)
       status = weir__fail(predictions[i].status, "a replay failed: %s", weir_status_string(predictions[i].status));
@@ -333,7 +333,7 @@ static double negligible_cost(const weir__tune_options *o) {
   const double least = 50e6;
   double seconds = 1e300;
   for (size_t i = 0; i < o->history_count; i++) {
-    double of = weir__recording_seconds(o->histories[i]);
+    double of = weir__replayer_seconds(o->histories[i]);
     seconds = of < seconds ? of : seconds;
   }
   return 0.005 * seconds * 1e9 > least ? 0.005 * seconds * 1e9 : least;
@@ -355,12 +355,12 @@ static weir_status choose(const weir__tune_options *o, weir__tune_result *r) {
 static void fit(void *context, size_t index, void *result) {
   const search *s = context;
   const weir__tune_options *o = s->options;
-  const weir__recording *history = o->histories[index % o->history_count];
+  const weir__replayer *history = o->histories[index % o->history_count];
   bool is_best = index >= o->history_count && s->result->best != 0;
   const weir__settings *settings = settings_for(s, is_best ? s->result->best : 0, history);
   weir__capacity capacity;
   weir__fit found;
-  if (!weir__recording_capacity_of(history, settings, o->memory, o->fraction, &capacity) &&
+  if (!weir__replayer_capacity_of(history, settings, o->memory, o->fraction, &capacity) &&
       !weir__predict_fit(history, settings, &capacity, &found))
     *(weir__fit *)result = found;
 }
@@ -381,7 +381,7 @@ static weir_status find_fit(search *s) {
   weir__fit *fits = calloc(2 * count, sizeof *fits);
   if (!fits)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory");
-  weir_status status = weir__team_run(&s->options->team, 2 * count, fit, s, fits, sizeof *fits);
+  weir_status status = weir__parallel_run(&s->options->team, 2 * count, fit, s, fits, sizeof *fits);
   s->result->fit_recorded = most_of(fits, count);
   s->result->fit_best = most_of(fits + count, count);
   free(fits);
@@ -405,12 +405,12 @@ static void copy_searched(weir__settings *to, const weir__settings *from) {
 static void look(search *s) {
   const weir__tune_options *o = s->options;
   weir__tune_result *r = s->result;
-  const weir__settings *first = weir__recording_settings(o->histories[0]);
+  const weir__settings *first = weir__replayer_settings(o->histories[0]);
   for (size_t i = 0; i < o->history_count; i++) {
-    const weir__settings *recorded = weir__recording_settings(o->histories[i]);
+    const weir__settings *recorded = weir__replayer_settings(o->histories[i]);
     weir__capacity capacity;
     r->is_mixed |= !weir__settings_equal(recorded, first);
-    r->is_limited |= !weir__recording_capacity_of(o->histories[i], &s->base, o->memory, o->fraction, &capacity) &&
+    r->is_limited |= !weir__replayer_capacity_of(o->histories[i], &s->base, o->memory, o->fraction, &capacity) &&
                      capacity.limit != UINT64_MAX;
   }
 }
@@ -420,7 +420,7 @@ static weir_status search_all(search *s) {
   look(s);
   add(s, s->base); /* its place: nothing is compared with the first */
   if (!s->status) {
-    copy_searched(&r->candidates[0].settings, weir__recording_settings(s->options->histories[0]));
+    copy_searched(&r->candidates[0].settings, weir__replayer_settings(s->options->histories[0]));
     r->candidates[0].keys = count_keys(&r->candidates[0].settings);
   }
   add_grid(s);

@@ -26,14 +26,14 @@ typedef struct weir__tune_candidate {
 } weir__tune_candidate;
 
 typedef struct weir__tune_options {
-  const weir__recording *const *histories;
+  const weir__replayer *const *histories;
   size_t history_count;       /* at least 1 */
   const weir__settings *base; /* keys that are not searched are as here; NULL: the defaults */
-  uint64_t memory;            /* the device's; 0: as recorded, see weir__recording_capacity */
-  double fraction;            /* as weir__recording_capacity_of takes it */
+  uint64_t memory;            /* the device's; 0: as recorded, see weir__replayer_capacity */
+  double fraction;            /* as weir__replayer_capacity_of takes it */
   bool fit;                   /* find the least memory too */
   const weir__costs *costs;
-  weir__team team;
+  weir__parallel team;
 } weir__tune_options;
 
 typedef struct weir__tune_result {

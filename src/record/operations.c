@@ -15,7 +15,7 @@ typedef struct doing {
 } doing;
 
 typedef struct joiner {
-  const weir__event *events;
+  const weir__entry *events;
   uint32_t *next;    /* in a chain: of what a request did, then of what stands beside an event */
   uint32_t *beside;  /* the chain of what goes before a request, or behind anything else; NONE: nothing */
   uint32_t *last_of; /* the end of that chain */
@@ -23,23 +23,23 @@ typedef struct joiner {
   bool leaves_taken; /* where a block was taken stays as it is */
 } joiner;
 
-static bool is_growth(const weir__event *e) {
-  return e->action == WEIR__EVENT_SEGMENT_ALLOC || e->action == WEIR__EVENT_SEGMENT_MAP;
+static bool is_growth(const weir__entry *e) {
+  return e->action == WEIR__ENTRY_SEGMENT_ALLOC || e->action == WEIR__ENTRY_SEGMENT_MAP;
 }
 
-static bool is_release(const weir__event *e) {
-  return e->action == WEIR__EVENT_SEGMENT_FREE || e->action == WEIR__EVENT_SEGMENT_UNMAP;
+static bool is_release(const weir__entry *e) {
+  return e->action == WEIR__ENTRY_SEGMENT_FREE || e->action == WEIR__ENTRY_SEGMENT_UNMAP;
 }
 
 /* Such a block has neighbours, which others may free before it is handed out: when it was taken is not to be changed. */
-static bool is_taken(const weir__event *e) {
-  return e->action == WEIR__EVENT_SEGMENT_MAP || e->action == WEIR__EVENT_TAKEN;
+static bool is_taken(const weir__entry *e) {
+  return e->action == WEIR__ENTRY_SEGMENT_MAP || e->action == WEIR__ENTRY_TAKEN;
 }
 
-static bool is_request(const weir__event *e) { return e->action == WEIR__EVENT_ALLOC || e->action == WEIR__EVENT_OOM; }
+static bool is_request(const weir__entry *e) { return e->action == WEIR__ENTRY_ALLOC || e->action == WEIR__ENTRY_OOM; }
 
 /* Segments of the two sizes of pools are told by their own size, which the small ones have alone. */
-static bool same_arena(const weir__event *a, const weir__event *b) {
+static bool same_arena(const weir__entry *a, const weir__entry *b) {
   const uint64_t small = 2 << 20;
   return a->stream == b->stream && a->pool == b->pool && a->action == b->action &&
          (a->bytes == small) == (b->bytes == small);
@@ -74,8 +74,8 @@ static void end_request(joiner *j, doing *d, uint32_t request) {
 }
 
 static void look_at(joiner *j, doing *d, uint32_t i) {
-  const weir__event *e = &j->events[i];
-  if (!(e->thread & WEIR__EVENT_FOR_REQUEST) && is_release(e)) {
+  const weir__entry *e = &j->events[i];
+  if (!(e->thread & WEIR__ENTRY_FOR_REQUEST) && is_release(e)) {
     if (d->from != NONE && same_arena(&j->events[d->from], e))
       put_beside(j, d->from, i);
     else
@@ -83,7 +83,7 @@ static void look_at(joiner *j, doing *d, uint32_t i) {
     return;
   }
   d->from = NONE;
-  if (e->thread & WEIR__EVENT_FOR_REQUEST && !is_request(e)) {
+  if (e->thread & WEIR__ENTRY_FOR_REQUEST && !is_request(e)) {
     j->next[i] = NONE;
     *(d->first == NONE ? &d->first : &j->next[d->last]) = i;
     d->last = i;
@@ -98,7 +98,7 @@ static void look_at(joiner *j, doing *d, uint32_t i) {
 }
 
 /* A chain may hang on an event that hangs on another: the depth is that of operations within operations, so it ends soon. */
-static size_t emit(const joiner *j, uint32_t i, weir__event *to, size_t at) {
+static size_t emit(const joiner *j, uint32_t i, weir__entry *to, size_t at) {
   if (is_request(&j->events[i])) {
     for (uint32_t k = j->beside[i]; k != NONE; k = j->next[k])
       at = emit(j, k, to, at);
@@ -111,14 +111,14 @@ static size_t emit(const joiner *j, uint32_t i, weir__event *to, size_t at) {
   return at;
 }
 
-static bool has_one_thread(const weir__event *events, size_t count) {
+static bool has_one_thread(const weir__entry *events, size_t count) {
   size_t i = 1;
-  while (i < count && !((events[i].thread ^ events[0].thread) & WEIR__EVENT_MOST_THREADS))
+  while (i < count && !((events[i].thread ^ events[0].thread) & WEIR__ENTRY_MOST_THREADS))
     i++;
   return i >= count;
 }
 
-void weir__events_join(weir__event *events, size_t count, bool leaves_taken) {
+void weir__entries_join(weir__entry *events, size_t count, bool leaves_taken) {
   if (has_one_thread(events, count) || count >= NONE)
     return;
   joiner j = {.events = events, .leaves_taken = leaves_taken};
@@ -126,14 +126,14 @@ void weir__events_join(weir__event *events, size_t count, bool leaves_taken) {
   j.beside = malloc(count * sizeof *j.beside);
   j.last_of = malloc(count * sizeof *j.last_of);
   j.is_moved = calloc(count, sizeof *j.is_moved);
-  doing *threads = malloc((WEIR__EVENT_MOST_THREADS + 1) * sizeof *threads);
-  weir__event *joined = malloc(count * sizeof *joined);
+  doing *threads = malloc((WEIR__ENTRY_MOST_THREADS + 1) * sizeof *threads);
+  weir__entry *joined = malloc(count * sizeof *joined);
   if (j.next && j.beside && j.last_of && j.is_moved && threads && joined) {
-    for (size_t t = 0; t <= WEIR__EVENT_MOST_THREADS; t++)
+    for (size_t t = 0; t <= WEIR__ENTRY_MOST_THREADS; t++)
       threads[t] = (doing){.first = NONE, .from = NONE};
     memset(j.beside, 0xff, count * sizeof *j.beside);
     for (uint32_t i = 0; i < count; i++)
-      look_at(&j, &threads[events[i].thread & WEIR__EVENT_MOST_THREADS], i);
+      look_at(&j, &threads[events[i].thread & WEIR__ENTRY_MOST_THREADS], i);
     size_t at = 0;
     for (uint32_t i = 0; i < count; i++)
       if (!j.is_moved[i])
@@ -148,23 +148,23 @@ void weir__events_join(weir__event *events, size_t count, bool leaves_taken) {
   free(joined);
 }
 
-size_t weir__events_take_early(weir__event *events, size_t count, weir__early *early, size_t *early_count) {
+size_t weir__entries_take_early(weir__entry *events, size_t count, weir__early *early, size_t *early_count) {
   size_t kept = 0, at = SIZE_MAX; /* where a block was taken that was not handed out yet: there is one at a time */
   unsigned thread = 0;
   *early_count = 0;
   for (size_t i = 0; i < count; i++) {
-    const weir__event *e = &events[i];
-    unsigned by = e->thread & WEIR__EVENT_MOST_THREADS;
-    if (is_taken(e) && e->thread & WEIR__EVENT_FOR_REQUEST && (at == SIZE_MAX || thread != by)) {
+    const weir__entry *e = &events[i];
+    unsigned by = e->thread & WEIR__ENTRY_MOST_THREADS;
+    if (is_taken(e) && e->thread & WEIR__ENTRY_FOR_REQUEST && (at == SIZE_MAX || thread != by)) {
       at = kept;
       thread = by;
     }
-    if (e->action == WEIR__EVENT_TAKEN)
+    if (e->action == WEIR__ENTRY_TAKEN)
       continue;
     if (is_request(e) && by == thread && at != SIZE_MAX) {
       bool is_alone = true;
       for (size_t k = at; k < kept && is_alone; k++)
-        is_alone = (events[k].thread & WEIR__EVENT_MOST_THREADS) == thread;
+        is_alone = (events[k].thread & WEIR__ENTRY_MOST_THREADS) == thread;
       if (!is_alone)
         early[(*early_count)++] = (weir__early){at, kept};
       at = SIZE_MAX;

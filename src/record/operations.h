@@ -17,7 +17,7 @@
  * What says which blocks of a pool and stream are free keeps its order, so nothing is lost by it; only in expandable segments it
  * matters when a block was taken, and with `leaves_taken` that stays where it is. With no host memory, or where all is of one thread,
  * nothing changes. */
-void weir__events_join(weir__event *events, size_t count, bool leaves_taken);
+void weir__entries_join(weir__entry *events, size_t count, bool leaves_taken);
 
 /* A request whose block was taken out of an expandable segment, while others did something until it was handed out. */
 typedef struct weir__early {
@@ -25,8 +25,8 @@ typedef struct weir__early {
   size_t request; /* where it was handed out */
 } weir__early;
 
-/* Takes the events WEIR__EVENT_TAKEN out, and finds those requests, in their order. `early` has room for as many as there are
+/* Takes the events WEIR__ENTRY_TAKEN out, and finds those requests, in their order. `early` has room for as many as there are
  * events of that kind and maps; *early_count becomes how many it has, and what comes back is how many events are left. */
-size_t weir__events_take_early(weir__event *events, size_t count, weir__early *early, size_t *early_count);
+size_t weir__entries_take_early(weir__entry *events, size_t count, weir__early *early, size_t *early_count);
 
 #endif

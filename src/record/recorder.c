@@ -10,7 +10,7 @@
 #include "record/stacks.h"
 #include "record/this_thread.h"
 
-_Thread_local weir__here_state weir__here __attribute__((tls_model("initial-exec")));
+_Thread_local weir__this_thread_state weir__this_thread __attribute__((tls_model("initial-exec")));
 
 /* ---- Stacks of blocks ---- */
 
@@ -87,7 +87,7 @@ typedef struct marked_pool {
 
 typedef struct marked_context {
   uint32_t mark;
-  weir__event_context context;
+  weir__entry_context context;
 } marked_context;
 
 static uint32_t pool_number(weir_pool_id id) {
@@ -124,14 +124,14 @@ weir_pool_id weir__pool_of_number(uint32_t number) {
   return weir__pool_of_bytes(bytes, length, &id) ? id : (weir_pool_id){0, 0};
 }
 
-static uint32_t context_number(weir__event_context context) {
+static uint32_t context_number(weir__entry_context context) {
   if (!(context.phase | context.compile | context.metadata))
     return 0;
   marked_context marked = {CONTEXT_MARK, context};
   return weir__intern_put(&weir__texts, &marked, sizeof marked);
 }
 
-bool weir__context_of_bytes(const void *bytes, size_t length, weir__event_context *context) {
+bool weir__context_of_bytes(const void *bytes, size_t length, weir__entry_context *context) {
   marked_context marked;
   if (!bytes || length != sizeof marked)
     return false;
@@ -140,11 +140,11 @@ bool weir__context_of_bytes(const void *bytes, size_t length, weir__event_contex
   return marked.mark == CONTEXT_MARK;
 }
 
-weir__event_context weir__context_of_number(uint32_t number) {
+weir__entry_context weir__context_of_number(uint32_t number) {
   size_t length;
   const void *bytes = weir__intern_get(&weir__texts, number, &length);
-  weir__event_context context;
-  return weir__context_of_bytes(bytes, length, &context) ? context : (weir__event_context){0, 0, 0};
+  weir__entry_context context;
+  return weir__context_of_bytes(bytes, length, &context) ? context : (weir__entry_context){0, 0, 0};
 }
 
 /* The same annotation comes again and again, and is interned once. */
@@ -185,9 +185,9 @@ bool weir__pairs_of_bytes(const void *bytes, size_t length, const char **texts, 
 
 /* The thread remembers the last one: neither a phase nor a device's text changes often. */
 static __attribute__((noinline)) uint32_t context_here(uint32_t phase, uint32_t metadata) {
-  weir__here_state *here = &weir__here;
+  weir__this_thread_state *here = &weir__this_thread;
   if (!here->context || here->metadata != metadata || here->context_phase != phase) {
-    here->context = context_number((weir__event_context){phase, here->compile, metadata});
+    here->context = context_number((weir__entry_context){phase, here->compile, metadata});
     here->metadata = metadata;
     here->context_phase = phase;
   }
@@ -200,61 +200,61 @@ void weir_history_share_phase(uint32_t phase) { atomic_store_explicit(&shared_ph
 
 /* The calling thread's phase. A thread with frames of its own explains itself, and takes none from others. */
 static inline uint32_t phase_here(void) {
-  uint32_t phase = weir__here.phase;
-  return phase || !weir__here.lacks_frames ? phase : atomic_load_explicit(&shared_phase, memory_order_relaxed);
+  uint32_t phase = weir__this_thread.phase;
+  return phase || !weir__this_thread.lacks_frames ? phase : atomic_load_explicit(&shared_phase, memory_order_relaxed);
 }
 
 uint32_t weir_history_enter_phase(const char *name) {
-  uint32_t before = weir__here.phase;
+  uint32_t before = weir__this_thread.phase;
   weir_history_leave_phase(weir__text_number(name));
   return before;
 }
 
 void weir_history_leave_phase(uint32_t before) {
-  weir__here.phase = before;
-  weir__here.context = 0;
+  weir__this_thread.phase = before;
+  weir__this_thread.context = 0;
 }
 
 uint32_t weir_history_enter_compile(const char *name) {
-  uint32_t before = weir__here.compile;
+  uint32_t before = weir__this_thread.compile;
   weir_history_leave_compile(weir__text_number(name));
   return before;
 }
 
 void weir_history_leave_compile(uint32_t before) {
-  weir__here.compile = before;
-  weir__here.context = 0;
+  weir__this_thread.compile = before;
+  weir__this_thread.context = 0;
 }
 
 /* ---- Names ---- */
 
 /* NULL: one that is for a file only. */
 static const char *const action_names[] = {
-    [WEIR__EVENT_ALLOC] = "alloc",
-    [WEIR__EVENT_FREE_REQUESTED] = "free_requested",
-    [WEIR__EVENT_FREE_COMPLETED] = "free_completed",
-    [WEIR__EVENT_SEGMENT_ALLOC] = "segment_alloc",
-    [WEIR__EVENT_SEGMENT_FREE] = "segment_free",
-    [WEIR__EVENT_SEGMENT_MAP] = "segment_map",
-    [WEIR__EVENT_SEGMENT_UNMAP] = "segment_unmap",
-    [WEIR__EVENT_OOM] = "oom",
-    [WEIR__EVENT_SNAPSHOT] = "snapshot",
-    [WEIR__EVENT_ANNOTATE] = "annotate",
-    [WEIR__EVENT_USER_DEFINED] = "user_defined",
+    [WEIR__ENTRY_ALLOC] = "alloc",
+    [WEIR__ENTRY_FREE_REQUESTED] = "free_requested",
+    [WEIR__ENTRY_FREE_COMPLETED] = "free_completed",
+    [WEIR__ENTRY_SEGMENT_ALLOC] = "segment_alloc",
+    [WEIR__ENTRY_SEGMENT_FREE] = "segment_free",
+    [WEIR__ENTRY_SEGMENT_MAP] = "segment_map",
+    [WEIR__ENTRY_SEGMENT_UNMAP] = "segment_unmap",
+    [WEIR__ENTRY_OOM] = "oom",
+    [WEIR__ENTRY_SNAPSHOT] = "snapshot",
+    [WEIR__ENTRY_ANNOTATE] = "annotate",
+    [WEIR__ENTRY_USER_DEFINED] = "user_defined",
 };
-_Static_assert(WEIR_COUNT_OF(action_names) == WEIR__EVENT_KINDS &&
-                   (int)WEIR__EVENT_KINDS == (int)WEIR_HISTORY_ACTIONS &&
-                   (int)WEIR__EVENT_USER_DEFINED == (int)WEIR_HISTORY_USER_DEFINED,
+_Static_assert(WEIR_COUNT_OF(action_names) == WEIR__ENTRY_KINDS &&
+                   (int)WEIR__ENTRY_KINDS == (int)WEIR_HISTORY_ACTIONS &&
+                   (int)WEIR__ENTRY_USER_DEFINED == (int)WEIR_HISTORY_USER_DEFINED,
                "a name for each, and the public numbers");
 
 const char *weir__action_name(unsigned action) {
-  return action < WEIR__EVENT_KINDS && action_names[action] ? action_names[action] : "unknown";
+  return action < WEIR__ENTRY_KINDS && action_names[action] ? action_names[action] : "unknown";
 }
 
 weir_status weir_history_action(const char *name, unsigned *bit) {
   if (!name || !bit)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", __func__, name ? "bit" : "name");
-  for (unsigned i = 0; i < WEIR__EVENT_KINDS; i++)
+  for (unsigned i = 0; i < WEIR__ENTRY_KINDS; i++)
     if (action_names[i] && strcmp(name, action_names[i]) == 0) {
       *bit = 1u << i;
       return WEIR_OK;
@@ -264,9 +264,9 @@ weir_status weir_history_action(const char *name, unsigned *bit) {
 
 /* ---- Recording ---- */
 
-weir__history *weir__history_new(int devices) {
-  size_t bytes = sizeof(weir__history) + (size_t)devices * sizeof(weir__history_device);
-  weir__history *history = calloc(1, bytes);
+weir__recorder *weir__recorder_new(int devices) {
+  size_t bytes = sizeof(weir__recorder) + (size_t)devices * sizeof(weir__recorder_device);
+  weir__recorder *history = calloc(1, bytes);
   if (!history)
     return NULL;
   weir__clock_start();
@@ -279,7 +279,7 @@ weir__history *weir__history_new(int devices) {
   return history;
 }
 
-static void drop_annotations(weir__history *history, size_t keep) {
+static void drop_annotations(weir__recorder *history, size_t keep) {
   weir__annotation *oldest;
   while (history->annotation_count > keep && (oldest = history->annotations)) {
     history->annotations = oldest->next;
@@ -292,13 +292,13 @@ static void drop_annotations(weir__history *history, size_t keep) {
 
 static void release_writer(weir__writer *writer) {
   if (writer->chunk)
-    weir__tape_close(&writer->history->devices[writer->device].tape, writer->chunk);
+    weir__ring_close(&writer->history->devices[writer->device].tape, writer->chunk);
   stack_map_clear(&writer->stacks);
 }
 
 /* ---- A file, and forks ---- */
 
-static weir__history *with_file;
+static weir__recorder *with_file;
 static pthread_mutex_t with_file_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void before_fork(void) { pthread_mutex_lock(&with_file_lock); }
@@ -306,12 +306,12 @@ static void after_fork(void) { pthread_mutex_unlock(&with_file_lock); }
 
 /* The file is the parent's. Another generation makes every writer ask for a chunk; what they have goes nowhere. */
 static void in_child(void) {
-  for (weir__history *history = with_file; history; history = history->next_with_file) {
-    if (!weir__ringfile_detach(history->file))
+  for (weir__recorder *history = with_file; history; history = history->next_with_file) {
+    if (!weir__ring_file_detach(history->file))
       atomic_store(&history->mode, WEIR_HISTORY_OFF);
     for (int i = 0; i < history->device_count; i++)
-      weir__tape_leave_file(&history->devices[i].tape);
-    weir__rules rules = weir__history_rules(history);
+      weir__ring_leave_file(&history->devices[i].tape);
+    weir__rules rules = weir__recorder_rules(history);
     rules.generation++;
     atomic_store(&history->rules, rules.word);
   }
@@ -320,7 +320,7 @@ static void in_child(void) {
 
 static void watch_forks(void) { pthread_atfork(before_fork, after_fork, in_child); }
 
-void weir__history_set_file(weir__history *history, weir__ringfile *file) {
+void weir__recorder_set_file(weir__recorder *history, weir__ring_file *file) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, watch_forks);
   history->file = file;
@@ -334,63 +334,63 @@ void weir__history_set_file(weir__history *history, weir__ringfile *file) {
   pthread_mutex_unlock(&with_file_lock);
 }
 
-static void end_file(weir__history *history) {
+static void end_file(weir__recorder *history) {
   if (!history->file)
     return;
   pthread_mutex_lock(&with_file_lock);
-  weir__history **at = &with_file;
+  weir__recorder **at = &with_file;
   while (*at != history)
     at = &(*at)->next_with_file;
   *at = history->next_with_file;
   pthread_mutex_unlock(&with_file_lock);
-  weir__ringfile_close(history->file);
+  weir__ring_file_close(history->file);
 }
 
-void weir__history_delete(weir__history *history) {
+void weir__recorder_delete(weir__recorder *history) {
   if (!history)
     return;
   drop_annotations(history, 0);
   for (int i = 0; i < history->device_count; i++) {
     release_writer(&history->devices[i].marks);
-    weir__tape_end(&history->devices[i].tape);
+    weir__ring_end(&history->devices[i].tape);
   }
   end_file(history);
   pthread_mutex_destroy(&history->lock);
   free(history);
 }
 
-static void clear(weir__history *history) {
+static void clear(weir__recorder *history) {
   drop_annotations(history, 0);
   history->annotations_dropped = 0;
   for (int i = 0; i < history->device_count; i++)
-    weir__tape_clear(&history->devices[i].tape);
+    weir__ring_clear(&history->devices[i].tape);
 }
 
-void weir__history_clear(weir__history *history) {
+void weir__recorder_clear(weir__recorder *history) {
   pthread_mutex_lock(&history->lock);
   clear(history);
   pthread_mutex_unlock(&history->lock);
 }
 
-void weir__history_set(weir__history *history, const weir_history_options *options) {
-  static const unsigned file_only = 1u << WEIR__EVENT_PAIRS | 1u << WEIR__EVENT_TAKEN;
+void weir__recorder_set(weir__recorder *history, const weir_history_options *options) {
+  static const unsigned file_only = 1u << WEIR__ENTRY_PAIRS | 1u << WEIR__ENTRY_TAKEN;
   bool on = options->mode != WEIR_HISTORY_OFF;
   if (on && options->context != WEIR_CONTEXT_NONE && options->stacks != WEIR_STACKS_LANGUAGE)
     weir__stacks_start_for(options->stacks);
   pthread_mutex_lock(&history->lock);
   history->limit = options->mode == WEIR_HISTORY_ALL && options->max_entries ? options->max_entries : 1;
   for (int i = 0; i < history->device_count; i++) {
-    weir__tape *tape = &history->devices[i].tape;
+    weir__ring *tape = &history->devices[i].tape;
     weir__lock_take(&tape->lock);
     tape->limit = history->limit;
     weir__lock_give(&tape->lock);
   }
   atomic_store(&history->stacks, options->stacks);
-  bool was_on = weir__history_is_on(history);
-  weir__rules rules = {.generation = weir__history_rules(history).generation + (!on && was_on),
+  bool was_on = weir__recorder_is_on(history);
+  weir__rules rules = {.generation = weir__recorder_rules(history).generation + (!on && was_on),
                        .skip = (uint16_t)(options->skip & ~file_only),
                        .context = on ? (uint8_t)options->context : WEIR_CONTEXT_NONE,
-                       .has_texts = weir__history_rules(history).has_texts};
+                       .has_texts = weir__recorder_rules(history).has_texts};
   atomic_store(&history->rules, rules.word);
   if (!on || !was_on || options->clear) /* also what a thread has written that had not heard of the end */
     clear(history);
@@ -401,15 +401,15 @@ void weir__history_set(weir__history *history, const weir_history_options *optio
   pthread_mutex_unlock(&history->lock);
 }
 
-uint32_t weir__history_stack(const weir__history *history, weir_history_context level) {
-  if ((unsigned)level > weir__history_rules(history).context)
+uint32_t weir__recorder_stack(const weir__recorder *history, weir_history_context level) {
+  if ((unsigned)level > weir__recorder_rules(history).context)
     return 0;
   return weir__stack_gather((weir_history_stacks)atomic_load_explicit(&history->stacks, memory_order_relaxed));
 }
 
 /* ---- Writing ---- */
 
-weir__writer *weir__writer_new(weir__history *history, int device, weir_pool_id pool, uint64_t stream) {
+weir__writer *weir__writer_new(weir__recorder *history, int device, weir_pool_id pool, uint64_t stream) {
   weir__writer *writer = calloc(1, sizeof *writer);
   if (writer) {
     writer->history = history;
@@ -439,18 +439,18 @@ typedef struct moment {
 static __attribute__((noinline)) void number_thread(void) {
   static atomic_uint threads;
   unsigned number = atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed) + 1;
-  if (number >= WEIR__EVENT_MOST_THREADS) {
-    number = WEIR__EVENT_MOST_THREADS;
-    atomic_store_explicit(&threads, WEIR__EVENT_MOST_THREADS, memory_order_relaxed);
+  if (number >= WEIR__ENTRY_MOST_THREADS) {
+    number = WEIR__ENTRY_MOST_THREADS;
+    atomic_store_explicit(&threads, WEIR__ENTRY_MOST_THREADS, memory_order_relaxed);
   }
-  weir__here.thread = (uint16_t)number;
+  weir__this_thread.thread = (uint16_t)number;
 }
 
 static inline moment begin(weir__writer *writer, uint64_t ticks) {
-  weir__history *history = writer->history;
-  if (!weir__here.thread)
+  weir__recorder *history = writer->history;
+  if (!weir__this_thread.thread)
     number_thread();
-  moment moment = {.rules = weir__history_rules(history), .time = weir__writer_time(writer, ticks)};
+  moment moment = {.rules = weir__recorder_rules(history), .time = weir__writer_time(writer, ticks)};
   if (writer->generation != moment.rules.generation) {
     stack_map_clear(&writer->stacks); /* of a recording that is over */
     writer->generation = moment.rules.generation;
@@ -458,26 +458,26 @@ static inline moment begin(weir__writer *writer, uint64_t ticks) {
   writer->rules = WEIR__NO_RULES;
   uint32_t metadata = atomic_load_explicit(&history->devices[writer->device].metadata, memory_order_relaxed);
   uint32_t phase = phase_here();
-  if (weir__here.texts | metadata | phase)
+  if (weir__this_thread.texts | metadata | phase)
     moment.context = context_here(phase, metadata);
   return moment;
 }
 
 static void append(weir__writer *writer, const moment *moment, weir__action action, uint64_t address, uint64_t bytes,
                    uint32_t stack) {
-  weir__history *history = writer->history;
-  bool has_missed = weir__here.has_missed && (action == WEIR__EVENT_ALLOC || action == WEIR__EVENT_OOM);
+  weir__recorder *history = writer->history;
+  bool has_missed = weir__this_thread.has_missed && (action == WEIR__ENTRY_ALLOC || action == WEIR__ENTRY_OOM);
   if (has_missed)
-    weir__here.has_missed = false;
+    weir__this_thread.has_missed = false;
   if (moment->rules.skip >> action & 1)
     return;
-  weir__tape *tape = &history->devices[writer->device].tape;
+  weir__ring *tape = &history->devices[writer->device].tape;
   weir__chunk *chunk = writer->chunk;
-  if (chunk && weir__tape_has_left(tape, chunk))
+  if (chunk && weir__ring_has_left(tape, chunk))
     chunk = NULL;
-  unsigned count = chunk ? atomic_load_explicit(&chunk->count, memory_order_relaxed) : WEIR__CHUNK_EVENTS;
-  if (count == WEIR__CHUNK_EVENTS) {
-    writer->chunk = chunk = weir__tape_next(tape, chunk);
+  unsigned count = chunk ? atomic_load_explicit(&chunk->count, memory_order_relaxed) : WEIR__CHUNK_ENTRIES;
+  if (count == WEIR__CHUNK_ENTRIES) {
+    writer->chunk = chunk = weir__ring_next(tape, chunk);
     if (!chunk) {
       atomic_fetch_add_explicit(&history->lost, 1, memory_order_relaxed);
       return;
@@ -487,46 +487,47 @@ static void append(weir__writer *writer, const moment *moment, weir__action acti
   if (moment->rules.context < WEIR_CONTEXT_ALLOC)
     stack = 0;
   if (tape->file)
-    weir__ringfile_need(tape->file, stack, moment->context, writer->pool < WEIR__POOL_DIRECT ? writer->pool : 0);
-  weir__event_fill(&chunk->events[count], writer, action, address, bytes, moment->time, stack, moment->context);
-  bool is_of_segment = action >= WEIR__EVENT_SEGMENT_ALLOC && action <= WEIR__EVENT_SEGMENT_UNMAP;
-  if (has_missed || action == WEIR__EVENT_TAKEN || (is_of_segment && weir__here.is_for_request))
-    chunk->events[count].thread |= WEIR__EVENT_FOR_REQUEST;
+    weir__ring_file_need(tape->file, stack, moment->context, writer->pool < WEIR__POOL_DIRECT ? writer->pool : 0);
+  weir__entry_fill(&chunk->events[count], writer, action, address, bytes, moment->time, stack, moment->context);
+  bool is_of_segment = action >= WEIR__ENTRY_SEGMENT_ALLOC && action <= WEIR__ENTRY_SEGMENT_UNMAP;
+  if (has_missed || action == WEIR__ENTRY_TAKEN || (is_of_segment && weir__this_thread.is_for_request))
+    chunk->events[count].thread |= WEIR__ENTRY_FOR_REQUEST;
   atomic_store_explicit(&chunk->count, count + 1, memory_order_release); /* what is counted is whole */
   if (!moment->rules.skip && !moment->rules.context && !moment->rules.has_texts && !writer->stacks.count)
     writer->rules = moment->rules.word;
 }
 
-void weir__history_write_at(weir__writer *writer, weir__action action, uint64_t address, uint64_t bytes, uint32_t stack,
-                            uint64_t ticks) {
+void weir__recorder_write_at(weir__writer *writer, weir__action action, uint64_t address, uint64_t bytes,
+                             uint32_t stack, uint64_t ticks) {
   moment moment = begin(writer, ticks);
-  if (action == WEIR__EVENT_ALLOC && stack)
+  if (action == WEIR__ENTRY_ALLOC && stack)
     stack_map_put(&writer->stacks, address, stack);
-  else if (action == WEIR__EVENT_FREE_REQUESTED && !stack)
+  else if (action == WEIR__ENTRY_FREE_REQUESTED && !stack)
     stack = stack_map_find(&writer->stacks, address);
-  else if (action == WEIR__EVENT_FREE_COMPLETED) {
+  else if (action == WEIR__ENTRY_FREE_COMPLETED) {
     uint32_t of_alloc = stack_map_take(&writer->stacks, address);
     stack = stack ? stack : of_alloc;
   }
   append(writer, &moment, action, address, bytes, stack);
 }
 
-void weir__history_write(weir__writer *writer, weir__action action, uint64_t address, uint64_t bytes, uint32_t stack) {
-  weir__history_write_at(writer, action, address, bytes, stack, weir__clock_ticks());
+void weir__recorder_write(weir__writer *writer, weir__action action, uint64_t address, uint64_t bytes, uint32_t stack) {
+  weir__recorder_write_at(writer, action, address, bytes, stack, weir__clock_ticks());
 }
 
-void weir__history_write_freed(weir__writer *writer, uint64_t address, uint64_t bytes, uint32_t stack, uint64_t ticks) {
+void weir__recorder_write_freed(weir__writer *writer, uint64_t address, uint64_t bytes, uint32_t stack,
+                                uint64_t ticks) {
   moment moment = begin(writer, ticks);
   uint32_t of_alloc = stack_map_take(&writer->stacks, address);
   stack = stack ? stack : of_alloc;
-  append(writer, &moment, WEIR__EVENT_FREE_REQUESTED, address, bytes, stack);
-  append(writer, &moment, WEIR__EVENT_FREE_COMPLETED, address, bytes, stack);
+  append(writer, &moment, WEIR__ENTRY_FREE_REQUESTED, address, bytes, stack);
+  append(writer, &moment, WEIR__ENTRY_FREE_COMPLETED, address, bytes, stack);
 }
 
-void weir__history_set_metadata(weir__history *history, int device, uint32_t text) {
+void weir__recorder_set_metadata(weir__recorder *history, int device, uint32_t text) {
   pthread_mutex_lock(&history->lock);
   atomic_store(&history->devices[device].metadata, text);
-  weir__rules rules = weir__history_rules(history);
+  weir__rules rules = weir__recorder_rules(history);
   rules.has_texts = 0;
   for (int i = 0; i < history->device_count; i++)
     rules.has_texts |= atomic_load(&history->devices[i].metadata) != 0;
@@ -534,40 +535,40 @@ void weir__history_set_metadata(weir__history *history, int device, uint32_t tex
   pthread_mutex_unlock(&history->lock);
 }
 
-uint32_t weir__writer_stack(const weir__history *history, const weir__writer *writer, uint64_t address) {
-  if (!writer || writer->generation != weir__history_rules(history).generation)
+uint32_t weir__writer_stack(const weir__recorder *history, const weir__writer *writer, uint64_t address) {
+  if (!writer || writer->generation != weir__recorder_rules(history).generation)
     return 0;
   return stack_map_find(&writer->stacks, address);
 }
 
-void weir__history_mark(weir__history *history, int number, weir__action action, uint64_t address, uint64_t bytes,
-                        uint32_t text) {
-  if (!weir__history_is_on(history))
+void weir__recorder_mark(weir__recorder *history, int number, weir__action action, uint64_t address, uint64_t bytes,
+                         uint32_t text) {
+  if (!weir__recorder_is_on(history))
     return;
-  weir__history_device *device = &history->devices[number];
-  bool is_users = action == WEIR__EVENT_ANNOTATE || action == WEIR__EVENT_USER_DEFINED;
-  uint32_t stack = is_users ? weir__history_stack(history, WEIR_CONTEXT_ALL) : 0;
+  weir__recorder_device *device = &history->devices[number];
+  bool is_users = action == WEIR__ENTRY_ANNOTATE || action == WEIR__ENTRY_USER_DEFINED;
+  uint32_t stack = is_users ? weir__recorder_stack(history, WEIR_CONTEXT_ALL) : 0;
   weir__lock_take(&device->lock);
   moment moment = begin(&device->marks, weir__clock_ticks());
   if (text)
-    moment.context = context_number((weir__event_context){weir__here.phase, weir__here.compile, text});
+    moment.context = context_number((weir__entry_context){weir__this_thread.phase, weir__this_thread.compile, text});
   append(&device->marks, &moment, action, address, bytes, stack);
   weir__lock_give(&device->lock);
 }
 
-bool weir__history_read_until(weir__history *history, int device, uint64_t until, weir__event **events, size_t *count,
-                              uint64_t *dropped) {
-  return weir__tape_read(&history->devices[device].tape, until, events, count, dropped);
+bool weir__recorder_read_until(weir__recorder *history, int device, uint64_t until, weir__entry **events, size_t *count,
+                               uint64_t *dropped) {
+  return weir__ring_read(&history->devices[device].tape, until, events, count, dropped);
 }
 
-bool weir__history_read(weir__history *history, int device, weir__event **events, size_t *count, uint64_t *dropped) {
-  return weir__history_read_until(history, device, UINT64_MAX, events, count, dropped);
+bool weir__recorder_read(weir__recorder *history, int device, weir__entry **events, size_t *count, uint64_t *dropped) {
+  return weir__recorder_read_until(history, device, UINT64_MAX, events, count, dropped);
 }
 
 /* ---- Annotations ---- */
 
-bool weir__history_annotate(weir__history *history, int device, const char *const *pairs, size_t pair_count) {
-  if (!weir__history_is_on(history))
+bool weir__recorder_annotate(weir__recorder *history, int device, const char *const *pairs, size_t pair_count) {
+  if (!weir__recorder_is_on(history))
     return true;
   size_t bytes = 0;
   for (size_t i = 0; i < 2 * pair_count; i++)
@@ -583,13 +584,13 @@ bool weir__history_annotate(weir__history *history, int device, const char *cons
     at += length;
   }
   if (history->file) {
-    weir__history_device *of = &history->devices[device];
+    weir__recorder_device *of = &history->devices[device];
     uint32_t number = pairs_number(made, bytes);
     weir__lock_take(&of->lock);
     moment moment = begin(&of->marks, weir__clock_ticks());
     moment.context = number;
     if (number)
-      append(&of->marks, &moment, WEIR__EVENT_PAIRS, 0, 0, 0);
+      append(&of->marks, &moment, WEIR__ENTRY_PAIRS, 0, 0, 0);
     weir__lock_give(&of->lock);
   }
   pthread_mutex_lock(&history->lock);
@@ -605,8 +606,8 @@ bool weir__history_annotate(weir__history *history, int device, const char *cons
   return true;
 }
 
-void weir__history_annotations(weir__history *history, void (*each)(void *context, const weir__annotation *annotation),
-                               void *context) {
+void weir__recorder_annotations(weir__recorder *history,
+                                void (*each)(void *context, const weir__annotation *annotation), void *context) {
   pthread_mutex_lock(&history->lock);
   for (const weir__annotation *a = history->annotations; a; a = a->next)
     each(context, a);

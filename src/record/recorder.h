@@ -30,7 +30,7 @@ typedef struct weir__stack_map {
 
 /* What an arena writes with. Guarded by the arena's lock. */
 typedef struct weir__writer {
-  struct weir__history *history;
+  struct weir__recorder *history;
   uint64_t
       rules; /* those of the last event, if there is a chunk and all events have the same form; else WEIR__NO_RULES */
   weir__chunk *chunk; /* NULL: it has to ask for one */
@@ -50,12 +50,12 @@ typedef struct weir__annotation {
   char texts[]; /* key, value, key, value ... each with its 0 */
 } weir__annotation;
 
-typedef struct weir__history_device {
-  weir__tape tape;
+typedef struct weir__recorder_device {
+  weir__ring tape;
   atomic_uint metadata; /* a text */
   weir__lock lock;
   weir__writer marks; /* events that are of no arena; guarded by `lock` */
-} weir__history_device;
+} weir__recorder_device;
 
 /* What is kept of an event. */
 typedef union weir__rules {
@@ -70,7 +70,7 @@ typedef union weir__rules {
 
 #define WEIR__NO_RULES UINT64_MAX
 
-typedef struct weir__history {
+typedef struct weir__recorder {
   _Atomic uint64_t rules;  /* weir__rules in one word, so that all of them are read at once; changed under the lock */
   atomic_int mode, stacks; /* weir_history_...; changed under the lock, read without */
   atomic_ulong lost;       /* events */
@@ -79,71 +79,71 @@ typedef struct weir__history {
   weir__annotation *annotations, **annotations_end; /* the oldest first */
   size_t annotation_count;
   uint64_t annotations_dropped;
-  struct weir__ringfile *file;          /* has the events; NULL: memory does. Set before recording begins */
-  atomic_int dumps;                     /* how often memory ran out and a snapshot was due beside the file */
-  struct weir__history *next_with_file; /* in the list of those that a fork is about; guarded by its lock */
+  struct weir__ring_file *file;          /* has the events; NULL: memory does. Set before recording begins */
+  atomic_int dumps;                      /* how often memory ran out and a snapshot was due beside the file */
+  struct weir__recorder *next_with_file; /* in the list of those that a fork is about; guarded by its lock */
   int device_count;
-  weir__history_device devices[];
-} weir__history;
+  weir__recorder_device devices[];
+} weir__recorder;
 
-weir__history *weir__history_new(int devices); /* NULL: no host memory */
-void weir__history_delete(weir__history *history);
+weir__recorder *weir__recorder_new(int devices); /* NULL: no host memory */
+void weir__recorder_delete(weir__recorder *history);
 
 /* Events go to the file, which is the recorder's from here on. Nothing was recorded yet. */
-void weir__history_set_file(weir__history *history, struct weir__ringfile *file);
+void weir__recorder_set_file(weir__recorder *history, struct weir__ring_file *file);
 
-void weir__history_set(weir__history *history, const weir_history_options *options);
-void weir__history_clear(weir__history *history);
+void weir__recorder_set(weir__recorder *history, const weir_history_options *options);
+void weir__recorder_clear(weir__recorder *history);
 
-static inline bool weir__history_is_on(const weir__history *history) {
+static inline bool weir__recorder_is_on(const weir__recorder *history) {
   return atomic_load_explicit(&history->mode, memory_order_relaxed) != WEIR_HISTORY_OFF;
 }
 
-static inline weir__rules weir__history_rules(const weir__history *history) {
+static inline weir__rules weir__recorder_rules(const weir__recorder *history) {
   return (weir__rules){.word = atomic_load_explicit(&history->rules, memory_order_relaxed)};
 }
 
 /* The caller's stack, where events of this kind keep one; else 0. No lock is held. */
-uint32_t weir__history_stack(const weir__history *history, weir_history_context level);
+uint32_t weir__recorder_stack(const weir__recorder *history, weir_history_context level);
 
 /* NULL: no host memory. */
-weir__writer *weir__writer_new(weir__history *history, int device, weir_pool_id pool, uint64_t stream);
+weir__writer *weir__writer_new(weir__recorder *history, int device, weir_pool_id pool, uint64_t stream);
 
 /* Writes an event. `stack` is that of the operation under way; what the event keeps of it is for the rules. The lock that
  * guards the writer is held. */
-void weir__history_write(weir__writer *writer, weir__action action, uint64_t address, uint64_t bytes, uint32_t stack);
+void weir__recorder_write(weir__writer *writer, weir__action action, uint64_t address, uint64_t bytes, uint32_t stack);
 
 /* The same at a time that was read before, in ticks. */
-void weir__history_write_at(weir__writer *writer, weir__action action, uint64_t address, uint64_t bytes, uint32_t stack,
-                            uint64_t ticks);
+void weir__recorder_write_at(weir__writer *writer, weir__action action, uint64_t address, uint64_t bytes,
+                             uint32_t stack, uint64_t ticks);
 
 /* A free that is complete at once: both of its events. */
-void weir__history_write_freed(weir__writer *writer, uint64_t address, uint64_t bytes, uint32_t stack, uint64_t ticks);
+void weir__recorder_write_freed(weir__writer *writer, uint64_t address, uint64_t bytes, uint32_t stack, uint64_t ticks);
 
 /* The writer's arena is going. NULL is allowed. */
 void weir__writer_delete(weir__writer *writer);
 
 /* The stack with which a block in use was allocated; 0: none is known. The arena's lock is held. */
-uint32_t weir__writer_stack(const weir__history *history, const weir__writer *writer, uint64_t address);
+uint32_t weir__writer_stack(const weir__recorder *history, const weir__writer *writer, uint64_t address);
 
-void weir__history_set_metadata(weir__history *history, int device, uint32_t text);
+void weir__recorder_set_metadata(weir__recorder *history, int device, uint32_t text);
 
 /* An event of no arena: a mark, perhaps about an address, or a snapshot. */
-void weir__history_mark(weir__history *history, int device, weir__action action, uint64_t address, uint64_t bytes,
-                        uint32_t text);
+void weir__recorder_mark(weir__recorder *history, int device, weir__action action, uint64_t address, uint64_t bytes,
+                         uint32_t text);
 
 /* The events of a device, the oldest first, for the caller to free. false: no host memory. */
-bool weir__history_read(weir__history *history, int device, weir__event **events, size_t *count, uint64_t *dropped);
+bool weir__recorder_read(weir__recorder *history, int device, weir__entry **events, size_t *count, uint64_t *dropped);
 
 /* The same at an earlier time, which a snapshot may have marked: neither its mark nor what came later takes an entry's
  * place. */
-bool weir__history_read_until(weir__history *history, int device, uint64_t until, weir__event **events, size_t *count,
-                              uint64_t *dropped);
+bool weir__recorder_read_until(weir__recorder *history, int device, uint64_t until, weir__entry **events, size_t *count,
+                               uint64_t *dropped);
 
 /* Calls `each` for every annotation, the oldest first, with the recorder's lock held. */
-void weir__history_annotations(weir__history *history, void (*each)(void *context, const weir__annotation *annotation),
-                               void *context);
-bool weir__history_annotate(weir__history *history, int device, const char *const *pairs, size_t pair_count);
+void weir__recorder_annotations(weir__recorder *history,
+                                void (*each)(void *context, const weir__annotation *annotation), void *context);
+bool weir__recorder_annotate(weir__recorder *history, int device, const char *const *pairs, size_t pair_count);
 
 /* ---- The short way: what happens most, with no rules to look at, and with room in the chunk ---- */
 
@@ -155,7 +155,7 @@ static inline uint64_t weir__writer_time(weir__writer *writer, uint64_t ticks) {
 }
 
 /* Field by field, straight to its place: a copy of a whole event would wait for its parts. */
-static inline void weir__event_fill(weir__event *event, const weir__writer *writer, weir__action action,
+static inline void weir__entry_fill(weir__entry *event, const weir__writer *writer, weir__action action,
                                     uint64_t address, uint64_t bytes, uint64_t time, uint32_t stack, uint32_t context) {
   event->address = address;
   event->bytes = bytes;
@@ -166,52 +166,52 @@ static inline void weir__event_fill(weir__event *event, const weir__writer *writ
   event->context = context;
   event->action = (uint8_t)action;
   event->device = (uint8_t)writer->device;
-  event->thread = weir__here.thread;
+  event->thread = weir__this_thread.thread;
 }
 
 /* Room for one or two events; NULL: the long way has to be taken. */
-static inline weir__event *weir__writer_place(const weir__writer *writer, unsigned events, unsigned *count) {
-  if (writer->rules != atomic_load_explicit(&writer->history->rules, memory_order_relaxed) || weir__here.texts ||
-      !weir__here.thread)
+static inline weir__entry *weir__writer_place(const weir__writer *writer, unsigned events, unsigned *count) {
+  if (writer->rules != atomic_load_explicit(&writer->history->rules, memory_order_relaxed) || weir__this_thread.texts ||
+      !weir__this_thread.thread)
     return NULL;
   *count = atomic_load_explicit(&writer->chunk->count, memory_order_relaxed);
-  if (*count + events > WEIR__CHUNK_EVENTS)
+  if (*count + events > WEIR__CHUNK_ENTRIES)
     return NULL;
-  weir__event *place = &writer->chunk->events[*count];
+  weir__entry *place = &writer->chunk->events[*count];
   for (unsigned i = 0; i < events; i++)
     __builtin_prefetch(place + 12 + i, 1);
   return place;
 }
 
-static inline void weir__history_alloc(weir__writer *writer, uint64_t address, uint64_t bytes, uint64_t ticks) {
+static inline void weir__recorder_alloc(weir__writer *writer, uint64_t address, uint64_t bytes, uint64_t ticks) {
   unsigned count;
-  weir__event *event = weir__writer_place(writer, 1, &count);
+  weir__entry *event = weir__writer_place(writer, 1, &count);
   if (__builtin_expect(!event, 0)) {
-    weir__history_write_at(writer, WEIR__EVENT_ALLOC, address, bytes, 0, ticks);
+    weir__recorder_write_at(writer, WEIR__ENTRY_ALLOC, address, bytes, 0, ticks);
     return;
   }
-  weir__event_fill(event, writer, WEIR__EVENT_ALLOC, address, bytes, weir__writer_time(writer, ticks), 0, 0);
+  weir__entry_fill(event, writer, WEIR__ENTRY_ALLOC, address, bytes, weir__writer_time(writer, ticks), 0, 0);
   atomic_store_explicit(&writer->chunk->count, count + 1, memory_order_release);
 }
 
-static inline void weir__history_freed(weir__writer *writer, uint64_t address, uint64_t bytes, uint64_t ticks) {
+static inline void weir__recorder_freed(weir__writer *writer, uint64_t address, uint64_t bytes, uint64_t ticks) {
   unsigned count;
-  weir__event *pair = weir__writer_place(writer, 2, &count);
+  weir__entry *pair = weir__writer_place(writer, 2, &count);
   if (__builtin_expect(!pair, 0)) {
-    weir__history_write_freed(writer, address, bytes, 0, ticks);
+    weir__recorder_write_freed(writer, address, bytes, 0, ticks);
     return;
   }
   uint64_t time = weir__writer_time(writer, ticks);
-  weir__event_fill(&pair[0], writer, WEIR__EVENT_FREE_REQUESTED, address, bytes, time, 0, 0);
-  weir__event_fill(&pair[1], writer, WEIR__EVENT_FREE_COMPLETED, address, bytes, time, 0, 0);
+  weir__entry_fill(&pair[0], writer, WEIR__ENTRY_FREE_REQUESTED, address, bytes, time, 0, 0);
+  weir__entry_fill(&pair[1], writer, WEIR__ENTRY_FREE_COMPLETED, address, bytes, time, 0, 0);
   atomic_store_explicit(&writer->chunk->count, count + 2, memory_order_release);
 }
 
 /* ---- Numbers in events ---- */
 
-typedef struct weir__event_context {
+typedef struct weir__entry_context {
   uint32_t phase, compile, metadata; /* texts */
-} weir__event_context;
+} weir__entry_context;
 
 /* Pools have small numbers, one of the two 0: those stand for themselves, with a bit that says which it is. Others are interned. */
 enum { WEIR__POOL_DIRECT = 1 << 29 };
@@ -222,11 +222,11 @@ weir_pool_id weir__pool_of_number(uint32_t number);
 
 /* Whether a pool's number says all; then *id is it. */
 bool weir__pool_is_direct(uint32_t number, weir_pool_id *id);
-weir__event_context weir__context_of_number(uint32_t number);
+weir__entry_context weir__context_of_number(uint32_t number);
 
 /* The same from what is interned under the number, for those who have it from elsewhere. false: it is something else. */
 bool weir__pool_of_bytes(const void *bytes, size_t length, weir_pool_id *id);
-bool weir__context_of_bytes(const void *bytes, size_t length, weir__event_context *context);
+bool weir__context_of_bytes(const void *bytes, size_t length, weir__entry_context *context);
 
 /* An annotation: key, value, key, value ... each with its 0. */
 bool weir__pairs_of_bytes(const void *bytes, size_t length, const char **texts, size_t *count);

@@ -22,21 +22,21 @@ static unsigned count_of(const weir__chunk *chunk) { return atomic_load_explicit
 
 /* ---- With the lock ---- */
 
-static weir__chunk *chunk_new(weir__tape *tape) {
+static weir__chunk *chunk_new(weir__ring *tape) {
   weir__chunk *chunk = tape->idle;
   if (!chunk)
-    return tape->file ? weir__ringfile_chunk(tape->file, tape->device) : aligned_alloc(64, sizeof *chunk);
+    return tape->file ? weir__ring_file_chunk(tape->file, tape->device) : aligned_alloc(64, sizeof *chunk);
   tape->idle = chunk->next;
   return chunk;
 }
 
-static void chunk_idle(weir__tape *tape, weir__chunk *chunk) {
+static void chunk_idle(weir__ring *tape, weir__chunk *chunk) {
   chunk->next = tape->idle;
   tape->idle = chunk;
 }
 
 /* Those of a file stay with the tape. */
-static void free_idle(weir__tape *tape) {
+static void free_idle(weir__ring *tape) {
   while (tape->idle && !tape->file) {
     weir__chunk *chunk = tape->idle;
     tape->idle = chunk->next;
@@ -45,16 +45,16 @@ static void free_idle(weir__tape *tape) {
 }
 
 /* Before the chunks that these are about are used again. */
-static void tell_file(const weir__tape *tape) {
+static void tell_file(const weir__ring *tape) {
   if (!tape->file)
     return;
-  weir__ring_device *device = &tape->file->header->devices[tape->device];
+  weir__ring_file_device *device = &tape->file->header->devices[tape->device];
   atomic_store_explicit(&device->dropped_until, tape->dropped_until, memory_order_release);
   atomic_store_explicit(&device->cleared_until, tape->cleared_until, memory_order_release);
   atomic_store_explicit(&device->dropped, tape->dropped, memory_order_release);
 }
 
-static void drop_oldest(weir__tape *tape) {
+static void drop_oldest(weir__ring *tape) {
   weir__chunk *chunk = tape->done.first;
   unsigned count = count_of(chunk);
   unsigned cleared = 0;
@@ -71,13 +71,13 @@ static void drop_oldest(weir__tape *tape) {
 
 /* How many finished events there have to be. Each chunk that is being written may have begun before the oldest of them, and
  * its events be older than some that went: so many more are kept that the newest `limit` are always there. */
-static bool has_too_many(const weir__tape *tape) {
-  size_t more = (tape->writing_count + 1) * WEIR__CHUNK_EVENTS;
+static bool has_too_many(const weir__ring *tape) {
+  size_t more = (tape->writing_count + 1) * WEIR__CHUNK_ENTRIES;
   return tape->done.first && tape->limit < SIZE_MAX - more &&
          tape->done_events - count_of(tape->done.first) >= tape->limit + more;
 }
 
-static void finish(weir__tape *tape, weir__chunk *chunk) {
+static void finish(weir__ring *tape, weir__chunk *chunk) {
   unlink_chunk(&tape->writing, chunk);
   tape->writing_count--;
   append(&tape->done, chunk);
@@ -87,9 +87,9 @@ static void finish(weir__tape *tape, weir__chunk *chunk) {
   chunk->end = count ? chunk->events[count - 1].time : 0;
 }
 
-weir__chunk *weir__tape_next(weir__tape *tape, weir__chunk *full) {
+weir__chunk *weir__ring_next(weir__ring *tape, weir__chunk *full) {
   weir__lock_take(&tape->lock);
-  if (full && !weir__tape_has_left(tape, full))
+  if (full && !weir__ring_has_left(tape, full))
     finish(tape, full);
   while (has_too_many(tape))
     drop_oldest(tape);
@@ -97,7 +97,7 @@ weir__chunk *weir__tape_next(weir__tape *tape, weir__chunk *full) {
   if (chunk) { /* what comes now is later than all that is in it */
     tape->vacant = chunk->vacant;
     if (tape->file)
-      weir__ringfile_resume(tape->file, chunk);
+      weir__ring_file_resume(tape->file, chunk);
     weir__lock_give(&tape->lock);
     return chunk;
   }
@@ -110,7 +110,8 @@ weir__chunk *weir__tape_next(weir__tape *tape, weir__chunk *full) {
     atomic_fetch_add_explicit(&tape->file->header->lost, 1, memory_order_relaxed);
   if (chunk) {
     if (tape->file)
-      weir__ringfile_begin(tape->file, chunk, tape->device, tape->limit / WEIR__CHUNK_EVENTS + tape->writing_count + 1);
+      weir__ring_file_begin(tape->file, chunk, tape->device,
+                            tape->limit / WEIR__CHUNK_ENTRIES + tape->writing_count + 1);
     else
       atomic_store_explicit(&chunk->count, 0, memory_order_relaxed);
     append(&tape->writing, chunk);
@@ -122,10 +123,10 @@ weir__chunk *weir__tape_next(weir__tape *tape, weir__chunk *full) {
   return chunk;
 }
 
-void weir__tape_close(weir__tape *tape, weir__chunk *chunk) {
+void weir__ring_close(weir__ring *tape, weir__chunk *chunk) {
   weir__lock_take(&tape->lock);
-  if (!weir__tape_has_left(tape, chunk)) {
-    if (count_of(chunk) == WEIR__CHUNK_EVENTS)
+  if (!weir__ring_has_left(tape, chunk)) {
+    if (count_of(chunk) == WEIR__CHUNK_ENTRIES)
       finish(tape, chunk);
     else {
       chunk->vacant = tape->vacant;
@@ -137,7 +138,7 @@ void weir__tape_close(weir__tape *tape, weir__chunk *chunk) {
   weir__lock_give(&tape->lock);
 }
 
-static void delete_done(weir__tape *tape) {
+static void delete_done(weir__ring *tape) {
   while (tape->done.first) {
     weir__chunk *chunk = tape->done.first;
     unlink_chunk(&tape->done, chunk);
@@ -147,7 +148,7 @@ static void delete_done(weir__tape *tape) {
   free_idle(tape);
 }
 
-void weir__tape_clear(weir__tape *tape) {
+void weir__ring_clear(weir__ring *tape) {
   weir__lock_take(&tape->lock);
   delete_done(tape);
   tape->dropped = 0;
@@ -162,21 +163,21 @@ void weir__tape_clear(weir__tape *tape) {
   weir__lock_give(&tape->lock);
 }
 
-void weir__tape_end(weir__tape *tape) {
+void weir__ring_end(weir__ring *tape) {
   tape->vacant = NULL;
   while (tape->writing.first)
     finish(tape, tape->writing.first);
   delete_done(tape);
 }
 
-void weir__tape_leave_file(weir__tape *tape) {
+void weir__ring_leave_file(weir__ring *tape) {
   uintptr_t begin = (uintptr_t)tape->file->map;
-  *tape = (weir__tape){.limit = tape->limit, .left = begin, .left_end = begin + tape->file->bytes};
+  *tape = (weir__ring){.limit = tape->limit, .left = begin, .left_end = begin + tape->file->bytes};
 }
 
 /* ---- Reading ---- */
 
-static size_t run_end(const weir__event *events, size_t from, size_t count) {
+static size_t run_end(const weir__entry *events, size_t from, size_t count) {
   size_t at = from + 1;
   while (at < count && events[at - 1].time <= events[at].time)
     at++;
@@ -184,7 +185,7 @@ static size_t run_end(const weir__event *events, size_t from, size_t count) {
 }
 
 /* Merges neighbouring runs until there is one: mostly there are as many as arenas. */
-void weir__events_sort(weir__event *events, weir__event *spare, size_t count) {
+void weir__entries_sort(weir__entry *events, weir__entry *spare, size_t count) {
   while (count && run_end(events, 0, count) < count) {
     for (size_t from = 0; from < count;) {
       size_t middle = run_end(events, from, count), end = middle < count ? run_end(events, middle, count) : count;
@@ -197,22 +198,22 @@ void weir__events_sort(weir__event *events, weir__event *spare, size_t count) {
   }
 }
 
-static size_t copy_events(const weir__chunk *chunk, uint64_t after, uint64_t until, weir__event *events) {
+static size_t copy_events(const weir__chunk *chunk, uint64_t after, uint64_t until, weir__entry *events) {
   unsigned count = count_of(chunk);
   size_t copied = 0;
   for (unsigned i = 0; i < count; i++) {
-    const weir__event *e = &chunk->events[i];
+    const weir__entry *e = &chunk->events[i];
     if (e->time > after && e->time <= until && !weir__action_is_for_file(e->action) &&
-        !(e->action == WEIR__EVENT_SNAPSHOT && e->time == until))
+        !(e->action == WEIR__ENTRY_SNAPSHOT && e->time == until))
       events[copied++] = *e;
   }
   return copied;
 }
 
-bool weir__tape_read(weir__tape *tape, uint64_t until, weir__event **events, size_t *count, uint64_t *dropped) {
+bool weir__ring_read(weir__ring *tape, uint64_t until, weir__entry **events, size_t *count, uint64_t *dropped) {
   weir__lock_take(&tape->lock);
-  size_t room = tape->done_events + tape->writing_count * WEIR__CHUNK_EVENTS, found = 0, before = 0;
-  weir__event *all = malloc((2 * room + 1) * sizeof *all);
+  size_t room = tape->done_events + tape->writing_count * WEIR__CHUNK_ENTRIES, found = 0, before = 0;
+  weir__entry *all = malloc((2 * room + 1) * sizeof *all);
   if (all) {
     uint64_t after = tape->cleared_until;
     for (const weir__chunk *chunk = tape->done.first; chunk; chunk = chunk->next)
@@ -227,12 +228,12 @@ bool weir__tape_read(weir__tape *tape, uint64_t until, weir__event **events, siz
   if (!all)
     return false;
 
-  weir__events_sort(all, all + room, found);
+  weir__entries_sort(all, all + room, found);
   size_t first = found > limit ? found - limit : 0;
   while (first < found && all[first].time <= dropped_until)
     first++; /* nothing is missing in between */
   memmove(all, all + first, (found - first) * sizeof *all);
-  weir__event *fitting = realloc(all, (found - first + 1) * sizeof *all);
+  weir__entry *fitting = realloc(all, (found - first + 1) * sizeof *all);
   *events = fitting ? fitting : all;
   *count = found - first;
   *dropped = before + first;

@@ -22,7 +22,7 @@
 #include "base/lock.h"
 #include "record/entry.h"
 
-enum { WEIR__CHUNK_EVENTS = 64 };
+enum { WEIR__CHUNK_ENTRIES = 64 };
 
 typedef struct weir__chunk {
   atomic_uint count;                   /* of events that are whole; only its writer changes it */
@@ -31,17 +31,17 @@ typedef struct weir__chunk {
   uint64_t sequence;                   /* in a file: chunks that began later have higher ones */
   struct weir__chunk *vacant;          /* the next one whose writer is gone; guarded by the tape's lock */
   uint64_t padding;
-  weir__event events[WEIR__CHUNK_EVENTS];
+  weir__entry events[WEIR__CHUNK_ENTRIES];
 } weir__chunk;
 
-_Static_assert(sizeof(weir__chunk) == 64 + WEIR__CHUNK_EVENTS * 48, "one cache line, and the events");
+_Static_assert(sizeof(weir__chunk) == 64 + WEIR__CHUNK_ENTRIES * 48, "one cache line, and the events");
 
 typedef struct weir__chunk_list {
   weir__chunk *first, *last;
 } weir__chunk_list;
 
 /* All zero is a tape that keeps nothing. */
-typedef struct weir__tape {
+typedef struct weir__ring {
   weir__lock lock;
   size_t limit;                   /* events; guarded by the lock, as all that follows */
   weir__chunk_list writing, done; /* done: the oldest first */
@@ -52,36 +52,36 @@ typedef struct weir__tape {
   uint64_t dropped_until; /* the latest time of one that went */
   uint64_t cleared_until; /* what is not later was cleared */
   weir__chunk *idle;      /* chunks that are free again */
-  struct weir__ringfile
+  struct weir__ring_file
       *file;  /* has the chunks; NULL: memory does. It is set before the first event, and goes with a fork */
   int device; /* in the file */
   uintptr_t left, left_end; /* where a file was that is the parent's: chunks there are nobody's */
-} weir__tape;
+} weir__ring;
 
 /* A chunk that the process had before it forked. */
-static inline bool weir__tape_has_left(const weir__tape *tape, const weir__chunk *chunk) {
+static inline bool weir__ring_has_left(const weir__ring *tape, const weir__chunk *chunk) {
   return (uintptr_t)chunk >= tape->left && (uintptr_t)chunk < tape->left_end;
 }
 
 /* In the child of a fork, before anybody else uses it: forgets all, and from here on memory has the chunks. */
-void weir__tape_leave_file(weir__tape *tape);
+void weir__ring_leave_file(weir__ring *tape);
 
 /* A chunk to write, which may have events of another writer; the one that the writer has filled, or NULL, goes back. NULL: no host memory, or none left in the file. */
-weir__chunk *weir__tape_next(weir__tape *tape, weir__chunk *full);
+weir__chunk *weir__ring_next(weir__ring *tape, weir__chunk *full);
 
 /* The writer is gone. */
-void weir__tape_close(weir__tape *tape, weir__chunk *chunk);
+void weir__ring_close(weir__ring *tape, weir__chunk *chunk);
 
 /* Forgets all events. Chunks that are being written stay with their writers. */
-void weir__tape_clear(weir__tape *tape);
-void weir__tape_end(weir__tape *tape);
+void weir__ring_clear(weir__ring *tape);
+void weir__ring_end(weir__ring *tape);
 
 /* The most recent `limit` events up to the time `until`, the oldest first, in memory that the caller frees, and how
  * many older ones were dropped. A snapshot's mark of that very time comes after them, and is left out, as are events
  * that are for a file only. false: no host memory. */
-bool weir__tape_read(weir__tape *tape, uint64_t until, weir__event **events, size_t *count, uint64_t *dropped);
+bool weir__ring_read(weir__ring *tape, uint64_t until, weir__entry **events, size_t *count, uint64_t *dropped);
 
 /* Puts events in order by their times; those with the same one stay as they are. `spare` has room for as many. */
-void weir__events_sort(weir__event *events, weir__event *spare, size_t count);
+void weir__entries_sort(weir__entry *events, weir__entry *spare, size_t count);
 
 #endif

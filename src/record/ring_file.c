@@ -27,10 +27,10 @@ static int reserve(int descriptor, uint64_t bytes) {
   return error;
 }
 
-static void describe(weir__ringfile *file, int devices, const char *host, int64_t rank) {
-  weir__ring_header *h = file->header;
+static void describe(weir__ring_file *file, int devices, const char *host, int64_t rank) {
+  weir__ring_file_header *h = file->header;
   h->version = WEIR__RING_VERSION;
-  h->event_bytes = sizeof(weir__event);
+  h->event_bytes = sizeof(weir__entry);
   h->chunk_bytes = sizeof(weir__chunk);
   h->device_count = devices;
   h->file_bytes = file->bytes;
@@ -49,9 +49,9 @@ static void describe(weir__ringfile *file, int devices, const char *host, int64_
   memcpy(h->magic, WEIR__RING_MAGIC, sizeof h->magic);
 }
 
-weir__ringfile *weir__ringfile_create(const char *path, uint64_t bytes, int devices, const char *host, int64_t rank,
-                                      int *why) {
-  weir__ringfile *file = calloc(1, sizeof *file);
+weir__ring_file *weir__ring_file_create(const char *path, uint64_t bytes, int devices, const char *host, int64_t rank,
+                                        int *why) {
+  weir__ring_file *file = calloc(1, sizeof *file);
   char *name = strdup(path);
   *why = ENOMEM;
   if (!file || !name)
@@ -72,7 +72,7 @@ weir__ringfile *weir__ringfile_create(const char *path, uint64_t bytes, int devi
   close(descriptor);
   file->path = name;
   file->bytes = bytes;
-  file->header = (weir__ring_header *)(void *)file->map;
+  file->header = (weir__ring_file_header *)(void *)file->map;
   pthread_mutex_init(&file->checkpoint_lock, NULL);
   describe(file, devices, host, rank);
   return file;
@@ -86,8 +86,8 @@ free_both:
   return NULL;
 }
 
-static void note_clock(weir__ringfile *file) {
-  weir__ring_header *h = file->header;
+static void note_clock(weir__ring_file *file) {
+  weir__ring_file_header *h = file->header;
   unsigned older = !atomic_load_explicit(&h->newest, memory_order_relaxed);
   h->last[older] = weir__clock_now();
   atomic_store_explicit(&h->newest, older, memory_order_release);
@@ -97,7 +97,7 @@ static void note_clock(weir__ringfile *file) {
   file->clock_at = h->last[older].ticks + (passed < second ? passed : second);
 }
 
-void weir__ringfile_close(weir__ringfile *file) {
+void weir__ring_file_close(weir__ring_file *file) {
   if (!file)
     return;
   note_clock(file);
@@ -110,18 +110,20 @@ void weir__ringfile_close(weir__ringfile *file) {
   free(file);
 }
 
-bool weir__ringfile_detach(weir__ringfile *file) {
+bool weir__ring_file_detach(weir__ring_file *file) {
   return mmap(file->map, file->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
               -1, 0) != MAP_FAILED;
 }
 
 /* ---- Chunks ---- */
 
-uint64_t weir__ringfile_capacity(const weir__ringfile *file) { return file->header->chunk_count * WEIR__CHUNK_EVENTS; }
+uint64_t weir__ring_file_capacity(const weir__ring_file *file) {
+  return file->header->chunk_count * WEIR__CHUNK_ENTRIES;
+}
 
 /* A device may have as many as it likes, but for a few that the others can count on. */
-weir__chunk *weir__ringfile_chunk(weir__ringfile *file, int device) {
-  const weir__ring_header *h = file->header;
+weir__chunk *weir__ring_file_chunk(weir__ring_file *file, int device) {
+  const weir__ring_file_header *h = file->header;
   uint64_t sure = h->chunk_count / (4 * (uint64_t)h->device_count), kept = 0;
   weir__chunk *chunk = NULL;
   weir__lock_take(&file->lock);
@@ -139,9 +141,9 @@ weir__chunk *weir__ringfile_chunk(weir__ringfile *file, int device) {
 /* Usually a checkpoint is due every quarter of the ring. With many blocks the interval grows, up to half of the ring,
  * to bound the overhead. Another quarter later it becomes urgent: then a quarter of the ring is left until the last
  * checkpoint goes stale. A device that keeps very few events gets none. */
-static void count_chunk(weir__ringfile *file, int device, uint64_t most) {
+static void count_chunk(weir__ring_file *file, int device, uint64_t most) {
   enum { fewest = 64, events_for_block = 8 };
-  const weir__ring_header *h = file->header;
+  const weir__ring_file_header *h = file->header;
   uint64_t left = (h->chunk_count - file->fresh) / (uint64_t)h->device_count;
   uint64_t ring = file->taken[device] + left, interval = file->interval;
   uint64_t since = ++file->since[device];
@@ -150,7 +152,7 @@ static void count_chunk(weir__ringfile *file, int device, uint64_t most) {
   if (!file->due || (most < fewest && !interval))
     return;
   if (!interval) {
-    uint64_t longer = file->blocks[device] * events_for_block / WEIR__CHUNK_EVENTS;
+    uint64_t longer = file->blocks[device] * events_for_block / WEIR__CHUNK_ENTRIES;
     interval = longer < ring / 4 ? ring / 4 : longer < ring / 2 ? longer : ring / 2;
     interval += !interval;
   }
@@ -159,7 +161,7 @@ static void count_chunk(weir__ringfile *file, int device, uint64_t most) {
     file->due(file->due_context, device, is_urgent);
 }
 
-void weir__ringfile_begin(weir__ringfile *file, weir__chunk *chunk, int device, uint64_t most) {
+void weir__ring_file_begin(weir__ring_file *file, weir__chunk *chunk, int device, uint64_t most) {
   weir__lock_take(&file->lock);
   atomic_store_explicit(&chunk->count, 0, memory_order_release);
   chunk->sequence = ++file->next_sequence;
@@ -171,7 +173,7 @@ void weir__ringfile_begin(weir__ringfile *file, weir__chunk *chunk, int device, 
 
 /* The order of chunks is that of events with the same time. An arena's last chunk may be older than one that it goes on with, and
  * the two events of a free lie in both. What was there before has no such neighbour: its writer is gone. */
-void weir__ringfile_resume(weir__ringfile *file, weir__chunk *chunk) {
+void weir__ring_file_resume(weir__ring_file *file, weir__chunk *chunk) {
   weir__lock_take(&file->lock);
   chunk->sequence = ++file->next_sequence;
   weir__lock_give(&file->lock);
@@ -179,11 +181,11 @@ void weir__ringfile_resume(weir__ringfile *file, weir__chunk *chunk) {
 
 /* ---- The log, with the lock held ---- */
 
-static bool log_entry(weir__ringfile *file, weir__ring_kind kind, uint32_t number, const void *head, size_t head_bytes,
-                      const void *bytes, size_t length) {
-  weir__ring_header *h = file->header;
+static bool log_entry(weir__ring_file *file, weir__ring_file_kind kind, uint32_t number, const void *head,
+                      size_t head_bytes, const void *bytes, size_t length) {
+  weir__ring_file_header *h = file->header;
   uint64_t used = atomic_load_explicit(&h->log_used, memory_order_relaxed);
-  size_t whole = weir__round_up(sizeof(weir__ring_entry) + head_bytes + length, 8);
+  size_t whole = weir__round_up(sizeof(weir__ring_file_record) + head_bytes + length, 8);
   if (whole > h->log_bytes - used) {
     if (atomic_fetch_add(&h->log_lost, 1) == 0)
       weir__log(WEIR_LOG_WARN,
@@ -193,7 +195,7 @@ static bool log_entry(weir__ringfile *file, weir__ring_kind kind, uint32_t numbe
     return false;
   }
   char *at = file->map + h->log_at + used;
-  weir__ring_entry entry = {.kind = kind, .number = number, .length = (uint32_t)(head_bytes + length)};
+  weir__ring_file_record entry = {.kind = kind, .number = number, .length = (uint32_t)(head_bytes + length)};
   memcpy(at, &entry, sizeof entry);
   if (head_bytes)
     memcpy(at + sizeof entry, head, head_bytes);
@@ -202,7 +204,7 @@ static bool log_entry(weir__ringfile *file, weir__ring_kind kind, uint32_t numbe
   return true;
 }
 
-static void log_new(weir__ringfile *file, weir__ring_kind kind, const weir__intern *intern, atomic_uint *logged) {
+static void log_new(weir__ring_file *file, weir__ring_file_kind kind, const weir__intern *intern, atomic_uint *logged) {
   unsigned from = atomic_load_explicit(logged, memory_order_relaxed);
   unsigned count = atomic_load_explicit(&intern->count, memory_order_acquire);
   for (unsigned i = from + 1; from != UINT32_MAX && i <= count; i++) {
@@ -242,7 +244,7 @@ static const unsigned char *build_id_of(const struct dl_phdr_info *info, size_t 
 }
 
 /* A job that loads libraries all the time, such as compiled kernels, would fill the log with the others. */
-static bool is_logged(weir__ringfile *file, const weir__ring_module *module, const char *text, size_t length) {
+static bool is_logged(weir__ring_file *file, const weir__ring_file_module *module, const char *text, size_t length) {
   uint64_t hash = (module->base * 31 + module->begin) * 31 + module->end;
   for (size_t i = 0; i < length; i++)
     hash = (hash ^ (unsigned char)text[i]) * 0x100000001b3u;
@@ -262,11 +264,11 @@ static bool is_logged(weir__ringfile *file, const weir__ring_module *module, con
 }
 
 static int log_module(struct dl_phdr_info *info, size_t size, void *context) {
-  weir__ringfile *file = context;
+  weir__ring_file *file = context;
   (void)size;
   if (info->dlpi_adds == file->loads)
     return 1; /* nothing was loaded since */
-  weir__ring_module module = {info->dlpi_addr, UINT64_MAX, 0};
+  weir__ring_file_module module = {info->dlpi_addr, UINT64_MAX, 0};
   for (int i = 0; i < info->dlpi_phnum; i++)
     if (info->dlpi_phdr[i].p_type == PT_LOAD) {
       uint64_t begin = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr, end = begin + info->dlpi_phdr[i].p_memsz;
@@ -302,28 +304,28 @@ static int count_loads(struct dl_phdr_info *info, size_t size, void *context) {
   return 1;
 }
 
-static void log_modules(weir__ringfile *file) {
+static void log_modules(weir__ring_file *file) {
   unsigned long long loads = 0;
   dl_iterate_phdr(count_loads, &loads);
   dl_iterate_phdr(log_module, file);
   file->loads = loads;
 }
 
-void weir__ringfile_log_settings(weir__ringfile *file, const char *conf) {
+void weir__ring_file_log_settings(weir__ring_file *file, const char *conf) {
   weir__lock_take(&file->lock);
   uint64_t time = weir__clock_ticks();
   log_entry(file, WEIR__RING_SETTINGS, 0, &time, sizeof time, conf, strlen(conf));
   weir__lock_give(&file->lock);
 }
 
-void weir__ringfile_log_limit(weir__ringfile *file, int device, uint64_t bytes) {
+void weir__ring_file_log_limit(weir__ring_file *file, int device, uint64_t bytes) {
   weir__lock_take(&file->lock);
-  weir__ring_limit limit = {weir__clock_ticks(), bytes, device};
+  weir__ring_file_limit limit = {weir__clock_ticks(), bytes, device};
   log_entry(file, WEIR__RING_LIMIT, 0, NULL, 0, &limit, sizeof limit);
   weir__lock_give(&file->lock);
 }
 
-void weir__ringfile_sync(weir__ringfile *file) {
+void weir__ring_file_sync(weir__ring_file *file) {
   weir__lock_take(&file->lock);
   unsigned stacks = atomic_load_explicit(&weir__stacks.count, memory_order_acquire);
   log_new(file, WEIR__RING_TEXT, &weir__texts, &file->texts_logged); /* stacks may refer to them */
@@ -336,21 +338,21 @@ void weir__ringfile_sync(weir__ringfile *file) {
 
 /* ---- Checkpoints ---- */
 
-static uint64_t slots_bytes(const weir__ring_header *h) {
-  return (uint64_t)h->device_count * WEIR__RING_CHECKPOINTS * sizeof(weir__ring_slot);
+static uint64_t slots_bytes(const weir__ring_file_header *h) {
+  return (uint64_t)h->device_count * WEIR__RING_CHECKPOINTS * sizeof(weir__ring_file_slot);
 }
 
-static weir__ring_slot *slot_of(const weir__ringfile *file, int device, int number) {
-  return (weir__ring_slot *)(void *)(file->map + file->header->checkpoints_at) + device * WEIR__RING_CHECKPOINTS +
+static weir__ring_file_slot *slot_of(const weir__ring_file *file, int device, int number) {
+  return (weir__ring_file_slot *)(void *)(file->map + file->header->checkpoints_at) + device * WEIR__RING_CHECKPOINTS +
          number;
 }
 
-uint64_t weir__ringfile_room(const weir__ringfile *file) {
-  const weir__ring_header *h = file->header;
+uint64_t weir__ring_file_room(const weir__ring_file *file) {
+  const weir__ring_file_header *h = file->header;
   return h->checkpoint_bytes > slots_bytes(h) ? h->checkpoint_bytes - slots_bytes(h) : 0;
 }
 
-void weir__ringfile_cut(weir__ringfile *file, int device, uint64_t blocks) {
+void weir__ring_file_cut(weir__ring_file *file, int device, uint64_t blocks) {
   weir__lock_take(&file->lock);
   file->since[device] = 0;
   file->blocks[device] = blocks;
@@ -358,13 +360,13 @@ void weir__ringfile_cut(weir__ringfile *file, int device, uint64_t blocks) {
 }
 
 /* A free range of so many bytes in the area of checkpoints; 0 if there is none. */
-static uint64_t find_room(const weir__ringfile *file, uint64_t bytes) {
-  const weir__ring_header *h = file->header;
+static uint64_t find_room(const weir__ring_file *file, uint64_t bytes) {
+  const weir__ring_file_header *h = file->header;
   uint64_t end = h->checkpoints_at + h->checkpoint_bytes, at = h->checkpoints_at + slots_bytes(h);
   for (bool moved = true; moved && bytes <= end - at;) {
     moved = false;
     for (int i = 0; i < h->device_count * WEIR__RING_CHECKPOINTS; i++) {
-      const struct weir__ring_place *p = &file->places[i / WEIR__RING_CHECKPOINTS][i % WEIR__RING_CHECKPOINTS];
+      const struct weir__ring_file_place *p = &file->places[i / WEIR__RING_CHECKPOINTS][i % WEIR__RING_CHECKPOINTS];
       if (p->sequence && at < p->at + p->bytes && p->at < at + bytes) {
         at = p->at + p->bytes;
         moved = true;
@@ -374,14 +376,14 @@ static uint64_t find_room(const weir__ringfile *file, uint64_t bytes) {
   return bytes <= end - at ? at : 0;
 }
 
-static void drop_checkpoint(weir__ringfile *file, int device, int number) {
+static void drop_checkpoint(weir__ring_file *file, int device, int number) {
   atomic_store_explicit(&slot_of(file, device, number)->sequence, 0, memory_order_release);
   file->places[device][number].sequence = 0;
 }
 
 /* Whether events after a checkpoint have been dropped. */
-static bool is_stale(const weir__ringfile *file, int device, int number) {
-  const weir__ring_device *d = &file->header->devices[device];
+static bool is_stale(const weir__ring_file *file, int device, int number) {
+  const weir__ring_file_device *d = &file->header->devices[device];
   uint64_t time = file->places[device][number].time;
   return time < atomic_load(&d->dropped_until) || time < atomic_load(&d->cleared_until);
 }
@@ -389,7 +391,7 @@ static bool is_stale(const weir__ringfile *file, int device, int number) {
 /* The checkpoint of a device to drop next; -1 if none may go. A stale oldest one goes first. An oldest one that is
  * still valid is where readers start, so the second oldest goes instead; of two, the oldest. The last valid one stays.
  * */
-static int choose_oldest(const weir__ringfile *file, int device) {
+static int choose_oldest(const weir__ring_file *file, int device) {
   int oldest = -1, next = -1, count = 0;
   for (int i = 0; i < WEIR__RING_CHECKPOINTS; i++) {
     uint64_t sequence = file->places[device][i].sequence;
@@ -408,7 +410,7 @@ static int choose_oldest(const weir__ringfile *file, int device) {
 }
 
 /* Drops a checkpoint of the device to make room, or one of another device if it has none to spare. */
-static bool drop_oldest(weir__ringfile *file, int device) {
+static bool drop_oldest(weir__ring_file *file, int device) {
   int oldest = choose_oldest(file, device);
   for (int i = 0; oldest < 0 && i < file->header->device_count; i++) {
     device = i;
@@ -419,31 +421,31 @@ static bool drop_oldest(weir__ringfile *file, int device) {
   return oldest >= 0;
 }
 
-static int vacant_slot(const weir__ringfile *file, int device) {
+static int vacant_slot(const weir__ring_file *file, int device) {
   int i = 0;
   while (i < WEIR__RING_CHECKPOINTS && file->places[device][i].sequence)
     i++;
   return i < WEIR__RING_CHECKPOINTS ? i : -1;
 }
 
-bool weir__ringfile_put(weir__ringfile *file, int device, const weir__ring_state *state, uint64_t bytes) {
+bool weir__ring_file_put(weir__ring_file *file, int device, const weir__ring_file_state *state, uint64_t bytes) {
   uint64_t at;
   int number;
-  if (bytes > weir__ringfile_room(file))
+  if (bytes > weir__ring_file_room(file))
     return false;
   while ((number = vacant_slot(file, device)) < 0)
     drop_oldest(file, device);
   while (!(at = find_room(file, bytes)))
     if (!drop_oldest(file, device))
       return false;
-  weir__ring_slot *slot = slot_of(file, device, number);
+  weir__ring_file_slot *slot = slot_of(file, device, number);
   uint64_t sequence = ++file->next_checkpoint;
   atomic_signal_fence(memory_order_seq_cst); /* whatever becomes of the process, nothing counts that is written half */
   memcpy(file->map + at, state, bytes);
   slot->at = at;
   slot->bytes = bytes;
-  slot->checksum = weir__ring_checksum(sequence, at, state, bytes);
+  slot->checksum = weir__ring_file_checksum(sequence, at, state, bytes);
   atomic_store_explicit(&slot->sequence, sequence, memory_order_release);
-  file->places[device][number] = (struct weir__ring_place){sequence, at, bytes, state->time};
+  file->places[device][number] = (struct weir__ring_file_place){sequence, at, bytes, state->time};
   return true;
 }

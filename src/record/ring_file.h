@@ -36,15 +36,15 @@ enum {
   WEIR__RING_CHECKPOINTS = 5 /* that a device has at most: one more than there usually are in the ring */
 };
 
-typedef struct weir__ring_device {
+typedef struct weir__ring_file_device {
   _Atomic uint64_t dropped;       /* events that went */
   _Atomic uint64_t dropped_until; /* their latest time */
   _Atomic uint64_t cleared_until;
   uint64_t memory; /* the device's, in bytes */
-} weir__ring_device;
+} weir__ring_file_device;
 
 /* The first page. What is not atomic does not change once the magic is there. */
-typedef struct weir__ring_header {
+typedef struct weir__ring_file_header {
   char magic[8];
   uint32_t version;
   uint32_t event_bytes, chunk_bytes;
@@ -62,53 +62,53 @@ typedef struct weir__ring_header {
   _Atomic uint64_t log_used;
   _Atomic uint64_t lost;     /* events for which there was no chunk */
   _Atomic uint64_t log_lost; /* entries of the log for which there was no room */
-  weir__ring_device devices[WEIR__RING_DEVICES];
+  weir__ring_file_device devices[WEIR__RING_DEVICES];
   uint64_t checkpoints_at, checkpoint_bytes; /* behind the log; from version 3 on */
-} weir__ring_header;
+} weir__ring_file_header;
 
-_Static_assert(sizeof(weir__ring_header) <= WEIR__RING_HEADER, "the header is one page");
+_Static_assert(sizeof(weir__ring_file_header) <= WEIR__RING_HEADER, "the header is one page");
 
-typedef enum weir__ring_kind {
+typedef enum weir__ring_file_kind {
   WEIR__RING_TEXT = 1, /* of weir__texts: texts, pools and contexts */
   WEIR__RING_STACK,    /* of weir__stacks */
-  WEIR__RING_MODULE, /* weir__ring_module, the path of the program or library that is mapped there, and if it has a build ID,
+  WEIR__RING_MODULE, /* weir__ring_file_module, the path of the program or library that is mapped there, and if it has a build ID,
                           a 0 and that */
   WEIR__RING_SETTINGS, /* a time, from which on they hold, and all of them in the syntax of WEIR_ALLOC_CONF */
-  WEIR__RING_LIMIT     /* weir__ring_limit */
-} weir__ring_kind;
+  WEIR__RING_LIMIT     /* weir__ring_file_limit */
+} weir__ring_file_kind;
 
 /* An entry of the log; its bytes follow, filled up to a multiple of 8. */
-typedef struct weir__ring_entry {
+typedef struct weir__ring_file_record {
   uint32_t kind;
   uint32_t number; /* of a text or a stack: one more than that of the one before, from 1 on */
   uint32_t length; /* of the bytes */
   uint32_t reserved;
-} weir__ring_entry;
+} weir__ring_file_record;
 
-typedef struct weir__ring_module {
+typedef struct weir__ring_file_module {
   uint64_t base;       /* what is added to the addresses of the file */
   uint64_t begin, end; /* where it is mapped */
-} weir__ring_module;
+} weir__ring_file_module;
 
-typedef struct weir__ring_limit {
+typedef struct weir__ring_file_limit {
   uint64_t time;  /* from which on it holds */
   uint64_t bytes; /* that may be reserved; UINT64_MAX: all */
   int64_t device;
-} weir__ring_limit;
+} weir__ring_file_limit;
 
 /* ---- Checkpoints ---- */
 
 /* The room for checkpoints begins with WEIR__RING_CHECKPOINTS of these for each device. */
-typedef struct weir__ring_slot {
+typedef struct weir__ring_file_slot {
   _Atomic uint64_t sequence; /* later checkpoints have higher ones; 0: there is none, or it is being written */
   uint64_t at, bytes;        /* in the file; multiples of 8 */
   uint64_t checksum;         /* of the bytes and of these numbers */
-} weir__ring_slot;
+} weir__ring_file_slot;
 
 /* How a checkpoint begins. It is followed by the settings in the syntax of WEIR_ALLOC_CONF, filled up to a multiple of
  * 8; by the private pools, each of them two numbers, in the order in which they were made; by the segments; and by the
  * blocks of all of these. */
-typedef struct weir__ring_state {
+typedef struct weir__ring_file_state {
   uint64_t time;          /* ticks: all events of the device up to here have gone into it, and no later one */
   uint64_t settings_time; /* ticks: from here on, the log has further changes of the settings */
   uint64_t limit;         /* bytes that may be reserved; UINT64_MAX: all */
@@ -116,9 +116,9 @@ typedef struct weir__ring_state {
   uint64_t pool_count, segment_count, block_count;
   uint32_t device;
   uint32_t conf_bytes;
-} weir__ring_state;
+} weir__ring_file_state;
 
-typedef struct weir__ring_segment {
+typedef struct weir__ring_file_segment {
   uint64_t address, bytes; /* of an expandable one: its whole reservation */
   uint64_t stream;
   uint64_t pool[2];
@@ -127,21 +127,21 @@ typedef struct weir__ring_segment {
   uint32_t block_count; /* up to the last page that is mapped; 0: none is */
   uint32_t is_small;
   uint32_t reserved;
-} weir__ring_segment;
+} weir__ring_file_segment;
 
 /* Blocks lie one behind the other, from the segment's address on. */
-typedef struct weir__ring_block {
+typedef struct weir__ring_file_block {
   uint32_t units; /* of WEIR__UNIT bytes */
   uint32_t extra; /* in use: the stack; free: its age, in searches of its pool */
   uint64_t rest;  /* what was requested, and in the lowest two bits the weir__block_state */
-} weir__ring_block;
+} weir__ring_file_block;
 
-_Static_assert(sizeof(weir__ring_slot) == 32 && sizeof(weir__ring_state) == 72 && sizeof(weir__ring_segment) == 64 &&
-                   sizeof(weir__ring_block) == 16,
+_Static_assert(sizeof(weir__ring_file_slot) == 32 && sizeof(weir__ring_file_state) == 72 &&
+                   sizeof(weir__ring_file_segment) == 64 && sizeof(weir__ring_file_block) == 16,
                "they have no gaps");
 
 /* Of a checkpoint, whose bytes are a multiple of 8. */
-static inline uint64_t weir__ring_checksum(uint64_t sequence, uint64_t at, const void *bytes, uint64_t length) {
+static inline uint64_t weir__ring_file_checksum(uint64_t sequence, uint64_t at, const void *bytes, uint64_t length) {
   uint64_t sum = 0xcbf29ce484222325u, word;
   const uint64_t prime = 0x9e3779b97f4a7c15u;
   sum = (sum ^ sequence) * prime;
@@ -158,13 +158,13 @@ static inline uint64_t weir__ring_checksum(uint64_t sequence, uint64_t at, const
 
 /* A device needs a checkpoint. Urgent: soon the oldest one that counts will not reach back to the events any more.
  * Called with locks held, from where a chunk begins: it only passes that on. */
-typedef void (*weir__ringfile_due)(void *context, int device, bool is_urgent);
+typedef void (*weir__ring_file_due)(void *context, int device, bool is_urgent);
 
-typedef struct weir__ringfile {
+typedef struct weir__ring_file {
   char *path;
   char *map; /* the whole file */
   size_t bytes;
-  weir__ring_header *header;               /* in the map */
+  weir__ring_file_header *header;          /* in the map */
   atomic_uint texts_logged, stacks_logged; /* numbers up to these are in the log, or there is no room for more */
   weir__lock lock;                         /* of what follows, and of the log */
   uint64_t fresh;                          /* chunks from here on were never used */
@@ -177,12 +177,12 @@ typedef struct weir__ringfile {
   uint64_t since[WEIR__RING_DEVICES];  /* chunks that a device began since its last checkpoint */
   uint64_t blocks[WEIR__RING_DEVICES]; /* that it had then */
   uint64_t interval;                   /* chunks between checkpoints; 0: a part of the ring. Tests set it */
-  weir__ringfile_due due;              /* NULL: there are no checkpoints */
+  weir__ring_file_due due;             /* NULL: there are no checkpoints */
   void *due_context;
   atomic_bool is_due[WEIR__RING_DEVICES]; /* it was asked for, and not begun */
   pthread_mutex_t
       checkpoint_lock; /* of what follows: one checkpoint at a time. It comes before all locks of the allocator */
-  struct weir__ring_place {
+  struct weir__ring_file_place {
     uint64_t sequence, at, bytes; /* as in the slot */
     uint64_t time;                /* of the state */
   } places[WEIR__RING_DEVICES][WEIR__RING_CHECKPOINTS];
@@ -190,53 +190,53 @@ typedef struct weir__ringfile {
   char *draft;              /* where a checkpoint is put together */
   size_t draft_room;
   bool has_warned; /* that one did not fit */
-} weir__ringfile;
+} weir__ring_file;
 
 /* Makes `path`, which must not be there, with all of its bytes. NULL: it cannot, and *why is an errno. */
-weir__ringfile *weir__ringfile_create(const char *path, uint64_t bytes, int devices, const char *host, int64_t rank,
-                                      int *why);
+weir__ring_file *weir__ring_file_create(const char *path, uint64_t bytes, int devices, const char *host, int64_t rank,
+                                        int *why);
 
 /* The file stays. NULL is allowed. */
-void weir__ringfile_close(weir__ringfile *file);
+void weir__ring_file_close(weir__ring_file *file);
 
 /* In the child of a fork: puts plain memory in the place of the file, so that nothing of the child gets there. */
-bool weir__ringfile_detach(weir__ringfile *file);
+bool weir__ring_file_detach(weir__ring_file *file);
 
 /* Events that there is room for. */
-uint64_t weir__ringfile_capacity(const weir__ringfile *file);
+uint64_t weir__ring_file_capacity(const weir__ring_file *file);
 
 /* A chunk that was never used, for a device. NULL: there is none left for it. */
-weir__chunk *weir__ringfile_chunk(weir__ringfile *file, int device);
+weir__chunk *weir__ring_file_chunk(weir__ring_file *file, int device);
 
 /* A chunk of a device begins: it has no events, and is later than those that began before it. The device keeps `most`
  * chunks, or as many as there are. */
-void weir__ringfile_begin(weir__ringfile *file, weir__chunk *chunk, int device, uint64_t most);
+void weir__ring_file_begin(weir__ring_file *file, weir__chunk *chunk, int device, uint64_t most);
 
 /* A chunk goes on with another writer: it is later than all others from here on, with all that it has. */
-void weir__ringfile_resume(weir__ringfile *file, weir__chunk *chunk);
+void weir__ring_file_resume(weir__ring_file *file, weir__chunk *chunk);
 
 /* From now on, these settings hold; and this limit of a device. Which ones held when is told as long as the log has room. */
-void weir__ringfile_log_settings(weir__ringfile *file, const char *conf);
-void weir__ringfile_log_limit(weir__ringfile *file, int device, uint64_t bytes);
+void weir__ring_file_log_settings(weir__ring_file *file, const char *conf);
+void weir__ring_file_log_limit(weir__ring_file *file, int device, uint64_t bytes);
 
 /* Logs all texts and stacks that are not there yet. */
-void weir__ringfile_sync(weir__ringfile *file);
+void weir__ring_file_sync(weir__ring_file *file);
 
 /* The state of a device, so many blocks, was copied: from here on chunks are counted for the next checkpoint. */
-void weir__ringfile_cut(weir__ringfile *file, int device, uint64_t blocks);
+void weir__ring_file_cut(weir__ring_file *file, int device, uint64_t blocks);
 
 /* Writes a checkpoint of a device, with what follows the state in one piece, in the place of the oldest ones. The
  * checkpoint_lock is held. false: there is no room for it. */
-bool weir__ringfile_put(weir__ringfile *file, int device, const weir__ring_state *state, uint64_t bytes);
+bool weir__ring_file_put(weir__ring_file *file, int device, const weir__ring_file_state *state, uint64_t bytes);
 
 /* For how long a checkpoint may be. */
-uint64_t weir__ringfile_room(const weir__ringfile *file);
+uint64_t weir__ring_file_room(const weir__ring_file *file);
 
 /* An event with these numbers is about to be written; the pool's is 0 where it is not interned. */
-static inline void weir__ringfile_need(weir__ringfile *file, uint32_t stack, uint32_t context, uint32_t pool) {
+static inline void weir__ring_file_need(weir__ring_file *file, uint32_t stack, uint32_t context, uint32_t pool) {
   unsigned texts = atomic_load_explicit(&file->texts_logged, memory_order_acquire);
   if (context > texts || pool > texts || stack > atomic_load_explicit(&file->stacks_logged, memory_order_acquire))
-    weir__ringfile_sync(file);
+    weir__ring_file_sync(file);
 }
 
 #endif

@@ -165,14 +165,14 @@ size_t weir_history_frames(uint32_t stack, weir_stack_frame *frames, size_t room
 /* What the hook itself allocates has no stack: it would be asked for another one, and so on. */
 static size_t ask_hook(uint64_t *words, size_t room) {
   weir_stack_hook ask = atomic_load_explicit(&hook, memory_order_acquire);
-  if (!ask || weir__here.is_in_hook)
+  if (!ask || weir__this_thread.is_in_hook)
     return 0;
   weir_stack_frame frames[hook_frames];
   size_t most = room / 2 < hook_frames ? room / 2 : hook_frames;
-  weir__here.is_in_hook = true;
+  weir__this_thread.is_in_hook = true;
   size_t count = ask(atomic_load_explicit(&hook_context, memory_order_relaxed), frames, most);
-  weir__here.is_in_hook = false;
-  weir__here.lacks_frames = count == 0;
+  weir__this_thread.is_in_hook = false;
+  weir__this_thread.lacks_frames = count == 0;
   if (count > most)
     count = most;
   for (size_t i = 0; i < count; i++) {
@@ -222,14 +222,14 @@ static __attribute__((noinline)) uint32_t gather_deep(weir_history_stacks kind) 
 __attribute__((noinline)) uint32_t weir__stack_gather(weir_history_stacks kind) {
   uint64_t words[usual_words], key = NO_KEY;
   bool is_full;
-  if (weir__here.is_in_hook)
+  if (weir__this_thread.is_in_hook)
     return 0;
   weir_stack_key find_key = atomic_load_explicit(&hook_key, memory_order_acquire);
   if (find_key && kind != WEIR_STACKS_ALL &&
       find_key(atomic_load_explicit(&hook_context, memory_order_relaxed), &key)) {
     uint32_t known = find_known(key);
     if (known) {
-      weir__here.lacks_frames = false;
+      weir__this_thread.lacks_frames = false;
       return known;
     }
   }
@@ -237,7 +237,7 @@ __attribute__((noinline)) uint32_t weir__stack_gather(weir_history_stacks kind) 
   uint32_t stack = gather(kind, words, usual_words, 1, &is_full);
   if (is_full)
     stack = gather_deep(kind);
-  if (key != NO_KEY && !weir__here.lacks_frames)
+  if (key != NO_KEY && !weir__this_thread.lacks_frames)
     note_known(key, stack);
   __asm__ volatile("" : : : "memory");
   return stack;

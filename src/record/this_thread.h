@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef struct weir__here {
+typedef struct weir__this_thread {
   struct weir__op *op; /* the allocator's operation under way (alloc/trace.c); NULL: none that anybody watches */
   union {
     struct {
@@ -24,9 +24,10 @@ typedef struct weir__here {
   bool is_in_hook;        /* a hook of stacks is running */
   bool lacks_frames;      /* the hook found no frames for this thread the last time */
   bool is_telling;        /* a tracker is */
-} weir__here_state;
+} weir__this_thread_state;
 
 /* Hidden, and of the initial set: no call is needed to find it. */
-extern _Thread_local weir__here_state weir__here __attribute__((tls_model("initial-exec"), visibility("hidden")));
+extern _Thread_local weir__this_thread_state weir__this_thread
+    __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
 #endif

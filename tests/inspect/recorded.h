@@ -15,7 +15,7 @@ typedef struct recorded_stack {
 } recorded_stack;
 
 typedef struct recorded {
-  const weir__event *events; /* of device 0 */
+  const weir__entry *events; /* of device 0 */
   size_t event_count;
   uint64_t dropped;
   const recorded_stack *stacks; /* [0] is none */
@@ -50,7 +50,7 @@ static inline void recorded_cut(void *context, int device, uint64_t active) {
     r->while_copying(device);
 }
 
-static inline weir_status recorded_events(void *context, int device, weir__event **events, size_t *count,
+static inline weir_status recorded_events(void *context, int device, weir__entry **events, size_t *count,
                                           uint64_t *dropped) {
   const recorded *r = context;
   if (device != 0 || !r->event_count)
@@ -87,16 +87,16 @@ static inline bool recorded_annotation(void *context, size_t number, weir__recor
   return true;
 }
 
-static inline weir__snapshot_source recorded_source(recorded *r) {
-  return (weir__snapshot_source){.context = r,
-                                 .block_stack = recorded_block_stack,
-                                 .segment_stack = recorded_segment_stack,
-                                 .cut = recorded_cut,
-                                 .events = recorded_events,
-                                 .frames = recorded_frames,
-                                 .pool = recorded_pool,
-                                 .texts = recorded_context,
-                                 .annotation = recorded_annotation};
+static inline weir__history_source recorded_source(recorded *r) {
+  return (weir__history_source){.context = r,
+                                .block_stack = recorded_block_stack,
+                                .segment_stack = recorded_segment_stack,
+                                .cut = recorded_cut,
+                                .events = recorded_events,
+                                .frames = recorded_frames,
+                                .pool = recorded_pool,
+                                .texts = recorded_context,
+                                .annotation = recorded_annotation};
 }
 
 #endif

@@ -25,14 +25,14 @@ static void record_off(void) { record(WEIR_HISTORY_OFF, WEIR_CONTEXT_NONE, 1); }
 
 /* ---- Reading ---- */
 
-static weir__event *events;
+static weir__entry *events;
 static size_t event_count;
 static uint64_t dropped;
 
 static void read_events(int device) {
   free(events);
   events = NULL;
-  assert_true(weir__history_read(atomic_load(&allocator->history), device, &events, &event_count, &dropped));
+  assert_true(weir__recorder_read(atomic_load(&allocator->history), device, &events, &event_count, &dropped));
   for (size_t i = 1; i < event_count; i++)
     assert_true(events[i - 1].time <= events[i].time);
 }
@@ -144,15 +144,15 @@ static void test_all_in_order(void **state) {
   assert_int_equal(try_get(2 * GIB - 100, stream, &r), WEIR_ERROR_OUT_OF_MEMORY);
   read_events(0);
   assert_int_equal(event_count, 9);
-  expect(0, WEIR__EVENT_SEGMENT_ALLOC, p, 2 * MIB, stream);
-  expect(1, WEIR__EVENT_ALLOC, p, 1000, stream);
-  expect(2, WEIR__EVENT_FREE_REQUESTED, p, 1000, stream);
-  expect(3, WEIR__EVENT_FREE_COMPLETED, p, 1000, stream);
-  expect(4, WEIR__EVENT_ALLOC, p, 1000, stream);
-  expect(5, WEIR__EVENT_FREE_REQUESTED, p, 1000, stream);
-  expect(6, WEIR__EVENT_FREE_COMPLETED, p, 1000, stream);
-  expect(7, WEIR__EVENT_SEGMENT_FREE, p, 2 * MIB, stream);
-  expect(8, WEIR__EVENT_OOM, (void *)(uintptr_t)GIB, 2 * GIB, stream);
+  expect(0, WEIR__ENTRY_SEGMENT_ALLOC, p, 2 * MIB, stream);
+  expect(1, WEIR__ENTRY_ALLOC, p, 1000, stream);
+  expect(2, WEIR__ENTRY_FREE_REQUESTED, p, 1000, stream);
+  expect(3, WEIR__ENTRY_FREE_COMPLETED, p, 1000, stream);
+  expect(4, WEIR__ENTRY_ALLOC, p, 1000, stream);
+  expect(5, WEIR__ENTRY_FREE_REQUESTED, p, 1000, stream);
+  expect(6, WEIR__ENTRY_FREE_COMPLETED, p, 1000, stream);
+  expect(7, WEIR__ENTRY_SEGMENT_FREE, p, 2 * MIB, stream);
+  expect(8, WEIR__ENTRY_OOM, (void *)(uintptr_t)GIB, 2 * GIB, stream);
   assert_int_equal(dropped, 0);
   for (size_t i = 0; i < event_count; i++) {
     assert_int_equal(events[i].stack, 0);
@@ -176,11 +176,11 @@ static void test_pages_and_pools(void **state) {
   empty_cache();
   read_events(0); /* also what the pool's arenas wrote, which are gone */
   assert_int_equal(event_count, 5);
-  expect(0, WEIR__EVENT_SEGMENT_MAP, p, 40 * MIB, NULL);
-  expect(1, WEIR__EVENT_ALLOC, p, 30 * MIB, NULL);
-  expect(2, WEIR__EVENT_FREE_REQUESTED, p, 30 * MIB, NULL);
-  expect(3, WEIR__EVENT_FREE_COMPLETED, p, 30 * MIB, NULL);
-  expect(4, WEIR__EVENT_SEGMENT_UNMAP, p, 40 * MIB, NULL);
+  expect(0, WEIR__ENTRY_SEGMENT_MAP, p, 40 * MIB, NULL);
+  expect(1, WEIR__ENTRY_ALLOC, p, 30 * MIB, NULL);
+  expect(2, WEIR__ENTRY_FREE_REQUESTED, p, 30 * MIB, NULL);
+  expect(3, WEIR__ENTRY_FREE_COMPLETED, p, 30 * MIB, NULL);
+  expect(4, WEIR__ENTRY_SEGMENT_UNMAP, p, 40 * MIB, NULL);
   for (size_t i = 0; i < event_count; i++) {
     weir_pool_id found = weir__pool_of_number(events[i].pool);
     assert_int_equal(found.first, 7);
@@ -204,9 +204,9 @@ static void test_arenas_are_merged_by_time(void **state) {
   for (int i = 0; i < ROUNDS; i++)
     for (int k = 0; k < 3; k++) {
       if (!i)
-        assert_int_equal(events[at++].action, WEIR__EVENT_SEGMENT_ALLOC);
+        assert_int_equal(events[at++].action, WEIR__ENTRY_SEGMENT_ALLOC);
       for (int e = 0; e < 3; e++, at++) {
-        assert_int_equal(events[at].action, WEIR__EVENT_ALLOC + e);
+        assert_int_equal(events[at].action, WEIR__ENTRY_ALLOC + e);
         assert_int_equal(events[at].stream, (uint64_t)(uintptr_t)streams[k]);
       }
     }
@@ -225,7 +225,7 @@ static void test_devices_have_their_own(void **state) {
     read_events(device);
     assert_int_equal(event_count, 2);
     assert_int_equal(dropped, 2);
-    expect(1, WEIR__EVENT_FREE_COMPLETED, device ? q : p, 512, NULL);
+    expect(1, WEIR__ENTRY_FREE_COMPLETED, device ? q : p, 512, NULL);
     assert_int_equal(events[1].device, device);
     assert_string_equal(weir__text_of_number(weir__context_of_number(events[1].context).metadata),
                         device ? "second" : "");
@@ -270,7 +270,7 @@ static void test_ring_of_one(void **state) {
   void *p = get(1024, NULL);
   read_events(0);
   assert_int_equal(event_count, 1);
-  expect(0, WEIR__EVENT_ALLOC, p, 1024, NULL);
+  expect(0, WEIR__ENTRY_ALLOC, p, 1024, NULL);
   assert_int_equal(dropped, 1 + 3 * 500);
   weir_history_info info = {.size = sizeof info};
   CHECK(weir_history_get_info(allocator, 0, &info));
@@ -338,8 +338,8 @@ static void test_newest_are_kept(void **state) {
     size_t at = event_count;
     for (int i = 399; i >= 0 && at >= 2; i--) {
       at -= 2;
-      expect(at, WEIR__EVENT_FREE_REQUESTED, marked[i], 512 * (1 + (uint64_t)i), (weir_cu_stream)events[at].stream);
-      expect(at + 1, WEIR__EVENT_FREE_COMPLETED, marked[i], 512 * (1 + (uint64_t)i), (weir_cu_stream)events[at].stream);
+      expect(at, WEIR__ENTRY_FREE_REQUESTED, marked[i], 512 * (1 + (uint64_t)i), (weir_cu_stream)events[at].stream);
+      expect(at + 1, WEIR__ENTRY_FREE_COMPLETED, marked[i], 512 * (1 + (uint64_t)i), (weir_cu_stream)events[at].stream);
     }
     alloc_close();
   }
@@ -352,7 +352,7 @@ static void test_state_keeps_the_last_one(void **state) {
   void *p = get_in("here", 311 * 411 * 4, NULL);
   read_events(0);
   assert_int_equal(event_count, 1);
-  expect(0, WEIR__EVENT_ALLOC, p, 311 * 411 * 4, NULL);
+  expect(0, WEIR__ENTRY_ALLOC, p, 311 * 411 * 4, NULL);
   assert_string_equal(block_name(p), "here");
   put(p);
   alloc_close();
@@ -379,9 +379,9 @@ static void test_skip(void **state) {
   empty_cache();
   read_events(0);
   assert_int_equal(event_count, 3);
-  expect(0, WEIR__EVENT_FREE_REQUESTED, p, 512, NULL);
-  expect(1, WEIR__EVENT_FREE_REQUESTED, p, 512, NULL);
-  expect(2, WEIR__EVENT_SEGMENT_FREE, p, 2 * MIB, NULL);
+  expect(0, WEIR__ENTRY_FREE_REQUESTED, p, 512, NULL);
+  expect(1, WEIR__ENTRY_FREE_REQUESTED, p, 512, NULL);
+  expect(2, WEIR__ENTRY_SEGMENT_FREE, p, 2 * MIB, NULL);
   assert_int_equal(dropped, 0);
   options.skip = 1u << WEIR_HISTORY_ACTIONS;
   assert_int_equal(weir_history_record(allocator, &options), WEIR_ERROR_INVALID_ARGUMENT);
@@ -403,7 +403,7 @@ static void test_clear_and_off(void **state) {
   void *q = get_in("after", 512, NULL);
   read_events(0);
   assert_int_equal(event_count, 1);
-  expect(0, WEIR__EVENT_ALLOC, q, 512, NULL);
+  expect(0, WEIR__ENTRY_ALLOC, q, 512, NULL);
   weir_history_info info = {.size = sizeof info};
   CHECK(weir_history_get_info(allocator, 0, &info));
   assert_int_equal(info.annotations, 0);
@@ -417,7 +417,7 @@ static void test_clear_and_off(void **state) {
   put_in("now", p); /* what was known of it is of another recording */
   read_events(0);
   assert_int_equal(event_count, 2);
-  assert_string_equal(names_of(WEIR__EVENT_FREE_REQUESTED), "now");
+  assert_string_equal(names_of(WEIR__ENTRY_FREE_REQUESTED), "now");
   alloc_close();
 }
 
@@ -442,10 +442,10 @@ static void test_stacks_of_frees(void **state) {
     assert_string_equal(block_name(p), cases[i].block);
     put_in("thefree", p);
     read_events(0);
-    assert_string_equal(names_of(WEIR__EVENT_SEGMENT_ALLOC), cases[i].alloc);
-    assert_string_equal(names_of(WEIR__EVENT_ALLOC), cases[i].alloc);
-    assert_string_equal(names_of(WEIR__EVENT_FREE_REQUESTED), cases[i].requested);
-    assert_string_equal(names_of(WEIR__EVENT_FREE_COMPLETED), cases[i].completed);
+    assert_string_equal(names_of(WEIR__ENTRY_SEGMENT_ALLOC), cases[i].alloc);
+    assert_string_equal(names_of(WEIR__ENTRY_ALLOC), cases[i].alloc);
+    assert_string_equal(names_of(WEIR__ENTRY_FREE_REQUESTED), cases[i].requested);
+    assert_string_equal(names_of(WEIR__ENTRY_FREE_COMPLETED), cases[i].completed);
     alloc_close();
   }
 }
@@ -477,9 +477,9 @@ static void test_stacks_of_a_checkpoint(void **state) {
     function_here = NULL;
     assert_string_equal(block_name(p), cases[i].block);
     read_events(0);
-    assert_string_equal(names_of(WEIR__EVENT_ALLOC), cases[i].alloc);
-    assert_string_equal(names_of(WEIR__EVENT_FREE_REQUESTED), cases[i].free);
-    assert_string_equal(names_of(WEIR__EVENT_FREE_COMPLETED), cases[i].free);
+    assert_string_equal(names_of(WEIR__ENTRY_ALLOC), cases[i].alloc);
+    assert_string_equal(names_of(WEIR__ENTRY_FREE_REQUESTED), cases[i].free);
+    assert_string_equal(names_of(WEIR__ENTRY_FREE_COMPLETED), cases[i].free);
     weir_checkpoint_delta_clear(&delta);
     weir_checkpoint_destroy(checkpoint);
     put(p);
@@ -502,7 +502,7 @@ static void test_stacks_of_segments(void **state) {
       put_in("thefree", p);
       empty_in("empty");
       read_events(0);
-      assert_string_equal(names_of(c ? WEIR__EVENT_SEGMENT_UNMAP : WEIR__EVENT_SEGMENT_FREE), expected[context]);
+      assert_string_equal(names_of(c ? WEIR__ENTRY_SEGMENT_UNMAP : WEIR__ENTRY_SEGMENT_FREE), expected[context]);
       alloc_close();
     }
 }
@@ -518,7 +518,7 @@ static void test_context_changes(void **state) {
   record_named(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL);
   void *c = get_in("should_capture2", 64, NULL);
   read_events(0);
-  assert_string_equal(names_of(WEIR__EVENT_ALLOC), "should_capture1 - should_capture2");
+  assert_string_equal(names_of(WEIR__ENTRY_ALLOC), "should_capture1 - should_capture2");
   put(a);
   put(b);
   put(c);
@@ -540,10 +540,10 @@ static void test_stacks_of_waiting_blocks(void **state) {
     void *q = get_in("next", 1024, stream);
     read_events(0);
     bool kept = context >= WEIR_CONTEXT_ALLOC;
-    assert_string_equal(names_of(WEIR__EVENT_FREE_REQUESTED), !kept                         ? "-"
+    assert_string_equal(names_of(WEIR__ENTRY_FREE_REQUESTED), !kept                         ? "-"
                                                               : context == WEIR_CONTEXT_ALL ? "thefree"
                                                                                             : "thealloc");
-    assert_string_equal(names_of(WEIR__EVENT_FREE_COMPLETED), kept ? "next" : "-");
+    assert_string_equal(names_of(WEIR__ENTRY_FREE_COMPLETED), kept ? "next" : "-");
     put(q);
     alloc_close();
   }
@@ -558,7 +558,7 @@ static void test_stack_of_oom(void **state) {
   assert_int_equal(try_get(GIB, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);
   function_here = NULL;
   read_events(0);
-  assert_string_equal(names_of(WEIR__EVENT_OOM), "greedy");
+  assert_string_equal(names_of(WEIR__ENTRY_OOM), "greedy");
   alloc_close();
 }
 
@@ -620,7 +620,7 @@ static void test_stacks_are_stored_once(void **state) {
   assert_int_not_equal(stack, 0);
   size_t same = 0;
   for (size_t i = 0; i < event_count; i++)
-    same += events[i].action == WEIR__EVENT_ALLOC && events[i].stack == stack;
+    same += events[i].action == WEIR__ENTRY_ALLOC && events[i].stack == stack;
   assert_int_equal(same, 50);
   for (int i = 0; i < 50; i++)
     put(pointers[i]);
@@ -757,14 +757,14 @@ static void test_hook_may_allocate(void **state) {
   void *p = get(512, NULL);
   assert_int_equal(hook_calls, 1);
   read_events(0);
-  assert_string_equal(names_of(WEIR__EVENT_ALLOC), "- hooked");
+  assert_string_equal(names_of(WEIR__ENTRY_ALLOC), "- hooked");
   put(p);
   alloc_close();
 }
 
 /* ---- What the program says about itself ---- */
 
-static weir__event_context context_at(size_t at) {
+static weir__entry_context context_at(size_t at) {
   assert_true(at < event_count);
   return weir__context_of_number(events[at].context);
 }
@@ -815,11 +815,11 @@ static void test_marks(void **state) {
   assert_int_equal(weir_history_mark(allocator, 1, "no such device"), WEIR_ERROR_INVALID_DEVICE);
   read_events(0);
   assert_int_equal(event_count, 6);
-  expect(0, WEIR__EVENT_USER_DEFINED, NULL, 0, NULL);
-  expect(5, WEIR__EVENT_USER_DEFINED, NULL, 0, NULL);
+  expect(0, WEIR__ENTRY_USER_DEFINED, NULL, 0, NULL);
+  expect(5, WEIR__ENTRY_USER_DEFINED, NULL, 0, NULL);
   assert_string_equal(weir__text_of_number(context_at(0).metadata), "begin");
   assert_string_equal(weir__text_of_number(context_at(5).metadata), "end");
-  assert_string_equal(names_of(WEIR__EVENT_USER_DEFINED), "marker -");
+  assert_string_equal(names_of(WEIR__ENTRY_USER_DEFINED), "marker -");
 
   /* Each kind is skipped by its own bit. */
   weir_history_options options;
@@ -838,7 +838,7 @@ static void test_marks(void **state) {
     CHECK(weir_history_mark_pointer(allocator, p, "mark"));
     read_events(0);
     assert_int_equal(event_count, 1);
-    expect(0, i ? WEIR__EVENT_USER_DEFINED : WEIR__EVENT_ANNOTATE, i ? NULL : p, i ? 0 : 512, NULL);
+    expect(0, i ? WEIR__ENTRY_USER_DEFINED : WEIR__ENTRY_ANNOTATE, i ? NULL : p, i ? 0 : 512, NULL);
     put(p);
   }
   alloc_close();
@@ -880,7 +880,7 @@ static void test_a_million_annotations(void **state) {
     CHECK(weir_history_annotate(allocator, 0, pairs, 2));
   }
   seen_annotations seen = {0};
-  weir__history_annotations(atomic_load(&allocator->history), see_annotation, &seen);
+  weir__recorder_annotations(atomic_load(&allocator->history), see_annotation, &seen);
   assert_int_equal(seen.count, 300000);
   assert_string_equal(seen.oldest, "op 700000");
   assert_string_equal(seen.newest, "op 999999");
@@ -970,7 +970,7 @@ static void observe_oom(void *context, int device, size_t bytes, size_t limit, s
   assert_int_equal(limit, GIB);
   assert_true(free_bytes <= GIB);
   read_events(0);
-  assert_int_equal(events[event_count - 1].action, WEIR__EVENT_OOM);
+  assert_int_equal(events[event_count - 1].action, WEIR__ENTRY_OOM);
   assert_int_equal(told_actions[told - 1], WEIR_TRACE_OOM);
   void *p;
   CHECK(weir_allocator_alloc(allocator, 0, 512, NULL, &p));

@@ -46,15 +46,15 @@ static size_t one_frame(void *context, weir_stack_frame *frames, size_t room) {
 }
 
 /* Events of one address come in the order that they have in life. */
-static void check_events(const weir__event *events, size_t count, bool is_whole) {
+static void check_events(const weir__entry *events, size_t count, bool is_whole) {
   for (size_t i = 0; i < count; i++) {
-    assert_true(events[i].action < WEIR__EVENT_KINDS && !weir__action_is_for_file(events[i].action));
+    assert_true(events[i].action < WEIR__ENTRY_KINDS && !weir__action_is_for_file(events[i].action));
     assert_true(!i || events[i - 1].time <= events[i].time);
-    if (!is_whole || events[i].action != WEIR__EVENT_ALLOC)
+    if (!is_whole || events[i].action != WEIR__ENTRY_ALLOC)
       continue;
     for (size_t k = i + 1; k < count; k++)
-      if (events[k].address == events[i].address && events[k].action <= WEIR__EVENT_FREE_COMPLETED) {
-        assert_int_equal(events[k].action, WEIR__EVENT_FREE_REQUESTED);
+      if (events[k].address == events[i].address && events[k].action <= WEIR__ENTRY_FREE_COMPLETED) {
+        assert_int_equal(events[k].action, WEIR__ENTRY_FREE_REQUESTED);
         assert_int_equal(events[k].bytes, events[i].bytes);
         break;
       }
@@ -62,10 +62,10 @@ static void check_events(const weir__event *events, size_t count, bool is_whole)
 }
 
 static void read_and_check(bool is_whole) {
-  weir__event *events;
+  weir__entry *events;
   size_t count;
   uint64_t dropped;
-  assert_true(weir__history_read(atomic_load(&allocator->history), 0, &events, &count, &dropped));
+  assert_true(weir__recorder_read(atomic_load(&allocator->history), 0, &events, &count, &dropped));
   assert_true(count <= LIMIT);
   check_events(events, count, is_whole);
   free(events);

@@ -84,7 +84,7 @@ static void pairs(int count) {
     give(take(512 + 512 * (size_t)(i % 7), 0));
 }
 
-static void check_replay(const weir__snapshot *s) {
+static void check_replay(const weir__recording *s) {
   weir__replay_options options = {.device = 0, .check = true};
   weir__replay_report report = {0};
   assert_int_equal(weir__replay(s, &options, &report), WEIR_OK);
@@ -172,10 +172,10 @@ static void test_killed(void **state) {
     kill(child, SIGKILL);
     assert_int_equal(outcome(child), -SIGKILL);
 
-    weir__snapshot *s = load_recording(find_file(".ring", 1));
+    weir__recording *s = load_recording(find_file(".ring", 1));
     long allocs[STREAMS] = {0}, requested[STREAMS] = {0}, completed[STREAMS] = {0};
     for (size_t i = 0; i < s->devices[0].event_count; i++) {
-      const weir__snapshot_event *e = &s->devices[0].events[i];
+      const weir__recording_entry *e = &s->devices[0].events[i];
       int64_t stream = s->streams[e->stream] / 16 - 1;
       assert_in_range(stream, 0, STREAMS - 1);
       allocs[stream] += e->action == WEIR__ACTION_ALLOC;
@@ -188,7 +188,7 @@ static void test_killed(void **state) {
       assert_in_range(completed[i], atomic_load(&seen[i].free_done), requested[i]);
     }
     check_replay(s);
-    weir__snapshot_free(s);
+    weir__recording_free(s);
     remove_files(folder);
   }
   munmap(seen, 4096);
@@ -196,7 +196,7 @@ static void test_killed(void **state) {
 
 /* ---- What is in the file ---- */
 
-static const char *text_at(const weir__snapshot *s, uint32_t string) { return s->strings.items[string].text; }
+static const char *text_at(const weir__recording *s, uint32_t string) { return s->strings.items[string].text; }
 
 /* The file says what a snapshot of the same allocator says. */
 static void test_same_as_snapshot(void **state) {
@@ -224,14 +224,14 @@ static void test_same_as_snapshot(void **state) {
   assert_int_equal(weir_pool_end(recorded, 0, id), WEIR_OK);
   assert_int_equal(weir_history_mark(recorded, 0, "a mark"), WEIR_OK);
 
-  weir__snapshot *file = load_recording(find_file(".ring", 1));
+  weir__recording *file = load_recording(find_file(".ring", 1));
   weir_snapshot *taken;
   assert_int_equal(weir_snapshot_take(recorded, NULL, &taken), WEIR_OK);
   char pickle[512];
   snprintf(pickle, sizeof pickle, "%s", path_in("taken.pickle"));
   assert_int_equal(weir_snapshot_save(taken, WEIR_SNAPSHOT_PICKLE, pickle), WEIR_OK);
   weir_snapshot_destroy(taken);
-  weir__snapshot *other = load_recording(pickle);
+  weir__recording *other = load_recording(pickle);
   assert_int_equal(file->device_count, other->device_count);
   assert_int_equal(file->devices[0].event_count, other->devices[0].event_count);
   assert_int_equal(file->event_count, other->event_count);
@@ -243,7 +243,7 @@ static void test_same_as_snapshot(void **state) {
   assert_int_equal(file->annotation_count, 60);
   assert_int_equal(file->annotation_count, other->annotation_count);
   for (size_t i = 0; i < file->annotation_count; i++) {
-    const weir__snapshot_annotation *a = &file->annotations[i], *b = &other->annotations[i];
+    const weir__recording_annotation *a = &file->annotations[i], *b = &other->annotations[i];
     assert_string_equal(text_at(file, a->name), "step");
     assert_string_equal(text_at(file, a->stage), i % 2 ? "END" : "START");
     assert_string_equal(text_at(file, a->name), text_at(other, b->name));
@@ -252,7 +252,7 @@ static void test_same_as_snapshot(void **state) {
     assert_true(llabs((long long)(a->time_us - b->time_us)) < 50000);
   }
   for (size_t i = 0; i < file->event_count; i++) {
-    const weir__snapshot_event *a = &file->devices[0].events[i], *b = &other->devices[0].events[i];
+    const weir__recording_entry *a = &file->devices[0].events[i], *b = &other->devices[0].events[i];
     assert_int_equal(a->action, b->action);
     assert_int_equal(a->address, b->address);
     assert_int_equal(a->size, b->size);
@@ -268,17 +268,17 @@ static void test_same_as_snapshot(void **state) {
     assert_true(llabs((long long)(a->time_us - b->time_us)) < 50000);
   }
   assert_true(phases >= 60 * 3);
-  const weir__snapshot_event *last = &file->devices[0].events[file->event_count - 1];
+  const weir__recording_entry *last = &file->devices[0].events[file->event_count - 1];
   if (weir__stacks_start()) { /* the frame of this function is in this program */
-    const weir__snapshot_stack *stack = &file->stacks[last->stack];
+    const weir__recording_stack *stack = &file->stacks[last->stack];
     bool found = false;
     for (size_t i = 0; i < stack->count; i++)
       found |=
           strstr(text_at(file, file->frames[file->stack_frames[stack->first + i]].filename), "record_file") != NULL;
     assert_true(found);
   }
-  weir__snapshot_free(file);
-  weir__snapshot_free(other);
+  weir__recording_free(file);
+  weir__recording_free(other);
 }
 
 /* What the program tells the allocator on its way is in the file with its place, and a replay follows it. */
@@ -307,13 +307,13 @@ static void test_changes(void **state) {
       assert_int_equal(weir_allocator_set_limit(recorded, 0, SIZE_MAX), WEIR_OK);
   }
   give(take(5 * MIB, 0));
-  weir__snapshot *s = load_recording(find_file(".ring", 1));
+  weir__recording *s = load_recording(find_file(".ring", 1));
   assert_int_equal(s->devices[0].memory, GIB);
   /* Settings and limit at the beginning; four settings and two limits later. */
   static const uint64_t limits[] = {800 * MIB, GIB / 4, UINT64_MAX};
   size_t settings = 0, limit = 0;
   for (size_t i = 0; i < s->change_count; i++) {
-    const weir__snapshot_change *change = &s->changes[i];
+    const weir__recording_change *change = &s->changes[i];
     assert_int_equal(change->device, 0);
     assert_true(i < 2 ? change->event == 0 : change->event > s->changes[i - 1].event || i > 2);
     if (change->conf)
@@ -331,7 +331,7 @@ static void test_changes(void **state) {
   weir__replay_report report = {0};
   assert_int_equal(weir__replay(s, &options, &report), WEIR_OK);
   assert_true(report.differences > 0);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 /* The limit is where it was set: what went back for it did so there. */
@@ -351,9 +351,9 @@ static void test_limit_set_later(void **state) {
   give(large);
   assert_int_equal(weir_allocator_empty_cache(recorded), WEIR_OK);
   give(take(30 * MIB, 0));
-  weir__snapshot *s = load_recording(find_file(".ring", 1));
+  weir__recording *s = load_recording(find_file(".ring", 1));
   check_replay(s);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 /* Pools that are over give their memory back, with the rest or alone, and some come again. */
@@ -378,12 +378,12 @@ static void test_released_pools(void **state) {
     give(take(2 * MIB, 0));
   }
   assert_int_equal(weir_allocator_empty_cache(recorded), WEIR_OK);
-  weir__snapshot *s = load_recording(find_file(".ring", 1));
+  weir__recording *s = load_recording(find_file(".ring", 1));
   check_replay(s);
   /* A file that does not say why has to be explained as well. */
   s->has_causes = false;
   check_replay(s);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 static void test_names(void **state) {
@@ -408,14 +408,14 @@ static void test_names(void **state) {
 static void test_full(void **state) {
   (void)state;
   open_recorded(folder, "1", "none");
-  uint64_t capacity = weir__ringfile_capacity(atomic_load(&recorded->history)->file);
+  uint64_t capacity = weir__ring_file_capacity(atomic_load(&recorded->history)->file);
   pairs((int)capacity);
-  weir__snapshot *s = load_recording(find_file(".ring", 1));
-  weir__event *events;
+  weir__recording *s = load_recording(find_file(".ring", 1));
+  weir__entry *events;
   size_t count;
   uint64_t dropped;
-  assert_true(weir__history_read(atomic_load(&recorded->history), 0, &events, &count, &dropped));
-  assert_in_range(count, capacity - 2 * WEIR__CHUNK_EVENTS, capacity);
+  assert_true(weir__recorder_read(atomic_load(&recorded->history), 0, &events, &count, &dropped));
+  assert_in_range(count, capacity - 2 * WEIR__CHUNK_ENTRIES, capacity);
   assert_int_equal(count + dropped, 3 * capacity + 1);
   /* Read from the file it begins with a checkpoint. */
   size_t first = count - s->event_count;
@@ -427,7 +427,7 @@ static void test_full(void **state) {
   }
   check_replay(s);
   free(events);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 /* A file with room for one chunk, and for two writers. */
@@ -436,31 +436,31 @@ static void test_one_chunk(void **state) {
   int why;
   char path[512];
   snprintf(path, sizeof path, "%s", path_in("one.ring"));
-  weir__history *history = weir__history_new(1);
-  weir__ringfile *file = weir__ringfile_create(path, 4096 + 2048 + 4096, 1, "host", -1, &why);
+  weir__recorder *history = weir__recorder_new(1);
+  weir__ring_file *file = weir__ring_file_create(path, 4096 + 2048 + 4096, 1, "host", -1, &why);
   assert_non_null(file);
   assert_int_equal(file->header->chunk_count, 1);
-  weir__ringfile_log_settings(file, "");
-  weir__history_set_file(history, file);
+  weir__ring_file_log_settings(file, "");
+  weir__recorder_set_file(history, file);
   weir_history_options options;
   weir_history_options_init(&options);
   options.context = WEIR_CONTEXT_NONE;
-  weir__history_set(history, &options);
+  weir__recorder_set(history, &options);
   weir__writer *writer = weir__writer_new(history, 0, (weir_pool_id){0, 0}, 0);
   weir__writer *other = weir__writer_new(history, 0, (weir_pool_id){0, 0}, 8);
   for (uint64_t i = 1; i <= 1000; i++)
-    weir__history_write(writer, WEIR__EVENT_ALLOC, 512 * i, i, 0);
-  weir__history_write(other, WEIR__EVENT_ALLOC, 512, 1, 0);
+    weir__recorder_write(writer, WEIR__ENTRY_ALLOC, 512 * i, i, 0);
+  weir__recorder_write(other, WEIR__ENTRY_ALLOC, 512, 1, 0);
   assert_int_equal(atomic_load(&history->lost), 1);
   assert_int_equal(atomic_load(&file->header->lost), 1);
-  weir__snapshot *s = load_recording(path);
-  assert_int_equal(s->event_count, 1000 % WEIR__CHUNK_EVENTS);
+  weir__recording *s = load_recording(path);
+  assert_int_equal(s->event_count, 1000 % WEIR__CHUNK_ENTRIES);
   for (size_t i = 0; i < s->event_count; i++)
     assert_int_equal(s->events[i].size, 1000 - s->event_count + 1 + i);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
   weir__writer_delete(writer);
   weir__writer_delete(other);
-  weir__history_delete(history);
+  weir__recorder_delete(history);
 }
 
 static void test_clear(void **state) {
@@ -469,9 +469,9 @@ static void test_clear(void **state) {
   pairs(1000);
   assert_int_equal(weir_history_clear(recorded), WEIR_OK);
   pairs(5);
-  weir__snapshot *s = load_recording(find_file(".ring", 1));
+  weir__recording *s = load_recording(find_file(".ring", 1));
   assert_int_equal(s->event_count, 15);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 /* ---- No file ---- */
@@ -562,10 +562,10 @@ static void test_fork(void **state) {
   assert_int_equal(outcome(child), 0);
   pairs(10);
   give(held);
-  weir__snapshot *s = load_recording(find_file(".ring", 1));
+  weir__recording *s = load_recording(find_file(".ring", 1));
   assert_int_equal(s->event_count, 1 + 3 * 120 + 3);
   check_replay(s);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
   for (int i = 0; i < 2; i++) {
     close(there[i]);
     close(back[i]);
@@ -584,10 +584,10 @@ static void test_out_of_memory(void **state) {
   find_file("-oom-1.pickle", 1);
   find_file("-oom-3.pickle", 1);
   find_file("-oom-4.pickle", 0);
-  weir__snapshot *s = load_recording(find_file("-oom-1.pickle", 1));
+  weir__recording *s = load_recording(find_file("-oom-1.pickle", 1));
   assert_int_equal(s->segment_count, 1);
   assert_int_equal(s->events[s->event_count - 1].action, WEIR__ACTION_OOM);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
   give(p);
 }
 
@@ -612,12 +612,12 @@ static void test_abort_and_signal(void **state) {
     abort();
   }
   assert_int_equal(outcome(child), -SIGABRT);
-  weir__snapshot *first = load_recording(find_file("-signal-1.pickle", 1));
-  weir__snapshot *last = load_recording(find_file("-abort-2.pickle", 1));
+  weir__recording *first = load_recording(find_file("-signal-1.pickle", 1));
+  weir__recording *last = load_recording(find_file("-abort-2.pickle", 1));
   assert_int_equal(first->segment_count, 2);
   assert_true(last->event_count > first->event_count);
-  weir__snapshot_free(first);
-  weir__snapshot_free(last);
+  weir__recording_free(first);
+  weir__recording_free(last);
 }
 
 /* ---- Files that are none ---- */
@@ -642,11 +642,11 @@ static void test_broken(void **state) {
   assert_int_equal(fread(good, 1, SIZE, f), SIZE);
   fclose(f);
   snprintf(path, sizeof path, "%s", path_in("broken"));
-  weir__snapshot *s = NULL;
+  weir__recording *s = NULL;
   static const size_t sizes[] = {9, 100, 4095, 4096, 5000, SIZE / 2, SIZE - 1};
   for (size_t i = 0; i < WEIR_COUNT_OF(sizes); i++) {
     write_file(path, good, sizes[i]);
-    assert_int_equal(weir__snapshot_load(path, NULL, &s), WEIR_ERROR_BAD_DATA);
+    assert_int_equal(weir__recording_load(path, NULL, &s), WEIR_ERROR_BAD_DATA);
     char byte[64];
     snprintf(byte, sizeof byte, ": byte %zu: ", sizes[i]);
     assert_non_null(strstr(weir_last_error(), byte));
@@ -662,9 +662,9 @@ static void test_broken(void **state) {
       bad[base + soft_random(base == 8 ? 400 : 4000)] ^= (unsigned char)(1u << soft_random(8));
     }
     write_file(path, bad, SIZE);
-    weir_status status = weir__snapshot_load(path, NULL, &s);
+    weir_status status = weir__recording_load(path, NULL, &s);
     if (!status) {
-      weir__snapshot_free(s);
+      weir__recording_free(s);
       continue;
     }
     errors++;

@@ -145,9 +145,9 @@ static int disk_full_later(void) {
     return 4;
   }
   pairs(1000);
-  weir__snapshot *s = load_recording(find_file(".ring"));
+  weir__recording *s = load_recording(find_file(".ring"));
   bool ok = s->event_count > 30000 && s->devices[0].dropped > 100000;
-  weir__snapshot_free(s);
+  weir__recording_free(s);
   close_recording();
   return ok ? 0 : 5;
 }
@@ -212,12 +212,12 @@ static void test_ring_of_one(void **state) {
   void *pointer;
   for (int i = 1; i <= 1000; i++) {
     CHECK(weir_allocator_alloc(recorded, 0, 512 * (size_t)i, NULL, &pointer));
-    weir__event *events;
+    weir__entry *events;
     size_t count;
     uint64_t dropped;
-    assert_true(weir__history_read(atomic_load(&recorded->history), 0, &events, &count, &dropped));
+    assert_true(weir__recorder_read(atomic_load(&recorded->history), 0, &events, &count, &dropped));
     assert_int_equal(count, 1);
-    assert_int_equal(events[0].action, WEIR__EVENT_ALLOC);
+    assert_int_equal(events[0].action, WEIR__ENTRY_ALLOC);
     assert_int_equal(events[0].bytes, 512 * i);
     free(events);
     CHECK(weir_allocator_free(recorded, pointer));
@@ -243,16 +243,16 @@ static void test_wrapped(void **state) {
   for (int i = 0; i < 4; i++)
     CHECK(weir_allocator_free(recorded, early[i]));
   CHECK(weir_allocator_alloc(recorded, 0, 3 * MIB, NULL, &pointer));
-  weir__snapshot *s = load_recording(find_file(".ring"));
-  weir__event *events;
+  weir__recording *s = load_recording(find_file(".ring"));
+  weir__entry *events;
   size_t count;
   uint64_t dropped;
-  assert_true(weir__history_read(atomic_load(&recorded->history), 0, &events, &count, &dropped));
+  assert_true(weir__recorder_read(atomic_load(&recorded->history), 0, &events, &count, &dropped));
   free(events);
   /* What has gone into the checkpoint is left away too, and what is older, in a chunk that is still written. */
   uint64_t left_away = dropped + count - s->event_count;
   assert_in_range(s->event_count, count / 3, count);
-  assert_in_range(s->devices[0].dropped, left_away - WEIR__CHUNK_EVENTS, left_away);
+  assert_in_range(s->devices[0].dropped, left_away - WEIR__CHUNK_ENTRIES, left_away);
   weir__summary summary;
   CHECK(weir__summarize(s, 0, &summary));
   assert_int_equal(summary.completeness, WEIR__HISTORY_WRAPPED);
@@ -264,7 +264,7 @@ static void test_wrapped(void **state) {
   assert_int_equal(s->change_count, 2);
   assert_int_equal(s->changes[0].event, 0);
   assert_non_null(strstr(s->changes[0].conf, "roundup_power2_divisions"));
-  weir__snapshot_free(s);
+  weir__recording_free(s);
   CHECK(weir_allocator_free(recorded, pointer));
 }
 
@@ -308,12 +308,12 @@ static void test_pools_without_end(void **state) {
   long more = resident_kib() - before;
   if (more > MOST_MORE_KIB)
     fail_msg("%ld KiB more after nine tenths of %" PRIu64 " pools", more, pools);
-  weir__snapshot *s = load_recording(find_file(".ring"));
+  weir__recording *s = load_recording(find_file(".ring"));
   assert_true(s->event_count > 1000);
   assert_true(s->pool_count > 300); /* the newest, of which the ring has events */
-  const weir__snapshot_event *last = &s->events[s->event_count - 1];
+  const weir__recording_entry *last = &s->events[s->event_count - 1];
   assert_int_equal(s->pools[last->pool].id[1], pools);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 /* Many at once: each has a chunk of its own in the file, and when there is none left for one, its events are counted as lost. */
@@ -330,19 +330,19 @@ static void test_many_pools_alive(void **state) {
   }
   weir_history_info info = {.size = sizeof info};
   CHECK(weir_history_get_info(recorded, 0, &info));
-  weir__history *history = atomic_load(&recorded->history);
+  weir__recorder *history = atomic_load(&recorded->history);
   uint64_t chunks = history->file->header->chunk_count;
   assert_int_equal(info.kept, 2 * chunks);
   assert_int_equal(info.lost, 2 * (ALIVE - chunks));
   assert_int_equal(atomic_load(&history->file->header->lost), info.lost);
   weir_log_set_sink(count_warning, NULL);
   warnings = 0;
-  weir__snapshot *s = load_recording(find_file(".ring"));
+  weir__recording *s = load_recording(find_file(".ring"));
   assert_int_equal(warnings, 1);
   assert_non_null(strstr(warning, "WEIR_RECORD_MB makes it larger"));
   /* A checkpoint may have been taken meanwhile: then the window begins there. */
   assert_int_equal(s->devices[0].dropped + s->event_count, 2 * chunks);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
   for (int i = 0; i < ALIVE; i++)
     CHECK(weir_allocator_free(recorded, held[i]));
 }
@@ -369,7 +369,7 @@ static void test_deep_stacks(void **state) {
   static const int depths[] = {0, 10, 1000, 6000};
   for (size_t i = 0; i < WEIR_COUNT_OF(depths); i++)
     CHECK(weir_allocator_free(recorded, deep(depths[i])));
-  weir__snapshot *s = load_recording(find_file(".ring"));
+  weir__recording *s = load_recording(find_file(".ring"));
   size_t found = 0;
   for (size_t i = 0; i < s->event_count; i++) {
     if (s->events[i].action != WEIR__ACTION_ALLOC)
@@ -383,7 +383,7 @@ static void test_deep_stacks(void **state) {
       assert_in_range(frames, WEIR__MOST_FRAMES - 12, WEIR__MOST_FRAMES);
   }
   assert_int_equal(found, WEIR_COUNT_OF(depths));
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 /* ---- Ranks ---- */

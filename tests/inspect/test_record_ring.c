@@ -72,7 +72,7 @@ static int teardown(void **state) {
   return 0;
 }
 
-static weir__ringfile *file_of_recorded(void) { return atomic_load(&recorded->history)->file; }
+static weir__ring_file *file_of_recorded(void) { return atomic_load(&recorded->history)->file; }
 
 static void change_something(void) {
   static const char *const confs[] = {"roundup_power2_divisions:4", "expandable_segments:True", "max_split_size_mb:32",
@@ -151,7 +151,7 @@ static void test_window(void **state) {
   for (size_t i = 0; i < WEIR_COUNT_OF(jobs); i++) {
     print_message("  %s\n", jobs[i].name);
     open_job(&jobs[i], "1");
-    uint64_t capacity = weir__ringfile_capacity(file_of_recorded());
+    uint64_t capacity = weir__ring_file_capacity(file_of_recorded());
     for (int round = 0; round < 8; round++) {
       churn(&jobs[i], (int)capacity / 3);
       size_t events = check_window(only_ring(folder), 0, recorded);
@@ -172,12 +172,12 @@ static void test_two_devices(void **state) {
   void *kept;
   CHECK(weir_allocator_alloc(recorded, 1, 3 * MIB, NULL, &kept));
   churn(&(job){.largest = 30 * MIB}, 60000);
-  weir__snapshot *s = load_recording(only_ring(folder));
+  weir__recording *s = load_recording(only_ring(folder));
   assert_int_equal(s->devices[1].event_count, 2);
   assert_int_equal(s->devices[1].dropped, 0);
   check_loaded(s, 0, recorded);
   check_loaded(s, 1, recorded);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
   for (int round = 0; round < 8; round++) {
     churn(&j, 20000);
     check_window(only_ring(folder), 0, recorded);
@@ -198,12 +198,12 @@ static void explain_oom(const char *mb, weir__explanation *x, weir__summary *sum
       held[i] = NULL;
     }
   assert_int_equal(weir_allocator_alloc(recorded, 0, 2900 * MIB, NULL, &none), WEIR_ERROR_OUT_OF_MEMORY);
-  weir__snapshot *s = load_recording(only_ring(folder));
+  weir__recording *s = load_recording(only_ring(folder));
   const weir__explain_options options = {.device = 0, .no_trials = true};
   CHECK(weir__explain(s, &options, x));
   CHECK(weir__summarize(s, 0, summary));
   *dropped = s->devices[0].dropped;
-  weir__snapshot_free(s);
+  weir__recording_free(s);
   close_recording();
   remove_files(folder);
 }
@@ -254,7 +254,7 @@ static void test_summary(void **state) {
   churn(&j, 80000);
   weir_allocator_stats stats = {.size = sizeof stats};
   CHECK(weir_allocator_get_stats(recorded, 0, &stats));
-  weir__snapshot *s = load_recording(only_ring(folder));
+  weir__recording *s = load_recording(only_ring(folder));
   weir__summary summary;
   CHECK(weir__summarize(s, 0, &summary));
   assert_int_equal(summary.completeness, WEIR__HISTORY_WRAPPED);
@@ -265,7 +265,7 @@ static void test_summary(void **state) {
       summary.reserved.bytes > s->devices[0].peak_reserved ? summary.reserved.bytes : s->devices[0].peak_reserved;
   assert_int_equal(peak, stats.reserved_bytes[WEIR_STAT_ALL].peak);
   assert_in_range(s->devices[0].peak_allocated, 1, stats.allocated_bytes[WEIR_STAT_ALL].peak);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 /* Blocks from before the window have the stacks with which they were allocated. */
@@ -279,8 +279,8 @@ static void test_stacks(void **state) {
     CHECK(weir_allocator_alloc(recorded, 0, 512, NULL, &p));
     CHECK(weir_allocator_free(recorded, p));
   }
-  weir__snapshot *s = load_recording(only_ring(folder));
-  const weir__snapshot_device *d = &s->devices[0];
+  weir__recording *s = load_recording(only_ring(folder));
+  const weir__recording_device *d = &s->devices[0];
   assert_true(d->dropped > 10000);
   assert_non_null(d->start);
   size_t found = 0;
@@ -291,7 +291,7 @@ static void test_stacks(void **state) {
         assert_true(s->stacks[d->start->blocks[i].stack].count > 0);
     }
   assert_int_equal(found, 1);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 /* ---- Off, on and cleared ---- */
@@ -315,12 +315,12 @@ static void test_off_and_on(void **state) {
       CHECK(weir_history_record(recorded, &on));
     } else if (i % 3 == 1)
       CHECK(weir_history_clear(recorded));
-    weir__snapshot *s = load_recording(only_ring(folder));
+    weir__recording *s = load_recording(only_ring(folder));
     if (i % 3 < 2) {
       assert_int_equal(s->devices[0].event_count, 0);
       assert_true(s->devices[0].start->segment_count > 0);
     }
-    weir__snapshot_free(s);
+    weir__recording_free(s);
     churn(&j, 500);
     check_window(only_ring(folder), 0, recorded);
   }
@@ -416,11 +416,11 @@ static void test_killed(void **state) {
     kill(child, SIGKILL);
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
-    weir__snapshot *s = load_recording(only_ring(folder));
+    weir__recording *s = load_recording(only_ring(folder));
     assert_non_null(s->devices[0].start);
     assert_true(s->devices[0].dropped > 0);
     check_loaded(s, 0, NULL);
-    weir__snapshot_free(s);
+    weir__recording_free(s);
     remove_files(folder);
   }
   munmap((void *)done, 4096);
@@ -452,7 +452,7 @@ static const char *write_whole(const char *name, const void *data, size_t size) 
 
 /* As version 2 wrote it: the same without the room for checkpoints. */
 static size_t make_older(unsigned char *data, size_t size) {
-  weir__ring_header *h = (weir__ring_header *)(void *)data;
+  weir__ring_file_header *h = (weir__ring_file_header *)(void *)data;
   memmove(data + h->checkpoints_at, data + h->chunks_at, size - h->chunks_at);
   size -= h->checkpoint_bytes;
   h->version = 2;
@@ -463,13 +463,13 @@ static size_t make_older(unsigned char *data, size_t size) {
 }
 
 static void expect_unknown(const char *path) {
-  weir__snapshot *s = load_recording(path);
-  weir__recording *history = NULL;
+  weir__recording *s = load_recording(path);
+  weir__replayer *history = NULL;
   weir__explanation x;
   weir__summary summary;
   assert_null(s->devices[0].start);
   assert_true(s->devices[0].lacks_start);
-  assert_int_equal(weir__recording_open(s, 0, 0, 0, &history), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_int_equal(weir__replayer_open(s, 0, 0, 0, &history), WEIR_ERROR_INVALID_ARGUMENT);
   assert_non_null(strstr(weir_last_error(), "is not known"));
   CHECK(weir__summarize(s, 0, &summary));
   assert_false(summary.is_end_told);
@@ -479,7 +479,7 @@ static void expect_unknown(const char *path) {
   assert_int_equal(x.cause, WEIR__CAUSE_NONE);
   assert_int_equal(weir__explain(s, &(weir__explain_options){.device = 0, .moment = WEIR__AT_PEAK}, &x),
                    WEIR_ERROR_INVALID_ARGUMENT);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 static void test_older_version(void **state) {
@@ -499,8 +499,8 @@ static void test_older_version(void **state) {
   free(data);
 }
 
-static weir__ring_slot *slots_of(unsigned char *data) {
-  return (weir__ring_slot *)(void *)(data + ((weir__ring_header *)(void *)data)->checkpoints_at);
+static weir__ring_file_slot *slots_of(unsigned char *data) {
+  return (weir__ring_file_slot *)(void *)(data + ((weir__ring_file_header *)(void *)data)->checkpoints_at);
 }
 
 /* Each of the checkpoints alone will do, as long as it is whole. */
@@ -514,14 +514,14 @@ static void test_damaged_checkpoints(void **state) {
   assert_non_null(bad);
   for (int kept = -1; kept < WEIR__RING_CHECKPOINTS; kept++) {
     memcpy(bad, good, size);
-    weir__ring_slot *slots = slots_of(bad);
+    weir__ring_file_slot *slots = slots_of(bad);
     for (int i = 0; i < WEIR__RING_CHECKPOINTS; i++)
       if (i != kept && slots[i].sequence)
         bad[slots[i].at + 8 * (bits() % (slots[i].bytes / 8))] ^= 1;
     const char *path = write_whole("damaged", bad, size);
-    weir__snapshot *s = load_recording(path);
+    weir__recording *s = load_recording(path);
     bool is_known = s->devices[0].start != NULL;
-    weir__snapshot_free(s);
+    weir__recording_free(s);
     assert_false(is_known && kept < 0);
     if (is_known)
       windows[used++] = check_window(path, 0, NULL);
@@ -549,20 +549,20 @@ static void test_hostile_checkpoints(void **state) {
   assert_non_null(bad);
   for (int i = 0; i < 150; i++) {
     memcpy(bad, good, size);
-    weir__ring_slot *slots = slots_of(bad);
+    weir__ring_file_slot *slots = slots_of(bad);
     for (int k = 0; k < WEIR__RING_CHECKPOINTS; k++) {
       if (!slots[k].sequence)
         continue;
       for (uint32_t flips = 1 + bits() % 3; flips > 0; flips--) {
-        uint64_t from = bits() % 3 ? sizeof(weir__ring_state) : 0, length = slots[k].bytes - from;
+        uint64_t from = bits() % 3 ? sizeof(weir__ring_file_state) : 0, length = slots[k].bytes - from;
         bad[slots[k].at + from + bits() % (bits() % 2 ? length : 64)] ^= (unsigned char)(1u << bits() % 8);
       }
       if (bits() % 8 == 0)
         slots[k].bytes -= 8 * (bits() % 4);
-      slots[k].checksum = weir__ring_checksum(slots[k].sequence, slots[k].at, bad + slots[k].at, slots[k].bytes);
+      slots[k].checksum = weir__ring_file_checksum(slots[k].sequence, slots[k].at, bad + slots[k].at, slots[k].bytes);
     }
-    weir__snapshot *s = NULL;
-    weir_status status = weir__snapshot_load(write_whole("hostile", bad, size), NULL, &s);
+    weir__recording *s = NULL;
+    weir_status status = weir__recording_load(write_whole("hostile", bad, size), NULL, &s);
     if (status) {
       assert_int_equal(status, WEIR_ERROR_BAD_DATA);
       assert_non_null(strstr(weir_last_error(), ": byte "));
@@ -571,7 +571,7 @@ static void test_hostile_checkpoints(void **state) {
     }
     weir__replay_report report;
     weir__replay(s, &(weir__replay_options){.check = true, .memory = 16 * GIB}, &report);
-    weir__snapshot_free(s);
+    weir__recording_free(s);
     read++;
   }
   assert_true(refused > 10 && read > 10);

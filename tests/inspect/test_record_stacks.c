@@ -106,16 +106,16 @@ static void work_small(void) {
 
 static void work_large(void) { outer_caller(30 * MIB); }
 
-static const char *text_of(const weir__snapshot *s, uint32_t string) { return s->strings.items[string].text; }
+static const char *text_of(const weir__recording *s, uint32_t string) { return s->strings.items[string].text; }
 
-static const weir__snapshot_frame *frame_of(const weir__snapshot *s, const weir__snapshot_event *e, size_t depth) {
-  const weir__snapshot_stack *stack = &s->stacks[e->stack];
+static const weir__recording_frame *frame_of(const weir__recording *s, const weir__recording_entry *e, size_t depth) {
+  const weir__recording_stack *stack = &s->stacks[e->stack];
   if (depth >= stack->count)
     fail_msg("there is no frame %zu, the stack has %zu", depth, (size_t)stack->count);
   return &s->frames[s->stack_frames[stack->first + depth]];
 }
 
-static const weir__snapshot_event *event_of(const weir__snapshot *s, int action, int nth) {
+static const weir__recording_entry *event_of(const weir__recording *s, int action, int nth) {
   for (size_t i = 0; i < s->event_count; i++)
     if (s->events[i].action == action && nth-- == 0)
       return &s->events[i];
@@ -123,9 +123,9 @@ static const weir__snapshot_event *event_of(const weir__snapshot *s, int action,
   return NULL;
 }
 
-static void check_frame(const weir__snapshot *s, const weir__snapshot_event *e, size_t depth, const char *name,
+static void check_frame(const weir__recording *s, const weir__recording_entry *e, size_t depth, const char *name,
                         int line) {
-  const weir__snapshot_frame *f = frame_of(s, e, depth);
+  const weir__recording_frame *f = frame_of(s, e, depth);
   assert_string_equal(text_of(s, f->name), name);
   if (has_libdw) {
     assert_non_null(strstr(text_of(s, f->filename), "test_record_stacks.c"));
@@ -142,14 +142,14 @@ static void test_begins_at_the_caller(void **state) {
   (void)state;
   need_libunwind();
   record_in_child("all", work_small);
-  weir__snapshot *s = load_recording(ring_path());
+  weir__recording *s = load_recording(ring_path());
   for (int i = 0; i < 4; i++) {
-    const weir__snapshot_event *e = event_of(s, WEIR__ACTION_ALLOC, i);
+    const weir__recording_entry *e = event_of(s, WEIR__ACTION_ALLOC, i);
     check_frame(s, e, 0, "inner_caller", inner_line);
     check_frame(s, e, 1, "outer_caller", outer_line);
     check_frame(s, event_of(s, WEIR__ACTION_FREE_REQUESTED, i), 0, "outer_caller", outer_line);
   }
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 /* Through the path that asks the driver, and with the frames of a whole segment's allocation. */
@@ -157,10 +157,10 @@ static void test_slow_path_begins_at_the_caller(void **state) {
   (void)state;
   need_libunwind();
   record_in_child("alloc", work_large);
-  weir__snapshot *s = load_recording(ring_path());
+  weir__recording *s = load_recording(ring_path());
   check_frame(s, event_of(s, WEIR__ACTION_SEGMENT_ALLOC, 0), 0, "inner_caller", inner_line);
   check_frame(s, event_of(s, WEIR__ACTION_ALLOC, 0), 0, "inner_caller", inner_line);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 /* The file of this program, with another build ID in the recording: as if it had been built again since. */
@@ -193,12 +193,12 @@ static void test_other_build(void **state) {
   free(log);
   close(descriptor);
   weir__elf_close(elf);
-  weir__snapshot *s = load_recording(ring_path());
-  const weir__snapshot_frame *f = frame_of(s, event_of(s, WEIR__ACTION_ALLOC, 0), 0);
+  weir__recording *s = load_recording(ring_path());
+  const weir__recording_frame *f = frame_of(s, event_of(s, WEIR__ACTION_ALLOC, 0), 0);
   assert_int_equal(strncmp(text_of(s, f->name), "0x", 2), 0);
   assert_non_null(strstr(text_of(s, f->filename), "test_inspect_record_stacks"));
   assert_int_equal(f->line, 0);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 static uint64_t address_in_file(void) { /* of inner_caller, whatever was added to it */
@@ -302,8 +302,8 @@ static size_t two_frames(void *context, weir_stack_frame *frames, size_t room) {
   return 2;
 }
 
-static void check_language(const weir__snapshot *s, const weir__snapshot_event *e) {
-  const weir__snapshot_frame *f = frame_of(s, e, 0);
+static void check_language(const weir__recording *s, const weir__recording_entry *e) {
+  const weir__recording_frame *f = frame_of(s, e, 0);
   assert_string_equal(text_of(s, f->name), "forward");
   assert_string_equal(text_of(s, f->filename), "train.py");
   assert_int_equal(f->line, 42);
@@ -314,11 +314,11 @@ static void test_language_frames_alone(void **state) {
   (void)state;
   weir_set_stack_hook(two_frames, NULL);
   record_in_child("alloc", work_small);
-  weir__snapshot *s = load_recording(ring_path());
-  const weir__snapshot_event *e = event_of(s, WEIR__ACTION_ALLOC, 0);
+  weir__recording *s = load_recording(ring_path());
+  const weir__recording_entry *e = event_of(s, WEIR__ACTION_ALLOC, 0);
   check_language(s, e);
   assert_int_equal(s->stacks[e->stack].count, 2);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 static void test_language_and_native_frames(void **state) {
@@ -326,12 +326,12 @@ static void test_language_and_native_frames(void **state) {
   need_libunwind();
   weir_set_stack_hook(two_frames, NULL);
   record_in_child("alloc,native", work_small);
-  weir__snapshot *s = load_recording(ring_path());
-  const weir__snapshot_event *e = event_of(s, WEIR__ACTION_ALLOC, 0);
+  weir__recording *s = load_recording(ring_path());
+  const weir__recording_entry *e = event_of(s, WEIR__ACTION_ALLOC, 0);
   check_language(s, e);
   check_frame(s, e, 2, "inner_caller", inner_line);
   check_frame(s, e, 3, "outer_caller", outer_line);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 static void work_without_frames(void) {
@@ -344,9 +344,9 @@ static void test_native_frames_where_there_are_no_others(void **state) {
   need_libunwind();
   weir_set_stack_hook(two_frames, NULL);
   record_in_child("alloc", work_without_frames);
-  weir__snapshot *s = load_recording(ring_path());
+  weir__recording *s = load_recording(ring_path());
   check_frame(s, event_of(s, WEIR__ACTION_ALLOC, 0), 0, "inner_caller", inner_line);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 static void test_settings_that_are_none(void **state) {
@@ -377,7 +377,7 @@ static void *work_thread(void *frames) {
   return NULL;
 }
 
-static const char *phase_of(const weir__snapshot *s, const weir__snapshot_event *e) {
+static const char *phase_of(const weir__recording *s, const weir__recording_entry *e) {
   return text_of(s, s->remarks[e->remark].phase);
 }
 
@@ -400,7 +400,7 @@ static void test_shared_phase(void **state) {
   weir_history_leave_phase(before);
   weir_history_share_phase(before);
   run_thread(false);
-  weir__snapshot *s = load_recording(ring_path());
+  weir__recording *s = load_recording(ring_path());
   static const char *const expected[] = {"Optimizer.step#SGD.step",
                                          "Optimizer.step#SGD.step",
                                          "its own",
@@ -416,7 +416,7 @@ static void test_shared_phase(void **state) {
       assert_string_equal(phase_of(s, event_of(s, WEIR__ACTION_ALLOC, 4 * i + k)), expected[i]);
       assert_string_equal(phase_of(s, event_of(s, WEIR__ACTION_FREE_COMPLETED, 4 * i + k)), expected[i]);
     }
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 static bool find_libdw(void) {

@@ -108,7 +108,7 @@ static void open_recorded(void) {
                               .conf = doing->conf,
                               .folder = folder,
                               .mb = doing->goes_round ? "1" : "16"});
-  weir__ringfile *file = atomic_load(&recorded->history)->file;
+  weir__ring_file *file = atomic_load(&recorded->history)->file;
   weir__lock_take(&file->lock);
   file->interval = doing->interval;
   weir__lock_give(&file->lock);
@@ -117,7 +117,7 @@ static void open_recorded(void) {
 }
 
 static void check(const char *path, size_t *raced) {
-  weir__snapshot *s = load_recording(path);
+  weir__recording *s = load_recording(path);
   weir__replay_options options = {.device = 0, .check = true};
   weir__replay_report report = {0};
   CHECK(weir__replay(s, &options, &report));
@@ -132,7 +132,7 @@ static void check(const char *path, size_t *raced) {
   }
   assert_true(report.allocations > OPS);
   *raced = report.raced;
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 static void end(void) {

@@ -23,18 +23,18 @@ static void record(weir_history_context context) {
 }
 
 /* Takes a snapshot, writes it as a pickle, and reads that. */
-static weir__snapshot *through_a_file(void) {
+static weir__recording *through_a_file(void) {
   char path[] = "/tmp/weir-test-recorded-XXXXXX";
   int descriptor = mkstemp(path);
   assert_true(descriptor >= 0);
   FILE *file = fdopen(descriptor, "w");
   weir_snapshot *snapshot;
-  weir__snapshot *read;
+  weir__recording *read;
   CHECK(weir_snapshot_take(allocator, NULL, &snapshot));
   CHECK(weir_snapshot_write(snapshot, WEIR_SNAPSHOT_PICKLE, file));
   assert_int_equal(fclose(file), 0);
   weir_snapshot_destroy(snapshot);
-  CHECK(weir__snapshot_load(path, NULL, &read));
+  CHECK(weir__recording_load(path, NULL, &read));
   unlink(path);
   return read;
 }
@@ -68,7 +68,7 @@ static void test_replays_exactly(void **state) {
     weir_cu_stream streams[] = {work_stream(), work_stream()};
     record(WEIR_CONTEXT_NONE);
     churn(streams);
-    weir__snapshot *read = through_a_file();
+    weir__recording *read = through_a_file();
     weir__replay_options options = {.check = true};
     weir__replay_report report;
     CHECK(weir__replay(read, &options, &report));
@@ -80,7 +80,7 @@ static void test_replays_exactly(void **state) {
     assert_int_equal(report.stats.allocated_bytes[0].current, stats.allocated_bytes[0].current);
     assert_int_equal(report.stats.allocated_bytes[0].peak, stats.allocated_bytes[0].peak);
     assert_int_equal(report.stats.reserved_bytes[0].peak, stats.reserved_bytes[0].peak);
-    weir__snapshot_free(read);
+    weir__recording_free(read);
     alloc_close();
   }
 }
@@ -91,15 +91,15 @@ static void test_cut(void **state) {
   alloc_open(NULL, GIB);
   record(WEIR_CONTEXT_NONE);
   void *a = get(4096, NULL);
-  weir__snapshot *first = through_a_file();
+  weir__recording *first = through_a_file();
   put(a);
-  weir__snapshot *second = through_a_file();
+  weir__recording *second = through_a_file();
   assert_int_equal(first->devices[0].event_count, 2); /* segment_alloc, alloc */
   assert_int_equal(second->devices[0].event_count, 5);
   assert_int_equal(second->devices[0].events[2].action, WEIR__ACTION_SNAPSHOT);
   assert_true(second->devices[0].events[4].time_us >= first->devices[0].events[0].time_us);
-  weir__snapshot_free(first);
-  weir__snapshot_free(second);
+  weir__recording_free(first);
+  weir__recording_free(second);
   alloc_close();
 }
 
@@ -155,10 +155,10 @@ static void test_pools(void **state) {
   assert_int_equal(seen, 3 * WEIR_COUNT_OF(ids));
   weir_snapshot_destroy(snapshot);
 
-  weir__snapshot *read = through_a_file();
+  weir__recording *read = through_a_file();
   seen = 0;
   for (size_t i = 0; i < read->devices[0].event_count; i++) {
-    const weir__snapshot_event *event = &read->devices[0].events[i];
+    const weir__recording_entry *event = &read->devices[0].events[i];
     if (event->action != WEIR__ACTION_ALLOC)
       continue;
     size_t k = seen++ % WEIR_COUNT_OF(ids);
@@ -166,7 +166,7 @@ static void test_pools(void **state) {
     assert_int_equal(read->pools[event->pool].id[1], ids[k].second);
   }
   assert_int_equal(seen, 3 * WEIR_COUNT_OF(ids));
-  weir__snapshot_free(read);
+  weir__recording_free(read);
   for (size_t i = 1; i < WEIR_COUNT_OF(ids); i++)
     CHECK(weir_pool_release(allocator, 0, ids[i]));
   alloc_close();
@@ -179,23 +179,23 @@ static void test_stacks_and_annotations(void **state) {
   const char *pairs[] = {"name", "step 1", "stage", "START"};
   CHECK(weir_history_annotate(allocator, 0, pairs, 2));
   void *a = get(4096, NULL);
-  weir__snapshot *read = through_a_file();
+  weir__recording *read = through_a_file();
   assert_int_equal(read->annotation_count, 1);
-  const weir__snapshot_segment *segment = &read->devices[0].segments[0];
+  const weir__recording_segment *segment = &read->devices[0].segments[0];
   assert_int_equal(read->devices[0].segment_count, 1);
   assert_int_equal(segment->size, 2 * MIB);
-  const weir__snapshot_event *last = &read->devices[0].events[read->devices[0].event_count - 1];
+  const weir__recording_entry *last = &read->devices[0].events[read->devices[0].event_count - 1];
   assert_int_equal(last->action, WEIR__ACTION_ALLOC);
   assert_int_equal(last->address, (uint64_t)a);
   if (weir__stacks_start()) { /* where there is a library for them */
-    const weir__snapshot_block *block = &segment->blocks[0];
+    const weir__recording_block *block = &segment->blocks[0];
     assert_int_equal(block->address, (uint64_t)a);
     assert_int_not_equal(last->stack, 0);
     assert_true(read->stacks[last->stack].count > 2);
     assert_int_equal(block->stack, last->stack);
     assert_int_not_equal(segment->stack, 0);
   }
-  weir__snapshot_free(read);
+  weir__recording_free(read);
   put(a);
   alloc_close();
 }

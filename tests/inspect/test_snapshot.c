@@ -330,9 +330,9 @@ static void test_the_cut_is_at_one_moment(void **state) {
   void *p = get(512, NULL), *q = get(2 * MIB, work_stream());
   recorded r = {
       .while_copying = look_at_locks, .stacks = (recorded_stack[3]){{0}}, .block_stack = 1, .segment_stack = 2};
-  weir__snapshot_source source = recorded_source(&r);
+  weir__history_source source = recorded_source(&r);
   weir_snapshot *snapshot = NULL;
-  CHECK(weir__snapshot_take("test", allocator, NULL, &source, &snapshot));
+  CHECK(weir__snapshot_collect("test", allocator, NULL, &source, &snapshot));
   assert_int_equal(r.cuts, 1);
   assert_int_equal(looks, 3); /* two blocks and the cut */
   assert_int_equal(all_locked, looks);

@@ -18,7 +18,7 @@ static const weir_pool_id pools[] = {{0, 0}, {0, 11}};
 static const weir__recorded_context texts[] = {{NULL, NULL, NULL}, {"phase", "compiled", "data"}};
 static const weir__recorded_pair pairs[] = {{"name", "step 1"}, {"stage", "START"}};
 static const weir__recorded_annotation annotations[] = {{pairs, 2, 0, 1}};
-static const weir__event events[] = {{.bytes = 512, .stack = 1, .pool = 1, .context = 1}};
+static const weir__entry events[] = {{.bytes = 512, .stack = 1, .pool = 1, .context = 1}};
 
 /* Takes one and writes it. What came of it; anything but success and "no memory" is a failure of the test. */
 static weir_status script(FILE *file) {
@@ -31,9 +31,9 @@ static weir_status script(FILE *file) {
                 .annotation_count = 1,
                 .block_stack = 1,
                 .segment_stack = 1};
-  weir__snapshot_source source = recorded_source(&r);
+  weir__history_source source = recorded_source(&r);
   weir_snapshot *snapshot = NULL;
-  weir_status status = weir__snapshot_take("test", allocator, NULL, &source, &snapshot);
+  weir_status status = weir__snapshot_collect("test", allocator, NULL, &source, &snapshot);
   if (!status) {
     status = weir_snapshot_write(snapshot, WEIR_SNAPSHOT_PICKLE, file);
     if (!status)

@@ -57,9 +57,9 @@ static void run(const char *command) {
 }
 
 static weir_snapshot *take_from(recorded *r) {
-  weir__snapshot_source source = recorded_source(r);
+  weir__history_source source = recorded_source(r);
   weir_snapshot *snapshot = NULL;
-  CHECK(weir__snapshot_take("test", allocator, NULL, &source, &snapshot));
+  CHECK(weir__snapshot_collect("test", allocator, NULL, &source, &snapshot));
   return snapshot;
 }
 
@@ -101,7 +101,7 @@ static void write_expected(const weir_snapshot *snapshot, const recorded *r) {
               s[i].blocks[k].requested, state_names[s[i].blocks[k].state]);
   }
   for (size_t i = 0; i < r->event_count; i++) {
-    const weir__event *e = &r->events[i];
+    const weir__entry *e = &r->events[i];
     fprintf(file, "event %s %" PRIu64 " %" PRIu64 " %" PRIi64 " %" PRIi64 " %" PRIu64 " %" PRIu64 " %d\n",
             action_names[e->action], e->address, e->bytes, (int64_t)e->stream, (int64_t)e->time,
             r->pools[e->pool].first, r->pools[e->pool].second, e->stack ? (int)r->stacks[e->stack].count : -1);
@@ -127,20 +127,20 @@ static const weir_pool_id pools[] = {{0, 0}, {0, 11}, {UINT64_MAX, 1ull << 33}};
 static const weir__recorded_context text_sets[] = {{NULL, NULL, NULL},
                                                    {"forward", "compiled/0", "batch=3"},
                                                    {NULL, NULL, "\"quoted\" \\ \n\x01 \xff\xc3\xa9 \xed\xa0\x80"}};
-static const weir__event events[] = {
-    {.address = 0x7f0000000000, .bytes = 2 << 20, .action = WEIR__EVENT_SEGMENT_ALLOC, .time = 1700000000000000},
-    {.address = 0x7f0000000000, .bytes = 1000, .action = WEIR__EVENT_ALLOC, .stack = 1, .context = 1, .stream = 5},
-    {.address = 0x7f0000000400, .bytes = 255, .action = WEIR__EVENT_ALLOC, .stack = 1, .pool = 1},
-    {.address = 0x7f0000000600, .bytes = 256, .action = WEIR__EVENT_ALLOC, .stack = 2, .pool = 2, .context = 2},
-    {.address = 0x7f0000000800, .bytes = 65535, .action = WEIR__EVENT_FREE_REQUESTED, .stream = UINT64_MAX},
-    {.address = 0x7f0000000a00, .bytes = 65536, .action = WEIR__EVENT_FREE_COMPLETED, .stream = 1ull << 63},
-    {.address = 0x80000000, .bytes = 0x7fffffff, .action = WEIR__EVENT_SEGMENT_MAP},
-    {.address = UINT64_MAX, .bytes = 0xffffffff, .action = WEIR__EVENT_SEGMENT_UNMAP},
-    {.address = 1ull << 39, .bytes = 1ull << 40, .action = WEIR__EVENT_SEGMENT_FREE},
-    {.address = 0, .bytes = INT64_MAX, .action = WEIR__EVENT_OOM, .stack = 3},
-    {.address = 0, .bytes = 12345, .action = WEIR__EVENT_SNAPSHOT},
-    {.address = 0x7f0000000400, .bytes = 255, .action = WEIR__EVENT_ANNOTATE, .context = 1, .time = 1700000000000001},
-    {.address = 0, .bytes = 0, .action = WEIR__EVENT_USER_DEFINED, .context = 1, .time = 1700000000000002},
+static const weir__entry events[] = {
+    {.address = 0x7f0000000000, .bytes = 2 << 20, .action = WEIR__ENTRY_SEGMENT_ALLOC, .time = 1700000000000000},
+    {.address = 0x7f0000000000, .bytes = 1000, .action = WEIR__ENTRY_ALLOC, .stack = 1, .context = 1, .stream = 5},
+    {.address = 0x7f0000000400, .bytes = 255, .action = WEIR__ENTRY_ALLOC, .stack = 1, .pool = 1},
+    {.address = 0x7f0000000600, .bytes = 256, .action = WEIR__ENTRY_ALLOC, .stack = 2, .pool = 2, .context = 2},
+    {.address = 0x7f0000000800, .bytes = 65535, .action = WEIR__ENTRY_FREE_REQUESTED, .stream = UINT64_MAX},
+    {.address = 0x7f0000000a00, .bytes = 65536, .action = WEIR__ENTRY_FREE_COMPLETED, .stream = 1ull << 63},
+    {.address = 0x80000000, .bytes = 0x7fffffff, .action = WEIR__ENTRY_SEGMENT_MAP},
+    {.address = UINT64_MAX, .bytes = 0xffffffff, .action = WEIR__ENTRY_SEGMENT_UNMAP},
+    {.address = 1ull << 39, .bytes = 1ull << 40, .action = WEIR__ENTRY_SEGMENT_FREE},
+    {.address = 0, .bytes = INT64_MAX, .action = WEIR__ENTRY_OOM, .stack = 3},
+    {.address = 0, .bytes = 12345, .action = WEIR__ENTRY_SNAPSHOT},
+    {.address = 0x7f0000000400, .bytes = 255, .action = WEIR__ENTRY_ANNOTATE, .context = 1, .time = 1700000000000001},
+    {.address = 0, .bytes = 0, .action = WEIR__ENTRY_USER_DEFINED, .context = 1, .time = 1700000000000002},
 };
 static const weir__recorded_pair start_pairs[] = {{"name", "step 1"}, {"stage", "START"}};
 static const weir__recorded_pair end_pairs[] = {{"name", "step 1"}, {"stage", "END"}};
@@ -220,10 +220,10 @@ static void test_cpython_reads_long_lists(void **state) {
   NEED_PYTHON();
   static const size_t lengths[] = {999, 1000, 1001, 2000, 5001};
   alloc_open(NULL, 64 * MIB);
-  weir__event *many = calloc(5001, sizeof *many);
+  weir__entry *many = calloc(5001, sizeof *many);
   assert_non_null(many);
   for (uint32_t i = 0; i < 5001; i++)
-    many[i] = (weir__event){.address = (uint64_t)i << 9, .bytes = i, .stack = i % 3, .context = i % 3, .pool = i % 3};
+    many[i] = (weir__entry){.address = (uint64_t)i << 9, .bytes = i, .stack = i % 3, .context = i % 3, .pool = i % 3};
   for (size_t i = 0; i < WEIR_COUNT_OF(lengths); i++) {
     recorded r = one_of_everything();
     r.events = many;
@@ -259,7 +259,7 @@ static void test_cpp_memory_snapshot_pickle(void **state) {
     for (size_t i = 0; i < count; i++)
       frames[1 + i].address = (uintptr_t)addresses[i];
     void *p = get(311 * 411 * 4, NULL);
-    weir__event event = {.address = (uint64_t)p, .bytes = 311 * 411 * 4, .stack = with_stacks != 0};
+    weir__entry event = {.address = (uint64_t)p, .bytes = 311 * 411 * 4, .stack = with_stacks != 0};
     recorded_stack both[] = {{NULL, 0}, {frames, 1 + count}};
     recorded r = {.events = &event,
                   .event_count = 1,
@@ -299,20 +299,20 @@ static void test_cpp_memory_snapshot_pickle(void **state) {
 
 /* ---- Weir's own reader ---- */
 
-static const char *text_at(const weir__snapshot *read, uint32_t number) { return read->strings.items[number].text; }
+static const char *text_at(const weir__recording *read, uint32_t number) { return read->strings.items[number].text; }
 
-static void check_stack(const weir__snapshot *read, uint32_t number, const recorded_stack *expected) {
-  const weir__snapshot_stack *stack = &read->stacks[number];
+static void check_stack(const weir__recording *read, uint32_t number, const recorded_stack *expected) {
+  const weir__recording_stack *stack = &read->stacks[number];
   assert_int_equal(stack->count, expected->count);
   for (size_t i = 0; i < stack->count; i++) {
-    const weir__snapshot_frame *f = &read->frames[read->stack_frames[stack->first + i]];
+    const weir__recording_frame *f = &read->frames[read->stack_frames[stack->first + i]];
     assert_string_equal(text_at(read, f->name), expected->frames[i].function);
     assert_string_equal(text_at(read, f->filename), expected->frames[i].file);
     assert_int_equal(f->line, expected->frames[i].line);
   }
 }
 
-static void check_read_segment(const weir__snapshot *read, const weir__snapshot_segment *a,
+static void check_read_segment(const weir__recording *read, const weir__recording_segment *a,
                                const weir_snapshot_segment *b) {
   static const uint8_t state_of[] = {WEIR__STATE_INACTIVE, WEIR__STATE_ALLOCATED, WEIR__STATE_PENDING_FREE};
   assert_int_equal(a->address, b->address);
@@ -336,12 +336,12 @@ static void check_read_segment(const weir__snapshot *read, const weir__snapshot_
   }
 }
 
-static void check_read_events(const weir__snapshot *read, const recorded *r) {
+static void check_read_events(const weir__recording *read, const recorded *r) {
   assert_int_equal(read->devices[0].event_count, r->event_count);
   for (size_t i = 0; i < r->event_count; i++) {
-    const weir__snapshot_event *a = &read->devices[0].events[i];
-    const weir__event *b = &events[i];
-    assert_string_equal(weir__snapshot_action_name(a->action), action_names[b->action]);
+    const weir__recording_entry *a = &read->devices[0].events[i];
+    const weir__entry *b = &events[i];
+    assert_string_equal(weir__recording_action_name(a->action), action_names[b->action]);
     assert_int_equal(a->address, b->address);
     assert_int_equal(a->size, b->bytes);
     assert_int_equal(a->time_us, b->time);
@@ -349,7 +349,7 @@ static void check_read_events(const weir__snapshot *read, const recorded *r) {
     assert_int_equal(read->pools[a->pool].id[0], r->pools[b->pool].first);
     assert_int_equal(read->pools[a->pool].id[1], r->pools[b->pool].second);
     check_stack(read, a->stack, &stacks[b->stack]);
-    const weir__snapshot_remark *remark = &read->remarks[a->remark];
+    const weir__recording_remark *remark = &read->remarks[a->remark];
     const char *context = text_sets[b->context].compile_context;
     assert_string_equal(text_at(read, remark->compile_context), context ? context : "N/A");
     if (b->context == 2)
@@ -367,8 +367,8 @@ static void test_our_reader_reads_it(void **state) {
   r.pools = (const weir_pool_id[]){{0, 0}, {0, 11}, {INT64_MAX, 1ull << 33}}; /* its ids are signed */
   weir_snapshot *snapshot = take_from(&r);
   save(snapshot);
-  weir__snapshot *read = NULL;
-  CHECK(weir__snapshot_load(path_of("s.pickle"), NULL, &read));
+  weir__recording *read = NULL;
+  CHECK(weir__recording_load(path_of("s.pickle"), NULL, &read));
   const weir_snapshot_segment *s;
   size_t count;
   CHECK(weir_snapshot_segments(snapshot, &s, &count));
@@ -381,14 +381,14 @@ static void test_our_reader_reads_it(void **state) {
     }
   check_read_events(read, &r);
   assert_string_equal(read->conf, "max_split_size_mb:64,expandable_segments:True");
-  const weir__snapshot_setting *setting = weir__snapshot_find_setting(read, "max_split_size", NULL);
+  const weir__recording_setting *setting = weir__recording_find_setting(read, "max_split_size", NULL);
   assert_non_null(setting);
   assert_int_equal(setting->integer, 64 * MIB);
   assert_int_equal(read->annotation_count, 2);
   assert_string_equal(text_at(read, read->annotations[1].name), "step 1");
   assert_string_equal(text_at(read, read->annotations[1].stage), "END");
   assert_int_equal(read->annotations[1].time_us, 1700000000000009);
-  weir__snapshot_free(read);
+  weir__recording_free(read);
   weir_snapshot_destroy(snapshot);
   close_with_blocks();
 }
@@ -426,14 +426,14 @@ static void test_a_million_events(void **state) {
   (void)state;
   enum { EVENTS = 1000000, STACKS = 1000 };
   alloc_open(NULL, 64 * MIB);
-  weir__event *many = calloc(EVENTS, sizeof *many);
+  weir__entry *many = calloc(EVENTS, sizeof *many);
   recorded_stack *known = calloc(STACKS, sizeof *known);
   assert_non_null(many);
   assert_non_null(known);
   for (size_t i = 1; i < STACKS; i++)
     known[i] = stacks[1 + i % 2];
   for (size_t i = 0; i < EVENTS; i++)
-    many[i] = (weir__event){.address = 0x7f0000000000 + (i % 4096) * 512,
+    many[i] = (weir__entry){.address = 0x7f0000000000 + (i % 4096) * 512,
                             .bytes = i % 1000000,
                             .time = 1700000000000000 + i,
                             .stack = (uint32_t)(i % STACKS),
@@ -473,7 +473,7 @@ static void test_a_stack_of_a_thousand_frames(void **state) {
   }
   alloc_open(NULL, 64 * MIB);
   recorded_stack deep[] = {{NULL, 0}, {frames, FRAMES}};
-  weir__event event = {.stack = 1, .bytes = 512};
+  weir__entry event = {.stack = 1, .bytes = 512};
   recorded r = {.events = &event, .event_count = 1, .stacks = deep, .pools = pools, .contexts = text_sets};
   weir_snapshot *snapshot = take_from(&r);
   check_in_python(snapshot, &r);
@@ -492,7 +492,7 @@ static void test_a_text_longer_than_the_buffer(void **state) {
   longest[BYTES] = 0;
   alloc_open(NULL, 64 * MIB);
   weir__recorded_context long_context[] = {{NULL, NULL, NULL}, {NULL, NULL, longest}};
-  weir__event event = {.context = 1, .bytes = 512};
+  weir__entry event = {.context = 1, .bytes = 512};
   recorded r = {.events = &event, .event_count = 1, .stacks = stacks, .pools = pools, .contexts = long_context};
   weir_snapshot *snapshot = take_from(&r);
   check_in_python(snapshot, &r);

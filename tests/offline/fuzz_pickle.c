@@ -25,16 +25,16 @@ static uint64_t walk(weir__pickle *p, weir__pickle_value v) {
   return sum;
 }
 
-static uint64_t look_at(const weir__snapshot *s) {
+static uint64_t look_at(const weir__recording *s) {
   uint64_t sum = 0;
   for (size_t d = 0; d < s->device_count; d++) {
-    const weir__snapshot_device *device = &s->devices[d];
+    const weir__recording_device *device = &s->devices[d];
     for (size_t i = 0; i < device->event_count && i < 100000; i++) {
-      const weir__snapshot_event *e = &device->events[i];
-      const weir__snapshot_stack *stack = &s->stacks[e->stack];
+      const weir__recording_entry *e = &device->events[i];
+      const weir__recording_stack *stack = &s->stacks[e->stack];
       sum += e->address + e->size + (uint64_t)s->streams[e->stream];
       sum += s->strings.items[s->remarks[e->remark].action].length;
-      if (e->pool != WEIR__SNAPSHOT_NO_POOL)
+      if (e->pool != WEIR__RECORDING_NO_POOL)
         sum += (uint64_t)s->pools[e->pool].id[1];
       for (size_t j = 0; j < stack->count; j++)
         sum += s->strings.items[s->frames[s->stack_frames[stack->first + j]].filename].length;
@@ -51,25 +51,25 @@ static void keep(uint64_t sum) { __asm__ volatile("" : : "r"(sum)); }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   const weir__pickle_limits limits = {.memory = 8 << 20, .input = 1 << 20};
-  weir__source *source;
-  weir__snapshot *snapshot;
-  if (weir__source_open_memory("fuzz", data, size, &source) != WEIR_OK)
+  weir__input *source;
+  weir__recording *snapshot;
+  if (weir__input_open_memory("fuzz", data, size, &source) != WEIR_OK)
     return 0;
-  if (weir__snapshot_read(source, &limits, &snapshot) == WEIR_OK) {
+  if (weir__recording_read(source, &limits, &snapshot) == WEIR_OK) {
     keep(look_at(snapshot));
-    weir__snapshot_free(snapshot);
+    weir__recording_free(snapshot);
   }
-  weir__source_close(source);
+  weir__input_close(source);
 
   weir__pickle *pickle;
   weir__pickle_value root;
-  if (weir__source_open_memory("fuzz", data, size, &source) != WEIR_OK)
+  if (weir__input_open_memory("fuzz", data, size, &source) != WEIR_OK)
     return 0;
   if (weir__pickle_open(source, &limits, &pickle) == WEIR_OK) {
     if (weir__pickle_read(pickle, NULL, NULL, &root) == WEIR_OK)
       keep(walk(pickle, root));
     weir__pickle_close(pickle);
   }
-  weir__source_close(source);
+  weir__input_close(source);
   return 0;
 }

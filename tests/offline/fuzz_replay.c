@@ -133,7 +133,7 @@ static void put_history(writer *w, const uint8_t *data, size_t size) {
 
 /* ---- Replaying ---- */
 
-static void explain(const weir__snapshot *snapshot, int device, uint8_t way) {
+static void explain(const weir__recording *snapshot, int device, uint8_t way) {
   weir__summary summary;
   weir__explanation x;
   const weir__explain_options options = {.device = device,
@@ -148,7 +148,7 @@ static void explain(const weir__snapshot *snapshot, int device, uint8_t way) {
 }
 
 /* One way for each input, by its last byte: making an allocator costs more than most histories. */
-static void replay(const weir__snapshot *snapshot, uint8_t way) {
+static void replay(const weir__recording *snapshot, uint8_t way) {
   const uint64_t gib = 1ull << 30;
   const weir__replay_options ways[] = {{.memory = 4 * gib},
                                        {.memory = gib, .conf = "expandable_segments:True"},
@@ -175,16 +175,16 @@ static void replay(const weir__snapshot *snapshot, uint8_t way) {
 /* false: it is no snapshot. */
 static bool read_and_replay(const uint8_t *data, size_t size, uint8_t way) {
   const weir__pickle_limits limits = {.memory = 8 << 20, .input = 1 << 20};
-  weir__source *source;
-  weir__snapshot *snapshot;
-  if (weir__source_open_memory("fuzz", data, size, &source) != WEIR_OK)
+  weir__input *source;
+  weir__recording *snapshot;
+  if (weir__input_open_memory("fuzz", data, size, &source) != WEIR_OK)
     return false;
-  bool is_snapshot = weir__snapshot_read(source, &limits, &snapshot) == WEIR_OK;
+  bool is_snapshot = weir__recording_read(source, &limits, &snapshot) == WEIR_OK;
   if (is_snapshot) {
     replay(snapshot, way);
-    weir__snapshot_free(snapshot);
+    weir__recording_free(snapshot);
   }
-  weir__source_close(source);
+  weir__input_close(source);
   return is_snapshot;
 }
 

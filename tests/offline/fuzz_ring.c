@@ -27,10 +27,10 @@ enum {
 };
 
 /* Devices, a clock, and whether events were dropped may be anything; where the parts lie may not. */
-static void set_header(weir__ring_header *h) {
+static void set_header(weir__ring_file_header *h) {
   memcpy(h->magic, WEIR__RING_MAGIC, sizeof h->magic);
   h->version = h->version % 2 ? 2 : 3;
-  h->event_bytes = sizeof(weir__event);
+  h->event_bytes = sizeof(weir__entry);
   h->chunk_bytes = sizeof(weir__chunk);
   h->device_count = 1 + (h->device_count & 1);
   h->file_bytes = BYTES;
@@ -46,18 +46,18 @@ static void set_header(weir__ring_header *h) {
 }
 
 static void set_checkpoints(uint8_t *file) {
-  const weir__ring_header *h = (const weir__ring_header *)(const void *)file;
-  weir__ring_slot *slots = (weir__ring_slot *)(void *)(file + h->checkpoints_at);
+  const weir__ring_file_header *h = (const weir__ring_file_header *)(const void *)file;
+  weir__ring_file_slot *slots = (weir__ring_file_slot *)(void *)(file + h->checkpoints_at);
   for (int i = 0; i < h->device_count * WEIR__RING_CHECKPOINTS; i++) {
     uint64_t begin = h->checkpoints_at, end = begin + CHECKPOINTS;
-    weir__ring_slot *s = &slots[i];
+    weir__ring_file_slot *s = &slots[i];
     if (s->at < begin || s->at > end || s->bytes > end - s->at)
       continue;
-    s->checksum = weir__ring_checksum(s->sequence, s->at, file + s->at, s->bytes);
+    s->checksum = weir__ring_file_checksum(s->sequence, s->at, file + s->at, s->bytes);
   }
 }
 
-static void use(const weir__snapshot *s, uint8_t way) {
+static void use(const weir__recording *s, uint8_t way) {
   weir__replay_report report;
   weir__summary summary;
   weir__explanation x;
@@ -80,17 +80,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     abort();
   memset(bytes, 0, sizeof bytes);
   memcpy(bytes, data, size < sizeof bytes ? size : sizeof bytes);
-  set_header((weir__ring_header *)(void *)bytes);
-  if (((const weir__ring_header *)(const void *)bytes)->version > 2)
+  set_header((weir__ring_file_header *)(void *)bytes);
+  if (((const weir__ring_file_header *)(const void *)bytes)->version > 2)
     set_checkpoints(bytes);
   if (pwrite(file, bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
     abort();
   snprintf(path, sizeof path, "/proc/self/fd/%d", file);
-  const weir__snapshot_limits limits = {.memory = 16 << 20};
-  weir__snapshot *s;
-  if (weir__ring_load(path, &limits, &s) == WEIR_OK) {
+  const weir__recording_limits limits = {.memory = 16 << 20};
+  weir__recording *s;
+  if (weir__ring_file_load(path, &limits, &s) == WEIR_OK) {
     use(s, size ? data[size - 1] : 0);
-    weir__snapshot_free(s);
+    weir__recording_free(s);
   }
   return 0;
 }

@@ -278,12 +278,12 @@ static void events_times_text(pickle *p, size_t n) { many_events(p, "user_metada
 
 /* ---- What they take ---- */
 
-static weir_status read_pickle(const pickle *p, weir__snapshot **s) {
-  weir__source *source;
-  weir_status status = weir__source_open_memory("test", p->data, p->size, &source);
+static weir_status read_pickle(const pickle *p, weir__recording **s) {
+  weir__input *source;
+  weir_status status = weir__input_open_memory("test", p->data, p->size, &source);
   if (status == WEIR_OK) {
-    status = weir__snapshot_read(source, NULL, s);
-    weir__source_close(source);
+    status = weir__recording_read(source, NULL, s);
+    weir__input_close(source);
   }
   return status;
 }
@@ -297,7 +297,7 @@ static void check(void (*make)(pickle *, size_t), size_t n, const char *said) {
   pid_t child = fork();
   assert_true(child >= 0);
   if (child == 0) {
-    weir__snapshot *s = NULL;
+    weir__recording *s = NULL;
     struct rlimit seconds = {30, 30};
     setrlimit(RLIMIT_CPU, &seconds);
     weir_status status = read_pickle(&p, &s);
@@ -341,10 +341,10 @@ static void test_shared_values_are_read_once(void **state) {
   }
 }
 
-static weir__snapshot *read_case(void (*make)(pickle *, size_t), size_t n) {
+static weir__recording *read_case(void (*make)(pickle *, size_t), size_t n) {
   pickle p = {0};
   begin(&p);
-  weir__snapshot *s = NULL;
+  weir__recording *s = NULL;
   make(&p, n);
   end(&p);
   assert_int_equal(read_pickle(&p, &s), WEIR_OK);
@@ -355,7 +355,7 @@ static weir__snapshot *read_case(void (*make)(pickle *, size_t), size_t n) {
 /* ... and means the same in each. */
 static void test_shared_values_are_in_all_places(void **state) {
   (void)state;
-  weir__snapshot *s = read_case(segments_times_blocks, 40);
+  weir__recording *s = read_case(segments_times_blocks, 40);
   assert_int_equal(s->segment_count, 11);
   assert_int_equal(s->block_count, 121);
   for (size_t i = 0; i < 11; i++) {
@@ -363,30 +363,30 @@ static void test_shared_values_are_in_all_places(void **state) {
     assert_int_equal(s->segments[i].blocks[10].size, 512);
     assert_int_equal(s->segments[i].blocks[10].address, 512);
   }
-  weir__snapshot_free(s);
+  weir__recording_free(s);
   s = read_case(events_times_keys, 600);
   assert_int_equal(s->devices[0].event_count, 151);
   for (size_t i = 0; i < 151; i++)
     assert_memory_equal(&s->devices[0].events[i], &s->devices[0].events[0], sizeof *s->events);
   assert_int_equal(s->devices[0].events[150].size, 512);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
   s = read_case(frames_times_keys, 600);
   assert_int_equal(s->frame_count, 1);
   assert_int_equal(s->stacks[s->devices[0].events[0].stack].count, 151);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
   s = read_case(annotations_times_keys, 600);
   assert_int_equal(s->annotation_count, 151);
   assert_string_equal(s->strings.items[s->annotations[150].name].text, "step");
-  weir__snapshot_free(s);
+  weir__recording_free(s);
   s = read_case(devices_times_events, 20);
   assert_int_equal(s->device_count, 1024);
   assert_int_equal(s->event_count, 1024 * 11);
   assert_int_equal(s->devices[1023].events[10].address, 512);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
   s = read_case(events_times_frames, 1000);
   assert_int_equal(s->devices[0].event_count, 21);
   assert_int_equal(s->stacks[s->devices[0].events[20].stack].count, 251);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 /* A small file that unpacks to very much: a number that is taken back at once, again and again. */
@@ -403,7 +403,7 @@ static void test_unpacking_is_bounded(void **state) {
   p.size = ZSTD_compress(p.data, room, unpacked, size, 1);
   assert_in_range(p.size, 1, 100000);
   free(unpacked);
-  weir__snapshot *s = NULL;
+  weir__recording *s = NULL;
   assert_int_equal(read_pickle(&p, &s), WEIR_ERROR_BAD_DATA);
   assert_non_null(strstr(weir_last_error(), "it unpacks to more than 1024 times its size"));
   free(p.data);

@@ -18,13 +18,13 @@
 
 enum { MIB = 1 << 20 };
 
-static void explain(const weir__snapshot *snapshot, const weir__explain_options *options, weir__explanation *x) {
+static void explain(const weir__recording *snapshot, const weir__explain_options *options, weir__explanation *x) {
   if (weir__explain(snapshot, options, x) != WEIR_OK)
     fail_msg("%s", weir_last_error());
 }
 
 /* Every reserved byte has a use, and every pin is an allocation of the history. */
-static void check_sums(const weir__snapshot *snapshot, const weir__explanation *x) {
+static void check_sums(const weir__recording *snapshot, const weir__explanation *x) {
   uint64_t all = 0;
   for (int i = 0; i < WEIR__USES; i++)
     all += x->bytes[i];
@@ -38,7 +38,7 @@ static void check_sums(const weir__snapshot *snapshot, const weir__explanation *
       assert_true(b->address >= p->segment && b->address + b->size <= p->segment + p->bytes);
       if (b->event == SIZE_MAX)
         continue;
-      const weir__snapshot_event *e = &snapshot->devices[x->device].events[b->event];
+      const weir__recording_entry *e = &snapshot->devices[x->device].events[b->event];
       assert_int_equal(e->action, WEIR__ACTION_ALLOC);
       assert_int_equal(e->address, b->address);
       assert_int_equal(e->size, b->requested);
@@ -47,7 +47,7 @@ static void check_sums(const weir__snapshot *snapshot, const weir__explanation *
 }
 
 /* A setting that works, replayed without the explanation's help: nothing fails up to the request. */
-static void check_trials(const weir__snapshot *snapshot, const weir__explanation *x) {
+static void check_trials(const weir__recording *snapshot, const weir__explanation *x) {
   for (size_t i = 0; i < x->trial_count; i++) {
     const weir__trial *t = &x->trials[i];
     if (t->remedy != WEIR__REMEDY_SETTING)
@@ -74,7 +74,7 @@ static const weir__trial *find_setting(const weir__explanation *x, const char *c
 
 static void test_llama_oom(void **state) {
   (void)state;
-  weir__snapshot *snapshot = load("traces/llama_oom");
+  weir__recording *snapshot = load("traces/llama_oom");
   weir__explanation x;
   explain(snapshot, &(weir__explain_options){0}, &x);
   assert_int_equal(x.moment, WEIR__AT_OOM);
@@ -108,7 +108,7 @@ static void test_llama_oom(void **state) {
   /* Nothing is predicted when nobody wants it. */
   explain(snapshot, &(weir__explain_options){.no_trials = true}, &x);
   assert_int_equal(x.trial_count, 0);
-  weir__snapshot_free(snapshot);
+  weir__recording_free(snapshot);
 }
 
 static void test_histories(void **state) {
@@ -119,7 +119,7 @@ static void test_histories(void **state) {
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     char name[64];
     snprintf(name, sizeof name, "histories/%s", names[i]);
-    weir__snapshot *snapshot = load(name);
+    weir__recording *snapshot = load(name);
     weir__explanation x;
     explain(snapshot, &(weir__explain_options){0}, &x);
     assert_int_equal(x.moment, WEIR__AT_OOM);
@@ -133,7 +133,7 @@ static void test_histories(void **state) {
       for (size_t k = 0; k < x.trial_count; k++)
         if (strstr(x.trials[k].conf, "roundup") == NULL) /* less rounding may be just what is missing */
           assert_false(x.trials[k].works);
-    weir__snapshot_free(snapshot);
+    weir__recording_free(snapshot);
   }
 }
 
@@ -141,7 +141,7 @@ static void test_histories(void **state) {
 
 static void test_moments(void **state) {
   (void)state;
-  weir__snapshot *snapshot = load("traces/resnet_stacks");
+  weir__recording *snapshot = load("traces/resnet_stacks");
   weir__explanation x;
   explain(snapshot, &(weir__explain_options){0}, &x);
   assert_int_equal(x.moment, WEIR__AT_PEAK);
@@ -172,13 +172,13 @@ static void test_moments(void **state) {
   assert_int_equal(weir__explain(snapshot, &(weir__explain_options){.moment = WEIR__AT_EVENT, .event = 1 << 20}, &x),
                    WEIR_ERROR_INVALID_ARGUMENT);
   assert_int_equal(weir__explain(snapshot, &(weir__explain_options){.device = 1}, &x), WEIR_ERROR_INVALID_DEVICE);
-  weir__snapshot_free(snapshot);
+  weir__recording_free(snapshot);
 }
 
 /* ---- Histories that lack their beginning ---- */
 
-static weir__snapshot part_of(const weir__snapshot *snapshot, size_t from, weir__snapshot_device *device) {
-  weir__snapshot part = *snapshot;
+static weir__recording part_of(const weir__recording *snapshot, size_t from, weir__recording_device *device) {
+  weir__recording part = *snapshot;
   *device = snapshot->devices[0];
   device->events += from;
   device->event_count -= from;
@@ -199,11 +199,11 @@ static void test_late(void **state) {
                                       "traces/llama_varlen_expandable",
                                       "traces/cuda_graphs_expandable"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-    weir__snapshot *snapshot = load(names[i]);
+    weir__recording *snapshot = load(names[i]);
     for (size_t part_number = 1; part_number < 4; part_number += 2) {
-      weir__snapshot_device device;
+      weir__recording_device device;
       size_t from = snapshot->devices[0].event_count * part_number / 4;
-      weir__snapshot part = part_of(snapshot, from, &device);
+      weir__recording part = part_of(snapshot, from, &device);
       weir__explanation late, whole;
       explain(&part, &(weir__explain_options){.no_trials = true}, &late);
       if (late.differences)
@@ -220,16 +220,16 @@ static void test_late(void **state) {
       for (int use = WEIR__USE_WAITING; use < WEIR__USES; use++)
         assert_int_equal(late.bytes[use], whole.bytes[use]);
     }
-    weir__snapshot_free(snapshot);
+    weir__recording_free(snapshot);
   }
 }
 
 /* Without a list of segments nobody knows what was there: nothing is predicted, and what is told is what the file lists. */
 static void test_late_and_unlisted(void **state) {
   (void)state;
-  weir__snapshot *snapshot = load("traces/llama_varlen_expandable");
-  weir__snapshot_device device;
-  weir__snapshot part = part_of(snapshot, 40000, &device);
+  weir__recording *snapshot = load("traces/llama_varlen_expandable");
+  weir__recording_device device;
+  weir__recording part = part_of(snapshot, 40000, &device);
   weir__explanation x;
   device.segment_count = 0;
   explain(&part, &(weir__explain_options){0}, &x);
@@ -263,38 +263,38 @@ static void test_late_and_unlisted(void **state) {
   assert_true(x.reserved > 0);
   assert_int_equal(x.reserved, listed.reserved);
   assert_memory_equal(x.bytes, listed.bytes, sizeof x.bytes);
-  weir__snapshot_free(snapshot);
+  weir__recording_free(snapshot);
 }
 
 /* ---- By hand: one cause each ---- */
 
 #define EVENT(what, at, bytes)                                                                                         \
-  { .action = WEIR__ACTION_##what, .address = (at), .size = (uint64_t)(bytes), .pool = WEIR__SNAPSHOT_NO_POOL }
+  { .action = WEIR__ACTION_##what, .address = (at), .size = (uint64_t)(bytes), .pool = WEIR__RECORDING_NO_POOL }
 #define ON(number, what, at, bytes)                                                                                    \
   {                                                                                                                    \
-    .action = WEIR__ACTION_##what, .address = (at), .size = (uint64_t)(bytes), .pool = WEIR__SNAPSHOT_NO_POOL,         \
+    .action = WEIR__ACTION_##what, .address = (at), .size = (uint64_t)(bytes), .pool = WEIR__RECORDING_NO_POOL,        \
     .stream = (number)                                                                                                 \
   }
 
 /* `memory` is what the file says of the device. */
-static weir_status explain_with(weir__snapshot_event *events, size_t count, uint64_t memory,
+static weir_status explain_with(weir__recording_entry *events, size_t count, uint64_t memory,
                                 const weir__explain_options *options, weir__explanation *x) {
   int64_t streams[2] = {0, 0x7777};
-  weir__snapshot_pool pools[1] = {{{0, 0}}};
-  weir__snapshot_stack stacks[1] = {{0, 0}};
-  weir__snapshot_device device = {.events = events, .event_count = count, .memory = memory};
-  weir__snapshot snapshot = {.devices = &device,
-                             .device_count = 1,
-                             .streams = streams,
-                             .stream_count = 2,
-                             .pools = pools,
-                             .pool_count = 1,
-                             .stacks = stacks,
-                             .stack_count = 1};
+  weir__recording_pool pools[1] = {{{0, 0}}};
+  weir__recording_stack stacks[1] = {{0, 0}};
+  weir__recording_device device = {.events = events, .event_count = count, .memory = memory};
+  weir__recording snapshot = {.devices = &device,
+                              .device_count = 1,
+                              .streams = streams,
+                              .stream_count = 2,
+                              .pools = pools,
+                              .pool_count = 1,
+                              .stacks = stacks,
+                              .stack_count = 1};
   return weir__explain(&snapshot, options, x);
 }
 
-static void explain_events(weir__snapshot_event *events, size_t count, weir__explanation *x) {
+static void explain_events(weir__recording_entry *events, size_t count, weir__explanation *x) {
   if (explain_with(events, count, 0, &(weir__explain_options){.memory = 1ull << 30, .fraction = 0.125}, x))
     fail_msg("%s", weir_last_error());
 }
@@ -305,8 +305,8 @@ static const uint64_t FREE = 904ull * MIB; /* of 1 GiB, when 120 MiB are reserve
 /* 120 of 128 MiB, in use. */
 static void test_exhausted(void **state) {
   (void)state;
-  weir__snapshot_event events[] = {EVENT(SEGMENT_ALLOC, A, 120 * MIB), EVENT(ALLOC, A, 120 * MIB),
-                                   EVENT(OOM, FREE, 50 * MIB)};
+  weir__recording_entry events[] = {EVENT(SEGMENT_ALLOC, A, 120 * MIB), EVENT(ALLOC, A, 120 * MIB),
+                                    EVENT(OOM, FREE, 50 * MIB)};
   weir__explanation x;
   explain_events(events, 3, &x);
   assert_int_equal(x.differences, 0);
@@ -319,7 +319,7 @@ static void test_exhausted(void **state) {
 /* A block of 20 MiB in the middle of 120. */
 static void test_pinned(void **state) {
   (void)state;
-  weir__snapshot_event events[] = {
+  weir__recording_entry events[] = {
       EVENT(SEGMENT_ALLOC, A, 120 * MIB),  EVENT(ALLOC, A, 120 * MIB),         EVENT(FREE_REQUESTED, A, 120 * MIB),
       EVENT(FREE_COMPLETED, A, 120 * MIB), EVENT(ALLOC, A, 50 * MIB),          EVENT(ALLOC, A + 50 * MIB, 20 * MIB),
       EVENT(FREE_REQUESTED, A, 50 * MIB),  EVENT(FREE_COMPLETED, A, 50 * MIB), EVENT(OOM, FREE, 80 * MIB)};
@@ -339,9 +339,9 @@ static void test_pinned(void **state) {
 /* The other stream has cut its segment, so it cannot go back. */
 static void test_other_stream(void **state) {
   (void)state;
-  weir__snapshot_event events[] = {ON(1, SEGMENT_ALLOC, A, 120 * MIB),  ON(1, ALLOC, A, 120 * MIB),
-                                   ON(1, FREE_REQUESTED, A, 120 * MIB), ON(1, FREE_COMPLETED, A, 120 * MIB),
-                                   ON(1, ALLOC, A, 20 * MIB),           ON(0, OOM, FREE, 80 * MIB)};
+  weir__recording_entry events[] = {ON(1, SEGMENT_ALLOC, A, 120 * MIB),  ON(1, ALLOC, A, 120 * MIB),
+                                    ON(1, FREE_REQUESTED, A, 120 * MIB), ON(1, FREE_COMPLETED, A, 120 * MIB),
+                                    ON(1, ALLOC, A, 20 * MIB),           ON(0, OOM, FREE, 80 * MIB)};
   weir__explanation x;
   explain_events(events, sizeof events / sizeof *events, &x);
   assert_int_equal(x.differences, 0);
@@ -358,19 +358,19 @@ static void test_other_stream(void **state) {
 static void test_size_class(void **state) {
   (void)state;
   enum { SEGMENTS = 60 };
-  weir__snapshot_event events[SEGMENTS * 5 + 1];
+  weir__recording_entry events[SEGMENTS * 5 + 1];
   size_t count = 0;
   for (size_t i = 0; i < SEGMENTS; i++) {
     uint64_t at = A + i * 2 * MIB;
-    events[count++] = (weir__snapshot_event)EVENT(SEGMENT_ALLOC, at, 2 * MIB);
-    events[count++] = (weir__snapshot_event)EVENT(ALLOC, at, MIB);
-    events[count++] = (weir__snapshot_event)EVENT(ALLOC, at + MIB, MIB);
+    events[count++] = (weir__recording_entry)EVENT(SEGMENT_ALLOC, at, 2 * MIB);
+    events[count++] = (weir__recording_entry)EVENT(ALLOC, at, MIB);
+    events[count++] = (weir__recording_entry)EVENT(ALLOC, at + MIB, MIB);
   }
   for (size_t i = 0; i < SEGMENTS; i++) {
-    events[count++] = (weir__snapshot_event)EVENT(FREE_REQUESTED, A + i * 2 * MIB, MIB);
-    events[count++] = (weir__snapshot_event)EVENT(FREE_COMPLETED, A + i * 2 * MIB, MIB);
+    events[count++] = (weir__recording_entry)EVENT(FREE_REQUESTED, A + i * 2 * MIB, MIB);
+    events[count++] = (weir__recording_entry)EVENT(FREE_COMPLETED, A + i * 2 * MIB, MIB);
   }
-  events[count++] = (weir__snapshot_event)EVENT(OOM, FREE, 40 * MIB);
+  events[count++] = (weir__recording_entry)EVENT(OOM, FREE, 40 * MIB);
   weir__explanation x;
   explain_events(events, count, &x);
   assert_int_equal(x.differences, 0);
@@ -383,9 +383,9 @@ static void test_size_class(void **state) {
 /* A request that failed though another stream gave back its block in time: PyTorch did not look again. */
 static void test_waiting(void **state) {
   (void)state;
-  weir__snapshot_event events[] = {EVENT(SEGMENT_ALLOC, A, 120 * MIB),  EVENT(ALLOC, A, 120 * MIB),
-                                   EVENT(FREE_REQUESTED, A, 120 * MIB), EVENT(ANNOTATE, 0, 0),
-                                   EVENT(FREE_COMPLETED, A, 120 * MIB), EVENT(OOM, FREE, 50 * MIB)};
+  weir__recording_entry events[] = {EVENT(SEGMENT_ALLOC, A, 120 * MIB),  EVENT(ALLOC, A, 120 * MIB),
+                                    EVENT(FREE_REQUESTED, A, 120 * MIB), EVENT(ANNOTATE, 0, 0),
+                                    EVENT(FREE_COMPLETED, A, 120 * MIB), EVENT(OOM, FREE, 50 * MIB)};
   weir__explanation x;
   explain_events(events, sizeof events / sizeof *events, &x);
   assert_int_equal(x.differences, 0);
@@ -400,13 +400,13 @@ static void test_waiting(void **state) {
 /* Ten blocks of 100 MiB on a device of 1 GiB, and then one more: whatever is known of the device, it is too little memory. */
 static void test_full_device(void **state) {
   (void)state;
-  weir__snapshot_event events[21];
+  weir__recording_entry events[21];
   size_t count = 0;
   for (uint64_t i = 0; i < 10; i++) {
-    events[count++] = (weir__snapshot_event)EVENT(SEGMENT_ALLOC, A + i * 100 * MIB, 100 * MIB);
-    events[count++] = (weir__snapshot_event)EVENT(ALLOC, A + i * 100 * MIB, 100 * MIB);
+    events[count++] = (weir__recording_entry)EVENT(SEGMENT_ALLOC, A + i * 100 * MIB, 100 * MIB);
+    events[count++] = (weir__recording_entry)EVENT(ALLOC, A + i * 100 * MIB, 100 * MIB);
   }
-  events[count++] = (weir__snapshot_event)EVENT(OOM, 24 * MIB, 100 * MIB);
+  events[count++] = (weir__recording_entry)EVENT(OOM, 24 * MIB, 100 * MIB);
   const struct {
     uint64_t recorded, given;
   } known[] = {{1ull << 30, 0}, {1ull << 30, 1ull << 30}, {0, 1ull << 30}, {0, 4ull << 30}, {0, 0}};
@@ -435,7 +435,7 @@ static void test_full_device(void **state) {
 /* What is given and cannot be is refused; the device's size alone does not lose the failure. */
 static void test_given_memory(void **state) {
   (void)state;
-  weir__snapshot *snapshot = load("traces/llama_oom");
+  weir__recording *snapshot = load("traces/llama_oom");
   const weir__explain_options wrong[] = {{.memory = 80},
                                          {.memory = 10ull << 30},
                                          {.memory = 80ull << 30}, /* 119 GiB of it were free */
@@ -463,7 +463,7 @@ static void test_given_memory(void **state) {
   assert_true(x.has_missing);
   assert_int_equal(x.missing_least, 1140814643);
   assert_int_equal(x.missing_most, 1140814643);
-  weir__snapshot_free(snapshot);
+  weir__recording_free(snapshot);
 }
 
 enum { MOST_EVENTS = 1 << 16, SLOTS = 48 };
@@ -472,7 +472,7 @@ typedef struct job {
   weir_driver *driver;
   weir_allocator *allocator;
   weir_cu_deviceptr filler; /* what others have of the device */
-  weir__snapshot_event *events;
+  weir__recording_entry *events;
   size_t count;
   size_t failed; /* the request */
 } job;
@@ -488,10 +488,10 @@ static void note(void *context, const weir_trace_entry *entry) {
                                     [WEIR_TRACE_OOM] = WEIR__ACTION_OOM};
   job *j = context;
   assert_true(j->count < MOST_EVENTS);
-  j->events[j->count++] = (weir__snapshot_event){.action = actions[entry->action],
-                                                 .address = entry->address,
-                                                 .size = entry->bytes,
-                                                 .pool = WEIR__SNAPSHOT_NO_POOL};
+  j->events[j->count++] = (weir__recording_entry){.action = actions[entry->action],
+                                                  .address = entry->address,
+                                                  .size = entry->bytes,
+                                                  .pool = WEIR__RECORDING_NO_POOL};
 }
 
 /* Others take so much of the device, and no more. */
@@ -556,20 +556,21 @@ static void end_job(job *j) {
 /* Settings are recorded with a file: here as PyTorch writes them. */
 static void explain_job(const job *j, bool is_expandable, const weir__explain_options *options, weir__explanation *x) {
   int64_t streams[1] = {0};
-  weir__snapshot_pool pools[1] = {{{0, 0}}};
-  weir__snapshot_stack stacks[1] = {{0, 0}};
-  weir__snapshot_setting setting = {.key = "expandable_segments", .kind = WEIR__SETTING_BOOL, .integer = is_expandable};
-  weir__snapshot_device device = {.events = j->events, .event_count = j->count};
-  weir__snapshot snapshot = {.devices = &device,
-                             .device_count = 1,
-                             .streams = streams,
-                             .stream_count = 1,
-                             .pools = pools,
-                             .pool_count = 1,
-                             .stacks = stacks,
-                             .stack_count = 1,
-                             .settings = &setting,
-                             .setting_count = 1};
+  weir__recording_pool pools[1] = {{{0, 0}}};
+  weir__recording_stack stacks[1] = {{0, 0}};
+  weir__recording_setting setting = {
+      .key = "expandable_segments", .kind = WEIR__SETTING_BOOL, .integer = is_expandable};
+  weir__recording_device device = {.events = j->events, .event_count = j->count};
+  weir__recording snapshot = {.devices = &device,
+                              .device_count = 1,
+                              .streams = streams,
+                              .stream_count = 1,
+                              .pools = pools,
+                              .pool_count = 1,
+                              .stacks = stacks,
+                              .stack_count = 1,
+                              .settings = &setting,
+                              .setting_count = 1};
   explain(&snapshot, options, x);
   if (x->differences)
     fail_msg("%s", x->difference);
@@ -638,16 +639,16 @@ static void test_missing_of_device(void **state) {
 /* Segments without a history: what they show is told. A device with neither has nothing to tell. */
 static void test_no_history(void **state) {
   (void)state;
-  weir__snapshot_block blocks[] = {
+  weir__recording_block blocks[] = {
       {.address = B, .size = 8 * MIB, .requested = 8 * MIB - 100, .state = WEIR__STATE_ALLOCATED},
       {.address = B + 8 * MIB, .size = 4 * MIB, .requested = 4 * MIB, .state = WEIR__STATE_PENDING_FREE},
       {.address = B + 12 * MIB, .size = 8 * MIB, .requested = 5, .state = WEIR__STATE_INACTIVE}};
-  weir__snapshot_segment segment = {
+  weir__recording_segment segment = {
       .address = B, .size = 20 * MIB, .blocks = blocks, .block_count = 3, .is_large = true};
   int64_t streams[1] = {0};
-  weir__snapshot_pool pools[1] = {{{0, 0}}};
-  weir__snapshot_device devices[2] = {{.segments = &segment, .segment_count = 1}, {0}};
-  weir__snapshot snapshot = {
+  weir__recording_pool pools[1] = {{{0, 0}}};
+  weir__recording_device devices[2] = {{.segments = &segment, .segment_count = 1}, {0}};
+  weir__recording snapshot = {
       .devices = devices, .device_count = 2, .streams = streams, .stream_count = 1, .pools = pools, .pool_count = 1};
   weir__explanation x;
   explain(&snapshot, &(weir__explain_options){0}, &x);

@@ -18,11 +18,11 @@
 #include "offline/summary.h"
 #include "offline/target.h"
 
-static weir__snapshot *load(const char *name) {
+static weir__recording *load(const char *name) {
   char path[1024];
-  weir__snapshot *snapshot;
+  weir__recording *snapshot;
   snprintf(path, sizeof path, "%s/%s", WEIR_TEST_DATA, name);
-  weir_status status = weir__snapshot_load(path, NULL, &snapshot);
+  weir_status status = weir__recording_load(path, NULL, &snapshot);
 #ifndef WEIR_HAVE_ZSTD
   if (status == WEIR_ERROR_NOT_SUPPORTED)
     skip();
@@ -32,9 +32,9 @@ static weir__snapshot *load(const char *name) {
 }
 
 /* What is written, as a text; free() it. */
-typedef weir_status (*writing)(const weir__snapshot *snapshot, int device, FILE *file);
+typedef weir_status (*writing)(const weir__recording *snapshot, int device, FILE *file);
 
-static char *written(const weir__snapshot *snapshot, int device, writing write, size_t *size) {
+static char *written(const weir__recording *snapshot, int device, writing write, size_t *size) {
   char *text = NULL;
   FILE *file = open_memstream(&text, size);
   assert_non_null(file);
@@ -43,27 +43,27 @@ static char *written(const weir__snapshot *snapshot, int device, writing write, 
   return text;
 }
 
-static weir_status write_pickle(const weir__snapshot *s, int device, FILE *file) {
+static weir_status write_pickle(const weir__recording *s, int device, FILE *file) {
   return weir__rewrite(s, device, &weir__pickle_format, NULL, NULL, file);
 }
 
-static weir_status write_segments(const weir__snapshot *s, int device, FILE *file) {
+static weir_status write_segments(const weir__recording *s, int device, FILE *file) {
   return weir__export_csv(s, device, WEIR__EXPORT_SEGMENTS, NULL, NULL, file);
 }
 
-static weir_status write_frames(const weir__snapshot *s, int device, FILE *file) {
+static weir_status write_frames(const weir__recording *s, int device, FILE *file) {
   return weir__export_csv(s, device, WEIR__EXPORT_FRAMES, NULL, NULL, file);
 }
 
 /* What is written reads back with all numbers and texts, and is written in the same way again. */
-static void assert_round_trip(const weir__snapshot *s) {
+static void assert_round_trip(const weir__recording *s) {
   size_t size, again_size;
   char *first = written(s, -1, write_pickle, &size);
-  weir__source *source;
-  weir__snapshot *back;
-  assert_int_equal(weir__source_open_memory("copy", first, size, &source), WEIR_OK);
-  weir_status status = weir__snapshot_read(source, NULL, &back);
-  weir__source_close(source);
+  weir__input *source;
+  weir__recording *back;
+  assert_int_equal(weir__input_open_memory("copy", first, size, &source), WEIR_OK);
+  weir_status status = weir__recording_read(source, NULL, &back);
+  weir__input_close(source);
   if (status)
     fail_msg("%s", weir_last_error());
   weir__behaviour before, after;
@@ -81,7 +81,7 @@ static void assert_round_trip(const weir__snapshot *s) {
   free(second);
   weir__behaviour_free(&before);
   weir__behaviour_free(&after);
-  weir__snapshot_free(back);
+  weir__recording_free(back);
 }
 
 static void test_round_trips(void **state) {
@@ -90,17 +90,17 @@ static void test_round_trips(void **state) {
                                       "traces/llama_oom.pickle.zst"};
   (void)state;
   for (size_t i = 0; i < WEIR_COUNT_OF(names); i++) {
-    weir__snapshot *s = load(names[i]);
+    weir__recording *s = load(names[i]);
     assert_round_trip(s);
-    weir__snapshot_free(s);
+    weir__recording_free(s);
   }
 }
 
 /* What PyTorch does not write, and the reader takes. */
 static void test_odd_round_trip(void **state) {
-  weir__snapshot *s = load("small_snapshot.pickle");
+  weir__recording *s = load("small_snapshot.pickle");
   (void)state;
-  weir__snapshot_pool pools[] = {{{0, 0}}, {{3, -5}}}, *pools_before = s->pools;
+  weir__recording_pool pools[] = {{{0, 0}}, {{3, -5}}}, *pools_before = s->pools;
   int64_t streams[] = {0, -1, 0x55d0c8}, *streams_before = s->streams;
   assert_int_equal(s->pool_count, 1);
   assert_int_equal(s->stream_count, 1);
@@ -125,7 +125,7 @@ static void test_odd_round_trip(void **state) {
   free(text);
   s->pools = pools_before;
   s->streams = streams_before;
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 /* The level after the last event is what the segments say. */
@@ -133,7 +133,7 @@ static void test_levels(void **state) {
   static const char *const names[] = {"traces/llama_oom.pickle.zst", "histories/expandable_emptied.pickle.zst"};
   (void)state;
   for (size_t i = 0; i < WEIR_COUNT_OF(names); i++) {
-    weir__snapshot *s = load(names[i]);
+    weir__recording *s = load(names[i]);
     weir__export_levels levels;
     weir__summary summary;
     int64_t most = 0;
@@ -146,12 +146,12 @@ static void test_levels(void **state) {
     assert_int_equal(levels.reserved, summary.end_reserved);
     assert_int_equal(levels.allocated, summary.end_requested);
     assert_int_equal(most, summary.live.bytes);
-    weir__snapshot_free(s);
+    weir__recording_free(s);
   }
 }
 
 static void test_csv(void **state) {
-  weir__snapshot *s = load("small_snapshot.pickle");
+  weir__recording *s = load("small_snapshot.pickle");
   char odd[] = "a \"b\", c\nd", cut[] = "n\0l", surrogate[] = "x\xed\xb2\x80y", half[] = "z\xed\xb2";
   size_t size;
   (void)state;
@@ -172,7 +172,7 @@ static void test_csv(void **state) {
   assert_string_equal(text, "segment,device,address,size,allocated,active,requested,stream,type,pool_first,pool_second,"
                             "is_expandable,stack\r\n");
   free(text);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 /* ---- Targets ---- */

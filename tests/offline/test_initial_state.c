@@ -20,8 +20,8 @@
 enum { MIB = 1 << 20 };
 
 /* The same file without its first events. */
-static weir__snapshot part_of(const weir__snapshot *snapshot, size_t from, weir__snapshot_device *device) {
-  weir__snapshot part = *snapshot;
+static weir__recording part_of(const weir__recording *snapshot, size_t from, weir__recording_device *device) {
+  weir__recording part = *snapshot;
   *device = snapshot->devices[0];
   device->events += from;
   device->event_count -= from;
@@ -30,9 +30,9 @@ static weir__snapshot part_of(const weir__snapshot *snapshot, size_t from, weir_
   return part;
 }
 
-static weir__recording *open_part(const weir__snapshot *part) {
-  weir__recording *history = NULL;
-  if (weir__recording_open(part, 0, 0, 0, &history) != WEIR_OK)
+static weir__replayer *open_part(const weir__recording *part) {
+  weir__replayer *history = NULL;
+  if (weir__replayer_open(part, 0, 0, 0, &history) != WEIR_OK)
     fail_msg("%s", weir_last_error());
   return history;
 }
@@ -41,25 +41,25 @@ static int64_t peak_of(const weir__replay_report *report) { return report->stats
 
 /* ---- The rest is exact ---- */
 
-static void check_cut(const char *name, const weir__snapshot *snapshot, size_t from) {
-  weir__snapshot_device device;
-  weir__snapshot part = part_of(snapshot, from, &device);
-  weir__recording *history = open_part(&part);
-  const weir__replay_report *check = weir__recording_check(history);
+static void check_cut(const char *name, const weir__recording *snapshot, size_t from) {
+  weir__recording_device device;
+  weir__recording part = part_of(snapshot, from, &device);
+  weir__replayer *history = open_part(&part);
+  const weir__replay_report *check = weir__replayer_check(history);
   if (check->differences)
     fail_msg("%s from event %zu: %zu differences, %s", name, from, check->differences, check->shown[0]);
   if (check->unknown_frees)
     fail_msg("%s from event %zu: %zu frees of nothing", name, from, check->unknown_frees);
-  const weir__state *start = weir__recording_start(history);
+  const weir__state *start = weir__replayer_start(history);
   assert_int_equal(check->begin, start->segment_count ? WEIR__BEGINS_HELD : WEIR__BEGINS_EMPTY);
   /* What is not placed by the file comes to the same. */
   weir__replay_report run;
-  weir__capacity capacity = weir__recording_capacity(history);
-  assert_int_equal(weir__recording_run(history, NULL, &capacity, NULL, &run), WEIR_OK);
+  weir__capacity capacity = weir__replayer_capacity(history);
+  assert_int_equal(weir__replayer_run(history, NULL, &capacity, NULL, &run), WEIR_OK);
   assert_int_equal(run.begin, check->begin);
   if (strstr(name, "traces/"))
     assert_int_equal(peak_of(&run), peak_of(check));
-  weir__recording_close(history);
+  weir__replayer_close(history);
 }
 
 static void test_jobs(void **state) {
@@ -79,11 +79,11 @@ static void test_jobs(void **state) {
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     char name[64];
     snprintf(name, sizeof name, "traces/%s", names[i]);
-    weir__snapshot *snapshot = load(name);
+    weir__recording *snapshot = load(name);
     for (size_t k = 0; k < sizeof parts / sizeof *parts; k++)
       if (k == i % 3 || usual_or_long(false, true))
         check_cut(name, snapshot, snapshot->devices[0].event_count * parts[k] / 100);
-    weir__snapshot_free(snapshot);
+    weir__recording_free(snapshot);
   }
 }
 
@@ -97,11 +97,11 @@ static void test_anywhere(void **state) {
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     char name[64];
     snprintf(name, sizeof name, "histories/%s", names[i]);
-    weir__snapshot *snapshot = load(name);
+    weir__recording *snapshot = load(name);
     size_t stride = (size_t)usual_or_long(67, 17);
     for (size_t from = 1 + i; from < snapshot->devices[0].event_count; from += stride)
       check_cut(name, snapshot, from);
-    weir__snapshot_free(snapshot);
+    weir__recording_free(snapshot);
   }
 }
 
@@ -109,19 +109,19 @@ static void test_anywhere(void **state) {
  * the replay says so: at most one cut in ten. */
 static void test_ages(void **state) {
   (void)state;
-  weir__snapshot *snapshot = load("histories/split_rounding");
+  weir__recording *snapshot = load("histories/split_rounding");
   size_t cuts = 0, differ = 0, stride = (size_t)usual_or_long(9, 2);
   for (size_t from = 1; from < snapshot->devices[0].event_count; from += stride) {
-    weir__snapshot_device device;
-    weir__snapshot part = part_of(snapshot, from, &device);
-    weir__recording *history = open_part(&part);
-    differ += weir__recording_check(history)->differences > 0;
+    weir__recording_device device;
+    weir__recording part = part_of(snapshot, from, &device);
+    weir__replayer *history = open_part(&part);
+    differ += weir__replayer_check(history)->differences > 0;
     cuts++;
-    weir__recording_close(history);
+    weir__replayer_close(history);
   }
   print_message("%zu of %zu cuts differ\n", differ, cuts);
   assert_true(10 * differ <= cuts);
-  weir__snapshot_free(snapshot);
+  weir__recording_free(snapshot);
 }
 
 /* ---- What was there ---- */
@@ -163,17 +163,17 @@ static void test_blocks(void **state) {
   static const char *const names[] = {"traces/llama_varlen", "traces/streams_prefetch_expandable",
                                       "histories/expandable_emptied", "histories/pools"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-    weir__snapshot *snapshot = load(names[i]);
+    weir__recording *snapshot = load(names[i]);
     size_t from = snapshot->devices[0].event_count / 2;
     while (snapshot->devices[0].events[from - 1].action != WEIR__ACTION_ALLOC) /* nothing is half done */
       from++;
-    weir__snapshot_device device;
-    weir__snapshot part = part_of(snapshot, from, &device);
-    weir__recording *whole = open_part(snapshot), *history = open_part(&part);
+    weir__recording_device device;
+    weir__recording part = part_of(snapshot, from, &device);
+    weir__replayer *whole = open_part(snapshot), *history = open_part(&part);
     seen s = {.event = from - 1};
     weir__replay_report report;
-    assert_int_equal(weir__recording_recheck(whole, &(weir__replay_watch){look, &s}, &report), WEIR_OK);
-    const weir__state *start = weir__recording_start(history);
+    assert_int_equal(weir__replayer_recheck(whole, &(weir__replay_watch){look, &s}, &report), WEIR_OK);
+    const weir__state *start = weir__replayer_start(history);
     assert_int_equal(start->reserved, s.state.reserved);
     assert_int_equal(start->segment_count, s.state.segment_count);
     for (size_t k = 0; k < start->segment_count; k++) {
@@ -185,9 +185,9 @@ static void test_blocks(void **state) {
     }
     compare_blocks(start, &s.state);
     weir__state_clear(&s.state);
-    weir__recording_close(history);
-    weir__recording_close(whole);
-    weir__snapshot_free(snapshot);
+    weir__replayer_close(history);
+    weir__replayer_close(whole);
+    weir__recording_free(snapshot);
   }
 }
 
@@ -197,45 +197,45 @@ static void test_blocks(void **state) {
  * fragmentation, whatever the order was. */
 static void test_anew(void **state) {
   (void)state;
-  weir__snapshot *snapshot = load("traces/llama_varlen");
-  weir__snapshot_device device;
-  weir__snapshot part = part_of(snapshot, snapshot->devices[0].event_count * 3 / 10, &device);
-  weir__recording *history = open_part(&part);
+  weir__recording *snapshot = load("traces/llama_varlen");
+  weir__recording_device device;
+  weir__recording part = part_of(snapshot, snapshot->devices[0].event_count * 3 / 10, &device);
+  weir__replayer *history = open_part(&part);
   weir__settings expandable;
   weir__replay_report report;
   const weir__capacity all = {0, UINT64_MAX};
   assert_int_equal(weir__settings_parse(NULL, "expandable_segments:True", &expandable), WEIR_OK);
-  assert_int_equal(weir__recording_run(history, &expandable, &all, NULL, &report), WEIR_OK);
+  assert_int_equal(weir__replayer_run(history, &expandable, &all, NULL, &report), WEIR_OK);
   assert_int_equal(report.begin, WEIR__BEGINS_ANEW);
   assert_int_equal(report.unplaced, 0);
   double measured = 21437087744.0;
   if ((double)peak_of(&report) < 0.99 * measured || (double)peak_of(&report) > 1.01 * measured)
     fail_msg("predicted %lld bytes, measured %.0f", (long long)peak_of(&report), measured);
-  assert_int_equal(report.allocations, weir__recording_check(history)->allocations);
+  assert_int_equal(report.allocations, weir__replayer_check(history)->allocations);
 
   /* The recorded ones, if one says so; in less memory than it had, in any case. */
-  assert_int_equal(weir__recording_run(history, weir__recording_settings(history), &all, NULL, &report), WEIR_OK);
+  assert_int_equal(weir__replayer_run(history, weir__replayer_settings(history), &all, NULL, &report), WEIR_OK);
   assert_int_equal(report.begin, WEIR__BEGINS_ANEW);
-  const weir__capacity less = {weir__recording_start(history)->reserved - 2 * MIB, UINT64_MAX};
-  assert_int_equal(weir__recording_run(history, NULL, &less, NULL, &report), WEIR_OK);
+  const weir__capacity less = {weir__replayer_start(history)->reserved - 2 * MIB, UINT64_MAX};
+  assert_int_equal(weir__replayer_run(history, NULL, &less, NULL, &report), WEIR_OK);
   assert_int_equal(report.begin, WEIR__BEGINS_ANEW);
 
   /* What does not fit is a failure. */
   const weir__capacity tiny = {1ull << 30, UINT64_MAX};
-  assert_int_equal(weir__recording_run(history, NULL, &tiny, NULL, &report), WEIR_OK);
+  assert_int_equal(weir__replayer_run(history, NULL, &tiny, NULL, &report), WEIR_OK);
   assert_true(report.unplaced > 0 && report.failures >= report.unplaced);
   assert_int_equal(report.first_failure, 0);
-  weir__recording_close(history);
-  weir__snapshot_free(snapshot);
+  weir__replayer_close(history);
+  weir__recording_free(snapshot);
 }
 
 /* Settings that are the recorded ones do not win over them: all begin in the same way. */
 static void test_tune(void **state) {
   (void)state;
-  weir__snapshot *snapshot = load("traces/gpt2_fixed");
-  weir__snapshot_device device;
-  weir__snapshot part = part_of(snapshot, snapshot->devices[0].event_count / 2, &device);
-  const weir__recording *history = open_part(&part);
+  weir__recording *snapshot = load("traces/gpt2_fixed");
+  weir__recording_device device;
+  weir__recording part = part_of(snapshot, snapshot->devices[0].event_count / 2, &device);
+  const weir__replayer *history = open_part(&part);
   weir__costs costs;
   weir__costs_default(&costs);
   weir__tune_options options = {.histories = &history, .history_count = 1, .costs = &costs, .fit = true};
@@ -244,53 +244,53 @@ static void test_tune(void **state) {
   assert_int_equal(result.candidates[0].of[0].begin, WEIR__BEGINS_ANEW);
   bool found = false;
   for (size_t i = 1; i < result.candidate_count; i++)
-    if (weir__settings_equal(&result.candidates[i].settings, weir__recording_settings(history))) {
+    if (weir__settings_equal(&result.candidates[i].settings, weir__replayer_settings(history))) {
       found = true;
       assert_int_equal(result.candidates[i].score.peak, result.candidates[0].score.peak);
     }
   assert_true(found);
   assert_true(result.fit_recorded.bytes <= result.candidates[0].score.peak + 2 * MIB);
   weir__tune_clear(&result);
-  weir__recording_close((weir__recording *)history);
-  weir__snapshot_free(snapshot);
+  weir__replayer_close((weir__replayer *)history);
+  weir__recording_free(snapshot);
 }
 
 /* ---- By hand ---- */
 
 #define EVENT_IN(number, what, at, bytes)                                                                              \
   { .action = WEIR__ACTION_##what, .address = (at), .size = (uint64_t)(bytes), .pool = (number) }
-#define EVENT(what, at, bytes) EVENT_IN(WEIR__SNAPSHOT_NO_POOL, what, at, bytes)
+#define EVENT(what, at, bytes) EVENT_IN(WEIR__RECORDING_NO_POOL, what, at, bytes)
 
 static const uint64_t A = 1ull << 40;
 
 /* A file whose segments overlap, whose blocks lie outside, and whose pages are none: it is taken as far as it makes sense. */
 static void test_odd(void **state) {
   (void)state;
-  weir__snapshot_block blocks[] = {
+  weir__recording_block blocks[] = {
       {.address = A, .size = 8 * MIB, .requested = 8 * MIB, .state = WEIR__STATE_ALLOCATED},
       {.address = A + 4 * MIB, .size = 8 * MIB, .requested = 8 * MIB, .state = WEIR__STATE_ALLOCATED},
       {.address = A + 13, .size = 100, .requested = 100, .state = WEIR__STATE_ALLOCATED},
       {.address = UINT64_MAX - 511, .size = 512, .requested = 512, .state = WEIR__STATE_ALLOCATED}};
-  weir__snapshot_segment segments[] = {
+  weir__recording_segment segments[] = {
       {.address = A, .size = 20 * MIB, .blocks = blocks, .block_count = 4, .is_large = true},
       {.address = A + 2 * MIB, .size = 20 * MIB, .is_large = true},
       {.address = A + 1, .size = 3, .is_expandable = true},
       {.address = A + 64 * MIB, .size = 1ull << 62, .is_expandable = true},
       {.address = 0, .size = UINT64_MAX, .is_large = true}};
-  weir__snapshot_event events[] = {
+  weir__recording_entry events[] = {
       EVENT(SEGMENT_UNMAP, A + 4 * MIB, 20 * MIB), EVENT(SEGMENT_MAP, UINT64_MAX - 5, 20 * MIB),
       EVENT(FREE_REQUESTED, A + 7, UINT64_MAX),    EVENT(FREE_COMPLETED, 0, 0),
       EVENT(SEGMENT_FREE, A + 10 * MIB, 2 * MIB),  EVENT(ALLOC, A + 8 * MIB, 5 * MIB)};
   int64_t streams[1] = {0};
-  weir__snapshot_pool pools[1] = {{{0, 0}}};
-  weir__snapshot_device device = {.segments = segments, .segment_count = 5, .events = events, .event_count = 6};
-  weir__snapshot snapshot = {
+  weir__recording_pool pools[1] = {{{0, 0}}};
+  weir__recording_device device = {.segments = segments, .segment_count = 5, .events = events, .event_count = 6};
+  weir__recording snapshot = {
       .devices = &device, .device_count = 1, .streams = streams, .stream_count = 1, .pools = pools, .pool_count = 1};
-  weir__recording *history = NULL;
-  weir_status status = weir__recording_open(&snapshot, 0, 0, 0, &history);
+  weir__replayer *history = NULL;
+  weir_status status = weir__replayer_open(&snapshot, 0, 0, 0, &history);
   if (status == WEIR_OK)
-    assert_true(weir__recording_check(history)->differences > 0);
-  weir__recording_close(history);
+    assert_true(weir__replayer_check(history)->differences > 0);
+  weir__replayer_close(history);
 }
 
 /* Two private pools from before the recording, one of which is used in it. They are released, and their memory goes back with all
@@ -298,27 +298,27 @@ static void test_odd(void **state) {
 static void test_released_pools(void **state) {
   (void)state;
   const uint64_t b = A + 64 * MIB, c = A + 128 * MIB;
-  weir__snapshot_block block = {.address = c, .size = 12 * MIB, .requested = 12 * MIB, .state = WEIR__STATE_ALLOCATED};
-  weir__snapshot_segment segment = {
+  weir__recording_block block = {.address = c, .size = 12 * MIB, .requested = 12 * MIB, .state = WEIR__STATE_ALLOCATED};
+  weir__recording_segment segment = {
       .address = c, .size = 12 * MIB, .blocks = &block, .block_count = 1, .is_large = true};
-  weir__snapshot_event events[] = {EVENT_IN(1, FREE_REQUESTED, A, 12 * MIB), EVENT_IN(1, FREE_COMPLETED, A, 12 * MIB),
-                                   EVENT_IN(2, FREE_REQUESTED, b, 12 * MIB), EVENT_IN(2, FREE_COMPLETED, b, 12 * MIB),
-                                   EVENT_IN(2, ALLOC, b, 12 * MIB),          EVENT_IN(2, FREE_REQUESTED, b, 12 * MIB),
-                                   EVENT_IN(2, FREE_COMPLETED, b, 12 * MIB), EVENT_IN(1, SEGMENT_FREE, A, 12 * MIB),
-                                   EVENT_IN(2, SEGMENT_FREE, b, 12 * MIB),   EVENT_IN(0, SEGMENT_ALLOC, c, 12 * MIB),
-                                   EVENT_IN(0, ALLOC, c, 12 * MIB)};
+  weir__recording_entry events[] = {EVENT_IN(1, FREE_REQUESTED, A, 12 * MIB), EVENT_IN(1, FREE_COMPLETED, A, 12 * MIB),
+                                    EVENT_IN(2, FREE_REQUESTED, b, 12 * MIB), EVENT_IN(2, FREE_COMPLETED, b, 12 * MIB),
+                                    EVENT_IN(2, ALLOC, b, 12 * MIB),          EVENT_IN(2, FREE_REQUESTED, b, 12 * MIB),
+                                    EVENT_IN(2, FREE_COMPLETED, b, 12 * MIB), EVENT_IN(1, SEGMENT_FREE, A, 12 * MIB),
+                                    EVENT_IN(2, SEGMENT_FREE, b, 12 * MIB),   EVENT_IN(0, SEGMENT_ALLOC, c, 12 * MIB),
+                                    EVENT_IN(0, ALLOC, c, 12 * MIB)};
   int64_t streams[1] = {0};
-  weir__snapshot_pool pools[] = {{{0, 0}}, {{0, 6}}, {{0, 5}}}; /* the pool that was made last goes first */
-  weir__snapshot_device device = {
+  weir__recording_pool pools[] = {{{0, 0}}, {{0, 6}}, {{0, 5}}}; /* the pool that was made last goes first */
+  weir__recording_device device = {
       .segments = &segment, .segment_count = 1, .events = events, .event_count = sizeof events / sizeof *events};
-  weir__snapshot snapshot = {
+  weir__recording snapshot = {
       .devices = &device, .device_count = 1, .streams = streams, .stream_count = 1, .pools = pools, .pool_count = 3};
-  weir__recording *history = open_part(&snapshot);
-  const weir__replay_report *check = weir__recording_check(history);
-  assert_int_equal(weir__recording_start(history)->segment_count, 2);
+  weir__replayer *history = open_part(&snapshot);
+  const weir__replay_report *check = weir__replayer_check(history);
+  assert_int_equal(weir__replayer_start(history)->segment_count, 2);
   if (check->differences)
     fail_msg("%zu differences, %s", check->differences, check->shown[0]);
-  weir__recording_close(history);
+  weir__replayer_close(history);
 }
 
 int main(void) {

@@ -27,13 +27,13 @@ static void mark(void *context, size_t index, void *result) {
 static void test_every_job_once(void **state) {
   (void)state;
   size_t results[100], steps = 0;
-  const weir__team team = {.threads = 5, .progress = count_steps, .progress_context = &steps};
+  const weir__parallel team = {.threads = 5, .progress = count_steps, .progress_context = &steps};
   memset(results, 0xff, sizeof results);
-  assert_int_equal(weir__team_run(&team, 100, mark, NULL, results, sizeof *results), WEIR_OK);
+  assert_int_equal(weir__parallel_run(&team, 100, mark, NULL, results, sizeof *results), WEIR_OK);
   for (size_t i = 0; i < 100; i++)
     assert_int_equal(results[i], i + 1);
   assert_int_equal(steps, 100);
-  assert_int_equal(weir__team_run(&team, 0, mark, NULL, results, sizeof *results), WEIR_OK);
+  assert_int_equal(weir__parallel_run(&team, 0, mark, NULL, results, sizeof *results), WEIR_OK);
   assert_int_equal(steps, 100);
 }
 
@@ -47,10 +47,10 @@ static const char *const confs[] = {"",
 enum { CONFS = sizeof confs / sizeof *confs, TIMES = 4 };
 
 static void predict(void *context, size_t index, void *result) {
-  const weir__recording *history = context;
+  const weir__replayer *history = context;
   weir__settings settings;
   weir__costs costs;
-  weir__capacity capacity = weir__recording_capacity(history);
+  weir__capacity capacity = weir__replayer_capacity(history);
   weir__costs_default(&costs);
   assert_int_equal(weir__settings_parse(NULL, confs[index % CONFS], &settings), WEIR_OK);
   weir__predict(history, &settings, &capacity, &costs, result);
@@ -67,22 +67,22 @@ static void test_one_history_for_all(void **state) {
                                       "traces/cuda_graphs"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     char path[1024];
-    weir__snapshot *snapshot = NULL;
-    weir__recording *history = NULL;
+    weir__recording *snapshot = NULL;
+    weir__replayer *history = NULL;
     snprintf(path, sizeof path, "%s/%s.pickle.zst", WEIR_TEST_DATA, names[i]);
-    if (weir__snapshot_load(path, NULL, &snapshot) || weir__recording_open(snapshot, 0, 0, 0, &history))
+    if (weir__recording_load(path, NULL, &snapshot) || weir__replayer_open(snapshot, 0, 0, 0, &history))
       fail_msg("%s", weir_last_error());
-    weir__team team = {.threads = 1};
-    assert_int_equal(weir__team_run(&team, TIMES * CONFS, predict, history, one, sizeof *one), WEIR_OK);
+    weir__parallel team = {.threads = 1};
+    assert_int_equal(weir__parallel_run(&team, TIMES * CONFS, predict, history, one, sizeof *one), WEIR_OK);
     team.threads = 6;
-    assert_int_equal(weir__team_run(&team, TIMES * CONFS, predict, history, many, sizeof *many), WEIR_OK);
+    assert_int_equal(weir__parallel_run(&team, TIMES * CONFS, predict, history, many, sizeof *many), WEIR_OK);
     for (size_t k = 0; k < TIMES * CONFS; k++) {
       assert_int_equal(one[k].status, WEIR_OK);
       assert_memory_equal(&one[k], &many[k], sizeof *one);
       assert_memory_equal(&one[k], &one[k % CONFS], sizeof *one);
     }
-    weir__recording_close(history);
-    weir__snapshot_free(snapshot);
+    weir__replayer_close(history);
+    weir__recording_free(snapshot);
   }
 }
 

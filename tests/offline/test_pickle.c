@@ -16,7 +16,7 @@
 /* ---- Reading, and a text form of what was read: the one of make_pickles.py ---- */
 
 typedef struct reading {
-  weir__source *source;
+  weir__input *source;
   weir__pickle *pickle;
   weir__pickle_value root;
   weir_status status;
@@ -25,7 +25,7 @@ typedef struct reading {
 static reading read_with(const void *data, size_t size, const weir__pickle_limits *limits, weir__pickle_hook hook,
                          void *context) {
   reading r = {0};
-  assert_int_equal(weir__source_open_memory("test", data, size, &r.source), WEIR_OK);
+  assert_int_equal(weir__input_open_memory("test", data, size, &r.source), WEIR_OK);
   r.status = weir__pickle_open(r.source, limits, &r.pickle);
   if (r.status == WEIR_OK)
     r.status = weir__pickle_read(r.pickle, hook, context, &r.root);
@@ -34,7 +34,7 @@ static reading read_with(const void *data, size_t size, const weir__pickle_limit
 
 static void close_reading(reading *r) {
   weir__pickle_close(r->pickle);
-  weir__source_close(r->source);
+  weir__input_close(r->source);
 }
 
 typedef struct text {

@@ -17,22 +17,22 @@
 #define DEVICE_TOTAL 150109880320ull
 #define MIB (1ull << 20)
 
-static weir__recording *open_history(const weir__snapshot *snapshot) {
-  weir__recording *history;
-  if (weir__recording_open(snapshot, 0, 0, 0, &history))
+static weir__replayer *open_history(const weir__recording *snapshot) {
+  weir__replayer *history;
+  if (weir__replayer_open(snapshot, 0, 0, 0, &history))
     fail_msg("%s", weir_last_error());
-  assert_int_equal(weir__recording_check(history)->differences, 0);
+  assert_int_equal(weir__replayer_check(history)->differences, 0);
   return history;
 }
 
-static weir__prediction predict(const weir__recording *history, const char *conf, uint64_t memory, double fraction) {
+static weir__prediction predict(const weir__replayer *history, const char *conf, uint64_t memory, double fraction) {
   weir__settings settings;
   weir__capacity capacity;
   weir__costs costs;
   weir__prediction prediction = {0};
   weir__costs_default(&costs);
   if ((conf && weir__settings_parse(NULL, conf, &settings)) ||
-      weir__recording_capacity_of(history, conf ? &settings : NULL, memory, fraction, &capacity) ||
+      weir__replayer_capacity_of(history, conf ? &settings : NULL, memory, fraction, &capacity) ||
       weir__predict(history, conf ? &settings : NULL, &capacity, &costs, &prediction))
     fail_msg("%s: %s", conf, weir_last_error());
   return prediction;
@@ -69,8 +69,8 @@ static void test_predicted_is_measured(void **state) {
     const struct proof *p = &proofs[i];
     char name[128];
     snprintf(name, sizeof name, "traces/%s", p->from);
-    weir__snapshot *snapshot = load(name);
-    weir__recording *history = open_history(snapshot);
+    weir__recording *snapshot = load(name);
+    weir__replayer *history = open_history(snapshot);
     weir__prediction got = predict(history, p->conf, p->fraction > 0 ? DEVICE_TOTAL : 0, p->fraction);
     double off = 100 * ((double)got.peak_reserved - (double)p->reserved) / (double)p->reserved;
     print_message("%-28s %-34s %8g %14llu %14lld %7.3f%%\n", p->from, p->conf, p->fraction,
@@ -86,8 +86,8 @@ static void test_predicted_is_measured(void **state) {
     const weir__meter_count *of = got.calls.of;
     assert_int_equal(of[WEIR__METER_ALLOC].handles + of[WEIR__METER_SET_ACCESS].calls, p->device_alloc);
     assert_int_equal(of[WEIR__METER_FREE].handles + of[WEIR__METER_UNMAP].calls, p->device_free);
-    weir__recording_close(history);
-    weir__snapshot_free(snapshot);
+    weir__replayer_close(history);
+    weir__recording_free(snapshot);
   }
 }
 
@@ -95,8 +95,8 @@ static void test_predicted_is_measured(void **state) {
 
 static void test_calls(void **state) {
   (void)state;
-  weir__snapshot *snapshot = load("traces/llama_varlen");
-  weir__recording *history = open_history(snapshot);
+  weir__recording *snapshot = load("traces/llama_varlen");
+  weir__replayer *history = open_history(snapshot);
   weir__prediction p = predict(history, "expandable_segments:True", DEVICE_TOTAL, 0.145);
   const weir__meter_count *of = p.calls.of;
   assert_int_equal(of[WEIR__METER_ALLOC].calls, 0);
@@ -124,15 +124,15 @@ static void test_calls(void **state) {
   assert_int_equal(weir__prediction_calls(&p), 165);
   assert_true(p.cost > 165 * 31000.0 && p.cost < 165 * 47000.0);
   assert_true(weir__prediction_fragmentation(&p) > 0.441 && weir__prediction_fragmentation(&p) < 0.443);
-  weir__recording_close(history);
-  weir__snapshot_free(snapshot);
+  weir__replayer_close(history);
+  weir__recording_free(snapshot);
 }
 
 /* Calls that fail are counted, and cost what one does. */
 static void test_failed_calls(void **state) {
   (void)state;
-  weir__snapshot *snapshot = load("traces/llama_oom");
-  weir__recording *history = open_history(snapshot);
+  weir__recording *snapshot = load("traces/llama_oom");
+  weir__replayer *history = open_history(snapshot);
   weir__prediction p = predict(history, NULL, 12ull << 30, 0);
   assert_true(p.calls.of[WEIR__METER_ALLOC].failed > 0);
   assert_true(p.failures > 0);
@@ -140,8 +140,8 @@ static void test_failed_calls(void **state) {
   assert_true(p.failed_allocated <= p.failed_reserved);
   assert_true(p.failed_reserved <= 12ull << 30);
   assert_true(p.failed_reserved + p.failed_bytes > 12ull << 30);
-  weir__recording_close(history);
-  weir__snapshot_free(snapshot);
+  weir__replayer_close(history);
+  weir__recording_free(snapshot);
 }
 
 static void test_costs(void **state) {
@@ -186,27 +186,27 @@ static void test_costs(void **state) {
 /* A history with all that is said about memory. */
 static void test_capacity(void **state) {
   (void)state;
-  weir__snapshot *snapshot = load("traces/llama_oom");
-  weir__recording *history = open_history(snapshot);
+  weir__recording *snapshot = load("traces/llama_oom");
+  weir__replayer *history = open_history(snapshot);
   weir__settings settings;
-  weir__capacity capacity = weir__recording_capacity(history);
+  weir__capacity capacity = weir__replayer_capacity(history);
   assert_int_equal(capacity.memory, 0); /* the file has a limit; how large the device was is not known */
-  assert_int_equal(capacity.limit, weir__recording_check(history)->limit);
+  assert_int_equal(capacity.limit, weir__replayer_check(history)->limit);
 
   weir__settings_default(&settings);
-  assert_int_equal(weir__recording_capacity_of(history, &settings, 0, 0, &capacity), WEIR_OK);
-  assert_int_equal(capacity.limit, weir__recording_check(history)->limit);
-  assert_int_equal(weir__recording_capacity_of(history, &settings, 1000 * MIB, 0, &capacity), WEIR_OK);
+  assert_int_equal(weir__replayer_capacity_of(history, &settings, 0, 0, &capacity), WEIR_OK);
+  assert_int_equal(capacity.limit, weir__replayer_check(history)->limit);
+  assert_int_equal(weir__replayer_capacity_of(history, &settings, 1000 * MIB, 0, &capacity), WEIR_OK);
   assert_int_equal(capacity.memory, 1000 * MIB);
   assert_int_equal(capacity.limit, UINT64_MAX);
-  assert_int_equal(weir__recording_capacity_of(history, &settings, 1000 * MIB, 1, &capacity), WEIR_OK);
+  assert_int_equal(weir__replayer_capacity_of(history, &settings, 1000 * MIB, 1, &capacity), WEIR_OK);
   assert_int_equal(capacity.limit, 1000 * MIB);
   settings.memory_fraction = 0.25;
-  assert_int_equal(weir__recording_capacity_of(history, &settings, 1000 * MIB, 0, &capacity), WEIR_OK);
+  assert_int_equal(weir__replayer_capacity_of(history, &settings, 1000 * MIB, 0, &capacity), WEIR_OK);
   assert_int_equal(capacity.limit, 250 * MIB);
-  assert_int_equal(weir__recording_capacity_of(history, &settings, 1000 * MIB, 0.5, &capacity), WEIR_OK);
+  assert_int_equal(weir__replayer_capacity_of(history, &settings, 1000 * MIB, 0.5, &capacity), WEIR_OK);
   assert_int_equal(capacity.limit, 500 * MIB);
-  assert_int_equal(weir__recording_capacity_of(history, &settings, 0, 0, &capacity), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_int_equal(weir__replayer_capacity_of(history, &settings, 0, 0, &capacity), WEIR_ERROR_INVALID_ARGUMENT);
 
   weir__costs costs;
   weir__prediction prediction;
@@ -217,36 +217,36 @@ static void test_capacity(void **state) {
   capacity.memory = 0;
   settings.backend = WEIR__BACKEND_CUDA_MALLOC_ASYNC;
   assert_int_equal(weir__predict(history, &settings, &capacity, &costs, &prediction), WEIR_ERROR_NOT_SUPPORTED);
-  weir__recording_close(history);
-  weir__snapshot_free(snapshot);
+  weir__replayer_close(history);
+  weir__recording_free(snapshot);
 }
 
 /* Without a limit there is room for settings that need far more than the recorded ones. */
 static void test_no_limit(void **state) {
   (void)state;
-  weir__snapshot *snapshot = load("traces/cuda_graphs");
-  weir__recording *history = open_history(snapshot);
+  weir__recording *snapshot = load("traces/cuda_graphs");
+  weir__replayer *history = open_history(snapshot);
   weir__prediction p = predict(history, "large_segment_size_mb:20480", 0, 0);
   assert_true(p.peak_reserved > 40ull << 30);
   assert_int_equal(p.failures, 0);
   assert_int_equal(p.retries, 0);
   assert_int_equal(p.calls.of[WEIR__METER_ALLOC].failed, 0);
-  weir__recording_close(history);
-  weir__snapshot_free(snapshot);
+  weir__replayer_close(history);
+  weir__recording_free(snapshot);
 }
 
 /* One history, run again and again: the last run knows nothing of the first. */
 static void test_runs_are_independent(void **state) {
   (void)state;
-  weir__snapshot *snapshot = load("traces/llama_lora_gc");
-  weir__recording *history = open_history(snapshot);
+  weir__recording *snapshot = load("traces/llama_lora_gc");
+  weir__replayer *history = open_history(snapshot);
   weir__prediction first = predict(history, NULL, 0, 0), other, again;
   other = predict(history, "expandable_segments:True", 0, 0);
   again = predict(history, NULL, 0, 0);
   assert_memory_equal(&first, &again, sizeof first);
   assert_int_not_equal(first.peak_reserved, other.peak_reserved);
-  weir__recording_close(history);
-  weir__snapshot_free(snapshot);
+  weir__replayer_close(history);
+  weir__recording_free(snapshot);
 }
 
 /* ---- The least memory ---- */
@@ -256,8 +256,8 @@ static void test_fit(void **state) {
   static const char *const names[] = {"traces/llama_oom", "traces/gpt2_fixed", "histories/emptied", "histories/pools"};
   static const char *const confs[] = {"", "expandable_segments:True", "max_split_size_mb:64"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-    weir__snapshot *snapshot = load(names[i]);
-    weir__recording *history = open_history(snapshot);
+    weir__recording *snapshot = load(names[i]);
+    weir__replayer *history = open_history(snapshot);
     for (size_t k = 0; k < sizeof confs / sizeof *confs; k++) {
       weir__settings settings;
       weir__fit fit;
@@ -270,7 +270,7 @@ static void test_fit(void **state) {
           weir__replay_report report;
           uint64_t bytes = fit.bytes - (less ? WEIR__FIT_STEP : 0);
           weir__capacity tried = {is_limit ? 0 : bytes, is_limit ? bytes : UINT64_MAX};
-          assert_int_equal(weir__recording_run(history, &settings, &tried, NULL, &report), WEIR_OK);
+          assert_int_equal(weir__replayer_run(history, &settings, &tried, NULL, &report), WEIR_OK);
           if ((report.failures > 0) != (less > 0))
             fail_msg("%s, %s: %llu bytes: %zu failures", names[i], confs[k], (unsigned long long)bytes,
                      report.failures);
@@ -279,27 +279,27 @@ static void test_fit(void **state) {
         }
       }
     }
-    weir__recording_close(history);
-    weir__snapshot_free(snapshot);
+    weir__replayer_close(history);
+    weir__recording_free(snapshot);
   }
 }
 
 /* A request that no device can serve. */
 static void test_fits_nowhere(void **state) {
   (void)state;
-  weir__snapshot_event events[] = {
-      {.action = WEIR__ACTION_OOM, .size = 1ull << 61, .pool = WEIR__SNAPSHOT_NO_POOL},
+  weir__recording_entry events[] = {
+      {.action = WEIR__ACTION_OOM, .size = 1ull << 61, .pool = WEIR__RECORDING_NO_POOL},
   };
   int64_t streams[] = {0};
-  weir__snapshot_pool pools[] = {{{0, 0}}};
-  weir__snapshot_device device = {.events = events, .event_count = 1};
-  weir__snapshot snapshot = {
+  weir__recording_pool pools[] = {{{0, 0}}};
+  weir__recording_device device = {.events = events, .event_count = 1};
+  weir__recording snapshot = {
       .devices = &device, .device_count = 1, .streams = streams, .stream_count = 1, .pools = pools, .pool_count = 1};
-  weir__recording *history = open_history(&snapshot);
+  weir__replayer *history = open_history(&snapshot);
   weir__capacity capacity = {0, UINT64_MAX};
   weir__fit fit;
   assert_int_equal(weir__predict_fit(history, NULL, &capacity, &fit), WEIR_ERROR_OUT_OF_MEMORY);
-  weir__recording_close(history);
+  weir__replayer_close(history);
 }
 
 int main(void) {

@@ -115,20 +115,20 @@ static bytes pickle_of(const char *value) {
   return (bytes){w.data, w.size};
 }
 
-static weir_status read_bytes(const void *data, size_t size, const weir__snapshot_limits *limits,
-                              weir__snapshot **snapshot) {
-  weir__source *source;
-  weir_status status = weir__source_open_memory("test", data, size, &source);
+static weir_status read_bytes(const void *data, size_t size, const weir__recording_limits *limits,
+                              weir__recording **snapshot) {
+  weir__input *source;
+  weir_status status = weir__input_open_memory("test", data, size, &source);
   if (status != WEIR_OK)
     return status;
-  status = weir__snapshot_read(source, limits, snapshot);
-  weir__source_close(source);
+  status = weir__recording_read(source, limits, snapshot);
+  weir__input_close(source);
   return status;
 }
 
-static weir__snapshot *snapshot_of(const char *value) {
+static weir__recording *snapshot_of(const char *value) {
   bytes b = pickle_of(value);
-  weir__snapshot *s = NULL;
+  weir__recording *s = NULL;
   if (read_bytes(b.data, b.size, NULL, &s) != WEIR_OK)
     fail_msg("%s", weir_last_error());
   free(b.data);
@@ -137,7 +137,7 @@ static weir__snapshot *snapshot_of(const char *value) {
 
 static void check_fails(const char *value, const char *why) {
   bytes b = pickle_of(value);
-  weir__snapshot *s = NULL;
+  weir__recording *s = NULL;
   assert_int_equal(read_bytes(b.data, b.size, NULL, &s), WEIR_ERROR_BAD_DATA);
   assert_null(s);
   if (strncmp(weir_last_error(), "test: ", 6) != 0 || strstr(weir_last_error(), why) == NULL)
@@ -145,22 +145,22 @@ static void check_fails(const char *value, const char *why) {
   free(b.data);
 }
 
-static weir__snapshot *load_test_file(const char *name) {
+static weir__recording *load_test_file(const char *name) {
   char path[1024];
-  weir__snapshot *s = NULL;
+  weir__recording *s = NULL;
   snprintf(path, sizeof path, "%s/%s", WEIR_TEST_DATA, name);
-  if (weir__snapshot_load(path, NULL, &s) != WEIR_OK)
+  if (weir__recording_load(path, NULL, &s) != WEIR_OK)
     fail_msg("%s", weir_last_error());
   return s;
 }
 
-static const char *string_of(const weir__snapshot *s, uint32_t id) {
+static const char *string_of(const weir__recording *s, uint32_t id) {
   assert_true(id < s->strings.count);
   return s->strings.items[id].text;
 }
 
 /* Every number leads somewhere. */
-static void check_whole(const weir__snapshot *s) {
+static void check_whole(const weir__recording *s) {
   size_t events = 0, segments = 0, blocks = 0;
   for (size_t i = 0; i < s->stack_count; i++)
     for (size_t j = 0; j < s->stacks[i].count; j++)
@@ -179,15 +179,15 @@ static void check_whole(const weir__snapshot *s) {
     string_of(s, s->annotations[i].stage);
   }
   for (size_t d = 0; d < s->device_count; d++) {
-    const weir__snapshot_device *device = &s->devices[d];
+    const weir__recording_device *device = &s->devices[d];
     for (size_t i = 0; i < device->event_count; i++) {
-      const weir__snapshot_event *e = &device->events[i];
+      const weir__recording_entry *e = &device->events[i];
       assert_true(e->stack < s->stack_count && e->remark < s->remark_count && e->stream < s->stream_count);
-      assert_true(e->pool < s->pool_count || e->pool == WEIR__SNAPSHOT_NO_POOL);
+      assert_true(e->pool < s->pool_count || e->pool == WEIR__RECORDING_NO_POOL);
       assert_true(e->action <= WEIR__ACTION_OTHER);
     }
     for (size_t i = 0; i < device->segment_count; i++) {
-      const weir__snapshot_segment *segment = &device->segments[i];
+      const weir__recording_segment *segment = &device->segments[i];
       assert_true(segment->stack < s->stack_count && segment->pool < s->pool_count &&
                   segment->stream < s->stream_count);
       assert_int_equal(segment->device, d);
@@ -245,14 +245,14 @@ static void test_recorded_jobs(void **state) {
   for (size_t i = 0; i < WEIR_COUNT_OF(jobs); i++) {
     char name[128];
     snprintf(name, sizeof name, "traces/%s.pickle.zst", jobs[i].name);
-    weir__snapshot *s = load_test_file(name);
+    weir__recording *s = load_test_file(name);
     check_whole(s);
     assert_int_equal(s->device_count, 1);
     assert_true(s->has_history);
     uint64_t counts[WEIR__ACTION_OTHER + 1] = {0}, reserved = 0, peak_reserved = 0, requested = 0, peak_requested = 0;
-    const weir__snapshot_device *device = &s->devices[0];
+    const weir__recording_device *device = &s->devices[0];
     for (size_t j = 0; j < device->event_count; j++) {
-      const weir__snapshot_event *e = &device->events[j];
+      const weir__recording_entry *e = &device->events[j];
       counts[e->action]++;
       reserved += e->action == WEIR__ACTION_SEGMENT_ALLOC || e->action == WEIR__ACTION_SEGMENT_MAP ? e->size : 0;
       reserved -= e->action == WEIR__ACTION_SEGMENT_FREE || e->action == WEIR__ACTION_SEGMENT_UNMAP ? e->size : 0;
@@ -260,7 +260,7 @@ static void test_recorded_jobs(void **state) {
       requested -= e->action == WEIR__ACTION_FREE_COMPLETED ? e->size : 0;
       peak_reserved = reserved > peak_reserved ? reserved : peak_reserved;
       peak_requested = requested > peak_requested ? requested : peak_requested;
-      assert_int_equal(e->pool, WEIR__SNAPSHOT_NO_POOL);
+      assert_int_equal(e->pool, WEIR__RECORDING_NO_POOL);
       assert_true(j == 0 || e->time_us >= e[-1].time_us);
     }
     assert_int_equal(counts[WEIR__ACTION_ALLOC], jobs[i].allocs);
@@ -277,7 +277,7 @@ static void test_recorded_jobs(void **state) {
     /* What is still reserved is in the segments, and the blocks fill each of them. */
     uint64_t in_segments = 0;
     for (size_t j = 0; j < device->segment_count; j++) {
-      const weir__snapshot_segment *segment = &device->segments[j];
+      const weir__recording_segment *segment = &device->segments[j];
       uint64_t end = segment->address;
       for (size_t k = 0; k < segment->block_count; k++) {
         assert_int_equal(segment->blocks[k].address, end);
@@ -287,48 +287,48 @@ static void test_recorded_jobs(void **state) {
       in_segments += segment->size;
     }
     assert_int_equal(in_segments, reserved);
-    weir__snapshot_free(s);
+    weir__recording_free(s);
   }
 }
 
 static void test_settings(void **state) {
   (void)state;
   NEEDS_ZSTD;
-  weir__snapshot *s = load_test_file("traces/llama_lora_gc.pickle.zst");
+  weir__recording *s = load_test_file("traces/llama_lora_gc.pickle.zst");
   assert_string_equal(s->conf, "garbage_collection_threshold:0.6");
-  const weir__snapshot_setting *setting = weir__snapshot_find_setting(s, "garbage_collection_threshold", NULL);
+  const weir__recording_setting *setting = weir__recording_find_setting(s, "garbage_collection_threshold", NULL);
   assert_non_null(setting);
   assert_int_equal(setting->kind, WEIR__SETTING_FLOAT);
   assert_true(setting->real == 0.6);
-  setting = weir__snapshot_find_setting(s, "max_split_size", NULL);
+  setting = weir__recording_find_setting(s, "max_split_size", NULL);
   assert_int_equal(setting->kind, WEIR__SETTING_INT);
   assert_int_equal(setting->integer, -1);
-  setting = weir__snapshot_find_setting(s, "expandable_segments", NULL);
+  setting = weir__recording_find_setting(s, "expandable_segments", NULL);
   assert_int_equal(setting->kind, WEIR__SETTING_BOOL);
   assert_int_equal(setting->integer, 0);
-  assert_null(weir__snapshot_find_setting(s, "roundup_power2_divisions", NULL));
-  assert_null(weir__snapshot_find_setting(s, "max_split_size", "1"));
-  setting = weir__snapshot_find_setting(s, "roundup_power2_divisions", "32768");
+  assert_null(weir__recording_find_setting(s, "roundup_power2_divisions", NULL));
+  assert_null(weir__recording_find_setting(s, "max_split_size", "1"));
+  setting = weir__recording_find_setting(s, "roundup_power2_divisions", "32768");
   assert_int_equal(setting->kind, WEIR__SETTING_INT);
   assert_int_equal(setting->integer, 0);
   assert_int_equal(s->setting_count, 8 + 16);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 
   s = load_test_file("traces/resnet_roundup.pickle.zst");
-  assert_int_equal(weir__snapshot_find_setting(s, "roundup_power2_divisions", "1")->integer, 4);
-  weir__snapshot_free(s);
+  assert_int_equal(weir__recording_find_setting(s, "roundup_power2_divisions", "1")->integer, 4);
+  weir__recording_free(s);
 }
 
 /* Each field of the small snapshot, which has stacks. */
 static void test_small_snapshot(void **state) {
   (void)state;
-  weir__snapshot *s = load_test_file("small_snapshot.pickle");
+  weir__recording *s = load_test_file("small_snapshot.pickle");
   check_whole(s);
   assert_int_equal(s->event_count, 40);
   assert_int_equal(s->ignored_count, 0);
-  const weir__snapshot_event *e = s->devices[0].events;
+  const weir__recording_entry *e = s->devices[0].events;
   assert_int_equal(e->action, WEIR__ACTION_SEGMENT_ALLOC);
-  assert_string_equal(weir__snapshot_action_name(e->action), "segment_alloc");
+  assert_string_equal(weir__recording_action_name(e->action), "segment_alloc");
   assert_int_equal(e->address, 139710754193408);
   assert_int_equal(e->size, 2097152);
   assert_int_equal(s->streams[e->stream], 0);
@@ -336,9 +336,9 @@ static void test_small_snapshot(void **state) {
   assert_int_equal(e->remark, 0);
   assert_string_equal(string_of(s, s->remarks[0].compile_context), "N/A");
   assert_string_equal(string_of(s, s->remarks[0].user_metadata), "");
-  const weir__snapshot_stack *stack = &s->stacks[e->stack];
+  const weir__recording_stack *stack = &s->stacks[e->stack];
   assert_int_equal(stack->count, 6);
-  const weir__snapshot_frame *frame = &s->frames[s->stack_frames[stack->first]];
+  const weir__recording_frame *frame = &s->frames[s->stack_frames[stack->first]];
   assert_string_equal(string_of(s, frame->name), "convert");
   assert_string_equal(string_of(s, frame->filename), "/job/module.py");
   assert_int_equal(frame->line, 1370);
@@ -351,7 +351,7 @@ static void test_small_snapshot(void **state) {
   assert_int_equal(e[39].size, 256);
 
   assert_int_equal(s->segment_count, 6);
-  const weir__snapshot_segment *segment = s->devices[0].segments;
+  const weir__recording_segment *segment = s->devices[0].segments;
   assert_int_equal(segment->address, 139695421915136);
   assert_int_equal(segment->size, 520093696);
   assert_true(segment->is_large);
@@ -366,7 +366,7 @@ static void test_small_snapshot(void **state) {
   assert_string_equal(string_of(s, s->annotations[1].stage), "END");
   assert_int_equal(s->annotations[1].time_us, 1794709599262217);
   assert_int_equal(s->annotations[1].device, 0);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 /* ---- Other versions of the schema ---- */
@@ -380,12 +380,12 @@ static void test_small_snapshot(void **state) {
 
 static void test_segments_alone(void **state) {
   (void)state;
-  weir__snapshot *s = snapshot_of("[" SEGMENT "]");
+  weir__recording *s = snapshot_of("[" SEGMENT "]");
   check_whole(s);
   assert_false(s->has_history);
   assert_null(s->conf);
   assert_int_equal(s->device_count, 1);
-  const weir__snapshot_segment *segment = s->devices[0].segments;
+  const weir__recording_segment *segment = s->devices[0].segments;
   assert_int_equal(segment->block_count, 2);
   assert_false(segment->is_large);
   assert_true(segment->is_expandable);
@@ -397,23 +397,23 @@ static void test_segments_alone(void **state) {
   assert_int_equal(segment->blocks[1].address, 4096 + 512); /* it was not said */
   assert_int_equal(segment->blocks[1].requested, 512);
   assert_int_equal(segment->blocks[1].state, WEIR__STATE_PENDING_FREE);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 
   s = snapshot_of("[]");
   assert_int_equal(s->device_count, 0);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
   s = snapshot_of("{'segments': []}");
   assert_int_equal(s->device_count, 0);
   assert_false(s->has_history);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
   s = snapshot_of("{'segments': [], 'device_traces': []}");
   assert_true(s->has_history);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 static void test_newer_schema(void **state) {
   (void)state;
-  weir__snapshot *s = snapshot_of(
+  weir__recording *s = snapshot_of(
       "{'segments': [" SEGMENT "], 'host_segments': [], 'host_traces': [{'action': 'alloc', " EVENT ", 'new': 1}],"
       "'device_traces': [[{'action': 'alloc', " EVENT ", 'pool_id': (3, 4), 'user_metadata': 'step 1', 'new': 1},"
       "{'action': 'annotate', 'addr': 0, 'size': 0, 'stream': 0, 'user_metadata': 'here'},"
@@ -427,13 +427,13 @@ static void test_newer_schema(void **state) {
   check_whole(s);
   assert_int_equal(s->device_count, 3);
   assert_int_equal(s->event_count, 6);
-  const weir__snapshot_event *e = s->devices[0].events;
+  const weir__recording_entry *e = s->devices[0].events;
   assert_int_equal(s->devices[0].event_count, 5);
   assert_int_equal(s->pools[e[0].pool].id[0], 3);
   assert_int_equal(s->pools[e[0].pool].id[1], 4);
   assert_string_equal(string_of(s, s->remarks[e[0].remark].user_metadata), "step 1");
   assert_int_equal(e[1].action, WEIR__ACTION_ANNOTATE);
-  assert_int_equal(e[1].pool, WEIR__SNAPSHOT_NO_POOL);
+  assert_int_equal(e[1].pool, WEIR__RECORDING_NO_POOL);
   assert_string_equal(string_of(s, s->remarks[e[1].remark].user_metadata), "here");
   e++;
   assert_int_equal(e[1].action, WEIR__ACTION_USER_DEFINED);
@@ -446,14 +446,14 @@ static void test_newer_schema(void **state) {
   assert_int_equal(e[3].address, 99);
   assert_int_equal(s->streams[e[3].stream], -1);
   assert_int_equal(e[3].remark, 0);
-  assert_int_equal(e[3].pool, WEIR__SNAPSHOT_NO_POOL);
+  assert_int_equal(e[3].pool, WEIR__RECORDING_NO_POOL);
   assert_int_equal(s->devices[1].event_count, 0);
   assert_int_equal(s->devices[2].event_count, 1);
   assert_true(s->devices[2].events[0].address == UINT64_MAX);
-  assert_int_equal(weir__snapshot_find_setting(s, "max_split_size", NULL)->integer, -1);
-  assert_string_equal(weir__snapshot_find_setting(s, "y", NULL)->text, "last");
-  assert_true(weir__snapshot_find_setting(s, "z", "1")->real == 0.5);
-  assert_null(weir__snapshot_find_setting(s, "x", NULL));
+  assert_int_equal(weir__recording_find_setting(s, "max_split_size", NULL)->integer, -1);
+  assert_string_equal(weir__recording_find_setting(s, "y", NULL)->text, "last");
+  assert_true(weir__recording_find_setting(s, "z", "1")->real == 0.5);
+  assert_null(weir__recording_find_setting(s, "x", NULL));
   assert_int_equal(s->annotation_count, 2);
   assert_int_equal(s->annotations[1].device, -1);
 
@@ -471,13 +471,13 @@ static void test_newer_schema(void **state) {
     assert_string_equal(s->ignored[i].key, ignored[i].key);
     assert_int_equal(s->ignored[i].count, ignored[i].count);
   }
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 /* Pinned host memory is kept beside the devices, and annotations with all that the program said. */
 static void test_host_memory(void **state) {
   (void)state;
-  weir__snapshot *s = snapshot_of(
+  weir__recording *s = snapshot_of(
       "{'segments': [" SEGMENT "], 'device_traces': [[{'action': 'alloc', " EVENT "}]],"
       "'host_segments': [{'device': -1, 'address': 4096, 'total_size': 512, 'active_size': 512, 'stream': 0,"
       "'segment_type': 'small', 'blocks': [{'address': 4096, 'size': 512, 'state': 'active_allocated', 'frames': "
@@ -497,18 +497,18 @@ static void test_host_memory(void **state) {
   assert_int_equal(s->host.events[1].action, WEIR__ACTION_SEGMENT_ALLOC);
   assert_int_equal(s->annotations[0].pair_count, 1);
   assert_int_equal(s->annotations[1].pair_count, 1);
-  const weir__snapshot_pair *pair = &s->pairs[s->annotations[1].first_pair];
+  const weir__recording_pair *pair = &s->pairs[s->annotations[1].first_pair];
   assert_string_equal(string_of(s, pair->key), "note");
   assert_string_equal(string_of(s, pair->value), "text");
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 /* A history need not lie in the file in its own order. */
 static void test_events_in_any_order(void **state) {
   (void)state;
-  weir__snapshot *s = snapshot_of("{'x': [<0={'action': 'alloc', 'addr': 1, 'size': 1, 'stream': 0}>,"
-                                  "<1={'action': 'alloc', 'addr': 2, 'size': 2, 'stream': 0}>],"
-                                  "'device_traces': [[<1>, <0>, <0>], [<0>, <1>]], 'segments': []}");
+  weir__recording *s = snapshot_of("{'x': [<0={'action': 'alloc', 'addr': 1, 'size': 1, 'stream': 0}>,"
+                                   "<1={'action': 'alloc', 'addr': 2, 'size': 2, 'stream': 0}>],"
+                                   "'device_traces': [[<1>, <0>, <0>], [<0>, <1>]], 'segments': []}");
   check_whole(s);
   assert_int_equal(s->event_count, 5);
   assert_int_equal(s->devices[0].events[0].size, 2);
@@ -516,12 +516,12 @@ static void test_events_in_any_order(void **state) {
   assert_int_equal(s->devices[0].events[2].size, 1);
   assert_int_equal(s->devices[1].events[0].size, 1);
   assert_int_equal(s->devices[1].events[1].size, 2);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 static void test_stacks_are_kept_once(void **state) {
   (void)state;
-  weir__snapshot *s = snapshot_of(
+  weir__recording *s = snapshot_of(
       "{'segments': [], 'device_traces': [["
       "{'action': 'alloc', " EVENT ", 'frames': [{'name': 'f', 'filename': 'a.py', 'line': 1}]},"
       "{'action': 'alloc', " EVENT ", 'frames': [{'name': 'f', 'filename': 'a.py', 'line': 1}]},"
@@ -530,7 +530,7 @@ static void test_stacks_are_kept_once(void **state) {
       "{'action': 'alloc', " EVENT ", 'frames': [{'name': 'g', 'filename': 'a.py', 'line': -2}]},"
       "{'action': 'alloc', " EVENT ", 'frames': None}, {'action': 'alloc', " EVENT "}]]}");
   check_whole(s);
-  const weir__snapshot_event *e = s->devices[0].events;
+  const weir__recording_entry *e = s->devices[0].events;
   assert_int_equal(s->frame_count, 2);
   assert_int_equal(s->stack_count, 4);
   assert_int_equal(e[0].stack, 1);
@@ -541,7 +541,7 @@ static void test_stacks_are_kept_once(void **state) {
   assert_int_equal(e[5].stack, 0);
   assert_int_equal(s->stacks[2].count, 2);
   assert_int_equal(s->frames[s->stack_frames[s->stacks[2].first + 1]].line, -2);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 /* ---- What makes no sense ---- */
@@ -635,25 +635,25 @@ static void test_too_many_streams(void **state) {
 
 /* ---- Files ---- */
 
-static weir_status load_bytes_as_file(const void *data, size_t size, weir__snapshot **s) {
+static weir_status load_bytes_as_file(const void *data, size_t size, weir__recording **s) {
   char path[] = "/tmp/weir_snapshot_XXXXXX";
   int file = mkstemp(path);
   assert_true(file >= 0);
   assert_int_equal(write(file, data, size), size);
   close(file);
-  weir_status status = weir__snapshot_load(path, NULL, s);
+  weir_status status = weir__recording_load(path, NULL, s);
   unlink(path);
   return status;
 }
 
 static void test_files(void **state) {
   (void)state;
-  weir__snapshot *s = NULL;
-  assert_int_equal(weir__snapshot_load("/nonexistent/file", NULL, &s), WEIR_ERROR_SYSTEM);
+  weir__recording *s = NULL;
+  assert_int_equal(weir__recording_load("/nonexistent/file", NULL, &s), WEIR_ERROR_SYSTEM);
   assert_string_equal(weir_last_error(), "/nonexistent/file: open: No such file or directory");
-  assert_int_equal(weir__snapshot_load("/", NULL, &s), WEIR_ERROR_SYSTEM);
+  assert_int_equal(weir__recording_load("/", NULL, &s), WEIR_ERROR_SYSTEM);
   assert_string_equal(weir_last_error(), "/: read: Is a directory");
-  assert_int_equal(weir__snapshot_load("/dev/null", NULL, &s), WEIR_ERROR_BAD_DATA);
+  assert_int_equal(weir__recording_load("/dev/null", NULL, &s), WEIR_ERROR_BAD_DATA);
   assert_string_equal(weir_last_error(), "/dev/null: byte 0: it is empty");
   assert_int_equal(load_bytes_as_file("{\"segments\": []}", 16, &s), WEIR_ERROR_BAD_DATA);
   assert_non_null(strstr(weir_last_error(), ": byte 0: 0x7b is not an opcode of a pickle"));
@@ -664,7 +664,7 @@ static void test_compressed_files(void **state) {
   (void)state;
   NEEDS_ZSTD;
   bytes whole = read_test_file("traces/cuda_graphs.pickle.zst");
-  weir__snapshot *s = NULL;
+  weir__recording *s = NULL;
   /* Two frames, one of them to be skipped, are one stream. */
   static const unsigned char skipped[12] = {0x50, 0x2a, 0x4d, 0x18, 4};
   unsigned char *two = malloc(whole.size + 12);
@@ -673,7 +673,7 @@ static void test_compressed_files(void **state) {
   memcpy(two + 12, whole.data, whole.size);
   assert_int_equal(load_bytes_as_file(two, whole.size + 12, &s), WEIR_OK);
   assert_int_equal(s->event_count, 1792);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
   s = NULL;
   free(two);
 
@@ -697,7 +697,7 @@ static void test_compressed_files(void **state) {
     memcpy(data, whole.data, size);
     spoil(data, &size, &random);
     if (read_bytes(data, size, NULL, &s) == WEIR_OK)
-      weir__snapshot_free(s);
+      weir__recording_free(s);
     else
       failed++;
     free(data);
@@ -727,11 +727,11 @@ static void pack(bytes *packed, const void *data, size_t size) {
 static void test_gzip(void **state) {
   (void)state;
   bytes plain = read_test_file("small_snapshot.pickle"), packed = {0};
-  weir__snapshot *s = NULL;
+  weir__recording *s = NULL;
   pack(&packed, plain.data, plain.size);
   assert_int_equal(load_bytes_as_file(packed.data, packed.size, &s), WEIR_OK);
   assert_int_equal(s->event_count, 40);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
   s = NULL;
   for (size_t size = 4; size < packed.size; size++) {
     assert_int_equal(read_bytes(packed.data, size, NULL, &s), WEIR_ERROR_BAD_DATA);
@@ -755,7 +755,7 @@ static void test_gzip(void **state) {
   memset(packed.data + packed.size, 0, 1000);
   assert_int_equal(load_bytes_as_file(packed.data, packed.size + 1000, &s), WEIR_OK);
   assert_int_equal(s->event_count, 40);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
   s = NULL;
   packed.data[packed.size + 500] = 'x';
   assert_int_equal(read_bytes(packed.data, packed.size + 1000, NULL, &s), WEIR_ERROR_BAD_DATA);
@@ -766,7 +766,7 @@ static void test_gzip(void **state) {
 #else
 static void test_gzip(void **state) {
   static const unsigned char packed[] = {0x1f, 0x8b, 8, 0};
-  weir__snapshot *s = NULL;
+  weir__recording *s = NULL;
   (void)state;
   assert_int_equal(read_bytes(packed, sizeof packed, NULL, &s), WEIR_ERROR_NOT_SUPPORTED);
   assert_non_null(strstr(weir_last_error(), "without zlib; decompress it first"));
@@ -777,12 +777,12 @@ static void test_bomb(void **state) {
   (void)state;
   NEEDS_ZSTD;
   bytes bomb = read_test_file("bomb.zst");
-  weir__snapshot *s = NULL;
-  const weir__snapshot_limits limits = {.input = 8 << 20};
+  weir__recording *s = NULL;
+  const weir__recording_limits limits = {.input = 8 << 20};
   assert_true(bomb.size < 4096);
   assert_int_equal(read_bytes(bomb.data, bomb.size, &limits, &s), WEIR_ERROR_BAD_DATA);
   assert_non_null(strstr(weir_last_error(), "there are more bytes than the limit of 8388608"));
-  const weir__snapshot_limits memory = {.memory = 8 << 20};
+  const weir__recording_limits memory = {.memory = 8 << 20};
   assert_int_equal(read_bytes(bomb.data, bomb.size, &memory, &s), WEIR_ERROR_BAD_DATA);
   assert_non_null(strstr(weir_last_error(), "more memory than the limit of 8.00 MiB"));
   free(bomb.data);
@@ -806,11 +806,11 @@ static void test_pipe(void **state) {
   close(ends[1]);
   char path[64];
   snprintf(path, sizeof path, "/dev/fd/%d", ends[0]);
-  weir__snapshot *s = NULL;
-  if (weir__snapshot_load(path, NULL, &s) != WEIR_OK)
+  weir__recording *s = NULL;
+  if (weir__recording_load(path, NULL, &s) != WEIR_OK)
     fail_msg("%s", weir_last_error());
   assert_int_equal(s->event_count, 40);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
   close(ends[0]);
   free(whole.data);
 }
@@ -820,7 +820,7 @@ static void test_pipe(void **state) {
 static void check_truncations(const bytes *whole, size_t step) {
   for (size_t size = 0; size < whole->size; size += step) {
     bytes copy = exact_copy(whole->data, size);
-    weir__snapshot *s = NULL;
+    weir__recording *s = NULL;
     assert_int_equal(read_bytes(copy.data, size, NULL, &s), WEIR_ERROR_BAD_DATA);
     assert_null(s);
     assert_non_null(strstr(weir_last_error(), "test: byte "));
@@ -849,11 +849,11 @@ static void test_spoiled_bytes(void **state) {
     memcpy(data, small.data, size);
     spoil(data, &size, &random);
     bytes copy = exact_copy(data, size);
-    weir__snapshot *s = NULL;
+    weir__recording *s = NULL;
     weir_status status = read_bytes(copy.data, copy.size, NULL, &s);
     if (status == WEIR_OK) {
       check_whole(s);
-      weir__snapshot_free(s);
+      weir__recording_free(s);
       accepted++;
     } else {
       assert_int_equal(status, WEIR_ERROR_BAD_DATA);
@@ -872,11 +872,11 @@ static void test_memory_limits(void **state) {
   bytes small = read_test_file("small_snapshot.pickle");
   size_t failed = 0, succeeded = 0;
   for (uint64_t memory = 1000; memory < 400000; memory += 997) {
-    const weir__snapshot_limits limits = {.memory = memory};
-    weir__snapshot *s = NULL;
+    const weir__recording_limits limits = {.memory = memory};
+    weir__recording *s = NULL;
     if (read_bytes(small.data, small.size, &limits, &s) == WEIR_OK) {
       check_whole(s);
-      weir__snapshot_free(s);
+      weir__recording_free(s);
       succeeded++;
     } else {
       assert_non_null(strstr(weir_last_error(), "more memory than the limit"));

@@ -45,17 +45,17 @@ static void check_file(const char *name, unsigned long at_least, size_t events) 
   char path[1024];
   snprintf(path, sizeof path, "%s/%s", WEIR_TEST_DATA, name);
   for (fail_at = 1;; fail_at++) {
-    weir__snapshot *s = NULL;
+    weir__recording *s = NULL;
     long before = live;
     made = 0;
     did_fail = false;
     counting = true;
-    weir_status status = weir__snapshot_load(path, NULL, &s);
+    weir_status status = weir__recording_load(path, NULL, &s);
     counting = false;
     if (!did_fail) {
       assert_int_equal(status, WEIR_OK);
       assert_int_equal(s->event_count, events);
-      weir__snapshot_free(s);
+      weir__recording_free(s);
       assert_int_equal(live, before);
       break;
     }

@@ -15,9 +15,9 @@
 #include "offline/redact.h"
 #include "offline/rewrite.h"
 
-static weir__snapshot *load(void) {
-  weir__snapshot *snapshot;
-  assert_int_equal(weir__snapshot_load(WEIR_TEST_DATA "/small_snapshot.pickle", NULL, &snapshot), WEIR_OK);
+static weir__recording *load(void) {
+  weir__recording *snapshot;
+  assert_int_equal(weir__recording_load(WEIR_TEST_DATA "/small_snapshot.pickle", NULL, &snapshot), WEIR_OK);
   return snapshot;
 }
 
@@ -52,15 +52,15 @@ static void test_sha256(void **state) {
 
 /* ---- Texts ---- */
 
-static const char *text_of(const weir__snapshot *s, uint32_t string) { return s->strings.items[string].text; }
+static const char *text_of(const weir__recording *s, uint32_t string) { return s->strings.items[string].text; }
 
-static void redact(weir__snapshot *s, const char *salt, bool keep_functions, weir__redaction *redaction) {
+static void redact(weir__recording *s, const char *salt, bool keep_functions, weir__redaction *redaction) {
   const weir__redact_options options = {.salt = salt, .keep_functions = keep_functions};
   assert_int_equal(weir__redact(s, &options, redaction), WEIR_OK);
 }
 
 static void test_all_texts_are_hidden(void **state) {
-  weir__snapshot *plain = load(), *s = load();
+  weir__recording *plain = load(), *s = load();
   weir__redaction redaction;
   (void)state;
   redact(s, "salt", false, &redaction);
@@ -87,13 +87,13 @@ static void test_all_texts_are_hidden(void **state) {
     assert_int_equal(strncmp(text_of(s, s->annotations[i].name), "a_", 2), 0);
     assert_string_equal(text_of(s, s->annotations[i].stage), i % 2 ? "END" : "START");
   }
-  weir__snapshot_free(plain);
-  weir__snapshot_free(s);
+  weir__recording_free(plain);
+  weir__recording_free(s);
 }
 
 static void test_salts(void **state) {
   static const char *const salts[] = {"one", "one", "other", NULL, NULL};
-  weir__snapshot *s[5];
+  weir__recording *s[5];
   const char *names[5];
   weir__redaction redaction;
   (void)state;
@@ -107,11 +107,11 @@ static void test_salts(void **state) {
     for (int k = 1; k < i; k++)
       assert_string_not_equal(names[i], names[k]);
   for (int i = 0; i < 5; i++)
-    weir__snapshot_free(s[i]);
+    weir__recording_free(s[i]);
 }
 
 static void test_functions_can_be_kept(void **state) {
-  weir__snapshot *plain = load(), *s = load();
+  weir__recording *plain = load(), *s = load();
   weir__redaction redaction;
   (void)state;
   redact(s, "salt", true, &redaction);
@@ -121,21 +121,21 @@ static void test_functions_can_be_kept(void **state) {
     assert_string_equal(text_of(s, s->frames[i].name), text_of(plain, plain->frames[i].name));
     assert_string_not_equal(text_of(s, s->frames[i].filename), text_of(plain, plain->frames[i].filename));
   }
-  weir__snapshot_free(plain);
-  weir__snapshot_free(s);
+  weir__recording_free(plain);
+  weir__recording_free(s);
 }
 
 /* Of a configuration only items are kept that the allocator understands; another text is hidden. */
 static void test_settings(void **state) {
-  weir__snapshot *s = load();
+  weir__recording *s = load();
   weir__redaction redaction;
-  weir__snapshot_setting texts[] = {
+  weir__recording_setting texts[] = {
       {.key = "PYTORCH_CUDA_ALLOC_CONF",
        .kind = WEIR__SETTING_TEXT,
        .text = "expandable_segments:True,secret:/home/me,roundup_power2_divisions:[256:1,>:2],max_split_size_mb:64"},
       {.key = "last_allocator_settings", .kind = WEIR__SETTING_TEXT, .text = "/home/me/settings"},
       {.key = "max_split_size", .kind = WEIR__SETTING_INT, .integer = 7, .real = 7}};
-  weir__snapshot_setting *before = s->settings;
+  weir__recording_setting *before = s->settings;
   size_t count = s->setting_count;
   (void)state;
   s->settings = texts;
@@ -148,12 +148,12 @@ static void test_settings(void **state) {
   assert_int_equal(texts[2].integer, 7);
   s->settings = before;
   s->setting_count = count;
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 /* ---- Behaviour ---- */
 
-static void assert_differs(weir__snapshot *changed, const weir__behaviour *before, const char *expected) {
+static void assert_differs(weir__recording *changed, const weir__behaviour *before, const char *expected) {
   weir__behaviour after;
   assert_int_equal(weir__behaviour_of(changed, &after), WEIR_OK);
   assert_int_equal(weir__behaviour_compare(before, &after), WEIR_ERROR_BAD_DATA);
@@ -163,7 +163,7 @@ static void assert_differs(weir__snapshot *changed, const weir__behaviour *befor
 }
 
 static void test_what_differs_is_found(void **state) {
-  weir__snapshot *s = load();
+  weir__recording *s = load();
   weir__behaviour before, after;
   (void)state;
   assert_int_equal(weir__behaviour_of(s, &before), WEIR_OK);
@@ -172,7 +172,7 @@ static void test_what_differs_is_found(void **state) {
   assert_int_equal(weir__behaviour_compare(&before, &after), WEIR_OK);
   weir__behaviour_free(&after);
 
-  weir__snapshot_event *e = &s->events[1];
+  weir__recording_entry *e = &s->events[1];
   e->size += 1; /* rounding hides it from the addresses, not from the counters */
   assert_differs(s, &before, "counters");
   e->size -= 1;
@@ -189,7 +189,7 @@ static void test_what_differs_is_found(void **state) {
   assert_differs(s, &before, "device 0");
   s->devices[0].event_count++;
   weir__behaviour_free(&before);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
 }
 
 /* ---- Files ---- */

@@ -45,22 +45,22 @@ static const struct job {
 
 enum { JOBS = sizeof jobs / sizeof *jobs };
 
-static weir__snapshot *load_file(const char *folder, const char *name) {
+static weir__recording *load_file(const char *folder, const char *name) {
 #ifndef WEIR_HAVE_ZSTD
   print_message("waived: %s: built without libzstd\n", name);
   skip();
 #endif
   char path[1024];
   snprintf(path, sizeof path, "%s/%s/%s.pickle.zst", WEIR_TEST_DATA, folder, name);
-  weir__snapshot *snapshot = NULL;
-  if (weir__snapshot_load(path, NULL, &snapshot) != WEIR_OK)
+  weir__recording *snapshot = NULL;
+  if (weir__recording_load(path, NULL, &snapshot) != WEIR_OK)
     fail_msg("%s", weir_last_error());
   return snapshot;
 }
 
-static weir__snapshot *load(const struct job *job) { return load_file("traces", job->name); }
+static weir__recording *load(const struct job *job) { return load_file("traces", job->name); }
 
-static void replay(const weir__snapshot *snapshot, const weir__replay_options *options, weir__replay_report *report) {
+static void replay(const weir__recording *snapshot, const weir__replay_options *options, weir__replay_report *report) {
   if (weir__replay(snapshot, options, report) != WEIR_OK)
     fail_msg("%s", weir_last_error());
 }
@@ -86,13 +86,13 @@ static void assert_exact(const struct job *job, const weir__replay_report *repor
 static void test_exact(void **state) {
   (void)state;
   for (int i = 0; i < JOBS; i++) {
-    weir__snapshot *snapshot = load(&jobs[i]);
+    weir__recording *snapshot = load(&jobs[i]);
     weir__replay_options options = {.check = true, .memory = DEVICE_TOTAL, .fraction = jobs[i].fraction};
     weir__replay_report report;
     replay(snapshot, &options, &report);
     assert_false(report.limit_is_inferred);
     assert_exact(&jobs[i], &report);
-    weir__snapshot_free(snapshot);
+    weir__recording_free(snapshot);
   }
 }
 
@@ -100,13 +100,13 @@ static void test_exact(void **state) {
 static void test_exact_with_an_inferred_limit(void **state) {
   (void)state;
   for (int i = 0; i < JOBS; i++) {
-    weir__snapshot *snapshot = load(&jobs[i]);
+    weir__recording *snapshot = load(&jobs[i]);
     weir__replay_options options = {.check = true};
     weir__replay_report report;
     replay(snapshot, &options, &report);
     assert_int_equal(report.limit_is_inferred, jobs[i].fraction > 0);
     assert_exact(&jobs[i], &report);
-    weir__snapshot_free(snapshot);
+    weir__recording_free(snapshot);
   }
 }
 
@@ -140,7 +140,7 @@ static void test_histories(void **state) {
   for (size_t i = 0; i < sizeof histories / sizeof *histories; i++)
     for (int is_given = 0; is_given < 2; is_given++) {
       const struct history *h = &histories[i];
-      weir__snapshot *snapshot = load_file("histories", h->name);
+      weir__recording *snapshot = load_file("histories", h->name);
       weir__replay_options options = {.check = true};
       if (is_given) {
         options.memory = 16ull << 30;
@@ -161,7 +161,7 @@ static void test_histories(void **state) {
       assert_int_equal(s->num_device_free, h->device_free);
       assert_int_equal(s->num_alloc_retries, h->retries);
       assert_int_equal(s->num_ooms, h->ooms);
-      weir__snapshot_free(snapshot);
+      weir__recording_free(snapshot);
     }
 }
 
@@ -170,14 +170,14 @@ static void test_histories(void **state) {
 enum { MIB = 1 << 20 };
 
 #define EVENT(what, at, bytes)                                                                                         \
-  { .action = WEIR__ACTION_##what, .address = (at), .size = (uint64_t)(bytes), .pool = WEIR__SNAPSHOT_NO_POOL }
+  { .action = WEIR__ACTION_##what, .address = (at), .size = (uint64_t)(bytes), .pool = WEIR__RECORDING_NO_POOL }
 
-static void replay_events(weir__snapshot_event *events, size_t count, const weir__snapshot *with,
+static void replay_events(weir__recording_entry *events, size_t count, const weir__recording *with,
                           const weir__replay_options *options, weir__replay_report *report) {
   int64_t streams[1] = {0};
-  weir__snapshot_pool pools[1] = {{{0, 0}}};
-  weir__snapshot_device device = {.events = events, .event_count = count};
-  weir__snapshot snapshot = *with;
+  weir__recording_pool pools[1] = {{{0, 0}}};
+  weir__recording_device device = {.events = events, .event_count = count};
+  weir__recording snapshot = *with;
   snapshot.devices = &device;
   snapshot.device_count = 1;
   snapshot.streams = streams;
@@ -191,7 +191,7 @@ static void replay_events(weir__snapshot_event *events, size_t count, const weir
 static void test_rescued(void **state) {
   (void)state;
   const uint64_t a = 1ull << 40;
-  weir__snapshot_event events[] = {
+  weir__recording_entry events[] = {
       EVENT(SEGMENT_ALLOC, a, 100 * MIB),
       EVENT(ALLOC, a, 100 * MIB),
       EVENT(FREE_REQUESTED, a, 100 * MIB), /* another stream uses it */
@@ -200,7 +200,7 @@ static void test_rescued(void **state) {
       EVENT(OOM, 0, 50 * MIB),
       EVENT(ALLOC, a, 50 * MIB),
   };
-  weir__snapshot snapshot = {0};
+  weir__recording snapshot = {0};
   weir__replay_report report;
   const weir__replay_options options = {.check = true, .memory = 1ull << 30, .fraction = 0.1};
   replay_events(events, sizeof events / sizeof *events, &snapshot, &options, &report);
@@ -212,8 +212,8 @@ static void test_rescued(void **state) {
 /* The settings that have no number in a file are read from its text, as PyTorch reads it. */
 static void test_settings_in_the_text(void **state) {
   (void)state;
-  weir__snapshot_event events[] = {EVENT(SEGMENT_ALLOC, 1ull << 40, 32 * MIB), EVENT(ALLOC, 1ull << 40, 2 * MIB)};
-  weir__snapshot snapshot = {.conf = "large_segment_size_mb:32,max_non_split_rounding_mb,40"};
+  weir__recording_entry events[] = {EVENT(SEGMENT_ALLOC, 1ull << 40, 32 * MIB), EVENT(ALLOC, 1ull << 40, 2 * MIB)};
+  weir__recording snapshot = {.conf = "large_segment_size_mb:32,max_non_split_rounding_mb,40"};
   weir__replay_report report;
   weir__replay_options options = {.check = true};
   replay_events(events, 2, &snapshot, &options, &report);
@@ -236,10 +236,10 @@ static void test_settings_in_the_text(void **state) {
 /* A history that does not begin with the first allocation. */
 static void test_incomplete(void **state) {
   (void)state;
-  weir__snapshot_event events[] = {EVENT(FREE_REQUESTED, 1ull << 40, MIB), EVENT(FREE_COMPLETED, 1ull << 40, MIB),
-                                   EVENT(SEGMENT_FREE, 1ull << 40, 2 * MIB), EVENT(SEGMENT_ALLOC, 1ull << 41, 2 * MIB),
-                                   EVENT(ALLOC, 1ull << 41, MIB)};
-  weir__snapshot snapshot = {0};
+  weir__recording_entry events[] = {EVENT(FREE_REQUESTED, 1ull << 40, MIB), EVENT(FREE_COMPLETED, 1ull << 40, MIB),
+                                    EVENT(SEGMENT_FREE, 1ull << 40, 2 * MIB), EVENT(SEGMENT_ALLOC, 1ull << 41, 2 * MIB),
+                                    EVENT(ALLOC, 1ull << 41, MIB)};
+  weir__recording snapshot = {0};
   weir__replay_report report;
   weir__replay_options options = {.check = true};
   replay_events(events, 5, &snapshot, &options, &report);
@@ -253,21 +253,21 @@ static void test_incomplete(void **state) {
 /* Numbers that no allocator wrote: nothing breaks. */
 static void test_absurd_numbers(void **state) {
   (void)state;
-  weir__snapshot_event events[] = {EVENT(SEGMENT_ALLOC, UINT64_MAX, UINT64_MAX),
-                                   EVENT(ALLOC, UINT64_MAX, UINT64_MAX),
-                                   EVENT(SEGMENT_MAP, 0, 0),
-                                   EVENT(ALLOC, 0, 0),
-                                   EVENT(SEGMENT_FREE, UINT64_MAX, UINT64_MAX),
-                                   EVENT(SEGMENT_UNMAP, 1, 0),
-                                   EVENT(SEGMENT_FREE, 512, UINT64_MAX),
-                                   EVENT(OOM, 0, UINT64_MAX),
-                                   EVENT(SEGMENT_ALLOC, 1ull << 62, 1ull << 62),
-                                   EVENT(ALLOC, 1ull << 62, (1ull << 60) - 1),
-                                   EVENT(FREE_REQUESTED, 0, 0),
-                                   EVENT(FREE_COMPLETED, UINT64_MAX, 1),
-                                   EVENT(SEGMENT_FREE, 1ull << 62, 1ull << 62),
-                                   EVENT(SEGMENT_ALLOC, 7, 7)};
-  static weir__snapshot_setting settings[] = {
+  weir__recording_entry events[] = {EVENT(SEGMENT_ALLOC, UINT64_MAX, UINT64_MAX),
+                                    EVENT(ALLOC, UINT64_MAX, UINT64_MAX),
+                                    EVENT(SEGMENT_MAP, 0, 0),
+                                    EVENT(ALLOC, 0, 0),
+                                    EVENT(SEGMENT_FREE, UINT64_MAX, UINT64_MAX),
+                                    EVENT(SEGMENT_UNMAP, 1, 0),
+                                    EVENT(SEGMENT_FREE, 512, UINT64_MAX),
+                                    EVENT(OOM, 0, UINT64_MAX),
+                                    EVENT(SEGMENT_ALLOC, 1ull << 62, 1ull << 62),
+                                    EVENT(ALLOC, 1ull << 62, (1ull << 60) - 1),
+                                    EVENT(FREE_REQUESTED, 0, 0),
+                                    EVENT(FREE_COMPLETED, UINT64_MAX, 1),
+                                    EVENT(SEGMENT_FREE, 1ull << 62, 1ull << 62),
+                                    EVENT(SEGMENT_ALLOC, 7, 7)};
+  static weir__recording_setting settings[] = {
       {.key = "garbage_collection_threshold", .kind = WEIR__SETTING_FLOAT, .real = 1e300},
       {.key = "max_split_size", .kind = WEIR__SETTING_FLOAT, .real = -1e300},
       {.key = "roundup_power2_divisions", .sub = "1", .kind = WEIR__SETTING_INT, .integer = INT64_MIN, .real = -9e18},
@@ -275,7 +275,7 @@ static void test_absurd_numbers(void **state) {
   weir__replay_report report;
   for (size_t count = 0; count <= 4; count++)
     for (int check = 0; check < 2; check++) {
-      weir__snapshot snapshot = {.settings = settings, .setting_count = count};
+      weir__recording snapshot = {.settings = settings, .setting_count = count};
       const weir__replay_options options = {.check = check};
       replay_events(events, sizeof events / sizeof *events, &snapshot, &options, &report);
       assert_int_not_equal(report.failures, 0);
@@ -285,8 +285,8 @@ static void test_absurd_numbers(void **state) {
 /* A check that cannot fail is none: a history that was tampered with is found out. */
 static void test_tampered(void **state) {
   (void)state;
-  weir__snapshot *snapshot = load(&jobs[2]);
-  weir__snapshot_event *events = snapshot->events;
+  weir__recording *snapshot = load(&jobs[2]);
+  weir__recording_entry *events = snapshot->events;
   size_t at = snapshot->event_count / 2;
   while (events[at].action != WEIR__ACTION_ALLOC)
     at++;
@@ -314,7 +314,7 @@ static void test_tampered(void **state) {
 
   replay(snapshot, &options, &report);
   assert_int_equal(report.differences, 0);
-  weir__snapshot_free(snapshot);
+  weir__recording_free(snapshot);
 }
 
 /* Other settings, and too little memory. */
@@ -323,7 +323,7 @@ static void test_unchecked(void **state) {
   const struct job *job = jobs;
   while (strcmp(job->name, "llama_varlen") != 0)
     job++;
-  weir__snapshot *snapshot = load(job);
+  weir__recording *snapshot = load(job);
   weir__replay_report recorded, expandable, small;
   weir__replay_options options = {.memory = DEVICE_TOTAL};
   replay(snapshot, &options, &recorded);
@@ -336,7 +336,7 @@ static void test_unchecked(void **state) {
   replay(snapshot, &options, &small);
   assert_int_not_equal(small.failures, 0);
   assert_true(small.stats.reserved_bytes[0].peak <= 8ll << 30);
-  weir__snapshot_free(snapshot);
+  weir__recording_free(snapshot);
 }
 
 /* Forty streams that need more than half a terabyte: each has two expandable segments, whose addresses are 9/8 of a device that
@@ -345,29 +345,29 @@ static void test_many_streams(void **state) {
   (void)state;
   enum { STREAMS = 40, EVENTS = 4 };
   const uint64_t large = 16ull << 30, small = 1 << 20, base = 1ull << 44;
-  static weir__snapshot_event events[STREAMS * EVENTS];
+  static weir__recording_entry events[STREAMS * EVENTS];
   int64_t streams[STREAMS];
-  weir__snapshot_pool pools[1] = {{{0, 0}}};
+  weir__recording_pool pools[1] = {{{0, 0}}};
   for (size_t i = 0; i < STREAMS; i++) {
-    weir__snapshot_event *e = &events[i * EVENTS];
+    weir__recording_entry *e = &events[i * EVENTS];
     uint64_t at = base + i * (64ull << 30);
     streams[i] = (int64_t)i * 0x1000;
-    e[0] = (weir__snapshot_event){.action = WEIR__ACTION_SEGMENT_ALLOC, .address = at, .size = large};
-    e[1] = (weir__snapshot_event){.action = WEIR__ACTION_ALLOC, .address = at, .size = large};
-    e[2] = (weir__snapshot_event){.action = WEIR__ACTION_SEGMENT_ALLOC, .address = at + large, .size = 2 << 20};
-    e[3] = (weir__snapshot_event){.action = WEIR__ACTION_ALLOC, .address = at + large, .size = small};
+    e[0] = (weir__recording_entry){.action = WEIR__ACTION_SEGMENT_ALLOC, .address = at, .size = large};
+    e[1] = (weir__recording_entry){.action = WEIR__ACTION_ALLOC, .address = at, .size = large};
+    e[2] = (weir__recording_entry){.action = WEIR__ACTION_SEGMENT_ALLOC, .address = at + large, .size = 2 << 20};
+    e[3] = (weir__recording_entry){.action = WEIR__ACTION_ALLOC, .address = at + large, .size = small};
     for (size_t k = 0; k < EVENTS; k++) {
       e[k].stream = (uint16_t)i;
-      e[k].pool = WEIR__SNAPSHOT_NO_POOL;
+      e[k].pool = WEIR__RECORDING_NO_POOL;
     }
   }
-  weir__snapshot_device device = {.events = events, .event_count = STREAMS * EVENTS};
-  weir__snapshot snapshot = {.devices = &device,
-                             .device_count = 1,
-                             .streams = streams,
-                             .stream_count = STREAMS,
-                             .pools = pools,
-                             .pool_count = 1};
+  weir__recording_device device = {.events = events, .event_count = STREAMS * EVENTS};
+  weir__recording snapshot = {.devices = &device,
+                              .device_count = 1,
+                              .streams = streams,
+                              .stream_count = STREAMS,
+                              .pools = pools,
+                              .pool_count = 1};
   weir__replay_options options = {.check = true};
   weir__replay_report report;
   replay(&snapshot, &options, &report);
@@ -382,8 +382,8 @@ static void test_many_streams(void **state) {
 
 static void test_no_history(void **state) {
   (void)state;
-  weir__snapshot_device device = {0};
-  weir__snapshot empty = {.devices = &device, .device_count = 1};
+  weir__recording_device device = {0};
+  weir__recording empty = {.devices = &device, .device_count = 1};
   weir__replay_options options = {0};
   weir__replay_report report;
   assert_int_equal(weir__replay(&empty, &options, &report), WEIR_ERROR_INVALID_ARGUMENT);

@@ -15,7 +15,7 @@
 #include "offline/load.h"
 #include "offline/summary.h"
 
-static void summarize(const weir__snapshot *snapshot, weir__summary *summary) {
+static void summarize(const weir__recording *snapshot, weir__summary *summary) {
   if (weir__summarize(snapshot, 0, summary) != WEIR_OK)
     fail_msg("%s", weir_last_error());
 }
@@ -32,7 +32,7 @@ static void test_peaks(void **state) {
               {"traces/llama_varlen_expandable_capped", 19507403152, 19740491776, 0, 1},
               {"traces/resnet_stacks", 9454177936, 12807307264, 0, 1}};
   for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
-    weir__snapshot *snapshot = load(jobs[i].name);
+    weir__recording *snapshot = load(jobs[i].name);
     weir__summary s;
     summarize(snapshot, &s);
     assert_int_equal(s.live.bytes, jobs[i].requested);
@@ -41,7 +41,7 @@ static void test_peaks(void **state) {
     assert_int_equal(s.streams, jobs[i].streams);
     assert_int_equal(s.completeness, WEIR__HISTORY_COMPLETE);
     assert_int_equal(s.live_before, 0);
-    weir__snapshot_free(snapshot);
+    weir__recording_free(snapshot);
   }
 }
 
@@ -58,7 +58,7 @@ static uint64_t sum(const weir__holder *holders, size_t count) {
 
 static void test_holders(void **state) {
   (void)state;
-  weir__snapshot *snapshot = load("traces/resnet_stacks");
+  weir__recording *snapshot = load("traces/resnet_stacks");
   weir__summary s;
   summarize(snapshot, &s);
   assert_true(s.has_stacks);
@@ -83,7 +83,7 @@ static void test_holders(void **state) {
       weir__describe_stack(snapshot, s.holders[i].stack, text);
       assert_string_not_equal(text, weir__describe_stack(snapshot, s.holders[k].stack, other));
     }
-  weir__snapshot_free(snapshot);
+  weir__recording_free(snapshot);
 
   /* No stacks: by size. */
   snapshot = load("traces/llama_oom");
@@ -92,7 +92,7 @@ static void test_holders(void **state) {
   assert_int_equal(s.holders[0].size, 1958400000);
   assert_int_equal(s.holders[0].count, 2);
   assert_int_equal(s.holders[0].bytes, 2 * 1958400000ull);
-  weir__snapshot_free(snapshot);
+  weir__recording_free(snapshot);
 }
 
 /* Of a stack, the innermost frame and the innermost of the program's own are shown; stacks that differ elsewhere are one. */
@@ -113,17 +113,17 @@ static void test_own_frames(void **state) {
       {"/home/you/train.py", 0},
   };
   enum { NAME = 1, TORCH, LIBRARY, OWN, NATIVE, UNKNOWN, WEIR, C, PACKAGE, STANDARD, COPY };
-  static weir__snapshot_frame frames[] = {{.name = NAME, .filename = TORCH, .line = 1},
-                                          {.name = NAME, .filename = TORCH, .line = 2},
-                                          {.name = NAME, .filename = LIBRARY, .line = 3},
-                                          {.name = NAME, .filename = OWN, .line = 4},
-                                          {.name = NAME, .filename = NATIVE, .line = 5},
-                                          {.name = NAME, .filename = UNKNOWN},
-                                          {.name = NAME, .filename = WEIR},
-                                          {.name = NAME, .filename = C, .line = 8},
-                                          {.name = NAME, .filename = PACKAGE, .line = 9},
-                                          {.name = NAME, .filename = STANDARD, .line = 10},
-                                          {.name = NAME, .filename = COPY, .line = 4}};
+  static weir__recording_frame frames[] = {{.name = NAME, .filename = TORCH, .line = 1},
+                                           {.name = NAME, .filename = TORCH, .line = 2},
+                                           {.name = NAME, .filename = LIBRARY, .line = 3},
+                                           {.name = NAME, .filename = OWN, .line = 4},
+                                           {.name = NAME, .filename = NATIVE, .line = 5},
+                                           {.name = NAME, .filename = UNKNOWN},
+                                           {.name = NAME, .filename = WEIR},
+                                           {.name = NAME, .filename = C, .line = 8},
+                                           {.name = NAME, .filename = PACKAGE, .line = 9},
+                                           {.name = NAME, .filename = STANDARD, .line = 10},
+                                           {.name = NAME, .filename = COPY, .line = 4}};
   static const struct {
     size_t count;
     uint32_t frames[5];
@@ -141,17 +141,17 @@ static void test_own_frames(void **state) {
                {3, {6, 8, 3}, "f (train.py:4)", 9},
                {1, {10}, "f (train.py:4)", 9}};
   enum { CASES = sizeof cases / sizeof *cases };
-  weir__snapshot_stack stacks[CASES];
+  weir__recording_stack stacks[CASES];
   uint32_t all[CASES * 5], *alike;
   for (size_t i = 0; i < CASES; i++) {
-    stacks[i] = (weir__snapshot_stack){.first = 5 * i, .count = (uint32_t)cases[i].count};
+    stacks[i] = (weir__recording_stack){.first = 5 * i, .count = (uint32_t)cases[i].count};
     memcpy(all + 5 * i, cases[i].frames, sizeof cases[i].frames);
   }
-  weir__snapshot snapshot = {.frames = frames,
-                             .frame_count = sizeof frames / sizeof *frames,
-                             .stacks = stacks,
-                             .stack_count = CASES,
-                             .stack_frames = all};
+  weir__recording snapshot = {.frames = frames,
+                              .frame_count = sizeof frames / sizeof *frames,
+                              .stacks = stacks,
+                              .stack_count = CASES,
+                              .stack_frames = all};
   snapshot.strings.items = texts;
   snapshot.strings.count = sizeof texts / sizeof *texts;
   assert_int_equal(weir__describe_alike(&snapshot, &alike), WEIR_OK);
@@ -164,9 +164,9 @@ static void test_own_frames(void **state) {
 }
 
 /* The history from an event on, and up to another: what a ring leaves. */
-static weir__snapshot part_of(const weir__snapshot *snapshot, size_t from, size_t count,
-                              weir__snapshot_device *device) {
-  weir__snapshot part = *snapshot;
+static weir__recording part_of(const weir__recording *snapshot, size_t from, size_t count,
+                               weir__recording_device *device) {
+  weir__recording part = *snapshot;
   *device = snapshot->devices[0];
   device->events += from;
   device->event_count = count;
@@ -178,15 +178,15 @@ static weir__snapshot part_of(const weir__snapshot *snapshot, size_t from, size_
 /* What was there before the first event is told from the end, so the peak is the same. */
 static void test_late(void **state) {
   (void)state;
-  weir__snapshot *snapshot = load("traces/llama_oom");
-  weir__snapshot_device device;
+  weir__recording *snapshot = load("traces/llama_oom");
+  weir__recording_device device;
   weir__summary whole, s;
   summarize(snapshot, &whole);
   size_t from = 9001, count = snapshot->devices[0].event_count - from;
-  weir__snapshot part = part_of(snapshot, from, count, &device);
+  weir__recording part = part_of(snapshot, from, count, &device);
   int64_t live = 0;
   for (size_t i = 0; i < from; i++) {
-    const weir__snapshot_event *e = &snapshot->devices[0].events[i];
+    const weir__recording_entry *e = &snapshot->devices[0].events[i];
     live += e->action == WEIR__ACTION_ALLOC            ? (int64_t)e->size
             : e->action == WEIR__ACTION_FREE_REQUESTED ? -(int64_t)e->size
                                                        : 0;
@@ -209,7 +209,7 @@ static void test_late(void **state) {
   part = part_of(snapshot, 0, 0, &device);
   summarize(&part, &s);
   assert_int_equal(s.completeness, WEIR__HISTORY_NONE);
-  weir__snapshot_free(snapshot);
+  weir__recording_free(snapshot);
 }
 
 static void test_words(void **state) {
@@ -220,7 +220,7 @@ static void test_words(void **state) {
   assert_string_equal(weir__describe_span(1200000, text), "1.20 s");
   assert_string_equal(weir__describe_span(300000000, text), "5 min");
   assert_string_equal(weir__describe_span(9000000000, text), "2.5 h");
-  weir__snapshot *snapshot = load("traces/llama_oom");
+  weir__recording *snapshot = load("traces/llama_oom");
   char phase[WEIR__DESCRIBE_TEXT];
   int64_t begin = snapshot->annotations[0].time_us;
   assert_string_equal(weir__describe_phase(snapshot, 0, begin - 1, phase), "");
@@ -228,7 +228,7 @@ static void test_words(void **state) {
   assert_string_equal(weir__describe_phase(snapshot, 0, snapshot->annotations[1].time_us + 1, phase),
                       "after Optimizer.step#AdamW.step");
   assert_string_equal(weir__describe_phase(snapshot, 1, begin + 1, phase), "");
-  weir__snapshot_free(snapshot);
+  weir__recording_free(snapshot);
 }
 
 int main(void) {

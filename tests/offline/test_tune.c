@@ -18,8 +18,8 @@ enum { MOST_FILES = 4 };
 
 typedef struct files {
   size_t count;
-  weir__snapshot *snapshots[MOST_FILES];
-  const weir__recording *histories[MOST_FILES];
+  weir__recording *snapshots[MOST_FILES];
+  const weir__replayer *histories[MOST_FILES];
 } files;
 
 static weir__costs costs;
@@ -30,18 +30,18 @@ static void add_file(files *f, const char *name) {
   skip();
 #endif
   char path[1024];
-  weir__recording *history = NULL;
+  weir__replayer *history = NULL;
   snprintf(path, sizeof path, "%s/%s.pickle.zst", WEIR_TEST_DATA, name);
-  if (weir__snapshot_load(path, NULL, &f->snapshots[f->count]) ||
-      weir__recording_open(f->snapshots[f->count], 0, 0, 0, &history))
+  if (weir__recording_load(path, NULL, &f->snapshots[f->count]) ||
+      weir__replayer_open(f->snapshots[f->count], 0, 0, 0, &history))
     fail_msg("%s", weir_last_error());
   f->histories[f->count++] = history;
 }
 
 static void close_files(files *f) {
   for (size_t i = 0; i < f->count; i++) {
-    weir__recording_close((weir__recording *)f->histories[i]);
-    weir__snapshot_free(f->snapshots[i]);
+    weir__replayer_close((weir__replayer *)f->histories[i]);
+    weir__recording_free(f->snapshots[i]);
   }
 }
 
@@ -151,7 +151,7 @@ static void test_any_number_of_processes(void **state) {
   for (int i = 0; i < RANKS; i++) {
     processes[i] = (process){.options = options};
     processes[i].options.team =
-        (weir__team){.threads = 1, .rank = i, .ranks = RANKS, .share = share, .share_context = &m};
+        (weir__parallel){.threads = 1, .rank = i, .ranks = RANKS, .share = share, .share_context = &m};
     assert_int_equal(pthread_create(&threads[i], NULL, run_process, &processes[i]), 0);
   }
   for (int i = 0; i < RANKS; i++) {
@@ -263,8 +263,8 @@ static void test_out_of_memory(void **state) {
   assert_int_equal(r.candidates[0].score.failures, 1);
   assert_int_equal(r.candidates[r.best].score.failures, 0);
   assert_string_equal(text_of(&r, r.best), "expandable_segments:True");
-  assert_true(r.fit_best.bytes <= weir__recording_check(f.histories[0])->limit);
-  assert_true(r.fit_recorded.bytes > weir__recording_check(f.histories[0])->limit);
+  assert_true(r.fit_best.bytes <= weir__replayer_check(f.histories[0])->limit);
+  assert_true(r.fit_recorded.bytes > weir__replayer_check(f.histories[0])->limit);
   bool has_threshold = false;
   for (size_t i = 1; i < r.candidate_count; i++)
     has_threshold |= r.candidates[i].settings.garbage_collection_threshold > 0;

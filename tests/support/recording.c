@@ -54,10 +54,10 @@ void remove_files(const char *folder) {
     closedir(dir);
 }
 
-weir__snapshot *load_recording(const char *path) {
-  weir__snapshot *s = NULL;
+weir__recording *load_recording(const char *path) {
+  weir__recording *s = NULL;
   assert_non_null(path);
-  if (weir__snapshot_load(path, NULL, &s))
+  if (weir__recording_load(path, NULL, &s))
     fail_msg("%s: %s", path, weir_last_error());
   return s;
 }

@@ -26,7 +26,7 @@ void close_recording(void); /* also where none is open */
 void remove_files(const char *folder);
 
 /* What a file has; the test fails where it cannot be read. */
-weir__snapshot *load_recording(const char *path);
+weir__recording *load_recording(const char *path);
 
 /* A sink for messages that counts warnings, and keeps the last. */
 extern _Atomic int warnings;

@@ -113,30 +113,30 @@ static void compare_end(const weir__state *state, int device, weir_allocator *al
   weir_snapshot_destroy(taken);
 }
 
-size_t check_loaded(const weir__snapshot *s, int device, weir_allocator *allocator) {
-  const weir__snapshot_device *d = &s->devices[device];
-  weir__recording *history = NULL;
+size_t check_loaded(const weir__recording *s, int device, weir_allocator *allocator) {
+  const weir__recording_device *d = &s->devices[device];
+  weir__replayer *history = NULL;
   weir__replay_report report;
   if (!d->event_count) /* the checkpoint is all there is */
     return 0;
-  if (weir__recording_open(s, device, 0, 0, &history))
+  if (weir__replayer_open(s, device, 0, 0, &history))
     fail_msg("device %d: %s", device, weir_last_error());
   view v = {.last = d->event_count - 1};
-  CHECK(weir__recording_recheck(history, &(weir__replay_watch){look, &v}, &report));
+  CHECK(weir__replayer_recheck(history, &(weir__replay_watch){look, &v}, &report));
   for (size_t i = 0; i < report.differences && i < 4; i++)
     print_error("%s\n", report.shown[i]);
   assert_int_equal(report.differences, 0);
-  assert_int_equal(weir__recording_check(history)->differences, 0);
+  assert_int_equal(weir__replayer_check(history)->differences, 0);
   if (allocator)
     compare_end(&v.state, device, allocator);
   weir__state_clear(&v.state);
-  weir__recording_close(history);
+  weir__replayer_close(history);
   return d->event_count;
 }
 
 size_t check_window(const char *path, int device, weir_allocator *allocator) {
-  weir__snapshot *s = load_recording(path);
+  weir__recording *s = load_recording(path);
   size_t events = check_loaded(s, device, allocator);
-  weir__snapshot_free(s);
+  weir__recording_free(s);
   return events;
 }
