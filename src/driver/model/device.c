@@ -28,7 +28,7 @@ static void number_devices(model *m, int all) {
   }
   int count = weir__visible_ordinals(getenv("CUDA_VISIBLE_DEVICES"), uuids, all, ordinals);
   m->device_count = count == WEIR__VISIBLE_MIG ? 0 : count;
-  for (int i = 0; i < m->device_count; i++)
+  for (int i = 0; i < m->device_count && i < all; i++)
     m->devices[i]->physical = ordinals[i];
 }
 
