@@ -345,7 +345,8 @@ int weir_frames_key(void *context, uint64_t *key) {
   if (!w || !begin_walk(w))
     return 0;
   const PyThreadState *thread = PyGILState_GetThisThreadState();
-  uint64_t mixed = atomic_load_explicit(&generation, memory_order_acquire);
+  /* Spread over all bits: a small number would change only what the address of other code may change too. */
+  uint64_t mixed = atomic_load_explicit(&generation, memory_order_acquire) * 0xc2b2ae3d27d4eb4fu;
   bool has_key = thread != NULL;
   for (frame_pointer f = has_key ? innermost((PyThreadState *)thread) : NULL; f && has_key; f = behind(f)) {
     int instruction;
@@ -353,8 +354,9 @@ int weir_frames_key(void *context, uint64_t *key) {
       continue;
     const PyCodeObject *code = code_of(f, &instruction);
     has_key = code != NULL;
-    mixed = (mixed ^ ((uint64_t)(uintptr_t)code + (uint64_t)(unsigned)instruction)) * 0x9e3779b97f4a7c15u;
-    mixed ^= mixed >> 32;
+    mixed = (mixed ^ (uint64_t)(uintptr_t)code) * 0x9e3779b97f4a7c15u;
+    mixed = ((mixed ^ mixed >> 32) + (uint64_t)(unsigned)instruction) * 0xff51afd7ed558ccdu;
+    mixed ^= mixed >> 29;
   }
   end_walk(w);
   mixed *= 0xff51afd7ed558ccdu;
@@ -386,6 +388,7 @@ void weir_frames_end(void) {
     return;
   weir_set_stack_hook(NULL, NULL);
   wait_for_walks();
+  atomic_fetch_add(&generation, 1); /* before the code may go */
   drop_table(atomic_exchange(&current, NULL));
 }
 

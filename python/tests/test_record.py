@@ -142,6 +142,25 @@ while done < 500:
         assert len(allocs(record(tmp_path, program))) > 10
 
 
+def test_code_at_an_address_that_was_used_before(tmp_path: Path) -> None:
+    # What was known of code that is gone must not be told of other code in its place.
+    program = """
+names = []
+for n in range(300):
+    weir.memory._record_memory_history(stacks="python", context="alloc")
+    space = {"weir": weir}
+    exec(f"def made_{n}():\\n    return weir.empty(512)", space)
+    block = space[f"made_{n}"]()
+    entries = [e for e in weir.memory._snapshot()["device_traces"][0] if e["action"] == "alloc"]
+    names.append(entries[-1]["frames"][0]["name"])
+    weir.memory._record_memory_history(None)
+    del block, space
+assert names == [f"made_{n}" for n in range(300)], names
+weir.memory._record_memory_history(stacks="python", context="alloc")
+"""
+    record(tmp_path, program)
+
+
 def test_recording_can_end_and_begin_again(tmp_path: Path) -> None:
     program = """
 import gc, weakref
