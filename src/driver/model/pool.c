@@ -106,13 +106,13 @@ static weir_cu_result alloc(model *m, model_pool *pool, model_stream *stream, si
   }
   if (bytes > m->bytes)
     return WEIR_CU_OUT_OF_MEMORY;
-  model_range *range;
+  model_range *range = NULL;
   weir_cu_result r;
   if (stream->capture)
     r = alloc_in_capture(m, stream, bytes, &range);
   else if (!(r = weir__model_unsafe(m)) && !(r = weir__model_implicit(m, stream)))
     r = m->hooks->pool_alloc(m, pool, stream, bytes, &range);
-  if (!r)
+  if (!r && range)
     *pointer = range->base;
   return r;
 }
