@@ -132,23 +132,23 @@ static void print_peak(const weir__recording *snapshot, int device, const weir__
 static void print_device(const weir__recording *snapshot, int number, const weir__summary *s) {
   const weir__recording_device *device = &snapshot->devices[number];
   char text[4][32], span[32];
-  size_t made = s->actions[WEIR__ACTION_SEGMENT_ALLOC] + s->actions[WEIR__ACTION_SEGMENT_MAP];
+  size_t made = s->actions[WEIR_TRACE_SEGMENT_ALLOC] + s->actions[WEIR_TRACE_SEGMENT_MAP];
   printf("  %sdevice %d%s\n", weir_cli_bold(), number, weir_cli_plain());
   if (device->event_count) {
     printf("    events    %zu in %s: %zu allocations, %zu frees, %zu segment%s made and %zu given back",
            device->event_count,
            s->first_us ? weir__describe_span((int64_t)((uint64_t)s->last_us - (uint64_t)s->first_us), span)
                        : "a time that was not recorded",
-           s->actions[WEIR__ACTION_ALLOC], s->actions[WEIR__ACTION_FREE_REQUESTED], made, made == 1 ? "" : "s",
-           s->actions[WEIR__ACTION_SEGMENT_FREE] + s->actions[WEIR__ACTION_SEGMENT_UNMAP]);
+           s->actions[WEIR_TRACE_ALLOC], s->actions[WEIR_TRACE_FREE_REQUESTED], made, made == 1 ? "" : "s",
+           s->actions[WEIR_TRACE_SEGMENT_FREE] + s->actions[WEIR_TRACE_SEGMENT_UNMAP]);
     if (s->streams > 1)
       printf(", on %zu streams", s->streams);
     putchar('\n');
   }
   print_completeness(device, s);
-  if (s->actions[WEIR__ACTION_OOM]) {
+  if (s->actions[WEIR_TRACE_OOM]) {
     printf("    %sout of memory%s  %zu time%s, the first at ", weir_cli_bold(), weir_cli_plain(),
-           s->actions[WEIR__ACTION_OOM], s->actions[WEIR__ACTION_OOM] == 1 ? "" : "s");
+           s->actions[WEIR_TRACE_OOM], s->actions[WEIR_TRACE_OOM] == 1 ? "" : "s");
     print_when(snapshot, number, s, s->first_oom);
     printf(": a request of %s\n", bytes(device->events[s->first_oom].size, text[0]));
   }
@@ -266,9 +266,9 @@ static void json_device(const weir__recording *snapshot, int number, const weir_
   static const char *const completeness[] = {"none", "complete", "late", "wrapped"};
   printf("{\"device\": %d, \"events\": %zu, \"actions\": {", number, snapshot->devices[number].event_count);
   bool any = false;
-  for (int i = 0; i <= WEIR__ACTION_OTHER; i++)
+  for (int i = 0; i <= WEIR__ACTION_UNKNOWN; i++)
     if (s->actions[i]) {
-      printf("%s\"%s\": %zu", any ? ", " : "", weir__recording_action_name((weir__recording_action)i), s->actions[i]);
+      printf("%s\"%s\": %zu", any ? ", " : "", weir_trace_action_name((weir_trace_action)i), s->actions[i]);
       any = true;
     }
   printf("}, \"first_us\": %" PRId64 ", \"last_us\": %" PRId64 ", \"history\": \"%s\", \"unknown_frees\": %zu, ",
@@ -287,7 +287,7 @@ static void json_device(const weir__recording *snapshot, int number, const weir_
   if (snapshot->devices[number].start)
     printf("\"peak_before\": {\"allocated\": %" PRIu64 ", \"reserved\": %" PRIu64 "}, ",
            snapshot->devices[number].peak_allocated, snapshot->devices[number].peak_reserved);
-  if (s->actions[WEIR__ACTION_OOM])
+  if (s->actions[WEIR_TRACE_OOM])
     printf("\"first_oom\": {\"event\": %zu, \"size\": %" PRIu64 "}, ", s->first_oom,
            snapshot->devices[number].events[s->first_oom].size);
   else

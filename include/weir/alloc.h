@@ -234,16 +234,29 @@ weir_status weir_allocator_reset_accumulated_stats(weir_allocator *allocator, in
 
 /* ---- Watching ---- */
 
+/* The actions of history entries: name, number in ring files, text in snapshots. Trackers see those up to OOM. */
+#define WEIR_TRACE_ACTION_MAP(X)                                                                                       \
+  X(ALLOC, 0, "alloc")                                                                                                 \
+  X(FREE_REQUESTED, 1, "free_requested")                                                                               \
+  X(FREE_COMPLETED, 2, "free_completed")                                                                               \
+  X(SEGMENT_ALLOC, 3, "segment_alloc")                                                                                 \
+  X(SEGMENT_FREE, 4, "segment_free")                                                                                   \
+  X(SEGMENT_MAP, 5, "segment_map")                                                                                     \
+  X(SEGMENT_UNMAP, 6, "segment_unmap")                                                                                 \
+  X(OOM, 7, "oom")                                                                                                     \
+  X(SNAPSHOT, 8, "snapshot")                                                                                           \
+  X(ANNOTATE, 9, "annotate")          /* weir_history_mark_pointer */                                                  \
+  X(USER_DEFINED, 12, "user_defined") /* weir_history_mark */
+
 typedef enum weir_trace_action {
-  WEIR_TRACE_ALLOC,
-  WEIR_TRACE_FREE_REQUESTED,
-  WEIR_TRACE_FREE_COMPLETED,
-  WEIR_TRACE_SEGMENT_ALLOC,
-  WEIR_TRACE_SEGMENT_FREE,
-  WEIR_TRACE_SEGMENT_MAP,
-  WEIR_TRACE_SEGMENT_UNMAP,
-  WEIR_TRACE_OOM
+#define X(name, number, text) WEIR_TRACE_##name = number,
+  WEIR_TRACE_ACTION_MAP(X)
+#undef X
+      WEIR_TRACE_ACTIONS /* one more than the highest number */
 } weir_trace_action;
+
+/* "alloc", "free_requested" and so on; "unknown" for any other number. */
+const char *weir_trace_action_name(weir_trace_action action);
 
 typedef struct weir_trace_entry {
   weir_trace_action action;

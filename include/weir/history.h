@@ -37,21 +37,13 @@ typedef enum weir_history_stacks {
   WEIR_STACKS_EITHER    /* the hook's frames, or the native ones for a thread that has none of the hook's */
 } weir_history_stacks;
 
-/* Bits for weir_history_options.skip. The first are those of weir_trace_action; 10 and 11 are not used. */
-enum {
-  WEIR_HISTORY_SNAPSHOT = WEIR_TRACE_OOM + 1,
-  WEIR_HISTORY_ANNOTATE,          /* weir_history_mark_pointer */
-  WEIR_HISTORY_USER_DEFINED = 12, /* weir_history_mark */
-  WEIR_HISTORY_ACTIONS
-};
-
 typedef struct weir_history_options {
   size_t size; /* sizeof(weir_history_options) */
   weir_history_mode mode;
   weir_history_context context;
   weir_history_stacks stacks;
   size_t max_entries; /* of each device, and of annotations; at least 1. SIZE_MAX: as many as the host has memory for */
-  unsigned skip;      /* 1u << action: events that are not kept; trackers hear of them all the same */
+  unsigned skip;      /* 1u << weir_trace_action: events that are not kept; trackers hear of them all the same */
   int clear;          /* 1: what was kept so far goes */
 } weir_history_options;
 

@@ -42,11 +42,21 @@ weir_status weir_snapshot_take(weir_allocator *allocator, const weir_snapshot_op
 /* NULL is allowed. */
 void weir_snapshot_destroy(weir_snapshot *snapshot);
 
+/* The states of blocks: name, text in snapshots. */
+#define WEIR_BLOCK_STATE_MAP(X)                                                                                        \
+  X(INACTIVE, "inactive")                       /* free */                                                             \
+  X(ACTIVE_ALLOCATED, "active_allocated")       /* allocated by the program */                                         \
+  X(ACTIVE_PENDING_FREE, "active_pending_free") /* freed by the program, and still in use by another stream */
+
 typedef enum weir_block_state {
-  WEIR_BLOCK_INACTIVE,           /* free */
-  WEIR_BLOCK_ACTIVE_ALLOCATED,   /* the program's */
-  WEIR_BLOCK_ACTIVE_PENDING_FREE /* freed by the program, and still in use by another stream */
+#define X(name, text) WEIR_BLOCK_##name,
+  WEIR_BLOCK_STATE_MAP(X)
+#undef X
+      WEIR_BLOCK_STATES
 } weir_block_state;
+
+/* "inactive" and so on; "unknown" for any other number. */
+const char *weir_block_state_name(weir_block_state state);
 
 typedef struct weir_snapshot_block {
   uint64_t address, bytes;
@@ -79,7 +89,7 @@ weir_status weir_snapshot_events(const weir_snapshot *snapshot, int device, uint
 
 typedef struct weir_snapshot_event {
   size_t size;      /* sizeof(weir_snapshot_event), set by the caller */
-  int action;       /* weir_trace_action, or WEIR_HISTORY_SNAPSHOT, _ANNOTATE or _USER_DEFINED */
+  int action;       /* weir_trace_action, or WEIR_TRACE_SNAPSHOT, _ANNOTATE or _USER_DEFINED */
   uint32_t stack;   /* number of a recorded stack; 0: none */
   uint64_t address; /* of an OOM: the device's free memory */
   uint64_t bytes;   /* of alloc and free: as requested */

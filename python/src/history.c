@@ -528,10 +528,8 @@ static void tell(listeners *l, PyObject *(*make_arguments)(const void *), const 
 }
 
 static PyObject *tracker_arguments(const void *what) {
-  static const char *const names[] = {"alloc",        "free_requested", "free_completed", "segment_alloc",
-                                      "segment_free", "segment_map",    "segment_unmap",  "oom"};
   const weir_trace_entry *e = what;
-  return Py_BuildValue("(siKKK(KK))", names[e->action], e->device, (unsigned long long)e->address,
+  return Py_BuildValue("(siKKK(KK))", weir_trace_action_name(e->action), e->device, (unsigned long long)e->address,
                        (unsigned long long)e->bytes, (unsigned long long)(uintptr_t)e->stream,
                        (unsigned long long)e->pool.first, (unsigned long long)e->pool.second);
 }

@@ -18,12 +18,12 @@ enum { WEIR__UNIT = 512 }; /* all sizes and addresses of the cache's blocks are 
 
 static const uint64_t weir__most_units = UINT32_MAX; /* of a block: 2 TiB */
 
-typedef enum weir__block_state {
+typedef enum weir__block_status {
   WEIR__FREE,      /* in the index, or just taken out of it */
   WEIR__UNMAPPED,  /* address space of an expandable segment without memory */
   WEIR__ALLOCATED, /* the caller's */
   WEIR__WAITING    /* freed by its owner, and still in use by other streams */
-} weir__block_state;
+} weir__block_status;
 
 typedef struct weir__block_marks {
   uint8_t oversize : 1; /* it was counted as such; the limit may be another one when it is freed */
@@ -36,7 +36,7 @@ typedef struct weir__block_marks {
 typedef struct weir__block {
   uint64_t address;
   uint32_t units;     /* its size; 0: a back end's memory, as many bytes as were asked for, which may be any number */
-  uint8_t state;      /* weir__block_state */
+  uint8_t state;      /* weir__block_status */
   bool is_ordered;    /* free, in a list of the index: it and all behind it are in the order of addresses */
   uint8_t expandable; /* its segment is */
   union {

@@ -347,7 +347,7 @@ static __attribute__((noinline)) weir_status alloc_with_stack(weir__heap *heap, 
   }
   weir__block *block = alloc_cached(arena, settings, size, bytes);
   if (block)
-    weir__recorder_write_at(arena->writer, WEIR__ENTRY_ALLOC, block->address, bytes, stack, ticks);
+    weir__recorder_write_at(arena->writer, WEIR_TRACE_ALLOC, block->address, bytes, stack, ticks);
   weir__biased_give(&arena->lock);
   if (!block) {
     weir__op op;

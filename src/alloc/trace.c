@@ -114,7 +114,7 @@ void weir__trace_arena(weir__arena *arena, weir_trace_action action, uint64_t ad
   weir__writer *writer = history && weir__recorder_is_on(history) ? weir__arena_writer(arena, history) : NULL;
   uint32_t of_op = weir__op_stack();
   if (writer)
-    weir__recorder_write(writer, (weir__action)action, address, bytes, of_op ? of_op : stack);
+    weir__recorder_write(writer, action, address, bytes, of_op ? of_op : stack);
   if (has_listeners(allocator))
     tell_later(arena, action, address, bytes);
 }

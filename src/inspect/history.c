@@ -52,10 +52,10 @@ weir_status weir_history_record(weir_allocator *allocator, const weir_history_op
   if ((unsigned)options.stacks > WEIR_STACKS_EITHER)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: stacks %d: expected language, all or either", __func__,
                       (int)options.stacks);
-  if (options.skip >> WEIR_HISTORY_ACTIONS)
+  if (options.skip >> WEIR_TRACE_ACTIONS)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
                       "%s: Unknown TraceEntry action: 0x%x; weir_history_action has the bits", __func__,
-                      options.skip >> WEIR_HISTORY_ACTIONS << WEIR_HISTORY_ACTIONS);
+                      options.skip >> WEIR_TRACE_ACTIONS << WEIR_TRACE_ACTIONS);
   weir__recorder *history = history_of(allocator);
   if (!history)
     return no_memory(__func__);
@@ -139,7 +139,7 @@ weir_status weir_history_mark(weir_allocator *allocator, int device, const char 
     return WEIR_ERROR_INVALID_DEVICE;
   weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
   if (history && weir__recorder_is_on(history))
-    weir__recorder_mark(history, device, WEIR__ENTRY_USER_DEFINED, 0, 0, weir__text_number(text));
+    weir__recorder_mark(history, device, WEIR_TRACE_USER_DEFINED, 0, 0, weir__text_number(text));
   return WEIR_OK;
 }
 
@@ -150,7 +150,7 @@ weir_status weir_history_mark_pointer(weir_allocator *allocator, const void *poi
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: no live allocation found at pointer %p", __func__, pointer);
   weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
   if (history && weir__recorder_is_on(history))
-    weir__recorder_mark(history, info.device, WEIR__ENTRY_ANNOTATE, (uint64_t)pointer, info.requested,
+    weir__recorder_mark(history, info.device, WEIR_TRACE_ANNOTATE, (uint64_t)pointer, info.requested,
                         weir__text_number(text));
   return WEIR_OK;
 }

@@ -396,7 +396,7 @@ void weir__record_taken(weir__arena *arena, const weir__block *block) {
     return;
   weir__writer *writer = weir__arena_writer(arena, history);
   if (writer)
-    weir__recorder_write(writer, WEIR__ENTRY_TAKEN, block->address, weir__block_bytes(block), 0);
+    weir__recorder_write(writer, WEIR__ACTION_TAKEN, block->address, weir__block_bytes(block), 0);
 }
 
 void weir__record_limit(const weir__heap *heap) {

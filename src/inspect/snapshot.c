@@ -13,6 +13,15 @@
 #include "inspect/snapshot_history.h"
 #include "inspect/still.h"
 
+const char *weir_block_state_name(weir_block_state state) {
+  static const char *const names[] = {
+#define X(name, text) text,
+      WEIR_BLOCK_STATE_MAP(X)
+#undef X
+  };
+  return (unsigned)state < WEIR_BLOCK_STATES ? names[state] : "unknown";
+}
+
 void weir_snapshot_options_init(weir_snapshot_options *options) {
   if (!options)
     return;

@@ -25,7 +25,7 @@ static void cut(void *context, int device, uint64_t active_bytes) {
   weir__recorded *r = context;
   r->cuts[device] = weir__clock_ticks();
   if (weir__recorder_is_on(r->history))
-    weir__recorder_mark(r->history, device, WEIR__ENTRY_SNAPSHOT, 0, active_bytes, 0);
+    weir__recorder_mark(r->history, device, WEIR_TRACE_SNAPSHOT, 0, active_bytes, 0);
 }
 
 static weir_status events(void *context, int device, weir__entry **events, size_t *count, uint64_t *dropped) {

@@ -5,6 +5,7 @@
 #define WEIR_INSPECT_WRITE_SCHEMA_H
 
 #include "inspect/write_sink.h"
+#include "weir/snapshot.h"
 
 #define WEIR__WORDS(X)                                                                                                 \
   X(SEGMENTS, "segments")                                                                                              \
@@ -40,21 +41,7 @@
   X(PHASE, "phase")                                                                                                    \
   X(STAGE, "stage")                                                                                                    \
   X(LARGE, "large")                                                                                                    \
-  X(SMALL, "small")                                                                                                    \
-  X(INACTIVE, "inactive")                                                                                              \
-  X(ACTIVE_ALLOCATED, "active_allocated")                                                                              \
-  X(ACTIVE_PENDING_FREE, "active_pending_free")                                                                        \
-  X(ALLOC, "alloc")                                                                                                    \
-  X(FREE_REQUESTED, "free_requested")                                                                                  \
-  X(FREE_COMPLETED, "free_completed")                                                                                  \
-  X(SEGMENT_ALLOC, "segment_alloc")                                                                                    \
-  X(SEGMENT_FREE, "segment_free")                                                                                      \
-  X(SEGMENT_MAP, "segment_map")                                                                                        \
-  X(SEGMENT_UNMAP, "segment_unmap")                                                                                    \
-  X(OOM, "oom")                                                                                                        \
-  X(SNAPSHOT, "snapshot")                                                                                              \
-  X(ANNOTATE, "annotate")                                                                                              \
-  X(USER_DEFINED, "user_defined")
+  X(SMALL, "small")
 
 typedef enum weir__word {
 #define X(name, text) WEIR__WORD_##name,
@@ -69,6 +56,7 @@ typedef struct weir__schema {
   weir__sink *sink;
   const weir__sink_format *to; /* the sink's */
   uint32_t memos[WEIR__WORD_COUNT];
+  uint32_t action_memos[WEIR_TRACE_ACTIONS], state_memos[WEIR_BLOCK_STATES];
 } weir__schema;
 
 static inline void weir__write_key(weir__schema *s, weir__word name) {
@@ -78,6 +66,16 @@ static inline void weir__write_key(weir__schema *s, weir__word name) {
 static inline void weir__write_word(weir__schema *s, weir__word name, weir__word value) {
   weir__write_key(s, name);
   s->to->text(s->sink, weir__words[value], &s->memos[value]);
+}
+
+static inline void weir__write_action(weir__schema *s, unsigned action) {
+  weir__write_key(s, WEIR__WORD_ACTION);
+  s->to->text(s->sink, weir_trace_action_name((weir_trace_action)action), &s->action_memos[action]);
+}
+
+static inline void weir__write_state(weir__schema *s, unsigned state) {
+  weir__write_key(s, WEIR__WORD_STATE);
+  s->to->text(s->sink, weir_block_state_name((weir_block_state)state), &s->state_memos[state]);
 }
 
 static inline void weir__write_natural(weir__schema *s, weir__word name, uint64_t value) {

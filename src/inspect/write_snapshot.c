@@ -12,21 +12,6 @@
 #include "inspect/symbols.h"
 #include "inspect/write_schema.h"
 
-static const uint8_t state_words[] = {WEIR__WORD_INACTIVE, WEIR__WORD_ACTIVE_ALLOCATED, WEIR__WORD_ACTIVE_PENDING_FREE};
-static const uint8_t action_words[] = {
-    [WEIR__ENTRY_ALLOC] = WEIR__WORD_ALLOC,
-    [WEIR__ENTRY_FREE_REQUESTED] = WEIR__WORD_FREE_REQUESTED,
-    [WEIR__ENTRY_FREE_COMPLETED] = WEIR__WORD_FREE_COMPLETED,
-    [WEIR__ENTRY_SEGMENT_ALLOC] = WEIR__WORD_SEGMENT_ALLOC,
-    [WEIR__ENTRY_SEGMENT_FREE] = WEIR__WORD_SEGMENT_FREE,
-    [WEIR__ENTRY_SEGMENT_MAP] = WEIR__WORD_SEGMENT_MAP,
-    [WEIR__ENTRY_SEGMENT_UNMAP] = WEIR__WORD_SEGMENT_UNMAP,
-    [WEIR__ENTRY_OOM] = WEIR__WORD_OOM,
-    [WEIR__ENTRY_SNAPSHOT] = WEIR__WORD_SNAPSHOT,
-    [WEIR__ENTRY_ANNOTATE] = WEIR__WORD_ANNOTATE,
-    [WEIR__ENTRY_USER_DEFINED] = WEIR__WORD_USER_DEFINED,
-};
-
 const char *const weir__words[] = {
 #define X(name, text) text,
     WEIR__WORDS(X)
@@ -142,7 +127,7 @@ static void block(writer *w, const weir_snapshot_block *b) {
   weir__write_natural(&w->out, WEIR__WORD_ADDRESS, b->address);
   weir__write_natural(&w->out, WEIR__WORD_SIZE, b->bytes);
   weir__write_natural(&w->out, WEIR__WORD_REQUESTED_SIZE, b->requested);
-  weir__write_word(&w->out, WEIR__WORD_STATE, state_words[b->state]);
+  weir__write_state(&w->out, b->state);
   frames(w, b->stack);
   weir__write_close(w->out.sink);
 }
@@ -185,8 +170,8 @@ static void pool_id(writer *w, uint32_t number) {
 static void event(writer *w, const weir__entry *e) {
   const weir__taken_context *context = &w->snapshot->contexts[e->context];
   weir__write_open_dict(w->out.sink);
-  weir__write_word(&w->out, WEIR__WORD_ACTION, action_words[e->action]);
-  weir__write_natural(&w->out, e->action == WEIR__ENTRY_OOM ? WEIR__WORD_DEVICE_FREE : WEIR__WORD_ADDR, e->address);
+  weir__write_action(&w->out, e->action);
+  weir__write_natural(&w->out, e->action == WEIR_TRACE_OOM ? WEIR__WORD_DEVICE_FREE : WEIR__WORD_ADDR, e->address);
   weir__write_natural(&w->out, WEIR__WORD_SIZE, e->bytes);
   weir__write_integer(&w->out, WEIR__WORD_STREAM, (int64_t)e->stream);
   weir__write_integer(&w->out, WEIR__WORD_TIME_US, (int64_t)e->time);

@@ -20,7 +20,7 @@ static int by_event(const void *a, const void *b) {
 static bool is_of_same_round(const weir__recording_entry *events, const idle *last, const idle *next) {
   const weir__state_segment *x = last->segment, *y = next->segment;
   for (size_t i = last->block->event; i < next->block->event; i++)
-    if (events[i].action != WEIR__ACTION_SEGMENT_FREE)
+    if (events[i].action != WEIR_TRACE_SEGMENT_FREE)
       return false;
   if (x->stream != y->stream)
     return x->stream < y->stream;

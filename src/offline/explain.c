@@ -39,7 +39,7 @@ static bool look(void *context, weir__heap *heap, size_t event, const weir__repl
 
 static weir_status choose(const weir__recording_device *device, const weir__explain_options *options,
                           const weir__summary *summary, weir__explanation *x) {
-  bool has_oom = summary->actions[WEIR__ACTION_OOM] > 0;
+  bool has_oom = summary->actions[WEIR_TRACE_OOM] > 0;
   x->moment = options->moment;
   if (x->moment == WEIR__AT_AUTO)
     x->moment = has_oom ? WEIR__AT_OOM : device->event_count ? WEIR__AT_PEAK : WEIR__AT_END;
@@ -65,14 +65,14 @@ static weir_status choose(const weir__recording_device *device, const weir__expl
   if (x->moment != WEIR__AT_END && x->event >= device->event_count)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "device %d has no event %zu: its history has %zu events",
                       options->device, x->event, device->event_count);
-  if (x->moment == WEIR__AT_EVENT && device->events[x->event].action == WEIR__ACTION_OOM)
+  if (x->moment == WEIR__AT_EVENT && device->events[x->event].action == WEIR_TRACE_OOM)
     x->moment = WEIR__AT_OOM;
   return WEIR_OK;
 }
 
 static size_t next_oom(const weir__recording_device *device, size_t first) {
   size_t i = first + 1;
-  while (i < device->event_count && device->events[i].action != WEIR__ACTION_OOM)
+  while (i < device->event_count && device->events[i].action != WEIR_TRACE_OOM)
     i++;
   return i;
 }
@@ -81,7 +81,7 @@ static size_t next_oom(const weir__recording_device *device, size_t first) {
  * runs out is like that. */
 static bool is_last(const weir__recording_device *device, size_t event) {
   for (size_t i = event + 1; i < device->event_count; i++)
-    if (device->events[i].action <= WEIR__ACTION_SEGMENT_UNMAP)
+    if (device->events[i].action <= WEIR_TRACE_SEGMENT_UNMAP)
       return false;
   return true;
 }
@@ -98,10 +98,10 @@ static void seek(const weir__recording *snapshot, const weir__recording_device *
     seeker->pool[1] = snapshot->pools[e->pool].id[1];
   } else {
     size_t i = event;
-    while (i > 0 && device->events[i].action != WEIR__ACTION_ALLOC)
+    while (i > 0 && device->events[i].action != WEIR_TRACE_ALLOC)
       i--;
     const weir__state_segment *s = weir__state_find(state, device->events[i].address);
-    if (device->events[i].action == WEIR__ACTION_ALLOC && s)
+    if (device->events[i].action == WEIR_TRACE_ALLOC && s)
       memcpy(seeker->pool, s->pool, sizeof seeker->pool);
   }
   x->is_private = seeker->pool[0] || seeker->pool[1];
@@ -117,7 +117,7 @@ static void read_request(const weir__recording_entry *e, const weir__settings *s
   x->is_small = x->rounded <= WEIR__SMALL_MAX;
   x->stream = e->stream;
   x->stack = e->stack;
-  if (e->action == WEIR__ACTION_OOM) {
+  if (e->action == WEIR_TRACE_OOM) {
     x->has_device_free = true;
     x->device_free = e->address;
   }
@@ -508,7 +508,7 @@ static weir_status check_memory(const weir__recording_device *device, const weir
       reserved += e->size;
     else if (weir__is_release(e))
       reserved -= e->size < reserved ? e->size : reserved;
-    else if (e->action == WEIR__ACTION_OOM && (e->address > memory || reserved > memory - e->address))
+    else if (e->action == WEIR_TRACE_OOM && (e->address > memory || reserved > memory - e->address))
       return weir__fail(
           WEIR_ERROR_INVALID_ARGUMENT,
           "--memory %s is too little: at event %zu the device had %s free, beside the %s that were reserved; "
@@ -537,7 +537,7 @@ weir_status weir__explain(const weir__recording *snapshot, const weir__explain_o
                       options->device);
   x.completeness = summary.completeness;
   x.event_count = device->event_count;
-  x.oom_count = summary.actions[WEIR__ACTION_OOM];
+  x.oom_count = summary.actions[WEIR_TRACE_OOM];
   x.first_oom = summary.first_oom;
   x.next_oom = next_oom(device, summary.first_oom);
   x.first_us = summary.first_us;

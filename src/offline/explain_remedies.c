@@ -67,15 +67,14 @@ static const weir__recording_entry *events_of(const weir__trial_options *o) {
 static size_t before_request(const weir__trial_options *o) {
   const weir__recording_entry *events = events_of(o);
   size_t i = o->event;
-  while (i > 0 && events[i - 1].action >= WEIR__ACTION_FREE_COMPLETED &&
-         events[i - 1].action <= WEIR__ACTION_SEGMENT_UNMAP)
+  while (i > 0 && events[i - 1].action >= WEIR_TRACE_FREE_COMPLETED && events[i - 1].action <= WEIR_TRACE_SEGMENT_UNMAP)
     i--;
   return i ? i - 1 : 0;
 }
 
 /* Of what is in use; in sums that may wrap around, as a file may say anything. */
 static uint64_t change_of(const weir__recording_entry *e) {
-  return e->action == WEIR__ACTION_ALLOC ? e->size : e->action == WEIR__ACTION_FREE_REQUESTED ? 0 - e->size : 0;
+  return e->action == WEIR_TRACE_ALLOC ? e->size : e->action == WEIR_TRACE_FREE_REQUESTED ? 0 - e->size : 0;
 }
 
 /* The last time that about as little was in use as ever in the second half of the history: the end of the last step. */
@@ -103,7 +102,7 @@ static size_t quiet_event(const weir__trial_options *o) {
 static size_t failures_before(const weir__trial_options *o) {
   size_t count = 0;
   for (size_t i = 0; i < o->event; i++)
-    count += events_of(o)[i].action == WEIR__ACTION_OOM;
+    count += events_of(o)[i].action == WEIR_TRACE_OOM;
   return count;
 }
 

@@ -45,18 +45,18 @@ static void add(int64_t *level, uint64_t by) { *level = (int64_t)((uint64_t)*lev
 
 void weir__export_levels_move(weir__export_levels *levels, const weir__recording_entry *event) {
   switch (event->action) {
-  case WEIR__ACTION_ALLOC:
+  case WEIR_TRACE_ALLOC:
     add(&levels->allocated, event->size);
     break;
-  case WEIR__ACTION_FREE_REQUESTED:
+  case WEIR_TRACE_FREE_REQUESTED:
     add(&levels->allocated, 0 - event->size);
     break;
-  case WEIR__ACTION_SEGMENT_ALLOC:
-  case WEIR__ACTION_SEGMENT_MAP:
+  case WEIR_TRACE_SEGMENT_ALLOC:
+  case WEIR_TRACE_SEGMENT_MAP:
     add(&levels->reserved, event->size);
     break;
-  case WEIR__ACTION_SEGMENT_FREE:
-  case WEIR__ACTION_SEGMENT_UNMAP:
+  case WEIR_TRACE_SEGMENT_FREE:
+  case WEIR_TRACE_SEGMENT_UNMAP:
     add(&levels->reserved, 0 - event->size);
     break;
   default:
@@ -145,7 +145,6 @@ static weir_status blocks(walk *w) {
   static const weir__export_column columns[] = {{"block", false},   {"segment", false}, {"device", false},
                                                 {"address", false}, {"size", false},    {"requested", false},
                                                 {"state", true},    {"stack", false}};
-  static const char *const states[] = {"inactive", "active_allocated", "active_pending_free"};
   BEGIN(w, WEIR__EXPORT_BLOCKS, columns);
   for (size_t i = 0, first = 0; i < w->s->segment_count; first += w->s->segments[i++].block_count) {
     const weir__recording_segment *s = &w->s->segments[i];
@@ -157,7 +156,7 @@ static weir_status blocks(walk *w) {
       natural(w, b->address);
       natural(w, b->size);
       natural(w, b->requested);
-      w->to->text(w->to, states[b->state]);
+      w->to->text(w->to, weir_block_state_name((weir_block_state)b->state));
       stack(w, b->stack);
       TRY(w->to->row(w->to));
     }
@@ -170,11 +169,11 @@ static void event(walk *w, int device, size_t number, const weir__recording_entr
   const weir__recording_remark *remark = &w->s->remarks[e->remark];
   integer(w, device);
   natural(w, number);
-  if (e->action == WEIR__ACTION_OTHER)
+  if (e->action == WEIR__ACTION_UNKNOWN)
     text(w, remark->action);
   else
-    w->to->text(w->to, weir__recording_action_name((weir__recording_action)e->action));
-  if (e->action == WEIR__ACTION_OOM) {
+    w->to->text(w->to, weir_trace_action_name((weir_trace_action)e->action));
+  if (e->action == WEIR_TRACE_OOM) {
     nothing(w);
     natural(w, e->address);
   } else {

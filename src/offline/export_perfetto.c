@@ -75,7 +75,7 @@ static void name_all(tracer *t, int device) {
 
 /* What the driver did is apart from what streams asked for. */
 static bool is_of_segments(uint8_t action) {
-  return action >= WEIR__ACTION_SEGMENT_ALLOC && action <= WEIR__ACTION_SEGMENT_UNMAP;
+  return action >= WEIR_TRACE_SEGMENT_ALLOC && action <= WEIR_TRACE_SEGMENT_UNMAP;
 }
 
 static void instant(tracer *t, int device, size_t number, const weir__recording_entry *e, int64_t time) {
@@ -83,17 +83,17 @@ static void instant(tracer *t, int device, size_t number, const weir__recording_
   const weir__string *strings = t->s->strings.items;
   char stack[WEIR__DESCRIBE_TEXT], address[32];
   open_entry(t, "i",
-             e->action == WEIR__ACTION_OTHER ? strings[remark->action].text
-                                             : weir__recording_action_name((weir__recording_action)e->action),
+             e->action == WEIR__ACTION_UNKNOWN ? strings[remark->action].text
+                                               : weir_trace_action_name((weir_trace_action)e->action),
              FIRST_PROCESS + device,
              is_of_segments(e->action) ? SEGMENT_THREAD : FIRST_STREAM_THREAD + (int64_t)e->stream);
-  text(t, "s", e->action == WEIR__ACTION_OOM ? "p" : "t");
+  text(t, "s", e->action == WEIR_TRACE_OOM ? "p" : "t");
   integer(t, "ts", time);
   open_args(t);
   natural(t, "event", number);
   natural(t, "size", e->size);
   snprintf(address, sizeof address, "0x%llx", (unsigned long long)e->address);
-  if (e->action == WEIR__ACTION_OOM)
+  if (e->action == WEIR_TRACE_OOM)
     natural(t, "device_free", e->address);
   else
     text(t, "address", address);

@@ -138,12 +138,12 @@ static void begin_at_end(builder *b, const weir__recording_device *device) {
                         .stream = s->stream});
     for (size_t k = 0; k < s->block_count; k++) {
       const weir__recording_block *block = &s->blocks[k];
-      if (block->state != WEIR__STATE_INACTIVE)
+      if (block->state != WEIR_BLOCK_INACTIVE)
         put_thing(b, &(thing){.address = block->address,
                               .size = block->size,
                               .requested = block->requested,
                               .stack = block->stack,
-                              .is_waiting = block->state == WEIR__STATE_PENDING_FREE});
+                              .is_waiting = block->state == WEIR_BLOCK_ACTIVE_PENDING_FREE});
     }
   }
 }
@@ -170,27 +170,27 @@ static void go_back(builder *b, const weir__recording_entry *e, size_t number) {
   uint64_t base;
   void *found;
   switch (e->action) {
-  case WEIR__ACTION_ALLOC:
+  case WEIR_TRACE_ALLOC:
     weir__rangemap_remove(&b->blocks, e->address);
     learn_end(b, e->address);
     found = weir__rangemap_find(&b->memory, e->address, NULL, NULL);
     if (found)
       part_number(b, found)->released = 0;
     break;
-  case WEIR__ACTION_FREE_REQUESTED:
+  case WEIR_TRACE_FREE_REQUESTED:
     found = weir__rangemap_find(&b->blocks, e->address, &base, NULL);
     if (found && base == e->address)
       thing_number(b, found)->is_waiting = false;
     else
       put_thing(b, &(thing){.address = e->address, .requested = e->size, .stack = e->stack});
     break;
-  case WEIR__ACTION_FREE_COMPLETED:
+  case WEIR_TRACE_FREE_COMPLETED:
     put_thing(b, &(thing){.address = e->address, .requested = e->size, .stack = e->stack, .is_waiting = true});
     break;
-  case WEIR__ACTION_SEGMENT_ALLOC:
+  case WEIR_TRACE_SEGMENT_ALLOC:
     weir__rangemap_remove(&b->memory, e->address);
     break;
-  case WEIR__ACTION_SEGMENT_FREE: /* one of the small pool has one size, and no other has it */
+  case WEIR_TRACE_SEGMENT_FREE: /* one of the small pool has one size, and no other has it */
     put_part(b, &(part){.address = e->address,
                         .size = e->size,
                         .pool = pool_of(e),
@@ -199,10 +199,10 @@ static void go_back(builder *b, const weir__recording_entry *e, size_t number) {
                         .stream = e->stream,
                         .released = number + 1});
     break;
-  case WEIR__ACTION_SEGMENT_MAP:
+  case WEIR_TRACE_SEGMENT_MAP:
     take_pages(b, e->address, e->size);
     break;
-  case WEIR__ACTION_SEGMENT_UNMAP:
+  case WEIR_TRACE_SEGMENT_UNMAP:
     put_part(b, &(part){.address = e->address,
                         .size = e->size,
                         .pool = pool_of(e),
@@ -234,7 +234,7 @@ static void list_parts(builder *b, const weir__recording_device *device) {
   }
   for (size_t i = 0; i < device->event_count; i++) {
     const weir__recording_entry *e = &device->events[i];
-    if (e->action != WEIR__ACTION_SEGMENT_MAP || !are_pages(e->address, e->size))
+    if (e->action != WEIR_TRACE_SEGMENT_MAP || !are_pages(e->address, e->size))
       continue;
     part *p = append(b, &b->order, sizeof *p);
     if (!p)
@@ -437,9 +437,9 @@ static bool is_late(const weir__recording *snapshot, const weir__recording_devic
     return false;
   for (size_t i = 0; i < device->event_count; i++) {
     const weir__recording_entry *e = &device->events[i];
-    if (e->action == WEIR__ACTION_SEGMENT_ALLOC || e->action == WEIR__ACTION_SEGMENT_MAP)
+    if (e->action == WEIR_TRACE_SEGMENT_ALLOC || e->action == WEIR_TRACE_SEGMENT_MAP)
       now += e->size;
-    else if (e->action == WEIR__ACTION_SEGMENT_FREE || e->action == WEIR__ACTION_SEGMENT_UNMAP)
+    else if (e->action == WEIR_TRACE_SEGMENT_FREE || e->action == WEIR_TRACE_SEGMENT_UNMAP)
       now -= e->size;
     most = (int64_t)now > most ? (int64_t)now : most;
   }

@@ -61,23 +61,24 @@ static const char *const key_texts[] = {
 #undef X
 };
 
-/* ... and the texts after them are the actions, and then a few others. */
-static const char *const action_texts[] = {
-#define X(name, text) text,
-    WEIR__ACTION_MAP(X)
+/* The texts after the keys are the actions, the states of blocks, and a few others. */
+static const struct {
+  uint8_t action;
+  const char *text;
+} actions[] = {
+#define X(name, number, text) {number, text},
+    WEIR_TRACE_ACTION_MAP(X)
 #undef X
 };
 
 enum word {
-  WORD_NONE = KEY_COUNT + WEIR__ACTION_OTHER,
+  WORD_STATES = KEY_COUNT + WEIR_COUNT_OF(actions),
+  WORD_NONE = WORD_STATES + WEIR_BLOCK_STATES,
   WORD_EMPTY,
-  WORD_SMALL,
-  WORD_INACTIVE,
-  WORD_ALLOCATED,
-  WORD_PENDING
+  WORD_SMALL
 };
 
-static const char *const word_texts[] = {"N/A", "", "small", "inactive", "active_allocated", "active_pending_free"};
+static const char *const word_texts[] = {"N/A", "", "small"};
 
 #define BIT(name) (1ull << KEY_##name)
 #define EVENT_NEEDS (BIT(ACTION) | BIT(SIZE) | BIT(STREAM))
@@ -499,7 +500,7 @@ static weir_status get_remark(loader *l, const fields *f, uint32_t action, weir_
   TRY(get_str(l, f, KEY_COMPILE_CONTEXT, &entry.compile_context));
   TRY(get_str(l, f, KEY_USER_METADATA, &entry.user_metadata));
   TRY(get_str(l, f, KEY_PHASE, &entry.phase));
-  if (event->action == WEIR__ACTION_OTHER)
+  if (event->action == WEIR__ACTION_UNKNOWN)
     entry.action = action;
   event->remark = l->last_remark;
   const weir__recording_remark *last = &l->s->remarks[l->last_remark];
@@ -514,8 +515,9 @@ static weir_status add_event(loader *l, const fields *f, size_t *index) {
   uint32_t action = 0;
   weir__recording_entry event = {.pool = WEIR__RECORDING_NO_POOL};
   TRY(get_str(l, f, KEY_ACTION, &action));
-  event.action = action - KEY_COUNT < WEIR__ACTION_OTHER ? (uint8_t)(action - KEY_COUNT) : WEIR__ACTION_OTHER;
-  if (event.action == WEIR__ACTION_OOM && has(f, BIT(DEVICE_FREE)))
+  event.action =
+      action - KEY_COUNT < WEIR_COUNT_OF(actions) ? actions[action - KEY_COUNT].action : WEIR__ACTION_UNKNOWN;
+  if (event.action == WEIR_TRACE_OOM && has(f, BIT(DEVICE_FREE)))
     TRY(get_address(l, f, KEY_DEVICE_FREE, &event.address));
   else if (has(f, BIT(ADDR)))
     TRY(get_address(l, f, KEY_ADDR, &event.address));
@@ -660,20 +662,10 @@ static weir_status read_block(loader *l, value v, uint64_t address) {
   TRY(get_size(l, &f, KEY_REQUESTED_SIZE, &block.requested));
   TRY(get_str(l, &f, KEY_STATE, &state));
   TRY(get_stack(l, &f, &block.stack));
-  switch (state) {
-  case WORD_INACTIVE:
-    block.state = WEIR__STATE_INACTIVE;
-    break;
-  case WORD_ALLOCATED:
-    block.state = WEIR__STATE_ALLOCATED;
-    break;
-  case WORD_PENDING:
-    block.state = WEIR__STATE_PENDING_FREE;
-    break;
-  default:
+  if (state - WORD_STATES >= WEIR_BLOCK_STATES)
     return BAD(l, "'state' is \"%.100s\", which is not known",
                weir__pickle_string(l->pickle, field(&f, KEY_STATE)).text);
-  }
+  block.state = (uint8_t)(state - WORD_STATES);
   ROOM_FOR(l, s->blocks, s->block_count, l->blocks);
   if (has(&f, BIT(ADDRESS))) /* without it, where the block lies depends on the one before */
     remember(l, v, AS_BLOCK, s->block_count);
@@ -991,8 +983,10 @@ static weir_status prepare(loader *l) {
   uint32_t id;
   for (size_t i = 0; i < KEY_COUNT; i++)
     TRY(weir__pickle_intern(l->pickle, key_texts[i], &id));
-  for (size_t i = 0; i < WEIR__ACTION_OTHER; i++)
-    TRY(weir__pickle_intern(l->pickle, action_texts[i], &id));
+  for (size_t i = 0; i < WEIR_COUNT_OF(actions); i++)
+    TRY(weir__pickle_intern(l->pickle, actions[i].text, &id));
+  for (size_t i = 0; i < WEIR_BLOCK_STATES; i++)
+    TRY(weir__pickle_intern(l->pickle, weir_block_state_name((weir_block_state)i), &id));
   for (size_t i = 0; i < WEIR_COUNT_OF(word_texts); i++)
     TRY(weir__pickle_intern(l->pickle, word_texts[i], &id));
   static const weir__recording_pool default_pool;
@@ -1105,7 +1099,7 @@ const weir__recording_setting *weir__recording_find_setting(const weir__recordin
 
 static bool has_failure(const weir__recording_device *device) {
   for (size_t i = 0; i < device->event_count; i++)
-    if (device->events[i].action == WEIR__ACTION_OOM)
+    if (device->events[i].action == WEIR_TRACE_OOM)
       return true;
   return false;
 }
@@ -1121,8 +1115,4 @@ int weir__recording_first_device(const weir__recording *s) {
     if (s->devices[i].segment_count)
       return (int)i;
   return 0;
-}
-
-const char *weir__recording_action_name(weir__recording_action action) {
-  return (unsigned)action < WEIR__ACTION_OTHER ? action_texts[action] : "other";
 }

@@ -13,27 +13,8 @@
 #include <stdint.h>
 
 #include "offline/pickle.h"
-
-/* name, as written */
-#define WEIR__ACTION_MAP(X)                                                                                            \
-  X(ALLOC, "alloc")                                                                                                    \
-  X(FREE_REQUESTED, "free_requested")                                                                                  \
-  X(FREE_COMPLETED, "free_completed")                                                                                  \
-  X(SEGMENT_ALLOC, "segment_alloc")                                                                                    \
-  X(SEGMENT_FREE, "segment_free")                                                                                      \
-  X(SEGMENT_MAP, "segment_map")                                                                                        \
-  X(SEGMENT_UNMAP, "segment_unmap")                                                                                    \
-  X(SNAPSHOT, "snapshot")                                                                                              \
-  X(OOM, "oom")                                                                                                        \
-  X(ANNOTATE, "annotate")                                                                                              \
-  X(USER_DEFINED, "user_defined")
-
-typedef enum weir__recording_action {
-#define X(name, text) WEIR__ACTION_##name,
-  WEIR__ACTION_MAP(X)
-#undef X
-      WEIR__ACTION_OTHER /* an action that is not known; `remark` still tells what it said */
-} weir__recording_action;
+#include "record/entry.h"
+#include "weir/snapshot.h"
 
 #define WEIR__RECORDING_NO_POOL UINT32_MAX
 
@@ -47,7 +28,7 @@ typedef struct weir__recording_entry {
   uint32_t remark;  /* 0: nothing said */
   uint32_t pool;    /* WEIR__RECORDING_NO_POOL: not recorded, as up to PyTorch 2.11 */
   uint16_t stream;
-  uint8_t action;     /* weir__recording_action */
+  uint8_t action;     /* weir_trace_action, or WEIR__ACTION_UNKNOWN: then `remark` has its text */
   uint8_t thread : 7; /* who did it, from 1 on; 0: not recorded; WEIR__RECORDING_MANY_THREADS: one of the others */
   uint8_t
       is_for_request : 1; /* where the file has causes, of a segment: for the thread's next request; of a request: the
@@ -56,17 +37,11 @@ typedef struct weir__recording_entry {
 
 _Static_assert(sizeof(weir__recording_entry) == 40, "an event is what there are millions of");
 
-typedef enum weir__recording_state {
-  WEIR__STATE_INACTIVE,
-  WEIR__STATE_ALLOCATED,
-  WEIR__STATE_PENDING_FREE
-} weir__recording_state;
-
 typedef struct weir__recording_block {
   uint64_t address, size;
   uint64_t requested; /* of an inactive block: what its last user asked for */
   uint32_t stack;
-  uint8_t state; /* weir__recording_state */
+  uint8_t state; /* weir_block_state */
 } weir__recording_block;
 
 typedef struct weir__recording_segment {
@@ -115,7 +90,7 @@ typedef struct weir__recording_pool {
 typedef struct weir__recording_remark {
   uint32_t compile_context; /* "N/A": none */
   uint32_t user_metadata;   /* "": none */
-  uint32_t action;          /* of WEIR__ACTION_OTHER: its name; else "" */
+  uint32_t action;          /* of WEIR__ACTION_UNKNOWN: its name; else "" */
   uint32_t phase;           /* what the thread was doing; "": none */
 } weir__recording_remark;
 
@@ -242,7 +217,5 @@ const weir__recording_setting *weir__recording_find_setting(const weir__recordin
 /* The device that one asks about first: on which a request failed, or else that has a history, or else segments. 0 if there is
  * none such. */
 int weir__recording_first_device(const weir__recording *snapshot);
-
-const char *weir__recording_action_name(weir__recording_action action);
 
 #endif

@@ -115,10 +115,10 @@ static weir_cu_deviceptr place(void *context, weir_driver_call call, unsigned lo
 
 static void compare(void *context, const weir_trace_entry *entry) {
   replay *r = context;
-  static const uint8_t actions[] = {[WEIR_TRACE_SEGMENT_ALLOC] = WEIR__ACTION_SEGMENT_ALLOC,
-                                    [WEIR_TRACE_SEGMENT_FREE] = WEIR__ACTION_SEGMENT_FREE,
-                                    [WEIR_TRACE_SEGMENT_MAP] = WEIR__ACTION_SEGMENT_MAP,
-                                    [WEIR_TRACE_SEGMENT_UNMAP] = WEIR__ACTION_SEGMENT_UNMAP};
+  static const uint8_t actions[] = {[WEIR_TRACE_SEGMENT_ALLOC] = WEIR_TRACE_SEGMENT_ALLOC,
+                                    [WEIR_TRACE_SEGMENT_FREE] = WEIR_TRACE_SEGMENT_FREE,
+                                    [WEIR_TRACE_SEGMENT_MAP] = WEIR_TRACE_SEGMENT_MAP,
+                                    [WEIR_TRACE_SEGMENT_UNMAP] = WEIR_TRACE_SEGMENT_UNMAP};
   if (entry->action < WEIR_TRACE_SEGMENT_ALLOC || entry->action > WEIR_TRACE_SEGMENT_UNMAP)
     return;
   uint8_t action = actions[entry->action];
@@ -128,14 +128,14 @@ static void compare(void *context, const weir_trace_entry *entry) {
   if (!e && is_release && r->expected == r->count && r->plan->snapshot->is_cut_off)
     return; /* the file ends in the middle of it */
   if (!e) {
-    differs(r, r->at, "%s of %llu bytes, the file has none", weir__recording_action_name(action),
+    differs(r, r->at, "%s of %llu bytes, the file has none", weir_trace_action_name(action),
             (unsigned long long)entry->bytes);
     return;
   }
   if (e->action != action || e->address != entry->address || e->size != entry->bytes)
     differs(r, r->expected, "%s of %llu bytes at 0x%llx, the file has %s of %llu bytes at 0x%llx",
-            weir__recording_action_name(action), (unsigned long long)entry->bytes, (unsigned long long)entry->address,
-            weir__recording_action_name(e->action), (unsigned long long)e->size, (unsigned long long)e->address);
+            weir_trace_action_name(action), (unsigned long long)entry->bytes, (unsigned long long)entry->address,
+            weir_trace_action_name(e->action), (unsigned long long)e->size, (unsigned long long)e->address);
   r->expected++;
 }
 
@@ -144,7 +144,7 @@ static void compare_missed(replay *r) {
   const weir__recording_entry *missed;
   while (r->expected < r->at && (missed = next_segment(r)) && r->expected < r->at) {
     differs(r, r->expected, "the file has %s of %llu bytes, the allocator made none",
-            weir__recording_action_name(missed->action), (unsigned long long)missed->size);
+            weir_trace_action_name(missed->action), (unsigned long long)missed->size);
     r->expected++;
   }
 }
@@ -295,7 +295,7 @@ static void request(replay *r, const weir__recording_entry *event) {
   void *pointer = NULL;
   r->grew = false;
   weir_status status = ask(r, event, &pointer);
-  bool oom = event->action == WEIR__ACTION_OOM;
+  bool oom = event->action == WEIR_TRACE_OOM;
   if (status) {
     if (!r->report->failures++)
       note_failure(r, event->size);
@@ -335,7 +335,7 @@ static void let_go(replay *r, const weir__recording_entry *event) {
   if (block == WEIR__NO_BLOCK || !r->blocks[block])
     return; /* it was allocated before the recording began, or could not be here */
   const weir__recording_entry *next = event + 1;
-  bool at_once = r->at + 1 < r->count && next->action == WEIR__ACTION_FREE_COMPLETED && next->address == event->address;
+  bool at_once = r->at + 1 < r->count && next->action == WEIR_TRACE_FREE_COMPLETED && next->address == event->address;
   free_block(r, block, at_once, event->address);
 }
 
@@ -422,7 +422,7 @@ static void run_release(replay *r, const weir__plan_release *release) {
   } else
     r->at = end - 1;
   for (size_t i = from; i < end; i++)
-    if (r->events[i].action == WEIR__ACTION_FREE_COMPLETED)
+    if (r->events[i].action == WEIR_TRACE_FREE_COMPLETED)
       complete(r, i);
 }
 
@@ -463,11 +463,11 @@ static void run_events(replay *r) {
       run_release(r, release++);
     } else {
       const weir__recording_entry *event = &r->events[r->at];
-      if (event->action == WEIR__ACTION_ALLOC || event->action == WEIR__ACTION_OOM)
+      if (event->action == WEIR_TRACE_ALLOC || event->action == WEIR_TRACE_OOM)
         request(r, event);
-      else if (event->action == WEIR__ACTION_FREE_REQUESTED)
+      else if (event->action == WEIR_TRACE_FREE_REQUESTED)
         let_go(r, event);
-      else if (event->action == WEIR__ACTION_FREE_COMPLETED)
+      else if (event->action == WEIR_TRACE_FREE_COMPLETED)
         complete(r, r->at);
     }
     if (r->watch.look && !r->watch.look(r->watch.context, r->heap, r->at, r->report))

@@ -119,14 +119,14 @@ static void find_early(weir__plan *plan, int device) {
  * none, the next. */
 static void plan_failures(weir__plan *plan) {
   size_t first = 0;
-  while (first < plan->count && plan->events[first].action != WEIR__ACTION_ALLOC)
+  while (first < plan->count && plan->events[first].action != WEIR_TRACE_ALLOC)
     first++;
   uint32_t pool = first < plan->count ? plan->entries[first].pool : 0;
   for (size_t i = 0; i < plan->count; i++) {
     const weir__recording_entry *e = &plan->events[i];
-    if (e->action == WEIR__ACTION_ALLOC)
+    if (e->action == WEIR_TRACE_ALLOC)
       pool = plan->entries[i].pool;
-    else if (e->action == WEIR__ACTION_OOM)
+    else if (e->action == WEIR_TRACE_OOM)
       plan->entries[i].pool = e->pool != WEIR__RECORDING_NO_POOL ? e->pool : pool;
   }
 }
@@ -144,12 +144,12 @@ static bool plan_pools(weir__plan *plan, const weir__recording_device *device) {
   for (size_t i = plan->count; i-- > 0 && ok;) {
     const weir__recording_entry *e = &plan->events[i];
     plan->entries[i] = (weir__plan_entry){0, WEIR__NO_BLOCK};
-    if (e->action == WEIR__ACTION_SEGMENT_FREE)
+    if (e->action == WEIR_TRACE_SEGMENT_FREE)
       ok = weir__rangemap_insert(&gone, e->address, e->size, &mark) || !e->size ||
            e->address + e->size - 1 < e->address || weir__rangemap_overlap(&gone, e->address, e->size, NULL, NULL);
-    else if (e->action == WEIR__ACTION_SEGMENT_ALLOC)
+    else if (e->action == WEIR_TRACE_SEGMENT_ALLOC)
       weir__rangemap_remove(&gone, e->address);
-    else if (e->action == WEIR__ACTION_ALLOC) {
+    else if (e->action == WEIR_TRACE_ALLOC) {
       if (e->pool != WEIR__RECORDING_NO_POOL)
         plan->entries[i].pool = e->pool;
       else if (!weir__rangemap_find(&gone, e->address, NULL, NULL)) {
@@ -192,15 +192,15 @@ static bool plan_blocks(weir__plan *plan) {
           (numbered){start->blocks[i].address, (uint32_t)plan->block_count++};
   for (size_t i = plan->first; i < plan->count; i++) {
     const weir__recording_entry *e = &plan->events[i];
-    if (e->action > WEIR__ACTION_FREE_COMPLETED)
+    if (e->action > WEIR_TRACE_FREE_COMPLETED)
       continue;
     numbered *found = slot_of(table, room, e->address);
-    if (e->action == WEIR__ACTION_ALLOC) {
+    if (e->action == WEIR_TRACE_ALLOC) {
       *found = (numbered){e->address, (uint32_t)plan->block_count++};
       plan->entries[i].block = found->block;
     } else if (found->address)
       plan->entries[i].block = found->block;
-    else if (e->action == WEIR__ACTION_FREE_REQUESTED)
+    else if (e->action == WEIR_TRACE_FREE_REQUESTED)
       plan->unknown_frees++;
   }
   free(table);
@@ -218,7 +218,7 @@ static void count_reserved(const weir__recording_entry *e, uint64_t *reserved) {
 
 /* Whether the free_completed at `i` stands at once behind its free_requested: an ordinary free. */
 static bool is_ordinary(const weir__plan *plan, size_t i) {
-  return i > 0 && plan->events[i - 1].action == WEIR__ACTION_FREE_REQUESTED &&
+  return i > 0 && plan->events[i - 1].action == WEIR_TRACE_FREE_REQUESTED &&
          plan->events[i - 1].address == plan->events[i].address;
 }
 
@@ -226,14 +226,14 @@ bool weir__plan_waited(const weir__plan *plan, size_t request) {
   size_t i = request;
   while (i > 0 && weir__is_segment_event(&plan->events[i - 1]))
     i--;
-  return i > 0 && plan->events[i - 1].action == WEIR__ACTION_FREE_COMPLETED && !is_ordinary(plan, i - 1);
+  return i > 0 && plan->events[i - 1].action == WEIR_TRACE_FREE_COMPLETED && !is_ordinary(plan, i - 1);
 }
 
 /* Whether an event is of the same release as the first of it. */
 static bool goes_on(const weir__plan *plan, const weir__recording_entry *first, const weir__recording_entry *e) {
   if (!plan->snapshot->has_causes)
-    return weir__is_segment_event(e) || e->action == WEIR__ACTION_FREE_COMPLETED;
-  return e->thread == first->thread && (e->action == WEIR__ACTION_FREE_COMPLETED ||
+    return weir__is_segment_event(e) || e->action == WEIR_TRACE_FREE_COMPLETED;
+  return e->thread == first->thread && (e->action == WEIR_TRACE_FREE_COMPLETED ||
                                         (weir__is_segment_event(e) && e->is_for_request == first->is_for_request));
 }
 
@@ -242,8 +242,8 @@ static size_t plan_release(const weir__plan *plan, size_t first, uint64_t reserv
   const weir__recording_entry *events = plan->events;
   size_t i = first;
   *release = (weir__plan_release){.first = first, .completed = first, .request = plan->count, .reserved = reserved};
-  release->is_aged = events[first].action == WEIR__ACTION_SEGMENT_FREE && events[first].size > WEIR__SMALL_SEGMENT;
-  while (release->completed > plan->first && events[release->completed - 1].action == WEIR__ACTION_FREE_COMPLETED &&
+  release->is_aged = events[first].action == WEIR_TRACE_SEGMENT_FREE && events[first].size > WEIR__SMALL_SEGMENT;
+  while (release->completed > plan->first && events[release->completed - 1].action == WEIR_TRACE_FREE_COMPLETED &&
          !is_ordinary(plan, release->completed - 1))
     release->completed--;
   for (; i < plan->count && goes_on(plan, &events[first], &events[i]); i++) {
@@ -305,7 +305,7 @@ static bool is_for_request(const weir__plan *plan, const weir__plan_release *r) 
   /* A fixed segment that goes back for a request makes room for another one. Blocks of an expandable segment may become one
    * that is large enough when the allocator waits for other streams. */
   return r->request < plan->count && (r->is_aged || !weir__plan_is_capture(plan, r->request)) &&
-         (r->grows || plan->settings.expandable_segments || plan->events[r->request].action == WEIR__ACTION_OOM);
+         (r->grows || plan->settings.expandable_segments || plan->events[r->request].action == WEIR_TRACE_OOM);
 }
 
 void weir__plan_guess(weir__plan *plan, uint64_t limit) {
@@ -354,7 +354,7 @@ static void gather(const weir__plan *plan, evidence *found) {
       went_back = true;
     } else if (weir__is_request(e)) {
       uint64_t wanted = (grew ? from : reserved) + segment_bytes(plan, i);
-      if (e->action == WEIR__ACTION_OOM) {
+      if (e->action == WEIR_TRACE_OOM) {
         found->is_limited = true;
         found->not_allowed = wanted < found->not_allowed ? wanted : found->not_allowed;
         /* The event has the free memory of the device where others have an address. Where that was less than a part of the
@@ -406,7 +406,7 @@ static void measure(const weir__plan *plan, uint64_t *distance, uint64_t *length
   for (size_t i = 0; i < plan->count; i++) {
     const weir__recording_entry *e = &plan->events[i];
     pieces[count] = (piece){e->size, plan->snapshot->streams[e->stream], e->size == WEIR__SMALL_SEGMENT};
-    if (e->action == WEIR__ACTION_SEGMENT_MAP)
+    if (e->action == WEIR_TRACE_SEGMENT_MAP)
       weir__rangemap_insert(&map, e->address, 1, &pieces[count++]);
   }
   for (uint64_t from = 0; (p = weir__rangemap_at_or_after(&map, from, &at, NULL)); from = at + 1) {
@@ -576,7 +576,7 @@ static bool plan_races(weir__plan *plan) {
     /* A thread that was not heard of since the checkpoint may have looked before it, and the other one put it back
      * before it. */
     bool may_be_late = others > heard[thread] || (plan->has_checkpoint && !heard[thread]);
-    if (e->action == WEIR__ACTION_ALLOC && e->is_for_request && may_be_late)
+    if (e->action == WEIR_TRACE_ALLOC && e->is_for_request && may_be_late)
       ok = note_race(plan, i);
     if (is_other)
       u->before = u->last;

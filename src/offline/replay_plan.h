@@ -97,19 +97,19 @@ typedef struct weir__plan_limit {
 enum { WEIR__PLAN_LIMITS = 30 };
 
 static inline bool weir__is_segment_event(const weir__recording_entry *event) {
-  return event->action >= WEIR__ACTION_SEGMENT_ALLOC && event->action <= WEIR__ACTION_SEGMENT_UNMAP;
+  return event->action >= WEIR_TRACE_SEGMENT_ALLOC && event->action <= WEIR_TRACE_SEGMENT_UNMAP;
 }
 
 static inline bool weir__is_growth(const weir__recording_entry *event) {
-  return event->action == WEIR__ACTION_SEGMENT_ALLOC || event->action == WEIR__ACTION_SEGMENT_MAP;
+  return event->action == WEIR_TRACE_SEGMENT_ALLOC || event->action == WEIR_TRACE_SEGMENT_MAP;
 }
 
 static inline bool weir__is_release(const weir__recording_entry *event) {
-  return event->action == WEIR__ACTION_SEGMENT_FREE || event->action == WEIR__ACTION_SEGMENT_UNMAP;
+  return event->action == WEIR_TRACE_SEGMENT_FREE || event->action == WEIR_TRACE_SEGMENT_UNMAP;
 }
 
 static inline bool weir__is_request(const weir__recording_entry *event) {
-  return event->action == WEIR__ACTION_ALLOC || event->action == WEIR__ACTION_OOM;
+  return event->action == WEIR_TRACE_ALLOC || event->action == WEIR_TRACE_OOM;
 }
 
 /* The plan of one device's history, which has events, from event `first` on. The snapshot must outlive it. */

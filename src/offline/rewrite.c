@@ -12,7 +12,6 @@ typedef struct writer {
   int device;
   weir__step step;
   void *step_context;
-  uint32_t action_memos[WEIR__ACTION_OTHER];
   uint32_t *string_memos, *stack_memos, *frame_memos;
 } writer;
 
@@ -73,12 +72,11 @@ static void frames(writer *w, uint32_t number) {
 /* ---- The parts ---- */
 
 static void block(writer *w, const weir__recording_block *b) {
-  static const weir__word states[] = {WEIR__WORD_INACTIVE, WEIR__WORD_ACTIVE_ALLOCATED, WEIR__WORD_ACTIVE_PENDING_FREE};
   weir__write_open_dict(w->out.sink);
   weir__write_natural(&w->out, WEIR__WORD_ADDRESS, b->address);
   weir__write_natural(&w->out, WEIR__WORD_SIZE, b->size);
   weir__write_natural(&w->out, WEIR__WORD_REQUESTED_SIZE, b->requested);
-  weir__write_word(&w->out, WEIR__WORD_STATE, states[b->state]);
+  weir__write_state(&w->out, b->state);
   frames(w, b->stack);
   weir__write_close(w->out.sink);
 }
@@ -108,14 +106,11 @@ static void segment(writer *w, const weir__recording_segment *s) {
 static void event(writer *w, const weir__recording_entry *e) {
   const weir__recording_remark *remark = &w->s->remarks[e->remark];
   weir__write_open_dict(w->out.sink);
-  if (e->action == WEIR__ACTION_OTHER)
+  if (e->action == WEIR__ACTION_UNKNOWN)
     text(w, WEIR__WORD_ACTION, remark->action);
-  else {
-    weir__write_key(&w->out, WEIR__WORD_ACTION);
-    w->out.to->text(w->out.sink, weir__recording_action_name((weir__recording_action)e->action),
-                    &w->action_memos[e->action]);
-  }
-  weir__write_natural(&w->out, e->action == WEIR__ACTION_OOM ? WEIR__WORD_DEVICE_FREE : WEIR__WORD_ADDR, e->address);
+  else
+    weir__write_action(&w->out, e->action);
+  weir__write_natural(&w->out, e->action == WEIR_TRACE_OOM ? WEIR__WORD_DEVICE_FREE : WEIR__WORD_ADDR, e->address);
   weir__write_natural(&w->out, WEIR__WORD_SIZE, e->size);
   weir__write_integer(&w->out, WEIR__WORD_STREAM, w->s->streams[e->stream]);
   if (e->time_us)

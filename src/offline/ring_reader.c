@@ -614,17 +614,17 @@ static weir_status stream_of(loader *l, uint64_t raw, uint64_t at, uint16_t *str
 
 /* ---- Events ---- */
 
-static const uint8_t actions[] = {[WEIR__ENTRY_ALLOC] = WEIR__ACTION_ALLOC,
-                                  [WEIR__ENTRY_FREE_REQUESTED] = WEIR__ACTION_FREE_REQUESTED,
-                                  [WEIR__ENTRY_FREE_COMPLETED] = WEIR__ACTION_FREE_COMPLETED,
-                                  [WEIR__ENTRY_SEGMENT_ALLOC] = WEIR__ACTION_SEGMENT_ALLOC,
-                                  [WEIR__ENTRY_SEGMENT_FREE] = WEIR__ACTION_SEGMENT_FREE,
-                                  [WEIR__ENTRY_SEGMENT_MAP] = WEIR__ACTION_SEGMENT_MAP,
-                                  [WEIR__ENTRY_SEGMENT_UNMAP] = WEIR__ACTION_SEGMENT_UNMAP,
-                                  [WEIR__ENTRY_OOM] = WEIR__ACTION_OOM,
-                                  [WEIR__ENTRY_SNAPSHOT] = WEIR__ACTION_SNAPSHOT,
-                                  [WEIR__ENTRY_ANNOTATE] = WEIR__ACTION_ANNOTATE,
-                                  [WEIR__ENTRY_USER_DEFINED] = WEIR__ACTION_USER_DEFINED};
+static const uint8_t actions[] = {[WEIR_TRACE_ALLOC] = WEIR_TRACE_ALLOC,
+                                  [WEIR_TRACE_FREE_REQUESTED] = WEIR_TRACE_FREE_REQUESTED,
+                                  [WEIR_TRACE_FREE_COMPLETED] = WEIR_TRACE_FREE_COMPLETED,
+                                  [WEIR_TRACE_SEGMENT_ALLOC] = WEIR_TRACE_SEGMENT_ALLOC,
+                                  [WEIR_TRACE_SEGMENT_FREE] = WEIR_TRACE_SEGMENT_FREE,
+                                  [WEIR_TRACE_SEGMENT_MAP] = WEIR_TRACE_SEGMENT_MAP,
+                                  [WEIR_TRACE_SEGMENT_UNMAP] = WEIR_TRACE_SEGMENT_UNMAP,
+                                  [WEIR_TRACE_OOM] = WEIR_TRACE_OOM,
+                                  [WEIR_TRACE_SNAPSHOT] = WEIR_TRACE_SNAPSHOT,
+                                  [WEIR_TRACE_ANNOTATE] = WEIR_TRACE_ANNOTATE,
+                                  [WEIR_TRACE_USER_DEFINED] = WEIR_TRACE_USER_DEFINED};
 
 typedef struct place {
   uint64_t sequence, at;
@@ -674,11 +674,11 @@ static weir_status gather(loader *l, int device, const weir__ring_file_start *st
       uint64_t at = places[i].at + offsetof(weir__chunk, events) + k * sizeof(weir__entry);
       weir__entry e;
       memcpy(&e, l->data + at, sizeof e);
-      if (e.device >= l->header->device_count || e.action >= WEIR__ENTRY_KINDS)
+      if (e.device >= l->header->device_count || e.action >= WEIR_TRACE_ACTIONS)
         return bad(l, at, "an event of device %u with action %u, which is not known", e.device, e.action);
       if (e.device != device || e.time <= after)
         continue;
-      if (e.action != WEIR__ENTRY_PAIRS) {
+      if (e.action != WEIR__ACTION_PAIRS) {
         if (start->is_known && e.time <= start->of.time)
           l->s->devices[device].dropped++;
         else
@@ -744,7 +744,7 @@ static weir_status place_changes(loader *l, int device, const weir__ring_file_st
     if ((c->device >= 0 && c->device != device) || (start->is_known && c->time <= start->of.settings_time))
       continue;
     while (read < count && events[read].time <= c->time) /* where a block was taken is no event of a snapshot */
-      at += events[read++].action != WEIR__ENTRY_TAKEN;
+      at += events[read++].action != WEIR__ACTION_TAKEN;
     weir__recording_change made = {device, at, c->device < 0 ? s->strings.items[c->conf].text : NULL, c->limit};
     size_t same = first;
     while (same < s->change_count && (at || !s->changes[same].conf != !made.conf))
@@ -761,7 +761,7 @@ static weir_status find_early(loader *l, int device, weir__entry *events, size_t
   weir__recording *s = l->s;
   size_t most = 0, found = 0, room = 0;
   for (size_t i = 0; i < *count; i++)
-    most += events[i].action == WEIR__ENTRY_TAKEN || events[i].action == WEIR__ENTRY_SEGMENT_MAP;
+    most += events[i].action == WEIR__ACTION_TAKEN || events[i].action == WEIR_TRACE_SEGMENT_MAP;
   weir__early *early = weir__grow(&l->budget, NULL, &room, most + 1, sizeof *early);
   if (!early)
     return no_memory(l);

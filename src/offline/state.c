@@ -127,9 +127,9 @@ weir_status weir__state_of_heap(weir__heap *heap, weir__state *state) {
 
 weir_status weir__state_of_file(const weir__recording *snapshot, const weir__recording_device *device,
                                 weir__state *state) {
-  static const uint8_t states[] = {[WEIR__STATE_INACTIVE] = WEIR__FREE,
-                                   [WEIR__STATE_ALLOCATED] = WEIR__ALLOCATED,
-                                   [WEIR__STATE_PENDING_FREE] = WEIR__WAITING};
+  static const uint8_t states[] = {[WEIR_BLOCK_INACTIVE] = WEIR__FREE,
+                                   [WEIR_BLOCK_ACTIVE_ALLOCATED] = WEIR__ALLOCATED,
+                                   [WEIR_BLOCK_ACTIVE_PENDING_FREE] = WEIR__WAITING};
   size_t blocks = 0;
   for (size_t i = 0; i < device->segment_count; i++)
     blocks += device->segments[i].block_count;
@@ -150,7 +150,7 @@ weir_status weir__state_of_file(const weir__recording *snapshot, const weir__rec
     state->reserved += from->size;
     for (size_t k = 0; k < from->block_count; k++) {
       const weir__recording_block *b = &from->blocks[k];
-      bool is_active = b->state != WEIR__STATE_INACTIVE;
+      bool is_active = b->state != WEIR_BLOCK_INACTIVE;
       state->blocks[state->block_count++] = (weir__state_block){.address = b->address,
                                                                 .size = b->size,
                                                                 .requested = is_active ? b->requested : 0,
@@ -196,7 +196,7 @@ void weir__state_find_events(weir__state *state, const weir__recording_entry *ev
   for (size_t i = 0; i < state->block_count; i++)
     missing += state->blocks[i].state >= WEIR__ALLOCATED;
   for (size_t i = last + 1; i-- > 0 && missing;) {
-    if (events[i].action != WEIR__ACTION_ALLOC)
+    if (events[i].action != WEIR_TRACE_ALLOC)
       continue;
     weir__state_block *b = find_block(state, events[i].address);
     if (!b || b->state < WEIR__ALLOCATED || b->event != WEIR__NO_ENTRY)

@@ -20,7 +20,7 @@ typedef struct weir__state_block {
                          that goes before anything is allocated from it */
   uint32_t stack;
   uint32_t age;  /* free: for how many searches of its pool; recorded, a guess, or 0 (offline/ages.h) */
-  uint8_t state; /* weir__block_state */
+  uint8_t state; /* weir__block_status */
 } weir__state_block;
 
 typedef struct weir__state_segment {

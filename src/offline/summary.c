@@ -186,21 +186,21 @@ static void count_events(const weir__recording_device *device, weir__summary *s,
       s->last_us = e->time_us;
     }
     switch (e->action) {
-    case WEIR__ACTION_ALLOC:
+    case WEIR_TRACE_ALLOC:
       move(used, e->size, i);
       break;
-    case WEIR__ACTION_FREE_REQUESTED:
+    case WEIR_TRACE_FREE_REQUESTED:
       move(used, 0 - e->size, i);
       break;
-    case WEIR__ACTION_SEGMENT_ALLOC:
-    case WEIR__ACTION_SEGMENT_MAP:
+    case WEIR_TRACE_SEGMENT_ALLOC:
+    case WEIR_TRACE_SEGMENT_MAP:
       move(reserved, e->size, i);
       break;
-    case WEIR__ACTION_SEGMENT_FREE:
-    case WEIR__ACTION_SEGMENT_UNMAP:
+    case WEIR_TRACE_SEGMENT_FREE:
+    case WEIR_TRACE_SEGMENT_UNMAP:
       move(reserved, 0 - e->size, i);
       break;
-    case WEIR__ACTION_OOM:
+    case WEIR_TRACE_OOM:
       s->first_oom = i < s->first_oom ? i : s->first_oom;
       break;
     default:
@@ -220,10 +220,10 @@ static bool count_segments(const weir__recording_device *device, weir__summary *
     s->end_reserved += segment->size;
     for (size_t k = 0; k < segment->block_count; k++) {
       const weir__recording_block *b = &segment->blocks[k];
-      if (b->state == WEIR__STATE_INACTIVE)
+      if (b->state == WEIR_BLOCK_INACTIVE)
         continue;
       s->end_active += b->size;
-      if (b->state != WEIR__STATE_ALLOCATED)
+      if (b->state != WEIR_BLOCK_ACTIVE_ALLOCATED)
         continue;
       s->end_allocated += b->size;
       s->end_requested += b->requested;
@@ -262,7 +262,7 @@ static bool follow(const weir__recording_device *device, weir__summary *s, sums 
   bool ok = !device->start || begin_with(device->start, s, &l, holders);
   for (size_t i = 0; i < device->event_count && ok; i++) {
     const weir__recording_entry *e = &device->events[i];
-    if (e->action == WEIR__ACTION_ALLOC) {
+    if (e->action == WEIR_TRACE_ALLOC) {
       live *old = live_find(&l, e->address), entry = {e->address, e->size, e->stack, false};
       if (e->address < 2)
         continue;
@@ -271,7 +271,7 @@ static bool follow(const weir__recording_device *device, weir__summary *s, sums 
       ok = live_add(&l, &entry);
       if (i <= s->live.event)
         ok = ok && add(holders, s->has_stacks, e->stack, e->size);
-    } else if (e->action == WEIR__ACTION_FREE_REQUESTED) {
+    } else if (e->action == WEIR_TRACE_FREE_REQUESTED) {
       live *entry = live_find(&l, e->address);
       if (!entry || entry->is_waiting) {
         s->unknown_frees++;
@@ -284,7 +284,7 @@ static bool follow(const weir__recording_device *device, weir__summary *s, sums 
       if (i <= s->live.event)
         subtract(holders, s->has_stacks, entry->stack, entry->size);
       entry->is_waiting = true;
-    } else if (e->action == WEIR__ACTION_FREE_COMPLETED) {
+    } else if (e->action == WEIR_TRACE_FREE_COMPLETED) {
       live *entry = live_find(&l, e->address);
       if (entry && entry->is_waiting)
         live_remove(&l, entry);
@@ -294,7 +294,7 @@ static bool follow(const weir__recording_device *device, weir__summary *s, sums 
   for (size_t i = 0; i < device->segment_count && ok; i++)
     for (size_t k = 0; k < device->segments[i].block_count && ok; k++) {
       const weir__recording_block *b = &device->segments[i].blocks[k];
-      if (b->state == WEIR__STATE_ALLOCATED && !live_find(&l, b->address)) {
+      if (b->state == WEIR_BLOCK_ACTIVE_ALLOCATED && !live_find(&l, b->address)) {
         s->live_before += b->requested;
         ok = add(holders, s->has_stacks, b->stack, b->requested);
       }
@@ -319,13 +319,12 @@ static int by_begin(const void *a, const void *b) {
  * piece may begin anywhere in what was made. */
 static bool count_unknown_segments(const weir__recording_device *device, weir__summary *s) {
   size_t count = 0;
-  range *made =
-      malloc((s->actions[WEIR__ACTION_SEGMENT_ALLOC] + s->actions[WEIR__ACTION_SEGMENT_MAP] + 1) * sizeof *made);
+  range *made = malloc((s->actions[WEIR_TRACE_SEGMENT_ALLOC] + s->actions[WEIR_TRACE_SEGMENT_MAP] + 1) * sizeof *made);
   if (!made)
     return false;
   for (size_t i = 0; i < device->event_count; i++) {
     const weir__recording_entry *e = &device->events[i];
-    if (e->action == WEIR__ACTION_SEGMENT_ALLOC || e->action == WEIR__ACTION_SEGMENT_MAP)
+    if (e->action == WEIR_TRACE_SEGMENT_ALLOC || e->action == WEIR_TRACE_SEGMENT_MAP)
       made[count++] = (range){e->address, e->address + e->size};
   }
   qsort(made, count, sizeof *made, by_begin);

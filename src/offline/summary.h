@@ -35,8 +35,8 @@ typedef enum weir__completeness {
 } weir__completeness;
 
 typedef struct weir__summary {
-  size_t actions[WEIR__ACTION_OTHER + 1]; /* events of each */
-  int64_t first_us, last_us;              /* 0: not recorded */
+  size_t actions[WEIR__ACTION_UNKNOWN + 1]; /* events of each */
+  int64_t first_us, last_us;                /* 0: not recorded */
   weir__completeness completeness;
   size_t unknown_frees;     /* of what was allocated before the first event */
   size_t unknown_segments;  /* at the end, and not made in the history */

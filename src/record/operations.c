@@ -24,19 +24,19 @@ typedef struct joiner {
 } joiner;
 
 static bool is_growth(const weir__entry *e) {
-  return e->action == WEIR__ENTRY_SEGMENT_ALLOC || e->action == WEIR__ENTRY_SEGMENT_MAP;
+  return e->action == WEIR_TRACE_SEGMENT_ALLOC || e->action == WEIR_TRACE_SEGMENT_MAP;
 }
 
 static bool is_release(const weir__entry *e) {
-  return e->action == WEIR__ENTRY_SEGMENT_FREE || e->action == WEIR__ENTRY_SEGMENT_UNMAP;
+  return e->action == WEIR_TRACE_SEGMENT_FREE || e->action == WEIR_TRACE_SEGMENT_UNMAP;
 }
 
 /* Such a block has neighbours, which others may free before it is handed out: when it was taken is not to be changed. */
 static bool is_taken(const weir__entry *e) {
-  return e->action == WEIR__ENTRY_SEGMENT_MAP || e->action == WEIR__ENTRY_TAKEN;
+  return e->action == WEIR_TRACE_SEGMENT_MAP || e->action == WEIR__ACTION_TAKEN;
 }
 
-static bool is_request(const weir__entry *e) { return e->action == WEIR__ENTRY_ALLOC || e->action == WEIR__ENTRY_OOM; }
+static bool is_request(const weir__entry *e) { return e->action == WEIR_TRACE_ALLOC || e->action == WEIR_TRACE_OOM; }
 
 /* Segments of the two sizes of pools are told by their own size, which the small ones have alone. */
 static bool same_arena(const weir__entry *a, const weir__entry *b) {
@@ -159,7 +159,7 @@ size_t weir__entries_take_early(weir__entry *events, size_t count, weir__early *
       at = kept;
       thread = by;
     }
-    if (e->action == WEIR__ENTRY_TAKEN)
+    if (e->action == WEIR__ACTION_TAKEN)
       continue;
     if (is_request(e) && by == thread && at != SIZE_MAX) {
       bool is_alone = true;

@@ -25,7 +25,7 @@ typedef struct weir__early {
   size_t request; /* where it was handed out */
 } weir__early;
 
-/* Takes the events WEIR__ENTRY_TAKEN out, and finds those requests, in their order. `early` has room for as many as there are
+/* Takes the events WEIR__ACTION_TAKEN out, and finds those requests, in their order. `early` has room for as many as there are
  * events of that kind and maps; *early_count becomes how many it has, and what comes back is how many events are left. */
 size_t weir__entries_take_early(weir__entry *events, size_t count, weir__early *early, size_t *early_count);
 

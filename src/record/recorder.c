@@ -228,33 +228,23 @@ void weir_history_leave_compile(uint32_t before) {
 
 /* ---- Names ---- */
 
-/* NULL: one that is for a file only. */
 static const char *const action_names[] = {
-    [WEIR__ENTRY_ALLOC] = "alloc",
-    [WEIR__ENTRY_FREE_REQUESTED] = "free_requested",
-    [WEIR__ENTRY_FREE_COMPLETED] = "free_completed",
-    [WEIR__ENTRY_SEGMENT_ALLOC] = "segment_alloc",
-    [WEIR__ENTRY_SEGMENT_FREE] = "segment_free",
-    [WEIR__ENTRY_SEGMENT_MAP] = "segment_map",
-    [WEIR__ENTRY_SEGMENT_UNMAP] = "segment_unmap",
-    [WEIR__ENTRY_OOM] = "oom",
-    [WEIR__ENTRY_SNAPSHOT] = "snapshot",
-    [WEIR__ENTRY_ANNOTATE] = "annotate",
-    [WEIR__ENTRY_USER_DEFINED] = "user_defined",
+#define X(name, number, text) [number] = text,
+    WEIR_TRACE_ACTION_MAP(X)
+#undef X
 };
-_Static_assert(WEIR_COUNT_OF(action_names) == WEIR__ENTRY_KINDS &&
-                   (int)WEIR__ENTRY_KINDS == (int)WEIR_HISTORY_ACTIONS &&
-                   (int)WEIR__ENTRY_USER_DEFINED == (int)WEIR_HISTORY_USER_DEFINED,
-               "a name for each, and the public numbers");
+_Static_assert((int)WEIR__ACTION_TAKEN < (int)WEIR_TRACE_ACTIONS &&
+                   (int)WEIR__ACTION_UNKNOWN == (int)WEIR_TRACE_ACTIONS,
+               "internal actions fill the gap, or follow the public ones");
 
-const char *weir__action_name(unsigned action) {
-  return action < WEIR__ENTRY_KINDS && action_names[action] ? action_names[action] : "unknown";
+const char *weir_trace_action_name(weir_trace_action action) {
+  return (unsigned)action < WEIR_TRACE_ACTIONS && action_names[action] ? action_names[action] : "unknown";
 }
 
 weir_status weir_history_action(const char *name, unsigned *bit) {
   if (!name || !bit)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", __func__, name ? "bit" : "name");
-  for (unsigned i = 0; i < WEIR__ENTRY_KINDS; i++)
+  for (unsigned i = 0; i < WEIR_TRACE_ACTIONS; i++)
     if (action_names[i] && strcmp(name, action_names[i]) == 0) {
       *bit = 1u << i;
       return WEIR_OK;
@@ -373,7 +363,7 @@ void weir__recorder_clear(weir__recorder *history) {
 }
 
 void weir__recorder_set(weir__recorder *history, const weir_history_options *options) {
-  static const unsigned file_only = 1u << WEIR__ENTRY_PAIRS | 1u << WEIR__ENTRY_TAKEN;
+  static const unsigned file_only = 1u << WEIR__ACTION_PAIRS | 1u << WEIR__ACTION_TAKEN;
   bool on = options->mode != WEIR_HISTORY_OFF;
   if (on && options->context != WEIR_CONTEXT_NONE && options->stacks != WEIR_STACKS_LANGUAGE)
     weir__stacks_start_for(options->stacks);
@@ -463,10 +453,10 @@ static inline moment begin(weir__writer *writer, uint64_t ticks) {
   return moment;
 }
 
-static void append(weir__writer *writer, const moment *moment, weir__action action, uint64_t address, uint64_t bytes,
+static void append(weir__writer *writer, const moment *moment, unsigned action, uint64_t address, uint64_t bytes,
                    uint32_t stack) {
   weir__recorder *history = writer->history;
-  bool has_missed = weir__this_thread.has_missed && (action == WEIR__ENTRY_ALLOC || action == WEIR__ENTRY_OOM);
+  bool has_missed = weir__this_thread.has_missed && (action == WEIR_TRACE_ALLOC || action == WEIR_TRACE_OOM);
   if (has_missed)
     weir__this_thread.has_missed = false;
   if (moment->rules.skip >> action & 1)
@@ -489,29 +479,29 @@ static void append(weir__writer *writer, const moment *moment, weir__action acti
   if (tape->file)
     weir__ring_file_need(tape->file, stack, moment->context, writer->pool < WEIR__POOL_DIRECT ? writer->pool : 0);
   weir__entry_fill(&chunk->events[count], writer, action, address, bytes, moment->time, stack, moment->context);
-  bool is_of_segment = action >= WEIR__ENTRY_SEGMENT_ALLOC && action <= WEIR__ENTRY_SEGMENT_UNMAP;
-  if (has_missed || action == WEIR__ENTRY_TAKEN || (is_of_segment && weir__this_thread.is_for_request))
+  bool is_of_segment = action >= WEIR_TRACE_SEGMENT_ALLOC && action <= WEIR_TRACE_SEGMENT_UNMAP;
+  if (has_missed || action == WEIR__ACTION_TAKEN || (is_of_segment && weir__this_thread.is_for_request))
     chunk->events[count].thread |= WEIR__ENTRY_FOR_REQUEST;
   atomic_store_explicit(&chunk->count, count + 1, memory_order_release); /* what is counted is whole */
   if (!moment->rules.skip && !moment->rules.context && !moment->rules.has_texts && !writer->stacks.count)
     writer->rules = moment->rules.word;
 }
 
-void weir__recorder_write_at(weir__writer *writer, weir__action action, uint64_t address, uint64_t bytes,
-                             uint32_t stack, uint64_t ticks) {
+void weir__recorder_write_at(weir__writer *writer, unsigned action, uint64_t address, uint64_t bytes, uint32_t stack,
+                             uint64_t ticks) {
   moment moment = begin(writer, ticks);
-  if (action == WEIR__ENTRY_ALLOC && stack)
+  if (action == WEIR_TRACE_ALLOC && stack)
     stack_map_put(&writer->stacks, address, stack);
-  else if (action == WEIR__ENTRY_FREE_REQUESTED && !stack)
+  else if (action == WEIR_TRACE_FREE_REQUESTED && !stack)
     stack = stack_map_find(&writer->stacks, address);
-  else if (action == WEIR__ENTRY_FREE_COMPLETED) {
+  else if (action == WEIR_TRACE_FREE_COMPLETED) {
     uint32_t of_alloc = stack_map_take(&writer->stacks, address);
     stack = stack ? stack : of_alloc;
   }
   append(writer, &moment, action, address, bytes, stack);
 }
 
-void weir__recorder_write(weir__writer *writer, weir__action action, uint64_t address, uint64_t bytes, uint32_t stack) {
+void weir__recorder_write(weir__writer *writer, unsigned action, uint64_t address, uint64_t bytes, uint32_t stack) {
   weir__recorder_write_at(writer, action, address, bytes, stack, weir__clock_ticks());
 }
 
@@ -520,8 +510,8 @@ void weir__recorder_write_freed(weir__writer *writer, uint64_t address, uint64_t
   moment moment = begin(writer, ticks);
   uint32_t of_alloc = stack_map_take(&writer->stacks, address);
   stack = stack ? stack : of_alloc;
-  append(writer, &moment, WEIR__ENTRY_FREE_REQUESTED, address, bytes, stack);
-  append(writer, &moment, WEIR__ENTRY_FREE_COMPLETED, address, bytes, stack);
+  append(writer, &moment, WEIR_TRACE_FREE_REQUESTED, address, bytes, stack);
+  append(writer, &moment, WEIR_TRACE_FREE_COMPLETED, address, bytes, stack);
 }
 
 void weir__recorder_set_metadata(weir__recorder *history, int device, uint32_t text) {
@@ -541,12 +531,12 @@ uint32_t weir__writer_stack(const weir__recorder *history, const weir__writer *w
   return stack_map_find(&writer->stacks, address);
 }
 
-void weir__recorder_mark(weir__recorder *history, int number, weir__action action, uint64_t address, uint64_t bytes,
+void weir__recorder_mark(weir__recorder *history, int number, unsigned action, uint64_t address, uint64_t bytes,
                          uint32_t text) {
   if (!weir__recorder_is_on(history))
     return;
   weir__recorder_device *device = &history->devices[number];
-  bool is_users = action == WEIR__ENTRY_ANNOTATE || action == WEIR__ENTRY_USER_DEFINED;
+  bool is_users = action == WEIR_TRACE_ANNOTATE || action == WEIR_TRACE_USER_DEFINED;
   uint32_t stack = is_users ? weir__recorder_stack(history, WEIR_CONTEXT_ALL) : 0;
   weir__lock_take(&device->lock);
   moment moment = begin(&device->marks, weir__clock_ticks());
@@ -590,7 +580,7 @@ bool weir__recorder_annotate(weir__recorder *history, int device, const char *co
     moment moment = begin(&of->marks, weir__clock_ticks());
     moment.context = number;
     if (number)
-      append(&of->marks, &moment, WEIR__ENTRY_PAIRS, 0, 0, 0);
+      append(&of->marks, &moment, WEIR__ACTION_PAIRS, 0, 0, 0);
     weir__lock_give(&of->lock);
   }
   pthread_mutex_lock(&history->lock);

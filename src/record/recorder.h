@@ -111,11 +111,11 @@ weir__writer *weir__writer_new(weir__recorder *history, int device, weir_pool_id
 
 /* Writes an event. `stack` is that of the operation under way; what the event keeps of it is for the rules. The lock that
  * guards the writer is held. */
-void weir__recorder_write(weir__writer *writer, weir__action action, uint64_t address, uint64_t bytes, uint32_t stack);
+void weir__recorder_write(weir__writer *writer, unsigned action, uint64_t address, uint64_t bytes, uint32_t stack);
 
 /* The same at a time that was read before, in ticks. */
-void weir__recorder_write_at(weir__writer *writer, weir__action action, uint64_t address, uint64_t bytes,
-                             uint32_t stack, uint64_t ticks);
+void weir__recorder_write_at(weir__writer *writer, unsigned action, uint64_t address, uint64_t bytes, uint32_t stack,
+                             uint64_t ticks);
 
 /* A free that is complete at once: both of its events. */
 void weir__recorder_write_freed(weir__writer *writer, uint64_t address, uint64_t bytes, uint32_t stack, uint64_t ticks);
@@ -129,7 +129,7 @@ uint32_t weir__writer_stack(const weir__recorder *history, const weir__writer *w
 void weir__recorder_set_metadata(weir__recorder *history, int device, uint32_t text);
 
 /* An event of no arena: a mark, perhaps about an address, or a snapshot. */
-void weir__recorder_mark(weir__recorder *history, int device, weir__action action, uint64_t address, uint64_t bytes,
+void weir__recorder_mark(weir__recorder *history, int device, unsigned action, uint64_t address, uint64_t bytes,
                          uint32_t text);
 
 /* The events of a device, the oldest first, for the caller to free. false: no host memory. */
@@ -155,8 +155,8 @@ static inline uint64_t weir__writer_time(weir__writer *writer, uint64_t ticks) {
 }
 
 /* Field by field, straight to its place: a copy of a whole event would wait for its parts. */
-static inline void weir__entry_fill(weir__entry *event, const weir__writer *writer, weir__action action,
-                                    uint64_t address, uint64_t bytes, uint64_t time, uint32_t stack, uint32_t context) {
+static inline void weir__entry_fill(weir__entry *event, const weir__writer *writer, unsigned action, uint64_t address,
+                                    uint64_t bytes, uint64_t time, uint32_t stack, uint32_t context) {
   event->address = address;
   event->bytes = bytes;
   event->stream = writer->stream;
@@ -187,10 +187,10 @@ static inline void weir__recorder_alloc(weir__writer *writer, uint64_t address, 
   unsigned count;
   weir__entry *event = weir__writer_place(writer, 1, &count);
   if (__builtin_expect(!event, 0)) {
-    weir__recorder_write_at(writer, WEIR__ENTRY_ALLOC, address, bytes, 0, ticks);
+    weir__recorder_write_at(writer, WEIR_TRACE_ALLOC, address, bytes, 0, ticks);
     return;
   }
-  weir__entry_fill(event, writer, WEIR__ENTRY_ALLOC, address, bytes, weir__writer_time(writer, ticks), 0, 0);
+  weir__entry_fill(event, writer, WEIR_TRACE_ALLOC, address, bytes, weir__writer_time(writer, ticks), 0, 0);
   atomic_store_explicit(&writer->chunk->count, count + 1, memory_order_release);
 }
 
@@ -202,8 +202,8 @@ static inline void weir__recorder_freed(weir__writer *writer, uint64_t address, 
     return;
   }
   uint64_t time = weir__writer_time(writer, ticks);
-  weir__entry_fill(&pair[0], writer, WEIR__ENTRY_FREE_REQUESTED, address, bytes, time, 0, 0);
-  weir__entry_fill(&pair[1], writer, WEIR__ENTRY_FREE_COMPLETED, address, bytes, time, 0, 0);
+  weir__entry_fill(&pair[0], writer, WEIR_TRACE_FREE_REQUESTED, address, bytes, time, 0, 0);
+  weir__entry_fill(&pair[1], writer, WEIR_TRACE_FREE_COMPLETED, address, bytes, time, 0, 0);
   atomic_store_explicit(&writer->chunk->count, count + 2, memory_order_release);
 }
 
@@ -230,8 +230,5 @@ bool weir__context_of_bytes(const void *bytes, size_t length, weir__entry_contex
 
 /* An annotation: key, value, key, value ... each with its 0. */
 bool weir__pairs_of_bytes(const void *bytes, size_t length, const char **texts, size_t *count);
-
-/* "alloc", "free_requested" and so on. */
-const char *weir__action_name(unsigned action);
 
 #endif

@@ -204,7 +204,7 @@ static size_t copy_events(const weir__chunk *chunk, uint64_t after, uint64_t unt
   for (unsigned i = 0; i < count; i++) {
     const weir__entry *e = &chunk->events[i];
     if (e->time > after && e->time <= until && !weir__action_is_for_file(e->action) &&
-        !(e->action == WEIR__ENTRY_SNAPSHOT && e->time == until))
+        !(e->action == WEIR_TRACE_SNAPSHOT && e->time == until))
       events[copied++] = *e;
   }
   return copied;

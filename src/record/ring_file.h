@@ -133,7 +133,7 @@ typedef struct weir__ring_file_segment {
 typedef struct weir__ring_file_block {
   uint32_t units; /* of WEIR__UNIT bytes */
   uint32_t extra; /* in use: the stack; free: its age, in searches of its pool */
-  uint64_t rest;  /* what was requested, and in the lowest two bits the weir__block_state */
+  uint64_t rest;  /* what was requested, and in the lowest two bits the weir__block_status */
 } weir__ring_file_block;
 
 _Static_assert(sizeof(weir__ring_file_slot) == 32 && sizeof(weir__ring_file_state) == 72 &&

@@ -410,7 +410,7 @@ static void test_history(void **state) {
   REFUSED_OPTION(mode, (weir_history_mode)-1);
   REFUSED_OPTION(context, (weir_history_context)4);
   REFUSED_OPTION(stacks, (weir_history_stacks)3);
-  REFUSED_OPTION(skip, 1u << WEIR_HISTORY_ACTIONS);
+  REFUSED_OPTION(skip, 1u << WEIR_TRACE_ACTIONS);
   REFUSED_OPTION(skip, 1u << 31);
   assert_int_equal(weir_history_is_on(allocator), 0);
   assert_int_equal(weir_history_is_on(NULL), 0);
@@ -418,6 +418,11 @@ static void test_history(void **state) {
   REFUSED(INVALID_ARGUMENT, weir_history_action("alloc", NULL));
   REFUSED(INVALID_ARGUMENT, weir_history_action("", &bit));
   REFUSED(INVALID_ARGUMENT, weir_history_action("Alloc", &bit));
+  static const int not_actions[] = {-1, 10, 11, WEIR_TRACE_ACTIONS, INT_MAX};
+  for (size_t i = 0; i < WEIR_COUNT_OF(not_actions); i++)
+    assert_string_equal(weir_trace_action_name((weir_trace_action)not_actions[i]), "unknown");
+  assert_string_equal(weir_block_state_name((weir_block_state)-1), "unknown");
+  assert_string_equal(weir_block_state_name(WEIR_BLOCK_STATES), "unknown");
   assert_int_equal(bit, 77);
   REFUSED(INVALID_ARGUMENT, weir_history_clear(NULL));
   CHECK(weir_history_record(allocator, NULL));

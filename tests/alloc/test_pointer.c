@@ -116,7 +116,7 @@ static void test_contexts_of_a_runtime(void **state) {
   assert_int_equal(event.stack, of_a.stack);
   assert_true(event.time_us >= time);
   CHECK(weir_snapshot_event_at(snapshot, 0, 6, &event));
-  assert_int_equal(event.action, WEIR_HISTORY_ANNOTATE);
+  assert_int_equal(event.action, WEIR_TRACE_ANNOTATE);
   assert_int_equal(event.address, (uint64_t)b);
   assert_int_equal(event.bytes, 1000);
   assert_string_equal(event.user_metadata, "weights");

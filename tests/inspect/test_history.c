@@ -37,9 +37,9 @@ static void read_events(int device) {
     assert_true(events[i - 1].time <= events[i].time);
 }
 
-static void expect(size_t at, weir__action action, const void *address, uint64_t bytes, weir_cu_stream stream) {
+static void expect(size_t at, weir_trace_action action, const void *address, uint64_t bytes, weir_cu_stream stream) {
   assert_true(at < event_count);
-  assert_string_equal(weir__action_name(events[at].action), weir__action_name(action));
+  assert_string_equal(weir_trace_action_name(events[at].action), weir_trace_action_name(action));
   assert_int_equal(events[at].address, (uint64_t)address);
   assert_int_equal(events[at].bytes, bytes);
   assert_int_equal(events[at].stream, (uint64_t)(uintptr_t)stream);
@@ -82,7 +82,7 @@ static const char *name_of(uint32_t stack) {
 }
 
 /* The stacks' names of all events of an action: "a b - c". */
-static const char *names_of(weir__action action) {
+static const char *names_of(weir_trace_action action) {
   static char text[512];
   text[0] = 0;
   for (size_t i = 0; i < event_count; i++)
@@ -144,15 +144,15 @@ static void test_all_in_order(void **state) {
   assert_int_equal(try_get(2 * GIB - 100, stream, &r), WEIR_ERROR_OUT_OF_MEMORY);
   read_events(0);
   assert_int_equal(event_count, 9);
-  expect(0, WEIR__ENTRY_SEGMENT_ALLOC, p, 2 * MIB, stream);
-  expect(1, WEIR__ENTRY_ALLOC, p, 1000, stream);
-  expect(2, WEIR__ENTRY_FREE_REQUESTED, p, 1000, stream);
-  expect(3, WEIR__ENTRY_FREE_COMPLETED, p, 1000, stream);
-  expect(4, WEIR__ENTRY_ALLOC, p, 1000, stream);
-  expect(5, WEIR__ENTRY_FREE_REQUESTED, p, 1000, stream);
-  expect(6, WEIR__ENTRY_FREE_COMPLETED, p, 1000, stream);
-  expect(7, WEIR__ENTRY_SEGMENT_FREE, p, 2 * MIB, stream);
-  expect(8, WEIR__ENTRY_OOM, (void *)(uintptr_t)GIB, 2 * GIB, stream);
+  expect(0, WEIR_TRACE_SEGMENT_ALLOC, p, 2 * MIB, stream);
+  expect(1, WEIR_TRACE_ALLOC, p, 1000, stream);
+  expect(2, WEIR_TRACE_FREE_REQUESTED, p, 1000, stream);
+  expect(3, WEIR_TRACE_FREE_COMPLETED, p, 1000, stream);
+  expect(4, WEIR_TRACE_ALLOC, p, 1000, stream);
+  expect(5, WEIR_TRACE_FREE_REQUESTED, p, 1000, stream);
+  expect(6, WEIR_TRACE_FREE_COMPLETED, p, 1000, stream);
+  expect(7, WEIR_TRACE_SEGMENT_FREE, p, 2 * MIB, stream);
+  expect(8, WEIR_TRACE_OOM, (void *)(uintptr_t)GIB, 2 * GIB, stream);
   assert_int_equal(dropped, 0);
   for (size_t i = 0; i < event_count; i++) {
     assert_int_equal(events[i].stack, 0);
@@ -176,11 +176,11 @@ static void test_pages_and_pools(void **state) {
   empty_cache();
   read_events(0); /* also what the pool's arenas wrote, which are gone */
   assert_int_equal(event_count, 5);
-  expect(0, WEIR__ENTRY_SEGMENT_MAP, p, 40 * MIB, NULL);
-  expect(1, WEIR__ENTRY_ALLOC, p, 30 * MIB, NULL);
-  expect(2, WEIR__ENTRY_FREE_REQUESTED, p, 30 * MIB, NULL);
-  expect(3, WEIR__ENTRY_FREE_COMPLETED, p, 30 * MIB, NULL);
-  expect(4, WEIR__ENTRY_SEGMENT_UNMAP, p, 40 * MIB, NULL);
+  expect(0, WEIR_TRACE_SEGMENT_MAP, p, 40 * MIB, NULL);
+  expect(1, WEIR_TRACE_ALLOC, p, 30 * MIB, NULL);
+  expect(2, WEIR_TRACE_FREE_REQUESTED, p, 30 * MIB, NULL);
+  expect(3, WEIR_TRACE_FREE_COMPLETED, p, 30 * MIB, NULL);
+  expect(4, WEIR_TRACE_SEGMENT_UNMAP, p, 40 * MIB, NULL);
   for (size_t i = 0; i < event_count; i++) {
     weir_pool_id found = weir__pool_of_number(events[i].pool);
     assert_int_equal(found.first, 7);
@@ -204,9 +204,9 @@ static void test_arenas_are_merged_by_time(void **state) {
   for (int i = 0; i < ROUNDS; i++)
     for (int k = 0; k < 3; k++) {
       if (!i)
-        assert_int_equal(events[at++].action, WEIR__ENTRY_SEGMENT_ALLOC);
+        assert_int_equal(events[at++].action, WEIR_TRACE_SEGMENT_ALLOC);
       for (int e = 0; e < 3; e++, at++) {
-        assert_int_equal(events[at].action, WEIR__ENTRY_ALLOC + e);
+        assert_int_equal(events[at].action, WEIR_TRACE_ALLOC + e);
         assert_int_equal(events[at].stream, (uint64_t)(uintptr_t)streams[k]);
       }
     }
@@ -225,7 +225,7 @@ static void test_devices_have_their_own(void **state) {
     read_events(device);
     assert_int_equal(event_count, 2);
     assert_int_equal(dropped, 2);
-    expect(1, WEIR__ENTRY_FREE_COMPLETED, device ? q : p, 512, NULL);
+    expect(1, WEIR_TRACE_FREE_COMPLETED, device ? q : p, 512, NULL);
     assert_int_equal(events[1].device, device);
     assert_string_equal(weir__text_of_number(weir__context_of_number(events[1].context).metadata),
                         device ? "second" : "");
@@ -270,7 +270,7 @@ static void test_ring_of_one(void **state) {
   void *p = get(1024, NULL);
   read_events(0);
   assert_int_equal(event_count, 1);
-  expect(0, WEIR__ENTRY_ALLOC, p, 1024, NULL);
+  expect(0, WEIR_TRACE_ALLOC, p, 1024, NULL);
   assert_int_equal(dropped, 1 + 3 * 500);
   weir_history_info info = {.size = sizeof info};
   CHECK(weir_history_get_info(allocator, 0, &info));
@@ -301,7 +301,7 @@ static void test_snapshots_of_a_full_ring(void **state) {
       CHECK(weir_snapshot_events(snapshot, 0, &count, &missing));
       assert_int_equal(count, limits[l]);
       CHECK(weir_snapshot_event_at(snapshot, 0, count - 1, &last));
-      assert_int_equal(last.action, round ? WEIR_HISTORY_SNAPSHOT : WEIR_TRACE_ALLOC);
+      assert_int_equal(last.action, round ? WEIR_TRACE_SNAPSHOT : WEIR_TRACE_ALLOC);
       if (!round)
         assert_int_equal(last.address, (uint64_t)p);
       weir_snapshot_destroy(snapshot);
@@ -338,8 +338,8 @@ static void test_newest_are_kept(void **state) {
     size_t at = event_count;
     for (int i = 399; i >= 0 && at >= 2; i--) {
       at -= 2;
-      expect(at, WEIR__ENTRY_FREE_REQUESTED, marked[i], 512 * (1 + (uint64_t)i), (weir_cu_stream)events[at].stream);
-      expect(at + 1, WEIR__ENTRY_FREE_COMPLETED, marked[i], 512 * (1 + (uint64_t)i), (weir_cu_stream)events[at].stream);
+      expect(at, WEIR_TRACE_FREE_REQUESTED, marked[i], 512 * (1 + (uint64_t)i), (weir_cu_stream)events[at].stream);
+      expect(at + 1, WEIR_TRACE_FREE_COMPLETED, marked[i], 512 * (1 + (uint64_t)i), (weir_cu_stream)events[at].stream);
     }
     alloc_close();
   }
@@ -352,7 +352,7 @@ static void test_state_keeps_the_last_one(void **state) {
   void *p = get_in("here", 311 * 411 * 4, NULL);
   read_events(0);
   assert_int_equal(event_count, 1);
-  expect(0, WEIR__ENTRY_ALLOC, p, 311 * 411 * 4, NULL);
+  expect(0, WEIR_TRACE_ALLOC, p, 311 * 411 * 4, NULL);
   assert_string_equal(block_name(p), "here");
   put(p);
   alloc_close();
@@ -379,11 +379,11 @@ static void test_skip(void **state) {
   empty_cache();
   read_events(0);
   assert_int_equal(event_count, 3);
-  expect(0, WEIR__ENTRY_FREE_REQUESTED, p, 512, NULL);
-  expect(1, WEIR__ENTRY_FREE_REQUESTED, p, 512, NULL);
-  expect(2, WEIR__ENTRY_SEGMENT_FREE, p, 2 * MIB, NULL);
+  expect(0, WEIR_TRACE_FREE_REQUESTED, p, 512, NULL);
+  expect(1, WEIR_TRACE_FREE_REQUESTED, p, 512, NULL);
+  expect(2, WEIR_TRACE_SEGMENT_FREE, p, 2 * MIB, NULL);
   assert_int_equal(dropped, 0);
-  options.skip = 1u << WEIR_HISTORY_ACTIONS;
+  options.skip = 1u << WEIR_TRACE_ACTIONS;
   assert_int_equal(weir_history_record(allocator, &options), WEIR_ERROR_INVALID_ARGUMENT);
   alloc_close();
 }
@@ -403,7 +403,7 @@ static void test_clear_and_off(void **state) {
   void *q = get_in("after", 512, NULL);
   read_events(0);
   assert_int_equal(event_count, 1);
-  expect(0, WEIR__ENTRY_ALLOC, q, 512, NULL);
+  expect(0, WEIR_TRACE_ALLOC, q, 512, NULL);
   weir_history_info info = {.size = sizeof info};
   CHECK(weir_history_get_info(allocator, 0, &info));
   assert_int_equal(info.annotations, 0);
@@ -417,7 +417,7 @@ static void test_clear_and_off(void **state) {
   put_in("now", p); /* what was known of it is of another recording */
   read_events(0);
   assert_int_equal(event_count, 2);
-  assert_string_equal(names_of(WEIR__ENTRY_FREE_REQUESTED), "now");
+  assert_string_equal(names_of(WEIR_TRACE_FREE_REQUESTED), "now");
   alloc_close();
 }
 
@@ -442,10 +442,10 @@ static void test_stacks_of_frees(void **state) {
     assert_string_equal(block_name(p), cases[i].block);
     put_in("thefree", p);
     read_events(0);
-    assert_string_equal(names_of(WEIR__ENTRY_SEGMENT_ALLOC), cases[i].alloc);
-    assert_string_equal(names_of(WEIR__ENTRY_ALLOC), cases[i].alloc);
-    assert_string_equal(names_of(WEIR__ENTRY_FREE_REQUESTED), cases[i].requested);
-    assert_string_equal(names_of(WEIR__ENTRY_FREE_COMPLETED), cases[i].completed);
+    assert_string_equal(names_of(WEIR_TRACE_SEGMENT_ALLOC), cases[i].alloc);
+    assert_string_equal(names_of(WEIR_TRACE_ALLOC), cases[i].alloc);
+    assert_string_equal(names_of(WEIR_TRACE_FREE_REQUESTED), cases[i].requested);
+    assert_string_equal(names_of(WEIR_TRACE_FREE_COMPLETED), cases[i].completed);
     alloc_close();
   }
 }
@@ -477,9 +477,9 @@ static void test_stacks_of_a_checkpoint(void **state) {
     function_here = NULL;
     assert_string_equal(block_name(p), cases[i].block);
     read_events(0);
-    assert_string_equal(names_of(WEIR__ENTRY_ALLOC), cases[i].alloc);
-    assert_string_equal(names_of(WEIR__ENTRY_FREE_REQUESTED), cases[i].free);
-    assert_string_equal(names_of(WEIR__ENTRY_FREE_COMPLETED), cases[i].free);
+    assert_string_equal(names_of(WEIR_TRACE_ALLOC), cases[i].alloc);
+    assert_string_equal(names_of(WEIR_TRACE_FREE_REQUESTED), cases[i].free);
+    assert_string_equal(names_of(WEIR_TRACE_FREE_COMPLETED), cases[i].free);
     weir_checkpoint_delta_clear(&delta);
     weir_checkpoint_destroy(checkpoint);
     put(p);
@@ -502,7 +502,7 @@ static void test_stacks_of_segments(void **state) {
       put_in("thefree", p);
       empty_in("empty");
       read_events(0);
-      assert_string_equal(names_of(c ? WEIR__ENTRY_SEGMENT_UNMAP : WEIR__ENTRY_SEGMENT_FREE), expected[context]);
+      assert_string_equal(names_of(c ? WEIR_TRACE_SEGMENT_UNMAP : WEIR_TRACE_SEGMENT_FREE), expected[context]);
       alloc_close();
     }
 }
@@ -518,7 +518,7 @@ static void test_context_changes(void **state) {
   record_named(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL);
   void *c = get_in("should_capture2", 64, NULL);
   read_events(0);
-  assert_string_equal(names_of(WEIR__ENTRY_ALLOC), "should_capture1 - should_capture2");
+  assert_string_equal(names_of(WEIR_TRACE_ALLOC), "should_capture1 - should_capture2");
   put(a);
   put(b);
   put(c);
@@ -540,10 +540,10 @@ static void test_stacks_of_waiting_blocks(void **state) {
     void *q = get_in("next", 1024, stream);
     read_events(0);
     bool kept = context >= WEIR_CONTEXT_ALLOC;
-    assert_string_equal(names_of(WEIR__ENTRY_FREE_REQUESTED), !kept                         ? "-"
-                                                              : context == WEIR_CONTEXT_ALL ? "thefree"
-                                                                                            : "thealloc");
-    assert_string_equal(names_of(WEIR__ENTRY_FREE_COMPLETED), kept ? "next" : "-");
+    assert_string_equal(names_of(WEIR_TRACE_FREE_REQUESTED), !kept                         ? "-"
+                                                             : context == WEIR_CONTEXT_ALL ? "thefree"
+                                                                                           : "thealloc");
+    assert_string_equal(names_of(WEIR_TRACE_FREE_COMPLETED), kept ? "next" : "-");
     put(q);
     alloc_close();
   }
@@ -558,7 +558,7 @@ static void test_stack_of_oom(void **state) {
   assert_int_equal(try_get(GIB, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);
   function_here = NULL;
   read_events(0);
-  assert_string_equal(names_of(WEIR__ENTRY_OOM), "greedy");
+  assert_string_equal(names_of(WEIR_TRACE_OOM), "greedy");
   alloc_close();
 }
 
@@ -620,7 +620,7 @@ static void test_stacks_are_stored_once(void **state) {
   assert_int_not_equal(stack, 0);
   size_t same = 0;
   for (size_t i = 0; i < event_count; i++)
-    same += events[i].action == WEIR__ENTRY_ALLOC && events[i].stack == stack;
+    same += events[i].action == WEIR_TRACE_ALLOC && events[i].stack == stack;
   assert_int_equal(same, 50);
   for (int i = 0; i < 50; i++)
     put(pointers[i]);
@@ -757,7 +757,7 @@ static void test_hook_may_allocate(void **state) {
   void *p = get(512, NULL);
   assert_int_equal(hook_calls, 1);
   read_events(0);
-  assert_string_equal(names_of(WEIR__ENTRY_ALLOC), "- hooked");
+  assert_string_equal(names_of(WEIR_TRACE_ALLOC), "- hooked");
   put(p);
   alloc_close();
 }
@@ -815,11 +815,11 @@ static void test_marks(void **state) {
   assert_int_equal(weir_history_mark(allocator, 1, "no such device"), WEIR_ERROR_INVALID_DEVICE);
   read_events(0);
   assert_int_equal(event_count, 6);
-  expect(0, WEIR__ENTRY_USER_DEFINED, NULL, 0, NULL);
-  expect(5, WEIR__ENTRY_USER_DEFINED, NULL, 0, NULL);
+  expect(0, WEIR_TRACE_USER_DEFINED, NULL, 0, NULL);
+  expect(5, WEIR_TRACE_USER_DEFINED, NULL, 0, NULL);
   assert_string_equal(weir__text_of_number(context_at(0).metadata), "begin");
   assert_string_equal(weir__text_of_number(context_at(5).metadata), "end");
-  assert_string_equal(names_of(WEIR__ENTRY_USER_DEFINED), "marker -");
+  assert_string_equal(names_of(WEIR_TRACE_USER_DEFINED), "marker -");
 
   /* Each kind is skipped by its own bit. */
   weir_history_options options;
@@ -827,8 +827,8 @@ static void test_marks(void **state) {
   unsigned bits[2];
   CHECK(weir_history_action("user_defined", &bits[0]));
   CHECK(weir_history_action("annotate", &bits[1]));
-  assert_int_equal(bits[0], 1u << WEIR_HISTORY_USER_DEFINED);
-  assert_int_equal(bits[1], 1u << WEIR_HISTORY_ANNOTATE);
+  assert_int_equal(bits[0], 1u << WEIR_TRACE_USER_DEFINED);
+  assert_int_equal(bits[1], 1u << WEIR_TRACE_ANNOTATE);
   for (int i = 0; i < 2; i++) {
     void *p = get(512, NULL);
     options.skip = bits[i] | 1u << WEIR_TRACE_ALLOC;
@@ -838,7 +838,7 @@ static void test_marks(void **state) {
     CHECK(weir_history_mark_pointer(allocator, p, "mark"));
     read_events(0);
     assert_int_equal(event_count, 1);
-    expect(0, i ? WEIR__ENTRY_USER_DEFINED : WEIR__ENTRY_ANNOTATE, i ? NULL : p, i ? 0 : 512, NULL);
+    expect(0, i ? WEIR_TRACE_USER_DEFINED : WEIR_TRACE_ANNOTATE, i ? NULL : p, i ? 0 : 512, NULL);
     put(p);
   }
   alloc_close();
@@ -947,7 +947,7 @@ static void test_trackers_hear_what_is_skipped(void **state) {
   CHECK(weir_allocator_attach_tracker(allocator, count_entry, &entries));
   weir_history_options options;
   weir_history_options_init(&options);
-  options.skip = (1u << WEIR_HISTORY_ACTIONS) - 1;
+  options.skip = (1u << WEIR_TRACE_ACTIONS) - 1;
   CHECK(weir_history_record(allocator, &options));
   put(get(512, NULL));
   assert_int_equal(entries, 4);
@@ -970,7 +970,7 @@ static void observe_oom(void *context, int device, size_t bytes, size_t limit, s
   assert_int_equal(limit, GIB);
   assert_true(free_bytes <= GIB);
   read_events(0);
-  assert_int_equal(events[event_count - 1].action, WEIR__ENTRY_OOM);
+  assert_int_equal(events[event_count - 1].action, WEIR_TRACE_OOM);
   assert_int_equal(told_actions[told - 1], WEIR_TRACE_OOM);
   void *p;
   CHECK(weir_allocator_alloc(allocator, 0, 512, NULL, &p));

@@ -48,13 +48,13 @@ static size_t one_frame(void *context, weir_stack_frame *frames, size_t room) {
 /* Events of one address come in the order that they have in life. */
 static void check_events(const weir__entry *events, size_t count, bool is_whole) {
   for (size_t i = 0; i < count; i++) {
-    assert_true(events[i].action < WEIR__ENTRY_KINDS && !weir__action_is_for_file(events[i].action));
+    assert_true(events[i].action < WEIR_TRACE_ACTIONS && !weir__action_is_for_file(events[i].action));
     assert_true(!i || events[i - 1].time <= events[i].time);
-    if (!is_whole || events[i].action != WEIR__ENTRY_ALLOC)
+    if (!is_whole || events[i].action != WEIR_TRACE_ALLOC)
       continue;
     for (size_t k = i + 1; k < count; k++)
-      if (events[k].address == events[i].address && events[k].action <= WEIR__ENTRY_FREE_COMPLETED) {
-        assert_int_equal(events[k].action, WEIR__ENTRY_FREE_REQUESTED);
+      if (events[k].address == events[i].address && events[k].action <= WEIR_TRACE_FREE_COMPLETED) {
+        assert_int_equal(events[k].action, WEIR_TRACE_FREE_REQUESTED);
         assert_int_equal(events[k].bytes, events[i].bytes);
         break;
       }

@@ -178,9 +178,9 @@ static void test_killed(void **state) {
       const weir__recording_entry *e = &s->devices[0].events[i];
       int64_t stream = s->streams[e->stream] / 16 - 1;
       assert_in_range(stream, 0, STREAMS - 1);
-      allocs[stream] += e->action == WEIR__ACTION_ALLOC;
-      requested[stream] += e->action == WEIR__ACTION_FREE_REQUESTED;
-      completed[stream] += e->action == WEIR__ACTION_FREE_COMPLETED;
+      allocs[stream] += e->action == WEIR_TRACE_ALLOC;
+      requested[stream] += e->action == WEIR_TRACE_FREE_REQUESTED;
+      completed[stream] += e->action == WEIR_TRACE_FREE_COMPLETED;
     }
     for (int i = 0; i < STREAMS; i++) {
       assert_in_range(allocs[i], atomic_load(&seen[i].alloc_done), atomic_load(&seen[i].alloc_begun));
@@ -449,8 +449,8 @@ static void test_one_chunk(void **state) {
   weir__writer *writer = weir__writer_new(history, 0, (weir_pool_id){0, 0}, 0);
   weir__writer *other = weir__writer_new(history, 0, (weir_pool_id){0, 0}, 8);
   for (uint64_t i = 1; i <= 1000; i++)
-    weir__recorder_write(writer, WEIR__ENTRY_ALLOC, 512 * i, i, 0);
-  weir__recorder_write(other, WEIR__ENTRY_ALLOC, 512, 1, 0);
+    weir__recorder_write(writer, WEIR_TRACE_ALLOC, 512 * i, i, 0);
+  weir__recorder_write(other, WEIR_TRACE_ALLOC, 512, 1, 0);
   assert_int_equal(atomic_load(&history->lost), 1);
   assert_int_equal(atomic_load(&file->header->lost), 1);
   weir__recording *s = load_recording(path);
@@ -586,7 +586,7 @@ static void test_out_of_memory(void **state) {
   find_file("-oom-4.pickle", 0);
   weir__recording *s = load_recording(find_file("-oom-1.pickle", 1));
   assert_int_equal(s->segment_count, 1);
-  assert_int_equal(s->events[s->event_count - 1].action, WEIR__ACTION_OOM);
+  assert_int_equal(s->events[s->event_count - 1].action, WEIR_TRACE_OOM);
   weir__recording_free(s);
   give(p);
 }

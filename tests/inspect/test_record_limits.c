@@ -217,7 +217,7 @@ static void test_ring_of_one(void **state) {
     uint64_t dropped;
     assert_true(weir__recorder_read(atomic_load(&recorded->history), 0, &events, &count, &dropped));
     assert_int_equal(count, 1);
-    assert_int_equal(events[0].action, WEIR__ENTRY_ALLOC);
+    assert_int_equal(events[0].action, WEIR_TRACE_ALLOC);
     assert_int_equal(events[0].bytes, 512 * i);
     free(events);
     CHECK(weir_allocator_free(recorded, pointer));
@@ -372,7 +372,7 @@ static void test_deep_stacks(void **state) {
   weir__recording *s = load_recording(find_file(".ring"));
   size_t found = 0;
   for (size_t i = 0; i < s->event_count; i++) {
-    if (s->events[i].action != WEIR__ACTION_ALLOC)
+    if (s->events[i].action != WEIR_TRACE_ALLOC)
       continue;
     size_t frames = s->stacks[s->events[i].stack].count;
     int depth = depths[found++];

@@ -144,10 +144,10 @@ static void test_begins_at_the_caller(void **state) {
   record_in_child("all", work_small);
   weir__recording *s = load_recording(ring_path());
   for (int i = 0; i < 4; i++) {
-    const weir__recording_entry *e = event_of(s, WEIR__ACTION_ALLOC, i);
+    const weir__recording_entry *e = event_of(s, WEIR_TRACE_ALLOC, i);
     check_frame(s, e, 0, "inner_caller", inner_line);
     check_frame(s, e, 1, "outer_caller", outer_line);
-    check_frame(s, event_of(s, WEIR__ACTION_FREE_REQUESTED, i), 0, "outer_caller", outer_line);
+    check_frame(s, event_of(s, WEIR_TRACE_FREE_REQUESTED, i), 0, "outer_caller", outer_line);
   }
   weir__recording_free(s);
 }
@@ -158,8 +158,8 @@ static void test_slow_path_begins_at_the_caller(void **state) {
   need_libunwind();
   record_in_child("alloc", work_large);
   weir__recording *s = load_recording(ring_path());
-  check_frame(s, event_of(s, WEIR__ACTION_SEGMENT_ALLOC, 0), 0, "inner_caller", inner_line);
-  check_frame(s, event_of(s, WEIR__ACTION_ALLOC, 0), 0, "inner_caller", inner_line);
+  check_frame(s, event_of(s, WEIR_TRACE_SEGMENT_ALLOC, 0), 0, "inner_caller", inner_line);
+  check_frame(s, event_of(s, WEIR_TRACE_ALLOC, 0), 0, "inner_caller", inner_line);
   weir__recording_free(s);
 }
 
@@ -194,7 +194,7 @@ static void test_other_build(void **state) {
   close(descriptor);
   weir__elf_close(elf);
   weir__recording *s = load_recording(ring_path());
-  const weir__recording_frame *f = frame_of(s, event_of(s, WEIR__ACTION_ALLOC, 0), 0);
+  const weir__recording_frame *f = frame_of(s, event_of(s, WEIR_TRACE_ALLOC, 0), 0);
   assert_int_equal(strncmp(text_of(s, f->name), "0x", 2), 0);
   assert_non_null(strstr(text_of(s, f->filename), "test_inspect_record_stacks"));
   assert_int_equal(f->line, 0);
@@ -315,7 +315,7 @@ static void test_language_frames_alone(void **state) {
   weir_set_stack_hook(two_frames, NULL);
   record_in_child("alloc", work_small);
   weir__recording *s = load_recording(ring_path());
-  const weir__recording_entry *e = event_of(s, WEIR__ACTION_ALLOC, 0);
+  const weir__recording_entry *e = event_of(s, WEIR_TRACE_ALLOC, 0);
   check_language(s, e);
   assert_int_equal(s->stacks[e->stack].count, 2);
   weir__recording_free(s);
@@ -327,7 +327,7 @@ static void test_language_and_native_frames(void **state) {
   weir_set_stack_hook(two_frames, NULL);
   record_in_child("alloc,native", work_small);
   weir__recording *s = load_recording(ring_path());
-  const weir__recording_entry *e = event_of(s, WEIR__ACTION_ALLOC, 0);
+  const weir__recording_entry *e = event_of(s, WEIR_TRACE_ALLOC, 0);
   check_language(s, e);
   check_frame(s, e, 2, "inner_caller", inner_line);
   check_frame(s, e, 3, "outer_caller", outer_line);
@@ -345,7 +345,7 @@ static void test_native_frames_where_there_are_no_others(void **state) {
   weir_set_stack_hook(two_frames, NULL);
   record_in_child("alloc", work_without_frames);
   weir__recording *s = load_recording(ring_path());
-  check_frame(s, event_of(s, WEIR__ACTION_ALLOC, 0), 0, "inner_caller", inner_line);
+  check_frame(s, event_of(s, WEIR_TRACE_ALLOC, 0), 0, "inner_caller", inner_line);
   weir__recording_free(s);
 }
 
@@ -413,8 +413,8 @@ static void test_shared_phase(void **state) {
                                          ""};
   for (int i = 0; i < (int)WEIR_COUNT_OF(expected); i++)
     for (int k = 0; k < 4; k++) {
-      assert_string_equal(phase_of(s, event_of(s, WEIR__ACTION_ALLOC, 4 * i + k)), expected[i]);
-      assert_string_equal(phase_of(s, event_of(s, WEIR__ACTION_FREE_COMPLETED, 4 * i + k)), expected[i]);
+      assert_string_equal(phase_of(s, event_of(s, WEIR_TRACE_ALLOC, 4 * i + k)), expected[i]);
+      assert_string_equal(phase_of(s, event_of(s, WEIR_TRACE_FREE_COMPLETED, 4 * i + k)), expected[i]);
     }
   weir__recording_free(s);
 }

@@ -96,7 +96,7 @@ static void test_cut(void **state) {
   weir__recording *second = through_a_file();
   assert_int_equal(first->devices[0].event_count, 2); /* segment_alloc, alloc */
   assert_int_equal(second->devices[0].event_count, 5);
-  assert_int_equal(second->devices[0].events[2].action, WEIR__ACTION_SNAPSHOT);
+  assert_int_equal(second->devices[0].events[2].action, WEIR_TRACE_SNAPSHOT);
   assert_true(second->devices[0].events[4].time_us >= first->devices[0].events[0].time_us);
   weir__recording_free(first);
   weir__recording_free(second);
@@ -145,7 +145,7 @@ static void test_pools(void **state) {
   for (uint64_t i = 0; i < count; i++) {
     weir_snapshot_event event = {.size = sizeof event};
     CHECK(weir_snapshot_event_at(snapshot, 0, i, &event));
-    if (event.action != WEIR__ACTION_ALLOC)
+    if (event.action != WEIR_TRACE_ALLOC)
       continue;
     size_t k = seen++ % WEIR_COUNT_OF(ids);
     assert_int_equal(event.bytes, 1000 * (k + 1));
@@ -159,7 +159,7 @@ static void test_pools(void **state) {
   seen = 0;
   for (size_t i = 0; i < read->devices[0].event_count; i++) {
     const weir__recording_entry *event = &read->devices[0].events[i];
-    if (event->action != WEIR__ACTION_ALLOC)
+    if (event->action != WEIR_TRACE_ALLOC)
       continue;
     size_t k = seen++ % WEIR_COUNT_OF(ids);
     assert_int_equal(read->pools[event->pool].id[0], ids[k].first);
@@ -185,7 +185,7 @@ static void test_stacks_and_annotations(void **state) {
   assert_int_equal(read->devices[0].segment_count, 1);
   assert_int_equal(segment->size, 2 * MIB);
   const weir__recording_entry *last = &read->devices[0].events[read->devices[0].event_count - 1];
-  assert_int_equal(last->action, WEIR__ACTION_ALLOC);
+  assert_int_equal(last->action, WEIR_TRACE_ALLOC);
   assert_int_equal(last->address, (uint64_t)a);
   if (weir__stacks_start()) { /* where there is a library for them */
     const weir__recording_block *block = &segment->blocks[0];

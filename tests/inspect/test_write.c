@@ -68,21 +68,6 @@ static void save(const weir_snapshot *snapshot) {
   CHECK(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, path_of("s.json")));
 }
 
-static const char *const action_names[] = {"alloc",
-                                           "free_requested",
-                                           "free_completed",
-                                           "segment_alloc",
-                                           "segment_free",
-                                           "segment_map",
-                                           "segment_unmap",
-                                           "oom",
-                                           "snapshot",
-                                           "annotate",
-                                           NULL,
-                                           NULL,
-                                           "user_defined"};
-static const char *const state_names[] = {"inactive", "active_allocated", "active_pending_free"};
-
 /* What check_snapshot.py compares with. */
 static void write_expected(const weir_snapshot *snapshot, const recorded *r) {
   FILE *file = fopen(path_of("expected"), "w");
@@ -98,12 +83,12 @@ static void write_expected(const weir_snapshot *snapshot, const recorded *r) {
             s[i].block_count);
     for (size_t k = 0; k < s[i].block_count; k++)
       fprintf(file, "block %" PRIu64 " %" PRIu64 " %" PRIu64 " %s\n", s[i].blocks[k].address, s[i].blocks[k].bytes,
-              s[i].blocks[k].requested, state_names[s[i].blocks[k].state]);
+              s[i].blocks[k].requested, weir_block_state_name(s[i].blocks[k].state));
   }
   for (size_t i = 0; i < r->event_count; i++) {
     const weir__entry *e = &r->events[i];
     fprintf(file, "event %s %" PRIu64 " %" PRIu64 " %" PRIi64 " %" PRIi64 " %" PRIu64 " %" PRIu64 " %d\n",
-            action_names[e->action], e->address, e->bytes, (int64_t)e->stream, (int64_t)e->time,
+            weir_trace_action_name(e->action), e->address, e->bytes, (int64_t)e->stream, (int64_t)e->time,
             r->pools[e->pool].first, r->pools[e->pool].second, e->stack ? (int)r->stacks[e->stack].count : -1);
   }
   assert_int_equal(fclose(file), 0);
@@ -128,19 +113,19 @@ static const weir__recorded_context text_sets[] = {{NULL, NULL, NULL},
                                                    {"forward", "compiled/0", "batch=3"},
                                                    {NULL, NULL, "\"quoted\" \\ \n\x01 \xff\xc3\xa9 \xed\xa0\x80"}};
 static const weir__entry events[] = {
-    {.address = 0x7f0000000000, .bytes = 2 << 20, .action = WEIR__ENTRY_SEGMENT_ALLOC, .time = 1700000000000000},
-    {.address = 0x7f0000000000, .bytes = 1000, .action = WEIR__ENTRY_ALLOC, .stack = 1, .context = 1, .stream = 5},
-    {.address = 0x7f0000000400, .bytes = 255, .action = WEIR__ENTRY_ALLOC, .stack = 1, .pool = 1},
-    {.address = 0x7f0000000600, .bytes = 256, .action = WEIR__ENTRY_ALLOC, .stack = 2, .pool = 2, .context = 2},
-    {.address = 0x7f0000000800, .bytes = 65535, .action = WEIR__ENTRY_FREE_REQUESTED, .stream = UINT64_MAX},
-    {.address = 0x7f0000000a00, .bytes = 65536, .action = WEIR__ENTRY_FREE_COMPLETED, .stream = 1ull << 63},
-    {.address = 0x80000000, .bytes = 0x7fffffff, .action = WEIR__ENTRY_SEGMENT_MAP},
-    {.address = UINT64_MAX, .bytes = 0xffffffff, .action = WEIR__ENTRY_SEGMENT_UNMAP},
-    {.address = 1ull << 39, .bytes = 1ull << 40, .action = WEIR__ENTRY_SEGMENT_FREE},
-    {.address = 0, .bytes = INT64_MAX, .action = WEIR__ENTRY_OOM, .stack = 3},
-    {.address = 0, .bytes = 12345, .action = WEIR__ENTRY_SNAPSHOT},
-    {.address = 0x7f0000000400, .bytes = 255, .action = WEIR__ENTRY_ANNOTATE, .context = 1, .time = 1700000000000001},
-    {.address = 0, .bytes = 0, .action = WEIR__ENTRY_USER_DEFINED, .context = 1, .time = 1700000000000002},
+    {.address = 0x7f0000000000, .bytes = 2 << 20, .action = WEIR_TRACE_SEGMENT_ALLOC, .time = 1700000000000000},
+    {.address = 0x7f0000000000, .bytes = 1000, .action = WEIR_TRACE_ALLOC, .stack = 1, .context = 1, .stream = 5},
+    {.address = 0x7f0000000400, .bytes = 255, .action = WEIR_TRACE_ALLOC, .stack = 1, .pool = 1},
+    {.address = 0x7f0000000600, .bytes = 256, .action = WEIR_TRACE_ALLOC, .stack = 2, .pool = 2, .context = 2},
+    {.address = 0x7f0000000800, .bytes = 65535, .action = WEIR_TRACE_FREE_REQUESTED, .stream = UINT64_MAX},
+    {.address = 0x7f0000000a00, .bytes = 65536, .action = WEIR_TRACE_FREE_COMPLETED, .stream = 1ull << 63},
+    {.address = 0x80000000, .bytes = 0x7fffffff, .action = WEIR_TRACE_SEGMENT_MAP},
+    {.address = UINT64_MAX, .bytes = 0xffffffff, .action = WEIR_TRACE_SEGMENT_UNMAP},
+    {.address = 1ull << 39, .bytes = 1ull << 40, .action = WEIR_TRACE_SEGMENT_FREE},
+    {.address = 0, .bytes = INT64_MAX, .action = WEIR_TRACE_OOM, .stack = 3},
+    {.address = 0, .bytes = 12345, .action = WEIR_TRACE_SNAPSHOT},
+    {.address = 0x7f0000000400, .bytes = 255, .action = WEIR_TRACE_ANNOTATE, .context = 1, .time = 1700000000000001},
+    {.address = 0, .bytes = 0, .action = WEIR_TRACE_USER_DEFINED, .context = 1, .time = 1700000000000002},
 };
 static const weir__recorded_pair start_pairs[] = {{"name", "step 1"}, {"stage", "START"}};
 static const weir__recorded_pair end_pairs[] = {{"name", "step 1"}, {"stage", "END"}};
@@ -314,7 +299,7 @@ static void check_stack(const weir__recording *read, uint32_t number, const reco
 
 static void check_read_segment(const weir__recording *read, const weir__recording_segment *a,
                                const weir_snapshot_segment *b) {
-  static const uint8_t state_of[] = {WEIR__STATE_INACTIVE, WEIR__STATE_ALLOCATED, WEIR__STATE_PENDING_FREE};
+  static const uint8_t state_of[] = {WEIR_BLOCK_INACTIVE, WEIR_BLOCK_ACTIVE_ALLOCATED, WEIR_BLOCK_ACTIVE_PENDING_FREE};
   assert_int_equal(a->address, b->address);
   assert_int_equal(a->size, b->bytes);
   assert_int_equal(a->allocated, b->allocated);
@@ -341,7 +326,7 @@ static void check_read_events(const weir__recording *read, const recorded *r) {
   for (size_t i = 0; i < r->event_count; i++) {
     const weir__recording_entry *a = &read->devices[0].events[i];
     const weir__entry *b = &events[i];
-    assert_string_equal(weir__recording_action_name(a->action), action_names[b->action]);
+    assert_string_equal(weir_trace_action_name(a->action), weir_trace_action_name(b->action));
     assert_int_equal(a->address, b->address);
     assert_int_equal(a->size, b->bytes);
     assert_int_equal(a->time_us, b->time);

@@ -39,7 +39,7 @@ static void check_sums(const weir__recording *snapshot, const weir__explanation 
       if (b->event == SIZE_MAX)
         continue;
       const weir__recording_entry *e = &snapshot->devices[x->device].events[b->event];
-      assert_int_equal(e->action, WEIR__ACTION_ALLOC);
+      assert_int_equal(e->action, WEIR_TRACE_ALLOC);
       assert_int_equal(e->address, b->address);
       assert_int_equal(e->size, b->requested);
     }
@@ -269,10 +269,10 @@ static void test_late_and_unlisted(void **state) {
 /* ---- By hand: one cause each ---- */
 
 #define EVENT(what, at, bytes)                                                                                         \
-  { .action = WEIR__ACTION_##what, .address = (at), .size = (uint64_t)(bytes), .pool = WEIR__RECORDING_NO_POOL }
+  { .action = WEIR_TRACE_##what, .address = (at), .size = (uint64_t)(bytes), .pool = WEIR__RECORDING_NO_POOL }
 #define ON(number, what, at, bytes)                                                                                    \
   {                                                                                                                    \
-    .action = WEIR__ACTION_##what, .address = (at), .size = (uint64_t)(bytes), .pool = WEIR__RECORDING_NO_POOL,        \
+    .action = WEIR_TRACE_##what, .address = (at), .size = (uint64_t)(bytes), .pool = WEIR__RECORDING_NO_POOL,          \
     .stream = (number)                                                                                                 \
   }
 
@@ -478,14 +478,14 @@ typedef struct job {
 } job;
 
 static void note(void *context, const weir_trace_entry *entry) {
-  static const uint8_t actions[] = {[WEIR_TRACE_ALLOC] = WEIR__ACTION_ALLOC,
-                                    [WEIR_TRACE_FREE_REQUESTED] = WEIR__ACTION_FREE_REQUESTED,
-                                    [WEIR_TRACE_FREE_COMPLETED] = WEIR__ACTION_FREE_COMPLETED,
-                                    [WEIR_TRACE_SEGMENT_ALLOC] = WEIR__ACTION_SEGMENT_ALLOC,
-                                    [WEIR_TRACE_SEGMENT_FREE] = WEIR__ACTION_SEGMENT_FREE,
-                                    [WEIR_TRACE_SEGMENT_MAP] = WEIR__ACTION_SEGMENT_MAP,
-                                    [WEIR_TRACE_SEGMENT_UNMAP] = WEIR__ACTION_SEGMENT_UNMAP,
-                                    [WEIR_TRACE_OOM] = WEIR__ACTION_OOM};
+  static const uint8_t actions[] = {[WEIR_TRACE_ALLOC] = WEIR_TRACE_ALLOC,
+                                    [WEIR_TRACE_FREE_REQUESTED] = WEIR_TRACE_FREE_REQUESTED,
+                                    [WEIR_TRACE_FREE_COMPLETED] = WEIR_TRACE_FREE_COMPLETED,
+                                    [WEIR_TRACE_SEGMENT_ALLOC] = WEIR_TRACE_SEGMENT_ALLOC,
+                                    [WEIR_TRACE_SEGMENT_FREE] = WEIR_TRACE_SEGMENT_FREE,
+                                    [WEIR_TRACE_SEGMENT_MAP] = WEIR_TRACE_SEGMENT_MAP,
+                                    [WEIR_TRACE_SEGMENT_UNMAP] = WEIR_TRACE_SEGMENT_UNMAP,
+                                    [WEIR_TRACE_OOM] = WEIR_TRACE_OOM};
   job *j = context;
   assert_true(j->count < MOST_EVENTS);
   j->events[j->count++] = (weir__recording_entry){.action = actions[entry->action],
@@ -640,9 +640,9 @@ static void test_missing_of_device(void **state) {
 static void test_no_history(void **state) {
   (void)state;
   weir__recording_block blocks[] = {
-      {.address = B, .size = 8 * MIB, .requested = 8 * MIB - 100, .state = WEIR__STATE_ALLOCATED},
-      {.address = B + 8 * MIB, .size = 4 * MIB, .requested = 4 * MIB, .state = WEIR__STATE_PENDING_FREE},
-      {.address = B + 12 * MIB, .size = 8 * MIB, .requested = 5, .state = WEIR__STATE_INACTIVE}};
+      {.address = B, .size = 8 * MIB, .requested = 8 * MIB - 100, .state = WEIR_BLOCK_ACTIVE_ALLOCATED},
+      {.address = B + 8 * MIB, .size = 4 * MIB, .requested = 4 * MIB, .state = WEIR_BLOCK_ACTIVE_PENDING_FREE},
+      {.address = B + 12 * MIB, .size = 8 * MIB, .requested = 5, .state = WEIR_BLOCK_INACTIVE}};
   weir__recording_segment segment = {
       .address = B, .size = 20 * MIB, .blocks = blocks, .block_count = 3, .is_large = true};
   int64_t streams[1] = {0};

@@ -165,7 +165,7 @@ static void test_blocks(void **state) {
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     weir__recording *snapshot = load(names[i]);
     size_t from = snapshot->devices[0].event_count / 2;
-    while (snapshot->devices[0].events[from - 1].action != WEIR__ACTION_ALLOC) /* nothing is half done */
+    while (snapshot->devices[0].events[from - 1].action != WEIR_TRACE_ALLOC) /* nothing is half done */
       from++;
     weir__recording_device device;
     weir__recording part = part_of(snapshot, from, &device);
@@ -258,7 +258,7 @@ static void test_tune(void **state) {
 /* ---- By hand ---- */
 
 #define EVENT_IN(number, what, at, bytes)                                                                              \
-  { .action = WEIR__ACTION_##what, .address = (at), .size = (uint64_t)(bytes), .pool = (number) }
+  { .action = WEIR_TRACE_##what, .address = (at), .size = (uint64_t)(bytes), .pool = (number) }
 #define EVENT(what, at, bytes) EVENT_IN(WEIR__RECORDING_NO_POOL, what, at, bytes)
 
 static const uint64_t A = 1ull << 40;
@@ -267,10 +267,10 @@ static const uint64_t A = 1ull << 40;
 static void test_odd(void **state) {
   (void)state;
   weir__recording_block blocks[] = {
-      {.address = A, .size = 8 * MIB, .requested = 8 * MIB, .state = WEIR__STATE_ALLOCATED},
-      {.address = A + 4 * MIB, .size = 8 * MIB, .requested = 8 * MIB, .state = WEIR__STATE_ALLOCATED},
-      {.address = A + 13, .size = 100, .requested = 100, .state = WEIR__STATE_ALLOCATED},
-      {.address = UINT64_MAX - 511, .size = 512, .requested = 512, .state = WEIR__STATE_ALLOCATED}};
+      {.address = A, .size = 8 * MIB, .requested = 8 * MIB, .state = WEIR_BLOCK_ACTIVE_ALLOCATED},
+      {.address = A + 4 * MIB, .size = 8 * MIB, .requested = 8 * MIB, .state = WEIR_BLOCK_ACTIVE_ALLOCATED},
+      {.address = A + 13, .size = 100, .requested = 100, .state = WEIR_BLOCK_ACTIVE_ALLOCATED},
+      {.address = UINT64_MAX - 511, .size = 512, .requested = 512, .state = WEIR_BLOCK_ACTIVE_ALLOCATED}};
   weir__recording_segment segments[] = {
       {.address = A, .size = 20 * MIB, .blocks = blocks, .block_count = 4, .is_large = true},
       {.address = A + 2 * MIB, .size = 20 * MIB, .is_large = true},
@@ -298,7 +298,8 @@ static void test_odd(void **state) {
 static void test_released_pools(void **state) {
   (void)state;
   const uint64_t b = A + 64 * MIB, c = A + 128 * MIB;
-  weir__recording_block block = {.address = c, .size = 12 * MIB, .requested = 12 * MIB, .state = WEIR__STATE_ALLOCATED};
+  weir__recording_block block = {
+      .address = c, .size = 12 * MIB, .requested = 12 * MIB, .state = WEIR_BLOCK_ACTIVE_ALLOCATED};
   weir__recording_segment segment = {
       .address = c, .size = 12 * MIB, .blocks = &block, .block_count = 1, .is_large = true};
   weir__recording_entry events[] = {EVENT_IN(1, FREE_REQUESTED, A, 12 * MIB), EVENT_IN(1, FREE_COMPLETED, A, 12 * MIB),

@@ -288,7 +288,7 @@ static void test_fit(void **state) {
 static void test_fits_nowhere(void **state) {
   (void)state;
   weir__recording_entry events[] = {
-      {.action = WEIR__ACTION_OOM, .size = 1ull << 61, .pool = WEIR__RECORDING_NO_POOL},
+      {.action = WEIR_TRACE_OOM, .size = 1ull << 61, .pool = WEIR__RECORDING_NO_POOL},
   };
   int64_t streams[] = {0};
   weir__recording_pool pools[] = {{{0, 0}}};

@@ -184,7 +184,7 @@ static void check_whole(const weir__recording *s) {
       const weir__recording_entry *e = &device->events[i];
       assert_true(e->stack < s->stack_count && e->remark < s->remark_count && e->stream < s->stream_count);
       assert_true(e->pool < s->pool_count || e->pool == WEIR__RECORDING_NO_POOL);
-      assert_true(e->action <= WEIR__ACTION_OTHER);
+      assert_true(e->action <= WEIR__ACTION_UNKNOWN);
     }
     for (size_t i = 0; i < device->segment_count; i++) {
       const weir__recording_segment *segment = &device->segments[i];
@@ -192,7 +192,8 @@ static void check_whole(const weir__recording *s) {
                   segment->stream < s->stream_count);
       assert_int_equal(segment->device, d);
       for (size_t j = 0; j < segment->block_count; j++)
-        assert_true(segment->blocks[j].stack < s->stack_count && segment->blocks[j].state <= WEIR__STATE_PENDING_FREE);
+        assert_true(segment->blocks[j].stack < s->stack_count &&
+                    segment->blocks[j].state <= WEIR_BLOCK_ACTIVE_PENDING_FREE);
       blocks += segment->block_count;
     }
     events += device->event_count;
@@ -249,24 +250,24 @@ static void test_recorded_jobs(void **state) {
     check_whole(s);
     assert_int_equal(s->device_count, 1);
     assert_true(s->has_history);
-    uint64_t counts[WEIR__ACTION_OTHER + 1] = {0}, reserved = 0, peak_reserved = 0, requested = 0, peak_requested = 0;
+    uint64_t counts[WEIR__ACTION_UNKNOWN + 1] = {0}, reserved = 0, peak_reserved = 0, requested = 0, peak_requested = 0;
     const weir__recording_device *device = &s->devices[0];
     for (size_t j = 0; j < device->event_count; j++) {
       const weir__recording_entry *e = &device->events[j];
       counts[e->action]++;
-      reserved += e->action == WEIR__ACTION_SEGMENT_ALLOC || e->action == WEIR__ACTION_SEGMENT_MAP ? e->size : 0;
-      reserved -= e->action == WEIR__ACTION_SEGMENT_FREE || e->action == WEIR__ACTION_SEGMENT_UNMAP ? e->size : 0;
-      requested += e->action == WEIR__ACTION_ALLOC ? e->size : 0;
-      requested -= e->action == WEIR__ACTION_FREE_COMPLETED ? e->size : 0;
+      reserved += e->action == WEIR_TRACE_SEGMENT_ALLOC || e->action == WEIR_TRACE_SEGMENT_MAP ? e->size : 0;
+      reserved -= e->action == WEIR_TRACE_SEGMENT_FREE || e->action == WEIR_TRACE_SEGMENT_UNMAP ? e->size : 0;
+      requested += e->action == WEIR_TRACE_ALLOC ? e->size : 0;
+      requested -= e->action == WEIR_TRACE_FREE_COMPLETED ? e->size : 0;
       peak_reserved = reserved > peak_reserved ? reserved : peak_reserved;
       peak_requested = requested > peak_requested ? requested : peak_requested;
       assert_int_equal(e->pool, WEIR__RECORDING_NO_POOL);
       assert_true(j == 0 || e->time_us >= e[-1].time_us);
     }
-    assert_int_equal(counts[WEIR__ACTION_ALLOC], jobs[i].allocs);
-    assert_int_equal(counts[WEIR__ACTION_SEGMENT_ALLOC] + counts[WEIR__ACTION_SEGMENT_MAP], jobs[i].device_alloc);
-    assert_int_equal(counts[WEIR__ACTION_SEGMENT_FREE] + counts[WEIR__ACTION_SEGMENT_UNMAP], jobs[i].device_free);
-    assert_int_equal(counts[WEIR__ACTION_OOM], strcmp(jobs[i].name, "llama_oom") == 0);
+    assert_int_equal(counts[WEIR_TRACE_ALLOC], jobs[i].allocs);
+    assert_int_equal(counts[WEIR_TRACE_SEGMENT_ALLOC] + counts[WEIR_TRACE_SEGMENT_MAP], jobs[i].device_alloc);
+    assert_int_equal(counts[WEIR_TRACE_SEGMENT_FREE] + counts[WEIR_TRACE_SEGMENT_UNMAP], jobs[i].device_free);
+    assert_int_equal(counts[WEIR_TRACE_OOM], strcmp(jobs[i].name, "llama_oom") == 0);
     assert_int_equal(peak_reserved, jobs[i].peak_reserved);
     assert_int_equal(peak_requested, jobs[i].peak_requested);
     assert_int_equal(device->segment_count, jobs[i].segments);
@@ -327,8 +328,8 @@ static void test_small_snapshot(void **state) {
   assert_int_equal(s->event_count, 40);
   assert_int_equal(s->ignored_count, 0);
   const weir__recording_entry *e = s->devices[0].events;
-  assert_int_equal(e->action, WEIR__ACTION_SEGMENT_ALLOC);
-  assert_string_equal(weir__recording_action_name(e->action), "segment_alloc");
+  assert_int_equal(e->action, WEIR_TRACE_SEGMENT_ALLOC);
+  assert_string_equal(weir_trace_action_name(e->action), "segment_alloc");
   assert_int_equal(e->address, 139710754193408);
   assert_int_equal(e->size, 2097152);
   assert_int_equal(s->streams[e->stream], 0);
@@ -346,7 +347,7 @@ static void test_small_snapshot(void **state) {
   assert_string_equal(string_of(s, frame->name), "<module>");
   assert_int_equal(frame->line, 107);
   assert_int_equal(e[1].stack, e[0].stack); /* kept once */
-  assert_int_equal(e[39].action, WEIR__ACTION_ALLOC);
+  assert_int_equal(e[39].action, WEIR_TRACE_ALLOC);
   assert_int_equal(e[39].address, 139710754759168);
   assert_int_equal(e[39].size, 256);
 
@@ -358,7 +359,7 @@ static void test_small_snapshot(void **state) {
   assert_false(segment->is_expandable);
   assert_int_equal(segment->pool, 0);
   assert_int_equal(segment->block_count, 1);
-  assert_int_equal(segment->blocks[0].state, WEIR__STATE_INACTIVE);
+  assert_int_equal(segment->blocks[0].state, WEIR_BLOCK_INACTIVE);
   assert_int_equal(segment->blocks[0].requested, 517997199);
 
   assert_int_equal(s->annotation_count, 4);
@@ -393,10 +394,10 @@ static void test_segments_alone(void **state) {
   assert_int_equal(s->pools[segment->pool].id[0], 0);
   assert_int_equal(s->pools[segment->pool].id[1], 1);
   assert_int_equal(segment->blocks[0].requested, 500);
-  assert_int_equal(segment->blocks[0].state, WEIR__STATE_ALLOCATED);
+  assert_int_equal(segment->blocks[0].state, WEIR_BLOCK_ACTIVE_ALLOCATED);
   assert_int_equal(segment->blocks[1].address, 4096 + 512); /* it was not said */
   assert_int_equal(segment->blocks[1].requested, 512);
-  assert_int_equal(segment->blocks[1].state, WEIR__STATE_PENDING_FREE);
+  assert_int_equal(segment->blocks[1].state, WEIR_BLOCK_ACTIVE_PENDING_FREE);
   weir__recording_free(s);
 
   s = snapshot_of("[]");
@@ -432,17 +433,17 @@ static void test_newer_schema(void **state) {
   assert_int_equal(s->pools[e[0].pool].id[0], 3);
   assert_int_equal(s->pools[e[0].pool].id[1], 4);
   assert_string_equal(string_of(s, s->remarks[e[0].remark].user_metadata), "step 1");
-  assert_int_equal(e[1].action, WEIR__ACTION_ANNOTATE);
+  assert_int_equal(e[1].action, WEIR_TRACE_ANNOTATE);
   assert_int_equal(e[1].pool, WEIR__RECORDING_NO_POOL);
   assert_string_equal(string_of(s, s->remarks[e[1].remark].user_metadata), "here");
   e++;
-  assert_int_equal(e[1].action, WEIR__ACTION_USER_DEFINED);
+  assert_int_equal(e[1].action, WEIR_TRACE_USER_DEFINED);
   assert_string_equal(string_of(s, s->remarks[e[1].remark].user_metadata), "there");
-  assert_int_equal(e[2].action, WEIR__ACTION_OTHER);
+  assert_int_equal(e[2].action, WEIR__ACTION_UNKNOWN);
   assert_string_equal(string_of(s, s->remarks[e[2].remark].action), "teleport");
   assert_string_equal(string_of(s, s->remarks[e[2].remark].compile_context), "0/1");
   assert_int_equal(e[2].pool, e[-1].pool);
-  assert_int_equal(e[3].action, WEIR__ACTION_OOM);
+  assert_int_equal(e[3].action, WEIR_TRACE_OOM);
   assert_int_equal(e[3].address, 99);
   assert_int_equal(s->streams[e[3].stream], -1);
   assert_int_equal(e[3].remark, 0);
@@ -494,7 +495,7 @@ static void test_host_memory(void **state) {
   assert_int_equal(s->host.segments[0].size, 512);
   assert_int_equal(s->host.segments[0].blocks[0].address, 4096);
   assert_int_equal(s->host.event_count, 2);
-  assert_int_equal(s->host.events[1].action, WEIR__ACTION_SEGMENT_ALLOC);
+  assert_int_equal(s->host.events[1].action, WEIR_TRACE_SEGMENT_ALLOC);
   assert_int_equal(s->annotations[0].pair_count, 1);
   assert_int_equal(s->annotations[1].pair_count, 1);
   const weir__recording_pair *pair = &s->pairs[s->annotations[1].first_pair];

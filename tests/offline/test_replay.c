@@ -170,7 +170,7 @@ static void test_histories(void **state) {
 enum { MIB = 1 << 20 };
 
 #define EVENT(what, at, bytes)                                                                                         \
-  { .action = WEIR__ACTION_##what, .address = (at), .size = (uint64_t)(bytes), .pool = WEIR__RECORDING_NO_POOL }
+  { .action = WEIR_TRACE_##what, .address = (at), .size = (uint64_t)(bytes), .pool = WEIR__RECORDING_NO_POOL }
 
 static void replay_events(weir__recording_entry *events, size_t count, const weir__recording *with,
                           const weir__replay_options *options, weir__replay_report *report) {
@@ -288,7 +288,7 @@ static void test_tampered(void **state) {
   weir__recording *snapshot = load(&jobs[2]);
   weir__recording_entry *events = snapshot->events;
   size_t at = snapshot->event_count / 2;
-  while (events[at].action != WEIR__ACTION_ALLOC)
+  while (events[at].action != WEIR_TRACE_ALLOC)
     at++;
   weir__replay_options options = {.check = true, .memory = DEVICE_TOTAL, .fraction = jobs[2].fraction};
   weir__replay_report report;
@@ -305,7 +305,7 @@ static void test_tampered(void **state) {
   events[at].size /= 3;
 
   size_t segment = 0;
-  while (events[segment].action != WEIR__ACTION_SEGMENT_ALLOC)
+  while (events[segment].action != WEIR_TRACE_SEGMENT_ALLOC)
     segment++;
   events[segment].size += 2 << 20;
   replay(snapshot, &options, &report);
@@ -352,10 +352,10 @@ static void test_many_streams(void **state) {
     weir__recording_entry *e = &events[i * EVENTS];
     uint64_t at = base + i * (64ull << 30);
     streams[i] = (int64_t)i * 0x1000;
-    e[0] = (weir__recording_entry){.action = WEIR__ACTION_SEGMENT_ALLOC, .address = at, .size = large};
-    e[1] = (weir__recording_entry){.action = WEIR__ACTION_ALLOC, .address = at, .size = large};
-    e[2] = (weir__recording_entry){.action = WEIR__ACTION_SEGMENT_ALLOC, .address = at + large, .size = 2 << 20};
-    e[3] = (weir__recording_entry){.action = WEIR__ACTION_ALLOC, .address = at + large, .size = small};
+    e[0] = (weir__recording_entry){.action = WEIR_TRACE_SEGMENT_ALLOC, .address = at, .size = large};
+    e[1] = (weir__recording_entry){.action = WEIR_TRACE_ALLOC, .address = at, .size = large};
+    e[2] = (weir__recording_entry){.action = WEIR_TRACE_SEGMENT_ALLOC, .address = at + large, .size = 2 << 20};
+    e[3] = (weir__recording_entry){.action = WEIR_TRACE_ALLOC, .address = at + large, .size = small};
     for (size_t k = 0; k < EVENTS; k++) {
       e[k].stream = (uint16_t)i;
       e[k].pool = WEIR__RECORDING_NO_POOL;

@@ -37,7 +37,7 @@ static void test_peaks(void **state) {
     summarize(snapshot, &s);
     assert_int_equal(s.live.bytes, jobs[i].requested);
     assert_int_equal(s.reserved.bytes, jobs[i].reserved);
-    assert_int_equal(s.actions[WEIR__ACTION_OOM], jobs[i].ooms);
+    assert_int_equal(s.actions[WEIR_TRACE_OOM], jobs[i].ooms);
     assert_int_equal(s.streams, jobs[i].streams);
     assert_int_equal(s.completeness, WEIR__HISTORY_COMPLETE);
     assert_int_equal(s.live_before, 0);
@@ -187,9 +187,9 @@ static void test_late(void **state) {
   int64_t live = 0;
   for (size_t i = 0; i < from; i++) {
     const weir__recording_entry *e = &snapshot->devices[0].events[i];
-    live += e->action == WEIR__ACTION_ALLOC            ? (int64_t)e->size
-            : e->action == WEIR__ACTION_FREE_REQUESTED ? -(int64_t)e->size
-                                                       : 0;
+    live += e->action == WEIR_TRACE_ALLOC            ? (int64_t)e->size
+            : e->action == WEIR_TRACE_FREE_REQUESTED ? -(int64_t)e->size
+                                                     : 0;
   }
   summarize(&part, &s);
   assert_int_equal(s.completeness, WEIR__HISTORY_LATE);

@@ -30,11 +30,9 @@ static int by_content(const void *a, const void *b) {
 }
 
 static void describe(const weir_trace_entry *e, char text[120]) {
-  static const char *const names[] = {"alloc",        "free_requested", "free_completed", "segment_alloc",
-                                      "segment_free", "segment_map",    "segment_unmap",  "oom"};
-  snprintf(text, 120, "%s %llx %llu stream %p pool {%llu, %llu}", names[e->action], (unsigned long long)e->address,
-           (unsigned long long)e->bytes, (void *)e->stream, (unsigned long long)e->pool.first,
-           (unsigned long long)e->pool.second);
+  snprintf(text, 120, "%s %llx %llu stream %p pool {%llu, %llu}", weir_trace_action_name(e->action),
+           (unsigned long long)e->address, (unsigned long long)e->bytes, (void *)e->stream,
+           (unsigned long long)e->pool.first, (unsigned long long)e->pool.second);
 }
 
 /* The order within one call is not compared: which of two streams' blocks goes first is nobody's business. */
