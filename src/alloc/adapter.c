@@ -25,7 +25,7 @@ weir_status weir_allocator_set_witness(weir_allocator *allocator, weir_trace_tra
   weir__lock_give(&allocator->tracker_lock);
   if (taken)
     return weir__fail(WEIR_ERROR_BAD_STATE, "%s: there is another witness; take it away first", __func__);
-  weir__watch(allocator);
+  weir__update_tracing(allocator);
   return WEIR_OK;
 }
 

@@ -33,8 +33,8 @@ static void pool_end(weir__private_pool *pool) {
 static void heap_end(weir__heap *heap) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_context previous;
-  if (heap->allocator->plug)
-    weir__plug_clear(heap);
+  if (heap->allocator->backend)
+    weir__backend_clear(heap);
   if (heap->cu_context) {
     bool entered = !weir__heap_enter(heap, &previous); /* if not, what can be given back without it is */
     driver->CtxSynchronize(driver);
@@ -174,7 +174,7 @@ weir_status weir_allocator_create(weir_driver *driver, const weir_allocator_opti
     a->heap_count = i + 1;
   }
   if (options.backend || settings->backend != WEIR__BACKEND_NATIVE) {
-    status = weir__plug_new(__func__, a, options.backend);
+    status = weir__backend_new(__func__, a, options.backend);
     if (status)
       goto free_parts;
   }
@@ -215,7 +215,7 @@ void weir_allocator_destroy(weir_allocator *allocator) {
   weir__ipc_clear(allocator);
   for (int i = 0; i < allocator->heap_count; i++)
     heap_end(&allocator->heaps[i]);
-  weir__plug_delete(allocator->plug);
+  weir__backend_delete(allocator->backend);
   weir__recorder_delete(atomic_load(&allocator->history));
   weir__page_map_delete(allocator->pages);
   for (const weir__settings *s = atomic_load(&allocator->settings), *older; s; s = older) {
@@ -271,7 +271,7 @@ static void advise(const weir__heap *heap, const weir__settings *settings, weir_
                    char *text, size_t size) {
   char reserve[32], wanted[32];
   uint64_t room = weir__reserve_bytes(heap, settings, stream);
-  if (heap->allocator->plug)
+  if (heap->allocator->backend)
     *text = 0;
   else if (!settings->expandable_segments)
     snprintf(text, size,
@@ -322,7 +322,7 @@ weir_status weir__out_of_memory(const char *who, weir__heap *heap, weir__arena *
   weir__record_oom(allocator);
 
   char text[6][32], allowed[64] = "", private_part[96] = "";
-  if (weir__plug_is_async(allocator)) /* PyTorch's programs and tests look for these words */
+  if (weir__backend_is_async(allocator)) /* PyTorch's programs and tests look for these words */
     return weir__fail(
         WEIR_ERROR_OUT_OF_MEMORY,
         "%s: Allocation on device %d would exceed allowed memory. (out of memory)\n"
@@ -375,15 +375,15 @@ weir_status weir__reject(const char *who, weir__heap *heap, const weir__settings
 
 /* WEIR_OK: there was none. */
 static weir_status unlock_in_trouble(const char *who, weir__heap *heap) {
-  weir_cu_result r = heap->trouble;
-  const char *call = heap->trouble_call;
+  weir_cu_result r = heap->driver_error;
+  const char *call = heap->driver_error_call;
   pthread_mutex_unlock(&heap->lock);
   return weir__driver_status(heap->allocator->driver, r, who, call);
 }
 
 /* What the index could not serve. */
-weir_status weir__alloc_new(const char *who, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
-                            uint64_t size, uint64_t requested, void **pointer) {
+weir_status weir__alloc_miss(const char *who, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
+                             uint64_t size, uint64_t requested, void **pointer) {
   weir_cu_context previous;
   weir__block *block = NULL;
   weir_status status = weir__driver_check_stream(who, heap->allocator->driver, arena->stream);
@@ -402,10 +402,10 @@ weir_status weir__alloc_new(const char *who, weir__heap *heap, weir__arena *aren
   }
   block = weir__refill(heap, arena, settings, size);
   if (!block) {
-    status = heap->trouble ? unlock_in_trouble(who, heap)
-                           : weir__out_of_memory(who, heap, arena, size, weir__segment_bytes(settings, size));
+    status = heap->driver_error ? unlock_in_trouble(who, heap)
+                                : weir__out_of_memory(who, heap, arena, size, weir__segment_bytes(settings, size));
     weir__heap_leave(heap, previous);
-    weir__pools_bury(heap);
+    weir__pools_finalize(heap);
     return status;
   }
   weir__heap_leave(heap, previous);
@@ -414,7 +414,7 @@ weir_status weir__alloc_new(const char *who, weir__heap *heap, weir__arena *aren
   block = weir__arena_hand_out(arena, settings, block, size, requested, false);
   weir__arena_unlock(arena);
   pthread_mutex_unlock(&heap->lock);
-  weir__pools_bury(heap);
+  weir__pools_finalize(heap);
   if (!block)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the block", who);
   *pointer = (void *)block->address;
@@ -441,9 +441,9 @@ static weir__pool *pool_for(weir__heap *heap, weir__private_pool *owner, uint64_
 static weir_status alloc_from(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
                               weir_cu_stream stream, unsigned attention, void **pointer) {
   const weir__settings *settings = weir__settings_of(heap);
-  if (attention & WEIR__FOREIGN)
-    return weir__plug_alloc(who, heap, owner, bytes, stream, pointer);
-  if (attention & WEIR__PENDING)
+  if (attention & WEIR__SLOW_BACKEND)
+    return weir__backend_alloc(who, heap, owner, bytes, stream, pointer);
+  if (attention & WEIR__SLOW_PENDING)
     poll_events(heap, stream);
   uint64_t size = weir__round_bytes(settings, bytes);
   weir__pool *pool = pool_for(heap, owner, size);
@@ -458,16 +458,16 @@ static weir_status alloc_from(const char *who, weir__heap *heap, weir__private_p
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
 
   weir__biased_take(&arena->lock);
-  if (attention & WEIR__AGEING) { /* a block is as old as it is: nothing is put off */
-    weir__arena_settle(arena);
+  if (attention & WEIR__SLOW_AGING) { /* a block is as old as it is: nothing is put off */
+    weir__arena_flush(arena);
     weir__count_search(arena->pool);
   }
   weir__block *block = weir__arena_alloc(arena, settings, size, bytes);
-  if (block && attention & WEIR__WATCHED)
+  if (block && attention & WEIR__SLOW_TRACED)
     weir__trace_arena(arena, WEIR_TRACE_ALLOC, block->address, bytes, 0);
   weir__arena_unlock(arena);
   if (!block)
-    return weir__alloc_new(who, heap, arena, settings, size, bytes, pointer);
+    return weir__alloc_miss(who, heap, arena, settings, size, bytes, pointer);
   *pointer = (void *)block->address;
   WEIR__PROBE_MALLOC(*pointer, heap->device, bytes, stream);
   return WEIR_OK;
@@ -475,8 +475,8 @@ static weir_status alloc_from(const char *who, weir__heap *heap, weir__private_p
 
 weir_status weir__alloc(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
                         weir_cu_stream stream, void **pointer) {
-  unsigned attention = weir__attention_of(heap);
-  if (!(attention & WEIR__WATCHED))
+  unsigned attention = weir__slow_reasons(heap);
+  if (!(attention & WEIR__SLOW_TRACED))
     return alloc_from(who, heap, owner, bytes, stream, attention, pointer);
   weir__op op;
   weir__op_begin(&op, heap->allocator, WEIR_CONTEXT_STATE);
@@ -503,21 +503,21 @@ weir_status weir__alloc_generic(weir_allocator *allocator, int device, size_t by
   }
   if (bytes >= WEIR__MOST_BYTES)
     return weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "%s: CUDA out of memory. Tried to allocate more than 1EB memory.", who);
-  unsigned attention = weir__attention_of(heap);
-  if (attention & WEIR__DUE) {
+  unsigned attention = weir__slow_reasons(heap);
+  if (attention & WEIR__SLOW_CHECKPOINT) {
     weir__record_due(heap);
-    attention = weir__attention_of(heap);
+    attention = weir__slow_reasons(heap);
   }
-  if (attention & WEIR__UNCACHED) {
+  if (attention & WEIR__SLOW_UNCACHED) {
     status = weir__uncached_alloc(who, heap, bytes, pointer);
     if (!status)
       WEIR__PROBE_MALLOC(*pointer, device, bytes, stream);
     return status;
   }
-  weir__private_pool *owner = attention & WEIR__ROUTED ? weir__route_of(heap, stream) : NULL;
+  weir__private_pool *owner = attention & WEIR__SLOW_ROUTED ? weir__route_of(heap, stream) : NULL;
   status = weir__alloc(who, heap, owner, bytes, stream, pointer);
   if (owner)
-    atomic_fetch_sub_explicit(&owner->visitors, 1, memory_order_release);
+    atomic_fetch_sub_explicit(&owner->in_flight, 1, memory_order_release);
   return status;
 }
 
@@ -541,8 +541,8 @@ weir__block *weir__block_lock(weir_allocator *allocator, const void *pointer, we
 }
 
 static weir_status free_block(const char *who, weir_allocator *allocator, void *pointer) {
-  if (allocator->plug)
-    return weir__plug_free(who, allocator, pointer);
+  if (allocator->backend)
+    return weir__backend_free(who, allocator, pointer);
   weir__arena *arena = weir__page_map_find(allocator->pages, (uint64_t)pointer);
   weir__block *block = NULL;
   weir__live_place place;
@@ -565,12 +565,12 @@ static weir_status free_block(const char *who, weir_allocator *allocator, void *
   weir__heap *heap = arena->pool->heap;
   WEIR__PROBE_FREE(pointer, heap->device, block->requested, arena->stream);
   bool later = block->marks.has_uses;
-  if (later || weir__attention_of(heap) & WEIR__AGEING) /* a block is as old as it is: nothing is put off */
-    weir__arena_settle(arena);
+  if (later || weir__slow_reasons(heap) & WEIR__SLOW_AGING) /* a block is as old as it is: nothing is put off */
+    weir__arena_flush(arena);
   if (later)
     weir__arena_let_go(arena, block);
   else {
-    if (weir__attention_of(heap) & WEIR__WATCHED)
+    if (weir__slow_reasons(heap) & WEIR__SLOW_TRACED)
       weir__trace_freed(arena, block);
     weir__arena_free(arena, block, place);
   }
@@ -606,7 +606,7 @@ weir_status weir_allocator_record_stream(weir_allocator *allocator, void *pointe
   if (!pointer)
     return WEIR_OK;
   weir_status status = weir__driver_check_stream(__func__, allocator->driver, stream);
-  if (status || (allocator->plug && weir__plug_record_stream(allocator, pointer, stream)))
+  if (status || (allocator->backend && weir__backend_record_stream(allocator, pointer, stream)))
     return status;
   weir__arena *arena;
   weir__block *block = weir__block_lock(allocator, pointer, &arena);
@@ -637,8 +637,8 @@ static weir_status empty_heap(const char *who, weir__heap *heap, weir_pool_id id
   pthread_mutex_lock(&heap->lock);
   bool was_used = heap->cu_context != NULL;
   weir_cu_result r = was_used ? weir__heap_enter(heap, &previous) : WEIR_CU_SUCCESS;
-  heap->trouble = r;
-  heap->trouble_call = "cuCtxSetCurrent";
+  heap->driver_error = r;
+  heap->driver_error_call = "cuCtxSetCurrent";
   if (!r) {
     weir__private_pool *pool = weir__pool_find(heap, id);
     if (!id.first && !id.second)
@@ -649,7 +649,7 @@ static weir_status empty_heap(const char *who, weir__heap *heap, weir_pool_id id
       weir__heap_leave(heap, previous);
   }
   weir_status status = unlock_in_trouble(who, heap);
-  weir__pools_bury(heap);
+  weir__pools_finalize(heap);
   return status;
 }
 
@@ -659,12 +659,12 @@ static weir_status empty(const char *who, weir_allocator *allocator, weir_pool_i
   weir__op_begin(&op, allocator, WEIR_CONTEXT_ALL);
   for (int i = 0; i < allocator->heap_count; i++) {
     weir__heap *heap = &allocator->heaps[i];
-    weir_status status = allocator->plug ? weir__plug_empty(who, heap, id) : empty_heap(who, heap, id);
+    weir_status status = allocator->backend ? weir__backend_empty(who, heap, id) : empty_heap(who, heap, id);
     if (!first)
       first = status;
   }
-  if (allocator->plug)
-    weir__plug_reset(allocator);
+  if (allocator->backend)
+    weir__backend_reset(allocator);
   weir__op_end(&op);
   return first;
 }
@@ -700,7 +700,7 @@ weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void *
                       "%s: memory of expandable segments has no base that another process could open; turn "
                       "expandable_segments off where memory is shared",
                       __func__);
-  if (allocator->plug && (*base = weir__plug_base(allocator, pointer, bytes)))
+  if (allocator->backend && (*base = weir__backend_base(allocator, pointer, bytes)))
     return WEIR_OK;
   *base = (void *)segment->base;
   *bytes = segment->bytes;

@@ -60,7 +60,7 @@ size_t weir__pool_arenas(const weir__pool *pool, weir__arena ***arenas) {
   return count;
 }
 
-void weir__pool_settle(weir__pool *pool) {
+void weir__pool_flush(weir__pool *pool) {
   for (int i = 0; i < WEIR__ARENA_BUCKETS; i++)
     for (weir__arena *a = atomic_load_explicit(&pool->buckets[i], memory_order_acquire); a;
          a = atomic_load_explicit(&a->next, memory_order_acquire)) {

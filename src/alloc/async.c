@@ -10,7 +10,9 @@
  */
 #include "alloc/backend.h"
 
-static weir__async_device *device_of(const weir__heap *heap) { return &heap->allocator->plug->devices[heap->device]; }
+static weir__async_device *device_of(const weir__heap *heap) {
+  return &heap->allocator->backend->devices[heap->device];
+}
 
 bool weir__async_is_there(const weir_driver *driver) {
   return driver->MemAllocFromPoolAsync && driver->MemFreeAsync && driver->MemPoolCreate && driver->MemPoolDestroy &&

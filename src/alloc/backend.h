@@ -4,7 +4,7 @@
  * The books are those of the cache: each allocation is a segment with one block, in the arena of its stream, so that counters,
  * traces, history, snapshots, limits and the wait for other streams are the same code. Only three things differ. Blocks are
  * found by a map of their own, since a granule of the page map would be shared by thousands of them; they never come into
- * the index; and an allocation always takes the long way (WEIR__FOREIGN).
+ * the index; and an allocation always takes the long way (WEIR__SLOW_BACKEND).
  *
  * Functions of the program's are called with no lock held. Memory that goes back to them has left the books before; that a
  * stream was waited for is noticed with locks held, and so it is put on a list then. The driver's stream-ordered memory
@@ -27,7 +27,7 @@ typedef struct weir__async_device {
   bool has_warned;        /* of a graph's memory that is freed outside of it */
 } weir__async_device;
 
-struct weir__plug {
+struct weir__backend_state {
   weir_backend calls; /* `alloc` NULL: the driver's stream-ordered memory */
   char *name;
   pthread_mutex_t lock;

@@ -60,7 +60,7 @@ void weir__arena_drop_uses(weir__arena *arena, weir__block *block) {
  * neither is the rule. */
 static inline void count(weir__arena *arena, int sign, uint64_t bytes, uint64_t requested, bool oversize,
                          weir__split_change change) {
-  if (__builtin_expect(oversize || atomic_load_explicit(&arena->gauges.is_still, memory_order_relaxed), 0))
+  if (__builtin_expect(oversize || atomic_load_explicit(&arena->gauges.is_frozen, memory_order_relaxed), 0))
     weir__gauges_add(arena, &(weir__amounts){.allocations = sign,
                                              .allocated_bytes = sign * (int64_t)bytes,
                                              .requested_bytes = sign * (int64_t)requested,
@@ -174,7 +174,8 @@ static inline bool cut(weir__arena *arena, weir__block *block, uint64_t bytes) {
 /* last, where it is not NULL, becomes what it takes to repeat this. */
 static inline __attribute__((always_inline)) weir__block *hand_out(weir__arena *arena, const weir__settings *settings,
                                                                    weir__block *block, uint64_t bytes,
-                                                                   uint64_t requested, bool exact, weir__repeat *last) {
+                                                                   uint64_t requested, bool exact,
+                                                                   weir__last_alloc *last) {
   bool was_split = weir__block_is_split(block) && !block->expandable;
   int64_t before = whole_bytes(block);
   weir__split_change change = {0, 0};
@@ -200,7 +201,7 @@ static inline __attribute__((always_inline)) weir__block *hand_out(weir__arena *
   block->marks = (weir__block_marks){.oversize = oversize};
   weir__live_insert(&arena->live, block, hash);
   if (last)
-    *last = (weir__repeat){block, settings, bytes, change, false};
+    *last = (weir__last_alloc){block, settings, bytes, change, false};
   count(arena, 1, given, requested, oversize, change);
   return block;
 
@@ -224,7 +225,7 @@ weir__block *weir__arena_hand_out(weir__arena *arena, const weir__settings *sett
 
 /* The block that was freed last serves a request of the same size as before. */
 static inline weir__block *repeat(weir__arena *arena, uint64_t requested) {
-  weir__repeat *last = &arena->repeat;
+  weir__last_alloc *last = &arena->last_alloc;
   weir__block *block = last->block;
   last->is_free = false;
   block->state = WEIR__ALLOCATED;
@@ -235,11 +236,11 @@ static inline weir__block *repeat(weir__arena *arena, uint64_t requested) {
 
 static inline __attribute__((always_inline)) weir__block *
 alloc_cached(weir__arena *arena, const weir__settings *settings, uint64_t bytes, uint64_t requested) {
-  weir__repeat *last = &arena->repeat;
+  weir__last_alloc *last = &arena->last_alloc;
   if (last->is_free) {
     if (last->bytes == bytes && last->settings == settings)
       return repeat(arena, requested);
-    weir__arena_settle(arena);
+    weir__arena_flush(arena);
   }
   weir__block *block = take(arena, settings, bytes);
   return block ? hand_out(arena, settings, block, bytes, requested, false, last) : NULL;
@@ -254,8 +255,8 @@ static inline weir__split_change release(weir__arena *arena, weir__block *block,
   return insert_merged(arena, block, whole);
 }
 
-void weir__arena_settle(weir__arena *arena) {
-  weir__repeat *last = &arena->repeat;
+void weir__arena_flush(weir__arena *arena) {
+  weir__last_alloc *last = &arena->last_alloc;
   weir__block *block = last->block;
   bool was_free = block && last->is_free;
   last->block = NULL;
@@ -269,7 +270,7 @@ void weir__arena_settle(weir__arena *arena) {
 
 /* The block that was allocated last stays where it is. */
 static inline void free_repeated(weir__arena *arena, weir__block *block) {
-  weir__repeat *last = &arena->repeat;
+  weir__last_alloc *last = &arena->last_alloc;
   block->state = WEIR__FREE;
   last->is_free = true;
   count(arena, -1, (uint64_t)whole_bytes(block), block->requested, block->marks.oversize,
@@ -278,10 +279,10 @@ static inline void free_repeated(weir__arena *arena, weir__block *block) {
 
 static inline __attribute__((always_inline)) void free_cached(weir__arena *arena, weir__block *block,
                                                               weir__live_place place) {
-  weir__repeat *last = &arena->repeat;
+  weir__last_alloc *last = &arena->last_alloc;
   uint64_t requested = block->requested;
   if (last->is_free)
-    weir__arena_settle(arena);
+    weir__arena_flush(arena);
   last->block = NULL;
   uint64_t bytes = (uint64_t)whole_bytes(block);
   bool oversize = block->marks.oversize;
@@ -325,7 +326,7 @@ weir__block *weir__arena_alloc(weir__arena *arena, const weir__settings *setting
 }
 
 void weir__arena_free(weir__arena *arena, weir__block *block, weir__live_place place) {
-  if (arena->repeat.block == block)
+  if (arena->last_alloc.block == block)
     free_repeated(arena, block);
   else
     free_cached(arena, block, place);
@@ -341,7 +342,7 @@ static __attribute__((noinline)) weir_status alloc_with_stack(weir__heap *heap, 
   uint32_t stack = history ? weir__recorder_stack(history, WEIR_CONTEXT_STATE) : 0;
   uint64_t ticks = weir__clock_ticks();
   weir__biased_take(&arena->lock);
-  if (weir__attention_of(heap) != (WEIR__WATCHED | WEIR__STACKED) || !arena->writer) {
+  if (weir__slow_reasons(heap) != (WEIR__SLOW_TRACED | WEIR__SLOW_STACKS) || !arena->writer) {
     weir__biased_give(&arena->lock);
     return weir__alloc_generic(heap->allocator, heap->device, bytes, arena->stream, pointer);
   }
@@ -352,7 +353,7 @@ static __attribute__((noinline)) weir_status alloc_with_stack(weir__heap *heap, 
   if (!block) {
     weir__op op;
     weir__op_begin_with(&op, heap->allocator, stack);
-    weir_status status = weir__alloc_new("weir_allocator_alloc", heap, arena, settings, size, bytes, pointer);
+    weir_status status = weir__alloc_miss("weir_allocator_alloc", heap, arena, settings, size, bytes, pointer);
     weir__op_end(&op);
     return status;
   }
@@ -365,11 +366,11 @@ static __attribute__((noinline)) weir_status alloc_with_stack(weir__heap *heap, 
 static __attribute__((noinline)) weir_status alloc_attended(weir__heap *heap, weir__arena *arena,
                                                             const weir__settings *settings, uint64_t size, size_t bytes,
                                                             void **pointer) {
-  if (weir__attention_of(heap) == (WEIR__WATCHED | WEIR__STACKED))
+  if (weir__slow_reasons(heap) == (WEIR__SLOW_TRACED | WEIR__SLOW_STACKS))
     return alloc_with_stack(heap, arena, settings, size, bytes, pointer);
   uint64_t ticks = weir__clock_ticks();
   weir__biased_take(&arena->lock);
-  if (weir__attention_of(heap) != WEIR__WATCHED || !arena->writer) {
+  if (weir__slow_reasons(heap) != WEIR__SLOW_TRACED || !arena->writer) {
     weir__biased_give(&arena->lock);
     return weir__alloc_generic(heap->allocator, heap->device, bytes, arena->stream, pointer);
   }
@@ -378,7 +379,7 @@ static __attribute__((noinline)) weir_status alloc_attended(weir__heap *heap, we
     weir__recorder_alloc(arena->writer, block->address, bytes, ticks);
   weir__biased_give(&arena->lock);
   if (!block)
-    return weir__alloc_new("weir_allocator_alloc", heap, arena, settings, size, bytes, pointer);
+    return weir__alloc_miss("weir_allocator_alloc", heap, arena, settings, size, bytes, pointer);
   *pointer = (void *)block->address;
   WEIR__PROBE_MALLOC(*pointer, heap->device, bytes, arena->stream);
   return WEIR_OK;
@@ -389,12 +390,12 @@ static __attribute__((noinline)) weir_status alloc_attended(weir__heap *heap, we
 static __attribute__((noinline)) weir_status free_attended(weir__arena *arena, weir__block *block,
                                                            weir__live_place place) {
   weir__writer *writer = arena->writer;
-  if (weir__attention_of(arena->pool->heap) & (WEIR__ATTENDED | WEIR__AGEING | WEIR__DUE) || !writer ||
-      block->state != WEIR__ALLOCATED || block->marks.has_uses) {
+  if (weir__slow_reasons(arena->pool->heap) & (WEIR__SLOW_OBSERVED | WEIR__SLOW_AGING | WEIR__SLOW_CHECKPOINT) ||
+      !writer || block->state != WEIR__ALLOCATED || block->marks.has_uses) {
     void *pointer = (void *)block->address;
     weir__heap *heap = arena->pool->heap;
     weir__biased_give(&arena->lock);
-    if (weir__attention_of(heap) & WEIR__DUE)
+    if (weir__slow_reasons(heap) & WEIR__SLOW_CHECKPOINT)
       weir__record_due(heap);
     return weir__free_generic(heap->allocator, pointer);
   }
@@ -412,7 +413,7 @@ static __attribute__((noinline)) weir_status free_attended(weir__arena *arena, w
 static inline bool is_plain(const weir__heap *heap, const weir__block *block) {
   if (block->state != WEIR__ALLOCATED)
     return false;
-  return !block->marks.has_uses && !(weir__attention_of(heap) & (WEIR__WATCHED | WEIR__AGEING));
+  return !block->marks.has_uses && !(weir__slow_reasons(heap) & (WEIR__SLOW_TRACED | WEIR__SLOW_AGING));
 }
 
 weir_status weir_allocator_alloc(weir_allocator *allocator, int device, size_t bytes, weir_cu_stream stream,
@@ -426,14 +427,14 @@ weir_status weir_allocator_alloc(weir_allocator *allocator, int device, size_t b
   weir__arena *arena = weir__arena_find(size <= WEIR__SMALL_MAX ? &heap->small : &heap->large, stream);
   if (!arena)
     return weir__alloc_generic(allocator, device, bytes, stream, pointer);
-  if (weir__attention_of(heap))
+  if (weir__slow_reasons(heap))
     return alloc_attended(heap, arena, settings, size, bytes, pointer);
 
   weir__biased_take(&arena->lock);
   weir__block *block = alloc_cached(arena, settings, size, bytes);
   weir__biased_give(&arena->lock);
   if (!block)
-    return weir__alloc_new(__func__, heap, arena, settings, size, bytes, pointer);
+    return weir__alloc_miss(__func__, heap, arena, settings, size, bytes, pointer);
   *pointer = (void *)block->address;
   WEIR__PROBE_MALLOC(block->address, heap->device, block->requested, arena->stream);
   return WEIR_OK;
@@ -446,7 +447,7 @@ weir_status weir_allocator_free(weir_allocator *allocator, void *pointer) {
   weir__live_place place;
   const weir__heap *heap = arena->pool->heap;
   weir__biased_take(&arena->lock);
-  weir__block *block = arena->repeat.block;
+  weir__block *block = arena->last_alloc.block;
   if (block && block->address == (uint64_t)pointer && is_plain(heap, block)) {
     WEIR__PROBE_FREE(block->address, heap->device, block->requested, arena->stream);
     free_repeated(arena, block);

@@ -63,7 +63,7 @@ static bool lock_pool(weir__private_pool *pool, locked_pool *locked) {
     locked->count[i] = weir__pool_arenas(i ? &pool->large : &pool->small, &locked->arenas[i]);
     for (size_t k = 0; k < locked->count[i]; k++) {
       weir__arena_lock(locked->arenas[i][k]);
-      weir__gauges_hold_still(locked->arenas[i][k]);
+      weir__gauges_freeze(locked->arenas[i][k]);
     }
   }
   return locked->count[0] || locked->count[1] || !pool->segments;
@@ -72,7 +72,7 @@ static bool lock_pool(weir__private_pool *pool, locked_pool *locked) {
 static void unlock_pool(locked_pool *locked) {
   for (int i = 0; i < 2; i++) {
     for (size_t k = 0; k < locked->count[i]; k++) {
-      weir__gauges_let_move(locked->arenas[i][k]);
+      weir__gauges_unfreeze(locked->arenas[i][k]);
       weir__arena_unlock(locked->arenas[i][k]);
     }
     free(locked->arenas[i]);
@@ -157,7 +157,7 @@ weir_status weir_pool_checkpoint(weir_allocator *allocator, int device, weir_poo
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
-  if (allocator->plug)
+  if (allocator->backend)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: what the back end %s has taken back cannot be restored", __func__,
                       weir_allocator_backend(allocator));
   weir_checkpoint *made = calloc(1, sizeof *made);
@@ -167,7 +167,7 @@ weir_status weir_pool_checkpoint(weir_allocator *allocator, int device, weir_poo
   if (!pool)
     status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Could not find pool of id {%llu, %llu}", __func__,
                         (unsigned long long)id.first, (unsigned long long)id.second);
-  else if (pool->is_over)
+  else if (pool->is_released)
     status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: Not expected to checkpoint freeable graph", __func__);
   if (status || !made)
     goto unlock;
@@ -306,7 +306,7 @@ weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *
   const uint32_t stack = op.stack, stack_of_frees = frees_have_stacks ? stack : 0;
   pthread_mutex_lock(&heap->lock);
   weir__private_pool *pool = weir__pool_find(heap, checkpoint->id);
-  if (!pool || pool->is_over) {
+  if (!pool || pool->is_released) {
     status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Could not find private pool id {%llu, %llu}", __func__,
                         (unsigned long long)checkpoint->id.first, (unsigned long long)checkpoint->id.second);
     goto unlock;

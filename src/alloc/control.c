@@ -27,13 +27,13 @@ void weir__settings_fit(const weir_allocator *allocator, weir__settings *setting
   settings->expandable_segments = false;
 }
 
-/* Collection by age needs a threshold and a limit: one of them has changed. Blocks that were freed and put off (weir__repeat)
+/* Collection by age needs a threshold and a limit: one of them has changed. Blocks that were freed and put off (weir__last_alloc)
  * are as old as the others that were free before it began. */
 static void note_ageing(weir__heap *heap) {
   bool is_on = weir__settings_of(heap)->garbage_collection_threshold > 0 && atomic_load(&heap->has_limit);
   if (is_on)
-    weir__pool_settle(&heap->large);
-  weir__attention_set(heap, WEIR__AGEING, is_on);
+    weir__pool_flush(&heap->large);
+  weir__slow_reason_set(heap, WEIR__SLOW_AGING, is_on);
 }
 
 /* An allocator is what it was made as. */
@@ -70,7 +70,7 @@ weir_status weir_allocator_configure(weir_allocator *allocator, const char *conf
     atomic_store_explicit(&allocator->settings, changed, memory_order_release);
     for (int i = 0; i < allocator->heap_count; i++)
       note_ageing(&allocator->heaps[i]);
-    weir__record_settings(allocator);
+    weir__trace_settings(allocator);
   }
   pthread_mutex_unlock(&allocator->configure_lock);
   return status;
@@ -114,7 +114,7 @@ static void set_limit(weir__heap *heap, uint64_t bytes) {
   heap->limit = bytes;
   atomic_store(&heap->has_limit, bytes != UINT64_MAX);
   note_ageing(heap);
-  weir__record_limit(heap);
+  weir__trace_limit(heap);
 }
 
 weir_status weir_allocator_set_fraction(weir_allocator *allocator, int device, double fraction) {
@@ -129,8 +129,8 @@ weir_status weir_allocator_set_fraction(weir_allocator *allocator, int device, d
   heap->fraction = fraction;
   set_limit(heap, fraction < 1 ? (uint64_t)(fraction * (double)heap->total + 0.5) : UINT64_MAX);
   pthread_mutex_unlock(&heap->lock);
-  if (allocator->plug)
-    weir__plug_set_fraction(heap, fraction);
+  if (allocator->backend)
+    weir__backend_set_fraction(heap, fraction);
   return WEIR_OK;
 }
 
@@ -185,8 +185,8 @@ weir_status weir_allocator_largest_block(weir_allocator *allocator, int device, 
   weir_cu_result r = weir__heap_enter(heap, &previous);
   if (!r) {
     r = driver->MemGetInfo(driver, &largest, &total);
-    if (allocator->plug)
-      largest += weir__plug_spare(heap);
+    if (allocator->backend)
+      largest += weir__backend_spare(heap);
     weir__heap_leave(heap, previous);
   }
   const weir__pool *pools[] = {&heap->large, &heap->small};
@@ -221,7 +221,7 @@ weir_status weir_allocator_enable_peer_access(weir_allocator *allocator, int own
   pthread_mutex_lock(&heap->lock);
   weir_cu_result r = WEIR_CU_SUCCESS;
   if (!(heap->peers >> device & 1)) {
-    r = allocator->plug ? weir__plug_share(heap, device) : weir__share_segments(heap, device);
+    r = allocator->backend ? weir__backend_share(heap, device) : weir__share_segments(heap, device);
     if (!r)
       r = weir__ipc_share_open(heap, device);
   }
@@ -288,8 +288,8 @@ weir_status weir_allocator_get_stats(weir_allocator *allocator, int device, weir
   uint64_t split = weir__settings_of(heap)->max_split_size;
   pthread_mutex_lock(&heap->lock);
   weir_allocator_stats now = heap->stats;
-  if (allocator->plug)
-    weir__plug_read_stats(heap, &now);
+  if (allocator->backend)
+    weir__backend_read_stats(heap, &now);
   weir__gauges_read(heap, &now); /* under the lock, so that no more is allocated than was reserved */
   pthread_mutex_unlock(&heap->lock);
   now.size = stats->size;
@@ -320,8 +320,8 @@ weir_status weir_allocator_reset_peak_stats(weir_allocator *allocator, int devic
     return WEIR_ERROR_INVALID_DEVICE;
   pthread_mutex_lock(&heap->lock);
   for_each_stat(heap, reset_peak);
-  if (allocator->plug)
-    weir__plug_reset_peaks(heap);
+  if (allocator->backend)
+    weir__backend_reset_peaks(heap);
   weir__gauges_reset_peaks(heap);
   pthread_mutex_unlock(&heap->lock);
   return WEIR_OK;
@@ -361,7 +361,7 @@ weir_status weir_allocator_attach_tracker(weir_allocator *allocator, weir_trace_
     atomic_store(&allocator->tracker_count, count + 1);
   }
   weir__lock_give(&allocator->tracker_lock);
-  weir__watch(allocator);
+  weir__update_tracing(allocator);
   return room ? WEIR_OK : full(__func__);
 }
 

@@ -50,7 +50,7 @@ void weir__pending_add(weir__heap *heap, int by) {
   bool before = heap->pending != 0;
   heap->pending += (size_t)by;
   if (before != (heap->pending != 0))
-    weir__attention_set(heap, WEIR__PENDING, !before);
+    weir__slow_reason_set(heap, WEIR__SLOW_PENDING, !before);
 }
 
 /* A stream that is captured cannot be waited for, not even asked: that would end the capture. One that is gone cannot either,
@@ -73,8 +73,8 @@ bool weir__wait_for_stream(weir__heap *heap, weir_cu_stream stream) {
 
 /* No stream uses the block any more. The arena's lock is held. */
 static void block_done(weir__heap *heap, weir__block *block) {
-  if (heap->allocator->plug)
-    weir__plug_block_done(heap, block);
+  if (heap->allocator->backend)
+    weir__backend_block_done(heap, block);
   else
     weir__arena_release(weir__block_arena(heap, block), block);
 }
@@ -133,7 +133,7 @@ static void defer(weir__heap *heap, weir__block *block) {
     heap->deferred = grown;
     heap->deferred_room = room;
   }
-  weir__markers_take(heap, block, &heap->deferred[heap->deferred_count++]);
+  weir__capture_position_take(heap, block, &heap->deferred[heap->deferred_count++]);
   weir__pending_add(heap, 1);
 }
 
@@ -159,7 +159,7 @@ static void insert_events(weir__heap *heap, weir__block *block, bool is_late) {
   weir__arena *arena = weir__block_arena(heap, block);
   weir__block_aside *aside = weir__block_aside_of(block);
   bool done;
-  if (heap->allocator->plug && weir__plug_join_streams(heap, block, &done)) {
+  if (heap->allocator->backend && weir__backend_join_streams(heap, block, &done)) {
     if (!done)
       defer(heap, block);
     return;
@@ -202,7 +202,7 @@ static void insert_deferred(weir__heap *heap) {
   heap->deferred_count = 0;
   for (size_t i = 0; i < count; i++) {
     weir__block *block = heap->deferred[i].block;
-    free(heap->deferred[i].markers);
+    free(heap->deferred[i].positions);
     weir__pending_add(heap, -1);
     insert_events(heap, block, true);
   }
@@ -212,7 +212,7 @@ void weir__poll_events(weir__heap *heap, weir_cu_stream current) {
   weir_driver *driver = heap->allocator->driver;
   int status = WEIR_CU_CAPTURE_STATUS_NONE;
   if (atomic_load(&heap->captures)) {
-    weir__markers_poll(heap, current);
+    weir__capture_positions_poll(heap, current);
     return;
   }
   if (driver->StreamIsCapturing(driver, current, &status) || status != WEIR_CU_CAPTURE_STATUS_NONE)
@@ -247,7 +247,7 @@ void weir__events_clear(weir__heap *heap) {
     driver->EventDestroy(driver, heap->idle_events[--heap->idle_count]);
   weir__slab_clear(&heap->pendings);
   for (size_t i = 0; i < heap->deferred_count; i++)
-    free(heap->deferred[i].markers);
+    free(heap->deferred[i].positions);
   free(heap->idle_events);
   free(heap->deferred);
 }

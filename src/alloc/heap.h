@@ -52,7 +52,7 @@ typedef struct weir__pool weir__pool;
 typedef struct weir__arena weir__arena;
 typedef struct weir__segment weir__segment;
 typedef struct weir__private_pool weir__private_pool;
-typedef struct weir__plug weir__plug;
+typedef struct weir__backend_state weir__backend_state;
 
 /* Another stream that uses a block. */
 typedef struct weir__use weir__use;
@@ -70,13 +70,13 @@ typedef struct weir__split_change {
 /* The last allocation of an arena, as long as nothing else happens there. Freed at once, its block is left as it is, because
  * the next request of the same size would get the very same one: everything is as it was before. So a pair of allocating and
  * freeing, again and again, does not split and merge each time. */
-typedef struct weir__repeat {
+typedef struct weir__last_alloc {
   weir__block *block;             /* NULL: something else happened */
   const weir__settings *settings; /* under which it was chosen */
   uint64_t bytes;                 /* for how many, rounded */
   weir__split_change change;      /* by handing it out */
   bool is_free;                   /* it was freed: its state is free, but it is not in the index, and among the live */
-} weir__repeat;
+} weir__last_alloc;
 
 struct weir__arena {
   weir__biased_lock lock;
@@ -84,7 +84,7 @@ struct weir__arena {
   weir_cu_stream stream;
   _Atomic(weir__arena *) next; /* in a bucket of the pool */
   int segments;                /* that it has; guarded by the heap's lock */
-  weir__repeat repeat;         /* this and the following are guarded by the lock */
+  weir__last_alloc last_alloc; /* this and the following are guarded by the lock */
   weir__live live;             /* active blocks by address */
   weir__slab blocks;
   weir__gauges gauges;
@@ -113,12 +113,12 @@ struct weir__pool_record {
 
 struct weir__private_pool {
   weir_pool_id id;
-  int uses;     /* graphs, scopes and owners that hold it; guarded by the heap's lock, as all below */
-  int segments; /* that it has; expandable ones count once, whatever is mapped */
-  bool is_over; /* nobody holds it: its free memory may go */
+  int uses;         /* graphs, scopes and owners that hold it; guarded by the heap's lock, as all below */
+  int segments;     /* that it has; expandable ones count once, whatever is mapped */
+  bool is_released; /* nobody holds it: its free memory may go */
   bool use_on_oom;
   atomic_bool no_split; /* also read with an arena's lock alone */
-  atomic_int visitors;  /* allocations under way that a scope has sent here; raised under the heap's lock */
+  atomic_int in_flight; /* allocations under way that a scope has sent here; raised under the heap's lock */
   weir__pool_record *record;
   void *(*alloc)(void *context, size_t bytes, int device, weir_cu_stream stream); /* NULL: the driver's memory */
   void (*free)(void *context, void *pointer, size_t bytes, int device, weir_cu_stream stream);
@@ -157,7 +157,7 @@ struct weir__pending {
 typedef struct weir__deferred {
   weir__block *block;
   unsigned long long capture; /* in which all of its streams were then; 0: not known */
-  weir_cu_graph_node *markers;
+  weir_cu_graph_node *positions;
   size_t count;
 } weir__deferred;
 
@@ -206,13 +206,13 @@ struct weir__heap {
   uint64_t granularity;               /* of pages; 0: the device has no virtual memory */
   bool shares_pages;                  /* pages are made so that other processes can open them */
   bool shares_pages_off;              /* they could be, and the environment says no */
-  weir_cu_result trouble;             /* what the driver refused first, and not for want of memory, since growing or */
-  const char *trouble_call;           /* emptying began: the device is broken, or a capture forbids the call */
+  weir_cu_result driver_error;        /* what the driver refused first, and not for want of memory, since growing or */
+  const char *driver_error_call;      /* emptying began: the device is broken, or a capture forbids the call */
   atomic_bool had_expandable;         /* an expandable segment was made, at any time; also read without the lock */
   weir__pool small, large;            /* the default pool */
   weir__private_pool *private_pools;
-  weir__pool_record *pool_records;    /* of these, and of some that are gone; the newest first */
-  _Atomic(weir__private_pool *) gone; /* pools whose end somebody has to be told, when no lock is held */
+  weir__pool_record *pool_records;             /* of these, and of some that are gone; the newest first */
+  _Atomic(weir__private_pool *) dropped_pools; /* pools whose end somebody has to be told, when no lock is held */
   weir__segment *segments;
   weir__rangemap segments_by_address;
   weir__lock segments_lock;    /* of that map: who changes it has the heap's lock too, who looks has either */
@@ -233,35 +233,35 @@ struct weir__heap {
   weir_allocator_stats
       stats; /* of segments, and events that are counted; guarded by the lock. The rest is in the gauges */
   weir__gauge_sums sums;
-  atomic_uint attention; /* weir__attention: why an allocation cannot take the short way */
+  atomic_uint slow_reasons; /* weir__slow_reason: why an allocation cannot take the short way */
 };
 
 /* What the short way of an allocation does not do. Most programs have none of it most of the time. */
-typedef enum weir__attention {
-  WEIR__UNCACHED = 1 << 0, /* caching is off */
-  WEIR__ROUTED = 1 << 1,   /* there are scopes of private pools */
-  WEIR__PENDING = 1 << 2,  /* blocks wait for other streams, and may be free by now */
-  WEIR__WATCHED = 1 << 3,  /* trackers want to know, or it is recorded */
-  WEIR__AGEING = 1 << 4,   /* collection by age is on: searches are counted */
-  WEIR__ATTENDED =
+typedef enum weir__slow_reason {
+  WEIR__SLOW_UNCACHED = 1 << 0, /* caching is off */
+  WEIR__SLOW_ROUTED = 1 << 1,   /* there are scopes of private pools */
+  WEIR__SLOW_PENDING = 1 << 2,  /* blocks wait for other streams, and may be free by now */
+  WEIR__SLOW_TRACED = 1 << 3,   /* trackers want to know, or it is recorded */
+  WEIR__SLOW_AGING = 1 << 4,    /* collection by age is on: searches are counted */
+  WEIR__SLOW_OBSERVED =
       1 << 5, /* watched, and by more than a recorder: trackers, or stacks of frees. An arena's lock is not enough */
-  WEIR__FOREIGN = 1 << 6, /* another back end serves it */
-  WEIR__STACKED = 1 << 7, /* recorded, and allocations have stacks */
-  WEIR__DUE = 1 << 8      /* a checkpoint of the recording has to be taken before more is recorded */
-} weir__attention;
+  WEIR__SLOW_BACKEND = 1 << 6,   /* another back end serves it */
+  WEIR__SLOW_STACKS = 1 << 7,    /* recorded, and allocations have stacks */
+  WEIR__SLOW_CHECKPOINT = 1 << 8 /* a checkpoint of the recording has to be taken before more is recorded */
+} weir__slow_reason;
 
-static inline unsigned weir__attention_of(const weir__heap *heap) {
-  return atomic_load_explicit(&heap->attention, memory_order_acquire);
+static inline unsigned weir__slow_reasons(const weir__heap *heap) {
+  return atomic_load_explicit(&heap->slow_reasons, memory_order_acquire);
 }
 
 /* Events and deferred blocks, more or fewer. The heap's lock is held. */
 void weir__pending_add(weir__heap *heap, int by);
 
-static inline void weir__attention_set(weir__heap *heap, weir__attention what, bool on) {
+static inline void weir__slow_reason_set(weir__heap *heap, weir__slow_reason what, bool on) {
   if (on)
-    atomic_fetch_or(&heap->attention, what);
+    atomic_fetch_or(&heap->slow_reasons, what);
   else
-    atomic_fetch_and(&heap->attention, ~(unsigned)what);
+    atomic_fetch_and(&heap->slow_reasons, ~(unsigned)what);
 }
 
 struct weir_allocator {
@@ -271,9 +271,9 @@ struct weir_allocator {
   weir__heap *heaps;
   _Atomic(const weir__settings *) settings; /* replaced whole; old ones stay until the end */
   pthread_mutex_t configure_lock;
-  weir__page_map *pages; /* address -> segment */
-  weir__plug *plug;      /* another back end; NULL: the cache */
-  bool streams_may_end;  /* a handle that was kept may be that of a stream that is no more */
+  weir__page_map *pages;        /* address -> segment */
+  weir__backend_state *backend; /* another back end; NULL: the cache */
+  bool streams_may_end;         /* a handle that was kept may be that of a stream that is no more */
   bool is_forked; /* it belongs to the parent of this process; written in the child of a fork, before fork returns */
   atomic_bool caching;
   pthread_mutex_t uncached_lock;
@@ -365,10 +365,10 @@ static inline weir__arena *weir__arena_find(weir__pool *pool, weir_cu_stream str
 weir__arena *weir__arena_get(weir__pool *pool, weir_cu_stream stream);
 
 /* For all who do more than allocate and free: nothing is left undone after it. */
-void weir__arena_settle(weir__arena *arena);
+void weir__arena_flush(weir__arena *arena);
 static inline void weir__arena_lock(weir__arena *arena) {
   weir__biased_take(&arena->lock);
-  weir__arena_settle(arena);
+  weir__arena_flush(arena);
 }
 static inline void weir__arena_unlock(weir__arena *arena) { weir__biased_give(&arena->lock); }
 
@@ -413,8 +413,8 @@ weir__block *weir__arena_new_block(weir__arena *arena, weir__segment *segment, u
 /* All arenas of a pool in the order of their streams. The number; the array is the caller's to free. 0 and NULL: none. */
 size_t weir__pool_arenas(const weir__pool *pool, weir__arena ***arenas);
 
-/* No arena of the pool repeats what it did last (weir__repeat). */
-void weir__pool_settle(weir__pool *pool);
+/* No arena of the pool repeats what it did last (weir__last_alloc). */
+void weir__pool_flush(weir__pool *pool);
 void weir__pool_clear(weir__pool *pool);
 
 /* ---- Segments (segment.c). With the heap's lock, and no arena's ---- */
@@ -486,7 +486,7 @@ void weir__release_cached(weir__heap *heap, bool default_pool);
 void weir__release_pool(weir__heap *heap, weir__private_pool *pool);
 
 /* Tells the owners of pools that are gone. No lock is held. */
-void weir__pools_bury(weir__heap *heap);
+void weir__pools_finalize(weir__heap *heap);
 
 /* The program frees what it can; the heap's lock is given back for that long. false: nothing. */
 bool weir__run_callbacks(weir__heap *heap);
@@ -511,8 +511,8 @@ weir_cu_result weir__event_take(weir__heap *heap, weir_cu_event *event);
 void weir__event_give(weir__heap *heap, weir_cu_event event);
 
 /* Within a capture (markers.c): how far the streams of a block were, and which blocks a stream has passed all of that of. */
-void weir__markers_take(weir__heap *heap, const weir__block *block, weir__deferred *deferred);
-void weir__markers_poll(weir__heap *heap, weir_cu_stream stream);
+void weir__capture_position_take(weir__heap *heap, const weir__block *block, weir__deferred *deferred);
+void weir__capture_positions_poll(weir__heap *heap, weir_cu_stream stream);
 unsigned long long weir__capture_of(weir__heap *heap, weir_cu_stream stream);
 
 /* ---- Settings (control.c) ---- */
@@ -534,55 +534,55 @@ bool weir__caching_from_env(void);
 /* ---- Other back ends (backend.c) ---- */
 
 /* The back end of the options, or with NULL the driver's stream-ordered memory. */
-weir_status weir__plug_new(const char *who, weir_allocator *allocator, const weir_backend *backend);
-void weir__plug_delete(weir__plug *plug);
-weir_status weir__plug_alloc(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
-                             weir_cu_stream stream, void **pointer);
-weir_status weir__plug_free(const char *who, weir_allocator *allocator, void *pointer);
+weir_status weir__backend_new(const char *who, weir_allocator *allocator, const weir_backend *backend);
+void weir__backend_delete(weir__backend_state *backend);
+weir_status weir__backend_alloc(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
+                                weir_cu_stream stream, void **pointer);
+weir_status weir__backend_free(const char *who, weir_allocator *allocator, void *pointer);
 
 /* The arena of a live pointer; NULL: it is none. */
-weir__arena *weir__plug_arena(weir_allocator *allocator, const void *pointer);
+weir__arena *weir__backend_arena(weir_allocator *allocator, const void *pointer);
 
 /* The same, whoever serves it. */
 static inline weir__arena *weir__arena_of(weir_allocator *allocator, const void *pointer) {
-  return allocator->plug ? weir__plug_arena(allocator, pointer)
-                         : weir__page_map_find(allocator->pages, (uint64_t)pointer);
+  return allocator->backend ? weir__backend_arena(allocator, pointer)
+                            : weir__page_map_find(allocator->pages, (uint64_t)pointer);
 }
 static inline weir__arena *weir__block_arena(const weir__heap *heap, const weir__block *block) {
   return weir__arena_of(heap->allocator, (const void *)block->address);
 }
 
 /* It is the driver's stream-ordered memory. */
-bool weir__plug_is_async(const weir_allocator *allocator);
+bool weir__backend_is_async(const weir_allocator *allocator);
 
 /* true: the back end waits for the stream by itself, and was told. */
-bool weir__plug_record_stream(weir_allocator *allocator, void *pointer, weir_cu_stream stream);
-void *weir__plug_base(weir_allocator *allocator, void *pointer, size_t *bytes);
+bool weir__backend_record_stream(weir_allocator *allocator, void *pointer, weir_cu_stream stream);
+void *weir__backend_base(weir_allocator *allocator, void *pointer, size_t *bytes);
 
 /* A block that other streams used is free, the heap's lock and the arena's held. */
-void weir__plug_block_done(weir__heap *heap, weir__block *block);
+void weir__backend_block_done(weir__heap *heap, weir__block *block);
 
 /* A block was freed, and its back end takes all streams that use it at once: then there is nothing to wait for. *done: it did.
  * false: it is no such back end. */
-bool weir__plug_join_streams(weir__heap *heap, weir__block *block, bool *done);
+bool weir__backend_join_streams(weir__heap *heap, weir__block *block, bool *done);
 
 /* Pool {0, 0} is all. */
-weir_status weir__plug_empty(const char *who, weir__heap *heap, weir_pool_id id);
-void weir__plug_reset(weir_allocator *allocator);
+weir_status weir__backend_empty(const char *who, weir__heap *heap, weir_pool_id id);
+void weir__backend_reset(weir_allocator *allocator);
 
 /* The end of a heap, whose work is done. */
-void weir__plug_clear(weir__heap *heap);
-void weir__plug_read_stats(weir__heap *heap, weir_allocator_stats *stats);
-void weir__plug_reset_peaks(weir__heap *heap);
-uint64_t weir__plug_spare(weir__heap *heap);
+void weir__backend_clear(weir__heap *heap);
+void weir__backend_read_stats(weir__heap *heap, weir_allocator_stats *stats);
+void weir__backend_reset_peaks(weir__heap *heap);
+uint64_t weir__backend_spare(weir__heap *heap);
 
 /* The back end is told of the limit, and of the scopes of private pools. No lock is held. */
-void weir__plug_set_fraction(weir__heap *heap, double fraction);
-void weir__plug_begin_pool(weir__heap *heap, weir_pool_id id, int (*filter)(void *context, weir_cu_stream stream),
-                           void *context);
-void weir__plug_end_pool(weir__heap *heap, weir_pool_id id);
-void weir__plug_release_pool(weir__heap *heap, weir_pool_id id);
-weir_cu_result weir__plug_share(weir__heap *heap, int device);
+void weir__backend_set_fraction(weir__heap *heap, double fraction);
+void weir__backend_begin_pool(weir__heap *heap, weir_pool_id id, int (*filter)(void *context, weir_cu_stream stream),
+                              void *context);
+void weir__backend_end_pool(weir__heap *heap, weir_pool_id id);
+void weir__backend_release_pool(weir__heap *heap, weir_pool_id id);
+weir_cu_result weir__backend_share(weir__heap *heap, int device);
 
 /* ---- Other processes (ipc.c) ---- */
 
@@ -649,15 +649,15 @@ void weir__trace_arena(weir__arena *arena, weir_trace_action action, uint64_t ad
 void weir__trace_freed(weir__arena *arena, const weir__block *block);
 
 /* Somebody wants to know of such an event. */
-static inline bool weir__is_watched(const weir__heap *heap, weir_trace_action action) {
+static inline bool weir__is_traced(const weir__heap *heap, weir_trace_action action) {
   bool of_segment = action >= WEIR_TRACE_SEGMENT_ALLOC && action <= WEIR_TRACE_SEGMENT_UNMAP;
-  return weir__attention_of(heap) & WEIR__WATCHED ||
+  return weir__slow_reasons(heap) & WEIR__SLOW_TRACED ||
          (of_segment && atomic_load_explicit(&heap->allocator->observes_segments, memory_order_relaxed));
 }
 
 static inline void weir__trace(weir__heap *heap, weir_trace_action action, const weir__pool *pool, uint64_t address,
                                uint64_t bytes, weir_cu_stream stream) {
-  if (weir__is_watched(heap, action))
+  if (weir__is_traced(heap, action))
     weir__trace_arena(weir__arena_find((weir__pool *)pool, stream), action, address, bytes, 0);
 }
 
@@ -668,7 +668,7 @@ static inline weir__writer *weir__arena_writer(weir__arena *arena, weir__recorde
 }
 
 /* Who watches has changed. */
-void weir__watch(weir_allocator *allocator);
+void weir__update_tracing(weir_allocator *allocator);
 
 /* The arenas of a pool are going. */
 void weir__writers_delete(weir__pool *pool);
@@ -676,7 +676,7 @@ void weir__writers_delete(weir__pool *pool);
 /* A new allocator: records to a file if WEIR_RECORD says so. */
 void weir__record_from_env(weir_allocator *allocator);
 
-/* WEIR__DUE is set: takes the checkpoint, or waits a moment for the thread that takes it. No lock is held. */
+/* WEIR__SLOW_CHECKPOINT is set: takes the checkpoint, or waits a moment for the thread that takes it. No lock is held. */
 void weir__record_due(weir__heap *heap);
 
 /* Recording has begun, or was cleared: what there is now is the beginning. No lock is held. */
@@ -719,8 +719,8 @@ weir_status weir__alloc_generic(weir_allocator *allocator, int device, size_t by
 weir_status weir__free_generic(weir_allocator *allocator, void *pointer);
 
 /* What the index could not serve. */
-weir_status weir__alloc_new(const char *who, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
-                            uint64_t size, uint64_t requested, void **pointer);
+weir_status weir__alloc_miss(const char *who, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
+                             uint64_t size, uint64_t requested, void **pointer);
 
 /* Allocates from a private pool, or from the default one where that is NULL, on behalf of the public call `who`. The caller is one
  * of the pool's visitors meanwhile: it may be over, and would go when memory runs short. */

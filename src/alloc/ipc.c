@@ -145,7 +145,7 @@ weir_status weir_ipc_share(weir_allocator *allocator, void *pointer, weir_ipc_ha
   WEIR__CHECK_ALLOCATOR(allocator);
   if (!handle || handle->size < sizeof *handle)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: handle is NULL, or its size is not set", __func__);
-  if (weir__plug_is_async(allocator))
+  if (weir__backend_is_async(allocator))
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
                       "%s: cudaMallocAsync does not yet support memory that is shared; take backend:native", __func__);
   void *base;

@@ -150,13 +150,13 @@ weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, size_
   if (address % WEIR__UNIT)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the address %p is not aligned to %d bytes", __func__, pointer,
                       WEIR__UNIT);
-  if (allocator->plug)
+  if (allocator->backend)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the back end %s chooses its addresses itself", __func__,
                       weir_allocator_backend(allocator));
   const weir__settings *settings = weir__settings_of(heap);
   uint64_t size = weir__round_bytes(settings, bytes);
   bool is_small = size <= WEIR__SMALL_MAX;
-  weir__private_pool *owner = weir__attention_of(heap) & WEIR__ROUTED ? weir__route_of(heap, stream) : NULL;
+  weir__private_pool *owner = weir__slow_reasons(heap) & WEIR__SLOW_ROUTED ? weir__route_of(heap, stream) : NULL;
   weir__pool *pool = owner ? is_small ? &owner->small : &owner->large : is_small ? &heap->small : &heap->large;
   weir__arena *arena = weir__arena_find(pool, stream);
   weir_status status = WEIR_OK;
@@ -176,6 +176,6 @@ weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, size_
   pthread_mutex_unlock(&heap->lock);
   weir__op_end(&op);
   if (owner)
-    atomic_fetch_sub_explicit(&owner->visitors, 1, memory_order_release);
+    atomic_fetch_sub_explicit(&owner->in_flight, 1, memory_order_release);
   return status;
 }

@@ -95,11 +95,11 @@ static void drop_some(weir__heap *heap) {
   enum { MANY = 256 };
   int useless = 0;
   for (const weir__private_pool *pool = heap->private_pools; pool; pool = pool->next)
-    useless += pool->is_over && !pool->segments;
+    useless += pool->is_released && !pool->segments;
   for (weir__private_pool *pool = heap->private_pools, *next; useless >= MANY && pool; pool = next) {
     next = pool->next;
-    if (pool->is_over)
-      weir__drop_pool(heap, pool);
+    if (pool->is_released)
+      weir__pool_drop(heap, pool);
   }
 }
 
@@ -113,7 +113,7 @@ static weir__private_pool *hold(weir__heap *heap, weir_pool_id id, const weir_po
   if (!pool)
     return NULL;
   pool->uses++;
-  pool->is_over = false;
+  pool->is_released = false;
   return pool;
 }
 
@@ -139,7 +139,7 @@ static weir__heap *enter(const char *who, weir_allocator *allocator, int device,
 
 static weir_status leave(weir__heap *heap, weir_status status) {
   pthread_mutex_unlock(&heap->lock);
-  weir__pools_bury(heap); /* those that were dropped for a new one */
+  weir__pools_finalize(heap); /* those that were dropped for a new one */
   return status;
 }
 
@@ -170,8 +170,8 @@ weir_status weir_pool_create(weir_allocator *allocator, int device, weir_pool_id
 static void set_no_split(weir__private_pool *pool, bool no_split) {
   if (atomic_exchange_explicit(&pool->no_split, no_split, memory_order_relaxed) == no_split)
     return;
-  weir__pool_settle(&pool->small);
-  weir__pool_settle(&pool->large);
+  weir__pool_flush(&pool->small);
+  weir__pool_flush(&pool->large);
 }
 
 weir_status weir_pool_release(weir_allocator *allocator, int device, weir_pool_id id) {
@@ -183,13 +183,13 @@ weir_status weir_pool_release(weir_allocator *allocator, int device, weir_pool_i
   if (!pool || !pool->uses)
     status = no_pool(__func__, id);
   else if (--pool->uses == 0) {
-    pool->is_over = true;
+    pool->is_released = true;
     pool->use_on_oom = false;
     set_no_split(pool, false);
   }
   leave(heap, status);
-  if (!status && allocator->plug)
-    weir__plug_release_pool(heap, id);
+  if (!status && allocator->backend)
+    weir__backend_release_pool(heap, id);
   return status;
 }
 
@@ -295,13 +295,13 @@ static weir_status begin(const char *who, weir_allocator *allocator, int device,
   route->thread = pthread_self();
   route->next = atomic_load(&heap->routes);
   atomic_store(&heap->routes, route);
-  weir__attention_set(heap, WEIR__ROUTED, true);
+  weir__slow_reason_set(heap, WEIR__SLOW_ROUTED, true);
   if (route->is_capture)
     atomic_fetch_add(&heap->captures, 1);
   leave(heap, WEIR_OK);
-  if (allocator->plug)
-    weir__plug_begin_pool(heap, id, wanted->is_capture ? route_takes : wanted->filter,
-                          wanted->is_capture ? route : wanted->context);
+  if (allocator->backend)
+    weir__backend_begin_pool(heap, id, wanted->is_capture ? route_takes : wanted->filter,
+                             wanted->is_capture ? route : wanted->context);
   return WEIR_OK;
 }
 
@@ -329,12 +329,12 @@ static weir_status end(const char *who, weir_allocator *allocator, int device, w
     inner->next = route->next;
   else
     atomic_store(&heap->routes, route->next);
-  weir__attention_set(heap, WEIR__ROUTED, atomic_load(&heap->routes) != NULL);
+  weir__slow_reason_set(heap, WEIR__SLOW_ROUTED, atomic_load(&heap->routes) != NULL);
   if (route->is_capture)
     atomic_fetch_sub(&heap->captures, 1);
   leave(heap, WEIR_OK);
-  if (allocator->plug)
-    weir__plug_end_pool(heap, id); /* which may still ask the route's filter */
+  if (allocator->backend)
+    weir__backend_end_pool(heap, id); /* which may still ask the route's filter */
   free(route);
   return WEIR_OK;
 }
@@ -384,7 +384,7 @@ weir__private_pool *weir__route_of(weir__heap *heap, weir_cu_stream stream) {
     if (takes(heap, r, stream))
       pool = r->pool;
   if (pool)
-    atomic_fetch_add_explicit(&pool->visitors, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&pool->in_flight, 1, memory_order_relaxed);
   pthread_mutex_unlock(&heap->lock);
   return pool;
 }

@@ -134,8 +134,8 @@ static bool has_route(const weir__heap *heap, const weir__private_pool *pool) {
   return route != NULL;
 }
 
-void weir__drop_pool(weir__heap *heap, weir__private_pool *pool) {
-  if (pool->segments || has_route(heap, pool) || atomic_load_explicit(&pool->visitors, memory_order_acquire))
+void weir__pool_drop(weir__heap *heap, weir__private_pool *pool) {
+  if (pool->segments || has_route(heap, pool) || atomic_load_explicit(&pool->in_flight, memory_order_acquire))
     return;
   weir__private_pool **at = &heap->private_pools;
   while (*at != pool)
@@ -147,8 +147,8 @@ void weir__drop_pool(weir__heap *heap, weir__private_pool *pool) {
   weir__pool_clear(&pool->small);
   weir__pool_clear(&pool->large);
   if (pool->destroy) {
-    pool->next = atomic_load(&heap->gone);
-    atomic_store(&heap->gone, pool);
+    pool->next = atomic_load(&heap->dropped_pools);
+    atomic_store(&heap->dropped_pools, pool);
   } else
     free(pool);
 }
@@ -157,19 +157,19 @@ void weir__drop_pool(weir__heap *heap, weir__private_pool *pool) {
 static void drop_pools_that_are_over(weir__heap *heap, const weir__private_pool *only) {
   for (weir__private_pool *pool = heap->private_pools, *next; pool; pool = next) {
     next = pool->next;
-    if (!pool->is_over || (only && pool != only))
+    if (!pool->is_released || (only && pool != only))
       continue;
     release_pool(heap, &pool->small);
     release_pool(heap, &pool->large);
-    weir__drop_pool(heap, pool);
+    weir__pool_drop(heap, pool);
   }
 }
 
-void weir__pools_bury(weir__heap *heap) {
-  if (!atomic_load_explicit(&heap->gone, memory_order_relaxed))
+void weir__pools_finalize(weir__heap *heap) {
+  if (!atomic_load_explicit(&heap->dropped_pools, memory_order_relaxed))
     return;
   pthread_mutex_lock(&heap->lock);
-  weir__private_pool *pool = atomic_exchange(&heap->gone, NULL);
+  weir__private_pool *pool = atomic_exchange(&heap->dropped_pools, NULL);
   pthread_mutex_unlock(&heap->lock);
   while (pool) {
     weir__private_pool *next = pool->next;
@@ -190,7 +190,7 @@ void weir__release_cached(weir__heap *heap, bool default_pool) {
 }
 
 void weir__release_pool(weir__heap *heap, weir__private_pool *pool) {
-  if (!pool->is_over)
+  if (!pool->is_released)
     return;
   if (!atomic_load(&heap->captures))
     weir__wait_for_events(heap);
@@ -243,24 +243,24 @@ static weir__block *borrow(weir__heap *heap, const weir__arena *arena, const wei
 
 static weir__block *refill(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
   uint64_t segment_bytes = weir__segment_bytes(settings, bytes);
-  bool collects = weir__attention_of(heap) & WEIR__AGEING;
+  bool collects = weir__slow_reasons(heap) & WEIR__SLOW_AGING;
   weir__block *block = NULL;
   if (weir__run_callbacks(heap) && (block = search(arena, settings, bytes, collects)))
     return block;
   if (collects)
     collect(heap, settings);
-  if ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->trouble)
+  if ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->driver_error)
     return block;
   if ((block = borrow(heap, arena, settings, bytes)))
     return block;
   if (release_oversize(heap, arena, settings, bytes) &&
-      ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->trouble))
+      ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->driver_error))
     return block;
   if (atomic_load(&heap->captures))
     return NULL;
   weir__release_cached(heap, true);
   heap->stats.num_alloc_retries++;
-  if ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->trouble)
+  if ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->driver_error)
     return block;
   /* Waiting for events may have set the very block free, here or where it can be borrowed. */
   if ((block = search(arena, settings, bytes, false)))
@@ -273,6 +273,6 @@ weir__block *weir__refill(weir__heap *heap, weir__arena *arena, const weir__sett
   weir__this_thread.is_for_request = true;
   weir__block *block = refill(heap, arena, settings, bytes);
   weir__this_thread.is_for_request = false;
-  weir__this_thread.has_missed = weir__attention_of(heap) & WEIR__WATCHED;
+  weir__this_thread.has_missed = weir__slow_reasons(heap) & WEIR__SLOW_TRACED;
   return block;
 }

@@ -10,6 +10,6 @@
 void weir__release_arena(weir__heap *heap, weir__arena *arena);
 
 /* A pool that nobody holds goes, if it has no memory and nobody is just about to use it. */
-void weir__drop_pool(weir__heap *heap, weir__private_pool *pool);
+void weir__pool_drop(weir__heap *heap, weir__private_pool *pool);
 
 #endif

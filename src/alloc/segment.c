@@ -135,9 +135,9 @@ void weir__capture_restore(weir__heap *heap, int mode) {
 }
 
 bool weir__heap_ok(weir__heap *heap, weir_cu_result result, const char *call) {
-  if (result && result != WEIR_CU_OUT_OF_MEMORY && !heap->trouble) {
-    heap->trouble = result;
-    heap->trouble_call = call;
+  if (result && result != WEIR_CU_OUT_OF_MEMORY && !heap->driver_error) {
+    heap->driver_error = result;
+    heap->driver_error_call = call;
   }
   return !result;
 }
@@ -223,7 +223,7 @@ free_memory:
 /* Memory goes back: where the operation has no stack, that of who asked for it stands. */
 static void trace_segment(weir__heap *heap, weir_trace_action action, const weir__segment *segment, uint64_t address,
                           uint64_t bytes) {
-  if (weir__is_watched(heap, action))
+  if (weir__is_traced(heap, action))
     weir__trace_arena(segment->arena, action, address, bytes, segment->stack);
 }
 
@@ -599,7 +599,7 @@ static weir__block *grow_expandable(weir__heap *heap, weir__arena *arena, const 
   weir__block_hold(block); /* its neighbours may be freed before it is handed out, and must not merge it */
   result = block;
   if (!count)
-    weir__record_taken(arena, block);
+    weir__trace_taken(arena, block);
   goto unlock;
 
 undo:
@@ -619,7 +619,7 @@ unlock:
 weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
                              uint64_t segment_bytes) {
   uint64_t taken = heap->reserved + heap->promised;
-  heap->trouble = WEIR_CU_SUCCESS;
+  heap->driver_error = WEIR_CU_SUCCESS;
   if (heap->has_limit && (segment_bytes > heap->limit || taken > heap->limit - segment_bytes))
     return NULL;
   bool own_memory = arena->pool->owner && arena->pool->owner->alloc;

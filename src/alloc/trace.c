@@ -133,7 +133,7 @@ void weir__trace_freed(weir__arena *arena, const weir__block *block) {
 
 /* ---- Who watches ---- */
 
-void weir__watch(weir_allocator *allocator) {
+void weir__update_tracing(weir_allocator *allocator) {
   weir__lock_take(&allocator->tracker_lock);
   const weir__recorder *history = atomic_load(&allocator->history);
   bool recorded = history && weir__recorder_is_on(history);
@@ -141,9 +141,9 @@ void weir__watch(weir_allocator *allocator) {
   bool told = (atomic_load(&allocator->observe) && !atomic_load(&allocator->observes_segments)) ||
               atomic_load(&allocator->tracker_count) || context == WEIR_CONTEXT_ALL;
   for (int i = 0; i < allocator->heap_count; i++) {
-    weir__attention_set(&allocator->heaps[i], WEIR__ATTENDED, told);
-    weir__attention_set(&allocator->heaps[i], WEIR__STACKED, context != WEIR_CONTEXT_NONE);
-    weir__attention_set(&allocator->heaps[i], WEIR__WATCHED, recorded || told);
+    weir__slow_reason_set(&allocator->heaps[i], WEIR__SLOW_OBSERVED, told);
+    weir__slow_reason_set(&allocator->heaps[i], WEIR__SLOW_STACKS, context != WEIR_CONTEXT_NONE);
+    weir__slow_reason_set(&allocator->heaps[i], WEIR__SLOW_TRACED, recorded || told);
   }
   weir__lock_give(&allocator->tracker_lock);
 }

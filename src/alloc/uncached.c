@@ -19,11 +19,11 @@ bool weir__caching_from_env(void) {
 
 weir_status weir_allocator_set_caching(weir_allocator *allocator, int on) {
   WEIR__CHECK_ALLOCATOR(allocator);
-  if (allocator->plug)
+  if (allocator->backend)
     on = 1; /* there is no cache to turn off */
   atomic_store(&allocator->caching, on != 0);
   for (int i = 0; i < allocator->heap_count; i++)
-    weir__attention_set(&allocator->heaps[i], WEIR__UNCACHED, !on);
+    weir__slow_reason_set(&allocator->heaps[i], WEIR__SLOW_UNCACHED, !on);
   return WEIR_OK;
 }
 

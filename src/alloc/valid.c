@@ -56,7 +56,7 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
   if (weir__segment_of(w->heap, b) != segment || b->expandable != (segment->page != 0))
     wrong(w, "block %llx belongs to another segment", at);
   const weir_allocator *allocator = w->heap->allocator;
-  if (!weir__block_bytes(b) || !b->units != (allocator->plug != NULL))
+  if (!weir__block_bytes(b) || !b->units != (allocator->backend != NULL))
     wrong(w, "block %llx has %llu bytes", at, (unsigned long long)weir__block_bytes(b));
   if (next && weir__block_previous(next) != b)
     wrong(w, "block %llx is not the one before its next", at);
@@ -73,8 +73,8 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
       wrong(w, "block %llx is not among the unmapped", at);
     return;
   }
-  if (allocator->plug) {
-    if (weir__plug_arena(w->heap->allocator, (void *)b->address) != arena)
+  if (allocator->backend) {
+    if (weir__backend_arena(w->heap->allocator, (void *)b->address) != arena)
       wrong(w, "address %llx of a back end does not lead to its arena", at);
     if (!active || weir__block_is_split(b))
       wrong(w, "block %llx of a back end is free, or part of something", at);
@@ -111,7 +111,7 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
   bool waits = b->state == WEIR__WAITING;
   const weir__use *uses = weir__block_uses(b);
   uint32_t events = waits ? weir__block_aside_of(b)->events : 0;
-  if (waits && !events && !uses && !allocator->plug) /* stream-ordered memory waits for captures too */
+  if (waits && !events && !uses && !allocator->backend) /* stream-ordered memory waits for captures too */
     wrong(w, "block %llx waits for nothing", at);
   for (const weir__use *use = uses; use; use = use->next)
     if (use->stream == arena->stream)
@@ -174,7 +174,7 @@ static void check_arena(walk *w, const arena_tally *sum) {
   else if ((size_t)indexed != sum->free)
     wrong(w, "the index of stream %p has %ld blocks, its segments have %zu", stream, indexed, sum->free);
   /* A back end's count until they are given back, which is done without a lock. */
-  if (arena->segments != sum->segments && !w->heap->allocator->plug)
+  if (arena->segments != sum->segments && !w->heap->allocator->backend)
     wrong(w, "stream %p has %d segments, and counts %d", stream, sum->segments, arena->segments);
   if (arena->live.count != sum->live)
     wrong(w, "stream %p has %zu live blocks, its segments have %zu", stream, arena->live.count, sum->live);
@@ -255,9 +255,9 @@ static void check_pools(walk *w) {
       segments += s->arena->pool->owner == pool;
     if (segments != pool->segments)
       wrong(w, "pool {%llu, %llu} has %d segments, and counts %d", first, second, segments, pool->segments);
-    if (pool->uses < 0 || pool->is_over != (pool->uses == 0))
+    if (pool->uses < 0 || pool->is_released != (pool->uses == 0))
       wrong(w, "pool {%llu, %llu} is held %d times, and is %sover", first, second, pool->uses,
-            pool->is_over ? "" : "not ");
+            pool->is_released ? "" : "not ");
     for (const weir__private_pool *other = pool->next; other; other = other->next)
       if (other->id.first == first && other->id.second == second)
         wrong(w, "there are two pools {%llu, %llu}", first, second);
@@ -290,7 +290,7 @@ static void check_events(walk *w) {
     wrong(w, "%zu blocks are deferred, and %zu wait", heap->deferred_count, w->waiting);
   if (pending + heap->deferred_count != heap->pending)
     wrong(w, "%zu events and blocks wait, and %zu are counted", pending + heap->deferred_count, heap->pending);
-  if ((heap->pending != 0) != ((weir__attention_of(heap) & WEIR__PENDING) != 0))
+  if ((heap->pending != 0) != ((weir__slow_reasons(heap) & WEIR__SLOW_PENDING) != 0))
     wrong(w, "%zu events and blocks wait, and allocations do %slook", heap->pending, heap->pending ? "not " : "");
 }
 

@@ -103,7 +103,7 @@ static uint64_t cut(const copy *c) {
 }
 
 /* A released pool without memory is dropped with the next release of memory, so a replay does not need it. */
-static bool is_kept(const weir__private_pool *pool) { return pool->segments || !pool->is_over; }
+static bool is_kept(const weir__private_pool *pool) { return pool->segments || !pool->is_released; }
 
 /* The heap lists the newest pool first; the file has the oldest first. */
 static void copy_pools(const weir__heap *heap, char *end) {

@@ -60,7 +60,7 @@ weir_status weir_history_record(weir_allocator *allocator, const weir_history_op
   if (!history)
     return no_memory(__func__);
   weir__recorder_set(history, &options);
-  weir__watch(allocator);
+  weir__update_tracing(allocator);
   weir__record_begun(allocator);
   return WEIR_OK;
 }

@@ -165,7 +165,7 @@ static void take_checkpoint(weir__heap *heap, weir__recorder *history, weir__rin
                             const struct timespec *until) {
   weir__checkpoint_take(heap, history, file, until);
   atomic_store(&file->is_due[heap->device], false);
-  weir__attention_set(heap, WEIR__DUE, false);
+  weir__slow_reason_set(heap, WEIR__SLOW_CHECKPOINT, false);
 }
 
 /* Back-pressure: an allocating thread takes the checkpoint if the service thread is late, and others wait meanwhile,
@@ -183,10 +183,10 @@ void weir__record_due(weir__heap *heap) {
     until.tv_sec++;
   }
   if (!file || pthread_mutex_timedlock(&file->checkpoint_lock, &until) != 0) {
-    weir__attention_set(heap, WEIR__DUE, false); /* the next chunk will ask again */
+    weir__slow_reason_set(heap, WEIR__SLOW_CHECKPOINT, false); /* the next chunk will ask again */
     return;
   }
-  if (weir__attention_of(heap) & WEIR__DUE)
+  if (weir__slow_reasons(heap) & WEIR__SLOW_CHECKPOINT)
     take_checkpoint(heap, history, file, &until);
   pthread_mutex_unlock(&file->checkpoint_lock);
 }
@@ -259,7 +259,7 @@ static void on_due(void *context, int device, bool is_urgent) {
     return;
   atomic_store(&file->is_due[device], true);
   if (is_urgent || file->blocks[device] < few_blocks || !atomic_load(&has_thread))
-    weir__attention_set(&allocator->heaps[device], WEIR__DUE, true);
+    weir__slow_reason_set(&allocator->heaps[device], WEIR__SLOW_CHECKPOINT, true);
   else
     sem_post(&asked);
 }
@@ -384,13 +384,13 @@ static weir__ring_file *file_of(const weir_allocator *allocator) {
   return history ? history->file : NULL;
 }
 
-void weir__record_settings(weir_allocator *allocator) {
+void weir__trace_settings(weir_allocator *allocator) {
   weir__ring_file *file = file_of(allocator);
   if (file)
     log_settings(allocator, file);
 }
 
-void weir__record_taken(weir__arena *arena, const weir__block *block) {
+void weir__trace_taken(weir__arena *arena, const weir__block *block) {
   weir__recorder *history = atomic_load_explicit(&arena->pool->heap->allocator->history, memory_order_acquire);
   if (!history || !history->file || !weir__recorder_is_on(history))
     return;
@@ -399,7 +399,7 @@ void weir__record_taken(weir__arena *arena, const weir__block *block) {
     weir__recorder_write(writer, WEIR__ACTION_TAKEN, block->address, weir__block_bytes(block), 0);
 }
 
-void weir__record_limit(const weir__heap *heap) {
+void weir__trace_limit(const weir__heap *heap) {
   weir__ring_file *file = file_of(heap->allocator);
   if (file)
     weir__ring_file_log_limit(file, heap->device, heap->limit);
@@ -430,7 +430,7 @@ void weir__record_from_env(weir_allocator *allocator) {
   weir__recorder_set_file(history, file);
   atomic_store_explicit(&allocator->history, history, memory_order_release);
 
-  if (!allocator->plug) { /* the memory of other back ends is not replayed */
+  if (!allocator->backend) { /* the memory of other back ends is not replayed */
     file->due = on_due;
     file->due_context = allocator;
   }

@@ -161,7 +161,7 @@ static bool take_id(const char **name, weir_pool_id *id, char text[ID_SIZE]) {
 }
 
 /* One that was released stays until the cache is emptied; without memory it is not worth a line. */
-static bool is_listed(const weir__private_pool *pool) { return !pool->is_over || pool->segments; }
+static bool is_listed(const weir__private_pool *pool) { return !pool->is_released || pool->segments; }
 
 weir_status weir_allocator_pools(weir_allocator *allocator, int device, weir_pool_id *pools, size_t room,
                                  size_t *count) {

@@ -32,14 +32,14 @@ void weir__still_lock(const weir__still_part *parts, size_t count) {
     if (weir__still_is_first(parts, i)) {
       weir__arena *arena = parts[i].segment->arena;
       weir__arena_lock(arena);
-      weir__gauges_hold_still(arena);
+      weir__gauges_freeze(arena);
     }
 }
 
 void weir__still_unlock(const weir__still_part *parts, size_t count) {
   for (size_t i = 0; i < count; i++)
     if (weir__still_is_first(parts, i)) {
-      weir__gauges_let_move(parts[i].segment->arena);
+      weir__gauges_unfreeze(parts[i].segment->arena);
       weir__arena_unlock(parts[i].segment->arena);
     }
 }
