@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/heap.h"
+#include "alloc/arena.h"
 
 /* Arenas are only ever added while their pool lives, so they are looked up without a lock; two threads that make the same one
  * settle it at the bucket. */

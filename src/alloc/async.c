@@ -9,6 +9,8 @@
  * freed meanwhile waits for the end of the capture.
  */
 #include "alloc/backend.h"
+#include "alloc/events.h"
+#include "alloc/segment.h"
 
 static weir__async_device *device_of(const weir__heap *heap) {
   return &heap->allocator->backend->devices[heap->device];

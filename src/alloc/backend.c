@@ -3,6 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "alloc/arena.h"
+#include "alloc/events.h"
+#include "alloc/miss.h"
+#include "alloc/pointer.h"
+#include "alloc/pool.h"
+#include "alloc/reclaim.h"
+#include "alloc/segment.h"
+#include "alloc/trace.h"
 #include "driver/call.h"
 #include "record/probes.h"
 
@@ -264,8 +272,7 @@ static void squeeze(weir__heap *heap, const weir__arena *arena) {
 weir_status weir__backend_alloc(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
                                 weir_cu_stream stream, void **pointer) {
   const weir__settings *settings = weir__settings_of(heap);
-  bool is_small = bytes <= WEIR__SMALL_MAX;
-  weir__pool *pool = owner ? is_small ? &owner->small : &owner->large : is_small ? &heap->small : &heap->large;
+  weir__pool *pool = weir__pool_for(heap, owner, bytes);
   weir__arena *arena = weir__arena_get(pool, stream);
   weir_cu_context previous;
   void *memory = NULL;

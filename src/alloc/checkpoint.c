@@ -7,7 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/heap.h"
+#include "alloc/arena.h"
+#include "alloc/events.h"
+#include "alloc/pool.h"
+#include "alloc/segment.h"
+#include "alloc/trace.h"
 #include "driver/call.h"
 #include "weir/pool.h"
 

@@ -6,7 +6,13 @@
  */
 #include <stdlib.h>
 
-#include "alloc/heap.h"
+#include "alloc/arena.h"
+#include "alloc/backend.h"
+#include "alloc/events.h"
+#include "alloc/pointer.h"
+#include "alloc/segment.h"
+#include "alloc/uncached.h"
+#include "driver/call.h"
 
 /* ---- Events, used again and again ---- */
 
@@ -250,4 +256,34 @@ void weir__events_clear(weir__heap *heap) {
     free(heap->deferred[i].positions);
   free(heap->idle_events);
   free(heap->deferred);
+}
+
+/* ---- Recording a use ---- */
+
+weir_status weir_allocator_record_stream(weir_allocator *allocator, void *pointer, weir_cu_stream stream) {
+  WEIR__CHECK_ALLOCATOR(allocator);
+  if (!pointer)
+    return WEIR_OK;
+  weir_status status = weir__driver_check_stream(__func__, allocator->driver, stream);
+  if (status || (allocator->backend && weir__backend_record_stream(allocator, pointer, stream)))
+    return status;
+  weir__arena *arena;
+  weir__block *block = weir__block_lock(allocator, pointer, &arena);
+  /* What was allocated without the cache is freed by the driver, which waits for all streams anyway. */
+  if (!block)
+    return weir__uncached_find(allocator, pointer, NULL) ? WEIR_OK
+                                                         : weir__no_block_because(__func__, allocator, pointer);
+  weir__use *use = weir__block_uses(block);
+  while (use && use->stream != stream)
+    use = use->next;
+  if (!use && stream != arena->stream) {
+    use = weir__slab_take(&arena->uses, sizeof *use);
+    if (use) {
+      *use = (weir__use){stream, weir__capture_of(arena->pool->heap, stream), weir__block_uses(block)};
+      weir__block_set_uses(block, use);
+    } else
+      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+  }
+  weir__arena_unlock(arena);
+  return status;
 }

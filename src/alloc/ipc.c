@@ -15,7 +15,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "alloc/heap.h"
+#include "alloc/arena.h"
+#include "alloc/backend.h"
+#include "alloc/ipc.h"
+#include "alloc/pointer.h"
+#include "alloc/segment.h"
+#include "alloc/uncached.h"
 #include "driver/call.h"
 
 enum { newest_version = 3, kind_driver = 'c', kind_pages = 'e', prefix = 2 };
@@ -159,7 +164,7 @@ weir_status weir_ipc_share(weir_allocator *allocator, void *pointer, weir_ipc_ha
     bytes = weir__block_bytes(block);
     weir__arena_unlock(arena);
     segment = weir__segment_lookup(heap, block);
-  } else if (!(heap = weir__uncached_heap(allocator, pointer)))
+  } else if (!(heap = weir__uncached_find(allocator, pointer, NULL)))
     return weir__no_block(__func__, pointer);
   bool is_pages = segment && segment->page;
   if (!is_pages && weir_allocator_base(allocator, pointer, &base, &bytes))

@@ -3,7 +3,14 @@
  */
 #include <stdio.h>
 
-#include "alloc/heap.h"
+#include "alloc/arena.h"
+#include "alloc/backend.h"
+#include "alloc/pointer.h"
+#include "alloc/pool.h"
+#include "alloc/segment.h"
+#include "alloc/sizes.h"
+#include "alloc/trace.h"
+#include "alloc/uncached.h"
 
 /* ---- Pointers that are not live ---- */
 
@@ -49,7 +56,24 @@ weir_status weir__no_block_because(const char *who, weir_allocator *allocator, c
                             "back to the driver");
 }
 
-/* ---- What is known of one that is ---- */
+/* ---- Live pointers ---- */
+
+weir_status weir__no_block(const char *who, const void *pointer) {
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: invalid device pointer: %p", who, pointer);
+}
+
+weir__block *weir__block_lock(weir_allocator *allocator, const void *pointer, weir__arena **arena) {
+  weir__live_place place;
+  *arena = weir__arena_of(allocator, pointer);
+  if (*arena) {
+    weir__arena_lock(*arena);
+    weir__block *block = weir__live_find(&(*arena)->live, (uint64_t)pointer, &place);
+    if (block && block->state == WEIR__ALLOCATED)
+      return block;
+    weir__arena_unlock(*arena);
+  }
+  return NULL;
+}
 
 void weir_pointer_info_init(weir_pointer_info *info) {
   if (info)
@@ -103,7 +127,35 @@ weir_status weir_allocator_expandable_segments(weir_allocator *allocator, int de
   return WEIR_OK;
 }
 
-/* ---- At an address ---- */
+weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void **base, size_t *bytes) {
+  WEIR__CHECK_ALLOCATOR(allocator);
+  if (!base || !bytes)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: base or bytes is NULL", __func__);
+  weir__arena *arena;
+  weir__block *block = weir__block_lock(allocator, pointer, &arena);
+  if (!block) {
+    if (!weir__uncached_find(allocator, pointer, bytes))
+      return weir__no_block(__func__, pointer);
+    *base = pointer;
+    return WEIR_OK;
+  }
+  weir__arena_unlock(arena); /* it is live, so its segment stays */
+  const weir__segment *segment = weir__segment_lookup(arena->pool->heap, block);
+  if (!segment)
+    return weir__no_block(__func__, pointer);
+  if (segment->page)
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
+                      "%s: memory of expandable segments has no base that another process could open; turn "
+                      "expandable_segments off where memory is shared",
+                      __func__);
+  if (allocator->backend && (*base = weir__backend_base(allocator, pointer, bytes)))
+    return WEIR_OK;
+  *base = (void *)segment->base;
+  *bytes = segment->bytes;
+  return WEIR_OK;
+}
+
+/* ---- Allocation at an address ---- */
 
 /* The free block that a range lies in; NULL: it does not lie in one. There is no index by address, so it takes a walk over the
  * blocks of one segment. The heap's lock is held, and the arena's. */
@@ -155,9 +207,8 @@ weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, size_
                       weir_allocator_backend(allocator));
   const weir__settings *settings = weir__settings_of(heap);
   uint64_t size = weir__round_bytes(settings, bytes);
-  bool is_small = size <= WEIR__SMALL_MAX;
-  weir__private_pool *owner = weir__slow_reasons(heap) & WEIR__SLOW_ROUTED ? weir__route_of(heap, stream) : NULL;
-  weir__pool *pool = owner ? is_small ? &owner->small : &owner->large : is_small ? &heap->small : &heap->large;
+  weir__private_pool *owner = weir__slow_reasons(heap) & WEIR__SLOW_ROUTED ? weir__route_enter(heap, stream) : NULL;
+  weir__pool *pool = weir__pool_for(heap, owner, size);
   weir__arena *arena = weir__arena_find(pool, stream);
   weir_status status = WEIR_OK;
   weir__op op;
@@ -175,7 +226,6 @@ weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, size_
     weir__arena_unlock(arena);
   pthread_mutex_unlock(&heap->lock);
   weir__op_end(&op);
-  if (owner)
-    atomic_fetch_sub_explicit(&owner->in_flight, 1, memory_order_release);
+  weir__route_leave(owner);
   return status;
 }

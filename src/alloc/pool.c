@@ -1,14 +1,18 @@
 /*
  * Private pools: making and releasing them, and the scopes in which allocations go to them.
  */
-#include "weir/pool.h"
+#include "alloc/pool.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/heap.h"
+#include "alloc/arena.h"
+#include "alloc/backend.h"
 #include "alloc/reclaim.h"
+#include "weir/adapter.h"
+#include "weir/graph.h"
+#include "weir/pool.h"
 
 static bool same_id(weir_pool_id a, weir_pool_id b) { return a.first == b.first && a.second == b.second; }
 
@@ -343,6 +347,24 @@ weir_status weir_pool_end(weir_allocator *allocator, int device, weir_pool_id id
   return end(__func__, allocator, device, id, false);
 }
 
+weir_status weir_allocator_pools_ever(weir_allocator *allocator, int device, weir_pool_id *pools, size_t room,
+                                      size_t *count) {
+  WEIR__CHECK_ALLOCATOR(allocator);
+  if (!count || (room && !pools))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
+  weir__heap *heap = weir__heap_get(__func__, allocator, device);
+  if (!heap)
+    return WEIR_ERROR_INVALID_DEVICE;
+  size_t n = 0;
+  pthread_mutex_lock(&heap->lock);
+  for (const weir__pool_record *record = heap->pool_records; record; record = record->next, n++)
+    if (n < room)
+      pools[n] = record->id;
+  pthread_mutex_unlock(&heap->lock);
+  *count = n;
+  return WEIR_OK;
+}
+
 /* ---- Captures of others ---- */
 
 weir_status weir_allocator_begin_capture(weir_allocator *allocator, int device) {
@@ -377,7 +399,7 @@ static bool takes(const weir__heap *heap, const weir__route *route, weir_cu_stre
   return route->filter ? route->filter(route->context, stream) : pthread_equal(route->thread, pthread_self());
 }
 
-weir__private_pool *weir__route_of(weir__heap *heap, weir_cu_stream stream) {
+weir__private_pool *weir__route_enter(weir__heap *heap, weir_cu_stream stream) {
   weir__private_pool *pool = NULL;
   pthread_mutex_lock(&heap->lock);
   for (weir__route *r = atomic_load(&heap->routes); r && !pool; r = r->next)
@@ -387,6 +409,11 @@ weir__private_pool *weir__route_of(weir__heap *heap, weir_cu_stream stream) {
     atomic_fetch_add_explicit(&pool->in_flight, 1, memory_order_relaxed);
   pthread_mutex_unlock(&heap->lock);
   return pool;
+}
+
+void weir__route_leave(weir__private_pool *pool) {
+  if (pool)
+    atomic_fetch_sub_explicit(&pool->in_flight, 1, memory_order_release);
 }
 
 void weir__routes_clear(weir__heap *heap) {

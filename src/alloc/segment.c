@@ -10,8 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/heap.h"
-#include "inspect/record_env.h"
+#include "alloc/arena.h"
+#include "alloc/ipc.h"
+#include "alloc/segment.h"
+#include "alloc/trace.h"
 
 /* ---- Segments of a heap ---- */
 

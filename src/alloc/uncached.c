@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/heap.h"
+#include "alloc/uncached.h"
 #include "driver/call.h"
 
 /* Of PyTorch's variable every value but 1 counts as not set, without a word, as it does there. */
@@ -67,7 +67,7 @@ static weir_cu_result give_back(weir__heap *heap, uint64_t memory) {
   return r;
 }
 
-static weir__heap *find(weir_allocator *allocator, const void *pointer, size_t *bytes) {
+weir__heap *weir__uncached_find(weir_allocator *allocator, const void *pointer, uint64_t *bytes) {
   uint64_t base, size;
   pthread_mutex_lock(&allocator->uncached_lock);
   weir__heap *heap = weir__rangemap_find(&allocator->uncached, (uint64_t)pointer, &base, &size);
@@ -77,14 +77,6 @@ static weir__heap *find(weir_allocator *allocator, const void *pointer, size_t *
   if (bytes)
     *bytes = size;
   return heap;
-}
-
-weir__heap *weir__uncached_heap(weir_allocator *allocator, const void *pointer) {
-  return find(allocator, pointer, NULL);
-}
-
-bool weir__uncached_has(weir_allocator *allocator, const void *pointer, size_t *bytes) {
-  return find(allocator, pointer, bytes) != NULL;
 }
 
 bool weir__uncached_free(const char *who, weir_allocator *allocator, void *pointer, weir_status *status) {

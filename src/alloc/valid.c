@@ -5,7 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "alloc/heap.h"
+#include "alloc/allocator.h"
+#include "alloc/arena.h"
+#include "alloc/backend.h"
+#include "alloc/segment.h"
 #include "base/text.h"
 
 /* What the blocks of a heap add up to. */

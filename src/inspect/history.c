@@ -3,7 +3,8 @@
  */
 #include <stdlib.h>
 
-#include "alloc/heap.h"
+#include "alloc/trace.h"
+#include "inspect/record_env.h"
 #include "record/intern.h"
 #include "record/stacks.h"
 

@@ -12,7 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "alloc/heap.h"
+#include "alloc/allocator.h"
+#include "alloc/trace.h"
 #include "inspect/checkpoint.h"
 #include "inspect/record_env.h"
 #include "record/ring_file.h"
@@ -144,7 +145,7 @@ static void dump(weir_allocator *allocator, const weir__recorder *history, const
   free(path);
 }
 
-void weir__record_oom(weir_allocator *allocator) {
+static void dump_out_of_memory(weir_allocator *allocator) {
   weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
   if (!history || !history->devices[0].tape.file)
     return;
@@ -171,7 +172,7 @@ static void take_checkpoint(weir__heap *heap, weir__recorder *history, weir__rin
 /* Back-pressure: an allocating thread takes the checkpoint if the service thread is late, and others wait meanwhile,
  * since their events would push the last checkpoint out of the ring. The wait is bounded, because the caller may hold a
  * lock of the program that the service thread needs. */
-void weir__record_due(weir__heap *heap) {
+static void take_due_checkpoint(weir__heap *heap) {
   enum { most_ns = 100000000 };
   weir__recorder *history;
   weir__ring_file *file = file_of_heap(heap, &history);
@@ -354,7 +355,7 @@ static void join(weir_allocator *allocator) {
   unlock_members();
 }
 
-void weir__record_end(weir_allocator *allocator) {
+static void leave(weir_allocator *allocator) {
   pthread_mutex_lock(&members_lock);
   for (member **at = &members; *at; at = &(*at)->next)
     if ((*at)->allocator == allocator) {
@@ -366,48 +367,9 @@ void weir__record_end(weir_allocator *allocator) {
   pthread_mutex_unlock(&members_lock);
 }
 
-/* ---- What changes ---- */
-
-static void log_settings(weir_allocator *allocator, weir__ring_file *file) {
-  const weir__settings *settings = atomic_load(&allocator->settings);
-  size_t length = weir__settings_format(settings, NULL, 0);
-  char *conf = malloc(length + 1);
-  if (conf) {
-    weir__settings_format(settings, conf, length + 1);
-    weir__ring_file_log_settings(file, conf);
-  }
-  free(conf);
-}
-
-static weir__ring_file *file_of(const weir_allocator *allocator) {
-  const weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
-  return history ? history->file : NULL;
-}
-
-void weir__trace_settings(weir_allocator *allocator) {
-  weir__ring_file *file = file_of(allocator);
-  if (file)
-    log_settings(allocator, file);
-}
-
-void weir__trace_taken(weir__arena *arena, const weir__block *block) {
-  weir__recorder *history = atomic_load_explicit(&arena->pool->heap->allocator->history, memory_order_acquire);
-  if (!history || !history->file || !weir__recorder_is_on(history))
-    return;
-  weir__writer *writer = weir__arena_writer(arena, history);
-  if (writer)
-    weir__recorder_write(writer, WEIR__ACTION_TAKEN, block->address, weir__block_bytes(block), 0);
-}
-
-void weir__trace_limit(const weir__heap *heap) {
-  weir__ring_file *file = file_of(heap->allocator);
-  if (file)
-    weir__ring_file_log_limit(file, heap->device, heap->limit);
-}
-
 /* ---- The beginning ---- */
 
-void weir__record_from_env(weir_allocator *allocator) {
+static void record_from_env(weir_allocator *allocator) {
   const char *folder = getenv("WEIR_RECORD");
   if (!folder || !*folder)
     return;
@@ -422,13 +384,16 @@ void weir__record_from_env(weir_allocator *allocator) {
     weir__recorder_delete(history);
     return;
   }
-  log_settings(allocator, file);
-  for (int i = 0; i < allocator->heap_count; i++) {
-    file->header->devices[i].memory = allocator->heaps[i].total;
-    weir__ring_file_log_limit(file, i, allocator->heaps[i].limit);
-  }
   weir__recorder_set_file(history, file);
   atomic_store_explicit(&allocator->history, history, memory_order_release);
+  weir__trace_settings(allocator);
+  for (int i = 0; i < allocator->heap_count; i++) {
+    file->header->devices[i].memory = allocator->heaps[i].total;
+    weir__trace_limit(&allocator->heaps[i]);
+  }
+  static const weir__recording_hooks hooks = {
+      .checkpoint = take_due_checkpoint, .out_of_memory = dump_out_of_memory, .end = leave};
+  allocator->hooks = &hooks;
 
   if (!allocator->backend) { /* the memory of other back ends is not replayed */
     file->due = on_due;
@@ -441,4 +406,16 @@ void weir__record_from_env(weir_allocator *allocator) {
   join(allocator);
   weir_history_record(allocator, &options);
   weir__log(WEIR_LOG_INFO, "WEIR_RECORD: recording to %s", file->path);
+}
+
+/* The public way to make an allocator is here because only this layer can record. */
+weir_status weir_allocator_create(weir_driver *driver, const weir_allocator_options *options,
+                                  weir_allocator **allocator) {
+  weir_allocator *made = NULL;
+  weir_status status = weir__allocator_new(__func__, driver, options, allocator ? &made : NULL);
+  if (status)
+    return status;
+  record_from_env(made);
+  *allocator = made;
+  return WEIR_OK;
 }

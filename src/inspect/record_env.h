@@ -1,19 +1,12 @@
 /*
- * What the file of WEIR_RECORD has to know beside events. Without such a file nothing happens.
+ * Recording from the environment (WEIR_RECORD). Without a ring file nothing happens.
  */
 #ifndef WEIR_INSPECT_RECORD_ENV_H
 #define WEIR_INSPECT_RECORD_ENV_H
 
 #include "alloc/heap.h"
 
-/* The settings have changed; configure_lock is held. */
-void weir__trace_settings(weir_allocator *allocator);
-
-/* An expandable segment had a free block for a request that the cache could not serve: until it is handed out, other threads may
- * free what lies beside it. Where memory is mapped for the request, that is told anyway. The arena's lock is held. */
-void weir__trace_taken(weir__arena *arena, const weir__block *block);
-
-/* The limit has changed; the heap's lock is held. */
-void weir__trace_limit(const weir__heap *heap);
+/* Recording has begun, or was cleared: the state now is where the recording starts. No lock is held. */
+void weir__record_begun(weir_allocator *allocator);
 
 #endif

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/heap.h"
+#include "alloc/backend.h"
 #include "record/intern.h"
 #include "record/operations.h"
 #include "record/stacks.h"

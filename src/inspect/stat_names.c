@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/heap.h"
+#include "alloc/pool.h"
 #include "inspect/write_sink.h"
 
 #define GROUP(name, kinds)                                                                                             \

@@ -1,5 +1,7 @@
 #include "inspect/still.h"
 
+#include "alloc/arena.h"
+
 #include <stdlib.h>
 
 #include "inspect/snapshot.h"

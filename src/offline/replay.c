@@ -16,8 +16,16 @@
 #include <string.h>
 #include <time.h>
 
-#include "alloc/heap.h"
+#include "alloc/alloc.h"
+#include "alloc/allocator.h"
+#include "alloc/arena.h"
+#include "alloc/backend.h"
+#include "alloc/events.h"
+#include "alloc/miss.h"
+#include "alloc/pool.h"
 #include "alloc/reclaim.h"
+#include "alloc/sizes.h"
+#include "alloc/trace.h"
 #include "offline/ages.h"
 #include "offline/install.h"
 #include "offline/replay_plan.h"
@@ -586,8 +594,8 @@ static weir_status set_up(replay *r, const weir__plan_limit *limit) {
     return status;
   weir_allocator_set_limit(r->allocator, 0, limit->limit);
   if (r->check) { /* within the operation: where the next segment is placed depends on how many were compared */
-    r->allocator->observe = compare;
-    r->allocator->observe_context = r;
+    r->allocator->witness = compare;
+    r->allocator->witness_context = r;
     weir__update_tracing(r->allocator);
   }
   return WEIR_OK;

@@ -345,7 +345,7 @@ static void test_rejections(void **state) {
   assert_int_equal(rejected[1], 32 * MIB);
   assert_int_equal(rejected[2], GIB);
   REFUSED(INVALID_ARGUMENT, weir_allocator_attach_rejection_observer(allocator, NULL, NULL));
-  for (int i = 1; i < WEIR__MAX_WATCHERS; i++)
+  for (int i = 1; i < WEIR__MAX_OBSERVERS; i++)
     CHECK(weir_allocator_attach_rejection_observer(allocator, on_rejection, NULL));
   REFUSED(BAD_STATE, weir_allocator_attach_rejection_observer(allocator, on_rejection, NULL));
   put(a);

@@ -1,6 +1,7 @@
 /*
  * The walker sees what it is for: each test spoils one thing, and mends it again.
  */
+#include "alloc/allocator.h"
 #include "support/alloc.h"
 
 static weir__segment *segment_of(const void *p) { return segment_at(p); }

@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/heap.h"
+#include "alloc/arena.h"
+#include "alloc/backend.h"
+#include "alloc/events.h"
 
 /* Where a captured stream is: adds to a list of nodes. false: it does not capture, or not in this capture, or no memory. */
 static bool add_position(weir_driver *driver, weir_cu_stream stream, unsigned long long *capture,
