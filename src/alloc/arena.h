@@ -9,7 +9,7 @@
 
 static inline _Atomic(weir__arena *) *weir__arena_bucket(weir__pool *pool, weir_cu_stream stream) {
   uint64_t hash = (uint64_t)(uintptr_t)stream * 0x9e3779b97f4a7c15u;
-  return &pool->buckets[hash >> 60];
+  return &pool->buckets[hash >> (64 - WEIR__ARENA_BUCKETS_LOG)];
 }
 
 /* The arena of a pool for a stream; NULL if there is none yet. Needs no lock. */

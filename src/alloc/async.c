@@ -9,7 +9,6 @@
  * freed meanwhile waits for the end of the capture.
  */
 #include "alloc/backend.h"
-#include "alloc/events.h"
 #include "alloc/segment.h"
 
 static weir__async_device *device_of(const weir__heap *heap) {
@@ -80,13 +79,13 @@ bool weir__async_can_free(weir__heap *heap, const weir__segment *segment) {
 static weir_cu_result wait_for(weir__heap *heap, weir_cu_stream stream, weir_cu_stream other) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_event event;
-  weir_cu_result r = weir__event_take(heap, &event);
+  weir_cu_result r = weir__event_take(&heap->events, driver, &event);
   if (r)
     return r;
   r = driver->EventRecord(driver, event, other);
   if (!r)
     r = driver->StreamWaitEvent(driver, stream, event, 0);
-  weir__event_give(heap, event);
+  weir__event_give(&heap->events, driver, event);
   return r;
 }
 

@@ -1,8 +1,6 @@
 /*
- * Blocks that other streams use: one event for each such stream when the block is freed, polled until all are done.
- *
- * A stream reaches its events in order, so each stream has a queue of its own and only the first of a queue is asked: a slow
- * stream holds up nobody else.
+ * Blocks that other streams use: freeing one records an event in each such stream (event_queue.h), and the block becomes
+ * free when all of them have completed. During a capture, when no event can be recorded, the block is deferred.
  */
 #include <stdlib.h>
 
@@ -12,43 +10,8 @@
 #include "alloc/pointer.h"
 #include "alloc/segment.h"
 #include "alloc/uncached.h"
+#include "base/array.h"
 #include "driver/call.h"
-
-/* ---- Events, used again and again ---- */
-
-weir_cu_result weir__event_take(weir__heap *heap, weir_cu_event *event) {
-  weir_driver *driver = heap->allocator->driver;
-  if (!heap->idle_count)
-    return driver->EventCreate(driver, event, WEIR_CU_EVENT_DISABLE_TIMING);
-  *event = heap->idle_events[--heap->idle_count];
-  return WEIR_CU_SUCCESS;
-}
-
-void weir__event_give(weir__heap *heap, weir_cu_event event) {
-  weir_driver *driver = heap->allocator->driver;
-  if (heap->idle_count == heap->idle_room) {
-    size_t room = heap->idle_room ? 2 * heap->idle_room : 32;
-    weir_cu_event *grown = realloc(heap->idle_events, room * sizeof *grown);
-    if (!grown) {
-      driver->EventDestroy(driver, event);
-      return;
-    }
-    heap->idle_events = grown;
-    heap->idle_room = room;
-  }
-  heap->idle_events[heap->idle_count++] = event;
-}
-
-static weir__event_queue *queue_of(weir__heap *heap, weir_cu_stream stream) {
-  weir__event_queue **at = &heap->queues;
-  while (*at && (*at)->stream != stream)
-    at = &(*at)->next;
-  if (!*at && (*at = calloc(1, sizeof **at))) {
-    (*at)->stream = stream;
-    (*at)->last = &(*at)->first;
-  }
-  return *at;
-}
 
 /* ---- Waiting ---- */
 
@@ -85,60 +48,33 @@ static void block_done(weir__heap *heap, weir__block *block) {
     weir__arena_release(weir__block_arena(heap, block), block);
 }
 
-static void event_done(weir__heap *heap, weir__event_queue *queue) {
-  weir__pending *pending = queue->first;
-  weir__block *block = pending->block;
-  queue->first = pending->next;
-  if (!queue->first)
-    queue->last = &queue->first;
-  weir__event_give(heap, pending->event);
-  weir__slab_give(&heap->pendings, pending, sizeof *pending);
-  weir__pending_add(heap, -1);
+static void event_done(void *context, void *waiting) {
+  weir__heap *heap = context;
+  weir__block *block = waiting;
   weir__arena *arena = weir__block_arena(heap, block);
+  weir__pending_add(heap, -1);
   weir__arena_lock(arena);
   if (--weir__block_aside_of(block)->events == 0 && !block->marks.has_uses)
     block_done(heap, block);
   weir__arena_unlock(arena);
 }
 
-/* Lets the block wait for a stream by an event. false: no host memory, or a driver that fails. */
+/* Lets the block wait for a stream by an event. False without host memory, or if the driver fails. */
 static bool insert_event(weir__heap *heap, weir__block *block, weir_cu_stream stream) {
-  weir_driver *driver = heap->allocator->driver;
-  weir__event_queue *queue = queue_of(heap, stream);
-  weir__pending *pending = queue ? weir__slab_take(&heap->pendings, sizeof *pending) : NULL;
-  if (!pending)
+  if (!weir__event_queues_add(&heap->events, heap->allocator->driver, stream, block))
     return false;
-  *pending = (weir__pending){.block = block};
-  if (weir__event_take(heap, &pending->event))
-    goto give_pending;
-  if (driver->EventRecord(driver, pending->event, stream))
-    goto give_event;
-  *queue->last = pending;
-  queue->last = &pending->next;
   weir__pending_add(heap, 1);
   weir__arena *arena = weir__block_arena(heap, block);
   weir__arena_lock(arena);
   weir__block_aside_of(block)->events++;
   weir__arena_unlock(arena);
   return true;
-
-give_event:
-  weir__event_give(heap, pending->event);
-give_pending:
-  weir__slab_give(&heap->pendings, pending, sizeof *pending);
-  return false;
 }
 
 /* Keeps the block until the next poll. Without host memory for that it is kept for good: better than used too early. */
 static void defer(weir__heap *heap, weir__block *block) {
-  if (heap->deferred_count == heap->deferred_room) {
-    size_t room = heap->deferred_room ? 2 * heap->deferred_room : 32;
-    weir__deferred *grown = realloc(heap->deferred, room * sizeof *grown);
-    if (!grown)
-      return;
-    heap->deferred = grown;
-    heap->deferred_room = room;
-  }
+  if (!WEIR__RESERVE(heap->deferred, heap->deferred_room, heap->deferred_count + 1))
+    return;
   weir__capture_position_take(heap, block, &heap->deferred[heap->deferred_count++]);
   weir__pending_add(heap, 1);
 }
@@ -224,9 +160,7 @@ void weir__poll_events(weir__heap *heap, weir_cu_stream current) {
   if (driver->StreamIsCapturing(driver, current, &status) || status != WEIR_CU_CAPTURE_STATUS_NONE)
     return;
   insert_deferred(heap);
-  for (weir__event_queue *queue = heap->queues; queue; queue = queue->next)
-    while (queue->first && driver->EventQuery(driver, queue->first->event) == WEIR_CU_SUCCESS)
-      event_done(heap, queue);
+  weir__event_queues_poll(&heap->events, driver, false, event_done, heap);
 }
 
 void weir__wait_for_events(weir__heap *heap) {
@@ -234,27 +168,13 @@ void weir__wait_for_events(weir__heap *heap) {
   if (!atomic_load(&heap->captures))
     insert_deferred(heap);
   heap->stats.num_sync_all_streams++;
-  for (weir__event_queue *queue = heap->queues; queue; queue = queue->next)
-    while (queue->first &&
-           weir__heap_ok(heap, driver->EventSynchronize(driver, queue->first->event), "cuEventSynchronize"))
-      event_done(heap, queue);
+  weir__heap_ok(heap, weir__event_queues_poll(&heap->events, driver, true, event_done, heap), "cuEventSynchronize");
 }
 
 void weir__events_clear(weir__heap *heap) {
-  weir_driver *driver = heap->allocator->driver;
-  while (heap->queues) {
-    weir__event_queue *queue = heap->queues;
-    heap->queues = queue->next;
-    for (weir__pending *pending = queue->first; pending; pending = pending->next)
-      driver->EventDestroy(driver, pending->event);
-    free(queue);
-  }
-  while (heap->idle_count)
-    driver->EventDestroy(driver, heap->idle_events[--heap->idle_count]);
-  weir__slab_clear(&heap->pendings);
+  weir__event_queues_clear(&heap->events, heap->allocator->driver);
   for (size_t i = 0; i < heap->deferred_count; i++)
     free(heap->deferred[i].positions);
-  free(heap->idle_events);
   free(heap->deferred);
 }
 

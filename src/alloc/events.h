@@ -19,10 +19,6 @@ void weir__wait_for_events(weir__heap *heap);
 bool weir__wait_for_stream(weir__heap *heap, weir_cu_stream stream);
 void weir__events_clear(weir__heap *heap);
 
-/* Events from a cache. */
-weir_cu_result weir__event_take(weir__heap *heap, weir_cu_event *event);
-void weir__event_give(weir__heap *heap, weir_cu_event event);
-
 /* Counts events and deferred blocks, and keeps WEIR__SLOW_PENDING up to date. */
 void weir__pending_add(weir__heap *heap, int by);
 

@@ -25,6 +25,7 @@
 #include <string.h>
 
 #include "alloc/block.h"
+#include "alloc/event_queue.h"
 #include "alloc/gauges.h"
 #include "alloc/index.h"
 #include "alloc/pagemap.h"
@@ -46,7 +47,8 @@ enum {
   WEIR__SMALL_SEGMENT = 2 * 1024 * 1024, /* size of the small pool's segments */
   WEIR__LARGE_MIN = 10 * 1024 * 1024,    /* requests from here on get a segment of their own size */
   WEIR__ROUND_LARGE = 2 * 1024 * 1024,   /* ... rounded up to a multiple of this */
-  WEIR__ARENA_BUCKETS = 16,
+  WEIR__ARENA_BUCKETS_LOG = 6,
+  WEIR__ARENA_BUCKETS = 1 << WEIR__ARENA_BUCKETS_LOG,
   WEIR__MAX_OBSERVERS = 8
 };
 
@@ -110,8 +112,10 @@ typedef struct weir__pool_record weir__pool_record;
 struct weir__pool_record {
   weir_pool_id id;
   weir_stat reserved_bytes[WEIR_STAT_KINDS];
-  bool has_pool; /* the pool exists */
-  weir__pool_record *next;
+  weir__private_pool *pool; /* NULL if it has gone */
+  weir__pool_record *same;  /* the next one with the same key in heap->pools_by_id */
+  weir__pool_record *previous, *next;
+  weir__pool_record *next_gone; /* in heap->gone_records */
 };
 
 struct weir__private_pool {
@@ -128,7 +132,7 @@ struct weir__private_pool {
   void *context;
   void (*destroy)(void *context); /* called when the pool has gone; may be NULL */
   weir__pool small, large;
-  weir__private_pool *next;
+  weir__private_pool *previous, *next;
 };
 
 /* Memory of the driver. An expandable segment is a reservation of address space, cut into pages of one size, each of which
@@ -148,14 +152,6 @@ struct weir__segment {
   weir__segment *previous, *next; /* in heap->segments, guarded by the heap's lock */
 };
 
-/* An event that a freed block waits for. */
-typedef struct weir__pending weir__pending;
-struct weir__pending {
-  weir_cu_event event;
-  weir__block *block;
-  weir__pending *next;
-};
-
 /* A block that was freed during a capture, or whose events could not be recorded. */
 typedef struct weir__deferred {
   weir__block *block;
@@ -163,14 +159,6 @@ typedef struct weir__deferred {
   weir_cu_graph_node *positions; /* how far the streams were */
   size_t count;
 } weir__deferred;
-
-/* The pending events of one stream, in the order in which the stream reaches them. */
-typedef struct weir__event_queue weir__event_queue;
-struct weir__event_queue {
-  weir_cu_stream stream;
-  weir__pending *first, **last;
-  weir__event_queue *next;
-};
 
 /* The class of a stream, by which its expandable segments reserve address space. */
 typedef struct weir__stream_class {
@@ -214,8 +202,11 @@ struct weir__heap {
   const char *driver_error_call; /* device is broken, or a capture forbids the call */
   atomic_bool had_expandable;    /* an expandable segment was made at any time; also read without the lock */
   weir__pool small, large;       /* the default pool */
-  weir__private_pool *private_pools;
-  weir__pool_record *pool_records;             /* of these and of some that have gone; most recent first */
+  weir__private_pool *private_pools;    /* most recent first */
+  size_t pool_count, pools_since_sweep; /* of these; and how many were created since released ones were last dropped */
+  weir__pool_record *pool_records;      /* of these and of some that have gone; most recent first */
+  weir__pool_record *gone_records;      /* those without a pool, first gone first */
+  weir__hash_map pools_by_id;           /* of records */
   _Atomic(weir__private_pool *) dropped_pools; /* whose destroy function is called once no lock is held */
   weir__segment *segments;
   weir__rangemap segments_by_address;
@@ -223,16 +214,13 @@ struct weir__heap {
   weir__segment *returning;    /* of a back end: has left the books, and is given back once no lock is held */
   weir_cu_mem_handle *orphans; /* of unmapped pages that the driver has refused to release so far */
   size_t orphan_count, orphan_room;
-  weir__event_queue *queues;
-  weir__deferred *deferred; /* freed during a capture, without events yet */
+  weir__event_queues events; /* that freed blocks wait for */
+  weir__deferred *deferred;  /* freed during a capture, without events yet */
   size_t deferred_count, deferred_room;
-  weir_cu_event *idle_events; /* for reuse */
-  size_t idle_count, idle_room;
   _Atomic(weir__route *) routes; /* innermost first; changed under the lock */
   atomic_int captures;           /* routes that are captures, plus foreign_captures */
   int foreign_captures;          /* begun by weir_allocator_begin_capture; guarded by the lock */
   size_t pending;                /* events and deferred blocks; guarded by the lock */
-  weir__slab pendings;
 
   weir_allocator_stats stats; /* of segments, and counts of events; guarded by the lock. The rest is in the gauges */
   weir__gauge_sums sums;

@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "alloc/event_queue.h"
 #include "alloc/settings.h"
 #include "base/lock.h"
 #include "base/rangemap.h"
@@ -59,28 +60,9 @@ struct weir__host_block {
   unsigned events;        /* that it waits for; guarded by events_lock */
 };
 
-/* An event that a block waits for. */
-typedef struct weir__host_pending weir__host_pending;
-struct weir__host_pending {
-  weir_cu_event event;
-  weir__host_block *block;
-  weir__host_pending *next;
-};
-
-/* The events of a stream, in the order in which it reaches them. */
-typedef struct weir__host_queue weir__host_queue;
-struct weir__host_queue {
-  int device;
-  weir_cu_stream stream;
-  weir__host_pending *first, **last;
-  weir__host_queue *next;
-};
-
-/* Of a device: its context, and events to be used again. */
 typedef struct weir__host_device {
-  weir_cu_context context; /* NULL: not retained yet; guarded by context_lock */
-  weir_cu_event *idle;     /* guarded by events_lock */
-  size_t idle_count, idle_room;
+  weir_cu_context context;   /* NULL until it is retained; guarded by context_lock */
+  weir__event_queues events; /* that freed blocks wait for; guarded by events_lock */
 } weir__host_device;
 
 struct weir_host_allocator {
@@ -103,11 +85,9 @@ struct weir_host_allocator {
 
   atomic_size_t pending;       /* events and deferred blocks */
   pthread_mutex_t events_lock; /* of what follows */
-  weir__host_queue *queues;
-  weir__host_block *deferred; /* freed, and without an event for each of their uses */
-  weir__slab pendings;
-  pthread_t thread;       /* looks after events, once it was wanted */
-  atomic_bool has_thread; /* then allocations do not; also read without the lock */
+  weir__host_block *deferred;  /* freed, and without an event for each of their uses */
+  pthread_t thread;            /* looks after events, once it was wanted */
+  atomic_bool has_thread;      /* then allocations do not; also read without the lock */
   bool thread_ends;
   pthread_cond_t thread_wakes;
   weir__client client;

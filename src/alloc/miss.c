@@ -6,6 +6,7 @@
 #include "alloc/arena.h"
 #include "alloc/backend.h"
 #include "alloc/miss.h"
+#include "alloc/pool.h"
 #include "alloc/reclaim.h"
 #include "alloc/segment.h"
 #include "alloc/sizes.h"

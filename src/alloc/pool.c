@@ -9,61 +9,103 @@
 
 #include "alloc/arena.h"
 #include "alloc/backend.h"
-#include "alloc/reclaim.h"
+#include "alloc/trace.h"
 #include "weir/adapter.h"
 #include "weir/graph.h"
 #include "weir/pool.h"
 
 static bool same_id(weir_pool_id a, weir_pool_id b) { return a.first == b.first && a.second == b.second; }
 
-/* The heap's lock is held. */
-weir__private_pool *weir__pool_find(weir__heap *heap, weir_pool_id id) {
-  weir__private_pool *pool = heap->private_pools;
-  while (pool && !same_id(pool->id, id))
-    pool = pool->next;
-  return pool;
+/* ---- Records, by id. The heap's lock is held ---- */
+
+typedef struct record_entry {
+  uint64_t key;
+  weir__pool_record *first; /* different ids may have the same key */
+} record_entry;
+
+static uint64_t key_of(weir_pool_id id) {
+  uint64_t key = id.first * 0x9e3779b97f4a7c15u + id.second;
+  return key ? key : 1;
 }
 
 weir__pool_record *weir__pool_record_find(const weir__heap *heap, weir_pool_id id) {
-  weir__pool_record *record = heap->pool_records;
+  const record_entry *entry = weir__hash_map_find(&heap->pools_by_id, sizeof *entry, key_of(id));
+  weir__pool_record *record = entry ? entry->first : NULL;
   while (record && !same_id(record->id, id))
-    record = record->next;
+    record = record->same;
   return record;
 }
 
-static bool has_counted(const weir__pool_record *record) {
-  const weir_stat *all = &record->reserved_bytes[WEIR_STAT_ALL];
-  return all->peak || all->allocated || all->freed;
+weir__private_pool *weir__pool_find(weir__heap *heap, weir_pool_id id) {
+  const weir__pool_record *record = weir__pool_record_find(heap, id);
+  return record ? record->pool : NULL;
 }
 
-/* A program may make pools by the hundred thousand: of those that are gone the records of the newest stay, where they had memory. */
-static void drop_old_records(weir__heap *heap) {
-  enum { MANY = 128 };
-  int kept = 0;
-  for (weir__pool_record **at = &heap->pool_records; *at;) {
-    weir__pool_record *record = *at;
-    if (!record->has_pool && (!has_counted(record) || kept++ >= MANY)) {
-      *at = record->next;
-      free(record);
-    } else
-      at = &record->next;
-  }
+static void delete_record(weir__heap *heap, weir__pool_record *record) {
+  record_entry *entry = weir__hash_map_find(&heap->pools_by_id, sizeof *entry, key_of(record->id));
+  weir__pool_record **at = &entry->first;
+  while (*at != record)
+    at = &(*at)->same;
+  *at = record->same;
+  if (!entry->first)
+    weir__hash_map_remove(&heap->pools_by_id, sizeof *entry, entry);
+  if (record->previous)
+    record->previous->next = record->next;
+  else
+    heap->pool_records = record->next;
+  if (record->next)
+    record->next->previous = record->previous;
+  free(record);
 }
 
-/* That of an id, made if need be. NULL: no host memory. */
+/* The record of an id, created if there is none. NULL without host memory. */
 static weir__pool_record *get_record(weir__heap *heap, weir_pool_id id) {
   weir__pool_record *record = weir__pool_record_find(heap, id);
-  if (record)
+  if (record) { /* a pool of this id has gone before */
+    weir__pool_record **at = &heap->gone_records;
+    while (*at != record)
+      at = &(*at)->next_gone;
+    *at = record->next_gone;
     return record;
-  drop_old_records(heap);
+  }
   record = calloc(1, sizeof *record);
-  if (!record)
+  record_entry *entry = record ? weir__hash_map_put(&heap->pools_by_id, sizeof *entry, key_of(id)) : NULL;
+  if (!entry) {
+    free(record);
     return NULL;
-  record->id = id;
-  record->next = heap->pool_records;
+  }
+  *record = (weir__pool_record){.id = id, .same = entry->first, .next = heap->pool_records};
+  entry->first = record;
+  if (record->next)
+    record->next->previous = record;
   heap->pool_records = record;
   return record;
 }
+
+/* A pool has gone. A program may create pools by the hundred thousand, so only the most recent of those that had memory
+ * keep their records. */
+static void retire_record(weir__heap *heap, weir__pool_record *record) {
+  enum { MOST = 128 };
+  const weir_stat *all = &record->reserved_bytes[WEIR_STAT_ALL];
+  record->pool = NULL;
+  record->next_gone = NULL;
+  if (!all->peak && !all->allocated && !all->freed) {
+    delete_record(heap, record);
+    return;
+  }
+  int count = 1;
+  weir__pool_record **at = &heap->gone_records;
+  for (; *at; at = &(*at)->next_gone)
+    count++;
+  *at = record;
+  if (count > MOST) {
+    weir__pool_record *oldest = heap->gone_records;
+    heap->gone_records = oldest->next_gone;
+    delete_record(heap, oldest);
+  }
+}
+
+/* ---- Pools ---- */
 
 void weir_pool_options_init(weir_pool_options *options) {
   if (options)
@@ -79,7 +121,7 @@ static weir__private_pool *pool_new(weir__heap *heap, weir_pool_id id, const wei
   }
   pool->id = id;
   pool->record = record;
-  record->has_pool = true;
+  record->pool = pool;
   pool->small = (weir__pool){.heap = heap, .is_small = true, .owner = pool};
   pool->large = (weir__pool){.heap = heap, .owner = pool};
   pool->use_on_oom = options->use_on_oom;
@@ -89,18 +131,61 @@ static weir__private_pool *pool_new(weir__heap *heap, weir_pool_id id, const wei
   pool->context = options->context;
   pool->destroy = options->destroy;
   pool->next = heap->private_pools;
+  if (pool->next)
+    pool->next->previous = pool;
   heap->private_pools = pool;
+  heap->pool_count++;
+  heap->pools_since_sweep++;
   return pool;
 }
 
-/* Pools that were released stay known until the cache is emptied. A program that makes one after the other, and never empties it,
- * would be looking through more and more of them: when there are many without memory, those go. */
-static void drop_some(weir__heap *heap) {
+void weir__pool_drop(weir__heap *heap, weir__private_pool *pool) {
+  const weir__route *route = atomic_load(&heap->routes);
+  while (route && route->pool != pool)
+    route = route->next;
+  if (route || pool->segments || atomic_load_explicit(&pool->in_flight, memory_order_acquire))
+    return;
+  if (pool->previous)
+    pool->previous->next = pool->next;
+  else
+    heap->private_pools = pool->next;
+  if (pool->next)
+    pool->next->previous = pool->previous;
+  heap->pool_count--;
+  retire_record(heap, pool->record);
+  weir__writers_delete(&pool->small);
+  weir__writers_delete(&pool->large);
+  weir__pool_clear(&pool->small);
+  weir__pool_clear(&pool->large);
+  if (pool->destroy) {
+    pool->next = atomic_load(&heap->dropped_pools);
+    atomic_store(&heap->dropped_pools, pool);
+  } else
+    free(pool);
+}
+
+void weir__pools_finalize(weir__heap *heap) {
+  if (!atomic_load_explicit(&heap->dropped_pools, memory_order_relaxed))
+    return;
+  pthread_mutex_lock(&heap->lock);
+  weir__private_pool *pool = atomic_exchange(&heap->dropped_pools, NULL);
+  pthread_mutex_unlock(&heap->lock);
+  while (pool) {
+    weir__private_pool *next = pool->next;
+    pool->destroy(pool->context);
+    free(pool);
+    pool = next;
+  }
+}
+
+/* Released pools stay until the cache is emptied. For a program that creates pools and never empties the cache, those
+ * without memory are dropped from time to time: seldom enough that the sweep costs next to nothing per pool. */
+static void sweep_pools(weir__heap *heap) {
   enum { MANY = 256 };
-  int useless = 0;
-  for (const weir__private_pool *pool = heap->private_pools; pool; pool = pool->next)
-    useless += pool->is_released && !pool->segments;
-  for (weir__private_pool *pool = heap->private_pools, *next; useless >= MANY && pool; pool = next) {
+  if (heap->pools_since_sweep < MANY || heap->pools_since_sweep < heap->pool_count / 2)
+    return;
+  heap->pools_since_sweep = 0;
+  for (weir__private_pool *pool = heap->private_pools, *next; pool; pool = next) {
     next = pool->next;
     if (pool->is_released)
       weir__pool_drop(heap, pool);
@@ -111,7 +196,7 @@ static void drop_some(weir__heap *heap) {
 static weir__private_pool *hold(weir__heap *heap, weir_pool_id id, const weir_pool_options *options) {
   weir__private_pool *pool = weir__pool_find(heap, id);
   if (!pool) {
-    drop_some(heap);
+    sweep_pools(heap);
     pool = pool_new(heap, id, options);
   }
   if (!pool)
@@ -429,6 +514,7 @@ void weir__routes_clear(weir__heap *heap) {
     heap->pool_records = record->next;
     free(record);
   }
+  weir__hash_map_clear(&heap->pools_by_id);
 }
 
 /* ---- Graphs ---- */

@@ -17,6 +17,12 @@ weir__pool_record *weir__pool_record_find(const weir__heap *heap, weir_pool_id i
 weir__private_pool *weir__route_enter(weir__heap *heap, weir_cu_stream stream);
 void weir__route_leave(weir__private_pool *pool);
 
+/* Deletes a released pool, unless it has memory or a scope, or an allocation is under way in it. The heap's lock is held. */
+void weir__pool_drop(weir__heap *heap, weir__private_pool *pool);
+
+/* Calls the destroy functions of pools that were dropped. No lock is held. */
+void weir__pools_finalize(weir__heap *heap);
+
 /* The end of a heap: its scopes and the records of its pools. */
 void weir__routes_clear(weir__heap *heap);
 

@@ -58,56 +58,10 @@ static void release_pool(weir__heap *heap, weir__pool *pool) {
   free(arenas);
 }
 
-static bool has_route(const weir__heap *heap, const weir__private_pool *pool) {
-  const weir__route *route = atomic_load(&heap->routes);
-  while (route && route->pool != pool)
-    route = route->next;
-  return route != NULL;
-}
-
-void weir__pool_drop(weir__heap *heap, weir__private_pool *pool) {
-  if (pool->segments || has_route(heap, pool) || atomic_load_explicit(&pool->in_flight, memory_order_acquire))
-    return;
-  weir__private_pool **at = &heap->private_pools;
-  while (*at != pool)
-    at = &(*at)->next;
-  *at = pool->next;
-  pool->record->has_pool = false;
-  weir__writers_delete(&pool->small);
-  weir__writers_delete(&pool->large);
-  weir__pool_clear(&pool->small);
-  weir__pool_clear(&pool->large);
-  if (pool->destroy) {
-    pool->next = atomic_load(&heap->dropped_pools);
-    atomic_store(&heap->dropped_pools, pool);
-  } else
-    free(pool);
-}
-
-/* Of all pools that nobody holds, or of one. */
-static void drop_pools_that_are_over(weir__heap *heap, const weir__private_pool *only) {
-  for (weir__private_pool *pool = heap->private_pools, *next; pool; pool = next) {
-    next = pool->next;
-    if (!pool->is_released || (only && pool != only))
-      continue;
-    release_pool(heap, &pool->small);
-    release_pool(heap, &pool->large);
-    weir__pool_drop(heap, pool);
-  }
-}
-
-void weir__pools_finalize(weir__heap *heap) {
-  if (!atomic_load_explicit(&heap->dropped_pools, memory_order_relaxed))
-    return;
-  pthread_mutex_lock(&heap->lock);
-  weir__private_pool *pool = atomic_exchange(&heap->dropped_pools, NULL);
-  pthread_mutex_unlock(&heap->lock);
-  while (pool) {
-    weir__private_pool *next = pool->next;
-    pool->destroy(pool->context);
-    free(pool);
-    pool = next;
-  }
+static void release_private_pool(weir__heap *heap, weir__private_pool *pool) {
+  release_pool(heap, &pool->small);
+  release_pool(heap, &pool->large);
+  weir__pool_drop(heap, pool);
 }
 
 void weir__release_cached(weir__heap *heap, bool default_pool) {
@@ -117,7 +71,11 @@ void weir__release_cached(weir__heap *heap, bool default_pool) {
     release_pool(heap, &heap->large);
     release_pool(heap, &heap->small);
   }
-  drop_pools_that_are_over(heap, NULL);
+  for (weir__private_pool *pool = heap->private_pools, *next; pool; pool = next) {
+    next = pool->next;
+    if (pool->is_released)
+      release_private_pool(heap, pool);
+  }
 }
 
 void weir__release_pool(weir__heap *heap, weir__private_pool *pool) {
@@ -125,7 +83,7 @@ void weir__release_pool(weir__heap *heap, weir__private_pool *pool) {
     return;
   if (!atomic_load(&heap->captures))
     weir__wait_for_events(heap);
-  drop_pools_that_are_over(heap, pool);
+  release_private_pool(heap, pool);
 }
 
 /* ---- Emptying the cache ---- */

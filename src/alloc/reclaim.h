@@ -20,12 +20,6 @@ void weir__release_cached(weir__heap *heap, bool default_pool);
 /* The same of one private pool; does nothing unless it is released. */
 void weir__release_pool(weir__heap *heap, weir__private_pool *pool);
 
-/* Deletes a released pool, unless it has memory or an allocation is under way in it. */
-void weir__pool_drop(weir__heap *heap, weir__private_pool *pool);
-
-/* Calls the destroy functions of pools that were dropped. No lock is held. */
-void weir__pools_finalize(weir__heap *heap);
-
 /* Releases the heap's lock, and reports heap->driver_error if there is one. */
 weir_status weir__unlock_with_driver_error(const char *who, weir__heap *heap);
 

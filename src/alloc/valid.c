@@ -281,11 +281,12 @@ static void check_pools(walk *w) {
 static void check_events(walk *w) {
   const weir__heap *heap = w->heap;
   size_t pending = 0;
-  for (const weir__event_queue *queue = heap->queues; queue; queue = queue->next)
+  for (const weir__event_queue *queue = heap->events.first; queue; queue = queue->next)
     for (const weir__pending *p = queue->first; p; p = p->next) {
+      const weir__block *block = p->block;
       pending++;
-      if (p->block->state != WEIR__WAITING || !weir__block_aside_of(p->block)->events)
-        wrong(w, "block %llx has an event, and does not wait for one", (unsigned long long)p->block->address);
+      if (block->state != WEIR__WAITING || !weir__block_aside_of(block)->events)
+        wrong(w, "block %llx has an event, and does not wait for one", (unsigned long long)block->address);
     }
   if (pending != w->events)
     wrong(w, "%zu events are out, and blocks wait for %zu", pending, w->events);
