@@ -9,7 +9,9 @@
  * The temporary file has no name where the file system supports that (O_TMPFILE), so nothing is left behind however the
  * process ends. Elsewhere it is named .weir-PID-N.part; a program that handles signals calls weir__outfile_abandon_all.
  *
- * Functions return 0 or an errno value; the caller knows what to say about it. One thread at a time may use an outfile.
+ * On WASI, which has none of this, files are written in place.
+ *
+ * Functions return 0 or an errno value, for the caller to report. One thread at a time may use an outfile.
  */
 #ifndef WEIR_BASE_OUTFILE_H
 #define WEIR_BASE_OUTFILE_H

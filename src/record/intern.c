@@ -106,7 +106,7 @@ static weir__intern_table *table_for(weir__intern *intern, size_t count) {
 }
 
 static weir__interned *new_string(weir__intern *intern, size_t length) {
-  size_t bytes = weir__round_up(sizeof(weir__interned) + length + 1, 8);
+  size_t bytes = (sizeof(weir__interned) + length + 1 + 7) / 8 * 8;
   if (bytes > chunk_bytes / 4) /* long ones by themselves: nothing is wasted in the chunk */
     return take(intern, bytes);
   if (!intern->fresh || (size_t)(intern->end - intern->fresh) < bytes) {

@@ -260,7 +260,7 @@ weir__recorder *weir__recorder_new(int devices) {
   if (!history)
     return NULL;
   weir__clock_start();
-  pthread_mutex_init(&history->lock, NULL);
+  weir__mutex_init(&history->lock);
   history->limit = 1;
   history->annotations_end = &history->annotations;
   history->device_count = devices;
@@ -289,10 +289,10 @@ static void release_writer(weir__writer *writer) {
 /* ---- A file, and forks ---- */
 
 static weir__recorder *with_file;
-static pthread_mutex_t with_file_lock = PTHREAD_MUTEX_INITIALIZER;
+static weir__mutex with_file_lock = WEIR__MUTEX_INIT;
 
-static void before_fork(void) { pthread_mutex_lock(&with_file_lock); }
-static void after_fork(void) { pthread_mutex_unlock(&with_file_lock); }
+static void before_fork(void) { weir__mutex_lock(&with_file_lock); }
+static void after_fork(void) { weir__mutex_unlock(&with_file_lock); }
 
 /* The file is the parent's. Another generation makes every writer ask for a chunk; what they have goes nowhere. */
 static void in_child(void) {
@@ -305,34 +305,34 @@ static void in_child(void) {
     rules.generation++;
     atomic_store(&history->rules, rules.word);
   }
-  pthread_mutex_unlock(&with_file_lock);
+  weir__mutex_unlock(&with_file_lock);
 }
 
-static void watch_forks(void) { pthread_atfork(before_fork, after_fork, in_child); }
+static void watch_forks(void) { weir__at_fork(before_fork, after_fork, in_child); }
 
 void weir__recorder_set_file(weir__recorder *history, weir__ring_file *file) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, watch_forks);
+  static weir__once_flag once = WEIR__ONCE_INIT;
+  weir__once(&once, watch_forks);
   history->file = file;
   for (int i = 0; i < history->device_count; i++) {
     history->devices[i].tape.file = file;
     history->devices[i].tape.device = i;
   }
-  pthread_mutex_lock(&with_file_lock);
+  weir__mutex_lock(&with_file_lock);
   history->next_with_file = with_file;
   with_file = history;
-  pthread_mutex_unlock(&with_file_lock);
+  weir__mutex_unlock(&with_file_lock);
 }
 
 static void end_file(weir__recorder *history) {
   if (!history->file)
     return;
-  pthread_mutex_lock(&with_file_lock);
+  weir__mutex_lock(&with_file_lock);
   weir__recorder **at = &with_file;
   while (*at != history)
     at = &(*at)->next_with_file;
   *at = history->next_with_file;
-  pthread_mutex_unlock(&with_file_lock);
+  weir__mutex_unlock(&with_file_lock);
   weir__ring_file_close(history->file);
 }
 
@@ -345,7 +345,7 @@ void weir__recorder_delete(weir__recorder *history) {
     weir__ring_end(&history->devices[i].tape);
   }
   end_file(history);
-  pthread_mutex_destroy(&history->lock);
+  weir__mutex_destroy(&history->lock);
   free(history);
 }
 
@@ -357,9 +357,9 @@ static void clear(weir__recorder *history) {
 }
 
 void weir__recorder_clear(weir__recorder *history) {
-  pthread_mutex_lock(&history->lock);
+  weir__mutex_lock(&history->lock);
   clear(history);
-  pthread_mutex_unlock(&history->lock);
+  weir__mutex_unlock(&history->lock);
 }
 
 void weir__recorder_set(weir__recorder *history, const weir_history_options *options) {
@@ -367,7 +367,7 @@ void weir__recorder_set(weir__recorder *history, const weir_history_options *opt
   bool on = options->mode != WEIR_HISTORY_OFF;
   if (on && options->context != WEIR_CONTEXT_NONE && options->stacks != WEIR_STACKS_LANGUAGE)
     weir__stacks_start_for(options->stacks);
-  pthread_mutex_lock(&history->lock);
+  weir__mutex_lock(&history->lock);
   history->limit = options->mode == WEIR_HISTORY_ALL && options->max_entries ? options->max_entries : 1;
   for (int i = 0; i < history->device_count; i++) {
     weir__ring *tape = &history->devices[i].tape;
@@ -388,7 +388,7 @@ void weir__recorder_set(weir__recorder *history, const weir_history_options *opt
   size_t before = history->annotation_count;
   drop_annotations(history, history->limit);
   history->annotations_dropped += before - history->annotation_count;
-  pthread_mutex_unlock(&history->lock);
+  weir__mutex_unlock(&history->lock);
 }
 
 uint32_t weir__recorder_stack(const weir__recorder *history, weir_history_context level) {
@@ -515,14 +515,14 @@ void weir__recorder_write_freed(weir__writer *writer, uint64_t address, uint64_t
 }
 
 void weir__recorder_set_metadata(weir__recorder *history, int device, uint32_t text) {
-  pthread_mutex_lock(&history->lock);
+  weir__mutex_lock(&history->lock);
   atomic_store(&history->devices[device].metadata, text);
   weir__rules rules = weir__recorder_rules(history);
   rules.has_texts = 0;
   for (int i = 0; i < history->device_count; i++)
     rules.has_texts |= atomic_load(&history->devices[i].metadata) != 0;
   atomic_store(&history->rules, rules.word);
-  pthread_mutex_unlock(&history->lock);
+  weir__mutex_unlock(&history->lock);
 }
 
 uint32_t weir__writer_stack(const weir__recorder *history, const weir__writer *writer, uint64_t address) {
@@ -583,7 +583,7 @@ bool weir__recorder_annotate(weir__recorder *history, int device, const char *co
       append(&of->marks, &moment, WEIR__ACTION_PAIRS, 0, 0, 0);
     weir__lock_give(&of->lock);
   }
-  pthread_mutex_lock(&history->lock);
+  weir__mutex_lock(&history->lock);
   made->time = weir__clock_ticks();
   *history->annotations_end = made;
   history->annotations_end = &made->next;
@@ -592,14 +592,14 @@ bool weir__recorder_annotate(weir__recorder *history, int device, const char *co
     drop_annotations(history, history->limit);
     history->annotations_dropped++;
   }
-  pthread_mutex_unlock(&history->lock);
+  weir__mutex_unlock(&history->lock);
   return true;
 }
 
 void weir__recorder_annotations(weir__recorder *history,
                                 void (*each)(void *context, const weir__annotation *annotation), void *context) {
-  pthread_mutex_lock(&history->lock);
+  weir__mutex_lock(&history->lock);
   for (const weir__annotation *a = history->annotations; a; a = a->next)
     each(context, a);
-  pthread_mutex_unlock(&history->lock);
+  weir__mutex_unlock(&history->lock);
 }

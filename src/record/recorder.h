@@ -7,13 +7,13 @@
 #ifndef WEIR_RECORD_RECORDER_H
 #define WEIR_RECORD_RECORDER_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/clock.h"
 #include "base/lock.h"
+#include "base/thread.h"
 #include "record/entry.h"
 #include "record/ring.h"
 #include "record/this_thread.h"
@@ -74,7 +74,7 @@ typedef struct weir__recorder {
   _Atomic uint64_t rules;  /* weir__rules in one word, so that all of them are read at once; changed under the lock */
   atomic_int mode, stacks; /* weir_history_...; changed under the lock, read without */
   atomic_ulong lost;       /* events */
-  pthread_mutex_t lock;    /* of what follows */
+  weir__mutex lock;        /* of what follows */
   size_t limit;
   weir__annotation *annotations, **annotations_end; /* the oldest first */
   size_t annotation_count;

@@ -212,7 +212,8 @@ static size_t copy_events(const weir__chunk *chunk, uint64_t after, uint64_t unt
 
 bool weir__ring_read(weir__ring *tape, uint64_t until, weir__entry **events, size_t *count, uint64_t *dropped) {
   weir__lock_take(&tape->lock);
-  size_t room = tape->done_events + tape->writing_count * WEIR__CHUNK_ENTRIES, found = 0, before = 0;
+  size_t room = tape->done_events + tape->writing_count * WEIR__CHUNK_ENTRIES, found = 0;
+  uint64_t before = 0;
   weir__entry *all = malloc((2 * room + 1) * sizeof *all);
   if (all) {
     uint64_t after = tape->cleared_until;

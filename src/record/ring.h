@@ -24,12 +24,14 @@
 
 enum { WEIR__CHUNK_ENTRIES = 64 };
 
+/* Pointers are aligned to 8 so that the layout, which files have, is the same on a 32-bit system. */
 typedef struct weir__chunk {
-  atomic_uint count;                   /* of events that are whole; only its writer changes it */
-  struct weir__chunk *next, *previous; /* guarded by the tape's lock, as the times */
-  uint64_t begin, end;                 /* the times of its first and its last event, once it is finished */
-  uint64_t sequence;                   /* in a file: chunks that began later have higher ones */
-  struct weir__chunk *vacant;          /* the next one whose writer is gone; guarded by the tape's lock */
+  atomic_uint count;                    /* of events that are whole; only its writer changes it */
+  _Alignas(8) struct weir__chunk *next; /* guarded by the tape's lock, as the times */
+  _Alignas(8) struct weir__chunk *previous;
+  uint64_t begin, end;                    /* the times of its first and its last event, once it is finished */
+  uint64_t sequence;                      /* in a file: chunks that began later have higher ones */
+  _Alignas(8) struct weir__chunk *vacant; /* the next one whose writer is gone; guarded by the tape's lock */
   uint64_t padding;
   weir__entry events[WEIR__CHUNK_ENTRIES];
 } weir__chunk;

@@ -15,7 +15,6 @@
 #ifndef WEIR_RECORD_RING_FILE_H
 #define WEIR_RECORD_RING_FILE_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -24,6 +23,7 @@
 
 #include "base/clock.h"
 #include "base/lock.h"
+#include "base/thread.h"
 #include "record/ring.h"
 
 #define WEIR__RING_MAGIC "WEIRRING"
@@ -180,7 +180,7 @@ typedef struct weir__ring_file {
   weir__ring_file_due due;             /* NULL: there are no checkpoints */
   void *due_context;
   atomic_bool is_due[WEIR__RING_DEVICES]; /* it was asked for, and not begun */
-  pthread_mutex_t
+  weir__mutex
       checkpoint_lock; /* of what follows: one checkpoint at a time. It comes before all locks of the allocator */
   struct weir__ring_file_place {
     uint64_t sequence, at, bytes; /* as in the slot */
