@@ -1,6 +1,5 @@
 #include "base/biased_lock.h"
 
-#include <sched.h>
 #include <stdlib.h>
 
 #include "base/base.h"
@@ -169,7 +168,7 @@ void weir__biased_take_word(weir__biased_lock *lock) {
     if (checks == 4096)
       weir__sleep_ns(200000);
     else if (checks % 64 == 0)
-      sched_yield();
+      weir__thread_yield();
     else
       weir__pause();
   }

@@ -73,6 +73,14 @@ void *weir__map_shared_file(int descriptor, size_t bytes) {
   return checked(mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0));
 }
 
+int weir__map_memory_file(const char *name, uint64_t bytes) {
+  int descriptor = memfd_create(name, MFD_CLOEXEC);
+  if (descriptor < 0 || ftruncate(descriptor, (off_t)bytes) == 0)
+    return descriptor;
+  close(descriptor);
+  return -1;
+}
+
 bool weir__map_shared_file_at(void *at, size_t bytes, int descriptor, uint64_t offset) {
   return checked(mmap(at, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, descriptor, (off_t)offset)) != NULL;
 }

@@ -48,6 +48,10 @@ bool weir__map_shared_file_at(void *at, size_t bytes, int descriptor, uint64_t o
 bool weir__map_protect(void *at, size_t bytes, bool reads, bool writes);
 bool weir__map_release(void *at, size_t bytes);
 
+/* Opens a new file of this size that lives in memory, and as long as it is open or mapped. Returns its descriptor, or
+ * -1. Not on WASI. */
+int weir__map_memory_file(const char *name, uint64_t bytes);
+
 /* Puts private memory, all zero, in the place of a mapping. */
 bool weir__map_replace(void *at, size_t bytes);
 

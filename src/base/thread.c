@@ -35,7 +35,12 @@ bool weir__cond_wait_until(weir__cond *cond, weir__mutex *mutex, uint64_t deadli
 
 #endif
 
-#if defined(__GLIBC__) && !defined(WEIR_SINGLE_THREADED)
+#if defined(__linux__) && !defined(WEIR_SINGLE_THREADED)
+
+unsigned weir__processor_count(void) {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof set, &set) ? 1 : (unsigned)CPU_COUNT(&set);
+}
 
 bool weir__thread_stack(uintptr_t *begin, uintptr_t *end) {
   pthread_attr_t attributes;
@@ -53,6 +58,8 @@ bool weir__thread_stack(uintptr_t *begin, uintptr_t *end) {
 }
 
 #else
+
+unsigned weir__processor_count(void) { return 1; }
 
 bool weir__thread_stack(uintptr_t *begin, uintptr_t *end) {
   (void)begin;

@@ -23,6 +23,7 @@
 #ifndef WEIR_SINGLE_THREADED
 
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <unistd.h>
 
@@ -74,16 +75,17 @@ static inline void weir__once(weir__once_flag *flag, void (*run)(void)) { pthrea
 
 /* ---- Threads ---- */
 
-typedef pthread_t weir__thread;
+typedef pthread_t weir__thread_id;
 
 /* Returns 0 or an errno value, as pthread_create does. */
-static inline int weir__thread_start(weir__thread *thread, void *(*run)(void *), void *argument) {
+static inline int weir__thread_start(weir__thread_id *thread, void *(*run)(void *), void *argument) {
   return pthread_create(thread, NULL, run, argument);
 }
-static inline void weir__thread_join(weir__thread thread) { pthread_join(thread, NULL); }
-static inline void weir__thread_detach(weir__thread thread) { pthread_detach(thread); }
-static inline weir__thread weir__thread_self(void) { return pthread_self(); }
-static inline bool weir__thread_equal(weir__thread a, weir__thread b) { return pthread_equal(a, b); }
+static inline void weir__thread_join(weir__thread_id thread) { pthread_join(thread, NULL); }
+static inline void weir__thread_detach(weir__thread_id thread) { pthread_detach(thread); }
+static inline weir__thread_id weir__thread_self(void) { return pthread_self(); }
+static inline bool weir__thread_equal(weir__thread_id a, weir__thread_id b) { return pthread_equal(a, b); }
+static inline void weir__thread_yield(void) { sched_yield(); }
 
 /* A value per thread; the destructor gets it when the thread ends. The calls that can fail return 0 or an errno value. */
 typedef pthread_key_t weir__thread_key;
@@ -168,18 +170,19 @@ static inline void weir__once(weir__once_flag *flag, void (*run)(void)) {
   }
 }
 
-typedef int weir__thread;
+typedef int weir__thread_id;
 
-static inline int weir__thread_start(weir__thread *thread, void *(*run)(void *), void *argument) {
+static inline int weir__thread_start(weir__thread_id *thread, void *(*run)(void *), void *argument) {
   (void)thread;
   (void)run;
   (void)argument;
   return ENOSYS;
 }
-static inline void weir__thread_join(weir__thread thread) { (void)thread; }
-static inline void weir__thread_detach(weir__thread thread) { (void)thread; }
-static inline weir__thread weir__thread_self(void) { return 1; }
-static inline bool weir__thread_equal(weir__thread a, weir__thread b) { return a == b; }
+static inline void weir__thread_join(weir__thread_id thread) { (void)thread; }
+static inline void weir__thread_detach(weir__thread_id thread) { (void)thread; }
+static inline weir__thread_id weir__thread_self(void) { return 1; }
+static inline bool weir__thread_equal(weir__thread_id a, weir__thread_id b) { return a == b; }
+static inline void weir__thread_yield(void) {}
 
 /* The only thread ends with the process, when no destructor is needed. */
 typedef struct weir__thread_key {
@@ -207,6 +210,9 @@ static inline void weir__at_fork(void (*before)(void), void (*in_parent)(void), 
 static inline int weir__process_id(void) { return 1; }
 
 #endif
+
+/* How many processors the process may run on, at least 1. */
+unsigned weir__processor_count(void);
 
 /* The calling thread's stack, from its lowest address to its end; false if the system does not tell. */
 bool weir__thread_stack(uintptr_t *begin, uintptr_t *end);

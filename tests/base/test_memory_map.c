@@ -58,11 +58,9 @@ static void test_grow(void **state) {
 
 static void test_file(void **state) {
   (void)state;
-  char path[] = "/tmp/weir-map-XXXXXX";
-  int descriptor = mkstemp(path);
-  assert_true(descriptor >= 0);
-  unlink(path);
   size_t page = weir__map_page_size(), bytes = 4 * page;
+  int descriptor = weir__map_memory_file("weir-test", bytes);
+  assert_true(descriptor >= 0);
   assert_int_equal(weir__map_allocate_file(descriptor, bytes), 0);
   char *shared = weir__map_shared_file(descriptor, bytes);
   const char *read_only = weir__map_file(descriptor, bytes);

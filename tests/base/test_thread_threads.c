@@ -18,7 +18,7 @@ typedef struct shared {
   weir__mutex lock;
   weir__cond changed;
   int stage; /* guarded by the lock */
-  weir__thread self;
+  weir__thread_id self;
 } shared;
 
 static void move_to(shared *s, int stage) {
@@ -46,12 +46,13 @@ static void *take_part(void *argument) {
 static void test_thread(void **state) {
   (void)state;
   shared s = {.lock = WEIR__MUTEX_INIT};
-  weir__thread thread;
+  weir__thread_id thread;
   weir__cond_init(&s.changed);
   assert_int_equal(weir__thread_start(&thread, take_part, &s), 0);
   wait_for(&s, 1);
   assert_true(weir__thread_equal(s.self, thread));
   assert_false(weir__thread_equal(s.self, weir__thread_self()));
+  assert_true(weir__processor_count() >= 1);
   move_to(&s, 2);
   weir__thread_join(thread);
   weir__cond_destroy(&s.changed);
@@ -71,7 +72,7 @@ static void test_deadlines(void **state) {
   (void)state;
   weir__mutex lock;
   weir__cond cond;
-  weir__thread thread;
+  weir__thread_id thread;
   weir__mutex_init(&lock);
   weir__cond_init(&cond);
   assert_true(weir__mutex_trylock(&lock));
@@ -109,7 +110,7 @@ static void *set_key(void *value) {
 static void test_keys_and_once(void **state) {
   (void)state;
   int values[3] = {1, 20, 300};
-  weir__thread threads[3];
+  weir__thread_id threads[3];
   assert_int_equal(weir__thread_key_create(&key, on_thread_end), 0);
   for (int i = 0; i < 3; i++)
     assert_int_equal(weir__thread_start(&threads[i], set_key, &values[i]), 0);
@@ -129,7 +130,7 @@ static void *post_twice(void *semaphore) {
 static void test_semaphore(void **state) {
   (void)state;
   weir__semaphore semaphore;
-  weir__thread thread;
+  weir__thread_id thread;
   weir__semaphore_init(&semaphore);
   assert_int_equal(weir__thread_start(&thread, post_twice, &semaphore), 0);
   weir__semaphore_wait(&semaphore);
