@@ -4,7 +4,7 @@
 #include <string.h>
 
 void weir__handles_init(weir__handles *table, unsigned kind, size_t object_size) {
-  *table = (weir__handles){.tag = (uint64_t)kind << 48, .size = object_size};
+  *table = (weir__handles){.tag = (uint64_t)kind << WEIR__HANDLE_KIND_SHIFT, .size = object_size};
 }
 
 static bool add_chunk(weir__handles *table) {
@@ -31,7 +31,8 @@ void *weir__handles_make(weir__handles *table) {
     table->spare = head->link;
     memset(head + 1, 0, table->size - sizeof *head);
   } else {
-    if (table->made % WEIR__HANDLES_CHUNK == 0 && (table->made >> (table->tag ? 24 : 31) || !add_chunk(table)))
+    if (table->made % WEIR__HANDLES_CHUNK == 0 &&
+        (table->made >> (table->tag ? WEIR__HANDLE_SLOT_BITS : 31) || !add_chunk(table)))
       return NULL;
     index = table->made++;
     head = weir__handles_slot(table, index);

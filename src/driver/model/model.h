@@ -437,8 +437,8 @@ static inline model_device *weir__model_device(const model *m, int number) {
 /* The handle of one of a device's contexts, by generation; of the one that exists. */
 static inline weir_cu_context weir__model_context_handle(const model *m, const model_device *device,
                                                          uint32_t generation) {
-  uint64_t handle = (uint64_t)(m->hooks->first_kind + MODEL_KIND_CONTEXT) << 48;
-  return (weir_cu_context)(uintptr_t)(handle | (uint64_t)(generation & 0xfffff) << 28 | (uint64_t)device->ordinal << 4);
+  uint64_t tag = (uint64_t)(m->hooks->first_kind + MODEL_KIND_CONTEXT) << WEIR__HANDLE_KIND_SHIFT;
+  return (weir_cu_context)(uintptr_t)weir__handle_pack(tag, generation, (uint32_t)device->ordinal);
 }
 static inline weir_cu_context weir__model_context_of(const model *m, const model_device *device) {
   return weir__model_context_handle(m, device, device->generation);
