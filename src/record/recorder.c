@@ -14,65 +14,28 @@ _Thread_local weir__this_thread_state weir__this_thread __attribute__((tls_model
 
 /* ---- Stacks of blocks ---- */
 
-static size_t home_of(const weir__stack_map *map, uint64_t address) {
-  return (size_t)(address * 0x9e3779b97f4a7c15u >> 32) & (map->room - 1);
+typedef struct stack_entry {
+  uint64_t address;
+  uint32_t stack;
+} stack_entry;
+
+static void put_stack(weir__hash_map *stacks, uint64_t address, uint32_t stack) {
+  stack_entry *entry = weir__hash_map_put(stacks, sizeof *entry, address);
+  if (entry)
+    entry->stack = stack;
 }
 
-/* Where an address is, or the empty place where it would be. */
-static size_t place_of(const weir__stack_map *map, uint64_t address) {
-  size_t at = home_of(map, address);
-  while (map->entries[at].address && map->entries[at].address != address)
-    at = (at + 1) & (map->room - 1);
-  return at;
+static uint32_t find_stack(const weir__hash_map *stacks, uint64_t address) {
+  const stack_entry *entry = weir__hash_map_find(stacks, sizeof *entry, address);
+  return entry ? entry->stack : 0;
 }
 
-static bool map_grow(weir__stack_map *map) {
-  weir__stack_map grown = {.count = map->count, .room = map->room ? 2 * map->room : 64};
-  grown.entries = calloc(grown.room, sizeof *grown.entries);
-  if (!grown.entries)
-    return false;
-  for (size_t i = 0; i < map->room; i++)
-    if (map->entries[i].address)
-      grown.entries[place_of(&grown, map->entries[i].address)] = map->entries[i];
-  free(map->entries);
-  *map = grown;
-  return true;
-}
-
-static void stack_map_put(weir__stack_map *map, uint64_t address, uint32_t stack) {
-  if (2 * (map->count + 1) > map->room && !map_grow(map))
-    return;
-  struct weir__stack_entry *entry = &map->entries[place_of(map, address)];
-  map->count += !entry->address;
-  entry->address = address;
-  entry->stack = stack;
-}
-
-static uint32_t stack_map_find(const weir__stack_map *map, uint64_t address) {
-  return map->count ? map->entries[place_of(map, address)].stack : 0;
-}
-
-static uint32_t stack_map_take(weir__stack_map *map, uint64_t address) {
-  if (!map->count)
-    return 0;
-  size_t hole = place_of(map, address), mask = map->room - 1;
-  uint32_t stack = map->entries[hole].stack;
-  if (!map->entries[hole].address)
-    return 0;
-  map->count--;
-  /* What comes behind moves up where it may, so that a search never meets a gap. */
-  for (size_t at = (hole + 1) & mask; map->entries[at].address; at = (at + 1) & mask)
-    if (((at - home_of(map, map->entries[at].address)) & mask) >= ((at - hole) & mask)) {
-      map->entries[hole] = map->entries[at];
-      hole = at;
-    }
-  map->entries[hole] = (struct weir__stack_entry){0};
+static uint32_t take_stack(weir__hash_map *stacks, uint64_t address) {
+  stack_entry *entry = weir__hash_map_find(stacks, sizeof *entry, address);
+  uint32_t stack = entry ? entry->stack : 0;
+  if (entry)
+    weir__hash_map_remove(stacks, sizeof *entry, entry);
   return stack;
-}
-
-static void stack_map_clear(weir__stack_map *map) {
-  free(map->entries);
-  *map = (weir__stack_map){0};
 }
 
 /* ---- Numbers ---- */
@@ -283,7 +246,7 @@ static void drop_annotations(weir__recorder *history, size_t keep) {
 static void release_writer(weir__writer *writer) {
   if (writer->chunk)
     weir__ring_close(&writer->history->devices[writer->device].tape, writer->chunk);
-  stack_map_clear(&writer->stacks);
+  weir__hash_map_clear(&writer->stacks);
 }
 
 /* ---- A file, and forks ---- */
@@ -442,7 +405,7 @@ static inline moment begin(weir__writer *writer, uint64_t ticks) {
     number_thread();
   moment moment = {.rules = weir__recorder_rules(history), .time = weir__writer_time(writer, ticks)};
   if (writer->generation != moment.rules.generation) {
-    stack_map_clear(&writer->stacks); /* of a recording that is over */
+    weir__hash_map_clear(&writer->stacks); /* of a recording that is over */
     writer->generation = moment.rules.generation;
   }
   writer->rules = WEIR__NO_RULES;
@@ -491,11 +454,11 @@ void weir__recorder_write_at(weir__writer *writer, unsigned action, uint64_t add
                              uint64_t ticks) {
   moment moment = begin(writer, ticks);
   if (action == WEIR_TRACE_ALLOC && stack)
-    stack_map_put(&writer->stacks, address, stack);
+    put_stack(&writer->stacks, address, stack);
   else if (action == WEIR_TRACE_FREE_REQUESTED && !stack)
-    stack = stack_map_find(&writer->stacks, address);
+    stack = find_stack(&writer->stacks, address);
   else if (action == WEIR_TRACE_FREE_COMPLETED) {
-    uint32_t of_alloc = stack_map_take(&writer->stacks, address);
+    uint32_t of_alloc = take_stack(&writer->stacks, address);
     stack = stack ? stack : of_alloc;
   }
   append(writer, &moment, action, address, bytes, stack);
@@ -508,7 +471,7 @@ void weir__recorder_write(weir__writer *writer, unsigned action, uint64_t addres
 void weir__recorder_write_freed(weir__writer *writer, uint64_t address, uint64_t bytes, uint32_t stack,
                                 uint64_t ticks) {
   moment moment = begin(writer, ticks);
-  uint32_t of_alloc = stack_map_take(&writer->stacks, address);
+  uint32_t of_alloc = take_stack(&writer->stacks, address);
   stack = stack ? stack : of_alloc;
   append(writer, &moment, WEIR_TRACE_FREE_REQUESTED, address, bytes, stack);
   append(writer, &moment, WEIR_TRACE_FREE_COMPLETED, address, bytes, stack);
@@ -528,7 +491,7 @@ void weir__recorder_set_metadata(weir__recorder *history, int device, uint32_t t
 uint32_t weir__writer_stack(const weir__recorder *history, const weir__writer *writer, uint64_t address) {
   if (!writer || writer->generation != weir__recorder_rules(history).generation)
     return 0;
-  return stack_map_find(&writer->stacks, address);
+  return find_stack(&writer->stacks, address);
 }
 
 void weir__recorder_mark(weir__recorder *history, int number, unsigned action, uint64_t address, uint64_t bytes,

@@ -12,21 +12,13 @@
 #include <stdint.h>
 
 #include "base/clock.h"
+#include "base/hash_map.h"
 #include "base/lock.h"
 #include "base/thread.h"
 #include "record/entry.h"
 #include "record/ring.h"
 #include "record/this_thread.h"
 #include "weir/history.h"
-
-/* Stacks by the address of a block, in a table with open addresses. All zero is an empty one. */
-typedef struct weir__stack_map {
-  struct weir__stack_entry {
-    uint64_t address; /* 0: empty */
-    uint32_t stack;
-  } * entries;
-  size_t count, room; /* room is a power of two, or 0 */
-} weir__stack_map;
 
 /* What an arena writes with. Guarded by the arena's lock. */
 typedef struct weir__writer {
@@ -38,8 +30,8 @@ typedef struct weir__writer {
   uint64_t stream;    /* of all its events, as the two below */
   uint32_t pool;
   int device;
-  uint32_t generation;    /* of the recording that the stacks are of */
-  weir__stack_map stacks; /* of blocks in use */
+  uint32_t generation;   /* of the recording that the stacks are of */
+  weir__hash_map stacks; /* of blocks in use, by address */
 } weir__writer;
 
 typedef struct weir__annotation {

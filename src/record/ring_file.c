@@ -90,7 +90,7 @@ void weir__ring_file_close(weir__ring_file *file) {
   note_clock(file);
   atomic_store(&file->header->is_closed, 1);
   weir__unmap(file->map, file->bytes);
-  free(file->modules);
+  weir__hash_map_clear(&file->modules);
   weir__mutex_destroy(&file->checkpoint_lock);
   free(file->draft);
   free(file->path);
@@ -207,19 +207,11 @@ static bool is_logged(weir__ring_file *file, const weir__ring_file_module *modul
   uint64_t hash = (module->base * 31 + module->begin) * 31 + module->end;
   for (size_t i = 0; i < length; i++)
     hash = (hash ^ (unsigned char)text[i]) * 0x100000001b3u;
-  for (size_t i = 0; i < file->module_count; i++)
-    if (file->modules[i] == hash)
-      return true;
-  if (file->module_count == file->module_room) {
-    size_t room = file->module_room ? 2 * file->module_room : 64;
-    uint64_t *grown = realloc(file->modules, room * sizeof *grown);
-    if (!grown)
-      return false;
-    file->modules = grown;
-    file->module_room = room;
-  }
-  file->modules[file->module_count++] = hash;
-  return false;
+  hash |= 1; /* keys are not 0 */
+  bool is_known = weir__hash_map_find(&file->modules, sizeof hash, hash) != NULL;
+  if (!is_known)
+    weir__hash_map_put(&file->modules, sizeof hash, hash);
+  return is_known;
 }
 
 static void log_module(void *context, const weir__image *image) {

@@ -22,6 +22,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/hash_map.h"
 #include "base/lock.h"
 #include "base/thread.h"
 #include "record/ring.h"
@@ -170,8 +171,7 @@ typedef struct weir__ring_file {
   uint64_t fresh;                          /* chunks from here on were never used */
   uint64_t taken[WEIR__RING_DEVICES];      /* chunks of each device */
   uint64_t next_sequence;
-  uint64_t *modules; /* hashes of those that are in the log */
-  size_t module_count, module_room;
+  weir__hash_map modules;              /* the hashes of those that are in the log */
   uint64_t clock_at;                   /* ticks from which on the clock is to be read again */
   unsigned long long loads;            /* of libraries, when modules were logged */
   uint64_t since[WEIR__RING_DEVICES];  /* chunks that a device began since its last checkpoint */

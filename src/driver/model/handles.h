@@ -23,7 +23,7 @@ typedef struct weir__handles {
   uint64_t tag;   /* the kind, in the highest bits of every handle of this table; 0: the table has no handles */
   size_t size;    /* of an object */
   char **chunks;  /* WEIR__HANDLES_CHUNK objects each */
-  uint32_t room;  /* chunks that `chunks` has place for */
+  size_t room;    /* chunks that `chunks` has place for */
   uint32_t made;  /* slots in use or dropped */
   uint32_t spare; /* index + 1 of the slot dropped last */
 } weir__handles;
