@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 #include "alloc/heap.h"
-#include "record/intern.h"
 #include "record/stacks.h"
+#include "record/texts.h"
 
 static weir_status no_memory(const char *who) {
   return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);

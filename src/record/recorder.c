@@ -5,9 +5,9 @@
 
 #include "base/base.h"
 #include "base/clock.h"
-#include "record/intern.h"
 #include "record/ring_file.h"
 #include "record/stacks.h"
+#include "record/texts.h"
 #include "record/this_thread.h"
 
 _Thread_local weir__this_thread_state weir__this_thread __attribute__((tls_model("initial-exec")));

@@ -9,8 +9,8 @@
 #include "base/base.h"
 #include "base/library.h"
 #include "base/memory_map.h"
-#include "record/intern.h"
 #include "record/stacks.h"
+#include "record/texts.h"
 
 /* ---- The file ---- */
 

@@ -5,6 +5,7 @@
 #include "base/base.h"
 #include "base/library.h"
 #include "base/thread.h"
+#include "record/texts.h"
 #include "record/this_thread.h"
 #include "record/unwind.h"
 

@@ -5,8 +5,8 @@
  * again, so a number is good for the life of the process; there is a limit for all strings together, and what comes after it
  * gets number 0.
  */
-#ifndef WEIR_RECORD_INTERN_H
-#define WEIR_RECORD_INTERN_H
+#ifndef WEIR_BASE_INTERN_H
+#define WEIR_BASE_INTERN_H
 
 #include <stdatomic.h>
 #include <stddef.h>
@@ -49,12 +49,5 @@ uint32_t weir__intern_put(weir__intern *intern, const void *bytes, size_t length
 
 /* NULL and 0 for number 0, and for one that was never given out. The bytes are aligned to 8, and a 0 follows them. */
 const void *weir__intern_get(const weir__intern *intern, uint32_t number, size_t *length);
-
-/* ---- Texts, pools and contexts, of the whole process ---- */
-
-extern weir__intern weir__texts;
-
-uint32_t weir__text_number(const char *text);      /* NULL and "" are 0 */
-const char *weir__text_of_number(uint32_t number); /* "" for 0 */
 
 #endif

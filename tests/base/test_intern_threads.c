@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "record/intern.h"
+#include "base/intern.h"
 #include "support/runtime.h"
 
 enum { THREADS = 4, STRINGS = 20000 };

@@ -1,4 +1,4 @@
-#include "record/intern.h"
+#include "base/intern.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -6,8 +6,6 @@
 #include "base/base.h"
 
 enum { chunk_bytes = 1 << 18, first_slots = 1 << 10 };
-
-weir__intern weir__texts = {.most_bytes = 64u << 20};
 
 #define MULTIPLIER 0x9e3779b97f4a7c15u
 
@@ -165,12 +163,4 @@ const void *weir__intern_get(const weir__intern *intern, uint32_t number, size_t
   const weir__interned *string = known ? string_of(intern, number) : NULL;
   *length = string ? string->length : 0;
   return string ? string->bytes : NULL;
-}
-
-uint32_t weir__text_number(const char *text) { return text ? weir__intern_put(&weir__texts, text, strlen(text)) : 0; }
-
-const char *weir__text_of_number(uint32_t number) {
-  size_t length;
-  const char *text = weir__intern_get(&weir__texts, number, &length);
-  return text ? text : "";
 }
