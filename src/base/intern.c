@@ -20,7 +20,7 @@ static inline uint64_t word_at(const unsigned char *bytes) {
   return word;
 }
 
-/* Each step waits for the multiplication before it, so long strings, which stacks are, go through four chains at once. */
+/* Each step depends on the multiplication before it, so long strings, such as stacks, go through four chains at once. */
 static uint64_t hash_of(const unsigned char *bytes, size_t length) {
   const uint64_t k = MULTIPLIER;
   uint64_t hash = length * k;
@@ -69,11 +69,14 @@ static uint32_t find(const weir__intern *intern, const weir__intern_table *table
 /* ---- Adding, under the lock ---- */
 
 static void *take(weir__intern *intern, size_t bytes) {
-  size_t have = atomic_load_explicit(&intern->bytes, memory_order_relaxed);
-  void *memory = have + bytes <= intern->most_bytes ? calloc(1, bytes) : NULL;
-  if (memory)
-    atomic_store_explicit(&intern->bytes, have + bytes, memory_order_relaxed);
-  return memory;
+  size_t have = atomic_load_explicit(&intern->bytes, memory_order_relaxed), all = bytes + sizeof(weir__intern_memory);
+  weir__intern_memory *memory = all <= intern->most_bytes - have ? calloc(1, all) : NULL;
+  if (!memory)
+    return NULL;
+  memory->next = intern->memory;
+  intern->memory = memory;
+  atomic_store_explicit(&intern->bytes, have + all, memory_order_relaxed);
+  return memory + 1;
 }
 
 static void place(weir__intern_table *table, uint64_t slot) {
@@ -92,7 +95,6 @@ static weir__intern_table *table_for(weir__intern *intern, size_t count) {
   weir__intern_table *table = take(intern, sizeof *table + slots * sizeof table->slots[0]);
   if (!table)
     return NULL;
-  table->older = old;
   table->mask = slots - 1;
   for (size_t i = 0; old && i <= old->mask; i++) {
     uint64_t slot = atomic_load_explicit(&old->slots[i], memory_order_relaxed);
@@ -105,7 +107,7 @@ static weir__intern_table *table_for(weir__intern *intern, size_t count) {
 
 static weir__interned *new_string(weir__intern *intern, size_t length) {
   size_t bytes = (sizeof(weir__interned) + length + 1 + 7) / 8 * 8;
-  if (bytes > chunk_bytes / 4) /* long ones by themselves: nothing is wasted in the chunk */
+  if (bytes > chunk_bytes / 4) /* long strings get memory of their own and waste nothing in the chunk */
     return take(intern, bytes);
   if (!intern->fresh || (size_t)(intern->end - intern->fresh) < bytes) {
     char *chunk = take(intern, chunk_bytes);
@@ -135,7 +137,7 @@ static uint32_t add(weir__intern *intern, uint32_t hash, const void *bytes, size
   string->hash = hash;
   memcpy(string->bytes, bytes, length);
   page->strings[number % WEIR__INTERN_PAGE] = string;
-  /* A number that can be found is counted: what refers to it is logged only after all that is counted was. */
+  /* A number is counted before it can be found: a log that refers to it then contains everything that is counted. */
   atomic_store_explicit(&intern->count, number, memory_order_release);
   place(table, (uint64_t)hash << 32 | number);
   return number;
@@ -163,4 +165,14 @@ const void *weir__intern_get(const weir__intern *intern, uint32_t number, size_t
   const weir__interned *string = known ? string_of(intern, number) : NULL;
   *length = string ? string->length : 0;
   return string ? string->bytes : NULL;
+}
+
+void weir__intern_clear(weir__intern *intern) {
+  for (weir__intern_memory *memory = intern->memory, *next; memory; memory = next) {
+    next = memory->next;
+    free(memory);
+  }
+  size_t most_bytes = intern->most_bytes;
+  memset(intern, 0, sizeof *intern);
+  intern->most_bytes = most_bytes;
 }
