@@ -1,5 +1,6 @@
 /*
- * Growing arrays: a pointer from malloc, the items in use, and the items that there is room for. Their owner frees them.
+ * Growing arrays: a pointer from malloc, the items in use, and the items that there is room for. Their owner frees
+ * them.
  */
 #ifndef WEIR_BASE_ARRAY_H
 #define WEIR_BASE_ARRAY_H

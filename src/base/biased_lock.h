@@ -3,11 +3,11 @@
  * locks that one thread takes most of the time, and others seldom. Not recursive.
  *
  * An atomic instruction costs as much as the rest of a short operation. So a lock that one thread took many times in a
- * row becomes biased towards it: to take the lock, the owner notes in its own record that it holds the lock, then checks
- * that the lock is still biased towards it. Any other thread takes the word, which all non-owners need, revokes the bias
- * and makes the kernel execute a memory barrier in every running thread. After that, either the revoking thread sees the
- * owner's note and waits, or the owner sees that the bias is gone. A revocation costs microseconds, so a lock whose bias
- * did not last long needs twice as many acquisitions in a row until it becomes biased again.
+ * row becomes biased towards it: to take the lock, the owner notes in its own record that it holds the lock, then
+ * checks that the lock is still biased towards it. Any other thread takes the word, which all non-owners need, revokes
+ * the bias and makes the kernel execute a memory barrier in every running thread. After that, either the revoking
+ * thread sees the owner's note and waits, or the owner sees that the bias is gone. A revocation costs microseconds, so
+ * a lock whose bias did not last long needs twice as many acquisitions in a row until it becomes biased again.
  */
 #ifndef WEIR_BIASED_LOCK_H
 #define WEIR_BIASED_LOCK_H
@@ -19,7 +19,8 @@
 
 typedef struct weir__biased_lock weir__biased_lock;
 
-/* The record of one thread, which alone writes it; all threads read it. A new thread may reuse that of one that ended. */
+/* The record of one thread, which alone writes it; all threads read it. A new thread may reuse that of one that
+ * ended. */
 typedef struct weir__lock_owner {
   _Atomic(weir__biased_lock *) holds; /* a lock that it took, or is trying to take, by its bias */
   struct weir__lock_owner *next;      /* in the list of unused records */
@@ -36,7 +37,8 @@ struct weir__biased_lock {
   int64_t biased_at;                     /* when the bias began, in ns */
 };
 
-/* The calling thread's record; until a lock is about to become biased towards the thread, one that no lock refers to. */
+/* The calling thread's record; until a lock is about to become biased towards the thread, one that no lock refers
+ * to. */
 extern _Thread_local __attribute__((visibility("hidden"), tls_model("initial-exec")))
 weir__lock_owner *weir__this_lock_owner;
 

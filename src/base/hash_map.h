@@ -1,6 +1,6 @@
 /*
- * A hash table of entries with a 64-bit key, such as an address. An entry is a struct that begins with its key, and keys
- * are not 0. Collisions go to the next slot (linear probing), and at most half of the slots are used.
+ * A hash table of entries with a 64-bit key, such as an address. An entry is a struct that begins with its key, and
+ * keys are not 0. Collisions go to the next slot (linear probing), and at most half of the slots are used.
  *
  * `size` is that of an entry, the same in every call on one map. The address of an entry is valid until another one is
  * added or removed. Not thread-safe: its owner guards it.

@@ -20,7 +20,8 @@ static inline uint64_t word_at(const unsigned char *bytes) {
   return word;
 }
 
-/* Each step depends on the multiplication before it, so long strings, such as stacks, go through four chains at once. */
+/* Each step depends on the multiplication before it, so long strings, such as stacks, go through four chains at
+ * once. */
 static uint64_t hash_of(const unsigned char *bytes, size_t length) {
   const uint64_t k = MULTIPLIER;
   uint64_t hash = length * k;

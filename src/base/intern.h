@@ -1,8 +1,9 @@
 /*
  * Byte strings, each stored once and known by a number from 1 on.
  *
- * A lookup takes no lock. Adding a string takes one, for as long as the copy takes. Strings are never removed, so a number
- * is valid until the whole interner is cleared. All strings together have a limit; a string beyond it gets number 0.
+ * A lookup takes no lock. Adding a string takes one, for as long as the copy takes. Strings are never removed, so a
+ * number is valid until the whole interner is cleared. All strings together have a limit; a string beyond it gets
+ * number 0.
  */
 #ifndef WEIR_BASE_INTERN_H
 #define WEIR_BASE_INTERN_H

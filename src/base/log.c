@@ -25,8 +25,8 @@ enum { LEVEL_UNREAD = -1 };
 /* LEVEL_UNREAD until it is set, or the first reader takes it from the environment. */
 static atomic_int current_level = LEVEL_UNREAD;
 
-/* Held while a sink runs: after weir_log_set_sink returns, the old sink and its context can be freed. Recursive, so that
- * a sink that forks does not wait for itself in before_fork. */
+/* Held while a sink runs: after weir_log_set_sink returns, the old sink and its context can be freed. Recursive, so
+ * that a sink that forks does not wait for itself in before_fork. */
 static weir__mutex sink_lock = WEIR__RECURSIVE_MUTEX_INIT;
 static weir_log_sink current_sink; /* guarded by sink_lock; NULL stands for stderr */
 static void *current_context;      /* guarded by sink_lock */

@@ -2,8 +2,8 @@
  * Mapped memory: address space that gets memory later, large arrays, and files. No other folder includes sys/mman.h.
  * Calls that return an address return NULL on failure, with the reason in errno.
  *
- * A system without mmap (WASI) takes the memory from malloc: reserved space costs memory at once, and a file can be read
- * but not shared.
+ * A system without mmap (WASI) takes the memory from malloc: reserved space costs memory at once, and a file can be
+ * read but not shared.
  */
 #ifndef WEIR_BASE_MEMORY_MAP_H
 #define WEIR_BASE_MEMORY_MAP_H

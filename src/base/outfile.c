@@ -301,8 +301,8 @@ static int rewrite_in_place(weir__outfile *out) {
   return to < 0 ? errno : copy_to(out, to);
 }
 
-/* Gives the temporary file the permissions of the file that it replaces. A group that cannot be set must not gain what the
- * old one had, so its bits become those of others. */
+/* Gives the temporary file the permissions of the file that it replaces. A group that cannot be set must not gain what
+ * the old one had, so its bits become those of others. */
 static int take_permissions(const weir__outfile *out) {
   const char *path = weir__outfile_contents(out);
   struct stat about;

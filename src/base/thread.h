@@ -2,8 +2,8 @@
  * Threads, locks and what else a process has only one of, behind names of our own: no other folder includes pthread.h.
  * On a system with threads these are pthread's calls and cost the same.
  *
- * WEIR_SINGLE_THREADED (implied by WASI) selects a variant for programs with one thread. Locks only count, no thread can
- * be started, and a wait that only another thread could end aborts.
+ * WEIR_SINGLE_THREADED (implied by WASI) selects a variant for programs with one thread. Locks only count, no thread
+ * can be started, and a wait that only another thread could end aborts.
  */
 #ifndef WEIR_BASE_THREAD_H
 #define WEIR_BASE_THREAD_H
@@ -87,7 +87,8 @@ static inline weir__thread_id weir__thread_self(void) { return pthread_self(); }
 static inline bool weir__thread_equal(weir__thread_id a, weir__thread_id b) { return pthread_equal(a, b); }
 static inline void weir__thread_yield(void) { sched_yield(); }
 
-/* A value per thread; the destructor gets it when the thread ends. The calls that can fail return 0 or an errno value. */
+/* A value per thread; the destructor gets it when the thread ends. The calls that can fail return 0 or an errno
+ * value. */
 typedef pthread_key_t weir__thread_key;
 
 static inline int weir__thread_key_create(weir__thread_key *key, void (*destructor)(void *value)) {

@@ -54,8 +54,8 @@ static void *in_thread(void *(*what)(void *), void *argument) {
   return result;
 }
 
-/* It becomes biased towards a thread that takes it many times in a row, until another one takes it. If that was soon, it
- * takes longer until it is biased again. */
+/* It becomes biased towards a thread that takes it many times in a row, until another one takes it. If that was soon,
+ * it takes longer until it is biased again. */
 static void test_bias(void **state) {
   (void)state;
   weir__biased_lock lock = {.streak = 0};

@@ -20,7 +20,7 @@ typedef struct weir__handle {
 } weir__handle;
 
 typedef struct weir__handles {
-  uint64_t tag;   /* the kind, in the highest bits of every handle of this table; 0: the table has no handles */
+  uint64_t tag;   /* the kind, in the highest bits of every handle of this table; 0 if the table has no handles */
   size_t size;    /* of an object */
   char **chunks;  /* WEIR__HANDLES_CHUNK objects each */
   size_t room;    /* chunks that `chunks` has place for */
