@@ -245,7 +245,7 @@ static void drop_annotations(weir__recorder *history, size_t keep) {
 
 static void release_writer(weir__writer *writer) {
   if (writer->chunk)
-    weir__ring_close(&writer->history->devices[writer->device].tape, writer->chunk);
+    weir__ring_close(&writer->history->devices[writer->device].ring, writer->chunk);
   weir__hash_map_clear(&writer->stacks);
 }
 
@@ -263,7 +263,7 @@ static void in_child(void) {
     if (!weir__ring_file_detach(history->file))
       atomic_store(&history->mode, WEIR_HISTORY_OFF);
     for (int i = 0; i < history->device_count; i++)
-      weir__ring_leave_file(&history->devices[i].tape);
+      weir__ring_leave_file(&history->devices[i].ring);
     weir__rules rules = weir__recorder_rules(history);
     rules.generation++;
     atomic_store(&history->rules, rules.word);
@@ -278,8 +278,8 @@ void weir__recorder_set_file(weir__recorder *history, weir__ring_file *file) {
   weir__once(&once, watch_forks);
   history->file = file;
   for (int i = 0; i < history->device_count; i++) {
-    history->devices[i].tape.file = file;
-    history->devices[i].tape.device = i;
+    history->devices[i].ring.file = file;
+    history->devices[i].ring.device = i;
   }
   weir__mutex_lock(&with_file_lock);
   history->next_with_file = with_file;
@@ -305,7 +305,7 @@ void weir__recorder_delete(weir__recorder *history) {
   drop_annotations(history, 0);
   for (int i = 0; i < history->device_count; i++) {
     release_writer(&history->devices[i].marks);
-    weir__ring_end(&history->devices[i].tape);
+    weir__ring_end(&history->devices[i].ring);
   }
   end_file(history);
   weir__mutex_destroy(&history->lock);
@@ -316,7 +316,7 @@ static void clear(weir__recorder *history) {
   drop_annotations(history, 0);
   history->annotations_dropped = 0;
   for (int i = 0; i < history->device_count; i++)
-    weir__ring_clear(&history->devices[i].tape);
+    weir__ring_clear(&history->devices[i].ring);
 }
 
 void weir__recorder_clear(weir__recorder *history) {
@@ -333,10 +333,10 @@ void weir__recorder_set(weir__recorder *history, const weir_history_options *opt
   weir__mutex_lock(&history->lock);
   history->limit = options->mode == WEIR_HISTORY_ALL && options->max_entries ? options->max_entries : 1;
   for (int i = 0; i < history->device_count; i++) {
-    weir__ring *tape = &history->devices[i].tape;
-    weir__lock_take(&tape->lock);
-    tape->limit = history->limit;
-    weir__lock_give(&tape->lock);
+    weir__ring *ring = &history->devices[i].ring;
+    weir__lock_take(&ring->lock);
+    ring->limit = history->limit;
+    weir__lock_give(&ring->lock);
   }
   atomic_store(&history->stacks, options->stacks);
   bool was_on = weir__recorder_is_on(history);
@@ -381,14 +381,14 @@ void weir__writer_delete(weir__writer *writer) {
   free(writer);
 }
 
-/* What all events of one moment have in common. */
+/* What all entries of one moment have in common. */
 typedef struct moment {
   uint64_t time;
   uint32_t context;
   weir__rules rules;
 } moment;
 
-/* Numbers of threads are not used again: those of one that is gone stand in events. */
+/* Numbers of threads are not used again: those of one that is gone stand in entries. */
 static __attribute__((noinline)) void number_thread(void) {
   static atomic_uint threads;
   unsigned number = atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed) + 1;
@@ -424,13 +424,13 @@ static void append(weir__writer *writer, const moment *moment, unsigned action, 
     weir__this_thread.has_missed = false;
   if (moment->rules.skip >> action & 1)
     return;
-  weir__ring *tape = &history->devices[writer->device].tape;
+  weir__ring *ring = &history->devices[writer->device].ring;
   weir__chunk *chunk = writer->chunk;
-  if (chunk && weir__ring_has_left(tape, chunk))
+  if (chunk && weir__ring_has_left(ring, chunk))
     chunk = NULL;
   unsigned count = chunk ? atomic_load_explicit(&chunk->count, memory_order_relaxed) : WEIR__CHUNK_ENTRIES;
   if (count == WEIR__CHUNK_ENTRIES) {
-    writer->chunk = chunk = weir__ring_next(tape, chunk);
+    writer->chunk = chunk = weir__ring_next(ring, chunk);
     if (!chunk) {
       atomic_fetch_add_explicit(&history->lost, 1, memory_order_relaxed);
       return;
@@ -439,12 +439,12 @@ static void append(weir__writer *writer, const moment *moment, unsigned action, 
   }
   if (moment->rules.context < WEIR_CONTEXT_ALLOC)
     stack = 0;
-  if (tape->file)
-    weir__ring_file_need(tape->file, stack, moment->context, writer->pool < WEIR__POOL_DIRECT ? writer->pool : 0);
-  weir__entry_fill(&chunk->events[count], writer, action, address, bytes, moment->time, stack, moment->context);
+  if (ring->file)
+    weir__ring_file_need(ring->file, stack, moment->context, writer->pool < WEIR__POOL_DIRECT ? writer->pool : 0);
+  weir__entry_fill(&chunk->entries[count], writer, action, address, bytes, moment->time, stack, moment->context);
   bool is_of_segment = action >= WEIR_TRACE_SEGMENT_ALLOC && action <= WEIR_TRACE_SEGMENT_UNMAP;
   if (has_missed || action == WEIR__ACTION_TAKEN || (is_of_segment && weir__this_thread.is_for_request))
-    chunk->events[count].thread |= WEIR__ENTRY_FOR_REQUEST;
+    chunk->entries[count].thread |= WEIR__ENTRY_FOR_REQUEST;
   atomic_store_explicit(&chunk->count, count + 1, memory_order_release); /* what is counted is whole */
   if (!moment->rules.skip && !moment->rules.context && !moment->rules.has_texts && !writer->stacks.count)
     writer->rules = moment->rules.word;
@@ -509,13 +509,13 @@ void weir__recorder_mark(weir__recorder *history, int number, unsigned action, u
   weir__lock_give(&device->lock);
 }
 
-bool weir__recorder_read_until(weir__recorder *history, int device, uint64_t until, weir__entry **events, size_t *count,
-                               uint64_t *dropped) {
-  return weir__ring_read(&history->devices[device].tape, until, events, count, dropped);
+bool weir__recorder_read_until(weir__recorder *history, int device, uint64_t until, weir__entry **entries,
+                               size_t *count, uint64_t *dropped) {
+  return weir__ring_read(&history->devices[device].ring, until, entries, count, dropped);
 }
 
-bool weir__recorder_read(weir__recorder *history, int device, weir__entry **events, size_t *count, uint64_t *dropped) {
-  return weir__recorder_read_until(history, device, UINT64_MAX, events, count, dropped);
+bool weir__recorder_read(weir__recorder *history, int device, weir__entry **entries, size_t *count, uint64_t *dropped) {
+  return weir__recorder_read_until(history, device, UINT64_MAX, entries, count, dropped);
 }
 
 /* ---- Annotations ---- */

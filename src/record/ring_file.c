@@ -124,7 +124,7 @@ weir__chunk *weir__ring_file_chunk(weir__ring_file *file, int device) {
 
 /* Usually a checkpoint is due every quarter of the ring. With many blocks the interval grows, up to half of the ring,
  * to bound the overhead. Another quarter later it becomes urgent: then a quarter of the ring is left until the last
- * checkpoint goes stale. A device that keeps very few events gets none. */
+ * checkpoint goes stale. A device that keeps very few entries gets none. */
 static void count_chunk(weir__ring_file *file, int device, uint64_t most) {
   enum { fewest = 64, events_for_block = 8 };
   const weir__ring_file_header *h = file->header;
@@ -155,8 +155,8 @@ void weir__ring_file_begin(weir__ring_file *file, weir__chunk *chunk, int device
   weir__lock_give(&file->lock);
 }
 
-/* The order of chunks is that of events with the same time. An arena's last chunk may be older than one that it goes on with, and
- * the two events of a free lie in both. What was there before has no such neighbour: its writer is gone. */
+/* The order of chunks is that of entries with the same time. An arena's last chunk may be older than one that it goes on with, and
+ * the two entries of a free lie in both. What was there before has no such neighbour: its writer is gone. */
 void weir__ring_file_resume(weir__ring_file *file, weir__chunk *chunk) {
   weir__lock_take(&file->lock);
   chunk->sequence = ++file->next_sequence;
@@ -165,25 +165,26 @@ void weir__ring_file_resume(weir__ring_file *file, weir__chunk *chunk) {
 
 /* ---- The log, with the lock held ---- */
 
-static bool log_entry(weir__ring_file *file, weir__ring_file_kind kind, uint32_t number, const void *head,
-                      size_t head_bytes, const void *bytes, size_t length) {
+static bool log_record(weir__ring_file *file, weir__ring_file_kind kind, uint32_t number, const void *head,
+                       size_t head_bytes, const void *bytes, size_t length) {
   weir__ring_file_header *h = file->header;
   uint64_t used = atomic_load_explicit(&h->log_used, memory_order_relaxed);
   uint64_t whole = weir__round_up(sizeof(weir__ring_file_record) + head_bytes + length, 8);
   if (whole > h->log_bytes - used) {
     if (atomic_fetch_add(&h->log_lost, 1) == 0)
-      weir__log(WEIR_LOG_WARN,
-                "%s: its part for stacks, texts and settings is full, and later events have none; WEIR_RECORD_MB makes "
-                "it larger",
-                file->path);
+      weir__log(
+          WEIR_LOG_WARN,
+          "%s: its part for stacks, texts and settings is full, and later entries have none; WEIR_RECORD_MB makes "
+          "it larger",
+          file->path);
     return false;
   }
   char *at = file->map + h->log_at + used;
-  weir__ring_file_record entry = {.kind = kind, .number = number, .length = (uint32_t)(head_bytes + length)};
-  memcpy(at, &entry, sizeof entry);
+  weir__ring_file_record record = {.kind = kind, .number = number, .length = (uint32_t)(head_bytes + length)};
+  memcpy(at, &record, sizeof record);
   if (head_bytes)
-    memcpy(at + sizeof entry, head, head_bytes);
-  memcpy(at + sizeof entry + head_bytes, bytes, length);
+    memcpy(at + sizeof record, head, head_bytes);
+  memcpy(at + sizeof record + head_bytes, bytes, length);
   atomic_store_explicit(&h->log_used, used + whole, memory_order_release);
   return true;
 }
@@ -194,7 +195,7 @@ static void log_new(weir__ring_file *file, weir__ring_file_kind kind, const weir
   for (unsigned i = from + 1; from != UINT32_MAX && i <= count; i++) {
     size_t length;
     const void *bytes = weir__intern_get(intern, i, &length);
-    if (!log_entry(file, kind, i, NULL, 0, bytes, length)) {
+    if (!log_record(file, kind, i, NULL, 0, bytes, length)) {
       atomic_store_explicit(logged, UINT32_MAX, memory_order_release);
       return;
     }
@@ -233,7 +234,7 @@ static void log_module(void *context, const weir__image *image) {
     length += image->build_id_bytes;
   }
   if (!is_logged(file, &module, text, length))
-    log_entry(file, WEIR__RING_MODULE, 0, &module, sizeof module, text, length);
+    log_record(file, WEIR__RING_MODULE, 0, &module, sizeof module, text, length);
 }
 
 static void log_modules(weir__ring_file *file) {
@@ -246,14 +247,14 @@ static void log_modules(weir__ring_file *file) {
 void weir__ring_file_log_settings(weir__ring_file *file, const char *conf) {
   weir__lock_take(&file->lock);
   uint64_t time = weir__clock_ticks();
-  log_entry(file, WEIR__RING_SETTINGS, 0, &time, sizeof time, conf, strlen(conf));
+  log_record(file, WEIR__RING_SETTINGS, 0, &time, sizeof time, conf, strlen(conf));
   weir__lock_give(&file->lock);
 }
 
 void weir__ring_file_log_limit(weir__ring_file *file, int device, uint64_t bytes) {
   weir__lock_take(&file->lock);
   weir__ring_file_limit limit = {weir__clock_ticks(), bytes, device};
-  log_entry(file, WEIR__RING_LIMIT, 0, NULL, 0, &limit, sizeof limit);
+  log_record(file, WEIR__RING_LIMIT, 0, NULL, 0, &limit, sizeof limit);
   weir__lock_give(&file->lock);
 }
 
@@ -313,7 +314,7 @@ static void drop_checkpoint(weir__ring_file *file, int device, int number) {
   file->places[device][number].sequence = 0;
 }
 
-/* Whether events after a checkpoint have been dropped. */
+/* Whether entries after a checkpoint have been dropped. */
 static bool is_stale(const weir__ring_file *file, int device, int number) {
   const weir__ring_file_device *d = &file->header->devices[device];
   uint64_t time = file->places[device][number].time;
