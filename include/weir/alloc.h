@@ -33,16 +33,16 @@ typedef struct weir_backend {
   void *context;    /* the first argument of all */
 
   /* NULL: out of memory. Two live allocations never overlap. */
-  void *(*alloc)(void *context, size_t bytes, int device, weir_cu_stream stream);
+  void *(*alloc)(void *context, uint64_t bytes, int device, weir_cu_stream stream);
 
   /* bytes, device and stream are those of the allocation. */
-  void (*free)(void *context, void *pointer, size_t bytes, int device, weir_cu_stream stream);
+  void (*free)(void *context, void *pointer, uint64_t bytes, int device, weir_cu_stream stream);
 
   void (*init)(void *context, int device_count); /* optional: called once, before all others */
   void (*reset)(void *context);                  /* optional: empty_cache, and before out of memory */
   void (*set_fraction)(void *context, double fraction,
-                       int device);                           /* optional: is told; the limit is kept all the same */
-  void *(*base)(void *context, void *pointer, size_t *bytes); /* optional: without it the pointer is the base */
+                       int device);                             /* optional: is told; the limit is kept all the same */
+  void *(*base)(void *context, void *pointer, uint64_t *bytes); /* optional: without it the pointer is the base */
 
   /* Optional: it waits for other streams by itself, and is called at once for a record_stream and a free. Without it memory
    * that other streams use is freed when they got there. */
@@ -93,7 +93,7 @@ const char *weir_allocator_backend(const weir_allocator *allocator);
  * The stream has to be one of the driver's. On the software device a handle that is none is WEIR_ERROR_INVALID_HANDLE
  * whenever the cache cannot serve the request, and in weir_allocator_record_stream. NVIDIA's driver cannot be asked
  * whether a handle is one: there a bad stream shows as an error of a later call, or as a crash in the driver. */
-weir_status weir_allocator_alloc(weir_allocator *allocator, int device, size_t bytes, weir_cu_stream stream,
+weir_status weir_allocator_alloc(weir_allocator *allocator, int device, uint64_t bytes, weir_cu_stream stream,
                                  void **pointer);
 
 /* NULL is allowed. A pointer that is not live here is WEIR_ERROR_INVALID_ARGUMENT, and the text says whether it was
@@ -111,10 +111,10 @@ weir_status weir_allocator_empty_cache(weir_allocator *allocator);
 weir_status weir_allocator_empty_pool(weir_allocator *allocator, weir_pool_id pool);
 
 /* The largest free block, or the driver's free memory where that is larger and nothing is cached. */
-weir_status weir_allocator_largest_block(weir_allocator *allocator, int device, size_t *bytes);
+weir_status weir_allocator_largest_block(weir_allocator *allocator, int device, uint64_t *bytes);
 
 /* The segment that holds a live pointer. Not for expandable segments: WEIR_ERROR_NOT_SUPPORTED. */
-weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void **base, size_t *bytes);
+weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void **base, uint64_t *bytes);
 
 /* What is known of a live pointer. */
 typedef struct weir_pointer_info {
@@ -122,8 +122,8 @@ typedef struct weir_pointer_info {
   int device;
   weir_cu_stream stream; /* that it was allocated on */
   weir_pool_id pool;     /* {0, 0}: the default pool */
-  size_t bytes;          /* of its block */
-  size_t requested;      /* what was asked for */
+  uint64_t bytes;        /* of its block */
+  uint64_t requested;    /* what was asked for */
   uint32_t stack;        /* number of the recorded stack that it was allocated in (weir_history_frames); 0: none */
   int is_large;
   int is_expandable;
@@ -137,14 +137,14 @@ weir_status weir_allocator_describe(weir_allocator *allocator, const void *point
 /* Memory at that very address, which is a multiple of 512: the place lies in one free block of the stream, of the pool that
  * requests of this size go to. WEIR_ERROR_BAD_STATE when it does not. To the history it is an allocation of what comes before
  * it in the block, its own, and the free of the first. */
-weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, size_t bytes, weir_cu_stream stream,
+weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, uint64_t bytes, weir_cu_stream stream,
                                     void *address);
 
 /* An expandable segment: how much memory a stream's has now. */
 typedef struct weir_expandable_segment {
   weir_cu_stream stream;
   int is_small;
-  size_t bytes; /* mapped */
+  uint64_t bytes; /* mapped */
 } weir_expandable_segment;
 
 /* Those of a device. *count is how many there are, whatever there is room for. */
@@ -158,7 +158,7 @@ weir_status weir_allocator_set_fraction(weir_allocator *allocator, int device, d
 
 /* At most so many bytes; the fraction stays what it was set to last, and the later of the two calls counts. SIZE_MAX: no
  * limit. */
-weir_status weir_allocator_set_limit(weir_allocator *allocator, int device, size_t bytes);
+weir_status weir_allocator_set_limit(weir_allocator *allocator, int device, uint64_t bytes);
 weir_status weir_allocator_get_fraction(weir_allocator *allocator, int device, double *fraction);
 
 /* Changes settings; keys that are not named stay as they are. On an error nothing changes, and the text names the key, the
@@ -189,7 +189,7 @@ weir_status weir_allocator_enable_peer_access(weir_allocator *allocator, int own
 /* Copies between memory of two devices, and takes the driver's peer variant where the plain one would not work: no peer
  * access, and expandable segments in use. */
 weir_status weir_allocator_copy_async(weir_allocator *allocator, void *to, int to_device, const void *from,
-                                      int from_device, size_t bytes, weir_cu_stream stream, int peer_access);
+                                      int from_device, uint64_t bytes, weir_cu_stream stream, int peer_access);
 
 /* ---- Statistics ---- */
 
@@ -275,13 +275,13 @@ typedef void (*weir_trace_tracker)(void *context, const weir_trace_entry *entry)
 weir_status weir_allocator_attach_tracker(weir_allocator *allocator, weir_trace_tracker tracker, void *context);
 
 /* bytes: the segment that was wanted; limit: the allowed memory, or the device's; free_bytes: what the driver says. */
-typedef void (*weir_oom_observer)(void *context, int device, size_t bytes, size_t limit, size_t free_bytes);
+typedef void (*weir_oom_observer)(void *context, int device, uint64_t bytes, uint64_t limit, uint64_t free_bytes);
 
 /* Called before out of memory is reported, with no lock held. */
 weir_status weir_allocator_attach_oom_observer(weir_allocator *allocator, weir_oom_observer observer, void *context);
 
 /* bytes: the segment that was wanted; reserved: what is taken from the driver; total: the device's memory. */
-typedef void (*weir_rejection_observer)(void *context, int device, size_t bytes, size_t reserved, size_t total);
+typedef void (*weir_rejection_observer)(void *context, int device, uint64_t bytes, uint64_t reserved, uint64_t total);
 
 /* Called when throw_on_cudamalloc_oom refuses a request, with no lock held. */
 weir_status weir_allocator_attach_rejection_observer(weir_allocator *allocator, weir_rejection_observer observer,

@@ -5,6 +5,7 @@
 #define WEIR_DEVICE_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "weir/status.h"
 
@@ -68,7 +69,7 @@ weir_status weir_device_capability(int device, int *major, int *minor);
 weir_status weir_device_uuid(int device, char *text, size_t size);
 
 /* Bytes free and in all, for every process. */
-weir_status weir_device_memory_info(int device, size_t *free_bytes, size_t *total_bytes);
+weir_status weir_device_memory_info(int device, uint64_t *free_bytes, uint64_t *total_bytes);
 
 /* Waits for all work of the device. */
 weir_status weir_device_synchronize(int device);

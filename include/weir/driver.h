@@ -83,7 +83,7 @@ typedef struct weir_cu_mempool_props {
   int handle_types;
   weir_cu_mem_location location;
   void *win32_attributes;
-  size_t max_size;
+  uint64_t max_size;
   unsigned short usage;
   unsigned char reserved[54];
 } weir_cu_mempool_props;

@@ -63,7 +63,7 @@ WEIR_DRIVER_ENTRY(DeviceGetAttribute, cuDeviceGetAttribute, 2000, REQUIRED,
                   (int *value, int attribute, weir_cu_device device), (value, attribute, device))
 
 /* All memory of the device in bytes, whoever holds it. Needs no context. */
-WEIR_DRIVER_ENTRY(DeviceTotalMem, cuDeviceTotalMem_v2, 3020, REQUIRED, (size_t * bytes, weir_cu_device device),
+WEIR_DRIVER_ENTRY(DeviceTotalMem, cuDeviceTotalMem_v2, 3020, REQUIRED, (uint64_t * bytes, weir_cu_device device),
                   (bytes, device))
 
 /* *can is 1 when `device` may map `peer`'s memory. A device cannot be its own peer: 0. */
@@ -111,11 +111,11 @@ WEIR_DRIVER_ENTRY(CtxDisablePeerAccess, cuCtxDisablePeerAccess, 4000, REQUIRED, 
 /* ---- Plain memory ---- */
 
 /* Bytes free and in all on the current device; other processes count. */
-WEIR_DRIVER_ENTRY(MemGetInfo, cuMemGetInfo_v2, 3020, REQUIRED, (size_t * free_bytes, size_t *total_bytes),
+WEIR_DRIVER_ENTRY(MemGetInfo, cuMemGetInfo_v2, 3020, REQUIRED, (uint64_t * free_bytes, uint64_t *total_bytes),
                   (free_bytes, total_bytes))
 
 /* Memory of the current device, aligned for any type; 0 bytes is INVALID_VALUE. [unsafe in capture] */
-WEIR_DRIVER_ENTRY(MemAlloc, cuMemAlloc_v2, 3020, REQUIRED, (weir_cu_deviceptr * pointer, size_t bytes),
+WEIR_DRIVER_ENTRY(MemAlloc, cuMemAlloc_v2, 3020, REQUIRED, (weir_cu_deviceptr * pointer, uint64_t bytes),
                   (pointer, bytes))
 
 /* Takes what MemAlloc (or MemAllocAsync) gave, the very pointer, else INVALID_VALUE; 0 is allowed and does nothing. Waits for
@@ -124,20 +124,20 @@ WEIR_DRIVER_ENTRY(MemFree, cuMemFree_v2, 3020, REQUIRED, (weir_cu_deviceptr poin
 
 /* The allocation (or mapping) that holds `pointer`; either output may be NULL. NOT_FOUND outside of all. */
 WEIR_DRIVER_ENTRY(MemGetAddressRange, cuMemGetAddressRange_v2, 3020, REQUIRED,
-                  (weir_cu_deviceptr * base, size_t *bytes, weir_cu_deviceptr pointer), (base, bytes, pointer))
+                  (weir_cu_deviceptr * base, uint64_t *bytes, weir_cu_deviceptr pointer), (base, bytes, pointer))
 
 /* ---- Host memory ---- */
 
 /* Page-locked host memory that devices reach; flags are WEIR_CU_MEMHOSTALLOC_*. [unsafe in capture] */
-WEIR_DRIVER_ENTRY(MemHostAlloc, cuMemHostAlloc, 2020, REQUIRED, (void **pointer, size_t bytes, unsigned flags),
+WEIR_DRIVER_ENTRY(MemHostAlloc, cuMemHostAlloc, 2020, REQUIRED, (void **pointer, uint64_t bytes, unsigned flags),
                   (pointer, bytes, flags))
 
 /* Takes the very pointer that MemHostAlloc gave, or NULL. Waits for the work of the device first. [unsafe in capture] */
 WEIR_DRIVER_ENTRY(MemFreeHost, cuMemFreeHost, 2000, REQUIRED, (void *pointer), (pointer))
 
 /* Page-locks memory of the program's own. HOST_MEMORY_ALREADY_REGISTERED when any of it is. [unsafe in capture] */
-WEIR_DRIVER_ENTRY(MemHostRegister, cuMemHostRegister_v2, 6050, REQUIRED, (void *pointer, size_t bytes, unsigned flags),
-                  (pointer, bytes, flags))
+WEIR_DRIVER_ENTRY(MemHostRegister, cuMemHostRegister_v2, 6050, REQUIRED,
+                  (void *pointer, uint64_t bytes, unsigned flags), (pointer, bytes, flags))
 
 /* Takes the start that was registered; INVALID_VALUE inside of it, HOST_MEMORY_NOT_REGISTERED elsewhere. [unsafe in
  * capture] */
@@ -157,17 +157,17 @@ WEIR_DRIVER_ENTRY(PointerGetAttribute, cuPointerGetAttribute, 4000, REQUIRED,
  * multiple of 2 MiB, alignment 0 or a power of two, `wish` may be 0, flags are 0. Far more than the device's memory may be
  * reserved. */
 WEIR_DRIVER_ENTRY(MemAddressReserve, cuMemAddressReserve, 10020, OPTIONAL,
-                  (weir_cu_deviceptr * pointer, size_t bytes, size_t alignment, weir_cu_deviceptr wish,
+                  (weir_cu_deviceptr * pointer, uint64_t bytes, uint64_t alignment, weir_cu_deviceptr wish,
                    unsigned long long flags),
                   (pointer, bytes, alignment, wish, flags))
 
 /* Takes a whole reservation with nothing mapped in it. */
-WEIR_DRIVER_ENTRY(MemAddressFree, cuMemAddressFree, 10020, OPTIONAL, (weir_cu_deviceptr pointer, size_t bytes),
+WEIR_DRIVER_ENTRY(MemAddressFree, cuMemAddressFree, 10020, OPTIONAL, (weir_cu_deviceptr pointer, uint64_t bytes),
                   (pointer, bytes))
 
 /* Physical memory without an address; bytes is a multiple of the granularity, flags 0. */
 WEIR_DRIVER_ENTRY(MemCreate, cuMemCreate, 10020, OPTIONAL,
-                  (weir_cu_mem_handle * handle, size_t bytes, const weir_cu_mem_prop *prop, unsigned long long flags),
+                  (weir_cu_mem_handle * handle, uint64_t bytes, const weir_cu_mem_prop *prop, unsigned long long flags),
                   (handle, bytes, prop, flags))
 
 /* Gives the handle up. The memory itself lives on until its last mapping is gone. */
@@ -176,21 +176,21 @@ WEIR_DRIVER_ENTRY(MemRelease, cuMemRelease, 10020, OPTIONAL, (weir_cu_mem_handle
 /* Puts the whole handle (offset 0, the handle's size; NOT_SUPPORTED otherwise) into reserved, unmapped address space. No
  * access until MemSetAccess: a touch before is a fault. */
 WEIR_DRIVER_ENTRY(MemMap, cuMemMap, 10020, OPTIONAL,
-                  (weir_cu_deviceptr pointer, size_t bytes, size_t offset, weir_cu_mem_handle handle,
+                  (weir_cu_deviceptr pointer, uint64_t bytes, uint64_t offset, weir_cu_mem_handle handle,
                    unsigned long long flags),
                   (pointer, bytes, offset, handle, flags))
 
 /* Takes away all mappings in the range, there may be none; half a mapping is INVALID_VALUE, and nothing happens. */
-WEIR_DRIVER_ENTRY(MemUnmap, cuMemUnmap, 10020, OPTIONAL, (weir_cu_deviceptr pointer, size_t bytes), (pointer, bytes))
+WEIR_DRIVER_ENTRY(MemUnmap, cuMemUnmap, 10020, OPTIONAL, (weir_cu_deviceptr pointer, uint64_t bytes), (pointer, bytes))
 
 /* Sets who may touch a range that is made of whole mappings, with no hole. */
 WEIR_DRIVER_ENTRY(MemSetAccess, cuMemSetAccess, 10020, OPTIONAL,
-                  (weir_cu_deviceptr pointer, size_t bytes, const weir_cu_mem_access *access, size_t count),
+                  (weir_cu_deviceptr pointer, uint64_t bytes, const weir_cu_mem_access *access, size_t count),
                   (pointer, bytes, access, count))
 
 /* The unit of MemCreate's sizes for such memory: the least (option 0) or the one that is best (option 1). */
 WEIR_DRIVER_ENTRY(MemGetAllocationGranularity, cuMemGetAllocationGranularity, 10020, OPTIONAL,
-                  (size_t * bytes, const weir_cu_mem_prop *prop, int option), (bytes, prop, option))
+                  (uint64_t * bytes, const weir_cu_mem_prop *prop, int option), (bytes, prop, option))
 
 /* Writes a shareable form of the handle to *shareable: an int for WEIR_CU_HANDLE_POSIX_FD, which the caller closes. Only of
  * a handle that was created for that type. */
@@ -229,10 +229,10 @@ WEIR_DRIVER_ENTRY(IpcOpenEventHandle, cuIpcOpenEventHandle, 4010, REQUIRED,
 /* Memory from the current pool of the stream's device, usable in the stream's order at once. In a capture it becomes a node
  * and the memory belongs to the graph. [unsafe in capture, for a stream outside the capture, as are all pool calls] */
 WEIR_DRIVER_ENTRY(MemAllocAsync, cuMemAllocAsync, 11020, OPTIONAL,
-                  (weir_cu_deviceptr * pointer, size_t bytes, weir_cu_stream stream), (pointer, bytes, stream))
+                  (weir_cu_deviceptr * pointer, uint64_t bytes, weir_cu_stream stream), (pointer, bytes, stream))
 
 WEIR_DRIVER_ENTRY(MemAllocFromPoolAsync, cuMemAllocFromPoolAsync, 11020, OPTIONAL,
-                  (weir_cu_deviceptr * pointer, size_t bytes, weir_cu_mempool pool, weir_cu_stream stream),
+                  (weir_cu_deviceptr * pointer, uint64_t bytes, weir_cu_mempool pool, weir_cu_stream stream),
                   (pointer, bytes, pool, stream))
 
 /* The memory is free again when the stream gets there. */
@@ -263,7 +263,7 @@ WEIR_DRIVER_ENTRY(MemPoolGetAttribute, cuMemPoolGetAttribute, 11020, OPTIONAL,
                   (weir_cu_mempool pool, int attribute, void *value), (pool, attribute, value))
 
 /* Gives unused memory back to the device, as long as the pool holds more than `keep` bytes. */
-WEIR_DRIVER_ENTRY(MemPoolTrimTo, cuMemPoolTrimTo, 11020, OPTIONAL, (weir_cu_mempool pool, size_t keep), (pool, keep))
+WEIR_DRIVER_ENTRY(MemPoolTrimTo, cuMemPoolTrimTo, 11020, OPTIONAL, (weir_cu_mempool pool, uint64_t keep), (pool, keep))
 
 WEIR_DRIVER_ENTRY(MemPoolSetAccess, cuMemPoolSetAccess, 11020, OPTIONAL,
                   (weir_cu_mempool pool, const weir_cu_mem_access *access, size_t count), (pool, access, count))
@@ -272,28 +272,28 @@ WEIR_DRIVER_ENTRY(MemPoolSetAccess, cuMemPoolSetAccess, 11020, OPTIONAL,
 
 /* Any direction: the addresses tell. Goes through the legacy stream, and returns when host memory that it names may be
  * touched again: what goes to a device may still be on its way, for other streams than the legacy one. */
-WEIR_DRIVER_ENTRY(Memcpy, cuMemcpy, 4000, REQUIRED, (weir_cu_deviceptr to, weir_cu_deviceptr from, size_t bytes),
+WEIR_DRIVER_ENTRY(Memcpy, cuMemcpy, 4000, REQUIRED, (weir_cu_deviceptr to, weir_cu_deviceptr from, uint64_t bytes),
                   (to, from, bytes))
 
 /* In the stream's order. Host memory must be page-locked for the copy to overlap with anything: pageable memory is read
  * before the call returns, and a copy to it is done when the call returns. */
 WEIR_DRIVER_ENTRY(MemcpyAsync, cuMemcpyAsync, 4000, REQUIRED,
-                  (weir_cu_deviceptr to, weir_cu_deviceptr from, size_t bytes, weir_cu_stream stream),
+                  (weir_cu_deviceptr to, weir_cu_deviceptr from, uint64_t bytes, weir_cu_stream stream),
                   (to, from, bytes, stream))
 
 /* Between two devices, peer access or not. */
 WEIR_DRIVER_ENTRY(MemcpyPeerAsync, cuMemcpyPeerAsync, 4000, REQUIRED,
                   (weir_cu_deviceptr to, weir_cu_context to_context, weir_cu_deviceptr from,
-                   weir_cu_context from_context, size_t bytes, weir_cu_stream stream),
+                   weir_cu_context from_context, uint64_t bytes, weir_cu_stream stream),
                   (to, to_context, from, from_context, bytes, stream))
 
 WEIR_DRIVER_ENTRY(MemsetD8Async, cuMemsetD8Async, 3020, REQUIRED,
-                  (weir_cu_deviceptr to, unsigned char value, size_t count, weir_cu_stream stream),
+                  (weir_cu_deviceptr to, unsigned char value, uint64_t count, weir_cu_stream stream),
                   (to, value, count, stream))
 
 /* `to` is aligned to 4, and `count` counts 32-bit words. */
 WEIR_DRIVER_ENTRY(MemsetD32Async, cuMemsetD32Async, 3020, REQUIRED,
-                  (weir_cu_deviceptr to, unsigned value, size_t count, weir_cu_stream stream),
+                  (weir_cu_deviceptr to, unsigned value, uint64_t count, weir_cu_stream stream),
                   (to, value, count, stream))
 
 /* ---- Streams ---- */

@@ -40,7 +40,7 @@ weir_status weir_host_allocator_create(weir_driver *driver, const char *conf, we
 void weir_host_allocator_destroy(weir_host_allocator *host);
 
 /* 0 bytes give NULL. WEIR_ERROR_HOST_OUT_OF_MEMORY when the driver has no more: weir_last_error() says how much is held. */
-weir_status weir_host_alloc(weir_host_allocator *host, size_t bytes, void **pointer);
+weir_status weir_host_alloc(weir_host_allocator *host, uint64_t bytes, void **pointer);
 
 /* NULL is allowed. A pointer that is not live here is WEIR_ERROR_INVALID_ARGUMENT. Memory that is too large to be kept goes back
  * to the driver at once: an error of that is reported, and the memory is free all the same. */

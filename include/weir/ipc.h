@@ -15,6 +15,7 @@
 #define WEIR_IPC_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "weir/alloc.h"
 #include "weir/status.h"
@@ -29,7 +30,7 @@ enum { WEIR_IPC_HANDLE_MAX = 8192 };
 
 typedef struct weir_ipc_handle {
   size_t size;                              /* sizeof(weir_ipc_handle), set by the caller */
-  size_t offset;                            /* of the pointer in what is shared */
+  uint64_t offset;                          /* of the pointer in what is shared */
   size_t length;                            /* of the name, in bytes */
   unsigned char bytes[WEIR_IPC_HANDLE_MAX]; /* the name: the form is that of PyTorch's storages */
 } weir_ipc_handle;

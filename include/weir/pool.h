@@ -9,6 +9,7 @@
 #define WEIR_POOL_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "weir/alloc.h"
 #include "weir/graph.h"
@@ -22,8 +23,8 @@ typedef struct weir_pool_options {
   int use_on_oom; /* 1: free blocks of it serve others before a request fails */
   int no_split;   /* 1: each segment serves one allocation */
   /* Where its segments come from, instead of the driver. NULL from alloc means out of memory. */
-  void *(*alloc)(void *context, size_t bytes, int device, weir_cu_stream stream);
-  void (*free)(void *context, void *pointer, size_t bytes, int device, weir_cu_stream stream);
+  void *(*alloc)(void *context, uint64_t bytes, int device, weir_cu_stream stream);
+  void (*free)(void *context, void *pointer, uint64_t bytes, int device, weir_cu_stream stream);
   void *context;
   void (*destroy)(void *context); /* optional: the pool is gone, and calls neither of them any more. No lock is held */
 } weir_pool_options;

@@ -8,7 +8,7 @@
 
 void weir__format_text(char *text, size_t size, const char *format, va_list args) {
   int length = vsnprintf(text, size, format, args);
-  if (length < 0) /* a broken multibyte string: the format still says something */
+  if (length < 0) /* an invalid multibyte string: at least show the format */
     snprintf(text, size, "%s", format);
   else if ((size_t)length >= size)
     memcpy(text + size - sizeof "...", "...", sizeof "...");
@@ -76,7 +76,7 @@ void weir__escape_message(char *text, size_t size, bool keeps_lines) {
   for (size_t bytes;
        *at && (bytes = weir__utf8_length(at, &code)) && (weir__is_printable(code) || (keeps_lines && code == '\n'));)
     at += bytes;
-  if (!*at) /* as it is nearly always */
+  if (!*at) /* nearly always */
     return;
   char copy[WEIR__TEXT_SIZE];
   size_t from = (size_t)(at - text), to = from, length = strlen(text);
@@ -103,7 +103,7 @@ const char *weir__format_bytes(unsigned long long bytes, char text[32]) {
   }
   double number = (double)bytes / 1024;
   size_t unit = 0;
-  /* What would be printed as 1024.00 is one of the next unit. */
+  /* What would be printed as 1024.00 takes the next unit. */
   while (number >= 1023.995 && unit + 1 < WEIR_COUNT_OF(units)) {
     number /= 1024;
     unit++;
@@ -131,7 +131,7 @@ static const char *skip_spaces(const char *at) {
   return at;
 }
 
-/* The unit that stands at *at, which moves behind it. Upper and lower case are the same. */
+/* Reads a unit, in upper or lower case, and moves *at past it. */
 static unsigned long long parse_unit(const char **at) {
   static const char letters[] = "kmgt";
   const char *letter = **at != '\0' ? strchr(letters, tolower((unsigned char)**at)) : NULL;

@@ -5,8 +5,8 @@
 
 #include "alloc/trace.h"
 #include "inspect/record_env.h"
-#include "record/intern.h"
 #include "record/stacks.h"
+#include "record/texts.h"
 
 static weir_status no_memory(const char *who) {
   return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);

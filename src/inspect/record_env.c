@@ -147,7 +147,7 @@ static void dump(weir_allocator *allocator, const weir__recorder *history, const
 
 static void dump_out_of_memory(weir_allocator *allocator) {
   weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
-  if (!history || !history->devices[0].tape.file)
+  if (!history || !history->devices[0].ring.file)
     return;
   int number = atomic_fetch_add(&history->dumps, 1) + 1;
   if (number <= MOST_DUMPS)
@@ -159,7 +159,7 @@ static void dump_out_of_memory(weir_allocator *allocator) {
 /* The file of a device; NULL if there is none, or if it belongs to the parent of a fork. */
 static weir__ring_file *file_of_heap(const weir__heap *heap, weir__recorder **history) {
   *history = atomic_load_explicit(&heap->allocator->history, memory_order_acquire);
-  return *history ? (*history)->devices[heap->device].tape.file : NULL;
+  return *history ? (*history)->devices[heap->device].ring.file : NULL;
 }
 
 static void take_checkpoint(weir__heap *heap, weir__recorder *history, weir__ring_file *file,
@@ -239,7 +239,7 @@ static void *serve(void *unused) {
     pthread_mutex_lock(&members_lock);
     for (member *m = members; m; m = m->next) {
       const weir__recorder *history = atomic_load(&m->allocator->history);
-      if (is_signal && history->devices[0].tape.file) /* not one that is the parent's */
+      if (is_signal && history->devices[0].ring.file) /* not one that is the parent's */
         dump(m->allocator, history, is_abort ? "abort" : "signal", number);
       take_checkpoints(m->allocator, false);
     }

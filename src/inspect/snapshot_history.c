@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "alloc/backend.h"
-#include "record/intern.h"
 #include "record/operations.h"
 #include "record/stacks.h"
+#include "record/texts.h"
 
 static uint32_t block_stack(void *context, int device, uint64_t address) {
   const weir__recorded *r = context;

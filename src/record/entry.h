@@ -1,5 +1,5 @@
 /*
- * What a recorded event is.
+ * What a recorded entry is.
  */
 #ifndef WEIR_RECORD_ENTRY_H
 #define WEIR_RECORD_ENTRY_H
@@ -41,6 +41,6 @@ enum {
                                       * request: the cache could not serve it */
 };
 
-_Static_assert(sizeof(weir__entry) == 48, "events are small");
+_Static_assert(sizeof(weir__entry) == 48, "entries are small");
 
 #endif

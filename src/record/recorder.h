@@ -1,45 +1,37 @@
 /*
  * The recorder of an allocator.
  *
- * Events go to tapes (record/ring.h), one for each device. The stack of a block in use is in a table of its arena: blocks
+ * Entries go to rings (record/ring.h), one for each device. The stack of a block in use is in a table of its arena: blocks
  * themselves stay small.
  */
 #ifndef WEIR_RECORD_RECORDER_H
 #define WEIR_RECORD_RECORDER_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/clock.h"
+#include "base/hash_map.h"
 #include "base/lock.h"
+#include "base/thread.h"
 #include "record/entry.h"
 #include "record/ring.h"
 #include "record/this_thread.h"
 #include "weir/history.h"
 
-/* Stacks by the address of a block, in a table with open addresses. All zero is an empty one. */
-typedef struct weir__stack_map {
-  struct weir__stack_entry {
-    uint64_t address; /* 0: empty */
-    uint32_t stack;
-  } * entries;
-  size_t count, room; /* room is a power of two, or 0 */
-} weir__stack_map;
-
 /* What an arena writes with. Guarded by the arena's lock. */
 typedef struct weir__writer {
   struct weir__recorder *history;
   uint64_t
-      rules; /* those of the last event, if there is a chunk and all events have the same form; else WEIR__NO_RULES */
+      rules; /* those of the last entry, if there is a chunk and all entries have the same form; else WEIR__NO_RULES */
   weir__chunk *chunk; /* NULL: it has to ask for one */
-  uint64_t last;      /* the time of its last event: the next is not before it */
-  uint64_t stream;    /* of all its events, as the two below */
+  uint64_t last;      /* the time of its last entry: the next is not before it */
+  uint64_t stream;    /* of all its entries, as the two below */
   uint32_t pool;
   int device;
-  uint32_t generation;    /* of the recording that the stacks are of */
-  weir__stack_map stacks; /* of blocks in use */
+  uint32_t generation;   /* of the recording that the stacks are of */
+  weir__hash_map stacks; /* of blocks in use, by address */
 } weir__writer;
 
 typedef struct weir__annotation {
@@ -51,13 +43,13 @@ typedef struct weir__annotation {
 } weir__annotation;
 
 typedef struct weir__recorder_device {
-  weir__ring tape;
+  weir__ring ring;
   atomic_uint metadata; /* a text */
   weir__lock lock;
-  weir__writer marks; /* events that are of no arena; guarded by `lock` */
+  weir__writer marks; /* entries that are of no arena; guarded by `lock` */
 } weir__recorder_device;
 
-/* What is kept of an event. */
+/* What is kept of an entry. */
 typedef union weir__rules {
   struct {
     uint32_t generation; /* how often recording was turned off */
@@ -73,13 +65,13 @@ typedef union weir__rules {
 typedef struct weir__recorder {
   _Atomic uint64_t rules;  /* weir__rules in one word, so that all of them are read at once; changed under the lock */
   atomic_int mode, stacks; /* weir_history_...; changed under the lock, read without */
-  atomic_ulong lost;       /* events */
-  pthread_mutex_t lock;    /* of what follows */
+  atomic_ulong lost;       /* entries */
+  weir__mutex lock;        /* of what follows */
   size_t limit;
   weir__annotation *annotations, **annotations_end; /* the oldest first */
   size_t annotation_count;
   uint64_t annotations_dropped;
-  struct weir__ring_file *file;          /* has the events; NULL: memory does. Set before recording begins */
+  struct weir__ring_file *file;          /* has the entries; NULL: memory does. Set before recording begins */
   atomic_int dumps;                      /* how often memory ran out and a snapshot was due beside the file */
   struct weir__recorder *next_with_file; /* in the list of those that a fork is about; guarded by its lock */
   int device_count;
@@ -89,7 +81,7 @@ typedef struct weir__recorder {
 weir__recorder *weir__recorder_new(int devices); /* NULL: no host memory */
 void weir__recorder_delete(weir__recorder *history);
 
-/* Events go to the file, which is the recorder's from here on. Nothing was recorded yet. */
+/* Entries go to the file, which is the recorder's from here on. Nothing was recorded yet. */
 void weir__recorder_set_file(weir__recorder *history, struct weir__ring_file *file);
 
 void weir__recorder_set(weir__recorder *history, const weir_history_options *options);
@@ -103,13 +95,13 @@ static inline weir__rules weir__recorder_rules(const weir__recorder *history) {
   return (weir__rules){.word = atomic_load_explicit(&history->rules, memory_order_relaxed)};
 }
 
-/* The caller's stack, where events of this kind keep one; else 0. No lock is held. */
+/* The caller's stack, where entries of this kind keep one; else 0. No lock is held. */
 uint32_t weir__recorder_stack(const weir__recorder *history, weir_history_context level);
 
 /* NULL: no host memory. */
 weir__writer *weir__writer_new(weir__recorder *history, int device, weir_pool_id pool, uint64_t stream);
 
-/* Writes an event. `stack` is that of the operation under way; what the event keeps of it is for the rules. The lock that
+/* Writes an entry. `stack` is that of the operation under way; what the entry keeps of it is for the rules. The lock that
  * guards the writer is held. */
 void weir__recorder_write(weir__writer *writer, unsigned action, uint64_t address, uint64_t bytes, uint32_t stack);
 
@@ -117,7 +109,7 @@ void weir__recorder_write(weir__writer *writer, unsigned action, uint64_t addres
 void weir__recorder_write_at(weir__writer *writer, unsigned action, uint64_t address, uint64_t bytes, uint32_t stack,
                              uint64_t ticks);
 
-/* A free that is complete at once: both of its events. */
+/* A free that is complete at once: both of its entries. */
 void weir__recorder_write_freed(weir__writer *writer, uint64_t address, uint64_t bytes, uint32_t stack, uint64_t ticks);
 
 /* The writer's arena is going. NULL is allowed. */
@@ -128,17 +120,17 @@ uint32_t weir__writer_stack(const weir__recorder *history, const weir__writer *w
 
 void weir__recorder_set_metadata(weir__recorder *history, int device, uint32_t text);
 
-/* An event of no arena: a mark, perhaps about an address, or a snapshot. */
+/* An entry of no arena: a mark, perhaps about an address, or a snapshot. */
 void weir__recorder_mark(weir__recorder *history, int device, unsigned action, uint64_t address, uint64_t bytes,
                          uint32_t text);
 
-/* The events of a device, the oldest first, for the caller to free. false: no host memory. */
-bool weir__recorder_read(weir__recorder *history, int device, weir__entry **events, size_t *count, uint64_t *dropped);
+/* The entries of a device, the oldest first, for the caller to free. false: no host memory. */
+bool weir__recorder_read(weir__recorder *history, int device, weir__entry **entries, size_t *count, uint64_t *dropped);
 
 /* The same at an earlier time, which a snapshot may have marked: neither its mark nor what came later takes an entry's
  * place. */
-bool weir__recorder_read_until(weir__recorder *history, int device, uint64_t until, weir__entry **events, size_t *count,
-                               uint64_t *dropped);
+bool weir__recorder_read_until(weir__recorder *history, int device, uint64_t until, weir__entry **entries,
+                               size_t *count, uint64_t *dropped);
 
 /* Calls `each` for every annotation, the oldest first, with the recorder's lock held. */
 void weir__recorder_annotations(weir__recorder *history,
@@ -154,43 +146,43 @@ static inline uint64_t weir__writer_time(weir__writer *writer, uint64_t ticks) {
   return ticks;
 }
 
-/* Field by field, straight to its place: a copy of a whole event would wait for its parts. */
-static inline void weir__entry_fill(weir__entry *event, const weir__writer *writer, unsigned action, uint64_t address,
+/* Field by field, straight to its place: a copy of a whole entry would wait for its parts. */
+static inline void weir__entry_fill(weir__entry *entry, const weir__writer *writer, unsigned action, uint64_t address,
                                     uint64_t bytes, uint64_t time, uint32_t stack, uint32_t context) {
-  event->address = address;
-  event->bytes = bytes;
-  event->stream = writer->stream;
-  event->time = time;
-  event->stack = stack;
-  event->pool = writer->pool;
-  event->context = context;
-  event->action = (uint8_t)action;
-  event->device = (uint8_t)writer->device;
-  event->thread = weir__this_thread.thread;
+  entry->address = address;
+  entry->bytes = bytes;
+  entry->stream = writer->stream;
+  entry->time = time;
+  entry->stack = stack;
+  entry->pool = writer->pool;
+  entry->context = context;
+  entry->action = (uint8_t)action;
+  entry->device = (uint8_t)writer->device;
+  entry->thread = weir__this_thread.thread;
 }
 
-/* Room for one or two events; NULL: the long way has to be taken. */
-static inline weir__entry *weir__writer_place(const weir__writer *writer, unsigned events, unsigned *count) {
+/* Room for one or two entries; NULL: the long way has to be taken. */
+static inline weir__entry *weir__writer_place(const weir__writer *writer, unsigned entries, unsigned *count) {
   if (writer->rules != atomic_load_explicit(&writer->history->rules, memory_order_relaxed) || weir__this_thread.texts ||
       !weir__this_thread.thread)
     return NULL;
   *count = atomic_load_explicit(&writer->chunk->count, memory_order_relaxed);
-  if (*count + events > WEIR__CHUNK_ENTRIES)
+  if (*count + entries > WEIR__CHUNK_ENTRIES)
     return NULL;
-  weir__entry *place = &writer->chunk->events[*count];
-  for (unsigned i = 0; i < events; i++)
+  weir__entry *place = &writer->chunk->entries[*count];
+  for (unsigned i = 0; i < entries; i++)
     __builtin_prefetch(place + 12 + i, 1);
   return place;
 }
 
 static inline void weir__recorder_alloc(weir__writer *writer, uint64_t address, uint64_t bytes, uint64_t ticks) {
   unsigned count;
-  weir__entry *event = weir__writer_place(writer, 1, &count);
-  if (__builtin_expect(!event, 0)) {
+  weir__entry *entry = weir__writer_place(writer, 1, &count);
+  if (__builtin_expect(!entry, 0)) {
     weir__recorder_write_at(writer, WEIR_TRACE_ALLOC, address, bytes, 0, ticks);
     return;
   }
-  weir__entry_fill(event, writer, WEIR_TRACE_ALLOC, address, bytes, weir__writer_time(writer, ticks), 0, 0);
+  weir__entry_fill(entry, writer, WEIR_TRACE_ALLOC, address, bytes, weir__writer_time(writer, ticks), 0, 0);
   atomic_store_explicit(&writer->chunk->count, count + 1, memory_order_release);
 }
 
@@ -207,7 +199,7 @@ static inline void weir__recorder_freed(weir__writer *writer, uint64_t address, 
   atomic_store_explicit(&writer->chunk->count, count + 2, memory_order_release);
 }
 
-/* ---- Numbers in events ---- */
+/* ---- Numbers in entries ---- */
 
 typedef struct weir__entry_context {
   uint32_t phase, compile, metadata; /* texts */

@@ -1,21 +1,20 @@
 /*
  * A recording in a file that outlives the process, however that ends.
  *
- * The file is mapped, and has a fixed size: a header, a log and chunks of events, which are those of a tape
- * (record/ring.h). An event is in the file as soon as its chunk counts it: nothing has to be written when the process dies.
- * The log has what numbers in events mean, and the settings. An entry of it is there before the first event that needs it.
+ * The file is mapped, and has a fixed size: a header, a log and chunks of entries, which are those of a ring
+ * (record/ring.h). An entry is in the file as soon as its chunk counts it: nothing has to be written when the process dies.
+ * The log has what numbers in entries mean, and the settings. An entry of it is there before the first entry that needs it.
  *
  * Chunks are used again; what an old one still has is not later than `dropped_until` of its device, and readers leave it away.
  *
- * Checkpoints keep what the dropped events left behind: all segments and blocks of a device at one moment between two
- * events. A device has a few of them, spread over the ring. A reader starts from the oldest checkpoint that is not
- * earlier than `dropped_until` and ignores the events before it. Checkpoints share one area of the file, and a new one
+ * Checkpoints keep what the dropped entries left behind: all segments and blocks of a device at one moment between two
+ * entries. A device has a few of them, spread over the ring. A reader starts from the oldest checkpoint that is not
+ * earlier than `dropped_until` and ignores the entries before it. Checkpoints share one area of the file, and a new one
  * never overwrites the newest valid one of its device, so a process that is killed meanwhile leaves a usable file.
  */
 #ifndef WEIR_RECORD_RING_FILE_H
 #define WEIR_RECORD_RING_FILE_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,7 +22,9 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/hash_map.h"
 #include "base/lock.h"
+#include "base/thread.h"
 #include "record/ring.h"
 
 #define WEIR__RING_MAGIC "WEIRRING"
@@ -37,7 +38,7 @@ enum {
 };
 
 typedef struct weir__ring_file_device {
-  _Atomic uint64_t dropped;       /* events that went */
+  _Atomic uint64_t dropped;       /* entries that went */
   _Atomic uint64_t dropped_until; /* their latest time */
   _Atomic uint64_t cleared_until;
   uint64_t memory; /* the device's, in bytes */
@@ -60,7 +61,7 @@ typedef struct weir__ring_file_header {
   atomic_uint newest;        /* which of them is the later one */
   atomic_uint is_closed;     /* the recording ended by itself */
   _Atomic uint64_t log_used;
-  _Atomic uint64_t lost;     /* events for which there was no chunk */
+  _Atomic uint64_t lost;     /* entries for which there was no chunk */
   _Atomic uint64_t log_lost; /* entries of the log for which there was no room */
   weir__ring_file_device devices[WEIR__RING_DEVICES];
   uint64_t checkpoints_at, checkpoint_bytes; /* behind the log; from version 3 on */
@@ -109,7 +110,7 @@ typedef struct weir__ring_file_slot {
  * 8; by the private pools, each of them two numbers, in the order in which they were made; by the segments; and by the
  * blocks of all of these. */
 typedef struct weir__ring_file_state {
-  uint64_t time;          /* ticks: all events of the device up to here have gone into it, and no later one */
+  uint64_t time;          /* ticks: all entries of the device up to here have gone into it, and no later one */
   uint64_t settings_time; /* ticks: from here on, the log has further changes of the settings */
   uint64_t limit;         /* bytes that may be reserved; UINT64_MAX: all */
   uint64_t peak_allocated, peak_reserved; /* bytes, since the beginning or since the program has reset them */
@@ -156,7 +157,7 @@ static inline uint64_t weir__ring_file_checksum(uint64_t sequence, uint64_t at, 
 
 /* ---- The file of a process ---- */
 
-/* A device needs a checkpoint. Urgent: soon the oldest one that counts will not reach back to the events any more.
+/* A device needs a checkpoint. Urgent: soon the oldest one that counts will not reach back to the entries any more.
  * Called with locks held, from where a chunk begins: it only passes that on. */
 typedef void (*weir__ring_file_due)(void *context, int device, bool is_urgent);
 
@@ -170,8 +171,7 @@ typedef struct weir__ring_file {
   uint64_t fresh;                          /* chunks from here on were never used */
   uint64_t taken[WEIR__RING_DEVICES];      /* chunks of each device */
   uint64_t next_sequence;
-  uint64_t *modules; /* hashes of those that are in the log */
-  size_t module_count, module_room;
+  weir__hash_map modules;              /* the hashes of those that are in the log */
   uint64_t clock_at;                   /* ticks from which on the clock is to be read again */
   unsigned long long loads;            /* of libraries, when modules were logged */
   uint64_t since[WEIR__RING_DEVICES];  /* chunks that a device began since its last checkpoint */
@@ -180,7 +180,7 @@ typedef struct weir__ring_file {
   weir__ring_file_due due;             /* NULL: there are no checkpoints */
   void *due_context;
   atomic_bool is_due[WEIR__RING_DEVICES]; /* it was asked for, and not begun */
-  pthread_mutex_t
+  weir__mutex
       checkpoint_lock; /* of what follows: one checkpoint at a time. It comes before all locks of the allocator */
   struct weir__ring_file_place {
     uint64_t sequence, at, bytes; /* as in the slot */
@@ -202,13 +202,13 @@ void weir__ring_file_close(weir__ring_file *file);
 /* In the child of a fork: puts plain memory in the place of the file, so that nothing of the child gets there. */
 bool weir__ring_file_detach(weir__ring_file *file);
 
-/* Events that there is room for. */
+/* Entries that there is room for. */
 uint64_t weir__ring_file_capacity(const weir__ring_file *file);
 
 /* A chunk that was never used, for a device. NULL: there is none left for it. */
 weir__chunk *weir__ring_file_chunk(weir__ring_file *file, int device);
 
-/* A chunk of a device begins: it has no events, and is later than those that began before it. The device keeps `most`
+/* A chunk of a device begins: it has no entries, and is later than those that began before it. The device keeps `most`
  * chunks, or as many as there are. */
 void weir__ring_file_begin(weir__ring_file *file, weir__chunk *chunk, int device, uint64_t most);
 
@@ -232,7 +232,7 @@ bool weir__ring_file_put(weir__ring_file *file, int device, const weir__ring_fil
 /* For how long a checkpoint may be. */
 uint64_t weir__ring_file_room(const weir__ring_file *file);
 
-/* An event with these numbers is about to be written; the pool's is 0 where it is not interned. */
+/* An entry with these numbers is about to be written; the pool's is 0 where it is not interned. */
 static inline void weir__ring_file_need(weir__ring_file *file, uint32_t stack, uint32_t context, uint32_t pool) {
   unsigned texts = atomic_load_explicit(&file->texts_logged, memory_order_acquire);
   if (context > texts || pool > texts || stack > atomic_load_explicit(&file->stacks_logged, memory_order_acquire))

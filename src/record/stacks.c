@@ -1,11 +1,11 @@
 #include "record/stacks.h"
 
-#include <dlfcn.h>
-#include <link.h>
-#include <pthread.h>
 #include <string.h>
 
 #include "base/base.h"
+#include "base/library.h"
+#include "base/thread.h"
+#include "record/texts.h"
 #include "record/this_thread.h"
 #include "record/unwind.h"
 
@@ -19,7 +19,7 @@ weir__intern weir__stacks = {.most_bytes = 256u << 20};
 /* ---- Weir's own code ---- */
 
 typedef struct code_range {
-  uintptr_t begin, end;
+  uint64_t begin, end;
 } code_range;
 
 enum { MOST_RANGES = 8 };
@@ -28,21 +28,12 @@ static atomic_size_t own_count;
 
 /* libweir.so itself, what has it inside (the Python extension, the preload library), and adapters on top of it. A program that has
  * libweir.a inside has the frames of both: the names tell them apart, when the file is read. */
-static int add_own_code(struct dl_phdr_info *info, size_t size, void *context) {
-  (void)size;
+static void add_own_code(void *context, const weir__image *image) {
   size_t *count = context;
-  const char *slash = info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
-  const char *name = slash ? slash + 1 : "";
-  if (strncmp(name, "libweir", strlen("libweir")) != 0 && strncmp(name, "_weir.", strlen("_weir.")) != 0)
-    return 0;
-  for (int i = 0; i < info->dlpi_phnum && *count < MOST_RANGES; i++) {
-    const ElfW(Phdr) *part = &info->dlpi_phdr[i];
-    if (part->p_type == PT_LOAD && part->p_flags & PF_X) {
-      uintptr_t begin = info->dlpi_addr + part->p_vaddr;
-      own_code[(*count)++] = (code_range){begin, begin + part->p_memsz};
-    }
-  }
-  return 0;
+  const char *slash = strrchr(image->path, '/'), *name = slash ? slash + 1 : "";
+  bool is_own = strncmp(name, "libweir", strlen("libweir")) == 0 || strncmp(name, "_weir.", strlen("_weir.")) == 0;
+  if (is_own && image->code_begin < image->code_end && *count < MOST_RANGES)
+    own_code[(*count)++] = (code_range){image->code_begin, image->code_end};
 }
 
 static inline bool is_own(uint64_t address, size_t ranges) {
@@ -66,18 +57,19 @@ static size_t drop_own(uint64_t *addresses, size_t count) {
 
 typedef int (*backtrace_fn)(void **addresses, int room);
 static backtrace_fn backtrace_native; /* NULL: there is no libunwind; written once */
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static weir__once_flag once = WEIR__ONCE_INIT;
 
 /* It stays loaded. */
 static void start(void) {
   size_t ranges = 0;
-  dl_iterate_phdr(add_own_code, &ranges);
+  weir__images_each(add_own_code, &ranges);
   atomic_store_explicit(&own_count, ranges, memory_order_release);
   static const char *const names[] = {"libunwind.so.8", "libunwind.so"};
-  for (size_t i = 0; i < WEIR_COUNT_OF(names) && !backtrace_native; i++) {
-    void *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+  const bool fits = sizeof(void *) == sizeof(uint64_t); /* addresses are written straight into words */
+  for (size_t i = 0; fits && i < WEIR_COUNT_OF(names) && !backtrace_native; i++) {
+    void *library = weir__library_open(names[i]);
     if (library)
-      *(void **)&backtrace_native = dlsym(library, "unw_backtrace");
+      *(void **)&backtrace_native = weir__library_symbol(library, "unw_backtrace");
     if (backtrace_native)
       weir__unwind_start(library);
   }
@@ -88,7 +80,7 @@ static _Atomic(weir_stack_key) hook_key; /* NULL: the hook's stacks have no keys
 static _Atomic(void *) hook_context;
 
 bool weir__stacks_start(void) {
-  pthread_once(&once, start);
+  weir__once(&once, start);
   return backtrace_native != NULL;
 }
 
@@ -197,7 +189,6 @@ static inline __attribute__((always_inline)) uint32_t gather(weir_history_stacks
     walked = weir__unwind_walk(__builtin_frame_address(0), first + count, room - own - count);
   count += walked;
   if (wants_native && !walked && !*is_full) {
-    _Static_assert(sizeof(void *) == sizeof(uint64_t), "addresses are words");
     memcpy(saved, words + count, own * sizeof *words);
     int native = backtrace_native((void **)(words + count), (int)(room - count));
     memcpy(words + count, saved, own * sizeof *words);

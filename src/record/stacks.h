@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "record/intern.h"
+#include "base/intern.h"
 #include "weir/history.h"
 
 enum { WEIR__MOST_FRAMES = 4096 }; /* of one stack; those further out are left off */

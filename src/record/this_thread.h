@@ -18,9 +18,9 @@ typedef struct weir__this_thread {
   uint32_t context; /* the number of `context_phase`, `compile` and `metadata` together; 0: not looked up yet */
   uint32_t metadata;
   uint32_t context_phase; /* the thread's own phase, or the shared one */
-  uint16_t thread;        /* its number in events; 0: it has recorded nothing yet */
+  uint16_t thread;        /* its number in entries; 0: it has recorded nothing yet */
   bool is_for_request;    /* what happens to segments now is for a request that the cache could not serve */
-  bool has_missed;        /* the cache could not serve the request whose event comes next */
+  bool has_missed;        /* the cache could not serve the request whose entry comes next */
   bool is_in_hook;        /* a hook of stacks is running */
   bool lacks_frames;      /* the hook found no frames for this thread the last time */
   bool is_telling;        /* a tracker is */

@@ -2,10 +2,11 @@
 
 #if defined(__x86_64__)
 
-#include <dlfcn.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <ucontext.h>
+
+#include "base/library.h"
+#include "base/thread.h"
 
 /* ---- libunwind's calls, as far as they are needed. Their types are its own: only their sizes and a few places matter ---- */
 
@@ -27,10 +28,10 @@ static int (*get_reg)(cursor *, int, uint64_t *);
 static int (*get_save_loc)(cursor *, int, save_loc *);
 
 bool weir__unwind_start(void *library) {
-  *(void **)&init_local = dlsym(library, "_ULx86_64_init_local");
-  *(void **)&get_reg = dlsym(library, "_ULx86_64_get_reg");
-  *(void **)&get_save_loc = dlsym(library, "_ULx86_64_get_save_loc");
-  *(void **)&step = init_local && get_reg && get_save_loc ? dlsym(library, "_ULx86_64_step") : NULL;
+  *(void **)&init_local = weir__library_symbol(library, "_ULx86_64_init_local");
+  *(void **)&get_reg = weir__library_symbol(library, "_ULx86_64_get_reg");
+  *(void **)&get_save_loc = weir__library_symbol(library, "_ULx86_64_get_save_loc");
+  *(void **)&step = init_local && get_reg && get_save_loc ? weir__library_symbol(library, "_ULx86_64_step") : NULL;
   return step != NULL;
 }
 
@@ -87,17 +88,10 @@ static _Thread_local bool met_unknown
     __attribute__((tls_model("initial-exec"))); /* the last walk ended at such a place */
 
 static __attribute__((noinline)) void find_stack(void) {
-  pthread_attr_t attributes;
-  void *begin = NULL;
-  size_t bytes = 0;
-  stack_begin = stack_end = 1;
-  if (pthread_getattr_np(pthread_self(), &attributes) != 0)
-    return;
-  if (pthread_attr_getstack(&attributes, &begin, &bytes) == 0 && bytes) {
-    stack_begin = (uint64_t)begin;
-    stack_end = (uint64_t)begin + bytes;
-  }
-  pthread_attr_destroy(&attributes);
+  uintptr_t begin = 1, end = 1;
+  weir__thread_stack(&begin, &end);
+  stack_begin = begin;
+  stack_end = end;
 }
 
 __attribute__((no_sanitize("address"))) size_t weir__unwind_walk(const void *frame, uint64_t *addresses, size_t room) {

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "record/recorder.h"
 #include "record/stacks.h"
+#include "record/texts.h"
 #include "support/alloc.h"
 #include "weir/history.h"
 #include "weir/snapshot.h"

@@ -38,7 +38,7 @@ static void check_handles(const model *m) {
                                    &m->nodes,   &m->execs,  &m->modules,  &m->functions};
   for (size_t i = 0; i < WEIR_COUNT_OF(tables); i++) {
     const char *fault = weir__handles_fault(tables[i]);
-    CHECK(!fault, "handles: of kind %d: %s", (int)(tables[i]->tag >> 48), fault);
+    CHECK(!fault, "handles: of kind %d: %s", (int)(tables[i]->tag >> WEIR__HANDLE_KIND_SHIFT), fault);
   }
 }
 
