@@ -294,13 +294,13 @@ static bool copy_annotations(weir_snapshot *s, const weir__history_source *sourc
     if (device >= 0 && from.device != device)
       continue;
     if (!weir__make_room(&s->annotations, &s->annotation_room, s->annotation_count + 1, sizeof *s->annotations) ||
-        !weir__make_room(&s->pairs, &s->pair_room, s->pair_count + 2 * from.pair_count, sizeof *s->pairs))
+        !weir__make_room(&s->pairs, &s->pair_room, s->pair_count + from.pair_count, sizeof *s->pairs))
       return false;
     s->annotations[s->annotation_count++] =
         (weir__taken_annotation){s->pair_count, from.pair_count, from.device, from.time_us};
-    for (size_t i = 0; i < from.pair_count; i++, s->pair_count += 2)
-      if (!add_text(s, from.pairs[i].key, &s->pairs[s->pair_count]) ||
-          !add_text(s, from.pairs[i].value, &s->pairs[s->pair_count + 1]))
+    for (size_t i = 0; i < from.pair_count; i++, s->pair_count++)
+      if (!add_text(s, from.pairs[i].key, &s->pairs[s->pair_count].key) ||
+          !add_text(s, from.pairs[i].value, &s->pairs[s->pair_count].value))
         return false;
   }
   return true;
@@ -485,8 +485,8 @@ weir_status weir_snapshot_annotation_pair(const weir_snapshot *snapshot, size_t 
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
   if (index >= snapshot->annotation_count || pair >= snapshot->annotations[index].pair_count)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: there is no pair %zu of annotation %zu", __func__, pair, index);
-  const uint32_t *texts = &snapshot->pairs[snapshot->annotations[index].first + 2 * pair];
-  *key = text_of(snapshot, texts[0]);
-  *value = text_of(snapshot, texts[1]);
+  const weir__text_pair *found = &snapshot->pairs[snapshot->annotations[index].first + pair];
+  *key = text_of(snapshot, found->key);
+  *value = text_of(snapshot, found->value);
   return WEIR_OK;
 }

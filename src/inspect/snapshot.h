@@ -10,6 +10,7 @@
 
 #include "alloc/settings.h"
 #include "inspect/snapshot_texts.h"
+#include "inspect/write_snapshot.h"
 #include "record/entry.h"
 #include "weir/snapshot.h"
 
@@ -91,7 +92,7 @@ typedef struct weir__taken_context {
 } weir__taken_context;
 
 typedef struct weir__taken_annotation {
-  size_t first; /* in pairs: key, value, key, value */
+  size_t first; /* in pairs */
   size_t pair_count;
   int device;
   int64_t time_us;
@@ -123,7 +124,7 @@ struct weir_snapshot {
 
   weir__taken_annotation *annotations;
   size_t annotation_count, annotation_room;
-  uint32_t *pairs;
+  weir__text_pair *pairs;
   size_t pair_count, pair_room;
   weir__text_set texts;
   weir__settings settings;
