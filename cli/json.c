@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 
-#include "base/text.h"
 #include "inspect/write_sink.h"
 
 static weir__sink sink;
@@ -66,24 +65,4 @@ static void write_item(const weir_cli_json_item *item) {
 void weir_cli_json_write(const weir_cli_json_item *items, size_t count) {
   for (size_t i = 0; i < count; i++)
     write_item(&items[i]);
-}
-
-void weir_cli_json_string(const char *text) {
-  putchar('"');
-  while (*text) {
-    uint32_t code;
-    size_t bytes = weir__utf8_length(text, &code);
-    if (!bytes) /* JSON is UTF-8, whatever a file's name is */
-      fputs("\xef\xbf\xbd", stdout);
-    else if (code == '"' || code == '\\')
-      printf("\\%c", (int)code);
-    else if (code == '\n')
-      fputs("\\n", stdout);
-    else if (!weir__is_printable(code))
-      printf("\\u%04x", (unsigned)code);
-    else
-      fwrite(text, 1, bytes, stdout);
-    text += bytes ? bytes : 1;
-  }
-  putchar('"');
 }

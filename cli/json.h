@@ -96,7 +96,4 @@ void weir_cli_json_begin(int line_depth);
 void weir_cli_json_end(void);
 void weir_cli_json_write(const weir_cli_json_item *items, size_t count);
 
-/* Writes a text as a JSON string, for commands that still write JSON by hand. */
-void weir_cli_json_string(const char *text);
-
 #endif
