@@ -132,16 +132,19 @@ static inline void keep(writer *w, uint32_t *memo) {
     w->to->keep(w->sink, memo);
 }
 
-static void pool_id(writer *w, key name, weir_pool_id id) {
+static void pool_id(writer *w, key name, weir_pool_id id, uint32_t *memo) {
   put_key(w, name);
-  if (!w->view->has_signed_pools || ((int64_t)id.first >= 0 && (int64_t)id.second >= 0)) {
-    w->to->pair(w->sink, id.first, id.second);
+  if (put_again(w, memo))
     return;
+  if (!w->view->has_signed_pools || ((int64_t)id.first >= 0 && (int64_t)id.second >= 0))
+    w->to->pair(w->sink, id.first, id.second);
+  else {
+    weir__write_open_list(w->sink);
+    w->to->integer(w->sink, (int64_t)id.first);
+    w->to->integer(w->sink, (int64_t)id.second);
+    weir__write_close(w->sink);
   }
-  weir__write_open_list(w->sink);
-  w->to->integer(w->sink, (int64_t)id.first);
-  w->to->integer(w->sink, (int64_t)id.second);
-  weir__write_close(w->sink);
+  keep(w, memo);
 }
 
 /* ---- Stacks ---- */
@@ -200,7 +203,7 @@ static void segment(writer *w, int device, size_t index) {
   integer(w, KEY_STREAM, (int64_t)(uintptr_t)s.stream);
   put_key(w, KEY_SEGMENT_TYPE);
   w->to->text(w->sink, key_texts[type], &w->key_memos[type]);
-  pool_id(w, KEY_SEGMENT_POOL_ID, s.pool);
+  pool_id(w, KEY_SEGMENT_POOL_ID, s.pool, NULL);
   put_key(w, KEY_IS_EXPANDABLE);
   w->to->boolean(w->sink, s.is_expandable);
   frames(w, s.stack);
@@ -226,17 +229,6 @@ static void segments(writer *w, key name, int device) {
 
 /* ---- History ---- */
 
-static void entry_pool(writer *w, uint32_t pool) {
-  uint32_t *memo = memo_of(w, &w->pools, pool);
-  if (memo && *memo) {
-    put_key(w, KEY_POOL_ID);
-    put_again(w, memo);
-    return;
-  }
-  pool_id(w, KEY_POOL_ID, w->view->pool(w->view->source, pool));
-  keep(w, memo);
-}
-
 static void entry(writer *w, const weir__view_entry *e) {
   weir__write_open_dict(w->sink);
   put_key(w, KEY_ACTION);
@@ -252,7 +244,7 @@ static void entry(writer *w, const weir__view_entry *e) {
   text(w, KEY_COMPILE_CONTEXT, e->compile_context);
   text(w, KEY_USER_METADATA, e->user_metadata);
   if (e->pool != WEIR__VIEW_NONE)
-    entry_pool(w, e->pool);
+    pool_id(w, KEY_POOL_ID, w->view->pool(w->view->source, e->pool), memo_of(w, &w->pools, e->pool));
   if (*w->view->text(w->view->source, e->phase))
     text(w, KEY_PHASE, e->phase);
   if (e->stack)
