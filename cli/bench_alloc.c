@@ -604,118 +604,93 @@ static void print_text(const report *r) {
 typedef enum value { MEDIAN, LEAST, MOST } value;
 
 static void json_results(const char *key, const weir_bench_result *results, int count, value which) {
-  printf("\"%s\": {", key);
+  WEIR_CLI_JSON(JSON_OBJECT(key));
   for (int side = 0; side < count; side++) {
     const weir_bench_result *x = &results[side];
-    double ns = which == MEDIAN ? x->median : which == LEAST ? x->least : x->most;
-    printf("%s\"%s\": ", side ? ", " : "", side_keys[side]);
-    if (x->is_there)
-      printf("%.3f", ns);
-    else
-      fputs("null", stdout);
+    WEIR_CLI_JSON(JSON_REAL_IF(x->is_there, side_keys[side],
+                               which == MEDIAN  ? x->median
+                               : which == LEAST ? x->least
+                                                : x->most,
+                               3));
   }
-  putchar('}');
+  WEIR_CLI_JSON(JSON_CLOSE);
 }
 
 static void json_ratio(const char *key, const weir_bench_result *a, const weir_bench_result *b) {
-  if (a->is_there && b->is_there && b->median > 0)
-    printf("\"%s\": %.4f", key, a->median / b->median);
-  else
-    printf("\"%s\": null", key);
+  bool is_known = a->is_there && b->is_there && b->median > 0;
+  WEIR_CLI_JSON(JSON_REAL_IF(is_known, key, is_known ? a->median / b->median : 0, 4));
 }
 
-static void json_number(const char *key, double value) {
-  if (value > 0)
-    printf("\"%s\": %.0f", key, value);
-  else
-    printf("\"%s\": null", key);
+/* One number for each of the two sides that are Weir's. */
+static void json_both(const char *key, const long long values[]) {
+  WEIR_CLI_JSON(JSON_OBJECT(key), JSON_INTEGER(side_keys[WEIR_SIDE], values[WEIR_SIDE]),
+                JSON_INTEGER(side_keys[EXPANDABLE_SIDE], values[EXPANDABLE_SIDE]), JSON_CLOSE);
 }
 
 static void json_pattern(const report *r, int index) {
   const bench_pattern *p = &bench_patterns[index];
   const weir_bench_result *results = r->results[index];
-  printf("    {\"name\": \"%s\", \"group\": \"%s\", \"bytes\": %zu, \"live\": %d, \"threads\": %d,\n     ", p->name,
-         p->group, p->bytes, p->live, p->threads);
+  WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_TEXT("name", p->name), JSON_TEXT("group", p->group),
+                JSON_NATURAL("bytes", p->bytes), JSON_INTEGER("live", p->live), JSON_INTEGER("threads", p->threads));
   json_results("ns", results, SIDES, MEDIAN);
-  fputs(",\n     ", stdout);
   json_results("least_ns", results, SIDES, LEAST);
-  fputs(",\n     ", stdout);
   json_results("most_ns", results, SIDES, MOST);
-  fputs(",\n     ", stdout);
   json_ratio("to_mimalloc", &results[WEIR_SIDE], &results[MIMALLOC_SIDE]);
-  fputs(", ", stdout);
   json_ratio("expandable_to_mimalloc", &results[EXPANDABLE_SIDE], &results[MIMALLOC_SIDE]);
-  fputs(", ", stdout);
   json_ratio("torch_to_weir", &results[TORCH_SIDE], &results[WEIR_SIDE]);
-  printf(",\n     \"device_calls\": {\"weir\": %lld, \"weir_expandable\": %lld}, ", r->device_calls[index][WEIR_SIDE],
-         r->device_calls[index][EXPANDABLE_SIDE]);
-  json_number("bar_ns", p->bar);
-  fputs(", ", stdout);
-  json_number("h200_torch_ns", p->reference);
-  putchar('}');
-}
-
-static void json_text_or_null(const char *text) {
-  if (text[0])
-    weir_cli_json_string(text);
-  else
-    fputs("null", stdout);
+  json_both("device_calls", r->device_calls[index]);
+  WEIR_CLI_JSON(JSON_REAL_IF(p->bar > 0, "bar_ns", p->bar, 0),
+                JSON_REAL_IF(p->reference > 0, "h200_torch_ns", p->reference, 0), JSON_CLOSE);
 }
 
 static void json_contestant(const report *r, int side) {
   const char *versions[SIDES] = {weir_version(), weir_version(), r->mimalloc_version, r->torch_version};
-  printf("    \"%s\": {\"present\": %s, \"version\": ", side_keys[side], r->reasons[side][0] ? "false" : "true");
-  json_text_or_null(versions[side]);
-  fputs(", \"reason\": ", stdout);
-  json_text_or_null(r->reasons[side]);
-  putchar('}');
+  const char *reason = r->reasons[side];
+  WEIR_CLI_JSON(JSON_OBJECT(side_keys[side]), JSON_BOOL("present", !*reason),
+                JSON_TEXT("version", *versions[side] ? versions[side] : NULL),
+                JSON_TEXT("reason", *reason ? reason : NULL), JSON_CLOSE);
+}
+
+static void json_metadata(const char *key, const metadata *m) {
+  if (!m->is_there) {
+    WEIR_CLI_JSON(JSON_NULL(key));
+    return;
+  }
+  WEIR_CLI_JSON(JSON_OBJECT(key), JSON_INTEGER("blocks", m->blocks), JSON_INTEGER("bytes", m->bytes),
+                JSON_REAL("bytes_per_block", (double)m->bytes / (double)m->blocks, 2),
+                JSON_INTEGER("reserved_bytes", m->reserved), JSON_INTEGER("allowed_bytes", metadata_limit(m)),
+                JSON_CLOSE);
 }
 
 static void print_json(const report *r) {
-  fputs("{\n  \"machine\": {\"cpu\": ", stdout);
-  weir_cli_json_string(r->cpu);
-  printf(", \"cores\": %d},\n  \"weir\": \"%s\", \"driver\": \"%s\", \"conf\": ", r->cores, weir_version(),
-         r->driver_name);
-  weir_cli_json_string(r->conf);
-  printf(", \"rounds\": %d, \"pairs\": %ld, \"quick\": %s, \"optimized\": ", r->scale.rounds, r->scale.pairs,
-         r->quick ? "true" : "false");
 #ifdef __OPTIMIZE__
-  fputs("true", stdout);
+  bool is_optimized = true;
 #else
-  fputs("false", stdout);
+  bool is_optimized = false;
 #endif
-  fputs(",\n  \"contestants\": {\n", stdout);
-  for (int side = 0; side < SIDES; side++) {
+  weir_cli_json_begin(2);
+  WEIR_CLI_JSON(JSON_OBJECT("machine"), JSON_TEXT("cpu", r->cpu), JSON_INTEGER("cores", r->cores), JSON_CLOSE,
+                JSON_TEXT("weir", weir_version()), JSON_TEXT("driver", r->driver_name), JSON_TEXT("conf", r->conf),
+                JSON_INTEGER("rounds", r->scale.rounds), JSON_INTEGER("pairs", r->scale.pairs),
+                JSON_BOOL("quick", r->quick), JSON_BOOL("optimized", is_optimized), JSON_OBJECT("contestants"));
+  for (int side = 0; side < SIDES; side++)
     json_contestant(r, side);
-    fputs(side + 1 < SIDES ? ",\n" : "\n  },\n  \"patterns\": [\n", stdout);
-  }
-  bool is_first = true;
+  WEIR_CLI_JSON(JSON_CLOSE, JSON_LIST("patterns"));
   for (int i = 0; i < BENCH_PATTERN_COUNT; i++)
-    if (r->wanted[i]) {
-      fputs(is_first ? "" : ",\n", stdout);
+    if (r->wanted[i])
       json_pattern(r, i);
-      is_first = false;
-    }
-  fputs("\n  ],\n  \"curve\": [\n", stdout);
+  WEIR_CLI_JSON(JSON_CLOSE, JSON_LIST("curve"));
   for (int i = 0; i < r->curve_points; i++) {
-    printf("    {\"free_blocks\": {\"weir\": %lld, \"weir_expandable\": %lld}, ", r->curve_free[i][WEIR_SIDE],
-           r->curve_free[i][EXPANDABLE_SIDE]);
+    WEIR_CLI_JSON(JSON_OBJECT(NULL));
+    json_both("free_blocks", r->curve_free[i]);
     json_results("ns", r->curve[i], WEIR_SIDES, MEDIAN);
-    fputs(i + 1 < r->curve_points ? "},\n" : "}\n", stdout);
+    WEIR_CLI_JSON(JSON_CLOSE);
   }
-  fputs("  ],\n  \"metadata\": {", stdout);
-  for (int side = 0; side < WEIR_SIDES; side++) {
-    const metadata *m = &r->metadata[side];
-    printf("%s\n    \"%s\": ", side ? "," : "", side_keys[side]);
-    if (m->is_there)
-      printf("{\"blocks\": %lld, \"bytes\": %lld, \"bytes_per_block\": %.2f, \"reserved_bytes\": %lld, "
-             "\"allowed_bytes\": %lld}",
-             (long long)m->blocks, (long long)m->bytes, (double)m->bytes / (double)m->blocks, (long long)m->reserved,
-             (long long)metadata_limit(m));
-    else
-      fputs("null", stdout);
-  }
-  fputs("\n  }\n}\n", stdout);
+  WEIR_CLI_JSON(JSON_CLOSE, JSON_OBJECT("metadata"));
+  for (int side = 0; side < WEIR_SIDES; side++)
+    json_metadata(side_keys[side], &r->metadata[side]);
+  WEIR_CLI_JSON(JSON_CLOSE);
+  weir_cli_json_end();
 }
 
 static void print_help(void) {

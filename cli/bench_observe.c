@@ -15,6 +15,7 @@
 #include "base/base.h"
 #include "bench.h"
 #include "cli.h"
+#include "json.h"
 #include "record/entry.h"
 #include "record/ring_file.h"
 #include "record/stacks.h"
@@ -183,24 +184,19 @@ static void print_text(const bench *b) {
 }
 
 static void print_json(const bench *b) {
-  printf("{\n  \"weir\": \"%s\", \"rounds\": %d, \"pairs\": %ld, \"entries\": %d, \"quick\": %s, \"frames\": %zu, "
-         "\"event_bytes\": %zu,\n  \"ways\": [\n",
-         weir_version(), b->rounds, b->pairs, (int)ENTRIES, b->quick ? "true" : "false", b->frames,
-         sizeof(weir__entry));
-  for (int i = 0; i < WAYS; i++) {
-    printf("    {\"name\": \"%s\", ", ways[i].key);
-    if (is_there(b, i))
-      printf("\"ns\": %.3f, \"least_ns\": %.3f, \"added_ns\": %.3f, ", b->sides[i].median, b->sides[i].least,
-             b->sides[i].added);
-    else
-      fputs("\"ns\": null, \"least_ns\": null, \"added_ns\": null, ", stdout);
-    if (ways[i].bar > 0)
-      printf("\"bar_ns\": %.0f}", ways[i].bar);
-    else
-      fputs("\"bar_ns\": null}", stdout);
-    puts(i + 1 < WAYS ? "," : "");
-  }
-  puts("  ]\n}");
+  weir_cli_json_begin(2);
+  WEIR_CLI_JSON(JSON_TEXT("weir", weir_version()), JSON_NATURAL("rounds", (uint64_t)b->rounds),
+                JSON_NATURAL("pairs", (uint64_t)b->pairs), JSON_NATURAL("entries", ENTRIES),
+                JSON_BOOL("quick", b->quick), JSON_NATURAL("frames", b->frames),
+                JSON_NATURAL("event_bytes", sizeof(weir__entry)), JSON_LIST("ways"));
+  for (int i = 0; i < WAYS; i++)
+    WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_TEXT("name", ways[i].key),
+                  JSON_REAL_IF(is_there(b, i), "ns", b->sides[i].median, 3),
+                  JSON_REAL_IF(is_there(b, i), "least_ns", b->sides[i].least, 3),
+                  JSON_REAL_IF(is_there(b, i), "added_ns", b->sides[i].added, 3),
+                  JSON_REAL_IF(ways[i].bar > 0, "bar_ns", ways[i].bar, 0), JSON_CLOSE);
+  WEIR_CLI_JSON(JSON_CLOSE);
+  weir_cli_json_end();
 }
 
 static void print_help(void) {

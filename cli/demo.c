@@ -352,26 +352,26 @@ static void print_text(const demo *demo, double total_ms) {
   printf("\nAll results are right. Afterwards all memory was given back. Done in %.1f ms.\n", total_ms);
 }
 
+static void json_stat(const char *key, const weir_stat *stat) {
+  WEIR_CLI_JSON(JSON_OBJECT(key), JSON_INTEGER("current", stat->current), JSON_INTEGER("peak", stat->peak), JSON_CLOSE);
+}
+
 static void print_json(const demo *demo, double total_ms) {
   const weir_allocator_stats *s = &demo->stats;
-  fputs("{\n  \"device\": ", stdout);
-  weir_cli_json_string(demo->device.name);
-  fputs(", \"driver\": ", stdout);
-  weir_cli_json_string(demo->driver->name);
-  fputs(", \"settings\": ", stdout);
-  weir_cli_json_string(demo->settings);
-  printf(",\n  \"caching\": %s, \"layers\": %d, \"steps\": %d, \"graph_nodes\": %zu, \"graph_replays\": %d,\n",
-         demo->is_cached ? "true" : "false", LAYERS, STEPS, demo->graph_nodes, demo->replays);
-  printf("  \"allocated_bytes\": {\"current\": %lld, \"peak\": %lld},\n", (long long)s->allocated_bytes[0].current,
-         (long long)s->allocated_bytes[0].peak);
-  printf("  \"reserved_bytes\": {\"current\": %lld, \"peak\": %lld},\n", (long long)s->reserved_bytes[0].current,
-         (long long)s->reserved_bytes[0].peak);
-  printf("  \"segments\": {\"current\": %lld, \"peak\": %lld},\n", (long long)s->segment[0].current,
-         (long long)s->segment[0].peak);
-  printf("  \"requests\": %lld, \"num_device_alloc\": %lld, \"num_device_free\": %lld, \"num_alloc_retries\": %lld,\n",
-         (long long)s->allocation[WEIR_STAT_ALL].allocated, (long long)s->num_device_alloc,
-         (long long)s->num_device_free, (long long)s->num_alloc_retries);
-  printf("  \"device_ms\": %.6f, \"total_ms\": %.6f, \"ok\": true\n}\n", demo->device_ms, total_ms);
+  weir_cli_json_begin(0);
+  WEIR_CLI_JSON(JSON_TEXT("device", demo->device.name), JSON_TEXT("driver", demo->driver->name),
+                JSON_TEXT("settings", demo->settings), JSON_BOOL("caching", demo->is_cached),
+                JSON_NATURAL("layers", LAYERS), JSON_NATURAL("steps", STEPS),
+                JSON_NATURAL("graph_nodes", demo->graph_nodes), JSON_NATURAL("graph_replays", (uint64_t)demo->replays));
+  json_stat("allocated_bytes", &s->allocated_bytes[WEIR_STAT_ALL]);
+  json_stat("reserved_bytes", &s->reserved_bytes[WEIR_STAT_ALL]);
+  json_stat("segments", &s->segment[WEIR_STAT_ALL]);
+  WEIR_CLI_JSON(JSON_INTEGER("requests", s->allocation[WEIR_STAT_ALL].allocated),
+                JSON_INTEGER("num_device_alloc", s->num_device_alloc),
+                JSON_INTEGER("num_device_free", s->num_device_free),
+                JSON_INTEGER("num_alloc_retries", s->num_alloc_retries), JSON_REAL("device_ms", demo->device_ms, 6),
+                JSON_REAL("total_ms", total_ms, 6), JSON_BOOL("ok", true));
+  weir_cli_json_end();
 }
 
 static void print_help(void) {

@@ -550,145 +550,135 @@ static void print_text(const file *f) {
 /* ---- For programs ---- */
 
 static void json_stack(const weir__recording *s, uint32_t stack) {
-  printf("[");
+  WEIR_CLI_JSON(JSON_LIST("stack"));
   for (size_t i = 0; stack < s->stack_count && i < s->stacks[stack].count; i++) {
     const weir__recording_frame *f = &s->frames[s->stack_frames[s->stacks[stack].first + i]];
-    printf("%s{\"name\": ", i ? ", " : "");
-    weir_cli_json_string(s->strings.items[f->name].text);
-    printf(", \"filename\": ");
-    weir_cli_json_string(s->strings.items[f->filename].text);
-    printf(", \"line\": %" PRId64 "}", f->line);
+    WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_TEXT("name", s->strings.items[f->name].text),
+                  JSON_TEXT("filename", s->strings.items[f->filename].text), JSON_INTEGER("line", f->line), JSON_CLOSE);
   }
-  printf("]");
+  WEIR_CLI_JSON(JSON_CLOSE);
 }
 
-static void json_event(size_t event) {
-  if (event == SIZE_MAX)
-    printf("null");
-  else
-    printf("%zu", event);
+static void json_request(const file *f) {
+  const weir__explanation *x = f->x;
+  if (!x->has_request) {
+    WEIR_CLI_JSON(JSON_NULL("request"));
+    return;
+  }
+  WEIR_CLI_JSON(JSON_OBJECT("request"), JSON_NATURAL("bytes", x->request), JSON_NATURAL("rounded", x->rounded),
+                JSON_NATURAL("wanted", x->wanted), JSON_INTEGER("stream", f->snapshot->streams[x->stream]),
+                JSON_BOOL("private", x->is_private), JSON_NATURAL("device_free", x->device_free));
+  json_stack(f->snapshot, x->stack);
+  WEIR_CLI_JSON(JSON_CLOSE);
 }
 
-static void json_limit(const char *name, uint64_t limit) {
-  if (limit == UINT64_MAX)
-    printf("\"%s\": null, ", name);
-  else
-    printf("\"%s\": %" PRIu64 ", ", name, limit);
-}
-
-/* null: not known, or not found. */
+/* null if not known or not found. */
 static void json_missing(const weir__explanation *x) {
   if (x->has_missing)
-    printf("\"missing\": {\"least\": %" PRIu64 ", \"most\": %" PRIu64 "}, ", x->missing_least, x->missing_most);
+    WEIR_CLI_JSON(JSON_OBJECT("missing"), JSON_NATURAL("least", x->missing_least),
+                  JSON_NATURAL("most", x->missing_most), JSON_CLOSE);
   else
-    printf("\"missing\": null, ");
-  json_limit("enough_for_request", x->fit_request ? x->fit_request : UINT64_MAX);
-  json_limit("enough_for_recording", x->fit_recording ? x->fit_recording : UINT64_MAX);
+    WEIR_CLI_JSON(JSON_NULL("missing"));
+  WEIR_CLI_JSON(JSON_NATURAL_IF(x->fit_request != 0, "enough_for_request", x->fit_request),
+                JSON_NATURAL_IF(x->fit_recording != 0, "enough_for_recording", x->fit_recording));
+}
+
+static void json_pinning_block(const file *f, const weir__explained_block *b) {
+  int64_t time = b->event == SIZE_MAX ? 0 : f->device->events[b->event].time_us;
+  WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_NATURAL("address", b->address), JSON_NATURAL("size", b->size),
+                JSON_NATURAL("requested", b->requested), JSON_NATURAL_IF(b->event != SIZE_MAX, "event", b->event));
+  if (time && f->x->time_us)
+    WEIR_CLI_JSON(JSON_INTEGER("age_us", span(time, f->x->time_us)));
+  else
+    WEIR_CLI_JSON(JSON_NULL("age_us"));
+  json_stack(f->snapshot, b->stack);
+  WEIR_CLI_JSON(JSON_CLOSE);
 }
 
 static void json_pins(const file *f) {
   const weir__explanation *x = f->x;
-  printf("\"pins\": {\"kind\": \"%s\", \"segments\": [", x->pins_serve ? "could serve" : "could go back");
+  WEIR_CLI_JSON(JSON_OBJECT("pins"), JSON_TEXT("kind", x->pins_serve ? "could serve" : "could go back"),
+                JSON_LIST("segments"));
   for (size_t i = 0; i < x->pin_count; i++) {
     const weir__pin *p = &x->pins[i];
-    printf("%s{\"address\": %" PRIu64 ", \"size\": %" PRIu64 ", \"free\": %" PRIu64 ", \"pinned\": %" PRIu64
-           ", \"count\": %zu, \"blocks\": [",
-           i ? ", " : "", p->segment, p->bytes, p->free, p->pinned, p->count);
-    for (size_t k = 0; k < p->block_count; k++) {
-      const weir__explained_block *b = &p->blocks[k];
-      printf("%s{\"address\": %" PRIu64 ", \"size\": %" PRIu64 ", \"requested\": %" PRIu64 ", \"event\": ",
-             k ? ", " : "", b->address, b->size, b->requested);
-      json_event(b->event);
-      printf(", \"age_us\": ");
-      int64_t time = b->event == SIZE_MAX ? 0 : f->device->events[b->event].time_us;
-      if (time && x->time_us)
-        printf("%" PRId64, span(time, x->time_us));
-      else
-        printf("null");
-      printf(", \"stack\": ");
-      json_stack(f->snapshot, b->stack);
-      printf("}");
-    }
-    printf("]}");
+    WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_NATURAL("address", p->segment), JSON_NATURAL("size", p->bytes),
+                  JSON_NATURAL("free", p->free), JSON_NATURAL("pinned", p->pinned), JSON_NATURAL("count", p->count),
+                  JSON_LIST("blocks"));
+    for (size_t k = 0; k < p->block_count; k++)
+      json_pinning_block(f, &p->blocks[k]);
+    WEIR_CLI_JSON(JSON_CLOSE, JSON_CLOSE);
   }
-  printf("]}, ");
+  WEIR_CLI_JSON(JSON_CLOSE, JSON_CLOSE);
 }
 
 static void json_trials(const weir__explanation *x) {
   static const char *const remedies[] = {"wait", "empty_cache", "setting"};
-  printf("\"trials\": [");
+  WEIR_CLI_JSON(JSON_LIST("trials"));
   for (size_t i = 0; i < x->trial_count; i++) {
     const weir__trial *t = &x->trials[i];
-    printf("%s{\"remedy\": \"%s\", \"works\": %s, \"reserved\": %" PRIu64 ", \"failed_before\": %zu", i ? ", " : "",
-           remedies[t->remedy], t->works ? "true" : "false", t->reserved, t->failed_before);
+    WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_TEXT("remedy", remedies[t->remedy]), JSON_BOOL("works", t->works),
+                  JSON_NATURAL("reserved", t->reserved), JSON_NATURAL("failed_before", t->failed_before));
     if (t->remedy == WEIR__REMEDY_SETTING) {
-      printf(", \"change\": ");
-      weir_cli_json_string(t->change);
-      printf(", \"conf\": ");
-      weir_cli_json_string(t->conf);
+      WEIR_CLI_JSON(JSON_TEXT("change", t->change), JSON_TEXT("conf", t->conf));
     } else if (t->remedy == WEIR__REMEDY_EMPTY)
-      printf(", \"after_event\": %zu", t->event);
-    printf("}");
+      WEIR_CLI_JSON(JSON_NATURAL("after_event", t->event));
+    WEIR_CLI_JSON(JSON_CLOSE);
   }
-  printf("]");
+  WEIR_CLI_JSON(JSON_CLOSE);
 }
 
-static void print_json(const file *f) {
-  static const char *const moments[] = {"auto", "oom", "peak", "end", "event"};
+/* The keys are always the same, so that a program need not test for each. */
+static void json_unknown(const weir__explanation *x) {
+  WEIR_CLI_JSON(JSON_TEXT("unknown", x->difference), JSON_NULL("limit"), JSON_NULL("limit_most"),
+                JSON_NULL("limit_is_inferred"), JSON_NULL("limit_is_device"), JSON_NULL("memory"), JSON_NULL("missing"),
+                JSON_NULL("enough_for_request"), JSON_NULL("enough_for_recording"), JSON_NULL("reserved"),
+                JSON_NULL("bytes"), JSON_NULL("largest_hole"), JSON_NULL("largest_elsewhere"), JSON_NULL("cause"),
+                JSON_NULL("pins"), JSON_NULL("holders"), JSON_BOOL("proven", false), JSON_LIST("trials"), JSON_CLOSE);
+}
+
+static void json_cause(const file *f) {
   static const char *const uses[] = {"live",       "rounding",   "waiting",     "free_whole",
                                      "free_split", "free_class", "free_stream", "free_pool"};
   static const char *const causes[] = {"none",  "exhausted", "fragmented", "streams",
                                        "pools", "class",     "waiting",    "mixed"};
+  const weir__explanation *x = f->x;
+  WEIR_CLI_JSON(JSON_NATURAL_IF(x->limit != UINT64_MAX, "limit", x->limit),
+                JSON_NATURAL_IF(x->limit_most != UINT64_MAX, "limit_most", x->limit_most),
+                JSON_BOOL("limit_is_inferred", x->limit_is_inferred), JSON_BOOL("limit_is_device", x->limit_is_device),
+                JSON_NATURAL_IF(x->memory != 0, "memory", x->memory));
+  json_missing(x);
+  WEIR_CLI_JSON(JSON_NATURAL_IF(x->reserved != UINT64_MAX, "reserved", x->reserved), JSON_OBJECT("bytes"));
+  for (int i = 0; i < WEIR__USES; i++)
+    WEIR_CLI_JSON(JSON_NATURAL(uses[i], x->bytes[i]));
+  WEIR_CLI_JSON(JSON_CLOSE, JSON_NATURAL("largest_hole", x->largest_hole),
+                JSON_NATURAL("largest_elsewhere", x->largest_elsewhere), JSON_TEXT("cause", causes[x->cause]));
+  json_pins(f);
+  WEIR_CLI_JSON(JSON_LIST("holders"));
+  for (size_t i = 0; i < x->holder_count; i++) {
+    WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_NATURAL("bytes", x->holders[i].bytes),
+                  JSON_NATURAL("count", x->holders[i].count), JSON_NATURAL("size", x->holders[i].size));
+    json_stack(f->snapshot, x->holders[i].stack);
+    WEIR_CLI_JSON(JSON_CLOSE);
+  }
+  WEIR_CLI_JSON(JSON_CLOSE, JSON_BOOL("proven", x->is_proven));
+  json_trials(x);
+}
+
+static void print_json(const file *f) {
+  static const char *const moments[] = {"auto", "oom", "peak", "end", "event"};
   static const char *const histories[] = {"none", "complete", "late", "wrapped"};
   const weir__explanation *x = f->x;
-  printf("{\"file\": ");
-  weir_cli_json_string(f->name);
-  printf(", \"device\": %d, \"moment\": \"%s\", \"event\": %zu, \"events\": %zu, \"time_us\": %" PRId64
-         ", \"history\": \"%s\", ",
-         x->device, moments[x->moment], x->event, x->event_count, x->time_us, histories[x->completeness]);
-  printf("\"differences\": %zu, \"from_file\": %s, \"request\": ", x->differences, x->is_from_file ? "true" : "false");
-  if (x->has_request) {
-    printf("{\"bytes\": %" PRIu64 ", \"rounded\": %" PRIu64 ", \"wanted\": %" PRIu64 ", \"stream\": %" PRId64
-           ", \"private\": %s, \"device_free\": %" PRIu64 ", \"stack\": ",
-           x->request, x->rounded, x->wanted, f->snapshot->streams[x->stream], x->is_private ? "true" : "false",
-           x->device_free);
-    json_stack(f->snapshot, x->stack);
-    printf("}, ");
-  } else
-    printf("null, ");
-  if (x->is_unknown) {
-    printf("\"unknown\": ");
-    weir_cli_json_string(x->difference);
-    printf(", \"limit\": null, \"limit_most\": null, \"limit_is_inferred\": null, \"limit_is_device\": null, "
-           "\"memory\": null, \"missing\": null, \"enough_for_request\": null, \"enough_for_recording\": null, "
-           "\"reserved\": null, \"bytes\": null, "
-           "\"largest_hole\": null, \"largest_elsewhere\": null, \"cause\": null, \"pins\": null, \"holders\": null, "
-           "\"proven\": false, \"trials\": []}\n");
-    return;
-  }
-  json_limit("limit", x->limit);
-  json_limit("limit_most", x->limit_most);
-  printf("\"limit_is_inferred\": %s, \"limit_is_device\": %s, ", x->limit_is_inferred ? "true" : "false",
-         x->limit_is_device ? "true" : "false");
-  json_limit("memory", x->memory ? x->memory : UINT64_MAX);
-  json_missing(x);
-  json_limit("reserved", x->reserved);
-  printf("\"bytes\": {");
-  for (int i = 0; i < WEIR__USES; i++)
-    printf("%s\"%s\": %" PRIu64, i ? ", " : "", uses[i], x->bytes[i]);
-  printf("}, \"largest_hole\": %" PRIu64 ", \"largest_elsewhere\": %" PRIu64 ", \"cause\": \"%s\", ", x->largest_hole,
-         x->largest_elsewhere, causes[x->cause]);
-  json_pins(f);
-  printf("\"holders\": [");
-  for (size_t i = 0; i < x->holder_count; i++) {
-    printf("%s{\"bytes\": %" PRIu64 ", \"count\": %zu, \"size\": %" PRIu64 ", \"stack\": ", i ? ", " : "",
-           x->holders[i].bytes, x->holders[i].count, x->holders[i].size);
-    json_stack(f->snapshot, x->holders[i].stack);
-    printf("}");
-  }
-  printf("], \"proven\": %s, ", x->is_proven ? "true" : "false");
-  json_trials(x);
-  printf("}\n");
+  weir_cli_json_begin(0);
+  WEIR_CLI_JSON(JSON_TEXT("file", f->name), JSON_INTEGER("device", x->device), JSON_TEXT("moment", moments[x->moment]),
+                JSON_NATURAL("event", x->event), JSON_NATURAL("events", x->event_count),
+                JSON_INTEGER("time_us", x->time_us), JSON_TEXT("history", histories[x->completeness]),
+                JSON_NATURAL("differences", x->differences), JSON_BOOL("from_file", x->is_from_file));
+  json_request(f);
+  if (x->is_unknown)
+    json_unknown(x);
+  else
+    json_cause(f);
+  weir_cli_json_end();
 }
 
 /* ---- The command ---- */

@@ -84,17 +84,12 @@ static void print_device(int device, const weir_device_properties *p, size_t fre
 }
 
 static void print_device_json(int device, const weir_device_properties *p, size_t free_bytes) {
-  printf("%s\n    {\"index\": %d, \"name\": ", device > 0 ? "," : "", device);
-  weir_cli_json_string(p->name);
-  fputs(", \"uuid\": ", stdout);
-  weir_cli_json_string(p->uuid);
-  fputs(", \"pci_bus_id\": ", stdout);
-  weir_cli_json_string(p->pci_bus_id);
-  printf(",\n     \"capability\": [%d, %d], \"total_memory\": %llu, \"free_memory\": %zu,\n", p->major, p->minor,
-         p->total_memory, free_bytes);
-  printf("     \"multiprocessor_count\": %d, \"clock_khz\": %d, \"virtual_memory\": %s, \"memory_pools\": %s}",
-         p->multiprocessor_count, p->clock_khz, p->virtual_memory ? "true" : "false",
-         p->memory_pools ? "true" : "false");
+  WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_INTEGER("index", device), JSON_TEXT("name", p->name),
+                JSON_TEXT("uuid", p->uuid), JSON_TEXT("pci_bus_id", p->pci_bus_id), JSON_LIST("capability"),
+                JSON_INTEGER(NULL, p->major), JSON_INTEGER(NULL, p->minor), JSON_CLOSE,
+                JSON_NATURAL("total_memory", p->total_memory), JSON_NATURAL("free_memory", free_bytes),
+                JSON_INTEGER("multiprocessor_count", p->multiprocessor_count), JSON_INTEGER("clock_khz", p->clock_khz),
+                JSON_BOOL("virtual_memory", p->virtual_memory), JSON_BOOL("memory_pools", p->memory_pools), JSON_CLOSE);
 }
 
 static weir_status print_devices(int count, bool json) {
@@ -130,17 +125,13 @@ static weir_status print_report(const report *report, bool json) {
     fputs("\n", stdout);
     return print_devices(report->device_count, false);
   }
-  fputs("{\n  \"weir\": ", stdout);
-  weir_cli_json_string(weir_version());
-  fputs(",\n  \"driver\": {\"name\": ", stdout);
-  weir_cli_json_string(report->driver->name);
-  fputs(", \"choice\": ", stdout);
-  weir_cli_json_string(report->choice);
-  fputs(", \"reason\": ", stdout);
-  weir_cli_json_string(report->reason);
-  printf(", \"cuda_version\": %d},\n  \"devices\": [", report->version);
+  weir_cli_json_begin(2);
+  WEIR_CLI_JSON(JSON_TEXT("weir", weir_version()), JSON_OBJECT("driver"), JSON_TEXT("name", report->driver->name),
+                JSON_TEXT("choice", report->choice), JSON_TEXT("reason", report->reason),
+                JSON_INTEGER("cuda_version", report->version), JSON_CLOSE, JSON_LIST("devices"));
   weir_status status = print_devices(report->device_count, true);
-  fputs(report->device_count > 0 ? "\n  ]\n}\n" : "]\n}\n", stdout);
+  WEIR_CLI_JSON(JSON_CLOSE);
+  weir_cli_json_end();
   return status;
 }
 

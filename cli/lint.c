@@ -262,35 +262,27 @@ static void print_text(const lint *l) {
   }
 }
 
-static void json_part(const char *text, size_t length) {
+static void json_part(const char *key, const char *text, size_t length) {
   char *copy = strndup(text, length);
-  weir_cli_json_string(copy ? copy : "");
+  WEIR_CLI_JSON(JSON_TEXT(key, copy ? copy : ""));
   free(copy);
 }
 
 static void print_json(const lint *l) {
-  printf("{\"text\": ");
-  weir_cli_json_string(l->text);
-  printf(", \"keys\": [");
+  weir_cli_json_begin(0);
+  WEIR_CLI_JSON(JSON_TEXT("text", l->text), JSON_LIST("keys"));
   for (size_t i = 0; i < l->piece_count; i++) {
-    printf("%s{\"text\": ", i ? ", " : "");
-    json_part(l->pieces[i].text, l->pieces[i].length);
-    printf(", \"key\": ");
-    json_part(l->pieces[i].text, l->pieces[i].key_length);
-    printf(", \"does\": ");
-    if (l->pieces[i].help)
-      weir_cli_json_string(l->pieces[i].help);
-    else
-      printf("null");
-    printf("}");
+    WEIR_CLI_JSON(JSON_OBJECT(NULL));
+    json_part("text", l->pieces[i].text, l->pieces[i].length);
+    json_part("key", l->pieces[i].text, l->pieces[i].key_length);
+    WEIR_CLI_JSON(JSON_TEXT("does", l->pieces[i].help), JSON_CLOSE);
   }
-  printf("], \"findings\": [");
-  for (size_t i = 0; i < l->finding_count; i++) {
-    printf("%s{\"kind\": \"%s\", \"text\": ", i ? ", " : "", severities[l->findings[i].severity]);
-    weir_cli_json_string(l->findings[i].text);
-    printf("}");
-  }
-  printf("]}\n");
+  WEIR_CLI_JSON(JSON_CLOSE, JSON_LIST("findings"));
+  for (size_t i = 0; i < l->finding_count; i++)
+    WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_TEXT("kind", severities[l->findings[i].severity]),
+                  JSON_TEXT("text", l->findings[i].text), JSON_CLOSE);
+  WEIR_CLI_JSON(JSON_CLOSE);
+  weir_cli_json_end();
 }
 
 int weir_cmd_lint(int argc, char **argv) {

@@ -249,40 +249,40 @@ bool weir_cli_print_start(const weir__replayer *history) {
 void weir_cli_json_start(const weir__replayer *history) {
   const weir__state *state = weir__replayer_start(history);
   const start sum = count_start(state);
-  printf("\"before\": ");
-  if (state->segment_count)
-    printf("{\"blocks\": %zu, \"requested\": %llu, \"segments\": %zu, \"reserved\": %llu}", sum.blocks,
-           (unsigned long long)sum.bytes, state->segment_count, (unsigned long long)state->reserved);
-  else
-    printf("null");
+  if (!state->segment_count) {
+    WEIR_CLI_JSON(JSON_NULL("before"));
+    return;
+  }
+  WEIR_CLI_JSON(JSON_OBJECT("before"), JSON_NATURAL("blocks", sum.blocks), JSON_NATURAL("requested", sum.bytes),
+                JSON_NATURAL("segments", state->segment_count), JSON_NATURAL("reserved", state->reserved), JSON_CLOSE);
 }
 
 void weir_cli_json_calls(const weir__prediction *prediction) {
   static const char *const begins[] = {
       [WEIR__BEGINS_EMPTY] = "empty", [WEIR__BEGINS_HELD] = "held", [WEIR__BEGINS_ANEW] = "anew"};
-  printf("\"begins\": \"%s\", ", begins[prediction->begin]);
-  printf("\"fragmentation\": %.6f, \"cost_ns\": %.0f, \"calls\": {", weir__prediction_fragmentation(prediction),
-         prediction->cost);
+  WEIR_CLI_JSON(JSON_TEXT("begins", begins[prediction->begin]),
+                JSON_REAL("fragmentation", weir__prediction_fragmentation(prediction), 6),
+                JSON_REAL("cost_ns", prediction->cost, 0), JSON_OBJECT("calls"));
   for (int kind = 0; kind < WEIR__METER_KINDS; kind++) {
     const weir__meter_count *c = &prediction->calls.of[kind];
-    printf("%s\"%s\": {\"calls\": %llu, \"failed\": %llu, \"handles\": %llu, \"bytes\": %llu}", kind ? ", " : "",
-           weir__meter_name((weir__meter_kind)kind), (unsigned long long)c->calls, (unsigned long long)c->failed,
-           (unsigned long long)c->handles, (unsigned long long)c->bytes);
+    WEIR_CLI_JSON(JSON_OBJECT(weir__meter_name((weir__meter_kind)kind)), JSON_NATURAL("calls", c->calls),
+                  JSON_NATURAL("failed", c->failed), JSON_NATURAL("handles", c->handles),
+                  JSON_NATURAL("bytes", c->bytes), JSON_CLOSE);
   }
-  fputs("}, \"first_failure\": ", stdout);
-  if (prediction->failures)
-    printf("{\"event\": %llu, \"bytes\": %llu, \"reserved\": %llu, \"allocated\": %llu}",
-           (unsigned long long)prediction->first_failure, (unsigned long long)prediction->failed_bytes,
-           (unsigned long long)prediction->failed_reserved, (unsigned long long)prediction->failed_allocated);
-  else
-    fputs("null", stdout);
+  WEIR_CLI_JSON(JSON_CLOSE);
+  if (!prediction->failures) {
+    WEIR_CLI_JSON(JSON_NULL("first_failure"));
+    return;
+  }
+  WEIR_CLI_JSON(JSON_OBJECT("first_failure"), JSON_NATURAL("event", prediction->first_failure),
+                JSON_NATURAL("bytes", prediction->failed_bytes), JSON_NATURAL("reserved", prediction->failed_reserved),
+                JSON_NATURAL("allocated", prediction->failed_allocated), JSON_CLOSE);
 }
 
 void weir_cli_json_prediction(const weir__prediction *prediction) {
-  printf("\"peak_reserved\": %llu, \"peak_allocated\": %llu, \"peak_requested\": %llu, \"retries\": %llu, "
-         "\"failures\": %llu, ",
-         (unsigned long long)prediction->peak_reserved, (unsigned long long)prediction->peak_allocated,
-         (unsigned long long)prediction->peak_requested, (unsigned long long)prediction->retries,
-         (unsigned long long)prediction->failures);
+  WEIR_CLI_JSON(JSON_NATURAL("peak_reserved", prediction->peak_reserved),
+                JSON_NATURAL("peak_allocated", prediction->peak_allocated),
+                JSON_NATURAL("peak_requested", prediction->peak_requested),
+                JSON_NATURAL("retries", prediction->retries), JSON_NATURAL("failures", prediction->failures));
   weir_cli_json_calls(prediction);
 }

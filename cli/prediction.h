@@ -78,7 +78,7 @@ void weir_cli_print_failure(const weir__prediction *prediction);
  * false, and nothing: it did not. */
 bool weir_cli_print_start(const weir__replayer *history);
 
-/* Members of a JSON object, without braces. */
+/* Members of the JSON object that is being written. */
 void weir_cli_json_start(const weir__replayer *history);
 void weir_cli_json_prediction(const weir__prediction *prediction);
 void weir_cli_json_calls(const weir__prediction *prediction);

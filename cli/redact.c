@@ -92,16 +92,15 @@ static void print_text(FILE *out, const char *to, const weir__redact_options *op
 
 static void print_json(const char *file, const char *to, const weir__redact_options *options,
                        const weir__redact_report *r) {
-  printf("{\"file\": ");
-  weir_cli_json_string(file);
-  printf(", \"output\": ");
-  weir_cli_json_string(to);
-  printf(", \"functions\": %zu, \"files\": %zu, \"annotations\": %zu, \"remarks\": %zu, \"settings\": %zu, ",
-         r->hidden.functions, r->hidden.files, r->hidden.annotations, r->hidden.remarks, r->hidden.settings);
-  printf("\"functions_kept\": %s, \"keys_left_out\": %zu, \"devices\": %zu, \"devices_not_replayed\": %zu, ",
-         options->keep_functions ? "true" : "false", r->left_out, r->devices, r->unchecked);
-  printf("\"events\": %zu, \"allocations\": %zu, \"differences\": %zu, \"same_behaviour\": true}\n", r->events,
-         r->allocations, r->differences);
+  weir_cli_json_begin(0);
+  WEIR_CLI_JSON(JSON_TEXT("file", file), JSON_TEXT("output", to), JSON_NATURAL("functions", r->hidden.functions),
+                JSON_NATURAL("files", r->hidden.files), JSON_NATURAL("annotations", r->hidden.annotations),
+                JSON_NATURAL("remarks", r->hidden.remarks), JSON_NATURAL("settings", r->hidden.settings),
+                JSON_BOOL("functions_kept", options->keep_functions), JSON_NATURAL("keys_left_out", r->left_out),
+                JSON_NATURAL("devices", r->devices), JSON_NATURAL("devices_not_replayed", r->unchecked),
+                JSON_NATURAL("events", r->events), JSON_NATURAL("allocations", r->allocations),
+                JSON_NATURAL("differences", r->differences), JSON_BOOL("same_behaviour", true));
+  weir_cli_json_end();
 }
 
 /* Where the copy goes there, under whichever name, the report must not. */

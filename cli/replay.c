@@ -102,32 +102,28 @@ static void print_text(const weir_cli_history *h, const replay_options *options,
 
 static void print_json(const weir_cli_history *h, const replay_options *options, const weir__replay_report *report) {
   const weir_allocator_stats *s = &report->stats;
-  printf("{\"file\": ");
-  weir_cli_json_string(h->file);
-  printf(", \"device\": %d", h->device);
-  printf(", \"checked\": %s, \"events\": %zu, \"allocations\": %zu, \"differences\": %zu, \"failures\": %zu, ",
-         options->check ? "true" : "false", report->events, report->allocations, report->differences, report->failures);
-  printf("\"served\": %zu, \"unknown_frees\": %zu, \"raced\": %zu, \"dropped\": %llu, ", report->rescued,
-         report->unknown_frees, report->raced, (unsigned long long)report->dropped);
-  if (report->limit == UINT64_MAX)
-    printf("\"limit\": null, ");
-  else
-    printf("\"limit\": %llu, ", (unsigned long long)report->limit);
-  printf("\"limit_is_inferred\": %s, ", report->limit_is_inferred ? "true" : "false");
-  printf("\"peak_allocated\": %lld, \"peak_reserved\": %lld, \"peak_active\": %lld, \"peak_requested\": %lld, ",
-         (long long)s->allocated_bytes[0].peak, (long long)s->reserved_bytes[0].peak,
-         (long long)s->active_bytes[0].peak, (long long)s->requested_bytes[0].peak);
-  printf(
-      "\"num_allocations\": %lld, \"num_device_alloc\": %lld, \"num_device_free\": %lld, \"num_alloc_retries\": %lld, "
-      "\"num_ooms\": %lld, \"seconds\": %.6f, ",
-      (long long)s->allocation[0].allocated, (long long)s->num_device_alloc, (long long)s->num_device_free,
-      (long long)s->num_alloc_retries, (long long)s->num_ooms, report->seconds);
   weir__prediction p;
   weir__prediction_from(report, &options->common.costs, &p);
+  weir_cli_json_begin(0);
+  WEIR_CLI_JSON(JSON_TEXT("file", h->file), JSON_INTEGER("device", h->device), JSON_BOOL("checked", options->check),
+                JSON_NATURAL("events", report->events), JSON_NATURAL("allocations", report->allocations),
+                JSON_NATURAL("differences", report->differences), JSON_NATURAL("failures", report->failures),
+                JSON_NATURAL("served", report->rescued), JSON_NATURAL("unknown_frees", report->unknown_frees),
+                JSON_NATURAL("raced", report->raced), JSON_NATURAL("dropped", report->dropped),
+                JSON_NATURAL_IF(report->limit != UINT64_MAX, "limit", report->limit),
+                JSON_BOOL("limit_is_inferred", report->limit_is_inferred),
+                JSON_INTEGER("peak_allocated", s->allocated_bytes[WEIR_STAT_ALL].peak),
+                JSON_INTEGER("peak_reserved", s->reserved_bytes[WEIR_STAT_ALL].peak),
+                JSON_INTEGER("peak_active", s->active_bytes[WEIR_STAT_ALL].peak),
+                JSON_INTEGER("peak_requested", s->requested_bytes[WEIR_STAT_ALL].peak),
+                JSON_INTEGER("num_allocations", s->allocation[WEIR_STAT_ALL].allocated),
+                JSON_INTEGER("num_device_alloc", s->num_device_alloc),
+                JSON_INTEGER("num_device_free", s->num_device_free),
+                JSON_INTEGER("num_alloc_retries", s->num_alloc_retries), JSON_INTEGER("num_ooms", s->num_ooms),
+                JSON_REAL("seconds", report->seconds, 6));
   weir_cli_json_start(h->history);
-  fputs(", ", stdout);
   weir_cli_json_calls(&p);
-  puts("}");
+  weir_cli_json_end();
 }
 
 static int check_file(const char *file, const replay_options *options) {

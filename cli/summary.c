@@ -246,98 +246,83 @@ static void print_text(const char *file, const weir__recording *snapshot, const 
 
 /* ---- For programs ---- */
 
-static void json_holders(const weir__recording *snapshot, const char *name, const weir__holder *holders, size_t count) {
+static void json_holders(const weir__recording *snapshot, const char *key, const weir__holder *holders, size_t count) {
   char text[WEIR__DESCRIBE_TEXT];
-  printf("\"%s\": [", name);
+  WEIR_CLI_JSON(JSON_LIST(key));
   for (size_t i = 0; i < count; i++) {
-    printf("%s{\"bytes\": %" PRIu64 ", \"count\": %zu, ", i ? ", " : "", holders[i].bytes, holders[i].count);
+    WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_NATURAL("bytes", holders[i].bytes), JSON_NATURAL("count", holders[i].count));
     if (holders[i].size)
-      printf("\"size\": %" PRIu64 "}", holders[i].size);
-    else {
-      printf("\"stack\": ");
-      weir_cli_json_string(weir__describe_stack(snapshot, holders[i].stack, text));
-      putchar('}');
-    }
+      WEIR_CLI_JSON(JSON_NATURAL("size", holders[i].size));
+    else
+      WEIR_CLI_JSON(JSON_TEXT("stack", weir__describe_stack(snapshot, holders[i].stack, text)));
+    WEIR_CLI_JSON(JSON_CLOSE);
   }
-  printf("]");
+  WEIR_CLI_JSON(JSON_CLOSE);
+}
+
+static void json_peaks(const weir__recording_device *device, const weir__summary *s) {
+  bool is_known = !s->is_unknown;
+  WEIR_CLI_JSON(JSON_NATURAL_IF(is_known, "unknown_segments", s->unknown_segments),
+                JSON_NATURAL_IF(is_known, "live_before", s->live_before),
+                JSON_NATURAL_IF(is_known, "reserved_before", s->reserved_before),
+                JSON_NATURAL_IF(is_known, "peak_live", s->live.bytes),
+                JSON_NATURAL_IF(is_known, "peak_live_event", s->live.event),
+                JSON_NATURAL_IF(is_known, "peak_reserved", s->reserved.bytes),
+                JSON_NATURAL_IF(is_known, "peak_reserved_event", s->reserved.event));
+  if (device->start)
+    WEIR_CLI_JSON(JSON_OBJECT("peak_before"), JSON_NATURAL("allocated", device->peak_allocated),
+                  JSON_NATURAL("reserved", device->peak_reserved), JSON_CLOSE);
+  if (s->actions[WEIR_TRACE_OOM]) {
+    WEIR_CLI_JSON(JSON_OBJECT("first_oom"), JSON_NATURAL("event", s->first_oom),
+                  JSON_NATURAL("size", device->events[s->first_oom].size), JSON_CLOSE);
+  } else
+    WEIR_CLI_JSON(JSON_NULL("first_oom"));
 }
 
 static void json_device(const weir__recording *snapshot, int number, const weir__summary *s) {
   static const char *const completeness[] = {"none", "complete", "late", "wrapped"};
-  printf("{\"device\": %d, \"events\": %zu, \"actions\": {", number, snapshot->devices[number].event_count);
-  bool any = false;
+  const weir__recording_device *device = &snapshot->devices[number];
+  bool has_blocks = !s->is_end_told && !snapshot->is_events_only, has_end = s->is_end_told || has_blocks;
+  WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_INTEGER("device", number), JSON_NATURAL("events", device->event_count),
+                JSON_OBJECT("actions"));
   for (int i = 0; i <= WEIR__ACTION_UNKNOWN; i++)
-    if (s->actions[i]) {
-      printf("%s\"%s\": %zu", any ? ", " : "", weir_trace_action_name((weir_trace_action)i), s->actions[i]);
-      any = true;
-    }
-  printf("}, \"first_us\": %" PRId64 ", \"last_us\": %" PRId64 ", \"history\": \"%s\", \"unknown_frees\": %zu, ",
-         s->first_us, s->last_us, completeness[s->completeness], s->unknown_frees);
-  printf("\"dropped\": %" PRIu64 ", ", snapshot->devices[number].dropped);
-  if (s->is_unknown)
-    printf("\"unknown_segments\": null, \"live_before\": null, \"reserved_before\": null, \"peak_live\": null, "
-           "\"peak_live_event\": null, \"peak_reserved\": null, \"peak_reserved_event\": null, ");
-  else {
-    printf("\"unknown_segments\": %zu, \"live_before\": %" PRIu64 ", \"reserved_before\": %" PRIu64 ", ",
-           s->unknown_segments, s->live_before, s->reserved_before);
-    printf("\"peak_live\": %" PRIu64 ", \"peak_live_event\": %zu, \"peak_reserved\": %" PRIu64
-           ", \"peak_reserved_event\": %zu, ",
-           s->live.bytes, s->live.event, s->reserved.bytes, s->reserved.event);
-  }
-  if (snapshot->devices[number].start)
-    printf("\"peak_before\": {\"allocated\": %" PRIu64 ", \"reserved\": %" PRIu64 "}, ",
-           snapshot->devices[number].peak_allocated, snapshot->devices[number].peak_reserved);
-  if (s->actions[WEIR_TRACE_OOM])
-    printf("\"first_oom\": {\"event\": %zu, \"size\": %" PRIu64 "}, ", s->first_oom,
-           snapshot->devices[number].events[s->first_oom].size);
-  else
-    printf("\"first_oom\": null, ");
-  printf("\"has_stacks\": %s, \"streams\": %zu, \"large_segments\": %zu, \"small_segments\": %zu, "
-         "\"private_segments\": %zu, ",
-         s->has_stacks ? "true" : "false", s->streams, s->large_segments, s->small_segments, s->private);
-  if (s->is_end_told)
-    printf("\"end_reserved\": %" PRIu64 ", \"end_allocated\": null, \"end_active\": null, \"end_requested\": %" PRIu64
-           ", ",
-           s->end_reserved, s->end_requested);
-  else if (snapshot->is_events_only)
-    fputs("\"end_reserved\": null, \"end_allocated\": null, \"end_active\": null, \"end_requested\": null, ", stdout);
-  else
-    printf("\"end_reserved\": %" PRIu64 ", \"end_allocated\": %" PRIu64 ", \"end_active\": %" PRIu64
-           ", \"end_requested\": %" PRIu64 ", ",
-           s->end_reserved, s->end_allocated, s->end_active, s->end_requested);
+    if (s->actions[i])
+      WEIR_CLI_JSON(JSON_NATURAL(weir_trace_action_name((weir_trace_action)i), s->actions[i]));
+  WEIR_CLI_JSON(JSON_CLOSE, JSON_INTEGER("first_us", s->first_us), JSON_INTEGER("last_us", s->last_us),
+                JSON_TEXT("history", completeness[s->completeness]), JSON_NATURAL("unknown_frees", s->unknown_frees),
+                JSON_NATURAL("dropped", device->dropped));
+  json_peaks(device, s);
+  WEIR_CLI_JSON(JSON_BOOL("has_stacks", s->has_stacks), JSON_NATURAL("streams", s->streams),
+                JSON_NATURAL("large_segments", s->large_segments), JSON_NATURAL("small_segments", s->small_segments),
+                JSON_NATURAL("private_segments", s->private), JSON_NATURAL_IF(has_end, "end_reserved", s->end_reserved),
+                JSON_NATURAL_IF(has_blocks, "end_allocated", s->end_allocated),
+                JSON_NATURAL_IF(has_blocks, "end_active", s->end_active),
+                JSON_NATURAL_IF(has_end, "end_requested", s->end_requested));
   json_holders(snapshot, "holders_at_peak", s->holders, s->is_unknown ? 0 : s->holder_count);
-  printf(", ");
   json_holders(snapshot, "holders_at_end", s->at_end, s->at_end_count);
-  putchar('}');
+  WEIR_CLI_JSON(JSON_CLOSE);
 }
 
 static void print_json(const char *file, const weir__recording *snapshot, const weir__summary *devices) {
-  printf("{\"file\": ");
-  weir_cli_json_string(file);
-  printf(", \"settings\": ");
-  if (snapshot->conf)
-    weir_cli_json_string(snapshot->conf);
-  else
-    printf("null");
-  printf(", \"devices\": [");
-  for (size_t i = 0; i < snapshot->device_count; i++) {
-    printf("%s", i ? ", " : "");
+  weir_cli_json_begin(0);
+  WEIR_CLI_JSON(JSON_TEXT("file", file), JSON_TEXT("settings", snapshot->conf), JSON_LIST("devices"));
+  for (size_t i = 0; i < snapshot->device_count; i++)
     json_device(snapshot, (int)i, &devices[i]);
-  }
-  printf("], \"host\": ");
+  WEIR_CLI_JSON(JSON_CLOSE);
   if (snapshot->has_host) {
     const host_sums sums = sum_host(&snapshot->host);
-    printf("{\"segments\": %zu, \"reserved\": %" PRIu64 ", \"active\": %" PRIu64 ", \"events\": %zu}",
-           snapshot->host.segment_count, sums.reserved, sums.active, snapshot->host.event_count);
+    WEIR_CLI_JSON(JSON_OBJECT("host"), JSON_NATURAL("segments", snapshot->host.segment_count),
+                  JSON_NATURAL("reserved", sums.reserved), JSON_NATURAL("active", sums.active),
+                  JSON_NATURAL("events", snapshot->host.event_count), JSON_CLOSE);
   } else
-    printf("null");
-  printf(", \"not_understood\": [");
-  for (size_t i = 0; i < snapshot->ignored_count; i++) {
-    printf("%s{\"where\": \"%s\", \"key\": ", i ? ", " : "", snapshot->ignored[i].where);
-    weir_cli_json_string(snapshot->ignored[i].key);
-    printf(", \"count\": %" PRIu64 "}", snapshot->ignored[i].count);
-  }
-  printf("]}\n");
+    WEIR_CLI_JSON(JSON_NULL("host"));
+  WEIR_CLI_JSON(JSON_LIST("not_understood"));
+  for (size_t i = 0; i < snapshot->ignored_count; i++)
+    WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_TEXT("where", snapshot->ignored[i].where),
+                  JSON_TEXT("key", snapshot->ignored[i].key), JSON_NATURAL("count", snapshot->ignored[i].count),
+                  JSON_CLOSE);
+  WEIR_CLI_JSON(JSON_CLOSE);
+  weir_cli_json_end();
 }
 
 /* One file; an exit code. */

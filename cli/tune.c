@@ -203,54 +203,46 @@ static void print_text(const tuning *t) {
   print_verdict(t);
 }
 
-static void json_fit(const char *name, const weir__fit *fit) {
-  if (fit->bytes)
-    printf(", \"%s\": {\"bytes\": %llu, \"retries\": %llu}", name, (unsigned long long)fit->bytes,
-           (unsigned long long)fit->retries);
-  else
-    printf(", \"%s\": null", name);
+static void json_fit(const char *key, const weir__fit *fit) {
+  if (!fit->bytes) {
+    WEIR_CLI_JSON(JSON_NULL(key));
+    return;
+  }
+  WEIR_CLI_JSON(JSON_OBJECT(key), JSON_NATURAL("bytes", fit->bytes), JSON_NATURAL("retries", fit->retries), JSON_CLOSE);
 }
 
-static void print_candidate(const tuning *t, size_t candidate) {
+static void json_candidate(const char *key, const tuning *t, size_t candidate) {
   const weir__tune_candidate *c = &t->result.candidates[candidate];
   char conf[WEIR_CLI_CONF_TEXT];
-  fputs("{\"conf\": ", stdout);
-  if (candidate == 0 && t->result.is_mixed)
-    fputs("null", stdout);
-  else
-    weir_cli_json_string(weir_cli_conf_text(&c->settings, conf));
-  printf(", \"recorded\": %s, \"peak_reserved\": %llu, \"cost_ns\": %.0f, \"calls\": %llu, \"retries\": %llu, "
-         "\"failures\": %llu, \"files\": [",
-         candidate ? "false" : "true", (unsigned long long)c->score.peak, c->score.cost,
-         (unsigned long long)c->score.calls, (unsigned long long)c->score.retries,
-         (unsigned long long)c->score.failures);
+  WEIR_CLI_JSON(JSON_OBJECT(key),
+                JSON_TEXT("conf", candidate == 0 && t->result.is_mixed ? NULL : weir_cli_conf_text(&c->settings, conf)),
+                JSON_BOOL("recorded", !candidate), JSON_NATURAL("peak_reserved", c->score.peak),
+                JSON_REAL("cost_ns", c->score.cost, 0), JSON_NATURAL("calls", c->score.calls),
+                JSON_NATURAL("retries", c->score.retries), JSON_NATURAL("failures", c->score.failures),
+                JSON_LIST("files"));
   for (size_t i = 0; i < t->options.history_count; i++) {
-    printf("%s{\"file\": ", i ? ", " : "");
-    weir_cli_json_string(t->files[i].file);
-    printf(", \"device\": %d, ", t->files[i].device);
+    WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_TEXT("file", t->files[i].file), JSON_INTEGER("device", t->files[i].device));
     weir_cli_json_prediction(&c->of[i]);
-    putchar('}');
+    WEIR_CLI_JSON(JSON_CLOSE);
   }
-  fputs("]}", stdout);
+  WEIR_CLI_JSON(JSON_CLOSE, JSON_CLOSE);
 }
 
 static void print_json(const tuning *t) {
   const weir__tune_result *r = &t->result;
-  printf("{\"files\": %zu, \"tried\": %zu, \"recorded\": ", t->options.history_count, r->candidate_count);
-  print_candidate(t, 0);
-  fputs(", \"best\": ", stdout);
-  print_candidate(t, r->best);
-  fputs(", \"front\": [", stdout);
-  for (size_t i = 0; i < r->front_count; i++) {
-    fputs(i ? ", " : "", stdout);
-    print_candidate(t, r->front[i]);
-  }
-  putchar(']');
+  weir_cli_json_begin(0);
+  WEIR_CLI_JSON(JSON_NATURAL("files", t->options.history_count), JSON_NATURAL("tried", r->candidate_count));
+  json_candidate("recorded", t, 0);
+  json_candidate("best", t, r->best);
+  WEIR_CLI_JSON(JSON_LIST("front"));
+  for (size_t i = 0; i < r->front_count; i++)
+    json_candidate(NULL, t, r->front[i]);
+  WEIR_CLI_JSON(JSON_CLOSE);
   if (t->options.fit) {
     json_fit("fit_recorded", &r->fit_recorded);
     json_fit("fit_best", &r->fit_best);
   }
-  puts("}");
+  weir_cli_json_end();
 }
 
 /* ---- Work ---- */

@@ -175,22 +175,20 @@ static void print_json(const table *t, const weir_cli_history *h) {
   char recorded[WEIR_CLI_CONF_TEXT];
   const weir__replay_report *check = weir__replayer_check(t->history);
   weir_cli_conf_text(weir__replayer_settings(t->history), recorded);
-  printf("{\"file\": ");
-  weir_cli_json_string(h->file);
-  printf(", \"device\": %d, \"events\": %zu, \"reproduced\": %s, \"predictions\": [", h->device, check->events,
-         check->differences ? "false" : "true");
+  weir_cli_json_begin(0);
+  WEIR_CLI_JSON(JSON_TEXT("file", h->file), JSON_INTEGER("device", h->device), JSON_NATURAL("events", check->events),
+                JSON_BOOL("reproduced", !check->differences), JSON_LIST("predictions"));
   for (size_t i = 0; i < row_count(t); i++) {
     if (!is_shown(t, i))
       continue;
-    printf("%s{\"conf\": ", i ? ", " : "");
-    weir_cli_json_string(i < OWN_ROWS ? recorded : t->w->confs[i - OWN_ROWS]);
-    printf(", \"recorded\": %s, ", i < OWN_ROWS ? "true" : "false");
+    WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_TEXT("conf", i < OWN_ROWS ? recorded : t->w->confs[i - OWN_ROWS]),
+                  JSON_BOOL("recorded", i < OWN_ROWS));
     weir_cli_json_prediction(&t->w->rows[i]);
-    printf(", \"is_recording\": %s}", !i && is_reproduced(t->history) ? "true" : "false");
+    WEIR_CLI_JSON(JSON_BOOL("is_recording", !i && is_reproduced(t->history)), JSON_CLOSE);
   }
-  fputs("], ", stdout);
+  WEIR_CLI_JSON(JSON_CLOSE);
   weir_cli_json_start(t->history);
-  puts("}");
+  weir_cli_json_end();
 }
 
 /* An exit code. */

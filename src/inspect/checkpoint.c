@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-#include "inspect/still.h"
+#include "inspect/snapshot.h"
 
 /* A checkpoint under construction in the file's draft buffer. Blocks that do not fit are only counted. */
 typedef struct copy {
@@ -11,13 +11,13 @@ typedef struct copy {
   uint64_t settings_time;
   char *conf;
   size_t conf_bytes, conf_room; /* filled up to a multiple of 8 */
-  weir__still_part *parts;
-  size_t pool_count, part_count, block_count;
+  weir__frozen_segment *list;
+  size_t pool_count, segment_count, block_count;
 } copy;
 
 static size_t bytes_of(const copy *c) {
   return sizeof(weir__ring_file_state) + c->conf_room + c->pool_count * sizeof(weir_pool_id) +
-         c->part_count * sizeof(weir__ring_file_segment) + c->block_count * sizeof(weir__ring_file_block);
+         c->segment_count * sizeof(weir__ring_file_segment) + c->block_count * sizeof(weir__ring_file_block);
 }
 
 /* Grows the draft for what was counted, with some slack for blocks that come before the next attempt. The memory is
@@ -88,9 +88,9 @@ static void copy_segment(copy *c, const weir__segment *segment, weir__ring_file_
 static uint64_t cut(const copy *c) {
   uint64_t time = weir__clock_ticks();
   for (int pass = 0; pass < 2; pass++)
-    for (size_t i = 0; i < c->part_count; i++) {
-      weir__writer *writer = c->parts[i].segment->arena->writer;
-      if (!writer || !weir__still_is_first(c->parts, i))
+    for (size_t i = 0; i < c->segment_count; i++) {
+      weir__writer *writer = c->list[i].segment->arena->writer;
+      if (!writer || !weir__is_first_of_arena(c->list, i))
         continue;
       if (pass)
         writer->last = time + 1;
@@ -122,9 +122,9 @@ static bool copy_all(copy *c, const weir__heap *heap, weir__ring_file_state *sta
     return false;
   char *segments = c->file->draft + sizeof *state + c->conf_room + c->pool_count * sizeof(weir_pool_id);
   copy_pools(heap, segments);
-  for (size_t i = 0; i < c->part_count; i++) {
+  for (size_t i = 0; i < c->segment_count; i++) {
     weir__ring_file_segment made;
-    copy_segment(c, c->parts[i].segment, &made, c->file->draft + before, room);
+    copy_segment(c, c->list[i].segment, &made, c->file->draft + before, room);
     memcpy(segments + i * sizeof made, &made, sizeof made);
   }
   if (c->block_count > room)
@@ -132,7 +132,7 @@ static bool copy_all(copy *c, const weir__heap *heap, weir__ring_file_state *sta
   state->time = cut(c);
   state->limit = heap->limit;
   state->pool_count = c->pool_count;
-  state->segment_count = c->part_count;
+  state->segment_count = c->segment_count;
   state->block_count = c->block_count;
   weir__ring_file_cut(c->file, heap->device, c->block_count);
   return true;
@@ -144,7 +144,7 @@ static bool copy_all(copy *c, const weir__heap *heap, weir__ring_file_state *sta
 static bool copy_heap(copy *c, weir__heap *heap, weir__ring_file_state *state) {
   bool done = false;
   weir_allocator_stats stats = {.size = sizeof stats};
-  if (!weir__still_list(heap, (weir_pool_id){0, 0}, &c->parts, &c->part_count))
+  if (!weir__frozen_list(heap, (weir_pool_id){0, 0}, &c->list, &c->segment_count))
     return false;
   for (const weir__private_pool *pool = heap->private_pools; pool; pool = pool->next)
     c->pool_count += is_kept(pool);
@@ -152,9 +152,9 @@ static bool copy_heap(copy *c, weir__heap *heap, weir__ring_file_state *state) {
   state->peak_allocated = (uint64_t)stats.allocated_bytes[WEIR_STAT_ALL].peak;
   state->peak_reserved = (uint64_t)heap->stats.reserved_bytes[WEIR_STAT_ALL].peak;
   for (bool is_possible = true; is_possible && !done;) {
-    weir__still_lock(c->parts, c->part_count);
+    weir__freeze(c->list, c->segment_count);
     done = copy_all(c, heap, state);
-    weir__still_unlock(c->parts, c->part_count);
+    weir__unfreeze(c->list, c->segment_count);
     if (!done)
       is_possible = make_room(c);
   }
@@ -190,7 +190,7 @@ bool weir__checkpoint_take(weir__heap *heap, weir__recorder *history, weir__ring
     pthread_mutex_unlock(&heap->lock);
   }
   done = done && write_draft(&c, heap->device, &state);
-  free(c.parts);
+  free(c.list);
   free(c.conf);
   return done;
 }

@@ -1,17 +1,20 @@
 /*
- * Taking a snapshot.
+ * Takes snapshots.
  *
- * A device is copied at one moment: with its heap's lock, and then with the locks of all arenas that have memory, so that the
- * blocks agree with each other and with the events before the cut. Sorting, names and everything else come afterwards.
+ * Each device is copied at one moment, under the lock of its heap and of all arenas that have memory, so that the blocks agree with
+ * each other and with the entries before the cut. Everything else (sorting, names) is done without locks.
  */
 #include "inspect/snapshot.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/heap.h"
-#include "inspect/snapshot_history.h"
-#include "inspect/still.h"
+#include "alloc/arena.h"
+#include "alloc/backend.h"
+#include "record/operations.h"
+#include "record/recorder.h"
+#include "record/stacks.h"
+#include "record/texts.h"
 
 const char *weir_block_state_name(weir_block_state state) {
   static const char *const names[] = {
@@ -41,14 +44,56 @@ bool weir__make_room(void *array, size_t *room, size_t need, size_t element) {
   return true;
 }
 
-/* ---- One device. The heap's lock is held ---- */
+/* ---- A device frozen at one moment ---- */
 
-/* Locks the arenas of all parts. Returns how many mapped blocks they have. */
-static size_t lock_and_count(const weir__still_part *parts, size_t count) {
-  size_t blocks = 0;
-  weir__still_lock(parts, count);
+static int by_arena(const void *a, const void *b) {
+  const weir__arena *x = ((const weir__frozen_segment *)a)->segment->arena,
+                    *y = ((const weir__frozen_segment *)b)->segment->arena;
+  return (x > y) - (x < y);
+}
+
+bool weir__frozen_list(const weir__heap *heap, weir_pool_id pool, weir__frozen_segment **list, size_t *count) {
+  size_t room = 0;
+  *list = NULL;
+  *count = 0;
+  for (const weir__segment *s = heap->segments; s; s = s->next) {
+    const weir__private_pool *owner = s->arena->pool->owner;
+    if ((pool.first || pool.second) && (!owner || owner->id.first != pool.first || owner->id.second != pool.second))
+      continue;
+    if (!weir__make_room(list, &room, *count + 1, sizeof **list))
+      return false;
+    (*list)[(*count)++] = (weir__frozen_segment){.segment = s};
+  }
+  if (*count)
+    qsort(*list, *count, sizeof **list, by_arena);
+  return true;
+}
+
+void weir__freeze(const weir__frozen_segment *list, size_t count) {
   for (size_t i = 0; i < count; i++)
-    for (const weir__block *b = parts[i].segment->first; b; b = weir__block_next(b))
+    if (weir__is_first_of_arena(list, i)) {
+      weir__arena *arena = list[i].segment->arena;
+      weir__arena_lock(arena);
+      weir__gauges_freeze(arena);
+    }
+}
+
+void weir__unfreeze(const weir__frozen_segment *list, size_t count) {
+  for (size_t i = 0; i < count; i++)
+    if (weir__is_first_of_arena(list, i)) {
+      weir__gauges_unfreeze(list[i].segment->arena);
+      weir__arena_unlock(list[i].segment->arena);
+    }
+}
+
+/* ---- The copy of one device. The heap's lock is held ---- */
+
+/* Locks all arenas. Returns how many mapped blocks they have. */
+static size_t freeze_and_count(const weir__frozen_segment *list, size_t count) {
+  size_t blocks = 0;
+  weir__freeze(list, count);
+  for (size_t i = 0; i < count; i++)
+    for (const weir__block *b = list[i].segment->first; b; b = weir__block_next(b))
       blocks += weir__block_is_mapped(b);
   return blocks;
 }
@@ -57,8 +102,8 @@ static const uint32_t states[] = {[WEIR__FREE] = WEIR_BLOCK_INACTIVE,
                                   [WEIR__ALLOCATED] = WEIR_BLOCK_ACTIVE_ALLOCATED,
                                   [WEIR__WAITING] = WEIR_BLOCK_ACTIVE_PENDING_FREE};
 
-/* Copies the mapped blocks of a segment; there is room. Returns how many bytes are active. */
-static uint64_t copy_blocks(weir_snapshot *snapshot, weir__still_part *p, int device,
+/* Copies the mapped blocks of a segment to where there is room. Returns the active bytes. */
+static uint64_t copy_blocks(weir_snapshot *snapshot, weir__frozen_segment *p, int device,
                             const weir__history_source *source) {
   uint64_t active = 0;
   weir_snapshot_block *to = snapshot->blocks + snapshot->block_count;
@@ -72,7 +117,7 @@ static uint64_t copy_blocks(weir_snapshot *snapshot, weir__still_part *p, int de
                                 .state = states[b->state]};
     if (is_active) {
       active += weir__block_bytes(b);
-      if (source && source->block_stack)
+      if (source->block_stack)
         to->stack = source->block_stack(source->context, device, b->address);
     }
     to++;
@@ -83,31 +128,30 @@ static uint64_t copy_blocks(weir_snapshot *snapshot, weir__still_part *p, int de
   return active;
 }
 
-/* Copies all blocks at one moment. What is copied to was touched before, so that the locks are not held while the system finds
- * memory for it. */
-static bool copy_device(weir__heap *heap, weir_snapshot *snapshot, weir__still_part *parts, size_t count,
+/* Copies all blocks at one moment. The memory copied to is touched before, so that no page fault happens under the locks. */
+static bool copy_device(weir__heap *heap, weir_snapshot *snapshot, weir__frozen_segment *list, size_t count,
                         const weir__history_source *source) {
-  size_t blocks = lock_and_count(parts, count);
+  size_t blocks = freeze_and_count(list, count);
   while (snapshot->block_room - snapshot->block_count < blocks) {
-    weir__still_unlock(parts, count);
+    weir__unfreeze(list, count);
     size_t need = snapshot->block_count + blocks + blocks / 16 + 64;
     if (!weir__make_room(&snapshot->blocks, &snapshot->block_room, need, sizeof *snapshot->blocks))
       return false;
     memset(snapshot->blocks + snapshot->block_count, 0,
            (snapshot->block_room - snapshot->block_count) * sizeof *snapshot->blocks);
-    blocks = lock_and_count(parts, count);
+    blocks = freeze_and_count(list, count);
   }
   uint64_t active = 0;
   for (size_t i = 0; i < count; i++)
-    active += copy_blocks(snapshot, &parts[i], heap->device, source);
-  if (source && source->cut)
+    active += copy_blocks(snapshot, &list[i], heap->device, source);
+  if (source->cut)
     source->cut(source->context, heap->device, active);
-  weir__still_unlock(parts, count);
+  weir__unfreeze(list, count);
   return true;
 }
 
-/* A segment for each run of blocks without a gap: a fixed segment is one run. */
-static bool make_runs(weir__heap *heap, weir_snapshot *snapshot, size_t *room, const weir__still_part *p,
+/* Makes a segment of each run of blocks without a gap. A fixed segment is one run. */
+static bool make_runs(weir__heap *heap, weir_snapshot *snapshot, size_t *room, const weir__frozen_segment *p,
                       const weir__history_source *source) {
   const weir__arena *arena = p->segment->arena;
   weir_snapshot_segment *run = NULL;
@@ -117,15 +161,16 @@ static bool make_runs(weir__heap *heap, weir_snapshot *snapshot, size_t *room, c
       if (!weir__make_room(&snapshot->segments, room, snapshot->segment_count + 1, sizeof *snapshot->segments))
         return false;
       run = &snapshot->segments[snapshot->segment_count++];
-      *run = (weir_snapshot_segment){.address = b->address,
-                                     .blocks = (const weir_snapshot_block *)i, /* until the array moves no more */
-                                     .stream = arena->stream,
-                                     .device = heap->device,
-                                     .is_large = !arena->pool->is_small,
-                                     .is_expandable = p->segment->page != 0};
+      *run =
+          (weir_snapshot_segment){.address = b->address,
+                                  .blocks = (const weir_snapshot_block *)i, /* an index until the array is complete */
+                                  .stream = arena->stream,
+                                  .device = heap->device,
+                                  .is_large = !arena->pool->is_small,
+                                  .is_expandable = p->segment->page != 0};
       if (arena->pool->owner)
         run->pool = arena->pool->owner->id;
-      if (source && source->segment_stack)
+      if (source->segment_stack)
         run->stack = source->segment_stack(source->context, p->segment);
     }
     run->block_count++;
@@ -146,66 +191,77 @@ static int by_address(const void *a, const void *b) {
 
 static bool take_device(weir__heap *heap, weir_pool_id pool, weir_snapshot *snapshot, size_t *room,
                         const weir__history_source *source) {
-  weir__still_part *parts;
+  weir__frozen_segment *list;
   size_t count, before = snapshot->segment_count;
   pthread_mutex_lock(&heap->lock);
-  bool done = weir__still_list(heap, pool, &parts, &count) && copy_device(heap, snapshot, parts, count, source);
+  bool done = weir__frozen_list(heap, pool, &list, &count) && copy_device(heap, snapshot, list, count, source);
   for (size_t i = 0; done && i < count; i++)
-    done = make_runs(heap, snapshot, room, &parts[i], source);
+    done = make_runs(heap, snapshot, room, &list[i], source);
   pthread_mutex_unlock(&heap->lock);
   if (done && snapshot->segment_count > before)
     qsort(snapshot->segments + before, snapshot->segment_count - before, sizeof *snapshot->segments, by_address);
-  free(parts);
+  free(list);
   return done;
 }
 
-/* ---- What was recorded ---- */
+/* ---- The recorded part ---- */
 
-static bool add_text(weir_snapshot *snapshot, const char *text, uint32_t *number) {
-  *number = weir__text_set_add(&snapshot->texts, text);
-  return *number != WEIR__NO_TEXT;
+static uint32_t add_text(weir_snapshot *s, const char *text) {
+  uint32_t number = weir__text_set_add(&s->texts, text);
+  s->is_out_of_memory |= number == WEIR__NO_TEXT;
+  return number;
 }
 
-static bool copy_frames(weir_snapshot *snapshot, const weir__history_source *source, uint32_t stack) {
-  weir__recorded_frame some[64], *frames = some;
-  size_t count = source->frames(source->context, stack, frames, WEIR_COUNT_OF(some));
-  bool done = true;
-  if (count > WEIR_COUNT_OF(some)) {
-    frames = malloc(count * sizeof *frames);
-    size_t now = frames ? source->frames(source->context, stack, frames, count) : 0;
-    done = frames != NULL;
-    count = now < count ? now : count;
+/* The next element of an array, or NULL if there is no host memory. */
+#define ADD(s, array, count, room)                                                                                     \
+  (weir__make_room(&(s)->array, &(s)->room, (s)->count + 1, sizeof *(s)->array)                                        \
+       ? &(s)->array[(s)->count++]                                                                                     \
+       : ((s)->is_out_of_memory = true, NULL))
+
+void weir__snapshot_add_frame(weir_snapshot *s, uintptr_t address, const char *function, const char *file, int line) {
+  weir__taken_frame *frame = ADD(s, frames, frame_count, frame_room);
+  if (!frame)
+    return;
+  *frame = (weir__taken_frame){.address = address, .line = line};
+  if (!address) {
+    frame->function = add_text(s, function);
+    frame->file = add_text(s, file);
   }
-  done = done && weir__make_room(&snapshot->frames, &snapshot->frame_room, snapshot->frame_count + count,
-                                 sizeof *snapshot->frames);
-  snapshot->stacks[stack].first = snapshot->frame_count;
-  for (size_t i = 0; done && i < count; i++) {
-    weir__taken_frame *to = &snapshot->frames[snapshot->frame_count++];
-    *to = (weir__taken_frame){.address = frames[i].address, .line = frames[i].line};
-    if (!to->address)
-      done = add_text(snapshot, frames[i].function, &to->function) && add_text(snapshot, frames[i].file, &to->file);
-    snapshot->stacks[stack].count++;
-  }
-  if (frames != some)
-    free(frames);
-  return done;
 }
 
-static bool use_stack(weir_snapshot *snapshot, const weir__history_source *source, uint32_t stack) {
-  if (!stack || snapshot->stacks[stack].is_used)
-    return true;
-  snapshot->stacks[stack].is_used = 1;
-  return !source->frames || copy_frames(snapshot, source, stack);
+void weir__snapshot_add_annotation(weir_snapshot *s, int device, int64_t time_us) {
+  weir__taken_annotation *annotation = ADD(s, annotations, annotation_count, annotation_room);
+  if (annotation)
+    *annotation = (weir__taken_annotation){s->pair_count, 0, device, time_us};
 }
 
-static bool copy_context(weir_snapshot *snapshot, const weir__history_source *source, uint32_t number) {
+void weir__snapshot_add_pair(weir_snapshot *s, const char *key, const char *value) {
+  weir__text_pair *pair = s->is_out_of_memory ? NULL : ADD(s, pairs, pair_count, pair_room);
+  if (!pair)
+    return;
+  *pair = (weir__text_pair){add_text(s, key), add_text(s, value)};
+  s->annotations[s->annotation_count - 1].pair_count++;
+}
+
+/* Copies the frames of a stack when it is first used. */
+static void use_stack(weir_snapshot *s, const weir__history_source *source, uint32_t number) {
+  weir__taken_stack *stack = &s->stacks[number];
+  if (!number || stack->is_used)
+    return;
+  *stack = (weir__taken_stack){.first = s->frame_count, .is_used = 1};
+  if (source->frames)
+    source->frames(source->context, number, s);
+  stack->count = (uint32_t)(s->frame_count - stack->first);
+}
+
+static void copy_context(weir_snapshot *s, const weir__history_source *source, uint32_t number) {
   weir__recorded_context from = {0};
-  weir__taken_context *to = &snapshot->contexts[number];
   if (number && source->texts)
     from = source->texts(source->context, number);
-  return add_text(snapshot, from.phase, &to->phase) &&
-         add_text(snapshot, from.compile_context ? from.compile_context : "N/A", &to->compile_context) &&
-         add_text(snapshot, from.user_metadata, &to->user_metadata);
+  s->contexts[number] =
+      (weir__taken_context){.phase = add_text(s, from.phase),
+                            .compile_context = add_text(s, from.compile_context ? from.compile_context : "N/A"),
+                            .user_metadata = add_text(s, from.user_metadata)};
 }
 
 static void include_number(size_t *count, uint32_t number) {
@@ -218,7 +274,7 @@ static int by_number(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* The sorted numbers of all pools that events name, each once, and 0 first. NULL: no host memory. */
+/* The numbers of all pools in entries, sorted and without duplicates, 0 first. NULL if there is no host memory. */
 static uint32_t *list_pools(const weir_snapshot *s, size_t *count) {
   size_t events = 0, found = 1, different = 1;
   for (int d = 0; d < s->device_count; d++)
@@ -239,8 +295,8 @@ static uint32_t *list_pools(const weir_snapshot *s, size_t *count) {
   return numbers;
 }
 
-/* Copies the pools that events name. A pool's number says its id in its upper bits, so it is no index: the events get the indices
- * of s->pools in its place. */
+/* Copies the pools of entries. The number of a pool encodes its id and is not an index, so the entries get indices of s->pools
+ * instead. */
 static bool copy_pools(weir_snapshot *s, const weir__history_source *source) {
   uint32_t *numbers = list_pools(s, &s->pool_count);
   s->pools = numbers ? calloc(s->pool_count, sizeof *s->pools) : NULL;
@@ -258,8 +314,8 @@ static bool copy_pools(weir_snapshot *s, const weir__history_source *source) {
   return s->pools;
 }
 
-/* Copies what the numbers in events, blocks and segments stand for. */
-static bool copy_meanings(weir_snapshot *s, const weir__history_source *source) {
+/* Copies what the numbers in entries, blocks and segments stand for. */
+static void copy_meanings(weir_snapshot *s, const weir__history_source *source) {
   s->stack_count = s->context_count = 1;
   for (int d = 0; d < s->device_count; d++)
     for (size_t i = 0; i < s->devices[d].event_count; i++) {
@@ -272,57 +328,66 @@ static bool copy_meanings(weir_snapshot *s, const weir__history_source *source) 
     include_number(&s->stack_count, s->segments[i].stack);
   s->stacks = calloc(s->stack_count, sizeof *s->stacks);
   s->contexts = calloc(s->context_count, sizeof *s->contexts);
-  if (!s->stacks || !s->contexts)
-    return false;
-
-  bool done = copy_pools(s, source);
-  for (size_t i = 0; done && i < s->context_count; i++)
-    done = copy_context(s, source, (uint32_t)i);
-  for (int d = 0; d < s->device_count; d++)
-    for (size_t i = 0; done && i < s->devices[d].event_count; i++)
-      done = use_stack(s, source, s->devices[d].events[i].stack);
-  for (size_t i = 0; done && i < s->block_count; i++)
-    done = use_stack(s, source, s->blocks[i].stack);
-  for (size_t i = 0; done && i < s->segment_count; i++)
-    done = use_stack(s, source, s->segments[i].stack);
-  return done;
-}
-
-static bool copy_annotations(weir_snapshot *s, const weir__history_source *source, int device) {
-  weir__recorded_annotation from;
-  for (size_t n = 0; source->annotation && source->annotation(source->context, n, &from); n++) {
-    if (device >= 0 && from.device != device)
-      continue;
-    if (!weir__make_room(&s->annotations, &s->annotation_room, s->annotation_count + 1, sizeof *s->annotations) ||
-        !weir__make_room(&s->pairs, &s->pair_room, s->pair_count + 2 * from.pair_count, sizeof *s->pairs))
-      return false;
-    s->annotations[s->annotation_count++] =
-        (weir__taken_annotation){s->pair_count, from.pair_count, from.device, from.time_us};
-    for (size_t i = 0; i < from.pair_count; i++, s->pair_count += 2)
-      if (!add_text(s, from.pairs[i].key, &s->pairs[s->pair_count]) ||
-          !add_text(s, from.pairs[i].value, &s->pairs[s->pair_count + 1]))
-        return false;
+  if (!s->stacks || !s->contexts || !copy_pools(s, source)) {
+    s->is_out_of_memory = true;
+    return;
   }
-  return true;
+  for (size_t i = 0; i < s->context_count; i++)
+    copy_context(s, source, (uint32_t)i);
+  for (int d = 0; d < s->device_count; d++)
+    for (size_t i = 0; i < s->devices[d].event_count; i++)
+      use_stack(s, source, s->devices[d].events[i].stack);
+  for (size_t i = 0; i < s->block_count; i++)
+    use_stack(s, source, s->blocks[i].stack);
+  for (size_t i = 0; i < s->segment_count; i++)
+    use_stack(s, source, s->segments[i].stack);
 }
 
-/* ---- The calls ---- */
-
-static bool copy_settings(weir_allocator *allocator, weir_snapshot *snapshot) {
-  snapshot->settings = *atomic_load_explicit(&allocator->settings, memory_order_acquire);
-  snapshot->settings.older = NULL;
-  size_t length = weir__settings_format(&snapshot->settings, NULL, 0);
+static bool copy_settings(weir_allocator *allocator, weir_snapshot *s) {
+  s->settings = *atomic_load_explicit(&allocator->settings, memory_order_acquire);
+  s->settings.older = NULL;
+  size_t length = weir__settings_format(&s->settings, NULL, 0);
   char *text = malloc(length + 1);
   if (!text)
     return false;
-  weir__settings_format(&snapshot->settings, text, length + 1);
-  bool done = add_text(snapshot, text, &snapshot->conf);
+  weir__settings_format(&s->settings, text, length + 1);
+  s->conf = add_text(s, text);
   free(text);
-  return done;
+  return !s->is_out_of_memory;
 }
 
 static weir_status no_memory(const char *who) {
   return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the copy", who);
+}
+
+/* Fills an empty snapshot. */
+static weir_status collect(const char *who, weir_allocator *allocator, const weir_snapshot_options *options,
+                           const weir__history_source *source, weir_snapshot *s) {
+  size_t room = 0;
+  weir_status status = WEIR_OK;
+  s->device = options->device;
+  s->devices = calloc((size_t)allocator->heap_count, sizeof *s->devices);
+  if (!s->devices)
+    return no_memory(who);
+  s->device_count = allocator->heap_count;
+  bool done = copy_settings(allocator, s);
+  for (int i = 0; done && i < s->device_count; i++)
+    if (s->device == -1 || s->device == i)
+      done = take_device(&allocator->heaps[i], options->pool, s, &room, source);
+  if (!done)
+    return no_memory(who);
+  for (size_t i = 0; i < s->segment_count; i++)
+    s->segments[i].blocks = s->blocks + (size_t)s->segments[i].blocks;
+  for (int i = 0; !status && options->traces && source->events && i < s->device_count; i++)
+    if (s->device == -1 || s->device == i)
+      status =
+          source->events(source->context, i, &s->devices[i].events, &s->devices[i].event_count, &s->devices[i].dropped);
+  if (status)
+    return status;
+  copy_meanings(s, source);
+  if (options->traces && source->annotations)
+    source->annotations(source->context, s);
+  return s->is_out_of_memory ? no_memory(who) : WEIR_OK;
 }
 
 weir_status weir__snapshot_collect(const char *who, weir_allocator *allocator, const weir_snapshot_options *given,
@@ -340,28 +405,10 @@ weir_status weir__snapshot_collect(const char *who, weir_allocator *allocator, c
     return status;
   if (options.device != -1 && !weir__heap_get(who, allocator, options.device))
     return WEIR_ERROR_INVALID_DEVICE;
-
-  size_t room = 0;
-  const weir__history_source *known = source ? source : &nothing;
   weir_snapshot *s = calloc(1, sizeof *s);
   if (!s)
     return no_memory(who);
-  s->devices = calloc((size_t)allocator->heap_count, sizeof *s->devices);
-  s->device_count = s->devices ? allocator->heap_count : 0;
-  bool done = s->devices && copy_settings(allocator, s);
-  for (int i = 0; done && i < allocator->heap_count; i++)
-    if (options.device == -1 || options.device == i)
-      done = take_device(&allocator->heaps[i], options.pool, s, &room, known);
-  for (size_t i = 0; done && i < s->segment_count; i++)
-    s->segments[i].blocks = s->blocks + (size_t)s->segments[i].blocks;
-  for (int i = 0; done && !status && options.traces && known->events && i < allocator->heap_count; i++)
-    if (options.device == -1 || options.device == i)
-      status =
-          known->events(known->context, i, &s->devices[i].events, &s->devices[i].event_count, &s->devices[i].dropped);
-  if (done && !status)
-    done = copy_meanings(s, known) && (!options.traces || copy_annotations(s, known, options.device));
-  if (!done)
-    status = no_memory(who);
+  status = collect(who, allocator, &options, source ? source : &nothing, s);
   if (status)
     weir_snapshot_destroy(s);
   else
@@ -369,17 +416,121 @@ weir_status weir__snapshot_collect(const char *who, weir_allocator *allocator, c
   return status;
 }
 
+/* ---- The allocator's recorder as the source ---- */
+
+typedef struct live_source {
+  weir_allocator *allocator;
+  weir__recorder *history;
+  uint64_t *cuts; /* for each device, in ticks: entries are read up to there */
+} live_source;
+
+static uint32_t live_block_stack(void *context, int device, uint64_t address) {
+  const live_source *live = context;
+  (void)device;
+  const weir__arena *arena = weir__arena_of(live->allocator, (const void *)address);
+  return arena && arena->writer ? weir__writer_stack(live->history, arena->writer, address) : 0;
+}
+
+static uint32_t live_segment_stack(void *context, const weir__segment *segment) {
+  (void)context;
+  return segment->stack;
+}
+
+/* No arena can record now: all entries so far have an earlier time, and all others will have a later one. */
+static void live_cut(void *context, int device, uint64_t active_bytes) {
+  const live_source *live = context;
+  live->cuts[device] = weir__clock_ticks();
+  if (weir__recorder_is_on(live->history))
+    weir__recorder_mark(live->history, device, WEIR_TRACE_SNAPSHOT, 0, active_bytes, 0);
+}
+
+static weir_status live_events(void *context, int device, weir__entry **events, size_t *count, uint64_t *dropped) {
+  const live_source *live = context;
+  weir__entry *all;
+  size_t read;
+  if (!weir__recorder_read_until(live->history, device, live->cuts[device], &all, &read, dropped))
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "weir_snapshot_take: no host memory for the events");
+  weir__clock_line line = weir__clock_line_now();
+  for (size_t i = 0; i < read; i++)
+    all[i].time = (uint64_t)weir__clock_unix_us(&line, all[i].time);
+  weir__entries_join(all, read, false);
+  *events = all;
+  *count = read;
+  return WEIR_OK;
+}
+
+static void live_frames(void *context, uint32_t stack, weir_snapshot *to) {
+  (void)context;
+  weir__frame some[64], *frames = some;
+  size_t count = weir__stack_frames(stack, some, WEIR_COUNT_OF(some));
+  if (count > WEIR_COUNT_OF(some)) {
+    frames = malloc(count * sizeof *frames);
+    if (!frames) {
+      to->is_out_of_memory = true;
+      return;
+    }
+    weir__stack_frames(stack, frames, count);
+  }
+  for (size_t i = 0; i < count; i++)
+    weir__snapshot_add_frame(to, frames[i].address, weir__text_of_number(frames[i].function),
+                             weir__text_of_number(frames[i].file), frames[i].line);
+  if (frames != some)
+    free(frames);
+}
+
+static weir_pool_id live_pool(void *context, uint32_t number) {
+  (void)context;
+  return weir__pool_of_number(number);
+}
+
+static const char *text_or_null(uint32_t number) { return number ? weir__text_of_number(number) : NULL; }
+
+static weir__recorded_context live_texts(void *context, uint32_t number) {
+  (void)context;
+  weir__entry_context of = weir__context_of_number(number);
+  return (weir__recorded_context){text_or_null(of.phase), text_or_null(of.compile), text_or_null(of.metadata)};
+}
+
+static void add_annotation(void *context, const weir__annotation *annotation) {
+  weir_snapshot *to = context;
+  weir__clock_line line = weir__clock_line_now();
+  if (to->device >= 0 && annotation->device != to->device)
+    return;
+  weir__snapshot_add_annotation(to, annotation->device, weir__clock_unix_us(&line, annotation->time));
+  const char *key = annotation->texts;
+  for (uint32_t i = 0; i < annotation->pair_count; i++) {
+    const char *value = key + strlen(key) + 1;
+    weir__snapshot_add_pair(to, key, value);
+    key = value + strlen(value) + 1;
+  }
+}
+
+static void live_annotations(void *context, weir_snapshot *to) {
+  weir__recorder_annotations(((const live_source *)context)->history, add_annotation, to);
+}
+
+/* ---- The calls ---- */
+
 weir_status weir_snapshot_take(weir_allocator *allocator, const weir_snapshot_options *options,
                                weir_snapshot **snapshot) {
-  weir__history_source source;
-  weir__recorded recorded;
   WEIR__CHECK_ALLOCATOR(allocator);
-  if (!atomic_load(&allocator->history))
+  live_source live = {allocator, atomic_load(&allocator->history), NULL};
+  if (!live.history)
     return weir__snapshot_collect(__func__, allocator, options, NULL, snapshot);
-  weir_status status = weir__recorded_begin(&recorded, allocator, &source)
-                           ? weir__snapshot_collect(__func__, allocator, options, &source, snapshot)
-                           : no_memory(__func__);
-  weir__recorded_clear(&recorded);
+  live.cuts = calloc((size_t)allocator->heap_count, sizeof *live.cuts);
+  if (!live.cuts)
+    return no_memory(__func__);
+  const weir__history_source source = {.context = &live,
+                                       .block_stack = live_block_stack,
+                                       .segment_stack = live_segment_stack,
+                                       .cut = live_cut,
+                                       .events = live_events,
+                                       .frames = live_frames,
+                                       .pool = live_pool,
+                                       .texts = live_texts,
+                                       .annotations = live_annotations};
+  weir_status status = weir__snapshot_collect(__func__, allocator, options, &source, snapshot);
+  free(live.cuts);
   return status;
 }
 
@@ -421,7 +572,6 @@ weir_status weir_snapshot_events(const weir_snapshot *snapshot, int device, uint
   return WEIR_OK;
 }
 
-/* A text of its own, which is there. */
 static const char *text_of(const weir_snapshot *snapshot, uint32_t number) { return snapshot->texts.at[number]; }
 
 void weir_snapshot_event_init(weir_snapshot_event *event) {
@@ -485,8 +635,8 @@ weir_status weir_snapshot_annotation_pair(const weir_snapshot *snapshot, size_t 
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
   if (index >= snapshot->annotation_count || pair >= snapshot->annotations[index].pair_count)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: there is no pair %zu of annotation %zu", __func__, pair, index);
-  const uint32_t *texts = &snapshot->pairs[snapshot->annotations[index].first + 2 * pair];
-  *key = text_of(snapshot, texts[0]);
-  *value = text_of(snapshot, texts[1]);
+  const weir__text_pair *found = &snapshot->pairs[snapshot->annotations[index].first + pair];
+  *key = text_of(snapshot, found->key);
+  *value = text_of(snapshot, found->value);
   return WEIR_OK;
 }

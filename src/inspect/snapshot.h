@@ -1,6 +1,6 @@
 /*
- * A snapshot, inside. The allocator itself tells segments and blocks; what was recorded (events, stacks, annotations) comes
- * from a source, and is copied, so that a snapshot needs nobody once it is taken.
+ * Snapshots inside. Segments and blocks come from the allocator; the recorded part (history entries, stacks, annotations) comes from
+ * a source and is copied, so that a snapshot depends on nothing once it is taken.
  */
 #ifndef WEIR_INSPECT_SNAPSHOT_H
 #define WEIR_INSPECT_SNAPSHOT_H
@@ -8,93 +8,72 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "alloc/settings.h"
+#include "alloc/heap.h"
 #include "inspect/snapshot_texts.h"
+#include "inspect/write_snapshot.h"
 #include "record/entry.h"
 #include "weir/snapshot.h"
 
-/* ---- Where the recorded part comes from ---- */
+/* ---- The source of the recorded part ---- */
 
-/* A frame of a stack: where a call returns to, or what a language runtime said. */
-typedef struct weir__recorded_frame {
-  uintptr_t address; /* 0: the following tell */
-  const char *function, *file;
-  int line;
-} weir__recorded_frame;
-
-/* The texts of an event; NULL: none. */
+/* The texts of an entry; NULL for those that it does not have. */
 typedef struct weir__recorded_context {
   const char *phase, *compile_context, *user_metadata;
 } weir__recorded_context;
 
-typedef struct weir__recorded_pair {
-  const char *key, *value;
-} weir__recorded_pair;
-
-/* Something that the program marked: texts of its own, as name and stage. */
-typedef struct weir__recorded_annotation {
-  const weir__recorded_pair *pairs;
-  size_t pair_count;
-  int device;
-  int64_t time_us; /* since 1970 */
-} weir__recorded_annotation;
-
-struct weir__segment;
-
-/* Functions that are NULL tell nothing. Texts and arrays that they return need to last until the next call only. */
+/* Any function may be NULL, and then provides nothing. Texts that are passed on are copied. */
 typedef struct weir__history_source {
   void *context;
 
-  /* These are called while the copy is made, with the device's lock and the locks of all its arenas held: they must not call
-   * the allocator, and be quick. */
+  /* Called while the state is copied, with the lock of the device and of all its arenas held: they must be quick, and must not
+   * call the allocator. */
 
-  /* The stack that a live block was allocated in; 0: none is known. */
+  /* The stack that allocated a live block, or 0. */
   uint32_t (*block_stack)(void *context, int device, uint64_t address);
 
-  /* The same for a segment. Called with the device's lock alone. */
+  /* The stack that allocated a segment, or 0. Called with the device's lock alone. */
   uint32_t (*segment_stack)(void *context, const struct weir__segment *segment);
 
-  /* The state was copied: events from here on are none of this snapshot, and the first of them is that it was taken. */
+  /* The state was copied: later entries are not part of this snapshot, and the first of them records that it was taken. */
   void (*cut)(void *context, int device, uint64_t active_bytes);
 
-  /* The rest is called with no lock held, after the cut. */
+  /* Called after the cut, with no lock held. */
 
-  /* The events before the cut, the oldest first, their times in Unix µs; the array is malloc'ed, and the caller's. */
+  /* The entries before the cut, the oldest first, their times in Unix µs. The caller frees the array. */
   weir_status (*events)(void *context, int device, weir__entry **events, size_t *count, uint64_t *dropped);
 
-  /* The innermost frame first. Writes at most `room`, returns how many there are. */
-  size_t (*frames)(void *context, uint32_t stack, weir__recorded_frame *frames, size_t room);
+  /* Adds the frames of a stack to the snapshot, the innermost first. */
+  void (*frames)(void *context, uint32_t stack, weir_snapshot *to);
   weir_pool_id (*pool)(void *context, uint32_t number);
   weir__recorded_context (*texts)(void *context, uint32_t number);
 
-  /* In the order of time. false: there is no annotation of that number, nor a later one. */
-  bool (*annotation)(void *context, size_t number, weir__recorded_annotation *annotation);
+  /* Adds the annotations to the snapshot, the oldest first. */
+  void (*annotations)(void *context, weir_snapshot *to);
 } weir__history_source;
 
 /* ---- The snapshot ---- */
 
-/* Texts are numbers in weir_snapshot.texts from here on. */
 typedef struct weir__taken_frame {
-  uintptr_t address; /* 0: the following tell */
-  uint32_t function, file;
+  uintptr_t address; /* the return address of a native frame; 0 for one of a language runtime, described by the rest */
+  uint32_t function, file; /* texts */
   int line;
 } weir__taken_frame;
 
 typedef struct weir__taken_stack {
   size_t first; /* in frames */
   uint32_t count;
-  uint32_t is_used; /* an event, block or segment of the snapshot has it */
+  uint32_t is_used; /* by an entry, block or segment of the snapshot */
 } weir__taken_stack;
 
 typedef struct weir__taken_context {
-  uint32_t phase, compile_context, user_metadata;
+  uint32_t phase, compile_context, user_metadata; /* texts */
 } weir__taken_context;
 
 typedef struct weir__taken_annotation {
-  size_t first; /* in pairs: key, value, key, value */
+  size_t first; /* in pairs */
   size_t pair_count;
   int device;
-  int64_t time_us;
+  int64_t time_us; /* since 1970 */
 } weir__taken_annotation;
 
 typedef struct weir__taken_device {
@@ -106,12 +85,12 @@ typedef struct weir__taken_device {
 struct weir_snapshot {
   weir_snapshot_segment *segments;
   size_t segment_count;
-  weir_snapshot_block *blocks; /* of all of them */
+  weir_snapshot_block *blocks; /* of all segments */
   size_t block_count, block_room;
   weir__taken_device *devices;
   int device_count;
 
-  /* What the numbers in events, blocks and segments mean; number 0 is none. */
+  /* What the numbers in entries, blocks and segments mean; number 0 is none. */
   weir__taken_stack *stacks;
   size_t stack_count;
   weir__taken_frame *frames;
@@ -123,18 +102,48 @@ struct weir_snapshot {
 
   weir__taken_annotation *annotations;
   size_t annotation_count, annotation_room;
-  uint32_t *pairs;
+  weir__text_pair *pairs;
   size_t pair_count, pair_room;
   weir__text_set texts;
   weir__settings settings;
   uint32_t conf; /* the settings as a text */
+
+  int device;            /* the only one to take, or -1; while it is taken */
+  bool is_out_of_memory; /* host memory; while it is taken */
 };
 
-/* source NULL: nothing was recorded. `who` is the public call. */
+/* Takes a snapshot. `source` is NULL if nothing was recorded; `who` is the public call. */
 weir_status weir__snapshot_collect(const char *who, weir_allocator *allocator, const weir_snapshot_options *options,
                                    const weir__history_source *source, weir_snapshot **snapshot);
 
-/* Grows a malloc'ed array to room for `need` elements. false: no host memory, and nothing changed. */
+/* For sources. A frame has an address, or function, file and line; pairs belong to the annotation that was added last. */
+void weir__snapshot_add_frame(weir_snapshot *snapshot, uintptr_t address, const char *function, const char *file,
+                              int line);
+void weir__snapshot_add_annotation(weir_snapshot *snapshot, int device, int64_t time_us);
+void weir__snapshot_add_pair(weir_snapshot *snapshot, const char *key, const char *value);
+
+/* Grows an array from malloc to room for `need` elements. false if there is no host memory; then nothing has changed. */
 bool weir__make_room(void *array, size_t *room, size_t need, size_t element);
+
+/* ---- A device frozen at one moment ---- */
+
+/* Snapshots and checkpoints copy the blocks of a device with the locks of all arenas that have memory, so that the copy is
+ * consistent in itself and with the entries recorded before it. The heap's lock is held. */
+typedef struct weir__frozen_segment {
+  const weir__segment *segment;
+  size_t first, count; /* its blocks in the copy */
+} weir__frozen_segment;
+
+/* Lists the segments of a heap, or of one of its pools unless that is {0, 0}, with those of an arena next to each other. The
+ * caller frees the list. false if there is no host memory. */
+bool weir__frozen_list(const weir__heap *heap, weir_pool_id pool, weir__frozen_segment **list, size_t *count);
+
+static inline bool weir__is_first_of_arena(const weir__frozen_segment *list, size_t i) {
+  return i == 0 || list[i].segment->arena != list[i - 1].segment->arena;
+}
+
+/* Locks the arenas of all segments, and stops their gauges (alloc/gauges.h). */
+void weir__freeze(const weir__frozen_segment *list, size_t count);
+void weir__unfreeze(const weir__frozen_segment *list, size_t count);
 
 #endif

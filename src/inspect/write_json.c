@@ -1,12 +1,20 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/text.h"
 #include "inspect/write_sink.h"
 
-/* A comma before a value that is not the first of a list. */
+/* Before an item that is not the first of its dict or list. */
+static inline void separate(weir__sink *sink) {
+  if (!sink->open[sink->depth - 1].count++)
+    return;
+  bool ends_line = sink->depth <= sink->line_depth && (sink->depth == 1 || !sink->open[sink->depth - 1].is_dict);
+  weir__sink_put(sink, ends_line ? ",\n" : ", ", 2);
+}
+
 static inline void place(weir__sink *sink) {
-  if (sink->depth && !sink->open[sink->depth - 1].is_dict && sink->open[sink->depth - 1].count++)
-    weir__sink_put(sink, ", ", 2);
+  if (sink->depth && !sink->open[sink->depth - 1].is_dict)
+    separate(sink);
 }
 
 static void begin(weir__sink *sink) { (void)sink; }
@@ -24,30 +32,45 @@ static void close_value(weir__sink *sink) {
   weir__sink_put_byte(sink, sink->open[sink->depth].is_dict ? '}' : ']');
 }
 
-/* Texts are valid UTF-8; only what JSON forbids is written otherwise. */
+/* Writes a character that is not plain ASCII: U+FFFD if it is not UTF-8, an escape if JSON or a terminal would interpret it. Returns
+ * its length in the text. */
+static size_t put_special(weir__sink *sink, const char *text) {
+  char escaped[16];
+  uint32_t code;
+  size_t length = weir__utf8_length(text, &code);
+  if (!length) {
+    weir__sink_put(sink, "\xef\xbf\xbd", 3);
+    return 1;
+  }
+  if (code == '"' || code == '\\')
+    snprintf(escaped, sizeof escaped, "\\%c", (int)code);
+  else if (weir__is_printable(code))
+    snprintf(escaped, sizeof escaped, "%.*s", (int)length, text);
+  else if (code < 0x10000)
+    snprintf(escaped, sizeof escaped, "\\u%04x", code);
+  else
+    snprintf(escaped, sizeof escaped, "\\u%04x\\u%04x", 0xd7c0 + (code >> 10), 0xdc00 | (code & 0x3ff));
+  weir__sink_put(sink, escaped, strlen(escaped));
+  return length;
+}
+
 static void put_text(weir__sink *sink, const char *text) {
   weir__sink_put_byte(sink, '"');
   while (*text) {
     size_t plain = 0;
-    while ((unsigned char)text[plain] >= 0x20 && text[plain] != '"' && text[plain] != '\\')
+    while (text[plain] >= 0x20 && text[plain] < 0x7f && text[plain] != '"' && text[plain] != '\\')
       plain++;
     weir__sink_put(sink, text, plain);
     text += plain;
-    if (!*text)
-      break;
-    char escaped[8] = {'\\', *text};
-    if ((unsigned char)*text < 0x20)
-      snprintf(escaped, sizeof escaped, "\\u%04x", (unsigned)(unsigned char)*text);
-    weir__sink_put(sink, escaped, strlen(escaped));
-    text++;
+    if (*text)
+      text += put_special(sink, text);
   }
   weir__sink_put_byte(sink, '"');
 }
 
 static void key(weir__sink *sink, const char *name, uint32_t *memo) {
   (void)memo;
-  if (sink->open[sink->depth - 1].count++)
-    weir__sink_put(sink, ", ", 2);
+  separate(sink);
   put_text(sink, name);
   weir__sink_put(sink, ": ", 2);
 }
@@ -79,20 +102,25 @@ static void integer(weir__sink *sink, int64_t value) {
   put_natural(sink, value < 0 ? -(uint64_t)value : (uint64_t)value);
 }
 
-/* The shortest that reads back as the same; a point in any case, so that it stays a float. JSON has no infinity. */
+static void null(weir__sink *sink) {
+  place(sink);
+  weir__sink_put(sink, "null", 4);
+}
+
+/* The shortest form that reads back as the same number, with a point, so that it stays a float. JSON has no infinity. */
 static void real(weir__sink *sink, double value) {
   char digits[40];
   int precision = 15;
-  place(sink);
   if (!isfinite(value)) {
-    weir__sink_put(sink, "null", 4);
+    null(sink);
     return;
   }
+  place(sink);
   do
     snprintf(digits, sizeof digits, "%.*g", precision, value);
   while (strtod(digits, NULL) != value && ++precision <= 17);
   for (char *c = digits; *c; c++)
-    if (*c == ',') /* some locales have it instead */
+    if (*c == ',') /* the decimal point of some locales */
       *c = '.';
   weir__sink_put(sink, digits, strlen(digits));
   if (!strpbrk(digits, ".e"))
@@ -123,4 +151,5 @@ const weir__sink_format weir__json_format = {.begin = begin,
                                              .natural = natural,
                                              .real = real,
                                              .boolean = boolean,
-                                             .pair = pair};
+                                             .pair = pair,
+                                             .null = null};

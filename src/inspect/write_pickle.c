@@ -11,6 +11,7 @@ enum op {
   BININT = 'J',
   BININT1 = 'K',
   BININT2 = 'M',
+  NONE = 'N',
   BINUNICODE = 'X',
   EMPTY_LIST = ']',
   APPENDS = 'e',
@@ -157,6 +158,11 @@ static void pair(weir__sink *sink, uint64_t first, uint64_t second) {
   weir__sink_put_byte(sink, TUPLE2);
 }
 
+static void null(weir__sink *sink) {
+  place(sink);
+  weir__sink_put_byte(sink, NONE);
+}
+
 static void again(weir__sink *sink, uint32_t memo) {
   place(sink);
   get_memo(sink, memo);
@@ -173,5 +179,6 @@ const weir__sink_format weir__pickle_format = {.begin = begin,
                                                .real = real,
                                                .boolean = boolean,
                                                .pair = pair,
+                                               .null = null,
                                                .again = again,
                                                .keep = put_memo};

@@ -9,7 +9,7 @@ void weir__sink_begin(weir__sink *sink, const weir__sink_format *format, FILE *f
   sink->file = file;
   sink->error = 0;
   sink->used = 0;
-  sink->depth = 0;
+  sink->line_depth = sink->depth = 0;
   sink->memos = 0;
   format->begin(sink);
 }

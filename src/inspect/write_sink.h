@@ -1,6 +1,6 @@
 /*
- * Where a value is written to, piece by piece: dicts, lists, texts and numbers, as a pickle or as JSON. Bytes gather in a
- * buffer; the first error stays, and what comes after it is dropped.
+ * The emitter of pickles and JSON: values are written piece by piece to a buffered file. The first error is kept, and output
+ * after it is dropped.
  */
 #ifndef WEIR_INSPECT_WRITE_SINK_H
 #define WEIR_INSPECT_WRITE_SINK_H
@@ -14,8 +14,8 @@
 
 typedef struct weir__sink weir__sink;
 
-/* A format. Between open and close of a dict come a text and a value in turn, of a list values. A memo is 0 at first; with
- * one that is not NULL a format that can do so writes a value once, and afterwards only that it is the same again. */
+/* A format. A dict is open, then a key and a value for each item, then close; a list is open, values, close. A memo starts at 0;
+ * texts with a memo that is not NULL are written once and referred to afterwards, if the format has references. */
 typedef struct weir__sink_format {
   void (*begin)(weir__sink *sink);
   void (*end)(weir__sink *sink);
@@ -28,8 +28,9 @@ typedef struct weir__sink_format {
   void (*real)(weir__sink *sink, double value);
   void (*boolean)(weir__sink *sink, bool value);
   void (*pair)(weir__sink *sink, uint64_t first, uint64_t second);
+  void (*null)(weir__sink *sink);
 
-  /* A whole value: again writes one that was kept; keep is called behind one. NULL: the format cannot. */
+  /* Whole values: keep is called after one and remembers it, again refers to it. NULL if the format has no references. */
   void (*again)(weir__sink *sink, uint32_t memo);
   void (*keep)(weir__sink *sink, uint32_t *memo);
 } weir__sink_format;
@@ -41,20 +42,21 @@ enum { WEIR__SINK_DEPTH = 16, WEIR__SINK_BUFFER = 64 * 1024 };
 struct weir__sink {
   const weir__sink_format *format;
   FILE *file;
-  int error;   /* an errno; 0: all went well */
-  size_t used; /* of the buffer */
+  int error;      /* an errno, or 0 */
+  size_t used;    /* bytes of the buffer */
+  int line_depth; /* JSON: up to this depth, items of lists and of the outermost dict go on lines of their own */
   int depth;
   struct {
     bool is_dict;
-    uint32_t count; /* of values so far, in a pickle since the last batch */
+    uint32_t count; /* values so far; in a pickle, since the last batch */
   } open[WEIR__SINK_DEPTH];
-  uint32_t memos; /* given out */
+  uint32_t memos; /* in use */
   unsigned char buffer[WEIR__SINK_BUFFER];
 };
 
 void weir__sink_begin(weir__sink *sink, const weir__sink_format *format, FILE *file);
 
-/* WEIR_ERROR_SYSTEM when anything was not written. `who` is the public call for the error text, or NULL. */
+/* Fails with WEIR_ERROR_SYSTEM if anything was not written. `who` is the public call for the error text, or NULL. */
 weir_status weir__sink_end(weir__sink *sink, const char *who);
 
 void weir__sink_flush(weir__sink *sink);

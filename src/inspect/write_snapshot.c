@@ -1,6 +1,8 @@
 /*
- * A snapshot in the schema of PyTorch's: the same keys in the same order, so that whatever reads one reads the other.
+ * Writes snapshots in the schema of PyTorch: the same keys in the same order, so that its readers read these files too.
  */
+#include "inspect/write_snapshot.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -10,293 +12,520 @@
 #include "base/outfile.h"
 #include "inspect/snapshot.h"
 #include "inspect/symbols.h"
-#include "inspect/write_schema.h"
 
-const char *const weir__words[] = {
+/* Every word of the schema that is written many times: keys, and the two types of segments. */
+#define KEYS(X)                                                                                                        \
+  X(SEGMENTS, "segments")                                                                                              \
+  X(DEVICE_TRACES, "device_traces")                                                                                    \
+  X(ALLOCATOR_SETTINGS, "allocator_settings")                                                                          \
+  X(EXTERNAL_ANNOTATIONS, "external_annotations")                                                                      \
+  X(HOST_SEGMENTS, "host_segments")                                                                                    \
+  X(HOST_TRACES, "host_traces")                                                                                        \
+  X(DEVICE, "device")                                                                                                  \
+  X(ADDRESS, "address")                                                                                                \
+  X(TOTAL_SIZE, "total_size")                                                                                          \
+  X(ALLOCATED_SIZE, "allocated_size")                                                                                  \
+  X(ACTIVE_SIZE, "active_size")                                                                                        \
+  X(REQUESTED_SIZE, "requested_size")                                                                                  \
+  X(STREAM, "stream")                                                                                                  \
+  X(SEGMENT_TYPE, "segment_type")                                                                                      \
+  X(SEGMENT_POOL_ID, "segment_pool_id")                                                                                \
+  X(IS_EXPANDABLE, "is_expandable")                                                                                    \
+  X(FRAMES, "frames")                                                                                                  \
+  X(BLOCKS, "blocks")                                                                                                  \
+  X(SIZE, "size")                                                                                                      \
+  X(STATE, "state")                                                                                                    \
+  X(NAME, "name")                                                                                                      \
+  X(FILENAME, "filename")                                                                                              \
+  X(LINE, "line")                                                                                                      \
+  X(ACTION, "action")                                                                                                  \
+  X(ADDR, "addr")                                                                                                      \
+  X(DEVICE_FREE, "device_free")                                                                                        \
+  X(TIME_US, "time_us")                                                                                                \
+  X(COMPILE_CONTEXT, "compile_context")                                                                                \
+  X(USER_METADATA, "user_metadata")                                                                                    \
+  X(POOL_ID, "pool_id")                                                                                                \
+  X(PHASE, "phase")                                                                                                    \
+  X(STAGE, "stage")                                                                                                    \
+  X(LARGE, "large")                                                                                                    \
+  X(SMALL, "small")
+
+typedef enum key {
+#define X(name, text) KEY_##name,
+  KEYS(X)
+#undef X
+      KEY_COUNT
+} key;
+
+static const char *const key_texts[] = {
 #define X(name, text) text,
-    WEIR__WORDS(X)
+    KEYS(X)
 #undef X
 };
 
-/* What a write needs beside the snapshot. Memos are by the number of what they are of. */
-typedef struct writer {
-  const weir_snapshot *snapshot;
-  weir__schema out;
-  weir__symbols *symbols;
-  uint32_t *text_memos, *stack_memos, *pool_memos;
-  uint32_t *symbol_memos, *symbol_text_memos; /* these grow as symbols are found */
-  size_t symbol_room, symbol_text_room;
+/* Memos by the number of what is remembered; a memo is 0 until the value was written. */
+typedef struct memo_table {
+  uint32_t *memos;
+  size_t room;
+} memo_table;
+
+struct weir__snapshot_writer {
+  const weir__snapshot_view *view;
+  weir__sink *sink;
+  const weir__sink_format *to; /* the sink's */
+  uint32_t key_memos[KEY_COUNT], action_memos[WEIR_TRACE_ACTIONS], state_memos[WEIR_BLOCK_STATES];
+  memo_table texts, stacks, frames, pools;
   bool is_out_of_memory;
-} writer;
+};
 
-/* ---- Pieces ---- */
+typedef weir__snapshot_writer writer;
 
-/* A text of the snapshot. */
-static inline void text(writer *w, weir__word name, uint32_t number) {
-  weir__write_key(&w->out, name);
-  w->out.to->text(w->out.sink, w->snapshot->texts.at[number], &w->text_memos[number]);
+/* ---- Values ---- */
+
+static uint32_t *grow_memos(writer *w, memo_table *table, uint32_t number) {
+  size_t before = table->room;
+  if (!weir__make_room(&table->memos, &table->room, (size_t)number + 1, sizeof *table->memos)) {
+    w->is_out_of_memory = true;
+    return NULL;
+  }
+  memset(table->memos + before, 0, (table->room - before) * sizeof *table->memos);
+  return &table->memos[number];
 }
 
-static void plain_text(writer *w, const char *name, const char *value) {
-  w->out.to->key(w->out.sink, name, NULL);
-  w->out.to->text(w->out.sink, value, NULL);
+/* NULL if there is no host memory. */
+static inline uint32_t *memo_of(writer *w, memo_table *table, uint32_t number) {
+  return number < table->room ? &table->memos[number] : grow_memos(w, table, number);
 }
 
-static void plain_integer(writer *w, const char *name, int64_t value) {
-  w->out.to->key(w->out.sink, name, NULL);
-  w->out.to->integer(w->out.sink, value);
+static inline void put_key(writer *w, key name) { w->to->key(w->sink, key_texts[name], &w->key_memos[name]); }
+
+static inline void put_text(writer *w, uint32_t text) {
+  w->to->text(w->sink, w->view->text(w->view->source, text), memo_of(w, &w->texts, text));
 }
 
-static void plain_boolean(writer *w, const char *name, bool value) {
-  w->out.to->key(w->out.sink, name, NULL);
-  w->out.to->boolean(w->out.sink, value);
+static inline void text(writer *w, key name, uint32_t text) {
+  put_key(w, name);
+  put_text(w, text);
+}
+
+static inline void natural(writer *w, key name, uint64_t value) {
+  put_key(w, name);
+  w->to->natural(w->sink, value);
+}
+
+static inline void integer(writer *w, key name, int64_t value) {
+  put_key(w, name);
+  w->to->integer(w->sink, value);
+}
+
+/* Refers to a whole value that was written before. */
+static inline bool put_again(writer *w, const uint32_t *memo) {
+  if (!memo || !*memo)
+    return false;
+  w->to->again(w->sink, *memo);
+  return true;
+}
+
+/* After a whole value: remembers it, if the format can. */
+static inline void keep(writer *w, uint32_t *memo) {
+  if (memo && w->to->keep)
+    w->to->keep(w->sink, memo);
+}
+
+static void pool_id(writer *w, key name, weir_pool_id id, uint32_t *memo) {
+  put_key(w, name);
+  if (put_again(w, memo))
+    return;
+  if (!w->view->has_signed_pools || ((int64_t)id.first >= 0 && (int64_t)id.second >= 0))
+    w->to->pair(w->sink, id.first, id.second);
+  else {
+    weir__write_open_list(w->sink);
+    w->to->integer(w->sink, (int64_t)id.first);
+    w->to->integer(w->sink, (int64_t)id.second);
+    weir__write_close(w->sink);
+  }
+  keep(w, memo);
 }
 
 /* ---- Stacks ---- */
 
-static void frame(writer *w, const char *name, uint32_t *name_memo, const char *file, uint32_t *file_memo, int line) {
-  weir__write_open_dict(w->out.sink);
-  weir__write_key(&w->out, WEIR__WORD_NAME);
-  w->out.to->text(w->out.sink, name, name_memo);
-  weir__write_key(&w->out, WEIR__WORD_FILENAME);
-  w->out.to->text(w->out.sink, file, file_memo);
-  weir__write_integer(&w->out, WEIR__WORD_LINE, line);
-  weir__write_close(w->out.sink);
-}
-
-/* Zeroed memos for so many. */
-static bool more_memos(uint32_t **memos, size_t *room, size_t need) {
-  size_t before = *room;
-  if (!weir__make_room(memos, room, need, sizeof **memos))
-    return false;
-  if (*room > before)
-    memset(*memos + before, 0, (*room - before) * sizeof **memos);
-  return true;
-}
-
-/* What an address stands for: one frame, and those that were inlined there. */
-static void native_frames(writer *w, uintptr_t address) {
-  size_t first, count = weir__symbols_of(w->symbols, address, &first);
-  if (!count || !more_memos(&w->symbol_memos, &w->symbol_room, first + count)) {
-    w->is_out_of_memory = true;
+void weir__write_frame(writer *w, uint32_t number, uint32_t function, uint32_t file, int64_t line) {
+  uint32_t *memo = number == WEIR__VIEW_NONE ? NULL : memo_of(w, &w->frames, number);
+  if (put_again(w, memo))
     return;
-  }
-  for (size_t i = first; i < first + count; i++) {
-    const weir__symbol *s = weir__symbols_at(w->symbols, i);
-    if (w->symbol_memos[i]) {
-      w->out.to->again(w->out.sink, w->symbol_memos[i]);
-      continue;
-    }
-    uint32_t last = s->function > s->file ? s->function : s->file;
-    if (!more_memos(&w->symbol_text_memos, &w->symbol_text_room, (size_t)last + 1)) {
-      w->is_out_of_memory = true;
-      return;
-    }
-    frame(w, weir__symbols_text(w->symbols, s->function), &w->symbol_text_memos[s->function],
-          weir__symbols_text(w->symbols, s->file), &w->symbol_text_memos[s->file], s->line);
-    weir__write_keep(&w->out, &w->symbol_memos[i]);
-  }
+  weir__write_open_dict(w->sink);
+  text(w, KEY_NAME, function);
+  text(w, KEY_FILENAME, file);
+  integer(w, KEY_LINE, line);
+  weir__write_close(w->sink);
+  keep(w, memo);
 }
 
 static void frames(writer *w, uint32_t stack) {
-  const weir_snapshot *s = w->snapshot;
-  weir__write_key(&w->out, WEIR__WORD_FRAMES);
-  if (w->stack_memos[stack]) {
-    w->out.to->again(w->out.sink, w->stack_memos[stack]);
+  uint32_t *memo = memo_of(w, &w->stacks, stack);
+  put_key(w, KEY_FRAMES);
+  if (put_again(w, memo))
     return;
-  }
-  const weir__taken_stack *taken = &s->stacks[stack];
-  weir__write_open_list(w->out.sink);
-  for (size_t i = taken->first; i < taken->first + taken->count; i++) {
-    const weir__taken_frame *f = &s->frames[i];
-    if (f->address)
-      native_frames(w, f->address);
-    else
-      frame(w, s->texts.at[f->function], &w->text_memos[f->function], s->texts.at[f->file], &w->text_memos[f->file],
-            f->line);
-  }
-  weir__write_close(w->out.sink);
-  if (stack) /* lists without frames are small, and each its own */
-    weir__write_keep(&w->out, &w->stack_memos[stack]);
+  weir__write_open_list(w->sink);
+  if (!w->view->frames(w->view->source, stack, w))
+    w->is_out_of_memory = true;
+  weir__write_close(w->sink);
+  if (stack) /* an empty list is as small as a reference to one */
+    keep(w, memo);
 }
 
 /* ---- Segments ---- */
 
 static void block(writer *w, const weir_snapshot_block *b) {
-  weir__write_open_dict(w->out.sink);
-  weir__write_natural(&w->out, WEIR__WORD_ADDRESS, b->address);
-  weir__write_natural(&w->out, WEIR__WORD_SIZE, b->bytes);
-  weir__write_natural(&w->out, WEIR__WORD_REQUESTED_SIZE, b->requested);
-  weir__write_state(&w->out, b->state);
+  weir__write_open_dict(w->sink);
+  natural(w, KEY_ADDRESS, b->address);
+  natural(w, KEY_SIZE, b->bytes);
+  natural(w, KEY_REQUESTED_SIZE, b->requested);
+  put_key(w, KEY_STATE);
+  w->to->text(w->sink, weir_block_state_name((weir_block_state)b->state), &w->state_memos[b->state]);
   frames(w, b->stack);
-  weir__write_close(w->out.sink);
+  weir__write_close(w->sink);
 }
 
-static void segment(writer *w, const weir_snapshot_segment *s) {
-  weir__write_open_dict(w->out.sink);
-  weir__write_integer(&w->out, WEIR__WORD_DEVICE, s->device);
-  weir__write_natural(&w->out, WEIR__WORD_ADDRESS, s->address);
-  weir__write_natural(&w->out, WEIR__WORD_TOTAL_SIZE, s->bytes);
-  weir__write_natural(&w->out, WEIR__WORD_ALLOCATED_SIZE, s->allocated);
-  weir__write_natural(&w->out, WEIR__WORD_ACTIVE_SIZE, s->active);
-  weir__write_natural(&w->out, WEIR__WORD_REQUESTED_SIZE, s->requested);
-  weir__write_integer(&w->out, WEIR__WORD_STREAM, (int64_t)(uintptr_t)s->stream);
-  weir__write_word(&w->out, WEIR__WORD_SEGMENT_TYPE, s->is_large ? WEIR__WORD_LARGE : WEIR__WORD_SMALL);
-  weir__write_key(&w->out, WEIR__WORD_SEGMENT_POOL_ID);
-  w->out.to->pair(w->out.sink, s->pool.first, s->pool.second);
-  weir__write_key(&w->out, WEIR__WORD_IS_EXPANDABLE);
-  w->out.to->boolean(w->out.sink, s->is_expandable);
-  frames(w, s->stack);
-  weir__write_key(&w->out, WEIR__WORD_BLOCKS);
-  weir__write_open_list(w->out.sink);
-  for (size_t i = 0; i < s->block_count; i++)
-    block(w, &s->blocks[i]);
-  weir__write_close(w->out.sink);
-  weir__write_close(w->out.sink);
-}
-
-/* ---- Events ---- */
-
-static void pool_id(writer *w, uint32_t number) {
-  weir__write_key(&w->out, WEIR__WORD_POOL_ID);
-  if (w->pool_memos[number]) {
-    w->out.to->again(w->out.sink, w->pool_memos[number]);
+static void segment(writer *w, int device, size_t index) {
+  const weir__snapshot_view *view = w->view;
+  weir_snapshot_segment s;
+  if (!view->segment(view->source, device, index, &s))
     return;
+  key type = s.is_large ? KEY_LARGE : KEY_SMALL;
+  weir__write_open_dict(w->sink);
+  integer(w, KEY_DEVICE, s.device);
+  natural(w, KEY_ADDRESS, s.address);
+  natural(w, KEY_TOTAL_SIZE, s.bytes);
+  natural(w, KEY_ALLOCATED_SIZE, s.allocated);
+  natural(w, KEY_ACTIVE_SIZE, s.active);
+  natural(w, KEY_REQUESTED_SIZE, s.requested);
+  integer(w, KEY_STREAM, (int64_t)(uintptr_t)s.stream);
+  put_key(w, KEY_SEGMENT_TYPE);
+  w->to->text(w->sink, key_texts[type], &w->key_memos[type]);
+  pool_id(w, KEY_SEGMENT_POOL_ID, s.pool, NULL);
+  put_key(w, KEY_IS_EXPANDABLE);
+  w->to->boolean(w->sink, s.is_expandable);
+  frames(w, s.stack);
+  put_key(w, KEY_BLOCKS);
+  weir__write_open_list(w->sink);
+  for (size_t i = 0; i < s.block_count; i++) {
+    weir_snapshot_block b;
+    view->block(view->source, device, index, i, &b);
+    block(w, &b);
   }
-  w->out.to->pair(w->out.sink, w->snapshot->pools[number].first, w->snapshot->pools[number].second);
-  weir__write_keep(&w->out, &w->pool_memos[number]);
+  weir__write_close(w->sink);
+  weir__write_close(w->sink);
 }
 
-static void event(writer *w, const weir__entry *e) {
-  const weir__taken_context *context = &w->snapshot->contexts[e->context];
-  weir__write_open_dict(w->out.sink);
-  weir__write_action(&w->out, e->action);
-  weir__write_natural(&w->out, e->action == WEIR_TRACE_OOM ? WEIR__WORD_DEVICE_FREE : WEIR__WORD_ADDR, e->address);
-  weir__write_natural(&w->out, WEIR__WORD_SIZE, e->bytes);
-  weir__write_integer(&w->out, WEIR__WORD_STREAM, (int64_t)e->stream);
-  weir__write_integer(&w->out, WEIR__WORD_TIME_US, (int64_t)e->time);
-  text(w, WEIR__WORD_COMPILE_CONTEXT, context->compile_context);
-  text(w, WEIR__WORD_USER_METADATA, context->user_metadata);
-  pool_id(w, e->pool);
-  if (*w->snapshot->texts.at[context->phase])
-    text(w, WEIR__WORD_PHASE, context->phase);
+static void segments(writer *w, key name, int device) {
+  put_key(w, name);
+  weir__write_open_list(w->sink);
+  size_t count = w->view->segment_count(w->view->source, device);
+  for (size_t i = 0; i < count && !w->sink->error; i++)
+    segment(w, device, i);
+  weir__write_close(w->sink);
+}
+
+/* ---- History ---- */
+
+static void entry(writer *w, const weir__view_entry *e) {
+  weir__write_open_dict(w->sink);
+  put_key(w, KEY_ACTION);
+  if (e->action_text != WEIR__VIEW_NONE)
+    put_text(w, e->action_text);
+  else
+    w->to->text(w->sink, weir_trace_action_name((weir_trace_action)e->action), &w->action_memos[e->action]);
+  natural(w, e->action == WEIR_TRACE_OOM ? KEY_DEVICE_FREE : KEY_ADDR, e->address);
+  natural(w, KEY_SIZE, e->bytes);
+  integer(w, KEY_STREAM, e->stream);
+  if (e->has_time)
+    integer(w, KEY_TIME_US, e->time_us);
+  text(w, KEY_COMPILE_CONTEXT, e->compile_context);
+  text(w, KEY_USER_METADATA, e->user_metadata);
+  if (e->pool != WEIR__VIEW_NONE)
+    pool_id(w, KEY_POOL_ID, w->view->pool(w->view->source, e->pool), memo_of(w, &w->pools, e->pool));
+  if (*w->view->text(w->view->source, e->phase))
+    text(w, KEY_PHASE, e->phase);
   if (e->stack)
     frames(w, e->stack);
-  weir__write_close(w->out.sink);
+  weir__write_close(w->sink);
 }
 
-/* ---- The rest ---- */
+static size_t entries(writer *w, int device, size_t done) {
+  const weir__snapshot_view *view = w->view;
+  size_t count = view->entry_count(view->source, device);
+  weir__write_open_list(w->sink);
+  for (size_t i = 0; i < count && !w->sink->error; i++) {
+    weir__view_entry e;
+    view->entry(view->source, device, i, &e);
+    entry(w, &e);
+    if (++done % WEIR__STEP_EVENTS == 0 && view->step)
+      view->step(view->step_context, done, view->step_count);
+  }
+  weir__write_close(w->sink);
+  return done;
+}
+
+static void annotation(writer *w, const weir__view_annotation *a) {
+  weir__write_open_dict(w->sink);
+  if (a->stage != WEIR__VIEW_NONE)
+    text(w, KEY_STAGE, a->stage);
+  if (a->name != WEIR__VIEW_NONE)
+    text(w, KEY_NAME, a->name);
+  for (size_t i = 0; i < a->pair_count; i++) {
+    uint32_t pair_key = a->pairs[i].key;
+    w->to->key(w->sink, w->view->text(w->view->source, pair_key), memo_of(w, &w->texts, pair_key));
+    put_text(w, a->pairs[i].value);
+  }
+  if (a->device >= 0)
+    integer(w, KEY_DEVICE, a->device);
+  integer(w, KEY_TIME_US, a->time_us);
+  weir__write_close(w->sink);
+}
+
+/* ---- Settings ---- */
+
+static void setting(writer *w, const char *name, const weir__snapshot_setting *s) {
+  w->to->key(w->sink, name, NULL);
+  switch (s->kind) {
+  case WEIR__SETTING_BOOL:
+    w->to->boolean(w->sink, s->integer != 0);
+    break;
+  case WEIR__SETTING_INT:
+    w->to->integer(w->sink, s->integer);
+    break;
+  case WEIR__SETTING_FLOAT:
+    w->to->real(w->sink, s->real);
+    break;
+  case WEIR__SETTING_TEXT:
+    w->to->text(w->sink, s->text, NULL);
+    break;
+  }
+}
+
+static void settings(writer *w) {
+  const weir__snapshot_setting *s = w->view->settings, *end = s + w->view->setting_count;
+  put_key(w, KEY_ALLOCATOR_SETTINGS);
+  weir__write_open_dict(w->sink);
+  while (s < end) {
+    if (!s->sub) {
+      setting(w, s->key, s);
+      s++;
+      continue;
+    }
+    const char *name = s->key;
+    w->to->key(w->sink, name, NULL);
+    weir__write_open_dict(w->sink);
+    for (; s < end && s->sub && strcmp(s->key, name) == 0; s++)
+      setting(w, s->sub, s);
+    weir__write_close(w->sink);
+  }
+  weir__write_close(w->sink);
+}
+
+/* ---- A whole snapshot ---- */
+
+static void everything(writer *w) {
+  const weir__snapshot_view *view = w->view;
+  size_t done = 0;
+  weir__write_open_dict(w->sink);
+  segments(w, KEY_SEGMENTS, 0);
+  if (view->has_history) {
+    put_key(w, KEY_DEVICE_TRACES);
+    weir__write_open_list(w->sink);
+    for (size_t d = 0; d < view->device_count; d++)
+      done = entries(w, (int)d, done);
+    weir__write_close(w->sink);
+  }
+  if (view->setting_count)
+    settings(w);
+  put_key(w, KEY_EXTERNAL_ANNOTATIONS);
+  weir__write_open_list(w->sink);
+  for (size_t i = 0; i < view->annotation_count; i++) {
+    weir__view_annotation a;
+    if (view->annotation(view->source, i, &a))
+      annotation(w, &a);
+  }
+  weir__write_close(w->sink);
+  if (view->has_host) {
+    segments(w, KEY_HOST_SEGMENTS, WEIR__VIEW_HOST);
+    put_key(w, KEY_HOST_TRACES);
+    entries(w, WEIR__VIEW_HOST, done);
+  }
+  weir__write_close(w->sink);
+}
+
+weir_status weir__write_view(const char *who, const weir__snapshot_view *view, const weir__sink_format *format,
+                             FILE *file) {
+  weir_status status = WEIR_ERROR_HOST_OUT_OF_MEMORY;
+  weir__sink *sink = malloc(sizeof *sink);
+  writer w = {.view = view, .sink = sink, .to = format};
+  if (sink) {
+    weir__sink_begin(sink, format, file);
+    everything(&w);
+    status = weir__sink_end(sink, who);
+    if (!status && w.is_out_of_memory)
+      status = WEIR_ERROR_HOST_OUT_OF_MEMORY;
+  }
+  free(w.texts.memos);
+  free(w.stacks.memos);
+  free(w.frames.memos);
+  free(w.pools.memos);
+  free(sink);
+  return status == WEIR_ERROR_HOST_OUT_OF_MEMORY
+             ? weir__fail(status, "%s%sno host memory to write with", who ? who : "", who ? ": " : "")
+             : status;
+}
+
+/* ---- The view of a live snapshot ---- */
+
+enum { PLAIN_SETTINGS = 10, LIVE_SETTINGS = PLAIN_SETTINGS + WEIR__ROUNDUP_INTERVALS };
+
+typedef struct live_view {
+  const weir_snapshot *snapshot;
+  weir__symbols *symbols; /* native frames; their texts have the numbers after those of the snapshot */
+} live_view;
+
+static const char *live_text(const void *source, uint32_t number) {
+  const live_view *live = source;
+  size_t count = live->snapshot->texts.count;
+  return number < count ? live->snapshot->texts.at[number]
+                        : weir__symbols_text(live->symbols, (uint32_t)(number - count));
+}
+
+static weir_pool_id live_pool(const void *source, uint32_t number) {
+  return ((const live_view *)source)->snapshot->pools[number];
+}
+
+/* Pinned host memory has no history, and no segments in a snapshot. */
+static size_t live_segment_count(const void *source, int device) {
+  return device == WEIR__VIEW_HOST ? 0 : ((const live_view *)source)->snapshot->segment_count;
+}
+
+static bool live_segment(const void *source, int device, size_t index, weir_snapshot_segment *segment) {
+  (void)device;
+  *segment = ((const live_view *)source)->snapshot->segments[index];
+  return true;
+}
+
+static void live_block(const void *source, int device, size_t segment, size_t index, weir_snapshot_block *block) {
+  (void)device;
+  *block = ((const live_view *)source)->snapshot->segments[segment].blocks[index];
+}
+
+static size_t live_entry_count(const void *source, int device) {
+  return device == WEIR__VIEW_HOST ? 0 : ((const live_view *)source)->snapshot->devices[device].event_count;
+}
+
+static void live_entry(const void *source, int device, size_t index, weir__view_entry *to) {
+  const weir_snapshot *s = ((const live_view *)source)->snapshot;
+  const weir__entry *e = &s->devices[device].events[index];
+  const weir__taken_context *context = &s->contexts[e->context];
+  *to = (weir__view_entry){.address = e->address,
+                           .bytes = e->bytes,
+                           .stream = (int64_t)e->stream,
+                           .time_us = (int64_t)e->time,
+                           .stack = e->stack,
+                           .pool = e->pool,
+                           .compile_context = context->compile_context,
+                           .user_metadata = context->user_metadata,
+                           .phase = context->phase,
+                           .action_text = WEIR__VIEW_NONE,
+                           .action = e->action,
+                           .has_time = true};
+}
+
+static bool live_annotation(const void *source, size_t index, weir__view_annotation *to) {
+  const weir_snapshot *s = ((const live_view *)source)->snapshot;
+  const weir__taken_annotation *a = &s->annotations[index];
+  *to = (weir__view_annotation){&s->pairs[a->first], a->pair_count, WEIR__VIEW_NONE,
+                                WEIR__VIEW_NONE,     a->device,     a->time_us};
+  return true;
+}
+
+/* An address stands for one frame, and for those that were inlined there. */
+static bool native_frames(live_view *live, uintptr_t address, writer *w) {
+  uint32_t texts = (uint32_t)live->snapshot->texts.count;
+  size_t first, count = weir__symbols_of(live->symbols, address, &first);
+  for (size_t i = first; i < first + count; i++) {
+    const weir__symbol *s = weir__symbols_at(live->symbols, i);
+    weir__write_frame(w, (uint32_t)i, texts + s->function, texts + s->file, s->line);
+  }
+  return count != 0;
+}
+
+static bool live_frames(void *source, uint32_t stack, writer *w) {
+  live_view *live = source;
+  const weir_snapshot *s = live->snapshot;
+  bool done = true;
+  for (size_t i = 0; done && i < s->stacks[stack].count; i++) {
+    const weir__taken_frame *f = &s->frames[s->stacks[stack].first + i];
+    if (f->address)
+      done = native_frames(live, f->address, w);
+    else
+      weir__write_frame(w, WEIR__VIEW_NONE, f->function, f->file, f->line);
+  }
+  return done;
+}
 
 static int64_t or_unlimited(uint64_t bytes) { return bytes == UINT64_MAX ? -1 : (int64_t)bytes; }
 
-static void settings(writer *w) {
-  const weir__settings *s = &w->snapshot->settings;
-  weir__write_open_dict(w->out.sink);
-  plain_text(w, "PYTORCH_CUDA_ALLOC_CONF", w->snapshot->texts.at[w->snapshot->conf]);
-  plain_integer(w, "max_split_size", or_unlimited(s->max_split_size));
-  w->out.to->key(w->out.sink, "garbage_collection_threshold", NULL);
-  w->out.to->real(w->out.sink, s->garbage_collection_threshold);
-  plain_boolean(w, "expandable_segments", s->expandable_segments);
-  plain_integer(w, "pinned_num_register_threads", (int64_t)s->pinned_num_register_threads);
-  plain_boolean(w, "release_lock_on_cudamalloc", s->release_lock_on_malloc);
-  plain_boolean(w, "pinned_use_cuda_host_register", s->pinned_use_host_register);
-  plain_boolean(w, "graph_capture_record_stream_reuse", s->graph_capture_record_stream_reuse);
-  plain_integer(w, "max_round_threshold", or_unlimited(s->pinned_max_round_threshold));
-  plain_integer(w, "max_cached_size", or_unlimited(s->pinned_max_cached_size));
-  w->out.to->key(w->out.sink, "roundup_power2_divisions", NULL);
-  weir__write_open_dict(w->out.sink);
-  for (int i = 0; i < WEIR__ROUNDUP_INTERVALS; i++) {
-    char mib[16];
-    snprintf(mib, sizeof mib, "%d", 1 << i);
-    plain_integer(w, mib, s->roundup_divisions[i] ? 1 << (s->roundup_divisions[i] - 1) : 0);
-  }
-  weir__write_close(w->out.sink);
-  weir__write_close(w->out.sink);
-}
-
-static void annotation(writer *w, const weir__taken_annotation *a) {
-  const weir_snapshot *s = w->snapshot;
-  weir__write_open_dict(w->out.sink);
-  for (size_t i = a->first; i < a->first + 2 * a->pair_count; i += 2) {
-    w->out.to->key(w->out.sink, s->texts.at[s->pairs[i]], &w->text_memos[s->pairs[i]]);
-    w->out.to->text(w->out.sink, s->texts.at[s->pairs[i + 1]], &w->text_memos[s->pairs[i + 1]]);
-  }
-  weir__write_integer(&w->out, WEIR__WORD_DEVICE, a->device);
-  weir__write_integer(&w->out, WEIR__WORD_TIME_US, a->time_us);
-  weir__write_close(w->out.sink);
-}
-
-static void everything(writer *w) {
-  const weir_snapshot *s = w->snapshot;
-  weir__write_open_dict(w->out.sink);
-  weir__write_key(&w->out, WEIR__WORD_SEGMENTS);
-  weir__write_open_list(w->out.sink);
-  for (size_t i = 0; i < s->segment_count; i++)
-    segment(w, &s->segments[i]);
-  weir__write_close(w->out.sink);
-
-  weir__write_key(&w->out, WEIR__WORD_DEVICE_TRACES);
-  weir__write_open_list(w->out.sink);
-  for (int d = 0; d < s->device_count; d++) {
-    weir__write_open_list(w->out.sink);
-    for (size_t i = 0; i < s->devices[d].event_count && !w->out.sink->error; i++)
-      event(w, &s->devices[d].events[i]);
-    weir__write_close(w->out.sink);
-  }
-  weir__write_close(w->out.sink);
-
-  weir__write_key(&w->out, WEIR__WORD_ALLOCATOR_SETTINGS);
-  settings(w);
-
-  weir__write_key(&w->out, WEIR__WORD_EXTERNAL_ANNOTATIONS);
-  weir__write_open_list(w->out.sink);
-  for (size_t i = 0; i < s->annotation_count; i++)
-    annotation(w, &s->annotations[i]);
-  weir__write_close(w->out.sink);
-
-  /* Pinned host memory has no history. */
-  weir__write_key(&w->out, WEIR__WORD_HOST_SEGMENTS);
-  weir__write_open_list(w->out.sink);
-  weir__write_close(w->out.sink);
-  weir__write_key(&w->out, WEIR__WORD_HOST_TRACES);
-  weir__write_open_list(w->out.sink);
-  weir__write_close(w->out.sink);
-  weir__write_close(w->out.sink);
+static void list_settings(const weir_snapshot *snapshot, weir__snapshot_setting to[LIVE_SETTINGS]) {
+  static const char *const mib[WEIR__ROUNDUP_INTERVALS] = {
+      "1", "2", "4", "8", "16", "32", "64", "128", "256", "512", "1024", "2048", "4096", "8192", "16384", "32768"};
+  const weir__settings *s = &snapshot->settings;
+  const weir__snapshot_setting plain[PLAIN_SETTINGS] = {
+      {.key = "PYTORCH_CUDA_ALLOC_CONF", .kind = WEIR__SETTING_TEXT, .text = snapshot->texts.at[snapshot->conf]},
+      {.key = "max_split_size", .kind = WEIR__SETTING_INT, .integer = or_unlimited(s->max_split_size)},
+      {.key = "garbage_collection_threshold", .kind = WEIR__SETTING_FLOAT, .real = s->garbage_collection_threshold},
+      {.key = "expandable_segments", .integer = s->expandable_segments},
+      {.key = "pinned_num_register_threads",
+       .kind = WEIR__SETTING_INT,
+       .integer = (int64_t)s->pinned_num_register_threads},
+      {.key = "release_lock_on_cudamalloc", .integer = s->release_lock_on_malloc},
+      {.key = "pinned_use_cuda_host_register", .integer = s->pinned_use_host_register},
+      {.key = "graph_capture_record_stream_reuse", .integer = s->graph_capture_record_stream_reuse},
+      {.key = "max_round_threshold", .kind = WEIR__SETTING_INT, .integer = or_unlimited(s->pinned_max_round_threshold)},
+      {.key = "max_cached_size", .kind = WEIR__SETTING_INT, .integer = or_unlimited(s->pinned_max_cached_size)}};
+  memcpy(to, plain, sizeof plain);
+  for (int i = 0; i < WEIR__ROUNDUP_INTERVALS; i++)
+    to[PLAIN_SETTINGS + i] =
+        (weir__snapshot_setting){.key = "roundup_power2_divisions",
+                                 .sub = mib[i],
+                                 .kind = WEIR__SETTING_INT,
+                                 .integer = s->roundup_divisions[i] ? 1 << (s->roundup_divisions[i] - 1) : 0};
 }
 
 static weir_status write_to(const char *who, const weir_snapshot *snapshot, weir_snapshot_format format, FILE *file) {
   if (format != WEIR_SNAPSHOT_PICKLE && format != WEIR_SNAPSHOT_JSON)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: format %d, there are WEIR_SNAPSHOT_PICKLE and _JSON", who,
                       (int)format);
-  weir_status status = WEIR_ERROR_HOST_OUT_OF_MEMORY;
-  writer *w = calloc(1, sizeof *w);
-  weir__sink *sink = malloc(sizeof *sink);
-  if (!w || !sink)
-    goto free_both;
-  *w = (writer){.snapshot = snapshot,
-                .out = {.sink = sink},
-                .symbols = weir__symbols_new(NULL),
-                .text_memos = calloc(snapshot->texts.count, sizeof(uint32_t)),
-                .stack_memos = calloc(snapshot->stack_count, sizeof(uint32_t)),
-                .pool_memos = calloc(snapshot->pool_count, sizeof(uint32_t))};
-  if (w->symbols && w->text_memos && w->stack_memos && w->pool_memos) {
-    weir__sink_begin(sink, format == WEIR_SNAPSHOT_JSON ? &weir__json_format : &weir__pickle_format, file);
-    w->out.to = sink->format;
-    everything(w);
-    status = weir__sink_end(sink, who);
-    if (!status && w->is_out_of_memory)
-      status = WEIR_ERROR_HOST_OUT_OF_MEMORY;
-  }
-  weir__symbols_delete(w->symbols);
-  free(w->text_memos);
-  free(w->stack_memos);
-  free(w->pool_memos);
-  free(w->symbol_memos);
-  free(w->symbol_text_memos);
-free_both:
-  free(sink);
-  free(w);
-  return status == WEIR_ERROR_HOST_OUT_OF_MEMORY ? weir__fail(status, "%s: no host memory to write with", who) : status;
+  weir__snapshot_setting all_settings[LIVE_SETTINGS];
+  live_view live = {snapshot, weir__symbols_new(NULL)};
+  const weir__snapshot_view view = {.source = &live,
+                                    .device_count = (size_t)snapshot->device_count,
+                                    .annotation_count = snapshot->annotation_count,
+                                    .settings = all_settings,
+                                    .setting_count = LIVE_SETTINGS,
+                                    .has_history = true,
+                                    .has_host = true,
+                                    .text = live_text,
+                                    .pool = live_pool,
+                                    .segment_count = live_segment_count,
+                                    .segment = live_segment,
+                                    .block = live_block,
+                                    .entry_count = live_entry_count,
+                                    .entry = live_entry,
+                                    .annotation = live_annotation,
+                                    .frames = live_frames};
+  list_settings(snapshot, all_settings);
+  weir_status status =
+      live.symbols
+          ? weir__write_view(who, &view, format == WEIR_SNAPSHOT_JSON ? &weir__json_format : &weir__pickle_format, file)
+          : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory to write with", who);
+  weir__symbols_delete(live.symbols);
+  return status;
 }
 
 weir_status weir_snapshot_write(const weir_snapshot *snapshot, weir_snapshot_format format, FILE *file) {

@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "inspect/write_snapshot.h"
 #include "offline/pickle.h"
 #include "record/entry.h"
 #include "weir/snapshot.h"
@@ -102,9 +103,7 @@ typedef struct weir__recording_annotation {
   size_t first_pair, pair_count; /* what else the program said */
 } weir__recording_annotation;
 
-typedef struct weir__recording_pair {
-  uint32_t key, value; /* strings */
-} weir__recording_pair;
+typedef weir__text_pair weir__recording_pair;
 
 /* What the program told the allocator while it was recorded: settings, or a limit. Those that came before the first event of
  * a device are there too, the last of each. */
@@ -121,22 +120,7 @@ typedef struct weir__recording_early {
   size_t event, request;
 } weir__recording_early;
 
-typedef enum weir__recording_kind {
-  WEIR__SETTING_BOOL,
-  WEIR__SETTING_INT,
-  WEIR__SETTING_FLOAT,
-  WEIR__SETTING_TEXT
-} weir__recording_kind;
-
-/* One key of allocator_settings; a dict in it (roundup_power2_divisions) gives one setting per key of its own. */
-typedef struct weir__recording_setting {
-  const char *key;
-  const char *sub; /* NULL: a plain setting */
-  weir__recording_kind kind;
-  int64_t integer; /* BOOL and INT */
-  double real;     /* BOOL, INT and FLOAT */
-  const char *text;
-} weir__recording_setting;
+typedef weir__snapshot_setting weir__recording_setting;
 
 typedef struct weir__recording_ignored {
   const char *where; /* "event", "segment", ... */

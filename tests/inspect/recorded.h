@@ -1,5 +1,5 @@
 /*
- * A recorder for tests: what a snapshot asks a source for, in plain arrays.
+ * A recorder for tests: a source of snapshots with plain arrays.
  */
 #ifndef WEIR_TEST_RECORDED_H
 #define WEIR_TEST_RECORDED_H
@@ -9,10 +9,27 @@
 
 #include "inspect/snapshot.h"
 
+typedef struct recorded_frame {
+  uintptr_t address; /* 0 for a frame of a language runtime */
+  const char *function, *file;
+  int line;
+} recorded_frame;
+
 typedef struct recorded_stack {
-  const weir__recorded_frame *frames;
+  const recorded_frame *frames;
   size_t count;
 } recorded_stack;
+
+typedef struct recorded_pair {
+  const char *key, *value;
+} recorded_pair;
+
+typedef struct recorded_annotation {
+  const recorded_pair *pairs;
+  size_t pair_count;
+  int device;
+  int64_t time_us;
+} recorded_annotation;
 
 typedef struct recorded {
   const weir__entry *events; /* of device 0 */
@@ -21,7 +38,7 @@ typedef struct recorded {
   const recorded_stack *stacks; /* [0] is none */
   const weir_pool_id *pools;    /* [0] is {0, 0} */
   const weir__recorded_context *contexts;
-  const weir__recorded_annotation *annotations;
+  const recorded_annotation *annotations;
   size_t annotation_count;
   uint32_t block_stack, segment_stack; /* of all of them */
   void (*while_copying)(int device);   /* called for each block, and at the cut */
@@ -64,11 +81,10 @@ static inline weir_status recorded_events(void *context, int device, weir__entry
   return WEIR_OK;
 }
 
-static inline size_t recorded_frames(void *context, uint32_t stack, weir__recorded_frame *frames, size_t room) {
+static inline void recorded_frames(void *context, uint32_t stack, weir_snapshot *to) {
   const recorded_stack *s = &((recorded *)context)->stacks[stack];
-  if (s->count)
-    memcpy(frames, s->frames, (s->count < room ? s->count : room) * sizeof *frames);
-  return s->count;
+  for (const recorded_frame *f = s->frames; f < s->frames + s->count; f++)
+    weir__snapshot_add_frame(to, f->address, f->function, f->file, f->line);
 }
 
 static inline weir_pool_id recorded_pool(void *context, uint32_t number) {
@@ -79,12 +95,14 @@ static inline weir__recorded_context recorded_context(void *context, uint32_t nu
   return ((recorded *)context)->contexts[number];
 }
 
-static inline bool recorded_annotation(void *context, size_t number, weir__recorded_annotation *annotation) {
+static inline void recorded_annotations(void *context, weir_snapshot *to) {
   const recorded *r = context;
-  if (number >= r->annotation_count)
-    return false;
-  *annotation = r->annotations[number];
-  return true;
+  for (size_t i = 0; i < r->annotation_count; i++) {
+    const recorded_annotation *a = &r->annotations[i];
+    weir__snapshot_add_annotation(to, a->device, a->time_us);
+    for (size_t k = 0; k < a->pair_count; k++)
+      weir__snapshot_add_pair(to, a->pairs[k].key, a->pairs[k].value);
+  }
 }
 
 static inline weir__history_source recorded_source(recorded *r) {
@@ -96,7 +114,7 @@ static inline weir__history_source recorded_source(recorded *r) {
                                 .frames = recorded_frames,
                                 .pool = recorded_pool,
                                 .texts = recorded_context,
-                                .annotation = recorded_annotation};
+                                .annotations = recorded_annotations};
 }
 
 #endif

@@ -12,12 +12,12 @@
 
 #ifndef NO_MEMORY_WAIVED
 
-static const weir__recorded_frame frames[] = {{0, "forward", "model.py", 12}, {0, "step", "train.py", 7}};
+static const recorded_frame frames[] = {{0, "forward", "model.py", 12}, {0, "step", "train.py", 7}};
 static const recorded_stack stacks[] = {{NULL, 0}, {frames, 2}};
 static const weir_pool_id pools[] = {{0, 0}, {0, 11}};
 static const weir__recorded_context texts[] = {{NULL, NULL, NULL}, {"phase", "compiled", "data"}};
-static const weir__recorded_pair pairs[] = {{"name", "step 1"}, {"stage", "START"}};
-static const weir__recorded_annotation annotations[] = {{pairs, 2, 0, 1}};
+static const recorded_pair pairs[] = {{"name", "step 1"}, {"stage", "START"}};
+static const recorded_annotation annotations[] = {{pairs, 2, 0, 1}};
 static const weir__entry events[] = {{.bytes = 512, .stack = 1, .pool = 1, .context = 1}};
 
 /* Takes one and writes it. What came of it; anything but success and "no memory" is a failure of the test. */

@@ -105,8 +105,8 @@ static void check_in_python(const weir_snapshot *snapshot, const recorded *r) {
 
 /* ---- A recorder with one of everything ---- */
 
-static const weir__recorded_frame inner_frames[] = {{0, "forward", "model.py", 12}, {0, "step", "train.py", 7}};
-static const weir__recorded_frame outer_frames[] = {{0, "step", "train.py", 7}};
+static const recorded_frame inner_frames[] = {{0, "forward", "model.py", 12}, {0, "step", "train.py", 7}};
+static const recorded_frame outer_frames[] = {{0, "step", "train.py", 7}};
 static const recorded_stack stacks[] = {{NULL, 0}, {inner_frames, 2}, {outer_frames, 1}, {NULL, 0}};
 static const weir_pool_id pools[] = {{0, 0}, {0, 11}, {UINT64_MAX, 1ull << 33}};
 static const weir__recorded_context text_sets[] = {{NULL, NULL, NULL},
@@ -127,10 +127,10 @@ static const weir__entry events[] = {
     {.address = 0x7f0000000400, .bytes = 255, .action = WEIR_TRACE_ANNOTATE, .context = 1, .time = 1700000000000001},
     {.address = 0, .bytes = 0, .action = WEIR_TRACE_USER_DEFINED, .context = 1, .time = 1700000000000002},
 };
-static const weir__recorded_pair start_pairs[] = {{"name", "step 1"}, {"stage", "START"}};
-static const weir__recorded_pair end_pairs[] = {{"name", "step 1"}, {"stage", "END"}};
-static const weir__recorded_annotation annotations[] = {{start_pairs, 2, 0, 1700000000000000},
-                                                        {end_pairs, 2, 0, 1700000000000009}};
+static const recorded_pair start_pairs[] = {{"name", "step 1"}, {"stage", "START"}};
+static const recorded_pair end_pairs[] = {{"name", "step 1"}, {"stage", "END"}};
+static const recorded_annotation annotations[] = {{start_pairs, 2, 0, 1700000000000000},
+                                                  {end_pairs, 2, 0, 1700000000000009}};
 
 static recorded one_of_everything(void) {
   return (recorded){.events = events,
@@ -240,7 +240,7 @@ static void test_cpp_memory_snapshot_pickle(void **state) {
     alloc_open(NULL, 64 * MIB);
     void *addresses[32];
     size_t count = the_script_fn(addresses, WEIR_COUNT_OF(addresses));
-    weir__recorded_frame frames[33] = {{0, "rand", "case.py", 3}};
+    recorded_frame frames[33] = {{0, "rand", "case.py", 3}};
     for (size_t i = 0; i < count; i++)
       frames[1 + i].address = (uintptr_t)addresses[i];
     void *p = get(311 * 411 * 4, NULL);
@@ -450,11 +450,11 @@ static void test_a_stack_of_a_thousand_frames(void **state) {
   (void)state;
   NEED_PYTHON();
   enum { FRAMES = 1000 };
-  static weir__recorded_frame frames[FRAMES];
+  static recorded_frame frames[FRAMES];
   char names[FRAMES][16];
   for (int i = 0; i < FRAMES; i++) {
     snprintf(names[i], sizeof names[i], "f%d", i);
-    frames[i] = (weir__recorded_frame){.function = names[i], .file = "deep.py", .line = i};
+    frames[i] = (recorded_frame){.function = names[i], .file = "deep.py", .line = i};
   }
   alloc_open(NULL, 64 * MIB);
   recorded_stack deep[] = {{NULL, 0}, {frames, FRAMES}};

@@ -1,0 +1,363 @@
+/*
+ * Which stacks history entries keep in which mode, and where the stacks come from.
+ */
+#include "inspect/history.h"
+
+/* ---- Which stack is kept in which mode ---- */
+
+/* PyTorch's test_memory_plots_free_stack. */
+static void test_stacks_of_frees(void **state) {
+  (void)state;
+  static const struct {
+    weir_history_context context;
+    const char *alloc, *requested, *completed, *block;
+  } cases[] = {
+      {WEIR_CONTEXT_NONE, "-", "-", "-", ""},
+      {WEIR_CONTEXT_STATE, "-", "-", "-", "thealloc"},
+      {WEIR_CONTEXT_ALLOC, "thealloc", "thealloc", "thealloc", "thealloc"},
+      {WEIR_CONTEXT_ALL, "thealloc", "thefree", "thefree", "thealloc"},
+  };
+  for (size_t i = 0; i < WEIR_COUNT_OF(cases); i++) {
+    alloc_open(NULL, GIB);
+    record_named(WEIR_HISTORY_ALL, cases[i].context);
+    void *p = get_in("thealloc", 12, NULL);
+    assert_string_equal(block_name(p), cases[i].block);
+    put_in("thefree", p);
+    read_events(0);
+    assert_string_equal(names_of(WEIR_TRACE_SEGMENT_ALLOC), cases[i].alloc);
+    assert_string_equal(names_of(WEIR_TRACE_ALLOC), cases[i].alloc);
+    assert_string_equal(names_of(WEIR_TRACE_FREE_REQUESTED), cases[i].requested);
+    assert_string_equal(names_of(WEIR_TRACE_FREE_COMPLETED), cases[i].completed);
+    alloc_close();
+  }
+}
+
+/* Restoring a checkpoint is many calls in one: what it makes again has its stack, what it frees as any free has. */
+static void test_stacks_of_a_checkpoint(void **state) {
+  (void)state;
+  const weir_pool_id id = {0, 3};
+  static const struct {
+    weir_history_context context;
+    const char *alloc, *free, *block;
+  } cases[] = {
+      {WEIR_CONTEXT_NONE, "- -", "-", ""},
+      {WEIR_CONTEXT_STATE, "- -", "-", "restoring"},
+      {WEIR_CONTEXT_ALLOC, "thealloc restoring", "thealloc", "restoring"},
+      {WEIR_CONTEXT_ALL, "thealloc restoring", "restoring", "restoring"},
+  };
+  for (size_t i = 0; i < WEIR_COUNT_OF(cases); i++) {
+    alloc_open(NULL, GIB);
+    record_named(WEIR_HISTORY_ALL, cases[i].context);
+    CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+    void *p = get_in("thealloc", 12 * MIB, NULL);
+    CHECK(weir_pool_end(allocator, 0, id));
+    weir_checkpoint *checkpoint = NULL;
+    weir_checkpoint_delta delta;
+    CHECK(weir_pool_checkpoint(allocator, 0, id, &checkpoint));
+    current_function = "restoring";
+    CHECK(weir_pool_restore(allocator, checkpoint, &delta));
+    current_function = NULL;
+    assert_string_equal(block_name(p), cases[i].block);
+    read_events(0);
+    assert_string_equal(names_of(WEIR_TRACE_ALLOC), cases[i].alloc);
+    assert_string_equal(names_of(WEIR_TRACE_FREE_REQUESTED), cases[i].free);
+    assert_string_equal(names_of(WEIR_TRACE_FREE_COMPLETED), cases[i].free);
+    weir_checkpoint_delta_clear(&delta);
+    weir_checkpoint_destroy(checkpoint);
+    put(p);
+    CHECK(weir_pool_release(allocator, 0, id));
+    alloc_close();
+  }
+}
+
+/* PyTorch's test_memory_plots_free_segment_stack. */
+static void test_stacks_of_segments(void **state) {
+  (void)state;
+  static const char *const confs[] = {"", "expandable_segments:True"};
+  static const char *const expected[] = {"-", "-", "thealloc", "empty"};
+  for (size_t c = 0; c < WEIR_COUNT_OF(confs); c++)
+    for (int context = WEIR_CONTEXT_NONE; context <= WEIR_CONTEXT_ALL; context++) {
+      alloc_open(confs[c], GIB);
+      record_named(WEIR_HISTORY_ALL, (weir_history_context)context);
+      void *p = get_in("thealloc", 12, NULL);
+      assert_string_equal(name_of(segment_at(p)->stack), context >= WEIR_CONTEXT_STATE ? "thealloc" : "");
+      put_in("thefree", p);
+      empty_in("empty");
+      read_events(0);
+      assert_string_equal(names_of(c ? WEIR_TRACE_SEGMENT_UNMAP : WEIR_TRACE_SEGMENT_FREE), expected[context]);
+      alloc_close();
+    }
+}
+
+/* PyTorch's test_memory_plots_history_context: the context changes on the way, and what there is stays. */
+static void test_context_changes(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  record_named(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL);
+  void *a = get_in("should_capture1", 64, NULL);
+  record_named(WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE);
+  void *b = get_in("should_not_capture", 48, NULL);
+  record_named(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL);
+  void *c = get_in("should_capture2", 64, NULL);
+  read_events(0);
+  assert_string_equal(names_of(WEIR_TRACE_ALLOC), "should_capture1 - should_capture2");
+  put(a);
+  put(b);
+  put(c);
+  alloc_close();
+}
+
+/* A block that waited is set free by whoever looks for memory next, and that is its stack. */
+static void test_stacks_of_waiting_blocks(void **state) {
+  (void)state;
+  for (int context = WEIR_CONTEXT_STATE; context <= WEIR_CONTEXT_ALL; context++) {
+    alloc_open(NULL, GIB);
+    record_named(WEIR_HISTORY_ALL, (weir_history_context)context);
+    weir_cu_stream stream = work_stream(), other = work_stream();
+    void *p = get_in("thealloc", 512, stream);
+    work(other);
+    also_used_by(p, other);
+    put_in("thefree", p);
+    soft_step_all();
+    void *q = get_in("next", 1024, stream);
+    read_events(0);
+    bool kept = context >= WEIR_CONTEXT_ALLOC;
+    assert_string_equal(names_of(WEIR_TRACE_FREE_REQUESTED), !kept                         ? "-"
+                                                             : context == WEIR_CONTEXT_ALL ? "thefree"
+                                                                                           : "thealloc");
+    assert_string_equal(names_of(WEIR_TRACE_FREE_COMPLETED), kept ? "next" : "-");
+    put(q);
+    alloc_close();
+  }
+}
+
+static void test_stack_of_oom(void **state) {
+  (void)state;
+  alloc_open(NULL, 64 * MIB);
+  record_named(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALLOC);
+  void *p;
+  current_function = "greedy";
+  assert_int_equal(try_get(GIB, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);
+  current_function = NULL;
+  read_events(0);
+  assert_string_equal(names_of(WEIR_TRACE_OOM), "greedy");
+  alloc_close();
+}
+
+/* ---- Native stacks ---- */
+
+static bool has_native(void) {
+  if (weir__stacks_start())
+    return true;
+  print_message("there is no libunwind: native stacks are absent\n");
+  return false;
+}
+
+static __attribute__((noinline)) void *get_deep(int depth, size_t bytes) {
+  void *p = depth ? get_deep(depth - 1, bytes) : get(bytes, NULL);
+  __asm__ volatile("" : : : "memory");
+  return p;
+}
+
+static void test_native_stacks(void **state) {
+  (void)state;
+  if (!has_native())
+    return;
+  static weir__frame frames[2][WEIR__MOST_FRAMES];
+  static const int depths[] = {0, 3, 200, 1000, 3000, 10000};
+  size_t base = 0;
+  alloc_open(NULL, GIB);
+  put(get(512, NULL)); /* the first one goes another way inside */
+  for (size_t i = 0; i < WEIR_COUNT_OF(depths); i++) {
+    record(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL, 1000);
+    CHECK(weir_history_clear(allocator));
+    void *p = get_deep(depths[i], 512);
+    read_events(0);
+    uint32_t stack = events[event_count - 1].stack;
+    size_t count = weir__stack_frames(stack, frames[0], WEIR__MOST_FRAMES);
+    if (!i)
+      base = count;
+    size_t expected = base + (size_t)depths[i];
+    if (expected < WEIR__MOST_FRAMES - 64)
+      assert_int_equal(count, expected);
+    else
+      assert_true(count > WEIR__MOST_FRAMES - 8 && count <= WEIR__MOST_FRAMES);
+    put(p);
+  }
+  alloc_close();
+}
+
+static void test_stacks_are_stored_once(void **state) {
+  (void)state;
+  if (!has_native())
+    return;
+  alloc_open(NULL, GIB);
+  record(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALLOC, 1000);
+  put(get(512, NULL)); /* the first one goes another way inside */
+  void *pointers[50];
+  for (int i = 0; i < 50; i++)
+    pointers[i] = get_deep(5, 512);
+  read_events(0);
+  uint32_t stack = events[event_count - 1].stack;
+  assert_int_not_equal(stack, 0);
+  size_t same = 0;
+  for (size_t i = 0; i < event_count; i++)
+    same += events[i].action == WEIR_TRACE_ALLOC && events[i].stack == stack;
+  assert_int_equal(same, 50);
+  for (int i = 0; i < 50; i++)
+    put(pointers[i]);
+  alloc_close();
+}
+
+static void test_hook_comes_first(void **state) {
+  (void)state;
+  if (!has_native())
+    return;
+  alloc_open(NULL, GIB);
+  record(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL, 1000);
+  weir_set_stack_hook(hook_one_frame, NULL);
+  void *p = get_in("script", 512, NULL);
+  read_events(0);
+  weir__frame frames[64];
+  size_t count = weir__stack_frames(events[event_count - 1].stack, frames, WEIR_COUNT_OF(frames));
+  assert_true(count > 2);
+  assert_string_equal(weir__text_of_number(frames[0].function), "script");
+  for (size_t i = 1; i < count && i < WEIR_COUNT_OF(frames); i++)
+    assert_true(frames[i].address != 0);
+  put(p);
+  alloc_close();
+}
+
+static size_t many_frames(void *context, weir_stack_frame *frames, size_t room) {
+  size_t wanted = *(size_t *)context;
+  for (size_t i = 0; i < wanted && i < room; i++)
+    frames[i] = (weir_stack_frame){weir_history_text("f"), weir_history_text("g"), (int)i};
+  return wanted < room ? wanted : room;
+}
+
+static void test_hook_with_a_thousand_frames(void **state) {
+  (void)state;
+  static weir__frame frames[2000];
+  alloc_open(NULL, GIB);
+  record_named(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALLOC);
+  static size_t wanted[] = {1, 79, 80, 81, 1000};
+  for (size_t i = 0; i < WEIR_COUNT_OF(wanted); i++) {
+    weir_set_stack_hook(many_frames, &wanted[i]);
+    void *p = get(512, NULL);
+    read_events(0);
+    assert_int_equal(weir__stack_frames(events[event_count - 1].stack, frames, WEIR_COUNT_OF(frames)), wanted[i]);
+    for (size_t k = 0; k < wanted[i]; k++)
+      assert_int_equal(frames[k].line, k);
+    put(p);
+  }
+  alloc_close();
+}
+
+static size_t allocating_hook(void *context, weir_stack_frame *frames, size_t room) {
+  (void)context, (void)room;
+  void *p;
+  hook_calls++;
+  CHECK(weir_allocator_alloc(allocator, 0, 4096, NULL, &p));
+  CHECK(weir_allocator_free(allocator, p));
+  frames[0] = (weir_stack_frame){weir_history_text("program.py"), weir_history_text("hooked"), 7};
+  return 1;
+}
+
+static int keyed_calls;
+static uint64_t keyed_by; /* 0: no key */
+
+static size_t hook_keyed_frame(void *context, weir_stack_frame *frames, size_t room) {
+  (void)context;
+  assert_true(room > 0);
+  keyed_calls++;
+  frames[0] = (weir_stack_frame){weir_history_text("keyed.py"), weir_history_text("keyed"), (int)keyed_by % 1000};
+  return 1;
+}
+
+static int hook_key(void *context, uint64_t *key) {
+  (void)context;
+  *key = keyed_by * 0x9e3779b97f4a7c15u;
+  return keyed_by != 0;
+}
+
+static uint32_t stack_of_alloc(void) {
+  void *pointer;
+  weir_pointer_info info;
+  weir_pointer_info_init(&info);
+  CHECK(weir_allocator_alloc(allocator, 0, 512, NULL, &pointer));
+  CHECK(weir_allocator_describe(allocator, pointer, &info));
+  CHECK(weir_allocator_free(allocator, pointer));
+  return info.stack;
+}
+
+/* A stack whose key is known is not asked for its frames; a hook without a key, or with native frames behind its own, always is. */
+static void test_keys_of_stacks(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  enum { STACKS = 20000 };
+  static uint32_t numbers[STACKS];
+  weir_history_options options;
+  weir_history_options_init(&options);
+  options.context = WEIR_CONTEXT_ALLOC;
+  options.stacks = WEIR_STACKS_LANGUAGE;
+  CHECK(weir_history_record(allocator, &options));
+  weir_set_stack_hook(hook_keyed_frame, NULL);
+  weir_set_stack_key(hook_key);
+  keyed_calls = 0;
+  for (keyed_by = 1; keyed_by < 500; keyed_by++)
+    numbers[keyed_by] = stack_of_alloc();
+  int first = keyed_calls;
+  assert_int_equal(first, 499);
+  for (keyed_by = 1; keyed_by < 500; keyed_by++)
+    assert_int_equal(stack_of_alloc(), numbers[keyed_by]);
+  assert_true(keyed_calls - first < 100);             /* but for a few that share a place */
+  for (keyed_by = 500; keyed_by < STACKS; keyed_by++) /* more than there are places */
+    stack_of_alloc();
+  weir_stack_frame frame;
+  for (keyed_by = 1; keyed_by < 500; keyed_by++) {
+    assert_int_equal(weir_history_frames(stack_of_alloc(), &frame, 1), 1);
+    assert_int_equal(frame.line, keyed_by);
+  }
+  keyed_by = 0;
+  keyed_calls = 0;
+  stack_of_alloc();
+  stack_of_alloc();
+  assert_int_equal(keyed_calls, 2);
+  keyed_by = 7;
+  weir_set_stack_hook(hook_keyed_frame, NULL); /* which has no key of its own */
+  stack_of_alloc();
+  assert_int_equal(keyed_calls, 3);
+  weir_set_stack_hook(NULL, NULL);
+}
+
+static void test_hook_may_allocate(void **state) {
+  (void)state;
+  alloc_open(NULL, GIB);
+  record_named(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL);
+  weir_set_stack_hook(allocating_hook, NULL);
+  hook_calls = 0;
+  void *p = get(512, NULL);
+  assert_int_equal(hook_calls, 1);
+  read_events(0);
+  assert_string_equal(names_of(WEIR_TRACE_ALLOC), "- hooked");
+  put(p);
+  alloc_close();
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_teardown(test_stacks_of_frees, history_teardown),
+      cmocka_unit_test_teardown(test_stacks_of_a_checkpoint, history_teardown),
+      cmocka_unit_test_teardown(test_stacks_of_segments, history_teardown),
+      cmocka_unit_test_teardown(test_context_changes, history_teardown),
+      cmocka_unit_test_teardown(test_stacks_of_waiting_blocks, history_teardown),
+      cmocka_unit_test_teardown(test_stack_of_oom, history_teardown),
+      cmocka_unit_test_teardown(test_native_stacks, history_teardown),
+      cmocka_unit_test_teardown(test_stacks_are_stored_once, history_teardown),
+      cmocka_unit_test_teardown(test_hook_comes_first, history_teardown),
+      cmocka_unit_test_teardown(test_hook_with_a_thousand_frames, history_teardown),
+      cmocka_unit_test_teardown(test_keys_of_stacks, history_teardown),
+      cmocka_unit_test_teardown(test_hook_may_allocate, history_teardown),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
