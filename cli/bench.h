@@ -1,5 +1,5 @@
 /*
- * weir bench: one file per topic, one table in bench.c.
+ * weir bench: one file per topic, one list in bench.c.
  */
 #ifndef WEIR_CLI_BENCH_H
 #define WEIR_CLI_BENCH_H
@@ -7,10 +7,10 @@
 #include <stdbool.h>
 
 #include "bench_patterns.h"
+#include "options.h"
 
-/* A topic gets its own part of the command line: argv[0] is its name. It understands --help, and returns an exit code. */
-int weir_bench_alloc(int argc, char **argv);
-int weir_bench_observe(int argc, char **argv);
+extern const weir_cli_command weir_bench_alloc;
+extern const weir_cli_command weir_bench_observe;
 
 enum { WEIR_BENCH_REASON = 160 };
 

@@ -5,8 +5,6 @@
  * disturbs them alike. PyTorch does so in a process of its own.
  */
 #include <dlfcn.h>
-#include <errno.h>
-#include <getopt.h>
 #include <malloc.h>
 #include <sched.h>
 #include <stdio.h>
@@ -37,9 +35,32 @@ static const char *const side_titles[SIDES] = {"Weir", "expandable", "mimalloc",
 #define LEDGER_BYTES 150109880320ull
 #define CURVE_LEDGER_BYTES (2ull << 40)
 
-/* What --patterns takes beside the groups of bench_patterns. */
-static const char *const other_groups[] = {"curve", "metadata"};
-enum { GROUP_CURVE, GROUP_METADATA, OTHER_GROUPS };
+enum { GROUP_PAIR, GROUP_LIVE, GROUP_THREADS, GROUP_STREAM, GROUP_CURVE, GROUP_METADATA };
+
+/* The names of those before the curve are also the groups of bench_patterns. */
+static const weir_cli_choice groups[] = {
+    [GROUP_PAIR] = {"pair", "one block of a size, from 512 B to 64 MiB"},
+    [GROUP_LIVE] = {"live", "1,000 or 20,000 live blocks of random sizes, one replaced by another"},
+    [GROUP_THREADS] = {"threads", "1 to 16 threads, each on its own stream: wall time for each pair of all threads"},
+    [GROUP_STREAM] = {"stream", "the same on one stream"},
+    [GROUP_CURVE] = {"curve", "random sizes with 10^2 to 10^6 free blocks in the cache; Weir only"},
+    [GROUP_METADATA] = {"metadata", "host memory for each of 100,000 blocks; Weir only"},
+    {0}};
+
+static const weir_cli_choice drivers[] = {{"ledger", "bookkeeping only, so that the time is the allocator's own"},
+                                          {"soft", "the software device"},
+                                          {"cuda", "NVIDIA's driver"},
+                                          {"auto", "NVIDIA's driver if it has a device, else the software device"},
+                                          {0}};
+
+static struct {
+  unsigned groups; /* bits */
+  int threads, driver;
+  const char *conf;
+  bool quick, no_torch, json;
+} options = {.groups = ~0u, .threads = 16, .conf = ""};
+
+static bool is_wanted(unsigned group) { return options.groups & 1u << group; }
 
 /* One of Weir's two contestants. */
 typedef struct weir_side {
@@ -59,10 +80,9 @@ typedef struct metadata {
 } metadata;
 
 typedef struct report {
-  bool json, no_torch, quick;
-  const char *driver_name, *conf;
+  const char *driver_name;
   weir_driver *driver; /* NULL: a ledger for each contestant */
-  bool wanted[BENCH_PATTERN_COUNT], wants_other[OTHER_GROUPS];
+  bool wanted[BENCH_PATTERN_COUNT];
   bench_scale scale;
   int cores;
   char cpu[128];
@@ -165,7 +185,7 @@ static void close_weir(weir_side *side) {
 static bool open_weir(report *r, int which, unsigned long long memory, int streams, weir_side *opened) {
   weir_side side = {.driver = memory ? NULL : r->driver};
   char conf[CONF_SIZE];
-  snprintf(conf, sizeof conf, "%s%s%s", r->conf, *r->conf && which == EXPANDABLE_SIDE ? "," : "",
+  snprintf(conf, sizeof conf, "%s%s%s", options.conf, *options.conf && which == EXPANDABLE_SIDE ? "," : "",
            which == EXPANDABLE_SIDE ? "expandable_segments:True" : "");
   if (!side.driver) {
     weir_ledger_options options;
@@ -356,7 +376,7 @@ close:
 static bool run_curve(report *r) {
   size_t count = 100;
   bool is_done = true;
-  r->curve_points = r->quick ? CURVE_QUICK : CURVE_POINTS;
+  r->curve_points = options.quick ? CURVE_QUICK : CURVE_POINTS;
   for (int point = 0; point < r->curve_points && is_done; point++, count *= 10) {
     void **blocks = malloc(2 * count * sizeof *blocks);
     if (!blocks)
@@ -487,7 +507,7 @@ static bool wants_any(const report *r) {
 
 /* false: PyTorch does not take part. */
 static bool start_torch(report *r) {
-  if (!r->no_torch && wants_any(r))
+  if (!options.no_torch && wants_any(r))
     return weir_bench_torch_start(r->torch_version, r->reasons[TORCH_SIDE]);
   snprintf(r->reasons[TORCH_SIDE], WEIR_BENCH_REASON, "not asked for");
   return false;
@@ -497,14 +517,14 @@ static bool start_torch(report *r) {
 static bool measure(report *r) {
   look_at_machine(r);
   load_mimalloc(r);
-  bool is_done = open_driver(r) && (!r->wants_other[GROUP_METADATA] || run_all_metadata(r));
+  bool is_done = open_driver(r) && (!is_wanted(GROUP_METADATA) || run_all_metadata(r));
   bool has_torch = is_done && start_torch(r);
   for (int i = 0; i < BENCH_PATTERN_COUNT && is_done; i++)
     if (r->wanted[i])
       is_done = run_pattern(r, i);
   if (has_torch)
     weir_bench_torch_stop(r->reasons[TORCH_SIDE]);
-  is_done = is_done && (!r->wants_other[GROUP_CURVE] || run_curve(r));
+  is_done = is_done && (!is_wanted(GROUP_CURVE) || run_curve(r));
   weir_driver_close(r->driver);
   return is_done;
 }
@@ -581,8 +601,8 @@ static void print_metadata(const report *r) {
 static void print_text(const report *r) {
   printf("%s, %d core%s; Weir %s on %s; median of %d rounds of up to %ld pairs\n", r->cpu, r->cores,
          r->cores == 1 ? "" : "s", weir_version(), r->driver_name, r->scale.rounds, r->scale.pairs);
-  if (*r->conf)
-    printf("settings: %s\n", r->conf);
+  if (*options.conf)
+    printf("settings: %s\n", options.conf);
   if (r->mimalloc_version[0])
     printf("mimalloc: %s\n", r->mimalloc_version);
   if (r->torch_version[0])
@@ -595,9 +615,9 @@ static void print_text(const report *r) {
 #endif
   if (wants_any(r))
     print_patterns(r);
-  if (r->wants_other[GROUP_CURVE])
+  if (is_wanted(GROUP_CURVE))
     print_curve(r);
-  if (r->wants_other[GROUP_METADATA])
+  if (is_wanted(GROUP_METADATA))
     print_metadata(r);
 }
 
@@ -676,9 +696,9 @@ static void print_json(const report *r) {
   weir_cli_json_string(r->cpu);
   printf(", \"cores\": %d},\n  \"weir\": \"%s\", \"driver\": \"%s\", \"conf\": ", r->cores, weir_version(),
          r->driver_name);
-  weir_cli_json_string(r->conf);
+  weir_cli_json_string(options.conf);
   printf(", \"rounds\": %d, \"pairs\": %ld, \"quick\": %s, \"optimized\": ", r->scale.rounds, r->scale.pairs,
-         r->quick ? "true" : "false");
+         options.quick ? "true" : "false");
 #ifdef __OPTIMIZE__
   fputs("true", stdout);
 #else
@@ -718,156 +738,59 @@ static void print_json(const report *r) {
   fputs("\n  }\n}\n", stdout);
 }
 
-static void print_help(void) {
-  weir_cli_help_begin();
-  fputs(
-      "Usage: weir bench alloc [OPTION...]\n"
-      "\n"
-      "Measures an allocation and its free, in ns, through Weir with and without expandable segments, through "
-      "mimalloc\n"
-      "(a malloc for the host: the yardstick) and through PyTorch where python3 has one with a GPU: a small source is\n"
-      "compiled against it. The contestants take turns. Whoever is not there is absent.\n"
-      "\n"
-      "Options:\n"
-      "  --patterns LIST   some of these, with commas between; all\n"
-      "                      pair      one block of a size, from 512 B to 64 MiB\n"
-      "                      live      1,000 or 20,000 live blocks of random size, one replaced by another\n"
-      "                      threads   1 to 16 threads, each on its own stream: wall time, for each pair of all\n"
-      "                      stream    the same on one stream\n"
-      "                      curve     random sizes with 10^2 to 10^6 free blocks in the cache; Weir only\n"
-      "                      metadata  host memory for each of 100,000 blocks; Weir only\n"
-      "  --threads N       at most so many threads, 1 to 64; 16\n"
-      "  --driver NAME     what Weir stands on: ledger (books only, so that the time is the allocator's own), soft,\n"
-      "                    cuda or auto; ledger. The curve and metadata are always on a ledger\n"
-      "  --conf SETTINGS   settings for both of Weir's, as garbage_collection_threshold:0.8; WEIR_ALLOC_CONF is not "
-      "read\n"
-      "  --quick           few and short rounds: to see that it works, not how fast it is\n"
-      "  --no-torch        without PyTorch\n"
-      "  --json            the same as JSON\n"
-      "  -h, --help        this text\n"
-      "\n"
-      "Exit codes: 0 measured, 1 something failed, 2 invalid usage.\n",
-      stdout);
+static bool is_in_group(const bench_pattern *pattern, unsigned group) {
+  return strcmp(pattern->group, groups[group].name) == 0;
 }
 
-static bool mark_group(report *r, const char *group, size_t length) {
-  bool is_known = false;
+/* Marks the patterns of the groups that --patterns lists and whose threads --threads allows. */
+static void choose_patterns(report *r) {
   for (int i = 0; i < BENCH_PATTERN_COUNT; i++)
-    if (strlen(bench_patterns[i].group) == length && strncmp(bench_patterns[i].group, group, length) == 0)
-      r->wanted[i] = is_known = true;
-  for (int i = 0; i < OTHER_GROUPS; i++)
-    if (strlen(other_groups[i]) == length && strncmp(other_groups[i], group, length) == 0)
-      r->wants_other[i] = is_known = true;
-  return is_known;
+    for (unsigned group = 0; groups[group].name; group++)
+      if (is_wanted(group) && is_in_group(&bench_patterns[i], group))
+        r->wanted[i] = bench_patterns[i].threads <= options.threads;
 }
 
-static int mark_groups(report *r, const char *list) {
-  for (const char *at = list;; at++) {
-    size_t length = strcspn(at, ",");
-    if (!mark_group(r, at, length))
-      return weir_cli_usage("bench alloc",
-                            "there is no pattern '%.*s'; there are: pair, live, threads, stream, curve, metadata",
-                            (int)length, at);
-    at += length;
-    if (!*at)
-      return WEIR_EXIT_OK;
-  }
-}
-
-/* Powers of two up to `most`, as the table has them. */
-static void limit_threads(report *r, long most) {
-  for (int i = 0; i < BENCH_PATTERN_COUNT; i++)
-    if (bench_patterns[i].threads > most)
-      r->wanted[i] = false;
-}
-
-static bool is_driver(const char *name) {
-  return strcmp(name, "ledger") == 0 || strcmp(name, "soft") == 0 || strcmp(name, "cuda") == 0 ||
-         strcmp(name, "auto") == 0;
-}
-
-/* -1: go on; else the command ends with this code. */
-static int parse(report *r, int argc, char **argv) {
-  static const struct option long_options[] = {{"patterns", required_argument, NULL, 'p'},
-                                               {"threads", required_argument, NULL, 't'},
-                                               {"driver", required_argument, NULL, 'd'},
-                                               {"conf", required_argument, NULL, 'c'},
-                                               {"quick", no_argument, NULL, 'q'},
-                                               {"no-torch", no_argument, NULL, 'n'},
-                                               {"json", no_argument, NULL, 'j'},
-                                               {"help", no_argument, NULL, 'h'},
-                                               {NULL, 0, NULL, 0}};
-  const char *patterns = "pair,live,threads,stream,curve,metadata";
-  long threads = 16;
-  char *end;
-  opterr = 0;
-  optind = 1;
-  for (int option; (option = getopt_long(argc, argv, ":h", long_options, NULL)) != -1;) {
-    switch (option) {
-    case 'p':
-      patterns = optarg;
-      break;
-    case 't':
-      errno = 0;
-      threads = strtol(optarg, &end, 10);
-      if (*end || end == optarg || errno || threads < 1 || threads > BENCH_MAX_THREADS)
-        return weir_cli_usage("bench alloc", "--threads takes a number from 1 to %d, not '%s'", BENCH_MAX_THREADS,
-                              optarg);
-      break;
-    case 'd':
-      if (!is_driver(optarg))
-        return weir_cli_usage("bench alloc", "--driver takes ledger, soft, cuda or auto, not '%s'", optarg);
-      r->driver_name = optarg;
-      break;
-    case 'c':
-      if (strlen(optarg) > CONF_SIZE / 2)
-        return weir_cli_usage("bench alloc", "--conf takes at most %d characters", CONF_SIZE / 2);
-      r->conf = optarg;
-      break;
-    case 'q':
-      r->quick = true;
-      break;
-    case 'n':
-      r->no_torch = true;
-      break;
-    case 'j':
-      r->json = true;
-      break;
-    case 'h':
-      print_help();
-      return WEIR_EXIT_OK;
-    case ':':
-      return weir_cli_usage("bench alloc", "%s needs a value", argv[optind - 1]);
-    default:
-      return weir_cli_usage("bench alloc", "there is no option '%s'", argv[optind - 1]);
-    }
-  }
-  if (optind < argc)
-    return weir_cli_usage("bench alloc", "'%s' is no option", argv[optind]);
-  int code = mark_groups(r, patterns);
-  if (code)
-    return code;
-  limit_threads(r, threads);
-  r->scale = r->quick ? (bench_scale){3, 2000, 5e6} : (bench_scale){9, 200000, 1e8};
-  return -1;
-}
-
-int weir_bench_alloc(int argc, char **argv) {
+static int run(int count, char **arguments) {
+  (void)count, (void)arguments;
+  if (strlen(options.conf) > CONF_SIZE / 2)
+    return weir_cli_usage("--conf takes at most %d characters", CONF_SIZE / 2);
   report *r = calloc(1, sizeof *r);
-  if (!r) {
-    fputs("weir bench alloc: the host has no memory left\n", stderr);
-    return WEIR_EXIT_FAILED;
-  }
-  r->driver_name = "ledger";
-  r->conf = "";
-  int code = parse(r, argc, argv);
-  if (code < 0) {
-    code = measure(r) ? WEIR_EXIT_OK : WEIR_EXIT_FAILED;
-    if (code == WEIR_EXIT_OK)
-      (r->json ? print_json : print_text)(r);
-    else
-      fprintf(stderr, "weir bench alloc: %s\n", r->error);
-  }
+  if (!r)
+    return weir_cli_fail("out of host memory");
+  r->driver_name = drivers[options.driver].name;
+  r->scale = options.quick ? (bench_scale){3, 2000, 5e6} : (bench_scale){9, 200000, 1e8};
+  choose_patterns(r);
+  int code = measure(r) ? WEIR_EXIT_OK : weir_cli_fail("%s", r->error);
+  if (!code)
+    (options.json ? print_json : print_text)(r);
   free(r);
   return code;
 }
+
+static const weir_cli_option option_table[] = {
+    {"patterns", .kind = WEIR_CLI_LIST, .value = "LIST", .target = &options.groups, .choices = groups,
+     .help = "what to measure, a comma-separated list. Default: all of"},
+    {"threads", .kind = WEIR_CLI_NUMBER, .value = "N", .target = &options.threads, .least = 1,
+     .most = BENCH_MAX_THREADS, .help = "the largest number of threads, 1 to 64. Default: 16"},
+    {"driver", .kind = WEIR_CLI_CHOICE, .value = "NAME", .target = &options.driver, .choices = drivers,
+     .help = "the driver below Weir. Default: ledger. The curve and metadata always use a ledger"},
+    {"conf", .kind = WEIR_CLI_TEXT, .value = "SETTINGS", .target = &options.conf,
+     .help = "settings for both of Weir's contestants, such as garbage_collection_threshold:0.8; WEIR_ALLOC_CONF is "
+             "ignored"},
+    {"quick", .target = &options.quick,
+     .help = "few and short rounds, to see that it works rather than how fast it is"},
+    {"no-torch", .target = &options.no_torch, .help = "leave PyTorch out"},
+    {"json", .target = &options.json, .help = "print JSON"},
+    {0}};
+
+const weir_cli_command weir_bench_alloc = {
+    .name = "bench alloc",
+    .summary = "the caching allocator, compared with mimalloc and PyTorch",
+    .description =
+        "Measure an allocation and its free in nanoseconds, through Weir with and without expandable segments, through "
+        "mimalloc (a malloc for host memory, as the yardstick), and through PyTorch if python3 has one with a GPU: a "
+        "small program is compiled against it. The contestants take turns. One that is not installed is shown as "
+        "absent.",
+    .options = option_table,
+    .exit = {"measured", "something failed"},
+    .run = run};

@@ -5,7 +5,6 @@
  * them alike. What counts is the least disturbed round of each.
  */
 #include <errno.h>
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,8 +43,9 @@ typedef struct side {
   double least, median, added;
 } side;
 
+static bool json, quick;
+
 typedef struct bench {
-  bool json, quick;
   int rounds;
   long pairs;
   size_t frames; /* of a stack; 0: there are none */
@@ -53,7 +53,7 @@ typedef struct bench {
 } bench;
 
 static bool failed(const char *what) {
-  fprintf(stderr, "weir bench observe: %s: %s\n", what, weir_last_error());
+  weir_cli_fail("%s: %s", what, weir_last_error());
   return false;
 }
 
@@ -185,8 +185,7 @@ static void print_text(const bench *b) {
 static void print_json(const bench *b) {
   printf("{\n  \"weir\": \"%s\", \"rounds\": %d, \"pairs\": %ld, \"entries\": %d, \"quick\": %s, \"frames\": %zu, "
          "\"event_bytes\": %zu,\n  \"ways\": [\n",
-         weir_version(), b->rounds, b->pairs, (int)ENTRIES, b->quick ? "true" : "false", b->frames,
-         sizeof(weir__entry));
+         weir_version(), b->rounds, b->pairs, (int)ENTRIES, quick ? "true" : "false", b->frames, sizeof(weir__entry));
   for (int i = 0; i < WAYS; i++) {
     printf("    {\"name\": \"%s\", ", ways[i].key);
     if (is_there(b, i))
@@ -203,66 +202,31 @@ static void print_json(const bench *b) {
   puts("  ]\n}");
 }
 
-static void print_help(void) {
-  weir_cli_help_begin();
-  fputs(
-      "Usage: weir bench observe [OPTION...]\n"
-      "\n"
-      "Measures what recording the history adds to an allocation and its free: without stacks, the same to a file in\n"
-      "/tmp as WEIR_RECORD makes it, with a native stack of ten frames for each allocation, and with one for each "
-      "free\n"
-      "too.\n"
-      "\n"
-      "Options:\n"
-      "  --quick     few and short rounds: to see that it works, not how fast it is\n"
-      "  --json      the same as JSON\n"
-      "  -h, --help  this text\n"
-      "\n"
-      "Exit codes: 0 measured, 1 something failed, 2 invalid usage.\n",
-      stdout);
-}
-
-/* -1: go on; else the command ends with this code. */
-static int parse(bench *b, int argc, char **argv) {
-  static const struct option long_options[] = {{"quick", no_argument, NULL, 'q'},
-                                               {"json", no_argument, NULL, 'j'},
-                                               {"help", no_argument, NULL, 'h'},
-                                               {NULL, 0, NULL, 0}};
-  opterr = 0;
-  optind = 1;
-  for (int option; (option = getopt_long(argc, argv, ":h", long_options, NULL)) != -1;) {
-    switch (option) {
-    case 'q':
-      b->quick = true;
-      break;
-    case 'j':
-      b->json = true;
-      break;
-    case 'h':
-      print_help();
-      return WEIR_EXIT_OK;
-    default:
-      return weir_cli_usage("bench observe", "there is no option '%s'", argv[optind - 1]);
-    }
-  }
-  if (optind < argc)
-    return weir_cli_usage("bench observe", "'%s' is no option", argv[optind]);
-  b->rounds = b->quick ? 3 : 401;
-  b->pairs = b->quick ? 2000 : 4000;
-  return -1;
-}
-
-int weir_bench_observe(int argc, char **argv) {
-  bench b = {0};
-  int code = parse(&b, argc, argv);
-  if (code >= 0)
-    return code;
+static int run(int count, char **arguments) {
+  bench b = {.rounds = quick ? 3 : 401, .pairs = quick ? 2000 : 4000};
+  (void)count, (void)arguments;
   bool done = measure(&b);
   if (done)
-    (b.json ? print_json : print_text)(&b);
+    (json ? print_json : print_text)(&b);
   for (int i = 0; i < WAYS; i++) {
     weir_allocator_destroy(b.sides[i].allocator);
     weir_driver_close(b.sides[i].driver);
   }
   return done ? WEIR_EXIT_OK : WEIR_EXIT_FAILED;
 }
+
+static const weir_cli_option option_table[] = {
+    {"quick", .target = &quick, .help = "few and short rounds, to see that it works rather than how fast it is"},
+    {"json", .target = &json, .help = "print JSON"},
+    {0}};
+
+const weir_cli_command weir_bench_observe = {
+    .name = "bench observe",
+    .summary = "what recording the history adds to an allocation and its free",
+    .description =
+        "Measure what recording the history adds to an allocation and its free: without stacks, the same to a file in "
+        "/tmp as WEIR_RECORD makes it, with a native stack of ten frames for each allocation, and with one for each "
+        "free as well.",
+    .options = option_table,
+    .exit = {"measured", "something failed"},
+    .run = run};

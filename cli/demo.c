@@ -374,36 +374,10 @@ static void print_json(const demo *demo, double total_ms) {
   printf("  \"device_ms\": %.6f, \"total_ms\": %.6f, \"ok\": true\n}\n", demo->device_ms, total_ms);
 }
 
-static void print_help(void) {
-  weir_cli_help_begin();
-  fputs("Usage: weir demo [--json]\n"
-        "\n"
-        "Runs a job with the shape of a training run on device 0: weights, activations, gradients and an optimizer's\n"
-        "state on the caching allocator, batches that a second stream copies ahead, and a graph with a memory pool of\n"
-        "its own. Checks all results, and says how long it took and what memory was allocated and reserved.\n"
-        "WEIR_ALLOC_CONF has the allocator's settings, as expandable_segments:True. With WEIR_NO_MEMORY_CACHING=1 the\n"
-        "graph is left out, and memory is not counted.\n"
-        "\n"
-        "Options:\n"
-        "  --json       the same as JSON\n"
-        "  -h, --help   this text\n"
-        "\n"
-        "Exit codes: 0 all results are right, 1 something failed, 2 invalid usage.\n",
-        stdout);
-}
+static bool json;
 
-int weir_cmd_demo(int argc, char **argv) {
-  bool json = false;
-  for (int i = 1; i < argc; i++) {
-    if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-      print_help();
-      return WEIR_EXIT_OK;
-    }
-    if (strcmp(argv[i], "--json") != 0)
-      return weir_cli_usage("demo", "there is no option '%s'", argv[i]);
-    json = true;
-  }
-
+static int run(int count, char **arguments) {
+  (void)count, (void)arguments;
   demo demo = {0};
   weir_device_properties_init(&demo.device);
   double started = now_ms();
@@ -412,9 +386,21 @@ int weir_cmd_demo(int argc, char **argv) {
   if (done)
     (json ? print_json : print_text)(&demo, total_ms);
   clean_up(&demo);
-  if (demo.error[0]) {
-    fprintf(stderr, "weir demo: %s\n", demo.error);
-    return WEIR_EXIT_FAILED;
-  }
-  return WEIR_EXIT_OK;
+  return demo.error[0] ? weir_cli_fail("%s", demo.error) : WEIR_EXIT_OK;
 }
+
+static const weir_cli_option option_table[] = {{"json", .target = &json, .help = "print JSON"}, {0}};
+
+const weir_cli_command weir_cmd_demo = {
+    .name = "demo",
+    .group = "Run",
+    .summary = "run a job shaped like a training run, and show what memory it used",
+    .description =
+        "Run a job shaped like a training run on device 0: weights, activations, gradients and optimizer state from "
+        "the caching allocator, batches that a second stream copies ahead, and a graph with its own memory pool. "
+        "Check all results, and show how long it took and how much memory was allocated and reserved.\n"
+        "WEIR_ALLOC_CONF sets the allocator's settings, such as expandable_segments:True. With "
+        "WEIR_NO_MEMORY_CACHING=1, the graph is left out and memory is not counted.",
+    .options = option_table,
+    .exit = {"all results are right", "something failed"},
+    .run = run};

@@ -4,8 +4,8 @@
 #include "offline/explain.h"
 
 #include <errno.h>
-#include <getopt.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,32 +16,6 @@
 #include "offline/describe.h"
 #include "progress.h"
 #include "shown.h"
-
-static void print_help(void) {
-  weir_cli_help_begin();
-  fputs("Usage: weir explain [OPTION...] FILE\n"
-        "\n"
-        "Says why a recorded job ran out of memory: what was asked, where every reserved byte was, which live blocks "
-        "were in\n"
-        "the way, and what would have served the request. The state is that of the real allocator, replayed; what is "
-        "said\n"
-        "to help was replayed too, within the same limit. A FILE is what torch.cuda.memory._dump_snapshot() writes, "
-        "plain\n"
-        "or compressed with zstd or gzip, or a recording that WEIR_RECORD made; - is the standard input.\n"
-        "\n"
-        "Options:\n"
-        "  --at MOMENT     oom: the first request that failed; peak: when most was in use; end: what the file lists; "
-        "or the\n"
-        "                  number of an event. Without it: oom, or peak where nothing failed\n"
-        "  --device N      which device; the first on which memory ran out, or else that has a history\n"
-        "  --memory SIZE   the device's memory, as 80GiB; a file does not record it\n"
-        "  --fraction F    the part of it that the program allowed itself, 0 to 1\n"
-        "  --json          the same as JSON\n"
-        "  -h, --help      this text\n"
-        "\n"
-        "Exit codes: 0 explained; 1 the file cannot be read, or has no such moment; 2 invalid usage.\n",
-        stdout);
-}
 
 typedef struct file {
   const char *name;
@@ -693,106 +667,77 @@ static void print_json(const file *f) {
 
 /* ---- The command ---- */
 
-static int explain_file(char *name, weir__explain_options *options, bool json) {
+static weir__explain_options options = {.device = -1};
+static bool json;
+
+static int run(int count, char **arguments) {
+  const char *name = arguments[0];
   weir__recording *snapshot;
   weir__explanation x;
+  (void)count;
   weir_cli_progress *progress = weir_cli_progress_begin("reading and replaying");
   weir_status status = weir__recording_load(name, NULL, &snapshot);
   if (status) {
     weir_cli_progress_end(progress);
-    fprintf(stderr, "weir explain: %s\n", weir_last_error());
-    return WEIR_EXIT_FAILED;
+    return weir_cli_fail("%s", weir_last_error());
   }
-  if (options->device < 0)
-    options->device = weir__recording_first_device(snapshot);
-  options->progress = weir_cli_progress_step;
-  options->progress_context = progress;
-  status = weir__explain(snapshot, options, &x);
+  if (options.device < 0)
+    options.device = weir__recording_first_device(snapshot);
+  options.progress = weir_cli_progress_step;
+  options.progress_context = progress;
+  status = weir__explain(snapshot, &options, &x);
   weir_cli_progress_end(progress);
   if (status)
-    fprintf(stderr, "weir explain: %s: %s\n", weir_cli_shown(name), weir_last_error());
-  else {
-    file f = {name, snapshot, &snapshot->devices[options->device], &x};
-    if (json)
-      print_json(&f);
-    else
-      print_text(&f);
-  }
+    weir_cli_fail("%s: %s", weir_cli_shown(name), weir_last_error());
+  else
+    (json ? print_json : print_text)(&(file){name, snapshot, &snapshot->devices[options.device], &x});
   weir__recording_free(snapshot);
   return status ? WEIR_EXIT_FAILED : WEIR_EXIT_OK;
 }
 
-/* false: it is no moment. */
-static bool read_moment(const char *text, weir__explain_options *options) {
+static int read_moment(const char *text) {
+  static const char *const names[] = {[WEIR__AT_OOM] = "oom", [WEIR__AT_PEAK] = "peak", [WEIR__AT_END] = "end"};
+  for (int i = WEIR__AT_OOM; i <= WEIR__AT_END; i++)
+    if (strcmp(text, names[i]) == 0) {
+      options.moment = (weir__moment)i;
+      return WEIR_EXIT_OK;
+    }
   char *end;
-  if (strcmp(text, "oom") == 0)
-    options->moment = WEIR__AT_OOM;
-  else if (strcmp(text, "peak") == 0)
-    options->moment = WEIR__AT_PEAK;
-  else if (strcmp(text, "end") == 0)
-    options->moment = WEIR__AT_END;
-  else {
-    errno = 0;
-    options->moment = WEIR__AT_EVENT;
-    options->event = strtoull(text, &end, 10);
-    return *text >= '0' && *text <= '9' && !*end && !errno;
-  }
-  return true;
+  errno = 0;
+  options.moment = WEIR__AT_EVENT;
+  options.event = strtoull(text, &end, 10);
+  return *text >= '0' && *text <= '9' && !*end && !errno ? WEIR_EXIT_OK : WEIR_EXIT_USAGE;
 }
 
-int weir_cmd_explain(int argc, char **argv) {
-  static const struct option long_options[] = {{"at", required_argument, NULL, 'a'},
-                                               {"device", required_argument, NULL, 'd'},
-                                               {"memory", required_argument, NULL, 'm'},
-                                               {"fraction", required_argument, NULL, 'f'},
-                                               {"json", no_argument, NULL, 'j'},
-                                               {"help", no_argument, NULL, 'h'},
-                                               {NULL, 0, NULL, 0}};
-  weir__explain_options options = {.device = -1};
-  bool json = false;
-  char *end;
-  unsigned long long memory;
-  opterr = 0;
-  optind = 1;
-  for (int option; (option = getopt_long(argc, argv, ":h", long_options, NULL)) != -1;) {
-    switch (option) {
-    case 'a':
-      if (!read_moment(optarg, &options))
-        return weir_cli_usage("explain", "--at takes oom, peak, end or the number of an event, not '%s'", optarg);
-      break;
-    case 'd':
-      errno = 0;
-      options.device = (int)strtol(optarg, &end, 10);
-      if (*end || end == optarg || errno || options.device < 0)
-        return weir_cli_usage("explain", "--device takes a number, not '%s'", optarg);
-      break;
-    case 'm':
-      if (!weir__parse_bytes(optarg, &memory) || !memory || memory > WEIR__REPLAY_MOST_MEMORY)
-        return weir_cli_usage("explain", "--memory takes a size up to 64 TiB, as 80GiB, not '%s'", optarg);
-      options.memory = memory;
-      break;
-    case 'f':
-      options.fraction = strtod(optarg, &end);
-      if (*end || end == optarg || !(options.fraction > 0 && options.fraction <= 1))
-        return weir_cli_usage("explain", "--fraction takes a number above 0 and up to 1, not '%s'", optarg);
-      break;
-    case 'j':
-      json = true;
-      break;
-    case 'h':
-      print_help();
-      return WEIR_EXIT_OK;
-    case ':':
-      return weir_cli_usage("explain", "%s needs a value", argv[optind - 1]);
-    default:
-      return weir_cli_usage("explain", "there is no option '%s'", argv[optind - 1]);
-    }
-  }
-  if (optind == argc)
-    return weir_cli_usage("explain", "no file is named");
-  if (optind + 1 < argc)
-    return weir_cli_usage("explain", "one file at a time, and '%s' is one more", argv[optind + 1]);
-  if (options.fraction > 0 && !options.memory)
-    return weir_cli_usage("explain", "--fraction needs --memory: it is a part of it");
-  return explain_file(argv[optind], &options, json);
-}
+static const weir_cli_choice moments[] = {{"oom", "the first request that failed"},
+                                          {"peak", "when most memory was in use"},
+                                          {"end", "the state that the file lists"},
+                                          {0}};
+
+static const weir_cli_option option_table[] = {
+    {"at", .value = "MOMENT", .choices = moments, .read = read_moment,
+     .takes = "oom, peak, end or the number of an event",
+     .help = "the moment to explain: the number of an event, or one of the following. Default: oom, or peak if no "
+             "request failed"},
+    {"device", .kind = WEIR_CLI_NUMBER, .value = "N", .target = &options.device, .most = INT_MAX,
+     .help = "the device. Default: the first that ran out of memory, else the first with a history"},
+    {"memory", .kind = WEIR_CLI_SIZE, .value = "SIZE", .target = &options.memory, .most = WEIR__REPLAY_MOST_MEMORY,
+     .help = "the device's memory, such as 80GiB; a file does not record it"},
+    {"fraction", .kind = WEIR_CLI_FRACTION, .value = "F", .target = &options.fraction, .needs = "memory",
+     .help = "the fraction of it that the program allowed itself, 0 to 1"},
+    {"json", .target = &json, .help = "print JSON"},
+    {0}};
+
+const weir_cli_command weir_cmd_explain = {
+    .name = "explain",
+    .summary = "explain why a recorded job ran out of memory, and what would have helped",
+    .description =
+        "Explain why a recorded job ran out of memory: the request, what every reserved byte was used for, which live "
+        "blocks were in the way, and what would have served the request. The state is that of the real allocator, "
+        "replayed; each suggestion was replayed as well, within the same limit.",
+    .argument = "FILE",
+    .least = 1,
+    .most = 1,
+    .options = option_table,
+    .exit = {"explained", "the file cannot be read, or has no such moment"},
+    .run = run};

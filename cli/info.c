@@ -21,20 +21,6 @@ typedef struct report {
   int device_count;
 } report;
 
-static void print_help(void) {
-  weir_cli_help_begin();
-  fputs("Usage: weir info [--json]\n"
-        "\n"
-        "Shows the driver that Weir takes, why it does, and every device with its memory.\n"
-        "\n"
-        "Options:\n"
-        "  --json       the same as JSON\n"
-        "  -h, --help   this text\n"
-        "\n"
-        "Exit codes: 0 done, also where there is no device; 1 the driver cannot be used; 2 invalid usage.\n",
-        stdout);
-}
-
 /* The heart of an error's text: without the call that it came from, and without the advice at its end. */
 static void copy_cause(const char *error, char cause[REASON_SIZE]) {
   const char *colon = strstr(error, ": ");
@@ -149,18 +135,10 @@ static int fail(weir_status status) {
   return WEIR_EXIT_FAILED;
 }
 
-int weir_cmd_info(int argc, char **argv) {
-  bool json = false;
-  for (int i = 1; i < argc; i++) {
-    if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-      print_help();
-      return WEIR_EXIT_OK;
-    }
-    if (strcmp(argv[i], "--json") != 0)
-      return weir_cli_usage("info", "there is no option '%s'", argv[i]);
-    json = true;
-  }
+static bool json;
 
+static int run(int count, char **arguments) {
+  (void)count, (void)arguments;
   report report = {.choice = getenv("WEIR_DRIVER")};
   if (!report.choice || !*report.choice)
     report.choice = "auto";
@@ -185,3 +163,13 @@ int weir_cmd_info(int argc, char **argv) {
   weir_shutdown();
   return code;
 }
+
+static const weir_cli_option option_table[] = {{"json", .target = &json, .help = "print JSON"}, {0}};
+
+const weir_cli_command weir_cmd_info = {
+    .name = "info",
+    .summary = "show the driver and its devices",
+    .description = "Show the driver that Weir uses, why it was chosen, and every device with its memory.",
+    .options = option_table,
+    .exit = {"done, also if there is no device", "the driver cannot be used"},
+    .run = run};

@@ -1,7 +1,6 @@
 /*
  * weir lint: what a configuration string will do, and what in it is wrong, hurts or does nothing.
  */
-#include <getopt.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,23 +13,6 @@
 #include "json.h"
 #include "progress.h"
 #include "shown.h"
-
-static void print_help(void) {
-  weir_cli_help_begin();
-  fputs("Usage: weir lint [OPTION...] STRING\n"
-        "\n"
-        "Checks a configuration string, as PYTORCH_CUDA_ALLOC_CONF and WEIR_ALLOC_CONF have it: keys that do not "
-        "exist, values\n"
-        "that are not allowed, combinations that hurt or do nothing; and says what each key will do.\n"
-        "\n"
-        "Options:\n"
-        "  --json       the same as JSON\n"
-        "  -h, --help   this text\n"
-        "\n"
-        "Exit codes: 0 nothing is wrong with it; 1 something is wrong, hurts or does nothing; 2 invalid "
-        "usage.\n",
-        stdout);
-}
 
 typedef enum severity { ERROR, HURTS, NOTHING, NOTE } severity;
 
@@ -293,35 +275,14 @@ static void print_json(const lint *l) {
   printf("]}\n");
 }
 
-int weir_cmd_lint(int argc, char **argv) {
-  static const struct option long_options[] = {
-      {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
-  bool json = false;
-  opterr = 0;
-  optind = 1;
-  for (int option; (option = getopt_long(argc, argv, ":h", long_options, NULL)) != -1;) {
-    switch (option) {
-    case 'j':
-      json = true;
-      break;
-    case 'h':
-      print_help();
-      return WEIR_EXIT_OK;
-    default:
-      return weir_cli_usage("lint", "there is no option '%s'", argv[optind - 1]);
-    }
-  }
-  if (optind == argc)
-    return weir_cli_usage("lint", "no text is given; '' is the empty one");
-  if (optind + 1 < argc)
-    return weir_cli_usage("lint", "one text at a time, and '%s' is one more; has it blanks, and no quotes around it?",
-                          argv[optind + 1]);
+static bool json;
+
+static int run(int count, char **arguments) {
+  (void)count;
   lint *l = calloc(1, sizeof *l);
-  if (!l) {
-    fputs("weir lint: no host memory\n", stderr);
-    return WEIR_EXIT_FAILED;
-  }
-  l->text = argv[optind];
+  if (!l)
+    return weir_cli_fail("out of host memory");
+  l->text = arguments[0];
   check(l);
   (json ? print_json : print_text)(l);
   int code = WEIR_EXIT_OK;
@@ -331,3 +292,19 @@ int weir_cmd_lint(int argc, char **argv) {
   free(l);
   return code;
 }
+
+static const weir_cli_option option_table[] = {{"json", .target = &json, .help = "print JSON"}, {0}};
+
+const weir_cli_command weir_cmd_lint = {
+    .name = "lint",
+    .summary = "check a configuration string, and show what it does",
+    .description =
+        "Check a configuration string of PYTORCH_CUDA_ALLOC_CONF or WEIR_ALLOC_CONF for unknown keys, values "
+        "that are not allowed, and combinations that hurt or have no effect; and show what each key does. "
+        "'weir help settings' lists all keys.",
+    .argument = "STRING",
+    .least = 1,
+    .most = 1,
+    .options = option_table,
+    .exit = {"nothing is wrong with it", "a key or value is wrong, hurts or has no effect"},
+    .run = run};

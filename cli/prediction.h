@@ -7,39 +7,30 @@
 #include <stdbool.h>
 
 #include "offline/predict.h"
+#include "options.h"
 
-typedef struct weir_cli_predicting {
-  const char *command; /* "whatif", for messages */
-  int device;          /* -1: not given */
-  uint64_t memory;     /* 0: not given */
-  double fraction;     /* 0: not given */
-  bool force;          /* predict even from a file that is not reproduced */
+typedef struct weir_cli_prediction_options {
+  int device;      /* -1 if not given */
+  uint64_t memory; /* 0 if not given */
+  double fraction; /* 0 if not given */
+  bool force;      /* predict even from a file that is not reproduced */
   bool json;
-  unsigned threads; /* 0: all cores */
+  const char *costs_file; /* NULL for the default costs */
   weir__costs costs;
-} weir_cli_predicting;
+} weir_cli_prediction_options;
 
-/* For getopt_long: the options that all of them have. */
-enum { WEIR_CLI_MEMORY = 1000, WEIR_CLI_FRACTION, WEIR_CLI_DEVICE, WEIR_CLI_COSTS, WEIR_CLI_FORCE, WEIR_CLI_JSON };
-#define WEIR_CLI_PREDICTING_OPTIONS                                                                                    \
-  {"memory", required_argument, NULL, WEIR_CLI_MEMORY}, {"fraction", required_argument, NULL, WEIR_CLI_FRACTION},      \
-      {"device", required_argument, NULL, WEIR_CLI_DEVICE}, {"costs", required_argument, NULL, WEIR_CLI_COSTS},        \
-      {"force", no_argument, NULL, WEIR_CLI_FORCE}, {                                                                  \
-    "json", no_argument, NULL, WEIR_CLI_JSON                                                                           \
+/* The options of the command that runs, and the table that fills them in. */
+extern weir_cli_prediction_options weir_cli_prediction;
+extern const weir_cli_option weir_cli_prediction_table[];
+
+#define WEIR_CLI_THREADS_OPTION(int_pointer)                                                                           \
+  {                                                                                                                    \
+    "threads", .kind = WEIR_CLI_NUMBER, .value = "N", .target = (int_pointer), .least = 1, .most = 256,                \
+               .help = "the number of threads. Default: one for each core"                                             \
   }
 
-/* Their lines of help. */
-extern const char weir_cli_predicting_help[];
-
-void weir_cli_predicting_init(weir_cli_predicting *options, const char *command);
-
-/* Takes what getopt_long returned: an exit code, WEIR_EXIT_OK when all is well. Also answers ':' and what is unknown. */
-int weir_cli_predicting_take(weir_cli_predicting *options, int option, char **argv);
-
-/* When all options are known; an exit code. */
-int weir_cli_predicting_check(const weir_cli_predicting *options);
-
-int weir_cli_take_threads(const char *command, const char *text, unsigned *threads);
+/* Reads the costs of driver calls, before anything is predicted. An exit code. */
+int weir_cli_prediction_begin(void);
 
 /* A file whose replay under the recorded settings was compared with it. */
 typedef struct weir_cli_history {
@@ -51,14 +42,14 @@ typedef struct weir_cli_history {
 } weir_cli_history;
 
 /* An exit code. WEIR_EXIT_FAILED, and stderr says why: the file cannot be read, or is not reproduced and there is no force. */
-int weir_cli_history_open(const weir_cli_predicting *options, const char *file, weir_cli_history *history);
+int weir_cli_history_open(const char *file, weir_cli_history *history);
 
 /* The same for a check: it need not be reproduced, and --memory and --fraction are those of the recording. */
-int weir_cli_history_check(const weir_cli_predicting *options, const char *file, weir_cli_history *history);
+int weir_cli_history_check(const char *file, weir_cli_history *history);
 void weir_cli_history_close(weir_cli_history *history);
 
 /* An exit code; stderr says what is wrong with the text. */
-int weir_cli_read_conf(const weir_cli_predicting *options, const char *conf, weir__settings *settings);
+int weir_cli_read_conf(const char *conf, weir__settings *settings);
 
 enum { WEIR_CLI_CONF_TEXT = 4096 };
 

@@ -3,7 +3,6 @@
  */
 #include "offline/redact.h"
 
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,36 +14,6 @@
 #include "json.h"
 #include "progress.h"
 #include "shown.h"
-
-static void print_help(void) {
-  weir_cli_help_begin();
-  fputs(
-      "Usage: weir redact [OPTION...] FILE\n"
-      "\n"
-      "Makes a copy of a recorded memory history that can be attached to a bug report. Names of functions and files,\n"
-      "annotations, metadata and compile contexts become hashes, and keys that are not understood are left out;\n"
-      "addresses, sizes, times, line numbers, streams and settings stay. The copy is a pickle as PyTorch writes it.\n"
-      "Then both are replayed, with every decision compared to the file; if the copy behaves in another way, there is\n"
-      "none.\n"
-      "\n"
-      "A FILE of - is the standard input.\n"
-      "\n"
-      "Options:\n"
-      "  -o, --output OUT   the copy; a name that ends in .zst is compressed, - is the standard output (the report "
-      "goes\n"
-      "                     to the standard error then). Without it: FILE with .redacted in its name, as\n"
-      "                     run.redacted.pickle for run.pickle, or - for -\n"
-      "  --keep-functions   leave the names of functions as they are\n"
-      "  --salt TEXT        hash with this, so that names that are equal are equal in all files with it; keep it to\n"
-      "                     yourself. Without it hashes cannot be compared between files, nor guessed\n"
-      "  --json             the report as JSON\n"
-      "  -h, --help         this text\n"
-      "\n"
-      "Exit codes: 0 done, and checked; 1 a file cannot be read or written, or the copy behaves in another way, and "
-      "is\n"
-      "not there; 2 invalid usage.\n",
-      stdout);
-}
 
 /* run.pickle.zst: run.redacted.pickle.zst. NULL: no host memory. */
 static char *default_name(const char *file) {
@@ -62,11 +31,15 @@ static char *default_name(const char *file) {
   return asprintf(&name, "%.*s.redacted%s", (int)dot, file, file + dot) < 0 ? NULL : name;
 }
 
-static void print_text(FILE *out, const char *to, const weir__redact_options *options, const weir__redact_report *r) {
+static weir__redact_options options;
+static const char *to;
+static bool json;
+
+static void print_text(FILE *out, const char *name, const weir__redact_report *r) {
   if (out == stdout)
     weir_cli_fold_begin();
-  fprintf(out, "%s%s%s: ", weir_cli_bold(), weir_cli_shown(to), weir_cli_plain());
-  if (options->keep_functions)
+  fprintf(out, "%s%s%s: ", weir_cli_bold(), weir_cli_shown(name), weir_cli_plain());
+  if (options.keep_functions)
     fprintf(out, "names of functions kept, ");
   else
     fprintf(out, "%zu names of functions, ", r->hidden.functions);
@@ -90,8 +63,7 @@ static void print_text(FILE *out, const char *to, const weir__redact_options *op
   fputs("  it still has addresses, sizes, times and line numbers\n", out);
 }
 
-static void print_json(const char *file, const char *to, const weir__redact_options *options,
-                       const weir__redact_report *r) {
+static void print_json(const char *file, const weir__redact_report *r) {
   printf("{\"file\": ");
   weir_cli_json_string(file);
   printf(", \"output\": ");
@@ -99,77 +71,69 @@ static void print_json(const char *file, const char *to, const weir__redact_opti
   printf(", \"functions\": %zu, \"files\": %zu, \"annotations\": %zu, \"remarks\": %zu, \"settings\": %zu, ",
          r->hidden.functions, r->hidden.files, r->hidden.annotations, r->hidden.remarks, r->hidden.settings);
   printf("\"functions_kept\": %s, \"keys_left_out\": %zu, \"devices\": %zu, \"devices_not_replayed\": %zu, ",
-         options->keep_functions ? "true" : "false", r->left_out, r->devices, r->unchecked);
+         options.keep_functions ? "true" : "false", r->left_out, r->devices, r->unchecked);
   printf("\"events\": %zu, \"allocations\": %zu, \"differences\": %zu, \"same_behaviour\": true}\n", r->events,
          r->allocations, r->differences);
 }
 
 /* Where the copy goes there, under whichever name, the report must not. */
-static bool is_standard_output(const char *to) {
+static bool is_standard_output(const char *path) {
   struct stat one, other;
-  return strcmp(to, "-") == 0 || (stat(to, &one) == 0 && fstat(STDOUT_FILENO, &other) == 0 &&
-                                  one.st_dev == other.st_dev && one.st_ino == other.st_ino);
+  return strcmp(path, "-") == 0 || (stat(path, &one) == 0 && fstat(STDOUT_FILENO, &other) == 0 &&
+                                    one.st_dev == other.st_dev && one.st_ino == other.st_ino);
 }
 
-int weir_cmd_redact(int argc, char **argv) {
-  static const struct option long_options[] = {
-      {"output", required_argument, NULL, 'o'}, {"keep-functions", no_argument, NULL, 'k'},
-      {"salt", required_argument, NULL, 's'},   {"json", no_argument, NULL, 'j'},
-      {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0}};
-  weir__redact_options options = {0};
-  const char *to = NULL;
-  bool json = false;
-  opterr = 0;
-  optind = 1;
-  for (int option; (option = getopt_long(argc, argv, ":ho:", long_options, NULL)) != -1;) {
-    switch (option) {
-    case 'o':
-      to = optarg;
-      break;
-    case 'k':
-      options.keep_functions = true;
-      break;
-    case 's':
-      options.salt = optarg;
-      break;
-    case 'j':
-      json = true;
-      break;
-    case 'h':
-      print_help();
-      return WEIR_EXIT_OK;
-    case ':':
-      return weir_cli_usage("redact", "%s needs a value", argv[optind - 1]);
-    default:
-      return weir_cli_usage("redact", "there is no option '%s'", argv[optind - 1]);
-    }
-  }
-  if (optind == argc)
-    return weir_cli_usage("redact", "no file is named");
-  if (optind + 1 < argc)
-    return weir_cli_usage("redact", "one file at a time, and '%s' is one more", argv[optind + 1]);
-  const char *file = argv[optind];
+static int run(int count, char **arguments) {
+  const char *file = arguments[0];
+  (void)count;
   if (!to && strcmp(file, "-") == 0)
     to = "-";
   bool is_output = to && is_standard_output(to);
   if (is_output && json)
-    return weir_cli_usage("redact", "--json and the copy cannot both go to the standard output: name the copy with -o");
+    return weir_cli_usage("--json and the copy cannot both go to standard output: name the copy with -o");
   char *name = to ? NULL : default_name(file);
-  if (!to && !name) {
-    fputs("weir redact: no host memory\n", stderr);
-    return WEIR_EXIT_FAILED;
-  }
+  if (!to && !name)
+    return weir_cli_fail("out of host memory");
   to = to ? to : name;
   weir__redact_report report;
   weir_cli_progress *progress = weir_cli_progress_begin("redacting and checking");
   weir_status status = weir__redact_file(file, to, &options, &report);
   weir_cli_progress_end(progress);
   if (status)
-    fprintf(stderr, "weir redact: %s\n", weir_last_error());
+    weir_cli_fail("%s", weir_last_error());
   else if (json)
-    print_json(file, to, &options, &report);
+    print_json(file, &report);
   else
-    print_text(is_output ? stderr : stdout, is_output ? "standard output" : to, &options, &report);
+    print_text(is_output ? stderr : stdout, is_output ? "standard output" : to, &report);
   free(name);
   return status ? WEIR_EXIT_FAILED : WEIR_EXIT_OK;
 }
+
+static const weir_cli_option option_table[] = {
+    {"output", 'o', .kind = WEIR_CLI_PATH, .value = "OUT", .target = &to,
+     .help = "the copy; compressed if its name ends in .zst, and standard output if it is - (the report then goes to "
+             "standard error). Default: FILE with .redacted in its name, such as run.redacted.pickle for run.pickle, "
+             "or - for -"},
+    {"keep-functions", .target = &options.keep_functions, .help = "keep the names of functions"},
+    {"salt", .kind = WEIR_CLI_TEXT, .value = "TEXT", .target = &options.salt,
+     .help = "hash with this text, so that equal names have equal hashes in all files that use it; keep it secret. "
+             "Without it, hashes cannot be compared between files, nor guessed"},
+    {"json", .target = &json, .help = "print the report as JSON"},
+    {0}};
+
+const weir_cli_command weir_cmd_redact = {
+    .name = "redact",
+    .summary = "copy a recorded memory history without names and paths",
+    .description =
+        "Make a copy of a recorded memory history that can be attached to a bug report. Names of functions and files, "
+        "annotations, metadata and compile contexts become hashes, and unknown keys are left out; addresses, sizes, "
+        "times, line numbers, streams and settings stay. The copy is a pickle as PyTorch writes it.\n"
+        "Both files are then replayed, and every decision is compared. If the copy behaves differently, it is not "
+        "written.",
+    .argument = "FILE",
+    .least = 1,
+    .most = 1,
+    .options = option_table,
+    .exit = {"done and checked",
+             "a file cannot be read or written, or the copy behaves differently and is not written"},
+    .run = run};

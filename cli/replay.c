@@ -1,7 +1,7 @@
 /*
  * weir replay: a recorded history through Weir's own allocator, without a GPU.
  */
-#include <getopt.h>
+#include <limits.h>
 #include <stdio.h>
 
 #include "base/base.h"
@@ -9,46 +9,21 @@
 #include "json.h"
 #include "prediction.h"
 #include "progress.h"
+#include "shown.h"
 
-typedef struct replay_options {
-  weir_cli_predicting common;
+static struct {
   bool check;
-  const char *conf; /* NULL: the recorded settings */
-} replay_options;
+  const char *conf; /* NULL for the recorded settings */
+} options;
 
-static void print_help(void) {
-  weir_cli_help_begin();
-  fputs(
-      "Usage: weir replay [OPTION...] FILE...\n"
-      "\n"
-      "Feeds recorded memory histories to Weir's allocator, on books instead of a device. A FILE is what\n"
-      "torch.cuda.memory._dump_snapshot() writes, plain or compressed with zstd or gzip, or a recording that\n"
-      "WEIR_RECORD made; - is the standard input.\n"
-      "Before anything is said about other settings or other memory, a replay under the recorded ones is compared "
-      "with\n"
-      "the file.\n"
-      "\n"
-      "Options:\n"
-      "  --check           only compare: place new segments where the file has them, and compare the address of each\n"
-      "                    allocation, and each segment made, freed, mapped and unmapped. --memory and --fraction\n"
-      "                    are those of the recording then\n"
-      "  --conf SETTINGS   without --check: other settings than the recorded ones, as expandable_segments:True\n",
-      stdout);
-  fputs(weir_cli_predicting_help, stdout);
-  fputs("\n"
-        "Exit codes: 0 all replayed, and with --check nothing differs; 1 something differs, or a file cannot be read;\n"
-        "2 invalid usage; 3 with --conf or --memory: requests run out of memory.\n",
-        stdout);
-}
-
-static void print_text(const weir_cli_history *h, const replay_options *options, const weir__replay_report *report) {
+static void print_text(const weir_cli_history *h, const weir__replay_report *report) {
   const char *file = h->name;
   char text[3][32];
   weir__prediction p;
-  weir__prediction_from(report, &options->common.costs, &p);
+  weir__prediction_from(report, &weir_cli_prediction.costs, &p);
   const weir_allocator_stats *s = &report->stats;
   weir_cli_fold_begin();
-  if (options->check)
+  if (options.check)
     printf("%s: %zu allocations compared, %zu differ\n", file, report->allocations, report->differences);
   else
     printf("%s: %zu allocations made, %zu failed\n", file, report->allocations, report->failures);
@@ -100,13 +75,13 @@ static void print_text(const weir_cli_history *h, const replay_options *options,
     printf("  and %zu more\n", report->differences - WEIR__REPLAY_SHOWN);
 }
 
-static void print_json(const weir_cli_history *h, const replay_options *options, const weir__replay_report *report) {
+static void print_json(const weir_cli_history *h, const weir__replay_report *report) {
   const weir_allocator_stats *s = &report->stats;
   printf("{\"file\": ");
   weir_cli_json_string(h->file);
   printf(", \"device\": %d", h->device);
   printf(", \"checked\": %s, \"events\": %zu, \"allocations\": %zu, \"differences\": %zu, \"failures\": %zu, ",
-         options->check ? "true" : "false", report->events, report->allocations, report->differences, report->failures);
+         options.check ? "true" : "false", report->events, report->allocations, report->differences, report->failures);
   printf("\"served\": %zu, \"unknown_frees\": %zu, \"raced\": %zu, \"dropped\": %llu, ", report->rescued,
          report->unknown_frees, report->raced, (unsigned long long)report->dropped);
   if (report->limit == UINT64_MAX)
@@ -123,89 +98,89 @@ static void print_json(const weir_cli_history *h, const replay_options *options,
       (long long)s->allocation[0].allocated, (long long)s->num_device_alloc, (long long)s->num_device_free,
       (long long)s->num_alloc_retries, (long long)s->num_ooms, report->seconds);
   weir__prediction p;
-  weir__prediction_from(report, &options->common.costs, &p);
+  weir__prediction_from(report, &weir_cli_prediction.costs, &p);
   weir_cli_json_start(h->history);
   fputs(", ", stdout);
   weir_cli_json_calls(&p);
   puts("}");
 }
 
-static int check_file(const char *file, const replay_options *options) {
+static int check_file(const char *file) {
   weir_cli_history h;
-  int code = weir_cli_history_check(&options->common, file, &h);
+  int code = weir_cli_history_check(file, &h);
   if (code)
     return code;
   const weir__replay_report *report = weir__replayer_check(h.history);
-  (options->common.json ? print_json : print_text)(&h, options, report);
+  (weir_cli_prediction.json ? print_json : print_text)(&h, report);
   code = report->differences ? WEIR_EXIT_FAILED : WEIR_EXIT_OK;
   weir_cli_history_close(&h);
   return code;
 }
 
-static int run_file(const char *file, const replay_options *options) {
-  const weir_cli_predicting *common = &options->common;
+static int run_file(const char *file) {
+  const weir_cli_prediction_options *common = &weir_cli_prediction;
   weir__replay_report report;
   weir_cli_history h;
   weir__settings settings;
   weir__capacity capacity;
-  int code = options->conf ? weir_cli_read_conf(common, options->conf, &settings) : WEIR_EXIT_OK;
+  int code = options.conf ? weir_cli_read_conf(options.conf, &settings) : WEIR_EXIT_OK;
   if (!code)
-    code = weir_cli_history_open(common, file, &h);
+    code = weir_cli_history_open(file, &h);
   if (code)
     return code;
-  const weir__settings *used = options->conf ? &settings : NULL;
+  const weir__settings *used = options.conf ? &settings : NULL;
   weir_cli_progress *progress = weir_cli_progress_begin("replaying");
   weir_status status = weir__replayer_capacity_of(h.history, used, common->memory, common->fraction, &capacity);
   if (!status)
     status = weir__replayer_run(h.history, used, &capacity, NULL, &report);
   weir_cli_progress_end(progress);
   if (status) {
-    fprintf(stderr, "weir replay: %s: %s\n", file, weir_last_error());
-    code = WEIR_EXIT_FAILED;
+    code = weir_cli_fail("%s: %s", weir_cli_shown(file), weir_last_error());
   } else {
     report.limit_is_inferred = !common->memory && capacity.limit != UINT64_MAX;
-    (common->json ? print_json : print_text)(&h, options, &report);
-    code = report.failures && (options->conf || common->memory) ? WEIR_EXIT_SHORT : WEIR_EXIT_OK;
+    (common->json ? print_json : print_text)(&h, &report);
+    code = report.failures && (options.conf || common->memory) ? WEIR_EXIT_SHORT : WEIR_EXIT_OK;
   }
   weir_cli_history_close(&h);
   return code;
 }
 
-int weir_cmd_replay(int argc, char **argv) {
-  static const struct option long_options[] = {{"check", no_argument, NULL, 'c'},
-                                               {"conf", required_argument, NULL, 's'},
-                                               {"help", no_argument, NULL, 'h'},
-                                               WEIR_CLI_PREDICTING_OPTIONS,
-                                               {NULL, 0, NULL, 0}};
-  replay_options options = {0};
-  weir_cli_predicting_init(&options.common, "replay");
-  opterr = 0;
-  optind = 1;
-  for (int option; (option = getopt_long(argc, argv, ":h", long_options, NULL)) != -1;) {
-    int code = WEIR_EXIT_OK;
-    if (option == 'c')
-      options.check = true;
-    else if (option == 's')
-      options.conf = optarg;
-    else if (option == 'h') {
-      print_help();
-      return WEIR_EXIT_OK;
-    } else
-      code = weir_cli_predicting_take(&options.common, option, argv);
-    if (code)
-      return code;
-  }
-  if (optind == argc)
-    return weir_cli_usage("replay", "no file is named");
+static int run(int count, char **files) {
   if (options.conf && options.check)
-    return weir_cli_usage("replay", "--check compares with the recorded settings: no --conf");
-  int code = weir_cli_predicting_check(&options.common);
+    return weir_cli_usage("--check compares under the recorded settings: it takes no --conf");
+  int code = weir_cli_prediction_begin();
   if (code)
     return code;
-  for (int i = optind; i < argc; i++) {
-    int one = options.check ? check_file(argv[i], &options) : run_file(argv[i], &options);
+  for (int i = 0; i < count; i++) {
+    int one = options.check ? check_file(files[i]) : run_file(files[i]);
     if (one && code != WEIR_EXIT_FAILED)
       code = one;
   }
   return code;
 }
+
+static const weir_cli_option option_table[] = {
+    {"check", .target = &options.check,
+     .help = "only compare: place new segments where the file has them, and compare the address of each allocation and "
+             "each segment that is allocated, freed, mapped or unmapped. --memory and --fraction are then those of the "
+             "recording"},
+    {"conf", .kind = WEIR_CLI_TEXT, .value = "SETTINGS", .target = &options.conf,
+     .help = "settings to replay under instead of the recorded ones, such as expandable_segments:True; not with "
+             "--check"},
+    {0}};
+
+const weir_cli_command weir_cmd_replay = {
+    .name = "replay",
+    .group = "Predict",
+    .summary = "replay recorded memory histories through the allocator, and check every decision",
+    .description = "Replay recorded memory histories through Weir's allocator, on a ledger instead of a device. Before "
+                   "anything is predicted for other settings or another amount of memory, a replay under the recorded "
+                   "settings is compared with the file.",
+    .argument = "FILE...",
+    .least = 1,
+    .most = INT_MAX,
+    .options = option_table,
+    .shared = weir_cli_prediction_table,
+    .exit = {"all files were replayed, and with --check nothing differs", "something differs, or a file cannot be read",
+             NULL, "with --conf or --memory: requests run out of memory"},
+    .run = run};

@@ -3,8 +3,8 @@
  */
 #include "offline/summary.h"
 
-#include <getopt.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,24 +16,6 @@
 #include "offline/describe.h"
 #include "progress.h"
 #include "shown.h"
-
-static void print_help(void) {
-  weir_cli_help_begin();
-  fputs(
-      "Usage: weir summary [OPTION...] FILE...\n"
-      "\n"
-      "Says what is in recorded memory histories: devices, settings, events, the time that they span, peaks, segments, "
-      "what\n"
-      "held most, and how complete the history is. A FILE is what torch.cuda.memory._dump_snapshot() writes, plain or\n"
-      "compressed with zstd or gzip, or a recording that WEIR_RECORD made; - is the standard input.\n"
-      "\n"
-      "Options:\n"
-      "  --json       the same as JSON, one object for each file\n"
-      "  -h, --help   this text\n"
-      "\n"
-      "Exit codes: 0 all was read; 1 a file cannot be read; 2 invalid usage.\n",
-      stdout);
-}
 
 static const char *bytes(uint64_t n, char text[32]) { return weir__format_bytes(n, text); }
 
@@ -340,15 +322,16 @@ static void print_json(const char *file, const weir__recording *snapshot, const 
   printf("]}\n");
 }
 
+static bool json;
+
 /* One file; an exit code. */
-static int summarize_file(const char *file, bool json) {
+static int summarize_file(const char *file) {
   weir__recording *snapshot;
   weir_cli_progress *progress = weir_cli_progress_begin("reading");
   weir_status status = weir__recording_load(file, NULL, &snapshot);
   if (status) {
     weir_cli_progress_end(progress);
-    fprintf(stderr, "weir summary: %s\n", weir_last_error());
-    return WEIR_EXIT_FAILED;
+    return weir_cli_fail("%s", weir_last_error());
   }
   weir__summary *devices = calloc(snapshot->device_count + 1, sizeof *devices);
   if (!devices)
@@ -357,7 +340,7 @@ static int summarize_file(const char *file, bool json) {
     status = weir__summarize(snapshot, (int)i, &devices[i]);
   weir_cli_progress_end(progress);
   if (status || !devices)
-    fprintf(stderr, "weir summary: %s: %s\n", weir_cli_shown(file), weir_last_error());
+    weir_cli_fail("%s: %s", weir_cli_shown(file), weir_last_error());
   else
     (json ? print_json : print_text)(file, snapshot, devices);
   free(devices);
@@ -365,31 +348,27 @@ static int summarize_file(const char *file, bool json) {
   return status ? WEIR_EXIT_FAILED : WEIR_EXIT_OK;
 }
 
-int weir_cmd_summary(int argc, char **argv) {
-  static const struct option long_options[] = {
-      {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
-  bool json = false;
-  opterr = 0;
-  optind = 1;
-  for (int option; (option = getopt_long(argc, argv, ":h", long_options, NULL)) != -1;) {
-    switch (option) {
-    case 'j':
-      json = true;
-      break;
-    case 'h':
-      print_help();
-      return WEIR_EXIT_OK;
-    default:
-      return weir_cli_usage("summary", "there is no option '%s'", argv[optind - 1]);
-    }
-  }
-  if (optind == argc)
-    return weir_cli_usage("summary", "no file is named");
+static int run(int count, char **files) {
   int code = WEIR_EXIT_OK;
-  for (int i = optind; i < argc; i++) {
-    int one = summarize_file(argv[i], json);
-    if (one)
-      code = one;
+  for (int i = 0; i < count; i++) {
+    int one = summarize_file(files[i]);
+    code = one ? one : code;
   }
   return code;
 }
+
+static const weir_cli_option option_table[] = {
+    {"json", .target = &json, .help = "print JSON, one object for each file"}, {0}};
+
+const weir_cli_command weir_cmd_summary = {
+    .name = "summary",
+    .group = "Inspect",
+    .summary = "show what a recorded memory history contains",
+    .description = "Show what recorded memory histories contain: devices, settings, events, the time they span, peaks, "
+                   "segments, the largest holders of memory, and how complete each history is.",
+    .argument = "FILE...",
+    .least = 1,
+    .most = INT_MAX,
+    .options = option_table,
+    .exit = {"all files were read", "a file cannot be read"},
+    .run = run};

@@ -1,7 +1,7 @@
 /*
  * weir tune: the settings under which recorded jobs need least memory, and what they cost.
  */
-#include <getopt.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,35 +16,17 @@
 
 enum { MOST_ROWS = 12 };
 
+static struct {
+  bool fit;
+  int threads; /* 0 for all cores */
+} options;
+
 typedef struct tuning {
-  weir_cli_predicting common;
   weir__tune_options options;
   weir_cli_history *files;
   const weir__replayer **histories;
   weir__tune_result result;
 } tuning;
-
-static void print_help(void) {
-  weir_cli_help_begin();
-  fputs(
-      "Usage: weir tune [OPTION...] FILE...\n"
-      "\n"
-      "Replays recorded jobs under a few hundred settings, and prints the best trade-offs of peak memory, the cost of\n"
-      "driver calls and the number of keys, the text to export for the best, and what it saves. A FILE is what\n"
-      "torch.cuda.memory._dump_snapshot() writes; - is the standard input. Several files, of ranks or of jobs, are\n"
-      "tuned together: one setting for the one that needs most. Before anything is said, a replay under the recorded\n"
-      "settings is compared with each file. Under mpirun, where the build has MPI, processes share the work.\n"
-      "\n"
-      "Options:\n"
-      "  --fit             the least memory in which the jobs still run, under the recorded and the best settings\n"
-      "  --threads N       how many cores to use; all\n",
-      stdout);
-  fputs(weir_cli_predicting_help, stdout);
-  fputs("\n"
-        "Exit codes: 0 done; 1 a file cannot be read or is not reproduced; 2 invalid usage; 3 memory runs\n"
-        "out under every setting.\n",
-        stdout);
-}
 
 /* ---- Output ---- */
 
@@ -177,7 +159,7 @@ static void print_recorded_peak(const tuning *t, size_t file) {
   const weir__replay_report *check = weir__replayer_check(t->files[file].history);
   uint64_t recorded = (uint64_t)check->stats.reserved_bytes[WEIR_STAT_ALL].peak;
   char text[2][32];
-  if (t->common.memory || check->differences || recorded == t->result.candidates[0].of[file].peak_reserved)
+  if (weir_cli_prediction.memory || check->differences || recorded == t->result.candidates[0].of[file].peak_reserved)
     return;
   printf("  The recording itself reserved %s at its peak. Its settings, replayed as all others are, reserve %s: %s\n",
          weir__format_bytes(recorded, text[0]),
@@ -192,7 +174,7 @@ static void print_text(const tuning *t) {
     const weir__replay_report *check = weir__replayer_check(t->files[i].history);
     printf("%s: %zu events, %s under the recorded settings\n", t->files[i].name, check->events,
            check->differences ? "not reproduced" : "reproduced");
-    if (check->limit_is_inferred && !t->common.memory)
+    if (check->limit_is_inferred && !weir_cli_prediction.memory)
       printf("  limit: %s, inferred from the recording\n", weir__format_bytes(check->limit, text));
     if (weir__replayer_start(t->files[i].history)->segment_count)
       print_start(t->files[i].history);
@@ -267,12 +249,10 @@ static int tune_files(tuning *t, char **names, int count) {
   int code = WEIR_EXIT_OK;
   t->files = calloc((size_t)count, sizeof *t->files);
   t->histories = calloc((size_t)count, sizeof *t->histories);
-  if (!t->files || !t->histories) {
-    fputs("weir tune: no host memory\n", stderr);
-    code = WEIR_EXIT_FAILED;
-  }
+  if (!t->files || !t->histories)
+    code = weir_cli_fail("out of host memory");
   for (int i = 0; i < count && !code; i++) {
-    code = weir_cli_history_open(&t->common, names[i], &t->files[i]);
+    code = weir_cli_history_open(names[i], &t->files[i]);
     t->histories[i] = t->files[i].history;
   }
   bool failed = weir_cli_ranks_any(team, code != WEIR_EXIT_OK);
@@ -282,62 +262,61 @@ static int tune_files(tuning *t, char **names, int count) {
   t->options.histories = t->histories;
   t->options.history_count = (size_t)count;
   t->options.base = &base;
-  t->options.memory = t->common.memory;
-  t->options.fraction = t->common.fraction;
-  t->options.costs = &t->common.costs;
-  team->threads = t->common.threads;
+  t->options.memory = weir_cli_prediction.memory;
+  t->options.fraction = weir_cli_prediction.fraction;
+  t->options.costs = &weir_cli_prediction.costs;
+  team->threads = (unsigned)options.threads;
   weir_cli_progress *progress = team->rank ? NULL : weir_cli_progress_begin("tuning");
   team->progress = weir_cli_progress_step;
   team->progress_context = progress;
   weir_status status = weir__tune(&t->options, &t->result);
   weir_cli_progress_end(progress);
   if (status) {
-    fprintf(stderr, "weir tune: %s\n", weir_last_error());
+    weir_cli_fail("%s", weir_last_error());
     weir_cli_ranks_end(team, true);
     return WEIR_EXIT_FAILED;
   }
   if (!team->rank)
-    (t->common.json ? print_json : print_text)(t);
+    (weir_cli_prediction.json ? print_json : print_text)(t);
   code = t->result.candidates[t->result.best].score.failures ? WEIR_EXIT_SHORT : WEIR_EXIT_OK;
   weir__tune_clear(&t->result);
   return code;
 }
 
-int weir_cmd_tune(int argc, char **argv) {
-  static const struct option long_options[] = {{"fit", no_argument, NULL, 'f'},
-                                               {"threads", required_argument, NULL, 't'},
-                                               {"help", no_argument, NULL, 'h'},
-                                               WEIR_CLI_PREDICTING_OPTIONS,
-                                               {NULL, 0, NULL, 0}};
-  tuning t = {0};
-  int code = WEIR_EXIT_OK;
-  weir_cli_predicting_init(&t.common, "tune");
-  opterr = 0;
-  optind = 1;
-  for (int option; (option = getopt_long(argc, argv, ":h", long_options, NULL)) != -1;) {
-    if (option == 'f')
-      t.options.fit = true;
-    else if (option == 't')
-      code = weir_cli_take_threads("tune", optarg, &t.common.threads);
-    else if (option == 'h') {
-      print_help();
-      return WEIR_EXIT_OK;
-    } else
-      code = weir_cli_predicting_take(&t.common, option, argv);
-    if (code)
-      return code;
-  }
-  if (optind == argc)
-    return weir_cli_usage("tune", "no file is named");
-  code = weir_cli_predicting_check(&t.common);
+static int run(int count, char **files) {
+  tuning t = {.options = {.fit = options.fit}};
+  int code = weir_cli_prediction_begin();
   if (code)
     return code;
   weir_cli_ranks_begin(&t.options.team);
-  code = tune_files(&t, argv + optind, argc - optind);
+  code = tune_files(&t, files, count);
   weir_cli_ranks_end(&t.options.team, false);
-  for (int i = 0; t.files && i < argc - optind; i++)
+  for (int i = 0; t.files && i < count; i++)
     weir_cli_history_close(&t.files[i]);
   free(t.files);
   free(t.histories);
   return code;
 }
+
+static const weir_cli_option option_table[] = {
+    {"fit", .target = &options.fit,
+     .help = "also find the least memory in which the jobs still run, under the recorded and the best settings"},
+    WEIR_CLI_THREADS_OPTION(&options.threads),
+    {0}};
+
+const weir_cli_command weir_cmd_tune = {
+    .name = "tune",
+    .summary = "find the settings under which recorded jobs need the least memory",
+    .description =
+        "Replay recorded jobs under a few hundred settings, and print the best trade-offs between peak memory, the "
+        "cost of driver calls and the number of keys, the text to export for the best one, and what it saves. Several "
+        "files, of ranks or of jobs, are tuned together: one setting for the job that needs the most memory. First, a "
+        "replay under the recorded settings is compared with each file. Under mpirun, if the build has MPI, the "
+        "processes share the work.",
+    .argument = "FILE...",
+    .least = 1,
+    .most = INT_MAX,
+    .options = option_table,
+    .shared = weir_cli_prediction_table,
+    .exit = {"done", "a file cannot be read or is not reproduced", NULL, "memory runs out under every setting"},
+    .run = run};

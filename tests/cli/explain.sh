@@ -7,16 +7,16 @@ tested=explain
 data=$(dirname "$0")/../data
 
 small=$data/small_snapshot.pickle
-wrong 'no file'
-wrong "no option '--what'" --what "$small"
-wrong "not 'noon'" --at noon "$small"
-wrong "not '-1'" --at -1 "$small"
-wrong "not '12x'" --at 12x "$small"
+wrong 'FILE is missing'
+wrong "unknown option '--what'" --what "$small"
+wrong "(got 'noon')" --at noon "$small"
+wrong "(got '-1')" --at -1 "$small"
+wrong "(got '12x')" --at 12x "$small"
 wrong '--at needs a value' "$small" --at
-wrong "not 'x'" --device x "$small"
-wrong "not '0'" --memory 0 "$small"
+wrong "(got 'x')" --device x "$small"
+wrong "(got '0')" --memory 0 "$small"
 wrong '--fraction needs --memory' --fraction 0.5 "$small"
-wrong 'one file at a time' "$small" "$small"
+wrong 'takes only one FILE' "$small" "$small"
 run 0 --help
 has out '^Usage: weir explain'
 
@@ -191,7 +191,7 @@ END
     # shellcheck disable=SC2086
     "$weir" $command "$work/rank.pickle" >"$work/out" 2>"$work/err"
     has out 'rank.pickle, device 3: '
-    has err 'a history of other devices too: this is of device 3; --device 1 takes another$'
+    has err 'histories of other devices as well: this is device 3; --device 1 selects another$'
     # shellcheck disable=SC2086
     "$weir" $command --device 1 "$work/rank.pickle" >"$work/out" 2>"$work/err"
     empty err

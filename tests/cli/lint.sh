@@ -69,11 +69,11 @@ assert [f["kind"] for f in x["findings"]] == ["error"], x
 fi
 
 run 2
-has err 'no text'
+has err 'STRING is missing'
 run 2 expandable_segments:True, max_split_size_mb:128
-has err 'one text at a time'
+has err 'takes only one STRING'
 run 2 --what x
-has err "no option '--what'"
+has err "unknown option '--what'"
 run 0 --help
 has out '^Usage: weir lint'
 

@@ -56,11 +56,11 @@ missing none
 run 1 -o "$work/no/such/folder" "$small"
 has err 'cannot write it'
 
-wrong 'no file'
-wrong 'one more' "$small" "$small"
+wrong 'FILE is missing'
+wrong 'takes only one FILE' "$small" "$small"
 wrong 'name the copy with -o' --json -o - "$small"
 wrong '--salt needs a value' "$small" --salt
-wrong "no option '--what'" --what "$small"
+wrong "unknown option '--what'" --what "$small"
 run 0 --help
 has out '^Usage: weir redact'
 has out '^Exit codes: '

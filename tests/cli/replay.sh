@@ -102,7 +102,7 @@ done
 run 1 --check "$work/late.pickle"
 run 0 --force --conf expandable_segments:True "$work/late.pickle"
 has out ': 1 allocations made, 0 failed$'
-has err 'take it as a guess'
+has err 'take the result as a guess'
 
 run 0 --check --json "$traces/cuda_graphs.pickle.zst" "$traces/llama_oom.pickle.zst"
 empty err
@@ -131,17 +131,17 @@ empty out
 has err 'device 7'
 
 file=$traces/cuda_graphs.pickle.zst
-wrong 'no file'
-wrong "no option '--what'" --what "$file"
-wrong "not 'much'" --memory much "$file"
-wrong "not '0'" --memory 0 "$file"
-wrong "not '65TiB'" --memory 65TiB "$file"
+wrong 'FILE is missing'
+wrong "unknown option '--what'" --what "$file"
+wrong "(got 'much')" --memory much "$file"
+wrong "(got '0')" --memory 0 "$file"
+wrong "(got '65TiB')" --memory 65TiB "$file"
 wrong '--memory needs a value' "$file" --memory
-wrong "not '1.5'" --memory 1GiB --fraction 1.5 "$file"
-wrong "not 'x'" --memory 1GiB --fraction x "$file"
+wrong "(got '1.5')" --memory 1GiB --fraction 1.5 "$file"
+wrong "(got 'x')" --memory 1GiB --fraction x "$file"
 wrong '--fraction needs --memory' --fraction 0.5 "$file"
-wrong "not '-1'" --device -1 "$file"
-wrong 'no --conf' --check --conf expandable_segments:True "$file"
+wrong "(got '-1')" --device -1 "$file"
+wrong 'takes no --conf' --check --conf expandable_segments:True "$file"
 run 0 --help
 has out '^Usage: weir replay'
 

@@ -25,9 +25,9 @@ run 1 "$work/missing"
 empty out
 
 run 2
-has err 'no file'
+has err 'FILE is missing'
 run 2 --what "$data/small_snapshot.pickle"
-has err "no option '--what'"
+has err "unknown option '--what'"
 run 0 --help
 has out '^Usage: weir summary'
 

@@ -69,9 +69,9 @@ run 1 "$traces/cuda_graphs.pickle.zst" "$work/missing"
 empty out
 has err 'missing: '
 
-wrong 'no file'
-wrong "no option '--conf'" --conf '' "$file"
-wrong "not '257'" --threads 257 "$file"
+wrong 'FILE is missing'
+wrong "unknown option '--conf'" --conf '' "$file"
+wrong "(got '257')" --threads 257 "$file"
 wrong '--fraction needs --memory' --fraction 0.5 "$file"
 run 0 --help
 has out '^Usage: weir tune'

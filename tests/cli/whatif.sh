@@ -100,12 +100,12 @@ empty out
 has err 'say how much it is'
 run 0 --memory 80GiB --conf per_process_memory_fraction:0.5 "$file"
 
-wrong 'no file' --conf ''
-wrong 'no settings are named' "$file"
-wrong "no option '--what'" --what "$file"
+wrong 'FILE is missing' --conf ''
+wrong '--conf SETTINGS is missing' "$file"
+wrong "unknown option '--what'" --what "$file"
 wrong '--conf needs a value' "$file" --conf
-wrong "not '0'" --threads 0 --conf '' "$file"
-wrong "not 'much'" --memory much --conf '' "$file"
+wrong "(got '0')" --threads 0 --conf '' "$file"
+wrong "(got 'much')" --memory much --conf '' "$file"
 wrong '--fraction needs --memory' --fraction 0.5 --conf '' "$file"
 run 0 --help
 has out '^Usage: weir whatif'
