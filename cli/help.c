@@ -8,21 +8,20 @@
 #include "cli.h"
 #include "offline/predict.h"
 
-enum { LABEL_SIZE = 64 };
-
-static const char recording_text[] =
+const char weir_cli_recording_text[] =
     "FILE is a snapshot as torch.cuda.memory._dump_snapshot() writes it, plain or compressed with zstd or gzip, or a "
     "recording made with WEIR_RECORD. - is the standard input.";
 
-static const char environment_text[] =
+const char weir_cli_environment_text[] =
     "These environment variables are read by the library, the adapters and the program weir.";
 
-static bool takes_recordings(const weir_cli_command *c) { return c->argument && strncmp(c->argument, "FILE", 4) == 0; }
+bool weir_cli_takes_recordings(const weir_cli_command *c) {
+  return c->argument && strncmp(c->argument, "FILE", 4) == 0;
+}
 
-/* "-o, --output FILE"; returns `label`. */
-static const char *label_of(const weir_cli_option *o, char label[LABEL_SIZE]) {
+const char *weir_cli_option_label(const weir_cli_option *o, char label[WEIR_CLI_LABEL_SIZE]) {
   char letter[] = {'-', o->letter, ',', ' ', '\0'};
-  snprintf(label, LABEL_SIZE, "%s--%s%s%s", o->letter ? letter : "", o->name, o->value ? " " : "",
+  snprintf(label, WEIR_CLI_LABEL_SIZE, "%s--%s%s%s", o->letter ? letter : "", o->name, o->value ? " " : "",
            o->value ? o->value : "");
   return label;
 }
@@ -57,15 +56,15 @@ static void print_topics(const weir_cli_command *command) {
 
 static void print_options(const weir_cli_command *command) {
   const weir_cli_option *o;
-  char label[LABEL_SIZE];
+  char label[WEIR_CLI_LABEL_SIZE];
   int width = 0;
   for (size_t i = 0; (o = weir_cli_option_at(command, i)); i++) {
-    int length = (int)strlen(label_of(o, label));
+    int length = (int)strlen(weir_cli_option_label(o, label));
     width = length > width ? length : width;
   }
   puts("\nOptions:");
   for (size_t i = 0; (o = weir_cli_option_at(command, i)); i++) {
-    printf("  %-*s  %s\n", width, label_of(o, label), o->help);
+    printf("  %-*s  %s\n", width, weir_cli_option_label(o, label), o->help);
     for (const weir_cli_choice *c = o->choices; c && c->name; c++)
       if (c->help)
         printf("  %*s    %-9s %s\n", width, "", c->name, c->help);
@@ -78,8 +77,8 @@ void weir_cli_print_help(const weir_cli_command *command) {
   weir_cli_print_usage(stdout, command);
   putchar('\n');
   print_paragraphs(command->description);
-  if (takes_recordings(command))
-    printf("\n\n%s", recording_text);
+  if (weir_cli_takes_recordings(command))
+    printf("\n\n%s", weir_cli_recording_text);
   putchar('\n');
   print_topics(command);
   print_options(command);
@@ -89,7 +88,7 @@ void weir_cli_print_help(const weir_cli_command *command) {
 
 static void print_environment(void) {
   weir_cli_fold_begin();
-  puts(environment_text);
+  puts(weir_cli_environment_text);
   for (const weir_cli_variable *v = weir_cli_environment; v->names; v++) {
     if (v->group)
       printf("\n%s:\n", v->group);
@@ -100,13 +99,19 @@ static void print_environment(void) {
 
 /* ---- The command ---- */
 
-static int run(int count, char **arguments) {
+static struct {
+  bool man;
+  const char *man_pages;
+  int completion; /* -1 if not asked for */
+} options = {.completion = -1};
+
+static int help_with(int count, char **arguments) {
   const weir_cli_command *command = &weir_cmd;
   if (count == 1 && strcmp(arguments[0], "environment") == 0) {
-    print_environment();
+    options.man ? weir_cli_print_environment_page(stdout) : print_environment();
     return WEIR_EXIT_OK;
   }
-  if (count == 1 && strcmp(arguments[0], "settings") == 0) {
+  if (count == 1 && strcmp(arguments[0], "settings") == 0 && !options.man) {
     weir__settings_help(stdout, WEIR__HELP_TEXT);
     return WEIR_EXIT_OK;
   }
@@ -116,9 +121,29 @@ static int run(int count, char **arguments) {
       return weir_cli_unknown_topic(command, arguments[i]);
     command = topic;
   }
-  weir_cli_print_help(command);
+  options.man ? weir_cli_print_page(stdout, command) : weir_cli_print_help(command);
   return WEIR_EXIT_OK;
 }
+
+static int run(int count, char **arguments) {
+  if (!options.man_pages && options.completion < 0)
+    return help_with(count, arguments);
+  if (count)
+    return weir_cli_usage("takes no arguments with this option (got '%s')", arguments[0]);
+  if (options.completion >= 0)
+    weir_cli_print_completion();
+  return options.man_pages ? weir_cli_write_pages(options.man_pages) : WEIR_EXIT_OK;
+}
+
+static const weir_cli_choice shells[] = {{"bash", NULL}, {0}};
+
+static const weir_cli_option option_table[] = {
+    {"man", .target = &options.man, .help = "print the manual page, for man -l"},
+    {"man-pages", .kind = WEIR_CLI_PATH, .value = "FOLDER", .target = &options.man_pages,
+     .help = "write all manual pages to an existing folder"},
+    {"completion", .kind = WEIR_CLI_CHOICE, .value = "SHELL", .target = &options.completion, .choices = shells,
+     .help = "print a completion script for a shell: bash"},
+    {0}};
 
 const weir_cli_command weir_cmd_help = {
     .name = "help",
@@ -128,5 +153,6 @@ const weir_cli_command weir_cmd_help = {
                    "'weir help settings' the keys of WEIR_ALLOC_CONF.",
     .argument = "[COMMAND]",
     .most = 2,
+    .options = option_table,
     .exit = {"done", "the output cannot be written"},
     .run = run};
