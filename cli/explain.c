@@ -15,7 +15,6 @@
 #include "json.h"
 #include "offline/describe.h"
 #include "progress.h"
-#include "shown.h"
 
 typedef struct file {
   const char *name;
@@ -58,7 +57,7 @@ static void print_head(const file *f) {
                                      [WEIR__AT_PEAK] = "when most was in use",
                                      [WEIR__AT_END] = "at the end",
                                      [WEIR__AT_EVENT] = "a moment"};
-  printf("%s%s: %s%s", weir_cli_bold(), weir_cli_shown(f->name), what[x->moment], weir_cli_plain());
+  printf("%s%s: %s%s", weir_cli_bold(), weir_cli_escaped(f->name), what[x->moment], weir_cli_plain());
   if (x->event_count)
     printf(", event %zu of %zu", x->event, x->event_count);
   if (x->time_us && x->first_us)
@@ -688,7 +687,7 @@ static int run(int count, char **arguments) {
   status = weir__explain(snapshot, &options, &x);
   weir_cli_progress_end(progress);
   if (status)
-    weir_cli_fail("%s: %s", weir_cli_shown(name), weir_last_error());
+    weir_cli_fail("%s: %s", weir_cli_escaped(name), weir_last_error());
   else
     (json ? print_json : print_text)(&(file){name, snapshot, &snapshot->devices[options.device], &x});
   weir__recording_free(snapshot);

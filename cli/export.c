@@ -10,7 +10,6 @@
 #include "cli.h"
 #include "offline/target.h"
 #include "progress.h"
-#include "shown.h"
 
 enum format { FORMAT_JSON, FORMAT_SQLITE, FORMAT_CSV, FORMAT_PERFETTO };
 
@@ -54,7 +53,7 @@ static int export_file(const char *file) {
   if (status)
     return weir_cli_fail("%s", weir_last_error());
   if (options.device >= 0 && (size_t)options.device >= snapshot->device_count) {
-    weir_cli_fail("%s: there is no device %d; it has %zu, counted from 0", weir_cli_shown(file), options.device,
+    weir_cli_fail("%s: there is no device %d; it has %zu, counted from 0", weir_cli_escaped(file), options.device,
                   snapshot->device_count);
     weir__recording_free(snapshot);
     return WEIR_EXIT_FAILED;

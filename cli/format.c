@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "shown.h"
+#include "base/text.h"
 
 enum { DEFAULT_WIDTH = 120, LEAST_WIDTH = 40 };
 
@@ -33,6 +33,31 @@ int weir_cli_width(void) {
     width = size.ws_col;
   return width < LEAST_WIDTH ? LEAST_WIDTH : (int)width;
 }
+
+enum { ESCAPED_COPIES = 8, LONGEST_ESCAPE = 6 };
+
+const char *weir_cli_escaped_part(const char *text, size_t length) {
+  static char *copies[ESCAPED_COPIES];
+  static unsigned next;
+  char **copy = &copies[next++ % ESCAPED_COPIES];
+  size_t size = LONGEST_ESCAPE * length + 1;
+  char *room = realloc(*copy, size);
+  if (!room)
+    return "(out of host memory)";
+  *copy = room;
+  weir__escape_text(text, length, room, size);
+  return room;
+}
+
+const char *weir_cli_escaped(const char *text) { return weir_cli_escaped_part(text, strlen(text)); }
+
+static bool wants_bold(void) {
+  const char *term = getenv("TERM"), *no = getenv("NO_COLOR");
+  return isatty(STDOUT_FILENO) && !(no && *no) && term && strcmp(term, "dumb") != 0;
+}
+
+const char *weir_cli_bold(void) { return wants_bold() ? "\033[1m" : ""; }
+const char *weir_cli_plain(void) { return wants_bold() ? "\033[0m" : ""; }
 
 /* ---- Folding ---- */
 
@@ -339,7 +364,7 @@ void weir_cli_print_quoted(FILE *out, const char *word) {
     fputs(word, out);
     return;
   }
-  bool is_escaped = strcmp(weir_cli_shown(word), word) != 0; /* it has what a terminal would obey, or is not UTF-8 */
+  bool is_escaped = strcmp(weir_cli_escaped(word), word) != 0; /* it has what a terminal would obey, or is not UTF-8 */
   fputs(is_escaped ? "$'" : "'", out);
   for (const char *c = word; *c; c++) {
     if (is_escaped && (iscntrl((unsigned char)*c) || (unsigned char)*c >= 0x80))

@@ -11,6 +11,16 @@
 /* The columns to use: COLUMNS if it is set, else the width of the terminal that standard output is, else 120. At least 40. */
 int weir_cli_width(void);
 
+/* `text`, or a copy in which control characters and bytes that are not UTF-8 are escaped. A copy is valid for seven more
+ * calls. All text from files and from the command line that a command prints for people goes through this, except for
+ * what weir_last_error() and weir__describe_... return. */
+const char *weir_cli_escaped(const char *text);
+const char *weir_cli_escaped_part(const char *text, size_t length);
+
+/* The sequences that turn bold on and off if standard output is a terminal that wants it, else "". */
+const char *weir_cli_bold(void);
+const char *weir_cli_plain(void);
+
 /* From here on standard output is folded to weir_cli_width(): long lines are broken between words, and continuation lines
  * begin below the text of the line that they continue. The last column of a table moves to a line of its own where it has no
  * room. Where the source broke a text for a wider terminal, it is joined first. For text alone: JSON and data are written

@@ -12,7 +12,6 @@
 #include "cli.h"
 #include "json.h"
 #include "progress.h"
-#include "shown.h"
 
 typedef enum severity { ERROR, HURTS, NOTHING, NOTE } severity;
 
@@ -234,7 +233,7 @@ static void print_text(const lint *l) {
     puts("nothing is set: the defaults");
   for (size_t i = 0; i < l->piece_count; i++) {
     const piece *p = &l->pieces[i];
-    printf("%s%s%s\n", weir_cli_bold(), weir_cli_shown_part(p->text, p->length), weir_cli_plain());
+    printf("%s%s%s\n", weir_cli_bold(), weir_cli_escaped_part(p->text, p->length), weir_cli_plain());
     if (p->help)
       printf("    %s\n", p->help);
   }

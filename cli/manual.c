@@ -8,7 +8,6 @@
 
 #include "cli.h"
 #include "help.h"
-#include "shown.h"
 #include "weir/runtime.h"
 
 enum { PATH_SIZE = 4096 };
@@ -130,7 +129,7 @@ static int write_page(const char *folder, const weir_cli_command *command) {
     if (fclose(out) == 0 && !failed)
       return WEIR_EXIT_OK;
   }
-  return weir_cli_fail("%s: cannot write it: %s", weir_cli_shown(path), strerror(errno));
+  return weir_cli_fail("%s: cannot write it: %s", weir_cli_escaped(path), strerror(errno));
 }
 
 /* Of a command and its topics. */

@@ -17,8 +17,4 @@ void weir_cli_progress_step(void *progress, size_t done, size_t count);
 
 void weir_cli_progress_end(weir_cli_progress *progress);
 
-/* Bold, and back, on a terminal that wants it; "" elsewhere, and where NO_COLOR is set. */
-const char *weir_cli_bold(void);
-const char *weir_cli_plain(void);
-
 #endif

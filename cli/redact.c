@@ -13,7 +13,6 @@
 #include "cli.h"
 #include "json.h"
 #include "progress.h"
-#include "shown.h"
 
 /* run.pickle.zst: run.redacted.pickle.zst. NULL: no host memory. */
 static char *default_name(const char *file) {
@@ -38,7 +37,7 @@ static bool json;
 static void print_text(FILE *out, const char *name, const weir__redact_report *r) {
   if (out == stdout)
     weir_cli_fold_begin();
-  fprintf(out, "%s%s%s: ", weir_cli_bold(), weir_cli_shown(name), weir_cli_plain());
+  fprintf(out, "%s%s%s: ", weir_cli_bold(), weir_cli_escaped(name), weir_cli_plain());
   if (options.keep_functions)
     fprintf(out, "names of functions kept, ");
   else

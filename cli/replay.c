@@ -9,7 +9,6 @@
 #include "json.h"
 #include "prediction.h"
 #include "progress.h"
-#include "shown.h"
 
 static struct {
   bool check;
@@ -135,7 +134,7 @@ static int run_file(const char *file) {
     status = weir__replayer_run(h.history, used, &capacity, NULL, &report);
   weir_cli_progress_end(progress);
   if (status) {
-    code = weir_cli_fail("%s: %s", weir_cli_shown(file), weir_last_error());
+    code = weir_cli_fail("%s: %s", weir_cli_escaped(file), weir_last_error());
   } else {
     report.limit_is_inferred = !common->memory && capacity.limit != UINT64_MAX;
     (common->json ? print_json : print_text)(&h, &report);

@@ -15,7 +15,6 @@
 #include "json.h"
 #include "offline/describe.h"
 #include "progress.h"
-#include "shown.h"
 
 static const char *bytes(uint64_t n, char text[32]) { return weir__format_bytes(n, text); }
 
@@ -23,7 +22,7 @@ static const char *bytes(uint64_t n, char text[32]) { return weir__format_bytes(
 
 static void print_settings(const weir__recording *s) {
   if (s->conf && *s->conf)
-    printf("  settings    %s\n", weir_cli_shown(s->conf));
+    printf("  settings    %s\n", weir_cli_escaped(s->conf));
   else if (s->setting_count)
     printf("  settings    none were set: the defaults\n");
   else
@@ -192,7 +191,7 @@ static void print_text(const char *file, const weir__recording *snapshot, const 
     events += snapshot->devices[i].event_count;
     used += snapshot->devices[i].event_count || snapshot->devices[i].segment_count;
   }
-  printf("%s%s%s: %zu device%s, %zu events", weir_cli_bold(), weir_cli_shown(file), weir_cli_plain(), used,
+  printf("%s%s%s: %zu device%s, %zu events", weir_cli_bold(), weir_cli_escaped(file), weir_cli_plain(), used,
          used == 1 ? "" : "s", events);
   if (snapshot->is_events_only)
     puts(", a recording of WEIR_RECORD");
@@ -211,7 +210,7 @@ static void print_text(const char *file, const weir__recording *snapshot, const 
     printf("  no stacks were recorded, so allocations are grouped by size: %s keeps them\n",
            snapshot->is_events_only ? "WEIR_RECORD_STACKS=alloc" : "_record_memory_history(stacks=\"python\")");
   for (size_t i = 0; i < snapshot->ignored_count; i++)
-    printf("  not understood: key '%s' of %s, %" PRIu64 " time%s\n", weir_cli_shown(snapshot->ignored[i].key),
+    printf("  not understood: key '%s' of %s, %" PRIu64 " time%s\n", weir_cli_escaped(snapshot->ignored[i].key),
            snapshot->ignored[i].where, snapshot->ignored[i].count, snapshot->ignored[i].count == 1 ? "" : "s");
   if (events) {
     fputs("  next: ", stdout);
@@ -340,7 +339,7 @@ static int summarize_file(const char *file) {
     status = weir__summarize(snapshot, (int)i, &devices[i]);
   weir_cli_progress_end(progress);
   if (status || !devices)
-    weir_cli_fail("%s: %s", weir_cli_shown(file), weir_last_error());
+    weir_cli_fail("%s: %s", weir_cli_escaped(file), weir_last_error());
   else
     (json ? print_json : print_text)(file, snapshot, devices);
   free(devices);

@@ -11,7 +11,6 @@
 #include "offline/parallel.h"
 #include "prediction.h"
 #include "progress.h"
-#include "shown.h"
 
 enum { MOST_CONFS = 256 };
 
@@ -135,14 +134,14 @@ static void print_rows(const weir_cli_history *h) {
       continue;
     printf("%s  ", figures(&rows[i], text));
     if (i >= OWN_ROWS)
-      puts(weir_cli_shown(name_of(history, i)));
+      puts(weir_cli_escaped(name_of(history, i)));
     else
       printf("%s%s%s: %s\n", weir_cli_bold(), name_of(history, i), weir_cli_plain(),
              *recorded ? recorded : "(defaults)");
   }
   for (size_t i = 0; i < row_count(); i++)
     if (is_shown(history, i) && rows[i].failures) {
-      printf("  %s fails first at ", weir_cli_shown(name_of(history, i)));
+      printf("  %s fails first at ", weir_cli_escaped(name_of(history, i)));
       weir_cli_print_failure(&rows[i]);
       putchar('\n');
     }
@@ -185,7 +184,7 @@ static int predict_file(const char *file) {
   for (size_t i = 0; i < row_count() && !code; i++)
     if (whatif.rows[i].status) {
       predict(h.history, i, &whatif.rows[i]); /* again: the text of an error stays in the thread that met it */
-      code = weir_cli_fail("%s: --conf %s: %s", weir_cli_shown(file), name_of(h.history, i), weir_last_error());
+      code = weir_cli_fail("%s: --conf %s: %s", weir_cli_escaped(file), name_of(h.history, i), weir_last_error());
     }
   if (!code)
     (weir_cli_prediction.json ? print_json : print_rows)(&h);
