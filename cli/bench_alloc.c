@@ -1,8 +1,8 @@
 /*
  * weir bench alloc: what an allocation and its free cost, through Weir, mimalloc and PyTorch.
  *
- * A pattern's contestants take turns: a round of one, a round of the next, and so on, so that what disturbs the machine
- * disturbs them alike. PyTorch does so in a process of its own.
+ * The contestants take turns at a pattern, one round each, so that disturbances of the machine affect all alike.
+ * PyTorch runs in a process of its own.
  */
 #include <dlfcn.h>
 #include <malloc.h>
@@ -22,7 +22,7 @@ enum { WEIR_SIDE, EXPANDABLE_SIDE, MIMALLOC_SIDE, TORCH_SIDE, SIDES };
 enum {
   WEIR_SIDES = 2,   /* the first two */
   CURVE_POINTS = 5, /* 10^2 to 10^6 free blocks */
-  CURVE_QUICK = 3,  /* as many of them with --quick */
+  CURVE_QUICK = 3,  /* the first of them, with --quick */
   CURVE_BYTES = 1 << 20,
   METADATA_BLOCKS = 100000,
   CONF_SIZE = 1024
@@ -31,7 +31,7 @@ enum {
 static const char *const side_keys[SIDES] = {"weir", "weir_expandable", "mimalloc", "torch"};
 static const char *const side_titles[SIDES] = {"Weir", "expandable", "mimalloc", "PyTorch"};
 
-/* A ledger has the memory of an H200; the curve has a million live blocks and needs more. */
+/* The memory of a ledger is that of an H200; the curve needs more for a million live blocks. */
 #define LEDGER_BYTES 150109880320ull
 #define CURVE_LEDGER_BYTES (2ull << 40)
 
@@ -74,28 +74,28 @@ typedef struct weir_side {
 
 typedef struct metadata {
   bool is_there;
-  int64_t bytes;    /* host memory that the allocator has taken */
+  int64_t bytes;    /* host memory of the allocator */
   int64_t blocks;   /* in use and free */
   int64_t reserved; /* device memory */
 } metadata;
 
 typedef struct report {
   const char *driver_name;
-  weir_driver *driver; /* NULL: a ledger for each contestant */
+  weir_driver *driver; /* NULL if each contestant has a ledger */
   bool wanted[BENCH_PATTERN_COUNT];
   bench_scale scale;
   int cores;
   char cpu[128];
-  char reasons[SIDES][WEIR_BENCH_REASON]; /* why a contestant is absent; "" when it is there */
+  char reasons[SIDES][WEIR_BENCH_REASON]; /* why a contestant is absent, "" if it is present */
   char torch_version[64];
   char mimalloc_version[32];
   weir_bench_result results[BENCH_PATTERN_COUNT][SIDES];
-  long long device_calls[BENCH_PATTERN_COUNT][WEIR_SIDES]; /* segments made and freed while it was timed */
+  long long device_calls[BENCH_PATTERN_COUNT][WEIR_SIDES]; /* segments allocated and freed while it was timed */
   int curve_points;
   long long curve_free[CURVE_POINTS][WEIR_SIDES]; /* blocks */
   weir_bench_result curve[CURVE_POINTS][WEIR_SIDES];
   metadata metadata[WEIR_SIDES];
-  char error[4096]; /* what went wrong, "" while nothing did */
+  char error[4096]; /* the first failure, "" if there is none */
 } report;
 
 static bool ok(report *r, weir_status status) {
@@ -113,20 +113,20 @@ static bool driver_ok(report *r, const char *call, weir_cu_result result) {
 
 static bool no_memory(report *r) {
   if (!r->error[0])
-    snprintf(r->error, sizeof r->error, "the host has no memory left");
+    snprintf(r->error, sizeof r->error, "out of host memory");
   return false;
 }
 
 /* ---- The contestants ---- */
 
-static void *take_from_weir(void *context, size_t bytes, void *stream) {
+static void *allocate_from_weir(void *context, size_t bytes, void *stream) {
   void *pointer;
   return weir_allocator_alloc(context, 0, bytes, stream, &pointer) == WEIR_OK ? pointer : NULL;
 }
 
-static void give_to_weir(void *context, void *pointer) { weir_allocator_free(context, pointer); }
+static void free_to_weir(void *context, void *pointer) { weir_allocator_free(context, pointer); }
 
-BENCH_PLAYER(weir_player, take_from_weir, give_to_weir);
+BENCH_PLAYER(weir_player, allocate_from_weir, free_to_weir);
 
 typedef struct mimalloc {
   void *(*malloc)(size_t bytes);
@@ -135,26 +135,26 @@ typedef struct mimalloc {
 
 static mimalloc mi;
 
-static void *take_from_mimalloc(void *context, size_t bytes, void *stream) {
+static void *allocate_from_mimalloc(void *context, size_t bytes, void *stream) {
   (void)context, (void)stream;
   return mi.malloc(bytes);
 }
 
-static void give_to_mimalloc(void *context, void *pointer) {
+static void free_to_mimalloc(void *context, void *pointer) {
   (void)context;
   mi.free(pointer);
 }
 
-BENCH_PLAYER(mimalloc_player, take_from_mimalloc, give_to_mimalloc);
+BENCH_PLAYER(mimalloc_player, allocate_from_mimalloc, free_to_mimalloc);
 
-/* It stays loaded: it has something to do at the end of each thread. */
+/* It stays loaded, since it runs code when a thread ends. */
 static void load_mimalloc(report *r) {
   static const char *const names[] = {"libmimalloc.so.2", "libmimalloc.so.3", "libmimalloc.so"};
   void *library = NULL;
   for (size_t i = 0; i < WEIR_COUNT_OF(names) && !library; i++)
     library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
   if (!library) {
-    snprintf(r->reasons[MIMALLOC_SIDE], WEIR_BENCH_REASON, "no libmimalloc.so.2; Debian has it in libmimalloc2.0");
+    snprintf(r->reasons[MIMALLOC_SIDE], WEIR_BENCH_REASON, "libmimalloc.so.2 is not installed; Debian: libmimalloc2.0");
     return;
   }
   int (*version)(void);
@@ -181,7 +181,7 @@ static void close_weir(weir_side *side) {
     weir_driver_close(d);
 }
 
-/* memory 0: on the driver that the command line has; else on a ledger of that size. */
+/* On the driver of the command line if `memory` is 0, else on a ledger of that size. */
 static bool open_weir(report *r, int which, unsigned long long memory, int streams, weir_side *opened) {
   weir_side side = {.driver = memory ? NULL : r->driver};
   char conf[CONF_SIZE];
@@ -232,7 +232,7 @@ static void summarize(double *rounds, int count, weir_bench_result *result) {
   result->is_there = true;
 }
 
-/* In a thread the text of the failure was lost with the thread. */
+/* The text of a failure in a thread is lost, since it is thread-local. */
 static bool pattern_failed(report *r, const bench_pattern *pattern) {
   if (!r->error[0])
     snprintf(r->error, sizeof r->error, "%s: an allocation failed: %s", pattern->name,
@@ -243,11 +243,11 @@ static bool pattern_failed(report *r, const bench_pattern *pattern) {
 static const bench_player *const players[SIDES] = {&weir_player, &weir_player, &mimalloc_player,
                                                    &weir_bench_torch_player};
 
-/* A round of another one's that fails leaves it without a result, one of Weir's is an error. */
+/* A failed round of Weir is an error; another contestant then has no result. */
 static bool run_rounds(report *r, int index, bench_work *works, const weir_side *sides) {
   const bench_pattern *pattern = &bench_patterns[index];
   double rounds[SIDES][BENCH_MAX_ROUNDS];
-  long pairs[SIDES]; /* of a round; not above 0: it does not take part */
+  long pairs[SIDES]; /* in a round; 0 or less if it does not take part */
   weir_allocator_stats before[WEIR_SIDES], after;
   for (int i = 0; i < SIDES; i++) {
     bool plays = !r->reasons[i][0] && players[i]->begin(&works[i]);
@@ -323,8 +323,8 @@ static int compare_pointers(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Fills the arena with blocks of random size; then every second one by address goes. Each free block is then between two
- * that are in use, and none of them can merge. */
+/* Fills the arena with blocks of random sizes, and frees every second one by address. Each free block then lies
+ * between two that are in use, so that none can merge. */
 static bool make_holes(report *r, const weir_side *side, void **blocks, size_t count) {
   bench_random random = {42};
   for (size_t i = 0; i < count; i++)
@@ -390,8 +390,8 @@ static bool run_curve(report *r) {
 
 /* ---- Metadata ---- */
 
-/* The host memory that the process has touched; -1 where that is not told. What malloc keeps for later is given back
- * first, so that what is taken next shows. */
+/* The resident memory of the process, -1 if not known. Memory that malloc caches is released first, so that the next
+ * allocations show. */
 static int64_t resident(void) {
   long long pages = -1;
   malloc_trim(0);
@@ -404,7 +404,7 @@ static int64_t resident(void) {
   return pages < 0 ? -1 : pages * sysconf(_SC_PAGESIZE);
 }
 
-/* What the ledger itself takes for the segments: the same calls, without an allocator. */
+/* The host memory that the ledger itself needs for the segments: the same calls without an allocator. */
 static bool measure_ledger(report *r, int which, int64_t reserved, int64_t *bytes) {
   const size_t page = 2 * BENCH_MIB;
   weir_side side;
@@ -461,7 +461,7 @@ close:
   return is_done;
 }
 
-/* The blocks are of half a MiB on the average, so that there is little reserved memory for each of them. */
+/* Blocks have half a MiB on average, so that little memory is reserved for each. */
 static bool run_all_metadata(report *r) {
   void **blocks = malloc(METADATA_BLOCKS * sizeof *blocks);
   if (!blocks)
@@ -474,7 +474,7 @@ static bool run_all_metadata(report *r) {
 
 static int64_t metadata_limit(const metadata *m) { return 128 * m->blocks + m->reserved / 2000; }
 
-/* ---- Everything ---- */
+/* ---- The measurement ---- */
 
 static void look_at_machine(report *r) {
   cpu_set_t set;
@@ -505,15 +505,15 @@ static bool wants_any(const report *r) {
   return false;
 }
 
-/* false: PyTorch does not take part. */
+/* Whether PyTorch takes part. */
 static bool start_torch(report *r) {
   if (!options.no_torch && wants_any(r))
     return weir_bench_torch_start(r->torch_version, r->reasons[TORCH_SIDE]);
-  snprintf(r->reasons[TORCH_SIDE], WEIR_BENCH_REASON, "not asked for");
+  snprintf(r->reasons[TORCH_SIDE], WEIR_BENCH_REASON, "not requested");
   return false;
 }
 
-/* Metadata is measured first: later the process holds memory that would be used for it unseen. */
+/* Metadata is measured first: later, free memory of the process would be reused for it and not show. */
 static bool measure(report *r) {
   look_at_machine(r);
   load_mimalloc(r);
@@ -529,7 +529,7 @@ static bool measure(report *r) {
   return is_done;
 }
 
-/* ---- Telling ---- */
+/* ---- Output ---- */
 
 static void print_cell(const weir_bench_result *result, int width) {
   if (result->is_there)
@@ -538,7 +538,7 @@ static void print_cell(const weir_bench_result *result, int width) {
     printf(" %*s", width, "absent");
 }
 
-/* How many times b goes into a. */
+/* a / b */
 static void print_ratio(const weir_bench_result *a, const weir_bench_result *b, int width) {
   if (a->is_there && b->is_there && b->median > 0)
     printf(" %*.2fx", width - 1, a->median / b->median);
@@ -569,11 +569,9 @@ static void print_patterns(const report *r) {
     print_number(bench_patterns[i].reference, 8);
     putchar('\n');
   }
-  fputs("\n/mimalloc: Weir's time in mimalloc's; the bar is 4 for pairs. PyTorch/: PyTorch's time in Weir's.\n"
-        "bar and PyTorch*: what is wanted, and what PyTorch took, on the host of an H200 with 16 cores. They say "
-        "nothing\n"
-        "of another machine.\n",
-        stdout);
+  puts("\n/mimalloc: Weir's time divided by mimalloc's; the bar is 4 for pairs. PyTorch/: PyTorch's time divided by "
+       "Weir's.\nbar and PyTorch*: the goal, and PyTorch's time, on the host of an H200 with 16 cores. They do not "
+       "apply to other machines.");
 }
 
 static void print_curve(const report *r) {
@@ -611,7 +609,7 @@ static void print_text(const report *r) {
     if (r->reasons[side][0])
       printf("%s: absent: %s\n", side_titles[side], r->reasons[side]);
 #ifndef __OPTIMIZE__
-  puts("This build has no optimisation: its numbers are not Weir's. `make` makes one that has.");
+  puts("This build is not optimized, and its numbers mean nothing. Use the build that 'make' makes.");
 #endif
   if (wants_any(r))
     print_patterns(r);

@@ -1,5 +1,5 @@
 /*
- * weir export: a recorded history for other programs.
+ * weir export: a recorded history converted for other programs.
  */
 #include "offline/export.h"
 

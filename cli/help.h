@@ -11,7 +11,8 @@
 void weir_cli_print_usage(FILE *out, const weir_cli_command *command);
 void weir_cli_print_help(const weir_cli_command *command);
 
-/* Manual pages in roff: of a command, of the environment, or all of them in a folder, as weir-replay.1 (an exit code). */
+/* Manual pages in roff: of a command, of the environment, or all of them in a folder, as weir-replay.1 (an exit
+ * code). */
 void weir_cli_print_page(FILE *out, const weir_cli_command *command);
 void weir_cli_print_environment_page(FILE *out);
 int weir_cli_write_pages(const char *folder);

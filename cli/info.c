@@ -1,5 +1,5 @@
 /*
- * weir info: the driver that Weir takes, why it does, and the devices there are.
+ * weir info: the driver that Weir uses, why it was chosen, and its devices.
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -14,14 +14,14 @@
 enum { REASON_SIZE = 512 };
 
 typedef struct report {
-  const char *choice;       /* what WEIR_DRIVER says */
-  char reason[REASON_SIZE]; /* why automatic choice took this driver; "" when the choice was not automatic */
+  const char *choice;       /* WEIR_DRIVER */
+  char reason[REASON_SIZE]; /* why this driver was chosen automatically; "" if WEIR_DRIVER names it */
   weir_driver *driver;
-  int version; /* of CUDA; 0 when the driver does not tell */
+  int version; /* of CUDA; 0 if the driver does not report it */
   int device_count;
 } report;
 
-/* The heart of an error's text: without the call that it came from, and without the advice at its end. */
+/* An error without the name of the call in front and the advice at the end. */
 static void copy_cause(const char *error, char cause[REASON_SIZE]) {
   const char *colon = strstr(error, ": ");
   if (strncmp(error, "weir_", 5) == 0 && colon)
@@ -29,7 +29,7 @@ static void copy_cause(const char *error, char cause[REASON_SIZE]) {
   snprintf(cause, REASON_SIZE, "%.*s", (int)strcspn(error, ";"), error);
 }
 
-/* Why automatic choice fell on the software device: NVIDIA's driver is tried as it was then. */
+/* Why the software device was chosen automatically: tries NVIDIA's driver again. */
 static void explain_soft(char reason[REASON_SIZE]) {
   weir_driver *cuda;
   if (weir_driver_open_cuda(&cuda) != WEIR_OK) {
@@ -147,7 +147,7 @@ static int run(int count, char **arguments) {
   if (status == WEIR_OK)
     status = weir_device_count(&report.device_count);
   else if (status == WEIR_ERROR_NO_DEVICE)
-    /* Not started, since there is nothing to start on. The driver itself can still tell who it is. */
+    /* Without a device nothing is started, but the driver can still be opened to show its name. */
     status = weir_driver_open(NULL, &opened);
   if (status != WEIR_OK)
     return fail(status);

@@ -56,7 +56,7 @@ const weir_cli_command weir_cmd = {
     .exit = {"done", "failed", NULL, "done, and memory runs out (replay, tune)"},
     .run = run};
 
-/* Temporary files that have a name are removed; then the signal does what it always does. */
+/* Removes temporary files that have a name, and then lets the signal end the process. */
 static void on_ending_signal(int number) {
   weir__outfile_abandon_all();
   signal(number, SIG_DFL);
@@ -68,9 +68,9 @@ static void watch_signals(void) {
   struct sigaction before, action = {.sa_handler = on_ending_signal};
   sigemptyset(&action.sa_mask);
   for (size_t i = 0; i < sizeof ending / sizeof *ending; i++)
-    if (sigaction(ending[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* as nohup sets it */
+    if (sigaction(ending[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN) /* not ignored, as nohup does */
       sigaction(ending[i], &action, NULL);
-  signal(SIGXFSZ, SIG_IGN); /* a file that becomes too large is an error, with a text */
+  signal(SIGXFSZ, SIG_IGN); /* a file that becomes too large is then an error with a message */
 }
 
 int main(int argc, char **argv) {
@@ -78,7 +78,7 @@ int main(int argc, char **argv) {
   weir_cli_set_program(argc > 0 ? argv[0] : NULL);
   int code = weir_cli_run(&weir_cmd, argc, argv);
   weir_cli_fold_end();
-  /* Output that could not be written is a failure, however well the command went. */
+  /* Output that could not be written is a failure even if the command succeeded. */
   if (fflush(stdout) != 0 || ferror(stdout)) {
     if (code == WEIR_EXIT_OK) {
       fprintf(stderr, "weir: cannot write the output: %s\n", strerror(errno));

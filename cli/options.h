@@ -1,6 +1,6 @@
 /*
- * The command line: every command states its options and arguments in a table, which parses them, reports errors and makes
- * the help, the manual pages and the shell completion.
+ * The command line: every command states its options and arguments in a table, which parses them, reports errors and
+ * makes the help, the manual pages and the shell completion.
  */
 #ifndef WEIR_CLI_OPTIONS_H
 #define WEIR_CLI_OPTIONS_H
@@ -74,7 +74,7 @@ int weir_cli_unknown_topic(const weir_cli_command *command, const char *name);
 /* The last word of its name. */
 const char *weir_cli_word(const weir_cli_command *command);
 
-/* Reports what is wrong with the command line of the running command, and where its help is. Returns WEIR_EXIT_USAGE. */
+/* Reports an error in the command line of the running command, and where its help is. Returns WEIR_EXIT_USAGE. */
 int weir_cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Reports why the running command failed. Returns WEIR_EXIT_FAILED. */

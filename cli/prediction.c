@@ -39,7 +39,7 @@ int weir_cli_prediction_begin(void) {
 /* ---- Histories ---- */
 
 /* A recording that its own settings do not reproduce says nothing about others. */
-static int judge(const char *file, const weir__replay_report *check) {
+static int check_reproduced(const char *file, const weir__replay_report *check) {
   if (!check->differences)
     return WEIR_EXIT_OK;
   weir_cli_fail("%s: a replay under the recorded settings differs from the file in %zu places; the first is:\n  %s",
@@ -101,7 +101,7 @@ static int open_history(const char *file, uint64_t memory, double fraction, weir
 int weir_cli_history_open(const char *file, weir_cli_history *history) {
   int code = open_history(file, 0, 0, history);
   if (!code) {
-    code = judge(file, weir__replayer_check(history->history));
+    code = check_reproduced(file, weir__replayer_check(history->history));
     if (code)
       weir_cli_history_close(history);
   }
@@ -166,13 +166,14 @@ void weir_cli_print_failure(const weir__prediction *prediction) {
          weir__format_bytes(prediction->failed_allocated, text[2]));
 }
 
-typedef struct start {
-  size_t blocks;  /* in use */
-  uint64_t bytes; /* of them, as they were asked for */
-} start;
+/* What was in use before the recording began. */
+typedef struct initial {
+  size_t blocks;
+  uint64_t bytes; /* requested */
+} initial;
 
-static start count_start(const weir__state *state) {
-  start sum = {0};
+static initial count_initial(const weir__state *state) {
+  initial sum = {0};
   for (size_t i = 0; i < state->block_count; i++)
     if (state->blocks[i].state >= WEIR__ALLOCATED) {
       sum.blocks++;
@@ -181,20 +182,17 @@ static start count_start(const weir__state *state) {
   return sum;
 }
 
-bool weir_cli_print_start(const weir__replayer *history) {
+void weir_cli_print_start(const weir__replayer *history) {
   const weir__state *state = weir__replayer_start(history);
-  const start sum = count_start(state);
+  const initial sum = count_initial(state);
   char text[2][32];
-  if (!state->segment_count)
-    return false;
-  printf("%zu blocks (%s) in %zu segments (%s) were there before it", sum.blocks,
-         weir__format_bytes(sum.bytes, text[0]), state->segment_count, weir__format_bytes(state->reserved, text[1]));
-  return true;
+  printf("%zu blocks (%s) in %zu segments (%s) existed before it", sum.blocks, weir__format_bytes(sum.bytes, text[0]),
+         state->segment_count, weir__format_bytes(state->reserved, text[1]));
 }
 
 void weir_cli_json_start(const weir__replayer *history) {
   const weir__state *state = weir__replayer_start(history);
-  const start sum = count_start(state);
+  const initial sum = count_initial(state);
   printf("\"before\": ");
   if (state->segment_count)
     printf("{\"blocks\": %zu, \"requested\": %llu, \"segments\": %zu, \"reserved\": %llu}", sum.blocks,

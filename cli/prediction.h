@@ -1,5 +1,5 @@
 /*
- * What the commands that predict share: their options, a history that has proved itself, and how a prediction is printed.
+ * What replay, whatif and tune share: options, a checked history, and how a prediction is printed.
  */
 #ifndef WEIR_CLI_PREDICTION_H
 #define WEIR_CLI_PREDICTION_H
@@ -32,42 +32,42 @@ extern const weir_cli_option weir_cli_prediction_table[];
 /* Reads the costs of driver calls, before anything is predicted. An exit code. */
 int weir_cli_prediction_begin(void);
 
-/* A file whose replay under the recorded settings was compared with it. */
+/* A file, and its replay under the recorded settings that was compared with it. */
 typedef struct weir_cli_history {
   const char *file;
   weir__recording *snapshot;
   weir__replayer *history;
   int device;
-  char name[1024]; /* the file's; and the device, where there are several: "job.pickle, device 3" */
+  char name[1024]; /* of the file, with the device if there are several: "job.pickle, device 3" */
 } weir_cli_history;
 
-/* An exit code. WEIR_EXIT_FAILED, and stderr says why: the file cannot be read, or is not reproduced and there is no force. */
+/* An exit code: WEIR_EXIT_FAILED, with a message, if the file cannot be read, or is not reproduced without --force. */
 int weir_cli_history_open(const char *file, weir_cli_history *history);
 
-/* The same for a check: it need not be reproduced, and --memory and --fraction are those of the recording. */
+/* The same for --check: the file need not be reproduced, and --memory and --fraction are those of the recording. */
 int weir_cli_history_check(const char *file, weir_cli_history *history);
 void weir_cli_history_close(weir_cli_history *history);
 
-/* An exit code; stderr says what is wrong with the text. */
+/* An exit code; reports what is wrong with the text. */
 int weir_cli_read_conf(const char *conf, weir__settings *settings);
 
 enum { WEIR_CLI_CONF_TEXT = 4096 };
 
-/* The text of settings, as one exports it: "" for the defaults. Returns `text`. */
+/* The settings as text, "" for the defaults. Returns `text`. */
 const char *weir_cli_conf_text(const weir__settings *settings, char text[WEIR_CLI_CONF_TEXT]);
 
 /* "6.44 ms", "850 us"; returns `text`. */
 const char *weir_cli_format_ns(double ns, char text[32]);
 
-/* "165 alloc, 12 free": all kinds that were called. */
+/* "165 alloc, 12 free": all kinds of calls that were made. */
 void weir_cli_print_calls(const weir__meter_counts *calls);
 
-/* "event 13750: a request of ...", without a line's end. */
+/* "event 13750: a request of ...", without a newline. */
 void weir_cli_print_failure(const weir__prediction *prediction);
 
-/* Where the recording began late: "395 blocks (9.87 GiB) in 156 segments (10.33 GiB) were there before it", without a line's end.
- * false, and nothing: it did not. */
-bool weir_cli_print_start(const weir__replayer *history);
+/* For a recording that began late: "395 blocks (9.87 GiB) in 156 segments (10.33 GiB) existed before it", without a
+ * newline. */
+void weir_cli_print_start(const weir__replayer *history);
 
 /* Members of a JSON object, without braces. */
 void weir_cli_json_start(const weir__replayer *history);

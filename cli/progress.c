@@ -15,7 +15,7 @@ struct weir_cli_progress {
   pthread_t thread;
   pthread_mutex_t lock; /* guards the rest */
   pthread_cond_t changed;
-  size_t done, count; /* count 0: not known */
+  size_t done, count; /* count is 0 if not known */
   bool is_over;
   bool is_shown;
 };

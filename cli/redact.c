@@ -1,5 +1,5 @@
 /*
- * weir redact: a copy of a recorded history that one can show to others.
+ * weir redact: a copy of a recorded history that can be shared.
  */
 #include "offline/redact.h"
 
@@ -14,7 +14,7 @@
 #include "json.h"
 #include "progress.h"
 
-/* run.pickle.zst: run.redacted.pickle.zst. NULL: no host memory. */
+/* "run.redacted.pickle.zst" for "run.pickle.zst"; NULL if host memory runs out. */
 static char *default_name(const char *file) {
   size_t length = strlen(file), end = length;
   const char *slash = strrchr(file, '/');
@@ -24,7 +24,7 @@ static char *default_name(const char *file) {
   size_t dot = end;
   while (dot > base && file[--dot] != '.')
     ;
-  if (dot == base) /* no dot, or only one at the beginning */
+  if (dot == base) /* there is no dot, or only a leading one */
     dot = end;
   char *name;
   return asprintf(&name, "%.*s.redacted%s", (int)dot, file, file + dot) < 0 ? NULL : name;
@@ -39,27 +39,28 @@ static void print_text(FILE *out, const char *name, const weir__redact_report *r
     weir_cli_fold_begin();
   fprintf(out, "%s%s%s: ", weir_cli_bold(), weir_cli_escaped(name), weir_cli_plain());
   if (options.keep_functions)
-    fprintf(out, "names of functions kept, ");
+    fprintf(out, "function names kept, ");
   else
-    fprintf(out, "%zu names of functions, ", r->hidden.functions);
-  fprintf(out, "%zu of files, %zu of annotations, %zu remarks hidden\n", r->hidden.files, r->hidden.annotations,
+    fprintf(out, "%zu function names, ", r->hidden.functions);
+  fprintf(out, "%zu file names, %zu annotations, %zu remarks hidden\n", r->hidden.files, r->hidden.annotations,
           r->hidden.remarks);
   if (r->hidden.settings)
-    fprintf(out, "  settings    %zu texts hidden or left out that mean nothing to the allocator\n", r->hidden.settings);
+    fprintf(out, "  settings    %zu texts that the allocator does not use were hidden or left out\n",
+            r->hidden.settings);
   if (r->left_out)
-    fprintf(out, "  left out    %zu keys that are not understood; 'weir summary' names them\n", r->left_out);
+    fprintf(out, "  left out    %zu unknown keys; 'weir summary' lists them\n", r->left_out);
   if (r->devices > r->unchecked)
     fprintf(
         out,
-        "  checked     replayed as the original: %zu events, %zu allocations, %zu that differ from the file in both\n",
+        "  checked     replays like the original: %zu events, %zu allocations, %zu that differ from the file in both\n",
         r->events, r->allocations, r->differences);
   if (r->unchecked)
     fprintf(out,
-            "  unchecked   %zu devices whose history cannot be replayed, before as after; all numbers are the same\n",
+            "  unchecked   %zu devices whose history cannot be replayed in either file; all numbers are the same\n",
             r->unchecked);
   if (!r->devices)
     fprintf(out, "  checked     no history to replay; all numbers are the same\n");
-  fputs("  it still has addresses, sizes, times and line numbers\n", out);
+  fputs("  kept        addresses, sizes, times and line numbers\n", out);
 }
 
 static void print_json(const char *file, const weir__redact_report *r) {
@@ -75,7 +76,7 @@ static void print_json(const char *file, const weir__redact_report *r) {
          r->allocations, r->differences);
 }
 
-/* Where the copy goes there, under whichever name, the report must not. */
+/* Whether the copy goes to standard output, under any name; the report must not go there then. */
 static bool is_standard_output(const char *path) {
   struct stat one, other;
   return strcmp(path, "-") == 0 || (stat(path, &one) == 0 && fstat(STDOUT_FILENO, &other) == 0 &&

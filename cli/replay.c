@@ -1,5 +1,5 @@
 /*
- * weir replay: a recorded history through Weir's own allocator, without a GPU.
+ * weir replay: a recorded history, replayed through Weir's own allocator without a GPU.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static void print_text(const weir_cli_history *h, const weir__replay_report *rep
   if (options.check)
     printf("%s: %zu allocations compared, %zu differ\n", file, report->allocations, report->differences);
   else
-    printf("%s: %zu allocations made, %zu failed\n", file, report->allocations, report->failures);
+    printf("%s: %zu allocations replayed, %zu failed\n", file, report->allocations, report->failures);
   if (report->limit_is_inferred)
     printf("  limit       %s, inferred from the recording\n", weir__format_bytes(report->limit, text[0]));
   printf("  peak        %s allocated, %s reserved: %.1f %% fragmentation\n",
@@ -36,35 +36,33 @@ static void print_text(const weir_cli_history *h, const weir__replay_report *rep
          (long long)s->num_ooms);
   fputs("  calls       ", stdout);
   weir_cli_print_calls(&p.calls);
-  printf("; %s in all, estimated\n", weir_cli_format_ns(p.cost, text[0]));
+  printf("; %s in total, estimated\n", weir_cli_format_ns(p.cost, text[0]));
   if (p.failures) {
     fputs("  failed      ", stdout);
     weir_cli_print_failure(&p);
     putchar('\n');
   }
-  printf("  speed       %zu events in %.1f ms, %.1f million a second\n", report->events, report->seconds * 1e3,
+  printf("  speed       %zu events in %.1f ms, %.1f million per second\n", report->events, report->seconds * 1e3,
          report->seconds > 0 ? (double)report->events / report->seconds / 1e6 : 0);
   if (report->rescued)
-    printf("  served      %zu requests that failed in the file: blocks for them became free while others were waited "
-           "for\n",
-           report->rescued);
+    printf(
+        "  served      %zu requests that failed in the file: suitable blocks became free while the allocator waited\n",
+        report->rescued);
   if (report->begin != WEIR__BEGINS_EMPTY) {
     bool has_checkpoint = h->snapshot->devices[h->device].start != NULL;
     fputs("  began late  ", stdout);
     weir_cli_print_start(h->history);
     puts(report->begin == WEIR__BEGINS_HELD
-             ? has_checkpoint ? ": held in the places\n              that a checkpoint of the file has"
-                              : ": held in the places\n              that are told from the end of the file"
-             : ": allocated anew,\n              by address, since nobody knows in which order it was. Take the rest "
-               "as an "
-               "estimate");
+             ? has_checkpoint ? ": placed as a checkpoint of the file has them"
+                              : ": placed as inferred from the end of the file"
+             : ": allocated again in order of address, since their order is not known. Take the rest as an estimate");
   }
   if (report->raced)
-    printf("  raced       %zu requests that asked for memory just before another thread freed what would have served "
-           "them\n",
-           report->raced);
+    printf(
+        "  raced       %zu requests that came just before another thread freed a block that would have served them\n",
+        report->raced);
   if (report->dropped)
-    printf("  window      the last events: the ring was full, and %llu older ones are not there\n",
+    printf("  window      the last events: the ring was full, and %llu older ones were overwritten\n",
            (unsigned long long)report->dropped);
   if (report->unknown_frees)
     printf("  incomplete  %zu frees of memory that was allocated before the recording began\n", report->unknown_frees);

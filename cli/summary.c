@@ -1,5 +1,5 @@
 /*
- * weir summary: what is in a recorded history.
+ * weir summary: what a recorded history contains.
  */
 #include "offline/summary.h"
 
@@ -18,36 +18,37 @@
 
 static const char *bytes(uint64_t n, char text[32]) { return weir__format_bytes(n, text); }
 
-/* ---- For people ---- */
+/* ---- Text ---- */
 
 static void print_settings(const weir__recording *s) {
   if (s->conf && *s->conf)
     printf("  settings    %s\n", weir_cli_escaped(s->conf));
   else if (s->setting_count)
-    printf("  settings    none were set: the defaults\n");
+    printf("  settings    the defaults\n");
   else
     printf("  settings    not recorded\n");
   size_t changes = 0;
   for (size_t i = 0; i < s->change_count; i++)
     changes += s->changes[i].event > 0;
   if (changes)
-    printf("              the last ones: settings or limits changed %zu time%s on the way\n", changes,
+    printf("              these are the last: settings or limits changed %zu time%s during the recording\n", changes,
            changes == 1 ? "" : "s");
 }
 
-/* The ring of a recording has dropped its oldest events. What they have left is in a checkpoint, if there is one. */
+/* The ring has overwritten the oldest entries. A checkpoint, if there is one, has the state that they left. */
 static void print_dropped(const weir__recording_device *device, const weir__summary *s) {
   char text[4][32];
   if (device->dropped)
-    printf("    history   the last events: the ring was full, and %" PRIu64 " older ones are not there; WEIR_RECORD_MB "
+    printf("    history   the last events: the ring was full, and %" PRIu64
+           " older ones were overwritten; WEIR_RECORD_MB "
            "makes it larger\n",
            device->dropped);
   else
     printf("    history   its beginning is missing: recording began late\n");
   if (s->is_unknown)
-    printf("              what was there before them is not known: the file has no checkpoint of it\n");
+    printf("              the state before them is not known: the file has no checkpoint of it\n");
   else
-    printf("              before them %s were in use and %s reserved; the most until then were %s allocated and %s "
+    printf("              before them %s were in use and %s reserved; the peaks until then were %s allocated and %s "
            "reserved\n",
            bytes(s->live_before, text[0]), bytes(s->reserved_before, text[1]), bytes(device->peak_allocated, text[2]),
            bytes(device->peak_reserved, text[3]));
@@ -61,22 +62,21 @@ static void print_completeness(const weir__recording_device *device, const weir_
   }
   switch (s->completeness) {
   case WEIR__HISTORY_NONE:
-    printf("    history   none: whether memory ran out, and when most was in use, is not known\n");
+    printf("    history   none: whether memory ran out, and its peak, are not known\n");
     return;
   case WEIR__HISTORY_COMPLETE:
-    printf("    history   complete: all that is freed or left was allocated in it\n");
+    printf("    history   complete: everything that is freed or left was allocated in it\n");
     return;
   case WEIR__HISTORY_WRAPPED:
     printf(
-        "    history   its beginning is missing: it has %zu events, so a ring of that size seems to have dropped older "
-        "ones\n",
+        "    history   its beginning is missing: it has %zu events, which suggests a ring of that size that was full\n",
         device->event_count);
     break;
   case WEIR__HISTORY_LATE:
-    printf("    history   its beginning is missing: recording began late, or the ring dropped events\n");
+    printf("    history   its beginning is missing: recording began late, or the ring was full\n");
     break;
   }
-  printf("              before it %s were in use and %s reserved; %zu frees of memory from before\n",
+  printf("              before it %s were in use and %s reserved; %zu frees are of memory from before\n",
          bytes(s->live_before, text[0]), bytes(s->reserved_before, text[1]), s->unknown_frees);
 }
 
@@ -116,7 +116,7 @@ static void print_device(const weir__recording *snapshot, int number, const weir
   size_t made = s->actions[WEIR__ACTION_SEGMENT_ALLOC] + s->actions[WEIR__ACTION_SEGMENT_MAP];
   printf("  %sdevice %d%s\n", weir_cli_bold(), number, weir_cli_plain());
   if (device->event_count) {
-    printf("    events    %zu in %s: %zu allocations, %zu frees, %zu segment%s made and %zu given back",
+    printf("    events    %zu in %s: %zu allocations, %zu frees, %zu segment%s allocated and %zu released",
            device->event_count,
            s->first_us ? weir__describe_span((int64_t)((uint64_t)s->last_us - (uint64_t)s->first_us), span)
                        : "a time that was not recorded",
@@ -144,9 +144,9 @@ static void print_device(const weir__recording *snapshot, int number, const weir
     print_peak(snapshot, number, s, "reserved", &s->reserved);
   }
   if (s->is_end_told) {
-    printf("    at end    %s in use, as requested, of %s reserved: counted from the events%s\n",
+    printf("    at end    %s in use, as requested, of %s reserved: computed from the events%s\n",
            bytes(s->end_requested, text[0]), bytes(s->end_reserved, text[1]),
-           snapshot->is_cut_off ? "; the recording was not ended" : "");
+           snapshot->is_cut_off ? "; the process did not close the recording" : "");
     print_holders(snapshot, s->at_end, s->at_end_count);
     return;
   }
@@ -156,7 +156,7 @@ static void print_device(const weir__recording *snapshot, int number, const weir
   }
   printf("    at end    %s in use of %s reserved, in %zu large and %zu small segments%s\n",
          bytes(s->end_active, text[0]), bytes(s->end_reserved, text[1]), s->large_segments, s->small_segments,
-         s->private ? ", some of them of private pools" : "");
+         s->private ? ", some in private pools" : "");
   print_holders(snapshot, s->at_end, s->at_end_count);
 }
 
@@ -173,7 +173,7 @@ static host_sums sum_host(const weir__recording_device *host) {
   return sums;
 }
 
-/* Pinned host memory, where the file has some. */
+/* Pinned host memory, if the file has any. */
 static void print_host(const weir__recording_device *host) {
   char text[2][32];
   const host_sums sums = sum_host(host);
@@ -194,7 +194,7 @@ static void print_text(const char *file, const weir__recording *snapshot, const 
   printf("%s%s%s: %zu device%s, %zu events", weir_cli_bold(), weir_cli_escaped(file), weir_cli_plain(), used,
          used == 1 ? "" : "s", events);
   if (snapshot->is_events_only)
-    puts(", a recording of WEIR_RECORD");
+    puts(", recorded with WEIR_RECORD");
   else
     printf(", %zu segment%s\n", snapshot->segment_count, snapshot->segment_count == 1 ? "" : "s");
   print_settings(snapshot);
@@ -207,25 +207,23 @@ static void print_text(const char *file, const weir__recording *snapshot, const 
     has_stacks |= devices[i].has_stacks;
   }
   if (used && !has_stacks)
-    printf("  no stacks were recorded, so allocations are grouped by size: %s keeps them\n",
+    printf("  no stacks were recorded, so allocations are grouped by size: %s records them\n",
            snapshot->is_events_only ? "WEIR_RECORD_STACKS=alloc" : "_record_memory_history(stacks=\"python\")");
   for (size_t i = 0; i < snapshot->ignored_count; i++)
-    printf("  not understood: key '%s' of %s, %" PRIu64 " time%s\n", weir_cli_escaped(snapshot->ignored[i].key),
+    printf("  unknown key '%s' of %s, %" PRIu64 " time%s\n", weir_cli_escaped(snapshot->ignored[i].key),
            snapshot->ignored[i].where, snapshot->ignored[i].count, snapshot->ignored[i].count == 1 ? "" : "s");
   if (events) {
     fputs("  next: ", stdout);
     weir_cli_print_command("explain", "", file);
   } else if (used)
-    puts("  next: record a history: torch.cuda.memory._record_memory_history(stacks=\"python\") before the work "
-         "begins,\n"
-         "        _dump_snapshot(\"job.pickle\") when it is over; a program on Weir: WEIR_RECORD=DIRECTORY");
+    puts("  next: record a history: call torch.cuda.memory._record_memory_history(stacks=\"python\") before the work "
+         "and _dump_snapshot(\"job.pickle\") after it; for a program on Weir, set WEIR_RECORD=FOLDER");
   else
-    printf(
-        "  nothing was recorded: what is to be recorded comes between torch.cuda.memory._record_memory_history() and\n"
-        "  _dump_snapshot()\n");
+    puts("  nothing was recorded: the work must run between torch.cuda.memory._record_memory_history() and "
+         "_dump_snapshot()");
 }
 
-/* ---- For programs ---- */
+/* ---- JSON ---- */
 
 static void json_holders(const weir__recording *snapshot, const char *name, const weir__holder *holders, size_t count) {
   char text[WEIR__DESCRIBE_TEXT];

@@ -1,5 +1,5 @@
 /*
- * weir tune: the settings under which recorded jobs need least memory, and what they cost.
+ * weir tune: the settings under which recorded jobs need the least memory, and what they cost.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -30,7 +30,7 @@ typedef struct tuning {
 
 /* ---- Output ---- */
 
-static double saved(uint64_t before, uint64_t after) {
+static double saved_percent(uint64_t before, uint64_t after) {
   double percent = before ? 100 * ((double)before - (double)after) / (double)before : 0;
   return percent < 0 && percent > -0.05 ? 0 : percent; /* no "-0.0" */
 }
@@ -42,9 +42,9 @@ static void print_row(const tuning *t, size_t candidate) {
   const char *name = weir_cli_conf_text(&c->settings, conf);
   bool is_best = candidate == r->best;
   if (candidate == 0 && r->is_mixed)
-    name = "each file's own";
+    name = "those of each file";
   printf("%s%12s %6.1f %% %10s %8llu %8llu  %s%s%s%s\n", is_best ? weir_cli_bold() : "",
-         weir__format_bytes(c->score.peak, text[0]), saved(r->candidates[0].score.peak, c->score.peak),
+         weir__format_bytes(c->score.peak, text[0]), saved_percent(r->candidates[0].score.peak, c->score.peak),
          weir_cli_format_ns(c->score.cost, text[1]), (unsigned long long)c->score.calls,
          (unsigned long long)c->score.retries, candidate ? "" : "recorded: ", *name ? name : "(defaults)",
          is_best ? "   <- best" : "", is_best ? weir_cli_plain() : "");
@@ -53,7 +53,8 @@ static void print_row(const tuning *t, size_t candidate) {
 static void print_table(const tuning *t) {
   const weir__tune_result *r = &t->result;
   bool has_best = false, has_recorded = false;
-  printf("%zu settings tried. The best trade-offs of peak memory, cost and number of keys:\n\n", r->candidate_count);
+  printf("%zu settings tried. The best trade-offs between peak memory, cost and number of keys:\n\n",
+         r->candidate_count);
   printf("%12s %8s %10s %8s %8s  %s\n", "reserved", "saved", "cost", "calls", "retries", "settings");
   for (size_t i = 0; i < r->front_count && i < MOST_ROWS; i++) {
     print_row(t, r->front[i]);
@@ -61,7 +62,7 @@ static void print_table(const tuning *t) {
     has_recorded |= r->front[i] == 0;
   }
   if (r->front_count > MOST_ROWS)
-    printf("%12s and %zu more that need more memory: --json has them\n", "", r->front_count - MOST_ROWS);
+    printf("%12s and %zu more that need more memory: see --json\n", "", r->front_count - MOST_ROWS);
   if (!has_best || (!has_recorded && r->best != 0))
     putchar('\n');
   if (!has_best)
@@ -112,7 +113,7 @@ static void print_verdict(const tuning *t) {
   putchar('\n');
   print_failures(t);
   if (r->best == 0)
-    puts("The recorded settings are the best that were found.");
+    puts("No settings were found that are better than the recorded ones.");
   else if (*best) {
     printf("%sThe best:%s\n", weir_cli_bold(), weir_cli_plain());
     weir_cli_keep_line();
@@ -120,23 +121,23 @@ static void print_verdict(const tuning *t) {
   } else
     printf("%sThe best are the defaults:%s\n  unset PYTORCH_CUDA_ALLOC_CONF\n", weir_cli_bold(), weir_cli_plain());
   if (r->best && after->peak <= before->peak)
-    printf("It reserves %s at the peak instead of %s: %s less, %.1f %%.", weir__format_bytes(after->peak, text[0]),
+    printf("Peak reserved memory is %s instead of %s: %s less, %.1f %%.", weir__format_bytes(after->peak, text[0]),
            weir__format_bytes(before->peak, text[1]), weir__format_bytes(before->peak - after->peak, text[2]),
-           saved(before->peak, after->peak));
+           saved_percent(before->peak, after->peak));
   else if (r->best)
-    printf("It reserves %s at the peak; the recorded settings reserved %s.", weir__format_bytes(after->peak, text[0]),
-           weir__format_bytes(before->peak, text[1]));
+    printf("Peak reserved memory is %s; under the recorded settings it was %s.",
+           weir__format_bytes(after->peak, text[0]), weir__format_bytes(before->peak, text[1]));
   if (r->best)
     printf(" Driver calls cost %s instead of %s.\n", weir_cli_format_ns(after->cost, text[0]),
            weir_cli_format_ns(before->cost, text[1]));
   if (before->failures && !after->failures)
-    puts("Memory does not run out.");
+    puts("Memory no longer runs out.");
   if (r->candidates[r->best].settings.large_segment_size != 20 << 20)
     puts("large_segment_size_mb needs PyTorch 2.11 or newer.");
   if (t->options.history_count > 1)
     print_files(t);
   if (t->options.fit) {
-    printf("The least memory in which %s:\n", t->options.history_count > 1 ? "all of them run" : "it runs");
+    printf("The least memory in which %s:\n", t->options.history_count > 1 ? "all jobs run" : "the job runs");
     print_fit("recorded", &r->fit_recorded);
     if (r->best)
       print_fit("best", &r->fit_best);
@@ -147,24 +148,22 @@ static void print_start(const weir__replayer *history) {
   char text[32];
   fputs("  began late: ", stdout);
   weir_cli_print_start(history);
-  printf(
-      ".\n  Their order is not known, so they are allocated anew, by address, in every row below: compare these with "
-      "each\n"
-      "  other. The recording itself reserved %s at its peak.\n",
-      weir__format_bytes((uint64_t)weir__replayer_check(history)->stats.reserved_bytes[WEIR_STAT_ALL].peak, text));
+  printf(".\n  Their order is not known, so they are allocated again in order of address in every row below: compare "
+         "these with each other. The recording itself reserved %s at its peak.\n",
+         weir__format_bytes((uint64_t)weir__replayer_check(history)->stats.reserved_bytes[WEIR_STAT_ALL].peak, text));
 }
 
-/* The replays have other addresses than the recording, and no races between threads. */
+/* Replays use other addresses than the recording, and do not repeat races between threads. */
 static void print_recorded_peak(const tuning *t, size_t file) {
   const weir__replay_report *check = weir__replayer_check(t->files[file].history);
   uint64_t recorded = (uint64_t)check->stats.reserved_bytes[WEIR_STAT_ALL].peak;
   char text[2][32];
   if (weir_cli_prediction.memory || check->differences || recorded == t->result.candidates[0].of[file].peak_reserved)
     return;
-  printf("  The recording itself reserved %s at its peak. Its settings, replayed as all others are, reserve %s: %s\n",
+  printf("  The recording itself reserved %s at its peak. Its settings, replayed like all others, reserve %s: %s\n",
          weir__format_bytes(recorded, text[0]),
          weir__format_bytes(t->result.candidates[0].of[file].peak_reserved, text[1]),
-         check->raced ? "races\n  between threads are not repeated." : "segments\n  lie at other addresses.");
+         check->raced ? "races between threads are not repeated." : "segments have other addresses.");
 }
 
 static void print_text(const tuning *t) {
@@ -235,16 +234,17 @@ static void print_json(const tuning *t) {
   puts("}");
 }
 
-/* ---- Work ---- */
+/* ---- Tuning ---- */
 
-/* Keys that are not searched stay as they were. What PyTorch reads more loosely than Weir does is not carried on. */
+/* Keys that are not searched keep their values. Texts that PyTorch accepts but Weir does not are replaced by the
+ * defaults. */
 static void read_base(const char *conf, weir__settings *base) {
   if (!conf || weir__settings_parse(NULL, conf, base) || base->backend != WEIR__BACKEND_NATIVE)
     weir__settings_default(base);
 }
 
 static int tune_files(tuning *t, char **names, int count) {
-  weir__parallel *team = &t->options.team;
+  weir__parallel *parallel = &t->options.team;
   weir__settings base;
   int code = WEIR_EXIT_OK;
   t->files = calloc((size_t)count, sizeof *t->files);
@@ -255,7 +255,7 @@ static int tune_files(tuning *t, char **names, int count) {
     code = weir_cli_history_open(names[i], &t->files[i]);
     t->histories[i] = t->files[i].history;
   }
-  bool failed = weir_cli_ranks_any(team, code != WEIR_EXIT_OK);
+  bool failed = weir_cli_ranks_any(parallel, code != WEIR_EXIT_OK);
   if (failed)
     return code ? code : WEIR_EXIT_FAILED;
   read_base(t->files[0].snapshot->conf, &base);
@@ -265,18 +265,18 @@ static int tune_files(tuning *t, char **names, int count) {
   t->options.memory = weir_cli_prediction.memory;
   t->options.fraction = weir_cli_prediction.fraction;
   t->options.costs = &weir_cli_prediction.costs;
-  team->threads = (unsigned)options.threads;
-  weir_cli_progress *progress = team->rank ? NULL : weir_cli_progress_begin("tuning");
-  team->progress = weir_cli_progress_step;
-  team->progress_context = progress;
+  parallel->threads = (unsigned)options.threads;
+  weir_cli_progress *progress = parallel->rank ? NULL : weir_cli_progress_begin("tuning");
+  parallel->progress = weir_cli_progress_step;
+  parallel->progress_context = progress;
   weir_status status = weir__tune(&t->options, &t->result);
   weir_cli_progress_end(progress);
   if (status) {
     weir_cli_fail("%s", weir_last_error());
-    weir_cli_ranks_end(team, true);
+    weir_cli_ranks_end(parallel, true);
     return WEIR_EXIT_FAILED;
   }
-  if (!team->rank)
+  if (!parallel->rank)
     (weir_cli_prediction.json ? print_json : print_text)(t);
   code = t->result.candidates[t->result.best].score.failures ? WEIR_EXIT_SHORT : WEIR_EXIT_OK;
   weir__tune_clear(&t->result);

@@ -22,16 +22,17 @@ static struct {
   weir__prediction rows[MOST_CONFS + 2]; /* of the current file: see OWN_ROWS */
 } whatif;
 
-/* The recorded settings have two rows: the recording itself, as the checked replay reproduced it, and a replay of the kind that
- * all other rows are. In these, segments get addresses in order instead of the recorded ones; of free blocks of one size the
- * lowest is taken, so the figures can differ a little. Nor are races between threads repeated. Of a recording that began late, what was there before is placed anew. */
+/* The recorded settings have two rows: the recording itself, as the checked replay reproduced it, and a replay like
+ * those of all other rows. In these, segments get ascending addresses instead of the recorded ones. Since the lowest
+ * of several free blocks of one size is used, the figures can differ slightly. Races between threads are not repeated
+ * either. If the recording began late, the state before it is allocated again. */
 enum { OWN_ROWS = 2 };
 
 static bool is_late(const weir__replayer *history) { return weir__replayer_start(history)->segment_count > 0; }
 
 static bool is_reproduced(const weir__replayer *history) { return !weir__replayer_check(history)->differences; }
 
-/* NULL: the recorded ones, with what was there before the recording in its place. */
+/* NULL for the recorded settings with the state before the recording as it was. */
 static const weir__settings *settings_of(const weir__replayer *history, size_t row) {
   if (row >= OWN_ROWS)
     return &whatif.settings[row - OWN_ROWS];
@@ -58,7 +59,7 @@ static void predict(void *context, size_t row, void *result) {
 enum { ROW_TEXT = 160 };
 
 /* The figures of a row; returns `text`. */
-static const char *figures(const weir__prediction *p, char text[ROW_TEXT]) {
+static const char *format_figures(const weir__prediction *p, char text[ROW_TEXT]) {
   char part[3][32];
   snprintf(text, ROW_TEXT, "%12s %12s %6.1f %% %9llu %10s %8llu %7llu", weir__format_bytes(p->peak_reserved, part[0]),
            weir__format_bytes(p->peak_allocated, part[1]), 100 * weir__prediction_fragmentation(p),
@@ -67,8 +68,8 @@ static const char *figures(const weir__prediction *p, char text[ROW_TEXT]) {
   return text;
 }
 
-/* Whether the second row says something that the first does not. */
-static bool has_second(const weir__replayer *history) {
+/* Whether the second row differs from the first. */
+static bool has_replayed_row(const weir__replayer *history) {
   const weir__prediction *rows = whatif.rows;
   char text[2][ROW_TEXT];
   if (is_late(history) || (weir_cli_prediction.memory && is_reproduced(history)))
@@ -76,43 +77,41 @@ static bool has_second(const weir__replayer *history) {
   if (weir_cli_prediction.json)
     return rows[0].peak_reserved != rows[1].peak_reserved || rows[0].peak_allocated != rows[1].peak_allocated ||
            rows[0].cost != rows[1].cost || rows[0].retries != rows[1].retries || rows[0].failures != rows[1].failures;
-  return strcmp(figures(&rows[0], text[0]), figures(&rows[1], text[1])) != 0;
+  return strcmp(format_figures(&rows[0], text[0]), format_figures(&rows[1], text[1])) != 0;
 }
 
-static bool is_shown(const weir__replayer *history, size_t row) { return row != 1 || has_second(history); }
+static bool is_shown(const weir__replayer *history, size_t row) { return row != 1 || has_replayed_row(history); }
 
-/* What the row is called without its settings. */
+/* The name of a row: "recorded", or its settings. */
 static const char *name_of(const weir__replayer *history, size_t row) {
   if (row >= OWN_ROWS)
     return *whatif.confs[row - OWN_ROWS] ? whatif.confs[row - OWN_ROWS] : "(defaults)";
-  return !row ? "recorded" : is_late(history) ? "recorded, begun anew" : "recorded, replayed";
+  return !row ? "recorded" : is_late(history) ? "recorded, allocated again" : "recorded, replayed";
 }
 
-/* What the first two rows are, where there are two. */
-static void print_own_rows(const weir__replayer *history) {
+/* Explains the first two rows, if there are two. */
+static void explain_own_rows(const weir__replayer *history) {
   char text[32];
   size_t raced = weir__replayer_check(history)->raced;
-  if (!has_second(history))
+  if (!has_replayed_row(history))
     return;
   if (is_late(history)) {
     fputs("  began late: ", stdout);
     weir_cli_print_start(history);
-    puts(".\n  Their order is not known, so under other settings they are allocated anew, by address. Compare with the "
-         "second row,\n  where the recorded settings begin in the same way, and take the result as an estimate.");
+    puts(".\n  Their order is not known, so under other settings they are allocated again in order of address. Compare "
+         "with the second row, where the recorded settings begin in the same way, and take the result as an estimate.");
   } else if (weir_cli_prediction.memory)
-    printf(
-        "  The first row is the recording. The others were replayed with %s of memory: compare them with the second\n"
-        "  row, which has the recorded settings.\n",
-        weir__format_bytes(weir_cli_prediction.memory, text));
+    printf("  The first row is the recording. The others were replayed with %s of memory: compare them with the second "
+           "row, which has the recorded settings.\n",
+           weir__format_bytes(weir_cli_prediction.memory, text));
   else if (raced)
-    printf("  The first row is the recording. In it, %zu request%s just missed what another thread freed, and took new "
-           "memory\n  instead. The others do not repeat that: compare them with the second row, which has the recorded "
-           "settings.\n",
+    printf("  The first row is the recording. In it, %zu request%s just missed a block that another thread freed, and "
+           "took new memory instead. The others do not repeat that: compare them with the second row, which has the "
+           "recorded settings.\n",
            raced, raced == 1 ? "" : "s");
   else
-    puts("  The first row is the recording. In the others, segments lie at other addresses, which changes the figures "
-         "a\n"
-         "  little: compare them with the second row, which has the recorded settings.");
+    puts("  The first row is the recording. In the others, segments have other addresses, which changes the figures "
+         "slightly: compare them with the second row, which has the recorded settings.");
 }
 
 static void print_rows(const weir_cli_history *h) {
@@ -126,13 +125,13 @@ static void print_rows(const weir_cli_history *h) {
          check->differences ? "not reproduced" : "reproduced");
   if (check->limit_is_inferred && !weir_cli_prediction.memory)
     printf("  limit: %s, inferred from the recording\n", weir__format_bytes(check->limit, limit));
-  print_own_rows(history);
+  explain_own_rows(history);
   printf("%12s %12s %8s %9s %10s %8s %7s  %s\n", "reserved", "allocated", "unused", "calls", "cost", "retries",
          "failed", "settings");
   for (size_t i = 0; i < row_count(); i++) {
     if (!is_shown(history, i))
       continue;
-    printf("%s  ", figures(&rows[i], text));
+    printf("%s  ", format_figures(&rows[i], text));
     if (i >= OWN_ROWS)
       puts(weir_cli_escaped(name_of(history, i)));
     else
@@ -141,7 +140,7 @@ static void print_rows(const weir_cli_history *h) {
   }
   for (size_t i = 0; i < row_count(); i++)
     if (is_shown(history, i) && rows[i].failures) {
-      printf("  %s fails first at ", weir_cli_escaped(name_of(history, i)));
+      printf("  %s first fails at ", weir_cli_escaped(name_of(history, i)));
       weir_cli_print_failure(&rows[i]);
       putchar('\n');
     }

@@ -51,7 +51,7 @@ refused "takes no arguments (got 'now')" now
 run 0 alloc --quick --no-torch
 empty err
 has out " core.*; Weir $version on ledger; median of 3 rounds"
-has out '^PyTorch: absent: not asked for$'
+has out '^PyTorch: absent: not requested$'
 count 6 '^pairs of '
 count 3 ' live, up to '
 count 5 ', own streams* '
@@ -160,7 +160,7 @@ import json, sys
 r = json.load(open(sys.argv[1]))
 assert len(r["patterns"]) == 19, len(r["patterns"])
 assert list(r["contestants"]) == ["weir", "weir_expandable", "mimalloc", "torch"]
-assert r["contestants"]["torch"] == {"present": False, "version": None, "reason": "not asked for"}
+assert r["contestants"]["torch"] == {"present": False, "version": None, "reason": "not requested"}
 for p in r["patterns"]:
     for who in ("weir", "weir_expandable"):
         assert 0 < p["least_ns"][who] <= p["ns"][who] <= p["most_ns"][who], p
