@@ -3,8 +3,6 @@
  */
 #include "bench.h"
 
-#include <limits.h>
-
 #include "cli.h"
 #include "help.h"
 
@@ -22,7 +20,6 @@ const weir_cli_command weir_cmd_bench = {
     .summary = "measure the speed of the allocator and of recording",
     .description = "Measure on this machine, now. Use an optimized build, which 'make' makes.",
     .argument = "TOPIC",
-    .most = INT_MAX,
     .topics = topics,
     .exit = {"measured", "something failed"},
     .run = run};

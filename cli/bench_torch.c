@@ -21,43 +21,6 @@
 
 enum { OUTPUT_SIZE = 1 << 16, ARGUMENTS_MAX = 64 };
 
-/* Prints "absent" and the reason or "torch" and the version, and then the arguments for the compiler, one on each
- * line. */
-static const char ask_torch[] =
-    "import sys\n"
-    "def absent(why):\n"
-    "    print('absent', ' '.join(str(why).split())[:120]); sys.exit(0)\n"
-    "try:\n"
-    "    import torch\n"
-    "except Exception as error:\n"
-    "    absent('no PyTorch for python3' if isinstance(error, ImportError) else error)\n"
-    "if not torch.cuda.is_available():\n"
-    "    absent('PyTorch finds no GPU')\n"
-    "import glob, os, shutil\n"
-    "here = os.path.dirname(torch.__file__)\n"
-    "wheels = os.path.join(os.path.dirname(here), 'nvidia', '*')\n"
-    "nvcc = shutil.which('nvcc')\n"
-    "homes = [os.environ.get('CUDA_HOME'), os.environ.get('CUDA_PATH'),\n"
-    "         nvcc and os.path.dirname(os.path.dirname(os.path.realpath(nvcc))), '/usr/local/cuda']\n"
-    "homes = [home for home in homes if home]\n"
-    "headers = [home + '/include' for home in homes] + sorted(glob.glob(wheels + '/include'))\n"
-    "headers = [path for path in headers if os.path.exists(path + '/cuda_runtime_api.h')]\n"
-    "if not headers:\n"
-    "    absent('cuda_runtime_api.h was not found')\n"
-    "headers.sort(key=lambda path: not os.path.exists(path + '/crt/host_defines.h'))\n"
-    "libraries = [here + '/lib'] + sorted(glob.glob(wheels + '/lib'))\n"
-    "print('torch', torch.__version__)\n"
-    "print('-D_GLIBCXX_USE_CXX11_ABI=%d' % int(torch._C._GLIBCXX_USE_CXX11_ABI))\n"
-    "print('-isystem' + here + '/include')\n"
-    "print('-isystem' + headers[0])\n"
-    "for path in libraries:\n"
-    "    print('-L' + path); print('-Wl,-rpath,' + path)\n"
-    "print('-lc10_cuda'); print('-lc10')\n"
-    "runtime = [file for path in libraries + [home + '/lib64' for home in homes]\n"
-    "           for file in sorted(glob.glob(path + '/libcudart.so*'))]\n"
-    "if runtime:\n"
-    "    print(runtime[0])\n";
-
 /* Starts a program with these descriptors as its stdin (-1 for ours) and stdout; stderr goes to the file `errors`. */
 static bool start(char *const argv[], int in, int out, const char *errors, pid_t *child) {
   posix_spawn_file_actions_t actions;
@@ -140,7 +103,7 @@ static int split_lines(char *text, char **lines, int room) {
 
 /* The files of the temporary folder. */
 typedef struct work_files {
-  char folder[256], source[300], header[300], program[300], errors[300];
+  char folder[256], script[300], source[300], header[300], program[300], errors[300];
 } work_files;
 
 static bool make_folder(work_files *files) {
@@ -148,6 +111,7 @@ static bool make_folder(work_files *files) {
   int length = snprintf(files->folder, sizeof files->folder, "%s/weir-bench-XXXXXX", above && *above ? above : "/tmp");
   if (length >= (int)sizeof files->folder || !mkdtemp(files->folder))
     return false;
+  snprintf(files->script, sizeof files->script, "%s/bench_torch.py", files->folder);
   snprintf(files->source, sizeof files->source, "%s/bench_torch.cpp", files->folder);
   snprintf(files->header, sizeof files->header, "%s/bench_patterns.h", files->folder);
   snprintf(files->program, sizeof files->program, "%s/bench_torch", files->folder);
@@ -156,6 +120,7 @@ static bool make_folder(work_files *files) {
 }
 
 static void remove_folder(const work_files *files) {
+  unlink(files->script);
   unlink(files->source);
   unlink(files->header);
   unlink(files->program);
@@ -194,16 +159,17 @@ static bool make_program(work_files *files, char version[64], char reason[WEIR_B
   char *flags[ARGUMENTS_MAX];
   bool is_made = false;
   /* The flags point into the answer until the compiler has run; its output follows. */
-  char *answer = malloc(2 * OUTPUT_SIZE);
+  char *answer = calloc(2, OUTPUT_SIZE);
   if (!answer) {
     snprintf(reason, WEIR_BENCH_REASON, "out of host memory");
     return false;
   }
-  char *ask[] = {"python3", "-c", (char *)ask_torch, NULL};
-  int code = capture(ask, files->errors, answer);
+  char *ask[] = {"python3", files->script, NULL};
+  bool is_written = write_file(files->script, bench_torch_py, sizeof bench_torch_py);
+  int code = is_written ? capture(ask, files->errors, answer) : -1;
   int flag_count = split_lines(answer, flags, ARGUMENTS_MAX);
   if (code < 0 || code == 127)
-    snprintf(reason, WEIR_BENCH_REASON, "python3 is not installed");
+    snprintf(reason, WEIR_BENCH_REASON, is_written ? "python3 is not installed" : "cannot write a temporary file");
   else if (flag_count && strncmp(flags[0], "absent ", 7) == 0)
     snprintf(reason, WEIR_BENCH_REASON, "%s", flags[0] + 7);
   else if (code || !flag_count || strncmp(flags[0], "torch ", 6) != 0)

@@ -730,8 +730,6 @@ const weir_cli_command weir_cmd_explain = {
         "blocks were in the way, and what would have served the request. The state is that of the real allocator, "
         "replayed; each suggestion was replayed as well, within the same limit.",
     .argument = "FILE",
-    .least = 1,
-    .most = 1,
     .options = option_table,
     .exit = {"explained", "the file cannot be read, or has no such moment"},
     .run = run};

@@ -151,8 +151,7 @@ const weir_cli_command weir_cmd_help = {
     .summary = "print the help of a command, the environment variables or the allocator's settings",
     .description = "Print the help of weir or of a COMMAND. 'weir help environment' lists the environment variables, "
                    "'weir help settings' the keys of WEIR_ALLOC_CONF.",
-    .argument = "[COMMAND]",
-    .most = 2,
+    .argument = "[COMMAND...]",
     .options = option_table,
     .exit = {"done", "the output cannot be written"},
     .run = run};

@@ -298,8 +298,6 @@ const weir_cli_command weir_cmd_lint = {
         "that are not allowed, and combinations that hurt or have no effect; and show what each key does. "
         "'weir help settings' lists all keys.",
     .argument = "STRING",
-    .least = 1,
-    .most = 1,
     .options = option_table,
     .exit = {"nothing is wrong with it", "a key or value is wrong, hurts or has no effect"},
     .run = run};

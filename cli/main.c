@@ -1,7 +1,6 @@
 #include "cli.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,7 +49,6 @@ const weir_cli_command weir_cmd = {
         "FILE' and then 'weir explain FILE'.\n"
         "'weir COMMAND --help' has the options of a command, 'weir help environment' the environment variables.",
     .argument = "COMMAND",
-    .most = INT_MAX,
     .options = option_table,
     .topics = commands,
     .exit = {"done", "failed", NULL, "done, and memory runs out (replay, tune)"},

@@ -200,25 +200,30 @@ static int refuse_option(int option, char **argv) {
   return weir_cli_usage("unknown option '%s'", word);
 }
 
-/* What all options and arguments together must be. */
-static int check(const bool *given, int count, char **arguments) {
+static int check_options(const bool *given) {
   const weir_cli_option *o;
   char names[NAMES_SIZE];
-  const int word = (int)strcspn(current->argument ? current->argument : "", ".");
   for (size_t i = 0; (o = weir_cli_option_at(current, i)); i++) {
     if (given[i] && o->needs && !is_given(given, o->needs))
       return weir_cli_usage("--%s needs --%s", o->name, o->needs);
-    if (!given[i] && o->is_required && o->choices)
-      return weir_cli_usage("--%s is missing: %s", o->name, list_choices(o->choices, " or ", names));
     if (!given[i] && o->is_required)
-      return weir_cli_usage("--%s %s is missing", o->name, o->value);
+      return o->choices ? weir_cli_usage("--%s is missing: %s", o->name, list_choices(o->choices, " or ", names))
+                        : weir_cli_usage("--%s %s is missing", o->name, o->value);
   }
-  if (count < current->least)
-    return weir_cli_usage("%.*s is missing", word, current->argument);
-  if (count > current->most && !current->most)
+  return WEIR_EXIT_OK;
+}
+
+static int check_arguments(int count, char **arguments) {
+  const char *name = current->argument;
+  if (!name && count)
     return weir_cli_usage("takes no arguments (got '%s')", arguments[0]);
-  if (count > current->most)
-    return weir_cli_usage("takes only one %.*s (got '%s' as well)", word, current->argument, arguments[current->most]);
+  if (!name || current->topics)
+    return WEIR_EXIT_OK;
+  const int length = (int)strcspn(name, ".");
+  if (!count && *name != '[')
+    return weir_cli_usage("%.*s is missing", length, name);
+  if (count > 1 && !strstr(name, "..."))
+    return weir_cli_usage("takes only one %.*s (got '%s' as well)", length, name, arguments[1]);
   return WEIR_EXIT_OK;
 }
 
@@ -254,8 +259,20 @@ int weir_cli_run(const weir_cli_command *command, int argc, char **argv) {
     code = read_value(o, optarg);
   }
   if (!code)
-    code = check(given, argc - optind, argv + optind);
+    code = check_options(given);
+  if (!code)
+    code = check_arguments(argc - optind, argv + optind);
   return code ? code : command->run(argc - optind, argv + optind);
+}
+
+int weir_cli_for_each(int count, char **files, int (*run)(const char *file)) {
+  int code = WEIR_EXIT_OK;
+  for (int i = 0; i < count; i++) {
+    int one = run(files[i]);
+    if (one && code != WEIR_EXIT_FAILED)
+      code = one;
+  }
+  return code;
 }
 
 /* ---- Topics ---- */

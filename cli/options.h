@@ -47,9 +47,8 @@ struct weir_cli_command {
   const char *name;  /* as typed after "weir": "replay", "bench alloc"; NULL for weir itself */
   const char *group; /* its heading in the list of commands, NULL for the heading of the one before */
   const char *summary;
-  const char *description;                 /* one line for each paragraph */
-  const char *argument;                    /* "FILE..." for the usage line, NULL if there are none */
-  int least, most;                         /* arguments */
+  const char *description; /* one line for each paragraph */
+  const char *argument; /* "FILE", "FILE..." for one or more, "[FILE]" if it may be left out; NULL if there are none */
   const weir_cli_option *options, *shared; /* either may be NULL; every command has --help as well */
   const weir_cli_command *const *topics;   /* commands of its own, ended by NULL; NULL if there are none */
   const char *exit[4];                     /* what each exit code means; 2 is always invalid usage */
@@ -61,6 +60,10 @@ const weir_cli_option *weir_cli_option_at(const weir_cli_command *command, size_
 
 /* Parses the options and runs the command, or prints its help. argv[0] is its name. Returns an exit code. */
 int weir_cli_run(const weir_cli_command *command, int argc, char **argv);
+
+/* Runs a function that returns an exit code for each file. Returns WEIR_EXIT_FAILED if it failed for any, else the
+ * first code other than WEIR_EXIT_OK. */
+int weir_cli_for_each(int count, char **files, int (*run)(const char *file));
 
 /* Runs the topic that argv[0] names. */
 int weir_cli_run_topic(const weir_cli_command *command, int argc, char **argv);

@@ -131,8 +131,6 @@ const weir_cli_command weir_cmd_redact = {
         "Both files are then replayed, and every decision is compared. If the copy behaves differently, it is not "
         "written.",
     .argument = "FILE",
-    .least = 1,
-    .most = 1,
     .options = option_table,
     .exit = {"done and checked",
              "a file cannot be read or written, or the copy behaves differently and is not written"},

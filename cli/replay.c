@@ -1,7 +1,6 @@
 /*
  * weir replay: a recorded history, replayed through Weir's own allocator without a GPU.
  */
-#include <limits.h>
 #include <stdio.h>
 
 #include "base/base.h"
@@ -146,14 +145,7 @@ static int run(int count, char **files) {
   if (options.conf && options.check)
     return weir_cli_usage("--check compares under the recorded settings: it takes no --conf");
   int code = weir_cli_prediction_begin();
-  if (code)
-    return code;
-  for (int i = 0; i < count; i++) {
-    int one = options.check ? check_file(files[i]) : run_file(files[i]);
-    if (one && code != WEIR_EXIT_FAILED)
-      code = one;
-  }
-  return code;
+  return code ? code : weir_cli_for_each(count, files, options.check ? check_file : run_file);
 }
 
 static const weir_cli_option option_table[] = {
@@ -174,8 +166,6 @@ const weir_cli_command weir_cmd_replay = {
                    "anything is predicted for other settings or another amount of memory, a replay under the recorded "
                    "settings is compared with the file.",
     .argument = "FILE...",
-    .least = 1,
-    .most = INT_MAX,
     .options = option_table,
     .shared = weir_cli_prediction_table,
     .exit = {"all files were replayed, and with --check nothing differs", "something differs, or a file cannot be read",

@@ -4,7 +4,6 @@
 #include "offline/summary.h"
 
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -345,14 +344,7 @@ static int summarize_file(const char *file) {
   return status ? WEIR_EXIT_FAILED : WEIR_EXIT_OK;
 }
 
-static int run(int count, char **files) {
-  int code = WEIR_EXIT_OK;
-  for (int i = 0; i < count; i++) {
-    int one = summarize_file(files[i]);
-    code = one ? one : code;
-  }
-  return code;
-}
+static int run(int count, char **files) { return weir_cli_for_each(count, files, summarize_file); }
 
 static const weir_cli_option option_table[] = {
     {"json", .target = &json, .help = "print JSON, one object for each file"}, {0}};
@@ -364,8 +356,6 @@ const weir_cli_command weir_cmd_summary = {
     .description = "Show what recorded memory histories contain: devices, settings, events, the time they span, peaks, "
                    "segments, the largest holders of memory, and how complete each history is.",
     .argument = "FILE...",
-    .least = 1,
-    .most = INT_MAX,
     .options = option_table,
     .exit = {"all files were read", "a file cannot be read"},
     .run = run};

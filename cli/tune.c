@@ -1,7 +1,6 @@
 /*
  * weir tune: the settings under which recorded jobs need the least memory, and what they cost.
  */
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -314,8 +313,6 @@ const weir_cli_command weir_cmd_tune = {
         "replay under the recorded settings is compared with each file. Under mpirun, if the build has MPI, the "
         "processes share the work.",
     .argument = "FILE...",
-    .least = 1,
-    .most = INT_MAX,
     .options = option_table,
     .shared = weir_cli_prediction_table,
     .exit = {"done", "a file cannot be read or is not reproduced", NULL, "memory runs out under every setting"},

@@ -1,7 +1,6 @@
 /*
  * weir whatif: a recorded job under several settings, side by side.
  */
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -193,13 +192,7 @@ static int predict_file(const char *file) {
 
 static int run(int count, char **files) {
   int code = weir_cli_prediction_begin();
-  if (code)
-    return code;
-  for (int i = 0; i < count; i++) {
-    int one = predict_file(files[i]);
-    code = one ? one : code;
-  }
-  return code;
+  return code ? code : weir_cli_for_each(count, files, predict_file);
 }
 
 static int read_conf(const char *conf) {
@@ -222,8 +215,6 @@ const weir_cli_command weir_cmd_whatif = {
                    "fragmentation, driver calls and their cost, retries and failures. First, a replay under the "
                    "recorded settings is compared with the file.",
     .argument = "FILE...",
-    .least = 1,
-    .most = INT_MAX,
     .options = option_table,
     .shared = weir_cli_prediction_table,
     .exit = {"done", "a file cannot be read or is not reproduced, or settings are wrong"},
