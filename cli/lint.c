@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/settings.h"
 #include "base/base.h"
 #include "base/text.h"
 #include "cli.h"
 #include "json.h"
+#include "offline/predict.h" /* weir__settings */
 
 typedef enum severity { ERROR, HURTS, NOTHING, NOTE } severity;
 
