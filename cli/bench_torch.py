@@ -1,6 +1,7 @@
 """Finds PyTorch for `weir bench alloc`.
 
-Prints "absent" and the reason, or "torch" and the version and then the arguments for the C++ compiler, one on each line.
+Prints "absent" and the reason, or "torch" and the version, and then the arguments for the C++ compiler, one on each
+line.
 """
 import glob
 import os

@@ -53,14 +53,13 @@ static const char *page_name(const weir_cli_command *command, char name[WEIR_CLI
 }
 
 static void print_man_topics(FILE *out, const weir_cli_command *command) {
-  char text[WEIR_CLI_LABEL_SIZE + 8];
+  char name[WEIR_CLI_LABEL_SIZE], term[WEIR_CLI_LABEL_SIZE + 8];
   fprintf(out, ".SH %s\n", command->name ? "TOPICS" : "COMMANDS");
   for (const weir_cli_command *const *t = command->topics; *t; t++) {
     if ((*t)->group)
       fprintf(out, ".SS %s\n", (*t)->group);
-    page_name(*t, text);
-    strcat(text, "(1)");
-    print_term(out, text, (*t)->summary);
+    snprintf(term, sizeof term, "%s(1)", page_name(*t, name));
+    print_term(out, term, (*t)->summary);
   }
 }
 

@@ -251,7 +251,7 @@ int weir_cli_run(const weir_cli_command *command, int argc, char **argv) {
     for (; (o = weir_cli_option_at(command, i)); i++)
       if (option == o->letter || option == FIRST_VALUE + (int)i)
         break;
-    if (o == common) {
+    if (!o || o == common) {
       weir_cli_print_help(command);
       return WEIR_EXIT_OK;
     }

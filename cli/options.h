@@ -29,17 +29,18 @@ typedef struct weir_cli_choice {
 typedef struct weir_cli_option {
   const char *name; /* without dashes */
   char letter;      /* the short form, 0 if there is none */
+  bool is_required; /* the command needs it */
   weir_cli_kind kind;
   const char *value; /* what the help calls the value, NULL for a flag */
   void *target;      /* of the type that kind names */
   const char *help;
   int64_t least, most;
   const weir_cli_choice *choices; /* end with one that has no name */
-  bool is_required;               /* the command needs it */
   const char *needs;              /* the name of another option that must be given too */
-  int (*read)(
-      const char *text); /* reads the value instead of kind; an exit code. WEIR_EXIT_USAGE: the parser reports it */
-  const char *takes;     /* for that report: what the value must be */
+  /* Reads the value instead of kind, and returns an exit code. WEIR_EXIT_USAGE makes the parser report `takes`, which
+   * says what the value must be. */
+  int (*read)(const char *text);
+  const char *takes;
 } weir_cli_option;
 
 typedef struct weir_cli_command weir_cli_command;

@@ -248,8 +248,10 @@ static int tune_files(tuning *t, char **names, int count) {
   int code = WEIR_EXIT_OK;
   t->files = calloc((size_t)count, sizeof *t->files);
   t->histories = calloc((size_t)count, sizeof *t->histories);
-  if (!t->files || !t->histories)
-    code = weir_cli_fail("out of host memory");
+  if (!t->files || !t->histories) {
+    weir_cli_fail("out of host memory");
+    code = WEIR_EXIT_FAILED;
+  }
   for (int i = 0; i < count && !code; i++) {
     code = weir_cli_history_open(names[i], &t->files[i]);
     t->histories[i] = t->files[i].history;
