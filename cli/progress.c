@@ -5,7 +5,6 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -16,7 +15,7 @@ struct weir_cli_progress {
   pthread_t thread;
   pthread_mutex_t lock; /* guards the rest */
   pthread_cond_t changed;
-  size_t done, count; /* count 0: not known */
+  size_t done, count; /* count is 0 if not known */
   bool is_over;
   bool is_shown;
 };
@@ -99,11 +98,3 @@ void weir_cli_progress_end(weir_cli_progress *progress) {
   pthread_mutex_destroy(&progress->lock);
   free(progress);
 }
-
-static bool wants_bold(void) {
-  const char *term = getenv("TERM"), *no = getenv("NO_COLOR");
-  return isatty(STDOUT_FILENO) && !(no && *no) && term && strcmp(term, "dumb") != 0;
-}
-
-const char *weir_cli_bold(void) { return wants_bold() ? "\033[1m" : ""; }
-const char *weir_cli_plain(void) { return wants_bold() ? "\033[0m" : ""; }
