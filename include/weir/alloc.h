@@ -15,8 +15,9 @@
 #include <stdint.h>
 
 #include "weir/driver.h"
-#include "weir/graph.h"
+#include "weir/pool.h"
 #include "weir/status.h"
+#include "weir/stream.h"
 
 #ifdef __cplusplus
 extern "C" {

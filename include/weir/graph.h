@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "weir/driver.h"
+#include "weir/pool.h"
 #include "weir/status.h"
 #include "weir/stream.h"
 
@@ -16,11 +17,6 @@ extern "C" {
 #endif
 
 typedef struct weir_graph weir_graph;
-
-/* Names a memory pool that graphs share. {0, 0} is none. One made by a graph is {n, 0}, one made by hand {0, n}. */
-typedef struct weir_pool_id {
-  uint64_t first, second;
-} weir_pool_id;
 
 /* What other threads may do during a capture. */
 typedef enum weir_capture_mode {

@@ -9,13 +9,24 @@
 #define WEIR_POOL_H
 
 #include <stddef.h>
+#include <stdint.h>
 
-#include "weir/alloc.h"
-#include "weir/graph.h"
+#include "weir/driver.h"
+#include "weir/status.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* Of weir/alloc.h, which includes this header. */
+typedef struct weir_allocator weir_allocator;
+typedef struct weir_stat weir_stat;
+
+/* Names a pool. {0, 0} is the default pool, or none. The id of a pool that a graph creates is {n, 0}, that of
+ * weir_graph_pool_handle {0, n}. */
+typedef struct weir_pool_id {
+  uint64_t first, second;
+} weir_pool_id;
 
 typedef struct weir_pool_options {
   size_t size;    /* sizeof(weir_pool_options) */
@@ -35,10 +46,9 @@ weir_status weir_pool_create(weir_allocator *allocator, int device, weir_pool_id
 weir_status weir_pool_release(weir_allocator *allocator, int device, weir_pool_id id);
 weir_status weir_pool_use_count(weir_allocator *allocator, int device, weir_pool_id id, int *count);
 
-/* What the pool has taken from the driver, by kind: all, small, large. For the most recent 128 pools that had memory it
- * stays known when the pool is gone, and goes on when one of the same id is made. */
-weir_status weir_pool_get_stats(weir_allocator *allocator, int device, weir_pool_id id,
-                                weir_stat reserved_bytes[WEIR_STAT_KINDS]);
+/* The bytes that the pool holds from the driver, by kind: reserved_bytes has room for WEIR_STAT_KINDS values. The counts of
+ * the most recent 128 pools that had memory are kept when the pool is gone, and continue if a pool of the same id is created. */
+weir_status weir_pool_get_stats(weir_allocator *allocator, int device, weir_pool_id id, weir_stat *reserved_bytes);
 weir_status weir_pool_set_use_on_oom(weir_allocator *allocator, int device, weir_pool_id id, int use);
 weir_status weir_pool_set_no_split(weir_allocator *allocator, int device, weir_pool_id id, int no_split);
 
