@@ -15,12 +15,13 @@
  * device's primary one, and of pools that are shared with processes or devices.
  */
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "alloc/heap.h"
 #include "real.h"
 #include "weir/weir.h"
 
@@ -73,7 +74,16 @@ static size_t pool_count, pool_room;
 static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool has_driver_pools; /* one of them is not served, so that cuMemAllocAsync has to look */
 
-/* ---- Codes ---- */
+/* ---- Messages and codes ---- */
+
+static void __attribute__((format(printf, 2, 3))) say(weir_log_level level, const char *format, ...) {
+  char text[1024];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  weir_log_message(level, text);
+}
 
 static weir_cu_result result_of(weir_status status) {
   switch (status) {
@@ -83,7 +93,7 @@ static weir_cu_result result_of(weir_status status) {
     /* A device that has failed has no memory either, and says so more clearly. */
     size_t free_bytes, total_bytes;
     weir_cu_result result = driver->MemGetInfo(driver, &free_bytes, &total_bytes);
-    weir__log(WEIR_LOG_INFO, "%s", weir_last_error());
+    say(WEIR_LOG_INFO, "%s", weir_last_error());
     return result ? result : WEIR_CU_OUT_OF_MEMORY;
   }
   case WEIR_ERROR_HOST_OUT_OF_MEMORY:
@@ -131,8 +141,8 @@ static void open_driver(void) {
     driver = opened;
     atomic_store(&has_driver, true);
   } else {
-    weir__log(WEIR_LOG_ERROR, "preload: the program runs without Weir: %s",
-              status ? weir_last_error() : weir_cu_result_string(result));
+    say(WEIR_LOG_ERROR, "preload: the program runs without Weir: %s",
+        status ? weir_last_error() : weir_cu_result_string(result));
     weir_driver_close(opened);
   }
   pthread_mutex_unlock(&lock);
@@ -184,17 +194,17 @@ static uint64_t limit_of(weir_allocator *allocator, int device, uint64_t total) 
 
   const char *text = getenv("WEIR_MEMORY_LIMIT");
   unsigned long long bytes;
-  if (text && *text && weir__parse_bytes(text, &bytes))
+  if (text && *text && !weir_bytes_parse(text, &bytes))
     limit = least(limit, bytes);
   else if (text && *text)
-    weir__log(WEIR_LOG_ERROR, "WEIR_MEMORY_LIMIT=%s is no size, and does not count: expected bytes, as 8GiB", text);
+    say(WEIR_LOG_ERROR, "WEIR_MEMORY_LIMIT=%s is no size, and does not count: expected bytes, as 8GiB", text);
 
   text = getenv("WEIR_MEMORY_FRACTION");
   char *end;
   fraction = text && *text ? strtod(text, &end) : 1;
   if (text && *text && (*end || !(fraction >= 0 && fraction <= 1)))
-    weir__log(WEIR_LOG_ERROR,
-              "WEIR_MEMORY_FRACTION=%s is no part of the device's memory, and does not count: expected 0 to 1", text);
+    say(WEIR_LOG_ERROR,
+        "WEIR_MEMORY_FRACTION=%s is no part of the device's memory, and does not count: expected 0 to 1", text);
   else
     limit = least(limit, (uint64_t)(fraction * (double)total));
   return limit;
@@ -218,8 +228,8 @@ static weir_allocator *make_allocator(void) {
     return allocator;
   }
   if (!was_said)
-    weir__log(WEIR_LOG_ERROR, "preload: the program runs without Weir: %s",
-              status ? weir_last_error() : "WEIR_ALLOC_CONF: backend:native is the only one that can be preloaded");
+    say(WEIR_LOG_ERROR, "preload: the program runs without Weir: %s",
+        status ? weir_last_error() : "WEIR_ALLOC_CONF: backend:native is the only one that can be preloaded");
   was_said = true;
   if (!status)
     weir_allocator_destroy(allocator);
@@ -286,8 +296,8 @@ static served *served_current(void) {
   return is_open() && !driver->CtxGetCurrent(driver, &current) ? served_context(current) : NULL;
 }
 
-/* The device whose memory this is, live or not; NULL: the pointer is none of Weir's. The public calls tell only live memory,
- * and what the program frees twice must not reach the driver, which may know it as the beginning of a segment. */
+/* The device whose memory this is, allocated or cached, or NULL if it is not Weir's. Cached memory counts: a pointer that the
+ * program frees twice must not reach the driver, which may know it as the beginning of a segment. */
 static served *owner_of(weir_cu_deviceptr pointer) {
   if (!pointer || !atomic_load_explicit(&has_driver, memory_order_acquire))
     return NULL;
@@ -295,7 +305,7 @@ static served *owner_of(weir_cu_deviceptr pointer) {
   int count = atomic_load_explicit(&device_count, memory_order_acquire);
   for (int i = 0; i < count; i++) {
     weir_allocator *allocator = atomic_load_explicit(&devices[i].allocator, memory_order_acquire);
-    if (allocator && weir__page_map_find(allocator->pages, pointer))
+    if (allocator && weir_allocator_owns(allocator, (const void *)(uintptr_t)pointer))
       return &devices[i];
   }
   leave();
@@ -565,7 +575,7 @@ weir_cu_result cuMemAlloc_v2(weir_cu_deviceptr *pointer, size_t bytes) {
 weir_cu_result cuMemAllocPitch_v2(weir_cu_deviceptr *pointer, size_t *pitch, size_t width, size_t height,
                                   unsigned element) {
   weir_cu_result result;
-  size_t bytes, row = weir__round_up(width, PITCH);
+  size_t bytes, row = (width + PITCH - 1) / PITCH * PITCH;
   bool is_plain = pointer && pitch && width && height && (element == 4 || element == 8 || element == 16) &&
                   row >= width && !__builtin_mul_overflow(row, height, &bytes);
   served *at = is_plain ? served_current() : NULL;
@@ -679,16 +689,15 @@ weir_cu_result cuMipmappedArrayCreate(void **array, const void *description, uns
   return result;
 }
 
-/* Bytes of the device that no large request could have: what is used, and with fixed segments the rest of those that are. */
+/* Bytes of the device that no large request could have: those in use, and the unused rest of fixed segments that are in use.
+ * Free blocks of expandable segments do not count as splits. */
 static bool held_bytes(served *at, uint64_t *reserved, uint64_t *held) {
   weir_allocator *allocator = atomic_load(&at->allocator);
   weir_allocator_stats stats = {.size = sizeof stats};
   if (weir_allocator_get_stats(allocator, ordinal(at), &stats))
     return false;
   *reserved = (uint64_t)stats.reserved_bytes[WEIR_STAT_ALL].current;
-  *held = (uint64_t)stats.active_bytes[WEIR_STAT_ALL].current;
-  if (!atomic_load(&allocator->settings)->expandable_segments)
-    *held += (uint64_t)stats.inactive_split_bytes[WEIR_STAT_ALL].current;
+  *held = (uint64_t)(stats.active_bytes[WEIR_STAT_ALL].current + stats.inactive_split_bytes[WEIR_STAT_ALL].current);
   *held = least(*held, *reserved);
   return true;
 }
@@ -802,10 +811,10 @@ weir_cu_result cuIpcGetMemHandle(weir_cu_ipc_mem_handle *handle, weir_cu_devicep
     leave();
   if (can_be_shared)
     return REAL(cuIpcGetMemHandle, handle, pointer);
-  weir__log(WEIR_LOG_WARN,
-            "preload: memory at %p cannot be shared with another process, because it is a part of a larger piece; "
-            "WEIR_NO_MEMORY_CACHING=1 gives each allocation its own",
-            (void *)(uintptr_t)pointer);
+  say(WEIR_LOG_WARN,
+      "preload: memory at %p cannot be shared with another process, because it is a part of a larger piece; "
+      "WEIR_NO_MEMORY_CACHING=1 gives each allocation its own",
+      (void *)(uintptr_t)pointer);
   return WEIR_CU_NOT_SUPPORTED;
 }
 

@@ -25,6 +25,10 @@ typedef enum weir_witness_scope {
 weir_status weir_allocator_set_witness(weir_allocator *allocator, weir_trace_tracker witness, void *context,
                                        weir_witness_scope scope);
 
+/* Parses a size as Weir's own variables have it: "1024", "512 MB" (1000 * 1000), "80GiB" (1024 * 1024 * 1024). Anything else is
+ * WEIR_ERROR_INVALID_ARGUMENT. */
+weir_status weir_bytes_parse(const char *text, unsigned long long *bytes);
+
 /* The ids of a device's private pools whose statistics are known (weir_pool_get_stats): as weir_allocator_pools, and
  * also of the most recent 128 pools that had memory and are gone. PyTorch's statistics by pool have those too. */
 weir_status weir_allocator_pools_ever(weir_allocator *allocator, int device, weir_pool_id *pools, size_t room,

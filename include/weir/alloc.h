@@ -114,6 +114,10 @@ weir_status weir_allocator_empty_pool(weir_allocator *allocator, weir_pool_id po
 /* The largest free block, or the driver's free memory where that is larger and nothing is cached. */
 weir_status weir_allocator_largest_block(weir_allocator *allocator, int device, size_t *bytes);
 
+/* 1 if the address lies in memory that the allocator holds from the driver, whether it is allocated or cached; otherwise 0.
+ * Another back end, or caching that is off, keeps no such memory: then it is 1 for pointers that are allocated here. */
+int weir_allocator_owns(weir_allocator *allocator, const void *pointer);
+
 /* The segment that holds a live pointer. Not for expandable segments: WEIR_ERROR_NOT_SUPPORTED. */
 weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void **base, size_t *bytes);
 

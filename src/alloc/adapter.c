@@ -29,6 +29,15 @@ weir_status weir_allocator_set_witness(weir_allocator *allocator, weir_trace_tra
   return WEIR_OK;
 }
 
+weir_status weir_bytes_parse(const char *text, unsigned long long *bytes) {
+  if (!text || !bytes)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", __func__, text ? "bytes" : "text");
+  if (!weir__parse_bytes(text, bytes))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: \"%s\" is not a size: expected bytes, such as 1024 or 8GiB",
+                      __func__, text);
+  return WEIR_OK;
+}
+
 weir_status weir_allocator_pools_ever(weir_allocator *allocator, int device, weir_pool_id *pools, size_t room,
                                       size_t *count) {
   WEIR__CHECK_ALLOCATOR(allocator);

@@ -51,6 +51,11 @@ weir_status weir__no_block_because(const char *who, weir_allocator *allocator, c
 
 /* ---- What is known of one that is ---- */
 
+int weir_allocator_owns(weir_allocator *allocator, const void *pointer) {
+  return allocator && !allocator->is_forked &&
+         (weir__arena_of(allocator, pointer) || weir__uncached_has(allocator, pointer, NULL));
+}
+
 void weir_pointer_info_init(weir_pointer_info *info) {
   if (info)
     *info = (weir_pointer_info){.size = sizeof *info};
