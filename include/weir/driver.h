@@ -268,6 +268,9 @@ struct weir_driver {
   uint64_t capabilities; /* WEIR_DRIVER_* bits; a table whose `size` does not reach here has none */
 };
 
+/* Sets the size and leaves everything else zero: the first step in making a table of your own. */
+void weir_driver_init(weir_driver *driver);
+
 /* What a table states about itself, in `capabilities`. The layers above the table ask for these, never for its name. A
  * table that passes calls on to another states what the other states. */
 enum {

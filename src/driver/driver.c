@@ -7,6 +7,11 @@
 #include "driver/cuda.h"
 #include "weir/soft.h"
 
+void weir_driver_init(weir_driver *driver) {
+  if (driver)
+    *driver = (weir_driver){.size = sizeof *driver};
+}
+
 const char *weir_driver_call_name(weir_driver_call call) {
   static const char *const names[] = {
 #define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args) "cu" #name,
