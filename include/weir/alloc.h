@@ -97,6 +97,10 @@ const char *weir_allocator_backend(const weir_allocator *allocator);
 weir_status weir_allocator_alloc(weir_allocator *allocator, int device, size_t bytes, weir_cu_stream stream,
                                  void **pointer);
 
+/* Calls that end in _on take a weir_stream in place of the raw stream and its device. The stream is one of the runtime's, so
+ * these are for allocators on the runtime's driver (weir_get_driver). */
+weir_status weir_allocator_alloc_on(weir_allocator *allocator, size_t bytes, weir_stream stream, void **pointer);
+
 /* NULL is allowed. A pointer that is not live here is WEIR_ERROR_INVALID_ARGUMENT, and the text says whether it was
  * freed already, is within another allocation, or is not of this allocator. */
 weir_status weir_allocator_free(weir_allocator *allocator, void *pointer);
@@ -104,6 +108,7 @@ weir_status weir_allocator_free(weir_allocator *allocator, void *pointer);
 /* Another stream uses the memory too: when it is freed, it is not used again before that stream got there. Nothing happens
  * for NULL and for the stream that it was allocated on. */
 weir_status weir_allocator_record_stream(weir_allocator *allocator, void *pointer, weir_cu_stream stream);
+weir_status weir_allocator_record_stream_on(weir_allocator *allocator, void *pointer, weir_stream stream);
 
 /* Gives unused segments back to the driver. During a capture only those of pools that are over. */
 weir_status weir_allocator_empty_cache(weir_allocator *allocator);
@@ -144,6 +149,7 @@ weir_status weir_allocator_describe(weir_allocator *allocator, const void *point
  * it in the block, its own, and the free of the first. */
 weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, size_t bytes, weir_cu_stream stream,
                                     void *address);
+weir_status weir_allocator_alloc_at_on(weir_allocator *allocator, size_t bytes, weir_stream stream, void *address);
 
 /* An expandable segment: how much memory a stream's has now. */
 typedef struct weir_expandable_segment {
@@ -178,6 +184,8 @@ size_t weir_allocator_settings(weir_allocator *allocator, char *text, size_t siz
  * the next one on. NULL or "" takes the stream out of its class. */
 weir_status weir_allocator_set_reserve_class(weir_allocator *allocator, int device, weir_cu_stream stream,
                                              const char *reserve_class);
+weir_status weir_allocator_set_reserve_class_on(weir_allocator *allocator, weir_stream stream,
+                                                const char *reserve_class);
 
 /* Caching off: every allocation goes to the driver, every free too, and nothing is counted. The start is on, unless
  * WEIR_NO_MEMORY_CACHING or PYTORCH_NO_CUDA_MEMORY_CACHING is 1. Memory may be freed after a switch. Another back end has no
@@ -195,6 +203,8 @@ weir_status weir_allocator_enable_peer_access(weir_allocator *allocator, int own
  * access, and expandable segments in use. */
 weir_status weir_allocator_copy_async(weir_allocator *allocator, void *to, int to_device, const void *from,
                                       int from_device, size_t bytes, weir_cu_stream stream, int peer_access);
+weir_status weir_allocator_copy_async_on(weir_allocator *allocator, void *to, int to_device, const void *from,
+                                         int from_device, size_t bytes, weir_stream stream, int peer_access);
 
 /* ---- Statistics ---- */
 

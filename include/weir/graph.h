@@ -75,6 +75,9 @@ void weir_graph_memory_hooks_init(weir_graph_memory_hooks *hooks);
 /* NULL removes them. Not while a capture is under way: WEIR_ERROR_BAD_STATE. */
 weir_status weir_graph_set_memory_hooks(const weir_graph_memory_hooks *hooks);
 
+/* The hooks that are set; all functions are NULL if there are none. Initialize hooks with weir_graph_memory_hooks_init. */
+weir_status weir_graph_get_memory_hooks(weir_graph_memory_hooks *hooks);
+
 #ifdef __cplusplus
 }
 #endif

@@ -51,6 +51,9 @@ weir_status weir_host_free(weir_host_allocator *host, void *pointer);
  * memory is not used again. */
 weir_status weir_host_record_stream(weir_host_allocator *host, void *pointer, int device, weir_cu_stream stream);
 
+/* The same for a stream of the runtime. */
+weir_status weir_host_record_stream_on(weir_host_allocator *host, void *pointer, weir_stream stream);
+
 /* Gives memory that is not in use back to the driver. */
 weir_status weir_host_empty_cache(weir_host_allocator *host);
 

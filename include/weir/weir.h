@@ -26,6 +26,7 @@
 #include "weir/host.h"
 #include "weir/ipc.h"
 #include "weir/log.h"
+#include "weir/memory.h"
 #include "weir/pool.h"
 #include "weir/runtime.h"
 #include "weir/snapshot.h"

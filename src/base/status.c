@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -98,5 +99,13 @@ weir_status weir__fail_result(weir_status status, int driver_result, const char 
   va_start(args, format);
   fail(status, driver_result, format, args);
   va_end(args);
+  return status;
+}
+
+weir_status weir__fail_as(const char *who, weir_status status) {
+  char text[WEIR__TEXT_SIZE], *room = status ? find_room() : NULL;
+  const char *why = room && last.text == room ? strchr(room, ':') : NULL;
+  if (why && (size_t)snprintf(text, sizeof text, "%s%s", who, why) < sizeof text)
+    memcpy(room, text, strlen(text) + 1);
   return status;
 }
