@@ -37,10 +37,10 @@ for page in docs/*.md; do
   fi
 done
 
-# Every variable that the code reads is explained in the README, and in the program's help.
+# Every variable that the code reads is explained in docs/environment.md, and in the program's help.
 variables=$(grep -rhoE '"WEIR_[A-Z_]+"' src cli --include='*.c' | grep -v _ERROR_ | tr -d '"' | sort -u)
 for variable in CUDA_VISIBLE_DEVICES $variables; do
-  for page in README.md cli/main.c; do
+  for page in docs/environment.md cli/main.c; do
     if ! grep -q "$variable" "$page"; then
       echo "$page does not mention $variable"
       failed=1
