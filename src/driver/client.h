@@ -35,8 +35,9 @@ void weir__client_add(weir__client *client);
 /* Not in a child that inherited the client. */
 void weir__client_remove(weir__client *client);
 
-/* The number of clients that keep the runtime from ending: those of its driver if it would close that driver, those that end
- * with the runtime in any case, but not idle ones. The text lists the first few: "0x1230 (device memory, back end native)". */
+/* The number of clients that keep the runtime from ending: those of its driver if it would close that driver, those
+ * that end with the runtime in any case, but not idle ones. The text lists the first few: "0x1230 (device memory, back
+ * end native)". */
 size_t weir__clients_in_use(const weir_driver *driver, bool closes_driver, char *text, size_t size);
 
 /* Ends the clients of a driver that end with the runtime. */
