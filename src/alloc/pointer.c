@@ -75,6 +75,11 @@ weir__block *weir__block_lock(weir_allocator *allocator, const void *pointer, we
   return NULL;
 }
 
+int weir_allocator_owns(weir_allocator *allocator, const void *pointer) {
+  return allocator && !allocator->is_forked &&
+         (weir__arena_of(allocator, pointer) || weir__uncached_find(allocator, pointer, NULL));
+}
+
 void weir_pointer_info_init(weir_pointer_info *info) {
   if (info)
     *info = (weir_pointer_info){.size = sizeof *info};

@@ -297,8 +297,7 @@ weir_status weir_pool_use_count(weir_allocator *allocator, int device, weir_pool
   return leave(heap, status);
 }
 
-weir_status weir_pool_get_stats(weir_allocator *allocator, int device, weir_pool_id id,
-                                weir_stat reserved_bytes[WEIR_STAT_KINDS]) {
+weir_status weir_pool_get_stats(weir_allocator *allocator, int device, weir_pool_id id, weir_stat *reserved_bytes) {
   weir_status status;
   if (!reserved_bytes)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: reserved_bytes is NULL", __func__);

@@ -23,6 +23,10 @@ weir_status weir__fail(weir_status status, const char *format, ...) WEIR_PRINTF(
 /* The same with the driver's result code. */
 weir_status weir__fail_result(weir_status status, int driver_result, const char *format, ...) WEIR_PRINTF(3, 4);
 
+/* For a public call that consists of other public calls: replaces the name of the inner call in the thread's last error
+ * by `who`, unless `status` is WEIR_OK. Returns `status`. */
+weir_status weir__fail_as(const char *who, weir_status status);
+
 void weir__log(weir_log_level level, const char *format, ...) WEIR_PRINTF(2, 3);
 
 /* Registers the handlers of fork, which the first message does otherwise. Code that logs under a lock that its own fork

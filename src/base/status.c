@@ -1,6 +1,7 @@
 #include "weir/status.h"
 
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -98,5 +99,13 @@ weir_status weir__fail_result(weir_status status, int driver_result, const char 
   va_start(args, format);
   fail(status, driver_result, format, args);
   va_end(args);
+  return status;
+}
+
+weir_status weir__fail_as(const char *who, weir_status status) {
+  char text[WEIR__TEXT_SIZE], *buffer = status ? get_buffer() : NULL;
+  const char *why = buffer && last.text == buffer ? strchr(buffer, ':') : NULL;
+  if (why && (size_t)snprintf(text, sizeof text, "%s%s", who, why) < sizeof text)
+    memcpy(buffer, text, strlen(text) + 1);
   return status;
 }

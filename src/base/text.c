@@ -6,6 +6,9 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/base.h"
+#include "weir/adapter.h"
+
 void weir__format_text(char *text, size_t size, const char *format, va_list args) {
   int length = vsnprintf(text, size, format, args);
   if (length < 0) /* an invalid multibyte string: at least show the format */
@@ -198,5 +201,14 @@ weir_status weir__read_options(const char *who, const char *name, void *to, size
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the size of %s is not set; call its _init function first", who,
                       name);
   weir__copy_sized(to, to_size, from, size);
+  return WEIR_OK;
+}
+
+weir_status weir_bytes_parse(const char *text, unsigned long long *bytes) {
+  if (!text || !bytes)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", __func__, text ? "bytes" : "text");
+  if (!weir__parse_bytes(text, bytes))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: \"%s\" is not a size: expected bytes, such as 1024 or 8GiB",
+                      __func__, text);
   return WEIR_OK;
 }

@@ -41,11 +41,15 @@ void weir__client_remove(weir__client *client) {
   pthread_mutex_unlock(&list_lock);
 }
 
-size_t weir__clients_of(const weir_driver *driver, char *text, size_t size) {
+static bool is_in_use(const weir__client *client, bool closes_driver) {
+  return client->is_idle ? !client->is_idle(client) : closes_driver;
+}
+
+size_t weir__clients_in_use(const weir_driver *driver, bool closes_driver, char *text, size_t size) {
   size_t count = 0, length = 0;
   pthread_mutex_lock(&list_lock);
   for (const weir__client *client = clients; client; client = client->next) {
-    if (client->driver != driver || count++ >= MOST_LISTED || length >= size)
+    if (client->driver != driver || !is_in_use(client, closes_driver) || count++ >= MOST_LISTED || length >= size)
       continue;
     char what[128];
     client->describe(client, what, sizeof what);
@@ -55,6 +59,19 @@ size_t weir__clients_of(const weir_driver *driver, char *text, size_t size) {
   if (count > MOST_LISTED && length < size)
     snprintf(text + length, size - length, " and %zu more", count - MOST_LISTED);
   return count;
+}
+
+void weir__clients_end(const weir_driver *driver) {
+  for (;;) {
+    pthread_mutex_lock(&list_lock);
+    weir__client *client = clients;
+    while (client && (client->driver != driver || !client->end))
+      client = client->next;
+    pthread_mutex_unlock(&list_lock);
+    if (!client)
+      return;
+    client->end(client); /* removes it from the list */
+  }
 }
 
 weir_status weir__bad_fork(const char *who) {

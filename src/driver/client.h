@@ -22,6 +22,11 @@ struct weir__client {
    * weir__bad_fork. The locks inside the object are in the state in which the fork found them. */
   void (*invalidate)(weir__client *client);
 
+  /* For a client that ends with the runtime; both are NULL for one that the program destroys. is_idle: nothing of it is
+   * in use by the program; called as describe is. end: destroys it, called without the list's lock. */
+  bool (*is_idle)(const weir__client *client);
+  void (*end)(weir__client *client);
+
   weir__client *next, *previous; /* guarded by the list's lock */
 };
 
@@ -30,8 +35,13 @@ void weir__client_add(weir__client *client);
 /* Not in a child that inherited the client. */
 void weir__client_remove(weir__client *client);
 
-/* The number of clients of a driver. The text lists the first few: "0x1230 (device memory, back end native), ...". */
-size_t weir__clients_of(const weir_driver *driver, char *text, size_t size);
+/* The number of clients that keep the runtime from ending: those of its driver if it would close that driver, those
+ * that end with the runtime in any case, but not idle ones. The text lists the first few: "0x1230 (device memory, back
+ * end native)". */
+size_t weir__clients_in_use(const weir_driver *driver, bool closes_driver, char *text, size_t size);
+
+/* Ends the clients of a driver that end with the runtime. */
+void weir__clients_end(const weir_driver *driver);
 
 /* Fails with WEIR_ERROR_BAD_FORK on behalf of the public call `who`. */
 weir_status weir__bad_fork(const char *who);

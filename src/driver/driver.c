@@ -1,8 +1,13 @@
 /*
  * What all tables share: names, texts and the end.
  */
-#include "base/base.h"
 #include "weir/driver.h"
+#include "base/base.h"
+
+void weir_driver_init(weir_driver *driver) {
+  if (driver)
+    *driver = (weir_driver){.size = sizeof *driver};
+}
 
 const char *weir_driver_call_name(weir_driver_call call) {
   static const char *const names[] = {

@@ -74,6 +74,20 @@ weir_status weir_graph_set_memory_hooks(const weir_graph_memory_hooks *new_hooks
   return WEIR_OK;
 }
 
+weir_status weir_graph_get_memory_hooks(weir_graph_memory_hooks *into) {
+  weir_status status = weir__check_fork(__func__);
+  if (status != WEIR_OK)
+    return status;
+  if (!into || into->size < sizeof into->size)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: hooks is NULL, or its size is not set", __func__);
+  pthread_mutex_lock(&hooks_lock);
+  weir_graph_memory_hooks now = hooks;
+  pthread_mutex_unlock(&hooks_lock);
+  now.size = into->size;
+  weir__copy_sized(into, into->size, &now, sizeof now);
+  return WEIR_OK;
+}
+
 /* From here to hooks_end the hooks stay what they are. */
 static weir_status hooks_begin(weir_graph *graph) {
   pthread_mutex_lock(&hooks_lock);

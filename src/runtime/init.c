@@ -142,6 +142,7 @@ static void tear_down(bool shutdown) {
   if (shutdown)
     state = STOPPED;
 
+  weir__clients_end(weir__rt.driver); /* after the graphs, which use their memory */
   for (int i = 0; i < weir__rt.device_count; i++)
     weir__device_end(&weir__rt.devices[i]);
   weir__rt.driver->CtxSetCurrent(weir__rt.driver, NULL);
@@ -251,16 +252,16 @@ weir_status weir__start(const char *who) {
 
 weir_status weir_init(void) { return weir__start(__func__); }
 
-/* An allocator calls the driver until it is destroyed. A driver of the program's stays open, and allocators on it go
- * on. */
+/* An allocator calls the driver until it is destroyed. A driver that the program chose stays open, and the program's
+ * allocators on it keep working. */
 static weir_status check_clients(const char *who) {
   char list[768];
-  size_t count = owns_driver ? weir__clients_of(weir__rt.driver, list, sizeof list) : 0;
+  size_t count = weir__clients_in_use(weir__rt.driver, owns_driver, list, sizeof list);
   if (!count)
     return WEIR_OK;
   return weir__fail(WEIR_ERROR_BAD_STATE,
-                    "%s: %zu allocator%s the runtime's driver, and nothing was shut down; destroy first: %s", who,
-                    count, count == 1 ? " still uses" : "s still use", list);
+                    "%s: %zu allocator%s the runtime's driver, and nothing was shut down; destroy or free first: %s",
+                    who, count, count == 1 ? " still uses" : "s still use", list);
 }
 
 weir_status weir_shutdown(void) {

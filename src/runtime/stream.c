@@ -170,6 +170,15 @@ weir_status weir_stream_default(int device, weir_stream *stream) {
   return status;
 }
 
+/* The id of a stream of the device's pools, or 0 if the handle is not one of theirs. */
+static int64_t find_in_pools(const weir__device *device, weir_cu_stream raw) {
+  for (int pool = 0; raw && pool < WEIR__PRIORITIES; pool++)
+    for (int i = 0; i < WEIR_STREAMS_PER_POOL; i++)
+      if (atomic_load_explicit(&device->streams[pool][i], memory_order_relaxed) == raw)
+        return pool_id(pool, i);
+  return 0;
+}
+
 weir_status weir_stream_external(int device, weir_cu_stream raw, weir_stream *stream) {
   WEIR__RETURN_IF_NULL(stream);
   weir_status status = weir__resolve_device(__func__, device, &device);
@@ -181,18 +190,27 @@ weir_status weir_stream_external(int device, weir_cu_stream raw, weir_stream *st
   if (id < 0 || is_of_pool(id))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: raw is %p, which is no stream's address", __func__,
                       (void *)raw);
-  *stream = make_stream(device, id);
+  int64_t own = find_in_pools(&weir__rt.devices[device], raw);
+  *stream = make_stream(device, own ? own : id);
   return WEIR_OK;
 }
 
+/* Only a stream of a pool that was never used has to be made, by the driver: one whose id was put together by hand. */
 weir_status weir_stream_raw(weir_stream stream, weir_cu_stream *raw) {
   WEIR__RETURN_IF_NULL(raw);
-  weir__guard guard;
-  weir_cu_stream found;
-  weir_status status = weir__enter_stream(__func__, stream, &guard, &found);
+  weir_status status = check_stream(__func__, stream);
   if (status != WEIR_OK)
     return status;
-  weir__leave_device(&guard);
+  weir_cu_stream found = (weir_cu_stream)(uintptr_t)stream.id;
+  if (is_of_pool(stream.id))
+    found = weir__rt.devices[stream.device].streams[pool_of(stream.id)][index_of(stream.id)];
+  if (!found && stream.id) {
+    weir__guard guard;
+    status = weir__enter_stream(__func__, stream, &guard, &found);
+    if (status != WEIR_OK)
+      return status;
+    weir__leave_device(&guard);
+  }
   *raw = found;
   return WEIR_OK;
 }

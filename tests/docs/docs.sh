@@ -48,10 +48,10 @@ missing() {
     }
   done
 }
-# Weir's own variables are explained in the README, and all that any code reads in `weir help environment`: what getenv() is
+# Weir's own variables are explained in docs/environment.md, and all that any code reads in `weir help environment`: what getenv() is
 # called with, and names with an underscore in files that call it, where they may be in a list.
 # shellcheck disable=SC2046 # words are meant
-missing README.md CUDA_VISIBLE_DEVICES $(grep -rhoE '"WEIR_[A-Z_]+"' src cli --include='*.c' --exclude=environment.c |
+missing docs/environment.md CUDA_VISIBLE_DEVICES $(grep -rhoE '"WEIR_[A-Z_]+"' src cli --include='*.c' --exclude=environment.c |
   grep -v _ERROR_ | tr -d '"' | sort -u)
 readers=$(grep -rlE 'getenv\(|os\.environ' src cli adapters python --include='*.c' --include='*.cpp' --include='*.py' |
   grep -vE '/tests/|/build.py$')

@@ -62,6 +62,7 @@ static void test_opening(void **state) {
   REFUSED_LEDGER(devices, 0);
   REFUSED_LEDGER(devices, INT_MAX);
   REFUSED_LEDGER(bytes, 0);
+  weir_driver_init(NULL);
   weir_ledger_options_init(NULL);
   weir_soft_census_init(NULL);
   assert_ptr_equal(driver, state);

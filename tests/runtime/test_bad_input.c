@@ -15,6 +15,45 @@ static weir_status do_nothing(void *context) {
 }
 static void nothing(void *data) { (void)data; }
 
+/* ---- memory.h, and calls of alloc.h and host.h that take a weir_stream ---- */
+
+static void test_memory_h(void **state) {
+  (void)state;
+  weir_stream stream = default_stream(0), wrong = {.id = 0, .device = 99, .device_type = WEIR_DEVICE_TYPE_GPU};
+  void *pointer = &pointer;
+  weir_allocator_stats stats = {.size = 0};
+  REFUSED(INVALID_ARGUMENT, weir_malloc(512, stream, NULL));
+  REFUSED_SAYING(INVALID_ARGUMENT, "there is no such device", weir_malloc(512, wrong, &pointer));
+  REFUSED_SAYING(OUT_OF_MEMORY, "CUDA out of memory. Tried to allocate",
+                 weir_malloc((size_t)1 << 40, stream, &pointer));
+  assert_ptr_equal(pointer, &pointer);
+  REFUSED_SAYING(INVALID_ARGUMENT, "invalid device pointer", weir_free(&pointer));
+  REFUSED(INVALID_ARGUMENT, weir_memory_record_stream(&pointer, stream));
+  REFUSED(INVALID_ARGUMENT, weir_memory_record_stream(NULL, wrong));
+  CHECK(weir_memory_record_stream(NULL, stream));
+  REFUSED(INVALID_ARGUMENT, weir_memory_stats(0, NULL));
+  REFUSED(INVALID_ARGUMENT, weir_memory_stats(0, &stats));
+  weir_allocator_stats_init(&stats);
+  REFUSED(INVALID_DEVICE, weir_memory_stats(99, &stats));
+  REFUSED(INVALID_ARGUMENT, weir_default_allocator(NULL));
+
+  weir_allocator *allocator;
+  weir_driver *driver;
+  weir_host_allocator *host;
+  CHECK(weir_default_allocator(&allocator));
+  CHECK(weir_get_driver(&driver));
+  CHECK(weir_host_allocator_create(driver, "", &host));
+  REFUSED(INVALID_ARGUMENT, weir_allocator_alloc_on(NULL, 1, stream, &pointer));
+  REFUSED(INVALID_ARGUMENT, weir_allocator_alloc_on(allocator, 1, wrong, &pointer));
+  REFUSED(INVALID_ARGUMENT, weir_allocator_alloc_at_on(allocator, 512, wrong, &pointer));
+  REFUSED(INVALID_ARGUMENT, weir_allocator_record_stream_on(allocator, pointer, wrong));
+  REFUSED(INVALID_ARGUMENT, weir_allocator_set_reserve_class_on(allocator, wrong, NULL));
+  REFUSED(INVALID_ARGUMENT, weir_allocator_copy_async_on(allocator, &pointer, 0, &pointer, 0, 1, wrong, 0));
+  REFUSED(INVALID_ARGUMENT, weir_host_record_stream_on(host, &pointer, wrong));
+  weir_host_allocator_destroy(host);
+  assert_ptr_equal(pointer, &pointer);
+}
+
 /* ---- NULL where something is needed ---- */
 
 static void test_null_in_runtime_h(void **state) {
@@ -391,6 +430,8 @@ static void test_more_of_runtime_h(void **state) {
   CHECK(weir_init());
   REFUSED(BAD_STATE, weir_use_driver(NULL));
   weir_graph_memory_hooks_init(NULL);
+  REFUSED(INVALID_ARGUMENT, weir_graph_get_memory_hooks(NULL));
+  REFUSED(INVALID_ARGUMENT, weir_graph_get_memory_hooks(&(weir_graph_memory_hooks){.size = 0}));
   assert_true(weir_event_describe(NULL, text, sizeof text) > 0);
   assert_true(weir_event_describe(NULL, NULL, 0) > 0);
 }
@@ -501,6 +542,7 @@ int main(void) {
   runtime_need_device();
 #define TEST(name, setup) cmocka_unit_test_setup_teardown(name, setup, runtime_teardown)
   const struct CMUnitTest tests[] = {
+      TEST(test_memory_h, runtime_setup),
       TEST(test_null_in_runtime_h, runtime_setup),
       TEST(test_null_in_device_h, runtime_setup),
       TEST(test_null_in_stream_h, runtime_setup),

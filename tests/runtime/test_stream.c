@@ -308,6 +308,35 @@ static void test_external(void **state) {
   OK(d->StreamDestroy(d, raw));
 }
 
+/* A weir_stream and a plain CUstream are turned into each other without a call of the driver. */
+static void test_conversions_call_no_driver(void **state) {
+  (void)state;
+  NEED_SOFT("it takes a fault table, which counts calls");
+  weir_stream own = new_stream(1), unpacked, back, none = default_stream(1), from_null;
+  int64_t id, device, type;
+  CHECK(weir_stream_pack(own, &id, &device, &type));
+  CHECK(weir_stream_unpack(id, device, type, &unpacked));
+  weir_cu_stream raw, made, null = raw_of(own);
+  CHECK(weir_device_set(1));
+  OK(d->StreamCreateWithPriority(d, &made, WEIR_CU_STREAM_NON_BLOCKING, 0));
+  CHECK(weir_device_set(0));
+  unsigned long before, after;
+  CHECK(weir_fault_counts(fault, WEIR_CALL_COUNT, &before, NULL));
+  CHECK(weir_stream_raw(unpacked, &raw));
+  CHECK(weir_stream_raw(none, &null));
+  CHECK(weir_stream_external(1, raw, &back));
+  CHECK(weir_stream_external(1, null, &from_null));
+  assert_null(null);
+  assert_stream_equal(back, own); /* a stream of a pool is known by its handle */
+  assert_stream_equal(from_null, none);
+  CHECK(weir_stream_external(1, made, &back));
+  CHECK(weir_stream_raw(back, &raw));
+  assert_ptr_equal(raw, made);
+  CHECK(weir_fault_counts(fault, WEIR_CALL_COUNT, &after, NULL));
+  assert_int_equal(after, before);
+  OK(d->StreamDestroy(d, made));
+}
+
 static void test_external_null_is_the_default(void **state) {
   (void)state;
   weir_stream stream = {.id = 7};
@@ -992,6 +1021,7 @@ int main(void) {
       TEST(test_streaming_backwards_graph_root_order),
       TEST(test_streaming_backwards_callback_order),
       cmocka_unit_test_setup_teardown(test_every_driver_call_fails_once, runtime_setup_none, runtime_teardown),
+      cmocka_unit_test_setup_teardown(test_conversions_call_no_driver, runtime_setup_fault, runtime_teardown),
       cmocka_unit_test_setup_teardown(test_fixed_cuda_assert_async, runtime_setup_fault, runtime_teardown),
       cmocka_unit_test_setup_teardown(test_a_broken_device_stays_broken, runtime_setup_fault, runtime_teardown),
   };
