@@ -4,6 +4,8 @@
 #ifndef WEIR_DRIVER_METRICS_H
 #define WEIR_DRIVER_METRICS_H
 
+#include <stdbool.h>
+
 #include "weir/driver.h"
 
 typedef enum weir__metric {
@@ -19,9 +21,13 @@ typedef enum weir__metric {
 weir_status weir__driver_measure(const char *who, weir_driver *driver, weir_cu_device device, weir__metric metric,
                                  int *value);
 
-/* The same of NVIDIA's driver (nvml.c) and of the software device (soft/metrics.c). */
+/* For a table that states WEIR_DRIVER_NVIDIA (nvml.c). */
 weir_status weir__nvml_measure(const char *who, weir_driver *driver, weir_cu_device device, weir__metric metric,
                                int *value);
+
+/* For a table of weir_driver_open_soft (soft/metrics.c). A table that wraps one is not a software device: it may list
+ * other devices. */
+bool weir__is_soft(const weir_driver *driver);
 weir_status weir__soft_measure(const char *who, weir_driver *driver, weir_cu_device device, weir__metric metric,
                                int *value);
 

@@ -20,7 +20,7 @@ static const uint64_t stepped_bytes_per_second = 100ull * 1000 * 1000 * 1000;
 
 static bool is_driven(const struct soft *soft) { return soft->options.clock == WEIR_SOFT_STEPPED || soft->stopping; }
 
-uint64_t weir__soft_now(const struct soft *soft) {
+uint64_t weir__soft_clock_ns(const struct soft *soft) {
   return soft->options.clock == WEIR_SOFT_STEPPED ? soft->now_ns : weir__monotonic_ns();
 }
 
@@ -317,7 +317,7 @@ void weir__soft_engine_stop(struct soft *soft) {
 
 static void new_stream(model *m, model_stream *made) {
   struct soft_stream *stream = (struct soft_stream *)made;
-  stream->time_ns = weir__soft_now((struct soft *)m);
+  stream->time_ns = weir__soft_clock_ns((struct soft *)m);
   struct soft_stream **at = &weir__soft_device_of(stream)->streams;
   while (*at)
     at = &(*at)->next;
@@ -665,7 +665,7 @@ weir_status weir_soft_now(weir_driver *driver, uint64_t *nanoseconds) {
   if (!nanoseconds)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "weir_soft_now: nanoseconds is NULL");
   pthread_mutex_lock(&soft->lock);
-  *nanoseconds = weir__soft_now(soft);
+  *nanoseconds = weir__soft_clock_ns(soft);
   pthread_mutex_unlock(&soft->lock);
   return WEIR_OK;
 }

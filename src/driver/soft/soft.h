@@ -140,7 +140,8 @@ weir_cu_result weir__soft_wait_signal(struct soft *soft, struct soft_signal *sig
 weir_cu_result weir__soft_wait_device(model *m, model_device *device);
 
 void weir__soft_engine_stop(struct soft *soft);
-uint64_t weir__soft_now(const struct soft *soft);
+/* The device clock: counted in stepped time, else the monotonic clock. */
+uint64_t weir__soft_clock_ns(const struct soft *soft);
 
 struct soft_exec {
   model_exec x;
@@ -210,7 +211,7 @@ static inline struct soft_device *weir__soft_device_of(const struct soft_stream 
   return (struct soft_device *)stream->s.device;
 }
 
-/* The soft behind a table; NULL, and the last error set, for a table of another kind. */
+/* The device behind a table of weir_driver_open_soft. For any other table NULL is returned and the last error set. */
 struct soft *weir__soft_of(weir_driver *driver, const char *who);
 
 /* Makes the calling thread the one that is inside the model. false when the host has no memory. */
