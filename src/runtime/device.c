@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "driver/context.h"
 #include "runtime/runtime.h"
 
 static _Thread_local weir__thread this_thread;
@@ -16,7 +17,7 @@ weir__thread *weir__thread_state(void) {
     bool first = this_thread.epoch == 0;
     memset(&this_thread, 0, sizeof this_thread);
     this_thread.epoch = epoch;
-    this_thread.context_is_foreign = !first;
+    this_thread.context_is_stale = !first;
   }
   return &this_thread;
 }
@@ -84,22 +85,17 @@ weir_status weir__device_context(const char *who, int device, weir_cu_context *c
   return status;
 }
 
-/* The thread's context may have been changed by the program, so that it is asked for each time. */
-static weir_cu_result switch_context(weir_cu_context context, weir_cu_context *previous) {
+/* A context of an earlier runtime is dropped first: it may be destroyed, and the new one may have the same handle. */
+static weir_cu_result enter_context(weir_cu_context context, weir_cu_context *previous) {
   weir_driver *driver = weir__rt.driver;
   weir__thread *thread = weir__thread_state();
-  weir_cu_context current;
-  weir_cu_result result = driver->CtxGetCurrent(driver, &current);
-  if (result != WEIR_CU_SUCCESS)
-    return result;
-  if (current != context || thread->context_is_foreign) {
-    result = driver->CtxSetCurrent(driver, context);
-    if (result != WEIR_CU_SUCCESS)
+  if (thread->context_is_stale) {
+    weir_cu_result result = driver->CtxSetCurrent(driver, NULL);
+    if (result)
       return result;
+    thread->context_is_stale = false;
   }
-  *previous = thread->context_is_foreign ? NULL : current;
-  thread->context_is_foreign = false;
-  return WEIR_CU_SUCCESS;
+  return weir__context_enter(driver, context, previous);
 }
 
 weir_status weir__enter_device(const char *who, int device, weir__guard *guard) {
@@ -108,14 +104,14 @@ weir_status weir__enter_device(const char *who, int device, weir__guard *guard) 
   if (status != WEIR_OK)
     return status;
   *guard = (weir__guard){.device = device};
-  weir_cu_result result = switch_context(context, &guard->previous);
+  weir_cu_result result = enter_context(context, &guard->previous);
   return weir__driver_status(weir__rt.driver, result, who, "cuCtxSetCurrent(driver, context)");
 }
 
 bool weir__enter_quietly(int device, weir__guard *guard) {
   weir_cu_context context = weir__rt.devices[device].context;
   *guard = (weir__guard){.device = device};
-  return context && switch_context(context, &guard->previous) == WEIR_CU_SUCCESS;
+  return context && enter_context(context, &guard->previous) == WEIR_CU_SUCCESS;
 }
 
 void weir__leave_device(const weir__guard *guard) {
@@ -124,8 +120,8 @@ void weir__leave_device(const weir__guard *guard) {
   if (guard->device == current)
     return;
   weir_cu_context context = guard->previous ? guard->previous : weir__rt.devices[current].context;
-  /* If this fails the next call notices, and sets the context that it needs. */
-  if (driver->CtxSetCurrent(driver, context) != WEIR_CU_SUCCESS)
+  /* A failure does no harm: every call enters the context that it needs. */
+  if (driver->CtxSetCurrent(driver, context))
     weir__log(WEIR_LOG_DEBUG, "the context of device %d could not be made current again", current);
 }
 

@@ -94,7 +94,7 @@ weir_status weir__object_check(const char *who, const weir__object *object, cons
 typedef struct weir__thread {
   unsigned long epoch;               /* of the runtime that the rest is about */
   int device;                        /* the current one */
-  bool context_is_foreign;           /* the thread's context may be one that went with an earlier runtime */
+  bool context_is_stale;             /* the current context may belong to an earlier runtime */
   int64_t streams[WEIR_MAX_DEVICES]; /* ids of the current streams */
 } weir__thread;
 
