@@ -23,6 +23,13 @@ weir_status weir__fail(weir_status status, const char *format, ...) WEIR_PRINTF(
 /* The same with the driver's code behind it. */
 weir_status weir__fail_result(weir_status status, int driver_result, const char *format, ...) WEIR_PRINTF(3, 4);
 
+/* First in a public call, for each pointer that must not be NULL: fails with "<call>: <argument> is NULL". */
+#define WEIR__CHECK_ARGUMENT(argument)                                                                                 \
+  do {                                                                                                                 \
+    if (!(argument))                                                                                                   \
+      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", __func__, #argument);                           \
+  } while (0)
+
 void weir__log(weir_log_level level, const char *format, ...) WEIR_PRINTF(2, 3);
 
 /* Registers the handlers of fork, which the first message does otherwise. Code that logs under a lock that is taken for

@@ -103,7 +103,7 @@ bool weir__result_is_known(weir_cu_result result) {
 }
 
 weir_status weir__driver_status(weir_driver *driver, weir_cu_result result, const char *who, const char *call) {
-  if (result == WEIR_CU_SUCCESS)
+  if (!result)
     return WEIR_OK;
   weir_status status = weir__status_of_result(result);
   if (status == WEIR_ERROR_NOT_READY)
@@ -112,9 +112,9 @@ weir_status weir__driver_status(weir_driver *driver, weir_cu_result result, cons
   const char *name = NULL, *text = NULL;
   if (!weir__result_is_known(result)) {
     /* A newer driver knows more codes than we do. */
-    if (driver->GetErrorName(driver, result, &name) != WEIR_CU_SUCCESS)
+    if (driver->GetErrorName(driver, result, &name))
       name = NULL;
-    if (driver->GetErrorString(driver, result, &text) != WEIR_CU_SUCCESS)
+    if (driver->GetErrorString(driver, result, &text))
       text = NULL;
   }
   return weir__fail_result(status, result, "%s: %s failed: %s (%d): %s%s", who, call,

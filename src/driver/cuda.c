@@ -84,7 +84,7 @@ static any_fn find(const source *source, const struct symbol *symbol) {
     result = source->get_v2(base, &address, symbol->since, LEGACY_DEFAULT_STREAM, &status);
   else if (source->get_v1)
     result = source->get_v1(base, &address, symbol->since, LEGACY_DEFAULT_STREAM);
-  if (result != WEIR_CU_SUCCESS || !address)
+  if (result || !address)
     address = source->lookup(source->library, symbol->name);
   return as_function(address);
 }
@@ -112,7 +112,7 @@ static void explain_missing(cuda_driver *cuda, const char *name, char reason[WEI
 
   char version[32] = "of unknown version";
   int number = 0;
-  if (cuda->fn[WEIR_CALL_DriverGetVersion] && call_DriverGetVersion(&cuda->table, &number) == WEIR_CU_SUCCESS)
+  if (cuda->fn[WEIR_CALL_DriverGetVersion] && !call_DriverGetVersion(&cuda->table, &number))
     snprintf(version, sizeof version, "for CUDA %d.%d", number / 1000, number % 1000 / 10);
   int oldest = oldest_version();
   snprintf(
@@ -130,7 +130,7 @@ weir_status weir__cuda_load(weir__cuda_lookup lookup, void *library, const char 
                             weir_driver **driver) {
   cuda_driver *cuda = calloc(1, sizeof *cuda);
   if (!cuda) {
-    snprintf(reason, WEIR__CUDA_REASON, "no memory for the table");
+    snprintf(reason, WEIR__CUDA_REASON, "no host memory for the table");
     return WEIR_ERROR_HOST_OUT_OF_MEMORY;
   }
 
@@ -168,7 +168,7 @@ static const char *named_library(void) {
 }
 
 void weir__cuda_log_fallback(const char *who, const char *reason) {
-  bool is_named = named_library() != NULL;
+  bool is_named = named_library();
   weir__log(is_named ? WEIR_LOG_WARN : WEIR_LOG_INFO, "%s: auto takes the software device%s: %s", who,
             is_named ? ", although WEIR_CUDA_LIBRARY is set" : "", reason);
 }
@@ -189,7 +189,7 @@ weir_status weir__cuda_open(char reason[WEIR__CUDA_REASON], weir_driver **driver
     return WEIR_ERROR_NO_DRIVER;
   }
   weir_status status = weir__cuda_load(dlsym, library, name, reason, driver);
-  if (status != WEIR_OK)
+  if (status)
     dlclose(library);
   return status;
 }
@@ -198,22 +198,21 @@ bool weir__cuda_has_device(weir_driver *driver, char reason[WEIR__CUDA_REASON]) 
   int count = 0;
   const char *call = "cuInit";
   weir_cu_result result = driver->Init(driver, 0);
-  if (result == WEIR_CU_SUCCESS) {
+  if (!result) {
     call = "cuDeviceGetCount";
     result = driver->DeviceGetCount(driver, &count);
   }
-  if (result != WEIR_CU_SUCCESS)
+  if (result)
     snprintf(reason, WEIR__CUDA_REASON, "%s failed: %s (%d): %s", call, weir_cu_result_name(result), result,
              weir_cu_result_string(result));
   else if (count == 0)
     snprintf(reason, WEIR__CUDA_REASON, "the driver has no device");
-  return result == WEIR_CU_SUCCESS && count > 0;
+  return !result && count > 0;
 }
 
 weir_status weir_driver_open_cuda(weir_driver **driver) {
-  if (!driver)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: driver is NULL", __func__);
+  WEIR__CHECK_ARGUMENT(driver);
   char reason[WEIR__CUDA_REASON];
   weir_status status = weir__cuda_open(reason, driver);
-  return status == WEIR_OK ? WEIR_OK : weir__fail(status, "%s: %s", __func__, reason);
+  return status ? weir__fail(status, "%s: %s", __func__, reason) : WEIR_OK;
 }

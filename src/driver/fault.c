@@ -106,7 +106,7 @@ static weir_cu_result decide(fault *f, weir_driver_call call) {
   bool hit_of_call = hits(&f->of_call[call]);
   bool hit_of_any = (is == PLAIN || is == WANTS) && hits(&f->of_any);
   bool hit_random = is == WANTS && f->per_million != 0 && next_random(&f->random_state) % 1000000 < f->per_million;
-  if (f->stuck != WEIR_CU_SUCCESS && is != TELLS)
+  if (f->stuck && is != TELLS)
     return f->stuck;
   if (hit_of_call) {
     if (f->of_call[call].sticky)
@@ -122,7 +122,7 @@ static weir_cu_result ask(fault *f, weir_driver_call call) {
   pthread_mutex_lock(&f->mutex);
   weir_cu_result result = decide(f, call);
   f->counts[call].calls++;
-  f->counts[call].faults += result != WEIR_CU_SUCCESS;
+  f->counts[call].faults += result ? 1 : 0;
   pthread_mutex_unlock(&f->mutex);
   return result;
 }
@@ -131,20 +131,20 @@ static weir_cu_result ask(fault *f, weir_driver_call call) {
   static weir_cu_result name(weir_driver *self WEIR__AND params) {                                                     \
     fault *f = (fault *)self;                                                                                          \
     weir_cu_result result = ask(f, WEIR_CALL_##name);                                                                  \
-    return result != WEIR_CU_SUCCESS ? result : f->inner->name(f->inner WEIR__AND args);                               \
+    return result ? result : f->inner->name(f->inner WEIR__AND args);                                                  \
   }
 #define WEIR_DRIVER_ENTRY0(name, symbol, since, need)                                                                  \
   static weir_cu_result name(weir_driver *self) {                                                                      \
     fault *f = (fault *)self;                                                                                          \
     weir_cu_result result = ask(f, WEIR_CALL_##name);                                                                  \
-    return result != WEIR_CU_SUCCESS ? result : f->inner->name(f->inner);                                              \
+    return result ? result : f->inner->name(f->inner);                                                                 \
   }
 #include "weir/driver_entries.h"
 
 /* The one call that promises an output on failure too. */
 static weir_cu_result end_capture(weir_driver *self, weir_cu_stream stream, weir_cu_graph *graph) {
   weir_cu_result result = StreamEndCapture(self, stream, graph);
-  if (result != WEIR_CU_SUCCESS && graph != NULL)
+  if (result && graph)
     *graph = NULL;
   return result;
 }
@@ -156,10 +156,10 @@ static void destroy(weir_driver *self) {
 }
 
 weir_status weir_driver_open_fault(weir_driver *inner, weir_driver **driver) {
-  if (inner == NULL || driver == NULL)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", __func__, inner == NULL ? "inner" : "driver");
+  WEIR__CHECK_ARGUMENT(inner);
+  WEIR__CHECK_ARGUMENT(driver);
   fault *f = calloc(1, sizeof *f);
-  if (f == NULL)
+  if (!f)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the table", __func__);
   f->inner = inner;
   pthread_mutex_init(&f->mutex, NULL);
@@ -167,8 +167,8 @@ weir_status weir_driver_open_fault(weir_driver *inner, weir_driver **driver) {
   f->table.name = inner->name;
   f->table.capabilities = weir__driver_can(inner, UINT64_MAX) ? inner->capabilities : 0;
   f->table.destroy = destroy;
-#define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args) f->table.name = inner->name != NULL ? name : NULL;
-#define WEIR_DRIVER_ENTRY0(name, symbol, since, need) f->table.name = inner->name != NULL ? name : NULL;
+#define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args) f->table.name = inner->name ? name : NULL;
+#define WEIR_DRIVER_ENTRY0(name, symbol, since, need) f->table.name = inner->name ? name : NULL;
 #include "weir/driver_entries.h"
   f->table.StreamEndCapture = end_capture;
   *driver = &f->table;
@@ -179,9 +179,9 @@ weir_status weir_driver_open_fault(weir_driver *inner, weir_driver **driver) {
 
 /* The fault table of a driver, locked, or NULL with the thread's last error set. */
 static fault *lock(weir_driver *driver, const char *who) {
-  if (driver == NULL || driver->DriverGetVersion != DriverGetVersion) {
+  if (!driver || driver->DriverGetVersion != DriverGetVersion) {
     weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the driver (%s) is none of weir_driver_open_fault", who,
-               driver == NULL ? "NULL" : driver->name);
+               driver ? driver->name : "NULL");
     return NULL;
   }
   fault *f = (fault *)driver;
@@ -197,10 +197,10 @@ weir_status weir_fault_nth(weir_driver *driver, weir_driver_call call, unsigned 
                            int sticky) {
   if ((unsigned)call >= WEIR_CALL_COUNT)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: there is no call %d", __func__, (int)call);
-  if (nth != 0 && result == WEIR_CU_SUCCESS)
+  if (nth != 0 && !result)
     return refuse_success(__func__);
   fault *f = lock(driver, __func__);
-  if (f == NULL)
+  if (!f)
     return WEIR_ERROR_INVALID_ARGUMENT;
   f->of_call[call] = (rule){nth, result, sticky != 0};
   pthread_mutex_unlock(&f->mutex);
@@ -208,10 +208,10 @@ weir_status weir_fault_nth(weir_driver *driver, weir_driver_call call, unsigned 
 }
 
 weir_status weir_fault_nth_any(weir_driver *driver, unsigned long nth, weir_cu_result result) {
-  if (nth != 0 && result == WEIR_CU_SUCCESS)
+  if (nth != 0 && !result)
     return refuse_success(__func__);
   fault *f = lock(driver, __func__);
-  if (f == NULL)
+  if (!f)
     return WEIR_ERROR_INVALID_ARGUMENT;
   f->of_any = (rule){nth, result, false};
   pthread_mutex_unlock(&f->mutex);
@@ -222,10 +222,10 @@ weir_status weir_fault_random(weir_driver *driver, uint64_t seed, unsigned per_m
   if (per_million > 1000000)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: per_million is %u; allowed are 0 to 1000000", __func__,
                       per_million);
-  if (per_million != 0 && result == WEIR_CU_SUCCESS)
+  if (per_million != 0 && !result)
     return refuse_success(__func__);
   fault *f = lock(driver, __func__);
-  if (f == NULL)
+  if (!f)
     return WEIR_ERROR_INVALID_ARGUMENT;
   f->random_state = seed;
   f->per_million = per_million;
@@ -236,7 +236,7 @@ weir_status weir_fault_random(weir_driver *driver, uint64_t seed, unsigned per_m
 
 weir_status weir_fault_clear(weir_driver *driver) {
   fault *f = lock(driver, __func__);
-  if (f == NULL)
+  if (!f)
     return WEIR_ERROR_INVALID_ARGUMENT;
   for (int call = 0; call < WEIR_CALL_COUNT; call++)
     f->of_call[call] = (rule){0};
@@ -251,7 +251,7 @@ weir_status weir_fault_counts(weir_driver *driver, weir_driver_call call, unsign
   if ((unsigned)call > WEIR_CALL_COUNT)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: there is no call %d", __func__, (int)call);
   fault *f = lock(driver, __func__);
-  if (f == NULL)
+  if (!f)
     return WEIR_ERROR_INVALID_ARGUMENT;
   tally sum = {0};
   int first = call == WEIR_CALL_COUNT ? 0 : (int)call, last = call == WEIR_CALL_COUNT ? WEIR_CALL_COUNT - 1 : (int)call;
@@ -260,9 +260,9 @@ weir_status weir_fault_counts(weir_driver *driver, weir_driver_call call, unsign
     sum.faults += f->counts[i].faults;
   }
   pthread_mutex_unlock(&f->mutex);
-  if (calls != NULL)
+  if (calls)
     *calls = sum.calls;
-  if (faults != NULL)
+  if (faults)
     *faults = sum.faults;
   return WEIR_OK;
 }

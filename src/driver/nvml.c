@@ -87,7 +87,7 @@ const char *weir__ask_processes(weir_driver *driver, weir_cu_device device, weir
   char bus[32];
   if (!weir__driver_can(driver, WEIR_DRIVER_NVIDIA))
     return "the device is not NVIDIA's";
-  if (driver->DeviceGetPCIBusId(driver, bus, sizeof bus, device) != WEIR_CU_SUCCESS)
+  if (driver->DeviceGetPCIBusId(driver, bus, sizeof bus, device))
     return "the driver does not tell the device's bus";
   if (!weir__nvml_open(&nvml))
     return "libnvidia-ml.so.1 cannot be loaded; it comes with NVIDIA's driver";
@@ -164,7 +164,7 @@ weir_status weir__nvml_measure(const char *who, weir_driver *driver, weir_cu_dev
                                int *value) {
   char bus[32];
   weir_status status = WEIR__CALL_FOR(who, driver, DeviceGetPCIBusId(driver, bus, sizeof bus, device));
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir__nvml nvml;
   if (!weir__nvml_open(&nvml))

@@ -77,9 +77,10 @@ int weir__visible_ordinals(const char *text, const char *const *uuids, int count
 weir_status weir_visible_devices(const char *text, const char *const *uuids, int count, int *ordinals, int *visible) {
   if (count < 0)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: count is %d", __func__, count);
-  const char *missing = count > 0 && !uuids ? "uuids" : !ordinals ? "ordinals" : !visible ? "visible" : NULL;
-  if (missing)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", __func__, missing);
+  if (count > 0)
+    WEIR__CHECK_ARGUMENT(uuids);
+  WEIR__CHECK_ARGUMENT(ordinals);
+  WEIR__CHECK_ARGUMENT(visible);
   int found[WEIR_MAX_DEVICES];
   int number = weir__visible_ordinals(text, uuids, count, found);
   if (number == WEIR__VISIBLE_MIG)

@@ -14,11 +14,9 @@ static int device_of(const void *pointer) {
   weir_driver *driver = weir__rt.driver;
   unsigned type = 0;
   int ordinal;
-  if (driver->PointerGetAttribute(driver, &type, WEIR_CU_POINTER_ATTR_MEMORY_TYPE, address_of(pointer)) !=
-          WEIR_CU_SUCCESS ||
+  if (driver->PointerGetAttribute(driver, &type, WEIR_CU_POINTER_ATTR_MEMORY_TYPE, address_of(pointer)) ||
       type != WEIR_CU_MEMORY_TYPE_DEVICE ||
-      driver->PointerGetAttribute(driver, &ordinal, WEIR_CU_POINTER_ATTR_DEVICE_ORDINAL, address_of(pointer)) !=
-          WEIR_CU_SUCCESS)
+      driver->PointerGetAttribute(driver, &ordinal, WEIR_CU_POINTER_ATTR_DEVICE_ORDINAL, address_of(pointer)))
     return -1;
   for (int i = 0; i < weir__rt.device_count; i++)
     if (weir__rt.devices[i].handle == ordinal)
@@ -33,9 +31,9 @@ static weir_status copy_between(const char *who, void *to, int to_device, const 
   weir_driver *driver = weir__rt.driver;
   weir_cu_context to_context, from_context;
   weir_status status = weir__device_context(who, to_device, &to_context);
-  if (status == WEIR_OK)
+  if (!status)
     status = weir__device_context(who, from_device, &from_context);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   return WEIR__CALL_FOR(
       who, driver, MemcpyPeerAsync(driver, address_of(to), to_context, address_of(from), from_context, bytes, raw));
@@ -63,9 +61,9 @@ weir_status weir_copy_async(void *to, const void *from, size_t bytes, weir_strea
   weir__guard guard;
   weir_cu_stream raw;
   weir_status status = check_pointers(__func__, to, from, bytes);
-  if (status == WEIR_OK)
+  if (!status)
     status = weir__enter_stream(__func__, stream, &guard, &raw);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   if (bytes > 0)
     status = copy(__func__, to, from, bytes, raw);
@@ -77,15 +75,15 @@ weir_status weir_copy(void *to, const void *from, size_t bytes, weir_stream stre
   weir__guard guard;
   weir_cu_stream raw;
   weir_status status = check_pointers(__func__, to, from, bytes);
-  if (status == WEIR_OK)
+  if (!status)
     status = weir__enter_stream(__func__, stream, &guard, &raw);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   if (bytes > 0) {
     status = weir__check_sync(__func__);
-    if (status == WEIR_OK)
+    if (!status)
       status = copy(__func__, to, from, bytes, raw);
-    if (status == WEIR_OK)
+    if (!status)
       status = WEIR__CALL(weir__rt.driver, StreamSynchronize(weir__rt.driver, raw));
   }
   weir__leave_device(&guard);
@@ -97,16 +95,16 @@ weir_status weir_copy_peer_async(void *to, int to_device, const void *from, int 
   weir__guard guard;
   weir_cu_stream raw;
   weir_status status = check_pointers(__func__, to, from, bytes);
-  if (status == WEIR_OK)
+  if (!status)
     status = weir__start(__func__);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   if (to_device < 0 || to_device >= weir__rt.device_count)
     return weir__no_such_device(__func__, to_device, weir__rt.device_count);
   if (from_device < 0 || from_device >= weir__rt.device_count)
     return weir__no_such_device(__func__, from_device, weir__rt.device_count);
   status = weir__enter_stream(__func__, stream, &guard, &raw);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   if (bytes > 0)
     status = copy_between(__func__, to, to_device, from, from_device, bytes, raw);
@@ -116,12 +114,12 @@ weir_status weir_copy_peer_async(void *to, int to_device, const void *from, int 
 
 weir_status weir_fill_async(void *to, uint8_t value, size_t bytes, weir_stream stream) {
   if (bytes > 0)
-    WEIR__RETURN_IF_NULL(to);
+    WEIR__CHECK_ARGUMENT(to);
   weir_driver *driver;
   weir__guard guard;
   weir_cu_stream raw;
   weir_status status = weir__enter_stream(__func__, stream, &guard, &raw);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   driver = weir__rt.driver;
   if (bytes > 0)
@@ -132,7 +130,7 @@ weir_status weir_fill_async(void *to, uint8_t value, size_t bytes, weir_stream s
 
 weir_status weir_fill32_async(void *to, uint32_t value, size_t words, weir_stream stream) {
   if (words > 0)
-    WEIR__RETURN_IF_NULL(to);
+    WEIR__CHECK_ARGUMENT(to);
   if ((uintptr_t)to % 4 != 0)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: to is %p, which is not aligned to 4", __func__, to);
   if (words > SIZE_MAX / 4)
@@ -142,7 +140,7 @@ weir_status weir_fill32_async(void *to, uint32_t value, size_t words, weir_strea
   weir__guard guard;
   weir_cu_stream raw;
   weir_status status = weir__enter_stream(__func__, stream, &guard, &raw);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   driver = weir__rt.driver;
   if (words > 0)

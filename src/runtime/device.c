@@ -31,7 +31,7 @@ weir_status weir__no_such_device(const char *who, int device, int count) {
 
 weir_status weir__resolve_device(const char *who, int device, int *resolved) {
   weir_status status = weir__start(who);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   if (device < -1 || device >= weir__rt.device_count)
     return weir__no_such_device(who, device, weir__rt.device_count);
@@ -75,12 +75,12 @@ weir_status weir__device_context(const char *who, int device, weir_cu_context *c
     made = d->context;
     if (!made) {
       status = WEIR__CALL_FOR(who, driver, DevicePrimaryCtxRetain(driver, &made, d->handle));
-      if (status == WEIR_OK)
+      if (!status)
         d->context = made;
     }
     pthread_mutex_unlock(&d->lock);
   }
-  if (status == WEIR_OK)
+  if (!status)
     *context = made;
   return status;
 }
@@ -101,7 +101,7 @@ static weir_cu_result enter_context(weir_cu_context context, weir_cu_context *pr
 weir_status weir__enter_device(const char *who, int device, weir__guard *guard) {
   weir_cu_context context;
   weir_status status = weir__device_context(who, device, &context);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   *guard = (weir__guard){.device = device};
   weir_cu_result result = enter_context(context, &guard->previous);
@@ -111,7 +111,7 @@ weir_status weir__enter_device(const char *who, int device, weir__guard *guard) 
 bool weir__enter_quietly(int device, weir__guard *guard) {
   weir_cu_context context = weir__rt.devices[device].context;
   *guard = (weir__guard){.device = device};
-  return context && enter_context(context, &guard->previous) == WEIR_CU_SUCCESS;
+  return context && !enter_context(context, &guard->previous);
 }
 
 void weir__leave_device(const weir__guard *guard) {
@@ -134,14 +134,14 @@ weir_status weir__set_device(const char *who, int device, bool make_context) {
     unsigned flags;
     int active;
     weir_status status = WEIR__CALL_FOR(who, driver, DevicePrimaryCtxGetState(driver, d->handle, &flags, &active));
-    if (status != WEIR_OK)
+    if (status)
       return status;
     make_context = active; /* another's, which is there to be shared */
   }
   if (make_context || d->context) {
     weir__guard guard;
     weir_status status = weir__enter_device(who, device, &guard);
-    if (status != WEIR_OK)
+    if (status)
       return status;
   }
   weir__thread_state()->device = device;
@@ -149,51 +149,51 @@ weir_status weir__set_device(const char *who, int device, bool make_context) {
 }
 
 weir_status weir_device_get(int *device) {
-  WEIR__RETURN_IF_NULL(device);
+  WEIR__CHECK_ARGUMENT(device);
   return weir__resolve_device(__func__, -1, device);
 }
 
 static weir_status check_device(const char *who, int device) {
   weir_status status = weir__start(who);
-  if (status == WEIR_OK && (device < 0 || device >= weir__rt.device_count))
+  if (!status && (device < 0 || device >= weir__rt.device_count))
     status = weir__no_such_device(who, device, weir__rt.device_count);
   return status;
 }
 
 weir_status weir_device_set(int device) {
   weir_status status = check_device(__func__, device);
-  return status == WEIR_OK ? weir__set_device(__func__, device, true) : status;
+  return status ? status : weir__set_device(__func__, device, true);
 }
 
 static weir_status exchange(const char *who, int device, bool make_context, int *previous) {
   weir_status status = weir__check_fork(who);
   int before = -1;
-  if (status == WEIR_OK && device >= 0) {
+  if (!status && device >= 0) {
     status = check_device(who, device);
-    if (status == WEIR_OK) {
+    if (!status) {
       before = weir__thread_state()->device;
       status = weir__set_device(who, device, make_context);
     }
   }
-  if (status == WEIR_OK)
+  if (!status)
     *previous = before;
   return status;
 }
 
 weir_status weir_device_exchange(int device, int *previous) {
-  WEIR__RETURN_IF_NULL(previous);
+  WEIR__CHECK_ARGUMENT(previous);
   return exchange(__func__, device, true, previous);
 }
 
 weir_status weir_device_maybe_exchange(int device, int *previous) {
-  WEIR__RETURN_IF_NULL(previous);
+  WEIR__CHECK_ARGUMENT(previous);
   return exchange(__func__, device, false, previous);
 }
 
 /* ---- What there is ---- */
 
 weir_status weir_device_count(int *count) {
-  WEIR__RETURN_IF_NULL(count);
+  WEIR__CHECK_ARGUMENT(count);
   if (weir_is_in_bad_fork()) {
     *count = weir__known_count;
     return WEIR_OK;
@@ -203,7 +203,7 @@ weir_status weir_device_count(int *count) {
     int number;
     weir_status status = weir__count_devices(__func__, chosen, &number);
     weir__let_start();
-    if (status == WEIR_OK)
+    if (!status)
       weir__known_count = *count = number;
     return status;
   }
@@ -213,13 +213,13 @@ weir_status weir_device_count(int *count) {
 
 int weir_device_is_available(void) {
   int count;
-  return weir_device_count(&count) == WEIR_OK && count > 0;
+  return !weir_device_count(&count) && count > 0;
 }
 
 weir_status weir_device_has_primary_context(int device, int *has) {
-  WEIR__RETURN_IF_NULL(has);
+  WEIR__CHECK_ARGUMENT(has);
   weir_status status = weir__check_fork(__func__);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir_driver *driver;
   if (!weir__is_running() && weir__hold_stopped(&driver)) {
@@ -229,19 +229,19 @@ weir_status weir_device_has_primary_context(int device, int *has) {
     else
       status = weir__has_foreign_context(__func__, driver, device == -1 ? 0 : device, &active);
     weir__let_start();
-    if (status == WEIR_OK)
+    if (!status)
       *has = active;
     return status;
   }
 
   status = weir__resolve_device(__func__, device, &device);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   driver = weir__rt.driver;
   unsigned flags;
   int active;
   status = WEIR__CALL(driver, DevicePrimaryCtxGetState(driver, weir__rt.devices[device].handle, &flags, &active));
-  if (status == WEIR_OK)
+  if (!status)
     *has = active != 0;
   return status;
 }
@@ -263,13 +263,13 @@ static weir_status get_attribute(const char *who, weir_cu_device handle, int att
 }
 
 weir_status weir_device_get_properties(int device, weir_device_properties *properties) {
-  WEIR__RETURN_IF_NULL(properties);
+  WEIR__CHECK_ARGUMENT(properties);
   if (properties->size < sizeof properties->size)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
                       "%s: properties->size is %zu; call weir_device_properties_init first", __func__,
                       properties->size);
   weir_status status = weir__resolve_device(__func__, device, &device);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir_driver *driver = weir__rt.driver;
   weir_cu_device handle = weir__rt.devices[device].handle;
@@ -297,7 +297,7 @@ weir_status weir_device_get_properties(int device, weir_device_properties *prope
       {WEIR_CU_ATTR_VIRTUAL_MEMORY_SUPPORTED, &p.virtual_memory},
       {WEIR_CU_ATTR_MEMORY_POOLS_SUPPORTED, &p.memory_pools},
   };
-  for (size_t i = 0; i < WEIR_COUNT_OF(wanted) && status == WEIR_OK; i++)
+  for (size_t i = 0; i < WEIR_COUNT_OF(wanted) && !status; i++)
     status = get_attribute(__func__, handle, wanted[i].attribute, wanted[i].value);
 
   /* The device may be able where the driver is too old to have the calls. */
@@ -306,15 +306,15 @@ weir_status weir_device_get_properties(int device, weir_device_properties *prope
 
   weir_cu_uuid uuid;
   size_t bytes;
-  if (status == WEIR_OK)
+  if (!status)
     status = WEIR__CALL(driver, DeviceGetName(driver, p.name, sizeof p.name, handle));
-  if (status == WEIR_OK)
+  if (!status)
     status = WEIR__CALL(driver, DeviceGetPCIBusId(driver, p.pci_bus_id, sizeof p.pci_bus_id, handle));
-  if (status == WEIR_OK)
+  if (!status)
     status = WEIR__CALL(driver, DeviceGetUuid(driver, &uuid, handle));
-  if (status == WEIR_OK)
+  if (!status)
     status = WEIR__CALL(driver, DeviceTotalMem(driver, &bytes, handle));
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir__format_uuid(&uuid, p.uuid);
   p.total_memory = bytes;
@@ -325,32 +325,32 @@ weir_status weir_device_get_properties(int device, weir_device_properties *prope
 }
 
 weir_status weir_device_name(int device, char *name, size_t size) {
-  WEIR__RETURN_IF_NULL(name);
+  WEIR__CHECK_ARGUMENT(name);
   if (size == 0)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: size is 0, which has no room for a name", __func__);
   weir_status status = weir__resolve_device(__func__, device, &device);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   char text[sizeof((weir_device_properties *)NULL)->name];
   weir_driver *driver = weir__rt.driver;
   status = WEIR__CALL(driver, DeviceGetName(driver, text, sizeof text, weir__rt.devices[device].handle));
-  if (status == WEIR_OK)
+  if (!status)
     snprintf(name, size, "%s", text);
   return status;
 }
 
 weir_status weir_device_capability(int device, int *major, int *minor) {
-  WEIR__RETURN_IF_NULL(major);
-  WEIR__RETURN_IF_NULL(minor);
+  WEIR__CHECK_ARGUMENT(major);
+  WEIR__CHECK_ARGUMENT(minor);
   weir_status status = weir__resolve_device(__func__, device, &device);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir_cu_device handle = weir__rt.devices[device].handle;
   int first, second;
   status = get_attribute(__func__, handle, WEIR_CU_ATTR_COMPUTE_CAPABILITY_MAJOR, &first);
-  if (status == WEIR_OK)
+  if (!status)
     status = get_attribute(__func__, handle, WEIR_CU_ATTR_COMPUTE_CAPABILITY_MINOR, &second);
-  if (status == WEIR_OK) {
+  if (!status) {
     *major = first;
     *minor = second;
   }
@@ -358,35 +358,35 @@ weir_status weir_device_capability(int device, int *major, int *minor) {
 }
 
 weir_status weir_device_uuid(int device, char *text, size_t size) {
-  WEIR__RETURN_IF_NULL(text);
+  WEIR__CHECK_ARGUMENT(text);
   if (size < WEIR__UUID_SIZE)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: size is %zu; a uuid takes %d bytes", __func__, size,
                       WEIR__UUID_SIZE);
   weir_status status = weir__resolve_device(__func__, device, &device);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir_driver *driver = weir__rt.driver;
   weir_cu_uuid uuid;
   status = WEIR__CALL(driver, DeviceGetUuid(driver, &uuid, weir__rt.devices[device].handle));
-  if (status == WEIR_OK)
+  if (!status)
     weir__format_uuid(&uuid, text);
   return status;
 }
 
 weir_status weir_device_memory_info(int device, size_t *free_bytes, size_t *total_bytes) {
-  WEIR__RETURN_IF_NULL(free_bytes);
-  WEIR__RETURN_IF_NULL(total_bytes);
+  WEIR__CHECK_ARGUMENT(free_bytes);
+  WEIR__CHECK_ARGUMENT(total_bytes);
   weir_status status = weir__resolve_device(__func__, device, &device);
   weir__guard guard;
-  if (status == WEIR_OK)
+  if (!status)
     status = weir__enter_device(__func__, device, &guard);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir_driver *driver = weir__rt.driver;
   size_t available, total;
   status = WEIR__CALL(driver, MemGetInfo(driver, &available, &total));
   weir__leave_device(&guard);
-  if (status == WEIR_OK) {
+  if (!status) {
     *free_bytes = available;
     *total_bytes = total;
   }
@@ -396,9 +396,9 @@ weir_status weir_device_memory_info(int device, size_t *free_bytes, size_t *tota
 weir_status weir_device_synchronize(int device) {
   weir_status status = weir__resolve_device(__func__, device, &device);
   weir__guard guard;
-  if (status == WEIR_OK)
+  if (!status)
     status = weir__enter_device(__func__, device, &guard);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   status = WEIR__CALL(weir__rt.driver, CtxSynchronize(weir__rt.driver));
   weir__leave_device(&guard);
@@ -408,27 +408,27 @@ weir_status weir_device_synchronize(int device) {
 /* ---- Peers ---- */
 
 weir_status weir_device_can_access_peer(int device, int peer, int *can) {
-  WEIR__RETURN_IF_NULL(can);
+  WEIR__CHECK_ARGUMENT(can);
   weir_status status = weir__resolve_device(__func__, device, &device);
-  if (status == WEIR_OK)
+  if (!status)
     status = weir__resolve_device(__func__, peer, &peer);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir_driver *driver = weir__rt.driver;
   int answer;
   status = WEIR__CALL_FOR(
       __func__, driver,
       DeviceCanAccessPeer(driver, &answer, weir__rt.devices[device].handle, weir__rt.devices[peer].handle));
-  if (status == WEIR_OK)
+  if (!status)
     *can = answer != 0;
   return status;
 }
 
 weir_status weir_device_enable_peer_access(int device, int peer) {
   weir_status status = weir__resolve_device(__func__, device, &device);
-  if (status == WEIR_OK)
+  if (!status)
     status = weir__resolve_device(__func__, peer, &peer);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   if (device == peer)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: device %d cannot be its own peer", __func__, device);
@@ -436,15 +436,15 @@ weir_status weir_device_enable_peer_access(int device, int peer) {
   weir_cu_context peer_context;
   weir__guard guard;
   status = weir__device_context(__func__, peer, &peer_context);
-  if (status == WEIR_OK)
+  if (!status)
     status = weir__enter_device(__func__, device, &guard);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir_cu_result result = driver->CtxEnablePeerAccess(driver, peer_context, 0);
   weir__leave_device(&guard);
   if (result == WEIR_CU_PEER_ACCESS_ALREADY_ENABLED)
     result = WEIR_CU_SUCCESS;
-  if (result == WEIR_CU_SUCCESS)
+  if (!result)
     atomic_fetch_or(&weir__rt.devices[device].peers, 1ull << peer);
   return weir__driver_status(driver, result, __func__, "cuCtxEnablePeerAccess(driver, peer_context, 0)");
 }

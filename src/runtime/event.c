@@ -46,13 +46,13 @@ static weir_event *create(unsigned flags) {
 }
 
 static weir_status no_memory(const char *who) {
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory for the event", who);
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the event", who);
 }
 
 weir_status weir_event_create(unsigned flags, weir_event **event) {
-  WEIR__RETURN_IF_NULL(event);
+  WEIR__CHECK_ARGUMENT(event);
   weir_status status = weir__check_fork(__func__);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   if (flags & ~(unsigned)(WEIR_EVENT_TIMING | WEIR_EVENT_BLOCKING | WEIR_EVENT_INTERPROCESS))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
@@ -83,7 +83,7 @@ void weir_event_destroy(weir_event *event) {
 
 static weir_status check(const char *who, const weir_event *event) {
   weir_status status = weir__check_fork(who);
-  return status == WEIR_OK ? weir__object_check(who, &event->object, "event") : status;
+  return status ? status : weir__object_check(who, &event->object, "event");
 }
 
 static weir_status make_raw(const char *who, const weir_event *event, weir_cu_event *raw) {
@@ -104,7 +104,7 @@ static weir_status record(const char *who, weir_event *event, weir_stream stream
   weir__guard guard;
   weir_cu_stream raw_stream;
   weir_status status = weir__enter_stream(who, stream, &guard, &raw_stream);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   driver = weir__rt.driver;
   weir_cu_event raw = event->raw;
@@ -115,11 +115,11 @@ static weir_status record(const char *who, weir_event *event, weir_stream stream
     status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
                         "%s: Event device %d does not match recording stream's device %" PRId32 ".", who, event->device,
                         stream.device);
-  if (status != WEIR_OK)
+  if (status)
     goto leave_device;
 
   status = WEIR__CALL_FOR(who, driver, EventRecord(driver, raw, raw_stream));
-  if (status == WEIR_OK) {
+  if (!status) {
     if (is_new) {
       event->device = stream.device;
       event->raw = raw;
@@ -135,9 +135,9 @@ leave_device:
 }
 
 weir_status weir_event_record(weir_event *event, weir_stream stream) {
-  WEIR__RETURN_IF_NULL(event);
+  WEIR__CHECK_ARGUMENT(event);
   weir_status status = check(__func__, event);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   pthread_mutex_lock(&event->lock);
   status = record(__func__, event, stream);
@@ -146,9 +146,9 @@ weir_status weir_event_record(weir_event *event, weir_stream stream) {
 }
 
 weir_status weir_event_record_once(weir_event *event, weir_stream stream) {
-  WEIR__RETURN_IF_NULL(event);
+  WEIR__CHECK_ARGUMENT(event);
   weir_status status = check(__func__, event);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   pthread_mutex_lock(&event->lock);
   if (!event->recorded)
@@ -158,13 +158,13 @@ weir_status weir_event_record_once(weir_event *event, weir_stream stream) {
 }
 
 weir_status weir_event_query(const weir_event *event) {
-  WEIR__RETURN_IF_NULL(event);
+  WEIR__CHECK_ARGUMENT(event);
   weir_status status = check(__func__, event);
-  if (status != WEIR_OK || !event->raw)
+  if (status || !event->raw)
     return status;
   weir__guard guard;
   status = weir__enter_device(__func__, event->device, &guard);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir_cu_event raw = event->raw;
   status = WEIR__CALL(weir__rt.driver, EventQuery(weir__rt.driver, raw));
@@ -173,13 +173,13 @@ weir_status weir_event_query(const weir_event *event) {
 }
 
 weir_status weir_event_wait(const weir_event *event, weir_stream stream) {
-  WEIR__RETURN_IF_NULL(event);
+  WEIR__CHECK_ARGUMENT(event);
   weir__guard guard;
   weir_cu_stream raw_stream;
   weir_status status = check(__func__, event);
-  if (status == WEIR_OK)
+  if (!status)
     status = weir__enter_stream(__func__, stream, &guard, &raw_stream);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir_cu_event raw = event->raw;
   if (raw)
@@ -189,13 +189,13 @@ weir_status weir_event_wait(const weir_event *event, weir_stream stream) {
 }
 
 weir_status weir_event_synchronize(const weir_event *event) {
-  WEIR__RETURN_IF_NULL(event);
+  WEIR__CHECK_ARGUMENT(event);
   weir_status status = check(__func__, event);
-  if (status != WEIR_OK || !event->raw)
+  if (status || !event->raw)
     return status;
   weir__guard guard;
   status = weir__enter_device(__func__, event->device, &guard);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir_cu_event raw = event->raw;
   status = WEIR__CALL(weir__rt.driver, EventSynchronize(weir__rt.driver, raw));
@@ -204,13 +204,13 @@ weir_status weir_event_synchronize(const weir_event *event) {
 }
 
 weir_status weir_event_elapsed(const weir_event *start, const weir_event *end, double *milliseconds) {
-  WEIR__RETURN_IF_NULL(start);
-  WEIR__RETURN_IF_NULL(end);
-  WEIR__RETURN_IF_NULL(milliseconds);
+  WEIR__CHECK_ARGUMENT(start);
+  WEIR__CHECK_ARGUMENT(end);
+  WEIR__CHECK_ARGUMENT(milliseconds);
   weir_status status = check(__func__, start);
-  if (status == WEIR_OK)
+  if (!status)
     status = check(__func__, end);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   if (!(start->flags & WEIR_EVENT_TIMING) || !(end->flags & WEIR_EVENT_TIMING))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Both events must be created with the flag WEIR_EVENT_TIMING.",
@@ -221,13 +221,13 @@ weir_status weir_event_elapsed(const weir_event *start, const weir_event *end, d
 
   weir__guard guard;
   status = weir__enter_device(__func__, start->device, &guard);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir_cu_event first = start->raw, second = end->raw;
   float elapsed;
   status = WEIR__CALL(weir__rt.driver, EventElapsedTime(weir__rt.driver, &elapsed, first, second));
   weir__leave_device(&guard);
-  if (status == WEIR_OK)
+  if (!status)
     *milliseconds = (double)elapsed;
   if (status == WEIR_ERROR_NOT_READY)
     return weir__fail_result(status, WEIR_CU_NOT_READY,
@@ -244,16 +244,16 @@ weir_cu_event weir_event_raw(const weir_event *event) { return event ? event->ra
 /* ---- Between processes ---- */
 
 weir_status weir_event_ipc_handle(weir_event *event, weir_cu_ipc_event_handle *handle) {
-  WEIR__RETURN_IF_NULL(event);
-  WEIR__RETURN_IF_NULL(handle);
+  WEIR__CHECK_ARGUMENT(event);
+  WEIR__CHECK_ARGUMENT(handle);
   weir_status status = check(__func__, event);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   if (!(event->flags & WEIR_EVENT_INTERPROCESS))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the event was made without WEIR_EVENT_INTERPROCESS", __func__);
   int device;
   status = weir__resolve_device(__func__, -1, &device);
-  if (status != WEIR_OK)
+  if (status)
     return status;
 
   weir_driver *driver = weir__rt.driver;
@@ -264,16 +264,16 @@ weir_status weir_event_ipc_handle(weir_event *event, weir_cu_ipc_event_handle *h
     device = event->device;
   weir__guard guard;
   status = weir__enter_device(__func__, device, &guard);
-  if (status != WEIR_OK)
+  if (status)
     goto unlock;
   if (is_new)
     status = make_raw(__func__, event, &raw);
-  if (status != WEIR_OK)
+  if (status)
     goto leave_device;
 
   weir_cu_ipc_event_handle made;
   status = WEIR__CALL(driver, IpcGetEventHandle(driver, &made, raw));
-  if (status == WEIR_OK) {
+  if (!status) {
     *handle = made;
     if (is_new) {
       event->device = device;
@@ -291,10 +291,10 @@ unlock:
 }
 
 weir_status weir_event_from_ipc_handle(int device, const weir_cu_ipc_event_handle *handle, weir_event **event) {
-  WEIR__RETURN_IF_NULL(handle);
-  WEIR__RETURN_IF_NULL(event);
+  WEIR__CHECK_ARGUMENT(handle);
+  WEIR__CHECK_ARGUMENT(event);
   weir_status status = weir__resolve_device(__func__, device, &device);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir_event *made = create(WEIR_EVENT_INTERPROCESS);
   if (!made)
@@ -304,11 +304,11 @@ weir_status weir_event_from_ipc_handle(int device, const weir_cu_ipc_event_handl
   weir__guard guard;
   weir_cu_event raw;
   status = weir__enter_device(__func__, device, &guard);
-  if (status == WEIR_OK) {
+  if (!status) {
     status = WEIR__CALL(driver, IpcOpenEventHandle(driver, &raw, *handle));
     weir__leave_device(&guard);
   }
-  if (status != WEIR_OK) {
+  if (status) {
     weir_event_destroy(made);
     return status;
   }

@@ -52,7 +52,7 @@ void weir_graph_memory_hooks_init(weir_graph_memory_hooks *hooks) {
 
 weir_status weir_graph_set_memory_hooks(const weir_graph_memory_hooks *new_hooks) {
   weir_status status = weir__check_fork(__func__);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir_graph_memory_hooks copy = {0};
   if (new_hooks) {
@@ -85,7 +85,7 @@ static weir_status hooks_begin(weir_graph *graph) {
   weir_status status = WEIR_OK;
   if (now.begin)
     status = now.begin(now.context, graph->device, graph->pool, graph->stream);
-  if (status != WEIR_OK) {
+  if (status) {
     pthread_mutex_lock(&hooks_lock);
     captures_under_way--;
     pthread_mutex_unlock(&hooks_lock);
@@ -124,9 +124,9 @@ static weir_cu_result end_driver_capture(const weir_graph *graph, weir_cu_graph 
   weir_cu_result result = driver->StreamEndCapture(driver, graph->stream, captured);
   int capturing;
   weir_cu_graph unwanted = NULL;
-  if (result != WEIR_CU_SUCCESS && driver->StreamIsCapturing(driver, graph->stream, &capturing) == WEIR_CU_SUCCESS &&
-      capturing != WEIR_CU_CAPTURE_STATUS_NONE &&
-      driver->StreamEndCapture(driver, graph->stream, &unwanted) == WEIR_CU_SUCCESS && unwanted)
+  if (result && !driver->StreamIsCapturing(driver, graph->stream, &capturing) &&
+      capturing != WEIR_CU_CAPTURE_STATUS_NONE && !driver->StreamEndCapture(driver, graph->stream, &unwanted) &&
+      unwanted)
     driver->GraphDestroy(driver, unwanted);
   return result;
 }
@@ -136,7 +136,7 @@ static weir_cu_result abandon_capture(weir_graph *graph) {
   weir_driver *driver = weir__rt.driver;
   weir_cu_graph captured = NULL;
   weir_cu_result result = end_driver_capture(graph, &captured);
-  if (result == WEIR_CU_SUCCESS && captured)
+  if (!result && captured)
     driver->GraphDestroy(driver, captured);
   hooks_end(graph);
   hooks_release(graph);
@@ -150,7 +150,7 @@ static weir_cu_result free_captured(weir_graph *graph) {
   weir_cu_result result = driver->GraphExecDestroy(driver, graph->exec);
   if (graph->description) {
     weir_cu_result second = driver->GraphDestroy(driver, graph->description);
-    if (result == WEIR_CU_SUCCESS)
+    if (!result)
       result = second;
   }
   graph->exec = NULL;
@@ -181,13 +181,13 @@ static void drop(weir__object *object) {
 }
 
 weir_status weir_graph_create(weir_graph **graph) {
-  WEIR__RETURN_IF_NULL(graph);
+  WEIR__CHECK_ARGUMENT(graph);
   weir_status status = weir__check_fork(__func__);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir_graph *made = calloc(1, sizeof *made);
   if (!made)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory for the graph", __func__);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the graph", __func__);
   made->object.drop = drop;
   made->object.holds = holds;
   pthread_mutex_init(&made->lock, NULL);
@@ -208,7 +208,7 @@ void weir_graph_destroy(weir_graph *graph) {
 
 static weir_status check(const char *who, const weir_graph *graph) {
   weir_status status = weir__check_fork(who);
-  return status == WEIR_OK ? weir__object_check(who, &graph->object, "graph") : status;
+  return status ? status : weir__object_check(who, &graph->object, "graph");
 }
 
 /* Locks, for the calls that only read as well. */
@@ -231,33 +231,33 @@ static weir_status begin_capture(const char *who, weir_graph *graph) {
   int capturing;
   weir_status status =
       WEIR__CALL_FOR(who, driver, StreamGetCaptureInfo(driver, graph->stream, &capturing, NULL, NULL, NULL, NULL));
-  if (status != WEIR_OK)
+  if (status)
     return status;
   if (capturing != WEIR_CU_CAPTURE_STATUS_NONE)
     return weir__fail(WEIR_ERROR_CAPTURE, "%s: the current stream is capturing already", who);
 
   status = hooks_begin(graph);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   status = WEIR__CALL_FOR(who, driver, StreamBeginCapture(driver, graph->stream, (int)graph->mode));
-  if (status != WEIR_OK) {
+  if (status) {
     hooks_end(graph);
     hooks_release(graph);
     return status;
   }
   graph->state = CAPTURING;
   status = WEIR__CALL_FOR(who, driver, StreamGetCaptureInfo(driver, graph->stream, &capturing, NULL, NULL, NULL, NULL));
-  if (status == WEIR_OK && capturing != WEIR_CU_CAPTURE_STATUS_ACTIVE)
+  if (!status && capturing != WEIR_CU_CAPTURE_STATUS_ACTIVE)
     status = weir__fail(WEIR_ERROR_CAPTURE, "%s: the driver began the capture, but the stream does not capture", who);
-  if (status != WEIR_OK)
+  if (status)
     abandon_capture(graph);
   return status;
 }
 
 weir_status weir_graph_capture_begin(weir_graph *graph, weir_pool_id pool, weir_capture_mode mode) {
-  WEIR__RETURN_IF_NULL(graph);
+  WEIR__CHECK_ARGUMENT(graph);
   weir_status status = check(__func__, graph);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   if ((unsigned)mode > WEIR_CAPTURE_RELAXED)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
@@ -267,7 +267,7 @@ weir_status weir_graph_capture_begin(weir_graph *graph, weir_pool_id pool, weir_
                       "%s: pool is {%" PRIu64 ", %" PRIu64 "}; at most one of the two numbers may be set", __func__,
                       pool.first, pool.second);
   status = weir__start(__func__);
-  if (status != WEIR_OK)
+  if (status)
     return status;
 
   weir__guard guard;
@@ -293,7 +293,7 @@ weir_status weir_graph_capture_begin(weir_graph *graph, weir_pool_id pool, weir_
     graph->pool = pool;
     status = weir__enter_stream(__func__, stream, &guard, &graph->stream);
   }
-  if (status == WEIR_OK) {
+  if (!status) {
     if (pool.first == 0 && pool.second == 0)
       graph->pool.first = ++graph_pools;
     status = begin_capture(__func__, graph);
@@ -309,9 +309,9 @@ static weir_status finish(const char *who, weir_graph *graph, weir_cu_graph capt
   size_t count = 0;
   weir_cu_graph_exec exec;
   weir_status status = WEIR__CALL_FOR(who, driver, GraphGetNodes(driver, captured, NULL, &count));
-  if (status == WEIR_OK)
+  if (!status)
     status = WEIR__CALL_FOR(who, driver, GraphInstantiate(driver, &exec, captured, WEIR_CU_GRAPH_AUTO_FREE_ON_LAUNCH));
-  if (status != WEIR_OK) {
+  if (status) {
     driver->GraphDestroy(driver, captured);
     return status;
   }
@@ -333,7 +333,7 @@ static weir_status finish(const char *who, weir_graph *graph, weir_cu_graph capt
 static weir_status end_capture(const char *who, weir_graph *graph) {
   weir__guard guard;
   weir_status status = weir__enter_device(who, graph->device, &guard);
-  if (status != WEIR_OK) {
+  if (status) {
     abandon_capture(graph);
     return status;
   }
@@ -342,12 +342,12 @@ static weir_status end_capture(const char *who, weir_graph *graph) {
   weir__guard current_guard;
   weir_cu_stream current_raw;
   status = weir__enter_stream(who, current, &current_guard, &current_raw);
-  if (status == WEIR_OK) {
+  if (!status) {
     weir__leave_device(&current_guard);
     if (current.device != graph->device || current_raw != graph->stream)
       status = weir__fail(WEIR_ERROR_CAPTURE, "%s: Capture must end on the same stream it began on.", who);
   }
-  if (status != WEIR_OK) {
+  if (status) {
     abandon_capture(graph);
     goto leave_device;
   }
@@ -357,11 +357,11 @@ static weir_status end_capture(const char *who, weir_graph *graph) {
   status = weir__driver_status(weir__rt.driver, result, who, "cuStreamEndCapture(driver, stream, &captured)");
   hooks_end(graph);
   graph->state = EMPTY;
-  if (status == WEIR_OK && !captured)
+  if (!status && !captured)
     status = weir__fail(WEIR_ERROR_CAPTURE, "%s: the driver ended the capture without a graph", who);
-  if (status == WEIR_OK)
+  if (!status)
     status = finish(who, graph, captured);
-  if (status == WEIR_OK)
+  if (!status)
     graph->state = CAPTURED;
   else
     hooks_release(graph);
@@ -372,16 +372,16 @@ leave_device:
 }
 
 weir_status weir_graph_capture_end(weir_graph *graph) {
-  WEIR__RETURN_IF_NULL(graph);
+  WEIR__CHECK_ARGUMENT(graph);
   weir_status status = check(__func__, graph);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   lock(graph);
   if (graph->state != CAPTURING)
     status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: no capture of this graph is under way", __func__);
   else
     status = check_thread(__func__, graph);
-  if (status == WEIR_OK)
+  if (!status)
     status = end_capture(__func__, graph);
   unlock(graph);
   return status;
@@ -397,17 +397,17 @@ static weir_status check_captured(const char *who, const weir_graph *graph) {
 }
 
 weir_status weir_graph_replay(weir_graph *graph) {
-  WEIR__RETURN_IF_NULL(graph);
+  WEIR__CHECK_ARGUMENT(graph);
   weir_status status = check(__func__, graph);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   lock(graph);
   status = check_captured(__func__, graph);
   weir__guard guard;
   weir_cu_stream raw;
-  if (status == WEIR_OK)
+  if (!status)
     status = weir__enter_stream(__func__, weir__current_stream(graph->device), &guard, &raw);
-  if (status == WEIR_OK) {
+  if (!status) {
     status = WEIR__CALL(weir__rt.driver, GraphLaunch(weir__rt.driver, graph->exec, raw));
     weir__leave_device(&guard);
   }
@@ -416,18 +416,18 @@ weir_status weir_graph_replay(weir_graph *graph) {
 }
 
 weir_status weir_graph_reset(weir_graph *graph) {
-  WEIR__RETURN_IF_NULL(graph);
+  WEIR__CHECK_ARGUMENT(graph);
   weir_status status = check(__func__, graph);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir__guard guard;
   lock(graph);
   if (graph->state == CAPTURING)
     status = check_thread(__func__, graph);
-  if (graph->state == EMPTY || status != WEIR_OK)
+  if (graph->state == EMPTY || status)
     goto unlock;
   status = weir__enter_device(__func__, graph->device, &guard);
-  if (status != WEIR_OK)
+  if (status)
     goto unlock;
   if (graph->state == CAPTURING) {
     warn_about_capture();
@@ -442,38 +442,38 @@ unlock:
 }
 
 weir_status weir_graph_pool(const weir_graph *graph, weir_pool_id *pool) {
-  WEIR__RETURN_IF_NULL(graph);
-  WEIR__RETURN_IF_NULL(pool);
+  WEIR__CHECK_ARGUMENT(graph);
+  WEIR__CHECK_ARGUMENT(pool);
   weir_status status = check(__func__, graph);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   lock(graph);
   if (graph->state != CAPTURING)
     status = check_captured(__func__, graph);
-  if (status == WEIR_OK)
+  if (!status)
     *pool = graph->pool;
   unlock(graph);
   return status;
 }
 
 weir_status weir_graph_node_count(const weir_graph *graph, size_t *count) {
-  WEIR__RETURN_IF_NULL(graph);
-  WEIR__RETURN_IF_NULL(count);
+  WEIR__CHECK_ARGUMENT(graph);
+  WEIR__CHECK_ARGUMENT(count);
   weir_status status = check(__func__, graph);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   lock(graph);
   status = check_captured(__func__, graph);
-  if (status == WEIR_OK)
+  if (!status)
     *count = graph->node_count;
   unlock(graph);
   return status;
 }
 
 weir_status weir_graph_enable_debug(weir_graph *graph) {
-  WEIR__RETURN_IF_NULL(graph);
+  WEIR__CHECK_ARGUMENT(graph);
   weir_status status = check(__func__, graph);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   lock(graph);
   if (graph->state == EMPTY)
@@ -495,10 +495,10 @@ static weir_status dump(const char *who, weir_graph *graph, const char *path) {
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the driver \"%s\" cannot write graphs as text", who, driver->name);
   weir__guard guard;
   weir_status status = weir__enter_device(who, graph->device, &guard);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   status = WEIR__CALL_FOR(who, driver, GraphDebugDotPrint(driver, graph->description, path, DOT_VERBOSE));
-  if (status == WEIR_OK) {
+  if (!status) {
     driver->GraphDestroy(driver, graph->description);
     graph->description = NULL;
   }
@@ -507,14 +507,14 @@ static weir_status dump(const char *who, weir_graph *graph, const char *path) {
 }
 
 weir_status weir_graph_debug_dump(weir_graph *graph, const char *path) {
-  WEIR__RETURN_IF_NULL(graph);
-  WEIR__RETURN_IF_NULL(path);
+  WEIR__CHECK_ARGUMENT(graph);
+  WEIR__CHECK_ARGUMENT(path);
   weir_status status = check(__func__, graph);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   lock(graph);
   status = check_captured(__func__, graph);
-  if (status == WEIR_OK)
+  if (!status)
     status = dump(__func__, graph, path);
   unlock(graph);
   return status;
@@ -526,26 +526,26 @@ static weir_status is_capturing(const char *who, weir_stream stream, int *captur
   weir__guard guard;
   weir_cu_stream raw;
   weir_status status = weir__enter_stream(who, stream, &guard, &raw);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   int found;
   status = WEIR__CALL_FOR(who, weir__rt.driver, StreamIsCapturing(weir__rt.driver, raw, &found));
   weir__leave_device(&guard);
-  if (status == WEIR_OK)
+  if (!status)
     *capturing = found != WEIR_CU_CAPTURE_STATUS_NONE;
   return status;
 }
 
 weir_status weir_stream_is_capturing(weir_stream stream, int *capturing) {
-  WEIR__RETURN_IF_NULL(capturing);
+  WEIR__CHECK_ARGUMENT(capturing);
   return is_capturing(__func__, stream, capturing);
 }
 
 /* Without a context nothing captures, and none is made to find that out. */
 weir_status weir_current_stream_is_capturing(int *capturing) {
-  WEIR__RETURN_IF_NULL(capturing);
+  WEIR__CHECK_ARGUMENT(capturing);
   weir_status status = weir__check_fork(__func__);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   int device = weir__is_running() ? weir__thread_state()->device : -1;
   if (device == -1 || !weir__rt.devices[device].context) {

@@ -182,7 +182,7 @@ static weir_status run_queue(const char *who) {
     char text_before[WEIR__TEXT_SIZE];
     snprintf(text_before, sizeof text_before, "%s", weir_last_error());
     weir_status status = call.fn(call.context);
-    if (status != WEIR_OK)
+    if (status)
       return deferred_call_failed(who, &call, status, text_before);
   }
 }
@@ -190,13 +190,13 @@ static weir_status run_queue(const char *who) {
 static weir_status start(const char *who) {
   weir_driver *driver = chosen;
   weir_status status = driver ? WEIR_OK : weir_driver_open(NULL, &driver);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   owns_driver = !chosen;
 
   int count = 0;
   status = weir__list_devices(who, driver, &count);
-  if (status != WEIR_OK)
+  if (status)
     goto close_driver;
   if (count == 0) {
     const char *visible = weir__driver_can(driver, WEIR_DRIVER_FILTERS_VISIBLE) ? getenv("CUDA_VISIBLE_DEVICES") : NULL;
@@ -208,7 +208,7 @@ static weir_status start(const char *who) {
   weir_cu_device handles[WEIR_MAX_DEVICES];
   for (int i = 0; i < count; i++) {
     status = WEIR__CALL_FOR(who, driver, DeviceGet(driver, &handles[i], i));
-    if (status != WEIR_OK)
+    if (status)
       goto close_driver;
   }
   for (int i = 0; i < count; i++)
@@ -219,7 +219,7 @@ static weir_status start(const char *who) {
 
   starting_here = true;
   status = run_queue(who);
-  if (status != WEIR_OK)
+  if (status)
     tear_down(false);
   starting_here = false;
   return status;
@@ -234,7 +234,7 @@ weir_status weir__start(const char *who) {
   if (weir__is_running())
     return WEIR_OK;
   weir_status status = weir__check_fork(who);
-  if (status != WEIR_OK)
+  if (status)
     return status;
 
   begin_to_watch_fork();
@@ -242,7 +242,7 @@ weir_status weir__start(const char *who) {
   if (state == STOPPED) {
     state = STARTING;
     status = start(who);
-    if (status != WEIR_OK)
+    if (status)
       state = STOPPED;
   }
   pthread_mutex_unlock(&start_lock);
@@ -265,14 +265,14 @@ static weir_status check_clients(const char *who) {
 
 weir_status weir_shutdown(void) {
   weir_status status = weir__check_fork(__func__);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   if (starting_here)
     return weir__fail(WEIR_ERROR_BAD_STATE, "%s: called by a queued call, while the runtime starts", __func__);
   pthread_mutex_lock(&start_lock);
   if (state == STARTED)
     status = check_clients(__func__);
-  if (state == STARTED && status == WEIR_OK)
+  if (state == STARTED && !status)
     tear_down(true);
   pthread_mutex_unlock(&start_lock);
   return status;
@@ -291,7 +291,7 @@ static const char *missing_entry(const weir_driver *driver) {
 
 weir_status weir_use_driver(weir_driver *driver) {
   weir_status status = weir__check_fork(__func__);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   if (driver) {
     if (driver->size < sizeof *driver)
@@ -319,9 +319,9 @@ weir_status weir_use_driver(weir_driver *driver) {
 }
 
 weir_status weir_get_driver(weir_driver **driver) {
-  WEIR__RETURN_IF_NULL(driver);
+  WEIR__CHECK_ARGUMENT(driver);
   weir_status status = weir__start(__func__);
-  if (status == WEIR_OK)
+  if (!status)
     *driver = weir__rt.driver;
   return status;
 }
@@ -340,17 +340,17 @@ bool weir__hold_stopped(weir_driver **driver) {
 void weir__let_start(void) { pthread_mutex_unlock(&start_lock); }
 
 weir_status weir_lazy_call(weir_lazy_fn fn, void *context, const char *where) {
-  WEIR__RETURN_IF_NULL(fn);
-  WEIR__RETURN_IF_NULL(where);
+  WEIR__CHECK_ARGUMENT(fn);
+  WEIR__CHECK_ARGUMENT(where);
   weir_status status = weir__check_fork(__func__);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   if (weir__is_running())
     return fn(context);
 
   char *copy = strdup(where);
   if (!copy)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to queue the call from %s", __func__, where);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory to queue the call from %s", __func__, where);
   lock_lists();
   if (state == STARTED) { /* just now, on another thread */
     unlock_lists();
@@ -363,7 +363,7 @@ weir_status weir_lazy_call(weir_lazy_fn fn, void *context, const char *where) {
     if (!grown) {
       unlock_lists();
       free(copy);
-      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to queue the call from %s", __func__, where);
+      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory to queue the call from %s", __func__, where);
     }
     queue = grown;
     queue_room = room;
@@ -378,9 +378,9 @@ weir_status weir_profiler_start(void) {
   int device;
   weir_status status = weir__resolve_device(__func__, -1, &device);
   weir__guard guard;
-  if (status == WEIR_OK)
+  if (!status)
     status = weir__enter_device(__func__, device, &guard);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   status = WEIR__CALL(weir__rt.driver, ProfilerStart(weir__rt.driver));
   weir__leave_device(&guard);
@@ -391,9 +391,9 @@ weir_status weir_profiler_stop(void) {
   int device;
   weir_status status = weir__resolve_device(__func__, -1, &device);
   weir__guard guard;
-  if (status == WEIR_OK)
+  if (!status)
     status = weir__enter_device(__func__, device, &guard);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   status = WEIR__CALL(weir__rt.driver, ProfilerStop(weir__rt.driver));
   weir__leave_device(&guard);

@@ -18,12 +18,6 @@
 #include "weir/device.h"
 #include "weir/stream.h"
 
-#define WEIR__RETURN_IF_NULL(argument)                                                                                 \
-  do {                                                                                                                 \
-    if (!(argument))                                                                                                   \
-      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", __func__, #argument);                           \
-  } while (0)
-
 /* How many priorities have a pool of streams, at most. PyTorch has four, whatever the device offers. */
 enum { WEIR__PRIORITIES = 4 };
 

@@ -25,7 +25,7 @@ static const char spin_ptx[] = ".version 6.0\n"
  * what is captured has nothing to do with it. */
 static void unload(weir_driver *driver, weir_cu_module module) {
   int mode = WEIR_CU_CAPTURE_RELAXED;
-  bool relaxed = driver->ThreadExchangeStreamCaptureMode(driver, &mode) == WEIR_CU_SUCCESS;
+  bool relaxed = !driver->ThreadExchangeStreamCaptureMode(driver, &mode);
   driver->ModuleUnload(driver, module);
   if (relaxed)
     driver->ThreadExchangeStreamCaptureMode(driver, &mode);
@@ -36,10 +36,10 @@ static weir_status load(const char *who, weir__device *device) {
   weir_cu_module module;
   weir_cu_function function;
   weir_status status = WEIR__CALL_FOR(who, driver, ModuleLoadData(driver, &module, spin_ptx));
-  if (status != WEIR_OK)
+  if (status)
     return status;
   status = WEIR__CALL_FOR(who, driver, ModuleGetFunction(driver, &function, module, "weir_spin"));
-  if (status != WEIR_OK) {
+  if (status) {
     unload(driver, module);
     return status;
   }
@@ -61,7 +61,7 @@ weir_status weir__spin(const char *who, weir__device *device, weir_cu_stream raw
   weir_driver *driver = weir__rt.driver;
   if (!device->spin) {
     weir_status status = load_once(who, device);
-    if (status != WEIR_OK)
+    if (status)
       return status;
   }
   void *params[] = {&cycles};

@@ -38,7 +38,7 @@ static weir_status find_priorities(const char *who, weir__device *device) {
   weir_driver *driver = weir__rt.driver;
   int least, greatest;
   weir_status status = WEIR__CALL_FOR(who, driver, CtxGetStreamPriorityRange(driver, &least, &greatest));
-  if (status != WEIR_OK)
+  if (status)
     return status;
   int number = least - greatest + 1;
   device->least_priority = least;
@@ -58,12 +58,12 @@ static weir_status find_stream(const char *who, weir__device *device, int pool, 
     if (!stream) {
       status =
           WEIR__CALL_FOR(who, driver, StreamCreateWithPriority(driver, &stream, WEIR_CU_STREAM_NON_BLOCKING, priority));
-      if (status == WEIR_OK)
+      if (!status)
         device->streams[pool][index] = stream;
     }
     pthread_mutex_unlock(&device->lock);
   }
-  if (status == WEIR_OK)
+  if (!status)
     *raw = stream;
   return status;
 }
@@ -90,7 +90,7 @@ static weir_status bad_stream(const char *who, weir_stream stream, const char *f
 
 static weir_status check_stream(const char *who, weir_stream stream) {
   weir_status status = weir__start(who);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   const char *fault = fault_of(stream);
   return fault ? bad_stream(who, stream, fault) : WEIR_OK;
@@ -98,9 +98,9 @@ static weir_status check_stream(const char *who, weir_stream stream) {
 
 weir_status weir__enter_stream(const char *who, weir_stream stream, weir__guard *guard, weir_cu_stream *raw) {
   weir_status status = check_stream(who, stream);
-  if (status == WEIR_OK)
+  if (!status)
     status = weir__enter_device(who, stream.device, guard);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   if (!is_of_pool(stream.id)) {
     *raw = (weir_cu_stream)(uintptr_t)stream.id;
@@ -110,31 +110,31 @@ weir_status weir__enter_stream(const char *who, weir_stream stream, weir__guard 
   weir__device *device = &weir__rt.devices[stream.device];
   int pool = pool_of(stream.id);
   status = find_priorities(who, device);
-  if (status == WEIR_OK && pool >= device->priorities)
+  if (!status && pool >= device->priorities)
     status = bad_stream(who, stream, "the device has fewer priorities");
-  if (status == WEIR_OK)
+  if (!status)
     status = find_stream(who, device, pool, (int)index_of(stream.id), raw);
-  if (status != WEIR_OK)
+  if (status)
     weir__leave_device(guard);
   return status;
 }
 
 weir_status weir_stream_create(int device, int priority, weir_stream *stream) {
-  WEIR__RETURN_IF_NULL(stream);
+  WEIR__CHECK_ARGUMENT(stream);
   weir_status status = weir__resolve_device(__func__, device, &device);
   weir__guard guard;
-  if (status == WEIR_OK)
+  if (!status)
     status = weir__enter_device(__func__, device, &guard);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir__device *d = &weir__rt.devices[device];
   status = find_priorities(__func__, d);
-  if (status == WEIR_OK) {
+  if (!status) {
     int pool = priority >= 0 ? 0 : priority <= -d->priorities ? d->priorities - 1 : -priority;
     int index = (int)(atomic_fetch_add(&d->next[pool], 1) % WEIR_STREAMS_PER_POOL);
     weir_cu_stream raw;
     status = find_stream(__func__, d, pool, index, &raw);
-    if (status == WEIR_OK)
+    if (!status)
       *stream = make_stream(device, pool_id(pool, index));
   }
   weir__leave_device(&guard);
@@ -142,18 +142,18 @@ weir_status weir_stream_create(int device, int priority, weir_stream *stream) {
 }
 
 weir_status weir_stream_priority_range(int *least, int *greatest) {
-  WEIR__RETURN_IF_NULL(least);
-  WEIR__RETURN_IF_NULL(greatest);
+  WEIR__CHECK_ARGUMENT(least);
+  WEIR__CHECK_ARGUMENT(greatest);
   int device;
   weir_status status = weir__resolve_device(__func__, -1, &device);
   weir__guard guard;
-  if (status == WEIR_OK)
+  if (!status)
     status = weir__enter_device(__func__, device, &guard);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   status = find_priorities(__func__, &weir__rt.devices[device]);
   weir__leave_device(&guard);
-  if (status == WEIR_OK) {
+  if (!status) {
     *least = 0;
     *greatest = 1 - weir__rt.devices[device].priorities;
   }
@@ -163,17 +163,17 @@ weir_status weir_stream_priority_range(int *least, int *greatest) {
 /* ---- Values ---- */
 
 weir_status weir_stream_default(int device, weir_stream *stream) {
-  WEIR__RETURN_IF_NULL(stream);
+  WEIR__CHECK_ARGUMENT(stream);
   weir_status status = weir__resolve_device(__func__, device, &device);
-  if (status == WEIR_OK)
+  if (!status)
     *stream = make_stream(device, 0);
   return status;
 }
 
 weir_status weir_stream_external(int device, weir_cu_stream raw, weir_stream *stream) {
-  WEIR__RETURN_IF_NULL(stream);
+  WEIR__CHECK_ARGUMENT(stream);
   weir_status status = weir__resolve_device(__func__, device, &device);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   if (raw == WEIR_CU_STREAM_LEGACY) /* the driver's other name for the default stream */
     raw = NULL;
@@ -186,11 +186,11 @@ weir_status weir_stream_external(int device, weir_cu_stream raw, weir_stream *st
 }
 
 weir_status weir_stream_raw(weir_stream stream, weir_cu_stream *raw) {
-  WEIR__RETURN_IF_NULL(raw);
+  WEIR__CHECK_ARGUMENT(raw);
   weir__guard guard;
   weir_cu_stream found;
   weir_status status = weir__enter_stream(__func__, stream, &guard, &found);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir__leave_device(&guard);
   *raw = found;
@@ -198,17 +198,17 @@ weir_status weir_stream_raw(weir_stream stream, weir_cu_stream *raw) {
 }
 
 weir_status weir_stream_priority(weir_stream stream, int *priority) {
-  WEIR__RETURN_IF_NULL(priority);
+  WEIR__CHECK_ARGUMENT(priority);
   weir__guard guard;
   weir_cu_stream raw;
   weir_status status = weir__enter_stream(__func__, stream, &guard, &raw);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   int found = -pool_of(stream.id);
   if (!is_of_pool(stream.id))
     status = WEIR__CALL(weir__rt.driver, StreamGetPriority(weir__rt.driver, raw, &found));
   weir__leave_device(&guard);
-  if (status == WEIR_OK)
+  if (!status)
     *priority = found;
   return status;
 }
@@ -216,22 +216,22 @@ weir_status weir_stream_priority(weir_stream stream, int *priority) {
 /* Entering makes sure of the parts of an id that only the device can check. */
 static weir_status check_whole_stream(const char *who, weir_stream stream) {
   weir_status status = check_stream(who, stream);
-  if (status != WEIR_OK || !is_of_pool(stream.id))
+  if (status || !is_of_pool(stream.id))
     return status;
   weir__guard guard;
   weir_cu_stream raw;
   status = weir__enter_stream(who, stream, &guard, &raw);
-  if (status == WEIR_OK)
+  if (!status)
     weir__leave_device(&guard);
   return status;
 }
 
 weir_status weir_stream_pack(weir_stream stream, int64_t *id, int64_t *device, int64_t *device_type) {
-  WEIR__RETURN_IF_NULL(id);
-  WEIR__RETURN_IF_NULL(device);
-  WEIR__RETURN_IF_NULL(device_type);
+  WEIR__CHECK_ARGUMENT(id);
+  WEIR__CHECK_ARGUMENT(device);
+  WEIR__CHECK_ARGUMENT(device_type);
   weir_status status = check_whole_stream(__func__, stream);
-  if (status == WEIR_OK) {
+  if (!status) {
     *id = stream.id;
     *device = stream.device;
     *device_type = stream.device_type;
@@ -240,13 +240,13 @@ weir_status weir_stream_pack(weir_stream stream, int64_t *id, int64_t *device, i
 }
 
 weir_status weir_stream_unpack(int64_t id, int64_t device, int64_t device_type, weir_stream *stream) {
-  WEIR__RETURN_IF_NULL(stream);
+  WEIR__CHECK_ARGUMENT(stream);
   weir_stream made = {.id = id, .device = (int32_t)device, .device_type = (int32_t)device_type};
   if (made.device != device || made.device_type != device_type)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: there is no device %" PRId64 " of type %" PRId64, __func__,
                       device, device_type);
   weir_status status = check_whole_stream(__func__, made);
-  if (status == WEIR_OK)
+  if (!status)
     *stream = made;
   return status;
 }
@@ -280,18 +280,18 @@ int weir_stream_describe(weir_stream stream, char *text, size_t size) {
 /* ---- The current stream ---- */
 
 weir_status weir_stream_current(int device, weir_stream *stream) {
-  WEIR__RETURN_IF_NULL(stream);
+  WEIR__CHECK_ARGUMENT(stream);
   weir_status status = weir__resolve_device(__func__, device, &device);
-  if (status == WEIR_OK)
+  if (!status)
     *stream = weir__current_stream(device);
   return status;
 }
 
 static weir_status set_current(const char *who, weir_stream stream, bool make_context) {
   weir_status status = check_whole_stream(who, stream);
-  if (status == WEIR_OK)
+  if (!status)
     status = weir__set_device(who, stream.device, make_context);
-  if (status == WEIR_OK)
+  if (!status)
     weir__thread_state()->streams[stream.device] = stream.id;
   return status;
 }
@@ -299,25 +299,25 @@ static weir_status set_current(const char *who, weir_stream stream, bool make_co
 weir_status weir_stream_set_current(weir_stream stream) { return set_current(__func__, stream, true); }
 
 weir_status weir_stream_scope_enter(weir_stream stream, weir_stream_scope *scope) {
-  WEIR__RETURN_IF_NULL(scope);
+  WEIR__CHECK_ARGUMENT(scope);
   weir_status status = check_whole_stream(__func__, stream);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir_stream_scope before = {.outer = weir__current_stream(weir__thread_state()->device),
                               .replaced = weir__current_stream(stream.device)};
   status = set_current(__func__, stream, true);
-  if (status == WEIR_OK)
+  if (!status)
     *scope = before;
   return status;
 }
 
 /* A device that had no context before the scope is not given one by leaving it. */
 weir_status weir_stream_scope_leave(const weir_stream_scope *scope) {
-  WEIR__RETURN_IF_NULL(scope);
+  WEIR__CHECK_ARGUMENT(scope);
   weir_status status = check_whole_stream(__func__, scope->replaced);
-  if (status == WEIR_OK)
+  if (!status)
     status = set_current(__func__, scope->outer, false);
-  if (status == WEIR_OK)
+  if (!status)
     weir__thread_state()->streams[scope->replaced.device] = scope->replaced.id;
   return status;
 }
@@ -328,7 +328,7 @@ weir_status weir_stream_query(weir_stream stream) {
   weir__guard guard;
   weir_cu_stream raw;
   weir_status status = weir__enter_stream(__func__, stream, &guard, &raw);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   status = WEIR__CALL(weir__rt.driver, StreamQuery(weir__rt.driver, raw));
   weir__leave_device(&guard);
@@ -339,10 +339,10 @@ weir_status weir_stream_synchronize(weir_stream stream) {
   weir__guard guard;
   weir_cu_stream raw;
   weir_status status = weir__enter_stream(__func__, stream, &guard, &raw);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   status = weir__check_sync(__func__);
-  if (status == WEIR_OK)
+  if (!status)
     status = WEIR__CALL(weir__rt.driver, StreamSynchronize(weir__rt.driver, raw));
   weir__leave_device(&guard);
   return status;
@@ -355,21 +355,21 @@ weir_status weir_stream_wait_stream(weir_stream stream, weir_stream other) {
   weir_cu_stream raw, other_raw;
   weir_cu_event event;
   weir_status status = check_whole_stream(__func__, stream);
-  if (status == WEIR_OK)
+  if (!status)
     status = weir__enter_stream(__func__, other, &outer, &other_raw);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   if (weir_stream_equal(stream, other)) /* in order with itself as it is */
     goto leave_other;
 
   driver = weir__rt.driver;
   status = WEIR__CALL(driver, EventCreate(driver, &event, WEIR_CU_EVENT_DISABLE_TIMING));
-  if (status != WEIR_OK)
+  if (status)
     goto leave_other;
   status = WEIR__CALL(driver, EventRecord(driver, event, other_raw));
-  if (status == WEIR_OK)
+  if (!status)
     status = weir__enter_stream(__func__, stream, &inner, &raw);
-  if (status == WEIR_OK) {
+  if (!status) {
     status = WEIR__CALL(driver, StreamWaitEvent(driver, raw, event, 0));
     weir__leave_device(&inner);
   }
@@ -381,11 +381,11 @@ leave_other:
 }
 
 weir_status weir_stream_host_function(weir_stream stream, weir_cu_host_fn fn, void *data) {
-  WEIR__RETURN_IF_NULL(fn);
+  WEIR__CHECK_ARGUMENT(fn);
   weir__guard guard;
   weir_cu_stream raw;
   weir_status status = weir__enter_stream(__func__, stream, &guard, &raw);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   status = WEIR__CALL(weir__rt.driver, LaunchHostFunc(weir__rt.driver, raw, fn, data));
   weir__leave_device(&guard);
@@ -396,7 +396,7 @@ weir_status weir_stream_spin(weir_stream stream, uint64_t cycles) {
   weir__guard guard;
   weir_cu_stream raw;
   weir_status status = weir__enter_stream(__func__, stream, &guard, &raw);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   status = weir__spin(__func__, &weir__rt.devices[stream.device], raw, cycles);
   weir__leave_device(&guard);

@@ -16,12 +16,12 @@ weir_status weir__list_devices(const char *who, weir_driver *driver, int *count)
     return WEIR_OK;
   }
   weir_status status = weir__driver_status(driver, result, who, "cuInit(driver, 0)");
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir__note_driver_init(driver);
   int number;
   status = WEIR__CALL_FOR(who, driver, DeviceGetCount(driver, &number));
-  if (status == WEIR_OK)
+  if (!status)
     *count = number < WEIR_MAX_DEVICES ? number : WEIR_MAX_DEVICES;
   return status;
 }
@@ -46,11 +46,11 @@ static int count_cuda(weir_driver *cuda) {
     }
   }
 
-  if (cuda->Init(cuda, 0) != WEIR_CU_SUCCESS)
+  if (cuda->Init(cuda, 0))
     return 0;
   weir__note_driver_init(cuda);
   int count;
-  if (cuda->DeviceGetCount(cuda, &count) != WEIR_CU_SUCCESS)
+  if (cuda->DeviceGetCount(cuda, &count))
     return 0;
   return count < WEIR_MAX_DEVICES ? count : WEIR_MAX_DEVICES;
 }
@@ -68,7 +68,7 @@ weir_status weir__count_devices(const char *who, weir_driver *chosen, int *count
     char reason[WEIR__CUDA_REASON];
     weir_driver *cuda;
     int number = 0;
-    if (weir__cuda_open(reason, &cuda) == WEIR_OK) {
+    if (!weir__cuda_open(reason, &cuda)) {
       number = count_cuda(cuda);
       weir_driver_close(cuda);
     } else if (automatic) {
@@ -85,7 +85,7 @@ weir_status weir__count_devices(const char *who, weir_driver *chosen, int *count
 
   weir_driver *driver;
   weir_status status = weir_driver_open(choice, &driver);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   status = weir__list_devices(who, driver, count);
   weir_driver_close(driver);
@@ -95,7 +95,7 @@ weir_status weir__count_devices(const char *who, weir_driver *chosen, int *count
 weir_status weir__has_foreign_context(const char *who, weir_driver *chosen, int device, bool *has) {
   int count;
   weir_status status = weir__count_devices(who, chosen, &count);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   if (device >= count)
     return weir__no_such_device(who, device, count);
@@ -107,15 +107,14 @@ weir_status weir__has_foreign_context(const char *who, weir_driver *chosen, int 
     char reason[WEIR__CUDA_REASON];
     if (!is_automatic(choice) && strcmp(choice, "cuda") != 0)
       return WEIR_OK; /* a driver that nobody has opened yet */
-    if (weir__cuda_open(reason, &driver) != WEIR_OK)
+    if (weir__cuda_open(reason, &driver))
       return WEIR_OK;
   }
   /* A driver that was not started answers NOT_INITIALIZED: then there is no context either. */
   weir_cu_device handle;
   unsigned flags;
   int active;
-  if (driver->DeviceGet(driver, &handle, device) == WEIR_CU_SUCCESS &&
-      driver->DevicePrimaryCtxGetState(driver, handle, &flags, &active) == WEIR_CU_SUCCESS)
+  if (!driver->DeviceGet(driver, &handle, device) && !driver->DevicePrimaryCtxGetState(driver, handle, &flags, &active))
     *has = active;
   if (!chosen)
     weir_driver_close(driver);

@@ -594,7 +594,7 @@ static struct soft *stepped_soft(weir_driver *driver, const char *who, weir_stat
   *status = soft ? WEIR_OK : WEIR_ERROR_INVALID_ARGUMENT;
   if (soft && soft->options.clock != WEIR_SOFT_STEPPED)
     *status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: the device runs in real time, not in steps", who);
-  return *status == WEIR_OK ? soft : NULL;
+  return *status ? NULL : soft;
 }
 
 weir_status weir_soft_step(weir_driver *driver, weir_cu_stream handle, unsigned long count, unsigned long *done) {
@@ -648,8 +648,7 @@ weir_status weir_soft_pending(weir_driver *driver, weir_cu_stream handle, unsign
   struct soft *soft = weir__soft_of(driver, __func__);
   if (!soft)
     return WEIR_ERROR_INVALID_ARGUMENT;
-  if (!pieces)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: pieces is NULL", __func__);
+  WEIR__CHECK_ARGUMENT(pieces);
   pthread_mutex_lock(&soft->lock);
   const struct soft_stream *stream = find_stream(soft, handle, __func__);
   if (stream)
@@ -659,11 +658,10 @@ weir_status weir_soft_pending(weir_driver *driver, weir_cu_stream handle, unsign
 }
 
 weir_status weir_soft_now(weir_driver *driver, uint64_t *nanoseconds) {
-  struct soft *soft = weir__soft_of(driver, "weir_soft_now");
+  struct soft *soft = weir__soft_of(driver, __func__);
   if (!soft)
     return WEIR_ERROR_INVALID_ARGUMENT;
-  if (!nanoseconds)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "weir_soft_now: nanoseconds is NULL");
+  WEIR__CHECK_ARGUMENT(nanoseconds);
   pthread_mutex_lock(&soft->lock);
   *nanoseconds = weir__soft_clock_ns(soft);
   pthread_mutex_unlock(&soft->lock);

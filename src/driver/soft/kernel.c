@@ -34,14 +34,14 @@ weir_status weir_soft_register_kernel(weir_driver *driver, const char *name, wei
   size_t bytes = (size_t)param_count * sizeof *param_bytes, length = strlen(name) + 1;
   model_kernel *kernel = malloc(sizeof *kernel + bytes + length);
   if (!kernel)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the kernel", __func__);
   size_t *sizes = (size_t *)(kernel + 1);
   if (bytes)
     memcpy(sizes, param_bytes, bytes);
   *kernel = (model_kernel){memcpy((char *)sizes + bytes, name, length), function, param_count, sizes, NULL};
 
   pthread_mutex_lock(&soft->lock);
-  bool known = weir__model_kernel(&soft->m, name) != NULL;
+  bool known = weir__model_kernel(&soft->m, name);
   if (!known) {
     kernel->next = soft->m.kernels;
     soft->m.kernels = kernel;

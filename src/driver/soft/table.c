@@ -171,11 +171,10 @@ static weir_status check_options(const weir_soft_options *o) {
 }
 
 weir_status weir_driver_open_soft(const weir_soft_options *options, weir_driver **driver) {
+  WEIR__CHECK_ARGUMENT(driver);
   weir_soft_options o;
   weir_soft_options_init(&o);
-  if (!driver)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "weir_driver_open_soft: driver is NULL");
-  weir_status status = weir__read_options("weir_driver_open_soft", "options", &o, sizeof o, options);
+  weir_status status = weir__read_options(__func__, "options", &o, sizeof o, options);
   if (status)
     return status;
   o.size = sizeof o;
@@ -185,7 +184,7 @@ weir_status weir_driver_open_soft(const weir_soft_options *options, weir_driver 
 
   struct soft *soft = calloc(1, sizeof *soft);
   if (!soft)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "weir_driver_open_soft: no host memory");
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the device", __func__);
   soft->m.table = entries;
   soft->m.table.destroy = destroy;
   soft->options = o;
@@ -214,7 +213,7 @@ weir_status weir_driver_open_soft(const weir_soft_options *options, weir_driver 
   int error = pthread_key_create(&soft->thread_key, thread_exits);
   if (error) {
     free(soft);
-    return weir__fail(WEIR_ERROR_SYSTEM, "weir_driver_open_soft: pthread_key_create: %s", strerror(error));
+    return weir__fail(WEIR_ERROR_SYSTEM, "%s: pthread_key_create failed: %s", __func__, strerror(error));
   }
   pthread_condattr_t attributes;
   pthread_condattr_init(&attributes);
@@ -277,8 +276,7 @@ static weir_status read_capability(int *major, int *minor) {
 }
 
 weir_status weir_soft_options_from_env(weir_soft_options *options) {
-  if (!options)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "weir_soft_options_from_env: options is NULL");
+  WEIR__CHECK_ARGUMENT(options);
   weir_soft_options o = *options;
   weir_status status;
   const char *clock = getenv("WEIR_SOFT_CLOCK");
@@ -344,8 +342,10 @@ weir_status weir_soft_take_census(weir_driver *driver, weir_soft_census *census)
   struct soft *soft = weir__soft_of(driver, __func__);
   if (!soft)
     return WEIR_ERROR_INVALID_ARGUMENT;
-  if (!census || census->size < sizeof census->size)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: census is NULL, or its size is not set", __func__);
+  WEIR__CHECK_ARGUMENT(census);
+  if (census->size < sizeof census->size)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: census->size is %zu; call weir_soft_census_init first",
+                      __func__, census->size);
   pthread_mutex_lock(&soft->lock);
   model *m = &soft->m;
   weir_soft_census c = {.size = census->size,
