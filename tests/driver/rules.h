@@ -19,32 +19,32 @@ enum { KIB = 1024, MIB = 1024 * 1024 };
 /* A stream that takes no notice of the legacy one. */
 static inline weir_cu_stream stream_new(void) {
   weir_cu_stream stream;
-  OK(d->StreamCreateWithPriority(d, &stream, WEIR_CU_STREAM_NON_BLOCKING, 0));
+  assert_cu(d->StreamCreateWithPriority(d, &stream, WEIR_CU_STREAM_NON_BLOCKING, 0));
   return stream;
 }
 
 static inline weir_cu_stream stream_new_blocking(void) {
   weir_cu_stream stream;
-  OK(d->StreamCreateWithPriority(d, &stream, WEIR_CU_STREAM_DEFAULT, 0));
+  assert_cu(d->StreamCreateWithPriority(d, &stream, WEIR_CU_STREAM_DEFAULT, 0));
   return stream;
 }
 
 static inline weir_cu_event event_new(unsigned flags) {
   weir_cu_event event;
-  OK(d->EventCreate(d, &event, flags));
+  assert_cu(d->EventCreate(d, &event, flags));
   return event;
 }
 
 static inline weir_cu_deviceptr mem_new(size_t bytes) {
   weir_cu_deviceptr pointer;
-  OK(d->MemAlloc(d, &pointer, bytes));
+  assert_cu(d->MemAlloc(d, &pointer, bytes));
   return pointer;
 }
 
 /* Page-locked, and zero. On the ledger it is an address only. */
 static inline void *host_new(size_t bytes) {
   void *pointer;
-  OK(d->MemHostAlloc(d, &pointer, bytes, 0));
+  assert_cu(d->MemHostAlloc(d, &pointer, bytes, 0));
   if (!is_ledger())
     memset(pointer, 0, bytes);
   return pointer;
@@ -85,7 +85,7 @@ static inline void assert_device_filled(weir_cu_deviceptr pointer, size_t bytes,
   size_t i = result || is_ledger() ? bytes : first_other(copy, bytes, value);
   unsigned char found = i < bytes ? copy[i] : value;
   free(copy);
-  OK(result);
+  assert_cu(result);
   if (i < bytes) {
     print_error("byte %zu of %zu on the device is %#x, expected %#x\n", i, bytes, found, value);
     fail();
@@ -94,7 +94,7 @@ static inline void assert_device_filled(weir_cu_deviceptr pointer, size_t bytes,
 
 static inline int capture_status(weir_cu_stream stream) {
   int status = -1;
-  OK(d->StreamIsCapturing(d, stream, &status));
+  assert_cu(d->StreamIsCapturing(d, stream, &status));
   return status;
 }
 

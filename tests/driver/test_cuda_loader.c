@@ -2,17 +2,12 @@
  * The loader of NVIDIA's driver, over a library that is made here: every function of the list, each with a result of its
  * own, and each noting its arguments.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "driver/cuda.h"
+#include "support/check.h"
 
 /* What the function that was called last got. */
 static struct {
@@ -187,7 +182,7 @@ static weir_driver *load(void) {
 static void refuse(void) {
   weir_driver *driver = (weir_driver *)&library;
   reason[0] = '\0';
-  assert_int_equal(weir__cuda_load(lookup, &library, "libfake.so", reason, &driver), WEIR_ERROR_NO_DRIVER);
+  assert_status(WEIR_ERROR_NO_DRIVER, weir__cuda_load(lookup, &library, "libfake.so", reason, &driver));
   assert_ptr_equal(driver, &library);
 }
 
@@ -363,7 +358,7 @@ static void test_reason_stays_readable(void **state) {
 
 static weir_cu_result reach_DriverGetVersion(weir_driver *driver) {
   int version = 0;
-  assert_int_equal(driver->DriverGetVersion(driver, &version), WEIR_CU_SUCCESS);
+  assert_cu(driver->DriverGetVersion(driver, &version));
   assert_int_equal(version, library.version);
   noted.call = WEIR_CALL_DriverGetVersion;
   return result_of(WEIR_CALL_DriverGetVersion);
@@ -497,7 +492,7 @@ static void test_no_library(void **state) {
   (void)state;
   weir_driver *driver = (weir_driver *)&library;
   assert_int_equal(setenv("WEIR_CUDA_LIBRARY", "/nowhere/libcuda.so.1", 1), 0);
-  assert_int_equal(weir_driver_open_cuda(&driver), WEIR_ERROR_NO_DRIVER);
+  assert_status(WEIR_ERROR_NO_DRIVER, weir_driver_open_cuda(&driver));
   unsetenv("WEIR_CUDA_LIBRARY");
   assert_ptr_equal(driver, &library);
   const char *start = "weir_driver_open_cuda: /nowhere/libcuda.so.1 cannot be loaded (";
@@ -510,7 +505,7 @@ static void test_library_that_is_no_driver(void **state) {
   (void)state;
   weir_driver *driver = (weir_driver *)&library;
   assert_int_equal(setenv("WEIR_CUDA_LIBRARY", "libc.so.6", 1), 0);
-  assert_int_equal(weir_driver_open_cuda(&driver), WEIR_ERROR_NO_DRIVER);
+  assert_status(WEIR_ERROR_NO_DRIVER, weir_driver_open_cuda(&driver));
   unsetenv("WEIR_CUDA_LIBRARY");
   assert_ptr_equal(driver, &library);
   assert_non_null(
@@ -519,7 +514,7 @@ static void test_library_that_is_no_driver(void **state) {
 
 static void test_null_is_refused(void **state) {
   (void)state;
-  assert_int_equal(weir_driver_open_cuda(NULL), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_driver_open_cuda(NULL));
   assert_string_equal(weir_last_error(), "weir_driver_open_cuda: driver is NULL");
 }
 
@@ -551,15 +546,15 @@ static void test_library_of_this_machine(void **state) {
   assert_int_equal(result, WEIR_CU_SUCCESS);
   assert_in_range(version, 11040, 99990);
   const char *name = NULL;
-  assert_int_equal(driver->GetErrorName(driver, WEIR_CU_OUT_OF_MEMORY, &name), WEIR_CU_SUCCESS);
+  assert_cu(driver->GetErrorName(driver, WEIR_CU_OUT_OF_MEMORY, &name));
   assert_string_equal(name, "CUDA_ERROR_OUT_OF_MEMORY");
   bool usable = weir__cuda_has_device(driver, reason);
   print_message("CUDA %d.%d, %s\n", version / 1000, version % 1000 / 10, usable ? "with a device" : reason);
   weir_driver_close(driver);
 
   /* The library stays, and can be opened again. */
-  assert_int_equal(weir_driver_open_cuda(&driver), WEIR_OK);
-  assert_int_equal(driver->DriverGetVersion(driver, &version), WEIR_CU_SUCCESS);
+  assert_ok(weir_driver_open_cuda(&driver));
+  assert_cu(driver->DriverGetVersion(driver, &version));
   weir_driver_close(driver);
 }
 

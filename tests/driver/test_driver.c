@@ -1,18 +1,13 @@
 /*
  * Names and texts, the status behind a driver's code, and the choice of a driver.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "driver/call.h"
 #include "driver/cuda.h"
+#include "support/check.h"
 #include "weir/soft.h"
 
 /* ---- Messages ---- */
@@ -225,16 +220,16 @@ static void test_soft_follows_its_environment(void **state) {
   (void)state;
   assert_int_equal(setenv("WEIR_SOFT_DEVICES", "3", 1), 0);
   weir_driver *driver = NULL;
-  assert_int_equal(weir_driver_open("soft", &driver), WEIR_OK);
+  assert_ok(weir_driver_open("soft", &driver));
   int count = 0;
-  assert_int_equal(driver->Init(driver, 0), WEIR_CU_SUCCESS);
-  assert_int_equal(driver->DeviceGetCount(driver, &count), WEIR_CU_SUCCESS);
+  assert_cu(driver->Init(driver, 0));
+  assert_cu(driver->DeviceGetCount(driver, &count));
   assert_int_equal(count, 3);
   weir_driver_close(driver);
 
   assert_int_equal(setenv("WEIR_SOFT_DEVICES", "many", 1), 0);
   driver = (weir_driver *)&messages;
-  assert_int_equal(weir_driver_open("soft", &driver), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_driver_open("soft", &driver));
   assert_ptr_equal(driver, &messages);
   assert_non_null(strstr(weir_last_error(), "WEIR_SOFT_DEVICES"));
 }
@@ -243,7 +238,7 @@ static void test_cuda_without_a_driver(void **state) {
   (void)state;
   hide_cuda();
   weir_driver *driver = (weir_driver *)&messages;
-  assert_int_equal(weir_driver_open("cuda", &driver), WEIR_ERROR_NO_DRIVER);
+  assert_status(WEIR_ERROR_NO_DRIVER, weir_driver_open("cuda", &driver));
   assert_ptr_equal(driver, &messages);
   assert_non_null(strstr(weir_last_error(), "/nowhere/libcuda.so.1"));
 }
@@ -287,19 +282,19 @@ static void test_auto_on_this_machine(void **state) {
 static void test_garbage_is_refused(void **state) {
   (void)state;
   weir_driver *driver = (weir_driver *)&messages;
-  assert_int_equal(weir_driver_open("gpu", &driver), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_driver_open("gpu", &driver));
   assert_string_equal(weir_last_error(),
                       "weir_driver_open: choice is \"gpu\"; allowed are \"auto\", \"cuda\" and \"soft\"");
-  assert_int_equal(weir_driver_open("", &driver), WEIR_ERROR_INVALID_ARGUMENT);
-  assert_int_equal(weir_driver_open("Soft", &driver), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_driver_open("", &driver));
+  assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_driver_open("Soft", &driver));
 
   assert_int_equal(setenv("WEIR_DRIVER", "cuda,soft", 1), 0);
-  assert_int_equal(weir_driver_open(NULL, &driver), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_driver_open(NULL, &driver));
   assert_string_equal(weir_last_error(),
                       "weir_driver_open: WEIR_DRIVER is \"cuda,soft\"; allowed are \"auto\", \"cuda\" and \"soft\"");
   assert_ptr_equal(driver, &messages);
 
-  assert_int_equal(weir_driver_open("soft", NULL), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_driver_open("soft", NULL));
   assert_string_equal(weir_last_error(), "weir_driver_open: driver is NULL");
 }
 

@@ -466,11 +466,11 @@ static void run(uint64_t seed) {
   options.bytes = m->capacity;
   options.place = m->places ? answer_place : NULL;
   options.place_context = m;
-  assert_int_equal(weir_driver_open_ledger(&options, &m->d), WEIR_OK);
+  assert_ok(weir_driver_open_ledger(&options, &m->d));
   weir_cu_context context;
-  OK(m->d->Init(m->d, 0));
-  OK(m->d->DevicePrimaryCtxRetain(m->d, &context, 0));
-  OK(m->d->CtxSetCurrent(m->d, context));
+  assert_cu(m->d->Init(m->d, 0));
+  assert_cu(m->d->DevicePrimaryCtxRetain(m->d, &context, 0));
+  assert_cu(m->d->CtxSetCurrent(m->d, context));
 
   for (m->step = 0; m->step < STEPS; m->step++) {
     bool room = m->range_count < MOST - 1;

@@ -54,7 +54,7 @@ static void script(weir_driver *d, weir_cu_deviceptr *next) {
   for (int i = 0; i < 3; i++) {
     TRY(d->MemAlloc(d, &placed, PAGE));
     if (i < 2)
-      OK(d->MemFree(d, placed));
+      assert_cu(d->MemFree(d, placed));
   }
   *next = 0;
   TRY(d->MemHostAlloc(d, &host, 100, 0));
@@ -85,24 +85,24 @@ static void script(weir_driver *d, weir_cu_deviceptr *next) {
   }
   size_t count = 0;
   TRY(d->StreamEndCapture(d, s, &graph));
-  OK(d->GraphGetNodes(d, graph, NULL, &count));
+  assert_cu(d->GraphGetNodes(d, graph, NULL, &count));
   assert_int_equal(count, 9);
   TRY(d->GraphInstantiate(d, &exec, graph, 0));
-  OK(d->GraphLaunch(d, exec, s));
+  assert_cu(d->GraphLaunch(d, exec, s));
 
   counting = false; /* giving back needs nothing */
   for (int i = 0; i < MANY; i++) {
-    OK(d->MemFree(d, plain[i]));
-    OK(d->MemUnmap(d, va + (weir_cu_deviceptr)i * 15 * PAGE, PAGE));
-    OK(d->MemRelease(d, handles[i]));
+    assert_cu(d->MemFree(d, plain[i]));
+    assert_cu(d->MemUnmap(d, va + (weir_cu_deviceptr)i * 15 * PAGE, PAGE));
+    assert_cu(d->MemRelease(d, handles[i]));
   }
-  OK(d->MemFree(d, placed));
-  OK(d->MemFreeAsync(d, asynchronous, NULL));
-  OK(d->MemFree(d, pooled));
-  OK(d->MemPoolDestroy(d, pool));
-  OK(d->MemAddressFree(d, va, 1100 * PAGE));
-  OK(d->MemFreeHost(d, host));
-  OK(d->MemHostUnregister(d, &host));
+  assert_cu(d->MemFree(d, placed));
+  assert_cu(d->MemFreeAsync(d, asynchronous, NULL));
+  assert_cu(d->MemFree(d, pooled));
+  assert_cu(d->MemPoolDestroy(d, pool));
+  assert_cu(d->MemAddressFree(d, va, 1100 * PAGE));
+  assert_cu(d->MemFreeHost(d, host));
+  assert_cu(d->MemHostUnregister(d, &host));
   assert_int_equal(free_bytes(d), before);
 }
 
@@ -126,9 +126,9 @@ static void run(unsigned long nth) {
     status = weir_driver_open_ledger(&options, &d);
   }
   assert_int_equal(status, WEIR_OK);
-  OK(d->Init(d, 0));
+  assert_cu(d->Init(d, 0));
   TRY(d->DevicePrimaryCtxRetain(d, &context, 0));
-  OK(d->CtxSetCurrent(d, context));
+  assert_cu(d->CtxSetCurrent(d, context));
   script(d, &next);
   weir_driver_close(d);
   assert_int_equal(live, before);

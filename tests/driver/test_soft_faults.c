@@ -24,13 +24,13 @@ static weir_cu_mem_handle handle;
 
 static void map(weir_cu_deviceptr va) {
   weir_cu_mem_prop prop = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, 0}};
-  OK(d->MemCreate(d, &handle, G, &prop, 0));
-  OK(d->MemMap(d, va, G, 0, handle, 0));
+  assert_cu(d->MemCreate(d, &handle, G, &prop, 0));
+  assert_cu(d->MemMap(d, va, G, 0, handle, 0));
 }
 
 static void set_access(weir_cu_deviceptr va, int device, int flags) {
   weir_cu_mem_access access = {{WEIR_CU_LOCATION_DEVICE, device}, flags};
-  OK(d->MemSetAccess(d, va, G, &access, 1));
+  assert_cu(d->MemSetAccess(d, va, G, &access, 1));
 }
 
 static void do_touch(weir_cu_deviceptr at, enum step step) {
@@ -47,21 +47,21 @@ static weir_cu_result touch_kernel(const weir_soft_launch *launch) {
 
 static void launch_touch(weir_cu_deviceptr at, enum step step) {
   static const size_t bytes[] = {sizeof at, sizeof step};
-  assert_int_equal(weir_soft_register_kernel(d, "touch", touch_kernel, 2, bytes), WEIR_OK);
+  assert_ok(weir_soft_register_kernel(d, "touch", touch_kernel, 2, bytes));
   weir_cu_module module;
   weir_cu_function function;
   void *params[] = {&at, &step};
-  OK(d->ModuleLoadData(d, &module, ".version 6.0\n.entry touch()\n"));
-  OK(d->ModuleGetFunction(d, &function, module, "touch"));
-  OK(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->ModuleLoadData(d, &module, ".version 6.0\n.entry touch()\n"));
+  assert_cu(d->ModuleGetFunction(d, &function, module, "touch"));
+  assert_cu(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+  assert_cu(d->CtxSynchronize(d));
 }
 
 static void touch_body(void *data) {
   const struct touch *touch = data;
   weir_cu_deviceptr va;
   soft_open(touch->clock, 2, 64 * MIB);
-  OK(d->MemAddressReserve(d, &va, 2 * G, 0, 0, 0));
+  assert_cu(d->MemAddressReserve(d, &va, 2 * G, 0, 0, 0));
   touch->prepare(va);
   if (touch->by_kernel)
     launch_touch(va + 4097, touch->step);
@@ -120,17 +120,17 @@ static void writable_again(weir_cu_deviceptr va) {
 
 static void released_but_mapped(weir_cu_deviceptr va) {
   writable(va);
-  OK(d->MemRelease(d, handle));
+  assert_cu(d->MemRelease(d, handle));
 }
 
 static void unmapped(weir_cu_deviceptr va) {
   writable(va);
-  OK(d->MemUnmap(d, va, G));
+  assert_cu(d->MemUnmap(d, va, G));
 }
 
 static void mapped_anew(weir_cu_deviceptr va) {
   unmapped(va);
-  OK(d->MemMap(d, va, G, 0, handle, 0));
+  assert_cu(d->MemMap(d, va, G, 0, handle, 0));
 }
 
 static void beside_a_mapping(weir_cu_deviceptr va) {
@@ -185,29 +185,29 @@ static void use_after_free(void *data) {
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_deviceptr p = soft_alloc(10 * MIB);
   do_touch(p + 5 * MIB, WRITE);
-  OK(d->MemFree(d, p));
+  assert_cu(d->MemFree(d, p));
   do_touch(p + 5 * MIB, *(enum step *)data);
 }
 
 static void use_of_a_trimmed_pool(void *data) {
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_deviceptr p;
-  OK(d->MemAllocAsync(d, &p, 10 * MIB, NULL));
+  assert_cu(d->MemAllocAsync(d, &p, 10 * MIB, NULL));
   do_touch(p + 5 * MIB, WRITE);
-  OK(d->MemFreeAsync(d, p, NULL));
+  assert_cu(d->MemFreeAsync(d, p, NULL));
   do_touch(p + 5 * MIB, WRITE); /* still the pool's */
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->CtxSynchronize(d));
   do_touch(p + 5 * MIB, *(enum step *)data);
 }
 
 static void use_of_a_reservation_that_is_gone(void *data) {
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_deviceptr va;
-  OK(d->MemAddressReserve(d, &va, G, 0, 0, 0));
+  assert_cu(d->MemAddressReserve(d, &va, G, 0, 0, 0));
   writable(va);
   do_touch(va, WRITE);
-  OK(d->MemUnmap(d, va, G));
-  OK(d->MemAddressFree(d, va, G));
+  assert_cu(d->MemUnmap(d, va, G));
+  assert_cu(d->MemAddressFree(d, va, G));
   do_touch(va, *(enum step *)data);
 }
 

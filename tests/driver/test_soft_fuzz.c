@@ -601,9 +601,9 @@ static void run(uint64_t seed) {
       /* A program that has no context, or forbids itself everything, gets nowhere. */
       weir_cu_context context;
       int mode = WEIR_CU_CAPTURE_RELAXED, device = (int)soft_random(DEVICES);
-      OK(d->DevicePrimaryCtxRetain(d, &context, device));
-      OK(d->CtxSetCurrent(d, context));
-      OK(d->ThreadExchangeStreamCaptureMode(d, &mode));
+      assert_cu(d->DevicePrimaryCtxRetain(d, &context, device));
+      assert_cu(d->CtxSetCurrent(d, context));
+      assert_cu(d->ThreadExchangeStreamCaptureMode(d, &mode));
       KEEP(CONTEXT, context);
     }
   }

@@ -179,7 +179,7 @@ static void new_stream(int i) {
 
 static void enqueue_note(struct queue *q) {
   struct item *item = model_enqueue(q, NOTE, LAUNCH_NS);
-  OK(d->LaunchHostFunc(d, q->stream, see, item));
+  assert_cu(d->LaunchHostFunc(d, q->stream, see, item));
 }
 
 static void enqueue_spin(struct queue *q) {
@@ -190,18 +190,19 @@ static void enqueue_spin(struct queue *q) {
 
 static void record(struct queue *q, int e) {
   m.records[e] = model_enqueue(q, RECORD, 0);
-  OK(d->EventRecord(d, m.events[e], q->stream));
+  assert_cu(d->EventRecord(d, m.events[e], q->stream));
 }
 
 static void wait(struct queue *q, int e) {
   if (m.records[e] && !m.records[e]->done)
     model_append(q, WAIT, 0, m.records[e]);
-  OK(d->StreamWaitEvent(d, q->stream, m.events[e], 0));
+  assert_cu(d->StreamWaitEvent(d, q->stream, m.events[e], 0));
 }
 
 static void query(struct queue *q, int e) {
-  EXPECT_CODE(model_is_busy(q) ? WEIR_CU_NOT_READY : WEIR_CU_SUCCESS, d->StreamQuery(d, q->stream));
-  EXPECT_CODE(m.records[e] && !m.records[e]->done ? WEIR_CU_NOT_READY : WEIR_CU_SUCCESS, d->EventQuery(d, m.events[e]));
+  assert_cu_result(model_is_busy(q) ? WEIR_CU_NOT_READY : WEIR_CU_SUCCESS, d->StreamQuery(d, q->stream));
+  assert_cu_result(m.records[e] && !m.records[e]->done ? WEIR_CU_NOT_READY : WEIR_CU_SUCCESS,
+                   d->EventQuery(d, m.events[e]));
 }
 
 static void elapsed(int e, int f) {
@@ -209,32 +210,32 @@ static void elapsed(int e, int f) {
   float milliseconds = -1;
   weir_cu_result r = d->EventElapsedTime(d, &milliseconds, m.events[e], m.events[f]);
   if (!a || !b)
-    EXPECT_CODE(WEIR_CU_INVALID_HANDLE, r);
+    assert_cu_result(WEIR_CU_INVALID_HANDLE, r);
   else if (!a->done || !b->done)
-    EXPECT_CODE(WEIR_CU_NOT_READY, r);
+    assert_cu_result(WEIR_CU_NOT_READY, r);
   else {
-    OK(r);
+    assert_cu(r);
     float expected = (float)((double)((int64_t)b->time - (int64_t)a->time) / 1e6);
     assert_memory_equal(&milliseconds, &expected, sizeof expected);
   }
 }
 
 static void replace_event(int e) {
-  OK(d->EventDestroy(d, m.events[e]));
+  assert_cu(d->EventDestroy(d, m.events[e]));
   m.events[e] = soft_event();
   m.records[e] = NULL;
 }
 
 static void replace_stream(int i) {
   m.live[i]->destroyed = true;
-  OK(d->StreamDestroy(d, m.live[i]->stream));
+  assert_cu(d->StreamDestroy(d, m.live[i]->stream));
   new_stream(i);
 }
 
 static void synchronize_event(int e) {
   while (m.records[e] && !m.records[e]->done)
     model_advance(m.records[e]->owner);
-  OK(d->EventSynchronize(d, m.events[e]));
+  assert_cu(d->EventSynchronize(d, m.events[e]));
 }
 
 static void synchronize_all(void) {
@@ -244,7 +245,7 @@ static void synchronize_all(void) {
       q = m.list;
     } else
       q = q->next;
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->CtxSynchronize(d));
 }
 
 static void one_call(void) {
@@ -272,7 +273,7 @@ static void one_call(void) {
     replace_stream(i);
   else if (what < 94) {
     model_synchronize(q);
-    OK(d->StreamSynchronize(d, q->stream));
+    assert_cu(d->StreamSynchronize(d, q->stream));
   } else if (what < 97)
     synchronize_event(e);
   else if (what < 98)

@@ -21,7 +21,7 @@ static void note(void *letter) {
 }
 
 static void do_note(weir_cu_stream stream, const char *letter) {
-  OK(d->LaunchHostFunc(d, stream, note, (void *)(uintptr_t)letter));
+  assert_cu(d->LaunchHostFunc(d, stream, note, (void *)(uintptr_t)letter));
 }
 
 static unsigned char byte_at(weir_cu_deviceptr pointer) { return *(volatile unsigned char *)(uintptr_t)pointer; }
@@ -35,11 +35,11 @@ static void test_nothing_runs_by_itself(void **state) {
   weir_cu_event e = soft_event();
   weir_cu_deviceptr p = soft_alloc(100);
   assert_int_equal(soft_pending(s), 0);
-  OK(d->MemsetD8Async(d, p, 7, 100, s));
-  OK(d->EventRecord(d, e, s));
+  assert_cu(d->MemsetD8Async(d, p, 7, 100, s));
+  assert_cu(d->EventRecord(d, e, s));
   assert_int_equal(soft_pending(s), 2);
-  EXPECT(NOT_READY, d->StreamQuery(d, s));
-  EXPECT(NOT_READY, d->EventQuery(d, e));
+  assert_cu_error(NOT_READY, d->StreamQuery(d, s));
+  assert_cu_error(NOT_READY, d->EventQuery(d, e));
   assert_int_equal(byte_at(p + 99), 0);
 
   assert_int_equal(soft_step(s, 0), 0);
@@ -47,18 +47,18 @@ static void test_nothing_runs_by_itself(void **state) {
   assert_int_equal(soft_step(s, 1), 1);
   assert_int_equal(byte_at(p + 99), 7);
   assert_int_equal(soft_pending(s), 1);
-  EXPECT(NOT_READY, d->EventQuery(d, e));
-  EXPECT(NOT_READY, d->StreamQuery(d, s));
+  assert_cu_error(NOT_READY, d->EventQuery(d, e));
+  assert_cu_error(NOT_READY, d->StreamQuery(d, s));
 
   assert_int_equal(soft_step(s, 1), 1);
-  OK(d->EventQuery(d, e));
-  OK(d->StreamQuery(d, s));
+  assert_cu(d->EventQuery(d, e));
+  assert_cu(d->StreamQuery(d, s));
   assert_int_equal(soft_pending(s), 0);
   assert_int_equal(soft_step(s, 100), 0);
 
-  OK(d->MemFree(d, p));
-  OK(d->EventDestroy(d, e));
-  OK(d->StreamDestroy(d, s));
+  assert_cu(d->MemFree(d, p));
+  assert_cu(d->EventDestroy(d, e));
+  assert_cu(d->StreamDestroy(d, s));
   soft_close();
 }
 
@@ -69,34 +69,34 @@ static void test_each_kind_of_work_is_one_piece(void **state) {
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), other = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_event e = soft_event();
   weir_cu_deviceptr p = soft_alloc(4096), q;
-  OK(d->MemsetD8Async(d, p, 1, 10, s));
+  assert_cu(d->MemsetD8Async(d, p, 1, 10, s));
   assert_int_equal(soft_pending(s), 1);
-  OK(d->MemsetD32Async(d, p, 1, 10, s));
+  assert_cu(d->MemsetD32Async(d, p, 1, 10, s));
   assert_int_equal(soft_pending(s), 2);
-  OK(d->MemcpyAsync(d, p + 100, p, 10, s));
+  assert_cu(d->MemcpyAsync(d, p + 100, p, 10, s));
   assert_int_equal(soft_pending(s), 3);
   soft_spin(s, 10);
   assert_int_equal(soft_pending(s), 4);
   do_note(s, "x");
   assert_int_equal(soft_pending(s), 5);
-  OK(d->EventRecord(d, e, s));
+  assert_cu(d->EventRecord(d, e, s));
   assert_int_equal(soft_pending(s), 6);
-  OK(d->StreamWaitEvent(d, other, e, 0));
+  assert_cu(d->StreamWaitEvent(d, other, e, 0));
   assert_int_equal(soft_pending(other), 1);
-  OK(d->MemAllocAsync(d, &q, 100, s)); /* memory is there at once */
+  assert_cu(d->MemAllocAsync(d, &q, 100, s)); /* memory is there at once */
   assert_int_equal(soft_pending(s), 6);
-  OK(d->MemFreeAsync(d, q, s));
+  assert_cu(d->MemFreeAsync(d, q, s));
   assert_int_equal(soft_pending(s), 7);
   /* What does nothing is no piece. */
-  OK(d->MemsetD8Async(d, p, 1, 0, s));
-  OK(d->MemcpyAsync(d, p, p, 0, s));
-  OK(d->StreamWaitEvent(d, s, soft_event(), 0));
+  assert_cu(d->MemsetD8Async(d, p, 1, 0, s));
+  assert_cu(d->MemcpyAsync(d, p, p, 0, s));
+  assert_cu(d->StreamWaitEvent(d, s, soft_event(), 0));
   assert_int_equal(soft_pending(s), 7);
   assert_int_equal(soft_step(s, 100), 7);
   assert_int_equal(soft_step(other, 100), 1);
-  OK(d->StreamWaitEvent(d, other, e, 0)); /* its record is done */
+  assert_cu(d->StreamWaitEvent(d, other, e, 0)); /* its record is done */
   assert_int_equal(soft_pending(other), 0);
-  OK(d->MemFree(d, p));
+  assert_cu(d->MemFree(d, p));
   soft_close();
 }
 
@@ -108,10 +108,10 @@ static void test_a_wait_stops_its_stream(void **state) {
   weir_cu_stream a = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), b = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_event e = soft_event();
   weir_cu_deviceptr p = soft_alloc(2);
-  OK(d->MemsetD8Async(d, p, 1, 2, a));
-  OK(d->EventRecord(d, e, a));
-  OK(d->StreamWaitEvent(d, b, e, 0));
-  OK(d->MemsetD8Async(d, p, 2, 1, b));
+  assert_cu(d->MemsetD8Async(d, p, 1, 2, a));
+  assert_cu(d->EventRecord(d, e, a));
+  assert_cu(d->StreamWaitEvent(d, b, e, 0));
+  assert_cu(d->MemsetD8Async(d, p, 2, 1, b));
 
   assert_int_equal(soft_step(b, 10), 0);
   assert_int_equal(soft_pending(b), 2);
@@ -124,7 +124,7 @@ static void test_a_wait_stops_its_stream(void **state) {
   assert_int_equal(soft_step(b, 1), 1);
   assert_int_equal(byte_at(p), 2);
   assert_int_equal(byte_at(p + 1), 1);
-  OK(d->MemFree(d, p));
+  assert_cu(d->MemFree(d, p));
   soft_close();
 }
 
@@ -134,16 +134,16 @@ static void test_a_wait_is_for_one_record(void **state) {
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_stream a = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), b = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_event e = soft_event();
-  OK(d->EventRecord(d, e, a));
-  OK(d->StreamWaitEvent(d, b, e, 0));
+  assert_cu(d->EventRecord(d, e, a));
+  assert_cu(d->StreamWaitEvent(d, b, e, 0));
   soft_spin(a, 10);
-  OK(d->EventRecord(d, e, a));
+  assert_cu(d->EventRecord(d, e, a));
   assert_int_equal(soft_step(a, 1), 1);
   assert_int_equal(soft_step(b, 10), 1);
-  EXPECT(NOT_READY, d->EventQuery(d, e)); /* the event is about its second record */
-  OK(d->StreamWaitEvent(d, b, e, 0));
+  assert_cu_error(NOT_READY, d->EventQuery(d, e)); /* the event is about its second record */
+  assert_cu(d->StreamWaitEvent(d, b, e, 0));
   assert_int_equal(soft_step(b, 10), 0);
-  OK(d->EventDestroy(d, e)); /* and the wait stands without it */
+  assert_cu(d->EventDestroy(d, e)); /* and the wait stands without it */
   assert_int_equal(soft_step(b, 10), 0);
   assert_int_equal(soft_step(a, 10), 2);
   assert_int_equal(soft_step(b, 10), 1);
@@ -156,30 +156,30 @@ static void test_freed_but_the_other_stream_is_not_done(void **state) {
   weir_cu_stream a = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), b = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_event made = soft_event(), used = soft_event();
   weir_cu_deviceptr p, q;
-  OK(d->MemAllocAsync(d, &p, 2 * MIB, a));
-  OK(d->EventRecord(d, made, a));
-  OK(d->StreamWaitEvent(d, b, made, 0));
-  OK(d->MemsetD8Async(d, p, 5, 2 * MIB, b));
-  OK(d->EventRecord(d, used, b));
-  OK(d->StreamWaitEvent(d, a, used, 0));
-  OK(d->MemFreeAsync(d, p, a));
+  assert_cu(d->MemAllocAsync(d, &p, 2 * MIB, a));
+  assert_cu(d->EventRecord(d, made, a));
+  assert_cu(d->StreamWaitEvent(d, b, made, 0));
+  assert_cu(d->MemsetD8Async(d, p, 5, 2 * MIB, b));
+  assert_cu(d->EventRecord(d, used, b));
+  assert_cu(d->StreamWaitEvent(d, a, used, 0));
+  assert_cu(d->MemFreeAsync(d, p, a));
 
   /* `a` has not got to the free: another stream gets other memory, `a` itself the same. */
-  OK(d->MemAllocAsync(d, &q, 2 * MIB, b));
+  assert_cu(d->MemAllocAsync(d, &q, 2 * MIB, b));
   assert_true(q != p);
-  OK(d->MemFreeAsync(d, q, b));
-  OK(d->MemAllocAsync(d, &q, 2 * MIB, a));
+  assert_cu(d->MemFreeAsync(d, q, b));
+  assert_cu(d->MemAllocAsync(d, &q, 2 * MIB, a));
   assert_true(q == p);
-  OK(d->MemFreeAsync(d, q, a));
+  assert_cu(d->MemFreeAsync(d, q, a));
   assert_int_equal(byte_at(p), 0);
 
   assert_int_equal(soft_step(a, 100), 1); /* up to the wait for `b` */
   assert_int_equal(soft_step(b, 100), 4);
   assert_int_equal(byte_at(p), 5);
   assert_int_equal(soft_step(a, 100), 3);
-  OK(d->MemAllocAsync(d, &q, 2 * MIB, soft_stream(WEIR_CU_STREAM_NON_BLOCKING)));
+  assert_cu(d->MemAllocAsync(d, &q, 2 * MIB, soft_stream(WEIR_CU_STREAM_NON_BLOCKING)));
   assert_int_equal(soft_census().allocations, 2); /* free for everyone now: no third one was made */
-  OK(d->MemFree(d, q));
+  assert_cu(d->MemFree(d, q));
   soft_close();
 }
 
@@ -203,15 +203,15 @@ static void test_step_all_goes_in_order(void **state) {
   assert_int_equal(soft_step_all(), 8);
   assert_string_equal(trace, "aAbBcCdD");
   assert_int_equal(soft_step_all(), 0);
-  assert_int_equal(weir_soft_step_all(d, NULL), WEIR_OK);
+  assert_ok(weir_soft_step_all(d, NULL));
 
   /* A stream that waited goes on as soon as it can, before those behind it. */
   reset_trace();
   weir_cu_event e = soft_event();
   do_note(s[2], "c");
-  OK(d->EventRecord(d, e, s[2]));
+  assert_cu(d->EventRecord(d, e, s[2]));
   do_note(s[2], "C");
-  OK(d->StreamWaitEvent(d, s[0], e, 0));
+  assert_cu(d->StreamWaitEvent(d, s[0], e, 0));
   do_note(s[0], "a");
   do_note(s[1], "b");
   do_note(s[3], "d");
@@ -228,14 +228,14 @@ static void test_step_all_ends_destroyed_streams(void **state) {
   weir_cu_stream a = soft_stream(0), b = soft_stream(0);
   do_note(a, "a");
   do_note(b, "b");
-  OK(d->StreamDestroy(d, a));
+  assert_cu(d->StreamDestroy(d, a));
   unsigned long pieces, done;
-  assert_int_equal(weir_soft_pending(d, a, &pieces), WEIR_ERROR_INVALID_HANDLE);
-  assert_int_equal(weir_soft_step(d, a, 1, &done), WEIR_ERROR_INVALID_HANDLE);
+  assert_status(WEIR_ERROR_INVALID_HANDLE, weir_soft_pending(d, a, &pieces));
+  assert_status(WEIR_ERROR_INVALID_HANDLE, weir_soft_step(d, a, 1, &done));
   assert_string_equal(trace, "");
   assert_int_equal(soft_step_all(), 2);
   assert_string_equal(trace, "ab");
-  OK(d->StreamDestroy(d, b));
+  assert_cu(d->StreamDestroy(d, b));
   soft_close();
 }
 
@@ -250,30 +250,30 @@ static void test_a_waiting_call_runs_only_what_it_needs(void **state) {
                  c = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_event e = soft_event(), f = soft_event();
   do_note(a, "a");
-  OK(d->EventRecord(d, e, a));
+  assert_cu(d->EventRecord(d, e, a));
   do_note(a, "A");
-  OK(d->StreamWaitEvent(d, b, e, 0));
+  assert_cu(d->StreamWaitEvent(d, b, e, 0));
   do_note(b, "b");
-  OK(d->EventRecord(d, f, b));
+  assert_cu(d->EventRecord(d, f, b));
   do_note(b, "B");
   do_note(c, "c");
   do_note(c, "C");
   do_note(c, "C");
 
-  OK(d->EventSynchronize(d, f));
+  assert_cu(d->EventSynchronize(d, f));
   assert_string_equal(trace, "ab");
   assert_int_equal(soft_pending(a), 1);
   assert_int_equal(soft_pending(b), 1);
   assert_int_equal(soft_pending(c), 3);
-  OK(d->EventSynchronize(d, f));
-  OK(d->StreamSynchronize(d, b));
+  assert_cu(d->EventSynchronize(d, f));
+  assert_cu(d->StreamSynchronize(d, b));
   assert_string_equal(trace, "abB");
   assert_int_equal(soft_pending(a), 1);
-  EXPECT(NOT_READY, d->StreamQuery(d, a));
-  EXPECT(NOT_READY, d->StreamQuery(d, c));
+  assert_cu_error(NOT_READY, d->StreamQuery(d, a));
+  assert_cu_error(NOT_READY, d->StreamQuery(d, c));
   assert_int_equal(soft_pending(a), 1); /* asking runs nothing */
   assert_int_equal(soft_pending(c), 3);
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->CtxSynchronize(d));
   assert_string_equal(trace, "abBAcCC");
   soft_close();
 }
@@ -285,18 +285,18 @@ static void test_synchronizing_a_device_leaves_the_other(void **state) {
   weir_cu_event e;
   soft_use(1);
   weir_cu_stream b = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
-  OK(d->EventCreate(d, &e, 0));
+  assert_cu(d->EventCreate(d, &e, 0));
   soft_spin(b, 1);
-  OK(d->EventRecord(d, e, b));
+  assert_cu(d->EventRecord(d, e, b));
   soft_spin(b, 1);
   soft_use(0);
   soft_spin(a, 1);
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->CtxSynchronize(d));
   assert_int_equal(soft_pending(a), 0);
   assert_int_equal(soft_pending(b), 3);
   /* Unless it waits for it. */
-  OK(d->StreamWaitEvent(d, a, e, 0));
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->StreamWaitEvent(d, a, e, 0));
+  assert_cu(d->CtxSynchronize(d));
   assert_int_equal(soft_pending(a), 0);
   assert_int_equal(soft_pending(b), 1);
   soft_close();
@@ -310,30 +310,30 @@ static void test_other_calls_that_wait(void **state) {
                  reader = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_deviceptr p = soft_alloc(100), q = soft_alloc(100);
   unsigned char host[100] = {0};
-  OK(d->MemsetD8Async(d, p, 1, 100, blocking));
-  OK(d->MemsetD8Async(d, q, 2, 100, other));
-  OK(d->Memcpy(d, (uintptr_t)host, p, 100)); /* through the legacy stream */
+  assert_cu(d->MemsetD8Async(d, p, 1, 100, blocking));
+  assert_cu(d->MemsetD8Async(d, q, 2, 100, other));
+  assert_cu(d->Memcpy(d, (uintptr_t)host, p, 100)); /* through the legacy stream */
   assert_int_equal(host[99], 1);
   assert_int_equal(soft_pending(blocking), 0);
   assert_int_equal(soft_pending(other), 1);
 
-  OK(d->MemsetD8Async(d, p, 3, 100, reader));
-  OK(d->MemcpyAsync(d, (uintptr_t)host, p, 100, reader));
+  assert_cu(d->MemsetD8Async(d, p, 3, 100, reader));
+  assert_cu(d->MemcpyAsync(d, (uintptr_t)host, p, 100, reader));
   assert_int_equal(host[99], 3);
   assert_int_equal(soft_pending(other), 1);
 
   /* From pageable memory it is read at once, and done later. */
   memset(host, 4, sizeof host);
-  OK(d->MemcpyAsync(d, p, (uintptr_t)host, 100, reader));
+  assert_cu(d->MemcpyAsync(d, p, (uintptr_t)host, 100, reader));
   memset(host, 5, sizeof host);
   assert_int_equal(soft_pending(reader), 1);
   assert_int_equal(byte_at(p), 3);
   assert_int_equal(soft_step(reader, 1), 1);
   assert_int_equal(byte_at(p), 4);
 
-  OK(d->MemFree(d, p)); /* everything of the device */
+  assert_cu(d->MemFree(d, p)); /* everything of the device */
   assert_int_equal(soft_pending(other), 0);
-  OK(d->MemFree(d, q));
+  assert_cu(d->MemFree(d, q));
   soft_close();
 }
 
@@ -362,12 +362,12 @@ static void test_implicit_waits(void **state) {
 
   /* The legacy stream can be busy with nothing of its own; a blocking one has to be asked for its own work only. */
   do_note(b, "B");
-  EXPECT(NOT_READY, d->StreamQuery(d, NULL));
+  assert_cu_error(NOT_READY, d->StreamQuery(d, NULL));
   do_note(NULL, "0");
-  OK(d->StreamQuery(d, a));
-  OK(d->StreamSynchronize(d, a));
+  assert_cu(d->StreamQuery(d, a));
+  assert_cu(d->StreamSynchronize(d, a));
   assert_string_equal(trace, "ab0A");
-  OK(d->StreamSynchronize(d, NULL));
+  assert_cu(d->StreamSynchronize(d, NULL));
   assert_string_equal(trace, "ab0AB0");
   assert_int_equal(soft_pending(n), 1);
   soft_close();
@@ -421,24 +421,24 @@ static void test_half_a_graph(void **state) {
   weir_cu_stream a = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), b = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_graph graph;
   weir_cu_graph_exec exec;
-  OK(d->StreamBeginCapture(d, a, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->StreamBeginCapture(d, a, WEIR_CU_CAPTURE_RELAXED));
   do_note(a, "1");
   do_note(a, "2");
   do_note(a, "3");
   assert_int_equal(soft_pending(a), 0); /* nodes are no work */
-  OK(d->StreamEndCapture(d, a, &graph));
-  OK(d->GraphInstantiate(d, &exec, graph, 0));
-  OK(d->GraphDestroy(d, graph));
+  assert_cu(d->StreamEndCapture(d, a, &graph));
+  assert_cu(d->GraphInstantiate(d, &exec, graph, 0));
+  assert_cu(d->GraphDestroy(d, graph));
 
-  OK(d->GraphLaunch(d, exec, a));
+  assert_cu(d->GraphLaunch(d, exec, a));
   assert_int_equal(soft_pending(a), 3);
   assert_int_equal(soft_step(a, 2), 2);
-  OK(d->GraphLaunch(d, exec, b)); /* waits: two launches of one executable do not overlap */
+  assert_cu(d->GraphLaunch(d, exec, b)); /* waits: two launches of one executable do not overlap */
   assert_int_equal(soft_pending(b), 4);
   assert_int_equal(soft_step(b, 10), 0);
-  OK(d->GraphLaunch(d, exec, b)); /* in order anyway */
+  assert_cu(d->GraphLaunch(d, exec, b)); /* in order anyway */
   assert_int_equal(soft_pending(b), 7);
-  OK(d->GraphExecDestroy(d, exec)); /* what is under way gets done */
+  assert_cu(d->GraphExecDestroy(d, exec)); /* what is under way gets done */
   assert_string_equal(trace, "12");
   assert_int_equal(soft_step(a, 1), 1);
   assert_int_equal(soft_step(b, 10), 7);
@@ -470,15 +470,15 @@ static void test_what_is_refused(void **state) {
   expect_text(weir_soft_step_all(NULL, &n), WEIR_ERROR_INVALID_ARGUMENT, "weir_soft_step_all");
   expect_text(weir_soft_pending(NULL, s, &n), WEIR_ERROR_INVALID_ARGUMENT, "weir_soft_pending");
   expect_text(weir_soft_now(NULL, &now), WEIR_ERROR_INVALID_ARGUMENT, "weir_soft_now");
-  OK(d->CtxSetCurrent(d, NULL));
+  assert_cu(d->CtxSetCurrent(d, NULL));
   expect_text(weir_soft_step(d, NULL, 1, &n), WEIR_ERROR_INVALID_HANDLE, "weir_soft_step");
   assert_int_equal(n, 77); /* never written */
   assert_int_equal(now, 77);
-  assert_int_equal(weir_soft_step(d, s, 1, NULL), WEIR_OK);
+  assert_ok(weir_soft_step(d, s, 1, NULL));
   soft_close();
 
   weir_driver *ledger;
-  assert_int_equal(weir_driver_open_ledger(NULL, &ledger), WEIR_OK);
+  assert_ok(weir_driver_open_ledger(NULL, &ledger));
   expect_text(weir_soft_step(ledger, s, 1, &n), WEIR_ERROR_INVALID_ARGUMENT, "not a software device");
   weir_driver_close(ledger);
 
@@ -486,9 +486,9 @@ static void test_what_is_refused(void **state) {
   weir_soft_options options;
   weir_soft_options_init(&options);
   options.clock = WEIR_SOFT_STEPPED;
-  assert_int_equal(weir_driver_open_soft(&options, &fresh), WEIR_OK);
+  assert_ok(weir_driver_open_soft(&options, &fresh));
   expect_text(weir_soft_step(fresh, NULL, 1, &n), WEIR_ERROR_INVALID_HANDLE, "weir_soft_step"); /* before Init */
-  assert_int_equal(weir_soft_step_all(fresh, &n), WEIR_OK);
+  assert_ok(weir_soft_step_all(fresh, &n));
   assert_int_equal(n, 0);
   weir_driver_close(fresh);
 }
@@ -502,10 +502,10 @@ static void test_real_time_is_not_stepped(void **state) {
   expect_text(weir_soft_step_all(d, &n), WEIR_ERROR_BAD_STATE, "weir_soft_step_all: the device runs in real time");
   assert_int_equal(n, 77);
   struct gate *gate = gate_close(s);
-  OK(d->LaunchHostFunc(d, s, note, (void *)(uintptr_t) "r"));
+  assert_cu(d->LaunchHostFunc(d, s, note, (void *)(uintptr_t) "r"));
   assert_int_equal(soft_pending(s), 2); /* the one that is being done counts */
   gate_open(gate);
-  OK(d->StreamSynchronize(d, s));
+  assert_cu(d->StreamSynchronize(d, s));
   assert_int_equal(soft_pending(s), 0);
   soft_close();
 }

@@ -64,13 +64,13 @@ static void test_two_hundred_streams_at_once(void **state) {
   for (int round = 0; round < 2; round++) {
     call_meeting(COUNT);
     for (int i = 0; i < COUNT; i++)
-      OK(d->LaunchHostFunc(d, s[i], meet, NULL));
-    OK(d->CtxSynchronize(d));
+      assert_cu(d->LaunchHostFunc(d, s[i], meet, NULL));
+    assert_cu(d->CtxSynchronize(d));
     assert_int_equal(count_meeting(), COUNT);
     assert_false(meeting.timed_out);
   }
   for (int i = 0; i < COUNT; i++)
-    OK(d->StreamDestroy(d, s[i]));
+    assert_cu(d->StreamDestroy(d, s[i]));
   soft_close();
 }
 
@@ -85,11 +85,11 @@ static void test_a_long_spin_holds_up_nobody(void **state) {
   weir_cu_stream a = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), b = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   soft_spin(a, FOR_EVER);
   soft_spin(b, 1000);
-  OK(d->StreamSynchronize(d, b));
+  assert_cu(d->StreamSynchronize(d, b));
   soft_use(1);
   soft_spin(NULL, 1000);
-  OK(d->CtxSynchronize(d));
-  EXPECT(NOT_READY, d->StreamQuery(d, a));
+  assert_cu(d->CtxSynchronize(d));
+  assert_cu_error(NOT_READY, d->StreamQuery(d, a));
   assert_int_equal(soft_pending(a), 1);
   /* A release would wait for the spin. */
   weir_driver_close(d);
@@ -118,18 +118,18 @@ static void test_every_stream_keeps_its_order(void **state) {
   soft_open(WEIR_SOFT_THREADS, 1, 64 * MIB);
   weir_cu_stream s[STREAMS];
   for (int i = 0; i < STREAMS; i++)
-    OK(d->StreamCreateWithPriority(d, &s[i], WEIR_CU_STREAM_NON_BLOCKING, -(i % 6)));
+    assert_cu(d->StreamCreateWithPriority(d, &s[i], WEIR_CU_STREAM_NON_BLOCKING, -(i % 6)));
   for (int k = 0; k < PIECES; k++)
     for (int i = 0; i < STREAMS; i++) {
       turns[i][k] = (struct turn){&next[i], k, &wrong};
-      OK(d->LaunchHostFunc(d, s[i], take_turn, &turns[i][k]));
+      assert_cu(d->LaunchHostFunc(d, s[i], take_turn, &turns[i][k]));
     }
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->CtxSynchronize(d));
   assert_int_equal(wrong, 0);
   for (int i = 0; i < STREAMS; i++) {
     assert_int_equal(next[i], PIECES);
-    OK(d->StreamQuery(d, s[i]));
-    OK(d->StreamDestroy(d, s[i]));
+    assert_cu(d->StreamQuery(d, s[i]));
+    assert_cu(d->StreamDestroy(d, s[i]));
   }
   soft_close();
 }
@@ -150,11 +150,11 @@ static void test_waits_order_streams(void **state) {
   for (int r = 0; r < ROUNDS; r++)
     for (int i = 0; i < STREAMS; i++) {
       turns[r][i] = (struct turn){&next, r * STREAMS + i, &wrong};
-      OK(d->StreamWaitEvent(d, s[i], e[(i + STREAMS - 1) % STREAMS], 0));
-      OK(d->LaunchHostFunc(d, s[i], take_turn, &turns[r][i]));
-      OK(d->EventRecord(d, e[i], s[i]));
+      assert_cu(d->StreamWaitEvent(d, s[i], e[(i + STREAMS - 1) % STREAMS], 0));
+      assert_cu(d->LaunchHostFunc(d, s[i], take_turn, &turns[r][i]));
+      assert_cu(d->EventRecord(d, e[i], s[i]));
     }
-  OK(d->EventSynchronize(d, e[STREAMS - 1]));
+  assert_cu(d->EventSynchronize(d, e[STREAMS - 1]));
   assert_int_equal(wrong, 0);
   assert_int_equal(next, ROUNDS * STREAMS);
   soft_close();
@@ -182,27 +182,27 @@ static void test_urgent_streams_go_first(void **state) {
   weir_cu_stream busy[WORKERS], low, low2, high, middle;
   for (int i = 0; i < WORKERS; i++)
     busy[i] = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
-  OK(d->StreamCreateWithPriority(d, &low, WEIR_CU_STREAM_NON_BLOCKING, 0));
-  OK(d->StreamCreateWithPriority(d, &low2, WEIR_CU_STREAM_NON_BLOCKING, 0));
-  OK(d->StreamCreateWithPriority(d, &middle, WEIR_CU_STREAM_NON_BLOCKING, -1));
-  OK(d->StreamCreateWithPriority(d, &high, WEIR_CU_STREAM_NON_BLOCKING, -5));
+  assert_cu(d->StreamCreateWithPriority(d, &low, WEIR_CU_STREAM_NON_BLOCKING, 0));
+  assert_cu(d->StreamCreateWithPriority(d, &low2, WEIR_CU_STREAM_NON_BLOCKING, 0));
+  assert_cu(d->StreamCreateWithPriority(d, &middle, WEIR_CU_STREAM_NON_BLOCKING, -1));
+  assert_cu(d->StreamCreateWithPriority(d, &high, WEIR_CU_STREAM_NON_BLOCKING, -5));
   struct gate *gate = gate_close(busy[0]);
   call_meeting(WORKERS); /* with the test's own thread: no worker is left, and one of them is at the gate */
   for (int i = 1; i < WORKERS; i++)
-    OK(d->LaunchHostFunc(d, busy[i], meet, NULL));
+    assert_cu(d->LaunchHostFunc(d, busy[i], meet, NULL));
   while (count_meeting() < WORKERS - 1)
     nanosleep(&(struct timespec){0, 1000000}, NULL);
-  OK(d->LaunchHostFunc(d, low, add_letter, (void *)(uintptr_t) "l"));
-  OK(d->LaunchHostFunc(d, middle, add_letter, (void *)(uintptr_t) "m"));
-  OK(d->LaunchHostFunc(d, low2, add_letter, (void *)(uintptr_t) "L"));
-  OK(d->LaunchHostFunc(d, high, add_letter, (void *)(uintptr_t) "h"));
+  assert_cu(d->LaunchHostFunc(d, low, add_letter, (void *)(uintptr_t) "l"));
+  assert_cu(d->LaunchHostFunc(d, middle, add_letter, (void *)(uintptr_t) "m"));
+  assert_cu(d->LaunchHostFunc(d, low2, add_letter, (void *)(uintptr_t) "L"));
+  assert_cu(d->LaunchHostFunc(d, high, add_letter, (void *)(uintptr_t) "h"));
   gate_open(gate); /* the one worker that comes free does them all */
-  OK(d->StreamSynchronize(d, low2));
+  assert_cu(d->StreamSynchronize(d, low2));
   char letters[17] = "?";
   add_letter(letters);
   assert_string_equal(letters + 1, "hmlL");
   meet(NULL);
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->CtxSynchronize(d));
   soft_close();
 }
 
@@ -216,36 +216,36 @@ static void test_what_is_destroyed_while_busy_gets_done(void **state) {
   weir_cu_deviceptr p = soft_alloc(300);
   weir_cu_graph graph;
   weir_cu_graph_exec exec;
-  OK(d->StreamBeginCapture(d, b, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->MemsetD8Async(d, p + 200, 3, 100, b));
-  OK(d->StreamEndCapture(d, b, &graph));
-  OK(d->GraphInstantiate(d, &exec, graph, 0));
+  assert_cu(d->StreamBeginCapture(d, b, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->MemsetD8Async(d, p + 200, 3, 100, b));
+  assert_cu(d->StreamEndCapture(d, b, &graph));
+  assert_cu(d->GraphInstantiate(d, &exec, graph, 0));
 
   struct gate *gate = gate_close(a);
-  OK(d->MemsetD8Async(d, p, 1, 100, a));
-  OK(d->EventRecord(d, e, a));
-  OK(d->StreamWaitEvent(d, b, e, 0));
-  OK(d->MemcpyAsync(d, p + 100, p, 100, b));
-  OK(d->GraphLaunch(d, exec, b));
-  OK(d->StreamDestroy(d, a));
-  OK(d->EventDestroy(d, e));
-  OK(d->GraphDestroy(d, graph));
-  OK(d->GraphExecDestroy(d, exec));
-  OK(d->StreamDestroy(d, b));
+  assert_cu(d->MemsetD8Async(d, p, 1, 100, a));
+  assert_cu(d->EventRecord(d, e, a));
+  assert_cu(d->StreamWaitEvent(d, b, e, 0));
+  assert_cu(d->MemcpyAsync(d, p + 100, p, 100, b));
+  assert_cu(d->GraphLaunch(d, exec, b));
+  assert_cu(d->StreamDestroy(d, a));
+  assert_cu(d->EventDestroy(d, e));
+  assert_cu(d->GraphDestroy(d, graph));
+  assert_cu(d->GraphExecDestroy(d, exec));
+  assert_cu(d->StreamDestroy(d, b));
   weir_soft_census census = soft_census();
   assert_int_equal(census.streams, 0);
   assert_int_equal(census.events, 0);
   assert_int_equal(census.graphs, 0);
   assert_int_equal(census.graph_execs, 0);
-  EXPECT(INVALID_HANDLE, d->StreamQuery(d, a));
-  EXPECT(INVALID_HANDLE, d->EventQuery(d, e));
+  assert_cu_error(INVALID_HANDLE, d->StreamQuery(d, a));
+  assert_cu_error(INVALID_HANDLE, d->EventQuery(d, e));
   assert_int_equal(byte_at(p + 100), 0);
   gate_open(gate);
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->CtxSynchronize(d));
   assert_int_equal(byte_at(p), 1);
   assert_int_equal(byte_at(p + 199), 1);
   assert_int_equal(byte_at(p + 299), 3);
-  OK(d->MemFree(d, p));
+  assert_cu(d->MemFree(d, p));
   soft_close();
 }
 
@@ -266,7 +266,7 @@ static void test_a_stream_that_is_waited_for_can_be_destroyed(void **state) {
     struct gate *gate = gate_close(s);
     for (int k = 0; k < 3; k++)
       assert_int_equal(pthread_create(&threads[k], NULL, synchronize, s), 0);
-    OK(d->StreamDestroy(d, s));
+    assert_cu(d->StreamDestroy(d, s));
     gate_open(gate);
     for (int k = 0; k < 3; k++) {
       void *result;
@@ -304,10 +304,10 @@ static void test_threads_come_and_go(void **state) {
     pthread_join(threads[i], &result);
     assert_int_equal((intptr_t)result, WEIR_CU_SUCCESS);
   }
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->CtxSynchronize(d));
   for (int i = 0; i < THREADS; i++) {
     assert_int_equal(byte_at(p[i] + 99), 9);
-    OK(d->MemFree(d, p[i]));
+    assert_cu(d->MemFree(d, p[i]));
   }
   int left = 0;
   for (const struct soft_stream *s = ((struct soft *)d)->devices[0].streams; s; s = s->next)
@@ -343,7 +343,7 @@ static void test_the_context_comes_and_goes(void **state) {
   (void)state;
   enum { THREADS = 6 };
   soft_open(WEIR_SOFT_THREADS, 1, 64 * MIB);
-  OK(d->DevicePrimaryCtxRelease(d, 0)); /* nobody holds it but those threads */
+  assert_cu(d->DevicePrimaryCtxRelease(d, 0)); /* nobody holds it but those threads */
   pthread_t threads[THREADS];
   for (int i = 0; i < THREADS; i++)
     assert_int_equal(pthread_create(&threads[i], NULL, release_and_retain, NULL), 0);

@@ -23,13 +23,13 @@ static void open_stepped(int clock_khz, unsigned long long copy_speed) {
 
 static weir_cu_event record(weir_cu_stream stream) {
   weir_cu_event event = soft_event();
-  OK(d->EventRecord(d, event, stream));
+  assert_cu(d->EventRecord(d, event, stream));
   return event;
 }
 
 static void check_elapsed(weir_cu_event start, weir_cu_event end, int64_t nanoseconds) {
   float milliseconds;
-  OK(d->EventElapsedTime(d, &milliseconds, start, end));
+  assert_cu(d->EventElapsedTime(d, &milliseconds, start, end));
   float expected = (float)((double)nanoseconds / 1e6);
   if (milliseconds != expected)
     fail_msg("%.9g ms, not %.9g", (double)milliseconds, (double)expected);
@@ -50,7 +50,7 @@ static void test_a_spin_takes_its_cycles(void **state) {
   soft_spin(s, 0);
   weir_cu_event c = record(s);
   assert_int_equal(soft_now(), 0);
-  OK(d->StreamSynchronize(d, s));
+  assert_cu(d->StreamSynchronize(d, s));
   check_elapsed(a, b, 5000000 + LAUNCH_NS);
   check_elapsed(b, c, LAUNCH_NS);
   check_elapsed(a, c, 5000000 + 2 * LAUNCH_NS);
@@ -77,14 +77,14 @@ static void test_copies_and_fills_have_a_speed(void **state) {
     open_stepped(1000000, cases[i].speed);
     weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
     weir_cu_deviceptr p = soft_alloc(2000000);
-    OK(d->MemsetD8Async(d, p, 1, 1000000, s));
-    OK(d->MemsetD32Async(d, p, 1, 250000, s));
-    OK(d->MemcpyAsync(d, p + 1000000, p, 1000000, s));
+    assert_cu(d->MemsetD8Async(d, p, 1, 1000000, s));
+    assert_cu(d->MemsetD32Async(d, p, 1, 250000, s));
+    assert_cu(d->MemcpyAsync(d, p + 1000000, p, 1000000, s));
     for (uint64_t pieces = 1; pieces <= 3; pieces++) {
       assert_int_equal(soft_step(s, 1), 1);
       assert_int_equal(soft_now(), pieces * (cases[i].ns_of_a_million + LAUNCH_NS));
     }
-    OK(d->MemFree(d, p));
+    assert_cu(d->MemFree(d, p));
     soft_close();
   }
 }
@@ -94,13 +94,13 @@ static void test_what_costs_nothing(void **state) {
   open_stepped(1000000, 0);
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), other = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_deviceptr p;
-  OK(d->StreamWaitEvent(d, s, record(other), 0));
-  OK(d->MemAllocAsync(d, &p, 1000, s));
-  OK(d->MemFreeAsync(d, p, s));
+  assert_cu(d->StreamWaitEvent(d, s, record(other), 0));
+  assert_cu(d->MemAllocAsync(d, &p, 1000, s));
+  assert_cu(d->MemFreeAsync(d, p, s));
   record(s);
   assert_int_equal(soft_step_all(), 4);
   assert_int_equal(soft_now(), 0);
-  OK(d->LaunchHostFunc(d, s, nothing, NULL));
+  assert_cu(d->LaunchHostFunc(d, s, nothing, NULL));
   assert_int_equal(soft_step_all(), 1);
   assert_int_equal(soft_now(), LAUNCH_NS);
   soft_close();
@@ -115,9 +115,9 @@ static void test_a_spin_for_ever(void **state) {
   soft_spin(s, UINT64_MAX);
   soft_spin(s, UINT64_MAX);
   b = record(s);
-  OK(d->StreamSynchronize(d, s));
+  assert_cu(d->StreamSynchronize(d, s));
   float milliseconds;
-  OK(d->EventElapsedTime(d, &milliseconds, a, b));
+  assert_cu(d->EventElapsedTime(d, &milliseconds, a, b));
   assert_true(milliseconds > 1e12f);
   soft_close();
 }
@@ -158,17 +158,17 @@ static void test_a_wait_carries_time_over(void **state) {
   weir_cu_event middle = record(a);
   soft_spin(a, 7000000);
   soft_spin(b, 10);
-  OK(d->StreamWaitEvent(d, b, middle, 0));
+  assert_cu(d->StreamWaitEvent(d, b, middle, 0));
   soft_spin(b, 2000000);
   weir_cu_event end = record(b);
-  OK(d->EventSynchronize(d, end));
+  assert_cu(d->EventSynchronize(d, end));
   check_elapsed(start, end, 1000000 + LAUNCH_NS + 2000000 + LAUNCH_NS);
   assert_int_equal(soft_pending(a), 1);
   /* A wait for what was long done costs nothing and waits for nothing. */
   soft_spin(b, 9000000);
-  OK(d->StreamWaitEvent(d, b, middle, 0));
+  assert_cu(d->StreamWaitEvent(d, b, middle, 0));
   weir_cu_event last = record(b);
-  OK(d->EventSynchronize(d, last));
+  assert_cu(d->EventSynchronize(d, last));
   check_elapsed(end, last, 9000000 + LAUNCH_NS);
   soft_close();
 }
@@ -183,9 +183,9 @@ static void test_devices_share_the_clock(void **state) {
   soft_use(1);
   weir_cu_stream b = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_event start = record(b);
-  OK(d->StreamWaitEvent(d, b, at_a, 0));
+  assert_cu(d->StreamWaitEvent(d, b, at_a, 0));
   weir_cu_event end = record(b);
-  OK(d->StreamSynchronize(d, b));
+  assert_cu(d->StreamSynchronize(d, b));
   check_elapsed(start, end, 1000000 + LAUNCH_NS);
   assert_int_equal(soft_now(), 1000000 + LAUNCH_NS);
   soft_close();
@@ -199,19 +199,19 @@ static void test_a_graph_takes_the_sum(void **state) {
   weir_cu_event fork = soft_event(), join = soft_event();
   weir_cu_graph graph;
   weir_cu_graph_exec exec;
-  OK(d->StreamBeginCapture(d, s, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->EventRecord(d, fork, s));
-  OK(d->StreamWaitEvent(d, other, fork, 0));
+  assert_cu(d->StreamBeginCapture(d, s, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->EventRecord(d, fork, s));
+  assert_cu(d->StreamWaitEvent(d, other, fork, 0));
   soft_spin(s, 100);
   soft_spin(other, 200);
-  OK(d->EventRecord(d, join, other));
-  OK(d->StreamWaitEvent(d, s, join, 0));
-  OK(d->StreamEndCapture(d, s, &graph));
-  OK(d->GraphInstantiate(d, &exec, graph, 0));
+  assert_cu(d->EventRecord(d, join, other));
+  assert_cu(d->StreamWaitEvent(d, s, join, 0));
+  assert_cu(d->StreamEndCapture(d, s, &graph));
+  assert_cu(d->GraphInstantiate(d, &exec, graph, 0));
   weir_cu_event start = record(s);
-  OK(d->GraphLaunch(d, exec, s));
+  assert_cu(d->GraphLaunch(d, exec, s));
   weir_cu_event end = record(s);
-  OK(d->StreamSynchronize(d, s));
+  assert_cu(d->StreamSynchronize(d, s));
   check_elapsed(start, end, 300 + 2 * LAUNCH_NS);
   soft_close();
 }
@@ -252,21 +252,21 @@ static void run_program(uint64_t seed, uint64_t order, struct log *log) {
       soft_spin(at, soft_random(100000));
       break;
     case 1:
-      OK(d->MemsetD8Async(d, p, 1, 1 + soft_random(100000), at));
+      assert_cu(d->MemsetD8Async(d, p, 1, 1 + soft_random(100000), at));
       break;
     case 2:
-      OK(d->EventRecord(d, events[soft_random(EVENTS)], at));
+      assert_cu(d->EventRecord(d, events[soft_random(EVENTS)], at));
       break;
     case 3:
-      OK(d->StreamWaitEvent(d, at, events[soft_random(EVENTS)], 0));
+      assert_cu(d->StreamWaitEvent(d, at, events[soft_random(EVENTS)], 0));
       break;
     default:
-      OK(d->LaunchHostFunc(d, at, log_it, &numbers[i]));
+      assert_cu(d->LaunchHostFunc(d, at, log_it, &numbers[i]));
     }
   }
   for (int i = 1; i < EVENTS; i++)
-    OK(d->EventRecord(d, events[i], s[i % STREAMS]));
-  OK(d->EventRecord(d, events[0], NULL));
+    assert_cu(d->EventRecord(d, events[i], s[i % STREAMS]));
+  assert_cu(d->EventRecord(d, events[0], NULL));
 
   soft_seed(order);
   unsigned long left = 1;
@@ -278,9 +278,9 @@ static void run_program(uint64_t seed, uint64_t order, struct log *log) {
       left += soft_pending(s[i]);
   }
   for (int i = 0; i < EVENTS; i++)
-    OK(d->EventElapsedTime(d, &log->times[i], events[0], events[i]));
+    assert_cu(d->EventElapsedTime(d, &log->times[i], events[0], events[i]));
   log->now = soft_now();
-  OK(d->MemFree(d, p));
+  assert_cu(d->MemFree(d, p));
   soft_close();
 }
 
@@ -314,20 +314,20 @@ static void test_measured_time(void **state) {
   weir_cu_event a = record(s);
   soft_spin(s, 20000000); /* 20 ms at a GHz */
   weir_cu_event b = record(s);
-  OK(d->MemcpyAsync(d, p + 1000000, p, 1000000, s)); /* 10 ms */
-  OK(d->MemsetD8Async(d, p, 1, 1000000, s));         /* 10 ms */
+  assert_cu(d->MemcpyAsync(d, p + 1000000, p, 1000000, s)); /* 10 ms */
+  assert_cu(d->MemsetD8Async(d, p, 1, 1000000, s));         /* 10 ms */
   weir_cu_event c = record(s);
-  OK(d->StreamSynchronize(d, s));
+  assert_cu(d->StreamSynchronize(d, s));
   /* Never less than asked for; how much more is the machine's business. */
   float spin_ms, copy_ms, all_ms;
-  OK(d->EventElapsedTime(d, &spin_ms, a, b));
-  OK(d->EventElapsedTime(d, &copy_ms, b, c));
-  OK(d->EventElapsedTime(d, &all_ms, a, c));
+  assert_cu(d->EventElapsedTime(d, &spin_ms, a, b));
+  assert_cu(d->EventElapsedTime(d, &copy_ms, b, c));
+  assert_cu(d->EventElapsedTime(d, &all_ms, a, c));
   assert_true(spin_ms >= 19.99f);
   assert_true(copy_ms >= 19.99f);
   assert_true(all_ms >= 39.99f);
   assert_true(soft_now() - before >= 40000000);
-  OK(d->MemFree(d, p));
+  assert_cu(d->MemFree(d, p));
   soft_close();
 }
 

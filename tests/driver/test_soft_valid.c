@@ -34,37 +34,37 @@ static void populate(weir_soft_clock clock) {
   w.joined = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   w.event = soft_event();
   w.captured = soft_event();
-  OK(d->CtxEnablePeerAccess(d, contexts[1], 0));
+  assert_cu(d->CtxEnablePeerAccess(d, contexts[1], 0));
 
-  OK(d->StreamBeginCapture(d, w.capturing, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->MemAllocAsync(d, &w.of_graph, 100, w.capturing));
-  OK(d->MemsetD8Async(d, w.of_graph, 1, 100, w.capturing));
-  OK(d->MemFreeAsync(d, w.of_graph, w.capturing));
-  OK(d->StreamEndCapture(d, w.capturing, &w.graph));
-  OK(d->GraphInstantiate(d, &w.exec, w.graph, 0));
+  assert_cu(d->StreamBeginCapture(d, w.capturing, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->MemAllocAsync(d, &w.of_graph, 100, w.capturing));
+  assert_cu(d->MemsetD8Async(d, w.of_graph, 1, 100, w.capturing));
+  assert_cu(d->MemFreeAsync(d, w.of_graph, w.capturing));
+  assert_cu(d->StreamEndCapture(d, w.capturing, &w.graph));
+  assert_cu(d->GraphInstantiate(d, &w.exec, w.graph, 0));
 
   w.plain = soft_alloc(100);
-  OK(d->MemAllocAsync(d, &w.chunk, 100, w.stream));
-  OK(d->MemAllocAsync(d, &w.freed, 5 * MIB, w.stream));
+  assert_cu(d->MemAllocAsync(d, &w.chunk, 100, w.stream));
+  assert_cu(d->MemAllocAsync(d, &w.freed, 5 * MIB, w.stream));
   w.gate = gate_close(w.stream);
-  OK(d->GraphLaunch(d, w.exec, w.stream));
-  OK(d->MemFreeAsync(d, w.freed, w.stream));
-  OK(d->EventRecord(d, w.event, w.stream));
-  OK(d->StreamWaitEvent(d, w.waiting, w.event, 0));
-  OK(d->MemsetD8Async(d, w.plain, 1, 100, w.waiting));
+  assert_cu(d->GraphLaunch(d, w.exec, w.stream));
+  assert_cu(d->MemFreeAsync(d, w.freed, w.stream));
+  assert_cu(d->EventRecord(d, w.event, w.stream));
+  assert_cu(d->StreamWaitEvent(d, w.waiting, w.event, 0));
+  assert_cu(d->MemsetD8Async(d, w.plain, 1, 100, w.waiting));
 
-  OK(d->MemAddressReserve(d, &w.va, 4 * G, 0, 0, 0));
-  OK(d->MemCreate(d, &w.handle, G, &prop, 0));
-  OK(d->MemMap(d, w.va, G, 0, w.handle, 0));
-  OK(d->MemMap(d, w.va + 2 * G, G, 0, w.handle, 0));
-  OK(d->MemSetAccess(d, w.va, G, &access, 1));
+  assert_cu(d->MemAddressReserve(d, &w.va, 4 * G, 0, 0, 0));
+  assert_cu(d->MemCreate(d, &w.handle, G, &prop, 0));
+  assert_cu(d->MemMap(d, w.va, G, 0, w.handle, 0));
+  assert_cu(d->MemMap(d, w.va + 2 * G, G, 0, w.handle, 0));
+  assert_cu(d->MemSetAccess(d, w.va, G, &access, 1));
 
-  OK(d->StreamBeginCapture(d, w.capturing, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->MemsetD8Async(d, w.plain, 1, 100, w.capturing));
-  OK(d->MemsetD8Async(d, w.plain, 1, 100, w.capturing));
-  OK(d->EventRecord(d, w.captured, w.capturing));
-  OK(d->StreamWaitEvent(d, w.joined, w.captured, 0));
-  OK(d->EventDestroy(d, soft_event())); /* a free slot */
+  assert_cu(d->StreamBeginCapture(d, w.capturing, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->MemsetD8Async(d, w.plain, 1, 100, w.capturing));
+  assert_cu(d->MemsetD8Async(d, w.plain, 1, 100, w.capturing));
+  assert_cu(d->EventRecord(d, w.captured, w.capturing));
+  assert_cu(d->StreamWaitEvent(d, w.joined, w.captured, 0));
+  assert_cu(d->EventDestroy(d, soft_event())); /* a free slot */
 }
 
 static struct soft *soft(void) { return (struct soft *)d; }
@@ -234,12 +234,12 @@ static void test_a_busy_device_is_whole(void **state) {
     pthread_mutex_unlock(&soft()->lock);
   }
   weir_cu_graph graph;
-  OK(d->EventRecord(d, w.captured, w.joined));
-  OK(d->StreamWaitEvent(d, w.capturing, w.captured, 0));
-  OK(d->StreamEndCapture(d, w.capturing, &graph));
-  OK(d->MemUnmap(d, w.va, 4 * G));
-  OK(d->MemRelease(d, w.handle));
-  OK(d->MemAddressFree(d, w.va, 4 * G));
+  assert_cu(d->EventRecord(d, w.captured, w.joined));
+  assert_cu(d->StreamWaitEvent(d, w.capturing, w.captured, 0));
+  assert_cu(d->StreamEndCapture(d, w.capturing, &graph));
+  assert_cu(d->MemUnmap(d, w.va, 4 * G));
+  assert_cu(d->MemRelease(d, w.handle));
+  assert_cu(d->MemAddressFree(d, w.va, 4 * G));
   gate_open(w.gate);
   soft_close();
 }

@@ -18,7 +18,7 @@ enum { METRICS = sizeof metrics / sizeof *metrics };
 
 static int value_of(metric call, int device) {
   int value = -1;
-  CHECK(call(device, &value));
+  assert_ok(call(device, &value));
   return value;
 }
 
@@ -28,10 +28,10 @@ static void test_the_software_device(void **state) {
   int value = -1;
   weir_device_properties properties;
   weir_device_properties_init(&properties);
-  CHECK(weir_device_get_properties(0, &properties));
+  assert_ok(weir_device_get_properties(0, &properties));
   assert_int_equal(value_of(weir_device_clock_rate, 0), properties.clock_khz / 1000);
-  REFUSED_SAYING(NOT_SUPPORTED, "the software device has no temperature", weir_device_temperature(0, &value));
-  REFUSED_SAYING(NOT_SUPPORTED, "the software device draws no power", weir_device_power_draw(0, &value));
+  assert_error_says(NOT_SUPPORTED, "the software device has no temperature", weir_device_temperature(0, &value));
+  assert_error_says(NOT_SUPPORTED, "the software device draws no power", weir_device_power_draw(0, &value));
   assert_int_equal(value, -1);
 }
 
@@ -40,7 +40,7 @@ static void test_the_software_device_at_work(void **state) {
   NEED_SOFT("it is about the software device");
   weir_stream stream = new_stream(0);
   void *memory = device_memory(0, 4096);
-  CHECK(weir_stream_synchronize(stream));
+  assert_ok(weir_stream_synchronize(stream));
   assert_int_equal(value_of(weir_device_utilization, 0), 0);
   assert_int_equal(value_of(weir_device_memory_usage, 0), 0);
 
@@ -49,13 +49,13 @@ static void test_the_software_device_at_work(void **state) {
   assert_int_equal(value_of(weir_device_memory_usage, 0), 0);
   assert_int_equal(value_of(weir_device_utilization, 1), 0);
   let_go(held);
-  CHECK(weir_stream_synchronize(stream));
+  assert_ok(weir_stream_synchronize(stream));
   assert_int_equal(value_of(weir_device_utilization, 0), 0);
 
   if (is_stepped()) { /* a fill that waits for its turn is what the stream is at */
-    CHECK(weir_fill_async(memory, 1, 4096, stream));
+    assert_ok(weir_fill_async(memory, 1, 4096, stream));
     assert_int_equal(value_of(weir_device_memory_usage, 0), 100);
-    CHECK(weir_stream_synchronize(stream));
+    assert_ok(weir_stream_synchronize(stream));
     assert_int_equal(value_of(weir_device_memory_usage, 0), 0);
   }
   free_device_memory(0, memory);
@@ -74,7 +74,7 @@ static void test_nvidia(void **state) {
 
 /* The software device, stated to be NVIDIA's, so that the management library is asked. */
 static void as_nvidia(const char *library, const char *mode, void (*test)(void)) {
-  CHECK(weir_init());
+  assert_ok(weir_init());
   d->capabilities |= WEIR_DRIVER_NVIDIA;
   setenv("WEIR_NVML_LIBRARY", library, 1);
   setenv("WEIR_FAKE_NVML", mode, 1);
@@ -98,8 +98,8 @@ static void old_temperature(void) { assert_int_equal(value_of(weir_device_temper
 static void refused_saying(const char *words) {
   for (int i = 0; i < METRICS; i++) {
     int value = -1;
-    runtime_forget_error();
-    runtime_refused(metrics[i].call(0, &value), WEIR_ERROR_NOT_SUPPORTED, words, metrics[i].name, __FILE__, __LINE__);
+    clear_last_error();
+    test_check_error(metrics[i].call(0, &value), WEIR_ERROR_NOT_SUPPORTED, words, metrics[i].name, __FILE__, __LINE__);
     assert_int_equal(value, -1);
   }
 }
@@ -122,7 +122,7 @@ static void test_what_the_library_has(void **state) {
 static void test_renamed_driver(void **state) {
   (void)state;
   NEED_SOFT("it is about the software device");
-  CHECK(weir_init());
+  assert_ok(weir_init());
   const char *name = d->name;
   d->name = "another";
   assert_int_equal(value_of(weir_device_utilization, 0), 0);

@@ -3,9 +3,9 @@
  *
  *     static void test_it(void **state) {
  *       weir_cu_deviceptr p;
- *       OK(d->MemAlloc(d, &p, 100));
- *       EXPECT(INVALID_VALUE, d->MemFree(d, p + 8));
- *       OK(d->MemFree(d, p));
+ *       assert_cu(d->MemAlloc(d, &p, 100));
+ *       assert_cu_error(INVALID_VALUE, d->MemFree(d, p + 8));
+ *       assert_cu(d->MemFree(d, p));
  *     }
  *     cmocka_unit_test_setup_teardown(test_it, device_setup, device_teardown)
  *
@@ -14,14 +14,7 @@
 #ifndef WEIR_TEST_DEVICE_H
 #define WEIR_TEST_DEVICE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
+#include "support/check.h"
 #include "weir/soft.h"
 
 bool is_soft(void);    /* the software device, in either clock */
@@ -68,13 +61,6 @@ int device_setup_two(void **state);   /* two of them; cuda has as many as there 
 int device_setup_small(void **state); /* one of 64 MiB, unless it is cuda */
 int device_teardown(void **state);    /* opens all gates, releases the context, checks that nothing is left */
 int device_count(void);
-
-/* ---- Checks ---- */
-
-#define OK(call) device_expect((call), WEIR_CU_SUCCESS, #call, __FILE__, __LINE__)
-#define EXPECT(code, call) device_expect((call), WEIR_CU_##code, #call, __FILE__, __LINE__)
-#define EXPECT_CODE(code, call) device_expect((call), (code), #call, __FILE__, __LINE__)
-void device_expect(weir_cu_result result, weir_cu_result expected, const char *call, const char *file, int line);
 
 /* ---- Work that takes its time ---- */
 

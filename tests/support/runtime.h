@@ -3,8 +3,8 @@
  *
  *     static void test_it(void **state) {
  *       weir_stream stream = new_stream(0);
- *       CHECK(weir_stream_synchronize(stream));
- *       REFUSED(INVALID_DEVICE, weir_device_set(1000));
+ *       assert_ok(weir_stream_synchronize(stream));
+ *       assert_error(INVALID_DEVICE, weir_device_set(1000));
  *     }
  *     cmocka_unit_test_setup_teardown(test_it, runtime_setup, runtime_teardown)
  *
@@ -57,25 +57,6 @@ int devices(void);
   } while (0)
 
 /* ---- Checks ---- */
-
-/* WEIR_OK. */
-#define CHECK(call) runtime_check((call), #call, __FILE__, __LINE__)
-
-/* That status, and a text of this very call that begins with the call's name. */
-#define REFUSED(status, call) REFUSED_SAYING(status, "", call)
-
-/* The text has `words` in it too. */
-#define REFUSED_SAYING(status, words, call)                                                                            \
-  (runtime_forget_error(), runtime_refused((call), WEIR_ERROR_##status, words, #call, __FILE__, __LINE__))
-
-/* WEIR_ERROR_NOT_READY, and no text. */
-#define NOT_READY(call) (runtime_forget_error(), runtime_not_ready((call), #call, __FILE__, __LINE__))
-
-void runtime_forget_error(void);
-void runtime_check(weir_status status, const char *call, const char *file, int line);
-void runtime_refused(weir_status status, weir_status expected, const char *words, const char *call, const char *file,
-                     int line);
-void runtime_not_ready(weir_status status, const char *call, const char *file, int line);
 
 #define assert_stream_equal(a, b) runtime_same_stream((a), (b), __FILE__, __LINE__)
 void runtime_same_stream(weir_stream a, weir_stream b, const char *file, int line);
@@ -132,12 +113,10 @@ int messages_with(weir_log_level level, const char *words);
 /* Runs fn(data) on another thread, to its end. */
 void on_thread(void *(*fn)(void *), void *data);
 
-/* Runs fn(data) in a process of its own, forked here, and fails unless it gets to its end. No check above may be used in it:
- * HERE ends the process. */
+/* Runs fn(data) in a process of its own, forked here, and fails unless it gets to its end. It uses
+ * child_assert, not the other assertions. */
 #define in_process(fn, data) runtime_in_process((fn), (data), __FILE__, __LINE__)
 void runtime_in_process(void (*fn)(void *), void *data, const char *file, int line);
-#define HERE(condition) ((condition) ? (void)0 : runtime_die(#condition, __FILE__, __LINE__))
-_Noreturn void runtime_die(const char *condition, const char *file, int line);
 /* The same from inside such a process, where there is no test to fail. 1 when fn got to its end. */
 int succeeds_in_process(void (*fn)(void *), void *data);
 
