@@ -102,7 +102,7 @@ bool weir__result_is_known(weir_cu_result result) {
   }
 }
 
-weir_status weir__driver_status(weir_driver *driver, weir_cu_result result, const char *who, const char *call) {
+weir_status weir__driver_status(weir_driver *driver, weir_cu_result result, const char *caller, const char *call) {
   if (!result)
     return WEIR_OK;
   weir_status status = weir__status_of_result(result);
@@ -117,17 +117,17 @@ weir_status weir__driver_status(weir_driver *driver, weir_cu_result result, cons
     if (driver->GetErrorString(driver, result, &text))
       text = NULL;
   }
-  return weir__fail_result(status, result, "%s: %s failed: %s (%d): %s%s", who, call,
+  return weir__fail_result(status, result, "%s: %s failed: %s (%d): %s%s", caller, call,
                            name ? name : weir_cu_result_name(result), result,
                            text ? text : weir_cu_result_string(result), advice(result));
 }
 
-weir_status weir__driver_check_stream(const char *who, weir_driver *driver, weir_cu_stream stream) {
+weir_status weir__driver_check_stream(const char *caller, weir_driver *driver, weir_cu_stream stream) {
   int priority;
   bool is_special = !stream || stream == WEIR_CU_STREAM_LEGACY || stream == WEIR_CU_STREAM_PER_THREAD;
   if (is_special || !weir__driver_can(driver, WEIR_DRIVER_CHECKS_STREAMS) ||
       driver->StreamGetPriority(driver, stream, &priority) != WEIR_CU_INVALID_HANDLE)
     return WEIR_OK; /* other errors are those of the calls that follow */
   return weir__fail_result(WEIR_ERROR_INVALID_HANDLE, WEIR_CU_INVALID_HANDLE,
-                           "%s: %p is not a stream: it was never created, or was destroyed", who, (void *)stream);
+                           "%s: %p is not a stream: it was never created, or was destroyed", caller, (void *)stream);
 }

@@ -33,7 +33,7 @@ void weir__client_remove(weir__client *client);
 /* The number of clients of a driver. The text lists the first few: "0x1230 (device memory, back end native), ...". */
 size_t weir__clients_of(const weir_driver *driver, char *text, size_t size);
 
-/* Fails with WEIR_ERROR_BAD_FORK on behalf of the public call `who`. */
-weir_status weir__bad_fork(const char *who);
+/* Fails with WEIR_ERROR_BAD_FORK on behalf of the public call `caller`. */
+weir_status weir__bad_fork(const char *caller);
 
 #endif

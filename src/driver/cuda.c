@@ -167,9 +167,9 @@ static const char *named_library(void) {
   return name && *name ? name : NULL;
 }
 
-void weir__cuda_log_fallback(const char *who, const char *reason) {
+void weir__cuda_log_fallback(const char *caller, const char *reason) {
   bool is_named = named_library();
-  weir__log(is_named ? WEIR_LOG_WARN : WEIR_LOG_INFO, "%s: auto takes the software device%s: %s", who,
+  weir__log(is_named ? WEIR_LOG_WARN : WEIR_LOG_INFO, "%s: auto takes the software device%s: %s", caller,
             is_named ? ", although WEIR_CUDA_LIBRARY is set" : "", reason);
 }
 

@@ -80,8 +80,8 @@ bool weir__nvml_uuids(const weir__nvml *nvml, char uuids[][WEIR__NVML_UUID_SIZE]
   return true;
 }
 
-const char *weir__ask_processes(weir_driver *driver, weir_cu_device device, weir__nvml_process *processes,
-                                unsigned *count) {
+const char *weir__nvml_list_processes(weir_driver *driver, weir_cu_device device, weir__nvml_process *processes,
+                                      unsigned *count) {
   weir__nvml nvml;
   weir__nvml_handle handle;
   char bus[32];
@@ -103,7 +103,7 @@ size_t weir__device_processes(weir_driver *driver, weir_cu_device device, weir__
   weir__nvml_process found[most];
   unsigned count = most;
   size_t written = 0;
-  if (weir__ask_processes(driver, device, found, &count))
+  if (weir__nvml_list_processes(driver, device, found, &count))
     return 0;
   for (unsigned i = 0; i < count && i < most && written < room; i++)
     if (found[i].bytes != ~0ull) /* not told, as in a virtual machine */
@@ -114,11 +114,11 @@ size_t weir__device_processes(weir_driver *driver, weir_cu_device device, weir__
 /* ---- Metrics ---- */
 
 /* No function of the library's can answer; its own codes are not negative. */
-enum { NO_FUNCTION = -1 };
+enum { MISSING_FUNCTION = -1 };
 
 static int temperature_of(const weir__nvml *nvml, weir__nvml_handle device, int *value) {
   weir__nvml_temperature newer = {.version = sizeof newer | 1u << 24, .sensor = WEIR__NVML_GPU_SENSOR};
-  int result = nvml->DeviceGetTemperatureV ? nvml->DeviceGetTemperatureV(device, &newer) : NO_FUNCTION;
+  int result = nvml->DeviceGetTemperatureV ? nvml->DeviceGetTemperatureV(device, &newer) : MISSING_FUNCTION;
   if (result == 0) {
     *value = newer.celsius;
     return 0;
@@ -135,7 +135,7 @@ static int temperature_of(const weir__nvml *nvml, weir__nvml_handle device, int 
 static int measure(const weir__nvml *nvml, weir__nvml_handle device, weir__metric metric, int *value) {
   weir__nvml_rates rates;
   unsigned number;
-  int result = NO_FUNCTION;
+  int result = MISSING_FUNCTION;
   switch (metric) {
   case WEIR__METRIC_UTILIZATION:
   case WEIR__METRIC_MEMORY_USAGE:
@@ -160,10 +160,10 @@ static int measure(const weir__nvml *nvml, weir__nvml_handle device, weir__metri
   return result;
 }
 
-weir_status weir__nvml_measure(const char *who, weir_driver *driver, weir_cu_device device, weir__metric metric,
+weir_status weir__nvml_measure(const char *caller, weir_driver *driver, weir_cu_device device, weir__metric metric,
                                int *value) {
   char bus[32];
-  weir_status status = WEIR__CALL_FOR(who, driver, DeviceGetPCIBusId(driver, bus, sizeof bus, device));
+  weir_status status = WEIR__CALL_FOR(caller, driver, DeviceGetPCIBusId(driver, bus, sizeof bus, device));
   if (status)
     return status;
   weir__nvml nvml;
@@ -171,18 +171,18 @@ weir_status weir__nvml_measure(const char *who, weir_driver *driver, weir_cu_dev
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
                       "%s: NVIDIA's management library %s cannot be loaded or started; it comes with the driver, and "
                       "WEIR_NVML_LIBRARY can name another file",
-                      who, library_name());
+                      caller, library_name());
   weir__nvml_handle handle;
-  int result = nvml.DeviceGetHandleByPciBusId ? nvml.DeviceGetHandleByPciBusId(bus, &handle) : NO_FUNCTION;
+  int result = nvml.DeviceGetHandleByPciBusId ? nvml.DeviceGetHandleByPciBusId(bus, &handle) : MISSING_FUNCTION;
   if (result == 0)
     result = measure(&nvml, handle, metric, value);
-  if (result == NO_FUNCTION)
-    status = weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: NVIDIA's management library %s is too old to tell", who,
+  if (result == MISSING_FUNCTION)
+    status = weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: NVIDIA's management library %s is too old to tell", caller,
                         library_name());
   else if (result != 0)
     status =
         weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: NVIDIA's management library does not tell it of device %s: %s (%d)",
-                   who, bus, nvml.ErrorString ? nvml.ErrorString(result) : "an error", result);
+                   caller, bus, nvml.ErrorString ? nvml.ErrorString(result) : "an error", result);
   weir__nvml_close(&nvml);
   return status;
 }

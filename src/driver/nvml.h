@@ -62,8 +62,8 @@ bool weir__nvml_uuids(const weir__nvml *nvml, char uuids[][WEIR__NVML_UUID_SIZE]
 
 /* The processes of a device. *count is the room for them, and then how many there are. Returns NULL, or why they are
  * not known. */
-const char *weir__ask_processes(weir_driver *driver, weir_cu_device device, weir__nvml_process *processes,
-                                unsigned *count);
+const char *weir__nvml_list_processes(weir_driver *driver, weir_cu_device device, weir__nvml_process *processes,
+                                      unsigned *count);
 
 /* The processes that have memory of a device, as far as anybody knows: up to `room` of them, none on a device that is
  * not NVIDIA's. Needs no lock, and never fails: what cannot be told is left out. */

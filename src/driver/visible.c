@@ -9,7 +9,7 @@
 
 #include "base/base.h"
 
-enum { NAMES_NONE = -1 };
+enum { NO_MATCH = -1 };
 
 /* The number that an entry begins with, as "2" in "2nd", if it is one of a device. */
 static int ordinal_of_number(const char *entry, size_t length, int count) {
@@ -20,27 +20,27 @@ static int ordinal_of_number(const char *entry, size_t length, int count) {
   if (entry < end && (*entry == '-' || *entry == '+'))
     entry++;
   if (entry == end || !isdigit((unsigned char)*entry))
-    return NAMES_NONE;
+    return NO_MATCH;
   long long number = 0;
   for (; entry < end && isdigit((unsigned char)*entry); entry++) {
     number = number * 10 + (*entry - '0');
     if (number >= count)
-      return NAMES_NONE;
+      return NO_MATCH;
   }
-  return negative && number > 0 ? NAMES_NONE : (int)number;
+  return negative && number > 0 ? NO_MATCH : (int)number;
 }
 
 /* The one device whose uuid begins with the entry. Unlike numbers, names may not have spaces around them. "GPU-" alone
  * names no device, even where there is only one, as in NVIDIA's driver. */
 static int ordinal_of_uuid(const char *entry, size_t length, const char *const *uuids, int count) {
-  int found = NAMES_NONE;
+  int found = NO_MATCH;
   if (length < 5 || memcmp(entry, "GPU-", 4) != 0)
-    return NAMES_NONE;
+    return NO_MATCH;
   for (int i = 0; i < count; i++) {
     if (!uuids[i] || strncmp(uuids[i], entry, length) != 0)
       continue;
-    if (found != NAMES_NONE)
-      return NAMES_NONE;
+    if (found != NO_MATCH)
+      return NO_MATCH;
     found = i;
   }
   return found;
@@ -61,7 +61,7 @@ int weir__visible_ordinals(const char *text, const char *const *uuids, int count
   for (;;) {
     size_t length = strcspn(text, ",");
     int ordinal = names ? ordinal_of_uuid(text, length, uuids, count) : ordinal_of_number(text, length, count);
-    if (ordinal == NAMES_NONE)
+    if (ordinal == NO_MATCH)
       return visible;
     for (int i = 0; i < visible; i++)
       if (ordinals[i] == ordinal)

@@ -26,34 +26,35 @@ static int device_of(const void *pointer) {
 
 static bool are_peers(int a, int b) { return weir__rt.devices[a].peers >> b & 1 || weir__rt.devices[b].peers >> a & 1; }
 
-static weir_status copy_between(const char *who, void *to, int to_device, const void *from, int from_device,
+static weir_status copy_between(const char *caller, void *to, int to_device, const void *from, int from_device,
                                 size_t bytes, weir_cu_stream raw) {
   weir_driver *driver = weir__rt.driver;
   weir_cu_context to_context, from_context;
-  weir_status status = weir__device_context(who, to_device, &to_context);
+  weir_status status = weir__device_context(caller, to_device, &to_context);
   if (!status)
-    status = weir__device_context(who, from_device, &from_context);
+    status = weir__device_context(caller, from_device, &from_context);
   if (status)
     return status;
   return WEIR__CALL_FOR(
-      who, driver, MemcpyPeerAsync(driver, address_of(to), to_context, address_of(from), from_context, bytes, raw));
+      caller, driver, MemcpyPeerAsync(driver, address_of(to), to_context, address_of(from), from_context, bytes, raw));
 }
 
 /* The stream's device has been entered. */
-static weir_status copy(const char *who, void *to, const void *from, size_t bytes, weir_cu_stream raw) {
+static weir_status copy(const char *caller, void *to, const void *from, size_t bytes, weir_cu_stream raw) {
   weir_driver *driver = weir__rt.driver;
   if (weir__rt.device_count > 1) {
     int to_device = device_of(to);
     int from_device = to_device == -1 ? -1 : device_of(from);
     if (from_device != -1 && from_device != to_device && !are_peers(from_device, to_device))
-      return copy_between(who, to, to_device, from, from_device, bytes, raw);
+      return copy_between(caller, to, to_device, from, from_device, bytes, raw);
   }
-  return WEIR__CALL_FOR(who, driver, MemcpyAsync(driver, address_of(to), address_of(from), bytes, raw));
+  return WEIR__CALL_FOR(caller, driver, MemcpyAsync(driver, address_of(to), address_of(from), bytes, raw));
 }
 
-static weir_status check_pointers(const char *who, const void *to, const void *from, size_t bytes) {
+static weir_status check_pointers(const char *caller, const void *to, const void *from, size_t bytes) {
   if (bytes > 0 && (!to || !from))
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL, and bytes is %zu", who, to ? "from" : "to", bytes);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL, and bytes is %zu", caller, to ? "from" : "to",
+                      bytes);
   return WEIR_OK;
 }
 

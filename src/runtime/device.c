@@ -22,19 +22,19 @@ weir__thread *weir__thread_state(void) {
   return &this_thread;
 }
 
-weir_status weir__no_such_device(const char *who, int device, int count) {
+weir_status weir__no_such_device(const char *caller, int device, int count) {
   if (count == 0)
-    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device is %d; there is none", who, device);
-  return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device is %d; there %s %d, counted from 0", who, device,
+    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device is %d; there is none", caller, device);
+  return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device is %d; there %s %d, counted from 0", caller, device,
                     count == 1 ? "is" : "are", count);
 }
 
-weir_status weir__resolve_device(const char *who, int device, int *resolved) {
-  weir_status status = weir__start(who);
+weir_status weir__resolve_device(const char *caller, int device, int *resolved) {
+  weir_status status = weir__start(caller);
   if (status)
     return status;
   if (device < -1 || device >= weir__rt.device_count)
-    return weir__no_such_device(who, device, weir__rt.device_count);
+    return weir__no_such_device(caller, device, weir__rt.device_count);
   *resolved = device == -1 ? weir__thread_state()->device : device;
   return WEIR_OK;
 }
@@ -65,7 +65,7 @@ void weir__device_end(weir__device *device) {
   pthread_mutex_destroy(&device->lock);
 }
 
-weir_status weir__device_context(const char *who, int device, weir_cu_context *context) {
+weir_status weir__device_context(const char *caller, int device, weir_cu_context *context) {
   weir__device *d = &weir__rt.devices[device];
   weir_driver *driver = weir__rt.driver;
   weir_status status = WEIR_OK;
@@ -74,7 +74,7 @@ weir_status weir__device_context(const char *who, int device, weir_cu_context *c
     pthread_mutex_lock(&d->lock);
     made = d->context;
     if (!made) {
-      status = WEIR__CALL_FOR(who, driver, DevicePrimaryCtxRetain(driver, &made, d->handle));
+      status = WEIR__CALL_FOR(caller, driver, DevicePrimaryCtxRetain(driver, &made, d->handle));
       if (!status)
         d->context = made;
     }
@@ -98,17 +98,17 @@ static weir_cu_result enter_context(weir_cu_context context, weir_cu_context *pr
   return weir__context_enter(driver, context, previous);
 }
 
-weir_status weir__enter_device(const char *who, int device, weir__guard *guard) {
+weir_status weir__enter_device(const char *caller, int device, weir__guard *guard) {
   weir_cu_context context;
-  weir_status status = weir__device_context(who, device, &context);
+  weir_status status = weir__device_context(caller, device, &context);
   if (status)
     return status;
   *guard = (weir__guard){.device = device};
   weir_cu_result result = enter_context(context, &guard->previous);
-  return weir__driver_status(weir__rt.driver, result, who, "cuCtxSetCurrent(driver, context)");
+  return weir__driver_status(weir__rt.driver, result, caller, "cuCtxSetCurrent(driver, context)");
 }
 
-bool weir__enter_quietly(int device, weir__guard *guard) {
+bool weir__try_enter_device(int device, weir__guard *guard) {
   weir_cu_context context = weir__rt.devices[device].context;
   *guard = (weir__guard){.device = device};
   return context && !enter_context(context, &guard->previous);
@@ -127,20 +127,20 @@ void weir__leave_device(const weir__guard *guard) {
 
 /* ---- The current device ---- */
 
-weir_status weir__set_device(const char *who, int device, bool make_context) {
+weir_status weir__set_device(const char *caller, int device, bool make_context) {
   weir__device *d = &weir__rt.devices[device];
   weir_driver *driver = weir__rt.driver;
   if (!make_context && !d->context) {
     unsigned flags;
     int active;
-    weir_status status = WEIR__CALL_FOR(who, driver, DevicePrimaryCtxGetState(driver, d->handle, &flags, &active));
+    weir_status status = WEIR__CALL_FOR(caller, driver, DevicePrimaryCtxGetState(driver, d->handle, &flags, &active));
     if (status)
       return status;
     make_context = active; /* another's, which is there to be shared */
   }
   if (make_context || d->context) {
     weir__guard guard;
-    weir_status status = weir__enter_device(who, device, &guard);
+    weir_status status = weir__enter_device(caller, device, &guard);
     if (status)
       return status;
   }
@@ -153,10 +153,10 @@ weir_status weir_device_get(int *device) {
   return weir__resolve_device(__func__, -1, device);
 }
 
-static weir_status check_device(const char *who, int device) {
-  weir_status status = weir__start(who);
+static weir_status check_device(const char *caller, int device) {
+  weir_status status = weir__start(caller);
   if (!status && (device < 0 || device >= weir__rt.device_count))
-    status = weir__no_such_device(who, device, weir__rt.device_count);
+    status = weir__no_such_device(caller, device, weir__rt.device_count);
   return status;
 }
 
@@ -165,14 +165,14 @@ weir_status weir_device_set(int device) {
   return status ? status : weir__set_device(__func__, device, true);
 }
 
-static weir_status exchange(const char *who, int device, bool make_context, int *previous) {
-  weir_status status = weir__check_fork(who);
+static weir_status exchange(const char *caller, int device, bool make_context, int *previous) {
+  weir_status status = weir__check_fork(caller);
   int before = -1;
   if (!status && device >= 0) {
-    status = check_device(who, device);
+    status = check_device(caller, device);
     if (!status) {
       before = weir__thread_state()->device;
-      status = weir__set_device(who, device, make_context);
+      status = weir__set_device(caller, device, make_context);
     }
   }
   if (!status)
@@ -195,16 +195,16 @@ weir_status weir_device_maybe_exchange(int device, int *previous) {
 weir_status weir_device_count(int *count) {
   WEIR__CHECK_ARGUMENT(count);
   if (weir_is_in_bad_fork()) {
-    *count = weir__known_count;
+    *count = weir__last_device_count;
     return WEIR_OK;
   }
   weir_driver *chosen;
-  if (!weir__is_running() && weir__hold_stopped(&chosen)) {
+  if (!weir__is_running() && weir__block_start(&chosen)) {
     int number;
     weir_status status = weir__count_devices(__func__, chosen, &number);
-    weir__let_start();
+    weir__unblock_start();
     if (!status)
-      weir__known_count = *count = number;
+      weir__last_device_count = *count = number;
     return status;
   }
   *count = weir__rt.device_count;
@@ -222,13 +222,13 @@ weir_status weir_device_has_primary_context(int device, int *has) {
   if (status)
     return status;
   weir_driver *driver;
-  if (!weir__is_running() && weir__hold_stopped(&driver)) {
+  if (!weir__is_running() && weir__block_start(&driver)) {
     bool active = false;
     if (device < -1)
       status = weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device is %d", __func__, device);
     else
-      status = weir__has_foreign_context(__func__, driver, device == -1 ? 0 : device, &active);
-    weir__let_start();
+      status = weir__has_primary_context(__func__, driver, device == -1 ? 0 : device, &active);
+    weir__unblock_start();
     if (!status)
       *has = active;
     return status;
@@ -252,14 +252,14 @@ void weir_device_properties_init(weir_device_properties *properties) {
 }
 
 /* An attribute that this driver does not know is 0. */
-static weir_status get_attribute(const char *who, weir_cu_device handle, int attribute, int *value) {
+static weir_status get_attribute(const char *caller, weir_cu_device handle, int attribute, int *value) {
   weir_driver *driver = weir__rt.driver;
   weir_cu_result result = driver->DeviceGetAttribute(driver, value, attribute, handle);
   if (result == WEIR_CU_INVALID_VALUE) {
     *value = 0;
     return WEIR_OK;
   }
-  return weir__driver_status(driver, result, who, "cuDeviceGetAttribute(driver, value, attribute, handle)");
+  return weir__driver_status(driver, result, caller, "cuDeviceGetAttribute(driver, value, attribute, handle)");
 }
 
 weir_status weir_device_get_properties(int device, weir_device_properties *properties) {

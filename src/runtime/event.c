@@ -18,14 +18,14 @@ struct weir_event {
   atomic_bool recorded;
 };
 
-static bool holds(weir__object *object) { return ((weir_event *)object)->raw; }
+static bool has_handle(weir__object *object) { return ((weir_event *)object)->raw; }
 
-static void drop(weir__object *object) {
+static void release(weir__object *object) {
   weir_event *event = (weir_event *)object;
   weir_driver *driver = weir__rt.driver;
   weir_cu_event raw = event->raw;
   weir__guard guard;
-  bool entered = weir__enter_quietly(event->device, &guard);
+  bool entered = weir__try_enter_device(event->device, &guard);
   driver->EventDestroy(driver, raw);
   if (entered)
     weir__leave_device(&guard);
@@ -37,16 +37,16 @@ static weir_event *create(unsigned flags) {
   weir_event *made = calloc(1, sizeof *made);
   if (!made)
     return NULL;
-  made->object.drop = drop;
-  made->object.holds = holds;
+  made->object.release = release;
+  made->object.has_handle = has_handle;
   made->flags = flags;
   pthread_mutex_init(&made->lock, NULL);
   weir__object_add(&made->object);
   return made;
 }
 
-static weir_status no_memory(const char *who) {
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the event", who);
+static weir_status no_memory(const char *caller) {
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the event", caller);
 }
 
 weir_status weir_event_create(unsigned flags, weir_event **event) {
@@ -76,17 +76,17 @@ void weir_event_destroy(weir_event *event) {
     return;
   weir__object_remove(&event->object);
   if (event->raw && weir__is_running())
-    drop(&event->object);
+    release(&event->object);
   pthread_mutex_destroy(&event->lock);
   free(event);
 }
 
-static weir_status check(const char *who, const weir_event *event) {
-  weir_status status = weir__check_fork(who);
-  return status ? status : weir__object_check(who, &event->object, "event");
+static weir_status check(const char *caller, const weir_event *event) {
+  weir_status status = weir__check_fork(caller);
+  return status ? status : weir__object_check(caller, &event->object, "event");
 }
 
-static weir_status make_raw(const char *who, const weir_event *event, weir_cu_event *raw) {
+static weir_status make_raw(const char *caller, const weir_event *event, weir_cu_event *raw) {
   weir_driver *driver = weir__rt.driver;
   unsigned flags = 0;
   if (!(event->flags & WEIR_EVENT_TIMING))
@@ -95,30 +95,30 @@ static weir_status make_raw(const char *who, const weir_event *event, weir_cu_ev
     flags |= WEIR_CU_EVENT_BLOCKING_SYNC;
   if (event->flags & WEIR_EVENT_INTERPROCESS)
     flags |= WEIR_CU_EVENT_INTERPROCESS;
-  return WEIR__CALL_FOR(who, driver, EventCreate(driver, raw, flags));
+  return WEIR__CALL_FOR(caller, driver, EventCreate(driver, raw, flags));
 }
 
 /* The event's lock is held. An event that is made here stays only if it could be recorded. */
-static weir_status record(const char *who, weir_event *event, weir_stream stream) {
+static weir_status record(const char *caller, weir_event *event, weir_stream stream) {
   weir_driver *driver;
   weir__guard guard;
   weir_cu_stream raw_stream;
-  weir_status status = weir__enter_stream(who, stream, &guard, &raw_stream);
+  weir_status status = weir__enter_stream(caller, stream, &guard, &raw_stream);
   if (status)
     return status;
   driver = weir__rt.driver;
   weir_cu_event raw = event->raw;
   bool is_new = !raw;
   if (is_new)
-    status = make_raw(who, event, &raw);
+    status = make_raw(caller, event, &raw);
   else if (event->device != stream.device)
     status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
-                        "%s: Event device %d does not match recording stream's device %" PRId32 ".", who, event->device,
-                        stream.device);
+                        "%s: Event device %d does not match recording stream's device %" PRId32 ".", caller,
+                        event->device, stream.device);
   if (status)
     goto leave_device;
 
-  status = WEIR__CALL_FOR(who, driver, EventRecord(driver, raw, raw_stream));
+  status = WEIR__CALL_FOR(caller, driver, EventRecord(driver, raw, raw_stream));
   if (!status) {
     if (is_new) {
       event->device = stream.device;

@@ -116,7 +116,7 @@ static void hooks_release(const weir_graph *graph) {
 
 /* ---- Making and unmaking ---- */
 
-static bool holds(weir__object *object) { return ((weir_graph *)object)->state != EMPTY; }
+static bool has_handle(weir__object *object) { return ((weir_graph *)object)->state != EMPTY; }
 
 /* Ends the driver's capture. A driver may fail before it has done so; the stream must not be left behind capturing. */
 static weir_cu_result end_driver_capture(const weir_graph *graph, weir_cu_graph *captured) {
@@ -164,10 +164,10 @@ static void warn_about_capture(void) {
   weir__log(WEIR_LOG_WARN, "a graph was reset or destroyed while its capture was under way; the capture is abandoned");
 }
 
-static void drop(weir__object *object) {
+static void release(weir__object *object) {
   weir_graph *graph = (weir_graph *)object;
   weir__guard guard;
-  bool entered = weir__enter_quietly(graph->device, &guard);
+  bool entered = weir__try_enter_device(graph->device, &guard);
   if (graph->state == CAPTURING) {
     warn_about_capture();
     weir_cu_result result = abandon_capture(graph);
@@ -188,8 +188,8 @@ weir_status weir_graph_create(weir_graph **graph) {
   weir_graph *made = calloc(1, sizeof *made);
   if (!made)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the graph", __func__);
-  made->object.drop = drop;
-  made->object.holds = holds;
+  made->object.release = release;
+  made->object.has_handle = has_handle;
   pthread_mutex_init(&made->lock, NULL);
   weir__object_add(&made->object);
   *graph = made;
@@ -201,14 +201,14 @@ void weir_graph_destroy(weir_graph *graph) {
     return;
   weir__object_remove(&graph->object);
   if (graph->state != EMPTY && weir__is_running())
-    drop(&graph->object);
+    release(&graph->object);
   pthread_mutex_destroy(&graph->lock);
   free(graph);
 }
 
-static weir_status check(const char *who, const weir_graph *graph) {
-  weir_status status = weir__check_fork(who);
-  return status ? status : weir__object_check(who, &graph->object, "graph");
+static weir_status check(const char *caller, const weir_graph *graph) {
+  weir_status status = weir__check_fork(caller);
+  return status ? status : weir__object_check(caller, &graph->object, "graph");
 }
 
 /* Locks, for the calls that only read as well. */
@@ -216,39 +216,41 @@ static void lock(const weir_graph *graph) { pthread_mutex_lock((pthread_mutex_t 
 static void unlock(const weir_graph *graph) { pthread_mutex_unlock((pthread_mutex_t *)&graph->lock); }
 
 /* The driver lets only one thread end a capture, unless it is a relaxed one. */
-static weir_status check_thread(const char *who, const weir_graph *graph) {
+static weir_status check_thread(const char *caller, const weir_graph *graph) {
   if (graph->mode == WEIR_CAPTURE_RELAXED || pthread_equal(graph->thread, pthread_self()))
     return WEIR_OK;
   return weir__fail(WEIR_ERROR_CAPTURE,
-                    "%s: the capture was begun by another thread, and only that one can end it; it goes on", who);
+                    "%s: the capture was begun by another thread, and only that one can end it; it goes on", caller);
 }
 
 /* ---- Capture ---- */
 
 /* The current stream's device has been entered, and graph->stream and the like are set. */
-static weir_status begin_capture(const char *who, weir_graph *graph) {
+static weir_status begin_capture(const char *caller, weir_graph *graph) {
   weir_driver *driver = weir__rt.driver;
   int capturing;
   weir_status status =
-      WEIR__CALL_FOR(who, driver, StreamGetCaptureInfo(driver, graph->stream, &capturing, NULL, NULL, NULL, NULL));
+      WEIR__CALL_FOR(caller, driver, StreamGetCaptureInfo(driver, graph->stream, &capturing, NULL, NULL, NULL, NULL));
   if (status)
     return status;
   if (capturing != WEIR_CU_CAPTURE_STATUS_NONE)
-    return weir__fail(WEIR_ERROR_CAPTURE, "%s: the current stream is capturing already", who);
+    return weir__fail(WEIR_ERROR_CAPTURE, "%s: the current stream is capturing already", caller);
 
   status = hooks_begin(graph);
   if (status)
     return status;
-  status = WEIR__CALL_FOR(who, driver, StreamBeginCapture(driver, graph->stream, (int)graph->mode));
+  status = WEIR__CALL_FOR(caller, driver, StreamBeginCapture(driver, graph->stream, (int)graph->mode));
   if (status) {
     hooks_end(graph);
     hooks_release(graph);
     return status;
   }
   graph->state = CAPTURING;
-  status = WEIR__CALL_FOR(who, driver, StreamGetCaptureInfo(driver, graph->stream, &capturing, NULL, NULL, NULL, NULL));
+  status =
+      WEIR__CALL_FOR(caller, driver, StreamGetCaptureInfo(driver, graph->stream, &capturing, NULL, NULL, NULL, NULL));
   if (!status && capturing != WEIR_CU_CAPTURE_STATUS_ACTIVE)
-    status = weir__fail(WEIR_ERROR_CAPTURE, "%s: the driver began the capture, but the stream does not capture", who);
+    status =
+        weir__fail(WEIR_ERROR_CAPTURE, "%s: the driver began the capture, but the stream does not capture", caller);
   if (status)
     abandon_capture(graph);
   return status;
@@ -304,13 +306,14 @@ weir_status weir_graph_capture_begin(weir_graph *graph, weir_pool_id pool, weir_
 }
 
 /* Makes an executable of what was captured. On failure nothing is left of it. */
-static weir_status finish(const char *who, weir_graph *graph, weir_cu_graph captured) {
+static weir_status finish(const char *caller, weir_graph *graph, weir_cu_graph captured) {
   weir_driver *driver = weir__rt.driver;
   size_t count = 0;
   weir_cu_graph_exec exec;
-  weir_status status = WEIR__CALL_FOR(who, driver, GraphGetNodes(driver, captured, NULL, &count));
+  weir_status status = WEIR__CALL_FOR(caller, driver, GraphGetNodes(driver, captured, NULL, &count));
   if (!status)
-    status = WEIR__CALL_FOR(who, driver, GraphInstantiate(driver, &exec, captured, WEIR_CU_GRAPH_AUTO_FREE_ON_LAUNCH));
+    status =
+        WEIR__CALL_FOR(caller, driver, GraphInstantiate(driver, &exec, captured, WEIR_CU_GRAPH_AUTO_FREE_ON_LAUNCH));
   if (status) {
     driver->GraphDestroy(driver, captured);
     return status;
@@ -319,7 +322,7 @@ static weir_status finish(const char *who, weir_graph *graph, weir_cu_graph capt
     weir__log(WEIR_LOG_WARN,
               "%s: The CUDA Graph is empty. This usually means that the graph was attempted to be captured "
               "on wrong device or stream.",
-              who);
+              caller);
   if (!graph->debug) {
     driver->GraphDestroy(driver, captured);
     captured = NULL;
@@ -330,9 +333,9 @@ static weir_status finish(const char *who, weir_graph *graph, weir_cu_graph capt
   return WEIR_OK;
 }
 
-static weir_status end_capture(const char *who, weir_graph *graph) {
+static weir_status end_capture(const char *caller, weir_graph *graph) {
   weir__guard guard;
-  weir_status status = weir__enter_device(who, graph->device, &guard);
+  weir_status status = weir__enter_device(caller, graph->device, &guard);
   if (status) {
     abandon_capture(graph);
     return status;
@@ -341,11 +344,11 @@ static weir_status end_capture(const char *who, weir_graph *graph) {
   weir_stream current = weir__current_stream(weir__thread_state()->device);
   weir__guard current_guard;
   weir_cu_stream current_raw;
-  status = weir__enter_stream(who, current, &current_guard, &current_raw);
+  status = weir__enter_stream(caller, current, &current_guard, &current_raw);
   if (!status) {
     weir__leave_device(&current_guard);
     if (current.device != graph->device || current_raw != graph->stream)
-      status = weir__fail(WEIR_ERROR_CAPTURE, "%s: Capture must end on the same stream it began on.", who);
+      status = weir__fail(WEIR_ERROR_CAPTURE, "%s: Capture must end on the same stream it began on.", caller);
   }
   if (status) {
     abandon_capture(graph);
@@ -354,13 +357,13 @@ static weir_status end_capture(const char *who, weir_graph *graph) {
 
   weir_cu_graph captured = NULL;
   weir_cu_result result = end_driver_capture(graph, &captured);
-  status = weir__driver_status(weir__rt.driver, result, who, "cuStreamEndCapture(driver, stream, &captured)");
+  status = weir__driver_status(weir__rt.driver, result, caller, "cuStreamEndCapture(driver, stream, &captured)");
   hooks_end(graph);
   graph->state = EMPTY;
   if (!status && !captured)
-    status = weir__fail(WEIR_ERROR_CAPTURE, "%s: the driver ended the capture without a graph", who);
+    status = weir__fail(WEIR_ERROR_CAPTURE, "%s: the driver ended the capture without a graph", caller);
   if (!status)
-    status = finish(who, graph, captured);
+    status = finish(caller, graph, captured);
   if (!status)
     graph->state = CAPTURED;
   else
@@ -390,10 +393,10 @@ weir_status weir_graph_capture_end(weir_graph *graph) {
 /* ---- What was captured ---- */
 
 /* For calls that need it; `graph` is locked. */
-static weir_status check_captured(const char *who, const weir_graph *graph) {
+static weir_status check_captured(const char *caller, const weir_graph *graph) {
   if (graph->state == CAPTURED)
     return WEIR_OK;
-  return weir__fail(WEIR_ERROR_BAD_STATE, "%s: Called %s without a preceding successful capture.", who, who);
+  return weir__fail(WEIR_ERROR_BAD_STATE, "%s: Called %s without a preceding successful capture.", caller, caller);
 }
 
 weir_status weir_graph_replay(weir_graph *graph) {
@@ -485,19 +488,20 @@ weir_status weir_graph_enable_debug(weir_graph *graph) {
 }
 
 /* The graph is locked. */
-static weir_status dump(const char *who, weir_graph *graph, const char *path) {
+static weir_status dump(const char *caller, weir_graph *graph, const char *path) {
   weir_driver *driver = weir__rt.driver;
   if (!graph->description)
-    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the description of the graph is not there: %s", who,
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the description of the graph is not there: %s", caller,
                       graph->debug ? "it was dumped before, which frees it"
                                    : "call weir_graph_enable_debug before the capture");
   if (!driver->GraphDebugDotPrint)
-    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the driver \"%s\" cannot write graphs as text", who, driver->name);
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the driver \"%s\" cannot write graphs as text", caller,
+                      driver->name);
   weir__guard guard;
-  weir_status status = weir__enter_device(who, graph->device, &guard);
+  weir_status status = weir__enter_device(caller, graph->device, &guard);
   if (status)
     return status;
-  status = WEIR__CALL_FOR(who, driver, GraphDebugDotPrint(driver, graph->description, path, DOT_VERBOSE));
+  status = WEIR__CALL_FOR(caller, driver, GraphDebugDotPrint(driver, graph->description, path, DOT_VERBOSE));
   if (!status) {
     driver->GraphDestroy(driver, graph->description);
     graph->description = NULL;
@@ -522,14 +526,14 @@ weir_status weir_graph_debug_dump(weir_graph *graph, const char *path) {
 
 /* ---- Is it capturing? ---- */
 
-static weir_status is_capturing(const char *who, weir_stream stream, int *capturing) {
+static weir_status is_capturing(const char *caller, weir_stream stream, int *capturing) {
   weir__guard guard;
   weir_cu_stream raw;
-  weir_status status = weir__enter_stream(who, stream, &guard, &raw);
+  weir_status status = weir__enter_stream(caller, stream, &guard, &raw);
   if (status)
     return status;
   int found;
-  status = WEIR__CALL_FOR(who, weir__rt.driver, StreamIsCapturing(weir__rt.driver, raw, &found));
+  status = WEIR__CALL_FOR(caller, weir__rt.driver, StreamIsCapturing(weir__rt.driver, raw, &found));
   weir__leave_device(&guard);
   if (!status)
     *capturing = found != WEIR_CU_CAPTURE_STATUS_NONE;

@@ -20,7 +20,7 @@ enum {
 
 weir__runtime weir__rt;
 atomic_ulong weir__epoch = 1;
-atomic_int weir__known_count;
+atomic_int weir__last_device_count;
 
 /* Written under start_lock, or by the child of a fork. */
 static atomic_int state = STOPPED;
@@ -31,7 +31,7 @@ static weir_driver *chosen; /* the program's own driver, or NULL; guarded by sta
 static bool owns_driver;    /* the runtime opened its driver itself; guarded by start_lock */
 
 /* This thread is the one that starts the runtime. It may use it already: queued calls do. */
-static _Thread_local bool starting_here;
+static _Thread_local bool this_thread_starts;
 
 /* NVIDIA's driver has been started in this process. It cannot be stopped, so that a child never gets a working one. */
 static atomic_bool cuda_was_started;
@@ -46,28 +46,28 @@ typedef struct queued_call {
 static pthread_mutex_t lists_lock = PTHREAD_MUTEX_INITIALIZER;
 static queued_call *queue; /* this and the next three are guarded by lists_lock */
 static size_t queue_length;
-static size_t queue_room;
+static size_t queue_capacity;
 static weir__object *objects;
 
 static void before_fork(void) { pthread_mutex_lock(&lists_lock); }
 static void after_fork_in_parent(void) { pthread_mutex_unlock(&lists_lock); }
 static void after_fork_in_child(void) {
   pthread_mutex_unlock(&lists_lock);
-  /* Made anew rather than unlocked: a thread that holds it is not in the child. */
+  /* Made anew rather than unlocked: a thread that has_handle it is not in the child. */
   pthread_mutex_init(&start_lock, NULL);
-  starting_here = false;
+  this_thread_starts = false;
   if (state != STOPPED || cuda_was_started)
     state = FORKED;
 }
-static void watch_fork(void) { pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); }
+static void add_fork_handlers(void) { pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); }
 
-static void begin_to_watch_fork(void) {
+static void register_fork_handlers(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, watch_fork);
+  pthread_once(&once, add_fork_handlers);
 }
 
 static void lock_lists(void) {
-  begin_to_watch_fork();
+  register_fork_handlers();
   pthread_mutex_lock(&lists_lock);
 }
 
@@ -82,16 +82,18 @@ int weir_is_initialized(void) { return state == STARTED; }
 
 int weir_is_in_bad_fork(void) { return state == FORKED; }
 
-bool weir__is_running(void) { return atomic_load_explicit(&state, memory_order_acquire) == STARTED || starting_here; }
+bool weir__is_running(void) {
+  return atomic_load_explicit(&state, memory_order_acquire) == STARTED || this_thread_starts;
+}
 
-weir_status weir__check_fork(const char *who) {
+weir_status weir__check_fork(const char *caller) {
   if (state != FORKED)
     return WEIR_OK;
-  return weir__bad_fork(who);
+  return weir__bad_fork(caller);
 }
 
 void weir__note_driver_init(const weir_driver *driver) {
-  begin_to_watch_fork();
+  register_fork_handlers();
   if (!weir__driver_can(driver, WEIR_DRIVER_SURVIVES_FORK))
     cuda_was_started = true;
 }
@@ -119,11 +121,11 @@ void weir__object_remove(weir__object *object) {
   unlock_lists();
 }
 
-weir_status weir__object_check(const char *who, const weir__object *object, const char *what) {
-  if (!object->dead)
+weir_status weir__object_check(const char *caller, const weir__object *object, const char *what) {
+  if (!object->expired)
     return WEIR_OK;
   return weir__fail(WEIR_ERROR_INVALID_HANDLE,
-                    "%s: the %s belongs to a runtime that has been shut down; it can only be destroyed", who, what);
+                    "%s: the %s belongs to a runtime that has been shut down; it can only be destroyed", caller, what);
 }
 
 /* ---- Start and end ---- */
@@ -132,11 +134,11 @@ weir_status weir__object_check(const char *who, const weir__object *object, cons
  * nothing of the driver's stay good; at a shutdown all go. */
 static void tear_down(bool shutdown) {
   for (weir__object *object = objects; object; object = object->next) {
-    if (object->holds(object)) {
-      object->drop(object);
-      object->dead = true;
+    if (object->has_handle(object)) {
+      object->release(object);
+      object->expired = true;
     } else if (shutdown) {
-      object->dead = true;
+      object->expired = true;
     }
   }
   if (shutdown)
@@ -152,18 +154,18 @@ static void tear_down(bool shutdown) {
   weir__epoch++;
 }
 
-static weir_status deferred_call_failed(const char *who, const queued_call *call, weir_status status,
+static weir_status deferred_call_failed(const char *caller, const queued_call *call, weir_status status,
                                         const char *text_before) {
   /* A call of the program's own may fail without Weir's having a text about it. */
   bool has_text = strcmp(weir_last_error(), text_before) != 0;
   return weir__fail_result(WEIR_ERROR_DEFERRED_CALL, has_text ? weir_last_driver_result() : 0,
                            "%s: Device call failed lazily at initialization with error: %s\n\n"
                            "Device call was originally invoked at:\n\n%s",
-                           who, has_text ? weir_last_error() : weir_status_string(status), call->where);
+                           caller, has_text ? weir_last_error() : weir_status_string(status), call->where);
 }
 
 /* Runs the queue to its end, where the start succeeds and the queue goes. Other threads may add to it meanwhile. */
-static weir_status run_queue(const char *who) {
+static weir_status run_queue(const char *caller) {
   for (size_t i = 0;; i++) {
     lock_lists();
     if (i == queue_length) {
@@ -171,7 +173,7 @@ static weir_status run_queue(const char *who) {
         free(queue[done].where);
       free(queue);
       queue = NULL;
-      queue_length = queue_room = 0;
+      queue_length = queue_capacity = 0;
       state = STARTED;
       unlock_lists();
       return WEIR_OK;
@@ -183,11 +185,11 @@ static weir_status run_queue(const char *who) {
     snprintf(text_before, sizeof text_before, "%s", weir_last_error());
     weir_status status = call.fn(call.context);
     if (status)
-      return deferred_call_failed(who, &call, status, text_before);
+      return deferred_call_failed(caller, &call, status, text_before);
   }
 }
 
-static weir_status start(const char *who) {
+static weir_status start(const char *caller) {
   weir_driver *driver = chosen;
   weir_status status = driver ? WEIR_OK : weir_driver_open(NULL, &driver);
   if (status)
@@ -195,19 +197,19 @@ static weir_status start(const char *who) {
   owns_driver = !chosen;
 
   int count = 0;
-  status = weir__list_devices(who, driver, &count);
+  status = weir__init_driver(caller, driver, &count);
   if (status)
     goto close_driver;
   if (count == 0) {
     const char *visible = weir__driver_can(driver, WEIR_DRIVER_FILTERS_VISIBLE) ? getenv("CUDA_VISIBLE_DEVICES") : NULL;
-    status = weir__fail(WEIR_ERROR_NO_DEVICE, "%s: the driver \"%s\" has no device%s%s%s", who, driver->name,
+    status = weir__fail(WEIR_ERROR_NO_DEVICE, "%s: the driver \"%s\" has no device%s%s%s", caller, driver->name,
                         visible ? " that CUDA_VISIBLE_DEVICES=\"" : "", visible ? visible : "",
                         visible ? "\" leaves visible" : "");
     goto close_driver;
   }
   weir_cu_device handles[WEIR_MAX_DEVICES];
   for (int i = 0; i < count; i++) {
-    status = WEIR__CALL_FOR(who, driver, DeviceGet(driver, &handles[i], i));
+    status = WEIR__CALL_FOR(caller, driver, DeviceGet(driver, &handles[i], i));
     if (status)
       goto close_driver;
   }
@@ -215,13 +217,13 @@ static weir_status start(const char *who) {
     weir__device_init(&weir__rt.devices[i], handles[i]);
   weir__rt.driver = driver;
   weir__rt.device_count = count;
-  weir__known_count = count;
+  weir__last_device_count = count;
 
-  starting_here = true;
-  status = run_queue(who);
+  this_thread_starts = true;
+  status = run_queue(caller);
   if (status)
     tear_down(false);
-  starting_here = false;
+  this_thread_starts = false;
   return status;
 
 close_driver:
@@ -230,18 +232,18 @@ close_driver:
   return status;
 }
 
-weir_status weir__start(const char *who) {
+weir_status weir__start(const char *caller) {
   if (weir__is_running())
     return WEIR_OK;
-  weir_status status = weir__check_fork(who);
+  weir_status status = weir__check_fork(caller);
   if (status)
     return status;
 
-  begin_to_watch_fork();
+  register_fork_handlers();
   pthread_mutex_lock(&start_lock);
   if (state == STOPPED) {
     state = STARTING;
-    status = start(who);
+    status = start(caller);
     if (status)
       state = STOPPED;
   }
@@ -253,13 +255,13 @@ weir_status weir_init(void) { return weir__start(__func__); }
 
 /* An allocator calls the driver until it is destroyed. A driver of the program's stays open, and allocators on it go
  * on. */
-static weir_status check_clients(const char *who) {
+static weir_status check_clients(const char *caller) {
   char list[768];
   size_t count = owns_driver ? weir__clients_of(weir__rt.driver, list, sizeof list) : 0;
   if (!count)
     return WEIR_OK;
   return weir__fail(WEIR_ERROR_BAD_STATE,
-                    "%s: %zu allocator%s the runtime's driver, and nothing was shut down; destroy first: %s", who,
+                    "%s: %zu allocator%s the runtime's driver, and nothing was shut down; destroy first: %s", caller,
                     count, count == 1 ? " still uses" : "s still use", list);
 }
 
@@ -267,7 +269,7 @@ weir_status weir_shutdown(void) {
   weir_status status = weir__check_fork(__func__);
   if (status)
     return status;
-  if (starting_here)
+  if (this_thread_starts)
     return weir__fail(WEIR_ERROR_BAD_STATE, "%s: called by a queued call, while the runtime starts", __func__);
   pthread_mutex_lock(&start_lock);
   if (state == STARTED)
@@ -304,7 +306,7 @@ weir_status weir_use_driver(weir_driver *driver) {
       return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the table \"%s\" has no %s", __func__, driver->name, missing);
   }
 
-  bool too_late = starting_here;
+  bool too_late = this_thread_starts;
   if (!too_late) {
     pthread_mutex_lock(&start_lock);
     too_late = state != STOPPED;
@@ -326,8 +328,8 @@ weir_status weir_get_driver(weir_driver **driver) {
   return status;
 }
 
-bool weir__hold_stopped(weir_driver **driver) {
-  begin_to_watch_fork();
+bool weir__block_start(weir_driver **driver) {
+  register_fork_handlers();
   pthread_mutex_lock(&start_lock);
   if (state != STOPPED) {
     pthread_mutex_unlock(&start_lock);
@@ -337,7 +339,7 @@ bool weir__hold_stopped(weir_driver **driver) {
   return true;
 }
 
-void weir__let_start(void) { pthread_mutex_unlock(&start_lock); }
+void weir__unblock_start(void) { pthread_mutex_unlock(&start_lock); }
 
 weir_status weir_lazy_call(weir_lazy_fn fn, void *context, const char *where) {
   WEIR__CHECK_ARGUMENT(fn);
@@ -357,8 +359,8 @@ weir_status weir_lazy_call(weir_lazy_fn fn, void *context, const char *where) {
     free(copy);
     return fn(context);
   }
-  if (queue_length == queue_room) {
-    size_t room = queue_room ? 2 * queue_room : 8;
+  if (queue_length == queue_capacity) {
+    size_t room = queue_capacity ? 2 * queue_capacity : 8;
     queued_call *grown = realloc(queue, room * sizeof *queue);
     if (!grown) {
       unlock_lists();
@@ -366,7 +368,7 @@ weir_status weir_lazy_call(weir_lazy_fn fn, void *context, const char *where) {
       return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory to queue the call from %s", __func__, where);
     }
     queue = grown;
-    queue_room = room;
+    queue_capacity = room;
   }
   queue[queue_length++] = (queued_call){.fn = fn, .context = context, .where = copy};
   unlock_lists();

@@ -5,11 +5,11 @@
 
 #include "runtime/runtime.h"
 
-static weir_status measure(const char *who, int device, weir__metric metric, int *value) {
-  weir_status status = weir__resolve_device(who, device, &device);
+static weir_status measure(const char *caller, int device, weir__metric metric, int *value) {
+  weir_status status = weir__resolve_device(caller, device, &device);
   if (status)
     return status;
-  return weir__driver_measure(who, weir__rt.driver, weir__rt.devices[device].handle, metric, value);
+  return weir__driver_measure(caller, weir__rt.driver, weir__rt.devices[device].handle, metric, value);
 }
 
 weir_status weir_device_utilization(int device, int *percent) {

@@ -45,43 +45,43 @@ extern weir__runtime weir__rt;
 
 /* How many devices there were when they were last counted, by the start or before it. A child of fork cannot count
  * them. */
-extern atomic_int weir__known_count;
+extern atomic_int weir__last_device_count;
 
 /* ---- Starting (init.c) ---- */
 
-/* Starts the runtime unless it has, on behalf of the public call `who`. First in every call that needs a device. */
-weir_status weir__start(const char *who);
+/* Starts the runtime unless it has, on behalf of the public call `caller`. First in every call that needs a device. */
+weir_status weir__start(const char *caller);
 
 /* First in every call that needs none. */
-weir_status weir__check_fork(const char *who);
+weir_status weir__check_fork(const char *caller);
 
 /* Whether weir__rt may be used now: the runtime has started, or it is this thread that is just starting it. */
 bool weir__is_running(void);
 
-/* When the runtime has not started: keeps it from starting until weir__let_start, and tells the program's own
+/* When the runtime has not started: keeps it from starting until weir__unblock_start, and tells the program's own
  * driver, which may be NULL. Otherwise false. */
-bool weir__hold_stopped(weir_driver **driver);
-void weir__let_start(void);
+bool weir__block_start(weir_driver **driver);
+void weir__unblock_start(void);
 
 /* A child of fork cannot use a driver that was started before, and NVIDIA's stays started for good: told of each one
  * whose Init succeeded. */
 void weir__note_driver_init(const weir_driver *driver);
 
-/* ---- What the program holds and the runtime has to end with itself: events and graphs ---- */
+/* ---- What the program has_handle and the runtime has to end with itself: events and graphs ---- */
 
 typedef struct weir__object weir__object;
 struct weir__object {
-  weir__object *next, *previous; /* guarded by the lists' lock */
-  atomic_bool dead;              /* the runtime that it belonged to has ended */
-  void (*drop)(weir__object *);  /* frees what the driver holds for it */
-  bool (*holds)(weir__object *); /* whether the driver holds anything for it */
+  weir__object *next, *previous;      /* guarded by the lists' lock */
+  atomic_bool expired;                /* the runtime that it belonged to has ended */
+  void (*release)(weir__object *);    /* frees what the driver has_handle for it */
+  bool (*has_handle)(weir__object *); /* whether the driver has_handle anything for it */
 };
 
 void weir__object_add(weir__object *object);
 void weir__object_remove(weir__object *object);
 
 /* Fails with WEIR_ERROR_INVALID_HANDLE for an object that outlived its runtime. `what` is "event" or "graph". */
-weir_status weir__object_check(const char *who, const weir__object *object, const char *what);
+weir_status weir__object_check(const char *caller, const weir__object *object, const char *what);
 
 /* ---- Threads and devices (device.c) ---- */
 
@@ -99,10 +99,10 @@ weir__thread *weir__thread_state(void);
 extern atomic_ulong weir__epoch;
 
 /* Starts the runtime and turns -1 into the current device. */
-weir_status weir__resolve_device(const char *who, int device, int *resolved);
+weir_status weir__resolve_device(const char *caller, int device, int *resolved);
 
 /* Fails with WEIR_ERROR_INVALID_DEVICE. */
-weir_status weir__no_such_device(const char *who, int device, int count);
+weir_status weir__no_such_device(const char *caller, int device, int count);
 
 typedef struct weir__guard {
   int device;
@@ -112,18 +112,18 @@ typedef struct weir__guard {
 /* Makes the context of a valid device, if need be, and makes it the thread's; between the two calls the driver works
  * on that device. Leaving restores the thread's context, but the context of its current device stays once it is set,
  * so that the program can call the driver by itself. */
-weir_status weir__enter_device(const char *who, int device, weir__guard *guard);
+weir_status weir__enter_device(const char *caller, int device, weir__guard *guard);
 void weir__leave_device(const weir__guard *guard);
 
 /* The same for cleaning up: no text on failure, and no context is made. False when the device has none. */
-bool weir__enter_quietly(int device, weir__guard *guard);
+bool weir__try_enter_device(int device, weir__guard *guard);
 
 /* The context of a valid device, made if need be. */
-weir_status weir__device_context(const char *who, int device, weir_cu_context *context);
+weir_status weir__device_context(const char *caller, int device, weir_cu_context *context);
 
 /* Makes a valid device the thread's current one. Unless make_context is set, a device without a context stays
  * without. */
-weir_status weir__set_device(const char *who, int device, bool make_context);
+weir_status weir__set_device(const char *caller, int device, bool make_context);
 
 void weir__device_init(weir__device *device, weir_cu_device handle);
 
@@ -134,30 +134,30 @@ void weir__device_end(weir__device *device);
 
 /* Starts the driver. *count is the number of its devices, which may be 0 and is at most WEIR_MAX_DEVICES: device i of the
  * runtime is ordinal i of the driver. */
-weir_status weir__list_devices(const char *who, weir_driver *driver, int *count);
+weir_status weir__init_driver(const char *caller, weir_driver *driver, int *count);
 
 /* How many there will be when the runtime starts. `chosen` is the program's own driver, or NULL. */
-weir_status weir__count_devices(const char *who, weir_driver *chosen, int *count);
+weir_status weir__count_devices(const char *caller, weir_driver *chosen, int *count);
 
 /* Whether a device has a primary context, which can only be another's, before the runtime starts. Starts no driver
  * but the program's own. */
-weir_status weir__has_foreign_context(const char *who, weir_driver *chosen, int device, bool *has);
+weir_status weir__has_primary_context(const char *caller, weir_driver *chosen, int device, bool *has);
 
 /* ---- Streams (stream.c) ---- */
 
 /* Starts the runtime, checks the stream, enters its device, and finds the driver's stream. Leave with
  * weir__leave_device. */
-weir_status weir__enter_stream(const char *who, weir_stream stream, weir__guard *guard, weir_cu_stream *raw);
+weir_status weir__enter_stream(const char *caller, weir_stream stream, weir__guard *guard, weir_cu_stream *raw);
 
 /* The thread's current stream on a valid device. */
 weir_stream weir__current_stream(int device);
 
-/* The sync debug mode has its say about the public call `who`, which is about to wait. */
-weir_status weir__check_sync(const char *who);
+/* The sync debug mode has its say about the public call `caller`, which is about to wait. */
+weir_status weir__check_sync(const char *caller);
 
 /* ---- The spin kernel (spin.c) ---- */
 
 /* The device has been entered. */
-weir_status weir__spin(const char *who, weir__device *device, weir_cu_stream raw, uint64_t cycles);
+weir_status weir__spin(const char *caller, weir__device *device, weir_cu_stream raw, uint64_t cycles);
 
 #endif

@@ -31,14 +31,14 @@ static void unload(weir_driver *driver, weir_cu_module module) {
     driver->ThreadExchangeStreamCaptureMode(driver, &mode);
 }
 
-static weir_status load(const char *who, weir__device *device) {
+static weir_status load(const char *caller, weir__device *device) {
   weir_driver *driver = weir__rt.driver;
   weir_cu_module module;
   weir_cu_function function;
-  weir_status status = WEIR__CALL_FOR(who, driver, ModuleLoadData(driver, &module, spin_ptx));
+  weir_status status = WEIR__CALL_FOR(caller, driver, ModuleLoadData(driver, &module, spin_ptx));
   if (status)
     return status;
-  status = WEIR__CALL_FOR(who, driver, ModuleGetFunction(driver, &function, module, "weir_spin"));
+  status = WEIR__CALL_FOR(caller, driver, ModuleGetFunction(driver, &function, module, "weir_spin"));
   if (status) {
     unload(driver, module);
     return status;
@@ -48,23 +48,23 @@ static weir_status load(const char *who, weir__device *device) {
   return WEIR_OK;
 }
 
-static weir_status load_once(const char *who, weir__device *device) {
+static weir_status load_once(const char *caller, weir__device *device) {
   weir_status status = WEIR_OK;
   pthread_mutex_lock(&device->lock);
   if (!device->spin)
-    status = load(who, device);
+    status = load(caller, device);
   pthread_mutex_unlock(&device->lock);
   return status;
 }
 
-weir_status weir__spin(const char *who, weir__device *device, weir_cu_stream raw, uint64_t cycles) {
+weir_status weir__spin(const char *caller, weir__device *device, weir_cu_stream raw, uint64_t cycles) {
   weir_driver *driver = weir__rt.driver;
   if (!device->spin) {
-    weir_status status = load_once(who, device);
+    weir_status status = load_once(caller, device);
     if (status)
       return status;
   }
   void *params[] = {&cycles};
   weir_cu_function function = device->spin;
-  return WEIR__CALL_FOR(who, driver, LaunchKernel(driver, function, 1, 1, 1, 1, 1, 1, 0, raw, params, NULL));
+  return WEIR__CALL_FOR(caller, driver, LaunchKernel(driver, function, 1, 1, 1, 1, 1, 1, 0, raw, params, NULL));
 }

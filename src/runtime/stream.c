@@ -19,7 +19,7 @@ enum { POOL_SHIFT = 1, POOL_BITS = 4, INDEX_SHIFT = POOL_SHIFT + POOL_BITS };
 static int64_t pool_id(int pool, int index) {
   return (int64_t)index << INDEX_SHIFT | (int64_t)(pool + 1) << POOL_SHIFT | 1;
 }
-static bool is_of_pool(int64_t id) { return id & 1; }
+static bool is_pooled(int64_t id) { return id & 1; }
 static int pool_of(int64_t id) { return (int)(id >> POOL_SHIFT & ((1 << POOL_BITS) - 1)) - 1; }
 static int64_t index_of(int64_t id) { return id >> INDEX_SHIFT; }
 
@@ -32,12 +32,12 @@ weir_stream weir__current_stream(int device) { return make_stream(device, weir__
 /* ---- Pools ---- */
 
 /* Finds out how many priorities the entered device has, once. */
-static weir_status find_priorities(const char *who, weir__device *device) {
+static weir_status init_priorities(const char *caller, weir__device *device) {
   if (device->priorities)
     return WEIR_OK;
   weir_driver *driver = weir__rt.driver;
   int least, greatest;
-  weir_status status = WEIR__CALL_FOR(who, driver, CtxGetStreamPriorityRange(driver, &least, &greatest));
+  weir_status status = WEIR__CALL_FOR(caller, driver, CtxGetStreamPriorityRange(driver, &least, &greatest));
   if (status)
     return status;
   int number = least - greatest + 1;
@@ -47,7 +47,8 @@ static weir_status find_priorities(const char *who, weir__device *device) {
 }
 
 /* A stream of a pool of the entered device, made at its first use. */
-static weir_status find_stream(const char *who, weir__device *device, int pool, int index, weir_cu_stream *raw) {
+static weir_status get_pooled_stream(const char *caller, weir__device *device, int pool, int index,
+                                     weir_cu_stream *raw) {
   weir_driver *driver = weir__rt.driver;
   weir_status status = WEIR_OK;
   weir_cu_stream stream = device->streams[pool][index];
@@ -56,8 +57,8 @@ static weir_status find_stream(const char *who, weir__device *device, int pool, 
     pthread_mutex_lock(&device->lock);
     stream = device->streams[pool][index];
     if (!stream) {
-      status =
-          WEIR__CALL_FOR(who, driver, StreamCreateWithPriority(driver, &stream, WEIR_CU_STREAM_NON_BLOCKING, priority));
+      status = WEIR__CALL_FOR(caller, driver,
+                              StreamCreateWithPriority(driver, &stream, WEIR_CU_STREAM_NON_BLOCKING, priority));
       if (!status)
         device->streams[pool][index] = stream;
     }
@@ -69,51 +70,51 @@ static weir_status find_stream(const char *who, weir__device *device, int pool, 
 }
 
 /* What is wrong with a stream, as far as can be said without its device. NULL when nothing is. */
-static const char *fault_of(weir_stream stream) {
+static const char *why_invalid(weir_stream stream) {
   if (stream.device_type != WEIR_DEVICE_TYPE_GPU)
     return "the device type is 1 for every stream";
   if (stream.device < 0 || stream.device >= weir__rt.device_count)
     return "there is no such device";
   if (stream.id < 0)
     return "ids are not negative";
-  if (is_of_pool(stream.id) && (pool_of(stream.id) < 0 || pool_of(stream.id) >= WEIR__PRIORITIES ||
-                                index_of(stream.id) >= WEIR_STREAMS_PER_POOL))
+  if (is_pooled(stream.id) && (pool_of(stream.id) < 0 || pool_of(stream.id) >= WEIR__PRIORITIES ||
+                               index_of(stream.id) >= WEIR_STREAMS_PER_POOL))
     return "no pool has such an id";
   return NULL;
 }
 
-static weir_status bad_stream(const char *who, weir_stream stream, const char *fault) {
+static weir_status invalid_stream(const char *caller, weir_stream stream, const char *reason) {
   return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
                     "%s: there is no stream with id %" PRId64 ", device %" PRId32 " and device type %" PRId32 ": %s",
-                    who, stream.id, stream.device, stream.device_type, fault);
+                    caller, stream.id, stream.device, stream.device_type, reason);
 }
 
-static weir_status check_stream(const char *who, weir_stream stream) {
-  weir_status status = weir__start(who);
+static weir_status check_stream(const char *caller, weir_stream stream) {
+  weir_status status = weir__start(caller);
   if (status)
     return status;
-  const char *fault = fault_of(stream);
-  return fault ? bad_stream(who, stream, fault) : WEIR_OK;
+  const char *reason = why_invalid(stream);
+  return reason ? invalid_stream(caller, stream, reason) : WEIR_OK;
 }
 
-weir_status weir__enter_stream(const char *who, weir_stream stream, weir__guard *guard, weir_cu_stream *raw) {
-  weir_status status = check_stream(who, stream);
+weir_status weir__enter_stream(const char *caller, weir_stream stream, weir__guard *guard, weir_cu_stream *raw) {
+  weir_status status = check_stream(caller, stream);
   if (!status)
-    status = weir__enter_device(who, stream.device, guard);
+    status = weir__enter_device(caller, stream.device, guard);
   if (status)
     return status;
-  if (!is_of_pool(stream.id)) {
+  if (!is_pooled(stream.id)) {
     *raw = (weir_cu_stream)(uintptr_t)stream.id;
     return WEIR_OK;
   }
 
   weir__device *device = &weir__rt.devices[stream.device];
   int pool = pool_of(stream.id);
-  status = find_priorities(who, device);
+  status = init_priorities(caller, device);
   if (!status && pool >= device->priorities)
-    status = bad_stream(who, stream, "the device has fewer priorities");
+    status = invalid_stream(caller, stream, "the device has fewer priorities");
   if (!status)
-    status = find_stream(who, device, pool, (int)index_of(stream.id), raw);
+    status = get_pooled_stream(caller, device, pool, (int)index_of(stream.id), raw);
   if (status)
     weir__leave_device(guard);
   return status;
@@ -128,12 +129,12 @@ weir_status weir_stream_create(int device, int priority, weir_stream *stream) {
   if (status)
     return status;
   weir__device *d = &weir__rt.devices[device];
-  status = find_priorities(__func__, d);
+  status = init_priorities(__func__, d);
   if (!status) {
     int pool = priority >= 0 ? 0 : priority <= -d->priorities ? d->priorities - 1 : -priority;
     int index = (int)(atomic_fetch_add(&d->next[pool], 1) % WEIR_STREAMS_PER_POOL);
     weir_cu_stream raw;
-    status = find_stream(__func__, d, pool, index, &raw);
+    status = get_pooled_stream(__func__, d, pool, index, &raw);
     if (!status)
       *stream = make_stream(device, pool_id(pool, index));
   }
@@ -151,7 +152,7 @@ weir_status weir_stream_priority_range(int *least, int *greatest) {
     status = weir__enter_device(__func__, device, &guard);
   if (status)
     return status;
-  status = find_priorities(__func__, &weir__rt.devices[device]);
+  status = init_priorities(__func__, &weir__rt.devices[device]);
   weir__leave_device(&guard);
   if (!status) {
     *least = 0;
@@ -178,7 +179,7 @@ weir_status weir_stream_external(int device, weir_cu_stream raw, weir_stream *st
   if (raw == WEIR_CU_STREAM_LEGACY) /* the driver's other name for the default stream */
     raw = NULL;
   int64_t id = (int64_t)(intptr_t)raw;
-  if (id < 0 || is_of_pool(id))
+  if (id < 0 || is_pooled(id))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: raw is %p, which is no stream's address", __func__,
                       (void *)raw);
   *stream = make_stream(device, id);
@@ -205,7 +206,7 @@ weir_status weir_stream_priority(weir_stream stream, int *priority) {
   if (status)
     return status;
   int found = -pool_of(stream.id);
-  if (!is_of_pool(stream.id))
+  if (!is_pooled(stream.id))
     status = WEIR__CALL(weir__rt.driver, StreamGetPriority(weir__rt.driver, raw, &found));
   weir__leave_device(&guard);
   if (!status)
@@ -214,13 +215,13 @@ weir_status weir_stream_priority(weir_stream stream, int *priority) {
 }
 
 /* Entering makes sure of the parts of an id that only the device can check. */
-static weir_status check_whole_stream(const char *who, weir_stream stream) {
-  weir_status status = check_stream(who, stream);
-  if (status || !is_of_pool(stream.id))
+static weir_status check_whole_stream(const char *caller, weir_stream stream) {
+  weir_status status = check_stream(caller, stream);
+  if (status || !is_pooled(stream.id))
     return status;
   weir__guard guard;
   weir_cu_stream raw;
-  status = weir__enter_stream(who, stream, &guard, &raw);
+  status = weir__enter_stream(caller, stream, &guard, &raw);
   if (!status)
     weir__leave_device(&guard);
   return status;
@@ -267,9 +268,9 @@ uint64_t weir_stream_hash(weir_stream stream) {
 /* Starts nothing and makes nothing: a pool's stream that is not there yet is told by its id. */
 int weir_stream_describe(weir_stream stream, char *text, size_t size) {
   uintptr_t raw = (uintptr_t)stream.id;
-  if (is_of_pool(stream.id)) {
+  if (is_pooled(stream.id)) {
     raw = 0;
-    if (weir__is_running() && !fault_of(stream))
+    if (weir__is_running() && !why_invalid(stream))
       raw = (uintptr_t)weir__rt.devices[stream.device].streams[pool_of(stream.id)][index_of(stream.id)];
     if (!raw)
       return snprintf(text, size, "<weir.stream device=%" PRId32 " id=%" PRId64 ">", stream.device, stream.id);
@@ -287,10 +288,10 @@ weir_status weir_stream_current(int device, weir_stream *stream) {
   return status;
 }
 
-static weir_status set_current(const char *who, weir_stream stream, bool make_context) {
-  weir_status status = check_whole_stream(who, stream);
+static weir_status set_current(const char *caller, weir_stream stream, bool make_context) {
+  weir_status status = check_whole_stream(caller, stream);
   if (!status)
-    status = weir__set_device(who, stream.device, make_context);
+    status = weir__set_device(caller, stream.device, make_context);
   if (!status)
     weir__thread_state()->streams[stream.device] = stream.id;
   return status;

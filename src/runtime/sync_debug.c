@@ -42,12 +42,12 @@ weir_status weir_sync_debug_parse(const char *text, weir_sync_debug *mode) {
                     text);
 }
 
-weir_status weir__check_sync(const char *who) {
+weir_status weir__check_sync(const char *caller) {
   switch ((weir_sync_debug)current_mode) {
   case WEIR_SYNC_DEBUG_ERROR:
-    return weir__fail(WEIR_ERROR_SYNC_FORBIDDEN, "%s: called a synchronizing device operation", who);
+    return weir__fail(WEIR_ERROR_SYNC_FORBIDDEN, "%s: called a synchronizing device operation", caller);
   case WEIR_SYNC_DEBUG_WARN:
-    weir__log(WEIR_LOG_WARN, "%s: called a synchronizing device operation", who);
+    weir__log(WEIR_LOG_WARN, "%s: called a synchronizing device operation", caller);
     return WEIR_OK;
   case WEIR_SYNC_DEBUG_DEFAULT:
     break;

@@ -8,19 +8,19 @@
 #include "driver/nvml.h"
 #include "runtime/runtime.h"
 
-weir_status weir__list_devices(const char *who, weir_driver *driver, int *count) {
+weir_status weir__init_driver(const char *caller, weir_driver *driver, int *count) {
   weir_cu_result result = driver->Init(driver, 0);
   /* NVIDIA's driver answers INVALID_DEVICE when CUDA_VISIBLE_DEVICES names a device twice, which leaves none. */
   if (result == WEIR_CU_NO_DEVICE || result == WEIR_CU_INVALID_DEVICE) {
     *count = 0;
     return WEIR_OK;
   }
-  weir_status status = weir__driver_status(driver, result, who, "cuInit(driver, 0)");
+  weir_status status = weir__driver_status(driver, result, caller, "cuInit(driver, 0)");
   if (status)
     return status;
   weir__note_driver_init(driver);
   int number;
-  status = WEIR__CALL_FOR(who, driver, DeviceGetCount(driver, &number));
+  status = WEIR__CALL_FOR(caller, driver, DeviceGetCount(driver, &number));
   if (!status)
     *count = number < WEIR_MAX_DEVICES ? number : WEIR_MAX_DEVICES;
   return status;
@@ -57,9 +57,9 @@ static int count_cuda(weir_driver *cuda) {
 
 static bool is_automatic(const char *choice) { return !choice || !*choice || strcmp(choice, "auto") == 0; }
 
-weir_status weir__count_devices(const char *who, weir_driver *chosen, int *count) {
+weir_status weir__count_devices(const char *caller, weir_driver *chosen, int *count) {
   if (chosen)
-    return weir__list_devices(who, chosen, count);
+    return weir__init_driver(caller, chosen, count);
 
   /* The same choice as weir_driver_open's, which cannot be asked: to choose it starts NVIDIA's driver. */
   const char *choice = getenv("WEIR_DRIVER");
@@ -74,7 +74,7 @@ weir_status weir__count_devices(const char *who, weir_driver *chosen, int *count
     } else if (automatic) {
       static atomic_flag was_said = ATOMIC_FLAG_INIT; /* counting may be frequent */
       if (!atomic_flag_test_and_set(&was_said))
-        weir__cuda_log_fallback(who, reason);
+        weir__cuda_log_fallback(caller, reason);
     }
     if (number > 0 || !automatic) {
       *count = number;
@@ -87,18 +87,18 @@ weir_status weir__count_devices(const char *who, weir_driver *chosen, int *count
   weir_status status = weir_driver_open(choice, &driver);
   if (status)
     return status;
-  status = weir__list_devices(who, driver, count);
+  status = weir__init_driver(caller, driver, count);
   weir_driver_close(driver);
   return status;
 }
 
-weir_status weir__has_foreign_context(const char *who, weir_driver *chosen, int device, bool *has) {
+weir_status weir__has_primary_context(const char *caller, weir_driver *chosen, int device, bool *has) {
   int count;
-  weir_status status = weir__count_devices(who, chosen, &count);
+  weir_status status = weir__count_devices(caller, chosen, &count);
   if (status)
     return status;
   if (device >= count)
-    return weir__no_such_device(who, device, count);
+    return weir__no_such_device(caller, device, count);
 
   *has = false;
   weir_driver *driver = chosen;

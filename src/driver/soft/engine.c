@@ -1,9 +1,9 @@
 /*
- * The engine: chooses which piece of work runs next, and runs it.
+ * The engine: chooses which item of work runs next, and runs it.
  *
- * A stream is ready when it has work, no piece of it is running, and the first piece is not a wait for a signal that is
+ * A stream is ready when it has work, no item of it is running, and the first item is not a wait for a signal that is
  * not done. Such streams are in the ready list, or, stopped at a wait, in the list of the signal that they wait for; so
- * the end of a piece touches only the streams that it releases. In real time worker threads take streams from the ready
+ * the end of a item touches only the streams that it releases. In real time worker threads take streams from the ready
  * list; there are as many workers as streams were ever ready at once. In stepped time nothing runs until a call has to
  * wait: it then runs the work that it waits for, and what that waits for, and nothing else.
  */
@@ -14,11 +14,13 @@
 
 #include "driver/soft/soft.h"
 
-/* What a piece costs in stepped time beyond its bytes or cycles. */
+/* What a item costs in stepped time beyond its bytes or cycles. */
 static const uint64_t launch_ns = 1000;
 static const uint64_t stepped_bytes_per_second = 100ull * 1000 * 1000 * 1000;
 
-static bool is_driven(const struct soft *soft) { return soft->options.clock == WEIR_SOFT_STEPPED || soft->stopping; }
+static bool caller_runs_work(const struct soft *soft) {
+  return soft->options.clock == WEIR_SOFT_STEPPED || soft->stopping;
+}
 
 uint64_t weir__soft_clock_ns(const struct soft *soft) {
   return soft->options.clock == WEIR_SOFT_STEPPED ? soft->now_ns : weir__monotonic_ns();
@@ -47,17 +49,17 @@ void weir__soft_signal_unref(struct soft_signal *signal) {
 /* ---- Pieces of work ---- */
 
 struct soft_work *weir__soft_work_new(const model_work *work) {
-  struct soft_work *piece = calloc(1, sizeof *piece);
-  if (piece)
-    piece->w = *work;
-  return piece;
+  struct soft_work *item = calloc(1, sizeof *item);
+  if (item)
+    item->w = *work;
+  return item;
 }
 
-struct soft_work *weir__soft_work_new_other(enum soft_other other) {
-  struct soft_work *piece = weir__soft_work_new(&(model_work){.kind = MODEL_WORK_OTHER});
-  if (piece)
-    piece->other = other;
-  return piece;
+struct soft_work *weir__soft_work_new_sync(enum soft_sync sync) {
+  struct soft_work *item = weir__soft_work_new(&(model_work){.kind = MODEL_WORK_OTHER});
+  if (item)
+    item->sync = sync;
+  return item;
 }
 
 void weir__soft_work_free(struct soft *soft, struct soft_work *work) {
@@ -73,7 +75,7 @@ void weir__soft_work_free(struct soft *soft, struct soft_work *work) {
 /* Half a century is as good as for ever, and can be added to any time. */
 static uint64_t to_ns(double ns) { return ns < 0x1p60 ? (uint64_t)ns : 1ull << 60; }
 
-/* How long a piece takes on the device's clock; 0 where the host decides. */
+/* How long a item takes on the device's clock; 0 where the host decides. */
 static uint64_t cost_ns(const struct soft *soft, const model_work *work) {
   bool stepped = soft->options.clock == WEIR_SOFT_STEPPED;
   uint64_t speed = soft->options.copy_bytes_per_second, bytes = 0, ns = 0;
@@ -134,8 +136,8 @@ static void sleep_until(uint64_t ns) {
 }
 
 /* Runs without the lock. The device's error, if it breaks. */
-static weir_cu_result perform(struct soft *soft, struct soft_work *piece) {
-  const model_work *work = &piece->w;
+static weir_cu_result execute(struct soft *soft, struct soft_work *item) {
+  const model_work *work = &item->w;
   switch (work->kind) {
   case MODEL_WORK_COPY: {
     const void *from = work->as.copy.staged ? work->as.copy.staged : (const void *)work->as.copy.from;
@@ -151,8 +153,8 @@ static weir_cu_result perform(struct soft *soft, struct soft_work *piece) {
     work->as.host.fn(work->as.host.data);
     break;
   case MODEL_WORK_OTHER:
-    while (piece->other == SOFT_WAIT_SHARED && !soft->stopping &&
-           !weir__soft_shared_event_done(piece->shared, piece->shared_count))
+    while (item->sync == SOFT_WAIT_SHARED && !soft->stopping &&
+           !weir__soft_shared_event_done(item->shared, item->shared_count))
       sleep_until(weir__monotonic_ns() + 50000);
     break;
   default:
@@ -163,7 +165,7 @@ static weir_cu_result perform(struct soft *soft, struct soft_work *piece) {
 
 /* In real time: a slow copy or a spin takes its time. The lock is held, and away while it sleeps, so that the end of
  * the device, or its breaking, can interrupt it. */
-static void pace(struct soft *soft, const model_device *device, uint64_t until_ns) {
+static void wait_until(struct soft *soft, const model_device *device, uint64_t until_ns) {
   struct timespec at = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
   while (!soft->stopping && !device->error && weir__monotonic_ns() < until_ns)
     pthread_cond_timedwait(&soft->stop, &soft->lock, &at);
@@ -174,7 +176,7 @@ static void pace(struct soft *soft, const model_device *device, uint64_t until_n
 static void *worker(void *argument);
 
 static void push_ready(struct soft *soft, struct soft_stream *stream) {
-  if (is_driven(soft) || stream->queued || stream->running || !stream->first)
+  if (caller_runs_work(soft) || stream->queued || stream->running || !stream->first)
     return;
   struct soft_stream **at = &soft->ready;
   while (*at && (*at)->s.priority <= stream->s.priority)
@@ -199,7 +201,7 @@ static void set_done(struct soft *soft, struct soft_signal *signal, uint64_t tim
   }
 }
 
-static void free_if_over(struct soft *soft, struct soft_stream *stream) {
+static void free_if_finished(struct soft *soft, struct soft_stream *stream) {
   if (!stream->s.dropped || stream->first || stream->running || stream->waits || stream->queued)
     return;
   if ((*stream->link = stream->next))
@@ -211,14 +213,14 @@ static void finish(struct soft *soft, struct soft_stream *stream, struct soft_wo
   bool stepped = soft->options.clock == WEIR_SOFT_STEPPED;
   uint64_t cost = stream->s.device->error ? 0 : cost_ns(soft, &work->w);
   if (!stepped && cost)
-    pace(soft, stream->s.device, start_ns + cost);
+    wait_until(soft, stream->s.device, start_ns + cost);
   stream->time_ns = stepped ? start_ns + cost : weir__monotonic_ns();
   if (stepped && stream->time_ns > soft->now_ns)
     soft->now_ns = stream->time_ns;
   model_range *freed = work->w.kind == MODEL_WORK_FREE ? work->w.as.memory.range : NULL;
   if (freed && (!freed->pool || freed->turn != work->w.as.memory.turn))
     freed = NULL; /* a graph's own, or handed out anew */
-  if (weir__soft_is(work, SOFT_RECORD) && work->shared) {
+  if (weir__soft_work_is(work, SOFT_RECORD) && work->shared) {
     uint64_t done = atomic_load(&work->shared->page->done);
     while (done < work->shared_count &&
            !atomic_compare_exchange_weak(&work->shared->page->done, &done, work->shared_count))
@@ -233,16 +235,16 @@ static void finish(struct soft *soft, struct soft_stream *stream, struct soft_wo
     weir__soft_release_range(soft, (struct soft_range *)freed);
   push_ready(soft, stream);
   pthread_cond_broadcast(&soft->changed);
-  free_if_over(soft, stream);
+  free_if_finished(soft, stream);
 }
 
-/* Does the first piece of a stream of which none is being done. false: it is a wait for what is not done yet. */
+/* Does the first item of a stream of which none is being done. false: it is a wait for what is not done yet. */
 static bool run_one(struct soft *soft, struct soft_stream *stream) {
   struct soft_work *work = stream->first;
   uint64_t start = stream->time_ns;
-  if (weir__soft_is(work, SOFT_WAIT)) {
+  if (weir__soft_work_is(work, SOFT_WAIT)) {
     if (!work->signal->done) {
-      if (!is_driven(soft)) {
+      if (!caller_runs_work(soft)) {
         stream->next_waiter = work->signal->waiters;
         work->signal->waiters = stream;
       }
@@ -251,7 +253,7 @@ static bool run_one(struct soft *soft, struct soft_stream *stream) {
     if (work->signal->time_ns > start)
       start = work->signal->time_ns;
   }
-  if (weir__soft_is(work, SOFT_WAIT_SHARED) && is_driven(soft) && !soft->stopping &&
+  if (weir__soft_work_is(work, SOFT_WAIT_SHARED) && caller_runs_work(soft) && !soft->stopping &&
       !weir__soft_shared_event_done(work->shared, work->shared_count))
     return false;
   if (soft->options.clock == WEIR_SOFT_THREADS)
@@ -266,7 +268,7 @@ static bool run_one(struct soft *soft, struct soft_stream *stream) {
   model_device *device = stream->s.device;
   if (!device->error) {
     pthread_mutex_unlock(&soft->lock);
-    weir_cu_result r = perform(soft, work);
+    weir_cu_result r = execute(soft, work);
     pthread_mutex_lock(&soft->lock);
     if (r && !device->error) {
       device->error = r;
@@ -326,7 +328,7 @@ static void new_stream(model *m, model_stream *made) {
 }
 
 static void drop_stream(model *m, model_stream *stream) {
-  free_if_over((struct soft *)m, (struct soft_stream *)stream);
+  free_if_finished((struct soft *)m, (struct soft_stream *)stream);
 }
 
 static bool has_work(const struct soft_stream *stream) { return stream->running || stream->first; }
@@ -349,7 +351,7 @@ static bool is_busy(model *m, const model_stream *of) {
 }
 
 /* The end of all that is in the stream now, held for the caller; *signal is NULL when there is nothing. */
-static weir_cu_result mark(struct soft_stream *stream, struct soft_signal **signal) {
+static weir_cu_result get_end_signal(struct soft_stream *stream, struct soft_signal **signal) {
   struct soft_work *work = stream->last ? stream->last : stream->running;
   *signal = NULL;
   if (!work)
@@ -383,7 +385,7 @@ static void append(struct soft *soft, struct soft_stream *stream, struct soft_wo
 weir_cu_result weir__soft_enqueue_wait(struct soft *soft, struct soft_stream *stream, struct soft_signal *signal) {
   if (!signal || signal->done)
     return WEIR_CU_SUCCESS;
-  struct soft_work *work = weir__soft_work_new_other(SOFT_WAIT);
+  struct soft_work *work = weir__soft_work_new_sync(SOFT_WAIT);
   if (!work)
     return WEIR_CU_OUT_OF_MEMORY;
   work->signal = weir__soft_signal_ref(signal);
@@ -393,7 +395,7 @@ weir_cu_result weir__soft_enqueue_wait(struct soft *soft, struct soft_stream *st
 
 static weir_cu_result wait_for_stream(struct soft *soft, struct soft_stream *stream, struct soft_stream *other) {
   struct soft_signal *signal;
-  weir_cu_result r = mark(other, &signal);
+  weir_cu_result r = get_end_signal(other, &signal);
   if (!r)
     r = weir__soft_enqueue_wait(soft, stream, signal);
   weir__soft_signal_unref(signal);
@@ -424,9 +426,9 @@ weir_cu_result weir__soft_enqueue(struct soft *soft, struct soft_stream *stream,
 }
 
 static weir_cu_result run(model *m, model_stream *stream, model_work *work) {
-  struct soft_work *piece = weir__soft_work_new(work);
-  if (piece)
-    return weir__soft_enqueue((struct soft *)m, (struct soft_stream *)stream, piece);
+  struct soft_work *item = weir__soft_work_new(work);
+  if (item)
+    return weir__soft_enqueue((struct soft *)m, (struct soft_stream *)stream, item);
   weir__model_work_end(m, work);
   return WEIR_CU_OUT_OF_MEMORY;
 }
@@ -445,7 +447,7 @@ static weir_cu_result stage(model_work *work) {
 static void end_exec(model_exec *exec) { weir__soft_signal_unref(((struct soft_exec *)exec)->launched); }
 
 /* Copies of all works as a list, or NULL when the host has no memory. */
-static bool copy_works(struct soft *soft, const model_exec *exec, struct soft_work **first) {
+static bool copy_items(struct soft *soft, const model_exec *exec, struct soft_work **first) {
   struct soft_work **last = first;
   *first = NULL;
   for (size_t i = 0; i < exec->count; i++) {
@@ -469,7 +471,7 @@ static weir_cu_result launch(model *m, model_exec *exec, model_stream *on) {
   struct soft_stream *stream = (struct soft_stream *)on;
   struct soft_exec *x = (struct soft_exec *)exec;
   struct soft_work *list;
-  weir_cu_result r = copy_works(soft, exec, &list) ? WEIR_CU_SUCCESS : WEIR_CU_OUT_OF_MEMORY;
+  weir_cu_result r = copy_items(soft, exec, &list) ? WEIR_CU_SUCCESS : WEIR_CU_OUT_OF_MEMORY;
   if (!r && x->launched && !x->launched->done && x->launched->owner != stream)
     r = weir__soft_enqueue_wait(soft, stream, x->launched);
   while (list) {
@@ -481,20 +483,20 @@ static weir_cu_result launch(model *m, model_exec *exec, model_stream *on) {
       r = weir__soft_enqueue(soft, stream, work);
   }
   weir__soft_signal_unref(x->launched);
-  weir_cu_result marked = mark(stream, &x->launched);
+  weir_cu_result marked = get_end_signal(stream, &x->launched);
   return r ? r : marked;
 }
 
 /* ---- Waiting ---- */
 
-/* Sleeps until anything was done, or, in driven time, does the next piece that `stream` needs: its own, or one of the
+/* Sleeps until anything was done, or, in driven time, does the next item that `stream` needs: its own, or one of the
  * stream that it waits for. */
 static void advance_one(struct soft *soft, struct soft_stream *stream) {
-  while (is_driven(soft) && !stream->running && stream->first) {
+  while (caller_runs_work(soft) && !stream->running && stream->first) {
     if (run_one(soft, stream))
       return;
     struct soft_work *work = stream->first;
-    if (weir__soft_is(work, SOFT_WAIT_SHARED)) {
+    if (weir__soft_work_is(work, SOFT_WAIT_SHARED)) {
       pthread_mutex_unlock(&soft->lock);
       sleep_until(weir__monotonic_ns() + 50000);
       pthread_mutex_lock(&soft->lock);
@@ -512,7 +514,7 @@ static void advance(struct soft *soft, struct soft_stream *stream) {
   soft->m.thread = thread;
 }
 
-static uint64_t oldest(const struct soft_stream *stream) {
+static uint64_t first_seq(const struct soft_stream *stream) {
   return stream->running ? stream->running->seq : stream->first ? stream->first->seq : UINT64_MAX;
 }
 
@@ -526,10 +528,10 @@ static weir_cu_result wait_stream(model *m, model_stream *of) {
     return r;
   uint64_t last = soft->next_seq;
   stream->waits++;
-  while (oldest(stream) <= last)
+  while (first_seq(stream) <= last)
     advance(soft, stream);
   stream->waits--;
-  free_if_over(soft, stream);
+  free_if_finished(soft, stream);
   weir__model_settle_pools(m, device);
   return device->error;
 }
@@ -553,7 +555,7 @@ weir_cu_result weir__soft_wait_device(model *m, model_device *device) {
   struct soft_stream **streams = &((struct soft_device *)device)->streams;
   uint64_t last = soft->next_seq;
   for (struct soft_stream *s = *streams; s;) {
-    if (oldest(s) > last) {
+    if (first_seq(s) > last) {
       s = s->next;
       continue;
     }
@@ -579,21 +581,22 @@ void weir__soft_add_engine_hooks(model_hooks *hooks) {
 /* ---- Stepping ---- */
 
 /* The lock is held. A broken context has streams too. NULL, and the last error set, if there is no such stream. */
-static struct soft_stream *find_stream(struct soft *soft, weir_cu_stream handle, const char *who) {
+static struct soft_stream *find_stream(struct soft *soft, weir_cu_stream handle, const char *caller) {
   model_stream *stream = NULL;
   weir_cu_result r = !soft->m.ready                  ? WEIR_CU_NOT_INITIALIZED
                      : weir__soft_enter_thread(soft) ? weir__model_stream(&soft->m, handle, &stream)
                                                      : WEIR_CU_OUT_OF_MEMORY;
   if (!stream)
-    weir__fail_result(WEIR_ERROR_INVALID_HANDLE, r, "%s: stream %p is not one of this device's", who, (void *)handle);
+    weir__fail_result(WEIR_ERROR_INVALID_HANDLE, r, "%s: stream %p is not one of this device's", caller,
+                      (void *)handle);
   return (struct soft_stream *)stream;
 }
 
-static struct soft *stepped_soft(weir_driver *driver, const char *who, weir_status *status) {
-  struct soft *soft = weir__soft_of(driver, who);
+static struct soft *stepped_soft(weir_driver *driver, const char *caller, weir_status *status) {
+  struct soft *soft = weir__soft_of(driver, caller);
   *status = soft ? WEIR_OK : WEIR_ERROR_INVALID_ARGUMENT;
   if (soft && soft->options.clock != WEIR_SOFT_STEPPED)
-    *status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: the device runs in real time, not in steps", who);
+    *status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: the device runs in real time, not in steps", caller);
   return *status ? NULL : soft;
 }
 
@@ -610,7 +613,7 @@ weir_status weir_soft_step(weir_driver *driver, weir_cu_stream handle, unsigned 
     while (n < count && stream->first && !stream->running && run_one(soft, stream))
       n++;
     stream->waits--;
-    free_if_over(soft, stream);
+    free_if_finished(soft, stream);
   }
   weir__soft_leave(soft);
   if (!stream)
@@ -620,7 +623,7 @@ weir_status weir_soft_step(weir_driver *driver, weir_cu_stream handle, unsigned 
   return WEIR_OK;
 }
 
-/* Does one piece of the first stream that can go on. false: none can. */
+/* Does one item of the first stream that can go on. false: none can. */
 static bool step_any(struct soft *soft) {
   for (int i = 0; i < soft->m.device_count; i++)
     for (struct soft_stream *s = soft->devices[i].streams; s; s = s->next)

@@ -1,8 +1,8 @@
 /*
  * Events, and waiting for them.
  *
- * An event is a name for the end of a piece of work: recording it enqueues an empty piece and points the event at that
- * piece's signal. A wait keeps the signal, not the event, so recording or destroying the event later changes nothing
+ * An event is a name for the end of a item of work: recording it enqueues an empty item and points the event at that
+ * item's signal. A wait keeps the signal, not the event, so recording or destroying the event later changes nothing
  * for it.
  */
 #include <time.h>
@@ -34,7 +34,7 @@ static weir_cu_result record(model *m, model_event *event, model_stream *stream,
   struct soft_event *e = (struct soft_event *)event;
   struct soft *soft = (struct soft *)m;
   (void)handle;
-  struct soft_work *work = weir__soft_work_new_other(SOFT_RECORD);
+  struct soft_work *work = weir__soft_work_new_sync(SOFT_RECORD);
   if (!work || !(work->end = weir__soft_signal_new())) {
     weir__soft_work_free(soft, work);
     return WEIR_CU_OUT_OF_MEMORY;
@@ -58,27 +58,27 @@ static weir_cu_result record(model *m, model_event *event, model_stream *stream,
 }
 
 /* Whether the last record was another process's. */
-static bool is_theirs(const struct soft_event *e) {
+static bool recorded_elsewhere(const struct soft_event *e) {
   return e->shared && atomic_load(&e->shared->page->recorded) != e->shared_count;
 }
 
 static bool was_recorded(const model_event *event) {
   const struct soft_event *e = (const struct soft_event *)event;
-  return e->signal || is_theirs(e);
+  return e->signal || recorded_elsewhere(e);
 }
 
 static weir_cu_result query(model *m, model_event *event) {
   const struct soft_event *e = (struct soft_event *)event;
   (void)m;
-  bool done = is_theirs(e) ? weir__soft_shared_event_done(e->shared, atomic_load(&e->shared->page->recorded))
-                           : !e->signal || e->signal->done;
+  bool done = recorded_elsewhere(e) ? weir__soft_shared_event_done(e->shared, atomic_load(&e->shared->page->recorded))
+                                    : !e->signal || e->signal->done;
   return done ? WEIR_CU_SUCCESS : WEIR_CU_NOT_READY;
 }
 
 static weir_cu_result wait_event(model *m, model_event *event) {
   struct soft_event *e = (struct soft_event *)event;
   struct soft *soft = (struct soft *)m;
-  if (!is_theirs(e))
+  if (!recorded_elsewhere(e))
     return weir__soft_wait_signal(soft, e->signal);
   /* The other process does not wake us: look again and again. */
   struct soft_shared_event *shared = e->shared;
@@ -108,12 +108,12 @@ static weir_cu_result elapsed(model *m, model_event *start, model_event *end, fl
 static weir_cu_result stream_wait(model *m, model_stream *stream, model_event *event) {
   struct soft_event *e = (struct soft_event *)event;
   struct soft *soft = (struct soft *)m;
-  if (!is_theirs(e))
+  if (!recorded_elsewhere(e))
     return weir__soft_enqueue_wait(soft, (struct soft_stream *)stream, e->signal);
   uint64_t count = atomic_load(&e->shared->page->recorded);
   if (weir__soft_shared_event_done(e->shared, count))
     return WEIR_CU_SUCCESS;
-  struct soft_work *work = weir__soft_work_new_other(SOFT_WAIT_SHARED);
+  struct soft_work *work = weir__soft_work_new_sync(SOFT_WAIT_SHARED);
   if (!work)
     return WEIR_CU_OUT_OF_MEMORY;
   work->shared = e->shared;

@@ -90,7 +90,7 @@ static weir_cu_result read_ticket(const void *handle, int kind, weir_cu_result b
 }
 
 /* Numbers that a device can have given out. */
-static bool is_sane(const struct ipc_ticket *ticket) {
+static bool is_plausible(const struct ipc_ticket *ticket) {
   return ticket->bytes && ticket->bytes <= ticket->mapped_bytes && ticket->mapped_bytes <= 1ull << 44 &&
          ticket->mapped_bytes % SOFT_PAGE == 0 && ticket->offset <= 1ull << 60 && ticket->offset % SOFT_PAGE == 0;
 }
@@ -120,7 +120,7 @@ static weir_cu_result open_mem_handle(model *m, weir_cu_deviceptr *pointer, weir
     return WEIR_CU_INVALID_VALUE;
   if ((r = read_ticket(&handle, 'm', WEIR_CU_INVALID_VALUE, &ticket)))
     return r;
-  int fd = is_sane(&ticket) ? open_ticket(&ticket, "/memfd:weir-soft-memory-") : -1;
+  int fd = is_plausible(&ticket) ? open_ticket(&ticket, "/memfd:weir-soft-memory-") : -1;
   struct stat st;
   if (fd < 0 || fstat(fd, &st) || !is_exported(fd, ticket.offset, ticket.mapped_bytes)) {
     if (fd >= 0)

@@ -5,7 +5,7 @@
  * back is punched out of the file, so the host holds only what was touched. Capacity is counted apart from it. That
  * makes a device far larger than the host possible, and memory that is handed out anew reads as zero.
  *
- * A reservation is address space without access. A mapping puts the handle's piece of the file there, still without
+ * A reservation is address space without access. A mapping puts the handle's item of the file there, still without
  * access; setting access is mprotect. So a touch too early or too late is a fault of the hardware's, as on a GPU. The
  * host is one address space for all devices: a page is accessible when any device has access, while copies and fills
  * that name it are checked by device.

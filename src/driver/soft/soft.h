@@ -26,7 +26,7 @@ struct soft;
 
 /* ---- Memory ---- */
 
-/* A piece of a device's memory: a range of a file. */
+/* A item of a device's memory: a range of a file. */
 struct soft_extent {
   int fd;        /* the device's own file, or one of its own where it can be shared */
   bool own_file; /* the file goes with the extent */
@@ -75,7 +75,7 @@ void weir__soft_add_ipc_hooks(model_hooks *hooks);
 
 /* ---- Work ---- */
 
-/* Becomes done once: the end of a piece of work. Events, waits and joins refer to it. */
+/* Becomes done once: the end of a item of work. Events, waits and joins refer to it. */
 struct soft_signal {
   unsigned refs;
   bool done;
@@ -88,17 +88,17 @@ struct soft_signal *weir__soft_signal_new(void);                       /* NULL w
 struct soft_signal *weir__soft_signal_ref(struct soft_signal *signal); /* NULL is fine, here and below */
 void weir__soft_signal_unref(struct soft_signal *signal);
 
-/* What a piece of work of the kind MODEL_WORK_OTHER is. */
-enum soft_other {
+/* What a item of work of the kind MODEL_WORK_OTHER is. */
+enum soft_sync {
   SOFT_RECORD,     /* nothing but its end */
   SOFT_WAIT,       /* for its signal */
   SOFT_WAIT_SHARED /* for an event of another process */
 };
 
-/* A piece of work in a queue. */
+/* A item of work in a queue. */
 struct soft_work {
   model_work w;
-  enum soft_other other;
+  enum soft_sync sync;
   uint64_t seq;                     /* the order in which all work was enqueued */
   uint64_t issued_ns;               /* when, in stepped time */
   struct soft_signal *end;          /* held: done when this is; NULL until something asks for it */
@@ -108,28 +108,28 @@ struct soft_work {
   struct soft_work *next;
 };
 
-/* A piece that holds what `work` holds; NULL when the host has no memory. */
+/* A item that holds what `work` holds; NULL when the host has no memory. */
 struct soft_work *weir__soft_work_new(const model_work *work);
-struct soft_work *weir__soft_work_new_other(enum soft_other other);
+struct soft_work *weir__soft_work_new_sync(enum soft_sync sync);
 void weir__soft_work_free(struct soft *soft, struct soft_work *work);
 
-static inline bool weir__soft_is(const struct soft_work *work, enum soft_other other) {
-  return work->w.kind == MODEL_WORK_OTHER && work->other == other;
+static inline bool weir__soft_work_is(const struct soft_work *work, enum soft_sync sync) {
+  return work->w.kind == MODEL_WORK_OTHER && work->sync == sync;
 }
 
 struct soft_stream {
   model_stream s;
   bool queued;               /* in the ready list */
   unsigned waits;            /* calls that wait for it, and keep it */
-  struct soft_work *running; /* the piece that is being done, outside of the queue */
+  struct soft_work *running; /* the item that is being done, outside of the queue */
   struct soft_work *first, *last;
   unsigned long pending;                        /* pieces in the queue, the running one included */
-  uint64_t time_ns;                             /* when its last piece was done */
+  uint64_t time_ns;                             /* when its last item was done */
   struct soft_stream *next, **link;             /* in device->streams */
   struct soft_stream *next_ready, *next_waiter; /* in soft->ready; in a signal's waiters */
 };
 
-/* Enqueues a piece of work, which is owned by the queue from here on, whatever the result: the implicit waits between
+/* Enqueues a item of work, which is owned by the queue from here on, whatever the result: the implicit waits between
  * legacy and blocking streams come first. Not for streams that capture. */
 weir_cu_result weir__soft_enqueue(struct soft *soft, struct soft_stream *stream, struct soft_work *work);
 
@@ -193,7 +193,7 @@ struct soft {
   weir_soft_options options;
   pthread_mutex_t lock;
   pthread_cond_t work;    /* there is something in `ready`, or the end has come */
-  pthread_cond_t changed; /* a piece of work was done */
+  pthread_cond_t changed; /* a item of work was done */
   pthread_cond_t stop;    /* the end has come, or a device broke: wakes those that only let time pass */
   pthread_key_t thread_key;
   struct soft_thread *threads;
@@ -204,7 +204,7 @@ struct soft {
   unsigned ready_count, workers, idle_workers;
   uint64_t next_seq;
   pthread_t worker_ids[SOFT_MAX_WORKERS];
-  uint64_t now_ns; /* in stepped time: the latest end of any piece */
+  uint64_t now_ns; /* in stepped time: the latest end of any item */
 };
 
 static inline struct soft_device *weir__soft_device_of(const struct soft_stream *stream) {
@@ -212,7 +212,7 @@ static inline struct soft_device *weir__soft_device_of(const struct soft_stream 
 }
 
 /* The device behind a table of weir_driver_open_soft. For any other table NULL is returned and the last error set. */
-struct soft *weir__soft_of(weir_driver *driver, const char *who);
+struct soft *weir__soft_of(weir_driver *driver, const char *caller);
 
 /* Makes the calling thread the one that is inside the model. false when the host has no memory. */
 bool weir__soft_enter_thread(struct soft *soft);

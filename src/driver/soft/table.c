@@ -307,10 +307,10 @@ weir_status weir_soft_options_from_env(weir_soft_options *options) {
 
 bool weir__is_soft(const weir_driver *driver) { return driver && driver->destroy == destroy; }
 
-struct soft *weir__soft_of(weir_driver *driver, const char *who) {
+struct soft *weir__soft_of(weir_driver *driver, const char *caller) {
   if (weir__is_soft(driver))
     return (struct soft *)driver;
-  weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the driver is not a software device", who);
+  weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the driver is not a software device", caller);
   return NULL;
 }
 
