@@ -20,19 +20,19 @@ static void test_opening(void **state) {
   weir_driver *driver = (weir_driver *)state;
   weir_soft_options soft;
   weir_ledger_options ledger;
-  assert_error(INVALID_ARGUMENT, weir_driver_open("soft", NULL));
+  assert_error_says(INVALID_ARGUMENT, ": driver is NULL", weir_driver_open("soft", NULL));
   assert_error(INVALID_ARGUMENT, weir_driver_open("", &driver));
   assert_error(INVALID_ARGUMENT, weir_driver_open("none such", &driver));
-  assert_error(INVALID_ARGUMENT, weir_driver_open_cuda(NULL));
-  assert_error(INVALID_ARGUMENT, weir_driver_open_fault(NULL, &driver));
-  assert_error(INVALID_ARGUMENT, weir_driver_open_fault(d, NULL));
+  assert_error_says(INVALID_ARGUMENT, ": driver is NULL", weir_driver_open_cuda(NULL));
+  assert_error_says(INVALID_ARGUMENT, ": inner is NULL", weir_driver_open_fault(NULL, &driver));
+  assert_error_says(INVALID_ARGUMENT, ": driver is NULL", weir_driver_open_fault(d, NULL));
 #define REFUSED_SOFT(field, value)                                                                                     \
   do {                                                                                                                 \
     weir_soft_options_init(&soft);                                                                                     \
     soft.field = value;                                                                                                \
     assert_error(INVALID_ARGUMENT, weir_driver_open_soft(&soft, &driver));                                             \
   } while (0)
-  assert_error(INVALID_ARGUMENT, weir_driver_open_soft(NULL, NULL));
+  assert_error_says(INVALID_ARGUMENT, ": driver is NULL", weir_driver_open_soft(NULL, NULL));
   REFUSED_SOFT(size, 0);
   REFUSED_SOFT(clock, (weir_soft_clock)2);
   REFUSED_SOFT(devices, 0);
@@ -44,7 +44,7 @@ static void test_opening(void **state) {
   REFUSED_SOFT(capability_minor, -1);
   REFUSED_SOFT(clock_khz, 0);
   weir_soft_options_init(NULL);
-  assert_error(INVALID_ARGUMENT, weir_soft_options_from_env(NULL));
+  assert_error_says(INVALID_ARGUMENT, ": options is NULL", weir_soft_options_from_env(NULL));
   weir_soft_options_init(&soft);
   setenv("WEIR_SOFT_DEVICES", "minus one", 1);
   assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_soft_options_from_env(&soft));
@@ -115,15 +115,15 @@ static void test_the_software_device(void **state) {
   }
   assert_error(INVALID_HANDLE, weir_soft_step(d, (weir_cu_stream)16, 1, &count));
   assert_error(INVALID_HANDLE, weir_soft_pending(d, (weir_cu_stream)16, &count));
-  assert_error(INVALID_ARGUMENT, weir_soft_pending(d, NULL, NULL));
-  assert_error(INVALID_ARGUMENT, weir_soft_now(d, NULL));
-  assert_error(INVALID_ARGUMENT, weir_soft_register_kernel(d, NULL, kernel, 0, NULL));
-  assert_error(INVALID_ARGUMENT, weir_soft_register_kernel(d, "", kernel, 0, NULL));
-  assert_error(INVALID_ARGUMENT, weir_soft_register_kernel(d, "name", NULL, 0, NULL));
-  assert_error(INVALID_ARGUMENT, weir_soft_register_kernel(d, "name", kernel, -1, sizes));
-  assert_error(INVALID_ARGUMENT, weir_soft_register_kernel(d, "name", kernel, 1, NULL));
-  assert_error(INVALID_ARGUMENT, weir_soft_register_kernel(d, "name", kernel, 2, sizes));
-  assert_error(INVALID_ARGUMENT, weir_soft_take_census(d, NULL));
+  assert_error_says(INVALID_ARGUMENT, ": pieces is NULL", weir_soft_pending(d, NULL, NULL));
+  assert_error_says(INVALID_ARGUMENT, ": nanoseconds is NULL", weir_soft_now(d, NULL));
+  assert_error_says(INVALID_ARGUMENT, ": name is NULL", weir_soft_register_kernel(d, NULL, kernel, 0, NULL));
+  assert_error_says(INVALID_ARGUMENT, ": name is empty", weir_soft_register_kernel(d, "", kernel, 0, NULL));
+  assert_error_says(INVALID_ARGUMENT, ": function is NULL", weir_soft_register_kernel(d, "name", NULL, 0, NULL));
+  assert_error_says(INVALID_ARGUMENT, "param_count is -1", weir_soft_register_kernel(d, "name", kernel, -1, sizes));
+  assert_error_says(INVALID_ARGUMENT, ": param_bytes is NULL", weir_soft_register_kernel(d, "name", kernel, 1, NULL));
+  assert_error_says(INVALID_ARGUMENT, "larger than", weir_soft_register_kernel(d, "name", kernel, 2, sizes));
+  assert_error_says(INVALID_ARGUMENT, ": census is NULL", weir_soft_take_census(d, NULL));
   assert_int_equal((unsigned char)census.pools, 0x5a);
   census.size = 0;
   assert_error_says(INVALID_ARGUMENT, "size", weir_soft_take_census(d, &census));

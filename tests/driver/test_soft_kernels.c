@@ -96,32 +96,28 @@ static void test_entries_are_found_by_name(void **state) {
   soft_close();
 }
 
-static void expect_refused(const char *name, weir_soft_kernel kernel, int count, const size_t *bytes,
-                           const char *part) {
-  assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_soft_register_kernel(d, name, kernel, count, bytes));
-  if (!strstr(weir_last_error(), part))
-    fail_msg("\"%s\" does not say \"%s\"", weir_last_error(), part);
-}
-
 static void test_what_cannot_be_registered(void **state) {
   (void)state;
   size_t bytes[65];
   for (int i = 0; i < 65; i++)
     bytes[i] = 8;
   open_with_kernels(WEIR_SOFT_STEPPED, 1);
-  expect_refused(NULL, add, 0, NULL, "a name");
-  expect_refused("", add, 0, NULL, "a name");
-  expect_refused("k", NULL, 0, NULL, "a function");
-  expect_refused("k", add, -1, bytes, "0 to 64");
-  expect_refused("k", add, 65, bytes, "0 to 64");
-  expect_refused("k", add, 2, NULL, "parameters");
-  expect_refused("add", add, 2, bytes, "there is a kernel of the name add");
-  expect_refused("weir_spin", add, 1, bytes, "there is a kernel of the name weir_spin");
-  expect_refused("weir_spin", NULL, 1, bytes, "there is a kernel of the name weir_spin");
+  assert_error_says(INVALID_ARGUMENT, "name is NULL", weir_soft_register_kernel(d, NULL, add, 0, NULL));
+  assert_error_says(INVALID_ARGUMENT, "name is empty", weir_soft_register_kernel(d, "", add, 0, NULL));
+  assert_error_says(INVALID_ARGUMENT, "function is NULL", weir_soft_register_kernel(d, "k", NULL, 0, NULL));
+  assert_error_says(INVALID_ARGUMENT, "0 to 64", weir_soft_register_kernel(d, "k", add, -1, bytes));
+  assert_error_says(INVALID_ARGUMENT, "0 to 64", weir_soft_register_kernel(d, "k", add, 65, bytes));
+  assert_error_says(INVALID_ARGUMENT, "param_bytes is NULL", weir_soft_register_kernel(d, "k", add, 2, NULL));
+  assert_error_says(INVALID_ARGUMENT, "a kernel named add exists already",
+                    weir_soft_register_kernel(d, "add", add, 2, bytes));
+  assert_error_says(INVALID_ARGUMENT, "a kernel named weir_spin exists already",
+                    weir_soft_register_kernel(d, "weir_spin", add, 1, bytes));
+  assert_error_says(INVALID_ARGUMENT, "a kernel named weir_spin exists already",
+                    weir_soft_register_kernel(d, "weir_spin", NULL, 1, bytes));
   bytes[0] = SIZE_MAX;
-  expect_refused("k", add, 1, bytes, "bytes in all");
+  assert_error_says(INVALID_ARGUMENT, "larger than 32764 bytes", weir_soft_register_kernel(d, "k", add, 1, bytes));
   bytes[0] = 32764;
-  expect_refused("k", add, 2, bytes, "bytes in all");
+  assert_error_says(INVALID_ARGUMENT, "larger than 32764 bytes", weir_soft_register_kernel(d, "k", add, 2, bytes));
   assert_ok(weir_soft_register_kernel(d, "k", add, 1, bytes));
   assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_soft_register_kernel(NULL, "k", add, 1, bytes));
   soft_close();

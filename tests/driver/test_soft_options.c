@@ -182,38 +182,32 @@ static void test_bad_values(void **state) {
   assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_soft_options_from_env(NULL));
 }
 
-static void expect_refused(const weir_soft_options *options, const char *part) {
-  weir_driver *driver = NULL;
-  assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_driver_open_soft(options, &driver));
-  assert_null(driver);
-  if (!strstr(weir_last_error(), "weir_driver_open_soft") || !strstr(weir_last_error(), part))
-    fail_msg("\"%s\" does not say \"%s\"", weir_last_error(), part);
-}
-
 static void test_bad_options(void **state) {
   (void)state;
+  weir_driver *driver = NULL;
   weir_soft_options o = defaults;
   o.clock = (weir_soft_clock)7;
-  expect_refused(&o, "clock 7");
+  assert_error_says(INVALID_ARGUMENT, "clock is 7", weir_driver_open_soft(&o, &driver));
   o = defaults;
   o.devices = 0;
-  expect_refused(&o, "0 devices");
+  assert_error_says(INVALID_ARGUMENT, "devices is 0", weir_driver_open_soft(&o, &driver));
   o.devices = WEIR_SOFT_MAX_DEVICES + 1;
-  expect_refused(&o, "65 devices");
+  assert_error_says(INVALID_ARGUMENT, "devices is 65", weir_driver_open_soft(&o, &driver));
   o = defaults;
   o.bytes = 0;
-  expect_refused(&o, "0 bytes");
+  assert_error_says(INVALID_ARGUMENT, "bytes is 0", weir_driver_open_soft(&o, &driver));
   o.bytes = (1ull << 44) + 1;
-  expect_refused(&o, "16 TiB");
+  assert_error_says(INVALID_ARGUMENT, "16 TiB", weir_driver_open_soft(&o, &driver));
   o = defaults;
   o.capability_major = 0;
-  expect_refused(&o, "capability 0.0");
+  assert_error_says(INVALID_ARGUMENT, "capability 0.0", weir_driver_open_soft(&o, &driver));
   o = defaults;
   o.capability_minor = -1;
-  expect_refused(&o, "capability 9.-1");
+  assert_error_says(INVALID_ARGUMENT, "capability 9.-1", weir_driver_open_soft(&o, &driver));
   o = defaults;
   o.clock_khz = 0;
-  expect_refused(&o, "0 kHz");
+  assert_error_says(INVALID_ARGUMENT, "clock_khz 0", weir_driver_open_soft(&o, &driver));
+  assert_null(driver);
   assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_driver_open_soft(&defaults, NULL));
 }
 

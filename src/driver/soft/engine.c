@@ -1,11 +1,13 @@
 /*
- * The engine: chooses which item of work runs next, and runs it.
+ * The engine: chooses the work item that runs next, and runs it.
  *
- * A stream is ready when it has work, no item of it is running, and the first item is not a wait for a signal that is
- * not done. Such streams are in the ready list, or, stopped at a wait, in the list of the signal that they wait for; so
- * the end of a item touches only the streams that it releases. In real time worker threads take streams from the ready
- * list; there are as many workers as streams were ever ready at once. In stepped time nothing runs until a call has to
- * wait: it then runs the work that it waits for, and what that waits for, and nothing else.
+ * A stream can run if it has work, no item of it is running, and its first item is not a wait for an unset signal.
+ * Streams that can run are in the ready list; a stream that stopped at a wait is in the list of that signal. The end of
+ * an item therefore touches only the streams that it releases.
+ *
+ * In real time, worker threads take streams from the ready list; their number grows to the largest number of streams
+ * that were ever ready at once. In stepped time, nothing runs until a call has to wait. That call then runs the work
+ * that it waits for, and what that work depends on, and nothing else.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -14,10 +16,11 @@
 
 #include "driver/soft/soft.h"
 
-/* What a item costs in stepped time beyond its bytes or cycles. */
+/* The cost of an item in stepped time, beside its bytes or cycles. */
 static const uint64_t launch_ns = 1000;
 static const uint64_t stepped_bytes_per_second = 100ull * 1000 * 1000 * 1000;
 
+/* There are no workers in stepped time and while the device closes: the thread that waits runs the work. */
 static bool caller_runs_work(const struct soft *soft) {
   return soft->options.clock == WEIR_SOFT_STEPPED || soft->stopping;
 }
@@ -46,7 +49,7 @@ void weir__soft_signal_unref(struct soft_signal *signal) {
     free(signal);
 }
 
-/* ---- Pieces of work ---- */
+/* ---- Work items ---- */
 
 struct soft_work *weir__soft_work_new(const model_work *work) {
   struct soft_work *item = calloc(1, sizeof *item);
@@ -72,10 +75,10 @@ void weir__soft_work_free(struct soft *soft, struct soft_work *work) {
   free(work);
 }
 
-/* Half a century is as good as for ever, and can be added to any time. */
+/* Clamps to half a century, which can be added to any time without overflow. */
 static uint64_t to_ns(double ns) { return ns < 0x1p60 ? (uint64_t)ns : 1ull << 60; }
 
-/* How long a item takes on the device's clock; 0 where the host decides. */
+/* The duration of an item on the clock of the device; 0 if it takes as long as the host needs. */
 static uint64_t cost_ns(const struct soft *soft, const model_work *work) {
   bool stepped = soft->options.clock == WEIR_SOFT_STEPPED;
   uint64_t speed = soft->options.copy_bytes_per_second, bytes = 0, ns = 0;
@@ -107,7 +110,7 @@ static weir_cu_result run_kernel(const model_work *work) {
   void *params[MODEL_MAX_PARAMS];
   size_t at = 0;
   if (!kernel->function)
-    return WEIR_CU_SUCCESS; /* it only takes time */
+    return WEIR_CU_SUCCESS; /* the spin kernel only takes time */
   for (int i = 0; i < kernel->param_count; i++) {
     params[i] = work->as.kernel.params + at;
     at += weir__round_up(kernel->param_bytes[i], 16);
@@ -135,7 +138,7 @@ static void sleep_until(uint64_t ns) {
     continue;
 }
 
-/* Runs without the lock. The device's error, if it breaks. */
+/* Called without the lock. An error breaks the context. */
 static weir_cu_result execute(struct soft *soft, struct soft_work *item) {
   const model_work *work = &item->w;
   switch (work->kind) {
@@ -163,8 +166,8 @@ static weir_cu_result execute(struct soft *soft, struct soft_work *item) {
   return WEIR_CU_SUCCESS;
 }
 
-/* In real time: a slow copy or a spin takes its time. The lock is held, and away while it sleeps, so that the end of
- * the device, or its breaking, can interrupt it. */
+/* Lets the time of a slow copy or a spin pass, in real time. The lock is held, and released while this sleeps. Closing
+ * the device or breaking the context interrupts it. */
 static void wait_until(struct soft *soft, const model_device *device, uint64_t until_ns) {
   struct timespec at = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
   while (!soft->stopping && !device->error && weir__monotonic_ns() < until_ns)
@@ -219,7 +222,7 @@ static void finish(struct soft *soft, struct soft_stream *stream, struct soft_wo
     soft->now_ns = stream->time_ns;
   model_range *freed = work->w.kind == MODEL_WORK_FREE ? work->w.as.memory.range : NULL;
   if (freed && (!freed->pool || freed->turn != work->w.as.memory.turn))
-    freed = NULL; /* a graph's own, or handed out anew */
+    freed = NULL; /* owned by a graph, or reused since */
   if (weir__soft_work_is(work, SOFT_RECORD) && work->shared) {
     uint64_t done = atomic_load(&work->shared->page->done);
     while (done < work->shared_count &&
@@ -238,7 +241,7 @@ static void finish(struct soft *soft, struct soft_stream *stream, struct soft_wo
   free_if_finished(soft, stream);
 }
 
-/* Does the first item of a stream of which none is being done. false: it is a wait for what is not done yet. */
+/* Runs the first item of a stream that is not running. False if that item is a wait for an unset signal. */
 static bool run_one(struct soft *soft, struct soft_stream *stream) {
   struct soft_work *work = stream->first;
   uint64_t start = stream->time_ns;
@@ -309,7 +312,7 @@ void weir__soft_engine_stop(struct soft *soft) {
   pthread_mutex_unlock(&soft->lock);
   for (unsigned i = 0; i < workers; i++)
     pthread_join(soft->worker_ids[i], NULL);
-  /* From here on the closing thread runs what is left. */
+  /* The closing thread runs what is left. */
   for (; soft->ready; soft->ready = soft->ready->next_ready)
     soft->ready->queued = false;
   soft->ready_count = 0;
@@ -350,7 +353,7 @@ static bool is_busy(model *m, const model_stream *of) {
   return false;
 }
 
-/* The end of all that is in the stream now, held for the caller; *signal is NULL when there is nothing. */
+/* A reference to the signal of the last item. *signal is NULL if the stream is empty. */
 static weir_cu_result get_end_signal(struct soft_stream *stream, struct soft_signal **signal) {
   struct soft_work *work = stream->last ? stream->last : stream->running;
   *signal = NULL;
@@ -402,7 +405,7 @@ static weir_cu_result wait_for_stream(struct soft *soft, struct soft_stream *str
   return r;
 }
 
-/* The legacy stream waits for all blocking ones of its device, and each of them for it. */
+/* The legacy stream waits for all blocking streams of its device, and each of them waits for it. */
 static weir_cu_result enqueue_implicit_waits(struct soft *soft, struct soft_stream *stream) {
   struct soft_stream *legacy = (struct soft_stream *)stream->s.device->legacy;
   weir_cu_result r = WEIR_CU_SUCCESS;
@@ -433,7 +436,7 @@ static weir_cu_result run(model *m, model_stream *stream, model_work *work) {
   return WEIR_CU_OUT_OF_MEMORY;
 }
 
-/* Pageable memory is read now: the caller may write to it again when the call returns. */
+/* Copies pageable memory at once: the program may overwrite it as soon as the call returns. */
 static weir_cu_result stage(model_work *work) {
   work->as.copy.staged = malloc(work->as.copy.bytes);
   if (!work->as.copy.staged)
@@ -446,7 +449,7 @@ static weir_cu_result stage(model_work *work) {
 
 static void end_exec(model_exec *exec) { weir__soft_signal_unref(((struct soft_exec *)exec)->launched); }
 
-/* Copies of all works as a list, or NULL when the host has no memory. */
+/* Copies the work of a graph into a list. False if out of host memory: the list then has the copies made so far. */
 static bool copy_items(struct soft *soft, const model_exec *exec, struct soft_work **first) {
   struct soft_work **last = first;
   *first = NULL;
@@ -464,8 +467,8 @@ static bool copy_items(struct soft *soft, const model_exec *exec, struct soft_wo
   return true;
 }
 
-/* Copies of all pieces go into the stream, one behind the other. A GPU may run independent nodes at the same time, and
- * may as well not. */
+/* Copies of all nodes go into the stream one after the other. A GPU may run independent nodes concurrently, but need
+ * not. */
 static weir_cu_result launch(model *m, model_exec *exec, model_stream *on) {
   struct soft *soft = (struct soft *)m;
   struct soft_stream *stream = (struct soft_stream *)on;
@@ -489,7 +492,7 @@ static weir_cu_result launch(model *m, model_exec *exec, model_stream *on) {
 
 /* ---- Waiting ---- */
 
-/* Sleeps until anything was done, or, in driven time, does the next item that `stream` needs: its own, or one of the
+/* Waits until any item ends. If the caller runs work, runs the next item that `stream` needs: its own, or one of the
  * stream that it waits for. */
 static void advance_one(struct soft *soft, struct soft_stream *stream) {
   while (caller_runs_work(soft) && !stream->running && stream->first) {
@@ -507,7 +510,7 @@ static void advance_one(struct soft *soft, struct soft_stream *stream) {
   pthread_cond_wait(&soft->changed, &soft->lock);
 }
 
-/* Other threads are inside the model meanwhile. */
+/* Other threads use the model meanwhile, so the current thread is restored. */
 static void advance(struct soft *soft, struct soft_stream *stream) {
   model_thread *thread = soft->m.thread;
   advance_one(soft, stream);
@@ -522,7 +525,7 @@ static weir_cu_result wait_stream(model *m, model_stream *of) {
   struct soft *soft = (struct soft *)m;
   struct soft_stream *stream = (struct soft_stream *)of;
   model_device *device = of->device;
-  /* A blocking stream without work of its own does not wait for the legacy one. */
+  /* An idle blocking stream does not wait for the legacy stream. */
   weir_cu_result r = of->is_legacy ? enqueue_implicit_waits(soft, stream) : WEIR_CU_SUCCESS;
   if (r)
     return r;
@@ -560,7 +563,7 @@ weir_cu_result weir__soft_wait_device(model *m, model_device *device) {
       continue;
     }
     advance(soft, s);
-    s = *streams; /* streams may have come and gone */
+    s = *streams; /* the list may have changed */
   }
   weir__model_settle_pools(m, device);
   return device->error;
@@ -580,15 +583,15 @@ void weir__soft_add_engine_hooks(model_hooks *hooks) {
 
 /* ---- Stepping ---- */
 
-/* The lock is held. A broken context has streams too. NULL, and the last error set, if there is no such stream. */
+/* Finds streams of broken contexts too. The lock is held. If there is no such stream, NULL is returned and the last
+ * error set. */
 static struct soft_stream *find_stream(struct soft *soft, weir_cu_stream handle, const char *caller) {
   model_stream *stream = NULL;
   weir_cu_result r = !soft->m.ready                  ? WEIR_CU_NOT_INITIALIZED
                      : weir__soft_enter_thread(soft) ? weir__model_stream(&soft->m, handle, &stream)
                                                      : WEIR_CU_OUT_OF_MEMORY;
   if (!stream)
-    weir__fail_result(WEIR_ERROR_INVALID_HANDLE, r, "%s: stream %p is not one of this device's", caller,
-                      (void *)handle);
+    weir__fail_result(WEIR_ERROR_INVALID_HANDLE, r, "%s: %p is not a stream of this device", caller, (void *)handle);
   return (struct soft_stream *)stream;
 }
 
@@ -596,7 +599,8 @@ static struct soft *stepped_soft(weir_driver *driver, const char *caller, weir_s
   struct soft *soft = weir__soft_of(driver, caller);
   *status = soft ? WEIR_OK : WEIR_ERROR_INVALID_ARGUMENT;
   if (soft && soft->options.clock != WEIR_SOFT_STEPPED)
-    *status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: the device runs in real time, not in steps", caller);
+    *status = weir__fail(WEIR_ERROR_BAD_STATE,
+                         "%s: the device runs in real time; open it with WEIR_SOFT_STEPPED to step it", caller);
   return *status ? NULL : soft;
 }
 
@@ -623,7 +627,7 @@ weir_status weir_soft_step(weir_driver *driver, weir_cu_stream handle, unsigned 
   return WEIR_OK;
 }
 
-/* Does one item of the first stream that can go on. false: none can. */
+/* Runs one item of the first stream that can run. False if there is none. */
 static bool step_any(struct soft *soft) {
   for (int i = 0; i < soft->m.device_count; i++)
     for (struct soft_stream *s = soft->devices[i].streams; s; s = s->next)

@@ -1,9 +1,8 @@
 /*
  * Events, and waiting for them.
  *
- * An event is a name for the end of a item of work: recording it enqueues an empty item and points the event at that
- * item's signal. A wait keeps the signal, not the event, so recording or destroying the event later changes nothing
- * for it.
+ * Recording an event enqueues an empty work item, and points the event at the signal of that item. A wait refers to the
+ * signal, not to the event, so recording or destroying the event later does not affect the wait.
  */
 #include <time.h>
 #include <unistd.h>
@@ -50,14 +49,14 @@ static weir_cu_result record(model *m, model_event *event, model_stream *stream,
   if (e->shared) {
     atomic_store(&e->shared->page->recorder, getpid());
     e->shared_count = atomic_fetch_add(&e->shared->page->recorded, 1) + 1;
-    work->shared = e->shared; /* the work is in the queue, but stays there while we have the lock */
+    work->shared = e->shared; /* the queue owns the item, which cannot run before the lock is released */
     work->shared->refs++;
     work->shared_count = e->shared_count;
   }
   return WEIR_CU_SUCCESS;
 }
 
-/* Whether the last record was another process's. */
+/* Whether another process made the latest record. */
 static bool recorded_elsewhere(const struct soft_event *e) {
   return e->shared && atomic_load(&e->shared->page->recorded) != e->shared_count;
 }
@@ -80,7 +79,7 @@ static weir_cu_result wait_event(model *m, model_event *event) {
   struct soft *soft = (struct soft *)m;
   if (!recorded_elsewhere(e))
     return weir__soft_wait_signal(soft, e->signal);
-  /* The other process does not wake us: look again and again. */
+  /* The other process cannot wake this one, so poll. */
   struct soft_shared_event *shared = e->shared;
   model_thread *thread = m->thread;
   uint64_t count = atomic_load(&shared->page->recorded);

@@ -1,5 +1,5 @@
 /*
- * What the software device tells of itself: whether it is at work at this moment, and its clock.
+ * Metrics of the software device: whether it runs work at this moment, and its clock.
  */
 #include "driver/metrics.h"
 
@@ -16,7 +16,7 @@ weir_status weir__soft_measure(const char *caller, weir_driver *driver, weir_cu_
   if (metric == WEIR__METRIC_TEMPERATURE)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the software device has no temperature", caller);
   if (metric == WEIR__METRIC_POWER_DRAW)
-    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the software device draws no power of its own", caller);
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the software device draws no power", caller);
   if (metric == WEIR__METRIC_CLOCK_RATE) {
     *value = soft->options.clock_khz / 1000;
     return WEIR_OK;
