@@ -6,14 +6,14 @@
 enum { MAX_LISTED = 4 };
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
-static weir__client *clients; /* the newest first; guarded by list_lock */
+static weir__client *clients; /* newest first; guarded by list_lock */
 
 static void before_fork(void) { pthread_mutex_lock(&list_lock); }
 static void after_fork_in_parent(void) { pthread_mutex_unlock(&list_lock); }
 static void after_fork_in_child(void) {
   for (weir__client *client = clients; client; client = client->next)
     client->invalidate(client);
-  clients = NULL; /* they are never removed: destroying an invalid client does nothing */
+  clients = NULL; /* their destructors do nothing in the child, and do not remove them */
   pthread_mutex_unlock(&list_lock);
 }
 static void add_fork_handlers(void) { pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); }

@@ -1,5 +1,5 @@
 /*
- * What all tables share: names and texts, the choice of a driver, its end.
+ * Names of calls and results, and opening and closing a driver.
  */
 #include <stdlib.h>
 #include <string.h>

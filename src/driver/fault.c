@@ -1,8 +1,8 @@
 /*
- * A table around a table, whose calls can be made to fail.
+ * A table that wraps another one and makes chosen calls fail.
  *
- * Every entry has a wrapper, made from the list of entries: it asks whether this call is to fail, and passes it on if
- * not. What is asked and counted is behind one mutex; the wrapped call is made outside of it.
+ * Every entry has a wrapper, generated from the list of entries. It decides whether the call fails, and forwards it
+ * otherwise. Rules and counts are guarded by one mutex, which is not held during the forwarded call.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -11,12 +11,12 @@
 #include "driver/call.h"
 #include "weir/driver.h"
 
-/* What kind of call an entry is, where that matters for which rules can hit it. */
+/* The kind of an entry decides which rules apply to it. */
 typedef enum trait {
   PLAIN,
-  DESCRIBES, /* hit by a rule of its own alone: a program asks these to explain a failure */
-  RELEASES,  /* not counted by nth_any: a program that gives back what it has can do nothing about a failure */
-  ACQUIRES   /* can fail for want of something, and so can fail at random */
+  DESCRIBES, /* hit only by a rule for this very call: programs use it to report an error */
+  RELEASES,  /* not counted by nth_any: a program cannot handle a failure to release */
+  ACQUIRES   /* can run out of a resource, so random failures apply */
 } trait;
 
 static const trait traits[WEIR_CALL_COUNT] = {
@@ -65,9 +65,9 @@ static const trait traits[WEIR_CALL_COUNT] = {
     [WEIR_CALL_ModuleLoadData] = ACQUIRES,
 };
 
-/* A rule for the nth call; none when nth is 0. */
+/* No rule if nth is 0. */
 typedef struct rule {
-  unsigned long nth; /* calls until it hits, that one included */
+  unsigned long nth; /* calls until it hits, including the one hit */
   weir_cu_result result;
   bool sticky;
 } rule;
@@ -77,19 +77,19 @@ typedef struct call_count {
 } call_count;
 
 typedef struct fault {
-  weir_driver table; /* first: a weir_driver * of a fault table is a fault * */
+  weir_driver table; /* first, so that a weir_driver * can be cast to a fault * */
   weir_driver *inner;
-  pthread_mutex_t mutex;           /* guards all below */
+  pthread_mutex_t mutex;           /* guards the members below */
   rule call_rule[WEIR_CALL_COUNT]; /* weir_fault_nth */
   rule any_rule;                   /* weir_fault_nth_any */
-  weir_cu_result sticky_result;    /* what every call answers since a sticky rule hit; SUCCESS: none did */
-  unsigned per_million;            /* weir_fault_random; 0: off */
+  weir_cu_result sticky_result;    /* the result of every call after a sticky rule hit; SUCCESS before */
+  unsigned per_million;            /* weir_fault_random; 0 if off */
   weir_cu_result random_result;
   uint64_t random_state;
   call_count counts[WEIR_CALL_COUNT];
 } fault;
 
-/* The same numbers for the same seed on every machine (splitmix64). */
+/* splitmix64: the same sequence for the same seed on every machine. */
 static uint64_t next_random(uint64_t *state) {
   uint64_t z = *state += 0x9e3779b97f4a7c15;
   z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
@@ -97,10 +97,10 @@ static uint64_t next_random(uint64_t *state) {
   return z ^ z >> 31;
 }
 
-/* Counts a call for a rule; true when this is the one. */
+/* Counts a call for a rule. True if the rule hits this call. */
 static bool hits(rule *r) { return r->nth != 0 && --r->nth == 0; }
 
-/* What the call is to fail with, or SUCCESS. Every rule counts every call that it is about, whichever rule hits. */
+/* The injected result, or SUCCESS. Every rule counts every call it applies to, whichever rule hits. */
 static weir_cu_result decide(fault *f, weir_driver_call call) {
   trait is = traits[call];
   bool call_hit = hits(&f->call_rule[call]);
@@ -141,7 +141,7 @@ static weir_cu_result count_and_decide(fault *f, weir_driver_call call) {
   }
 #include "weir/driver_entries.h"
 
-/* The one call that promises an output on failure too. */
+/* StreamEndCapture writes its output on failure too. */
 static weir_cu_result end_capture(weir_driver *self, weir_cu_stream stream, weir_cu_graph *graph) {
   weir_cu_result result = StreamEndCapture(self, stream, graph);
   if (result && graph)
@@ -177,10 +177,10 @@ weir_status weir_driver_open_fault(weir_driver *inner, weir_driver **driver) {
 
 /* ---- Rules ---- */
 
-/* The fault table of a driver, locked, or NULL with the thread's last error set. */
+/* Locks the fault table of a driver. For any other table NULL is returned and the last error set. */
 static fault *lock(weir_driver *driver, const char *caller) {
   if (!driver || driver->DriverGetVersion != DriverGetVersion) {
-    weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the driver (%s) is none of weir_driver_open_fault", caller,
+    weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: driver \"%s\" was not opened by weir_driver_open_fault", caller,
                driver ? driver->name : "NULL");
     return NULL;
   }
@@ -190,13 +190,13 @@ static fault *lock(weir_driver *driver, const char *caller) {
 }
 
 static weir_status reject_success(const char *caller) {
-  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: result is 0, which is no failure", caller);
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: result is WEIR_CU_SUCCESS; expected an error", caller);
 }
 
 weir_status weir_fault_nth(weir_driver *driver, weir_driver_call call, unsigned long nth, weir_cu_result result,
                            int sticky) {
   if ((unsigned)call >= WEIR_CALL_COUNT)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: there is no call %d", __func__, (int)call);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: call is %d; expected a weir_driver_call", __func__, (int)call);
   if (nth != 0 && !result)
     return reject_success(__func__);
   fault *f = lock(driver, __func__);
@@ -249,7 +249,7 @@ weir_status weir_fault_clear(weir_driver *driver) {
 
 weir_status weir_fault_counts(weir_driver *driver, weir_driver_call call, unsigned long *calls, unsigned long *faults) {
   if ((unsigned)call > WEIR_CALL_COUNT)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: there is no call %d", __func__, (int)call);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: call is %d; expected a weir_driver_call", __func__, (int)call);
   fault *f = lock(driver, __func__);
   if (!f)
     return WEIR_ERROR_INVALID_ARGUMENT;

@@ -1,5 +1,5 @@
 /*
- * How busy a device is, how warm, how fast: each driver tells it in its own way, or not at all.
+ * Utilization, temperature, power and clock of a device. Each driver has its own source, or none.
  */
 #ifndef WEIR_DRIVER_METRICS_H
 #define WEIR_DRIVER_METRICS_H
@@ -16,8 +16,8 @@ typedef enum weir__metric {
   WEIR__METRIC_CLOCK_RATE    /* megahertz */
 } weir__metric;
 
-/* Measures a device on behalf of the public call `caller`. WEIR_ERROR_NOT_SUPPORTED, and the text says what is missing,
- * where that cannot be had. */
+/* Measures a device for the public call `caller`. WEIR_ERROR_NOT_SUPPORTED if the value is not available; the last
+ * error says why. */
 weir_status weir__driver_measure(const char *caller, weir_driver *driver, weir_cu_device device, weir__metric metric,
                                  int *value);
 

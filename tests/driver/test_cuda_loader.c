@@ -302,7 +302,7 @@ static void test_reason_says_what_is_missing_and_what_to_do(void **state) {
   refuse();
   assert_string_equal(
       reason, "libfake.so, a driver for CUDA 11.2, lacks cuMemAlloc_v2, cuStreamGetCaptureInfo_v2; a driver for "
-              "CUDA 11.4 or newer is needed: update NVIDIA's driver, or choose the software device with "
+              "CUDA 11.4 or newer is required: update NVIDIA's driver, or choose the software device with "
               "WEIR_DRIVER=soft");
 }
 

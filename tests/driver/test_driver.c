@@ -247,7 +247,7 @@ static void test_auto_without_a_driver_is_soft(void **state) {
   (void)state;
   hide_cuda();
   /* A library that was asked for is missed: that is a warning. */
-  const char *message = "weir_driver_open: auto takes the software device, although WEIR_CUDA_LIBRARY is set: "
+  const char *message = "weir_driver_open: auto selects the software device, although WEIR_CUDA_LIBRARY is set: "
                         "/nowhere/libcuda.so.1 cannot be loaded";
   weir_log_set_level(WEIR_LOG_ERROR);
   weir__fail(WEIR_ERROR_SYSTEM, "before");

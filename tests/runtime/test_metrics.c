@@ -95,7 +95,7 @@ static void all_there(void) {
 
 static void old_temperature(void) { assert_int_equal(value_of(weir_device_temperature, 0), 40); }
 
-static void refused_saying(const char *words) {
+static void assert_all_fail(const char *words) {
   for (int i = 0; i < METRICS; i++) {
     int value = -1;
     clear_last_error();
@@ -104,17 +104,17 @@ static void refused_saying(const char *words) {
   }
 }
 
-static void none_told(void) { refused_saying("does not tell it of device"); }
-static void none_there(void) { refused_saying("too old to tell"); }
-static void no_library(void) { refused_saying("cannot be loaded"); }
+static void not_reported(void) { assert_all_fail("does not report this metric for device"); }
+static void missing_functions(void) { assert_all_fail("too old for this metric"); }
+static void no_library(void) { assert_all_fail("cannot be loaded"); }
 
 static void test_what_the_library_has(void **state) {
   (void)state;
   NEED_SOFT("it takes a library of the test's own");
   as_nvidia(WEIR_TEST_NVML, "none", all_there);
   as_nvidia(WEIR_TEST_NVML, "plain", old_temperature);
-  as_nvidia(WEIR_TEST_NVML, "broken", none_told);
-  as_nvidia(WEIR_TEST_NVML_OLD, "none", none_there);
+  as_nvidia(WEIR_TEST_NVML, "broken", not_reported);
+  as_nvidia(WEIR_TEST_NVML_OLD, "none", missing_functions);
   as_nvidia("/nonexistent/libnvml.so", "none", no_library);
 }
 
@@ -132,7 +132,7 @@ static void test_renamed_driver(void **state) {
 static void test_wrapped_driver(void **state) {
   (void)state;
   NEED_SOFT("a fault table over NVIDIA's driver is measured as NVIDIA's driver is");
-  refused_saying("the driver \"soft\" does not measure its devices"); /* the fault table's name */
+  assert_all_fail("the driver \"soft\" does not measure its devices"); /* the fault table's name */
 }
 
 static void test_wrong_arguments(void **state) {
