@@ -9,7 +9,7 @@
 
 static weir_cu_deviceptr address_of(const void *pointer) { return (weir_cu_deviceptr)(uintptr_t)pointer; }
 
-/* The visible device whose memory this is, -1 for host memory. */
+/* The device that the memory is on; -1 for host memory. */
 static int device_of(const void *pointer) {
   weir_driver *driver = weir__rt.driver;
   unsigned type = 0;
@@ -39,7 +39,7 @@ static weir_status copy_between(const char *caller, void *to, int to_device, con
       caller, driver, MemcpyPeerAsync(driver, address_of(to), to_context, address_of(from), from_context, bytes, raw));
 }
 
-/* The stream's device has been entered. */
+/* The device of the stream must have been entered. */
 static weir_status copy(const char *caller, void *to, const void *from, size_t bytes, weir_cu_stream raw) {
   weir_driver *driver = weir__rt.driver;
   if (weir__rt.device_count > 1) {
@@ -53,7 +53,7 @@ static weir_status copy(const char *caller, void *to, const void *from, size_t b
 
 static weir_status check_pointers(const char *caller, const void *to, const void *from, size_t bytes) {
   if (bytes > 0 && (!to || !from))
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL, and bytes is %zu", caller, to ? "from" : "to",
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL, but bytes is %zu", caller, to ? "from" : "to",
                       bytes);
   return WEIR_OK;
 }
@@ -97,14 +97,11 @@ weir_status weir_copy_peer_async(void *to, int to_device, const void *from, int 
   weir_cu_stream raw;
   weir_status status = check_pointers(__func__, to, from, bytes);
   if (!status)
-    status = weir__start(__func__);
-  if (status)
-    return status;
-  if (to_device < 0 || to_device >= weir__rt.device_count)
-    return weir__no_such_device(__func__, to_device, weir__rt.device_count);
-  if (from_device < 0 || from_device >= weir__rt.device_count)
-    return weir__no_such_device(__func__, from_device, weir__rt.device_count);
-  status = weir__enter_stream(__func__, stream, &guard, &raw);
+    status = weir__check_device(__func__, to_device);
+  if (!status)
+    status = weir__check_device(__func__, from_device);
+  if (!status)
+    status = weir__enter_stream(__func__, stream, &guard, &raw);
   if (status)
     return status;
   if (bytes > 0)
@@ -116,13 +113,12 @@ weir_status weir_copy_peer_async(void *to, int to_device, const void *from, int 
 weir_status weir_fill_async(void *to, uint8_t value, size_t bytes, weir_stream stream) {
   if (bytes > 0)
     WEIR__CHECK_ARGUMENT(to);
-  weir_driver *driver;
   weir__guard guard;
   weir_cu_stream raw;
   weir_status status = weir__enter_stream(__func__, stream, &guard, &raw);
   if (status)
     return status;
-  driver = weir__rt.driver;
+  weir_driver *driver = weir__rt.driver;
   if (bytes > 0)
     status = WEIR__CALL(driver, MemsetD8Async(driver, address_of(to), value, bytes, raw));
   weir__leave_device(&guard);
@@ -135,15 +131,13 @@ weir_status weir_fill32_async(void *to, uint32_t value, size_t words, weir_strea
   if ((uintptr_t)to % 4 != 0)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: to is %p, which is not aligned to 4", __func__, to);
   if (words > SIZE_MAX / 4)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: words is %zu, more than an address space holds", __func__,
-                      words);
-  weir_driver *driver;
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: words is %zu; the size in bytes overflows", __func__, words);
   weir__guard guard;
   weir_cu_stream raw;
   weir_status status = weir__enter_stream(__func__, stream, &guard, &raw);
   if (status)
     return status;
-  driver = weir__rt.driver;
+  weir_driver *driver = weir__rt.driver;
   if (words > 0)
     status = WEIR__CALL(driver, MemsetD32Async(driver, address_of(to), value, words, raw));
   weir__leave_device(&guard);

@@ -1,5 +1,5 @@
 /*
- * Devices, and which one the calling thread works on.
+ * Devices, contexts, and the current device of each thread.
  */
 #include "weir/device.h"
 
@@ -24,7 +24,7 @@ weir__thread *weir__thread_state(void) {
 
 weir_status weir__no_such_device(const char *caller, int device, int count) {
   if (count == 0)
-    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device is %d; there is none", caller, device);
+    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device is %d; there are no devices", caller, device);
   return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device is %d; there %s %d, counted from 0", caller, device,
                     count == 1 ? "is" : "are", count);
 }
@@ -47,7 +47,7 @@ void weir__device_init(weir__device *device, weir_cu_device handle) {
   pthread_mutex_init(&device->lock, NULL);
 }
 
-/* Nothing to do about a call that fails here: what cannot be freed goes with the context, or the process. */
+/* Failures are ignored: what cannot be freed here ends with the context or the process. */
 void weir__device_end(weir__device *device) {
   weir_driver *driver = weir__rt.driver;
   if (device->context) {
@@ -108,6 +108,11 @@ weir_status weir__enter_device(const char *caller, int device, weir__guard *guar
   return weir__driver_status(weir__rt.driver, result, caller, "cuCtxSetCurrent(driver, context)");
 }
 
+weir_status weir__resolve_and_enter(const char *caller, int device, weir__guard *guard) {
+  weir_status status = weir__resolve_device(caller, device, &device);
+  return status ? status : weir__enter_device(caller, device, guard);
+}
+
 bool weir__try_enter_device(int device, weir__guard *guard) {
   weir_cu_context context = weir__rt.devices[device].context;
   *guard = (weir__guard){.device = device};
@@ -136,7 +141,7 @@ weir_status weir__set_device(const char *caller, int device, bool make_context) 
     weir_status status = WEIR__CALL_FOR(caller, driver, DevicePrimaryCtxGetState(driver, d->handle, &flags, &active));
     if (status)
       return status;
-    make_context = active; /* another's, which is there to be shared */
+    make_context = active; /* other code created the context: share it */
   }
   if (make_context || d->context) {
     weir__guard guard;
@@ -153,7 +158,7 @@ weir_status weir_device_get(int *device) {
   return weir__resolve_device(__func__, -1, device);
 }
 
-static weir_status check_device(const char *caller, int device) {
+weir_status weir__check_device(const char *caller, int device) {
   weir_status status = weir__start(caller);
   if (!status && (device < 0 || device >= weir__rt.device_count))
     status = weir__no_such_device(caller, device, weir__rt.device_count);
@@ -161,7 +166,7 @@ static weir_status check_device(const char *caller, int device) {
 }
 
 weir_status weir_device_set(int device) {
-  weir_status status = check_device(__func__, device);
+  weir_status status = weir__check_device(__func__, device);
   return status ? status : weir__set_device(__func__, device, true);
 }
 
@@ -169,7 +174,7 @@ static weir_status exchange(const char *caller, int device, bool make_context, i
   weir_status status = weir__check_fork(caller);
   int before = -1;
   if (!status && device >= 0) {
-    status = check_device(caller, device);
+    status = weir__check_device(caller, device);
     if (!status) {
       before = weir__thread_state()->device;
       status = weir__set_device(caller, device, make_context);
@@ -190,7 +195,7 @@ weir_status weir_device_maybe_exchange(int device, int *previous) {
   return exchange(__func__, device, false, previous);
 }
 
-/* ---- What there is ---- */
+/* ---- Counting and properties ---- */
 
 weir_status weir_device_count(int *count) {
   WEIR__CHECK_ARGUMENT(count);
@@ -251,7 +256,7 @@ void weir_device_properties_init(weir_device_properties *properties) {
     *properties = (weir_device_properties){.size = sizeof *properties};
 }
 
-/* An attribute that this driver does not know is 0. */
+/* Reads an attribute; 0 if the driver does not know it. */
 static weir_status get_attribute(const char *caller, weir_cu_device handle, int attribute, int *value) {
   weir_driver *driver = weir__rt.driver;
   weir_cu_result result = driver->DeviceGetAttribute(driver, value, attribute, handle);
@@ -300,7 +305,7 @@ weir_status weir_device_get_properties(int device, weir_device_properties *prope
   for (size_t i = 0; i < WEIR_COUNT_OF(wanted) && !status; i++)
     status = get_attribute(__func__, handle, wanted[i].attribute, wanted[i].value);
 
-  /* The device may be able where the driver is too old to have the calls. */
+  /* The device may support what the driver is too old to offer. */
   p.virtual_memory = p.virtual_memory && driver->MemAddressReserve && driver->MemCreate && driver->MemMap;
   p.memory_pools = p.memory_pools && driver->MemAllocAsync;
 
@@ -327,7 +332,7 @@ weir_status weir_device_get_properties(int device, weir_device_properties *prope
 weir_status weir_device_name(int device, char *name, size_t size) {
   WEIR__CHECK_ARGUMENT(name);
   if (size == 0)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: size is 0, which has no room for a name", __func__);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: size is 0; expected room for a name", __func__);
   weir_status status = weir__resolve_device(__func__, device, &device);
   if (status)
     return status;
@@ -376,10 +381,8 @@ weir_status weir_device_uuid(int device, char *text, size_t size) {
 weir_status weir_device_memory_info(int device, size_t *free_bytes, size_t *total_bytes) {
   WEIR__CHECK_ARGUMENT(free_bytes);
   WEIR__CHECK_ARGUMENT(total_bytes);
-  weir_status status = weir__resolve_device(__func__, device, &device);
   weir__guard guard;
-  if (!status)
-    status = weir__enter_device(__func__, device, &guard);
+  weir_status status = weir__resolve_and_enter(__func__, device, &guard);
   if (status)
     return status;
   weir_driver *driver = weir__rt.driver;
@@ -394,10 +397,8 @@ weir_status weir_device_memory_info(int device, size_t *free_bytes, size_t *tota
 }
 
 weir_status weir_device_synchronize(int device) {
-  weir_status status = weir__resolve_device(__func__, device, &device);
   weir__guard guard;
-  if (!status)
-    status = weir__enter_device(__func__, device, &guard);
+  weir_status status = weir__resolve_and_enter(__func__, device, &guard);
   if (status)
     return status;
   status = WEIR__CALL(weir__rt.driver, CtxSynchronize(weir__rt.driver));

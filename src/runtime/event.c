@@ -1,5 +1,5 @@
 /*
- * Events. The driver's event is made at the first record, since only then its device is known.
+ * Events. The event of the driver is created by the first record, because its device is known only then.
  */
 #include "weir/event.h"
 
@@ -10,11 +10,11 @@
 #include "runtime/runtime.h"
 
 struct weir_event {
-  weir__object object; /* first, so that a pointer to it is a pointer to all */
+  weir__object object; /* first, so that a weir__object * can be cast to a weir_event * */
   unsigned flags;
-  pthread_mutex_t lock;       /* held while `raw` is made */
-  _Atomic(weir_cu_event) raw; /* NULL until it is made */
-  int device;                 /* valid once raw is set, which comes after it */
+  pthread_mutex_t lock;       /* held while `raw` is created */
+  _Atomic(weir_cu_event) raw; /* NULL until created */
+  int device;                 /* written before `raw`, and valid once that is set */
   atomic_bool recorded;
 };
 
@@ -32,17 +32,17 @@ static void release(weir__object *object) {
   event->raw = NULL;
 }
 
-/* NULL when the host has no memory. */
+/* NULL if out of host memory. */
 static weir_event *create(unsigned flags) {
-  weir_event *made = calloc(1, sizeof *made);
-  if (!made)
+  weir_event *created = calloc(1, sizeof *created);
+  if (!created)
     return NULL;
-  made->object.release = release;
-  made->object.has_handle = has_handle;
-  made->flags = flags;
-  pthread_mutex_init(&made->lock, NULL);
-  weir__object_add(&made->object);
-  return made;
+  created->object.release = release;
+  created->object.has_handle = has_handle;
+  created->flags = flags;
+  pthread_mutex_init(&created->lock, NULL);
+  weir__object_add(&created->object);
+  return created;
 }
 
 static weir_status no_memory(const char *caller) {
@@ -60,14 +60,15 @@ weir_status weir_event_create(unsigned flags, weir_event **event) {
                       "WEIR_EVENT_BLOCKING (2) and WEIR_EVENT_INTERPROCESS (4)",
                       __func__, flags);
   if (flags & WEIR_EVENT_TIMING && flags & WEIR_EVENT_INTERPROCESS)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
-                      "%s: an event that is shared between processes cannot take the time: "
-                      "WEIR_EVENT_INTERPROCESS excludes WEIR_EVENT_TIMING",
-                      __func__);
-  weir_event *made = create(flags);
-  if (!made)
+    return weir__fail(
+        WEIR_ERROR_INVALID_ARGUMENT,
+        "%s: WEIR_EVENT_INTERPROCESS and WEIR_EVENT_TIMING exclude each other: CUDA does not time events that are "
+        "shared between processes",
+        __func__);
+  weir_event *created = create(flags);
+  if (!created)
     return no_memory(__func__);
-  *event = made;
+  *event = created;
   return WEIR_OK;
 }
 
@@ -98,15 +99,14 @@ static weir_status make_raw(const char *caller, const weir_event *event, weir_cu
   return WEIR__CALL_FOR(caller, driver, EventCreate(driver, raw, flags));
 }
 
-/* The event's lock is held. An event that is made here stays only if it could be recorded. */
+/* The lock of the event is held. If recording fails, an event that was created for it is destroyed again. */
 static weir_status record(const char *caller, weir_event *event, weir_stream stream) {
-  weir_driver *driver;
   weir__guard guard;
   weir_cu_stream raw_stream;
   weir_status status = weir__enter_stream(caller, stream, &guard, &raw_stream);
   if (status)
     return status;
-  driver = weir__rt.driver;
+  weir_driver *driver = weir__rt.driver;
   weir_cu_event raw = event->raw;
   bool is_new = !raw;
   if (is_new)
@@ -231,7 +231,7 @@ weir_status weir_event_elapsed(const weir_event *start, const weir_event *end, d
     *milliseconds = (double)elapsed;
   if (status == WEIR_ERROR_NOT_READY)
     return weir__fail_result(status, WEIR_CU_NOT_READY,
-                             "%s: the device has not got past both events; synchronize with them first", __func__);
+                             "%s: the device has not reached both events; synchronize with them first", __func__);
   return status;
 }
 
@@ -241,7 +241,7 @@ int weir_event_device(const weir_event *event) { return event && event->raw ? ev
 
 weir_cu_event weir_event_raw(const weir_event *event) { return event ? event->raw : NULL; }
 
-/* ---- Between processes ---- */
+/* ---- IPC ---- */
 
 weir_status weir_event_ipc_handle(weir_event *event, weir_cu_ipc_event_handle *handle) {
   WEIR__CHECK_ARGUMENT(event);
@@ -250,7 +250,8 @@ weir_status weir_event_ipc_handle(weir_event *event, weir_cu_ipc_event_handle *h
   if (status)
     return status;
   if (!(event->flags & WEIR_EVENT_INTERPROCESS))
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the event was made without WEIR_EVENT_INTERPROCESS", __func__);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the event was created without WEIR_EVENT_INTERPROCESS",
+                      __func__);
   int device;
   status = weir__resolve_device(__func__, -1, &device);
   if (status)
@@ -271,10 +272,10 @@ weir_status weir_event_ipc_handle(weir_event *event, weir_cu_ipc_event_handle *h
   if (status)
     goto leave_device;
 
-  weir_cu_ipc_event_handle made;
-  status = WEIR__CALL(driver, IpcGetEventHandle(driver, &made, raw));
+  weir_cu_ipc_event_handle created;
+  status = WEIR__CALL(driver, IpcGetEventHandle(driver, &created, raw));
   if (!status) {
-    *handle = made;
+    *handle = created;
     if (is_new) {
       event->device = device;
       event->raw = raw;
@@ -296,8 +297,8 @@ weir_status weir_event_from_ipc_handle(int device, const weir_cu_ipc_event_handl
   weir_status status = weir__resolve_device(__func__, device, &device);
   if (status)
     return status;
-  weir_event *made = create(WEIR_EVENT_INTERPROCESS);
-  if (!made)
+  weir_event *created = create(WEIR_EVENT_INTERPROCESS);
+  if (!created)
     return no_memory(__func__);
 
   weir_driver *driver = weir__rt.driver;
@@ -309,12 +310,12 @@ weir_status weir_event_from_ipc_handle(int device, const weir_cu_ipc_event_handl
     weir__leave_device(&guard);
   }
   if (status) {
-    weir_event_destroy(made);
+    weir_event_destroy(created);
     return status;
   }
-  made->device = device;
-  made->raw = raw;
-  *event = made;
+  created->device = device;
+  created->raw = raw;
+  *event = created;
   return WEIR_OK;
 }
 

@@ -10,36 +10,36 @@
 
 enum { EMPTY, CAPTURING, CAPTURED };
 
-/* The driver's flag for a dot file with all that it knows of each node. */
+/* CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE. */
 enum { DOT_VERBOSE = 1 };
 
 struct weir_graph {
-  weir__object object;  /* first, so that a pointer to it is a pointer to all */
+  weir__object object;  /* first, so that a weir__object * can be cast to a weir_graph * */
   pthread_mutex_t lock; /* guards the rest */
   int state;
-  bool debug; /* keep `description` */
+  bool debug; /* keep `description` for a debug dump */
 
-  /* Of the capture that is under way or was made; valid unless EMPTY. */
+  /* The current or completed capture; valid unless EMPTY. */
   int device;
   weir_cu_stream stream;
   weir_capture_mode mode;
   pthread_t thread;
   weir_pool_id pool;
-  unsigned hooks_version; /* of the hooks that were told of the capture */
+  unsigned hooks_version; /* hooks_version at the start of the capture */
 
   /* Valid when CAPTURED. */
-  weir_cu_graph description; /* NULL without debug, or once it was dumped */
+  weir_cu_graph description; /* NULL without debug, or after a dump */
   weir_cu_graph_exec exec;
   size_t node_count;
 };
 
 static pthread_mutex_t hooks_lock = PTHREAD_MUTEX_INITIALIZER;
-static weir_graph_memory_hooks hooks; /* all three are guarded by hooks_lock */
-static unsigned hooks_version;        /* goes up with each change */
-static int captures_under_way;
+static weir_graph_memory_hooks hooks; /* guarded by hooks_lock, as are the next two */
+static unsigned hooks_version;        /* incremented with each change */
+static int active_captures;
 
-static atomic_uint_fast64_t graph_pools;  /* pools made by graphs so far */
-static atomic_uint_fast64_t handle_pools; /* pools made by hand so far */
+static atomic_uint_fast64_t graph_pools;  /* number of pools created by captures */
+static atomic_uint_fast64_t handle_pools; /* number of pools created by weir_graph_pool_handle */
 
 weir_pool_id weir_graph_pool_handle(void) { return (weir_pool_id){0, ++handle_pools}; }
 
@@ -62,24 +62,24 @@ weir_status weir_graph_set_memory_hooks(const weir_graph_memory_hooks *new_hooks
     weir__copy_sized(&copy, sizeof copy, new_hooks, new_hooks->size);
   }
   pthread_mutex_lock(&hooks_lock);
-  int under_way = captures_under_way;
-  if (under_way == 0) {
+  int active = active_captures;
+  if (active == 0) {
     hooks = copy;
     hooks_version++;
   }
   pthread_mutex_unlock(&hooks_lock);
-  if (under_way > 0)
-    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: %d capture%s under way; end %s first", __func__, under_way,
-                      under_way == 1 ? " is" : "s are", under_way == 1 ? "it" : "them");
+  if (active > 0)
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: %d capture%s active; end %s first", __func__, active,
+                      active == 1 ? " is" : "s are", active == 1 ? "it" : "them");
   return WEIR_OK;
 }
 
-/* From here to hooks_end the hooks stay what they are. */
+/* Until hooks_end the hooks cannot be replaced. */
 static weir_status hooks_begin(weir_graph *graph) {
   pthread_mutex_lock(&hooks_lock);
   weir_graph_memory_hooks now = hooks;
   graph->hooks_version = hooks_version;
-  captures_under_way++;
+  active_captures++;
   pthread_mutex_unlock(&hooks_lock);
 
   weir_status status = WEIR_OK;
@@ -87,7 +87,7 @@ static weir_status hooks_begin(weir_graph *graph) {
     status = now.begin(now.context, graph->device, graph->pool, graph->stream);
   if (status) {
     pthread_mutex_lock(&hooks_lock);
-    captures_under_way--;
+    active_captures--;
     pthread_mutex_unlock(&hooks_lock);
   }
   return status;
@@ -100,11 +100,11 @@ static void hooks_end(const weir_graph *graph) {
   if (now.end)
     now.end(now.context, graph->device, graph->pool);
   pthread_mutex_lock(&hooks_lock);
-  captures_under_way--;
+  active_captures--;
   pthread_mutex_unlock(&hooks_lock);
 }
 
-/* Other hooks than those that saw the capture begin know nothing of its pool. */
+/* Hooks that were installed after the capture do not know its pool. */
 static void hooks_release(const weir_graph *graph) {
   pthread_mutex_lock(&hooks_lock);
   weir_graph_memory_hooks now = hooks;
@@ -114,11 +114,11 @@ static void hooks_release(const weir_graph *graph) {
     now.release(now.context, graph->device, graph->pool);
 }
 
-/* ---- Making and unmaking ---- */
+/* ---- Creating and destroying ---- */
 
 static bool has_handle(weir__object *object) { return ((weir_graph *)object)->state != EMPTY; }
 
-/* Ends the driver's capture. A driver may fail before it has done so; the stream must not be left behind capturing. */
+/* Ends the capture in the driver. If a failing call left the stream capturing, ends it again. */
 static weir_cu_result end_driver_capture(const weir_graph *graph, weir_cu_graph *captured) {
   weir_driver *driver = weir__rt.driver;
   weir_cu_result result = driver->StreamEndCapture(driver, graph->stream, captured);
@@ -131,7 +131,7 @@ static weir_cu_result end_driver_capture(const weir_graph *graph, weir_cu_graph 
   return result;
 }
 
-/* Ends a capture that is under way and throws away what was captured. */
+/* Ends the current capture and discards the result. */
 static weir_cu_result abandon_capture(weir_graph *graph) {
   weir_driver *driver = weir__rt.driver;
   weir_cu_graph captured = NULL;
@@ -144,7 +144,7 @@ static weir_cu_result abandon_capture(weir_graph *graph) {
   return result;
 }
 
-/* Frees a made graph. Says the first thing that went wrong; all is gone nevertheless. */
+/* Destroys a captured graph, and returns the first error. */
 static weir_cu_result free_captured(weir_graph *graph) {
   weir_driver *driver = weir__rt.driver;
   weir_cu_result result = driver->GraphExecDestroy(driver, graph->exec);
@@ -161,7 +161,7 @@ static weir_cu_result free_captured(weir_graph *graph) {
 }
 
 static void warn_about_capture(void) {
-  weir__log(WEIR_LOG_WARN, "a graph was reset or destroyed while its capture was under way; the capture is abandoned");
+  weir__log(WEIR_LOG_WARN, "a graph was reset or destroyed during its capture; the capture is abandoned");
 }
 
 static void release(weir__object *object) {
@@ -172,7 +172,7 @@ static void release(weir__object *object) {
     warn_about_capture();
     weir_cu_result result = abandon_capture(graph);
     if (result == WEIR_CU_STREAM_CAPTURE_WRONG_THREAD)
-      weir__log(WEIR_LOG_WARN, "only the thread that began the capture can end it: its stream stays in capture mode");
+      weir__log(WEIR_LOG_WARN, "only the thread that began the capture can end it; its stream remains capturing");
   } else {
     free_captured(graph);
   }
@@ -185,14 +185,14 @@ weir_status weir_graph_create(weir_graph **graph) {
   weir_status status = weir__check_fork(__func__);
   if (status)
     return status;
-  weir_graph *made = calloc(1, sizeof *made);
-  if (!made)
+  weir_graph *created = calloc(1, sizeof *created);
+  if (!created)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the graph", __func__);
-  made->object.release = release;
-  made->object.has_handle = has_handle;
-  pthread_mutex_init(&made->lock, NULL);
-  weir__object_add(&made->object);
-  *graph = made;
+  created->object.release = release;
+  created->object.has_handle = has_handle;
+  pthread_mutex_init(&created->lock, NULL);
+  weir__object_add(&created->object);
+  *graph = created;
   return WEIR_OK;
 }
 
@@ -211,21 +211,28 @@ static weir_status check(const char *caller, const weir_graph *graph) {
   return status ? status : weir__object_check(caller, &graph->object, "graph");
 }
 
-/* Locks, for the calls that only read as well. */
-static void lock(const weir_graph *graph) { pthread_mutex_lock((pthread_mutex_t *)&graph->lock); }
+/* Locks a graph for a public call. Fails if the graph cannot be used. */
+static weir_status lock(const char *caller, const weir_graph *graph) {
+  weir_status status = check(caller, graph);
+  if (!status)
+    pthread_mutex_lock((pthread_mutex_t *)&graph->lock);
+  return status;
+}
+
 static void unlock(const weir_graph *graph) { pthread_mutex_unlock((pthread_mutex_t *)&graph->lock); }
 
-/* The driver lets only one thread end a capture, unless it is a relaxed one. */
+/* Unless the capture is relaxed, the driver lets only the thread that began it end it. */
 static weir_status check_thread(const char *caller, const weir_graph *graph) {
   if (graph->mode == WEIR_CAPTURE_RELAXED || pthread_equal(graph->thread, pthread_self()))
     return WEIR_OK;
   return weir__fail(WEIR_ERROR_CAPTURE,
-                    "%s: the capture was begun by another thread, and only that one can end it; it goes on", caller);
+                    "%s: another thread began the capture, and only that thread can end it; the capture continues",
+                    caller);
 }
 
 /* ---- Capture ---- */
 
-/* The current stream's device has been entered, and graph->stream and the like are set. */
+/* The device must have been entered, and the members that describe the capture must be set. */
 static weir_status begin_capture(const char *caller, weir_graph *graph) {
   weir_driver *driver = weir__rt.driver;
   int capturing;
@@ -234,7 +241,7 @@ static weir_status begin_capture(const char *caller, weir_graph *graph) {
   if (status)
     return status;
   if (capturing != WEIR_CU_CAPTURE_STATUS_NONE)
-    return weir__fail(WEIR_ERROR_CAPTURE, "%s: the current stream is capturing already", caller);
+    return weir__fail(WEIR_ERROR_CAPTURE, "%s: the current stream is already capturing", caller);
 
   status = hooks_begin(graph);
   if (status)
@@ -250,7 +257,7 @@ static weir_status begin_capture(const char *caller, weir_graph *graph) {
       WEIR__CALL_FOR(caller, driver, StreamGetCaptureInfo(driver, graph->stream, &capturing, NULL, NULL, NULL, NULL));
   if (!status && capturing != WEIR_CU_CAPTURE_STATUS_ACTIVE)
     status =
-        weir__fail(WEIR_ERROR_CAPTURE, "%s: the driver began the capture, but the stream does not capture", caller);
+        weir__fail(WEIR_ERROR_CAPTURE, "%s: the driver began the capture, but the stream is not capturing", caller);
   if (status)
     abandon_capture(graph);
   return status;
@@ -269,14 +276,15 @@ weir_status weir_graph_capture_begin(weir_graph *graph, weir_pool_id pool, weir_
                       "%s: pool is {%" PRIu64 ", %" PRIu64 "}; at most one of the two numbers may be set", __func__,
                       pool.first, pool.second);
   status = weir__start(__func__);
+  if (!status)
+    status = lock(__func__, graph);
   if (status)
     return status;
 
   weir__guard guard;
   weir_stream stream = weir__current_stream(weir__thread_state()->device);
-  lock(graph);
   if (graph->state == CAPTURING) {
-    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: a capture of this graph is under way", __func__);
+    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: this graph is being captured already", __func__);
   } else if (graph->state == CAPTURED) {
     status =
         weir__fail(WEIR_ERROR_BAD_STATE,
@@ -305,7 +313,7 @@ weir_status weir_graph_capture_begin(weir_graph *graph, weir_pool_id pool, weir_
   return status;
 }
 
-/* Makes an executable of what was captured. On failure nothing is left of it. */
+/* Instantiates the captured graph. On failure the graph is destroyed. */
 static weir_status finish(const char *caller, weir_graph *graph, weir_cu_graph captured) {
   weir_driver *driver = weir__rt.driver;
   size_t count = 0;
@@ -361,7 +369,7 @@ static weir_status end_capture(const char *caller, weir_graph *graph) {
   hooks_end(graph);
   graph->state = EMPTY;
   if (!status && !captured)
-    status = weir__fail(WEIR_ERROR_CAPTURE, "%s: the driver ended the capture without a graph", caller);
+    status = weir__fail(WEIR_ERROR_CAPTURE, "%s: the driver returned no graph for the capture", caller);
   if (!status)
     status = finish(caller, graph, captured);
   if (!status)
@@ -376,12 +384,11 @@ leave_device:
 
 weir_status weir_graph_capture_end(weir_graph *graph) {
   WEIR__CHECK_ARGUMENT(graph);
-  weir_status status = check(__func__, graph);
+  weir_status status = lock(__func__, graph);
   if (status)
     return status;
-  lock(graph);
   if (graph->state != CAPTURING)
-    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: no capture of this graph is under way", __func__);
+    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: this graph is not being captured", __func__);
   else
     status = check_thread(__func__, graph);
   if (!status)
@@ -390,9 +397,9 @@ weir_status weir_graph_capture_end(weir_graph *graph) {
   return status;
 }
 
-/* ---- What was captured ---- */
+/* ---- Using a captured graph ---- */
 
-/* For calls that need it; `graph` is locked. */
+/* The graph is locked. */
 static weir_status check_captured(const char *caller, const weir_graph *graph) {
   if (graph->state == CAPTURED)
     return WEIR_OK;
@@ -401,10 +408,9 @@ static weir_status check_captured(const char *caller, const weir_graph *graph) {
 
 weir_status weir_graph_replay(weir_graph *graph) {
   WEIR__CHECK_ARGUMENT(graph);
-  weir_status status = check(__func__, graph);
+  weir_status status = lock(__func__, graph);
   if (status)
     return status;
-  lock(graph);
   status = check_captured(__func__, graph);
   weir__guard guard;
   weir_cu_stream raw;
@@ -420,11 +426,10 @@ weir_status weir_graph_replay(weir_graph *graph) {
 
 weir_status weir_graph_reset(weir_graph *graph) {
   WEIR__CHECK_ARGUMENT(graph);
-  weir_status status = check(__func__, graph);
+  weir__guard guard;
+  weir_status status = lock(__func__, graph);
   if (status)
     return status;
-  weir__guard guard;
-  lock(graph);
   if (graph->state == CAPTURING)
     status = check_thread(__func__, graph);
   if (graph->state == EMPTY || status)
@@ -434,7 +439,7 @@ weir_status weir_graph_reset(weir_graph *graph) {
     goto unlock;
   if (graph->state == CAPTURING) {
     warn_about_capture();
-    abandon_capture(graph); /* an error of the capture went to the call that caused it */
+    abandon_capture(graph); /* an error was already reported to the call that caused it */
   } else {
     status = weir__driver_status(weir__rt.driver, free_captured(graph), __func__, "cuGraphExecDestroy(driver, exec)");
   }
@@ -447,10 +452,9 @@ unlock:
 weir_status weir_graph_pool(const weir_graph *graph, weir_pool_id *pool) {
   WEIR__CHECK_ARGUMENT(graph);
   WEIR__CHECK_ARGUMENT(pool);
-  weir_status status = check(__func__, graph);
+  weir_status status = lock(__func__, graph);
   if (status)
     return status;
-  lock(graph);
   if (graph->state != CAPTURING)
     status = check_captured(__func__, graph);
   if (!status)
@@ -462,10 +466,9 @@ weir_status weir_graph_pool(const weir_graph *graph, weir_pool_id *pool) {
 weir_status weir_graph_node_count(const weir_graph *graph, size_t *count) {
   WEIR__CHECK_ARGUMENT(graph);
   WEIR__CHECK_ARGUMENT(count);
-  weir_status status = check(__func__, graph);
+  weir_status status = lock(__func__, graph);
   if (status)
     return status;
-  lock(graph);
   status = check_captured(__func__, graph);
   if (!status)
     *count = graph->node_count;
@@ -475,14 +478,13 @@ weir_status weir_graph_node_count(const weir_graph *graph, size_t *count) {
 
 weir_status weir_graph_enable_debug(weir_graph *graph) {
   WEIR__CHECK_ARGUMENT(graph);
-  weir_status status = check(__func__, graph);
+  weir_status status = lock(__func__, graph);
   if (status)
     return status;
-  lock(graph);
   if (graph->state == EMPTY)
     graph->debug = true;
   else
-    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: the capture has begun; call this before it", __func__);
+    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: the capture has begun; call this function before it", __func__);
   unlock(graph);
   return status;
 }
@@ -491,7 +493,7 @@ weir_status weir_graph_enable_debug(weir_graph *graph) {
 static weir_status dump(const char *caller, weir_graph *graph, const char *path) {
   weir_driver *driver = weir__rt.driver;
   if (!graph->description)
-    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the description of the graph is not there: %s", caller,
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the description of the graph is not available: %s", caller,
                       graph->debug ? "it was dumped before, which frees it"
                                    : "call weir_graph_enable_debug before the capture");
   if (!driver->GraphDebugDotPrint)
@@ -513,10 +515,9 @@ static weir_status dump(const char *caller, weir_graph *graph, const char *path)
 weir_status weir_graph_debug_dump(weir_graph *graph, const char *path) {
   WEIR__CHECK_ARGUMENT(graph);
   WEIR__CHECK_ARGUMENT(path);
-  weir_status status = check(__func__, graph);
+  weir_status status = lock(__func__, graph);
   if (status)
     return status;
-  lock(graph);
   status = check_captured(__func__, graph);
   if (!status)
     status = dump(__func__, graph, path);
@@ -524,7 +525,7 @@ weir_status weir_graph_debug_dump(weir_graph *graph, const char *path) {
   return status;
 }
 
-/* ---- Is it capturing? ---- */
+/* ---- Querying the capture state ---- */
 
 static weir_status is_capturing(const char *caller, weir_stream stream, int *capturing) {
   weir__guard guard;
@@ -545,7 +546,7 @@ weir_status weir_stream_is_capturing(weir_stream stream, int *capturing) {
   return is_capturing(__func__, stream, capturing);
 }
 
-/* Without a context nothing captures, and none is made to find that out. */
+/* Without a context no stream captures; none is created for the query. */
 weir_status weir_current_stream_is_capturing(int *capturing) {
   WEIR__CHECK_ARGUMENT(capturing);
   weir_status status = weir__check_fork(__func__);

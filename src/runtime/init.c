@@ -1,5 +1,5 @@
 /*
- * Starting and ending the runtime, calls that wait for the start, and what fork does to it.
+ * Starting and shutting down the runtime, deferred calls, and the effect of fork.
  */
 #include "weir/runtime.h"
 
@@ -15,26 +15,26 @@ enum {
   STOPPED,
   STARTING,
   STARTED,
-  FORKED /* in a child of a process whose driver had been started, for good */
+  FORKED /* final state of a child that was forked after the driver was initialized */
 };
 
 weir__runtime weir__rt;
 atomic_ulong weir__epoch = 1;
 atomic_int weir__last_device_count;
 
-/* Written under start_lock, or by the child of a fork. */
+/* Written under start_lock, or in the child of a fork. */
 static atomic_int state = STOPPED;
 
-/* Held while the runtime starts or ends, also while queued calls run. */
+/* Held while the runtime starts or shuts down, including while deferred calls run. */
 static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
-static weir_driver *chosen; /* the program's own driver, or NULL; guarded by start_lock */
-static bool owns_driver;    /* the runtime opened its driver itself; guarded by start_lock */
+static weir_driver *chosen; /* the driver that the program chose, or NULL; guarded by start_lock */
+static bool owns_driver;    /* the runtime opened its driver, and closes it; guarded by start_lock */
 
-/* This thread is the one that starts the runtime. It may use it already: queued calls do. */
+/* The calling thread is starting the runtime. It may use the runtime already, as deferred calls do. */
 static _Thread_local bool this_thread_starts;
 
-/* NVIDIA's driver has been started in this process. It cannot be stopped, so that a child never gets a working one. */
-static atomic_bool cuda_was_started;
+/* A driver that does not survive a fork was initialized. It cannot be stopped, so no later child can use one. */
+static atomic_bool fork_is_fatal;
 
 typedef struct queued_call {
   weir_lazy_fn fn;
@@ -42,7 +42,7 @@ typedef struct queued_call {
   char *where;
 } queued_call;
 
-/* Held for a moment only, never while code of the program runs: fork waits for it. */
+/* Held only briefly, and never while code of the program runs, because fork waits for it. */
 static pthread_mutex_t lists_lock = PTHREAD_MUTEX_INITIALIZER;
 static queued_call *queue; /* this and the next three are guarded by lists_lock */
 static size_t queue_length;
@@ -53,10 +53,10 @@ static void before_fork(void) { pthread_mutex_lock(&lists_lock); }
 static void after_fork_in_parent(void) { pthread_mutex_unlock(&lists_lock); }
 static void after_fork_in_child(void) {
   pthread_mutex_unlock(&lists_lock);
-  /* Made anew rather than unlocked: a thread that has_handle it is not in the child. */
+  /* Initialized instead of unlocked: the thread that held it does not exist in the child. */
   pthread_mutex_init(&start_lock, NULL);
   this_thread_starts = false;
-  if (state != STOPPED || cuda_was_started)
+  if (state != STOPPED || fork_is_fatal)
     state = FORKED;
 }
 static void add_fork_handlers(void) { pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); }
@@ -95,7 +95,7 @@ weir_status weir__check_fork(const char *caller) {
 void weir__note_driver_init(const weir_driver *driver) {
   register_fork_handlers();
   if (!weir__driver_can(driver, WEIR_DRIVER_SURVIVES_FORK))
-    cuda_was_started = true;
+    fork_is_fatal = true;
 }
 
 /* ---- Objects ---- */
@@ -125,13 +125,13 @@ weir_status weir__object_check(const char *caller, const weir__object *object, c
   if (!object->expired)
     return WEIR_OK;
   return weir__fail(WEIR_ERROR_INVALID_HANDLE,
-                    "%s: the %s belongs to a runtime that has been shut down; it can only be destroyed", caller, what);
+                    "%s: the %s belongs to a runtime that was shut down; it can only be destroyed", caller, what);
 }
 
-/* ---- Start and end ---- */
+/* ---- Start and shutdown ---- */
 
-/* What the runtime made, and the driver it opened. After a start that failed, objects of the program that hold
- * nothing of the driver's stay good; at a shutdown all go. */
+/* Destroys what the runtime created, and closes a driver that it opened. After a failed start, objects without driver
+ * handles stay valid; after a shutdown none do. */
 static void tear_down(bool shutdown) {
   for (weir__object *object = objects; object; object = object->next) {
     if (object->has_handle(object)) {
@@ -156,7 +156,7 @@ static void tear_down(bool shutdown) {
 
 static weir_status deferred_call_failed(const char *caller, const queued_call *call, weir_status status,
                                         const char *text_before) {
-  /* A call of the program's own may fail without Weir's having a text about it. */
+  /* A function of the program may fail without setting a last error. */
   bool has_text = strcmp(weir_last_error(), text_before) != 0;
   return weir__fail_result(WEIR_ERROR_DEFERRED_CALL, has_text ? weir_last_driver_result() : 0,
                            "%s: Device call failed lazily at initialization with error: %s\n\n"
@@ -164,7 +164,8 @@ static weir_status deferred_call_failed(const char *caller, const queued_call *c
                            caller, has_text ? weir_last_error() : weir_status_string(status), call->where);
 }
 
-/* Runs the queue to its end, where the start succeeds and the queue goes. Other threads may add to it meanwhile. */
+/* Runs the deferred calls, including those that other threads add meanwhile. When the queue is empty it is freed, and
+ * the runtime has started. */
 static weir_status run_queue(const char *caller) {
   for (size_t i = 0;; i++) {
     lock_lists();
@@ -204,7 +205,7 @@ static weir_status start(const char *caller) {
     const char *visible = weir__driver_can(driver, WEIR_DRIVER_FILTERS_VISIBLE) ? getenv("CUDA_VISIBLE_DEVICES") : NULL;
     status = weir__fail(WEIR_ERROR_NO_DEVICE, "%s: the driver \"%s\" has no device%s%s%s", caller, driver->name,
                         visible ? " that CUDA_VISIBLE_DEVICES=\"" : "", visible ? visible : "",
-                        visible ? "\" leaves visible" : "");
+                        visible ? "\" makes visible" : "");
     goto close_driver;
   }
   weir_cu_device handles[WEIR_MAX_DEVICES];
@@ -253,16 +254,15 @@ weir_status weir__start(const char *caller) {
 
 weir_status weir_init(void) { return weir__start(__func__); }
 
-/* An allocator calls the driver until it is destroyed. A driver of the program's stays open, and allocators on it go
- * on. */
+/* An allocator uses the driver until it is destroyed. This concerns only a driver that is about to be closed. */
 static weir_status check_clients(const char *caller) {
   char list[768];
   size_t count = owns_driver ? weir__clients_of(weir__rt.driver, list, sizeof list) : 0;
   if (!count)
     return WEIR_OK;
   return weir__fail(WEIR_ERROR_BAD_STATE,
-                    "%s: %zu allocator%s the runtime's driver, and nothing was shut down; destroy first: %s", caller,
-                    count, count == 1 ? " still uses" : "s still use", list);
+                    "%s: %zu allocator%s the driver; nothing was shut down; destroy them first: %s", caller, count,
+                    count == 1 ? " still uses" : "s still use", list);
 }
 
 weir_status weir_shutdown(void) {
@@ -270,7 +270,7 @@ weir_status weir_shutdown(void) {
   if (status)
     return status;
   if (this_thread_starts)
-    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: called by a queued call, while the runtime starts", __func__);
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: called by a deferred call while the runtime starts", __func__);
   pthread_mutex_lock(&start_lock);
   if (state == STARTED)
     status = check_clients(__func__);
@@ -280,7 +280,7 @@ weir_status weir_shutdown(void) {
   return status;
 }
 
-/* The first entry that a table must have and lacks, or NULL. */
+/* The first required entry that the table lacks, or NULL. */
 static const char *missing_entry(const weir_driver *driver) {
   enum { REQUIRED, OPTIONAL };
 #define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args) WEIR_DRIVER_ENTRY0(name, symbol, since, need)
@@ -297,13 +297,14 @@ weir_status weir_use_driver(weir_driver *driver) {
     return status;
   if (driver) {
     if (driver->size < sizeof *driver)
-      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the table is of %zu bytes; this library needs %zu", __func__,
+      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: driver->size is %zu; expected at least %zu", __func__,
                         driver->size, sizeof *driver);
     if (!driver->name)
-      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the table has no name", __func__);
+      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: driver->name is NULL", __func__);
     const char *missing = missing_entry(driver);
     if (missing)
-      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the table \"%s\" has no %s", __func__, driver->name, missing);
+      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: driver \"%s\" lacks the required entry %s", __func__,
+                        driver->name, missing);
   }
 
   bool too_late = this_thread_starts;
@@ -315,8 +316,8 @@ weir_status weir_use_driver(weir_driver *driver) {
     pthread_mutex_unlock(&start_lock);
   }
   if (too_late)
-    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the runtime has started; choose before, or after weir_shutdown",
-                      __func__);
+    return weir__fail(WEIR_ERROR_BAD_STATE,
+                      "%s: the runtime has started; choose a driver before the start or after weir_shutdown", __func__);
   return WEIR_OK;
 }
 
@@ -354,7 +355,7 @@ weir_status weir_lazy_call(weir_lazy_fn fn, void *context, const char *where) {
   if (!copy)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory to queue the call from %s", __func__, where);
   lock_lists();
-  if (state == STARTED) { /* just now, on another thread */
+  if (state == STARTED) { /* another thread has started the runtime meanwhile */
     unlock_lists();
     free(copy);
     return fn(context);
@@ -375,13 +376,10 @@ weir_status weir_lazy_call(weir_lazy_fn fn, void *context, const char *where) {
   return WEIR_OK;
 }
 
-/* A profiler is attached to a context, so that the current device needs one. */
+/* The profiler works on a context, so the current device gets one. */
 weir_status weir_profiler_start(void) {
-  int device;
-  weir_status status = weir__resolve_device(__func__, -1, &device);
   weir__guard guard;
-  if (!status)
-    status = weir__enter_device(__func__, device, &guard);
+  weir_status status = weir__resolve_and_enter(__func__, -1, &guard);
   if (status)
     return status;
   status = WEIR__CALL(weir__rt.driver, ProfilerStart(weir__rt.driver));
@@ -390,11 +388,8 @@ weir_status weir_profiler_start(void) {
 }
 
 weir_status weir_profiler_stop(void) {
-  int device;
-  weir_status status = weir__resolve_device(__func__, -1, &device);
   weir__guard guard;
-  if (!status)
-    status = weir__enter_device(__func__, device, &guard);
+  weir_status status = weir__resolve_and_enter(__func__, -1, &guard);
   if (status)
     return status;
   status = WEIR__CALL(weir__rt.driver, ProfilerStop(weir__rt.driver));

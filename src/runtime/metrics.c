@@ -1,5 +1,5 @@
 /*
- * How busy a device is, how warm, how fast.
+ * Utilization, temperature, power and clock of a device.
  */
 #include "driver/metrics.h"
 

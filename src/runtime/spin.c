@@ -1,9 +1,9 @@
 /*
- * The spin kernel: keeps a stream busy for a given number of the device's clock cycles.
+ * The spin kernel: keeps a stream busy for a number of cycles of the device clock.
  */
 #include "runtime/runtime.h"
 
-/* Text that the driver compiles for its device, whichever that is: written for the oldest one there is a use for. */
+/* PTX that the driver compiles for its device, so it targets an old architecture. */
 static const char spin_ptx[] = ".version 6.0\n"
                                ".target sm_50\n"
                                ".address_size 64\n"
@@ -21,8 +21,7 @@ static const char spin_ptx[] = ".version 6.0\n"
                                "  ret;\n"
                                "}\n";
 
-/* The first spin may be in a capture, which allows to load a module but not to unload one, unless the thread's mode is relaxed:
- * what is captured has nothing to do with it. */
+/* The first spin may be in a capture, during which a module can be loaded, but unloaded only in relaxed mode. */
 static void unload(weir_driver *driver, weir_cu_module module) {
   int mode = WEIR_CU_CAPTURE_RELAXED;
   bool relaxed = !driver->ThreadExchangeStreamCaptureMode(driver, &mode);

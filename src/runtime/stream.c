@@ -1,10 +1,10 @@
 /*
- * Streams: pools of them, their ids, and which is current.
+ * Streams: the pools, the ids, and the current streams.
  *
- * An id says what the stream is:
+ * The id encodes the kind of the stream:
  *   0            the default stream
- *   odd          of a pool: bit 0 is 1, bits 1 to 4 the pool's number plus 1, the rest the stream's index in it
- *   even, not 0  the address of a stream that was made elsewhere; addresses of objects are even
+ *   odd          a pooled stream: bit 0 is 1, bits 1 to 4 are the pool number plus 1, the rest is the index in the pool
+ *   even, not 0  the address of a stream that was created elsewhere; such addresses are even
  */
 #include "weir/stream.h"
 
@@ -31,7 +31,7 @@ weir_stream weir__current_stream(int device) { return make_stream(device, weir__
 
 /* ---- Pools ---- */
 
-/* Finds out how many priorities the entered device has, once. */
+/* Queries the priorities of the entered device, once. */
 static weir_status init_priorities(const char *caller, weir__device *device) {
   if (device->priorities)
     return WEIR_OK;
@@ -46,7 +46,7 @@ static weir_status init_priorities(const char *caller, weir__device *device) {
   return WEIR_OK;
 }
 
-/* A stream of a pool of the entered device, made at its first use. */
+/* A pooled stream of the entered device, created on first use. */
 static weir_status get_pooled_stream(const char *caller, weir__device *device, int pool, int index,
                                      weir_cu_stream *raw) {
   weir_driver *driver = weir__rt.driver;
@@ -69,24 +69,24 @@ static weir_status get_pooled_stream(const char *caller, weir__device *device, i
   return status;
 }
 
-/* What is wrong with a stream, as far as can be said without its device. NULL when nothing is. */
+/* The reason why a stream is invalid, as far as it shows without the device. NULL if it is valid. */
 static const char *why_invalid(weir_stream stream) {
   if (stream.device_type != WEIR_DEVICE_TYPE_GPU)
-    return "the device type is 1 for every stream";
+    return "the device type must be 1";
   if (stream.device < 0 || stream.device >= weir__rt.device_count)
     return "there is no such device";
   if (stream.id < 0)
-    return "ids are not negative";
+    return "the id is negative";
   if (is_pooled(stream.id) && (pool_of(stream.id) < 0 || pool_of(stream.id) >= WEIR__PRIORITIES ||
                                index_of(stream.id) >= WEIR_STREAMS_PER_POOL))
-    return "no pool has such an id";
+    return "no pool has this id";
   return NULL;
 }
 
 static weir_status invalid_stream(const char *caller, weir_stream stream, const char *reason) {
   return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
-                    "%s: there is no stream with id %" PRId64 ", device %" PRId32 " and device type %" PRId32 ": %s",
-                    caller, stream.id, stream.device, stream.device_type, reason);
+                    "%s: no stream has id %" PRId64 ", device %" PRId32 " and device type %" PRId32 ": %s", caller,
+                    stream.id, stream.device, stream.device_type, reason);
 }
 
 static weir_status check_stream(const char *caller, weir_stream stream) {
@@ -122,13 +122,11 @@ weir_status weir__enter_stream(const char *caller, weir_stream stream, weir__gua
 
 weir_status weir_stream_create(int device, int priority, weir_stream *stream) {
   WEIR__CHECK_ARGUMENT(stream);
-  weir_status status = weir__resolve_device(__func__, device, &device);
   weir__guard guard;
-  if (!status)
-    status = weir__enter_device(__func__, device, &guard);
+  weir_status status = weir__resolve_and_enter(__func__, device, &guard);
   if (status)
     return status;
-  weir__device *d = &weir__rt.devices[device];
+  weir__device *d = &weir__rt.devices[guard.device];
   status = init_priorities(__func__, d);
   if (!status) {
     int pool = priority >= 0 ? 0 : priority <= -d->priorities ? d->priorities - 1 : -priority;
@@ -136,7 +134,7 @@ weir_status weir_stream_create(int device, int priority, weir_stream *stream) {
     weir_cu_stream raw;
     status = get_pooled_stream(__func__, d, pool, index, &raw);
     if (!status)
-      *stream = make_stream(device, pool_id(pool, index));
+      *stream = make_stream(guard.device, pool_id(pool, index));
   }
   weir__leave_device(&guard);
   return status;
@@ -145,18 +143,16 @@ weir_status weir_stream_create(int device, int priority, weir_stream *stream) {
 weir_status weir_stream_priority_range(int *least, int *greatest) {
   WEIR__CHECK_ARGUMENT(least);
   WEIR__CHECK_ARGUMENT(greatest);
-  int device;
-  weir_status status = weir__resolve_device(__func__, -1, &device);
   weir__guard guard;
-  if (!status)
-    status = weir__enter_device(__func__, device, &guard);
+  weir_status status = weir__resolve_and_enter(__func__, -1, &guard);
   if (status)
     return status;
-  status = init_priorities(__func__, &weir__rt.devices[device]);
+  weir__device *device = &weir__rt.devices[guard.device];
+  status = init_priorities(__func__, device);
   weir__leave_device(&guard);
   if (!status) {
     *least = 0;
-    *greatest = 1 - weir__rt.devices[device].priorities;
+    *greatest = 1 - device->priorities;
   }
   return status;
 }
@@ -176,11 +172,11 @@ weir_status weir_stream_external(int device, weir_cu_stream raw, weir_stream *st
   weir_status status = weir__resolve_device(__func__, device, &device);
   if (status)
     return status;
-  if (raw == WEIR_CU_STREAM_LEGACY) /* the driver's other name for the default stream */
+  if (raw == WEIR_CU_STREAM_LEGACY) /* another handle of the default stream */
     raw = NULL;
   int64_t id = (int64_t)(intptr_t)raw;
   if (id < 0 || is_pooled(id))
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: raw is %p, which is no stream's address", __func__,
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: raw is %p, which is not the address of a stream", __func__,
                       (void *)raw);
   *stream = make_stream(device, id);
   return WEIR_OK;
@@ -214,7 +210,7 @@ weir_status weir_stream_priority(weir_stream stream, int *priority) {
   return status;
 }
 
-/* Entering makes sure of the parts of an id that only the device can check. */
+/* Checks the parts of an id that depend on the device too. */
 static weir_status check_whole_stream(const char *caller, weir_stream stream) {
   weir_status status = check_stream(caller, stream);
   if (status || !is_pooled(stream.id))
@@ -242,13 +238,13 @@ weir_status weir_stream_pack(weir_stream stream, int64_t *id, int64_t *device, i
 
 weir_status weir_stream_unpack(int64_t id, int64_t device, int64_t device_type, weir_stream *stream) {
   WEIR__CHECK_ARGUMENT(stream);
-  weir_stream made = {.id = id, .device = (int32_t)device, .device_type = (int32_t)device_type};
-  if (made.device != device || made.device_type != device_type)
+  weir_stream created = {.id = id, .device = (int32_t)device, .device_type = (int32_t)device_type};
+  if (created.device != device || created.device_type != device_type)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: there is no device %" PRId64 " of type %" PRId64, __func__,
                       device, device_type);
-  weir_status status = check_whole_stream(__func__, made);
+  weir_status status = check_whole_stream(__func__, created);
   if (!status)
-    *stream = made;
+    *stream = created;
   return status;
 }
 
@@ -256,7 +252,7 @@ int weir_stream_equal(weir_stream a, weir_stream b) {
   return a.id == b.id && a.device == b.device && a.device_type == b.device_type;
 }
 
-/* Spreads the few bits in which streams differ over the whole word (the finisher of splitmix64). */
+/* Spreads the few bits in which streams differ over the whole word (the finalizer of splitmix64). */
 uint64_t weir_stream_hash(weir_stream stream) {
   uint64_t h =
       (uint64_t)stream.id ^ (uint64_t)(uint32_t)stream.device << 48 ^ (uint64_t)(uint32_t)stream.device_type << 56;
@@ -265,7 +261,7 @@ uint64_t weir_stream_hash(weir_stream stream) {
   return h ^ h >> 31;
 }
 
-/* Starts nothing and makes nothing: a pool's stream that is not there yet is told by its id. */
+/* Does not start the runtime: a pooled stream that does not exist yet is shown by its id. */
 int weir_stream_describe(weir_stream stream, char *text, size_t size) {
   uintptr_t raw = (uintptr_t)stream.id;
   if (is_pooled(stream.id)) {
@@ -312,7 +308,7 @@ weir_status weir_stream_scope_enter(weir_stream stream, weir_stream_scope *scope
   return status;
 }
 
-/* A device that had no context before the scope is not given one by leaving it. */
+/* Leaving the scope creates no context. */
 weir_status weir_stream_scope_leave(const weir_stream_scope *scope) {
   WEIR__CHECK_ARGUMENT(scope);
   weir_status status = check_whole_stream(__func__, scope->replaced);
@@ -349,7 +345,7 @@ weir_status weir_stream_synchronize(weir_stream stream) {
   return status;
 }
 
-/* An event of its own carries the order over. The driver keeps it until the wait is over. */
+/* Orders the streams by a temporary event. The driver keeps a destroyed event until the wait is over. */
 weir_status weir_stream_wait_stream(weir_stream stream, weir_stream other) {
   weir_driver *driver;
   weir__guard outer, inner;
@@ -360,7 +356,7 @@ weir_status weir_stream_wait_stream(weir_stream stream, weir_stream other) {
     status = weir__enter_stream(__func__, other, &outer, &other_raw);
   if (status)
     return status;
-  if (weir_stream_equal(stream, other)) /* in order with itself as it is */
+  if (weir_stream_equal(stream, other)) /* a stream is always in order with itself */
     goto leave_other;
 
   driver = weir__rt.driver;

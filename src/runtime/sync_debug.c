@@ -1,5 +1,5 @@
 /*
- * Sync debug mode: a word about calls that make the host wait for a stream.
+ * Sync debug mode: warns about calls that synchronize, or forbids them.
  */
 #include <stdatomic.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /*
- * Which devices there are, and counting them without starting anything that a fork would break.
+ * Counting devices, if possible without initializing a driver that a fork would break.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 weir_status weir__init_driver(const char *caller, weir_driver *driver, int *count) {
   weir_cu_result result = driver->Init(driver, 0);
-  /* NVIDIA's driver answers INVALID_DEVICE when CUDA_VISIBLE_DEVICES names a device twice, which leaves none. */
+  /* NVIDIA's driver returns INVALID_DEVICE if CUDA_VISIBLE_DEVICES names a device twice, which leaves none. */
   if (result == WEIR_CU_NO_DEVICE || result == WEIR_CU_INVALID_DEVICE) {
     *count = 0;
     return WEIR_OK;
@@ -26,8 +26,8 @@ weir_status weir__init_driver(const char *caller, weir_driver *driver, int *coun
   return status;
 }
 
-/* Of NVIDIA's devices. The management library answers without starting the driver; where it cannot, the driver is
- * started, and a child of fork can use it no more. A driver that fails to start has no device. */
+/* Counts NVIDIA's devices. The management library answers without initializing the driver. If it cannot, the driver is
+ * initialized, and later children cannot use it. A driver that fails to initialize has no devices. */
 static int count_cuda(weir_driver *cuda) {
   weir__nvml nvml;
   if (weir__nvml_open(&nvml)) {
@@ -35,9 +35,9 @@ static int count_cuda(weir_driver *cuda) {
     const char *uuids[WEIR_MAX_DEVICES];
     int ordinals[WEIR_MAX_DEVICES];
     int count;
-    bool told = weir__nvml_uuids(&nvml, texts, WEIR_MAX_DEVICES, &count);
+    bool known = weir__nvml_uuids(&nvml, texts, WEIR_MAX_DEVICES, &count);
     weir__nvml_close(&nvml);
-    if (told) {
+    if (known) {
       for (int i = 0; i < count; i++)
         uuids[i] = texts[i];
       count = weir__visible_ordinals(getenv("CUDA_VISIBLE_DEVICES"), uuids, count, ordinals);
@@ -61,7 +61,8 @@ weir_status weir__count_devices(const char *caller, weir_driver *chosen, int *co
   if (chosen)
     return weir__init_driver(caller, chosen, count);
 
-  /* The same choice as weir_driver_open's, which cannot be asked: to choose it starts NVIDIA's driver. */
+  /* Chooses as weir_driver_open does. That function cannot be used here, because it initializes NVIDIA's driver to
+   * choose. */
   const char *choice = getenv("WEIR_DRIVER");
   bool automatic = is_automatic(choice);
   if (automatic || strcmp(choice, "cuda") == 0) {
@@ -72,8 +73,8 @@ weir_status weir__count_devices(const char *caller, weir_driver *chosen, int *co
       number = count_cuda(cuda);
       weir_driver_close(cuda);
     } else if (automatic) {
-      static atomic_flag was_said = ATOMIC_FLAG_INIT; /* counting may be frequent */
-      if (!atomic_flag_test_and_set(&was_said))
+      static atomic_flag was_logged = ATOMIC_FLAG_INIT; /* log it once: devices may be counted often */
+      if (!atomic_flag_test_and_set(&was_logged))
         weir__cuda_log_fallback(caller, reason);
     }
     if (number > 0 || !automatic) {
@@ -106,11 +107,11 @@ weir_status weir__has_primary_context(const char *caller, weir_driver *chosen, i
     const char *choice = getenv("WEIR_DRIVER");
     char reason[WEIR__CUDA_REASON];
     if (!is_automatic(choice) && strcmp(choice, "cuda") != 0)
-      return WEIR_OK; /* a driver that nobody has opened yet */
+      return WEIR_OK; /* no other code can have a context on a driver that is not open */
     if (weir__cuda_open(reason, &driver))
       return WEIR_OK;
   }
-  /* A driver that was not started answers NOT_INITIALIZED: then there is no context either. */
+  /* A driver that is not initialized returns NOT_INITIALIZED, and has no contexts. */
   weir_cu_device handle;
   unsigned flags;
   int active;
