@@ -22,22 +22,17 @@ void weir__client_add(weir__client *client) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, add_fork_handlers);
   pthread_mutex_lock(&list_lock);
-  client->previous = NULL;
-  client->next = clients;
-  if (clients)
-    clients->previous = client;
+  client->link = &clients;
+  if ((client->next = clients))
+    clients->link = &client->next;
   clients = client;
   pthread_mutex_unlock(&list_lock);
 }
 
 void weir__client_remove(weir__client *client) {
   pthread_mutex_lock(&list_lock);
-  if (client->previous)
-    client->previous->next = client->next;
-  else
-    clients = client->next;
-  if (client->next)
-    client->next->previous = client->previous;
+  if ((*client->link = client->next))
+    client->next->link = client->link;
   pthread_mutex_unlock(&list_lock);
 }
 

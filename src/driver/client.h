@@ -23,7 +23,7 @@ struct weir__client {
    * weir__bad_fork. The locks inside the object are in the state that they had at the fork. */
   void (*invalidate)(weir__client *client);
 
-  weir__client *next, *previous; /* guarded by the lock of the list */
+  weir__client *next, **link; /* guarded by the lock of the list */
 };
 
 void weir__client_add(weir__client *client);

@@ -58,37 +58,31 @@ static weir_status check_pointers(const char *caller, const void *to, const void
   return WEIR_OK;
 }
 
-weir_status weir_copy_async(void *to, const void *from, size_t bytes, weir_stream stream) {
+static weir_status copy_and_wait(const char *caller, void *to, const void *from, size_t bytes, weir_stream stream,
+                                 bool wait) {
   weir__guard guard;
   weir_cu_stream raw;
-  weir_status status = check_pointers(__func__, to, from, bytes);
+  weir_status status = check_pointers(caller, to, from, bytes);
   if (!status)
-    status = weir__enter_stream(__func__, stream, &guard, &raw);
+    status = weir__enter_stream(caller, stream, &guard, &raw);
   if (status)
     return status;
-  if (bytes > 0)
-    status = copy(__func__, to, from, bytes, raw);
+  if (wait && bytes > 0)
+    status = weir__check_sync(caller);
+  if (!status && bytes > 0)
+    status = copy(caller, to, from, bytes, raw);
+  if (!status && wait && bytes > 0)
+    status = WEIR__CALL_FOR(caller, weir__rt.driver, StreamSynchronize(weir__rt.driver, raw));
   weir__leave_device(&guard);
   return status;
 }
 
+weir_status weir_copy_async(void *to, const void *from, size_t bytes, weir_stream stream) {
+  return copy_and_wait(__func__, to, from, bytes, stream, false);
+}
+
 weir_status weir_copy(void *to, const void *from, size_t bytes, weir_stream stream) {
-  weir__guard guard;
-  weir_cu_stream raw;
-  weir_status status = check_pointers(__func__, to, from, bytes);
-  if (!status)
-    status = weir__enter_stream(__func__, stream, &guard, &raw);
-  if (status)
-    return status;
-  if (bytes > 0) {
-    status = weir__check_sync(__func__);
-    if (!status)
-      status = copy(__func__, to, from, bytes, raw);
-    if (!status)
-      status = WEIR__CALL(weir__rt.driver, StreamSynchronize(weir__rt.driver, raw));
-  }
-  weir__leave_device(&guard);
-  return status;
+  return copy_and_wait(__func__, to, from, bytes, stream, true);
 }
 
 weir_status weir_copy_peer_async(void *to, int to_device, const void *from, int from_device, size_t bytes,

@@ -134,27 +134,26 @@ leave_device:
   return status;
 }
 
-weir_status weir_event_record(weir_event *event, weir_stream stream) {
-  WEIR__CHECK_ARGUMENT(event);
-  weir_status status = check(__func__, event);
+/* `once` leaves an event alone that was recorded before. */
+static weir_status lock_and_record(const char *caller, weir_event *event, weir_stream stream, bool once) {
+  weir_status status = check(caller, event);
   if (status)
     return status;
   pthread_mutex_lock(&event->lock);
-  status = record(__func__, event, stream);
+  if (!once || !event->recorded)
+    status = record(caller, event, stream);
   pthread_mutex_unlock(&event->lock);
   return status;
 }
 
+weir_status weir_event_record(weir_event *event, weir_stream stream) {
+  WEIR__CHECK_ARGUMENT(event);
+  return lock_and_record(__func__, event, stream, false);
+}
+
 weir_status weir_event_record_once(weir_event *event, weir_stream stream) {
   WEIR__CHECK_ARGUMENT(event);
-  weir_status status = check(__func__, event);
-  if (status)
-    return status;
-  pthread_mutex_lock(&event->lock);
-  if (!event->recorded)
-    status = record(__func__, event, stream);
-  pthread_mutex_unlock(&event->lock);
-  return status;
+  return lock_and_record(__func__, event, stream, true);
 }
 
 weir_status weir_event_query(const weir_event *event) {

@@ -102,22 +102,17 @@ void weir__note_driver_init(const weir_driver *driver) {
 
 void weir__object_add(weir__object *object) {
   lock_lists();
-  object->previous = NULL;
-  object->next = objects;
-  if (objects)
-    objects->previous = object;
+  object->link = &objects;
+  if ((object->next = objects))
+    objects->link = &object->next;
   objects = object;
   unlock_lists();
 }
 
 void weir__object_remove(weir__object *object) {
   lock_lists();
-  if (object->previous)
-    object->previous->next = object->next;
-  else
-    objects = object->next;
-  if (object->next)
-    object->next->previous = object->previous;
+  if ((*object->link = object->next))
+    object->next->link = object->link;
   unlock_lists();
 }
 
@@ -377,22 +372,18 @@ weir_status weir_lazy_call(weir_lazy_fn fn, void *context, const char *where) {
 }
 
 /* The profiler works on a context, so the current device gets one. */
-weir_status weir_profiler_start(void) {
+static weir_status profile(const char *caller, bool start) {
   weir__guard guard;
-  weir_status status = weir__resolve_and_enter(__func__, -1, &guard);
+  weir_status status = weir__resolve_and_enter(caller, -1, &guard);
   if (status)
     return status;
-  status = WEIR__CALL(weir__rt.driver, ProfilerStart(weir__rt.driver));
+  weir_driver *driver = weir__rt.driver;
+  status = start ? WEIR__CALL_FOR(caller, driver, ProfilerStart(driver))
+                 : WEIR__CALL_FOR(caller, driver, ProfilerStop(driver));
   weir__leave_device(&guard);
   return status;
 }
 
-weir_status weir_profiler_stop(void) {
-  weir__guard guard;
-  weir_status status = weir__resolve_and_enter(__func__, -1, &guard);
-  if (status)
-    return status;
-  status = WEIR__CALL(weir__rt.driver, ProfilerStop(weir__rt.driver));
-  weir__leave_device(&guard);
-  return status;
-}
+weir_status weir_profiler_start(void) { return profile(__func__, true); }
+
+weir_status weir_profiler_stop(void) { return profile(__func__, false); }

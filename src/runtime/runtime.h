@@ -70,7 +70,7 @@ void weir__note_driver_init(const weir_driver *driver);
 
 typedef struct weir__object weir__object;
 struct weir__object {
-  weir__object *next, *previous;      /* guarded by the lock of the lists */
+  weir__object *next, **link;         /* guarded by the lock of the lists */
   atomic_bool expired;                /* the runtime that it belongs to was shut down */
   void (*release)(weir__object *);    /* destroys the handles of the driver */
   bool (*has_handle)(weir__object *); /* whether it has any */

@@ -141,7 +141,8 @@ static void test_processes(void **state) {
   (void)state;
   char text[64];
   alloc_open(NULL, 64 * MIB);
-  REFUSED_SAYING(NOT_SUPPORTED, "not an NVIDIA device", weir_allocator_processes(allocator, 0, text, sizeof text, NULL));
+  REFUSED_SAYING(NOT_SUPPORTED, "not an NVIDIA device",
+                 weir_allocator_processes(allocator, 0, text, sizeof text, NULL));
   faults->capabilities |= WEIR_DRIVER_NVIDIA;
   setenv("WEIR_NVML_LIBRARY", "/nonexistent/libnvml.so", 1);
   REFUSED_SAYING(NOT_SUPPORTED, "cannot be loaded", weir_allocator_processes(allocator, 0, text, sizeof text, NULL));

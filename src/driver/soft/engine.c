@@ -9,7 +9,6 @@
  * that were ever ready at once. In stepped time, nothing runs until a call has to wait. That call then runs the work
  * that it waits for, and what that work depends on, and nothing else.
  */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -132,10 +131,12 @@ static void fill(uint64_t to, uint32_t value, unsigned width, uint64_t count) {
     word[i] = value;
 }
 
-static void sleep_until(uint64_t ns) {
-  struct timespec at = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
-  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR)
-    continue;
+static void poll_pause(void) { nanosleep(&(struct timespec){0, 50000}, NULL); }
+
+void weir__soft_pause(struct soft *soft) {
+  pthread_mutex_unlock(&soft->lock);
+  poll_pause();
+  pthread_mutex_lock(&soft->lock);
 }
 
 /* Called without the lock. An error breaks the context. */
@@ -158,7 +159,7 @@ static weir_cu_result execute(struct soft *soft, struct soft_work *item) {
   case MODEL_WORK_OTHER:
     while (item->sync == SOFT_WAIT_SHARED && !soft->stopping &&
            !weir__soft_shared_event_done(item->shared, item->shared_count))
-      sleep_until(weir__monotonic_ns() + 50000);
+      poll_pause();
     break;
   default:
     break;
@@ -500,9 +501,7 @@ static void advance_one(struct soft *soft, struct soft_stream *stream) {
       return;
     struct soft_work *work = stream->first;
     if (weir__soft_work_is(work, SOFT_WAIT_SHARED)) {
-      pthread_mutex_unlock(&soft->lock);
-      sleep_until(weir__monotonic_ns() + 50000);
-      pthread_mutex_lock(&soft->lock);
+      weir__soft_pause(soft);
       return;
     }
     stream = work->signal->owner;

@@ -4,7 +4,6 @@
  * Recording an event enqueues an empty work item, and points the event at the signal of that item. A wait refers to the
  * signal, not to the event, so recording or destroying the event later does not affect the wait.
  */
-#include <time.h>
 #include <unistd.h>
 
 #include "driver/soft/soft.h"
@@ -84,12 +83,8 @@ static weir_cu_result wait_event(model *m, model_event *event) {
   model_thread *thread = m->thread;
   uint64_t count = atomic_load(&shared->page->recorded);
   shared->refs++;
-  while (!weir__soft_shared_event_done(shared, count)) {
-    struct timespec pause = {0, 50000};
-    pthread_mutex_unlock(&soft->lock);
-    nanosleep(&pause, NULL);
-    pthread_mutex_lock(&soft->lock);
-  }
+  while (!weir__soft_shared_event_done(shared, count))
+    weir__soft_pause(soft);
   m->thread = thread;
   weir__soft_shared_event_unref(shared);
   return WEIR_CU_SUCCESS;

@@ -25,7 +25,7 @@ struct ipc_ticket {
   int32_t pid, fd, kind; /* kind: 'm' for memory, 'e' for an event */
   uint64_t offset, bytes, mapped_bytes;
 };
-static const char magic[8] = "weirIPC";
+#define TICKET_MAGIC "weirIPC"
 
 _Static_assert(sizeof(struct ipc_ticket) <= 64, "a ticket fits a handle");
 
@@ -68,13 +68,13 @@ static weir_cu_result get_mem_handle(model *m, weir_cu_ipc_mem_handle *handle, w
   if (fcntl(range->extent.fd, F_OFD_SETLK, &lock))
     return WEIR_CU_OPERATING_SYSTEM;
   range->exported = true;
-  struct ipc_ticket ticket = {.pid = getpid(),
+  struct ipc_ticket ticket = {.magic = TICKET_MAGIC,
+                              .pid = getpid(),
                               .fd = range->extent.fd,
                               .kind = 'm',
                               .offset = range->extent.offset,
                               .bytes = range->r.bytes,
                               .mapped_bytes = range->r.room};
-  memcpy(ticket.magic, magic, sizeof magic);
   memset(handle, 0, sizeof *handle);
   memcpy(handle, &ticket, sizeof ticket);
   return WEIR_CU_SUCCESS;
@@ -83,7 +83,7 @@ static weir_cu_result get_mem_handle(model *m, weir_cu_ipc_mem_handle *handle, w
 /* `bad` is the result for a handle that is not of this kind. */
 static weir_cu_result read_ticket(const void *handle, int kind, weir_cu_result bad, struct ipc_ticket *ticket) {
   memcpy(ticket, handle, sizeof *ticket);
-  if (memcmp(ticket->magic, magic, sizeof magic) || ticket->kind != kind)
+  if (memcmp(ticket->magic, TICKET_MAGIC, sizeof ticket->magic) || ticket->kind != kind)
     return bad;
   return ticket->pid == getpid() ? WEIR_CU_INVALID_CONTEXT : WEIR_CU_SUCCESS;
 }
@@ -204,8 +204,7 @@ static bool read_handle_name(int fd, int *physical) {
 }
 
 static struct soft_memory *memory_by_inode(const model *m, uint64_t inode) {
-  uint32_t index = 0;
-  for (struct soft_memory *memory; (memory = weir__handles_next(&m->memories, &index));)
+  FOR_EACH_HANDLE(struct soft_memory, memory, &m->memories)
     if (memory->inode == inode && !memory->same)
       return memory;
   return NULL;
@@ -299,8 +298,7 @@ static weir_cu_result get_event_handle(model *m, weir_cu_ipc_event_handle *handl
     return e->e.device->error;
   if (!handle)
     return WEIR_CU_INVALID_VALUE;
-  struct ipc_ticket ticket = {.pid = getpid(), .fd = e->shared->fd, .kind = 'e'};
-  memcpy(ticket.magic, magic, sizeof magic);
+  struct ipc_ticket ticket = {.magic = TICKET_MAGIC, .pid = getpid(), .fd = e->shared->fd, .kind = 'e'};
   memset(handle, 0, sizeof *handle);
   memcpy(handle, &ticket, sizeof ticket);
   return WEIR_CU_SUCCESS;

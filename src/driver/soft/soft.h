@@ -139,6 +139,9 @@ weir_cu_result weir__soft_wait_signal(struct soft *soft, struct soft_signal *sig
 weir_cu_result weir__soft_wait_device(model *m, model_device *device);
 
 void weir__soft_engine_stop(struct soft *soft);
+/* Sleeps before the state of another process is polled again. The lock is held, and released meanwhile. */
+void weir__soft_pause(struct soft *soft);
+
 /* The device clock: counted in stepped time, else the monotonic clock. */
 uint64_t weir__soft_clock_ns(const struct soft *soft);
 
@@ -171,6 +174,11 @@ void weir__soft_shared_event_unref(struct soft_shared_event *shared);
 
 /* Whether the record with this number was reached, or never will be because its process has exited. */
 bool weir__soft_shared_event_done(const struct soft_shared_event *shared, uint64_t count);
+
+/* Visits every live object of a handle table: FOR_EACH_HANDLE(model_graph, graph, &m->graphs) { ... }. */
+#define FOR_EACH_HANDLE(type, object, table)                                                                           \
+  for (uint32_t object##_index = 0, object##_done = 0; !object##_done; object##_done = 1)                              \
+    for (type * object; (object = weir__handles_next((table), &object##_index));)
 
 /* ---- Devices and threads ---- */
 

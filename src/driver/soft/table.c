@@ -353,14 +353,11 @@ weir_status weir_soft_take_census(weir_driver *driver, weir_soft_census *census)
                         .modules = count_live(&m->modules)};
   weir__model_each_range(m, count_range, &c);
   /* The program did not create the default streams and pools, so they are not counted. */
-  uint32_t index = 0;
-  for (const model_stream *stream; (stream = weir__handles_next(&m->streams, &index));)
+  FOR_EACH_HANDLE(const model_stream, stream, &m->streams)
     c.streams += !stream->is_default && !stream->dropped;
-  index = 0;
-  for (const model_pool *pool; (pool = weir__handles_next(&m->pools, &index));)
+  FOR_EACH_HANDLE(const model_pool, pool, &m->pools)
     c.pools += pool != pool->device->default_pool && !pool->destroyed;
-  index = 0;
-  for (const model_memory *memory; (memory = weir__handles_next(&m->memories, &index));)
+  FOR_EACH_HANDLE(const model_memory, memory, &m->memories)
     c.handles += !memory->released;
   for (int i = 0; i < m->device_count; i++) {
     c.contexts += m->devices[i]->retains > 0;

@@ -102,17 +102,14 @@ static void check_range(model *m, model_range *range, void *data) {
 
 static void check_memory(model *m) {
   struct sums sums = {0};
-  uint32_t index = 0;
   CHECK(weir__rangemap_is_valid(&m->placed), "ranges: the map is invalid");
-  for (struct soft_memory *memory; (memory = weir__handles_next(&m->memories, &index));)
+  FOR_EACH_HANDLE(struct soft_memory, memory, &m->memories)
     memory->seen = 0;
   weir__model_each_range(m, check_range, &sums);
-  index = 0;
-  for (const struct soft_memory *memory; (memory = weir__handles_next(&m->memories, &index));)
+  FOR_EACH_HANDLE(const struct soft_memory, memory, &m->memories)
     if (memory->same)
       memory->same->seen++;
-  index = 0;
-  for (const struct soft_memory *memory; (memory = weir__handles_next(&m->memories, &index));) {
+  FOR_EACH_HANDLE(const struct soft_memory, memory, &m->memories) {
     CHECK_EQUAL(memory->seen, memory->m.mappings, "memory: mappings of a handle");
     CHECK(memory->seen || !memory->m.released, "memory: a handle is neither retained nor mapped");
     CHECK(is_file_extent(&memory->extent, memory->m.device), "memory: a handle has an invalid extent");
@@ -144,9 +141,7 @@ static void check_pool(const model *m, const struct soft_pool *pool) {
 
 /* NULL, for a pool that has not been created yet, is valid. */
 static bool has_pool(const model *m, const model_device *device, const model_pool *pool) {
-  uint32_t index = 0;
-  const model_pool *p;
-  while ((p = weir__handles_next(&m->pools, &index)))
+  FOR_EACH_HANDLE(const model_pool, p, &m->pools)
     if (p == pool)
       return p->device == device && !p->destroyed;
   return !pool;
@@ -327,17 +322,13 @@ void weir__soft_is_valid(struct soft *soft) {
   }
   check_ready(soft);
   check_captures(soft);
-  uint32_t index = 0;
-  for (const struct soft_pool *pool; (pool = weir__handles_next(&m->pools, &index));)
+  FOR_EACH_HANDLE(const struct soft_pool, pool, &m->pools)
     check_pool(m, pool);
-  index = 0;
-  for (model_graph *graph; (graph = weir__handles_next(&m->graphs, &index));)
+  FOR_EACH_HANDLE(model_graph, graph, &m->graphs)
     check_graph(m, graph);
-  index = 0;
-  for (const struct soft_event *event; (event = weir__handles_next(&m->events, &index));)
+  FOR_EACH_HANDLE(const struct soft_event, event, &m->events)
     check_event(m, event);
-  index = 0;
-  for (const model_exec *exec; (exec = weir__handles_next(&m->execs, &index));)
+  FOR_EACH_HANDLE(const model_exec, exec, &m->execs)
     for (size_t i = 0; i < exec->count; i++)
       see_range(&exec->works[i]);
   weir__model_each_range(m, check_seen, NULL);
