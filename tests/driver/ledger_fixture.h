@@ -8,14 +8,13 @@
 
 #define PAGE ((size_t)2 << 20)
 
-/* A module with the one kernel that is known, and parameters for it. */
+/* A module with the only kernel that the ledger knows, and parameters for it. */
 #define SPIN_PTX ".version 6.0\n.visible .entry weir_spin(.param .u64 cycles)\n.visible .entry other()\n"
 static uint64_t spin_cycles = 1;
 static void *spin_params[] = {&spin_cycles};
 static inline void **params_of_spin(void) { return spin_params; }
 
-/* A ledger of `devices` devices of `bytes` each, with the contexts of all of them retained and that of device 0
- * current. */
+/* A ledger with `devices` devices of `bytes` each. All contexts are retained, and that of device 0 is current. */
 static inline weir_driver *open_ledger(int devices, unsigned long long bytes) {
   weir_ledger_options options;
   weir_ledger_options_init(&options);
@@ -57,7 +56,7 @@ static inline weir_cu_event make_event(weir_driver *d) {
   return event;
 }
 
-/* splitmix64: the same numbers for the same seed everywhere. */
+/* splitmix64: the same sequence for the same seed on every machine. */
 static inline uint64_t next_random(uint64_t *state) {
   uint64_t z = *state += 0x9e3779b97f4a7c15;
   z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;

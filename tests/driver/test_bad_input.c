@@ -1,6 +1,6 @@
 /*
- * Wrong arguments to every call of driver.h, soft.h and status.h: a status, a text that begins with the call's name,
- * and outputs as they were.
+ * Invalid arguments to every call of driver.h, soft.h and status.h: the status, an error text that begins with the name
+ * of the call, and unchanged outputs.
  */
 #include <limits.h>
 #include <stdint.h>
@@ -90,7 +90,7 @@ static void test_faults(void **state) {
   assert_error(INVALID_ARGUMENT, weir_fault_counts(fault, (weir_driver_call)(WEIR_CALL_COUNT + 1), &count, &count));
   assert_int_equal(count, 77);
   int devices;
-  assert_cu(fault->DeviceGetCount(fault, &devices)); /* nothing was made to fail */
+  assert_cu(fault->DeviceGetCount(fault, &devices)); /* no fault was injected */
   weir_driver_close(fault);
 }
 
@@ -143,7 +143,7 @@ static void test_stepping_in_real_time(void **state) {
   weir_driver_close(threads);
 }
 
-/* Numbers that are none have a name all the same. */
+/* Invalid numbers have a name too. */
 static void test_names(void **state) {
   (void)state;
   assert_null(weir_driver_call_name(WEIR_CALL_COUNT));

@@ -1,5 +1,5 @@
 /*
- * The table that makes calls fail. What it does under threads is in test_fault_threads.c.
+ * The fault table. Its behaviour with many threads is in test_fault_threads.c.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -73,7 +73,7 @@ static void test_every_call_reaches_its_own_entry(void **state) {
   weir_driver_close(d);
 }
 
-/* The arguments of a call, written down where the echo would only answer. */
+/* Records the arguments of a call. */
 static unsigned long long seen[16];
 
 static weir_cu_result see_map(weir_driver *self, weir_cu_deviceptr pointer, size_t bytes, size_t offset,
@@ -158,7 +158,7 @@ static void test_absent_entries_stay_absent(void **state) {
 #include "weir/driver_entries.h"
   assert_true(d->MemExportToShareableHandle == NULL);
   weir_driver_close(d);
-  assert_cu(inner->CtxSynchronize(inner)); /* stays the caller's */
+  assert_cu(inner->CtxSynchronize(inner)); /* still belongs to the caller */
   weir_driver_close(inner);
 }
 
@@ -199,7 +199,7 @@ static void test_the_nth_call_of_each_kind_fails_once(void **state) {
         assert_int_equal(results[i], i == call && round == 3 ? ANY_CODE : ECHO_OF(i));
     }
     assert_int_equal(faults_of(d, call), 1);
-    assert_int_equal(echo.calls[call], passed_on + 4); /* the one that failed was not passed on */
+    assert_int_equal(echo.calls[call], passed_on + 4); /* the failed call was not forwarded */
   }
   assert_int_equal(faults_of(d, WEIR_CALL_COUNT), WEIR_CALL_COUNT);
   assert_int_equal(calls_of(d, WEIR_CALL_COUNT), 5ul * WEIR_CALL_COUNT * WEIR_CALL_COUNT);
@@ -216,14 +216,14 @@ static void test_rules_are_replaced_and_removed(void **state) {
   const int through = ECHO_OF(WEIR_CALL_MemAlloc);
   assert_ok(weir_fault_nth(d, WEIR_CALL_MemAlloc, 2, 2, 0));
   assert_int_equal(d->MemAlloc(d, &p, 1), through);
-  assert_ok(weir_fault_nth(d, WEIR_CALL_MemAlloc, 2, 3, 0)); /* from now: the count begins anew */
+  assert_ok(weir_fault_nth(d, WEIR_CALL_MemAlloc, 2, 3, 0)); /* counting restarts */
   assert_int_equal(d->MemAlloc(d, &p, 1), through);
   assert_int_equal(d->MemAlloc(d, &p, 1), 3);
   assert_ok(weir_fault_nth(d, WEIR_CALL_MemAlloc, 1, 2, 0));
   assert_ok(weir_fault_nth(d, WEIR_CALL_MemAlloc, 0, 0, 0));
   assert_int_equal(d->MemAlloc(d, &p, 1), through);
 
-  /* Rules of two sorts that meet in one call make one failure, and both are spent. */
+  /* Two rules that hit the same call make one failure, and both are used up. */
   assert_ok(weir_fault_nth(d, WEIR_CALL_MemAlloc, 2, 7, 0));
   assert_ok(weir_fault_nth_any(d, 2, 8));
   assert_int_equal(d->MemAlloc(d, &p, 1), through);
@@ -253,7 +253,7 @@ static void test_sticky(void **state) {
 
   unsigned long calls = calls_of(d, WEIR_CALL_COUNT), faults = faults_of(d, WEIR_CALL_COUNT);
   assert_ok(weir_fault_clear(d));
-  assert_int_equal(calls_of(d, WEIR_CALL_COUNT), calls); /* counts stay */
+  assert_int_equal(calls_of(d, WEIR_CALL_COUNT), calls); /* counts are kept */
   assert_int_equal(faults_of(d, WEIR_CALL_COUNT), faults);
   every_call(d, results);
   for (int call = 0; call < WEIR_CALL_COUNT; call++)
@@ -296,7 +296,7 @@ static void test_a_failed_end_of_capture_gives_no_graph(void **state) {
 
 /* ---- The nth of any kind ---- */
 
-static void test_nth_any_counts_all_but_tellers_and_givers(void **state) {
+static void test_nth_any_skips_describing_and_releasing_calls(void **state) {
   (void)state;
   echo_driver echo;
   weir_driver *d;
@@ -304,7 +304,7 @@ static void test_nth_any_counts_all_but_tellers_and_givers(void **state) {
   echo_init(&echo);
   assert_ok(weir_driver_open_fault(&echo.table, &d));
   unsigned long nth = 1;
-  /* every_call goes through the entries in order, so the nth that counts is known. */
+  /* every_call makes its calls in the order of the entries, so the nth counted call is known. */
   for (int call = 0; call < WEIR_CALL_COUNT; call++) {
     if (is_teller(call) || is_giver(call))
       continue;
@@ -316,7 +316,7 @@ static void test_nth_any_counts_all_but_tellers_and_givers(void **state) {
   weir_driver_close(d);
 }
 
-/* A program with a bit of everything, that gives back what it has when a call fails. */
+/* A program that uses everything, and releases what it has when a call fails. */
 static weir_cu_result program(weir_driver *d, int *reached) {
   weir_cu_mem_prop prop = memory_of(0);
   weir_cu_mem_access access = access_of(0, WEIR_CU_ACCESS_READWRITE);
@@ -369,7 +369,7 @@ static weir_cu_result program(weir_driver *d, int *reached) {
 #undef DO
 
 give_back:
-  /* The stream first: a capture that could not be ended would forbid the rest. */
+  /* The stream first: an open capture would forbid the rest. */
   if (stream != NULL)
     assert_cu(d->StreamDestroy(d, stream));
   if (exec != NULL)
@@ -417,7 +417,7 @@ static void test_each_call_of_a_program_fails_once(void **state) {
 
 /* ---- At random ---- */
 
-/* The calls of `rounds` rounds of every entry that failed, as one number. */
+/* A hash of the calls that failed in `rounds` rounds over all entries. */
 static uint64_t pattern(uint64_t seed, unsigned per_million, int rounds, unsigned long *faults) {
   echo_driver echo;
   weir_driver *d;
@@ -448,7 +448,7 @@ static void test_random_is_the_same_for_the_same_seed(void **state) {
   }
 }
 
-static void test_random_hits_what_can_want_something(void **state) {
+static void test_random_hits_acquiring_calls(void **state) {
   (void)state;
   static const weir_driver_call want[] = {WEIR_CALL_MemAlloc,
                                           WEIR_CALL_MemHostAlloc,
@@ -502,7 +502,7 @@ static void test_random_is_as_frequent_as_asked(void **state) {
       d->MemAlloc(d, &p, 1);
     unsigned long faults = faults_of(d, WEIR_CALL_MemAlloc) - before;
     before += faults;
-    /* Five standard deviations at the least. */
+    /* At least five standard deviations. */
     unsigned slack = rates[i] < 10000 ? 160 : 2500;
     assert_in_range(faults, rates[i] - slack, rates[i] + slack);
   }
@@ -553,10 +553,10 @@ int main(void) {
       cmocka_unit_test(test_sticky),
       cmocka_unit_test(test_clear_removes_every_rule),
       cmocka_unit_test(test_a_failed_end_of_capture_gives_no_graph),
-      cmocka_unit_test(test_nth_any_counts_all_but_tellers_and_givers),
+      cmocka_unit_test(test_nth_any_skips_describing_and_releasing_calls),
       cmocka_unit_test(test_each_call_of_a_program_fails_once),
       cmocka_unit_test(test_random_is_the_same_for_the_same_seed),
-      cmocka_unit_test(test_random_hits_what_can_want_something),
+      cmocka_unit_test(test_random_hits_acquiring_calls),
       cmocka_unit_test(test_random_is_as_frequent_as_asked),
       cmocka_unit_test(test_bad_arguments),
   };

@@ -1,5 +1,5 @@
 /*
- * A fault table under many threads: nothing is counted twice or lost, and a rule hits as often as it says.
+ * A fault table with many threads: no call is counted twice or lost, and a rule hits exactly as often as it should.
  */
 #include <pthread.h>
 
@@ -48,7 +48,7 @@ static void run(crew *c) {
     pthread_join(threads[t], NULL);
 }
 
-/* Every call was counted once, and was either passed on or failed. */
+/* Every call was counted once, and was either forwarded or failed. */
 static void check_counts(crew *c) {
   static const weir_driver_call kinds[] = {WEIR_CALL_MemAlloc, WEIR_CALL_EventQuery, WEIR_CALL_MemFree};
   unsigned long all_faults = 0, calls = 0, faults = 0;
@@ -86,7 +86,7 @@ static void test_random_hits_as_often_for_the_same_seed(void **state) {
     failed[i] = c.failed;
     weir_driver_close(c.d);
   }
-  assert_int_equal(failed[0], failed[1]); /* which thread is hit may differ, how many are not */
+  assert_int_equal(failed[0], failed[1]); /* the threads that are hit may differ, their number does not */
   assert_in_range(failed[0], THREADS * CALLS / 11, THREADS * CALLS / 9);
 }
 
@@ -97,7 +97,7 @@ static void test_sticky_reaches_all_threads(void **state) {
   assert_ok(weir_fault_nth(c.d, WEIR_CALL_MemAlloc, 1000, CODE, 1));
   run(&c);
   check_counts(&c);
-  /* 999 allocations got through, and with them no more of the others than there are threads. */
+  /* 999 allocations succeeded, and after them at most one other call per thread. */
   assert_int_equal(c.echo.calls[WEIR_CALL_MemAlloc], 999);
   assert_in_range(c.echo.calls[WEIR_CALL_EventQuery], 999 - THREADS, 999);
   assert_in_range(c.echo.calls[WEIR_CALL_MemFree], 999 - 2 * THREADS, 999);

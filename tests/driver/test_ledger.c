@@ -1,7 +1,7 @@
 /*
- * The ledger's rules, one by one: the table itself, devices, contexts, plain and host memory, placement. Virtual memory
- * and pools are in test_ledger_virtual.c, streams and events in test_ledger_streams.c, captures and graphs in
- * test_ledger_capture.c. Its answers to random calls are compared with a model in test_ledger_model.c.
+ * The rules of the ledger: the table, devices, contexts, plain and host memory, placement. Virtual memory and pools are
+ * in test_ledger_virtual.c, streams and events in test_ledger_streams.c, captures and graphs in test_ledger_capture.c.
+ * test_ledger_model.c compares random calls with a model.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +54,7 @@ static void test_nothing_but_texts_before_init(void **state) {
   weir_driver_close(d);
 }
 
-/* With NULL for everything each entry answers something sensible, with a context and without. */
+/* With NULL arguments each entry returns a sensible result, with and without a context. */
 static void test_empty_arguments_are_refused(void **state) {
   (void)state;
   weir_driver *d = open_ledger(1, GIB);
@@ -67,7 +67,7 @@ static void test_empty_arguments_are_refused(void **state) {
       if (results[call] != WEIR_CALL_ABSENT && results[call] != WEIR_CU_SUCCESS)
         assert_string_not_equal(weir_cu_result_name(results[call]), "CUDA_ERROR_<unrecognized>");
     }
-    assert_cu_error(INVALID_CONTEXT, results[WEIR_CALL_MemAlloc]); /* every_call took the context away */
+    assert_cu_error(INVALID_CONTEXT, results[WEIR_CALL_MemAlloc]); /* every_call has unset the context */
     weir_cu_context context;
     assert_cu(d->DevicePrimaryCtxRetain(d, &context, 0));
     assert_cu(d->CtxSetCurrent(d, context));
@@ -107,9 +107,9 @@ static void test_options(void **state) {
   options.bytes = 0;
   assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_driver_open_ledger(&options, &d));
   assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_driver_open_ledger(NULL, NULL));
-  assert_ptr_equal(d, (weir_driver *)1); /* outputs are left alone on failure */
+  assert_ptr_equal(d, (weir_driver *)1); /* outputs are unchanged on failure */
 
-  /* A caller of an older version, whose struct ends behind `devices`. */
+  /* A caller of an older version, whose struct ends after `devices`. */
   options.size = offsetof(weir_ledger_options, bytes);
   options.devices = 3;
   assert_ok(weir_driver_open_ledger(&options, &d));
@@ -210,7 +210,7 @@ static void test_contexts_come_and_go(void **state) {
   assert_cu(d->DevicePrimaryCtxRetain(d, &context, 0));
   assert_cu(d->DevicePrimaryCtxRetain(d, &current, 0));
   assert_ptr_equal(context, current);
-  assert_cu_error(INVALID_CONTEXT, d->MemAlloc(d, &p, 1)); /* retained is not current */
+  assert_cu_error(INVALID_CONTEXT, d->MemAlloc(d, &p, 1)); /* retained does not mean current */
   assert_cu(d->CtxSetCurrent(d, context));
   assert_cu(d->MemAlloc(d, &p, 1));
   weir_cu_stream stream = make_stream(d, 0);
@@ -237,7 +237,7 @@ static void test_contexts_come_and_go(void **state) {
   assert_cu_error(CONTEXT_IS_DESTROYED, d->MemAlloc(d, &p, 1));
   assert_cu_error(INVALID_CONTEXT, d->CtxSetCurrent(d, context));
 
-  /* What was made in it went with it. */
+  /* Its objects were destroyed with it. */
   assert_cu(d->DevicePrimaryCtxRetain(d, &context, 0));
   assert_cu(d->CtxSetCurrent(d, context));
   assert_int_equal(free_bytes(d), 80 * GIB);
@@ -249,7 +249,7 @@ static void test_contexts_come_and_go(void **state) {
   assert_cu_error(INVALID_VALUE, d->MemFree(d, pooled));
   assert_cu_error(INVALID_VALUE, d->MemPoolDestroy(d, pool));
   assert_cu_error(INVALID_VALUE, d->MemPoolDestroy(d, emptied));
-  assert_cu(d->MemAllocAsync(d, &pooled, 100, NULL)); /* from the device's own pool again */
+  assert_cu(d->MemAllocAsync(d, &pooled, 100, NULL)); /* from the default pool again */
   assert_cu(d->CtxSetCurrent(d, NULL));
   assert_cu_error(INVALID_CONTEXT, d->CtxSynchronize(d));
   weir_driver_close(d);
@@ -304,7 +304,7 @@ static void test_a_context_leaves_other_devices_alone(void **state) {
   assert_cu(d->EventRecord(d, event, stream));
   assert_cu(d->ModuleUnload(d, module));
 
-  /* A context that comes again has no peers. */
+  /* A context that is created again has no peers. */
   assert_cu(d->DevicePrimaryCtxRetain(d, &one, 1));
   assert_cu(d->CtxEnablePeerAccess(d, one, 0));
   assert_cu(d->DevicePrimaryCtxRelease(d, 0));
@@ -331,7 +331,7 @@ static void test_peers(void **state) {
   assert_cu(d->DevicePrimaryCtxRelease(d, 1));
   assert_cu_error(INVALID_CONTEXT, d->CtxDisablePeerAccess(d, one));
   assert_cu(d->DevicePrimaryCtxRetain(d, &one, 1));
-  assert_cu(d->CtxEnablePeerAccess(d, one, 0)); /* a new context starts without */
+  assert_cu(d->CtxEnablePeerAccess(d, one, 0)); /* a new context has none */
   weir_driver_close(d);
 }
 
@@ -356,7 +356,7 @@ static void test_capacity_is_exact_to_the_byte(void **state) {
   assert_cu(d->MemAlloc(d, &c, 1));
   assert_int_equal(free_bytes(d), 0);
 
-  /* The other device has memory of its own. */
+  /* The other device has its own memory. */
   weir_cu_context one;
   assert_cu(d->DevicePrimaryCtxRetain(d, &one, 1));
   assert_cu(d->CtxSetCurrent(d, one));
@@ -366,7 +366,7 @@ static void test_capacity_is_exact_to_the_byte(void **state) {
   weir_driver_close(d);
 }
 
-static void test_free_takes_the_very_pointer(void **state) {
+static void test_free_needs_the_exact_pointer(void **state) {
   (void)state;
   weir_driver *d = open_ledger(1, GIB);
   weir_cu_deviceptr p = 0;
@@ -431,7 +431,7 @@ static void test_interior_pointers_find_their_allocation(void **state) {
   assert_cu_error(INVALID_VALUE, d->PointerGetAttribute(d, &type, 999, p));
   assert_cu_error(INVALID_VALUE, d->PointerGetAttribute(d, &type, WEIR_CU_POINTER_ATTR_MEMORY_TYPE, (uintptr_t)&type));
 
-  /* The same address later is another buffer. */
+  /* The same address is another buffer later. */
   assert_cu(d->MemFree(d, p));
   assert_cu(d->MemAlloc(d, &base, 5 * PAGE));
   assert_int_equal(base, p);
@@ -523,12 +523,12 @@ static void test_placed_addresses(void **state) {
   assert_int_equal(place.call, WEIR_CALL_MemAlloc);
   assert_int_equal(place.bytes, 1000);
 
-  /* The ledger chooses when it is left to. */
+  /* The ledger chooses if the callback returns 0. */
   place.next = 0;
   assert_cu(d->MemAlloc(d, &b, 1000));
   assert_int_not_equal(a, b);
 
-  /* Over a live range, from either side, or past the last address: a replay that went astray. */
+  /* Overlaps a live range, or exceeds the address space, as in a replay that has diverged. */
   size_t before = free_bytes(d);
   place.next = 0x7f0000000200 + 999;
   assert_cu_error(INVALID_VALUE, d->MemAlloc(d, &c, 10));
@@ -543,7 +543,7 @@ static void test_placed_addresses(void **state) {
   assert_int_equal(free_bytes(d), before);
   const weir_cu_deviceptr fine[] = {0x7f0000000200 + 1000, 0x7f0000000200 - 10, b + 1000, b - 10, 1ull << 60,
                                     UINT64_MAX - 9};
-  for (size_t i = 0; i < sizeof fine / sizeof fine[0]; i++) { /* right before and behind, and far away */
+  for (size_t i = 0; i < sizeof fine / sizeof fine[0]; i++) { /* adjacent on both sides, and far away */
     place.next = fine[i];
     assert_cu(d->MemAlloc(d, &c, 10));
     assert_int_equal(c, fine[i]);
@@ -555,7 +555,7 @@ static void test_placed_addresses(void **state) {
   place.next = 0x7f0000000200;
   assert_cu(d->MemAlloc(d, &a, 5000));
 
-  /* Nobody is asked for what there is no memory for. */
+  /* The callback is not called if the memory is exhausted. */
   int asked = place.asked;
   assert_cu_error(OUT_OF_MEMORY, d->MemAlloc(d, &c, GIB));
   assert_int_equal(place.asked, asked);
@@ -566,12 +566,12 @@ static void test_placed_addresses(void **state) {
   assert_int_equal(place.call, WEIR_CALL_MemAddressReserve);
   place.next = 0x600000000000 + 3 * PAGE;
   assert_cu_error(INVALID_VALUE, d->MemAddressReserve(d, &b, PAGE, 0, 0, 0));
-  place.next = 0x600000000000 + 4 * PAGE + 512; /* no page begins there */
+  place.next = 0x600000000000 + 4 * PAGE + 512; /* not aligned to a page */
   assert_cu_error(INVALID_VALUE, d->MemAddressReserve(d, &b, PAGE, 0, 0, 0));
   weir_driver_close(d);
 }
 
-/* A history that was recorded on a ledger has a ledger's addresses. */
+/* A recording from a ledger has addresses of a ledger. */
 static void test_placed_addresses_in_the_ledgers_own_space(void **state) {
   (void)state;
   weir_driver *recorder = open_ledger(1, 80 * GIB);
@@ -609,7 +609,7 @@ static void test_host_memory(void **state) {
   weir_cu_deviceptr p;
   unsigned type;
   assert_cu(d->MemHostAlloc(d, &a, 100, WEIR_CU_MEMHOSTALLOC_PORTABLE));
-  assert_cu(d->MemHostAlloc(d, &b, 200 * GIB, 0)); /* books only: the host has no capacity here */
+  assert_cu(d->MemHostAlloc(d, &b, 200 * GIB, 0)); /* the ledger does not limit host memory */
   assert_ptr_not_equal(a, b);
   assert_int_equal(free_bytes(d), GIB);
   assert_cu_error(INVALID_VALUE, d->MemHostAlloc(d, &b, 10, 64));
@@ -666,7 +666,7 @@ int main(void) {
       cmocka_unit_test(test_a_context_leaves_other_devices_alone),
       cmocka_unit_test(test_peers),
       cmocka_unit_test(test_capacity_is_exact_to_the_byte),
-      cmocka_unit_test(test_free_takes_the_very_pointer),
+      cmocka_unit_test(test_free_needs_the_exact_pointer),
       cmocka_unit_test(test_interior_pointers_find_their_allocation),
       cmocka_unit_test(test_many_live_allocations),
       cmocka_unit_test(test_the_same_calls_get_the_same_addresses),

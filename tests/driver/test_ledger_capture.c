@@ -72,7 +72,7 @@ static void begin(scene *x, int mode) {
   assert_cu(work(x, x->s));
 }
 
-/* Makes `to` wait for where `from` is now. */
+/* Makes `to` wait for the current end of `from`. */
 static weir_cu_result wait_for(scene *x, weir_cu_stream to, weir_cu_stream from, weir_cu_event by) {
   assert_cu(x->d->EventRecord(x->d, by, from));
   return x->d->StreamWaitEvent(x->d, to, by, 0);
@@ -94,13 +94,13 @@ static void test_captured_work_is_done_at_launch(void **state) {
   assert_cu(d->LaunchHostFunc(d, x->s, count_up, &calls));
   assert_cu(d->MemcpyAsync(d, x->p, x->p + 100, 64, x->s));
   assert_cu(d->LaunchHostFunc(d, x->s, count_up, &more_calls));
-  assert_cu(d->MemcpyAsync(d, x->p, x->p + 100, 0, x->s)); /* nothing to do, no node */
+  assert_cu(d->MemcpyAsync(d, x->p, x->p + 100, 0, x->s)); /* no work, so no node */
   assert_int_equal(calls, 0);
   assert_cu(end(x, &graph));
   assert_int_equal(node_count(x, graph), 4);
   assert_int_equal(capture_status(x, x->s), WEIR_CU_CAPTURE_STATUS_NONE);
   assert_cu(d->GraphInstantiate(d, &exec, graph, WEIR_CU_GRAPH_AUTO_FREE_ON_LAUNCH));
-  assert_cu(d->GraphDestroy(d, graph)); /* the executable stands alone */
+  assert_cu(d->GraphDestroy(d, graph)); /* the executable does not depend on the graph */
 
   float ms = 0;
   assert_cu(d->EventRecord(d, x->event, x->other));
@@ -170,7 +170,7 @@ static void test_dependencies_of_a_fork_and_a_join(void **state) {
   assert_cu(d->StreamGetCaptureInfo(d, x->blocking, &status, NULL, NULL, &at, &count));
   assert_int_equal(count, 2);
   assert_ptr_equal(at[1], front[1]);
-  assert_cu_error(INVALID_VALUE, d->GraphDestroy(d, open_graph)); /* it is still being made */
+  assert_cu_error(INVALID_VALUE, d->GraphDestroy(d, open_graph)); /* it is still being captured */
   assert_cu(work(x, x->s));
   assert_cu(end(x, &graph));
   assert_ptr_equal(graph, open_graph);
@@ -222,7 +222,7 @@ static void test_dot_text(void **state) {
 
 /* ---- The ends of a capture ---- */
 
-static void test_begin_and_end_in_their_places(void **state) {
+static void test_misplaced_begin_and_end(void **state) {
   scene *x = *state;
   weir_driver *d = x->d;
   weir_cu_graph graph = (weir_cu_graph)1;
@@ -267,7 +267,7 @@ static void test_unjoined_work(void **state) {
   assert_null(graph);
   assert_int_equal(capture_status(x, x->other), WEIR_CU_CAPTURE_STATUS_NONE);
 
-  /* Work behind the join is unjoined too. */
+  /* Work after the join is unjoined too. */
   begin(x, WEIR_CU_CAPTURE_RELAXED);
   assert_cu(wait_for(x, x->other, x->s, x->event));
   assert_cu(work(x, x->other));
@@ -275,7 +275,7 @@ static void test_unjoined_work(void **state) {
   assert_cu(work(x, x->other));
   assert_cu_error(STREAM_CAPTURE_UNJOINED, end(x, &graph));
 
-  /* A stream that joined and did nothing leaves nothing open. */
+  /* A stream that joined without work need not be joined back. */
   begin(x, WEIR_CU_CAPTURE_RELAXED);
   assert_cu(wait_for(x, x->other, x->s, x->event));
   assert_cu(end(x, &graph));
@@ -288,16 +288,16 @@ static void test_destroying_a_capturing_stream(void **state) {
   begin(x, WEIR_CU_CAPTURE_GLOBAL);
   assert_cu(wait_for(x, x->other, x->s, x->event));
   assert_cu(wait_for(x, x->blocking, x->s, x->event));
-  assert_cu(x->d->StreamDestroy(x->d, x->other)); /* one that joined */
+  assert_cu(x->d->StreamDestroy(x->d, x->other)); /* a stream that joined */
   assert_int_equal(capture_status(x, x->s), WEIR_CU_CAPTURE_STATUS_INVALIDATED);
   assert_cu_error(STREAM_CAPTURE_INVALIDATED, end(x, &graph));
   assert_int_equal(capture_status(x, x->blocking), WEIR_CU_CAPTURE_STATUS_NONE);
   begin(x, WEIR_CU_CAPTURE_GLOBAL);
-  assert_cu(x->d->StreamDestroy(x->d, x->s)); /* the first one */
+  assert_cu(x->d->StreamDestroy(x->d, x->s)); /* the origin stream */
   assert_cu(x->d->CtxSynchronize(x->d));
 }
 
-static void test_a_context_takes_its_captures_along(void **state) {
+static void test_captures_end_with_the_context(void **state) {
   scene *x = *state;
   weir_driver *d = x->d;
   weir_cu_context context;
@@ -438,8 +438,8 @@ static weir_cu_result do_destroy_captured(scene *x) {
   return x->d->EventDestroy(x->d, x->event);
 }
 
-/* What an action answers in a capture that is not relaxed, and in a relaxed one; all but `keeps` invalidate when they
- * fail. */
+/* The result of an action in a strict and in a relaxed capture. A failing action invalidates the capture unless `keeps`
+ * is set. */
 static const struct {
   const char *name;
   action act;
@@ -535,7 +535,7 @@ static void test_the_legacy_stream_and_blocking_captures(void **state) {
   assert_cu_error(STREAM_CAPTURE_IMPLICIT, d->StreamIsCapturing(d, NULL, &status));
   assert_cu_error(STREAM_CAPTURE_IMPLICIT, d->StreamGetCaptureInfo(d, NULL, &status, NULL, NULL, NULL, NULL));
   assert_int_equal(capture_status(x, x->s), WEIR_CU_CAPTURE_STATUS_NONE);
-  assert_cu(work(x, x->blocking)); /* asking does no harm */
+  assert_cu(work(x, x->blocking)); /* a query does not invalidate it */
   assert_cu(d->StreamEndCapture(d, x->blocking, &graph));
   for (int way = 0; way < 5; way++) {
     assert_cu(d->StreamBeginCapture(d, x->blocking, WEIR_CU_CAPTURE_RELAXED));
@@ -561,7 +561,7 @@ static void test_merging_two_captures(void **state) {
   assert_cu_error(STREAM_CAPTURE_INVALIDATED, end(x, &graph));
   assert_cu_error(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, x->other, &graph));
 
-  /* An event of a capture that is over marks nothing any more, until it is recorded again. */
+  /* An event of an ended capture cannot be used until it is recorded again. */
   assert_cu_error(INVALID_VALUE, d->EventQuery(d, x->event));
   assert_cu_error(INVALID_VALUE, d->StreamWaitEvent(d, x->other, x->event, 0));
   assert_cu(d->EventRecord(d, x->event, x->other));
@@ -597,7 +597,8 @@ static void test_what_cannot_be_captured(void **state) {
   assert_cu(d->CtxGetCurrent(d, &context));
   assert_cu(d->MemAllocAsync(d, &pooled, 100, x->other));
   begin(x, WEIR_CU_CAPTURE_RELAXED);
-  assert_cu_error(INVALID_VALUE, d->MemFreeAsync(d, pooled, x->s)); /* not the capture's own memory; does no harm */
+  assert_cu_error(INVALID_VALUE,
+                  d->MemFreeAsync(d, pooled, x->s)); /* not memory of this capture; does not invalidate it */
   assert_cu(end(x, &graph));
   assert_cu(d->GraphInstantiate(d, &exec, graph, 0));
   begin(x, WEIR_CU_CAPTURE_RELAXED);
@@ -617,11 +618,11 @@ int main(void) {
       TEST(test_empty_graph),
       TEST(test_dependencies_of_a_fork_and_a_join),
       TEST(test_dot_text),
-      TEST(test_begin_and_end_in_their_places),
+      TEST(test_misplaced_begin_and_end),
       TEST(test_ending_on_another_stream_invalidates),
       TEST(test_unjoined_work),
       TEST(test_destroying_a_capturing_stream),
-      TEST(test_a_context_takes_its_captures_along),
+      TEST(test_captures_end_with_the_context),
       cmocka_unit_test(test_every_action_in_every_mode),
       TEST(test_the_legacy_stream_and_blocking_captures),
       TEST(test_merging_two_captures),

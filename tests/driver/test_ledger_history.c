@@ -1,5 +1,5 @@
 /*
- * The streams of a recorded history on the ledger: it did not make them, and how far they got is its owner's to say.
+ * Streams of a recording on the ledger: it did not create them, and a callback says how far they got.
  */
 #include "driver/ledger_fixture.h"
 
@@ -33,7 +33,7 @@ static void open_history(history *h) {
   assert_cu(h->d->CtxSetCurrent(h->d, context));
 }
 
-static void test_events_wait_for_the_owners_word(void **state) {
+static void test_events_complete_by_callback(void **state) {
   (void)state;
   history h;
   open_history(&h);
@@ -51,7 +51,7 @@ static void test_events_wait_for_the_owners_word(void **state) {
   assert_cu(d->EventQuery(d, event));
   assert_cu(d->EventElapsedTime(d, &ms, here, event));
 
-  /* Done stays done; a new record asks anew. */
+  /* A completed record stays complete; a new record calls back again. */
   h.done = false;
   assert_cu(d->EventQuery(d, event));
   assert_cu(d->EventRecord(d, event, RECORDED));
@@ -59,7 +59,7 @@ static void test_events_wait_for_the_owners_word(void **state) {
   assert_cu(d->EventSynchronize(d, event));
   assert_cu(d->EventQuery(d, event));
   assert_cu(d->EventRecord(d, event, RECORDED));
-  assert_cu(d->EventRecord(d, event, NULL)); /* the last record counts */
+  assert_cu(d->EventRecord(d, event, NULL)); /* the latest record counts */
   assert_cu(d->EventQuery(d, event));
   weir_driver_close(d);
 }
@@ -79,7 +79,7 @@ static void test_streams_made_here_are_not_asked_about(void **state) {
   assert_int_equal(h.asked, 0);
   assert_cu(d->StreamDestroy(d, made));
   assert_cu_error(INVALID_HANDLE,
-                  d->EventRecord(d, event, made)); /* destroyed, and not taken for one of the history's */
+                  d->EventRecord(d, event, made)); /* destroyed, and not mistaken for a recorded stream */
   assert_cu_error(INVALID_HANDLE, d->StreamQuery(d, made));
   weir_driver_close(d);
 }
@@ -102,10 +102,10 @@ static void test_the_rest_of_a_recorded_stream(void **state) {
   assert_cu(d->StreamGetCtx(d, RECORDED, &context));
   assert_cu(d->CtxGetCurrent(d, &current));
   assert_ptr_equal(context, current);
-  assert_cu_error(INVALID_HANDLE, d->StreamDestroy(d, RECORDED)); /* not made here, so not destroyed here */
+  assert_cu_error(INVALID_HANDLE, d->StreamDestroy(d, RECORDED)); /* not created here, so it cannot be destroyed */
   weir_driver_close(d);
 
-  /* Without an owner to ask there are no such streams. */
+  /* Without the callback there are no such streams. */
   d = open_ledger(1, 1 << 30);
   event = make_event(d);
   assert_cu_error(INVALID_HANDLE, d->EventRecord(d, event, RECORDED));
@@ -114,7 +114,7 @@ static void test_the_rest_of_a_recorded_stream(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_events_wait_for_the_owners_word),
+      cmocka_unit_test(test_events_complete_by_callback),
       cmocka_unit_test(test_streams_made_here_are_not_asked_about),
       cmocka_unit_test(test_the_rest_of_a_recorded_stream),
   };

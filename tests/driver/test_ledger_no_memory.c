@@ -1,8 +1,8 @@
 /*
- * The ledger when the host has no memory: each allocation it makes fails once. The call that needed it says so, and the
- * books are as before.
+ * The ledger without host memory: each of its allocations fails once. The affected call reports it, and the state is
+ * unchanged.
  *
- * The test stands in for malloc and its like, which the sanitizers do as well: there it is waived.
+ * The test replaces malloc, as sanitizers do, so it is waived with them.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -19,8 +19,7 @@ static weir_cu_deviceptr place_far(void *context, weir_driver_call call, unsigne
   return call == WEIR_CALL_MemAlloc && *next != 0 ? (*next += 64 * PAGE) : 0;
 }
 
-/* One call of each kind that needs host memory, each twice at most: when it fails for want of it, it must succeed the
- * second time, and nothing may be lost in between. */
+/* Makes each call that needs host memory. If it fails, it must succeed when repeated, without a leak. */
 #define TRY(call)                                                                                                      \
   do {                                                                                                                 \
     weir_cu_result result_ = (call);                                                                                   \
@@ -90,7 +89,7 @@ static void script(weir_driver *d, weir_cu_deviceptr *next) {
   TRY(d->GraphInstantiate(d, &exec, graph, 0));
   assert_cu(d->GraphLaunch(d, exec, s));
 
-  counting = false; /* giving back needs nothing */
+  counting = false; /* releasing needs no memory */
   for (int i = 0; i < MANY; i++) {
     assert_cu(d->MemFree(d, plain[i]));
     assert_cu(d->MemUnmap(d, va + (weir_cu_deviceptr)i * 15 * PAGE, PAGE));
@@ -141,7 +140,7 @@ static void test_each_allocation_fails_once(void **state) {
   assert_true(all > 50);
   for (unsigned long nth = 1; nth <= all; nth++) {
     run(nth);
-    assert_false(did_fail); /* the call that needed the memory did not claim success */
+    assert_false(did_fail); /* the failing call did not report success */
   }
 }
 

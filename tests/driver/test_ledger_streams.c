@@ -1,5 +1,5 @@
 /*
- * The ledger's streams, events, copies, fills and kernels.
+ * Streams, events, copies, fills and kernels of the ledger.
  */
 #include "driver/ledger_fixture.h"
 
@@ -37,7 +37,7 @@ static void test_streams(void **state) {
   assert_cu_error(INVALID_HANDLE, d->StreamDestroy(d, s));
   assert_cu_error(INVALID_HANDLE, d->StreamQuery(d, s));
   weir_cu_stream again = make_stream(d, 0);
-  assert_ptr_not_equal(again, s); /* a handle is not used twice, though its place is */
+  assert_ptr_not_equal(again, s); /* handles are not reused, although slots are */
   assert_cu_error(INVALID_HANDLE, d->StreamQuery(d, s));
   weir_driver_close(d);
 }
@@ -54,14 +54,14 @@ static void test_the_clock_counts_work(void **state) {
   assert_cu(d->EventCreate(d, &untimed, WEIR_CU_EVENT_DISABLE_TIMING));
   assert_cu(d->MemAlloc(d, &p, 4096));
   assert_cu_error(INVALID_HANDLE, d->EventElapsedTime(d, &ms, a, b));
-  assert_cu(d->EventQuery(d, a)); /* not recorded: nothing to wait for */
+  assert_cu(d->EventQuery(d, a)); /* not recorded, so nothing to wait for */
   assert_cu(d->EventSynchronize(d, a));
   assert_cu(d->EventRecord(d, a, NULL));
   assert_cu_error(INVALID_HANDLE, d->EventElapsedTime(d, &ms, a, b));
   assert_cu(d->MemsetD8Async(d, p, 0, 100, NULL));
   assert_cu(d->MemcpyAsync(d, p, p + 100, 100, NULL));
   assert_cu(d->LaunchHostFunc(d, NULL, count_up, &calls));
-  assert_int_equal(calls, 1); /* done the moment it is enqueued */
+  assert_int_equal(calls, 1); /* complete as soon as it is enqueued */
   assert_cu(d->EventRecord(d, b, NULL));
   assert_cu(d->EventElapsedTime(d, &ms, a, b));
   assert_true(ms == 0.003f);
@@ -102,11 +102,11 @@ static void test_events(void **state) {
   assert_cu(d->EventDestroy(d, e));
   assert_cu_error(INVALID_HANDLE, d->EventDestroy(d, e));
   assert_cu_error(INVALID_HANDLE, d->EventQuery(d, e));
-  assert_cu_error(INVALID_HANDLE, d->EventQuery(d, (weir_cu_event)s)); /* of another kind */
+  assert_cu_error(INVALID_HANDLE, d->EventQuery(d, (weir_cu_event)s)); /* a handle of another kind */
   weir_driver_close(d);
 }
 
-static void test_copies_and_fills_know_their_ranges(void **state) {
+static void test_copies_and_fills_check_ranges(void **state) {
   (void)state;
   weir_driver *d = open_ledger(2, GIB);
   static char memory[100];
@@ -123,17 +123,16 @@ static void test_copies_and_fills_know_their_ranges(void **state) {
   assert_cu_error(INVALID_VALUE, d->Memcpy(d, a + 1, b, 1000));
   assert_cu_error(INVALID_VALUE, d->Memcpy(d, a, 0, 10));
   assert_cu_error(INVALID_VALUE, d->Memcpy(d, a, UINT64_MAX, 2));
-  assert_cu(d->Memcpy(d, a, UINT64_MAX - 9, 10)); /* as far as the ledger knows, memory of the program's */
+  assert_cu(d->Memcpy(d, a, UINT64_MAX - 9, 10)); /* as far as the ledger knows, memory of the program */
   assert_cu(d->Memcpy(d, a, ((weir_cu_deviceptr)1 << 48) - 10, 10));
-  assert_cu_error(INVALID_VALUE,
-                  d->Memcpy(d, a, ((weir_cu_deviceptr)1 << 48) - 10, 11)); /* into what only the ledger gives out */
+  assert_cu_error(INVALID_VALUE, d->Memcpy(d, a, ((weir_cu_deviceptr)1 << 48) - 10,
+                                           11)); /* into an address range that only the ledger hands out */
   assert_cu(d->MemFree(d, b));
-  assert_cu_error(INVALID_VALUE,
-                  d->MemcpyAsync(d, a, b, 10, NULL)); /* no longer known, and nothing else can be there */
+  assert_cu_error(INVALID_VALUE, d->MemcpyAsync(d, a, b, 10, NULL)); /* freed, and nothing else can be there */
 
   assert_cu(d->MemsetD8Async(d, a, 1, 1000, NULL));
   assert_cu_error(INVALID_VALUE, d->MemsetD8Async(d, a, 1, 1001, NULL));
-  assert_cu_error(INVALID_VALUE, d->MemsetD8Async(d, here, 1, 10, NULL)); /* no device fills pageable memory */
+  assert_cu_error(INVALID_VALUE, d->MemsetD8Async(d, here, 1, 10, NULL)); /* a device cannot fill pageable memory */
   assert_cu(d->MemsetD8Async(d, (uintptr_t)pinned, 1, 100, NULL));
   assert_cu(d->MemsetD32Async(d, a, 1, 250, NULL));
   assert_cu_error(INVALID_VALUE, d->MemsetD32Async(d, a, 1, 251, NULL));
@@ -191,7 +190,7 @@ static void test_kernels_are_accepted(void **state) {
   weir_driver_close(d);
 }
 
-static void test_other_processes_have_no_part(void **state) {
+static void test_sharing_is_not_supported(void **state) {
   (void)state;
   weir_driver *d = open_ledger(1, GIB);
   weir_cu_ipc_mem_handle memory = {{0}};
@@ -214,9 +213,9 @@ int main(void) {
       cmocka_unit_test(test_streams),
       cmocka_unit_test(test_the_clock_counts_work),
       cmocka_unit_test(test_events),
-      cmocka_unit_test(test_copies_and_fills_know_their_ranges),
+      cmocka_unit_test(test_copies_and_fills_check_ranges),
       cmocka_unit_test(test_kernels_are_accepted),
-      cmocka_unit_test(test_other_processes_have_no_part),
+      cmocka_unit_test(test_sharing_is_not_supported),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

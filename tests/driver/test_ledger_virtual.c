@@ -1,5 +1,5 @@
 /*
- * The ledger's virtual memory and its pools.
+ * Virtual memory and pools of the ledger.
  */
 #include "driver/ledger_fixture.h"
 
@@ -21,10 +21,10 @@ static void test_reservations(void **state) {
   assert_cu(d->MemAddressReserve(d, &a, 1 << 30, 0, 0, 0));
   assert_cu(d->MemAddressReserve(d, &b, PAGE, (size_t)1 << 30, 0, 0));
   assert_int_equal(b % (1 << 30), 0);
-  assert_int_equal(free_bytes(d), GIB); /* addresses are no memory */
+  assert_int_equal(free_bytes(d), GIB); /* addresses take no memory */
   assert_cu_error(OUT_OF_MEMORY, d->MemAddressReserve(d, &b, (size_t)1 << 60, 0, 0, 0));
   assert_cu_error(OUT_OF_MEMORY, d->MemAddressReserve(d, &b, (size_t)1 << 47, 0, 0, 0));
-  for (int i = 0; i < 3; i++) { /* there are four places for so much; they can be had again */
+  for (int i = 0; i < 3; i++) { /* four ranges of this size exist, and can be reused */
     weir_cu_deviceptr huge[4], none;
     for (int k = 0; k < 4; k++)
       assert_cu(d->MemAddressReserve(d, &huge[k], (size_t)1 << 46, 0, 0, 0));
@@ -32,7 +32,7 @@ static void test_reservations(void **state) {
     for (int k = 0; k < 4; k++)
       assert_cu(d->MemAddressFree(d, huge[k], (size_t)1 << 46));
   }
-  /* Half of that: eight places, and four more of those. */
+  /* Half that size: eight ranges, and four of the larger ones. */
   weir_cu_deviceptr half[12], none;
   for (int k = 0; k < 12; k++) {
     assert_cu(d->MemAddressReserve(d, &half[k], (size_t)1 << 45, 0, 0, 0));
@@ -47,7 +47,7 @@ static void test_reservations(void **state) {
   wish = 0x500000000000;
   assert_cu(d->MemAddressReserve(d, &b, 2 * PAGE, 0, wish, 0));
   assert_int_equal(b, wish);
-  assert_cu(d->MemAddressReserve(d, &b, PAGE, 0, wish, 0)); /* a wish that cannot be is only a wish */
+  assert_cu(d->MemAddressReserve(d, &b, PAGE, 0, wish, 0)); /* an address hint that cannot be met is ignored */
   assert_int_not_equal(b, wish);
   assert_cu(d->MemAddressReserve(d, &b, PAGE, 0, wish + 4 * PAGE + 512, 0));
   assert_int_not_equal(b, wish + 4 * PAGE + 512);
@@ -97,7 +97,7 @@ static void test_handles(void **state) {
   assert_cu_error(OUT_OF_MEMORY, d->MemCreate(d, &unwritten, PAGE, &prop, 0));
   assert_int_equal(unwritten, 7);
   prop.location.id = 1;
-  assert_cu(d->MemCreate(d, &unwritten, PAGE, &prop, 0)); /* the other device has its own */
+  assert_cu(d->MemCreate(d, &unwritten, PAGE, &prop, 0)); /* the other device has its own memory */
   assert_cu(d->MemRelease(d, a));
   assert_int_equal(free_bytes(d), 3 * PAGE + 1);
   assert_cu_error(INVALID_VALUE, d->MemRelease(d, a));
@@ -132,13 +132,13 @@ static void test_mappings(void **state) {
   assert_cu_error(INVALID_VALUE, d->MemMap(d, va + 16 * PAGE, 2 * PAGE, 0, two, 0));
   assert_cu_error(INVALID_VALUE, d->MemMap(d, plain, 2 * PAGE, 0, two, 0));
   assert_cu_error(INVALID_VALUE, d->MemMap(d, va, 2 * PAGE, 0, two, 1));
-  assert_cu_error(INVALID_VALUE, d->MemMap(d, va, 2 * PAGE, 0, two + 7, 0)); /* no handle */
+  assert_cu_error(INVALID_VALUE, d->MemMap(d, va, 2 * PAGE, 0, two + 7, 0)); /* an invalid handle */
 
   assert_cu(d->MemMap(d, va + 2 * PAGE, 2 * PAGE, 0, two, 0));
   assert_cu_error(INVALID_VALUE, d->MemMap(d, va + 2 * PAGE, PAGE, 0, one, 0));
   assert_cu_error(INVALID_VALUE, d->MemMap(d, va + 3 * PAGE, PAGE, 0, one, 0));
   assert_cu_error(INVALID_VALUE, d->MemMap(d, va + PAGE, 2 * PAGE, 0, two, 0));
-  assert_cu(d->MemMap(d, va + 8 * PAGE, 2 * PAGE, 0, two, 0)); /* the same memory at two places */
+  assert_cu(d->MemMap(d, va + 8 * PAGE, 2 * PAGE, 0, two, 0)); /* the same memory at two addresses */
   assert_cu(d->MemMap(d, va + 4 * PAGE, PAGE, 0, one, 0));
   assert_cu(d->MemGetAddressRange(d, &base, &bytes, va + 3 * PAGE + 5));
   assert_int_equal(base, va + 2 * PAGE);
@@ -149,20 +149,20 @@ static void test_mappings(void **state) {
   assert_cu_error(INVALID_VALUE, d->MemUnmap(d, va + 2 * PAGE, PAGE));
   assert_cu_error(INVALID_VALUE, d->MemUnmap(d, va + 3 * PAGE, PAGE));
   assert_cu_error(INVALID_VALUE, d->MemUnmap(d, va + 3 * PAGE, 2 * PAGE));
-  assert_cu_error(INVALID_VALUE, d->MemUnmap(d, va + 4 * PAGE, 5 * PAGE)); /* would cut the one at 8 */
+  assert_cu_error(INVALID_VALUE, d->MemUnmap(d, va + 4 * PAGE, 5 * PAGE)); /* would cut the mapping at 8 */
   assert_cu_error(INVALID_VALUE, d->MemUnmap(d, va + 2 * PAGE, 0));
   assert_cu_error(INVALID_VALUE, d->MemUnmap(d, va + 512, PAGE));
   assert_cu_error(INVALID_VALUE, d->MemUnmap(d, va + 5 * PAGE, PAGE - 512));
   assert_cu_error(INVALID_VALUE, d->MemUnmap(d, va, 17 * PAGE));
   assert_cu_error(INVALID_VALUE, d->MemUnmap(d, plain, 4 * PAGE));
   assert_cu_error(INVALID_VALUE, d->MemAddressFree(d, va, 16 * PAGE));
-  assert_cu(d->MemUnmap(d, va + 5 * PAGE, 2 * PAGE)); /* where nothing is */
+  assert_cu(d->MemUnmap(d, va + 5 * PAGE, 2 * PAGE)); /* nothing is mapped there */
   assert_cu(d->MemGetAddressRange(d, NULL, NULL, va + 4 * PAGE));
-  assert_cu(d->MemUnmap(d, va, 8 * PAGE)); /* two mappings, and gaps around them */
+  assert_cu(d->MemUnmap(d, va, 8 * PAGE)); /* two mappings and gaps around them */
   assert_cu_error(NOT_FOUND, d->MemGetAddressRange(d, NULL, NULL, va + 4 * PAGE));
   assert_cu(d->MemGetAddressRange(d, NULL, NULL, va + 8 * PAGE));
 
-  /* The memory goes with the handle and the last mapping, whichever is later. */
+  /* The memory is freed with the handle or the last mapping, whichever is later. */
   size_t before = free_bytes(d);
   assert_cu(d->MemRelease(d, two));
   assert_int_equal(free_bytes(d), before);
@@ -174,7 +174,7 @@ static void test_mappings(void **state) {
   assert_int_equal(free_bytes(d), before + 3 * PAGE);
   assert_cu(d->MemAddressFree(d, va, 16 * PAGE));
 
-  /* Nothing of the old page table is left at the same address. */
+  /* The old page table leaves nothing at the same address. */
   assert_cu(d->MemAddressReserve(d, &base, 16 * PAGE, 0, 0, 0));
   assert_int_equal(base, va);
   assert_cu(d->MemCreate(d, &two, 2 * PAGE, &prop, 0));
@@ -182,7 +182,7 @@ static void test_mappings(void **state) {
   weir_driver_close(d);
 }
 
-/* A page table comes in pieces of 512 pages, which are made where something is mapped. */
+/* Page tables have 512 pages each, and are created on demand. */
 static void test_mappings_far_apart(void **state) {
   (void)state;
   const size_t all = 3000 * PAGE;
@@ -195,7 +195,7 @@ static void test_mappings_far_apart(void **state) {
   assert_cu(d->MemCreate(d, &one, PAGE, &prop, 0));
   assert_cu(d->MemUnmap(d, va, all));
   for (int round = 0; round < 2; round++) {
-    assert_cu(d->MemMap(d, va + 510 * PAGE, 4 * PAGE, 0, four, 0)); /* over the end of a piece */
+    assert_cu(d->MemMap(d, va + 510 * PAGE, 4 * PAGE, 0, four, 0)); /* across the end of a table */
     assert_cu(d->MemMap(d, va + 2999 * PAGE, PAGE, 0, one, 0));
     for (int page = 510; page < 514; page++) {
       assert_cu(d->MemGetAddressRange(d, &base, NULL, va + (weir_cu_deviceptr)page * PAGE));
@@ -238,7 +238,7 @@ static void test_access(void **state) {
   bad = access_of(0, 2);
   assert_cu_error(INVALID_VALUE, d->MemSetAccess(d, va, 2 * PAGE, &bad, 1));
 
-  assert_cu_error(INVALID_VALUE, d->MemsetD8Async(d, va, 0, 4 * PAGE, NULL)); /* mapped, but nobody may */
+  assert_cu_error(INVALID_VALUE, d->MemsetD8Async(d, va, 0, 4 * PAGE, NULL)); /* mapped without access */
   assert_cu(d->MemSetAccess(d, va, 2 * PAGE, both, 1));
   assert_cu(d->MemsetD8Async(d, va, 0, 2 * PAGE, NULL));
   assert_cu_error(INVALID_VALUE, d->MemsetD8Async(d, va, 0, 2 * PAGE + 1, NULL));
@@ -246,12 +246,12 @@ static void test_access(void **state) {
   assert_cu(d->MemsetD8Async(d, va + PAGE + 1, 0, 2 * PAGE, NULL)); /* across two mappings */
 
   weir_cu_mem_access twice[2] = {access_of(0, WEIR_CU_ACCESS_READWRITE), access_of(0, WEIR_CU_ACCESS_READ)};
-  assert_cu(d->MemSetAccess(d, va, 2 * PAGE, twice, 2)); /* the last word on a device counts */
+  assert_cu(d->MemSetAccess(d, va, 2 * PAGE, twice, 2)); /* the latest setting for a device counts */
   assert_cu_error(INVALID_VALUE, d->MemsetD8Async(d, va, 0, 100, NULL));
   assert_cu(d->MemcpyAsync(d, plain, va, 100, NULL));
   assert_cu(d->MemSetAccess(d, va, 2 * PAGE, both, 2));
 
-  /* The other device may read and not write. */
+  /* The other device may read but not write. */
   weir_cu_context one;
   assert_cu(d->DevicePrimaryCtxRetain(d, &one, 1));
   assert_cu(d->CtxSetCurrent(d, one));
@@ -262,7 +262,7 @@ static void test_access(void **state) {
   assert_cu_error(INVALID_VALUE, d->MemcpyAsync(d, plain, va, 4 * PAGE, NULL));
   assert_cu(d->MemcpyAsync(d, plain, va + 2 * PAGE, 2 * PAGE, NULL));
 
-  /* A new mapping starts without access. */
+  /* A new mapping has no access. */
   assert_cu(d->MemUnmap(d, va + 2 * PAGE, 2 * PAGE));
   assert_cu(d->MemMap(d, va + 2 * PAGE, 2 * PAGE, 0, b, 0));
   assert_cu_error(INVALID_VALUE, d->MemcpyAsync(d, plain, va + 2 * PAGE, 2 * PAGE, NULL));
@@ -277,7 +277,7 @@ static uint64_t pool_value(weir_driver *d, weir_cu_mempool pool, int attribute) 
   return value;
 }
 
-static void test_pool_keeps_what_was_freed(void **state) {
+static void test_pool_keeps_freed_memory(void **state) {
   (void)state;
   weir_driver *d = open_ledger(1, 10000);
   weir_cu_mempool pool, same;
@@ -295,12 +295,12 @@ static void test_pool_keeps_what_was_freed(void **state) {
   assert_int_equal(pool_value(d, pool, WEIR_CU_MEMPOOL_ATTR_USED_CURRENT), 1000);
   assert_int_equal(pool_value(d, pool, WEIR_CU_MEMPOOL_ATTR_RESERVED_CURRENT), 7000);
   assert_int_equal(free_bytes(d), 3000);
-  assert_cu(d->MemAllocAsync(d, &a, 6500, NULL)); /* 6000 of it were there */
+  assert_cu(d->MemAllocAsync(d, &a, 6500, NULL)); /* 6000 bytes of it were cached */
   assert_int_equal(free_bytes(d), 2500);
   assert_cu(d->MemFreeAsync(d, a, NULL));
   assert_cu(d->MemPoolTrimTo(d, pool, 2000));
   assert_int_equal(free_bytes(d), 8000);
-  assert_cu(d->MemPoolTrimTo(d, pool, 0)); /* what is in use stays */
+  assert_cu(d->MemPoolTrimTo(d, pool, 0)); /* memory in use stays */
   assert_int_equal(free_bytes(d), 9000);
   assert_int_equal(pool_value(d, pool, WEIR_CU_MEMPOOL_ATTR_USED_HIGH), 7500);
   assert_int_equal(pool_value(d, pool, WEIR_CU_MEMPOOL_ATTR_RESERVED_HIGH), 7500);
@@ -327,7 +327,7 @@ static void test_pool_keeps_what_was_freed(void **state) {
   weir_driver_close(d);
 }
 
-static void test_waiting_gives_back_what_is_above_the_threshold(void **state) {
+static void test_synchronizing_trims_to_the_threshold(void **state) {
   (void)state;
   weir_driver *d = open_ledger(1, 10000);
   weir_cu_mempool pool;
@@ -337,7 +337,7 @@ static void test_waiting_gives_back_what_is_above_the_threshold(void **state) {
   for (int way = 0; way < 4; way++) {
     assert_cu(d->MemAllocAsync(d, &p, 5000, NULL));
     if (way == 3) {
-      assert_cu(d->MemFree(d, p)); /* waits by itself */
+      assert_cu(d->MemFree(d, p)); /* synchronizes itself */
     } else {
       assert_cu(d->MemFreeAsync(d, p, NULL));
       assert_int_equal(free_bytes(d), 5000);
@@ -356,7 +356,7 @@ static void test_waiting_gives_back_what_is_above_the_threshold(void **state) {
   weir_driver_close(d);
 }
 
-static void test_pools_of_ones_own(void **state) {
+static void test_created_pools(void **state) {
   (void)state;
   weir_driver *d = open_ledger(2, 10000);
   weir_cu_mempool_props props = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, 0}};
@@ -383,10 +383,10 @@ static void test_pools_of_ones_own(void **state) {
   assert_cu(d->MemAllocAsync(d, &p, 2000, NULL));
   assert_int_equal(pool_value(d, pool, WEIR_CU_MEMPOOL_ATTR_USED_CURRENT), 2000);
 
-  /* Memory of a destroyed pool lives until it is freed; the device goes back to its own pool. */
+  /* Memory of a destroyed pool lives until it is freed; the device returns to its default pool. */
   assert_cu(d->MemAllocAsync(d, &q, 500, NULL));
   assert_cu(d->MemFreeAsync(d, q, NULL));
-  assert_cu(d->MemPoolDestroy(d, pool)); /* what it kept goes at once */
+  assert_cu(d->MemPoolDestroy(d, pool)); /* cached memory is freed at once */
   assert_cu_error(INVALID_VALUE, d->MemPoolDestroy(d, pool));
   assert_cu_error(INVALID_VALUE, d->MemAllocFromPoolAsync(d, &q, 1, pool, NULL));
   weir_cu_mempool device_pool;
@@ -413,7 +413,7 @@ static void test_pools_of_ones_own(void **state) {
   weir_driver_close(d);
 }
 
-static void test_either_free_takes_either_memory(void **state) {
+static void test_both_frees_accept_both_kinds(void **state) {
   (void)state;
   weir_driver *d = open_ledger(1, 10000);
   weir_cu_deviceptr plain, pooled, zero = 7;
@@ -437,10 +437,10 @@ int main(void) {
       cmocka_unit_test(test_mappings),
       cmocka_unit_test(test_mappings_far_apart),
       cmocka_unit_test(test_access),
-      cmocka_unit_test(test_pool_keeps_what_was_freed),
-      cmocka_unit_test(test_waiting_gives_back_what_is_above_the_threshold),
-      cmocka_unit_test(test_pools_of_ones_own),
-      cmocka_unit_test(test_either_free_takes_either_memory),
+      cmocka_unit_test(test_pool_keeps_freed_memory),
+      cmocka_unit_test(test_synchronizing_trims_to_the_threshold),
+      cmocka_unit_test(test_created_pools),
+      cmocka_unit_test(test_both_frees_accept_both_kinds),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,11 @@
 /*
- * The rules of the driver itself: its start, devices, contexts, errors, peers, kernels.
+ * Rules of the driver: start, devices, contexts, errors, peers, kernels.
  */
 #include "driver/rules.h"
 
 /* ---- Start ---- */
 
-/* Runs first: a process starts NVIDIA's driver only once. */
+/* Runs first, because a process starts NVIDIA's driver only once. */
 static void test_before_init(void **state) {
   (void)state;
   weir_driver *driver = device_open_bare(NULL);
@@ -42,7 +42,7 @@ static void test_before_init(void **state) {
 static const weir_cu_mem_prop device_memory = {.type = WEIR_CU_ALLOCATION_PINNED,
                                                .location = {WEIR_CU_LOCATION_DEVICE, 0}};
 
-/* Also before the other tests: they keep a context. */
+/* Before the other tests too, as they keep a context. */
 static void test_without_context(void **state) {
   (void)state;
   weir_driver *driver = device_open(NULL);
@@ -126,8 +126,8 @@ static void test_context_is_counted(void **state) {
   device_close(driver);
 }
 
-/* All that was made in a context goes with it; address space and handles, which were not, stay. */
-static void test_context_takes_all_with_it(void **state) {
+/* Objects of a context are destroyed with it; address space and memory handles are not. */
+static void test_objects_end_with_the_context(void **state) {
   (void)state;
   if (is_cuda())
     WAIVE_TEST("NVIDIA's driver does not say what is left");
@@ -188,7 +188,7 @@ static void *look_at_context(void *data) {
   return NULL;
 }
 
-static void test_context_is_the_threads_own(void **state) {
+static void test_current_context_is_per_thread(void **state) {
   (void)state;
   struct look look = {.context = ctx, .alloc = -1};
   on_another_thread(look_at_context, &look);
@@ -232,7 +232,7 @@ static void test_devices(void **state) {
   assert_in_range(free_bytes, 1, info_total);
 }
 
-static void test_devices_that_are_none(void **state) {
+static void test_invalid_devices(void **state) {
   (void)state;
   char text[64];
   weir_cu_uuid uuid;
@@ -320,7 +320,7 @@ static void test_error_names_and_texts(void **state) {
     assert_cu(d->GetErrorName(d, known[i].code, &name));
     assert_string_equal(name, known[i].name);
     assert_cu(d->GetErrorString(d, known[i].code, &text));
-    if (version == 13000) /* other versions may have other words */
+    if (version == 13000) /* other versions may have other texts */
       assert_string_equal(text, known[i].text);
   }
   const char *name = "x", *text = "x";
@@ -355,7 +355,7 @@ static void test_peers(void **state) {
   assert_cu_error(PEER_ACCESS_NOT_ENABLED, d->CtxDisablePeerAccess(d, other));
   assert_cu(d->CtxEnablePeerAccess(d, other, 0));
   assert_cu_error(PEER_ACCESS_ALREADY_ENABLED, d->CtxEnablePeerAccess(d, other, 0));
-  assert_cu(d->CtxSetCurrent(d, other)); /* it is one way */
+  assert_cu(d->CtxSetCurrent(d, other)); /* it is not symmetric */
   assert_cu_error(PEER_ACCESS_NOT_ENABLED, d->CtxDisablePeerAccess(d, ctx));
   assert_cu(d->CtxSetCurrent(d, ctx));
   assert_cu(d->CtxDisablePeerAccess(d, other));
@@ -363,7 +363,7 @@ static void test_peers(void **state) {
   assert_cu(d->DevicePrimaryCtxRelease(d, 1));
 }
 
-/* An event, a stream and a kernel work together within one context. Waiting is allowed across. */
+/* An event, a stream and a kernel must belong to the same context, except for waits. */
 static void test_work_on_another_device(void **state) {
   (void)state;
   if (device_count() < 2)
@@ -423,7 +423,7 @@ static void test_launches(void **state) {
   assert_cu(d->CtxSynchronize(d));
 }
 
-/* Parameters are read by the call, not by the kernel. */
+/* The call copies the parameters, before the kernel runs. */
 static void test_parameters_are_copied(void **state) {
   (void)state;
   weir_cu_function function = spin_function();
@@ -433,7 +433,7 @@ static void test_parameters_are_copied(void **state) {
   void *params[] = {&cycles};
   float milliseconds = -1;
   spin(stream, 0);
-  assert_cu(d->StreamSynchronize(d, stream)); /* nothing is left to be loaded at the launch */
+  assert_cu(d->StreamSynchronize(d, stream)); /* nothing is loaded at the launch */
   struct gate *gate = gate_close(stream);
   assert_cu(d->EventRecord(d, start, stream));
   assert_cu(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
@@ -454,8 +454,8 @@ static void test_profiler(void **state) {
   assert_cu(d->ProfilerStop(d));
 }
 
-/* Nothing where the answer is to be written. */
-static void test_outputs_that_are_nothing(void **state) {
+/* NULL outputs. */
+static void test_null_outputs(void **state) {
   (void)state;
   if (is_cuda())
     WAIVE_TEST("NVIDIA's driver may write there");
@@ -559,7 +559,7 @@ static void test_outputs_that_are_nothing(void **state) {
   assert_cu_error(INVALID_VALUE, d->ModuleLoadData(d, &module, NULL));
   assert_cu_error(INVALID_VALUE, d->ModuleGetFunction(d, NULL, module, "weir_spin"));
   assert_cu_error(INVALID_VALUE, d->ModuleGetFunction(d, &function, module, NULL));
-  assert_cu(d->CtxGetStreamPriorityRange(d, NULL, NULL)); /* both may be left out */
+  assert_cu(d->CtxGetStreamPriorityRange(d, NULL, NULL)); /* both may be NULL */
 
   assert_cu(d->GraphDestroy(d, graph));
   assert_cu(d->ModuleUnload(d, module));
@@ -571,7 +571,7 @@ static void test_outputs_that_are_nothing(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-/* What was destroyed, and what never was. NVIDIA's driver may crash on any of it. */
+/* Destroyed and invalid handles. NVIDIA's driver may crash on them. */
 static void test_destroyed_handles(void **state) {
   (void)state;
   if (is_cuda())
@@ -634,7 +634,7 @@ static void test_destroyed_handles(void **state) {
   assert_cu_error(INVALID_VALUE, d->MemAllocFromPoolAsync(d, &pointer, 100, pool, kept));
   assert_cu_error(INVALID_VALUE, d->MemPoolGetAttribute(d, pool, WEIR_CU_MEMPOOL_ATTR_USED_CURRENT, &value));
   assert_cu_error(INVALID_VALUE, d->MemPoolDestroy(d, pool));
-  /* A handle of another kind is no better. */
+  /* Handles of another kind. */
   assert_cu_error(INVALID_HANDLE, d->StreamQuery(d, (weir_cu_stream)kept_event));
   assert_cu_error(INVALID_HANDLE, d->EventQuery(d, (weir_cu_event)kept));
   assert_cu_error(INVALID_CONTEXT, d->CtxSetCurrent(d, (weir_cu_context)kept));
@@ -649,10 +649,10 @@ int main(void) {
       cmocka_unit_test(test_before_init),
       cmocka_unit_test(test_without_context),
       cmocka_unit_test(test_context_is_counted),
-      cmocka_unit_test(test_context_takes_all_with_it),
-      RULE(test_context_is_the_threads_own),
+      cmocka_unit_test(test_objects_end_with_the_context),
+      RULE(test_current_context_is_per_thread),
       RULE(test_devices),
-      RULE(test_devices_that_are_none),
+      RULE(test_invalid_devices),
       RULE(test_attributes),
       RULE(test_error_names_and_texts),
       RULE(test_a_device_is_not_its_own_peer),
@@ -662,7 +662,7 @@ int main(void) {
       RULE(test_launches),
       RULE(test_parameters_are_copied),
       RULE(test_profiler),
-      RULE(test_outputs_that_are_nothing),
+      RULE(test_null_outputs),
       RULE(test_destroyed_handles),
   };
   return RUN_RULES("rules", tests);

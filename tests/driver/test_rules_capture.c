@@ -1,13 +1,13 @@
 /*
- * Capture: which calls it allows, in which mode and on which thread, and how it ends.
+ * Capture: the calls that are allowed, by mode and thread, and how a capture ends.
  */
 #include "driver/rules.h"
 
-/* ---- What a call does to a capture ---- */
+/* ---- Effects of calls on a capture ---- */
 
-/* A little of everything, for the calls to work on. */
+/* Objects of every kind, for the calls to use. */
 struct bench {
-  weir_cu_stream s, o, b; /* the one that captures, another one, a blocking one */
+  weir_cu_stream s, o, b; /* the capturing stream, another one, a blocking one */
   weir_cu_event unrecorded, done, captured, other;
   weir_cu_deviceptr p, q, space, pooled;
   void *host, *registered;
@@ -17,7 +17,7 @@ struct bench {
   weir_cu_graph_exec exec;
   weir_cu_mempool pool;
 
-  /* What the calls make. */
+  /* Outputs of the calls. */
   weir_cu_deviceptr new_memory, new_space;
   void *new_host, *new_registered;
   weir_cu_mem_handle new_handle;
@@ -106,7 +106,7 @@ static void bench_close(struct bench *e) {
       assert_cu(d->StreamDestroy(d, streams[i]));
 }
 
-/* For calls that give something up: it is gone when they succeed. */
+/* For calls that destroy an object: forget it if they succeed. */
 #define GONE(field, call)                                                                                              \
   do {                                                                                                                 \
     weir_cu_result result_ = (call);                                                                                   \
@@ -274,8 +274,8 @@ ACT(act_fill_nothing) { return d->MemsetD8Async(d, e->p, 1, 0, e->s); }
 ACT(act_copy_nothing) { return d->MemcpyAsync(d, e->p, e->q, 0, e->s); }
 ACT(act_fill_nowhere) { return d->MemsetD8Async(d, 0x10, 1, 10, e->s); }
 
-/* A call, what it answers in a capture of each mode, and whether the capture is over then. `nodes` are in the graph when it
- * is not; one is there before the call. */
+/* A call, its result in a capture of each mode, and whether it ends the capture. Otherwise the graph has `nodes` nodes,
+ * one of them from before the call. */
 struct rule {
   const char *name;
   weir_cu_result (*act)(struct bench *);
@@ -396,8 +396,8 @@ static bool is_as_expected(const char *rule, int mode, int thread, const char *w
   return found == expected;
 }
 
-/* Makes the call in a capture and looks at all that follows. thread: the mode of the calling thread, -1 for the capture's own
- * thread. */
+/* Makes the call during a capture and checks the effects. `thread` is the mode of the calling thread; -1 for the
+ * capturing thread. */
 static bool follows(const struct rule *rule, int mode, int thread, weir_cu_result expected, bool breaks) {
   struct bench bench;
   weir_cu_graph graph = (weir_cu_graph)&bench;
@@ -457,7 +457,7 @@ static void test_calls_in_a_relaxed_capture(void **state) {
   check_rules(WEIR_CU_CAPTURE_RELAXED);
 }
 
-/* An unsafe call of another thread hurts when both it and the capture are global. */
+/* An unsafe call on another thread affects the capture if both have the global mode. */
 static void test_calls_from_another_thread(void **state) {
   (void)state;
   static const struct rule calls[] = {UNSAFE(act_alloc), UNSAFE(act_query_done), UNSAFE(act_free)};
@@ -471,7 +471,7 @@ static void test_calls_from_another_thread(void **state) {
   assert_true(good);
 }
 
-/* The thread's own mode lets it make unsafe calls during its own captures. */
+/* A relaxed thread may make unsafe calls during its own captures. */
 static void test_mode_of_the_thread(void **state) {
   (void)state;
   weir_cu_stream stream = stream_new();
@@ -495,7 +495,7 @@ static void test_mode_of_the_thread(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-static void test_mode_that_is_none(void **state) {
+static void test_invalid_mode(void **state) {
   (void)state;
   weir_cu_stream stream = stream_new();
   assert_cu_error(INVALID_VALUE, d->StreamBeginCapture(d, stream, 7));
@@ -561,7 +561,7 @@ static void test_capture_info(void **state) {
   assert_int_equal(count, 1);
   assert_true(tips[0] == nodes[0] || tips[0] == nodes[1]);
 
-  /* A second stream that joins is of the same capture, and goes on from there. */
+  /* A second stream joins the same capture and continues from there. */
   weir_cu_graph_node tip = tips[0];
   assert_cu(d->EventRecord(d, event, stream));
   assert_cu(d->StreamWaitEvent(d, other, event, 0));
@@ -605,7 +605,7 @@ static void three_close(struct three *t) {
   assert_cu(d->MemFree(d, t->p));
 }
 
-/* Begins a capture in s and lets o join it; both have a node then. */
+/* Begins a capture on s and lets o join; both have a node. */
 static void fork_capture(struct three *t) {
   assert_cu(d->StreamBeginCapture(d, t->s, WEIR_CU_CAPTURE_RELAXED));
   assert_cu(d->MemsetD8Async(d, t->p, 1, 1, t->s));
@@ -628,7 +628,7 @@ static void test_two_captures_do_not_merge(void **state) {
   assert_cu_error(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, t.s, &graph));
   assert_null(graph);
   assert_cu_error(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, t.o, &graph));
-  /* The event knows of a capture that is no more, until it is recorded again. */
+  /* The event refers to an ended capture until it is recorded again. */
   assert_cu_error(INVALID_VALUE, d->EventQuery(d, t.event));
   assert_cu_error(INVALID_VALUE, d->StreamWaitEvent(d, t.o, t.event, 0));
   assert_cu(d->EventRecord(d, t.event, t.o));
@@ -668,7 +668,7 @@ static void test_end_unjoined(void **state) {
   assert_cu(d->MemsetD8Async(d, t.p, 1, 1, t.o));
   assert_cu_error(STREAM_CAPTURE_UNJOINED, d->StreamEndCapture(d, t.s, &graph));
 
-  /* A stream that joined and did nothing has nothing to join back. */
+  /* A stream that joined without work need not be joined back. */
   assert_cu(d->StreamBeginCapture(d, t.s, WEIR_CU_CAPTURE_RELAXED));
   assert_cu(d->EventRecord(d, t.event, t.s));
   assert_cu(d->StreamWaitEvent(d, t.o, t.event, 0));
@@ -703,7 +703,7 @@ static void test_end_on_another_thread(void **state) {
   assert_cu(d->MemsetD8Async(d, t.p, 1, 1, t.s));
   on_another_thread(end_capture, &end);
   assert_cu_error(STREAM_CAPTURE_WRONG_THREAD, end.result);
-  assert_cu_error(ILLEGAL_STATE, d->StreamEndCapture(d, t.s, &graph)); /* it has ended for all that */
+  assert_cu_error(ILLEGAL_STATE, d->StreamEndCapture(d, t.s, &graph)); /* it has ended nevertheless */
 
   assert_cu(d->StreamBeginCapture(d, t.s, WEIR_CU_CAPTURE_RELAXED));
   assert_cu(d->MemsetD8Async(d, t.p, 1, 1, t.s));
@@ -715,7 +715,7 @@ static void test_end_on_another_thread(void **state) {
   three_close(&t);
 }
 
-static void test_wait_for_the_outside(void **state) {
+static void test_wait_for_uncaptured_event(void **state) {
   (void)state;
   struct three t;
   weir_cu_graph graph;
@@ -729,7 +729,7 @@ static void test_wait_for_the_outside(void **state) {
   three_close(&t);
 }
 
-/* The capture is over with its stream, and forbids nothing any more. */
+/* The capture ends with its stream, and forbids nothing any more. */
 static void test_destroy_a_capturing_stream(void **state) {
   (void)state;
   weir_cu_stream stream = stream_new();
@@ -739,7 +739,7 @@ static void test_destroy_a_capturing_stream(void **state) {
   assert_cu(d->MemFree(d, mem_new(100)));
 }
 
-/* An invalidated capture takes no more work, and lasts until its end. */
+/* An invalidated capture accepts no more work, and lasts until it is ended. */
 static void test_work_in_an_invalidated_capture(void **state) {
   (void)state;
   struct three t;
@@ -753,7 +753,7 @@ static void test_work_in_an_invalidated_capture(void **state) {
   assert_cu_error(STREAM_CAPTURE_INVALIDATED, d->LaunchHostFunc(d, t.s, do_nothing, NULL));
   assert_cu_error(STREAM_CAPTURE_INVALIDATED, d->MemAllocAsync(d, &p, 100, t.s));
   assert_cu_error(STREAM_CAPTURE_INVALIDATED, d->EventRecord(d, t.back, t.s));
-  assert_cu_error(INVALID_VALUE, d->StreamWaitEvent(d, t.o, t.event, 0)); /* nobody joins it any more */
+  assert_cu_error(INVALID_VALUE, d->StreamWaitEvent(d, t.o, t.event, 0)); /* no stream can join it */
   assert_int_equal(capture_status(t.o), WEIR_CU_CAPTURE_STATUS_NONE);
   assert_int_equal(capture_status(t.s), WEIR_CU_CAPTURE_STATUS_INVALIDATED);
   assert_cu_error(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, t.s, &graph));
@@ -764,7 +764,7 @@ static void test_work_in_an_invalidated_capture(void **state) {
 
 /* ---- The legacy stream and a blocking one that captures ---- */
 
-/* Each of these would make the legacy stream wait for what only is captured. */
+/* Each of these would make the legacy stream wait for captured work. */
 static void test_legacy_stream_and_a_blocking_capture(void **state) {
   (void)state;
   weir_cu_stream blocking = stream_new_blocking();
@@ -779,7 +779,7 @@ static void test_legacy_stream_and_a_blocking_capture(void **state) {
   assert_cu_error(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, blocking, &graph));
 
   assert_cu(d->StreamBeginCapture(d, blocking, WEIR_CU_CAPTURE_RELAXED));
-  assert_cu_error(STREAM_CAPTURE_IMPLICIT, d->StreamIsCapturing(d, NULL, &status)); /* asking does no harm */
+  assert_cu_error(STREAM_CAPTURE_IMPLICIT, d->StreamIsCapturing(d, NULL, &status)); /* a query does not invalidate it */
   assert_cu(d->StreamEndCapture(d, blocking, &graph));
   assert_cu(d->GraphDestroy(d, graph));
 
@@ -858,7 +858,7 @@ static void *record(void *data) {
   return NULL;
 }
 
-/* Captures on several threads, of any mode, do not disturb each other. */
+/* Captures on several threads, in any mode, are independent. */
 static void test_captures_on_many_threads(void **state) {
   (void)state;
   struct recorder recorders[6];
@@ -883,14 +883,14 @@ int main(void) {
       RULE(test_calls_in_a_relaxed_capture),
       RULE(test_calls_from_another_thread),
       RULE(test_mode_of_the_thread),
-      RULE(test_mode_that_is_none),
+      RULE(test_invalid_mode),
       RULE(test_begin_and_end),
       RULE(test_capture_info),
       RULE(test_two_captures_do_not_merge),
       RULE(test_end_on_the_stream_that_began),
       RULE(test_end_unjoined),
       RULE(test_end_on_another_thread),
-      RULE(test_wait_for_the_outside),
+      RULE(test_wait_for_uncaptured_event),
       RULE(test_destroy_a_capturing_stream),
       RULE(test_work_in_an_invalidated_capture),
       RULE(test_legacy_stream_and_a_blocking_capture),

@@ -1,5 +1,5 @@
 /*
- * Graphs: what a capture has recorded, and launching it.
+ * Graphs: the result of a capture, and launching it.
  */
 #include <unistd.h>
 
@@ -17,7 +17,7 @@ static size_t node_count(weir_cu_graph graph) {
   return count;
 }
 
-/* ---- Making and breaking ---- */
+/* ---- Creating and destroying ---- */
 
 static void test_empty_graph(void **state) {
   (void)state;
@@ -94,7 +94,7 @@ static void test_replay_with_new_input(void **state) {
   assert_int_equal(node_count(graph), 4);
   weir_cu_graph_exec exec = instantiate(graph);
   for (int round = 1; round <= 10; round++) {
-    /* Also in a stream that had no part in the capture. */
+    /* On a stream that was not part of the capture too. */
     weir_cu_stream launched = round % 2 ? stream : other;
     memset(in, round, bytes);
     memset(out, 0, bytes);
@@ -144,7 +144,7 @@ static void test_replay_from_pageable_memory(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-/* A launch stands in the stream's order as any other work. */
+/* A launch is ordered in its stream like any other work. */
 static void test_launch_between_other_work(void **state) {
   (void)state;
   weir_cu_stream stream = stream_new(), other = stream_new();
@@ -199,7 +199,7 @@ static void test_launch_in_default_streams(void **state) {
     assert_cu(d->StreamSynchronize(d, streams[i]));
     assert_device_filled(p, 100, 6);
   }
-  /* A blocking stream waits for a graph in the legacy one. */
+  /* A blocking stream waits for a graph on the legacy stream. */
   assert_cu(d->MemsetD8Async(d, p, 0, 100, NULL));
   spin(NULL, 10);
   assert_cu(d->GraphLaunch(d, exec, NULL));
@@ -301,7 +301,7 @@ static void test_dot_text(void **state) {
   unlink(path);
   assert_non_null(strstr(text, "digraph"));
   assert_non_null(strstr(text, "->"));
-  if (!is_cuda()) { /* what else NVIDIA's driver prints is its own */
+  if (!is_cuda()) { /* the rest of the output of NVIDIA's driver is unspecified */
     assert_null(strstr(strstr(text, "->") + 2, "->"));
     assert_non_null(strstr(text, "MEMSET"));
     assert_non_null(strstr(text, "MEMCPY"));
@@ -311,9 +311,9 @@ static void test_dot_text(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-/* ---- Lives ---- */
+/* ---- Lifetimes ---- */
 
-/* An executable needs neither the graph nor the streams and events that it was captured with. */
+/* An executable depends neither on the graph nor on the streams and events of the capture. */
 static void test_exec_outlives_what_made_it(void **state) {
   (void)state;
   weir_cu_stream first = stream_new(), second = stream_new(), other = stream_new();
@@ -346,7 +346,7 @@ static void test_exec_outlives_what_made_it(void **state) {
   assert_cu(d->StreamDestroy(d, other));
 }
 
-/* A launch that is under way gets done, without its executable too. */
+/* A launch completes even if its executable is destroyed. */
 static void test_destroy_exec_in_flight(void **state) {
   (void)state;
   weir_cu_stream stream = stream_new();
@@ -396,7 +396,7 @@ static void go_out(void *data) {
   pthread_mutex_unlock(&t->lock);
 }
 
-/* Two launches of one executable never overlap, wherever they are. */
+/* Launches of one executable never overlap, on any streams. */
 static void test_launches_do_not_overlap(void **state) {
   (void)state;
   enum { streams = 4, launches = 12 };
@@ -428,7 +428,7 @@ static void test_launches_do_not_overlap(void **state) {
     assert_cu(d->StreamDestroy(d, stream[i]));
 }
 
-/* A launch is behind the launches before it, and so behind what they wait for. */
+/* A launch is ordered after earlier launches, and so after what they wait for. */
 static void test_launches_are_in_order(void **state) {
   (void)state;
   weir_cu_stream first = stream_new(), second = stream_new();
@@ -457,7 +457,7 @@ static void test_launches_are_in_order(void **state) {
   assert_cu(d->StreamDestroy(d, second));
 }
 
-/* ---- Where the memory went ---- */
+/* ---- Freed memory ---- */
 
 static void test_launch_without_its_memory(void **state) {
   (void)state;
@@ -478,7 +478,7 @@ static void test_launch_without_its_memory(void **state) {
   assert_cu_error(INVALID_VALUE, d->GraphLaunch(d, fill, stream));
   assert_cu_error(INVALID_VALUE, d->GraphLaunch(d, copy, stream));
   assert_cu(d->StreamSynchronize(d, stream));
-  assert_device_filled(q, MIB, 0); /* all of it, or nothing */
+  assert_device_filled(q, MIB, 0); /* all or nothing */
   assert_cu(d->GraphExecDestroy(d, fill));
   assert_cu(d->GraphExecDestroy(d, copy));
   assert_cu(d->GraphDestroy(d, fills));
@@ -487,7 +487,7 @@ static void test_launch_without_its_memory(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-/* A graph that is still being captured is the capture's. */
+/* A graph belongs to the capture until that ends. */
 static void test_destroy_graph_in_capture(void **state) {
   (void)state;
   if (is_cuda())
@@ -503,7 +503,7 @@ static void test_destroy_graph_in_capture(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-/* A capture may spread over devices. */
+/* A capture may span devices. */
 static void test_graph_of_two_devices(void **state) {
   (void)state;
   if (device_count() < 2)

@@ -1,5 +1,5 @@
 /*
- * Plain memory, host memory, what the driver knows of an address, copies and fills.
+ * Plain memory, host memory, attributes of addresses, copies and fills.
  */
 #include "driver/rules.h"
 
@@ -33,7 +33,7 @@ static size_t free_memory(void) {
   return free_bytes;
 }
 
-/* NVIDIA's driver may keep a little of what was freed. */
+/* NVIDIA's driver may keep some of the freed memory. */
 static void assert_free_memory(size_t expected) {
   size_t slack = !is_cuda() ? 0 : 8 * MIB;
   assert_in_range(free_memory(), expected - slack, expected + slack);
@@ -66,7 +66,7 @@ static void test_capacity(void **state) {
   assert_free_memory(room);
 }
 
-/* All kinds of device memory come out of one capacity. */
+/* All kinds of device memory share one capacity. */
 static void test_capacity_is_shared(void **state) {
   (void)state;
   static const weir_cu_mem_prop prop = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, 0}};
@@ -101,7 +101,7 @@ static void test_free_waits_for_the_device(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-/* Host memory that a copy is still to write can be given up: the copy is done first. */
+/* Host memory can be freed while a copy is pending: the copy completes first. */
 static void test_host_memory_in_use(void **state) {
   (void)state;
   weir_cu_stream stream = stream_new();
@@ -291,7 +291,7 @@ static void places_close(struct places *p) {
   free(p->host[REGISTERED]);
 }
 
-/* A pattern that repeats nowhere near a page. */
+/* A pattern whose period is far from a page. */
 static unsigned char pattern(size_t i, unsigned seed) { return (unsigned char)(i * 31 + (i >> 8) * 7 + seed); }
 
 static void put(const struct places *p, enum place place, size_t offset, size_t bytes, unsigned seed) {
@@ -301,7 +301,7 @@ static void put(const struct places *p, enum place place, size_t offset, size_t 
     values[i] = pattern(i, seed);
   if (place == DEVICE) {
     assert_cu(d->Memcpy(d, p->at[DEVICE] + offset, address_of(values), bytes));
-    assert_cu(d->CtxSynchronize(d)); /* the values were read, but may not have arrived */
+    assert_cu(d->CtxSynchronize(d)); /* the values were read, but may not have been written */
   } else
     memcpy(p->host[place] + offset, values, bytes);
   free(values);
@@ -324,7 +324,7 @@ static void assert_has(const struct places *p, enum place place, size_t offset, 
   free(copy);
 }
 
-/* From everywhere to everywhere, at odd addresses and of odd sizes, waiting and in a stream. */
+/* Between all kinds of memory, at odd addresses and with odd sizes, blocking and on a stream. */
 static void test_copy_everywhere(void **state) {
   (void)state;
   struct places from, to;
@@ -377,7 +377,7 @@ static void test_pageable_memory_is_read_by_the_call(void **state) {
   assert_cu(d->StreamSynchronize(d, stream));
   assert_device_filled(p, 4096, 1);
 
-  /* A copy back has been done when the call returns. */
+  /* A copy to pageable memory is complete when the call returns. */
   spin(stream, 20);
   assert_cu(d->MemcpyAsync(d, address_of(values), p, 4096, stream));
   assert_filled(values, 4096, 1);
@@ -422,8 +422,8 @@ static void test_bad_copies(void **state) {
   assert_cu(d->MemFree(d, q));
 }
 
-/* Addresses that NVIDIA's driver would follow. */
-static void test_worse_copies(void **state) {
+/* Addresses that NVIDIA's driver would dereference. */
+static void test_out_of_bounds_copies(void **state) {
   (void)state;
   if (is_cuda())
     WAIVE_TEST("NVIDIA's driver takes such an address for one of the host's, and crashes");
@@ -432,11 +432,11 @@ static void test_worse_copies(void **state) {
   char local[100];
   assert_cu_error(INVALID_VALUE, d->Memcpy(d, 0, p, 100));
   assert_cu_error(INVALID_VALUE, d->Memcpy(d, p, 0, 100));
-  assert_cu_error(INVALID_VALUE, d->Memcpy(d, p + 1, q, 100)); /* runs over the end by a byte */
+  assert_cu_error(INVALID_VALUE, d->Memcpy(d, p + 1, q, 100)); /* one byte past the end */
   assert_cu_error(INVALID_VALUE, d->Memcpy(d, p, q + 1, 100));
   static char memory[300];
   assert_cu(d->MemHostRegister(d, memory + 100, 100, 0));
-  assert_cu_error(INVALID_VALUE, d->Memcpy(d, address_of(memory + 99), p, 10)); /* begins before it */
+  assert_cu_error(INVALID_VALUE, d->Memcpy(d, address_of(memory + 99), p, 10)); /* begins before the allocation */
   assert_cu_error(INVALID_VALUE, d->Memcpy(d, address_of(memory + 99), p, 102));
   assert_cu(d->MemHostUnregister(d, memory + 100));
   assert_cu_error(INVALID_CONTEXT, d->MemcpyPeerAsync(d, p, NULL, q, ctx, 100, stream));
@@ -485,7 +485,7 @@ static void test_peer_copy(void **state) {
   assert_cu(d->MemcpyPeerAsync(d, there, other, here, ctx, MIB, stream));
   assert_cu(d->MemsetD8Async(d, here, 1, MIB, stream));
   assert_cu(d->MemcpyPeerAsync(d, here + 4096, ctx, there + 4096, other, 4096, stream));
-  assert_cu(d->MemcpyAsync(d, here + 12288, there + 4096, 4096, stream)); /* the addresses alone tell, too */
+  assert_cu(d->MemcpyAsync(d, here + 12288, there + 4096, 4096, stream)); /* the addresses alone suffice */
   assert_cu(d->StreamSynchronize(d, stream));
   assert_device_filled(there, MIB, 7);
   assert_device_filled(here, 4096, 1);
@@ -560,7 +560,7 @@ int main(void) {
       RULE(test_pageable_memory_is_read_by_the_call),
       RULE(test_pinned_memory_is_read_by_the_device),
       RULE(test_bad_copies),
-      RULE(test_worse_copies),
+      RULE(test_out_of_bounds_copies),
       RULE(test_peer_copy_on_one_device),
       RULE_TWO(test_peer_copy),
       RULE(test_fills),

@@ -56,8 +56,8 @@ static void test_alloc_and_free(void **state) {
     assert_cu(d->MemFreeAsync(d, q, stream));
   assert_cu_error(INVALID_VALUE, d->MemFreeAsync(d, nowhere, stream));
   assert_cu_error(OUT_OF_MEMORY, d->MemAllocAsync(d, &q, 1ull << 42, stream));
-  assert_cu(d->MemFreeAsync(d, mem_new(MIB), stream)); /* plain memory is welcome too */
-  /* And the other way round; NVIDIA's driver 580 goes on counting it as used then. */
+  assert_cu(d->MemFreeAsync(d, mem_new(MIB), stream)); /* plain memory is accepted too */
+  /* And vice versa; NVIDIA's driver 580 then keeps counting it as used. */
   assert_cu(!is_cuda() ? d->MemFree(d, p) : d->MemFreeAsync(d, p, stream));
   assert_cu(d->MemAllocAsync(d, &p, 1000, stream));
   assert_cu(d->MemFreeAsync(d, p, stream));
@@ -112,7 +112,7 @@ static void test_data(void **state) {
 
 /* ---- Reuse ---- */
 
-/* What a stream freed serves its next allocation, though it did not get there yet. */
+/* Memory that a stream frees can serve its next allocation, before the stream reaches the free. */
 static void test_reuse_in_a_stream(void **state) {
   (void)state;
   weir_cu_stream stream = stream_new();
@@ -144,14 +144,14 @@ static void test_reuse_in_a_stream(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-/* Another stream does not get it before the first one is there. */
+/* Another stream cannot use it before the first stream reaches the free. */
 static void test_no_reuse_in_another_stream(void **state) {
   (void)state;
   weir_cu_stream first = stream_new(), second = stream_new();
   weir_cu_mempool pool = pool_new();
   weir_cu_deviceptr p, q, r;
   unsigned char *host = host_new(MIB);
-  /* Else the pool may make the second stream wait. */
+  /* Otherwise the pool may make the second stream wait. */
   set_reuse(pool, WEIR_CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, 0);
   assert_cu(d->MemAllocFromPoolAsync(d, &p, MIB, pool, first));
   assert_cu(d->MemsetD8Async(d, p, 1, MIB, first));
@@ -167,7 +167,7 @@ static void test_no_reuse_in_another_stream(void **state) {
   assert_filled(host, MIB, 1);
   assert_device_filled(q, MIB, 2);
 
-  /* Once it is there, and the pool keeps what it has, it does. */
+  /* Afterwards it can, if the pool keeps its memory. */
   set(pool, THRESHOLD, UINT64_MAX);
   assert_cu(d->MemAllocFromPoolAsync(d, &p, MIB, pool, first));
   assert_cu(d->MemFreeAsync(d, p, first));
@@ -239,7 +239,7 @@ static void test_high_water(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-/* A synchronization gives back what is free beyond the threshold; trimming does at once. */
+/* Synchronizing releases free memory above the threshold; trimming releases it at once. */
 static void test_threshold_and_trim(void **state) {
   (void)state;
   enum { bytes = 64 * MIB };
@@ -264,7 +264,7 @@ static void test_threshold_and_trim(void **state) {
 
   assert_cu(d->MemPoolTrimTo(d, pool, reserved));
   assert_int_equal(get(pool, RESERVED), reserved);
-  assert_cu(d->MemPoolTrimTo(d, pool, 0)); /* what is in use stays */
+  assert_cu(d->MemPoolTrimTo(d, pool, 0)); /* memory in use stays */
   assert_in_range(get(pool, RESERVED), bytes, reserved - 1);
   assert_cu(d->MemFreeAsync(d, q, stream));
   assert_cu(d->StreamSynchronize(d, stream));
@@ -275,7 +275,7 @@ static void test_threshold_and_trim(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-/* Memory that a pool keeps is not free; when there is no other, the pool gives it up. */
+/* Memory that a pool keeps is not free; the pool releases it when no other memory is left. */
 static void test_pools_and_capacity(void **state) {
   (void)state;
   weir_cu_stream stream = stream_new();
@@ -291,7 +291,7 @@ static void test_pools_and_capacity(void **state) {
   assert_in_range(before - held, bytes, bytes + slack);
   if (!is_cuda()) {
     assert_int_equal(before, 64 * MIB);
-    assert_cu(d->MemAllocFromPoolAsync(d, &q, 60 * MIB, pool, stream)); /* does not fit beside what is kept */
+    assert_cu(d->MemAllocFromPoolAsync(d, &q, 60 * MIB, pool, stream)); /* does not fit next to the cached memory */
     assert_cu(d->MemFreeAsync(d, q, stream));
     assert_cu(d->StreamSynchronize(d, stream));
   } else
@@ -303,7 +303,7 @@ static void test_pools_and_capacity(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-/* ---- Pools of one's own ---- */
+/* ---- Created pools ---- */
 
 static void test_current_pool(void **state) {
   (void)state;
@@ -321,7 +321,7 @@ static void test_current_pool(void **state) {
   assert_int_equal(get(default_pool(), USED), 0);
   assert_cu(d->MemFreeAsync(d, p, stream));
   assert_cu(d->StreamSynchronize(d, stream));
-  assert_cu(d->MemPoolDestroy(d, pool)); /* the default one is current again */
+  assert_cu(d->MemPoolDestroy(d, pool)); /* the default pool is current again */
   assert_cu(d->DeviceGetMemPool(d, &found, 0));
   assert_ptr_equal(found, default_pool());
   assert_cu(d->StreamDestroy(d, stream));
@@ -335,7 +335,7 @@ static void test_create_and_destroy(void **state) {
   weir_cu_deviceptr p = 0;
   assert_cu(d->MemAllocFromPoolAsync(d, &p, 100, pool, stream));
   assert_cu(d->MemPoolDestroy(d, pool));
-  assert_cu(d->MemsetD8Async(d, p, 3, 100, stream)); /* what is out stays good */
+  assert_cu(d->MemsetD8Async(d, p, 3, 100, stream)); /* allocated memory stays valid */
   assert_cu(d->StreamSynchronize(d, stream));
   assert_device_filled(p, 100, 3);
   assert_cu(d->MemFreeAsync(d, p, stream));
@@ -351,7 +351,7 @@ static void test_pool_access(void **state) {
   weir_cu_mem_access access = {{WEIR_CU_LOCATION_DEVICE, 0}, WEIR_CU_ACCESS_READWRITE};
   assert_cu(d->MemPoolSetAccess(d, pool, &access, 1));
   if (!is_cuda()) {
-    access.flags = WEIR_CU_ACCESS_NONE; /* a device cannot be shut out of its own pool */
+    access.flags = WEIR_CU_ACCESS_NONE; /* a device cannot lose access to its own pool */
     assert_cu_error(INVALID_VALUE, d->MemPoolSetAccess(d, pool, &access, 1));
     access.location.id = 99;
     assert_cu_error(INVALID_DEVICE, d->MemPoolSetAccess(d, pool, &access, 1));
@@ -360,7 +360,7 @@ static void test_pool_access(void **state) {
   assert_cu(d->MemPoolDestroy(d, pool));
 }
 
-/* Memory of other kinds, and pools that are not for this device. */
+/* Memory of other kinds, and pools of other devices. */
 static void test_misuse(void **state) {
   (void)state;
   if (is_cuda())
@@ -419,7 +419,7 @@ static void test_alloc_and_free_in_a_graph(void **state) {
   assert_cu(d->StreamEndCapture(d, stream, &graph));
   assert_cu(d->GraphGetNodes(d, graph, NULL, &nodes));
   assert_int_equal(nodes, 4);
-  assert_int_equal(get(default_pool(), USED), 0); /* it is the graph's */
+  assert_int_equal(get(default_pool(), USED), 0); /* it belongs to the graph */
   assert_cu(d->GraphInstantiate(d, &exec, graph, 0));
   for (int round = 1; round < 6; round++) {
     memset(in, round, 1000);
@@ -450,7 +450,7 @@ static void test_graph_memory_attributes(void **state) {
   assert_cu_error(INVALID_DEVICE, d->DeviceGraphMemTrim(d, 99));
 }
 
-/* Memory that a graph leaves allocated is there for what comes after the launch. */
+/* Memory that a graph leaves allocated can be used after the launch. */
 static void test_graph_leaves_memory(void **state) {
   (void)state;
   weir_cu_stream stream = stream_new();

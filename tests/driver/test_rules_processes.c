@@ -1,6 +1,6 @@
 /*
- * Memory and events between processes. The second process is this program again, told its part by its arguments; fork alone
- * will not do, since a driver does not survive it.
+ * Memory and events shared between processes. The second process is this program, run again with arguments; a plain
+ * fork does not work, as drivers do not survive it.
  */
 #include <errno.h>
 #include <sys/socket.h>
@@ -11,12 +11,12 @@
 
 static const size_t g = 2 * MIB;
 
-/* ---- Two processes and a line between them ---- */
+/* ---- Two processes and a channel ---- */
 
-static int line; /* this side's end */
+static int line; /* the local end */
 
 static void line_open(int fd) {
-  struct timeval limit = {.tv_sec = 60}; /* the other side may have failed */
+  struct timeval limit = {.tv_sec = 60}; /* the other process may have failed */
   line = fd;
   assert_int_equal(setsockopt(line, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
 }
@@ -25,7 +25,7 @@ static void say(const void *bytes, size_t size) { assert_int_equal(send(line, by
 
 static void hear(void *bytes, size_t size) { assert_int_equal(recv(line, bytes, size, MSG_WAITALL), size); }
 
-/* One side comes here, then the other goes on. */
+/* Waits for the other process. */
 static void say_go(void) { say("g", 1); }
 
 static void hear_go(void) {
@@ -63,7 +63,7 @@ static int hear_fd(void) {
   return fd;
 }
 
-/* Starts this program with a part to play. */
+/* Starts this program in a role. */
 static pid_t child_start(const char *part) {
   int ends[2];
   char fd[16];
@@ -84,7 +84,7 @@ static pid_t child_start(const char *part) {
   return child;
 }
 
-/* Whether the child did all of its part; false when it could not, and said why. */
+/* Whether the child completed its role. False if it could not, and said why. */
 static bool child_wait(pid_t child) {
   int status;
   close(line);
@@ -117,7 +117,7 @@ static void child_import(void) {
   assert_device_filled(space, g, 0x11);
   assert_device_filled(space + g, g, 0x22);
   fill(space, g, 0x33);
-  say_go(); /* the maker reads it, writes, and gives it up */
+  say_go(); /* the exporter reads it, writes, and frees it */
   hear_go();
   assert_device_filled(space, 2 * g, 0x44);
   assert_cu(d->MemUnmap(d, space, 2 * g));
@@ -182,7 +182,7 @@ static void test_shared_memory(void **state) {
   (void)state;
   weir_cu_deviceptr p = mem_new(4 * MIB), q;
   weir_cu_ipc_mem_handle handle, zeros = {{0}};
-  if (!is_cuda()) /* NVIDIA's driver 580 gives one at times */
+  if (!is_cuda()) /* NVIDIA's driver 580 succeeds at times */
     assert_cu_error(INVALID_VALUE, d->IpcGetMemHandle(d, &handle, p + 1024));
   assert_cu_error(INVALID_VALUE, d->IpcOpenMemHandle(d, &q, zeros, WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   assert_cu_error(INVALID_VALUE, d->IpcCloseMemHandle(d, p));
@@ -192,8 +192,9 @@ static void test_shared_memory(void **state) {
     WAIVE_TEST("the device cannot share memory so");
   }
   assert_cu(result);
-  assert_cu_error(INVALID_CONTEXT,
-                  d->IpcOpenMemHandle(d, &q, handle, WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)); /* not at home */
+  assert_cu_error(
+      INVALID_CONTEXT,
+      d->IpcOpenMemHandle(d, &q, handle, WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)); /* not in the exporting process */
   fill(p, 4 * MIB, 0x55);
   pid_t child = child_start("open-memory");
   say(&handle, sizeof handle);
@@ -220,7 +221,7 @@ static void child_open_event(void) {
     waived("events cannot be shared between processes here: %s", weir_cu_result_name(result));
   assert_cu(result);
 
-  /* The other process has recorded it, behind a gate. */
+  /* The other process has recorded it behind a gate. */
   assert_cu_error(NOT_READY, d->EventQuery(d, event));
   assert_cu(d->StreamWaitEvent(d, stream, event, 0));
   assert_cu_error(NOT_READY, d->StreamQuery(d, stream));
@@ -230,13 +231,13 @@ static void child_open_event(void) {
   assert_cu(d->EventQuery(d, event));
   say_go();
 
-  /* It records it again, and we see that too. */
+  /* It records it again, which is visible too. */
   hear_go();
   assert_cu_error(NOT_READY, d->EventQuery(d, event));
   say_go();
   assert_cu(d->EventSynchronize(d, event));
 
-  /* Our turn. */
+  /* Now record it here. */
   struct gate *gate = gate_close(stream);
   assert_cu(d->EventRecord(d, event, stream));
   say_go();
@@ -261,7 +262,7 @@ static void test_shared_event(void **state) {
   weir_cu_ipc_event_handle handle;
   assert_cu_error(INVALID_HANDLE, d->IpcGetEventHandle(d, &handle, plain));
   assert_cu(d->IpcGetEventHandle(d, &handle, event));
-  assert_cu_error(INVALID_CONTEXT, d->IpcOpenEventHandle(d, &opened, handle)); /* not at home */
+  assert_cu_error(INVALID_CONTEXT, d->IpcOpenEventHandle(d, &opened, handle)); /* not in the exporting process */
 
   struct gate *gate = gate_close(stream);
   assert_cu(d->EventRecord(d, event, stream));
@@ -290,7 +291,7 @@ static void test_shared_event(void **state) {
   gate_open(gate);
   assert_cu(d->StreamSynchronize(d, stream));
 
-  hear_go(); /* the other process has recorded it, behind a gate of its own */
+  hear_go(); /* the other process has recorded it behind its own gate */
   assert_cu_error(NOT_READY, d->EventQuery(d, event));
   assert_cu(d->StreamWaitEvent(d, waiting, event, 0));
   assert_cu_error(NOT_READY, d->StreamQuery(d, waiting));

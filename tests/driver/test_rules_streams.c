@@ -1,9 +1,9 @@
 /*
- * Streams, events, host functions: what waits for what.
+ * Streams, events, host functions: ordering and waiting.
  */
 #include "driver/rules.h"
 
-/* ---- Making and asking ---- */
+/* ---- Creating and querying ---- */
 
 static void test_create_and_destroy(void **state) {
   (void)state;
@@ -92,7 +92,7 @@ static void test_events(void **state) {
   assert_cu(d->EventDestroy(d, untimed));
 }
 
-static void test_nothing_for_a_handle(void **state) {
+static void test_null_handles(void **state) {
   (void)state;
   weir_cu_stream stream = stream_new();
   assert_cu_error(INVALID_HANDLE, d->EventDestroy(d, NULL));
@@ -116,7 +116,7 @@ static void test_not_ready(void **state) {
   assert_cu_error(NOT_READY, d->EventElapsedTime(d, &milliseconds, before, after));
   assert_cu_error(NOT_READY, d->EventQuery(d, after));
   assert_cu_error(NOT_READY, d->StreamQuery(d, stream));
-  assert_cu(d->EventSynchronize(d, before)); /* waits for what is before the gate alone */
+  assert_cu(d->EventSynchronize(d, before)); /* waits only for the work before the gate */
   assert_cu(d->EventQuery(d, before));
   assert_cu_error(NOT_READY, d->EventQuery(d, after));
   gate_open(gate);
@@ -131,7 +131,7 @@ static void test_not_ready(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-/* An event is its last record. */
+/* An event stands for its latest record. */
 static void test_record_again(void **state) {
   (void)state;
   weir_cu_stream stream = stream_new();
@@ -150,7 +150,7 @@ static void test_record_again(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-/* A busy stream and a busy event can be destroyed: the work gets done. */
+/* Busy streams and events can be destroyed: the work completes. */
 static void test_destroy_busy(void **state) {
   (void)state;
   weir_cu_stream stream = stream_new(), other = stream_new();
@@ -195,7 +195,7 @@ static void test_order_in_a_stream(void **state) {
   assert_cu(d->StreamDestroy(d, stream));
 }
 
-static void test_streams_go_on_without_each_other(void **state) {
+static void test_streams_are_independent(void **state) {
   (void)state;
   weir_cu_stream stopped = stream_new(), running = stream_new();
   weir_cu_deviceptr p = mem_new(100);
@@ -225,7 +225,7 @@ static void test_wait_orders_two_streams(void **state) {
   struct gate *gate = gate_close(first);
   assert_cu(d->MemsetD8Async(d, p, 2, 100, first));
   assert_cu(d->EventRecord(d, event, first));
-  assert_cu(d->MemcpyAsync(d, address_of(host), p, 100, second)); /* before the wait: sees what was */
+  assert_cu(d->MemcpyAsync(d, address_of(host), p, 100, second)); /* before the wait: sees the old value */
   assert_cu(d->StreamSynchronize(d, second));
   assert_filled(host, 100, 1);
   assert_cu(d->StreamWaitEvent(d, second, event, 0));
@@ -242,7 +242,7 @@ static void test_wait_orders_two_streams(void **state) {
   assert_cu(d->StreamDestroy(d, second));
 }
 
-/* A wait is for the record before it, whatever happens to the event later. */
+/* A wait is for the latest record at that time, whatever happens to the event later. */
 static void test_wait_is_for_the_last_record(void **state) {
   (void)state;
   weir_cu_stream first = stream_new(), second = stream_new(), third = stream_new();
@@ -263,7 +263,7 @@ static void test_wait_is_for_the_last_record(void **state) {
   assert_cu(d->StreamDestroy(d, third));
 }
 
-/* Round and round through many streams: each step sees the one before. */
+/* A chain through many streams: each step sees the one before. */
 static void test_chain_through_many_streams(void **state) {
   (void)state;
   enum { streams = 8, rounds = 20 };
@@ -331,7 +331,7 @@ static void test_elapsed_time(void **state) {
   assert_cu(d->EventElapsedTime(d, &first, start, middle));
   assert_cu(d->EventElapsedTime(d, &second, middle, end));
   assert_cu(d->EventElapsedTime(d, &both, start, end));
-  assert_true(first >= 19 && first < 5000); /* a GPU's clock may be slower than its best */
+  assert_true(first >= 19 && first < 5000); /* the clock of a GPU may be below its maximum */
   assert_true(second >= 39 && second < 5000);
   assert_true(both > first + second - 0.1 && both < first + second + 0.1);
   if (is_stepped()) {
@@ -397,7 +397,7 @@ static void look_at(void *data) {
   look->seen = *look->at;
 }
 
-/* A host function sees the work before it done, and the work behind it waits for it. */
+/* A host function runs after the work before it, and before the work after it. */
 static void test_host_function_between_copies(void **state) {
   (void)state;
   weir_cu_stream stream = stream_new();
@@ -423,7 +423,7 @@ static void test_host_function_between_copies(void **state) {
 
 /* ---- The legacy stream ---- */
 
-/* It waits for the blocking streams, and they for it; the others take no notice. */
+/* The legacy stream and blocking streams wait for each other; other streams are independent. */
 static void test_legacy_and_blocking_streams(void **state) {
   (void)state;
   weir_cu_stream blocking = stream_new_blocking(), other = stream_new_blocking(), apart = stream_new();
@@ -447,7 +447,7 @@ static void test_legacy_and_blocking_streams(void **state) {
   assert_cu(d->StreamQuery(d, NULL));
   assert_cu(d->StreamQuery(d, blocking));
 
-  /* The other way round: what comes later in a blocking stream waits for the legacy one. */
+  /* Vice versa: later work in a blocking stream waits for the legacy stream. */
   gate = gate_close(NULL);
   assert_cu(d->MemsetD8Async(d, p, 2, 100, WEIR_CU_STREAM_LEGACY));
   assert_cu(d->MemcpyAsync(d, address_of(host) + 100, p, 100, blocking));
@@ -493,7 +493,7 @@ struct own_stream {
   weir_cu_result busy, done, sync;
 };
 
-/* On a thread whose own stream is idle, while the main thread's is not. */
+/* On a thread whose per-thread stream is idle, while that of the main thread is not. */
 static void *ask_own_stream(void *data) {
   struct own_stream *own = data;
   d->CtxSetCurrent(d, ctx);
@@ -503,7 +503,7 @@ static void *ask_own_stream(void *data) {
   return NULL;
 }
 
-static void test_each_thread_has_its_own(void **state) {
+static void test_per_thread_streams_differ(void **state) {
   (void)state;
   struct own_stream own = {-1, -1, -1};
   struct gate *gate = gate_close(WEIR_CU_STREAM_PER_THREAD);
@@ -530,11 +530,11 @@ static void *leave_work_behind(void *data) {
   return NULL;
 }
 
-/* The work of a thread that has ended gets done. */
+/* The work of a thread that has exited completes. */
 static void test_work_outlives_its_thread(void **state) {
   (void)state;
   struct leaver leaver = {mem_new(100), host_new(100), -1, -1};
-  spin(NULL, 30); /* each thread's own stream waits for the legacy one */
+  spin(NULL, 30); /* per-thread streams wait for the legacy stream */
   on_another_thread(leave_work_behind, &leaver);
   assert_cu(leaver.fill);
   assert_cu(leaver.copy);
@@ -544,7 +544,7 @@ static void test_work_outlives_its_thread(void **state) {
   assert_cu(d->MemFree(d, leaver.memory));
 }
 
-/* A plain copy goes through the legacy stream: it waits for blocking streams. */
+/* A plain copy uses the legacy stream, so it waits for blocking streams. */
 static void test_plain_copy_waits_for_blocking_streams(void **state) {
   (void)state;
   weir_cu_stream blocking = stream_new_blocking();
@@ -620,7 +620,7 @@ static void test_many_threads(void **state) {
 struct waiter {
   pthread_t thread;
   weir_cu_stream stream;
-  weir_cu_event event; /* NULL: waits for the stream */
+  weir_cu_event event; /* NULL to wait for the stream */
   weir_cu_result result;
 };
 
@@ -631,7 +631,7 @@ static void *wait_for_it(void *data) {
   return NULL;
 }
 
-/* Several threads may wait for the same. */
+/* Several threads may wait for the same object. */
 static void test_many_threads_wait(void **state) {
   (void)state;
   weir_cu_stream first = stream_new(), second = stream_new();
@@ -667,12 +667,12 @@ int main(void) {
       RULE(test_create_and_destroy),
       RULE(test_default_streams),
       RULE(test_events),
-      RULE(test_nothing_for_a_handle),
+      RULE(test_null_handles),
       RULE(test_not_ready),
       RULE(test_record_again),
       RULE(test_destroy_busy),
       RULE(test_order_in_a_stream),
-      RULE(test_streams_go_on_without_each_other),
+      RULE(test_streams_are_independent),
       RULE(test_wait_orders_two_streams),
       RULE(test_wait_is_for_the_last_record),
       RULE(test_chain_through_many_streams),
@@ -682,7 +682,7 @@ int main(void) {
       RULE(test_host_function_between_copies),
       RULE(test_legacy_and_blocking_streams),
       RULE(test_per_thread_stream),
-      RULE(test_each_thread_has_its_own),
+      RULE(test_per_thread_streams_differ),
       RULE(test_work_outlives_its_thread),
       RULE(test_plain_copy_waits_for_blocking_streams),
       RULE(test_many_threads),

@@ -48,7 +48,7 @@ static void test_granularity(void **state) {
   assert_cu(d->MemGetAllocationGranularity(d, &bytes, &prop, WEIR_CU_GRANULARITY_RECOMMENDED));
   assert_int_equal(bytes, g);
   assert_cu_error(INVALID_VALUE, d->MemGetAllocationGranularity(d, &bytes, &prop, 5));
-  /* It does not look at the rest. */
+  /* The rest is ignored. */
   bad.type = 7;
   assert_cu(d->MemGetAllocationGranularity(d, &bytes, &bad, 0));
   bad = prop_of(99, 0);
@@ -83,7 +83,7 @@ static const size_t vast = 1ull << 40;
 #endif
 
 /* Address space costs nothing. */
-static void test_reserve_more_than_there_is(void **state) {
+static void test_reserve_more_than_available(void **state) {
   (void)state;
   weir_cu_deviceptr space[4];
   size_t before, after, total;
@@ -99,7 +99,7 @@ static void test_reserve_more_than_there_is(void **state) {
     assert_cu(d->MemAddressFree(d, space[i], vast));
 }
 
-/* A wish is met where the space is free; NVIDIA's driver promises less. */
+/* An address hint is met if the space is free; NVIDIA's driver promises less. */
 static void test_reserve_at(void **state) {
   (void)state;
   weir_cu_deviceptr first = space_new(64 * g), again = 0, other = 0;
@@ -173,7 +173,7 @@ static void test_map(void **state) {
   assert_cu_error(INVALID_VALUE, d->MemUnmap(d, space, g));
   assert_cu_error(INVALID_VALUE, d->MemUnmap(d, space + g, g));
   assert_cu(d->MemUnmap(d, space, 6 * g)); /* two mappings and the hole between them */
-  assert_cu(d->MemUnmap(d, space, 2 * g)); /* nothing is there */
+  assert_cu(d->MemUnmap(d, space, 2 * g)); /* nothing is mapped there */
   assert_cu_error(INVALID_VALUE, d->MemUnmap(d, space, 0));
   assert_cu(d->MemMap(d, space + 14 * g, 2 * g, 0, handle, 0));
   assert_cu(d->MemUnmap(d, space + 14 * g, 2 * g));
@@ -247,7 +247,7 @@ static void test_access(void **state) {
   assert_cu(d->MemMap(d, space, 2 * g, 0, first, 0));
   assert_cu(d->MemMap(d, space + 2 * g, 2 * g, 0, second, 0));
   assert_cu(d->MemMap(d, space + 6 * g, 2 * g, 0, second, 0));
-  if (!is_cuda()) { /* NVIDIA's driver 580 passes over holes before the last mapping */
+  if (!is_cuda()) { /* NVIDIA's driver 580 ignores holes before the last mapping */
     assert_cu_error(INVALID_VALUE, d->MemSetAccess(d, space, 8 * g, &access, 1));
     assert_cu_error(INVALID_VALUE, d->MemSetAccess(d, space + 4 * g, 4 * g, &access, 1));
   }
@@ -302,9 +302,9 @@ static void test_copies_need_access(void **state) {
   assert_cu(d->Memcpy(d, plain, space, 100));
   assert_cu(d->MemSetAccess(d, space, g, &all_access, 1));
   assert_cu(d->Memcpy(d, space, plain, g));
-  assert_cu_error(INVALID_VALUE, d->Memcpy(d, space, plain, g + 1)); /* runs over the end of the mapping */
+  assert_cu_error(INVALID_VALUE, d->Memcpy(d, space, plain, g + 1)); /* past the end of the mapping */
   map(space + g, g, second);
-  assert_cu(d->Memcpy(d, space, plain, 2 * g)); /* and over a seam, which is fine */
+  assert_cu(d->Memcpy(d, space, plain, 2 * g)); /* across two mappings, which is allowed */
   assert_cu(d->MemUnmap(d, space, 2 * g));
   assert_cu(d->MemRelease(d, first));
   assert_cu(d->MemRelease(d, second));
@@ -312,7 +312,7 @@ static void test_copies_need_access(void **state) {
   assert_cu(d->MemFree(d, plain));
 }
 
-/* Memory of one device, used by the other after it was let in. */
+/* Memory of one device, used by the other after it got access. */
 static void test_access_of_two_devices(void **state) {
   (void)state;
   if (is_cuda())
@@ -360,7 +360,7 @@ static void test_data_survives_a_move(void **state) {
   assert_cu(d->MemAddressFree(d, space, 16 * g));
 }
 
-static void test_two_mappings_show_the_same(void **state) {
+static void test_two_mappings_alias(void **state) {
   (void)state;
   weir_cu_deviceptr space = space_new(16 * g);
   weir_cu_mem_handle handle = handle_new(2 * g);
@@ -378,7 +378,7 @@ static void test_two_mappings_show_the_same(void **state) {
   assert_cu(d->MemAddressFree(d, space, 16 * g));
 }
 
-/* Several handles side by side are one stretch of memory. */
+/* Adjacent handles are one contiguous range. */
 static void test_work_across_handles(void **state) {
   (void)state;
   enum { pieces = 5 };
@@ -404,7 +404,7 @@ static void test_work_across_handles(void **state) {
   assert_cu(d->MemFree(d, plain));
 }
 
-/* The memory goes with the handle or with the last mapping, whichever is later. */
+/* The memory is freed with the handle or the last mapping, whichever is later. */
 static void test_release_while_mapped(void **state) {
   (void)state;
   size_t bytes = 12 * g, before, held, after, total, slack = !is_cuda() ? 0 : 8 * MIB;
@@ -452,7 +452,7 @@ static void test_export_and_import(void **state) {
   assert_cu(d->MemExportToShareableHandle(d, &fd, handle, WEIR_CU_HANDLE_POSIX_FD, 0));
   assert_in_range(fd, 0, 1 << 20);
   assert_cu(d->MemImportFromShareableHandle(d, &imported, (void *)(intptr_t)fd, WEIR_CU_HANDLE_POSIX_FD));
-  assert_int_equal(close(fd), 0); /* it stayed ours */
+  assert_int_equal(close(fd), 0); /* it still belongs to this process */
 
   map(space, 2 * g, handle);
   map(space + 4 * g, 2 * g, imported);
@@ -460,7 +460,7 @@ static void test_export_and_import(void **state) {
   assert_device_filled(space + 4 * g, 2 * g, 7);
   assert_cu(d->MemUnmap(d, space, 2 * g));
   assert_cu(d->MemRelease(d, handle));
-  fill(space + 4 * g, g, 6); /* one of the two holds it still */
+  fill(space + 4 * g, g, 6); /* one of the two still refers to it */
   assert_device_filled(space + 5 * g, g, 7);
   assert_cu(d->MemUnmap(d, space + 4 * g, 2 * g));
   map(space, 2 * g, imported);
@@ -470,7 +470,7 @@ static void test_export_and_import(void **state) {
   assert_cu(d->MemAddressFree(d, space, 8 * g));
 }
 
-/* A file that is no memory of a device's. */
+/* A file that is not device memory. */
 static void test_import_of_a_foreign_file(void **state) {
   (void)state;
   int ends[2];
@@ -482,7 +482,7 @@ static void test_import_of_a_foreign_file(void **state) {
   close(ends[1]);
   assert_int_not_equal(result, WEIR_CU_SUCCESS);
   if (is_cuda())
-    return; /* which error is the operating system's affair */
+    return; /* the error depends on the operating system */
   assert_cu_error(INVALID_VALUE, result);
   assert_int_equal(handle, 77);
 }
@@ -491,7 +491,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       RULE(test_granularity),
       RULE(test_reserve),
-      RULE(test_reserve_more_than_there_is),
+      RULE(test_reserve_more_than_available),
       RULE(test_reserve_at),
       RULE(test_create),
       RULE(test_address_free),
@@ -503,7 +503,7 @@ int main(void) {
       RULE(test_copies_need_access),
       RULE_TWO(test_access_of_two_devices),
       RULE(test_data_survives_a_move),
-      RULE(test_two_mappings_show_the_same),
+      RULE(test_two_mappings_alias),
       RULE(test_work_across_handles),
       RULE(test_release_while_mapped),
       RULE(test_export_and_import),

@@ -1,5 +1,5 @@
 /*
- * The census: what is alive shows, and a program that cleaned up has nothing.
+ * The census: it counts live objects, and is empty after a cleanup.
  */
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 enum { MIB = 1 << 20, G = 2 * MIB };
 
-/* The census is `expected` now. */
+/* Checks that the census equals `expected`. */
 static void check(const weir_soft_census *expected) {
   weir_soft_census census = soft_census();
   assert_int_equal(census.contexts, expected->contexts);
@@ -29,7 +29,7 @@ static void check(const weir_soft_census *expected) {
 
 static const weir_cu_mem_prop prop = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, 0}};
 
-static void test_each_thing_counts(void **state) {
+static void test_each_kind_is_counted(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 2, 64 * MIB);
   weir_soft_census e = {.contexts = 2};
@@ -38,7 +38,8 @@ static void test_each_thing_counts(void **state) {
   weir_cu_stream stream = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   e.streams++;
   check(&e);
-  assert_cu(d->MemsetD8Async(d, 0, 0, 0, WEIR_CU_STREAM_PER_THREAD)); /* comes with the thread: nobody destroys it */
+  assert_cu(d->MemsetD8Async(d, 0, 0, 0,
+                             WEIR_CU_STREAM_PER_THREAD)); /* belongs to the thread; the program does not destroy it */
   check(&e);
   weir_cu_event event = soft_event(), shared;
   e.events++;
@@ -51,7 +52,7 @@ static void test_each_thing_counts(void **state) {
   e.allocations++;
   e.device_bytes += 4096;
   check(&e);
-  assert_cu(d->MemAllocAsync(d, &chunk, 1, stream)); /* the default pool is nobody's */
+  assert_cu(d->MemAllocAsync(d, &chunk, 1, stream)); /* the default pool is not counted */
   e.allocations++;
   e.device_bytes += G;
   check(&e);
@@ -72,7 +73,7 @@ static void test_each_thing_counts(void **state) {
   weir_cu_graph graph;
   weir_cu_graph_exec exec;
   assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
-  e.graphs++; /* from the beginning of the capture on */
+  e.graphs++; /* from the start of the capture */
   check(&e);
   assert_cu(d->MemAllocAsync(d, &of_graph, G, stream));
   e.allocations++;
@@ -125,7 +126,7 @@ static void test_each_thing_counts(void **state) {
   assert_cu(d->GraphDestroy(d, graph));
   e.graphs--;
   check(&e);
-  assert_cu(d->GraphExecDestroy(d, exec)); /* the last that names the graph's memory */
+  assert_cu(d->GraphExecDestroy(d, exec)); /* the last reference to the memory of the graph */
   e.graph_execs--;
   e.allocations--;
   e.device_bytes -= G;
@@ -140,7 +141,7 @@ static void test_each_thing_counts(void **state) {
   e.pools--;
   check(&e);
   assert_cu(d->MemFreeAsync(d, chunk, stream));
-  check(&e); /* the pool has it still */
+  check(&e); /* the pool keeps it */
   assert_cu(d->StreamSynchronize(d, stream));
   e.allocations--;
   e.device_bytes -= G;
@@ -159,8 +160,8 @@ static void test_each_thing_counts(void **state) {
   soft_close(); /* checks that the rest is zero */
 }
 
-/* What a context takes along, and what is not of a context. */
-static void test_what_goes_with_the_context(void **state) {
+/* Objects that are destroyed with a context, and those that are not. */
+static void test_objects_destroyed_with_the_context(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_stream stream = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
@@ -192,7 +193,7 @@ static void test_what_goes_with_the_context(void **state) {
   assert_cu(d->MemCreate(d, &handle, G, &prop, 0));
   assert_cu(d->MemMap(d, va, G, 0, handle, 0));
   assert_cu(d->DevicePrimaryCtxRelease(d, 0));
-  /* Virtual memory is of the device. */
+  /* Virtual memory belongs to the device. */
   check(&(weir_soft_census){.reservations = 1, .handles = 1, .mappings = 1, .device_bytes = G});
   assert_cu(d->MemUnmap(d, va, G));
   assert_cu(d->MemRelease(d, handle));
@@ -203,8 +204,8 @@ static void test_what_goes_with_the_context(void **state) {
   soft_close();
 }
 
-/* Asking for the default pool of a device without a context makes nothing that the program would have to give back. */
-static void test_default_pools_are_nobodys(void **state) {
+/* Querying the default pool of a device without a context creates nothing that the program must release. */
+static void test_default_pools_are_not_counted(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 2, 64 * MIB);
   assert_cu(d->DevicePrimaryCtxRelease(d, 1));
@@ -216,7 +217,7 @@ static void test_default_pools_are_nobodys(void **state) {
   soft_close();
 }
 
-static void test_what_is_refused(void **state) {
+static void test_invalid_calls(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_soft_census census;
@@ -228,7 +229,7 @@ static void test_what_is_refused(void **state) {
   census.size = sizeof census;
   assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_soft_take_census(NULL, &census));
   assert_int_equal(census.contexts, 0x5a5a5a5a5a5a5a5a);
-  /* A program that knows fewer numbers gets those, and no more. */
+  /* A program with an older struct gets only the fields it has. */
   census.size = offsetof(weir_soft_census, streams);
   assert_ok(weir_soft_take_census(d, &census));
   assert_int_equal(census.size, offsetof(weir_soft_census, streams));
@@ -239,10 +240,10 @@ static void test_what_is_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_each_thing_counts, soft_teardown),
-      cmocka_unit_test_teardown(test_what_goes_with_the_context, soft_teardown),
-      cmocka_unit_test_teardown(test_default_pools_are_nobodys, soft_teardown),
-      cmocka_unit_test_teardown(test_what_is_refused, soft_teardown),
+      cmocka_unit_test_teardown(test_each_kind_is_counted, soft_teardown),
+      cmocka_unit_test_teardown(test_objects_destroyed_with_the_context, soft_teardown),
+      cmocka_unit_test_teardown(test_default_pools_are_not_counted, soft_teardown),
+      cmocka_unit_test_teardown(test_invalid_calls, soft_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

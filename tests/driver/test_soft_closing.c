@@ -1,6 +1,5 @@
 /*
- * Closing a device in the middle of things: it does not wait for time to pass, does the work that is left, and leaves
- * nothing behind.
+ * Closing a busy device: it does not wait for time to pass, completes the remaining work, and leaks nothing.
  */
 #include <stdatomic.h>
 #include <string.h>
@@ -9,7 +8,7 @@
 
 enum { MIB = 1 << 20 };
 
-/* Far more than closing takes, far less than what it must not wait for. */
+/* Far longer than closing takes, far shorter than the time it must not wait for. */
 static const double patience_ms = 30000;
 
 static void close_soon(void) {
@@ -44,7 +43,7 @@ static void test_with_spins_and_slow_copies(void **state) {
   assert_cu(d->LaunchHostFunc(d, waits, count, &done));
   soft_spin(NULL, 600000000);
   close_soon();
-  assert_int_equal(done, 21); /* what was enqueued was done, only not for so long */
+  assert_int_equal(done, 21); /* enqueued work ran, but not for that long */
 }
 
 static void test_with_everything_left_open(void **state) {
@@ -114,7 +113,7 @@ static void test_with_everything_left_open(void **state) {
   }
 }
 
-/* Work of one device on memory of another, which is closed first. */
+/* Work of one device on memory of another device, which is closed first. */
 static void test_with_work_across_devices(void **state) {
   (void)state;
   for (int clock = WEIR_SOFT_THREADS; clock <= WEIR_SOFT_STEPPED; clock++) {
@@ -145,7 +144,7 @@ static void test_at_once(void **state) {
   weir_driver_close(NULL);
 }
 
-/* Two devices in one process know nothing of each other. */
+/* Two software devices in one process are independent. */
 static void test_one_of_two(void **state) {
   (void)state;
   weir_driver *other;
@@ -156,7 +155,7 @@ static void test_one_of_two(void **state) {
   assert_ok(weir_driver_open_soft(NULL, &other));
   assert_cu(other->Init(other, 0));
   assert_cu(other->DevicePrimaryCtxRetain(other, &context, 0));
-  assert_cu_error(INVALID_CONTEXT, other->MemAlloc(other, &p, 100)); /* what is current is so for each */
+  assert_cu_error(INVALID_CONTEXT, other->MemAlloc(other, &p, 100)); /* each has its own current context */
   assert_cu(other->CtxSetCurrent(other, context));
   assert_cu(other->StreamCreateWithPriority(other, &stream, 0, 0));
   assert_cu(other->MemAlloc(other, &p, 100));

@@ -1,6 +1,6 @@
 /*
- * Several devices: each with its own memory, context and streams; peers; copies that are checked for the device that makes
- * them; work of one device in the graphs and pools of another.
+ * Several devices: separate memory, contexts and streams; peers; access checks by device; work of one device in graphs
+ * and pools of another.
  */
 #include <stdio.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static weir_cu_deviceptr memory_of(int device, size_t bytes) {
   return pointer;
 }
 
-/* ---- What they are ---- */
+/* ---- Properties ---- */
 
 static void test_as_many_as_allowed(void **state) {
   (void)state;
@@ -41,7 +41,7 @@ static void test_as_many_as_allowed(void **state) {
     assert_cu(d->DeviceGetPCIBusId(d, ids[i], sizeof ids[i], i));
     assert_cu(d->DeviceGetAttribute(d, &bus, WEIR_CU_ATTR_PCI_BUS_ID, i));
     for (int k = 0; k < i; k++) {
-      assert_memory_not_equal(&uuids[i], &uuids[k], 4); /* the first bytes already tell them apart */
+      assert_memory_not_equal(&uuids[i], &uuids[k], 4); /* the first bytes differ */
       assert_string_not_equal(ids[i], ids[k]);
     }
     weir_cu_deviceptr p = memory_of(i, 4 * MIB);
@@ -65,13 +65,13 @@ static void test_capacity_is_for_each(void **state) {
   assert_cu_error(OUT_OF_MEMORY, d->MemAlloc(d, &none, 1));
   weir_cu_mem_handle handle;
   weir_cu_mem_prop prop = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, 1}};
-  assert_cu(d->MemCreate(d, &handle, G, &prop, 0)); /* where it says, not on the current device */
+  assert_cu(d->MemCreate(d, &handle, G, &prop, 0)); /* on the device it names, not on the current one */
   assert_cu_error(OUT_OF_MEMORY, d->MemCreate(d, &handle, G, &prop, 0));
   prop.location.id = 2;
   assert_cu_error(INVALID_DEVICE, d->MemCreate(d, &handle, G, &prop, 0));
   assert_cu(d->MemRelease(d, handle));
   assert_cu(d->MemFree(d, p));
-  assert_cu(d->MemFree(d, q)); /* of another device than the current one */
+  assert_cu(d->MemFree(d, q)); /* of a device other than the current one */
   soft_close();
 }
 
@@ -95,12 +95,12 @@ static void test_peers(void **state) {
   assert_cu_error(PEER_ACCESS_ALREADY_ENABLED, d->CtxEnablePeerAccess(d, contexts[1], 0));
   assert_cu(d->CtxEnablePeerAccess(d, contexts[2], 0));
   soft_use(1);
-  assert_cu_error(PEER_ACCESS_NOT_ENABLED, d->CtxDisablePeerAccess(d, contexts[0])); /* one way */
+  assert_cu_error(PEER_ACCESS_NOT_ENABLED, d->CtxDisablePeerAccess(d, contexts[0])); /* not symmetric */
   soft_use(0);
   assert_cu(d->CtxDisablePeerAccess(d, contexts[1]));
   assert_cu_error(PEER_ACCESS_NOT_ENABLED, d->CtxDisablePeerAccess(d, contexts[1]));
 
-  /* It is between contexts: with either of them it goes. */
+  /* Peer access ends with either context. */
   assert_cu(d->CtxEnablePeerAccess(d, contexts[1], 0));
   assert_cu(d->DevicePrimaryCtxRelease(d, 1));
   assert_cu_error(INVALID_CONTEXT, d->CtxDisablePeerAccess(d, contexts[1]));
@@ -146,7 +146,7 @@ static void test_copies_between_devices(void **state) {
   }
 }
 
-/* Mapped memory belongs to those that it was opened to. */
+/* Mapped memory is accessible to the devices that have access. */
 static void test_access_is_checked_by_device(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 2, 64 * MIB);
@@ -173,20 +173,20 @@ static void test_access_is_checked_by_device(void **state) {
       int read = cases[i].flags[k] & WEIR_CU_ACCESS_READ ? WEIR_CU_SUCCESS : WEIR_CU_INVALID_VALUE;
       int write = cases[i].flags[k] == WEIR_CU_ACCESS_READWRITE ? WEIR_CU_SUCCESS : WEIR_CU_INVALID_VALUE;
       assert_cu_result(read, d->MemcpyAsync(d, p, va, G, s[k]));
-      assert_cu_result(read, d->MemcpyAsync(d, p, va + G - 100, 200, s[k])); /* over two mappings */
+      assert_cu_result(read, d->MemcpyAsync(d, p, va + G - 100, 200, s[k])); /* across two mappings */
       assert_cu_result(write, d->MemcpyAsync(d, va, p, G, s[k]));
       assert_cu_result(write, d->MemsetD8Async(d, va + G - 1, 1, 2, s[k]));
       assert_cu_result(write, d->MemsetD32Async(d, va, 1, 2, s[k]));
       soft_use(k);
       assert_cu_result(read, d->Memcpy(d, p, va, 1));
-      /* The peer copy names the device of each side, whatever stream it is in. */
+      /* A peer copy names the device of each side, whatever stream it is on. */
       assert_cu_result(read, d->MemcpyPeerAsync(d, p, contexts[0], va, contexts[k], 100, s[1 - k]));
       assert_cu_result(write, d->MemcpyPeerAsync(d, va, contexts[k], p, contexts[0], 100, s[1 - k]));
       soft_use(0);
     }
     soft_step_all();
   }
-  /* Half of it is still not for device 1, and the rest of the reservation for nobody. */
+  /* Device 1 has no access to half of it, and no device to the rest of the reservation. */
   weir_cu_mem_access none = {{WEIR_CU_LOCATION_DEVICE, 1}, WEIR_CU_ACCESS_NONE};
   assert_cu(d->MemSetAccess(d, va + G, G, &none, 1));
   assert_cu(d->MemcpyAsync(d, p, va, G, s[1]));
@@ -202,7 +202,7 @@ static void test_access_is_checked_by_device(void **state) {
 
 /* ---- Streams, events, graphs ---- */
 
-static void test_what_is_another_devices(void **state) {
+static void test_objects_of_another_device(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 2, 64 * MIB);
   weir_cu_stream s = stream_of(1);
@@ -210,13 +210,13 @@ static void test_what_is_another_devices(void **state) {
   weir_cu_deviceptr p = memory_of(1, 100);
   weir_cu_context context;
   float milliseconds;
-  /* A stream knows its device: it need not be current. */
+  /* A stream can be used while its device is not current. */
   assert_cu(d->MemsetD8Async(d, p, 7, 100, s));
   assert_cu(d->StreamGetCtx(d, s, &context));
   assert_ptr_equal(context, contexts[1]);
   assert_cu(d->StreamSynchronize(d, s));
   assert_int_equal(byte_at(p), 7);
-  /* An event can be recorded on its own device alone; waiting is for all. */
+  /* An event can be recorded only on its own device, but waited for on all. */
   assert_cu_error(INVALID_HANDLE, d->EventRecord(d, e, s));
   soft_use(1);
   assert_cu_error(INVALID_HANDLE, d->EventRecord(d, e, NULL));
@@ -238,7 +238,7 @@ static weir_cu_result see_device(const weir_soft_launch *launch) {
   return WEIR_CU_SUCCESS;
 }
 
-/* A capture that goes over two devices: each node stays with its own. */
+/* A capture of two devices: each node belongs to its device. */
 static void test_a_graph_of_two_devices(void **state) {
   (void)state;
   seen_count = 0;
@@ -286,14 +286,14 @@ static void test_a_graph_of_two_devices(void **state) {
 
   access.flags = WEIR_CU_ACCESS_READ;
   assert_cu(d->MemSetAccess(d, va, G, &access, 1));
-  assert_cu_error(INVALID_VALUE, d->GraphLaunch(d, exec, s[0])); /* the node could not write there any more */
+  assert_cu_error(INVALID_VALUE, d->GraphLaunch(d, exec, s[0])); /* the node could not write there */
   assert_cu(d->MemUnmap(d, va, G));
   assert_cu(d->MemRelease(d, handle));
   assert_cu(d->MemAddressFree(d, va, G));
   soft_close();
 }
 
-/* ---- The end of one of them ---- */
+/* ---- Releasing one context ---- */
 
 static void test_the_end_of_one_context(void **state) {
   (void)state;
@@ -306,7 +306,7 @@ static void test_the_end_of_one_context(void **state) {
   assert_cu(d->EventRecord(d, e, s[0]));
   assert_cu(d->StreamWaitEvent(d, s[1], e, 0));
   assert_cu(d->MemsetD8Async(d, q, 2, 100, s[1]));
-  assert_cu(d->DevicePrimaryCtxRelease(d, 0)); /* does its own work first */
+  assert_cu(d->DevicePrimaryCtxRelease(d, 0)); /* completes its own work first */
   assert_int_equal(soft_pending(s[1]), 3);
   assert_cu_error(INVALID_HANDLE, d->StreamQuery(d, s[0]));
   assert_cu_error(INVALID_HANDLE, d->EventQuery(d, e));
@@ -321,7 +321,8 @@ static void test_the_end_of_one_context(void **state) {
   soft_close();
 }
 
-/* A pool's memory that is freed in a stream of another device, which gets there after the pool's own context is gone. */
+/* Pool memory that is freed on a stream of another device, which reaches the free after the context of the pool is
+ * destroyed. */
 static void test_a_chunk_that_outlives_its_pool(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 2, 64 * MIB);
@@ -337,13 +338,13 @@ static void test_a_chunk_that_outlives_its_pool(void **state) {
   assert_cu(d->DevicePrimaryCtxRelease(d, 0));
   assert_int_equal(soft_census().allocations, 1);
   assert_int_equal(soft_census().device_bytes, G);
-  assert_int_equal(soft_step(b, 10), 2); /* the memory is still there to be written */
+  assert_int_equal(soft_step(b, 10), 2); /* the memory can still be written */
   assert_int_equal(soft_census().device_bytes, 0);
   assert_cu(d->DevicePrimaryCtxRetain(d, &contexts[0], 0));
   soft_close();
 }
 
-/* The same of a graph that holds memory of two devices. */
+/* The same for a graph with memory of two devices. */
 static void test_a_graph_that_outlives_a_context(void **state) {
   (void)state;
   for (int first = 0; first < 2; first++) {
@@ -370,7 +371,7 @@ static void test_a_graph_that_outlives_a_context(void **state) {
     assert_cu(d->DeviceGetGraphMemAttribute(d, 1, WEIR_CU_GRAPH_MEM_ATTR_USED_CURRENT, &held));
     assert_int_equal(held, 2 * G);
     assert_cu(d->DevicePrimaryCtxRelease(d, first));
-    /* The graph belongs to the device of its first stream. With that it goes; without the other's context it stays. */
+    /* The graph belongs to the device of its first stream, and is destroyed with that context only. */
     assert_int_equal(soft_census().graphs, first);
     assert_int_equal(soft_census().device_bytes, first ? 3 * G : 0);
     assert_cu(d->DevicePrimaryCtxRetain(d, &contexts[first], first));
@@ -385,7 +386,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_peers, soft_teardown),
       cmocka_unit_test_teardown(test_copies_between_devices, soft_teardown),
       cmocka_unit_test_teardown(test_access_is_checked_by_device, soft_teardown),
-      cmocka_unit_test_teardown(test_what_is_another_devices, soft_teardown),
+      cmocka_unit_test_teardown(test_objects_of_another_device, soft_teardown),
       cmocka_unit_test_teardown(test_a_graph_of_two_devices, soft_teardown),
       cmocka_unit_test_teardown(test_the_end_of_one_context, soft_teardown),
       cmocka_unit_test_teardown(test_a_chunk_that_outlives_its_pool, soft_teardown),

@@ -1,6 +1,6 @@
 /*
- * Real faults: a touch of memory that is not mapped, or mapped without access, ends the process, whoever touches it. Every
- * case runs in a process of its own.
+ * Real faults: accessing memory that is unmapped, or mapped without access, kills the process, whichever code does it.
+ * Each case runs in a child process.
  */
 #include <signal.h>
 #include <string.h>
@@ -12,9 +12,9 @@ enum { MIB = 1 << 20, G = 2 * MIB };
 
 enum step { NOTHING, READ, WRITE };
 
-/* What is touched, and how; in a child. */
+/* What is accessed, and how; in a child. */
 struct touch {
-  void (*prepare)(weir_cu_deviceptr va); /* with two granules reserved at va */
+  void (*prepare)(weir_cu_deviceptr va); /* two granules are reserved at va */
   enum step step;
   weir_soft_clock clock;
   bool by_kernel;
@@ -86,7 +86,7 @@ static void expect(void (*prepare)(weir_cu_deviceptr va), bool read_faults, bool
   for (int by_kernel = 0; by_kernel < 2; by_kernel++)
     for (int clock = WEIR_SOFT_THREADS; clock <= WEIR_SOFT_STEPPED; clock++) {
       struct touch touch = {prepare, NOTHING, (weir_soft_clock)clock, by_kernel};
-      expect_end(&touch, false); /* what led there is not the fault */
+      expect_end(&touch, false); /* the steps before do not fault */
       touch.step = READ;
       expect_end(&touch, read_faults);
       touch.step = WRITE;
@@ -138,7 +138,7 @@ static void beside_a_mapping(weir_cu_deviceptr va) {
   set_access(va + G, 0, WEIR_CU_ACCESS_READWRITE);
 }
 
-/* The host is one address space: what any device may touch can be touched. */
+/* All devices share the address space of the host: memory that any device may access is accessible. */
 static void for_the_other_device(weir_cu_deviceptr va) {
   map(va);
   set_access(va, 1, WEIR_CU_ACCESS_READ);
@@ -195,7 +195,7 @@ static void use_of_a_trimmed_pool(void *data) {
   assert_cu(d->MemAllocAsync(d, &p, 10 * MIB, NULL));
   do_touch(p + 5 * MIB, WRITE);
   assert_cu(d->MemFreeAsync(d, p, NULL));
-  do_touch(p + 5 * MIB, WRITE); /* still the pool's */
+  do_touch(p + 5 * MIB, WRITE); /* still owned by the pool */
   assert_cu(d->CtxSynchronize(d));
   do_touch(p + 5 * MIB, *(enum step *)data);
 }

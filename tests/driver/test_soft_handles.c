@@ -1,6 +1,6 @@
 /*
- * Handles: one that was destroyed, that is of another kind, or that is any number at all is refused by every entry that
- * takes one, with CUDA's code for it.
+ * Handles: every entry that takes a handle rejects destroyed handles, handles of another kind, and arbitrary numbers,
+ * with the result that CUDA has for it.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@ enum { MIB = 1 << 20, G = 2 * MIB };
 
 enum kind { CONTEXT, STREAM, EVENT, GRAPH, NODE, EXEC, MODULE, FUNCTION, POOL, MEMORY, KINDS };
 
-/* One of each that is good, and of each that was. */
+/* A valid and a destroyed handle of each kind. */
 static uintptr_t live[KINDS], dead[KINDS];
 static weir_cu_deviceptr p, va;
 
@@ -21,7 +21,7 @@ static weir_cu_event event(void) { return H(EVENT, weir_cu_event); }
 
 static void nothing(void *data) { (void)data; }
 
-/* ---- Every entry that takes a handle, with `h` in its place and all else right ---- */
+/* ---- Every entry that takes a handle: `h` is the handle, the rest is valid ---- */
 
 #define USE(name, expression)                                                                                          \
   static weir_cu_result name(uintptr_t h) {                                                                            \
@@ -289,7 +289,7 @@ static void test_any_number(void **state) {
   weir_soft_census before = soft_census();
   soft_seed(7);
   for (int i = 0; i < USERS; i++) {
-    if (users[i].kind != STREAM && users[i].use != set_current) /* 0 has a meaning there */
+    if (users[i].kind != STREAM && users[i].use != set_current) /* 0 is valid there */
       expect_refusal(&users[i], 0);
     if (users[i].kind != STREAM)
       for (uintptr_t h = 1; h <= 2; h++)
@@ -298,7 +298,7 @@ static void test_any_number(void **state) {
       if (!is_live(numbers[k]))
         expect_refusal(&users[i], numbers[k]);
     for (int k = 0; k < 200; k++) {
-      /* Anything, a good one with a bit turned round, and what could be one. */
+      /* Random numbers, valid handles with a flipped bit, and plausible handles. */
       uintptr_t h = soft_random(UINT64_MAX);
       if (k % 3 == 1)
         h = live[soft_random(KINDS)] ^ (uintptr_t)1 << soft_random(64);
@@ -314,7 +314,7 @@ static void test_any_number(void **state) {
   close_with_all();
 }
 
-/* A place that is used again does not make its old handles good. */
+/* Reusing a slot does not make its old handles valid. */
 static void test_old_handles_stay_bad(void **state) {
   (void)state;
   enum { COUNT = 300 };
@@ -331,7 +331,7 @@ static void test_old_handles_stay_bad(void **state) {
   for (int i = 0; i < COUNT; i++)
     assert_cu_error(INVALID_HANDLE, d->EventQuery(d, old[i]));
   assert_cu(d->EventDestroy(d, e));
-  /* Many at once: more than there was room for. */
+  /* Many at once, so that the table grows. */
   for (int i = 0; i < COUNT; i++)
     old[i] = soft_event();
   assert_int_equal(soft_census().events, COUNT);

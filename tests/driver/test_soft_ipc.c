@@ -1,5 +1,6 @@
 /*
- * Memory and events between processes. The program runs itself again as the other process; the two talk over a socket.
+ * Memory and events shared between processes. The program runs itself as the other process, and both talk over a
+ * socket.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -18,7 +19,7 @@ enum { MIB = 1 << 20, G = 2 * MIB, SHARED = WEIR_CU_EVENT_INTERPROCESS | WEIR_CU
 
 static volatile unsigned char *at(weir_cu_deviceptr pointer) { return (volatile unsigned char *)(uintptr_t)pointer; }
 
-/* ---- Talking ---- */
+/* ---- The socket ---- */
 
 struct message {
   weir_cu_ipc_mem_handle memory[3];
@@ -28,7 +29,7 @@ struct message {
 
 static int line; /* to the other process */
 
-/* With a file, where `fd` is not -1. */
+/* With a file descriptor, unless `fd` is -1. */
 static void say_with(const struct message *message, int fd) {
   struct iovec part = {(void *)(uintptr_t)message, sizeof *message};
   union {
@@ -117,7 +118,7 @@ static int teardown(void **state) {
 
 static bool stepped;
 
-/* Work that is not done until it is let: in stepped time anything, else behind a gate. */
+/* Work that waits for permission: any work in stepped time, else work behind a gate. */
 static struct gate *hold(weir_cu_stream stream) { return stepped ? NULL : gate_close(stream); }
 
 static void let(struct gate *gate) {
@@ -134,13 +135,13 @@ static void child_memory(void) {
   weir_cu_deviceptr p, again, own = soft_alloc(100);
   size_t before, after, total;
   assert_cu(d->MemGetInfo(d, &before, &total));
-  assert_cu_error(INVALID_VALUE, d->IpcOpenMemHandle(d, &p, m.memory[0], 0)); /* the flag has to be there */
+  assert_cu_error(INVALID_VALUE, d->IpcOpenMemHandle(d, &p, m.memory[0], 0)); /* the flag is required */
   assert_cu(d->IpcOpenMemHandle(d, &p, m.memory[0], WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   assert_cu(d->IpcOpenMemHandle(d, &again, m.memory[0], WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   assert_int_equal(p, again);
   assert_int_equal(soft_census().ipc_mappings, 1);
   assert_cu(d->MemGetInfo(d, &after, &total));
-  assert_int_equal(after, before); /* the first process pays for it */
+  assert_int_equal(after, before); /* it counts in the first process */
   assert_int_equal(*at(p + 5 * MIB), 7);
   size_t bytes;
   weir_cu_deviceptr base;
@@ -150,7 +151,8 @@ static void child_memory(void) {
 
   assert_cu(d->MemcpyAsync(d, own, p, 100, NULL));
   assert_cu(d->MemsetD8Async(d, p, 9, 1000, NULL));
-  assert_cu_error(INVALID_VALUE, d->MemsetD8Async(d, p, 9, 5 * MIB + 101, NULL)); /* its size is known here too */
+  assert_cu_error(INVALID_VALUE,
+                  d->MemsetD8Async(d, p, 9, 5 * MIB + 101, NULL)); /* its size is known in this process too */
   assert_cu(d->CtxSynchronize(d));
   assert_int_equal(*at(own + 99), 7);
   assert_cu_error(INVALID_VALUE, d->MemFree(d, p));
@@ -162,7 +164,7 @@ static void child_memory(void) {
   hear_go();
   assert_int_equal(*at(p + 99), 11); /* still open once */
 
-  /* The last close waits for work that uses it. */
+  /* The last close waits for work that uses the memory. */
   assert_cu(d->MemsetD8Async(d, p, 12, 100, NULL));
   assert_cu(d->IpcCloseMemHandle(d, p));
   assert_cu_error(INVALID_VALUE, d->IpcCloseMemHandle(d, p));
@@ -185,8 +187,9 @@ static void test_memory_both_ways(void **state) {
     assert_cu(d->MemHostAlloc(d, (void **)&pinned, 100, 0));
     assert_cu_error(INVALID_VALUE, d->IpcGetMemHandle(d, &m.memory[1], pinned));
     assert_cu_error(INVALID_VALUE, d->IpcGetMemHandle(d, NULL, p));
-    assert_cu_error(INVALID_CONTEXT, d->IpcOpenMemHandle(d, &before, m.memory[0],
-                                                         WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)); /* our own */
+    assert_cu_error(INVALID_CONTEXT,
+                    d->IpcOpenMemHandle(d, &before, m.memory[0],
+                                        WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)); /* a handle of this process */
     say(&m);
     hear_go();
     assert_int_equal(*at(p + 999), 9);
@@ -208,7 +211,7 @@ static void child_stale(void) {
   weir_cu_deviceptr p;
   weir_cu_event e;
   const unsigned flag = WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS;
-  /* 0 and 2 were freed, 1 lies between them. */
+  /* 0 and 2 were freed; 1 lies between them. */
   assert_cu_error(INVALID_VALUE, d->IpcOpenMemHandle(d, &p, m.memory[0], flag));
   assert_cu_error(INVALID_VALUE, d->IpcOpenMemHandle(d, &p, m.memory[2], flag));
   assert_cu(d->IpcOpenMemHandle(d, &p, m.memory[1], flag));
@@ -217,7 +220,7 @@ static void child_stale(void) {
   assert_cu(d->IpcOpenEventHandle(d, &e, m.event));
   assert_cu(d->EventDestroy(d, e));
 
-  /* One is not the other, and nothing is either. */
+  /* Handles of the other kind, and zeros. */
   weir_cu_ipc_event_handle as_event;
   weir_cu_ipc_mem_handle as_memory;
   memcpy(&as_event, &m.memory[1], sizeof as_event);
@@ -230,14 +233,15 @@ static void child_stale(void) {
     assert_cu_error(MAP_FAILED, d->IpcOpenEventHandle(d, &e, as_event));
     assert_cu_error(INVALID_VALUE, d->IpcOpenMemHandle(d, &p, as_memory, flag));
   }
-  /* Any bit of a good one turned round: it may still be good, but it is not to break anything. */
+  /* A valid handle with one flipped bit: it may still be valid, but must not break anything. */
   for (unsigned bit = 0; bit < 8 * sizeof as_memory; bit++) {
     as_memory = m.memory[1];
     as_memory.reserved[bit / 8] ^= (char)(1 << bit % 8);
     weir_cu_result r = d->IpcOpenMemHandle(d, &p, as_memory, flag);
     if (r == WEIR_CU_SUCCESS)
       assert_cu(d->IpcCloseMemHandle(d, p));
-    else if (r != WEIR_CU_OUT_OF_MEMORY && r != WEIR_CU_INVALID_CONTEXT) /* very large, or with our own number in it */
+    else if (r != WEIR_CU_OUT_OF_MEMORY &&
+             r != WEIR_CU_INVALID_CONTEXT) /* very large, or with the id of this process */
       assert_cu_error(INVALID_VALUE, r);
     as_event = m.event;
     as_event.reserved[bit / 8] ^= (char)(1 << bit % 8);
@@ -253,7 +257,7 @@ static void child_stale(void) {
   assert_cu_error(INVALID_VALUE, d->IpcOpenMemHandle(d, &p, m.memory[1], flag));
 }
 
-static void test_handles_that_are_not_good(void **state) {
+static void test_invalid_handles(void **state) {
   (void)state;
   struct message m = {.number = 0};
   start_other("stale", WEIR_SOFT_STEPPED);
@@ -271,7 +275,7 @@ static void test_handles_that_are_not_good(void **state) {
   assert_cu(d->IpcGetEventHandle(d, &m.event, e));
   assert_cu_error(INVALID_VALUE, d->IpcGetEventHandle(d, NULL, e));
   assert_cu_error(INVALID_HANDLE, d->IpcGetEventHandle(d, &m.event, plain));
-  assert_cu_error(INVALID_CONTEXT, d->IpcOpenEventHandle(d, &opened, m.event)); /* our own */
+  assert_cu_error(INVALID_CONTEXT, d->IpcOpenEventHandle(d, &opened, m.event)); /* a handle of this process */
   say(&m);
   hear_go();
   assert_cu(d->MemFree(d, p[1]));
@@ -290,9 +294,9 @@ static void child_waits(void) {
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   assert_cu(d->IpcOpenMemHandle(d, &p, m.memory[0], WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   assert_cu(d->IpcOpenEventHandle(d, &e, m.event));
-  assert_cu_error(INVALID_HANDLE, d->IpcGetEventHandle(d, &m.event, e)); /* not ours to give away */
+  assert_cu_error(INVALID_HANDLE, d->IpcGetEventHandle(d, &m.event, e)); /* imported, so it cannot be exported */
 
-  /* In a stream. */
+  /* On a stream. */
   assert_cu_error(NOT_READY, d->EventQuery(d, e));
   assert_cu(d->StreamWaitEvent(d, s, e, 0));
   assert_cu(d->MemcpyAsync(d, own, p, 100, s));
@@ -305,18 +309,18 @@ static void child_waits(void) {
   }
   assert_cu_error(NOT_READY, d->StreamQuery(d, s));
   say_go();
-  assert_cu(d->EventSynchronize(d, copied)); /* runs as soon as the other process lets it */
+  assert_cu(d->EventSynchronize(d, copied)); /* runs when the other process permits it */
   assert_int_equal(*at(own + 99), 5);
   assert_cu(d->EventQuery(d, e));
 
-  /* By the host, and what is recorded later counts. */
+  /* On the host, and later records count. */
   say_go();
   hear_go();
   assert_cu_error(NOT_READY, d->EventQuery(d, e));
   say_go();
   assert_cu(d->EventSynchronize(d, e));
   assert_int_equal(*at(p + 99), 6);
-  assert_cu(d->StreamWaitEvent(d, s, e, 0)); /* done: nothing to wait for */
+  assert_cu(d->StreamWaitEvent(d, s, e, 0)); /* complete, so nothing to wait for */
   assert_int_equal(soft_pending(s), 0);
   assert_cu(d->EventDestroy(d, e));
   assert_cu(d->IpcCloseMemHandle(d, p));
@@ -361,7 +365,7 @@ static void test_waiting_for_the_other_process(void **state) {
   }
 }
 
-/* The process that opened the event records it; the one that made it waits. */
+/* The importing process records the event; the exporting process waits. */
 static void child_records(void) {
   struct message m = hear();
   weir_cu_deviceptr p;
@@ -369,7 +373,7 @@ static void child_records(void) {
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   assert_cu(d->IpcOpenMemHandle(d, &p, m.memory[0], WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   assert_cu(d->IpcOpenEventHandle(d, &e, m.event));
-  assert_cu(d->EventQuery(d, e)); /* nobody has recorded it */
+  assert_cu(d->EventQuery(d, e)); /* it was never recorded */
   struct gate *gate = hold(s);
   assert_cu(d->MemsetD8Async(d, p, 5, 100, s));
   assert_cu(d->EventRecord(d, e, s));
@@ -380,7 +384,7 @@ static void child_records(void) {
   assert_cu(d->EventSynchronize(d, e));
   say_go();
   hear_go();
-  /* The last record counts, whoever made it. */
+  /* The latest record counts, whichever process made it. */
   assert_cu_error(NOT_READY, d->EventQuery(d, e));
   assert_cu(d->EventRecord(d, e, s));
   assert_cu(d->StreamSynchronize(d, s));
@@ -420,7 +424,7 @@ static void test_the_other_process_records(void **state) {
     assert_cu(d->EventRecord(d, e, s));
     say_go();
     hear_go();
-    assert_cu(d->EventQuery(d, e)); /* its record came after ours, and is done */
+    assert_cu(d->EventQuery(d, e)); /* its record is later, and complete */
     let(gate);
     assert_cu(d->StreamSynchronize(d, s));
     say_go();
@@ -432,7 +436,7 @@ static void test_the_other_process_records(void **state) {
   }
 }
 
-/* ---- When the other process is gone ---- */
+/* ---- After the other process exits ---- */
 
 static void child_leaves(void) {
   struct message m = {.number = 0};
@@ -448,8 +452,8 @@ static void child_leaves(void) {
   assert_cu(d->EventRecord(d, e, s));
   say(&m);
   if (hear().number)
-    _exit(0);           /* without another word, and the work undone */
-  weir_driver_close(d); /* does the work, and frees the memory */
+    _exit(0);           /* without further notice, and with the work incomplete */
+  weir_driver_close(d); /* completes the work and frees the memory */
   exit(0);
 }
 
@@ -471,12 +475,12 @@ static void test_the_other_process_leaves(void **state) {
       assert_cu(d->MemcpyAsync(d, own, p, 100, s));
       m.number = abruptly;
       say(&m);
-      /* Nothing waits for ever for one who is no more, also when its parent has not asked for its end yet. */
+      /* No wait for a process that has exited hangs, even if its parent has not reaped it. */
       assert_cu(d->EventSynchronize(d, e));
       assert_cu(d->EventQuery(d, e));
       assert_cu(d->StreamSynchronize(d, s));
       end_other();
-      /* What is open can be touched still. If it was freed before, what was in it is gone. */
+      /* Open memory is still accessible. If it was freed before, its contents are lost. */
       if (abruptly)
         assert_int_equal(*at(own), 5);
       *at(p + 5 * MIB - 1) = 7;
@@ -517,14 +521,14 @@ static void child_files(void) {
   size_t before, after, total;
   assert_cu(d->MemGetInfo(d, &before, &total));
   assert_cu(d->MemImportFromShareableHandle(d, &handle, as_pointer(fd), WEIR_CU_HANDLE_POSIX_FD));
-  assert_cu_error(INVALID_DEVICE, /* there is one device here */
+  assert_cu_error(INVALID_DEVICE, /* this process has one device */
                   d->MemImportFromShareableHandle(d, &second, as_pointer(of_device_1), WEIR_CU_HANDLE_POSIX_FD));
   close(of_device_1);
   weir_cu_deviceptr va = map_handle(handle, 2 * G);
   assert_int_equal(*at(va + G), 3);
   assert_cu(d->MemsetD8Async(d, va + G, 4, 100, NULL));
   assert_cu(d->CtxSynchronize(d));
-  /* The same file again is the same memory. */
+  /* The same file is the same memory. */
   assert_cu(d->MemImportFromShareableHandle(d, &second, as_pointer(fd), WEIR_CU_HANDLE_POSIX_FD));
   close(fd);
   weir_cu_deviceptr va2 = map_handle(second, 2 * G);
@@ -532,10 +536,10 @@ static void child_files(void) {
   assert_cu(d->MemRelease(d, handle));
   assert_cu(d->MemRelease(d, second));
   assert_cu(d->MemGetInfo(d, &after, &total));
-  assert_int_equal(after, before); /* the other process pays */
+  assert_int_equal(after, before); /* it counts in the other process */
   unmap(va2, 2 * G);
   say_go();
-  hear_go(); /* the other process has let go of it */
+  hear_go(); /* the other process has released it */
   assert_int_equal(*at(va + G), 9);
   *at(va) = 1;
   unmap(va, 2 * G);
@@ -561,7 +565,7 @@ static void test_files_over_a_socket(void **state) {
     weir_cu_deviceptr va = map_handle(handle, 2 * G);
     *at(va + G) = 3;
 
-    /* What comes back home is the same memory, and is paid for once. */
+    /* Importing memory of this process gives the same memory, which counts once. */
     assert_cu(d->MemImportFromShareableHandle(d, &second, as_pointer(fd), WEIR_CU_HANDLE_POSIX_FD));
     assert_int_not_equal(second, handle);
     assert_cu(d->MemGetInfo(d, &left, &total));
@@ -588,7 +592,7 @@ static void test_files_over_a_socket(void **state) {
   }
 }
 
-static void test_files_that_are_not_good(void **state) {
+static void test_invalid_files(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_mem_prop prop = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, 0}};
@@ -611,7 +615,7 @@ static void test_files_that_are_not_good(void **state) {
   assert_cu_error(INVALID_VALUE, d->MemImportFromShareableHandle(d, &none, as_pointer(fd), WEIR_CU_HANDLE_FABRIC));
   assert_cu_error(INVALID_VALUE, d->MemImportFromShareableHandle(d, NULL, as_pointer(fd), WEIR_CU_HANDLE_POSIX_FD));
   assert_int_equal(none, 77);
-  /* A file keeps the memory, not the charge. */
+  /* A file keeps the memory, which no longer counts as used. */
   assert_cu(d->MemRelease(d, shareable));
   assert_int_equal(soft_census().device_bytes, G);
   assert_cu(d->MemImportFromShareableHandle(d, &shareable, as_pointer(fd), WEIR_CU_HANDLE_POSIX_FD));
@@ -648,12 +652,12 @@ int main(int argc, char **argv) {
   }
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_memory_both_ways, teardown),
-      cmocka_unit_test_teardown(test_handles_that_are_not_good, teardown),
+      cmocka_unit_test_teardown(test_invalid_handles, teardown),
       cmocka_unit_test_teardown(test_waiting_for_the_other_process, teardown),
       cmocka_unit_test_teardown(test_the_other_process_records, teardown),
       cmocka_unit_test_teardown(test_the_other_process_leaves, teardown),
       cmocka_unit_test_teardown(test_files_over_a_socket, teardown),
-      cmocka_unit_test_teardown(test_files_that_are_not_good, teardown),
+      cmocka_unit_test_teardown(test_invalid_files, teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /*
- * Kernels: C functions under the names of PTX entries, their parameters, and what happens when one fails.
+ * Kernels: C functions under the names of PTX entries, their parameters, and failures.
  */
 #include <stdio.h>
 #include <string.h>
@@ -71,16 +71,16 @@ static void test_entries_are_found_by_name(void **state) {
   assert_cu_error(NOT_FOUND, d->ModuleGetFunction(d, &f, module, "helper"));
   assert_cu_error(NOT_FOUND, d->ModuleGetFunction(d, &f, module, ""));
   assert_cu_error(NOT_SUPPORTED,
-                  d->ModuleGetFunction(d, &f, module, "nobodys")); /* there, but nobody said what it does */
+                  d->ModuleGetFunction(d, &f, module, "nobodys")); /* exists, but no function is registered */
   assert_cu_error(NOT_SUPPORTED, d->ModuleGetFunction(d, &f, module, "add_more"));
   assert_cu_error(INVALID_VALUE, d->ModuleGetFunction(d, NULL, module, "add"));
   assert_cu_error(INVALID_VALUE, d->ModuleGetFunction(d, &f, module, NULL));
   assert_null(f);
-  /* A kernel can be made known later than the module. */
+  /* A kernel can be registered after the module is loaded. */
   assert_ok(weir_soft_register_kernel(d, "add_more", add, 2, add_bytes));
   assert_cu(d->ModuleGetFunction(d, &f, module, "add_more"));
 
-  /* The module keeps its own text. */
+  /* The module has a copy of the text. */
   char text[] = ".version 7.0 .entry add(";
   weir_cu_module other;
   assert_cu(d->ModuleLoadData(d, &other, text));
@@ -90,13 +90,14 @@ static void test_entries_are_found_by_name(void **state) {
   assert_cu_error(INVALID_IMAGE, d->ModuleLoadData(d, &other, text));
   assert_cu_error(INVALID_IMAGE, d->ModuleLoadData(d, &other, ""));
   assert_cu(d->ModuleUnload(d, other));
-  assert_cu_error(INVALID_HANDLE, d->LaunchKernel(d, g, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL)); /* went with it */
+  assert_cu_error(INVALID_HANDLE,
+                  d->LaunchKernel(d, g, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL)); /* destroyed with the module */
   assert_cu_error(INVALID_HANDLE, d->ModuleUnload(d, other));
   assert_cu(d->ModuleUnload(d, module));
   soft_close();
 }
 
-static void test_what_cannot_be_registered(void **state) {
+static void test_invalid_registrations(void **state) {
   (void)state;
   size_t bytes[65];
   for (int i = 0; i < 65; i++)
@@ -139,7 +140,7 @@ static weir_cu_result look(const weir_soft_launch *l) {
   return WEIR_CU_SUCCESS;
 }
 
-static void test_what_a_kernel_is_given(void **state) {
+static void test_kernel_arguments(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 2, 64 * MIB);
   size_t bytes[64];
@@ -156,7 +157,7 @@ static void test_what_a_kernel_is_given(void **state) {
   weir_cu_stream s = soft_stream(0);
   assert_cu(d->ModuleLoadData(d, &module, ".version 6.0 .entry look()"));
   assert_cu(d->LaunchKernel(d, function("look"), 1, 2, 3, 4, 5, 6, 7, s, params, NULL));
-  memset(values, 0, sizeof values); /* these too, when it was launched */
+  memset(values, 0, sizeof values); /* copied at the launch too */
   memset(params, 0, sizeof params);
   assert_int_equal(soft_step(s, 1), 1);
   assert_int_equal(seen.device, 1);
@@ -219,14 +220,14 @@ static void test_launches_that_are_refused(void **state) {
   assert_cu_error(INVALID_HANDLE, d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, (weir_cu_stream)f, params, NULL));
   soft_use(1);
   assert_cu_error(INVALID_HANDLE,
-                  d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL)); /* another device's */
+                  d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL)); /* of another device */
   assert_int_equal(soft_pending(s), 0);
   soft_close();
 }
 
 /* ---- Failures ---- */
 
-/* Everything that needs the context, and the objects that belong to it. */
+/* All calls that need the context, and the objects that belong to it. */
 static void check_broken(weir_cu_stream stream, weir_cu_event event, weir_cu_graph graph, weir_cu_graph_exec exec,
                          weir_cu_deviceptr p, void *host, weir_cu_result code) {
   size_t a, b;
@@ -319,7 +320,7 @@ static void check_still_allowed(weir_cu_graph graph, weir_cu_deviceptr p) {
   assert_cu(d->ThreadExchangeStreamCaptureMode(d, &mode));
 }
 
-/* A kernel that fails breaks the context for good: every call says so, until it is released and retained anew. */
+/* A failing kernel breaks the context: every call reports the error until the context is released and retained. */
 static void test_a_failure_sticks(void **state) {
   (void)state;
   for (int clock = WEIR_SOFT_THREADS; clock <= WEIR_SOFT_STEPPED; clock++) {
@@ -344,14 +345,14 @@ static void test_a_failure_sticks(void **state) {
     check_broken(s, e, graph, exec, p, host, WEIR_CU_ASSERT);
     check_still_allowed(graph, p);
     check_broken(s, e, graph, exec, p, host, WEIR_CU_ASSERT);
-    /* The other device is whole. */
+    /* The other device is not affected. */
     soft_use(1);
     assert_cu(d->MemAlloc(d, &q, 100));
     assert_cu(d->MemsetD8Async(d, q, 1, 100, NULL));
     assert_cu(d->CtxSynchronize(d));
     assert_cu(d->MemFree(d, q));
     soft_use(0);
-    /* What is destroyed is gone, whatever the answer. */
+    /* Destroyed objects are gone, whatever the result. */
     assert_cu_error(ASSERT, d->StreamDestroy(d, s));
     assert_cu_error(INVALID_HANDLE, d->StreamDestroy(d, s));
     assert_cu_error(ASSERT, d->EventDestroy(d, e));
@@ -375,8 +376,8 @@ static void test_a_failure_sticks(void **state) {
   }
 }
 
-/* What was enqueued behind the failure does not run, but everything comes to its end. */
-static void test_what_is_behind_a_failure(void **state) {
+/* Work after the failure does not run, but completes. */
+static void test_work_after_a_failure(void **state) {
   (void)state;
   open_with_kernels(WEIR_SOFT_STEPPED, 2);
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), waits = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
@@ -397,19 +398,19 @@ static void test_what_is_behind_a_failure(void **state) {
   assert_int_equal(soft_step(s, 1), 1);
   assert_int_equal(soft_step(s, 1), 1);
   uint64_t broke = soft_now();
-  assert_int_equal(soft_pending(s), 2); /* stepping goes on in a broken context */
+  assert_int_equal(soft_pending(s), 2); /* stepping works in a broken context */
   assert_cu_error(ILLEGAL_ADDRESS, d->StreamQuery(d, s));
   assert_int_equal(soft_step(s, 10), 2);
   assert_int_equal(soft_step(waits, 10), 2);
-  assert_int_equal(soft_now(), broke);  /* what is not done takes no time */
-  assert_int_equal(soft_step_all(), 2); /* another device that waited for it goes on */
+  assert_int_equal(soft_now(), broke);  /* work that does not run takes no time */
+  assert_int_equal(soft_step_all(), 2); /* another device that waited for it continues */
   unsigned char *bytes = (unsigned char *)(uintptr_t)p;
   assert_int_equal(bytes[0], 1);
   assert_int_equal(bytes[2], 4);
   soft_close();
 }
 
-/* Two failures: the first one stays. */
+/* Of two failures the first one counts. */
 static void test_the_first_failure_counts(void **state) {
   (void)state;
   open_with_kernels(WEIR_SOFT_STEPPED, 1);
@@ -420,7 +421,7 @@ static void test_the_first_failure_counts(void **state) {
   soft_close();
 }
 
-/* In real time: nobody waits for what goes on spinning. */
+/* In real time: no call waits for a kernel that spins on. */
 static void test_a_failure_ends_all_waits(void **state) {
   (void)state;
   open_with_kernels(WEIR_SOFT_THREADS, 1);
@@ -446,12 +447,12 @@ static void test_a_failure_ends_all_waits(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_entries_are_found_by_name, soft_teardown),
-      cmocka_unit_test_teardown(test_what_cannot_be_registered, soft_teardown),
-      cmocka_unit_test_teardown(test_what_a_kernel_is_given, soft_teardown),
+      cmocka_unit_test_teardown(test_invalid_registrations, soft_teardown),
+      cmocka_unit_test_teardown(test_kernel_arguments, soft_teardown),
       cmocka_unit_test_teardown(test_a_captured_launch_keeps_its_parameters, soft_teardown),
       cmocka_unit_test_teardown(test_launches_that_are_refused, soft_teardown),
       cmocka_unit_test_teardown(test_a_failure_sticks, soft_teardown),
-      cmocka_unit_test_teardown(test_what_is_behind_a_failure, soft_teardown),
+      cmocka_unit_test_teardown(test_work_after_a_failure, soft_teardown),
       cmocka_unit_test_teardown(test_the_first_failure_counts, soft_teardown),
       cmocka_unit_test_teardown(test_a_failure_ends_all_waits, soft_teardown),
   };

@@ -1,5 +1,5 @@
 /*
- * Memory: a capacity that counts to the page, a device far larger than the machine, and host memory that comes back.
+ * Memory: capacity in pages, a device far larger than the machine, and host memory that is returned.
  */
 #include <string.h>
 #include <sys/stat.h>
@@ -18,7 +18,7 @@ static size_t free_bytes(void) {
   return left;
 }
 
-/* What the host holds for device 0. */
+/* Host memory in use for device 0. */
 static unsigned long long host_bytes(void) {
   int fd = ((struct soft *)d)->devices[0].fd;
   struct stat st;
@@ -53,7 +53,7 @@ static void test_eighty_gigabytes(void **state) {
   assert_int_equal(free_bytes(), 0);
   assert_cu_error(OUT_OF_MEMORY, d->MemAlloc(d, &none, 1));
 
-  /* Far apart, at both ends, by the program and by the device. */
+  /* At both ends, accessed by the program and by the device. */
   static const unsigned long long places[] = {0, 1, 4 * GIB - 1, 4 * GIB, 40 * GIB + 12345, 79 * GIB - 1};
   for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
     assert_int_equal(*at(p + places[i]), 0);
@@ -120,7 +120,7 @@ static void test_capacity_counts_pages(void **state) {
   soft_close();
 }
 
-/* A capacity that is no multiple of anything. */
+/* A capacity that is not a multiple of a page. */
 static void test_an_odd_capacity(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 1, 5 * MIB + 4095);
@@ -135,7 +135,7 @@ static void test_an_odd_capacity(void **state) {
   soft_close();
 }
 
-/* Every way to get memory draws from the same capacity. */
+/* All kinds of memory share the capacity. */
 static void test_all_kinds_share_the_capacity(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 2, 16 * MIB);
@@ -153,16 +153,16 @@ static void test_all_kinds_share_the_capacity(void **state) {
   assert_cu(d->StreamBeginCapture(d, s, WEIR_CU_CAPTURE_RELAXED));
   assert_cu(d->MemAllocAsync(d, &of_graph, 4 * MIB, s));
   assert_cu(d->StreamEndCapture(d, s, &graph));
-  assert_int_equal(free_bytes(), 2 * MIB); /* a graph's memory is held from the capture on */
+  assert_int_equal(free_bytes(), 2 * MIB); /* memory of a graph counts from the capture on */
   void *host;
-  assert_cu(d->MemHostAlloc(d, &host, 32 * MIB, 0)); /* the host's own */
+  assert_cu(d->MemHostAlloc(d, &host, 32 * MIB, 0)); /* host memory */
   assert_int_equal(free_bytes(), 2 * MIB);
   assert_cu_error(OUT_OF_MEMORY, d->MemAlloc(d, &none, 2 * MIB + 1));
   assert_cu_error(OUT_OF_MEMORY, d->MemCreate(d, &second, 4 * MIB, &prop, 0));
   assert_cu_error(OUT_OF_MEMORY, d->MemAllocAsync(d, &none, 2 * MIB + 1, s));
   assert_int_equal(soft_census().device_bytes, 14 * MIB);
   soft_use(1);
-  assert_int_equal(free_bytes(), 16 * MIB); /* each device has its own */
+  assert_int_equal(free_bytes(), 16 * MIB); /* each device has its own capacity */
   soft_use(0);
 
   assert_cu(d->GraphDestroy(d, graph));
@@ -171,7 +171,7 @@ static void test_all_kinds_share_the_capacity(void **state) {
   assert_cu(d->MemRelease(d, handle));
   assert_cu(d->MemFreeAsync(d, chunk, s));
   assert_int_equal(free_bytes(), 10 * MIB);
-  assert_cu(d->StreamSynchronize(d, s)); /* gives back what the pool does not keep */
+  assert_cu(d->StreamSynchronize(d, s)); /* releases what the pool does not keep */
   assert_int_equal(free_bytes(), 12 * MIB);
   assert_cu(d->MemFree(d, plain));
   assert_int_equal(free_bytes(), 16 * MIB);
@@ -179,7 +179,7 @@ static void test_all_kinds_share_the_capacity(void **state) {
   soft_close();
 }
 
-/* Memory that is mapped lives until the last mapping goes, and counts until then. */
+/* Mapped memory lives, and counts, until the last mapping is removed. */
 static void test_released_memory_counts_while_it_is_mapped(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 1, 16 * MIB);
@@ -189,7 +189,7 @@ static void test_released_memory_counts_while_it_is_mapped(void **state) {
   assert_cu(d->MemCreate(d, &handle, 4 * MIB, &prop, 0));
   assert_cu(d->MemMap(d, va, 4 * MIB, 0, handle, 0));
   assert_cu(d->MemMap(d, va + 4 * MIB, 4 * MIB, 0, handle, 0));
-  assert_int_equal(free_bytes(), 12 * MIB); /* once, though mapped twice */
+  assert_int_equal(free_bytes(), 12 * MIB); /* once, although mapped twice */
   assert_cu(d->MemRelease(d, handle));
   assert_cu(d->MemUnmap(d, va, 4 * MIB));
   assert_int_equal(free_bytes(), 12 * MIB);
@@ -199,8 +199,8 @@ static void test_released_memory_counts_while_it_is_mapped(void **state) {
   soft_close();
 }
 
-/* A full pool gives up what is free in it before it gives up, also what other streams have yet to free. */
-static void test_a_full_pool_looks_for_memory(void **state) {
+/* A full pool releases its free memory before it fails, including memory that other streams have yet to free. */
+static void test_full_pool_releases_cached_memory(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 1, 16 * MIB);
   weir_cu_stream a = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), b = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
@@ -213,8 +213,7 @@ static void test_a_full_pool_looks_for_memory(void **state) {
     assert_cu(d->MemAllocAsync(d, &p[i], 4 * MIB, a));
   for (int i = 0; i < 4; i++)
     assert_cu(d->MemFreeAsync(d, p[i], a));
-  assert_cu(
-      d->MemAllocAsync(d, &q, 16 * MIB, b)); /* too large for any of them: waits for `a`, and takes all four apart */
+  assert_cu(d->MemAllocAsync(d, &q, 16 * MIB, b)); /* too large for any of them: waits for `a`, and releases all four */
   assert_int_equal(soft_pending(a), 0);
   assert_int_equal(soft_census().allocations, 1);
   assert_cu(d->MemFreeAsync(d, q, b));
@@ -227,7 +226,7 @@ static void test_a_full_pool_looks_for_memory(void **state) {
 
 /* ---- Host memory ---- */
 
-static void test_host_memory_comes_back(void **state) {
+static void test_host_memory_is_returned(void **state) {
   (void)state;
   enum { BYTES = 32 * MIB };
   soft_open(WEIR_SOFT_STEPPED, 1, 256 * MIB);
@@ -259,8 +258,8 @@ static void test_host_memory_comes_back(void **state) {
   soft_close();
 }
 
-/* A device that hands out a thousand times its memory over its life. */
-static void test_memory_that_comes_again_is_clean(void **state) {
+/* A device that hands out a thousand times its capacity over time. */
+static void test_reused_memory_is_zero(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 1, 4 * MIB);
   for (int i = 0; i < 1000; i++) {
@@ -284,7 +283,7 @@ static void test_alignment(void **state) {
     assert_int_equal(p % (sizes[i] >= 2 * MIB ? 2 * MIB : 4096), 0);
     assert_cu(d->MemGetAddressRange(d, &base, &bytes, p + sizes[i] - 1));
     assert_int_equal(base, p);
-    assert_int_equal(bytes, sizes[i]); /* as asked for, not as rounded */
+    assert_int_equal(bytes, sizes[i]); /* as requested, not as rounded */
     assert_cu_error(INVALID_VALUE, d->MemsetD8Async(d, p, 1, sizes[i] + 1, NULL));
     assert_cu(d->MemsetD8Async(d, p, 1, sizes[i], NULL));
     assert_cu(d->MemFree(d, p));
@@ -319,9 +318,9 @@ int main(void) {
       cmocka_unit_test_teardown(test_an_odd_capacity, soft_teardown),
       cmocka_unit_test_teardown(test_all_kinds_share_the_capacity, soft_teardown),
       cmocka_unit_test_teardown(test_released_memory_counts_while_it_is_mapped, soft_teardown),
-      cmocka_unit_test_teardown(test_a_full_pool_looks_for_memory, soft_teardown),
-      cmocka_unit_test_teardown(test_host_memory_comes_back, soft_teardown),
-      cmocka_unit_test_teardown(test_memory_that_comes_again_is_clean, soft_teardown),
+      cmocka_unit_test_teardown(test_full_pool_releases_cached_memory, soft_teardown),
+      cmocka_unit_test_teardown(test_host_memory_is_returned, soft_teardown),
+      cmocka_unit_test_teardown(test_reused_memory_is_zero, soft_teardown),
       cmocka_unit_test_teardown(test_alignment, soft_teardown),
       cmocka_unit_test_teardown(test_many_allocations, soft_teardown),
   };

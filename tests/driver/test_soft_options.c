@@ -1,5 +1,5 @@
 /*
- * Options: what they are, where they come from, and what is refused in words.
+ * Options: defaults, environment variables, and error texts.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -76,7 +76,7 @@ static void test_from_the_environment(void **state) {
   assert_ok(weir_soft_options_from_env(&options));
   check_options(&options, &expected);
 
-  /* The device is what the options say. */
+  /* The device has these options. */
   weir_driver *driver;
   assert_ok(weir_driver_open("soft", &driver));
   assert_cu(driver->Init(driver, 0));
@@ -96,7 +96,7 @@ static void test_from_the_environment(void **state) {
   assert_ok(weir_soft_step_all(driver, &done));
   weir_driver_close(driver);
 
-  /* Others keep what they were. */
+  /* Other options are unchanged. */
   clear_environment(NULL);
   setenv("WEIR_SOFT_CLOCK", "threads", 1);
   assert_ok(weir_soft_options_from_env(&options));
@@ -211,14 +211,14 @@ static void test_bad_options(void **state) {
   assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_driver_open_soft(&defaults, NULL));
 }
 
-/* A program that was compiled when there were fewer options. */
+/* A program that was compiled with an older, smaller struct. */
 static void test_an_older_program(void **state) {
   (void)state;
   weir_soft_options o = defaults;
   o.devices = 2;
   o.bytes = 1;
   o.clock_khz = -1;
-  o.size = offsetof(weir_soft_options, bytes); /* what follows is not its own */
+  o.size = offsetof(weir_soft_options, bytes); /* the rest is not part of its struct */
   weir_driver *driver;
   assert_ok(weir_driver_open_soft(&o, &driver));
   assert_cu(driver->Init(driver, 0));

@@ -1,5 +1,5 @@
 /*
- * The stepped clock: nothing runs before the test says so, and then exactly what it said.
+ * The stepped clock: nothing runs until the test steps, and then exactly what it asked for.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 enum { MIB = 1 << 20 };
 
-/* What ran, one letter each. */
+/* A trace of the work, one letter each. */
 static char trace[256];
 
 static void reset_trace(void) { memset(trace, 0, sizeof trace); }
@@ -62,7 +62,7 @@ static void test_nothing_runs_by_itself(void **state) {
   soft_close();
 }
 
-static void test_each_kind_of_work_is_one_piece(void **state) {
+static void test_each_kind_of_work_is_one_item(void **state) {
   (void)state;
   reset_trace();
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
@@ -83,18 +83,18 @@ static void test_each_kind_of_work_is_one_piece(void **state) {
   assert_int_equal(soft_pending(s), 6);
   assert_cu(d->StreamWaitEvent(d, other, e, 0));
   assert_int_equal(soft_pending(other), 1);
-  assert_cu(d->MemAllocAsync(d, &q, 100, s)); /* memory is there at once */
+  assert_cu(d->MemAllocAsync(d, &q, 100, s)); /* memory is available at once */
   assert_int_equal(soft_pending(s), 6);
   assert_cu(d->MemFreeAsync(d, q, s));
   assert_int_equal(soft_pending(s), 7);
-  /* What does nothing is no piece. */
+  /* Empty operations are not work items. */
   assert_cu(d->MemsetD8Async(d, p, 1, 0, s));
   assert_cu(d->MemcpyAsync(d, p, p, 0, s));
   assert_cu(d->StreamWaitEvent(d, s, soft_event(), 0));
   assert_int_equal(soft_pending(s), 7);
   assert_int_equal(soft_step(s, 100), 7);
   assert_int_equal(soft_step(other, 100), 1);
-  assert_cu(d->StreamWaitEvent(d, other, e, 0)); /* its record is done */
+  assert_cu(d->StreamWaitEvent(d, other, e, 0)); /* its record is complete */
   assert_int_equal(soft_pending(other), 0);
   assert_cu(d->MemFree(d, p));
   soft_close();
@@ -128,7 +128,7 @@ static void test_a_wait_stops_its_stream(void **state) {
   soft_close();
 }
 
-/* A wait is for the record that was the last when the call was made. */
+/* A wait is for the latest record at the time of the call. */
 static void test_a_wait_is_for_one_record(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
@@ -140,17 +140,17 @@ static void test_a_wait_is_for_one_record(void **state) {
   assert_cu(d->EventRecord(d, e, a));
   assert_int_equal(soft_step(a, 1), 1);
   assert_int_equal(soft_step(b, 10), 1);
-  assert_cu_error(NOT_READY, d->EventQuery(d, e)); /* the event is about its second record */
+  assert_cu_error(NOT_READY, d->EventQuery(d, e)); /* the event stands for its second record */
   assert_cu(d->StreamWaitEvent(d, b, e, 0));
   assert_int_equal(soft_step(b, 10), 0);
-  assert_cu(d->EventDestroy(d, e)); /* and the wait stands without it */
+  assert_cu(d->EventDestroy(d, e)); /* and the wait does not need it */
   assert_int_equal(soft_step(b, 10), 0);
   assert_int_equal(soft_step(a, 10), 2);
   assert_int_equal(soft_step(b, 10), 1);
   soft_close();
 }
 
-static void test_freed_but_the_other_stream_is_not_done(void **state) {
+static void test_free_is_ordered_in_its_stream(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_stream a = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), b = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
@@ -164,7 +164,7 @@ static void test_freed_but_the_other_stream_is_not_done(void **state) {
   assert_cu(d->StreamWaitEvent(d, a, used, 0));
   assert_cu(d->MemFreeAsync(d, p, a));
 
-  /* `a` has not got to the free: another stream gets other memory, `a` itself the same. */
+  /* `a` has not reached the free: another stream gets other memory, `a` itself the same. */
   assert_cu(d->MemAllocAsync(d, &q, 2 * MIB, b));
   assert_true(q != p);
   assert_cu(d->MemFreeAsync(d, q, b));
@@ -178,7 +178,7 @@ static void test_freed_but_the_other_stream_is_not_done(void **state) {
   assert_int_equal(byte_at(p), 5);
   assert_int_equal(soft_step(a, 100), 3);
   assert_cu(d->MemAllocAsync(d, &q, 2 * MIB, soft_stream(WEIR_CU_STREAM_NON_BLOCKING)));
-  assert_int_equal(soft_census().allocations, 2); /* free for everyone now: no third one was made */
+  assert_int_equal(soft_census().allocations, 2); /* free for all streams now: no third one was created */
   assert_cu(d->MemFree(d, q));
   soft_close();
 }
@@ -205,7 +205,7 @@ static void test_step_all_goes_in_order(void **state) {
   assert_int_equal(soft_step_all(), 0);
   assert_ok(weir_soft_step_all(d, NULL));
 
-  /* A stream that waited goes on as soon as it can, before those behind it. */
+  /* A stream that waited continues as soon as it can, before later streams. */
   reset_trace();
   weir_cu_event e = soft_event();
   do_note(s[2], "c");
@@ -220,7 +220,7 @@ static void test_step_all_goes_in_order(void **state) {
   soft_close();
 }
 
-/* Each stream that goes on frees another: also one that was destroyed with work in it. */
+/* Each stream that continues releases another, even one that was destroyed with pending work. */
 static void test_step_all_ends_destroyed_streams(void **state) {
   (void)state;
   reset_trace();
@@ -241,7 +241,7 @@ static void test_step_all_ends_destroyed_streams(void **state) {
 
 /* ---- Calls that wait ---- */
 
-/* A waiting call runs what it waits for, what that waits for, and nothing else. */
+/* A waiting call runs the work that it waits for, with its dependencies, and nothing else. */
 static void test_a_waiting_call_runs_only_what_it_needs(void **state) {
   (void)state;
   reset_trace();
@@ -271,7 +271,7 @@ static void test_a_waiting_call_runs_only_what_it_needs(void **state) {
   assert_int_equal(soft_pending(a), 1);
   assert_cu_error(NOT_READY, d->StreamQuery(d, a));
   assert_cu_error(NOT_READY, d->StreamQuery(d, c));
-  assert_int_equal(soft_pending(a), 1); /* asking runs nothing */
+  assert_int_equal(soft_pending(a), 1); /* a query runs nothing */
   assert_int_equal(soft_pending(c), 3);
   assert_cu(d->CtxSynchronize(d));
   assert_string_equal(trace, "abBAcCC");
@@ -294,7 +294,7 @@ static void test_synchronizing_a_device_leaves_the_other(void **state) {
   assert_cu(d->CtxSynchronize(d));
   assert_int_equal(soft_pending(a), 0);
   assert_int_equal(soft_pending(b), 3);
-  /* Unless it waits for it. */
+  /* Unless it depends on it. */
   assert_cu(d->StreamWaitEvent(d, a, e, 0));
   assert_cu(d->CtxSynchronize(d));
   assert_int_equal(soft_pending(a), 0);
@@ -302,7 +302,7 @@ static void test_synchronizing_a_device_leaves_the_other(void **state) {
   soft_close();
 }
 
-/* What a plain copy, a free and a copy to pageable memory run. */
+/* The work that a plain copy, a free and a copy to pageable memory run. */
 static void test_other_calls_that_wait(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
@@ -322,7 +322,7 @@ static void test_other_calls_that_wait(void **state) {
   assert_int_equal(host[99], 3);
   assert_int_equal(soft_pending(other), 1);
 
-  /* From pageable memory it is read at once, and done later. */
+  /* A copy from pageable memory reads at once, and completes later. */
   memset(host, 4, sizeof host);
   assert_cu(d->MemcpyAsync(d, p, (uintptr_t)host, 100, reader));
   memset(host, 5, sizeof host);
@@ -331,13 +331,13 @@ static void test_other_calls_that_wait(void **state) {
   assert_int_equal(soft_step(reader, 1), 1);
   assert_int_equal(byte_at(p), 4);
 
-  assert_cu(d->MemFree(d, p)); /* everything of the device */
+  assert_cu(d->MemFree(d, p)); /* all work of the device */
   assert_int_equal(soft_pending(other), 0);
   assert_cu(d->MemFree(d, q));
   soft_close();
 }
 
-/* The legacy stream's waits are pieces like others. */
+/* The waits of the legacy stream are ordinary work items. */
 static void test_implicit_waits(void **state) {
   (void)state;
   reset_trace();
@@ -360,7 +360,7 @@ static void test_implicit_waits(void **state) {
   assert_string_equal(trace, "ab0A");
   assert_int_equal(soft_pending(n), 1);
 
-  /* The legacy stream can be busy with nothing of its own; a blocking one has to be asked for its own work only. */
+  /* The legacy stream can be busy without work of its own; a blocking stream only with its own work. */
   do_note(b, "B");
   assert_cu_error(NOT_READY, d->StreamQuery(d, NULL));
   do_note(NULL, "0");
@@ -373,13 +373,13 @@ static void test_implicit_waits(void **state) {
   soft_close();
 }
 
-static void test_the_threads_own_stream(void **state) {
+static void test_per_thread_stream(void **state) {
   (void)state;
   reset_trace();
   soft_open(WEIR_SOFT_STEPPED, 2, 64 * MIB);
   do_note(WEIR_CU_STREAM_PER_THREAD, "a");
   soft_use(1);
-  assert_int_equal(soft_pending(WEIR_CU_STREAM_PER_THREAD), 0); /* one for each device */
+  assert_int_equal(soft_pending(WEIR_CU_STREAM_PER_THREAD), 0); /* one per device */
   do_note(WEIR_CU_STREAM_PER_THREAD, "b");
   assert_int_equal(soft_step(WEIR_CU_STREAM_PER_THREAD, 10), 1);
   assert_string_equal(trace, "b");
@@ -391,7 +391,7 @@ static void test_the_threads_own_stream(void **state) {
 
 static void *note_in_thread(void *data) {
   (void)data;
-  /* No check here may jump: it is not the test's thread. */
+  /* Not the thread of the test, so no assertions here. */
   if (d->CtxSetCurrent(d, ctx) || d->LaunchHostFunc(d, WEIR_CU_STREAM_PER_THREAD, note, (void *)(uintptr_t) "t"))
     return "failed";
   return NULL;
@@ -425,7 +425,7 @@ static void test_half_a_graph(void **state) {
   do_note(a, "1");
   do_note(a, "2");
   do_note(a, "3");
-  assert_int_equal(soft_pending(a), 0); /* nodes are no work */
+  assert_int_equal(soft_pending(a), 0); /* nodes are not work items */
   assert_cu(d->StreamEndCapture(d, a, &graph));
   assert_cu(d->GraphInstantiate(d, &exec, graph, 0));
   assert_cu(d->GraphDestroy(d, graph));
@@ -433,12 +433,12 @@ static void test_half_a_graph(void **state) {
   assert_cu(d->GraphLaunch(d, exec, a));
   assert_int_equal(soft_pending(a), 3);
   assert_int_equal(soft_step(a, 2), 2);
-  assert_cu(d->GraphLaunch(d, exec, b)); /* waits: two launches of one executable do not overlap */
+  assert_cu(d->GraphLaunch(d, exec, b)); /* waits, as launches of one executable do not overlap */
   assert_int_equal(soft_pending(b), 4);
   assert_int_equal(soft_step(b, 10), 0);
-  assert_cu(d->GraphLaunch(d, exec, b)); /* in order anyway */
+  assert_cu(d->GraphLaunch(d, exec, b)); /* already ordered */
   assert_int_equal(soft_pending(b), 7);
-  assert_cu(d->GraphExecDestroy(d, exec)); /* what is under way gets done */
+  assert_cu(d->GraphExecDestroy(d, exec)); /* pending work completes */
   assert_string_equal(trace, "12");
   assert_int_equal(soft_step(a, 1), 1);
   assert_int_equal(soft_step(b, 10), 7);
@@ -446,9 +446,9 @@ static void test_half_a_graph(void **state) {
   soft_close();
 }
 
-/* ---- What is refused ---- */
+/* ---- Invalid calls ---- */
 
-static void test_what_is_refused(void **state) {
+static void test_invalid_calls(void **state) {
   (void)state;
   unsigned long n = 77;
   uint64_t now = 77;
@@ -496,7 +496,7 @@ static void test_real_time_is_not_stepped(void **state) {
   assert_int_equal(n, 77);
   struct gate *gate = gate_close(s);
   assert_cu(d->LaunchHostFunc(d, s, note, (void *)(uintptr_t) "r"));
-  assert_int_equal(soft_pending(s), 2); /* the one that is being done counts */
+  assert_int_equal(soft_pending(s), 2); /* the running item counts */
   gate_open(gate);
   assert_cu(d->StreamSynchronize(d, s));
   assert_int_equal(soft_pending(s), 0);
@@ -506,20 +506,20 @@ static void test_real_time_is_not_stepped(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_nothing_runs_by_itself, soft_teardown),
-      cmocka_unit_test_teardown(test_each_kind_of_work_is_one_piece, soft_teardown),
+      cmocka_unit_test_teardown(test_each_kind_of_work_is_one_item, soft_teardown),
       cmocka_unit_test_teardown(test_a_wait_stops_its_stream, soft_teardown),
       cmocka_unit_test_teardown(test_a_wait_is_for_one_record, soft_teardown),
-      cmocka_unit_test_teardown(test_freed_but_the_other_stream_is_not_done, soft_teardown),
+      cmocka_unit_test_teardown(test_free_is_ordered_in_its_stream, soft_teardown),
       cmocka_unit_test_teardown(test_step_all_goes_in_order, soft_teardown),
       cmocka_unit_test_teardown(test_step_all_ends_destroyed_streams, soft_teardown),
       cmocka_unit_test_teardown(test_a_waiting_call_runs_only_what_it_needs, soft_teardown),
       cmocka_unit_test_teardown(test_synchronizing_a_device_leaves_the_other, soft_teardown),
       cmocka_unit_test_teardown(test_other_calls_that_wait, soft_teardown),
       cmocka_unit_test_teardown(test_implicit_waits, soft_teardown),
-      cmocka_unit_test_teardown(test_the_threads_own_stream, soft_teardown),
+      cmocka_unit_test_teardown(test_per_thread_stream, soft_teardown),
       cmocka_unit_test_teardown(test_the_stream_of_a_thread_that_ended, soft_teardown),
       cmocka_unit_test_teardown(test_half_a_graph, soft_teardown),
-      cmocka_unit_test_teardown(test_what_is_refused, soft_teardown),
+      cmocka_unit_test_teardown(test_invalid_calls, soft_teardown),
       cmocka_unit_test_teardown(test_real_time_is_not_stepped, soft_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /*
- * The clock of real threads: streams run at the same time, each in its own order, the urgent ones first; objects can be
- * destroyed while they are busy. Nothing here looks at how long something took.
+ * Real time: streams run concurrently, each in order, urgent ones first; busy objects can be destroyed. No test here
+ * measures time.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -15,7 +15,7 @@ enum { MIB = 1 << 20, FOR_EVER = 1000000000 }; /* cycles: 1000 s at a MHz */
 
 static unsigned char byte_at(weir_cu_deviceptr pointer) { return *(volatile unsigned char *)(uintptr_t)pointer; }
 
-/* All who come wait until `expected` are there. */
+/* A barrier for `expected` threads. */
 static struct {
   pthread_mutex_t lock;
   pthread_cond_t changed;
@@ -52,7 +52,7 @@ static int count_meeting(void) {
   return here;
 }
 
-/* ---- At the same time ---- */
+/* ---- Concurrency ---- */
 
 static void test_two_hundred_streams_at_once(void **state) {
   (void)state;
@@ -74,8 +74,8 @@ static void test_two_hundred_streams_at_once(void **state) {
   soft_close();
 }
 
-/* Device 0's streams do not hold up device 1's, nor does a long spin a short one. */
-static void test_a_long_spin_holds_up_nobody(void **state) {
+/* Streams of one device do not delay those of another, nor does a long spin delay a short one. */
+static void test_long_spin_delays_no_other_stream(void **state) {
   (void)state;
   weir_soft_options options;
   weir_soft_options_init(&options);
@@ -96,7 +96,7 @@ static void test_a_long_spin_holds_up_nobody(void **state) {
   d = NULL;
 }
 
-/* ---- In order ---- */
+/* ---- Order ---- */
 
 struct turn {
   atomic_int *next; /* of the stream */
@@ -134,7 +134,7 @@ static void test_every_stream_keeps_its_order(void **state) {
   soft_close();
 }
 
-/* A chain through all streams: each adds one to what the stream before it left. */
+/* A chain through all streams: each adds one to the result of the one before. */
 static void test_waits_order_streams(void **state) {
   (void)state;
   enum { STREAMS = 20, ROUNDS = 10 };
@@ -167,14 +167,14 @@ static void add_letter(void *data) {
   static char letters[16];
   const char *letter = data;
   pthread_mutex_lock(&lock);
-  if (*letter == '?') /* asks */
+  if (*letter == '?') /* polls */
     strcpy((char *)data + 1, letters);
   else
     strncat(letters, letter, 1);
   pthread_mutex_unlock(&lock);
 }
 
-/* With all workers taken, those that come free go to the most urgent stream, and to the one that came first among equals. */
+/* With all workers busy, the next free one runs the most urgent stream, first come first served among equals. */
 static void test_urgent_streams_go_first(void **state) {
   (void)state;
   enum { WORKERS = 256 };
@@ -187,7 +187,7 @@ static void test_urgent_streams_go_first(void **state) {
   assert_cu(d->StreamCreateWithPriority(d, &middle, WEIR_CU_STREAM_NON_BLOCKING, -1));
   assert_cu(d->StreamCreateWithPriority(d, &high, WEIR_CU_STREAM_NON_BLOCKING, -5));
   struct gate *gate = gate_close(busy[0]);
-  call_meeting(WORKERS); /* with the test's own thread: no worker is left, and one of them is at the gate */
+  call_meeting(WORKERS); /* with the thread of the test: no worker is left, and one is at the gate */
   for (int i = 1; i < WORKERS; i++)
     assert_cu(d->LaunchHostFunc(d, busy[i], meet, NULL));
   while (count_meeting() < WORKERS - 1)
@@ -196,7 +196,7 @@ static void test_urgent_streams_go_first(void **state) {
   assert_cu(d->LaunchHostFunc(d, middle, add_letter, (void *)(uintptr_t) "m"));
   assert_cu(d->LaunchHostFunc(d, low2, add_letter, (void *)(uintptr_t) "L"));
   assert_cu(d->LaunchHostFunc(d, high, add_letter, (void *)(uintptr_t) "h"));
-  gate_open(gate); /* the one worker that comes free does them all */
+  gate_open(gate); /* the one free worker runs them all */
   assert_cu(d->StreamSynchronize(d, low2));
   char letters[17] = "?";
   add_letter(letters);
@@ -208,7 +208,7 @@ static void test_urgent_streams_go_first(void **state) {
 
 /* ---- Destroyed while busy ---- */
 
-static void test_what_is_destroyed_while_busy_gets_done(void **state) {
+static void test_work_of_destroyed_streams_completes(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_THREADS, 1, 64 * MIB);
   weir_cu_stream a = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), b = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
@@ -249,7 +249,7 @@ static void test_what_is_destroyed_while_busy_gets_done(void **state) {
   soft_close();
 }
 
-/* A call that waits for a stream keeps it, though another thread destroys it. */
+/* A call that waits for a stream keeps it alive while another thread destroys it. */
 static void *synchronize(void *stream) {
   weir_cu_result r = d->CtxSetCurrent(d, ctx);
   if (!r)
@@ -271,7 +271,7 @@ static void test_a_stream_that_is_waited_for_can_be_destroyed(void **state) {
     for (int k = 0; k < 3; k++) {
       void *result;
       pthread_join(threads[k], &result);
-      /* Threads that came late find no stream. */
+      /* Late threads find no stream. */
       assert_true((intptr_t)result == WEIR_CU_SUCCESS || (intptr_t)result == WEIR_CU_INVALID_HANDLE);
     }
   }
@@ -288,7 +288,7 @@ static void *use_own_stream(void *data) {
   return (void *)(intptr_t)r;
 }
 
-/* Their own streams go with them, and their work gets done. */
+/* Per-thread streams are destroyed with the threads, and their work completes. */
 static void test_threads_come_and_go(void **state) {
   (void)state;
   enum { THREADS = 20 };
@@ -312,7 +312,7 @@ static void test_threads_come_and_go(void **state) {
   int left = 0;
   for (const struct soft_stream *s = ((struct soft *)d)->devices[0].streams; s; s = s->next)
     left++;
-  assert_int_equal(left, 1); /* the legacy one */
+  assert_int_equal(left, 1); /* the legacy stream */
   soft_close();
 }
 
@@ -322,7 +322,7 @@ static void *release_and_retain(void *data) {
     weir_cu_context context;
     weir_cu_deviceptr p;
     weir_cu_result r = d->DevicePrimaryCtxRetain(d, &context, 0);
-    /* While this thread holds it, the context is there, whatever the others do. */
+    /* While this thread retains it, the context exists, whatever other threads do. */
     if (!r)
       r = d->CtxSetCurrent(d, context);
     if (!r)
@@ -330,7 +330,7 @@ static void *release_and_retain(void *data) {
     if (!r)
       r = d->MemsetD8Async(d, p, 1, 100, i % 2 ? NULL : WEIR_CU_STREAM_PER_THREAD);
     if (!r && i % 3)
-      r = d->MemFree(d, p); /* else it goes with the context */
+      r = d->MemFree(d, p); /* otherwise it is destroyed with the context */
     if (!r)
       r = d->DevicePrimaryCtxRelease(d, 0);
     if (r)
@@ -343,7 +343,7 @@ static void test_the_context_comes_and_goes(void **state) {
   (void)state;
   enum { THREADS = 6 };
   soft_open(WEIR_SOFT_THREADS, 1, 64 * MIB);
-  assert_cu(d->DevicePrimaryCtxRelease(d, 0)); /* nobody holds it but those threads */
+  assert_cu(d->DevicePrimaryCtxRelease(d, 0)); /* only those threads retain it */
   pthread_t threads[THREADS];
   for (int i = 0; i < THREADS; i++)
     assert_int_equal(pthread_create(&threads[i], NULL, release_and_retain, NULL), 0);
@@ -360,11 +360,11 @@ static void test_the_context_comes_and_goes(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_two_hundred_streams_at_once, soft_teardown),
-      cmocka_unit_test_teardown(test_a_long_spin_holds_up_nobody, soft_teardown),
+      cmocka_unit_test_teardown(test_long_spin_delays_no_other_stream, soft_teardown),
       cmocka_unit_test_teardown(test_every_stream_keeps_its_order, soft_teardown),
       cmocka_unit_test_teardown(test_waits_order_streams, soft_teardown),
       cmocka_unit_test_teardown(test_urgent_streams_go_first, soft_teardown),
-      cmocka_unit_test_teardown(test_what_is_destroyed_while_busy_gets_done, soft_teardown),
+      cmocka_unit_test_teardown(test_work_of_destroyed_streams_completes, soft_teardown),
       cmocka_unit_test_teardown(test_a_stream_that_is_waited_for_can_be_destroyed, soft_teardown),
       cmocka_unit_test_teardown(test_threads_come_and_go, soft_teardown),
       cmocka_unit_test_teardown(test_the_context_comes_and_goes, soft_teardown),

@@ -1,6 +1,6 @@
 /*
- * Sixteen threads at once over streams, events, graphs and every kind of memory, of their own and shared. Each checks the data
- * that it moves; nothing is left in the end. The thread sanitizer watches the rest.
+ * Sixteen threads use streams, events, graphs and all kinds of memory, private and shared. Each checks the data that it
+ * moves, and nothing leaks. The thread sanitizer checks the rest.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -17,7 +17,7 @@ static weir_cu_stream shared_streams[2][SHARED];
 static weir_cu_event shared_events[2][SHARED];
 static atomic_long shared_count;
 
-/* The first thing that went wrong; checks may not jump out of a thread. */
+/* The first failure; assertions work on the main thread only. */
 static atomic_bool failed;
 static char failure[256];
 
@@ -29,7 +29,7 @@ struct thread {
   weir_cu_event event;
   weir_cu_deviceptr a, b; /* BYTES each */
   unsigned char *host;    /* page-locked, BYTES */
-  long shared;            /* what it did in shared streams */
+  long shared;            /* work on shared streams */
 };
 
 static bool report(int line, const char *what, const char *why) {
@@ -75,7 +75,7 @@ static bool fill_and_read(struct thread *t) {
   return true;
 }
 
-/* From one stream to another, the waiting done by the device, the event or the host. */
+/* From one stream to another, synchronized by the device, the event or the host. */
 static bool hand_over(struct thread *t) {
   unsigned char value = some_value(t), pageable[BYTES];
   weir_cu_stream s = some_stream(t), other = some_stream(t);
@@ -103,7 +103,7 @@ static bool plain_memory(struct thread *t) {
   thread_cu(d->MemsetD8Async(d, p, value, BYTES, some_stream(t)));
   if (below(t, 2))
     thread_check(d->MemAlloc(d, &none, 1ull << 41) == WEIR_CU_OUT_OF_MEMORY);
-  thread_cu(d->MemFree(d, p)); /* waits for it */
+  thread_cu(d->MemFree(d, p)); /* waits for the copy */
   return true;
 }
 
@@ -116,7 +116,7 @@ static bool pool_memory(struct thread *t) {
   if (below(t, 3) == 0) {
     thread_cu(d->MemPoolCreate(d, &pool, &props));
     thread_cu(d->MemAllocFromPoolAsync(d, &p, BYTES, pool, s));
-    thread_cu(d->MemPoolDestroy(d, pool)); /* what is out stays good */
+    thread_cu(d->MemPoolDestroy(d, pool)); /* allocated memory stays valid */
   } else
     thread_cu(d->MemAllocAsync(d, &p, BYTES + below(t, 3 * MIB), s));
   thread_cu(d->MemsetD8Async(d, p, value, BYTES, s));
@@ -167,7 +167,7 @@ static bool virtual_memory(struct thread *t) {
 
 static bool graphs(struct thread *t) {
   unsigned char value = some_value(t);
-  weir_cu_stream s = t->streams[0], other = t->streams[1]; /* not the blocking one */
+  weir_cu_stream s = t->streams[0], other = t->streams[1]; /* not the blocking stream */
   weir_cu_graph graph;
   weir_cu_graph_exec exec;
   atomic_long ran = 0;
@@ -227,7 +227,7 @@ static bool destroy_while_busy(struct thread *t) {
   return true;
 }
 
-/* Streams and events that all threads use as they like. */
+/* Streams and events that all threads share. */
 static bool shared_work(struct thread *t) {
   weir_cu_stream s = shared_streams[t->device][below(t, SHARED)];
   weir_cu_event e = shared_events[t->device][below(t, SHARED)];

@@ -1,5 +1,5 @@
 /*
- * Time: counted to the nanosecond in the stepped clock, measured in the other.
+ * Time: counted to the nanosecond in stepped time, else measured.
  */
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 enum { MIB = 1 << 20 };
 
-/* What every copy, fill, kernel and host function costs in stepped time, on top of its bytes or cycles. */
+/* The cost of every copy, fill, kernel and host function in stepped time, besides its bytes or cycles. */
 enum { LAUNCH_NS = 1000 };
 
 static void open_stepped(int clock_khz, unsigned long long copy_speed) {
@@ -37,7 +37,7 @@ static void check_elapsed(weir_cu_event start, weir_cu_event end, int64_t nanose
 
 static void nothing(void *data) { (void)data; }
 
-/* ---- What things cost ---- */
+/* ---- Costs ---- */
 
 static void test_a_spin_takes_its_cycles(void **state) {
   (void)state;
@@ -59,7 +59,7 @@ static void test_a_spin_takes_its_cycles(void **state) {
   assert_int_equal(soft_now(), 5000000 + 2 * LAUNCH_NS);
   soft_close();
 
-  open_stepped(2000000, 0); /* two cycles in a nanosecond */
+  open_stepped(2000000, 0); /* two cycles per nanosecond */
   s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   soft_spin(s, 5000);
   assert_int_equal(soft_step(s, 1), 1);
@@ -89,7 +89,7 @@ static void test_copies_and_fills_have_a_speed(void **state) {
   }
 }
 
-static void test_what_costs_nothing(void **state) {
+static void test_operations_without_cost(void **state) {
   (void)state;
   open_stepped(1000000, 0);
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), other = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
@@ -106,8 +106,8 @@ static void test_what_costs_nothing(void **state) {
   soft_close();
 }
 
-/* A spin far longer than the clock can count ends all the same. */
-static void test_a_spin_for_ever(void **state) {
+/* A spin longer than the clock can count ends too. */
+static void test_endless_spin(void **state) {
   (void)state;
   open_stepped(1, 1);
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
@@ -122,7 +122,7 @@ static void test_a_spin_for_ever(void **state) {
   soft_close();
 }
 
-/* ---- Streams beside each other ---- */
+/* ---- Concurrent streams ---- */
 
 static void test_streams_overlap_in_counted_time(void **state) {
   (void)state;
@@ -133,7 +133,7 @@ static void test_streams_overlap_in_counted_time(void **state) {
   weir_cu_event a_end = record(a);
   soft_spin(b, 2000000);
   weir_cu_event b_end = record(b);
-  /* Whatever is stepped first: both began when they were enqueued. */
+  /* Whichever is stepped first, both began when they were enqueued. */
   assert_int_equal(soft_step(a, 100), 3);
   assert_int_equal(soft_now(), 3000000 + LAUNCH_NS);
   assert_int_equal(soft_step(b, 100), 2);
@@ -141,7 +141,7 @@ static void test_streams_overlap_in_counted_time(void **state) {
   check_elapsed(start, a_end, 3000000 + LAUNCH_NS);
   check_elapsed(start, b_end, 2000000 + LAUNCH_NS);
 
-  /* What is enqueued now begins now, also in the stream that was done earlier. */
+  /* New work begins now, even on a stream that was idle before. */
   soft_spin(b, 500);
   weir_cu_event later = record(b);
   soft_step_all();
@@ -164,7 +164,7 @@ static void test_a_wait_carries_time_over(void **state) {
   assert_cu(d->EventSynchronize(d, end));
   check_elapsed(start, end, 1000000 + LAUNCH_NS + 2000000 + LAUNCH_NS);
   assert_int_equal(soft_pending(a), 1);
-  /* A wait for what was long done costs nothing and waits for nothing. */
+  /* A wait for completed work costs nothing. */
   soft_spin(b, 9000000);
   assert_cu(d->StreamWaitEvent(d, b, middle, 0));
   weir_cu_event last = record(b);
@@ -173,7 +173,7 @@ static void test_a_wait_carries_time_over(void **state) {
   soft_close();
 }
 
-/* Time is one for all devices. */
+/* All devices share the clock. */
 static void test_devices_share_the_clock(void **state) {
   (void)state;
   open_stepped(1000000, 0);
@@ -191,7 +191,7 @@ static void test_devices_share_the_clock(void **state) {
   soft_close();
 }
 
-/* A graph's nodes run one behind the other, so their times add up. */
+/* The nodes of a graph run in sequence, so their times add up. */
 static void test_a_graph_takes_the_sum(void **state) {
   (void)state;
   open_stepped(1000000, 0);
@@ -231,7 +231,7 @@ static int numbers[ROUNDS];
 
 static void log_it(void *number) { current_log->ran[current_log->count++] = *(int *)number; }
 
-/* Random work; then it is stepped in an order that `order` decides. */
+/* Enqueues random work, then steps it in an order given by `order`. */
 static void run_program(uint64_t seed, uint64_t order, struct log *log) {
   weir_cu_stream s[STREAMS];
   weir_cu_event events[EVENTS];
@@ -292,7 +292,7 @@ static void test_the_same_program_twice(void **state) {
     run_program(seed, seed, &first);
     run_program(seed, seed, &second);
     assert_memory_equal(&first, &second, sizeof first);
-    /* Stepped in another order, streams get on differently, but everything happens at the same time. */
+    /* In another order streams progress differently, but everything happens at the same time. */
     run_program(seed, seed + 1000, &other);
     assert_int_equal(other.count, first.count);
     assert_memory_equal(other.times, first.times, sizeof first.times);
@@ -300,7 +300,7 @@ static void test_the_same_program_twice(void **state) {
   }
 }
 
-/* ---- The other clock ---- */
+/* ---- Real time ---- */
 
 static void test_measured_time(void **state) {
   (void)state;
@@ -318,7 +318,7 @@ static void test_measured_time(void **state) {
   assert_cu(d->MemsetD8Async(d, p, 1, 1000000, s));         /* 10 ms */
   weir_cu_event c = record(s);
   assert_cu(d->StreamSynchronize(d, s));
-  /* Never less than asked for; how much more is the machine's business. */
+  /* Never less than requested; how much more depends on the machine. */
   float spin_ms, copy_ms, all_ms;
   assert_cu(d->EventElapsedTime(d, &spin_ms, a, b));
   assert_cu(d->EventElapsedTime(d, &copy_ms, b, c));
@@ -335,8 +335,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_a_spin_takes_its_cycles, soft_teardown),
       cmocka_unit_test_teardown(test_copies_and_fills_have_a_speed, soft_teardown),
-      cmocka_unit_test_teardown(test_what_costs_nothing, soft_teardown),
-      cmocka_unit_test_teardown(test_a_spin_for_ever, soft_teardown),
+      cmocka_unit_test_teardown(test_operations_without_cost, soft_teardown),
+      cmocka_unit_test_teardown(test_endless_spin, soft_teardown),
       cmocka_unit_test_teardown(test_streams_overlap_in_counted_time, soft_teardown),
       cmocka_unit_test_teardown(test_a_wait_carries_time_over, soft_teardown),
       cmocka_unit_test_teardown(test_devices_share_the_clock, soft_teardown),

@@ -1,6 +1,6 @@
 /*
- * The consistency check of the software device: it accepts every state that the device gets into, and names what is wrong
- * with a state that the test corrupted. Each corruption is tried in a child process.
+ * The consistency check of the software device: it accepts every state that the device gets into, and names what is
+ * wrong with a state that the test corrupted. Each corruption is tried in a child process.
  */
 #include <signal.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
 /*
- * Wrong arguments to every call: a status, a text that begins with the call, outputs as they were, and nothing left behind.
+ * Invalid arguments to every call: the status, an error text that begins with the name of the call, unchanged outputs,
+ * and no leaks.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@ static weir_status do_nothing(void *context) {
 }
 static void nothing(void *data) { (void)data; }
 
-/* ---- NULL where something is needed ---- */
+/* ---- NULL arguments ---- */
 
 static void test_null_in_runtime_h(void **state) {
   (void)state;
@@ -25,7 +26,7 @@ static void test_null_in_runtime_h(void **state) {
   assert_error(INVALID_ARGUMENT, weir_lazy_call(do_nothing, NULL, NULL));
   assert_error(INVALID_ARGUMENT, weir_sync_debug_parse(NULL, &mode));
   assert_error(INVALID_ARGUMENT, weir_sync_debug_parse("warn", NULL));
-  assert_ok(weir_init()); /* nothing of it was queued */
+  assert_ok(weir_init()); /* none of them was queued */
 }
 
 static void test_null_in_device_h(void **state) {
@@ -51,7 +52,7 @@ static void test_null_in_device_h(void **state) {
   }
   assert_int_equal(number, -7);
   assert_int_equal(size, 77);
-  assert_ok(weir_device_get(&before)); /* the exchanges did nothing */
+  assert_ok(weir_device_get(&before)); /* the exchanges had no effect */
   assert_int_equal(before, 0);
 }
 
@@ -138,14 +139,14 @@ static void test_null_in_graph_h(void **state) {
   assert_error(INVALID_ARGUMENT, weir_graph_pool(graph, NULL));
   assert_error(INVALID_ARGUMENT, weir_graph_node_count(graph, NULL));
   assert_error(INVALID_ARGUMENT, weir_graph_debug_dump(graph, NULL));
-  assert_ok(weir_graph_debug_dump(graph, "/dev/null")); /* it was not used up */
+  assert_ok(weir_graph_debug_dump(graph, "/dev/null")); /* it can still be used */
   assert_int_equal(pool.first, 7);
   assert_int_equal(count, 77);
   weir_graph_destroy(graph);
   weir_graph_destroy(NULL);
 }
 
-/* ---- Devices that are none ---- */
+/* ---- Invalid devices ---- */
 
 static void test_wrong_devices(void **state) {
   (void)state;
@@ -188,7 +189,7 @@ static void test_wrong_devices(void **state) {
     assert_error(INVALID_DEVICE, weir_copy_peer_async(memory, 0, memory, device, 16, default_stream(0)));
     char digits[16];
     snprintf(digits, sizeof digits, "%d", device);
-    assert_non_null(strstr(weir_last_error(), digits)); /* the text has the number */
+    assert_non_null(strstr(weir_last_error(), digits)); /* the text contains the number */
   }
   assert_int_equal(number, -7);
   assert_int_equal(other, -7);
@@ -204,28 +205,28 @@ static void test_wrong_devices(void **state) {
   free_device_memory(0, memory);
 }
 
-/* ---- Streams that are none ---- */
+/* ---- Invalid streams ---- */
 
 static void test_wrong_streams(void **state) {
   (void)state;
   int count = devices(), number = -7;
   weir_stream good = new_stream(0), mine = new_stream(0);
   const weir_stream bad[] = {
-      {.id = good.id, .device = count, .device_type = 1}, /* a device that is none */
+      {.id = good.id, .device = count, .device_type = 1}, /* an invalid device */
       {.id = good.id, .device = -1, .device_type = 1},
       {.id = good.id, .device = -2, .device_type = 1},
       {.id = good.id, .device = 1000, .device_type = 1},
       {.id = 0, .device = count, .device_type = 1},
-      {.id = good.id, .device = 0, .device_type = 0}, /* a type that is none */
+      {.id = good.id, .device = 0, .device_type = 0}, /* an invalid type */
       {.id = good.id, .device = 0, .device_type = 2},
       {.id = 0, .device = 0, .device_type = -1},
-      {.id = -1, .device = 0, .device_type = 1}, /* an id that is none */
+      {.id = -1, .device = 0, .device_type = 1}, /* an invalid id */
       {.id = -4096, .device = 0, .device_type = 1},
       {.id = INT64_MIN, .device = 0, .device_type = 1},
       {.id = INT64_MAX, .device = 0, .device_type = 1},
-      {.id = 1, .device = 0, .device_type = 1}, /* no pool */
+      {.id = 1, .device = 0, .device_type = 1}, /* an invalid pool */
       {.id = good.id | 15 << 1, .device = 0, .device_type = 1},
-      {.id = good.id | 32 << 5, .device = 0, .device_type = 1}, /* past the pool's end */
+      {.id = good.id | 32 << 5, .device = 0, .device_type = 1}, /* past the end of the pool */
       {.id = good.id | 1ll << 40, .device = 0, .device_type = 1},
   };
   char byte = 0;
@@ -264,7 +265,7 @@ static void test_wrong_streams(void **state) {
     assert_error(INVALID_ARGUMENT, weir_copy_peer_async(memory, 0, memory, 0, 8, stream));
     assert_error(INVALID_ARGUMENT, weir_fill_async(memory, 1, 8, stream));
     assert_error(INVALID_ARGUMENT, weir_fill32_async(memory, 1, 2, stream));
-    /* What cannot fail says what it can. */
+    /* Calls that cannot fail return what they can. */
     assert_true(weir_stream_describe(stream, text, sizeof text) > 0);
     assert_int_equal(weir_stream_equal(stream, good), 0);
     weir_stream_hash(stream);
@@ -279,8 +280,8 @@ static void test_wrong_streams(void **state) {
   free_device_memory(0, memory);
 }
 
-/* Addresses that are no stream's: the software device knows, NVIDIA's driver may crash. */
-static void test_external_streams_that_are_none(void **state) {
+/* Addresses that are not streams. Only the software device detects them; NVIDIA's driver may crash. */
+static void test_invalid_external_streams(void **state) {
   (void)state;
   NEED_SOFT("NVIDIA's driver does not check");
   weir_stream stream;
@@ -299,7 +300,7 @@ static void test_external_streams_that_are_none(void **state) {
   assert_int_equal(weir_event_is_created(event), 0);
   assert_int_equal(number, -7);
 
-  /* One that was, too. */
+  /* Nor is a destroyed stream. */
   weir_cu_stream raw;
   assert_cu(d->StreamCreateWithPriority(d, &raw, WEIR_CU_STREAM_NON_BLOCKING, 0));
   assert_ok(weir_stream_external(0, raw, &stream));
@@ -309,7 +310,7 @@ static void test_external_streams_that_are_none(void **state) {
   weir_event_destroy(event);
 }
 
-/* No address of a stream is odd or negative: such a pointer cannot be told from an id of the pools. */
+/* Addresses of streams are neither odd nor negative, as such values are ids of pooled streams. */
 static void test_external_streams_at_impossible_addresses(void **state) {
   (void)state;
   weir_stream stream = {.id = 77};
@@ -350,7 +351,7 @@ static void test_wrong_enums_and_sizes(void **state) {
   weir_graph_destroy(graph);
 }
 
-/* ---- A refused call says so in a text that stays until the next one ---- */
+/* ---- The last error stays until the next failure ---- */
 
 static void test_more_of_device_h(void **state) {
   (void)state;
@@ -395,7 +396,7 @@ static void test_more_of_runtime_h(void **state) {
   assert_true(weir_event_describe(NULL, NULL, 0) > 0);
 }
 
-static void test_the_text_stays(void **state) {
+static void test_last_error_stays(void **state) {
   (void)state;
   int number;
   assert_int_not_equal(weir_device_set(4711), WEIR_OK);
@@ -403,7 +404,7 @@ static void test_the_text_stays(void **state) {
   snprintf(copy, sizeof copy, "%s", weir_last_error());
   assert_non_null(strstr(copy, "4711"));
   assert_int_equal(weir_last_driver_result(), 0);
-  assert_ok(weir_device_get(&number)); /* success does not touch it */
+  assert_ok(weir_device_get(&number)); /* success leaves it unchanged */
   struct held *gate = hold(new_stream(0));
   let_go(gate);
   assert_string_equal(weir_last_error(), copy);
@@ -411,8 +412,8 @@ static void test_the_text_stays(void **state) {
   assert_string_not_equal(weir_last_error(), copy);
 }
 
-/* PyTorch's test_check_error: a driver's code has its name and its text. */
-static void test_a_drivers_code_is_named(void **state) {
+/* PyTorch's test_check_error: the error has the name and the text of the driver's result. */
+static void test_driver_result_is_named(void **state) {
   (void)state;
   weir_stream stream = new_stream(0);
   assert_ok(weir_fault_nth(fault, WEIR_CALL_StreamSynchronize, 1, WEIR_CU_OUT_OF_MEMORY, 0));
@@ -425,7 +426,7 @@ static void test_a_drivers_code_is_named(void **state) {
   assert_ok(weir_stream_synchronize(stream));
 }
 
-/* ---- Failing at random ---- */
+/* ---- Random failures ---- */
 
 static weir_status use_all(void) {
   static uint8_t host[300];
@@ -476,7 +477,7 @@ static weir_status use_all(void) {
   return status;
 }
 
-static void test_failures_at_random(void **state) {
+static void test_random_failures(void **state) {
   (void)state;
   NEED_SOFT("the driver cannot be asked for what is left");
   int failed = 0;
@@ -508,14 +509,14 @@ int main(void) {
       TEST(test_null_in_graph_h, runtime_setup),
       TEST(test_wrong_devices, runtime_setup),
       TEST(test_wrong_streams, runtime_setup),
-      TEST(test_external_streams_that_are_none, runtime_setup),
+      TEST(test_invalid_external_streams, runtime_setup),
       TEST(test_external_streams_at_impossible_addresses, runtime_setup),
       TEST(test_wrong_enums_and_sizes, runtime_setup),
       TEST(test_more_of_device_h, runtime_setup),
       TEST(test_more_of_runtime_h, runtime_setup),
-      TEST(test_the_text_stays, runtime_setup),
-      TEST(test_a_drivers_code_is_named, runtime_setup_fault),
-      TEST(test_failures_at_random, runtime_setup_fault),
+      TEST(test_last_error_stays, runtime_setup),
+      TEST(test_driver_result_is_named, runtime_setup_fault),
+      TEST(test_random_failures, runtime_setup_fault),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /*
- * Copies and fills: every direction, every kind of memory, odd sizes, and the order they come in.
+ * Copies and fills: directions, kinds of memory, odd sizes, and ordering.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,7 +53,7 @@ static void free_memory(int kind, void *memory) {
 
 static const size_t sizes[] = {1, 2, 3, 7, 64, 511, 513, 4096, 4097, 20001, 65537};
 
-/* A pattern goes from one kind of memory to another, at odd offsets, and neighbours stay as they are. */
+/* Copies a pattern between kinds of memory at odd offsets, and checks that adjacent bytes are unchanged. */
 static void copy_between_kinds(int from_kind, int to_kind, bool wait, weir_stream stream) {
   enum { ROOM = 65537 + 16 };
   const size_t offset = 3;
@@ -209,7 +209,7 @@ static void test_copies_are_in_the_streams_order(void **state) {
   free_pinned_memory(pinned);
 }
 
-/* PyTorch's test_copy_non_blocking: a copy, an event behind it, also from the middle of an allocation. */
+/* PyTorch's test_copy_non_blocking: a copy followed by an event, also from the middle of an allocation. */
 static void test_copy_non_blocking(void **state) {
   (void)state;
   enum { BYTES = 10000000 };
@@ -239,7 +239,7 @@ static void test_copy_non_blocking(void **state) {
   free_pinned_memory(pinned);
 }
 
-/* PyTorch's test_to_non_blocking: the stream is still at work after a copy that does not block, and done after one that does.
+/* PyTorch's test_to_non_blocking: after a non-blocking copy the stream is still busy, after a blocking one it is idle.
  * Both directions, page-locked memory. */
 static void test_to_non_blocking(void **state) {
   (void)state;
@@ -265,7 +265,7 @@ static void test_to_non_blocking(void **state) {
   free_pinned_memory(pinned);
 }
 
-/* PyTorch's test_to_cpu_blocking_by_default: into ordinary memory, behind a busy stream. */
+/* PyTorch's test_to_cpu_blocking_by_default: into pageable memory, behind a busy stream. */
 static void test_to_cpu_blocking(void **state) {
   (void)state;
   enum { BYTES = 4000000 };
@@ -284,8 +284,8 @@ static void test_to_cpu_blocking(void **state) {
   free_device_memory(0, memory);
 }
 
-/* Ordinary memory has been read when an asynchronous copy from it returns: the program may use it again. */
-static void test_ordinary_memory_may_be_used_again(void **state) {
+/* An asynchronous copy has read pageable memory when it returns, so the program may overwrite it. */
+static void test_pageable_memory_may_be_overwritten(void **state) {
   (void)state;
   enum { BYTES = 60000 };
   weir_stream stream = new_stream(0);
@@ -331,7 +331,7 @@ static void test_registered_memory(void **state) {
 
 /* ---- Peers ---- */
 
-/* Both with and without peer access; on a stream of either device. */
+/* With and without peer access, on a stream of either device. */
 static void test_peer_copies(void **state) {
   (void)state;
   NEED_TWO_DEVICES();
@@ -414,8 +414,8 @@ static unsigned long calls_of(weir_driver_call call) {
   return calls;
 }
 
-/* The driver's peer copy where the devices are no peers, the direct way where they are. */
-static void test_which_way_it_takes(void **state) {
+/* Uses the peer copy of the driver without peer access, and a plain copy with it. */
+static void test_peer_or_plain_copy(void **state) {
   (void)state;
   NEED_TWO_DEVICES();
   void *a = device_memory(0, 100), *b = device_memory(1, 100);
@@ -432,9 +432,9 @@ static void test_which_way_it_takes(void **state) {
   free_device_memory(1, b);
 }
 
-/* ---- Refused ---- */
+/* ---- Invalid arguments ---- */
 
-static void test_addresses_of_nothing(void **state) {
+static void test_invalid_addresses(void **state) {
   (void)state;
   weir_stream stream = new_stream(0);
   uint8_t *memory = device_memory(0, 4096), host[64] = {0};
@@ -450,7 +450,7 @@ static void test_addresses_of_nothing(void **state) {
   assert_error(INVALID_DEVICE, weir_copy_peer_async(memory, 1000, memory, 0, 10, stream));
   assert_error(INVALID_DEVICE, weir_copy_peer_async(memory, 0, memory, 1000, 10, stream));
   assert_error(INVALID_DEVICE, weir_copy_peer_async(memory, -2, memory, 0, 10, stream));
-  /* Past the end, and what is no device memory: the driver says so. */
+  /* Past the end, and addresses that are not device memory: the driver reports them. */
   assert_error(INVALID_ARGUMENT, weir_fill_async(memory, 1, 1ull << 40, stream));
   assert_error(INVALID_ARGUMENT, weir_fill_async(host, 1, sizeof host, stream));
   assert_ok(weir_stream_synchronize(stream));
@@ -471,7 +471,7 @@ static weir_status copy_everything(void) {
     status = weir_stream_create(1, 0, &one);
   if (status == WEIR_OK)
     status = weir_stream_create(0, 0, &zero);
-  /* Memory of the program's own, past the wrapper. */
+  /* Memory that is allocated without the fault table. */
   if (status == WEIR_OK) {
     status = weir_device_set(1);
     if (status == WEIR_OK)
@@ -527,13 +527,13 @@ int main(void) {
       TEST(test_copy_non_blocking),
       TEST(test_to_non_blocking),
       TEST(test_to_cpu_blocking),
-      TEST(test_ordinary_memory_may_be_used_again),
+      TEST(test_pageable_memory_may_be_overwritten),
       TEST(test_registered_memory),
       TEST(test_peer_copies),
       TEST(test_peer_copy_on_one_device),
       TEST(test_peer_copy_is_in_order),
-      cmocka_unit_test_setup_teardown(test_which_way_it_takes, runtime_setup_fault, runtime_teardown),
-      TEST(test_addresses_of_nothing),
+      cmocka_unit_test_setup_teardown(test_peer_or_plain_copy, runtime_setup_fault, runtime_teardown),
+      TEST(test_invalid_addresses),
       cmocka_unit_test_setup_teardown(test_every_driver_call_fails_once, runtime_setup_none, runtime_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

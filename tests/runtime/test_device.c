@@ -1,5 +1,5 @@
 /*
- * Devices: which there are, which is current, what they are, peers.
+ * Devices: counting, the current device, properties, peers.
  */
 #include <ctype.h>
 #include <pthread.h>
@@ -27,7 +27,7 @@ static int driver_device(void) {
   return device;
 }
 
-/* ---- How many ---- */
+/* ---- Counting ---- */
 
 static void test_count(void **state) {
   (void)state;
@@ -41,7 +41,7 @@ static void test_count(void **state) {
     assert_int_equal(after, 2);
 }
 
-/* ---- The current one ---- */
+/* ---- The current device ---- */
 
 static void test_current_is_0_until_set(void **state) {
   (void)state;
@@ -62,7 +62,7 @@ static void test_set_makes_the_context(void **state) {
     assert_int_equal(has_context(1), 0);
 }
 
-static void test_set_of_no_device_changes_nothing(void **state) {
+static void test_set_of_invalid_device_changes_nothing(void **state) {
   (void)state;
   int count = devices();
   assert_ok(weir_device_set(count - 1));
@@ -82,7 +82,7 @@ static void *device_of_new_thread(void *data) {
   return NULL;
 }
 
-static void test_current_is_of_the_thread(void **state) {
+static void test_current_is_per_thread(void **state) {
   (void)state;
   NEED_TWO_DEVICES();
   assert_ok(weir_device_set(1));
@@ -126,7 +126,7 @@ static void test_exchange_with_a_negative_number_does_nothing(void **state) {
   assert_int_equal(has_context(0), 0);
 }
 
-static void test_exchange_with_no_device_changes_nothing(void **state) {
+static void test_exchange_with_invalid_device_changes_nothing(void **state) {
   (void)state;
   int count = devices(), previous = 7;
   assert_error(INVALID_DEVICE, weir_device_exchange(count, &previous));
@@ -135,7 +135,7 @@ static void test_exchange_with_no_device_changes_nothing(void **state) {
   assert_int_equal(current_device(), 0);
 }
 
-/* The guard of PyTorch: go there with exchange, and back with maybe_exchange. */
+/* As PyTorch's device guard: enter with exchange, leave with maybe_exchange. */
 static void test_maybe_exchange_makes_no_context(void **state) {
   (void)state;
   NEED_TWO_DEVICES();
@@ -147,18 +147,18 @@ static void test_maybe_exchange_makes_no_context(void **state) {
   assert_int_equal(current_device(), 0);
   assert_int_equal(has_context(0), 0);
 
-  /* Where there is a context it is a plain exchange. */
+  /* If there is a context it is a plain exchange. */
   assert_ok(weir_device_maybe_exchange(1, &previous));
   assert_int_equal(driver_device(), 1);
-  /* The remembered device is used all the same. */
+  /* The device is current nevertheless. */
   assert_ok(weir_device_maybe_exchange(0, &previous));
   assert_int_equal(current_stream(-1).device, 0);
   assert_ok(weir_device_synchronize(-1));
   assert_int_equal(has_context(0), 1);
 }
 
-/* Calls about another device do not change the thread's own, nor the context that the program's driver calls use. */
-static void test_other_devices_leave_the_thread_alone(void **state) {
+/* Calls for another device change neither the current device nor the current context of the program. */
+static void test_calls_for_other_devices_keep_the_current_one(void **state) {
   (void)state;
   NEED_TWO_DEVICES();
   assert_ok(weir_device_set(0));
@@ -181,8 +181,8 @@ static void test_other_devices_leave_the_thread_alone(void **state) {
   assert_int_equal(current_device(), 0);
 }
 
-/* The program may change the thread's context behind the runtime's back. */
-static void test_a_context_of_the_program(void **state) {
+/* The program may change the current context without the runtime. */
+static void test_context_set_by_the_program(void **state) {
   (void)state;
   void *memory = device_memory(0, 64);
   assert_cu(d->CtxSetCurrent(d, NULL));
@@ -211,8 +211,8 @@ static void test_has_primary_context_before_the_start(void **state) {
   assert_int_equal(has, -1);
 }
 
-/* A context that another part of the program made counts too, before and after the start. */
-static void test_has_primary_context_of_another(void **state) {
+/* A context that other code created counts too, before and after the start. */
+static void test_has_primary_context_of_other_code(void **state) {
   (void)state;
   weir_cu_context context;
   assert_cu(d->Init(d, 0));
@@ -225,7 +225,7 @@ static void test_has_primary_context_of_another(void **state) {
   assert_int_equal(has_context(0), 0);
 }
 
-/* ---- What they are ---- */
+/* ---- Properties ---- */
 
 static void test_properties(void **state) {
   (void)state;
@@ -303,7 +303,7 @@ static void test_properties_are_those_of_the_options(void **state) {
   soft = d = NULL;
 }
 
-/* A program that was built with an older header has a smaller struct. */
+/* A program that was built with an older header passes a smaller struct. */
 static void test_properties_of_an_older_program(void **state) {
   (void)state;
   struct {
@@ -319,7 +319,7 @@ static void test_properties_of_an_older_program(void **state) {
   assert_true(box.p.multiprocessor_count > 0);
   for (size_t i = size; i < sizeof box; i++)
     assert_int_equal(((unsigned char *)&box)[i], 0x5a);
-  /* And one of a newer header a larger one: what this library does not know stays. */
+  /* A program that was built with a newer header passes a larger one, whose unknown fields are unchanged. */
   memset(&box, 0x5a, sizeof box);
   box.p.size = sizeof box;
   assert_ok(weir_device_get_properties(0, &box.p));
@@ -328,7 +328,7 @@ static void test_properties_of_an_older_program(void **state) {
     assert_int_equal((unsigned char)box.guard[i], 0x5a);
 }
 
-/* test_cuda_get_device_name and test_cuda_get_device_capability: no device means the current one. */
+/* PyTorch's test_cuda_get_device_name and test_cuda_get_device_capability: no device means the current one. */
 static void test_minus_one_is_the_current_one(void **state) {
   (void)state;
   int last = devices() - 1;
@@ -387,7 +387,7 @@ static void test_uuid_text(void **state) {
   assert_string_equal(text, "untouched");
 }
 
-static void test_uuid_is_the_drivers(void **state) {
+static void test_uuid_matches_the_driver(void **state) {
   (void)state;
   weir_cu_uuid uuid;
   char text[48];
@@ -400,7 +400,7 @@ static void test_uuid_is_the_drivers(void **state) {
   assert_int_equal(byte, (unsigned char)uuid.bytes[15]);
 }
 
-/* As much as there is room for. */
+/* Truncated to the buffer. */
 static void test_a_short_name(void **state) {
   (void)state;
   char whole[256], part[16];
@@ -481,7 +481,7 @@ static void test_peers(void **state) {
   assert_ok(weir_device_enable_peer_access(1, 0));
 }
 
-/* The program, or a library of it, may have been first. */
+/* The program or a library may have enabled it before. */
 static void test_peers_that_are_enabled_already(void **state) {
   (void)state;
   NEED_TWO_DEVICES();
@@ -497,7 +497,7 @@ static void test_peers_that_are_enabled_already(void **state) {
   assert_ok(weir_device_enable_peer_access(0, 1));
 }
 
-static void test_no_peer_of_itself(void **state) {
+static void test_device_is_not_its_own_peer(void **state) {
   (void)state;
   assert_ok(weir_init());
   clear_last_error();
@@ -559,29 +559,29 @@ int main(void) {
       TEST(test_count, runtime_setup),
       TEST(test_current_is_0_until_set, runtime_setup),
       TEST(test_set_makes_the_context, runtime_setup),
-      TEST(test_set_of_no_device_changes_nothing, runtime_setup),
-      TEST(test_current_is_of_the_thread, runtime_setup),
+      TEST(test_set_of_invalid_device_changes_nothing, runtime_setup),
+      TEST(test_current_is_per_thread, runtime_setup),
       TEST(test_exchange, runtime_setup),
       TEST(test_exchange_with_a_negative_number_does_nothing, runtime_setup),
-      TEST(test_exchange_with_no_device_changes_nothing, runtime_setup),
+      TEST(test_exchange_with_invalid_device_changes_nothing, runtime_setup),
       TEST(test_maybe_exchange_makes_no_context, runtime_setup),
-      TEST(test_other_devices_leave_the_thread_alone, runtime_setup),
-      TEST(test_a_context_of_the_program, runtime_setup),
+      TEST(test_calls_for_other_devices_keep_the_current_one, runtime_setup),
+      TEST(test_context_set_by_the_program, runtime_setup),
       TEST(test_has_primary_context_before_the_start, runtime_setup),
-      TEST(test_has_primary_context_of_another, runtime_setup),
+      TEST(test_has_primary_context_of_other_code, runtime_setup),
       TEST(test_properties, runtime_setup),
       TEST(test_properties_are_those_of_the_options, runtime_setup_none),
       TEST(test_properties_of_an_older_program, runtime_setup),
       TEST(test_minus_one_is_the_current_one, runtime_setup),
       TEST(test_uuid_text, runtime_setup),
-      TEST(test_uuid_is_the_drivers, runtime_setup),
+      TEST(test_uuid_matches_the_driver, runtime_setup),
       TEST(test_a_short_name, runtime_setup),
       TEST(test_memory_info_follows_allocations, runtime_setup),
       TEST(test_synchronize_waits_for_all_streams, runtime_setup),
       TEST(test_synchronize_is_of_one_device, runtime_setup),
       TEST(test_peers, runtime_setup),
       TEST(test_peers_that_are_enabled_already, runtime_setup),
-      TEST(test_no_peer_of_itself, runtime_setup),
+      TEST(test_device_is_not_its_own_peer, runtime_setup),
       TEST(test_every_driver_call_fails_once, runtime_setup_none),
       TEST(test_a_failing_set_changes_nothing, runtime_setup_fault),
   };

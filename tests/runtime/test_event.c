@@ -1,5 +1,5 @@
 /*
- * Events: made late, recorded, waited for, timed, shared between processes.
+ * Events: lazy creation, recording, waiting, timing, sharing between processes.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -38,7 +38,7 @@ static void test_events(void **state) {
   weir_event_destroy(start);
 }
 
-/* PyTorch's test_generic_stream_event: a stream by its numbers, events of two streams, the time between them. */
+/* PyTorch's test_generic_stream_event: a stream by its ids, events on two streams, and the time between them. */
 static void test_generic_stream_event(void **state) {
   (void)state;
   enum { WORDS = 1000 };
@@ -85,9 +85,9 @@ static void test_generic_stream_event(void **state) {
   free_pinned_memory(host);
 }
 
-/* ---- Making ---- */
+/* ---- Creating ---- */
 
-static void test_made_at_the_first_record(void **state) {
+static void test_created_by_first_record(void **state) {
   (void)state;
   int last = devices() - 1;
   weir_event *event = new_event(0);
@@ -129,7 +129,7 @@ static void test_flags(void **state) {
   }
 }
 
-static void test_destroy_of_nothing(void **state) {
+static void test_destroy_null(void **state) {
   (void)state;
   weir_event_destroy(NULL);
   weir_event_destroy(new_event(0)); /* never recorded */
@@ -161,7 +161,7 @@ static void test_query_and_synchronize(void **state) {
   weir_stream stream = new_stream(0);
   mark(stream, 1);
   assert_ok(weir_event_record(event, stream));
-  struct held *gate = hold(stream); /* behind it: does not matter */
+  struct held *gate = hold(stream); /* enqueued later, so irrelevant */
   mark(stream, 2);
   assert_ok(weir_event_synchronize(event));
   assert_ok(weir_event_query(event));
@@ -196,7 +196,7 @@ static void test_record_once(void **state) {
   assert_int_equal(weir_event_is_created(event), 1);
   assert_ok(weir_event_synchronize(event));
   struct held *gate = hold(b);
-  assert_ok(weir_event_record_once(event, b)); /* does nothing */
+  assert_ok(weir_event_record_once(event, b)); /* has no effect */
   assert_ok(weir_event_query(event));
   assert_ok(weir_event_record(event, b)); /* does */
   assert_not_ready(weir_event_query(event));
@@ -241,7 +241,7 @@ static void test_wait(void **state) {
   weir_event_destroy(event);
 }
 
-/* A wait is for the record that there is; one that comes later changes nothing. */
+/* A wait is for the latest record at that time; later records do not affect it. */
 static void test_wait_is_for_the_record_before_it(void **state) {
   (void)state;
   weir_event *event = new_event(0);
@@ -402,10 +402,10 @@ static void test_describe(void **state) {
   weir_event_destroy(event);
 }
 
-/* ---- Between processes ---- */
+/* ---- IPC ---- */
 
-/* This program again, as another process: takes a handle from its standard input, then orders of one letter, and answers each
- * with one letter. */
+/* This program, run as another process: reads a handle from standard input, then commands of one letter, and answers
+ * each with one letter. */
 static int other_process(void) {
   weir_cu_ipc_event_handle handle;
   weir_event *event;
@@ -427,7 +427,7 @@ static int other_process(void) {
     case 's':
       status = weir_event_synchronize(event);
       break;
-    case 'w': /* a stream of this process waits for the event of the other */
+    case 'w': /* a stream of this process waits for the event of the other process */
       status = weir_event_wait(event, stream);
       break;
     case 'a':
@@ -510,7 +510,7 @@ static void test_another_process_sees_the_event(void **state) {
   assert_int_equal(ask(&other, 'q'), 'y');
   assert_int_equal(ask(&other, 'b'), 'y');
 
-  /* What is recorded later is seen too. */
+  /* Later records are visible too. */
   gate = hold(stream);
   assert_ok(weir_event_record(event, stream));
   assert_int_equal(ask(&other, 'q'), 'n');
@@ -546,7 +546,7 @@ static void test_handles_that_are_refused(void **state) {
   assert_error(INVALID_ARGUMENT, weir_event_ipc_handle(plain, &handle));
   assert_memory_equal(&handle, &before, sizeof handle);
   assert_int_equal(weir_event_is_created(plain), 0);
-  /* Nonsense, and the process's own. */
+  /* An invalid handle, and a handle of this process. */
   clear_last_error();
   assert_int_not_equal(weir_event_from_ipc_handle(0, &handle, &out), WEIR_OK);
   assert_memory_equal(weir_last_error(), "weir_event_from_ipc_handle: ", 28);
@@ -610,7 +610,7 @@ static void test_every_driver_call_fails_once(void **state) {
   sweep_faults(use_events);
 }
 
-static void test_a_failed_first_record_leaves_it_unmade(void **state) {
+static void test_failed_first_record_creates_nothing(void **state) {
   (void)state;
   weir_stream stream = new_stream(0);
   weir_event *event = new_event(0);
@@ -636,9 +636,9 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       TEST(test_events),
       TEST(test_generic_stream_event),
-      TEST(test_made_at_the_first_record),
+      TEST(test_created_by_first_record),
       TEST(test_flags),
-      TEST(test_destroy_of_nothing),
+      TEST(test_destroy_null),
       TEST(test_never_recorded_is_done),
       TEST(test_query_and_synchronize),
       TEST(test_the_last_record_counts),
@@ -656,8 +656,7 @@ int main(int argc, char **argv) {
       TEST(test_a_handle_makes_the_event),
       TEST(test_handles_that_are_refused),
       cmocka_unit_test_setup_teardown(test_every_driver_call_fails_once, runtime_setup_none, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_a_failed_first_record_leaves_it_unmade, runtime_setup_fault,
-                                      runtime_teardown),
+      cmocka_unit_test_setup_teardown(test_failed_first_record_creates_nothing, runtime_setup_fault, runtime_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /*
- * What fork does to the runtime. This process starts no driver: each test is a process of its own, "the parent" below, which
- * forks again.
+ * Effects of fork on the runtime. This process starts no driver: each test runs in a child, called the parent below,
+ * which forks again.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ static const char sentence[] =
 
 static const weir_pool_id own_pool = {0, 0};
 
-/* The status, and a text with the call's name and the sentence. */
+/* The status, and an error text with the name of the call and the sentence. */
 static bool is_bad_fork(weir_status status, const char *call) {
   const char *text = weir_last_error();
   size_t name = strcspn(call, "(");
@@ -24,7 +24,7 @@ static bool is_bad_fork(weir_status status, const char *call) {
 }
 #define child_assert_bad_fork(call) (clear_last_error(), child_assert(is_bad_fork(call, #call)))
 
-/* What the parent has when it forks. */
+/* The objects of the parent at the fork. */
 struct things {
   weir_stream stream;
   weir_event *event, *unused;
@@ -58,7 +58,7 @@ static void make_things(struct things *t) {
   child_assert_ok(weir_stream_scope_leave(&scope));
 }
 
-/* The parent's runtime works, with what was made before the fork and with new things. */
+/* The runtime of the parent works, with objects from before the fork and with new ones. */
 static void use_things(struct things *t) {
   uint8_t back[1000] = {0};
   void *memory = (void *)(uintptr_t)t->memory;
@@ -121,7 +121,7 @@ static void child_after_the_start(void *data) {
   child_assert(weir_is_in_bad_fork() == 1);
   child_assert(weir_is_initialized() == 0);
   child_assert(weir_device_is_available() == 1);
-  child_assert_ok(weir_device_count(&number)); /* the parent's: only starting is refused */
+  child_assert_ok(weir_device_count(&number)); /* inherited: only starting fails */
   child_assert(number == t->device_count);
   number = -7;
 
@@ -196,13 +196,13 @@ static void child_after_the_start(void *data) {
   child_assert_bad_fork(weir_fill_async(memory, 1, 1, given));
   child_assert_bad_fork(weir_fill32_async(memory, 1, 1, given));
 
-  /* No output was touched. */
+  /* No output was written. */
   child_assert(number == -7 && other == -7 && size == 77 && total == 78 && milliseconds == -7);
   child_assert(strcmp(text, "untouched") == 0 && stream.id == 77 && raw == (weir_cu_stream)data && driver == data);
   child_assert(event == data && graph == data && pool.first == 7 && pool.second == 8);
   child_assert(weir_sync_debug_get() == WEIR_SYNC_DEBUG_DEFAULT);
 
-  /* What asks nobody works, and what was made can be given up. */
+  /* Calls that need no driver work, and objects can be destroyed. */
   child_assert(weir_stream_equal(given, given) == 1);
   child_assert(weir_stream_describe(given, text, sizeof text) > 0);
   child_assert(weir_event_describe(t->event, text, sizeof text) > 0);
@@ -217,7 +217,7 @@ static void fork_after_the_start(void *data) {
   make_things(&t);
   child_assert(succeeds_in_process(child_after_the_start, &t));
   use_things(&t);
-  child_assert(succeeds_in_process(child_after_the_start, &t)); /* and once more */
+  child_assert(succeeds_in_process(child_after_the_start, &t)); /* a second time */
   use_things(&t);
   free_things(&t);
 }
@@ -253,7 +253,7 @@ static void test_a_grandchild_is_refused_too(void **state) {
   in_process(fork_twice, NULL);
 }
 
-/* A start that makes no context is a start. */
+/* Starting without creating a context counts as a start. */
 static void fork_after_init_only(void *data) {
   (void)data;
   choose_driver_by_environment();
@@ -282,7 +282,7 @@ static void use_runtime(void *data) {
 static void fork_before_the_start(void *data) {
   int count = -1, has = -1;
   choose_driver_by_environment();
-  if (data) { /* asking is not starting */
+  if (data) { /* a query does not start the runtime */
     child_assert_ok(weir_device_count(&count));
     child_assert(count > 0);
     child_assert(weir_device_is_available() == 1);
@@ -334,7 +334,7 @@ static void test_the_queue_is_inherited(void **state) {
   in_process(fork_with_a_queue, NULL);
 }
 
-/* ---- After the end ---- */
+/* ---- After the shutdown ---- */
 
 static void fork_after_the_shutdown(void *data) {
   use_runtime(data);
@@ -351,7 +351,7 @@ static void test_a_child_after_the_shutdown(void **state) {
   in_process(fork_after_the_shutdown, NULL);
 }
 
-/* ---- While other threads are at it ---- */
+/* ---- While other threads use the runtime ---- */
 
 static int stop;
 
@@ -389,7 +389,7 @@ static void child_of_busy_parent(void *data) {
   child_assert_bad_fork(weir_shutdown());
 }
 
-/* Whatever lock another thread holds at that moment, the child gets its answers. */
+/* The child is not blocked by a lock that another thread held at the fork. */
 static void fork_while_busy(void *data) {
   (void)data;
   struct things t;
@@ -426,7 +426,7 @@ static void choose_anew(void *data) {
   child_assert(weir_is_initialized() == 0);
 }
 
-/* The same of a runtime that has not started. The child makes no call of the driver, whose locks are not the runtime's. */
+/* The same for a runtime that has not started. The child makes no driver call, as the driver has its own locks. */
 static void fork_while_counting(void *data) {
   (void)data;
   pthread_t thread;
@@ -448,7 +448,7 @@ static void test_a_child_of_a_counting_parent(void **state) {
   in_process(fork_while_counting, NULL);
 }
 
-static int in_queued_call[2]; /* pipes: the call runs; it may go on */
+static int in_queued_call[2]; /* pipes: the call runs; it may continue */
 
 static weir_status wait_in_start(void *context) {
   (void)context;
@@ -465,7 +465,7 @@ static void *start_on_thread(void *data) {
   return NULL;
 }
 
-/* The start was not over, and never will be here. */
+/* The start was not complete, and never will be in the child. */
 static void child_of_starting_parent(void *data) {
   (void)data;
   child_assert_bad_fork(weir_init());

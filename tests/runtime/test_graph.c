@@ -1,5 +1,5 @@
 /*
- * Graphs that work: captured, replayed, reset, captured anew. What is refused is in test_graph_rules.c.
+ * Graphs: capture, replay, reset and recapture. Failures are in test_graph_rules.c.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,7 +47,7 @@ static int current_is_capturing(void) {
 
 enum { WORDS = 1000, BYTES = WORDS * 4 };
 
-/* The sum that PyTorch's tests look at. */
+/* The sum that PyTorch's tests check. */
 static uint64_t sum_of(const uint32_t *memory) {
   uint32_t host[WORDS];
   uint64_t sum = 0;
@@ -76,7 +76,7 @@ static void test_is_current_stream_capturing(void **state) {
   weir_graph_destroy(graph);
 }
 
-/* PyTorch's test_graph_capture_simple: what is captured runs at the replay, not before. */
+/* PyTorch's test_graph_capture_simple: captured work runs at the replay, not before. */
 static void test_capture_simple(void **state) {
   (void)state;
   load_add(0);
@@ -98,7 +98,7 @@ static void test_capture_simple(void **state) {
   assert_int_equal(sum_of(b), 11000);
   assert_ok(weir_graph_replay(graph));
   assert_int_equal(sum_of(b), 11000);
-  /* The addresses are part of the graph, what lies there is not. */
+  /* The addresses are part of the graph, the contents are not. */
   assert_ok(weir_fill32_async(a, 2, WORDS, current_stream(0)));
   assert_ok(weir_graph_replay(graph));
   assert_int_equal(sum_of(b), 12000);
@@ -140,7 +140,7 @@ static void test_capture_reset_recapture(void **state) {
   assert_ok(weir_graph_replay(graph));
   assert_int_equal(sum_of(b), 22000);
   assert_ok(weir_graph_reset(graph));
-  assert_ok(weir_graph_reset(graph)); /* there is nothing to forget any more */
+  assert_ok(weir_graph_reset(graph)); /* nothing is left to reset */
   weir_graph_destroy(graph);
   free_device_memory(0, a);
 }
@@ -154,7 +154,7 @@ static void test_warn_if_has_zero_nodes(void **state) {
   end(graph);
   assert_int_equal(messages_with(WEIR_LOG_WARN, "The CUDA Graph is empty"), 1);
   assert_int_equal(nodes_of(graph), 0);
-  assert_ok(weir_graph_replay(graph)); /* of nothing */
+  assert_ok(weir_graph_replay(graph)); /* an empty graph */
   assert_ok(weir_device_synchronize(0));
   assert_ok(weir_graph_reset(graph));
 
@@ -166,8 +166,8 @@ static void test_warn_if_has_zero_nodes(void **state) {
   weir_graph_destroy(graph);
 }
 
-/* The work of the next three tests: t grows by twice the value, by way of x. The originals leave it to the allocator where x
- * lies; here it is the caller's. */
+/* The work of the next three tests: t grows by twice the value, by way of x. In the originals the allocator places x;
+ * here the caller does. */
 static void grow(uint32_t *t, uint32_t *x, uint32_t value, weir_stream stream) {
   assert_cu(launch_add(x, t, value, WORDS, stream));
   assert_cu(launch_add(t, x, value, WORDS, stream));
@@ -214,7 +214,7 @@ static void test_two_successive(void **state) {
   free_device_memory(0, b);
 }
 
-/* test_graph_three_successive: in the order of capture, and in another where the graphs do not build on each other. */
+/* test_graph_three_successive: in the order of capture, and in another order if the graphs are independent. */
 static void test_three_successive(void **state) {
   (void)state;
   load_add(0);
@@ -247,7 +247,7 @@ static void test_three_successive(void **state) {
   free_device_memory(0, b);
 }
 
-/* test_graph_concurrent_replay, of graphs that share nothing. */
+/* test_graph_concurrent_replay, with independent graphs. */
 static void test_concurrent_replay(void **state) {
   (void)state;
   load_add(0);
@@ -268,7 +268,7 @@ static void test_concurrent_replay(void **state) {
     assert_ok(weir_device_synchronize(0));
     assert_ok(weir_stream_set_current(s0));
     assert_ok(weir_stream_spin(s0, 1000000));
-    assert_ok(weir_stream_wait_stream(s1, s0)); /* both go off at once */
+    assert_ok(weir_stream_wait_stream(s1, s0)); /* both start at once */
     assert_ok(weir_graph_replay(g0));
     assert_ok(weir_stream_set_current(s1));
     assert_ok(weir_graph_replay(g1));
@@ -303,7 +303,7 @@ static void test_replay_is_in_the_order_of_the_current_stream(void **state) {
   mark(other, 2);
   assert_ok(weir_graph_replay(graph));
   mark(other, 3);
-  assert_ok(weir_stream_synchronize(stream)); /* has no part in it */
+  assert_ok(weir_stream_synchronize(stream)); /* is not part of it */
   assert_int_equal(mark_count(), 0);
   let_go(gate);
   assert_ok(weir_stream_synchronize(other));
@@ -395,7 +395,7 @@ static void test_a_second_stream_takes_part(void **state) {
   assert_int_equal(is_capturing(side), 0);
   assert_ok(weir_stream_wait_stream(side, stream));
   assert_int_equal(is_capturing(side), 1);
-  assert_ok(weir_stream_spin(side, cycles_of(2))); /* were it not waited for, w would be wrong */
+  assert_ok(weir_stream_spin(side, cycles_of(2))); /* without the wait, w would be wrong */
   assert_cu(launch_add(y, x, 10, WORDS, side));
   assert_cu(launch_add(z, x, 20, WORDS, stream));
   assert_ok(weir_stream_wait_stream(stream, side));
@@ -422,7 +422,7 @@ static void test_a_second_stream_takes_part(void **state) {
   free_pinned_memory(out);
 }
 
-/* The streams of a capture are free for other work after it, and what was captured in them waits for nobody there. */
+/* After a capture its streams can be used for other work, and captured work does not wait for it. */
 static void test_order_within_a_replay(void **state) {
   (void)state;
   weir_stream stream = new_stream(0), a = new_stream(0), b = new_stream(0);
@@ -449,7 +449,7 @@ static void test_order_within_a_replay(void **state) {
   for (int i = 0; i < 3; i++)
     let_go(gates[i]);
   assert_ok(weir_device_synchronize(0));
-  /* Recorded outside, the event is as good as new. */
+  /* After a record outside of a capture the event can be used again. */
   assert_ok(weir_event_record(event, a));
   assert_ok(weir_event_synchronize(event));
   assert_ok(weir_event_query(event));
@@ -513,7 +513,7 @@ static void test_capture_of_an_external_stream(void **state) {
   begin(graph, stream);
   mark(stream, 1);
   end(graph);
-  assert_cu(d->StreamDestroy(d, raw)); /* the graph stands without it */
+  assert_cu(d->StreamDestroy(d, raw)); /* the graph does not depend on it */
   assert_ok(weir_graph_replay(graph));
   assert_ok(weir_device_synchronize(0));
   assert_marks(1);
@@ -533,7 +533,7 @@ static void test_a_graph_of_another_device(void **state) {
   assert_cu(launch_add(memory, memory, 1, WORDS, stream));
   end(graph);
   assert_ok(weir_stream_set_current(target));
-  assert_ok(weir_device_set(0)); /* the graph knows its device */
+  assert_ok(weir_device_set(0)); /* the graph remembers its device */
   struct held *gate = hold(target);
   assert_ok(weir_graph_replay(graph));
   assert_not_ready(weir_stream_query(target));
@@ -548,7 +548,7 @@ static void test_a_graph_of_another_device(void **state) {
   free_device_memory(1, memory);
 }
 
-/* The kernel is loaded then, though a capture does not like it. */
+/* The kernel is loaded during the capture. */
 static void test_the_first_spin_is_in_a_capture(void **state) {
   (void)state;
   weir_stream stream = new_stream(0);
@@ -636,7 +636,7 @@ static void test_debug_dump(void **state) {
   clear_last_error();
   assert_int_not_equal(weir_graph_debug_dump(graph, "/nowhere/at/all/graph.dot"), WEIR_OK);
   assert_memory_equal(weir_last_error(), "weir_graph_debug_dump: ", 23);
-  assert_ok(weir_graph_debug_dump(graph, path)); /* it is still there */
+  assert_ok(weir_graph_debug_dump(graph, path)); /* it still exists */
   ssize_t bytes = read(file, text, sizeof text - 1);
   assert_in_range(bytes, 20, sizeof text - 1);
   text[bytes] = '\0';
@@ -645,10 +645,10 @@ static void test_debug_dump(void **state) {
   assert_non_null(strchr(text, '}'));
 
   assert_error(BAD_STATE, weir_graph_debug_dump(graph, path));
-  assert_ok(weir_graph_replay(graph)); /* needs no description */
+  assert_ok(weir_graph_replay(graph)); /* needs no debug description */
   assert_ok(weir_device_synchronize(0));
   assert_marks(1);
-  /* The next capture keeps its own. */
+  /* The next capture has its own description. */
   assert_ok(weir_graph_reset(graph));
   begin(graph, new_stream(0));
   mark(current_stream(0), 2);

@@ -1,5 +1,5 @@
 /*
- * Graphs: what is refused, what becomes of a capture that fails, and the memory hooks.
+ * Graphs: invalid calls, captures that fail, and the memory hooks.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static int is_capturing(weir_stream stream) {
   return capturing;
 }
 
-/* A graph without a capture, and one that can be captured: after every failure it has to be both. */
+/* The graph is empty and can be captured, as it must be after every failure. */
 static void assert_as_if_never_captured(weir_graph *graph) {
   size_t count = 77;
   weir_pool_id pool = {7, 8};
@@ -85,7 +85,7 @@ static void test_begin_twice(void **state) {
   assert_error(CAPTURE,
                weir_graph_capture_begin(other, own_pool, WEIR_CAPTURE_GLOBAL)); /* the stream captures already */
   mark(stream, 1);
-  assert_ok(weir_graph_capture_end(graph)); /* which harmed nobody */
+  assert_ok(weir_graph_capture_end(graph)); /* without side effects */
   assert_error_says(BAD_STATE, "weir_graph_reset", weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
   assert_error(BAD_STATE, weir_graph_capture_end(graph));
   assert_ok(weir_graph_replay(graph));
@@ -145,7 +145,7 @@ static void *end_on_thread(void *data) {
   return NULL;
 }
 
-/* Only the thread that began can end it, unless the capture is relaxed. The wrong thread does no harm. */
+/* Unless the capture is relaxed, only the thread that began it can end it. A call from another thread has no effect. */
 static void test_end_on_another_thread(void **state) {
   (void)state;
   for (int mode = WEIR_CAPTURE_GLOBAL; mode <= WEIR_CAPTURE_RELAXED; mode++) {
@@ -223,7 +223,7 @@ static void test_error_options(void **state) {
   weir_event_destroy(event);
 }
 
-/* On the thread itself. Each call, in each mode: is it refused, and is the capture lost then? */
+/* On the capturing thread: whether each call fails in each mode, and whether that ends the capture. */
 enum {
   QUERY_EVENT,
   WAIT_EVENT,
@@ -261,7 +261,7 @@ static weir_status make_unsafe_call(int which, weir_event *event, weir_stream st
   }
 }
 
-static void test_unsafe_calls_on_the_own_thread(void **state) {
+static void test_unsafe_calls_on_capturing_thread(void **state) {
   (void)state;
   weir_event *event;
   weir_stream other = new_stream(0);
@@ -277,7 +277,7 @@ static void test_unsafe_calls_on_the_own_thread(void **state) {
       mark(stream, 1);
       clear_last_error();
       weir_status status = make_unsafe_call(which, event, stream, other, memory);
-      /* Of the stream that captures itself, and of all streams at once, in any mode. */
+      /* For the capturing stream itself, and for all streams at once, in any mode. */
       bool refused = mode != WEIR_CAPTURE_RELAXED || which == WAIT_DEVICE || which == QUERY_SELF || which == WAIT_SELF;
       if ((status == WEIR_ERROR_CAPTURE) != refused || (!refused && status != WEIR_OK)) {
         print_error("call %d in mode %d is %s: %s\n", which, mode, weir_status_name(status), weir_last_error());
@@ -298,7 +298,7 @@ static void test_unsafe_calls_on_the_own_thread(void **state) {
   free_device_memory(0, memory);
 }
 
-/* The first spin loads a kernel. What the thread may do in a capture is the same after it. */
+/* The first spin loads a kernel. It leaves the capture mode of the thread unchanged. */
 static void test_a_spin_does_not_change_the_rules(void **state) {
   (void)state;
   weir_event *event;
@@ -316,8 +316,8 @@ static void test_a_spin_does_not_change_the_rules(void **state) {
   weir_graph_destroy(graph);
 }
 
-/* What needs no such call is allowed in every mode. */
-static void test_safe_calls_on_the_own_thread(void **state) {
+/* Calls that need no driver call of that kind are allowed in every mode. */
+static void test_safe_calls_on_capturing_thread(void **state) {
   (void)state;
   weir_stream other = new_stream(0);
   for (int mode = WEIR_CAPTURE_GLOBAL; mode <= WEIR_CAPTURE_RELAXED; mode++) {
@@ -330,7 +330,7 @@ static void test_safe_calls_on_the_own_thread(void **state) {
     begin_with(graph, stream, (weir_capture_mode)mode);
     mark(stream, 1);
     assert_ok(weir_event_create(WEIR_EVENT_TIMING, &event));
-    assert_ok(weir_event_query(event)); /* never recorded: nothing to ask the driver */
+    assert_ok(weir_event_query(event)); /* never recorded, so the driver is not called */
     assert_ok(weir_event_record(event, stream));
     assert_ok(weir_event_record(outside, other));
     assert_ok(weir_stream_create(0, -1, &made));
@@ -361,7 +361,7 @@ static void test_a_stream_that_is_not_joined_back(void **state) {
   assert_int_equal(weir_last_driver_result(), WEIR_CU_STREAM_CAPTURE_UNJOINED);
   assert_int_equal(is_capturing(stream), 0);
   assert_int_equal(is_capturing(side), 0);
-  mark(side, 3); /* for real */
+  mark(side, 3); /* not captured */
   assert_ok(weir_stream_synchronize(side));
   assert_marks(3);
   assert_as_if_never_captured(graph);
@@ -388,7 +388,7 @@ static void test_a_wait_for_work_outside(void **state) {
   weir_graph_destroy(graph);
 }
 
-static void test_a_captured_event_cannot_be_asked(void **state) {
+static void test_captured_event_cannot_be_queried(void **state) {
   (void)state;
   weir_graph *graph = new_graph();
   weir_stream stream = new_stream(0);
@@ -404,7 +404,7 @@ static void test_a_captured_event_cannot_be_asked(void **state) {
       assert_error(CAPTURE, weir_event_synchronize(event));
     assert_int_equal(weir_last_driver_result(), WEIR_CU_CAPTURED_EVENT);
     assert_error(CAPTURE, weir_graph_capture_end(graph));
-    assert_ok(weir_event_record(event, stream)); /* outside it is an event again */
+    assert_ok(weir_event_record(event, stream)); /* outside of the capture it is a normal event */
     assert_ok(weir_event_synchronize(event));
     assert_ok(weir_event_query(event));
     weir_event_destroy(event);
@@ -432,7 +432,7 @@ static void test_replay_into_a_capture(void **state) {
   weir_graph_destroy(outer);
 }
 
-/* ---- Reset and destroy in the middle ---- */
+/* ---- Reset and destroy during a capture ---- */
 
 static void test_reset_in_a_capture(void **state) {
   (void)state;
@@ -462,19 +462,19 @@ static void test_destroy_in_a_capture(void **state) {
   assert_int_equal(is_capturing(stream), 0);
   assert_ok(weir_stream_synchronize(stream));
   assert_int_equal(mark_count(), 0);
-  free_device_memory(0, device_memory(0, 16)); /* the thread captures no more */
+  free_device_memory(0, device_memory(0, 16)); /* the thread no longer captures */
 }
 
 /* ---- Hooks ---- */
 
-/* What the hooks were called for, a letter each. */
+/* The calls of the hooks, one letter each. */
 static struct {
   char letters[32];
   int device;
   weir_pool_id pool;
   weir_cu_stream stream;
-  int status_in_begin, status_in_end; /* of the stream, as the driver has it */
-  weir_status answer;                 /* what begin says */
+  int status_in_begin, status_in_end; /* of the stream, as the driver reports it */
+  weir_status answer;                 /* the result of begin */
 } hooked;
 
 static void note(char letter) {
@@ -531,14 +531,14 @@ static void test_hooks_in_order(void **state) {
   assert_string_equal(hooked.letters, "b");
   assert_int_equal(hooked.device, last);
   assert_ptr_equal(hooked.stream, raw_of(stream));
-  assert_int_equal(hooked.status_in_begin, WEIR_CU_CAPTURE_STATUS_NONE); /* before the driver's capture */
+  assert_int_equal(hooked.status_in_begin, WEIR_CU_CAPTURE_STATUS_NONE); /* before the capture begins in the driver */
   assert_ok(weir_graph_pool(graph, &pool));
   assert_int_equal(hooked.pool.first, pool.first);
   assert_int_equal(hooked.pool.second, pool.second);
   mark(stream, 1);
   assert_ok(weir_graph_capture_end(graph));
   assert_string_equal(hooked.letters, "be");
-  assert_int_equal(hooked.status_in_end, WEIR_CU_CAPTURE_STATUS_NONE); /* after it */
+  assert_int_equal(hooked.status_in_end, WEIR_CU_CAPTURE_STATUS_NONE); /* after it ended */
   assert_ok(weir_graph_replay(graph));
   assert_ok(weir_device_synchronize(last));
   assert_string_equal(hooked.letters, "be");
@@ -562,10 +562,10 @@ static void test_hooks_of_failed_captures(void **state) {
   collect_messages();
   weir_graph *graph = new_graph();
   weir_stream stream = new_stream(0), side = new_stream(0);
-  /* Refused before anything began. */
+  /* Fails before it begins. */
   assert_error(CAPTURE, weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
   assert_string_equal(hooked.letters, "");
-  /* Lost at the end. */
+  /* Fails at the end. */
   begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
   assert_ok(weir_stream_wait_stream(side, stream));
   mark(side, 1);
@@ -597,7 +597,7 @@ static void test_a_begin_that_fails_stops_the_capture(void **state) {
   assert_int_equal(hooked.letters[0], 'b');
   assert_null(strchr(hooked.letters, 'e'));
   assert_int_equal(is_capturing(stream), 0);
-  assert_ok(weir_graph_set_memory_hooks(NULL)); /* no capture is under way */
+  assert_ok(weir_graph_set_memory_hooks(NULL)); /* no capture is active */
   assert_as_if_never_captured(graph);
   weir_graph_destroy(graph);
 }
@@ -618,7 +618,7 @@ static void test_hooks_stay_during_a_capture(void **state) {
   mark(current_stream(0), 1);
   assert_ok(weir_graph_capture_end(graph));
   weir_graph_destroy(graph);
-  assert_null(strchr(hooked.letters + 2, 'b')); /* none without hooks */
+  assert_null(strchr(hooked.letters + 2, 'b')); /* no calls without hooks */
 }
 
 static int others_released;
@@ -629,7 +629,7 @@ static void note_other_release(void *context, int device, weir_pool_id pool) {
   others_released++;
 }
 
-/* Whoever comes later knows nothing of the pool. */
+/* Hooks that are installed later do not know the pool. */
 static void test_new_hooks_get_no_release_of_old_pools(void **state) {
   (void)state;
   const weir_graph_memory_hooks others = {.size = sizeof others, .release = note_other_release};
@@ -758,7 +758,7 @@ static weir_status use_graphs(void) {
 static void test_every_driver_call_fails_once(void **state) {
   (void)state;
   NEED_SOFT("the driver cannot be asked for what is left");
-  collect_messages(); /* of captures that are given up */
+  collect_messages(); /* of abandoned captures */
   sweep_faults(use_graphs);
 }
 
@@ -773,12 +773,12 @@ int main(void) {
       TEST(test_end_on_another_device),
       TEST(test_end_on_another_thread),
       TEST(test_error_options),
-      TEST(test_unsafe_calls_on_the_own_thread),
+      TEST(test_unsafe_calls_on_capturing_thread),
       TEST(test_a_spin_does_not_change_the_rules),
-      TEST(test_safe_calls_on_the_own_thread),
+      TEST(test_safe_calls_on_capturing_thread),
       TEST(test_a_stream_that_is_not_joined_back),
       TEST(test_a_wait_for_work_outside),
-      TEST(test_a_captured_event_cannot_be_asked),
+      TEST(test_captured_event_cannot_be_queried),
       TEST(test_replay_into_a_capture),
       TEST(test_reset_in_a_capture),
       TEST(test_destroy_in_a_capture),

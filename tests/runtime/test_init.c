@@ -1,5 +1,5 @@
 /*
- * Starting and ending the runtime, and calls that wait for the start.
+ * Starting and shutting down the runtime, and deferred calls.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ static weir_status do_nothing(void *context) {
   return WEIR_OK;
 }
 
-/* PyTorch's test_lazy_init: what needs no device does not call the driver. */
+/* PyTorch's test_lazy_init: calls that need no device do not call the driver. */
 static void test_loading_calls_no_driver(void **state) {
   (void)state;
   weir_event *event;
@@ -59,7 +59,7 @@ static void test_loading_calls_no_driver(void **state) {
   assert_int_equal(weir_is_initialized(), 0);
 }
 
-static void test_questions_do_not_start(void **state) {
+static void test_queries_do_not_start(void **state) {
   (void)state;
   int count = -1, has = -1;
   assert_ok(weir_device_count(&count));
@@ -151,7 +151,7 @@ static void test_the_driver_is_the_one_chosen(void **state) {
   assert_ok(weir_use_driver(d));
 }
 
-static void test_a_table_with_holes_is_refused(void **state) {
+static void test_incomplete_table_is_refused(void **state) {
   (void)state;
   weir_driver table = *d;
   table.size = 8;
@@ -159,7 +159,7 @@ static void test_a_table_with_holes_is_refused(void **state) {
   table = *d;
   table.StreamQuery = NULL;
   assert_error_says(INVALID_ARGUMENT, "StreamQuery", weir_use_driver(&table));
-  /* The earlier choice stands. */
+  /* The earlier choice is unchanged. */
   weir_driver *driver;
   assert_ok(weir_get_driver(&driver));
   assert_ptr_equal(driver, d);
@@ -176,7 +176,7 @@ static void test_driver_by_environment(void **state) {
   if (is_soft())
     assert_int_equal(count, 2);
   assert_ok(weir_shutdown());
-  /* Once more: the first driver is gone, and a new one is opened. */
+  /* Again: the first driver is closed, and a new one is opened. */
   assert_ok(weir_device_synchronize(0));
 }
 
@@ -214,7 +214,7 @@ static void test_no_driver_no_device(void **state) {
   assert_ok(weir_init());
 }
 
-/* ---- Queued calls ---- */
+/* ---- Deferred calls ---- */
 
 static int order[16];
 static int ran;
@@ -239,11 +239,11 @@ static void test_queued_calls_run_once_in_order(void **state) {
     assert_int_equal(order[i], numbers[i]);
   assert_ok(weir_init());
   assert_int_equal(ran, 3);
-  /* The runtime has started: at once. */
+  /* The runtime has started, so the call runs at once. */
   assert_ok(WEIR_LAZY_CALL(note, &numbers[3]));
   assert_int_equal(ran, 4);
   assert_int_equal(order[3], 4);
-  /* A start anew has nothing to run. */
+  /* A second start has nothing to run. */
   shut_down_clean();
   assert_ok(weir_init());
   assert_int_equal(ran, 4);
@@ -271,16 +271,16 @@ static void test_a_queued_call_that_fails_names_its_place(void **state) {
   assert_ok(weir_lazy_call(note, &first, "first.c:1"));
   assert_ok(weir_lazy_call(set_wrong_device, &device, where));
   assert_ok(weir_lazy_call(note, &last, "last.c:3"));
-  memset(where, 'x', sizeof where - 1); /* it was copied */
+  memset(where, 'x', sizeof where - 1); /* the text was copied */
 
   assert_error_says(DEFERRED_CALL, "setup.c:42", weir_device_get(&count));
   assert_int_equal(count, -7);
-  assert_non_null(strstr(weir_last_error(), "1000")); /* why it failed */
+  assert_non_null(strstr(weir_last_error(), "1000")); /* the reason */
   assert_null(strstr(weir_last_error(), "last.c:3"));
   assert_int_equal(weir_is_initialized(), 0);
   assert_int_equal(ran, 1);
 
-  /* The queue stays, so it fails again, and works once the reason is gone. */
+  /* The queue is kept, so the start fails again, and succeeds once the cause is gone. */
   assert_error_says(DEFERRED_CALL, "setup.c:42", weir_init());
   assert_int_equal(ran, 2);
   device = 0;
@@ -298,7 +298,8 @@ static weir_status fail_until_let(void *context) {
   return may_succeed ? WEIR_OK : WEIR_ERROR_SYSTEM;
 }
 
-/* A call that fails without a text of Weir's: the place is named, and no older text is taken for the reason. */
+/* A call that fails without setting a last error: the location is named, and an older error is not taken for the
+ * reason. */
 static void test_a_queued_call_that_fails_by_itself(void **state) {
   (void)state;
   may_succeed = false;
@@ -317,7 +318,7 @@ static void test_a_failed_start_leaves_nothing(void **state) {
   NEED_SOFT("the driver cannot be asked for what is left");
   may_succeed = false;
   int device = 0;
-  assert_ok(WEIR_LAZY_CALL(set_wrong_device, &device)); /* the right one: makes a context */
+  assert_ok(WEIR_LAZY_CALL(set_wrong_device, &device)); /* the correct call: creates a context */
   assert_ok(WEIR_LAZY_CALL(fail_until_let, NULL));
   assert_error(DEFERRED_CALL, weir_init());
   weir_soft_census census = {.size = sizeof census};
@@ -354,7 +355,7 @@ static void test_a_queued_call_may_use_the_runtime(void **state) {
   int device = -1, last = devices() - 1;
   shut_down_clean();
   assert_ok(WEIR_LAZY_CALL(use_everything, NULL));
-  assert_ok(weir_device_get(&device)); /* on the thread that started it, the setting stays */
+  assert_ok(weir_device_get(&device)); /* the setting applies to the thread that started it */
   assert_int_equal(device, last);
   assert_int_not_equal(current_stream(-1).id, 0);
 }
@@ -409,7 +410,7 @@ static void test_many_queued_calls(void **state) {
   assert_int_equal(ran, 1);
 }
 
-/* ---- The end ---- */
+/* ---- The shutdown ---- */
 
 static void test_shutdown_any_number_of_times(void **state) {
   (void)state;
@@ -461,7 +462,7 @@ static void test_objects_outlive_the_runtime(void **state) {
     assert_int_equal(weir_event_is_created(event), 0);
     assert_null(weir_event_raw(event));
     assert_int_equal(weir_event_device(event), -1);
-    /* The same when a new runtime stands. */
+    /* The same after a new start. */
     assert_ok(weir_init());
     assert_error(INVALID_HANDLE, weir_event_record(event, default_stream(0)));
     assert_error(INVALID_HANDLE, weir_event_wait(event, default_stream(0)));
@@ -518,7 +519,7 @@ static void *live_through_a_shutdown(void *data) {
   return NULL;
 }
 
-/* The context stays when another part of the program holds it, but nothing of the runtime's in it. */
+/* The context survives if other code retains it, without any object of the runtime. */
 static void test_shutdown_in_a_context_of_another(void **state) {
   (void)state;
   NEED_SOFT("the driver cannot be asked for what is left");
@@ -547,8 +548,8 @@ static void test_shutdown_in_a_context_of_another(void **state) {
   assert_cu(d->DevicePrimaryCtxRelease(d, 0));
 }
 
-/* A new runtime: every thread is on device 0 and the default streams again. */
-static void test_a_new_runtime_knows_nothing_of_the_old(void **state) {
+/* After a new start every thread is on device 0 and the default streams again. */
+static void test_new_runtime_has_fresh_state(void **state) {
   (void)state;
   int last = devices() - 1, device = -1;
   struct seen seen = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
@@ -567,7 +568,7 @@ static void test_a_new_runtime_knows_nothing_of_the_old(void **state) {
   assert_int_not_equal(seen.stream_before, 0);
   assert_int_equal(seen.device_after, 0);
   assert_int_equal(seen.stream_after, 0);
-  /* And works. */
+  /* And it works. */
   void *memory = device_memory(0, 100);
   assert_ok(weir_fill_async(memory, 5, 100, new_stream(0)));
   assert_filled(0, memory, 5, 100);
@@ -586,7 +587,7 @@ static void test_a_capture_that_is_under_way_ends_with_the_runtime(void **state)
   assert_int_equal(mark_count(), 0);
   assert_error(INVALID_HANDLE, weir_graph_capture_end(graph));
   weir_graph_destroy(graph);
-  /* The thread may call what a capture forbids. */
+  /* The thread may make calls that a capture forbids. */
   free_device_memory(0, device_memory(0, 100));
 }
 
@@ -609,7 +610,7 @@ static void *begin_and_leave(void *data) {
   return NULL;
 }
 
-/* Nobody can end it any more but the end of all. */
+/* Only the shutdown can end it now. */
 static void test_a_capture_of_a_thread_that_is_gone(void **state) {
   (void)state;
   collect_messages();
@@ -637,7 +638,7 @@ static void check_profiler_calls(unsigned long started, unsigned long stopped) {
   assert_int_equal(calls, stopped);
 }
 
-/* Each call reaches the driver once, is told what it said, and leaves the current device as it was. */
+/* Each call reaches the driver once, returns its result, and leaves the current device unchanged. */
 static void test_profiler(void **state) {
   (void)state;
   int device = -1;
@@ -720,12 +721,12 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(test_version, runtime_setup),
       TEST(test_loading_calls_no_driver, runtime_setup_fault),
-      TEST(test_questions_do_not_start, runtime_setup),
+      TEST(test_queries_do_not_start, runtime_setup),
       TEST(test_first_use_starts, runtime_setup),
       TEST(test_start_makes_no_context, runtime_setup),
       TEST(test_second_init_does_nothing, runtime_setup_fault),
       TEST(test_the_driver_is_the_one_chosen, runtime_setup),
-      TEST(test_a_table_with_holes_is_refused, runtime_setup),
+      TEST(test_incomplete_table_is_refused, runtime_setup),
       TEST(test_driver_by_environment, runtime_setup_none),
       TEST(test_bad_environment, runtime_setup_none),
       TEST(test_no_driver_no_device, runtime_setup_none),
@@ -742,7 +743,7 @@ int main(void) {
       TEST(test_shutdown_waits_for_work, runtime_setup),
       TEST(test_objects_outlive_the_runtime, runtime_setup),
       TEST(test_shutdown_in_a_context_of_another, runtime_setup),
-      TEST(test_a_new_runtime_knows_nothing_of_the_old, runtime_setup),
+      TEST(test_new_runtime_has_fresh_state, runtime_setup),
       TEST(test_a_capture_that_is_under_way_ends_with_the_runtime, runtime_setup),
       TEST(test_a_capture_of_a_thread_that_is_gone, runtime_setup),
       TEST(test_profiler, runtime_setup_fault),

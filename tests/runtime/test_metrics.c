@@ -1,5 +1,5 @@
 /*
- * How busy a device is, how warm, how fast: of the software device, of NVIDIA's, and where it cannot be told.
+ * Utilization, temperature, power and clock: of the software device, of NVIDIA's, and of drivers without metrics.
  */
 #include <stdlib.h>
 
@@ -35,7 +35,7 @@ static void test_the_software_device(void **state) {
   assert_int_equal(value, -1);
 }
 
-static void test_the_software_device_at_work(void **state) {
+static void test_busy_software_device(void **state) {
   (void)state;
   NEED_SOFT("it is about the software device");
   weir_stream stream = new_stream(0);
@@ -52,7 +52,7 @@ static void test_the_software_device_at_work(void **state) {
   assert_ok(weir_stream_synchronize(stream));
   assert_int_equal(value_of(weir_device_utilization, 0), 0);
 
-  if (is_stepped()) { /* a fill that waits for its turn is what the stream is at */
+  if (is_stepped()) { /* the pending fill is the current work of the stream */
     assert_ok(weir_fill_async(memory, 1, 4096, stream));
     assert_int_equal(value_of(weir_device_memory_usage, 0), 100);
     assert_ok(weir_stream_synchronize(stream));
@@ -72,7 +72,7 @@ static void test_nvidia(void **state) {
   assert_in_range(value_of(weir_device_clock_rate, 0), 1, 100000);
 }
 
-/* The software device, stated to be NVIDIA's, so that the management library is asked. */
+/* The software device, marked as an NVIDIA device so that NVML is used. */
 static void as_nvidia(const char *library, const char *mode, void (*test)(void)) {
   assert_ok(weir_init());
   d->capabilities |= WEIR_DRIVER_NVIDIA;
@@ -108,7 +108,7 @@ static void not_reported(void) { assert_all_fail("does not report this metric fo
 static void missing_functions(void) { assert_all_fail("too old for this metric"); }
 static void no_library(void) { assert_all_fail("cannot be loaded"); }
 
-static void test_what_the_library_has(void **state) {
+static void test_nvml_functions(void **state) {
   (void)state;
   NEED_SOFT("it takes a library of the test's own");
   as_nvidia(WEIR_TEST_NVML, "none", all_there);
@@ -118,7 +118,7 @@ static void test_what_the_library_has(void **state) {
   as_nvidia("/nonexistent/libnvml.so", "none", no_library);
 }
 
-/* The name of a table is for messages: measuring goes by what the table is. */
+/* The name of a table is for messages only. */
 static void test_renamed_driver(void **state) {
   (void)state;
   NEED_SOFT("it is about the software device");
@@ -150,9 +150,9 @@ int main(void) {
   runtime_need_device();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(test_the_software_device, runtime_setup, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_the_software_device_at_work, runtime_setup, runtime_teardown),
+      cmocka_unit_test_setup_teardown(test_busy_software_device, runtime_setup, runtime_teardown),
       cmocka_unit_test_setup_teardown(test_nvidia, runtime_setup, runtime_teardown),
-      cmocka_unit_test_setup_teardown(test_what_the_library_has, runtime_setup, runtime_teardown),
+      cmocka_unit_test_setup_teardown(test_nvml_functions, runtime_setup, runtime_teardown),
       cmocka_unit_test_setup_teardown(test_renamed_driver, runtime_setup, runtime_teardown),
       cmocka_unit_test_setup_teardown(test_wrapped_driver, runtime_setup_fault, runtime_teardown),
       cmocka_unit_test_setup_teardown(test_wrong_arguments, runtime_setup, runtime_teardown),

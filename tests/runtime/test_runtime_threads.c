@@ -12,12 +12,12 @@ enum { THREADS = 16 };
 
 static const weir_pool_id own_pool = {0, 0};
 
-/* ---- Threads that start at once and say what went wrong ---- */
+/* ---- Threads that start at once and report failures ---- */
 
 struct worker {
   int number;
   void *data;
-  char failure[400]; /* "" when all went well */
+  char failure[400]; /* "" on success */
   weir_status status;
 };
 
@@ -52,7 +52,7 @@ static void *run_worker(void *data) {
   return NULL;
 }
 
-/* How many failed; their reasons are printed when none may. */
+/* The number of failed threads; their reasons are printed if none may fail. */
 static int run_threads(int count, void (*fn)(struct worker *), void *data, struct worker *workers) {
   pthread_t threads[THREADS];
   int failed = 0;
@@ -95,7 +95,7 @@ static weir_status count_run(void *context) {
   return WEIR_OK;
 }
 
-/* Each thread comes in by another door. */
+/* Each thread starts the runtime through another call. */
 static void start_somehow(struct worker *worker) {
   int number;
   weir_stream stream;
@@ -126,13 +126,13 @@ static void start_somehow(struct worker *worker) {
     thread_ok(weir_device_get_properties(0, &properties));
     break;
   default:
-    thread_ok(weir_device_count(&number)); /* does not start it, and may come before or after */
+    thread_ok(weir_device_count(&number)); /* does not start the runtime, and may run before or after the start */
     thread_check(number > 0);
     thread_ok(weir_init());
     break;
   }
   thread_check(weir_is_initialized() == 1);
-  thread_check(__atomic_load_n(&queued_runs, __ATOMIC_SEQ_CST) == 3); /* nobody gets in before they have run */
+  thread_check(__atomic_load_n(&queued_runs, __ATOMIC_SEQ_CST) == 3); /* no thread enters before they have run */
 }
 
 static void test_a_race_to_start(void **state) {
@@ -150,7 +150,7 @@ static void test_a_race_to_start(void **state) {
 
 static void just_start(struct worker *worker) { thread_ok(weir_init()); }
 
-/* Who comes first fails; the others try again, and one of them succeeds for all. */
+/* The first thread fails; the others retry, and one of them succeeds for all. */
 static void test_a_race_to_a_start_that_fails_once(void **state) {
   (void)state;
   int rounds = is_soft() ? 20 : 1;
@@ -176,7 +176,7 @@ static void queue_and_start(struct worker *worker) {
   }
 }
 
-/* Queued before, during or after the start: each call runs once. */
+/* Deferred before, during or after the start: each call runs once. */
 static void test_calls_are_queued_during_the_start(void **state) {
   (void)state;
   int rounds = is_soft() ? 20 : 2;
@@ -188,7 +188,7 @@ static void test_calls_are_queued_during_the_start(void **state) {
   }
 }
 
-/* ---- What is made once ---- */
+/* ---- Objects that are created once ---- */
 
 static void touch_everything(struct worker *worker) {
   int last = *(int *)worker->data;
@@ -276,7 +276,7 @@ static void take_streams(struct worker *worker) {
   }
 }
 
-/* In turn, whoever asks: each of them as often as the others. */
+/* Streams are handed out in turn, equally often, whichever thread asks. */
 static void test_streams_are_handed_out_in_turn(void **state) {
   (void)state;
   memset(handed_out, 0, sizeof handed_out);
@@ -296,14 +296,14 @@ static void find_streams(struct worker *worker) {
   }
 }
 
-/* All threads come to a stream that is not made yet at the same time. */
+/* All threads use a stream that has not been created yet at the same time. */
 static void test_streams_are_made_once(void **state) {
   (void)state;
   for (int i = 0; i < WEIR_STREAMS_PER_POOL; i++)
     first_round[i] = new_stream(0);
   int rounds = is_soft() ? 20 : 2;
   for (int round = 0; round < rounds; round++) {
-    shut_down_clean(); /* the ids stay good */
+    shut_down_clean(); /* the ids stay valid */
     unsigned long before = calls_of(WEIR_CALL_StreamCreateWithPriority);
     all_succeed(THREADS, find_streams, NULL);
     assert_int_equal(calls_of(WEIR_CALL_StreamCreateWithPriority) - before, WEIR_STREAMS_PER_POOL);
@@ -329,7 +329,7 @@ static void keep_to_itself(struct worker *worker) {
   }
 }
 
-static void test_what_is_current_is_of_the_thread(void **state) {
+static void test_current_state_is_per_thread(void **state) {
   (void)state;
   int last = devices() - 1;
   all_succeed(THREADS, keep_to_itself, &last);
@@ -421,7 +421,8 @@ static void capture_and_replay(struct worker *worker) {
   weir_graph *graph;
   size_t nodes;
   thread_ok(weir_graph_create(&graph));
-  thread_ok(weir_stream_create(0, 0, &stream)); /* of all rounds: after 32 it would be another thread's */
+  thread_ok(
+      weir_stream_create(0, 0, &stream)); /* across all rounds: after 32 the stream would belong to another thread */
   thread_ok(weir_stream_set_current(stream));
   for (int i = 0; i < 10; i++) {
     int before = __atomic_load_n(&replayed[worker->number], __ATOMIC_SEQ_CST);
@@ -455,7 +456,7 @@ static void replay_shared(struct worker *worker) {
   thread_ok(weir_stream_synchronize(stream));
 }
 
-/* Replays of one graph never overlap, so that none of the additions is lost. */
+/* Replays of one graph never overlap, so no addition is lost. */
 static void test_all_threads_replay_one_graph(void **state) {
   (void)state;
   enum { WORDS = 256 };
@@ -510,7 +511,7 @@ int main(void) {
       TEST(test_recorded_by_one_of_all, runtime_setup_fault),
       TEST(test_streams_are_handed_out_in_turn, runtime_setup),
       TEST(test_streams_are_made_once, runtime_setup_fault),
-      TEST(test_what_is_current_is_of_the_thread, runtime_setup),
+      TEST(test_current_state_is_per_thread, runtime_setup),
       TEST(test_each_thread_has_its_own_text, runtime_setup),
       TEST(test_each_thread_works_for_itself, runtime_setup),
       TEST(test_events_and_graphs_come_and_go, runtime_setup),

@@ -1,5 +1,5 @@
 /*
- * Streams: the pools, ids, the current one, and the order of work.
+ * Streams: the pools, ids, the current stream, and the order of work.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -92,7 +92,7 @@ static void test_each_priority_has_a_pool(void **state) {
     for (int q = 0; q > p; q--)
       assert_ptr_not_equal(raw_of(first[-p]), raw_of(first[-q]));
   }
-  /* One pool's turn is not another's. */
+  /* Each pool has its own round-robin index. */
   for (int p = 0; p >= greatest; p--) {
     for (int i = 1; i < WEIR_STREAMS_PER_POOL; i++) {
       assert_ok(weir_stream_create(0, p, &stream));
@@ -137,7 +137,7 @@ static void test_each_device_has_pools(void **state) {
   assert_false(weir_stream_equal(default_stream(0), default_stream(1)));
 }
 
-static void test_making_one_switches_nothing(void **state) {
+static void test_create_changes_nothing_current(void **state) {
   (void)state;
   int last = devices() - 1;
   new_stream(last);
@@ -189,10 +189,10 @@ static void test_unpack_refuses(void **state) {
       {0, 0, 0},
       {-1, 0, 1},
       {-2, 0, 1},
-      {1, 0, 1},         /* of a pool that is none */
-      {INT64_MAX, 0, 1}, /* odd: of a pool */
+      {1, 0, 1},         /* an invalid pool */
+      {INT64_MAX, 0, 1}, /* odd: a pooled stream */
       {INT64_MIN, 0, 1},
-      {stream.id | 32ll << 5, 0, 1}, /* past the pool's end */
+      {stream.id | 32ll << 5, 0, 1}, /* past the end of the pool */
       {stream.id | 0xfll << 1, 0, 1},
   };
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -209,7 +209,7 @@ static void test_unpack_refuses(void **state) {
   assert_int_equal(out.device_type, 79);
 }
 
-/* An id names the same place in the pools of the next runtime. */
+/* An id refers to the same pool and index in the next runtime. */
 static void test_ids_outlive_the_runtime(void **state) {
   (void)state;
   weir_stream stream = new_stream(0), back;
@@ -266,7 +266,7 @@ static void test_describe(void **state) {
   assert_int_equal(weir_stream_describe(stream, NULL, 0), length);
 }
 
-/* ---- Streams that were made elsewhere ---- */
+/* ---- External streams ---- */
 
 static void test_external(void **state) {
   (void)state;
@@ -290,7 +290,7 @@ static void test_external(void **state) {
   assert_ok(weir_stream_unpack(id, device, type, &again));
   assert_stream_equal(stream, again);
 
-  /* It is as good as any. */
+  /* It works as any other stream. */
   assert_ok(weir_stream_set_current(stream));
   assert_stream_equal(current_stream(-1), stream);
   weir_stream other = new_stream(last);
@@ -361,7 +361,7 @@ static void *set_in_thread(void *data) {
   return NULL;
 }
 
-static void test_current_is_of_the_thread(void **state) {
+static void test_current_is_per_thread(void **state) {
   (void)state;
   int last = devices() - 1;
   weir_stream mine = new_stream(last);
@@ -399,7 +399,7 @@ static void test_scope_restores_device_and_both_streams(void **state) {
   assert_int_equal(current_device(), 1);
   assert_stream_equal(current_stream(1), inside);
   assert_stream_equal(current_stream(0), zero);
-  assert_ok(weir_device_set(0)); /* what happens inside does not matter */
+  assert_ok(weir_device_set(0)); /* changes inside do not matter */
   assert_ok(weir_stream_set_current(new_stream(0)));
   assert_ok(weir_stream_scope_leave(&scope));
   assert_int_equal(current_device(), 0);
@@ -420,7 +420,7 @@ static void test_scope_that_cannot_be_entered(void **state) {
   assert_int_equal(current_device(), 0);
 }
 
-/* A device without a context gets none by being left. */
+/* Leaving a device creates no context on it. */
 static void test_scope_leaves_a_device_without_context(void **state) {
   (void)state;
   NEED_TWO_DEVICES();
@@ -452,7 +452,7 @@ static void test_query_and_synchronize(void **state) {
 static void test_synchronize_is_of_one_stream(void **state) {
   (void)state;
   weir_stream held = new_stream(0), free_one = new_stream(0);
-  assert_ok(weir_stream_spin(free_one, 1)); /* loads the kernel, which may wait for all that runs */
+  assert_ok(weir_stream_spin(free_one, 1)); /* loads the kernel, which may wait for all running work */
   struct held *gate = hold(held);
   assert_ok(weir_stream_spin(free_one, 1000));
   assert_ok(weir_stream_synchronize(free_one));
@@ -485,11 +485,11 @@ static void test_host_function(void **state) {
   assert_ok(weir_stream_host_function(stream, note_thread, &here));
   assert_ok(weir_stream_synchronize(stream));
   assert_ptr_equal(function_data, &here);
-  if (!is_stepped()) /* there the thread that steps, or waits, is the device */
+  if (!is_stepped()) /* in stepped time the thread that steps or waits runs the work */
     assert_false(pthread_equal(function_thread, pthread_self()));
 }
 
-static void test_spin_takes_its_time(void **state) {
+static void test_spin_duration(void **state) {
   (void)state;
   weir_event *start, *end;
   weir_stream stream = new_stream(0);
@@ -528,7 +528,7 @@ static void test_wait_stream(void **state) {
   assert_marks(3, 1, 2);
 }
 
-static void test_wait_stream_is_for_what_is_there_now(void **state) {
+static void test_wait_stream_covers_earlier_work_only(void **state) {
   (void)state;
   weir_stream a = new_stream(0), b = new_stream(0);
   mark(a, 1);
@@ -609,7 +609,7 @@ static void test_wait_stream_of_another_device(void **state) {
   assert_int_equal(current_device(), 0);
 }
 
-/* The same order with data: each stream works on what the one before left. */
+/* The same order with data: each stream uses the result of the one before. */
 static void test_wait_stream_with_data(void **state) {
   (void)state;
   enum { WORDS = 1 << 16, STREAMS = 5, ROUNDS = 20 };
@@ -622,7 +622,7 @@ static void test_wait_stream_with_data(void **state) {
   uint32_t expected = 0;
   for (uint32_t i = 0; i < ROUNDS; i++) {
     weir_stream stream = streams[i % STREAMS];
-    /* Were the order another, the fill would be lost or come too late. */
+    /* In another order the fill would be lost or come too late. */
     if (i % 7 == 3) {
       assert_ok(weir_fill32_async(memory, i * 1000, WORDS, stream));
       expected = i * 1000;
@@ -651,7 +651,7 @@ static unsigned long pending(weir_stream stream) {
   return pieces;
 }
 
-/* Piece by piece: the waiting stream stops exactly where it has to. */
+/* Step by step: the waiting stream stops exactly at the wait. */
 static void test_wait_stream_in_steps(void **state) {
   (void)state;
   NEED_STEPPED();
@@ -667,20 +667,20 @@ static void test_wait_stream_in_steps(void **state) {
   assert_int_equal(step(b, 100), 1); /* up to the wait */
   assert_marks(10);
   assert_int_equal(step(a, 1), 1);
-  assert_int_equal(step(b, 100), 0); /* half of it is not enough */
+  assert_int_equal(step(b, 100), 0); /* the first half does not release it */
   assert_marks(10, 1);
-  assert_true(step(a, 2) >= 1); /* the second mark, and the record behind it if that is a piece of its own */
+  assert_true(step(a, 2) >= 1); /* the second mark, and the record if that is a separate work item */
   assert_marks(10, 1, 2);
   assert_true(step(b, 100) >= 1);
   assert_marks(10, 1, 2, 11);
   assert_int_equal(pending(b), 0);
   assert_ok(weir_stream_query(b));
-  assert_not_ready(weir_stream_query(a)); /* what came later was not waited for */
+  assert_not_ready(weir_stream_query(a)); /* later work was not waited for */
   assert_ok(weir_soft_step_all(soft, NULL));
   assert_marks(10, 1, 2, 11, 3);
 }
 
-/* Waiting on the host runs what has to be run, and no more. */
+/* Waiting on the host runs the required work, and no more. */
 static void test_synchronize_in_steps(void **state) {
   (void)state;
   NEED_STEPPED();
@@ -698,10 +698,10 @@ static void test_synchronize_in_steps(void **state) {
   assert_int_equal(mark_count(), 4);
 }
 
-/* ---- PyTorch's scenarios, as far as they are about order ---- */
+/* ---- PyTorch's scenarios about order ---- */
 
-/* test_record_stream: the memory that a side stream filled is used by the main stream behind a delay, and given to the side
- * stream again only after it. */
+/* test_record_stream: the main stream uses memory that a side stream filled, after a delay; the side stream may reuse
+ * it only after that. */
 static void test_record_stream_order(void **state) {
   (void)state;
   enum { BYTES = 16 };
@@ -718,7 +718,7 @@ static void test_record_stream_order(void **state) {
   struct held *gate = hold(main_stream); /* delays the copy */
   assert_ok(weir_copy_async(result, memory, BYTES, main_stream));
   assert_ok(weir_event_record(used, main_stream));
-  assert_not_ready(weir_event_query(used)); /* not to be used again yet */
+  assert_not_ready(weir_event_query(used)); /* must not be reused yet */
   assert_ok(weir_event_wait(used, side));
   assert_ok(weir_fill_async(memory, 0, BYTES, side));
   assert_not_ready(weir_stream_query(side));
@@ -736,7 +736,7 @@ static void test_record_stream_order(void **state) {
   free_pinned_memory(pinned);
 }
 
-/* test_streaming_backwards_sync: forth on a side stream, back on another, read on the first. */
+/* test_streaming_backwards_sync: forward on one side stream, backward on another, read on the first. */
 static void test_streaming_backwards_sync_order(void **state) {
   (void)state;
   enum { WORDS = 1000 };
@@ -796,7 +796,7 @@ static void test_streaming_backwards_multiple_streams_order(void **state) {
   free_device_memory(0, x);
 }
 
-/* test_streaming_backwards_sync_graph_root: what is used in one stream was filled late in another. */
+/* test_streaming_backwards_sync_graph_root: memory used on one stream was filled late on another. */
 static void test_streaming_backwards_graph_root_order(void **state) {
   (void)state;
   enum { WORDS = 1000 };
@@ -818,7 +818,7 @@ static void test_streaming_backwards_graph_root_order(void **state) {
   free_device_memory(0, gradient);
 }
 
-/* test_streaming_backwards_callback: the callback comes after all leaves. */
+/* test_streaming_backwards_callback: the callback runs after all leaves. */
 static void test_streaming_backwards_callback_order(void **state) {
   (void)state;
   weir_stream leaves[3], last = new_stream(0);
@@ -900,8 +900,8 @@ static void test_a_broken_device_stays_broken(void **state) {
   assert_ok(weir_fault_clear(fault)); /* for the teardown */
 }
 
-/* An assertion that fails on the device. The launch succeeds, and so does all that asks nothing of the device; the first call that
- * waits for it, whichever that is, says what happened, and so does every call after it. */
+/* A device-side assertion that fails. The launch succeeds, and so do calls that need nothing from the device. The first
+ * call that waits for it reports the error, and so does every later call. */
 static void test_fixed_cuda_assert_async(void **state) {
   (void)state;
   static const weir_driver_call waits[] = {WEIR_CALL_StreamSynchronize, WEIR_CALL_CtxSynchronize,
@@ -911,7 +911,7 @@ static void test_fixed_cuda_assert_async(void **state) {
   void *memory = device_memory(0, 100);
   assert_ok(weir_event_create(0, &event));
   for (size_t i = 0; i < sizeof waits / sizeof *waits; i++) {
-    /* One that holds. */
+    /* An assertion that holds. */
     assert_ok(weir_stream_spin(stream, 1000));
     assert_ok(weir_event_record(event, stream));
     assert_ok(weir_stream_synchronize(stream));
@@ -942,7 +942,7 @@ static void test_fixed_cuda_assert_async(void **state) {
     assert_error(DEVICE_FAULT, weir_stream_query(other));
     assert_error(DEVICE_FAULT, weir_stream_synchronize(other));
     assert_error(DEVICE_FAULT, weir_device_synchronize(0));
-    assert_ok(weir_fault_clear(fault)); /* for the next, and the teardown */
+    assert_ok(weir_fault_clear(fault)); /* for the next test and the teardown */
   }
   weir_event_destroy(event);
   free_device_memory(0, memory);
@@ -957,7 +957,7 @@ int main(void) {
       TEST(test_each_priority_has_a_pool),
       TEST(test_priorities_are_moved_into_the_range),
       TEST(test_each_device_has_pools),
-      TEST(test_making_one_switches_nothing),
+      TEST(test_create_changes_nothing_current),
       TEST(test_pack_and_unpack),
       TEST(test_unpack_refuses),
       TEST(test_ids_outlive_the_runtime),
@@ -967,7 +967,7 @@ int main(void) {
       TEST(test_external_null_is_the_default),
       TEST(test_external_per_thread_stream),
       TEST(test_set_current_switches_the_device),
-      TEST(test_current_is_of_the_thread),
+      TEST(test_current_is_per_thread),
       TEST(test_scope_on_one_device),
       TEST(test_scope_restores_device_and_both_streams),
       TEST(test_scope_that_cannot_be_entered),
@@ -976,9 +976,9 @@ int main(void) {
       TEST(test_synchronize_is_of_one_stream),
       TEST(test_a_stream_is_in_order),
       TEST(test_host_function),
-      TEST(test_spin_takes_its_time),
+      TEST(test_spin_duration),
       TEST(test_wait_stream),
-      TEST(test_wait_stream_is_for_what_is_there_now),
+      TEST(test_wait_stream_covers_earlier_work_only),
       TEST(test_earlier_work_does_not_wait),
       TEST(test_wait_for_itself_and_for_an_empty_stream),
       TEST(test_wait_stream_in_a_ring),

@@ -1,5 +1,5 @@
 /*
- * Sync debug mode: a word about calls that make the host wait for a stream.
+ * Sync debug mode: warns about calls that synchronize, or forbids them.
  */
 #include <string.h>
 
@@ -67,7 +67,7 @@ static void test_warn(void **state) {
   assert_int_equal(messages_with(WEIR_LOG_WARN, "weir_copy"), 1);
   assert_ok(weir_copy(&back, memory, 1, stream));
   assert_int_equal(messages_with(WEIR_LOG_WARN, sentence), 3);
-  assert_int_equal(back, 5); /* it was done all the same */
+  assert_int_equal(back, 5); /* it ran nevertheless */
   assert_ok(weir_sync_debug_set(WEIR_SYNC_DEBUG_DEFAULT));
   assert_ok(weir_stream_synchronize(stream));
   assert_int_equal(messages_with(WEIR_LOG_WARN, sentence), 3);
@@ -84,7 +84,7 @@ static void test_error(void **state) {
   mark(stream, 1);
   collect_messages();
   assert_ok(weir_sync_debug_set(WEIR_SYNC_DEBUG_ERROR));
-  /* None of them waits: the stream is held. */
+  /* None of them waits, as the stream is held. */
   assert_error_says(SYNC_FORBIDDEN, sentence, weir_stream_synchronize(stream));
   assert_error_says(SYNC_FORBIDDEN, sentence, weir_copy(memory, &byte, 1, stream));
   assert_error_says(SYNC_FORBIDDEN, sentence, weir_copy(&back, memory, 1, stream));
@@ -95,11 +95,11 @@ static void test_error(void **state) {
   assert_ok(weir_stream_synchronize(stream));
   assert_marks(1);
   assert_int_equal(back, 9);
-  assert_filled(0, memory, 1, 1); /* nor did the copy run */
+  assert_filled(0, memory, 1, 1); /* and the copy did not run */
   free_device_memory(0, memory);
 }
 
-/* What does not wait for a stream, or is made for waiting, is nobody's business. */
+/* Calls that do not wait for a stream, or whose purpose is to wait, are not affected. */
 static void test_what_is_always_allowed(void **state) {
   (void)state;
   weir_stream stream = new_stream(0), other = new_stream(0);
@@ -143,7 +143,7 @@ static void test_the_mode_is_for_all_threads(void **state) {
   assert_int_equal(status, WEIR_ERROR_SYNC_FORBIDDEN);
 }
 
-/* A wrong stream is told of before the mode has its say. */
+/* An invalid stream is reported before the mode applies. */
 static void test_a_wrong_stream_is_still_wrong(void **state) {
   (void)state;
   assert_ok(weir_sync_debug_set(WEIR_SYNC_DEBUG_ERROR));

@@ -1,5 +1,5 @@
 /*
- * CUDA_VISIBLE_DEVICES: what the text means, and what the runtime makes of it.
+ * CUDA_VISIBLE_DEVICES: parsing, and the effect on the runtime.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static const char *const uuids[] = {
 };
 enum { COUNT = sizeof uuids / sizeof *uuids };
 
-/* `expected` is the ordinals as a text of digits. */
+/* `expected` lists the ordinals as digits. */
 static void expect(const char *text, const char *expected, int line) {
   int ordinals[WEIR_MAX_DEVICES];
   int visible = -1;
@@ -62,13 +62,13 @@ static void test_spaces_and_signs(void **state) {
   LEAVES("", "- 1");
 }
 
-/* As strtoul reads them: the number at the beginning counts. */
+/* As strtoul does: the leading number counts. */
 static void test_what_follows_a_number(void **state) {
   (void)state;
   LEAVES("1", "1gpu2");
   LEAVES("12", "1gpu2,2ampere");
   LEAVES("1", "1 2");
-  LEAVES("0", "0x1"); /* no hexadecimal */
+  LEAVES("0", "0x1"); /* not hexadecimal */
   LEAVES("1", "1.5");
 }
 
@@ -105,7 +105,7 @@ static void test_a_duplicate_leaves_nothing(void **state) {
   LEAVES("", "3,1,2,01");
   LEAVES("", "1,+1");
   LEAVES("", "0,1,1,nonsense");
-  LEAVES("01", "0,1,nonsense,1"); /* it ended before */
+  LEAVES("01", "0,1,nonsense,1"); /* the list ended before */
 }
 
 static void test_names(void **state) {
@@ -141,7 +141,7 @@ static void test_an_unknown_name_ends_the_list(void **state) {
 static void test_an_empty_name_names_none(void **state) {
   (void)state;
   int ordinals[WEIR_MAX_DEVICES], visible = -1;
-  assert_ok(weir_visible_devices("GPU-", uuids, 1, ordinals, &visible)); /* though it would be unique */
+  assert_ok(weir_visible_devices("GPU-", uuids, 1, ordinals, &visible)); /* although it would be unique */
   assert_int_equal(visible, 0);
   assert_ok(weir_visible_devices("GPU-9", uuids, 1, ordinals, &visible));
   assert_int_equal(visible, 1);
@@ -153,7 +153,7 @@ static void test_a_duplicate_name_leaves_nothing(void **state) {
   LEAVES("", "GPU-bbcd,GPU-1,GPU-bb");
 }
 
-static void test_mig_names_are_the_drivers(void **state) {
+static void test_mig_names_are_left_to_the_driver(void **state) {
   (void)state;
   int ordinals[WEIR_MAX_DEVICES] = {77}, visible = -1;
   assert_error(NOT_SUPPORTED,
@@ -183,7 +183,7 @@ static void test_bad_arguments(void **state) {
   assert_int_equal(ordinals[0], 77);
 }
 
-static void test_more_than_there_is_room_for(void **state) {
+static void test_more_devices_than_maximum(void **state) {
   (void)state;
   static char texts[100][48];
   const char *many[100];
@@ -207,7 +207,7 @@ static void test_more_than_there_is_room_for(void **state) {
   assert_int_equal(ordinals[WEIR_MAX_DEVICES], 77);
 }
 
-/* ---- What the runtime makes of it: four devices of the software device ---- */
+/* ---- The effect on the runtime, with four software devices ---- */
 
 static int count_with(const char *text) {
   int count = -1;
@@ -261,7 +261,7 @@ static void test_devices_are_numbered_anew(void **state) {
   assert_string_equal(text, whole[1]);
   uuid_of(1, text);
   assert_string_equal(text, whole[0]);
-  /* The runtime's numbers are the driver's. */
+  /* The runtime uses the numbers of the driver. */
   void *memory = device_memory(0, 1 << 20);
   weir_cu_device ordinal = -1;
   assert_cu(
@@ -283,7 +283,7 @@ static void test_devices_are_numbered_anew(void **state) {
   unsetenv("CUDA_VISIBLE_DEVICES");
 }
 
-/* A copy between two devices that are numbered otherwise than the driver does. */
+/* A copy between two devices that the variable renumbered. */
 static void test_copy_between_renumbered_devices(void **state) {
   (void)state;
   NEED_SOFT("NVIDIA's driver reads the variable once in a process");
@@ -295,7 +295,7 @@ static void test_copy_between_renumbered_devices(void **state) {
   assert_ok(weir_fill_async(a, 4, 1000, stream));
   assert_ok(weir_copy_async(b, a, 1000, stream));
   assert_ok(weir_fault_counts(fault, WEIR_CALL_MemcpyPeerAsync, &calls, &faults));
-  assert_int_equal(calls, 1); /* it was seen that the devices are two */
+  assert_int_equal(calls, 1); /* the devices were recognized as two */
   assert_ok(weir_stream_synchronize(stream));
   assert_filled(1, b, 4, 1000);
   assert_ok(weir_fill_async(a, 5, 1000, stream));
@@ -321,7 +321,7 @@ static void test_no_visible_device(void **state) {
   assert_int_equal(device, 0);
 }
 
-/* ---- Our reading of the variable is the driver's own: a process for each text ---- */
+/* ---- Comparison with NVIDIA's driver, a process for each text ---- */
 
 static void compare_counts(void *data) {
   const char *text = data;
@@ -391,7 +391,7 @@ int main(void) {
   runtime_need_device();
 #define TEST(name, setup) cmocka_unit_test_setup_teardown(name, setup, runtime_teardown)
   const struct CMUnitTest tests[] = {
-      TEST(test_the_count_before_the_start_is_right, runtime_setup_none), /* first: no driver has been started yet */
+      TEST(test_the_count_before_the_start_is_right, runtime_setup_none), /* first, as no driver has been started yet */
       cmocka_unit_test(test_unset_is_all),
       cmocka_unit_test(test_numbers),
       cmocka_unit_test(test_spaces_and_signs),
@@ -404,10 +404,10 @@ int main(void) {
       cmocka_unit_test(test_an_unknown_name_ends_the_list),
       cmocka_unit_test(test_an_empty_name_names_none),
       cmocka_unit_test(test_a_duplicate_name_leaves_nothing),
-      cmocka_unit_test(test_mig_names_are_the_drivers),
+      cmocka_unit_test(test_mig_names_are_left_to_the_driver),
       cmocka_unit_test(test_no_devices),
       cmocka_unit_test(test_bad_arguments),
-      cmocka_unit_test(test_more_than_there_is_room_for),
+      cmocka_unit_test(test_more_devices_than_maximum),
       TEST(test_count_follows_the_variable_until_the_start, runtime_setup_four),
       TEST(test_devices_are_numbered_anew, runtime_setup_four),
       TEST(test_copy_between_renumbered_devices, runtime_setup_four),

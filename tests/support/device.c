@@ -79,7 +79,7 @@ weir_driver *device_open_bare(const weir_soft_options *options) {
     return open_cuda();
   if (is_ledger())
     return open_ledger(options);
-  unsetenv("CUDA_VISIBLE_DEVICES"); /* meant for a GPU, where it is set */
+  unsetenv("CUDA_VISIBLE_DEVICES"); /* a setting for GPUs; the test sets it itself if needed */
   weir_soft_options o;
   weir_soft_options_init(&o);
   if (options)
@@ -108,7 +108,7 @@ void device_close(weir_driver *driver) {
     weir_driver_close(driver);
 }
 
-/* The ledger has no census, but it counts every byte. */
+/* The ledger has no census, but counts every byte. */
 static void check_no_bytes(weir_driver *driver) {
   weir_cu_context before, context;
   size_t free_bytes, total;
@@ -118,7 +118,7 @@ static void check_no_bytes(weir_driver *driver) {
   assert_cu(driver->MemGetInfo(driver, &free_bytes, &total));
   assert_int_equal(free_bytes, total);
   assert_cu(driver->DevicePrimaryCtxRelease(driver, 0));
-  driver->CtxSetCurrent(driver, before); /* fails where it was of a context that is gone */
+  driver->CtxSetCurrent(driver, before); /* fails if that context was destroyed */
 }
 
 void device_check_clean(weir_driver *driver) {
@@ -158,8 +158,8 @@ void device_check_clean(weir_driver *driver) {
 
 /* ---- A device for each test ---- */
 
-/* NVIDIA's driver takes long to make a context: the first one is kept by a retain of its own. It also loads the kernels
- * behind fills and copies on first use, and may wait for the device then, which would be for ever behind a gate. */
+/* NVIDIA's driver takes long to create a context, so one reference is kept. It also loads the kernels for fills and
+ * copies on first use, and may synchronize then, which would deadlock behind a gate. */
 static void keep_context(void) {
   static bool is_kept;
   if (is_kept)
@@ -231,7 +231,7 @@ static struct {
   int count;
 } gates = {.lock = PTHREAD_MUTEX_INITIALIZER, .opened = PTHREAD_COND_INITIALIZER};
 
-/* A test that failed, or waited for what is behind its own gate, is not to hang for ever. */
+/* Ends the wait of a test that failed, or that waits for work behind its own gate. */
 static void wait_at_gate(void *data) {
   struct gate *gate = data;
   struct timespec end;

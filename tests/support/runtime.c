@@ -12,7 +12,7 @@
 weir_driver *soft;
 weir_driver *fault;
 
-static bool has_driver; /* the test's setup chose one */
+static bool has_driver; /* the setup of the test chose a driver */
 
 static weir_cu_deviceptr address_of(const void *pointer) { return (weir_cu_deviceptr)(uintptr_t)pointer; }
 
@@ -24,12 +24,12 @@ void on_thread(void *(*fn)(void *), void *data) {
   assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
-/* What waitpid says of a process that ran fn(data) and ended. */
+/* Runs fn(data) in a child, and returns its status as waitpid does. */
 static int fork_and_wait(void (*fn)(void *), void *data) {
   fflush(NULL);
   pid_t child = fork();
   if (child == 0) {
-    alarm(60); /* one that hangs is killed, and seen to be */
+    alarm(60); /* kills a child that hangs */
     fn(data);
     fflush(NULL);
     _exit(0);
@@ -60,7 +60,7 @@ static void look_for_device(void *data) {
 }
 
 void runtime_need_device(void) {
-  /* A kernel that is loaded at its first launch may have to wait for those that run: for one that a test holds. */
+  /* Loading a kernel on its first launch may wait for running kernels, including one that a test holds. */
   setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   int status = fork_and_wait(look_for_device, NULL);
   if (status != 0)
@@ -107,7 +107,7 @@ int messages_with(weir_log_level level, const char *words) {
 
 /* ---- A runtime for each test ---- */
 
-/* The kernels of the tests, and how far they are known to this test's driver. */
+/* The kernels of the tests, and where they are loaded. */
 static struct {
   weir_cu_module module;
   weir_cu_function add, gate;
@@ -116,7 +116,7 @@ static bool kernels_are_registered;
 
 enum { MAX_HELD = 64 };
 struct held {
-  struct gate *gate; /* soft: a host function waits at it */
+  struct gate *gate; /* soft: a host function waits for it */
 };
 static struct held all_held[MAX_HELD];
 static int held_count;
@@ -170,8 +170,8 @@ int runtime_setup_none(void **state) {
   return 0;
 }
 
-/* Keeps the contexts of the software device, as another part of the program would: what the runtime forgot in them does not
- * go with them then. */
+/* Retains the contexts of the software device, as other code of the program could, so that objects that the runtime
+ * leaks outlive it. */
 static unsigned long long keep_contexts(void) {
   unsigned long long kept = 0;
   int count = 0;
@@ -193,7 +193,7 @@ static unsigned long long keep_contexts(void) {
 static void check_nothing_left(unsigned long long kept) {
   if (!soft)
     return;
-  assert_cu(soft->Init(soft, 0)); /* a runtime that was never started did not */
+  assert_cu(soft->Init(soft, 0)); /* a runtime that never started has none */
   device_check_clean(soft);
   for (int i = 0; i < WEIR_SOFT_MAX_DEVICES; i++)
     if (kept >> i & 1)
@@ -203,7 +203,7 @@ static void check_nothing_left(unsigned long long kept) {
   assert_int_equal(c.contexts, 0);
 }
 
-/* What hold and load_add made. */
+/* Frees what hold and load_add created. */
 static void free_kernels(void) {
   for (int i = 0; i < held_count; i++)
     let_go(&all_held[i]);
@@ -293,7 +293,7 @@ weir_cu_stream raw_of(weir_stream stream) {
   return raw;
 }
 
-/* The driver's own calls want the device's context to be the thread's. */
+/* Driver calls need the context of the device to be current. */
 void *device_memory(int device, size_t bytes) {
   int previous;
   weir_cu_deviceptr pointer;
@@ -400,7 +400,8 @@ void runtime_marks_are(const int *numbers, size_t count, const char *file, int l
   _fail(file, line);
 }
 
-/* NVIDIA's driver compiles the text; the software device runs the function that is registered under an entry's name. */
+/* NVIDIA's driver compiles this text. The software device runs the function that is registered under the name of the
+ * entry. */
 static const char kernels_ptx[] =
     ".version 6.0\n"
     ".target sm_50\n"
@@ -488,8 +489,8 @@ weir_cu_result launch_add(void *to, const void *from, uint32_t value, uint32_t c
                          NULL);
 }
 
-/* A host function that waits would stop the host functions of all streams on NVIDIA's driver, which has one thread for them:
- * there it is a kernel. It gives up after about 20 seconds, as a gate does. */
+/* On NVIDIA's driver, one thread runs the host functions of all streams, so a waiting one would block them all: a
+ * kernel waits instead. It gives up after about 20 seconds, as a gate does. */
 static void hold_with_kernel(weir_stream stream, int number) {
   const uint64_t limit = cycles_of(20000);
   load_kernels(stream.device);
@@ -528,14 +529,14 @@ uint64_t cycles_of(double milliseconds) {
 
 /* ---- Failing driver calls ---- */
 
-/* Calls whose failure the runtime can do without: it puts the thread's context back when it leaves a device, takes an address
- * that the driver does not know for the host's, and puts back the thread's capture mode. */
+/* Calls whose failure the runtime tolerates: restoring the context or the capture mode of the thread, and querying an
+ * address, which is then taken for a host address. */
 static bool can_do_without(int call) {
   return call == WEIR_CALL_CtxSetCurrent || call == WEIR_CALL_PointerGetAttribute ||
          call == WEIR_CALL_ThreadExchangeStreamCaptureMode;
 }
 
-/* The kind of the call that was made to fail, -1 when none was. */
+/* The call that was made to fail; -1 if there was none. */
 static int failed_call(void) {
   for (int call = 0; call < WEIR_CALL_COUNT; call++) {
     unsigned long calls, faults;
@@ -567,7 +568,7 @@ void sweep_faults(weir_status (*scenario)(void)) {
   const weir_cu_result code = WEIR_CU_OUT_OF_MEMORY;
   int call = 0;
   unsigned long n;
-  /* Even rounds try again at once, odd ones go on with the shutdown. */
+  /* Even rounds retry at once, odd rounds continue with the shutdown. */
   for (n = 2; call >= 0; n++) {
     setup(2, true);
     assert_ok(weir_fault_nth_any(fault, n / 2, code));
@@ -592,20 +593,20 @@ void sweep_faults(weir_status (*scenario)(void)) {
       assert_int_equal(weir_last_driver_result(), code);
       assert_memory_equal(weir_last_error(), "weir_", 5);
     }
-    /* A capture that the driver was never asked to end goes on, until the shutdown. */
+    /* A capture whose end did not reach the driver continues until the shutdown. */
     if (n % 2 == 0 && call != WEIR_CALL_StreamEndCapture)
       assert_ok(scenario());
     end_round();
   }
   assert_in_range(n, 10, 100000);
 
-  /* What fails in the shutdown is not lost. */
+  /* A failure in the shutdown leaks nothing. */
   for (call = 0, n = 1; call >= 0; n++) {
     setup(2, true);
     assert_ok(scenario());
     unsigned long long kept = keep_contexts();
     assert_ok(weir_fault_nth_any(fault, n, code));
-    weir_shutdown(); /* whether it says so or not */
+    weir_shutdown(); /* whether it reports the failure or not */
     assert_int_equal(weir_is_initialized(), 0);
     call = failed_call();
     assert_ok(weir_fault_clear(fault));

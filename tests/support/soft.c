@@ -19,7 +19,7 @@ static uint64_t seed, random_state;
 /* ---- Opening and closing ---- */
 
 void soft_open_with(const weir_soft_options *options) {
-  unsetenv("CUDA_VISIBLE_DEVICES"); /* meant for a GPU, where it is set */
+  unsetenv("CUDA_VISIBLE_DEVICES"); /* a setting for GPUs; the test sets it itself if needed */
   assert_null(d);
   if (weir_driver_open_soft(options, &d) != WEIR_OK) {
     print_error("%s\n", weir_last_error());
@@ -190,12 +190,12 @@ int soft_in_child(void (*body)(void *data), void *data) {
   pid_t pid = fork();
   assert_true(pid >= 0);
   if (pid == 0) {
-    /* Neither the test library's nor a sanitizer's handlers: a fault ends the process as a fault. */
+    /* Without the signal handlers of cmocka and of sanitizers, so that a fault ends the process. */
     static const int signals[] = {SIGSEGV, SIGBUS, SIGABRT};
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
       signal(signals[i], SIG_DFL);
     setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
-    setenv("CMOCKA_TEST_ABORT", "1", 1); /* a check that fails here does not jump into the parent's test */
+    setenv("CMOCKA_TEST_ABORT", "1", 1); /* a failing assertion must not jump into the test of the parent */
     body(data);
     fflush(NULL);
     _exit(0);
