@@ -16,6 +16,7 @@
 #include "alloc/trace.h"
 #include "alloc/uncached.h"
 #include "driver/call.h"
+#include "driver/context.h"
 
 /* ---- Making and ending ---- */
 
@@ -71,20 +72,12 @@ static void heap_end(weir__heap *heap) {
 /* The heap's lock is held. */
 weir_cu_result weir__heap_enter(weir__heap *heap, weir_cu_context *previous) {
   weir_driver *driver = heap->allocator->driver;
-  weir_cu_result r = WEIR_CU_SUCCESS;
-  if (!heap->cu_context)
-    r = driver->DevicePrimaryCtxRetain(driver, &heap->cu_context, heap->device);
-  if (!r)
-    r = driver->CtxGetCurrent(driver, previous);
-  if (!r && *previous != heap->cu_context)
-    r = driver->CtxSetCurrent(driver, heap->cu_context);
-  return r;
+  weir_cu_result r = weir__context_retain(driver, heap->device, &heap->cu_context);
+  return r ? r : weir__context_enter(driver, heap->cu_context, previous);
 }
 
 void weir__heap_leave(weir__heap *heap, weir_cu_context previous) {
-  weir_driver *driver = heap->allocator->driver;
-  if (previous != heap->cu_context)
-    driver->CtxSetCurrent(driver, previous);
+  weir__context_switch(heap->allocator->driver, heap->cu_context, previous);
 }
 
 void weir_allocator_options_init(weir_allocator_options *options) {

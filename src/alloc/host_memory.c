@@ -6,15 +6,14 @@
 
 #include "alloc/host.h"
 #include "base/base.h"
+#include "driver/context.h"
 
 /* ---- Contexts ---- */
 
 static weir_cu_result retain(weir_host_allocator *host, int device, weir_cu_context *context) {
   weir_driver *driver = host->driver;
-  weir_cu_result r = WEIR_CU_SUCCESS;
   pthread_mutex_lock(&host->context_lock);
-  if (!host->devices[device].context)
-    r = driver->DevicePrimaryCtxRetain(driver, &host->devices[device].context, device);
+  weir_cu_result r = weir__context_retain(driver, device, &host->devices[device].context);
   *context = host->devices[device].context;
   pthread_mutex_unlock(&host->context_lock);
   return r;
@@ -39,10 +38,9 @@ weir_cu_result weir__host_enter(weir_host_allocator *host, int device, weir__hos
   weir_cu_result r = driver->CtxGetCurrent(driver, &visit->previous);
   if (!r && (device >= 0 || !visit->previous)) {
     r = retain(host, device >= 0 ? device : any_device(host), &context);
-    if (!r && context != visit->previous) {
-      r = driver->CtxSetCurrent(driver, context);
-      visit->changed = !r;
-    }
+    if (!r)
+      r = weir__context_switch(driver, visit->previous, context);
+    visit->changed = !r && context != visit->previous;
   }
   if (r)
     return r;

@@ -5,6 +5,7 @@
 #include "alloc/ipc.h"
 #include "alloc/segment.h"
 #include "driver/call.h"
+#include "driver/context.h"
 
 weir_status weir_allocator_enable_peer_access(weir_allocator *allocator, int owner, int device) {
   WEIR__CHECK_ALLOCATOR(allocator);
@@ -30,10 +31,8 @@ weir_status weir_allocator_enable_peer_access(weir_allocator *allocator, int own
 
 /* One of the two devices may not have been used through the allocator yet. */
 static weir_cu_result context_of(weir__heap *heap, weir_cu_context *context) {
-  weir_driver *driver = heap->allocator->driver;
   pthread_mutex_lock(&heap->lock);
-  weir_cu_result r =
-      heap->cu_context ? WEIR_CU_SUCCESS : driver->DevicePrimaryCtxRetain(driver, &heap->cu_context, heap->device);
+  weir_cu_result r = weir__context_retain(heap->allocator->driver, heap->device, &heap->cu_context);
   *context = heap->cu_context;
   pthread_mutex_unlock(&heap->lock);
   return r;

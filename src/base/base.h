@@ -27,6 +27,13 @@ weir_status weir__fail_result(weir_status status, int driver_result, const char 
  * by `who`, unless `status` is WEIR_OK. Returns `status`. */
 weir_status weir__fail_as(const char *who, weir_status status);
 
+/* First in a public call, for each pointer that must not be NULL: fails with "<call>: <argument> is NULL". */
+#define WEIR__CHECK_ARGUMENT(argument)                                                                                 \
+  do {                                                                                                                 \
+    if (!(argument))                                                                                                   \
+      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", __func__, #argument);                           \
+  } while (0)
+
 void weir__log(weir_log_level level, const char *format, ...) WEIR_PRINTF(2, 3);
 
 /* Registers the handlers of fork, which the first message does otherwise. Code that logs under a lock that its own fork

@@ -3,41 +3,36 @@
 #include <pthread.h>
 #include <stdio.h>
 
-enum { MOST_LISTED = 4 };
+enum { MAX_LISTED = 4 };
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
-static weir__client *clients; /* the newest first; guarded by list_lock */
+static weir__client *clients; /* newest first; guarded by list_lock */
 
 static void before_fork(void) { pthread_mutex_lock(&list_lock); }
 static void after_fork_in_parent(void) { pthread_mutex_unlock(&list_lock); }
 static void after_fork_in_child(void) {
   for (weir__client *client = clients; client; client = client->next)
     client->invalidate(client);
-  clients = NULL; /* they are never removed: destroying an invalid client does nothing */
+  clients = NULL; /* their destructors do nothing in the child, and do not remove them */
   pthread_mutex_unlock(&list_lock);
 }
-static void watch_fork(void) { pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); }
+static void add_fork_handlers(void) { pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); }
 
 void weir__client_add(weir__client *client) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, watch_fork);
+  pthread_once(&once, add_fork_handlers);
   pthread_mutex_lock(&list_lock);
-  client->previous = NULL;
-  client->next = clients;
-  if (clients)
-    clients->previous = client;
+  client->link = &clients;
+  if ((client->next = clients))
+    clients->link = &client->next;
   clients = client;
   pthread_mutex_unlock(&list_lock);
 }
 
 void weir__client_remove(weir__client *client) {
   pthread_mutex_lock(&list_lock);
-  if (client->previous)
-    client->previous->next = client->next;
-  else
-    clients = client->next;
-  if (client->next)
-    client->next->previous = client->previous;
+  if ((*client->link = client->next))
+    client->next->link = client->link;
   pthread_mutex_unlock(&list_lock);
 }
 
@@ -49,15 +44,15 @@ size_t weir__clients_in_use(const weir_driver *driver, bool closes_driver, char 
   size_t count = 0, length = 0;
   pthread_mutex_lock(&list_lock);
   for (const weir__client *client = clients; client; client = client->next) {
-    if (client->driver != driver || !is_in_use(client, closes_driver) || count++ >= MOST_LISTED || length >= size)
+    if (client->driver != driver || !is_in_use(client, closes_driver) || count++ >= MAX_LISTED || length >= size)
       continue;
     char what[128];
     client->describe(client, what, sizeof what);
     length += (size_t)snprintf(text + length, size - length, "%s%p (%s)", length ? ", " : "", client->object, what);
   }
   pthread_mutex_unlock(&list_lock);
-  if (count > MOST_LISTED && length < size)
-    snprintf(text + length, size - length, " and %zu more", count - MOST_LISTED);
+  if (count > MAX_LISTED && length < size)
+    snprintf(text + length, size - length, " and %zu more", count - MAX_LISTED);
   return count;
 }
 
@@ -74,10 +69,10 @@ void weir__clients_end(const weir_driver *driver) {
   }
 }
 
-weir_status weir__bad_fork(const char *who) {
+weir_status weir__bad_fork(const char *caller) {
   return weir__fail(
       WEIR_ERROR_BAD_FORK,
       "%s: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use "
       "the 'spawn' start method",
-      who);
+      caller);
 }

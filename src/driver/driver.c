@@ -19,7 +19,7 @@ const char *weir_driver_call_name(weir_driver_call call) {
 }
 
 const char *weir_cu_result_name(weir_cu_result result) {
-  if (result == WEIR_CU_SUCCESS)
+  if (!result)
     return "CUDA_SUCCESS";
   switch (result) {
 #define X(code, name, text)                                                                                            \

@@ -302,8 +302,8 @@ static void use_in_child(void *data) {
   weir_allocator *allocator = NULL;
   weir_allocator_stats stats = {.size = sizeof stats};
 #define BAD_FORK(call)                                                                                                 \
-  HERE((call) == WEIR_ERROR_BAD_FORK && strncmp(weir_last_error(), #call, strcspn(#call, "(")) == 0 &&                 \
-       strstr(weir_last_error(), "Cannot re-initialize CUDA in forked subprocess"))
+  child_assert((call) == WEIR_ERROR_BAD_FORK && strncmp(weir_last_error(), #call, strcspn(#call, "(")) == 0 &&         \
+               strstr(weir_last_error(), "Cannot re-initialize CUDA in forked subprocess"))
   BAD_FORK(weir_malloc(512, stream_of_parent, &pointer));
   BAD_FORK(weir_free(inherited));
   BAD_FORK(weir_free(NULL));
@@ -312,7 +312,7 @@ static void use_in_child(void *data) {
   BAD_FORK(weir_memory_stats(0, &stats));
   BAD_FORK(weir_default_allocator(&allocator));
   BAD_FORK(weir_shutdown());
-  HERE(pointer == (void *)&pointer);
+  child_assert(pointer == (void *)&pointer);
 }
 
 static void test_fork(void **state) {
@@ -329,10 +329,10 @@ static void start_in_child(void *data) {
   (void)data;
   weir_stream stream;
   void *pointer;
-  HERE(weir_stream_default(0, &stream) == WEIR_OK);
-  HERE(weir_malloc(512, stream, &pointer) == WEIR_OK);
-  HERE(weir_free(pointer) == WEIR_OK);
-  HERE(weir_shutdown() == WEIR_OK);
+  child_assert(weir_stream_default(0, &stream) == WEIR_OK);
+  child_assert(weir_malloc(512, stream, &pointer) == WEIR_OK);
+  child_assert(weir_free(pointer) == WEIR_OK);
+  child_assert(weir_shutdown() == WEIR_OK);
 }
 
 static void test_fork_after_the_end(void **state) {

@@ -1,14 +1,14 @@
 /*
  * Memory: files, mappings and address space.
  *
- * A device's memory is one file in memory (memfd). Offsets in it are handed out once and never again; what is given
- * back is punched out of the file, so the host holds only what was touched. Capacity is counted apart from it. That
- * makes a device far larger than the host possible, and memory that is handed out anew reads as zero.
+ * The memory of a device is one file in memory (memfd). Offsets are handed out once and never reused; freed ranges are
+ * punched out of the file, so the host backs only memory that was touched. Capacity is counted separately. A device can
+ * therefore be far larger than the host, and new memory reads as zero.
  *
- * A reservation is address space without access. A mapping puts the handle's piece of the file there, still without
- * access; setting access is mprotect. So a touch too early or too late is a fault of the hardware's, as on a GPU. The
- * host is one address space for all devices: a page is accessible when any device has access, while copies and fills
- * that name it are checked by device.
+ * A reservation is address space without access. A mapping places the memory of a handle there, still without access,
+ * and setting access is mprotect. An access that is too early or too late is a hardware fault, as on a GPU. All devices
+ * share the address space of the host: a page is accessible if any device has access to it, while copies and fills are
+ * checked by device.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@
 
 #include "driver/soft/soft.h"
 
-/* How much of its file a device can use up over its life. */
+/* The size of the file: more than a device can use up. */
 static const uint64_t file_bytes = 1ull << 60;
 
 enum { NO_ACCESS = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE };
@@ -36,7 +36,7 @@ static int open_file(const model_device *device, const char *what, uint64_t byte
   return fd;
 }
 
-/* `shareable` gives it a file of its own. */
+/* A shareable extent gets a separate file. */
 static weir_cu_result new_extent(model_device *device, uint64_t bytes, bool shareable, struct soft_extent *extent) {
   struct soft_device *of = (struct soft_device *)device;
   struct soft_extent e = {.own_file = shareable, .bytes = bytes};
@@ -62,7 +62,7 @@ static void end_extent(const struct soft_extent *extent) {
     fallocate(extent->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)extent->offset, (off_t)extent->bytes);
 }
 
-/* Address space without access, aligned. */
+/* Reserves aligned address space without access. */
 static char *reserve(uint64_t bytes, uint64_t alignment) {
   uint64_t slack = alignment > SOFT_PAGE ? alignment : 0;
   char *space = mmap(NULL, bytes + slack, PROT_NONE, NO_ACCESS, -1, 0);
@@ -76,7 +76,7 @@ static char *reserve(uint64_t bytes, uint64_t alignment) {
   return at;
 }
 
-/* Large ranges are aligned to the granularity, as the real driver's are. */
+/* Large ranges are aligned to the granularity, as in NVIDIA's driver. */
 weir_cu_result weir__soft_map_extent(const struct soft_extent *extent, uint64_t bytes, uint64_t *base) {
   char *at = reserve(bytes, bytes >= MODEL_GRANULARITY ? MODEL_GRANULARITY : 0);
   if (at == MAP_FAILED)
@@ -92,7 +92,7 @@ weir_cu_result weir__soft_map_extent(const struct soft_extent *extent, uint64_t 
 
 /* ---- Ranges ---- */
 
-/* The model knows of the mapped space from here on; if it cannot, the space goes. */
+/* Adds mapped address space to the model. It is unmapped on failure. */
 static weir_cu_result add_range(model *m, const model_request *request, void *at, uint64_t room, model_range **range) {
   if (at == MAP_FAILED)
     return WEIR_CU_OUT_OF_MEMORY;

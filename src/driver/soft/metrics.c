@@ -1,5 +1,5 @@
 /*
- * What the software device tells of itself: whether it is at work at this moment, and its clock.
+ * Metrics of the software device: whether it runs work at this moment, and its clock.
  */
 #include "driver/metrics.h"
 
@@ -10,15 +10,13 @@ static bool moves_memory(const struct soft_stream *stream) {
   return work && (work->w.kind == MODEL_WORK_COPY || work->w.kind == MODEL_WORK_FILL);
 }
 
-weir_status weir__soft_measure(const char *who, weir_driver *driver, weir_cu_device device, weir__metric metric,
+weir_status weir__soft_measure(const char *caller, weir_driver *driver, weir_cu_device device, weir__metric metric,
                                int *value) {
-  struct soft *soft = weir__soft_of(driver, who);
-  if (!soft)
-    return WEIR_ERROR_INVALID_ARGUMENT;
+  struct soft *soft = (struct soft *)driver;
   if (metric == WEIR__METRIC_TEMPERATURE)
-    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the software device has no temperature", who);
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the software device has no temperature", caller);
   if (metric == WEIR__METRIC_POWER_DRAW)
-    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the software device draws no power of its own", who);
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the software device draws no power", caller);
   if (metric == WEIR__METRIC_CLOCK_RATE) {
     *value = soft->options.clock_khz / 1000;
     return WEIR_OK;
