@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/system.h"
 #include "base/thread.h"
 
 #ifndef __wasi__
@@ -134,8 +135,7 @@ static int find_target(weir__outfile *out, const char *path) {
     else if (statfs(directory, &system) == 0 && system.f_type == PROC_SUPER_MAGIC) {
       /* An open file, which has its own position and perhaps no name any more. */
       int descriptor = descriptor_of(directory, at);
-      out->through =
-          descriptor >= 0 ? fcntl(descriptor, F_DUPFD_CLOEXEC, 0) : open(at, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+      out->through = descriptor >= 0 ? weir__descriptor_copy(descriptor) : open(at, O_WRONLY | O_CLOEXEC | O_NOCTTY);
       error = out->through < 0 ? errno : 0;
       free(directory);
       break;
@@ -239,7 +239,7 @@ int weir__outfile_open(weir__outfile *out, const char *path, weir__outfile_use u
   int error = 0;
   if (path)
     error = find_target(out, path);
-  else if ((out->through = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0)) < 0)
+  else if ((out->through = weir__descriptor_copy(STDOUT_FILENO)) < 0)
     error = errno;
   if (!error)
     error = make_contents(out, use);

@@ -7,20 +7,20 @@
 
 #define NONE UINT32_MAX
 
-/* What a thread is doing. Places are those of entries. */
+/* What a thread is doing, as indices of entries. */
 typedef struct doing {
-  uint32_t first, last;       /* segments for its next request, in a chain; NONE: none yet */
-  uint32_t from;              /* the first segment that it gives back of an arena; NONE: it does something else */
+  uint32_t first, last;       /* the chain of segments for its next request; NONE if there is none yet */
+  uint32_t from;              /* the first of the segments that it is releasing from an arena; NONE if it is not */
   bool gave_back, grew, took; /* for the request */
 } doing;
 
 typedef struct joiner {
   const weir__entry *entries;
-  uint32_t *next;    /* in a chain: of what a request did, then of what stands beside an entry */
-  uint32_t *beside;  /* the chain of what goes before a request, or behind anything else; NONE: nothing */
+  uint32_t *next;    /* the next in a chain: of what a request did, then of what is attached to an entry */
+  uint32_t *beside;  /* the chain attached to an entry: it goes before a request, or after any other; NONE if empty */
   uint32_t *last_of; /* the end of that chain */
-  bool *is_moved;    /* it is in the chain of another entry */
-  bool leaves_taken; /* where a block was taken stays as it is */
+  bool *is_moved;    /* it is attached to another entry */
+  bool leaves_taken; /* entries that tell when a block was taken stay where they are */
 } joiner;
 
 static bool is_growth(const weir__entry *e) {
@@ -31,14 +31,15 @@ static bool is_release(const weir__entry *e) {
   return e->action == WEIR_TRACE_SEGMENT_FREE || e->action == WEIR_TRACE_SEGMENT_UNMAP;
 }
 
-/* Such a block has neighbours, which others may free before it is handed out: when it was taken is not to be changed. */
+/* Such a block has neighbours, which other threads may free before it is handed out, so it matters when it was
+ * taken. */
 static bool is_taken(const weir__entry *e) {
   return e->action == WEIR_TRACE_SEGMENT_MAP || e->action == WEIR__ACTION_TAKEN;
 }
 
 static bool is_request(const weir__entry *e) { return e->action == WEIR_TRACE_ALLOC || e->action == WEIR_TRACE_OOM; }
 
-/* Segments of the two sizes of pools are told by their own size, which the small ones have alone. */
+/* Only segments of small pools have the small size. */
 static bool same_arena(const weir__entry *a, const weir__entry *b) {
   const uint64_t small = 2 << 20;
   return a->stream == b->stream && a->pool == b->pool && a->action == b->action &&
@@ -55,9 +56,9 @@ static void put_beside(joiner *j, uint32_t place, uint32_t entry) {
   j->last_of[place] = entry;
 }
 
-/* A request that the cache could not serve ends. One that only took memory goes on where it got its block: until then others
- * may have used the rest of the cache. One that gave memory back first has its place there, since others have seen the cache
- * empty since; but not if it then was served by what others gave back. */
+/* Ends a request that the cache could not serve. If it only took memory, it belongs where it got its block, because
+ * other threads may have used the rest of the cache until then. If it released memory first, it belongs where it did
+ * so, because other threads have seen the empty cache since; unless it was then served by what others released. */
 static void end_request(joiner *j, doing *d, uint32_t request) {
   bool is_early = d->gave_back && d->grew;
   if (d->took && j->leaves_taken && !is_early)
@@ -97,7 +98,7 @@ static void look_at(joiner *j, doing *d, uint32_t i) {
   }
 }
 
-/* A chain may hang on an entry that hangs on another: the depth is that of operations within operations, so it ends soon. */
+/* An attached entry may have a chain of its own. The depth is that of nested operations, which is small. */
 static size_t emit(const joiner *j, uint32_t i, weir__entry *to, size_t at) {
   if (is_request(&j->entries[i])) {
     for (uint32_t k = j->beside[i]; k != NONE; k = j->next[k])
@@ -138,7 +139,7 @@ void weir__entries_join(weir__entry *entries, size_t count, bool leaves_taken) {
     for (uint32_t i = 0; i < count; i++)
       if (!j.is_moved[i])
         at = emit(&j, i, joined, at);
-    memcpy(entries, joined, at * sizeof *entries); /* at is count: each is in one chain, or in none */
+    memcpy(entries, joined, at * sizeof *entries); /* `at` is `count`: each entry is in at most one chain */
   }
   free(j.next);
   free(j.beside);
@@ -149,7 +150,7 @@ void weir__entries_join(weir__entry *entries, size_t count, bool leaves_taken) {
 }
 
 size_t weir__entries_take_early(weir__entry *entries, size_t count, weir__early *early, size_t *early_count) {
-  size_t kept = 0, at = SIZE_MAX; /* where a block was taken that was not handed out yet: there is one at a time */
+  size_t kept = 0, at = SIZE_MAX; /* where a block was taken that was not handed out yet; there is one at a time */
   unsigned thread = 0;
   *early_count = 0;
   for (size_t i = 0; i < count; i++) {

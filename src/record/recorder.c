@@ -40,7 +40,7 @@ static uint32_t take_stack(weir__hash_map *stacks, uint64_t address) {
 
 /* ---- Numbers ---- */
 
-/* Pools and contexts are interned as what they are made of; they differ from texts in their first byte. */
+/* Pools, contexts and annotations are interned as structs, and differ from texts in their first byte. */
 enum { POOL_MARK = 1, CONTEXT_MARK = 2, PAIRS_MARK = 3 };
 
 typedef struct marked_pool {
@@ -110,7 +110,7 @@ weir__entry_context weir__context_of_number(uint32_t number) {
   return weir__context_of_bytes(bytes, length, &context) ? context : (weir__entry_context){0, 0, 0};
 }
 
-/* The same annotation comes again and again, and is interned once. */
+/* Annotations repeat, and each is interned once. */
 typedef struct marked_pairs {
   uint32_t mark, count;
   char texts[];
@@ -146,7 +146,7 @@ bool weir__pairs_of_bytes(const void *bytes, size_t length, const char **texts, 
   return marked.mark == PAIRS_MARK && *count == marked.count;
 }
 
-/* The thread remembers the last one: neither a phase nor a device's text changes often. */
+/* The thread caches the last context: neither phases nor metadata change often. */
 static __attribute__((noinline)) uint32_t context_here(uint32_t phase, uint32_t metadata) {
   weir__this_thread_state *here = &weir__this_thread;
   if (!here->context || here->metadata != metadata || here->context_phase != phase) {
@@ -161,7 +161,7 @@ static _Atomic uint32_t shared_phase;
 
 void weir_history_share_phase(uint32_t phase) { atomic_store_explicit(&shared_phase, phase, memory_order_relaxed); }
 
-/* The calling thread's phase. A thread with frames of its own explains itself, and takes none from others. */
+/* The calling thread's phase. A thread whose language has no frames takes the shared phase instead. */
 static inline uint32_t phase_here(void) {
   uint32_t phase = weir__this_thread.phase;
   return phase || !weir__this_thread.lacks_frames ? phase : atomic_load_explicit(&shared_phase, memory_order_relaxed);
@@ -249,7 +249,7 @@ static void release_writer(weir__writer *writer) {
   weir__hash_map_clear(&writer->stacks);
 }
 
-/* ---- A file, and forks ---- */
+/* ---- The file, and forks ---- */
 
 static weir__recorder *with_file;
 static weir__mutex with_file_lock = WEIR__MUTEX_INIT;
@@ -257,7 +257,7 @@ static weir__mutex with_file_lock = WEIR__MUTEX_INIT;
 static void before_fork(void) { weir__mutex_lock(&with_file_lock); }
 static void after_fork(void) { weir__mutex_unlock(&with_file_lock); }
 
-/* The file is the parent's. Another generation makes every writer ask for a chunk; what they have goes nowhere. */
+/* The file belongs to the parent. A new generation makes every writer ask for a new chunk; the old ones are ignored. */
 static void in_child(void) {
   for (weir__recorder *history = with_file; history; history = history->next_with_file) {
     if (!weir__ring_file_detach(history->file))
@@ -345,7 +345,7 @@ void weir__recorder_set(weir__recorder *history, const weir_history_options *opt
                        .context = on ? (uint8_t)options->context : WEIR_CONTEXT_NONE,
                        .has_texts = weir__recorder_rules(history).has_texts};
   atomic_store(&history->rules, rules.word);
-  if (!on || !was_on || options->clear) /* also what a thread has written that had not heard of the end */
+  if (!on || !was_on || options->clear) /* also what a thread wrote before it noticed the end */
     clear(history);
   atomic_store(&history->mode, options->mode);
   size_t before = history->annotation_count;
@@ -388,7 +388,7 @@ typedef struct moment {
   weir__rules rules;
 } moment;
 
-/* Numbers of threads are not used again: those of one that is gone stand in entries. */
+/* Numbers of threads are not reused, because entries of ended threads have them. */
 static __attribute__((noinline)) void number_thread(void) {
   static atomic_uint threads;
   unsigned number = atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed) + 1;
@@ -445,7 +445,7 @@ static void append(weir__writer *writer, const moment *moment, unsigned action, 
   bool is_of_segment = action >= WEIR_TRACE_SEGMENT_ALLOC && action <= WEIR_TRACE_SEGMENT_UNMAP;
   if (has_missed || action == WEIR__ACTION_TAKEN || (is_of_segment && weir__this_thread.is_for_request))
     chunk->entries[count].thread |= WEIR__ENTRY_FOR_REQUEST;
-  atomic_store_explicit(&chunk->count, count + 1, memory_order_release); /* what is counted is whole */
+  atomic_store_explicit(&chunk->count, count + 1, memory_order_release); /* counted entries are complete */
   if (!moment->rules.skip && !moment->rules.context && !moment->rules.has_texts && !writer->stacks.count)
     writer->rules = moment->rules.word;
 }

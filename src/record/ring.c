@@ -20,7 +20,7 @@ static void unlink_chunk(weir__chunk_list *list, weir__chunk *chunk) {
 
 static unsigned count_of(const weir__chunk *chunk) { return atomic_load_explicit(&chunk->count, memory_order_acquire); }
 
-/* ---- With the lock ---- */
+/* ---- With the lock held ---- */
 
 static weir__chunk *chunk_new(weir__ring *ring) {
   weir__chunk *chunk = ring->idle;
@@ -35,7 +35,7 @@ static void chunk_idle(weir__ring *ring, weir__chunk *chunk) {
   ring->idle = chunk;
 }
 
-/* Those of a file stay with the ring. */
+/* Chunks of a file stay with the ring. */
 static void free_idle(weir__ring *ring) {
   while (ring->idle && !ring->file) {
     weir__chunk *chunk = ring->idle;
@@ -44,8 +44,8 @@ static void free_idle(weir__ring *ring) {
   }
 }
 
-/* Before the chunks that these are about are used again. */
-static void tell_file(const weir__ring *ring) {
+/* Called before the dropped chunks are reused. */
+static void update_file(const weir__ring *ring) {
   if (!ring->file)
     return;
   weir__ring_file_device *device = &ring->file->header->devices[ring->device];
@@ -64,13 +64,13 @@ static void drop_oldest(weir__ring *ring) {
   ring->done_entries -= count;
   if (chunk->end > ring->dropped_until)
     ring->dropped_until = chunk->end;
-  tell_file(ring);
+  update_file(ring);
   unlink_chunk(&ring->done, chunk);
   chunk_idle(ring, chunk);
 }
 
-/* How many finished entries there have to be. Each chunk that is being written may have begun before the oldest of them, and
- * its entries be older than some that went: so many more are kept that the newest `limit` are always there. */
+/* A chunk that is being written may have begun before the oldest finished entry, and contain entries that are older
+ * than dropped ones. So enough finished entries are kept that the most recent `limit` are always there. */
 static bool has_too_many(const weir__ring *ring) {
   size_t more = (ring->writing_count + 1) * WEIR__CHUNK_ENTRIES;
   return ring->done.first && ring->limit < SIZE_MAX - more &&
@@ -94,7 +94,7 @@ weir__chunk *weir__ring_next(weir__ring *ring, weir__chunk *full) {
   while (has_too_many(ring))
     drop_oldest(ring);
   weir__chunk *chunk = ring->vacant;
-  if (chunk) { /* what comes now is later than all that is in it */
+  if (chunk) { /* new entries are later than all that it contains */
     ring->vacant = chunk->vacant;
     if (ring->file)
       weir__ring_file_resume(ring->file, chunk);
@@ -153,13 +153,13 @@ void weir__ring_clear(weir__ring *ring) {
   delete_done(ring);
   ring->dropped = 0;
   ring->cleared_until = weir__clock_ticks();
-  /* An arena's times never go back, and may be ahead of this reading by a little. */
+  /* The times of an arena never go back, and may be slightly ahead of this reading. */
   for (weir__chunk *chunk = ring->writing.first; chunk; chunk = chunk->next) {
     unsigned count = count_of(chunk);
     if (count && chunk->entries[count - 1].time > ring->cleared_until)
       ring->cleared_until = chunk->entries[count - 1].time;
   }
-  tell_file(ring);
+  update_file(ring);
   weir__lock_give(&ring->lock);
 }
 
@@ -184,7 +184,7 @@ static size_t run_end(const weir__entry *entries, size_t from, size_t count) {
   return at < count ? at : count;
 }
 
-/* Merges neighbouring runs until there is one: mostly there are as many as arenas. */
+/* Merges adjacent runs until one is left. Usually there are as many runs as arenas. */
 void weir__entries_sort(weir__entry *entries, weir__entry *spare, size_t count) {
   while (count && run_end(entries, 0, count) < count) {
     for (size_t from = 0; from < count;) {
@@ -232,7 +232,7 @@ bool weir__ring_read(weir__ring *ring, uint64_t until, weir__entry **entries, si
   weir__entries_sort(all, all + room, found);
   size_t first = found > limit ? found - limit : 0;
   while (first < found && all[first].time <= dropped_until)
-    first++; /* nothing is missing in between */
+    first++; /* so that no entry is missing in between */
   memmove(all, all + first, (found - first) * sizeof *all);
   weir__entry *fitting = realloc(all, (found - first + 1) * sizeof *all);
   *entries = fitting ? fitting : all;

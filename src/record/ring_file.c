@@ -32,7 +32,8 @@ static void describe(weir__ring_file *file, int devices, const char *host, int64
   strncpy(h->host, host, sizeof h->host - 1);
   h->first = weir__clock_first();
   h->last[0] = weir__clock_now();
-  atomic_signal_fence(memory_order_release); /* a program that is killed here leaves no magic over half a header */
+  atomic_signal_fence(
+      memory_order_release); /* a process that is killed here leaves no magic over an incomplete header */
   memcpy(h->magic, WEIR__RING_MAGIC, sizeof h->magic);
 }
 
@@ -78,7 +79,7 @@ static void note_clock(weir__ring_file *file) {
   unsigned older = !atomic_load_explicit(&h->newest, memory_order_relaxed);
   h->last[older] = weir__clock_now();
   atomic_store_explicit(&h->newest, older, memory_order_release);
-  /* The rate is the better the longer it was measured: at first soon again, then once in about a second. */
+  /* A longer measurement gives a better rate: the interval doubles, up to about a second. */
   const uint64_t second = 1ull << 31;
   uint64_t passed = h->last[older].ticks - h->first.ticks;
   file->clock_at = h->last[older].ticks + (passed < second ? passed : second);
@@ -105,7 +106,7 @@ uint64_t weir__ring_file_capacity(const weir__ring_file *file) {
   return file->header->chunk_count * WEIR__CHUNK_ENTRIES;
 }
 
-/* A device may have as many as it likes, but for a few that the others can count on. */
+/* A device may have any number of chunks, except for a few that are reserved for each of the others. */
 weir__chunk *weir__ring_file_chunk(weir__ring_file *file, int device) {
   const weir__ring_file_header *h = file->header;
   uint64_t sure = h->chunk_count / (4 * (uint64_t)h->device_count), kept = 0;
@@ -155,8 +156,9 @@ void weir__ring_file_begin(weir__ring_file *file, weir__chunk *chunk, int device
   weir__lock_give(&file->lock);
 }
 
-/* The order of chunks is that of entries with the same time. An arena's last chunk may be older than one that it goes on with, and
- * the two entries of a free lie in both. What was there before has no such neighbour: its writer is gone. */
+/* The order of chunks decides between entries of the same time. The two entries of a free may lie in an arena's last
+ * chunk and in an older one that it continues, so the latter becomes the newest. Its earlier entries are not affected:
+ * their writer is gone. */
 void weir__ring_file_resume(weir__ring_file *file, weir__chunk *chunk) {
   weir__lock_take(&file->lock);
   chunk->sequence = ++file->next_sequence;
@@ -174,8 +176,8 @@ static bool log_record(weir__ring_file *file, weir__ring_file_kind kind, uint32_
     if (atomic_fetch_add(&h->log_lost, 1) == 0)
       weir__log(
           WEIR_LOG_WARN,
-          "%s: its part for stacks, texts and settings is full, and later entries have none; WEIR_RECORD_MB makes "
-          "it larger",
+          "%s: the log of stacks, texts and settings is full, so later entries lack them; a larger WEIR_RECORD_MB "
+          "gives it more room",
           file->path);
     return false;
   }
@@ -203,7 +205,7 @@ static void log_new(weir__ring_file *file, weir__ring_file_kind kind, const weir
   }
 }
 
-/* A job that loads libraries all the time, such as compiled kernels, would fill the log with the others. */
+/* A job that keeps loading libraries, such as compiled kernels, would otherwise log all others each time. */
 static bool is_logged(weir__ring_file *file, const weir__ring_file_module *module, const char *text, size_t length) {
   uint64_t hash = (module->base * 31 + module->begin) * 31 + module->end;
   for (size_t i = 0; i < length; i++)
@@ -373,7 +375,7 @@ bool weir__ring_file_put(weir__ring_file *file, int device, const weir__ring_fil
       return false;
   weir__ring_file_slot *slot = slot_of(file, device, number);
   uint64_t sequence = ++file->next_checkpoint;
-  atomic_signal_fence(memory_order_seq_cst); /* whatever becomes of the process, nothing counts that is written half */
+  atomic_signal_fence(memory_order_seq_cst); /* if the process dies, an incomplete checkpoint does not count */
   memcpy(file->map + at, state, (size_t)bytes);
   slot->at = at;
   slot->bytes = bytes;
