@@ -90,8 +90,8 @@ typedef struct weir_cli_json_item {
   weir_cli_json_write((const weir_cli_json_item[]){__VA_ARGS__},                                                       \
                       sizeof((const weir_cli_json_item[]){__VA_ARGS__}) / sizeof(weir_cli_json_item))
 
-/* Begins an object, and ends it with a newline. The members of that object and the items of lists are each on a line of their own
- * where they are nested at most `line_depth` deep; 0 writes one line. */
+/* Begins an object, and ends it with a newline. The members of that object and the items of lists are each on a line of
+ * their own where they are nested at most `line_depth` deep; 0 writes one line. */
 void weir_cli_json_begin(int line_depth);
 void weir_cli_json_end(void);
 void weir_cli_json_write(const weir_cli_json_item *items, size_t count);

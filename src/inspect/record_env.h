@@ -9,8 +9,9 @@
 /* The settings have changed; configure_lock is held. */
 void weir__record_settings(weir_allocator *allocator);
 
-/* An expandable segment had a free block for a request that the cache could not serve: until it is handed out, other threads may
- * free what lies beside it. Where memory is mapped for the request, that is told anyway. The arena's lock is held. */
+/* An expandable segment had a free block for a request that the cache could not serve: until it is handed out, other
+ * threads may free what lies beside it. Where memory is mapped for the request, that is told anyway. The arena's lock
+ * is held. */
 void weir__record_taken(weir__arena *arena, const weir__block *block);
 
 /* The limit has changed; the heap's lock is held. */

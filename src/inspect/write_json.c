@@ -32,8 +32,8 @@ static void close_value(weir__sink *sink) {
   weir__sink_put_byte(sink, sink->open[sink->depth].is_dict ? '}' : ']');
 }
 
-/* Writes a character that is not plain ASCII: U+FFFD if it is not UTF-8, an escape if JSON or a terminal would interpret it. Returns
- * its length in the text. */
+/* Writes a character that is not plain ASCII: U+FFFD if it is not UTF-8, an escape if JSON or a terminal would
+ * interpret it. Returns its length in the text. */
 static size_t put_special(weir__sink *sink, const char *text) {
   char escaped[16];
   uint32_t code;
@@ -107,7 +107,8 @@ static void null(weir__sink *sink) {
   weir__sink_put(sink, "null", 4);
 }
 
-/* The shortest form that reads back as the same number, with a point, so that it stays a float. JSON has no infinity. */
+/* The shortest form that reads back as the same number, with a point, so that it stays a float. JSON has no
+ * infinity. */
 static void real(weir__sink *sink, double value) {
   char digits[40];
   int precision = 15;

@@ -7,8 +7,8 @@
 #include "base/text.h"
 #include "offline/summary.h"
 
-/* In place: a surrogate is written in three bytes, and so is U+FFFD. Other bytes that are no UTF-8, as a recording of a C
- * program may have, have room for one character each. */
+/* In place: a surrogate is written in three bytes, and so is U+FFFD. Other bytes that are no UTF-8, as a recording of a
+ * C program may have, have room for one character each. */
 void weir__export_clean(weir__recording *snapshot) {
   static const unsigned char replacement[] = {0xef, 0xbf, 0xbd};
   uint32_t code;

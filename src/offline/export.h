@@ -1,5 +1,6 @@
 /*
- * A snapshot for other programs: as rows of tables (CSV, SQLite), and as a trace for Perfetto. As JSON: see offline/rewrite.h.
+ * A snapshot for other programs: as rows of tables (CSV, SQLite), and as a trace for Perfetto. As JSON: see
+ * offline/rewrite.h.
  */
 #ifndef WEIR_OFFLINE_EXPORT_H
 #define WEIR_OFFLINE_EXPORT_H
@@ -10,7 +11,8 @@
 #include "offline/recording.h"
 #include "offline/rewrite.h"
 
-/* Other programs want texts without surrogates and without NUL: they become U+FFFD and "?". In place, before any export. */
+/* Other programs want texts without surrogates and without NUL: they become U+FFFD and "?". In place, before any
+ * export. */
 void weir__export_clean(weir__recording *snapshot);
 
 /* ---- Tables ---- */
@@ -75,7 +77,8 @@ typedef struct weir__export_levels {
 weir_status weir__export_levels_begin(const weir__recording *snapshot, int device, weir__export_levels *levels);
 void weir__export_levels_move(weir__export_levels *levels, const weir__recording_entry *event);
 
-/* Chrome's JSON trace, which ui.perfetto.dev opens: a process for each device, counters, events by stream, marked ranges. */
+/* Chrome's JSON trace, which ui.perfetto.dev opens: a process for each device, counters, events by stream, marked
+ * ranges. */
 weir_status weir__export_perfetto(const weir__recording *snapshot, int device, weir__step step, void *step_context,
                                   FILE *file);
 

@@ -4,7 +4,8 @@
 #include "offline/describe.h"
 #include "offline/export.h"
 
-/* Process 0 is the idle one to some readers, so devices begin at 1; ranges of no device have a process behind all of them. */
+/* Process 0 is the idle one to some readers, so devices begin at 1; ranges of no device have a process behind all of
+ * them. */
 enum { FIRST_PROCESS = 1, SEGMENT_THREAD = 1, FIRST_STREAM_THREAD = 2 };
 
 typedef struct tracer {
@@ -168,8 +169,8 @@ static void name_row(tracer *t, int device, int64_t process) {
   name_it(t, "process_name", process, 0, name);
 }
 
-/* Ranges need not lie within each other, so each name has a row of its own: what is asynchronous may overlap. One that began
- * before the recording has no beginning to be written, and its end alone would be none. */
+/* Ranges need not lie within each other, so each name has a row of its own: what is asynchronous may overlap. One that
+ * began before the recording has no beginning to be written, and its end alone would be none. */
 static void ranges(tracer *t, int device, open_ranges *open) {
   for (size_t i = 0; i < t->s->annotation_count && !t->sink->error; i++) {
     const weir__recording_annotation *a = &t->s->annotations[i];

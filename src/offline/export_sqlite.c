@@ -1,6 +1,6 @@
 /*
- * One transaction without a journal: the file is new, and thrown away when anything fails. Indices come last, which sorts once
- * instead of in every row; SQLite sorts in files when it is much, so that its memory stays small.
+ * One transaction without a journal: the file is new, and thrown away when anything fails. Indices come last, which
+ * sorts once instead of in every row; SQLite sorts in files when it is much, so that its memory stays small.
  */
 #include "base/base.h"
 #include "offline/export.h"

@@ -1,6 +1,6 @@
 /*
- * A snapshot without what people would not show: names, paths and remarks become hashes. Numbers stay as they are, so that a
- * replay decides the same; that is not believed but checked.
+ * A snapshot without what people would not show: names, paths and remarks become hashes. Numbers stay as they are, so
+ * that a replay decides the same; that is not believed but checked.
  */
 #ifndef WEIR_OFFLINE_REDACT_H
 #define WEIR_OFFLINE_REDACT_H
