@@ -4,8 +4,8 @@
 #include "offline/describe.h"
 #include "offline/export.h"
 
-/* Process 0 is the idle one to some readers, so devices begin at 1; ranges of no device have a process behind all of
- * them. */
+/* Some readers take process 0 for the idle process, so devices begin at 1; ranges without a device get the last
+ * process. */
 enum { FIRST_PROCESS = 1, SEGMENT_THREAD = 1, FIRST_STREAM_THREAD = 2 };
 
 typedef struct tracer {
@@ -32,7 +32,7 @@ static void natural(tracer *t, const char *name, uint64_t value) {
   t->to->natural(t->sink, value);
 }
 
-/* The beginning of an entry; a dict stays open. */
+/* Begins an entry and leaves its dict open. */
 static void open_entry(tracer *t, const char *phase, const char *name, int64_t process, int64_t thread) {
   weir__write_open_dict(t->sink);
   text(t, "ph", phase);
@@ -67,14 +67,14 @@ static void name_all(tracer *t, int device) {
   const weir__recording_device *d = &t->s->devices[device];
   for (size_t i = 0; i < d->event_count && used; i++)
     used[d->events[i].stream] = true;
-  for (size_t i = 0; i < t->s->stream_count && used; i++) /* without memory for it they have numbers for names */
+  for (size_t i = 0; i < t->s->stream_count && used; i++) /* without host memory streams are named by number */
     if (used[i])
       name_it(t, "thread_name", FIRST_PROCESS + device, FIRST_STREAM_THREAD + (int64_t)i,
               weir__describe_stream(t->s, (uint16_t)i, stream));
   free(used);
 }
 
-/* What the driver did is apart from what streams asked for. */
+/* Driver calls are in a row of their own, apart from the streams. */
 static bool is_of_segments(uint8_t action) {
   return action >= WEIR_TRACE_SEGMENT_ALLOC && action <= WEIR_TRACE_SEGMENT_UNMAP;
 }
@@ -117,7 +117,7 @@ static void counter(tracer *t, int device, const char *name, int64_t time, int64
   close_two(t);
 }
 
-/* Where no times were recorded, an event takes a microsecond. */
+/* Without recorded times, each entry takes a microsecond. */
 static weir_status history(tracer *t, int device) {
   const weir__recording_device *d = &t->s->devices[device];
   weir__export_levels levels = {0};
@@ -140,10 +140,10 @@ static weir_status history(tracer *t, int device) {
   return WEIR_OK;
 }
 
-/* How many ranges of each name are open, on each device and on none; and whose rows have a name. */
+/* Counts open ranges by name and device (or none), and notes which rows have a name. */
 typedef struct open_ranges {
-  uint32_t *counts; /* of name * rows + device + 1 */
-  bool *is_named;   /* of device + 1 */
+  uint32_t *counts; /* by name * rows + device + 1 */
+  bool *is_named;   /* by device + 1 */
   size_t rows;
 } open_ranges;
 
@@ -169,8 +169,8 @@ static void name_row(tracer *t, int device, int64_t process) {
   name_it(t, "process_name", process, 0, name);
 }
 
-/* Ranges need not lie within each other, so each name has a row of its own: what is asynchronous may overlap. One that
- * began before the recording has no beginning to be written, and its end alone would be none. */
+/* Ranges may overlap without nesting, so they are asynchronous events, with a row for each name. The end of a range
+ * that began before the recording is left out. */
 static void ranges(tracer *t, int device, open_ranges *open) {
   for (size_t i = 0; i < t->s->annotation_count && !t->sink->error; i++) {
     const weir__recording_annotation *a = &t->s->annotations[i];
