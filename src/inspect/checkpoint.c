@@ -170,8 +170,8 @@ static bool write_draft(copy *c, int device, const weir__ring_file_state *state)
   if (!c->file->has_warned)
     weir__log(
         WEIR_LOG_WARN,
-        "%s: a checkpoint of %zu blocks takes %zu bytes, and there is room for %llu: once old events are dropped, "
-        "what they have left will not be known; WEIR_RECORD_MB makes the file larger",
+        "%s: a checkpoint of %zu blocks takes %zu bytes, and there is room for %llu: once old entries are dropped, "
+        "the state before the rest will be unknown; set WEIR_RECORD_MB to make the file larger",
         c->file->path, c->block_count, bytes_of(c), (unsigned long long)weir__ring_file_room(c->file));
   c->file->has_warned = true;
   return false;

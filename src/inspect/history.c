@@ -1,5 +1,5 @@
 /*
- * The public calls of history, and the allocator's recorder.
+ * The public calls of weir/history.h on an allocator's recorder.
  */
 #include <stdlib.h>
 
@@ -12,7 +12,7 @@ static weir_status no_memory(const char *who) {
   return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
 }
 
-/* Made when it is first needed. NULL: no host memory. */
+/* The recorder, created on first use. NULL if there is no host memory. */
 static weir__recorder *history_of(weir_allocator *allocator) {
   weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
   if (history)
@@ -55,7 +55,7 @@ weir_status weir_history_record(weir_allocator *allocator, const weir_history_op
                       (int)options.stacks);
   if (options.skip >> WEIR_TRACE_ACTIONS)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
-                      "%s: Unknown TraceEntry action: 0x%x; weir_history_action has the bits", __func__,
+                      "%s: Unknown TraceEntry action: 0x%x; weir_history_action gives the bits", __func__,
                       options.skip >> WEIR_TRACE_ACTIONS << WEIR_TRACE_ACTIONS);
   weir__recorder *history = history_of(allocator);
   if (!history)
@@ -116,7 +116,7 @@ weir_status weir_history_get_info(weir_allocator *allocator, int device, weir_hi
   return WEIR_OK;
 }
 
-/* ---- What the program says about itself ---- */
+/* ---- Annotations, marks and metadata ---- */
 
 weir_status weir_history_annotate(weir_allocator *allocator, int device, const char *const *pairs, size_t pair_count) {
   WEIR__CHECK_ALLOCATOR(allocator);

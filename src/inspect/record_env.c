@@ -1,6 +1,6 @@
 /*
- * Recording that is turned on from outside: WEIR_RECORD names a folder, and every allocator of the process gets a file there
- * (record/ring_file.h). Whatever goes wrong here is said once, and the program goes on without.
+ * Recording from the environment: WEIR_RECORD names a folder, and every allocator of the process writes a ring file
+ * there (record/ring_file.h). A failure is logged once, and the program runs on without a recording.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -19,23 +19,23 @@
 #include "record/ring_file.h"
 #include "weir/snapshot.h"
 
-enum { USUAL_MB = 256, MOST_MB = 1 << 20, MOST_FILES = 1000, MOST_DUMPS = 3 };
+enum { DEFAULT_MB = 256, MAX_MB = 1 << 20, MAX_FILES = 1000, MAX_DUMPS = 3 };
 
-/* WEIR_RECORD_MB; what is none of its values is said, and the usual one is taken. */
+/* Reads WEIR_RECORD_MB. An invalid value is logged, and the default is used. */
 static uint64_t bytes_from_env(void) {
   const char *text = getenv("WEIR_RECORD_MB");
   if (!text || !*text)
-    return (uint64_t)USUAL_MB << 20;
+    return (uint64_t)DEFAULT_MB << 20;
   char *end;
   unsigned long long mb = isdigit((unsigned char)*text) ? strtoull(text, &end, 10) : 0;
-  if (mb >= 1 && mb <= MOST_MB && !*end)
+  if (mb >= 1 && mb <= MAX_MB && !*end)
     return (uint64_t)mb << 20;
-  weir__log(WEIR_LOG_WARN, "WEIR_RECORD_MB=%s is no size: expected 1 to %d; %d is taken", text, (int)MOST_MB,
-            (int)USUAL_MB);
-  return (uint64_t)USUAL_MB << 20;
+  weir__log(WEIR_LOG_WARN, "WEIR_RECORD_MB=%s is not a size: expected 1 to %d; using %d", text, (int)MAX_MB,
+            (int)DEFAULT_MB);
+  return (uint64_t)DEFAULT_MB << 20;
 }
 
-/* WEIR_RECORD_STACKS: which events have stacks, and ",native" for native frames also behind those of a language. */
+/* Reads WEIR_RECORD_STACKS: which entries have stacks; ",native" adds native frames to those of a language runtime. */
 static weir_history_context context_from_env(weir_history_stacks *stacks) {
   static const char *const names[] = {[WEIR_CONTEXT_NONE] = "none",
                                       [WEIR_CONTEXT_STATE] = "state",
@@ -53,13 +53,13 @@ static weir_history_context context_from_env(weir_history_stacks *stacks) {
       return (weir_history_context)i;
     }
   weir__log(WEIR_LOG_WARN,
-            "WEIR_RECORD_STACKS=%s is not known: expected none, state, alloc or all, or one of these and \",native\"; "
-            "none is taken",
+            "WEIR_RECORD_STACKS=%s is not a value: expected none, state, alloc or all, with or without \",native\"; "
+            "using none",
             text);
   return WEIR_CONTEXT_NONE;
 }
 
-/* What those who start many processes call this one; -1: nobody did. */
+/* The rank of this process as set by the launcher, or -1. */
 static int64_t rank_from_env(void) {
   static const char *const names[] = {"RANK",      "SLURM_PROCID",        "OMPI_COMM_WORLD_RANK", "PMI_RANK",
                                       "PMIX_RANK", "MV2_COMM_WORLD_RANK", "FLUX_TASK_RANK"};
@@ -76,7 +76,7 @@ static int64_t rank_from_env(void) {
   return -1;
 }
 
-/* A name that nobody has: a process may have several allocators, and numbers of processes come again. */
+/* Creates a file with a name that is not in use: a process may have several allocators, and process ids are reused. */
 static weir__ring_file *create_file(const char *folder, int devices) {
   char host[64] = "", rank_text[32] = "";
   if (gethostname(host, sizeof host - 1) != 0 || !*host)
@@ -90,28 +90,28 @@ static weir__ring_file *create_file(const char *folder, int devices) {
   size_t room = strlen(folder) + 192;
   char *path = malloc(room);
   if (!path) {
-    weir__log(WEIR_LOG_WARN, "WEIR_RECORD: nothing is recorded: no host memory");
+    weir__log(WEIR_LOG_WARN, "WEIR_RECORD: not recording: no host memory");
     return NULL;
   }
   uint64_t bytes = bytes_from_env();
   weir__ring_file *file = NULL;
   int why = mkdir(folder, 0777) == 0 || errno == EEXIST ? EEXIST : errno;
-  for (int i = 1; !file && why == EEXIST && i <= MOST_FILES; i++) {
+  for (int i = 1; !file && why == EEXIST && i <= MAX_FILES; i++) {
     int length = snprintf(path, room, "%s/weir-%s%s-%ld", folder, host, rank_text, (long)getpid());
     snprintf(path + length, room - (size_t)length, i > 1 ? "-%d.ring" : ".ring", i);
     file = weir__ring_file_create(path, bytes, devices, host, rank, &why);
   }
   if (!file)
-    weir__log(WEIR_LOG_WARN, "WEIR_RECORD=%s: nothing is recorded: a file of %llu MiB cannot be made there: %s%s",
-              folder, (unsigned long long)(bytes >> 20), strerror(why),
-              why == ENOSPC || why == EFBIG || why == EDQUOT ? "; WEIR_RECORD_MB makes it smaller" : "");
+    weir__log(WEIR_LOG_WARN, "WEIR_RECORD=%s: not recording: cannot create a file of %llu MiB there: %s%s", folder,
+              (unsigned long long)(bytes >> 20), strerror(why),
+              why == ENOSPC || why == EFBIG || why == EDQUOT ? "; set WEIR_RECORD_MB to make it smaller" : "");
   free(path);
   return file;
 }
 
 /* ---- Snapshots beside the file ---- */
 
-/* A file that becomes larger than the process may write is an error here, not the signal that would end it. */
+/* Blocks SIGXFSZ, so that a file over the size limit of the process is an error and does not kill it. */
 static bool save_snapshot(weir_allocator *allocator, const char *path) {
   weir_snapshot *snapshot;
   sigset_t too_large, before, pending;
@@ -129,7 +129,7 @@ static bool save_snapshot(weir_allocator *allocator, const char *path) {
   return !status;
 }
 
-/* The file's name with another ending. */
+/* Saves a snapshot next to the ring file. */
 static void dump(weir_allocator *allocator, const weir__recorder *history, const char *why, int number) {
   const char *ring = history->file->path;
   size_t room = strlen(ring) + 64;
@@ -139,9 +139,9 @@ static void dump(weir_allocator *allocator, const weir__recorder *history, const
   int stem = (int)(strlen(ring) - strlen(".ring"));
   snprintf(path, room, "%.*s-%s-%d.pickle", stem, ring, why, number);
   if (save_snapshot(allocator, path))
-    weir__log(WEIR_LOG_WARN, "WEIR_RECORD: %s: a snapshot was written to %s", why, path);
+    weir__log(WEIR_LOG_WARN, "WEIR_RECORD: %s: wrote a snapshot to %s", why, path);
   else
-    weir__log(WEIR_LOG_WARN, "WEIR_RECORD: %s: no snapshot was written: %s", why, weir_last_error());
+    weir__log(WEIR_LOG_WARN, "WEIR_RECORD: %s: cannot write a snapshot: %s", why, weir_last_error());
   free(path);
 }
 
@@ -150,7 +150,7 @@ static void dump_out_of_memory(weir_allocator *allocator) {
   if (!history || !history->devices[0].ring.file)
     return;
   int number = atomic_fetch_add(&history->dumps, 1) + 1;
-  if (number <= MOST_DUMPS)
+  if (number <= MAX_DUMPS)
     dump(allocator, history, "oom", number);
 }
 
@@ -192,7 +192,7 @@ static void take_due_checkpoint(weir__heap *heap) {
   pthread_mutex_unlock(&file->checkpoint_lock);
 }
 
-/* Those that are due, or all. */
+/* Takes the checkpoints that are due, or all. */
 static void take_checkpoints(weir_allocator *allocator, bool all) {
   for (int i = 0; i < allocator->heap_count; i++) {
     weir__recorder *history;
@@ -212,20 +212,20 @@ void weir__record_begun(weir_allocator *allocator) {
     take_checkpoints(allocator, true);
 }
 
-/* ---- Signals: a handler may do next to nothing, so a thread writes ---- */
+/* ---- Signals: a handler may do very little, so a service thread writes the snapshots ---- */
 
 typedef struct member {
   struct member *next;
   weir_allocator *allocator;
 } member;
 
-static member *members; /* allocators that have a file */
+static member *members; /* allocators that have a file; guarded by members_lock */
 static pthread_mutex_t members_lock = PTHREAD_MUTEX_INITIALIZER;
-static sem_t asked;
+static sem_t asked; /* wakes the service thread */
 static atomic_int last_signal;
-static atomic_int asked_count, served_count; /* signals */
+static atomic_int asked_count, served_count; /* of signals */
 static atomic_bool has_thread;
-static pid_t owner; /* the process that has the thread: the child of a fork has none. Guarded by the lock */
+static pid_t owner; /* the process of the thread, which a fork does not copy; guarded by members_lock */
 static struct sigaction before_abort;
 
 static void *serve(void *unused) {
@@ -239,7 +239,7 @@ static void *serve(void *unused) {
     pthread_mutex_lock(&members_lock);
     for (member *m = members; m; m = m->next) {
       const weir__recorder *history = atomic_load(&m->allocator->history);
-      if (is_signal && history->devices[0].ring.file) /* not one that is the parent's */
+      if (is_signal && history->devices[0].ring.file) /* not the file of the parent process */
         dump(m->allocator, history, is_abort ? "abort" : "signal", number);
       take_checkpoints(m->allocator, false);
     }
@@ -265,7 +265,8 @@ static void on_due(void *context, int device, bool is_urgent) {
     sem_post(&asked);
 }
 
-/* One that aborts waits, though not for ever: it may hold a lock that the thread needs. Then what was there before has its turn. */
+/* A thread that aborts waits for the snapshot, but not forever, since it may hold a lock that the service thread needs.
+ * Then the previous handler of SIGABRT runs. */
 static void on_signal(int number) {
   int saved = errno;
   if (getpid() == owner) {
@@ -294,12 +295,12 @@ static int signal_from_env(void) {
   for (size_t i = 0; i < WEIR_COUNT_OF(signals); i++)
     if (strcmp(text, signals[i].name) == 0)
       return signals[i].number;
-  weir__log(WEIR_LOG_WARN, "WEIR_RECORD_SIGNAL=%s is not known: expected SIGUSR1, SIGUSR2 or SIGHUP; none is taken",
+  weir__log(WEIR_LOG_WARN, "WEIR_RECORD_SIGNAL=%s is not a value: expected SIGUSR1, SIGUSR2 or SIGHUP; using none",
             text);
   return 0;
 }
 
-static void watch_signals(void) {
+static void start_service(void) {
   pthread_t thread;
   sigset_t all, before;
   sem_init(&asked, 0, 0);
@@ -311,7 +312,8 @@ static void watch_signals(void) {
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   atomic_store(&has_thread, !error);
   if (error) {
-    weir__log(WEIR_LOG_WARN, "WEIR_RECORD: no snapshots at an abort or a signal: no thread: %s", strerror(error));
+    weir__log(WEIR_LOG_WARN, "WEIR_RECORD: no snapshots at an abort or a signal: cannot start a thread: %s",
+              strerror(error));
     return;
   }
   pthread_detach(thread);
@@ -319,7 +321,7 @@ static void watch_signals(void) {
   sigemptyset(&action.sa_mask);
   struct sigaction before_this;
   sigaction(SIGABRT, &action, &before_this);
-  if (before_this.sa_handler != on_signal) /* as in the child of a fork */
+  if (before_this.sa_handler != on_signal) /* not already installed, as in the child of a fork */
     before_abort = before_this;
   int chosen = signal_from_env();
   if (chosen)
@@ -349,7 +351,7 @@ static void join(weir_allocator *allocator) {
   made->allocator = allocator;
   lock_members();
   if (owner != getpid())
-    watch_signals();
+    start_service();
   made->next = members;
   members = made;
   unlock_members();
@@ -374,7 +376,7 @@ static void record_from_env(weir_allocator *allocator) {
   if (!folder || !*folder)
     return;
   if (allocator->heap_count < 1 || allocator->heap_count > WEIR__RING_DEVICES) {
-    weir__log(WEIR_LOG_WARN, "WEIR_RECORD: nothing is recorded: there are %d devices, and a file has 1 to %d",
+    weir__log(WEIR_LOG_WARN, "WEIR_RECORD: not recording: %d devices, and a file has room for 1 to %d",
               allocator->heap_count, (int)WEIR__RING_DEVICES);
     return;
   }

@@ -1,8 +1,9 @@
 /*
  * Takes snapshots.
  *
- * Each device is copied at one moment, under the lock of its heap and of all arenas that have memory, so that the blocks agree with
- * each other and with the entries before the cut. Everything else (sorting, names) is done without locks.
+ * Each device is copied at one moment, under the lock of its heap and of all arenas that have memory, so that the
+ * blocks agree with each other and with the entries before the cut. Everything else (sorting, names) is done without
+ * locks.
  */
 #include "inspect/snapshot.h"
 
@@ -128,7 +129,8 @@ static uint64_t copy_blocks(weir_snapshot *snapshot, weir__frozen_segment *p, in
   return active;
 }
 
-/* Copies all blocks at one moment. The memory copied to is touched before, so that no page fault happens under the locks. */
+/* Copies all blocks at one moment. The memory copied to is touched before, so that no page fault happens under the
+ * locks. */
 static bool copy_device(weir__heap *heap, weir_snapshot *snapshot, weir__frozen_segment *list, size_t count,
                         const weir__history_source *source) {
   size_t blocks = freeze_and_count(list, count);
@@ -295,8 +297,8 @@ static uint32_t *list_pools(const weir_snapshot *s, size_t *count) {
   return numbers;
 }
 
-/* Copies the pools of entries. The number of a pool encodes its id and is not an index, so the entries get indices of s->pools
- * instead. */
+/* Copies the pools of entries. The number of a pool encodes its id and is not an index, so the entries get indices of
+ * s->pools instead. */
 static bool copy_pools(weir_snapshot *s, const weir__history_source *source) {
   uint32_t *numbers = list_pools(s, &s->pool_count);
   s->pools = numbers ? calloc(s->pool_count, sizeof *s->pools) : NULL;
@@ -357,7 +359,7 @@ static bool copy_settings(weir_allocator *allocator, weir_snapshot *s) {
 }
 
 static weir_status no_memory(const char *who) {
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the copy", who);
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the snapshot", who);
 }
 
 /* Fills an empty snapshot. */
@@ -565,7 +567,7 @@ weir_status weir_snapshot_events(const weir_snapshot *snapshot, int device, uint
   if (!snapshot || !count || !dropped)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
   if (device < 0 || device >= snapshot->device_count)
-    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device %d, there are %d", __func__, device,
+    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device %d is out of range: the snapshot has %d", __func__, device,
                       snapshot->device_count);
   *count = snapshot->devices[device].event_count;
   *dropped = snapshot->devices[device].dropped;
@@ -584,11 +586,11 @@ weir_status weir_snapshot_event_at(const weir_snapshot *snapshot, int device, ui
   if (!snapshot || !event || event->size < sizeof event->size)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL, or the event's size is not set", __func__);
   if (device < 0 || device >= snapshot->device_count)
-    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device %d, there are %d", __func__, device,
+    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device %d is out of range: the snapshot has %d", __func__, device,
                       snapshot->device_count);
   if (index >= snapshot->devices[device].event_count)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: event %llu, there are %zu", __func__, (unsigned long long)index,
-                      snapshot->devices[device].event_count);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: event %llu is out of range: the device has %zu", __func__,
+                      (unsigned long long)index, snapshot->devices[device].event_count);
   const weir__entry *from = &snapshot->devices[device].events[index];
   const weir__taken_context *context = &snapshot->contexts[from->context];
   weir_snapshot_event made = {.size = event->size,
@@ -621,8 +623,8 @@ weir_status weir_snapshot_annotation_at(const weir_snapshot *snapshot, size_t in
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL, or the annotation's size is not set",
                       __func__);
   if (index >= snapshot->annotation_count)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: annotation %zu, there are %zu", __func__, index,
-                      snapshot->annotation_count);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: annotation %zu is out of range: the snapshot has %zu", __func__,
+                      index, snapshot->annotation_count);
   const weir__taken_annotation *from = &snapshot->annotations[index];
   weir_snapshot_annotation made = {annotation->size, from->device, from->time_us, from->pair_count};
   weir__copy_sized(annotation, annotation->size, &made, sizeof made);
@@ -634,7 +636,8 @@ weir_status weir_snapshot_annotation_pair(const weir_snapshot *snapshot, size_t 
   if (!snapshot || !key || !value)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
   if (index >= snapshot->annotation_count || pair >= snapshot->annotations[index].pair_count)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: there is no pair %zu of annotation %zu", __func__, pair, index);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: pair %zu of annotation %zu is out of range", __func__, pair,
+                      index);
   const weir__text_pair *found = &snapshot->pairs[snapshot->annotations[index].first + pair];
   *key = text_of(snapshot, found->key);
   *value = text_of(snapshot, found->value);

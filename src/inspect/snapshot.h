@@ -1,6 +1,6 @@
 /*
- * Snapshots inside. Segments and blocks come from the allocator; the recorded part (history entries, stacks, annotations) comes from
- * a source and is copied, so that a snapshot depends on nothing once it is taken.
+ * Snapshots inside. Segments and blocks come from the allocator; the recorded part (history entries, stacks,
+ * annotations) comes from a source and is copied, so that a snapshot depends on nothing once it is taken.
  */
 #ifndef WEIR_INSPECT_SNAPSHOT_H
 #define WEIR_INSPECT_SNAPSHOT_H
@@ -25,8 +25,8 @@ typedef struct weir__recorded_context {
 typedef struct weir__history_source {
   void *context;
 
-  /* Called while the state is copied, with the lock of the device and of all its arenas held: they must be quick, and must not
-   * call the allocator. */
+  /* Called while the state is copied, with the lock of the device and of all its arenas held: they must be quick, and
+   * must not call the allocator. */
 
   /* The stack that allocated a live block, or 0. */
   uint32_t (*block_stack)(void *context, int device, uint64_t address);
@@ -34,7 +34,8 @@ typedef struct weir__history_source {
   /* The stack that allocated a segment, or 0. Called with the device's lock alone. */
   uint32_t (*segment_stack)(void *context, const struct weir__segment *segment);
 
-  /* The state was copied: later entries are not part of this snapshot, and the first of them records that it was taken. */
+  /* The state was copied: later entries are not part of this snapshot, and the first of them records that it was
+   * taken. */
   void (*cut)(void *context, int device, uint64_t active_bytes);
 
   /* Called after the cut, with no lock held. */
@@ -116,26 +117,28 @@ struct weir_snapshot {
 weir_status weir__snapshot_collect(const char *who, weir_allocator *allocator, const weir_snapshot_options *options,
                                    const weir__history_source *source, weir_snapshot **snapshot);
 
-/* For sources. A frame has an address, or function, file and line; pairs belong to the annotation that was added last. */
+/* For sources. A frame has an address, or function, file and line; pairs belong to the annotation that was added
+ * last. */
 void weir__snapshot_add_frame(weir_snapshot *snapshot, uintptr_t address, const char *function, const char *file,
                               int line);
 void weir__snapshot_add_annotation(weir_snapshot *snapshot, int device, int64_t time_us);
 void weir__snapshot_add_pair(weir_snapshot *snapshot, const char *key, const char *value);
 
-/* Grows an array from malloc to room for `need` elements. false if there is no host memory; then nothing has changed. */
+/* Grows an array from malloc to room for `need` elements. false if there is no host memory; then nothing has
+ * changed. */
 bool weir__make_room(void *array, size_t *room, size_t need, size_t element);
 
 /* ---- A device frozen at one moment ---- */
 
-/* Snapshots and checkpoints copy the blocks of a device with the locks of all arenas that have memory, so that the copy is
- * consistent in itself and with the entries recorded before it. The heap's lock is held. */
+/* Snapshots and checkpoints copy the blocks of a device with the locks of all arenas that have memory, so that the copy
+ * is consistent in itself and with the entries recorded before it. The heap's lock is held. */
 typedef struct weir__frozen_segment {
   const weir__segment *segment;
   size_t first, count; /* its blocks in the copy */
 } weir__frozen_segment;
 
-/* Lists the segments of a heap, or of one of its pools unless that is {0, 0}, with those of an arena next to each other. The
- * caller frees the list. false if there is no host memory. */
+/* Lists the segments of a heap, or of one of its pools unless that is {0, 0}, with those of an arena next to each
+ * other. The caller frees the list. false if there is no host memory. */
 bool weir__frozen_list(const weir__heap *heap, weir_pool_id pool, weir__frozen_segment **list, size_t *count);
 
 static inline bool weir__is_first_of_arena(const weir__frozen_segment *list, size_t i) {

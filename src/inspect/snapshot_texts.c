@@ -6,14 +6,14 @@
 
 #include "base/text.h"
 
-/* A copy that is valid UTF-8. NULL: no host memory. */
+/* A copy that is valid UTF-8, or NULL if there is no host memory. */
 static char *copy_valid(const char *text) {
-  static const char instead[] = "\xef\xbf\xbd";
+  static const char replacement[] = "\xef\xbf\xbd";
   size_t bytes = 0;
   uint32_t code;
   for (const char *s = text; *s;) {
     size_t length = weir__utf8_length(s, &code);
-    bytes += length ? length : sizeof instead - 1;
+    bytes += length ? length : sizeof replacement - 1;
     s += length ? length : 1;
   }
   char *copy = malloc(bytes + 1), *to = copy;
@@ -21,8 +21,8 @@ static char *copy_valid(const char *text) {
     return NULL;
   while (*text) {
     size_t length = weir__utf8_length(text, &code);
-    memcpy(to, length ? text : instead, length ? length : sizeof instead - 1);
-    to += length ? length : sizeof instead - 1;
+    memcpy(to, length ? text : replacement, length ? length : sizeof replacement - 1);
+    to += length ? length : sizeof replacement - 1;
     text += length ? length : 1;
   }
   *to = 0;
@@ -36,7 +36,7 @@ static uint64_t hash_of(const char *text) {
   return h ^ h >> 32;
 }
 
-/* Room for one more; the table stays at most half full. */
+/* Makes room for one more text; the table stays at most half full. */
 static bool grow(weir__text_set *texts) {
   if (texts->count == texts->room) {
     size_t room = texts->room ? 2 * texts->room : 64;

@@ -1,6 +1,6 @@
 /*
- * Texts that are kept once each, as valid UTF-8: what is none in a given text becomes U+FFFD, so that every reader of JSON and
- * of pickles takes them.
+ * An interner of texts as valid UTF-8: invalid bytes become U+FFFD, so that every reader of JSON and of pickles accepts
+ * them.
  */
 #ifndef WEIR_INSPECT_SNAPSHOT_TEXTS_H
 #define WEIR_INSPECT_SNAPSHOT_TEXTS_H
@@ -11,13 +11,13 @@
 typedef struct weir__text_set {
   char **at;
   size_t count, room;
-  uint32_t *slots; /* a hash table of number + 1; 0: empty */
+  uint32_t *slots; /* a hash table of number + 1; 0 is an empty slot */
   size_t slot_count;
 } weir__text_set;
 
 #define WEIR__NO_TEXT UINT32_MAX
 
-/* The number of a text; NULL is "". WEIR__NO_TEXT: no host memory. */
+/* The number of a text; NULL is "". WEIR__NO_TEXT if there is no host memory. */
 uint32_t weir__text_set_add(weir__text_set *texts, const char *text);
 void weir__text_set_clear(weir__text_set *texts);
 

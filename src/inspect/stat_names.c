@@ -66,7 +66,7 @@ const char *weir_stats_name(size_t index) {
 
 /* ---- By name ---- */
 
-/* Takes a word, up to a dot or the end, off the front of a name. */
+/* Removes a word, which ends at a dot or at the end, from the front of a name. */
 static bool take_word(const char **name, const char *word) {
   size_t length = strlen(word);
   const char *rest = *name + length;
@@ -83,7 +83,7 @@ static int take_one_of(const char **name, const char *const *words, int count) {
   return -1;
 }
 
-/* The statistic that a name begins with, and the rest of the name. */
+/* Finds the statistic that a name begins with, and removes it from the name. */
 static const weir_stat *find_stat(const weir_allocator_stats *stats, const char **name) {
   const char *rest = *name;
   for (size_t i = 0; i < WEIR__STAT_GROUPS; i++) {
@@ -121,7 +121,7 @@ static bool find_value(const weir_allocator_stats *stats, const char *name, int6
 }
 
 static weir_status no_name(const char *who, const char *name) {
-  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: there is no counter '%.100s'; weir_stats_name has all names", who,
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: unknown counter '%.100s'; weir_stats_name lists all names", who,
                     name);
 }
 
@@ -151,7 +151,7 @@ static const char *id_text(weir_pool_id id, char text[ID_SIZE]) {
   return text;
 }
 
-/* Takes an id, as it is written above and in no other way, off the front of a name. */
+/* Removes an id, in exactly the form that id_text writes, from the front of a name. */
 static bool take_id(const char **name, weir_pool_id *id, char text[ID_SIZE]) {
   unsigned long long first, second;
   if (sscanf(*name, "%llu_%llu", &first, &second) != 2)
@@ -160,7 +160,7 @@ static bool take_id(const char **name, weir_pool_id *id, char text[ID_SIZE]) {
   return take_word(name, id_text(*id, text));
 }
 
-/* One that was released stays until the cache is emptied; without memory it is not worth a line. */
+/* A released pool stays until the cache is emptied; it is listed as long as it has memory. */
 static bool is_listed(const weir__private_pool *pool) { return !pool->is_released || pool->segments; }
 
 weir_status weir_allocator_pools(weir_allocator *allocator, int device, weir_pool_id *pools, size_t room,
@@ -225,7 +225,7 @@ static int by_id(const void *a, const void *b) {
   return x.first != y.first ? (x.first > y.first) - (x.first < y.first) : (x.second > y.second) - (x.second < y.second);
 }
 
-/* The statistics of the private pools that weir_allocator_pools lists, at one moment. false: no host memory. */
+/* Copies the statistics of all listed private pools under one lock. false if there is no host memory. */
 static bool list_pools(weir__heap *heap, pool_stats **pools, size_t *count) {
   size_t room = 0, n = 0;
   pthread_mutex_lock(&heap->lock);
@@ -245,7 +245,7 @@ static bool list_pools(weir__heap *heap, pool_stats **pools, size_t *count) {
   return list != NULL;
 }
 
-/* Writes under a path: dicts in dicts, or one dict whose keys are the paths. */
+/* Writes nested dicts, or one flat dict whose keys are the paths. */
 typedef struct stats_writer {
   weir__sink *sink;
   bool is_flat;
@@ -323,7 +323,7 @@ weir_status weir_allocator_write_stats(weir_allocator *allocator, int device, we
   if (!file)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the file is NULL", __func__);
   if (form != WEIR_STATS_NESTED && form != WEIR_STATS_FLAT)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: form %d, there are WEIR_STATS_NESTED and _FLAT", __func__,
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: form %d: expected WEIR_STATS_NESTED or _FLAT", __func__,
                       (int)form);
   if (!weir__heap_get(__func__, allocator, device))
     return WEIR_ERROR_INVALID_DEVICE;

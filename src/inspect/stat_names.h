@@ -1,5 +1,5 @@
 /*
- * The names of the counters, and where each is in weir_allocator_stats.
+ * The names of all counters, and their places in weir_allocator_stats.
  */
 #ifndef WEIR_INSPECT_STAT_NAMES_H
 #define WEIR_INSPECT_STAT_NAMES_H
@@ -8,11 +8,11 @@
 
 #include "weir/snapshot.h"
 
-/* A statistic of four values, for one kind or for all three. */
+/* A statistic of four values, for one kind of pool or for all three. */
 typedef struct weir__stat_group {
   const char *name;
   size_t offset; /* of the first weir_stat */
-  int kinds;     /* 1, and the kind is not part of the name; or WEIR_STAT_KINDS */
+  int kinds;     /* WEIR_STAT_KINDS, or 1 if the kind is not part of the name */
 } weir__stat_group;
 
 typedef struct weir__stat_count {

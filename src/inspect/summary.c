@@ -1,5 +1,5 @@
 /*
- * What people read: the table, the line for a log, the list of processes.
+ * Summaries for people: the table, the log line, the list of processes.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "driver/nvml.h"
 #include "inspect/stat_names.h"
 
-/* A text of which only the first part may have room; its whole length is counted. */
+/* A buffer that may be too small; the length is counted in full, as snprintf does. */
 typedef struct output {
   char *text;
   size_t size, length;
@@ -21,7 +21,7 @@ static void print(output *out, const char *format, ...) {
   char *to = room ? out->text + out->length : NULL;
   va_list args;
   va_start(args, format);
-  int length = vsnprintf(to, room, format, args); /* NOLINT(clang-analyzer-valist.Uninitialized): it was begun above */
+  int length = vsnprintf(to, room, format, args); /* NOLINT(clang-analyzer-valist.Uninitialized): started above */
   va_end(args);
   out->length += length > 0 ? (size_t)length : 0;
 }
@@ -37,10 +37,10 @@ static void rule(output *out, char c) {
   print(out, "|%s|\n", line);
 }
 
-/* Python's floor of a division, also where an odd counter is negative. */
+/* Division that rounds down, as in Python, in case a counter is negative. */
 static int64_t floor_divide(int64_t value, int64_t by) { return value / by - (value % by < 0); }
 
-/* The unit is chosen by the value of the metric's first line, so that its lines can be compared. */
+/* The unit fits the value in the first line of the metric, so that its lines can be compared. */
 static void print_size(output *out, int64_t bytes, int64_t measure) {
   static const char *const units[] = {"B  ", "KiB", "MiB", "GiB", "TiB", "PiB"};
   size_t unit = 0;
@@ -66,7 +66,7 @@ static void print_count(output *out, int64_t count, int64_t measure) {
 }
 
 typedef struct metric {
-  const char *group; /* as counters are named */
+  const char *group; /* of counters */
   const char *title;
   void (*print)(output *out, int64_t value, int64_t measure);
 } metric;
@@ -154,7 +154,7 @@ size_t weir_stats_summary(const weir_allocator_stats *given, int device, weir_su
   output out = {.text = text, .size = text ? size : 0};
   if (!given || !is_form(form))
     return 0;
-  weir__copy_sized(&stats, sizeof stats, given, given->size); /* what the caller does not have is 0 */
+  weir__copy_sized(&stats, sizeof stats, given, given->size); /* fields that the caller does not know are 0 */
   if (form == WEIR_SUMMARY_LINE)
     print_line(&out, &stats, device);
   else
@@ -169,7 +169,7 @@ weir_status weir_allocator_summary(weir_allocator *allocator, int device, weir_s
   if (size && !text)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the text is NULL", __func__);
   if (!is_form(form))
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: form %d, there are WEIR_SUMMARY_FULL, _ABBREVIATED and _LINE",
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: form %d: expected WEIR_SUMMARY_FULL, _ABBREVIATED or _LINE",
                       __func__, (int)form);
   if (!weir__heap_get(__func__, allocator, device))
     return WEIR_ERROR_INVALID_DEVICE;
@@ -198,13 +198,13 @@ weir_status weir_allocator_processes(weir_allocator *allocator, int device, char
     return WEIR_ERROR_INVALID_DEVICE;
   const char *why = weir__nvml_list_processes(allocator->driver, heap->device, processes, &count);
   if (why)
-    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the processes of device %d are not known: %s", __func__, device,
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: cannot list the processes of device %d: %s", __func__, device,
                       why);
   print(&out, "GPU:%d", device);
   if (!count)
     print(&out, "\nno processes are running");
   for (unsigned i = 0; i < count && i < most; i++)
-    if (processes[i].bytes == ~0ull) /* not told, as in a virtual machine */
+    if (processes[i].bytes == ~0ull) /* not available, as in a virtual machine */
       print(&out, "\nprocess %10u uses %12s MB GPU memory", processes[i].pid, "unknown");
     else
       print(&out, "\nprocess %10u uses %12.3f MB GPU memory", processes[i].pid, (double)processes[i].bytes / mib);

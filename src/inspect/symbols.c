@@ -10,7 +10,7 @@
 #include "base/base.h"
 #include "inspect/snapshot.h"
 
-/* ---- libdw, as far as it is used: the layouts and numbers are those of its stable interface ---- */
+/* ---- The part of libdw that is used; layouts and numbers are those of its stable ABI ---- */
 
 typedef struct dw_die {
   void *address, *unit, *abbreviation;
@@ -32,7 +32,7 @@ enum { TAG_ENTRY_POINT = 0x03, TAG_INLINED_SUBROUTINE = 0x1d, TAG_SUBPROGRAM = 0
 enum { AT_CALL_FILE = 0x58, AT_CALL_LINE = 0x59, AT_LINKAGE_NAME = 0x6e };
 
 typedef struct libdw {
-  void *library; /* NULL: not there */
+  void *library; /* NULL if not found */
   void *find_elf, *find_debuginfo;
   void *(*begin)(const dw_callbacks *callbacks);
   void (*end)(void *session);
@@ -84,7 +84,7 @@ static const struct symbol {
     {offsetof(libdw, file), "dwarf_filesrc"},
 };
 
-/* All of it or nothing: the library has had all of these for long. */
+/* Requires all functions; every libdw in use has them. */
 static bool libdw_open(libdw *dw, const char *name) {
   dw->library = dlopen(name ? name : "libdw.so.1", RTLD_NOW | RTLD_LOCAL);
   for (size_t i = 0; dw->library && i < WEIR_COUNT_OF(names); i++) {
@@ -98,10 +98,11 @@ static bool libdw_open(libdw *dw, const char *name) {
   return dw->library != NULL;
 }
 
-/* ---- What was found ---- */
+/* ---- Resolved symbols ---- */
 
+/* A resolved address. */
 typedef struct known {
-  uintptr_t address; /* 0: empty */
+  uintptr_t address; /* 0 if the slot is empty */
   size_t first, count;
 } known;
 
@@ -109,18 +110,18 @@ typedef char *(*demangle_fn)(const char *name, char *buffer, size_t *length, int
 
 struct weir__symbols {
   const char *library_name;
-  const char *path; /* of a file that is not of this process; NULL: this process */
+  const char *path; /* of a file outside this process, or NULL for this process */
   uint64_t base;
-  bool is_open; /* it was tried */
+  bool is_open; /* opening was attempted */
   libdw dw;
   dw_callbacks callbacks;
   char *debuginfo_path;
-  void *session;        /* NULL: there is none */
-  demangle_fn demangle; /* of the C++ library, where the program has it */
+  void *session;        /* or NULL */
+  demangle_fn demangle; /* of the C++ library, or NULL */
   weir__symbol *symbols;
   size_t count, room;
   weir__text_set texts;
-  known *table; /* by a hash of the address, at most half full */
+  known *table; /* hashed by address, at most half full */
   size_t known_count, table_size;
 };
 
@@ -153,7 +154,7 @@ void weir__symbols_delete(weir__symbols *symbols) {
   free(symbols);
 }
 
-/* A program that is not of C++ may read a recording of one that is: then the library is loaded, and stays. */
+/* A C program may read the recording of a C++ program: then the C++ library is loaded, and stays loaded. */
 static void find_demangler(weir__symbols *s) {
   void *demangle = dlsym(RTLD_DEFAULT, "__cxa_demangle");
   if (!demangle && s->path) {
@@ -208,7 +209,7 @@ static bool add(weir__symbols *s, const char *function, const char *file, int li
 
 /* ---- Looking up ---- */
 
-/* The name with its types where the compiler wrote it down, for C++; else the plain one. */
+/* The linkage name, which has the types of a C++ function, or else the plain name. */
 static const char *name_of(const libdw *dw, dw_die *die) {
   dw_attribute attribute;
   const char *name = dw->attribute(die, AT_LINKAGE_NAME, &attribute) ? dw->string(&attribute) : NULL;
@@ -223,8 +224,8 @@ static uint64_t number_of(const libdw *dw, dw_die *die, unsigned attribute_name)
   return value;
 }
 
-/* The scopes around an address, and of them those that are functions: inlined ones, and in the end a real one. The place in
- * each is where the one inside it was called. */
+/* Walks the scopes around an address that are functions: inlined ones, then the real one. The location in each is where
+ * the next inner one was called. */
 static bool add_inlined(weir__symbols *s, void *module, uint64_t address, const char **file, int *line,
                         const char **function) {
   const libdw *dw = &s->dw;
@@ -233,7 +234,8 @@ static bool add_inlined(weir__symbols *s, void *module, uint64_t address, const 
   void *files = NULL;
   size_t file_count = 0;
   bool done = true;
-  /* The innermost scope is right, those around it are of where it was written; asked for once more, they are of here. */
+  /* scopes_at finds the innermost scope, but its parents are those of its definition; scopes_of finds the parents at
+   * this place. */
   int count = unit ? dw->scopes_at(unit, address - bias, &scopes) : 0;
   count = count > 0 ? dw->scopes_of(&scopes[0], &around) : 0;
   if (count > 0 && dw->files(unit, &files, &file_count) != 0)
@@ -307,7 +309,7 @@ size_t weir__symbols_of(weir__symbols *s, uintptr_t address, size_t *first) {
     size_t before = s->count;
     if (!s->is_open)
       start(s);
-    if (!look_up(s, address - 1)) /* the call itself */
+    if (!look_up(s, address - 1)) /* the call instruction itself */
       return 0;
     *k = (known){address, before, s->count - before};
     s->known_count++;

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "base/text.h"
-#include "inspect/write_sink.h"
+#include "inspect/json.h"
 
 /* Before an item that is not the first of its dict or list. */
 static inline void separate(weir__sink *sink) {
@@ -32,8 +32,8 @@ static void close_value(weir__sink *sink) {
   weir__sink_put_byte(sink, sink->open[sink->depth].is_dict ? '}' : ']');
 }
 
-/* Writes a character that is not plain ASCII: U+FFFD if it is not UTF-8, an escape if JSON or a terminal would interpret it. Returns
- * its length in the text. */
+/* Writes a character that is not plain ASCII: U+FFFD if it is not UTF-8, an escape if JSON or a terminal would
+ * interpret it. Returns its length in the text. */
 static size_t put_special(weir__sink *sink, const char *text) {
   char escaped[16];
   uint32_t code;
@@ -107,7 +107,8 @@ static void null(weir__sink *sink) {
   weir__sink_put(sink, "null", 4);
 }
 
-/* The shortest form that reads back as the same number, with a point, so that it stays a float. JSON has no infinity. */
+/* The shortest form that reads back as the same number, with a point, so that it stays a float. JSON has no
+ * infinity. */
 static void real(weir__sink *sink, double value) {
   char digits[40];
   int precision = 15;
@@ -153,3 +154,55 @@ const weir__sink_format weir__json_format = {.begin = begin,
                                              .boolean = boolean,
                                              .pair = pair,
                                              .null = null};
+
+/* ---- Items ---- */
+
+static void write_rounded(weir__sink *sink, const weir__json_item *item) {
+  char digits[400];
+  snprintf(digits, sizeof digits, "%.*f", item->decimals, item->real);
+  if (item->decimals)
+    sink->format->real(sink, strtod(digits, NULL));
+  else
+    sink->format->integer(sink, strtoll(digits, NULL, 10));
+}
+
+static void write_item(weir__sink *sink, const weir__json_item *item) {
+  const weir__sink_format *to = sink->format;
+  if (item->key)
+    to->key(sink, item->key, NULL);
+  switch (item->kind) {
+  case WEIR__JSON_OBJECT:
+  case WEIR__JSON_LIST:
+    to->open(sink, item->kind == WEIR__JSON_OBJECT);
+    break;
+  case WEIR__JSON_CLOSE:
+    to->close(sink);
+    break;
+  case WEIR__JSON_TEXT:
+    if (item->text)
+      to->text(sink, item->text, NULL);
+    else
+      to->null(sink);
+    break;
+  case WEIR__JSON_BOOL:
+    to->boolean(sink, item->integer != 0);
+    break;
+  case WEIR__JSON_INTEGER:
+    to->integer(sink, item->integer);
+    break;
+  case WEIR__JSON_NATURAL:
+    to->natural(sink, item->natural);
+    break;
+  case WEIR__JSON_REAL:
+    write_rounded(sink, item);
+    break;
+  case WEIR__JSON_NULL:
+    to->null(sink);
+    break;
+  }
+}
+
+void weir__json_write(weir__sink *sink, const weir__json_item *items, size_t count) {
+  for (size_t i = 0; i < count; i++)
+    write_item(sink, &items[i]);
+}

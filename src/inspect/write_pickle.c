@@ -1,6 +1,6 @@
 /*
- * Pickles of protocol 2, with operations that CPython, PyTorch's script and its page know in all versions. The page appends a
- * batch to a list as the arguments of one call, so a batch must not be long.
+ * Writes pickles of protocol 2, with operations that all versions of CPython and of PyTorch's script and viewer read.
+ * The viewer appends a batch to a list as the arguments of one call, so batches must be short.
  */
 #include "inspect/write_sink.h"
 
@@ -28,7 +28,7 @@ enum op {
   LONG1 = 0x8a
 };
 
-enum { BATCH = 1000 }; /* items of a list that are appended at once, as CPython does */
+enum { BATCH = 1000 }; /* items of a list that are appended at once, as in CPython */
 
 static void put_number(weir__sink *sink, enum op op, uint64_t value, int bytes) {
   unsigned char text[9] = {(unsigned char)op};
@@ -37,7 +37,7 @@ static void put_number(weir__sink *sink, enum op op, uint64_t value, int bytes) 
   weir__sink_put(sink, text, 1 + (size_t)bytes);
 }
 
-/* A value comes: where it is the first of a batch of a list, a mark goes before it. */
+/* Before a value: the first one of each batch of a list is preceded by a mark. */
 static inline void place(weir__sink *sink) {
   if (!sink->depth || sink->open[sink->depth - 1].is_dict)
     return;
@@ -97,7 +97,7 @@ static void text(weir__sink *sink, const char *value, uint32_t *memo) {
   key(sink, value, memo);
 }
 
-/* In as few bytes as its sign allows. */
+/* Uses the shortest encoding. */
 static void put_integer(weir__sink *sink, int64_t value) {
   if (value >= 0 && value < 256)
     put_number(sink, BININT1, (uint64_t)value, 1);
@@ -106,7 +106,7 @@ static void put_integer(weir__sink *sink, int64_t value) {
   else if (value >= INT32_MIN && value <= INT32_MAX)
     put_number(sink, BININT, (uint64_t)value, 4);
   else {
-    uint64_t magnitude = value < 0 ? ~(uint64_t)value : (uint64_t)value; /* what is above the sign's bit is all equal */
+    uint64_t magnitude = value < 0 ? ~(uint64_t)value : (uint64_t)value; /* without the sign extension */
     int bytes = 5;
     while (bytes < 8 && magnitude >> (8 * bytes - 1))
       bytes++;
@@ -141,7 +141,7 @@ static void real(weir__sink *sink, double value) {
   uint64_t bits, reversed = 0;
   memcpy(&bits, &value, sizeof bits);
   for (int i = 0; i < 8; i++)
-    reversed = reversed << 8 | (bits >> 8 * i & 0xff); /* the highest byte first */
+    reversed = reversed << 8 | (bits >> 8 * i & 0xff); /* big endian */
   place(sink);
   put_number(sink, BINFLOAT, reversed, 8);
 }

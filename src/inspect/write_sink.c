@@ -41,6 +41,6 @@ weir_status weir__sink_end(weir__sink *sink, const char *who) {
     sink->error = errno ? errno : EIO;
   if (!sink->error)
     return WEIR_OK;
-  return weir__fail(WEIR_ERROR_SYSTEM, "%s%sthe file was not written whole: %s", who ? who : "", who ? ": " : "",
-                    strerror(sink->error));
+  return weir__fail(WEIR_ERROR_SYSTEM, "%s%sthe file could not be written completely: %s", who ? who : "",
+                    who ? ": " : "", strerror(sink->error));
 }

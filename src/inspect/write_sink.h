@@ -1,6 +1,6 @@
 /*
- * The emitter of pickles and JSON: values are written piece by piece to a buffered file. The first error is kept, and output
- * after it is dropped.
+ * The emitter of pickles and JSON: values are written piece by piece to a buffered file. The first error is kept, and
+ * output after it is dropped.
  */
 #ifndef WEIR_INSPECT_WRITE_SINK_H
 #define WEIR_INSPECT_WRITE_SINK_H
@@ -14,8 +14,9 @@
 
 typedef struct weir__sink weir__sink;
 
-/* A format. A dict is open, then a key and a value for each item, then close; a list is open, values, close. A memo starts at 0;
- * texts with a memo that is not NULL are written once and referred to afterwards, if the format has references. */
+/* A format. A dict is open, then a key and a value for each item, then close; a list is open, values, close. A memo
+ * starts at 0; texts with a memo that is not NULL are written once and referred to afterwards, if the format has
+ * references. */
 typedef struct weir__sink_format {
   void (*begin)(weir__sink *sink);
   void (*end)(weir__sink *sink);
@@ -30,7 +31,8 @@ typedef struct weir__sink_format {
   void (*pair)(weir__sink *sink, uint64_t first, uint64_t second);
   void (*null)(weir__sink *sink);
 
-  /* Whole values: keep is called after one and remembers it, again refers to it. NULL if the format has no references. */
+  /* Whole values: keep is called after one and remembers it, again refers to it. NULL if the format has no
+   * references. */
   void (*again)(weir__sink *sink, uint32_t memo);
   void (*keep)(weir__sink *sink, uint32_t *memo);
 } weir__sink_format;

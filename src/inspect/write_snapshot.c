@@ -374,7 +374,7 @@ weir_status weir__write_view(const char *who, const weir__snapshot_view *view, c
   free(w.pools.memos);
   free(sink);
   return status == WEIR_ERROR_HOST_OUT_OF_MEMORY
-             ? weir__fail(status, "%s%sno host memory to write with", who ? who : "", who ? ": " : "")
+             ? weir__fail(status, "%s%sno host memory for writing", who ? who : "", who ? ": " : "")
              : status;
 }
 
@@ -499,7 +499,7 @@ static void list_settings(const weir_snapshot *snapshot, weir__snapshot_setting 
 
 static weir_status write_to(const char *who, const weir_snapshot *snapshot, weir_snapshot_format format, FILE *file) {
   if (format != WEIR_SNAPSHOT_PICKLE && format != WEIR_SNAPSHOT_JSON)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: format %d, there are WEIR_SNAPSHOT_PICKLE and _JSON", who,
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: format %d: expected WEIR_SNAPSHOT_PICKLE or _JSON", who,
                       (int)format);
   weir__snapshot_setting all_settings[LIVE_SETTINGS];
   live_view live = {snapshot, weir__symbols_new(NULL)};
@@ -523,7 +523,7 @@ static weir_status write_to(const char *who, const weir_snapshot *snapshot, weir
   weir_status status =
       live.symbols
           ? weir__write_view(who, &view, format == WEIR_SNAPSHOT_JSON ? &weir__json_format : &weir__pickle_format, file)
-          : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory to write with", who);
+          : weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for writing", who);
   weir__symbols_delete(live.symbols);
   return status;
 }

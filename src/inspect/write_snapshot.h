@@ -1,6 +1,7 @@
 /*
- * A snapshot as its writer sees it: one model for the live snapshot of an allocator (write_snapshot.c) and for a recording read from
- * a file (offline/rewrite.c). The writer asks the view for one item at a time, so neither is copied.
+ * A snapshot as its writer sees it: one model for the live snapshot of an allocator (write_snapshot.c) and for a
+ * recording read from a file (offline/rewrite.c). The writer asks the view for one item at a time, so neither is
+ * copied.
  */
 #ifndef WEIR_INSPECT_WRITE_SNAPSHOT_H
 #define WEIR_INSPECT_WRITE_SNAPSHOT_H
@@ -15,8 +16,8 @@ typedef enum weir__setting_kind {
   WEIR__SETTING_TEXT
 } weir__setting_kind;
 
-/* One key of allocator_settings. A dict in it (roundup_power2_divisions) is a run of settings with the same key, one for each of
- * its own keys. */
+/* One key of allocator_settings. A dict in it (roundup_power2_divisions) is a run of settings with the same key, one
+ * for each of its own keys. */
 typedef struct weir__snapshot_setting {
   const char *key;
   const char *sub; /* NULL for a plain setting */
@@ -90,8 +91,8 @@ typedef struct weir__snapshot_view {
   size_t step_count; /* entries of all devices */
 } weir__snapshot_view;
 
-/* Writes a frame; function and file are texts of the view. A frame with a number (not WEIR__VIEW_NONE) is written once, and
- * referred to afterwards where the format can. */
+/* Writes a frame; function and file are texts of the view. A frame with a number (not WEIR__VIEW_NONE) is written once,
+ * and referred to afterwards where the format can. */
 void weir__write_frame(weir__snapshot_writer *writer, uint32_t number, uint32_t function, uint32_t file, int64_t line);
 
 /* Writes a snapshot in PyTorch's schema. `who` is the public call for error texts, or NULL. */

@@ -7,8 +7,8 @@
 #include "base/text.h"
 #include "offline/summary.h"
 
-/* In place: a surrogate is written in three bytes, and so is U+FFFD. Other bytes that are no UTF-8, as a recording of a C
- * program may have, have room for one character each. */
+/* A surrogate takes three bytes, as U+FFFD does. Other invalid bytes, as in a recording of a C program, have room for
+ * one character each. */
 void weir__export_clean(weir__recording *snapshot) {
   static const unsigned char replacement[] = {0xef, 0xbf, 0xbd};
   uint32_t code;
@@ -40,7 +40,7 @@ weir_status weir__export_levels_begin(const weir__recording *snapshot, int devic
   return status;
 }
 
-/* Sizes of a file that makes no sense may be anything. */
+/* Wraps around, since an invalid file may have any size. */
 static void add(int64_t *level, uint64_t by) { *level = (int64_t)((uint64_t)*level + by); }
 
 void weir__export_levels_move(weir__export_levels *levels, const weir__recording_entry *event) {
@@ -300,7 +300,7 @@ weir_status weir__export_rows(const weir__recording *snapshot, int device, weir_
       [WEIR__EXPORT_SETTINGS] = settings};
   walk w = {.s = snapshot, .device = device, .step = step, .step_context = step_context, .to = to};
   weir_status status = tables[table](&w);
-  weir_status ended = to->end(to); /* also after an error: what it has open is closed */
+  weir_status ended = to->end(to); /* also after an error, to release resources */
   return status ? status : ended;
 }
 
@@ -309,7 +309,7 @@ weir_status weir__export_rows(const weir__recording *snapshot, int device, weir_
 typedef struct csv {
   weir__rows rows;
   FILE *file;
-  bool is_first; /* of its line */
+  bool is_first; /* value of the line */
 } csv;
 
 static void csv_place(csv *c) {
@@ -325,7 +325,7 @@ static void csv_text(weir__rows *to, const char *value) {
     fputs(value, c->file);
     return;
   }
-  putc_unlocked('"', c->file); /* an empty text too: nothing at all is what was not recorded */
+  putc_unlocked('"', c->file); /* empty texts are quoted too: an empty field means not recorded */
   for (; *value; value++) {
     if (*value == '"')
       putc_unlocked('"', c->file);

@@ -1,5 +1,6 @@
 /*
- * A snapshot for other programs: as rows of tables (CSV, SQLite), and as a trace for Perfetto. As JSON: see offline/rewrite.h.
+ * Exports a recording for other programs: as rows of tables (CSV, SQLite) and as a trace for Perfetto. For JSON see
+ * offline/rewrite.h.
  */
 #ifndef WEIR_OFFLINE_EXPORT_H
 #define WEIR_OFFLINE_EXPORT_H
@@ -10,12 +11,13 @@
 #include "offline/recording.h"
 #include "offline/rewrite.h"
 
-/* Other programs want texts without surrogates and without NUL: they become U+FFFD and "?". In place, before any export. */
+/* Replaces surrogates by U+FFFD and NUL by "?" in all texts, in place. Call it before an export: other programs accept
+ * neither. */
 void weir__export_clean(weir__recording *snapshot);
 
 /* ---- Tables ---- */
 
-/* name, as written, what is declared behind the columns in SQL */
+/* Tables: name, text, constraints in SQL. */
 #define WEIR__EXPORT_MAP(X)                                                                                            \
   X(SEGMENTS, "segments", "PRIMARY KEY (segment)")                                                                     \
   X(BLOCKS, "blocks", "PRIMARY KEY (block)")                                                                           \
@@ -37,7 +39,7 @@ typedef struct weir__export_column {
   bool is_text;
 } weir__export_column;
 
-/* Where rows go. The values of a row come in the order of the columns; what fails says so at its end. */
+/* A destination of rows. Values come in the order of the columns; an error is returned at the end of the row. */
 typedef struct weir__rows weir__rows;
 struct weir__rows {
   weir_status (*begin)(weir__rows *to, weir__export_table table, const weir__export_column *columns, size_t count);
@@ -51,31 +53,32 @@ struct weir__rows {
 
 const char *weir__export_table_name(weir__export_table table);
 
-/* `device` -1: all. Stacks and frames are those of all devices, under the same numbers. `step` may be NULL. */
+/* `device` is -1 for all. Stacks and frames are those of all devices, under the same numbers. `step` may be NULL. */
 weir_status weir__export_rows(const weir__recording *snapshot, int device, weir__export_table table, weir__step step,
                               void *step_context, weir__rows *to);
 
-/* One table, as RFC 4180 has it, with the names of the columns in the first line. */
+/* Writes one table as in RFC 4180, with the names of the columns in the first line. */
 weir_status weir__export_csv(const weir__recording *snapshot, int device, weir__export_table table, weir__step step,
                              void *step_context, FILE *file);
 
-/* All tables with indices, into an empty file at `path`; `name` is for errors. WEIR_ERROR_NOT_SUPPORTED: this build is
- * without SQLite. */
+/* Writes all tables with indices to an empty file at `path`; `name` is for errors. WEIR_ERROR_NOT_SUPPORTED if this
+ * build has no SQLite. */
 weir_status weir__export_sqlite(const weir__recording *snapshot, int device, weir__step step, void *step_context,
                                 const char *name, const char *path);
 
 /* ---- Over time ---- */
 
-/* How much is in use, as it was asked for, and how much is reserved. */
+/* Requested bytes in use, and reserved bytes. */
 typedef struct weir__export_levels {
   int64_t allocated, reserved;
 } weir__export_levels;
 
-/* Before the first event of a device. */
+/* The levels before the first entry of a device. */
 weir_status weir__export_levels_begin(const weir__recording *snapshot, int device, weir__export_levels *levels);
 void weir__export_levels_move(weir__export_levels *levels, const weir__recording_entry *event);
 
-/* Chrome's JSON trace, which ui.perfetto.dev opens: a process for each device, counters, events by stream, marked ranges. */
+/* Writes a JSON trace for ui.perfetto.dev and Chrome: a process for each device, with counters, events by stream and
+ * annotated ranges. */
 weir_status weir__export_perfetto(const weir__recording *snapshot, int device, weir__step step, void *step_context,
                                   FILE *file);
 

@@ -1,60 +1,30 @@
 #include <stdlib.h>
 
 #include "base/base.h"
+#include "inspect/json.h"
 #include "offline/describe.h"
 #include "offline/export.h"
 
-/* Process 0 is the idle one to some readers, so devices begin at 1; ranges of no device have a process behind all of them. */
+/* Some readers take process 0 for the idle process, so devices begin at 1; ranges without a device get the last
+ * process. */
 enum { FIRST_PROCESS = 1, SEGMENT_THREAD = 1, FIRST_STREAM_THREAD = 2 };
 
 typedef struct tracer {
   const weir__recording *s;
   weir__sink *sink;
-  const weir__sink_format *to;
   size_t done;
   weir__step step;
   void *step_context;
 } tracer;
 
-static void text(tracer *t, const char *name, const char *value) {
-  t->to->key(t->sink, name, NULL);
-  t->to->text(t->sink, value, NULL);
-}
-
-static void integer(tracer *t, const char *name, int64_t value) {
-  t->to->key(t->sink, name, NULL);
-  t->to->integer(t->sink, value);
-}
-
-static void natural(tracer *t, const char *name, uint64_t value) {
-  t->to->key(t->sink, name, NULL);
-  t->to->natural(t->sink, value);
-}
-
-/* The beginning of an entry; a dict stays open. */
-static void open_entry(tracer *t, const char *phase, const char *name, int64_t process, int64_t thread) {
-  weir__write_open_dict(t->sink);
-  text(t, "ph", phase);
-  text(t, "name", name);
-  integer(t, "pid", process);
-  integer(t, "tid", thread);
-}
-
-static void open_args(tracer *t) {
-  t->to->key(t->sink, "args", NULL);
-  weir__write_open_dict(t->sink);
-}
-
-static void close_two(tracer *t) {
-  weir__write_close(t->sink);
-  weir__write_close(t->sink);
-}
+/* The first members of an entry. */
+#define ENTRY(phase, name, process, thread)                                                                            \
+  JSON_OBJECT(NULL), JSON_TEXT("ph", phase), JSON_TEXT("name", name), JSON_INTEGER("pid", process),                    \
+      JSON_INTEGER("tid", thread)
 
 static void name_it(tracer *t, const char *what, int64_t process, int64_t thread, const char *name) {
-  open_entry(t, "M", what, process, thread);
-  open_args(t);
-  text(t, "name", name);
-  close_two(t);
+  WEIR__JSON(t->sink, ENTRY("M", what, process, thread), JSON_OBJECT("args"), JSON_TEXT("name", name), JSON_CLOSE,
+             JSON_CLOSE);
 }
 
 static void name_all(tracer *t, int device) {
@@ -66,14 +36,14 @@ static void name_all(tracer *t, int device) {
   const weir__recording_device *d = &t->s->devices[device];
   for (size_t i = 0; i < d->event_count && used; i++)
     used[d->events[i].stream] = true;
-  for (size_t i = 0; i < t->s->stream_count && used; i++) /* without memory for it they have numbers for names */
+  for (size_t i = 0; i < t->s->stream_count && used; i++) /* without host memory streams are named by number */
     if (used[i])
       name_it(t, "thread_name", FIRST_PROCESS + device, FIRST_STREAM_THREAD + (int64_t)i,
               weir__describe_stream(t->s, (uint16_t)i, stream));
   free(used);
 }
 
-/* What the driver did is apart from what streams asked for. */
+/* Driver calls are in a row of their own, apart from the streams. */
 static bool is_of_segments(uint8_t action) {
   return action >= WEIR_TRACE_SEGMENT_ALLOC && action <= WEIR_TRACE_SEGMENT_UNMAP;
 }
@@ -82,41 +52,35 @@ static void instant(tracer *t, int device, size_t number, const weir__recording_
   const weir__recording_remark *remark = &t->s->remarks[e->remark];
   const weir__string *strings = t->s->strings.items;
   char stack[WEIR__DESCRIBE_TEXT], address[32];
-  open_entry(t, "i",
-             e->action == WEIR__ACTION_UNKNOWN ? strings[remark->action].text
-                                               : weir_trace_action_name((weir_trace_action)e->action),
-             FIRST_PROCESS + device,
-             is_of_segments(e->action) ? SEGMENT_THREAD : FIRST_STREAM_THREAD + (int64_t)e->stream);
-  text(t, "s", e->action == WEIR_TRACE_OOM ? "p" : "t");
-  integer(t, "ts", time);
-  open_args(t);
-  natural(t, "event", number);
-  natural(t, "size", e->size);
+  bool is_oom = e->action == WEIR_TRACE_OOM;
+  const char *name = e->action == WEIR__ACTION_UNKNOWN ? strings[remark->action].text
+                                                       : weir_trace_action_name((weir_trace_action)e->action);
+  int64_t thread = is_of_segments(e->action) ? SEGMENT_THREAD : FIRST_STREAM_THREAD + (int64_t)e->stream;
+  WEIR__JSON(t->sink, ENTRY("i", name, FIRST_PROCESS + device, thread), JSON_TEXT("s", is_oom ? "p" : "t"),
+             JSON_INTEGER("ts", time), JSON_OBJECT("args"), JSON_NATURAL("event", number),
+             JSON_NATURAL("size", e->size));
   snprintf(address, sizeof address, "0x%llx", (unsigned long long)e->address);
-  if (e->action == WEIR_TRACE_OOM)
-    natural(t, "device_free", e->address);
+  if (is_oom)
+    WEIR__JSON(t->sink, JSON_NATURAL("device_free", e->address));
   else
-    text(t, "address", address);
+    WEIR__JSON(t->sink, JSON_TEXT("address", address));
   if (e->stack)
-    text(t, "stack", weir__describe_stack(t->s, e->stack, stack));
+    WEIR__JSON(t->sink, JSON_TEXT("stack", weir__describe_stack(t->s, e->stack, stack)));
   if (strings[remark->user_metadata].length)
-    text(t, "user_metadata", strings[remark->user_metadata].text);
+    WEIR__JSON(t->sink, JSON_TEXT("user_metadata", strings[remark->user_metadata].text));
   if (strings[remark->phase].length)
-    text(t, "phase", strings[remark->phase].text);
+    WEIR__JSON(t->sink, JSON_TEXT("phase", strings[remark->phase].text));
   if (strings[remark->compile_context].length && strcmp(strings[remark->compile_context].text, "N/A") != 0)
-    text(t, "compile_context", strings[remark->compile_context].text);
-  close_two(t);
+    WEIR__JSON(t->sink, JSON_TEXT("compile_context", strings[remark->compile_context].text));
+  WEIR__JSON(t->sink, JSON_CLOSE, JSON_CLOSE);
 }
 
 static void counter(tracer *t, int device, const char *name, int64_t time, int64_t bytes) {
-  open_entry(t, "C", name, FIRST_PROCESS + device, 0);
-  integer(t, "ts", time);
-  open_args(t);
-  integer(t, "bytes", bytes);
-  close_two(t);
+  WEIR__JSON(t->sink, ENTRY("C", name, FIRST_PROCESS + device, 0), JSON_INTEGER("ts", time), JSON_OBJECT("args"),
+             JSON_INTEGER("bytes", bytes), JSON_CLOSE, JSON_CLOSE);
 }
 
-/* Where no times were recorded, an event takes a microsecond. */
+/* Without recorded times, each entry takes a microsecond. */
 static weir_status history(tracer *t, int device) {
   const weir__recording_device *d = &t->s->devices[device];
   weir__export_levels levels = {0};
@@ -139,10 +103,10 @@ static weir_status history(tracer *t, int device) {
   return WEIR_OK;
 }
 
-/* How many ranges of each name are open, on each device and on none; and whose rows have a name. */
+/* Counts open ranges by name and device (or none), and notes which rows have a name. */
 typedef struct open_ranges {
-  uint32_t *counts; /* of name * rows + device + 1 */
-  bool *is_named;   /* of device + 1 */
+  uint32_t *counts; /* by name * rows + device + 1 */
+  bool *is_named;   /* by device + 1 */
   size_t rows;
 } open_ranges;
 
@@ -168,8 +132,8 @@ static void name_row(tracer *t, int device, int64_t process) {
   name_it(t, "process_name", process, 0, name);
 }
 
-/* Ranges need not lie within each other, so each name has a row of its own: what is asynchronous may overlap. One that began
- * before the recording has no beginning to be written, and its end alone would be none. */
+/* Ranges may overlap without nesting, so they are asynchronous events, with a row for each name. The end of a range
+ * that began before the recording is left out. */
 static void ranges(tracer *t, int device, open_ranges *open) {
   for (size_t i = 0; i < t->s->annotation_count && !t->sink->error; i++) {
     const weir__recording_annotation *a = &t->s->annotations[i];
@@ -188,15 +152,12 @@ static void ranges(tracer *t, int device, open_ranges *open) {
     if (!open->is_named[row])
       name_row(t, a->device, process);
     open->is_named[row] = true;
-    open_entry(t, begins ? "b" : ends ? "e" : "i", t->s->strings.items[a->name].text, process, SEGMENT_THREAD);
-    text(t, "cat", "annotation");
     snprintf(id, sizeof id, "0x%x%08x", (unsigned)row, (unsigned)a->name);
-    if (begins || ends)
-      text(t, "id", id);
-    else
-      text(t, "s", "p");
-    integer(t, "ts", a->time_us);
-    weir__write_close(t->sink);
+    const char *phase = begins ? "b" : ends ? "e" : "i";
+    bool is_range = begins || ends;
+    WEIR__JSON(t->sink, ENTRY(phase, t->s->strings.items[a->name].text, process, SEGMENT_THREAD),
+               JSON_TEXT("cat", "annotation"), JSON_TEXT(is_range ? "id" : "s", is_range ? id : "p"),
+               JSON_INTEGER("ts", a->time_us), JSON_CLOSE);
   }
 }
 
@@ -210,13 +171,10 @@ weir_status weir__export_perfetto(const weir__recording *snapshot, int device, w
     free(sink);
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory");
   }
-  tracer t = {.s = snapshot, .sink = sink, .to = &weir__json_format, .step = step, .step_context = step_context};
+  tracer t = {.s = snapshot, .sink = sink, .step = step, .step_context = step_context};
   weir_status status = WEIR_OK;
-  weir__sink_begin(sink, t.to, file);
-  weir__write_open_dict(sink);
-  text(&t, "displayTimeUnit", "ms");
-  t.to->key(sink, "traceEvents", NULL);
-  weir__write_open_list(sink);
+  weir__sink_begin(sink, &weir__json_format, file);
+  WEIR__JSON(sink, JSON_OBJECT(NULL), JSON_TEXT("displayTimeUnit", "ms"), JSON_LIST("traceEvents"));
   for (size_t d = 0; d < snapshot->device_count && !status; d++) {
     if ((device >= 0 && (size_t)device != d) || !snapshot->devices[d].event_count)
       continue;
@@ -224,8 +182,7 @@ weir_status weir__export_perfetto(const weir__recording *snapshot, int device, w
     status = history(&t, (int)d);
   }
   ranges(&t, device, &open);
-  weir__write_close(sink);
-  weir__write_close(sink);
+  WEIR__JSON(sink, JSON_CLOSE, JSON_CLOSE);
   weir_status ended = weir__sink_end(sink, NULL);
   free(open.counts);
   free(open.is_named);

@@ -1,6 +1,6 @@
 /*
- * One transaction without a journal: the file is new, and thrown away when anything fails. Indices come last, which sorts once
- * instead of in every row; SQLite sorts in files when it is much, so that its memory stays small.
+ * One transaction without a journal: the file is new, and removed if anything fails. Indices are created last, so that
+ * SQLite sorts once; it sorts large tables in files, so its memory stays small.
  */
 #include "base/base.h"
 #include "offline/export.h"
@@ -22,7 +22,7 @@ typedef struct base {
   weir__rows rows;
   sqlite3 *db;
   sqlite3_stmt *insert;
-  int column;       /* the next value's, from 1; -1: one of the row could not be bound */
+  int column;       /* of the next value, from 1; -1 if a value of the row could not be bound */
   const char *name; /* for errors */
 } base;
 
@@ -34,7 +34,7 @@ static weir_status run(base *b, const char *sql) {
   return sqlite3_exec(b->db, sql, NULL, NULL, NULL) == SQLITE_OK ? WEIR_OK : failed(b);
 }
 
-/* A value that could not be bound is told at the row's end. */
+/* A value that cannot be bound is reported at the end of the row. */
 static void bound(base *b, int result) {
   if (result != SQLITE_OK)
     b->column = -1;
@@ -94,7 +94,7 @@ static weir_status begin(weir__rows *to, weir__export_table table, const weir__e
 
 static weir_status end(weir__rows *to) {
   base *b = (base *)to;
-  sqlite3_finalize(b->insert); /* its error was told by the row */
+  sqlite3_finalize(b->insert); /* its error was reported by the row */
   b->insert = NULL;
   return WEIR_OK;
 }

@@ -21,12 +21,12 @@
 
 /* ---- Texts ---- */
 
-/* A text is hidden in as many ways as it is used, so that none gives another away. */
+/* A text gets a different hash in each role, so that the hash of one does not reveal another. */
 enum role { FUNCTION, FILE_NAME, REMARK, ANNOTATION, SETTING };
 
 typedef struct hider {
   weir__recording *s;
-  weir__budget budget; /* for new texts: without a limit, they are no more than the old ones */
+  weir__budget budget; /* for new texts; unlimited, as there are no more than old ones */
   weir__sha256 salted; /* the beginning of every hash */
 } hider;
 
@@ -34,7 +34,7 @@ enum { HASH_BYTES = 8, LONGEST = 48 };
 
 static weir_status out_of_memory(void) { return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory"); }
 
-/* Whether it is Python, C++ or CUDA is worth knowing and tells nobody's name. */
+/* The ending is kept: the language is useful and reveals no name. */
 static const char *ending_of(const weir__string *text) {
   static const char *const endings[] = {".py", ".pyx", ".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".so"};
   const char *dot = strrchr(text->text, '.');
@@ -44,7 +44,7 @@ static const char *ending_of(const weir__string *text) {
   return "";
 }
 
-/* Whether a file is a library's decides which frame of a stack is shown as the program's. */
+/* Reports show the innermost frame outside libraries, so hidden names keep this property. */
 static const char *place_of(const weir__string *text) {
   return weir__lies_in_library(text->text) ? "/site-packages/" : "";
 }
@@ -72,12 +72,12 @@ static weir_status new_string(hider *h, const char *text, uint32_t *string) {
   return *string != WEIR__TABLE_END ? WEIR_OK : out_of_memory();
 }
 
-/* What is in the place of each text in one role: a number + 1, or 0. */
+/* The replacement of each text in one role. */
 typedef struct hidden {
-  uint32_t *of;
-  size_t count; /* of the array: texts that were in the file */
+  uint32_t *of; /* by text: a text + 1, or 0 if there is none yet */
+  size_t count; /* of the array: the texts of the file */
   enum role role;
-  size_t *counter; /* of different ones */
+  size_t *counter; /* counts different texts */
 } hidden;
 
 static weir_status hide(hider *h, hidden *all, uint32_t *string) {
@@ -102,7 +102,7 @@ static bool is_one_of(const weir__recording *s, uint32_t string, const char *con
   return false;
 }
 
-/* What says that there is nothing to say. */
+/* Texts that mean "none" or "unknown" stay. */
 static const char *const nothing[] = {"", "N/A", "??", NULL};
 
 static weir_status hide_frames(hider *h, bool keep_functions, hidden *names, hidden *files) {
@@ -144,7 +144,7 @@ static weir_status hide_annotations(hider *h, hidden *annotations) {
 
 /* ---- Settings ---- */
 
-/* The end of an item of a configuration: a comma that is not in brackets. */
+/* An item of a configuration ends at a comma outside brackets. */
 static size_t item_length(const char *conf) {
   int depth = 0;
   size_t length = 0;
@@ -153,7 +153,7 @@ static size_t item_length(const char *conf) {
   return length;
 }
 
-/* Items that mean something are kept, as a replay may read them and no name is in them. */
+/* Valid items are kept, since a replay reads them and they contain no names. */
 static weir_status clean_conf(hider *h, const char *conf, const char **kept, size_t *dropped) {
   weir__settings parsed;
   if (weir__settings_parse(NULL, conf, &parsed) == WEIR_OK) {
@@ -213,7 +213,7 @@ static weir_status add_salt(weir__sha256 *sha, const char *salt) {
   unsigned char random[WEIR__SHA256_SIZE];
   uint64_t length = salt ? strlen(salt) : sizeof random;
   if (!salt && getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
-    return weir__fail(WEIR_ERROR_SYSTEM, "no random numbers: %s; give a --salt", strerror(errno));
+    return weir__fail(WEIR_ERROR_SYSTEM, "cannot get random numbers: %s; use --salt", strerror(errno));
   weir__sha256_begin(sha);
   weir__sha256_add(sha, &length, sizeof length);
   weir__sha256_add(sha, salt ? (const void *)salt : random, (size_t)length);
@@ -340,7 +340,7 @@ void weir__behaviour_free(weir__behaviour *behaviour) {
   *behaviour = (weir__behaviour){0};
 }
 
-/* NULL: nothing. */
+/* NULL if the reports agree. */
 static const char *differing(const weir__replay_report *a, const weir__replay_report *b) {
   if (a->events != b->events)
     return "the number of events";
@@ -362,7 +362,7 @@ weir_status weir__behaviour_compare(const weir__behaviour *before, const weir__b
   const char *what = NULL;
   int device = 0;
   if (before->device_count != after->device_count)
-    return weir__fail(WEIR_ERROR_BAD_DATA, "the copy has another number of devices");
+    return weir__fail(WEIR_ERROR_BAD_DATA, "the copy has a different number of devices");
   for (size_t i = 0; i < before->device_count && !what; i++) {
     const struct weir__behaviour_device *a = &before->devices[i], *b = &after->devices[i];
     device = a->device;
@@ -372,9 +372,9 @@ weir_status weir__behaviour_compare(const weir__behaviour *before, const weir__b
       what = differing(&a->report, &b->report);
   }
   if (what)
-    return weir__fail(WEIR_ERROR_BAD_DATA, "the copy behaves in another way on device %d: %s", device, what);
+    return weir__fail(WEIR_ERROR_BAD_DATA, "the copy behaves differently on device %d: %s", device, what);
   if (memcmp(before->numbers, after->numbers, sizeof before->numbers) != 0)
-    return weir__fail(WEIR_ERROR_BAD_DATA, "the copy has other numbers");
+    return weir__fail(WEIR_ERROR_BAD_DATA, "the copy has different numbers");
   return WEIR_OK;
 }
 
@@ -385,7 +385,7 @@ static weir_status check_names(const char *from, const char *to) {
   if (strcmp(from, "-") == 0 || strcmp(to, "-") == 0)
     return WEIR_OK;
   if (stat(from, &one) == 0 && stat(to, &other) == 0 && one.st_dev == other.st_dev && one.st_ino == other.st_ino)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the copy would replace what it is made of", to);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the copy would overwrite the original", to);
   return WEIR_OK;
 }
 

@@ -1,6 +1,6 @@
 /*
- * A snapshot without what people would not show: names, paths and remarks become hashes. Numbers stay as they are, so that a
- * replay decides the same; that is not believed but checked.
+ * Removes confidential texts from a recording: names, paths and remarks become hashes. Numbers stay, so that a replay
+ * makes the same decisions, which is checked.
  */
 #ifndef WEIR_OFFLINE_REDACT_H
 #define WEIR_OFFLINE_REDACT_H
@@ -12,11 +12,11 @@
 #include "offline/sha256.h"
 
 typedef struct weir__redact_options {
-  const char *salt;    /* equal texts get equal hashes in all files with it; NULL: a random one, used once */
+  const char *salt;    /* equal texts have equal hashes in all files with the same salt; NULL for a random one */
   bool keep_functions; /* names of functions stay */
 } weir__redact_options;
 
-/* What was hidden: different texts, and what was left out. */
+/* The number of different texts that were hidden or left out. */
 typedef struct weir__redaction {
   size_t functions, files, remarks, annotations, settings;
 } weir__redaction;
@@ -24,7 +24,7 @@ typedef struct weir__redaction {
 /* In place. */
 weir_status weir__redact(weir__recording *snapshot, const weir__redact_options *options, weir__redaction *redaction);
 
-/* How a snapshot behaves: all its numbers, and the checked replay of every device that has a history. */
+/* The behaviour of a recording: all its numbers, and the checked replay of every device with a history. */
 typedef struct weir__behaviour {
   unsigned char numbers[WEIR__SHA256_SIZE];
   size_t device_count;
@@ -38,17 +38,17 @@ typedef struct weir__behaviour {
 weir_status weir__behaviour_of(const weir__recording *snapshot, weir__behaviour *behaviour);
 void weir__behaviour_free(weir__behaviour *behaviour);
 
-/* WEIR_ERROR_BAD_DATA, with what differs. */
+/* Fails with WEIR_ERROR_BAD_DATA and says what differs. */
 weir_status weir__behaviour_compare(const weir__behaviour *before, const weir__behaviour *after);
 
 typedef struct weir__redact_report {
   weir__redaction hidden;
-  size_t left_out; /* keys that were not understood, of those that the reader has counted */
-  size_t devices, events, allocations, differences; /* of the checked replays: the same of both */
+  size_t left_out;                                  /* keys that the reader did not understand */
+  size_t devices, events, allocations, differences; /* of the checked replays, the same before and after */
   size_t unchecked;                                 /* devices whose history cannot be replayed, before as after */
 } weir__redact_report;
 
-/* Reads `from`, writes `to`, reads that again and compares. Where anything fails or differs there is no `to`. */
+/* Reads `from`, writes `to`, reads it back and compares. `to` is not created if anything fails or differs. */
 weir_status weir__redact_file(const char *from, const char *to, const weir__redact_options *options,
                               weir__redact_report *report);
 

@@ -112,7 +112,7 @@ done
 # Not a folder: one message, and all goes well.
 : >"$work/plain"
 WEIR_RECORD="$work/plain" run 0 demo
-has err '^weir: warning: WEIR_RECORD=.*: nothing is recorded: a file of 8 MiB cannot be made there: '
+has err '^weir: warning: WEIR_RECORD=.*: not recording: cannot create a file of 8 MiB there: '
 [ "$(wc -l <"$work/err")" -eq 1 ] || fail "more than one message"
 
 # A file that is cut off.

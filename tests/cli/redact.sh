@@ -44,7 +44,7 @@ run 0 "$work/run"
 exists run.redacted
 
 run 1 -o "$work/run.pickle" "$work/run.pickle"
-has err 'would replace what it is made of'
+has err 'would overwrite the original'
 cmp -s "$small" "$work/run.pickle" || fail 'the original is not what it was'
 run 1 -o "$work/none" "$work/missing"
 empty out
@@ -138,7 +138,7 @@ if command -v zstd >/dev/null; then
   python3 "$work/texts.py" loose "$work/large.pickle" "$work/loose" >"$work/out" 2>"$work/err" || fail 'no file'
   run 1 -o "$work/none" "$work/loose"
   empty out
-  has err 'behaves in another way on device 0'
+  has err 'behaves differently on device 0'
   missing none
   [ "$(find "$work" -name '*.part' | wc -l)" -eq 0 ] || fail 'a part is left'
 fi

@@ -7,7 +7,7 @@
 #include "inspect/history.h"
 #include "weir/snapshot.h"
 
-/* ---- Events ---- */
+/* ---- Order and contents ---- */
 
 static void test_all_in_order(void **state) {
   (void)state;
@@ -54,7 +54,7 @@ static void test_pages_and_pools(void **state) {
   put(p);
   CHECK(weir_pool_release(allocator, 0, id));
   empty_cache();
-  read_events(0); /* also what the pool's arenas wrote, which are gone */
+  read_events(0); /* including the entries of the pool's arenas, which no longer exist */
   assert_int_equal(event_count, 5);
   expect(0, WEIR_TRACE_SEGMENT_MAP, p, 40 * MIB, NULL);
   expect(1, WEIR_TRACE_ALLOC, p, 30 * MIB, NULL);
@@ -127,7 +127,7 @@ static void test_times_are_unix_times(void **state) {
   int64_t to = (int64_t)after.tv_sec * 1000000 + after.tv_nsec / 1000;
   for (size_t i = 0; i < event_count; i++) {
     int64_t us = weir__clock_unix_us(&line, events[i].time);
-    assert_true(us >= from - 1000 && us <= to + 1000); /* a millisecond: the clock may be set meanwhile */
+    assert_true(us >= from - 1000 && us <= to + 1000); /* within a millisecond: the clock may be adjusted meanwhile */
   }
   alloc_close();
 }
@@ -193,7 +193,7 @@ static void test_snapshots_of_a_full_ring(void **state) {
   }
 }
 
-/* Whatever the limit and however the arenas share the events, the newest are there and none is missing in between. */
+/* For every limit and every distribution over arenas, exactly the most recent entries are kept. */
 static void test_newest_are_kept(void **state) {
   (void)state;
   static const size_t limits[] = {2, 63, 64, 65, 200, 1000};
@@ -279,7 +279,7 @@ static void test_clear_and_off(void **state) {
   read_events(0);
   assert_int_equal(event_count, 0);
   assert_int_equal(dropped, 0);
-  assert_string_equal(block_name(p), "before"); /* it is still in use, and known */
+  assert_string_equal(block_name(p), "before"); /* it is still in use, so its stack is kept */
   void *q = get_in("after", 512, NULL);
   read_events(0);
   assert_int_equal(event_count, 1);
@@ -294,14 +294,14 @@ static void test_clear_and_off(void **state) {
   read_events(0);
   assert_int_equal(event_count, 0);
   record_named(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL);
-  put_in("now", p); /* what was known of it is of another recording */
+  put_in("now", p); /* its stack belongs to the previous recording */
   read_events(0);
   assert_int_equal(event_count, 2);
   assert_string_equal(names_of(WEIR_TRACE_FREE_REQUESTED), "now");
   alloc_close();
 }
 
-/* ---- What the program says about itself ---- */
+/* ---- Phases, marks and annotations ---- */
 
 static weir__entry_context context_at(size_t at) {
   assert_true(at < event_count);
@@ -344,7 +344,7 @@ static void test_phases_and_texts(void **state) {
 static void test_marks(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
-  CHECK(weir_history_mark(allocator, 0, "nobody records"));
+  CHECK(weir_history_mark(allocator, 0, "not recorded"));
   record_named(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL);
   current_function = "marker";
   CHECK(weir_history_mark(allocator, 0, "begin"));
@@ -427,13 +427,13 @@ static void test_a_million_annotations(void **state) {
   CHECK(weir_history_get_info(allocator, 0, &info));
   assert_int_equal(info.annotations, 300000);
   assert_int_equal(info.annotations_dropped, 700000);
-  assert_int_equal(atomic_load(&weir__texts.count), texts); /* what was dropped takes no memory any more */
+  assert_int_equal(atomic_load(&weir__texts.count), texts); /* dropped annotations take no memory */
   const char *const bad[] = {"name", NULL};
   assert_int_equal(weir_history_annotate(allocator, 0, bad, 1), WEIR_ERROR_INVALID_ARGUMENT);
   alloc_close();
 }
 
-/* ---- Wrong calls ---- */
+/* ---- Invalid arguments ---- */
 
 static void test_wrong_calls(void **state) {
   (void)state;

@@ -3,8 +3,6 @@
  */
 #include "inspect/history.h"
 
-/* ---- Trackers and observers ---- */
-
 static int seen_count, nested;
 static weir_trace_action seen_actions[64];
 
@@ -68,7 +66,7 @@ static void test_trackers_hear_what_is_skipped(void **state) {
   alloc_close();
 }
 
-/* PyTorch's test_notifies_oom: the observer is called once, after the event is there, and may look and allocate. */
+/* PyTorch's test_notifies_oom: the observer is called once, after the entry was recorded, and may read and allocate. */
 static int oom_calls;
 
 static void observe_oom(void *context, int device, size_t bytes, size_t limit, size_t free_bytes) {

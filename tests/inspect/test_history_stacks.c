@@ -32,7 +32,7 @@ static void test_stacks_of_frees(void **state) {
   }
 }
 
-/* Restoring a checkpoint is many calls in one: what it makes again has its stack, what it frees as any free has. */
+/* Restoring a checkpoint: blocks that it allocates again have its stack; blocks that it frees, like any free. */
 static void test_stacks_of_a_checkpoint(void **state) {
   (void)state;
   const weir_pool_id id = {0, 3};
@@ -89,7 +89,7 @@ static void test_stacks_of_segments(void **state) {
     }
 }
 
-/* PyTorch's test_memory_plots_history_context: the context changes on the way, and what there is stays. */
+/* PyTorch's test_memory_plots_history_context: the context changes while recording, and earlier entries stay. */
 static void test_context_changes(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -107,7 +107,7 @@ static void test_context_changes(void **state) {
   alloc_close();
 }
 
-/* A block that waited is set free by whoever looks for memory next, and that is its stack. */
+/* A waiting block is freed by the next request for memory, and gets the stack of that request. */
 static void test_stacks_of_waiting_blocks(void **state) {
   (void)state;
   for (int context = WEIR_CONTEXT_STATE; context <= WEIR_CONTEXT_ALL; context++) {
@@ -167,7 +167,7 @@ static void test_native_stacks(void **state) {
   static const int depths[] = {0, 3, 200, 1000, 3000, 10000};
   size_t base = 0;
   alloc_open(NULL, GIB);
-  put(get(512, NULL)); /* the first one goes another way inside */
+  put(get(512, NULL)); /* the first one takes the slow path */
   for (size_t i = 0; i < WEIR_COUNT_OF(depths); i++) {
     record(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALL, 1000);
     CHECK(weir_history_clear(allocator));
@@ -193,7 +193,7 @@ static void test_stacks_are_stored_once(void **state) {
     return;
   alloc_open(NULL, GIB);
   record(WEIR_HISTORY_ALL, WEIR_CONTEXT_ALLOC, 1000);
-  put(get(512, NULL)); /* the first one goes another way inside */
+  put(get(512, NULL)); /* the first one takes the slow path */
   void *pointers[50];
   for (int i = 0; i < 50; i++)
     pointers[i] = get_deep(5, 512);
@@ -264,7 +264,7 @@ static size_t allocating_hook(void *context, weir_stack_frame *frames, size_t ro
 }
 
 static int keyed_calls;
-static uint64_t keyed_by; /* 0: no key */
+static uint64_t keyed_by; /* 0 for no key */
 
 static size_t hook_keyed_frame(void *context, weir_stack_frame *frames, size_t room) {
   (void)context;
@@ -290,7 +290,8 @@ static uint32_t stack_of_alloc(void) {
   return info.stack;
 }
 
-/* A stack whose key is known is not asked for its frames; a hook without a key, or with native frames behind its own, always is. */
+/* A stack whose key is known is not asked for its frames; a hook without a key, or with native frames behind its own,
+ * always is. */
 static void test_keys_of_stacks(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -310,8 +311,8 @@ static void test_keys_of_stacks(void **state) {
   assert_int_equal(first, 499);
   for (keyed_by = 1; keyed_by < 500; keyed_by++)
     assert_int_equal(stack_of_alloc(), numbers[keyed_by]);
-  assert_true(keyed_calls - first < 100);             /* but for a few that share a place */
-  for (keyed_by = 500; keyed_by < STACKS; keyed_by++) /* more than there are places */
+  assert_true(keyed_calls - first < 100);             /* except for a few that share a slot */
+  for (keyed_by = 500; keyed_by < STACKS; keyed_by++) /* more than there are slots */
     stack_of_alloc();
   weir_stack_frame frame;
   for (keyed_by = 1; keyed_by < 500; keyed_by++) {
@@ -324,7 +325,7 @@ static void test_keys_of_stacks(void **state) {
   stack_of_alloc();
   assert_int_equal(keyed_calls, 2);
   keyed_by = 7;
-  weir_set_stack_hook(hook_keyed_frame, NULL); /* which has no key of its own */
+  weir_set_stack_hook(hook_keyed_frame, NULL); /* setting a hook removes the key */
   stack_of_alloc();
   assert_int_equal(keyed_calls, 3);
   weir_set_stack_hook(NULL, NULL);

@@ -45,7 +45,7 @@ static size_t one_frame(void *context, weir_stack_frame *frames, size_t room) {
   return 1;
 }
 
-/* Events of one address come in the order that they have in life. */
+/* The entries of one address are in the order of its life cycle. */
 static void check_events(const weir__entry *events, size_t count, bool is_whole) {
   for (size_t i = 0; i < count; i++) {
     assert_true(events[i].action < WEIR_TRACE_ACTIONS && !weir__action_is_for_file(events[i].action));

@@ -1,6 +1,6 @@
 /*
- * WEIR_RECORD: a file that has the recording whatever becomes of the process, and a program that goes on whatever becomes of
- * the file.
+ * WEIR_RECORD: the file has the recording however the process ends, and the program runs on whatever happens to the
+ * file.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -34,7 +34,7 @@ static const char *path_in(const char *name) {
   return path;
 }
 
-/* The only file whose name ends so. */
+/* The only file with this ending. */
 static const char *find_file(const char *ending, int expected) {
   static char found[512];
   int count = 0;
@@ -93,7 +93,7 @@ static void check_replay(const weir__recording *s) {
   assert_true(report.allocations > 0);
 }
 
-/* Waits for a child, and returns its exit code, or minus the signal that ended it. */
+/* Waits for a child. Returns its exit code, or minus the signal that ended it. */
 static int outcome(pid_t child) {
   int status;
   assert_int_equal(waitpid(child, &status, 0), child);
@@ -104,14 +104,14 @@ static int outcome(pid_t child) {
 
 enum { STREAMS = 3, HELD = 32 };
 
-/* What was begun and finished on a stream, where the parent sees it. */
+/* The work begun and finished on a stream, in memory shared with the parent. */
 typedef struct progress {
   _Atomic long alloc_begun, alloc_done, free_begun, free_done;
 } progress;
 
 static progress *seen;
 
-static bool is_alone; /* one thread works on all streams, in turn */
+static bool is_alone; /* one thread works on all streams in turn */
 
 static void *churn(void *argument) {
   uintptr_t thread = (uintptr_t)argument;
@@ -134,7 +134,7 @@ static void *churn(void *argument) {
       held[k].stream = is_alone ? i % STREAMS : thread;
       progress *mine = &seen[held[k].stream];
       atomic_fetch_add(&mine->alloc_begun, 1);
-      /* One size class: so each stream is one arena. */
+      /* One size class, so that each stream is one arena. */
       if (weir_allocator_alloc(recorded, 0, 1 + random % 300000, (weir_cu_stream)(16 * (held[k].stream + 1)),
                                &held[k].pointer))
         _exit(4);
@@ -194,11 +194,11 @@ static void test_killed(void **state) {
   munmap(seen, 4096);
 }
 
-/* ---- What is in the file ---- */
+/* ---- The contents of the file ---- */
 
 static const char *text_at(const weir__recording *s, uint32_t string) { return s->strings.items[string].text; }
 
-/* The file says what a snapshot of the same allocator says. */
+/* The file agrees with a snapshot of the same allocator. */
 static void test_same_as_snapshot(void **state) {
   (void)state;
   open_recorded(folder, "4", "all");
@@ -269,7 +269,7 @@ static void test_same_as_snapshot(void **state) {
   }
   assert_true(phases >= 60 * 3);
   const weir__recording_entry *last = &file->devices[0].events[file->event_count - 1];
-  if (weir__stacks_start()) { /* the frame of this function is in this program */
+  if (weir__stacks_start()) { /* this function is in the stack */
     const weir__recording_stack *stack = &file->stacks[last->stack];
     bool found = false;
     for (size_t i = 0; i < stack->count; i++)
@@ -281,13 +281,13 @@ static void test_same_as_snapshot(void **state) {
   weir__recording_free(other);
 }
 
-/* What the program tells the allocator on its way is in the file with its place, and a replay follows it. */
+/* Changes of settings and limits are in the file at their places, and a replay follows them. */
 static void test_changes(void **state) {
   (void)state;
   void *held[40];
   open_recorded(folder, "4", "none");
   assert_int_equal(weir_allocator_set_limit(recorded, 0, 700 * MIB),
-                   WEIR_OK); /* before the first event: only where it begins */
+                   WEIR_OK); /* before the first entry: part of the initial state */
   assert_int_equal(weir_allocator_set_limit(recorded, 0, 800 * MIB), WEIR_OK);
   static const char *const confs[] = {"roundup_power2_divisions:4", "max_split_size_mb:32", "expandable_segments:True",
                                       "expandable_segments:False,roundup_power2_divisions:1"};
@@ -309,7 +309,7 @@ static void test_changes(void **state) {
   give(take(5 * MIB, 0));
   weir__recording *s = load_recording(find_file(".ring", 1));
   assert_int_equal(s->devices[0].memory, GIB);
-  /* Settings and limit at the beginning; four settings and two limits later. */
+  /* Settings and limit at the beginning, then four settings and two limits. */
   static const uint64_t limits[] = {800 * MIB, GIB / 4, UINT64_MAX};
   size_t settings = 0, limit = 0;
   for (size_t i = 0; i < s->change_count; i++) {
@@ -325,7 +325,7 @@ static void test_changes(void **state) {
   assert_int_equal(limit, WEIR_COUNT_OF(limits));
   assert_string_equal(s->conf, s->changes[s->change_count - 1].conf);
   check_replay(s);
-  /* Without the changes it is another history. */
+  /* Without the changes the replay differs. */
   s->change_count = 2;
   weir__replay_options options = {.device = 0, .check = true};
   weir__replay_report report = {0};
@@ -334,7 +334,7 @@ static void test_changes(void **state) {
   weir__recording_free(s);
 }
 
-/* The limit is where it was set: what went back for it did so there. */
+/* The limit is in the file where it was set: memory was released for it at that place. */
 static void test_limit_set_later(void **state) {
   (void)state;
   open_recorded(folder, "4", "none");
@@ -344,7 +344,7 @@ static void test_limit_set_later(void **state) {
   for (size_t i = 0; i < 10; i += 2)
     give(held[i]);
   assert_int_equal(weir_allocator_set_limit(recorded, 0, 210 * MIB), WEIR_OK);
-  void *large = take(60 * MIB, 0); /* the free ones go back */
+  void *large = take(60 * MIB, 0); /* releases the free segments */
   assert_int_equal(weir_allocator_alloc(recorded, 0, 100 * MIB, NULL, &none), WEIR_ERROR_OUT_OF_MEMORY);
   assert_int_equal(weir_allocator_set_limit(recorded, 0, SIZE_MAX), WEIR_OK);
   give(take(400 * MIB, 0));
@@ -356,7 +356,7 @@ static void test_limit_set_later(void **state) {
   weir__recording_free(s);
 }
 
-/* Pools that are over give their memory back, with the rest or alone, and some come again. */
+/* Released pools return their memory, together or alone, and some are created again. */
 static void test_released_pools(void **state) {
   (void)state;
   open_recorded(folder, "4", "none");
@@ -380,7 +380,7 @@ static void test_released_pools(void **state) {
   assert_int_equal(weir_allocator_empty_cache(recorded), WEIR_OK);
   weir__recording *s = load_recording(find_file(".ring", 1));
   check_replay(s);
-  /* A file that does not say why has to be explained as well. */
+  /* A file without the causes of segments can be explained too. */
   s->has_causes = false;
   check_replay(s);
   weir__recording_free(s);
@@ -403,7 +403,7 @@ static void test_names(void **state) {
   weir_driver_close(first_driver);
 }
 
-/* ---- Rings that are full ---- */
+/* ---- Full rings ---- */
 
 static void test_full(void **state) {
   (void)state;
@@ -417,7 +417,7 @@ static void test_full(void **state) {
   assert_true(weir__recorder_read(atomic_load(&recorded->history), 0, &events, &count, &dropped));
   assert_in_range(count, capacity - 2 * WEIR__CHUNK_ENTRIES, capacity);
   assert_int_equal(count + dropped, 3 * capacity + 1);
-  /* Read from the file it begins with a checkpoint. */
+  /* The recording read from the file begins with a checkpoint. */
   size_t first = count - s->event_count;
   assert_in_range(s->event_count, capacity / 3, count);
   assert_int_equal(s->devices[0].dropped, dropped + first);
@@ -430,7 +430,7 @@ static void test_full(void **state) {
   weir__recording_free(s);
 }
 
-/* A file with room for one chunk, and for two writers. */
+/* A file with room for one chunk, and two writers. */
 static void test_one_chunk(void **state) {
   (void)state;
   int why;
@@ -476,7 +476,7 @@ static void test_clear(void **state) {
 
 /* ---- No file ---- */
 
-/* 0: the program went on, and heard once why nothing is recorded. */
+/* 0 if the program ran on, and one warning said why there is no recording. */
 static int goes_on(const char *where, const char *mb, const char *why) {
   weir_log_set_sink(count_warning, NULL);
   warnings = 0;
@@ -515,7 +515,7 @@ static void test_read_only_folder(void **state) {
   assert_int_equal(code, 0);
 }
 
-/* There is less room than asked for: as a full disk, but one that a test can have. */
+/* Less space than asked for: a full disk, as far as a test can have one. */
 static void test_no_room(void **state) {
   (void)state;
   pid_t child = fork();
@@ -524,7 +524,7 @@ static void test_no_room(void **state) {
     struct rlimit little = {1 << 20, 1 << 20};
     if (setrlimit(RLIMIT_FSIZE, &little) != 0)
       _exit(2);
-    _exit(goes_on(folder, "64", "WEIR_RECORD_MB makes it smaller"));
+    _exit(goes_on(folder, "64", "set WEIR_RECORD_MB to make it smaller"));
   }
   assert_int_equal(outcome(child), 0);
   find_file(".ring", 0);
@@ -620,7 +620,7 @@ static void test_abort_and_signal(void **state) {
   weir__recording_free(last);
 }
 
-/* ---- Files that are none ---- */
+/* ---- Invalid files ---- */
 
 static void write_file(const char *path, const void *data, size_t size) {
   FILE *f = fopen(path, "w");
@@ -657,7 +657,7 @@ static void test_broken(void **state) {
   for (int i = 0; i < 400; i++) {
     memcpy(bad, good, SIZE);
     for (uint64_t flips = 1 + soft_random(8); flips > 0; flips--) {
-      /* The header, the begin of the log, of the checkpoints, and of the chunks. */
+      /* The header, and the start of the log, of the checkpoints and of the chunks. */
       size_t base = (size_t[]){8, 4096, 4096 + SIZE / 8, 4096 + SIZE / 4}[soft_random(4)];
       bad[base + soft_random(base == 8 ? 400 : 4000)] ^= (unsigned char)(1u << soft_random(8));
     }

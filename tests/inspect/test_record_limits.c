@@ -1,6 +1,6 @@
 /*
- * Recording at its limits: disks that are really full, rings of one entry and rings that went around, pools without end, stacks
- * without end, and what a process is called.
+ * Limits of recording: full disks, rings of one entry and rings that have wrapped, very many pools, very deep stacks,
+ * and the rank in a file's name.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -30,14 +30,14 @@
 #include "weir/snapshot.h"
 
 #ifdef SANITIZED
-enum { MOST_MORE_KIB = 1 << 20 }; /* the sanitizer keeps what was freed for a while */
+enum { MOST_MORE_KIB = 1 << 20 }; /* the sanitizer delays frees */
 #else
 enum { MOST_MORE_KIB = 8192 };
 #endif
 
 static char folder[] = "/tmp/weir-test-record-limits-XXXXXX";
 
-/* mb NULL: without a file. */
+/* Without a file if `mb` is NULL. */
 static void open_recorded(const char *mb, const char *stacks, unsigned long long bytes) {
   open_recording(&(recording){.bytes = bytes, .folder = mb ? folder : NULL, .mb = mb, .stacks = stacks});
 }
@@ -74,7 +74,7 @@ static void pairs(int count) {
 
 /* ---- Disks ---- */
 
-/* Runs `what` in a child. Its exit code, or minus the signal that ended it. */
+/* Runs `what` in a child. Returns its exit code, or minus the signal that ended it. */
 static int in_child(int (*what)(void)) {
   pid_t child = fork();
   assert_true(child >= 0);
@@ -87,7 +87,7 @@ static int in_child(int (*what)(void)) {
 
 enum { WAIVED = 77 };
 
-/* In a child: a disk of so many bytes on the folder, which nobody else sees, and which goes with the child. */
+/* Called in a child: mounts a disk of a given size on the folder, visible only to the child. */
 static bool mount_disk(const char *options) {
   uid_t user = geteuid();
   if (unshare(user ? CLONE_NEWUSER | CLONE_NEWNS : CLONE_NEWNS) != 0)
@@ -103,9 +103,9 @@ static int disk_full_at_first(void) {
   open_recorded("8", "none", GIB);
   pairs(1000);
   weir_history_info info = {.size = sizeof info};
-  bool ok = warnings == 1 && strstr(warning, strerror(ENOSPC)) && strstr(warning, "WEIR_RECORD_MB makes it smaller") &&
-            !find_file(".ring") && weir_history_get_info(recorded, 0, &info) == WEIR_OK &&
-            info.mode == WEIR_HISTORY_OFF;
+  bool ok = warnings == 1 && strstr(warning, strerror(ENOSPC)) &&
+            strstr(warning, "set WEIR_RECORD_MB to make it smaller") && !find_file(".ring") &&
+            weir_history_get_info(recorded, 0, &info) == WEIR_OK && info.mode == WEIR_HISTORY_OFF;
   if (!ok)
     fprintf(stderr, "%d warnings, the last: %s\n", warnings, warning);
   return !ok;
@@ -126,8 +126,8 @@ static bool fill_disk(void) {
   return statvfs(folder, &about) == 0 && about.f_bavail * about.f_bsize < 65536;
 }
 
-/* The file has all of its bytes from the beginning: it goes around and around on a disk that has none left. What is written beside
- * it has no place, and that is said. */
+/* The file has all of its space from the beginning, so the ring keeps wrapping on a full disk. A snapshot next to it
+ * fails with a warning. */
 static int disk_full_later(void) {
   if (!mount_disk("size=4m"))
     return WAIVED;
@@ -139,7 +139,7 @@ static int disk_full_later(void) {
   void *none;
   if (weir_allocator_alloc(recorded, 0, 2 * GIB, NULL, &none) != WEIR_ERROR_OUT_OF_MEMORY)
     return 3;
-  if (warnings != 1 || !strstr(warning, "no snapshot was written") || !strstr(warning, strerror(ENOSPC)) ||
+  if (warnings != 1 || !strstr(warning, "cannot write a snapshot") || !strstr(warning, strerror(ENOSPC)) ||
       find_file(".pickle")) {
     fprintf(stderr, "%d warnings, the last: %s\n", warnings, warning);
     return 4;
@@ -174,7 +174,8 @@ static void test_disks(void **state) {
   }
 }
 
-/* A limit on the size of files that comes later: what is written beside the recording would bring a signal that ends the program. */
+/* A limit on file sizes that is set later: writing a snapshot next to the recording would raise a signal that kills the
+ * program. */
 static int files_limited_later(void) {
   weir_log_set_sink(count_warning, NULL);
   open_recorded("4", "none", GIB);
@@ -231,7 +232,7 @@ static void test_ring_of_one(void **state) {
   weir_snapshot_destroy(taken);
 }
 
-/* What a file says of what it does not have any more. */
+/* What a file says about entries that it no longer has. */
 static void test_wrapped(void **state) {
   (void)state;
   open_recorded("1", "none", GIB);
@@ -249,7 +250,7 @@ static void test_wrapped(void **state) {
   uint64_t dropped;
   assert_true(weir__recorder_read(atomic_load(&recorded->history), 0, &events, &count, &dropped));
   free(events);
-  /* What has gone into the checkpoint is left away too, and what is older, in a chunk that is still written. */
+  /* Entries that the checkpoint covers are left out too, and older ones in a chunk that is still being written. */
   uint64_t left_away = dropped + count - s->event_count;
   assert_in_range(s->event_count, count / 3, count);
   assert_in_range(s->devices[0].dropped, left_away - WEIR__CHUNK_ENTRIES, left_away);
@@ -260,7 +261,7 @@ static void test_wrapped(void **state) {
   assert_in_range(summary.live_before, 30 * MIB, 30 * MIB + 8 * 512); /* one of the pairs may be in use */
   assert_true(summary.is_end_told);
   assert_int_equal(summary.end_requested, 21 * MIB);
-  /* The settings are those that held at its first event. */
+  /* The settings are those in force at the first entry. */
   assert_int_equal(s->change_count, 2);
   assert_int_equal(s->changes[0].event, 0);
   assert_non_null(strstr(s->changes[0].conf, "roundup_power2_divisions"));
@@ -292,7 +293,7 @@ static void use_pool(uint64_t number) {
 static void test_pools_without_end(void **state) {
   (void)state;
   const uint64_t pools = (uint64_t)usual_or_long(200000, 1000000), used = pools / 50;
-  open_recorded("2", "none", 256 * MIB); /* pools that are over make room for others */
+  open_recorded("2", "none", 256 * MIB); /* released pools make room for others */
   long before = 0;
   for (uint64_t i = 1; i <= pools; i++) {
     weir_pool_id id = {0, i};
@@ -310,13 +311,13 @@ static void test_pools_without_end(void **state) {
     fail_msg("%ld KiB more after nine tenths of %" PRIu64 " pools", more, pools);
   weir__recording *s = load_recording(find_file(".ring"));
   assert_true(s->event_count > 1000);
-  assert_true(s->pool_count > 300); /* the newest, of which the ring has events */
+  assert_true(s->pool_count > 300); /* the most recent, of which the ring has entries */
   const weir__recording_entry *last = &s->events[s->event_count - 1];
   assert_int_equal(s->pools[last->pool].id[1], pools);
   weir__recording_free(s);
 }
 
-/* Many at once: each has a chunk of its own in the file, and when there is none left for one, its events are counted as lost. */
+/* Many live pools: each has a chunk of its own in the file, and without one its entries are counted as lost. */
 static void test_many_pools_alive(void **state) {
   (void)state;
   enum { ALIVE = 5000 };
@@ -340,7 +341,7 @@ static void test_many_pools_alive(void **state) {
   weir__recording *s = load_recording(find_file(".ring"));
   assert_int_equal(warnings, 1);
   assert_non_null(strstr(warning, "WEIR_RECORD_MB makes it larger"));
-  /* A checkpoint may have been taken meanwhile: then the window begins there. */
+  /* A checkpoint may have been taken meanwhile; then the recording begins there. */
   assert_int_equal(s->devices[0].dropped + s->event_count, 2 * chunks);
   weir__recording_free(s);
   for (int i = 0; i < ALIVE; i++)
@@ -379,7 +380,7 @@ static void test_deep_stacks(void **state) {
     if (depth < WEIR__MOST_FRAMES)
       assert_in_range(frames, depth + 2, depth + 40);
     else
-      /* The outermost are left off, and when the file is read, Weir's own at the inner end. */
+      /* The outermost frames are left out, and on reading also Weir's own at the inner end. */
       assert_in_range(frames, WEIR__MOST_FRAMES - 12, WEIR__MOST_FRAMES);
   }
   assert_int_equal(found, WEIR_COUNT_OF(depths));
@@ -406,14 +407,14 @@ static void test_ranks(void **state) {
     unsetenv(names[i]);
   expect_rank("weir-", -1);
   assert_null(find_file("-rank"));
-  for (size_t i = 0; i < WEIR_COUNT_OF(names); i++) { /* each wins over those before it */
+  for (size_t i = 0; i < WEIR_COUNT_OF(names); i++) { /* each takes precedence over those before it */
     char value[8];
     snprintf(value, sizeof value, "%zu", i + 3);
     setenv(names[i], value, 1);
     snprintf(part, sizeof part, "-rank%zu-", i + 3);
     expect_rank(part, (int64_t)i + 3);
   }
-  setenv("RANK", "first", 1); /* no number: the next one tells */
+  setenv("RANK", "first", 1); /* not a number: the next variable is used */
   expect_rank("-rank8-", 8);
   setenv("RANK", "99999999999999999999", 1);
   expect_rank("-rank8-", 8);

@@ -1,6 +1,6 @@
 /*
- * Files of WEIR_RECORD whose ring wrapped many times: with the checkpoints in them the last window replays without a
- * difference, and ends in the state that the allocator has.
+ * Files of WEIR_RECORD whose ring has wrapped many times: with the checkpoints, the entries that are left replay
+ * without a difference and end in the state of the allocator.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -27,11 +27,11 @@ enum { HELD = 256, STREAMS = 4, POOLS = 3 };
 typedef struct job {
   const char *name, *conf, *mb;
   int devices;
-  bool pools;     /* a part goes to private pools, which end and come again */
+  bool pools;     /* some allocations go to private pools, which are released and created again */
   bool records;   /* blocks are used by other streams too */
   bool empties;   /* the cache is emptied now and then */
-  bool changes;   /* settings and limits change on the way */
-  uint64_t limit; /* 0: none */
+  bool changes;   /* settings and limits change during the job */
+  uint64_t limit; /* or 0 */
   size_t largest;
 } job;
 
@@ -121,7 +121,7 @@ static void churn(const job *j, int operations) {
   }
 }
 
-/* ---- Rings that went round ---- */
+/* ---- Rings that have wrapped ---- */
 
 static const job jobs[] = {
     {.name = "plain", .largest = 40 * MIB},
@@ -164,7 +164,7 @@ static void test_window(void **state) {
   }
 }
 
-/* One device is busy, the other seldom used: its events stay, and its first checkpoint with them. */
+/* One device is busy, the other rarely used: its entries stay, and its first checkpoint with them. */
 static void test_two_devices(void **state) {
   (void)state;
   const job j = {.name = "two devices", .devices = 2, .largest = 30 * MIB};
@@ -185,7 +185,7 @@ static void test_two_devices(void **state) {
   }
 }
 
-/* ---- What is said about it ---- */
+/* ---- Reports on wrapped rings ---- */
 
 static void explain_oom(const char *mb, weir__explanation *x, weir__summary *summary, uint64_t *dropped) {
   const job j = {.largest = 30 * MIB, .limit = 3 * GIB};
@@ -208,7 +208,7 @@ static void explain_oom(const char *mb, weir__explanation *x, weir__summary *sum
   remove_files(folder);
 }
 
-/* An out of memory at the end of a long job is explained as if all of it had been kept. */
+/* An out-of-memory error at the end of a long job is explained as if all entries had been kept. */
 static void test_explain(void **state) {
   (void)state;
   weir__explanation small, large;
@@ -246,7 +246,7 @@ static void test_explain(void **state) {
   assert_int_equal(small_summary.end_reserved, small.reserved);
 }
 
-/* The numbers are those of the allocator's own statistics. */
+/* The numbers agree with the allocator's statistics. */
 static void test_summary(void **state) {
   (void)state;
   const job j = {.largest = 30 * MIB};
@@ -268,7 +268,7 @@ static void test_summary(void **state) {
   weir__recording_free(s);
 }
 
-/* Blocks from before the window have the stacks with which they were allocated. */
+/* Blocks from before the first entry have the stacks that allocated them. */
 static void test_stacks(void **state) {
   (void)state;
   open_recording(&(recording){.bytes = GIB, .is_done = is_done, .folder = folder, .mb = "1", .stacks = "state"});
@@ -287,7 +287,7 @@ static void test_stacks(void **state) {
   for (size_t i = 0; i < d->start->block_count; i++)
     if (d->start->blocks[i].address == (uint64_t)(uintptr_t)kept) {
       found++;
-      if (s->stack_count > 1) /* there is libunwind */
+      if (s->stack_count > 1) /* with libunwind */
         assert_true(s->stacks[d->start->blocks[i].stack].count > 0);
     }
   assert_int_equal(found, 1);
@@ -326,7 +326,7 @@ static void test_off_and_on(void **state) {
   }
 }
 
-/* A child of a fork leaves the file alone: its calls are refused. */
+/* The child of a fork does not write to the file: its calls are refused. */
 static void test_fork(void **state) {
   (void)state;
   const job j = {.largest = 30 * MIB};
@@ -364,7 +364,7 @@ static void *churn_apart(void *stream) {
   return NULL;
 }
 
-/* The thread that takes checkpoints, threads that allocate, and forks wait for each other in no circle. */
+/* The service thread, allocating threads and forks do not deadlock. */
 static void test_forks_meanwhile(void **state) {
   (void)state;
   enum { threads = 2, blocks = 2000 };
@@ -372,7 +372,7 @@ static void test_forks_meanwhile(void **state) {
   pthread_t others[threads];
   void *kept;
   open_job(&j, "1");
-  for (int i = 0; i < blocks; i++) /* so many that the thread takes them */
+  for (int i = 0; i < blocks; i++) /* enough that the service thread takes the checkpoint */
     CHECK(weir_allocator_alloc(recorded, 0, 512, NULL, &kept));
   atomic_store(&is_over, false);
   for (uintptr_t i = 0; i < threads; i++)
@@ -404,7 +404,7 @@ static void test_killed(void **state) {
     assert_true(child >= 0);
     if (!child) {
       open_job(&j, "1");
-      file_of_recorded()->interval = round % 2 ? 1 : 0; /* hardly anything but checkpoints */
+      file_of_recorded()->interval = round % 2 ? 1 : 0; /* almost nothing but checkpoints */
       for (;;) {
         churn(&j, 100);
         atomic_fetch_add(done, 1);
@@ -426,7 +426,7 @@ static void test_killed(void **state) {
   munmap((void *)done, 4096);
 }
 
-/* ---- Files without a checkpoint that counts ---- */
+/* ---- Files without a valid checkpoint ---- */
 
 static unsigned char *read_whole(const char *path, size_t *size) {
   FILE *f = fopen(path, "r");
@@ -450,7 +450,7 @@ static const char *write_whole(const char *name, const void *data, size_t size) 
   return path;
 }
 
-/* As version 2 wrote it: the same without the room for checkpoints. */
+/* The layout of version 2: without room for checkpoints. */
 static size_t make_older(unsigned char *data, size_t size) {
   weir__ring_file_header *h = (weir__ring_file_header *)(void *)data;
   memmove(data + h->checkpoints_at, data + h->chunks_at, size - h->chunks_at);
@@ -503,7 +503,7 @@ static weir__ring_file_slot *slots_of(unsigned char *data) {
   return (weir__ring_file_slot *)(void *)(data + ((weir__ring_file_header *)(void *)data)->checkpoints_at);
 }
 
-/* Each of the checkpoints alone will do, as long as it is whole. */
+/* Either checkpoint is sufficient if it is complete. */
 static void test_damaged_checkpoints(void **state) {
   (void)state;
   const job j = {.largest = 30 * MIB};
@@ -537,8 +537,7 @@ static void test_damaged_checkpoints(void **state) {
   free(bad);
 }
 
-/* Checkpoints whose checksum is right, and that say anything: they are refused, or replayed, and nothing else happens.
- * */
+/* Random checkpoints with a valid checksum are either refused or replayed. */
 static void test_hostile_checkpoints(void **state) {
   (void)state;
   const job j = {.largest = 30 * MIB, .conf = "expandable_segments:True", .empties = true};
@@ -579,7 +578,7 @@ static void test_hostile_checkpoints(void **state) {
   free(bad);
 }
 
-/* More blocks than the file has room for: that is said once, and the file says that it does not know. */
+/* More blocks than the file has room for: one warning, and the file says that the state is unknown. */
 static void test_no_room(void **state) {
   (void)state;
   enum { many = 20000 };
@@ -596,7 +595,7 @@ static void test_no_room(void **state) {
   assert_non_null(strstr(warning, "a checkpoint of "));
   assert_non_null(strstr(warning, "WEIR_RECORD_MB"));
   expect_unknown(only_ring(folder));
-  /* And when there are fewer again, it knows. */
+  /* With fewer blocks the state is known again. */
   for (int i = 0; i < many; i++)
     CHECK(weir_allocator_free(recorded, all[i]));
   churn(&j, 40000);

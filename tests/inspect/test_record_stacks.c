@@ -1,6 +1,6 @@
 /*
- * Stacks in the file of WEIR_RECORD, read when the process is gone: they begin at the code that called Weir and have names; frames of
- * a language come first; threads that have none carry the phase that another one shared.
+ * Stacks in the file of WEIR_RECORD, read after the process has ended: they begin at the code that called Weir and have
+ * names, frames of a language runtime come first, and threads without such frames carry a phase shared by another.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -58,7 +58,7 @@ static void open_recorded(const char *stacks) {
   open_recording(&(recording){.bytes = GIB, .folder = folder, .mb = "4", .stacks = stacks});
 }
 
-/* ---- Callers; nothing may become a tail call ---- */
+/* ---- Callers, none of which may become a tail call ---- */
 
 static int inner_line, outer_line;
 
@@ -76,7 +76,7 @@ static __attribute__((noinline)) void outer_caller(size_t bytes) {
   __asm__ volatile("" : : : "memory");
 }
 
-/* Runs in a child, which is gone when the file is read. */
+/* Runs in a child that has ended when the file is read. */
 static void record_in_child(const char *stacks, void (*work)(void)) {
   int lines[2], pipes[2];
   assert_int_equal(pipe(pipes), 0);
@@ -152,7 +152,7 @@ static void test_begins_at_the_caller(void **state) {
   weir__recording_free(s);
 }
 
-/* Through the path that asks the driver, and with the frames of a whole segment's allocation. */
+/* Through the slow path, with the frames of a segment's allocation. */
 static void test_slow_path_begins_at_the_caller(void **state) {
   (void)state;
   need_libunwind();
@@ -163,7 +163,7 @@ static void test_slow_path_begins_at_the_caller(void **state) {
   weir__recording_free(s);
 }
 
-/* The file of this program, with another build ID in the recording: as if it had been built again since. */
+/* The file of this program, with another build ID in the recording, as after a rebuild. */
 static void test_other_build(void **state) {
   (void)state;
   need_libunwind();
@@ -201,7 +201,7 @@ static void test_other_build(void **state) {
   weir__recording_free(s);
 }
 
-static uint64_t address_in_file(void) { /* of inner_caller, whatever was added to it */
+static uint64_t address_in_file(void) { /* of inner_caller, without the load address */
   Dl_info info;
   uintptr_t address;
   void *(*function)(size_t) = inner_caller;
@@ -225,7 +225,7 @@ static void test_symbol_tables(void **state) {
   assert_null(weir__elf_open(__FILE__));
 }
 
-/* Any byte of the file may be anything. */
+/* Files with random bytes. */
 static void test_damaged_files(void **state) {
   (void)state;
   char path[512], copy[512];
@@ -244,7 +244,7 @@ static void test_damaged_files(void **state) {
   uint32_t random = 7;
   for (int i = 0; i < 300; i++) {
     random = random * 1664525 + 1013904223;
-    /* Mostly where the headers are, of which those of sections end the file. */
+    /* Mostly in the headers; those of sections are at the end of the file. */
     off_t at = i % 3 == 0   ? (off_t)((random >> 8) % 1024)
                : i % 3 == 1 ? size - 1 - (off_t)((random >> 8) % 4096)
                             : size - 1;
@@ -259,13 +259,13 @@ static void test_damaged_files(void **state) {
       weir__elf_close(elf);
     }
     assert_int_equal(pwrite(to, &before, 1, at), 1);
-    if (i % 10 == 9) /* and cut off anywhere */
+    if (i % 10 == 9) /* truncated at a random place */
       assert_int_equal(ftruncate(to, size = size - size / 20), 0);
   }
   close(to);
 }
 
-/* A file without a build ID is trusted if it is this machine's and has not changed since. */
+/* A file without a build ID is trusted if it is on this machine and has not changed since. */
 static void test_without_build_id(void **state) {
   (void)state;
   char path[512];
@@ -289,7 +289,7 @@ static void test_without_build_id(void **state) {
   assert_null(weir__code_open(&origin));
 }
 
-/* ---- Frames of a language ---- */
+/* ---- Frames of a language runtime ---- */
 
 static _Thread_local bool has_frames = true;
 

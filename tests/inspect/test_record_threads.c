@@ -1,5 +1,5 @@
 /*
- * Files of WEIR_RECORD that several threads have written: each replays without a difference.
+ * Files of WEIR_RECORD written by several threads: each replays without a difference.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -30,22 +30,22 @@ typedef struct plan {
   const char *name, *conf;
   int threads;
   bool one_stream;   /* all work on the same one */
-  bool pools;        /* a part of the allocations goes to private pools, one for each thread */
+  bool pools;        /* some allocations go to private pools, one for each thread */
   bool hand_over;    /* what one thread allocates, another may free */
   bool empties;      /* one of them empties the cache now and then */
   bool records;      /* blocks are used by other streams too */
-  uint64_t limit;    /* 0: none */
+  uint64_t limit;    /* or 0 */
   size_t largest;    /* request */
   bool may_fail;     /* requests */
-  bool goes_round;   /* the file is so small that most events are dropped */
-  uint64_t interval; /* chunks between checkpoints; 0: as usual */
+  bool goes_round;   /* the file is so small that most entries are dropped */
+  uint64_t interval; /* chunks between checkpoints, or 0 for the default */
 } plan;
 
 static const plan *doing;
 static _Atomic(void *) shared[SHARED];
 static _Atomic uint64_t asked;
 
-/* Streams are done with what they were asked for now and then. */
+/* Now and then the streams complete their work. */
 static int is_done(void *context, weir_cu_stream stream) {
   (void)context;
   (void)stream;
@@ -216,7 +216,7 @@ static void test_limited(void **state) {
   run(&(plan){.name = "limited", .threads = 4, .limit = 1500 * MIB, .largest = 60 * MIB, .may_fail = true});
 }
 
-/* Checkpoints are taken by the thread for them, and by those that allocate when it comes too late. */
+/* Checkpoints are taken by the service thread, or by allocating threads if it is late. */
 static void test_rings(void **state) {
   (void)state;
   for (uint64_t interval = 0; interval < 3; interval++) {

@@ -1,6 +1,6 @@
 /*
- * From the recorder to a file and back: a history that was recorded here is written by a snapshot, read by the reader, and
- * replayed without a difference.
+ * From the recorder to a file and back: a recorded history is written as a snapshot, read, and replayed without a
+ * difference.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static void record(weir_history_context context) {
   CHECK(weir_history_record(allocator, &options));
 }
 
-/* Takes a snapshot, writes it as a pickle, and reads that. */
+/* Takes a snapshot, writes it as a pickle and reads it back. */
 static weir__recording *through_a_file(void) {
   char path[] = "/tmp/weir-test-recorded-XXXXXX";
   int descriptor = mkstemp(path);
@@ -39,7 +39,7 @@ static weir__recording *through_a_file(void) {
   return read;
 }
 
-/* A few thousand operations on two streams, sizes of all kinds, some of them used by the other stream too. */
+/* A few thousand operations on two streams, with all kinds of sizes; the other stream uses some of the blocks too. */
 static void churn(weir_cu_stream *streams) {
   enum { HELD = 64 };
   void *held[HELD] = {0};
@@ -85,7 +85,7 @@ static void test_replays_exactly(void **state) {
   }
 }
 
-/* What is in the file is what was recorded before the snapshot: its own event comes after it. */
+/* The file has the entries before the snapshot; the snapshot's own entry comes after it. */
 static void test_cut(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -103,7 +103,7 @@ static void test_cut(void **state) {
   alloc_close();
 }
 
-/* What counts towards RLIMIT_DATA; a sanitizer has terabytes of it. */
+/* The memory that counts towards RLIMIT_DATA; a sanitizer reserves terabytes. */
 static uint64_t bytes_of_data(void) {
   unsigned long long pages = 0;
   FILE *file = fopen("/proc/self/statm", "r");
@@ -113,7 +113,7 @@ static uint64_t bytes_of_data(void) {
   return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Pools of all three kinds of numbers, and none; the work and the memory that a snapshot takes do not depend on their ids. */
+/* Pools with all three kinds of numbers, and no pool: the time and memory for a snapshot do not depend on the ids. */
 static void test_pools(void **state) {
   (void)state;
   static const weir_pool_id ids[] = {{0, 0}, {0, 1}, {7, 0}, {3, 4}, {0, (1 << 29) - 1}, {1ull << 40, 2}};
@@ -187,7 +187,7 @@ static void test_stacks_and_annotations(void **state) {
   const weir__recording_entry *last = &read->devices[0].events[read->devices[0].event_count - 1];
   assert_int_equal(last->action, WEIR_TRACE_ALLOC);
   assert_int_equal(last->address, (uint64_t)a);
-  if (weir__stacks_start()) { /* where there is a library for them */
+  if (weir__stacks_start()) { /* with libunwind */
     const weir__recording_block *block = &segment->blocks[0];
     assert_int_equal(block->address, (uint64_t)a);
     assert_int_not_equal(last->stack, 0);

@@ -1,5 +1,5 @@
 /*
- * Taking snapshots: what is in them, of which moment, and how long it takes.
+ * Taking snapshots: their contents, that they are of one moment, and how long they take.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -31,7 +31,8 @@ static size_t list(const weir_snapshot *snapshot, const weir_snapshot_segment **
   return count;
 }
 
-/* Blocks cover their segment, segments are in order and apart, sums are what the blocks say. Returns the number of blocks. */
+/* Blocks cover their segment, segments are in order and apart, sums are what the blocks say. Returns the number of
+ * blocks. */
 static size_t check_shape(const weir_snapshot *snapshot) {
   const weir_snapshot_segment *s;
   size_t count = list(snapshot, &s), blocks = 0;
@@ -42,7 +43,7 @@ static size_t check_shape(const weir_snapshot *snapshot) {
       assert_int_equal(b->address, at);
       assert_true(b->bytes > 0 && b->requested <= b->bytes);
       if (k && b->state == WEIR_BLOCK_INACTIVE)
-        assert_int_not_equal(b[-1].state, WEIR_BLOCK_INACTIVE); /* they would have merged */
+        assert_int_not_equal(b[-1].state, WEIR_BLOCK_INACTIVE); /* free neighbours would have merged */
       assert_int_equal(b->requested != 0, b->state != WEIR_BLOCK_INACTIVE);
       at += b->bytes;
       allocated_sum += b->state == WEIR_BLOCK_ACTIVE_ALLOCATED ? b->bytes : 0;
@@ -62,7 +63,7 @@ static size_t check_shape(const weir_snapshot *snapshot) {
   return blocks;
 }
 
-/* What a snapshot of a device adds up to is what the device's counters say. */
+/* The sums of a snapshot agree with the counters of the device. */
 static void check_sums(int device) {
   weir_snapshot_options options = options_of(device, (weir_pool_id){0, 0});
   weir_snapshot *snapshot = take(&options);
@@ -97,7 +98,7 @@ static void check_block(const weir_snapshot_segment *segment, size_t k, uint64_t
   assert_int_equal(segment->blocks[k].state, state);
 }
 
-/* ---- What is in it ---- */
+/* ---- Contents ---- */
 
 static void test_an_allocator_without_memory(void **state) {
   (void)state;
@@ -144,7 +145,7 @@ static void test_small_and_large(void **state) {
   alloc_close();
 }
 
-/* A block that was freed at once is still as it was, for the next request; a snapshot shows it free. */
+/* A block that was freed without waiting keeps its size for the next request; a snapshot shows it as free. */
 static void test_a_block_that_was_just_freed(void **state) {
   (void)state;
   alloc_open(NULL, 64 * MIB);
@@ -184,7 +185,7 @@ static void test_a_block_that_waits(void **state) {
   alloc_close();
 }
 
-/* Each run of mapped pages is a segment; what is reserved and not mapped is none. */
+/* Each run of mapped pages is a segment; address space that is only reserved is not. */
 static void test_expandable_segments(void **state) {
   (void)state;
   alloc_open("expandable_segments:True", GIB);
@@ -308,11 +309,11 @@ static void test_random_states(void **state) {
   }
 }
 
-/* ---- Of which moment ---- */
+/* ---- One moment ---- */
 
 static int looks, all_locked;
 
-/* Every lock of the device is taken. */
+/* Every lock of the device is held. */
 static void look_at_locks(int device) {
   weir__heap *heap = &allocator->heaps[device];
   bool locked = pthread_mutex_trylock(&heap->lock) == EBUSY;
@@ -345,12 +346,12 @@ static void test_the_cut_is_at_one_moment(void **state) {
     assert_int_equal(s[i].blocks[1].stack, 0); /* it is free */
   }
   weir_snapshot_destroy(snapshot);
-  put(p); /* all locks were given back */
+  put(p); /* all locks were released */
   put(q);
   alloc_close();
 }
 
-/* ---- How long ---- */
+/* ---- Time ---- */
 
 static double now(void) {
   struct timespec t;
@@ -385,7 +386,7 @@ static void test_a_hundred_thousand_blocks(void **state) {
   alloc_close();
 }
 
-/* ---- What is refused ---- */
+/* ---- Invalid arguments ---- */
 
 static void test_bad_calls(void **state) {
   (void)state;
@@ -401,7 +402,7 @@ static void test_bad_calls(void **state) {
   options.device = -2;
   REFUSED(INVALID_DEVICE, weir_snapshot_take(allocator, &options, &snapshot));
   assert_null(snapshot);
-  options = (weir_snapshot_options){.size = sizeof options.size, .device = 77}; /* of a caller that knows no field */
+  options = (weir_snapshot_options){.size = sizeof options.size, .device = 77}; /* a caller that knows no field */
   CHECK(weir_snapshot_take(allocator, &options, &snapshot));
   REFUSED(INVALID_ARGUMENT, weir_snapshot_segments(NULL, &segments_out, &count));
   REFUSED(INVALID_ARGUMENT, weir_snapshot_segments(snapshot, NULL, &count));

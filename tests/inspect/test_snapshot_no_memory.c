@@ -1,6 +1,6 @@
 /*
- * Snapshots when the host has no memory: each allocation that taking and writing one makes fails once. The call says so, and
- * nothing is lost. The test stands in for malloc and its like, which the sanitizers do as well: there it is waived.
+ * Snapshots without host memory: each allocation of taking and writing one fails once. The call returns an error, and
+ * nothing leaks. The test replaces malloc, as sanitizers do: with them it is waived.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -13,7 +13,7 @@ static weir_cu_stream first_stream[PAIRS], second_stream[PAIRS];
 static atomic_bool stop;
 static atomic_int wrong;
 
-/* Has the second block only while it has the first. */
+/* Holds the second block only while it holds the first. */
 static void *one_inside_the_other(void *argument) {
   size_t i = (size_t)argument;
   while (!atomic_load(&stop)) {
@@ -26,7 +26,7 @@ static void *one_inside_the_other(void *argument) {
   return NULL;
 }
 
-/* Large segments come and go meanwhile. */
+/* Allocates and frees large segments meanwhile. */
 static void *come_and_go(void *argument) {
   (void)argument;
   while (!atomic_load(&stop)) {
@@ -70,7 +70,7 @@ static size_t check(const weir_snapshot *snapshot) {
   return live;
 }
 
-/* Blocks that stay, so that copying a stream takes longer than a thread needs for its two blocks. */
+/* Blocks that stay, so that copying a stream takes longer than a thread holds its two blocks. */
 static void add_ballast(weir_cu_stream stream, void **blocks) {
   for (int i = 0; i < BALLAST; i++)
     CHECK(weir_allocator_alloc(allocator, 0, 512, stream, &blocks[i]));

@@ -62,7 +62,7 @@ static void test_every_name_leads_to_its_field(void **state) {
   assert_int_equal(value_of(&stats, "num_device_free"), stats.num_device_free);
 }
 
-/* There are as many names as fields: with the test above, none is missing. */
+/* There are as many names as fields; with the test above, none is missing. */
 static void test_the_list_of_names(void **state) {
   (void)state;
   weir_allocator_stats stats = {.size = sizeof stats};
@@ -113,7 +113,7 @@ static void test_names_that_are_none(void **state) {
   REFUSED(INVALID_ARGUMENT, weir_stats_get(&stats, "num_ooms", NULL));
 }
 
-/* A program that was compiled when there were fewer counters. */
+/* A program compiled against an older struct with fewer counters. */
 static void test_a_struct_of_an_older_program(void **state) {
   (void)state;
   weir_allocator_stats stats = {.size = offsetof(weir_allocator_stats, segment)};
@@ -203,7 +203,7 @@ static char *json_of(weir_stats_form form) {
   return text;
 }
 
-/* Its paths are the names of the flat one. Where there is no Python, that is left out. */
+/* The paths of the nested form are the names of the flat one. Skipped without Python. */
 static void check_same(const char *nested, const char *flat) {
   if (system("command -v python3 >/dev/null") != 0) /* NOLINT(cert-env33-c) */
     return;

@@ -1,5 +1,5 @@
 /*
- * What people read: the table is the one of torch.cuda.memory_summary(), character by character.
+ * Summaries: the table equals that of torch.cuda.memory_summary(), character by character.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,7 +57,7 @@ static void check_text(const weir_allocator_stats *stats, int device, weir_summa
   assert_string_equal(found, expected);
   assert_int_equal(weir_stats_summary(stats, device, form, NULL, 0), length);
 
-  memset(found, 'x', 65536); /* a text that has to be cut has its NUL, and nothing behind it */
+  memset(found, 'x', 65536); /* a truncated text ends in NUL, and nothing is written after it */
   assert_int_equal(weir_stats_summary(stats, device, form, found, 100), length);
   assert_memory_equal(found, expected, 99);
   assert_int_equal(found[99], 0);
@@ -85,7 +85,7 @@ static void test_zero(void **state) {
   (void)state;
   weir_allocator_stats stats = {.size = sizeof stats};
   check_text(&stats, 15, WEIR_SUMMARY_FULL, "summary_zero.txt");
-  stats = (weir_allocator_stats){.size = sizeof stats.size, .num_ooms = 9}; /* of a caller that knows no counter */
+  stats = (weir_allocator_stats){.size = sizeof stats.size, .num_ooms = 9}; /* a caller that knows no counter */
   check_text(&stats, 15, WEIR_SUMMARY_FULL, "summary_zero.txt");
 }
 

@@ -1,5 +1,5 @@
 /*
- * Addresses to names. The test's own functions are what is looked up: their lines are known.
+ * Resolving addresses. The test looks up its own functions, whose lines it knows.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 static void *caller;
 static int inner_line, middle_line, outer_line;
 
-/* Nothing may follow as a tail call, or the frame would be gone. */
+/* Prevents a tail call, which would leave no frame. */
 #define STAY() __asm__ volatile("" ::: "memory")
 
 static __attribute__((noinline)) void gather(void) {
@@ -77,12 +77,12 @@ static void test_inlined_functions(void **state) {
   check_place(s, first + 1, "inlined_middle", middle_line);
   check_place(s, first + 2, "outer_function", outer_line);
 
-  assert_int_equal(weir__symbols_of(s, caller_of_gather(), &again), 3); /* found again, not looked up again */
+  assert_int_equal(weir__symbols_of(s, caller_of_gather(), &again), 3); /* from the table */
   assert_int_equal(again, first);
   weir__symbols_delete(s);
 }
 
-/* The linker knows what is exported, and of the rest at least the file. */
+/* The dynamic linker knows exported functions, and at least the file of all others. */
 static void test_without_libdw(void **state) {
   (void)state;
   weir__symbols *s = weir__symbols_new("/nonexistent/libdw.so.1");

@@ -1,6 +1,5 @@
 /*
- * Writing snapshots: what is written is read by CPython and by Weir's own reader, whatever is in it, and the memory that takes
- * is bounded.
+ * Writing snapshots: CPython and Weir's own reader read every snapshot, and writing takes a bounded amount of memory.
  */
 #include <dlfcn.h>
 #include <execinfo.h>
@@ -33,7 +32,7 @@ static int remove_folder(void **state) {
   return system(command); /* NOLINT(cert-env33-c): the path is the test's own */
 }
 
-/* The path of a file in the test's folder; good for three more calls. */
+/* The path of a file in the test's folder, valid for the next three calls. */
 static const char *path_of(const char *name) {
   static int turn;
   char *text = path_text[turn++ % 4];
@@ -68,7 +67,7 @@ static void save(const weir_snapshot *snapshot) {
   CHECK(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, path_of("s.json")));
 }
 
-/* What check_snapshot.py compares with. */
+/* The expected values for check_snapshot.py. */
 static void write_expected(const weir_snapshot *snapshot, const recorded *r) {
   FILE *file = fopen(path_of("expected"), "w");
   assert_non_null(file);
@@ -199,7 +198,7 @@ static void test_cpython_reads_nothing(void **state) {
   alloc_close();
 }
 
-/* Lists are written in batches; what is a batch, one more and one less, comes out as it went in. */
+/* Lists are written in batches: lengths of a batch, one more and one less. */
 static void test_cpython_reads_long_lists(void **state) {
   (void)state;
   NEED_PYTHON();
@@ -225,7 +224,7 @@ static void test_cpython_reads_long_lists(void **state) {
 
 static __attribute__((noinline)) size_t the_script_fn(void **addresses, size_t room) {
   size_t count = (size_t)backtrace(addresses, (int)room);
-  __asm__ volatile("" ::: "memory"); /* a call at the end would leave no frame */
+  __asm__ volatile("" ::: "memory"); /* a tail call would leave no frame */
   return count;
 }
 
@@ -378,7 +377,7 @@ static void test_our_reader_reads_it(void **state) {
   close_with_blocks();
 }
 
-/* ---- Many, long, and strange ---- */
+/* ---- Many entries, deep stacks, long texts ---- */
 
 static double now(void) {
   struct timespec t;
@@ -386,7 +385,7 @@ static double now(void) {
   return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* A line of /proc/self/status, in KiB; 0: there is none. */
+/* A line of /proc/self/status, in KiB, or 0. */
 static long status_of(const char *key) {
   char line[256];
   long value = 0;
@@ -510,7 +509,7 @@ static void test_a_file_is_whole_or_not_there(void **state) {
   REFUSED_SAYING(SYSTEM, "No such file", weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, path_of("none/s.json")));
   assert_int_equal(mkdir(path_of("taken"), 0700), 0);
   REFUSED(SYSTEM, weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, path_of("taken"))); /* it is a folder */
-  for (int i = 0; i < 2; i++) /* also in the place of an older one */
+  for (int i = 0; i < 2; i++) /* the second replaces the first */
     CHECK(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, path_of("again.json")));
   assert_int_equal(access(path_of("again.json"), F_OK), 0);
 

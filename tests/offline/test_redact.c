@@ -177,13 +177,13 @@ static void test_what_differs_is_found(void **state) {
   assert_differs(s, &before, "counters");
   e->size -= 1;
   e->address += 512;
-  assert_differs(s, &before, "another way on device 0");
+  assert_differs(s, &before, "differently on device 0");
   e->address -= 512;
   e->time_us++;
-  assert_differs(s, &before, "other numbers");
+  assert_differs(s, &before, "different numbers");
   e->time_us--;
   s->frames[0].line++;
-  assert_differs(s, &before, "other numbers");
+  assert_differs(s, &before, "different numbers");
   s->frames[0].line--;
   s->devices[0].event_count--;
   assert_differs(s, &before, "device 0");
