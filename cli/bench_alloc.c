@@ -4,15 +4,15 @@
  * The contestants take turns at a pattern, one round each, so that disturbances of the machine affect all alike.
  * PyTorch runs in a process of its own.
  */
-#include <dlfcn.h>
 #include <malloc.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/library.h"
+#include "base/thread.h"
 #include "bench.h"
 #include "cli.h"
 #include "json.h"
@@ -152,15 +152,15 @@ static void load_mimalloc(report *r) {
   static const char *const names[] = {"libmimalloc.so.2", "libmimalloc.so.3", "libmimalloc.so"};
   void *library = NULL;
   for (size_t i = 0; i < WEIR_COUNT_OF(names) && !library; i++)
-    library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    library = weir__library_open(names[i]);
   if (!library) {
     snprintf(r->reasons[MIMALLOC_SIDE], WEIR_BENCH_REASON, "libmimalloc.so.2 is not installed; Debian: libmimalloc2.0");
     return;
   }
   int (*version)(void);
-  *(void **)&mi.malloc = dlsym(library, "mi_malloc");
-  *(void **)&mi.free = dlsym(library, "mi_free");
-  *(void **)&version = dlsym(library, "mi_version");
+  *(void **)&mi.malloc = weir__library_symbol(library, "mi_malloc");
+  *(void **)&mi.free = weir__library_symbol(library, "mi_free");
+  *(void **)&version = weir__library_symbol(library, "mi_version");
   if (!mi.malloc || !mi.free) {
     snprintf(r->reasons[MIMALLOC_SIDE], WEIR_BENCH_REASON, "libmimalloc has no mi_malloc or mi_free");
     return;
@@ -477,9 +477,8 @@ static int64_t metadata_limit(const metadata *m) { return 128 * m->blocks + m->r
 /* ---- The measurement ---- */
 
 static void look_at_machine(report *r) {
-  cpu_set_t set;
   char line[256];
-  r->cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  r->cores = (int)weir__processor_count();
   snprintf(r->cpu, sizeof r->cpu, "unknown processor");
   FILE *file = fopen("/proc/cpuinfo", "re");
   while (file && fgets(line, sizeof line, file))

@@ -6,13 +6,13 @@
  */
 #include <errno.h>
 #include <glob.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/thread.h"
 #include "bench.h"
 #include "cli.h"
 #include "json.h"
@@ -205,11 +205,11 @@ static void print_json(const bench *b) {
 
 static int run(int count, char **arguments) {
   bench b = {.rounds = quick ? 3 : 401, .pairs = quick ? 2000 : 4000};
-  pthread_t thread;
+  weir__thread_id thread;
   (void)count, (void)arguments;
-  if (pthread_create(&thread, NULL, measure_in_thread, &b))
+  if (weir__thread_start(&thread, measure_in_thread, &b))
     return weir_cli_fail("cannot start a thread");
-  pthread_join(thread, NULL);
+  weir__thread_join(thread);
   if (b.is_done)
     (json ? print_json : print_text)(&b);
   for (int i = 0; i < WAYS; i++) {

@@ -75,11 +75,7 @@ __attribute__((format(printf, 2, 3))) static bool wrong(demo *demo, const char *
   return false;
 }
 
-static double now_ms(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
-}
+static double now_ms(void) { return (double)weir__monotonic_ns() / 1e6; }
 
 /* ---- Memory ---- */
 

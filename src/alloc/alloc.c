@@ -15,6 +15,7 @@
 #include "alloc/sizes.h"
 #include "alloc/trace.h"
 #include "alloc/uncached.h"
+#include "base/thread.h"
 #include "driver/call.h"
 #include "record/probes.h"
 
@@ -347,12 +348,12 @@ static __attribute__((noinline)) void free_in(weir__arena *arena, weir__block *b
 /* Blocks that waited for other streams may have become free. */
 static void poll_events(weir__heap *heap, weir_cu_stream stream) {
   weir_cu_context previous;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   if (!weir__heap_enter(heap, &previous)) {
     weir__poll_events(heap, stream);
     weir__heap_leave(heap, previous);
   }
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
 }
 
 static weir_status alloc_from(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
@@ -476,12 +477,12 @@ static weir_status free_block(const char *who, weir_allocator *allocator, void *
     return WEIR_OK;
 
   weir_cu_context previous;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir_cu_result r = weir__heap_enter(heap, &previous);
   weir__free_later(heap, block, !r);
   if (!r)
     weir__heap_leave(heap, previous);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   return WEIR_OK;
 }
 

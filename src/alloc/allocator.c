@@ -15,6 +15,7 @@
 #include "alloc/segment.h"
 #include "alloc/trace.h"
 #include "alloc/uncached.h"
+#include "base/thread.h"
 #include "driver/call.h"
 #include "driver/context.h"
 
@@ -22,7 +23,7 @@
 
 static void heap_init(weir__heap *heap, weir_allocator *allocator, int device, uint64_t total) {
   *heap = (weir__heap){.allocator = allocator, .device = device, .total = total, .limit = UINT64_MAX, .fraction = 1};
-  pthread_mutex_init(&heap->lock, NULL);
+  weir__mutex_init(&heap->lock);
   heap->small = (weir__pool){.heap = heap, .is_small = true};
   heap->large = (weir__pool){.heap = heap};
 }
@@ -66,7 +67,7 @@ static void heap_end(weir__heap *heap) {
     heap->classes = class->next;
     free(class);
   }
-  pthread_mutex_destroy(&heap->lock);
+  weir__mutex_destroy(&heap->lock);
 }
 
 /* The heap's lock is held. */
@@ -177,11 +178,11 @@ weir_status weir__allocator_new(const char *who, weir_driver *driver, const weir
     if (status)
       goto free_parts;
   }
-  pthread_mutex_init(&a->configure_lock, NULL);
+  weir__mutex_init(&a->configure_lock);
   weir__settings_fit(a, settings);
   atomic_store(&a->settings, settings);
-  pthread_mutex_init(&a->uncached_lock, NULL);
-  pthread_mutex_init(&a->ipc_lock, NULL);
+  weir__mutex_init(&a->uncached_lock);
+  weir__mutex_init(&a->ipc_lock);
   weir_allocator_set_caching(a, weir__caching_from_env());
   for (int i = 0; i < count; i++)
     if (settings->memory_fraction < 1)
@@ -193,7 +194,7 @@ weir_status weir__allocator_new(const char *who, weir_driver *driver, const weir
 
 free_parts:
   for (int i = 0; i < a->heap_count; i++)
-    pthread_mutex_destroy(&a->heaps[i].lock);
+    weir__mutex_destroy(&a->heaps[i].lock);
   if (a->pages)
     weir__page_map_delete(a->pages);
   free(a->heaps);
@@ -221,9 +222,9 @@ void weir_allocator_destroy(weir_allocator *allocator) {
     older = s->older;
     free((void *)s);
   }
-  pthread_mutex_destroy(&allocator->ipc_lock);
-  pthread_mutex_destroy(&allocator->uncached_lock);
-  pthread_mutex_destroy(&allocator->configure_lock);
+  weir__mutex_destroy(&allocator->ipc_lock);
+  weir__mutex_destroy(&allocator->uncached_lock);
+  weir__mutex_destroy(&allocator->configure_lock);
   free(allocator->heaps);
   free(allocator);
 }

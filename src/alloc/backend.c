@@ -11,6 +11,7 @@
 #include "alloc/reclaim.h"
 #include "alloc/segment.h"
 #include "alloc/trace.h"
+#include "base/thread.h"
 #include "driver/call.h"
 #include "record/probes.h"
 
@@ -49,7 +50,7 @@ weir_status weir__backend_new(const char *who, weir_allocator *allocator, const 
   made->calls = calls;
   made->name = name;
   made->devices = devices;
-  pthread_mutex_init(&made->lock, NULL);
+  weir__mutex_init(&made->lock);
   allocator->backend = made;
   for (int i = 0; i < allocator->heap_count; i++)
     weir__slow_reason_set(&allocator->heaps[i], WEIR__SLOW_BACKEND, true);
@@ -62,7 +63,7 @@ void weir__backend_delete(weir__backend_state *backend) {
   if (!backend)
     return;
   weir__rangemap_clear(&backend->pointers);
-  pthread_mutex_destroy(&backend->lock);
+  weir__mutex_destroy(&backend->lock);
   free(backend->devices);
   free(backend->name);
   free(backend);
@@ -86,25 +87,25 @@ const char *weir_allocator_backend(const weir_allocator *allocator) {
 weir__arena *weir__backend_arena(weir_allocator *allocator, const void *pointer) {
   weir__backend_state *backend = allocator->backend;
   uint64_t base;
-  pthread_mutex_lock(&backend->lock);
+  weir__mutex_lock(&backend->lock);
   weir__arena *arena = weir__rangemap_find(&backend->pointers, (uint64_t)pointer, &base, NULL);
-  pthread_mutex_unlock(&backend->lock);
+  weir__mutex_unlock(&backend->lock);
   return arena && base == (uint64_t)pointer ? arena : NULL;
 }
 
 /* Makes memory known. false: it overlaps memory that is in use, or there is no host memory: *overlaps tells. */
 static bool note(weir__backend_state *backend, uint64_t base, uint64_t bytes, weir__arena *arena, bool *overlaps) {
-  pthread_mutex_lock(&backend->lock);
+  weir__mutex_lock(&backend->lock);
   *overlaps = weir__rangemap_overlap(&backend->pointers, base, bytes, NULL, NULL) != NULL;
   bool noted = weir__rangemap_insert(&backend->pointers, base, bytes, arena);
-  pthread_mutex_unlock(&backend->lock);
+  weir__mutex_unlock(&backend->lock);
   return noted;
 }
 
 static void forget(weir__backend_state *backend, uint64_t base) {
-  pthread_mutex_lock(&backend->lock);
+  weir__mutex_lock(&backend->lock);
   weir__rangemap_remove(&backend->pointers, base);
-  pthread_mutex_unlock(&backend->lock);
+  weir__mutex_unlock(&backend->lock);
 }
 
 /* Memory of the back end becomes a segment with one block, which is the caller's. */
@@ -198,19 +199,19 @@ static void call_free(weir__heap *heap, const weir__arena *arena, uint64_t base,
 /* Gives back what has left the books. The device's context is the thread's meanwhile, where it can be. */
 static void give_back(weir__heap *heap) {
   weir_cu_context previous;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   bool entered = heap->returning && !weir__heap_enter(heap, &previous);
   while (heap->returning) {
     weir__segment *segment = heap->returning;
     heap->returning = segment->next;
-    pthread_mutex_unlock(&heap->lock);
+    weir__mutex_unlock(&heap->lock);
     call_free(heap, segment->arena, segment->base, segment->bytes);
-    pthread_mutex_lock(&heap->lock);
+    weir__mutex_lock(&heap->lock);
     weir__segment_delete(segment);
   }
   if (entered)
     weir__heap_leave(heap, previous);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
 }
 
 static void give_back_later(weir__heap *heap, weir__segment *segment) {
@@ -235,9 +236,9 @@ static weir_status obtain(const char *who, weir__heap *heap, weir__arena *arena,
                                         : weir__driver_status(driver, r, who, "cuMemAllocFromPoolAsync");
   } else {
     heap->promised += bytes; /* others who come meanwhile must not take what the limit leaves us */
-    pthread_mutex_unlock(&heap->lock);
+    weir__mutex_unlock(&heap->lock);
     base = (weir_cu_deviceptr)call_alloc(heap, arena, bytes);
-    pthread_mutex_lock(&heap->lock);
+    weir__mutex_lock(&heap->lock);
     heap->promised -= bytes;
     if (!base)
       return WEIR_ERROR_OUT_OF_MEMORY;
@@ -248,9 +249,9 @@ static weir_status obtain(const char *who, weir__heap *heap, weir__arena *arena,
   else if (is_drivers(arena)) {
     driver->MemFreeAsync(driver, base, arena->stream);
   } else if (status != WEIR_ERROR_BAD_STATE) { /* what is in use already is not ours to give back */
-    pthread_mutex_unlock(&heap->lock);
+    weir__mutex_unlock(&heap->lock);
     call_free(heap, arena, base, bytes);
-    pthread_mutex_lock(&heap->lock);
+    weir__mutex_lock(&heap->lock);
   }
   return status;
 }
@@ -261,11 +262,11 @@ static void squeeze(weir__heap *heap, const weir__arena *arena) {
   weir__wait_for_events(heap);
   if (is_drivers(arena))
     weir__async_trim(heap, arena->stream, false);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   give_back(heap);
   if (calls->reset)
     calls->reset(calls->context);
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   heap->stats.num_alloc_retries++;
 }
 
@@ -278,18 +279,18 @@ weir_status weir__backend_alloc(const char *who, weir__heap *heap, weir__private
   void *memory = NULL;
   if (!arena)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir_cu_result r = weir__heap_enter(heap, &previous);
   if (r) {
-    pthread_mutex_unlock(&heap->lock);
+    weir__mutex_unlock(&heap->lock);
     return weir__driver_status(heap->allocator->driver, r, who, "cuDevicePrimaryCtxRetain");
   }
   if (heap->pending)
     weir__poll_events(heap, stream);
   if (heap->returning) {
-    pthread_mutex_unlock(&heap->lock);
+    weir__mutex_unlock(&heap->lock);
     give_back(heap);
-    pthread_mutex_lock(&heap->lock);
+    weir__mutex_lock(&heap->lock);
   }
   weir_status status = weir__reject(who, heap, settings, bytes, bytes);
   if (status) {
@@ -306,7 +307,7 @@ weir_status weir__backend_alloc(const char *who, weir__heap *heap, weir__private
   if (status == WEIR_ERROR_OUT_OF_MEMORY)
     status = weir__out_of_memory(who, heap, arena, bytes, bytes);
   else
-    pthread_mutex_unlock(&heap->lock);
+    weir__mutex_unlock(&heap->lock);
   weir__heap_leave(heap, previous);
   if (status)
     return status;
@@ -337,7 +338,7 @@ static weir_status free_drivers(const char *who, weir__heap *heap, weir__block *
   }
   if (entered)
     weir__heap_leave(heap, previous);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   return r ? weir__driver_status(heap->allocator->driver, r, who, "cuMemFreeAsync") : WEIR_OK;
 }
 
@@ -347,12 +348,12 @@ weir_status weir__backend_free(const char *who, weir_allocator *allocator, void 
     return weir__no_block_because(who, allocator, pointer);
   weir__heap *heap = arena->pool->heap;
   weir__live_place place;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir__arena_lock(arena);
   weir__block *block = weir__live_find(&arena->live, (uint64_t)pointer, &place);
   if (!block || block->state != WEIR__ALLOCATED) {
     weir__arena_unlock(arena);
-    pthread_mutex_unlock(&heap->lock);
+    weir__mutex_unlock(&heap->lock);
     return weir__no_block_because(who, allocator, pointer);
   }
   WEIR__PROBE_FREE(pointer, heap->device, block->requested, arena->stream);
@@ -370,7 +371,7 @@ weir_status weir__backend_free(const char *who, weir_allocator *allocator, void 
     give_back_later(heap, leave_books(heap, block));
     weir__arena_unlock(arena);
   }
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   give_back(heap);
   return WEIR_OK;
 }
@@ -409,7 +410,7 @@ weir_status weir__backend_empty(const char *who, weir__heap *heap, weir_pool_id 
   weir_driver *driver = heap->allocator->driver;
   weir_cu_context previous;
   weir_cu_result r = WEIR_CU_SUCCESS;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   bool captures = atomic_load(&heap->captures), entered = false;
   if (heap->cu_context && !captures) {
     r = weir__heap_enter(heap, &previous);
@@ -417,9 +418,9 @@ weir_status weir__backend_empty(const char *who, weir__heap *heap, weir_pool_id 
     if (entered)
       weir__wait_for_events(heap);
   }
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   give_back(heap);
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir__private_pool *pool = weir__pool_find(heap, id);
   if (!id.first && !id.second)
     weir__release_cached(heap, false);
@@ -429,7 +430,7 @@ weir_status weir__backend_empty(const char *who, weir__heap *heap, weir_pool_id 
     r = weir__async_trim(heap, NULL, true);
   if (entered)
     weir__heap_leave(heap, previous);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   weir__pools_finalize(heap);
   return r ? weir__driver_status(driver, r, who, "cuMemPoolTrimTo") : WEIR_OK;
 }

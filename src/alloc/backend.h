@@ -13,11 +13,11 @@
 #ifndef WEIR_ALLOC_BACKEND_H
 #define WEIR_ALLOC_BACKEND_H
 
-#include <pthread.h>
 #include <stdbool.h>
 
 #include "alloc/heap.h"
 #include "base/rangemap.h"
+#include "base/thread.h"
 #include "weir/alloc.h"
 
 /* Stream-ordered memory of one device. Guarded by the heap's lock. */
@@ -30,7 +30,7 @@ typedef struct weir__async_device {
 struct weir__backend_state {
   weir_backend calls; /* `alloc` NULL: the driver's stream-ordered memory */
   char *name;
-  pthread_mutex_t lock;
+  weir__mutex lock;
   weir__rangemap pointers; /* live memory -> its arena; guarded by the lock, which is taken last */
   weir__async_device *devices;
 };

@@ -12,6 +12,7 @@
 #include "alloc/pool.h"
 #include "alloc/segment.h"
 #include "alloc/trace.h"
+#include "base/thread.h"
 #include "driver/call.h"
 #include "weir/pool.h"
 
@@ -107,7 +108,7 @@ weir_status weir_pool_wait(weir_allocator *allocator, int device, weir_pool_id i
   weir_status status = WEIR_OK;
   weir__op op;
   weir__op_begin(&op, allocator, WEIR_CONTEXT_ALL);
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir__private_pool *pool = weir__pool_find(heap, id);
   weir_cu_context previous;
   weir_cu_result r = WEIR_CU_SUCCESS;
@@ -128,7 +129,7 @@ weir_status weir_pool_wait(weir_allocator *allocator, int device, weir_pool_id i
     unlock_pool(&locked);
     weir__heap_leave(heap, previous);
   }
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   weir__op_end(&op);
   return r ? weir__driver_status(allocator->driver, r, __func__, "cuStreamSynchronize") : status;
 }
@@ -166,7 +167,7 @@ weir_status weir_pool_checkpoint(weir_allocator *allocator, int device, weir_poo
                       weir_allocator_backend(allocator));
   weir_checkpoint *made = calloc(1, sizeof *made);
   weir_status status = WEIR_OK;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir__private_pool *pool = weir__pool_find(heap, id);
   if (!pool)
     status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Could not find pool of id {%llu, %llu}", __func__,
@@ -200,7 +201,7 @@ weir_status weir_pool_checkpoint(weir_allocator *allocator, int device, weir_poo
 unlock_pool:
   unlock_pool(&locked);
 unlock:
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   if (!status && (!made || !made->segments || !made->pieces))
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
   if (status)
@@ -308,7 +309,7 @@ weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *
   const weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
   bool frees_have_stacks = history && weir__recorder_rules(history).context >= WEIR_CONTEXT_ALL;
   const uint32_t stack = op.stack, stack_of_frees = frees_have_stacks ? stack : 0;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir__private_pool *pool = weir__pool_find(heap, checkpoint->id);
   if (!pool || pool->is_released) {
     status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Could not find private pool id {%llu, %llu}", __func__,
@@ -358,7 +359,7 @@ weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *
 unlock_pool:
   unlock_pool(&locked);
 unlock:
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   weir__op_end(&op);
   if (status)
     weir_checkpoint_delta_clear(&made);
@@ -394,7 +395,7 @@ weir_status weir_pool_check_live(weir_allocator *allocator, int device, weir_poo
       sorted[distinct++] = sorted[i];
 
   weir_status status = WEIR_OK;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir__private_pool *pool = weir__pool_find(heap, id);
   if (pool) {
     size_t live = 0;
@@ -414,7 +415,7 @@ weir_status weir_pool_check_live(weir_allocator *allocator, int device, weir_poo
   } else
     status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Could not find pool of id {%llu, %llu}", __func__,
                         (unsigned long long)id.first, (unsigned long long)id.second);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   free(sorted);
   return status;
 }

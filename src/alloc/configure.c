@@ -8,6 +8,7 @@
 #include "alloc/arena.h"
 #include "alloc/backend.h"
 #include "alloc/trace.h"
+#include "base/thread.h"
 #include "driver/call.h"
 
 #define CHECK_OUTPUT(output)                                                                                           \
@@ -58,7 +59,7 @@ weir_status weir_allocator_configure(weir_allocator *allocator, const char *conf
   weir__settings *changed = calloc(1, sizeof *changed);
   if (!changed)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
-  pthread_mutex_lock(&allocator->configure_lock);
+  weir__mutex_lock(&allocator->configure_lock);
   const weir__settings *old = atomic_load(&allocator->settings);
   weir_status status = weir__settings_parse(old, conf, changed);
   if (!status)
@@ -74,7 +75,7 @@ weir_status weir_allocator_configure(weir_allocator *allocator, const char *conf
       note_ageing(&allocator->heaps[i]);
     weir__trace_settings(allocator);
   }
-  pthread_mutex_unlock(&allocator->configure_lock);
+  weir__mutex_unlock(&allocator->configure_lock);
   return status;
 }
 
@@ -92,7 +93,7 @@ weir_status weir_allocator_set_reserve_class(weir_allocator *allocator, int devi
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: a class has a name of up to %d bytes", __func__,
                       WEIR__RESERVE_CLASS_NAME - 1);
   weir_status status = WEIR_OK;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir__stream_class **at = &heap->classes;
   while (*at && (*at)->stream != stream)
     at = &(*at)->next;
@@ -106,7 +107,7 @@ weir_status weir_allocator_set_reserve_class(weir_allocator *allocator, int devi
     memcpy(class->name, reserve_class, strlen(reserve_class) + 1);
   } else
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   return status;
 }
 
@@ -127,10 +128,10 @@ weir_status weir_allocator_set_fraction(weir_allocator *allocator, int device, d
   if (!(fraction >= 0 && fraction <= 1))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: invalid fraction:%g. Please set within [0, 1].", __func__,
                       fraction);
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   heap->fraction = fraction;
   set_limit(heap, fraction < 1 ? (uint64_t)(fraction * (double)heap->total + 0.5) : UINT64_MAX);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   if (allocator->backend)
     weir__backend_set_fraction(heap, fraction);
   return WEIR_OK;
@@ -141,9 +142,9 @@ weir_status weir_allocator_set_limit(weir_allocator *allocator, int device, size
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   set_limit(heap, bytes);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   return WEIR_OK;
 }
 
@@ -153,8 +154,8 @@ weir_status weir_allocator_get_fraction(weir_allocator *allocator, int device, d
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   *fraction = heap->fraction;
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   return WEIR_OK;
 }

@@ -1,9 +1,9 @@
 #include "alloc/gauges.h"
 
-#include <sched.h>
 #include <stddef.h>
 
 #include "alloc/heap.h"
+#include "base/thread.h"
 
 #define PLACE(gauge) (offsetof(weir__amounts, gauge) / sizeof(int64_t))
 
@@ -75,7 +75,7 @@ static bool stop(weir__arena *arena, bool *was_at_work) {
     if (atomic_load_explicit(&arena->gauges.is_frozen, memory_order_acquire))
       return false;
     if (i % 64 == 63)
-      sched_yield();
+      weir__thread_yield();
     weir__pause();
   }
 }

@@ -18,7 +18,6 @@
 #ifndef WEIR_ALLOC_HEAP_H
 #define WEIR_ALLOC_HEAP_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -35,6 +34,7 @@
 #include "base/lock.h"
 #include "base/rangemap.h"
 #include "base/slab.h"
+#include "base/thread.h"
 #include "driver/client.h"
 #include "record/recorder.h"
 #include "weir/alloc.h"
@@ -173,7 +173,7 @@ struct weir__route {
   weir__private_pool *pool;
   int (*filter)(void *context, weir_cu_stream stream); /* NULL: allocations of the thread that opened the scope */
   void *context;
-  pthread_t thread;
+  weir__thread_id thread;
   bool is_capture;       /* then it takes the streams of that capture, and ignores filter and thread */
   weir_cu_stream origin; /* the capture's first stream */
   weir__route *next;     /* the scope around this one */
@@ -182,7 +182,7 @@ struct weir__route {
 struct weir__heap {
   weir_allocator *allocator;
   int device;
-  pthread_mutex_t lock;
+  weir__mutex lock;
   weir_cu_context
       cu_context;        /* the primary context, once retained; guarded by the lock, as everything down to the pools */
   uint64_t total;        /* the device's memory */
@@ -282,13 +282,13 @@ struct weir_allocator {
   int ipc_version; /* of the handles that it exports */
   weir__heap *heaps;
   _Atomic(const weir__settings *) settings; /* replaced as a whole; old ones stay until the end */
-  pthread_mutex_t configure_lock;
+  weir__mutex configure_lock;
   weir__page_map *pages;        /* address -> arena */
   weir__backend_state *backend; /* NULL for the cache */
   bool streams_may_end;         /* a stream handle that was kept may belong to a stream that was destroyed */
   bool is_forked; /* it belongs to the parent of this process; written in the child of a fork, before fork returns */
   atomic_bool caching;
-  pthread_mutex_t uncached_lock;
+  weir__mutex uncached_lock;
   weir__rangemap uncached;             /* memory allocated with caching off -> its heap; guarded by uncached_lock */
   _Atomic(weir__recorder *) history;   /* NULL until something is recorded; stays until the end */
   const weir__recording_hooks *hooks;  /* NULL if there is no ring file */
@@ -298,7 +298,7 @@ struct weir_allocator {
   weir__lock witness_lock;             /* of the witness, and of what is traced */
   weir__observers trackers, oom_observers, rejection_observers, free_callbacks;
   struct weir__ipc *ipc; /* memory of other processes that is open here; guarded by ipc_lock */
-  pthread_mutex_t ipc_lock;
+  weir__mutex ipc_lock;
   weir__client client;
 };
 

@@ -11,7 +11,6 @@
 #ifndef WEIR_ALLOC_HOST_H
 #define WEIR_ALLOC_HOST_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -21,6 +20,7 @@
 #include "base/lock.h"
 #include "base/rangemap.h"
 #include "base/slab.h"
+#include "base/thread.h"
 #include "driver/client.h"
 #include "weir/host.h"
 
@@ -69,7 +69,7 @@ struct weir_host_allocator {
   weir_driver *driver;
   int device_count;
   weir__host_device *devices;
-  pthread_mutex_t context_lock;
+  weir__mutex context_lock;
 
   weir__lock lock; /* of all down to the statistics */
   weir__settings settings;
@@ -78,18 +78,18 @@ struct weir_host_allocator {
   weir__slab block_slab, use_slab;
   weir_host_stats stats;
 
-  pthread_mutex_t reserve_lock; /* of the reserve */
-  char *reserve;                /* NULL: none, or not taken yet */
+  weir__mutex reserve_lock; /* of the reserve */
+  char *reserve;            /* NULL: none, or not taken yet */
   uint64_t reserve_bytes, reserve_used;
   weir__host_kind reserve_kind;
 
-  atomic_size_t pending;       /* events and deferred blocks */
-  pthread_mutex_t events_lock; /* of what follows */
-  weir__host_block *deferred;  /* freed, and without an event for each of their uses */
-  pthread_t thread;            /* looks after events, once it was wanted */
-  atomic_bool has_thread;      /* then allocations do not; also read without the lock */
+  atomic_size_t pending;      /* events and deferred blocks */
+  weir__mutex events_lock;    /* of what follows */
+  weir__host_block *deferred; /* freed, and without an event for each of their uses */
+  weir__thread_id thread;     /* looks after events, once it was wanted */
+  atomic_bool has_thread;     /* then allocations do not; also read without the lock */
   bool thread_ends;
-  pthread_cond_t thread_wakes;
+  weir__cond thread_wakes;
   weir__client client;
   bool is_forked; /* it belongs to the parent of this process; written in the child of a fork, before fork returns */
 };

@@ -8,24 +8,25 @@
 
 #include "alloc/host.h"
 #include "base/base.h"
+#include "base/clock.h"
+#include "base/thread.h"
 
 /* ---- The thread that polls ---- */
 
 static void *poller(void *argument) {
   weir_host_allocator *host = argument;
-  const struct timespec interval = {.tv_nsec = 100000};
-  pthread_mutex_lock(&host->events_lock);
+  weir__mutex_lock(&host->events_lock);
   while (!host->thread_ends) {
     if (!atomic_load(&host->pending)) {
-      pthread_cond_wait(&host->thread_wakes, &host->events_lock);
+      weir__cond_wait(&host->thread_wakes, &host->events_lock);
       continue;
     }
-    pthread_mutex_unlock(&host->events_lock);
-    nanosleep(&interval, NULL);
+    weir__mutex_unlock(&host->events_lock);
+    weir__sleep_ns(100000);
     weir__host_poll(host, true);
-    pthread_mutex_lock(&host->events_lock);
+    weir__mutex_lock(&host->events_lock);
   }
-  pthread_mutex_unlock(&host->events_lock);
+  weir__mutex_unlock(&host->events_lock);
   return NULL;
 }
 
@@ -35,9 +36,9 @@ static void look_after(weir_host_allocator *host) {
   bool wanted = host->settings.pinned_use_background_threads;
   weir__lock_give(&host->lock);
   if (atomic_load(&host->has_thread))
-    pthread_cond_signal(&host->thread_wakes);
+    weir__cond_signal(&host->thread_wakes);
   else if (wanted)
-    atomic_store(&host->has_thread, !pthread_create(&host->thread, NULL, poller, host));
+    atomic_store(&host->has_thread, !weir__thread_start(&host->thread, poller, host));
 }
 
 /* ---- Waiting ---- */
@@ -91,11 +92,11 @@ static void insert_events(weir_host_allocator *host, weir__host_block *block) {
 }
 
 void weir__host_free_later(weir_host_allocator *host, weir__host_block *block) {
-  pthread_mutex_lock(&host->events_lock);
+  weir__mutex_lock(&host->events_lock);
   insert_events(host, block);
   if (atomic_load(&host->pending))
     look_after(host);
-  pthread_mutex_unlock(&host->events_lock);
+  weir__mutex_unlock(&host->events_lock);
 }
 
 static void insert_deferred(weir_host_allocator *host) {
@@ -128,22 +129,22 @@ static void poll_device(weir_host_allocator *host, int device) {
 
 void weir__host_poll(weir_host_allocator *host, bool wait) {
   if (wait)
-    pthread_mutex_lock(&host->events_lock);
-  else if (pthread_mutex_trylock(&host->events_lock))
+    weir__mutex_lock(&host->events_lock);
+  else if (!weir__mutex_trylock(&host->events_lock))
     return;
   insert_deferred(host);
   for (int i = 0; i < host->device_count; i++)
     poll_device(host, i);
-  pthread_mutex_unlock(&host->events_lock);
+  weir__mutex_unlock(&host->events_lock);
 }
 
 void weir__host_events_end(weir_host_allocator *host) {
   if (atomic_load(&host->has_thread)) {
-    pthread_mutex_lock(&host->events_lock);
+    weir__mutex_lock(&host->events_lock);
     host->thread_ends = true;
-    pthread_cond_signal(&host->thread_wakes);
-    pthread_mutex_unlock(&host->events_lock);
-    pthread_join(host->thread, NULL);
+    weir__cond_signal(&host->thread_wakes);
+    weir__mutex_unlock(&host->events_lock);
+    weir__thread_join(host->thread);
   }
   for (int i = 0; i < host->device_count; i++)
     weir__event_queues_clear(&host->devices[i].events, host->driver);

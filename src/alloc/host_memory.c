@@ -6,16 +6,17 @@
 
 #include "alloc/host.h"
 #include "base/base.h"
+#include "base/thread.h"
 #include "driver/context.h"
 
 /* ---- Contexts ---- */
 
 static weir_cu_result retain(weir_host_allocator *host, int device, weir_cu_context *context) {
   weir_driver *driver = host->driver;
-  pthread_mutex_lock(&host->context_lock);
+  weir__mutex_lock(&host->context_lock);
   weir_cu_result r = weir__context_retain(driver, device, &host->devices[device].context);
   *context = host->devices[device].context;
-  pthread_mutex_unlock(&host->context_lock);
+  weir__mutex_unlock(&host->context_lock);
   return r;
 }
 
@@ -66,7 +67,7 @@ void weir__host_leave(weir_host_allocator *host, const weir__host_visit *visit) 
 typedef struct touched {
   char *from;
   uint64_t bytes;
-  pthread_t thread;
+  weir__thread_id thread;
   bool has_thread;
 } touched;
 
@@ -89,13 +90,13 @@ static void touch_all(char *memory, uint64_t bytes, uint64_t threads) {
     parts[i] = (touched){.from = memory + begin, .bytes = end - begin};
     begin = end;
     if (i + 1 < count)
-      parts[i].has_thread = !pthread_create(&parts[i].thread, NULL, touch, &parts[i]);
+      parts[i].has_thread = !weir__thread_start(&parts[i].thread, touch, &parts[i]);
     if (!parts[i].has_thread)
       touch(&parts[i]);
   }
   for (uint64_t i = 0; i < count; i++)
     if (parts[i].has_thread)
-      pthread_join(parts[i].thread, NULL);
+      weir__thread_join(parts[i].thread);
 }
 
 static weir_cu_result get_registered(weir_driver *driver, uint64_t bytes, uint64_t threads, void **pointer) {
@@ -145,7 +146,7 @@ void *weir__host_reserved(weir_host_allocator *host, const weir__settings *setti
     return NULL;
   void *pointer = NULL;
   uint64_t size = weir__round_up(bytes, WEIR__HOST_UNIT);
-  pthread_mutex_lock(&host->reserve_lock);
+  weir__mutex_lock(&host->reserve_lock);
   if (!host->reserve &&
       !weir__host_get(host, settings, settings->pinned_reserve_segment_size, &pointer, &host->reserve_kind)) {
     host->reserve = pointer;
@@ -156,6 +157,6 @@ void *weir__host_reserved(weir_host_allocator *host, const weir__settings *setti
     pointer = host->reserve + host->reserve_used;
     host->reserve_used += size;
   }
-  pthread_mutex_unlock(&host->reserve_lock);
+  weir__mutex_unlock(&host->reserve_lock);
   return pointer;
 }

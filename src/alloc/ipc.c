@@ -21,6 +21,7 @@
 #include "alloc/pointer.h"
 #include "alloc/segment.h"
 #include "alloc/uncached.h"
+#include "base/thread.h"
 #include "driver/call.h"
 
 enum { newest_version = 3, kind_driver = 'c', kind_pages = 'e', prefix = 2 };
@@ -104,7 +105,8 @@ static weir_status share_pages(const char *who, weir__heap *heap, weir__segment 
                       who, heap->shares_pages_off ? ": TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC is 0" : "");
   size_t first = (address - segment->base) / segment->page;
   size_t end = (address + bytes - 1 - segment->base) / segment->page + 1;
-  pages_header header = {.process = (int32_t)getpid(), .page = segment->page, .count = end - first, .form = form_files};
+  pages_header header = {
+      .process = (int32_t)weir__process_id(), .page = segment->page, .count = end - first, .form = form_files};
   size_t of_header = header_bytes(heap->allocator->ipc_version);
   if (prefix + of_header + (end - first) * sizeof(int32_t) > WEIR_IPC_HANDLE_MAX)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: %zu pages are more than a name has room for", who, end - first);
@@ -170,10 +172,10 @@ weir_status weir_ipc_share(weir_allocator *allocator, void *pointer, weir_ipc_ha
   if (!is_pages && weir_allocator_base(allocator, pointer, &base, &bytes))
     return weir__no_block(__func__, pointer);
   weir_ipc_handle made = {.size = handle->size};
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir_status status = is_pages ? share_pages(__func__, heap, segment, (uint64_t)pointer, bytes, &made)
                                 : share_driver(__func__, heap, (uint64_t)base, (uint64_t)pointer, &made);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   if (!status)
     *handle = made;
   return status;
@@ -294,9 +296,9 @@ static weir_status open_name(const char *who, weir__heap *heap, weir__ipc *open)
 
 /* The thread gets the device's context; false: it does not, and the last error says why. */
 static bool enter(const char *who, weir__heap *heap, weir_cu_context *previous) {
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir_cu_result r = weir__heap_enter(heap, previous);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   if (r)
     weir__driver_status(heap->allocator->driver, r, who, "cuDevicePrimaryCtxRetain");
   return !r;
@@ -311,7 +313,7 @@ weir_status weir_ipc_open(weir_allocator *allocator, int device, const void *byt
     return WEIR_ERROR_INVALID_DEVICE;
   weir_status status = WEIR_OK;
   weir_cu_context previous;
-  pthread_mutex_lock(&allocator->ipc_lock);
+  weir__mutex_lock(&allocator->ipc_lock);
   weir__ipc *open = allocator->ipc;
   while (open && (open->device != device || open->length != length || memcmp(open->name, bytes, length) != 0))
     open = open->next;
@@ -342,7 +344,7 @@ weir_status weir_ipc_open(weir_allocator *allocator, int device, const void *byt
 free_open:
   free(open);
 unlock:
-  pthread_mutex_unlock(&allocator->ipc_lock);
+  weir__mutex_unlock(&allocator->ipc_lock);
   return status;
 }
 
@@ -377,7 +379,7 @@ weir_status weir_ipc_close(weir_allocator *allocator, void *base) {
   WEIR__CHECK_ALLOCATOR(allocator);
   weir_status status = WEIR_OK;
   weir_cu_context previous;
-  pthread_mutex_lock(&allocator->ipc_lock);
+  weir__mutex_lock(&allocator->ipc_lock);
   weir__ipc **at = &allocator->ipc;
   while (*at && (*at)->base != (uint64_t)base)
     at = &(*at)->next;
@@ -399,7 +401,7 @@ weir_status weir_ipc_close(weir_allocator *allocator, void *base) {
       free(open);
     }
   }
-  pthread_mutex_unlock(&allocator->ipc_lock);
+  weir__mutex_unlock(&allocator->ipc_lock);
   return status;
 }
 

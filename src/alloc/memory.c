@@ -4,12 +4,12 @@
  */
 #include "weir/memory.h"
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "alloc/heap.h"
+#include "base/thread.h"
 #include "weir/graph.h"
 #include "weir/host.h"
 #include "weir/runtime.h"
@@ -18,7 +18,7 @@
  * which runs alone. create_lock is only held while the runtime is started: in a forked child such a runtime refuses
  * every call before the lock is tried, whatever state the fork left it in. */
 static _Atomic(weir_allocator *) default_allocator;
-static pthread_mutex_t create_lock = PTHREAD_MUTEX_INITIALIZER;
+static weir__mutex create_lock = WEIR__MUTEX_INIT;
 
 /* ---- The end of the default allocator, by weir_shutdown ---- */
 
@@ -33,14 +33,14 @@ static int64_t live_allocations(weir_allocator *allocator, uint64_t *bytes) {
     *bytes += (uint64_t)stats.allocated_bytes[WEIR_STAT_ALL].current;
   }
   /* With caching off allocations are not counted, but they are listed. */
-  pthread_mutex_lock(&allocator->uncached_lock);
+  weir__mutex_lock(&allocator->uncached_lock);
   uint64_t address = 0, size;
   while (weir__rangemap_at_or_after(&allocator->uncached, address, &address, &size)) {
     count++;
     *bytes += size;
     address += size;
   }
-  pthread_mutex_unlock(&allocator->uncached_lock);
+  weir__mutex_unlock(&allocator->uncached_lock);
   return count;
 }
 
@@ -100,11 +100,11 @@ static weir_status find(weir_allocator **allocator) {
   weir_status status = weir_get_driver(&driver); /* starts the runtime, before the lock */
   if (status)
     return status;
-  pthread_mutex_lock(&create_lock);
+  weir__mutex_lock(&create_lock);
   if (!atomic_load_explicit(&default_allocator, memory_order_acquire))
     status = create(driver);
   *allocator = atomic_load_explicit(&default_allocator, memory_order_acquire);
-  pthread_mutex_unlock(&create_lock);
+  weir__mutex_unlock(&create_lock);
   return status;
 }
 

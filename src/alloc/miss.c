@@ -11,6 +11,7 @@
 #include "alloc/segment.h"
 #include "alloc/sizes.h"
 #include "alloc/trace.h"
+#include "base/thread.h"
 #include "driver/call.h"
 #include "record/probes.h"
 #include "record/this_thread.h"
@@ -95,14 +96,14 @@ bool weir__run_callbacks(weir__heap *heap) {
   int count = atomic_load(&callbacks->count), freed = 0;
   if (!count)
     return false;
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   weir__op_notify(); /* before what the callbacks do */
   bool is_for_request = weir__this_thread.is_for_request;
   weir__this_thread.is_for_request = false;
   for (int i = 0; i < count; i++)
     freed |= callbacks->at[i].call.free_memory(callbacks->at[i].context, heap->device);
   weir__this_thread.is_for_request = is_for_request;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   return freed;
 }
 
@@ -176,10 +177,10 @@ weir_status weir__alloc_miss(const char *who, weir__heap *heap, weir__arena *are
   weir_status status = weir__driver_check_stream(who, heap->allocator->driver, arena->stream);
   if (status)
     return status;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir_cu_result r = weir__heap_enter(heap, &previous);
   if (r) {
-    pthread_mutex_unlock(&heap->lock);
+    weir__mutex_unlock(&heap->lock);
     return weir__driver_status(heap->allocator->driver, r, who, "cuDevicePrimaryCtxRetain");
   }
   status = weir__reject(who, heap, settings, weir__segment_bytes(settings, size), requested);
@@ -200,7 +201,7 @@ weir_status weir__alloc_miss(const char *who, weir__heap *heap, weir__arena *are
   weir__arena_lock(arena);
   block = weir__arena_hand_out(arena, settings, block, size, requested, false);
   weir__arena_unlock(arena);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   weir__pools_finalize(heap);
   if (!block)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the block", who);

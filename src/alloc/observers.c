@@ -2,20 +2,21 @@
  * Trackers, observers, callbacks, and the witness of an adapter.
  */
 #include "alloc/trace.h"
+#include "base/thread.h"
 #include "weir/adapter.h"
 
 static weir_status attach(const char *who, weir_allocator *allocator, weir__observers *observers,
                           weir__observer observer) {
   if (!observer.call.track)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the function is NULL", who);
-  pthread_mutex_lock(&allocator->configure_lock);
+  weir__mutex_lock(&allocator->configure_lock);
   int count = atomic_load(&observers->count);
   bool has_room = count < WEIR__MAX_OBSERVERS;
   if (has_room) {
     observers->at[count] = observer;
     atomic_store(&observers->count, count + 1);
   }
-  pthread_mutex_unlock(&allocator->configure_lock);
+  weir__mutex_unlock(&allocator->configure_lock);
   return has_room ? WEIR_OK
                   : weir__fail(WEIR_ERROR_BAD_STATE, "%s: at most %d can be attached", who, WEIR__MAX_OBSERVERS);
 }

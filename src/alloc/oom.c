@@ -10,6 +10,7 @@
 #include "alloc/miss.h"
 #include "alloc/segment.h"
 #include "alloc/trace.h"
+#include "base/thread.h"
 #include "driver/call.h"
 #include "driver/nvml.h"
 
@@ -34,7 +35,7 @@ static void list_processes(weir__heap *heap, char *text, size_t size) {
   *text = 0;
   for (size_t i = 0, length = 0; i < count && length < size; i++) {
     char who[64] = "Including non-Weir memory, this process", bytes[32];
-    if (processes[i].pid != (unsigned)getpid())
+    if (processes[i].pid != (unsigned)weir__process_id())
       snprintf(who, sizeof who, "Process %u", processes[i].pid);
     length += (size_t)snprintf(text + length, size - length, "%s has %s memory in use. ", who,
                                weir__format_bytes_as_pytorch(processes[i].bytes, bytes));
@@ -88,7 +89,7 @@ weir_status weir__out_of_memory(const char *who, weir__heap *heap, weir__arena *
   weir__biased_take(&arena->lock);
   weir__trace(heap, WEIR_TRACE_OOM, arena->pool, device_free, bytes, arena->stream);
   weir__biased_give(&arena->lock);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   weir__op_notify();
 
   const weir__observers *observers = &allocator->oom_observers;
@@ -136,7 +137,7 @@ weir_status weir__reject(const char *who, weir__heap *heap, const weir__settings
       reserved + segment_bytes <= (uint64_t)(settings->memory_fraction * (double)heap->total))
     return WEIR_OK;
   heap->stats.num_oom_rejections++;
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   const weir__observers *observers = &allocator->rejection_observers;
   for (int i = 0, count = atomic_load(&observers->count); i < count; i++)
     observers->at[i].call.rejection(observers->at[i].context, heap->device, segment_bytes, reserved, heap->total);

@@ -4,6 +4,7 @@
 #include "alloc/backend.h"
 #include "alloc/ipc.h"
 #include "alloc/segment.h"
+#include "base/thread.h"
 #include "driver/call.h"
 #include "driver/context.h"
 
@@ -14,8 +15,8 @@ weir_status weir_allocator_enable_peer_access(weir_allocator *allocator, int own
     return WEIR_ERROR_INVALID_DEVICE;
   if (owner == device)
     return WEIR_OK;
-  pthread_mutex_lock(&allocator->ipc_lock);
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&allocator->ipc_lock);
+  weir__mutex_lock(&heap->lock);
   weir_cu_result r = WEIR_CU_SUCCESS;
   if (!(heap->peers >> device & 1)) {
     r = allocator->backend ? weir__backend_share(heap, device) : weir__share_segments(heap, device);
@@ -24,17 +25,17 @@ weir_status weir_allocator_enable_peer_access(weir_allocator *allocator, int own
   }
   if (!r)
     heap->peers |= 1ull << device;
-  pthread_mutex_unlock(&heap->lock);
-  pthread_mutex_unlock(&allocator->ipc_lock);
+  weir__mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&allocator->ipc_lock);
   return r ? weir__driver_status(allocator->driver, r, __func__, "cuMemSetAccess") : WEIR_OK;
 }
 
 /* One of the two devices may not have been used through the allocator yet. */
 static weir_cu_result context_of(weir__heap *heap, weir_cu_context *context) {
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir_cu_result r = weir__context_retain(heap->allocator->driver, heap->device, &heap->cu_context);
   *context = heap->cu_context;
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   return r;
 }
 

@@ -11,6 +11,7 @@
 #include "alloc/sizes.h"
 #include "alloc/trace.h"
 #include "alloc/uncached.h"
+#include "base/thread.h"
 
 /* ---- Pointers that are not live ---- */
 
@@ -41,12 +42,12 @@ weir_status weir__no_block_because(const char *who, weir_allocator *allocator, c
   bool asked_all = true;
   for (int i = 0; i < allocator->heap_count && !*text; i++) {
     weir__heap *heap = &allocator->heaps[i];
-    if (pthread_mutex_trylock(&heap->lock) != 0) {
+    if (!weir__mutex_trylock(&heap->lock)) {
       asked_all = false;
       continue;
     }
     tell_place(heap, (uint64_t)pointer, text, sizeof text);
-    pthread_mutex_unlock(&heap->lock);
+    weir__mutex_unlock(&heap->lock);
   }
   if (!*text && !asked_all)
     return weir__no_block(who, pointer);
@@ -119,7 +120,7 @@ weir_status weir_allocator_expandable_segments(weir_allocator *allocator, int de
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
   size_t found = 0;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   for (const weir__segment *s = heap->segments; s; s = s->next) {
     if (!s->page)
       continue;
@@ -127,7 +128,7 @@ weir_status weir_allocator_expandable_segments(weir_allocator *allocator, int de
       segments[found] = (weir_expandable_segment){s->arena->stream, s->arena->pool->is_small, s->mapped * s->page};
     found++;
   }
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   *count = found;
   return WEIR_OK;
 }
@@ -218,7 +219,7 @@ weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, size_
   weir_status status = WEIR_OK;
   weir__op op;
   weir__op_begin(&op, allocator, WEIR_CONTEXT_STATE);
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   if (arena)
     weir__arena_lock(arena);
   weir__block *block = arena ? free_block_at(heap, arena, address, size) : NULL;
@@ -229,7 +230,7 @@ weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, size_
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
   if (arena)
     weir__arena_unlock(arena);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   weir__op_end(&op);
   weir__route_leave(owner);
   return status;

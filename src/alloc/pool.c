@@ -10,6 +10,7 @@
 #include "alloc/arena.h"
 #include "alloc/backend.h"
 #include "alloc/trace.h"
+#include "base/thread.h"
 #include "weir/adapter.h"
 #include "weir/graph.h"
 #include "weir/pool.h"
@@ -167,9 +168,9 @@ void weir__pool_drop(weir__heap *heap, weir__private_pool *pool) {
 void weir__pools_finalize(weir__heap *heap) {
   if (!atomic_load_explicit(&heap->dropped_pools, memory_order_relaxed))
     return;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir__private_pool *pool = atomic_exchange(&heap->dropped_pools, NULL);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   while (pool) {
     weir__private_pool *next = pool->next;
     pool->destroy(pool->context);
@@ -221,13 +222,13 @@ static weir__heap *enter(const char *who, weir_allocator *allocator, int device,
     *status = WEIR_ERROR_INVALID_DEVICE;
     return NULL;
   }
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   *status = WEIR_OK;
   return heap;
 }
 
 static weir_status leave(weir__heap *heap, weir_status status) {
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   weir__pools_finalize(heap); /* those that were dropped for a new one */
   return status;
 }
@@ -380,7 +381,7 @@ static weir_status begin(const char *who, weir_allocator *allocator, int device,
   }
   *route = *wanted;
   route->pool = pool;
-  route->thread = pthread_self();
+  route->thread = weir__thread_self();
   route->next = atomic_load(&heap->routes);
   atomic_store(&heap->routes, route);
   weir__slow_reason_set(heap, WEIR__SLOW_ROUTED, true);
@@ -440,11 +441,11 @@ weir_status weir_allocator_pools_ever(weir_allocator *allocator, int device, wei
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
   size_t n = 0;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   for (const weir__pool_record *record = heap->pool_records; record; record = record->next, n++)
     if (n < room)
       pools[n] = record->id;
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   *count = n;
   return WEIR_OK;
 }
@@ -456,7 +457,7 @@ weir_status weir_allocator_begin_capture(weir_allocator *allocator, int device) 
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   heap->foreign_captures++;
   atomic_fetch_add(&heap->captures, 1);
   return leave(heap, WEIR_OK);
@@ -467,7 +468,7 @@ weir_status weir_allocator_end_capture(weir_allocator *allocator, int device) {
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   if (!heap->foreign_captures)
     return leave(heap, weir__fail(WEIR_ERROR_BAD_STATE, "%s: no capture was begun on device %d", __func__, device));
   heap->foreign_captures--;
@@ -480,18 +481,18 @@ weir_status weir_allocator_end_capture(weir_allocator *allocator, int device) {
 static bool takes(const weir__heap *heap, const weir__route *route, weir_cu_stream stream) {
   if (route->is_capture)
     return is_in_capture(heap->allocator->driver, route->origin, stream);
-  return route->filter ? route->filter(route->context, stream) : pthread_equal(route->thread, pthread_self());
+  return route->filter ? route->filter(route->context, stream) : weir__thread_equal(route->thread, weir__thread_self());
 }
 
 weir__private_pool *weir__route_enter(weir__heap *heap, weir_cu_stream stream) {
   weir__private_pool *pool = NULL;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   for (weir__route *r = atomic_load(&heap->routes); r && !pool; r = r->next)
     if (takes(heap, r, stream))
       pool = r->pool;
   if (pool)
     atomic_fetch_add_explicit(&pool->in_flight, 1, memory_order_relaxed);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   return pool;
 }
 

@@ -10,6 +10,7 @@
 #include "alloc/reclaim.h"
 #include "alloc/segment.h"
 #include "alloc/trace.h"
+#include "base/thread.h"
 #include "driver/call.h"
 #include "record/this_thread.h"
 
@@ -91,14 +92,14 @@ void weir__release_pool(weir__heap *heap, weir__private_pool *pool) {
 weir_status weir__unlock_with_driver_error(const char *who, weir__heap *heap) {
   weir_cu_result r = heap->driver_error;
   const char *call = heap->driver_error_call;
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   return weir__driver_status(heap->allocator->driver, r, who, call);
 }
 
 /* Pool {0, 0} is all. A heap that was never used has no memory, but it may have pools. */
 static weir_status empty_heap(const char *who, weir__heap *heap, weir_pool_id id) {
   weir_cu_context previous;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   bool was_used = heap->cu_context != NULL;
   weir_cu_result r = was_used ? weir__heap_enter(heap, &previous) : WEIR_CU_SUCCESS;
   heap->driver_error = r;

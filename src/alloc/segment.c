@@ -14,6 +14,7 @@
 #include "alloc/ipc.h"
 #include "alloc/segment.h"
 #include "alloc/trace.h"
+#include "base/thread.h"
 
 /* ---- Segments of a heap ---- */
 
@@ -181,10 +182,10 @@ static weir__block *grow_fixed(weir__heap *heap, weir__arena *arena, const weir_
   weir_cu_deviceptr base;
   heap->promised += bytes; /* others who come meanwhile must not take what the limit leaves us */
   if (settings->release_lock_on_malloc)
-    pthread_mutex_unlock(&heap->lock);
+    weir__mutex_unlock(&heap->lock);
   weir_cu_result r = get_memory(heap, arena, bytes, &base);
   if (settings->release_lock_on_malloc)
-    pthread_mutex_lock(&heap->lock);
+    weir__mutex_lock(&heap->lock);
   heap->promised -= bytes;
   if (!weir__heap_ok(heap, r, "cuMemAlloc"))
     return NULL;

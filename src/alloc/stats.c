@@ -5,6 +5,7 @@
 
 #include "alloc/arena.h"
 #include "alloc/backend.h"
+#include "base/thread.h"
 #include "driver/call.h"
 
 void weir_allocator_stats_init(weir_allocator_stats *stats) {
@@ -20,12 +21,12 @@ weir_status weir_allocator_get_stats(weir_allocator *allocator, int device, weir
   if (!stats || stats->size < sizeof stats->size)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: stats is NULL, or its size is not set", __func__);
   uint64_t split = weir__settings_of(heap)->max_split_size;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir_allocator_stats now = heap->stats;
   if (allocator->backend)
     weir__backend_read_stats(heap, &now);
   weir__gauges_read(heap, &now); /* under the lock, so that no more is allocated than was reserved */
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   now.size = stats->size;
   now.max_split_size = split == UINT64_MAX ? -1 : (int64_t)split;
   weir__copy_sized(stats, stats->size, &now, sizeof now);
@@ -52,12 +53,12 @@ weir_status weir_allocator_reset_peak_stats(weir_allocator *allocator, int devic
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   for_each_stat(heap, reset_peak);
   if (allocator->backend)
     weir__backend_reset_peaks(heap);
   weir__gauges_reset_peaks(heap);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   return WEIR_OK;
 }
 
@@ -66,13 +67,13 @@ weir_status weir_allocator_reset_accumulated_stats(weir_allocator *allocator, in
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir_allocator_stats *stats = &heap->stats;
   for_each_stat(heap, reset_accumulated);
   stats->num_alloc_retries = stats->num_ooms = stats->num_sync_all_streams = 0;
   stats->num_device_alloc = stats->num_device_free = stats->num_oom_rejections = 0;
   weir__gauges_reset_added(heap);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   return WEIR_OK;
 }
 
@@ -101,7 +102,7 @@ weir_status weir_allocator_largest_block(weir_allocator *allocator, int device, 
   weir_driver *driver = allocator->driver;
   weir_cu_context previous;
   size_t largest = 0, total;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir_cu_result r = weir__heap_enter(heap, &previous);
   if (!r) {
     r = driver->MemGetInfo(driver, &largest, &total);
@@ -121,7 +122,7 @@ weir_status weir_allocator_largest_block(weir_allocator *allocator, int device, 
       if (found > largest)
         largest = found;
     }
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   if (r)
     return weir__driver_status(driver, r, __func__, "cuMemGetInfo");
   *bytes = largest;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "alloc/uncached.h"
+#include "base/thread.h"
 #include "driver/call.h"
 
 /* Of PyTorch's variable every value but 1 counts as not set, without a word, as it does there. */
@@ -34,18 +35,18 @@ weir_status weir__uncached_alloc(const char *who, weir__heap *heap, uint64_t byt
   weir_driver *driver = allocator->driver;
   weir_cu_context previous;
   weir_cu_deviceptr memory;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir_cu_result r = weir__heap_enter(heap, &previous);
   if (!r) {
     r = driver->MemAlloc(driver, &memory, bytes);
     weir__heap_leave(heap, previous);
   }
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   if (r)
     return weir__driver_status(driver, r, who, "cuMemAlloc(driver, &memory, bytes)");
-  pthread_mutex_lock(&allocator->uncached_lock);
+  weir__mutex_lock(&allocator->uncached_lock);
   bool known = weir__rangemap_insert(&allocator->uncached, memory, bytes, heap);
-  pthread_mutex_unlock(&allocator->uncached_lock);
+  weir__mutex_unlock(&allocator->uncached_lock);
   if (!known) {
     driver->MemFree(driver, memory);
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
@@ -57,21 +58,21 @@ weir_status weir__uncached_alloc(const char *who, weir__heap *heap, uint64_t byt
 static weir_cu_result give_back(weir__heap *heap, uint64_t memory) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_context previous;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir_cu_result r = weir__heap_enter(heap, &previous);
   if (!r) {
     r = driver->MemFree(driver, memory);
     weir__heap_leave(heap, previous);
   }
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   return r;
 }
 
 weir__heap *weir__uncached_find(weir_allocator *allocator, const void *pointer, uint64_t *bytes) {
   uint64_t base, size;
-  pthread_mutex_lock(&allocator->uncached_lock);
+  weir__mutex_lock(&allocator->uncached_lock);
   weir__heap *heap = weir__rangemap_find(&allocator->uncached, (uint64_t)pointer, &base, &size);
-  pthread_mutex_unlock(&allocator->uncached_lock);
+  weir__mutex_unlock(&allocator->uncached_lock);
   if (!heap || base != (uint64_t)pointer)
     return NULL;
   if (bytes)
@@ -81,20 +82,20 @@ weir__heap *weir__uncached_find(weir_allocator *allocator, const void *pointer, 
 
 bool weir__uncached_free(const char *who, weir_allocator *allocator, void *pointer, weir_status *status) {
   uint64_t base, bytes;
-  pthread_mutex_lock(&allocator->uncached_lock);
+  weir__mutex_lock(&allocator->uncached_lock);
   weir__heap *heap = weir__rangemap_find(&allocator->uncached, (uint64_t)pointer, &base, &bytes);
   if (heap && base == (uint64_t)pointer)
     weir__rangemap_remove(&allocator->uncached, base);
   else
     heap = NULL;
-  pthread_mutex_unlock(&allocator->uncached_lock);
+  weir__mutex_unlock(&allocator->uncached_lock);
   if (!heap)
     return false;
   weir_cu_result r = give_back(heap, base);
   if (r) { /* it is still out, and can be freed later */
-    pthread_mutex_lock(&allocator->uncached_lock);
+    weir__mutex_lock(&allocator->uncached_lock);
     weir__rangemap_insert(&allocator->uncached, base, bytes, heap);
-    pthread_mutex_unlock(&allocator->uncached_lock);
+    weir__mutex_unlock(&allocator->uncached_lock);
   }
   *status = r ? weir__driver_status(allocator->driver, r, who, "cuMemFree(driver, memory)") : WEIR_OK;
   return true;

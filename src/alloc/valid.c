@@ -10,6 +10,7 @@
 #include "alloc/backend.h"
 #include "alloc/segment.h"
 #include "base/text.h"
+#include "base/thread.h"
 
 /* What the blocks of a heap add up to. */
 typedef struct tally {
@@ -300,7 +301,7 @@ static void check_events(walk *w) {
 
 static bool heap_is_valid(weir__heap *heap) {
   walk w = {.heap = heap, .is_valid = true};
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   size_t arenas;
   arena_tally *sums = list_arenas(heap, &arenas);
   for (size_t i = 0; i < arenas; i++) {
@@ -329,7 +330,7 @@ static bool heap_is_valid(weir__heap *heap) {
   check_events(&w);
   check_stats(&w);
   free(sums);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   return w.is_valid;
 }
 

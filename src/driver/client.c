@@ -1,39 +1,40 @@
 #include "driver/client.h"
 
-#include <pthread.h>
 #include <stdio.h>
+
+#include "base/thread.h"
 
 enum { MAX_LISTED = 4 };
 
-static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static weir__mutex list_lock = WEIR__MUTEX_INIT;
 static weir__client *clients; /* newest first; guarded by list_lock */
 
-static void before_fork(void) { pthread_mutex_lock(&list_lock); }
-static void after_fork_in_parent(void) { pthread_mutex_unlock(&list_lock); }
+static void before_fork(void) { weir__mutex_lock(&list_lock); }
+static void after_fork_in_parent(void) { weir__mutex_unlock(&list_lock); }
 static void after_fork_in_child(void) {
   for (weir__client *client = clients; client; client = client->next)
     client->invalidate(client);
   clients = NULL; /* their destructors do nothing in the child, and do not remove them */
-  pthread_mutex_unlock(&list_lock);
+  weir__mutex_unlock(&list_lock);
 }
-static void add_fork_handlers(void) { pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); }
+static void add_fork_handlers(void) { weir__at_fork(before_fork, after_fork_in_parent, after_fork_in_child); }
 
 void weir__client_add(weir__client *client) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, add_fork_handlers);
-  pthread_mutex_lock(&list_lock);
+  static weir__once_flag once = WEIR__ONCE_INIT;
+  weir__once(&once, add_fork_handlers);
+  weir__mutex_lock(&list_lock);
   client->link = &clients;
   if ((client->next = clients))
     clients->link = &client->next;
   clients = client;
-  pthread_mutex_unlock(&list_lock);
+  weir__mutex_unlock(&list_lock);
 }
 
 void weir__client_remove(weir__client *client) {
-  pthread_mutex_lock(&list_lock);
+  weir__mutex_lock(&list_lock);
   if ((*client->link = client->next))
     client->next->link = client->link;
-  pthread_mutex_unlock(&list_lock);
+  weir__mutex_unlock(&list_lock);
 }
 
 static bool is_in_use(const weir__client *client, bool closes_driver) {
@@ -42,7 +43,7 @@ static bool is_in_use(const weir__client *client, bool closes_driver) {
 
 size_t weir__clients_in_use(const weir_driver *driver, bool closes_driver, char *text, size_t size) {
   size_t count = 0, length = 0;
-  pthread_mutex_lock(&list_lock);
+  weir__mutex_lock(&list_lock);
   for (const weir__client *client = clients; client; client = client->next) {
     if (client->driver != driver || !is_in_use(client, closes_driver) || count++ >= MAX_LISTED || length >= size)
       continue;
@@ -50,7 +51,7 @@ size_t weir__clients_in_use(const weir_driver *driver, bool closes_driver, char 
     client->describe(client, what, sizeof what);
     length += (size_t)snprintf(text + length, size - length, "%s%p (%s)", length ? ", " : "", client->object, what);
   }
-  pthread_mutex_unlock(&list_lock);
+  weir__mutex_unlock(&list_lock);
   if (count > MAX_LISTED && length < size)
     snprintf(text + length, size - length, " and %zu more", count - MAX_LISTED);
   return count;
@@ -58,11 +59,11 @@ size_t weir__clients_in_use(const weir_driver *driver, bool closes_driver, char 
 
 void weir__clients_end(const weir_driver *driver) {
   for (;;) {
-    pthread_mutex_lock(&list_lock);
+    weir__mutex_lock(&list_lock);
     weir__client *client = clients;
     while (client && (client->driver != driver || !client->end))
       client = client->next;
-    pthread_mutex_unlock(&list_lock);
+    weir__mutex_unlock(&list_lock);
     if (!client)
       return;
     client->end(client); /* removes it from the list */

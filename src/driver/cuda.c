@@ -5,8 +5,9 @@
  * drops the table from the arguments, and into the assignments that fill the table.
  */
 #include "driver/cuda.h"
+#include "base/library.h"
+#include "base/system.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -162,7 +163,7 @@ weir_status weir__cuda_load(weir__cuda_lookup lookup, void *library, const char 
 
 /* NULL if the variable is not set. It is ignored in programs that run with elevated privileges. */
 static const char *named_library(void) {
-  const char *name = secure_getenv("WEIR_CUDA_LIBRARY");
+  const char *name = weir__secure_getenv("WEIR_CUDA_LIBRARY");
   return name && *name ? name : NULL;
 }
 
@@ -177,19 +178,19 @@ weir_status weir__cuda_open(char reason[WEIR__CUDA_REASON], weir_driver **driver
   if (!name)
     name = "libcuda.so.1";
 
-  void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+  void *library = weir__library_open(name);
   if (!library) {
     /* Names the missing library, which may be a dependency of this one. */
-    const char *why = dlerror();
+    const char *why = weir__library_error();
     snprintf(reason, WEIR__CUDA_REASON,
              "%.256s cannot be loaded (%.512s); install NVIDIA's driver, or choose the software device with "
              "WEIR_DRIVER=soft",
              name, why ? why : "no reason given");
     return WEIR_ERROR_NO_DRIVER;
   }
-  weir_status status = weir__cuda_load(dlsym, library, name, reason, driver);
+  weir_status status = weir__cuda_load(weir__library_symbol, library, name, reason, driver);
   if (status)
-    dlclose(library);
+    weir__library_close(library);
   return status;
 }
 

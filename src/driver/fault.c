@@ -4,10 +4,10 @@
  * Every entry has a wrapper, generated from the list of entries. It decides whether the call fails, and forwards it
  * otherwise. Rules and counts are guarded by one mutex, which is not held during the forwarded call.
  */
-#include <pthread.h>
 #include <stdlib.h>
 
 #include "base/base.h"
+#include "base/thread.h"
 #include "driver/call.h"
 #include "weir/driver.h"
 
@@ -79,7 +79,7 @@ typedef struct call_count {
 typedef struct fault {
   weir_driver table; /* first, so that a weir_driver * can be cast to a fault * */
   weir_driver *inner;
-  pthread_mutex_t mutex;           /* guards the members below */
+  weir__mutex mutex;               /* guards the members below */
   rule call_rule[WEIR_CALL_COUNT]; /* weir_fault_nth */
   rule any_rule;                   /* weir_fault_nth_any */
   weir_cu_result sticky_result;    /* the result of every call after a sticky rule hit; SUCCESS before */
@@ -119,11 +119,11 @@ static weir_cu_result decide(fault *f, weir_driver_call call) {
 }
 
 static weir_cu_result count_and_decide(fault *f, weir_driver_call call) {
-  pthread_mutex_lock(&f->mutex);
+  weir__mutex_lock(&f->mutex);
   weir_cu_result result = decide(f, call);
   f->counts[call].calls++;
   f->counts[call].faults += result ? 1 : 0;
-  pthread_mutex_unlock(&f->mutex);
+  weir__mutex_unlock(&f->mutex);
   return result;
 }
 
@@ -151,7 +151,7 @@ static weir_cu_result end_capture(weir_driver *self, weir_cu_stream stream, weir
 
 static void destroy(weir_driver *self) {
   fault *f = (fault *)self;
-  pthread_mutex_destroy(&f->mutex);
+  weir__mutex_destroy(&f->mutex);
   free(f);
 }
 
@@ -162,7 +162,7 @@ weir_status weir_driver_open_fault(weir_driver *inner, weir_driver **driver) {
   if (!f)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the table", __func__);
   f->inner = inner;
-  pthread_mutex_init(&f->mutex, NULL);
+  weir__mutex_init(&f->mutex);
   f->table.size = sizeof f->table;
   f->table.name = inner->name;
   f->table.capabilities = weir__driver_can(inner, UINT64_MAX) ? inner->capabilities : 0;
@@ -185,7 +185,7 @@ static fault *lock(weir_driver *driver, const char *caller) {
     return NULL;
   }
   fault *f = (fault *)driver;
-  pthread_mutex_lock(&f->mutex);
+  weir__mutex_lock(&f->mutex);
   return f;
 }
 
@@ -203,7 +203,7 @@ weir_status weir_fault_nth(weir_driver *driver, weir_driver_call call, unsigned 
   if (!f)
     return WEIR_ERROR_INVALID_ARGUMENT;
   f->call_rule[call] = (rule){nth, result, sticky != 0};
-  pthread_mutex_unlock(&f->mutex);
+  weir__mutex_unlock(&f->mutex);
   return WEIR_OK;
 }
 
@@ -214,7 +214,7 @@ weir_status weir_fault_nth_any(weir_driver *driver, unsigned long nth, weir_cu_r
   if (!f)
     return WEIR_ERROR_INVALID_ARGUMENT;
   f->any_rule = (rule){nth, result, false};
-  pthread_mutex_unlock(&f->mutex);
+  weir__mutex_unlock(&f->mutex);
   return WEIR_OK;
 }
 
@@ -230,7 +230,7 @@ weir_status weir_fault_random(weir_driver *driver, uint64_t seed, unsigned per_m
   f->random_state = seed;
   f->per_million = per_million;
   f->random_result = result;
-  pthread_mutex_unlock(&f->mutex);
+  weir__mutex_unlock(&f->mutex);
   return WEIR_OK;
 }
 
@@ -243,7 +243,7 @@ weir_status weir_fault_clear(weir_driver *driver) {
   f->any_rule = (rule){0};
   f->sticky_result = WEIR_CU_SUCCESS;
   f->per_million = 0;
-  pthread_mutex_unlock(&f->mutex);
+  weir__mutex_unlock(&f->mutex);
   return WEIR_OK;
 }
 
@@ -259,7 +259,7 @@ weir_status weir_fault_counts(weir_driver *driver, weir_driver_call call, unsign
     sum.calls += f->counts[i].calls;
     sum.faults += f->counts[i].faults;
   }
-  pthread_mutex_unlock(&f->mutex);
+  weir__mutex_unlock(&f->mutex);
   if (calls)
     *calls = sum.calls;
   if (faults)

@@ -1,11 +1,12 @@
 #include "driver/nvml.h"
 
-#include <dlfcn.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/base.h"
+#include "base/library.h"
+#include "base/system.h"
 #include "driver/call.h"
 #include "driver/metrics.h"
 
@@ -32,32 +33,32 @@ static const struct symbol {
 };
 
 static const char *library_name(void) {
-  const char *name = secure_getenv("WEIR_NVML_LIBRARY");
+  const char *name = weir__secure_getenv("WEIR_NVML_LIBRARY");
   return name && *name ? name : "libnvidia-ml.so.1";
 }
 
 bool weir__nvml_open(weir__nvml *nvml) {
   *nvml = (weir__nvml){0};
-  nvml->library = dlopen(library_name(), RTLD_NOW | RTLD_LOCAL);
+  nvml->library = weir__library_open(library_name());
   if (!nvml->library)
     return false;
 
   for (size_t i = 0; i < WEIR_COUNT_OF(symbols); i++) {
     void *address = NULL;
     for (size_t n = 0; n < WEIR_COUNT_OF(symbols[i].names) && symbols[i].names[n] && !address; n++)
-      address = dlsym(nvml->library, symbols[i].names[n]);
+      address = weir__library_symbol(nvml->library, symbols[i].names[n]);
     memcpy((char *)nvml + symbols[i].slot, &address, sizeof address);
   }
   if (nvml->Init && nvml->Shutdown && nvml->Init() == 0)
     return true;
-  dlclose(nvml->library);
+  weir__library_close(nvml->library);
   *nvml = (weir__nvml){0};
   return false;
 }
 
 void weir__nvml_close(weir__nvml *nvml) {
   nvml->Shutdown();
-  dlclose(nvml->library);
+  weir__library_close(nvml->library);
   *nvml = (weir__nvml){0};
 }
 

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "base/thread.h"
 #include "inspect/snapshot.h"
 
 /* A checkpoint under construction in the file's draft buffer. Blocks that do not fit are only counted. */
@@ -177,17 +178,15 @@ static bool write_draft(copy *c, int device, const weir__ring_file_state *state)
   return false;
 }
 
-bool weir__checkpoint_take(weir__heap *heap, weir__recorder *history, weir__ring_file *file,
-                           const struct timespec *until) {
+bool weir__checkpoint_take(weir__heap *heap, weir__recorder *history, weir__ring_file *file, uint64_t deadline_ns) {
   copy c = {.file = file, .history = history};
   weir__ring_file_state state = {.device = (uint32_t)heap->device};
   bool done = false;
-  if (read_settings(&c, heap->allocator) &&
-      (until ? pthread_mutex_timedlock(&heap->lock, until) : pthread_mutex_lock(&heap->lock)) == 0) {
+  if (read_settings(&c, heap->allocator) && weir__mutex_lock_until(&heap->lock, deadline_ns)) {
     state.settings_time = c.settings_time;
     state.conf_bytes = (uint32_t)c.conf_bytes;
     done = copy_heap(&c, heap, &state);
-    pthread_mutex_unlock(&heap->lock);
+    weir__mutex_unlock(&heap->lock);
   }
   done = done && write_draft(&c, heap->device, &state);
   free(c.list);

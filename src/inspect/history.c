@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "alloc/trace.h"
+#include "base/thread.h"
 #include "inspect/record_env.h"
 #include "record/stacks.h"
 #include "record/texts.h"
@@ -17,13 +18,13 @@ static weir__recorder *history_of(weir_allocator *allocator) {
   weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
   if (history)
     return history;
-  pthread_mutex_lock(&allocator->configure_lock);
+  weir__mutex_lock(&allocator->configure_lock);
   history = atomic_load(&allocator->history);
   if (!history) {
     history = weir__recorder_new(allocator->heap_count);
     atomic_store_explicit(&allocator->history, history, memory_order_release);
   }
-  pthread_mutex_unlock(&allocator->configure_lock);
+  weir__mutex_unlock(&allocator->configure_lock);
   return history;
 }
 
@@ -102,7 +103,7 @@ weir_status weir_history_get_info(weir_allocator *allocator, int device, weir_hi
     free(events);
     now.kept = kept;
     now.lost = atomic_load(&history->lost) + atomic_load(&weir__stacks.lost) + atomic_load(&weir__texts.lost);
-    pthread_mutex_lock(&history->lock);
+    weir__mutex_lock(&history->lock);
     now.mode = (weir_history_mode)atomic_load(&history->mode);
     now.context = (weir_history_context)weir__recorder_rules(history).context;
     now.stacks = (weir_history_stacks)atomic_load(&history->stacks);
@@ -110,7 +111,7 @@ weir_status weir_history_get_info(weir_allocator *allocator, int device, weir_hi
     now.skip = weir__recorder_rules(history).skip;
     now.annotations = history->annotation_count;
     now.annotations_dropped = history->annotations_dropped;
-    pthread_mutex_unlock(&history->lock);
+    weir__mutex_unlock(&history->lock);
   }
   weir__copy_sized(info, info->size, &now, sizeof now);
   return WEIR_OK;

@@ -4,8 +4,6 @@
  */
 #include <ctype.h>
 #include <errno.h>
-#include <pthread.h>
-#include <semaphore.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -14,6 +12,10 @@
 
 #include "alloc/allocator.h"
 #include "alloc/trace.h"
+#include "base/base.h"
+#include "base/clock.h"
+#include "base/system.h"
+#include "base/thread.h"
 #include "inspect/checkpoint.h"
 #include "inspect/record_env.h"
 #include "record/ring_file.h"
@@ -79,7 +81,8 @@ static int64_t rank_from_env(void) {
 /* Creates a file with a name that is not in use: a process may have several allocators, and process ids are reused. */
 static weir__ring_file *create_file(const char *folder, int devices) {
   char host[64] = "", rank_text[32] = "";
-  if (gethostname(host, sizeof host - 1) != 0 || !*host)
+  weir__host_name(host, sizeof host);
+  if (!*host)
     strcpy(host, "host");
   for (char *c = host; *c; c++)
     if (*c == '/')
@@ -97,7 +100,7 @@ static weir__ring_file *create_file(const char *folder, int devices) {
   weir__ring_file *file = NULL;
   int why = mkdir(folder, 0777) == 0 || errno == EEXIST ? EEXIST : errno;
   for (int i = 1; !file && why == EEXIST && i <= MAX_FILES; i++) {
-    int length = snprintf(path, room, "%s/weir-%s%s-%ld", folder, host, rank_text, (long)getpid());
+    int length = snprintf(path, room, "%s/weir-%s%s-%ld", folder, host, rank_text, (long)weir__process_id());
     snprintf(path + length, room - (size_t)length, i > 1 ? "-%d.ring" : ".ring", i);
     file = weir__ring_file_create(path, bytes, devices, host, rank, &why);
   }
@@ -162,9 +165,8 @@ static weir__ring_file *file_of_heap(const weir__heap *heap, weir__recorder **hi
   return *history ? (*history)->devices[heap->device].ring.file : NULL;
 }
 
-static void take_checkpoint(weir__heap *heap, weir__recorder *history, weir__ring_file *file,
-                            const struct timespec *until) {
-  weir__checkpoint_take(heap, history, file, until);
+static void take_checkpoint(weir__heap *heap, weir__recorder *history, weir__ring_file *file, uint64_t deadline_ns) {
+  weir__checkpoint_take(heap, history, file, deadline_ns);
   atomic_store(&file->is_due[heap->device], false);
   weir__slow_reason_set(heap, WEIR__SLOW_CHECKPOINT, false);
 }
@@ -176,20 +178,14 @@ static void take_due_checkpoint(weir__heap *heap) {
   enum { most_ns = 100000000 };
   weir__recorder *history;
   weir__ring_file *file = file_of_heap(heap, &history);
-  struct timespec until;
-  clock_gettime(CLOCK_REALTIME, &until);
-  until.tv_nsec += most_ns;
-  if (until.tv_nsec >= 1000000000) {
-    until.tv_nsec -= 1000000000;
-    until.tv_sec++;
-  }
-  if (!file || pthread_mutex_timedlock(&file->checkpoint_lock, &until) != 0) {
+  uint64_t deadline_ns = weir__monotonic_ns() + most_ns;
+  if (!file || !weir__mutex_lock_until(&file->checkpoint_lock, deadline_ns)) {
     weir__slow_reason_set(heap, WEIR__SLOW_CHECKPOINT, false); /* the next chunk will ask again */
     return;
   }
   if (weir__slow_reasons(heap) & WEIR__SLOW_CHECKPOINT)
-    take_checkpoint(heap, history, file, &until);
-  pthread_mutex_unlock(&file->checkpoint_lock);
+    take_checkpoint(heap, history, file, deadline_ns);
+  weir__mutex_unlock(&file->checkpoint_lock);
 }
 
 /* Takes the checkpoints that are due, or all. */
@@ -199,10 +195,10 @@ static void take_checkpoints(weir_allocator *allocator, bool all) {
     weir__ring_file *file = file_of_heap(&allocator->heaps[i], &history);
     if (!file || !file->due)
       continue;
-    pthread_mutex_lock(&file->checkpoint_lock);
+    weir__mutex_lock(&file->checkpoint_lock);
     if (all || atomic_load(&file->is_due[i]))
-      take_checkpoint(&allocator->heaps[i], history, file, NULL);
-    pthread_mutex_unlock(&file->checkpoint_lock);
+      take_checkpoint(&allocator->heaps[i], history, file, WEIR__NO_DEADLINE);
+    weir__mutex_unlock(&file->checkpoint_lock);
   }
 }
 
@@ -220,8 +216,8 @@ typedef struct member {
 } member;
 
 static member *members; /* allocators that have a file; guarded by members_lock */
-static pthread_mutex_t members_lock = PTHREAD_MUTEX_INITIALIZER;
-static sem_t asked; /* wakes the service thread */
+static weir__mutex members_lock = WEIR__MUTEX_INIT;
+static weir__semaphore asked; /* wakes the service thread */
 static atomic_int last_signal;
 static atomic_int asked_count, served_count; /* of signals */
 static atomic_bool has_thread;
@@ -231,19 +227,18 @@ static struct sigaction before_abort;
 static void *serve(void *unused) {
   (void)unused;
   for (;;) {
-    while (sem_wait(&asked) != 0) {
-    }
+    weir__semaphore_wait(&asked);
     int number = atomic_load(&asked_count);
     bool is_abort = atomic_load(&last_signal) == SIGABRT;
     bool is_signal = number != atomic_load(&served_count);
-    pthread_mutex_lock(&members_lock);
+    weir__mutex_lock(&members_lock);
     for (member *m = members; m; m = m->next) {
       const weir__recorder *history = atomic_load(&m->allocator->history);
       if (is_signal && history->devices[0].ring.file) /* not the file of the parent process */
         dump(m->allocator, history, is_abort ? "abort" : "signal", number);
       take_checkpoints(m->allocator, false);
     }
-    pthread_mutex_unlock(&members_lock);
+    weir__mutex_unlock(&members_lock);
     atomic_store(&served_count, number);
   }
   return NULL;
@@ -262,20 +257,19 @@ static void on_due(void *context, int device, bool is_urgent) {
   if (is_urgent || file->blocks[device] < few_blocks || !atomic_load(&has_thread))
     weir__slow_reason_set(&allocator->heaps[device], WEIR__SLOW_CHECKPOINT, true);
   else
-    sem_post(&asked);
+    weir__semaphore_post(&asked);
 }
 
 /* A thread that aborts waits for the snapshot, but not forever, since it may hold a lock that the service thread needs.
  * Then the previous handler of SIGABRT runs. */
 static void on_signal(int number) {
   int saved = errno;
-  if (getpid() == owner) {
+  if (weir__process_id() == owner) {
     atomic_store(&last_signal, number);
     int mine = atomic_fetch_add(&asked_count, 1) + 1;
-    sem_post(&asked);
-    struct timespec nap = {.tv_nsec = 10000000};
+    weir__semaphore_post(&asked);
     for (int i = 0; number == SIGABRT && i < 500 && atomic_load(&served_count) < mine; i++)
-      nanosleep(&nap, NULL);
+      weir__sleep_ns(10000000);
   }
   if (number == SIGABRT) {
     sigaction(SIGABRT, &before_abort, NULL);
@@ -301,14 +295,14 @@ static int signal_from_env(void) {
 }
 
 static void start_service(void) {
-  pthread_t thread;
+  weir__thread_id thread;
   sigset_t all, before;
-  sem_init(&asked, 0, 0);
-  owner = getpid();
+  weir__semaphore_init(&asked);
+  owner = weir__process_id();
   atomic_store(&served_count, atomic_load(&asked_count));
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  int error = pthread_create(&thread, NULL, serve, NULL);
+  int error = weir__thread_start(&thread, serve, NULL);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   atomic_store(&has_thread, !error);
   if (error) {
@@ -316,7 +310,7 @@ static void start_service(void) {
               strerror(error));
     return;
   }
-  pthread_detach(thread);
+  weir__thread_detach(thread);
   struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
   sigemptyset(&action.sa_mask);
   struct sigaction before_this;
@@ -328,8 +322,8 @@ static void start_service(void) {
     sigaction(chosen, &action, NULL);
 }
 
-static void lock_members(void) { pthread_mutex_lock(&members_lock); }
-static void unlock_members(void) { pthread_mutex_unlock(&members_lock); }
+static void lock_members(void) { weir__mutex_lock(&members_lock); }
+static void unlock_members(void) { weir__mutex_unlock(&members_lock); }
 
 /* A fork waits until the service thread holds no lock. Prepare handlers run in reverse order of registration, so all
  * locks that are also taken for a fork are registered first: this handler then waits before any of them is taken. */
@@ -339,18 +333,18 @@ static void watch_forks(void) {
     weir__region_give(piece, 1);
   weir__biased_prepare();
   weir__log_watch_forks();
-  pthread_atfork(lock_members, unlock_members, unlock_members);
+  weir__at_fork(lock_members, unlock_members, unlock_members);
 }
 
 static void join(weir_allocator *allocator) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  static weir__once_flag once = WEIR__ONCE_INIT;
   member *made = malloc(sizeof *made);
   if (!made)
     return;
-  pthread_once(&once, watch_forks);
+  weir__once(&once, watch_forks);
   made->allocator = allocator;
   lock_members();
-  if (owner != getpid())
+  if (owner != weir__process_id())
     start_service();
   made->next = members;
   members = made;
@@ -358,7 +352,7 @@ static void join(weir_allocator *allocator) {
 }
 
 static void leave(weir_allocator *allocator) {
-  pthread_mutex_lock(&members_lock);
+  weir__mutex_lock(&members_lock);
   for (member **at = &members; *at; at = &(*at)->next)
     if ((*at)->allocator == allocator) {
       member *gone = *at;
@@ -366,7 +360,7 @@ static void leave(weir_allocator *allocator) {
       free(gone);
       break;
     }
-  pthread_mutex_unlock(&members_lock);
+  weir__mutex_unlock(&members_lock);
 }
 
 /* ---- The beginning ---- */

@@ -12,6 +12,7 @@
 
 #include "alloc/arena.h"
 #include "alloc/backend.h"
+#include "base/thread.h"
 #include "record/operations.h"
 #include "record/recorder.h"
 #include "record/stacks.h"
@@ -195,11 +196,11 @@ static bool take_device(weir__heap *heap, weir_pool_id pool, weir_snapshot *snap
                         const weir__history_source *source) {
   weir__frozen_segment *list;
   size_t count, before = snapshot->segment_count;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   bool done = weir__frozen_list(heap, pool, &list, &count) && copy_device(heap, snapshot, list, count, source);
   for (size_t i = 0; done && i < count; i++)
     done = make_runs(heap, snapshot, room, &list[i], source);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   if (done && snapshot->segment_count > before)
     qsort(snapshot->segments + before, snapshot->segment_count - before, sizeof *snapshot->segments, by_address);
   free(list);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/thread.h"
 #include "driver/context.h"
 #include "runtime/runtime.h"
 
@@ -44,7 +45,7 @@ weir_status weir__resolve_device(const char *caller, int device, int *resolved) 
 void weir__device_init(weir__device *device, weir_cu_device handle) {
   memset(device, 0, sizeof *device);
   device->handle = handle;
-  pthread_mutex_init(&device->lock, NULL);
+  weir__mutex_init(&device->lock);
 }
 
 /* Failures are ignored: what cannot be freed here ends with the context or the process. */
@@ -62,7 +63,7 @@ void weir__device_end(weir__device *device) {
     driver->CtxSetCurrent(driver, NULL);
     driver->DevicePrimaryCtxRelease(driver, device->handle);
   }
-  pthread_mutex_destroy(&device->lock);
+  weir__mutex_destroy(&device->lock);
 }
 
 weir_status weir__device_context(const char *caller, int device, weir_cu_context *context) {
@@ -71,14 +72,14 @@ weir_status weir__device_context(const char *caller, int device, weir_cu_context
   weir_status status = WEIR_OK;
   weir_cu_context made = d->context;
   if (!made) {
-    pthread_mutex_lock(&d->lock);
+    weir__mutex_lock(&d->lock);
     made = d->context;
     if (!made) {
       status = WEIR__CALL_FOR(caller, driver, DevicePrimaryCtxRetain(driver, &made, d->handle));
       if (!status)
         d->context = made;
     }
-    pthread_mutex_unlock(&d->lock);
+    weir__mutex_unlock(&d->lock);
   }
   if (!status)
     *context = made;

@@ -7,12 +7,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/thread.h"
 #include "runtime/runtime.h"
 
 struct weir_event {
   weir__object object; /* first, so that a weir__object * can be cast to a weir_event * */
   unsigned flags;
-  pthread_mutex_t lock;       /* held while `raw` is created */
+  weir__mutex lock;           /* held while `raw` is created */
   _Atomic(weir_cu_event) raw; /* NULL until created */
   int device;                 /* written before `raw`, and valid once that is set */
   atomic_bool recorded;
@@ -40,7 +41,7 @@ static weir_event *create(unsigned flags) {
   created->object.release = release;
   created->object.has_handle = has_handle;
   created->flags = flags;
-  pthread_mutex_init(&created->lock, NULL);
+  weir__mutex_init(&created->lock);
   weir__object_add(&created->object);
   return created;
 }
@@ -78,7 +79,7 @@ void weir_event_destroy(weir_event *event) {
   weir__object_remove(&event->object);
   if (event->raw && weir__is_running())
     release(&event->object);
-  pthread_mutex_destroy(&event->lock);
+  weir__mutex_destroy(&event->lock);
   free(event);
 }
 
@@ -139,10 +140,10 @@ static weir_status lock_and_record(const char *caller, weir_event *event, weir_s
   weir_status status = check(caller, event);
   if (status)
     return status;
-  pthread_mutex_lock(&event->lock);
+  weir__mutex_lock(&event->lock);
   if (!once || !event->recorded)
     status = record(caller, event, stream);
-  pthread_mutex_unlock(&event->lock);
+  weir__mutex_unlock(&event->lock);
   return status;
 }
 
@@ -257,7 +258,7 @@ weir_status weir_event_ipc_handle(weir_event *event, weir_cu_ipc_event_handle *h
     return status;
 
   weir_driver *driver = weir__rt.driver;
-  pthread_mutex_lock(&event->lock);
+  weir__mutex_lock(&event->lock);
   weir_cu_event raw = event->raw;
   bool is_new = !raw;
   if (!is_new)
@@ -286,7 +287,7 @@ weir_status weir_event_ipc_handle(weir_event *event, weir_cu_ipc_event_handle *h
 leave_device:
   weir__leave_device(&guard);
 unlock:
-  pthread_mutex_unlock(&event->lock);
+  weir__mutex_unlock(&event->lock);
   return status;
 }
 

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "base/thread.h"
 #include "runtime/runtime.h"
 
 enum { EMPTY, CAPTURING, CAPTURED };
@@ -14,8 +15,8 @@ enum { EMPTY, CAPTURING, CAPTURED };
 enum { DOT_VERBOSE = 1 };
 
 struct weir_graph {
-  weir__object object;  /* first, so that a weir__object * can be cast to a weir_graph * */
-  pthread_mutex_t lock; /* guards the rest */
+  weir__object object; /* first, so that a weir__object * can be cast to a weir_graph * */
+  weir__mutex lock;    /* guards the rest */
   int state;
   bool debug; /* keep `description` for a debug dump */
 
@@ -23,7 +24,7 @@ struct weir_graph {
   int device;
   weir_cu_stream stream;
   weir_capture_mode mode;
-  pthread_t thread;
+  weir__thread_id thread;
   weir_pool_id pool;
   unsigned hooks_version; /* hooks_version at the start of the capture */
 
@@ -33,7 +34,7 @@ struct weir_graph {
   size_t node_count;
 };
 
-static pthread_mutex_t hooks_lock = PTHREAD_MUTEX_INITIALIZER;
+static weir__mutex hooks_lock = WEIR__MUTEX_INIT;
 static weir_graph_memory_hooks hooks; /* guarded by hooks_lock, as are the next two */
 static unsigned hooks_version;        /* incremented with each change */
 static int active_captures;
@@ -61,13 +62,13 @@ weir_status weir_graph_set_memory_hooks(const weir_graph_memory_hooks *new_hooks
                         __func__, new_hooks->size);
     weir__copy_sized(&copy, sizeof copy, new_hooks, new_hooks->size);
   }
-  pthread_mutex_lock(&hooks_lock);
+  weir__mutex_lock(&hooks_lock);
   int active = active_captures;
   if (active == 0) {
     hooks = copy;
     hooks_version++;
   }
-  pthread_mutex_unlock(&hooks_lock);
+  weir__mutex_unlock(&hooks_lock);
   if (active > 0)
     return weir__fail(WEIR_ERROR_BAD_STATE, "%s: %d capture%s active; end %s first", __func__, active,
                       active == 1 ? " is" : "s are", active == 1 ? "it" : "them");
@@ -80,9 +81,9 @@ weir_status weir_graph_get_memory_hooks(weir_graph_memory_hooks *into) {
     return status;
   if (!into || into->size < sizeof into->size)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: hooks is NULL, or its size is not set", __func__);
-  pthread_mutex_lock(&hooks_lock);
+  weir__mutex_lock(&hooks_lock);
   weir_graph_memory_hooks now = hooks;
-  pthread_mutex_unlock(&hooks_lock);
+  weir__mutex_unlock(&hooks_lock);
   now.size = into->size;
   weir__copy_sized(into, into->size, &now, sizeof now);
   return WEIR_OK;
@@ -90,40 +91,40 @@ weir_status weir_graph_get_memory_hooks(weir_graph_memory_hooks *into) {
 
 /* Until hooks_end the hooks cannot be replaced. */
 static weir_status hooks_begin(weir_graph *graph) {
-  pthread_mutex_lock(&hooks_lock);
+  weir__mutex_lock(&hooks_lock);
   weir_graph_memory_hooks now = hooks;
   graph->hooks_version = hooks_version;
   active_captures++;
-  pthread_mutex_unlock(&hooks_lock);
+  weir__mutex_unlock(&hooks_lock);
 
   weir_status status = WEIR_OK;
   if (now.begin)
     status = now.begin(now.context, graph->device, graph->pool, graph->stream);
   if (status) {
-    pthread_mutex_lock(&hooks_lock);
+    weir__mutex_lock(&hooks_lock);
     active_captures--;
-    pthread_mutex_unlock(&hooks_lock);
+    weir__mutex_unlock(&hooks_lock);
   }
   return status;
 }
 
 static void hooks_end(const weir_graph *graph) {
-  pthread_mutex_lock(&hooks_lock);
+  weir__mutex_lock(&hooks_lock);
   weir_graph_memory_hooks now = hooks;
-  pthread_mutex_unlock(&hooks_lock);
+  weir__mutex_unlock(&hooks_lock);
   if (now.end)
     now.end(now.context, graph->device, graph->pool);
-  pthread_mutex_lock(&hooks_lock);
+  weir__mutex_lock(&hooks_lock);
   active_captures--;
-  pthread_mutex_unlock(&hooks_lock);
+  weir__mutex_unlock(&hooks_lock);
 }
 
 /* Hooks that were installed after the capture do not know its pool. */
 static void hooks_release(const weir_graph *graph) {
-  pthread_mutex_lock(&hooks_lock);
+  weir__mutex_lock(&hooks_lock);
   weir_graph_memory_hooks now = hooks;
   bool same = hooks_version == graph->hooks_version;
-  pthread_mutex_unlock(&hooks_lock);
+  weir__mutex_unlock(&hooks_lock);
   if (same && now.release)
     now.release(now.context, graph->device, graph->pool);
 }
@@ -204,7 +205,7 @@ weir_status weir_graph_create(weir_graph **graph) {
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the graph", __func__);
   created->object.release = release;
   created->object.has_handle = has_handle;
-  pthread_mutex_init(&created->lock, NULL);
+  weir__mutex_init(&created->lock);
   weir__object_add(&created->object);
   *graph = created;
   return WEIR_OK;
@@ -216,7 +217,7 @@ void weir_graph_destroy(weir_graph *graph) {
   weir__object_remove(&graph->object);
   if (graph->state != EMPTY && weir__is_running())
     release(&graph->object);
-  pthread_mutex_destroy(&graph->lock);
+  weir__mutex_destroy(&graph->lock);
   free(graph);
 }
 
@@ -229,15 +230,15 @@ static weir_status check(const char *caller, const weir_graph *graph) {
 static weir_status lock(const char *caller, const weir_graph *graph) {
   weir_status status = check(caller, graph);
   if (!status)
-    pthread_mutex_lock((pthread_mutex_t *)&graph->lock);
+    weir__mutex_lock((weir__mutex *)&graph->lock);
   return status;
 }
 
-static void unlock(const weir_graph *graph) { pthread_mutex_unlock((pthread_mutex_t *)&graph->lock); }
+static void unlock(const weir_graph *graph) { weir__mutex_unlock((weir__mutex *)&graph->lock); }
 
 /* Unless the capture is relaxed, the driver lets only the thread that began it end it. */
 static weir_status check_thread(const char *caller, const weir_graph *graph) {
-  if (graph->mode == WEIR_CAPTURE_RELAXED || pthread_equal(graph->thread, pthread_self()))
+  if (graph->mode == WEIR_CAPTURE_RELAXED || weir__thread_equal(graph->thread, weir__thread_self()))
     return WEIR_OK;
   return weir__fail(WEIR_ERROR_CAPTURE,
                     "%s: another thread began the capture, and only that thread can end it; the capture continues",
@@ -313,7 +314,7 @@ weir_status weir_graph_capture_begin(weir_graph *graph, weir_pool_id pool, weir_
   } else {
     graph->device = stream.device;
     graph->mode = mode;
-    graph->thread = pthread_self();
+    graph->thread = weir__thread_self();
     graph->pool = pool;
     status = weir__enter_stream(__func__, stream, &guard, &graph->stream);
   }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "base/thread.h"
 #include "driver/client.h"
 #include "runtime/runtime.h"
 
@@ -26,7 +27,7 @@ atomic_int weir__last_device_count;
 static atomic_int state = STOPPED;
 
 /* Held while the runtime starts or shuts down, including while deferred calls run. */
-static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
+static weir__mutex start_lock = WEIR__MUTEX_INIT;
 static weir_driver *chosen; /* the driver that the program chose, or NULL; guarded by start_lock */
 static bool owns_driver;    /* the runtime opened its driver, and closes it; guarded by start_lock */
 
@@ -43,35 +44,35 @@ typedef struct queued_call {
 } queued_call;
 
 /* Held only briefly, and never while code of the program runs, because fork waits for it. */
-static pthread_mutex_t lists_lock = PTHREAD_MUTEX_INITIALIZER;
+static weir__mutex lists_lock = WEIR__MUTEX_INIT;
 static queued_call *queue; /* this and the next three are guarded by lists_lock */
 static size_t queue_length;
 static size_t queue_capacity;
 static weir__object *objects;
 
-static void before_fork(void) { pthread_mutex_lock(&lists_lock); }
-static void after_fork_in_parent(void) { pthread_mutex_unlock(&lists_lock); }
+static void before_fork(void) { weir__mutex_lock(&lists_lock); }
+static void after_fork_in_parent(void) { weir__mutex_unlock(&lists_lock); }
 static void after_fork_in_child(void) {
-  pthread_mutex_unlock(&lists_lock);
+  weir__mutex_unlock(&lists_lock);
   /* Initialized instead of unlocked: the thread that held it does not exist in the child. */
-  pthread_mutex_init(&start_lock, NULL);
+  weir__mutex_init(&start_lock);
   this_thread_starts = false;
   if (state != STOPPED || fork_is_fatal)
     state = FORKED;
 }
-static void add_fork_handlers(void) { pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); }
+static void add_fork_handlers(void) { weir__at_fork(before_fork, after_fork_in_parent, after_fork_in_child); }
 
 static void register_fork_handlers(void) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, add_fork_handlers);
+  static weir__once_flag once = WEIR__ONCE_INIT;
+  weir__once(&once, add_fork_handlers);
 }
 
 static void lock_lists(void) {
   register_fork_handlers();
-  pthread_mutex_lock(&lists_lock);
+  weir__mutex_lock(&lists_lock);
 }
 
-static void unlock_lists(void) { pthread_mutex_unlock(&lists_lock); }
+static void unlock_lists(void) { weir__mutex_unlock(&lists_lock); }
 
 const char *weir_version(void) {
 #define VERSION(major, minor, patch) WEIR__STRING(major) "." WEIR__STRING(minor) "." WEIR__STRING(patch)
@@ -237,14 +238,14 @@ weir_status weir__start(const char *caller) {
     return status;
 
   register_fork_handlers();
-  pthread_mutex_lock(&start_lock);
+  weir__mutex_lock(&start_lock);
   if (state == STOPPED) {
     state = STARTING;
     status = start(caller);
     if (status)
       state = STOPPED;
   }
-  pthread_mutex_unlock(&start_lock);
+  weir__mutex_unlock(&start_lock);
   return status;
 }
 
@@ -268,12 +269,12 @@ weir_status weir_shutdown(void) {
     return status;
   if (this_thread_starts)
     return weir__fail(WEIR_ERROR_BAD_STATE, "%s: called by a deferred call while the runtime starts", __func__);
-  pthread_mutex_lock(&start_lock);
+  weir__mutex_lock(&start_lock);
   if (state == STARTED)
     status = check_clients(__func__);
   if (state == STARTED && !status)
     tear_down(true);
-  pthread_mutex_unlock(&start_lock);
+  weir__mutex_unlock(&start_lock);
   return status;
 }
 
@@ -306,11 +307,11 @@ weir_status weir_use_driver(weir_driver *driver) {
 
   bool too_late = this_thread_starts;
   if (!too_late) {
-    pthread_mutex_lock(&start_lock);
+    weir__mutex_lock(&start_lock);
     too_late = state != STOPPED;
     if (!too_late)
       chosen = driver;
-    pthread_mutex_unlock(&start_lock);
+    weir__mutex_unlock(&start_lock);
   }
   if (too_late)
     return weir__fail(WEIR_ERROR_BAD_STATE,
@@ -328,16 +329,16 @@ weir_status weir_get_driver(weir_driver **driver) {
 
 bool weir__block_start(weir_driver **driver) {
   register_fork_handlers();
-  pthread_mutex_lock(&start_lock);
+  weir__mutex_lock(&start_lock);
   if (state != STOPPED) {
-    pthread_mutex_unlock(&start_lock);
+    weir__mutex_unlock(&start_lock);
     return false;
   }
   *driver = chosen;
   return true;
 }
 
-void weir__unblock_start(void) { pthread_mutex_unlock(&start_lock); }
+void weir__unblock_start(void) { weir__mutex_unlock(&start_lock); }
 
 weir_status weir_lazy_call(weir_lazy_fn fn, void *context, const char *where) {
   WEIR__CHECK_ARGUMENT(fn);

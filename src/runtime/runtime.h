@@ -8,11 +8,11 @@
 #ifndef WEIR_RUNTIME_RUNTIME_H
 #define WEIR_RUNTIME_RUNTIME_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/thread.h"
 #include "driver/call.h"
 #include "driver/visible.h"
 #include "weir/device.h"
@@ -23,7 +23,7 @@ enum { WEIR__PRIORITIES = 4 };
 
 typedef struct weir__device {
   weir_cu_device handle;            /* the device in the driver; set when the runtime starts */
-  pthread_mutex_t lock;             /* held while a member below is created */
+  weir__mutex lock;                 /* held while a member below is created */
   _Atomic(weir_cu_context) context; /* the primary context; NULL until first used */
   atomic_int priorities;            /* number of pools, 1 to WEIR__PRIORITIES; 0 until queried */
   atomic_int least_priority;        /* the driver priority of pool 0 */

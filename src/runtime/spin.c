@@ -1,6 +1,7 @@
 /*
  * The spin kernel: keeps a stream busy for a number of cycles of the device clock.
  */
+#include "base/thread.h"
 #include "runtime/runtime.h"
 
 /* PTX that the driver compiles for its device, so it targets an old architecture. */
@@ -49,10 +50,10 @@ static weir_status load(const char *caller, weir__device *device) {
 
 static weir_status load_once(const char *caller, weir__device *device) {
   weir_status status = WEIR_OK;
-  pthread_mutex_lock(&device->lock);
+  weir__mutex_lock(&device->lock);
   if (!device->spin)
     status = load(caller, device);
-  pthread_mutex_unlock(&device->lock);
+  weir__mutex_unlock(&device->lock);
   return status;
 }
 

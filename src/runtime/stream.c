@@ -11,6 +11,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "base/thread.h"
 #include "runtime/runtime.h"
 #include "weir/runtime.h"
 
@@ -54,7 +55,7 @@ static weir_status get_pooled_stream(const char *caller, weir__device *device, i
   weir_cu_stream stream = device->streams[pool][index];
   if (!stream) {
     int priority = device->least_priority - pool;
-    pthread_mutex_lock(&device->lock);
+    weir__mutex_lock(&device->lock);
     stream = device->streams[pool][index];
     if (!stream) {
       status = WEIR__CALL_FOR(caller, driver,
@@ -62,7 +63,7 @@ static weir_status get_pooled_stream(const char *caller, weir__device *device, i
       if (!status)
         device->streams[pool][index] = stream;
     }
-    pthread_mutex_unlock(&device->lock);
+    weir__mutex_unlock(&device->lock);
   }
   if (!status)
     *raw = stream;

@@ -13,6 +13,9 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/base.h"
+#include "base/clock.h"
+#include "base/thread.h"
 #include "driver/soft/soft.h"
 
 /* The cost of an item in stepped time, beside its bytes or cycles. */
@@ -131,12 +134,12 @@ static void fill(uint64_t to, uint32_t value, unsigned width, uint64_t count) {
     word[i] = value;
 }
 
-static void poll_pause(void) { nanosleep(&(struct timespec){0, 50000}, NULL); }
+static void poll_pause(void) { weir__sleep_ns(50000); }
 
 void weir__soft_pause(struct soft *soft) {
-  pthread_mutex_unlock(&soft->lock);
+  weir__mutex_unlock(&soft->lock);
   poll_pause();
-  pthread_mutex_lock(&soft->lock);
+  weir__mutex_lock(&soft->lock);
 }
 
 /* Called without the lock. An error breaks the context. */
@@ -170,9 +173,8 @@ static weir_cu_result execute(struct soft *soft, struct soft_work *item) {
 /* Lets the time of a slow copy or a spin pass, in real time. The lock is held, and released while this sleeps. Closing
  * the device or breaking the context interrupts it. */
 static void wait_until(struct soft *soft, const model_device *device, uint64_t until_ns) {
-  struct timespec at = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
   while (!soft->stopping && !device->error && weir__monotonic_ns() < until_ns)
-    pthread_cond_timedwait(&soft->stop, &soft->lock, &at);
+    weir__cond_wait_until(&soft->stop, &soft->lock, until_ns);
 }
 
 /* ---- Running ---- */
@@ -189,9 +191,9 @@ static void push_ready(struct soft *soft, struct soft_stream *stream) {
   *at = stream;
   stream->queued = true;
   if (++soft->ready_count > soft->idle_workers && soft->workers < SOFT_MAX_WORKERS &&
-      !pthread_create(&soft->worker_ids[soft->workers], NULL, worker, soft))
+      !weir__thread_start(&soft->worker_ids[soft->workers], worker, soft))
     soft->workers++;
-  pthread_cond_signal(&soft->work);
+  weir__cond_signal(&soft->work);
 }
 
 static void set_done(struct soft *soft, struct soft_signal *signal, uint64_t time_ns) {
@@ -238,7 +240,7 @@ static void finish(struct soft *soft, struct soft_stream *stream, struct soft_wo
   if (freed)
     weir__soft_release_range(soft, (struct soft_range *)freed);
   push_ready(soft, stream);
-  pthread_cond_broadcast(&soft->changed);
+  weir__cond_broadcast(&soft->changed);
   free_if_finished(soft, stream);
 }
 
@@ -271,12 +273,12 @@ static bool run_one(struct soft *soft, struct soft_stream *stream) {
   stream->running = work;
   model_device *device = stream->s.device;
   if (!device->error) {
-    pthread_mutex_unlock(&soft->lock);
+    weir__mutex_unlock(&soft->lock);
     weir_cu_result r = execute(soft, work);
-    pthread_mutex_lock(&soft->lock);
+    weir__mutex_lock(&soft->lock);
     if (r && !device->error) {
       device->error = r;
-      pthread_cond_broadcast(&soft->stop);
+      weir__cond_broadcast(&soft->stop);
     }
   }
   finish(soft, stream, work, start);
@@ -285,12 +287,12 @@ static bool run_one(struct soft *soft, struct soft_stream *stream) {
 
 static void *worker(void *argument) {
   struct soft *soft = argument;
-  pthread_mutex_lock(&soft->lock);
+  weir__mutex_lock(&soft->lock);
   while (!soft->stopping) {
     struct soft_stream *stream = soft->ready;
     if (!stream) {
       soft->idle_workers++;
-      pthread_cond_wait(&soft->work, &soft->lock);
+      weir__cond_wait(&soft->work, &soft->lock);
       soft->idle_workers--;
       continue;
     }
@@ -299,20 +301,20 @@ static void *worker(void *argument) {
     stream->queued = false;
     run_one(soft, stream);
   }
-  pthread_mutex_unlock(&soft->lock);
+  weir__mutex_unlock(&soft->lock);
   return NULL;
 }
 
 void weir__soft_engine_stop(struct soft *soft) {
-  pthread_mutex_lock(&soft->lock);
+  weir__mutex_lock(&soft->lock);
   soft->stopping = true;
-  pthread_cond_broadcast(&soft->work);
-  pthread_cond_broadcast(&soft->stop);
-  pthread_cond_broadcast(&soft->changed);
+  weir__cond_broadcast(&soft->work);
+  weir__cond_broadcast(&soft->stop);
+  weir__cond_broadcast(&soft->changed);
   unsigned workers = soft->workers;
-  pthread_mutex_unlock(&soft->lock);
+  weir__mutex_unlock(&soft->lock);
   for (unsigned i = 0; i < workers; i++)
-    pthread_join(soft->worker_ids[i], NULL);
+    weir__thread_join(soft->worker_ids[i]);
   /* The closing thread runs what is left. */
   for (; soft->ready; soft->ready = soft->ready->next_ready)
     soft->ready->queued = false;
@@ -506,7 +508,7 @@ static void advance_one(struct soft *soft, struct soft_stream *stream) {
     }
     stream = work->signal->owner;
   }
-  pthread_cond_wait(&soft->changed, &soft->lock);
+  weir__cond_wait(&soft->changed, &soft->lock);
 }
 
 /* Other threads use the model meanwhile, so the current thread is restored. */
@@ -608,7 +610,7 @@ weir_status weir_soft_step(weir_driver *driver, weir_cu_stream handle, unsigned 
   struct soft *soft = stepped_soft(driver, __func__, &status);
   if (!soft)
     return status;
-  pthread_mutex_lock(&soft->lock);
+  weir__mutex_lock(&soft->lock);
   struct soft_stream *stream = find_stream(soft, handle, __func__);
   unsigned long n = 0;
   if (stream) {
@@ -641,7 +643,7 @@ weir_status weir_soft_step_all(weir_driver *driver, unsigned long *done) {
   if (!soft)
     return status;
   unsigned long n = 0;
-  pthread_mutex_lock(&soft->lock);
+  weir__mutex_lock(&soft->lock);
   while (step_any(soft))
     n++;
   weir__soft_leave(soft);
@@ -655,11 +657,11 @@ weir_status weir_soft_pending(weir_driver *driver, weir_cu_stream handle, unsign
   if (!soft)
     return WEIR_ERROR_INVALID_ARGUMENT;
   WEIR__CHECK_ARGUMENT(pieces);
-  pthread_mutex_lock(&soft->lock);
+  weir__mutex_lock(&soft->lock);
   const struct soft_stream *stream = find_stream(soft, handle, __func__);
   if (stream)
     *pieces = stream->pending;
-  pthread_mutex_unlock(&soft->lock);
+  weir__mutex_unlock(&soft->lock);
   return stream ? WEIR_OK : WEIR_ERROR_INVALID_HANDLE;
 }
 
@@ -668,8 +670,8 @@ weir_status weir_soft_now(weir_driver *driver, uint64_t *nanoseconds) {
   if (!soft)
     return WEIR_ERROR_INVALID_ARGUMENT;
   WEIR__CHECK_ARGUMENT(nanoseconds);
-  pthread_mutex_lock(&soft->lock);
+  weir__mutex_lock(&soft->lock);
   *nanoseconds = weir__soft_clock_ns(soft);
-  pthread_mutex_unlock(&soft->lock);
+  weir__mutex_unlock(&soft->lock);
   return WEIR_OK;
 }

@@ -6,6 +6,7 @@
  */
 #include <unistd.h>
 
+#include "base/thread.h"
 #include "driver/soft/soft.h"
 
 static weir_cu_result new_event(model *m, model_event *event) {
@@ -46,7 +47,7 @@ static weir_cu_result record(model *m, model_event *event, model_stream *stream,
   forget_record(event);
   e->signal = signal;
   if (e->shared) {
-    atomic_store(&e->shared->page->recorder, getpid());
+    atomic_store(&e->shared->page->recorder, weir__process_id());
     e->shared_count = atomic_fetch_add(&e->shared->page->recorded, 1) + 1;
     work->shared = e->shared; /* the queue owns the item, which cannot run before the lock is released */
     work->shared->refs++;

@@ -12,11 +12,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/memory_map.h"
+#include "base/thread.h"
 #include "driver/soft/soft.h"
 
 /* The contents of a handle. */
@@ -69,7 +70,7 @@ static weir_cu_result get_mem_handle(model *m, weir_cu_ipc_mem_handle *handle, w
     return WEIR_CU_OPERATING_SYSTEM;
   range->exported = true;
   struct ipc_ticket ticket = {.magic = TICKET_MAGIC,
-                              .pid = getpid(),
+                              .pid = weir__process_id(),
                               .fd = range->extent.fd,
                               .kind = 'm',
                               .offset = range->extent.offset,
@@ -85,7 +86,7 @@ static weir_cu_result read_ticket(const void *handle, int kind, weir_cu_result b
   memcpy(ticket, handle, sizeof *ticket);
   if (memcmp(ticket->magic, TICKET_MAGIC, sizeof ticket->magic) || ticket->kind != kind)
     return bad;
-  return ticket->pid == getpid() ? WEIR_CU_INVALID_CONTEXT : WEIR_CU_SUCCESS;
+  return ticket->pid == weir__process_id() ? WEIR_CU_INVALID_CONTEXT : WEIR_CU_SUCCESS;
 }
 
 /* Whether a device can have issued these numbers. */
@@ -140,7 +141,7 @@ static weir_cu_result open_mem_handle(model *m, weir_cu_deviceptr *pointer, weir
   r = weir__soft_map_extent(&extent, ticket.mapped_bytes, &base);
   const model_request request = {MODEL_RANGE_IPC, device, ticket.bytes, 0, 0};
   if (!r && weir__model_add_range(m, &request, base, ticket.mapped_bytes, &range)) {
-    munmap((void *)base, ticket.mapped_bytes);
+    weir__unmap((void *)base, ticket.mapped_bytes);
     r = WEIR_CU_OUT_OF_MEMORY;
   }
   if (r) {
@@ -246,8 +247,8 @@ static weir_cu_result import_memory(model *m, weir_cu_mem_handle *handle, void *
 
 static struct soft_shared_event *shared_event_map(int fd) {
   struct soft_shared_event *shared = fd < 0 ? NULL : calloc(1, sizeof *shared);
-  void *page = shared ? mmap(NULL, SOFT_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
-  if (page == MAP_FAILED) {
+  void *page = shared ? weir__map_shared_file(fd, SOFT_PAGE) : NULL;
+  if (!page) {
     if (fd >= 0)
       close(fd);
     free(shared);
@@ -260,18 +261,13 @@ static struct soft_shared_event *shared_event_map(int fd) {
 }
 
 struct soft_shared_event *weir__soft_shared_event_new(void) {
-  int fd = memfd_create("weir-soft-event", MFD_CLOEXEC);
-  if (fd >= 0 && ftruncate(fd, SOFT_PAGE)) {
-    close(fd);
-    return NULL;
-  }
-  return shared_event_map(fd);
+  return shared_event_map(weir__map_memory_file("weir-soft-event", SOFT_PAGE));
 }
 
 void weir__soft_shared_event_unref(struct soft_shared_event *shared) {
   if (!shared || --shared->refs)
     return;
-  munmap(shared->page, SOFT_PAGE);
+  weir__unmap(shared->page, SOFT_PAGE);
   close(shared->fd);
   free(shared);
 }
@@ -298,7 +294,7 @@ static weir_cu_result get_event_handle(model *m, weir_cu_ipc_event_handle *handl
     return e->e.device->error;
   if (!handle)
     return WEIR_CU_INVALID_VALUE;
-  struct ipc_ticket ticket = {.magic = TICKET_MAGIC, .pid = getpid(), .fd = e->shared->fd, .kind = 'e'};
+  struct ipc_ticket ticket = {.magic = TICKET_MAGIC, .pid = weir__process_id(), .fd = e->shared->fd, .kind = 'e'};
   memset(handle, 0, sizeof *handle);
   memcpy(handle, &ticket, sizeof ticket);
   return WEIR_CU_SUCCESS;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/thread.h"
 #include "driver/soft/soft.h"
 
 /* The limit of a GPU. */
@@ -46,13 +47,13 @@ weir_status weir_soft_register_kernel(weir_driver *driver, const char *name, wei
     memcpy(sizes, param_bytes, bytes);
   *kernel = (model_kernel){memcpy((char *)sizes + bytes, name, length), function, param_count, sizes, NULL};
 
-  pthread_mutex_lock(&soft->lock);
+  weir__mutex_lock(&soft->lock);
   bool known = weir__model_kernel(&soft->m, name);
   if (!known) {
     kernel->next = soft->m.kernels;
     soft->m.kernels = kernel;
   }
-  pthread_mutex_unlock(&soft->lock);
+  weir__mutex_unlock(&soft->lock);
   if (!known)
     return WEIR_OK; /* cppcheck-suppress memleak ; the list owns it */
   free(kernel);

@@ -3,6 +3,7 @@
  */
 #include "driver/metrics.h"
 
+#include "base/thread.h"
 #include "driver/soft/soft.h"
 
 static bool moves_memory(const struct soft_stream *stream) {
@@ -22,12 +23,12 @@ weir_status weir__soft_measure(const char *caller, weir_driver *driver, weir_cu_
     return WEIR_OK;
   }
   bool works = false, moves = false;
-  pthread_mutex_lock(&soft->lock);
+  weir__mutex_lock(&soft->lock);
   for (const struct soft_stream *stream = soft->devices[device].streams; stream; stream = stream->next) {
     works = works || stream->pending;
     moves = moves || moves_memory(stream);
   }
-  pthread_mutex_unlock(&soft->lock);
+  weir__mutex_unlock(&soft->lock);
   *value = (metric == WEIR__METRIC_UTILIZATION ? works : moves) ? 100 : 0;
   return WEIR_OK;
 }

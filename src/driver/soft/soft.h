@@ -11,9 +11,9 @@
 #ifndef WEIR_SOFT_INTERNAL_H
 #define WEIR_SOFT_INTERNAL_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/thread.h"
 #include "driver/model/model.h"
 
 enum {
@@ -199,11 +199,11 @@ struct soft {
   model m; /* first, so that a model * can be cast to a soft * */
   model_hooks hooks;
   weir_soft_options options;
-  pthread_mutex_t lock;
-  pthread_cond_t work;    /* `ready` is not empty, or the device stops */
-  pthread_cond_t changed; /* a work item ended */
-  pthread_cond_t stop;    /* the device stops, or a context broke: ends waits for time to pass */
-  pthread_key_t thread_key;
+  weir__mutex lock;
+  weir__cond work;    /* `ready` is not empty, or the device stops */
+  weir__cond changed; /* a work item ended */
+  weir__cond stop;    /* the device stops, or a context broke: ends waits for time to pass */
+  weir__thread_key thread_key;
   struct soft_thread *threads;
   atomic_bool stopping; /* also read without the lock */
   struct soft_device devices[WEIR_SOFT_MAX_DEVICES];
@@ -211,7 +211,7 @@ struct soft {
   struct soft_stream *ready; /* streams that can run, sorted by priority */
   unsigned ready_count, workers, idle_workers;
   uint64_t next_seq;
-  pthread_t worker_ids[SOFT_MAX_WORKERS];
+  weir__thread_id worker_ids[SOFT_MAX_WORKERS];
   uint64_t now_ns; /* the clock of stepped time: the latest end of any item */
 };
 

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/thread.h"
 #include "driver/metrics.h"
 #include "driver/soft/soft.h"
 
@@ -32,19 +33,19 @@ static void thread_forget(struct soft *soft, struct soft_thread *thread) {
 static void thread_exits(void *value) {
   struct soft_thread *thread = value;
   struct soft *soft = thread->soft;
-  pthread_mutex_lock(&soft->lock);
+  weir__mutex_lock(&soft->lock);
   thread_forget(soft, thread);
-  pthread_mutex_unlock(&soft->lock);
+  weir__mutex_unlock(&soft->lock);
 }
 
 bool weir__soft_enter_thread(struct soft *soft) {
-  struct soft_thread *thread = pthread_getspecific(soft->thread_key);
+  struct soft_thread *thread = weir__thread_key_get(soft->thread_key);
   if (!thread) {
     thread = calloc(1, sizeof *thread);
     if (!thread)
       return false;
     thread->soft = soft;
-    if (pthread_setspecific(soft->thread_key, thread)) {
+    if (weir__thread_key_set(soft->thread_key, thread)) {
       free(thread);
       return false;
     }
@@ -59,7 +60,7 @@ bool weir__soft_enter_thread(struct soft *soft) {
 
 /* Takes the lock. The state of the thread is created here, so that no code below needs memory to find it. */
 static weir_cu_result enter(struct soft *soft, weir_driver_call call) {
-  pthread_mutex_lock(&soft->lock);
+  weir__mutex_lock(&soft->lock);
   if (weir__model_needs_init(call) && !soft->m.ready)
     return WEIR_CU_NOT_INITIALIZED;
   return weir__soft_enter_thread(soft) ? WEIR_CU_SUCCESS : WEIR_CU_OUT_OF_MEMORY;
@@ -69,7 +70,7 @@ void weir__soft_leave(struct soft *soft) {
 #ifdef WEIR_EXPENSIVE_CHECKS
   weir__soft_is_valid(soft);
 #endif
-  pthread_mutex_unlock(&soft->lock);
+  weir__mutex_unlock(&soft->lock);
 }
 
 #define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args)                                                     \
@@ -107,7 +108,7 @@ static const weir_driver entries = {
 static void destroy(weir_driver *self) {
   struct soft *soft = (struct soft *)self;
   weir__soft_engine_stop(soft);
-  pthread_mutex_lock(&soft->lock);
+  weir__mutex_lock(&soft->lock);
   while (soft->m.captures)
     weir__model_abandon(&soft->m, soft->m.captures);
   /* Finish the work of all devices first: it may use memory of another device. */
@@ -127,12 +128,12 @@ static void destroy(weir_driver *self) {
     soft->m.kernels = kernel->next;
     free(kernel);
   }
-  pthread_mutex_unlock(&soft->lock);
-  pthread_key_delete(soft->thread_key);
-  pthread_cond_destroy(&soft->stop);
-  pthread_cond_destroy(&soft->changed);
-  pthread_cond_destroy(&soft->work);
-  pthread_mutex_destroy(&soft->lock);
+  weir__mutex_unlock(&soft->lock);
+  weir__thread_key_delete(soft->thread_key);
+  weir__cond_destroy(&soft->stop);
+  weir__cond_destroy(&soft->changed);
+  weir__cond_destroy(&soft->work);
+  weir__mutex_destroy(&soft->lock);
   free(soft);
 }
 
@@ -210,19 +211,15 @@ weir_status weir_driver_open_soft(const weir_soft_options *options, weir_driver 
     soft->devices[i] = (struct soft_device){.d = {.ordinal = i, .physical = i}, .fd = -1};
     soft->m.devices[i] = &soft->devices[i].d;
   }
-  int error = pthread_key_create(&soft->thread_key, thread_exits);
+  int error = weir__thread_key_create(&soft->thread_key, thread_exits);
   if (error) {
     free(soft);
-    return weir__fail(WEIR_ERROR_SYSTEM, "%s: pthread_key_create failed: %s", __func__, strerror(error));
+    return weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot create a thread key: %s", __func__, strerror(error));
   }
-  pthread_condattr_t attributes;
-  pthread_condattr_init(&attributes);
-  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-  pthread_mutex_init(&soft->lock, NULL);
-  pthread_cond_init(&soft->work, &attributes);
-  pthread_cond_init(&soft->changed, &attributes);
-  pthread_cond_init(&soft->stop, &attributes);
-  pthread_condattr_destroy(&attributes);
+  weir__mutex_init(&soft->lock);
+  weir__cond_init(&soft->work);
+  weir__cond_init(&soft->changed);
+  weir__cond_init(&soft->stop);
 
   *driver = &soft->m.table;
   return WEIR_OK;
@@ -344,7 +341,7 @@ weir_status weir_soft_take_census(weir_driver *driver, weir_soft_census *census)
   if (census->size < sizeof census->size)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: census->size is %zu; call weir_soft_census_init first",
                       __func__, census->size);
-  pthread_mutex_lock(&soft->lock);
+  weir__mutex_lock(&soft->lock);
   model *m = &soft->m;
   weir_soft_census c = {.size = census->size,
                         .events = count_live(&m->events),
@@ -363,7 +360,7 @@ weir_status weir_soft_take_census(weir_driver *driver, weir_soft_census *census)
     c.contexts += m->devices[i]->retains > 0;
     c.device_bytes += m->devices[i]->used;
   }
-  pthread_mutex_unlock(&soft->lock);
+  weir__mutex_unlock(&soft->lock);
   weir__copy_sized(census, census->size, &c, sizeof c);
   return WEIR_OK;
 }
