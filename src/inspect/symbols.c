@@ -252,7 +252,7 @@ static bool add_inlined(weir__symbols *s, void *module, uint64_t address, const 
       continue;
     done = add(s, name, *file, *line);
     uint64_t number = number_of(dw, &around[i], AT_CALL_FILE);
-    *file = files && number < file_count ? dw->file(files, number, NULL, NULL) : NULL;
+    *file = files && number < file_count ? dw->file(files, (size_t)number, NULL, NULL) : NULL;
     *line = (int)number_of(dw, &around[i], AT_CALL_LINE);
   }
   free(scopes);
