@@ -228,7 +228,7 @@ typedef struct start {
 static start count_start(const weir__state *state) {
   start sum = {0};
   for (size_t i = 0; i < state->block_count; i++)
-    if (state->blocks[i].state >= WEIR__ALLOCATED) {
+    if (weir__state_is_active(&state->blocks[i])) {
       sum.blocks++;
       sum.bytes += state->blocks[i].requested;
     }

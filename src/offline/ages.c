@@ -41,7 +41,8 @@ bool weir__guess_ages(const weir__recording_entry *events, int guess, weir__stat
   for (size_t i = 0; i < start->segment_count; i++) {
     const weir__state_segment *s = &start->segments[i];
     weir__state_block *b = &start->blocks[s->first];
-    if (s->count == 1 && !s->is_small && !s->is_expandable && b->state == WEIR__FREE && b->event != WEIR__NO_ENTRY)
+    if (s->count == 1 && !s->is_small && !s->is_expandable && b->state == WEIR_BLOCK_INACTIVE &&
+        b->event != WEIR__NO_ENTRY)
       all[count++] = (idle){s, b};
   }
   qsort(all, count, sizeof *all, by_event);

@@ -23,7 +23,7 @@ typedef struct view {
   weir_status status;
 } view;
 
-static bool look(void *context, weir__heap *heap, size_t event, const weir__replay_report *report) {
+static bool look(void *context, weir_allocator *allocator, size_t event, const weir__replay_report *report) {
   view *v = context;
   if (event < v->target) {
     v->rescued = report->rescued;
@@ -31,7 +31,7 @@ static bool look(void *context, weir__heap *heap, size_t event, const weir__repl
   }
   v->is_taken = true;
   v->was_rescued = report->rescued > v->rescued;
-  v->status = weir__state_of_heap(heap, &v->state);
+  v->status = weir__state_of_allocator(allocator, &v->state);
   return false;
 }
 
@@ -111,10 +111,10 @@ static void seek(const weir__recording *snapshot, const weir__recording_device *
 static void read_request(const weir__recording_entry *e, const weir__settings *settings, weir__explanation *x) {
   x->has_request = true;
   x->request = e->size;
-  x->rounded = e->size < WEIR__MOST_BYTES ? weir__round_bytes(settings, e->size) : e->size;
-  x->wanted = e->size < WEIR__MOST_BYTES ? weir__segment_bytes(settings, x->rounded) : e->size;
+  x->rounded = weir__port_round(settings, e->size);
+  x->wanted = weir__port_segment_bytes(settings, e->size);
   x->mapped = x->wanted;
-  x->is_small = x->rounded <= WEIR__SMALL_MAX;
+  x->is_small = x->rounded <= WEIR__PORT_SMALL_MAX;
   x->stream = e->stream;
   x->stack = e->stack;
   if (e->action == WEIR_TRACE_OOM) {
@@ -129,7 +129,7 @@ static void read_request(const weir__recording_entry *e, const weir__settings *s
  * free blocks around it, is long enough. Behind its last page a segment has room. */
 static uint64_t bytes_to_map(const weir__state *state, const weir__seeker *seeker, const weir__settings *settings,
                              uint64_t bytes) {
-  uint64_t page = seeker->is_small ? WEIR__SMALL_SEGMENT : settings->large_segment_size;
+  uint64_t page = seeker->is_small ? WEIR__PORT_SMALL_SEGMENT : settings->large_segment_size;
   for (size_t i = 0; i < state->segment_count; i++) {
     const weir__state_segment *s = &state->segments[i];
     if (!s->is_expandable || !weir__may_get(seeker, s))
@@ -137,12 +137,12 @@ static uint64_t bytes_to_map(const weir__state *state, const weir__seeker *seeke
     uint64_t have = 0, unmapped = 0; /* of the run of free and unmapped blocks under way */
     for (size_t k = s->first; k < s->first + s->count; k++) {
       const weir__state_block *b = &state->blocks[k];
-      if (b->state >= WEIR__ALLOCATED) {
+      if (weir__state_is_active(b)) {
         have = unmapped = 0;
         continue;
       }
       uint64_t take = b->size < bytes - have ? b->size : bytes - have;
-      if (b->state == WEIR__UNMAPPED)
+      if (b->state == WEIR__BLOCK_UNMAPPED)
         unmapped += (take + page - 1) / page * page;
       have += take;
       if (have == bytes && unmapped)
@@ -218,14 +218,14 @@ static void count_bytes(const weir__state *state, const weir__seeker *seeker, we
     const weir__state_segment *s = &state->segments[i];
     for (size_t k = s->first; k < s->first + s->count; k++) {
       const weir__state_block *b = &state->blocks[k];
-      if (b->state == WEIR__ALLOCATED) {
+      if (b->state == WEIR_BLOCK_ACTIVE_ALLOCATED) {
         uint64_t asked = b->requested < b->size ? b->requested : b->size;
         add(x, WEIR__USE_LIVE, asked);
         if (asked < b->size)
           add(x, WEIR__USE_ROUNDING, b->size - asked);
-      } else if (b->state == WEIR__WAITING)
+      } else if (b->state == WEIR_BLOCK_ACTIVE_PENDING_FREE)
         add(x, WEIR__USE_WAITING, b->size);
-      else if (b->state == WEIR__FREE) {
+      else if (b->state == WEIR_BLOCK_INACTIVE) {
         weir__byte_use use = use_of_free(s, b, seeker);
         uint64_t *largest =
             use == WEIR__USE_FREE_WHOLE || use == WEIR__USE_FREE_SPLIT ? &x->largest_hole : &x->largest_elsewhere;
@@ -262,10 +262,10 @@ static weir_status find_holders(const weir__recording *snapshot, const weir__sta
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu blocks", state->block_count);
   }
   for (size_t i = 0; i < state->block_count; i++)
-    x->has_stacks |= state->blocks[i].state == WEIR__ALLOCATED && state->blocks[i].stack;
+    x->has_stacks |= state->blocks[i].state == WEIR_BLOCK_ACTIVE_ALLOCATED && state->blocks[i].stack;
   for (size_t i = 0; i < state->block_count; i++) {
     const weir__state_block *b = &state->blocks[i];
-    if (b->state == WEIR__ALLOCATED)
+    if (b->state == WEIR_BLOCK_ACTIVE_ALLOCATED)
       all[count++] = (weir__holder){b->stack < snapshot->stack_count ? alike[b->stack] : 0,
                                     x->has_stacks ? 0 : b->requested, b->requested, 1};
   }
@@ -338,7 +338,7 @@ static weir_status analyse(const weir__recording *snapshot, const weir__recordin
   if (failed) {
     read_request(&device->events[event], &v->settings, x);
     seek(snapshot, device, event, &v->state, x, &seeker);
-    if (v->settings.expandable_segments && x->rounded < WEIR__MOST_BYTES)
+    if (v->settings.expandable_segments && x->rounded < WEIR__PORT_MAX_REQUEST)
       x->mapped = bytes_to_map(&v->state, &seeker, &v->settings, x->rounded);
   }
   count_bytes(&v->state, failed ? &seeker : NULL, x);
@@ -478,7 +478,7 @@ static weir_status get_state(const weir__recording *snapshot, const weir__explai
 static void note_start(const weir__state *start, weir__explanation *x) {
   x->rebuilt_segments = start->segment_count;
   for (size_t i = 0; i < start->block_count; i++)
-    if (start->blocks[i].state >= WEIR__ALLOCATED) {
+    if (weir__state_is_active(&start->blocks[i])) {
       x->rebuilt_blocks++;
       x->rebuilt_bytes += start->blocks[i].requested;
     }

@@ -6,8 +6,6 @@
 
 #include "offline/explain_parts.h"
 
-static bool is_active(const weir__state_block *block) { return block->state >= WEIR__ALLOCATED; }
-
 static void add_block(weir__pin *pin, const weir__state_block *b) {
   pin->pinned += b->size;
   pin->count++;
@@ -22,10 +20,10 @@ static void add_block(weir__pin *pin, const weir__state_block *b) {
 static void fill_pin(const weir__state *state, const weir__state_segment *s, size_t from, size_t to, weir__pin *pin) {
   *pin = (weir__pin){.segment = s->address, .bytes = s->size};
   for (size_t i = s->first; i < s->first + s->count; i++)
-    if (state->blocks[i].state == WEIR__FREE)
+    if (state->blocks[i].state == WEIR_BLOCK_INACTIVE)
       pin->free += state->blocks[i].size;
   for (size_t i = from; i < to; i++)
-    if (is_active(&state->blocks[i]))
+    if (weir__state_is_active(&state->blocks[i]))
       add_block(pin, &state->blocks[i]);
 }
 
@@ -37,16 +35,16 @@ static bool best_run(const weir__state *state, const weir__state_segment *s, uin
   bool found = false;
   for (size_t i = begin; i < end; i++) {
     const weir__state_block *b = &state->blocks[i];
-    if (b->state == WEIR__UNMAPPED) {
+    if (b->state == WEIR__BLOCK_UNMAPPED) {
       length = active = 0;
       begin = i + 1;
       continue;
     }
     length += b->size;
-    active += is_active(b) ? b->size : 0;
+    active += weir__state_is_active(b) ? b->size : 0;
     while (begin < i && length - state->blocks[begin].size >= bytes) {
       length -= state->blocks[begin].size;
-      active -= is_active(&state->blocks[begin]) ? state->blocks[begin].size : 0;
+      active -= weir__state_is_active(&state->blocks[begin]) ? state->blocks[begin].size : 0;
       begin++;
     }
     if (length >= bytes && (!found || active < *live)) {
@@ -103,7 +101,7 @@ static size_t find_segments(const weir__state *state, candidate *out) {
     const weir__state_segment *s = &state->segments[i];
     candidate c = {i, s->first, s->first + s->count, 0, s->size};
     for (size_t k = c.from; k < c.to; k++)
-      c.live += is_active(&state->blocks[k]) ? state->blocks[k].size : 0;
+      c.live += weir__state_is_active(&state->blocks[k]) ? state->blocks[k].size : 0;
     if (!s->is_expandable && !s->pool[0] && !s->pool[1] && c.live && c.live < s->size)
       out[count++] = c;
   }
@@ -135,7 +133,7 @@ weir_status weir__find_pins(const weir__state *state, const weir__seeker *seeker
     x->pin_room = room;
     for (size_t i = 0; i < used; i++)
       for (size_t k = back[i].from; k < back[i].to; k++)
-        x->pin_blocks += is_active(&state->blocks[k]);
+        x->pin_blocks += weir__state_is_active(&state->blocks[k]);
   }
   free(runs);
   return WEIR_OK;

@@ -17,7 +17,7 @@ typedef struct watch {
   uint64_t reserved;
 } watch;
 
-static bool look(void *context, weir__heap *heap, size_t event, const weir__replay_report *report) {
+static bool look(void *context, weir_allocator *allocator, size_t event, const weir__replay_report *report) {
   watch *w = context;
   if (!w->has_begun)
     w->failures = report->unplaced;
@@ -26,13 +26,15 @@ static bool look(void *context, weir__heap *heap, size_t event, const weir__repl
     w->is_seen = true;
     w->failed_before = w->failures;
     w->served = report->failures == w->failures;
-    w->reserved = heap->reserved;
+    weir_allocator_stats stats = {.size = sizeof stats};
+    weir_allocator_get_stats(allocator, 0, &stats);
+    w->reserved = (uint64_t)stats.reserved_bytes[WEIR_STAT_ALL].current;
     return false;
   }
   w->failures = report->failures;
   if (!w->is_emptied && event >= w->empty_after) {
     w->is_emptied = true;
-    weir_allocator_empty_cache(heap->allocator);
+    weir_allocator_empty_cache(allocator);
   }
   return true;
 }
@@ -85,7 +87,7 @@ static size_t quiet_event(const weir__trial_options *o) {
   int64_t least = INT64_MAX;
   size_t quiet = WEIR__NO_ENTRY;
   for (size_t i = 0; i < start->block_count; i++)
-    live += start->blocks[i].state == WEIR__ALLOCATED ? start->blocks[i].requested : 0;
+    live += start->blocks[i].state == WEIR_BLOCK_ACTIVE_ALLOCATED ? start->blocks[i].requested : 0;
   for (size_t i = 0; i < o->event; i++) {
     live += change_of(&events[i]);
     if (i >= o->event / 2 && (int64_t)live < least)

@@ -75,14 +75,15 @@ static thing *thing_number(const builder *b, const void *number) {
 /* ---- What was there ---- */
 
 static bool is_sound(uint64_t address, uint64_t size, uint64_t unit) {
-  return size && size < WEIR__MOST_BYTES && address < UINT64_MAX - size && address % unit == 0 && size % unit == 0;
+  return size && size < WEIR__PORT_MAX_REQUEST && address < UINT64_MAX - size && address % unit == 0 &&
+         size % unit == 0;
 }
 
-static bool are_pages(uint64_t address, uint64_t size) { return is_sound(address, size, WEIR__SMALL_SEGMENT); }
+static bool are_pages(uint64_t address, uint64_t size) { return is_sound(address, size, WEIR__PORT_SMALL_SEGMENT); }
 
 /* Two at one place: the file is odd, and the one that is there stays. */
 static void put_part(builder *b, const part *p) {
-  if (!is_sound(p->address, p->size, p->is_fixed ? WEIR__UNIT : WEIR__SMALL_SEGMENT) ||
+  if (!is_sound(p->address, p->size, p->is_fixed ? WEIR__PORT_UNIT : WEIR__PORT_SMALL_SEGMENT) ||
       weir__rangemap_overlap(&b->memory, p->address, p->size, NULL, NULL))
     return;
   part *kept = append(b, &b->parts, sizeof *kept);
@@ -93,8 +94,8 @@ static void put_part(builder *b, const part *p) {
 }
 
 static void put_thing(builder *b, const thing *t) {
-  uint64_t size = t->size ? t->size : weir__round_up(t->requested, WEIR__UNIT);
-  if (!is_sound(t->address, size, WEIR__UNIT) || weir__rangemap_overlap(&b->blocks, t->address, size, NULL, NULL))
+  uint64_t size = t->size ? t->size : weir__round_up(t->requested, WEIR__PORT_UNIT);
+  if (!is_sound(t->address, size, WEIR__PORT_UNIT) || weir__rangemap_overlap(&b->blocks, t->address, size, NULL, NULL))
     return;
   thing *kept = append(b, &b->things, sizeof *kept);
   if (!kept)
@@ -151,7 +152,7 @@ static void begin_at_end(builder *b, const weir__recording_device *device) {
 /* A free block is used from its front. So where something is allocated, the block before it ends, if it is of the same segment:
  * up to 1 MiB may have been left on a large one, and since all of those are longer, there is only one to look at. */
 static void learn_end(builder *b, uint64_t address) {
-  uint64_t window = address < WEIR__SMALL_MAX ? address : WEIR__SMALL_MAX, base, size;
+  uint64_t window = address < WEIR__PORT_SMALL_MAX ? address : WEIR__PORT_SMALL_MAX, base, size;
   void *found = window ? weir__rangemap_overlap(&b->blocks, address - window, window, &base, &size) : NULL;
   void *memory = weir__rangemap_find(&b->memory, address, NULL, NULL);
   if (!found || !memory || !part_number(b, memory)->is_fixed || part_number(b, memory)->small ||
@@ -194,7 +195,7 @@ static void go_back(builder *b, const weir__recording_entry *e, size_t number) {
     put_part(b, &(part){.address = e->address,
                         .size = e->size,
                         .pool = pool_of(e),
-                        .small = e->size == WEIR__SMALL_SEGMENT,
+                        .small = e->size == WEIR__PORT_SMALL_SEGMENT,
                         .is_fixed = true,
                         .stream = e->stream,
                         .released = number + 1});
@@ -242,8 +243,9 @@ static void list_parts(builder *b, const weir__recording_device *device) {
     *p = (part){.address = e->address,
                 .size = e->size,
                 .pool = pool_of(e),
-                .small =
-                    b->settings->large_segment_size == WEIR__SMALL_SEGMENT ? UNKNOWN : e->size == WEIR__SMALL_SEGMENT,
+                .small = b->settings->large_segment_size == WEIR__PORT_SMALL_SEGMENT
+                             ? UNKNOWN
+                             : e->size == WEIR__PORT_SMALL_SEGMENT,
                 .is_ghost = true,
                 .stream = e->stream};
   }
@@ -335,7 +337,7 @@ static void add_piece(builder *b, uint64_t address, uint64_t end, const thing *t
                                .event = WEIR__NO_ENTRY,
                                .stack = t ? t->stack : 0,
                                .state = state};
-  if (state != WEIR__UNMAPPED)
+  if (state != WEIR__BLOCK_UNMAPPED)
     b->reserved += end - address;
 }
 
@@ -349,10 +351,10 @@ static uint64_t block_bytes(const builder *b, const part *p, const thing *t, uin
   uint64_t size = t->size ? t->size : t->end ? t->end - t->address : 0;
   if (size)
     return size < room ? size : room;
-  size = t->requested < WEIR__MOST_BYTES ? weir__round_bytes(b->settings, t->requested) : room;
+  size = t->requested < WEIR__PORT_MAX_REQUEST ? weir__port_round(b->settings, t->requested) : room;
   /* A large block of a fixed segment is not cut for a rest of up to 1 MiB, nor if it is too large to be cut at all. */
   bool is_cut = p->small || (b->settings->expandable_segments && !p->is_fixed) ||
-                (size < b->settings->max_split_size && room > size && room - size > WEIR__SMALL_MAX);
+                (size < b->settings->max_split_size && room > size && room - size > WEIR__PORT_SMALL_MAX);
   return is_cut && size < room ? size : room;
 }
 
@@ -363,11 +365,11 @@ static void cut(builder *b, const part *p, uint64_t address, uint64_t end) {
   for (const thing *t; (t = next_thing(b, at)) && t->address < end;) {
     const thing *after = next_thing(b, t->address + 1);
     uint64_t room = (after && after->address < end ? after->address : end) - t->address;
-    add_piece(b, at, t->address, NULL, WEIR__FREE);
+    add_piece(b, at, t->address, NULL, WEIR_BLOCK_INACTIVE);
     at = t->address + block_bytes(b, p, t, room);
-    add_piece(b, t->address, at, t, t->is_waiting ? WEIR__WAITING : WEIR__ALLOCATED);
+    add_piece(b, t->address, at, t, t->is_waiting ? WEIR_BLOCK_ACTIVE_PENDING_FREE : WEIR_BLOCK_ACTIVE_ALLOCATED);
   }
-  add_piece(b, at, end, NULL, WEIR__FREE);
+  add_piece(b, at, end, NULL, WEIR_BLOCK_INACTIVE);
 }
 
 static bool is_same(const builder *b, const part *p, const part *next) {
@@ -393,16 +395,16 @@ static void add_segment(builder *b, size_t first, size_t end) {
     for (; i + 1 < end && (parts[i + 1].is_ghost || parts[i + 1].address == stop); i++) /* pages that touch */
       if (!parts[i + 1].is_ghost)
         stop += parts[i + 1].size;
-    add_piece(b, at, address, NULL, WEIR__UNMAPPED);
+    add_piece(b, at, address, NULL, WEIR__BLOCK_UNMAPPED);
     cut(b, &parts[from], address, stop);
     at = stop;
   }
   weir__state_block *only = (weir__state_block *)b->pieces.items + begin;
-  if (!b->has_failed && b->pieces.count == begin + 1 && only->state == WEIR__FREE && parts[from].released)
+  if (!b->has_failed && b->pieces.count == begin + 1 && only->state == WEIR_BLOCK_INACTIVE && parts[from].released)
     only->event = parts[from].released - 1;
   if (!parts[from].is_fixed)
     b->pages += (at - parts[first].address) /
-                (parts[from].small ? (uint64_t)WEIR__SMALL_SEGMENT : b->settings->large_segment_size);
+                (parts[from].small ? (uint64_t)WEIR__PORT_SMALL_SEGMENT : b->settings->large_segment_size);
   weir__state_segment *s = append(b, &b->segments, sizeof *s);
   if (s)
     *s = (weir__state_segment){.address = parts[first].address,

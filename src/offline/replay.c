@@ -16,11 +16,11 @@
 #include <string.h>
 #include <time.h>
 
-#include "alloc/heap.h"
-#include "alloc/reclaim.h"
+#include "alloc/replay_port.h"
+#include "base/base.h"
 #include "offline/ages.h"
-#include "offline/install.h"
 #include "offline/replay_plan.h"
+#include "weir/adapter.h"
 #include "weir/pool.h"
 
 /* Streams that the replay makes up, one for each block that waits. No driver's stream lies there. */
@@ -52,7 +52,6 @@ typedef struct replay {
   weir_driver *ledger;
   weir_driver *driver; /* a meter around the ledger */
   weir_allocator *allocator;
-  weir__heap *heap;
   weir__private_pool **pools; /* the allocator's, for each of the snapshot's */
   void **blocks;              /* where each allocation is, while it is in use */
   bool *held;                 /* allocations that wait for another stream */
@@ -157,128 +156,67 @@ static int is_done(void *context, weir_cu_stream stream) {
 
 /* ---- Events ---- */
 
+static weir_pool_id id_of(const replay *r, uint32_t pool) {
+  const int64_t *id = r->plan->snapshot->pools[pool].id;
+  return (weir_pool_id){(uint64_t)id[0], (uint64_t)id[1]};
+}
+
+/* The pool of the allocator for one of the recording, created if need be; NULL for the default one. */
 static weir__private_pool *pool_of(replay *r, uint32_t pool) {
   if (!pool)
     return NULL;
   if (!r->pools[pool]) {
-    const int64_t *id = r->plan->snapshot->pools[pool].id;
-    weir_pool_id wanted = {(uint64_t)id[0], (uint64_t)id[1]};
-    if (weir_pool_create(r->allocator, r->heap->device, wanted, NULL))
+    weir_pool_id id = id_of(r, pool);
+    if (weir_pool_create(r->allocator, 0, id, NULL))
       return NULL;
-    r->pools[pool] = weir__pool_find(r->heap, wanted);
+    r->pools[pool] = weir__port_find_pool(r->allocator, id);
   }
   return r->pools[pool];
-}
-
-/* The allocator asks no event while a capture is under way; what the file has as free by then was asked before. */
-static void poll_events(weir__heap *heap, weir_cu_stream stream) {
-  weir_cu_context previous;
-  pthread_mutex_lock(&heap->lock);
-  if (!weir__heap_enter(heap, &previous)) {
-    weir__poll_events(heap, stream);
-    weir__heap_leave(heap, previous);
-  }
-  pthread_mutex_unlock(&heap->lock);
 }
 
 static weir_cu_stream stream_of(const replay *r, const weir__recording_entry *event) {
   return (weir_cu_stream)(uintptr_t)r->plan->snapshot->streams[event->stream];
 }
 
-/* NULL: no host memory. */
-static weir__arena *arena_of(replay *r, size_t request, uint64_t size) {
-  weir__private_pool *owner = pool_of(r, r->plan->entries[request].pool);
-  bool is_small = size <= WEIR__SMALL_MAX;
-  weir__pool *pool = owner ? is_small ? &owner->small : &owner->large : is_small ? &r->heap->small : &r->heap->large;
-  return weir__arena_get(pool, stream_of(r, &r->events[request]));
-}
-
-/* The two halves of a request that the cache could not serve, at the times of which other threads did something in between.
- * First its block is taken. */
+/* The first half of a request, before other threads did something: its block is taken. */
 static void take_early(replay *r, size_t request) {
-  const weir__settings *settings = weir__settings_of(r->heap);
-  uint64_t size = weir__round_bytes(settings, r->events[request].size);
-  weir__arena *arena = arena_of(r, request, size);
-  weir_cu_context previous;
-  r->taken = NULL;
+  const weir__recording_entry *event = &r->events[request];
+  weir__private_pool *pool = pool_of(r, r->plan->entries[request].pool);
+  r->taken = weir__port_take(r->allocator, pool, event->size, stream_of(r, event));
   r->taken_for = request;
-  if (!arena)
-    return;
-  pthread_mutex_lock(&r->heap->lock);
-  if (!weir__heap_enter(r->heap, &previous)) {
-    r->taken = weir__refill(r->heap, arena, settings, size);
-    weir__heap_leave(r->heap, previous);
-  }
-  pthread_mutex_unlock(&r->heap->lock);
 }
 
+/* The second half of it. */
 static weir_status hand_out(replay *r, const weir__recording_entry *event, void **pointer) {
-  const weir__settings *settings = weir__settings_of(r->heap);
-  weir__block *block = r->taken;
   r->taken_for = r->count;
-  if (!block)
-    return WEIR_ERROR_OUT_OF_MEMORY;
-  weir__arena *arena = weir__block_arena(r->heap, block);
-  weir__arena_lock(arena);
-  block = weir__arena_hand_out(arena, settings, block, weir__round_bytes(settings, event->size), event->size, false);
-  weir__arena_unlock(arena);
-  if (!block)
-    return WEIR_ERROR_HOST_OUT_OF_MEMORY;
-  *pointer = (void *)block->address;
-  return WEIR_OK;
+  return r->taken ? weir__port_hand_out(r->allocator, r->taken, event->size, pointer) : WEIR_ERROR_OUT_OF_MEMORY;
 }
 
-/* A request that had looked into the cache before another thread put something there. false: there is nothing. */
-static bool ask_past_cache(replay *r, const weir__recording_entry *event, void **pointer, weir_status *status) {
-  const weir__settings *settings = weir__settings_of(r->heap);
-  uint64_t size = weir__round_bytes(settings, event->size);
-  weir__arena *arena = arena_of(r, r->at, size);
-  if (!arena)
-    return false;
-  weir__arena_lock(arena);
-  weir__block *block = weir__arena_take(arena, settings, size);
-  if (block)
-    weir__arena_insert(arena, block);
-  weir__arena_unlock(arena);
-  if (!block)
-    return false;
-  *status = weir__alloc_new("replay", r->heap, arena, settings, size, event->size, pointer);
-  r->report->raced++;
-  return true;
-}
-
-/* NULL: from the default pool. Who allocates from a pool keeps it meanwhile, also one that is over, when memory runs short. */
-static weir_status alloc_from(replay *r, weir__private_pool *owner, uint64_t bytes, weir_cu_stream stream,
-                              void **pointer) {
-  if (owner)
-    atomic_fetch_add(&owner->visitors, 1);
-  weir_status status = weir__alloc("replay", r->heap, owner, bytes, stream, pointer);
-  if (owner)
-    atomic_fetch_sub(&owner->visitors, 1);
-  return status;
+/* Whether the request under way looked into the cache before another thread freed a block that would serve it. */
+static bool is_raced(replay *r, const weir__recording_entry *event, weir_cu_stream stream) {
+  while (r->race < r->plan->race_count && r->plan->races[r->race] < r->at)
+    r->race++;
+  return r->check && r->race < r->plan->race_count && r->plan->races[r->race] == r->at &&
+         weir__port_is_cached(r->allocator, pool_of(r, r->plan->entries[r->at].pool), event->size, stream);
 }
 
 static weir_status ask(replay *r, const weir__recording_entry *event, void **pointer) {
   uint32_t pool = r->plan->entries[r->at].pool;
   weir_cu_stream stream = stream_of(r, event);
-  weir_status raced;
-  if (event->size >= WEIR__MOST_BYTES)
+  if (event->size >= WEIR__PORT_MAX_REQUEST)
     return WEIR_ERROR_OUT_OF_MEMORY;
   if (r->taken_for == r->at)
     return hand_out(r, event, pointer);
-  while (r->race < r->plan->race_count && r->plan->races[r->race] < r->at)
-    r->race++;
-  if (r->check && r->race < r->plan->race_count && r->plan->races[r->race] == r->at &&
-      ask_past_cache(r, event, pointer, &raced))
-    return raced;
-  if (!pool)
-    return alloc_from(r, NULL, event->size, stream, pointer);
-  bool is_capture = weir__plan_is_capture(r->plan, r->at);
-  if (is_capture && r->heap->pending)
-    poll_events(r->heap, stream);
-  atomic_store(&r->heap->captures, is_capture);
-  weir_status status = alloc_from(r, pool_of(r, pool), event->size, stream, pointer);
-  atomic_store(&r->heap->captures, 0);
+  if (is_raced(r, event, stream)) {
+    r->report->raced++;
+    return weir__port_alloc_uncached(r->allocator, pool_of(r, pool), event->size, stream, pointer);
+  }
+  bool is_capture = pool && weir__plan_is_capture(r->plan, r->at);
+  if (is_capture)
+    weir__port_begin_capture(r->allocator, stream);
+  weir_status status = weir__port_alloc(r->allocator, pool_of(r, pool), event->size, stream, pointer);
+  if (is_capture)
+    weir__port_end_capture(r->allocator);
   return status;
 }
 
@@ -352,14 +290,13 @@ static void end_pools(replay *r, const weir__plan_release *release, bool on) {
     uint32_t pool = r->events[i].pool;
     if (!weir__is_release(&r->events[i]) || !pool || pool == WEIR__RECORDING_NO_POOL || !r->pools[pool])
       continue;
-    const int64_t *number = r->plan->snapshot->pools[pool].id;
-    weir_pool_id id = {(uint64_t)number[0], (uint64_t)number[1]};
+    weir_pool_id id = id_of(r, pool);
     int uses = 0;
-    bool is_there = !weir_pool_use_count(r->allocator, r->heap->device, id, &uses);
+    bool is_there = !weir_pool_use_count(r->allocator, 0, id, &uses);
     if (on && is_there && uses)
-      weir_pool_release(r->allocator, r->heap->device, id);
+      weir_pool_release(r->allocator, 0, id);
     else if (!on && is_there && !uses)
-      weir_pool_create(r->allocator, r->heap->device, id, NULL);
+      weir_pool_create(r->allocator, 0, id, NULL);
     else if (!on && !is_there)
       r->pools[pool] = NULL;
   }
@@ -367,19 +304,10 @@ static void end_pools(replay *r, const weir__plan_release *release, bool on) {
 
 /* While one thread empties the cache, others use what it has not come to yet: so arena by arena, each in its time. */
 static void release_arenas(replay *r, const weir__plan_release *release) {
-  poll_events(r->heap, NULL);
-  for (size_t i = release->first; i < release->end; i++) {
-    if (!weir__is_release(&r->events[i]) || i < r->expected)
-      continue;
-    weir__arena *arena = weir__page_map_find(r->allocator->pages, r->events[i].address);
-    weir_cu_context previous;
-    pthread_mutex_lock(&r->heap->lock);
-    if (arena && !weir__heap_enter(r->heap, &previous)) {
-      weir__release_arena(r->heap, arena);
-      weir__heap_leave(r->heap, previous);
-    }
-    pthread_mutex_unlock(&r->heap->lock);
-  }
+  weir__port_query_events(r->allocator);
+  for (size_t i = release->first; i < release->end; i++)
+    if (weir__is_release(&r->events[i]) && i >= r->expected)
+      weir__port_release_arena(r->allocator, r->events[i].address);
 }
 
 /* The program gave memory back: all that is cached, or that of a few private pools. */
@@ -396,10 +324,8 @@ static void empty(replay *r, const weir__plan_release *release) {
   if (!is_private)
     weir_allocator_empty_cache(r->allocator);
   for (size_t i = release->first; is_private && i < release->end; i++)
-    if (weir__is_release(&r->events[i])) {
-      const int64_t *id = r->plan->snapshot->pools[r->events[i].pool].id;
-      weir_allocator_empty_pool(r->allocator, (weir_pool_id){(uint64_t)id[0], (uint64_t)id[1]});
-    }
+    if (weir__is_release(&r->events[i]))
+      weir_allocator_empty_pool(r->allocator, id_of(r, r->events[i].pool));
   end_pools(r, release, false);
 }
 
@@ -426,36 +352,27 @@ static void run_release(replay *r, const weir__plan_release *release) {
       complete(r, i);
 }
 
-/* As weir_allocator_configure does it: a new set, so that nobody takes what was chosen under the old one for good. */
-static void set_settings(replay *r, const weir__settings *wanted) {
-  weir__settings *changed = malloc(sizeof *changed);
-  if (!changed)
-    return;
-  *changed = *wanted;
-  changed->older = (weir__settings *)weir__settings_of(r->heap);
-  atomic_store(&r->allocator->settings, changed);
-}
-
 /* What the program told the allocator before the event under way. */
-static void follow_changes(replay *r) {
-  for (; r->change < r->plan->change_count && r->plan->changes[r->change].event <= r->at; r->change++) {
+static weir_status follow_changes(replay *r) {
+  weir_status status = WEIR_OK;
+  for (; !status && r->change < r->plan->change_count && r->plan->changes[r->change].event <= r->at; r->change++) {
     const weir__recording_change *change = &r->plan->changes[r->change];
     weir__settings settings;
     if (!change->conf)
-      weir_allocator_set_limit(r->allocator, 0, change->limit);
-    else if (weir__plan_change(r->plan, change, &settings)) {
-      set_settings(r, &settings);
-      weir_allocator_set_limit(r->allocator, 0, r->heap->limit); /* collection may begin, or end */
-    }
+      status = weir_allocator_set_limit(r->allocator, 0, change->limit);
+    else if (weir__plan_change(r->plan, change, &settings))
+      status = weir__port_set_settings(r->allocator, &settings);
   }
+  return status;
 }
 
-static void run_events(replay *r) {
+static weir_status run_events(replay *r) {
+  weir_status status;
   const weir__plan_release *release = r->plan->releases;
   const weir__plan_release *end = r->plan->release_count ? release + r->plan->release_count : release;
   for (r->at = r->plan->first; r->at < r->count; r->at++) {
-    if (r->changes)
-      follow_changes(r);
+    if (r->changes && (status = follow_changes(r)))
+      return status;
     for (; r->check && r->early < r->plan->early_count && r->plan->early[r->early].event <= r->at; r->early++)
       take_early(r, r->plan->early[r->early].request);
     if (release < end && r->at == release->completed) {
@@ -470,13 +387,14 @@ static void run_events(replay *r) {
       else if (event->action == WEIR_TRACE_FREE_COMPLETED)
         complete(r, r->at);
     }
-    if (r->watch.look && !r->watch.look(r->watch.context, r->heap, r->at, r->report))
-      return;
+    if (r->watch.look && !r->watch.look(r->watch.context, r->allocator, r->at, r->report))
+      return WEIR_OK;
     if (r->stops && r->report->differences)
-      return;
+      return WEIR_OK;
   }
   if (r->check)
     compare_missed(r);
+  return WEIR_OK;
 }
 
 /* ---- What was there before the recording ---- */
@@ -491,9 +409,8 @@ static bool fill(replay *r, uint64_t bytes) {
 /* In the segments that it had. The device has a little more memory meanwhile, which is taken away then. */
 static weir_status hold(replay *r) {
   const weir__plan *plan = r->plan;
-  uint64_t spare = weir__install_spare(&plan->start);
-  r->heap->total -= spare;
-  weir_status status = weir__install(r->heap, &plan->settings, &plan->start, &r->installing, r->blocks);
+  uint64_t spare = weir__port_install_spare(&plan->start);
+  weir_status status = weir__port_install_state(r->allocator, &plan->settings, &plan->start, &r->installing, r->blocks);
   if (!status && spare && !fill(r, spare))
     status = weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "the device has no room for what was there before the recording");
   if (status != WEIR_ERROR_OUT_OF_MEMORY || !r->check)
@@ -509,15 +426,17 @@ static weir_status place_anew(replay *r) {
   for (size_t i = 0; i < start->segment_count; i++) {
     const weir__state_segment *s = &start->segments[i];
     weir_pool_id id = {(uint64_t)s->pool[0], (uint64_t)s->pool[1]};
-    bool is_private = s->pool[0] || s->pool[1];
-    if (is_private && !weir__pool_find(r->heap, id) && weir_pool_create(r->allocator, 0, id, NULL))
-      return WEIR_ERROR_HOST_OUT_OF_MEMORY;
+    weir__private_pool *pool = NULL;
+    if (s->pool[0] || s->pool[1]) {
+      if (!weir__port_find_pool(r->allocator, id) && weir_pool_create(r->allocator, 0, id, NULL))
+        return WEIR_ERROR_HOST_OUT_OF_MEMORY;
+      pool = weir__port_find_pool(r->allocator, id);
+    }
     for (size_t k = s->first; k < s->first + s->count; k++) {
       const weir__state_block *b = &start->blocks[k];
-      if (b->state < WEIR__ALLOCATED)
+      if (!weir__state_is_active(b))
         continue;
-      if (alloc_from(r, is_private ? weir__pool_find(r->heap, id) : NULL, b->requested,
-                     (weir_cu_stream)(uintptr_t)s->stream, &r->blocks[block])) {
+      if (weir__port_alloc(r->allocator, pool, b->requested, (weir_cu_stream)(uintptr_t)s->stream, &r->blocks[block])) {
         r->report->unplaced++;
         if (!r->report->failures++)
           note_failure(r, b->requested);
@@ -538,14 +457,12 @@ static weir_status begin(replay *r) {
   weir_status status = r->holds ? hold(r) : place_anew(r);
   if (status)
     return status;
-  for (size_t i = 1; i < r->plan->snapshot->pool_count; i++) { /* they are held once, as those that come later */
-    const int64_t *id = r->plan->snapshot->pools[i].id;
-    r->pools[i] = weir__pool_find(r->heap, (weir_pool_id){(uint64_t)id[0], (uint64_t)id[1]});
-  }
+  for (uint32_t i = 1; i < r->plan->snapshot->pool_count; i++) /* they are held once, as those that come later */
+    r->pools[i] = weir__port_find_pool(r->allocator, id_of(r, i));
   for (size_t i = 0; i < start->block_count; i++) {
-    if (start->blocks[i].state == WEIR__WAITING && r->blocks[block])
+    if (start->blocks[i].state == WEIR_BLOCK_ACTIVE_PENDING_FREE && r->blocks[block])
       free_block(r, block, false, start->blocks[i].address);
-    block += start->blocks[i].state >= WEIR__ALLOCATED;
+    block += weir__state_is_active(&start->blocks[i]);
   }
   weir_allocator_reset_peak_stats(r->allocator, 0);
   weir_allocator_reset_accumulated_stats(r->allocator, 0);
@@ -558,7 +475,7 @@ static weir_status begin(replay *r) {
 static weir_status set_up(replay *r, const weir__plan_limit *limit) {
   weir_ledger_options ledger;
   weir_ledger_options_init(&ledger);
-  ledger.bytes = limit->memory + limit->others + (r->holds ? weir__install_spare(&r->plan->start) : 0);
+  ledger.bytes = limit->memory + limit->others + (r->holds ? weir__port_install_spare(&r->plan->start) : 0);
   ledger.place = r->check ? place : NULL;
   ledger.place_context = r;
   ledger.is_done = is_done;
@@ -575,8 +492,9 @@ static weir_status set_up(replay *r, const weir__plan_limit *limit) {
   status = weir_allocator_create(r->driver, &allocator, &r->allocator);
   if (status)
     return status;
-  r->heap = &r->allocator->heaps[0];
-  *(weir__settings *)weir__settings_of(r->heap) = *r->settings; /* nobody reads them yet */
+  status = weir__port_set_settings(r->allocator, r->settings);
+  if (status)
+    return status;
   if (!r->holds)
     weir_allocator_set_limit(r->allocator, 0, limit->limit);
   if (limit->others && !fill(r, limit->others))
@@ -585,12 +503,8 @@ static weir_status set_up(replay *r, const weir__plan_limit *limit) {
   if (status)
     return status;
   weir_allocator_set_limit(r->allocator, 0, limit->limit);
-  if (r->check) { /* within the operation: where the next segment is placed depends on how many were compared */
-    r->allocator->observe = compare;
-    r->allocator->observe_context = r;
-    weir__watch(r->allocator);
-  }
-  return WEIR_OK;
+  /* Within the operation: where the next segment is placed depends on how many were compared. */
+  return r->check ? weir_allocator_set_witness(r->allocator, compare, r, WEIR_WITNESS_ALL) : WEIR_OK;
 }
 
 static weir_status run_once(replay *r, const weir__plan_limit *limit) {
@@ -609,7 +523,7 @@ static weir_status run_once(replay *r, const weir__plan_limit *limit) {
   if (!status) {
     struct timespec begin, end;
     clock_gettime(CLOCK_MONOTONIC, &begin);
-    run_events(r);
+    status = run_events(r);
     clock_gettime(CLOCK_MONOTONIC, &end);
     report->seconds = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9;
     report->events = r->count;
@@ -915,8 +829,6 @@ weir_status weir__replayer_run(const weir__replayer *history, const weir__settin
   weir__plan_limit limit = {.limit = capacity->limit,
                             .memory = capacity->memory ? capacity->memory : probably_enough(plan)};
   weir_status status = check_memory(capacity->memory);
-  if (!status && settings)
-    status = weir__check_backend(settings);
   if (status)
     return status;
   bool has_room = plan->start.reserved <= limit.limit && plan->start.reserved <= limit.memory;

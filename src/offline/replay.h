@@ -74,7 +74,7 @@ typedef struct weir__replay_report {
 
 /* Looks at the allocator when an event was carried out; `report` counts up to there. It may call the allocator too. false: the
  * run ends here. */
-typedef bool (*weir__replay_look)(void *context, weir__heap *heap, size_t event, const weir__replay_report *report);
+typedef bool (*weir__replay_look)(void *context, weir_allocator *allocator, size_t event, const weir__replay_report *report);
 
 /* NULL in place of one, or in it: nobody looks. */
 typedef struct weir__replay_watch {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/heap.h"
+#include "base/base.h"
 #include "base/rangemap.h"
 #include "offline/initial_state.h"
 
@@ -187,7 +187,7 @@ static bool plan_blocks(weir__plan *plan) {
   if (!table)
     return false;
   for (size_t i = 0; i < start->block_count; i++)
-    if (start->blocks[i].state >= WEIR__ALLOCATED)
+    if (weir__state_is_active(&start->blocks[i]))
       *slot_of(table, room, start->blocks[i].address) =
           (numbered){start->blocks[i].address, (uint32_t)plan->block_count++};
   for (size_t i = plan->first; i < plan->count; i++) {
@@ -242,7 +242,7 @@ static size_t plan_release(const weir__plan *plan, size_t first, uint64_t reserv
   const weir__recording_entry *events = plan->events;
   size_t i = first;
   *release = (weir__plan_release){.first = first, .completed = first, .request = plan->count, .reserved = reserved};
-  release->is_aged = events[first].action == WEIR_TRACE_SEGMENT_FREE && events[first].size > WEIR__SMALL_SEGMENT;
+  release->is_aged = events[first].action == WEIR_TRACE_SEGMENT_FREE && events[first].size > WEIR__PORT_SMALL_SEGMENT;
   while (release->completed > plan->first && events[release->completed - 1].action == WEIR_TRACE_FREE_COMPLETED &&
          !is_ordinary(plan, release->completed - 1))
     release->completed--;
@@ -295,9 +295,7 @@ bool weir__plan_is_capture(const weir__plan *plan, size_t request) {
 
 /* What a request takes from the driver, by the rule that a limit is asked with. */
 static uint64_t segment_bytes(const weir__plan *plan, size_t request) {
-  uint64_t bytes = plan->events[request].size;
-  return bytes < WEIR__MOST_BYTES ? weir__segment_bytes(&plan->settings, weir__round_bytes(&plan->settings, bytes))
-                                  : bytes;
+  return weir__port_segment_bytes(&plan->settings, plan->events[request].size);
 }
 
 /* Whether the allocator may have given this back for the request that follows. */
@@ -405,7 +403,7 @@ static void measure(const weir__plan *plan, uint64_t *distance, uint64_t *length
   }
   for (size_t i = 0; i < plan->count; i++) {
     const weir__recording_entry *e = &plan->events[i];
-    pieces[count] = (piece){e->size, plan->snapshot->streams[e->stream], e->size == WEIR__SMALL_SEGMENT};
+    pieces[count] = (piece){e->size, plan->snapshot->streams[e->stream], e->size == WEIR__PORT_SMALL_SEGMENT};
     if (e->action == WEIR_TRACE_SEGMENT_MAP)
       weir__rangemap_insert(&map, e->address, 1, &pieces[count++]);
   }
@@ -499,8 +497,8 @@ size_t weir__plan_limits(const weir__plan *plan, weir__plan_limit limits[WEIR__P
     uint64_t total = plan->memory ? plan->memory : roomy;
     add_limit(WEIR__NO_LIMIT, found.device, limits, &count);
     if (plan->settings.expandable_segments && total > found.device && count < WEIR__PLAN_LIMITS)
-      limits[count++] = (weir__plan_limit){WEIR__NO_LIMIT, found.device,
-                                           (total - found.device) / WEIR__SMALL_SEGMENT * WEIR__SMALL_SEGMENT};
+      limits[count++] = (weir__plan_limit){
+          WEIR__NO_LIMIT, found.device, (total - found.device) / WEIR__PORT_SMALL_SEGMENT * WEIR__PORT_SMALL_SEGMENT};
   }
   if (found.is_limited) {
     add_limit(found.allowed, memory, limits, &count);

@@ -30,33 +30,35 @@ static bool wrong(reader *r, uint64_t at, const char *why) {
 /* ---- One segment ---- */
 
 static bool is_sound(const weir__ring_file_segment *s) {
-  return s->bytes && s->bytes < WEIR__MOST_BYTES && s->address && s->address < UINT64_MAX - s->bytes &&
-         s->address % WEIR__UNIT == 0 && s->bytes % WEIR__UNIT == 0 && s->page % WEIR__UNIT == 0 && s->is_small <= 1 &&
-         (!s->page || (s->page <= s->bytes && s->bytes % s->page == 0));
+  return s->bytes && s->bytes < WEIR__PORT_MAX_REQUEST && s->address && s->address < UINT64_MAX - s->bytes &&
+         s->address % WEIR__PORT_UNIT == 0 && s->bytes % WEIR__PORT_UNIT == 0 && s->page % WEIR__PORT_UNIT == 0 &&
+         s->is_small <= 1 && (!s->page || (s->page <= s->bytes && s->bytes % s->page == 0));
 }
 
 /* `offset` is where it begins in its segment, `before` the state of the one before it. */
 static bool read_block(reader *r, const weir__ring_file_segment *s, uint64_t number, uint64_t offset, uint8_t before) {
+  static const uint8_t states[] = {WEIR_BLOCK_INACTIVE, WEIR__BLOCK_UNMAPPED, WEIR_BLOCK_ACTIVE_ALLOCATED,
+                                   WEIR_BLOCK_ACTIVE_PENDING_FREE};
   uint64_t at = r->blocks_at + number * sizeof(weir__ring_file_block);
   weir__ring_file_block b;
   memcpy(&b, r->data + at, sizeof b);
-  uint64_t size = (uint64_t)b.units * WEIR__UNIT, requested = b.rest >> 2;
-  uint8_t state = b.rest & 3;
-  bool is_active = state == WEIR__ALLOCATED || state == WEIR__WAITING;
+  uint64_t size = (uint64_t)b.units * WEIR__PORT_UNIT, requested = b.rest >> 2;
+  uint8_t state = states[b.rest & 3];
+  bool is_active = state == WEIR_BLOCK_ACTIVE_ALLOCATED || state == WEIR_BLOCK_ACTIVE_PENDING_FREE;
   if (!size || size > s->bytes - offset)
     return wrong(r, at, "a block that does not fit into its segment");
   if (is_active ? !requested || requested > size : requested || state == before)
     return wrong(r, at, "a block whose state and size make no sense");
-  if (state == WEIR__UNMAPPED && (!s->page || size % s->page || offset % s->page))
+  if (state == WEIR__BLOCK_UNMAPPED && (!s->page || size % s->page || offset % s->page))
     return wrong(r, at, "a hole that is not made of pages");
   r->state->blocks[r->state->block_count++] = (weir__state_block){.address = s->address + offset,
                                                                   .size = size,
                                                                   .requested = requested,
                                                                   .event = WEIR__NO_ENTRY,
                                                                   .stack = is_active ? b.extra : 0,
-                                                                  .age = state == WEIR__FREE ? b.extra : 0,
+                                                                  .age = state == WEIR_BLOCK_INACTIVE ? b.extra : 0,
                                                                   .state = state};
-  if (state != WEIR__UNMAPPED)
+  if (state != WEIR__BLOCK_UNMAPPED)
     r->state->reserved += size;
   return true;
 }
@@ -72,7 +74,7 @@ static bool read_segment(reader *r, uint64_t number, uint64_t *block) {
     return true;
   size_t first = state->block_count;
   for (uint32_t i = 0; i < s.block_count; i++) {
-    uint8_t before = i ? state->blocks[state->block_count - 1].state : WEIR__ALLOCATED;
+    uint8_t before = i ? state->blocks[state->block_count - 1].state : WEIR_BLOCK_ACTIVE_ALLOCATED;
     if (!read_block(r, &s, *block + i, offset, before))
       return false;
     offset += state->blocks[state->block_count - 1].size;
@@ -80,8 +82,8 @@ static bool read_segment(reader *r, uint64_t number, uint64_t *block) {
   *block += s.block_count;
   if (s.page)
     r->pages += offset / s.page;
-  if (offset > weir__most_units * WEIR__UNIT || (s.page ? offset % s.page != 0 : offset != s.bytes) ||
-      state->blocks[state->block_count - 1].state == WEIR__UNMAPPED || r->pages > MOST_PAGES)
+  if (offset >= WEIR__PORT_MAX_BLOCK || (s.page ? offset % s.page != 0 : offset != s.bytes) ||
+      state->blocks[state->block_count - 1].state == WEIR__BLOCK_UNMAPPED || r->pages > MOST_PAGES)
     return wrong(r, at, "a segment whose blocks are not all of it");
   state->segments[state->segment_count++] = (weir__state_segment){.address = s.address,
                                                                   .size = offset,

@@ -242,9 +242,9 @@ static bool begin_with(const weir__state *start, weir__summary *s, lives *l, sum
     s->has_stacks |= start->blocks[i].stack != 0;
   for (size_t i = 0; i < start->block_count && ok; i++) {
     const weir__state_block *b = &start->blocks[i];
-    if (b->state < WEIR__ALLOCATED)
+    if (!weir__state_is_active(b))
       continue;
-    bool is_waiting = b->state == WEIR__WAITING;
+    bool is_waiting = b->state == WEIR_BLOCK_ACTIVE_PENDING_FREE;
     ok = live_add(l, &(live){b->address, b->requested, b->stack, is_waiting});
     if (is_waiting)
       continue;

@@ -132,12 +132,12 @@ typedef struct seen {
   weir__state state;
 } seen;
 
-static bool look(void *context, weir__heap *heap, size_t event, const weir__replay_report *report) {
+static bool look(void *context, weir_allocator *allocator, size_t event, const weir__replay_report *report) {
   (void)report;
   seen *s = context;
   if (event < s->event)
     return true;
-  assert_int_equal(weir__state_of_heap(heap, &s->state), WEIR_OK);
+  assert_int_equal(weir__state_of_allocator(allocator, &s->state), WEIR_OK);
   return false;
 }
 
@@ -145,9 +145,9 @@ static bool look(void *context, weir__heap *heap, size_t event, const weir__repl
 static void compare_blocks(const weir__state *a, const weir__state *b) {
   size_t i = 0, k = 0;
   for (;; i++, k++) {
-    while (i < a->block_count && a->blocks[i].state < WEIR__ALLOCATED)
+    while (i < a->block_count && !weir__state_is_active(&a->blocks[i]))
       i++;
-    while (k < b->block_count && b->blocks[k].state < WEIR__ALLOCATED)
+    while (k < b->block_count && !weir__state_is_active(&b->blocks[k]))
       k++;
     if (i == a->block_count || k == b->block_count)
       break;
