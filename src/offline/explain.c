@@ -443,7 +443,7 @@ static weir_status get_state(const weir__recording *snapshot, const weir__explai
       } else {
         weir__replay_report report;
         take_limit(*history, x);
-        status = weir__replayer_recheck(*history, &(weir__replay_watch){look, v}, &report);
+        status = weir__replayer_recheck(*history, &(weir__replay_callback){look, v}, &report);
         if (status || v->status)
           return status ? status : v->status;
       }

@@ -52,7 +52,7 @@ static weir_status run_in(const weir__trial_options *o, const weir__settings *se
                           size_t empty_after, watch *w) {
   weir__replay_report report;
   *w = (watch){.target = o->event, .empty_after = empty_after};
-  return weir__replayer_run(o->history, settings, capacity, &(weir__replay_watch){look, w}, &report);
+  return weir__replayer_run(o->history, settings, capacity, &(weir__replay_callback){look, w}, &report);
 }
 
 static weir_status run(const weir__trial_options *o, const weir__settings *settings, size_t empty_after, watch *w) {

@@ -172,7 +172,7 @@ static void test_blocks(void **state) {
     weir__replayer *whole = open_part(snapshot), *history = open_part(&part);
     seen s = {.event = from - 1};
     weir__replay_report report;
-    assert_int_equal(weir__replayer_recheck(whole, &(weir__replay_watch){look, &s}, &report), WEIR_OK);
+    assert_int_equal(weir__replayer_recheck(whole, &(weir__replay_callback){look, &s}, &report), WEIR_OK);
     const weir__state *start = weir__replayer_start(history);
     assert_int_equal(start->reserved, s.state.reserved);
     assert_int_equal(start->segment_count, s.state.segment_count);

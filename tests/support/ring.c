@@ -119,7 +119,7 @@ size_t check_loaded(const weir__recording *s, int device, weir_allocator *alloca
   if (weir__replayer_open(s, device, 0, 0, &history))
     fail_msg("device %d: %s", device, weir_last_error());
   view v = {.last = d->event_count - 1};
-  CHECK(weir__replayer_recheck(history, &(weir__replay_watch){look, &v}, &report));
+  CHECK(weir__replayer_recheck(history, &(weir__replay_callback){look, &v}, &report));
   for (size_t i = 0; i < report.differences && i < 4; i++)
     print_error("%s\n", report.shown[i]);
   assert_int_equal(report.differences, 0);

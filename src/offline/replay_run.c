@@ -1,43 +1,23 @@
 /*
- * Replay of a recorded history: see offline/replay_plan.h for how a file is read.
+ * Running: feeds a recording to the allocator, event by event, and compares what the allocator does with the recording.
  *
- * A block that waits for another stream is used by a stream that the replay makes up, and that is held until the file says
- * that the block is free.
- *
- * A file does not say why memory went back, nor which limit there was. Where more than one answer is possible, a checked
- * replay tries them: it begins anew with another answer for the last release before the first difference, and keeps the one
- * with which it gets furthest. What is compared is always one whole run of the real allocator.
+ * A freed block that waits for another stream is in use by a stream of the replay's own, which is busy until the recording
+ * says that the block is free.
  */
-#include "offline/replay.h"
+#include "offline/replay_run.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "alloc/replay_port.h"
 #include "base/base.h"
-#include "offline/ages.h"
-#include "offline/replay_plan.h"
 #include "weir/adapter.h"
 #include "weir/pool.h"
 
-/* Streams that the replay makes up, one for each block that waits. No driver's stream lies there. */
+/* The replay's own streams, one for each block that waits. No driver has a stream at these addresses. */
 #define HELD_BASE (1ull << 60)
-
-/* So often a checked replay begins anew, at most. */
-enum { MOST_RUNS = 64 };
-
-/* Histories of fewer events are timed more than once. */
-enum { SHORT = 50000 };
-
-struct weir__replayer {
-  weir__plan plan;            /* its causes are those with which the file is explained best */
-  weir__plan_limit recorded;  /* likewise */
-  bool is_known;              /* it was given, not told from the file */
-  weir__replay_report report; /* of the checked replay */
-};
 
 /* One run. */
 typedef struct replay {
@@ -47,24 +27,24 @@ typedef struct replay {
   size_t count;
   bool check;
   bool stops; /* at the first difference */
-  bool holds; /* what was there before the recording is held as it was; else it is placed anew */
-  weir__replay_watch watch;
+  bool holds; /* what was there before the recording is installed as it was; otherwise it is allocated anew */
+  weir__replay_callback callback;
   weir_driver *ledger;
   weir_driver *driver; /* a meter around the ledger */
   weir_allocator *allocator;
-  weir__private_pool **pools; /* the allocator's, for each of the snapshot's */
+  weir__private_pool **pools; /* the allocator's, for each of the recording's */
   void **blocks;              /* where each allocation is, while it is in use */
   bool *held;                 /* allocations that wait for another stream */
   size_t at;                  /* the event under way */
-  uint64_t installing;        /* address of the segment from before the recording that is being made; 0: none is */
+  uint64_t installing;        /* the address of the segment that is being installed; 0 if none is */
   size_t expected;            /* checked: the next segment event that the allocator has to match */
   size_t release;             /* the next of the plan's releases */
   size_t race;                /* the next of the plan's races */
-  size_t early;               /* the next of the plan's early requests ... */
-  weir__block *taken;         /* ... whose block this is, when that was taken */
-  size_t taken_for;           /* its event; the number of events: there is none */
+  size_t early;               /* the next of the plan's early requests */
+  weir__block *taken;         /* the block that was taken for the last of them */
+  size_t taken_for;           /* its event; the number of events if there is none */
   size_t change;              /* the next of the plan's changes */
-  bool changes;               /* they are followed, as the limit is the recorded one */
+  bool changes;               /* they are followed: settings and limit are the recorded ones */
   bool grew;                  /* checked: the request under way got memory from the driver */
   weir__replay_report *report;
 } replay;
@@ -85,7 +65,7 @@ static void differs(replay *r, size_t event, const char *format, ...) {
   va_end(arguments);
 }
 
-/* The next segment event from `expected` on, not behind the request that is under way. */
+/* The next segment event from `expected` on, up to the request under way. */
 static const weir__recording_entry *next_segment(replay *r) {
   while (r->expected < r->count &&
          (!weir__is_segment_event(&r->events[r->expected]) || weir__plan_is_cut_off(r->plan, r->expected))) {
@@ -96,7 +76,7 @@ static const weir__recording_entry *next_segment(replay *r) {
   return r->expected < r->count ? &r->events[r->expected] : NULL;
 }
 
-/* Where the next new segment is: the recorded address. */
+/* Places a new segment at the recorded address. */
 static weir_cu_deviceptr place(void *context, weir_driver_call call, unsigned long long bytes) {
   (void)call;
   (void)bytes;
@@ -114,18 +94,14 @@ static weir_cu_deviceptr place(void *context, weir_driver_call call, unsigned lo
 
 static void compare(void *context, const weir_trace_entry *entry) {
   replay *r = context;
-  static const uint8_t actions[] = {[WEIR_TRACE_SEGMENT_ALLOC] = WEIR_TRACE_SEGMENT_ALLOC,
-                                    [WEIR_TRACE_SEGMENT_FREE] = WEIR_TRACE_SEGMENT_FREE,
-                                    [WEIR_TRACE_SEGMENT_MAP] = WEIR_TRACE_SEGMENT_MAP,
-                                    [WEIR_TRACE_SEGMENT_UNMAP] = WEIR_TRACE_SEGMENT_UNMAP};
   if (entry->action < WEIR_TRACE_SEGMENT_ALLOC || entry->action > WEIR_TRACE_SEGMENT_UNMAP)
     return;
-  uint8_t action = actions[entry->action];
+  weir_trace_action action = entry->action;
   r->grew |= entry->action == WEIR_TRACE_SEGMENT_ALLOC || entry->action == WEIR_TRACE_SEGMENT_MAP;
   const weir__recording_entry *e = next_segment(r);
   bool is_release = entry->action == WEIR_TRACE_SEGMENT_FREE || entry->action == WEIR_TRACE_SEGMENT_UNMAP;
-  if (!e && is_release && r->expected == r->count && r->plan->snapshot->is_cut_off)
-    return; /* the file ends in the middle of it */
+  if (!e && is_release && r->expected == r->count && r->plan->recording->is_cut_off)
+    return; /* the recording ends in the middle of a release */
   if (!e) {
     differs(r, r->at, "%s of %llu bytes, the file has none", weir_trace_action_name(action),
             (unsigned long long)entry->bytes);
@@ -138,7 +114,7 @@ static void compare(void *context, const weir_trace_entry *entry) {
   r->expected++;
 }
 
-/* What the file has before the event under way, and the allocator did not do. */
+/* Reports what the recording has before the event under way and the allocator did not do. */
 static void compare_missed(replay *r) {
   const weir__recording_entry *missed;
   while (r->expected < r->at && (missed = next_segment(r)) && r->expected < r->at) {
@@ -157,7 +133,7 @@ static int is_done(void *context, weir_cu_stream stream) {
 /* ---- Events ---- */
 
 static weir_pool_id id_of(const replay *r, uint32_t pool) {
-  const int64_t *id = r->plan->snapshot->pools[pool].id;
+  const int64_t *id = r->plan->recording->pools[pool].id;
   return (weir_pool_id){(uint64_t)id[0], (uint64_t)id[1]};
 }
 
@@ -175,7 +151,7 @@ static weir__private_pool *pool_of(replay *r, uint32_t pool) {
 }
 
 static weir_cu_stream stream_of(const replay *r, const weir__recording_entry *event) {
-  return (weir_cu_stream)(uintptr_t)r->plan->snapshot->streams[event->stream];
+  return (weir_cu_stream)(uintptr_t)r->plan->recording->streams[event->stream];
 }
 
 /* The first half of a request, before other threads did something: its block is taken. */
@@ -240,12 +216,12 @@ static void request(replay *r, const weir__recording_entry *event) {
     if (r->check && !(oom && status == WEIR_ERROR_OUT_OF_MEMORY))
       differs(r, r->at, "a request of %llu bytes failed, it did not in the file", (unsigned long long)event->size);
   } else if (oom) {
-    /* PyTorch does not look for a block again after it has waited for other streams. */
+    /* PyTorch does not search again after it has waited for other streams. */
     if (r->check && !r->grew && weir__plan_waited(r->plan, r->at))
       r->report->rescued++;
     else if (r->check)
       differs(r, r->at, "a request of %llu bytes succeeded, it failed in the file", (unsigned long long)event->size);
-    weir_allocator_free(r->allocator, pointer); /* whoever asked did not get it */
+    weir_allocator_free(r->allocator, pointer); /* the program did not get it */
   } else {
     r->report->allocations++;
     r->blocks[r->plan->entries[r->at].block] = pointer;
@@ -257,7 +233,7 @@ static void request(replay *r, const weir__recording_entry *event) {
     compare_missed(r);
 }
 
-/* It waits for another stream, unless it is free at once. */
+/* Frees an allocation; it waits for another stream unless `at_once`. */
 static void free_block(replay *r, uint32_t block, bool at_once, uint64_t recorded) {
   if (!at_once) {
     r->held[block] = true;
@@ -271,7 +247,7 @@ static void free_block(replay *r, uint32_t block, bool at_once, uint64_t recorde
 static void let_go(replay *r, const weir__recording_entry *event) {
   uint32_t block = r->plan->entries[r->at].block;
   if (block == WEIR__NO_BLOCK || !r->blocks[block])
-    return; /* it was allocated before the recording began, or could not be here */
+    return; /* it was allocated before the recording began, or its request failed here */
   const weir__recording_entry *next = event + 1;
   bool at_once = r->at + 1 < r->count && next->action == WEIR_TRACE_FREE_COMPLETED && next->address == event->address;
   free_block(r, block, at_once, event->address);
@@ -283,8 +259,8 @@ static void complete(replay *r, size_t event) {
     r->held[block] = false;
 }
 
-/* Private pools of which segments go back are over: nobody holds them for that long. `on` false: they are held again, those
- * that are gone when they are used the next time. */
+/* Releases private pools whose segments are released, since only pools that are not in use release memory. With `on` false
+ * the pools are in use again; those that are gone are created when they are used next. */
 static void end_pools(replay *r, const weir__plan_release *release, bool on) {
   for (size_t i = release->first; i < release->end; i++) {
     uint32_t pool = r->events[i].pool;
@@ -302,7 +278,7 @@ static void end_pools(replay *r, const weir__plan_release *release, bool on) {
   }
 }
 
-/* While one thread empties the cache, others use what it has not come to yet: so arena by arena, each in its time. */
+/* While one thread empties the cache, others use arenas that it has not reached yet; so this goes arena by arena. */
 static void release_arenas(replay *r, const weir__plan_release *release) {
   weir__port_query_events(r->allocator);
   for (size_t i = release->first; i < release->end; i++)
@@ -310,13 +286,13 @@ static void release_arenas(replay *r, const weir__plan_release *release) {
       weir__port_release_arena(r->allocator, r->events[i].address);
 }
 
-/* The program gave memory back: all that is cached, or that of a few private pools. */
+/* The program released memory: the whole cache, or that of a few private pools. */
 static void empty(replay *r, const weir__plan_release *release) {
   bool is_private = true;
   for (size_t i = release->first; i < release->end && is_private; i++)
     is_private = !weir__is_release(&r->events[i]) ||
                  (r->events[i].pool && r->events[i].pool != WEIR__RECORDING_NO_POOL && r->pools[r->events[i].pool]);
-  if (r->check && r->plan->snapshot->has_causes && r->plan->has_threads) {
+  if (r->check && r->plan->recording->has_causes && r->plan->has_threads) {
     release_arenas(r, release);
     return;
   }
@@ -329,8 +305,8 @@ static void empty(replay *r, const weir__plan_release *release) {
   end_pools(r, release, false);
 }
 
-/* Memory goes back, up to the request that follows. Blocks that became free meanwhile did so because the allocator waited for
- * them: they are held until the request is served. */
+/* Releases memory, up to the request that follows. Blocks that become free in between do so because the allocator waits
+ * for them; they stay busy until the request is served. */
 static void run_release(replay *r, const weir__plan_release *release) {
   if (release->cause == WEIR__RELEASED_BY_PROGRAM) {
     r->at = release->first;
@@ -352,7 +328,7 @@ static void run_release(replay *r, const weir__plan_release *release) {
       complete(r, i);
 }
 
-/* What the program told the allocator before the event under way. */
+/* Applies changes of settings and limits that the program made before the event under way. */
 static weir_status follow_changes(replay *r) {
   weir_status status = WEIR_OK;
   for (; !status && r->change < r->plan->change_count && r->plan->changes[r->change].event <= r->at; r->change++) {
@@ -387,7 +363,7 @@ static weir_status run_events(replay *r) {
       else if (event->action == WEIR_TRACE_FREE_COMPLETED)
         complete(r, r->at);
     }
-    if (r->watch.look && !r->watch.look(r->watch.context, r->allocator, r->at, r->report))
+    if (r->callback.call && !r->callback.call(r->callback.context, r->allocator, r->at, r->report))
       return WEIR_OK;
     if (r->stops && r->report->differences)
       return WEIR_OK;
@@ -399,14 +375,14 @@ static weir_status run_events(replay *r) {
 
 /* ---- What was there before the recording ---- */
 
-/* Takes memory away from the device. */
+/* Takes memory away from the device. false if there is not enough. */
 static bool fill(replay *r, uint64_t bytes) {
   const weir_cu_mem_prop prop = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {.type = WEIR_CU_LOCATION_DEVICE}};
   weir_cu_mem_handle filler;
   return r->ledger->MemCreate(r->ledger, &filler, bytes, &prop, 0) == WEIR_CU_SUCCESS;
 }
 
-/* In the segments that it had. The device has a little more memory meanwhile, which is taken away then. */
+/* Installs it in the segments that it had. The device has the spare memory for that, which is taken away afterwards. */
 static weir_status hold(replay *r) {
   const weir__plan *plan = r->plan;
   uint64_t spare = weir__port_install_spare(&plan->start);
@@ -419,7 +395,7 @@ static weir_status hold(replay *r) {
   return WEIR_OK;
 }
 
-/* As requests, under the settings of the run. */
+/* Allocates it with requests, under the settings of the run. */
 static weir_status place_anew(replay *r) {
   const weir__state *start = &r->plan->start;
   size_t block = 0;
@@ -447,7 +423,7 @@ static weir_status place_anew(replay *r) {
   return WEIR_OK;
 }
 
-/* What is counted of the run begins behind it. */
+/* Statistics of the run begin after it. */
 static weir_status begin(replay *r) {
   const weir__state *start = &r->plan->start;
   uint32_t block = 0;
@@ -457,7 +433,7 @@ static weir_status begin(replay *r) {
   weir_status status = r->holds ? hold(r) : place_anew(r);
   if (status)
     return status;
-  for (uint32_t i = 1; i < r->plan->snapshot->pool_count; i++) /* they are held once, as those that come later */
+  for (uint32_t i = 1; i < r->plan->recording->pool_count; i++) /* in use once, as those that come later */
     r->pools[i] = weir__port_find_pool(r->allocator, id_of(r, i));
   for (size_t i = 0; i < start->block_count; i++) {
     if (start->blocks[i].state == WEIR_BLOCK_ACTIVE_PENDING_FREE && r->blocks[block])
@@ -503,7 +479,7 @@ static weir_status set_up(replay *r, const weir__plan_limit *limit) {
   if (status)
     return status;
   weir_allocator_set_limit(r->allocator, 0, limit->limit);
-  /* Within the operation: where the next segment is placed depends on how many were compared. */
+  /* It is called inside the operation: where the next segment is placed depends on how many were compared. */
   return r->check ? weir_allocator_set_witness(r->allocator, compare, r, WEIR_WITNESS_ALL) : WEIR_OK;
 }
 
@@ -536,27 +512,20 @@ static weir_status run_once(replay *r, const weir__plan_limit *limit) {
   return status;
 }
 
-typedef enum manner {
-  CHECK,
-  CHECK_UP_TO_FIRST, /* difference */
-  RUN_HELD,          /* unchecked, what was there before the recording is held */
-  RUN_ANEW
-} manner;
-
-/* *release becomes the number of the plan's releases that were begun. */
-static weir_status run(const weir__plan *plan, const weir__settings *settings, const weir__plan_limit *limit,
-                       manner manner, const weir__replay_watch *watch, size_t *release, weir__replay_report *report) {
+weir_status weir__replay_run(const weir__plan *plan, const weir__settings *settings, const weir__plan_limit *limit,
+                             weir__run_kind kind, const weir__replay_callback *callback, size_t *release,
+                             weir__replay_report *report) {
   replay r = {.plan = plan,
               .settings = settings,
               .events = plan->events,
               .count = plan->count,
-              .check = manner == CHECK || manner == CHECK_UP_TO_FIRST,
-              .stops = manner == CHECK_UP_TO_FIRST,
-              .holds = manner != RUN_ANEW,
+              .check = kind == WEIR__RUN_CHECKED || kind == WEIR__RUN_TO_DIFFERENCE,
+              .stops = kind == WEIR__RUN_TO_DIFFERENCE,
+              .holds = kind != WEIR__RUN_ANEW,
               .report = report};
-  if (watch)
-    r.watch = *watch;
-  r.pools = calloc(plan->snapshot->pool_count + 1, sizeof *r.pools);
+  if (callback)
+    r.callback = *callback;
+  r.pools = calloc(plan->recording->pool_count + 1, sizeof *r.pools);
   r.blocks = calloc(plan->block_count + 1, sizeof *r.blocks);
   r.held = calloc(plan->block_count + 1, sizeof *r.held);
   weir_status status =
@@ -569,248 +538,67 @@ static weir_status run(const weir__plan *plan, const weir__settings *settings, c
   return status;
 }
 
-/* ---- Explaining a file ---- */
+/* ---- Runs under other settings ---- */
 
-/* Another cause for the release, that was not tried. false: there is none. */
-static bool next_cause(const weir__plan *plan, weir__plan_release *release) {
-  for (unsigned cause = 0; cause < WEIR__RELEASE_CAUSES; cause++) {
-    bool makes_sense =
-        cause == WEIR__RELEASED_BY_PROGRAM ||
-        (release->request < plan->count && (cause == WEIR__RELEASED_BY_POLICY || release->completed < release->first));
-    if (!makes_sense || release->tried >> cause & 1)
-      continue;
-    release->tried |= (uint8_t)(1u << cause);
-    release->cause = (uint8_t)cause;
-    return true;
-  }
-  return false;
-}
-
-/* Runs with one limit, until nothing differs or no other cause is left to try. The report is that of the run that got
- * furthest, which ends at its first difference; the plan has its causes. */
-static weir_status explain(weir__replayer *h, const weir__plan_limit *limit) {
-  weir__plan_guess(&h->plan, limit->limit < limit->memory ? limit->limit : limit->memory);
-  weir__replay_report *report = &h->report, best = {0};
-  weir__plan_release *last = NULL; /* the one whose cause was changed last ... */
-  uint8_t before = 0;              /* ... and what it was */
-  for (int runs = 0; runs < MOST_RUNS; runs++) {
-    size_t release;
-    weir_status status = run(&h->plan, &h->plan.settings, limit, CHECK_UP_TO_FIRST, NULL, &release, report);
-    if (status || !report->differences)
-      return status;
-    if (runs && report->first_difference <= best.first_difference)
-      last->cause = before;
-    else {
-      best = *report;
-      last = release ? &h->plan.releases[release - 1] : NULL;
-      before = last ? last->cause : 0;
-    }
-    if (!last || !next_cause(&h->plan, last))
-      break;
-  }
-  *report = best;
-  return WEIR_OK;
-}
-
-/* Tries the limits that may have been, and keeps the one with which it gets furthest. */
-static weir_status find_limit(weir__replayer *h) {
-  weir__plan_limit limits[WEIR__PLAN_LIMITS];
-  size_t count = weir__plan_limits(&h->plan, limits), furthest = 0;
-  h->recorded = limits[0]; /* there is one */
-  for (size_t i = 0; i < count; i++) {
-    weir_status status = explain(h, &limits[i]);
-    if (status)
-      return status;
-    if (!h->report.differences) {
-      h->recorded = limits[i];
-      return WEIR_OK;
-    }
-    if (h->report.first_difference > furthest) {
-      furthest = h->report.first_difference;
-      h->recorded = limits[i];
-    }
-  }
-  return count > 1 ? explain(h, &h->recorded) : WEIR_OK;
-}
-
-/* The first run of a short history is mostly the system finding memory for it: the speed is that of the next ones. */
-static weir_status time_again(weir__replayer *h) {
-  weir_status status = WEIR_OK;
-  for (int i = 0; i < 3 && !status; i++) {
-    weir__replay_report again = {0};
-    status = run(&h->plan, &h->plan.settings, &h->recorded, CHECK, NULL, NULL, &again);
-    if (!status && again.seconds < h->report.seconds)
-      h->report.seconds = again.seconds;
-  }
-  return status;
-}
-
-static weir_status explain_once(weir__replayer *h, const weir__capacity *known) {
-  h->recorded = (weir__plan_limit){.limit = known->limit, .memory = known->memory};
-  return h->is_known ? explain(h, &h->recorded) : find_limit(h);
-}
-
-/* Tries the ages that what was free before the recording may have had, and keeps those with which it gets furthest. */
-static weir_status find_ages(weir__replayer *h, const weir__capacity *known) {
-  size_t furthest = h->report.first_difference;
-  int best = 0;
-  for (int guess = 1; guess < WEIR__AGE_GUESSES; guess++) {
-    if (!weir__guess_ages(h->plan.events, guess, &h->plan.start))
-      return WEIR_OK;
-    weir_status status = explain_once(h, known);
-    if (status || !h->report.differences)
-      return status;
-    if (h->report.first_difference > furthest) {
-      furthest = h->report.first_difference;
-      best = guess;
-    }
-  }
-  weir__guess_ages(h->plan.events, best, &h->plan.start);
-  return explain_once(h, known);
-}
-
-static weir_status explain_all(weir__replayer *h, const weir__capacity *known) {
-  h->is_known = known->memory != 0;
-  weir_status status = explain_once(h, known);
-  if (!status && h->report.differences && h->plan.settings.garbage_collection_threshold > 0 && !h->plan.has_checkpoint)
-    status = find_ages(h, known);
-  if (!status && h->report.differences) /* to the end, to count them all */
-    status = run(&h->plan, &h->plan.settings, &h->recorded, CHECK, NULL, NULL, &h->report);
-  h->report.limit_is_inferred = !h->is_known && h->recorded.limit != WEIR__NO_LIMIT;
-  if (!status && h->plan.count < SHORT && !h->report.differences)
-    status = time_again(h);
-  return status;
-}
-
-/* ---- Histories ---- */
-
-static weir_status check_memory(uint64_t memory) {
+weir_status weir__replay_check_memory(uint64_t memory) {
   if (memory <= WEIR__REPLAY_MOST_MEMORY)
     return WEIR_OK;
   return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "a device of %llu bytes; at most %llu are allowed",
                     (unsigned long long)memory, (unsigned long long)WEIR__REPLAY_MOST_MEMORY);
 }
 
-/* A fraction of 1 that a program sets is a limit, one that the settings have is none. */
-static weir__capacity part_of(uint64_t memory, double fraction, double of_settings) {
+weir_status weir__replayer_recheck(const weir__replayer *replayer, const weir__replay_callback *callback,
+                                   weir__replay_report *report) {
+  weir_status status = weir__replay_run(&replayer->plan, &replayer->plan.settings, &replayer->recorded,
+                                        WEIR__RUN_CHECKED, callback, NULL, report);
+  report->limit_is_inferred = replayer->report.limit_is_inferred;
+  return status;
+}
+
+const weir__state *weir__replayer_start(const weir__replayer *replayer) { return &replayer->plan.start; }
+
+const weir__settings *weir__replayer_settings(const weir__replayer *replayer) { return &replayer->plan.settings; }
+
+double weir__replayer_seconds(const weir__replayer *replayer) {
+  const weir__plan *plan = &replayer->plan;
+  int64_t first = plan->events[0].time_us, last = plan->events[plan->count - 1].time_us;
+  return first > 0 && last > first ? (double)(last - first) / 1e6 : 0;
+}
+
+/* A fraction of 1 is a limit if the program sets it, and none if the settings have it. */
+weir__capacity weir__replay_part(uint64_t memory, double fraction, double of_settings) {
   weir__capacity capacity = {memory, WEIR__NO_LIMIT};
   if (fraction > 0 || of_settings < 1)
     capacity.limit = (uint64_t)((fraction > 0 ? fraction : of_settings) * (double)memory + 0.5);
   return capacity;
 }
 
-static weir_status explain_from(weir__replayer *h, const weir__recording *snapshot, int device, size_t first,
-                                uint64_t memory, double fraction) {
-  weir_status status = weir__plan_make(snapshot, &snapshot->devices[device], first, &h->plan);
-  if (status)
-    return status;
-  weir__capacity known = part_of(memory, fraction, h->plan.fraction);
-  return explain_all(h, &known);
-}
-
-/* From event `i` on; the number of events: there is none. */
-static size_t next_request(const weir__plan *plan, size_t i) {
-  while (i < plan->count && !weir__is_request(&plan->events[i]))
-    i++;
-  return i;
-}
-
-/* A recording that began late may have begun in the middle of a request, of which it has the end: some of the segments that were
- * made or given back for it are missing. If the replay differs there, it begins behind that request. */
-weir_status weir__replayer_open(const weir__recording *snapshot, int device, uint64_t memory, double fraction,
-                                weir__replayer **history) {
-  if (device < 0 || (size_t)device >= snapshot->device_count)
-    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "there is no device %d; the file has %zu%s", device,
-                      snapshot->device_count, snapshot->device_count ? ", from 0 on" : ": nothing was recorded");
-  if (!snapshot->devices[device].event_count)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
-                      "the file has no history of device %d; what is to be recorded comes between "
-                      "torch.cuda.memory._record_memory_history() and _dump_snapshot()",
-                      device);
-  if (snapshot->devices[device].lacks_start)
-    return weir__fail(
-        WEIR_ERROR_INVALID_ARGUMENT,
-        "what was there before the first event of device %d is not known: %llu older events were dropped, "
-        "and the file has no checkpoint behind them; a larger WEIR_RECORD_MB has room for both",
-        device, (unsigned long long)snapshot->devices[device].dropped);
-  weir_status status = check_memory(memory);
-  if (status)
-    return status;
-  weir__replayer *h = calloc(1, sizeof *h);
-  if (!h)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory");
-  status = explain_from(h, snapshot, device, 0, memory, fraction);
-  size_t request = next_request(&h->plan, 0);
-  if (!status && h->plan.start.segment_count && !h->plan.has_checkpoint && h->report.differences &&
-      h->report.first_difference <= request && next_request(&h->plan, request + 1) < h->plan.count) {
-    weir__replayer skipping = {0};
-    status = explain_from(&skipping, snapshot, device, request + 1, memory, fraction);
-    bool is_better = !status && (!skipping.report.differences || skipping.report.first_difference > request + 1);
-    weir__replayer *worse = is_better ? h : &skipping;
-    weir__plan_clear(&worse->plan);
-    if (is_better)
-      *h = skipping;
-  }
-  if (status) {
-    weir__replayer_close(h);
-    return status;
-  }
-  *history = h;
-  return WEIR_OK;
-}
-
-void weir__replayer_close(weir__replayer *history) {
-  if (!history)
-    return;
-  weir__plan_clear(&history->plan);
-  free(history);
-}
-
-const weir__replay_report *weir__replayer_check(const weir__replayer *history) { return &history->report; }
-
-weir_status weir__replayer_recheck(const weir__replayer *history, const weir__replay_watch *watch,
-                                   weir__replay_report *report) {
-  weir_status status = run(&history->plan, &history->plan.settings, &history->recorded, CHECK, watch, NULL, report);
-  report->limit_is_inferred = history->report.limit_is_inferred;
-  return status;
-}
-
-const weir__state *weir__replayer_start(const weir__replayer *history) { return &history->plan.start; }
-
-const weir__settings *weir__replayer_settings(const weir__replayer *history) { return &history->plan.settings; }
-
-double weir__replayer_seconds(const weir__replayer *history) {
-  const weir__plan *plan = &history->plan;
-  int64_t first = plan->events[0].time_us, last = plan->events[plan->count - 1].time_us;
-  return first > 0 && last > first ? (double)(last - first) / 1e6 : 0;
-}
-
-weir__capacity weir__replayer_capacity(const weir__replayer *history) {
-  const weir__replay_report *report = &history->report;
-  weir__capacity capacity = {0, history->recorded.limit};
+weir__capacity weir__replayer_capacity(const weir__replayer *replayer) {
+  const weir__replay_report *report = &replayer->report;
+  weir__capacity capacity = {0, replayer->recorded.limit};
   bool was_short = report->stats.num_alloc_retries || report->stats.num_ooms;
-  /* What is told of a device's memory is room enough for what the file shows; it is a fact only where memory ran short. */
-  if (history->is_known || (capacity.limit == WEIR__NO_LIMIT && was_short))
-    capacity.memory = history->recorded.memory;
+  /* Inferred memory of the device is enough for what the recording shows. It is a fact only where memory ran short. */
+  if (replayer->is_known || (capacity.limit == WEIR__NO_LIMIT && was_short))
+    capacity.memory = replayer->recorded.memory;
   return capacity;
 }
 
-weir_status weir__replayer_capacity_of(const weir__replayer *history, const weir__settings *settings, uint64_t memory,
+weir_status weir__replayer_capacity_of(const weir__replayer *replayer, const weir__settings *settings, uint64_t memory,
                                        double fraction, weir__capacity *capacity) {
-  bool is_recorded = !settings || settings == &history->plan.settings;
-  double of_settings = is_recorded ? history->plan.fraction : settings->memory_fraction;
+  bool is_recorded = !settings || settings == &replayer->plan.settings;
+  double of_settings = is_recorded ? replayer->plan.fraction : settings->memory_fraction;
   if (memory)
-    *capacity = part_of(memory, fraction, of_settings);
-  else if (of_settings < 1 && of_settings != history->plan.fraction)
+    *capacity = weir__replay_part(memory, fraction, of_settings);
+  else if (of_settings < 1 && of_settings != replayer->plan.fraction)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
                       "per_process_memory_fraction is a part of the device's memory, which a file does not record: say "
                       "how much it is");
   else
-    *capacity = weir__replayer_capacity(history);
+    *capacity = weir__replayer_capacity(replayer);
   return WEIR_OK;
 }
 
-/* Memory for as much as is asked for. Most settings need no more than this, and a small device is replayed faster. */
+/* Enough memory for most settings: replay is faster on a smaller device. */
 static uint64_t probably_enough(const weir__plan *plan) {
   if (plan->peak < 4ull << 30)
     return 16ull << 30;
@@ -822,58 +610,27 @@ static bool was_short(const weir__meter_counts *calls) {
          calls->of[WEIR__METER_RESERVE].failed;
 }
 
-weir_status weir__replayer_run(const weir__replayer *history, const weir__settings *settings,
-                               const weir__capacity *capacity, const weir__replay_watch *watch,
+weir_status weir__replayer_run(const weir__replayer *replayer, const weir__settings *settings,
+                               const weir__capacity *capacity, const weir__replay_callback *callback,
                                weir__replay_report *report) {
-  const weir__plan *plan = &history->plan;
+  const weir__plan *plan = &replayer->plan;
   weir__plan_limit limit = {.limit = capacity->limit,
                             .memory = capacity->memory ? capacity->memory : probably_enough(plan)};
-  weir_status status = check_memory(capacity->memory);
+  weir_status status = weir__replay_check_memory(capacity->memory);
   if (status)
     return status;
   bool has_room = plan->start.reserved <= limit.limit && plan->start.reserved <= limit.memory;
-  manner manner = settings || !has_room ? RUN_ANEW : RUN_HELD;
+  weir__run_kind kind = settings || !has_room ? WEIR__RUN_ANEW : WEIR__RUN_HELD;
   if (!settings)
     settings = &plan->settings;
   bool is_sure = capacity->memory || limit.memory == WEIR__REPLAY_ENOUGH_MEMORY || limit.limit <= limit.memory;
-  /* Who watches sees one run only. */
-  status = run(plan, settings, &limit, manner, is_sure ? watch : NULL, NULL, report);
-  if (status == WEIR_ERROR_OUT_OF_MEMORY && manner == RUN_HELD)
-    status = run(plan, settings, &limit, manner = RUN_ANEW, is_sure ? watch : NULL, NULL, report);
-  if (status || is_sure || (!was_short(&report->calls) && !watch))
+  /* The callback sees one run only. */
+  status = weir__replay_run(plan, settings, &limit, kind, is_sure ? callback : NULL, NULL, report);
+  if (status == WEIR_ERROR_OUT_OF_MEMORY && kind == WEIR__RUN_HELD)
+    status = weir__replay_run(plan, settings, &limit, kind = WEIR__RUN_ANEW, is_sure ? callback : NULL, NULL, report);
+  if (status || is_sure || (!was_short(&report->calls) && !callback))
     return status;
   if (was_short(&report->calls))
     limit.memory = WEIR__REPLAY_ENOUGH_MEMORY;
-  return run(plan, settings, &limit, manner, watch, NULL, report);
-}
-
-/* ---- All in one ---- */
-
-weir_status weir__replay(const weir__recording *snapshot, const weir__replay_options *options,
-                         weir__replay_report *report) {
-  weir__settings parsed, *settings = NULL;
-  weir__capacity capacity = {0};
-  weir__replayer *h = NULL;
-  *report = (weir__replay_report){.stats = {.size = sizeof report->stats}};
-  if (options->conf && !options->check) {
-    weir_status status = weir__settings_parse(NULL, options->conf, &parsed);
-    if (status)
-      return status;
-    settings = &parsed;
-  }
-  /* Checked, the capacity is that of the recording; unchecked, that of the run. */
-  weir_status status = weir__replayer_open(snapshot, options->device, options->check ? options->memory : 0,
-                                           options->check ? options->fraction : 0, &h);
-  if (!h)
-    return status;
-  if (options->check)
-    *report = h->report;
-  else {
-    status = weir__replayer_capacity_of(h, settings, options->memory, options->fraction, &capacity);
-    if (!status)
-      status = weir__replayer_run(h, settings, &capacity, NULL, report);
-    report->limit_is_inferred = !status && !options->memory && capacity.limit != WEIR__NO_LIMIT;
-  }
-  weir__replayer_close(h);
-  return status;
+  return weir__replay_run(plan, settings, &limit, kind, callback, NULL, report);
 }
