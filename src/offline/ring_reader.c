@@ -387,6 +387,16 @@ end:
     (array) = begun_;                                                                                                  \
   } while (0)
 
+/* Finds `entry` in an array of the recording, or appends it. */
+#define INTERN(l, index, array, count, room, entry, id)                                                                \
+  do {                                                                                                                 \
+    void *grown_ = weir__table_intern(&(index), &(l)->budget, (l)->s->strings.seed, (array), &(count), &(room),        \
+                                      &(entry), sizeof(entry), &(id));                                                 \
+    if (!grown_)                                                                                                       \
+      return no_memory(l);                                                                                             \
+    (array) = grown_;                                                                                                  \
+  } while (0)
+
 /* The text of a number; false: there is none. */
 static bool text_of(const loader *l, uint32_t number, const char **text, size_t *length) {
   bool known = number && number < l->text_count;
@@ -422,18 +432,7 @@ static weir_status add_frame(loader *l, uint32_t name, uint32_t file, int line, 
   made.name = name;
   made.filename = file;
   made.line = line;
-  uint32_t hash = weir__hash_end(weir__hash_bytes(s->strings.seed, &made, sizeof made));
-  size_t cursor = weir__table_begin(&l->frame_table, hash);
-  for (uint32_t id; (id = weir__table_next(&l->frame_table, hash, &cursor)) != WEIR__TABLE_END;)
-    if (memcmp(&s->frames[id], &made, sizeof made) == 0) {
-      *number = id;
-      return WEIR_OK;
-    }
-  ROOM(l, s->frames, s->frame_count, l->frame_room, 1);
-  if (!weir__table_add(&l->frame_table, &l->budget, hash, (uint32_t)s->frame_count))
-    return no_memory(l);
-  *number = (uint32_t)s->frame_count;
-  s->frames[s->frame_count++] = made;
+  INTERN(l, l->frame_table, s->frames, s->frame_count, l->frame_room, made, *number);
   return WEIR_OK;
 }
 
@@ -575,56 +574,24 @@ static weir_status pool_of(loader *l, uint32_t number, uint32_t *pool) {
     *pool = l->last_pool;
     return WEIR_OK;
   }
-  uint32_t hash = weir__hash_end(weir__hash_bytes(s->strings.seed, &made, sizeof made));
-  size_t cursor = weir__table_begin(&l->pool_table, hash);
-  while ((*pool = weir__table_next(&l->pool_table, hash, &cursor)) != WEIR__TABLE_END)
-    if (memcmp(&s->pools[*pool], &made, sizeof made) == 0) {
-      l->last_pool = *pool;
-      return WEIR_OK;
-    }
-  ROOM(l, s->pools, s->pool_count, l->pool_room, 1);
-  if (!weir__table_add(&l->pool_table, &l->budget, hash, (uint32_t)s->pool_count))
-    return no_memory(l);
-  *pool = l->last_pool = (uint32_t)s->pool_count;
-  s->pools[s->pool_count++] = made;
+  INTERN(l, l->pool_table, s->pools, s->pool_count, l->pool_room, made, *pool);
+  l->last_pool = *pool;
   return WEIR_OK;
 }
 
 static weir_status stream_of(loader *l, uint64_t raw, uint64_t at, uint16_t *stream) {
   weir__recording *s = l->s;
-  uint32_t hash = weir__hash_end(weir__hash_bytes(s->strings.seed, &raw, sizeof raw));
-  size_t cursor = weir__table_begin(&l->stream_table, hash);
-  *stream = 0;
-  if (!raw)
-    return WEIR_OK;
-  for (uint32_t id; (id = weir__table_next(&l->stream_table, hash, &cursor)) != WEIR__TABLE_END;)
-    if (s->streams[id] == (int64_t)raw) {
-      *stream = (uint16_t)id;
-      return WEIR_OK;
-    }
-  if (s->stream_count >= UINT16_MAX)
+  int64_t made = (int64_t)raw;
+  uint32_t id = 0;
+  if (raw)
+    INTERN(l, l->stream_table, s->streams, s->stream_count, l->stream_room, made, id);
+  if (id >= UINT16_MAX)
     return bad(l, at, "there are more than %d streams", UINT16_MAX);
-  ROOM(l, s->streams, s->stream_count, l->stream_room, 1);
-  if (!weir__table_add(&l->stream_table, &l->budget, hash, (uint32_t)s->stream_count))
-    return no_memory(l);
-  *stream = (uint16_t)s->stream_count;
-  s->streams[s->stream_count++] = (int64_t)raw;
+  *stream = (uint16_t)id;
   return WEIR_OK;
 }
 
 /* ---- Events ---- */
-
-static const uint8_t actions[] = {[WEIR_TRACE_ALLOC] = WEIR_TRACE_ALLOC,
-                                  [WEIR_TRACE_FREE_REQUESTED] = WEIR_TRACE_FREE_REQUESTED,
-                                  [WEIR_TRACE_FREE_COMPLETED] = WEIR_TRACE_FREE_COMPLETED,
-                                  [WEIR_TRACE_SEGMENT_ALLOC] = WEIR_TRACE_SEGMENT_ALLOC,
-                                  [WEIR_TRACE_SEGMENT_FREE] = WEIR_TRACE_SEGMENT_FREE,
-                                  [WEIR_TRACE_SEGMENT_MAP] = WEIR_TRACE_SEGMENT_MAP,
-                                  [WEIR_TRACE_SEGMENT_UNMAP] = WEIR_TRACE_SEGMENT_UNMAP,
-                                  [WEIR_TRACE_OOM] = WEIR_TRACE_OOM,
-                                  [WEIR_TRACE_SNAPSHOT] = WEIR_TRACE_SNAPSHOT,
-                                  [WEIR_TRACE_ANNOTATE] = WEIR_TRACE_ANNOTATE,
-                                  [WEIR_TRACE_USER_DEFINED] = WEIR_TRACE_USER_DEFINED};
 
 typedef struct place {
   uint64_t sequence, at;
@@ -713,7 +680,7 @@ static weir_status convert(loader *l, const weir__entry *e, weir__recording_entr
                                 .size = e->bytes,
                                 .time_us = time_of(l, e->time),
                                 .stack = e->stack < l->s->stack_count ? e->stack : 0,
-                                .action = actions[e->action],
+                                .action = e->action,
                                 .thread = thread_of(l, e->thread) & WEIR__RECORDING_MANY_THREADS,
                                 .is_for_request = (e->thread & WEIR__ENTRY_FOR_REQUEST) != 0};
   TRY(remark_of(l, e->context, &to->remark));

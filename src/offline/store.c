@@ -147,6 +147,24 @@ void weir__table_clear(weir__table *table) {
   *table = (weir__table){0};
 }
 
+void *weir__table_intern(weir__table *index, weir__budget *budget, uint64_t seed, void *items, size_t *count,
+                         size_t *capacity, const void *item, size_t size, uint32_t *id) {
+  uint32_t hash = weir__hash_end(weir__hash_bytes(seed, item, size));
+  size_t cursor = weir__table_begin(index, hash);
+  while ((*id = weir__table_next(index, hash, &cursor)) != WEIR__TABLE_END)
+    if (memcmp((const char *)items + *id * size, item, size) == 0)
+      return items;
+  budget->is_over = *count >= WEIR__TABLE_END;
+  if (budget->is_over || !weir__table_add(index, budget, hash, (uint32_t)*count))
+    return NULL;
+  void *grown = weir__grow(budget, items, capacity, *count + 1, size);
+  if (grown == NULL)
+    return NULL;
+  memcpy((char *)grown + *count * size, item, size);
+  *id = (uint32_t)(*count)++;
+  return grown;
+}
+
 uint64_t weir__hash_seed(void) {
   uint64_t seed;
   if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != sizeof seed)

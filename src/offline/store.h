@@ -73,6 +73,11 @@ static inline uint32_t weir__table_next(const weir__table *table, uint32_t hash,
 bool weir__table_add(weir__table *table, weir__budget *budget, uint32_t hash, uint32_t id);
 void weir__table_clear(weir__table *table);
 
+/* Finds an item with the bytes of `item` in an array, or appends it; *id is its number. `index` is of that array alone. The
+ * array itself, or moved as by weir__grow; NULL: no room. */
+void *weir__table_intern(weir__table *index, weir__budget *budget, uint64_t seed, void *items, size_t *count,
+                         size_t *capacity, const void *item, size_t size, uint32_t *id);
+
 __extension__ typedef unsigned __int128 weir__u128;
 
 /* Two words into one, every bit of both in every bit of it. */
