@@ -262,7 +262,7 @@ static void read_base(const char *conf, weir__settings *base) {
 }
 
 static int tune_files(tuning *t, char **names, int count) {
-  weir__parallel *team = &t->options.team;
+  weir__parallel *team = &t->options.parallel;
   weir__settings base;
   int code = WEIR_EXIT_OK;
   t->files = calloc((size_t)count, sizeof *t->files);
@@ -332,9 +332,9 @@ int weir_cmd_tune(int argc, char **argv) {
   code = weir_cli_predicting_check(&t.common);
   if (code)
     return code;
-  weir_cli_ranks_begin(&t.options.team);
+  weir_cli_ranks_begin(&t.options.parallel);
   code = tune_files(&t, argv + optind, argc - optind);
-  weir_cli_ranks_end(&t.options.team, false);
+  weir_cli_ranks_end(&t.options.parallel, false);
   for (int i = 0; t.files && i < argc - optind; i++)
     weir_cli_history_close(&t.files[i]);
   free(t.files);

@@ -13,8 +13,8 @@ static void raise_budget(weir__byte_reader *w, uint64_t bytes) {
   w->budget->limit = allowed < w->memory ? allowed : w->memory;
 }
 
-weir_status weir__byte_reader_open(weir__byte_reader *w, weir__input *source, weir__budget *budget, uint64_t limit) {
-  *w = (weir__byte_reader){.source = source, .budget = budget, .limit = limit, .memory = budget->limit};
+weir_status weir__byte_reader_open(weir__byte_reader *w, weir__input *input, weir__budget *budget, uint64_t limit) {
+  *w = (weir__byte_reader){.input = input, .budget = budget, .limit = limit, .memory = budget->limit};
   raise_budget(w, 0);
   w->buffer = weir__grow(budget, NULL, &w->capacity, BUFFER_SIZE + SLACK, 1);
   if (w->buffer == NULL)
@@ -32,7 +32,7 @@ void weir__byte_reader_close(weir__byte_reader *w) {
 weir_status weir__byte_reader_fail_args(const weir__byte_reader *w, const char *format, va_list args) {
   char text[WEIR__TEXT_SIZE / 2];
   weir__format_text(text, sizeof text, format, args);
-  return weir__fail(WEIR_ERROR_BAD_DATA, "%s: byte %llu: %s", weir__input_name(w->source),
+  return weir__fail(WEIR_ERROR_BAD_DATA, "%s: byte %llu: %s", weir__input_name(w->input),
                     (unsigned long long)weir__byte_reader_offset(w, w->begin), text);
 }
 
@@ -53,7 +53,7 @@ weir_status weir__byte_reader_fail_memory(const weir__byte_reader *w) {
     return weir__byte_reader_fail(w, "reading it takes more memory than the limit of %s",
                                   weir__format_bytes(w->budget->limit, limit));
   return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: byte %llu: the host has no memory to read on",
-                    weir__input_name(w->source), (unsigned long long)weir__byte_reader_offset(w, w->begin));
+                    weir__input_name(w->input), (unsigned long long)weir__byte_reader_offset(w, w->begin));
 }
 
 weir_status weir__byte_reader_fail_end(const weir__byte_reader *w) {
@@ -85,7 +85,7 @@ weir_status weir__byte_reader_fill(weir__byte_reader *w, size_t wanted) {
     /* Also where a long text has made the buffer large, no more than usual is ahead of who reads. */
     size_t got = 0, missing = ahead + wanted - kept, room = w->capacity - kept - SLACK;
     size_t most = missing > BUFFER_SIZE ? missing : BUFFER_SIZE;
-    status = weir__input_read(w->source, w->buffer + kept, room < most ? room : most, &got);
+    status = weir__input_read(w->input, w->buffer + kept, room < most ? room : most, &got);
     kept += got;
     w->has_ended = got == 0;
     raise_budget(w, w->offset + kept);

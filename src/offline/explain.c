@@ -89,13 +89,13 @@ static bool is_last(const weir__recording_device *device, size_t event) {
 /* ---- What was asked ---- */
 
 /* The pool of a request that failed is not recorded before PyTorch 2.12: it is taken for that of the last one before it. */
-static void seek(const weir__recording *snapshot, const weir__recording_device *device, size_t event,
+static void seek(const weir__recording *recording, const weir__recording_device *device, size_t event,
                  const weir__state *state, weir__explanation *x, weir__seeker *seeker) {
   const weir__recording_entry *e = &device->events[event];
-  *seeker = (weir__seeker){.stream = snapshot->streams[e->stream], .is_small = x->is_small};
+  *seeker = (weir__seeker){.stream = recording->streams[e->stream], .is_small = x->is_small};
   if (e->pool != WEIR__RECORDING_NO_POOL) {
-    seeker->pool[0] = snapshot->pools[e->pool].id[0];
-    seeker->pool[1] = snapshot->pools[e->pool].id[1];
+    seeker->pool[0] = recording->pools[e->pool].id[0];
+    seeker->pool[1] = recording->pools[e->pool].id[1];
   } else {
     size_t i = event;
     while (i > 0 && device->events[i].action != WEIR_TRACE_ALLOC)
@@ -250,10 +250,10 @@ static int by_bytes(const void *a, const void *b) {
   return x->bytes != y->bytes ? (x->bytes < y->bytes) - (x->bytes > y->bytes) : by_key(a, b);
 }
 
-static weir_status find_holders(const weir__recording *snapshot, const weir__state *state, weir__explanation *x) {
+static weir_status find_holders(const weir__recording *recording, const weir__state *state, weir__explanation *x) {
   size_t count = 0, groups = 0;
   uint32_t *alike;
-  weir_status status = weir__describe_alike(snapshot, &alike);
+  weir_status status = weir__describe_alike(recording, &alike);
   if (status)
     return status;
   weir__holder *all = malloc((state->block_count + 1) * sizeof *all);
@@ -266,7 +266,7 @@ static weir_status find_holders(const weir__recording *snapshot, const weir__sta
   for (size_t i = 0; i < state->block_count; i++) {
     const weir__state_block *b = &state->blocks[i];
     if (b->state == WEIR_BLOCK_ACTIVE_ALLOCATED)
-      all[count++] = (weir__holder){b->stack < snapshot->stack_count ? alike[b->stack] : 0,
+      all[count++] = (weir__holder){b->stack < recording->stack_count ? alike[b->stack] : 0,
                                     x->has_stacks ? 0 : b->requested, b->requested, 1};
   }
   qsort(all, count, sizeof *all, by_key);
@@ -318,8 +318,8 @@ static weir__cause cause_of(const weir__explanation *x, bool was_rescued) {
 
 /* ---- The whole ---- */
 
-static weir_status analyse(const weir__recording *snapshot, const weir__recording_device *device,
-                           const weir__replayer *history, view *v, weir__explanation *x) {
+static weir_status analyse(const weir__recording *recording, const weir__recording_device *device,
+                           const weir__replayer *replayer, view *v, weir__explanation *x) {
   weir__seeker seeker;
   size_t event = x->event;
   bool failed = x->moment == WEIR__AT_OOM;
@@ -331,13 +331,13 @@ static weir_status analyse(const weir__recording *snapshot, const weir__recordin
   }
   if (device->event_count) {
     weir__state_find_events(&v->state, device->events, event);
-    if (history && !x->is_from_file)
-      weir__state_take_stacks(&v->state, weir__replayer_start(history));
+    if (replayer && !x->is_from_file)
+      weir__state_take_stacks(&v->state, weir__replayer_start(replayer));
     x->time_us = device->events[event].time_us;
   }
   if (failed) {
     read_request(&device->events[event], &v->settings, x);
-    seek(snapshot, device, event, &v->state, x, &seeker);
+    seek(recording, device, event, &v->state, x, &seeker);
     if (v->settings.expandable_segments && x->rounded < WEIR__PORT_MAX_REQUEST)
       x->mapped = bytes_to_map(&v->state, &seeker, &v->settings, x->rounded);
   }
@@ -348,7 +348,7 @@ static weir_status analyse(const weir__recording *snapshot, const weir__recordin
     x->was_rescued = v->was_rescued;
     x->has_missing &= !v->was_rescued;
   }
-  weir_status status = find_holders(snapshot, &v->state, x);
+  weir_status status = find_holders(recording, &v->state, x);
   if (!status && failed) {
     x->cause = cause_of(x, v->was_rescued);
     status = weir__find_pins(&v->state, &seeker, x);
@@ -356,19 +356,19 @@ static weir_status analyse(const weir__recording *snapshot, const weir__recordin
   return status;
 }
 
-static bool is_replayed(const weir__replayer *history, size_t event) {
-  const weir__replay_report *check = weir__replayer_check(history);
+static bool is_replayed(const weir__replayer *replayer, size_t event) {
+  const weir__replay_report *check = weir__replayer_check(replayer);
   return !check->differences || check->first_difference > event;
 }
 
 /* Opens the history with the memory that was given. If the device's memory alone does not explain the file, the program had a limit
  * of its own, or others had a part of the device: that is inferred then. A limit that does not explain it is wrong. */
-static weir_status open_history(const weir__recording *snapshot, const weir__explain_options *options, view *v,
-                                weir__explanation *x, weir__replayer **history) {
-  weir_status status = weir__replayer_open(snapshot, options->device, v->memory, v->fraction, history);
-  if (status || !v->memory || is_replayed(*history, x->event))
+static weir_status open_history(const weir__recording *recording, const weir__explain_options *options, view *v,
+                                weir__explanation *x, weir__replayer **replayer) {
+  weir_status status = weir__replayer_open(recording, options->device, v->memory, v->fraction, replayer);
+  if (status || !v->memory || is_replayed(*replayer, x->event))
     return status;
-  uint64_t limit = weir__replayer_check(*history)->limit, peak = v->peak;
+  uint64_t limit = weir__replayer_check(*replayer)->limit, peak = v->peak;
   char text[3][32];
   /* Pages of expandable segments may go a little beyond a limit, so this alone would not say that it is wrong. */
   if (limit < peak)
@@ -378,7 +378,7 @@ static weir_status open_history(const weir__recording *snapshot, const weir__exp
                       v->fraction, weir__format_bytes(v->memory, text[0]), weir__format_bytes(limit, text[1]),
                       weir__format_bytes(peak, text[2]));
   weir__replayer *inferred = NULL;
-  status = weir__replayer_open(snapshot, options->device, 0, 0, &inferred);
+  status = weir__replayer_open(recording, options->device, 0, 0, &inferred);
   if (status || !is_replayed(inferred, x->event)) {
     weir__replayer_close(inferred);
     return WEIR_OK; /* nothing explains it */
@@ -387,12 +387,12 @@ static weir_status open_history(const weir__recording *snapshot, const weir__exp
     status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
                         "--memory and --fraction allow %s, with which the recording is not reproduced (%s), but it is "
                         "without them: give the limit that was in force, or leave both out",
-                        weir__format_bytes(limit, text[0]), weir__replayer_check(*history)->shown[0]);
+                        weir__format_bytes(limit, text[0]), weir__replayer_check(*replayer)->shown[0]);
     weir__replayer_close(inferred);
     return status;
   }
-  weir__replayer_close(*history);
-  *history = inferred;
+  weir__replayer_close(*replayer);
+  *replayer = inferred;
   v->memory = 0;
   v->fraction = 0;
   x->has_other_limit = true;
@@ -400,9 +400,9 @@ static weir_status open_history(const weir__recording *snapshot, const weir__exp
 }
 
 /* The limit that the replay had. */
-static void take_limit(const weir__replayer *history, weir__explanation *x) {
-  const weir__replay_report *check = weir__replayer_check(history);
-  weir__capacity capacity = weir__replayer_capacity(history);
+static void take_limit(const weir__replayer *replayer, weir__explanation *x) {
+  const weir__replay_report *check = weir__replayer_check(replayer);
+  weir__capacity capacity = weir__replayer_capacity(replayer);
   x->limit = capacity.limit;
   x->limit_is_inferred = check->limit_is_inferred;
   if (capacity.memory && capacity.memory < x->limit) {
@@ -414,10 +414,10 @@ static void take_limit(const weir__replayer *history, weir__explanation *x) {
 
 /* Replays up to the moment. The state is taken from the allocator if it is exact there, else from the file where the file
  * shows it. */
-static weir_status get_state(const weir__recording *snapshot, const weir__explain_options *options, view *v,
-                             weir__explanation *x, weir__replayer **history) {
-  const weir__recording_device *device = &snapshot->devices[options->device];
-  bool is_listed = !snapshot->is_events_only; /* the file lists the segments at its end */
+static weir_status get_state(const weir__recording *recording, const weir__explain_options *options, view *v,
+                             weir__explanation *x, weir__replayer **replayer) {
+  const weir__recording_device *device = &recording->devices[options->device];
+  bool is_listed = !recording->is_events_only; /* the file lists the segments at its end */
   bool in_file = is_listed && (x->moment == WEIR__AT_END || is_last(device, x->event));
   x->limit = x->limit_most = UINT64_MAX;
   x->memory = options->memory ? options->memory : device->memory;
@@ -428,22 +428,22 @@ static weir_status get_state(const weir__recording *snapshot, const weir__explai
   if (!device->event_count && device->start)
     return weir__state_copy(device->start, &v->state);
   if (device->event_count && !(is_listed && x->moment == WEIR__AT_END)) { /* the list itself shows the end */
-    weir_status status = open_history(snapshot, options, v, x, history);
-    if (status && (status != WEIR_ERROR_INVALID_ARGUMENT || *history))
+    weir_status status = open_history(recording, options, v, x, replayer);
+    if (status && (status != WEIR_ERROR_INVALID_ARGUMENT || *replayer))
       return status;
     if (status) { /* it makes no sense to the replay */
       x->differences = 1;
       snprintf(x->difference, sizeof x->difference, "%.*s", (int)sizeof x->difference - 1, weir_last_error());
     } else {
-      const weir__replay_report *check = weir__replayer_check(*history);
-      v->settings = *weir__replayer_settings(*history);
-      if (!is_replayed(*history, x->event)) {
+      const weir__replay_report *check = weir__replayer_check(*replayer);
+      v->settings = *weir__replayer_settings(*replayer);
+      if (!is_replayed(*replayer, x->event)) {
         x->differences = check->differences;
         memcpy(x->difference, check->shown[0], sizeof x->difference);
       } else {
         weir__replay_report report;
-        take_limit(*history, x);
-        status = weir__replayer_recheck(*history, &(weir__replay_callback){look, v}, &report);
+        take_limit(*replayer, x);
+        status = weir__replayer_recheck(*replayer, &(weir__replay_callback){look, v}, &report);
         if (status || v->status)
           return status ? status : v->status;
       }
@@ -472,7 +472,7 @@ static weir_status get_state(const weir__recording *snapshot, const weir__explai
     x->event = device->event_count ? device->event_count - 1 : 0;
   x->is_from_file = true;
   x->is_unknown = !is_listed;
-  return weir__state_of_file(snapshot, device, &v->state);
+  return weir__state_of_file(recording, device, &v->state);
 }
 
 static void note_start(const weir__state *start, weir__explanation *x) {
@@ -519,17 +519,17 @@ static weir_status check_memory(const weir__recording_device *device, const weir
   return WEIR_OK;
 }
 
-weir_status weir__explain(const weir__recording *snapshot, const weir__explain_options *options,
+weir_status weir__explain(const weir__recording *recording, const weir__explain_options *options,
                           weir__explanation *explanation) {
   weir__explanation x = {.device = options->device};
   weir__summary summary;
-  if (options->device < 0 || (size_t)options->device >= snapshot->device_count)
+  if (options->device < 0 || (size_t)options->device >= recording->device_count)
     return weir__fail(WEIR_ERROR_INVALID_DEVICE, "there is no device %d; the file has %zu%s", options->device,
-                      snapshot->device_count, snapshot->device_count ? ", from 0 on" : ": nothing was recorded");
-  weir_status status = weir__summarize(snapshot, options->device, &summary);
+                      recording->device_count, recording->device_count ? ", from 0 on" : ": nothing was recorded");
+  weir_status status = weir__summarize(recording, options->device, &summary);
   if (status)
     return status;
-  const weir__recording_device *device = &snapshot->devices[options->device];
+  const weir__recording_device *device = &recording->devices[options->device];
   if (!device->event_count && !device->segment_count && !device->start)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
                       "the file has nothing of device %d; what is to be recorded comes between "
@@ -547,18 +547,18 @@ weir_status weir__explain(const weir__recording *snapshot, const weir__explain_o
   if (status)
     return status;
 
-  weir__replayer *history = NULL;
+  weir__replayer *replayer = NULL;
   view v = {.peak = summary.reserved.bytes};
-  status = get_state(snapshot, options, &v, &x, &history);
+  status = get_state(recording, options, &v, &x, &replayer);
   x.has_checkpoint = device->start != NULL;
-  if (!status && history && !x.is_from_file && !x.is_unknown)
-    note_start(weir__replayer_start(history), &x);
+  if (!status && replayer && !x.is_from_file && !x.is_unknown)
+    note_start(weir__replayer_start(replayer), &x);
   if (!status)
-    status = analyse(snapshot, device, history, &v, &x);
+    status = analyse(recording, device, replayer, &v, &x);
   if (!status && x.moment == WEIR__AT_OOM && !x.is_from_file && !x.is_unknown && !options->no_trials) {
     bool has_shrunk = summary.reserved.bytes > x.limit; /* the device has less than before: others have taken it */
-    weir__trial_options trials = {.snapshot = snapshot,
-                                  .history = history,
+    weir__trial_options trials = {.recording = recording,
+                                  .replayer = replayer,
                                   .options = options,
                                   .event = x.event,
                                   .memory = v.memory,
@@ -568,7 +568,7 @@ weir_status weir__explain(const weir__recording *snapshot, const weir__explain_o
     status = weir__try_remedies(&trials, &x);
   }
   weir__state_clear(&v.state);
-  weir__replayer_close(history);
+  weir__replayer_close(replayer);
   if (!status)
     *explanation = x;
   return status;

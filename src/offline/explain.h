@@ -154,7 +154,7 @@ typedef struct weir__explanation {
 } weir__explanation;
 
 /* Fails where the file has nothing to explain (no such device, event or failure), and where the options contradict it. */
-weir_status weir__explain(const weir__recording *snapshot, const weir__explain_options *options,
+weir_status weir__explain(const weir__recording *recording, const weir__explain_options *options,
                           weir__explanation *explanation);
 
 #endif

@@ -22,8 +22,8 @@ static inline bool weir__may_get(const weir__seeker *seeker, const weir__state_s
 weir_status weir__find_pins(const weir__state *state, const weir__seeker *seeker, weir__explanation *explanation);
 
 typedef struct weir__trial_options {
-  const weir__recording *snapshot;
-  const weir__replayer *history;
+  const weir__recording *recording;
+  const weir__replayer *replayer;
   const weir__explain_options *options;
   size_t event;    /* of the request */
   uint64_t memory; /* of the recording, as weir__replayer_open got them; 0: as it was inferred */

@@ -42,7 +42,7 @@ static bool look(void *context, weir_allocator *allocator, size_t event, const w
 /* What there was at the failure. Other processes may have had a part of the device. */
 static weir_status capacity_for(const weir__trial_options *o, const weir__settings *settings,
                                 weir__capacity *capacity) {
-  weir_status status = weir__replayer_capacity_of(o->history, settings, o->memory, o->fraction, capacity);
+  weir_status status = weir__replayer_capacity_of(o->replayer, settings, o->memory, o->fraction, capacity);
   if (!status && o->most != UINT64_MAX && (!capacity->memory || capacity->memory > o->most))
     capacity->memory = o->most;
   return status;
@@ -52,7 +52,7 @@ static weir_status run_in(const weir__trial_options *o, const weir__settings *se
                           size_t empty_after, watch *w) {
   weir__replay_report report;
   *w = (watch){.target = o->event, .empty_after = empty_after};
-  return weir__replayer_run(o->history, settings, capacity, &(weir__replay_callback){look, w}, &report);
+  return weir__replayer_run(o->replayer, settings, capacity, &(weir__replay_callback){look, w}, &report);
 }
 
 static weir_status run(const weir__trial_options *o, const weir__settings *settings, size_t empty_after, watch *w) {
@@ -62,7 +62,7 @@ static weir_status run(const weir__trial_options *o, const weir__settings *setti
 }
 
 static const weir__recording_entry *events_of(const weir__trial_options *o) {
-  return o->snapshot->devices[o->options->device].events;
+  return o->recording->devices[o->options->device].events;
 }
 
 /* The event after which nothing belongs to the request yet: neither what went back for it nor what was waited for. */
@@ -82,7 +82,7 @@ static uint64_t change_of(const weir__recording_entry *e) {
 /* The last time that about as little was in use as ever in the second half of the history: the end of the last step. */
 static size_t quiet_event(const weir__trial_options *o) {
   const weir__recording_entry *events = events_of(o);
-  const weir__state *start = weir__replayer_start(o->history);
+  const weir__state *start = weir__replayer_start(o->replayer);
   uint64_t live = 0;
   int64_t least = INT64_MAX;
   size_t quiet = WEIR__NO_ENTRY;
@@ -109,10 +109,10 @@ static size_t failures_before(const weir__trial_options *o) {
 }
 
 /* What to set: the recorded text with the change, where Weir can read that text; else the recorded settings with it. */
-static bool export_text(const weir__recording *snapshot, const weir__settings *recorded, const char *change,
+static bool export_text(const weir__recording *recording, const weir__settings *recorded, const char *change,
                         char text[WEIR__TRIAL_TEXT]) {
   weir__settings settings;
-  if (weir__settings_parse(NULL, snapshot->conf ? snapshot->conf : "", &settings))
+  if (weir__settings_parse(NULL, recording->conf ? recording->conf : "", &settings))
     settings = *recorded;
   if (weir__settings_parse(&settings, change, &settings))
     return false;
@@ -176,8 +176,8 @@ static bool is_known(const weir__explanation *x, const char *conf) {
 }
 
 static weir_status try_settings(const weir__trial_options *o, size_t recorded, weir__explanation *x) {
-  const weir__settings *known = weir__replayer_settings(o->history);
-  if (weir__replayer_start(o->history)->segment_count) {
+  const weir__settings *known = weir__replayer_settings(o->replayer);
+  if (weir__replayer_start(o->replayer)->segment_count) {
     watch w;
     weir_status status = run(o, known, WEIR__NO_ENTRY, &w);
     if (status)
@@ -191,7 +191,7 @@ static weir_status try_settings(const weir__trial_options *o, size_t recorded, w
     progress(o, 3 + i);
     /* What comes to the same as something before is not tried again. */
     if (weir__settings_parse(known, changes[i], &settings) || weir__settings_equal(&settings, known) ||
-        !export_text(o->snapshot, known, changes[i], trial.conf) || is_known(x, trial.conf))
+        !export_text(o->recording, known, changes[i], trial.conf) || is_known(x, trial.conf))
       continue;
     snprintf(trial.change, sizeof trial.change, "%s", changes[i]);
     weir_status status = run(o, &settings, WEIR__NO_ENTRY, &w);
@@ -210,7 +210,7 @@ static weir_status try_steps(const weir__trial_options *o, bool is_limit, uint64
   *(is_limit ? &capacity.limit : &capacity.memory) = steps * WEIR__FIT_STEP;
   if (whole) {
     weir__replay_report report;
-    weir_status status = weir__replayer_run(o->history, NULL, &capacity, NULL, &report);
+    weir_status status = weir__replayer_run(o->replayer, NULL, &capacity, NULL, &report);
     *works = !status && !report.failures;
     return status;
   }

@@ -39,7 +39,7 @@ typedef struct list {
 } list;
 
 typedef struct builder {
-  const weir__recording *snapshot;
+  const weir__recording *recording;
   const weir__settings *settings;
   list parts;                   /* part; all that ever were in one of the maps */
   list things;                  /* thing; likewise */
@@ -292,7 +292,7 @@ static const part *closer(const builder *b, const part *p, const part *found, co
 /* What is not known of pages is taken from the nearest of their stream of which it is. Fixed segments whose pool is not known go
  * back in the history, so they are of the default pool: see offline/replay_plan.h. */
 static void fill_in(builder *b) {
-  size_t streams = b->snapshot->stream_count;
+  size_t streams = b->recording->stream_count;
   part *parts = b->order.items;
   nearest *last = calloc(streams + 1, sizeof *last);
   const part **found = calloc(b->order.count + 1, sizeof *found);
@@ -386,7 +386,7 @@ static void add_segment(builder *b, size_t first, size_t end) {
     from++;
   if (from == end)
     return;
-  const int64_t *pool = b->snapshot->pools[parts[from].pool].id;
+  const int64_t *pool = b->recording->pools[parts[from].pool].id;
   uint64_t at = parts[first].address;
   for (size_t i = from; i < end && !b->has_failed; i++) {
     if (parts[i].is_ghost)
@@ -409,7 +409,7 @@ static void add_segment(builder *b, size_t first, size_t end) {
   if (s)
     *s = (weir__state_segment){.address = parts[first].address,
                                .size = at - parts[first].address,
-                               .stream = b->snapshot->streams[parts[from].stream],
+                               .stream = b->recording->streams[parts[from].stream],
                                .pool = {pool[0], pool[1]},
                                .first = begin,
                                .count = b->pieces.count - begin,
@@ -432,10 +432,10 @@ static void build(builder *b, const weir__recording_device *device) {
 
 /* Whether there was memory before the first event, and the most that there ever was. A file that does not list its segments
  * does not tell. */
-static bool is_late(const weir__recording *snapshot, const weir__recording_device *device, uint64_t *peak) {
+static bool is_late(const weir__recording *recording, const weir__recording_device *device, uint64_t *peak) {
   uint64_t now = 0, end = 0;
   int64_t most = 0;
-  if (snapshot->is_events_only)
+  if (recording->is_events_only)
     return false;
   for (size_t i = 0; i < device->event_count; i++) {
     const weir__recording_entry *e = &device->events[i];
@@ -451,13 +451,13 @@ static bool is_late(const weir__recording *snapshot, const weir__recording_devic
   return (int64_t)(end - now) > 0;
 }
 
-weir_status weir__initial_state_make(const weir__recording *snapshot, const weir__recording_device *device,
+weir_status weir__initial_state_make(const weir__recording *recording, const weir__recording_device *device,
                                      size_t first, const weir__settings *settings, weir__state *start) {
-  builder b = {.snapshot = snapshot, .settings = settings};
+  builder b = {.recording = recording, .settings = settings};
   *start = (weir__state){0};
   if (device->start)
     return weir__state_copy(device->start, start);
-  if (!is_late(snapshot, device, &b.peak))
+  if (!is_late(recording, device, &b.peak))
     return WEIR_OK;
   begin_at_end(&b, device);
   for (size_t i = device->event_count; i-- > first && !b.has_failed;)

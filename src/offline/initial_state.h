@@ -21,7 +21,7 @@
 
 /* The state before event `first`, blocks with the stacks that are known; empty for a history that is complete.
  * `settings` are the recorded ones. Where the file has a checkpoint, `first` is 0. */
-weir_status weir__initial_state_make(const weir__recording *snapshot, const weir__recording_device *device,
+weir_status weir__initial_state_make(const weir__recording *recording, const weir__recording_device *device,
                                      size_t first, const weir__settings *settings, weir__state *start);
 
 #endif

@@ -17,21 +17,21 @@
 typedef struct weir__input weir__input;
 
 /* Reads a file, a pipe or a device from where it stands, to its end. "-" is the standard input. */
-weir_status weir__input_open(const char *path, weir__input **source);
+weir_status weir__input_open(const char *path, weir__input **input);
 
 /* Reads `data`, which stays the caller's; compressed data are recognised here too. `name` is for errors. */
-weir_status weir__input_open_memory(const char *name, const void *data, size_t size, weir__input **source);
+weir_status weir__input_open_memory(const char *name, const void *data, size_t size, weir__input **input);
 
-void weir__input_close(weir__input *source);
+void weir__input_close(weir__input *input);
 
 /* What errors call it. */
-const char *weir__input_name(const weir__input *source);
+const char *weir__input_name(const weir__input *input);
 
 /* Copies the next `room` bytes, at most WEIR__SOURCE_PEEK, which are read again afterwards. *got is less at the end only. */
-enum { WEIR__SOURCE_PEEK = 16 };
-weir_status weir__input_peek(weir__input *source, void *to, size_t room, size_t *got);
+enum { WEIR__INPUT_PEEK = 16 };
+weir_status weir__input_peek(weir__input *input, void *to, size_t room, size_t *got);
 
 /* Writes at most `room` bytes. *got is 0 at the end only. */
-weir_status weir__input_read(weir__input *source, void *to, size_t room, size_t *got);
+weir_status weir__input_read(weir__input *input, void *to, size_t room, size_t *got);
 
 #endif

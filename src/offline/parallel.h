@@ -22,7 +22,7 @@ typedef struct weir__parallel {
 
 /* Does job 0 to count - 1, each once, and in no order. A job writes to `results` + its number * `size`, which is zero before;
  * all of them are there when this returns. Every process of a team makes the same calls. */
-weir_status weir__parallel_run(const weir__parallel *team, size_t count,
+weir_status weir__parallel_run(const weir__parallel *parallel, size_t count,
                                void (*job)(void *context, size_t index, void *result), void *context, void *results,
                                size_t size);
 

@@ -24,8 +24,8 @@
 #include <stdint.h>
 
 #include "base/base.h"
+#include "offline/budget.h"
 #include "offline/input.h"
-#include "offline/store.h"
 
 /* 0 in a field: the default. */
 typedef struct weir__pickle_limits {

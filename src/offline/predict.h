@@ -22,8 +22,8 @@ typedef struct weir__prediction {
 void weir__prediction_from(const weir__replay_report *report, const weir__costs *costs, weir__prediction *prediction);
 
 /* `settings` NULL: the recorded ones. Returns prediction->status. */
-weir_status weir__predict(const weir__replayer *history, const weir__settings *settings, const weir__capacity *capacity,
-                          const weir__costs *costs, weir__prediction *prediction);
+weir_status weir__predict(const weir__replayer *replayer, const weir__settings *settings,
+                          const weir__capacity *capacity, const weir__costs *costs, weir__prediction *prediction);
 
 /* The part of the reserved memory that is not allocated, at the peaks of both: 0 to 1. */
 double weir__prediction_fragmentation(const weir__prediction *prediction);
@@ -39,7 +39,7 @@ typedef struct weir__fit {
 
 /* The least memory, in steps, with which no request fails; found by bisection, so with one step less a request does fail. It
  * is the limit that is varied where the capacity has one, else the device's memory. */
-weir_status weir__predict_fit(const weir__replayer *history, const weir__settings *settings,
+weir_status weir__predict_fit(const weir__replayer *replayer, const weir__settings *settings,
                               const weir__capacity *capacity, weir__fit *fit);
 
 #endif

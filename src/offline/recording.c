@@ -12,7 +12,7 @@ weir_status weir__recording_load(const char *path, const weir__recording_limits 
   if (strcmp(path, "-") != 0 && weir__ring_file_is(path))
     return weir__ring_file_load(path, limits, out);
   weir__input *source;
-  unsigned char begin[WEIR__SOURCE_PEEK];
+  unsigned char begin[WEIR__INPUT_PEEK];
   size_t size = 0;
   weir_status status = weir__input_open(path, &source);
   if (status != WEIR_OK)

@@ -199,23 +199,24 @@ typedef struct weir__recording {
 typedef weir__pickle_limits weir__recording_limits;
 
 /* Reads a file, a pipe or, for "-", the standard input, plain or compressed. `limits` may be NULL: see weir__pickle_limits. */
-weir_status weir__recording_load(const char *path, const weir__recording_limits *limits, weir__recording **snapshot);
+weir_status weir__recording_load(const char *path, const weir__recording_limits *limits, weir__recording **recording);
 
 /* Reads from a source that is not a file; it stays the caller's. */
-weir_status weir__recording_read(weir__input *source, const weir__recording_limits *limits, weir__recording **snapshot);
+weir_status weir__recording_read(weir__input *source, const weir__recording_limits *limits,
+                                 weir__recording **recording);
 
 /* Whether a file of `bytes` bytes may hold all this: stacks and texts are stored once, and walked or written with every event
  * that has them. WEIR_ERROR_BAD_DATA if they are out of all proportion. */
-weir_status weir__recording_check_size(const weir__recording *snapshot, const char *name, uint64_t bytes);
+weir_status weir__recording_check_size(const weir__recording *recording, const char *name, uint64_t bytes);
 
-void weir__recording_free(weir__recording *snapshot);
+void weir__recording_free(weir__recording *recording);
 
 /* NULL: the file does not have it. `sub` is NULL for a plain setting. */
-const weir__recording_setting *weir__recording_find_setting(const weir__recording *snapshot, const char *key,
+const weir__recording_setting *weir__recording_find_setting(const weir__recording *recording, const char *key,
                                                             const char *sub);
 
 /* The device that one asks about first: on which a request failed, or else that has a history, or else segments. 0 if there is
  * none such. */
-int weir__recording_first_device(const weir__recording *snapshot);
+int weir__recording_first_device(const weir__recording *recording);
 
 #endif

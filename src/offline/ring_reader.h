@@ -12,12 +12,13 @@
 bool weir__ring_file_is(const char *path);
 
 /* WEIR_ERROR_BAD_DATA, with the byte, when it is none. */
-weir_status weir__ring_file_load(const char *path, const weir__recording_limits *limits, weir__recording **snapshot);
+weir_status weir__ring_file_load(const char *path, const weir__recording_limits *limits, weir__recording **recording);
 
 /* Whether data that begin with these bytes are such a recording. */
 bool weir__ring_file_begins(const void *bytes, size_t size);
 
 /* Reads one from a source that cannot be read at any place, as a pipe or a compressed file; it stays the caller's. */
-weir_status weir__ring_file_read(weir__input *source, const weir__recording_limits *limits, weir__recording **snapshot);
+weir_status weir__ring_file_read(weir__input *source, const weir__recording_limits *limits,
+                                 weir__recording **recording);
 
 #endif

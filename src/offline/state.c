@@ -87,7 +87,7 @@ weir_status weir__state_of_allocator(weir_allocator *allocator, weir__state *sta
   return finish(state);
 }
 
-weir_status weir__state_of_file(const weir__recording *snapshot, const weir__recording_device *device,
+weir_status weir__state_of_file(const weir__recording *recording, const weir__recording_device *device,
                                 weir__state *state) {
   size_t blocks = 0;
   for (size_t i = 0; i < device->segment_count; i++)
@@ -97,10 +97,10 @@ weir_status weir__state_of_file(const weir__recording *snapshot, const weir__rec
     return status;
   for (size_t i = 0; i < device->segment_count; i++) {
     const weir__recording_segment *from = &device->segments[i];
-    const int64_t *pool = snapshot->pools[from->pool].id;
+    const int64_t *pool = recording->pools[from->pool].id;
     state->segments[state->segment_count++] = (weir__state_segment){.address = from->address,
                                                                     .size = from->size,
-                                                                    .stream = snapshot->streams[from->stream],
+                                                                    .stream = recording->streams[from->stream],
                                                                     .pool = {pool[0], pool[1]},
                                                                     .first = state->block_count,
                                                                     .count = from->block_count,

@@ -17,7 +17,7 @@
 weir_status weir__state_of_allocator(weir_allocator *allocator, weir__state *state);
 
 /* The list of segments at the end of a file. */
-weir_status weir__state_of_file(const weir__recording *snapshot, const weir__recording_device *device,
+weir_status weir__state_of_file(const weir__recording *recording, const weir__recording_device *device,
                                 weir__state *state);
 
 /* Finds the event that allocated each block in use, going back from event `last`: addresses are the history's. */

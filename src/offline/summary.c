@@ -349,31 +349,31 @@ static bool count_unknown_segments(const weir__recording_device *device, weir__s
 /* 100000, 65536: what is chosen, not what happens to be. */
 static bool is_round(size_t n) { return n >= 1000 && (n % 1000 == 0 || (n & (n - 1)) == 0); }
 
-static bool count_streams(const weir__recording *snapshot, const weir__recording_device *device, weir__summary *s) {
-  bool *seen = calloc(snapshot->stream_count + 1, sizeof *seen);
+static bool count_streams(const weir__recording *recording, const weir__recording_device *device, weir__summary *s) {
+  bool *seen = calloc(recording->stream_count + 1, sizeof *seen);
   if (!seen)
     return false;
   for (size_t i = 0; i < device->event_count; i++)
     seen[device->events[i].stream] = true;
   for (size_t i = 0; i < device->segment_count; i++)
     seen[device->segments[i].stream] = true;
-  for (size_t i = 0; i < snapshot->stream_count; i++)
+  for (size_t i = 0; i < recording->stream_count; i++)
     s->streams += seen[i];
   free(seen);
   return true;
 }
 
-weir_status weir__summarize(const weir__recording *snapshot, int number, weir__summary *summary) {
-  const weir__recording_device *device = &snapshot->devices[number];
+weir_status weir__summarize(const weir__recording *recording, int number, weir__summary *summary) {
+  const weir__recording_device *device = &recording->devices[number];
   weir__summary s = {0};
   level used = {0}, reserved = {0};
   uint32_t *alike;
-  weir_status status = weir__describe_alike(snapshot, &alike);
+  weir_status status = weir__describe_alike(recording, &alike);
   if (status)
     return status;
-  sums holders = {.alike = alike, .stack_count = snapshot->stack_count}, at_end = holders;
+  sums holders = {.alike = alike, .stack_count = recording->stack_count}, at_end = holders;
   count_events(device, &s, &used, &reserved);
-  bool ok = count_segments(device, &s, &at_end) && count_streams(snapshot, device, &s);
+  bool ok = count_segments(device, &s, &at_end) && count_streams(recording, device, &s);
   /* What there was before follows from what there is at the end. */
   if ((int64_t)s.end_reserved > reserved.now)
     s.reserved_before = s.end_reserved - (uint64_t)reserved.now;
@@ -399,11 +399,11 @@ weir_status weir__summarize(const weir__recording *snapshot, int number, weir__s
                                                    : WEIR__HISTORY_LATE;
   s.is_unknown = device->lacks_start;
   s.is_end_told =
-      snapshot->is_events_only && !s.is_unknown && (device->start || s.completeness == WEIR__HISTORY_COMPLETE);
+      recording->is_events_only && !s.is_unknown && (device->start || s.completeness == WEIR__HISTORY_COMPLETE);
   if (s.is_end_told) {
     s.end_reserved = s.reserved_before + (uint64_t)reserved.now;
     s.end_requested = s.live_before + (uint64_t)used.now;
-  } else if (snapshot->is_events_only)
+  } else if (recording->is_events_only)
     s.at_end_count = 0;
   *summary = s;
   return WEIR_OK;

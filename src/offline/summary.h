@@ -59,6 +59,6 @@ typedef struct weir__summary {
 } weir__summary;
 
 /* `device` is one of the snapshot's. */
-weir_status weir__summarize(const weir__recording *snapshot, int device, weir__summary *summary);
+weir_status weir__summarize(const weir__recording *recording, int device, weir__summary *summary);
 
 #endif

@@ -182,23 +182,23 @@ typedef struct batch {
 
 /* The recorded settings, or a candidate's. Where a recording began late, what was there before is placed anew in every run, so
  * that they can be compared. */
-static const weir__settings *settings_for(const search *s, size_t candidate, const weir__replayer *history) {
+static const weir__settings *settings_for(const search *s, size_t candidate, const weir__replayer *replayer) {
   if (candidate)
     return &s->result->candidates[candidate].settings;
-  return weir__replayer_start(history)->segment_count ? weir__replayer_settings(history) : NULL;
+  return weir__replayer_start(replayer)->segment_count ? weir__replayer_settings(replayer) : NULL;
 }
 
 static void predict(void *context, size_t index, void *result) {
   const batch *b = context;
   const weir__tune_options *o = b->s->options;
   size_t candidate = b->first + index / o->history_count;
-  const weir__replayer *history = o->histories[index % o->history_count];
-  const weir__settings *settings = settings_for(b->s, candidate, history);
+  const weir__replayer *replayer = o->histories[index % o->history_count];
+  const weir__settings *settings = settings_for(b->s, candidate, replayer);
   weir__prediction *prediction = result;
   weir__capacity capacity;
-  prediction->status = weir__replayer_capacity_of(history, settings, o->memory, o->fraction, &capacity);
+  prediction->status = weir__replayer_capacity_of(replayer, settings, o->memory, o->fraction, &capacity);
   if (!prediction->status)
-    weir__predict(history, settings, &capacity, o->costs, prediction);
+    weir__predict(replayer, settings, &capacity, o->costs, prediction);
 }
 
 static weir__tune_score score_of(const weir__prediction *of, size_t count) {
@@ -224,7 +224,7 @@ static weir_status predict_all(search *s, size_t first) {
   if (!predictions)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu predictions", count);
   batch b = {s, first};
-  weir_status status = weir__parallel_run(&s->options->team, count, predict, &b, predictions, sizeof *predictions);
+  weir_status status = weir__parallel_run(&s->options->parallel, count, predict, &b, predictions, sizeof *predictions);
   for (size_t i = 0; i < count && !status; i++)
     if (predictions[i].status)
       status = weir__fail(predictions[i].status, "a replay failed: %s", weir_status_string(predictions[i].status));
@@ -355,13 +355,13 @@ static weir_status choose(const weir__tune_options *o, weir__tune_result *r) {
 static void fit(void *context, size_t index, void *result) {
   const search *s = context;
   const weir__tune_options *o = s->options;
-  const weir__replayer *history = o->histories[index % o->history_count];
+  const weir__replayer *replayer = o->histories[index % o->history_count];
   bool is_best = index >= o->history_count && s->result->best != 0;
-  const weir__settings *settings = settings_for(s, is_best ? s->result->best : 0, history);
+  const weir__settings *settings = settings_for(s, is_best ? s->result->best : 0, replayer);
   weir__capacity capacity;
   weir__fit found;
-  if (!weir__replayer_capacity_of(history, settings, o->memory, o->fraction, &capacity) &&
-      !weir__predict_fit(history, settings, &capacity, &found))
+  if (!weir__replayer_capacity_of(replayer, settings, o->memory, o->fraction, &capacity) &&
+      !weir__predict_fit(replayer, settings, &capacity, &found))
     *(weir__fit *)result = found;
 }
 
@@ -381,7 +381,7 @@ static weir_status find_fit(search *s) {
   weir__fit *fits = calloc(2 * count, sizeof *fits);
   if (!fits)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory");
-  weir_status status = weir__parallel_run(&s->options->team, 2 * count, fit, s, fits, sizeof *fits);
+  weir_status status = weir__parallel_run(&s->options->parallel, 2 * count, fit, s, fits, sizeof *fits);
   s->result->fit_recorded = most_of(fits, count);
   s->result->fit_best = most_of(fits + count, count);
   free(fits);

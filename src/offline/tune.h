@@ -33,7 +33,7 @@ typedef struct weir__tune_options {
   double fraction;            /* as weir__replayer_capacity_of takes it */
   bool fit;                   /* find the least memory too */
   const weir__costs *costs;
-  weir__parallel team;
+  weir__parallel parallel;
 } weir__tune_options;
 
 typedef struct weir__tune_result {

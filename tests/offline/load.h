@@ -22,10 +22,10 @@ static inline weir__recording *load(const char *name) {
 #endif
   char path[1024];
   snprintf(path, sizeof path, "%s/%s.pickle.zst", WEIR_TEST_DATA, name);
-  weir__recording *snapshot = NULL;
-  if (weir__recording_load(path, NULL, &snapshot) != WEIR_OK)
+  weir__recording *recording = NULL;
+  if (weir__recording_load(path, NULL, &recording) != WEIR_OK)
     fail_msg("%s", weir_last_error());
-  return snapshot;
+  return recording;
 }
 
 #endif

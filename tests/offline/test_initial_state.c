@@ -20,9 +20,9 @@
 enum { MIB = 1 << 20 };
 
 /* The same file without its first events. */
-static weir__recording part_of(const weir__recording *snapshot, size_t from, weir__recording_device *device) {
-  weir__recording part = *snapshot;
-  *device = snapshot->devices[0];
+static weir__recording part_of(const weir__recording *recording, size_t from, weir__recording_device *device) {
+  weir__recording part = *recording;
+  *device = recording->devices[0];
   device->events += from;
   device->event_count -= from;
   part.devices = device;
@@ -41,9 +41,9 @@ static int64_t peak_of(const weir__replay_report *report) { return report->stats
 
 /* ---- The rest is exact ---- */
 
-static void check_cut(const char *name, const weir__recording *snapshot, size_t from) {
+static void check_cut(const char *name, const weir__recording *recording, size_t from) {
   weir__recording_device device;
-  weir__recording part = part_of(snapshot, from, &device);
+  weir__recording part = part_of(recording, from, &device);
   weir__replayer *history = open_part(&part);
   const weir__replay_report *check = weir__replayer_check(history);
   if (check->differences)
@@ -79,11 +79,11 @@ static void test_jobs(void **state) {
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     char name[64];
     snprintf(name, sizeof name, "traces/%s", names[i]);
-    weir__recording *snapshot = load(name);
+    weir__recording *recording = load(name);
     for (size_t k = 0; k < sizeof parts / sizeof *parts; k++)
       if (k == i % 3 || usual_or_long(false, true))
-        check_cut(name, snapshot, snapshot->devices[0].event_count * parts[k] / 100);
-    weir__recording_free(snapshot);
+        check_cut(name, recording, recording->devices[0].event_count * parts[k] / 100);
+    weir__recording_free(recording);
   }
 }
 
@@ -97,11 +97,11 @@ static void test_anywhere(void **state) {
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     char name[64];
     snprintf(name, sizeof name, "histories/%s", names[i]);
-    weir__recording *snapshot = load(name);
+    weir__recording *recording = load(name);
     size_t stride = (size_t)usual_or_long(67, 17);
-    for (size_t from = 1 + i; from < snapshot->devices[0].event_count; from += stride)
-      check_cut(name, snapshot, from);
-    weir__recording_free(snapshot);
+    for (size_t from = 1 + i; from < recording->devices[0].event_count; from += stride)
+      check_cut(name, recording, from);
+    weir__recording_free(recording);
   }
 }
 
@@ -109,11 +109,11 @@ static void test_anywhere(void **state) {
  * the replay says so: at most one cut in ten. */
 static void test_ages(void **state) {
   (void)state;
-  weir__recording *snapshot = load("histories/split_rounding");
+  weir__recording *recording = load("histories/split_rounding");
   size_t cuts = 0, differ = 0, stride = (size_t)usual_or_long(9, 2);
-  for (size_t from = 1; from < snapshot->devices[0].event_count; from += stride) {
+  for (size_t from = 1; from < recording->devices[0].event_count; from += stride) {
     weir__recording_device device;
-    weir__recording part = part_of(snapshot, from, &device);
+    weir__recording part = part_of(recording, from, &device);
     weir__replayer *history = open_part(&part);
     differ += weir__replayer_check(history)->differences > 0;
     cuts++;
@@ -121,7 +121,7 @@ static void test_ages(void **state) {
   }
   print_message("%zu of %zu cuts differ\n", differ, cuts);
   assert_true(10 * differ <= cuts);
-  weir__recording_free(snapshot);
+  weir__recording_free(recording);
 }
 
 /* ---- What was there ---- */
@@ -163,13 +163,13 @@ static void test_blocks(void **state) {
   static const char *const names[] = {"traces/llama_varlen", "traces/streams_prefetch_expandable",
                                       "histories/expandable_emptied", "histories/pools"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-    weir__recording *snapshot = load(names[i]);
-    size_t from = snapshot->devices[0].event_count / 2;
-    while (snapshot->devices[0].events[from - 1].action != WEIR_TRACE_ALLOC) /* nothing is half done */
+    weir__recording *recording = load(names[i]);
+    size_t from = recording->devices[0].event_count / 2;
+    while (recording->devices[0].events[from - 1].action != WEIR_TRACE_ALLOC) /* nothing is half done */
       from++;
     weir__recording_device device;
-    weir__recording part = part_of(snapshot, from, &device);
-    weir__replayer *whole = open_part(snapshot), *history = open_part(&part);
+    weir__recording part = part_of(recording, from, &device);
+    weir__replayer *whole = open_part(recording), *history = open_part(&part);
     seen s = {.event = from - 1};
     weir__replay_report report;
     assert_int_equal(weir__replayer_recheck(whole, &(weir__replay_callback){look, &s}, &report), WEIR_OK);
@@ -187,7 +187,7 @@ static void test_blocks(void **state) {
     weir__state_clear(&s.state);
     weir__replayer_close(history);
     weir__replayer_close(whole);
-    weir__recording_free(snapshot);
+    weir__recording_free(recording);
   }
 }
 
@@ -197,9 +197,9 @@ static void test_blocks(void **state) {
  * fragmentation, whatever the order was. */
 static void test_anew(void **state) {
   (void)state;
-  weir__recording *snapshot = load("traces/llama_varlen");
+  weir__recording *recording = load("traces/llama_varlen");
   weir__recording_device device;
-  weir__recording part = part_of(snapshot, snapshot->devices[0].event_count * 3 / 10, &device);
+  weir__recording part = part_of(recording, recording->devices[0].event_count * 3 / 10, &device);
   weir__replayer *history = open_part(&part);
   weir__settings expandable;
   weir__replay_report report;
@@ -226,15 +226,15 @@ static void test_anew(void **state) {
   assert_true(report.unplaced > 0 && report.failures >= report.unplaced);
   assert_int_equal(report.first_failure, 0);
   weir__replayer_close(history);
-  weir__recording_free(snapshot);
+  weir__recording_free(recording);
 }
 
 /* Settings that are the recorded ones do not win over them: all begin in the same way. */
 static void test_tune(void **state) {
   (void)state;
-  weir__recording *snapshot = load("traces/gpt2_fixed");
+  weir__recording *recording = load("traces/gpt2_fixed");
   weir__recording_device device;
-  weir__recording part = part_of(snapshot, snapshot->devices[0].event_count / 2, &device);
+  weir__recording part = part_of(recording, recording->devices[0].event_count / 2, &device);
   const weir__replayer *history = open_part(&part);
   weir__costs costs;
   weir__costs_default(&costs);
@@ -252,7 +252,7 @@ static void test_tune(void **state) {
   assert_true(result.fit_recorded.bytes <= result.candidates[0].score.peak + 2 * MIB);
   weir__tune_clear(&result);
   weir__replayer_close((weir__replayer *)history);
-  weir__recording_free(snapshot);
+  weir__recording_free(recording);
 }
 
 /* ---- By hand ---- */
@@ -284,10 +284,10 @@ static void test_odd(void **state) {
   int64_t streams[1] = {0};
   weir__recording_pool pools[1] = {{{0, 0}}};
   weir__recording_device device = {.segments = segments, .segment_count = 5, .events = events, .event_count = 6};
-  weir__recording snapshot = {
+  weir__recording recording = {
       .devices = &device, .device_count = 1, .streams = streams, .stream_count = 1, .pools = pools, .pool_count = 1};
   weir__replayer *history = NULL;
-  weir_status status = weir__replayer_open(&snapshot, 0, 0, 0, &history);
+  weir_status status = weir__replayer_open(&recording, 0, 0, 0, &history);
   if (status == WEIR_OK)
     assert_true(weir__replayer_check(history)->differences > 0);
   weir__replayer_close(history);
@@ -312,9 +312,9 @@ static void test_released_pools(void **state) {
   weir__recording_pool pools[] = {{{0, 0}}, {{0, 6}}, {{0, 5}}}; /* the pool that was made last goes first */
   weir__recording_device device = {
       .segments = &segment, .segment_count = 1, .events = events, .event_count = sizeof events / sizeof *events};
-  weir__recording snapshot = {
+  weir__recording recording = {
       .devices = &device, .device_count = 1, .streams = streams, .stream_count = 1, .pools = pools, .pool_count = 3};
-  weir__replayer *history = open_part(&snapshot);
+  weir__replayer *history = open_part(&recording);
   const weir__replay_report *check = weir__replayer_check(history);
   assert_int_equal(weir__replayer_start(history)->segment_count, 2);
   if (check->differences)

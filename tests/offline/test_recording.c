@@ -116,12 +116,12 @@ static bytes pickle_of(const char *value) {
 }
 
 static weir_status read_bytes(const void *data, size_t size, const weir__recording_limits *limits,
-                              weir__recording **snapshot) {
+                              weir__recording **recording) {
   weir__input *source;
   weir_status status = weir__input_open_memory("test", data, size, &source);
   if (status != WEIR_OK)
     return status;
-  status = weir__recording_read(source, limits, snapshot);
+  status = weir__recording_read(source, limits, recording);
   weir__input_close(source);
   return status;
 }

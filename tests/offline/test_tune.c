@@ -83,10 +83,10 @@ static void test_any_number_of_threads(void **state) {
   weir__tune_options options = options_for(&f);
   weir__tune_result one, many;
   options.fit = true;
-  options.team.threads = 1;
+  options.parallel.threads = 1;
   tune(&options, &one);
   assert_true(one.candidate_count >= 200);
-  options.team.threads = 7;
+  options.parallel.threads = 7;
   tune(&options, &many);
   assert_same(&one, &many, f.count);
   weir__tune_clear(&many);
@@ -150,7 +150,7 @@ static void test_any_number_of_processes(void **state) {
   pthread_mutex_init(&m.lock, NULL);
   for (int i = 0; i < RANKS; i++) {
     processes[i] = (process){.options = options};
-    processes[i].options.team =
+    processes[i].options.parallel =
         (weir__parallel){.threads = 1, .rank = i, .ranks = RANKS, .share = share, .share_context = &m};
     assert_int_equal(pthread_create(&threads[i], NULL, run_process, &processes[i]), 0);
   }

@@ -1,4 +1,4 @@
-#include "offline/store.h"
+#include "offline/budget.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>

@@ -2,8 +2,8 @@
  * Memory for what is read from a file that nobody vouches for: every byte is taken from a budget, so a hostile file ends in
  * an error and not in the host's last page. Not thread-safe: its owner guards it.
  */
-#ifndef WEIR_OFFLINE_STORE_H
-#define WEIR_OFFLINE_STORE_H
+#ifndef WEIR_OFFLINE_BUDGET_H
+#define WEIR_OFFLINE_BUDGET_H
 
 #include <stdbool.h>
 #include <stddef.h>

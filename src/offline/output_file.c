@@ -1,4 +1,4 @@
-#include "offline/target.h"
+#include "offline/output_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,24 +12,24 @@
 #include <zstd.h>
 #endif
 
-static weir_status failed(const weir__target *target, int error) {
-  return weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot write it: %s", target->path ? target->path : "the standard output",
+static weir_status failed(const weir__output_file *output, int error) {
+  return weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot write it: %s", output->path ? output->path : "the standard output",
                     strerror(error));
 }
 
-weir_status weir__target_begin(weir__target *target, const char *path, weir__outfile_use use) {
-  *target = (weir__target){0};
+weir_status weir__output_file_begin(weir__output_file *output, const char *path, weir__outfile_use use) {
+  *output = (weir__output_file){0};
   if (path && strcmp(path, "-") == 0)
     path = NULL;
-  target->path = path ? strdup(path) : NULL;
-  if (path && !target->path)
+  output->path = path ? strdup(path) : NULL;
+  if (path && !output->path)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", path);
-  int error = weir__outfile_open(&target->out, path, use);
+  int error = weir__outfile_open(&output->out, path, use);
   if (!error)
     return WEIR_OK;
-  weir_status status = failed(target, error);
-  free(target->path);
-  *target = (weir__target){0};
+  weir_status status = failed(output, error);
+  free(output->path);
+  *output = (weir__output_file){0};
   return status;
 }
 
@@ -97,56 +97,56 @@ static FILE *open_packed(FILE *file) {
 }
 #endif
 
-static bool is_compressed(const weir__target *target) {
-  size_t length = target->path ? strlen(target->path) : 0;
-  return length > 4 && strcmp(target->path + length - 4, ".zst") == 0;
+static bool is_compressed(const weir__output_file *output) {
+  size_t length = output->path ? strlen(output->path) : 0;
+  return length > 4 && strcmp(output->path + length - 4, ".zst") == 0;
 }
 
-weir_status weir__target_open(weir__target *target) {
+weir_status weir__output_file_open(weir__output_file *output) {
 #ifndef WEIR_HAVE_ZSTD
-  if (is_compressed(target))
+  if (is_compressed(output))
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
                       "%s: this build of Weir is without zstd; leave .zst out of the name, and compress it yourself",
-                      target->path);
+                      output->path);
 #endif
-  int descriptor = fcntl(target->out.fd, F_DUPFD_CLOEXEC, 0); /* closing the file leaves the output's own open */
-  target->file = descriptor >= 0 ? fdopen(descriptor, "wb") : NULL;
-  if (!target->file) {
+  int descriptor = fcntl(output->out.fd, F_DUPFD_CLOEXEC, 0); /* closing the file leaves the output's own open */
+  output->file = descriptor >= 0 ? fdopen(descriptor, "wb") : NULL;
+  if (!output->file) {
     int error = errno;
     if (descriptor >= 0)
       close(descriptor);
-    return failed(target, error);
+    return failed(output, error);
   }
 #ifdef WEIR_HAVE_ZSTD
-  if (is_compressed(target)) {
-    FILE *packed = open_packed(target->file);
+  if (is_compressed(output)) {
+    FILE *packed = open_packed(output->file);
     if (!packed)
-      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory to compress", target->path);
-    target->file = packed;
+      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory to compress", output->path);
+    output->file = packed;
   }
 #endif
   return WEIR_OK;
 }
 
-weir_status weir__target_close(weir__target *target) {
-  FILE *file = target->file;
-  target->file = NULL;
+weir_status weir__output_file_close(weir__output_file *output) {
+  FILE *file = output->file;
+  output->file = NULL;
   if (!file)
     return WEIR_OK;
   bool had_error = ferror(file);
   errno = EIO;
-  return fclose(file) != 0 || had_error ? failed(target, errno) : WEIR_OK;
+  return fclose(file) != 0 || had_error ? failed(output, errno) : WEIR_OK;
 }
 
-weir_status weir__target_keep(weir__target *target) {
-  int error = weir__outfile_keep(&target->out);
-  return error ? failed(target, error) : WEIR_OK;
+weir_status weir__output_file_keep(weir__output_file *output) {
+  int error = weir__outfile_keep(&output->out);
+  return error ? failed(output, error) : WEIR_OK;
 }
 
-void weir__target_end(weir__target *target) {
-  if (target->file)
-    fclose(target->file);
-  weir__outfile_end(&target->out);
-  free(target->path);
-  *target = (weir__target){0};
+void weir__output_file_end(weir__output_file *output) {
+  if (output->file)
+    fclose(output->file);
+  weir__outfile_end(&output->out);
+  free(output->path);
+  *output = (weir__output_file){0};
 }
