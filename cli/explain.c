@@ -210,7 +210,7 @@ static void print_uses(const file *f) {
 static void print_holders(const file *f) {
   const weir__explanation *x = f->x;
   char text[2][32], stack[WEIR__DESCRIBE_TEXT];
-  size_t shown = x->has_request && x->cause != WEIR__CAUSE_EXHAUSTED ? 3 : WEIR__SUMMARY_HOLDERS;
+  size_t shown = x->has_request && x->cause != WEIR_OFFLINE_CAUSE_EXHAUSTED ? 3 : WEIR__SUMMARY_HOLDERS;
   if (x->holder_count)
     printf("  %sin use most%s\n", weir_cli_bold(), weir_cli_plain());
   for (size_t i = 0; i < x->holder_count && i < shown; i++) {
@@ -224,7 +224,7 @@ static void print_holders(const file *f) {
 static void print_pins(const file *f) {
   const weir__explanation *x = f->x;
   char text[3][32];
-  if (!x->pin_count || x->cause == WEIR__CAUSE_EXHAUSTED)
+  if (!x->pin_count || x->cause == WEIR_OFFLINE_CAUSE_EXHAUSTED)
     return;
   if (x->pins_serve)
     printf("  %swhat is in the way%s: each of these segments could serve it, but for the blocks in it\n",
@@ -268,28 +268,28 @@ static void print_cause(const weir__explanation *x) {
   uint64_t free_bytes = x->bytes[WEIR__USE_FREE_WHOLE] + x->bytes[WEIR__USE_FREE_SPLIT];
   printf("  %swhy%s         ", weir_cli_bold(), weir_cli_plain());
   switch (x->cause) {
-  case WEIR__CAUSE_EXHAUSTED:
+  case WEIR_OFFLINE_CAUSE_EXHAUSTED:
     print_exhausted(x);
     break;
-  case WEIR__CAUSE_FRAGMENTED:
+  case WEIR_OFFLINE_CAUSE_FRAGMENTED:
     printf("Fragmentation: %s are free, in pieces of at most %s, and live blocks keep their segments\n"
            "              from going back.\n",
            bytes(free_bytes, text[0]), bytes(x->largest_hole, text[1]));
     break;
-  case WEIR__CAUSE_STREAMS:
+  case WEIR_OFFLINE_CAUSE_STREAMS:
     printf("Other streams: %s are free, but were last used by other streams, and a block stays with its stream.\n",
            bytes(x->bytes[WEIR__USE_FREE_STREAM], text[0]));
     break;
-  case WEIR__CAUSE_POOLS:
+  case WEIR_OFFLINE_CAUSE_POOLS:
     printf("Pools: %s are free in other pools than the request's (%s), and a block stays in its pool.\n",
            bytes(x->bytes[WEIR__USE_FREE_POOL], text[0]),
            x->is_private ? "it asks in a private one" : "graphs have pools of their own");
     break;
-  case WEIR__CAUSE_CLASS:
+  case WEIR_OFFLINE_CAUSE_CLASS:
     printf("Size classes: %s are free in segments for the other class of sizes, which live blocks keep.\n",
            bytes(x->bytes[WEIR__USE_FREE_CLASS], text[0]));
     break;
-  case WEIR__CAUSE_WAITING:
+  case WEIR_OFFLINE_CAUSE_WAITING:
     if (x->was_rescued)
       printf("Waiting: suitable blocks were freed, but another stream was not done with them. PyTorch waits, and then\n"
              "              does not look again: the same request once more would have been served.\n");
@@ -297,7 +297,7 @@ static void print_cause(const weir__explanation *x) {
       printf("Waiting: %s were freed, but another stream was not done with them%s.\n",
              bytes(x->bytes[WEIR__USE_WAITING], text[0]), x->is_capture ? ", and a capture does not wait" : "");
     break;
-  case WEIR__CAUSE_MIXED:
+  case WEIR_OFFLINE_CAUSE_MIXED:
   default:
     if (x->is_from_file && !x->reserved)
       printf("Not known: what was reserved at that moment is not in the file.\n");
@@ -313,7 +313,7 @@ static void print_failed_settings(const weir__explanation *x) {
   size_t column = 0, count = 0;
   for (size_t i = 0; i < x->trial_count; i++)
     count += x->trials[i].remedy == WEIR__REMEDY_SETTING && !x->trials[i].works;
-  if (count && x->cause == WEIR__CAUSE_EXHAUSTED) {
+  if (count && x->cause == WEIR_OFFLINE_CAUSE_EXHAUSTED) {
     printf("    no          any of the %zu settings that were tried\n", count);
     return;
   }
@@ -495,7 +495,7 @@ static void print_next(const file *f) {
     printf("call torch.cuda.empty_cache() between the steps\n");
   else if (find_remedy(x, WEIR__REMEDY_WAIT))
     printf("catch the error, call torch.cuda.synchronize(), and ask again\n");
-  else if (x->cause == WEIR__CAUSE_EXHAUSTED)
+  else if (x->cause == WEIR_OFFLINE_CAUSE_EXHAUSTED)
     printf("no setting helps: free or shrink what is listed as in use, or ask for less\n");
   else if (x->trial_count)
     printf("nothing that was tried helps: free the blocks that are in the way earlier, or allocate them first\n");
@@ -637,8 +637,6 @@ static void print_json(const file *f) {
   static const char *const moments[] = {"auto", "oom", "peak", "end", "event"};
   static const char *const uses[] = {"live",       "rounding",   "waiting",     "free_whole",
                                      "free_split", "free_class", "free_stream", "free_pool"};
-  static const char *const causes[] = {"none",  "exhausted", "fragmented", "streams",
-                                       "pools", "class",     "waiting",    "mixed"};
   static const char *const histories[] = {"none", "complete", "late", "wrapped"};
   const weir__explanation *x = f->x;
   printf("{\"file\": ");
@@ -677,7 +675,7 @@ static void print_json(const file *f) {
   for (int i = 0; i < WEIR__USES; i++)
     printf("%s\"%s\": %" PRIu64, i ? ", " : "", uses[i], x->bytes[i]);
   printf("}, \"largest_hole\": %" PRIu64 ", \"largest_elsewhere\": %" PRIu64 ", \"cause\": \"%s\", ", x->largest_hole,
-         x->largest_elsewhere, causes[x->cause]);
+         x->largest_elsewhere, weir_offline_cause_name(x->cause));
   json_pins(f);
   printf("\"holders\": [");
   for (size_t i = 0; i < x->holder_count; i++) {

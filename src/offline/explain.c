@@ -287,22 +287,22 @@ static weir_status find_holders(const weir__recording *recording, const weir__st
 
 /* ---- The cause ---- */
 
-static weir__cause cause_of(const weir__explanation *x, bool was_rescued) {
+static weir_offline_cause cause_of(const weir__explanation *x, bool was_rescued) {
   static const struct {
     weir__byte_use use;
-    weir__cause cause;
-  } stranded[] = {{WEIR__USE_FREE_SPLIT, WEIR__CAUSE_FRAGMENTED},
-                  {WEIR__USE_FREE_STREAM, WEIR__CAUSE_STREAMS},
-                  {WEIR__USE_FREE_POOL, WEIR__CAUSE_POOLS},
-                  {WEIR__USE_FREE_CLASS, WEIR__CAUSE_CLASS},
-                  {WEIR__USE_WAITING, WEIR__CAUSE_WAITING}};
+    weir_offline_cause cause;
+  } stranded[] = {{WEIR__USE_FREE_SPLIT, WEIR_OFFLINE_CAUSE_FRAGMENTED},
+                  {WEIR__USE_FREE_STREAM, WEIR_OFFLINE_CAUSE_STREAMS},
+                  {WEIR__USE_FREE_POOL, WEIR_OFFLINE_CAUSE_POOLS},
+                  {WEIR__USE_FREE_CLASS, WEIR_OFFLINE_CAUSE_CLASS},
+                  {WEIR__USE_WAITING, WEIR_OFFLINE_CAUSE_WAITING}};
   if (was_rescued)
-    return WEIR__CAUSE_WAITING;
+    return WEIR_OFFLINE_CAUSE_WAITING;
   uint64_t active = x->bytes[WEIR__USE_LIVE] + x->bytes[WEIR__USE_ROUNDING];
   uint64_t missing = x->missing_most;
   if (x->limit != UINT64_MAX && (x->rounded > x->limit || active > x->limit - x->rounded))
-    return WEIR__CAUSE_EXHAUSTED;
-  weir__cause cause = WEIR__CAUSE_MIXED;
+    return WEIR_OFFLINE_CAUSE_EXHAUSTED;
+  weir_offline_cause cause = WEIR_OFFLINE_CAUSE_MIXED;
   uint64_t most = 0;
   for (size_t i = 0; i < WEIR_COUNT_OF(stranded); i++) {
     uint64_t bytes = x->bytes[stranded[i].use];

@@ -15,6 +15,7 @@
 #include "offline/recording.h"
 #include "offline/replay.h"
 #include "offline/summary.h"
+#include "weir/offline.h"
 
 typedef enum weir__moment {
   WEIR__AT_AUTO, /* the first failure, or else the peak */
@@ -82,22 +83,11 @@ typedef struct weir__trial {
   uint64_t reserved;    /* when it is served: bytes in all */
 } weir__trial;
 
-typedef enum weir__cause {
-  WEIR__CAUSE_NONE,       /* nothing failed */
-  WEIR__CAUSE_EXHAUSTED,  /* what is in use and the request are more than there may be */
-  WEIR__CAUSE_FRAGMENTED, /* enough is free in the right pool, in pieces that are too small */
-  WEIR__CAUSE_STREAMS,    /* what would do is free in other streams */
-  WEIR__CAUSE_POOLS,      /* ... in other pools */
-  WEIR__CAUSE_CLASS,      /* ... in segments for the other size class */
-  WEIR__CAUSE_WAITING,    /* ... and waits for another stream */
-  WEIR__CAUSE_MIXED       /* no one of these alone */
-} weir__cause;
-
 typedef struct weir__explanation {
   int device;
   weir__moment moment;
   weir__completeness completeness;
-  weir__cause cause;
+  weir_offline_cause cause;
   size_t event; /* its number in the file */
   size_t event_count;
   size_t oom_count, first_oom, next_oom; /* requests that failed in all; the events of the first two, where there are */

@@ -8,22 +8,32 @@
 #include "offline/ring_reader.h"
 #include "offline/state.h"
 
-weir_status weir__recording_load(const char *path, const weir__recording_limits *limits, weir__recording **out) {
-  if (strcmp(path, "-") != 0 && weir__ring_file_is(path))
-    return weir__ring_file_load(path, limits, out);
-  weir__input *source;
+/* Reads a pickle or a ring file, whichever the first bytes say, and closes the input. */
+static weir_status read_any(weir__input *input, const weir__recording_limits *limits, weir__recording **out) {
   unsigned char begin[WEIR__INPUT_PEEK];
   size_t size = 0;
-  weir_status status = weir__input_open(path, &source);
-  if (status != WEIR_OK)
-    return status;
-  status = weir__input_peek(source, begin, sizeof begin, &size);
+  weir_status status = weir__input_peek(input, begin, sizeof begin, &size);
   if (status == WEIR_OK && weir__ring_file_begins(begin, size))
-    status = weir__ring_file_read(source, limits, out);
+    status = weir__ring_file_read(input, limits, out);
   else if (status == WEIR_OK)
-    status = weir__recording_read(source, limits, out);
-  weir__input_close(source);
+    status = weir__recording_read(input, limits, out);
+  weir__input_close(input);
   return status;
+}
+
+weir_status weir__recording_load(const char *path, const weir__recording_limits *limits, weir__recording **out) {
+  weir__input *input;
+  if (strcmp(path, "-") != 0 && weir__ring_file_is(path))
+    return weir__ring_file_load(path, limits, out);
+  weir_status status = weir__input_open(path, &input);
+  return status ? status : read_any(input, limits, out);
+}
+
+weir_status weir__recording_load_memory(const char *name, const void *bytes, size_t size,
+                                        const weir__recording_limits *limits, weir__recording **out) {
+  weir__input *input;
+  weir_status status = weir__input_open_memory(name, bytes, size, &input);
+  return status ? status : read_any(input, limits, out);
 }
 
 void weir__recording_free(weir__recording *s) {

@@ -201,6 +201,10 @@ typedef weir__pickle_limits weir__recording_limits;
 /* Reads a file, a pipe or, for "-", the standard input, plain or compressed. `limits` may be NULL: see weir__pickle_limits. */
 weir_status weir__recording_load(const char *path, const weir__recording_limits *limits, weir__recording **recording);
 
+/* Reads what a file would have from memory, plain or compressed; `name` is what errors call it. */
+weir_status weir__recording_load_memory(const char *name, const void *bytes, size_t size,
+                                        const weir__recording_limits *limits, weir__recording **recording);
+
 /* Reads from a source that is not a file; it stays the caller's. */
 weir_status weir__recording_read(weir__input *source, const weir__recording_limits *limits,
                                  weir__recording **recording);

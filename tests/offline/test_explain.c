@@ -87,7 +87,7 @@ static void test_llama_oom(void **state) {
   assert_true(x.limit_is_inferred);
   assert_true(x.limit <= 13509889228 && x.limit_most >= 13509889228);
   check_sums(recording, &x);
-  assert_int_equal(x.cause, WEIR__CAUSE_FRAGMENTED);
+  assert_int_equal(x.cause, WEIR_OFFLINE_CAUSE_FRAGMENTED);
   assert_true(x.largest_hole < x.rounded);
   assert_true(x.bytes[WEIR__USE_FREE_SPLIT] + x.limit - x.reserved > x.rounded);
   assert_false(x.pins_serve);
@@ -102,7 +102,7 @@ static void test_llama_oom(void **state) {
   assert_false(x.limit_is_inferred);
   assert_int_equal(x.limit, 13509889229);
   assert_int_equal(x.limit_most, x.limit);
-  assert_int_equal(x.cause, WEIR__CAUSE_FRAGMENTED);
+  assert_int_equal(x.cause, WEIR_OFFLINE_CAUSE_FRAGMENTED);
   assert_true(find_setting(&x, "expandable_segments:True")->works);
 
   /* Nothing is predicted when nobody wants it. */
@@ -128,7 +128,7 @@ static void test_histories(void **state) {
     check_sums(recording, &x);
     check_trials(recording, &x);
     bool is_exhausted = x.bytes[WEIR__USE_LIVE] + x.bytes[WEIR__USE_ROUNDING] + x.rounded > x.limit;
-    assert_int_equal(x.cause == WEIR__CAUSE_EXHAUSTED, is_exhausted);
+    assert_int_equal(x.cause == WEIR_OFFLINE_CAUSE_EXHAUSTED, is_exhausted);
     if (is_exhausted)
       for (size_t k = 0; k < x.trial_count; k++)
         if (strstr(x.trials[k].conf, "roundup") == NULL) /* less rounding may be just what is missing */
@@ -146,7 +146,7 @@ static void test_moments(void **state) {
   explain(recording, &(weir__explain_options){0}, &x);
   assert_int_equal(x.moment, WEIR__AT_PEAK);
   assert_false(x.has_request);
-  assert_int_equal(x.cause, WEIR__CAUSE_NONE);
+  assert_int_equal(x.cause, WEIR_OFFLINE_CAUSE_NONE);
   assert_int_equal(x.trial_count, 0);
   assert_int_equal(x.bytes[WEIR__USE_LIVE], 9454177936); /* PyTorch's own peak of requested_bytes */
   check_sums(recording, &x);
@@ -310,7 +310,7 @@ static void test_exhausted(void **state) {
   weir__explanation x;
   explain_events(events, 3, &x);
   assert_int_equal(x.differences, 0);
-  assert_int_equal(x.cause, WEIR__CAUSE_EXHAUSTED);
+  assert_int_equal(x.cause, WEIR_OFFLINE_CAUSE_EXHAUSTED);
   assert_int_equal(x.device_free, FREE);
   for (size_t i = 0; i < x.trial_count; i++)
     assert_false(x.trials[i].works);
@@ -326,7 +326,7 @@ static void test_pinned(void **state) {
   weir__explanation x;
   explain_events(events, sizeof events / sizeof *events, &x);
   assert_int_equal(x.differences, 0);
-  assert_int_equal(x.cause, WEIR__CAUSE_FRAGMENTED);
+  assert_int_equal(x.cause, WEIR_OFFLINE_CAUSE_FRAGMENTED);
   assert_int_equal(x.largest_hole, 50 * MIB);
   assert_int_equal(x.bytes[WEIR__USE_FREE_SPLIT], 100 * MIB);
   assert_true(x.pins_serve);
@@ -345,7 +345,7 @@ static void test_other_stream(void **state) {
   weir__explanation x;
   explain_events(events, sizeof events / sizeof *events, &x);
   assert_int_equal(x.differences, 0);
-  assert_int_equal(x.cause, WEIR__CAUSE_STREAMS);
+  assert_int_equal(x.cause, WEIR_OFFLINE_CAUSE_STREAMS);
   assert_int_equal(x.bytes[WEIR__USE_FREE_STREAM], 100 * MIB);
   assert_int_equal(x.largest_hole, 0);
   assert_int_equal(x.largest_elsewhere, 100 * MIB);
@@ -374,7 +374,7 @@ static void test_size_class(void **state) {
   weir__explanation x;
   explain_events(events, count, &x);
   assert_int_equal(x.differences, 0);
-  assert_int_equal(x.cause, WEIR__CAUSE_CLASS);
+  assert_int_equal(x.cause, WEIR_OFFLINE_CAUSE_CLASS);
   assert_int_equal(x.bytes[WEIR__USE_FREE_CLASS], SEGMENTS * MIB);
   assert_int_equal(x.pin_segments, 16); /* 32 of 120 MiB have to go */
   assert_int_equal(x.pin_blocks, 16);
@@ -389,7 +389,7 @@ static void test_waiting(void **state) {
   weir__explanation x;
   explain_events(events, sizeof events / sizeof *events, &x);
   assert_int_equal(x.differences, 0);
-  assert_int_equal(x.cause, WEIR__CAUSE_WAITING);
+  assert_int_equal(x.cause, WEIR_OFFLINE_CAUSE_WAITING);
   assert_true(x.trial_count > 0);
   assert_int_equal(x.trials[0].remedy, WEIR__REMEDY_WAIT);
   assert_true(x.trials[0].works);
@@ -417,7 +417,7 @@ static void test_full_device(void **state) {
     assert_int_equal(x.moment, WEIR__AT_OOM);
     assert_int_equal(x.differences, 0);
     assert_false(x.is_from_file);
-    assert_int_equal(x.cause, WEIR__CAUSE_EXHAUSTED);
+    assert_int_equal(x.cause, WEIR_OFFLINE_CAUSE_EXHAUSTED);
     assert_true(x.limit_is_device && !x.limit_is_inferred);
     assert_int_equal(x.limit, 1ull << 30);
     assert_int_equal(x.limit_most, x.limit);
