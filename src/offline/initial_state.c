@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/base.h"
 #include "base/rangemap.h"
 
@@ -53,14 +54,9 @@ typedef struct builder {
 
 /* A new item, zeroed; NULL: no host memory. */
 static void *append(builder *b, list *l, size_t size) {
-  if (l->count == l->room) {
-    void *grown = realloc(l->items, (2 * l->room + 64) * size);
-    if (!grown) {
-      b->has_failed = true;
-      return NULL;
-    }
-    l->items = grown;
-    l->room = 2 * l->room + 64;
+  if (!weir__array_reserve(&l->items, &l->room, l->count + 1, size)) {
+    b->has_failed = true;
+    return NULL;
   }
   return memset((char *)l->items + l->count++ * size, 0, size);
 }

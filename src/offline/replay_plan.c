@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/base.h"
+#include "base/hash_map.h"
 #include "base/rangemap.h"
 #include "offline/initial_state.h"
 
@@ -165,46 +167,47 @@ static bool plan_pools(weir__plan *plan, const weir__recording_device *device) {
   return ok;
 }
 
+/* An allocation and its number. */
 typedef struct numbered {
-  uint64_t address; /* 0 if the slot is empty */
+  uint64_t address;
   uint32_t block;
 } numbered;
 
-static numbered *slot_of(numbered *table, size_t room, uint64_t address) {
-  size_t slot = (size_t)((address >> 9) * 0x9e3779b97f4a7c15u >> 20) & (room - 1);
-  while (table[slot].address && table[slot].address != address)
-    slot = (slot + 1) & (room - 1);
-  return &table[slot];
+/* Numbers an allocation. false if there is no host memory. One at address 0, as a damaged recording may have, is not
+ * found again. */
+static bool number_block(weir__plan *plan, weir__hash_map *numbers, uint64_t address, uint32_t *block) {
+  numbered *made = address ? weir__hash_map_put(numbers, sizeof *made, address) : NULL;
+  *block = (uint32_t)plan->block_count++;
+  if (made)
+    made->block = *block;
+  return made || !address;
 }
 
 /* Numbers the allocations, so that a run finds the allocation of a free without a search. */
 static bool plan_blocks(weir__plan *plan) {
   const weir__state *start = &plan->start;
-  size_t room = 64;
-  while (room < 2 * (plan->count + start->block_count))
-    room *= 2;
-  numbered *table = calloc(room, sizeof *table);
-  if (!table)
-    return false;
-  for (size_t i = 0; i < start->block_count; i++)
+  weir__hash_map numbers = {0};
+  uint32_t block;
+  bool ok = true;
+  for (size_t i = 0; i < start->block_count && ok; i++)
     if (weir__state_is_active(&start->blocks[i]))
-      *slot_of(table, room, start->blocks[i].address) =
-          (numbered){start->blocks[i].address, (uint32_t)plan->block_count++};
-  for (size_t i = plan->first; i < plan->count; i++) {
+      ok = number_block(plan, &numbers, start->blocks[i].address, &block);
+  for (size_t i = plan->first; i < plan->count && ok; i++) {
     const weir__recording_entry *e = &plan->events[i];
     if (e->action > WEIR_TRACE_FREE_COMPLETED)
       continue;
-    numbered *found = slot_of(table, room, e->address);
     if (e->action == WEIR_TRACE_ALLOC) {
-      *found = (numbered){e->address, (uint32_t)plan->block_count++};
-      plan->entries[i].block = found->block;
-    } else if (found->address)
+      ok = number_block(plan, &numbers, e->address, &plan->entries[i].block);
+      continue;
+    }
+    const numbered *found = e->address ? weir__hash_map_find(&numbers, sizeof *found, e->address) : NULL;
+    if (found)
       plan->entries[i].block = found->block;
     else if (e->action == WEIR_TRACE_FREE_REQUESTED)
       plan->unknown_frees++;
   }
-  free(table);
-  return true;
+  weir__hash_map_clear(&numbers);
+  return ok;
 }
 
 /* ---- Releases ---- */
@@ -264,13 +267,8 @@ static bool plan_releases(weir__plan *plan) {
       plan->peak = reserved > plan->peak ? reserved : plan->peak;
       continue;
     }
-    if (plan->release_count == room) {
-      weir__plan_release *grown = realloc(plan->releases, (2 * room + 16) * sizeof *grown);
-      if (!grown)
-        return false;
-      plan->releases = grown;
-      room = 2 * room + 16;
-    }
+    if (!WEIR__RESERVE(plan->releases, room, plan->release_count + 1))
+      return false;
     size_t end = plan_release(plan, i, reserved, &plan->releases[plan->release_count++]);
     for (; i < end; i++) {
       weir__count_reserved(&plan->events[i], &reserved);
@@ -290,50 +288,37 @@ bool weir__plan_is_capture(const weir__plan *plan, size_t request) {
 
 /* Which thread used a pool of a stream last. Events are counted from 1. */
 typedef struct use {
-  uint64_t key;        /* + 1; 0 if the slot is empty */
+  uint64_t key;        /* pool and stream, + 1 */
   size_t last, before; /* its last event, and the last one of another thread before that */
   uint8_t thread;
 } use;
 
 static bool note_race(weir__plan *plan, size_t request) {
-  if (plan->race_count == plan->race_room) {
-    size_t room = 2 * plan->race_room + 64;
-    size_t *grown = realloc(plan->races, room * sizeof *grown);
-    if (!grown)
-      return false;
-    plan->races = grown;
-    plan->race_room = room;
-  }
+  if (!WEIR__RESERVE(plan->races, plan->race_room, plan->race_count + 1))
+    return false;
   plan->races[plan->race_count++] = request;
   return true;
 }
 
-static use *use_of(use *uses, size_t room, const weir__recording_entry *e) {
-  uint64_t key = ((uint64_t)e->pool << 16 | e->stream) + 1;
-  size_t slot = (size_t)(key * 0x9e3779b97f4a7c15u >> 32) & (room - 1);
-  while (uses[slot].key && uses[slot].key != key)
-    slot = (slot + 1) & (room - 1);
-  uses[slot].key = key;
-  return &uses[slot];
-}
-
 static bool plan_races(weir__plan *plan) {
   const weir__recording_entry *events = plan->events;
-  size_t heard[WEIR__RECORDING_MANY_THREADS + 1] = {0}, room = 64;
+  size_t heard[WEIR__RECORDING_MANY_THREADS + 1] = {0}; /* the last event of each thread */
   for (size_t i = 1; i < plan->count && !plan->has_threads; i++)
     plan->has_threads = events[i].thread != events[0].thread;
   if (!plan->recording->has_causes || (!plan->has_threads && !plan->has_checkpoint))
     return true;
-  while (room < 2 * plan->recording->stream_count * plan->recording->pool_count && room < 4 * plan->count)
-    room *= 2;
-  use *uses = calloc(room, sizeof *uses);
-  bool ok = uses != NULL;
+  weir__hash_map uses = {0};
+  bool ok = true;
   for (size_t i = 0; i < plan->count && ok; i++) {
     const weir__recording_entry *e = &events[i];
     uint8_t thread = e->thread;
     if (weir__is_segment_event(e))
       continue;
-    use *u = use_of(uses, room, e);
+    use *u = weir__hash_map_put(&uses, sizeof *u, ((uint64_t)e->pool << 16 | e->stream) + 1);
+    if (!u) {
+      ok = false;
+      break;
+    }
     bool is_other = u->thread != thread || thread == WEIR__RECORDING_MANY_THREADS;
     size_t others = is_other ? u->last : u->before;
     /* A thread without an entry since the checkpoint may have searched before it, and another may have freed a block
@@ -347,7 +332,7 @@ static bool plan_races(weir__plan *plan) {
     u->thread = thread;
     heard[thread] = thread == WEIR__RECORDING_MANY_THREADS ? 0 : i + 1;
   }
-  free(uses);
+  weir__hash_map_clear(&uses);
   return ok;
 }
 

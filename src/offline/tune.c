@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/base.h"
 
 enum {
@@ -58,15 +59,9 @@ static void add(search *s, weir__settings candidate) {
   for (size_t i = 1; i < r->candidate_count; i++)
     if (weir__settings_equal(&r->candidates[i].settings, &candidate))
       return;
-  if (r->candidate_count == s->room) {
-    size_t room = s->room ? 2 * s->room : 256;
-    weir__tune_candidate *grown = realloc(r->candidates, room * sizeof *grown);
-    if (!grown) {
-      s->status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu candidates", room);
-      return;
-    }
-    r->candidates = grown;
-    s->room = room;
+  if (!WEIR__RESERVE(r->candidates, s->room, r->candidate_count + 1)) {
+    s->status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "no host memory for %zu candidates", r->candidate_count + 1);
+    return;
   }
   r->candidates[r->candidate_count++] = (weir__tune_candidate){.settings = candidate, .keys = count_keys(&candidate)};
 }
