@@ -7,7 +7,7 @@
 
 enum { BUFFER_SIZE = 128 * 1024, SLACK = WEIR__BYTE_READER_SLACK };
 
-/* The bytes that came decide what may be taken for them. */
+/* The limit follows the number of bytes read. */
 static void raise_budget(weir__byte_reader *w, uint64_t bytes) {
   uint64_t allowed = WEIR__WINDOW_MEMORY + (bytes < UINT64_MAX / 128 ? bytes : UINT64_MAX / 128) * WEIR__WINDOW_FACTOR;
   w->budget->limit = allowed < w->memory ? allowed : w->memory;
@@ -82,7 +82,7 @@ weir_status weir__byte_reader_fill(weir__byte_reader *w, size_t wanted) {
       }
       w->buffer = w->begin = grown;
     }
-    /* Also where a long text has made the buffer large, no more than usual is ahead of who reads. */
+    /* Even if a long text has enlarged the buffer, no more than usual is read ahead. */
     size_t got = 0, missing = ahead + wanted - kept, room = w->capacity - kept - SLACK;
     size_t most = missing > BUFFER_SIZE ? missing : BUFFER_SIZE;
     status = weir__input_read(w->input, w->buffer + kept, room < most ? room : most, &got);

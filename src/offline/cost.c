@@ -12,9 +12,9 @@
 
 enum { MOST_BYTES = 1 << 16 };
 
-/* An NVIDIA H200 with driver 580 and CUDA 13.0. A pair of cuMemAlloc and cuMemFree takes 62 to 94 us, and is cut in half.
- * cuMemCreate takes 8.9, 9.4 and 11.1 us for 2, 20 and 64 MiB, cuMemRelease 13.0, 17.5 and 33.8: straight lines that are no
- * more than a tenth away. cuMemAddressReserve takes 9 to 66 us. */
+/* Measured on an NVIDIA H200 with driver 580 and CUDA 13.0. A pair of cuMemAlloc and cuMemFree takes 62 to 94 us, half
+ * of which is assigned to each. cuMemCreate takes 8.9, 9.4 and 11.1 us for 2, 20 and 64 MiB, cuMemRelease 13.0, 17.5
+ * and 33.8; linear fits are within a tenth. cuMemAddressReserve takes 9 to 66 us. */
 void weir__costs_default(weir__costs *costs) {
   *costs = (weir__costs){.of = {[WEIR__METER_ALLOC] = {39000, 0},
                                 [WEIR__METER_FREE] = {39000, 0},
@@ -27,7 +27,7 @@ void weir__costs_default(weir__costs *costs) {
                                 [WEIR__METER_RELEASE] = {11700, 315}}};
 }
 
-/* Where a key's number is; NULL: there is no such key. */
+/* The number of a key; NULL if there is no such key. */
 static double *find(weir__costs *costs, const char *key, size_t length) {
   bool is_mib = length > 4 && memcmp(key + length - 4, "_mib", 4) == 0;
   if (is_mib)
@@ -40,7 +40,7 @@ static double *find(weir__costs *costs, const char *key, size_t length) {
   return NULL;
 }
 
-/* What stands between words, in lines and in JSON. */
+/* What separates words, in lines and in JSON. */
 static const char separators[] = " \t\r\n,:={}\"";
 
 static const char *skip(const char *at, int *line) {

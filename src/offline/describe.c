@@ -11,7 +11,7 @@ static const char *text_of(const weir__recording *recording, uint32_t id) {
   return id < recording->strings.count ? recording->strings.items[id].text : "";
 }
 
-/* As much of a text as there is room for, without what a terminal would obey. */
+/* Copies as much of a text as there is room for, without control characters. */
 static const char *escaped(const char *text, char *out, size_t size) {
   weir__escape_text(text, strlen(text), out, size);
   return out;
@@ -35,8 +35,8 @@ static bool is_weir(const char *file) {
   return strstr(file, "libweir") || strstr(file, "/_weir.") || (strstr(file, "/weir/") && is_python(file));
 }
 
-/* How far a frame is from the code of the program's author. `has_python`: the stack has Python frames, so native ones belong to
- * the interpreter and to extensions. */
+/* How far a frame is from the program's own code. With `has_python` the stack has Python frames, so native ones belong
+ * to the interpreter and to extensions. */
 typedef enum distance { OWN, OTHER_LIBRARY, FRAMEWORK } distance;
 
 static distance distance_of(const char *file, bool has_python) {
@@ -55,8 +55,8 @@ static const char *file_of(const weir__recording *recording, uint32_t frame) {
 
 #define NO_FRAME UINT32_MAX
 
-/* The frames that stand for a stack: the innermost one, and the innermost of the program's own code, or else of a library other than
- * PyTorch. Native frames are passed over where there are Python frames, and Weir's own always. */
+/* The frames that describe a stack: the innermost one, and the innermost of the program's own code, or else of a
+ * library other than PyTorch. Native frames are skipped if there are Python frames, and Weir's own always. */
 typedef struct shown {
   uint32_t inner, own;
 } shown;
@@ -64,7 +64,7 @@ typedef struct shown {
 static shown frames_of(const weir__recording *recording, uint32_t stack) {
   const weir__recording_stack *s = &recording->stacks[stack < recording->stack_count ? stack : 0];
   shown found = {NO_FRAME, NO_FRAME};
-  if (!s->count) /* a file without any frame has no array of them */
+  if (!s->count) /* a recording without frames has no array of them */
     return found;
   const uint32_t *frames = recording->stack_frames + s->first;
   distance closest = FRAMEWORK;
@@ -111,12 +111,12 @@ const char *weir__describe_stack(const weir__recording *recording, uint32_t stac
   return put_frames(recording, &frames, text);
 }
 
-/* ---- Stacks that look alike ---- */
+/* ---- Stacks that are described alike ---- */
 
-/* Stacks by the frames that are shown of them, and by what these look like. */
+/* Stacks by the frames that describe them, and by their texts. */
 typedef struct site {
   shown frames;
-  uint32_t stack; /* + 1: the first such; 0: empty */
+  uint32_t stack; /* + 1: the first such;  0 if it is empty */
 } site;
 
 static site *site_of(site *table, size_t room, const shown *frames) {

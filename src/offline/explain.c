@@ -9,14 +9,14 @@
 #include "offline/explain_parts.h"
 #include "offline/replay_plan.h"
 
-/* What is taken along while the history is replayed. */
+/* What is collected while the history is replayed. */
 typedef struct view {
   size_t target;
   bool is_taken;
   size_t rescued;
   bool was_rescued; /* the request at the target */
   uint64_t peak;    /* reserved bytes in the whole recording */
-  uint64_t memory;  /* with which the history was opened */
+  uint64_t memory;  /* with which the replayer was opened */
   double fraction;
   weir__settings settings;
   weir__state state;
@@ -77,8 +77,8 @@ static size_t next_oom(const weir__recording_device *device, size_t first) {
   return i;
 }
 
-/* Whether the list of segments shows the state at an event: nothing happened after it. A snapshot that is written when memory
- * runs out is like that. */
+/* Whether the list of segments shows the state at an event, since nothing happened after it: as in a snapshot that is
+ * written when memory runs out. */
 static bool is_last(const weir__recording_device *device, size_t event) {
   for (size_t i = event + 1; i < device->event_count; i++)
     if (device->events[i].action <= WEIR_TRACE_SEGMENT_UNMAP)
@@ -86,9 +86,10 @@ static bool is_last(const weir__recording_device *device, size_t event) {
   return true;
 }
 
-/* ---- What was asked ---- */
+/* ---- The request ---- */
 
-/* The pool of a request that failed is not recorded before PyTorch 2.12: it is taken for that of the last one before it. */
+/* Before PyTorch 2.12 the pool of a request that failed is not recorded: it is assumed to be that of the last request.
+ * */
 static void seek(const weir__recording *recording, const weir__recording_device *device, size_t event,
                  const weir__state *state, weir__explanation *x, weir__seeker *seeker) {
   const weir__recording_entry *e = &device->events[event];
@@ -123,10 +124,10 @@ static void read_request(const weir__recording_entry *e, const weir__settings *s
   }
 }
 
-/* ---- What there was, and what was missing ---- */
+/* ---- The limit, and what was missing ---- */
 
-/* What an expandable segment would have to map for the request: the allocator takes the lowest place where unmapped space, with the
- * free blocks around it, is long enough. Behind its last page a segment has room. */
+/* What an expandable segment would have to map for the request. The allocator takes the lowest unmapped range that is
+ * long enough together with the free blocks around it. There is room after the last page. */
 static uint64_t bytes_to_map(const weir__state *state, const weir__seeker *seeker, const weir__settings *settings,
                              uint64_t bytes) {
   uint64_t page = seeker->is_small ? WEIR__PORT_SMALL_SEGMENT : settings->large_segment_size;
@@ -134,7 +135,7 @@ static uint64_t bytes_to_map(const weir__state *state, const weir__seeker *seeke
     const weir__state_segment *s = &state->segments[i];
     if (!s->is_expandable || !weir__may_get(seeker, s))
       continue;
-    uint64_t have = 0, unmapped = 0; /* of the run of free and unmapped blocks under way */
+    uint64_t have = 0, unmapped = 0; /* of the current run of free and unmapped blocks */
     for (size_t k = s->first; k < s->first + s->count; k++) {
       const weir__state_block *b = &state->blocks[k];
       if (weir__state_is_active(b)) {
@@ -168,11 +169,11 @@ static void find_limit(weir__explanation *x) {
     x->limit_most = refused - 1;
 }
 
-/* How much more than there was. Not known of a failure that neither a limit nor a full device explains. */
+/* How much memory was missing. Not known for a failure that neither a limit nor a full device explains. */
 static void find_missing(weir__explanation *x) {
   bool is_full = x->has_device_free && x->device_free < x->mapped;
   uint64_t of_device = is_full ? x->mapped - x->device_free : 0, taken;
-  x->missing_most = x->wanted; /* whatever there was */
+  x->missing_most = x->wanted; /* no matter how much was free */
   if (x->limit_is_device) {
     uint64_t room = x->limit > x->reserved ? x->limit - x->reserved : 0;
     x->has_missing = room < x->mapped;
@@ -236,7 +237,7 @@ static void count_bytes(const weir__state *state, const weir__seeker *seeker, we
   }
 }
 
-/* ---- Who holds ---- */
+/* ---- Holders ---- */
 
 static int by_key(const void *a, const void *b) {
   const weir__holder *x = a, *y = b;
@@ -316,7 +317,7 @@ static weir_offline_cause cause_of(const weir__explanation *x, bool was_rescued)
   return cause;
 }
 
-/* ---- The whole ---- */
+/* ---- The explanation ---- */
 
 static weir_status analyse(const weir__recording *recording, const weir__recording_device *device,
                            const weir__replayer *replayer, view *v, weir__explanation *x) {
@@ -361,8 +362,9 @@ static bool is_replayed(const weir__replayer *replayer, size_t event) {
   return !check->differences || check->first_difference > event;
 }
 
-/* Opens the history with the memory that was given. If the device's memory alone does not explain the file, the program had a limit
- * of its own, or others had a part of the device: that is inferred then. A limit that does not explain it is wrong. */
+/* Opens the history with the given memory. If the device's memory alone does not explain the recording, the program had
+ * a limit of its own, or other processes used a part of the device, which is then inferred. A given limit that does not
+ * explain the recording is an error. */
 static weir_status open_history(const weir__recording *recording, const weir__explain_options *options, view *v,
                                 weir__explanation *x, weir__replayer **replayer) {
   weir_status status = weir__replayer_open(recording, options->device, v->memory, v->fraction, replayer);
@@ -370,7 +372,7 @@ static weir_status open_history(const weir__recording *recording, const weir__ex
     return status;
   uint64_t limit = weir__replayer_check(*replayer)->limit, peak = v->peak;
   char text[3][32];
-  /* Pages of expandable segments may go a little beyond a limit, so this alone would not say that it is wrong. */
+  /* Pages of expandable segments may exceed a limit a little, so this alone does not prove it wrong. */
   if (limit < peak)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
                       "--fraction %g of --memory %s is %s, less than the %s that were reserved at the peak: give the "
@@ -399,7 +401,7 @@ static weir_status open_history(const weir__recording *recording, const weir__ex
   return WEIR_OK;
 }
 
-/* The limit that the replay had. */
+/* The limit of the replay. */
 static void take_limit(const weir__replayer *replayer, weir__explanation *x) {
   const weir__replay_report *check = weir__replayer_check(replayer);
   weir__capacity capacity = weir__replayer_capacity(replayer);
@@ -412,12 +414,12 @@ static void take_limit(const weir__replayer *replayer, weir__explanation *x) {
   }
 }
 
-/* Replays up to the moment. The state is taken from the allocator if it is exact there, else from the file where the file
- * shows it. */
+/* Replays up to the moment. The state is that of the allocator if the replay is exact up to there, or that of the list
+ * of segments if it shows the moment. */
 static weir_status get_state(const weir__recording *recording, const weir__explain_options *options, view *v,
                              weir__explanation *x, weir__replayer **replayer) {
   const weir__recording_device *device = &recording->devices[options->device];
-  bool is_listed = !recording->is_events_only; /* the file lists the segments at its end */
+  bool is_listed = !recording->is_events_only; /* the list of segments shows the end */
   bool in_file = is_listed && (x->moment == WEIR__AT_END || is_last(device, x->event));
   x->limit = x->limit_most = UINT64_MAX;
   x->memory = options->memory ? options->memory : device->memory;
@@ -431,7 +433,7 @@ static weir_status get_state(const weir__recording *recording, const weir__expla
     weir_status status = open_history(recording, options, v, x, replayer);
     if (status && (status != WEIR_ERROR_INVALID_ARGUMENT || *replayer))
       return status;
-    if (status) { /* it makes no sense to the replay */
+    if (status) { /* the replay cannot use it */
       x->differences = 1;
       snprintf(x->difference, sizeof x->difference, "%.*s", (int)sizeof x->difference - 1, weir_last_error());
     } else {
@@ -455,7 +457,7 @@ static weir_status get_state(const weir__recording *recording, const weir__expla
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s", x->difference);
   if (!is_listed && options->moment == WEIR__AT_AUTO) {
     x->is_unknown = true;
-    if (x->moment != WEIR__AT_OOM) { /* when most was in use is not known either */
+    if (x->moment != WEIR__AT_OOM) { /* then the peak is not known, either */
       x->moment = WEIR__AT_END;
       x->event = device->event_count ? device->event_count - 1 : 0;
     }
@@ -484,7 +486,7 @@ static void note_start(const weir__state *start, weir__explanation *x) {
     }
 }
 
-/* Whether the memory that was given contradicts what the file shows. */
+/* Whether the given memory contradicts the recording. */
 static weir_status check_memory(const weir__recording_device *device, const weir__explain_options *options,
                                 const weir__summary *summary) {
   uint64_t reserved = summary->reserved_before, memory = options->memory;
@@ -556,7 +558,8 @@ weir_status weir__explain(const weir__recording *recording, const weir__explain_
   if (!status)
     status = analyse(recording, device, replayer, &v, &x);
   if (!status && x.moment == WEIR__AT_OOM && !x.is_from_file && !x.is_unknown && !options->no_trials) {
-    bool has_shrunk = summary.reserved.bytes > x.limit; /* the device has less than before: others have taken it */
+    bool has_shrunk =
+        summary.reserved.bytes > x.limit; /* the device has less free memory than before: other processes use it */
     weir__trial_options trials = {.recording = recording,
                                   .replayer = replayer,
                                   .options = options,

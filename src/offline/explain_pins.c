@@ -1,6 +1,6 @@
 /*
- * What is in the way. Two ways to make room are looked at, and the one with fewer live bytes in its way is told: a hole in a
- * segment that the request may use, or segments that could go back to the driver.
+ * Pins: the live blocks in the way. There are two ways to make room, a hole in a segment that the request may use, or
+ * segments that could be released. The one with fewer live bytes is reported.
  */
 #include <stdlib.h>
 
@@ -27,7 +27,7 @@ static void fill_pin(const weir__state *state, const weir__state_segment *s, siz
       add_block(pin, &state->blocks[i]);
 }
 
-/* The run of blocks in a segment that is as long as `bytes` and has fewest live bytes in it. false: there is none. */
+/* The run of blocks in a segment that has at least `bytes` bytes and the fewest live ones. false if there is none. */
 static bool best_run(const weir__state *state, const weir__state_segment *s, uint64_t bytes, size_t *from, size_t *to,
                      uint64_t *live) {
   uint64_t length = 0, active = 0;
@@ -68,7 +68,7 @@ static int by_live(const void *a, const void *b) {
                             : (x->segment > y->segment) - (x->segment < y->segment);
 }
 
-/* What is held by least, for its size, first. */
+/* By live bytes in proportion to the size. */
 static int by_part(const void *a, const void *b) {
   const candidate *x = a, *y = b;
   double p = (double)x->live / (double)x->size, q = (double)y->live / (double)y->size;
@@ -81,7 +81,7 @@ static void keep(const weir__state *state, const candidate *c, size_t count, wei
     fill_pin(state, &state->segments[c[i].segment], c[i].from, c[i].to, &x->pins[i]);
 }
 
-/* Segments that could serve. One that is full of live blocks is no answer. */
+/* Segments that could serve the request. Full ones do not count. */
 static size_t find_runs(const weir__state *state, const weir__seeker *seeker, uint64_t bytes, candidate *out) {
   size_t count = 0;
   for (size_t i = 0; i < state->segment_count; i++) {
@@ -94,7 +94,7 @@ static size_t find_runs(const weir__state *state, const weir__seeker *seeker, ui
   return count;
 }
 
-/* Segments that could go back: of the default pool, made in one piece, with something free in them. */
+/* Segments that could be released: fixed ones of the default pool with free blocks. */
 static size_t find_segments(const weir__state *state, candidate *out) {
   size_t count = 0;
   for (size_t i = 0; i < state->segment_count; i++) {

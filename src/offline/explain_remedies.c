@@ -1,5 +1,5 @@
 /*
- * What would have helped: each is replayed within the same limit, and looked at right after the request.
+ * What would have helped: each remedy is replayed within the same limit, up to the request.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "offline/predict.h"
 
 typedef struct watch {
-  size_t target, empty_after; /* events; WEIR__NO_ENTRY: the cache is left alone */
+  size_t target, empty_after; /* events; WEIR__NO_ENTRY if the cache is not emptied */
   bool has_begun, is_emptied, is_seen;
   size_t failures;      /* so far */
   size_t failed_before; /* the target */
@@ -39,7 +39,7 @@ static bool look(void *context, weir_allocator *allocator, size_t event, const w
   return true;
 }
 
-/* What there was at the failure. Other processes may have had a part of the device. */
+/* The capacity at the failure. Other processes may have used a part of the device. */
 static weir_status capacity_for(const weir__trial_options *o, const weir__settings *settings,
                                 weir__capacity *capacity) {
   weir_status status = weir__replayer_capacity_of(o->replayer, settings, o->memory, o->fraction, capacity);
@@ -65,7 +65,7 @@ static const weir__recording_entry *events_of(const weir__trial_options *o) {
   return o->recording->devices[o->options->device].events;
 }
 
-/* The event after which nothing belongs to the request yet: neither what went back for it nor what was waited for. */
+/* The last event that does not belong to the request: neither a release for it nor a block that it waited for. */
 static size_t before_request(const weir__trial_options *o) {
   const weir__recording_entry *events = events_of(o);
   size_t i = o->event;
@@ -74,12 +74,12 @@ static size_t before_request(const weir__trial_options *o) {
   return i ? i - 1 : 0;
 }
 
-/* Of what is in use; in sums that may wrap around, as a file may say anything. */
+/* Sums may wrap around, since a file may contain any number. */
 static uint64_t change_of(const weir__recording_entry *e) {
   return e->action == WEIR_TRACE_ALLOC ? e->size : e->action == WEIR_TRACE_FREE_REQUESTED ? 0 - e->size : 0;
 }
 
-/* The last time that about as little was in use as ever in the second half of the history: the end of the last step. */
+/* The last event of the second half of the history at which about the least was in use: the end of the last step. */
 static size_t quiet_event(const weir__trial_options *o) {
   const weir__recording_entry *events = events_of(o);
   const weir__state *start = weir__replayer_start(o->replayer);
@@ -108,7 +108,7 @@ static size_t failures_before(const weir__trial_options *o) {
   return count;
 }
 
-/* What to set: the recorded text with the change, where Weir can read that text; else the recorded settings with it. */
+/* The text to set: the recorded text with the change, if it can be parsed, or else the recorded settings with it. */
 static bool export_text(const weir__recording *recording, const weir__settings *recorded, const char *change,
                         char text[WEIR__TRIAL_TEXT]) {
   weir__settings settings;
@@ -189,7 +189,7 @@ static weir_status try_settings(const weir__trial_options *o, size_t recorded, w
     weir__settings settings;
     weir__trial trial = {.remedy = WEIR__REMEDY_SETTING};
     progress(o, 3 + i);
-    /* What comes to the same as something before is not tried again. */
+    /* Whether equivalent settings were tried before. */
     if (weir__settings_parse(known, changes[i], &settings) || weir__settings_equal(&settings, known) ||
         !export_text(o->recording, known, changes[i], trial.conf) || is_known(x, trial.conf))
       continue;
@@ -202,8 +202,8 @@ static weir_status try_settings(const weir__trial_options *o, size_t recorded, w
   return WEIR_OK;
 }
 
-/* Whether the request is served, or all of the recording, with so many steps of memory. It is the limit that is varied where
- * there is one, else the device's memory. */
+/* Whether the request, and all requests of the recording, are served with `steps` of memory: of the limit if there is
+ * one, or else of the device. */
 static weir_status try_steps(const weir__trial_options *o, bool is_limit, uint64_t steps, bool whole, size_t recorded,
                              bool *works) {
   weir__capacity capacity = {0, UINT64_MAX};
@@ -220,7 +220,7 @@ static weir_status try_steps(const weir__trial_options *o, bool is_limit, uint64
   return status;
 }
 
-/* The least that works from `least` on, which does not; 0: there is none. */
+/* The least number of steps above `least` that works; 0 if there is none. */
 static weir_status find_fit(const weir__trial_options *o, bool is_limit, uint64_t least, uint64_t guess, bool whole,
                             size_t recorded, uint64_t *found) {
   uint64_t most = guess > least ? guess : least + 1;
@@ -242,7 +242,7 @@ static weir_status find_fit(const weir__trial_options *o, bool is_limit, uint64_
   return status;
 }
 
-/* How much would have been enough. At least what failed is known not to be. */
+/* How much memory would have been enough: more than at the failure. */
 static weir_status find_fits(const weir__trial_options *o, size_t recorded, weir__explanation *x) {
   weir__capacity capacity;
   weir_status status = capacity_for(o, NULL, &capacity);
@@ -277,7 +277,7 @@ weir_status weir__try_remedies(const weir__trial_options *o, weir__explanation *
     x->is_proven = w.is_seen && !w.served;
     if (!x->is_proven)
       return WEIR_OK;
-    /* The allocator waits for all streams before it gives up, and looks again: that the request fails is the answer. */
+    /* The allocator waits for all streams and searches again before it fails, so waiting does not help. */
     x->trials[x->trial_count++] = (weir__trial){.remedy = WEIR__REMEDY_WAIT};
   }
   weir_status status = try_emptying(o, recorded, x);

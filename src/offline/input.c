@@ -23,15 +23,15 @@ typedef enum packing { PLAIN, ZSTD, GZIP } packing;
 
 struct weir__input {
   char *name;
-  int file;                   /* -1: the input is all there is */
-  unsigned char *buffer;      /* for a file: what `input` lies in */
-  const unsigned char *input; /* bytes that came from the file and nobody has read */
+  int file;                   /* -1 if there is no file: all data are in `input` */
+  unsigned char *buffer;      /* for a file: the buffer of `input` */
+  const unsigned char *input; /* unread bytes of the file */
   size_t input_size;
   uint64_t input_offset; /* of `input` in the file */
   packing packing;
-  bool is_between_frames; /* of compressed data: nothing of a frame, or of a member of gzip's, is outstanding */
-  uint64_t unpacked;      /* bytes that compressed data gave */
-  unsigned char ahead[WEIR__INPUT_PEEK]; /* bytes that were only looked at */
+  bool is_between_frames;                /* of compressed data: at the end of a frame, or of a gzip member */
+  uint64_t unpacked;                     /* decompressed bytes */
+  unsigned char ahead[WEIR__INPUT_PEEK]; /* bytes that were peeked at */
   size_t ahead_at, ahead_size;
 #ifdef WEIR_HAVE_ZSTD
   ZSTD_DCtx *zstd;
@@ -56,7 +56,7 @@ static weir_status read_file(weir__input *input, void *to, size_t room, size_t *
   return WEIR_OK;
 }
 
-/* Reads on until there are `wanted` bytes of input or no more. */
+/* Reads until there are `wanted` bytes of input, or the file ends. */
 static weir_status fill(weir__input *input, size_t wanted) {
   if (input->file < 0)
     return WEIR_OK;
@@ -81,7 +81,7 @@ static void consume(weir__input *input, size_t size) {
   input->input_offset += size;
 }
 
-/* A zstd frame, or one of the frames that a reader has to skip. */
+/* A zstd frame, or a skippable frame. */
 static bool begins_zstd(const unsigned char *bytes) {
   static const unsigned char magic[] = {0x28, 0xb5, 0x2f, 0xfd}, skippable[] = {0x2a, 0x4d, 0x18};
   return memcmp(bytes, magic, sizeof magic) == 0 ||
@@ -110,7 +110,7 @@ static weir_status begin_zstd(weir__input *input) {
 
 static weir_status begin_gzip(weir__input *input) {
 #ifdef WEIR_HAVE_ZLIB
-  if (inflateInit2(&input->gzip, 15 + 16) == Z_OK) /* the largest window; gzip's header and no other */
+  if (inflateInit2(&input->gzip, 15 + 16) == Z_OK) /* the largest window; a gzip header */
     return WEIR_OK;
   input->packing = PLAIN;
   return no_memory(input);
@@ -228,15 +228,15 @@ static weir_status bad_end(const weir__input *input) {
   return bad_packing(input, "", "it ends in the middle of the compressed data");
 }
 
-/* Small files that unpack to very much are no histories. */
+/* Refuses small files that unpack to very much. */
 static weir_status check_ratio(weir__input *input, size_t got) {
   input->unpacked += got;
-  if (input->unpacked <= WEIR__SOURCE_FREE ||
-      (input->unpacked - WEIR__SOURCE_FREE) / WEIR__SOURCE_RATIO <= input->input_offset)
+  if (input->unpacked <= WEIR__INPUT_FREE ||
+      (input->unpacked - WEIR__INPUT_FREE) / WEIR__INPUT_RATIO <= input->input_offset)
     return WEIR_OK;
   return weir__fail(WEIR_ERROR_BAD_DATA,
                     "%s: byte %llu of the compressed file: it unpacks to more than %u times its size", input->name,
-                    (unsigned long long)input->input_offset, WEIR__SOURCE_RATIO);
+                    (unsigned long long)input->input_offset, WEIR__INPUT_RATIO);
 }
 #endif
 
@@ -268,7 +268,7 @@ static weir_status read_zstd(weir__input *input, void *to, size_t room, size_t *
 #endif
 
 #ifdef WEIR_HAVE_ZLIB
-/* Behind a member there may be others, or zeros up to the end of a block of some device. */
+/* Other members, or padding with zeros, may follow a member. */
 static weir_status begin_member(weir__input *input, bool *is_end) {
   weir_status status = fill(input, MAGIC_SIZE);
   if (status != WEIR_OK)

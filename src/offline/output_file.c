@@ -43,14 +43,14 @@ typedef struct packer {
   unsigned char out[];
 } packer;
 
-/* false, with errno: not all of it could be written. */
+/* false, with errno, if not everything could be written. */
 static bool pack(packer *p, const void *bytes, size_t size, ZSTD_EndDirective mode) {
   ZSTD_inBuffer in = {bytes, size, 0};
   for (;;) {
     ZSTD_outBuffer out = {p->out, p->size, 0};
     size_t left = ZSTD_compressStream2(p->zstd, &out, &in, mode);
     if (ZSTD_isError(left)) {
-      errno = ENOMEM; /* nothing else can go wrong with what was asked for */
+      errno = ENOMEM; /* nothing else can fail with these arguments */
       return false;
     }
     if (out.pos && fwrite(p->out, 1, out.pos, p->file) != out.pos)
@@ -78,7 +78,8 @@ static int pack_close(void *cookie) {
   return is_whole ? 0 : -1;
 }
 
-/* What is written to it comes to `file` compressed, and closing it closes both. NULL: no memory, and `file` is as it was. */
+/* What is written to it comes to `file` compressed, and closing it closes both. NULL if there is no memory, and `file`
+ * is as it was. */
 static FILE *open_packed(FILE *file) {
   size_t size = ZSTD_CStreamOutSize();
   packer *p = malloc(sizeof *p + size);

@@ -1,6 +1,6 @@
 /*
- * An output of the tools: base/outfile.h, compressed where its name asks for it. "-" and NULL are the standard output. What
- * is not a regular file cannot be taken back once it was written.
+ * An output file of the tools: base/outfile.h, compressed if its name says so. "-" and NULL are the standard output. An
+ * output that is not a regular file cannot be undone.
  */
 #ifndef WEIR_OFFLINE_OUTPUT_FILE_H
 #define WEIR_OFFLINE_OUTPUT_FILE_H
@@ -20,7 +20,7 @@ typedef struct weir__output_file {
 /* Finds where the output goes; nothing is written yet. */
 weir_status weir__output_file_begin(weir__output_file *output, const char *path, weir__outfile_use use);
 
-/* Opens `file`. What belongs to a name that ends in .zst is compressed; WEIR_ERROR_NOT_SUPPORTED without libzstd. */
+/* Opens `file`. It is compressed if the path ends in .zst; WEIR_ERROR_NOT_SUPPORTED without libzstd. */
 weir_status weir__output_file_open(weir__output_file *output);
 weir_status weir__output_file_close(weir__output_file *output);
 

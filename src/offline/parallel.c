@@ -16,7 +16,7 @@ typedef struct work {
   char *results;
   size_t size;
   size_t count;
-  size_t step;          /* from one of this process's jobs to the next */
+  size_t step;          /* the distance between jobs of this process */
   pthread_mutex_t lock; /* guards the rest */
   size_t next;
   size_t done;
@@ -67,7 +67,7 @@ weir_status weir__parallel_run(const weir__parallel *parallel, size_t count,
   if (wanted > count)
     wanted = (unsigned)count;
   while (started + 1 < wanted && !pthread_create(&threads[started], NULL, work_on, &w))
-    started++; /* if none can be had, fewer do */
+    started++; /* fewer will do if it fails */
   work_on(&w);
   for (unsigned i = 0; i < started; i++)
     pthread_join(threads[i], NULL);

@@ -45,7 +45,7 @@ uint64_t weir__prediction_calls(const weir__prediction *prediction) {
 
 /* ---- The least memory ---- */
 
-/* One run with so many steps of memory. */
+/* One run with `steps` of memory. */
 static weir_status try_steps(const weir__replayer *replayer, const weir__settings *settings,
                              const weir__capacity *capacity, uint64_t steps, bool *fits, weir__fit *fit) {
   weir__replay_report report;
@@ -68,8 +68,8 @@ weir_status weir__predict_fit(const weir__replayer *replayer, const weir__settin
   if (report.failures)
     return weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "a request of %llu bytes at event %zu fits into no device",
                       (unsigned long long)report.failed_bytes, report.first_failure);
-  /* What was reserved without any limit is enough, but for expandable segments, whose addresses are limited too. What was
-   * requested at once is not, less a step. */
+  /* What was reserved without a limit is enough, except for expandable segments, whose address space is limited, too.
+   * One step less than what was requested at once is not enough. */
   uint64_t most = (uint64_t)report.stats.reserved_bytes[WEIR_STAT_ALL].peak / WEIR__FIT_STEP + 1;
   uint64_t least = (uint64_t)report.stats.requested_bytes[WEIR_STAT_ALL].peak / WEIR__FIT_STEP;
   weir__fit found = {0};

@@ -67,7 +67,7 @@ void weir__recording_free(weir__recording *s) {
 
 const weir__recording_setting *weir__recording_find_setting(const weir__recording *s, const char *key,
                                                             const char *sub) {
-  for (size_t i = s->setting_count; i-- > 0;) { /* a key that comes again replaces the one before */
+  for (size_t i = s->setting_count; i-- > 0;) { /* a repeated key replaces the earlier one */
     const weir__recording_setting *setting = &s->settings[i];
     if (strcmp(setting->key, key) == 0 &&
         (sub == NULL ? setting->sub == NULL : setting->sub != NULL && strcmp(setting->sub, sub) == 0))
@@ -114,7 +114,7 @@ static size_t remark_length(const weir__recording *s, uint32_t remark) {
          texts[r->phase].length;
 }
 
-/* The frames and texts of all records, each counted wherever it is: what those who write them out would write. */
+/* Counts the frames and texts of all records, each as often as it would be written. */
 static void count_all(const weir__recording *s, uint64_t *frames, uint64_t *texts) {
   *frames = *texts = 0;
   for (size_t d = 0; d < s->device_count; d++)
@@ -136,7 +136,7 @@ weir_status weir__recording_check_size(const weir__recording *s, const char *nam
     deepest = s->stacks[i].count > deepest ? s->stacks[i].count : deepest;
   for (size_t i = 1; i < s->remark_count; i++)
     longest = remark_length(s, (uint32_t)i) > longest ? remark_length(s, (uint32_t)i) : longest;
-  /* Nearly always that is enough to know. */
+  /* An upper bound is nearly always enough. */
   if (is_within(deepest * (s->event_count + s->segment_count + s->block_count), STACK_FACTOR, bytes) &&
       is_within(longest * s->event_count, TEXT_FACTOR, bytes))
     return WEIR_OK;

@@ -1,7 +1,7 @@
 /*
- * Reads a recording from a pickle, in two steps. While the pickle is read, hooks convert what there is most of, the dicts
- * of events and frames and the lists of stacks, as soon as each is complete. Then the tree of the schema is walked with
- * the rest as values.
+ * Reads a recording from a pickle, in two steps. While the pickle is read, hooks convert what there is most of, the
+ * dicts of events and frames and the lists of stacks, as soon as each is complete. Then the tree of the schema is
+ * walked with the rest as values.
  */
 #include "offline/recording.h"
 
@@ -12,7 +12,7 @@
 #include "base/text.h"
 #include "offline/byte_reader.h"
 
-/* Every key that means something here. They are the first texts of the reader, so a text's number is its key. */
+/* All known keys. They are the first texts of the reader, so a text's number is its key. */
 #define KEY_MAP(X)                                                                                                     \
   X(ACTION, "action")                                                                                                  \
   X(ADDR, "addr")                                                                                                      \
@@ -96,16 +96,16 @@ static const char *const word_texts[] = {"N/A", "", "small"};
 
 enum { MAX_DEVICES = 1024, MAX_STREAMS = UINT16_MAX, MAX_IGNORED = 64 };
 
-/* A value of a pickle can be in many places, for two bytes each. So what is walked is counted, at every place where it is: at
- * most this many steps for each byte of the file, and FREE_STEPS in any case. */
+/* A value of a pickle can be referred to from many places, at two bytes each. So every visit counts as a step: at most
+ * this many for each byte of the file, and FREE_STEPS in any case. */
 enum { STEPS = 4, FREE_STEPS = 1 << 20 };
 
 typedef weir__pickle_value value;
 
-/* Where a dict has the values of the keys. */
+/* Where a dict has the values of known keys. */
 typedef struct fields {
-  uint64_t mask; /* which there are */
-  size_t others; /* keys that mean nothing here */
+  uint64_t mask; /* which keys it has */
+  size_t others; /* unknown keys */
   const value *pairs;
   uint32_t at[KEY_COUNT];
 } fields;
@@ -120,13 +120,13 @@ typedef struct loader {
   size_t streams, pools, remarks, frames, stacks, stack_frames, devices, ignored;
   weir__table stream_table, pool_table, remark_table, frame_table, stack_table;
   uint64_t steps;     /* taken so far */
-  size_t event_count; /* in the array; the snapshot counts those that a device has */
+  size_t event_count; /* in the array; the recording counts those of devices */
   uint64_t seed;
-  const char *where; /* what is being read, for errors; NULL while the hook is at work */
+  const char *where; /* what is being read, for errors; NULL inside the hooks */
   char path[96];
-  uint16_t last_stream; /* the one before is nearly always the one */
+  uint16_t last_stream; /* nearly always the next one, too */
   uint32_t last_remark;
-  fields event_fields; /* of the last event, and its keys; key_count 0: none yet */
+  fields event_fields; /* of the last event, and its keys; key_count 0 if there is none yet */
   value keys[16];
   size_t key_count;
   struct slice {
@@ -141,7 +141,7 @@ typedef struct loader {
       return status_;                                                                                                  \
   } while (0)
 
-/* Room for one more in an array of the snapshot. */
+/* Makes room for one more item in an array of the recording. */
 #define ROOM_FOR(l, array, count, capacity)                                                                            \
   do {                                                                                                                 \
     void *grown_ = weir__grow((l)->budget, (array), &(capacity), (count) + 1, sizeof *(array));                        \
@@ -152,7 +152,7 @@ typedef struct loader {
 
 /* ---- Errors ---- */
 
-/* While the pickle is read its byte says where; afterwards the path does. */
+/* Errors name the byte while the pickle is read, and the path afterwards. */
 static weir_status bad(loader *l, const char *format, ...) WEIR_PRINTF(2, 3);
 static weir_status bad(loader *l, const char *format, ...) {
   char text[WEIR__TEXT_SIZE / 4];
@@ -172,7 +172,7 @@ static weir_status bad_kind(loader *l, enum key key, value v, const char *wanted
   return BAD(l, "'%s' is %s, not %s", key_texts[key], weir__pickle_kind(v), wanted);
 }
 
-/* `count` more values are about to be looked at. */
+/* Counts visits of values. */
 static weir_status take_steps(loader *l, uint64_t count) {
   l->steps += count;
   if (l->steps <= FREE_STEPS || (l->steps - FREE_STEPS) / STEPS <= weir__pickle_size(l->pickle))
@@ -207,7 +207,7 @@ static value field(const fields *f, enum key key) { return f->pairs[f->at[key]];
 
 static bool has(const fields *f, uint64_t bit) { return (f->mask & bit) != 0; }
 
-/* What keys belong to, in the list of those that were ignored. */
+/* Where ignored keys were found. */
 static const char in_snapshot[] = "snapshot", in_event[] = "event", in_frame[] = "frame", in_segment[] = "segment",
                   in_block[] = "block", in_setting[] = "setting", in_annotation[] = "annotation";
 
@@ -225,11 +225,11 @@ static weir_status ignore(loader *l, const char *where, const char *key) {
   return WEIR_OK;
 }
 
-/* Keeps the names of those keys that have no meaning in a `where`. */
+/* Lists the unknown keys of a dict. */
 static weir_status ignore_others(loader *l, const char *where, const value *pairs, size_t count, uint64_t known) {
   for (size_t i = 0; i < count; i++) {
     value key = pairs[2 * i];
-    if (!is_str(key)) /* kinds are texts without an end to their life, so they can be compared by address too */
+    if (!is_str(key)) /* kinds are static texts, so they can be compared by address, too */
       TRY(ignore(l, where, weir__pickle_kind(key)));
     else if (weir__pickle_payload(key) >= KEY_COUNT || !(known & 1ull << weir__pickle_payload(key)))
       TRY(ignore(l, where, weir__pickle_string(l->pickle, key).text));
@@ -252,7 +252,7 @@ static weir_status need(loader *l, const fields *f, uint64_t bits) {
   return missing == 0 ? WEIR_OK : BAD(l, "there is no key '%s'", key_texts[__builtin_ctzll(missing)]);
 }
 
-/* Each leaves *out alone when the key is not there. */
+/* Each leaves *out as it is if there is no such key. */
 static inline weir_status get_size(loader *l, const fields *f, enum key key, uint64_t *out) {
   if (!has(f, 1ull << key) || weir__pickle_uint64(l->pickle, field(f, key), out))
     return WEIR_OK;
@@ -265,7 +265,7 @@ static inline weir_status get_int(loader *l, const fields *f, enum key key, int6
   return bad_kind(l, key, field(f, key), "an int of 64 bits");
 }
 
-/* An address is written as a signed integer by some, unsigned by others. */
+/* Some versions write an address as a signed integer, others as an unsigned one. */
 static inline weir_status get_address(loader *l, const fields *f, enum key key, uint64_t *out) {
   int64_t number;
   if (!has(f, 1ull << key) || weir__pickle_uint64(l->pickle, field(f, key), out))
@@ -329,7 +329,7 @@ static inline weir_status get_stream(loader *l, const fields *f, uint16_t *strea
   return intern_stream(l, (int64_t)address, stream);
 }
 
-/* A pool's id is a pair. The tuple that holds it remembers its number; a list does not, as it might be a stack too. */
+/* A pool's id is a pair. The number is kept as a note of the tuple; not of a list, which might be a stack, too. */
 static weir_status get_pool(loader *l, const fields *f, enum key key, uint32_t *pool) {
   if (!has(f, 1ull << key) || weir__pickle_tag_of(field(f, key)) == WEIR__PICKLE_NONE)
     return WEIR_OK;
@@ -385,7 +385,8 @@ static weir_status intern_frame(loader *l, const fields *f, uint32_t *frame) {
   return WEIR_OK;
 }
 
-/* A dict that the hook did not take may be in many places: what it was read as is kept with it, and it is read once. */
+/* A dict that the hook did not take may be referred to from many places. A note says what it was read as, so it is read
+ * once. */
 enum memory { AS_FRAME = 1, AS_EVENT, AS_BLOCK, AS_ANNOTATION };
 
 static bool recall(loader *l, value v, enum memory kind, uint32_t *index) {
@@ -415,7 +416,7 @@ static weir_status read_frame(loader *l, size_t number, value v, uint32_t *frame
   return WEIR_OK;
 }
 
-/* A list of frames. It is written behind all other stacks, and taken back if it is one of them. */
+/* Interns a list of frames: it is written behind all other stacks, and kept only if it is new. */
 static weir_status intern_stack(loader *l, const value *items, size_t count, uint32_t *stack) {
   weir__recording *s = l->s;
   const weir__recording_stack *last = &s->stacks[s->stack_count - 1];
@@ -475,7 +476,7 @@ static bool is_event(const fields *f) {
   return (f->mask & EVENT_NEEDS) == EVENT_NEEDS && has(f, BIT(ADDR) | BIT(DEVICE_FREE));
 }
 
-/* What is neither a known action nor the usual "nothing said". */
+/* Interns the texts of an event, unless they are those of the event before. */
 static weir_status get_remark(loader *l, const fields *f, uint32_t action, weir__recording_entry *event) {
   weir__recording_remark entry = {WORD_NONE, WORD_EMPTY, WORD_EMPTY, WORD_EMPTY};
   TRY(get_str(l, f, KEY_COMPILE_CONTEXT, &entry.compile_context));
@@ -516,7 +517,8 @@ static weir_status add_event(loader *l, const fields *f, size_t *index) {
   return WEIR_OK;
 }
 
-/* Where the keys are in `pairs`. All events of a file have the same few keys in the same order, so the last one's serve. */
+/* Finds the keys in `pairs`. All events of a file have the same keys in the same order, so the last result is reused.
+ * */
 static const fields *scan_again(loader *l, const value *pairs, size_t count, fields *f) {
   value differ = count ^ l->key_count;
   for (size_t i = 0; i < l->key_count && differ == 0; i++)
@@ -568,8 +570,8 @@ static weir_status list_hook(void *context, weir__pickle *pickle, const value *i
   return WEIR_OK;
 }
 
-/* A history is a list of events. Those that the hook took lie side by side in the array, in the list's order; a list that
- * was put together in another way is copied to its end. */
+/* A history is a list of events. Events that the hook took are adjacent in the array, in the list's order; other lists
+ * are copied to the end of the array. */
 static weir_status read_history(loader *l, const char *where, value v, struct slice *slice) {
   weir__recording *s = l->s;
   l->where = l->path;
@@ -648,7 +650,7 @@ static weir_status read_block(loader *l, value v, uint64_t address) {
                weir__pickle_string(l->pickle, field(&f, KEY_STATE)).text);
   block.state = (uint8_t)(state - WORD_STATES);
   ROOM_FOR(l, s->blocks, s->block_count, l->blocks);
-  if (has(&f, BIT(ADDRESS))) /* without it, where the block lies depends on the one before */
+  if (has(&f, BIT(ADDRESS))) /* without an address, its place depends on the block before */
     remember(l, v, AS_BLOCK, s->block_count);
   s->blocks[s->block_count++] = block;
   return WEIR_OK;
@@ -764,7 +766,7 @@ static weir_status read_settings(loader *l, const fields *top) {
   return WEIR_OK;
 }
 
-/* A program may give an annotation any keys, with texts as their values. */
+/* A program may give annotations any keys, with texts as values. */
 static weir_status read_pairs(loader *l, value v, weir__recording_annotation *annotation, fields *f) {
   weir__recording *s = l->s;
   size_t count;
@@ -822,7 +824,7 @@ static weir_status read_annotations(loader *l, const fields *top) {
   return WEIR_OK;
 }
 
-/* Pinned host memory, which PyTorch writes from 2.12 on. Its blocks follow those of the devices. */
+/* Pinned host memory, written by PyTorch 2.12 and later. Its blocks follow those of the devices. */
 static weir_status read_host(loader *l, const fields *top) {
   const value *items;
   size_t count;
@@ -835,10 +837,10 @@ static weir_status read_host(loader *l, const fields *top) {
   return WEIR_OK;
 }
 
-/* All is read; from here on nothing moves, so that pointers can take the place of numbers. */
+/* Everything is read and arrays no longer move: sets the pointers of devices and segments. */
 static weir_status settle(loader *l) {
   weir__recording *s = l->s;
-  ROOM_FOR(l, s->events, l->event_count, l->events); /* an empty part has an address too */
+  ROOM_FOR(l, s->events, l->event_count, l->events); /* so that an empty slice has an address, too */
   ROOM_FOR(l, s->blocks, s->block_count, l->blocks);
   s->devices = calloc(s->device_count > 0 ? s->device_count : 1, sizeof *s->devices);
   if (s->devices == NULL)
@@ -878,7 +880,7 @@ static weir_status settle(loader *l) {
   return WEIR_OK;
 }
 
-/* A list alone is the segments, without a history. */
+/* A plain list is the segments, without a history. */
 static weir_status read_top(loader *l, value root) {
   fields top = {0};
   const value *items;
@@ -905,7 +907,7 @@ static weir_status read_top(loader *l, value root) {
   return settle(l);
 }
 
-/* The known texts get the numbers that the enums above say, and number 0 of everything is the usual case. */
+/* Interns the known texts in the order of the enums above, and the usual case of everything as number 0. */
 static weir_status prepare(loader *l) {
   weir__recording *s = l->s;
   uint32_t id;

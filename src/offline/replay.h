@@ -2,8 +2,8 @@
  * Replay: feeds a recording to the real allocator on the ledger driver.
  *
  * A checked replay places new segments where the recording says, and compares every decision: the address of each
- * allocation, and each segment that is made, freed, mapped or unmapped, with its size and its point in the history. What
- * happens when memory runs short is the allocator's own decision; the recording is only compared with it.
+ * allocation, and each segment that is made, freed, mapped or unmapped, with its size and its point in the history.
+ * What happens when memory runs short is the allocator's own decision; the recording is only compared with it.
  *
  * Checked replays find out what a recording does not say, once, when a weir__replayer is opened (replay_infer.c). After
  * that it can be run under any settings, any number of times and by many threads at once (replay_run.c).
@@ -82,9 +82,9 @@ typedef struct weir__replay_callback {
 
 typedef struct weir__replayer weir__replayer;
 
-/* Opens the history of a device: infers what the recording does not say, by checked replays under the recorded settings.
- * `memory` and `fraction` are those of the recording; 0 if they are to be inferred. The recording must outlive the
- * replayer. */
+/* Opens the history of a device: infers what the recording does not say, by checked replays under the recorded
+ * settings. `memory` and `fraction` are those of the recording; 0 if they are to be inferred. The recording must
+ * outlive the replayer. */
 weir_status weir__replayer_open(const weir__recording *recording, int device, uint64_t memory, double fraction,
                                 weir__replayer **replayer);
 void weir__replayer_close(weir__replayer *replayer); /* NULL is allowed */
@@ -108,15 +108,16 @@ double weir__replayer_seconds(const weir__replayer *replayer);
 /* The capacity that other runs have by default: the recorded limit, or a device that was full, or neither. */
 weir__capacity weir__replayer_capacity(const weir__replayer *replayer);
 
-/* One unchecked run. With `settings` NULL they are the recorded ones, and what was there before the recording is held as it
- * was if the capacity has room for that. With settings, even if they are the recorded ones, it is allocated anew.
+/* One unchecked run. With `settings` NULL they are the recorded ones, and what was there before the recording is held
+ * as it was if the capacity has room for that. With settings, even if they are the recorded ones, it is allocated anew.
  * `callback` may be NULL. */
 weir_status weir__replayer_run(const weir__replayer *replayer, const weir__settings *settings,
                                const weir__capacity *capacity, const weir__replay_callback *callback,
                                weir__replay_report *report);
 
-/* The capacity of a device of `memory` bytes (0: as weir__replayer_capacity) of which `fraction` may be used (0: what the
- * settings say). WEIR_ERROR_INVALID_ARGUMENT: the settings have a fraction, and the device's memory is not known. */
+/* The capacity of a device of `memory` bytes (0: as weir__replayer_capacity) of which `fraction` may be used (0: what
+ * the settings say). WEIR_ERROR_INVALID_ARGUMENT: the settings have a fraction, and the device's memory is not known.
+ * */
 weir_status weir__replayer_capacity_of(const weir__replayer *replayer, const weir__settings *settings, uint64_t memory,
                                        double fraction, weir__capacity *capacity);
 

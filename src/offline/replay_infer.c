@@ -1,9 +1,9 @@
 /*
  * Inferring: checked replays find out what a recording does not say.
  *
- * A recording does not say why memory was released, which limit was in force, nor for how long blocks had been free when
- * it began. Where more than one answer is possible, checked replays try them in turn, and the answer that gets furthest
- * before the first difference is kept. What is compared is always one whole run of the real allocator.
+ * A recording does not say why memory was released, which limit was in force, nor for how long blocks had been free
+ * when it began. Where more than one answer is possible, checked replays try them in turn, and the answer that gets
+ * furthest before the first difference is kept. What is compared is always one whole run of the real allocator.
  */
 #include <stdlib.h>
 
@@ -27,8 +27,8 @@ static uint64_t segment_bytes(const weir__plan *plan, size_t request) {
 
 /* Whether the allocator may have released this memory for the request that follows. */
 static bool is_for_request(const weir__plan *plan, const weir__plan_release *r) {
-  /* A fixed segment that is released for a request makes room for another one. Blocks of an expandable segment may merge
-   * into one that is large enough when the allocator waits for other streams. */
+  /* A fixed segment that is released for a request makes room for another one. Blocks of an expandable segment may
+   * merge into one that is large enough when the allocator waits for other streams. */
   return r->request < plan->count && (r->is_aged || !weir__plan_is_capture(plan, r->request)) &&
          (r->grows || plan->settings.expandable_segments || plan->events[r->request].action == WEIR_TRACE_OOM);
 }
@@ -111,8 +111,8 @@ typedef struct piece {
   bool is_small;
 } piece;
 
-/* The least distance between the beginnings of two expandable segments, and the length of the longest. Segments are told
- * apart by their streams and by the size of their pages, which is 2 MiB in the small pool. */
+/* The least distance between the beginnings of two expandable segments, and the length of the longest. Segments are
+ * told apart by their streams and by the size of their pages, which is 2 MiB in the small pool. */
 static void measure(const weir__plan *plan, uint64_t *distance, uint64_t *length) {
   weir__rangemap map = {0};
   uint64_t at, begin = 0;
@@ -149,8 +149,8 @@ static void measure(const weir__plan *plan, uint64_t *distance, uint64_t *length
   free(pieces);
 }
 
-/* A device's memory that is enough for all that the recording shows. The address space of an expandable segment is 9/8 of
- * it, and must not overlap the next segment. `roomy` is what is needed if holes were never filled. */
+/* A device's memory that is enough for all that the recording shows. The address space of an expandable segment is 9/8
+ * of it, and must not overlap the next segment. `roomy` is what is needed if holes were never filled. */
 static uint64_t guess_memory(const weir__plan *plan, uint64_t *roomy) {
   uint64_t peak = plan->peak < 4ull << 30 ? 4ull << 30 : plan->peak, memory = 2 * peak, distance, length;
   if (peak > WEIR__REPLAY_MOST_MEMORY / 2)
@@ -177,8 +177,8 @@ static void add_limit(uint64_t limit, uint64_t memory, weir__plan_limit *limits,
     limits[(*count)++] = (weir__plan_limit){.limit = limit, .memory = memory};
 }
 
-/* Limits that explain garbage collection, which begins when more than a part of the limit is reserved. Where something was
- * collected, more was reserved; where memory was taken and nothing collected, less was, unless there was nothing to
+/* Limits that explain garbage collection, which begins when more than a part of the limit is reserved. Where something
+ * was collected, more was reserved; where memory was taken and nothing collected, less was, unless there was nothing to
  * collect. What looks like a collection may have been a call of the program, so the lowest is not always right. */
 static void add_collecting(const weir__plan *plan, const evidence *found, uint64_t memory, weir__plan_limit *limits,
                            size_t *count) {
@@ -251,11 +251,11 @@ static size_t list_limits(const weir__plan *plan, weir__plan_limit limits[MOST_L
   return count;
 }
 
-/* ---- Ages ----
- *
- * Garbage collection takes the segments that have been free for longest. How long segments had been free when a recording
- * began is not known; but those that are collected before anything is allocated from them were older than the others. How
- * much older is guessed, and a checked replay shows whether a guess is good enough. */
+/* ---- Ages ---- */
+
+/* Garbage collection takes the segments that have been free for longest. How long they had been free when a recording
+ * began is not known; but those that are collected before anything is allocated from them were older than the others.
+ * How much older is guessed, and a checked replay shows whether a guess is good enough. */
 
 /* A free segment that garbage collection may take. */
 typedef struct idle {
@@ -268,8 +268,8 @@ static int by_event(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Whether both were collected in one pass. A pass goes through free segments by stream, size and address, and takes those
- * that are older than the mean; passes are repeated until enough is free. */
+/* Whether both were collected in one pass. A pass goes through free segments by stream, size and address, and takes
+ * those that are older than the mean; passes are repeated until enough is free. */
 static bool is_of_same_pass(const weir__recording_entry *events, const idle *last, const idle *next) {
   const weir__state_segment *x = last->segment, *y = next->segment;
   for (size_t i = last->block->event; i < next->block->event; i++)
@@ -326,8 +326,9 @@ static bool next_cause(const weir__plan *plan, weir__plan_release *release) {
   return false;
 }
 
-/* Runs under one limit until nothing differs or no other cause is left to try for the last release before the difference.
- * The report is that of the run that got furthest, which ended at its first difference; the plan has its causes. */
+/* Runs under one limit until nothing differs or no other cause is left to try for the last release before the
+ * difference. The report is that of the run that got furthest, which ended at its first difference; the plan has its
+ * causes. */
 static weir_status infer_causes(weir__replayer *h, const weir__plan_limit *limit) {
   guess_causes(&h->plan, limit->limit < limit->memory ? limit->limit : limit->memory);
   weir__replay_report *report = &h->report, best = {0};

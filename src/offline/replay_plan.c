@@ -39,8 +39,8 @@ static int64_t setting_int(const weir__recording *s, const char *key, const char
   return fabs(setting->real) < 9e18 ? (int64_t)setting->real : otherwise;
 }
 
-/* Reads the recorded numbers rather than the text, since a program may have changed them after the text was read, and the
- * text for what has no number in the recording. */
+/* Reads the recorded numbers rather than the text, since a program may have changed them after the text was read, and
+ * the text for what has no number in the recording. */
 static void read_settings(weir__plan *plan) {
   static const char *const in_text[] = {"large_segment_size_mb", "max_non_split_rounding_mb",
                                         "expandable_segments_reserve"};
@@ -117,8 +117,8 @@ static void find_early(weir__plan *plan, int device) {
 
 /* ---- Which pool, and which allocation ---- */
 
-/* A request that failed has no address. It counts as one of the pool of the last successful request before it, or of the
- * first one if there is none. */
+/* A request that failed has no address. It counts as one of the pool of the last successful request before it, or of
+ * the first one if there is none. */
 static void plan_failures(weir__plan *plan) {
   size_t first = 0;
   while (first < plan->count && plan->events[first].action != WEIR_TRACE_ALLOC)

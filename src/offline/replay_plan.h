@@ -1,17 +1,17 @@
 /*
- * The plan of a replay, made before the first run: to which pool and which allocation an entry belongs, where memory was
- * released, and which requests raced with other threads.
+ * The plan of a replay, made before the first run: to which pool and which allocation an entry belongs, where memory
+ * was released, and which requests raced with other threads.
  *
  * How a recording is read:
  * - The segments that a request obtains, and those that are released for it, precede its entry.
  * - A free_requested that is followed by its free_completed at once was an ordinary free. Any other waited for another
  *   stream.
- * - The program's own calls of empty_cache are not recorded. Segments that are released where the allocator has no reason
- *   to release any for the next request come from such a call.
+ * - The program's own calls of empty_cache are not recorded. Segments that are released where the allocator has no
+ *   reason to release any for the next request come from such a call.
  * - Up to PyTorch 2.11 an entry does not name its private pool. The segment list at the end does; a segment that was
  *   released before belonged to the default pool.
- * - A recording of WEIR_RECORD names threads, and says of each segment whether it was for a request, so nothing has to be
- *   guessed. It also has the settings and limits that the program changed on its way.
+ * - A recording of WEIR_RECORD names threads, and says of each segment whether it was for a request, so nothing has to
+ *   be guessed. It also has the settings and limits that the program changed on its way.
  */
 #ifndef WEIR_OFFLINE_REPLAY_PLAN_H
 #define WEIR_OFFLINE_REPLAY_PLAN_H

@@ -1,8 +1,8 @@
 /*
  * Running: feeds a recording to the allocator, event by event, and compares what the allocator does with the recording.
  *
- * A freed block that waits for another stream is in use by a stream of the replay's own, which is busy until the recording
- * says that the block is free.
+ * A freed block that waits for another stream is in use by a stream of the replay's own, which is busy until the
+ * recording says that the block is free.
  */
 #include "offline/replay_run.h"
 
@@ -259,8 +259,8 @@ static void complete(replay *r, size_t event) {
     r->held[block] = false;
 }
 
-/* Releases private pools whose segments are released, since only pools that are not in use release memory. With `on` false
- * the pools are in use again; those that are gone are created when they are used next. */
+/* Releases private pools whose segments are released, since only pools that are not in use release memory. With `on`
+ * false the pools are in use again; those that are gone are created when they are used next. */
 static void end_pools(replay *r, const weir__plan_release *release, bool on) {
   for (size_t i = release->first; i < release->end; i++) {
     uint32_t pool = r->events[i].pool;

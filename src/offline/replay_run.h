@@ -29,8 +29,8 @@ weir_status weir__replay_run(const weir__plan *plan, const weir__settings *setti
 /* WEIR_ERROR_INVALID_ARGUMENT for more than WEIR__REPLAY_MOST_MEMORY. */
 weir_status weir__replay_check_memory(uint64_t memory);
 
-/* The capacity of a device of `memory` bytes of which the program allows itself `fraction`, or, where that is 0, the part
- * that its settings say. */
+/* The capacity of a device of `memory` bytes of which the program allows itself `fraction`, or, where that is 0, the
+ * part that its settings say. */
 weir__capacity weir__replay_part(uint64_t memory, double fraction, double of_settings);
 
 #endif

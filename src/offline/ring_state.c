@@ -18,7 +18,7 @@ typedef struct reader {
   weir__state *state;
   uint64_t pages;
   uint64_t bad;
-  const char *why; /* NULL: nothing is wrong yet */
+  const char *why; /* NULL if nothing is wrong */
 } reader;
 
 static bool wrong(reader *r, uint64_t at, const char *why) {
@@ -70,7 +70,7 @@ static bool read_segment(reader *r, uint64_t number, uint64_t *block) {
   memcpy(&s, r->data + at, sizeof s);
   if (!is_sound(&s) || s.block_count > r->of.block_count - *block)
     return wrong(r, at, "a segment that makes no sense");
-  if (!s.block_count && s.page) /* a reservation of which nothing is mapped */
+  if (!s.block_count && s.page) /* a reservation without pages */
     return true;
   size_t first = state->block_count;
   for (uint32_t i = 0; i < s.block_count; i++) {
@@ -150,7 +150,7 @@ static bool read_head(reader *r, int device) {
   return true;
 }
 
-/* Blocks are in the order of the copy; weir__state wants them by address. */
+/* Sorts blocks by address, as weir__state wants them. */
 static bool sort_blocks(weir__state *state) {
   weir__state_block *sorted = malloc((state->block_count + 1) * sizeof *sorted);
   size_t count = 0;
@@ -197,7 +197,7 @@ static weir_status read_checkpoint(reader *r, int device, weir__budget *budget) 
   return status;
 }
 
-/* ---- Which of them ---- */
+/* ---- The choice of a checkpoint ---- */
 
 /* Whether a slot has a complete checkpoint: its checksum matches. */
 static bool is_whole(const unsigned char *data, const weir__ring_file_header *h, const weir__ring_file_slot *slot) {

@@ -49,7 +49,7 @@ static int by_address(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Puts the segments in order, and their blocks too. false: no host memory. */
+/* Puts the segments in order, and their blocks too. false if there is no host memory. */
 static bool sort(weir__state *state) {
   weir__state_block *sorted = malloc((state->block_count + 1) * sizeof *sorted);
   if (!sorted)
@@ -134,7 +134,8 @@ const weir__state_segment *weir__state_find(const weir__state *state, uint64_t a
   return found && address - found->address < found->size ? found : NULL;
 }
 
-/* The block that begins at an address; NULL: none. Blocks of segments that overlap, as in a damaged file, may not be found. */
+/* The block that begins at an address; NULL if there is none. Blocks of segments that overlap, as in a damaged file,
+ * may not be found. */
 static weir__state_block *find_block(const weir__state *state, uint64_t address) {
   const weir__state_segment *s = weir__state_find(state, address);
   if (!s)

@@ -87,13 +87,13 @@ static bool live_add(weir__hash_map *map, const live *entry) {
 
 /* ---- The passes ---- */
 
-/* Levels relative to the beginning; the first pass knows only the differences. */
+/* A level relative to the beginning, which the first pass does not know. */
 typedef struct level {
   int64_t now, peak;
   size_t event;
 } level;
 
-/* `by` may be the complement of a size; a file may say anything, so the sum may wrap around. */
+/* `by` may be the complement of a size. A file may contain any number, so the sum may wrap around. */
 static void move(level *l, uint64_t by, size_t event) {
   l->now = (int64_t)((uint64_t)l->now + by);
   if (l->now > l->peak) {
@@ -181,9 +181,9 @@ static bool begin_with(const weir__state *start, weir__summary *s, weir__hash_ma
   return ok;
 }
 
-/* Goes through the history and keeps track of what is live. What was live before its beginning is known from a checkpoint,
- * or from the end: an allocation in the list of segments that the history does not have. `at_end` gets what is live at the
- * end, unless there is such a list. */
+/* Goes through the history and keeps track of what is live. What was live before its beginning is known from a
+ * checkpoint, or from the end: an allocation in the list of segments that the history does not have. `at_end` gets what
+ * is live at the end, unless there is such a list. */
 static bool follow(const weir__recording_device *device, weir__summary *s, sums *holders, sums *at_end) {
   weir__hash_map lives = {0};
   bool ok = !device->start || begin_with(device->start, s, &lives, holders);
@@ -241,8 +241,8 @@ static int by_begin(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Segments at the end that the history has not made. Of an expandable one that was made in pieces, and given back in others, a
- * piece may begin anywhere in what was made. */
+/* Counts segments at the end that the history did not allocate. A piece of an expandable one may begin anywhere in the
+ * ranges that were mapped. */
 static bool count_unknown_segments(const weir__recording_device *device, weir__summary *s) {
   size_t count = 0;
   range *made = malloc((s->actions[WEIR_TRACE_SEGMENT_ALLOC] + s->actions[WEIR_TRACE_SEGMENT_MAP] + 1) * sizeof *made);
@@ -272,7 +272,7 @@ static bool count_unknown_segments(const weir__recording_device *device, weir__s
   return true;
 }
 
-/* 100000, 65536: what is chosen, not what happens to be. */
+/* A round number, such as 100000 or 65536, is the size of a ring. */
 static bool is_round(size_t n) { return n >= 1000 && (n % 1000 == 0 || (n & (n - 1)) == 0); }
 
 static bool count_streams(const weir__recording *recording, const weir__recording_device *device, weir__summary *s) {
@@ -300,7 +300,7 @@ weir_status weir__summarize(const weir__recording *recording, int number, weir__
   sums holders = {.alike = alike, .stack_count = recording->stack_count}, at_end = holders;
   count_events(device, &s, &used, &reserved);
   bool ok = count_segments(device, &s, &at_end) && count_streams(recording, device, &s);
-  /* What there was before follows from what there is at the end. */
+  /* What was reserved before follows from the end. */
   if ((int64_t)s.end_reserved > reserved.now)
     s.reserved_before = s.end_reserved - (uint64_t)reserved.now;
   s.live.event = used.event;
