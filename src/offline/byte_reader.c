@@ -9,7 +9,7 @@ enum { BUFFER_SIZE = 128 * 1024, SLACK = WEIR__BYTE_READER_SLACK };
 
 /* The limit follows the number of bytes read. */
 static void raise_budget(weir__byte_reader *w, uint64_t bytes) {
-  uint64_t allowed = WEIR__WINDOW_MEMORY + (bytes < UINT64_MAX / 128 ? bytes : UINT64_MAX / 128) * WEIR__WINDOW_FACTOR;
+  uint64_t allowed = WEIR__READER_MEMORY + (bytes < UINT64_MAX / 128 ? bytes : UINT64_MAX / 128) * WEIR__READER_FACTOR;
   w->budget->limit = allowed < w->memory ? allowed : w->memory;
 }
 
@@ -48,11 +48,11 @@ weir_status weir__byte_reader_fail_memory(const weir__byte_reader *w) {
   char limit[32];
   if (w->budget->is_over && w->budget->limit < w->memory)
     return weir__byte_reader_fail(w, "reading it takes more memory than %u bytes for each byte of it, and %s",
-                                  WEIR__WINDOW_FACTOR, weir__format_bytes(WEIR__WINDOW_MEMORY, limit));
+                                  WEIR__READER_FACTOR, weir__format_bytes(WEIR__READER_MEMORY, limit));
   if (w->budget->is_over)
     return weir__byte_reader_fail(w, "reading it takes more memory than the limit of %s",
                                   weir__format_bytes(w->budget->limit, limit));
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: byte %llu: the host has no memory to read on",
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: byte %llu: the host has no memory left to read it",
                     weir__input_name(w->input), (unsigned long long)weir__byte_reader_offset(w, w->begin));
 }
 

@@ -29,9 +29,9 @@ typedef struct weir__byte_reader {
   bool has_ended;          /* the input has no more */
 } weir__byte_reader;
 
-/* What reading may take of the budget: WEIR__WINDOW_FREE bytes, and WEIR__WINDOW_FACTOR more for each byte read. */
-#define WEIR__WINDOW_MEMORY (16u << 20)
-#define WEIR__WINDOW_FACTOR 64u
+/* What reading may take of the budget: WEIR__READER_MEMORY bytes, and WEIR__READER_FACTOR more for each byte read. */
+#define WEIR__READER_MEMORY (16u << 20)
+#define WEIR__READER_FACTOR 64u
 
 /* From here on the budget's limit rises with the bytes read, up to its current value. */
 weir_status weir__byte_reader_open(weir__byte_reader *reader, weir__input *input, weir__budget *budget, uint64_t limit);

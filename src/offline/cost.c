@@ -71,7 +71,7 @@ weir_status weir__costs_parse(const char *name, const char *text, weir__costs *c
     *number = strtod(value, &end);
     if (end == value || (*end && !strchr(separators, *end)) || errno || !isfinite(*number) || *number < 0 ||
         *number > 1e12)
-      return weir__fail(WEIR_ERROR_BAD_DATA, "%s: line %d: %.*s: '%.*s' is no number of nanoseconds from 0 to 1e12",
+      return weir__fail(WEIR_ERROR_BAD_DATA, "%s: line %d: %.*s: '%.*s' is not a number of nanoseconds from 0 to 1e12",
                         name, line, (int)length, at,
                         (int)(strcspn(value, separators) < 80 ? strcspn(value, separators) : 80), value);
     at = end;
@@ -93,7 +93,7 @@ weir_status weir__costs_load(const char *path, weir__costs *costs) {
   else if (ferror(file))
     status = weir__fail(WEIR_ERROR_SYSTEM, "%s: %s", path, strerror(errno));
   else if (size > MOST_BYTES || memchr(text, 0, size))
-    status = weir__fail(WEIR_ERROR_BAD_DATA, "%s: this is no table of costs", path);
+    status = weir__fail(WEIR_ERROR_BAD_DATA, "%s: not a table of costs", path);
   else {
     text[size] = 0;
     status = weir__costs_parse(path, text, costs);

@@ -534,7 +534,7 @@ weir_status weir__explain(const weir__recording *recording, const weir__explain_
   const weir__recording_device *device = &recording->devices[options->device];
   if (!device->event_count && !device->segment_count && !device->start)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
-                      "the file has nothing of device %d; what is to be recorded comes between "
+                      "the file has nothing of device %d: record the job between "
                       "torch.cuda.memory._record_memory_history() and _dump_snapshot()",
                       options->device);
   x.completeness = summary.completeness;

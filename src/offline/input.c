@@ -103,7 +103,7 @@ static weir_status begin_zstd(weir__input *input) {
   return input->zstd != NULL ? WEIR_OK : no_memory(input);
 #else
   return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
-                    "%s: it is compressed with zstd, and this build of Weir is without zstd; decompress it first",
+                    "%s: it is compressed with zstd, and this build of Weir has no zstd; decompress it first",
                     input->name);
 #endif
 }
@@ -116,7 +116,7 @@ static weir_status begin_gzip(weir__input *input) {
   return no_memory(input);
 #else
   return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
-                    "%s: it is compressed with gzip, and this build of Weir is without zlib; decompress it first "
+                    "%s: it is compressed with gzip, and this build of Weir has no zlib; decompress it first "
                     "(gzip -d), or install zlib1g-dev and build again",
                     input->name);
 #endif

@@ -106,9 +106,10 @@ static bool is_compressed(const weir__output_file *output) {
 weir_status weir__output_file_open(weir__output_file *output) {
 #ifndef WEIR_HAVE_ZSTD
   if (is_compressed(output))
-    return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
-                      "%s: this build of Weir is without zstd; leave .zst out of the name, and compress it yourself",
-                      output->path);
+    return weir__fail(
+        WEIR_ERROR_NOT_SUPPORTED,
+        "%s: this build of Weir has no zstd; leave .zst out of the name, and compress the file afterwards",
+        output->path);
 #endif
   int descriptor = fcntl(output->out.fd, F_DUPFD_CLOEXEC, 0); /* closing the file leaves the output's own open */
   output->file = descriptor >= 0 ? fdopen(descriptor, "wb") : NULL;

@@ -73,7 +73,7 @@ static bool has(const weir__pickle *p, size_t count) { return (size_t)(p->top - 
 static weir_status extend_memo(weir__pickle *p, uint64_t index) {
   /* Entries are numbered in order, so an index does not exceed the number of bytes read; a few may be skipped. */
   if (index > weir__byte_reader_offset(&p->in, p->in.begin) + MEMO_GAP || index >= NO_MEMO)
-    return FAIL(p, "memo entry %llu is out of any order", (unsigned long long)index);
+    return FAIL(p, "memo entry %llu is out of order", (unsigned long long)index);
   value *grown = weir__grow(&p->budget, p->memo, &p->memo_capacity, (size_t)index + 1, sizeof *grown);
   if (grown == NULL)
     return FAIL_MEMORY(p);
@@ -294,7 +294,7 @@ static inline weir_status add_to_dict(weir__pickle *p, value *pairs, size_t coun
   value *dict = NULL;
   TRY(target(p, WEIR__PICKLE_DICT, &dict));
   if (count % 2 != 0)
-    return FAIL(p, "a dict gets a key without a value");
+    return FAIL(p, "a dict has a key without a value");
   size_t index = weir__pickle_payload(*dict);
   TRY(seal_pairs(p, index, pairs, count));
   if (is_complete && p->boxes[index].count == 0 && may_offer(p, *dict)) {
@@ -347,7 +347,7 @@ static weir_status make_from_mark(weir__pickle *p, weir__pickle_tag tag) {
   TRY(new_box(p, tag, &made));
   size_t index = weir__pickle_payload(made);
   if (tag == WEIR__PICKLE_DICT && count % 2 != 0)
-    return FAIL(p, "a dict gets a key without a value");
+    return FAIL(p, "a dict has a key without a value");
   if (tag == WEIR__PICKLE_DICT)
     TRY(seal_pairs(p, index, values, count));
   else if (tag == WEIR__PICKLE_LIST)
@@ -505,7 +505,7 @@ static weir_status stop(weir__pickle *p, value *root) {
   p->in.begin = p->in.at;
   TRY(weir__byte_reader_fill(&p->in, 1));
   if (p->in.at < p->in.end)
-    return FAIL(p, "there are bytes behind the end of the pickle");
+    return FAIL(p, "bytes follow the end of the pickle");
   *root = p->top[-1];
   return WEIR_OK;
 }

@@ -31,7 +31,7 @@
 typedef struct weir__pickle_limits {
   uint64_t input; /* bytes of pickle, decompressed: 64 GiB */
   uint64_t
-      memory;     /* bytes that reading takes, including what the consumer keeps: 4 GiB; see also WEIR__WINDOW_FACTOR */
+      memory;     /* bytes that reading takes, including what the consumer keeps: 4 GiB; see also WEIR__READER_FACTOR */
   size_t objects; /* boxes that are kept, and different texts: 2^27 */
   size_t string;  /* bytes of one text or bytes object: 64 MiB */
   size_t depth;   /* boxes within boxes: 100 */

@@ -66,7 +66,7 @@ weir_status weir__predict_fit(const weir__replayer *replayer, const weir__settin
   if (status)
     return status;
   if (report.failures)
-    return weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "a request of %llu bytes at event %zu fits into no device",
+    return weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "a request of %llu bytes at event %zu does not fit on any device",
                       (unsigned long long)report.failed_bytes, report.first_failure);
   /* What was reserved without a limit is enough, except for expandable segments, whose address space is limited, too.
    * One step less than what was requested at once is not enough. */
@@ -79,7 +79,7 @@ weir_status weir__predict_fit(const weir__replayer *replayer, const weir__settin
     least = most;
     most += most / 4 + 1;
     if (most > WEIR__REPLAY_ENOUGH_MEMORY / WEIR__FIT_STEP)
-      return weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "the job fits into no device under these settings");
+      return weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "the job does not fit on any device under these settings");
   }
   while (!status && most - least > 1) {
     uint64_t middle = least + (most - least) / 2;

@@ -177,9 +177,9 @@ static weir_status take_steps(loader *l, uint64_t count) {
   l->steps += count;
   if (l->steps <= FREE_STEPS || (l->steps - FREE_STEPS) / STEPS <= weir__pickle_size(l->pickle))
     return WEIR_OK;
-  return BAD(l,
-             "the same values are in so many places that there are more than %d to look at for each byte of the file",
-             STEPS);
+  return BAD(
+      l, "the same values are used in so many places that there are more than %d to visit for each byte of the file",
+      STEPS);
 }
 
 /* ---- Fields ---- */

@@ -452,14 +452,14 @@ weir_status weir__replayer_open(const weir__recording *recording, int device, ui
                       recording->device_count, recording->device_count ? ", from 0 on" : ": nothing was recorded");
   if (!recording->devices[device].event_count)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
-                      "the file has no history of device %d; what is to be recorded comes between "
+                      "the file has no history of device %d: record the job between "
                       "torch.cuda.memory._record_memory_history() and _dump_snapshot()",
                       device);
   if (recording->devices[device].lacks_start)
     return weir__fail(
         WEIR_ERROR_INVALID_ARGUMENT,
         "what was there before the first event of device %d is not known: %llu older events were dropped, "
-        "and the file has no checkpoint behind them; a larger WEIR_RECORD_MB has room for both",
+        "and the file has no checkpoint after them; a larger WEIR_RECORD_MB has room for both",
         device, (unsigned long long)recording->devices[device].dropped);
   weir_status status = weir__replay_check_memory(memory);
   if (status)

@@ -321,7 +321,7 @@ static void test_products_are_refused(void **state) {
   static const size_t sizes[] = {108000, 400000};
   for (size_t i = 0; i < 2; i++) {
     check(segments_times_blocks, sizes[i], "64 bytes for each byte");
-    check(segments_times_keys, sizes[i], "more than 4 to look at for each byte");
+    check(segments_times_keys, sizes[i], "more than 4 to visit for each byte");
     check(devices_times_events, sizes[i], "64 bytes for each byte");
     check(settings_times_settings, sizes[i], "64 bytes for each byte");
     check(events_times_frames, sizes[i], "more than 32 frames for each byte");

@@ -163,12 +163,12 @@ static void test_costs(void **state) {
   static const struct {
     const char *text, *error;
   } bad[] = {{"alloc 1\nmalloc 5", "line 2: there is no key 'malloc'"},
-             {"alloc", "line 1: alloc: '' is no number"},
-             {"alloc x", "'x' is no number"},
-             {"alloc -1", "'-1' is no number"},
-             {"alloc nan", "'nan' is no number"},
-             {"alloc 1e99", "'1e99' is no number"},
-             {"alloc 5x", "'5x' is no number"},
+             {"alloc", "line 1: alloc: '' is not a number"},
+             {"alloc x", "'x' is not a number"},
+             {"alloc -1", "'-1' is not a number"},
+             {"alloc nan", "'nan' is not a number"},
+             {"alloc 1e99", "'1e99' is not a number"},
+             {"alloc 5x", "'5x' is not a number"},
              {"_mib 5", "no key '_mib'"}};
   before = costs;
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
