@@ -1,5 +1,5 @@
 /*
- * A libFuzzer target, see scripts/fuzz. Every input is read twice: as a snapshot, and as values, which are walked.
+ * A libFuzzer target, see scripts/fuzz. Every input is read twice: as a recording, and as values, which are walked.
  */
 #include <stdlib.h>
 

@@ -1,9 +1,10 @@
 /*
- * A libFuzzer target, see scripts/fuzz: what can be read as a snapshot is replayed, unchecked under the recorded settings and
- * under others, and checked; or it is summed up and explained. Whatever a file claims, that ends, and says so or goes on.
+ * A libFuzzer target, see scripts/fuzz: what can be read as a snapshot is replayed, unchecked under the recorded
+ * settings and under others, and checked; or it is summed up and explained. Whatever a file claims, that ends, and says
+ * so or goes on.
  *
- * An input is a pickle; or, when its first byte is odd, a history in eight bytes for each event, of which a pickle is made, so
- * that chance is spent on what a history says and not on how it is written.
+ * An input is a pickle; or, when its first byte is odd, a history in eight bytes for each event, of which a pickle is
+ * made, so that chance is spent on what a history says and not on how it is written.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -172,7 +173,7 @@ static void replay(const weir__recording *recording, uint8_t way) {
     abort();
 }
 
-/* false: it is no snapshot. */
+/* false if it is no recording. */
 static bool read_and_replay(const uint8_t *data, size_t size, uint8_t way) {
   const weir__pickle_limits limits = {.memory = 8 << 20, .input = 1 << 20};
   weir__input *source;

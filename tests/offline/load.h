@@ -14,7 +14,7 @@
 
 #include "offline/recording.h"
 
-/* weir__recording_free() it. `name` is below tests/data, without ".pickle.zst". Where there is no libzstd the test is waived. */
+/* weir__recording_free() it. `name` is below tests/data, without ".pickle.zst". Without libzstd the test is waived. */
 static inline weir__recording *load(const char *name) {
 #ifndef WEIR_HAVE_ZSTD
   print_message("waived: %s: built without libzstd\n", name);

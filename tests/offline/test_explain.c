@@ -1,6 +1,6 @@
 /*
- * Explanations: of jobs that ran out of memory, of histories by hand that have one cause each, and of histories that lack their
- * beginning. What is said to help is replayed here once more.
+ * Explanations: of jobs that ran out of memory, of histories by hand that have one cause each, and of histories that
+ * lack their beginning. What is said to help is replayed here once more.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -105,7 +105,7 @@ static void test_llama_oom(void **state) {
   assert_int_equal(x.cause, WEIR_OFFLINE_CAUSE_FRAGMENTED);
   assert_true(find_setting(&x, "expandable_segments:True")->works);
 
-  /* Nothing is predicted when nobody wants it. */
+  /* Nothing is predicted with no_trials. */
   explain(recording, &(weir__explain_options){.no_trials = true}, &x);
   assert_int_equal(x.trial_count, 0);
   weir__recording_free(recording);
@@ -187,7 +187,7 @@ static weir__recording part_of(const weir__recording *recording, size_t from, we
   return part;
 }
 
-/* What was there is put back, block for block: the replay does not differ, and the answer is the same. */
+/* What was there is installed block by block: the replay does not differ, and the answer is the same. */
 static void test_late(void **state) {
   (void)state;
   static const char *const names[] = {"traces/llama_oom",
@@ -224,7 +224,8 @@ static void test_late(void **state) {
   }
 }
 
-/* Without a list of segments nobody knows what was there: nothing is predicted, and what is told is what the file lists. */
+/* Without a list of segments the state is not known: nothing is predicted, and only what the recording lists is shown.
+ * */
 static void test_late_and_unlisted(void **state) {
   (void)state;
   weir__recording *recording = load("traces/llama_varlen_expandable");
@@ -336,7 +337,7 @@ static void test_pinned(void **state) {
   assert_int_equal(x.pins[0].blocks[0].event, 5);
 }
 
-/* The other stream has cut its segment, so it cannot go back. */
+/* The other stream has split its segment, so it cannot be released. */
 static void test_other_stream(void **state) {
   (void)state;
   weir__recording_entry events[] = {ON(1, SEGMENT_ALLOC, A, 120 * MIB),  ON(1, ALLOC, A, 120 * MIB),
@@ -397,7 +398,7 @@ static void test_waiting(void **state) {
 
 /* ---- The limit, and what was missing ---- */
 
-/* Ten blocks of 100 MiB on a device of 1 GiB, and then one more: whatever is known of the device, it is too little memory. */
+/* Ten blocks of 100 MiB on a device of 1 GiB, and then one more, which is too much whatever is known of the device. */
 static void test_full_device(void **state) {
   (void)state;
   weir__recording_entry events[21];
@@ -432,7 +433,7 @@ static void test_full_device(void **state) {
   }
 }
 
-/* What is given and cannot be is refused; the device's size alone does not lose the failure. */
+/* Impossible options are refused; the device's size alone does not hide the failure. */
 static void test_given_memory(void **state) {
   (void)state;
   weir__recording *recording = load("traces/llama_oom");
@@ -501,7 +502,8 @@ static void fill(job *j, uint64_t bytes) {
   assert_int_equal(j->driver->MemAlloc(j->driver, &j->filler, bytes), WEIR_CU_SUCCESS);
 }
 
-/* A job of requests of all sizes that runs until memory runs out: within a limit, or on a device of which others have a part. */
+/* A job with requests of all sizes that runs out of memory: within a limit, or on a device that other processes use,
+ * too. */
 static void run_job(job *j, unsigned seed, const char *conf, uint64_t memory, uint64_t limit, uint64_t others) {
   weir_ledger_options ledger;
   weir_allocator_options options;
@@ -579,8 +581,8 @@ static void explain_job(const job *j, bool is_expandable, const weir__explain_op
   assert_true(x->has_missing);
 }
 
-/* The truth is asked of the job's own allocator. With a limit that is known, what is said is exact; without, it is a range in which
- * the truth lies. */
+/* The truth is asked of the job's own allocator. With a limit that is known, what is said is exact; without, it is a
+ * range in which the truth lies. */
 static void test_missing_of_limit(void **state) {
   (void)state;
   for (unsigned seed = 0; seed < 24; seed++) {
@@ -636,7 +638,7 @@ static void test_missing_of_device(void **state) {
   }
 }
 
-/* Segments without a history: what they show is told. A device with neither has nothing to tell. */
+/* Segments without a history are shown. A device with neither has nothing to show. */
 static void test_no_history(void **state) {
   (void)state;
   weir__recording_block blocks[] = {

@@ -96,7 +96,7 @@ static void test_round_trips(void **state) {
   }
 }
 
-/* What PyTorch does not write, and the reader takes. */
+/* What PyTorch does not write, and the reader accepts. */
 static void test_odd_round_trip(void **state) {
   weir__recording *s = load("small_snapshot.pickle");
   (void)state;

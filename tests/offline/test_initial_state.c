@@ -1,6 +1,6 @@
 /*
- * Histories that lack their beginning. Cut off recordings of real jobs, and off short ones in which memory runs short in every
- * way: what was there is worked out, and the rest is replayed from it without a difference.
+ * Histories that lack their beginning. Cut off recordings of real jobs, and off short ones in which memory runs short
+ * in every way: what was there is worked out, and the rest is replayed from it without a difference.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -87,7 +87,7 @@ static void test_jobs(void **state) {
   }
 }
 
-/* In the midst of requests too, whose segments were made before the recording began. */
+/* Also in the middle of requests, whose segments were made before the recording began. */
 static void test_anywhere(void **state) {
   (void)state;
   static const char *const names[] = {"capped_oom",         "capped_streams", "collected",        "collected_retried",
@@ -105,8 +105,8 @@ static void test_anywhere(void **state) {
   }
 }
 
-/* For how long segments were free is not known, and with collection by age it matters. What is guessed may be wrong, and then
- * the replay says so: at most one cut in ten. */
+/* For how long segments were free is not known, and with collection by age it matters. What is guessed may be wrong,
+ * and then the replay says so: at most one cut in ten. */
 static void test_ages(void **state) {
   (void)state;
   weir__recording *recording = load("histories/split_rounding");
@@ -124,7 +124,7 @@ static void test_ages(void **state) {
   weir__recording_free(recording);
 }
 
-/* ---- What was there ---- */
+/* ---- The initial state ---- */
 
 /* The same blocks as those that the whole history has left there. */
 typedef struct seen {
@@ -141,7 +141,7 @@ static bool look(void *context, weir_allocator *allocator, size_t event, const w
   return false;
 }
 
-/* What is left on a block behind what was asked for may look as if it were free. */
+/* The unused end of a block may look as if it were free. */
 static void compare_blocks(const weir__state *a, const weir__state *b) {
   size_t i = 0, k = 0;
   for (;; i++, k++) {
@@ -193,8 +193,8 @@ static void test_blocks(void **state) {
 
 /* ---- Predictions ---- */
 
-/* Under other settings it is placed anew, and what the job did after that decides: with expandable segments there is little
- * fragmentation, whatever the order was. */
+/* Under other settings it is placed anew, and what the job did after that decides: with expandable segments there is
+ * little fragmentation, whatever the order was. */
 static void test_anew(void **state) {
   (void)state;
   weir__recording *recording = load("traces/llama_varlen");
@@ -263,7 +263,8 @@ static void test_tune(void **state) {
 
 static const uint64_t A = 1ull << 40;
 
-/* A file whose segments overlap, whose blocks lie outside, and whose pages are none: it is taken as far as it makes sense. */
+/* A recording whose segments overlap, with blocks outside and pages that are none: it is used as far as it makes sense.
+ * */
 static void test_odd(void **state) {
   (void)state;
   weir__recording_block blocks[] = {
@@ -293,8 +294,8 @@ static void test_odd(void **state) {
   weir__replayer_close(history);
 }
 
-/* Two private pools from before the recording, one of which is used in it. They are released, and their memory goes back with all
- * that is cached. */
+/* Two private pools from before the recording, one of which is used in it. They are released, and their memory goes
+ * back with all that is cached. */
 static void test_released_pools(void **state) {
   (void)state;
   const uint64_t b = A + 64 * MIB, c = A + 128 * MIB;

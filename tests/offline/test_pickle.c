@@ -178,7 +178,7 @@ static void check_fails(const void *data, size_t size, const weir__pickle_limits
 
 #define FAILS(literal, at, why) check_fails(literal, sizeof(literal) - 1, NULL, at, why)
 
-/* ---- What CPython wrote ---- */
+/* ---- Pickles of CPython ---- */
 
 typedef struct pickle_case {
   char name[32];
@@ -325,7 +325,7 @@ static void test_spoiled_bytes(void **state) {
   assert_true(accepted > 0 && sum != 0);
 }
 
-/* ---- What is refused ---- */
+/* ---- Refused pickles ---- */
 
 static void test_refused_opcodes(void **state) {
   (void)state;

@@ -1,5 +1,5 @@
 /*
- * What is predicted from one recording, against what was recorded with other settings: the same job, run twice on a GPU.
+ * Compares predictions from one recording with a recording under other settings: the same job, run twice on a GPU.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -43,7 +43,7 @@ static weir__prediction predict(const weir__replayer *history, const char *conf,
 /* The measured numbers are torch.cuda.memory_stats() at the end of the other run. */
 static const struct proof {
   const char *from, *conf;
-  double fraction; /* of the device; 0: no limit, and the device is not known either */
+  double fraction; /* of the device; 0 if there is no limit, and the device is not known, either */
   int64_t reserved, allocated, device_alloc, device_free, retries;
 } proofs[] = {
     {"llama_varlen", "", 0, 34955329536, 19512419328, 165, 0, 0},
@@ -77,8 +77,8 @@ static void test_predicted_is_measured(void **state) {
                   (unsigned long long)got.peak_reserved, (long long)p->reserved, off);
     if (off > 0.1 || off < -0.1)
       fail_msg("%s under '%s': more than 0.1 %% off", p->from, p->conf);
-    /* Of two free blocks of one size the lower is taken, so addresses decide a little: which request gets a block whose rest
-     * is not worth splitting off. */
+    /* Of two free blocks of one size the lower is taken, so addresses decide a little: which request gets a block whose
+     * rest is not worth splitting off. */
     assert_true(llabs((int64_t)got.peak_allocated - p->allocated) <= p->allocated / 1000);
     assert_int_equal(got.retries, p->retries);
     assert_int_equal(got.failures, 0);
@@ -108,7 +108,7 @@ static void test_calls(void **state) {
   assert_int_equal(of[WEIR__METER_UNMAP].bytes, of[WEIR__METER_RELEASE].bytes);
   assert_true(of[WEIR__METER_UNMAP].handles > of[WEIR__METER_UNMAP].calls);
   assert_true(of[WEIR__METER_RESERVE].calls > 0);
-  /* What is not given back was there at the end, and that is no more than the peak. */
+  /* What is not released is there at the end, and is no more than the peak. */
   assert_true(of[WEIR__METER_CREATE].bytes - of[WEIR__METER_RELEASE].bytes <= p.peak_reserved);
 
   weir__costs costs = {0};

@@ -19,7 +19,7 @@
 
 static const struct job {
   const char *name;
-  double fraction; /* that the job allowed itself; 0: no limit */
+  double fraction; /* that the job allowed itself; 0 if there is no limit */
   int64_t peak_allocated, peak_reserved, peak_active, peak_requested, allocations, device_alloc, device_free, retries;
   int64_t ooms;
 } jobs[] = {
@@ -110,8 +110,8 @@ static void test_exact_with_an_inferred_limit(void **state) {
   }
 }
 
-/* Histories that a model of PyTorch's rules wrote, on a device of 16 GiB: short ones, in which memory runs short in each of
- * the ways there are, and the program empties the cache itself. */
+/* Histories that a model of PyTorch's rules wrote, on a device of 16 GiB: short ones, in which memory runs short in
+ * each of the ways there are, and the program empties the cache itself. */
 static const struct history {
   const char *name;
   double fraction;
@@ -339,8 +339,8 @@ static void test_unchecked(void **state) {
   weir__recording_free(recording);
 }
 
-/* Forty streams that need more than half a terabyte: each has two expandable segments, whose addresses are 9/8 of a device that
- * has enough. */
+/* Forty streams that need more than half a terabyte: each has two expandable segments, whose addresses are 9/8 of a
+ * device that has enough. */
 static void test_many_streams(void **state) {
   (void)state;
   enum { STREAMS = 40, EVENTS = 4 };

@@ -1,5 +1,5 @@
 /*
- * What a summary counts, against what PyTorch's own counters said at the end of each job, and on histories that are not whole.
+ * Compares summaries with PyTorch's own counters at the end of each job, and tests histories that are not complete.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -95,7 +95,8 @@ static void test_holders(void **state) {
   weir__recording_free(recording);
 }
 
-/* Of a stack, the innermost frame and the innermost of the program's own are shown; stacks that differ elsewhere are one. */
+/* A stack is described by the innermost frame and the innermost one of the program; stacks that differ elsewhere are
+ * equal. */
 static void test_own_frames(void **state) {
   (void)state;
   static weir__string texts[] = {
@@ -175,7 +176,7 @@ static weir__recording part_of(const weir__recording *recording, size_t from, si
   return part;
 }
 
-/* What was there before the first event is told from the end, so the peak is the same. */
+/* What was there before the first event is inferred from the end, so the peak is the same. */
 static void test_late(void **state) {
   (void)state;
   weir__recording *recording = load("traces/llama_oom");
@@ -201,7 +202,7 @@ static void test_late(void **state) {
   assert_true(s.unknown_segments > 0);
   assert_int_equal(sum(s.holders, s.holder_count), sum(whole.holders, whole.holder_count));
 
-  /* A number of events that somebody has chosen. */
+  /* A round number of events. */
   part = part_of(recording, recording->devices[0].event_count - 4000, 4000, &device);
   summarize(&part, &s);
   assert_int_equal(s.completeness, WEIR__HISTORY_WRAPPED);

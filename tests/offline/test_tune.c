@@ -1,5 +1,5 @@
 /*
- * The search for settings: the same answer whoever does the work, and the one that the rules say.
+ * The search for settings: the result follows the rules, and does not depend on the distribution of the work.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -320,7 +320,7 @@ static void test_too_little(void **state) {
   close_files(&f);
 }
 
-/* What cannot be replayed ends the search, and nothing is left. */
+/* A recording that cannot be replayed ends the search, and nothing is leaked. */
 static void test_refused(void **state) {
   (void)state;
   files f = {0};
