@@ -8,7 +8,7 @@
 #include "inspect/symbols.h"
 #include "offline/elf.h"
 
-/* A program or library on disk. Those that were opened stay: the recordings of many ranks have the same ones. */
+/* A program or library on disk. It stays open, since the recordings of many ranks have the same ones. */
 typedef struct code_file {
   struct code_file *next;
   char *path;
@@ -30,7 +30,7 @@ static bool is_unchanged(const struct stat *a, const struct stat *b) {
          a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
-/* The lock is held. NULL: it is not there, or cannot be read. */
+/* The lock is held. NULL if it is missing or cannot be read. */
 static code_file *file_of(const char *path) {
   struct stat about;
   if (*path != '/' || stat(path, &about) != 0)

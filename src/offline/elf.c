@@ -10,7 +10,7 @@
 
 typedef struct function {
   uint64_t begin, bytes;
-  const char *name; /* in the map; ends in it */
+  const char *name; /* in the mapped file, NUL-terminated */
 } function;
 
 struct weir__elf {
@@ -19,10 +19,10 @@ struct weir__elf {
   Elf64_Ehdr header;
   function *functions; /* by address */
   size_t count;
-  bool has_functions; /* they were looked for */
+  bool has_functions; /* they were searched for */
 };
 
-/* A part of the file; NULL if it is not all there. */
+/* A part of the file; NULL if it exceeds the file. */
 static const void *part_of(const weir__elf *elf, uint64_t at, uint64_t bytes) {
   return at <= elf->bytes && bytes <= elf->bytes - at ? elf->map + at : NULL;
 }
@@ -35,7 +35,7 @@ static bool is_readable(const Elf64_Ehdr *h) {
          h->e_ident[EI_DATA] == (first ? ELFDATA2LSB : ELFDATA2MSB) && (h->e_type == ET_EXEC || h->e_type == ET_DYN);
 }
 
-/* Waits for nothing: a name may be that of a FIFO. */
+/* Does not block: the path may be that of a FIFO. */
 static int open_regular(const char *path, size_t *bytes) {
   struct stat about;
   int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);

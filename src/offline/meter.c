@@ -6,13 +6,13 @@
 #include "base/rangemap.h"
 
 typedef struct meter {
-  weir_driver table; /* first: a weir_driver * of a meter is a meter * */
+  weir_driver table; /* must be first: a weir_driver * of a meter is a meter * */
   weir_driver *inner;
   weir__meter_counts counts;
-  /* An allocator maps handles of one size into a reservation, so the range of a call tells how many there are. The values
-   * are the handles' sizes, and this meter until the first is mapped. */
+  /* An allocator maps handles of one size into a reservation, so the range of a call shows their number. The values are
+   * the handles' sizes, and the meter itself until the first is mapped. */
   weir__rangemap reservations;
-  weir__rangemap handles; /* that were created and not released: the values are their sizes */
+  weir__rangemap handles; /* handles that were created and not released: the values are their sizes */
 } meter;
 
 const char *weir__meter_name(weir__meter_kind kind) {
@@ -36,7 +36,7 @@ static weir_cu_result count(meter *m, weir__meter_kind kind, weir_cu_result resu
   return result;
 }
 
-/* ---- What is only passed on ---- */
+/* ---- Calls that are only forwarded ---- */
 
 #define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args)                                                     \
   static weir_cu_result name(weir_driver *self WEIR__AND params) {                                                     \
@@ -50,7 +50,7 @@ static weir_cu_result count(meter *m, weir__meter_kind kind, weir_cu_result resu
   }
 #include "weir/driver_entries.h"
 
-/* ---- What is counted ---- */
+/* ---- Calls that are counted ---- */
 
 static weir_cu_result count_alloc(weir_driver *self, weir_cu_deviceptr *pointer, size_t bytes) {
   return count((meter *)self, WEIR__METER_ALLOC, MemAlloc(self, pointer, bytes), 1, bytes);
@@ -105,7 +105,7 @@ static weir_cu_result count_map(weir_driver *self, weir_cu_deviceptr pointer, si
   return count(m, WEIR__METER_MAP, result, 1, bytes);
 }
 
-/* How many handles are mapped into a range that has no holes. */
+/* The number of handles that are mapped into a range without holes. */
 static uint64_t handles_in(const meter *m, weir_cu_deviceptr pointer, size_t bytes) {
   const void *size = weir__rangemap_find(&m->reservations, pointer, NULL, NULL);
   return size && size != m ? (bytes + (uintptr_t)size - 1) / (uintptr_t)size : 1;
