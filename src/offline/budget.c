@@ -1,8 +1,9 @@
 #include "offline/budget.h"
 
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/random.h>
+
+#include "base/memory_map.h"
 
 enum { SMALLEST_ARRAY = 16, MAPPED_ARRAY = 256 * 1024, SMALLEST_CHUNK = 4096, LARGEST_CHUNK = 1 << 20 };
 
@@ -28,12 +29,9 @@ static array *resize(array *old, size_t old_size, size_t size) {
     return heap;
   }
   bool was_mapped = old != NULL && old->mapped != 0;
-  array *mapped = was_mapped ? mremap(old, old->mapped, size, MREMAP_MAYMOVE)
-                             : mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED)
+  array *mapped = was_mapped ? weir__map_grow(old, old->mapped, size) : weir__map_memory(size);
+  if (mapped == NULL)
     return NULL;
-  /* Page faults are most of the cost of a large array. Without huge pages this has no effect. */
-  madvise(mapped, size, MADV_HUGEPAGE);
   if (old != NULL && !was_mapped) {
     memcpy(mapped, old, old_size);
     free(old);
@@ -66,7 +64,7 @@ void *weir__grow_slow(weir__budget *budget, void *items, size_t *capacity, size_
 void weir__drop(void *items) {
   array *a = items != NULL ? (array *)items - 1 : NULL;
   if (a != NULL && a->mapped != 0)
-    munmap(a, a->mapped);
+    weir__unmap(a, a->mapped);
   else
     free(a);
 }

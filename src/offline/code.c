@@ -1,10 +1,10 @@
 #include "offline/code.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/thread.h"
 #include "inspect/symbols.h"
 #include "offline/elf.h"
 
@@ -23,7 +23,7 @@ struct weir__code {
 };
 
 static code_file *files;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the list, and of all symbols in it */
+static weir__mutex lock = WEIR__MUTEX_INIT; /* of the list, and of all symbols in it */
 
 static bool is_unchanged(const struct stat *a, const struct stat *b) {
   return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size &&
@@ -64,9 +64,9 @@ static bool is_recorded_one(const code_file *file, const weir__code_origin *orig
 }
 
 weir__code *weir__code_open(const weir__code_origin *origin) {
-  pthread_mutex_lock(&lock);
+  weir__mutex_lock(&lock);
   code_file *file = file_of(origin->path);
-  pthread_mutex_unlock(&lock);
+  weir__mutex_unlock(&lock);
   weir__code *code = file && is_recorded_one(file, origin) ? malloc(sizeof *code) : NULL;
   if (code)
     *code = (weir__code){file, origin->base};
@@ -99,8 +99,8 @@ static size_t look_up(code_file *file, uint64_t address, weir__code_name *names,
 size_t weir__code_names(weir__code *code, uint64_t address, weir__code_name *names, size_t room) {
   if (address == code->base) /* the file begins with its header */
     return 0;
-  pthread_mutex_lock(&lock);
+  weir__mutex_lock(&lock);
   size_t count = look_up(code->file, address - code->base, names, room);
-  pthread_mutex_unlock(&lock);
+  weir__mutex_unlock(&lock);
   return count;
 }

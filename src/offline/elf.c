@@ -4,9 +4,10 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "base/memory_map.h"
 
 typedef struct function {
   uint64_t begin, bytes;
@@ -52,10 +53,10 @@ static int open_regular(const char *path, size_t *bytes) {
 weir__elf *weir__elf_open(const char *path) {
   weir__elf *elf = calloc(1, sizeof *elf);
   int descriptor = elf ? open_regular(path, &elf->bytes) : -1;
-  void *map = descriptor < 0 ? MAP_FAILED : mmap(NULL, elf->bytes, PROT_READ, MAP_PRIVATE, descriptor, 0);
+  const void *map = descriptor < 0 ? NULL : weir__map_file(descriptor, elf->bytes);
   if (descriptor >= 0)
     close(descriptor);
-  if (map == MAP_FAILED) {
+  if (!map) {
     free(elf);
     return NULL;
   }
@@ -70,7 +71,7 @@ weir__elf *weir__elf_open(const char *path) {
 void weir__elf_close(weir__elf *elf) {
   if (!elf)
     return;
-  munmap((void *)elf->map, elf->bytes);
+  weir__unmap(elf->map, elf->bytes);
   free(elf->functions);
   free(elf);
 }

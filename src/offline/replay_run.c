@@ -497,11 +497,9 @@ static weir_status run_once(replay *r, const weir__plan_limit *limit) {
   r->changes = r->settings == &r->plan->settings && limit->limit == r->plan->limit;
   weir_status status = set_up(r, limit);
   if (!status) {
-    struct timespec begin, end;
-    clock_gettime(CLOCK_MONOTONIC, &begin);
+    uint64_t begin = weir__monotonic_ns();
     status = run_events(r);
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    report->seconds = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9;
+    report->seconds = (double)(weir__monotonic_ns() - begin) / 1e9;
     report->events = r->count;
     weir_allocator_get_stats(r->allocator, 0, &report->stats);
     report->calls = *weir__meter_read(r->driver);

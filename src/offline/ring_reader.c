@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/system.h"
 #include "base/text.h"
 #include "inspect/snapshot.h"
 #include "offline/byte_reader.h"
@@ -440,7 +441,7 @@ static weir_status add_frame(loader *l, uint32_t name, uint32_t file, int line, 
 static weir__code *code_of(const loader *l, module *in) {
   if (!in->is_open) {
     char host[sizeof l->header->host] = "";
-    gethostname(host, sizeof host - 1);
+    weir__host_name(host, sizeof host);
     weir__code_origin origin = {.path = l->s->strings.items[in->path].text,
                                 .base = in->where.base,
                                 .build_id = l->data + in->id_at,
