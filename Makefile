@@ -64,7 +64,7 @@ help:
 	@echo 'make bench     build, and run the benchmarks'
 	@echo 'make install   install to PREFIX=$(PREFIX), under DESTDIR if set'
 	@echo 'make format    format the code'
-	@echo 'make lint      check the code with clang-format, clang-tidy, cppcheck and shellcheck'
+	@echo 'make lint      check the code with clang-format, clang-tidy, cppcheck, shellcheck and a build for WebAssembly'
 	@echo 'make clean     remove build/'
 	@echo
 	@echo 'What is missing on the machine is installed first (as root, on Debian), or named.'

@@ -1,5 +1,5 @@
 /*
- * weir bench: one file per topic, one table in bench.c.
+ * weir bench: one file per topic, one list in bench.c.
  */
 #ifndef WEIR_CLI_BENCH_H
 #define WEIR_CLI_BENCH_H
@@ -7,21 +7,21 @@
 #include <stdbool.h>
 
 #include "bench_patterns.h"
+#include "options.h"
 
-/* A topic gets its own part of the command line: argv[0] is its name. It understands --help, and returns an exit code. */
-int weir_bench_alloc(int argc, char **argv);
-int weir_bench_observe(int argc, char **argv);
+extern const weir_cli_command weir_bench_alloc;
+extern const weir_cli_command weir_bench_observe;
 
 enum { WEIR_BENCH_REASON = 160 };
 
-/* What rounds of a pattern took, in ns for each pair. A reason says why there is nothing. */
+/* The time of a pair in the rounds of a pattern, in ns. */
 typedef struct weir_bench_result {
   bool is_there;
   double median, least, most;
 } weir_bench_result;
 
-/* PyTorch's allocator, in a process of its own: a source is compiled against the PyTorch that python3 imports. Where that cannot be
- * done, start returns false and a reason of a few words; so does stop, after a run in which something failed. */
+/* PyTorch's allocator, in a process of its own: a program is compiled against the PyTorch that python3 imports. If
+ * that is not possible, start returns false with a short reason; stop also sets the reason if the process failed. */
 bool weir_bench_torch_start(char version[64], char reason[WEIR_BENCH_REASON]);
 void weir_bench_torch_stop(char reason[WEIR_BENCH_REASON]);
 extern const bench_player weir_bench_torch_player;

@@ -1,20 +1,18 @@
 /*
  * weir bench alloc: what an allocation and its free cost, through Weir, mimalloc and PyTorch.
  *
- * A pattern's contestants take turns: a round of one, a round of the next, and so on, so that what disturbs the machine
- * disturbs them alike. PyTorch does so in a process of its own.
+ * The contestants take turns at a pattern, one round each, so that disturbances of the machine affect all alike.
+ * PyTorch runs in a process of its own.
  */
-#include <dlfcn.h>
-#include <errno.h>
-#include <getopt.h>
 #include <malloc.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/library.h"
+#include "base/thread.h"
 #include "bench.h"
 #include "cli.h"
 #include "json.h"
@@ -24,7 +22,7 @@ enum { WEIR_SIDE, EXPANDABLE_SIDE, MIMALLOC_SIDE, TORCH_SIDE, SIDES };
 enum {
   WEIR_SIDES = 2,   /* the first two */
   CURVE_POINTS = 5, /* 10^2 to 10^6 free blocks */
-  CURVE_QUICK = 3,  /* as many of them with --quick */
+  CURVE_QUICK = 3,  /* the first of them, with --quick */
   CURVE_BYTES = 1 << 20,
   METADATA_BLOCKS = 100000,
   CONF_SIZE = 1024
@@ -33,13 +31,36 @@ enum {
 static const char *const side_keys[SIDES] = {"weir", "weir_expandable", "mimalloc", "torch"};
 static const char *const side_titles[SIDES] = {"Weir", "expandable", "mimalloc", "PyTorch"};
 
-/* A ledger has the memory of an H200; the curve has a million live blocks and needs more. */
+/* The memory of a ledger is that of an H200; the curve needs more for a million live blocks. */
 #define LEDGER_BYTES 150109880320ull
 #define CURVE_LEDGER_BYTES (2ull << 40)
 
-/* What --patterns takes beside the groups of bench_patterns. */
-static const char *const other_groups[] = {"curve", "metadata"};
-enum { GROUP_CURVE, GROUP_METADATA, OTHER_GROUPS };
+enum { GROUP_PAIR, GROUP_LIVE, GROUP_THREADS, GROUP_STREAM, GROUP_CURVE, GROUP_METADATA };
+
+/* The names of those before the curve are also the groups of bench_patterns. */
+static const weir_cli_choice groups[] = {
+    [GROUP_PAIR] = {"pair", "one block of a size, from 512 B to 64 MiB"},
+    [GROUP_LIVE] = {"live", "1,000 or 20,000 live blocks of random sizes, one replaced by another"},
+    [GROUP_THREADS] = {"threads", "1 to 16 threads, each on its own stream: wall time for each pair of all threads"},
+    [GROUP_STREAM] = {"stream", "the same on one stream"},
+    [GROUP_CURVE] = {"curve", "random sizes with 10^2 to 10^6 free blocks in the cache; Weir only"},
+    [GROUP_METADATA] = {"metadata", "host memory for each of 100,000 blocks; Weir only"},
+    {0}};
+
+static const weir_cli_choice drivers[] = {{"ledger", "bookkeeping only, so that the time is the allocator's own"},
+                                          {"soft", "the software device"},
+                                          {"cuda", "NVIDIA's driver"},
+                                          {"auto", "NVIDIA's driver if it has a device, else the software device"},
+                                          {0}};
+
+static struct {
+  unsigned groups; /* bits */
+  int threads, driver;
+  const char *conf;
+  bool quick, no_torch, json;
+} options = {.groups = ~0u, .threads = 16, .conf = ""};
+
+static bool is_wanted(unsigned group) { return options.groups & 1u << group; }
 
 /* One of Weir's two contestants. */
 typedef struct weir_side {
@@ -53,29 +74,28 @@ typedef struct weir_side {
 
 typedef struct metadata {
   bool is_there;
-  int64_t bytes;    /* host memory that the allocator has taken */
+  int64_t bytes;    /* host memory of the allocator */
   int64_t blocks;   /* in use and free */
   int64_t reserved; /* device memory */
 } metadata;
 
 typedef struct report {
-  bool json, no_torch, quick;
-  const char *driver_name, *conf;
-  weir_driver *driver; /* NULL: a ledger for each contestant */
-  bool wanted[BENCH_PATTERN_COUNT], wants_other[OTHER_GROUPS];
+  const char *driver_name;
+  weir_driver *driver; /* NULL if each contestant has a ledger */
+  bool wanted[BENCH_PATTERN_COUNT];
   bench_scale scale;
   int cores;
   char cpu[128];
-  char reasons[SIDES][WEIR_BENCH_REASON]; /* why a contestant is absent; "" when it is there */
+  char reasons[SIDES][WEIR_BENCH_REASON]; /* why a contestant is absent, "" if it is present */
   char torch_version[64];
   char mimalloc_version[32];
   weir_bench_result results[BENCH_PATTERN_COUNT][SIDES];
-  long long device_calls[BENCH_PATTERN_COUNT][WEIR_SIDES]; /* segments made and freed while it was timed */
+  long long device_calls[BENCH_PATTERN_COUNT][WEIR_SIDES]; /* segments allocated and freed while it was timed */
   int curve_points;
   long long curve_free[CURVE_POINTS][WEIR_SIDES]; /* blocks */
   weir_bench_result curve[CURVE_POINTS][WEIR_SIDES];
   metadata metadata[WEIR_SIDES];
-  char error[4096]; /* what went wrong, "" while nothing did */
+  char error[4096]; /* the first failure, "" if there is none */
 } report;
 
 static bool ok(report *r, weir_status status) {
@@ -93,20 +113,20 @@ static bool driver_ok(report *r, const char *call, weir_cu_result result) {
 
 static bool no_memory(report *r) {
   if (!r->error[0])
-    snprintf(r->error, sizeof r->error, "the host has no memory left");
+    snprintf(r->error, sizeof r->error, "out of host memory");
   return false;
 }
 
 /* ---- The contestants ---- */
 
-static void *take_from_weir(void *context, size_t bytes, void *stream) {
+static void *allocate_from_weir(void *context, size_t bytes, void *stream) {
   void *pointer;
   return weir_allocator_alloc(context, 0, bytes, stream, &pointer) == WEIR_OK ? pointer : NULL;
 }
 
-static void give_to_weir(void *context, void *pointer) { weir_allocator_free(context, pointer); }
+static void free_to_weir(void *context, void *pointer) { weir_allocator_free(context, pointer); }
 
-BENCH_PLAYER(weir_player, take_from_weir, give_to_weir);
+BENCH_PLAYER(weir_player, allocate_from_weir, free_to_weir);
 
 typedef struct mimalloc {
   void *(*malloc)(size_t bytes);
@@ -115,32 +135,32 @@ typedef struct mimalloc {
 
 static mimalloc mi;
 
-static void *take_from_mimalloc(void *context, size_t bytes, void *stream) {
+static void *allocate_from_mimalloc(void *context, size_t bytes, void *stream) {
   (void)context, (void)stream;
   return mi.malloc(bytes);
 }
 
-static void give_to_mimalloc(void *context, void *pointer) {
+static void free_to_mimalloc(void *context, void *pointer) {
   (void)context;
   mi.free(pointer);
 }
 
-BENCH_PLAYER(mimalloc_player, take_from_mimalloc, give_to_mimalloc);
+BENCH_PLAYER(mimalloc_player, allocate_from_mimalloc, free_to_mimalloc);
 
-/* It stays loaded: it has something to do at the end of each thread. */
+/* It stays loaded, since it runs code when a thread ends. */
 static void load_mimalloc(report *r) {
   static const char *const names[] = {"libmimalloc.so.2", "libmimalloc.so.3", "libmimalloc.so"};
   void *library = NULL;
   for (size_t i = 0; i < WEIR_COUNT_OF(names) && !library; i++)
-    library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    library = weir__library_open(names[i]);
   if (!library) {
-    snprintf(r->reasons[MIMALLOC_SIDE], WEIR_BENCH_REASON, "no libmimalloc.so.2; Debian has it in libmimalloc2.0");
+    snprintf(r->reasons[MIMALLOC_SIDE], WEIR_BENCH_REASON, "libmimalloc.so.2 is not installed; Debian: libmimalloc2.0");
     return;
   }
   int (*version)(void);
-  *(void **)&mi.malloc = dlsym(library, "mi_malloc");
-  *(void **)&mi.free = dlsym(library, "mi_free");
-  *(void **)&version = dlsym(library, "mi_version");
+  *(void **)&mi.malloc = weir__library_symbol(library, "mi_malloc");
+  *(void **)&mi.free = weir__library_symbol(library, "mi_free");
+  *(void **)&version = weir__library_symbol(library, "mi_version");
   if (!mi.malloc || !mi.free) {
     snprintf(r->reasons[MIMALLOC_SIDE], WEIR_BENCH_REASON, "libmimalloc has no mi_malloc or mi_free");
     return;
@@ -161,11 +181,11 @@ static void close_weir(weir_side *side) {
     weir_driver_close(d);
 }
 
-/* memory 0: on the driver that the command line has; else on a ledger of that size. */
+/* On the driver of the command line if `memory` is 0, else on a ledger of that size. */
 static bool open_weir(report *r, int which, unsigned long long memory, int streams, weir_side *opened) {
   weir_side side = {.driver = memory ? NULL : r->driver};
   char conf[CONF_SIZE];
-  snprintf(conf, sizeof conf, "%s%s%s", r->conf, *r->conf && which == EXPANDABLE_SIDE ? "," : "",
+  snprintf(conf, sizeof conf, "%s%s%s", options.conf, *options.conf && which == EXPANDABLE_SIDE ? "," : "",
            which == EXPANDABLE_SIDE ? "expandable_segments:True" : "");
   if (!side.driver) {
     weir_ledger_options options;
@@ -212,7 +232,7 @@ static void summarize(double *rounds, int count, weir_bench_result *result) {
   result->is_there = true;
 }
 
-/* In a thread the text of the failure was lost with the thread. */
+/* The text of a failure in a thread is lost, since it is thread-local. */
 static bool pattern_failed(report *r, const bench_pattern *pattern) {
   if (!r->error[0])
     snprintf(r->error, sizeof r->error, "%s: an allocation failed: %s", pattern->name,
@@ -223,11 +243,11 @@ static bool pattern_failed(report *r, const bench_pattern *pattern) {
 static const bench_player *const players[SIDES] = {&weir_player, &weir_player, &mimalloc_player,
                                                    &weir_bench_torch_player};
 
-/* A round of another one's that fails leaves it without a result, one of Weir's is an error. */
+/* A failed round of Weir is an error; another contestant then has no result. */
 static bool run_rounds(report *r, int index, bench_work *works, const weir_side *sides) {
   const bench_pattern *pattern = &bench_patterns[index];
   double rounds[SIDES][BENCH_MAX_ROUNDS];
-  long pairs[SIDES]; /* of a round; not above 0: it does not take part */
+  long pairs[SIDES]; /* in a round; 0 or less if it does not take part */
   weir_allocator_stats before[WEIR_SIDES], after;
   for (int i = 0; i < SIDES; i++) {
     bool plays = !r->reasons[i][0] && players[i]->begin(&works[i]);
@@ -303,8 +323,8 @@ static int compare_pointers(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Fills the arena with blocks of random size; then every second one by address goes. Each free block is then between two
- * that are in use, and none of them can merge. */
+/* Fills the arena with blocks of random sizes, and frees every second one by address. Each free block then lies
+ * between two that are in use, so that none can merge. */
 static bool make_holes(report *r, const weir_side *side, void **blocks, size_t count) {
   bench_random random = {42};
   for (size_t i = 0; i < count; i++)
@@ -356,7 +376,7 @@ close:
 static bool run_curve(report *r) {
   size_t count = 100;
   bool is_done = true;
-  r->curve_points = r->quick ? CURVE_QUICK : CURVE_POINTS;
+  r->curve_points = options.quick ? CURVE_QUICK : CURVE_POINTS;
   for (int point = 0; point < r->curve_points && is_done; point++, count *= 10) {
     void **blocks = malloc(2 * count * sizeof *blocks);
     if (!blocks)
@@ -370,8 +390,8 @@ static bool run_curve(report *r) {
 
 /* ---- Metadata ---- */
 
-/* The host memory that the process has touched; -1 where that is not told. What malloc keeps for later is given back
- * first, so that what is taken next shows. */
+/* The resident memory of the process, -1 if not known. Memory that malloc caches is released first, so that the next
+ * allocations show. */
 static int64_t resident(void) {
   long long pages = -1;
   malloc_trim(0);
@@ -384,7 +404,7 @@ static int64_t resident(void) {
   return pages < 0 ? -1 : pages * sysconf(_SC_PAGESIZE);
 }
 
-/* What the ledger itself takes for the segments: the same calls, without an allocator. */
+/* The host memory that the ledger itself needs for the segments: the same calls without an allocator. */
 static bool measure_ledger(report *r, int which, int64_t reserved, int64_t *bytes) {
   const size_t page = 2 * BENCH_MIB;
   weir_side side;
@@ -441,7 +461,7 @@ close:
   return is_done;
 }
 
-/* The blocks are of half a MiB on the average, so that there is little reserved memory for each of them. */
+/* Blocks have half a MiB on average, so that little memory is reserved for each. */
 static bool run_all_metadata(report *r) {
   void **blocks = malloc(METADATA_BLOCKS * sizeof *blocks);
   if (!blocks)
@@ -454,12 +474,11 @@ static bool run_all_metadata(report *r) {
 
 static int64_t metadata_limit(const metadata *m) { return 128 * m->blocks + m->reserved / 2000; }
 
-/* ---- Everything ---- */
+/* ---- The measurement ---- */
 
 static void look_at_machine(report *r) {
-  cpu_set_t set;
   char line[256];
-  r->cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  r->cores = (int)weir__processor_count();
   snprintf(r->cpu, sizeof r->cpu, "unknown processor");
   FILE *file = fopen("/proc/cpuinfo", "re");
   while (file && fgets(line, sizeof line, file))
@@ -485,31 +504,31 @@ static bool wants_any(const report *r) {
   return false;
 }
 
-/* false: PyTorch does not take part. */
+/* Whether PyTorch takes part. */
 static bool start_torch(report *r) {
-  if (!r->no_torch && wants_any(r))
+  if (!options.no_torch && wants_any(r))
     return weir_bench_torch_start(r->torch_version, r->reasons[TORCH_SIDE]);
-  snprintf(r->reasons[TORCH_SIDE], WEIR_BENCH_REASON, "not asked for");
+  snprintf(r->reasons[TORCH_SIDE], WEIR_BENCH_REASON, "not requested");
   return false;
 }
 
-/* Metadata is measured first: later the process holds memory that would be used for it unseen. */
+/* Metadata is measured first: later, free memory of the process would be reused for it and not show. */
 static bool measure(report *r) {
   look_at_machine(r);
   load_mimalloc(r);
-  bool is_done = open_driver(r) && (!r->wants_other[GROUP_METADATA] || run_all_metadata(r));
+  bool is_done = open_driver(r) && (!is_wanted(GROUP_METADATA) || run_all_metadata(r));
   bool has_torch = is_done && start_torch(r);
   for (int i = 0; i < BENCH_PATTERN_COUNT && is_done; i++)
     if (r->wanted[i])
       is_done = run_pattern(r, i);
   if (has_torch)
     weir_bench_torch_stop(r->reasons[TORCH_SIDE]);
-  is_done = is_done && (!r->wants_other[GROUP_CURVE] || run_curve(r));
+  is_done = is_done && (!is_wanted(GROUP_CURVE) || run_curve(r));
   weir_driver_close(r->driver);
   return is_done;
 }
 
-/* ---- Telling ---- */
+/* ---- Output ---- */
 
 static void print_cell(const weir_bench_result *result, int width) {
   if (result->is_there)
@@ -518,7 +537,7 @@ static void print_cell(const weir_bench_result *result, int width) {
     printf(" %*s", width, "absent");
 }
 
-/* How many times b goes into a. */
+/* a / b */
 static void print_ratio(const weir_bench_result *a, const weir_bench_result *b, int width) {
   if (a->is_there && b->is_there && b->median > 0)
     printf(" %*.2fx", width - 1, a->median / b->median);
@@ -549,11 +568,9 @@ static void print_patterns(const report *r) {
     print_number(bench_patterns[i].reference, 8);
     putchar('\n');
   }
-  fputs("\n/mimalloc: Weir's time in mimalloc's; the bar is 4 for pairs. PyTorch/: PyTorch's time in Weir's.\n"
-        "bar and PyTorch*: what is wanted, and what PyTorch took, on the host of an H200 with 16 cores. They say "
-        "nothing\n"
-        "of another machine.\n",
-        stdout);
+  puts("\n/mimalloc: Weir's time divided by mimalloc's; the bar is 4 for pairs. PyTorch/: PyTorch's time divided by "
+       "Weir's.\nbar and PyTorch*: the goal, and PyTorch's time, on the host of an H200 with 16 cores. They do not "
+       "apply to other machines.");
 }
 
 static void print_curve(const report *r) {
@@ -581,8 +598,8 @@ static void print_metadata(const report *r) {
 static void print_text(const report *r) {
   printf("%s, %d core%s; Weir %s on %s; median of %d rounds of up to %ld pairs\n", r->cpu, r->cores,
          r->cores == 1 ? "" : "s", weir_version(), r->driver_name, r->scale.rounds, r->scale.pairs);
-  if (*r->conf)
-    printf("settings: %s\n", r->conf);
+  if (*options.conf)
+    printf("settings: %s\n", options.conf);
   if (r->mimalloc_version[0])
     printf("mimalloc: %s\n", r->mimalloc_version);
   if (r->torch_version[0])
@@ -591,13 +608,13 @@ static void print_text(const report *r) {
     if (r->reasons[side][0])
       printf("%s: absent: %s\n", side_titles[side], r->reasons[side]);
 #ifndef __OPTIMIZE__
-  puts("This build has no optimisation: its numbers are not Weir's. `make` makes one that has.");
+  puts("This build is not optimized, and its numbers mean nothing. Use the build that 'make' makes.");
 #endif
   if (wants_any(r))
     print_patterns(r);
-  if (r->wants_other[GROUP_CURVE])
+  if (is_wanted(GROUP_CURVE))
     print_curve(r);
-  if (r->wants_other[GROUP_METADATA])
+  if (is_wanted(GROUP_METADATA))
     print_metadata(r);
 }
 
@@ -670,9 +687,9 @@ static void print_json(const report *r) {
 #endif
   weir_cli_json_begin(2);
   WEIR_CLI_JSON(JSON_OBJECT("machine"), JSON_TEXT("cpu", r->cpu), JSON_INTEGER("cores", r->cores), JSON_CLOSE,
-                JSON_TEXT("weir", weir_version()), JSON_TEXT("driver", r->driver_name), JSON_TEXT("conf", r->conf),
+                JSON_TEXT("weir", weir_version()), JSON_TEXT("driver", r->driver_name), JSON_TEXT("conf", options.conf),
                 JSON_INTEGER("rounds", r->scale.rounds), JSON_INTEGER("pairs", r->scale.pairs),
-                JSON_BOOL("quick", r->quick), JSON_BOOL("optimized", is_optimized), JSON_OBJECT("contestants"));
+                JSON_BOOL("quick", options.quick), JSON_BOOL("optimized", is_optimized), JSON_OBJECT("contestants"));
   for (int side = 0; side < SIDES; side++)
     json_contestant(r, side);
   WEIR_CLI_JSON(JSON_CLOSE, JSON_LIST("patterns"));
@@ -693,156 +710,59 @@ static void print_json(const report *r) {
   weir_cli_json_end();
 }
 
-static void print_help(void) {
-  weir_cli_help_begin();
-  fputs(
-      "Usage: weir bench alloc [OPTION...]\n"
-      "\n"
-      "Measures an allocation and its free, in ns, through Weir with and without expandable segments, through "
-      "mimalloc\n"
-      "(a malloc for the host: the yardstick) and through PyTorch where python3 has one with a GPU: a small source is\n"
-      "compiled against it. The contestants take turns. Whoever is not there is absent.\n"
-      "\n"
-      "Options:\n"
-      "  --patterns LIST   some of these, with commas between; all\n"
-      "                      pair      one block of a size, from 512 B to 64 MiB\n"
-      "                      live      1,000 or 20,000 live blocks of random size, one replaced by another\n"
-      "                      threads   1 to 16 threads, each on its own stream: wall time, for each pair of all\n"
-      "                      stream    the same on one stream\n"
-      "                      curve     random sizes with 10^2 to 10^6 free blocks in the cache; Weir only\n"
-      "                      metadata  host memory for each of 100,000 blocks; Weir only\n"
-      "  --threads N       at most so many threads, 1 to 64; 16\n"
-      "  --driver NAME     what Weir stands on: ledger (books only, so that the time is the allocator's own), soft,\n"
-      "                    cuda or auto; ledger. The curve and metadata are always on a ledger\n"
-      "  --conf SETTINGS   settings for both of Weir's, as garbage_collection_threshold:0.8; WEIR_ALLOC_CONF is not "
-      "read\n"
-      "  --quick           few and short rounds: to see that it works, not how fast it is\n"
-      "  --no-torch        without PyTorch\n"
-      "  --json            the same as JSON\n"
-      "  -h, --help        this text\n"
-      "\n"
-      "Exit codes: 0 measured, 1 something failed, 2 invalid usage.\n",
-      stdout);
+static bool is_in_group(const bench_pattern *pattern, unsigned group) {
+  return strcmp(pattern->group, groups[group].name) == 0;
 }
 
-static bool mark_group(report *r, const char *group, size_t length) {
-  bool is_known = false;
+/* Marks the patterns of the groups that --patterns lists and whose threads --threads allows. */
+static void choose_patterns(report *r) {
   for (int i = 0; i < BENCH_PATTERN_COUNT; i++)
-    if (strlen(bench_patterns[i].group) == length && strncmp(bench_patterns[i].group, group, length) == 0)
-      r->wanted[i] = is_known = true;
-  for (int i = 0; i < OTHER_GROUPS; i++)
-    if (strlen(other_groups[i]) == length && strncmp(other_groups[i], group, length) == 0)
-      r->wants_other[i] = is_known = true;
-  return is_known;
+    for (unsigned group = 0; groups[group].name; group++)
+      if (is_wanted(group) && is_in_group(&bench_patterns[i], group))
+        r->wanted[i] = bench_patterns[i].threads <= options.threads;
 }
 
-static int mark_groups(report *r, const char *list) {
-  for (const char *at = list;; at++) {
-    size_t length = strcspn(at, ",");
-    if (!mark_group(r, at, length))
-      return weir_cli_usage("bench alloc",
-                            "there is no pattern '%.*s'; there are: pair, live, threads, stream, curve, metadata",
-                            (int)length, at);
-    at += length;
-    if (!*at)
-      return WEIR_EXIT_OK;
-  }
-}
-
-/* Powers of two up to `most`, as the table has them. */
-static void limit_threads(report *r, long most) {
-  for (int i = 0; i < BENCH_PATTERN_COUNT; i++)
-    if (bench_patterns[i].threads > most)
-      r->wanted[i] = false;
-}
-
-static bool is_driver(const char *name) {
-  return strcmp(name, "ledger") == 0 || strcmp(name, "soft") == 0 || strcmp(name, "cuda") == 0 ||
-         strcmp(name, "auto") == 0;
-}
-
-/* -1: go on; else the command ends with this code. */
-static int parse(report *r, int argc, char **argv) {
-  static const struct option long_options[] = {{"patterns", required_argument, NULL, 'p'},
-                                               {"threads", required_argument, NULL, 't'},
-                                               {"driver", required_argument, NULL, 'd'},
-                                               {"conf", required_argument, NULL, 'c'},
-                                               {"quick", no_argument, NULL, 'q'},
-                                               {"no-torch", no_argument, NULL, 'n'},
-                                               {"json", no_argument, NULL, 'j'},
-                                               {"help", no_argument, NULL, 'h'},
-                                               {NULL, 0, NULL, 0}};
-  const char *patterns = "pair,live,threads,stream,curve,metadata";
-  long threads = 16;
-  char *end;
-  opterr = 0;
-  optind = 1;
-  for (int option; (option = getopt_long(argc, argv, ":h", long_options, NULL)) != -1;) {
-    switch (option) {
-    case 'p':
-      patterns = optarg;
-      break;
-    case 't':
-      errno = 0;
-      threads = strtol(optarg, &end, 10);
-      if (*end || end == optarg || errno || threads < 1 || threads > BENCH_MAX_THREADS)
-        return weir_cli_usage("bench alloc", "--threads takes a number from 1 to %d, not '%s'", BENCH_MAX_THREADS,
-                              optarg);
-      break;
-    case 'd':
-      if (!is_driver(optarg))
-        return weir_cli_usage("bench alloc", "--driver takes ledger, soft, cuda or auto, not '%s'", optarg);
-      r->driver_name = optarg;
-      break;
-    case 'c':
-      if (strlen(optarg) > CONF_SIZE / 2)
-        return weir_cli_usage("bench alloc", "--conf takes at most %d characters", CONF_SIZE / 2);
-      r->conf = optarg;
-      break;
-    case 'q':
-      r->quick = true;
-      break;
-    case 'n':
-      r->no_torch = true;
-      break;
-    case 'j':
-      r->json = true;
-      break;
-    case 'h':
-      print_help();
-      return WEIR_EXIT_OK;
-    case ':':
-      return weir_cli_usage("bench alloc", "%s needs a value", argv[optind - 1]);
-    default:
-      return weir_cli_usage("bench alloc", "there is no option '%s'", argv[optind - 1]);
-    }
-  }
-  if (optind < argc)
-    return weir_cli_usage("bench alloc", "'%s' is no option", argv[optind]);
-  int code = mark_groups(r, patterns);
-  if (code)
-    return code;
-  limit_threads(r, threads);
-  r->scale = r->quick ? (bench_scale){3, 2000, 5e6} : (bench_scale){9, 200000, 1e8};
-  return -1;
-}
-
-int weir_bench_alloc(int argc, char **argv) {
+static int run(int count, char **arguments) {
+  (void)count, (void)arguments;
+  if (strlen(options.conf) > CONF_SIZE / 2)
+    return weir_cli_usage("--conf takes at most %d characters", CONF_SIZE / 2);
   report *r = calloc(1, sizeof *r);
-  if (!r) {
-    fputs("weir bench alloc: the host has no memory left\n", stderr);
-    return WEIR_EXIT_FAILED;
-  }
-  r->driver_name = "ledger";
-  r->conf = "";
-  int code = parse(r, argc, argv);
-  if (code < 0) {
-    code = measure(r) ? WEIR_EXIT_OK : WEIR_EXIT_FAILED;
-    if (code == WEIR_EXIT_OK)
-      (r->json ? print_json : print_text)(r);
-    else
-      fprintf(stderr, "weir bench alloc: %s\n", r->error);
-  }
+  if (!r)
+    return weir_cli_fail("out of host memory");
+  r->driver_name = drivers[options.driver].name;
+  r->scale = options.quick ? (bench_scale){3, 2000, 5e6} : (bench_scale){9, 200000, 1e8};
+  choose_patterns(r);
+  int code = measure(r) ? WEIR_EXIT_OK : weir_cli_fail("%s", r->error);
+  if (!code)
+    (options.json ? print_json : print_text)(r);
   free(r);
   return code;
 }
+
+static const weir_cli_option option_table[] = {
+    {"patterns", .kind = WEIR_CLI_LIST, .value = "LIST", .target = &options.groups, .choices = groups,
+     .help = "what to measure, a comma-separated list. Default: all of"},
+    {"threads", .kind = WEIR_CLI_NUMBER, .value = "N", .target = &options.threads, .least = 1,
+     .most = BENCH_MAX_THREADS, .help = "the largest number of threads, 1 to 64. Default: 16"},
+    {"driver", .kind = WEIR_CLI_CHOICE, .value = "NAME", .target = &options.driver, .choices = drivers,
+     .help = "the driver below Weir. Default: ledger. The curve and metadata always use a ledger"},
+    {"conf", .kind = WEIR_CLI_TEXT, .value = "SETTINGS", .target = &options.conf,
+     .help = "settings for both of Weir's contestants, such as garbage_collection_threshold:0.8; WEIR_ALLOC_CONF is "
+             "ignored"},
+    {"quick", .target = &options.quick,
+     .help = "few and short rounds, to see that it works rather than how fast it is"},
+    {"no-torch", .target = &options.no_torch, .help = "leave PyTorch out"},
+    {"json", .target = &options.json, .help = "print JSON"},
+    {0}};
+
+const weir_cli_command weir_bench_alloc = {
+    .name = "bench alloc",
+    .summary = "the caching allocator, compared with mimalloc and PyTorch",
+    .description =
+        "Measure an allocation and its free in nanoseconds, through Weir with and without expandable segments, through "
+        "mimalloc (a malloc for host memory, as the yardstick), and through PyTorch if python3 has one with a GPU: a "
+        "small program is compiled against it. The contestants take turns. One that is not installed is shown as "
+        "absent.",
+    .options = option_table,
+    .exit = {"measured", "something failed"},
+    .run = run};

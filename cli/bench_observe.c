@@ -1,23 +1,22 @@
 /*
  * weir bench observe: what recording adds to an allocation and its free.
  *
- * Each way of recording has an allocator of its own over a ledger, and they take turns: what disturbs the machine disturbs
- * them alike. What counts is the least disturbed round of each.
+ * Each way of recording has an allocator of its own on a ledger, and they take turns, so that disturbances of the
+ * machine affect all alike. The fastest round of each counts. They run in a thread, whose stack is shallow.
  */
 #include <errno.h>
-#include <getopt.h>
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "alloc/heap.h"
 #include "base/base.h"
+#include "base/thread.h"
 #include "bench.h"
 #include "cli.h"
 #include "json.h"
 #include "record/entry.h"
-#include "record/ring_file.h"
 #include "record/stacks.h"
 #include "weir/weir.h"
 
@@ -28,7 +27,7 @@ static const struct way {
   weir_history_mode mode;
   weir_history_context context;
   bool has_file; /* WEIR_RECORD is set */
-  double bar;    /* ns more than off; 0: none */
+  double bar;    /* ns more than off that are acceptable; 0 if there is no bar */
 } ways[] = {
     {"off", "off", WEIR_HISTORY_OFF, WEIR_CONTEXT_NONE, false, 0},
     {"no_stacks", "events, no stacks", WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE, false, 40},
@@ -45,36 +44,42 @@ typedef struct side {
   double least, median, added;
 } side;
 
+static bool json, quick;
+
 typedef struct bench {
-  bool json, quick;
   int rounds;
   long pairs;
-  size_t frames; /* of a stack; 0: there are none */
+  size_t frames; /* of a stack; 0 without libunwind */
+  bool is_done;
   side sides[WAYS];
 } bench;
 
 static bool failed(const char *what) {
-  fprintf(stderr, "weir bench observe: %s: %s\n", what, weir_last_error());
+  weir_cli_fail("%s: %s", what, weir_last_error());
   return false;
 }
 
-/* An allocator that records to a file, which goes at once: the mapping is enough here. */
+/* An allocator that records to a file. The file is removed at once, since the mapping is enough. */
 static weir_status create_with_file(weir_driver *driver, const weir_allocator_options *options,
                                     weir_allocator **allocator) {
   char folder[] = "/tmp/weir-bench-XXXXXX";
   if (!mkdtemp(folder))
-    return weir__fail(WEIR_ERROR_SYSTEM, "no folder in /tmp: %s", strerror(errno));
+    return weir__fail(WEIR_ERROR_SYSTEM, "cannot create a folder in /tmp: %s", strerror(errno));
   setenv("WEIR_RECORD", folder, 1);
   weir_status status = weir_allocator_create(driver, options, allocator);
   unsetenv("WEIR_RECORD");
-  const weir__recorder *history = status ? NULL : atomic_load(&(*allocator)->history);
-  if (history)
-    unlink(history->file->path);
+  char pattern[sizeof folder + 8];
+  glob_t files;
+  snprintf(pattern, sizeof pattern, "%s/*", folder);
+  bool has_file = glob(pattern, 0, NULL, &files) == 0;
+  for (size_t i = 0; has_file && i < files.gl_pathc; i++)
+    unlink(files.gl_pathv[i]);
+  globfree(&files);
   rmdir(folder);
-  if (!status && !history) {
+  if (!status && !has_file) {
     weir_allocator_destroy(*allocator);
     *allocator = NULL;
-    return weir__fail(WEIR_ERROR_SYSTEM, "no file in /tmp");
+    return weir__fail(WEIR_ERROR_SYSTEM, "cannot create a file in /tmp");
   }
   return status;
 }
@@ -91,7 +96,7 @@ static bool open_side(const struct way *way, side *s) {
   if (weir_driver_open_ledger(NULL, &s->driver) || s->driver->Init(s->driver, 0) ||
       (way->has_file ? create_with_file : weir_allocator_create)(s->driver, &options, &s->allocator) ||
       weir_history_record(s->allocator, &history))
-    return failed("no allocator");
+    return failed("cannot create an allocator");
   return true;
 }
 
@@ -105,14 +110,14 @@ static double run_pairs(weir_allocator *allocator, long pairs) {
   return (bench_now() - begin) / (double)pairs;
 }
 
-/* So many frames further in; the compiler may not make a loop of it. */
+/* Runs the pairs `depth` frames deeper. The compiler must not turn the recursion into a loop. */
 static __attribute__((noinline)) double run_deep(weir_allocator *allocator, long pairs, int depth) {
   double ns = depth > 0 ? run_deep(allocator, pairs, depth - 1) : run_pairs(allocator, pairs);
   __asm__ volatile("" : : : "memory");
   return ns;
 }
 
-/* How deep to go so that a stack has as many frames as wanted: the last allocation's says how many there are already. */
+/* The depth at which a stack has the wanted number of frames, from the stack of an allocation. */
 static bool find_depth(bench *b, int *depth) {
   side *s = &b->sides[WAYS - 1];
   *depth = 0;
@@ -121,7 +126,7 @@ static bool find_depth(bench *b, int *depth) {
     uint32_t before = atomic_load(&weir__stacks.count);
     weir_history_clear(s->allocator);
     if (run_deep(s->allocator, 1, *depth) < 0)
-      return failed("a pair");
+      return failed("an allocation failed");
     uint32_t now = atomic_load(&weir__stacks.count);
     b->frames = now > before ? weir__stack_frames(now, NULL, 0) : 0;
     if (!b->frames || b->frames >= WANTED_FRAMES)
@@ -131,11 +136,6 @@ static bool find_depth(bench *b, int *depth) {
   return true;
 }
 
-static int by_value(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
 static bool measure(bench *b) {
   int depth;
   for (int i = 0; i < WAYS; i++)
@@ -143,22 +143,27 @@ static bool measure(bench *b) {
       return false;
   if (!find_depth(b, &depth))
     return false;
-  for (int round = -1; round < b->rounds; round++) /* the first only warms up: the rings are full after it */
+  for (int round = -1; round < b->rounds; round++) /* the first fills the rings */
     for (int i = 0; i < WAYS; i++) {
       double ns = run_deep(b->sides[i].allocator, round < 0 ? ENTRIES : b->pairs, depth);
       if (ns < 0)
-        return failed("a pair");
+        return failed("an allocation failed");
       if (round >= 0)
         b->sides[i].rounds[round] = ns;
     }
   for (int i = 0; i < WAYS; i++) {
     side *s = &b->sides[i];
-    qsort(s->rounds, (size_t)b->rounds, sizeof s->rounds[0], by_value);
+    s->median = bench_median(s->rounds, b->rounds);
     s->least = s->rounds[0];
-    s->median = s->rounds[b->rounds / 2];
     s->added = s->least - b->sides[0].least;
   }
   return true;
+}
+
+static void *measure_in_thread(void *context) {
+  bench *b = context;
+  b->is_done = measure(b);
+  return NULL;
 }
 
 static bool is_there(const bench *b, int way) { return ways[way].context == WEIR_CONTEXT_NONE || b->frames; }
@@ -167,7 +172,7 @@ static void print_text(const bench *b) {
   printf("Weir %s; pairs of 512 B on a ledger; %d rounds of %ld pairs; a ring of %d entries, full\n", weir_version(),
          b->rounds, b->pairs, (int)ENTRIES);
 #ifndef __OPTIMIZE__
-  puts("This build has no optimisation: its numbers are not Weir's. `make` makes one that has.");
+  puts("This build is not optimized, and its numbers mean nothing. Use the build that 'make' makes.");
 #endif
   printf("%zu frames in a stack, %zu bytes in an event\n", b->frames, sizeof(weir__entry));
   printf("\n%-32s %10s %10s %10s %10s\n", "recording", "median ns", "least ns", "added", "bar");
@@ -186,9 +191,8 @@ static void print_text(const bench *b) {
 static void print_json(const bench *b) {
   weir_cli_json_begin(2);
   WEIR_CLI_JSON(JSON_TEXT("weir", weir_version()), JSON_NATURAL("rounds", (uint64_t)b->rounds),
-                JSON_NATURAL("pairs", (uint64_t)b->pairs), JSON_NATURAL("entries", ENTRIES),
-                JSON_BOOL("quick", b->quick), JSON_NATURAL("frames", b->frames),
-                JSON_NATURAL("event_bytes", sizeof(weir__entry)), JSON_LIST("ways"));
+                JSON_NATURAL("pairs", (uint64_t)b->pairs), JSON_NATURAL("entries", ENTRIES), JSON_BOOL("quick", quick),
+                JSON_NATURAL("frames", b->frames), JSON_NATURAL("event_bytes", sizeof(weir__entry)), JSON_LIST("ways"));
   for (int i = 0; i < WAYS; i++)
     WEIR_CLI_JSON(JSON_OBJECT(NULL), JSON_TEXT("name", ways[i].key),
                   JSON_REAL_IF(is_there(b, i), "ns", b->sides[i].median, 3),
@@ -199,66 +203,34 @@ static void print_json(const bench *b) {
   weir_cli_json_end();
 }
 
-static void print_help(void) {
-  weir_cli_help_begin();
-  fputs(
-      "Usage: weir bench observe [OPTION...]\n"
-      "\n"
-      "Measures what recording the history adds to an allocation and its free: without stacks, the same to a file in\n"
-      "/tmp as WEIR_RECORD makes it, with a native stack of ten frames for each allocation, and with one for each "
-      "free\n"
-      "too.\n"
-      "\n"
-      "Options:\n"
-      "  --quick     few and short rounds: to see that it works, not how fast it is\n"
-      "  --json      the same as JSON\n"
-      "  -h, --help  this text\n"
-      "\n"
-      "Exit codes: 0 measured, 1 something failed, 2 invalid usage.\n",
-      stdout);
-}
-
-/* -1: go on; else the command ends with this code. */
-static int parse(bench *b, int argc, char **argv) {
-  static const struct option long_options[] = {{"quick", no_argument, NULL, 'q'},
-                                               {"json", no_argument, NULL, 'j'},
-                                               {"help", no_argument, NULL, 'h'},
-                                               {NULL, 0, NULL, 0}};
-  opterr = 0;
-  optind = 1;
-  for (int option; (option = getopt_long(argc, argv, ":h", long_options, NULL)) != -1;) {
-    switch (option) {
-    case 'q':
-      b->quick = true;
-      break;
-    case 'j':
-      b->json = true;
-      break;
-    case 'h':
-      print_help();
-      return WEIR_EXIT_OK;
-    default:
-      return weir_cli_usage("bench observe", "there is no option '%s'", argv[optind - 1]);
-    }
-  }
-  if (optind < argc)
-    return weir_cli_usage("bench observe", "'%s' is no option", argv[optind]);
-  b->rounds = b->quick ? 3 : 401;
-  b->pairs = b->quick ? 2000 : 4000;
-  return -1;
-}
-
-int weir_bench_observe(int argc, char **argv) {
-  bench b = {0};
-  int code = parse(&b, argc, argv);
-  if (code >= 0)
-    return code;
-  bool done = measure(&b);
-  if (done)
-    (b.json ? print_json : print_text)(&b);
+static int run(int count, char **arguments) {
+  bench b = {.rounds = quick ? 3 : 401, .pairs = quick ? 2000 : 4000};
+  weir__thread_id thread;
+  (void)count, (void)arguments;
+  if (weir__thread_start(&thread, measure_in_thread, &b))
+    return weir_cli_fail("cannot start a thread");
+  weir__thread_join(thread);
+  if (b.is_done)
+    (json ? print_json : print_text)(&b);
   for (int i = 0; i < WAYS; i++) {
     weir_allocator_destroy(b.sides[i].allocator);
     weir_driver_close(b.sides[i].driver);
   }
-  return done ? WEIR_EXIT_OK : WEIR_EXIT_FAILED;
+  return b.is_done ? WEIR_EXIT_OK : WEIR_EXIT_FAILED;
 }
+
+static const weir_cli_option option_table[] = {
+    {"quick", .target = &quick, .help = "few and short rounds, to see that it works rather than how fast it is"},
+    {"json", .target = &json, .help = "print JSON"},
+    {0}};
+
+const weir_cli_command weir_bench_observe = {
+    .name = "bench observe",
+    .summary = "what recording the history adds to an allocation and its free",
+    .description =
+        "Measure what recording the history adds to an allocation and its free: without stacks, the same to a file in "
+        "/tmp as WEIR_RECORD makes it, with a native stack of ten frames for each allocation, and with one for each "
+        "free as well.",
+    .options = option_table,
+    .exit = {"measured", "something failed"},
+    .run = run};

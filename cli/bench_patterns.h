@@ -1,9 +1,9 @@
 /*
  * The patterns of `weir bench alloc`, and how they are timed.
  *
- * This is written in what C and C++ have in common: the program includes it, and so does the source that it compiles
- * against PyTorch. BENCH_PLAYER makes the loops anew for each contestant, so that its two calls are in them directly and
- * nobody pays for a call through a pointer that another does not pay. No contestant touches the memory.
+ * This is written in the common subset of C and C++, since the program includes it and so does the source that it
+ * compiles against PyTorch. BENCH_PLAYER instantiates the loops for each contestant with its two calls inlined, so
+ * that none pays for a call through a pointer. No contestant touches the memory.
  */
 #ifndef WEIR_CLI_BENCH_PATTERNS_H
 #define WEIR_CLI_BENCH_PATTERNS_H
@@ -17,9 +17,9 @@
 
 enum {
   BENCH_WARM_PAIRS = 1000,    /* of the pairs with one size */
-  BENCH_WARM_STEPS = 1 << 17, /* of those with live blocks, so that the cache has all that will be asked for */
+  BENCH_WARM_STEPS = 1 << 17, /* of those with live blocks, so that the cache can serve all later requests */
   BENCH_MAX_THREADS = 64,     /* what --threads takes */
-  BENCH_THREAD_FACTOR = 4, /* threads share so many times the pairs of a round, that their start is not what is timed */
+  BENCH_THREAD_FACTOR = 4, /* threads share this many times the pairs of a round, so that their start does not count */
   BENCH_THREAD_BYTES = 4096, /* of a thread's blocks */
   BENCH_MAX_ROUNDS = 32
 };
@@ -29,13 +29,13 @@ typedef enum bench_kind { BENCH_PAIR, BENCH_REPLACE, BENCH_OWN_STREAMS, BENCH_ON
 typedef struct bench_pattern {
   const char *group; /* what --patterns takes */
   const char *name;  /* its key in JSON */
-  const char *title; /* what a person reads */
+  const char *title; /* in the table */
   bench_kind kind;
-  size_t bytes;     /* of a block; of random ones, the most */
-  int live;         /* blocks of random size, one of which is replaced */
+  size_t bytes;     /* of a block; the maximum for random sizes */
+  int live;         /* blocks of random sizes, one of which is replaced */
   int threads;      /* at the same time */
-  double bar;       /* ns on the host of an H200; 0: there is none */
-  double reference; /* what PyTorch takes there, from C++; 0: not known */
+  double bar;       /* the goal in ns on the host of an H200; 0 if there is none */
+  double reference; /* PyTorch's time there, from C++; 0 if not known */
 } bench_pattern;
 
 #define BENCH_KIB ((size_t)1 << 10)
@@ -72,20 +72,20 @@ static const bench_pattern bench_patterns[] = {
 };
 enum { BENCH_PATTERN_COUNT = sizeof bench_patterns / sizeof bench_patterns[0] };
 
-/* How much is measured. */
+/* The amount of work. */
 typedef struct bench_scale {
   int rounds;     /* of each pattern, at most BENCH_MAX_ROUNDS */
-  long pairs;     /* in a round of one thread, at most */
-  double most_ns; /* a round of a slow contestant has fewer pairs, so that it takes no longer than about this */
+  long pairs;     /* in a round of one thread, the maximum */
+  double most_ns; /* a round of a slow contestant has fewer pairs, so that it takes about this long at most */
 } bench_scale;
 
-/* Random numbers, the same for everybody and in every run. They are drawn on the way: a table of them would take up the
- * processor's caches, in which the contestants have theirs. */
+/* Random numbers, the same for all contestants and in every run. They are computed in the loops, since a table would
+ * occupy processor caches that the contestants use. */
 typedef struct bench_random {
   uint64_t state;
 } bench_random;
 
-/* Below a limit, which has at most 32 bits. */
+/* A number below a limit of at most 32 bits. */
 static inline uint64_t bench_draw(bench_random *random, uint64_t limit) {
   random->state = random->state * 6364136223846793005u + 1442695040888963407u;
   return (random->state >> 32) * limit >> 32;
@@ -98,13 +98,13 @@ typedef struct bench_work {
   void *const *streams; /* one for each thread */
   void **blocks;        /* room for pattern->live and for a block of each thread */
   long warm_steps;      /* before the first round of one with live blocks */
-  int core;             /* where all play it; -1: anywhere */
+  int core;             /* on which all contestants run; -1 for any */
   bench_random random;
 } bench_work;
 
-/* Its loops. A failed allocation ends each of them: begin returns 0 then, round a negative number. */
+/* The loops of a contestant. A failed allocation ends them: begin then returns 0, and round a negative number. */
 typedef struct bench_player {
-  int (*begin)(bench_work *work);                /* makes the live blocks, and warms up */
+  int (*begin)(bench_work *work);                /* allocates the live blocks, and warms up */
   double (*round)(bench_work *work, long pairs); /* ns for each pair */
   void (*end)(bench_work *work);                 /* frees the blocks */
 } bench_player;
@@ -123,20 +123,20 @@ static inline int bench_compare_doubles(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Sorts the rounds: the first is the least, the last the most. Returns the one in the middle. */
+/* Sorts the rounds, and returns their median. */
 static inline double bench_median(double *rounds, int count) {
   qsort(rounds, (size_t)count, sizeof *rounds, bench_compare_doubles);
   return count % 2 ? rounds[count / 2] : (rounds[count / 2 - 1] + rounds[count / 2]) / 2;
 }
 
-/* What one thread plays, all play on one core, whatever process they are in: cores differ in what else they have to do. Returns
- * that core; -1: there are threads, or it cannot be done. */
+/* The core on which all contestants run a single-threaded pattern, in all processes, since cores differ in load. -1
+ * for a pattern with threads, or if it cannot be set. */
 static inline int bench_choose_core(const bench_pattern *pattern, cpu_set_t *all) {
   int has_threads = pattern->kind == BENCH_OWN_STREAMS || pattern->kind == BENCH_ONE_STREAM;
   return sched_getaffinity(0, sizeof *all, all) || has_threads ? -1 : sched_getcpu();
 }
 
-/* The calling thread; with -1 it has all cores back. */
+/* Pins the calling thread to a core; -1 allows all cores again. */
 static inline void bench_stay_on(int core, const cpu_set_t *all) {
   cpu_set_t one;
   CPU_ZERO(&one);
@@ -145,7 +145,7 @@ static inline void bench_stay_on(int core, const cpu_set_t *all) {
   sched_setaffinity(0, sizeof one, core >= 0 ? &one : all);
 }
 
-/* ---- The loops: inlined into each player, where take and give are known ---- */
+/* ---- The loops, inlined into each player, where take and give are known ---- */
 
 #define BENCH_INLINE static inline __attribute__((always_inline))
 
@@ -174,12 +174,12 @@ BENCH_INLINE int bench_do_replace(bench_take take, bench_give give, bench_work *
   return 1;
 }
 
-/* What holds threads back until all are ready. */
+/* Holds threads back until all are ready. */
 typedef struct bench_gate {
   pthread_mutex_t lock;
   pthread_cond_t changed;
   int ready;   /* threads; guarded by lock */
-  int is_open; /* 1: go; -1: go home; guarded by lock */
+  int is_open; /* 1 to run, -1 to give up; guarded by lock */
 } bench_gate;
 
 typedef struct bench_thread {
@@ -223,7 +223,7 @@ BENCH_INLINE void bench_do_thread(bench_take take, bench_give give, bench_thread
   t->ended = bench_now();
 }
 
-/* From the first thread's begin to the last one's end, for each pair of all. */
+/* The time from the start of the first thread to the end of the last, divided by the pairs of all threads. */
 static inline double bench_do_threads(bench_work *w, void *(*run)(void *), long pairs) {
   bench_thread threads[BENCH_MAX_THREADS];
   bench_gate gate = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0};
@@ -265,7 +265,7 @@ BENCH_INLINE void bench_do_end(bench_give give, bench_work *w) {
   }
 }
 
-/* Threads find all that they need in the cache: each stream has had as many blocks at once as they will want. */
+/* Threads find all blocks in the cache: as many as they need at once were allocated on each stream. */
 BENCH_INLINE int bench_do_begin(bench_take take, bench_give give, bench_work *w) {
   const bench_pattern *p = w->pattern;
   w->random = (bench_random){42};
@@ -297,12 +297,12 @@ BENCH_INLINE double bench_do_round(bench_take take, bench_give give, void *(*thr
   return is_done ? (bench_now() - began) / (double)pairs : -1;
 }
 
-/* Fewer where a round is short too. */
+/* Fewer for short rounds. */
 static inline long bench_warm_steps(const bench_scale *scale) {
   return 2 * scale->pairs < BENCH_WARM_STEPS ? 2 * scale->pairs : (long)BENCH_WARM_STEPS;
 }
 
-/* How many pairs a contestant's rounds have, from a short one; a negative number when that fails. */
+/* How many pairs the rounds of a contestant have, estimated from a short one; negative if that fails. */
 static inline long bench_choose_pairs(const bench_player *player, bench_work *work, const bench_scale *scale) {
   double ns = player->round(work, scale->pairs / 50 + 1);
   if (work->pattern->kind == BENCH_OWN_STREAMS || work->pattern->kind == BENCH_ONE_STREAM)

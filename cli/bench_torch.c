@@ -1,9 +1,9 @@
 /*
- * weir bench alloc: PyTorch's allocator as a contestant, where there is one.
+ * weir bench alloc: PyTorch's allocator as a contestant, if PyTorch is installed.
  *
- * Weir is not linked to PyTorch. python3 is asked where its PyTorch is, bench_torch.cpp is compiled against it in a
- * temporary folder, and runs in a process of its own, which waits for its turns. Whatever fails on the way is a reason, and no
- * number is made up.
+ * Weir is not linked to PyTorch. python3 reports where its PyTorch is, bench_torch.cpp is compiled against it in a
+ * temporary folder, and runs in a process of its own, which waits for its turns. Any failure is a reason why PyTorch
+ * is absent.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,43 +21,7 @@
 
 enum { OUTPUT_SIZE = 1 << 16, ARGUMENTS_MAX = 64 };
 
-/* Says in the first line "absent" and why, or "torch" and the version; then an argument for the compiler on each line. */
-static const char ask_torch[] =
-    "import sys\n"
-    "def absent(why):\n"
-    "    print('absent', ' '.join(str(why).split())[:120]); sys.exit(0)\n"
-    "try:\n"
-    "    import torch\n"
-    "except Exception as error:\n"
-    "    absent('no PyTorch for python3' if isinstance(error, ImportError) else error)\n"
-    "if not torch.cuda.is_available():\n"
-    "    absent('PyTorch finds no GPU')\n"
-    "import glob, os, shutil\n"
-    "here = os.path.dirname(torch.__file__)\n"
-    "wheels = os.path.join(os.path.dirname(here), 'nvidia', '*')\n"
-    "nvcc = shutil.which('nvcc')\n"
-    "homes = [os.environ.get('CUDA_HOME'), os.environ.get('CUDA_PATH'),\n"
-    "         nvcc and os.path.dirname(os.path.dirname(os.path.realpath(nvcc))), '/usr/local/cuda']\n"
-    "homes = [home for home in homes if home]\n"
-    "headers = [home + '/include' for home in homes] + sorted(glob.glob(wheels + '/include'))\n"
-    "headers = [path for path in headers if os.path.exists(path + '/cuda_runtime_api.h')]\n"
-    "if not headers:\n"
-    "    absent('there is no cuda_runtime_api.h')\n"
-    "headers.sort(key=lambda path: not os.path.exists(path + '/crt/host_defines.h'))\n"
-    "libraries = [here + '/lib'] + sorted(glob.glob(wheels + '/lib'))\n"
-    "print('torch', torch.__version__)\n"
-    "print('-D_GLIBCXX_USE_CXX11_ABI=%d' % int(torch._C._GLIBCXX_USE_CXX11_ABI))\n"
-    "print('-isystem' + here + '/include')\n"
-    "print('-isystem' + headers[0])\n"
-    "for path in libraries:\n"
-    "    print('-L' + path); print('-Wl,-rpath,' + path)\n"
-    "print('-lc10_cuda'); print('-lc10')\n"
-    "runtime = [file for path in libraries + [home + '/lib64' for home in homes]\n"
-    "           for file in sorted(glob.glob(path + '/libcudart.so*'))]\n"
-    "if runtime:\n"
-    "    print(runtime[0])\n";
-
-/* Starts a program with these as its stdin (-1: ours) and its stdout; what it writes on stderr goes to the file `errors`. */
+/* Starts a program with these descriptors as its stdin (-1 for ours) and stdout; stderr goes to the file `errors`. */
 static bool start(char *const argv[], int in, int out, const char *errors, pid_t *child) {
   posix_spawn_file_actions_t actions;
   if (posix_spawn_file_actions_init(&actions))
@@ -70,7 +34,7 @@ static bool start(char *const argv[], int in, int out, const char *errors, pid_t
   return started;
 }
 
-/* Runs a program and reads its stdout. What it wrote on stderr goes to the file `errors`. The exit code, or -1. */
+/* Runs a program and reads its stdout; stderr goes to the file `errors`. Returns the exit code, or -1. */
 static int capture(char *const argv[], const char *errors, char output[OUTPUT_SIZE]) {
   int ends[2], status;
   pid_t child;
@@ -83,7 +47,7 @@ static int capture(char *const argv[], const char *errors, char output[OUTPUT_SI
     close(ends[0]);
     return -1;
   }
-  /* What is too much is read all the same, or the child would wait. */
+  /* Output beyond the buffer is read as well, or the child would block. */
   char rest[512] = {0};
   size_t length = 0;
   for (;;) {
@@ -111,7 +75,7 @@ static bool write_file(const char *path, const unsigned char *bytes, size_t coun
   return fclose(file) == 0 && is_written;
 }
 
-/* "what: the first line of the file that speaks of an error, or its last one". */
+/* "what: the first line of the file that contains an error, or its last line". */
 static void explain(const char *what, const char *errors, char reason[WEIR_BENCH_REASON]) {
   char line[512], kept[512] = "";
   FILE *file = fopen(errors, "re");
@@ -127,7 +91,7 @@ static void explain(const char *what, const char *errors, char reason[WEIR_BENCH
   snprintf(reason, WEIR_BENCH_REASON, "%s%s%.120s", what, kept[0] ? ": " : "", kept);
 }
 
-/* The lines of a text, ended each; how many of them there are in `lines`. */
+/* Splits a text into lines; returns how many. */
 static int split_lines(char *text, char **lines, int room) {
   int count = 0;
   char *rest = text;
@@ -139,7 +103,7 @@ static int split_lines(char *text, char **lines, int room) {
 
 /* The files of the temporary folder. */
 typedef struct work_files {
-  char folder[256], source[300], header[300], program[300], errors[300];
+  char folder[256], script[300], source[300], header[300], program[300], errors[300];
 } work_files;
 
 static bool make_folder(work_files *files) {
@@ -147,6 +111,7 @@ static bool make_folder(work_files *files) {
   int length = snprintf(files->folder, sizeof files->folder, "%s/weir-bench-XXXXXX", above && *above ? above : "/tmp");
   if (length >= (int)sizeof files->folder || !mkdtemp(files->folder))
     return false;
+  snprintf(files->script, sizeof files->script, "%s/bench_torch.py", files->folder);
   snprintf(files->source, sizeof files->source, "%s/bench_torch.cpp", files->folder);
   snprintf(files->header, sizeof files->header, "%s/bench_patterns.h", files->folder);
   snprintf(files->program, sizeof files->program, "%s/bench_torch", files->folder);
@@ -155,6 +120,7 @@ static bool make_folder(work_files *files) {
 }
 
 static void remove_folder(const work_files *files) {
+  unlink(files->script);
   unlink(files->source);
   unlink(files->header);
   unlink(files->program);
@@ -188,25 +154,26 @@ static bool compile(work_files *files, char **flags, int flag_count, char output
   return false;
 }
 
-/* Where PyTorch is, and a program against it in the folder. */
+/* Finds PyTorch, and compiles the program against it. */
 static bool make_program(work_files *files, char version[64], char reason[WEIR_BENCH_REASON]) {
   char *flags[ARGUMENTS_MAX];
   bool is_made = false;
-  /* The flags lie in the answer until the compiler has them. */
-  char *answer = malloc(2 * OUTPUT_SIZE);
+  /* The flags point into the answer until the compiler has run; its output follows. */
+  char *answer = calloc(2, OUTPUT_SIZE);
   if (!answer) {
-    snprintf(reason, WEIR_BENCH_REASON, "the host has no memory left");
+    snprintf(reason, WEIR_BENCH_REASON, "out of host memory");
     return false;
   }
-  char *ask[] = {"python3", "-c", (char *)ask_torch, NULL};
-  int code = capture(ask, files->errors, answer);
+  char *ask[] = {"python3", files->script, NULL};
+  bool is_written = write_file(files->script, bench_torch_py, sizeof bench_torch_py);
+  int code = is_written ? capture(ask, files->errors, answer) : -1;
   int flag_count = split_lines(answer, flags, ARGUMENTS_MAX);
   if (code < 0 || code == 127)
-    snprintf(reason, WEIR_BENCH_REASON, "no python3");
+    snprintf(reason, WEIR_BENCH_REASON, is_written ? "python3 is not installed" : "cannot write a temporary file");
   else if (flag_count && strncmp(flags[0], "absent ", 7) == 0)
     snprintf(reason, WEIR_BENCH_REASON, "%s", flags[0] + 7);
   else if (code || !flag_count || strncmp(flags[0], "torch ", 6) != 0)
-    explain("python3 did not say where PyTorch is", files->errors, reason);
+    explain("python3 did not report where PyTorch is", files->errors, reason);
   else {
     snprintf(version, 64, "%.63s", flags[0] + 6);
     is_made = compile(files, flags + 1, flag_count - 1, answer + OUTPUT_SIZE, reason);
@@ -239,7 +206,7 @@ static bool start_process(void) {
 }
 
 bool weir_bench_torch_start(char version[64], char reason[WEIR_BENCH_REASON]) {
-  /* Its defaults are measured, whatever this run's environment has for other jobs. */
+  /* The defaults are measured, not the settings in the environment. */
   unsetenv("PYTORCH_CUDA_ALLOC_CONF");
   unsetenv("PYTORCH_ALLOC_CONF");
   unsetenv("PYTORCH_NO_CUDA_MEMORY_CACHING");
@@ -258,7 +225,7 @@ bool weir_bench_torch_start(char version[64], char reason[WEIR_BENCH_REASON]) {
 
 void weir_bench_torch_stop(char reason[WEIR_BENCH_REASON]) {
   int status = 0;
-  fclose(torch.answers); /* it has nothing more to do, and ends */
+  fclose(torch.answers); /* the process then ends */
   while (waitpid(torch.child, &status, 0) < 0 && errno == EINTR) {
   }
   if (!WIFEXITED(status) || WEXITSTATUS(status))
@@ -266,8 +233,8 @@ void weir_bench_torch_stop(char reason[WEIR_BENCH_REASON]) {
   remove_folder(&torch.files);
 }
 
-/* A negative number where there is no answer: it has ended. */
-static double ask_process(const char *question) {
+/* A negative number if the process has ended. */
+static double request(const char *question) {
   char answer[64];
   size_t length = strlen(question);
   if (send(torch.socket, question, length, MSG_NOSIGNAL) != (ssize_t)length ||
@@ -279,19 +246,19 @@ static double ask_process(const char *question) {
 static int torch_begin(bench_work *work) {
   char question[128];
   snprintf(question, sizeof question, "begin %s %ld %d\n", work->pattern->name, work->warm_steps, work->core);
-  return ask_process(question) == 1;
+  return request(question) == 1;
 }
 
 static double torch_round(bench_work *work, long pairs) {
   char question[64];
   (void)work;
   snprintf(question, sizeof question, "round %ld\n", pairs);
-  return ask_process(question);
+  return request(question);
 }
 
 static void torch_end(bench_work *work) {
   (void)work;
-  ask_process("end\n");
+  request("end\n");
 }
 
 const bench_player weir_bench_torch_player = {torch_begin, torch_round, torch_end};

@@ -1,11 +1,12 @@
-// PyTorch's caching allocator as a contestant of `weir bench alloc`. The program carries this source and bench_patterns.h along, and
-// compiles them where there is a PyTorch: bench_torch.c does, and then asks, a line for each of the calls of a bench_player:
+// PyTorch's caching allocator as a contestant of `weir bench alloc`. This source and bench_patterns.h are embedded in
+// the program, which compiles them if PyTorch is installed (bench_torch.c), and sends one line for each call of a
+// bench_player:
 //
-//   begin PATTERN WARM_STEPS CORE   1, or 0 when it does not take part
+//   begin PATTERN WARM_STEPS CORE   1, or 0 if it does not take part
 //   round PAIRS                     ns for each pair, or a negative number
 //   end                             1
 //
-// What fails is told on stderr, and the exit code is 1 at the end.
+// Failures are reported on stderr, and make the exit code 1.
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -18,17 +19,17 @@
 
 namespace allocator = c10::cuda::CUDACachingAllocator;
 
-// PyTorch's own main library answers this question, and without an answer c10 throws. Nothing else of it is needed here, so
-// this program does not load it; its one device is in use from the start.
+// c10 throws unless this hook is set, which PyTorch's main library does. Nothing else of that library is needed, so
+// this program does not load it; its only device is in use from the start.
 namespace c10::cuda::_internal {
 void setHasPrimaryContext(bool (*)(DeviceIndex));
 }
 
-// PyTorch has so many streams of a priority; the next one is the first again.
+// The streams that PyTorch has for each priority; further ones repeat these.
 enum { TORCH_STREAMS = 32 };
 
-// Without the stack that c10 puts behind the first line.
-static void tell(const std::exception &error) {
+// Without the stack that c10 appends to the first line.
+static void report(const std::exception &error) {
   fprintf(stderr, "%.*s\n", (int)strcspn(error.what(), "\n"), error.what());
 }
 
@@ -36,7 +37,7 @@ static void *take(void *, size_t bytes, void *stream) {
   try {
     return allocator::raw_alloc_with_stream(bytes, (cudaStream_t)stream);
   } catch (const std::exception &error) {
-    tell(error);
+    report(error);
     return nullptr;
   }
 }
@@ -52,8 +53,8 @@ static const bench_pattern *find(const char *name) {
   return nullptr;
 }
 
-// Until there is nothing more to do. 1: something failed.
-static int play(void *const *streams) {
+// Serves requests until the end of the input. Returns 1 if something failed.
+static int serve(void *const *streams) {
   std::vector<void *> blocks;
   bench_work work = {};
   int failed = 0;
@@ -95,9 +96,9 @@ int main() {
     void *streams[BENCH_MAX_THREADS];
     for (int i = 0; i < BENCH_MAX_THREADS; i++)
       streams[i] = i < TORCH_STREAMS ? (void *)c10::cuda::getStreamFromPool(false, 0).stream() : nullptr;
-    return play(streams);
+    return serve(streams);
   } catch (const std::exception &error) {
-    tell(error);
+    report(error);
     return 1;
   }
 }

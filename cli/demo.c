@@ -1,8 +1,8 @@
 /*
- * weir demo: a job with the shape of a training run, on the allocator, checked and timed.
+ * weir demo: a job shaped like a training run on the allocator, checked and timed.
  *
- * There is no arithmetic: values are stamped by fills and carried on by copies, from the batch through the layers into
- * gradients, optimizer state and weights. Memory that is used again too early would show as a wrong word at the end.
+ * There is no arithmetic: fills stamp values, and copies carry them from the batch through the layers into gradients,
+ * optimizer state and weights. Memory that is reused too early shows as a wrong word at the end.
  */
 #include <stdarg.h>
 #include <stdbool.h>
@@ -40,19 +40,19 @@ typedef struct demo {
   weir_allocator *allocator;
   weir_graph *graph;
   void *weights[LAYERS], *moments[MOMENTS][LAYERS], *gradients[LAYERS], *activations[LAYERS];
-  void *batch, *next_batch;                     /* on the loader's stream, read by the other */
+  void *batch, *next_batch;                     /* allocated on the loader's stream, read on the other */
   void *graph_result;                           /* in the graph's pool */
-  uint32_t *in[2], *out, *graph_in, *graph_out; /* page-locked, in one piece that begins with in[0] */
-  bool is_cached;                               /* if not, the graph is left out: a capture cannot allocate then */
+  uint32_t *in[2], *out, *graph_in, *graph_out; /* page-locked, one allocation that begins at in[0] */
+  bool is_cached;                               /* if not, the graph is left out, since a capture cannot allocate */
   size_t graph_nodes;
   int replays;
-  double device_ms; /* of all steps, between two events */
+  double device_ms; /* of all steps, measured with two events */
   weir_allocator_stats stats;
   char settings[512];
-  char error[4096]; /* what went wrong, "" while nothing did */
+  char error[4096]; /* the first failure, "" if there is none */
 } demo;
 
-/* Every step goes through here, so that the first failure is the one that is told. */
+/* Keeps the first failure. */
 static bool ok(demo *demo, weir_status status) {
   if (status != WEIR_OK && !demo->error[0])
     snprintf(demo->error, sizeof demo->error, "%s: %s", weir_status_name(status), weir_last_error());
@@ -75,24 +75,20 @@ __attribute__((format(printf, 2, 3))) static bool wrong(demo *demo, const char *
   return false;
 }
 
-static double now_ms(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
-}
+static double now_ms(void) { return (double)weir__monotonic_ns() / 1e6; }
 
 /* ---- Memory ---- */
 
-static bool take(demo *demo, size_t words, weir_stream stream, void **memory) {
+static bool allocate(demo *demo, size_t words, weir_stream stream, void **memory) {
   weir_cu_stream raw;
   return ok(demo, weir_stream_raw(stream, &raw)) &&
          ok(demo, weir_allocator_alloc(demo->allocator, 0, words * 4, raw, memory));
 }
 
-static bool give(demo *demo, void **memory) {
-  void *given = *memory;
+static bool release(demo *demo, void **memory) {
+  void *released = *memory;
   *memory = NULL;
-  return ok(demo, weir_allocator_free(demo->allocator, given));
+  return ok(demo, weir_allocator_free(demo->allocator, released));
 }
 
 static bool set_up(demo *demo) {
@@ -118,28 +114,28 @@ static bool set_up(demo *demo) {
   demo->graph_in = demo->out + BATCH_WORDS;
   demo->graph_out = demo->graph_in + GRAPH_WORDS;
   for (int layer = 0; layer < LAYERS; layer++)
-    if (!take(demo, WEIGHT_WORDS, demo->compute, &demo->weights[layer]) ||
+    if (!allocate(demo, WEIGHT_WORDS, demo->compute, &demo->weights[layer]) ||
         !ok(demo, weir_fill32_async(demo->weights[layer], 0, WEIGHT_WORDS, demo->compute)))
       return false;
   return true;
 }
 
-/* All that the job holds goes back to the allocator, and from there to the driver. */
-static bool give_all_back(demo *demo) {
+/* Frees all memory of the job, and releases the cache to the driver. */
+static bool release_all(demo *demo) {
   weir_allocator_stats left = {.size = sizeof left};
   for (int layer = 0; layer < LAYERS; layer++) {
-    if (!give(demo, &demo->weights[layer]))
+    if (!release(demo, &demo->weights[layer]))
       return false;
     for (int m = 0; m < MOMENTS; m++)
-      if (!give(demo, &demo->moments[m][layer]))
+      if (!release(demo, &demo->moments[m][layer]))
         return false;
   }
-  if (!give(demo, &demo->graph_result) || !ok(demo, weir_graph_reset(demo->graph)) ||
+  if (!release(demo, &demo->graph_result) || !ok(demo, weir_graph_reset(demo->graph)) ||
       !ok(demo, weir_allocator_empty_cache(demo->allocator)) ||
       !ok(demo, weir_allocator_get_stats(demo->allocator, 0, &left)))
     return false;
   if (left.allocated_bytes[WEIR_STAT_ALL].current || left.reserved_bytes[WEIR_STAT_ALL].current)
-    return wrong(demo, "all was freed, but %lld bytes are allocated and %lld reserved",
+    return wrong(demo, "all memory was freed, but %lld bytes are allocated and %lld reserved",
                  (long long)left.allocated_bytes[WEIR_STAT_ALL].current,
                  (long long)left.reserved_bytes[WEIR_STAT_ALL].current);
   return true;
@@ -147,7 +143,7 @@ static bool give_all_back(demo *demo) {
 
 static void clean_up(demo *demo) {
   weir_graph_destroy(demo->graph);
-  weir_allocator_destroy(demo->allocator); /* waits for the device, also after a failure in the middle */
+  weir_allocator_destroy(demo->allocator); /* waits for the device, even after a failure */
   weir_event_destroy(demo->begin);
   weir_event_destroy(demo->end);
   if (demo->in[0])
@@ -155,7 +151,7 @@ static void clean_up(demo *demo) {
   ok(demo, weir_shutdown());
 }
 
-/* ---- What is expected where ---- */
+/* ---- Expected values ---- */
 
 static int batch_of(int step) { return LEAST_BATCH + step * 11 % (MOST_BATCH - LEAST_BATCH + 1); }
 static uint32_t stamp_of(int step, int layer) { return (uint32_t)(step + 1) << 8 | (uint32_t)layer; }
@@ -166,7 +162,7 @@ static void fill_in(uint32_t *in, int seed, size_t words) {
     in[i] = sample_word(seed, i);
 }
 
-/* What went in, with every layer's stamp of that step in the first sample. */
+/* The output is the input, with the stamps of all layers in the first sample. */
 static bool check_out(demo *demo, const char *what, const uint32_t *out, int seed, int step, size_t words) {
   for (size_t i = 0; i < words; i++) {
     uint32_t expected = i < SAMPLE_WORDS ? stamp_of(step, (int)(i / STAMP_WORDS)) : sample_word(seed, i);
@@ -178,55 +174,56 @@ static bool check_out(demo *demo, const char *what, const uint32_t *out, int see
 
 /* ---- A step ---- */
 
-/* The next batch, on a stream of its own: it is copied while the step before it runs. */
+/* Copies the next batch on a stream of its own while the previous step runs. */
 static bool prefetch(demo *demo, int step) {
   size_t words = (size_t)batch_of(step) * SAMPLE_WORDS;
   uint32_t *in = demo->in[step % 2];
   fill_in(in, step, words);
-  return take(demo, words, demo->loader, &demo->next_batch) &&
+  return allocate(demo, words, demo->loader, &demo->next_batch) &&
          ok(demo, weir_copy_async(demo->next_batch, in, words * 4, demo->loader));
 }
 
-/* Activations stay until the way back; the workspace goes with its layer. */
+/* Activations live until the backward pass, the workspace only during its layer. */
 static bool forward(demo *demo, int step, int layer) {
   size_t batch = (size_t)batch_of(step), words = batch * SAMPLE_WORDS, workspace_words = batch * batch * 256;
   const void *input = layer ? demo->activations[layer - 1] : demo->batch;
   void *workspace;
-  if (!take(demo, words, demo->compute, &demo->activations[layer]) ||
-      !take(demo, workspace_words, demo->compute, &workspace))
+  if (!allocate(demo, words, demo->compute, &demo->activations[layer]) ||
+      !allocate(demo, workspace_words, demo->compute, &workspace))
     return false;
   uint32_t *part = (uint32_t *)demo->activations[layer] + (size_t)layer * STAMP_WORDS;
   return ok(demo, weir_fill32_async(workspace, stamp_of(step, layer), workspace_words, demo->compute)) &&
          ok(demo, weir_copy_async(demo->activations[layer], input, words * 4, demo->compute)) &&
-         ok(demo, weir_copy_async(part, workspace, STAMP_WORDS * 4, demo->compute)) && give(demo, &workspace);
+         ok(demo, weir_copy_async(part, workspace, STAMP_WORDS * 4, demo->compute)) && release(demo, &workspace);
 }
 
-/* The layer's gradient is all stamp, of which the first part came the whole way through the activations. */
+/* The gradient consists of the stamp of the layer; its first part was carried through the activations. */
 static bool backward(demo *demo, int step, int layer) {
   size_t words = (size_t)batch_of(step) * SAMPLE_WORDS;
   void *flow;
-  if (!take(demo, words, demo->compute, &flow) || !take(demo, WEIGHT_WORDS, demo->compute, &demo->gradients[layer]))
+  if (!allocate(demo, words, demo->compute, &flow) ||
+      !allocate(demo, WEIGHT_WORDS, demo->compute, &demo->gradients[layer]))
     return false;
   const uint32_t *part = (const uint32_t *)flow + (size_t)layer * STAMP_WORDS;
   void *gradient = demo->gradients[layer];
   return ok(demo, weir_copy_async(flow, demo->activations[layer], words * 4, demo->compute)) &&
-         give(demo, &demo->activations[layer]) &&
+         release(demo, &demo->activations[layer]) &&
          ok(demo, weir_fill32_async(gradient, stamp_of(step, layer), WEIGHT_WORDS, demo->compute)) &&
-         ok(demo, weir_copy_async(gradient, part, STAMP_WORDS * 4, demo->compute)) && give(demo, &flow);
+         ok(demo, weir_copy_async(gradient, part, STAMP_WORDS * 4, demo->compute)) && release(demo, &flow);
 }
 
-/* Gradient, moments, weights; the moments are made at the first step. */
+/* Updates moments and weights from the gradient. The first step allocates the moments. */
 static bool optimize(demo *demo, int layer) {
   const void *from = demo->gradients[layer];
   for (int m = 0; m < MOMENTS; m++) {
     void **moment = &demo->moments[m][layer];
-    if ((!*moment && !take(demo, WEIGHT_WORDS, demo->compute, moment)) ||
+    if ((!*moment && !allocate(demo, WEIGHT_WORDS, demo->compute, moment)) ||
         !ok(demo, weir_copy_async(*moment, from, WEIGHT_BYTES, demo->compute)))
       return false;
     from = *moment;
   }
   return ok(demo, weir_copy_async(demo->weights[layer], from, WEIGHT_BYTES, demo->compute)) &&
-         give(demo, &demo->gradients[layer]);
+         release(demo, &demo->gradients[layer]);
 }
 
 static bool run_step(demo *demo, int step) {
@@ -241,8 +238,8 @@ static bool run_step(demo *demo, int step) {
   for (int layer = 0; layer < LAYERS; layer++)
     if (!forward(demo, step, layer))
       return false;
-  /* The loader's stream could have it back at once, were the use by the other one not on record. */
-  if (!give(demo, &demo->batch) || (step + 1 < STEPS && !prefetch(demo, step + 1)) ||
+  /* Without the recorded use on the compute stream, the loader's stream could reuse it at once. */
+  if (!release(demo, &demo->batch) || (step + 1 < STEPS && !prefetch(demo, step + 1)) ||
       !ok(demo, weir_copy_async(demo->out, demo->activations[LAYERS - 1], words * 4, demo->compute)))
     return false;
   for (int layer = LAYERS - 1; layer >= 0; layer--)
@@ -255,19 +252,19 @@ static bool run_step(demo *demo, int step) {
          check_out(demo, "the result", demo->out, step, step, words);
 }
 
-/* ---- The trained weights on a fixed batch, as a graph: what it allocates comes from its own pool ---- */
+/* ---- The trained weights on a fixed batch, as a graph that allocates from its own pool ---- */
 
 static bool enqueue_evaluation(demo *demo) {
   void *now, *next;
-  if (!take(demo, GRAPH_WORDS, demo->compute, &now) ||
+  if (!allocate(demo, GRAPH_WORDS, demo->compute, &now) ||
       !ok(demo, weir_copy_async(now, demo->graph_in, GRAPH_WORDS * 4, demo->compute)))
     return false;
   for (int layer = 0; layer < LAYERS; layer++, now = next)
-    if (!take(demo, GRAPH_WORDS, demo->compute, &next) ||
+    if (!allocate(demo, GRAPH_WORDS, demo->compute, &next) ||
         !ok(demo, weir_copy_async(next, now, GRAPH_WORDS * 4, demo->compute)) ||
         !ok(demo, weir_copy_async((uint32_t *)next + (size_t)layer * STAMP_WORDS, demo->weights[layer], STAMP_WORDS * 4,
                                   demo->compute)) ||
-        !give(demo, &now))
+        !release(demo, &now))
       return false;
   demo->graph_result = now;
   return ok(demo, weir_copy_async(demo->graph_out, now, GRAPH_WORDS * 4, demo->compute));
@@ -311,7 +308,7 @@ static bool train(demo *demo) {
   return ok(demo, weir_allocator_get_stats(demo->allocator, 0, &demo->stats));
 }
 
-/* ---- Telling ---- */
+/* ---- Output ---- */
 
 static void print_bytes(const char *name, const weir_stat *stat) {
   char now[32], peak[32];
@@ -325,20 +322,20 @@ static void print_text(const demo *demo, double total_ms) {
   weir_cli_fold_begin();
   printf("%s (%s), %s\n\n", demo->device.name, demo->driver->name,
          weir__format_bytes((unsigned long long)demo->device.total_memory, total));
-  printf("  training   %d layers, %d steps with batches of %d to %d, the next one copied meanwhile\n", LAYERS, STEPS,
-         LEAST_BATCH, MOST_BATCH);
+  printf("  training   %d layers, %d steps with batches of %d to %d, each copied during the step before\n", LAYERS,
+         STEPS, LEAST_BATCH, MOST_BATCH);
   if (demo->is_cached)
-    printf("  graph      %zu nodes in a pool of its own, captured once and replayed %d times\n", demo->graph_nodes,
+    printf("  graph      %zu nodes with its own pool, captured once and replayed %d times\n", demo->graph_nodes,
            demo->replays);
   else
-    fputs("  graph      left out: caching is off, and a capture cannot allocate without it\n", stdout);
-  printf("  time       %.1f ms on the device, %.2f ms a step\n", demo->device_ms, demo->device_ms / STEPS);
+    fputs("  graph      left out: a capture cannot allocate while caching is off\n", stdout);
+  printf("  time       %.1f ms on the device, %.2f ms per step\n", demo->device_ms, demo->device_ms / STEPS);
   if (demo->settings[0])
     printf("  settings   %s\n", demo->settings);
   fputs("\n", stdout);
   if (!demo->is_cached) {
     printf("  Memory is not counted while caching is off.\n"
-           "\nAll results are right. Afterwards all memory was given back. Done in %.1f ms.\n",
+           "\nAll results are right, and all memory was released. Done in %.1f ms.\n",
            total_ms);
     return;
   }
@@ -346,10 +343,10 @@ static void print_text(const demo *demo, double total_ms) {
   print_bytes("reserved", &s->reserved_bytes[WEIR_STAT_ALL]);
   printf("  %-11s%12lld now, %12lld at the peak\n", "segments", (long long)s->segment[WEIR_STAT_ALL].current,
          (long long)s->segment[WEIR_STAT_ALL].peak);
-  printf("  %-11s%12lld, with %lld calls of the driver; %lld retries\n", "requests",
+  printf("  %-11s%12lld, with %lld driver calls; %lld retries\n", "requests",
          (long long)s->allocation[WEIR_STAT_ALL].allocated,
          (long long)s->num_device_alloc + (long long)s->num_device_free, (long long)s->num_alloc_retries);
-  printf("\nAll results are right. Afterwards all memory was given back. Done in %.1f ms.\n", total_ms);
+  printf("\nAll results are right, and all memory was released. Done in %.1f ms.\n", total_ms);
 }
 
 static void json_stat(const char *key, const weir_stat *stat) {
@@ -374,47 +371,33 @@ static void print_json(const demo *demo, double total_ms) {
   weir_cli_json_end();
 }
 
-static void print_help(void) {
-  weir_cli_help_begin();
-  fputs("Usage: weir demo [--json]\n"
-        "\n"
-        "Runs a job with the shape of a training run on device 0: weights, activations, gradients and an optimizer's\n"
-        "state on the caching allocator, batches that a second stream copies ahead, and a graph with a memory pool of\n"
-        "its own. Checks all results, and says how long it took and what memory was allocated and reserved.\n"
-        "WEIR_ALLOC_CONF has the allocator's settings, as expandable_segments:True. With WEIR_NO_MEMORY_CACHING=1 the\n"
-        "graph is left out, and memory is not counted.\n"
-        "\n"
-        "Options:\n"
-        "  --json       the same as JSON\n"
-        "  -h, --help   this text\n"
-        "\n"
-        "Exit codes: 0 all results are right, 1 something failed, 2 invalid usage.\n",
-        stdout);
-}
+static bool json;
 
-int weir_cmd_demo(int argc, char **argv) {
-  bool json = false;
-  for (int i = 1; i < argc; i++) {
-    if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-      print_help();
-      return WEIR_EXIT_OK;
-    }
-    if (strcmp(argv[i], "--json") != 0)
-      return weir_cli_usage("demo", "there is no option '%s'", argv[i]);
-    json = true;
-  }
-
+static int run(int count, char **arguments) {
+  (void)count, (void)arguments;
   demo demo = {0};
   weir_device_properties_init(&demo.device);
   double started = now_ms();
-  bool done = set_up(&demo) && train(&demo) && give_all_back(&demo);
+  bool done = set_up(&demo) && train(&demo) && release_all(&demo);
   double total_ms = now_ms() - started;
   if (done)
     (json ? print_json : print_text)(&demo, total_ms);
   clean_up(&demo);
-  if (demo.error[0]) {
-    fprintf(stderr, "weir demo: %s\n", demo.error);
-    return WEIR_EXIT_FAILED;
-  }
-  return WEIR_EXIT_OK;
+  return demo.error[0] ? weir_cli_fail("%s", demo.error) : WEIR_EXIT_OK;
 }
+
+static const weir_cli_option option_table[] = {{"json", .target = &json, .help = "print JSON"}, {0}};
+
+const weir_cli_command weir_cmd_demo = {
+    .name = "demo",
+    .group = "Run",
+    .summary = "run a job shaped like a training run, and show what memory it used",
+    .description =
+        "Run a job shaped like a training run on device 0: weights, activations, gradients and optimizer state from "
+        "the caching allocator, batches that a second stream copies ahead, and a graph with its own memory pool. "
+        "Check all results, and show how long it took and how much memory was allocated and reserved.\n"
+        "WEIR_ALLOC_CONF sets the allocator's settings, such as expandable_segments:True. With "
+        "WEIR_NO_MEMORY_CACHING=1, the graph is left out and memory is not counted.",
+    .options = option_table,
+    .exit = {"all results are right", "something failed"},
+    .run = run};

@@ -8,15 +8,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "shown.h"
+#include "base/text.h"
 
 enum { DEFAULT_WIDTH = 120, LEAST_WIDTH = 40 };
 
-/* A line with this byte in it is not folded. */
+/* Marks a line that is not folded. */
 enum { KEEP_LINE = '\001' };
-
-/* What the source breaks is about as long as a line of source. Shorter lines are not continued. */
-enum { SOURCE_WIDTH = 96, LEAST_HELD = 60 };
 
 int weir_cli_width(void) {
   const char *columns = getenv("COLUMNS");
@@ -34,6 +31,31 @@ int weir_cli_width(void) {
   return width < LEAST_WIDTH ? LEAST_WIDTH : (int)width;
 }
 
+enum { ESCAPED_COPIES = 8, LONGEST_ESCAPE = 6 };
+
+const char *weir_cli_escaped_part(const char *text, size_t length) {
+  static char *copies[ESCAPED_COPIES];
+  static unsigned next;
+  char **copy = &copies[next++ % ESCAPED_COPIES];
+  size_t size = LONGEST_ESCAPE * length + 1;
+  char *room = realloc(*copy, size);
+  if (!room)
+    return "(out of host memory)";
+  *copy = room;
+  weir__escape_text(text, length, room, size);
+  return room;
+}
+
+const char *weir_cli_escaped(const char *text) { return weir_cli_escaped_part(text, strlen(text)); }
+
+static bool wants_bold(void) {
+  const char *term = getenv("TERM"), *no = getenv("NO_COLOR");
+  return isatty(STDOUT_FILENO) && !(no && *no) && term && strcmp(term, "dumb") != 0;
+}
+
+const char *weir_cli_bold(void) { return wants_bold() ? "\033[1m" : ""; }
+const char *weir_cli_plain(void) { return wants_bold() ? "\033[0m" : ""; }
+
 /* ---- Folding ---- */
 
 typedef struct line {
@@ -42,15 +64,12 @@ typedef struct line {
 } line;
 
 static struct fold {
-  FILE *out; /* the real standard output; NULL while nothing is folded */
+  FILE *out; /* the real standard output; NULL while output is not folded */
   int width;
-  line now;  /* being written */
-  line held; /* complete, and so long that the next one may continue it */
-  bool is_held;
-  bool is_help;
+  line line; /* the one being written */
 } fold;
 
-static bool put(line *l, const char *text, size_t length) {
+static bool append(line *l, const char *text, size_t length) {
   if (l->length + length + 1 > l->room) {
     size_t room = 2 * (l->length + length + 1);
     char *grown = realloc(l->text, room);
@@ -65,7 +84,7 @@ static bool put(line *l, const char *text, size_t length) {
   return true;
 }
 
-/* The bytes of one character, and the columns that it takes: none if it is an escape sequence such as that for bold. */
+/* The bytes of one character, and its columns: 0 for an escape sequence such as that for bold. */
 static size_t character(const char *text, const char *end, int *columns) {
   size_t length = 1;
   *columns = 1;
@@ -97,14 +116,14 @@ static const char *at_column(const char *text, const char *end, int column) {
 
 static int indent_of(const line *l) { return (int)strspn(l->text, " "); }
 
-/* The columns of a line are separated by two blanks or more: a label and its text, or the cells of a table. */
+/* Two or more blanks separate the columns of a line: a label and its text, or the cells of a table. */
 typedef struct columns {
   int count; /* of separators */
-  int text;  /* where the text behind the label begins; the indentation if there is no label */
+  int text;  /* where the text after the label begins; the indentation if there is no label */
   int last;  /* where the last column begins */
 } columns;
 
-/* A label ends before `most`. */
+/* The text after a label begins at column `most` or before. */
 static columns find_columns(const line *l, int most) {
   int at = indent_of(l), one;
   columns found = {.text = at, .last = at};
@@ -121,23 +140,7 @@ static columns find_columns(const line *l, int most) {
   return found;
 }
 
-/* Whether the source broke a text between these two lines, and it has to be broken elsewhere: the second begins where the text
- * of the first does, behind its label, its first word had no room in the first, and one of them is too long now. Paragraphs
- * of a help text have no label. */
-static bool is_continuation(const line *first, const line *second) {
-  const int indent = indent_of(second), hang = find_columns(first, (int)first->length).last;
-  const size_t word = strcspn(second->text + indent, " ");
-  const int width = columns_of(first->text, first->text + first->length);
-  if (!first->length || !word || memchr(first->text, KEEP_LINE, first->length) ||
-      memchr(second->text, KEEP_LINE, second->length))
-    return false;
-  if (width <= fold.width && columns_of(second->text, second->text + second->length) <= fold.width)
-    return false;
-  return indent == hang && (hang > indent_of(first) || (fold.is_help && !indent)) &&
-         width + 1 + (int)word > SOURCE_WIDTH;
-}
-
-/* Whether the blank between a number and its unit is at `blank`. */
+/* Whether `blank` separates a number from its unit. */
 static bool is_before_unit(const char *text, const char *blank, const char *end) {
   static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "us", "ms", "s", "%"};
   if (blank == text || !isdigit((unsigned char)blank[-1]))
@@ -151,7 +154,8 @@ static bool is_before_unit(const char *text, const char *blank, const char *end)
   return false;
 }
 
-/* The text up to where it can be broken, at most `columns` wide: before a blank, or after a comma if a word alone is too wide. */
+/* Where to break the text so that it is at most `columns` wide: before a blank, or after a comma if one word is too
+ * wide. NULL if it cannot be broken. */
 static const char *break_before(const char *text, const char *end, int columns) {
   const char *blank = NULL, *comma = NULL;
   int at = 0, one;
@@ -168,11 +172,11 @@ static const char *break_before(const char *text, const char *end, int columns) 
   return end;
 }
 
-/* Writes the text from `at` to `end`, which begins in column `indent` and is continued in column `hang`. */
+/* Writes the text from `at` to `end`. It begins in column `indent` and continues in column `hang`. */
 static void write_folded(const char *at, const char *end, int indent, int hang) {
   bool is_first = true;
   while (columns_of(at, end) > fold.width - indent) {
-    /* A label is not left alone on its line. */
+    /* Never break between a label and its text. */
     const char *text = is_first && hang > indent ? at_column(at, end, hang - indent) : at;
     const char *stop = break_before(text, end, fold.width - (text > at ? hang : indent));
     if (!stop)
@@ -216,41 +220,17 @@ static void write_line(const line *l) {
   write_folded(at, end, indent, hang);
 }
 
-static void release_held(void) {
-  if (fold.is_held)
-    write_line(&fold.held);
-  fold.is_held = false;
-  fold.held.length = 0;
-}
-
-static bool end_line(void) {
-  if (!put(&fold.now, "", 0))
-    return false;
-  bool ok = true;
-  if (fold.is_held && is_continuation(&fold.held, &fold.now)) {
-    int indent = indent_of(&fold.now);
-    ok = put(&fold.held, " ", 1) && put(&fold.held, fold.now.text + indent, fold.now.length - (size_t)indent);
-  } else {
-    line held = fold.held;
-    release_held();
-    held.length = 0;
-    fold.held = fold.now;
-    fold.now = held;
-    fold.is_held = true;
-    if (fold.held.length < LEAST_HELD)
-      release_held();
-  }
-  fold.now.length = 0;
-  return ok;
-}
-
 static ssize_t fold_write(void *cookie, const char *text, size_t length) {
   (void)cookie;
   for (size_t done = 0; done < length;) {
     const char *newline = memchr(text + done, '\n', length - done);
     size_t part = newline ? (size_t)(newline - text) - done : length - done;
-    if (!put(&fold.now, text + done, part) || (newline && !end_line()))
+    if (!append(&fold.line, text + done, part))
       return 0;
+    if (newline) {
+      write_line(&fold.line);
+      fold.line.length = 0;
+    }
     done += part + (newline != NULL);
   }
   return (ssize_t)length;
@@ -269,11 +249,6 @@ void weir_cli_fold_begin(void) {
   stdout = folded; /* glibc allows it; see "Standard Streams" in its manual */
 }
 
-void weir_cli_help_begin(void) {
-  weir_cli_fold_begin();
-  fold.is_help = true;
-}
-
 void weir_cli_keep_line(void) {
   if (fold.out)
     putchar(KEEP_LINE);
@@ -284,22 +259,16 @@ void weir_cli_fold_end(void) {
     return;
   FILE *folded = stdout;
   bool ok = fclose(folded) == 0;
-  release_held();
-  if (fold.now.length) {
-    fold.held = fold.now;
-    fold.now = (line){0};
-    write_line(&fold.held);
-  }
+  if (fold.line.length)
+    write_line(&fold.line);
   stdout = fold.out;
-  fold.out = NULL;
-  free(fold.now.text);
-  free(fold.held.text);
-  fold.now = fold.held = (line){0};
+  free(fold.line.text);
+  fold = (struct fold){0};
   if (!ok)
-    fputs("weir: no host memory for the output\n", stderr);
+    fputs("weir: out of host memory for the output\n", stderr);
 }
 
-/* ---- Commands to paste ---- */
+/* ---- Commands for the shell ---- */
 
 static const char *program = "weir";
 
@@ -308,7 +277,7 @@ void weir_cli_set_program(const char *argv0) {
     program = argv0;
 }
 
-/* Whether a shell that is given `name` alone runs the file at `path`. */
+/* Whether a shell finds the file at `path` under `name` alone. */
 static bool is_on_path(const char *name, const char *path) {
   struct stat here, there;
   const char *folders = getenv("PATH");
@@ -339,7 +308,7 @@ void weir_cli_print_quoted(FILE *out, const char *word) {
     fputs(word, out);
     return;
   }
-  bool is_escaped = strcmp(weir_cli_shown(word), word) != 0; /* it has what a terminal would obey, or is not UTF-8 */
+  bool is_escaped = strcmp(weir_cli_escaped(word), word) != 0; /* it has control characters, or is not UTF-8 */
   fputs(is_escaped ? "$'" : "'", out);
   for (const char *c = word; *c; c++) {
     if (is_escaped && (iscntrl((unsigned char)*c) || (unsigned char)*c >= 0x80))
@@ -358,7 +327,7 @@ void weir_cli_print_command(const char *command, const char *options, const char
   weir_cli_keep_line();
   weir_cli_print_program(stdout);
   printf(" %s%s%s ", command, *options ? " " : "", options);
-  if (file[0] == '-' && file[1]) /* not an option, and not the standard input */
+  if (file[0] == '-' && file[1]) /* neither an option nor standard input */
     fputs("./", stdout);
   weir_cli_print_quoted(stdout, file);
   putchar('\n');

@@ -1,5 +1,5 @@
 /*
- * weir info: the driver that Weir takes, why it does, and the devices there are.
+ * weir info: the driver that Weir uses, why it was chosen, and its devices.
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -14,28 +14,14 @@
 enum { REASON_SIZE = 512 };
 
 typedef struct report {
-  const char *choice;       /* what WEIR_DRIVER says */
-  char reason[REASON_SIZE]; /* why automatic choice took this driver; "" when the choice was not automatic */
+  const char *choice;       /* WEIR_DRIVER */
+  char reason[REASON_SIZE]; /* why this driver was chosen automatically; "" if WEIR_DRIVER names it */
   weir_driver *driver;
-  int version; /* of CUDA; 0 when the driver does not tell */
+  int version; /* of CUDA; 0 if the driver does not report it */
   int device_count;
 } report;
 
-static void print_help(void) {
-  weir_cli_help_begin();
-  fputs("Usage: weir info [--json]\n"
-        "\n"
-        "Shows the driver that Weir takes, why it does, and every device with its memory.\n"
-        "\n"
-        "Options:\n"
-        "  --json       the same as JSON\n"
-        "  -h, --help   this text\n"
-        "\n"
-        "Exit codes: 0 done, also where there is no device; 1 the driver cannot be used; 2 invalid usage.\n",
-        stdout);
-}
-
-/* The heart of an error's text: without the call that it came from, and without the advice at its end. */
+/* An error without the name of the call in front and the advice at the end. */
 static void copy_cause(const char *error, char cause[REASON_SIZE]) {
   const char *colon = strstr(error, ": ");
   if (strncmp(error, "weir_", 5) == 0 && colon)
@@ -43,7 +29,7 @@ static void copy_cause(const char *error, char cause[REASON_SIZE]) {
   snprintf(cause, REASON_SIZE, "%.*s", (int)strcspn(error, ";"), error);
 }
 
-/* Why automatic choice fell on the software device: NVIDIA's driver is tried as it was then. */
+/* Why the software device was chosen automatically: tries NVIDIA's driver again. */
 static void explain_soft(char reason[REASON_SIZE]) {
   weir_driver *cuda;
   if (weir_driver_open_cuda(&cuda) != WEIR_OK) {
@@ -140,18 +126,10 @@ static int fail(weir_status status) {
   return WEIR_EXIT_FAILED;
 }
 
-int weir_cmd_info(int argc, char **argv) {
-  bool json = false;
-  for (int i = 1; i < argc; i++) {
-    if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-      print_help();
-      return WEIR_EXIT_OK;
-    }
-    if (strcmp(argv[i], "--json") != 0)
-      return weir_cli_usage("info", "there is no option '%s'", argv[i]);
-    json = true;
-  }
+static bool json;
 
+static int run(int count, char **arguments) {
+  (void)count, (void)arguments;
   report report = {.choice = getenv("WEIR_DRIVER")};
   if (!report.choice || !*report.choice)
     report.choice = "auto";
@@ -160,7 +138,7 @@ int weir_cmd_info(int argc, char **argv) {
   if (status == WEIR_OK)
     status = weir_device_count(&report.device_count);
   else if (status == WEIR_ERROR_NO_DEVICE)
-    /* Not started, since there is nothing to start on. The driver itself can still tell who it is. */
+    /* Without a device nothing is started, but the driver can still be opened to show its name. */
     status = weir_driver_open(NULL, &opened);
   if (status != WEIR_OK)
     return fail(status);
@@ -176,3 +154,13 @@ int weir_cmd_info(int argc, char **argv) {
   weir_shutdown();
   return code;
 }
+
+static const weir_cli_option option_table[] = {{"json", .target = &json, .help = "print JSON"}, {0}};
+
+const weir_cli_command weir_cmd_info = {
+    .name = "info",
+    .summary = "show the driver and its devices",
+    .description = "Show the driver that Weir uses, why it was chosen, and every device with its memory.",
+    .options = option_table,
+    .exit = {"done, also if there is no device", "the driver cannot be used"},
+    .run = run};

@@ -1,36 +1,16 @@
 /*
- * weir lint: what a configuration string will do, and what in it is wrong, hurts or does nothing.
+ * weir lint: what a configuration string does, and what in it is wrong, hurts or has no effect.
  */
-#include <getopt.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/settings.h"
 #include "base/base.h"
 #include "base/text.h"
 #include "cli.h"
 #include "json.h"
-#include "progress.h"
-#include "shown.h"
-
-static void print_help(void) {
-  weir_cli_help_begin();
-  fputs("Usage: weir lint [OPTION...] STRING\n"
-        "\n"
-        "Checks a configuration string, as PYTORCH_CUDA_ALLOC_CONF and WEIR_ALLOC_CONF have it: keys that do not "
-        "exist, values\n"
-        "that are not allowed, combinations that hurt or do nothing; and says what each key will do.\n"
-        "\n"
-        "Options:\n"
-        "  --json       the same as JSON\n"
-        "  -h, --help   this text\n"
-        "\n"
-        "Exit codes: 0 nothing is wrong with it; 1 something is wrong, hurts or does nothing; 2 invalid "
-        "usage.\n",
-        stdout);
-}
+#include "offline/predict.h" /* weir__settings */
 
 typedef enum severity { ERROR, HURTS, NOTHING, NOTE } severity;
 
@@ -44,7 +24,7 @@ typedef struct finding {
 typedef struct piece {
   const char *text; /* "key:value", without blanks around it */
   size_t length, key_length;
-  const char *help; /* NULL: no such key */
+  const char *help; /* NULL if there is no such key */
   const char *name;
 } piece;
 
@@ -54,11 +34,11 @@ typedef struct lint {
   size_t finding_count;
   piece pieces[MOST];
   size_t piece_count;
-  weir__settings settings; /* when there is no error */
+  weir__settings settings; /* valid if there is no error */
 } lint;
 
-static void say(lint *l, severity severity, const char *format, ...) WEIR_PRINTF(3, 4);
-static void say(lint *l, severity severity, const char *format, ...) {
+static void add(lint *l, severity severity, const char *format, ...) WEIR_PRINTF(3, 4);
+static void add(lint *l, severity severity, const char *format, ...) {
   if (l->finding_count == MOST)
     return;
   finding *f = &l->findings[l->finding_count++];
@@ -69,9 +49,9 @@ static void say(lint *l, severity severity, const char *format, ...) {
   f->severity = severity;
 }
 
-/* ---- The text ---- */
+/* ---- Parsing ---- */
 
-/* Between commas, those in lists aside. */
+/* Splits the text at commas that are not in lists. */
 static void split(lint *l) {
   const char *at = l->text;
   while (*at && l->piece_count < MOST) {
@@ -98,18 +78,18 @@ static void split(lint *l) {
   }
 }
 
-/* An error's column counts from where the text begins that was read. */
-static void say_error(lint *l, size_t offset) {
+/* The column of an error counts from the start of the text that was parsed, which is at an offset in the whole. */
+static void add_error(lint *l, size_t offset) {
   const char *text = weir_last_error();
   unsigned long column = 0;
   int skipped = 0;
   if (sscanf(text, "settings: column %lu: %n", &column, &skipped) == 1 && skipped > 0)
-    say(l, ERROR, "column %lu: %s", column + (unsigned long)offset, text + skipped);
+    add(l, ERROR, "column %lu: %s", column + (unsigned long)offset, text + skipped);
   else
-    say(l, ERROR, "%s", text);
+    add(l, ERROR, "%s", text);
 }
 
-/* All errors, and not only the first: each piece on its own, and the whole where only that is wrong. */
+/* Finds all errors and not only the first: parses each piece alone, and the whole if every piece is valid. */
 static void check_text(lint *l) {
   if (!weir__settings_parse(NULL, l->text, &l->settings))
     return;
@@ -118,12 +98,12 @@ static void check_text(lint *l) {
     char *alone = strndup(p->text, p->length);
     weir__settings settings;
     if (alone && weir__settings_parse(NULL, alone, &settings))
-      say_error(l, (size_t)(p->text - l->text));
+      add_error(l, (size_t)(p->text - l->text));
     free(alone);
   }
   if (!l->finding_count) {
     weir__settings_parse(NULL, l->text, &l->settings);
-    say_error(l, 0);
+    add_error(l, 0);
   }
 }
 
@@ -141,77 +121,74 @@ static void check_backend(lint *l) {
     return;
   for (size_t i = 0; i < l->piece_count; i++)
     if (strcmp(l->pieces[i].name, "backend") != 0 && strncmp(l->pieces[i].name, "pinned_", 7) != 0)
-      say(l, NOTHING, "%s: backend:cudaMallocAsync ignores it: the driver's own allocator has no such setting",
+      add(l, NOTHING, "%s: backend:cudaMallocAsync ignores it: the driver's allocator has no such setting",
           l->pieces[i].name);
 }
 
 static void check_expandable(lint *l) {
   const weir__settings *s = &l->settings;
   if (s->expandable_segments && s->max_split_size != UINT64_MAX)
-    say(l, HURTS,
-        "max_split_size_mb with expandable_segments:True: blocks are split all the same, and those that are free and "
-        "as "
-        "large as this are withheld from smaller requests, so memory grows; leave max_split_size_mb out");
+    add(l, HURTS,
+        "max_split_size_mb with expandable_segments:True: blocks are split nevertheless, and free blocks of this size "
+        "and above do not serve smaller requests, so memory grows; leave max_split_size_mb out");
   if (s->expandable_segments && s->garbage_collection_threshold > 0)
-    say(l, NOTHING,
-        "garbage_collection_threshold with expandable_segments:True: only segments that were made in one piece are "
-        "collected, and there are none");
+    add(l, NOTHING,
+        "garbage_collection_threshold with expandable_segments:True: only fixed segments are collected, and there are "
+        "none");
   if (!s->expandable_segments && has_key(l, "expandable_segments_reserve"))
-    say(l, NOTHING, "expandable_segments_reserve: without expandable_segments:True nothing is reserved");
+    add(l, NOTHING, "expandable_segments_reserve: without expandable_segments:True nothing is reserved");
   if (!s->expandable_segments && has_key(l, "expandable_segments_reserve_by_class"))
-    say(l, NOTHING, "expandable_segments_reserve_by_class: without expandable_segments:True nothing is reserved");
+    add(l, NOTHING, "expandable_segments_reserve_by_class: without expandable_segments:True nothing is reserved");
 }
 
 static void check_limit(lint *l) {
   const weir__settings *s = &l->settings;
   bool has_limit = s->memory_fraction < 1;
   if (s->garbage_collection_threshold > 0 && !s->expandable_segments && !has_limit)
-    say(l, NOTHING,
-        "garbage_collection_threshold: it is a part of the memory that is allowed, and all is; it acts only with "
-        "per_process_memory_fraction below 1, or after torch.cuda.set_per_process_memory_fraction()");
+    add(l, NOTHING,
+        "garbage_collection_threshold: it is a fraction of the memory limit, and there is none; it has an effect only "
+        "with per_process_memory_fraction below 1, or after torch.cuda.set_per_process_memory_fraction()");
   if (s->throw_on_oom && !has_limit)
-    say(l, NOTHING,
-        "throw_on_cudamalloc_oom: it refuses what exceeds the memory fraction, and that is the whole device; set "
+    add(l, NOTHING,
+        "throw_on_cudamalloc_oom: it refuses requests beyond the memory fraction, which is the whole device; set "
         "per_process_memory_fraction below 1");
   if (s->throw_on_oom && has_limit)
-    say(l, HURTS,
-        "throw_on_cudamalloc_oom: a request beyond the fraction fails at once, also where giving cached memory back "
-        "would have served it");
+    add(l, HURTS,
+        "throw_on_cudamalloc_oom: a request beyond the fraction fails at once, even if releasing cached memory would "
+        "have served it");
   if (s->memory_fraction == 0)
-    say(l, HURTS, "per_process_memory_fraction:0 allows no memory at all: every request fails");
+    add(l, HURTS, "per_process_memory_fraction:0 allows no memory at all: every request fails");
 }
 
 static void check_split(lint *l) {
   const weir__settings *s = &l->settings;
   if (has_key(l, "max_non_split_rounding_mb") && s->max_split_size == UINT64_MAX)
-    say(l, NOTHING, "max_non_split_rounding_mb: it is about blocks of max_split_size_mb and more, and that is not set");
+    add(l, NOTHING, "max_non_split_rounding_mb: it applies to blocks of max_split_size_mb and above, which is not set");
   if (s->max_split_size != UINT64_MAX && !s->expandable_segments)
-    say(l, NOTE,
-        "max_split_size_mb:%llu: every request from this size on gets a segment to itself, which only requests of "
-        "nearly the "
-        "same size use again; a job with many sizes may need a multiple of the memory. Try it on a recording first: "
-        "weir "
-        "replay --conf",
+    add(l, NOTE,
+        "max_split_size_mb:%llu: every request of this size and above gets a segment of its own, which only requests "
+        "of nearly the same size reuse; a job with many sizes may need a multiple of the memory. Try it on a recording "
+        "first: weir replay --conf",
         (unsigned long long)(s->max_split_size >> 20));
   uint8_t most = 0;
   for (int i = 0; i < WEIR__ROUNDUP_INTERVALS; i++)
     most = s->roundup_divisions[i] > most ? s->roundup_divisions[i] : most;
   if (has_key(l, "roundup_power2_divisions") && most <= 1)
-    say(l, NOTHING, "roundup_power2_divisions: 0 and 1 both mean no divisions");
+    add(l, NOTHING, "roundup_power2_divisions: 0 and 1 both mean no divisions");
   else if (most == 2)
-    say(l, HURTS, "roundup_power2_divisions:2 rounds up by as much as a half: up to a third of the memory is rounding");
+    add(l, HURTS, "roundup_power2_divisions:2 rounds up by as much as half: up to a third of the memory is rounding");
 }
 
 static void check_pinned(lint *l) {
   const weir__settings *s = &l->settings;
   if (s->pinned_num_register_threads > 1 && !s->pinned_use_host_register)
-    say(l, NOTHING, "pinned_num_register_threads: without pinned_use_cuda_host_register:True nothing is registered");
+    add(l, NOTHING, "pinned_num_register_threads: without pinned_use_cuda_host_register:True nothing is registered");
   if (s->pinned_max_cached_size != UINT64_MAX && s->pinned_max_round_threshold != UINT64_MAX &&
       s->pinned_max_round_threshold > s->pinned_max_cached_size)
-    say(l, NOTHING, "pinned_max_round_threshold_mb is above pinned_max_cached_size_mb, and the smaller one counts");
+    add(l, NOTHING, "pinned_max_round_threshold_mb is above pinned_max_cached_size_mb, and the smaller of them counts");
 }
 
-/* Who writes a key that an older PyTorch does not know gets an error there, for the whole text. */
+/* An older PyTorch that does not know a key rejects the whole text. */
 static void check_versions(lint *l) {
   static const struct {
     const char *name, *since;
@@ -222,7 +199,7 @@ static void check_versions(lint *l) {
                {"expandable_segments_reserve", "2.15"},      {"expandable_segments_reserve_by_class", "2.15"}};
   for (size_t i = 0; i < WEIR_COUNT_OF(newer); i++)
     if (has_key(l, newer[i].name))
-      say(l, NOTE, "%s: PyTorch before %s does not know it, and refuses the whole text", newer[i].name, newer[i].since);
+      add(l, NOTE, "%s: PyTorch before %s does not know it, and rejects the whole text", newer[i].name, newer[i].since);
 }
 
 static void check(lint *l) {
@@ -233,7 +210,7 @@ static void check(lint *l) {
   weir__settings defaults;
   weir__settings_default(&defaults);
   if (l->piece_count && weir__settings_equal(&l->settings, &defaults))
-    say(l, NOTHING, "all of it is the default");
+    add(l, NOTHING, "all of it is the default");
   check_backend(l);
   check_expandable(l);
   check_limit(l);
@@ -249,10 +226,10 @@ static const char *const severities[] = {"error", "hurts", "does nothing", "note
 static void print_text(const lint *l) {
   weir_cli_fold_begin();
   if (!l->piece_count)
-    puts("nothing is set: the defaults");
+    puts("nothing is set: the defaults apply");
   for (size_t i = 0; i < l->piece_count; i++) {
     const piece *p = &l->pieces[i];
-    printf("%s%s%s\n", weir_cli_bold(), weir_cli_shown_part(p->text, p->length), weir_cli_plain());
+    printf("%s%s%s\n", weir_cli_bold(), weir_cli_escaped_part(p->text, p->length), weir_cli_plain());
     if (p->help)
       printf("    %s\n", p->help);
   }
@@ -285,35 +262,14 @@ static void print_json(const lint *l) {
   weir_cli_json_end();
 }
 
-int weir_cmd_lint(int argc, char **argv) {
-  static const struct option long_options[] = {
-      {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
-  bool json = false;
-  opterr = 0;
-  optind = 1;
-  for (int option; (option = getopt_long(argc, argv, ":h", long_options, NULL)) != -1;) {
-    switch (option) {
-    case 'j':
-      json = true;
-      break;
-    case 'h':
-      print_help();
-      return WEIR_EXIT_OK;
-    default:
-      return weir_cli_usage("lint", "there is no option '%s'", argv[optind - 1]);
-    }
-  }
-  if (optind == argc)
-    return weir_cli_usage("lint", "no text is given; '' is the empty one");
-  if (optind + 1 < argc)
-    return weir_cli_usage("lint", "one text at a time, and '%s' is one more; has it blanks, and no quotes around it?",
-                          argv[optind + 1]);
+static bool json;
+
+static int run(int count, char **arguments) {
+  (void)count;
   lint *l = calloc(1, sizeof *l);
-  if (!l) {
-    fputs("weir lint: no host memory\n", stderr);
-    return WEIR_EXIT_FAILED;
-  }
-  l->text = argv[optind];
+  if (!l)
+    return weir_cli_fail("out of host memory");
+  l->text = arguments[0];
   check(l);
   (json ? print_json : print_text)(l);
   int code = WEIR_EXIT_OK;
@@ -323,3 +279,17 @@ int weir_cmd_lint(int argc, char **argv) {
   free(l);
   return code;
 }
+
+static const weir_cli_option option_table[] = {{"json", .target = &json, .help = "print JSON"}, {0}};
+
+const weir_cli_command weir_cmd_lint = {
+    .name = "lint",
+    .summary = "check a configuration string, and show what it does",
+    .description =
+        "Check a configuration string of PYTORCH_CUDA_ALLOC_CONF or WEIR_ALLOC_CONF for unknown keys, values "
+        "that are not allowed, and combinations that hurt or have no effect; and show what each key does. "
+        "'weir help settings' lists all keys.",
+    .argument = "STRING",
+    .options = option_table,
+    .exit = {"nothing is wrong with it", "a key or value is wrong, hurts or has no effect"},
+    .run = run};

@@ -1,168 +1,115 @@
 #include "prediction.h"
 
-#include <errno.h>
-#include <getopt.h>
+#include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "base/base.h"
 #include "cli.h"
 #include "json.h"
 #include "progress.h"
-#include "shown.h"
 
 /* ---- Options ---- */
 
-const char weir_cli_predicting_help[] =
-    "  --memory SIZE     the device's memory, as 80GiB or a number of bytes. Without it: the limit that the file\n"
-    "                    shows, or as much as it takes\n"
-    "  --fraction F      the part of --memory that the program allows itself, 0 to 1\n"
-    "  --device N        which device's history; the first on which memory ran out, or else that has one\n"
-    "  --costs FILE      nanoseconds of driver calls, in lines as 'alloc 39000' or as JSON; default: an H200's\n"
-    "  --force           predict even if a replay under the recorded settings does not reproduce the file\n"
-    "  --json            the same as JSON, one object for each file\n"
-    "  -h, --help        this text\n";
+weir_cli_prediction_options weir_cli_prediction = {.device = -1};
 
-void weir_cli_predicting_init(weir_cli_predicting *options, const char *command) {
-  *options = (weir_cli_predicting){.command = command, .device = -1};
-  weir__costs_default(&options->costs);
-}
+const weir_cli_option weir_cli_prediction_table[] = {
+    {"memory", .kind = WEIR_CLI_SIZE, .value = "SIZE", .target = &weir_cli_prediction.memory,
+     .most = WEIR__REPLAY_MOST_MEMORY,
+     .help = "the device's memory, such as 80GiB or a number of bytes. Default: the limit that the recording shows, "
+             "else as much as is needed"},
+    {"fraction", .kind = WEIR_CLI_FRACTION, .value = "F", .target = &weir_cli_prediction.fraction, .needs = "memory",
+     .help = "the fraction of --memory that the program allows itself, 0 to 1"},
+    {"device", .kind = WEIR_CLI_NUMBER, .value = "N", .target = &weir_cli_prediction.device, .most = INT_MAX,
+     .help = "the device. Default: the first that ran out of memory, else the first with a history"},
+    {"costs", .kind = WEIR_CLI_PATH, .value = "FILE", .target = &weir_cli_prediction.costs_file,
+     .help = "nanoseconds of driver calls, as JSON or in lines such as 'alloc 39000'. Default: those of an H200"},
+    {"force", .target = &weir_cli_prediction.force,
+     .help = "predict even if a replay under the recorded settings does not reproduce the file"},
+    {"json", .target = &weir_cli_prediction.json, .help = "print JSON, one object for each file"},
+    {0}};
 
-int weir_cli_predicting_take(weir_cli_predicting *options, int option, char **argv) {
-  const char *command = options->command;
-  unsigned long long memory;
-  char *end;
-  switch (option) {
-  case WEIR_CLI_MEMORY:
-    if (!weir__parse_bytes(optarg, &memory) || !memory || memory > WEIR__REPLAY_MOST_MEMORY)
-      return weir_cli_usage(command, "--memory takes a size up to 64 TiB, as 80GiB, not '%s'", optarg);
-    options->memory = memory;
-    return WEIR_EXIT_OK;
-  case WEIR_CLI_FRACTION:
-    options->fraction = strtod(optarg, &end);
-    if (*end || end == optarg || !(options->fraction > 0 && options->fraction <= 1))
-      return weir_cli_usage(command, "--fraction takes a number above 0 and up to 1, not '%s'", optarg);
-    return WEIR_EXIT_OK;
-  case WEIR_CLI_DEVICE:
-    errno = 0;
-    options->device = (int)strtol(optarg, &end, 10);
-    if (*end || end == optarg || errno || options->device < 0)
-      return weir_cli_usage(command, "--device takes a number, not '%s'", optarg);
-    return WEIR_EXIT_OK;
-  case WEIR_CLI_COSTS:
-    if (!weir__costs_load(optarg, &options->costs))
-      return WEIR_EXIT_OK;
-    fprintf(stderr, "weir %s: %s\n", command, weir_last_error());
-    return WEIR_EXIT_FAILED;
-  case WEIR_CLI_FORCE:
-    options->force = true;
-    return WEIR_EXIT_OK;
-  case WEIR_CLI_JSON:
-    options->json = true;
-    return WEIR_EXIT_OK;
-  case ':':
-    return weir_cli_usage(command, "%s needs a value", argv[optind - 1]);
-  default:
-    return weir_cli_usage(command, "there is no option '%s'", argv[optind - 1]);
-  }
-}
-
-int weir_cli_predicting_check(const weir_cli_predicting *options) {
-  if (options->fraction > 0 && !options->memory)
-    return weir_cli_usage(options->command, "--fraction needs --memory: it is a part of it");
-  return WEIR_EXIT_OK;
-}
-
-int weir_cli_take_threads(const char *command, const char *text, unsigned *threads) {
-  char *end;
-  errno = 0;
-  long number = strtol(text, &end, 10);
-  if (*end || end == text || errno || number < 1 || number > 256)
-    return weir_cli_usage(command, "--threads takes a number from 1 to 256, not '%s'", text);
-  *threads = (unsigned)number;
+int weir_cli_prediction_begin(void) {
+  weir__costs *costs = &weir_cli_prediction.costs;
+  weir__costs_default(costs);
+  if (weir_cli_prediction.costs_file && weir__costs_load(weir_cli_prediction.costs_file, costs))
+    return weir_cli_fail("%s", weir_last_error());
   return WEIR_EXIT_OK;
 }
 
 /* ---- Histories ---- */
 
-/* What is not reproduced is not understood. */
-static int judge(const weir_cli_predicting *options, const char *file, const weir__replay_report *check) {
+/* A recording that its own settings do not reproduce says nothing about others. */
+static int check_reproduced(const char *file, const weir__replay_report *check) {
   if (!check->differences)
     return WEIR_EXIT_OK;
-  fprintf(stderr,
-          "weir %s: %s: a replay under the recorded settings differs from the file in %zu places; the first is:\n",
-          options->command, weir_cli_shown(file), check->differences);
-  fprintf(stderr, "  %s\n", check->shown[0]);
+  weir_cli_fail("%s: a replay under the recorded settings differs from the file in %zu places; the first is:\n  %s",
+                weir_cli_escaped(file), check->differences, check->shown[0]);
   if (check->begin != WEIR__BEGINS_EMPTY)
-    fputs(
-        "  the recording began late or lost its beginning, and what was there before could not be worked out exactly\n",
-        stderr);
+    fputs("  the recording began late or lost its beginning, and the state before it could not be inferred exactly\n",
+          stderr);
   else if (check->unknown_frees)
     fprintf(stderr, "  the recording began late or lost its beginning: %zu frees are of memory from before it\n",
             check->unknown_frees);
-  if (options->force) {
-    fputs("  predicted all the same, as --force asks: take it as a guess\n", stderr);
+  if (weir_cli_prediction.force) {
+    fputs("  --force predicts nevertheless: take the result as a guess\n", stderr);
     return WEIR_EXIT_OK;
   }
-  fprintf(stderr, "So what it would do under others is not known. 'weir replay --check' shows more; --force predicts "
-                  "all the same.\n");
+  fputs(
+      "Other settings are therefore not predicted. 'weir replay --check' shows more; --force predicts nevertheless.\n",
+      stderr);
   return WEIR_EXIT_FAILED;
 }
 
-/* Others than the one that was taken, and that nobody asked for. */
-static void mention_others(const weir_cli_predicting *options, const weir_cli_history *h) {
-  if (options->device >= 0 || options->json)
+/* Says that there are histories of other devices, where --device did not choose one. */
+static void mention_others(const weir_cli_history *h) {
+  if (weir_cli_prediction.device >= 0 || weir_cli_prediction.json)
     return;
   for (int i = 0; (size_t)i < h->snapshot->device_count; i++)
     if (i != h->device && h->snapshot->devices[i].event_count) {
-      fprintf(stderr,
-              "weir %s: %s has a history of other devices too: this is of device %d; --device %d takes another\n",
-              options->command, weir_cli_shown(h->file), h->device, i);
+      weir_cli_fail("%s has histories of other devices as well: this is device %d; --device %d selects another",
+                    weir_cli_escaped(h->file), h->device, i);
       return;
     }
 }
 
-static int open_history(const weir_cli_predicting *options, const char *file, uint64_t memory, double fraction,
-                        weir_cli_history *h) {
+static int open_history(const char *file, uint64_t memory, double fraction, weir_cli_history *h) {
   char what[160];
   *h = (weir_cli_history){.file = file};
-  snprintf(what, sizeof what, "reading %s", weir_cli_shown(file));
+  snprintf(what, sizeof what, "reading %s", weir_cli_escaped(file));
   weir_cli_progress *progress = weir_cli_progress_begin(what);
   weir_status status = weir__recording_load(file, NULL, &h->snapshot);
   bool is_loaded = !status;
   if (is_loaded) {
-    h->device = options->device >= 0 ? options->device : weir__recording_first_device(h->snapshot);
+    const int device = weir_cli_prediction.device;
+    h->device = device >= 0 ? device : weir__recording_first_device(h->snapshot);
     status = weir__replayer_open(h->snapshot, h->device, memory, fraction, &h->history);
   }
   weir_cli_progress_end(progress);
   if (status) {
-    fprintf(stderr, "weir %s: %s%s%s\n", options->command, is_loaded ? weir_cli_shown(file) : "", is_loaded ? ": " : "",
-            weir_last_error());
+    weir_cli_fail("%s%s%s", is_loaded ? weir_cli_escaped(file) : "", is_loaded ? ": " : "", weir_last_error());
     weir_cli_history_close(h);
     return WEIR_EXIT_FAILED;
   }
   if (h->snapshot->device_count > 1)
-    snprintf(h->name, sizeof h->name, "%s, device %d", weir_cli_shown(file), h->device);
+    snprintf(h->name, sizeof h->name, "%s, device %d", weir_cli_escaped(file), h->device);
   else
-    snprintf(h->name, sizeof h->name, "%s", weir_cli_shown(file));
-  mention_others(options, h);
+    snprintf(h->name, sizeof h->name, "%s", weir_cli_escaped(file));
+  mention_others(h);
   return WEIR_EXIT_OK;
 }
 
-int weir_cli_history_open(const weir_cli_predicting *options, const char *file, weir_cli_history *history) {
-  int code = open_history(options, file, 0, 0, history);
+int weir_cli_history_open(const char *file, weir_cli_history *history) {
+  int code = open_history(file, 0, 0, history);
   if (!code) {
-    code = judge(options, file, weir__replayer_check(history->history));
+    code = check_reproduced(file, weir__replayer_check(history->history));
     if (code)
       weir_cli_history_close(history);
   }
   return code;
 }
 
-int weir_cli_history_check(const weir_cli_predicting *options, const char *file, weir_cli_history *history) {
-  return open_history(options, file, options->memory, options->fraction, history);
+int weir_cli_history_check(const char *file, weir_cli_history *history) {
+  return open_history(file, weir_cli_prediction.memory, weir_cli_prediction.fraction, history);
 }
 
 void weir_cli_history_close(weir_cli_history *history) {
@@ -172,11 +119,10 @@ void weir_cli_history_close(weir_cli_history *history) {
   *history = (weir_cli_history){0};
 }
 
-int weir_cli_read_conf(const weir_cli_predicting *options, const char *conf, weir__settings *settings) {
+int weir_cli_read_conf(const char *conf, weir__settings *settings) {
   if (!weir__settings_parse(NULL, conf, settings))
     return WEIR_EXIT_OK;
-  fprintf(stderr, "weir %s: --conf %s: %s\n", options->command, weir_cli_shown(conf), weir_last_error());
-  return WEIR_EXIT_FAILED;
+  return weir_cli_fail("--conf %s: %s", weir_cli_escaped(conf), weir_last_error());
 }
 
 /* ---- Printing ---- */
@@ -220,13 +166,14 @@ void weir_cli_print_failure(const weir__prediction *prediction) {
          weir__format_bytes(prediction->failed_allocated, text[2]));
 }
 
-typedef struct start {
-  size_t blocks;  /* in use */
-  uint64_t bytes; /* of them, as they were asked for */
-} start;
+/* What was in use before the recording began. */
+typedef struct initial {
+  size_t blocks;
+  uint64_t bytes; /* requested */
+} initial;
 
-static start count_start(const weir__state *state) {
-  start sum = {0};
+static initial count_initial(const weir__state *state) {
+  initial sum = {0};
   for (size_t i = 0; i < state->block_count; i++)
     if (state->blocks[i].state >= WEIR__ALLOCATED) {
       sum.blocks++;
@@ -235,20 +182,17 @@ static start count_start(const weir__state *state) {
   return sum;
 }
 
-bool weir_cli_print_start(const weir__replayer *history) {
+void weir_cli_print_start(const weir__replayer *history) {
   const weir__state *state = weir__replayer_start(history);
-  const start sum = count_start(state);
+  const initial sum = count_initial(state);
   char text[2][32];
-  if (!state->segment_count)
-    return false;
-  printf("%zu blocks (%s) in %zu segments (%s) were there before it", sum.blocks,
-         weir__format_bytes(sum.bytes, text[0]), state->segment_count, weir__format_bytes(state->reserved, text[1]));
-  return true;
+  printf("%zu blocks (%s) in %zu segments (%s) existed before it", sum.blocks, weir__format_bytes(sum.bytes, text[0]),
+         state->segment_count, weir__format_bytes(state->reserved, text[1]));
 }
 
 void weir_cli_json_start(const weir__replayer *history) {
   const weir__state *state = weir__replayer_start(history);
-  const start sum = count_start(state);
+  const initial sum = count_initial(state);
   if (!state->segment_count) {
     WEIR_CLI_JSON(JSON_NULL("before"));
     return;

@@ -1,22 +1,23 @@
 #include "progress.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "base/base.h"
+#include "base/thread.h"
 
 enum { FIRST_MS = 1000, NEXT_MS = 100, WIDTH = 30 };
 
 struct weir_cli_progress {
   char what[128];
-  pthread_t thread;
-  pthread_mutex_t lock; /* guards the rest */
-  pthread_cond_t changed;
-  size_t done, count; /* count 0: not known */
+  weir__thread_id thread;
+  weir__mutex lock; /* guards the rest */
+  weir__cond changed;
+  size_t done, count; /* count is 0 if not known */
   bool is_over;
   bool is_shown;
 };
@@ -36,24 +37,21 @@ static void show(weir_cli_progress *p, double seconds) {
 
 static void *run(void *argument) {
   weir_cli_progress *p = argument;
-  struct timespec next;
-  clock_gettime(CLOCK_MONOTONIC, &next);
+  uint64_t next_ns = weir__monotonic_ns();
   long elapsed = 0; /* ms */
-  pthread_mutex_lock(&p->lock);
+  weir__mutex_lock(&p->lock);
   while (!p->is_over) {
     long step = elapsed ? NEXT_MS : FIRST_MS;
     elapsed += step;
-    next.tv_nsec += step % 1000 * 1000000;
-    next.tv_sec += step / 1000 + next.tv_nsec / 1000000000;
-    next.tv_nsec %= 1000000000;
-    while (!p->is_over && pthread_cond_timedwait(&p->changed, &p->lock, &next) != ETIMEDOUT)
+    next_ns += (uint64_t)step * 1000000;
+    while (!p->is_over && weir__cond_wait_until(&p->changed, &p->lock, next_ns))
       continue;
     if (!p->is_over)
       show(p, (double)elapsed / 1000);
   }
   if (p->is_shown)
     fputs("\r\033[K", stderr);
-  pthread_mutex_unlock(&p->lock);
+  weir__mutex_unlock(&p->lock);
   return NULL;
 }
 
@@ -62,15 +60,11 @@ weir_cli_progress *weir_cli_progress_begin(const char *what) {
   if (!p)
     return NULL;
   snprintf(p->what, sizeof p->what, "%s", what);
-  pthread_condattr_t attributes;
-  pthread_condattr_init(&attributes);
-  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-  pthread_mutex_init(&p->lock, NULL);
-  pthread_cond_init(&p->changed, &attributes);
-  pthread_condattr_destroy(&attributes);
-  if (pthread_create(&p->thread, NULL, run, p)) {
-    pthread_cond_destroy(&p->changed);
-    pthread_mutex_destroy(&p->lock);
+  weir__mutex_init(&p->lock);
+  weir__cond_init(&p->changed);
+  if (weir__thread_start(&p->thread, run, p)) {
+    weir__cond_destroy(&p->changed);
+    weir__mutex_destroy(&p->lock);
     free(p);
     return NULL;
   }
@@ -81,29 +75,21 @@ void weir_cli_progress_step(void *progress, size_t done, size_t count) {
   weir_cli_progress *p = progress;
   if (!p)
     return;
-  pthread_mutex_lock(&p->lock);
+  weir__mutex_lock(&p->lock);
   p->done = done;
   p->count = count;
-  pthread_mutex_unlock(&p->lock);
+  weir__mutex_unlock(&p->lock);
 }
 
 void weir_cli_progress_end(weir_cli_progress *progress) {
   if (!progress)
     return;
-  pthread_mutex_lock(&progress->lock);
+  weir__mutex_lock(&progress->lock);
   progress->is_over = true;
-  pthread_cond_signal(&progress->changed);
-  pthread_mutex_unlock(&progress->lock);
-  pthread_join(progress->thread, NULL);
-  pthread_cond_destroy(&progress->changed);
-  pthread_mutex_destroy(&progress->lock);
+  weir__cond_signal(&progress->changed);
+  weir__mutex_unlock(&progress->lock);
+  weir__thread_join(progress->thread);
+  weir__cond_destroy(&progress->changed);
+  weir__mutex_destroy(&progress->lock);
   free(progress);
 }
-
-static bool wants_bold(void) {
-  const char *term = getenv("TERM"), *no = getenv("NO_COLOR");
-  return isatty(STDOUT_FILENO) && !(no && *no) && term && strcmp(term, "dumb") != 0;
-}
-
-const char *weir_cli_bold(void) { return wants_bold() ? "\033[1m" : ""; }
-const char *weir_cli_plain(void) { return wants_bold() ? "\033[0m" : ""; }

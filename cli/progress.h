@@ -1,6 +1,6 @@
 /*
- * A sign of life for what takes longer than a second: one line on stderr, if that is a terminal, and gone when it is done. And
- * bold, where stdout is a terminal.
+ * Progress of operations that take longer than a second: one line on standard error, if that is a terminal, which is
+ * erased at the end.
  */
 #ifndef WEIR_CLI_PROGRESS_H
 #define WEIR_CLI_PROGRESS_H
@@ -9,16 +9,13 @@
 
 typedef struct weir_cli_progress weir_cli_progress;
 
-/* `what` is a few words, as "reading x.pickle"; it is copied. NULL where nothing is to be shown, which all calls take. */
+/* `what` is a few words such as "reading x.pickle", and is copied. Returns NULL, which all calls accept, if nothing
+ * is to be shown. */
 weir_cli_progress *weir_cli_progress_begin(const char *what);
 
-/* So much is done; from any thread. Without it the time is shown. `progress` is a weir_cli_progress *. */
+/* Shows how much is done instead of the time; from any thread. `progress` is a weir_cli_progress *. */
 void weir_cli_progress_step(void *progress, size_t done, size_t count);
 
 void weir_cli_progress_end(weir_cli_progress *progress);
-
-/* Bold, and back, on a terminal that wants it; "" elsewhere, and where NO_COLOR is set. */
-const char *weir_cli_bold(void);
-const char *weir_cli_plain(void);
 
 #endif

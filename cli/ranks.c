@@ -20,23 +20,23 @@ static weir_status share(void *context, void *bytes, size_t size) {
   return WEIR_OK;
 }
 
-void weir_cli_ranks_begin(weir__parallel *team) {
-  /* One that was started by hand does without: to set up MPI takes longer than most searches. */
+void weir_cli_ranks_begin(weir__parallel *parallel) {
+  /* A process that mpirun did not start does without MPI, whose start takes longer than most searches. */
   static const char *const started[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "MPI_LOCALNRANKS"};
   for (size_t i = 0; i < WEIR_COUNT_OF(started); i++) {
     if (!getenv(started[i]))
       continue;
     int provided;
     MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
-    MPI_Comm_rank(MPI_COMM_WORLD, &team->rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &team->ranks);
-    team->share = share;
+    MPI_Comm_rank(MPI_COMM_WORLD, &parallel->rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &parallel->ranks);
+    parallel->share = share;
     return;
   }
 }
 
-void weir_cli_ranks_end(const weir__parallel *team, bool failed_alone) {
-  if (!team->share)
+void weir_cli_ranks_end(const weir__parallel *parallel, bool failed_alone) {
+  if (!parallel->share)
     return;
   if (failed_alone)
     MPI_Abort(MPI_COMM_WORLD, 1);
@@ -45,18 +45,18 @@ void weir_cli_ranks_end(const weir__parallel *team, bool failed_alone) {
 
 #else
 
-void weir_cli_ranks_begin(weir__parallel *team) { (void)team; }
+void weir_cli_ranks_begin(weir__parallel *parallel) { (void)parallel; }
 
-void weir_cli_ranks_end(const weir__parallel *team, bool failed_alone) {
-  (void)team;
+void weir_cli_ranks_end(const weir__parallel *parallel, bool failed_alone) {
+  (void)parallel;
   (void)failed_alone;
 }
 
 #endif
 
-bool weir_cli_ranks_any(const weir__parallel *team, bool here) {
+bool weir_cli_ranks_any(const weir__parallel *parallel, bool here) {
   unsigned char any = here;
-  if (team->ranks > 1 && team->share(team->share_context, &any, 1))
+  if (parallel->ranks > 1 && parallel->share(parallel->share_context, &any, 1))
     return true;
   return any;
 }

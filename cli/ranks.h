@@ -1,6 +1,6 @@
 /*
- * Several processes, on one machine or many, that do the same work together: MPI, where the build has it and mpirun has
- * started them. Without, every process is alone.
+ * Several processes, on one machine or many, that share work through MPI, if the build has it and mpirun started them.
+ * Otherwise there is one process.
  */
 #ifndef WEIR_CLI_RANKS_H
 #define WEIR_CLI_RANKS_H
@@ -9,13 +9,13 @@
 
 #include "offline/parallel.h"
 
-/* Fills in who this is, and how results are shared. Once per program. */
-void weir_cli_ranks_begin(weir__parallel *team);
+/* Fills in the rank of this process, and how results are shared. Once per program. */
+void weir_cli_ranks_begin(weir__parallel *parallel);
 
-/* Whether it happened to anyone: all of them ask. */
-bool weir_cli_ranks_any(const weir__parallel *team, bool here);
+/* Whether the condition holds in any process. All processes must call it. */
+bool weir_cli_ranks_any(const weir__parallel *parallel, bool here);
 
-/* The counterpart of begin. With a failure that the others do not know of, they are ended too. */
-void weir_cli_ranks_end(const weir__parallel *team, bool failed_alone);
+/* Undoes weir_cli_ranks_begin(). After a failure in this process alone, it ends the others as well. */
+void weir_cli_ranks_end(const weir__parallel *parallel, bool failed_alone);
 
 #endif

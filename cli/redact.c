@@ -1,9 +1,8 @@
 /*
- * weir redact: a copy of a recorded history that one can show to others.
+ * weir redact: a copy of a recorded history that can be shared.
  */
 #include "offline/redact.h"
 
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,39 +13,8 @@
 #include "cli.h"
 #include "json.h"
 #include "progress.h"
-#include "shown.h"
 
-static void print_help(void) {
-  weir_cli_help_begin();
-  fputs(
-      "Usage: weir redact [OPTION...] FILE\n"
-      "\n"
-      "Makes a copy of a recorded memory history that can be attached to a bug report. Names of functions and files,\n"
-      "annotations, metadata and compile contexts become hashes, and keys that are not understood are left out;\n"
-      "addresses, sizes, times, line numbers, streams and settings stay. The copy is a pickle as PyTorch writes it.\n"
-      "Then both are replayed, with every decision compared to the file; if the copy behaves in another way, there is\n"
-      "none.\n"
-      "\n"
-      "A FILE of - is the standard input.\n"
-      "\n"
-      "Options:\n"
-      "  -o, --output OUT   the copy; a name that ends in .zst is compressed, - is the standard output (the report "
-      "goes\n"
-      "                     to the standard error then). Without it: FILE with .redacted in its name, as\n"
-      "                     run.redacted.pickle for run.pickle, or - for -\n"
-      "  --keep-functions   leave the names of functions as they are\n"
-      "  --salt TEXT        hash with this, so that names that are equal are equal in all files with it; keep it to\n"
-      "                     yourself. Without it hashes cannot be compared between files, nor guessed\n"
-      "  --json             the report as JSON\n"
-      "  -h, --help         this text\n"
-      "\n"
-      "Exit codes: 0 done, and checked; 1 a file cannot be read or written, or the copy behaves in another way, and "
-      "is\n"
-      "not there; 2 invalid usage.\n",
-      stdout);
-}
-
-/* run.pickle.zst: run.redacted.pickle.zst. NULL: no host memory. */
+/* "run.redacted.pickle.zst" for "run.pickle.zst"; NULL if host memory runs out. */
 static char *default_name(const char *file) {
   size_t length = strlen(file), end = length;
   const char *slash = strrchr(file, '/');
@@ -56,119 +24,113 @@ static char *default_name(const char *file) {
   size_t dot = end;
   while (dot > base && file[--dot] != '.')
     ;
-  if (dot == base) /* no dot, or only one at the beginning */
+  if (dot == base) /* there is no dot, or only a leading one */
     dot = end;
   char *name;
   return asprintf(&name, "%.*s.redacted%s", (int)dot, file, file + dot) < 0 ? NULL : name;
 }
 
-static void print_text(FILE *out, const char *to, const weir__redact_options *options, const weir__redact_report *r) {
+static weir__redact_options options;
+static const char *to;
+static bool json;
+
+static void print_text(FILE *out, const char *name, const weir__redact_report *r) {
   if (out == stdout)
     weir_cli_fold_begin();
-  fprintf(out, "%s%s%s: ", weir_cli_bold(), weir_cli_shown(to), weir_cli_plain());
-  if (options->keep_functions)
-    fprintf(out, "names of functions kept, ");
+  fprintf(out, "%s%s%s: ", weir_cli_bold(), weir_cli_escaped(name), weir_cli_plain());
+  if (options.keep_functions)
+    fprintf(out, "function names kept, ");
   else
-    fprintf(out, "%zu names of functions, ", r->hidden.functions);
-  fprintf(out, "%zu of files, %zu of annotations, %zu remarks hidden\n", r->hidden.files, r->hidden.annotations,
+    fprintf(out, "%zu function names, ", r->hidden.functions);
+  fprintf(out, "%zu file names, %zu annotations, %zu remarks hidden\n", r->hidden.files, r->hidden.annotations,
           r->hidden.remarks);
   if (r->hidden.settings)
-    fprintf(out, "  settings    %zu texts hidden or left out that mean nothing to the allocator\n", r->hidden.settings);
+    fprintf(out, "  settings    %zu texts that the allocator does not use were hidden or left out\n",
+            r->hidden.settings);
   if (r->left_out)
-    fprintf(out, "  left out    %zu keys that are not understood; 'weir summary' names them\n", r->left_out);
+    fprintf(out, "  left out    %zu unknown keys; 'weir summary' lists them\n", r->left_out);
   if (r->devices > r->unchecked)
     fprintf(
         out,
-        "  checked     replayed as the original: %zu events, %zu allocations, %zu that differ from the file in both\n",
+        "  checked     replays like the original: %zu events, %zu allocations, %zu that differ from the file in both\n",
         r->events, r->allocations, r->differences);
   if (r->unchecked)
     fprintf(out,
-            "  unchecked   %zu devices whose history cannot be replayed, before as after; all numbers are the same\n",
+            "  unchecked   %zu devices whose history cannot be replayed in either file; all numbers are the same\n",
             r->unchecked);
   if (!r->devices)
     fprintf(out, "  checked     no history to replay; all numbers are the same\n");
-  fputs("  it still has addresses, sizes, times and line numbers\n", out);
+  fputs("  kept        addresses, sizes, times and line numbers\n", out);
 }
 
-static void print_json(const char *file, const char *to, const weir__redact_options *options,
-                       const weir__redact_report *r) {
+static void print_json(const char *file, const weir__redact_report *r) {
   weir_cli_json_begin(0);
   WEIR_CLI_JSON(JSON_TEXT("file", file), JSON_TEXT("output", to), JSON_NATURAL("functions", r->hidden.functions),
                 JSON_NATURAL("files", r->hidden.files), JSON_NATURAL("annotations", r->hidden.annotations),
                 JSON_NATURAL("remarks", r->hidden.remarks), JSON_NATURAL("settings", r->hidden.settings),
-                JSON_BOOL("functions_kept", options->keep_functions), JSON_NATURAL("keys_left_out", r->left_out),
+                JSON_BOOL("functions_kept", options.keep_functions), JSON_NATURAL("keys_left_out", r->left_out),
                 JSON_NATURAL("devices", r->devices), JSON_NATURAL("devices_not_replayed", r->unchecked),
                 JSON_NATURAL("events", r->events), JSON_NATURAL("allocations", r->allocations),
                 JSON_NATURAL("differences", r->differences), JSON_BOOL("same_behaviour", true));
   weir_cli_json_end();
 }
 
-/* Where the copy goes there, under whichever name, the report must not. */
-static bool is_standard_output(const char *to) {
+/* Whether the copy goes to standard output, under any name; the report must not go there then. */
+static bool is_standard_output(const char *path) {
   struct stat one, other;
-  return strcmp(to, "-") == 0 || (stat(to, &one) == 0 && fstat(STDOUT_FILENO, &other) == 0 &&
-                                  one.st_dev == other.st_dev && one.st_ino == other.st_ino);
+  return strcmp(path, "-") == 0 || (stat(path, &one) == 0 && fstat(STDOUT_FILENO, &other) == 0 &&
+                                    one.st_dev == other.st_dev && one.st_ino == other.st_ino);
 }
 
-int weir_cmd_redact(int argc, char **argv) {
-  static const struct option long_options[] = {
-      {"output", required_argument, NULL, 'o'}, {"keep-functions", no_argument, NULL, 'k'},
-      {"salt", required_argument, NULL, 's'},   {"json", no_argument, NULL, 'j'},
-      {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0}};
-  weir__redact_options options = {0};
-  const char *to = NULL;
-  bool json = false;
-  opterr = 0;
-  optind = 1;
-  for (int option; (option = getopt_long(argc, argv, ":ho:", long_options, NULL)) != -1;) {
-    switch (option) {
-    case 'o':
-      to = optarg;
-      break;
-    case 'k':
-      options.keep_functions = true;
-      break;
-    case 's':
-      options.salt = optarg;
-      break;
-    case 'j':
-      json = true;
-      break;
-    case 'h':
-      print_help();
-      return WEIR_EXIT_OK;
-    case ':':
-      return weir_cli_usage("redact", "%s needs a value", argv[optind - 1]);
-    default:
-      return weir_cli_usage("redact", "there is no option '%s'", argv[optind - 1]);
-    }
-  }
-  if (optind == argc)
-    return weir_cli_usage("redact", "no file is named");
-  if (optind + 1 < argc)
-    return weir_cli_usage("redact", "one file at a time, and '%s' is one more", argv[optind + 1]);
-  const char *file = argv[optind];
+static int run(int count, char **arguments) {
+  const char *file = arguments[0];
+  (void)count;
   if (!to && strcmp(file, "-") == 0)
     to = "-";
   bool is_output = to && is_standard_output(to);
   if (is_output && json)
-    return weir_cli_usage("redact", "--json and the copy cannot both go to the standard output: name the copy with -o");
+    return weir_cli_usage("--json and the copy cannot both go to standard output: name the copy with -o");
   char *name = to ? NULL : default_name(file);
-  if (!to && !name) {
-    fputs("weir redact: no host memory\n", stderr);
-    return WEIR_EXIT_FAILED;
-  }
+  if (!to && !name)
+    return weir_cli_fail("out of host memory");
   to = to ? to : name;
   weir__redact_report report;
   weir_cli_progress *progress = weir_cli_progress_begin("redacting and checking");
   weir_status status = weir__redact_file(file, to, &options, &report);
   weir_cli_progress_end(progress);
   if (status)
-    fprintf(stderr, "weir redact: %s\n", weir_last_error());
+    weir_cli_fail("%s", weir_last_error());
   else if (json)
-    print_json(file, to, &options, &report);
+    print_json(file, &report);
   else
-    print_text(is_output ? stderr : stdout, is_output ? "standard output" : to, &options, &report);
+    print_text(is_output ? stderr : stdout, is_output ? "standard output" : to, &report);
   free(name);
   return status ? WEIR_EXIT_FAILED : WEIR_EXIT_OK;
 }
+
+static const weir_cli_option option_table[] = {
+    {"output", 'o', .kind = WEIR_CLI_PATH, .value = "OUT", .target = &to,
+     .help = "the copy; compressed if its name ends in .zst, and standard output if it is - (the report then goes to "
+             "standard error). Default: FILE with .redacted in its name, such as run.redacted.pickle for run.pickle, "
+             "or - for -"},
+    {"keep-functions", .target = &options.keep_functions, .help = "keep the names of functions"},
+    {"salt", .kind = WEIR_CLI_TEXT, .value = "TEXT", .target = &options.salt,
+     .help = "hash with this text, so that equal names have equal hashes in all files that use it; keep it secret. "
+             "Without it, hashes cannot be compared between files, nor guessed"},
+    {"json", .target = &json, .help = "print the report as JSON"},
+    {0}};
+
+const weir_cli_command weir_cmd_redact = {
+    .name = "redact",
+    .summary = "copy a recorded memory history without names and paths",
+    .description =
+        "Make a copy of a recorded memory history that can be attached to a bug report. Names of functions and files, "
+        "annotations, metadata and compile contexts become hashes, and unknown keys are left out; addresses, sizes, "
+        "times, line numbers, streams and settings stay. The copy is a pickle as PyTorch writes it.\n"
+        "Both files are then replayed, and every decision is compared. If the copy behaves differently, it is not "
+        "written.",
+    .argument = "FILE",
+    .options = option_table,
+    .exit = {"done and checked",
+             "a file cannot be read or written, or the copy behaves differently and is not written"},
+    .run = run};

@@ -1,9 +1,8 @@
 /*
- * weir summary: what is in a recorded history.
+ * weir summary: what a recorded history contains.
  */
 #include "offline/summary.h"
 
-#include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,58 +14,40 @@
 #include "json.h"
 #include "offline/describe.h"
 #include "progress.h"
-#include "shown.h"
-
-static void print_help(void) {
-  weir_cli_help_begin();
-  fputs(
-      "Usage: weir summary [OPTION...] FILE...\n"
-      "\n"
-      "Says what is in recorded memory histories: devices, settings, events, the time that they span, peaks, segments, "
-      "what\n"
-      "held most, and how complete the history is. A FILE is what torch.cuda.memory._dump_snapshot() writes, plain or\n"
-      "compressed with zstd or gzip, or a recording that WEIR_RECORD made; - is the standard input.\n"
-      "\n"
-      "Options:\n"
-      "  --json       the same as JSON, one object for each file\n"
-      "  -h, --help   this text\n"
-      "\n"
-      "Exit codes: 0 all was read; 1 a file cannot be read; 2 invalid usage.\n",
-      stdout);
-}
 
 static const char *bytes(uint64_t n, char text[32]) { return weir__format_bytes(n, text); }
 
-/* ---- For people ---- */
+/* ---- Text ---- */
 
 static void print_settings(const weir__recording *s) {
   if (s->conf && *s->conf)
-    printf("  settings    %s\n", weir_cli_shown(s->conf));
+    printf("  settings    %s\n", weir_cli_escaped(s->conf));
   else if (s->setting_count)
-    printf("  settings    none were set: the defaults\n");
+    printf("  settings    the defaults\n");
   else
     printf("  settings    not recorded\n");
   size_t changes = 0;
   for (size_t i = 0; i < s->change_count; i++)
     changes += s->changes[i].event > 0;
   if (changes)
-    printf("              the last ones: settings or limits changed %zu time%s on the way\n", changes,
+    printf("              these are the last: settings or limits changed %zu time%s during the recording\n", changes,
            changes == 1 ? "" : "s");
 }
 
-/* The ring of a recording has dropped its oldest events. What they have left is in a checkpoint, if there is one. */
+/* The ring has overwritten the oldest entries. A checkpoint, if there is one, has the state that they left. */
 static void print_dropped(const weir__recording_device *device, const weir__summary *s) {
   char text[4][32];
   if (device->dropped)
-    printf("    history   the last events: the ring was full, and %" PRIu64 " older ones are not there; WEIR_RECORD_MB "
+    printf("    history   the last events: the ring was full, and %" PRIu64
+           " older ones were overwritten; WEIR_RECORD_MB "
            "makes it larger\n",
            device->dropped);
   else
     printf("    history   its beginning is missing: recording began late\n");
   if (s->is_unknown)
-    printf("              what was there before them is not known: the file has no checkpoint of it\n");
+    printf("              the state before them is not known: the file has no checkpoint of it\n");
   else
-    printf("              before them %s were in use and %s reserved; the most until then were %s allocated and %s "
+    printf("              before them %s were in use and %s reserved; the peaks until then were %s allocated and %s "
            "reserved\n",
            bytes(s->live_before, text[0]), bytes(s->reserved_before, text[1]), bytes(device->peak_allocated, text[2]),
            bytes(device->peak_reserved, text[3]));
@@ -80,22 +61,21 @@ static void print_completeness(const weir__recording_device *device, const weir_
   }
   switch (s->completeness) {
   case WEIR__HISTORY_NONE:
-    printf("    history   none: whether memory ran out, and when most was in use, is not known\n");
+    printf("    history   none: whether memory ran out, and its peak, are not known\n");
     return;
   case WEIR__HISTORY_COMPLETE:
-    printf("    history   complete: all that is freed or left was allocated in it\n");
+    printf("    history   complete: everything that is freed or left was allocated in it\n");
     return;
   case WEIR__HISTORY_WRAPPED:
     printf(
-        "    history   its beginning is missing: it has %zu events, so a ring of that size seems to have dropped older "
-        "ones\n",
+        "    history   its beginning is missing: it has %zu events, which suggests a ring of that size that was full\n",
         device->event_count);
     break;
   case WEIR__HISTORY_LATE:
-    printf("    history   its beginning is missing: recording began late, or the ring dropped events\n");
+    printf("    history   its beginning is missing: recording began late, or the ring was full\n");
     break;
   }
-  printf("              before it %s were in use and %s reserved; %zu frees of memory from before\n",
+  printf("              before it %s were in use and %s reserved; %zu frees are of memory from before\n",
          bytes(s->live_before, text[0]), bytes(s->reserved_before, text[1]), s->unknown_frees);
 }
 
@@ -135,7 +115,7 @@ static void print_device(const weir__recording *snapshot, int number, const weir
   size_t made = s->actions[WEIR_TRACE_SEGMENT_ALLOC] + s->actions[WEIR_TRACE_SEGMENT_MAP];
   printf("  %sdevice %d%s\n", weir_cli_bold(), number, weir_cli_plain());
   if (device->event_count) {
-    printf("    events    %zu in %s: %zu allocations, %zu frees, %zu segment%s made and %zu given back",
+    printf("    events    %zu in %s: %zu allocations, %zu frees, %zu segment%s allocated and %zu released",
            device->event_count,
            s->first_us ? weir__describe_span((int64_t)((uint64_t)s->last_us - (uint64_t)s->first_us), span)
                        : "a time that was not recorded",
@@ -163,9 +143,9 @@ static void print_device(const weir__recording *snapshot, int number, const weir
     print_peak(snapshot, number, s, "reserved", &s->reserved);
   }
   if (s->is_end_told) {
-    printf("    at end    %s in use, as requested, of %s reserved: counted from the events%s\n",
+    printf("    at end    %s in use, as requested, of %s reserved: computed from the events%s\n",
            bytes(s->end_requested, text[0]), bytes(s->end_reserved, text[1]),
-           snapshot->is_cut_off ? "; the recording was not ended" : "");
+           snapshot->is_cut_off ? "; the process did not close the recording" : "");
     print_holders(snapshot, s->at_end, s->at_end_count);
     return;
   }
@@ -175,7 +155,7 @@ static void print_device(const weir__recording *snapshot, int number, const weir
   }
   printf("    at end    %s in use of %s reserved, in %zu large and %zu small segments%s\n",
          bytes(s->end_active, text[0]), bytes(s->end_reserved, text[1]), s->large_segments, s->small_segments,
-         s->private ? ", some of them of private pools" : "");
+         s->private ? ", some in private pools" : "");
   print_holders(snapshot, s->at_end, s->at_end_count);
 }
 
@@ -192,7 +172,7 @@ static host_sums sum_host(const weir__recording_device *host) {
   return sums;
 }
 
-/* Pinned host memory, where the file has some. */
+/* Pinned host memory, if the file has any. */
 static void print_host(const weir__recording_device *host) {
   char text[2][32];
   const host_sums sums = sum_host(host);
@@ -210,10 +190,10 @@ static void print_text(const char *file, const weir__recording *snapshot, const 
     events += snapshot->devices[i].event_count;
     used += snapshot->devices[i].event_count || snapshot->devices[i].segment_count;
   }
-  printf("%s%s%s: %zu device%s, %zu events", weir_cli_bold(), weir_cli_shown(file), weir_cli_plain(), used,
+  printf("%s%s%s: %zu device%s, %zu events", weir_cli_bold(), weir_cli_escaped(file), weir_cli_plain(), used,
          used == 1 ? "" : "s", events);
   if (snapshot->is_events_only)
-    puts(", a recording of WEIR_RECORD");
+    puts(", recorded with WEIR_RECORD");
   else
     printf(", %zu segment%s\n", snapshot->segment_count, snapshot->segment_count == 1 ? "" : "s");
   print_settings(snapshot);
@@ -226,25 +206,23 @@ static void print_text(const char *file, const weir__recording *snapshot, const 
     has_stacks |= devices[i].has_stacks;
   }
   if (used && !has_stacks)
-    printf("  no stacks were recorded, so allocations are grouped by size: %s keeps them\n",
+    printf("  no stacks were recorded, so allocations are grouped by size: %s records them\n",
            snapshot->is_events_only ? "WEIR_RECORD_STACKS=alloc" : "_record_memory_history(stacks=\"python\")");
   for (size_t i = 0; i < snapshot->ignored_count; i++)
-    printf("  not understood: key '%s' of %s, %" PRIu64 " time%s\n", weir_cli_shown(snapshot->ignored[i].key),
+    printf("  unknown key '%s' of %s, %" PRIu64 " time%s\n", weir_cli_escaped(snapshot->ignored[i].key),
            snapshot->ignored[i].where, snapshot->ignored[i].count, snapshot->ignored[i].count == 1 ? "" : "s");
   if (events) {
     fputs("  next: ", stdout);
     weir_cli_print_command("explain", "", file);
   } else if (used)
-    puts("  next: record a history: torch.cuda.memory._record_memory_history(stacks=\"python\") before the work "
-         "begins,\n"
-         "        _dump_snapshot(\"job.pickle\") when it is over; a program on Weir: WEIR_RECORD=DIRECTORY");
+    puts("  next: record a history: call torch.cuda.memory._record_memory_history(stacks=\"python\") before the work "
+         "and _dump_snapshot(\"job.pickle\") after it; for a program on Weir, set WEIR_RECORD=FOLDER");
   else
-    printf(
-        "  nothing was recorded: what is to be recorded comes between torch.cuda.memory._record_memory_history() and\n"
-        "  _dump_snapshot()\n");
+    puts("  nothing was recorded: the work must run between torch.cuda.memory._record_memory_history() and "
+         "_dump_snapshot()");
 }
 
-/* ---- For programs ---- */
+/* ---- JSON ---- */
 
 static void json_holders(const weir__recording *snapshot, const char *key, const weir__holder *holders, size_t count) {
   char text[WEIR__DESCRIBE_TEXT];
@@ -325,15 +303,16 @@ static void print_json(const char *file, const weir__recording *snapshot, const 
   weir_cli_json_end();
 }
 
+static bool json;
+
 /* One file; an exit code. */
-static int summarize_file(const char *file, bool json) {
+static int summarize_file(const char *file) {
   weir__recording *snapshot;
   weir_cli_progress *progress = weir_cli_progress_begin("reading");
   weir_status status = weir__recording_load(file, NULL, &snapshot);
   if (status) {
     weir_cli_progress_end(progress);
-    fprintf(stderr, "weir summary: %s\n", weir_last_error());
-    return WEIR_EXIT_FAILED;
+    return weir_cli_fail("%s", weir_last_error());
   }
   weir__summary *devices = calloc(snapshot->device_count + 1, sizeof *devices);
   if (!devices)
@@ -342,7 +321,7 @@ static int summarize_file(const char *file, bool json) {
     status = weir__summarize(snapshot, (int)i, &devices[i]);
   weir_cli_progress_end(progress);
   if (status || !devices)
-    fprintf(stderr, "weir summary: %s: %s\n", weir_cli_shown(file), weir_last_error());
+    weir_cli_fail("%s: %s", weir_cli_escaped(file), weir_last_error());
   else
     (json ? print_json : print_text)(file, snapshot, devices);
   free(devices);
@@ -350,31 +329,18 @@ static int summarize_file(const char *file, bool json) {
   return status ? WEIR_EXIT_FAILED : WEIR_EXIT_OK;
 }
 
-int weir_cmd_summary(int argc, char **argv) {
-  static const struct option long_options[] = {
-      {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
-  bool json = false;
-  opterr = 0;
-  optind = 1;
-  for (int option; (option = getopt_long(argc, argv, ":h", long_options, NULL)) != -1;) {
-    switch (option) {
-    case 'j':
-      json = true;
-      break;
-    case 'h':
-      print_help();
-      return WEIR_EXIT_OK;
-    default:
-      return weir_cli_usage("summary", "there is no option '%s'", argv[optind - 1]);
-    }
-  }
-  if (optind == argc)
-    return weir_cli_usage("summary", "no file is named");
-  int code = WEIR_EXIT_OK;
-  for (int i = optind; i < argc; i++) {
-    int one = summarize_file(argv[i], json);
-    if (one)
-      code = one;
-  }
-  return code;
-}
+static int run(int count, char **files) { return weir_cli_for_each(count, files, summarize_file); }
+
+static const weir_cli_option option_table[] = {
+    {"json", .target = &json, .help = "print JSON, one object for each file"}, {0}};
+
+const weir_cli_command weir_cmd_summary = {
+    .name = "summary",
+    .group = "Inspect",
+    .summary = "show what a recorded memory history contains",
+    .description = "Show what recorded memory histories contain: devices, settings, events, the time they span, peaks, "
+                   "segments, the largest holders of memory, and how complete each history is.",
+    .argument = "FILE...",
+    .options = option_table,
+    .exit = {"all files were read", "a file cannot be read"},
+    .run = run};

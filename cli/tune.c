@@ -1,7 +1,6 @@
 /*
- * weir tune: the settings under which recorded jobs need least memory, and what they cost.
+ * weir tune: the settings under which recorded jobs need the least memory, and what they cost.
  */
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,39 +15,21 @@
 
 enum { MOST_ROWS = 12 };
 
+static struct {
+  bool fit;
+  int threads; /* 0 for all cores */
+} options;
+
 typedef struct tuning {
-  weir_cli_predicting common;
   weir__tune_options options;
   weir_cli_history *files;
   const weir__replayer **histories;
   weir__tune_result result;
 } tuning;
 
-static void print_help(void) {
-  weir_cli_help_begin();
-  fputs(
-      "Usage: weir tune [OPTION...] FILE...\n"
-      "\n"
-      "Replays recorded jobs under a few hundred settings, and prints the best trade-offs of peak memory, the cost of\n"
-      "driver calls and the number of keys, the text to export for the best, and what it saves. A FILE is what\n"
-      "torch.cuda.memory._dump_snapshot() writes; - is the standard input. Several files, of ranks or of jobs, are\n"
-      "tuned together: one setting for the one that needs most. Before anything is said, a replay under the recorded\n"
-      "settings is compared with each file. Under mpirun, where the build has MPI, processes share the work.\n"
-      "\n"
-      "Options:\n"
-      "  --fit             the least memory in which the jobs still run, under the recorded and the best settings\n"
-      "  --threads N       how many cores to use; all\n",
-      stdout);
-  fputs(weir_cli_predicting_help, stdout);
-  fputs("\n"
-        "Exit codes: 0 done; 1 a file cannot be read or is not reproduced; 2 invalid usage; 3 memory runs\n"
-        "out under every setting.\n",
-        stdout);
-}
-
 /* ---- Output ---- */
 
-static double saved(uint64_t before, uint64_t after) {
+static double saved_percent(uint64_t before, uint64_t after) {
   double percent = before ? 100 * ((double)before - (double)after) / (double)before : 0;
   return percent < 0 && percent > -0.05 ? 0 : percent; /* no "-0.0" */
 }
@@ -60,9 +41,9 @@ static void print_row(const tuning *t, size_t candidate) {
   const char *name = weir_cli_conf_text(&c->settings, conf);
   bool is_best = candidate == r->best;
   if (candidate == 0 && r->is_mixed)
-    name = "each file's own";
+    name = "those of each file";
   printf("%s%12s %6.1f %% %10s %8llu %8llu  %s%s%s%s\n", is_best ? weir_cli_bold() : "",
-         weir__format_bytes(c->score.peak, text[0]), saved(r->candidates[0].score.peak, c->score.peak),
+         weir__format_bytes(c->score.peak, text[0]), saved_percent(r->candidates[0].score.peak, c->score.peak),
          weir_cli_format_ns(c->score.cost, text[1]), (unsigned long long)c->score.calls,
          (unsigned long long)c->score.retries, candidate ? "" : "recorded: ", *name ? name : "(defaults)",
          is_best ? "   <- best" : "", is_best ? weir_cli_plain() : "");
@@ -71,7 +52,8 @@ static void print_row(const tuning *t, size_t candidate) {
 static void print_table(const tuning *t) {
   const weir__tune_result *r = &t->result;
   bool has_best = false, has_recorded = false;
-  printf("%zu settings tried. The best trade-offs of peak memory, cost and number of keys:\n\n", r->candidate_count);
+  printf("%zu settings tried. The best trade-offs between peak memory, cost and number of keys:\n\n",
+         r->candidate_count);
   printf("%12s %8s %10s %8s %8s  %s\n", "reserved", "saved", "cost", "calls", "retries", "settings");
   for (size_t i = 0; i < r->front_count && i < MOST_ROWS; i++) {
     print_row(t, r->front[i]);
@@ -79,7 +61,7 @@ static void print_table(const tuning *t) {
     has_recorded |= r->front[i] == 0;
   }
   if (r->front_count > MOST_ROWS)
-    printf("%12s and %zu more that need more memory: --json has them\n", "", r->front_count - MOST_ROWS);
+    printf("%12s and %zu more that need more memory: see --json\n", "", r->front_count - MOST_ROWS);
   if (!has_best || (!has_recorded && r->best != 0))
     putchar('\n');
   if (!has_best)
@@ -130,7 +112,7 @@ static void print_verdict(const tuning *t) {
   putchar('\n');
   print_failures(t);
   if (r->best == 0)
-    puts("The recorded settings are the best that were found.");
+    puts("No settings were found that are better than the recorded ones.");
   else if (*best) {
     printf("%sThe best:%s\n", weir_cli_bold(), weir_cli_plain());
     weir_cli_keep_line();
@@ -138,23 +120,23 @@ static void print_verdict(const tuning *t) {
   } else
     printf("%sThe best are the defaults:%s\n  unset PYTORCH_CUDA_ALLOC_CONF\n", weir_cli_bold(), weir_cli_plain());
   if (r->best && after->peak <= before->peak)
-    printf("It reserves %s at the peak instead of %s: %s less, %.1f %%.", weir__format_bytes(after->peak, text[0]),
+    printf("Peak reserved memory is %s instead of %s: %s less, %.1f %%.", weir__format_bytes(after->peak, text[0]),
            weir__format_bytes(before->peak, text[1]), weir__format_bytes(before->peak - after->peak, text[2]),
-           saved(before->peak, after->peak));
+           saved_percent(before->peak, after->peak));
   else if (r->best)
-    printf("It reserves %s at the peak; the recorded settings reserved %s.", weir__format_bytes(after->peak, text[0]),
-           weir__format_bytes(before->peak, text[1]));
+    printf("Peak reserved memory is %s; under the recorded settings it was %s.",
+           weir__format_bytes(after->peak, text[0]), weir__format_bytes(before->peak, text[1]));
   if (r->best)
     printf(" Driver calls cost %s instead of %s.\n", weir_cli_format_ns(after->cost, text[0]),
            weir_cli_format_ns(before->cost, text[1]));
   if (before->failures && !after->failures)
-    puts("Memory does not run out.");
+    puts("Memory no longer runs out.");
   if (r->candidates[r->best].settings.large_segment_size != 20 << 20)
     puts("large_segment_size_mb needs PyTorch 2.11 or newer.");
   if (t->options.history_count > 1)
     print_files(t);
   if (t->options.fit) {
-    printf("The least memory in which %s:\n", t->options.history_count > 1 ? "all of them run" : "it runs");
+    printf("The least memory in which %s:\n", t->options.history_count > 1 ? "all jobs run" : "the job runs");
     print_fit("recorded", &r->fit_recorded);
     if (r->best)
       print_fit("best", &r->fit_best);
@@ -165,24 +147,22 @@ static void print_start(const weir__replayer *history) {
   char text[32];
   fputs("  began late: ", stdout);
   weir_cli_print_start(history);
-  printf(
-      ".\n  Their order is not known, so they are allocated anew, by address, in every row below: compare these with "
-      "each\n"
-      "  other. The recording itself reserved %s at its peak.\n",
-      weir__format_bytes((uint64_t)weir__replayer_check(history)->stats.reserved_bytes[WEIR_STAT_ALL].peak, text));
+  printf(".\n  Their order is not known, so they are allocated again in order of address in every row below: compare "
+         "these with each other. The recording itself reserved %s at its peak.\n",
+         weir__format_bytes((uint64_t)weir__replayer_check(history)->stats.reserved_bytes[WEIR_STAT_ALL].peak, text));
 }
 
-/* The replays have other addresses than the recording, and no races between threads. */
+/* Replays use other addresses than the recording, and do not repeat races between threads. */
 static void print_recorded_peak(const tuning *t, size_t file) {
   const weir__replay_report *check = weir__replayer_check(t->files[file].history);
   uint64_t recorded = (uint64_t)check->stats.reserved_bytes[WEIR_STAT_ALL].peak;
   char text[2][32];
-  if (t->common.memory || check->differences || recorded == t->result.candidates[0].of[file].peak_reserved)
+  if (weir_cli_prediction.memory || check->differences || recorded == t->result.candidates[0].of[file].peak_reserved)
     return;
-  printf("  The recording itself reserved %s at its peak. Its settings, replayed as all others are, reserve %s: %s\n",
+  printf("  The recording itself reserved %s at its peak. Its settings, replayed like all others, reserve %s: %s\n",
          weir__format_bytes(recorded, text[0]),
          weir__format_bytes(t->result.candidates[0].of[file].peak_reserved, text[1]),
-         check->raced ? "races\n  between threads are not repeated." : "segments\n  lie at other addresses.");
+         check->raced ? "races between threads are not repeated." : "segments have other addresses.");
 }
 
 static void print_text(const tuning *t) {
@@ -192,7 +172,7 @@ static void print_text(const tuning *t) {
     const weir__replay_report *check = weir__replayer_check(t->files[i].history);
     printf("%s: %zu events, %s under the recorded settings\n", t->files[i].name, check->events,
            check->differences ? "not reproduced" : "reproduced");
-    if (check->limit_is_inferred && !t->common.memory)
+    if (check->limit_is_inferred && !weir_cli_prediction.memory)
       printf("  limit: %s, inferred from the recording\n", weir__format_bytes(check->limit, text));
     if (weir__replayer_start(t->files[i].history)->segment_count)
       print_start(t->files[i].history);
@@ -245,91 +225,89 @@ static void print_json(const tuning *t) {
   weir_cli_json_end();
 }
 
-/* ---- Work ---- */
+/* ---- Tuning ---- */
 
-/* Keys that are not searched stay as they were. What PyTorch reads more loosely than Weir does is not carried on. */
+/* Keys that are not searched keep their values. Texts that PyTorch accepts but Weir does not are replaced by the
+ * defaults. */
 static void read_base(const char *conf, weir__settings *base) {
   if (!conf || weir__settings_parse(NULL, conf, base) || base->backend != WEIR__BACKEND_NATIVE)
     weir__settings_default(base);
 }
 
 static int tune_files(tuning *t, char **names, int count) {
-  weir__parallel *team = &t->options.team;
+  weir__parallel *parallel = &t->options.team;
   weir__settings base;
   int code = WEIR_EXIT_OK;
   t->files = calloc((size_t)count, sizeof *t->files);
   t->histories = calloc((size_t)count, sizeof *t->histories);
   if (!t->files || !t->histories) {
-    fputs("weir tune: no host memory\n", stderr);
+    weir_cli_fail("out of host memory");
     code = WEIR_EXIT_FAILED;
   }
   for (int i = 0; i < count && !code; i++) {
-    code = weir_cli_history_open(&t->common, names[i], &t->files[i]);
+    code = weir_cli_history_open(names[i], &t->files[i]);
     t->histories[i] = t->files[i].history;
   }
-  bool failed = weir_cli_ranks_any(team, code != WEIR_EXIT_OK);
+  bool failed = weir_cli_ranks_any(parallel, code != WEIR_EXIT_OK);
   if (failed)
     return code ? code : WEIR_EXIT_FAILED;
   read_base(t->files[0].snapshot->conf, &base);
   t->options.histories = t->histories;
   t->options.history_count = (size_t)count;
   t->options.base = &base;
-  t->options.memory = t->common.memory;
-  t->options.fraction = t->common.fraction;
-  t->options.costs = &t->common.costs;
-  team->threads = t->common.threads;
-  weir_cli_progress *progress = team->rank ? NULL : weir_cli_progress_begin("tuning");
-  team->progress = weir_cli_progress_step;
-  team->progress_context = progress;
+  t->options.memory = weir_cli_prediction.memory;
+  t->options.fraction = weir_cli_prediction.fraction;
+  t->options.costs = &weir_cli_prediction.costs;
+  parallel->threads = (unsigned)options.threads;
+  weir_cli_progress *progress = parallel->rank ? NULL : weir_cli_progress_begin("tuning");
+  parallel->progress = weir_cli_progress_step;
+  parallel->progress_context = progress;
   weir_status status = weir__tune(&t->options, &t->result);
   weir_cli_progress_end(progress);
   if (status) {
-    fprintf(stderr, "weir tune: %s\n", weir_last_error());
-    weir_cli_ranks_end(team, true);
+    weir_cli_fail("%s", weir_last_error());
+    weir_cli_ranks_end(parallel, true);
     return WEIR_EXIT_FAILED;
   }
-  if (!team->rank)
-    (t->common.json ? print_json : print_text)(t);
+  if (!parallel->rank)
+    (weir_cli_prediction.json ? print_json : print_text)(t);
   code = t->result.candidates[t->result.best].score.failures ? WEIR_EXIT_SHORT : WEIR_EXIT_OK;
   weir__tune_clear(&t->result);
   return code;
 }
 
-int weir_cmd_tune(int argc, char **argv) {
-  static const struct option long_options[] = {{"fit", no_argument, NULL, 'f'},
-                                               {"threads", required_argument, NULL, 't'},
-                                               {"help", no_argument, NULL, 'h'},
-                                               WEIR_CLI_PREDICTING_OPTIONS,
-                                               {NULL, 0, NULL, 0}};
-  tuning t = {0};
-  int code = WEIR_EXIT_OK;
-  weir_cli_predicting_init(&t.common, "tune");
-  opterr = 0;
-  optind = 1;
-  for (int option; (option = getopt_long(argc, argv, ":h", long_options, NULL)) != -1;) {
-    if (option == 'f')
-      t.options.fit = true;
-    else if (option == 't')
-      code = weir_cli_take_threads("tune", optarg, &t.common.threads);
-    else if (option == 'h') {
-      print_help();
-      return WEIR_EXIT_OK;
-    } else
-      code = weir_cli_predicting_take(&t.common, option, argv);
-    if (code)
-      return code;
-  }
-  if (optind == argc)
-    return weir_cli_usage("tune", "no file is named");
-  code = weir_cli_predicting_check(&t.common);
+static int run(int count, char **files) {
+  tuning t = {.options = {.fit = options.fit}};
+  int code = weir_cli_prediction_begin();
   if (code)
     return code;
   weir_cli_ranks_begin(&t.options.team);
-  code = tune_files(&t, argv + optind, argc - optind);
+  code = tune_files(&t, files, count);
   weir_cli_ranks_end(&t.options.team, false);
-  for (int i = 0; t.files && i < argc - optind; i++)
+  for (int i = 0; t.files && i < count; i++)
     weir_cli_history_close(&t.files[i]);
   free(t.files);
   free(t.histories);
   return code;
 }
+
+static const weir_cli_option option_table[] = {
+    {"fit", .target = &options.fit,
+     .help = "also find the least memory in which the jobs still run, under the recorded and the best settings"},
+    WEIR_CLI_THREADS_OPTION(&options.threads),
+    {0}};
+
+const weir_cli_command weir_cmd_tune = {
+    .name = "tune",
+    .summary = "find the settings under which recorded jobs need the least memory",
+    .description =
+        "Replay recorded jobs under a few hundred settings, and print the best trade-offs between peak memory, the "
+        "cost of driver calls and the number of keys, the text to export for the best one, and what it saves. Several "
+        "files, of ranks or of jobs, are tuned together: one setting for the job that needs the most memory. First, a "
+        "replay under the recorded settings is compared with each file. Under mpirun, if the build has MPI, the "
+        "processes share the work.",
+    .argument = "FILE...",
+    .options = option_table,
+    .shared = weir_cli_prediction_table,
+    .exit = {"done", "a file cannot be read or is not reproduced", NULL, "memory runs out under every setting"},
+    .run = run};

@@ -1,6 +1,6 @@
 /*
- * Other back ends: the driver's stream-ordered memory by a setting, and functions of one's own. Counters, limits, history and
- * snapshots are there all the same.
+ * Other back ends: the driver's stream-ordered memory, selected by a setting, and functions of the program. Counters,
+ * limits, history and snapshots work with all of them.
  */
 #include <inttypes.h>
 #include <stdint.h>
@@ -17,7 +17,7 @@ static void check(weir_status status) {
   }
 }
 
-/* Functions of one's own: here the driver's plain memory. The device's context is current when they are called. */
+/* A back end of the program: the driver's plain memory. The device's context is current when these are called. */
 static void *plain_alloc(void *context, size_t bytes, int device, weir_cu_stream stream) {
   weir_driver *driver = context;
   weir_cu_deviceptr memory = 0;
@@ -34,26 +34,23 @@ static void plain_free(void *context, void *memory, size_t bytes, int device, we
   driver->MemFree(driver, (weir_cu_deviceptr)(uintptr_t)memory);
 }
 
-/* The same steps over any of them. Returns how many words were wrong. */
+/* Runs the same steps on any back end. Returns the number of wrong words. */
 static int use(weir_allocator *allocator, weir_stream stream, weir_stream side) {
   static uint32_t words[COUNT];
-  weir_cu_stream raw, side_raw;
   int wrong = 0;
-  check(weir_stream_raw(stream, &raw));
-  check(weir_stream_raw(side, &side_raw));
   for (uint32_t step = 1; step <= STEPS; step++) {
     void *memory;
-    check(weir_allocator_alloc(allocator, 0, BYTES, raw, &memory));
+    check(weir_allocator_alloc_on(allocator, BYTES, stream, &memory));
     check(weir_fill32_async(memory, step, COUNT, stream));
     check(weir_stream_wait_stream(side, stream));
     check(weir_copy_async(words, memory, BYTES, side));
-    check(weir_allocator_record_stream(allocator, memory, side_raw));
+    check(weir_allocator_record_stream_on(allocator, memory, side));
     check(weir_allocator_free(allocator, memory));
     check(weir_stream_synchronize(side));
     wrong += words[0] != step || words[COUNT - 1] != step;
   }
   void *too_much;
-  wrong += weir_allocator_alloc(allocator, 0, (size_t)1 << 50, raw, &too_much) != WEIR_ERROR_OUT_OF_MEMORY;
+  wrong += weir_allocator_alloc_on(allocator, (size_t)1 << 50, stream, &too_much) != WEIR_ERROR_OUT_OF_MEMORY;
   weir_allocator_stats stats = {.size = sizeof stats};
   check(weir_allocator_get_stats(allocator, 0, &stats));
   printf("%-15s %" PRId64 " allocations, peak %" PRId64 " bytes, reserved %" PRId64 ", %d wrong\n",

@@ -1,5 +1,5 @@
 /*
- * The first program of the README: fills device memory and reads it back.
+ * The first program of the README: allocates device memory, fills it, and reads it back.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -16,27 +16,17 @@ static void check(weir_status status) {
 int main(void) {
   enum { COUNT = 1 << 20 };
   static uint32_t words[COUNT];
-
-  char name[256];
   weir_stream stream;
-  check(weir_device_set(0));
-  check(weir_device_name(0, name, sizeof name));
-  check(weir_stream_create(0, 0, &stream));
+  void *memory;
 
-  /* Device memory comes from the driver table, which speaks as the CUDA driver does. */
-  weir_driver *driver;
-  weir_cu_deviceptr memory;
-  check(weir_get_driver(&driver));
-  if (driver->MemAlloc(driver, &memory, sizeof words) != WEIR_CU_SUCCESS)
-    return 1;
-
-  /* The stream does one after the other; the host goes on, until it waits. */
-  check(weir_fill32_async((void *)(uintptr_t)memory, 42, COUNT, stream));
-  check(weir_copy_async(words, (const void *)(uintptr_t)memory, sizeof words, stream));
+  check(weir_stream_create(0, 0, &stream)); /* on device 0, with normal priority */
+  check(weir_malloc(sizeof words, stream, &memory));
+  check(weir_fill32_async(memory, 42, COUNT, stream));
+  check(weir_copy_async(words, memory, sizeof words, stream));
+  check(weir_free(memory)); /* no need to wait: the stream does its work in order */
   check(weir_stream_synchronize(stream));
-  printf("%s: word 0 is %u, word %d is %u\n", name, words[0], COUNT - 1, words[COUNT - 1]);
 
-  driver->MemFree(driver, memory);
+  printf("word 0 is %u, word %d is %u\n", words[0], COUNT - 1, words[COUNT - 1]);
   check(weir_shutdown());
   return words[0] == 42 && words[COUNT - 1] == 42 ? 0 : 1;
 }

@@ -1,6 +1,6 @@
 /*
- * A graph: work that is put into streams once, while they capture, and launched as one many times. The addresses are
- * part of it, so that each replay works on what lies there then.
+ * A graph: work that is captured from streams once and launched many times. It contains the addresses, so each replay
+ * works on the present contents of the memory.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -34,7 +34,7 @@ int main(void) {
   uint32_t *in = pinned, *out = in + COUNT;
   char *device = (char *)(uintptr_t)memory;
 
-  /* Captures are made on a stream of their own. Another stream takes part once it waits for the first one. */
+  /* A capture needs a stream that is not the default one. Another stream joins when it waits for the first one. */
   weir_stream main_stream, side_stream;
   weir_stream_scope scope;
   weir_graph *graph;
@@ -45,9 +45,9 @@ int main(void) {
   check(weir_graph_capture_begin(graph, (weir_pool_id){0, 0}, WEIR_CAPTURE_GLOBAL));
 
   check(weir_stream_wait_stream(side_stream, main_stream));
-  check(weir_fill32_async(device + BYTES, 7, COUNT, side_stream)); /* beside the copy below */
+  check(weir_fill32_async(device + BYTES, 7, COUNT, side_stream)); /* concurrent with the copy below */
   check(weir_copy_async(device, in, BYTES, main_stream));
-  check(weir_stream_wait_stream(main_stream, side_stream)); /* who joined has to be joined back */
+  check(weir_stream_wait_stream(main_stream, side_stream)); /* a stream that joined must be waited for */
   check(weir_copy_async(out, device, 2 * BYTES, main_stream));
 
   check(weir_graph_capture_end(graph));
@@ -55,7 +55,7 @@ int main(void) {
   size_t nodes;
   check(weir_graph_node_count(graph, &nodes));
 
-  /* Nothing ran so far. Each replay reads what is in `in` then; the default stream will do for it. */
+  /* Nothing has run so far. Each replay reads the present contents of `in`, on the default stream. */
   weir_stream stream;
   check(weir_stream_current(0, &stream));
   int wrong = 0;

@@ -1,6 +1,6 @@
 /*
- * Pinned host memory: pieces of data on their way to the device, freed as soon as the copy is on its way, and used again
- * when it is done.
+ * Pinned host memory: buffers for copies to the device that are freed when the copy is enqueued, and reused when it is
+ * done.
  */
 #include <inttypes.h>
 #include <stdint.h>
@@ -20,25 +20,21 @@ static void check(weir_status status) {
 int main(void) {
   static uint32_t words[COUNT];
   weir_driver *driver;
-  weir_allocator *allocator;
   weir_host_allocator *host;
   weir_stream stream;
-  weir_cu_stream raw;
   void *memory, *staged;
   check(weir_device_set(0));
   check(weir_get_driver(&driver));
-  check(weir_allocator_create(driver, NULL, &allocator));
   check(weir_host_allocator_create(driver, NULL, &host));
   check(weir_stream_create(0, 0, &stream));
-  check(weir_stream_raw(stream, &raw));
-  check(weir_allocator_alloc(allocator, 0, BYTES, raw, &memory));
+  check(weir_malloc(BYTES, stream, &memory));
 
   for (uint32_t step = 1; step <= STEPS; step++) {
     check(weir_host_alloc(host, BYTES, &staged));
     for (uint32_t i = 0; i < COUNT; i++)
       ((uint32_t *)staged)[i] = step * i;
     check(weir_copy_async(memory, staged, BYTES, stream));
-    check(weir_host_record_stream(host, staged, 0, raw)); /* so that nobody gets it before the copy is done */
+    check(weir_host_record_stream_on(host, staged, stream)); /* not reused before the copy is done */
     check(weir_host_free(host, staged));
   }
   check(weir_copy_async(words, memory, BYTES, stream));
@@ -52,9 +48,8 @@ int main(void) {
   printf("%" PRId64 " pieces through %" PRId64 " pinned buffers, %d words wrong\n", stats.active_requests.allocated,
          stats.num_host_alloc, wrong);
 
-  check(weir_allocator_free(allocator, memory));
+  check(weir_free(memory));
   weir_host_allocator_destroy(host);
-  weir_allocator_destroy(allocator);
   check(weir_shutdown());
   return wrong != 0;
 }

@@ -1,6 +1,6 @@
 /*
- * Where the memory is: counters by name, the summary, and a snapshot for PyTorch's viewer and for weir replay.
- * `snapshot FILE` keeps the snapshot; without a name it goes to a file that is removed again.
+ * Counters by name, the summary, and a snapshot for PyTorch's viewer and for weir replay. `snapshot FILE` keeps the
+ * snapshot; without a name it is written to a temporary file.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /*
- * The software device moved by hand: a buffer is freed in one stream while another is not done with it. On a GPU it is luck
- * who comes first; here it is decided, and the same every time.
+ * The software device stepped by hand: a buffer is freed in one stream while another still uses it. On a GPU the order
+ * is a matter of luck; here the program decides it, and it is the same every time.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -34,7 +34,7 @@ int main(void) {
   weir_cu_context context;
   weir_soft_options_init(&options);
   options.clock = WEIR_SOFT_STEPPED;
-  options.copy_bytes_per_second = 1ull << 30; /* a MiB in a 1024th of a second */
+  options.copy_bytes_per_second = 1ull << 30; /* 1 MiB takes 1/1024 of a second */
   check(weir_driver_open_soft(&options, &d));
   check_driver(d->Init(d, 0));
   check_driver(d->DevicePrimaryCtxRetain(d, &context, 0));
@@ -47,7 +47,7 @@ int main(void) {
   check_driver(d->EventCreate(d, &made, WEIR_CU_EVENT_DEFAULT));
   check_driver(d->EventCreate(d, &used, WEIR_CU_EVENT_DEFAULT));
 
-  /* The owner makes a buffer, the user reads it, and the owner frees it when that is done. */
+  /* The owner creates a buffer, the user reads it, and the owner frees it after that. */
   weir_cu_deviceptr buffer, result, other;
   check_driver(d->MemAlloc(d, &result, BYTES));
   check_driver(d->MemAllocAsync(d, &buffer, BYTES, owner));
@@ -67,9 +67,9 @@ int main(void) {
   check(weir_soft_step(d, owner, 10, &done));
   expect(done == 2, "the owner's stream fills, records, and waits for the user's");
 
-  /* This is the moment: freed by the program, but not by the device. */
+  /* Now the buffer is freed by the program, but not by the device. */
   check_driver(d->MemAllocAsync(d, &other, BYTES, user));
-  expect(other != buffer, "nobody else gets the buffer while the user has not read it");
+  expect(other != buffer, "the buffer is not reused before the user has read it");
   check_driver(d->MemFreeAsync(d, other, user));
 
   check(weir_soft_step(d, user, 2, &done));
@@ -77,7 +77,7 @@ int main(void) {
   check(weir_soft_step_all(d, &done));
   expect(d->StreamQuery(d, owner) == WEIR_CU_SUCCESS, "all is done");
 
-  /* Time is counted: a fill and a copy, one behind the other, each a microsecond and its bytes. */
+  /* Time is counted: a fill and a copy, one after the other, each a microsecond plus its bytes. */
   uint64_t nanoseconds;
   float milliseconds;
   check(weir_soft_now(d, &nanoseconds));
@@ -86,7 +86,7 @@ int main(void) {
   expect(nanoseconds == 2 * (1000 + 976562), "and it takes that long every time");
 
   check_driver(d->MemFree(d, result));
-  check_driver(d->DevicePrimaryCtxRelease(d, 0)); /* takes the streams and events along */
+  check_driver(d->DevicePrimaryCtxRelease(d, 0)); /* destroys the streams and events too */
   weir_soft_census census = {.size = sizeof census};
   check(weir_soft_take_census(d, &census));
   expect(census.device_bytes == 0 && census.streams == 0, "nothing is left");

@@ -1,6 +1,6 @@
 /*
- * Two streams that pass work to each other: one brings data in, the other works on it and takes it out. Events keep the
- * order, so that the host waits only once, at the end.
+ * Two streams: one copies data to the device, the other works on it and copies it back. Events keep the order, so the
+ * host waits only once, at the end.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ int main(void) {
   weir_driver *driver;
   check(weir_get_driver(&driver));
 
-  /* Page-locked host memory, so that copies run beside the host. */
+  /* Page-locked host memory, so that copies run concurrently with the host. */
   void *pinned;
   weir_cu_deviceptr memory;
   check_driver(driver->MemHostAlloc(driver, &pinned, 2 * ROUNDS * BYTES, WEIR_CU_MEMHOSTALLOC_PORTABLE));
@@ -40,7 +40,7 @@ int main(void) {
 
   weir_stream loader, worker;
   check(weir_stream_create(0, 0, &loader));
-  check(weir_stream_create(0, -1, &worker)); /* more urgent, where the device knows the difference */
+  check(weir_stream_create(0, -1, &worker)); /* more urgent, if the device has priorities */
 
   weir_event *begin, *end, *loaded, *emptied;
   check(weir_event_create(WEIR_EVENT_TIMING, &begin));
@@ -50,7 +50,7 @@ int main(void) {
 
   check(weir_event_record(begin, loader));
   for (int r = 0; r < ROUNDS; r++) {
-    /* One buffer for all rounds: the next load waits until the last result is out. The first wait is for nothing. */
+    /* One buffer for all rounds: the next load waits for the last result. The first wait has no effect. */
     check(weir_event_wait(emptied, loader));
     check(weir_copy_async(device, in + r * COUNT, BYTES, loader));
     check(weir_event_record(loaded, loader));

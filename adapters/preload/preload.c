@@ -1,68 +1,71 @@
 /*
- * The driver's memory calls of a program that knows nothing of Weir, served by Weir's allocator.
+ * Serves the driver's memory calls of an unchanged program with Weir's allocator.
  *
- * The calls are caught at the driver's level. NVIDIA's runtime makes them for the program's cudaMalloc and its kin, so that its
- * own rules (contexts on demand, last errors) are its own, and a program with the runtime inside is served as well.
+ * The calls are intercepted at the driver. NVIDIA's runtime makes them for cudaMalloc and similar calls, so its own
+ * rules (contexts on demand, last errors) still apply, and a program with a statically linked runtime is served too.
  *
- * Which stream memory belongs to
- * - cuMemAlloc's belongs to none: the program may use it on any at once. It is kept apart, under a stream that nothing else
- *   uses (SHELF), and goes back there only when the device is done with it: cuMemFree waits for the device, as the driver's does.
- * - cuMemAllocAsync's belongs to its stream, and is used again there in the stream's order.
- * - The default stream of each thread has one handle for all threads. Memory for it comes from the shelf.
- * - Memory that is freed in another stream than its own waits for that stream by an event.
+ * The stream that memory belongs to:
+ * - Memory of cuMemAlloc belongs to no stream: the program may use it on any stream at once. It is allocated on a
+ * stream
+ * that nothing else uses (NO_STREAM), and is freed there only when the device has finished with it: cuMemFree waits for
+ *   the device, as the driver's does.
+ * - Memory of cuMemAllocAsync belongs to its stream, and is reused there in the stream's order.
+ * - The default stream of each thread has one handle for all threads. Its memory is allocated on NO_STREAM.
+ * - Memory that is freed in another stream than its own waits for that stream, by an event.
  *
- * What stays the driver's: memory of a stream that is captured (it becomes a node of the graph), of contexts that are not the
- * device's primary one, and of pools that are shared with processes or devices.
+ * The driver serves memory of a stream that is captured (it becomes a node of the graph), of contexts other than the
+ * primary one, and of pools that are shared with processes or devices.
  */
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "alloc/heap.h"
 #include "real.h"
 #include "weir/weir.h"
 
-/* For the driver both are the legacy stream, for Weir they are two. */
-#define SHELF ((weir_cu_stream)NULL)
+/* The driver takes both for the legacy stream; for Weir they are two streams. */
+#define NO_STREAM ((weir_cu_stream)NULL)
 #define LEGACY WEIR_CU_STREAM_LEGACY
 #define PER_THREAD WEIR_CU_STREAM_PER_THREAD
 
-/* The driver's own cuMemAllocPitch has rows of such a multiple: what textures need. */
+/* The driver's cuMemAllocPitch rounds rows up to a multiple of this, which textures need. */
 enum { PITCH = 512 };
 
 enum { MOST_DEVICES = 64 };
 
-/* A device that is served. Each has an allocator of its own: a reset ends that of one device. */
+/* A device that is served. Each has an allocator of its own, because a reset ends that of one device. */
 typedef struct served {
-  _Atomic(weir_cu_context) primary;    /* NULL while it is not served; set under the lock, taken away under use_lock */
+  _Atomic(weir_cu_context) primary;    /* NULL while it is not served; set under lock, cleared under use_lock */
   _Atomic(weir_allocator *) allocator; /* the same; set before primary */
-  uint64_t limit;                      /* bytes that the program may have; written before primary */
+  uint64_t limit;                      /* bytes that the program may use; written before primary */
 
-  /* Streams that began a capture which is under way, or is about to be; the allocator knows of as many. */
+  /* Streams that began a capture, or are about to; the allocator has been told of as many captures. */
   const void **origins; /* this and the next are guarded by origins_lock */
   size_t origin_room;
   pthread_mutex_t origins_lock;
   atomic_int captures; /* the number of them; changes under origins_lock */
-  atomic_int waiting;  /* frees that wait for the device, or are about to find out whether they may */
+  atomic_int waiting;  /* frees that wait for the device, or are checking whether they may */
 } served;
 
 static served devices[MOST_DEVICES];
-static atomic_int device_count; /* of those above that were ever served: they are below this */
+static atomic_int device_count; /* an upper bound for the devices that were ever served */
 
-/* Held for reading while an allocator is used, and for writing to take it away. Of those who hold it only an allocation that is
+/* Held for reading while an allocator is used, and for writing to remove it. Of its holders, only an allocation that is
  * short of memory may wait for a device. */
 static pthread_rwlock_t use_lock = PTHREAD_RWLOCK_INITIALIZER;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of beginning to serve */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the beginning of service */
 static weir_driver *driver;                              /* the real one; written under the lock, before has_driver */
-static atomic_bool has_driver;   /* the driver may be used: not in the child of a fork, where none works */
-static bool has_tried;           /* to open the driver; guarded by the lock */
-static atomic_bool has_streams;  /* memory of a stream was handed out */
-static pthread_key_t thread_key; /* set in threads that captured their own default stream; made before has_driver */
+static atomic_bool has_driver;   /* the driver may be used; false in a forked child, where it does not work */
+static bool has_tried;           /* to open the driver; guarded by lock */
+static atomic_bool has_streams;  /* memory of a stream was allocated */
+static pthread_key_t thread_key; /* set in threads that captured their own default stream; created before has_driver */
 
-/* Pools that the program made or shared; the default ones are not here as long as nothing is special about them. */
+/* Pools that the program created or shared. Default pools are listed only if they are shared. */
 typedef struct pool {
   weir_cu_mempool handle;
   int device; /* DRIVERS: its memory is not served */
@@ -71,19 +74,28 @@ enum { DRIVERS = -1 };
 static pool *pools; /* this and the next two are guarded by pools_lock */
 static size_t pool_count, pool_room;
 static pthread_mutex_t pools_lock = PTHREAD_MUTEX_INITIALIZER;
-static atomic_bool has_driver_pools; /* one of them is not served, so that cuMemAllocAsync has to look */
+static atomic_bool has_driver_pools; /* one of them is not served, so cuMemAllocAsync has to check */
 
-/* ---- Codes ---- */
+/* ---- Messages and codes ---- */
+
+static void __attribute__((format(printf, 2, 3))) say(weir_log_level level, const char *format, ...) {
+  char text[1024];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  weir_log_message(level, text);
+}
 
 static weir_cu_result result_of(weir_status status) {
   switch (status) {
   case WEIR_OK:
     return WEIR_CU_SUCCESS;
   case WEIR_ERROR_OUT_OF_MEMORY: {
-    /* A device that has failed has no memory either, and says so more clearly. */
+    /* A device that has failed has no memory either; its own error is clearer. */
     size_t free_bytes, total_bytes;
     weir_cu_result result = driver->MemGetInfo(driver, &free_bytes, &total_bytes);
-    weir__log(WEIR_LOG_INFO, "%s", weir_last_error());
+    say(WEIR_LOG_INFO, "%s", weir_last_error());
     return result ? result : WEIR_CU_OUT_OF_MEMORY;
   }
   case WEIR_ERROR_HOST_OUT_OF_MEMORY:
@@ -97,7 +109,7 @@ static weir_cu_result result_of(weir_status status) {
 
 /* ---- Devices ---- */
 
-/* Locks may be held by a thread that is not in the child. A process that was not served may be yet. */
+/* Locks may be held by a thread that is not in the child. A process that was not served can still be. */
 static void after_fork_in_child(void) {
   atomic_store(&has_driver, false);
   pthread_mutex_init(&lock, NULL);
@@ -131,8 +143,8 @@ static void open_driver(void) {
     driver = opened;
     atomic_store(&has_driver, true);
   } else {
-    weir__log(WEIR_LOG_ERROR, "preload: the program runs without Weir: %s",
-              status ? weir_last_error() : weir_cu_result_string(result));
+    say(WEIR_LOG_ERROR, "preload: the program runs without Weir: %s",
+        status ? weir_last_error() : weir_cu_result_string(result));
     weir_driver_close(opened);
   }
   pthread_mutex_unlock(&lock);
@@ -159,7 +171,8 @@ static bool ordinal_of(weir_cu_context context, weir_cu_device *device) {
   return known;
 }
 
-/* Looks whether there is one before it asks for it: that would make it. On success it is retained. */
+/* Checks that there is a primary context before it retains it, because that would create one. On success it is
+ * retained. */
 static bool is_primary(weir_cu_context context, weir_cu_device device) {
   unsigned flags;
   int is_active;
@@ -175,7 +188,7 @@ static bool is_primary(weir_cu_context context, weir_cu_device device) {
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-/* What WEIR_MEMORY_LIMIT, WEIR_MEMORY_FRACTION and the allocator's own settings allow, whichever is least. */
+/* The lowest of WEIR_MEMORY_LIMIT, WEIR_MEMORY_FRACTION and the allocator's own settings. */
 static uint64_t limit_of(weir_allocator *allocator, int device, uint64_t total) {
   uint64_t limit = total;
   double fraction = 1;
@@ -184,23 +197,24 @@ static uint64_t limit_of(weir_allocator *allocator, int device, uint64_t total) 
 
   const char *text = getenv("WEIR_MEMORY_LIMIT");
   unsigned long long bytes;
-  if (text && *text && weir__parse_bytes(text, &bytes))
+  if (text && *text && !weir_bytes_parse(text, &bytes))
     limit = least(limit, bytes);
   else if (text && *text)
-    weir__log(WEIR_LOG_ERROR, "WEIR_MEMORY_LIMIT=%s is no size, and does not count: expected bytes, as 8GiB", text);
+    say(WEIR_LOG_ERROR, "WEIR_MEMORY_LIMIT=%s is no size, and does not count: expected bytes, as 8GiB", text);
 
   text = getenv("WEIR_MEMORY_FRACTION");
   char *end;
   fraction = text && *text ? strtod(text, &end) : 1;
   if (text && *text && (*end || !(fraction >= 0 && fraction <= 1)))
-    weir__log(WEIR_LOG_ERROR,
-              "WEIR_MEMORY_FRACTION=%s is no part of the device's memory, and does not count: expected 0 to 1", text);
+    say(WEIR_LOG_ERROR,
+        "WEIR_MEMORY_FRACTION=%s is no part of the device's memory, and does not count: expected 0 to 1", text);
   else
     limit = least(limit, (uint64_t)(fraction * (double)total));
   return limit;
 }
 
-/* From Weir's own variables: PyTorch's are for the PyTorch in the program. NULL, and said once: there is none. */
+/* Reads only Weir's own variables: PyTorch's are for the PyTorch in the program. Returns NULL on failure, with a
+ * message the first time. */
 static weir_allocator *make_allocator(void) {
   static bool was_said; /* guarded by the lock, which is held */
   const char *conf = getenv("WEIR_ALLOC_CONF"), *uncached = getenv("WEIR_NO_MEMORY_CACHING");
@@ -213,13 +227,13 @@ static weir_allocator *make_allocator(void) {
   bool is_native = !status && strcmp(weir_allocator_backend(allocator), "native") == 0;
   if (is_native) {
     weir_allocator_set_caching(allocator, !uncached || strcmp(uncached, "1") != 0);
-    /* No memory of a capture is Weir's here, and this would ask streams that may be gone. */
+    /* Weir serves no memory of captures here, and this setting would query streams that may be destroyed. */
     weir_allocator_configure(allocator, "graph_capture_record_stream_reuse:False");
     return allocator;
   }
   if (!was_said)
-    weir__log(WEIR_LOG_ERROR, "preload: the program runs without Weir: %s",
-              status ? weir_last_error() : "WEIR_ALLOC_CONF: backend:native is the only one that can be preloaded");
+    say(WEIR_LOG_ERROR, "preload: the program runs without Weir: %s",
+        status ? weir_last_error() : "WEIR_ALLOC_CONF: backend:native is the only one that can be preloaded");
   was_said = true;
   if (!status)
     weir_allocator_destroy(allocator);
@@ -262,7 +276,8 @@ static served *begin_context(weir_cu_context context) {
 
 static void leave(void) { pthread_rwlock_unlock(&use_lock); }
 
-/* This and the next ones find a device that is served. Unless they return NULL its allocator stays until leave(). */
+/* This and the next functions find a device that is served. Unless they return NULL, its allocator stays until
+ * leave(). */
 
 /* The device of a context. The driver is open. */
 static served *served_context(weir_cu_context context) {
@@ -274,7 +289,7 @@ static served *served_context(weir_cu_context context) {
       at = &devices[i];
   if (!at && context)
     at = begin_context(context);
-  /* Without the cache everything is the driver's, as the driver has it. */
+  /* With caching off everything goes to the driver. */
   if (at && weir_allocator_is_caching(atomic_load(&at->allocator)))
     return at;
   leave();
@@ -286,8 +301,8 @@ static served *served_current(void) {
   return is_open() && !driver->CtxGetCurrent(driver, &current) ? served_context(current) : NULL;
 }
 
-/* The device whose memory this is, live or not; NULL: the pointer is none of Weir's. The public calls tell only live memory,
- * and what the program frees twice must not reach the driver, which may know it as the beginning of a segment. */
+/* The device whose memory this is, allocated or cached, or NULL if it is not Weir's. Cached memory counts: a pointer
+ * that the program frees twice must not reach the driver, which may know it as the beginning of a segment. */
 static served *owner_of(weir_cu_deviceptr pointer) {
   if (!pointer || !atomic_load_explicit(&has_driver, memory_order_acquire))
     return NULL;
@@ -295,7 +310,7 @@ static served *owner_of(weir_cu_deviceptr pointer) {
   int count = atomic_load_explicit(&device_count, memory_order_acquire);
   for (int i = 0; i < count; i++) {
     weir_allocator *allocator = atomic_load_explicit(&devices[i].allocator, memory_order_acquire);
-    if (allocator && weir__page_map_find(allocator->pages, pointer))
+    if (allocator && weir_allocator_owns(allocator, (const void *)(uintptr_t)pointer))
       return &devices[i];
   }
   leave();
@@ -326,7 +341,7 @@ static bool is_captured(weir_cu_stream stream) {
   return driver->StreamIsCapturing(driver, stream, &status) || status != WEIR_CU_CAPTURE_STATUS_NONE;
 }
 
-/* Lets the thread do what captures of others forbid, until restore. */
+/* Allows the thread what captures of other threads forbid, until restore. */
 static weir_cu_result relax(int *mode) {
   *mode = WEIR_CU_CAPTURE_RELAXED;
   return driver->ThreadExchangeStreamCaptureMode(driver, mode);
@@ -334,9 +349,10 @@ static weir_cu_result relax(int *mode) {
 
 static void restore(int mode) { driver->ThreadExchangeStreamCaptureMode(driver, &mode); }
 
-/* ---- Captures that are under way ---- */
+/* ---- Captures in progress ---- */
 
-/* What a capture is known by: its first stream. That of each thread has one handle for all, and a place of its own here. */
+/* The key of a capture: its first stream. The per-thread stream has one handle for all threads, and a key of its own
+ * here. */
 static const void *origin_of(weir_cu_stream stream) {
   static _Thread_local char own;
   if (stream != PER_THREAD)
@@ -345,7 +361,7 @@ static const void *origin_of(weir_cu_stream stream) {
   return &own;
 }
 
-/* The place of an origin, or the one behind the last. */
+/* The index of an origin, or the number of origins if it is not there. */
 static int find_origin(const served *at, const void *origin) {
   int i = 0, count = atomic_load(&at->captures);
   while (i < count && at->origins[i] != origin)
@@ -353,7 +369,7 @@ static int find_origin(const served *at, const void *origin) {
   return i;
 }
 
-/* false: no host memory. *is_new: it was not there. */
+/* Returns false without host memory. *is_new becomes true if it was not there. */
 static bool add_capture(served *at, const void *origin, bool *is_new) {
   pthread_mutex_lock(&at->origins_lock);
   int count = atomic_load(&at->captures);
@@ -389,7 +405,7 @@ static void remove_capture(served *at, const void *origin) {
   pthread_mutex_unlock(&at->origins_lock);
 }
 
-/* The stream is gone, or about to go: so is what it captures. */
+/* The stream is destroyed, or about to be, and its capture with it. */
 static void forget_origin(const void *origin) {
   pthread_rwlock_rdlock(&use_lock);
   for (int i = 0; i < atomic_load(&device_count); i++)
@@ -403,8 +419,8 @@ static void end_thread(void *own) {
     forget_origin(own);
 }
 
-/* A free that begins to wait for the device after the capture has begun would break it. From now on none does. One that has
- * decided to is given the time to get into the driver; there it may stay. */
+/* A free that starts to wait for the device after the capture has begun would invalidate it. From now on none does. A
+ * free that has already decided to wait gets the time to enter the driver, where it may stay. */
 static void let_frees_in(const served *at) {
   enum { STEP_US = 100, MOST_US = 10000 };
   for (int us = 0; us < MOST_US && atomic_load(&at->waiting); us += STEP_US)
@@ -413,7 +429,7 @@ static void let_frees_in(const served *at) {
 
 /* ---- Freeing ---- */
 
-/* Waits for all work of the device. Captures of other devices do not matter, whatever the thread's mode forbids. */
+/* Waits for all work of the device. Captures of other devices do not matter, whatever the mode of the thread. */
 static weir_cu_result synchronize(const served *at) {
   weir_cu_context previous, primary = atomic_load(&at->primary);
   int mode;
@@ -432,7 +448,7 @@ static weir_cu_result synchronize(const served *at) {
   return result;
 }
 
-/* The same unless the device has a capture, which that would break: then false. */
+/* The same, unless the device has a capture, which it would invalidate: then returns false. */
 static bool wait_for_device(served *at, weir_cu_result *result) {
   atomic_fetch_add(&at->waiting, 1);
   bool may = !atomic_load(&at->captures);
@@ -442,8 +458,8 @@ static bool wait_for_device(served *at, weir_cu_result *result) {
   return may && (*result != WEIR_CU_STREAM_CAPTURE_UNSUPPORTED || !atomic_load(&at->captures));
 }
 
-/* The allocator is told that another stream uses the memory too. It cannot wait for that one now, so it keeps the memory until
- * no capture is under way and waits for the whole device then (streams_may_end). false: there is no capture any more. */
+/* Records another stream for the memory. The allocator cannot wait for it now, so it keeps the memory until there is no
+ * capture, and then waits for the whole device (streams_may_end). Returns false if the capture is over. */
 static bool free_after_captures(served *at, void *memory, weir_cu_result *result) {
   pthread_mutex_lock(&at->origins_lock);
   bool is_captured = atomic_load(&at->captures);
@@ -451,14 +467,14 @@ static bool free_after_captures(served *at, void *memory, weir_cu_result *result
     weir_allocator *allocator = atomic_load(&at->allocator);
     weir_status status = weir_allocator_record_stream(allocator, memory, LEGACY);
     if (!status) /* one of the two is not its own */
-      status = weir_allocator_record_stream(allocator, memory, SHELF);
+      status = weir_allocator_record_stream(allocator, memory, NO_STREAM);
     *result = result_of(status ? status : weir_allocator_free(allocator, memory));
   }
   pthread_mutex_unlock(&at->origins_lock);
   return is_captured;
 }
 
-/* The device is looked up again after the wait: a reset of another one does not wait for this one's work. */
+/* The device is looked up again after the wait, because a reset of another device does not wait for its work. */
 weir_cu_result cuMemFree_v2(weir_cu_deviceptr pointer) {
   weir_cu_result result = WEIR_CU_SUCCESS;
   void *memory = (void *)(uintptr_t)pointer;
@@ -493,7 +509,7 @@ static weir_cu_result free_async(weir_cu_deviceptr pointer, weir_cu_stream strea
     leave();
     return WEIR_CU_INVALID_VALUE;
   }
-  if (is_elsewhere) { /* where no event of this device can be recorded */
+  if (is_elsewhere) { /* no event of this device can be recorded there */
     leave();
     if ((result = driver->StreamSynchronize(driver, stream)))
       return result;
@@ -516,8 +532,8 @@ weir_cu_result cuMemFreeAsync_ptsz(weir_cu_deviceptr pointer, weir_cu_stream str
 
 /* ---- Allocating ---- */
 
-/* Gives all that is cached back to the driver; false: there was nobody to do so. What a capture forbids is left out by the
- * allocator of its device; on other devices it is allowed, whatever the thread's mode is. */
+/* Returns all cached memory to the driver; false if no device is served. The allocator of a device leaves out what a
+ * capture forbids; on other devices it is allowed, whatever the mode of the thread. */
 static bool make_room(void) {
   bool is_any = false;
   int mode;
@@ -534,7 +550,7 @@ static bool make_room(void) {
   return is_any;
 }
 
-/* A call of the driver's that allocates, and once more when Weir gave back what it had cached. */
+/* Makes a driver call that allocates, and repeats it if Weir has returned cached memory. */
 #define REAL_WITH_ROOM(result, symbol, ...)                                                                            \
   do {                                                                                                                 \
     result = REAL(symbol, __VA_ARGS__);                                                                                \
@@ -542,7 +558,7 @@ static bool make_room(void) {
       result = REAL(symbol, __VA_ARGS__);                                                                              \
   } while (0)
 
-/* And leaves the device. */
+/* Also leaves the device. */
 static weir_cu_result serve(served *at, weir_cu_deviceptr *pointer, size_t bytes, weir_cu_stream stream) {
   void *memory;
   weir_status status = weir_allocator_alloc(atomic_load(&at->allocator), ordinal(at), bytes, stream, &memory);
@@ -557,7 +573,7 @@ weir_cu_result cuMemAlloc_v2(weir_cu_deviceptr *pointer, size_t bytes) {
   weir_cu_result result;
   served *at = pointer && bytes ? served_current() : NULL;
   if (at)
-    return serve(at, pointer, bytes, SHELF);
+    return serve(at, pointer, bytes, NO_STREAM);
   REAL_WITH_ROOM(result, cuMemAlloc_v2, pointer, bytes);
   return result;
 }
@@ -565,12 +581,12 @@ weir_cu_result cuMemAlloc_v2(weir_cu_deviceptr *pointer, size_t bytes) {
 weir_cu_result cuMemAllocPitch_v2(weir_cu_deviceptr *pointer, size_t *pitch, size_t width, size_t height,
                                   unsigned element) {
   weir_cu_result result;
-  size_t bytes, row = weir__round_up(width, PITCH);
+  size_t bytes, row = (width + PITCH - 1) / PITCH * PITCH;
   bool is_plain = pointer && pitch && width && height && (element == 4 || element == 8 || element == 16) &&
                   row >= width && !__builtin_mul_overflow(row, height, &bytes);
   served *at = is_plain ? served_current() : NULL;
   if (at) {
-    result = serve(at, pointer, bytes, SHELF);
+    result = serve(at, pointer, bytes, NO_STREAM);
     if (!result)
       *pitch = row;
     return result;
@@ -581,7 +597,7 @@ weir_cu_result cuMemAllocPitch_v2(weir_cu_deviceptr *pointer, size_t *pitch, siz
 
 static weir_cu_result serve_stream(served *at, weir_cu_deviceptr *pointer, size_t bytes, weir_cu_stream stream) {
   atomic_store_explicit(&has_streams, true, memory_order_release);
-  return serve(at, pointer, bytes, stream == PER_THREAD ? SHELF : stream);
+  return serve(at, pointer, bytes, stream == PER_THREAD ? NO_STREAM : stream);
 }
 
 /* The device that memory of a pool is served from, or DRIVERS. */
@@ -600,7 +616,7 @@ static int device_of_pool(weir_cu_mempool handle, int device) {
              : DRIVERS;
 }
 
-/* Whether memory of the pool that a device uses now is the driver's. */
+/* Whether the driver serves memory of the current pool of a device. */
 static bool uses_driver_pool(int device) {
   weir_cu_mempool now;
   return atomic_load_explicit(&has_driver_pools, memory_order_relaxed) && driver->DeviceGetMemPool &&
@@ -679,21 +695,20 @@ weir_cu_result cuMipmappedArrayCreate(void **array, const void *description, uns
   return result;
 }
 
-/* Bytes of the device that no large request could have: what is used, and with fixed segments the rest of those that are. */
+/* Bytes of the device that no large request could get: those in use, and the unused rest of fixed segments in use. Free
+ * blocks of expandable segments do not count as splits. */
 static bool held_bytes(served *at, uint64_t *reserved, uint64_t *held) {
   weir_allocator *allocator = atomic_load(&at->allocator);
   weir_allocator_stats stats = {.size = sizeof stats};
   if (weir_allocator_get_stats(allocator, ordinal(at), &stats))
     return false;
   *reserved = (uint64_t)stats.reserved_bytes[WEIR_STAT_ALL].current;
-  *held = (uint64_t)stats.active_bytes[WEIR_STAT_ALL].current;
-  if (!atomic_load(&allocator->settings)->expandable_segments)
-    *held += (uint64_t)stats.inactive_split_bytes[WEIR_STAT_ALL].current;
+  *held = (uint64_t)(stats.active_bytes[WEIR_STAT_ALL].current + stats.inactive_split_bytes[WEIR_STAT_ALL].current);
   *held = least(*held, *reserved);
   return true;
 }
 
-/* What the program could still get: what the driver has, and what Weir could give back, within the limit. */
+/* Reports what the program could still get: the memory of the driver, and what Weir could return, within the limit. */
 weir_cu_result cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
   uint64_t reserved, held;
   served *at = free_bytes && total_bytes ? served_current() : NULL;
@@ -733,7 +748,7 @@ static void set_pool(weir_cu_mempool handle, int device) {
   pthread_mutex_unlock(&pools_lock);
 }
 
-/* Plain memory of a device, with nothing that the program wants of it besides. */
+/* Plain memory of a device, without special properties. */
 static bool is_plain(const weir_cu_mempool_props *props) {
   return props->type == WEIR_CU_ALLOCATION_PINNED && props->handle_types == WEIR_CU_HANDLE_NONE &&
          props->location.type == WEIR_CU_LOCATION_DEVICE && !props->max_size && !props->usage;
@@ -753,7 +768,7 @@ weir_cu_result cuMemPoolSetAccess(weir_cu_mempool handle, const weir_cu_mem_acce
   return result;
 }
 
-/* Forgotten first: another thread may get the same handle for a new one. */
+/* Removed first, because another thread may get the same handle for a new pool. */
 weir_cu_result cuMemPoolDestroy(weir_cu_mempool handle) {
   if (is_open()) {
     pthread_mutex_lock(&pools_lock);
@@ -782,8 +797,8 @@ weir_cu_result cuCtxEnablePeerAccess(weir_cu_context peer, unsigned flags) {
   return result;
 }
 
-/* Whether the driver can share what begins here. Memory that is not live can be the beginning of a segment: libraries ask for
- * what cuMemGetAddressRange tells them. */
+/* Whether the driver can share the memory that begins here. Memory that is not allocated can be the beginning of a
+ * segment: libraries pass the base of cuMemGetAddressRange. */
 static bool is_segment(served *at, weir_cu_deviceptr pointer) {
   void *base, *wanted = (void *)(uintptr_t)pointer;
   weir_cu_deviceptr start;
@@ -794,7 +809,8 @@ static bool is_segment(served *at, weir_cu_deviceptr pointer) {
   return !status && base == wanted;
 }
 
-/* A handle is for a whole segment, and who opens it gets the segment's beginning. A pointer within would be taken for that. */
+/* A handle is for a whole segment, and opening it gives the beginning of the segment, which is wrong for a pointer
+ * inside. */
 weir_cu_result cuIpcGetMemHandle(weir_cu_ipc_mem_handle *handle, weir_cu_deviceptr pointer) {
   served *at = owner_of(pointer);
   bool can_be_shared = !at || is_segment(at, pointer);
@@ -802,16 +818,16 @@ weir_cu_result cuIpcGetMemHandle(weir_cu_ipc_mem_handle *handle, weir_cu_devicep
     leave();
   if (can_be_shared)
     return REAL(cuIpcGetMemHandle, handle, pointer);
-  weir__log(WEIR_LOG_WARN,
-            "preload: memory at %p cannot be shared with another process, because it is a part of a larger piece; "
-            "WEIR_NO_MEMORY_CACHING=1 gives each allocation its own",
-            (void *)(uintptr_t)pointer);
+  say(WEIR_LOG_WARN,
+      "preload: memory at %p cannot be shared with another process, because it is a part of a larger piece; "
+      "WEIR_NO_MEMORY_CACHING=1 gives each allocation its own",
+      (void *)(uintptr_t)pointer);
   return WEIR_CU_NOT_SUPPORTED;
 }
 
 /* ---- Ends and captures ---- */
 
-/* The next stream may get the same handle, and with it the memory of this one: its work is done by then. */
+/* The next stream may get the same handle, and with it the memory of this one, so the work must be done by then. */
 static void finish_stream(weir_cu_stream stream) {
   int mode;
   if (is_captured(stream) || relax(&mode))
@@ -820,7 +836,8 @@ static void finish_stream(weir_cu_stream stream) {
   restore(mode);
 }
 
-/* A capture that began in it ends with it. Forgotten first: another thread may get the same handle for a new one. */
+/* Its capture ends with it. The capture is removed first, because another thread may get the same handle for a new
+ * stream. */
 weir_cu_result cuStreamDestroy_v2(weir_cu_stream stream) {
   bool is_handle = stream && stream != LEGACY && stream != PER_THREAD;
   if (is_handle && atomic_load(&has_driver)) {
@@ -831,7 +848,7 @@ weir_cu_result cuStreamDestroy_v2(weir_cu_stream stream) {
   return REAL(cuStreamDestroy_v2, stream);
 }
 
-/* A capture of a device that is served begins; NULL: there is nothing to know of it. */
+/* Prepares for a capture on a device. Returns NULL if the device is not served. */
 static served *before_capture(weir_cu_stream stream, bool *is_new, weir_cu_result *result) {
   served *at = served_stream(stream);
   *result = WEIR_CU_SUCCESS;
@@ -846,7 +863,7 @@ static served *before_capture(weir_cu_stream stream, bool *is_new, weir_cu_resul
   return NULL;
 }
 
-/* result is the driver's. A stream that is captured already goes on being so. */
+/* result is that of the driver. A stream that was captured before is still captured. */
 static void after_begin(served *at, weir_cu_stream stream, bool is_new, weir_cu_result result) {
   if (!at)
     return;
@@ -877,7 +894,7 @@ static weir_cu_result begin_capture_to_graph(weir_cu_stream stream, weir_cu_grap
   return result;
 }
 
-/* One that fails may have ended the capture all the same: the stream tells. */
+/* A call that fails may have ended the capture too: the state of the stream shows it. */
 static weir_cu_result end_capture(weir_cu_stream stream, weir_cu_graph *graph) {
   served *at = served_stream(stream);
   weir_cu_result result = REAL(cuStreamEndCapture, stream, graph);
@@ -916,7 +933,7 @@ weir_cu_result cuStreamEndCapture_ptsz(weir_cu_stream stream, weir_cu_graph *gra
   return end_capture(named(stream, PER_THREAD), graph);
 }
 
-/* All memory of the device goes, and its captures with it. What Weir knows of it goes first, while the context is still there. */
+/* Frees all memory of the device, and drops its captures, while the context still exists. */
 static void end_device(weir_cu_device device) {
   if (device < 0 || device >= MOST_DEVICES || !atomic_load(&has_driver))
     return;

@@ -1,6 +1,6 @@
 /*
- * For those who put Weir under a framework that has an allocator interface of its own, as adapters/torch does: what such an
- * interface asks for, and a program that calls Weir itself does not need.
+ * Calls for adapters, which put Weir under a framework with an allocator interface of its own, as adapters/torch does.
+ * Programs that call Weir directly do not need them.
  */
 #ifndef WEIR_ADAPTER_H
 #define WEIR_ADAPTER_H
@@ -12,21 +12,26 @@
 extern "C" {
 #endif
 
-/* Of what a witness is told. */
+/* Which history entries a witness gets. */
 typedef enum weir_witness_scope {
-  WEIR_WITNESS_ALL,     /* every event; allocations and frees take a longer way for that */
-  WEIR_WITNESS_SEGMENTS /* events of segments; of the others, those that took the longer way anyway */
+  WEIR_WITNESS_ALL,     /* all; allocations and frees take the slow path then */
+  WEIR_WITNESS_SEGMENTS /* those of segments, and others that take the slow path anyway */
 } weir_witness_scope;
 
-/* Called in the middle of an event, by the thread that causes it and with locks of the allocator held: what happens to an
- * address is told in the order in which it happens, whatever the threads. A witness must not call the allocator; whoever wants
- * to attaches a tracker. There is one at a time, and NULL takes it away; a call that is under way in another thread may go on
- * after this returns, so its context stays valid as long as the allocator does. */
+/* The witness is called inside each operation, by the thread that performs it and under the allocator's locks, so
+ * that entries about one address come in the order in which they happen, whichever threads they come from. It must
+ * not call the allocator; a tracker may. There is one witness at a time, and NULL removes it. A call of it in
+ * another thread may still be running when this returns, so its context must stay valid as long as the allocator. */
 weir_status weir_allocator_set_witness(weir_allocator *allocator, weir_trace_tracker witness, void *context,
                                        weir_witness_scope scope);
 
-/* The ids of a device's private pools whose statistics are known (weir_pool_get_stats): as weir_allocator_pools, and
- * also of the most recent 128 pools that had memory and are gone. PyTorch's statistics by pool have those too. */
+/* Parses a size in the syntax of Weir's environment variables: "1024", "512 MB" (1000 * 1000), "80GiB" (1024 * 1024
+ * * 1024). Anything else is WEIR_ERROR_INVALID_ARGUMENT. */
+weir_status weir_bytes_parse(const char *text, unsigned long long *bytes);
+
+/* The ids of a device's private pools whose statistics are known (weir_pool_get_stats): those of
+ * weir_allocator_pools, and the most recent 128 pools that had memory and are gone. PyTorch's statistics by pool
+ * include those too. */
 weir_status weir_allocator_pools_ever(weir_allocator *allocator, int device, weir_pool_id *pools, size_t room,
                                       size_t *count);
 

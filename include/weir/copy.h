@@ -14,20 +14,20 @@
 extern "C" {
 #endif
 
-/* Host or device, either way, also between devices: the addresses tell. In the stream's order. Host memory that is not
- * page-locked is allowed; the call may then wait for the stream. */
-weir_status weir_copy_async(void *to, const void *from, size_t bytes, weir_stream stream);
+/* Copies between host and devices in any direction, which follows from the addresses, in the stream's order. Host
+ * memory may be pageable; the call may then wait for the stream. */
+weir_status weir_copy_async(void *to, const void *from, uint64_t bytes, weir_stream stream);
 
-/* The same, and waits for it on the host. Sync debug mode has a say. */
-weir_status weir_copy(void *to, const void *from, size_t bytes, weir_stream stream);
+/* The same, and waits until the copy is done. The sync debug mode applies (weir/runtime.h). */
+weir_status weir_copy(void *to, const void *from, uint64_t bytes, weir_stream stream);
 
-/* Between two named devices. */
-weir_status weir_copy_peer_async(void *to, int to_device, const void *from, int from_device, size_t bytes,
+/* Copies between two given devices. */
+weir_status weir_copy_peer_async(void *to, int to_device, const void *from, int from_device, uint64_t bytes,
                                  weir_stream stream);
 
-/* Every byte, or every aligned 32-bit word, of device memory. */
-weir_status weir_fill_async(void *to, uint8_t value, size_t bytes, weir_stream stream);
-weir_status weir_fill32_async(void *to, uint32_t value, size_t words, weir_stream stream);
+/* Sets every byte, or every aligned 32-bit word, of device memory. */
+weir_status weir_fill_async(void *to, uint8_t value, uint64_t bytes, weir_stream stream);
+weir_status weir_fill32_async(void *to, uint32_t value, uint64_t words, weir_stream stream);
 
 #ifdef __cplusplus
 }

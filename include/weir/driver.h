@@ -1,15 +1,15 @@
 /*
- * The driver table: everything Weir asks of a device, under the CUDA driver API's names and rules.
+ * The driver table: all calls that Weir makes to a device, with the names and rules of the CUDA driver API.
  *
- * Four tables come with Weir: NVIDIA's driver, the software device, the ledger that only keeps books, and a wrapper
- * that makes calls of another table fail. A program can hand in its own (weir_use_driver).
+ * Weir has four tables: NVIDIA's driver, the software device, the ledger, which counts memory and has none, and a
+ * wrapper that makes calls of another table fail. A program can use its own (weir_use_driver).
  *
- * A table is an object: every entry takes the table it was called on first, so that many can live in one process.
+ * A table is an object: every entry takes its table as the first argument, so that a process can have several.
  *
  *     weir_cu_deviceptr p;
  *     weir_cu_result r = driver->MemAlloc(driver, &p, 2 << 20);
  *
- * The types are CUDA's own, layout and all, under names that do not collide with cuda.h: a CUstream is a weir_cu_stream
+ * The types have the layout of CUDA's, under names that do not collide with cuda.h: a CUstream is a weir_cu_stream
  * without a cast, and no CUDA header is needed.
  */
 #ifndef WEIR_DRIVER_H
@@ -52,13 +52,13 @@ typedef struct weir_cu_ipc_event_handle {
   char reserved[64];
 } weir_cu_ipc_event_handle;
 
-/* Where memory lives: type is WEIR_CU_LOCATION_DEVICE and id the device. */
+/* The location of memory: type is WEIR_CU_LOCATION_DEVICE and id the device. */
 typedef struct weir_cu_mem_location {
   int type;
   int id;
 } weir_cu_mem_location;
 
-/* What MemCreate makes: type is WEIR_CU_ALLOCATION_PINNED, handle_types a WEIR_CU_HANDLE_*. */
+/* What MemCreate creates: type is WEIR_CU_ALLOCATION_PINNED, handle_types a WEIR_CU_HANDLE_*. */
 typedef struct weir_cu_mem_prop {
   int type;
   int handle_types;
@@ -83,7 +83,7 @@ typedef struct weir_cu_mempool_props {
   int handle_types;
   weir_cu_mem_location location;
   void *win32_attributes;
-  size_t max_size;
+  uint64_t max_size;
   unsigned short usage;
   unsigned char reserved[54];
 } weir_cu_mempool_props;
@@ -254,39 +254,42 @@ enum {
 #undef X
 };
 
-/* The table. See driver_entries.h for what each entry does. */
+/* The table. driver_entries.h has the contract of each entry. */
 typedef struct weir_driver weir_driver;
 struct weir_driver {
   size_t size;                        /* sizeof(weir_driver), so that entries can be added */
   const char *name;                   /* "cuda", "soft", "ledger", ... */
-  void (*destroy)(weir_driver *self); /* ends the driver and frees the table; NULL when there is nothing to free */
+  void (*destroy)(weir_driver *self); /* ends the driver and frees the table; NULL if there is nothing to free */
 #define WEIR__AND(...) , __VA_ARGS__
 #define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args)                                                     \
   weir_cu_result (*name)(weir_driver * self WEIR__AND params);
 #define WEIR_DRIVER_ENTRY0(name, symbol, since, need) weir_cu_result (*name)(weir_driver * self);
 #include "weir/driver_entries.h"
-  uint64_t capabilities; /* WEIR_DRIVER_* bits; a table whose `size` does not reach here has none */
+  uint64_t capabilities; /* WEIR_DRIVER_* bits; none if `size` does not include this field */
 };
 
-/* What a table states about itself, in `capabilities`. The layers above the table ask for these, never for its name. A
- * table that passes calls on to another states what the other states. */
+/* Sets the size and leaves everything else zero: the first step in making a table of your own. */
+void weir_driver_init(weir_driver *driver);
+
+/* What a table states about itself, in `capabilities`. The layers above check these and never the name. A table that
+ * wraps another has the capabilities of the other. */
 enum {
-  /* Init reads CUDA_VISIBLE_DEVICES, and the table lists only the devices that the variable leaves, in its order.
-   * Without this bit the devices are those that the table lists: no layer above filters them. */
+  /* Init reads CUDA_VISIBLE_DEVICES, and the table has only the devices that the variable leaves visible, in its
+   * order. No layer above filters devices. */
   WEIR_DRIVER_FILTERS_VISIBLE = 1 << 0,
-  /* A child that was forked after Init may open and use such a table of its own. Without this bit the runtime refuses
-   * to start in such a child, as NVIDIA's driver would. */
+  /* A child that was forked after Init may open and use a table of its own. Without this bit the runtime refuses to
+   * start in such a child, as NVIDIA's driver would. */
   WEIR_DRIVER_SURVIVES_FORK = 1 << 1,
-  /* The devices are NVIDIA's, and its management library knows them by their PCI bus id: metrics and the processes that
-   * use a device come from there, and other CUDA libraries can use the memory. */
+  /* The devices are NVIDIA's: metrics and the processes that use a device come from its management library, by PCI
+   * bus id, and other CUDA libraries can use the memory. */
   WEIR_DRIVER_NVIDIA = 1 << 2,
-  /* The host may read and write the memory of a device at its address. */
+  /* The host can read and write device memory at its address. */
   WEIR_DRIVER_HOST_ACCESS = 1 << 3,
-  /* A handle that is not a stream, or no longer, is WEIR_CU_INVALID_HANDLE. NVIDIA's driver leaves it undefined. */
+  /* An invalid or destroyed stream handle is WEIR_CU_INVALID_HANDLE. With NVIDIA's driver it is undefined behaviour. */
   WEIR_DRIVER_CHECKS_STREAMS = 1 << 4
 };
 
-/* Entries are known by number where calls are counted or made to fail. */
+/* The numbers of the entries, for counting calls and making them fail. */
 typedef enum weir_driver_call {
 #define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args) WEIR_CALL_##name,
 #define WEIR_DRIVER_ENTRY0(name, symbol, since, need) WEIR_CALL_##name,
@@ -294,66 +297,67 @@ typedef enum weir_driver_call {
   WEIR_CALL_COUNT
 } weir_driver_call;
 
-/* "cuMemAlloc", or NULL for a number that is none. */
+/* "cuMemAlloc", or NULL for an invalid number. */
 const char *weir_driver_call_name(weir_driver_call call);
 
-/* "CUDA_ERROR_OUT_OF_MEMORY" and "out of memory". Never NULL: an unknown code is named so. */
+/* "CUDA_ERROR_OUT_OF_MEMORY" and "out of memory". Never NULL: there is a text for unknown codes. */
 const char *weir_cu_result_name(weir_cu_result result);
 const char *weir_cu_result_string(weir_cu_result result);
 
-/* NVIDIA's driver, loaded from libcuda.so.1 now. WEIR_ERROR_NO_DRIVER, and weir_last_error() says what is missing. */
+/* Loads NVIDIA's driver from libcuda.so.1. WEIR_ERROR_NO_DRIVER if that fails: weir_last_error() says what is
+ * missing. */
 weir_status weir_driver_open_cuda(weir_driver **driver);
 
-/* Opens what WEIR_DRIVER names: "cuda", "soft" (as weir_soft_options_from_env has it), or "auto", the default: cuda
- * when it has a device, else soft. `choice` NULL reads the environment. */
+/* Opens a driver by name: "cuda", "soft" (with weir_soft_options_from_env), or "auto", which is cuda if it has a
+ * device and soft otherwise. NULL reads WEIR_DRIVER, whose default is "auto". */
 weir_status weir_driver_open(const char *choice, weir_driver **driver);
 
-/* Ends a driver that one of the open calls here made. NULL is allowed. */
+/* Closes a driver of one of the open calls. NULL is allowed. */
 void weir_driver_close(weir_driver *driver);
 
-/* ---- The ledger: books without memory, for replay ---- */
+/* ---- The ledger: counts memory and has none, for replay ---- */
 
 typedef struct weir_ledger_options {
   size_t size;              /* sizeof(weir_ledger_options) */
   int devices;              /* 1 */
   unsigned long long bytes; /* memory of each device, 80 GiB */
-  /* When set, asked where each new allocation (MemAlloc) or reservation (MemAddressReserve) is to be. 0 lets the ledger
-   * choose. */
+  /* If set, chooses the address of each new allocation (MemAlloc) or reservation (MemAddressReserve). 0 leaves the
+   * choice to the ledger. */
   weir_cu_deviceptr (*place)(void *context, weir_driver_call call, unsigned long long bytes);
   void *place_context;
-  /* When set, streams that were not made here are taken as they are: a history knows them by the handles that they had.
-   * An event that was recorded in one is done when this returns 1. */
+  /* If set, the ledger accepts stream handles that it did not create: a recording has the handles of its own
+   * streams. An event that was recorded in such a stream has completed if this returns 1. */
   int (*is_done)(void *context, weir_cu_stream stream);
   void *is_done_context;
 } weir_ledger_options;
 
 void weir_ledger_options_init(weir_ledger_options *options);
 
-/* options NULL: the defaults. Work is done the moment it is enqueued. One ledger is for one thread at a time. */
+/* NULL options are the defaults. Work is complete when it is enqueued. A ledger is for one thread at a time. */
 weir_status weir_driver_open_ledger(const weir_ledger_options *options, weir_driver **driver);
 
-/* ---- Faults: any table, with calls that fail ---- */
+/* ---- Fault injection: a table that makes calls of another fail ---- */
 
-/* Wraps `inner`, which stays the caller's. */
+/* Wraps `inner`, which the caller keeps. */
 weir_status weir_driver_open_fault(weir_driver *inner, weir_driver **driver);
 
-/* The nth call from now (1 is the next) of this kind fails with `result`, and is not passed on. With `sticky`, all
- * calls of every kind fail so from then on, as after a broken kernel. A second rule for a kind replaces the first; nth
- * 0 removes. */
+/* The nth call of this entry from now (1 is the next) fails with `result` and is not passed on. With `sticky`, all
+ * calls of all entries fail from then on, as after a faulting kernel. A second rule for an entry replaces the first;
+ * nth 0 removes it. */
 weir_status weir_fault_nth(weir_driver *fault, weir_driver_call call, unsigned long nth, weir_cu_result result,
                            int sticky);
 
-/* The nth call from now of any kind fails, GetError* and destroying calls excepted. */
+/* The nth call of any entry from now fails, except GetError* and calls that destroy. */
 weir_status weir_fault_nth_any(weir_driver *fault, unsigned long nth, weir_cu_result result);
 
-/* Every call that can fail for want of something fails with probability per_million / 1e6, the same ones for the same
- * seed. 0 turns it off. */
+/* Every call that can fail for lack of resources fails with probability per_million / 1e6. Equal seeds select equal
+ * calls. 0 turns it off. */
 weir_status weir_fault_random(weir_driver *fault, uint64_t seed, unsigned per_million, weir_cu_result result);
 
-/* No more faults; counts stay. */
+/* Removes all rules; the counts stay. */
 weir_status weir_fault_clear(weir_driver *fault);
 
-/* How many calls of a kind were made, and how many of them were made to fail. WEIR_CALL_COUNT: of all kinds. */
+/* The number of calls of an entry, and of those that were made to fail. WEIR_CALL_COUNT means all entries. */
 weir_status weir_fault_counts(weir_driver *fault, weir_driver_call call, unsigned long *calls, unsigned long *faults);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 /*
- * Events: marks in streams that others wait for and that measure time.
+ * Events: points in streams that can be waited for, and that measure time.
  */
 #ifndef WEIR_EVENT_H
 #define WEIR_EVENT_H
@@ -17,45 +17,46 @@ extern "C" {
 typedef struct weir_event weir_event;
 
 enum {
-  WEIR_EVENT_TIMING = 1,      /* may be used in weir_event_elapsed */
+  WEIR_EVENT_TIMING = 1,      /* for weir_event_elapsed */
   WEIR_EVENT_BLOCKING = 2,    /* synchronize sleeps instead of spinning */
-  WEIR_EVENT_INTERPROCESS = 4 /* may be shared; not together with timing */
+  WEIR_EVENT_INTERPROCESS = 4 /* can be shared with other processes; excludes timing */
 };
 
-/* The device's event is made when it is first recorded, on that stream's device. */
+/* The CUDA event is created by the first record, on the device of that stream. */
 weir_status weir_event_create(unsigned flags, weir_event **event);
 
 /* NULL is allowed. */
 void weir_event_destroy(weir_event *event);
 
-/* On the stream's device only, once the event is made. */
+/* Records the event. Once it has a device, the stream must be of that device. */
 weir_status weir_event_record(weir_event *event, weir_stream stream);
 
-/* Records unless it was recorded before. */
+/* Records the event unless it was recorded before. */
 weir_status weir_event_record_once(weir_event *event, weir_stream stream);
 
-/* WEIR_OK when done or never recorded, else WEIR_ERROR_NOT_READY, which sets no text. */
+/* WEIR_OK if the event has completed or was never recorded, otherwise WEIR_ERROR_NOT_READY, which sets no text. */
 weir_status weir_event_query(const weir_event *event);
 
-/* Later work of the stream waits for it. Nothing happens if it was never recorded. */
+/* Later work of the stream waits for the event. No effect if it was never recorded. */
 weir_status weir_event_wait(const weir_event *event, weir_stream stream);
 
-/* Waits on the host; returns at once if it was never recorded. */
+/* Waits on the host. Returns at once if the event was never recorded. */
 weir_status weir_event_synchronize(const weir_event *event);
 
-/* Both recorded, both with timing, else WEIR_ERROR_INVALID_ARGUMENT; both done, else WEIR_ERROR_NOT_READY. */
+/* The time between two events. WEIR_ERROR_INVALID_ARGUMENT unless both have been recorded with timing,
+ * WEIR_ERROR_NOT_READY unless both have completed. */
 weir_status weir_event_elapsed(const weir_event *start, const weir_event *end, double *milliseconds);
 
-/* 0 until the device's event exists. */
+/* 0 until the CUDA event exists. */
 int weir_event_is_created(const weir_event *event);
 
-/* The event's device, -1 until the device's event exists. */
+/* The device of the event, or -1 until the CUDA event exists. */
 int weir_event_device(const weir_event *event);
 
-/* The plain CUevent, NULL until it exists. */
+/* The CUevent, or NULL until it exists. */
 weir_cu_event weir_event_raw(const weir_event *event);
 
-/* A name for another process. Makes the device's event, on the current device, if need be. */
+/* A handle for another process. Creates the CUDA event on the current device if there is none yet. */
 weir_status weir_event_ipc_handle(weir_event *event, weir_cu_ipc_event_handle *handle);
 weir_status weir_event_from_ipc_handle(int device, const weir_cu_ipc_event_handle *handle, weir_event **event);
 

@@ -1,19 +1,19 @@
 /*
- * Pinned host memory, cached.
+ * Cached pinned host memory.
  *
- * Memory that a device reaches by itself has to be locked in place, which takes the driver far longer than an allocation may.
- * So it is kept when it is freed, and used again for requests of its size: sizes are rounded up to powers of two, and a block
- * is never cut. A copy that a stream still has to make is waited for: whoever gives the memory to a stream says so
- * (weir_host_record_stream), and when it is freed it is not used again before that stream got there.
+ * Pinning memory, so that devices can access it, takes the driver far longer than an allocation should. Freed memory is
+ * therefore kept and reused for requests of its size: sizes are rounded up to powers of two, and blocks are not split.
+ * A program that gives the memory to a stream says so (weir_host_record_stream); after the free the memory is not
+ * reused before that stream has finished with it.
  *
  *     void *pointer;
  *     weir_host_alloc(host, bytes, &pointer);
  *     weir_copy_async(...);                                      from or to it, on a stream of device 0
  *     weir_host_record_stream(host, pointer, 0, stream);
- *     weir_host_free(host, pointer);                             at once: nobody has to wait
+ *     weir_host_free(host, pointer);                             no need to wait for the stream
  *
- * An allocator is an object; a program can have many. Every call may be made from any thread, but not in a forked
- * child: WEIR_ERROR_BAD_FORK.
+ * An allocator is an object, and a program can have many. Every call is thread-safe. In a forked child every call
+ * returns WEIR_ERROR_BAD_FORK.
  */
 #ifndef WEIR_HOST_H
 #define WEIR_HOST_H
@@ -31,56 +31,61 @@ extern "C" {
 
 typedef struct weir_host_allocator weir_host_allocator;
 
-/* An allocator over a driver whose Init was called. The driver stays the caller's, and outlives it. conf has settings as those
- * of a weir_allocator, of which the pinned_... ones apply; NULL reads WEIR_ALLOC_CONF or PyTorch's variables. No device is
- * touched before the first allocation. */
+/* Creates an allocator on a driver whose Init has been called. The caller keeps the driver, which must outlive the
+ * allocator. conf has the settings of a weir_allocator, of which the pinned_... ones apply; NULL reads
+ * WEIR_ALLOC_CONF or PyTorch's variables. Devices are used from the first allocation on. */
 weir_status weir_host_allocator_create(weir_driver *driver, const char *conf, weir_host_allocator **host);
 
-/* Gives all memory back to the driver, also what is still in use, after the devices' work is done. NULL is allowed. */
+/* Waits for the devices and returns all memory to the driver, including memory that is still allocated. NULL is
+ * allowed. */
 void weir_host_allocator_destroy(weir_host_allocator *host);
 
-/* 0 bytes give NULL. WEIR_ERROR_HOST_OUT_OF_MEMORY when the driver has no more: weir_last_error() says how much is held. */
-weir_status weir_host_alloc(weir_host_allocator *host, size_t bytes, void **pointer);
+/* 0 bytes give NULL. WEIR_ERROR_HOST_OUT_OF_MEMORY if the driver has no more: weir_last_error() says how much is
+ * held. */
+weir_status weir_host_alloc(weir_host_allocator *host, uint64_t bytes, void **pointer);
 
-/* NULL is allowed. A pointer that is not live here is WEIR_ERROR_INVALID_ARGUMENT. Memory that is too large to be kept goes back
- * to the driver at once: an error of that is reported, and the memory is free all the same. */
+/* NULL is allowed. A pointer that is not allocated here is WEIR_ERROR_INVALID_ARGUMENT. Memory that is too large to
+ * be kept is returned to the driver at once; if that fails, the error is returned and the memory counts as free. */
 weir_status weir_host_free(weir_host_allocator *host, void *pointer);
 
-/* A stream of a device uses the memory that the pointer is in, from its start or anywhere: when it is freed, it is not used
- * again before the stream got to what it has now. What a stream records into a graph uses its memory at every launch: such
- * memory is not used again. */
+/* Says that a stream of a device uses the memory that contains the pointer. After the free, the memory is not reused
+ * before that stream has done the work that it had when the memory was freed. Memory that a capture uses is used
+ * again at every launch of the graph, and is therefore never reused. */
 weir_status weir_host_record_stream(weir_host_allocator *host, void *pointer, int device, weir_cu_stream stream);
 
-/* Gives memory that is not in use back to the driver. */
+/* The same for a stream of the runtime. */
+weir_status weir_host_record_stream_on(weir_host_allocator *host, void *pointer, weir_stream stream);
+
+/* Returns unused memory to the driver. */
 weir_status weir_host_empty_cache(weir_host_allocator *host);
 
-/* Changes settings; keys that are not named stay as they are. On an error nothing changes. */
+/* Changes settings; keys that are not named keep their values. On an error nothing changes. */
 weir_status weir_host_configure(weir_host_allocator *host, const char *conf);
 
-/* *owns becomes 1 when the pointer lies in memory that was allocated here and not freed. */
+/* *owns is 1 if the pointer lies in memory that is allocated here, otherwise 0. */
 weir_status weir_host_owns(weir_host_allocator *host, const void *pointer, int *owns);
 
 /* ---- Statistics: the names are those of torch.cuda.host_memory_stats() ---- */
 
-/* Times of calls of the driver, in microseconds. */
+/* Times of driver calls, in microseconds. */
 typedef struct weir_host_time {
-  int64_t total, max, min, count; /* all 0: there was no call */
+  int64_t total, max, min, count; /* all 0 if there was no call */
 } weir_host_time;
 
 typedef struct weir_host_stats {
   size_t size;               /* sizeof(weir_host_stats) */
-  weir_stat allocations;     /* blocks that are held, in use or not */
-  weir_stat active_requests; /* of them in use, or freed and waiting for a stream */
-  weir_stat allocated_bytes; /* of blocks that are held */
-  weir_stat active_bytes;    /* of those in use or waiting */
-  int64_t num_host_alloc;    /* calls of the driver that got memory */
-  int64_t num_host_free;     /* calls that gave it back */
+  weir_stat allocations;     /* blocks held from the driver */
+  weir_stat active_requests; /* blocks that are allocated, or freed and waiting for a stream */
+  weir_stat allocated_bytes; /* bytes held from the driver */
+  weir_stat active_bytes;    /* bytes of blocks that are allocated or waiting */
+  int64_t num_host_alloc;    /* driver calls that obtained memory */
+  int64_t num_host_free;     /* driver calls that returned memory */
   weir_host_time host_alloc_time, host_free_time;
 } weir_host_stats;
 
 void weir_host_stats_init(weir_host_stats *stats);
 
-/* stats->size is set by the caller. */
+/* The caller sets stats->size. */
 weir_status weir_host_get_stats(weir_host_allocator *host, weir_host_stats *stats);
 weir_status weir_host_reset_peak_stats(weir_host_allocator *host);
 weir_status weir_host_reset_accumulated_stats(weir_host_allocator *host);

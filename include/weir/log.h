@@ -1,5 +1,5 @@
 /*
- * Warnings and messages.
+ * Log messages.
  */
 #ifndef WEIR_LOG_H
 #define WEIR_LOG_H
@@ -12,20 +12,20 @@ typedef enum weir_log_level {
   WEIR_LOG_ERROR,
   WEIR_LOG_WARN,
   WEIR_LOG_INFO,
-  WEIR_LOG_DEBUG /* every driver call that fails, and what was decided then */
+  WEIR_LOG_DEBUG /* every driver call that fails, and every error that is returned */
 } weir_log_level;
 
 typedef void (*weir_log_sink)(void *context, weir_log_level level, const char *message);
 
-/* Where messages go; the default, or NULL, writes "weir: warning: ..." to stderr. The sink may be called from any thread, and
- * must not call Weir. */
+/* Sets the function that gets all messages. The default, or NULL, writes "weir: warning: ..." to stderr. The sink
+ * may be called from any thread, and must not call Weir. */
 void weir_log_set_sink(weir_log_sink sink, void *context);
 
-/* Messages above this level are dropped. The start is WEIR_LOG=error|warn|info|debug, else warn. */
+/* Messages above this level are dropped. The default is that of WEIR_LOG=error|warn|info|debug, or warn. */
 void weir_log_set_level(weir_log_level level);
 weir_log_level weir_log_get_level(void);
 
-/* Writes a message as Weir writes its own: for adapters. */
+/* Logs a message of an adapter like one of Weir. */
 void weir_log_message(weir_log_level level, const char *message);
 
 #ifdef __cplusplus

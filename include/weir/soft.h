@@ -1,6 +1,6 @@
 /*
- * The software device: a GPU made of threads and mapped memory, with CUDA's rules. It needs no hardware, and it can be
- * stepped by hand, so that every order of events is a test.
+ * The software device: a GPU made of threads and mapped memory, with CUDA's rules. It needs no hardware. Its work can
+ * be stepped by hand, so that a test can produce any order of events.
  */
 #ifndef WEIR_SOFT_H
 #define WEIR_SOFT_H
@@ -12,19 +12,19 @@ extern "C" {
 #endif
 
 typedef enum weir_soft_clock {
-  WEIR_SOFT_THREADS, /* streams run by themselves, at the same time, in real time */
-  WEIR_SOFT_STEPPED  /* nothing runs until weir_soft_step, or a call that has to wait; time is counted, not measured */
+  WEIR_SOFT_THREADS, /* streams run on their own, concurrently, in real time */
+  WEIR_SOFT_STEPPED  /* work runs in weir_soft_step, or in a call that waits; time is counted */
 } weir_soft_clock;
 
 typedef struct weir_soft_options {
   size_t size;              /* sizeof(weir_soft_options) */
   weir_soft_clock clock;    /* WEIR_SOFT_THREADS */
   int devices;              /* 1; up to WEIR_SOFT_MAX_DEVICES */
-  unsigned long long bytes; /* memory of each device, 16 GiB; backed by the host's only where touched */
+  unsigned long long bytes; /* memory of each device, 16 GiB; host memory is used where it is touched */
   int capability_major;     /* 9 */
   int capability_minor;     /* 0 */
-  int clock_khz;            /* cycles of the spin kernel in a millisecond, 1000000 */
-  /* How fast copies and fills are; 0, the default: as fast as the host can. In stepped time 0 means 100 GB/s. */
+  int clock_khz;            /* cycles of the spin kernel per millisecond, 1000000 */
+  /* The speed of copies and fills. 0, the default, is the speed of the host, or 100 GB/s in stepped time. */
   unsigned long long copy_bytes_per_second;
 } weir_soft_options;
 
@@ -36,19 +36,19 @@ void weir_soft_options_init(weir_soft_options *options);
  * WEIR_SOFT_CAPABILITY (as "9.0"), WEIR_SOFT_CLOCK_KHZ and WEIR_SOFT_COPY_SPEED (bytes a second, as "50GB"). */
 weir_status weir_soft_options_from_env(weir_soft_options *options);
 
-/* options NULL: the defaults. */
+/* NULL options are the defaults. */
 weir_status weir_driver_open_soft(const weir_soft_options *options, weir_driver **driver);
 
 /* ---- Stepping (the stepped clock only) ---- */
 
-/* Runs up to `count` pieces of work of a stream: each copy, fill, kernel, host function, record or wait is one. Stops
- * before a wait whose event is not done. *done is how many ran; it may be NULL. */
+/* Runs up to `count` items of work of a stream: each copy, fill, kernel, host function, record or wait is one. Stops
+ * before a wait whose event has not completed. *done is the number of items that ran; done may be NULL. */
 weir_status weir_soft_step(weir_driver *soft, weir_cu_stream stream, unsigned long count, unsigned long *done);
 
-/* Runs all that can run on every stream, the devices and streams in order, until nothing is left or all wait. */
+/* Runs the work of all streams, in the order of devices and streams, until nothing is left or every stream waits. */
 weir_status weir_soft_step_all(weir_driver *soft, unsigned long *done);
 
-/* Pieces of work in a stream that did not run yet. Works in both clocks. */
+/* The number of items of work in a stream that have not run. Works with both clocks. */
 weir_status weir_soft_pending(weir_driver *soft, weir_cu_stream stream, unsigned long *pieces);
 
 /* The device's clock in nanoseconds: counted in stepped time. */
@@ -56,8 +56,8 @@ weir_status weir_soft_now(weir_driver *soft, uint64_t *nanoseconds);
 
 /* ---- Kernels ---- */
 
-/* A kernel is a C function that is called once for a whole launch, on a thread of the device's. params[i] points to a copy
- * of parameter i. It returns 0, or a WEIR_CU_ code that breaks the context, as a faulting kernel does. */
+/* A kernel is a C function that a thread of the device calls once for a whole launch. params[i] points to a copy of
+ * parameter i. It returns 0, or a WEIR_CU_ code that breaks the context like a faulting kernel. */
 typedef struct weir_soft_launch {
   unsigned grid[3], block[3], shared_bytes;
   void **params;
@@ -65,14 +65,14 @@ typedef struct weir_soft_launch {
 } weir_soft_launch;
 typedef weir_cu_result (*weir_soft_kernel)(const weir_soft_launch *launch);
 
-/* Makes a kernel known under a name to every module that has an entry of that name in its PTX. param_bytes[i] is the size
- * of parameter i. */
+/* Registers a kernel for every module that has an entry of that name in its PTX. param_bytes[i] is the size of
+ * parameter i. */
 weir_status weir_soft_register_kernel(weir_driver *soft, const char *name, weir_soft_kernel kernel, int param_count,
                                       const size_t *param_bytes);
 
 /* ---- Counting ---- */
 
-/* What is alive now, over all devices; a program that cleaned up has none. */
+/* The number of live objects over all devices. All are 0 for a program that has cleaned up. */
 typedef struct weir_soft_census {
   size_t size; /* sizeof(weir_soft_census) */
   unsigned long contexts, streams, events, graphs, graph_execs, modules, pools;

@@ -1,5 +1,5 @@
 /*
- * What calls return, and the text behind it.
+ * The status that calls return, and the error text of a thread.
  */
 #ifndef WEIR_STATUS_H
 #define WEIR_STATUS_H
@@ -11,24 +11,24 @@ extern "C" {
 /* number, name, text. Numbers never change; new ones go at the end. */
 #define WEIR_STATUS_MAP(X)                                                                                             \
   X(0, OK, "success")                                                                                                  \
-  X(1, ERROR_INVALID_ARGUMENT, "an argument is not allowed")                                                           \
-  X(2, ERROR_OUT_OF_MEMORY, "the device has not enough memory")                                                        \
-  X(3, ERROR_HOST_OUT_OF_MEMORY, "the host has not enough memory")                                                     \
+  X(1, ERROR_INVALID_ARGUMENT, "invalid argument")                                                                     \
+  X(2, ERROR_OUT_OF_MEMORY, "out of device memory")                                                                    \
+  X(3, ERROR_HOST_OUT_OF_MEMORY, "out of host memory")                                                                 \
   X(4, ERROR_NO_DRIVER, "no device driver could be loaded")                                                            \
   X(5, ERROR_NO_DEVICE, "there is no device")                                                                          \
-  X(6, ERROR_INVALID_DEVICE, "there is no device of that number")                                                      \
-  X(7, ERROR_INVALID_HANDLE, "the object is not valid here")                                                           \
-  X(8, ERROR_NOT_READY, "the device has not got that far")                                                             \
-  X(9, ERROR_NOT_SUPPORTED, "the device or driver cannot do this")                                                     \
-  X(10, ERROR_BAD_STATE, "the call is not allowed now")                                                                \
-  X(11, ERROR_BAD_FORK, "the process was forked after the runtime had started")                                        \
-  X(12, ERROR_CAPTURE, "stream capture does not allow this, or failed")                                                \
-  X(13, ERROR_SYNC_FORBIDDEN, "a synchronizing call was made in sync debug mode \"error\"")                            \
-  X(14, ERROR_DEFERRED_CALL, "a call that was queued for initialization failed")                                       \
-  X(15, ERROR_DEVICE_FAULT, "the device hit an error that the process cannot recover from")                            \
+  X(6, ERROR_INVALID_DEVICE, "invalid device number")                                                                  \
+  X(7, ERROR_INVALID_HANDLE, "invalid handle")                                                                         \
+  X(8, ERROR_NOT_READY, "the work is not complete yet")                                                                \
+  X(9, ERROR_NOT_SUPPORTED, "not supported by the device or driver")                                                   \
+  X(10, ERROR_BAD_STATE, "the call is not allowed in the present state")                                               \
+  X(11, ERROR_BAD_FORK, "the process was forked after the start of the runtime")                                       \
+  X(12, ERROR_CAPTURE, "not allowed during a capture, or the capture failed")                                          \
+  X(13, ERROR_SYNC_FORBIDDEN, "a synchronizing call in sync debug mode \"error\"")                                     \
+  X(14, ERROR_DEFERRED_CALL, "a call that was queued for the start failed")                                            \
+  X(15, ERROR_DEVICE_FAULT, "the device has an error that the process cannot recover from")                            \
   X(16, ERROR_DRIVER, "the driver reported an error")                                                                  \
   X(17, ERROR_SYSTEM, "the operating system reported an error")                                                        \
-  X(18, ERROR_BAD_DATA, "the data is damaged or not of this format")
+  X(18, ERROR_BAD_DATA, "the data is damaged or has another format")
 
 typedef enum weir_status {
 #define X(number, name, text) WEIR_##name = number,
@@ -36,17 +36,17 @@ typedef enum weir_status {
 #undef X
 } weir_status;
 
-/* "WEIR_ERROR_OUT_OF_MEMORY"; "WEIR_ERROR_UNKNOWN" for a number that is none. */
+/* "WEIR_ERROR_OUT_OF_MEMORY"; "WEIR_ERROR_UNKNOWN" for an invalid number. */
 const char *weir_status_name(weir_status status);
 
-/* One line that explains the status in general. */
+/* One line that describes the status. */
 const char *weir_status_string(weir_status status);
 
-/* What went wrong in the last call of this thread that did not return WEIR_OK: which call, on what, and why. Never NULL;
- * "" when nothing did. It stays valid until the thread's next failing call. */
+/* Describes the most recent failure of this thread: which call, on what, and why. "" if there was none, never NULL.
+ * Valid until the next failing call of the thread. */
 const char *weir_last_error(void);
 
-/* The driver's code behind it (a CUresult), 0 when the driver was not the cause. */
+/* The driver's code for that failure (a CUresult), or 0 if it did not come from the driver. */
 int weir_last_driver_result(void);
 
 #ifdef __cplusplus

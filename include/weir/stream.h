@@ -1,8 +1,8 @@
 /*
  * Streams: queues of work on a device.
  *
- * A weir_stream is a value: copy it, compare it with weir_stream_equal, keep it as long as you like. Streams come from a
- * pool and are never destroyed before the runtime is.
+ * A weir_stream is a value: it can be copied, and compared with weir_stream_equal. Streams come from pools and live
+ * until the runtime is shut down.
  */
 #ifndef WEIR_STREAM_H
 #define WEIR_STREAM_H
@@ -23,60 +23,61 @@ enum {
 };
 
 typedef struct weir_stream {
-  int64_t id;     /* which stream: 0 the default one, odd for one of the pools, else the external stream's address */
-  int32_t device; /* its device */
+  int64_t id;          /* 0: the default stream; odd: a stream of a pool; else the address of an external one */
+  int32_t device;      /* its device */
   int32_t device_type; /* WEIR_DEVICE_TYPE_GPU */
 } weir_stream;
 
-/* A stream from the pool of its priority, in turn: the 33rd is the first again. Priorities below 0 are more urgent, as far
- * as weir_stream_priority_range goes; others are moved into the range. device -1: the current one. */
+/* Returns the streams of the pool for a priority in turn: the 33rd is the first again. Priorities below 0 are more
+ * urgent; values outside weir_stream_priority_range are moved into it. device -1 is the current one. */
 weir_status weir_stream_create(int device, int priority, weir_stream *stream);
 
-/* *least is 0; *greatest is the most urgent, negative. */
+/* *least is 0; *greatest, the most urgent priority, is negative or 0. */
 weir_status weir_stream_priority_range(int *least, int *greatest);
 
 weir_status weir_stream_default(int device, weir_stream *stream);
 
-/* A stream that was made elsewhere. It stays its maker's, and must live as long as it is used here. NULL is the default
- * stream. */
+/* The weir_stream of a raw stream (a CUstream); makes no driver call once the runtime has started. NULL is the
+ * default stream, and a handle of a pool's stream gives that stream. Any other stream stays the caller's, and must
+ * live as long as it is used here. */
 weir_status weir_stream_external(int device, weir_cu_stream raw, weir_stream *stream);
 
-/* The plain CUstream behind it; NULL for the default stream. */
+/* The raw stream, NULL for the default stream. Makes no driver call for a stream that a call above has returned. */
 weir_status weir_stream_raw(weir_stream stream, weir_cu_stream *raw);
 weir_status weir_stream_priority(weir_stream stream, int *priority);
 
-/* The three numbers that name a stream, and back. A wrong id, device or type is WEIR_ERROR_INVALID_ARGUMENT. */
+/* Convert a stream to three numbers and back. An invalid id, device or type is WEIR_ERROR_INVALID_ARGUMENT. */
 weir_status weir_stream_pack(weir_stream stream, int64_t *id, int64_t *device, int64_t *device_type);
 weir_status weir_stream_unpack(int64_t id, int64_t device, int64_t device_type, weir_stream *stream);
 
 int weir_stream_equal(weir_stream a, weir_stream b);
 uint64_t weir_stream_hash(weir_stream stream);
 
-/* "<weir.stream device=0 stream=0x0>". Returns the length that the whole text has, as snprintf. */
+/* Writes "<weir.stream device=0 stream=0x0>". Returns the length of the whole text, as snprintf does. */
 int weir_stream_describe(weir_stream stream, char *text, size_t size);
 
 /* The calling thread's current stream on a device; the default stream until set. */
 weir_status weir_stream_current(int device, weir_stream *stream);
 
-/* Makes it the current stream of its device, and its device the current one. */
+/* Makes the stream the current stream of its device, and its device the current device. */
 weir_status weir_stream_set_current(weir_stream stream);
 
-/* WEIR_OK when all its work is done, WEIR_ERROR_NOT_READY (which is no failure, and sets no text) while it is not. */
+/* WEIR_OK if all work of the stream is done, otherwise WEIR_ERROR_NOT_READY, which sets no text. */
 weir_status weir_stream_query(weir_stream stream);
 
-/* Waits on the host. Sync debug mode has a say. */
+/* Waits on the host. The sync debug mode applies (weir/runtime.h). */
 weir_status weir_stream_synchronize(weir_stream stream);
 
-/* Later work of `stream` waits for all that is in `other` now. They may be on two devices. */
+/* Later work of `stream` waits for the work that `other` has now. The devices may differ. */
 weir_status weir_stream_wait_stream(weir_stream stream, weir_stream other);
 
-/* Calls fn(data) on another thread when the stream gets there. fn calls no device function. */
+/* Calls fn(data) on another thread when the stream reaches this point. fn must not call the device. */
 weir_status weir_stream_host_function(weir_stream stream, weir_cu_host_fn fn, void *data);
 
-/* Keeps the stream busy for so many cycles of the device's clock. */
+/* Keeps the stream busy for a number of cycles of the device clock. */
 weir_status weir_stream_spin(weir_stream stream, uint64_t cycles);
 
-/* A scope: enter makes a stream (and its device) current, leave restores device and streams as they were.
+/* A scope: enter makes a stream and its device current, leave restores the previous device and streams.
  *
  *     weir_stream_scope scope;
  *     weir_stream_scope_enter(stream, &scope);
@@ -84,8 +85,8 @@ weir_status weir_stream_spin(weir_stream stream, uint64_t cycles);
  *     weir_stream_scope_leave(&scope);
  */
 typedef struct weir_stream_scope {
-  weir_stream outer;    /* what was current on the device that was current */
-  weir_stream replaced; /* what was current on the stream's device */
+  weir_stream outer;    /* the current stream of the device that was current */
+  weir_stream replaced; /* the current stream of the new stream's device */
 } weir_stream_scope;
 weir_status weir_stream_scope_enter(weir_stream stream, weir_stream_scope *scope);
 weir_status weir_stream_scope_leave(const weir_stream_scope *scope);

@@ -1,16 +1,16 @@
 /*
  * Weir: a GPU memory and device runtime.
  *
- * Everything in one include. Conventions:
+ * This header includes all others. Conventions:
  * - weir_<object>_<verb>. Calls return a weir_status; outputs come last and are written only on WEIR_OK.
  * - On any other status weir_last_error() says which call, on what, and why.
- * - Every call may be made from any thread. The first one that needs a device starts the runtime.
- * - Structs that carry a `size` field are filled by their _init function first, so that fields can be added: options
- *   get their defaults, and what a call fills in becomes zero. Setting `size` to the sizeof of the struct, and the rest
- *   to zero, is as good for the latter. NULL is allowed, and does nothing.
- * - In a process that was forked after the runtime had started, calls return WEIR_ERROR_BAD_FORK. weir_device_count and
- *   weir_device_is_available answer with the parent's devices. Allocators stay the parent's: destroying one does
- *   nothing.
+ * - Every call is thread-safe. The first call that needs a device starts the runtime.
+ * - A struct with a `size` field is initialized by its _init function, so that fields can be added later: options get
+ *   their defaults, and structs that a call fills in become zero. For the latter it is enough to set `size` to the
+ *   sizeof of the struct and the rest to zero. The _init functions accept NULL.
+ * - In a child that was forked after the start of the runtime, calls return WEIR_ERROR_BAD_FORK. weir_device_count and
+ *   weir_device_is_available report the parent's devices. Allocators belong to the parent, and destroying one in the
+ *   child does nothing.
  */
 #ifndef WEIR_WEIR_H
 #define WEIR_WEIR_H
@@ -26,6 +26,7 @@
 #include "weir/host.h"
 #include "weir/ipc.h"
 #include "weir/log.h"
+#include "weir/memory.h"
 #include "weir/pool.h"
 #include "weir/runtime.h"
 #include "weir/snapshot.h"

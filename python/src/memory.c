@@ -25,20 +25,26 @@ int pyweir_set_backend(const weir_backend *backend) {
   return 0;
 }
 
-static weir_status make_allocator(weir_allocator **made) {
+static weir_status make_with_backend(weir_driver *driver, weir_allocator **made) {
   weir_allocator_options options;
-  weir_driver *driver;
   weir_allocator_options_init(&options);
   options.backend = chosen_backend;
-  weir_status status = weir_get_driver(&driver);
-  if (status == WEIR_OK)
-    status = weir_allocator_create(driver, &options, made);
+  weir_status status = weir_allocator_create(driver, &options, made);
   if (status != WEIR_OK)
     return status;
   status = weir_graph_use_allocator(*made);
   if (status != WEIR_OK)
     weir_allocator_destroy(*made);
-  else
+  return status;
+}
+
+/* The process default, unless the program chose a back end. */
+static weir_status make_allocator(weir_allocator **made) {
+  weir_driver *driver;
+  weir_status status = weir_get_driver(&driver);
+  if (status == WEIR_OK)
+    status = chosen_backend ? make_with_backend(driver, made) : weir_default_allocator(made);
+  if (status == WEIR_OK)
     memory_driver = driver;
   return status;
 }

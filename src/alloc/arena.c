@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/heap.h"
+#include "alloc/arena.h"
 
 /* Arenas are only ever added while their pool lives, so they are looked up without a lock; two threads that make the same one
  * settle it at the bucket. */
@@ -12,7 +12,7 @@ weir__arena *weir__arena_get(weir__pool *pool, weir_cu_stream stream) {
   weir__arena *arena = weir__arena_find(pool, stream);
   if (arena)
     return arena;
-  arena = aligned_alloc(64, weir__round_up(sizeof *arena, 64));
+  arena = aligned_alloc(64, (size_t)weir__round_up(sizeof *arena, 64));
   if (!arena)
     return NULL;
   memset(arena, 0, sizeof *arena);
@@ -60,7 +60,7 @@ size_t weir__pool_arenas(const weir__pool *pool, weir__arena ***arenas) {
   return count;
 }
 
-void weir__pool_settle(weir__pool *pool) {
+void weir__pool_flush(weir__pool *pool) {
   for (int i = 0; i < WEIR__ARENA_BUCKETS; i++)
     for (weir__arena *a = atomic_load_explicit(&pool->buckets[i], memory_order_acquire); a;
          a = atomic_load_explicit(&a->next, memory_order_acquire)) {

@@ -9,8 +9,11 @@
  * freed meanwhile waits for the end of the capture.
  */
 #include "alloc/backend.h"
+#include "alloc/segment.h"
 
-static weir__async_device *device_of(const weir__heap *heap) { return &heap->allocator->plug->devices[heap->device]; }
+static weir__async_device *device_of(const weir__heap *heap) {
+  return &heap->allocator->backend->devices[heap->device];
+}
 
 bool weir__async_is_there(const weir_driver *driver) {
   return driver->MemAllocFromPoolAsync && driver->MemFreeAsync && driver->MemPoolCreate && driver->MemPoolDestroy &&
@@ -76,13 +79,13 @@ bool weir__async_can_free(weir__heap *heap, const weir__segment *segment) {
 static weir_cu_result wait_for(weir__heap *heap, weir_cu_stream stream, weir_cu_stream other) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_event event;
-  weir_cu_result r = weir__event_take(heap, &event);
+  weir_cu_result r = weir__event_take(&heap->events, driver, &event);
   if (r)
     return r;
   r = driver->EventRecord(driver, event, other);
   if (!r)
     r = driver->StreamWaitEvent(driver, stream, event, 0);
-  weir__event_give(heap, event);
+  weir__event_give(&heap->events, driver, event);
   return r;
 }
 

@@ -3,21 +3,30 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "alloc/arena.h"
+#include "alloc/events.h"
+#include "alloc/miss.h"
+#include "alloc/pointer.h"
+#include "alloc/pool.h"
+#include "alloc/reclaim.h"
+#include "alloc/segment.h"
+#include "alloc/trace.h"
+#include "base/thread.h"
 #include "driver/call.h"
 #include "record/probes.h"
 
-static bool is_async(const weir__plug *plug) { return !plug->calls.alloc; }
+static bool is_async(const weir__backend_state *backend) { return !backend->calls.alloc; }
 
 /* A private pool may have functions of its own; they come before all others. */
 static bool has_functions(const weir__arena *arena) { return arena->pool->owner && arena->pool->owner->alloc; }
 
 static bool is_drivers(const weir__arena *arena) {
-  return is_async(arena->pool->heap->allocator->plug) && !has_functions(arena);
+  return is_async(arena->pool->heap->allocator->backend) && !has_functions(arena);
 }
 
 /* ---- Making and ending ---- */
 
-weir_status weir__plug_new(const char *who, weir_allocator *allocator, const weir_backend *backend) {
+weir_status weir__backend_new(const char *who, weir_allocator *allocator, const weir_backend *backend) {
   weir_backend calls = {.size = sizeof calls, .name = backend ? "pluggable" : "cudaMallocAsync"};
   weir_status status = weir__read_options(who, "the back end", &calls, sizeof calls, backend);
   if (status)
@@ -29,35 +38,35 @@ weir_status weir__plug_new(const char *who, weir_allocator *allocator, const wei
                       "%s: backend:cudaMallocAsync needs stream-ordered memory, which this driver does not have; take "
                       "backend:native",
                       who);
-  weir__plug *plug = calloc(1, sizeof *plug);
+  weir__backend_state *made = calloc(1, sizeof *made);
   char *name = strdup(calls.name ? calls.name : "pluggable");
   weir__async_device *devices = calloc((size_t)allocator->heap_count + 1, sizeof *devices);
-  if (!plug || !name || !devices) {
-    free(plug);
+  if (!made || !name || !devices) {
+    free(made);
     free(name);
     free(devices);
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
   }
-  plug->calls = calls;
-  plug->name = name;
-  plug->devices = devices;
-  pthread_mutex_init(&plug->lock, NULL);
-  allocator->plug = plug;
+  made->calls = calls;
+  made->name = name;
+  made->devices = devices;
+  weir__mutex_init(&made->lock);
+  allocator->backend = made;
   for (int i = 0; i < allocator->heap_count; i++)
-    weir__attention_set(&allocator->heaps[i], WEIR__FOREIGN, true);
+    weir__slow_reason_set(&allocator->heaps[i], WEIR__SLOW_BACKEND, true);
   if (calls.init)
     calls.init(calls.context, allocator->heap_count);
   return WEIR_OK;
 }
 
-void weir__plug_delete(weir__plug *plug) {
-  if (!plug)
+void weir__backend_delete(weir__backend_state *backend) {
+  if (!backend)
     return;
-  weir__rangemap_clear(&plug->pointers);
-  pthread_mutex_destroy(&plug->lock);
-  free(plug->devices);
-  free(plug->name);
-  free(plug);
+  weir__rangemap_clear(&backend->pointers);
+  weir__mutex_destroy(&backend->lock);
+  free(backend->devices);
+  free(backend->name);
+  free(backend);
 }
 
 void weir_backend_init(weir_backend *backend) {
@@ -65,45 +74,47 @@ void weir_backend_init(weir_backend *backend) {
     *backend = (weir_backend){.size = sizeof *backend};
 }
 
-bool weir__plug_is_async(const weir_allocator *allocator) { return allocator->plug && is_async(allocator->plug); }
+bool weir__backend_is_async(const weir_allocator *allocator) {
+  return allocator->backend && is_async(allocator->backend);
+}
 
 const char *weir_allocator_backend(const weir_allocator *allocator) {
-  return allocator && allocator->plug ? allocator->plug->name : "native";
+  return allocator && allocator->backend ? allocator->backend->name : "native";
 }
 
 /* ---- The books. The heap's lock is held ---- */
 
-weir__arena *weir__plug_arena(weir_allocator *allocator, const void *pointer) {
-  weir__plug *plug = allocator->plug;
+weir__arena *weir__backend_arena(weir_allocator *allocator, const void *pointer) {
+  weir__backend_state *backend = allocator->backend;
   uint64_t base;
-  pthread_mutex_lock(&plug->lock);
-  weir__arena *arena = weir__rangemap_find(&plug->pointers, (uint64_t)pointer, &base, NULL);
-  pthread_mutex_unlock(&plug->lock);
+  weir__mutex_lock(&backend->lock);
+  weir__arena *arena = weir__rangemap_find(&backend->pointers, (uint64_t)pointer, &base, NULL);
+  weir__mutex_unlock(&backend->lock);
   return arena && base == (uint64_t)pointer ? arena : NULL;
 }
 
 /* Makes memory known. false: it overlaps memory that is in use, or there is no host memory: *overlaps tells. */
-static bool note(weir__plug *plug, uint64_t base, uint64_t bytes, weir__arena *arena, bool *overlaps) {
-  pthread_mutex_lock(&plug->lock);
-  *overlaps = weir__rangemap_overlap(&plug->pointers, base, bytes, NULL, NULL) != NULL;
-  bool noted = weir__rangemap_insert(&plug->pointers, base, bytes, arena);
-  pthread_mutex_unlock(&plug->lock);
+static bool note(weir__backend_state *backend, uint64_t base, uint64_t bytes, weir__arena *arena, bool *overlaps) {
+  weir__mutex_lock(&backend->lock);
+  *overlaps = weir__rangemap_overlap(&backend->pointers, base, bytes, NULL, NULL) != NULL;
+  bool noted = weir__rangemap_insert(&backend->pointers, base, bytes, arena);
+  weir__mutex_unlock(&backend->lock);
   return noted;
 }
 
-static void forget(weir__plug *plug, uint64_t base) {
-  pthread_mutex_lock(&plug->lock);
-  weir__rangemap_remove(&plug->pointers, base);
-  pthread_mutex_unlock(&plug->lock);
+static void forget(weir__backend_state *backend, uint64_t base) {
+  weir__mutex_lock(&backend->lock);
+  weir__rangemap_remove(&backend->pointers, base);
+  weir__mutex_unlock(&backend->lock);
 }
 
 /* Memory of the back end becomes a segment with one block, which is the caller's. */
 static weir_status enter_books(const char *who, weir__heap *heap, weir__arena *arena, uint64_t base, uint64_t bytes,
                                bool captured) {
-  weir__plug *plug = heap->allocator->plug;
+  weir__backend_state *backend = heap->allocator->backend;
   const weir__settings *settings = weir__settings_of(heap);
   bool overlaps = false;
-  if (!note(plug, base, bytes, arena, &overlaps))
+  if (!note(backend, base, bytes, arena, &overlaps))
     goto no_memory;
   weir__segment *segment = weir__segment_new(heap, arena, base, bytes, 0);
   if (!segment)
@@ -126,11 +137,11 @@ static weir_status enter_books(const char *who, weir__heap *heap, weir__arena *a
   weir__segment_unlink(heap, segment);
   weir__segment_delete(segment);
 forget_memory:
-  forget(plug, base);
+  forget(backend, base);
 no_memory:
   if (overlaps)
     return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the back end %s gave memory at %p that is in use already", who,
-                      plug->name, (void *)base);
+                      backend->name, (void *)base);
   return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
 }
 
@@ -139,7 +150,7 @@ static weir__segment *leave_books(weir__heap *heap, weir__block *block) {
   weir__segment *segment = weir__segment_of(heap, block);
   weir__arena *arena = segment->arena;
   int64_t bytes = (int64_t)weir__block_bytes(block), requested = (int64_t)block->requested;
-  bool watched = weir__attention_of(heap) & WEIR__WATCHED;
+  bool watched = weir__slow_reasons(heap) & WEIR__SLOW_TRACED;
   weir__amounts change = {.requested_bytes = -requested};
   if (block->state == WEIR__ALLOCATED) {
     change.allocations = -1;
@@ -158,12 +169,12 @@ static weir__segment *leave_books(weir__heap *heap, weir__block *block) {
     weir__live_remove(&arena->live, block->address, place);
   weir__gauges_add(arena, &change);
   weir__arena_drop_uses(arena, block);
-  if (weir__is_watched(heap, WEIR_TRACE_SEGMENT_FREE))
+  if (weir__is_traced(heap, WEIR_TRACE_SEGMENT_FREE))
     weir__trace_arena(arena, WEIR_TRACE_SEGMENT_FREE, segment->base, segment->bytes, segment->stack);
   weir__slab_give(&arena->blocks, block, sizeof *block);
   weir__segment_count(heap, segment, -1, -(int64_t)segment->bytes);
   weir__segment_unlink(heap, segment);
-  forget(heap->allocator->plug, segment->base);
+  forget(heap->allocator->backend, segment->base);
   return segment;
 }
 
@@ -171,14 +182,14 @@ static weir__segment *leave_books(weir__heap *heap, weir__block *block) {
 
 static void *call_alloc(weir__heap *heap, const weir__arena *arena, uint64_t bytes) {
   const weir__private_pool *owner = arena->pool->owner;
-  const weir_backend *calls = &heap->allocator->plug->calls;
+  const weir_backend *calls = &heap->allocator->backend->calls;
   return has_functions(arena) ? owner->alloc(owner->context, bytes, heap->device, arena->stream)
                               : calls->alloc(calls->context, bytes, heap->device, arena->stream);
 }
 
 static void call_free(weir__heap *heap, const weir__arena *arena, uint64_t base, uint64_t bytes) {
   const weir__private_pool *owner = arena->pool->owner;
-  const weir_backend *calls = &heap->allocator->plug->calls;
+  const weir_backend *calls = &heap->allocator->backend->calls;
   if (has_functions(arena))
     owner->free(owner->context, (void *)base, bytes, heap->device, arena->stream);
   else
@@ -188,19 +199,19 @@ static void call_free(weir__heap *heap, const weir__arena *arena, uint64_t base,
 /* Gives back what has left the books. The device's context is the thread's meanwhile, where it can be. */
 static void give_back(weir__heap *heap) {
   weir_cu_context previous;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   bool entered = heap->returning && !weir__heap_enter(heap, &previous);
   while (heap->returning) {
     weir__segment *segment = heap->returning;
     heap->returning = segment->next;
-    pthread_mutex_unlock(&heap->lock);
+    weir__mutex_unlock(&heap->lock);
     call_free(heap, segment->arena, segment->base, segment->bytes);
-    pthread_mutex_lock(&heap->lock);
+    weir__mutex_lock(&heap->lock);
     weir__segment_delete(segment);
   }
   if (entered)
     weir__heap_leave(heap, previous);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
 }
 
 static void give_back_later(weir__heap *heap, weir__segment *segment) {
@@ -225,9 +236,9 @@ static weir_status obtain(const char *who, weir__heap *heap, weir__arena *arena,
                                         : weir__driver_status(driver, r, who, "cuMemAllocFromPoolAsync");
   } else {
     heap->promised += bytes; /* others who come meanwhile must not take what the limit leaves us */
-    pthread_mutex_unlock(&heap->lock);
+    weir__mutex_unlock(&heap->lock);
     base = (weir_cu_deviceptr)call_alloc(heap, arena, bytes);
-    pthread_mutex_lock(&heap->lock);
+    weir__mutex_lock(&heap->lock);
     heap->promised -= bytes;
     if (!base)
       return WEIR_ERROR_OUT_OF_MEMORY;
@@ -238,49 +249,48 @@ static weir_status obtain(const char *who, weir__heap *heap, weir__arena *arena,
   else if (is_drivers(arena)) {
     driver->MemFreeAsync(driver, base, arena->stream);
   } else if (status != WEIR_ERROR_BAD_STATE) { /* what is in use already is not ours to give back */
-    pthread_mutex_unlock(&heap->lock);
+    weir__mutex_unlock(&heap->lock);
     call_free(heap, arena, base, bytes);
-    pthread_mutex_lock(&heap->lock);
+    weir__mutex_lock(&heap->lock);
   }
   return status;
 }
 
 /* Everything that other streams are done with goes back, and all that the back end can spare. */
 static void squeeze(weir__heap *heap, const weir__arena *arena) {
-  const weir_backend *calls = &heap->allocator->plug->calls;
+  const weir_backend *calls = &heap->allocator->backend->calls;
   weir__wait_for_events(heap);
   if (is_drivers(arena))
     weir__async_trim(heap, arena->stream, false);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   give_back(heap);
   if (calls->reset)
     calls->reset(calls->context);
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   heap->stats.num_alloc_retries++;
 }
 
-weir_status weir__plug_alloc(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
-                             weir_cu_stream stream, void **pointer) {
+weir_status weir__backend_alloc(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
+                                weir_cu_stream stream, void **pointer) {
   const weir__settings *settings = weir__settings_of(heap);
-  bool is_small = bytes <= WEIR__SMALL_MAX;
-  weir__pool *pool = owner ? is_small ? &owner->small : &owner->large : is_small ? &heap->small : &heap->large;
+  weir__pool *pool = weir__pool_for(heap, owner, bytes);
   weir__arena *arena = weir__arena_get(pool, stream);
   weir_cu_context previous;
   void *memory = NULL;
   if (!arena)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir_cu_result r = weir__heap_enter(heap, &previous);
   if (r) {
-    pthread_mutex_unlock(&heap->lock);
+    weir__mutex_unlock(&heap->lock);
     return weir__driver_status(heap->allocator->driver, r, who, "cuDevicePrimaryCtxRetain");
   }
   if (heap->pending)
     weir__poll_events(heap, stream);
   if (heap->returning) {
-    pthread_mutex_unlock(&heap->lock);
+    weir__mutex_unlock(&heap->lock);
     give_back(heap);
-    pthread_mutex_lock(&heap->lock);
+    weir__mutex_lock(&heap->lock);
   }
   weir_status status = weir__reject(who, heap, settings, bytes, bytes);
   if (status) {
@@ -297,7 +307,7 @@ weir_status weir__plug_alloc(const char *who, weir__heap *heap, weir__private_po
   if (status == WEIR_ERROR_OUT_OF_MEMORY)
     status = weir__out_of_memory(who, heap, arena, bytes, bytes);
   else
-    pthread_mutex_unlock(&heap->lock);
+    weir__mutex_unlock(&heap->lock);
   weir__heap_leave(heap, previous);
   if (status)
     return status;
@@ -328,22 +338,22 @@ static weir_status free_drivers(const char *who, weir__heap *heap, weir__block *
   }
   if (entered)
     weir__heap_leave(heap, previous);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   return r ? weir__driver_status(heap->allocator->driver, r, who, "cuMemFreeAsync") : WEIR_OK;
 }
 
-weir_status weir__plug_free(const char *who, weir_allocator *allocator, void *pointer) {
-  weir__arena *arena = weir__plug_arena(allocator, pointer);
+weir_status weir__backend_free(const char *who, weir_allocator *allocator, void *pointer) {
+  weir__arena *arena = weir__backend_arena(allocator, pointer);
   if (!arena)
     return weir__no_block_because(who, allocator, pointer);
   weir__heap *heap = arena->pool->heap;
   weir__live_place place;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir__arena_lock(arena);
   weir__block *block = weir__live_find(&arena->live, (uint64_t)pointer, &place);
   if (!block || block->state != WEIR__ALLOCATED) {
     weir__arena_unlock(arena);
-    pthread_mutex_unlock(&heap->lock);
+    weir__mutex_unlock(&heap->lock);
     return weir__no_block_because(who, allocator, pointer);
   }
   WEIR__PROBE_FREE(pointer, heap->device, block->requested, arena->stream);
@@ -361,14 +371,14 @@ weir_status weir__plug_free(const char *who, weir_allocator *allocator, void *po
     give_back_later(heap, leave_books(heap, block));
     weir__arena_unlock(arena);
   }
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   give_back(heap);
   return WEIR_OK;
 }
 
-void weir__plug_block_done(weir__heap *heap, weir__block *block) { give_back_later(heap, leave_books(heap, block)); }
+void weir__backend_block_done(weir__heap *heap, weir__block *block) { give_back_later(heap, leave_books(heap, block)); }
 
-bool weir__plug_join_streams(weir__heap *heap, weir__block *block, bool *done) {
+bool weir__backend_join_streams(weir__heap *heap, weir__block *block, bool *done) {
   weir__arena *arena = weir__block_arena(heap, block);
   if (!is_drivers(arena))
     return false;
@@ -382,25 +392,25 @@ bool weir__plug_join_streams(weir__heap *heap, weir__block *block, bool *done) {
 
 /* ---- The rest ---- */
 
-bool weir__plug_record_stream(weir_allocator *allocator, void *pointer, weir_cu_stream stream) {
-  const weir_backend *calls = &allocator->plug->calls;
-  const weir__arena *arena = calls->record_stream ? weir__plug_arena(allocator, pointer) : NULL;
+bool weir__backend_record_stream(weir_allocator *allocator, void *pointer, weir_cu_stream stream) {
+  const weir_backend *calls = &allocator->backend->calls;
+  const weir__arena *arena = calls->record_stream ? weir__backend_arena(allocator, pointer) : NULL;
   if (!arena || has_functions(arena))
     return false;
   calls->record_stream(calls->context, pointer, stream);
   return true;
 }
 
-void *weir__plug_base(weir_allocator *allocator, void *pointer, size_t *bytes) {
-  const weir_backend *calls = &allocator->plug->calls;
+void *weir__backend_base(weir_allocator *allocator, void *pointer, uint64_t *bytes) {
+  const weir_backend *calls = &allocator->backend->calls;
   return calls->base ? calls->base(calls->context, pointer, bytes) : NULL;
 }
 
-weir_status weir__plug_empty(const char *who, weir__heap *heap, weir_pool_id id) {
+weir_status weir__backend_empty(const char *who, weir__heap *heap, weir_pool_id id) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_context previous;
   weir_cu_result r = WEIR_CU_SUCCESS;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   bool captures = atomic_load(&heap->captures), entered = false;
   if (heap->cu_context && !captures) {
     r = weir__heap_enter(heap, &previous);
@@ -408,31 +418,31 @@ weir_status weir__plug_empty(const char *who, weir__heap *heap, weir_pool_id id)
     if (entered)
       weir__wait_for_events(heap);
   }
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   give_back(heap);
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir__private_pool *pool = weir__pool_find(heap, id);
   if (!id.first && !id.second)
     weir__release_cached(heap, false);
   else if (pool)
     weir__release_pool(heap, pool);
-  if (entered && is_async(heap->allocator->plug))
+  if (entered && is_async(heap->allocator->backend))
     r = weir__async_trim(heap, NULL, true);
   if (entered)
     weir__heap_leave(heap, previous);
-  pthread_mutex_unlock(&heap->lock);
-  weir__pools_bury(heap);
+  weir__mutex_unlock(&heap->lock);
+  weir__pools_finalize(heap);
   return r ? weir__driver_status(driver, r, who, "cuMemPoolTrimTo") : WEIR_OK;
 }
 
-void weir__plug_reset(weir_allocator *allocator) {
-  const weir_backend *calls = &allocator->plug->calls;
+void weir__backend_reset(weir_allocator *allocator) {
+  const weir_backend *calls = &allocator->backend->calls;
   if (calls->reset)
     calls->reset(calls->context);
 }
 
 /* Nobody else is here any more: locks are taken for the functions that want them. */
-void weir__plug_clear(weir__heap *heap) {
+void weir__backend_clear(weir__heap *heap) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_context previous;
   bool entered = heap->cu_context && !weir__heap_enter(heap, &previous);
@@ -448,49 +458,51 @@ void weir__plug_clear(weir__heap *heap) {
     weir__segment_unlink(heap, segment);
     weir__segment_delete(segment);
   }
-  if (is_async(heap->allocator->plug))
+  if (is_async(heap->allocator->backend))
     weir__async_close(heap);
   if (entered)
     weir__heap_leave(heap, previous);
 }
 
-void weir__plug_read_stats(weir__heap *heap, weir_allocator_stats *stats) {
-  if (is_async(heap->allocator->plug))
+void weir__backend_read_stats(weir__heap *heap, weir_allocator_stats *stats) {
+  if (is_async(heap->allocator->backend))
     weir__async_read_stats(heap, stats);
 }
 
-void weir__plug_reset_peaks(weir__heap *heap) {
-  if (is_async(heap->allocator->plug))
+void weir__backend_reset_peaks(weir__heap *heap) {
+  if (is_async(heap->allocator->backend))
     weir__async_reset_peaks(heap);
 }
 
-uint64_t weir__plug_spare(weir__heap *heap) { return is_async(heap->allocator->plug) ? weir__async_spare(heap) : 0; }
-
-weir_cu_result weir__plug_share(weir__heap *heap, int device) {
-  return is_async(heap->allocator->plug) ? weir__async_share(heap, device) : WEIR_CU_SUCCESS;
+uint64_t weir__backend_spare(weir__heap *heap) {
+  return is_async(heap->allocator->backend) ? weir__async_spare(heap) : 0;
 }
 
-void weir__plug_set_fraction(weir__heap *heap, double fraction) {
-  const weir_backend *calls = &heap->allocator->plug->calls;
+weir_cu_result weir__backend_share(weir__heap *heap, int device) {
+  return is_async(heap->allocator->backend) ? weir__async_share(heap, device) : WEIR_CU_SUCCESS;
+}
+
+void weir__backend_set_fraction(weir__heap *heap, double fraction) {
+  const weir_backend *calls = &heap->allocator->backend->calls;
   if (calls->set_fraction)
     calls->set_fraction(calls->context, fraction, heap->device);
 }
 
-void weir__plug_begin_pool(weir__heap *heap, weir_pool_id id, int (*filter)(void *context, weir_cu_stream stream),
-                           void *context) {
-  const weir_backend *calls = &heap->allocator->plug->calls;
+void weir__backend_begin_pool(weir__heap *heap, weir_pool_id id, int (*filter)(void *context, weir_cu_stream stream),
+                              void *context) {
+  const weir_backend *calls = &heap->allocator->backend->calls;
   if (calls->begin_pool)
     calls->begin_pool(calls->context, heap->device, id, filter, context);
 }
 
-void weir__plug_end_pool(weir__heap *heap, weir_pool_id id) {
-  const weir_backend *calls = &heap->allocator->plug->calls;
+void weir__backend_end_pool(weir__heap *heap, weir_pool_id id) {
+  const weir_backend *calls = &heap->allocator->backend->calls;
   if (calls->end_pool)
     calls->end_pool(calls->context, heap->device, id);
 }
 
-void weir__plug_release_pool(weir__heap *heap, weir_pool_id id) {
-  const weir_backend *calls = &heap->allocator->plug->calls;
+void weir__backend_release_pool(weir__heap *heap, weir_pool_id id) {
+  const weir_backend *calls = &heap->allocator->backend->calls;
   if (calls->release_pool)
     calls->release_pool(calls->context, heap->device, id);
 }

@@ -7,7 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/heap.h"
+#include "alloc/arena.h"
+#include "alloc/events.h"
+#include "alloc/pool.h"
+#include "alloc/segment.h"
+#include "alloc/trace.h"
+#include "base/thread.h"
 #include "driver/call.h"
 #include "weir/pool.h"
 
@@ -63,7 +68,7 @@ static bool lock_pool(weir__private_pool *pool, locked_pool *locked) {
     locked->count[i] = weir__pool_arenas(i ? &pool->large : &pool->small, &locked->arenas[i]);
     for (size_t k = 0; k < locked->count[i]; k++) {
       weir__arena_lock(locked->arenas[i][k]);
-      weir__gauges_hold_still(locked->arenas[i][k]);
+      weir__gauges_freeze(locked->arenas[i][k]);
     }
   }
   return locked->count[0] || locked->count[1] || !pool->segments;
@@ -72,7 +77,7 @@ static bool lock_pool(weir__private_pool *pool, locked_pool *locked) {
 static void unlock_pool(locked_pool *locked) {
   for (int i = 0; i < 2; i++) {
     for (size_t k = 0; k < locked->count[i]; k++) {
-      weir__gauges_let_move(locked->arenas[i][k]);
+      weir__gauges_unfreeze(locked->arenas[i][k]);
       weir__arena_unlock(locked->arenas[i][k]);
     }
     free(locked->arenas[i]);
@@ -103,7 +108,7 @@ weir_status weir_pool_wait(weir_allocator *allocator, int device, weir_pool_id i
   weir_status status = WEIR_OK;
   weir__op op;
   weir__op_begin(&op, allocator, WEIR_CONTEXT_ALL);
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir__private_pool *pool = weir__pool_find(heap, id);
   weir_cu_context previous;
   weir_cu_result r = WEIR_CU_SUCCESS;
@@ -124,7 +129,7 @@ weir_status weir_pool_wait(weir_allocator *allocator, int device, weir_pool_id i
     unlock_pool(&locked);
     weir__heap_leave(heap, previous);
   }
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   weir__op_end(&op);
   return r ? weir__driver_status(allocator->driver, r, __func__, "cuStreamSynchronize") : status;
 }
@@ -157,17 +162,17 @@ weir_status weir_pool_checkpoint(weir_allocator *allocator, int device, weir_poo
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
-  if (allocator->plug)
+  if (allocator->backend)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: what the back end %s has taken back cannot be restored", __func__,
                       weir_allocator_backend(allocator));
   weir_checkpoint *made = calloc(1, sizeof *made);
   weir_status status = WEIR_OK;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir__private_pool *pool = weir__pool_find(heap, id);
   if (!pool)
     status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Could not find pool of id {%llu, %llu}", __func__,
                         (unsigned long long)id.first, (unsigned long long)id.second);
-  else if (pool->is_over)
+  else if (pool->is_released)
     status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: Not expected to checkpoint freeable graph", __func__);
   if (status || !made)
     goto unlock;
@@ -196,7 +201,7 @@ weir_status weir_pool_checkpoint(weir_allocator *allocator, int device, weir_poo
 unlock_pool:
   unlock_pool(&locked);
 unlock:
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   if (!status && (!made || !made->segments || !made->pieces))
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
   if (status)
@@ -304,9 +309,9 @@ weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *
   const weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
   bool frees_have_stacks = history && weir__recorder_rules(history).context >= WEIR_CONTEXT_ALL;
   const uint32_t stack = op.stack, stack_of_frees = frees_have_stacks ? stack : 0;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir__private_pool *pool = weir__pool_find(heap, checkpoint->id);
-  if (!pool || pool->is_over) {
+  if (!pool || pool->is_released) {
     status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Could not find private pool id {%llu, %llu}", __func__,
                         (unsigned long long)checkpoint->id.first, (unsigned long long)checkpoint->id.second);
     goto unlock;
@@ -354,7 +359,7 @@ weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *
 unlock_pool:
   unlock_pool(&locked);
 unlock:
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   weir__op_end(&op);
   if (status)
     weir_checkpoint_delta_clear(&made);
@@ -390,7 +395,7 @@ weir_status weir_pool_check_live(weir_allocator *allocator, int device, weir_poo
       sorted[distinct++] = sorted[i];
 
   weir_status status = WEIR_OK;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir__private_pool *pool = weir__pool_find(heap, id);
   if (pool) {
     size_t live = 0;
@@ -410,7 +415,7 @@ weir_status weir_pool_check_live(weir_allocator *allocator, int device, weir_poo
   } else
     status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Could not find pool of id {%llu, %llu}", __func__,
                         (unsigned long long)id.first, (unsigned long long)id.second);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   free(sorted);
   return status;
 }

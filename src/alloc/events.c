@@ -1,48 +1,17 @@
 /*
- * Blocks that other streams use: one event for each such stream when the block is freed, polled until all are done.
- *
- * A stream reaches its events in order, so each stream has a queue of its own and only the first of a queue is asked: a slow
- * stream holds up nobody else.
+ * Blocks that other streams use: freeing one records an event in each such stream (event_queue.h), and the block becomes
+ * free when all of them have completed. During a capture, when no event can be recorded, the block is deferred.
  */
 #include <stdlib.h>
 
-#include "alloc/heap.h"
-
-/* ---- Events, used again and again ---- */
-
-weir_cu_result weir__event_take(weir__heap *heap, weir_cu_event *event) {
-  weir_driver *driver = heap->allocator->driver;
-  if (!heap->idle_count)
-    return driver->EventCreate(driver, event, WEIR_CU_EVENT_DISABLE_TIMING);
-  *event = heap->idle_events[--heap->idle_count];
-  return WEIR_CU_SUCCESS;
-}
-
-void weir__event_give(weir__heap *heap, weir_cu_event event) {
-  weir_driver *driver = heap->allocator->driver;
-  if (heap->idle_count == heap->idle_room) {
-    size_t room = heap->idle_room ? 2 * heap->idle_room : 32;
-    weir_cu_event *grown = realloc(heap->idle_events, room * sizeof *grown);
-    if (!grown) {
-      driver->EventDestroy(driver, event);
-      return;
-    }
-    heap->idle_events = grown;
-    heap->idle_room = room;
-  }
-  heap->idle_events[heap->idle_count++] = event;
-}
-
-static weir__event_queue *queue_of(weir__heap *heap, weir_cu_stream stream) {
-  weir__event_queue **at = &heap->queues;
-  while (*at && (*at)->stream != stream)
-    at = &(*at)->next;
-  if (!*at && (*at = calloc(1, sizeof **at))) {
-    (*at)->stream = stream;
-    (*at)->last = &(*at)->first;
-  }
-  return *at;
-}
+#include "alloc/arena.h"
+#include "alloc/backend.h"
+#include "alloc/events.h"
+#include "alloc/pointer.h"
+#include "alloc/segment.h"
+#include "alloc/uncached.h"
+#include "base/array.h"
+#include "driver/call.h"
 
 /* ---- Waiting ---- */
 
@@ -50,7 +19,7 @@ void weir__pending_add(weir__heap *heap, int by) {
   bool before = heap->pending != 0;
   heap->pending += (size_t)by;
   if (before != (heap->pending != 0))
-    weir__attention_set(heap, WEIR__PENDING, !before);
+    weir__slow_reason_set(heap, WEIR__SLOW_PENDING, !before);
 }
 
 /* A stream that is captured cannot be waited for, not even asked: that would end the capture. One that is gone cannot either,
@@ -73,67 +42,40 @@ bool weir__wait_for_stream(weir__heap *heap, weir_cu_stream stream) {
 
 /* No stream uses the block any more. The arena's lock is held. */
 static void block_done(weir__heap *heap, weir__block *block) {
-  if (heap->allocator->plug)
-    weir__plug_block_done(heap, block);
+  if (heap->allocator->backend)
+    weir__backend_block_done(heap, block);
   else
     weir__arena_release(weir__block_arena(heap, block), block);
 }
 
-static void event_done(weir__heap *heap, weir__event_queue *queue) {
-  weir__pending *pending = queue->first;
-  weir__block *block = pending->block;
-  queue->first = pending->next;
-  if (!queue->first)
-    queue->last = &queue->first;
-  weir__event_give(heap, pending->event);
-  weir__slab_give(&heap->pendings, pending, sizeof *pending);
-  weir__pending_add(heap, -1);
+static void event_done(void *context, void *waiting) {
+  weir__heap *heap = context;
+  weir__block *block = waiting;
   weir__arena *arena = weir__block_arena(heap, block);
+  weir__pending_add(heap, -1);
   weir__arena_lock(arena);
   if (--weir__block_aside_of(block)->events == 0 && !block->marks.has_uses)
     block_done(heap, block);
   weir__arena_unlock(arena);
 }
 
-/* Lets the block wait for a stream by an event. false: no host memory, or a driver that fails. */
+/* Lets the block wait for a stream by an event. False without host memory, or if the driver fails. */
 static bool insert_event(weir__heap *heap, weir__block *block, weir_cu_stream stream) {
-  weir_driver *driver = heap->allocator->driver;
-  weir__event_queue *queue = queue_of(heap, stream);
-  weir__pending *pending = queue ? weir__slab_take(&heap->pendings, sizeof *pending) : NULL;
-  if (!pending)
+  if (!weir__event_queues_add(&heap->events, heap->allocator->driver, stream, block))
     return false;
-  *pending = (weir__pending){.block = block};
-  if (weir__event_take(heap, &pending->event))
-    goto give_pending;
-  if (driver->EventRecord(driver, pending->event, stream))
-    goto give_event;
-  *queue->last = pending;
-  queue->last = &pending->next;
   weir__pending_add(heap, 1);
   weir__arena *arena = weir__block_arena(heap, block);
   weir__arena_lock(arena);
   weir__block_aside_of(block)->events++;
   weir__arena_unlock(arena);
   return true;
-
-give_event:
-  weir__event_give(heap, pending->event);
-give_pending:
-  weir__slab_give(&heap->pendings, pending, sizeof *pending);
-  return false;
 }
 
 /* Keeps the block until the next poll. Without host memory for that it is kept for good: better than used too early. */
 static void defer(weir__heap *heap, weir__block *block) {
-  if (heap->deferred_count == heap->deferred_room) {
-    size_t room = heap->deferred_room ? 2 * heap->deferred_room : 32;
-    weir__deferred *grown = realloc(heap->deferred, room * sizeof *grown);
-    if (!grown)
-      return;
-    heap->deferred = grown;
-    heap->deferred_room = room;
-  }
-  weir__markers_take(heap, block, &heap->deferred[heap->deferred_count++]);
+  if (!WEIR__RESERVE(heap->deferred, heap->deferred_room, heap->deferred_count + 1))
+    return;
+  weir__capture_position_take(heap, block, &heap->deferred[heap->deferred_count++]);
   weir__pending_add(heap, 1);
 }
 
@@ -159,7 +101,7 @@ static void insert_events(weir__heap *heap, weir__block *block, bool is_late) {
   weir__arena *arena = weir__block_arena(heap, block);
   weir__block_aside *aside = weir__block_aside_of(block);
   bool done;
-  if (heap->allocator->plug && weir__plug_join_streams(heap, block, &done)) {
+  if (heap->allocator->backend && weir__backend_join_streams(heap, block, &done)) {
     if (!done)
       defer(heap, block);
     return;
@@ -202,7 +144,7 @@ static void insert_deferred(weir__heap *heap) {
   heap->deferred_count = 0;
   for (size_t i = 0; i < count; i++) {
     weir__block *block = heap->deferred[i].block;
-    free(heap->deferred[i].markers);
+    free(heap->deferred[i].positions);
     weir__pending_add(heap, -1);
     insert_events(heap, block, true);
   }
@@ -212,15 +154,13 @@ void weir__poll_events(weir__heap *heap, weir_cu_stream current) {
   weir_driver *driver = heap->allocator->driver;
   int status = WEIR_CU_CAPTURE_STATUS_NONE;
   if (atomic_load(&heap->captures)) {
-    weir__markers_poll(heap, current);
+    weir__capture_positions_poll(heap, current);
     return;
   }
   if (driver->StreamIsCapturing(driver, current, &status) || status != WEIR_CU_CAPTURE_STATUS_NONE)
     return;
   insert_deferred(heap);
-  for (weir__event_queue *queue = heap->queues; queue; queue = queue->next)
-    while (queue->first && driver->EventQuery(driver, queue->first->event) == WEIR_CU_SUCCESS)
-      event_done(heap, queue);
+  weir__event_queues_poll(&heap->events, driver, false, event_done, heap);
 }
 
 void weir__wait_for_events(weir__heap *heap) {
@@ -228,26 +168,42 @@ void weir__wait_for_events(weir__heap *heap) {
   if (!atomic_load(&heap->captures))
     insert_deferred(heap);
   heap->stats.num_sync_all_streams++;
-  for (weir__event_queue *queue = heap->queues; queue; queue = queue->next)
-    while (queue->first &&
-           weir__heap_ok(heap, driver->EventSynchronize(driver, queue->first->event), "cuEventSynchronize"))
-      event_done(heap, queue);
+  weir__heap_ok(heap, weir__event_queues_poll(&heap->events, driver, true, event_done, heap), "cuEventSynchronize");
 }
 
 void weir__events_clear(weir__heap *heap) {
-  weir_driver *driver = heap->allocator->driver;
-  while (heap->queues) {
-    weir__event_queue *queue = heap->queues;
-    heap->queues = queue->next;
-    for (weir__pending *pending = queue->first; pending; pending = pending->next)
-      driver->EventDestroy(driver, pending->event);
-    free(queue);
-  }
-  while (heap->idle_count)
-    driver->EventDestroy(driver, heap->idle_events[--heap->idle_count]);
-  weir__slab_clear(&heap->pendings);
+  weir__event_queues_clear(&heap->events, heap->allocator->driver);
   for (size_t i = 0; i < heap->deferred_count; i++)
-    free(heap->deferred[i].markers);
-  free(heap->idle_events);
+    free(heap->deferred[i].positions);
   free(heap->deferred);
+}
+
+/* ---- Recording a use ---- */
+
+weir_status weir_allocator_record_stream(weir_allocator *allocator, void *pointer, weir_cu_stream stream) {
+  WEIR__CHECK_ALLOCATOR(allocator);
+  if (!pointer)
+    return WEIR_OK;
+  weir_status status = weir__driver_check_stream(__func__, allocator->driver, stream);
+  if (status || (allocator->backend && weir__backend_record_stream(allocator, pointer, stream)))
+    return status;
+  weir__arena *arena;
+  weir__block *block = weir__block_lock(allocator, pointer, &arena);
+  /* What was allocated without the cache is freed by the driver, which waits for all streams anyway. */
+  if (!block)
+    return weir__uncached_find(allocator, pointer, NULL) ? WEIR_OK
+                                                         : weir__no_block_because(__func__, allocator, pointer);
+  weir__use *use = weir__block_uses(block);
+  while (use && use->stream != stream)
+    use = use->next;
+  if (!use && stream != arena->stream) {
+    use = weir__slab_take(&arena->uses, sizeof *use);
+    if (use) {
+      *use = (weir__use){stream, weir__capture_of(arena->pool->heap, stream), weir__block_uses(block)};
+      weir__block_set_uses(block, use);
+    } else
+      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+  }
+  weir__arena_unlock(arena);
+  return status;
 }

@@ -1,9 +1,9 @@
 #include "alloc/gauges.h"
 
-#include <sched.h>
 #include <stddef.h>
 
 #include "alloc/heap.h"
+#include "base/thread.h"
 
 #define PLACE(gauge) (offsetof(weir__amounts, gauge) / sizeof(int64_t))
 
@@ -72,10 +72,10 @@ static bool stop(weir__arena *arena, bool *was_at_work) {
     if (weir__biased_try(&arena->lock))
       return true;
     *was_at_work = true;
-    if (atomic_load_explicit(&arena->gauges.is_still, memory_order_acquire))
+    if (atomic_load_explicit(&arena->gauges.is_frozen, memory_order_acquire))
       return false;
     if (i % 64 == 63)
-      sched_yield();
+      weir__thread_yield();
     weir__pause();
   }
 }
@@ -112,7 +112,7 @@ static int take_back(weir__gauge_sums *sums, const weir__arena *except) {
 
 /* Who has an arena's lock is still from before he asks for the sums' lock until he has it. */
 static void lock_sums(weir__gauge_sums *sums, weir__gauges *gauges) {
-  atomic_store_explicit(&gauges->is_still, true, memory_order_release);
+  atomic_store_explicit(&gauges->is_frozen, true, memory_order_release);
   weir__lock_take(&sums->lock);
 }
 
@@ -169,19 +169,19 @@ void weir__gauges_ask(weir__arena *arena) {
     raise_peaks(sums, streams);
   }
   give_limits(sums, arena, &now);
-  atomic_store_explicit(&arena->gauges.is_still, false, memory_order_relaxed);
+  atomic_store_explicit(&arena->gauges.is_frozen, false, memory_order_relaxed);
   weir__lock_give(&sums->lock);
 }
 
-void weir__gauges_hold_still(weir__arena *arena) {
-  atomic_store_explicit(&arena->gauges.is_still, true, memory_order_release);
+void weir__gauges_freeze(weir__arena *arena) {
+  atomic_store_explicit(&arena->gauges.is_frozen, true, memory_order_release);
 }
 
 /* Somebody who saw that it is still may be at it: he has the lock. */
-void weir__gauges_let_move(weir__arena *arena) {
+void weir__gauges_unfreeze(weir__arena *arena) {
   weir__gauge_sums *sums = &arena->pool->heap->sums;
   weir__lock_take(&sums->lock);
-  atomic_store_explicit(&arena->gauges.is_still, false, memory_order_relaxed);
+  atomic_store_explicit(&arena->gauges.is_frozen, false, memory_order_relaxed);
   weir__lock_give(&sums->lock);
 }
 
@@ -197,7 +197,7 @@ static void add(weir__gauges *gauges, const weir__amounts *change) {
 void weir__gauges_add(weir__arena *arena, const weir__amounts *change) {
   weir__gauge_sums *sums = &arena->pool->heap->sums;
   weir__gauges *gauges = &arena->gauges;
-  if (!atomic_load_explicit(&gauges->is_still, memory_order_relaxed)) {
+  if (!atomic_load_explicit(&gauges->is_frozen, memory_order_relaxed)) {
     add(gauges, change);
     weir__gauges_ask(arena);
     return;

@@ -53,7 +53,7 @@ typedef struct weir__gauges {
   weir__gauge_row limit; /* without the room it is what there is now */
   weir__gauge_row told;  /* what of it is in the sums: the limits, or what there was when they were taken back */
   bool is_listed;        /* it has limits; guarded by the sums' lock, as is next */
-  atomic_bool is_still;  /* whoever has the arena's lock does not change the gauges unless he has the sums' lock too */
+  atomic_bool is_frozen; /* whoever has the arena's lock does not change the gauges unless he has the sums' lock too */
   struct weir__arena *next;
 } weir__gauges;
 
@@ -71,8 +71,8 @@ void weir__gauges_ask(struct weir__arena *arena);
 
 /* An arena stays still while somebody has the locks of several: he could not wait for the sums' lock otherwise, as its owner
  * waits for arenas. The arena's lock is held. */
-void weir__gauges_hold_still(struct weir__arena *arena);
-void weir__gauges_let_move(struct weir__arena *arena);
+void weir__gauges_freeze(struct weir__arena *arena);
+void weir__gauges_unfreeze(struct weir__arena *arena);
 
 /* An operation on the arena, whose lock is held. */
 void weir__gauges_add(struct weir__arena *arena, const weir__amounts *change);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "base/thread.h"
 #include "driver/call.h"
 
 #define CHECK(host)                                                                                                    \
@@ -272,7 +273,7 @@ free_settings:
   return status;
 }
 
-weir_status weir_host_alloc(weir_host_allocator *host, size_t bytes, void **pointer) {
+weir_status weir_host_alloc(weir_host_allocator *host, uint64_t bytes, void **pointer) {
   CHECK(host);
   if (!pointer)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: pointer is NULL", __func__);
@@ -453,10 +454,10 @@ weir_status weir_host_allocator_create(weir_driver *driver, const char *conf, we
   }
   made->driver = driver;
   check_thresholds(&made->settings);
-  pthread_mutex_init(&made->context_lock, NULL);
-  pthread_mutex_init(&made->reserve_lock, NULL);
-  pthread_mutex_init(&made->events_lock, NULL);
-  pthread_cond_init(&made->thread_wakes, NULL);
+  weir__mutex_init(&made->context_lock);
+  weir__mutex_init(&made->reserve_lock);
+  weir__mutex_init(&made->events_lock);
+  weir__cond_init(&made->thread_wakes);
   made->client = (weir__client){.driver = driver, .object = made, .describe = describe, .invalidate = invalidate};
   weir__client_add(&made->client);
   *host = made;
@@ -500,10 +501,10 @@ void weir_host_allocator_destroy(weir_host_allocator *host) {
   weir__rangemap_clear(&host->blocks);
   weir__slab_clear(&host->block_slab);
   weir__slab_clear(&host->use_slab);
-  pthread_cond_destroy(&host->thread_wakes);
-  pthread_mutex_destroy(&host->events_lock);
-  pthread_mutex_destroy(&host->reserve_lock);
-  pthread_mutex_destroy(&host->context_lock);
+  weir__cond_destroy(&host->thread_wakes);
+  weir__mutex_destroy(&host->events_lock);
+  weir__mutex_destroy(&host->reserve_lock);
+  weir__mutex_destroy(&host->context_lock);
   free(host->devices);
   free(host);
 }

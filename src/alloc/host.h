@@ -11,15 +11,16 @@
 #ifndef WEIR_ALLOC_HOST_H
 #define WEIR_ALLOC_HOST_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "alloc/event_queue.h"
 #include "alloc/settings.h"
 #include "base/lock.h"
 #include "base/rangemap.h"
 #include "base/slab.h"
+#include "base/thread.h"
 #include "driver/client.h"
 #include "weir/host.h"
 
@@ -59,35 +60,16 @@ struct weir__host_block {
   unsigned events;        /* that it waits for; guarded by events_lock */
 };
 
-/* An event that a block waits for. */
-typedef struct weir__host_pending weir__host_pending;
-struct weir__host_pending {
-  weir_cu_event event;
-  weir__host_block *block;
-  weir__host_pending *next;
-};
-
-/* The events of a stream, in the order in which it reaches them. */
-typedef struct weir__host_queue weir__host_queue;
-struct weir__host_queue {
-  int device;
-  weir_cu_stream stream;
-  weir__host_pending *first, **last;
-  weir__host_queue *next;
-};
-
-/* Of a device: its context, and events to be used again. */
 typedef struct weir__host_device {
-  weir_cu_context context; /* NULL: not retained yet; guarded by context_lock */
-  weir_cu_event *idle;     /* guarded by events_lock */
-  size_t idle_count, idle_room;
+  weir_cu_context context;   /* NULL until it is retained; guarded by context_lock */
+  weir__event_queues events; /* that freed blocks wait for; guarded by events_lock */
 } weir__host_device;
 
 struct weir_host_allocator {
   weir_driver *driver;
   int device_count;
   weir__host_device *devices;
-  pthread_mutex_t context_lock;
+  weir__mutex context_lock;
 
   weir__lock lock; /* of all down to the statistics */
   weir__settings settings;
@@ -96,20 +78,18 @@ struct weir_host_allocator {
   weir__slab block_slab, use_slab;
   weir_host_stats stats;
 
-  pthread_mutex_t reserve_lock; /* of the reserve */
-  char *reserve;                /* NULL: none, or not taken yet */
+  weir__mutex reserve_lock; /* of the reserve */
+  char *reserve;            /* NULL: none, or not taken yet */
   uint64_t reserve_bytes, reserve_used;
   weir__host_kind reserve_kind;
 
-  atomic_size_t pending;       /* events and deferred blocks */
-  pthread_mutex_t events_lock; /* of what follows */
-  weir__host_queue *queues;
+  atomic_size_t pending;      /* events and deferred blocks */
+  weir__mutex events_lock;    /* of what follows */
   weir__host_block *deferred; /* freed, and without an event for each of their uses */
-  weir__slab pendings;
-  pthread_t thread;       /* looks after events, once it was wanted */
-  atomic_bool has_thread; /* then allocations do not; also read without the lock */
+  weir__thread_id thread;     /* looks after events, once it was wanted */
+  atomic_bool has_thread;     /* then allocations do not; also read without the lock */
   bool thread_ends;
-  pthread_cond_t thread_wakes;
+  weir__cond thread_wakes;
   weir__client client;
   bool is_forked; /* it belongs to the parent of this process; written in the child of a fork, before fork returns */
 };

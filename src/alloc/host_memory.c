@@ -6,17 +6,17 @@
 
 #include "alloc/host.h"
 #include "base/base.h"
+#include "base/thread.h"
+#include "driver/context.h"
 
 /* ---- Contexts ---- */
 
 static weir_cu_result retain(weir_host_allocator *host, int device, weir_cu_context *context) {
   weir_driver *driver = host->driver;
-  weir_cu_result r = WEIR_CU_SUCCESS;
-  pthread_mutex_lock(&host->context_lock);
-  if (!host->devices[device].context)
-    r = driver->DevicePrimaryCtxRetain(driver, &host->devices[device].context, device);
+  weir__mutex_lock(&host->context_lock);
+  weir_cu_result r = weir__context_retain(driver, device, &host->devices[device].context);
   *context = host->devices[device].context;
-  pthread_mutex_unlock(&host->context_lock);
+  weir__mutex_unlock(&host->context_lock);
   return r;
 }
 
@@ -39,10 +39,9 @@ weir_cu_result weir__host_enter(weir_host_allocator *host, int device, weir__hos
   weir_cu_result r = driver->CtxGetCurrent(driver, &visit->previous);
   if (!r && (device >= 0 || !visit->previous)) {
     r = retain(host, device >= 0 ? device : any_device(host), &context);
-    if (!r && context != visit->previous) {
-      r = driver->CtxSetCurrent(driver, context);
-      visit->changed = !r;
-    }
+    if (!r)
+      r = weir__context_switch(driver, visit->previous, context);
+    visit->changed = !r && context != visit->previous;
   }
   if (r)
     return r;
@@ -68,7 +67,7 @@ void weir__host_leave(weir_host_allocator *host, const weir__host_visit *visit) 
 typedef struct touched {
   char *from;
   uint64_t bytes;
-  pthread_t thread;
+  weir__thread_id thread;
   bool has_thread;
 } touched;
 
@@ -91,17 +90,19 @@ static void touch_all(char *memory, uint64_t bytes, uint64_t threads) {
     parts[i] = (touched){.from = memory + begin, .bytes = end - begin};
     begin = end;
     if (i + 1 < count)
-      parts[i].has_thread = !pthread_create(&parts[i].thread, NULL, touch, &parts[i]);
+      parts[i].has_thread = !weir__thread_start(&parts[i].thread, touch, &parts[i]);
     if (!parts[i].has_thread)
       touch(&parts[i]);
   }
   for (uint64_t i = 0; i < count; i++)
     if (parts[i].has_thread)
-      pthread_join(parts[i].thread, NULL);
+      weir__thread_join(parts[i].thread);
 }
 
 static weir_cu_result get_registered(weir_driver *driver, uint64_t bytes, uint64_t threads, void **pointer) {
-  void *memory = aligned_alloc(WEIR__HOST_UNIT, weir__round_up(bytes, WEIR__HOST_UNIT));
+  void *memory = bytes <= SIZE_MAX - WEIR__HOST_UNIT
+                     ? aligned_alloc(WEIR__HOST_UNIT, (size_t)weir__round_up(bytes, WEIR__HOST_UNIT))
+                     : NULL;
   if (!memory)
     return WEIR_CU_OUT_OF_MEMORY;
   touch_all(memory, bytes, threads);
@@ -147,7 +148,7 @@ void *weir__host_reserved(weir_host_allocator *host, const weir__settings *setti
     return NULL;
   void *pointer = NULL;
   uint64_t size = weir__round_up(bytes, WEIR__HOST_UNIT);
-  pthread_mutex_lock(&host->reserve_lock);
+  weir__mutex_lock(&host->reserve_lock);
   if (!host->reserve &&
       !weir__host_get(host, settings, settings->pinned_reserve_segment_size, &pointer, &host->reserve_kind)) {
     host->reserve = pointer;
@@ -158,6 +159,6 @@ void *weir__host_reserved(weir_host_allocator *host, const weir__settings *setti
     pointer = host->reserve + host->reserve_used;
     host->reserve_used += size;
   }
-  pthread_mutex_unlock(&host->reserve_lock);
+  weir__mutex_unlock(&host->reserve_lock);
   return pointer;
 }

@@ -12,10 +12,16 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-#include "alloc/heap.h"
+#include "alloc/arena.h"
+#include "alloc/backend.h"
+#include "alloc/ipc.h"
+#include "alloc/pointer.h"
+#include "alloc/segment.h"
+#include "alloc/uncached.h"
+#include "base/system.h"
+#include "base/thread.h"
 #include "driver/call.h"
 
 enum { newest_version = 3, kind_driver = 'c', kind_pages = 'e', prefix = 2 };
@@ -97,14 +103,15 @@ static weir_status share_pages(const char *who, weir__heap *heap, weir__segment 
                       "%s: memory allocated with expandable_segments:True cannot be shared between processes on this "
                       "device%s. Consider using expandable_segments:False where memory is shared",
                       who, heap->shares_pages_off ? ": TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC is 0" : "");
-  size_t first = (address - segment->base) / segment->page;
-  size_t end = (address + bytes - 1 - segment->base) / segment->page + 1;
-  pages_header header = {.process = (int32_t)getpid(), .page = segment->page, .count = end - first, .form = form_files};
+  size_t first = (size_t)((address - segment->base) / segment->page);
+  size_t end = (size_t)((address + bytes - 1 - segment->base) / segment->page) + 1;
+  pages_header header = {
+      .process = (int32_t)weir__process_id(), .page = segment->page, .count = end - first, .form = form_files};
   size_t of_header = header_bytes(heap->allocator->ipc_version);
   if (prefix + of_header + (end - first) * sizeof(int32_t) > WEIR_IPC_HANDLE_MAX)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: %zu pages are more than a name has room for", who, end - first);
   if (!segment->files)
-    segment->files = calloc(segment->bytes / segment->page, sizeof *segment->files);
+    segment->files = calloc((size_t)(segment->bytes / segment->page), sizeof *segment->files);
   if (!segment->files)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
   begin_name(heap, handle, kind_pages, address - (segment->base + first * segment->page));
@@ -145,11 +152,11 @@ weir_status weir_ipc_share(weir_allocator *allocator, void *pointer, weir_ipc_ha
   WEIR__CHECK_ALLOCATOR(allocator);
   if (!handle || handle->size < sizeof *handle)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: handle is NULL, or its size is not set", __func__);
-  if (weir__plug_is_async(allocator))
+  if (weir__backend_is_async(allocator))
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
                       "%s: cudaMallocAsync does not yet support memory that is shared; take backend:native", __func__);
   void *base;
-  size_t bytes;
+  uint64_t bytes;
   weir__heap *heap;
   weir__segment *segment = NULL;
   weir__arena *arena;
@@ -159,16 +166,16 @@ weir_status weir_ipc_share(weir_allocator *allocator, void *pointer, weir_ipc_ha
     bytes = weir__block_bytes(block);
     weir__arena_unlock(arena);
     segment = weir__segment_lookup(heap, block);
-  } else if (!(heap = weir__uncached_heap(allocator, pointer)))
+  } else if (!(heap = weir__uncached_find(allocator, pointer, NULL)))
     return weir__no_block(__func__, pointer);
   bool is_pages = segment && segment->page;
   if (!is_pages && weir_allocator_base(allocator, pointer, &base, &bytes))
     return weir__no_block(__func__, pointer);
   weir_ipc_handle made = {.size = handle->size};
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir_status status = is_pages ? share_pages(__func__, heap, segment, (uint64_t)pointer, bytes, &made)
                                 : share_driver(__func__, heap, (uint64_t)base, (uint64_t)pointer, &made);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   if (!status)
     *handle = made;
   return status;
@@ -187,7 +194,7 @@ static weir_status cannot_fetch(const char *who, int32_t process, int error) {
 /* Puts one page into its place. */
 static weir_status map_page(const char *who, weir_driver *driver, int process_file, int32_t process, int32_t number,
                             uint64_t address, uint64_t page) {
-  int file = (int)syscall(SYS_pidfd_getfd, process_file, number, 0);
+  int file = weir__process_take_descriptor(process_file, number);
   if (file < 0)
     return cannot_fetch(who, process, errno);
   weir_cu_mem_handle memory;
@@ -221,7 +228,7 @@ static weir_status open_pages(const char *who, weir__heap *heap, weir__ipc *open
   if (!driver->MemImportFromShareableHandle)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: this driver cannot import pages of expandable segments", who);
   open->bytes = header.page * header.count;
-  int process_file = (int)syscall(SYS_pidfd_open, header.process, 0);
+  int process_file = weir__process_open(header.process);
   if (process_file < 0)
     return cannot_fetch(who, header.process, errno);
   weir_status status = WEIR_OK;
@@ -289,9 +296,9 @@ static weir_status open_name(const char *who, weir__heap *heap, weir__ipc *open)
 
 /* The thread gets the device's context; false: it does not, and the last error says why. */
 static bool enter(const char *who, weir__heap *heap, weir_cu_context *previous) {
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir_cu_result r = weir__heap_enter(heap, previous);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   if (r)
     weir__driver_status(heap->allocator->driver, r, who, "cuDevicePrimaryCtxRetain");
   return !r;
@@ -306,7 +313,7 @@ weir_status weir_ipc_open(weir_allocator *allocator, int device, const void *byt
     return WEIR_ERROR_INVALID_DEVICE;
   weir_status status = WEIR_OK;
   weir_cu_context previous;
-  pthread_mutex_lock(&allocator->ipc_lock);
+  weir__mutex_lock(&allocator->ipc_lock);
   weir__ipc *open = allocator->ipc;
   while (open && (open->device != device || open->length != length || memcmp(open->name, bytes, length) != 0))
     open = open->next;
@@ -337,7 +344,7 @@ weir_status weir_ipc_open(weir_allocator *allocator, int device, const void *byt
 free_open:
   free(open);
 unlock:
-  pthread_mutex_unlock(&allocator->ipc_lock);
+  weir__mutex_unlock(&allocator->ipc_lock);
   return status;
 }
 
@@ -372,7 +379,7 @@ weir_status weir_ipc_close(weir_allocator *allocator, void *base) {
   WEIR__CHECK_ALLOCATOR(allocator);
   weir_status status = WEIR_OK;
   weir_cu_context previous;
-  pthread_mutex_lock(&allocator->ipc_lock);
+  weir__mutex_lock(&allocator->ipc_lock);
   weir__ipc **at = &allocator->ipc;
   while (*at && (*at)->base != (uint64_t)base)
     at = &(*at)->next;
@@ -394,7 +401,7 @@ weir_status weir_ipc_close(weir_allocator *allocator, void *base) {
       free(open);
     }
   }
-  pthread_mutex_unlock(&allocator->ipc_lock);
+  weir__mutex_unlock(&allocator->ipc_lock);
   return status;
 }
 

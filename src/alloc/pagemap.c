@@ -1,7 +1,8 @@
 #include "alloc/pagemap.h"
 
-#include <pthread.h>
 #include <stdlib.h>
+
+#include "base/thread.h"
 
 /* A unit in which one range of memory ends and another begins. There are never more: none is smaller than a unit. The reader's
  * own range stays while he looks, and the other may come and go: the border tells which is his, and whichever value he sees of
@@ -14,7 +15,7 @@ typedef struct weir__shared_granule {
 } shared_granule;
 
 /* Writers are rare: one lock serves all maps. */
-static pthread_mutex_t write_lock = PTHREAD_MUTEX_INITIALIZER;
+static weir__mutex write_lock = WEIR__MUTEX_INIT;
 
 weir__page_map weir__page_map_empty; /* not const: it would take its 2 MiB in the library's file */
 
@@ -102,13 +103,13 @@ bool weir__page_map_note(weir__page_map *map, uint64_t base, uint64_t bytes, str
   uint64_t first = base >> WEIR__GRANULE_SHIFT, last = (r.end - 1) >> WEIR__GRANULE_SHIFT, at = first;
   if ((r.end - 1) >> WEIR__ADDRESS_BITS)
     return false;
-  pthread_mutex_lock(&write_lock);
+  weir__mutex_lock(&write_lock);
   while (at <= last && set_entry(map, at, &r))
     at++;
   bool done = at > last;
   r.add = !add;
   while (!done && at-- > first)
     set_entry(map, at, &r);
-  pthread_mutex_unlock(&write_lock);
+  weir__mutex_unlock(&write_lock);
   return done;
 }

@@ -3,7 +3,15 @@
  */
 #include <stdio.h>
 
-#include "alloc/heap.h"
+#include "alloc/arena.h"
+#include "alloc/backend.h"
+#include "alloc/pointer.h"
+#include "alloc/pool.h"
+#include "alloc/segment.h"
+#include "alloc/sizes.h"
+#include "alloc/trace.h"
+#include "alloc/uncached.h"
+#include "base/thread.h"
 
 /* ---- Pointers that are not live ---- */
 
@@ -34,12 +42,12 @@ weir_status weir__no_block_because(const char *who, weir_allocator *allocator, c
   bool asked_all = true;
   for (int i = 0; i < allocator->heap_count && !*text; i++) {
     weir__heap *heap = &allocator->heaps[i];
-    if (pthread_mutex_trylock(&heap->lock) != 0) {
+    if (!weir__mutex_trylock(&heap->lock)) {
       asked_all = false;
       continue;
     }
     tell_place(heap, (uint64_t)pointer, text, sizeof text);
-    pthread_mutex_unlock(&heap->lock);
+    weir__mutex_unlock(&heap->lock);
   }
   if (!*text && !asked_all)
     return weir__no_block(who, pointer);
@@ -49,7 +57,29 @@ weir_status weir__no_block_because(const char *who, weir_allocator *allocator, c
                             "back to the driver");
 }
 
-/* ---- What is known of one that is ---- */
+/* ---- Live pointers ---- */
+
+weir_status weir__no_block(const char *who, const void *pointer) {
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: invalid device pointer: %p", who, pointer);
+}
+
+weir__block *weir__block_lock(weir_allocator *allocator, const void *pointer, weir__arena **arena) {
+  weir__live_place place;
+  *arena = weir__arena_of(allocator, pointer);
+  if (*arena) {
+    weir__arena_lock(*arena);
+    weir__block *block = weir__live_find(&(*arena)->live, (uint64_t)pointer, &place);
+    if (block && block->state == WEIR__ALLOCATED)
+      return block;
+    weir__arena_unlock(*arena);
+  }
+  return NULL;
+}
+
+int weir_allocator_owns(weir_allocator *allocator, const void *pointer) {
+  return allocator && !allocator->is_forked &&
+         (weir__arena_of(allocator, pointer) || weir__uncached_find(allocator, pointer, NULL));
+}
 
 void weir_pointer_info_init(weir_pointer_info *info) {
   if (info)
@@ -90,7 +120,7 @@ weir_status weir_allocator_expandable_segments(weir_allocator *allocator, int de
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
   size_t found = 0;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   for (const weir__segment *s = heap->segments; s; s = s->next) {
     if (!s->page)
       continue;
@@ -98,12 +128,40 @@ weir_status weir_allocator_expandable_segments(weir_allocator *allocator, int de
       segments[found] = (weir_expandable_segment){s->arena->stream, s->arena->pool->is_small, s->mapped * s->page};
     found++;
   }
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   *count = found;
   return WEIR_OK;
 }
 
-/* ---- At an address ---- */
+weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void **base, uint64_t *bytes) {
+  WEIR__CHECK_ALLOCATOR(allocator);
+  if (!base || !bytes)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: base or bytes is NULL", __func__);
+  weir__arena *arena;
+  weir__block *block = weir__block_lock(allocator, pointer, &arena);
+  if (!block) {
+    if (!weir__uncached_find(allocator, pointer, bytes))
+      return weir__no_block(__func__, pointer);
+    *base = pointer;
+    return WEIR_OK;
+  }
+  weir__arena_unlock(arena); /* it is live, so its segment stays */
+  const weir__segment *segment = weir__segment_lookup(arena->pool->heap, block);
+  if (!segment)
+    return weir__no_block(__func__, pointer);
+  if (segment->page)
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
+                      "%s: memory of expandable segments has no base that another process could open; turn "
+                      "expandable_segments off where memory is shared",
+                      __func__);
+  if (allocator->backend && (*base = weir__backend_base(allocator, pointer, bytes)))
+    return WEIR_OK;
+  *base = (void *)segment->base;
+  *bytes = segment->bytes;
+  return WEIR_OK;
+}
+
+/* ---- Allocation at an address ---- */
 
 /* The free block that a range lies in; NULL: it does not lie in one. There is no index by address, so it takes a walk over the
  * blocks of one segment. The heap's lock is held, and the arena's. */
@@ -138,7 +196,7 @@ static bool take_at(weir__arena *arena, const weir__settings *settings, weir__bl
   return done;
 }
 
-weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, size_t bytes, weir_cu_stream stream,
+weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, uint64_t bytes, weir_cu_stream stream,
                                     void *pointer) {
   uint64_t address = (uint64_t)pointer;
   WEIR__CHECK_ALLOCATOR(allocator);
@@ -146,23 +204,22 @@ weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, size_
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
   if (!bytes || bytes >= WEIR__MOST_BYTES)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %zu bytes", __func__, bytes);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %llu bytes", __func__, (unsigned long long)bytes);
   if (address % WEIR__UNIT)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the address %p is not aligned to %d bytes", __func__, pointer,
                       WEIR__UNIT);
-  if (allocator->plug)
+  if (allocator->backend)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the back end %s chooses its addresses itself", __func__,
                       weir_allocator_backend(allocator));
   const weir__settings *settings = weir__settings_of(heap);
   uint64_t size = weir__round_bytes(settings, bytes);
-  bool is_small = size <= WEIR__SMALL_MAX;
-  weir__private_pool *owner = weir__attention_of(heap) & WEIR__ROUTED ? weir__route_of(heap, stream) : NULL;
-  weir__pool *pool = owner ? is_small ? &owner->small : &owner->large : is_small ? &heap->small : &heap->large;
+  weir__private_pool *owner = weir__slow_reasons(heap) & WEIR__SLOW_ROUTED ? weir__route_enter(heap, stream) : NULL;
+  weir__pool *pool = weir__pool_for(heap, owner, size);
   weir__arena *arena = weir__arena_find(pool, stream);
   weir_status status = WEIR_OK;
   weir__op op;
   weir__op_begin(&op, allocator, WEIR_CONTEXT_STATE);
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   if (arena)
     weir__arena_lock(arena);
   weir__block *block = arena ? free_block_at(heap, arena, address, size) : NULL;
@@ -173,9 +230,8 @@ weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, size_
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
   if (arena)
     weir__arena_unlock(arena);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   weir__op_end(&op);
-  if (owner)
-    atomic_fetch_sub_explicit(&owner->visitors, 1, memory_order_release);
+  weir__route_leave(owner);
   return status;
 }

@@ -1,65 +1,111 @@
 /*
  * Private pools: making and releasing them, and the scopes in which allocations go to them.
  */
-#include "weir/pool.h"
+#include "alloc/pool.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/heap.h"
-#include "alloc/reclaim.h"
+#include "alloc/arena.h"
+#include "alloc/backend.h"
+#include "alloc/trace.h"
+#include "base/thread.h"
+#include "weir/adapter.h"
+#include "weir/pool.h"
 
 static bool same_id(weir_pool_id a, weir_pool_id b) { return a.first == b.first && a.second == b.second; }
 
-/* The heap's lock is held. */
-weir__private_pool *weir__pool_find(weir__heap *heap, weir_pool_id id) {
-  weir__private_pool *pool = heap->private_pools;
-  while (pool && !same_id(pool->id, id))
-    pool = pool->next;
-  return pool;
+/* ---- Records, by id. The heap's lock is held ---- */
+
+typedef struct record_entry {
+  uint64_t key;
+  weir__pool_record *first; /* different ids may have the same key */
+} record_entry;
+
+static uint64_t key_of(weir_pool_id id) {
+  uint64_t key = id.first * 0x9e3779b97f4a7c15u + id.second;
+  return key ? key : 1;
 }
 
 weir__pool_record *weir__pool_record_find(const weir__heap *heap, weir_pool_id id) {
-  weir__pool_record *record = heap->pool_records;
+  const record_entry *entry = weir__hash_map_find(&heap->pools_by_id, sizeof *entry, key_of(id));
+  weir__pool_record *record = entry ? entry->first : NULL;
   while (record && !same_id(record->id, id))
-    record = record->next;
+    record = record->same;
   return record;
 }
 
-static bool has_counted(const weir__pool_record *record) {
-  const weir_stat *all = &record->reserved_bytes[WEIR_STAT_ALL];
-  return all->peak || all->allocated || all->freed;
+weir__private_pool *weir__pool_find(weir__heap *heap, weir_pool_id id) {
+  const weir__pool_record *record = weir__pool_record_find(heap, id);
+  return record ? record->pool : NULL;
 }
 
-/* A program may make pools by the hundred thousand: of those that are gone the records of the newest stay, where they had memory. */
-static void drop_old_records(weir__heap *heap) {
-  enum { MANY = 128 };
-  int kept = 0;
-  for (weir__pool_record **at = &heap->pool_records; *at;) {
-    weir__pool_record *record = *at;
-    if (!record->has_pool && (!has_counted(record) || kept++ >= MANY)) {
-      *at = record->next;
-      free(record);
-    } else
-      at = &record->next;
-  }
+static void delete_record(weir__heap *heap, weir__pool_record *record) {
+  record_entry *entry = weir__hash_map_find(&heap->pools_by_id, sizeof *entry, key_of(record->id));
+  weir__pool_record **at = &entry->first;
+  while (*at != record)
+    at = &(*at)->same;
+  *at = record->same;
+  if (!entry->first)
+    weir__hash_map_remove(&heap->pools_by_id, sizeof *entry, entry);
+  if (record->previous)
+    record->previous->next = record->next;
+  else
+    heap->pool_records = record->next;
+  if (record->next)
+    record->next->previous = record->previous;
+  free(record);
 }
 
-/* That of an id, made if need be. NULL: no host memory. */
+/* The record of an id, created if there is none. NULL without host memory. */
 static weir__pool_record *get_record(weir__heap *heap, weir_pool_id id) {
   weir__pool_record *record = weir__pool_record_find(heap, id);
-  if (record)
+  if (record) { /* a pool of this id has gone before */
+    weir__pool_record **at = &heap->gone_records;
+    while (*at != record)
+      at = &(*at)->next_gone;
+    *at = record->next_gone;
     return record;
-  drop_old_records(heap);
+  }
   record = calloc(1, sizeof *record);
-  if (!record)
+  record_entry *entry = record ? weir__hash_map_put(&heap->pools_by_id, sizeof *entry, key_of(id)) : NULL;
+  if (!entry) {
+    free(record);
     return NULL;
-  record->id = id;
-  record->next = heap->pool_records;
+  }
+  *record = (weir__pool_record){.id = id, .same = entry->first, .next = heap->pool_records};
+  entry->first = record;
+  if (record->next)
+    record->next->previous = record;
   heap->pool_records = record;
   return record;
 }
+
+/* A pool has gone. A program may create pools by the hundred thousand, so only the most recent of those that had memory
+ * keep their records. */
+static void retire_record(weir__heap *heap, weir__pool_record *record) {
+  enum { MOST = 128 };
+  const weir_stat *all = &record->reserved_bytes[WEIR_STAT_ALL];
+  record->pool = NULL;
+  record->next_gone = NULL;
+  if (!all->peak && !all->allocated && !all->freed) {
+    delete_record(heap, record);
+    return;
+  }
+  int count = 1;
+  weir__pool_record **at = &heap->gone_records;
+  for (; *at; at = &(*at)->next_gone)
+    count++;
+  *at = record;
+  if (count > MOST) {
+    weir__pool_record *oldest = heap->gone_records;
+    heap->gone_records = oldest->next_gone;
+    delete_record(heap, oldest);
+  }
+}
+
+/* ---- Pools ---- */
 
 void weir_pool_options_init(weir_pool_options *options) {
   if (options)
@@ -75,7 +121,7 @@ static weir__private_pool *pool_new(weir__heap *heap, weir_pool_id id, const wei
   }
   pool->id = id;
   pool->record = record;
-  record->has_pool = true;
+  record->pool = pool;
   pool->small = (weir__pool){.heap = heap, .is_small = true, .owner = pool};
   pool->large = (weir__pool){.heap = heap, .owner = pool};
   pool->use_on_oom = options->use_on_oom;
@@ -85,21 +131,64 @@ static weir__private_pool *pool_new(weir__heap *heap, weir_pool_id id, const wei
   pool->context = options->context;
   pool->destroy = options->destroy;
   pool->next = heap->private_pools;
+  if (pool->next)
+    pool->next->previous = pool;
   heap->private_pools = pool;
+  heap->pool_count++;
+  heap->pools_since_sweep++;
   return pool;
 }
 
-/* Pools that were released stay known until the cache is emptied. A program that makes one after the other, and never empties it,
- * would be looking through more and more of them: when there are many without memory, those go. */
-static void drop_some(weir__heap *heap) {
+void weir__pool_drop(weir__heap *heap, weir__private_pool *pool) {
+  const weir__route *route = atomic_load(&heap->routes);
+  while (route && route->pool != pool)
+    route = route->next;
+  if (route || pool->segments || atomic_load_explicit(&pool->in_flight, memory_order_acquire))
+    return;
+  if (pool->previous)
+    pool->previous->next = pool->next;
+  else
+    heap->private_pools = pool->next;
+  if (pool->next)
+    pool->next->previous = pool->previous;
+  heap->pool_count--;
+  retire_record(heap, pool->record);
+  weir__writers_delete(&pool->small);
+  weir__writers_delete(&pool->large);
+  weir__pool_clear(&pool->small);
+  weir__pool_clear(&pool->large);
+  if (pool->destroy) {
+    pool->next = atomic_load(&heap->dropped_pools);
+    atomic_store(&heap->dropped_pools, pool);
+  } else
+    free(pool);
+}
+
+void weir__pools_finalize(weir__heap *heap) {
+  if (!atomic_load_explicit(&heap->dropped_pools, memory_order_relaxed))
+    return;
+  weir__mutex_lock(&heap->lock);
+  weir__private_pool *pool = atomic_exchange(&heap->dropped_pools, NULL);
+  weir__mutex_unlock(&heap->lock);
+  while (pool) {
+    weir__private_pool *next = pool->next;
+    pool->destroy(pool->context);
+    free(pool);
+    pool = next;
+  }
+}
+
+/* Released pools stay until the cache is emptied. For a program that creates pools and never empties the cache, those
+ * without memory are dropped from time to time: seldom enough that the sweep costs next to nothing per pool. */
+static void sweep_pools(weir__heap *heap) {
   enum { MANY = 256 };
-  int useless = 0;
-  for (const weir__private_pool *pool = heap->private_pools; pool; pool = pool->next)
-    useless += pool->is_over && !pool->segments;
-  for (weir__private_pool *pool = heap->private_pools, *next; useless >= MANY && pool; pool = next) {
+  if (heap->pools_since_sweep < MANY || heap->pools_since_sweep < heap->pool_count / 2)
+    return;
+  heap->pools_since_sweep = 0;
+  for (weir__private_pool *pool = heap->private_pools, *next; pool; pool = next) {
     next = pool->next;
-    if (pool->is_over)
-      weir__drop_pool(heap, pool);
+    if (pool->is_released)
+      weir__pool_drop(heap, pool);
   }
 }
 
@@ -107,13 +196,13 @@ static void drop_some(weir__heap *heap) {
 static weir__private_pool *hold(weir__heap *heap, weir_pool_id id, const weir_pool_options *options) {
   weir__private_pool *pool = weir__pool_find(heap, id);
   if (!pool) {
-    drop_some(heap);
+    sweep_pools(heap);
     pool = pool_new(heap, id, options);
   }
   if (!pool)
     return NULL;
   pool->uses++;
-  pool->is_over = false;
+  pool->is_released = false;
   return pool;
 }
 
@@ -132,14 +221,14 @@ static weir__heap *enter(const char *who, weir_allocator *allocator, int device,
     *status = WEIR_ERROR_INVALID_DEVICE;
     return NULL;
   }
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   *status = WEIR_OK;
   return heap;
 }
 
 static weir_status leave(weir__heap *heap, weir_status status) {
-  pthread_mutex_unlock(&heap->lock);
-  weir__pools_bury(heap); /* those that were dropped for a new one */
+  weir__mutex_unlock(&heap->lock);
+  weir__pools_finalize(heap); /* those that were dropped for a new one */
   return status;
 }
 
@@ -170,8 +259,8 @@ weir_status weir_pool_create(weir_allocator *allocator, int device, weir_pool_id
 static void set_no_split(weir__private_pool *pool, bool no_split) {
   if (atomic_exchange_explicit(&pool->no_split, no_split, memory_order_relaxed) == no_split)
     return;
-  weir__pool_settle(&pool->small);
-  weir__pool_settle(&pool->large);
+  weir__pool_flush(&pool->small);
+  weir__pool_flush(&pool->large);
 }
 
 weir_status weir_pool_release(weir_allocator *allocator, int device, weir_pool_id id) {
@@ -183,13 +272,13 @@ weir_status weir_pool_release(weir_allocator *allocator, int device, weir_pool_i
   if (!pool || !pool->uses)
     status = no_pool(__func__, id);
   else if (--pool->uses == 0) {
-    pool->is_over = true;
+    pool->is_released = true;
     pool->use_on_oom = false;
     set_no_split(pool, false);
   }
   leave(heap, status);
-  if (!status && allocator->plug)
-    weir__plug_release_pool(heap, id);
+  if (!status && allocator->backend)
+    weir__backend_release_pool(heap, id);
   return status;
 }
 
@@ -208,8 +297,7 @@ weir_status weir_pool_use_count(weir_allocator *allocator, int device, weir_pool
   return leave(heap, status);
 }
 
-weir_status weir_pool_get_stats(weir_allocator *allocator, int device, weir_pool_id id,
-                                weir_stat reserved_bytes[WEIR_STAT_KINDS]) {
+weir_status weir_pool_get_stats(weir_allocator *allocator, int device, weir_pool_id id, weir_stat *reserved_bytes) {
   weir_status status;
   if (!reserved_bytes)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: reserved_bytes is NULL", __func__);
@@ -292,16 +380,16 @@ static weir_status begin(const char *who, weir_allocator *allocator, int device,
   }
   *route = *wanted;
   route->pool = pool;
-  route->thread = pthread_self();
+  route->thread = weir__thread_self();
   route->next = atomic_load(&heap->routes);
   atomic_store(&heap->routes, route);
-  weir__attention_set(heap, WEIR__ROUTED, true);
+  weir__slow_reason_set(heap, WEIR__SLOW_ROUTED, true);
   if (route->is_capture)
     atomic_fetch_add(&heap->captures, 1);
   leave(heap, WEIR_OK);
-  if (allocator->plug)
-    weir__plug_begin_pool(heap, id, wanted->is_capture ? route_takes : wanted->filter,
-                          wanted->is_capture ? route : wanted->context);
+  if (allocator->backend)
+    weir__backend_begin_pool(heap, id, wanted->is_capture ? route_takes : wanted->filter,
+                             wanted->is_capture ? route : wanted->context);
   return WEIR_OK;
 }
 
@@ -329,18 +417,45 @@ static weir_status end(const char *who, weir_allocator *allocator, int device, w
     inner->next = route->next;
   else
     atomic_store(&heap->routes, route->next);
-  weir__attention_set(heap, WEIR__ROUTED, atomic_load(&heap->routes) != NULL);
+  weir__slow_reason_set(heap, WEIR__SLOW_ROUTED, atomic_load(&heap->routes) != NULL);
   if (route->is_capture)
     atomic_fetch_sub(&heap->captures, 1);
   leave(heap, WEIR_OK);
-  if (allocator->plug)
-    weir__plug_end_pool(heap, id); /* which may still ask the route's filter */
+  if (allocator->backend)
+    weir__backend_end_pool(heap, id); /* which may still ask the route's filter */
   free(route);
   return WEIR_OK;
 }
 
 weir_status weir_pool_end(weir_allocator *allocator, int device, weir_pool_id id) {
   return end(__func__, allocator, device, id, false);
+}
+
+weir_status weir__capture_begin(weir_allocator *allocator, int device, weir_pool_id id, weir_cu_stream stream) {
+  weir__route route = {.is_capture = true, .origin = stream};
+  return begin("weir_graph_capture_begin", allocator, device, id, &route);
+}
+
+void weir__capture_end(weir_allocator *allocator, int device, weir_pool_id id) {
+  end("weir_graph_capture_end", allocator, device, id, true);
+}
+
+weir_status weir_allocator_pools_ever(weir_allocator *allocator, int device, weir_pool_id *pools, size_t room,
+                                      size_t *count) {
+  WEIR__CHECK_ALLOCATOR(allocator);
+  if (!count || (room && !pools))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
+  weir__heap *heap = weir__heap_get(__func__, allocator, device);
+  if (!heap)
+    return WEIR_ERROR_INVALID_DEVICE;
+  size_t n = 0;
+  weir__mutex_lock(&heap->lock);
+  for (const weir__pool_record *record = heap->pool_records; record; record = record->next, n++)
+    if (n < room)
+      pools[n] = record->id;
+  weir__mutex_unlock(&heap->lock);
+  *count = n;
+  return WEIR_OK;
 }
 
 /* ---- Captures of others ---- */
@@ -350,7 +465,7 @@ weir_status weir_allocator_begin_capture(weir_allocator *allocator, int device) 
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   heap->foreign_captures++;
   atomic_fetch_add(&heap->captures, 1);
   return leave(heap, WEIR_OK);
@@ -361,7 +476,7 @@ weir_status weir_allocator_end_capture(weir_allocator *allocator, int device) {
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   if (!heap->foreign_captures)
     return leave(heap, weir__fail(WEIR_ERROR_BAD_STATE, "%s: no capture was begun on device %d", __func__, device));
   heap->foreign_captures--;
@@ -374,19 +489,24 @@ weir_status weir_allocator_end_capture(weir_allocator *allocator, int device) {
 static bool takes(const weir__heap *heap, const weir__route *route, weir_cu_stream stream) {
   if (route->is_capture)
     return is_in_capture(heap->allocator->driver, route->origin, stream);
-  return route->filter ? route->filter(route->context, stream) : pthread_equal(route->thread, pthread_self());
+  return route->filter ? route->filter(route->context, stream) : weir__thread_equal(route->thread, weir__thread_self());
 }
 
-weir__private_pool *weir__route_of(weir__heap *heap, weir_cu_stream stream) {
+weir__private_pool *weir__route_enter(weir__heap *heap, weir_cu_stream stream) {
   weir__private_pool *pool = NULL;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   for (weir__route *r = atomic_load(&heap->routes); r && !pool; r = r->next)
     if (takes(heap, r, stream))
       pool = r->pool;
   if (pool)
-    atomic_fetch_add_explicit(&pool->visitors, 1, memory_order_relaxed);
-  pthread_mutex_unlock(&heap->lock);
+    atomic_fetch_add_explicit(&pool->in_flight, 1, memory_order_relaxed);
+  weir__mutex_unlock(&heap->lock);
   return pool;
+}
+
+void weir__route_leave(weir__private_pool *pool) {
+  if (pool)
+    atomic_fetch_sub_explicit(&pool->in_flight, 1, memory_order_release);
 }
 
 void weir__routes_clear(weir__heap *heap) {
@@ -402,36 +522,5 @@ void weir__routes_clear(weir__heap *heap) {
     heap->pool_records = record->next;
     free(record);
   }
-}
-
-/* ---- Graphs ---- */
-
-static weir_status hook_begin(void *context, int device, weir_pool_id id, weir_cu_stream stream) {
-  weir__route route = {.is_capture = true, .origin = stream};
-  return begin("weir_graph_capture_begin", context, device, id, &route);
-}
-
-static void hook_end(void *context, int device, weir_pool_id id) {
-  end("weir_graph_capture_end", context, device, id, true);
-}
-
-static void hook_release(void *context, int device, weir_pool_id id) { weir_pool_release(context, device, id); }
-
-/* Which allocator the runtime's graphs use, so that it does not outlive its hooks. */
-static _Atomic(weir_allocator *) of_graphs;
-
-void weir__graphs_forget(weir_allocator *allocator) {
-  if (atomic_compare_exchange_strong(&of_graphs, &(weir_allocator *){allocator}, NULL))
-    weir_graph_set_memory_hooks(NULL);
-}
-
-weir_status weir_graph_use_allocator(weir_allocator *allocator) {
-  weir_graph_memory_hooks hooks = {
-      .size = sizeof hooks, .begin = hook_begin, .end = hook_end, .release = hook_release, .context = allocator};
-  weir_status status = allocator ? weir__allocator_check(__func__, allocator) : WEIR_OK;
-  if (!status)
-    status = weir_graph_set_memory_hooks(allocator ? &hooks : NULL);
-  if (!status)
-    atomic_store(&of_graphs, allocator);
-  return status;
+  weir__hash_map_clear(&heap->pools_by_id);
 }

@@ -1,15 +1,26 @@
 /*
- * The parts of giving memory back, for those who do not want all of it at once. The heap's lock is held, no arena's.
+ * Giving cached memory back to the driver. The heap's lock is held, and no arena's, unless a comment says otherwise.
  */
 #ifndef WEIR_ALLOC_RECLAIM_H
 #define WEIR_ALLOC_RECLAIM_H
 
 #include "alloc/heap.h"
 
-/* Gives back what is free of one arena: what emptying the cache does with each. */
+/* A free block that is a whole segment of the driver. */
+static inline bool weir__is_whole_segment(const weir__block *block) {
+  return !weir__block_is_split(block) && !block->expandable;
+}
+
+/* Gives back the free memory of one arena. */
 void weir__release_arena(weir__heap *heap, weir__arena *arena);
 
-/* A pool that nobody holds goes, if it has no memory and nobody is just about to use it. */
-void weir__drop_pool(weir__heap *heap, weir__private_pool *pool);
+/* Gives back the free memory of all pools that are released, and with `default_pool` of the default pool. */
+void weir__release_cached(weir__heap *heap, bool default_pool);
+
+/* The same of one private pool; does nothing unless it is released. */
+void weir__release_pool(weir__heap *heap, weir__private_pool *pool);
+
+/* Releases the heap's lock, and reports heap->driver_error if there is one. */
+weir_status weir__unlock_with_driver_error(const char *who, weir__heap *heap);
 
 #endif

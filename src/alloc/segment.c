@@ -10,8 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/heap.h"
-#include "inspect/record_env.h"
+#include "alloc/arena.h"
+#include "alloc/ipc.h"
+#include "alloc/segment.h"
+#include "alloc/trace.h"
+#include "base/thread.h"
 
 /* ---- Segments of a heap ---- */
 
@@ -135,9 +138,9 @@ void weir__capture_restore(weir__heap *heap, int mode) {
 }
 
 bool weir__heap_ok(weir__heap *heap, weir_cu_result result, const char *call) {
-  if (result && result != WEIR_CU_OUT_OF_MEMORY && !heap->trouble) {
-    heap->trouble = result;
-    heap->trouble_call = call;
+  if (result && result != WEIR_CU_OUT_OF_MEMORY && !heap->driver_error) {
+    heap->driver_error = result;
+    heap->driver_error_call = call;
   }
   return !result;
 }
@@ -179,10 +182,10 @@ static weir__block *grow_fixed(weir__heap *heap, weir__arena *arena, const weir_
   weir_cu_deviceptr base;
   heap->promised += bytes; /* others who come meanwhile must not take what the limit leaves us */
   if (settings->release_lock_on_malloc)
-    pthread_mutex_unlock(&heap->lock);
+    weir__mutex_unlock(&heap->lock);
   weir_cu_result r = get_memory(heap, arena, bytes, &base);
   if (settings->release_lock_on_malloc)
-    pthread_mutex_lock(&heap->lock);
+    weir__mutex_lock(&heap->lock);
   heap->promised -= bytes;
   if (!weir__heap_ok(heap, r, "cuMemAlloc"))
     return NULL;
@@ -223,7 +226,7 @@ free_memory:
 /* Memory goes back: where the operation has no stack, that of who asked for it stands. */
 static void trace_segment(weir__heap *heap, weir_trace_action action, const weir__segment *segment, uint64_t address,
                           uint64_t bytes) {
-  if (weir__is_watched(heap, action))
+  if (weir__is_traced(heap, action))
     weir__trace_arena(segment->arena, action, address, bytes, segment->stack);
 }
 
@@ -246,10 +249,14 @@ bool weir__release_segment(weir__heap *heap, weir__block *block) {
 
 /* ---- Expandable segments: pages ---- */
 
+static size_t page_of(const weir__segment *segment, uint64_t address) {
+  return (size_t)((address - segment->base) / segment->page);
+}
+
 void weir__pages_prepare(weir__heap *heap) {
   weir_driver *driver = heap->allocator->driver;
   int can_map = 0, rdma = 0;
-  size_t granularity = 0;
+  uint64_t granularity = 0;
   if (driver->DeviceGetAttribute(driver, &rdma, WEIR_CU_ATTR_GPU_DIRECT_RDMA_SUPPORTED, heap->device))
     rdma = 0;
   /* So that network cards can reach them, where the device has it. */
@@ -329,7 +336,7 @@ weir_cu_result weir__share_segments(weir__heap *heap, int device) {
 static bool make_room(weir__segment *segment, size_t pages) {
   if (pages <= segment->room)
     return true;
-  size_t all = segment->bytes / segment->page, twice = 2 * segment->room;
+  size_t all = (size_t)(segment->bytes / segment->page), twice = 2 * segment->room;
   size_t room = twice > all ? all : twice > pages ? twice : pages;
   weir_cu_mem_handle *grown = realloc(segment->handles, room * sizeof *grown);
   if (!grown)
@@ -403,7 +410,7 @@ static bool map_block(weir__heap *heap, weir__segment *segment, weir__block *blo
   }
   if (!weir__page_map_note(heap->allocator->pages, block->address, size, arena, true))
     goto free_rest;
-  if (!map_pages(heap, segment, (block->address - segment->base) / segment->page, size / segment->page))
+  if (!map_pages(heap, segment, page_of(segment, block->address), (size_t)(size / segment->page)))
     goto forget_range;
 
   weir__tree_remove(&arena->unmapped, block);
@@ -439,7 +446,7 @@ static bool carve(weir__heap *heap, weir__segment *segment, weir__block *block, 
   uint64_t before = address - block->address, after = weir__block_bytes(block) - before - bytes;
   weir__block *low = before ? weir__arena_new_block(arena, segment, block->address, before) : NULL;
   weir__block *high = after ? weir__arena_new_block(arena, segment, address + bytes, after) : NULL;
-  size_t first = (address - segment->base) / segment->page, pages = bytes / segment->page;
+  size_t first = page_of(segment, address), pages = (size_t)(bytes / segment->page);
   if ((before && !low) || (after && !high) || !unmap_pages(heap, segment, first, pages)) {
     if (low)
       weir__slab_give(&arena->blocks, low, sizeof *low);
@@ -599,7 +606,7 @@ static weir__block *grow_expandable(weir__heap *heap, weir__arena *arena, const 
   weir__block_hold(block); /* its neighbours may be freed before it is handed out, and must not merge it */
   result = block;
   if (!count)
-    weir__record_taken(arena, block);
+    weir__trace_taken(arena, block);
   goto unlock;
 
 undo:
@@ -619,7 +626,7 @@ unlock:
 weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
                              uint64_t segment_bytes) {
   uint64_t taken = heap->reserved + heap->promised;
-  heap->trouble = WEIR_CU_SUCCESS;
+  heap->driver_error = WEIR_CU_SUCCESS;
   if (heap->has_limit && (segment_bytes > heap->limit || taken > heap->limit - segment_bytes))
     return NULL;
   bool own_memory = arena->pool->owner && arena->pool->owner->alloc;

@@ -1,7 +1,7 @@
 /*
  * Sizes: rounding, segments.
  */
-#include "alloc/heap.h"
+#include "alloc/sizes.h"
 
 /* Which interval of powers of two, from 1 MiB up, a size lies in. */
 static unsigned interval_of(uint64_t bytes) {

@@ -4,9 +4,11 @@
  * An event is written down where it happens, with the lock of its arena held, so that those of an address are in order.
  * Trackers may do whatever they like, so they are told after the operation, by the thread that did it.
  */
+#include "alloc/trace.h"
+
 #include <stdlib.h>
 
-#include "alloc/heap.h"
+#include "record/ring_file.h"
 #include "record/this_thread.h"
 
 /* ---- Operations ---- */
@@ -48,11 +50,11 @@ static void gather(weir__op *op, const weir_trace_entry *entry) {
 /* What a tracker does itself it is not told: it would never end. */
 static void tell(weir__op *op) {
   weir_allocator *allocator = op->allocator;
-  int trackers = atomic_load_explicit(&allocator->tracker_count, memory_order_acquire);
+  int trackers = atomic_load_explicit(&allocator->trackers.count, memory_order_acquire);
   weir__this_thread.is_telling = true;
   for (unsigned i = 0; i < op->count; i++)
     for (int k = 0; k < trackers; k++)
-      allocator->trackers[k].call(allocator->trackers[k].context, &op->entries[i]);
+      allocator->trackers.at[k].call.track(allocator->trackers.at[k].context, &op->entries[i]);
   weir__this_thread.is_telling = false;
   op->count = 0;
   if (op->lost)
@@ -60,7 +62,7 @@ static void tell(weir__op *op) {
   op->lost = false;
 }
 
-void weir__op_tell(void) {
+void weir__op_notify(void) {
   weir__op *op = weir__this_thread.op;
   if (op && (op->count || op->lost))
     tell(op);
@@ -84,19 +86,19 @@ static void tell_later(weir__arena *arena, weir_trace_action action, uint64_t ad
                             .bytes = bytes,
                             .stream = arena->stream,
                             .pool = arena->pool->owner ? arena->pool->owner->id : (weir_pool_id){0, 0}};
-  weir_trace_tracker observe = atomic_load_explicit(&allocator->observe, memory_order_acquire);
-  if (observe)
-    observe(allocator->observe_context, &entry);
+  weir_trace_tracker witness = atomic_load_explicit(&allocator->witness, memory_order_acquire);
+  if (witness)
+    witness(allocator->witness_context, &entry);
   /* An operation that began before somebody watched is none that he hears of. */
   weir__op *op = weir__this_thread.op;
   if (op && op->allocator == allocator && !weir__this_thread.is_telling &&
-      atomic_load_explicit(&allocator->tracker_count, memory_order_relaxed))
+      atomic_load_explicit(&allocator->trackers.count, memory_order_relaxed))
     gather(op, &entry);
 }
 
 static inline bool has_listeners(const weir_allocator *allocator) {
-  return atomic_load_explicit(&allocator->observe, memory_order_relaxed) ||
-         atomic_load_explicit(&allocator->tracker_count, memory_order_relaxed);
+  return atomic_load_explicit(&allocator->witness, memory_order_relaxed) ||
+         atomic_load_explicit(&allocator->trackers.count, memory_order_relaxed);
 }
 
 weir__writer *weir__arena_new_writer(weir__arena *arena, weir__recorder *history) {
@@ -133,19 +135,19 @@ void weir__trace_freed(weir__arena *arena, const weir__block *block) {
 
 /* ---- Who watches ---- */
 
-void weir__watch(weir_allocator *allocator) {
-  weir__lock_take(&allocator->tracker_lock);
+void weir__update_tracing(weir_allocator *allocator) {
+  weir__lock_take(&allocator->witness_lock);
   const weir__recorder *history = atomic_load(&allocator->history);
   bool recorded = history && weir__recorder_is_on(history);
   unsigned context = recorded ? weir__recorder_rules(history).context : WEIR_CONTEXT_NONE;
-  bool told = (atomic_load(&allocator->observe) && !atomic_load(&allocator->observes_segments)) ||
-              atomic_load(&allocator->tracker_count) || context == WEIR_CONTEXT_ALL;
+  bool told = (atomic_load(&allocator->witness) && !atomic_load(&allocator->witnesses_segments)) ||
+              atomic_load(&allocator->trackers.count) || context == WEIR_CONTEXT_ALL;
   for (int i = 0; i < allocator->heap_count; i++) {
-    weir__attention_set(&allocator->heaps[i], WEIR__ATTENDED, told);
-    weir__attention_set(&allocator->heaps[i], WEIR__STACKED, context != WEIR_CONTEXT_NONE);
-    weir__attention_set(&allocator->heaps[i], WEIR__WATCHED, recorded || told);
+    weir__slow_reason_set(&allocator->heaps[i], WEIR__SLOW_OBSERVED, told);
+    weir__slow_reason_set(&allocator->heaps[i], WEIR__SLOW_STACKS, context != WEIR_CONTEXT_NONE);
+    weir__slow_reason_set(&allocator->heaps[i], WEIR__SLOW_TRACED, recorded || told);
   }
-  weir__lock_give(&allocator->tracker_lock);
+  weir__lock_give(&allocator->witness_lock);
 }
 
 void weir__writers_delete(weir__pool *pool) {
@@ -154,4 +156,38 @@ void weir__writers_delete(weir__pool *pool) {
       weir__writer_delete(arena->writer);
       arena->writer = NULL;
     }
+}
+
+/* ---- What a ring file has beside entries ---- */
+
+static weir__ring_file *file_of(const weir_allocator *allocator) {
+  const weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
+  return history ? history->file : NULL;
+}
+
+void weir__trace_settings(weir_allocator *allocator) {
+  weir__ring_file *file = file_of(allocator);
+  const weir__settings *settings = atomic_load(&allocator->settings);
+  size_t length = file ? weir__settings_format(settings, NULL, 0) : 0;
+  char *conf = file ? malloc(length + 1) : NULL;
+  if (conf) {
+    weir__settings_format(settings, conf, length + 1);
+    weir__ring_file_log_settings(file, conf);
+  }
+  free(conf);
+}
+
+void weir__trace_limit(const weir__heap *heap) {
+  weir__ring_file *file = file_of(heap->allocator);
+  if (file)
+    weir__ring_file_log_limit(file, heap->device, heap->limit);
+}
+
+void weir__trace_taken(weir__arena *arena, const weir__block *block) {
+  weir__recorder *history = atomic_load_explicit(&arena->pool->heap->allocator->history, memory_order_acquire);
+  if (!history || !history->file || !weir__recorder_is_on(history))
+    return;
+  weir__writer *writer = weir__arena_writer(arena, history);
+  if (writer)
+    weir__recorder_write(writer, WEIR__ACTION_TAKEN, block->address, weir__block_bytes(block), 0);
 }

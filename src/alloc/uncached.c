@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/heap.h"
+#include "alloc/uncached.h"
+#include "base/thread.h"
 #include "driver/call.h"
 
 /* Of PyTorch's variable every value but 1 counts as not set, without a word, as it does there. */
@@ -19,11 +20,11 @@ bool weir__caching_from_env(void) {
 
 weir_status weir_allocator_set_caching(weir_allocator *allocator, int on) {
   WEIR__CHECK_ALLOCATOR(allocator);
-  if (allocator->plug)
+  if (allocator->backend)
     on = 1; /* there is no cache to turn off */
   atomic_store(&allocator->caching, on != 0);
   for (int i = 0; i < allocator->heap_count; i++)
-    weir__attention_set(&allocator->heaps[i], WEIR__UNCACHED, !on);
+    weir__slow_reason_set(&allocator->heaps[i], WEIR__SLOW_UNCACHED, !on);
   return WEIR_OK;
 }
 
@@ -34,18 +35,18 @@ weir_status weir__uncached_alloc(const char *who, weir__heap *heap, uint64_t byt
   weir_driver *driver = allocator->driver;
   weir_cu_context previous;
   weir_cu_deviceptr memory;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir_cu_result r = weir__heap_enter(heap, &previous);
   if (!r) {
     r = driver->MemAlloc(driver, &memory, bytes);
     weir__heap_leave(heap, previous);
   }
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   if (r)
     return weir__driver_status(driver, r, who, "cuMemAlloc(driver, &memory, bytes)");
-  pthread_mutex_lock(&allocator->uncached_lock);
+  weir__mutex_lock(&allocator->uncached_lock);
   bool known = weir__rangemap_insert(&allocator->uncached, memory, bytes, heap);
-  pthread_mutex_unlock(&allocator->uncached_lock);
+  weir__mutex_unlock(&allocator->uncached_lock);
   if (!known) {
     driver->MemFree(driver, memory);
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
@@ -57,21 +58,21 @@ weir_status weir__uncached_alloc(const char *who, weir__heap *heap, uint64_t byt
 static weir_cu_result give_back(weir__heap *heap, uint64_t memory) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_context previous;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir_cu_result r = weir__heap_enter(heap, &previous);
   if (!r) {
     r = driver->MemFree(driver, memory);
     weir__heap_leave(heap, previous);
   }
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   return r;
 }
 
-static weir__heap *find(weir_allocator *allocator, const void *pointer, size_t *bytes) {
+weir__heap *weir__uncached_find(weir_allocator *allocator, const void *pointer, uint64_t *bytes) {
   uint64_t base, size;
-  pthread_mutex_lock(&allocator->uncached_lock);
+  weir__mutex_lock(&allocator->uncached_lock);
   weir__heap *heap = weir__rangemap_find(&allocator->uncached, (uint64_t)pointer, &base, &size);
-  pthread_mutex_unlock(&allocator->uncached_lock);
+  weir__mutex_unlock(&allocator->uncached_lock);
   if (!heap || base != (uint64_t)pointer)
     return NULL;
   if (bytes)
@@ -79,30 +80,22 @@ static weir__heap *find(weir_allocator *allocator, const void *pointer, size_t *
   return heap;
 }
 
-weir__heap *weir__uncached_heap(weir_allocator *allocator, const void *pointer) {
-  return find(allocator, pointer, NULL);
-}
-
-bool weir__uncached_has(weir_allocator *allocator, const void *pointer, size_t *bytes) {
-  return find(allocator, pointer, bytes) != NULL;
-}
-
 bool weir__uncached_free(const char *who, weir_allocator *allocator, void *pointer, weir_status *status) {
   uint64_t base, bytes;
-  pthread_mutex_lock(&allocator->uncached_lock);
+  weir__mutex_lock(&allocator->uncached_lock);
   weir__heap *heap = weir__rangemap_find(&allocator->uncached, (uint64_t)pointer, &base, &bytes);
   if (heap && base == (uint64_t)pointer)
     weir__rangemap_remove(&allocator->uncached, base);
   else
     heap = NULL;
-  pthread_mutex_unlock(&allocator->uncached_lock);
+  weir__mutex_unlock(&allocator->uncached_lock);
   if (!heap)
     return false;
   weir_cu_result r = give_back(heap, base);
   if (r) { /* it is still out, and can be freed later */
-    pthread_mutex_lock(&allocator->uncached_lock);
+    weir__mutex_lock(&allocator->uncached_lock);
     weir__rangemap_insert(&allocator->uncached, base, bytes, heap);
-    pthread_mutex_unlock(&allocator->uncached_lock);
+    weir__mutex_unlock(&allocator->uncached_lock);
   }
   *status = r ? weir__driver_status(allocator->driver, r, who, "cuMemFree(driver, memory)") : WEIR_OK;
   return true;

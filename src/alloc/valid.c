@@ -5,8 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "alloc/heap.h"
+#include "alloc/allocator.h"
+#include "alloc/arena.h"
+#include "alloc/backend.h"
+#include "alloc/segment.h"
 #include "base/text.h"
+#include "base/thread.h"
 
 /* What the blocks of a heap add up to. */
 typedef struct tally {
@@ -56,7 +60,7 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
   if (weir__segment_of(w->heap, b) != segment || b->expandable != (segment->page != 0))
     wrong(w, "block %llx belongs to another segment", at);
   const weir_allocator *allocator = w->heap->allocator;
-  if (!weir__block_bytes(b) || !b->units != (allocator->plug != NULL))
+  if (!weir__block_bytes(b) || !b->units != (allocator->backend != NULL))
     wrong(w, "block %llx has %llu bytes", at, (unsigned long long)weir__block_bytes(b));
   if (next && weir__block_previous(next) != b)
     wrong(w, "block %llx is not the one before its next", at);
@@ -73,8 +77,8 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
       wrong(w, "block %llx is not among the unmapped", at);
     return;
   }
-  if (allocator->plug) {
-    if (weir__plug_arena(w->heap->allocator, (void *)b->address) != arena)
+  if (allocator->backend) {
+    if (weir__backend_arena(w->heap->allocator, (void *)b->address) != arena)
       wrong(w, "address %llx of a back end does not lead to its arena", at);
     if (!active || weir__block_is_split(b))
       wrong(w, "block %llx of a back end is free, or part of something", at);
@@ -111,7 +115,7 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
   bool waits = b->state == WEIR__WAITING;
   const weir__use *uses = weir__block_uses(b);
   uint32_t events = waits ? weir__block_aside_of(b)->events : 0;
-  if (waits && !events && !uses && !allocator->plug) /* stream-ordered memory waits for captures too */
+  if (waits && !events && !uses && !allocator->backend) /* stream-ordered memory waits for captures too */
     wrong(w, "block %llx waits for nothing", at);
   for (const weir__use *use = uses; use; use = use->next)
     if (use->stream == arena->stream)
@@ -174,7 +178,7 @@ static void check_arena(walk *w, const arena_tally *sum) {
   else if ((size_t)indexed != sum->free)
     wrong(w, "the index of stream %p has %ld blocks, its segments have %zu", stream, indexed, sum->free);
   /* A back end's count until they are given back, which is done without a lock. */
-  if (arena->segments != sum->segments && !w->heap->allocator->plug)
+  if (arena->segments != sum->segments && !w->heap->allocator->backend)
     wrong(w, "stream %p has %d segments, and counts %d", stream, sum->segments, arena->segments);
   if (arena->live.count != sum->live)
     wrong(w, "stream %p has %zu live blocks, its segments have %zu", stream, arena->live.count, sum->live);
@@ -255,9 +259,9 @@ static void check_pools(walk *w) {
       segments += s->arena->pool->owner == pool;
     if (segments != pool->segments)
       wrong(w, "pool {%llu, %llu} has %d segments, and counts %d", first, second, segments, pool->segments);
-    if (pool->uses < 0 || pool->is_over != (pool->uses == 0))
+    if (pool->uses < 0 || pool->is_released != (pool->uses == 0))
       wrong(w, "pool {%llu, %llu} is held %d times, and is %sover", first, second, pool->uses,
-            pool->is_over ? "" : "not ");
+            pool->is_released ? "" : "not ");
     for (const weir__private_pool *other = pool->next; other; other = other->next)
       if (other->id.first == first && other->id.second == second)
         wrong(w, "there are two pools {%llu, %llu}", first, second);
@@ -278,11 +282,12 @@ static void check_pools(walk *w) {
 static void check_events(walk *w) {
   const weir__heap *heap = w->heap;
   size_t pending = 0;
-  for (const weir__event_queue *queue = heap->queues; queue; queue = queue->next)
+  for (const weir__event_queue *queue = heap->events.first; queue; queue = queue->next)
     for (const weir__pending *p = queue->first; p; p = p->next) {
+      const weir__block *block = p->block;
       pending++;
-      if (p->block->state != WEIR__WAITING || !weir__block_aside_of(p->block)->events)
-        wrong(w, "block %llx has an event, and does not wait for one", (unsigned long long)p->block->address);
+      if (block->state != WEIR__WAITING || !weir__block_aside_of(block)->events)
+        wrong(w, "block %llx has an event, and does not wait for one", (unsigned long long)block->address);
     }
   if (pending != w->events)
     wrong(w, "%zu events are out, and blocks wait for %zu", pending, w->events);
@@ -290,13 +295,13 @@ static void check_events(walk *w) {
     wrong(w, "%zu blocks are deferred, and %zu wait", heap->deferred_count, w->waiting);
   if (pending + heap->deferred_count != heap->pending)
     wrong(w, "%zu events and blocks wait, and %zu are counted", pending + heap->deferred_count, heap->pending);
-  if ((heap->pending != 0) != ((weir__attention_of(heap) & WEIR__PENDING) != 0))
+  if ((heap->pending != 0) != ((weir__slow_reasons(heap) & WEIR__SLOW_PENDING) != 0))
     wrong(w, "%zu events and blocks wait, and allocations do %slook", heap->pending, heap->pending ? "not " : "");
 }
 
 static bool heap_is_valid(weir__heap *heap) {
   walk w = {.heap = heap, .is_valid = true};
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   size_t arenas;
   arena_tally *sums = list_arenas(heap, &arenas);
   for (size_t i = 0; i < arenas; i++) {
@@ -325,7 +330,7 @@ static bool heap_is_valid(weir__heap *heap) {
   check_events(&w);
   check_stats(&w);
   free(sums);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   return w.is_valid;
 }
 

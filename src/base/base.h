@@ -1,5 +1,5 @@
 /*
- * What every file uses: failing with a text, messages, small helpers.
+ * What every file uses: errors with a text, log messages, small helpers.
  */
 #ifndef WEIR_BASE_H
 #define WEIR_BASE_H
@@ -17,19 +17,30 @@
 #define WEIR_COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
 /* Sets the thread's last error and returns `status`. The function that first decides which error it is calls this; its
- * callers only pass the status on. The text is "who: why": who is the public call's name. */
+ * callers only pass the status on. The text is "call: why" with the public call's name. */
 weir_status weir__fail(weir_status status, const char *format, ...) WEIR_PRINTF(2, 3);
 
-/* The same with the driver's code behind it. */
+/* The same with the driver's result code. */
 weir_status weir__fail_result(weir_status status, int driver_result, const char *format, ...) WEIR_PRINTF(3, 4);
+
+/* For a public call that consists of other public calls: replaces the name of the inner call in the thread's last error
+ * by `who`, unless `status` is WEIR_OK. Returns `status`. */
+weir_status weir__fail_as(const char *who, weir_status status);
+
+/* First in a public call, for each pointer that must not be NULL: fails with "<call>: <argument> is NULL". */
+#define WEIR__CHECK_ARGUMENT(argument)                                                                                 \
+  do {                                                                                                                 \
+    if (!(argument))                                                                                                   \
+      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", __func__, #argument);                           \
+  } while (0)
 
 void weir__log(weir_log_level level, const char *format, ...) WEIR_PRINTF(2, 3);
 
-/* Registers the handlers of fork, which the first message does otherwise. Code that logs under a lock that is taken for
- * a fork calls this before it registers its own handlers, so that a fork takes that lock before the one of messages. */
+/* Registers the handlers of fork, which the first message does otherwise. Code that logs under a lock that its own fork
+ * handlers take calls this first, so that a fork takes that lock before the lock of messages. */
 void weir__log_watch_forks(void);
 
-/* Bytes for people, in the largest unit of which there is at least one: "512 bytes", "2.00 MiB". Returns `text`. */
+/* Bytes in the largest unit of which there is at least one: "512 bytes", "2.00 MiB". Returns `text`. */
 const char *weir__format_bytes(unsigned long long bytes, char text[32]);
 
 /* The same as PyTorch writes it, which has no TiB, and 1 GiB as "1024.00 MiB": for messages that PyTorch has too. */
@@ -40,15 +51,14 @@ bool weir__parse_bytes(const char *text, unsigned long long *bytes);
 
 static inline uint64_t weir__round_up(uint64_t n, uint64_t unit) { return (n + unit - 1) / unit * unit; }
 
-/* A clock that only goes forward, and not while the machine sleeps. */
+/* A clock that never goes back and stops while the machine is suspended. */
 static inline uint64_t weir__monotonic_ns(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* Reads a whole struct from a caller of another version: fields that the caller does not have keep `defaults`. `size` is
- * the caller's. */
+/* Copies a struct of a caller that may have another version: fields that the caller does not have stay as they are. */
 void weir__copy_sized(void *to, size_t to_size, const void *from, size_t from_size);
 
 /* The same for options that a caller gave to the public call `who`; NULL keeps the defaults. A size of 0 was forgotten:

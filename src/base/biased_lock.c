@@ -1,169 +1,176 @@
 #include "base/biased_lock.h"
 
-#include <linux/membarrier.h>
-#include <pthread.h>
-#include <sched.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "base/base.h"
+#include "base/clock.h"
+#include "base/thread.h"
 
-enum { FIRST_TURNS = 256, MOST_DOUBLINGS = 22, CACHE_LINE = 64 };
+enum { FIRST_STREAK = 256, MOST_BACKOFF = 22, CACHE_LINE = 64 };
 
-static const int64_t long_enough = 10000000; /* ns of leaning, beside which its end costs nothing */
+static const int64_t long_bias_ns = 10000000; /* the cost of revoking a bias that lasted this long is negligible */
 
-/* ---- Hands ---- */
+/* ---- Records of threads ---- */
 
-static weir__hand nobodys;
-static weir__hand
-    of_the_ended; /* of threads that are about to end: they get no other, which they might not give back */
-_Thread_local weir__hand *weir__my_hand = &nobodys;
+static weir__lock_owner no_owner;
+static weir__lock_owner ended_owner; /* of threads that are about to end: they could not return another record */
+_Thread_local weir__lock_owner *weir__this_lock_owner = &no_owner;
 
-static pthread_mutex_t idle_lock = PTHREAD_MUTEX_INITIALIZER;
-static weir__hand *idle;   /* guarded by idle_lock */
-static pthread_key_t ends; /* its destructor tells that a thread ends */
-static pthread_once_t made_key = PTHREAD_ONCE_INIT;
+static weir__mutex unused_lock = WEIR__MUTEX_INIT;
+static weir__lock_owner *unused;    /* guarded by unused_lock */
+static weir__thread_key thread_end; /* its destructor runs when a thread ends */
+static weir__once_flag key_once = WEIR__ONCE_INIT;
 static bool has_key;
 
-/* Others may still look at it, so it is never freed. */
-static void give_back(weir__hand *hand) {
-  pthread_mutex_lock(&idle_lock);
-  hand->next = idle;
-  idle = hand;
-  pthread_mutex_unlock(&idle_lock);
+/* Other threads may still read it, so it is never freed. */
+static void return_owner(weir__lock_owner *owner) {
+  weir__mutex_lock(&unused_lock);
+  owner->next = unused;
+  unused = owner;
+  weir__mutex_unlock(&unused_lock);
 }
 
-static void end_thread(void *hand) {
-  weir__my_hand = &of_the_ended;
-  give_back(hand);
+static void end_thread(void *owner) {
+  weir__this_lock_owner = &ended_owner;
+  return_owner(owner);
 }
 
-/* A child finds the list as it was between two calls. */
-static void hold(void) { pthread_mutex_lock(&idle_lock); }
-static void let_go(void) { pthread_mutex_unlock(&idle_lock); }
+/* The child of a fork finds the list as it was between two calls. */
+static void lock_unused(void) { weir__mutex_lock(&unused_lock); }
+static void unlock_unused(void) { weir__mutex_unlock(&unused_lock); }
 
-static void make_key(void) {
-  has_key = pthread_key_create(&ends, end_thread) == 0;
-  pthread_atfork(hold, let_go, let_go);
+static void create_key(void) {
+  has_key = weir__thread_key_create(&thread_end, end_thread) == 0;
+  weir__at_fork(lock_unused, unlock_unused, unlock_unused);
 }
 
-/* A library that is unloaded takes the destructor's code along. */
-static __attribute__((destructor)) void forget_key(void) {
+/* The destructor is unloaded with the library. */
+static __attribute__((destructor)) void delete_key(void) {
   if (has_key)
-    pthread_key_delete(ends);
+    weir__thread_key_delete(thread_end);
 }
 
-/* Without host memory it stays nobody's. */
-static void get_hand(void) {
-  pthread_once(&made_key, make_key);
-  pthread_mutex_lock(&idle_lock);
-  weir__hand *mine = idle;
+/* Gives the thread a record of its own, unless the host has no memory. */
+static void get_owner(void) {
+  weir__once(&key_once, create_key);
+  weir__mutex_lock(&unused_lock);
+  weir__lock_owner *mine = unused;
   if (mine)
-    idle = mine->next;
-  pthread_mutex_unlock(&idle_lock);
+    unused = mine->next;
+  weir__mutex_unlock(&unused_lock);
   if (!mine && (mine = aligned_alloc(CACHE_LINE, CACHE_LINE)))
     atomic_init(&mine->holds, NULL);
   if (!mine)
     return;
-  if (!has_key || pthread_setspecific(ends, mine))
-    give_back(mine);
+  if (!has_key || weir__thread_key_set(thread_end, mine))
+    return_owner(mine);
   else
-    weir__my_hand = mine;
+    weir__this_lock_owner = mine;
 }
 
 /* ---- The barrier ---- */
 
 static atomic_bool has_barrier;
 
-static long membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0); }
+#ifndef WEIR_SINGLE_THREADED
+
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static bool membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0) == 0; }
+static bool register_barrier(void) { return membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED); }
+static bool run_barrier(void) {
+  return membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) || membarrier(MEMBARRIER_CMD_GLOBAL);
+}
+
+#else
+
+static bool register_barrier(void) { return false; }
+static bool run_barrier(void) { return true; }
+
+#endif
 
 void weir__biased_prepare(void) {
-  pthread_once(&made_key, make_key);
-  if (!atomic_load_explicit(&has_barrier, memory_order_relaxed) &&
-      membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0)
+  weir__once(&key_once, create_key);
+  if (!atomic_load_explicit(&has_barrier, memory_order_relaxed) && register_barrier())
     atomic_store_explicit(&has_barrier, true, memory_order_relaxed);
 }
 
-/* A sandbox that the program has entered since may refuse it. Then time has to do: what a processor has stored, others see long
- * before this is over; and no lock leans again. */
+/* A sandbox that the program has entered since may refuse the barrier. Then it waits instead: stores become visible to
+ * other processors long before the wait is over. No lock becomes biased again. */
 static void barrier_everywhere(void) {
-  if (!membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) || !membarrier(MEMBARRIER_CMD_GLOBAL))
+  if (run_barrier())
     return;
   atomic_store_explicit(&has_barrier, false, memory_order_relaxed);
-  struct timespec left = {.tv_nsec = 10000000};
-  while (nanosleep(&left, &left)) {
-  }
+  weir__sleep_until_ns(weir__monotonic_ns() + 10000000);
 }
 
-/* ---- By the word. We have it ---- */
+/* ---- With the word held ---- */
 
-/* If it leans to us, it may go on: this once we have it by the word. */
-static inline void end_leaning_to_another(weir__biased_lock *lock) {
-  weir__hand *to = atomic_load_explicit(&lock->leans_to, memory_order_relaxed);
-  if (!to || to == weir__my_hand)
+/* A bias towards the calling thread stays, although this once it took the word. */
+static inline void revoke_other_bias(weir__biased_lock *lock) {
+  weir__lock_owner *to = atomic_load_explicit(&lock->biased_to, memory_order_relaxed);
+  if (!to || to == weir__this_lock_owner)
     return;
-  atomic_store_explicit(&lock->leans_to, NULL, memory_order_relaxed);
+  atomic_store_explicit(&lock->biased_to, NULL, memory_order_relaxed);
   barrier_everywhere();
-  if ((int64_t)weir__monotonic_ns() - lock->leant_at >= long_enough)
-    lock->doublings /= 2;
+  if ((int64_t)weir__monotonic_ns() - lock->biased_at >= long_bias_ns)
+    lock->backoff /= 2;
   else
-    lock->doublings += lock->doublings < MOST_DOUBLINGS;
+    lock->backoff += lock->backoff < MOST_BACKOFF;
 }
 
-static inline bool is_held(weir__biased_lock *lock) {
-  return lock->favourite && atomic_load_explicit(&lock->favourite->holds, memory_order_acquire) == lock;
+static inline bool is_held_by_owner(weir__biased_lock *lock) {
+  return lock->owner && atomic_load_explicit(&lock->owner->holds, memory_order_acquire) == lock;
 }
 
-static void lean(weir__biased_lock *lock) {
+static void bias_to_this_thread(weir__biased_lock *lock) {
   if (!atomic_load_explicit(&has_barrier, memory_order_relaxed))
     return;
-  if (weir__my_hand == &nobodys)
-    get_hand();
-  if (weir__my_hand == &nobodys || weir__my_hand == &of_the_ended)
+  if (weir__this_lock_owner == &no_owner)
+    get_owner();
+  if (weir__this_lock_owner == &no_owner || weir__this_lock_owner == &ended_owner)
     return;
-  lock->leant_at = (int64_t)weir__monotonic_ns();
-  lock->favourite = weir__my_hand;
-  atomic_store_explicit(&lock->leans_to, weir__my_hand, memory_order_relaxed);
+  lock->biased_at = (int64_t)weir__monotonic_ns();
+  lock->owner = weir__this_lock_owner;
+  atomic_store_explicit(&lock->biased_to, weir__this_lock_owner, memory_order_relaxed);
 }
 
-/* The lock is ours now. */
-static inline void count_turn(weir__biased_lock *lock) {
-  const void *me = &weir__my_hand;
+static inline void count_acquisition(weir__biased_lock *lock) {
+  const void *me = &weir__this_lock_owner;
   if (lock->last != me) {
     lock->last = me;
-    lock->turns = 0;
-  } else if (__builtin_expect(++lock->turns >= (uint32_t)FIRST_TURNS << lock->doublings, 0)) {
-    lock->turns = 0;
-    lean(lock);
+    lock->streak = 0;
+  } else if (__builtin_expect(++lock->streak >= (uint32_t)FIRST_STREAK << lock->backoff, 0)) {
+    lock->streak = 0;
+    bias_to_this_thread(lock);
   }
 }
 
 bool weir__biased_try(weir__biased_lock *lock) {
   if (!weir__lock_try(&lock->word))
     return false;
-  end_leaning_to_another(lock);
-  if (is_held(lock)) {
+  revoke_other_bias(lock);
+  if (is_held_by_owner(lock)) {
     weir__lock_give(&lock->word);
     return false;
   }
-  count_turn(lock);
+  count_acquisition(lock);
   return true;
 }
 
 void weir__biased_take_word(weir__biased_lock *lock) {
-  static const struct timespec nap = {.tv_nsec = 200000};
   weir__lock_take(&lock->word);
-  end_leaning_to_another(lock);
-  /* Mostly for what is left of a short operation; but it may wait for the driver, or its thread does not run. */
-  for (int looks = 1; is_held(lock); looks += looks < 4096) {
-    if (looks == 4096)
-      nanosleep(&nap, NULL);
-    else if (looks % 64 == 0)
-      sched_yield();
+  revoke_other_bias(lock);
+  /* Usually the rest of a short operation; but the owner may wait for the driver, or not be running. */
+  for (int checks = 1; is_held_by_owner(lock); checks += checks < 4096) {
+    if (checks == 4096)
+      weir__sleep_ns(200000);
+    else if (checks % 64 == 0)
+      weir__thread_yield();
     else
       weir__pause();
   }
-  count_turn(lock);
+  count_acquisition(lock);
 }

@@ -1,15 +1,16 @@
 /*
- * A lock that one thread mostly takes, and others seldom: the one takes it and gives it back with plain loads and stores. Not
- * recursive.
+ * A lock that is biased towards its owner thread: the owner takes it and gives it back with plain loads and stores. For
+ * locks that one thread takes most of the time, and others seldom. Not recursive.
  *
- * An atomic instruction costs as much as all else of a short operation. So a lock that the same thread took many times in a row
- * leans to it: its taking is to write down that it holds the lock, in its hand, and to look whether the lock still leans to it.
- * Who else wants it takes the word, which all others need anyway, ends the leaning, and has the kernel put a barrier into every
- * running thread; then either he sees what is in the hand, and waits, or its owner sees that the lock leans to nobody. That costs
- * microseconds, so if it did not lean for long, it takes twice as many turns in a row until it leans again.
+ * An atomic instruction costs as much as the rest of a short operation. So a lock that one thread took many times in a
+ * row becomes biased towards it: to take the lock, the owner notes in its own record that it holds the lock, then
+ * checks that the lock is still biased towards it. Any other thread takes the word, which all non-owners need, revokes
+ * the bias and makes the kernel execute a memory barrier in every running thread. After that, either the revoking
+ * thread sees the owner's note and waits, or the owner sees that the bias is gone. A revocation costs microseconds, so
+ * a lock whose bias did not last long needs twice as many acquisitions in a row until it becomes biased again.
  */
-#ifndef WEIR_BIASED_H
-#define WEIR_BIASED_H
+#ifndef WEIR_BIASED_LOCK_H
+#define WEIR_BIASED_LOCK_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -18,59 +19,61 @@
 
 typedef struct weir__biased_lock weir__biased_lock;
 
-/* Of one thread, which alone writes it; read by all. When the thread ends, a new one may get its hand. */
-typedef struct weir__hand {
-  _Atomic(weir__biased_lock *)
-      holds;               /* one that leans to the thread, and was taken plainly; or is being tried, for a moment */
-  struct weir__hand *next; /* of those without a thread */
-} weir__hand;
+/* The record of one thread, which alone writes it; all threads read it. A new thread may reuse that of one that
+ * ended. */
+typedef struct weir__lock_owner {
+  _Atomic(weir__biased_lock *) holds; /* a lock that it took, or is trying to take, by its bias */
+  struct weir__lock_owner *next;      /* in the list of unused records */
+} weir__lock_owner;
 
 /* All zero is a free lock. */
 struct weir__biased_lock {
-  _Atomic(weir__hand *) leans_to; /* changed by who has the word; NULL: to nobody */
-  weir__lock word;                /* for all others */
-  uint32_t turns;                 /* this and the following are guarded by the word: of the last one, in a row */
-  uint32_t doublings;             /* of the turns that it takes until it leans */
-  const void *last;               /* who had the word last */
-  weir__hand *favourite;          /* to whom it leans, or did last: he may still hold it */
-  int64_t leant_at;               /* when that began, in ns */
+  _Atomic(weir__lock_owner *) biased_to; /* changed by the holder of the word; NULL if it is biased to no thread */
+  weir__lock word;                       /* for all other threads; it guards what follows */
+  uint32_t streak;                       /* acquisitions of the word by `last`, in a row */
+  uint32_t backoff;                      /* how often the streak that makes it biased was doubled */
+  const void *last;                      /* the thread that took the word last */
+  weir__lock_owner *owner;               /* of the bias, or of the last one: it may still hold the lock */
+  int64_t biased_at;                     /* when the bias began, in ns */
 };
 
-/* That of the calling thread; one that no lock leans to, until one is about to. */
-extern _Thread_local __attribute__((visibility("hidden"), tls_model("initial-exec"))) weir__hand *weir__my_hand;
+/* The calling thread's record; until a lock is about to become biased towards the thread, one that no lock refers
+ * to. */
+extern _Thread_local __attribute__((visibility("hidden"), tls_model("initial-exec")))
+weir__lock_owner *weir__this_lock_owner;
 
-/* Asks the kernel for the barrier; where it has none, locks lean to nobody. Before that they do not either. From here
- * on forks are waited for. Thread-safe. */
+/* Asks the kernel for the barrier. Before that, and where there is none, locks never become biased. Also registers the
+ * handlers of fork. Thread-safe. */
 void weir__biased_prepare(void);
 
 void weir__biased_take_word(weir__biased_lock *lock);
 
-/* Without waiting for somebody who has it, oneself included. */
+/* Takes the lock unless any thread, the calling one included, holds it. */
 bool weir__biased_try(weir__biased_lock *lock);
 
-/* Whoever ends the leaning is sure to see the store to the hand, or this to see what he stored, so a compiler's barrier is enough.
- * No acquire is needed either: what others did under the lock this thread has seen since it took the word to make the lock lean.
- * A hand holds one lock. */
-static inline bool weir__biased_take_plainly(weir__biased_lock *lock) {
-  weir__hand *mine = weir__my_hand;
-  if (atomic_load_explicit(&lock->leans_to, memory_order_relaxed) != mine ||
+/* A thread that revokes the bias is sure to see the note in the record, or this thread to see the revocation, so a
+ * compiler barrier is enough. No acquire is needed either: this thread has seen what others did under the lock since it
+ * took the word to make the lock biased. A record notes one lock at a time. */
+static inline bool weir__biased_take_fast(weir__biased_lock *lock) {
+  weir__lock_owner *mine = weir__this_lock_owner;
+  if (atomic_load_explicit(&lock->biased_to, memory_order_relaxed) != mine ||
       atomic_load_explicit(&mine->holds, memory_order_relaxed))
     return false;
   atomic_store_explicit(&mine->holds, lock, memory_order_relaxed);
   atomic_signal_fence(memory_order_seq_cst);
-  if (__builtin_expect(atomic_load_explicit(&lock->leans_to, memory_order_relaxed) == mine, 1))
+  if (__builtin_expect(atomic_load_explicit(&lock->biased_to, memory_order_relaxed) == mine, 1))
     return true;
   atomic_store_explicit(&mine->holds, NULL, memory_order_release);
   return false;
 }
 
 static inline void weir__biased_take(weir__biased_lock *lock) {
-  if (__builtin_expect(!weir__biased_take_plainly(lock), 0))
+  if (__builtin_expect(!weir__biased_take_fast(lock), 0))
     weir__biased_take_word(lock);
 }
 
 static inline void weir__biased_give(weir__biased_lock *lock) {
-  weir__hand *mine = weir__my_hand;
+  weir__lock_owner *mine = weir__this_lock_owner;
   if (__builtin_expect(atomic_load_explicit(&mine->holds, memory_order_relaxed) == lock, 1))
     atomic_store_explicit(&mine->holds, NULL, memory_order_release);
   else

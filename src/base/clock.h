@@ -1,7 +1,7 @@
 /*
- * A clock that is read in a few nanoseconds, and what its ticks are in Unix time.
+ * A clock that is read in a few nanoseconds, the conversion of its ticks to Unix time, and sleeping.
  *
- * It is the processor's counter where that runs at one rate whatever the processor does, and the system's clock elsewhere.
+ * It is the processor's counter where that has a constant rate, and the system's monotonic clock elsewhere.
  */
 #ifndef WEIR_BASE_CLOCK_H
 #define WEIR_BASE_CLOCK_H
@@ -37,18 +37,27 @@ static inline uint64_t weir__clock_ticks(void) {
   return weir__clock_system();
 }
 
-/* Before the first reading: chooses the clock, and notes the first point. */
+/* Chooses the clock and notes the first point. Called before the first reading. */
 void weir__clock_start(void);
 
 weir__clock_point weir__clock_now(void);
 weir__clock_point weir__clock_first(void);
 weir__clock_line weir__clock_through(const weir__clock_point *first, const weir__clock_point *last);
 
-/* From the first point to now. In the first hundredth of a second it waits until that is over, to be exact enough. */
+/* The line from the first point to now. Within 10 ms of the first point it waits for the rest of them, to be exact. */
 weir__clock_line weir__clock_line_now(void);
 
 static inline int64_t weir__clock_unix_us(const weir__clock_line *line, uint64_t ticks) {
   return (line->unix_ns + (int64_t)((double)(int64_t)(ticks - line->ticks) * line->ns_per_tick)) / 1000;
 }
+
+/* A signal may end it early. */
+void weir__sleep_ns(uint64_t ns);
+
+/* Sleeps until weir__monotonic_ns reaches this time. */
+void weir__sleep_until_ns(uint64_t deadline_ns);
+
+/* The system's clock, in Unix time. */
+uint64_t weir__realtime_ns(void);
 
 #endif

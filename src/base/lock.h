@@ -1,9 +1,9 @@
 /*
- * A lock of one word: taking it, when nobody else wants it, is one atomic instruction, and giving it back a plain store. Who
- * has to wait for longer sleeps in the kernel. Not recursive.
+ * A lock of one word. Taking it without contention is one atomic instruction, and giving it back is a plain store. A
+ * thread that has to wait for long sleeps in the kernel. Not recursive.
  *
- * The price of the plain store: one who falls asleep in the very moment in which the lock is given back is not woken. So
- * nobody sleeps for long; a sleeper looks again by himself after a fraction of a millisecond.
+ * The price of the plain store: a thread that falls asleep at the very moment in which the lock is given back is not
+ * woken. Therefore sleeps are short: the sleeper checks again after a fraction of a millisecond.
  */
 #ifndef WEIR_LOCK_H
 #define WEIR_LOCK_H
@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* 0: free; 1: taken; 2: taken, and somebody sleeps. All zero is a free lock. */
+/* 0: free; 1: taken; 2: taken, and there may be sleepers. All zero is a free lock. */
 typedef struct weir__lock {
   atomic_uint word;
 } weir__lock;
@@ -19,7 +19,7 @@ typedef struct weir__lock {
 void weir__lock_wait(weir__lock *lock);
 void weir__lock_wake(weir__lock *lock);
 
-/* Lets the other threads of a core run while this one looks again and again. */
+/* Lets the other threads of a core run while this one spins. */
 static inline void weir__pause(void) {
 #if defined(__x86_64__)
   __builtin_ia32_pause();

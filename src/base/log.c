@@ -1,6 +1,5 @@
 #include "weir/log.h"
 
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -9,6 +8,7 @@
 
 #include "base/base.h"
 #include "base/text.h"
+#include "base/thread.h"
 
 static const struct {
   const char *name; /* in WEIR_LOG */
@@ -22,34 +22,34 @@ static const struct {
 
 enum { LEVEL_UNREAD = -1 };
 
-/* LEVEL_UNREAD until someone sets it or the first reader takes it from the environment. */
+/* LEVEL_UNREAD until it is set, or the first reader takes it from the environment. */
 static atomic_int current_level = LEVEL_UNREAD;
 
-/* Held while a sink runs: after weir_log_set_sink returns, the old sink and its context can be freed. Recursive, so that a
- * sink that forks does not wait for itself in before_fork. */
-static pthread_mutex_t sink_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-static weir_log_sink current_sink; /* guarded by sink_lock; NULL: stderr */
+/* Held while a sink runs: after weir_log_set_sink returns, the old sink and its context can be freed. Recursive, so
+ * that a sink that forks does not wait for itself in before_fork. */
+static weir__mutex sink_lock = WEIR__RECURSIVE_MUTEX_INIT;
+static weir_log_sink current_sink; /* guarded by sink_lock; NULL stands for stderr */
 static void *current_context;      /* guarded by sink_lock */
 
-/* A child of fork gets the lock as it was, and the thread that held it does not exist there. */
-static void before_fork(void) { pthread_mutex_lock(&sink_lock); }
-static void after_fork_in_parent(void) { pthread_mutex_unlock(&sink_lock); }
+/* The child of a fork gets the lock as it was, without the thread that held it. */
+static void before_fork(void) { weir__mutex_lock(&sink_lock); }
+static void after_fork_in_parent(void) { weir__mutex_unlock(&sink_lock); }
 static void after_fork_in_child(void) {
-  /* The unlock alone does not do: the lock knows its owner by a thread id, which the child has not got. It is there for
-   * thread sanitizer, which would think it held for ever. */
-  pthread_mutex_unlock(&sink_lock);
-  sink_lock = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+  /* The lock knows its owner by a thread id that the child does not have, so it is made anew. The unlock is for the
+   * thread sanitizer, which would consider the lock held forever. */
+  weir__mutex_unlock(&sink_lock);
+  sink_lock = (weir__mutex)WEIR__RECURSIVE_MUTEX_INIT;
 }
-static void watch_fork(void) { pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); }
+static void watch_fork(void) { weir__at_fork(before_fork, after_fork_in_parent, after_fork_in_child); }
 
 void weir__log_watch_forks(void) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, watch_fork);
+  static weir__once_flag once = WEIR__ONCE_INIT;
+  weir__once(&once, watch_fork);
 }
 
 static void lock_sink(void) {
   weir__log_watch_forks();
-  pthread_mutex_lock(&sink_lock);
+  weir__mutex_lock(&sink_lock);
 }
 
 static void emit(weir_log_level level, const char *message) {
@@ -58,7 +58,7 @@ static void emit(weir_log_level level, const char *message) {
     current_sink(current_context, level, message);
   else
     fprintf(stderr, "weir: %s: %s\n", levels[level].word, message);
-  pthread_mutex_unlock(&sink_lock);
+  weir__mutex_unlock(&sink_lock);
 }
 
 static int level_from_environment(bool *wrong) {
@@ -81,7 +81,7 @@ weir_log_level weir_log_get_level(void) {
 
   bool wrong;
   int read = level_from_environment(&wrong);
-  /* Whoever sets it first wins, and one thread only complains. */
+  /* The first thread to set it wins, and only that one complains. */
   if (!atomic_compare_exchange_strong(&current_level, &level, read))
     return (weir_log_level)level;
   if (wrong)
@@ -102,7 +102,7 @@ void weir_log_set_sink(weir_log_sink sink, void *context) {
   lock_sink();
   current_sink = sink;
   current_context = context;
-  pthread_mutex_unlock(&sink_lock);
+  weir__mutex_unlock(&sink_lock);
 }
 
 void weir__log(weir_log_level level, const char *format, ...) {

@@ -2,21 +2,27 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/system.h"
+#include "base/thread.h"
+
+#ifndef __wasi__
+
 #include <limits.h>
 #include <linux/magic.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
-#include <unistd.h>
 
 enum { MOST_LINKS = 40, MOST_NAMES = 100, SLOTS = 8, COPY_SIZE = 64 * 1024 };
 
 /* ---- Temporary files with a name, for the signal handler of a program ---- */
 
-/* A slot's path is complete while `owner` is a process id; a signal handler looks at no other. */
+/* A slot's path is complete while `owner` is a process id; a signal handler ignores all others. */
 static struct {
   atomic_int owner; /* 0: free; -1: being filled */
   char path[PATH_MAX];
@@ -29,7 +35,7 @@ static int register_part(const char *path) {
     if (!atomic_compare_exchange_strong(&slots[i].owner, &free_slot, -1))
       continue;
     memcpy(slots[i].path, path, size);
-    atomic_store(&slots[i].owner, (int)getpid());
+    atomic_store(&slots[i].owner, weir__process_id());
     return i;
   }
   return -1;
@@ -44,7 +50,7 @@ static void forget_part(weir__outfile *out) {
 }
 
 void weir__outfile_abandon_all(void) {
-  int self = (int)getpid(); /* the child of a fork has its parent's slots too */
+  int self = weir__process_id(); /* the child of a fork has its parent's slots too */
   for (int i = 0; i < SLOTS; i++)
     if (atomic_load(&slots[i].owner) == self)
       unlink(slots[i].path);
@@ -57,7 +63,7 @@ static size_t directory_length(const char *path) {
   return slash == path ? 1 : slash ? (size_t)(slash - path) : 0;
 }
 
-/* The directory that holds the last component. NULL: no host memory. */
+/* The directory that holds the last component; NULL if the host has no memory. */
 static char *directory_of(const char *path) {
   size_t length = directory_length(path);
   return length ? strndup(path, length) : strdup(".");
@@ -129,8 +135,7 @@ static int find_target(weir__outfile *out, const char *path) {
     else if (statfs(directory, &system) == 0 && system.f_type == PROC_SUPER_MAGIC) {
       /* An open file, which has its own position and perhaps no name any more. */
       int descriptor = descriptor_of(directory, at);
-      out->through =
-          descriptor >= 0 ? fcntl(descriptor, F_DUPFD_CLOEXEC, 0) : open(at, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+      out->through = descriptor >= 0 ? weir__descriptor_copy(descriptor) : open(at, O_WRONLY | O_CLOEXEC | O_NOCTTY);
       error = out->through < 0 ? errno : 0;
       free(directory);
       break;
@@ -157,12 +162,12 @@ static bool has_proc(void) {
   return is > 0;
 }
 
-/* A name in `directory` that this process has not used. NULL: no host memory. */
+/* A name in `directory` that this process has not used; NULL if the host has no memory. */
 static char *part_name(const char *directory) {
   static atomic_uint count;
   char *name;
-  return asprintf(&name, "%s/.weir-%ld-%u.part", directory, (long)getpid(), atomic_fetch_add(&count, 1)) < 0 ? NULL
-                                                                                                             : name;
+  return asprintf(&name, "%s/.weir-%d-%u.part", directory, weir__process_id(), atomic_fetch_add(&count, 1)) < 0 ? NULL
+                                                                                                                : name;
 }
 
 /* Tries names until `make` has one of its own. They are registered first: a signal may come at any time. */
@@ -234,7 +239,7 @@ int weir__outfile_open(weir__outfile *out, const char *path, weir__outfile_use u
   int error = 0;
   if (path)
     error = find_target(out, path);
-  else if ((out->through = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0)) < 0)
+  else if ((out->through = weir__descriptor_copy(STDOUT_FILENO)) < 0)
     error = errno;
   if (!error)
     error = make_contents(out, use);
@@ -296,8 +301,8 @@ static int rewrite_in_place(weir__outfile *out) {
   return to < 0 ? errno : copy_to(out, to);
 }
 
-/* Gives the temporary file the permissions of the file that it replaces. A group that cannot be set must not gain what the
- * old one had, so its bits become those of others. */
+/* Gives the temporary file the permissions of the file that it replaces. A group that cannot be set must not gain what
+ * the old one had, so its bits become those of others. */
 static int take_permissions(const weir__outfile *out) {
   const char *path = weir__outfile_contents(out);
   struct stat about;
@@ -360,3 +365,40 @@ void weir__outfile_end(weir__outfile *out) {
   free(out->target);
   *out = (weir__outfile){.fd = -1, .through = -1, .slot = -1};
 }
+
+#else
+
+/* Without links, owners and unnamed files, the contents are written in place. */
+int weir__outfile_open(weir__outfile *out, const char *path, weir__outfile_use use) {
+  *out = (weir__outfile){.fd = STDOUT_FILENO, .through = -1, .slot = -1, .is_direct = true};
+  if (!path)
+    return use == WEIR__OUTFILE_WRITE ? 0 : ENOSYS;
+  if (!(out->target = strdup(path)))
+    return ENOMEM;
+  out->fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0666);
+  out->is_direct = false;
+  int error = out->fd < 0 ? errno : 0;
+  if (error)
+    weir__outfile_end(out);
+  return error;
+}
+
+const char *weir__outfile_contents(const weir__outfile *out) { return out->target; }
+
+int weir__outfile_keep(weir__outfile *out) {
+  out->is_kept = true;
+  return 0;
+}
+
+void weir__outfile_end(weir__outfile *out) {
+  if (out->fd >= 0 && !out->is_direct)
+    close(out->fd);
+  if (out->target && !out->is_kept)
+    unlink(out->target);
+  free(out->target);
+  *out = (weir__outfile){.fd = -1, .through = -1, .slot = -1};
+}
+
+void weir__outfile_abandon_all(void) {}
+
+#endif

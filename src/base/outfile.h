@@ -3,13 +3,16 @@
  * directory, which takes the target's name when it is complete, so a reader never sees half a file. Symbolic links are
  * followed and stay; mode and, where the process may set them, owner and group of a replaced file are kept.
  *
- * Only a regular file can be replaced. Devices, FIFOs and open descriptors (/dev/stdout, /dev/fd/N) are written straight
- * through. A file whose directory does not admit a temporary file, but which is itself writable, is rewritten in place.
+ * Only a regular file can be replaced. Devices, FIFOs and open descriptors (/dev/stdout, /dev/fd/N) are written
+ * straight through. A file whose directory does not admit a temporary file, but which is itself writable, is rewritten
+ * in place.
  *
  * The temporary file has no name where the file system supports that (O_TMPFILE), so nothing is left behind however the
  * process ends. Elsewhere it is named .weir-PID-N.part; a program that handles signals calls weir__outfile_abandon_all.
  *
- * Functions return 0 or an errno value; the caller knows what to say about it. One thread at a time may use an outfile.
+ * On WASI, which has none of this, files are written in place.
+ *
+ * Functions return 0 or an errno value, for the caller to report. One thread at a time may use an outfile.
  */
 #ifndef WEIR_BASE_OUTFILE_H
 #define WEIR_BASE_OUTFILE_H

@@ -1,10 +1,10 @@
 /*
- * A radix tree over the base addresses: a node looks at six bits of the address and has up to 64 children. Levels at
- * which all addresses agree are left out, so a node always has two children or more, and depth follows the number of
- * ranges, not the width of an address. A bit set says which children are there: the neighbour of an address is a matter
- * of counting zeros in one word, which is what makes ordered questions as cheap as exact ones.
+ * A radix tree over the base addresses: a node covers six bits of the address and has up to 64 children. Levels at
+ * which all addresses agree are left out, so a node always has two children or more, and the depth follows the number
+ * of ranges, not the width of an address. A bit set tells which children exist: counting zeros in one word finds the
+ * neighbour of an address, so ordered lookups are as cheap as exact ones.
  *
- * A link is a node or a leaf; the lowest bit tells (leaf: 1). 0 is nothing.
+ * A link points to a node or, with its lowest bit set, to a leaf. 0 is no link.
  */
 #include "base/rangemap.h"
 
@@ -17,9 +17,9 @@ typedef struct leaf {
 } leaf;
 
 typedef struct node {
-  uint64_t used;          /* bit d: child[d] is there */
+  uint64_t used;          /* bit d is set if child[d] exists */
   uint64_t key;           /* an address that went through this node */
-  uint64_t shared;        /* the bits of it that all addresses of the subtree have: those above the node's own */
+  uint64_t shared;        /* a mask of the bits that all addresses of the subtree share: those above the node's own */
   unsigned shift;         /* the lowest of the node's own bits */
   uintptr_t child[WIDTH]; /* any content where `used` has no bit */
 } node;
@@ -35,7 +35,7 @@ static unsigned digit_of(const node *n, uint64_t address) { return address >> n-
 
 static bool belongs(const node *n, uint64_t address) { return ((address ^ n->key) & n->shared) == 0; }
 
-/* Makes `n` the node that tells two different addresses apart. Digits begin at bits 3, 9, 15, 21, ..., because device
+/* Makes `n` the node that separates two different addresses. Digits begin at bits 3, 9, 15, 21, ..., because device
  * memory comes in units of 2 MiB and so fills whole nodes; the lowest digit has three bits of its own. */
 static void look_between(node *n, uint64_t a, uint64_t b) {
   unsigned level = (highest(a ^ b) + 3) / DIGIT, above = level * DIGIT + 3;
@@ -62,7 +62,7 @@ static leaf *last_of(uintptr_t link) {
 
 /* The range with the highest base <= address. */
 static leaf *at_or_before(const weir__rangemap *map, uint64_t address) {
-  uintptr_t link = map->root, lower = 0; /* lower: the nearest subtree whose addresses are all lower */
+  uintptr_t link = map->root, lower = 0; /* the nearest subtree whose addresses are all lower */
   while (link != 0 && !is_leaf(link)) {
     const node *n = as_node(link);
     if (!belongs(n, address))
@@ -108,8 +108,8 @@ static void *report(const leaf *l, uint64_t *base, uint64_t *size) {
   return l->value;
 }
 
-/* Where a new leaf for `address` goes: a place in `*in` that is not used, or, with *in NULL, a link that is empty or
- * goes to what a new node has to part from the leaf. */
+/* Where a new leaf for `address` goes: an unused link in `*in`; or, with *in NULL, a link that is empty, or whose
+ * target a new node has to separate from the leaf. */
 static uintptr_t *link_for(weir__rangemap *map, uint64_t address, node **in) {
   uintptr_t *link = &map->root;
   *in = NULL;
@@ -125,7 +125,7 @@ static uintptr_t *link_for(weir__rangemap *map, uint64_t address, node **in) {
   return link;
 }
 
-/* A node with two children: `one` holds the address a, `other` the address b. NULL when the host has no memory. */
+/* A node with two children: `one` contains the address a, `other` the address b. NULL if the host has no memory. */
 static node *make_node(weir__rangemap *map, uint64_t a, uintptr_t one, uint64_t b, uintptr_t other) {
   node *n = weir__slab_take(&map->nodes, sizeof(node));
   if (n == NULL)
@@ -186,7 +186,7 @@ void *weir__rangemap_overlap(const weir__rangemap *map, uint64_t base, uint64_t 
 }
 
 void *weir__rangemap_remove(weir__rangemap *map, uint64_t base) {
-  uintptr_t *link = &map->root, *above = NULL; /* above: the link to the node that `link` is in */
+  uintptr_t *link = &map->root, *above = NULL; /* the link to the node that contains `link` */
   while (*link != 0 && !is_leaf(*link)) {
     node *n = as_node(*link);
     unsigned digit = digit_of(n, base);

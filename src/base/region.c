@@ -1,57 +1,53 @@
 #include "base/region.h"
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
+
+#include "base/memory_map.h"
+#include "base/thread.h"
 
 /* Pieces are multiples of this, so that their asides are whole pages. */
 enum { STEP = 8 << 10, SIZES = WEIR__REGION_PIECE / STEP };
 
-static const size_t most_bytes = (size_t)1 << 32;
-static const size_t least_bytes = (size_t)64 << 20;
-static const size_t ready_step = (size_t)1 << 20; /* for so much the kernel is asked at once */
+static const uint64_t most_bytes = (uint64_t)1 << 32;
+static const uint64_t least_bytes = (uint64_t)64
+                                    << 20;        /* where address space is memory, this is all that is reserved */
+static const size_t ready_step = (size_t)1 << 20; /* the system is asked for this much at once */
 
 char *weir__region_base, *weir__region_asides;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static char *begin, *asides;          /* guarded by the lock, as all below */
+static weir__mutex lock = WEIR__MUTEX_INIT;
+static char *begin, *asides;          /* guarded by the lock, as is all that follows */
 static size_t page;                   /* of the system; set with these */
 static size_t reserved, ready, taken; /* bytes from the beginning */
-static void *pieces[SIZES];           /* that came back, by their size, linked through their first word */
+static void *pieces[SIZES];           /* those given back, by size, linked through their first word */
 
-/* A leak checker, if there is one in the process: it does not look into mapped memory unless it is told to, and the index has
- * pointers to allocated memory there. */
+/* A leak checker in the process. It does not search mapped memory unless it is told to, and the index has pointers to
+ * allocated memory there. */
 extern void __lsan_register_root_region(const void *memory, size_t bytes) __attribute__((weak));
 
-/* A child finds the region as it was between two calls. */
-static void hold(void) { pthread_mutex_lock(&lock); }
-static void let_go(void) { pthread_mutex_unlock(&lock); }
+/* The child of a fork finds the region as it was between two calls. */
+static void lock_region(void) { weir__mutex_lock(&lock); }
+static void unlock_region(void) { weir__mutex_unlock(&lock); }
 
-/* Address space costs nothing, but there may be a limit to it: then it is far less, as others need some too. What begins at a
- * multiple of its size, a power of two, does not go over a multiple of 4 GiB, wherever the kernel puts it. */
+/* Address space costs nothing, but a process may be limited in it; then the region is far smaller, because the program
+ * needs some too. A range that begins at a multiple of its size, a power of two, never crosses a multiple of 4 GiB. */
 static bool reserve(void) {
-  for (size_t bytes = most_bytes; bytes >= least_bytes; bytes /= 8) {
-    size_t all = bytes + bytes + bytes / 2;
-    char *space = mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (space == MAP_FAILED)
+  for (uint64_t bytes = sizeof(size_t) < 8 ? least_bytes : most_bytes; bytes >= least_bytes; bytes /= 8) {
+    char *space = weir__map_reserve((size_t)(bytes + bytes / 2), (size_t)bytes);
+    if (!space)
       continue;
-    size_t before = -(uintptr_t)space & (bytes - 1), behind = bytes - before;
-    if (before)
-      munmap(space, before);
-    munmap(space + all - behind, behind);
-    begin = space + before;
-    asides = begin + bytes;
-    reserved = bytes;
-    taken = STEP; /* the first place is nobody's */
-    size_t offset = (uintptr_t)begin & (most_bytes - 1);
+    begin = space;
+    reserved = (size_t)bytes;
+    asides = begin + reserved;
+    taken = STEP; /* reference 0 points to nothing */
+    size_t offset = (size_t)((uintptr_t)begin & (most_bytes - 1));
     weir__region_base = begin - offset;
     weir__region_asides = asides - offset / 2;
-    page = (size_t)sysconf(_SC_PAGESIZE);
+    page = weir__map_page_size();
     if (__lsan_register_root_region)
       __lsan_register_root_region(begin, reserved);
-    pthread_atfork(hold, let_go, let_go);
+    weir__at_fork(lock_region, unlock_region, unlock_region);
     return true;
   }
   return false;
@@ -61,8 +57,8 @@ static bool make_ready(size_t until) {
   if (until <= ready)
     return true;
   size_t end = (until + ready_step - 1) / ready_step * ready_step;
-  if (end > reserved || mprotect(begin + ready, end - ready, PROT_READ | PROT_WRITE) ||
-      mprotect(asides + ready / 2, (end - ready) / 2, PROT_READ | PROT_WRITE))
+  if (end > reserved || !weir__map_commit(begin + ready, end - ready) ||
+      !weir__map_commit(asides + ready / 2, (end - ready) / 2))
     return false;
   ready = end;
   return true;
@@ -73,7 +69,7 @@ void *weir__region_take(size_t bytes) {
   void *piece = NULL;
   if (!steps || steps > SIZES)
     return NULL;
-  pthread_mutex_lock(&lock);
+  weir__mutex_lock(&lock);
   if (pieces[steps - 1]) {
     piece = pieces[steps - 1];
     pieces[steps - 1] = *(void **)piece;
@@ -82,14 +78,14 @@ void *weir__region_take(size_t bytes) {
     piece = begin + taken;
     taken += steps * STEP;
   }
-  pthread_mutex_unlock(&lock);
+  weir__mutex_unlock(&lock);
   return piece;
 }
 
-/* The kernel takes the memory back, and has zeros there the next time; but not when the program has locked all of its own, and
- * only whole pages of its own, which may be larger than a piece: it would take the rest of the page as well. */
+/* The system takes the memory back and supplies zeros the next time. It can only take whole pages, which may be larger
+ * than a piece, and refuses when the program has locked its memory. */
 static void wipe(void *memory, size_t bytes) {
-  if (((uintptr_t)memory | bytes) % page || madvise(memory, bytes, MADV_DONTNEED))
+  if (((uintptr_t)memory | bytes) % page || !weir__map_discard(memory, bytes))
     memset(memory, 0, bytes);
 }
 
@@ -97,8 +93,8 @@ void weir__region_give(void *piece, size_t bytes) {
   size_t steps = (bytes + STEP - 1) / STEP;
   wipe(piece, steps * STEP);
   wipe(weir__aside_of(piece), steps * STEP / 2);
-  pthread_mutex_lock(&lock);
+  weir__mutex_lock(&lock);
   *(void **)piece = pieces[steps - 1];
   pieces[steps - 1] = piece;
-  pthread_mutex_unlock(&lock);
+  weir__mutex_unlock(&lock);
 }

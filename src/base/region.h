@@ -1,9 +1,10 @@
 /*
- * Metadata in one range of addresses, so that 32 bits are enough to point into it: a block with four links is then half as
- * large, and twice as many of them fit into the processor's caches.
+ * Metadata in one range of addresses, so that 32 bits are enough to point into it: a block with four links is then half
+ * as large, and twice as many of them fit into the processor's caches.
  *
- * The range is reserved once for the process, between two multiples of 4 GiB, all that is there unless address space is limited,
- * and gets memory piece by piece. Each piece has an aside of half its size, elsewhere, for what is seldom looked at. Thread-safe.
+ * The range is reserved once for the process and gets memory piece by piece. It lies between two multiples of 4 GiB and
+ * is as large as that, unless address space is limited. Each piece has an aside of half its size in another place, for
+ * data that is rarely read. Thread-safe.
  */
 #ifndef WEIR_REGION_H
 #define WEIR_REGION_H
@@ -11,25 +12,26 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A place in the region: the lower half of its address; 0: none. */
+/* A reference into the region: the lower half of an address; 0 refers to nothing. */
 typedef uint32_t weir__ref;
 
 enum { WEIR__REGION_PIECE = 256 << 10 }; /* the largest */
 
-/* The multiple of 4 GiB before the region, and where its aside would be: set before the first piece is taken, never again. */
+/* The multiple of 4 GiB before the region, and where its aside would be: set before the first piece is taken, never
+ * again. */
 extern __attribute__((visibility("hidden"))) char *weir__region_base, *weir__region_asides;
 
-/* A piece of so many bytes, all zero, as is its aside; NULL: the host has no memory. It begins with a page. */
+/* A piece of `bytes`, all zero, as is its aside, at the beginning of a page. NULL if the host has no memory. */
 void *weir__region_take(size_t bytes);
 
-/* The piece goes back, with its aside. `bytes` is what it was taken with. */
+/* Gives a piece back with its aside. `bytes` is what it was taken with. */
 void weir__region_give(void *piece, size_t bytes);
 
-/* Neither of these knows of NULL. */
+/* Neither of these accepts NULL. */
 static inline void *weir__at(weir__ref ref) { return weir__region_base + ref; }
 static inline weir__ref weir__ref_of(const void *place) { return (weir__ref)(uintptr_t)place; }
 
-/* What belongs to an object of a piece: half as many bytes. */
+/* The aside of an object in a piece: half as many bytes. */
 static inline void *weir__aside_of(const void *object) { return weir__region_asides + weir__ref_of(object) / 2; }
 
 #endif

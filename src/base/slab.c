@@ -7,7 +7,7 @@
 enum {
   ALIGNMENT = 16,
   LINE = 64,             /* chunks begin with a cache line, in which they are linked */
-  CHUNK_FIRST = 4 << 10, /* small, because there may be hundreds of owners with a handful of objects each */
+  CHUNK_FIRST = 4 << 10, /* small, because hundreds of owners may have a few objects each */
   CHUNK_LARGEST = WEIR__REGION_PIECE
 };
 

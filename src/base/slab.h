@@ -1,6 +1,6 @@
 /*
- * Objects of one size, taken and given back in a few instructions. For metadata that comes and goes often: the objects
- * lie side by side, and all of them go at once with weir__slab_clear. Not thread-safe: its owner guards it.
+ * Objects of one size, taken and given back in a few instructions. For metadata that is allocated and freed often: the
+ * objects lie side by side, and weir__slab_clear frees all of them at once. Not thread-safe: its owner guards it.
  */
 #ifndef WEIR_SLAB_H
 #define WEIR_SLAB_H
@@ -8,8 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Objects that were given back are poisoned, so that the address sanitizer sees a use after the give as one after a
- * free. */
+/* Objects that were given back are poisoned, so that the address sanitizer reports their use like a use after free. */
 #if defined(__SANITIZE_ADDRESS__)
 #define WEIR__POISON 1
 #elif defined(__has_feature)
@@ -29,18 +28,18 @@
 
 /* All zero is an empty slab. */
 typedef struct weir__slab {
-  void *given;                     /* objects that came back, linked through their first word */
+  void *given;                     /* objects that were given back, linked through their first word */
   char *fresh;                     /* the part of the newest chunk that was never taken ... */
   char *end;                       /* ... ends here */
   struct weir__slab_chunk *chunks; /* all of them, the newest first */
-  bool in_region;                  /* its chunks are pieces of the region; set before the first object is taken */
+  bool in_region;                  /* chunks are pieces of the region; set before the first object is taken */
 } weir__slab;
 
-/* Takes one that was never taken before, from a new chunk if need be. */
+/* Takes an object that was never taken before, from a new chunk if necessary. */
 void *weir__slab_take_fresh(weir__slab *slab, size_t size);
 
-/* An object of `size` bytes with any content; NULL when the host has no memory. It is aligned for any type up to 16 bytes, and
- * objects of 64 bytes are cache lines. `size` is the same in every call on one slab. */
+/* An object of `size` bytes with any content; NULL when the host has no memory. It is aligned for any type up to 16
+ * bytes, and objects of 64 bytes are cache lines. `size` is the same in every call on one slab. */
 static inline void *weir__slab_take(weir__slab *slab, size_t size) {
   void *object = slab->given;
   if (!object)
@@ -57,7 +56,7 @@ static inline void weir__slab_give(weir__slab *slab, void *object, size_t size) 
   WEIR__SLAB_POISON(object, size);
 }
 
-/* Frees every object, and leaves an empty slab of the same sort. */
+/* Frees every object, and leaves an empty slab with the same in_region. */
 void weir__slab_clear(weir__slab *slab);
 
 #endif

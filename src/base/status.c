@@ -1,52 +1,53 @@
 #include "weir/status.h"
 
-#include <pthread.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/base.h"
 #include "base/text.h"
+#include "base/thread.h"
 
-/* The room for the text is made when a thread first fails: a library that is loaded into a running program can have only little
- * memory in every thread. */
+/* The buffer is allocated when a thread first fails, because a library that is loaded into a running program has little
+ * thread-local memory. */
 static _Thread_local struct {
-  const char *text; /* NULL: nothing failed yet */
-  char *room;       /* WEIR__TEXT_SIZE; NULL: not made yet */
+  const char *text; /* NULL if nothing has failed yet */
+  char *buffer;     /* WEIR__TEXT_SIZE bytes; NULL until it is needed */
   int driver_result;
 } last;
 
-static pthread_key_t room_key; /* frees it when the thread ends */
-static pthread_once_t room_once = PTHREAD_ONCE_INIT;
-static int has_room_key;
+static weir__thread_key buffer_key; /* frees it when the thread ends */
+static weir__once_flag buffer_once = WEIR__ONCE_INIT;
+static bool has_buffer_key;
 
-static void forget_room(void *room) {
-  free(room);
+static void free_buffer(void *buffer) {
+  free(buffer);
   last.text = NULL;
-  last.room = NULL;
+  last.buffer = NULL;
 }
 
-static void make_room_key(void) { has_room_key = !pthread_key_create(&room_key, forget_room); }
+static void create_buffer_key(void) { has_buffer_key = !weir__thread_key_create(&buffer_key, free_buffer); }
 
-/* A library that is unloaded takes forget_room along. */
-static __attribute__((destructor)) void forget_room_key(void) {
-  if (has_room_key)
-    pthread_key_delete(room_key);
+/* The destructor is unloaded with the library. */
+static __attribute__((destructor)) void delete_buffer_key(void) {
+  if (has_buffer_key)
+    weir__thread_key_delete(buffer_key);
 }
 
-/* NULL: no host memory. */
-static char *find_room(void) {
-  if (last.room)
-    return last.room;
-  pthread_once(&room_once, make_room_key);
-  char *room = has_room_key ? malloc(WEIR__TEXT_SIZE) : NULL;
-  if (!room)
+/* NULL if the host has no memory. */
+static char *get_buffer(void) {
+  if (last.buffer)
+    return last.buffer;
+  weir__once(&buffer_once, create_buffer_key);
+  char *buffer = has_buffer_key ? malloc(WEIR__TEXT_SIZE) : NULL;
+  if (!buffer)
     return NULL;
-  if (pthread_setspecific(room_key, room)) {
-    free(room);
+  if (weir__thread_key_set(buffer_key, buffer)) {
+    free(buffer);
     return NULL;
   }
-  return last.room = room;
+  return last.buffer = buffer;
 }
 
 const char *weir_status_name(weir_status status) {
@@ -76,11 +77,11 @@ const char *weir_last_error(void) { return last.text ? last.text : ""; }
 int weir_last_driver_result(void) { return last.driver_result; }
 
 static void fail(weir_status status, int driver_result, const char *format, va_list args) {
-  /* Not straight into its place: the arguments may quote it. */
-  char text[WEIR__TEXT_SIZE], *room = find_room();
+  /* Formatted elsewhere first: the arguments may quote the last error. */
+  char text[WEIR__TEXT_SIZE], *buffer = get_buffer();
   weir__format_text(text, sizeof text, format, args);
   weir__escape_message(text, sizeof text, strchr(format, '\n') != NULL); /* it may quote a file's names */
-  last.text = room ? memcpy(room, text, strlen(text) + 1) : weir_status_string(status);
+  last.text = buffer ? memcpy(buffer, text, strlen(text) + 1) : weir_status_string(status);
   last.driver_result = driver_result;
   weir__log(WEIR_LOG_DEBUG, "%s: %s", weir_status_name(status), text);
 }
@@ -98,5 +99,13 @@ weir_status weir__fail_result(weir_status status, int driver_result, const char 
   va_start(args, format);
   fail(status, driver_result, format, args);
   va_end(args);
+  return status;
+}
+
+weir_status weir__fail_as(const char *who, weir_status status) {
+  char text[WEIR__TEXT_SIZE], *buffer = status ? get_buffer() : NULL;
+  const char *why = buffer && last.text == buffer ? strchr(buffer, ':') : NULL;
+  if (why && (size_t)snprintf(text, sizeof text, "%s%s", who, why) < sizeof text)
+    memcpy(buffer, text, strlen(text) + 1);
   return status;
 }

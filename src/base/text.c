@@ -6,9 +6,12 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/base.h"
+#include "weir/adapter.h"
+
 void weir__format_text(char *text, size_t size, const char *format, va_list args) {
   int length = vsnprintf(text, size, format, args);
-  if (length < 0) /* a broken multibyte string: the format still says something */
+  if (length < 0) /* an invalid multibyte string: at least show the format */
     snprintf(text, size, "%s", format);
   else if ((size_t)length >= size)
     memcpy(text + size - sizeof "...", "...", sizeof "...");
@@ -76,7 +79,7 @@ void weir__escape_message(char *text, size_t size, bool keeps_lines) {
   for (size_t bytes;
        *at && (bytes = weir__utf8_length(at, &code)) && (weir__is_printable(code) || (keeps_lines && code == '\n'));)
     at += bytes;
-  if (!*at) /* as it is nearly always */
+  if (!*at) /* nearly always */
     return;
   char copy[WEIR__TEXT_SIZE];
   size_t from = (size_t)(at - text), to = from, length = strlen(text);
@@ -103,7 +106,7 @@ const char *weir__format_bytes(unsigned long long bytes, char text[32]) {
   }
   double number = (double)bytes / 1024;
   size_t unit = 0;
-  /* What would be printed as 1024.00 is one of the next unit. */
+  /* What would be printed as 1024.00 takes the next unit. */
   while (number >= 1023.995 && unit + 1 < WEIR_COUNT_OF(units)) {
     number /= 1024;
     unit++;
@@ -131,7 +134,7 @@ static const char *skip_spaces(const char *at) {
   return at;
 }
 
-/* The unit that stands at *at, which moves behind it. Upper and lower case are the same. */
+/* Reads a unit, in upper or lower case, and moves *at past it. */
 static unsigned long long parse_unit(const char **at) {
   static const char letters[] = "kmgt";
   const char *letter = **at != '\0' ? strchr(letters, tolower((unsigned char)**at)) : NULL;
@@ -198,5 +201,14 @@ weir_status weir__read_options(const char *who, const char *name, void *to, size
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the size of %s is not set; call its _init function first", who,
                       name);
   weir__copy_sized(to, to_size, from, size);
+  return WEIR_OK;
+}
+
+weir_status weir_bytes_parse(const char *text, unsigned long long *bytes) {
+  if (!text || !bytes)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", __func__, text ? "bytes" : "text");
+  if (!weir__parse_bytes(text, bytes))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: \"%s\" is not a size: expected bytes, such as 1024 or 8GiB",
+                      __func__, text);
   return WEIR_OK;
 }

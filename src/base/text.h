@@ -11,22 +11,24 @@
 
 #include "base/base.h"
 
-/* The longest error or message that is kept whole, with its NUL. Room for an error that quotes another one. */
+/* The size of the longest error or message, with its NUL. It has room for an error that quotes another one. */
 enum { WEIR__TEXT_SIZE = 2048 };
 
-/* vsnprintf, but a text that had to be cut ends in "...", so that nobody takes it for the whole. size is at least 4. */
+/* vsnprintf, but a text that had to be cut ends in "...", so that it is not mistaken for the whole. `size` is at least
+ * 4. */
 void weir__format_text(char *text, size_t size, const char *format, va_list args) WEIR_PRINTF(3, 0);
 
-/* The bytes of the UTF-8 character at `text`, which ends in a NUL, and its code; 0 if there is none, as with forms that are
- * longer than needed, surrogates, and codes above U+10FFFF. */
+/* The bytes of the UTF-8 character at `text`, which ends in a NUL, and its code; 0 if there is none, as with forms that
+ * are longer than needed, surrogates, and codes above U+10FFFF. */
 size_t weir__utf8_length(const char *text, uint32_t *code);
 
-/* Whether a character is shown where it stands. Not so are control characters, which a terminal may obey, line and paragraph
- * separators, and those that change the direction of what follows. */
+/* Whether a character is shown where it stands. Not so are control characters, which a terminal may obey, line and
+ * paragraph separators, and those that change the direction of what follows. */
 bool weir__is_printable(uint32_t code);
 
-/* Copies `length` bytes of `text`, with escapes in the place of what is not printable or not UTF-8: "\n", "\x1b", "\u202e". What
- * does not fit is cut off, after a whole character or escape. Returns the length of what was written, without the NUL. */
+/* Copies `length` bytes of `text`, with escapes in the place of what is not printable or not UTF-8: "\n", "\x1b",
+ * "\u202e". What does not fit is cut off, after a whole character or escape. Returns the length of what was written,
+ * without the NUL. */
 size_t weir__escape_text(const char *text, size_t length, char *out, size_t size);
 
 /* Escapes a text in place, or, with `keeps_lines`, all of it but newlines. */

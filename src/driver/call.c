@@ -1,10 +1,9 @@
 /*
- * Where a driver's code becomes a status with a text.
+ * Maps driver results to statuses and error texts.
  */
 #include "driver/call.h"
 
-/* Codes that Weir has no other use for, so that they have no name in driver.h. Each leaves the process unable to use
- * the device, as CUDA's documentation has it. */
+/* Results that driver.h does not name. Each leaves the process unable to use the device, by the CUDA documentation. */
 enum { CONTAINED = 226, TENSOR_MEMORY_LEAK = 721, MPS_CLIENT_TERMINATED = 810, EXTERNAL_DEVICE = 911 };
 
 weir_status weir__status_of_result(weir_cu_result result) {
@@ -61,7 +60,7 @@ weir_status weir__status_of_result(weir_cu_result result) {
   }
 }
 
-/* What a user can do about it; "" where the driver's text says enough. */
+/* What the user can do; "" if the text of the driver says enough. */
 static const char *advice(weir_cu_result result) {
   if (weir__status_of_result(result) == WEIR_ERROR_DEVICE_FAULT)
     return "; earlier work on the device may be the cause; restart the process to use the device again";
@@ -71,19 +70,19 @@ static const char *advice(weir_cu_result result) {
   case WEIR_CU_STREAM_CAPTURE_UNSUPPORTED:
     return "; make the call before or after the capture";
   case WEIR_CU_STREAM_CAPTURE_INVALIDATED:
-    return "; end the capture and begin anew without the call that failed first";
+    return "; end the capture, and begin a new one without the call that failed";
   case WEIR_CU_STREAM_CAPTURE_MERGE:
     return "; a stream can take part in one capture at a time";
   case WEIR_CU_STREAM_CAPTURE_UNMATCHED:
     return "; end the capture on the stream that began it";
   case WEIR_CU_STREAM_CAPTURE_UNJOINED:
-    return "; the stream that began the capture has to wait for every stream that joined it";
+    return "; the stream that began the capture must wait for every stream that joined it";
   case WEIR_CU_STREAM_CAPTURE_ISOLATION:
     return "; a captured stream can wait only for events that were recorded in the same capture";
   case WEIR_CU_STREAM_CAPTURE_IMPLICIT:
-    return "; use another stream than the default one, or capture on a non-blocking stream";
+    return "; use a stream other than the default one, or capture on a non-blocking stream";
   case WEIR_CU_CAPTURED_EVENT:
-    return "; record the event again outside of the capture";
+    return "; record the event again outside the capture";
   case WEIR_CU_STREAM_CAPTURE_WRONG_THREAD:
     return "; end the capture on the thread that began it, or begin it in relaxed mode";
   default:
@@ -102,8 +101,8 @@ bool weir__result_is_known(weir_cu_result result) {
   }
 }
 
-weir_status weir__driver_status(weir_driver *driver, weir_cu_result result, const char *who, const char *call) {
-  if (result == WEIR_CU_SUCCESS)
+weir_status weir__driver_status(weir_driver *driver, weir_cu_result result, const char *caller, const char *call) {
+  if (!result)
     return WEIR_OK;
   weir_status status = weir__status_of_result(result);
   if (status == WEIR_ERROR_NOT_READY)
@@ -111,23 +110,23 @@ weir_status weir__driver_status(weir_driver *driver, weir_cu_result result, cons
 
   const char *name = NULL, *text = NULL;
   if (!weir__result_is_known(result)) {
-    /* A newer driver knows more codes than we do. */
-    if (driver->GetErrorName(driver, result, &name) != WEIR_CU_SUCCESS)
+    /* A newer driver has results that driver.h does not list. */
+    if (driver->GetErrorName(driver, result, &name))
       name = NULL;
-    if (driver->GetErrorString(driver, result, &text) != WEIR_CU_SUCCESS)
+    if (driver->GetErrorString(driver, result, &text))
       text = NULL;
   }
-  return weir__fail_result(status, result, "%s: %s failed: %s (%d): %s%s", who, call,
+  return weir__fail_result(status, result, "%s: %s failed: %s (%d): %s%s", caller, call,
                            name ? name : weir_cu_result_name(result), result,
                            text ? text : weir_cu_result_string(result), advice(result));
 }
 
-weir_status weir__driver_check_stream(const char *who, weir_driver *driver, weir_cu_stream stream) {
+weir_status weir__driver_check_stream(const char *caller, weir_driver *driver, weir_cu_stream stream) {
   int priority;
   bool is_special = !stream || stream == WEIR_CU_STREAM_LEGACY || stream == WEIR_CU_STREAM_PER_THREAD;
   if (is_special || !weir__driver_can(driver, WEIR_DRIVER_CHECKS_STREAMS) ||
       driver->StreamGetPriority(driver, stream, &priority) != WEIR_CU_INVALID_HANDLE)
-    return WEIR_OK; /* other errors are those of the calls that follow */
+    return WEIR_OK; /* the calls that follow report other errors */
   return weir__fail_result(WEIR_ERROR_INVALID_HANDLE, WEIR_CU_INVALID_HANDLE,
-                           "%s: %p is not a stream: it was never created, or was destroyed", who, (void *)stream);
+                           "%s: %p is not a stream; it was never created, or it was destroyed", caller, (void *)stream);
 }

@@ -1,66 +1,79 @@
 #include "driver/client.h"
 
-#include <pthread.h>
 #include <stdio.h>
 
-enum { MOST_LISTED = 4 };
+#include "base/thread.h"
 
-static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
-static weir__client *clients; /* the newest first; guarded by list_lock */
+enum { MAX_LISTED = 4 };
 
-static void before_fork(void) { pthread_mutex_lock(&list_lock); }
-static void after_fork_in_parent(void) { pthread_mutex_unlock(&list_lock); }
+static weir__mutex list_lock = WEIR__MUTEX_INIT;
+static weir__client *clients; /* newest first; guarded by list_lock */
+
+static void before_fork(void) { weir__mutex_lock(&list_lock); }
+static void after_fork_in_parent(void) { weir__mutex_unlock(&list_lock); }
 static void after_fork_in_child(void) {
   for (weir__client *client = clients; client; client = client->next)
     client->invalidate(client);
-  clients = NULL; /* they are never removed: destroying an invalid client does nothing */
-  pthread_mutex_unlock(&list_lock);
+  clients = NULL; /* their destructors do nothing in the child, and do not remove them */
+  weir__mutex_unlock(&list_lock);
 }
-static void watch_fork(void) { pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); }
+static void add_fork_handlers(void) { weir__at_fork(before_fork, after_fork_in_parent, after_fork_in_child); }
 
 void weir__client_add(weir__client *client) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, watch_fork);
-  pthread_mutex_lock(&list_lock);
-  client->previous = NULL;
-  client->next = clients;
-  if (clients)
-    clients->previous = client;
+  static weir__once_flag once = WEIR__ONCE_INIT;
+  weir__once(&once, add_fork_handlers);
+  weir__mutex_lock(&list_lock);
+  client->link = &clients;
+  if ((client->next = clients))
+    clients->link = &client->next;
   clients = client;
-  pthread_mutex_unlock(&list_lock);
+  weir__mutex_unlock(&list_lock);
 }
 
 void weir__client_remove(weir__client *client) {
-  pthread_mutex_lock(&list_lock);
-  if (client->previous)
-    client->previous->next = client->next;
-  else
-    clients = client->next;
-  if (client->next)
-    client->next->previous = client->previous;
-  pthread_mutex_unlock(&list_lock);
+  weir__mutex_lock(&list_lock);
+  if ((*client->link = client->next))
+    client->next->link = client->link;
+  weir__mutex_unlock(&list_lock);
 }
 
-size_t weir__clients_of(const weir_driver *driver, char *text, size_t size) {
+static bool is_in_use(const weir__client *client, bool closes_driver) {
+  return client->is_idle ? !client->is_idle(client) : closes_driver;
+}
+
+size_t weir__clients_in_use(const weir_driver *driver, bool closes_driver, char *text, size_t size) {
   size_t count = 0, length = 0;
-  pthread_mutex_lock(&list_lock);
+  weir__mutex_lock(&list_lock);
   for (const weir__client *client = clients; client; client = client->next) {
-    if (client->driver != driver || count++ >= MOST_LISTED || length >= size)
+    if (client->driver != driver || !is_in_use(client, closes_driver) || count++ >= MAX_LISTED || length >= size)
       continue;
     char what[128];
     client->describe(client, what, sizeof what);
     length += (size_t)snprintf(text + length, size - length, "%s%p (%s)", length ? ", " : "", client->object, what);
   }
-  pthread_mutex_unlock(&list_lock);
-  if (count > MOST_LISTED && length < size)
-    snprintf(text + length, size - length, " and %zu more", count - MOST_LISTED);
+  weir__mutex_unlock(&list_lock);
+  if (count > MAX_LISTED && length < size)
+    snprintf(text + length, size - length, " and %zu more", count - MAX_LISTED);
   return count;
 }
 
-weir_status weir__bad_fork(const char *who) {
+void weir__clients_end(const weir_driver *driver) {
+  for (;;) {
+    weir__mutex_lock(&list_lock);
+    weir__client *client = clients;
+    while (client && (client->driver != driver || !client->end))
+      client = client->next;
+    weir__mutex_unlock(&list_lock);
+    if (!client)
+      return;
+    client->end(client); /* removes it from the list */
+  }
+}
+
+weir_status weir__bad_fork(const char *caller) {
   return weir__fail(
       WEIR_ERROR_BAD_FORK,
       "%s: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use "
       "the 'spawn' start method",
-      who);
+      caller);
 }

@@ -1,6 +1,6 @@
 /*
- * What is alive on a driver: allocators of device and host memory. A runtime does not close a driver that has clients,
- * and a fork invalidates the child's copies of them.
+ * The allocators, of device and of host memory, that use a driver. The runtime does not close a driver that has
+ * clients, and a fork invalidates the copies of them in the child.
  */
 #ifndef WEIR_DRIVER_CLIENT_H
 #define WEIR_DRIVER_CLIENT_H
@@ -13,27 +13,38 @@
 typedef struct weir__client weir__client;
 struct weir__client {
   weir_driver *driver;
-  const void *object; /* the address that the program knows */
+  const void *object; /* its public handle */
 
-  /* "device memory, back end native". Called while the list is locked: must not add or remove clients. */
+  /* Writes a description, such as "device memory, back end native". Called with the list locked: must not add or remove
+   * clients. */
   void (*describe)(const weir__client *client, char *text, size_t size);
 
-  /* Called in the child of a fork, before fork returns there: every later call on the object has to fail with
-   * weir__bad_fork. The locks inside the object are in the state in which the fork found them. */
+  /* Called in the child of a fork before fork returns there. Every later call on the object must fail with
+   * weir__bad_fork. The locks inside the object are in the state that they had at the fork. */
   void (*invalidate)(weir__client *client);
 
-  weir__client *next, *previous; /* guarded by the list's lock */
+  /* For a client that ends with the runtime; both are NULL for one that the program destroys. is_idle: nothing of it is
+   * in use by the program; called as describe is. end: destroys it, called without the list's lock. */
+  bool (*is_idle)(const weir__client *client);
+  void (*end)(weir__client *client);
+
+  weir__client *next, **link; /* guarded by the lock of the list */
 };
 
 void weir__client_add(weir__client *client);
 
-/* Not in a child that inherited the client. */
+/* Must not be called in a child that inherited the client. */
 void weir__client_remove(weir__client *client);
 
-/* The number of clients of a driver. The text lists the first few: "0x1230 (device memory, back end native), ...". */
-size_t weir__clients_of(const weir_driver *driver, char *text, size_t size);
+/* The number of clients that keep the runtime from ending: those of its driver if it would close that driver, those
+ * that end with the runtime in any case, but not idle ones. The text lists the first few: "0x1230 (device memory, back
+ * end native)". */
+size_t weir__clients_in_use(const weir_driver *driver, bool closes_driver, char *text, size_t size);
 
-/* Fails with WEIR_ERROR_BAD_FORK on behalf of the public call `who`. */
-weir_status weir__bad_fork(const char *who);
+/* Ends the clients of a driver that end with the runtime. */
+void weir__clients_end(const weir_driver *driver);
+
+/* Fails with WEIR_ERROR_BAD_FORK in the name of the public call `caller`. */
+weir_status weir__bad_fork(const char *caller);
 
 #endif

@@ -1,7 +1,9 @@
 /*
- * How NVIDIA's driver becomes a table, apart from where its symbols come from: a test can be the library.
+ * Builds the table of NVIDIA's driver. The lookup of symbols is a parameter, so that a test can stand in for the
+ * library.
  *
- * These calls set no last error, since a caller may only be trying. They write a reason, which needs "who: " in front.
+ * These calls set no last error, because the caller may fall back to another driver. They write a reason, which the
+ * caller prefixes with the name of the public call.
  */
 #ifndef WEIR_DRIVER_CUDA_H
 #define WEIR_DRIVER_CUDA_H
@@ -11,22 +13,22 @@
 
 enum { WEIR__CUDA_REASON = 1024 };
 
-/* Finds an exported symbol as dlsym does: NULL when there is none. */
+/* Finds an exported symbol as dlsym does. NULL if there is none. */
 typedef void *(*weir__cuda_lookup)(void *library, const char *symbol);
 
-/* Makes a table of a library's symbols. `name` is the library's in the reason. WEIR_ERROR_NO_DRIVER when a required
- * symbol is missing. */
+/* Makes a table from the symbols of a library. `name` is the name of the library in the reason. WEIR_ERROR_NO_DRIVER if
+ * a required symbol is missing. */
 weir_status weir__cuda_load(weir__cuda_lookup lookup, void *library, const char *name, char reason[WEIR__CUDA_REASON],
                             weir_driver **driver);
 
-/* The same with libcuda.so.1, or the library that WEIR_CUDA_LIBRARY names. */
+/* The same for libcuda.so.1, or for the library that WEIR_CUDA_LIBRARY names. */
 weir_status weir__cuda_open(char reason[WEIR__CUDA_REASON], weir_driver **driver);
 
-/* Logs that the software device is taken instead, on behalf of the public call `who`. A library that WEIR_CUDA_LIBRARY
- * names and that does not serve is worth a warning; a machine without a GPU is not. */
-void weir__cuda_log_fallback(const char *who, const char *reason);
+/* Logs that the software device is used instead: as a warning if the user named a library in WEIR_CUDA_LIBRARY,
+ * otherwise as information. */
+void weir__cuda_log_fallback(const char *caller, const char *reason);
 
-/* Starts a driver and sees whether it has a device. */
+/* Initializes a driver. True if it has a device. */
 bool weir__cuda_has_device(weir_driver *driver, char reason[WEIR__CUDA_REASON]);
 
 #endif

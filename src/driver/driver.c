@@ -1,11 +1,13 @@
 /*
- * What all tables share: names and texts, the choice of a driver, its end.
+ * What all tables share: names, texts and the end.
  */
-#include <stdlib.h>
-#include <string.h>
+#include "weir/driver.h"
+#include "base/base.h"
 
-#include "driver/cuda.h"
-#include "weir/soft.h"
+void weir_driver_init(weir_driver *driver) {
+  if (driver)
+    *driver = (weir_driver){.size = sizeof *driver};
+}
 
 const char *weir_driver_call_name(weir_driver_call call) {
   static const char *const names[] = {
@@ -17,7 +19,7 @@ const char *weir_driver_call_name(weir_driver_call call) {
 }
 
 const char *weir_cu_result_name(weir_cu_result result) {
-  if (result == WEIR_CU_SUCCESS)
+  if (!result)
     return "CUDA_SUCCESS";
   switch (result) {
 #define X(code, name, text)                                                                                            \
@@ -38,47 +40,6 @@ const char *weir_cu_result_string(weir_cu_result result) {
 #undef X
   }
   return "unrecognized error code";
-}
-
-static weir_status open_soft(weir_driver **driver) {
-  weir_soft_options options;
-  weir_soft_options_init(&options);
-  weir_status status = weir_soft_options_from_env(&options);
-  return status == WEIR_OK ? weir_driver_open_soft(&options, driver) : status;
-}
-
-static weir_status open_auto(weir_driver **driver) {
-  char reason[WEIR__CUDA_REASON];
-  weir_driver *cuda;
-  if (weir__cuda_open(reason, &cuda) == WEIR_OK) {
-    if (weir__cuda_has_device(cuda, reason)) {
-      *driver = cuda;
-      return WEIR_OK;
-    }
-    weir_driver_close(cuda);
-  }
-  weir__cuda_log_fallback("weir_driver_open", reason);
-  return open_soft(driver);
-}
-
-weir_status weir_driver_open(const char *choice, weir_driver **driver) {
-  if (!driver)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: driver is NULL", __func__);
-  const char *source = "choice";
-  if (!choice) {
-    source = "WEIR_DRIVER";
-    choice = getenv("WEIR_DRIVER");
-    if (!choice || !*choice)
-      choice = "auto";
-  }
-  if (strcmp(choice, "auto") == 0)
-    return open_auto(driver);
-  if (strcmp(choice, "cuda") == 0)
-    return weir_driver_open_cuda(driver);
-  if (strcmp(choice, "soft") == 0)
-    return open_soft(driver);
-  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is \"%s\"; allowed are \"auto\", \"cuda\" and \"soft\"",
-                    __func__, source, choice);
 }
 
 void weir_driver_close(weir_driver *driver) {

@@ -1,8 +1,10 @@
 /*
- * How busy a device is, how warm, how fast: each driver tells it in its own way, or not at all.
+ * Utilization, temperature, power and clock of a device. Each driver has its own source, or none.
  */
 #ifndef WEIR_DRIVER_METRICS_H
 #define WEIR_DRIVER_METRICS_H
+
+#include <stdbool.h>
 
 #include "weir/driver.h"
 
@@ -14,15 +16,19 @@ typedef enum weir__metric {
   WEIR__METRIC_CLOCK_RATE    /* megahertz */
 } weir__metric;
 
-/* Measures a device on behalf of the public call `who`. WEIR_ERROR_NOT_SUPPORTED, and the text says what is missing,
- * where that cannot be had. */
-weir_status weir__driver_measure(const char *who, weir_driver *driver, weir_cu_device device, weir__metric metric,
+/* Measures a device for the public call `caller`. WEIR_ERROR_NOT_SUPPORTED if the value is not available; the last
+ * error says why. */
+weir_status weir__driver_measure(const char *caller, weir_driver *driver, weir_cu_device device, weir__metric metric,
                                  int *value);
 
-/* The same of NVIDIA's driver (nvml.c) and of the software device (soft/metrics.c). */
-weir_status weir__nvml_measure(const char *who, weir_driver *driver, weir_cu_device device, weir__metric metric,
+/* For a table that states WEIR_DRIVER_NVIDIA (nvml.c). */
+weir_status weir__nvml_measure(const char *caller, weir_driver *driver, weir_cu_device device, weir__metric metric,
                                int *value);
-weir_status weir__soft_measure(const char *who, weir_driver *driver, weir_cu_device device, weir__metric metric,
+
+/* For a table of weir_driver_open_soft (soft/metrics.c). A table that wraps one is not a software device: it may list
+ * other devices. */
+bool weir__is_soft(const weir_driver *driver);
+weir_status weir__soft_measure(const char *caller, weir_driver *driver, weir_cu_device device, weir__metric metric,
                                int *value);
 
 #endif

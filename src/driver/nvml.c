@@ -1,17 +1,18 @@
 #include "driver/nvml.h"
 
-#include <dlfcn.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/base.h"
+#include "base/library.h"
+#include "base/system.h"
 #include "driver/call.h"
 #include "driver/metrics.h"
 
-/* What to look for: the newest name first. */
+/* Symbols to look up, the newest name first. */
 static const struct symbol {
-  size_t slot; /* the offset of its pointer in weir__nvml */
+  size_t slot; /* offset of the pointer in weir__nvml */
   const char *names[2];
 } symbols[] = {
     {offsetof(weir__nvml, Init), {"nvmlInit_v2", "nvmlInit"}},
@@ -32,32 +33,32 @@ static const struct symbol {
 };
 
 static const char *library_name(void) {
-  const char *name = secure_getenv("WEIR_NVML_LIBRARY");
+  const char *name = weir__secure_getenv("WEIR_NVML_LIBRARY");
   return name && *name ? name : "libnvidia-ml.so.1";
 }
 
 bool weir__nvml_open(weir__nvml *nvml) {
   *nvml = (weir__nvml){0};
-  nvml->library = dlopen(library_name(), RTLD_NOW | RTLD_LOCAL);
+  nvml->library = weir__library_open(library_name());
   if (!nvml->library)
     return false;
 
   for (size_t i = 0; i < WEIR_COUNT_OF(symbols); i++) {
     void *address = NULL;
     for (size_t n = 0; n < WEIR_COUNT_OF(symbols[i].names) && symbols[i].names[n] && !address; n++)
-      address = dlsym(nvml->library, symbols[i].names[n]);
+      address = weir__library_symbol(nvml->library, symbols[i].names[n]);
     memcpy((char *)nvml + symbols[i].slot, &address, sizeof address);
   }
   if (nvml->Init && nvml->Shutdown && nvml->Init() == 0)
     return true;
-  dlclose(nvml->library);
+  weir__library_close(nvml->library);
   *nvml = (weir__nvml){0};
   return false;
 }
 
 void weir__nvml_close(weir__nvml *nvml) {
   nvml->Shutdown();
-  dlclose(nvml->library);
+  weir__library_close(nvml->library);
   *nvml = (weir__nvml){0};
 }
 
@@ -80,22 +81,22 @@ bool weir__nvml_uuids(const weir__nvml *nvml, char uuids[][WEIR__NVML_UUID_SIZE]
   return true;
 }
 
-const char *weir__ask_processes(weir_driver *driver, weir_cu_device device, weir__nvml_process *processes,
-                                unsigned *count) {
+const char *weir__nvml_list_processes(weir_driver *driver, weir_cu_device device, weir__nvml_process *processes,
+                                      unsigned *count) {
   weir__nvml nvml;
   weir__nvml_handle handle;
   char bus[32];
   if (!weir__driver_can(driver, WEIR_DRIVER_NVIDIA))
-    return "the device is not NVIDIA's";
-  if (driver->DeviceGetPCIBusId(driver, bus, sizeof bus, device) != WEIR_CU_SUCCESS)
-    return "the driver does not tell the device's bus";
+    return "the device is not an NVIDIA device";
+  if (driver->DeviceGetPCIBusId(driver, bus, sizeof bus, device))
+    return "the driver does not report the PCI bus id of the device";
   if (!weir__nvml_open(&nvml))
     return "libnvidia-ml.so.1 cannot be loaded; it comes with NVIDIA's driver";
   bool known = nvml.DeviceGetHandleByPciBusId && nvml.DeviceGetComputeRunningProcesses &&
                nvml.DeviceGetHandleByPciBusId(bus, &handle) == 0 &&
                nvml.DeviceGetComputeRunningProcesses(handle, count, processes) == 0;
   weir__nvml_close(&nvml);
-  return known ? NULL : "NVIDIA's management library does not tell";
+  return known ? NULL : "NVIDIA's management library does not report them";
 }
 
 size_t weir__device_processes(weir_driver *driver, weir_cu_device device, weir__nvml_process *processes, size_t room) {
@@ -103,22 +104,22 @@ size_t weir__device_processes(weir_driver *driver, weir_cu_device device, weir__
   weir__nvml_process found[most];
   unsigned count = most;
   size_t written = 0;
-  if (weir__ask_processes(driver, device, found, &count))
+  if (weir__nvml_list_processes(driver, device, found, &count))
     return 0;
   for (unsigned i = 0; i < count && i < most && written < room; i++)
-    if (found[i].bytes != ~0ull) /* not told, as in a virtual machine */
+    if (found[i].bytes != ~0ull) /* NVML_VALUE_NOT_AVAILABLE, as in some virtual machines */
       processes[written++] = found[i];
   return written;
 }
 
 /* ---- Metrics ---- */
 
-/* No function of the library's can answer; its own codes are not negative. */
-enum { NO_FUNCTION = -1 };
+/* The library lacks the function. Its own results are not negative. */
+enum { MISSING_FUNCTION = -1 };
 
 static int temperature_of(const weir__nvml *nvml, weir__nvml_handle device, int *value) {
   weir__nvml_temperature newer = {.version = sizeof newer | 1u << 24, .sensor = WEIR__NVML_GPU_SENSOR};
-  int result = nvml->DeviceGetTemperatureV ? nvml->DeviceGetTemperatureV(device, &newer) : NO_FUNCTION;
+  int result = nvml->DeviceGetTemperatureV ? nvml->DeviceGetTemperatureV(device, &newer) : MISSING_FUNCTION;
   if (result == 0) {
     *value = newer.celsius;
     return 0;
@@ -135,7 +136,7 @@ static int temperature_of(const weir__nvml *nvml, weir__nvml_handle device, int 
 static int measure(const weir__nvml *nvml, weir__nvml_handle device, weir__metric metric, int *value) {
   weir__nvml_rates rates;
   unsigned number;
-  int result = NO_FUNCTION;
+  int result = MISSING_FUNCTION;
   switch (metric) {
   case WEIR__METRIC_UTILIZATION:
   case WEIR__METRIC_MEMORY_USAGE:
@@ -160,29 +161,29 @@ static int measure(const weir__nvml *nvml, weir__nvml_handle device, weir__metri
   return result;
 }
 
-weir_status weir__nvml_measure(const char *who, weir_driver *driver, weir_cu_device device, weir__metric metric,
+weir_status weir__nvml_measure(const char *caller, weir_driver *driver, weir_cu_device device, weir__metric metric,
                                int *value) {
   char bus[32];
-  weir_status status = WEIR__CALL_FOR(who, driver, DeviceGetPCIBusId(driver, bus, sizeof bus, device));
-  if (status != WEIR_OK)
+  weir_status status = WEIR__CALL_FOR(caller, driver, DeviceGetPCIBusId(driver, bus, sizeof bus, device));
+  if (status)
     return status;
   weir__nvml nvml;
   if (!weir__nvml_open(&nvml))
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
                       "%s: NVIDIA's management library %s cannot be loaded or started; it comes with the driver, and "
                       "WEIR_NVML_LIBRARY can name another file",
-                      who, library_name());
+                      caller, library_name());
   weir__nvml_handle handle;
-  int result = nvml.DeviceGetHandleByPciBusId ? nvml.DeviceGetHandleByPciBusId(bus, &handle) : NO_FUNCTION;
+  int result = nvml.DeviceGetHandleByPciBusId ? nvml.DeviceGetHandleByPciBusId(bus, &handle) : MISSING_FUNCTION;
   if (result == 0)
     result = measure(&nvml, handle, metric, value);
-  if (result == NO_FUNCTION)
-    status = weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: NVIDIA's management library %s is too old to tell", who,
-                        library_name());
+  if (result == MISSING_FUNCTION)
+    status = weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: NVIDIA's management library %s is too old for this metric",
+                        caller, library_name());
   else if (result != 0)
-    status =
-        weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: NVIDIA's management library does not tell it of device %s: %s (%d)",
-                   who, bus, nvml.ErrorString ? nvml.ErrorString(result) : "an error", result);
+    status = weir__fail(WEIR_ERROR_NOT_SUPPORTED,
+                        "%s: NVIDIA's management library does not report this metric for device %s: %s (%d)", caller,
+                        bus, nvml.ErrorString ? nvml.ErrorString(result) : "unknown error", result);
   weir__nvml_close(&nvml);
   return status;
 }

@@ -1,6 +1,6 @@
 /*
- * NVIDIA's management library, loaded at run time. It tells about devices without starting the driver, which a process
- * that wants to fork must not do.
+ * NVIDIA's management library, loaded at run time. It reports on devices without starting the driver, which a process
+ * that forks later must not do.
  */
 #ifndef WEIR_DRIVER_NVML_H
 #define WEIR_DRIVER_NVML_H
@@ -14,7 +14,7 @@ enum { WEIR__NVML_UUID_SIZE = 96 };
 
 typedef struct weir__nvml_device *weir__nvml_handle;
 
-/* As the library has it since its version 2. */
+/* nvmlProcessInfo_v2_t. */
 typedef struct weir__nvml_process {
   unsigned pid;
   unsigned long long bytes;
@@ -26,7 +26,7 @@ typedef struct weir__nvml_rates {
   unsigned gpu, memory;
 } weir__nvml_rates;
 
-/* version is sizeof | 1 << 24. */
+/* nvmlTemperature_v1_t: version is sizeof | 1 << 24. */
 typedef struct weir__nvml_temperature {
   unsigned version;
   int sensor; /* WEIR__NVML_GPU_SENSOR */
@@ -35,7 +35,7 @@ typedef struct weir__nvml_temperature {
 
 enum { WEIR__NVML_GPU_SENSOR = 0, WEIR__NVML_CLOCK_SM = 1 };
 
-/* The library's functions under its names without "nvml". All return 0 for success. One that it lacks is NULL. */
+/* The functions of the library, named without "nvml". All return 0 on success. NULL if the library lacks a function. */
 typedef struct weir__nvml {
   void *library;
   int (*Init)(void);
@@ -53,20 +53,20 @@ typedef struct weir__nvml {
   const char *(*ErrorString)(int result);
 } weir__nvml;
 
-/* Loads libnvidia-ml.so.1, or the library that WEIR_NVML_LIBRARY names, and starts it. False where it cannot. */
+/* Loads and initializes libnvidia-ml.so.1, or the library that WEIR_NVML_LIBRARY names. False on failure. */
 bool weir__nvml_open(weir__nvml *nvml);
 void weir__nvml_close(weir__nvml *nvml);
 
-/* The uuid texts of the machine's devices, `room` of them at most. False when the library cannot tell. */
+/* The UUIDs of the devices of the machine, at most `room` of them. False if the library does not report them. */
 bool weir__nvml_uuids(const weir__nvml *nvml, char uuids[][WEIR__NVML_UUID_SIZE], int room, int *count);
 
-/* The processes of a device. *count is the room for them, and then how many there are. Returns NULL, or why they are
- * not known. */
-const char *weir__ask_processes(weir_driver *driver, weir_cu_device device, weir__nvml_process *processes,
-                                unsigned *count);
+/* Lists the processes that use a device. *count is the capacity, and on return the number of processes. Returns NULL,
+ * or the reason for failing. */
+const char *weir__nvml_list_processes(weir_driver *driver, weir_cu_device device, weir__nvml_process *processes,
+                                      unsigned *count);
 
-/* The processes that have memory of a device, as far as anybody knows: up to `room` of them, none on a device that is
- * not NVIDIA's. Needs no lock, and never fails: what cannot be told is left out. */
+/* The processes that have memory on a device, at most `room` of them; none if they are not known. Takes no lock and
+ * cannot fail. */
 size_t weir__device_processes(weir_driver *driver, weir_cu_device device, weir__nvml_process *processes, size_t room);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * CUDA_VISIBLE_DEVICES: which devices a program may see, and in what order.
+ * Parses CUDA_VISIBLE_DEVICES: which devices the program sees, and in what order.
  */
 #include "driver/visible.h"
 
@@ -9,9 +9,9 @@
 
 #include "base/base.h"
 
-enum { NAMES_NONE = -1 };
+enum { NO_MATCH = -1 };
 
-/* The number that an entry begins with, as "2" in "2nd", if it is one of a device. */
+/* The leading number of an entry, such as 2 in "2nd", if there is such a device. */
 static int ordinal_of_number(const char *entry, size_t length, int count) {
   const char *end = entry + length;
   while (entry < end && isspace((unsigned char)*entry))
@@ -20,27 +20,27 @@ static int ordinal_of_number(const char *entry, size_t length, int count) {
   if (entry < end && (*entry == '-' || *entry == '+'))
     entry++;
   if (entry == end || !isdigit((unsigned char)*entry))
-    return NAMES_NONE;
+    return NO_MATCH;
   long long number = 0;
   for (; entry < end && isdigit((unsigned char)*entry); entry++) {
     number = number * 10 + (*entry - '0');
     if (number >= count)
-      return NAMES_NONE;
+      return NO_MATCH;
   }
-  return negative && number > 0 ? NAMES_NONE : (int)number;
+  return negative && number > 0 ? NO_MATCH : (int)number;
 }
 
-/* The one device whose uuid begins with the entry. Unlike numbers, names may not have spaces around them. "GPU-" alone
- * names no device, even where there is only one, as in NVIDIA's driver. */
+/* The only device whose UUID begins with the entry. Unlike numbers, UUIDs may not be surrounded by spaces. "GPU-" alone
+ * matches no device, even if there is only one, as in NVIDIA's driver. */
 static int ordinal_of_uuid(const char *entry, size_t length, const char *const *uuids, int count) {
-  int found = NAMES_NONE;
+  int found = NO_MATCH;
   if (length < 5 || memcmp(entry, "GPU-", 4) != 0)
-    return NAMES_NONE;
+    return NO_MATCH;
   for (int i = 0; i < count; i++) {
     if (!uuids[i] || strncmp(uuids[i], entry, length) != 0)
       continue;
-    if (found != NAMES_NONE)
-      return NAMES_NONE;
+    if (found != NO_MATCH)
+      return NO_MATCH;
     found = i;
   }
   return found;
@@ -56,12 +56,12 @@ int weir__visible_ordinals(const char *text, const char *const *uuids, int count
   if (strncmp(text, "MIG-", 4) == 0)
     return WEIR__VISIBLE_MIG;
 
-  /* The first entry decides for all whether names or numbers are meant. */
+  /* The first entry decides whether all are UUIDs or numbers. */
   bool names = strncmp(text, "GPU-", 4) == 0;
   for (;;) {
     size_t length = strcspn(text, ",");
     int ordinal = names ? ordinal_of_uuid(text, length, uuids, count) : ordinal_of_number(text, length, count);
-    if (ordinal == NAMES_NONE)
+    if (ordinal == NO_MATCH)
       return visible;
     for (int i = 0; i < visible; i++)
       if (ordinals[i] == ordinal)
@@ -76,15 +76,16 @@ int weir__visible_ordinals(const char *text, const char *const *uuids, int count
 
 weir_status weir_visible_devices(const char *text, const char *const *uuids, int count, int *ordinals, int *visible) {
   if (count < 0)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: count is %d", __func__, count);
-  const char *missing = count > 0 && !uuids ? "uuids" : !ordinals ? "ordinals" : !visible ? "visible" : NULL;
-  if (missing)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", __func__, missing);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: count is %d; must not be negative", __func__, count);
+  if (count > 0)
+    WEIR__CHECK_ARGUMENT(uuids);
+  WEIR__CHECK_ARGUMENT(ordinals);
+  WEIR__CHECK_ARGUMENT(visible);
   int found[WEIR_MAX_DEVICES];
   int number = weir__visible_ordinals(text, uuids, count, found);
   if (number == WEIR__VISIBLE_MIG)
-    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: \"%s\" names MIG devices, which only the driver knows", __func__,
-                      text);
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: \"%s\" names MIG devices, which only NVIDIA's driver can resolve",
+                      __func__, text);
   memcpy(ordinals, found, (size_t)number * sizeof *found);
   *visible = number;
   return WEIR_OK;

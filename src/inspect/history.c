@@ -3,9 +3,11 @@
  */
 #include <stdlib.h>
 
-#include "alloc/heap.h"
-#include "record/intern.h"
+#include "alloc/trace.h"
+#include "base/thread.h"
+#include "inspect/checkpoint.h"
 #include "record/stacks.h"
+#include "record/texts.h"
 
 static weir_status no_memory(const char *who) {
   return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
@@ -16,13 +18,13 @@ static weir__recorder *history_of(weir_allocator *allocator) {
   weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
   if (history)
     return history;
-  pthread_mutex_lock(&allocator->configure_lock);
+  weir__mutex_lock(&allocator->configure_lock);
   history = atomic_load(&allocator->history);
   if (!history) {
     history = weir__recorder_new(allocator->heap_count);
     atomic_store_explicit(&allocator->history, history, memory_order_release);
   }
-  pthread_mutex_unlock(&allocator->configure_lock);
+  weir__mutex_unlock(&allocator->configure_lock);
   return history;
 }
 
@@ -60,8 +62,8 @@ weir_status weir_history_record(weir_allocator *allocator, const weir_history_op
   if (!history)
     return no_memory(__func__);
   weir__recorder_set(history, &options);
-  weir__watch(allocator);
-  weir__record_begun(allocator);
+  weir__update_tracing(allocator);
+  weir__checkpoint_begin(allocator);
   return WEIR_OK;
 }
 
@@ -75,7 +77,7 @@ weir_status weir_history_clear(weir_allocator *allocator) {
   weir__recorder *history = atomic_load(&allocator->history);
   if (history) {
     weir__recorder_clear(history);
-    weir__record_begun(allocator);
+    weir__checkpoint_begin(allocator);
   }
   return WEIR_OK;
 }
@@ -101,7 +103,7 @@ weir_status weir_history_get_info(weir_allocator *allocator, int device, weir_hi
     free(events);
     now.kept = kept;
     now.lost = atomic_load(&history->lost) + atomic_load(&weir__stacks.lost) + atomic_load(&weir__texts.lost);
-    pthread_mutex_lock(&history->lock);
+    weir__mutex_lock(&history->lock);
     now.mode = (weir_history_mode)atomic_load(&history->mode);
     now.context = (weir_history_context)weir__recorder_rules(history).context;
     now.stacks = (weir_history_stacks)atomic_load(&history->stacks);
@@ -109,7 +111,7 @@ weir_status weir_history_get_info(weir_allocator *allocator, int device, weir_hi
     now.skip = weir__recorder_rules(history).skip;
     now.annotations = history->annotation_count;
     now.annotations_dropped = history->annotations_dropped;
-    pthread_mutex_unlock(&history->lock);
+    weir__mutex_unlock(&history->lock);
   }
   weir__copy_sized(info, info->size, &now, sizeof now);
   return WEIR_OK;

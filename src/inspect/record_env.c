@@ -4,17 +4,19 @@
  */
 #include <ctype.h>
 #include <errno.h>
-#include <pthread.h>
-#include <semaphore.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "alloc/heap.h"
+#include "alloc/allocator.h"
+#include "alloc/trace.h"
+#include "base/base.h"
+#include "base/clock.h"
+#include "base/system.h"
+#include "base/thread.h"
 #include "inspect/checkpoint.h"
-#include "inspect/record_env.h"
 #include "record/ring_file.h"
 #include "weir/snapshot.h"
 
@@ -78,7 +80,8 @@ static int64_t rank_from_env(void) {
 /* Creates a file with a name that is not in use: a process may have several allocators, and process ids are reused. */
 static weir__ring_file *create_file(const char *folder, int devices) {
   char host[64] = "", rank_text[32] = "";
-  if (gethostname(host, sizeof host - 1) != 0 || !*host)
+  weir__host_name(host, sizeof host);
+  if (!*host)
     strcpy(host, "host");
   for (char *c = host; *c; c++)
     if (*c == '/')
@@ -96,7 +99,7 @@ static weir__ring_file *create_file(const char *folder, int devices) {
   weir__ring_file *file = NULL;
   int why = mkdir(folder, 0777) == 0 || errno == EEXIST ? EEXIST : errno;
   for (int i = 1; !file && why == EEXIST && i <= MAX_FILES; i++) {
-    int length = snprintf(path, room, "%s/weir-%s%s-%ld", folder, host, rank_text, (long)getpid());
+    int length = snprintf(path, room, "%s/weir-%s%s-%ld", folder, host, rank_text, (long)weir__process_id());
     snprintf(path + length, room - (size_t)length, i > 1 ? "-%d.ring" : ".ring", i);
     file = weir__ring_file_create(path, bytes, devices, host, rank, &why);
   }
@@ -144,71 +147,13 @@ static void dump(weir_allocator *allocator, const weir__recorder *history, const
   free(path);
 }
 
-void weir__record_oom(weir_allocator *allocator) {
+static void dump_out_of_memory(weir_allocator *allocator) {
   weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
-  if (!history || !history->devices[0].tape.file)
+  if (!history || !history->devices[0].ring.file)
     return;
   int number = atomic_fetch_add(&history->dumps, 1) + 1;
   if (number <= MAX_DUMPS)
     dump(allocator, history, "oom", number);
-}
-
-/* ---- Checkpoints in the file ---- */
-
-/* The file of a device; NULL if there is none, or if it belongs to the parent of a fork. */
-static weir__ring_file *file_of_heap(const weir__heap *heap, weir__recorder **history) {
-  *history = atomic_load_explicit(&heap->allocator->history, memory_order_acquire);
-  return *history ? (*history)->devices[heap->device].tape.file : NULL;
-}
-
-static void take_checkpoint(weir__heap *heap, weir__recorder *history, weir__ring_file *file,
-                            const struct timespec *until) {
-  weir__checkpoint_take(heap, history, file, until);
-  atomic_store(&file->is_due[heap->device], false);
-  weir__attention_set(heap, WEIR__DUE, false);
-}
-
-/* Back-pressure: an allocating thread takes the checkpoint if the service thread is late, and others wait meanwhile,
- * since their events would push the last checkpoint out of the ring. The wait is bounded, because the caller may hold a
- * lock of the program that the service thread needs. */
-void weir__record_due(weir__heap *heap) {
-  enum { most_ns = 100000000 };
-  weir__recorder *history;
-  weir__ring_file *file = file_of_heap(heap, &history);
-  struct timespec until;
-  clock_gettime(CLOCK_REALTIME, &until);
-  until.tv_nsec += most_ns;
-  if (until.tv_nsec >= 1000000000) {
-    until.tv_nsec -= 1000000000;
-    until.tv_sec++;
-  }
-  if (!file || pthread_mutex_timedlock(&file->checkpoint_lock, &until) != 0) {
-    weir__attention_set(heap, WEIR__DUE, false); /* the next chunk will ask again */
-    return;
-  }
-  if (weir__attention_of(heap) & WEIR__DUE)
-    take_checkpoint(heap, history, file, &until);
-  pthread_mutex_unlock(&file->checkpoint_lock);
-}
-
-/* Takes the checkpoints that are due, or all. */
-static void take_checkpoints(weir_allocator *allocator, bool all) {
-  for (int i = 0; i < allocator->heap_count; i++) {
-    weir__recorder *history;
-    weir__ring_file *file = file_of_heap(&allocator->heaps[i], &history);
-    if (!file || !file->due)
-      continue;
-    pthread_mutex_lock(&file->checkpoint_lock);
-    if (all || atomic_load(&file->is_due[i]))
-      take_checkpoint(&allocator->heaps[i], history, file, NULL);
-    pthread_mutex_unlock(&file->checkpoint_lock);
-  }
-}
-
-void weir__record_begun(weir_allocator *allocator) {
-  const weir__recorder *history = atomic_load(&allocator->history);
-  if (history && weir__recorder_is_on(history))
-    take_checkpoints(allocator, true);
 }
 
 /* ---- Signals: a handler may do very little, so a service thread writes the snapshots ---- */
@@ -219,8 +164,8 @@ typedef struct member {
 } member;
 
 static member *members; /* allocators that have a file; guarded by members_lock */
-static pthread_mutex_t members_lock = PTHREAD_MUTEX_INITIALIZER;
-static sem_t asked; /* wakes the service thread */
+static weir__mutex members_lock = WEIR__MUTEX_INIT;
+static weir__semaphore asked; /* wakes the service thread */
 static atomic_int last_signal;
 static atomic_int asked_count, served_count; /* of signals */
 static atomic_bool has_thread;
@@ -230,19 +175,18 @@ static struct sigaction before_abort;
 static void *serve(void *unused) {
   (void)unused;
   for (;;) {
-    while (sem_wait(&asked) != 0) {
-    }
+    weir__semaphore_wait(&asked);
     int number = atomic_load(&asked_count);
     bool is_abort = atomic_load(&last_signal) == SIGABRT;
     bool is_signal = number != atomic_load(&served_count);
-    pthread_mutex_lock(&members_lock);
+    weir__mutex_lock(&members_lock);
     for (member *m = members; m; m = m->next) {
       const weir__recorder *history = atomic_load(&m->allocator->history);
-      if (is_signal && history->devices[0].tape.file) /* not the file of the parent process */
+      if (is_signal && history->devices[0].ring.file) /* not the file of the parent process */
         dump(m->allocator, history, is_abort ? "abort" : "signal", number);
-      take_checkpoints(m->allocator, false);
+      weir__checkpoints_take(m->allocator, false);
     }
-    pthread_mutex_unlock(&members_lock);
+    weir__mutex_unlock(&members_lock);
     atomic_store(&served_count, number);
   }
   return NULL;
@@ -254,27 +198,26 @@ static void on_due(void *context, int device, bool is_urgent) {
   enum { few_blocks = 1000 };
   weir_allocator *allocator = context;
   weir__recorder *history;
-  weir__ring_file *file = file_of_heap(&allocator->heaps[device], &history);
+  weir__ring_file *file = weir__checkpoint_file(&allocator->heaps[device], &history);
   if (!file)
     return;
   atomic_store(&file->is_due[device], true);
   if (is_urgent || file->blocks[device] < few_blocks || !atomic_load(&has_thread))
-    weir__attention_set(&allocator->heaps[device], WEIR__DUE, true);
+    weir__slow_reason_set(&allocator->heaps[device], WEIR__SLOW_CHECKPOINT, true);
   else
-    sem_post(&asked);
+    weir__semaphore_post(&asked);
 }
 
 /* A thread that aborts waits for the snapshot, but not forever, since it may hold a lock that the service thread needs.
  * Then the previous handler of SIGABRT runs. */
 static void on_signal(int number) {
   int saved = errno;
-  if (getpid() == owner) {
+  if (weir__process_id() == owner) {
     atomic_store(&last_signal, number);
     int mine = atomic_fetch_add(&asked_count, 1) + 1;
-    sem_post(&asked);
-    struct timespec nap = {.tv_nsec = 10000000};
+    weir__semaphore_post(&asked);
     for (int i = 0; number == SIGABRT && i < 500 && atomic_load(&served_count) < mine; i++)
-      nanosleep(&nap, NULL);
+      weir__sleep_ns(10000000);
   }
   if (number == SIGABRT) {
     sigaction(SIGABRT, &before_abort, NULL);
@@ -300,14 +243,14 @@ static int signal_from_env(void) {
 }
 
 static void start_service(void) {
-  pthread_t thread;
+  weir__thread_id thread;
   sigset_t all, before;
-  sem_init(&asked, 0, 0);
-  owner = getpid();
+  weir__semaphore_init(&asked);
+  owner = weir__process_id();
   atomic_store(&served_count, atomic_load(&asked_count));
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  int error = pthread_create(&thread, NULL, serve, NULL);
+  int error = weir__thread_start(&thread, serve, NULL);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   atomic_store(&has_thread, !error);
   if (error) {
@@ -315,7 +258,7 @@ static void start_service(void) {
               strerror(error));
     return;
   }
-  pthread_detach(thread);
+  weir__thread_detach(thread);
   struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
   sigemptyset(&action.sa_mask);
   struct sigaction before_this;
@@ -327,8 +270,8 @@ static void start_service(void) {
     sigaction(chosen, &action, NULL);
 }
 
-static void lock_members(void) { pthread_mutex_lock(&members_lock); }
-static void unlock_members(void) { pthread_mutex_unlock(&members_lock); }
+static void lock_members(void) { weir__mutex_lock(&members_lock); }
+static void unlock_members(void) { weir__mutex_unlock(&members_lock); }
 
 /* A fork waits until the service thread holds no lock. Prepare handlers run in reverse order of registration, so all
  * locks that are also taken for a fork are registered first: this handler then waits before any of them is taken. */
@@ -338,26 +281,26 @@ static void watch_forks(void) {
     weir__region_give(piece, 1);
   weir__biased_prepare();
   weir__log_watch_forks();
-  pthread_atfork(lock_members, unlock_members, unlock_members);
+  weir__at_fork(lock_members, unlock_members, unlock_members);
 }
 
 static void join(weir_allocator *allocator) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  static weir__once_flag once = WEIR__ONCE_INIT;
   member *made = malloc(sizeof *made);
   if (!made)
     return;
-  pthread_once(&once, watch_forks);
+  weir__once(&once, watch_forks);
   made->allocator = allocator;
   lock_members();
-  if (owner != getpid())
+  if (owner != weir__process_id())
     start_service();
   made->next = members;
   members = made;
   unlock_members();
 }
 
-void weir__record_end(weir_allocator *allocator) {
-  pthread_mutex_lock(&members_lock);
+static void leave(weir_allocator *allocator) {
+  weir__mutex_lock(&members_lock);
   for (member **at = &members; *at; at = &(*at)->next)
     if ((*at)->allocator == allocator) {
       member *gone = *at;
@@ -365,51 +308,12 @@ void weir__record_end(weir_allocator *allocator) {
       free(gone);
       break;
     }
-  pthread_mutex_unlock(&members_lock);
-}
-
-/* ---- What changes ---- */
-
-static void log_settings(weir_allocator *allocator, weir__ring_file *file) {
-  const weir__settings *settings = atomic_load(&allocator->settings);
-  size_t length = weir__settings_format(settings, NULL, 0);
-  char *conf = malloc(length + 1);
-  if (conf) {
-    weir__settings_format(settings, conf, length + 1);
-    weir__ring_file_log_settings(file, conf);
-  }
-  free(conf);
-}
-
-static weir__ring_file *file_of(const weir_allocator *allocator) {
-  const weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
-  return history ? history->file : NULL;
-}
-
-void weir__record_settings(weir_allocator *allocator) {
-  weir__ring_file *file = file_of(allocator);
-  if (file)
-    log_settings(allocator, file);
-}
-
-void weir__record_taken(weir__arena *arena, const weir__block *block) {
-  weir__recorder *history = atomic_load_explicit(&arena->pool->heap->allocator->history, memory_order_acquire);
-  if (!history || !history->file || !weir__recorder_is_on(history))
-    return;
-  weir__writer *writer = weir__arena_writer(arena, history);
-  if (writer)
-    weir__recorder_write(writer, WEIR__ACTION_TAKEN, block->address, weir__block_bytes(block), 0);
-}
-
-void weir__record_limit(const weir__heap *heap) {
-  weir__ring_file *file = file_of(heap->allocator);
-  if (file)
-    weir__ring_file_log_limit(file, heap->device, heap->limit);
+  weir__mutex_unlock(&members_lock);
 }
 
 /* ---- The beginning ---- */
 
-void weir__record_from_env(weir_allocator *allocator) {
+static void record_from_env(weir_allocator *allocator) {
   const char *folder = getenv("WEIR_RECORD");
   if (!folder || !*folder)
     return;
@@ -424,15 +328,18 @@ void weir__record_from_env(weir_allocator *allocator) {
     weir__recorder_delete(history);
     return;
   }
-  log_settings(allocator, file);
-  for (int i = 0; i < allocator->heap_count; i++) {
-    file->header->devices[i].memory = allocator->heaps[i].total;
-    weir__ring_file_log_limit(file, i, allocator->heaps[i].limit);
-  }
   weir__recorder_set_file(history, file);
   atomic_store_explicit(&allocator->history, history, memory_order_release);
+  weir__trace_settings(allocator);
+  for (int i = 0; i < allocator->heap_count; i++) {
+    file->header->devices[i].memory = allocator->heaps[i].total;
+    weir__trace_limit(&allocator->heaps[i]);
+  }
+  static const weir__recording_hooks hooks = {
+      .checkpoint = weir__checkpoint_take_due, .out_of_memory = dump_out_of_memory, .end = leave};
+  allocator->hooks = &hooks;
 
-  if (!allocator->plug) { /* the memory of other back ends is not replayed */
+  if (!allocator->backend) { /* the memory of other back ends is not replayed */
     file->due = on_due;
     file->due_context = allocator;
   }
@@ -443,4 +350,16 @@ void weir__record_from_env(weir_allocator *allocator) {
   join(allocator);
   weir_history_record(allocator, &options);
   weir__log(WEIR_LOG_INFO, "WEIR_RECORD: recording to %s", file->path);
+}
+
+/* The public way to make an allocator is here because only this layer can record. */
+weir_status weir_allocator_create(weir_driver *driver, const weir_allocator_options *options,
+                                  weir_allocator **allocator) {
+  weir_allocator *made = NULL;
+  weir_status status = weir__allocator_new(__func__, driver, options, allocator ? &made : NULL);
+  if (status)
+    return status;
+  record_from_env(made);
+  *allocator = made;
+  return WEIR_OK;
 }

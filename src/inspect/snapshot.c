@@ -10,10 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "record/intern.h"
+#include "alloc/arena.h"
+#include "alloc/backend.h"
+#include "base/thread.h"
 #include "record/operations.h"
 #include "record/recorder.h"
 #include "record/stacks.h"
+#include "record/texts.h"
 
 const char *weir_block_state_name(weir_block_state state) {
   static const char *const names[] = {
@@ -73,14 +76,14 @@ void weir__freeze(const weir__frozen_segment *list, size_t count) {
     if (weir__is_first_of_arena(list, i)) {
       weir__arena *arena = list[i].segment->arena;
       weir__arena_lock(arena);
-      weir__gauges_hold_still(arena);
+      weir__gauges_freeze(arena);
     }
 }
 
 void weir__unfreeze(const weir__frozen_segment *list, size_t count) {
   for (size_t i = 0; i < count; i++)
     if (weir__is_first_of_arena(list, i)) {
-      weir__gauges_let_move(list[i].segment->arena);
+      weir__gauges_unfreeze(list[i].segment->arena);
       weir__arena_unlock(list[i].segment->arena);
     }
 }
@@ -193,11 +196,11 @@ static bool take_device(weir__heap *heap, weir_pool_id pool, weir_snapshot *snap
                         const weir__history_source *source) {
   weir__frozen_segment *list;
   size_t count, before = snapshot->segment_count;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   bool done = weir__frozen_list(heap, pool, &list, &count) && copy_device(heap, snapshot, list, count, source);
   for (size_t i = 0; done && i < count; i++)
     done = make_runs(heap, snapshot, room, &list[i], source);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   if (done && snapshot->segment_count > before)
     qsort(snapshot->segments + before, snapshot->segment_count - before, sizeof *snapshot->segments, by_address);
   free(list);

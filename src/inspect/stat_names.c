@@ -1,11 +1,11 @@
 #include "inspect/stat_names.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/heap.h"
+#include "alloc/pool.h"
+#include "base/thread.h"
 #include "inspect/write_sink.h"
 
 #define GROUP(name, kinds)                                                                                             \
@@ -39,7 +39,7 @@ static const char by_pools[] = "reserved_bytes_by_private_pools";
 enum { NAME_SIZE = 48, NAMES = WEIR__STAT_COUNTS + 9 * WEIR_STAT_KINDS * WEIR__STAT_METRICS + 2 * WEIR__STAT_METRICS };
 
 static char all_names[NAMES][NAME_SIZE];
-static pthread_once_t all_names_once = PTHREAD_ONCE_INIT;
+static weir__once_flag all_names_once = WEIR__ONCE_INIT;
 
 static int by_text(const void *a, const void *b) { return strcmp(a, b); }
 
@@ -60,7 +60,7 @@ static void make_names(void) {
 size_t weir_stats_count(void) { return NAMES; }
 
 const char *weir_stats_name(size_t index) {
-  pthread_once(&all_names_once, make_names);
+  weir__once(&all_names_once, make_names);
   return index < NAMES ? all_names[index] : NULL;
 }
 
@@ -161,7 +161,7 @@ static bool take_id(const char **name, weir_pool_id *id, char text[ID_SIZE]) {
 }
 
 /* A released pool stays until the cache is emptied; it is listed as long as it has memory. */
-static bool is_listed(const weir__private_pool *pool) { return !pool->is_over || pool->segments; }
+static bool is_listed(const weir__private_pool *pool) { return !pool->is_released || pool->segments; }
 
 weir_status weir_allocator_pools(weir_allocator *allocator, int device, weir_pool_id *pools, size_t room,
                                  size_t *count) {
@@ -172,11 +172,11 @@ weir_status weir_allocator_pools(weir_allocator *allocator, int device, weir_poo
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
   size_t n = 0;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   for (const weir__private_pool *p = heap->private_pools; p; p = p->next)
     if (is_listed(p) && n++ < room)
       pools[n - 1] = p->id;
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   *count = n;
   return WEIR_OK;
 }
@@ -196,11 +196,11 @@ weir_status weir_allocator_get_stat(weir_allocator *allocator, int device, const
     int kind = take_id(&rest, &id, text) ? take_one_of(&rest, weir__stat_kinds, WEIR_STAT_KINDS) : -1;
     if (kind < 0)
       return no_name(__func__, name);
-    pthread_mutex_lock(&heap->lock);
+    weir__mutex_lock(&heap->lock);
     const weir__pool_record *pool = weir__pool_record_find(heap, id);
     if (pool)
       memcpy(stats, pool->reserved_bytes, sizeof stats);
-    pthread_mutex_unlock(&heap->lock);
+    weir__mutex_unlock(&heap->lock);
     if (!pool)
       return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Could not find pool of id {%llu, %llu}", __func__,
                         (unsigned long long)id.first, (unsigned long long)id.second);
@@ -228,7 +228,7 @@ static int by_id(const void *a, const void *b) {
 /* Copies the statistics of all listed private pools under one lock. false if there is no host memory. */
 static bool list_pools(weir__heap *heap, pool_stats **pools, size_t *count) {
   size_t room = 0, n = 0;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   for (const weir__private_pool *p = heap->private_pools; p; p = p->next)
     room++;
   pool_stats *list = malloc((room + 1) * sizeof *list);
@@ -237,7 +237,7 @@ static bool list_pools(weir__heap *heap, pool_stats **pools, size_t *count) {
       list[n].id = p->id;
       memcpy(list[n++].reserved, p->record->reserved_bytes, sizeof list->reserved);
     }
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   if (list)
     qsort(list, n, sizeof *list, by_id);
   *pools = list;

@@ -196,7 +196,7 @@ weir_status weir_allocator_processes(weir_allocator *allocator, int device, char
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
-  const char *why = weir__ask_processes(allocator->driver, heap->device, processes, &count);
+  const char *why = weir__nvml_list_processes(allocator->driver, heap->device, processes, &count);
   if (why)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: cannot list the processes of device %d: %s", __func__, device,
                       why);

@@ -1,6 +1,5 @@
 #include "inspect/symbols.h"
 
-#include <dlfcn.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +7,8 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/library.h"
+#include "base/thread.h"
 #include "inspect/snapshot.h"
 
 /* ---- The part of libdw that is used; layouts and numbers are those of its stable ABI ---- */
@@ -86,12 +87,12 @@ static const struct symbol {
 
 /* Requires all functions; every libdw in use has them. */
 static bool libdw_open(libdw *dw, const char *name) {
-  dw->library = dlopen(name ? name : "libdw.so.1", RTLD_NOW | RTLD_LOCAL);
+  dw->library = weir__library_open(name ? name : "libdw.so.1");
   for (size_t i = 0; dw->library && i < WEIR_COUNT_OF(names); i++) {
-    void *address = dlsym(dw->library, names[i].name);
+    void *address = weir__library_symbol(dw->library, names[i].name);
     memcpy((char *)dw + names[i].slot, &address, sizeof address);
     if (!address) {
-      dlclose(dw->library);
+      weir__library_close(dw->library);
       dw->library = NULL;
     }
   }
@@ -147,7 +148,7 @@ void weir__symbols_delete(weir__symbols *symbols) {
   if (symbols->session)
     symbols->dw.end(symbols->session);
   if (symbols->dw.library)
-    dlclose(symbols->dw.library);
+    weir__library_close(symbols->dw.library);
   weir__text_set_clear(&symbols->texts);
   free(symbols->symbols);
   free(symbols->table);
@@ -156,10 +157,10 @@ void weir__symbols_delete(weir__symbols *symbols) {
 
 /* A C program may read the recording of a C++ program: then the C++ library is loaded, and stays loaded. */
 static void find_demangler(weir__symbols *s) {
-  void *demangle = dlsym(RTLD_DEFAULT, "__cxa_demangle");
+  void *demangle = weir__library_symbol(NULL, "__cxa_demangle");
   if (!demangle && s->path) {
-    void *library = dlopen("libstdc++.so.6", RTLD_NOW | RTLD_LOCAL);
-    demangle = library ? dlsym(library, "__cxa_demangle") : NULL;
+    void *library = weir__library_open("libstdc++.so.6");
+    demangle = library ? weir__library_symbol(library, "__cxa_demangle") : NULL;
   }
   memcpy(&s->demangle, &demangle, sizeof demangle);
 }
@@ -175,7 +176,7 @@ static void start(weir__symbols *s) {
     return;
   s->dw.report_begin(s->session);
   bool reported = s->path ? s->dw.report_elf(s->session, s->path, s->path, -1, s->base, true) != NULL
-                          : s->dw.proc_report(s->session, getpid()) == 0;
+                          : s->dw.proc_report(s->session, weir__process_id()) == 0;
   if (s->dw.report_end(s->session, NULL, NULL) != 0 || !reported) {
     s->dw.end(s->session);
     s->session = NULL;
@@ -251,7 +252,7 @@ static bool add_inlined(weir__symbols *s, void *module, uint64_t address, const 
       continue;
     done = add(s, name, *file, *line);
     uint64_t number = number_of(dw, &around[i], AT_CALL_FILE);
-    *file = files && number < file_count ? dw->file(files, number, NULL, NULL) : NULL;
+    *file = files && number < file_count ? dw->file(files, (size_t)number, NULL, NULL) : NULL;
     *line = (int)number_of(dw, &around[i], AT_CALL_LINE);
   }
   free(scopes);
@@ -270,10 +271,10 @@ static bool look_up(weir__symbols *s, uint64_t address) {
     if (at && !add_inlined(s, module, address, &file, &line, &function))
       return false;
   }
-  Dl_info info;
-  if ((!function || !file) && !s->path && dladdr((void *)(uintptr_t)address, &info)) {
-    function = function ? function : info.dli_sname;
-    file = file ? file : info.dli_fname;
+  const char *name, *path;
+  if ((!function || !file) && !s->path && weir__library_at(address, &name, &path)) {
+    function = function ? function : name;
+    file = file ? file : path;
   }
   return add(s, function, file, line);
 }

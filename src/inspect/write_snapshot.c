@@ -10,6 +10,7 @@
 
 #include "base/base.h"
 #include "base/outfile.h"
+#include "base/system.h"
 #include "inspect/snapshot.h"
 #include "inspect/symbols.h"
 
@@ -542,7 +543,7 @@ weir_status weir_snapshot_save(const weir_snapshot *snapshot, weir_snapshot_form
   if (error)
     return weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot write %s: %s", __func__, path, strerror(error));
   weir_status status = WEIR_OK;
-  int descriptor = fcntl(out.fd, F_DUPFD_CLOEXEC, 0);
+  int descriptor = weir__descriptor_copy(out.fd);
   FILE *file = descriptor >= 0 ? fdopen(descriptor, "wb") : NULL;
   if (!file) {
     error = errno;

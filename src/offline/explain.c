@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "alloc/sizes.h"
 #include "base/base.h"
 #include "offline/describe.h"
 #include "offline/explain_parts.h"

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "alloc/sizes.h"
 #include "base/base.h"
 #include "base/rangemap.h"
 

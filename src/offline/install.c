@@ -1,5 +1,8 @@
 #include "offline/install.h"
 
+#include "alloc/arena.h"
+#include "alloc/pool.h"
+#include "alloc/segment.h"
 #include "base/base.h"
 #include "weir/pool.h"
 

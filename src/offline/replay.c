@@ -16,8 +16,16 @@
 #include <string.h>
 #include <time.h>
 
-#include "alloc/heap.h"
+#include "alloc/alloc.h"
+#include "alloc/allocator.h"
+#include "alloc/arena.h"
+#include "alloc/backend.h"
+#include "alloc/events.h"
+#include "alloc/miss.h"
+#include "alloc/pool.h"
 #include "alloc/reclaim.h"
+#include "alloc/sizes.h"
+#include "alloc/trace.h"
 #include "offline/ages.h"
 #include "offline/install.h"
 #include "offline/replay_plan.h"
@@ -242,7 +250,7 @@ static bool ask_past_cache(replay *r, const weir__recording_entry *event, void *
   weir__arena_unlock(arena);
   if (!block)
     return false;
-  *status = weir__alloc_new("replay", r->heap, arena, settings, size, event->size, pointer);
+  *status = weir__alloc_miss("replay", r->heap, arena, settings, size, event->size, pointer);
   r->report->raced++;
   return true;
 }
@@ -251,10 +259,10 @@ static bool ask_past_cache(replay *r, const weir__recording_entry *event, void *
 static weir_status alloc_from(replay *r, weir__private_pool *owner, uint64_t bytes, weir_cu_stream stream,
                               void **pointer) {
   if (owner)
-    atomic_fetch_add(&owner->visitors, 1);
+    atomic_fetch_add(&owner->in_flight, 1);
   weir_status status = weir__alloc("replay", r->heap, owner, bytes, stream, pointer);
   if (owner)
-    atomic_fetch_sub(&owner->visitors, 1);
+    atomic_fetch_sub(&owner->in_flight, 1);
   return status;
 }
 
@@ -586,9 +594,9 @@ static weir_status set_up(replay *r, const weir__plan_limit *limit) {
     return status;
   weir_allocator_set_limit(r->allocator, 0, limit->limit);
   if (r->check) { /* within the operation: where the next segment is placed depends on how many were compared */
-    r->allocator->observe = compare;
-    r->allocator->observe_context = r;
-    weir__watch(r->allocator);
+    r->allocator->witness = compare;
+    r->allocator->witness_context = r;
+    weir__update_tracing(r->allocator);
   }
   return WEIR_OK;
 }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/heap.h"
+#include "alloc/sizes.h"
 #include "base/rangemap.h"
 #include "offline/initial_state.h"
 

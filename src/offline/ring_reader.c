@@ -671,7 +671,7 @@ static weir_status gather(loader *l, int device, const weir__ring_file_start *st
   *found = 0;
   for (size_t i = 0; i < count; i++)
     for (unsigned k = 0, has = count_at(l, places[i].at); k < has; k++) {
-      uint64_t at = places[i].at + offsetof(weir__chunk, events) + k * sizeof(weir__entry);
+      uint64_t at = places[i].at + offsetof(weir__chunk, entries) + k * sizeof(weir__entry);
       weir__entry e;
       memcpy(&e, l->data + at, sizeof e);
       if (e.device >= l->header->device_count || e.action >= WEIR_TRACE_ACTIONS)
@@ -771,7 +771,7 @@ static weir_status find_early(loader *l, int device, weir__entry *events, size_t
   if (grown) {
     s->early = grown;
     for (size_t i = 0; i < found; i++)
-      grown[s->early_count++] = (weir__recording_early){device, early[i].event, early[i].request};
+      grown[s->early_count++] = (weir__recording_early){device, early[i].entry, early[i].request};
   }
   weir__drop(early);
   return grown ? WEIR_OK : no_memory(l);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "alloc/arena.h"
 #include "offline/byte_reader.h"
 
 void weir__state_clear(weir__state *state) {

@@ -7,20 +7,20 @@
 
 #define NONE UINT32_MAX
 
-/* What a thread is doing. Places are those of events. */
+/* What a thread is doing, as indices of entries. */
 typedef struct doing {
-  uint32_t first, last;       /* segments for its next request, in a chain; NONE: none yet */
-  uint32_t from;              /* the first segment that it gives back of an arena; NONE: it does something else */
+  uint32_t first, last;       /* the chain of segments for its next request; NONE if there is none yet */
+  uint32_t from;              /* the first of the segments that it is releasing from an arena; NONE if it is not */
   bool gave_back, grew, took; /* for the request */
 } doing;
 
 typedef struct joiner {
-  const weir__entry *events;
-  uint32_t *next;    /* in a chain: of what a request did, then of what stands beside an event */
-  uint32_t *beside;  /* the chain of what goes before a request, or behind anything else; NONE: nothing */
+  const weir__entry *entries;
+  uint32_t *next;    /* the next in a chain: of what a request did, then of what is attached to an entry */
+  uint32_t *beside;  /* the chain attached to an entry: it goes before a request, or after any other; NONE if empty */
   uint32_t *last_of; /* the end of that chain */
-  bool *is_moved;    /* it is in the chain of another event */
-  bool leaves_taken; /* where a block was taken stays as it is */
+  bool *is_moved;    /* it is attached to another entry */
+  bool leaves_taken; /* entries that tell when a block was taken stay where they are */
 } joiner;
 
 static bool is_growth(const weir__entry *e) {
@@ -31,33 +31,34 @@ static bool is_release(const weir__entry *e) {
   return e->action == WEIR_TRACE_SEGMENT_FREE || e->action == WEIR_TRACE_SEGMENT_UNMAP;
 }
 
-/* Such a block has neighbours, which others may free before it is handed out: when it was taken is not to be changed. */
+/* Such a block has neighbours, which other threads may free before it is handed out, so it matters when it was
+ * taken. */
 static bool is_taken(const weir__entry *e) {
   return e->action == WEIR_TRACE_SEGMENT_MAP || e->action == WEIR__ACTION_TAKEN;
 }
 
 static bool is_request(const weir__entry *e) { return e->action == WEIR_TRACE_ALLOC || e->action == WEIR_TRACE_OOM; }
 
-/* Segments of the two sizes of pools are told by their own size, which the small ones have alone. */
+/* Only segments of small pools have the small size. */
 static bool same_arena(const weir__entry *a, const weir__entry *b) {
   const uint64_t small = 2 << 20;
   return a->stream == b->stream && a->pool == b->pool && a->action == b->action &&
          (a->bytes == small) == (b->bytes == small);
 }
 
-static void put_beside(joiner *j, uint32_t place, uint32_t event) {
-  j->is_moved[event] = true;
-  j->next[event] = NONE;
+static void put_beside(joiner *j, uint32_t place, uint32_t entry) {
+  j->is_moved[entry] = true;
+  j->next[entry] = NONE;
   if (j->beside[place] == NONE)
-    j->beside[place] = event;
+    j->beside[place] = entry;
   else
-    j->next[j->last_of[place]] = event;
-  j->last_of[place] = event;
+    j->next[j->last_of[place]] = entry;
+  j->last_of[place] = entry;
 }
 
-/* A request that the cache could not serve ends. One that only took memory goes on where it got its block: until then others
- * may have used the rest of the cache. One that gave memory back first has its place there, since others have seen the cache
- * empty since; but not if it then was served by what others gave back. */
+/* Ends a request that the cache could not serve. If it only took memory, it belongs where it got its block, because
+ * other threads may have used the rest of the cache until then. If it released memory first, it belongs where it did
+ * so, because other threads have seen the empty cache since; unless it was then served by what others released. */
 static void end_request(joiner *j, doing *d, uint32_t request) {
   bool is_early = d->gave_back && d->grew;
   if (d->took && j->leaves_taken && !is_early)
@@ -74,9 +75,9 @@ static void end_request(joiner *j, doing *d, uint32_t request) {
 }
 
 static void look_at(joiner *j, doing *d, uint32_t i) {
-  const weir__entry *e = &j->events[i];
+  const weir__entry *e = &j->entries[i];
   if (!(e->thread & WEIR__ENTRY_FOR_REQUEST) && is_release(e)) {
-    if (d->from != NONE && same_arena(&j->events[d->from], e))
+    if (d->from != NONE && same_arena(&j->entries[d->from], e))
       put_beside(j, d->from, i);
     else
       d->from = i;
@@ -97,31 +98,31 @@ static void look_at(joiner *j, doing *d, uint32_t i) {
   }
 }
 
-/* A chain may hang on an event that hangs on another: the depth is that of operations within operations, so it ends soon. */
+/* An attached entry may have a chain of its own. The depth is that of nested operations, which is small. */
 static size_t emit(const joiner *j, uint32_t i, weir__entry *to, size_t at) {
-  if (is_request(&j->events[i])) {
+  if (is_request(&j->entries[i])) {
     for (uint32_t k = j->beside[i]; k != NONE; k = j->next[k])
       at = emit(j, k, to, at);
-    to[at++] = j->events[i];
+    to[at++] = j->entries[i];
   } else {
-    to[at++] = j->events[i];
+    to[at++] = j->entries[i];
     for (uint32_t k = j->beside[i]; k != NONE; k = j->next[k])
       at = emit(j, k, to, at);
   }
   return at;
 }
 
-static bool has_one_thread(const weir__entry *events, size_t count) {
+static bool has_one_thread(const weir__entry *entries, size_t count) {
   size_t i = 1;
-  while (i < count && !((events[i].thread ^ events[0].thread) & WEIR__ENTRY_MOST_THREADS))
+  while (i < count && !((entries[i].thread ^ entries[0].thread) & WEIR__ENTRY_MOST_THREADS))
     i++;
   return i >= count;
 }
 
-void weir__entries_join(weir__entry *events, size_t count, bool leaves_taken) {
-  if (has_one_thread(events, count) || count >= NONE)
+void weir__entries_join(weir__entry *entries, size_t count, bool leaves_taken) {
+  if (has_one_thread(entries, count) || count >= NONE)
     return;
-  joiner j = {.events = events, .leaves_taken = leaves_taken};
+  joiner j = {.entries = entries, .leaves_taken = leaves_taken};
   j.next = malloc(count * sizeof *j.next);
   j.beside = malloc(count * sizeof *j.beside);
   j.last_of = malloc(count * sizeof *j.last_of);
@@ -133,12 +134,12 @@ void weir__entries_join(weir__entry *events, size_t count, bool leaves_taken) {
       threads[t] = (doing){.first = NONE, .from = NONE};
     memset(j.beside, 0xff, count * sizeof *j.beside);
     for (uint32_t i = 0; i < count; i++)
-      look_at(&j, &threads[events[i].thread & WEIR__ENTRY_MOST_THREADS], i);
+      look_at(&j, &threads[entries[i].thread & WEIR__ENTRY_MOST_THREADS], i);
     size_t at = 0;
     for (uint32_t i = 0; i < count; i++)
       if (!j.is_moved[i])
         at = emit(&j, i, joined, at);
-    memcpy(events, joined, at * sizeof *events); /* at is count: each is in one chain, or in none */
+    memcpy(entries, joined, at * sizeof *entries); /* `at` is `count`: each entry is in at most one chain */
   }
   free(j.next);
   free(j.beside);
@@ -148,12 +149,12 @@ void weir__entries_join(weir__entry *events, size_t count, bool leaves_taken) {
   free(joined);
 }
 
-size_t weir__entries_take_early(weir__entry *events, size_t count, weir__early *early, size_t *early_count) {
-  size_t kept = 0, at = SIZE_MAX; /* where a block was taken that was not handed out yet: there is one at a time */
+size_t weir__entries_take_early(weir__entry *entries, size_t count, weir__early *early, size_t *early_count) {
+  size_t kept = 0, at = SIZE_MAX; /* where a block was taken that was not handed out yet; there is one at a time */
   unsigned thread = 0;
   *early_count = 0;
   for (size_t i = 0; i < count; i++) {
-    const weir__entry *e = &events[i];
+    const weir__entry *e = &entries[i];
     unsigned by = e->thread & WEIR__ENTRY_MOST_THREADS;
     if (is_taken(e) && e->thread & WEIR__ENTRY_FOR_REQUEST && (at == SIZE_MAX || thread != by)) {
       at = kept;
@@ -164,12 +165,12 @@ size_t weir__entries_take_early(weir__entry *events, size_t count, weir__early *
     if (is_request(e) && by == thread && at != SIZE_MAX) {
       bool is_alone = true;
       for (size_t k = at; k < kept && is_alone; k++)
-        is_alone = (events[k].thread & WEIR__ENTRY_MOST_THREADS) == thread;
+        is_alone = (entries[k].thread & WEIR__ENTRY_MOST_THREADS) == thread;
       if (!is_alone)
         early[(*early_count)++] = (weir__early){at, kept};
       at = SIZE_MAX;
     }
-    events[kept++] = *e;
+    entries[kept++] = *e;
   }
   return kept;
 }

@@ -1,8 +1,9 @@
 /*
- * What a thread did in one go, brought together.
+ * Brings together what a thread did in one operation.
  *
- * In the order of time, what several threads did at once is mixed: between the segment that a request asked for and the block
- * that it got, others have used the cache. Whoever reads a history takes the segments that stand before a request for its own.
+ * In order of time, the operations of several threads are mixed: between the segment that a request asked for and the
+ * block that it got, other threads have used the cache. A reader of a history attributes the segments before a request
+ * to that request.
  */
 #ifndef WEIR_RECORD_OPERATIONS_H
 #define WEIR_RECORD_OPERATIONS_H
@@ -12,21 +13,22 @@
 
 #include "record/entry.h"
 
-/* Events of one device in the order of time. What a request did with segments is put right before it, or the request to where
- * that began if memory was given back and taken; segments of a stream's pool that the program gave back in one go stand together.
- * What says which blocks of a pool and stream are free keeps its order, so nothing is lost by it; only in expandable segments it
- * matters when a block was taken, and with `leaves_taken` that stays where it is. With no host memory, or where all is of one thread,
- * nothing changes. */
-void weir__entries_join(weir__entry *events, size_t count, bool leaves_taken);
+/* Reorders the entries of one device, which are in order of time. What a request did with segments moves right before
+ * it; if it released memory and took some, the request moves to where that began. Segments that the program released
+ * from a pool of a stream in one call become adjacent. Entries that decide which blocks of a pool and stream are free
+ * keep their order, so the history means the same. Only in expandable segments it also matters when a block was taken;
+ * with `leaves_taken`, such entries stay where they are. Nothing changes if the host has no memory, or if all entries
+ * are of one thread. */
+void weir__entries_join(weir__entry *entries, size_t count, bool leaves_taken);
 
-/* A request whose block was taken out of an expandable segment, while others did something until it was handed out. */
+/* A request whose block was taken from an expandable segment some time before it was handed out. */
 typedef struct weir__early {
-  size_t event;   /* where it was taken: the first that is of the request, or that came after it */
+  size_t entry;   /* where it was taken: the first entry of the request, or the first after that */
   size_t request; /* where it was handed out */
 } weir__early;
 
-/* Takes the events WEIR__ACTION_TAKEN out, and finds those requests, in their order. `early` has room for as many as there are
- * events of that kind and maps; *early_count becomes how many it has, and what comes back is how many events are left. */
-size_t weir__entries_take_early(weir__entry *events, size_t count, weir__early *early, size_t *early_count);
+/* Removes the entries WEIR__ACTION_TAKEN, and finds those requests, in their order. `early` has room for as many as
+ * there are entries of that kind and maps; *early_count becomes their number. Returns how many entries are left. */
+size_t weir__entries_take_early(weir__entry *entries, size_t count, weir__early *early, size_t *early_count);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * Static tracepoints (USDT): a program like bpftrace can look at each allocation and each free of a running process, with
- * nothing recorded and nothing restarted. A tracepoint is one instruction that does nothing, and a note in the ELF file that
- * says where it is and where its arguments are. They are there where <sys/sdt.h> was when Weir was built.
+ * Static tracepoints (USDT): a program like bpftrace can observe each allocation and each free of a running process,
+ * without recording and without a restart. A tracepoint is one instruction that does nothing, and a note in the ELF
+ * file with its address and arguments. They exist if <sys/sdt.h> was there when Weir was built.
  */
 #ifndef WEIR_RECORD_PROBES_H
 #define WEIR_RECORD_PROBES_H
@@ -14,7 +14,7 @@
 
 #ifdef WEIR__HAS_PROBES
 #include <sys/sdt.h>
-#ifdef __clang__ /* it minds how the header calls its own macros */
+#ifdef __clang__ /* it warns about how the header calls its own macros */
 #define WEIR__PROBE(name, pointer, device, bytes, stream)                                                              \
   do {                                                                                                                 \
     _Pragma("clang diagnostic push") _Pragma("clang diagnostic ignored \"-Wgnu-zero-variadic-macro-arguments\"")       \

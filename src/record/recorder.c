@@ -5,79 +5,42 @@
 
 #include "base/base.h"
 #include "base/clock.h"
-#include "record/intern.h"
 #include "record/ring_file.h"
 #include "record/stacks.h"
+#include "record/texts.h"
 #include "record/this_thread.h"
 
 _Thread_local weir__this_thread_state weir__this_thread __attribute__((tls_model("initial-exec")));
 
 /* ---- Stacks of blocks ---- */
 
-static size_t home_of(const weir__stack_map *map, uint64_t address) {
-  return (size_t)(address * 0x9e3779b97f4a7c15u >> 32) & (map->room - 1);
+typedef struct stack_entry {
+  uint64_t address;
+  uint32_t stack;
+} stack_entry;
+
+static void put_stack(weir__hash_map *stacks, uint64_t address, uint32_t stack) {
+  stack_entry *entry = weir__hash_map_put(stacks, sizeof *entry, address);
+  if (entry)
+    entry->stack = stack;
 }
 
-/* Where an address is, or the empty place where it would be. */
-static size_t place_of(const weir__stack_map *map, uint64_t address) {
-  size_t at = home_of(map, address);
-  while (map->entries[at].address && map->entries[at].address != address)
-    at = (at + 1) & (map->room - 1);
-  return at;
+static uint32_t find_stack(const weir__hash_map *stacks, uint64_t address) {
+  const stack_entry *entry = weir__hash_map_find(stacks, sizeof *entry, address);
+  return entry ? entry->stack : 0;
 }
 
-static bool map_grow(weir__stack_map *map) {
-  weir__stack_map grown = {.count = map->count, .room = map->room ? 2 * map->room : 64};
-  grown.entries = calloc(grown.room, sizeof *grown.entries);
-  if (!grown.entries)
-    return false;
-  for (size_t i = 0; i < map->room; i++)
-    if (map->entries[i].address)
-      grown.entries[place_of(&grown, map->entries[i].address)] = map->entries[i];
-  free(map->entries);
-  *map = grown;
-  return true;
-}
-
-static void stack_map_put(weir__stack_map *map, uint64_t address, uint32_t stack) {
-  if (2 * (map->count + 1) > map->room && !map_grow(map))
-    return;
-  struct weir__stack_entry *entry = &map->entries[place_of(map, address)];
-  map->count += !entry->address;
-  entry->address = address;
-  entry->stack = stack;
-}
-
-static uint32_t stack_map_find(const weir__stack_map *map, uint64_t address) {
-  return map->count ? map->entries[place_of(map, address)].stack : 0;
-}
-
-static uint32_t stack_map_take(weir__stack_map *map, uint64_t address) {
-  if (!map->count)
-    return 0;
-  size_t hole = place_of(map, address), mask = map->room - 1;
-  uint32_t stack = map->entries[hole].stack;
-  if (!map->entries[hole].address)
-    return 0;
-  map->count--;
-  /* What comes behind moves up where it may, so that a search never meets a gap. */
-  for (size_t at = (hole + 1) & mask; map->entries[at].address; at = (at + 1) & mask)
-    if (((at - home_of(map, map->entries[at].address)) & mask) >= ((at - hole) & mask)) {
-      map->entries[hole] = map->entries[at];
-      hole = at;
-    }
-  map->entries[hole] = (struct weir__stack_entry){0};
+static uint32_t take_stack(weir__hash_map *stacks, uint64_t address) {
+  stack_entry *entry = weir__hash_map_find(stacks, sizeof *entry, address);
+  uint32_t stack = entry ? entry->stack : 0;
+  if (entry)
+    weir__hash_map_remove(stacks, sizeof *entry, entry);
   return stack;
-}
-
-static void stack_map_clear(weir__stack_map *map) {
-  free(map->entries);
-  *map = (weir__stack_map){0};
 }
 
 /* ---- Numbers ---- */
 
-/* Pools and contexts are interned as what they are made of; they differ from texts in their first byte. */
+/* Pools, contexts and annotations are interned as structs, and differ from texts in their first byte. */
 enum { POOL_MARK = 1, CONTEXT_MARK = 2, PAIRS_MARK = 3 };
 
 typedef struct marked_pool {
@@ -147,7 +110,7 @@ weir__entry_context weir__context_of_number(uint32_t number) {
   return weir__context_of_bytes(bytes, length, &context) ? context : (weir__entry_context){0, 0, 0};
 }
 
-/* The same annotation comes again and again, and is interned once. */
+/* Annotations repeat, and each is interned once. */
 typedef struct marked_pairs {
   uint32_t mark, count;
   char texts[];
@@ -183,7 +146,7 @@ bool weir__pairs_of_bytes(const void *bytes, size_t length, const char **texts, 
   return marked.mark == PAIRS_MARK && *count == marked.count;
 }
 
-/* The thread remembers the last one: neither a phase nor a device's text changes often. */
+/* The thread caches the last context: neither phases nor metadata change often. */
 static __attribute__((noinline)) uint32_t context_here(uint32_t phase, uint32_t metadata) {
   weir__this_thread_state *here = &weir__this_thread;
   if (!here->context || here->metadata != metadata || here->context_phase != phase) {
@@ -198,7 +161,7 @@ static _Atomic uint32_t shared_phase;
 
 void weir_history_share_phase(uint32_t phase) { atomic_store_explicit(&shared_phase, phase, memory_order_relaxed); }
 
-/* The calling thread's phase. A thread with frames of its own explains itself, and takes none from others. */
+/* The calling thread's phase. A thread whose language has no frames takes the shared phase instead. */
 static inline uint32_t phase_here(void) {
   uint32_t phase = weir__this_thread.phase;
   return phase || !weir__this_thread.lacks_frames ? phase : atomic_load_explicit(&shared_phase, memory_order_relaxed);
@@ -260,7 +223,7 @@ weir__recorder *weir__recorder_new(int devices) {
   if (!history)
     return NULL;
   weir__clock_start();
-  pthread_mutex_init(&history->lock, NULL);
+  weir__mutex_init(&history->lock);
   history->limit = 1;
   history->annotations_end = &history->annotations;
   history->device_count = devices;
@@ -282,57 +245,57 @@ static void drop_annotations(weir__recorder *history, size_t keep) {
 
 static void release_writer(weir__writer *writer) {
   if (writer->chunk)
-    weir__ring_close(&writer->history->devices[writer->device].tape, writer->chunk);
-  stack_map_clear(&writer->stacks);
+    weir__ring_close(&writer->history->devices[writer->device].ring, writer->chunk);
+  weir__hash_map_clear(&writer->stacks);
 }
 
-/* ---- A file, and forks ---- */
+/* ---- The file, and forks ---- */
 
 static weir__recorder *with_file;
-static pthread_mutex_t with_file_lock = PTHREAD_MUTEX_INITIALIZER;
+static weir__mutex with_file_lock = WEIR__MUTEX_INIT;
 
-static void before_fork(void) { pthread_mutex_lock(&with_file_lock); }
-static void after_fork(void) { pthread_mutex_unlock(&with_file_lock); }
+static void before_fork(void) { weir__mutex_lock(&with_file_lock); }
+static void after_fork(void) { weir__mutex_unlock(&with_file_lock); }
 
-/* The file is the parent's. Another generation makes every writer ask for a chunk; what they have goes nowhere. */
+/* The file belongs to the parent. A new generation makes every writer ask for a new chunk; the old ones are ignored. */
 static void in_child(void) {
   for (weir__recorder *history = with_file; history; history = history->next_with_file) {
     if (!weir__ring_file_detach(history->file))
       atomic_store(&history->mode, WEIR_HISTORY_OFF);
     for (int i = 0; i < history->device_count; i++)
-      weir__ring_leave_file(&history->devices[i].tape);
+      weir__ring_leave_file(&history->devices[i].ring);
     weir__rules rules = weir__recorder_rules(history);
     rules.generation++;
     atomic_store(&history->rules, rules.word);
   }
-  pthread_mutex_unlock(&with_file_lock);
+  weir__mutex_unlock(&with_file_lock);
 }
 
-static void watch_forks(void) { pthread_atfork(before_fork, after_fork, in_child); }
+static void watch_forks(void) { weir__at_fork(before_fork, after_fork, in_child); }
 
 void weir__recorder_set_file(weir__recorder *history, weir__ring_file *file) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, watch_forks);
+  static weir__once_flag once = WEIR__ONCE_INIT;
+  weir__once(&once, watch_forks);
   history->file = file;
   for (int i = 0; i < history->device_count; i++) {
-    history->devices[i].tape.file = file;
-    history->devices[i].tape.device = i;
+    history->devices[i].ring.file = file;
+    history->devices[i].ring.device = i;
   }
-  pthread_mutex_lock(&with_file_lock);
+  weir__mutex_lock(&with_file_lock);
   history->next_with_file = with_file;
   with_file = history;
-  pthread_mutex_unlock(&with_file_lock);
+  weir__mutex_unlock(&with_file_lock);
 }
 
 static void end_file(weir__recorder *history) {
   if (!history->file)
     return;
-  pthread_mutex_lock(&with_file_lock);
+  weir__mutex_lock(&with_file_lock);
   weir__recorder **at = &with_file;
   while (*at != history)
     at = &(*at)->next_with_file;
   *at = history->next_with_file;
-  pthread_mutex_unlock(&with_file_lock);
+  weir__mutex_unlock(&with_file_lock);
   weir__ring_file_close(history->file);
 }
 
@@ -342,10 +305,10 @@ void weir__recorder_delete(weir__recorder *history) {
   drop_annotations(history, 0);
   for (int i = 0; i < history->device_count; i++) {
     release_writer(&history->devices[i].marks);
-    weir__ring_end(&history->devices[i].tape);
+    weir__ring_end(&history->devices[i].ring);
   }
   end_file(history);
-  pthread_mutex_destroy(&history->lock);
+  weir__mutex_destroy(&history->lock);
   free(history);
 }
 
@@ -353,13 +316,13 @@ static void clear(weir__recorder *history) {
   drop_annotations(history, 0);
   history->annotations_dropped = 0;
   for (int i = 0; i < history->device_count; i++)
-    weir__ring_clear(&history->devices[i].tape);
+    weir__ring_clear(&history->devices[i].ring);
 }
 
 void weir__recorder_clear(weir__recorder *history) {
-  pthread_mutex_lock(&history->lock);
+  weir__mutex_lock(&history->lock);
   clear(history);
-  pthread_mutex_unlock(&history->lock);
+  weir__mutex_unlock(&history->lock);
 }
 
 void weir__recorder_set(weir__recorder *history, const weir_history_options *options) {
@@ -367,13 +330,13 @@ void weir__recorder_set(weir__recorder *history, const weir_history_options *opt
   bool on = options->mode != WEIR_HISTORY_OFF;
   if (on && options->context != WEIR_CONTEXT_NONE && options->stacks != WEIR_STACKS_LANGUAGE)
     weir__stacks_start_for(options->stacks);
-  pthread_mutex_lock(&history->lock);
+  weir__mutex_lock(&history->lock);
   history->limit = options->mode == WEIR_HISTORY_ALL && options->max_entries ? options->max_entries : 1;
   for (int i = 0; i < history->device_count; i++) {
-    weir__ring *tape = &history->devices[i].tape;
-    weir__lock_take(&tape->lock);
-    tape->limit = history->limit;
-    weir__lock_give(&tape->lock);
+    weir__ring *ring = &history->devices[i].ring;
+    weir__lock_take(&ring->lock);
+    ring->limit = history->limit;
+    weir__lock_give(&ring->lock);
   }
   atomic_store(&history->stacks, options->stacks);
   bool was_on = weir__recorder_is_on(history);
@@ -382,13 +345,13 @@ void weir__recorder_set(weir__recorder *history, const weir_history_options *opt
                        .context = on ? (uint8_t)options->context : WEIR_CONTEXT_NONE,
                        .has_texts = weir__recorder_rules(history).has_texts};
   atomic_store(&history->rules, rules.word);
-  if (!on || !was_on || options->clear) /* also what a thread has written that had not heard of the end */
+  if (!on || !was_on || options->clear) /* also what a thread wrote before it noticed the end */
     clear(history);
   atomic_store(&history->mode, options->mode);
   size_t before = history->annotation_count;
   drop_annotations(history, history->limit);
   history->annotations_dropped += before - history->annotation_count;
-  pthread_mutex_unlock(&history->lock);
+  weir__mutex_unlock(&history->lock);
 }
 
 uint32_t weir__recorder_stack(const weir__recorder *history, weir_history_context level) {
@@ -418,14 +381,14 @@ void weir__writer_delete(weir__writer *writer) {
   free(writer);
 }
 
-/* What all events of one moment have in common. */
+/* What all entries of one moment have in common. */
 typedef struct moment {
   uint64_t time;
   uint32_t context;
   weir__rules rules;
 } moment;
 
-/* Numbers of threads are not used again: those of one that is gone stand in events. */
+/* Numbers of threads are not reused, because entries of ended threads have them. */
 static __attribute__((noinline)) void number_thread(void) {
   static atomic_uint threads;
   unsigned number = atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed) + 1;
@@ -442,7 +405,7 @@ static inline moment begin(weir__writer *writer, uint64_t ticks) {
     number_thread();
   moment moment = {.rules = weir__recorder_rules(history), .time = weir__writer_time(writer, ticks)};
   if (writer->generation != moment.rules.generation) {
-    stack_map_clear(&writer->stacks); /* of a recording that is over */
+    weir__hash_map_clear(&writer->stacks); /* of a recording that is over */
     writer->generation = moment.rules.generation;
   }
   writer->rules = WEIR__NO_RULES;
@@ -461,13 +424,13 @@ static void append(weir__writer *writer, const moment *moment, unsigned action, 
     weir__this_thread.has_missed = false;
   if (moment->rules.skip >> action & 1)
     return;
-  weir__ring *tape = &history->devices[writer->device].tape;
+  weir__ring *ring = &history->devices[writer->device].ring;
   weir__chunk *chunk = writer->chunk;
-  if (chunk && weir__ring_has_left(tape, chunk))
+  if (chunk && weir__ring_has_left(ring, chunk))
     chunk = NULL;
   unsigned count = chunk ? atomic_load_explicit(&chunk->count, memory_order_relaxed) : WEIR__CHUNK_ENTRIES;
   if (count == WEIR__CHUNK_ENTRIES) {
-    writer->chunk = chunk = weir__ring_next(tape, chunk);
+    writer->chunk = chunk = weir__ring_next(ring, chunk);
     if (!chunk) {
       atomic_fetch_add_explicit(&history->lost, 1, memory_order_relaxed);
       return;
@@ -476,13 +439,13 @@ static void append(weir__writer *writer, const moment *moment, unsigned action, 
   }
   if (moment->rules.context < WEIR_CONTEXT_ALLOC)
     stack = 0;
-  if (tape->file)
-    weir__ring_file_need(tape->file, stack, moment->context, writer->pool < WEIR__POOL_DIRECT ? writer->pool : 0);
-  weir__entry_fill(&chunk->events[count], writer, action, address, bytes, moment->time, stack, moment->context);
+  if (ring->file)
+    weir__ring_file_need(ring->file, stack, moment->context, writer->pool < WEIR__POOL_DIRECT ? writer->pool : 0);
+  weir__entry_fill(&chunk->entries[count], writer, action, address, bytes, moment->time, stack, moment->context);
   bool is_of_segment = action >= WEIR_TRACE_SEGMENT_ALLOC && action <= WEIR_TRACE_SEGMENT_UNMAP;
   if (has_missed || action == WEIR__ACTION_TAKEN || (is_of_segment && weir__this_thread.is_for_request))
-    chunk->events[count].thread |= WEIR__ENTRY_FOR_REQUEST;
-  atomic_store_explicit(&chunk->count, count + 1, memory_order_release); /* what is counted is whole */
+    chunk->entries[count].thread |= WEIR__ENTRY_FOR_REQUEST;
+  atomic_store_explicit(&chunk->count, count + 1, memory_order_release); /* counted entries are complete */
   if (!moment->rules.skip && !moment->rules.context && !moment->rules.has_texts && !writer->stacks.count)
     writer->rules = moment->rules.word;
 }
@@ -491,11 +454,11 @@ void weir__recorder_write_at(weir__writer *writer, unsigned action, uint64_t add
                              uint64_t ticks) {
   moment moment = begin(writer, ticks);
   if (action == WEIR_TRACE_ALLOC && stack)
-    stack_map_put(&writer->stacks, address, stack);
+    put_stack(&writer->stacks, address, stack);
   else if (action == WEIR_TRACE_FREE_REQUESTED && !stack)
-    stack = stack_map_find(&writer->stacks, address);
+    stack = find_stack(&writer->stacks, address);
   else if (action == WEIR_TRACE_FREE_COMPLETED) {
-    uint32_t of_alloc = stack_map_take(&writer->stacks, address);
+    uint32_t of_alloc = take_stack(&writer->stacks, address);
     stack = stack ? stack : of_alloc;
   }
   append(writer, &moment, action, address, bytes, stack);
@@ -508,27 +471,27 @@ void weir__recorder_write(weir__writer *writer, unsigned action, uint64_t addres
 void weir__recorder_write_freed(weir__writer *writer, uint64_t address, uint64_t bytes, uint32_t stack,
                                 uint64_t ticks) {
   moment moment = begin(writer, ticks);
-  uint32_t of_alloc = stack_map_take(&writer->stacks, address);
+  uint32_t of_alloc = take_stack(&writer->stacks, address);
   stack = stack ? stack : of_alloc;
   append(writer, &moment, WEIR_TRACE_FREE_REQUESTED, address, bytes, stack);
   append(writer, &moment, WEIR_TRACE_FREE_COMPLETED, address, bytes, stack);
 }
 
 void weir__recorder_set_metadata(weir__recorder *history, int device, uint32_t text) {
-  pthread_mutex_lock(&history->lock);
+  weir__mutex_lock(&history->lock);
   atomic_store(&history->devices[device].metadata, text);
   weir__rules rules = weir__recorder_rules(history);
   rules.has_texts = 0;
   for (int i = 0; i < history->device_count; i++)
     rules.has_texts |= atomic_load(&history->devices[i].metadata) != 0;
   atomic_store(&history->rules, rules.word);
-  pthread_mutex_unlock(&history->lock);
+  weir__mutex_unlock(&history->lock);
 }
 
 uint32_t weir__writer_stack(const weir__recorder *history, const weir__writer *writer, uint64_t address) {
   if (!writer || writer->generation != weir__recorder_rules(history).generation)
     return 0;
-  return stack_map_find(&writer->stacks, address);
+  return find_stack(&writer->stacks, address);
 }
 
 void weir__recorder_mark(weir__recorder *history, int number, unsigned action, uint64_t address, uint64_t bytes,
@@ -546,13 +509,13 @@ void weir__recorder_mark(weir__recorder *history, int number, unsigned action, u
   weir__lock_give(&device->lock);
 }
 
-bool weir__recorder_read_until(weir__recorder *history, int device, uint64_t until, weir__entry **events, size_t *count,
-                               uint64_t *dropped) {
-  return weir__ring_read(&history->devices[device].tape, until, events, count, dropped);
+bool weir__recorder_read_until(weir__recorder *history, int device, uint64_t until, weir__entry **entries,
+                               size_t *count, uint64_t *dropped) {
+  return weir__ring_read(&history->devices[device].ring, until, entries, count, dropped);
 }
 
-bool weir__recorder_read(weir__recorder *history, int device, weir__entry **events, size_t *count, uint64_t *dropped) {
-  return weir__recorder_read_until(history, device, UINT64_MAX, events, count, dropped);
+bool weir__recorder_read(weir__recorder *history, int device, weir__entry **entries, size_t *count, uint64_t *dropped) {
+  return weir__recorder_read_until(history, device, UINT64_MAX, entries, count, dropped);
 }
 
 /* ---- Annotations ---- */
@@ -583,7 +546,7 @@ bool weir__recorder_annotate(weir__recorder *history, int device, const char *co
       append(&of->marks, &moment, WEIR__ACTION_PAIRS, 0, 0, 0);
     weir__lock_give(&of->lock);
   }
-  pthread_mutex_lock(&history->lock);
+  weir__mutex_lock(&history->lock);
   made->time = weir__clock_ticks();
   *history->annotations_end = made;
   history->annotations_end = &made->next;
@@ -592,14 +555,14 @@ bool weir__recorder_annotate(weir__recorder *history, int device, const char *co
     drop_annotations(history, history->limit);
     history->annotations_dropped++;
   }
-  pthread_mutex_unlock(&history->lock);
+  weir__mutex_unlock(&history->lock);
   return true;
 }
 
 void weir__recorder_annotations(weir__recorder *history,
                                 void (*each)(void *context, const weir__annotation *annotation), void *context) {
-  pthread_mutex_lock(&history->lock);
+  weir__mutex_lock(&history->lock);
   for (const weir__annotation *a = history->annotations; a; a = a->next)
     each(context, a);
-  pthread_mutex_unlock(&history->lock);
+  weir__mutex_unlock(&history->lock);
 }

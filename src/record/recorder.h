@@ -1,45 +1,36 @@
 /*
  * The recorder of an allocator.
  *
- * Events go to tapes (record/ring.h), one for each device. The stack of a block in use is in a table of its arena: blocks
- * themselves stay small.
+ * Entries go to rings (record/ring.h), one per device. The stack of a block in use is kept in a table of its arena, so
+ * that blocks stay small.
  */
 #ifndef WEIR_RECORD_RECORDER_H
 #define WEIR_RECORD_RECORDER_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/clock.h"
+#include "base/hash_map.h"
 #include "base/lock.h"
+#include "base/thread.h"
 #include "record/entry.h"
 #include "record/ring.h"
 #include "record/this_thread.h"
 #include "weir/history.h"
 
-/* Stacks by the address of a block, in a table with open addresses. All zero is an empty one. */
-typedef struct weir__stack_map {
-  struct weir__stack_entry {
-    uint64_t address; /* 0: empty */
-    uint32_t stack;
-  } * entries;
-  size_t count, room; /* room is a power of two, or 0 */
-} weir__stack_map;
-
-/* What an arena writes with. Guarded by the arena's lock. */
+/* Writes the entries of an arena. Guarded by the arena's lock. */
 typedef struct weir__writer {
   struct weir__recorder *history;
-  uint64_t
-      rules; /* those of the last event, if there is a chunk and all events have the same form; else WEIR__NO_RULES */
-  weir__chunk *chunk; /* NULL: it has to ask for one */
-  uint64_t last;      /* the time of its last event: the next is not before it */
-  uint64_t stream;    /* of all its events, as the two below */
+  uint64_t rules;     /* of the last entry, if the fast path can write the next one; else WEIR__NO_RULES */
+  weir__chunk *chunk; /* NULL if it has to ask for one */
+  uint64_t last;      /* the time of its last entry; the next is not earlier */
+  uint64_t stream;    /* of all its entries, as are the next two */
   uint32_t pool;
   int device;
-  uint32_t generation;    /* of the recording that the stacks are of */
-  weir__stack_map stacks; /* of blocks in use */
+  uint32_t generation;   /* of the recording that the stacks belong to */
+  weir__hash_map stacks; /* of blocks in use, by address */
 } weir__writer;
 
 typedef struct weir__annotation {
@@ -47,23 +38,23 @@ typedef struct weir__annotation {
   uint64_t time; /* ticks */
   int device;
   uint32_t pair_count;
-  char texts[]; /* key, value, key, value ... each with its 0 */
+  char texts[]; /* key, value, key, value ..., each with its NUL */
 } weir__annotation;
 
 typedef struct weir__recorder_device {
-  weir__ring tape;
-  atomic_uint metadata; /* a text */
+  weir__ring ring;
+  atomic_uint metadata; /* a text's number */
   weir__lock lock;
-  weir__writer marks; /* events that are of no arena; guarded by `lock` */
+  weir__writer marks; /* writes entries that belong to no arena; guarded by `lock` */
 } weir__recorder_device;
 
-/* What is kept of an event. */
+/* Which parts of entries are recorded. */
 typedef union weir__rules {
   struct {
     uint32_t generation; /* how often recording was turned off */
-    uint16_t skip;       /* bits of actions */
+    uint16_t skip;       /* actions that are left out, by bit */
     uint8_t context;     /* weir_history_context */
-    uint8_t has_texts;   /* a device has metadata */
+    uint8_t has_texts;   /* some device has metadata */
   };
   uint64_t word;
 } weir__rules;
@@ -71,25 +62,25 @@ typedef union weir__rules {
 #define WEIR__NO_RULES UINT64_MAX
 
 typedef struct weir__recorder {
-  _Atomic uint64_t rules;  /* weir__rules in one word, so that all of them are read at once; changed under the lock */
-  atomic_int mode, stacks; /* weir_history_...; changed under the lock, read without */
-  atomic_ulong lost;       /* events */
-  pthread_mutex_t lock;    /* of what follows */
+  _Atomic uint64_t rules;  /* weir__rules as one word, to be read at once; changed under the lock */
+  atomic_int mode, stacks; /* weir_history_...; changed under the lock, read without it */
+  atomic_ulong lost;       /* entries that could not be written */
+  weir__mutex lock;        /* guards what follows */
   size_t limit;
   weir__annotation *annotations, **annotations_end; /* the oldest first */
   size_t annotation_count;
   uint64_t annotations_dropped;
-  struct weir__ring_file *file;          /* has the events; NULL: memory does. Set before recording begins */
-  atomic_int dumps;                      /* how often memory ran out and a snapshot was due beside the file */
-  struct weir__recorder *next_with_file; /* in the list of those that a fork is about; guarded by its lock */
+  struct weir__ring_file *file; /* that has the entries; NULL if memory has them. Set before recording begins */
+  atomic_int dumps;             /* snapshots that were due beside the file because memory ran out */
+  struct weir__recorder *next_with_file; /* in the list for fork handlers; guarded by its lock */
   int device_count;
   weir__recorder_device devices[];
 } weir__recorder;
 
-weir__recorder *weir__recorder_new(int devices); /* NULL: no host memory */
+weir__recorder *weir__recorder_new(int devices); /* NULL if the host has no memory */
 void weir__recorder_delete(weir__recorder *history);
 
-/* Events go to the file, which is the recorder's from here on. Nothing was recorded yet. */
+/* Makes entries go to the file, which belongs to the recorder from here on. Called before anything is recorded. */
 void weir__recorder_set_file(weir__recorder *history, struct weir__ring_file *file);
 
 void weir__recorder_set(weir__recorder *history, const weir_history_options *options);
@@ -103,13 +94,13 @@ static inline weir__rules weir__recorder_rules(const weir__recorder *history) {
   return (weir__rules){.word = atomic_load_explicit(&history->rules, memory_order_relaxed)};
 }
 
-/* The caller's stack, where events of this kind keep one; else 0. No lock is held. */
+/* The caller's stack if entries of this kind have one, else 0. Called without locks. */
 uint32_t weir__recorder_stack(const weir__recorder *history, weir_history_context level);
 
-/* NULL: no host memory. */
+/* NULL if the host has no memory. */
 weir__writer *weir__writer_new(weir__recorder *history, int device, weir_pool_id pool, uint64_t stream);
 
-/* Writes an event. `stack` is that of the operation under way; what the event keeps of it is for the rules. The lock that
+/* Writes an entry. `stack` is that of the current operation; the rules decide whether the entry keeps it. The lock that
  * guards the writer is held. */
 void weir__recorder_write(weir__writer *writer, unsigned action, uint64_t address, uint64_t bytes, uint32_t stack);
 
@@ -117,35 +108,34 @@ void weir__recorder_write(weir__writer *writer, unsigned action, uint64_t addres
 void weir__recorder_write_at(weir__writer *writer, unsigned action, uint64_t address, uint64_t bytes, uint32_t stack,
                              uint64_t ticks);
 
-/* A free that is complete at once: both of its events. */
+/* Writes both entries of a free that is complete at once. */
 void weir__recorder_write_freed(weir__writer *writer, uint64_t address, uint64_t bytes, uint32_t stack, uint64_t ticks);
 
-/* The writer's arena is going. NULL is allowed. */
+/* `writer` may be NULL. */
 void weir__writer_delete(weir__writer *writer);
 
-/* The stack with which a block in use was allocated; 0: none is known. The arena's lock is held. */
+/* The stack with which a block in use was allocated; 0 if it is not known. The arena's lock is held. */
 uint32_t weir__writer_stack(const weir__recorder *history, const weir__writer *writer, uint64_t address);
 
 void weir__recorder_set_metadata(weir__recorder *history, int device, uint32_t text);
 
-/* An event of no arena: a mark, perhaps about an address, or a snapshot. */
+/* Writes an entry that belongs to no arena: a mark, perhaps about an address, or a snapshot. */
 void weir__recorder_mark(weir__recorder *history, int device, unsigned action, uint64_t address, uint64_t bytes,
                          uint32_t text);
 
-/* The events of a device, the oldest first, for the caller to free. false: no host memory. */
-bool weir__recorder_read(weir__recorder *history, int device, weir__entry **events, size_t *count, uint64_t *dropped);
+/* The entries of a device, the oldest first, for the caller to free. false if the host has no memory. */
+bool weir__recorder_read(weir__recorder *history, int device, weir__entry **entries, size_t *count, uint64_t *dropped);
 
-/* The same at an earlier time, which a snapshot may have marked: neither its mark nor what came later takes an entry's
- * place. */
-bool weir__recorder_read_until(weir__recorder *history, int device, uint64_t until, weir__entry **events, size_t *count,
-                               uint64_t *dropped);
+/* The same as of an earlier time, which a snapshot may have marked. Neither the mark nor later entries count. */
+bool weir__recorder_read_until(weir__recorder *history, int device, uint64_t until, weir__entry **entries,
+                               size_t *count, uint64_t *dropped);
 
 /* Calls `each` for every annotation, the oldest first, with the recorder's lock held. */
 void weir__recorder_annotations(weir__recorder *history,
                                 void (*each)(void *context, const weir__annotation *annotation), void *context);
 bool weir__recorder_annotate(weir__recorder *history, int device, const char *const *pairs, size_t pair_count);
 
-/* ---- The short way: what happens most, with no rules to look at, and with room in the chunk ---- */
+/* ---- The fast path: frequent entries, without rules to apply, with room in the chunk ---- */
 
 static inline uint64_t weir__writer_time(weir__writer *writer, uint64_t ticks) {
   if (__builtin_expect(ticks < writer->last, 0))
@@ -154,43 +144,43 @@ static inline uint64_t weir__writer_time(weir__writer *writer, uint64_t ticks) {
   return ticks;
 }
 
-/* Field by field, straight to its place: a copy of a whole event would wait for its parts. */
-static inline void weir__entry_fill(weir__entry *event, const weir__writer *writer, unsigned action, uint64_t address,
+/* Field by field, straight into the chunk: a copy of a whole entry would stall on its parts. */
+static inline void weir__entry_fill(weir__entry *entry, const weir__writer *writer, unsigned action, uint64_t address,
                                     uint64_t bytes, uint64_t time, uint32_t stack, uint32_t context) {
-  event->address = address;
-  event->bytes = bytes;
-  event->stream = writer->stream;
-  event->time = time;
-  event->stack = stack;
-  event->pool = writer->pool;
-  event->context = context;
-  event->action = (uint8_t)action;
-  event->device = (uint8_t)writer->device;
-  event->thread = weir__this_thread.thread;
+  entry->address = address;
+  entry->bytes = bytes;
+  entry->stream = writer->stream;
+  entry->time = time;
+  entry->stack = stack;
+  entry->pool = writer->pool;
+  entry->context = context;
+  entry->action = (uint8_t)action;
+  entry->device = (uint8_t)writer->device;
+  entry->thread = weir__this_thread.thread;
 }
 
-/* Room for one or two events; NULL: the long way has to be taken. */
-static inline weir__entry *weir__writer_place(const weir__writer *writer, unsigned events, unsigned *count) {
+/* Room for one or two entries; NULL if the slow path has to write them. */
+static inline weir__entry *weir__writer_place(const weir__writer *writer, unsigned entries, unsigned *count) {
   if (writer->rules != atomic_load_explicit(&writer->history->rules, memory_order_relaxed) || weir__this_thread.texts ||
       !weir__this_thread.thread)
     return NULL;
   *count = atomic_load_explicit(&writer->chunk->count, memory_order_relaxed);
-  if (*count + events > WEIR__CHUNK_ENTRIES)
+  if (*count + entries > WEIR__CHUNK_ENTRIES)
     return NULL;
-  weir__entry *place = &writer->chunk->events[*count];
-  for (unsigned i = 0; i < events; i++)
+  weir__entry *place = &writer->chunk->entries[*count];
+  for (unsigned i = 0; i < entries; i++)
     __builtin_prefetch(place + 12 + i, 1);
   return place;
 }
 
 static inline void weir__recorder_alloc(weir__writer *writer, uint64_t address, uint64_t bytes, uint64_t ticks) {
   unsigned count;
-  weir__entry *event = weir__writer_place(writer, 1, &count);
-  if (__builtin_expect(!event, 0)) {
+  weir__entry *entry = weir__writer_place(writer, 1, &count);
+  if (__builtin_expect(!entry, 0)) {
     weir__recorder_write_at(writer, WEIR_TRACE_ALLOC, address, bytes, 0, ticks);
     return;
   }
-  weir__entry_fill(event, writer, WEIR_TRACE_ALLOC, address, bytes, weir__writer_time(writer, ticks), 0, 0);
+  weir__entry_fill(entry, writer, WEIR_TRACE_ALLOC, address, bytes, weir__writer_time(writer, ticks), 0, 0);
   atomic_store_explicit(&writer->chunk->count, count + 1, memory_order_release);
 }
 
@@ -207,28 +197,29 @@ static inline void weir__recorder_freed(weir__writer *writer, uint64_t address, 
   atomic_store_explicit(&writer->chunk->count, count + 2, memory_order_release);
 }
 
-/* ---- Numbers in events ---- */
+/* ---- Numbers in entries ---- */
 
 typedef struct weir__entry_context {
   uint32_t phase, compile, metadata; /* texts */
 } weir__entry_context;
 
-/* Pools have small numbers, one of the two 0: those stand for themselves, with a bit that says which it is. Others are interned. */
+/* A pool whose id has one small number and a 0 is stored directly, with a bit that tells which of the two it is. Other
+ * ids are interned. */
 enum { WEIR__POOL_DIRECT = 1 << 29 };
 #define WEIR__POOL_FIRST (1u << 30)
 #define WEIR__POOL_SECOND (1u << 29)
 
 weir_pool_id weir__pool_of_number(uint32_t number);
 
-/* Whether a pool's number says all; then *id is it. */
+/* Whether a pool's number contains its id, which is written to *id then. */
 bool weir__pool_is_direct(uint32_t number, weir_pool_id *id);
 weir__entry_context weir__context_of_number(uint32_t number);
 
-/* The same from what is interned under the number, for those who have it from elsewhere. false: it is something else. */
+/* The same from the interned bytes, for a reader of a file. false if the bytes are something else. */
 bool weir__pool_of_bytes(const void *bytes, size_t length, weir_pool_id *id);
 bool weir__context_of_bytes(const void *bytes, size_t length, weir__entry_context *context);
 
-/* An annotation: key, value, key, value ... each with its 0. */
+/* An annotation: key, value, key, value ..., each with its NUL. */
 bool weir__pairs_of_bytes(const void *bytes, size_t length, const char **texts, size_t *count);
 
 #endif

@@ -1,15 +1,17 @@
 /*
- * Where events are kept: the newest so many of a device.
+ * Where history entries are kept: the most recent N entries per device.
  *
- * Who writes is an arena, with its lock held. So that writing takes no other lock, an arena has a chunk to itself, and only
- * asks for another one when that is full. The tape knows all chunks: those that are being written, and those that are
- * finished, the oldest of which go when there are too many events. Readers put them in order by their times: those of an
- * arena never go back, and what moves from one arena to another takes the driver's calls in between.
+ * An arena writes them, with its lock held. To need no other lock for that, each arena has a chunk of its own and asks
+ * for another one only when the chunk is full. The ring lists all chunks: those that are being written, and the
+ * finished ones, of which the oldest are dropped when there are too many entries. Readers sort the entries by time: the
+ * times of one arena never go back, and driver calls lie between the entries of memory that moves from one arena to
+ * another.
  *
- * A chunk that is being written is never taken from its writer, so there are some more events than asked for; readers leave
- * the oldest away.
+ * A chunk that is being written is never taken from its writer, so a ring keeps a few more entries than its limit;
+ * readers skip the oldest.
  *
- * The chunks of a tape that has a file lie there (record/ring_file.h), and the oldest go when the file is full.
+ * The chunks of a ring with a file lie in the file (record/ring_file.h), and the oldest are dropped when the file is
+ * full.
  */
 #ifndef WEIR_RECORD_RING_H
 #define WEIR_RECORD_RING_H
@@ -24,64 +26,68 @@
 
 enum { WEIR__CHUNK_ENTRIES = 64 };
 
+/* A chunk is part of the file format. Pointers are aligned to 8 so that a 32-bit system has the same layout. */
 typedef struct weir__chunk {
-  atomic_uint count;                   /* of events that are whole; only its writer changes it */
-  struct weir__chunk *next, *previous; /* guarded by the tape's lock, as the times */
-  uint64_t begin, end;                 /* the times of its first and its last event, once it is finished */
-  uint64_t sequence;                   /* in a file: chunks that began later have higher ones */
-  struct weir__chunk *vacant;          /* the next one whose writer is gone; guarded by the tape's lock */
+  atomic_uint count;                    /* complete entries; only the writer changes it */
+  _Alignas(8) struct weir__chunk *next; /* guarded by the ring's lock, as are the times */
+  _Alignas(8) struct weir__chunk *previous;
+  uint64_t begin, end;                    /* the times of the first and the last entry, once it is finished */
+  uint64_t sequence;                      /* in a file: higher for chunks that began later */
+  _Alignas(8) struct weir__chunk *vacant; /* the next one in the ring's list; guarded by its lock */
   uint64_t padding;
-  weir__entry events[WEIR__CHUNK_ENTRIES];
+  weir__entry entries[WEIR__CHUNK_ENTRIES];
 } weir__chunk;
 
-_Static_assert(sizeof(weir__chunk) == 64 + WEIR__CHUNK_ENTRIES * 48, "one cache line, and the events");
+_Static_assert(sizeof(weir__chunk) == 64 + WEIR__CHUNK_ENTRIES * 48, "one cache line, and the entries");
 
 typedef struct weir__chunk_list {
   weir__chunk *first, *last;
 } weir__chunk_list;
 
-/* All zero is a tape that keeps nothing. */
+/* All zero is a ring that keeps nothing. */
 typedef struct weir__ring {
   weir__lock lock;
-  size_t limit;                   /* events; guarded by the lock, as all that follows */
+  size_t limit;                   /* of entries; guarded by the lock, as is all that follows */
   weir__chunk_list writing, done; /* done: the oldest first */
-  weir__chunk *vacant;    /* of `writing`, those with room whose writer is gone: the next writer goes on there */
+  weir__chunk *vacant;    /* chunks of `writing` with room whose writer is gone; the next writer continues one */
   size_t writing_count;   /* chunks */
-  size_t done_events;     /* events in `done` */
-  uint64_t dropped;       /* events that went */
-  uint64_t dropped_until; /* the latest time of one that went */
-  uint64_t cleared_until; /* what is not later was cleared */
-  weir__chunk *idle;      /* chunks that are free again */
-  struct weir__ring_file
-      *file;  /* has the chunks; NULL: memory does. It is set before the first event, and goes with a fork */
-  int device; /* in the file */
-  uintptr_t left, left_end; /* where a file was that is the parent's: chunks there are nobody's */
+  size_t done_entries;    /* entries in `done` */
+  uint64_t dropped;       /* entries that were dropped */
+  uint64_t dropped_until; /* the latest time of a dropped entry */
+  uint64_t cleared_until; /* entries up to this time were cleared */
+  weir__chunk *idle;      /* unused chunks */
+  /* The file that has the chunks; NULL if memory has them. Set before the first entry; the child of a fork leaves
+   * it. */
+  struct weir__ring_file *file;
+  int device;               /* in the file */
+  uintptr_t left, left_end; /* where the parent's file was mapped: chunks there are not used any more */
 } weir__ring;
 
-/* A chunk that the process had before it forked. */
-static inline bool weir__ring_has_left(const weir__ring *tape, const weir__chunk *chunk) {
-  return (uintptr_t)chunk >= tape->left && (uintptr_t)chunk < tape->left_end;
+/* Whether a chunk is one of the file that belongs to the parent of a fork. */
+static inline bool weir__ring_has_left(const weir__ring *ring, const weir__chunk *chunk) {
+  return (uintptr_t)chunk >= ring->left && (uintptr_t)chunk < ring->left_end;
 }
 
-/* In the child of a fork, before anybody else uses it: forgets all, and from here on memory has the chunks. */
-void weir__ring_leave_file(weir__ring *tape);
+/* In the child of a fork, before any other use: drops all entries; from here on memory has the chunks. */
+void weir__ring_leave_file(weir__ring *ring);
 
-/* A chunk to write, which may have events of another writer; the one that the writer has filled, or NULL, goes back. NULL: no host memory, or none left in the file. */
-weir__chunk *weir__ring_next(weir__ring *tape, weir__chunk *full);
+/* Exchanges a full chunk, or NULL, for one to write, which may contain entries of an earlier writer. NULL if the host
+ * has no memory, or the file has no chunk left. */
+weir__chunk *weir__ring_next(weir__ring *ring, weir__chunk *full);
 
-/* The writer is gone. */
-void weir__ring_close(weir__ring *tape, weir__chunk *chunk);
+/* The writer gives its chunk back. */
+void weir__ring_close(weir__ring *ring, weir__chunk *chunk);
 
-/* Forgets all events. Chunks that are being written stay with their writers. */
-void weir__ring_clear(weir__ring *tape);
-void weir__ring_end(weir__ring *tape);
+/* Drops all entries. Chunks that are being written stay with their writers. */
+void weir__ring_clear(weir__ring *ring);
+void weir__ring_end(weir__ring *ring);
 
-/* The most recent `limit` events up to the time `until`, the oldest first, in memory that the caller frees, and how
- * many older ones were dropped. A snapshot's mark of that very time comes after them, and is left out, as are events
- * that are for a file only. false: no host memory. */
-bool weir__ring_read(weir__ring *tape, uint64_t until, weir__entry **events, size_t *count, uint64_t *dropped);
+/* The most recent `limit` entries up to the time `until`, the oldest first, in memory that the caller frees, and how
+ * many older ones were dropped. A snapshot's mark of that very time comes after them and is left out, as are entries
+ * that are for a file only. false if the host has no memory. */
+bool weir__ring_read(weir__ring *ring, uint64_t until, weir__entry **entries, size_t *count, uint64_t *dropped);
 
-/* Puts events in order by their times; those with the same one stay as they are. `spare` has room for as many. */
-void weir__entries_sort(weir__entry *events, weir__entry *spare, size_t count);
+/* Sorts entries by time; entries of the same time keep their order. `spare` has room for as many. */
+void weir__entries_sort(weir__entry *entries, weir__entry *spare, size_t count);
 
 #endif

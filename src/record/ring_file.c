@@ -2,30 +2,17 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <link.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/base.h"
-#include "record/intern.h"
+#include "base/library.h"
+#include "base/memory_map.h"
 #include "record/stacks.h"
+#include "record/texts.h"
 
 /* ---- The file ---- */
-
-/* A file larger than the process may write would bring it a signal. */
-static int reserve(int descriptor, uint64_t bytes) {
-  struct rlimit most;
-  if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur != RLIM_INFINITY && bytes > most.rlim_cur)
-    return EFBIG;
-  int error;
-  do
-    error = posix_fallocate(descriptor, 0, (off_t)bytes);
-  while (error == EINTR);
-  return error;
-}
 
 static void describe(weir__ring_file *file, int devices, const char *host, int64_t rank) {
   weir__ring_file_header *h = file->header;
@@ -40,12 +27,13 @@ static void describe(weir__ring_file *file, int devices, const char *host, int64
   h->checkpoint_bytes = file->bytes / 8 / 64 * 64;
   h->chunks_at = h->checkpoints_at + h->checkpoint_bytes;
   h->chunk_count = (file->bytes - h->chunks_at) / sizeof(weir__chunk);
-  h->pid = getpid();
+  h->pid = weir__process_id();
   h->rank = rank;
   strncpy(h->host, host, sizeof h->host - 1);
   h->first = weir__clock_first();
   h->last[0] = weir__clock_now();
-  atomic_signal_fence(memory_order_release); /* a program that is killed here leaves no magic over half a header */
+  atomic_signal_fence(
+      memory_order_release); /* a process that is killed here leaves no magic over an incomplete header */
   memcpy(h->magic, WEIR__RING_MAGIC, sizeof h->magic);
 }
 
@@ -61,19 +49,19 @@ weir__ring_file *weir__ring_file_create(const char *path, uint64_t bytes, int de
     *why = errno;
     goto free_both;
   }
-  *why = reserve(descriptor, bytes);
+  *why = bytes > SIZE_MAX ? EFBIG : weir__map_allocate_file(descriptor, bytes);
   if (*why)
     goto remove_file;
-  file->map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
-  if (file->map == MAP_FAILED) {
+  file->map = weir__map_shared_file(descriptor, (size_t)bytes);
+  if (!file->map) {
     *why = errno;
     goto remove_file;
   }
   close(descriptor);
   file->path = name;
-  file->bytes = bytes;
+  file->bytes = (size_t)bytes;
   file->header = (weir__ring_file_header *)(void *)file->map;
-  pthread_mutex_init(&file->checkpoint_lock, NULL);
+  weir__mutex_init(&file->checkpoint_lock);
   describe(file, devices, host, rank);
   return file;
 
@@ -91,7 +79,7 @@ static void note_clock(weir__ring_file *file) {
   unsigned older = !atomic_load_explicit(&h->newest, memory_order_relaxed);
   h->last[older] = weir__clock_now();
   atomic_store_explicit(&h->newest, older, memory_order_release);
-  /* The rate is the better the longer it was measured: at first soon again, then once in about a second. */
+  /* A longer measurement gives a better rate: the interval doubles, up to about a second. */
   const uint64_t second = 1ull << 31;
   uint64_t passed = h->last[older].ticks - h->first.ticks;
   file->clock_at = h->last[older].ticks + (passed < second ? passed : second);
@@ -102,18 +90,15 @@ void weir__ring_file_close(weir__ring_file *file) {
     return;
   note_clock(file);
   atomic_store(&file->header->is_closed, 1);
-  munmap(file->map, file->bytes);
-  free(file->modules);
-  pthread_mutex_destroy(&file->checkpoint_lock);
+  weir__unmap(file->map, file->bytes);
+  weir__hash_map_clear(&file->modules);
+  weir__mutex_destroy(&file->checkpoint_lock);
   free(file->draft);
   free(file->path);
   free(file);
 }
 
-bool weir__ring_file_detach(weir__ring_file *file) {
-  return mmap(file->map, file->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
-              -1, 0) != MAP_FAILED;
-}
+bool weir__ring_file_detach(weir__ring_file *file) { return weir__map_replace(file->map, file->bytes); }
 
 /* ---- Chunks ---- */
 
@@ -121,7 +106,7 @@ uint64_t weir__ring_file_capacity(const weir__ring_file *file) {
   return file->header->chunk_count * WEIR__CHUNK_ENTRIES;
 }
 
-/* A device may have as many as it likes, but for a few that the others can count on. */
+/* A device may have any number of chunks, except for a few that are reserved for each of the others. */
 weir__chunk *weir__ring_file_chunk(weir__ring_file *file, int device) {
   const weir__ring_file_header *h = file->header;
   uint64_t sure = h->chunk_count / (4 * (uint64_t)h->device_count), kept = 0;
@@ -140,7 +125,7 @@ weir__chunk *weir__ring_file_chunk(weir__ring_file *file, int device) {
 
 /* Usually a checkpoint is due every quarter of the ring. With many blocks the interval grows, up to half of the ring,
  * to bound the overhead. Another quarter later it becomes urgent: then a quarter of the ring is left until the last
- * checkpoint goes stale. A device that keeps very few events gets none. */
+ * checkpoint goes stale. A device that keeps very few entries gets none. */
 static void count_chunk(weir__ring_file *file, int device, uint64_t most) {
   enum { fewest = 64, events_for_block = 8 };
   const weir__ring_file_header *h = file->header;
@@ -171,8 +156,9 @@ void weir__ring_file_begin(weir__ring_file *file, weir__chunk *chunk, int device
   weir__lock_give(&file->lock);
 }
 
-/* The order of chunks is that of events with the same time. An arena's last chunk may be older than one that it goes on with, and
- * the two events of a free lie in both. What was there before has no such neighbour: its writer is gone. */
+/* The order of chunks decides between entries of the same time. The two entries of a free may lie in an arena's last
+ * chunk and in an older one that it continues, so the latter becomes the newest. Its earlier entries are not affected:
+ * their writer is gone. */
 void weir__ring_file_resume(weir__ring_file *file, weir__chunk *chunk) {
   weir__lock_take(&file->lock);
   chunk->sequence = ++file->next_sequence;
@@ -181,25 +167,26 @@ void weir__ring_file_resume(weir__ring_file *file, weir__chunk *chunk) {
 
 /* ---- The log, with the lock held ---- */
 
-static bool log_entry(weir__ring_file *file, weir__ring_file_kind kind, uint32_t number, const void *head,
-                      size_t head_bytes, const void *bytes, size_t length) {
+static bool log_record(weir__ring_file *file, weir__ring_file_kind kind, uint32_t number, const void *head,
+                       size_t head_bytes, const void *bytes, size_t length) {
   weir__ring_file_header *h = file->header;
   uint64_t used = atomic_load_explicit(&h->log_used, memory_order_relaxed);
-  size_t whole = weir__round_up(sizeof(weir__ring_file_record) + head_bytes + length, 8);
+  uint64_t whole = weir__round_up(sizeof(weir__ring_file_record) + head_bytes + length, 8);
   if (whole > h->log_bytes - used) {
     if (atomic_fetch_add(&h->log_lost, 1) == 0)
-      weir__log(WEIR_LOG_WARN,
-                "%s: its part for stacks, texts and settings is full, and later events have none; WEIR_RECORD_MB makes "
-                "it larger",
-                file->path);
+      weir__log(
+          WEIR_LOG_WARN,
+          "%s: the log of stacks, texts and settings is full, so later entries lack them; a larger WEIR_RECORD_MB "
+          "gives it more room",
+          file->path);
     return false;
   }
   char *at = file->map + h->log_at + used;
-  weir__ring_file_record entry = {.kind = kind, .number = number, .length = (uint32_t)(head_bytes + length)};
-  memcpy(at, &entry, sizeof entry);
+  weir__ring_file_record record = {.kind = kind, .number = number, .length = (uint32_t)(head_bytes + length)};
+  memcpy(at, &record, sizeof record);
   if (head_bytes)
-    memcpy(at + sizeof entry, head, head_bytes);
-  memcpy(at + sizeof entry + head_bytes, bytes, length);
+    memcpy(at + sizeof record, head, head_bytes);
+  memcpy(at + sizeof record + head_bytes, bytes, length);
   atomic_store_explicit(&h->log_used, used + whole, memory_order_release);
   return true;
 }
@@ -210,7 +197,7 @@ static void log_new(weir__ring_file *file, weir__ring_file_kind kind, const weir
   for (unsigned i = from + 1; from != UINT32_MAX && i <= count; i++) {
     size_t length;
     const void *bytes = weir__intern_get(intern, i, &length);
-    if (!log_entry(file, kind, i, NULL, 0, bytes, length)) {
+    if (!log_record(file, kind, i, NULL, 0, bytes, length)) {
       atomic_store_explicit(logged, UINT32_MAX, memory_order_release);
       return;
     }
@@ -218,110 +205,58 @@ static void log_new(weir__ring_file *file, weir__ring_file_kind kind, const weir
   }
 }
 
-/* By which the file can be told from a later one of the same name. */
-static const unsigned char *build_id_of(const struct dl_phdr_info *info, size_t *bytes) {
-  for (int i = 0; i < info->dlpi_phnum; i++) {
-    if (info->dlpi_phdr[i].p_type != PT_NOTE)
-      continue;
-    const unsigned char *at = (const unsigned char *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
-    for (size_t left = info->dlpi_phdr[i].p_memsz; left >= sizeof(ElfW(Nhdr));) {
-      ElfW(Nhdr) note;
-      memcpy(&note, at, sizeof note);
-      size_t name = sizeof note, id = name + weir__round_up(note.n_namesz, 4),
-             end = id + weir__round_up(note.n_descsz, 4);
-      if (end > left)
-        break;
-      if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 && memcmp(at + name, "GNU", 4) == 0) {
-        *bytes = note.n_descsz;
-        return at + id;
-      }
-      at += end;
-      left -= end;
-    }
-  }
-  *bytes = 0;
-  return NULL;
-}
-
-/* A job that loads libraries all the time, such as compiled kernels, would fill the log with the others. */
+/* A job that keeps loading libraries, such as compiled kernels, would otherwise log all others each time. */
 static bool is_logged(weir__ring_file *file, const weir__ring_file_module *module, const char *text, size_t length) {
   uint64_t hash = (module->base * 31 + module->begin) * 31 + module->end;
   for (size_t i = 0; i < length; i++)
     hash = (hash ^ (unsigned char)text[i]) * 0x100000001b3u;
-  for (size_t i = 0; i < file->module_count; i++)
-    if (file->modules[i] == hash)
-      return true;
-  if (file->module_count == file->module_room) {
-    size_t room = file->module_room ? 2 * file->module_room : 64;
-    uint64_t *grown = realloc(file->modules, room * sizeof *grown);
-    if (!grown)
-      return false;
-    file->modules = grown;
-    file->module_room = room;
-  }
-  file->modules[file->module_count++] = hash;
-  return false;
+  hash |= 1; /* keys are not 0 */
+  bool is_known = weir__hash_map_find(&file->modules, sizeof hash, hash) != NULL;
+  if (!is_known)
+    weir__hash_map_put(&file->modules, sizeof hash, hash);
+  return is_known;
 }
 
-static int log_module(struct dl_phdr_info *info, size_t size, void *context) {
-  weir__ring_file *file = context;
-  (void)size;
-  if (info->dlpi_adds == file->loads)
-    return 1; /* nothing was loaded since */
-  weir__ring_file_module module = {info->dlpi_addr, UINT64_MAX, 0};
-  for (int i = 0; i < info->dlpi_phnum; i++)
-    if (info->dlpi_phdr[i].p_type == PT_LOAD) {
-      uint64_t begin = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr, end = begin + info->dlpi_phdr[i].p_memsz;
-      module.begin = begin < module.begin ? begin : module.begin;
-      module.end = end > module.end ? end : module.end;
-    }
+static void log_module(void *context, const weir__image *image) {
   enum { MOST_PATH = 4096, MOST_ID = 64 };
+  weir__ring_file *file = context;
+  const weir__ring_file_module module = {image->base, image->begin, image->end};
   char text[MOST_PATH + MOST_ID];
-  size_t length = 0, id_bytes;
-  if (info->dlpi_name && *info->dlpi_name) {
-    length = strnlen(info->dlpi_name, MOST_PATH - 1);
-    memcpy(text, info->dlpi_name, length);
-  } else { /* the program itself */
+  size_t length = strnlen(image->path, MOST_PATH - 1);
+  memcpy(text, image->path, length);
+  if (!length) {
     ssize_t got = readlink("/proc/self/exe", text, MOST_PATH - 1);
     length = got > 0 ? (size_t)got : 0;
   }
   if (module.begin >= module.end || !length)
-    return 0;
-  const unsigned char *id = build_id_of(info, &id_bytes);
-  if (id && id_bytes && id_bytes < MOST_ID) {
+    return;
+  if (image->build_id && image->build_id_bytes && image->build_id_bytes < MOST_ID) {
     text[length++] = 0;
-    memcpy(text + length, id, id_bytes);
-    length += id_bytes;
+    memcpy(text + length, image->build_id, image->build_id_bytes);
+    length += image->build_id_bytes;
   }
   if (!is_logged(file, &module, text, length))
-    log_entry(file, WEIR__RING_MODULE, 0, &module, sizeof module, text, length);
-  return 0;
-}
-
-static int count_loads(struct dl_phdr_info *info, size_t size, void *context) {
-  (void)size;
-  *(unsigned long long *)context = info->dlpi_adds;
-  return 1;
+    log_record(file, WEIR__RING_MODULE, 0, &module, sizeof module, text, length);
 }
 
 static void log_modules(weir__ring_file *file) {
-  unsigned long long loads = 0;
-  dl_iterate_phdr(count_loads, &loads);
-  dl_iterate_phdr(log_module, file);
+  unsigned long long loads = weir__images_loaded();
+  if (loads != file->loads)
+    weir__images_each(log_module, file);
   file->loads = loads;
 }
 
 void weir__ring_file_log_settings(weir__ring_file *file, const char *conf) {
   weir__lock_take(&file->lock);
   uint64_t time = weir__clock_ticks();
-  log_entry(file, WEIR__RING_SETTINGS, 0, &time, sizeof time, conf, strlen(conf));
+  log_record(file, WEIR__RING_SETTINGS, 0, &time, sizeof time, conf, strlen(conf));
   weir__lock_give(&file->lock);
 }
 
 void weir__ring_file_log_limit(weir__ring_file *file, int device, uint64_t bytes) {
   weir__lock_take(&file->lock);
   weir__ring_file_limit limit = {weir__clock_ticks(), bytes, device};
-  log_entry(file, WEIR__RING_LIMIT, 0, NULL, 0, &limit, sizeof limit);
+  log_record(file, WEIR__RING_LIMIT, 0, NULL, 0, &limit, sizeof limit);
   weir__lock_give(&file->lock);
 }
 
@@ -381,7 +316,7 @@ static void drop_checkpoint(weir__ring_file *file, int device, int number) {
   file->places[device][number].sequence = 0;
 }
 
-/* Whether events after a checkpoint have been dropped. */
+/* Whether entries after a checkpoint have been dropped. */
 static bool is_stale(const weir__ring_file *file, int device, int number) {
   const weir__ring_file_device *d = &file->header->devices[device];
   uint64_t time = file->places[device][number].time;
@@ -440,8 +375,8 @@ bool weir__ring_file_put(weir__ring_file *file, int device, const weir__ring_fil
       return false;
   weir__ring_file_slot *slot = slot_of(file, device, number);
   uint64_t sequence = ++file->next_checkpoint;
-  atomic_signal_fence(memory_order_seq_cst); /* whatever becomes of the process, nothing counts that is written half */
-  memcpy(file->map + at, state, bytes);
+  atomic_signal_fence(memory_order_seq_cst); /* if the process dies, an incomplete checkpoint does not count */
+  memcpy(file->map + at, state, (size_t)bytes);
   slot->at = at;
   slot->bytes = bytes;
   slot->checksum = weir__ring_file_checksum(sequence, at, state, bytes);

@@ -1,21 +1,22 @@
 /*
- * A recording in a file that outlives the process, however that ends.
+ * A recording in a file that survives the process, however it ends.
  *
- * The file is mapped, and has a fixed size: a header, a log and chunks of events, which are those of a tape
- * (record/ring.h). An event is in the file as soon as its chunk counts it: nothing has to be written when the process dies.
- * The log has what numbers in events mean, and the settings. An entry of it is there before the first event that needs it.
+ * The file is mapped and has a fixed size: a header, a log, checkpoints, and chunks of entries, which belong to rings
+ * (record/ring.h). An entry is in the file as soon as its chunk counts it: nothing has to be written when the process
+ * dies. The log has the meaning of the numbers in entries, and the settings. A record of the log is written before the
+ * first entry that needs it.
  *
- * Chunks are used again; what an old one still has is not later than `dropped_until` of its device, and readers leave it away.
+ * Chunks are reused. What is left of an old chunk's entries is not later than `dropped_until` of its device, and
+ * readers skip it.
  *
- * Checkpoints keep what the dropped events left behind: all segments and blocks of a device at one moment between two
- * events. A device has a few of them, spread over the ring. A reader starts from the oldest checkpoint that is not
- * earlier than `dropped_until` and ignores the events before it. Checkpoints share one area of the file, and a new one
+ * Checkpoints keep what the dropped entries left behind: all segments and blocks of a device at one moment between two
+ * entries. A device has a few of them, spread over the ring. A reader starts from the oldest checkpoint that is not
+ * earlier than `dropped_until` and ignores the entries before it. Checkpoints share one area of the file, and a new one
  * never overwrites the newest valid one of its device, so a process that is killed meanwhile leaves a usable file.
  */
 #ifndef WEIR_RECORD_RING_FILE_H
 #define WEIR_RECORD_RING_FILE_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,27 +24,29 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/hash_map.h"
 #include "base/lock.h"
+#include "base/thread.h"
 #include "record/ring.h"
 
 #define WEIR__RING_MAGIC "WEIRRING"
 
 enum {
   WEIR__RING_VERSION = 3,
-  WEIR__RING_OLDEST_VERSION = 2, /* that can be read: one without checkpoints */
+  WEIR__RING_OLDEST_VERSION = 2, /* that can be read; it has no checkpoints */
   WEIR__RING_HEADER = 4096,
   WEIR__RING_DEVICES = 64,
-  WEIR__RING_CHECKPOINTS = 5 /* that a device has at most: one more than there usually are in the ring */
+  WEIR__RING_CHECKPOINTS = 5 /* the most of a device: one more than usually lie in the ring */
 };
 
 typedef struct weir__ring_file_device {
-  _Atomic uint64_t dropped;       /* events that went */
+  _Atomic uint64_t dropped;       /* dropped entries */
   _Atomic uint64_t dropped_until; /* their latest time */
   _Atomic uint64_t cleared_until;
-  uint64_t memory; /* the device's, in bytes */
+  uint64_t memory; /* of the device, in bytes */
 } weir__ring_file_device;
 
-/* The first page. What is not atomic does not change once the magic is there. */
+/* The first page. Fields that are not atomic do not change once the magic is written. */
 typedef struct weir__ring_file_header {
   char magic[8];
   uint32_t version;
@@ -53,15 +56,15 @@ typedef struct weir__ring_file_header {
   uint64_t log_at, log_bytes; /* behind the header */
   uint64_t chunks_at, chunk_count;
   int64_t pid;
-  int64_t rank; /* -1: none */
+  int64_t rank; /* -1 if there is none */
   char host[64];
   weir__clock_point first;
-  weir__clock_point last[2]; /* written in turn, so that one of them is whole */
-  atomic_uint newest;        /* which of them is the later one */
-  atomic_uint is_closed;     /* the recording ended by itself */
+  weir__clock_point last[2]; /* written in turn, so that one of them is complete */
+  atomic_uint newest;        /* the index of the later one */
+  atomic_uint is_closed;     /* the recording ended regularly */
   _Atomic uint64_t log_used;
-  _Atomic uint64_t lost;     /* events for which there was no chunk */
-  _Atomic uint64_t log_lost; /* entries of the log for which there was no room */
+  _Atomic uint64_t lost;     /* entries for which there was no chunk */
+  _Atomic uint64_t log_lost; /* records of the log for which there was no room */
   weir__ring_file_device devices[WEIR__RING_DEVICES];
   uint64_t checkpoints_at, checkpoint_bytes; /* behind the log; from version 3 on */
 } weir__ring_file_header;
@@ -71,65 +74,66 @@ _Static_assert(sizeof(weir__ring_file_header) <= WEIR__RING_HEADER, "the header 
 typedef enum weir__ring_file_kind {
   WEIR__RING_TEXT = 1, /* of weir__texts: texts, pools and contexts */
   WEIR__RING_STACK,    /* of weir__stacks */
-  WEIR__RING_MODULE, /* weir__ring_file_module, the path of the program or library that is mapped there, and if it has a build ID,
-                          a 0 and that */
-  WEIR__RING_SETTINGS, /* a time, from which on they hold, and all of them in the syntax of WEIR_ALLOC_CONF */
+  /* weir__ring_file_module, the path of the program or library that is mapped there, and, if it has a build ID, a 0 and
+   * that ID. */
+  WEIR__RING_MODULE,
+  WEIR__RING_SETTINGS, /* the time from which on they hold, and all of them in the syntax of WEIR_ALLOC_CONF */
   WEIR__RING_LIMIT     /* weir__ring_file_limit */
 } weir__ring_file_kind;
 
-/* An entry of the log; its bytes follow, filled up to a multiple of 8. */
+/* A record of the log; its bytes follow, padded to a multiple of 8. */
 typedef struct weir__ring_file_record {
   uint32_t kind;
-  uint32_t number; /* of a text or a stack: one more than that of the one before, from 1 on */
+  uint32_t number; /* of a text or a stack: consecutive, from 1 on */
   uint32_t length; /* of the bytes */
   uint32_t reserved;
 } weir__ring_file_record;
 
 typedef struct weir__ring_file_module {
-  uint64_t base;       /* what is added to the addresses of the file */
+  uint64_t base;       /* added to the addresses in the file */
   uint64_t begin, end; /* where it is mapped */
 } weir__ring_file_module;
 
 typedef struct weir__ring_file_limit {
   uint64_t time;  /* from which on it holds */
-  uint64_t bytes; /* that may be reserved; UINT64_MAX: all */
+  uint64_t bytes; /* that may be reserved; UINT64_MAX if there is no limit */
   int64_t device;
 } weir__ring_file_limit;
 
 /* ---- Checkpoints ---- */
 
-/* The room for checkpoints begins with WEIR__RING_CHECKPOINTS of these for each device. */
+/* The area of checkpoints begins with WEIR__RING_CHECKPOINTS of these for each device. */
 typedef struct weir__ring_file_slot {
-  _Atomic uint64_t sequence; /* later checkpoints have higher ones; 0: there is none, or it is being written */
+  _Atomic uint64_t sequence; /* higher for later checkpoints; 0 if there is none, or it is being written */
   uint64_t at, bytes;        /* in the file; multiples of 8 */
-  uint64_t checksum;         /* of the bytes and of these numbers */
+  uint64_t checksum;         /* of the bytes and of these fields */
 } weir__ring_file_slot;
 
 /* How a checkpoint begins. It is followed by the settings in the syntax of WEIR_ALLOC_CONF, filled up to a multiple of
  * 8; by the private pools, each of them two numbers, in the order in which they were made; by the segments; and by the
  * blocks of all of these. */
 typedef struct weir__ring_file_state {
-  uint64_t time;          /* ticks: all events of the device up to here have gone into it, and no later one */
-  uint64_t settings_time; /* ticks: from here on, the log has further changes of the settings */
-  uint64_t limit;         /* bytes that may be reserved; UINT64_MAX: all */
-  uint64_t peak_allocated, peak_reserved; /* bytes, since the beginning or since the program has reset them */
+  uint64_t time;          /* ticks: it includes all entries of the device up to here, and no later one */
+  uint64_t settings_time; /* ticks: later changes of the settings are in the log */
+  uint64_t limit;         /* bytes that may be reserved; UINT64_MAX if there is no limit */
+  uint64_t peak_allocated, peak_reserved; /* bytes, since the beginning or the last reset */
   uint64_t pool_count, segment_count, block_count;
   uint32_t device;
   uint32_t conf_bytes;
 } weir__ring_file_state;
 
 typedef struct weir__ring_file_segment {
-  uint64_t address, bytes; /* of an expandable one: its whole reservation */
+  uint64_t address, bytes; /* of an expandable segment: its whole reservation */
   uint64_t stream;
   uint64_t pool[2];
-  uint64_t page; /* 0: it is not expandable */
+  uint64_t page; /* 0 if it is not expandable */
   uint32_t stack;
-  uint32_t block_count; /* up to the last page that is mapped; 0: none is */
+  uint32_t block_count; /* up to the last mapped page; 0 if none is mapped */
   uint32_t is_small;
   uint32_t reserved;
 } weir__ring_file_segment;
 
-/* Blocks lie one behind the other, from the segment's address on. */
+/* Blocks are adjacent, from the segment's address on. */
 typedef struct weir__ring_file_block {
   uint32_t units; /* of WEIR__UNIT bytes */
   uint32_t extra; /* in use: the stack; free: its age, in searches of its pool */
@@ -138,9 +142,9 @@ typedef struct weir__ring_file_block {
 
 _Static_assert(sizeof(weir__ring_file_slot) == 32 && sizeof(weir__ring_file_state) == 72 &&
                    sizeof(weir__ring_file_segment) == 64 && sizeof(weir__ring_file_block) == 16,
-               "they have no gaps");
+               "they have no padding");
 
-/* Of a checkpoint, whose bytes are a multiple of 8. */
+/* The checksum of a checkpoint. `length` is a multiple of 8. */
 static inline uint64_t weir__ring_file_checksum(uint64_t sequence, uint64_t at, const void *bytes, uint64_t length) {
   uint64_t sum = 0xcbf29ce484222325u, word;
   const uint64_t prime = 0x9e3779b97f4a7c15u;
@@ -156,8 +160,8 @@ static inline uint64_t weir__ring_file_checksum(uint64_t sequence, uint64_t at, 
 
 /* ---- The file of a process ---- */
 
-/* A device needs a checkpoint. Urgent: soon the oldest one that counts will not reach back to the events any more.
- * Called with locks held, from where a chunk begins: it only passes that on. */
+/* Called, with locks held, when a chunk begins and its device needs a checkpoint; it may only pass that on. Urgent:
+ * soon the oldest valid checkpoint will be too old for the entries that are left. */
 typedef void (*weir__ring_file_due)(void *context, int device, bool is_urgent);
 
 typedef struct weir__ring_file {
@@ -165,74 +169,72 @@ typedef struct weir__ring_file {
   char *map; /* the whole file */
   size_t bytes;
   weir__ring_file_header *header;          /* in the map */
-  atomic_uint texts_logged, stacks_logged; /* numbers up to these are in the log, or there is no room for more */
-  weir__lock lock;                         /* of what follows, and of the log */
-  uint64_t fresh;                          /* chunks from here on were never used */
+  atomic_uint texts_logged, stacks_logged; /* numbers up to these are in the log, or the log is full */
+  weir__lock lock;                         /* guards what follows, and the log */
+  uint64_t fresh;                          /* the first chunk that was never used */
   uint64_t taken[WEIR__RING_DEVICES];      /* chunks of each device */
   uint64_t next_sequence;
-  uint64_t *modules; /* hashes of those that are in the log */
-  size_t module_count, module_room;
-  uint64_t clock_at;                   /* ticks from which on the clock is to be read again */
-  unsigned long long loads;            /* of libraries, when modules were logged */
+  weir__hash_map modules;              /* the hashes of those that are in the log */
+  uint64_t clock_at;                   /* ticks: when the clock is to be read again */
+  unsigned long long loads;            /* weir__images_loaded when modules were last logged */
   uint64_t since[WEIR__RING_DEVICES];  /* chunks that a device began since its last checkpoint */
-  uint64_t blocks[WEIR__RING_DEVICES]; /* that it had then */
-  uint64_t interval;                   /* chunks between checkpoints; 0: a part of the ring. Tests set it */
-  weir__ring_file_due due;             /* NULL: there are no checkpoints */
+  uint64_t blocks[WEIR__RING_DEVICES]; /* that the device had then */
+  uint64_t interval;                   /* chunks between checkpoints; 0 for a fraction of the ring. Tests set it */
+  weir__ring_file_due due;             /* NULL if there are no checkpoints */
   void *due_context;
-  atomic_bool is_due[WEIR__RING_DEVICES]; /* it was asked for, and not begun */
-  pthread_mutex_t
-      checkpoint_lock; /* of what follows: one checkpoint at a time. It comes before all locks of the allocator */
+  atomic_bool is_due[WEIR__RING_DEVICES]; /* a checkpoint was asked for and not begun */
+  weir__mutex checkpoint_lock;            /* guards what follows; taken before all locks of the allocator */
   struct weir__ring_file_place {
     uint64_t sequence, at, bytes; /* as in the slot */
     uint64_t time;                /* of the state */
   } places[WEIR__RING_DEVICES][WEIR__RING_CHECKPOINTS];
   uint64_t next_checkpoint; /* its sequence */
-  char *draft;              /* where a checkpoint is put together */
+  char *draft;              /* where a checkpoint is assembled */
   size_t draft_room;
-  bool has_warned; /* that one did not fit */
+  bool has_warned; /* that a checkpoint did not fit */
 } weir__ring_file;
 
-/* Makes `path`, which must not be there, with all of its bytes. NULL: it cannot, and *why is an errno. */
+/* Creates `path`, which must not exist, with all of its bytes. On failure returns NULL, with an errno value in *why. */
 weir__ring_file *weir__ring_file_create(const char *path, uint64_t bytes, int devices, const char *host, int64_t rank,
                                         int *why);
 
-/* The file stays. NULL is allowed. */
+/* Closes the recording; the file stays. `file` may be NULL. */
 void weir__ring_file_close(weir__ring_file *file);
 
-/* In the child of a fork: puts plain memory in the place of the file, so that nothing of the child gets there. */
+/* In the child of a fork: puts private memory in the place of the file, so that the child cannot write to it. */
 bool weir__ring_file_detach(weir__ring_file *file);
 
-/* Events that there is room for. */
+/* How many entries there is room for. */
 uint64_t weir__ring_file_capacity(const weir__ring_file *file);
 
-/* A chunk that was never used, for a device. NULL: there is none left for it. */
+/* A chunk that was never used, for a device; NULL if there is none left for it. */
 weir__chunk *weir__ring_file_chunk(weir__ring_file *file, int device);
 
-/* A chunk of a device begins: it has no events, and is later than those that began before it. The device keeps `most`
- * chunks, or as many as there are. */
+/* Begins a chunk of a device: it has no entries, and is later than all that began before. The device keeps at most
+ * `most` chunks. */
 void weir__ring_file_begin(weir__ring_file *file, weir__chunk *chunk, int device, uint64_t most);
 
-/* A chunk goes on with another writer: it is later than all others from here on, with all that it has. */
+/* Continues a chunk with another writer: from here on it is later than all others, with all its entries. */
 void weir__ring_file_resume(weir__ring_file *file, weir__chunk *chunk);
 
-/* From now on, these settings hold; and this limit of a device. Which ones held when is told as long as the log has room. */
+/* Logs settings, or the limit of a device, that hold from now on. Changes are recorded as long as the log has room. */
 void weir__ring_file_log_settings(weir__ring_file *file, const char *conf);
 void weir__ring_file_log_limit(weir__ring_file *file, int device, uint64_t bytes);
 
-/* Logs all texts and stacks that are not there yet. */
+/* Logs all texts and stacks that are not in the log yet. */
 void weir__ring_file_sync(weir__ring_file *file);
 
-/* The state of a device, so many blocks, was copied: from here on chunks are counted for the next checkpoint. */
+/* The state of a device with this many blocks was copied: from here on chunks count towards the next checkpoint. */
 void weir__ring_file_cut(weir__ring_file *file, int device, uint64_t blocks);
 
-/* Writes a checkpoint of a device, with what follows the state in one piece, in the place of the oldest ones. The
- * checkpoint_lock is held. false: there is no room for it. */
+/* Writes a checkpoint of a device, the state and what follows it in one piece, in place of the oldest ones. The
+ * checkpoint_lock is held. false if there is no room for it. */
 bool weir__ring_file_put(weir__ring_file *file, int device, const weir__ring_file_state *state, uint64_t bytes);
 
-/* For how long a checkpoint may be. */
+/* The size of the largest checkpoint that fits. */
 uint64_t weir__ring_file_room(const weir__ring_file *file);
 
-/* An event with these numbers is about to be written; the pool's is 0 where it is not interned. */
+/* Logs what an entry with these numbers needs before it is written. `pool` is 0 if it is not interned. */
 static inline void weir__ring_file_need(weir__ring_file *file, uint32_t stack, uint32_t context, uint32_t pool) {
   unsigned texts = atomic_load_explicit(&file->texts_logged, memory_order_acquire);
   if (context > texts || pool > texts || stack > atomic_load_explicit(&file->stacks_logged, memory_order_acquire))

@@ -1,15 +1,16 @@
 #include "record/stacks.h"
 
-#include <dlfcn.h>
-#include <link.h>
-#include <pthread.h>
 #include <string.h>
 
 #include "base/base.h"
+#include "base/library.h"
+#include "base/thread.h"
+#include "record/texts.h"
 #include "record/this_thread.h"
 #include "record/unwind.h"
 
-/* A native frame is one word, its address. A frame of a language is two, the first of which no address looks like. */
+/* A native frame is one word, its address. A frame of a language is two words, of which the first is no valid
+ * address. */
 #define LANGUAGE_FRAME (1ull << 63)
 
 enum { usual_words = 160, most_words = WEIR__MOST_FRAMES, hook_frames = 1024 };
@@ -19,30 +20,22 @@ weir__intern weir__stacks = {.most_bytes = 256u << 20};
 /* ---- Weir's own code ---- */
 
 typedef struct code_range {
-  uintptr_t begin, end;
+  uint64_t begin, end;
 } code_range;
 
 enum { MOST_RANGES = 8 };
-static code_range own_code[MOST_RANGES]; /* written once, when native stacks are first wanted, and before the count */
+static code_range own_code[MOST_RANGES]; /* written once, when native stacks are first needed, before the count */
 static atomic_size_t own_count;
 
-/* libweir.so itself, what has it inside (the Python extension, the preload library), and adapters on top of it. A program that has
- * libweir.a inside has the frames of both: the names tell them apart, when the file is read. */
-static int add_own_code(struct dl_phdr_info *info, size_t size, void *context) {
-  (void)size;
+/* libweir.so itself, libraries that contain it (the Python extension, the preload library), and adapters on top of it.
+ * In a program that contains libweir.a, the frames of both are kept: a reader of the file distinguishes them by
+ * name. */
+static void add_own_code(void *context, const weir__image *image) {
   size_t *count = context;
-  const char *slash = info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
-  const char *name = slash ? slash + 1 : "";
-  if (strncmp(name, "libweir", strlen("libweir")) != 0 && strncmp(name, "_weir.", strlen("_weir.")) != 0)
-    return 0;
-  for (int i = 0; i < info->dlpi_phnum && *count < MOST_RANGES; i++) {
-    const ElfW(Phdr) *part = &info->dlpi_phdr[i];
-    if (part->p_type == PT_LOAD && part->p_flags & PF_X) {
-      uintptr_t begin = info->dlpi_addr + part->p_vaddr;
-      own_code[(*count)++] = (code_range){begin, begin + part->p_memsz};
-    }
-  }
-  return 0;
+  const char *slash = strrchr(image->path, '/'), *name = slash ? slash + 1 : "";
+  bool is_own = strncmp(name, "libweir", strlen("libweir")) == 0 || strncmp(name, "_weir.", strlen("_weir.")) == 0;
+  if (is_own && image->code_begin < image->code_end && *count < MOST_RANGES)
+    own_code[(*count)++] = (code_range){image->code_begin, image->code_end};
 }
 
 static inline bool is_own(uint64_t address, size_t ranges) {
@@ -52,7 +45,7 @@ static inline bool is_own(uint64_t address, size_t ranges) {
   return false;
 }
 
-/* Leaves out Weir's frames at the inner end; returns how many are left. */
+/* Removes Weir's frames at the inner end; returns how many are left. */
 static size_t drop_own(uint64_t *addresses, size_t count) {
   size_t own = 0, ranges = atomic_load_explicit(&own_count, memory_order_acquire);
   while (own < count && is_own(addresses[own], ranges))
@@ -65,34 +58,35 @@ static size_t drop_own(uint64_t *addresses, size_t count) {
 /* ---- libunwind ---- */
 
 typedef int (*backtrace_fn)(void **addresses, int room);
-static backtrace_fn backtrace_native; /* NULL: there is no libunwind; written once */
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static backtrace_fn backtrace_native; /* NULL if there is no libunwind; written once */
+static weir__once_flag once = WEIR__ONCE_INIT;
 
-/* It stays loaded. */
+/* The library stays loaded. */
 static void start(void) {
   size_t ranges = 0;
-  dl_iterate_phdr(add_own_code, &ranges);
+  weir__images_each(add_own_code, &ranges);
   atomic_store_explicit(&own_count, ranges, memory_order_release);
   static const char *const names[] = {"libunwind.so.8", "libunwind.so"};
-  for (size_t i = 0; i < WEIR_COUNT_OF(names) && !backtrace_native; i++) {
-    void *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+  const bool fits = sizeof(void *) == sizeof(uint64_t); /* addresses are written straight into words */
+  for (size_t i = 0; fits && i < WEIR_COUNT_OF(names) && !backtrace_native; i++) {
+    void *library = weir__library_open(names[i]);
     if (library)
-      *(void **)&backtrace_native = dlsym(library, "unw_backtrace");
+      *(void **)&backtrace_native = weir__library_symbol(library, "unw_backtrace");
     if (backtrace_native)
       weir__unwind_start(library);
   }
 }
 
 static _Atomic(weir_stack_hook) hook;
-static _Atomic(weir_stack_key) hook_key; /* NULL: the hook's stacks have no keys */
+static _Atomic(weir_stack_key) hook_key; /* NULL if the hook's stacks have no keys */
 static _Atomic(void *) hook_context;
 
 bool weir__stacks_start(void) {
-  pthread_once(&once, start);
+  weir__once(&once, start);
   return backtrace_native != NULL;
 }
 
-/* Where a language has frames, and native ones are only the second choice, it is no reason to warn. */
+/* No warning if a language supplies the frames and native ones are only the second choice. */
 void weir__stacks_start_for(weir_history_stacks kind) {
   static atomic_flag is_said = ATOMIC_FLAG_INIT;
   if (weir__stacks_start())
@@ -114,7 +108,7 @@ void weir_set_stack_hook(weir_stack_hook given, void *context) {
 
 void weir_set_stack_key(weir_stack_key given) { atomic_store(&hook_key, given); }
 
-/* Stacks by their keys, for all threads. A slot is written by the thread that makes it busy; the others leave it alone. */
+/* Stacks by key, for all threads. Only the thread that marked a slot as busy writes it. */
 enum { KNOWN_STACKS = 4096 };
 #define NO_KEY 0
 #define BUSY_KEY 1
@@ -124,7 +118,7 @@ static struct known_stack {
   atomic_uint stack;
 } known_stacks[KNOWN_STACKS];
 
-/* Keys are hashes already. Two of them are not keys of anything here. */
+/* Keys are hashes already. Two values are reserved. */
 static struct known_stack *known_place(uint64_t key) { return &known_stacks[key >> 52]; }
 
 static uint32_t find_known(uint64_t key) {
@@ -184,8 +178,8 @@ static size_t ask_hook(uint64_t *words, size_t room) {
 
 /* ---- Gathering ---- */
 
-/* The number, and whether there may be more than there was room for. The first `own` native frames are of this file: they are
- * written over what lies before the place of the native ones, which is put back then. */
+/* The number, and whether there may be more than there was room for. The first `own` native frames are of this file:
+ * they are written over what lies before the place of the native ones, which is put back then. */
 static inline __attribute__((always_inline)) uint32_t gather(weir_history_stacks kind, uint64_t *words, size_t room,
                                                              size_t own, bool *is_full) {
   uint64_t *first = words + own, saved[2];
@@ -197,7 +191,6 @@ static inline __attribute__((always_inline)) uint32_t gather(weir_history_stacks
     walked = weir__unwind_walk(__builtin_frame_address(0), first + count, room - own - count);
   count += walked;
   if (wants_native && !walked && !*is_full) {
-    _Static_assert(sizeof(void *) == sizeof(uint64_t), "addresses are words");
     memcpy(saved, words + count, own * sizeof *words);
     int native = backtrace_native((void **)(words + count), (int)(room - count));
     memcpy(words + count, saved, own * sizeof *words);
@@ -215,7 +208,7 @@ static __attribute__((noinline)) uint32_t gather_deep(weir_history_stacks kind) 
   bool is_full;
   words[0] = words[1] = 0;
   uint32_t stack = gather(kind, words, most_words, 2, &is_full);
-  __asm__ volatile("" : : : "memory"); /* a frame of its own, whatever the compiler thinks */
+  __asm__ volatile("" : : : "memory"); /* keeps the compiler from a tail call: this function needs a frame of its own */
   return stack;
 }
 

@@ -1,5 +1,5 @@
 /*
- * What a thread knows while it records: few bytes, read in one instruction.
+ * The state of a thread that records: a few bytes, read with one instruction.
  */
 #ifndef WEIR_RECORD_THIS_THREAD_H
 #define WEIR_RECORD_THIS_THREAD_H
@@ -8,25 +8,25 @@
 #include <stdint.h>
 
 typedef struct weir__this_thread {
-  struct weir__op *op; /* the allocator's operation under way (alloc/trace.c); NULL: none that anybody watches */
+  struct weir__op *op; /* the allocator's current operation (alloc/trace.c); NULL if nothing observes it */
   union {
     struct {
       uint32_t phase, compile; /* texts */
     };
-    uint64_t texts; /* both: mostly there are none */
+    uint64_t texts; /* both; usually there are none */
   };
-  uint32_t context; /* the number of `context_phase`, `compile` and `metadata` together; 0: not looked up yet */
+  uint32_t context; /* the number of `context_phase`, `compile` and `metadata` together; 0 if not looked up yet */
   uint32_t metadata;
   uint32_t context_phase; /* the thread's own phase, or the shared one */
-  uint16_t thread;        /* its number in events; 0: it has recorded nothing yet */
-  bool is_for_request;    /* what happens to segments now is for a request that the cache could not serve */
-  bool has_missed;        /* the cache could not serve the request whose event comes next */
-  bool is_in_hook;        /* a hook of stacks is running */
-  bool lacks_frames;      /* the hook found no frames for this thread the last time */
-  bool is_telling;        /* a tracker is */
+  uint16_t thread;        /* its number in entries; 0 if it has recorded nothing yet */
+  bool is_for_request;    /* segments change now for a request that the cache could not serve */
+  bool has_missed;        /* the cache could not serve the request whose entry comes next */
+  bool is_in_hook;        /* a stack hook is running */
+  bool lacks_frames;      /* the stack hook found no frames for this thread the last time */
+  bool is_telling;        /* a tracker is running */
 } weir__this_thread_state;
 
-/* Hidden, and of the initial set: no call is needed to find it. */
+/* Hidden and initial-exec: no call is needed to find it. */
 extern _Thread_local weir__this_thread_state weir__this_thread
     __attribute__((tls_model("initial-exec"), visibility("hidden")));
 

@@ -2,17 +2,18 @@
 
 #if defined(__x86_64__)
 
-#include <dlfcn.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <ucontext.h>
 
-/* ---- libunwind's calls, as far as they are needed. Their types are its own: only their sizes and a few places matter ---- */
+#include "base/library.h"
+#include "base/thread.h"
 
-enum { RBP = 6, RSP = 7, RIP = 16, IN_MEMORY = 1 }; /* its numbers of registers, and where one was saved */
+/* ---- The functions of libunwind that are used. Of its types only sizes and a few offsets matter ---- */
+
+enum { RBP = 6, RSP = 7, RIP = 16, IN_MEMORY = 1 }; /* its register numbers, and the kind of a saved location */
 
 typedef struct cursor {
-  uint64_t words[256]; /* it takes 127 */
+  uint64_t words[256]; /* it uses 127 */
 } cursor;
 
 typedef struct save_loc {
@@ -27,21 +28,21 @@ static int (*get_reg)(cursor *, int, uint64_t *);
 static int (*get_save_loc)(cursor *, int, save_loc *);
 
 bool weir__unwind_start(void *library) {
-  *(void **)&init_local = dlsym(library, "_ULx86_64_init_local");
-  *(void **)&get_reg = dlsym(library, "_ULx86_64_get_reg");
-  *(void **)&get_save_loc = dlsym(library, "_ULx86_64_get_save_loc");
-  *(void **)&step = init_local && get_reg && get_save_loc ? dlsym(library, "_ULx86_64_step") : NULL;
+  *(void **)&init_local = weir__library_symbol(library, "_ULx86_64_init_local");
+  *(void **)&get_reg = weir__library_symbol(library, "_ULx86_64_get_reg");
+  *(void **)&get_save_loc = weir__library_symbol(library, "_ULx86_64_get_save_loc");
+  *(void **)&step = init_local && get_reg && get_save_loc ? weir__library_symbol(library, "_ULx86_64_step") : NULL;
   return step != NULL;
 }
 
-/* ---- What is known of a place ---- */
+/* ---- Rules of call sites ---- */
 
-/* How the frame of a call that returns to a place is left: where it ends, the canonical frame address, and where in it the frame
- * around it has its frame pointer. In units of 8 bytes. */
+/* How to leave the frame of a call by its return address: where the frame ends (the canonical frame address), and where
+ * it saved the frame pointer of the frame around it. In units of 8 bytes. */
 typedef union rule {
   struct {
     uint16_t kind;
-    uint16_t saved;  /* from the end: the frame pointer; 0: it was not touched */
+    uint16_t saved;  /* the saved frame pointer, from the end; 0 if it was not changed */
     uint32_t length; /* BY_STACK: from the stack pointer to the end */
   };
   uint64_t word;
@@ -49,17 +50,17 @@ typedef union rule {
 
 enum {
   UNKNOWN,
-  BY_STACK, /* the stack pointer is always as far from the end */
-  BY_FRAME, /* the frame pointer points to the one that was saved, right before the address that is returned to */
+  BY_STACK, /* the distance from the stack pointer to the end is constant */
+  BY_FRAME, /* the frame pointer points to the saved one, right before the return address */
   OUTERMOST,
-  STRANGE /* none of these: only libunwind can tell */
+  STRANGE /* none of these: only libunwind can walk it */
 };
 
-/* Two threads may write the same slot at once. A reader that sees a half of each finds no place in it, since the first word is the
- * place only with its own rule. */
+/* Two threads may write the same slot at once. A reader that sees half of each write finds no address in it, because
+ * the first word yields the address only with its own rule. */
 enum { SLOTS = 4096 };
 static struct slot {
-  _Atomic uint64_t mixed; /* the place ^ the rule */
+  _Atomic uint64_t mixed; /* the address ^ the rule */
   _Atomic uint64_t rule;
 } known[SLOTS];
 
@@ -71,33 +72,26 @@ static rule find(uint64_t place) {
   return atomic_load_explicit(&slot->mixed, memory_order_relaxed) == (place ^ found.word) ? found : (rule){.word = 0};
 }
 
-static void put(uint64_t place, rule told) {
+static void put(uint64_t place, rule how) {
   struct slot *slot = slot_of(place);
-  atomic_store_explicit(&slot->rule, told.word, memory_order_relaxed);
-  atomic_store_explicit(&slot->mixed, place ^ told.word, memory_order_relaxed);
+  atomic_store_explicit(&slot->rule, how.word, memory_order_relaxed);
+  atomic_store_explicit(&slot->mixed, place ^ how.word, memory_order_relaxed);
 }
 
 /* ---- Walking ---- */
 
-/* Nothing beyond the thread's stack is read. 0: not asked yet; 1: not known. */
+/* Nothing outside of the thread's stack is read. 0 if not determined yet, 1 if not known. */
 static _Thread_local uint64_t stack_begin __attribute__((tls_model("initial-exec")));
 static _Thread_local uint64_t stack_end __attribute__((tls_model("initial-exec")));
 
 static _Thread_local bool met_unknown
-    __attribute__((tls_model("initial-exec"))); /* the last walk ended at such a place */
+    __attribute__((tls_model("initial-exec"))); /* the last walk ended at an unknown call site */
 
 static __attribute__((noinline)) void find_stack(void) {
-  pthread_attr_t attributes;
-  void *begin = NULL;
-  size_t bytes = 0;
-  stack_begin = stack_end = 1;
-  if (pthread_getattr_np(pthread_self(), &attributes) != 0)
-    return;
-  if (pthread_attr_getstack(&attributes, &begin, &bytes) == 0 && bytes) {
-    stack_begin = (uint64_t)begin;
-    stack_end = (uint64_t)begin + bytes;
-  }
-  pthread_attr_destroy(&attributes);
+  uintptr_t begin = 1, end = 1;
+  weir__thread_stack(&begin, &end);
+  stack_begin = begin;
+  stack_end = end;
 }
 
 __attribute__((no_sanitize("address"))) size_t weir__unwind_walk(const void *frame, uint64_t *addresses, size_t room) {
@@ -108,7 +102,7 @@ __attribute__((no_sanitize("address"))) size_t weir__unwind_walk(const void *fra
   const uint64_t end_of_stack = stack_end;
   uint64_t end = (uint64_t)frame + 16, pointer = ((const uint64_t *)frame)[0];
   uint64_t place = ((const uint64_t *)frame)[1];
-  if ((uint64_t)frame < stack_begin || end > end_of_stack) /* another stack, as those of coroutines */
+  if ((uint64_t)frame < stack_begin || end > end_of_stack) /* another stack, such as a coroutine's */
     return 0;
   for (size_t count = 0; count < room;) {
     addresses[count++] = place;
@@ -132,36 +126,36 @@ __attribute__((no_sanitize("address"))) size_t weir__unwind_walk(const void *fra
   return 0;
 }
 
-/* ---- Asking ---- */
+/* ---- Asking libunwind ---- */
 
-/* From what libunwind says of a frame, and of the one around it. */
+/* The rule that follows from what libunwind reports about a frame and the one around it. */
 static __attribute__((no_sanitize("address"))) rule judge(uint64_t stack, uint64_t pointer, uint64_t next_place,
                                                           uint64_t next_stack, uint64_t next_pointer,
                                                           const save_loc *saved) {
-  rule told = {.kind = STRANGE};
+  rule result = {.kind = STRANGE};
   uint64_t length = next_stack - stack;
   if (next_stack <= stack || length % 8 || length / 8 > UINT32_MAX || *(const uint64_t *)(next_stack - 8) != next_place)
-    return told; /* a signal's, or something that was made by hand */
+    return result; /* a signal frame, or hand-written code */
   if (saved->type == IN_MEMORY && saved->address >= stack && saved->address < next_stack - 8) {
     uint64_t back = next_stack - saved->address;
     if (back % 8 || back / 8 > UINT16_MAX || *(const uint64_t *)saved->address != next_pointer)
-      return told;
-    told.saved = (uint16_t)(back / 8);
+      return result;
+    result.saved = (uint16_t)(back / 8);
   }
-  told.length = (uint32_t)(length / 8);
-  if (told.saved == 2 && pointer == next_stack - 16)
-    told.kind = BY_FRAME;
+  result.length = (uint32_t)(length / 8);
+  if (result.saved == 2 && pointer == next_stack - 16)
+    result.kind = BY_FRAME;
   else if (pointer < stack || pointer >= next_stack)
-    told.kind = BY_STACK;
-  /* Else it points into the frame, but not where usual: a frame that is aligned, and whose length is not the same each time. */
-  return told;
+    result.kind = BY_STACK;
+  /* Otherwise it points into the frame at an unusual offset: an aligned frame, whose length varies. */
+  return result;
 }
 
 __attribute__((noinline)) void weir__unwind_learn(size_t most) {
   ucontext_t here;
   cursor at;
   uint64_t place, stack, pointer;
-  /* Where there are always new places, as in code that is made while it runs, asking each time would cost more than it saves. */
+  /* With ever new call sites, as in code generated at run time, asking each time would cost more than it saves. */
   enum { OFTEN = 256, SELDOM = 64 };
   static _Thread_local unsigned asked;
   if (!step || !met_unknown || (asked++ >= OFTEN && asked % SELDOM))

@@ -1,6 +1,6 @@
 /*
- * Stacks without libunwind, once it has told how: it finds out for each place of a call how its frame is left, and that does
- * not change. What was told is kept, and a stack of known places is walked in a few instructions a frame.
+ * Stacks without libunwind, once it has told how: it determines how the frame of each call site is left, and that does
+ * not change. The rules are cached, and a stack of known call sites is walked with a few instructions per frame.
  */
 #ifndef WEIR_RECORD_UNWIND_H
 #define WEIR_RECORD_UNWIND_H
@@ -9,14 +9,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The library, loaded. false: it lacks something, or this is a processor that is not known here; then nothing is ever found. */
+/* Takes the functions of the loaded library. false if one is missing, or if the processor is not supported; then no
+ * walk succeeds. */
 bool weir__unwind_start(void *library);
 
-/* The addresses to which a frame and all around it return. `frame` is its __builtin_frame_address(0). 0: something is not known,
- * or there is not enough room; libunwind has to be asked. */
+/* The return addresses of a frame, given by its __builtin_frame_address(0), and of all frames around it. Returns their
+ * number; 0 if a rule is missing or there is not enough room, so that libunwind has to be asked. */
 size_t weir__unwind_walk(const void *frame, uint64_t *addresses, size_t room);
 
-/* After a walk that met an unknown place: asks libunwind about the frames around the caller, up to so many, for later walks. */
+/* After a walk that met an unknown call site: asks libunwind about up to `most` frames around the caller, for later
+ * walks. */
 void weir__unwind_learn(size_t most);
 
 #endif

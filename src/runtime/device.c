@@ -1,11 +1,13 @@
 /*
- * Devices, and which one the calling thread works on.
+ * Devices, contexts, and the current device of each thread.
  */
 #include "weir/device.h"
 
 #include <stdio.h>
 #include <string.h>
 
+#include "base/thread.h"
+#include "driver/context.h"
 #include "runtime/runtime.h"
 
 static _Thread_local weir__thread this_thread;
@@ -16,24 +18,24 @@ weir__thread *weir__thread_state(void) {
     bool first = this_thread.epoch == 0;
     memset(&this_thread, 0, sizeof this_thread);
     this_thread.epoch = epoch;
-    this_thread.context_is_foreign = !first;
+    this_thread.context_is_stale = !first;
   }
   return &this_thread;
 }
 
-weir_status weir__no_such_device(const char *who, int device, int count) {
+weir_status weir__no_such_device(const char *caller, int device, int count) {
   if (count == 0)
-    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device is %d; there is none", who, device);
-  return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device is %d; there %s %d, counted from 0", who, device,
+    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device is %d; there are no devices", caller, device);
+  return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device is %d; there %s %d, counted from 0", caller, device,
                     count == 1 ? "is" : "are", count);
 }
 
-weir_status weir__resolve_device(const char *who, int device, int *resolved) {
-  weir_status status = weir__start(who);
-  if (status != WEIR_OK)
+weir_status weir__resolve_device(const char *caller, int device, int *resolved) {
+  weir_status status = weir__start(caller);
+  if (status)
     return status;
   if (device < -1 || device >= weir__rt.device_count)
-    return weir__no_such_device(who, device, weir__rt.device_count);
+    return weir__no_such_device(caller, device, weir__rt.device_count);
   *resolved = device == -1 ? weir__thread_state()->device : device;
   return WEIR_OK;
 }
@@ -43,10 +45,10 @@ weir_status weir__resolve_device(const char *who, int device, int *resolved) {
 void weir__device_init(weir__device *device, weir_cu_device handle) {
   memset(device, 0, sizeof *device);
   device->handle = handle;
-  pthread_mutex_init(&device->lock, NULL);
+  weir__mutex_init(&device->lock);
 }
 
-/* Nothing to do about a call that fails here: what cannot be freed goes with the context, or the process. */
+/* Failures are ignored: what cannot be freed here ends with the context or the process. */
 void weir__device_end(weir__device *device) {
   weir_driver *driver = weir__rt.driver;
   if (device->context) {
@@ -61,61 +63,61 @@ void weir__device_end(weir__device *device) {
     driver->CtxSetCurrent(driver, NULL);
     driver->DevicePrimaryCtxRelease(driver, device->handle);
   }
-  pthread_mutex_destroy(&device->lock);
+  weir__mutex_destroy(&device->lock);
 }
 
-weir_status weir__device_context(const char *who, int device, weir_cu_context *context) {
+weir_status weir__device_context(const char *caller, int device, weir_cu_context *context) {
   weir__device *d = &weir__rt.devices[device];
   weir_driver *driver = weir__rt.driver;
   weir_status status = WEIR_OK;
   weir_cu_context made = d->context;
   if (!made) {
-    pthread_mutex_lock(&d->lock);
+    weir__mutex_lock(&d->lock);
     made = d->context;
     if (!made) {
-      status = WEIR__CALL_FOR(who, driver, DevicePrimaryCtxRetain(driver, &made, d->handle));
-      if (status == WEIR_OK)
+      status = WEIR__CALL_FOR(caller, driver, DevicePrimaryCtxRetain(driver, &made, d->handle));
+      if (!status)
         d->context = made;
     }
-    pthread_mutex_unlock(&d->lock);
+    weir__mutex_unlock(&d->lock);
   }
-  if (status == WEIR_OK)
+  if (!status)
     *context = made;
   return status;
 }
 
-/* The thread's context may have been changed by the program, so that it is asked for each time. */
-static weir_cu_result switch_context(weir_cu_context context, weir_cu_context *previous) {
+/* A context of an earlier runtime is dropped first: it may be destroyed, and the new one may have the same handle. */
+static weir_cu_result enter_context(weir_cu_context context, weir_cu_context *previous) {
   weir_driver *driver = weir__rt.driver;
   weir__thread *thread = weir__thread_state();
-  weir_cu_context current;
-  weir_cu_result result = driver->CtxGetCurrent(driver, &current);
-  if (result != WEIR_CU_SUCCESS)
-    return result;
-  if (current != context || thread->context_is_foreign) {
-    result = driver->CtxSetCurrent(driver, context);
-    if (result != WEIR_CU_SUCCESS)
+  if (thread->context_is_stale) {
+    weir_cu_result result = driver->CtxSetCurrent(driver, NULL);
+    if (result)
       return result;
+    thread->context_is_stale = false;
   }
-  *previous = thread->context_is_foreign ? NULL : current;
-  thread->context_is_foreign = false;
-  return WEIR_CU_SUCCESS;
+  return weir__context_enter(driver, context, previous);
 }
 
-weir_status weir__enter_device(const char *who, int device, weir__guard *guard) {
+weir_status weir__enter_device(const char *caller, int device, weir__guard *guard) {
   weir_cu_context context;
-  weir_status status = weir__device_context(who, device, &context);
-  if (status != WEIR_OK)
+  weir_status status = weir__device_context(caller, device, &context);
+  if (status)
     return status;
   *guard = (weir__guard){.device = device};
-  weir_cu_result result = switch_context(context, &guard->previous);
-  return weir__driver_status(weir__rt.driver, result, who, "cuCtxSetCurrent(driver, context)");
+  weir_cu_result result = enter_context(context, &guard->previous);
+  return weir__driver_status(weir__rt.driver, result, caller, "cuCtxSetCurrent(driver, context)");
 }
 
-bool weir__enter_quietly(int device, weir__guard *guard) {
+weir_status weir__resolve_and_enter(const char *caller, int device, weir__guard *guard) {
+  weir_status status = weir__resolve_device(caller, device, &device);
+  return status ? status : weir__enter_device(caller, device, guard);
+}
+
+bool weir__try_enter_device(int device, weir__guard *guard) {
   weir_cu_context context = weir__rt.devices[device].context;
   *guard = (weir__guard){.device = device};
-  return context && switch_context(context, &guard->previous) == WEIR_CU_SUCCESS;
+  return context && !enter_context(context, &guard->previous);
 }
 
 void weir__leave_device(const weir__guard *guard) {
@@ -124,28 +126,28 @@ void weir__leave_device(const weir__guard *guard) {
   if (guard->device == current)
     return;
   weir_cu_context context = guard->previous ? guard->previous : weir__rt.devices[current].context;
-  /* If this fails the next call notices, and sets the context that it needs. */
-  if (driver->CtxSetCurrent(driver, context) != WEIR_CU_SUCCESS)
+  /* A failure does no harm: every call enters the context that it needs. */
+  if (driver->CtxSetCurrent(driver, context))
     weir__log(WEIR_LOG_DEBUG, "the context of device %d could not be made current again", current);
 }
 
 /* ---- The current device ---- */
 
-weir_status weir__set_device(const char *who, int device, bool make_context) {
+weir_status weir__set_device(const char *caller, int device, bool make_context) {
   weir__device *d = &weir__rt.devices[device];
   weir_driver *driver = weir__rt.driver;
   if (!make_context && !d->context) {
     unsigned flags;
     int active;
-    weir_status status = WEIR__CALL_FOR(who, driver, DevicePrimaryCtxGetState(driver, d->handle, &flags, &active));
-    if (status != WEIR_OK)
+    weir_status status = WEIR__CALL_FOR(caller, driver, DevicePrimaryCtxGetState(driver, d->handle, &flags, &active));
+    if (status)
       return status;
-    make_context = active; /* another's, which is there to be shared */
+    make_context = active; /* other code created the context: share it */
   }
   if (make_context || d->context) {
     weir__guard guard;
-    weir_status status = weir__enter_device(who, device, &guard);
-    if (status != WEIR_OK)
+    weir_status status = weir__enter_device(caller, device, &guard);
+    if (status)
       return status;
   }
   weir__thread_state()->device = device;
@@ -153,62 +155,62 @@ weir_status weir__set_device(const char *who, int device, bool make_context) {
 }
 
 weir_status weir_device_get(int *device) {
-  WEIR__RETURN_IF_NULL(device);
+  WEIR__CHECK_ARGUMENT(device);
   return weir__resolve_device(__func__, -1, device);
 }
 
-static weir_status check_device(const char *who, int device) {
-  weir_status status = weir__start(who);
-  if (status == WEIR_OK && (device < 0 || device >= weir__rt.device_count))
-    status = weir__no_such_device(who, device, weir__rt.device_count);
+weir_status weir__check_device(const char *caller, int device) {
+  weir_status status = weir__start(caller);
+  if (!status && (device < 0 || device >= weir__rt.device_count))
+    status = weir__no_such_device(caller, device, weir__rt.device_count);
   return status;
 }
 
 weir_status weir_device_set(int device) {
-  weir_status status = check_device(__func__, device);
-  return status == WEIR_OK ? weir__set_device(__func__, device, true) : status;
+  weir_status status = weir__check_device(__func__, device);
+  return status ? status : weir__set_device(__func__, device, true);
 }
 
-static weir_status exchange(const char *who, int device, bool make_context, int *previous) {
-  weir_status status = weir__check_fork(who);
+static weir_status exchange(const char *caller, int device, bool make_context, int *previous) {
+  weir_status status = weir__check_fork(caller);
   int before = -1;
-  if (status == WEIR_OK && device >= 0) {
-    status = check_device(who, device);
-    if (status == WEIR_OK) {
+  if (!status && device >= 0) {
+    status = weir__check_device(caller, device);
+    if (!status) {
       before = weir__thread_state()->device;
-      status = weir__set_device(who, device, make_context);
+      status = weir__set_device(caller, device, make_context);
     }
   }
-  if (status == WEIR_OK)
+  if (!status)
     *previous = before;
   return status;
 }
 
 weir_status weir_device_exchange(int device, int *previous) {
-  WEIR__RETURN_IF_NULL(previous);
+  WEIR__CHECK_ARGUMENT(previous);
   return exchange(__func__, device, true, previous);
 }
 
 weir_status weir_device_maybe_exchange(int device, int *previous) {
-  WEIR__RETURN_IF_NULL(previous);
+  WEIR__CHECK_ARGUMENT(previous);
   return exchange(__func__, device, false, previous);
 }
 
-/* ---- What there is ---- */
+/* ---- Counting and properties ---- */
 
 weir_status weir_device_count(int *count) {
-  WEIR__RETURN_IF_NULL(count);
+  WEIR__CHECK_ARGUMENT(count);
   if (weir_is_in_bad_fork()) {
-    *count = weir__known_count;
+    *count = weir__last_device_count;
     return WEIR_OK;
   }
   weir_driver *chosen;
-  if (!weir__is_running() && weir__hold_stopped(&chosen)) {
+  if (!weir__is_running() && weir__block_start(&chosen)) {
     int number;
     weir_status status = weir__count_devices(__func__, chosen, &number);
-    weir__let_start();
-    if (status == WEIR_OK)
-      weir__known_count = *count = number;
+    weir__unblock_start();
+    if (!status)
+      weir__last_device_count = *count = number;
     return status;
   }
   *count = weir__rt.device_count;
@@ -217,35 +219,35 @@ weir_status weir_device_count(int *count) {
 
 int weir_device_is_available(void) {
   int count;
-  return weir_device_count(&count) == WEIR_OK && count > 0;
+  return !weir_device_count(&count) && count > 0;
 }
 
 weir_status weir_device_has_primary_context(int device, int *has) {
-  WEIR__RETURN_IF_NULL(has);
+  WEIR__CHECK_ARGUMENT(has);
   weir_status status = weir__check_fork(__func__);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir_driver *driver;
-  if (!weir__is_running() && weir__hold_stopped(&driver)) {
+  if (!weir__is_running() && weir__block_start(&driver)) {
     bool active = false;
     if (device < -1)
       status = weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device is %d", __func__, device);
     else
-      status = weir__has_foreign_context(__func__, driver, device == -1 ? 0 : device, &active);
-    weir__let_start();
-    if (status == WEIR_OK)
+      status = weir__has_primary_context(__func__, driver, device == -1 ? 0 : device, &active);
+    weir__unblock_start();
+    if (!status)
       *has = active;
     return status;
   }
 
   status = weir__resolve_device(__func__, device, &device);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   driver = weir__rt.driver;
   unsigned flags;
   int active;
   status = WEIR__CALL(driver, DevicePrimaryCtxGetState(driver, weir__rt.devices[device].handle, &flags, &active));
-  if (status == WEIR_OK)
+  if (!status)
     *has = active != 0;
   return status;
 }
@@ -255,25 +257,25 @@ void weir_device_properties_init(weir_device_properties *properties) {
     *properties = (weir_device_properties){.size = sizeof *properties};
 }
 
-/* An attribute that this driver does not know is 0. */
-static weir_status get_attribute(const char *who, weir_cu_device handle, int attribute, int *value) {
+/* Reads an attribute; 0 if the driver does not know it. */
+static weir_status get_attribute(const char *caller, weir_cu_device handle, int attribute, int *value) {
   weir_driver *driver = weir__rt.driver;
   weir_cu_result result = driver->DeviceGetAttribute(driver, value, attribute, handle);
   if (result == WEIR_CU_INVALID_VALUE) {
     *value = 0;
     return WEIR_OK;
   }
-  return weir__driver_status(driver, result, who, "cuDeviceGetAttribute(driver, value, attribute, handle)");
+  return weir__driver_status(driver, result, caller, "cuDeviceGetAttribute(driver, value, attribute, handle)");
 }
 
 weir_status weir_device_get_properties(int device, weir_device_properties *properties) {
-  WEIR__RETURN_IF_NULL(properties);
+  WEIR__CHECK_ARGUMENT(properties);
   if (properties->size < sizeof properties->size)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
                       "%s: properties->size is %zu; call weir_device_properties_init first", __func__,
                       properties->size);
   weir_status status = weir__resolve_device(__func__, device, &device);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir_driver *driver = weir__rt.driver;
   weir_cu_device handle = weir__rt.devices[device].handle;
@@ -301,24 +303,24 @@ weir_status weir_device_get_properties(int device, weir_device_properties *prope
       {WEIR_CU_ATTR_VIRTUAL_MEMORY_SUPPORTED, &p.virtual_memory},
       {WEIR_CU_ATTR_MEMORY_POOLS_SUPPORTED, &p.memory_pools},
   };
-  for (size_t i = 0; i < WEIR_COUNT_OF(wanted) && status == WEIR_OK; i++)
+  for (size_t i = 0; i < WEIR_COUNT_OF(wanted) && !status; i++)
     status = get_attribute(__func__, handle, wanted[i].attribute, wanted[i].value);
 
-  /* The device may be able where the driver is too old to have the calls. */
+  /* The device may support what the driver is too old to offer. */
   p.virtual_memory = p.virtual_memory && driver->MemAddressReserve && driver->MemCreate && driver->MemMap;
   p.memory_pools = p.memory_pools && driver->MemAllocAsync;
 
   weir_cu_uuid uuid;
   size_t bytes;
-  if (status == WEIR_OK)
+  if (!status)
     status = WEIR__CALL(driver, DeviceGetName(driver, p.name, sizeof p.name, handle));
-  if (status == WEIR_OK)
+  if (!status)
     status = WEIR__CALL(driver, DeviceGetPCIBusId(driver, p.pci_bus_id, sizeof p.pci_bus_id, handle));
-  if (status == WEIR_OK)
+  if (!status)
     status = WEIR__CALL(driver, DeviceGetUuid(driver, &uuid, handle));
-  if (status == WEIR_OK)
+  if (!status)
     status = WEIR__CALL(driver, DeviceTotalMem(driver, &bytes, handle));
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir__format_uuid(&uuid, p.uuid);
   p.total_memory = bytes;
@@ -329,32 +331,32 @@ weir_status weir_device_get_properties(int device, weir_device_properties *prope
 }
 
 weir_status weir_device_name(int device, char *name, size_t size) {
-  WEIR__RETURN_IF_NULL(name);
+  WEIR__CHECK_ARGUMENT(name);
   if (size == 0)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: size is 0, which has no room for a name", __func__);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: size is 0; expected room for a name", __func__);
   weir_status status = weir__resolve_device(__func__, device, &device);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   char text[sizeof((weir_device_properties *)NULL)->name];
   weir_driver *driver = weir__rt.driver;
   status = WEIR__CALL(driver, DeviceGetName(driver, text, sizeof text, weir__rt.devices[device].handle));
-  if (status == WEIR_OK)
+  if (!status)
     snprintf(name, size, "%s", text);
   return status;
 }
 
 weir_status weir_device_capability(int device, int *major, int *minor) {
-  WEIR__RETURN_IF_NULL(major);
-  WEIR__RETURN_IF_NULL(minor);
+  WEIR__CHECK_ARGUMENT(major);
+  WEIR__CHECK_ARGUMENT(minor);
   weir_status status = weir__resolve_device(__func__, device, &device);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir_cu_device handle = weir__rt.devices[device].handle;
   int first, second;
   status = get_attribute(__func__, handle, WEIR_CU_ATTR_COMPUTE_CAPABILITY_MAJOR, &first);
-  if (status == WEIR_OK)
+  if (!status)
     status = get_attribute(__func__, handle, WEIR_CU_ATTR_COMPUTE_CAPABILITY_MINOR, &second);
-  if (status == WEIR_OK) {
+  if (!status) {
     *major = first;
     *minor = second;
   }
@@ -362,35 +364,33 @@ weir_status weir_device_capability(int device, int *major, int *minor) {
 }
 
 weir_status weir_device_uuid(int device, char *text, size_t size) {
-  WEIR__RETURN_IF_NULL(text);
+  WEIR__CHECK_ARGUMENT(text);
   if (size < WEIR__UUID_SIZE)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: size is %zu; a uuid takes %d bytes", __func__, size,
                       WEIR__UUID_SIZE);
   weir_status status = weir__resolve_device(__func__, device, &device);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir_driver *driver = weir__rt.driver;
   weir_cu_uuid uuid;
   status = WEIR__CALL(driver, DeviceGetUuid(driver, &uuid, weir__rt.devices[device].handle));
-  if (status == WEIR_OK)
+  if (!status)
     weir__format_uuid(&uuid, text);
   return status;
 }
 
 weir_status weir_device_memory_info(int device, size_t *free_bytes, size_t *total_bytes) {
-  WEIR__RETURN_IF_NULL(free_bytes);
-  WEIR__RETURN_IF_NULL(total_bytes);
-  weir_status status = weir__resolve_device(__func__, device, &device);
+  WEIR__CHECK_ARGUMENT(free_bytes);
+  WEIR__CHECK_ARGUMENT(total_bytes);
   weir__guard guard;
-  if (status == WEIR_OK)
-    status = weir__enter_device(__func__, device, &guard);
-  if (status != WEIR_OK)
+  weir_status status = weir__resolve_and_enter(__func__, device, &guard);
+  if (status)
     return status;
   weir_driver *driver = weir__rt.driver;
   size_t available, total;
   status = WEIR__CALL(driver, MemGetInfo(driver, &available, &total));
   weir__leave_device(&guard);
-  if (status == WEIR_OK) {
+  if (!status) {
     *free_bytes = available;
     *total_bytes = total;
   }
@@ -398,11 +398,9 @@ weir_status weir_device_memory_info(int device, size_t *free_bytes, size_t *tota
 }
 
 weir_status weir_device_synchronize(int device) {
-  weir_status status = weir__resolve_device(__func__, device, &device);
   weir__guard guard;
-  if (status == WEIR_OK)
-    status = weir__enter_device(__func__, device, &guard);
-  if (status != WEIR_OK)
+  weir_status status = weir__resolve_and_enter(__func__, device, &guard);
+  if (status)
     return status;
   status = WEIR__CALL(weir__rt.driver, CtxSynchronize(weir__rt.driver));
   weir__leave_device(&guard);
@@ -412,27 +410,27 @@ weir_status weir_device_synchronize(int device) {
 /* ---- Peers ---- */
 
 weir_status weir_device_can_access_peer(int device, int peer, int *can) {
-  WEIR__RETURN_IF_NULL(can);
+  WEIR__CHECK_ARGUMENT(can);
   weir_status status = weir__resolve_device(__func__, device, &device);
-  if (status == WEIR_OK)
+  if (!status)
     status = weir__resolve_device(__func__, peer, &peer);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir_driver *driver = weir__rt.driver;
   int answer;
   status = WEIR__CALL_FOR(
       __func__, driver,
       DeviceCanAccessPeer(driver, &answer, weir__rt.devices[device].handle, weir__rt.devices[peer].handle));
-  if (status == WEIR_OK)
+  if (!status)
     *can = answer != 0;
   return status;
 }
 
 weir_status weir_device_enable_peer_access(int device, int peer) {
   weir_status status = weir__resolve_device(__func__, device, &device);
-  if (status == WEIR_OK)
+  if (!status)
     status = weir__resolve_device(__func__, peer, &peer);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   if (device == peer)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: device %d cannot be its own peer", __func__, device);
@@ -440,15 +438,15 @@ weir_status weir_device_enable_peer_access(int device, int peer) {
   weir_cu_context peer_context;
   weir__guard guard;
   status = weir__device_context(__func__, peer, &peer_context);
-  if (status == WEIR_OK)
+  if (!status)
     status = weir__enter_device(__func__, device, &guard);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir_cu_result result = driver->CtxEnablePeerAccess(driver, peer_context, 0);
   weir__leave_device(&guard);
   if (result == WEIR_CU_PEER_ACCESS_ALREADY_ENABLED)
     result = WEIR_CU_SUCCESS;
-  if (result == WEIR_CU_SUCCESS)
+  if (!result)
     atomic_fetch_or(&weir__rt.devices[device].peers, 1ull << peer);
   return weir__driver_status(driver, result, __func__, "cuCtxEnablePeerAccess(driver, peer_context, 0)");
 }

@@ -1,5 +1,5 @@
 /*
- * Events. The driver's event is made at the first record, since only then its device is known.
+ * Events. The event of the driver is created by the first record, because its device is known only then.
  */
 #include "weir/event.h"
 
@@ -7,52 +7,53 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/thread.h"
 #include "runtime/runtime.h"
 
 struct weir_event {
-  weir__object object; /* first, so that a pointer to it is a pointer to all */
+  weir__object object; /* first, so that a weir__object * can be cast to a weir_event * */
   unsigned flags;
-  pthread_mutex_t lock;       /* held while `raw` is made */
-  _Atomic(weir_cu_event) raw; /* NULL until it is made */
-  int device;                 /* valid once raw is set, which comes after it */
+  weir__mutex lock;           /* held while `raw` is created */
+  _Atomic(weir_cu_event) raw; /* NULL until created */
+  int device;                 /* written before `raw`, and valid once that is set */
   atomic_bool recorded;
 };
 
-static bool holds(weir__object *object) { return ((weir_event *)object)->raw; }
+static bool has_handle(weir__object *object) { return ((weir_event *)object)->raw; }
 
-static void drop(weir__object *object) {
+static void release(weir__object *object) {
   weir_event *event = (weir_event *)object;
   weir_driver *driver = weir__rt.driver;
   weir_cu_event raw = event->raw;
   weir__guard guard;
-  bool entered = weir__enter_quietly(event->device, &guard);
+  bool entered = weir__try_enter_device(event->device, &guard);
   driver->EventDestroy(driver, raw);
   if (entered)
     weir__leave_device(&guard);
   event->raw = NULL;
 }
 
-/* NULL when the host has no memory. */
+/* NULL if out of host memory. */
 static weir_event *create(unsigned flags) {
-  weir_event *made = calloc(1, sizeof *made);
-  if (!made)
+  weir_event *created = calloc(1, sizeof *created);
+  if (!created)
     return NULL;
-  made->object.drop = drop;
-  made->object.holds = holds;
-  made->flags = flags;
-  pthread_mutex_init(&made->lock, NULL);
-  weir__object_add(&made->object);
-  return made;
+  created->object.release = release;
+  created->object.has_handle = has_handle;
+  created->flags = flags;
+  weir__mutex_init(&created->lock);
+  weir__object_add(&created->object);
+  return created;
 }
 
-static weir_status no_memory(const char *who) {
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory for the event", who);
+static weir_status no_memory(const char *caller) {
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the event", caller);
 }
 
 weir_status weir_event_create(unsigned flags, weir_event **event) {
-  WEIR__RETURN_IF_NULL(event);
+  WEIR__CHECK_ARGUMENT(event);
   weir_status status = weir__check_fork(__func__);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   if (flags & ~(unsigned)(WEIR_EVENT_TIMING | WEIR_EVENT_BLOCKING | WEIR_EVENT_INTERPROCESS))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
@@ -60,14 +61,15 @@ weir_status weir_event_create(unsigned flags, weir_event **event) {
                       "WEIR_EVENT_BLOCKING (2) and WEIR_EVENT_INTERPROCESS (4)",
                       __func__, flags);
   if (flags & WEIR_EVENT_TIMING && flags & WEIR_EVENT_INTERPROCESS)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
-                      "%s: an event that is shared between processes cannot take the time: "
-                      "WEIR_EVENT_INTERPROCESS excludes WEIR_EVENT_TIMING",
-                      __func__);
-  weir_event *made = create(flags);
-  if (!made)
+    return weir__fail(
+        WEIR_ERROR_INVALID_ARGUMENT,
+        "%s: WEIR_EVENT_INTERPROCESS and WEIR_EVENT_TIMING exclude each other: CUDA does not time events that are "
+        "shared between processes",
+        __func__);
+  weir_event *created = create(flags);
+  if (!created)
     return no_memory(__func__);
-  *event = made;
+  *event = created;
   return WEIR_OK;
 }
 
@@ -76,17 +78,17 @@ void weir_event_destroy(weir_event *event) {
     return;
   weir__object_remove(&event->object);
   if (event->raw && weir__is_running())
-    drop(&event->object);
-  pthread_mutex_destroy(&event->lock);
+    release(&event->object);
+  weir__mutex_destroy(&event->lock);
   free(event);
 }
 
-static weir_status check(const char *who, const weir_event *event) {
-  weir_status status = weir__check_fork(who);
-  return status == WEIR_OK ? weir__object_check(who, &event->object, "event") : status;
+static weir_status check(const char *caller, const weir_event *event) {
+  weir_status status = weir__check_fork(caller);
+  return status ? status : weir__object_check(caller, &event->object, "event");
 }
 
-static weir_status make_raw(const char *who, const weir_event *event, weir_cu_event *raw) {
+static weir_status make_raw(const char *caller, const weir_event *event, weir_cu_event *raw) {
   weir_driver *driver = weir__rt.driver;
   unsigned flags = 0;
   if (!(event->flags & WEIR_EVENT_TIMING))
@@ -95,31 +97,30 @@ static weir_status make_raw(const char *who, const weir_event *event, weir_cu_ev
     flags |= WEIR_CU_EVENT_BLOCKING_SYNC;
   if (event->flags & WEIR_EVENT_INTERPROCESS)
     flags |= WEIR_CU_EVENT_INTERPROCESS;
-  return WEIR__CALL_FOR(who, driver, EventCreate(driver, raw, flags));
+  return WEIR__CALL_FOR(caller, driver, EventCreate(driver, raw, flags));
 }
 
-/* The event's lock is held. An event that is made here stays only if it could be recorded. */
-static weir_status record(const char *who, weir_event *event, weir_stream stream) {
-  weir_driver *driver;
+/* The lock of the event is held. If recording fails, an event that was created for it is destroyed again. */
+static weir_status record(const char *caller, weir_event *event, weir_stream stream) {
   weir__guard guard;
   weir_cu_stream raw_stream;
-  weir_status status = weir__enter_stream(who, stream, &guard, &raw_stream);
-  if (status != WEIR_OK)
+  weir_status status = weir__enter_stream(caller, stream, &guard, &raw_stream);
+  if (status)
     return status;
-  driver = weir__rt.driver;
+  weir_driver *driver = weir__rt.driver;
   weir_cu_event raw = event->raw;
   bool is_new = !raw;
   if (is_new)
-    status = make_raw(who, event, &raw);
+    status = make_raw(caller, event, &raw);
   else if (event->device != stream.device)
     status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
-                        "%s: Event device %d does not match recording stream's device %" PRId32 ".", who, event->device,
-                        stream.device);
-  if (status != WEIR_OK)
+                        "%s: Event device %d does not match recording stream's device %" PRId32 ".", caller,
+                        event->device, stream.device);
+  if (status)
     goto leave_device;
 
-  status = WEIR__CALL_FOR(who, driver, EventRecord(driver, raw, raw_stream));
-  if (status == WEIR_OK) {
+  status = WEIR__CALL_FOR(caller, driver, EventRecord(driver, raw, raw_stream));
+  if (!status) {
     if (is_new) {
       event->device = stream.device;
       event->raw = raw;
@@ -134,37 +135,36 @@ leave_device:
   return status;
 }
 
-weir_status weir_event_record(weir_event *event, weir_stream stream) {
-  WEIR__RETURN_IF_NULL(event);
-  weir_status status = check(__func__, event);
-  if (status != WEIR_OK)
+/* `once` leaves an event alone that was recorded before. */
+static weir_status lock_and_record(const char *caller, weir_event *event, weir_stream stream, bool once) {
+  weir_status status = check(caller, event);
+  if (status)
     return status;
-  pthread_mutex_lock(&event->lock);
-  status = record(__func__, event, stream);
-  pthread_mutex_unlock(&event->lock);
+  weir__mutex_lock(&event->lock);
+  if (!once || !event->recorded)
+    status = record(caller, event, stream);
+  weir__mutex_unlock(&event->lock);
   return status;
+}
+
+weir_status weir_event_record(weir_event *event, weir_stream stream) {
+  WEIR__CHECK_ARGUMENT(event);
+  return lock_and_record(__func__, event, stream, false);
 }
 
 weir_status weir_event_record_once(weir_event *event, weir_stream stream) {
-  WEIR__RETURN_IF_NULL(event);
-  weir_status status = check(__func__, event);
-  if (status != WEIR_OK)
-    return status;
-  pthread_mutex_lock(&event->lock);
-  if (!event->recorded)
-    status = record(__func__, event, stream);
-  pthread_mutex_unlock(&event->lock);
-  return status;
+  WEIR__CHECK_ARGUMENT(event);
+  return lock_and_record(__func__, event, stream, true);
 }
 
 weir_status weir_event_query(const weir_event *event) {
-  WEIR__RETURN_IF_NULL(event);
+  WEIR__CHECK_ARGUMENT(event);
   weir_status status = check(__func__, event);
-  if (status != WEIR_OK || !event->raw)
+  if (status || !event->raw)
     return status;
   weir__guard guard;
   status = weir__enter_device(__func__, event->device, &guard);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir_cu_event raw = event->raw;
   status = WEIR__CALL(weir__rt.driver, EventQuery(weir__rt.driver, raw));
@@ -173,13 +173,13 @@ weir_status weir_event_query(const weir_event *event) {
 }
 
 weir_status weir_event_wait(const weir_event *event, weir_stream stream) {
-  WEIR__RETURN_IF_NULL(event);
+  WEIR__CHECK_ARGUMENT(event);
   weir__guard guard;
   weir_cu_stream raw_stream;
   weir_status status = check(__func__, event);
-  if (status == WEIR_OK)
+  if (!status)
     status = weir__enter_stream(__func__, stream, &guard, &raw_stream);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir_cu_event raw = event->raw;
   if (raw)
@@ -189,13 +189,13 @@ weir_status weir_event_wait(const weir_event *event, weir_stream stream) {
 }
 
 weir_status weir_event_synchronize(const weir_event *event) {
-  WEIR__RETURN_IF_NULL(event);
+  WEIR__CHECK_ARGUMENT(event);
   weir_status status = check(__func__, event);
-  if (status != WEIR_OK || !event->raw)
+  if (status || !event->raw)
     return status;
   weir__guard guard;
   status = weir__enter_device(__func__, event->device, &guard);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir_cu_event raw = event->raw;
   status = WEIR__CALL(weir__rt.driver, EventSynchronize(weir__rt.driver, raw));
@@ -204,13 +204,13 @@ weir_status weir_event_synchronize(const weir_event *event) {
 }
 
 weir_status weir_event_elapsed(const weir_event *start, const weir_event *end, double *milliseconds) {
-  WEIR__RETURN_IF_NULL(start);
-  WEIR__RETURN_IF_NULL(end);
-  WEIR__RETURN_IF_NULL(milliseconds);
+  WEIR__CHECK_ARGUMENT(start);
+  WEIR__CHECK_ARGUMENT(end);
+  WEIR__CHECK_ARGUMENT(milliseconds);
   weir_status status = check(__func__, start);
-  if (status == WEIR_OK)
+  if (!status)
     status = check(__func__, end);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   if (!(start->flags & WEIR_EVENT_TIMING) || !(end->flags & WEIR_EVENT_TIMING))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Both events must be created with the flag WEIR_EVENT_TIMING.",
@@ -221,17 +221,17 @@ weir_status weir_event_elapsed(const weir_event *start, const weir_event *end, d
 
   weir__guard guard;
   status = weir__enter_device(__func__, start->device, &guard);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir_cu_event first = start->raw, second = end->raw;
   float elapsed;
   status = WEIR__CALL(weir__rt.driver, EventElapsedTime(weir__rt.driver, &elapsed, first, second));
   weir__leave_device(&guard);
-  if (status == WEIR_OK)
+  if (!status)
     *milliseconds = (double)elapsed;
   if (status == WEIR_ERROR_NOT_READY)
     return weir__fail_result(status, WEIR_CU_NOT_READY,
-                             "%s: the device has not got past both events; synchronize with them first", __func__);
+                             "%s: the device has not reached both events; synchronize with them first", __func__);
   return status;
 }
 
@@ -241,40 +241,41 @@ int weir_event_device(const weir_event *event) { return event && event->raw ? ev
 
 weir_cu_event weir_event_raw(const weir_event *event) { return event ? event->raw : NULL; }
 
-/* ---- Between processes ---- */
+/* ---- IPC ---- */
 
 weir_status weir_event_ipc_handle(weir_event *event, weir_cu_ipc_event_handle *handle) {
-  WEIR__RETURN_IF_NULL(event);
-  WEIR__RETURN_IF_NULL(handle);
+  WEIR__CHECK_ARGUMENT(event);
+  WEIR__CHECK_ARGUMENT(handle);
   weir_status status = check(__func__, event);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   if (!(event->flags & WEIR_EVENT_INTERPROCESS))
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the event was made without WEIR_EVENT_INTERPROCESS", __func__);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the event was created without WEIR_EVENT_INTERPROCESS",
+                      __func__);
   int device;
   status = weir__resolve_device(__func__, -1, &device);
-  if (status != WEIR_OK)
+  if (status)
     return status;
 
   weir_driver *driver = weir__rt.driver;
-  pthread_mutex_lock(&event->lock);
+  weir__mutex_lock(&event->lock);
   weir_cu_event raw = event->raw;
   bool is_new = !raw;
   if (!is_new)
     device = event->device;
   weir__guard guard;
   status = weir__enter_device(__func__, device, &guard);
-  if (status != WEIR_OK)
+  if (status)
     goto unlock;
   if (is_new)
     status = make_raw(__func__, event, &raw);
-  if (status != WEIR_OK)
+  if (status)
     goto leave_device;
 
-  weir_cu_ipc_event_handle made;
-  status = WEIR__CALL(driver, IpcGetEventHandle(driver, &made, raw));
-  if (status == WEIR_OK) {
-    *handle = made;
+  weir_cu_ipc_event_handle created;
+  status = WEIR__CALL(driver, IpcGetEventHandle(driver, &created, raw));
+  if (!status) {
+    *handle = created;
     if (is_new) {
       event->device = device;
       event->raw = raw;
@@ -286,35 +287,35 @@ weir_status weir_event_ipc_handle(weir_event *event, weir_cu_ipc_event_handle *h
 leave_device:
   weir__leave_device(&guard);
 unlock:
-  pthread_mutex_unlock(&event->lock);
+  weir__mutex_unlock(&event->lock);
   return status;
 }
 
 weir_status weir_event_from_ipc_handle(int device, const weir_cu_ipc_event_handle *handle, weir_event **event) {
-  WEIR__RETURN_IF_NULL(handle);
-  WEIR__RETURN_IF_NULL(event);
+  WEIR__CHECK_ARGUMENT(handle);
+  WEIR__CHECK_ARGUMENT(event);
   weir_status status = weir__resolve_device(__func__, device, &device);
-  if (status != WEIR_OK)
+  if (status)
     return status;
-  weir_event *made = create(WEIR_EVENT_INTERPROCESS);
-  if (!made)
+  weir_event *created = create(WEIR_EVENT_INTERPROCESS);
+  if (!created)
     return no_memory(__func__);
 
   weir_driver *driver = weir__rt.driver;
   weir__guard guard;
   weir_cu_event raw;
   status = weir__enter_device(__func__, device, &guard);
-  if (status == WEIR_OK) {
+  if (!status) {
     status = WEIR__CALL(driver, IpcOpenEventHandle(driver, &raw, *handle));
     weir__leave_device(&guard);
   }
-  if (status != WEIR_OK) {
-    weir_event_destroy(made);
+  if (status) {
+    weir_event_destroy(created);
     return status;
   }
-  made->device = device;
-  made->raw = raw;
-  *event = made;
+  created->device = device;
+  created->raw = raw;
+  *event = created;
   return WEIR_OK;
 }
 

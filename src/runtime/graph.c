@@ -6,40 +6,41 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "base/thread.h"
 #include "runtime/runtime.h"
 
 enum { EMPTY, CAPTURING, CAPTURED };
 
-/* The driver's flag for a dot file with all that it knows of each node. */
+/* CU_GRAPH_DEBUG_DOT_FLAGS_VERBOSE. */
 enum { DOT_VERBOSE = 1 };
 
 struct weir_graph {
-  weir__object object;  /* first, so that a pointer to it is a pointer to all */
-  pthread_mutex_t lock; /* guards the rest */
+  weir__object object; /* first, so that a weir__object * can be cast to a weir_graph * */
+  weir__mutex lock;    /* guards the rest */
   int state;
-  bool debug; /* keep `description` */
+  bool debug; /* keep `description` for a debug dump */
 
-  /* Of the capture that is under way or was made; valid unless EMPTY. */
+  /* The current or completed capture; valid unless EMPTY. */
   int device;
   weir_cu_stream stream;
   weir_capture_mode mode;
-  pthread_t thread;
+  weir__thread_id thread;
   weir_pool_id pool;
-  unsigned hooks_version; /* of the hooks that were told of the capture */
+  unsigned hooks_version; /* hooks_version at the start of the capture */
 
   /* Valid when CAPTURED. */
-  weir_cu_graph description; /* NULL without debug, or once it was dumped */
+  weir_cu_graph description; /* NULL without debug, or after a dump */
   weir_cu_graph_exec exec;
   size_t node_count;
 };
 
-static pthread_mutex_t hooks_lock = PTHREAD_MUTEX_INITIALIZER;
-static weir_graph_memory_hooks hooks; /* all three are guarded by hooks_lock */
-static unsigned hooks_version;        /* goes up with each change */
-static int captures_under_way;
+static weir__mutex hooks_lock = WEIR__MUTEX_INIT;
+static weir_graph_memory_hooks hooks; /* guarded by hooks_lock, as are the next two */
+static unsigned hooks_version;        /* incremented with each change */
+static int active_captures;
 
-static atomic_uint_fast64_t graph_pools;  /* pools made by graphs so far */
-static atomic_uint_fast64_t handle_pools; /* pools made by hand so far */
+static atomic_uint_fast64_t graph_pools;  /* number of pools created by captures */
+static atomic_uint_fast64_t handle_pools; /* number of pools created by weir_graph_pool_handle */
 
 weir_pool_id weir_graph_pool_handle(void) { return (weir_pool_id){0, ++handle_pools}; }
 
@@ -52,7 +53,7 @@ void weir_graph_memory_hooks_init(weir_graph_memory_hooks *hooks) {
 
 weir_status weir_graph_set_memory_hooks(const weir_graph_memory_hooks *new_hooks) {
   weir_status status = weir__check_fork(__func__);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   weir_graph_memory_hooks copy = {0};
   if (new_hooks) {
@@ -61,82 +62,96 @@ weir_status weir_graph_set_memory_hooks(const weir_graph_memory_hooks *new_hooks
                         __func__, new_hooks->size);
     weir__copy_sized(&copy, sizeof copy, new_hooks, new_hooks->size);
   }
-  pthread_mutex_lock(&hooks_lock);
-  int under_way = captures_under_way;
-  if (under_way == 0) {
+  weir__mutex_lock(&hooks_lock);
+  int active = active_captures;
+  if (active == 0) {
     hooks = copy;
     hooks_version++;
   }
-  pthread_mutex_unlock(&hooks_lock);
-  if (under_way > 0)
-    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: %d capture%s under way; end %s first", __func__, under_way,
-                      under_way == 1 ? " is" : "s are", under_way == 1 ? "it" : "them");
+  weir__mutex_unlock(&hooks_lock);
+  if (active > 0)
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: %d capture%s active; end %s first", __func__, active,
+                      active == 1 ? " is" : "s are", active == 1 ? "it" : "them");
   return WEIR_OK;
 }
 
-/* From here to hooks_end the hooks stay what they are. */
+weir_status weir_graph_get_memory_hooks(weir_graph_memory_hooks *into) {
+  weir_status status = weir__check_fork(__func__);
+  if (status)
+    return status;
+  if (!into || into->size < sizeof into->size)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: hooks is NULL, or its size is not set", __func__);
+  weir__mutex_lock(&hooks_lock);
+  weir_graph_memory_hooks now = hooks;
+  weir__mutex_unlock(&hooks_lock);
+  now.size = into->size;
+  weir__copy_sized(into, into->size, &now, sizeof now);
+  return WEIR_OK;
+}
+
+/* Until hooks_end the hooks cannot be replaced. */
 static weir_status hooks_begin(weir_graph *graph) {
-  pthread_mutex_lock(&hooks_lock);
+  weir__mutex_lock(&hooks_lock);
   weir_graph_memory_hooks now = hooks;
   graph->hooks_version = hooks_version;
-  captures_under_way++;
-  pthread_mutex_unlock(&hooks_lock);
+  active_captures++;
+  weir__mutex_unlock(&hooks_lock);
 
   weir_status status = WEIR_OK;
   if (now.begin)
     status = now.begin(now.context, graph->device, graph->pool, graph->stream);
-  if (status != WEIR_OK) {
-    pthread_mutex_lock(&hooks_lock);
-    captures_under_way--;
-    pthread_mutex_unlock(&hooks_lock);
+  if (status) {
+    weir__mutex_lock(&hooks_lock);
+    active_captures--;
+    weir__mutex_unlock(&hooks_lock);
   }
   return status;
 }
 
 static void hooks_end(const weir_graph *graph) {
-  pthread_mutex_lock(&hooks_lock);
+  weir__mutex_lock(&hooks_lock);
   weir_graph_memory_hooks now = hooks;
-  pthread_mutex_unlock(&hooks_lock);
+  weir__mutex_unlock(&hooks_lock);
   if (now.end)
     now.end(now.context, graph->device, graph->pool);
-  pthread_mutex_lock(&hooks_lock);
-  captures_under_way--;
-  pthread_mutex_unlock(&hooks_lock);
+  weir__mutex_lock(&hooks_lock);
+  active_captures--;
+  weir__mutex_unlock(&hooks_lock);
 }
 
-/* Other hooks than those that saw the capture begin know nothing of its pool. */
+/* Hooks that were installed after the capture do not know its pool. */
 static void hooks_release(const weir_graph *graph) {
-  pthread_mutex_lock(&hooks_lock);
+  weir__mutex_lock(&hooks_lock);
   weir_graph_memory_hooks now = hooks;
   bool same = hooks_version == graph->hooks_version;
-  pthread_mutex_unlock(&hooks_lock);
+  weir__mutex_unlock(&hooks_lock);
   if (same && now.release)
     now.release(now.context, graph->device, graph->pool);
 }
 
-/* ---- Making and unmaking ---- */
+/* ---- Creating and destroying ---- */
 
-static bool holds(weir__object *object) { return ((weir_graph *)object)->state != EMPTY; }
+static bool has_handle(weir__object *object) { return ((weir_graph *)object)->state != EMPTY; }
 
-/* Ends the driver's capture. A driver may fail before it has done so; the stream must not be left behind capturing. */
+/* Ends the capture in the driver. If a failing call left the stream capturing, ends it again. */
 static weir_cu_result end_driver_capture(const weir_graph *graph, weir_cu_graph *captured) {
   weir_driver *driver = weir__rt.driver;
   weir_cu_result result = driver->StreamEndCapture(driver, graph->stream, captured);
   int capturing;
   weir_cu_graph unwanted = NULL;
-  if (result != WEIR_CU_SUCCESS && driver->StreamIsCapturing(driver, graph->stream, &capturing) == WEIR_CU_SUCCESS &&
-      capturing != WEIR_CU_CAPTURE_STATUS_NONE &&
-      driver->StreamEndCapture(driver, graph->stream, &unwanted) == WEIR_CU_SUCCESS && unwanted)
+  if (result && !driver->StreamIsCapturing(driver, graph->stream, &capturing) &&
+      capturing != WEIR_CU_CAPTURE_STATUS_NONE && !driver->StreamEndCapture(driver, graph->stream, &unwanted) &&
+      unwanted)
     driver->GraphDestroy(driver, unwanted);
   return result;
 }
 
-/* Ends a capture that is under way and throws away what was captured. */
+/* Ends the current capture and discards the result. */
 static weir_cu_result abandon_capture(weir_graph *graph) {
   weir_driver *driver = weir__rt.driver;
   weir_cu_graph captured = NULL;
   weir_cu_result result = end_driver_capture(graph, &captured);
-  if (result == WEIR_CU_SUCCESS && captured)
+  if (!result && captured)
     driver->GraphDestroy(driver, captured);
   hooks_end(graph);
   hooks_release(graph);
@@ -144,13 +159,13 @@ static weir_cu_result abandon_capture(weir_graph *graph) {
   return result;
 }
 
-/* Frees a made graph. Says the first thing that went wrong; all is gone nevertheless. */
+/* Destroys a captured graph, and returns the first error. */
 static weir_cu_result free_captured(weir_graph *graph) {
   weir_driver *driver = weir__rt.driver;
   weir_cu_result result = driver->GraphExecDestroy(driver, graph->exec);
   if (graph->description) {
     weir_cu_result second = driver->GraphDestroy(driver, graph->description);
-    if (result == WEIR_CU_SUCCESS)
+    if (!result)
       result = second;
   }
   graph->exec = NULL;
@@ -161,18 +176,18 @@ static weir_cu_result free_captured(weir_graph *graph) {
 }
 
 static void warn_about_capture(void) {
-  weir__log(WEIR_LOG_WARN, "a graph was reset or destroyed while its capture was under way; the capture is abandoned");
+  weir__log(WEIR_LOG_WARN, "a graph was reset or destroyed during its capture; the capture is abandoned");
 }
 
-static void drop(weir__object *object) {
+static void release(weir__object *object) {
   weir_graph *graph = (weir_graph *)object;
   weir__guard guard;
-  bool entered = weir__enter_quietly(graph->device, &guard);
+  bool entered = weir__try_enter_device(graph->device, &guard);
   if (graph->state == CAPTURING) {
     warn_about_capture();
     weir_cu_result result = abandon_capture(graph);
     if (result == WEIR_CU_STREAM_CAPTURE_WRONG_THREAD)
-      weir__log(WEIR_LOG_WARN, "only the thread that began the capture can end it: its stream stays in capture mode");
+      weir__log(WEIR_LOG_WARN, "only the thread that began the capture can end it; its stream remains capturing");
   } else {
     free_captured(graph);
   }
@@ -181,18 +196,18 @@ static void drop(weir__object *object) {
 }
 
 weir_status weir_graph_create(weir_graph **graph) {
-  WEIR__RETURN_IF_NULL(graph);
+  WEIR__CHECK_ARGUMENT(graph);
   weir_status status = weir__check_fork(__func__);
-  if (status != WEIR_OK)
+  if (status)
     return status;
-  weir_graph *made = calloc(1, sizeof *made);
-  if (!made)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory for the graph", __func__);
-  made->object.drop = drop;
-  made->object.holds = holds;
-  pthread_mutex_init(&made->lock, NULL);
-  weir__object_add(&made->object);
-  *graph = made;
+  weir_graph *created = calloc(1, sizeof *created);
+  if (!created)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the graph", __func__);
+  created->object.release = release;
+  created->object.has_handle = has_handle;
+  weir__mutex_init(&created->lock);
+  weir__object_add(&created->object);
+  *graph = created;
   return WEIR_OK;
 }
 
@@ -201,63 +216,72 @@ void weir_graph_destroy(weir_graph *graph) {
     return;
   weir__object_remove(&graph->object);
   if (graph->state != EMPTY && weir__is_running())
-    drop(&graph->object);
-  pthread_mutex_destroy(&graph->lock);
+    release(&graph->object);
+  weir__mutex_destroy(&graph->lock);
   free(graph);
 }
 
-static weir_status check(const char *who, const weir_graph *graph) {
-  weir_status status = weir__check_fork(who);
-  return status == WEIR_OK ? weir__object_check(who, &graph->object, "graph") : status;
+static weir_status check(const char *caller, const weir_graph *graph) {
+  weir_status status = weir__check_fork(caller);
+  return status ? status : weir__object_check(caller, &graph->object, "graph");
 }
 
-/* Locks, for the calls that only read as well. */
-static void lock(const weir_graph *graph) { pthread_mutex_lock((pthread_mutex_t *)&graph->lock); }
-static void unlock(const weir_graph *graph) { pthread_mutex_unlock((pthread_mutex_t *)&graph->lock); }
+/* Locks a graph for a public call. Fails if the graph cannot be used. */
+static weir_status lock(const char *caller, const weir_graph *graph) {
+  weir_status status = check(caller, graph);
+  if (!status)
+    weir__mutex_lock((weir__mutex *)&graph->lock);
+  return status;
+}
 
-/* The driver lets only one thread end a capture, unless it is a relaxed one. */
-static weir_status check_thread(const char *who, const weir_graph *graph) {
-  if (graph->mode == WEIR_CAPTURE_RELAXED || pthread_equal(graph->thread, pthread_self()))
+static void unlock(const weir_graph *graph) { weir__mutex_unlock((weir__mutex *)&graph->lock); }
+
+/* Unless the capture is relaxed, the driver lets only the thread that began it end it. */
+static weir_status check_thread(const char *caller, const weir_graph *graph) {
+  if (graph->mode == WEIR_CAPTURE_RELAXED || weir__thread_equal(graph->thread, weir__thread_self()))
     return WEIR_OK;
   return weir__fail(WEIR_ERROR_CAPTURE,
-                    "%s: the capture was begun by another thread, and only that one can end it; it goes on", who);
+                    "%s: another thread began the capture, and only that thread can end it; the capture continues",
+                    caller);
 }
 
 /* ---- Capture ---- */
 
-/* The current stream's device has been entered, and graph->stream and the like are set. */
-static weir_status begin_capture(const char *who, weir_graph *graph) {
+/* The device must have been entered, and the members that describe the capture must be set. */
+static weir_status begin_capture(const char *caller, weir_graph *graph) {
   weir_driver *driver = weir__rt.driver;
   int capturing;
   weir_status status =
-      WEIR__CALL_FOR(who, driver, StreamGetCaptureInfo(driver, graph->stream, &capturing, NULL, NULL, NULL, NULL));
-  if (status != WEIR_OK)
+      WEIR__CALL_FOR(caller, driver, StreamGetCaptureInfo(driver, graph->stream, &capturing, NULL, NULL, NULL, NULL));
+  if (status)
     return status;
   if (capturing != WEIR_CU_CAPTURE_STATUS_NONE)
-    return weir__fail(WEIR_ERROR_CAPTURE, "%s: the current stream is capturing already", who);
+    return weir__fail(WEIR_ERROR_CAPTURE, "%s: the current stream is already capturing", caller);
 
   status = hooks_begin(graph);
-  if (status != WEIR_OK)
+  if (status)
     return status;
-  status = WEIR__CALL_FOR(who, driver, StreamBeginCapture(driver, graph->stream, (int)graph->mode));
-  if (status != WEIR_OK) {
+  status = WEIR__CALL_FOR(caller, driver, StreamBeginCapture(driver, graph->stream, (int)graph->mode));
+  if (status) {
     hooks_end(graph);
     hooks_release(graph);
     return status;
   }
   graph->state = CAPTURING;
-  status = WEIR__CALL_FOR(who, driver, StreamGetCaptureInfo(driver, graph->stream, &capturing, NULL, NULL, NULL, NULL));
-  if (status == WEIR_OK && capturing != WEIR_CU_CAPTURE_STATUS_ACTIVE)
-    status = weir__fail(WEIR_ERROR_CAPTURE, "%s: the driver began the capture, but the stream does not capture", who);
-  if (status != WEIR_OK)
+  status =
+      WEIR__CALL_FOR(caller, driver, StreamGetCaptureInfo(driver, graph->stream, &capturing, NULL, NULL, NULL, NULL));
+  if (!status && capturing != WEIR_CU_CAPTURE_STATUS_ACTIVE)
+    status =
+        weir__fail(WEIR_ERROR_CAPTURE, "%s: the driver began the capture, but the stream is not capturing", caller);
+  if (status)
     abandon_capture(graph);
   return status;
 }
 
 weir_status weir_graph_capture_begin(weir_graph *graph, weir_pool_id pool, weir_capture_mode mode) {
-  WEIR__RETURN_IF_NULL(graph);
+  WEIR__CHECK_ARGUMENT(graph);
   weir_status status = check(__func__, graph);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   if ((unsigned)mode > WEIR_CAPTURE_RELAXED)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
@@ -267,14 +291,15 @@ weir_status weir_graph_capture_begin(weir_graph *graph, weir_pool_id pool, weir_
                       "%s: pool is {%" PRIu64 ", %" PRIu64 "}; at most one of the two numbers may be set", __func__,
                       pool.first, pool.second);
   status = weir__start(__func__);
-  if (status != WEIR_OK)
+  if (!status)
+    status = lock(__func__, graph);
+  if (status)
     return status;
 
   weir__guard guard;
   weir_stream stream = weir__current_stream(weir__thread_state()->device);
-  lock(graph);
   if (graph->state == CAPTURING) {
-    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: a capture of this graph is under way", __func__);
+    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: this graph is being captured already", __func__);
   } else if (graph->state == CAPTURED) {
     status =
         weir__fail(WEIR_ERROR_BAD_STATE,
@@ -289,11 +314,11 @@ weir_status weir_graph_capture_begin(weir_graph *graph, weir_pool_id pool, weir_
   } else {
     graph->device = stream.device;
     graph->mode = mode;
-    graph->thread = pthread_self();
+    graph->thread = weir__thread_self();
     graph->pool = pool;
     status = weir__enter_stream(__func__, stream, &guard, &graph->stream);
   }
-  if (status == WEIR_OK) {
+  if (!status) {
     if (pool.first == 0 && pool.second == 0)
       graph->pool.first = ++graph_pools;
     status = begin_capture(__func__, graph);
@@ -303,15 +328,16 @@ weir_status weir_graph_capture_begin(weir_graph *graph, weir_pool_id pool, weir_
   return status;
 }
 
-/* Makes an executable of what was captured. On failure nothing is left of it. */
-static weir_status finish(const char *who, weir_graph *graph, weir_cu_graph captured) {
+/* Instantiates the captured graph. On failure the graph is destroyed. */
+static weir_status finish(const char *caller, weir_graph *graph, weir_cu_graph captured) {
   weir_driver *driver = weir__rt.driver;
   size_t count = 0;
   weir_cu_graph_exec exec;
-  weir_status status = WEIR__CALL_FOR(who, driver, GraphGetNodes(driver, captured, NULL, &count));
-  if (status == WEIR_OK)
-    status = WEIR__CALL_FOR(who, driver, GraphInstantiate(driver, &exec, captured, WEIR_CU_GRAPH_AUTO_FREE_ON_LAUNCH));
-  if (status != WEIR_OK) {
+  weir_status status = WEIR__CALL_FOR(caller, driver, GraphGetNodes(driver, captured, NULL, &count));
+  if (!status)
+    status =
+        WEIR__CALL_FOR(caller, driver, GraphInstantiate(driver, &exec, captured, WEIR_CU_GRAPH_AUTO_FREE_ON_LAUNCH));
+  if (status) {
     driver->GraphDestroy(driver, captured);
     return status;
   }
@@ -319,7 +345,7 @@ static weir_status finish(const char *who, weir_graph *graph, weir_cu_graph capt
     weir__log(WEIR_LOG_WARN,
               "%s: The CUDA Graph is empty. This usually means that the graph was attempted to be captured "
               "on wrong device or stream.",
-              who);
+              caller);
   if (!graph->debug) {
     driver->GraphDestroy(driver, captured);
     captured = NULL;
@@ -330,10 +356,10 @@ static weir_status finish(const char *who, weir_graph *graph, weir_cu_graph capt
   return WEIR_OK;
 }
 
-static weir_status end_capture(const char *who, weir_graph *graph) {
+static weir_status end_capture(const char *caller, weir_graph *graph) {
   weir__guard guard;
-  weir_status status = weir__enter_device(who, graph->device, &guard);
-  if (status != WEIR_OK) {
+  weir_status status = weir__enter_device(caller, graph->device, &guard);
+  if (status) {
     abandon_capture(graph);
     return status;
   }
@@ -341,27 +367,27 @@ static weir_status end_capture(const char *who, weir_graph *graph) {
   weir_stream current = weir__current_stream(weir__thread_state()->device);
   weir__guard current_guard;
   weir_cu_stream current_raw;
-  status = weir__enter_stream(who, current, &current_guard, &current_raw);
-  if (status == WEIR_OK) {
+  status = weir__enter_stream(caller, current, &current_guard, &current_raw);
+  if (!status) {
     weir__leave_device(&current_guard);
     if (current.device != graph->device || current_raw != graph->stream)
-      status = weir__fail(WEIR_ERROR_CAPTURE, "%s: Capture must end on the same stream it began on.", who);
+      status = weir__fail(WEIR_ERROR_CAPTURE, "%s: Capture must end on the same stream it began on.", caller);
   }
-  if (status != WEIR_OK) {
+  if (status) {
     abandon_capture(graph);
     goto leave_device;
   }
 
   weir_cu_graph captured = NULL;
   weir_cu_result result = end_driver_capture(graph, &captured);
-  status = weir__driver_status(weir__rt.driver, result, who, "cuStreamEndCapture(driver, stream, &captured)");
+  status = weir__driver_status(weir__rt.driver, result, caller, "cuStreamEndCapture(driver, stream, &captured)");
   hooks_end(graph);
   graph->state = EMPTY;
-  if (status == WEIR_OK && !captured)
-    status = weir__fail(WEIR_ERROR_CAPTURE, "%s: the driver ended the capture without a graph", who);
-  if (status == WEIR_OK)
-    status = finish(who, graph, captured);
-  if (status == WEIR_OK)
+  if (!status && !captured)
+    status = weir__fail(WEIR_ERROR_CAPTURE, "%s: the driver returned no graph for the capture", caller);
+  if (!status)
+    status = finish(caller, graph, captured);
+  if (!status)
     graph->state = CAPTURED;
   else
     hooks_release(graph);
@@ -372,42 +398,40 @@ leave_device:
 }
 
 weir_status weir_graph_capture_end(weir_graph *graph) {
-  WEIR__RETURN_IF_NULL(graph);
-  weir_status status = check(__func__, graph);
-  if (status != WEIR_OK)
+  WEIR__CHECK_ARGUMENT(graph);
+  weir_status status = lock(__func__, graph);
+  if (status)
     return status;
-  lock(graph);
   if (graph->state != CAPTURING)
-    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: no capture of this graph is under way", __func__);
+    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: this graph is not being captured", __func__);
   else
     status = check_thread(__func__, graph);
-  if (status == WEIR_OK)
+  if (!status)
     status = end_capture(__func__, graph);
   unlock(graph);
   return status;
 }
 
-/* ---- What was captured ---- */
+/* ---- Using a captured graph ---- */
 
-/* For calls that need it; `graph` is locked. */
-static weir_status check_captured(const char *who, const weir_graph *graph) {
+/* The graph is locked. */
+static weir_status check_captured(const char *caller, const weir_graph *graph) {
   if (graph->state == CAPTURED)
     return WEIR_OK;
-  return weir__fail(WEIR_ERROR_BAD_STATE, "%s: Called %s without a preceding successful capture.", who, who);
+  return weir__fail(WEIR_ERROR_BAD_STATE, "%s: Called %s without a preceding successful capture.", caller, caller);
 }
 
 weir_status weir_graph_replay(weir_graph *graph) {
-  WEIR__RETURN_IF_NULL(graph);
-  weir_status status = check(__func__, graph);
-  if (status != WEIR_OK)
+  WEIR__CHECK_ARGUMENT(graph);
+  weir_status status = lock(__func__, graph);
+  if (status)
     return status;
-  lock(graph);
   status = check_captured(__func__, graph);
   weir__guard guard;
   weir_cu_stream raw;
-  if (status == WEIR_OK)
+  if (!status)
     status = weir__enter_stream(__func__, weir__current_stream(graph->device), &guard, &raw);
-  if (status == WEIR_OK) {
+  if (!status) {
     status = WEIR__CALL(weir__rt.driver, GraphLaunch(weir__rt.driver, graph->exec, raw));
     weir__leave_device(&guard);
   }
@@ -416,22 +440,21 @@ weir_status weir_graph_replay(weir_graph *graph) {
 }
 
 weir_status weir_graph_reset(weir_graph *graph) {
-  WEIR__RETURN_IF_NULL(graph);
-  weir_status status = check(__func__, graph);
-  if (status != WEIR_OK)
-    return status;
+  WEIR__CHECK_ARGUMENT(graph);
   weir__guard guard;
-  lock(graph);
+  weir_status status = lock(__func__, graph);
+  if (status)
+    return status;
   if (graph->state == CAPTURING)
     status = check_thread(__func__, graph);
-  if (graph->state == EMPTY || status != WEIR_OK)
+  if (graph->state == EMPTY || status)
     goto unlock;
   status = weir__enter_device(__func__, graph->device, &guard);
-  if (status != WEIR_OK)
+  if (status)
     goto unlock;
   if (graph->state == CAPTURING) {
     warn_about_capture();
-    abandon_capture(graph); /* an error of the capture went to the call that caused it */
+    abandon_capture(graph); /* an error was already reported to the call that caused it */
   } else {
     status = weir__driver_status(weir__rt.driver, free_captured(graph), __func__, "cuGraphExecDestroy(driver, exec)");
   }
@@ -442,63 +465,61 @@ unlock:
 }
 
 weir_status weir_graph_pool(const weir_graph *graph, weir_pool_id *pool) {
-  WEIR__RETURN_IF_NULL(graph);
-  WEIR__RETURN_IF_NULL(pool);
-  weir_status status = check(__func__, graph);
-  if (status != WEIR_OK)
+  WEIR__CHECK_ARGUMENT(graph);
+  WEIR__CHECK_ARGUMENT(pool);
+  weir_status status = lock(__func__, graph);
+  if (status)
     return status;
-  lock(graph);
   if (graph->state != CAPTURING)
     status = check_captured(__func__, graph);
-  if (status == WEIR_OK)
+  if (!status)
     *pool = graph->pool;
   unlock(graph);
   return status;
 }
 
 weir_status weir_graph_node_count(const weir_graph *graph, size_t *count) {
-  WEIR__RETURN_IF_NULL(graph);
-  WEIR__RETURN_IF_NULL(count);
-  weir_status status = check(__func__, graph);
-  if (status != WEIR_OK)
+  WEIR__CHECK_ARGUMENT(graph);
+  WEIR__CHECK_ARGUMENT(count);
+  weir_status status = lock(__func__, graph);
+  if (status)
     return status;
-  lock(graph);
   status = check_captured(__func__, graph);
-  if (status == WEIR_OK)
+  if (!status)
     *count = graph->node_count;
   unlock(graph);
   return status;
 }
 
 weir_status weir_graph_enable_debug(weir_graph *graph) {
-  WEIR__RETURN_IF_NULL(graph);
-  weir_status status = check(__func__, graph);
-  if (status != WEIR_OK)
+  WEIR__CHECK_ARGUMENT(graph);
+  weir_status status = lock(__func__, graph);
+  if (status)
     return status;
-  lock(graph);
   if (graph->state == EMPTY)
     graph->debug = true;
   else
-    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: the capture has begun; call this before it", __func__);
+    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: the capture has begun; call this function before it", __func__);
   unlock(graph);
   return status;
 }
 
 /* The graph is locked. */
-static weir_status dump(const char *who, weir_graph *graph, const char *path) {
+static weir_status dump(const char *caller, weir_graph *graph, const char *path) {
   weir_driver *driver = weir__rt.driver;
   if (!graph->description)
-    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the description of the graph is not there: %s", who,
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the description of the graph is not available: %s", caller,
                       graph->debug ? "it was dumped before, which frees it"
                                    : "call weir_graph_enable_debug before the capture");
   if (!driver->GraphDebugDotPrint)
-    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the driver \"%s\" cannot write graphs as text", who, driver->name);
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the driver \"%s\" cannot write graphs as text", caller,
+                      driver->name);
   weir__guard guard;
-  weir_status status = weir__enter_device(who, graph->device, &guard);
-  if (status != WEIR_OK)
+  weir_status status = weir__enter_device(caller, graph->device, &guard);
+  if (status)
     return status;
-  status = WEIR__CALL_FOR(who, driver, GraphDebugDotPrint(driver, graph->description, path, DOT_VERBOSE));
-  if (status == WEIR_OK) {
+  status = WEIR__CALL_FOR(caller, driver, GraphDebugDotPrint(driver, graph->description, path, DOT_VERBOSE));
+  if (!status) {
     driver->GraphDestroy(driver, graph->description);
     graph->description = NULL;
   }
@@ -507,45 +528,44 @@ static weir_status dump(const char *who, weir_graph *graph, const char *path) {
 }
 
 weir_status weir_graph_debug_dump(weir_graph *graph, const char *path) {
-  WEIR__RETURN_IF_NULL(graph);
-  WEIR__RETURN_IF_NULL(path);
-  weir_status status = check(__func__, graph);
-  if (status != WEIR_OK)
+  WEIR__CHECK_ARGUMENT(graph);
+  WEIR__CHECK_ARGUMENT(path);
+  weir_status status = lock(__func__, graph);
+  if (status)
     return status;
-  lock(graph);
   status = check_captured(__func__, graph);
-  if (status == WEIR_OK)
+  if (!status)
     status = dump(__func__, graph, path);
   unlock(graph);
   return status;
 }
 
-/* ---- Is it capturing? ---- */
+/* ---- Querying the capture state ---- */
 
-static weir_status is_capturing(const char *who, weir_stream stream, int *capturing) {
+static weir_status is_capturing(const char *caller, weir_stream stream, int *capturing) {
   weir__guard guard;
   weir_cu_stream raw;
-  weir_status status = weir__enter_stream(who, stream, &guard, &raw);
-  if (status != WEIR_OK)
+  weir_status status = weir__enter_stream(caller, stream, &guard, &raw);
+  if (status)
     return status;
   int found;
-  status = WEIR__CALL_FOR(who, weir__rt.driver, StreamIsCapturing(weir__rt.driver, raw, &found));
+  status = WEIR__CALL_FOR(caller, weir__rt.driver, StreamIsCapturing(weir__rt.driver, raw, &found));
   weir__leave_device(&guard);
-  if (status == WEIR_OK)
+  if (!status)
     *capturing = found != WEIR_CU_CAPTURE_STATUS_NONE;
   return status;
 }
 
 weir_status weir_stream_is_capturing(weir_stream stream, int *capturing) {
-  WEIR__RETURN_IF_NULL(capturing);
+  WEIR__CHECK_ARGUMENT(capturing);
   return is_capturing(__func__, stream, capturing);
 }
 
-/* Without a context nothing captures, and none is made to find that out. */
+/* Without a context no stream captures; none is created for the query. */
 weir_status weir_current_stream_is_capturing(int *capturing) {
-  WEIR__RETURN_IF_NULL(capturing);
+  WEIR__CHECK_ARGUMENT(capturing);
   weir_status status = weir__check_fork(__func__);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   int device = weir__is_running() ? weir__thread_state()->device : -1;
   if (device == -1 || !weir__rt.devices[device].context) {

@@ -1,5 +1,5 @@
 /*
- * Starting and ending the runtime, calls that wait for the start, and what fork does to it.
+ * Starting and shutting down the runtime, deferred calls, and the effect of fork.
  */
 #include "weir/runtime.h"
 
@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "base/thread.h"
 #include "driver/client.h"
 #include "runtime/runtime.h"
 
@@ -15,26 +16,26 @@ enum {
   STOPPED,
   STARTING,
   STARTED,
-  FORKED /* in a child of a process whose driver had been started, for good */
+  FORKED /* final state of a child that was forked after the driver was initialized */
 };
 
 weir__runtime weir__rt;
 atomic_ulong weir__epoch = 1;
-atomic_int weir__known_count;
+atomic_int weir__last_device_count;
 
-/* Written under start_lock, or by the child of a fork. */
+/* Written under start_lock, or in the child of a fork. */
 static atomic_int state = STOPPED;
 
-/* Held while the runtime starts or ends, also while queued calls run. */
-static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
-static weir_driver *chosen; /* the program's own driver, or NULL; guarded by start_lock */
-static bool owns_driver;    /* the runtime opened its driver itself; guarded by start_lock */
+/* Held while the runtime starts or shuts down, including while deferred calls run. */
+static weir__mutex start_lock = WEIR__MUTEX_INIT;
+static weir_driver *chosen; /* the driver that the program chose, or NULL; guarded by start_lock */
+static bool owns_driver;    /* the runtime opened its driver, and closes it; guarded by start_lock */
 
-/* This thread is the one that starts the runtime. It may use it already: queued calls do. */
-static _Thread_local bool starting_here;
+/* The calling thread is starting the runtime. It may use the runtime already, as deferred calls do. */
+static _Thread_local bool this_thread_starts;
 
-/* NVIDIA's driver has been started in this process. It cannot be stopped, so that a child never gets a working one. */
-static atomic_bool cuda_was_started;
+/* A driver that does not survive a fork was initialized. It cannot be stopped, so no later child can use one. */
+static atomic_bool fork_is_fatal;
 
 typedef struct queued_call {
   weir_lazy_fn fn;
@@ -42,36 +43,36 @@ typedef struct queued_call {
   char *where;
 } queued_call;
 
-/* Held for a moment only, never while code of the program runs: fork waits for it. */
-static pthread_mutex_t lists_lock = PTHREAD_MUTEX_INITIALIZER;
+/* Held only briefly, and never while code of the program runs, because fork waits for it. */
+static weir__mutex lists_lock = WEIR__MUTEX_INIT;
 static queued_call *queue; /* this and the next three are guarded by lists_lock */
 static size_t queue_length;
-static size_t queue_room;
+static size_t queue_capacity;
 static weir__object *objects;
 
-static void before_fork(void) { pthread_mutex_lock(&lists_lock); }
-static void after_fork_in_parent(void) { pthread_mutex_unlock(&lists_lock); }
+static void before_fork(void) { weir__mutex_lock(&lists_lock); }
+static void after_fork_in_parent(void) { weir__mutex_unlock(&lists_lock); }
 static void after_fork_in_child(void) {
-  pthread_mutex_unlock(&lists_lock);
-  /* Made anew rather than unlocked: a thread that holds it is not in the child. */
-  pthread_mutex_init(&start_lock, NULL);
-  starting_here = false;
-  if (state != STOPPED || cuda_was_started)
+  weir__mutex_unlock(&lists_lock);
+  /* Initialized instead of unlocked: the thread that held it does not exist in the child. */
+  weir__mutex_init(&start_lock);
+  this_thread_starts = false;
+  if (state != STOPPED || fork_is_fatal)
     state = FORKED;
 }
-static void watch_fork(void) { pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); }
+static void add_fork_handlers(void) { weir__at_fork(before_fork, after_fork_in_parent, after_fork_in_child); }
 
-static void begin_to_watch_fork(void) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, watch_fork);
+static void register_fork_handlers(void) {
+  static weir__once_flag once = WEIR__ONCE_INIT;
+  weir__once(&once, add_fork_handlers);
 }
 
 static void lock_lists(void) {
-  begin_to_watch_fork();
-  pthread_mutex_lock(&lists_lock);
+  register_fork_handlers();
+  weir__mutex_lock(&lists_lock);
 }
 
-static void unlock_lists(void) { pthread_mutex_unlock(&lists_lock); }
+static void unlock_lists(void) { weir__mutex_unlock(&lists_lock); }
 
 const char *weir_version(void) {
 #define VERSION(major, minor, patch) WEIR__STRING(major) "." WEIR__STRING(minor) "." WEIR__STRING(patch)
@@ -82,66 +83,64 @@ int weir_is_initialized(void) { return state == STARTED; }
 
 int weir_is_in_bad_fork(void) { return state == FORKED; }
 
-bool weir__is_running(void) { return atomic_load_explicit(&state, memory_order_acquire) == STARTED || starting_here; }
+bool weir__is_running(void) {
+  return atomic_load_explicit(&state, memory_order_acquire) == STARTED || this_thread_starts;
+}
 
-weir_status weir__check_fork(const char *who) {
+weir_status weir__check_fork(const char *caller) {
   if (state != FORKED)
     return WEIR_OK;
-  return weir__bad_fork(who);
+  return weir__bad_fork(caller);
 }
 
 void weir__note_driver_init(const weir_driver *driver) {
-  begin_to_watch_fork();
+  register_fork_handlers();
   if (!weir__driver_can(driver, WEIR_DRIVER_SURVIVES_FORK))
-    cuda_was_started = true;
+    fork_is_fatal = true;
 }
 
 /* ---- Objects ---- */
 
 void weir__object_add(weir__object *object) {
   lock_lists();
-  object->previous = NULL;
-  object->next = objects;
-  if (objects)
-    objects->previous = object;
+  object->link = &objects;
+  if ((object->next = objects))
+    objects->link = &object->next;
   objects = object;
   unlock_lists();
 }
 
 void weir__object_remove(weir__object *object) {
   lock_lists();
-  if (object->previous)
-    object->previous->next = object->next;
-  else
-    objects = object->next;
-  if (object->next)
-    object->next->previous = object->previous;
+  if ((*object->link = object->next))
+    object->next->link = object->link;
   unlock_lists();
 }
 
-weir_status weir__object_check(const char *who, const weir__object *object, const char *what) {
-  if (!object->dead)
+weir_status weir__object_check(const char *caller, const weir__object *object, const char *what) {
+  if (!object->expired)
     return WEIR_OK;
   return weir__fail(WEIR_ERROR_INVALID_HANDLE,
-                    "%s: the %s belongs to a runtime that has been shut down; it can only be destroyed", who, what);
+                    "%s: the %s belongs to a runtime that was shut down; it can only be destroyed", caller, what);
 }
 
-/* ---- Start and end ---- */
+/* ---- Start and shutdown ---- */
 
-/* What the runtime made, and the driver it opened. After a start that failed, objects of the program that hold
- * nothing of the driver's stay good; at a shutdown all go. */
+/* Destroys what the runtime created, and closes a driver that it opened. After a failed start, objects without driver
+ * handles stay valid; after a shutdown none do. */
 static void tear_down(bool shutdown) {
   for (weir__object *object = objects; object; object = object->next) {
-    if (object->holds(object)) {
-      object->drop(object);
-      object->dead = true;
+    if (object->has_handle(object)) {
+      object->release(object);
+      object->expired = true;
     } else if (shutdown) {
-      object->dead = true;
+      object->expired = true;
     }
   }
   if (shutdown)
     state = STOPPED;
 
+  weir__clients_end(weir__rt.driver); /* after the graphs, which use their memory */
   for (int i = 0; i < weir__rt.device_count; i++)
     weir__device_end(&weir__rt.devices[i]);
   weir__rt.driver->CtxSetCurrent(weir__rt.driver, NULL);
@@ -152,18 +151,19 @@ static void tear_down(bool shutdown) {
   weir__epoch++;
 }
 
-static weir_status deferred_call_failed(const char *who, const queued_call *call, weir_status status,
+static weir_status deferred_call_failed(const char *caller, const queued_call *call, weir_status status,
                                         const char *text_before) {
-  /* A call of the program's own may fail without Weir's having a text about it. */
+  /* A function of the program may fail without setting a last error. */
   bool has_text = strcmp(weir_last_error(), text_before) != 0;
   return weir__fail_result(WEIR_ERROR_DEFERRED_CALL, has_text ? weir_last_driver_result() : 0,
                            "%s: Device call failed lazily at initialization with error: %s\n\n"
                            "Device call was originally invoked at:\n\n%s",
-                           who, has_text ? weir_last_error() : weir_status_string(status), call->where);
+                           caller, has_text ? weir_last_error() : weir_status_string(status), call->where);
 }
 
-/* Runs the queue to its end, where the start succeeds and the queue goes. Other threads may add to it meanwhile. */
-static weir_status run_queue(const char *who) {
+/* Runs the deferred calls, including those that other threads add meanwhile. When the queue is empty it is freed, and
+ * the runtime has started. */
+static weir_status run_queue(const char *caller) {
   for (size_t i = 0;; i++) {
     lock_lists();
     if (i == queue_length) {
@@ -171,7 +171,7 @@ static weir_status run_queue(const char *who) {
         free(queue[done].where);
       free(queue);
       queue = NULL;
-      queue_length = queue_room = 0;
+      queue_length = queue_capacity = 0;
       state = STARTED;
       unlock_lists();
       return WEIR_OK;
@@ -182,46 +182,46 @@ static weir_status run_queue(const char *who) {
     char text_before[WEIR__TEXT_SIZE];
     snprintf(text_before, sizeof text_before, "%s", weir_last_error());
     weir_status status = call.fn(call.context);
-    if (status != WEIR_OK)
-      return deferred_call_failed(who, &call, status, text_before);
+    if (status)
+      return deferred_call_failed(caller, &call, status, text_before);
   }
 }
 
-static weir_status start(const char *who) {
+static weir_status start(const char *caller) {
   weir_driver *driver = chosen;
   weir_status status = driver ? WEIR_OK : weir_driver_open(NULL, &driver);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   owns_driver = !chosen;
 
   int count = 0;
-  status = weir__list_devices(who, driver, &count);
-  if (status != WEIR_OK)
+  status = weir__init_driver(caller, driver, &count);
+  if (status)
     goto close_driver;
   if (count == 0) {
     const char *visible = weir__driver_can(driver, WEIR_DRIVER_FILTERS_VISIBLE) ? getenv("CUDA_VISIBLE_DEVICES") : NULL;
-    status = weir__fail(WEIR_ERROR_NO_DEVICE, "%s: the driver \"%s\" has no device%s%s%s", who, driver->name,
+    status = weir__fail(WEIR_ERROR_NO_DEVICE, "%s: the driver \"%s\" has no device%s%s%s", caller, driver->name,
                         visible ? " that CUDA_VISIBLE_DEVICES=\"" : "", visible ? visible : "",
-                        visible ? "\" leaves visible" : "");
+                        visible ? "\" makes visible" : "");
     goto close_driver;
   }
   weir_cu_device handles[WEIR_MAX_DEVICES];
   for (int i = 0; i < count; i++) {
-    status = WEIR__CALL_FOR(who, driver, DeviceGet(driver, &handles[i], i));
-    if (status != WEIR_OK)
+    status = WEIR__CALL_FOR(caller, driver, DeviceGet(driver, &handles[i], i));
+    if (status)
       goto close_driver;
   }
   for (int i = 0; i < count; i++)
     weir__device_init(&weir__rt.devices[i], handles[i]);
   weir__rt.driver = driver;
   weir__rt.device_count = count;
-  weir__known_count = count;
+  weir__last_device_count = count;
 
-  starting_here = true;
-  status = run_queue(who);
-  if (status != WEIR_OK)
+  this_thread_starts = true;
+  status = run_queue(caller);
+  if (status)
     tear_down(false);
-  starting_here = false;
+  this_thread_starts = false;
   return status;
 
 close_driver:
@@ -230,55 +230,55 @@ close_driver:
   return status;
 }
 
-weir_status weir__start(const char *who) {
+weir_status weir__start(const char *caller) {
   if (weir__is_running())
     return WEIR_OK;
-  weir_status status = weir__check_fork(who);
-  if (status != WEIR_OK)
+  weir_status status = weir__check_fork(caller);
+  if (status)
     return status;
 
-  begin_to_watch_fork();
-  pthread_mutex_lock(&start_lock);
+  register_fork_handlers();
+  weir__mutex_lock(&start_lock);
   if (state == STOPPED) {
     state = STARTING;
-    status = start(who);
-    if (status != WEIR_OK)
+    status = start(caller);
+    if (status)
       state = STOPPED;
   }
-  pthread_mutex_unlock(&start_lock);
+  weir__mutex_unlock(&start_lock);
   return status;
 }
 
 weir_status weir_init(void) { return weir__start(__func__); }
 
-/* An allocator calls the driver until it is destroyed. A driver of the program's stays open, and allocators on it go
- * on. */
-static weir_status check_clients(const char *who) {
+/* An allocator calls the driver until it is destroyed. A driver that the program chose stays open, and the program's
+ * allocators on it keep working. */
+static weir_status check_clients(const char *caller) {
   char list[768];
-  size_t count = owns_driver ? weir__clients_of(weir__rt.driver, list, sizeof list) : 0;
+  size_t count = weir__clients_in_use(weir__rt.driver, owns_driver, list, sizeof list);
   if (!count)
     return WEIR_OK;
   return weir__fail(WEIR_ERROR_BAD_STATE,
-                    "%s: %zu allocator%s the runtime's driver, and nothing was shut down; destroy first: %s", who,
-                    count, count == 1 ? " still uses" : "s still use", list);
+                    "%s: %zu allocator%s the runtime's driver, and nothing was shut down; destroy or free first: %s",
+                    caller, count, count == 1 ? " still uses" : "s still use", list);
 }
 
 weir_status weir_shutdown(void) {
   weir_status status = weir__check_fork(__func__);
-  if (status != WEIR_OK)
+  if (status)
     return status;
-  if (starting_here)
-    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: called by a queued call, while the runtime starts", __func__);
-  pthread_mutex_lock(&start_lock);
+  if (this_thread_starts)
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: called by a deferred call while the runtime starts", __func__);
+  weir__mutex_lock(&start_lock);
   if (state == STARTED)
     status = check_clients(__func__);
-  if (state == STARTED && status == WEIR_OK)
+  if (state == STARTED && !status)
     tear_down(true);
-  pthread_mutex_unlock(&start_lock);
+  weir__mutex_unlock(&start_lock);
   return status;
 }
 
-/* The first entry that a table must have and lacks, or NULL. */
+/* The first required entry that the table lacks, or NULL. */
 static const char *missing_entry(const weir_driver *driver) {
   enum { REQUIRED, OPTIONAL };
 #define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args) WEIR_DRIVER_ENTRY0(name, symbol, since, need)
@@ -291,111 +291,102 @@ static const char *missing_entry(const weir_driver *driver) {
 
 weir_status weir_use_driver(weir_driver *driver) {
   weir_status status = weir__check_fork(__func__);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   if (driver) {
     if (driver->size < sizeof *driver)
-      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the table is of %zu bytes; this library needs %zu", __func__,
+      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: driver->size is %zu; expected at least %zu", __func__,
                         driver->size, sizeof *driver);
     if (!driver->name)
-      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the table has no name", __func__);
+      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: driver->name is NULL", __func__);
     const char *missing = missing_entry(driver);
     if (missing)
-      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the table \"%s\" has no %s", __func__, driver->name, missing);
+      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: driver \"%s\" lacks the required entry %s", __func__,
+                        driver->name, missing);
   }
 
-  bool too_late = starting_here;
+  bool too_late = this_thread_starts;
   if (!too_late) {
-    pthread_mutex_lock(&start_lock);
+    weir__mutex_lock(&start_lock);
     too_late = state != STOPPED;
     if (!too_late)
       chosen = driver;
-    pthread_mutex_unlock(&start_lock);
+    weir__mutex_unlock(&start_lock);
   }
   if (too_late)
-    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the runtime has started; choose before, or after weir_shutdown",
-                      __func__);
+    return weir__fail(WEIR_ERROR_BAD_STATE,
+                      "%s: the runtime has started; choose a driver before the start or after weir_shutdown", __func__);
   return WEIR_OK;
 }
 
 weir_status weir_get_driver(weir_driver **driver) {
-  WEIR__RETURN_IF_NULL(driver);
+  WEIR__CHECK_ARGUMENT(driver);
   weir_status status = weir__start(__func__);
-  if (status == WEIR_OK)
+  if (!status)
     *driver = weir__rt.driver;
   return status;
 }
 
-bool weir__hold_stopped(weir_driver **driver) {
-  begin_to_watch_fork();
-  pthread_mutex_lock(&start_lock);
+bool weir__block_start(weir_driver **driver) {
+  register_fork_handlers();
+  weir__mutex_lock(&start_lock);
   if (state != STOPPED) {
-    pthread_mutex_unlock(&start_lock);
+    weir__mutex_unlock(&start_lock);
     return false;
   }
   *driver = chosen;
   return true;
 }
 
-void weir__let_start(void) { pthread_mutex_unlock(&start_lock); }
+void weir__unblock_start(void) { weir__mutex_unlock(&start_lock); }
 
 weir_status weir_lazy_call(weir_lazy_fn fn, void *context, const char *where) {
-  WEIR__RETURN_IF_NULL(fn);
-  WEIR__RETURN_IF_NULL(where);
+  WEIR__CHECK_ARGUMENT(fn);
+  WEIR__CHECK_ARGUMENT(where);
   weir_status status = weir__check_fork(__func__);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   if (weir__is_running())
     return fn(context);
 
   char *copy = strdup(where);
   if (!copy)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to queue the call from %s", __func__, where);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory to queue the call from %s", __func__, where);
   lock_lists();
-  if (state == STARTED) { /* just now, on another thread */
+  if (state == STARTED) { /* another thread has started the runtime meanwhile */
     unlock_lists();
     free(copy);
     return fn(context);
   }
-  if (queue_length == queue_room) {
-    size_t room = queue_room ? 2 * queue_room : 8;
+  if (queue_length == queue_capacity) {
+    size_t room = queue_capacity ? 2 * queue_capacity : 8;
     queued_call *grown = realloc(queue, room * sizeof *queue);
     if (!grown) {
       unlock_lists();
       free(copy);
-      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to queue the call from %s", __func__, where);
+      return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory to queue the call from %s", __func__, where);
     }
     queue = grown;
-    queue_room = room;
+    queue_capacity = room;
   }
   queue[queue_length++] = (queued_call){.fn = fn, .context = context, .where = copy};
   unlock_lists();
   return WEIR_OK;
 }
 
-/* A profiler is attached to a context, so that the current device needs one. */
-weir_status weir_profiler_start(void) {
-  int device;
-  weir_status status = weir__resolve_device(__func__, -1, &device);
+/* The profiler works on a context, so the current device gets one. */
+static weir_status profile(const char *caller, bool start) {
   weir__guard guard;
-  if (status == WEIR_OK)
-    status = weir__enter_device(__func__, device, &guard);
-  if (status != WEIR_OK)
+  weir_status status = weir__resolve_and_enter(caller, -1, &guard);
+  if (status)
     return status;
-  status = WEIR__CALL(weir__rt.driver, ProfilerStart(weir__rt.driver));
+  weir_driver *driver = weir__rt.driver;
+  status = start ? WEIR__CALL_FOR(caller, driver, ProfilerStart(driver))
+                 : WEIR__CALL_FOR(caller, driver, ProfilerStop(driver));
   weir__leave_device(&guard);
   return status;
 }
 
-weir_status weir_profiler_stop(void) {
-  int device;
-  weir_status status = weir__resolve_device(__func__, -1, &device);
-  weir__guard guard;
-  if (status == WEIR_OK)
-    status = weir__enter_device(__func__, device, &guard);
-  if (status != WEIR_OK)
-    return status;
-  status = WEIR__CALL(weir__rt.driver, ProfilerStop(weir__rt.driver));
-  weir__leave_device(&guard);
-  return status;
-}
+weir_status weir_profiler_start(void) { return profile(__func__, true); }
+
+weir_status weir_profiler_stop(void) { return profile(__func__, false); }

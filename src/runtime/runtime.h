@@ -1,169 +1,168 @@
 /*
- * What the files of the runtime share. One runtime stands in a process; everything here may be called from any thread.
+ * What the files of the runtime share. A process has one runtime; every function here may be called from any thread.
  *
- * Locks, outermost first: the start lock (init.c), a graph's or an event's own, a device's, the lists' (init.c). No
- * lock but the first is held while code of the program runs, except the memory hooks of a capture, which run under
- * their graph's.
+ * Lock order, outermost first: the start lock (init.c), the lock of a graph or an event, the lock of a device, the lock
+ * of the lists (init.c). While code of the program runs, only the start lock may be held, and the lock of a graph while
+ * its memory hooks run.
  */
 #ifndef WEIR_RUNTIME_RUNTIME_H
 #define WEIR_RUNTIME_RUNTIME_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/thread.h"
 #include "driver/call.h"
 #include "driver/visible.h"
 #include "weir/device.h"
 #include "weir/stream.h"
 
-#define WEIR__RETURN_IF_NULL(argument)                                                                                 \
-  do {                                                                                                                 \
-    if (!(argument))                                                                                                   \
-      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", __func__, #argument);                           \
-  } while (0)
-
-/* How many priorities have a pool of streams, at most. PyTorch has four, whatever the device offers. */
+/* The maximum number of stream pools per device, one per priority, as in PyTorch. */
 enum { WEIR__PRIORITIES = 4 };
 
 typedef struct weir__device {
-  weir_cu_device handle;            /* the driver's number for it; set at the start */
-  pthread_mutex_t lock;             /* held while something below is made for the first time */
-  _Atomic(weir_cu_context) context; /* the primary context; NULL until the device is first used */
-  atomic_int priorities;            /* pools there are, 1 to WEIR__PRIORITIES; 0 until someone asks */
-  atomic_int least_priority;        /* the driver's number for pool 0 */
-  _Atomic(weir_cu_stream) streams[WEIR__PRIORITIES][WEIR_STREAMS_PER_POOL]; /* NULL until its first use */
-  atomic_uint next[WEIR__PRIORITIES]; /* whose turn it is, modulo the pool's size */
+  weir_cu_device handle;            /* the device in the driver; set when the runtime starts */
+  weir__mutex lock;                 /* held while a member below is created */
+  _Atomic(weir_cu_context) context; /* the primary context; NULL until first used */
+  atomic_int priorities;            /* number of pools, 1 to WEIR__PRIORITIES; 0 until queried */
+  atomic_int least_priority;        /* the driver priority of pool 0 */
+  _Atomic(weir_cu_stream) streams[WEIR__PRIORITIES][WEIR_STREAMS_PER_POOL]; /* NULL until first used */
+  atomic_uint next[WEIR__PRIORITIES]; /* round-robin index, modulo the size of the pool */
   weir_cu_module spin_module;         /* guarded by lock */
   _Atomic(weir_cu_function) spin;     /* NULL until first used */
-  atomic_ullong peers;                /* bit p: memory of device p may be touched from here */
+  atomic_ullong peers;                /* bit p is set if peer access to device p is enabled */
 } weir__device;
 
 typedef struct weir__runtime {
-  weir_driver *driver; /* set at the start, as is device_count */
+  weir_driver *driver; /* both are set when the runtime starts */
   int device_count;
   weir__device devices[WEIR_MAX_DEVICES];
 } weir__runtime;
 
-/* Valid between a successful weir__start and the shutdown. */
+/* Valid from a successful weir__start to the shutdown. */
 extern weir__runtime weir__rt;
 
-/* How many devices there were when they were last counted, by the start or before it. A child of fork cannot count
- * them. */
-extern atomic_int weir__known_count;
+/* The latest known number of devices. The child of a fork returns it, as it cannot count devices. */
+extern atomic_int weir__last_device_count;
 
 /* ---- Starting (init.c) ---- */
 
-/* Starts the runtime unless it has, on behalf of the public call `who`. First in every call that needs a device. */
-weir_status weir__start(const char *who);
+/* Starts the runtime if necessary, for the public call `caller`. Every call that needs a device begins with it. */
+weir_status weir__start(const char *caller);
 
-/* First in every call that needs none. */
-weir_status weir__check_fork(const char *who);
+/* Fails after a fork. Every call that needs no device begins with it. */
+weir_status weir__check_fork(const char *caller);
 
-/* Whether weir__rt may be used now: the runtime has started, or it is this thread that is just starting it. */
+/* Whether weir__rt may be used: the runtime runs, or the calling thread is starting it. */
 bool weir__is_running(void);
 
-/* When the runtime has not started: keeps it from starting until weir__let_start, and tells the program's own
- * driver, which may be NULL. Otherwise false. */
-bool weir__hold_stopped(weir_driver **driver);
-void weir__let_start(void);
+/* If the runtime is stopped, returns true, prevents it from starting until weir__unblock_start, and sets *driver to the
+ * driver that the program chose, or NULL. */
+bool weir__block_start(weir_driver **driver);
+void weir__unblock_start(void);
 
-/* A child of fork cannot use a driver that was started before, and NVIDIA's stays started for good: told of each one
- * whose Init succeeded. */
+/* Called after each successful Init. A driver that does not survive a fork makes the runtime unusable in later
+ * children, even after a shutdown. */
 void weir__note_driver_init(const weir_driver *driver);
 
-/* ---- What the program holds and the runtime has to end with itself: events and graphs ---- */
+/* ---- Events and graphs, which belong to the program and end with the runtime ---- */
 
 typedef struct weir__object weir__object;
 struct weir__object {
-  weir__object *next, *previous; /* guarded by the lists' lock */
-  atomic_bool dead;              /* the runtime that it belonged to has ended */
-  void (*drop)(weir__object *);  /* frees what the driver holds for it */
-  bool (*holds)(weir__object *); /* whether the driver holds anything for it */
+  weir__object *next, **link;         /* guarded by the lock of the lists */
+  atomic_bool expired;                /* the runtime that it belongs to was shut down */
+  void (*release)(weir__object *);    /* destroys the handles of the driver */
+  bool (*has_handle)(weir__object *); /* whether it has any */
 };
 
 void weir__object_add(weir__object *object);
 void weir__object_remove(weir__object *object);
 
-/* Fails with WEIR_ERROR_INVALID_HANDLE for an object that outlived its runtime. `what` is "event" or "graph". */
-weir_status weir__object_check(const char *who, const weir__object *object, const char *what);
+/* Fails with WEIR_ERROR_INVALID_HANDLE if the runtime of the object was shut down. `what` is "event" or "graph". */
+weir_status weir__object_check(const char *caller, const weir__object *object, const char *what);
 
 /* ---- Threads and devices (device.c) ---- */
 
 typedef struct weir__thread {
-  unsigned long epoch;               /* of the runtime that the rest is about */
-  int device;                        /* the current one */
-  bool context_is_foreign;           /* the thread's context may be one that went with an earlier runtime */
+  unsigned long epoch;               /* epoch that the other members belong to */
+  int device;                        /* the current device */
+  bool context_is_stale;             /* the current context may belong to an earlier runtime */
   int64_t streams[WEIR_MAX_DEVICES]; /* ids of the current streams */
 } weir__thread;
 
-/* The calling thread's, as it is under the runtime that stands now. */
+/* The state of the calling thread. It is reset when the runtime was shut down since the last call. */
 weir__thread *weir__thread_state(void);
 
-/* Counts the ends of runtimes. */
+/* Incremented at each shutdown. */
 extern atomic_ulong weir__epoch;
 
-/* Starts the runtime and turns -1 into the current device. */
-weir_status weir__resolve_device(const char *who, int device, int *resolved);
+/* Starts the runtime and replaces -1 by the current device. */
+weir_status weir__resolve_device(const char *caller, int device, int *resolved);
+
+/* Starts the runtime and checks a device number, without the special case -1. */
+weir_status weir__check_device(const char *caller, int device);
 
 /* Fails with WEIR_ERROR_INVALID_DEVICE. */
-weir_status weir__no_such_device(const char *who, int device, int count);
+weir_status weir__no_such_device(const char *caller, int device, int count);
 
 typedef struct weir__guard {
   int device;
   weir_cu_context previous;
 } weir__guard;
 
-/* Makes the context of a valid device, if need be, and makes it the thread's; between the two calls the driver works
- * on that device. Leaving restores the thread's context, but the context of its current device stays once it is set,
- * so that the program can call the driver by itself. */
-weir_status weir__enter_device(const char *who, int device, weir__guard *guard);
+/* Makes the context of a valid device current, and creates it if necessary. Between the two calls the driver works on
+ * that device. Leaving restores the former context, except that the context of the current device stays, so that the
+ * program can call the driver itself. */
+weir_status weir__enter_device(const char *caller, int device, weir__guard *guard);
 void weir__leave_device(const weir__guard *guard);
 
-/* The same for cleaning up: no text on failure, and no context is made. False when the device has none. */
-bool weir__enter_quietly(int device, weir__guard *guard);
+/* weir__resolve_device and weir__enter_device. The number of the device is in guard->device. */
+weir_status weir__resolve_and_enter(const char *caller, int device, weir__guard *guard);
 
-/* The context of a valid device, made if need be. */
-weir_status weir__device_context(const char *who, int device, weir_cu_context *context);
+/* For cleaning up: sets no last error and creates no context. False if the device has none. */
+bool weir__try_enter_device(int device, weir__guard *guard);
 
-/* Makes a valid device the thread's current one. Unless make_context is set, a device without a context stays
- * without. */
-weir_status weir__set_device(const char *who, int device, bool make_context);
+/* The context of a valid device, created if necessary. */
+weir_status weir__device_context(const char *caller, int device, weir_cu_context *context);
+
+/* Makes a valid device the current one. Unless make_context is set, no context is created. */
+weir_status weir__set_device(const char *caller, int device, bool make_context);
 
 void weir__device_init(weir__device *device, weir_cu_device handle);
 
-/* Frees all that the runtime made on a device, and its context. */
+/* Destroys everything that the runtime created on a device, and releases its context. */
 void weir__device_end(weir__device *device);
 
 /* ---- Which devices (visible.c) ---- */
 
-/* Starts the driver. *count is the number of its devices, which may be 0 and is at most WEIR_MAX_DEVICES: device i of the
+/* Initializes the driver. *count is the number of its devices, at most WEIR_MAX_DEVICES, and may be 0. Device i of the
  * runtime is ordinal i of the driver. */
-weir_status weir__list_devices(const char *who, weir_driver *driver, int *count);
+weir_status weir__init_driver(const char *caller, weir_driver *driver, int *count);
 
-/* How many there will be when the runtime starts. `chosen` is the program's own driver, or NULL. */
-weir_status weir__count_devices(const char *who, weir_driver *chosen, int *count);
+/* The number of devices that the runtime will have once started. `chosen` is the driver that the program chose, or
+ * NULL. */
+weir_status weir__count_devices(const char *caller, weir_driver *chosen, int *count);
 
-/* Whether a device has a primary context, which can only be another's, before the runtime starts. Starts no driver
- * but the program's own. */
-weir_status weir__has_foreign_context(const char *who, weir_driver *chosen, int device, bool *has);
+/* Whether other code has created the primary context of a device, before the runtime starts. Initializes no driver but
+ * the chosen one. */
+weir_status weir__has_primary_context(const char *caller, weir_driver *chosen, int device, bool *has);
 
 /* ---- Streams (stream.c) ---- */
 
-/* Starts the runtime, checks the stream, enters its device, and finds the driver's stream. Leave with
+/* Starts the runtime, checks the stream, enters its device, and finds the handle of the driver. Leave with
  * weir__leave_device. */
-weir_status weir__enter_stream(const char *who, weir_stream stream, weir__guard *guard, weir_cu_stream *raw);
+weir_status weir__enter_stream(const char *caller, weir_stream stream, weir__guard *guard, weir_cu_stream *raw);
 
-/* The thread's current stream on a valid device. */
+/* The current stream of the calling thread on a valid device. */
 weir_stream weir__current_stream(int device);
 
-/* The sync debug mode has its say about the public call `who`, which is about to wait. */
-weir_status weir__check_sync(const char *who);
+/* Applies the sync debug mode to the public call `caller`, which is about to synchronize. */
+weir_status weir__check_sync(const char *caller);
 
 /* ---- The spin kernel (spin.c) ---- */
 
-/* The device has been entered. */
-weir_status weir__spin(const char *who, weir__device *device, weir_cu_stream raw, uint64_t cycles);
+/* The device must have been entered. */
+weir_status weir__spin(const char *caller, weir__device *device, weir_cu_stream raw, uint64_t cycles);
 
 #endif

@@ -1,9 +1,10 @@
 /*
- * The spin kernel: keeps a stream busy for a given number of the device's clock cycles.
+ * The spin kernel: keeps a stream busy for a number of cycles of the device clock.
  */
+#include "base/thread.h"
 #include "runtime/runtime.h"
 
-/* Text that the driver compiles for its device, whichever that is: written for the oldest one there is a use for. */
+/* PTX that the driver compiles for its device, so it targets an old architecture. */
 static const char spin_ptx[] = ".version 6.0\n"
                                ".target sm_50\n"
                                ".address_size 64\n"
@@ -21,25 +22,24 @@ static const char spin_ptx[] = ".version 6.0\n"
                                "  ret;\n"
                                "}\n";
 
-/* The first spin may be in a capture, which allows to load a module but not to unload one, unless the thread's mode is relaxed:
- * what is captured has nothing to do with it. */
+/* The first spin may be in a capture, during which a module can be loaded, but unloaded only in relaxed mode. */
 static void unload(weir_driver *driver, weir_cu_module module) {
   int mode = WEIR_CU_CAPTURE_RELAXED;
-  bool relaxed = driver->ThreadExchangeStreamCaptureMode(driver, &mode) == WEIR_CU_SUCCESS;
+  bool relaxed = !driver->ThreadExchangeStreamCaptureMode(driver, &mode);
   driver->ModuleUnload(driver, module);
   if (relaxed)
     driver->ThreadExchangeStreamCaptureMode(driver, &mode);
 }
 
-static weir_status load(const char *who, weir__device *device) {
+static weir_status load(const char *caller, weir__device *device) {
   weir_driver *driver = weir__rt.driver;
   weir_cu_module module;
   weir_cu_function function;
-  weir_status status = WEIR__CALL_FOR(who, driver, ModuleLoadData(driver, &module, spin_ptx));
-  if (status != WEIR_OK)
+  weir_status status = WEIR__CALL_FOR(caller, driver, ModuleLoadData(driver, &module, spin_ptx));
+  if (status)
     return status;
-  status = WEIR__CALL_FOR(who, driver, ModuleGetFunction(driver, &function, module, "weir_spin"));
-  if (status != WEIR_OK) {
+  status = WEIR__CALL_FOR(caller, driver, ModuleGetFunction(driver, &function, module, "weir_spin"));
+  if (status) {
     unload(driver, module);
     return status;
   }
@@ -48,23 +48,23 @@ static weir_status load(const char *who, weir__device *device) {
   return WEIR_OK;
 }
 
-static weir_status load_once(const char *who, weir__device *device) {
+static weir_status load_once(const char *caller, weir__device *device) {
   weir_status status = WEIR_OK;
-  pthread_mutex_lock(&device->lock);
+  weir__mutex_lock(&device->lock);
   if (!device->spin)
-    status = load(who, device);
-  pthread_mutex_unlock(&device->lock);
+    status = load(caller, device);
+  weir__mutex_unlock(&device->lock);
   return status;
 }
 
-weir_status weir__spin(const char *who, weir__device *device, weir_cu_stream raw, uint64_t cycles) {
+weir_status weir__spin(const char *caller, weir__device *device, weir_cu_stream raw, uint64_t cycles) {
   weir_driver *driver = weir__rt.driver;
   if (!device->spin) {
-    weir_status status = load_once(who, device);
-    if (status != WEIR_OK)
+    weir_status status = load_once(caller, device);
+    if (status)
       return status;
   }
   void *params[] = {&cycles};
   weir_cu_function function = device->spin;
-  return WEIR__CALL_FOR(who, driver, LaunchKernel(driver, function, 1, 1, 1, 1, 1, 1, 0, raw, params, NULL));
+  return WEIR__CALL_FOR(caller, driver, LaunchKernel(driver, function, 1, 1, 1, 1, 1, 1, 0, raw, params, NULL));
 }

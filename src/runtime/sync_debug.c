@@ -1,5 +1,5 @@
 /*
- * Sync debug mode: a word about calls that make the host wait for a stream.
+ * Sync debug mode: warns about calls that synchronize, or forbids them.
  */
 #include <stdatomic.h>
 #include <string.h>
@@ -17,7 +17,7 @@ static atomic_int current_mode = WEIR_SYNC_DEBUG_DEFAULT;
 
 weir_status weir_sync_debug_set(weir_sync_debug mode) {
   weir_status status = weir__check_fork(__func__);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   if ((size_t)mode >= WEIR_COUNT_OF(names))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: mode is %d; allowed are 0 (default), 1 (warn) and 2 (error)",
@@ -29,8 +29,8 @@ weir_status weir_sync_debug_set(weir_sync_debug mode) {
 weir_sync_debug weir_sync_debug_get(void) { return (weir_sync_debug)current_mode; }
 
 weir_status weir_sync_debug_parse(const char *text, weir_sync_debug *mode) {
-  WEIR__RETURN_IF_NULL(text);
-  WEIR__RETURN_IF_NULL(mode);
+  WEIR__CHECK_ARGUMENT(text);
+  WEIR__CHECK_ARGUMENT(mode);
   for (size_t i = 0; i < WEIR_COUNT_OF(names); i++) {
     if (strcmp(text, names[i]) == 0) {
       *mode = (weir_sync_debug)i;
@@ -42,12 +42,12 @@ weir_status weir_sync_debug_parse(const char *text, weir_sync_debug *mode) {
                     text);
 }
 
-weir_status weir__check_sync(const char *who) {
+weir_status weir__check_sync(const char *caller) {
   switch ((weir_sync_debug)current_mode) {
   case WEIR_SYNC_DEBUG_ERROR:
-    return weir__fail(WEIR_ERROR_SYNC_FORBIDDEN, "%s: called a synchronizing device operation", who);
+    return weir__fail(WEIR_ERROR_SYNC_FORBIDDEN, "%s: called a synchronizing device operation", caller);
   case WEIR_SYNC_DEBUG_WARN:
-    weir__log(WEIR_LOG_WARN, "%s: called a synchronizing device operation", who);
+    weir__log(WEIR_LOG_WARN, "%s: called a synchronizing device operation", caller);
     return WEIR_OK;
   case WEIR_SYNC_DEBUG_DEFAULT:
     break;

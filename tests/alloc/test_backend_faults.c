@@ -2,6 +2,7 @@
  * Every driver call that an allocator over another back end makes fails once. Afterwards the walker holds, the next allocation
  * works, and in the end no byte is missing.
  */
+#include "alloc/allocator.h"
 #include "alloc/plug_fixture.h"
 
 enum { MOST = 32 };

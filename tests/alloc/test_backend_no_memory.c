@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "alloc/allocator.h"
 #include "support/alloc.h"
 #include "support/no_memory.h"
 #include "weir/history.h"

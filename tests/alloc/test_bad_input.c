@@ -297,6 +297,15 @@ static void test_devices_and_statistics(void **state) {
 static void test_adapter(void **state) {
   (void)state;
   open_all();
+  unsigned long long bytes = 77;
+  REFUSED(INVALID_ARGUMENT, weir_bytes_parse(NULL, &bytes));
+  REFUSED(INVALID_ARGUMENT, weir_bytes_parse("1", NULL));
+  for (const char *const *text = (const char *const[]){"", "GiB", "1 bushel", "-1", "1GiB2", NULL}; *text; text++)
+    REFUSED_SAYING(INVALID_ARGUMENT, "is not a size", weir_bytes_parse(*text, &bytes));
+  assert_int_equal(bytes, 77);
+  CHECK(weir_bytes_parse("8GiB", &bytes));
+  assert_int_equal(bytes, 8 * GIB);
+  assert_int_equal(weir_allocator_owns(NULL, &bytes), 0);
   size_t count = 77;
   weir_pool_id ids[2] = {{7, 7}, {7, 7}};
   REFUSED(INVALID_ARGUMENT, weir_allocator_set_witness(NULL, track, NULL, WEIR_WITNESS_ALL));

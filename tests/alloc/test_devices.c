@@ -3,6 +3,7 @@
  */
 #include <string.h>
 
+#include "alloc/allocator.h"
 #include "support/alloc.h"
 
 static weir_cu_context current(void) {

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "alloc/allocator.h"
 #include "support/alloc.h"
 #include "support/length.h"
 

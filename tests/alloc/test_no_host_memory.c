@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "alloc/allocator.h"
 #include "support/alloc.h"
 #include "support/length.h"
 #include "support/no_memory.h"

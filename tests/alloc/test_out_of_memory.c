@@ -162,15 +162,15 @@ static void count_call(void *context, int device, size_t bytes, size_t limit, si
 static void test_all_observers_are_told(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
-  int counts[WEIR__MAX_WATCHERS] = {0};
-  for (int i = 0; i < WEIR__MAX_WATCHERS; i++)
+  int counts[WEIR__MAX_OBSERVERS] = {0};
+  for (int i = 0; i < WEIR__MAX_OBSERVERS; i++)
     CHECK(weir_allocator_attach_oom_observer(allocator, count_call, &counts[i]));
   REFUSED(BAD_STATE, weir_allocator_attach_oom_observer(allocator, count_call, &counts[0]));
   refuse(2 * GIB, "");
-  for (int i = 0; i < WEIR__MAX_WATCHERS; i++)
+  for (int i = 0; i < WEIR__MAX_OBSERVERS; i++)
     assert_int_equal(counts[i], 1);
   refuse(SIZE_MAX, ""); /* not a matter of this device's memory: nobody is told */
-  for (int i = 0; i < WEIR__MAX_WATCHERS; i++)
+  for (int i = 0; i < WEIR__MAX_OBSERVERS; i++)
     assert_int_equal(counts[i], 1);
   alloc_close();
 }
@@ -288,12 +288,12 @@ static void test_tracker_of_pages_and_pools(void **state) {
 static void test_so_many_trackers(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
-  for (int i = 0; i < WEIR__MAX_WATCHERS; i++)
+  for (int i = 0; i < WEIR__MAX_OBSERVERS; i++)
     CHECK(weir_allocator_attach_tracker(allocator, track, NULL));
   REFUSED(BAD_STATE, weir_allocator_attach_tracker(allocator, track, NULL));
   entry_count = 0;
   put(get(512, NULL));
-  assert_int_equal(entry_count, 4 * WEIR__MAX_WATCHERS);
+  assert_int_equal(entry_count, 4 * WEIR__MAX_OBSERVERS);
   alloc_close();
 }
 

@@ -201,12 +201,12 @@ static int count_call(void *context, int device) {
 static void test_all_callbacks_run(void **state) {
   (void)state;
   open(NULL);
-  int counts[WEIR__MAX_WATCHERS] = {0}, more = 0;
-  for (int i = 0; i < WEIR__MAX_WATCHERS; i++)
+  int counts[WEIR__MAX_OBSERVERS] = {0}, more = 0;
+  for (int i = 0; i < WEIR__MAX_OBSERVERS; i++)
     CHECK(weir_allocator_attach_free_callback(allocator, count_call, &counts[i]));
   REFUSED(BAD_STATE, weir_allocator_attach_free_callback(allocator, count_call, &more));
   put(get(512, NULL));
-  for (int i = 0; i < WEIR__MAX_WATCHERS; i++)
+  for (int i = 0; i < WEIR__MAX_OBSERVERS; i++)
     assert_int_equal(counts[i], 1);
   alloc_close();
 }

@@ -1,6 +1,7 @@
 /*
  * Sizes: what a request is rounded to, which pool serves it, and how large a segment it takes.
  */
+#include "alloc/sizes.h"
 #include "support/alloc.h"
 
 static weir__settings settings_of(const char *conf) {

@@ -1,6 +1,7 @@
 /*
  * The walker sees what it is for: each test spoils one thing, and mends it again.
  */
+#include "alloc/allocator.h"
 #include "support/alloc.h"
 
 static weir__segment *segment_of(const void *p) { return segment_at(p); }
@@ -101,7 +102,7 @@ static void test_segments_and_pools(void **state) {
   weir__private_pool *pool = heap->private_pools;
   SPOIL(pool->segments, 1, "has 2 segments, and counts 1");
   SPOIL(heap->segments->arena->segments, 3, "segments, and counts 3");
-  SPOIL(pool->is_over, true, "is held 1 times, and is over");
+  SPOIL(pool->is_released, true, "is held 1 times, and is over");
   SPOIL(pool->uses, 0, "is held 0 times, and is not over");
   SPOIL(heap->private_pools, NULL, "an arena that is gone");
   SPOIL(segment_of(a)->previous, segment_of(a), "out of its list");
@@ -158,9 +159,9 @@ static void test_statistics(void **state) {
   SPOIL(allocator->heaps[0].reserved, 0, "0 bytes are reserved");
   SPOIL(allocator->heaps[0].promised, 5, "5 bytes are still promised");
   SPOIL(allocator->heaps[0].pending, 2, "1 events and blocks wait, and 2 are counted");
-  weir__attention_set(&allocator->heaps[0], WEIR__PENDING, false);
+  weir__slow_reason_set(&allocator->heaps[0], WEIR__SLOW_PENDING, false);
   expect_wrong("1 events and blocks wait, and allocations do not look");
-  weir__attention_set(&allocator->heaps[0], WEIR__PENDING, true);
+  weir__slow_reason_set(&allocator->heaps[0], WEIR__SLOW_PENDING, true);
   SPOIL(weir__block_aside_of(block_of(c))->events, 2, "1 events are out, and blocks wait for 2");
   soft_step_all();
   put(a);

@@ -1,5 +1,5 @@
 /*
- * The lock that leans to a thread.
+ * The lock that is biased towards a thread.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -16,11 +16,11 @@
 
 #include "base/biased_lock.h"
 
-enum { TURNS = 300 }; /* enough for a new lock to lean */
+enum { TURNS = 300 }; /* enough for a new lock to become biased */
 
-static bool leans(weir__biased_lock *lock) { return atomic_load(&lock->leans_to) != NULL; }
+static bool is_biased(weir__biased_lock *lock) { return atomic_load(&lock->biased_to) != NULL; }
 
-static bool leans_to_us(weir__biased_lock *lock) { return atomic_load(&lock->leans_to) == weir__my_hand; }
+static bool is_biased_to_us(weir__biased_lock *lock) { return atomic_load(&lock->biased_to) == weir__this_lock_owner; }
 
 static void take_turns(weir__biased_lock *lock, int turns) {
   for (int i = 0; i < turns; i++) {
@@ -54,36 +54,37 @@ static void *in_thread(void *(*what)(void *), void *argument) {
   return result;
 }
 
-/* It leans to who takes it many times in a row, until another one comes. If that was soon, it takes longer until it leans again. */
-static void test_leaning(void **state) {
+/* It becomes biased towards a thread that takes it many times in a row, until another one takes it. If that was soon,
+ * it takes longer until it is biased again. */
+static void test_bias(void **state) {
   (void)state;
-  weir__biased_lock lock = {.turns = 0};
+  weir__biased_lock lock = {.streak = 0};
   take_turns(&lock, 10);
-  assert_false(leans(&lock));
+  assert_false(is_biased(&lock));
   take_turns(&lock, TURNS);
-  assert_true(leans_to_us(&lock));
-  lock.leant_at = INT64_MAX / 2; /* however long this test is held up */
+  assert_true(is_biased_to_us(&lock));
+  lock.biased_at = INT64_MAX / 2; /* however long this test is held up */
   in_thread(take_once, &lock);
-  assert_false(leans(&lock));
-  assert_int_equal(lock.doublings, 1);
+  assert_false(is_biased(&lock));
+  assert_int_equal(lock.backoff, 1);
   take_turns(&lock, TURNS);
-  assert_false(leans(&lock));
+  assert_false(is_biased(&lock));
   take_turns(&lock, 2 * TURNS);
-  assert_true(leans_to_us(&lock));
-  lock.leant_at = 0;
+  assert_true(is_biased_to_us(&lock));
+  lock.biased_at = 0;
   in_thread(take_once, &lock);
-  assert_int_equal(lock.doublings, 0);
+  assert_int_equal(lock.backoff, 0);
   take_turns(&lock, TURNS);
-  assert_true(leans_to_us(&lock));
+  assert_true(is_biased_to_us(&lock));
 }
 
-/* A hand holds one lock; a second one is taken by its word, and goes on to lean. */
+/* A record notes one lock; a second one is taken by its word, and stays biased. */
 static void test_two(void **state) {
   (void)state;
-  weir__biased_lock a = {.turns = 0}, b = {.turns = 0};
+  weir__biased_lock a = {.streak = 0}, b = {.streak = 0};
   take_turns(&a, TURNS);
   take_turns(&b, TURNS);
-  assert_true(leans_to_us(&a) && leans_to_us(&b));
+  assert_true(is_biased_to_us(&a) && is_biased_to_us(&b));
   for (int round = 0; round < 4; round++) {
     weir__biased_lock *first = round % 2 ? &b : &a, *second = round % 2 ? &a : &b;
     weir__biased_take(first);
@@ -99,14 +100,14 @@ static void test_two(void **state) {
     assert_non_null(in_thread(try_once, &b));
     take_turns(&a, TURNS << 5);
     take_turns(&b, TURNS << 5);
-    assert_true(leans_to_us(&a) && leans_to_us(&b));
+    assert_true(is_biased_to_us(&a) && is_biased_to_us(&b));
   }
 }
 
 static void test_try(void **state) {
   (void)state;
-  weir__biased_lock lock = {.turns = 0};
-  for (int round = 0; round < 3; round++) { /* it leans to nobody, to us, and it did */
+  weir__biased_lock lock = {.streak = 0};
+  for (int round = 0; round < 3; round++) { /* it is not biased, biased to us, and was so before */
     weir__biased_take(&lock);
     assert_false(weir__biased_try(&lock));
     assert_null(in_thread(try_once, &lock));
@@ -121,23 +122,23 @@ static void test_try(void **state) {
 /* Whose thread has ended, and in a child, where no other thread is. */
 static void test_the_one_is_gone(void **state) {
   (void)state;
-  weir__biased_lock lock = {.turns = 0};
+  weir__biased_lock lock = {.streak = 0};
   in_thread(take_many, &lock);
-  assert_true(leans(&lock));
+  assert_true(is_biased(&lock));
   pid_t child = fork();
   if (child == 0) {
     alarm(20);
     take_turns(&lock, 4 * TURNS);
-    _exit(leans_to_us(&lock) ? 0 : 1);
+    _exit(is_biased_to_us(&lock) ? 0 : 1);
   }
   int status = -1;
   assert_int_equal(waitpid(child, &status, 0), child);
   assert_int_equal(status, 0);
   take_turns(&lock, 4 * TURNS);
-  assert_true(leans_to_us(&lock));
+  assert_true(is_biased_to_us(&lock));
 }
 
-/* Destructors of other keys, before and after it gives its hand back, find locks as ever. */
+/* Destructors of other keys can use locks, before and after the thread returns its record. */
 static weir__biased_lock late;
 static pthread_key_t last_key;
 
@@ -157,7 +158,7 @@ static void test_at_the_end(void **state) {
   assert_int_equal(pthread_key_create(&last_key, use_late), 0);
   for (int i = 0; i < 20; i++) {
     int left = 3;
-    late.doublings = 0;
+    late.backoff = 0;
     assert_null(in_thread(end_late, &left));
     assert_int_equal(left, 0);
     assert_true(weir__biased_try(&late));
@@ -172,10 +173,10 @@ enum { THREADS = 4, BURSTS = 2000 };
 
 static struct {
   weir__biased_lock lock;
-  long count, leanings; /* guarded by the lock, and by nothing else */
+  long count, biases; /* guarded by the lock, and by nothing else */
 } shared;
 
-/* Turns in a row until it leans, so that it begins and ends to lean as often as can be. */
+/* Acquisitions in a row until it becomes biased, so that biases begin and end as often as possible. */
 static void *work(void *of) {
   unsigned seed = (unsigned)(uintptr_t)of + 1;
   for (int burst = 0; burst < BURSTS; burst++) {
@@ -190,9 +191,9 @@ static void *work(void *of) {
       if (rand_r(&seed) % 16 == 0)
         weir__pause();
       shared.count = count + 1;
-      shared.leanings += i == turns - 1 && leans(&shared.lock);
-      if (atomic_load(&weir__my_hand->holds) != &shared.lock) /* by the word, which guards this */
-        shared.lock.doublings = 0;
+      shared.biases += i == turns - 1 && is_biased(&shared.lock);
+      if (atomic_load(&weir__this_lock_owner->holds) != &shared.lock) /* by the word, which guards this */
+        shared.lock.backoff = 0;
       weir__biased_give(&shared.lock);
     }
     *(long *)of += turns;
@@ -213,20 +214,21 @@ static void test_one_at_a_time(void **state) {
     all += turns[i];
   }
   assert_int_equal(shared.count, all);
-  assert_true(shared.leanings > 10);
+  assert_true(shared.biases > 10);
 }
 
 int main(void) {
-  weir__biased_lock lock = {.turns = 0};
+  weir__biased_lock lock = {.streak = 0};
   weir__biased_prepare();
   take_turns(&lock, TURNS);
-  if (!leans(&lock)) {
-    printf("waived: this kernel has no membarrier, so that locks lean to nobody\n");
+  if (!is_biased(&lock)) {
+    printf("waived: this kernel has no membarrier, so locks are never biased\n");
     return 77;
   }
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_leaning),         cmocka_unit_test(test_try),        cmocka_unit_test(test_two),
-      cmocka_unit_test(test_the_one_is_gone), cmocka_unit_test(test_at_the_end), cmocka_unit_test(test_one_at_a_time),
+      cmocka_unit_test(test_bias),       cmocka_unit_test(test_try),
+      cmocka_unit_test(test_two),        cmocka_unit_test(test_the_one_is_gone),
+      cmocka_unit_test(test_at_the_end), cmocka_unit_test(test_one_at_a_time),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,8 +12,8 @@
 
 #include "base/base.h"
 
-/* The level is read from the environment once in a process, so each case is a child. What the child writes to stderr goes
- * to `text`. */
+/* The level is read from the environment once in a process, so each case is a child. What the child writes to stderr
+ * goes to `text`. */
 static void in_child(const char *weir_log, void (*body)(void), char *text, size_t size) {
   int ends[2];
   assert_int_equal(pipe(ends), 0);

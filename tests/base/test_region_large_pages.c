@@ -1,6 +1,6 @@
 /*
- * The region on a kernel whose pages are larger than a piece, as those of some machines are. The linker puts these two between
- * the library and the real ones.
+ * The region on a kernel whose pages are larger than a piece, as those of some machines are. The linker puts these two
+ * between the library and the real ones.
  */
 #include <errno.h>
 #include <setjmp.h>

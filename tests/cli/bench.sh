@@ -19,7 +19,7 @@ for help in '' --help -h; do
 done
 run 2 alocl
 empty out
-has err "no topic 'alocl'; there are: alloc, observe"
+has err "unknown topic 'alocl'; topics: alloc, observe"
 run 2 --json
 empty out
 
@@ -36,22 +36,22 @@ refused() {
   run 2 alloc "$@"
   empty out
   has err "$text"
-  has err "See 'weir bench alloc --help'"
+  has err "(see 'weir bench alloc --help')\$"
 }
-refused "no pattern 'pears'; there are: pair, live" --patterns pair,pears
-refused "no pattern ''" --patterns pair,
-refused "1 to 64, not '0'" --threads 0
-refused "1 to 64, not '4x'" --threads 4x
-refused "not 'abacus'" --driver abacus
+refused "a comma-separated list of pair, live, threads, stream, curve and metadata (got 'pair,pears')" --patterns pair,pears
+refused "(got 'pair,')" --patterns pair,
+refused "1 to 64 (got '0')" --threads 0
+refused "1 to 64 (got '4x')" --threads 4x
+refused "(got 'abacus')" --driver abacus
 refused 'needs a value' --driver
-refused "no option '--fast'" --fast
-refused "'now' is no option" now
+refused "unknown option '--fast'" --fast
+refused "takes no arguments (got 'now')" now
 
 # All of it, as text.
 run 0 alloc --quick --no-torch
 empty err
 has out " core.*; Weir $version on ledger; median of 3 rounds"
-has out '^PyTorch: absent: not asked for$'
+has out '^PyTorch: absent: not requested$'
 count 6 '^pairs of '
 count 3 ' live, up to '
 count 5 ', own streams* '
@@ -160,7 +160,7 @@ import json, sys
 r = json.load(open(sys.argv[1]))
 assert len(r["patterns"]) == 19, len(r["patterns"])
 assert list(r["contestants"]) == ["weir", "weir_expandable", "mimalloc", "torch"]
-assert r["contestants"]["torch"] == {"present": False, "version": None, "reason": "not asked for"}
+assert r["contestants"]["torch"] == {"present": False, "version": None, "reason": "not requested"}
 for p in r["patterns"]:
     for who in ("weir", "weir_expandable"):
         assert 0 < p["least_ns"][who] <= p["ns"][who] <= p["most_ns"][who], p
@@ -190,9 +190,9 @@ for word in --quick --json Exit; do
 done
 run 2 observe --fast
 empty out
-has err "there is no option '--fast'"
+has err "unknown option '--fast'"
 run 2 observe now
-has err "'now' is no option"
+has err "takes no arguments (got 'now')"
 run 0 observe --quick
 empty err
 has out '48 bytes in an event'

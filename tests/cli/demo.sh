@@ -15,7 +15,7 @@ for clock in threads stepped; do
   for word in training graph time; do has out "^  $word "; done
   for word in allocated reserved segments; do has out "^  $word .* now, .* at the peak$"; done
   has out '^  requests .* 0 retries$'
-  has out '^All results are right. Afterwards all memory was given back\.'
+  has out '^All results are right, and all memory was released\.'
 
   run 0 --json
   empty err
@@ -43,8 +43,8 @@ unset WEIR_ALLOC_CONF
 export WEIR_NO_MEMORY_CACHING=1
 run 0
 empty err
-has out '^  graph  *left out: caching is off'
-has out '^All results are right. Afterwards all memory was given back\.'
+has out '^  graph  *left out: a capture cannot allocate while caching is off'
+has out '^All results are right, and all memory was released\.'
 run 0 --json
 is_json
 has out '"caching": false, .* "graph_nodes": 0, "graph_replays": 0,'

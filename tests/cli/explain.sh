@@ -7,22 +7,22 @@ tested=explain
 data=$(dirname "$0")/../data
 
 small=$data/small_snapshot.pickle
-wrong 'no file'
-wrong "no option '--what'" --what "$small"
-wrong "not 'noon'" --at noon "$small"
-wrong "not '-1'" --at -1 "$small"
-wrong "not '12x'" --at 12x "$small"
+wrong 'FILE is missing'
+wrong "unknown option '--what'" --what "$small"
+wrong "(got 'noon')" --at noon "$small"
+wrong "(got '-1')" --at -1 "$small"
+wrong "(got '12x')" --at 12x "$small"
 wrong '--at needs a value' "$small" --at
-wrong "not 'x'" --device x "$small"
-wrong "not '0'" --memory 0 "$small"
+wrong "(got 'x')" --device x "$small"
+wrong "(got '0')" --memory 0 "$small"
 wrong '--fraction needs --memory' --fraction 0.5 "$small"
-wrong 'one file at a time' "$small" "$small"
+wrong 'takes only one FILE' "$small" "$small"
 run 0 --help
 has out '^Usage: weir explain'
 
 run 0 "$small"
 empty err
-has out ': when most was in use, event 39 of 40, '
+has out ': at the peak of memory in use, event 39 of 40, '
 has out 'the recording began late: 0 blocks (0 bytes) and 6 segments'
 run 1 --at oom "$small"
 empty out
@@ -46,32 +46,32 @@ fi
 run 0 "$oom"
 empty err
 has out ': out of memory, event 13750 of 14531, '
-has out '^  asked for   1.82 GiB on the default stream'
-has out '^  limit       12.15 GiB or more, below 13.64 GiB: inferred from what was allowed and what was refused$'
+has out '^  request     1.82 GiB on the default stream'
+has out '^  limit       12.15 GiB or more, but below 13.64 GiB: inferred from what was allowed and what was refused$'
 has out '^  missing     at most 1.49 GiB; --memory and --fraction'
-has out '^  enough      a limit of 13.64 GiB from the start: replayed, in steps of 2 MiB. The rest of the recording needs no more$'
-has out '^  why         Fragmentation: 1.95 GiB are free, in pieces of at most 1.11 GiB'
+has out '^  sufficient  a limit of 13.64 GiB from the start: replayed in steps of 2 MiB. The rest of the recording needs no more$'
+has out '^  why         Fragmentation: 1.95 GiB are free, but in blocks of at most 1.11 GiB'
 has out '^  11.82 GiB reserved$'
-has out '      9.87 GiB  in use, as asked for, 392 blocks$'
-has out 'what is in the way: 1 segment of 1.51 GiB in all could go back, but for 5 blocks of 410.89 MiB$'
-has out '82.18 MiB, made after .*, 18.6 ms old (event 13568)$'
-has out '^    yes         expandable_segments:True: 11.86 GiB reserved then'
-has out '^    no          empty_cache() right before it'
+has out '      9.87 GiB  in use, as requested, 392 blocks$'
+has out 'in the way: 1 segment of 1.51 GiB in total could be released without 5 blocks of 410.89 MiB$'
+has out '82.18 MiB, allocated after .*, 18.6 ms old (event 13568)$'
+has out '^    yes         expandable_segments:True: 11.86 GiB reserved, '
+has out '^    no          empty_cache() right before the request'
 has out "^  next        export PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True'\$"
 hasnt out "$(printf '\033')"
 
 # With the job's own limit; and with none, where the request does not fail.
 run 0 --memory 150109880320 --fraction 0.09 "$oom"
 has out '^  limit       12.58 GiB$'
-has out '^  missing     1.06 GiB: it takes a new segment of 1.82 GiB, and 780.03 MiB were left$'
-has out '^  enough      a limit of 13.64 GiB from the start: replayed'
+has out '^  missing     1.06 GiB: the request needs a new segment of 1.82 GiB, and 780.03 MiB were left$'
+has out '^  sufficient  a limit of 13.64 GiB from the start: replayed'
 has out '^    yes         expandable_segments:True'
 
 # The true size alone keeps the inferred limit, and says so. What contradicts the file is refused.
 run 0 --memory 150109880320 "$oom"
 empty err
 has out ': out of memory, event 13750 of 14531, '
-has out '^  limit       12.15 GiB or more, below 13.64 GiB: inferred'
+has out '^  limit       12.15 GiB or more, but below 13.64 GiB: inferred'
 has out '^  missing     at most 1.49 GiB'
 has out '^  note        --memory alone does not explain the failure, so the limit was inferred'
 refused() { # TEXT ARGUMENT...
@@ -91,11 +91,12 @@ refused 'allow 69.90 GiB, with which the recording is not reproduced' --memory 1
 run 0 "$data/late/llama_oom.pickle.zst"
 empty err
 has out ': out of memory, event 5032 of 5813, '
-has out '^  why         Fragmentation: 1.95 GiB are free, in pieces of at most 1.11 GiB'
-has out 'the recording began late: 333 blocks (2.32 GiB) and 156 segments from before it were worked out$'
+has out '^  why         Fragmentation: 1.95 GiB are free, but in blocks of at most 1.11 GiB'
+has out 'the recording began late: 333 blocks (2.32 GiB) and 156 segments from before it were inferred backwards '
 has out 'the replay from there reproduces the file$'
-has out 'is allocated anew, by address: take a yes as likely$'
+has out 'is allocated again, in order of address: a yes is likely but not certain$'
 has out '^    yes         expandable_segments:True'
+COLUMNS=120 run 0 "$data/late/llama_oom.pickle.zst"
 [ "$(grep -v 'pickle.zst' "$work/out" | awk 'length > m { m = length } END { print m }')" -le 120 ] || fail "a line of more than 120"
 run 0 "$data/late/cuda_graphs_expandable.pickle.zst"
 has out 'the recording began late: 62 blocks'
@@ -107,22 +108,22 @@ for file in "$work"/full/*; do
   empty err
   has out ': out of memory, event '
   has out '^  limit       32.00 MiB: '
-  has out '^  missing     14.00 MiB: it takes a new segment of 20.00 MiB, and 6.00 MiB were left$'
-  has out '^  enough      a device with 46.00 MiB from the start'
+  has out '^  missing     14.00 MiB: the request needs a new segment of 20.00 MiB, and 6.00 MiB were left$'
+  has out '^  sufficient  a device with 46.00 MiB from the start'
   hasnt out 'Fragmentation'
   hasnt out ' 0 bytes '
 done
 
 # No setting helps where there is too little memory.
 run 0 "$data/histories/pools_capped.pickle.zst"
-has out '^  why         .*oo little memory: '
-has out '^    no          any of the [0-9]* settings that were tried$'
+has out '^  why         .*ot enough memory: '
+has out '^    no          none of the [0-9]* settings that were tried$'
 has out '^  next        no setting helps'
 
 for at in peak end 5000; do
   run 0 --at $at "$data/traces/resnet_stacks.pickle.zst"
   empty err
-  hasnt out '^  asked for'
+  hasnt out '^  request '
   has out ' reserved$'
 done
 has out 'blocks batch_norm (functional.py:'
@@ -135,7 +136,7 @@ said='docs/guide-oom.md'
 root=$(dirname "$0")/../..
 case $weir in /*) ;; *) weir=$PWD/$weir ;; esac
 sed -n '/^\$ weir explain /,/^```$/p' "$root/docs/guide-oom.md" | sed '1d;$d' >"$work/err"
-(cd "$root" && "$weir" explain tests/data/traces/llama_oom.pickle.zst) >"$work/out"
+(cd "$root" && COLUMNS=120 "$weir" explain tests/data/traces/llama_oom.pickle.zst) >"$work/out"
 cmp -s "$work/out" "$work/err" || fail "it shows another output (err) than there is (out)"
 # It fits a screen.
 [ "$(wc -l <"$work/out")" -le 40 ] || fail "more than 40 lines"
@@ -168,20 +169,20 @@ END
   run 0 "$work/segments.pickle"
   empty err
   hasnt out 'othing ran out of memory'
-  has out '^  history     none: whether memory ran out, and when most was in use, is not known$'
-  has out '^  next        record a history: torch.cuda.memory._record_memory_history('
+  has out '^  history     none: whether memory ran out, and its peak, are not known$'
+  has out '^  next        record a history: call torch.cuda.memory._record_memory_history('
   "$weir" summary "$work/segments.pickle" >"$work/out" 2>"$work/err"
   said='weir summary segments.pickle'
   hasnt out 'next: weir explain'
   has out '^  next: record a history: '
   run 0 "$work/lost.pickle"
-  has out '^  failed      memory ran out 1 time, first at event 3: a request of [0-9.]* [GT]iB. The state at that moment is not$'
+  has out '^  failed      memory ran out 1 time, first at event 3: a request of [0-9.]* [GT]iB. The state at that moment is not known'
   has out '^  next        weir replay --check .*lost.pickle$'
   run 0 "$work/rank.pickle"
   empty err
   has out ': out of memory, event 2 of 4, .*, device 3$'
   has out 'memory ran out 2 times, and this is the first; --at 3 explains the next$'
-  has out 'there are other devices in the file: --device 1$'
+  has out 'the file has other devices as well: --device 1$'
   run 0 --device 1 "$work/rank.pickle"
   has out '^  next        weir tune --device 1 '
   run 1 "$work/nothing.pickle"
@@ -191,7 +192,7 @@ END
     # shellcheck disable=SC2086
     "$weir" $command "$work/rank.pickle" >"$work/out" 2>"$work/err"
     has out 'rank.pickle, device 3: '
-    has err 'a history of other devices too: this is of device 3; --device 1 takes another$'
+    has err 'histories of other devices as well: this is device 3; --device 1 selects another$'
     # shellcheck disable=SC2086
     "$weir" $command --device 1 "$work/rank.pickle" >"$work/out" 2>"$work/err"
     empty err

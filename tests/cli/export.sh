@@ -73,17 +73,17 @@ if ! run_sqlite; then
 fi
 left
 
-wrong 'no file' --to csv
-wrong 'in which form' "$small"
-wrong "not 'xml'" --to xml "$small"
-wrong "not 'things'" --to csv --table things "$small"
+wrong 'FILE is missing' --to csv
+wrong '--to is missing: json, sqlite, csv or perfetto' "$small"
+wrong "(got 'xml')" --to xml "$small"
+wrong "(got 'things')" --to csv --table things "$small"
 wrong '--table is for csv' --to json --table events "$small"
 wrong 'name its file with -o' --to sqlite "$small"
 wrong 'leave .zst out' --to sqlite -o x.zst "$small"
-wrong "not '-1'" --to csv --device -1 "$small"
-wrong 'one more' --to csv "$small" "$small"
+wrong "(got '-1')" --to csv --device -1 "$small"
+wrong 'takes only one FILE' --to csv "$small" "$small"
 wrong '--to needs a value' "$small" --to
-wrong "no option '--what'" --what "$small"
+wrong "unknown option '--what'" --what "$small"
 run 0 --help
 has out '^Usage: weir export'
 has out '^Exit codes: '

@@ -68,7 +68,7 @@ for to in - "$work/stdout" /proc/self/fd/1; do
 done
 [ -L "$work/stdout" ] || fail 'the link to the standard output is none any more'
 run 0 redact --salt s -o - "$small"
-has err 'names of functions'
+has err 'function names'
 run 2 redact --json -o - "$small"
 if "$weir" export --to sqlite -o "$work/db" "$small" >"$work/out" 2>"$work/err"; then
   run 0 export --to sqlite -o - "$small"

@@ -7,7 +7,7 @@ tested=
 data=$(cd "$(dirname "$0")/../data" && pwd)
 case $weir in /*) ;; *) weir=$PWD/$weir ;; esac
 plain=$data/small_snapshot.pickle
-commands='bench demo explain export info lint redact replay summary tune whatif'
+commands='bench demo explain export help info lint redact replay summary tune whatif'
 
 # Units: at least one of each, and none is written as 1024 of the unit below.
 WEIR_DRIVER=soft WEIR_SOFT_MEMORY=1GiB run 0 demo
@@ -51,8 +51,8 @@ for command in "summary $plain" "explain --at end $plain" "export --help" --help
   cmp -s "$work/whole" "$work/folded" || fail "folded, it has other words"
 done
 # Continuation lines begin below the text of their line.
-COLUMNS=60 run 0 --help
-has out '^                        [^ ]'
+COLUMNS=60 run 0 export --help
+has out '^                    [^ ]'
 # Less than 40 columns are taken as 40; what is no number is as if it were not set; in a pipe that is 120.
 for width in 1 39; do
   COLUMNS=$width run 0 --help
@@ -123,7 +123,7 @@ next=$(sed -n 's/^  next: //p' "$work/out")
 case $next in "'$work/a folder/weir' explain "*) ;; *) fail "the next command is '$next'" ;; esac
 (cd "$work" && PATH=/usr/bin:/bin bash -c "$next") >"$work/out" 2>"$work/err" || fail "'$next' cannot be pasted"
 PATH=/usr/bin:/bin "$weir" --what >"$work/out" 2>"$work/err"
-has err "^See '.*/weir --help'\.\$"
+has err "(see '.*/weir --help')\$"
 
 # Every command has a complete help, and `weir help` has the same.
 for command in $commands; do

@@ -49,12 +49,12 @@ finds 'does nothing' 'set_per_process_memory_fraction' garbage_collection_thresh
 finds 'does nothing' 'and there are none' garbage_collection_threshold:0.8,expandable_segments:True
 finds 'does nothing' 'nothing is reserved' expandable_segments_reserve:0.5
 finds 'does nothing' 'nothing is reserved' 'expandable_segments_reserve_by_class:[a:1]'
-finds 'does nothing' 'and that is not set' max_non_split_rounding_mb:64
+finds 'does nothing' 'which is not set' max_non_split_rounding_mb:64
 finds 'does nothing' 'mean no divisions' roundup_power2_divisions:1
 finds 'does nothing' 'ignores it' backend:cudaMallocAsync,max_split_size_mb:512
 finds 'does nothing' 'whole device' throw_on_cudamalloc_oom:True
 finds 'does nothing' 'nothing is registered' pinned_num_register_threads:8
-finds 'does nothing' 'the smaller one counts' pinned_max_round_threshold_mb:64,pinned_max_cached_size_mb:32
+finds 'does nothing' 'the smaller of them counts' pinned_max_round_threshold_mb:64,pinned_max_cached_size_mb:32
 finds 'does nothing' 'is the default' max_split_size_mb:default
 
 run 1 --json 'max_split_size:12, expandable_segments:True'
@@ -69,11 +69,11 @@ assert [f["kind"] for f in x["findings"]] == ["error"], x
 fi
 
 run 2
-has err 'no text'
+has err 'STRING is missing'
 run 2 expandable_segments:True, max_split_size_mb:128
-has err 'one text at a time'
+has err 'takes only one STRING'
 run 2 --what x
-has err "no option '--what'"
+has err "unknown option '--what'"
 run 0 --help
 has out '^Usage: weir lint'
 

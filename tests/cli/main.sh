@@ -14,7 +14,7 @@ run 0 -V
 for help in --help -h help; do
   run 0 "$help"
   empty err
-  for word in demo info help WEIR_DRIVER WEIR_LOG WEIR_SOFT_MEMORY WEIR_SOFT_CLOCK 'Exit'; do has out "$word"; done
+  for word in demo info Inspect: Predict: Share: Run: 'weir help environment' 'Exit'; do has out "$word"; done
 done
 
 for command in info demo; do
@@ -29,14 +29,26 @@ for command in info demo; do
   has err .
 done
 
+# The environment and the settings have pages of their own.
+run 0 help environment
+empty err
+for word in WEIR_DRIVER WEIR_LOG WEIR_SOFT_MEMORY WEIR_RECORD NO_COLOR; do has out "^  $word\$"; done
+has out 'Values: 1 to 1048576\. Default: 256\.$'
+run 0 help settings
+has out '^expandable_segments$'
+run 0 help bench alloc
+has out '^Usage: weir bench alloc'
+run 2 help bench x
+has err "unknown topic 'x'; topics: alloc, observe"
+
 run 2
 empty out
-has err Usage
+has err 'COMMAND is missing'
 
 run 2 inof
 empty out
 has err "'inof'"
-has err 'bench, demo'
+has err 'demo, bench'
 
 run 2 --no-such-option
 empty out
@@ -46,7 +58,7 @@ has err 'weir --help'
 run 2 help inof
 empty out
 has err "'inof'"
-has err 'bench, demo'
+has err 'demo, bench'
 
 run 2 --version now
 empty out

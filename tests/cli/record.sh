@@ -19,7 +19,7 @@ file=$1
 # Those who read are not recorded.
 run 0 summary "$file"
 empty err
-has out "^    at end    0 bytes in use, as requested, of 0 bytes reserved: counted from the events\$"
+has out "^    at end    0 bytes in use, as requested, of 0 bytes reserved: computed from the events\$"
 has out ': 1 device, [0-9]* events, '
 has out '^    history   complete: '
 run 0 summary --json "$file"
@@ -27,7 +27,7 @@ has out '"end_reserved": 0, "end_allocated": null, '
 has out '"dropped": 0, '
 run 0 explain "$file"
 empty err
-has out 'when most was in use, event '
+has out 'at the peak of memory in use, event '
 [ "$(find "$work/files" -mindepth 1 | wc -l)" -eq 1 ] || fail "there are other files"
 
 # The whole job again, with the pool of its graph that was given back, on one address after the other.
@@ -47,7 +47,7 @@ said="the file of a killed process"
 [ -f "$1" ] || fail "there is none"
 run 0 summary "$1"
 empty err
-has out ' in use, as requested, of .* reserved: counted from the events; the recording was not ended$'
+has out ' in use, as requested, of .* reserved: computed from the events; the process did not close the recording$'
 run 0 replay --check "$1"
 has out ' 0 differ$'
 
@@ -74,13 +74,13 @@ said="a ring of 1 MiB beside one of 16"
 cmp -s "$work/explained1" "$work/explained16" || fail "$(diff "$work/explained1" "$work/explained16")"
 set -- "$work"/ring1/*.ring
 run 0 summary "$1"
-has out '^    history   the last events: the ring was full, and [0-9]* older ones are not there; '
-has out '^    at end    .* in use, as requested, of .* reserved: counted from the events; '
+has out '^    history   the last events: the ring was full, and [0-9]* older ones were overwritten; '
+has out '^    at end    .* in use, as requested, of .* reserved: computed from the events; '
 run 0 replay --check "$1"
 has out '^  window      the last events: '
-has out 'that a checkpoint of the file has$'
+has out ': placed as a checkpoint of the file has them$'
 run 0 explain "$1"
-has out 'is from a$'
+has out 'is from a checkpoint in it, and the replay from there reproduces the file$'
 run 0 explain --at end "$1"
 run 3 tune "$1"
 has out "^  began late: "
@@ -89,7 +89,7 @@ has out "^  began late: "
 cp "$1" "$work/without"
 dd if=/dev/zero of="$work/without" bs=4096 seek=33 count=1 conv=notrunc 2>/dev/null
 run 0 summary "$work/without"
-has out 'what was there before them is not known'
+has out 'the state before them is not known'
 has out '^    peak      not known$'
 has out '^    at end    not known$'
 run 0 summary --json "$work/without"
@@ -97,7 +97,7 @@ is_json
 has out '"peak_live": null, '
 has out '"end_reserved": null, '
 run 0 explain "$work/without"
-has out '^  asked for   '
+has out '^  request     '
 has out '^  state       not known: what was there before the first event of device 0 is not known: '
 hasnt out ' reserved$'
 run 0 explain --json "$work/without"

@@ -12,8 +12,8 @@ missing() { [ ! -e "$work/$1" ] || fail "there is a $1"; }
 small=$data/small_snapshot.pickle
 run 0 -o "$work/copy" "$small"
 empty err
-has out '/copy: 11 names of functions, 7 of files, 2 of annotations, 0 remarks hidden$'
-has out 'replayed as the original: 40 events, '
+has out '/copy: 11 function names, 7 file names, 2 annotations, 0 remarks hidden$'
+has out 'replays like the original: 40 events, '
 hasnt out "$(printf '\\033')"
 for name in workloads w_resnet job module.py Optimizer batch_norm; do
   grep -q -a "$name" "$small" || fail "'$name' is not in the file to begin with"
@@ -21,7 +21,7 @@ for name in workloads w_resnet job module.py Optimizer batch_norm; do
 done
 
 run 0 --keep-functions -o "$work/copy" "$small"
-has out 'names of functions kept, 7 of files'
+has out 'function names kept, 7 file names'
 has copy w_resnet
 hasnt copy workloads
 
@@ -56,11 +56,11 @@ missing none
 run 1 -o "$work/no/such/folder" "$small"
 has err 'cannot write it'
 
-wrong 'no file'
-wrong 'one more' "$small" "$small"
+wrong 'FILE is missing'
+wrong 'takes only one FILE' "$small" "$small"
 wrong 'name the copy with -o' --json -o - "$small"
 wrong '--salt needs a value' "$small" --salt
-wrong "no option '--what'" --what "$small"
+wrong "unknown option '--what'" --what "$small"
 run 0 --help
 has out '^Usage: weir redact'
 has out '^Exit codes: '
@@ -128,8 +128,8 @@ END
 said='weir redact, read by python3'
 python3 "$work/texts.py" mark "$small" "$work/marked" >"$work/out" 2>"$work/err" || fail 'no file'
 run 0 -o "$work/hidden" "$work/marked"
-has out '^  settings    2 texts hidden'
-has out '^  left out    2 keys'
+has out '^  settings    2 texts that the allocator does not use'
+has out '^  left out    2 unknown keys'
 hasnt hidden SECRET
 python3 "$work/texts.py" compare "$work/marked" "$work/hidden" >"$work/out" 2>"$work/err" || fail 'not what was expected'
 

@@ -40,9 +40,9 @@ has out 'a request of 1958400000 bytes succeeded, it failed in the file$'
 run 0 --check "$traces/../late/llama_oom.pickle.zst" "$traces/../late/cuda_graphs_expandable.pickle.zst"
 empty err
 count 2 ' allocations compared, 0 differ$'
-count 2 ' were there before it: held in the places$'
+count 2 ' existed before it: placed as inferred from the end of the file$'
 run 0 --conf expandable_segments:True "$traces/../late/llama_oom.pickle.zst"
-has out ' were there before it: allocated anew,$'
+has out ' existed before it: allocated again in order of address'
 has out 'Take the rest as an estimate$'
 run 0 --json --conf '' "$traces/../late/cuda_graphs_expandable.pickle.zst"
 is_json_lines
@@ -55,7 +55,7 @@ count 1 ' 0 differ$'
 
 run 0 --conf expandable_segments:True "$traces/llama_varlen.pickle.zst"
 empty err
-has out ': 26458 allocations made, 0 failed$'
+has out ': 26458 allocations replayed, 0 failed$'
 run 1 --conf expandable_segments:maybe "$traces/llama_varlen.pickle.zst"
 empty out
 has err 'expandable_segments'
@@ -63,16 +63,16 @@ has err 'expandable_segments'
 # Calls and their cost, under both kinds of segments; another table of costs.
 run 0 "$traces/llama_varlen.pickle.zst"
 has out 'peak  .* 32.55 GiB reserved: 44.2 % fragmentation$'
-has out '^  calls       165 alloc; 6.43 ms in all, estimated$'
+has out '^  calls       165 alloc; 6.43 ms in total, estimated$'
 run 0 --conf expandable_segments:True "$traces/llama_varlen.pickle.zst"
 has out ' 19.97 GiB reserved: '
 has out '^  calls       2 reserve, 1063 create, 1063 map, 169 set_access; '
 echo 'alloc 1000000' >"$work/costs"
 run 0 --costs "$work/costs" "$traces/llama_varlen.pickle.zst"
-has out '165 alloc; 165 ms in all'
+has out '165 alloc; 165 ms in total'
 echo '{"alloc": 1000}' >"$work/costs"
 run 0 --costs "$work/costs" "$traces/llama_varlen.pickle.zst"
-has out '165 alloc; 165 us in all'
+has out '165 alloc; 165 us in total'
 echo 'malloc 5' >"$work/costs"
 run 1 --costs "$work/costs" "$traces/llama_varlen.pickle.zst"
 empty out
@@ -101,8 +101,8 @@ for conf in '' expandable_segments:True; do
 done
 run 1 --check "$work/late.pickle"
 run 0 --force --conf expandable_segments:True "$work/late.pickle"
-has out ': 1 allocations made, 0 failed$'
-has err 'take it as a guess'
+has out ': 1 allocations replayed, 0 failed$'
+has err 'take the result as a guess'
 
 run 0 --check --json "$traces/cuda_graphs.pickle.zst" "$traces/llama_oom.pickle.zst"
 empty err
@@ -131,17 +131,17 @@ empty out
 has err 'device 7'
 
 file=$traces/cuda_graphs.pickle.zst
-wrong 'no file'
-wrong "no option '--what'" --what "$file"
-wrong "not 'much'" --memory much "$file"
-wrong "not '0'" --memory 0 "$file"
-wrong "not '65TiB'" --memory 65TiB "$file"
+wrong 'FILE is missing'
+wrong "unknown option '--what'" --what "$file"
+wrong "(got 'much')" --memory much "$file"
+wrong "(got '0')" --memory 0 "$file"
+wrong "(got '65TiB')" --memory 65TiB "$file"
 wrong '--memory needs a value' "$file" --memory
-wrong "not '1.5'" --memory 1GiB --fraction 1.5 "$file"
-wrong "not 'x'" --memory 1GiB --fraction x "$file"
+wrong "(got '1.5')" --memory 1GiB --fraction 1.5 "$file"
+wrong "(got 'x')" --memory 1GiB --fraction x "$file"
 wrong '--fraction needs --memory' --fraction 0.5 "$file"
-wrong "not '-1'" --device -1 "$file"
-wrong 'no --conf' --check --conf expandable_segments:True "$file"
+wrong "(got '-1')" --device -1 "$file"
+wrong 'takes no --conf' --check --conf expandable_segments:True "$file"
 run 0 --help
 has out '^Usage: weir replay'
 

@@ -11,7 +11,7 @@ run 0 "$data/small_snapshot.pickle"
 empty err
 has out ': 1 device, 40 events, 6 segments$'
 has out '^    history   its beginning is missing: '
-has out 'reserved; 0 frees of memory from before$'
+has out 'reserved; 0 frees are of memory from before$'
 has out '^  next: weir explain .*small_snapshot.pickle$'
 hasnt out "$(printf '\033')"
 run 0 --json "$data/small_snapshot.pickle"
@@ -25,9 +25,9 @@ run 1 "$work/missing"
 empty out
 
 run 2
-has err 'no file'
+has err 'FILE is missing'
 run 2 --what "$data/small_snapshot.pickle"
-has err "no option '--what'"
+has err "unknown option '--what'"
 run 0 --help
 has out '^Usage: weir summary'
 
@@ -39,7 +39,7 @@ fi
 
 run 0 "$data/traces/llama_oom.pickle.zst" "$data/traces/resnet_stacks.pickle.zst"
 empty err
-has out '^    events    14531 in 1.42 s: 4780 allocations, 4778 frees, 158 segments made and 36 given back$'
+has out '^    events    14531 in 1.42 s: 4780 allocations, 4778 frees, 158 segments allocated and 36 released$'
 has out '^    history   complete: '
 has out 'out of memory  1 time, the first at event 13750, .*: a request of 1.82 GiB$'
 has out '^    peak      10.78 GiB in use: event 13736, '

@@ -22,7 +22,7 @@ has out '^[2-9][0-9][0-9] settings tried'
 has out '^ *8.90 GiB   25.4 % .* expandable_segments:True   <- best$'
 has out '^ *11.93 GiB    0.0 % .* recorded: (defaults)$'
 has out "^  export PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True'$"
-has out '^It reserves 8.90 GiB at the peak instead of 11.93 GiB: 3.03 GiB less, 25.4 %.'
+has out '^Peak reserved memory is 8.90 GiB instead of 11.93 GiB: 3.03 GiB less, 25.4 %.'
 has out 'GiB under the recorded settings, with [0-9]* retries$'
 has out 'GiB under the best settings, with [0-9]* retries$'
 hasnt out "$(printf '\\033')"
@@ -49,12 +49,12 @@ count 1 '"best": {"conf": "expandable_segments:True", "recorded": false, .* "fai
 count 1 '"fit_recorded": {"bytes": [0-9]*, "retries": [0-9]*}, "fit_best": {"bytes": '
 run 0 "$traces/llama_oom.pickle.zst"
 has out 'llama_oom.pickle.zst: under the recorded settings memory runs out 1 time; first at event 13750: '
-has out '^Memory does not run out.$'
+has out '^Memory no longer runs out.$'
 
 # A recording that began late: all lines begin in the same way.
 run 0 --fit "$traces/../late/cuda_graphs_expandable.pickle.zst"
 empty err
-has out '^  began late: 62 blocks (687.11 MiB) in 21 segments (786.00 MiB) were there before it.$'
+has out '^  began late: 62 blocks (687.11 MiB) in 21 segments (786.00 MiB) existed before it.$'
 has out 'The recording itself reserved 896.00 MiB at its peak.$'
 
 # Nothing fits.
@@ -63,15 +63,15 @@ has out 'under the best settings memory runs out'
 
 # Several files: what each has is told.
 run 0 "$traces/cuda_graphs.pickle.zst" "$traces/cuda_graphs_expandable.pickle.zst"
-has out "recorded: each file's own$"
+has out "recorded: those of each file$"
 count 2 'cuda_graphs.*: .* instead of '
 run 1 "$traces/cuda_graphs.pickle.zst" "$work/missing"
 empty out
 has err 'missing: '
 
-wrong 'no file'
-wrong "no option '--conf'" --conf '' "$file"
-wrong "not '257'" --threads 257 "$file"
+wrong 'FILE is missing'
+wrong "unknown option '--conf'" --conf '' "$file"
+wrong "(got '257')" --threads 257 "$file"
 wrong '--fraction needs --memory' --fraction 0.5 "$file"
 run 0 --help
 has out '^Usage: weir tune'

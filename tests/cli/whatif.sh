@@ -23,7 +23,7 @@ has out '^ *32.55 GiB .* 44.2 % .* recorded: (defaults)$'
 has out '^ *19.97 GiB .* expandable_segments:True$'
 has out '^ *104.87 GiB .* max_split_size_mb:200$'
 has out '^ *32.55 GiB .* (defaults)$'
-hasnt out 'fails first'
+hasnt out 'first fails'
 hasnt out "$(printf '\\033')"
 
 # One core or many, the same.
@@ -34,8 +34,8 @@ cmp -s "$work/out" "$work/before" || fail 'another output with one thread'
 # A job that failed, and settings under which it does not; the limit is the recorded one.
 run 0 --conf expandable_segments:True "$traces/llama_oom.pickle.zst"
 has out '^  limit: 12.15 GiB, inferred from the recording$'
-has out '^  recorded fails first at event 13750: a request of 1.82 GiB'
-count 1 'fails first'
+has out '^  recorded first fails at event 13750: a request of 1.82 GiB'
+count 1 'first fails'
 
 run 0 --json --conf expandable_segments:True "$file" "$traces/llama_oom.pickle.zst"
 empty err
@@ -48,9 +48,9 @@ count 1 '"first_failure": {"event": 13750, '
 late=$traces/../late/llama_oom.pickle.zst
 run 0 --conf expandable_segments:True "$late"
 empty err
-has out '^  began late: 333 blocks (2.32 GiB) in 156 segments (10.33 GiB) were there before it.$'
+has out '^  began late: 333 blocks (2.32 GiB) in 156 segments (10.33 GiB) existed before it.$'
 has out '^ *12.15 GiB .* recorded: (defaults)$'
-has out '^ *[0-9.]* GiB .* recorded, begun anew: (defaults)$'
+has out '^ *[0-9.]* GiB .* recorded, allocated again: (defaults)$'
 has out '^ *11.9[0-9] GiB .* 0  expandable_segments:True$'
 run 0 --json --conf expandable_segments:True "$late"
 is_json_lines
@@ -100,12 +100,12 @@ empty out
 has err 'say how much it is'
 run 0 --memory 80GiB --conf per_process_memory_fraction:0.5 "$file"
 
-wrong 'no file' --conf ''
-wrong 'no settings are named' "$file"
-wrong "no option '--what'" --what "$file"
+wrong 'FILE is missing' --conf ''
+wrong '--conf SETTINGS is missing' "$file"
+wrong "unknown option '--what'" --what "$file"
 wrong '--conf needs a value' "$file" --conf
-wrong "not '0'" --threads 0 --conf '' "$file"
-wrong "not 'much'" --memory much --conf '' "$file"
+wrong "(got '0')" --threads 0 --conf '' "$file"
+wrong "(got 'much')" --memory much --conf '' "$file"
 wrong '--fraction needs --memory' --fraction 0.5 --conf '' "$file"
 run 0 --help
 has out '^Usage: weir whatif'

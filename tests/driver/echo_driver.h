@@ -1,5 +1,5 @@
 /*
- * A table without a device: every entry counts its calls and answers with a code of its own.
+ * A table without a device: every entry counts its calls and returns a distinct result.
  */
 #ifndef WEIR_TESTS_ECHO_DRIVER_H
 #define WEIR_TESTS_ECHO_DRIVER_H
@@ -8,15 +8,15 @@
 
 #include "weir/driver.h"
 
-/* What entry `call` answers. */
+/* The result of entry `call`. */
 #define ECHO_OF(call) (10000 + (int)(call))
 
 typedef struct echo_driver {
-  weir_driver table; /* first: a weir_driver * of an echo is an echo_driver * */
+  weir_driver table; /* first, so that a weir_driver * can be cast to an echo_driver * */
   atomic_ulong calls[WEIR_CALL_COUNT];
 } echo_driver;
 
-/* The parameters are not looked at. */
+/* The parameters are unused. */
 #if defined(__clang__) || defined(__GNUC__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"

@@ -1,18 +1,18 @@
 /*
- * Calls every entry of a table once, with nothing in its arguments. What comes back is the test's to judge.
+ * Calls every entry of a table once, with zero for all arguments, and collects the results.
  */
 #ifndef WEIR_TESTS_EVERY_CALL_H
 #define WEIR_TESTS_EVERY_CALL_H
 
 #include "weir/driver.h"
 
-/* results[call] is what the entry answered, WEIR_CALL_ABSENT when it is NULL. */
+/* results[call] is the result of the entry, or WEIR_CALL_ABSENT if it is NULL. */
 enum { WEIR_CALL_ABSENT = -1 };
 
 static inline void every_call(weir_driver *d, weir_cu_result results[WEIR_CALL_COUNT]) {
 #define CALL(name, ...) results[WEIR_CALL_##name] = d->name != NULL ? d->name(__VA_ARGS__) : WEIR_CALL_ABSENT
   for (int call = 0; call < WEIR_CALL_COUNT; call++)
-    results[call] = WEIR_CALL_ABSENT - 1; /* an entry that is missing below is seen */
+    results[call] = WEIR_CALL_ABSENT - 1; /* reveals an entry that is missing below */
   CALL(Init, d, 0);
   CALL(DriverGetVersion, d, NULL);
   CALL(GetErrorName, d, 0, NULL);

@@ -4,41 +4,29 @@
 #ifndef WEIR_TESTS_LEDGER_FIXTURE_H
 #define WEIR_TESTS_LEDGER_FIXTURE_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include "weir/driver.h"
-
-#define OK(call) assert_int_equal((call), WEIR_CU_SUCCESS)
-#define IS(code, call) assert_int_equal((call), WEIR_CU_##code)
+#include "support/check.h"
 
 #define PAGE ((size_t)2 << 20)
 
-/* A module with the one kernel that is known, and parameters for it. */
+/* A module with the only kernel that the ledger knows, and parameters for it. */
 #define SPIN_PTX ".version 6.0\n.visible .entry weir_spin(.param .u64 cycles)\n.visible .entry other()\n"
 static uint64_t spin_cycles = 1;
 static void *spin_params[] = {&spin_cycles};
 static inline void **params_of_spin(void) { return spin_params; }
 
-/* A ledger of `devices` devices of `bytes` each, with the contexts of all of them retained and that of device 0
- * current. */
+/* A ledger with `devices` devices of `bytes` each. All contexts are retained, and that of device 0 is current. */
 static inline weir_driver *open_ledger(int devices, unsigned long long bytes) {
   weir_ledger_options options;
   weir_ledger_options_init(&options);
   options.devices = devices;
   options.bytes = bytes;
   weir_driver *d = NULL;
-  assert_int_equal(weir_driver_open_ledger(&options, &d), WEIR_OK);
-  OK(d->Init(d, 0));
+  assert_ok(weir_driver_open_ledger(&options, &d));
+  assert_cu(d->Init(d, 0));
   weir_cu_context context;
   for (int i = devices - 1; i >= 0; i--)
-    OK(d->DevicePrimaryCtxRetain(d, &context, i));
-  OK(d->CtxSetCurrent(d, context));
+    assert_cu(d->DevicePrimaryCtxRetain(d, &context, i));
+  assert_cu(d->CtxSetCurrent(d, context));
   return d;
 }
 
@@ -52,23 +40,23 @@ static inline weir_cu_mem_access access_of(int device, int flags) {
 
 static inline size_t free_bytes(weir_driver *d) {
   size_t free = 0, total = 0;
-  OK(d->MemGetInfo(d, &free, &total));
+  assert_cu(d->MemGetInfo(d, &free, &total));
   return free;
 }
 
 static inline weir_cu_stream make_stream(weir_driver *d, unsigned flags) {
   weir_cu_stream stream = NULL;
-  OK(d->StreamCreateWithPriority(d, &stream, flags, 0));
+  assert_cu(d->StreamCreateWithPriority(d, &stream, flags, 0));
   return stream;
 }
 
 static inline weir_cu_event make_event(weir_driver *d) {
   weir_cu_event event = NULL;
-  OK(d->EventCreate(d, &event, WEIR_CU_EVENT_DEFAULT));
+  assert_cu(d->EventCreate(d, &event, WEIR_CU_EVENT_DEFAULT));
   return event;
 }
 
-/* splitmix64: the same numbers for the same seed everywhere. */
+/* splitmix64: the same sequence for the same seed on every machine. */
 static inline uint64_t next_random(uint64_t *state) {
   uint64_t z = *state += 0x9e3779b97f4a7c15;
   z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;

@@ -1,8 +1,8 @@
 /*
- * What the rules tests share. They check CUDA's rules through the table: the same assertions hold for the software
- * device, in both clocks, and for NVIDIA's driver, so that the first is known to be a faithful double of the second.
- * The answers are those of driver 580 (CUDA 13.0) on an H200. Where the software device is stricter on purpose, the
- * test says so, and waives that part on NVIDIA's driver.
+ * Shared by the rules tests, which check the rules of CUDA through the table. The same assertions hold for the software
+ * device, with both clocks, and for NVIDIA's driver, so the software device is known to behave as NVIDIA's driver does.
+ * The expected results are those of driver 580 (CUDA 13.0) on an H200. Where the software device is stricter on
+ * purpose, the test says so, and waives that part on NVIDIA's driver.
  */
 #ifndef WEIR_TEST_RULES_H
 #define WEIR_TEST_RULES_H
@@ -16,35 +16,35 @@
 
 enum { KIB = 1024, MIB = 1024 * 1024 };
 
-/* A stream that takes no notice of the legacy one. */
+/* A stream that does not synchronize with the legacy stream. */
 static inline weir_cu_stream stream_new(void) {
   weir_cu_stream stream;
-  OK(d->StreamCreateWithPriority(d, &stream, WEIR_CU_STREAM_NON_BLOCKING, 0));
+  assert_cu(d->StreamCreateWithPriority(d, &stream, WEIR_CU_STREAM_NON_BLOCKING, 0));
   return stream;
 }
 
 static inline weir_cu_stream stream_new_blocking(void) {
   weir_cu_stream stream;
-  OK(d->StreamCreateWithPriority(d, &stream, WEIR_CU_STREAM_DEFAULT, 0));
+  assert_cu(d->StreamCreateWithPriority(d, &stream, WEIR_CU_STREAM_DEFAULT, 0));
   return stream;
 }
 
 static inline weir_cu_event event_new(unsigned flags) {
   weir_cu_event event;
-  OK(d->EventCreate(d, &event, flags));
+  assert_cu(d->EventCreate(d, &event, flags));
   return event;
 }
 
 static inline weir_cu_deviceptr mem_new(size_t bytes) {
   weir_cu_deviceptr pointer;
-  OK(d->MemAlloc(d, &pointer, bytes));
+  assert_cu(d->MemAlloc(d, &pointer, bytes));
   return pointer;
 }
 
-/* Page-locked, and zero. On the ledger it is an address only. */
+/* Page-locked and zeroed. On the ledger it is only an address. */
 static inline void *host_new(size_t bytes) {
   void *pointer;
-  OK(d->MemHostAlloc(d, &pointer, bytes, 0));
+  assert_cu(d->MemHostAlloc(d, &pointer, bytes, 0));
   if (!is_ledger())
     memset(pointer, 0, bytes);
   return pointer;
@@ -52,10 +52,10 @@ static inline void *host_new(size_t bytes) {
 
 static inline weir_cu_deviceptr address_of(const void *host) { return (weir_cu_deviceptr)(uintptr_t)host; }
 
-/* An address at which nothing can be. */
+/* An address that is never valid. */
 static const weir_cu_deviceptr nowhere = 0x1234000;
 
-/* The first byte that is not `value`; `bytes` when all are. */
+/* The index of the first byte that is not `value`, or `bytes`. */
 static inline size_t first_other(const unsigned char *at, size_t bytes, unsigned char value) {
   if (!bytes || (at[0] == value && !memcmp(at, at + 1, bytes - 1)))
     return bytes;
@@ -65,7 +65,7 @@ static inline size_t first_other(const unsigned char *at, size_t bytes, unsigned
   return i;
 }
 
-/* The ledger has no memory that could be looked at: the next two pass there. */
+/* The ledger has no memory to read, so the next two functions succeed there. */
 static inline void assert_filled(const void *host, size_t bytes, unsigned char value) {
   const unsigned char *at = host;
   if (is_ledger())
@@ -77,7 +77,7 @@ static inline void assert_filled(const void *host, size_t bytes, unsigned char v
   }
 }
 
-/* Reads device memory on which no work is under way. */
+/* Reads device memory that no pending work uses. */
 static inline void assert_device_filled(weir_cu_deviceptr pointer, size_t bytes, unsigned char value) {
   unsigned char *copy = malloc(bytes);
   assert_non_null(copy);
@@ -85,7 +85,7 @@ static inline void assert_device_filled(weir_cu_deviceptr pointer, size_t bytes,
   size_t i = result || is_ledger() ? bytes : first_other(copy, bytes, value);
   unsigned char found = i < bytes ? copy[i] : value;
   free(copy);
-  OK(result);
+  assert_cu(result);
   if (i < bytes) {
     print_error("byte %zu of %zu on the device is %#x, expected %#x\n", i, bytes, found, value);
     fail();
@@ -94,12 +94,11 @@ static inline void assert_device_filled(weir_cu_deviceptr pointer, size_t bytes,
 
 static inline int capture_status(weir_cu_stream stream) {
   int status = -1;
-  OK(d->StreamIsCapturing(d, stream, &status));
+  assert_cu(d->StreamIsCapturing(d, stream, &status));
   return status;
 }
 
-/* Runs fn(data) on a thread of its own, and waits for it. No checks in there: it keeps results for the test to look at.
- * */
+/* Runs fn(data) on another thread and joins it. fn must not assert; it keeps results for the test. */
 static inline void on_another_thread(void *(*fn)(void *), void *data) {
   pthread_t thread;
   assert_int_equal(pthread_create(&thread, NULL, fn, data), 0);
@@ -108,7 +107,7 @@ static inline void on_another_thread(void *(*fn)(void *), void *data) {
 
 /* ---- Suites ---- */
 
-/* Runs the tests of a suite without those that are waived. A waiver for a test that is not in the suite is an error. */
+/* Runs the tests of a suite except the waived ones. A waiver for a test that does not exist is an error. */
 #define RUN_RULES(suite, tests) rules_run(suite, tests, sizeof(tests) / sizeof *(tests))
 
 static const struct rules_waiver {
@@ -118,7 +117,7 @@ static const struct rules_waiver {
 #include "driver/rules_waived.h"
 };
 
-/* Whether the rule is waived on the driver that the tests run on. Says why. */
+/* Whether the rule is waived on the current driver. Prints the reason. */
 static inline bool is_waived(const char *suite, const char *rule) {
   for (size_t i = 0; is_ledger() && i < sizeof rules_waivers / sizeof *rules_waivers; i++)
     if (!strcmp(rules_waivers[i].suite, suite) && !strcmp(rules_waivers[i].rule, rule)) {

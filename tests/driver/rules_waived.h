@@ -1,13 +1,13 @@
 /*
- * The rules that the ledger is not held to: WAIVED(suite, rule, reason), a rule being a test or, in rules_capture, a
- * call. rules.h includes this list.
+ * Rules that do not apply to the ledger: WAIVED(suite, rule, reason). A rule is a test or, in rules_capture, a call.
+ * rules.h includes this list.
  */
-#define TAKES_NO_TIME "work takes no time, so that nothing is ever under way"
-#define HAS_NO_MEMORY "the test itself writes to memory, and there is none"
-#define ONE_THREAD "the ledger serves one thread at a time, whose state is the ledger's"
+#define TAKES_NO_TIME "work takes no time, so nothing is ever pending"
+#define HAS_NO_MEMORY "the test itself accesses memory, and the ledger has none"
+#define ONE_THREAD "the ledger serves one thread at a time and has no state per thread"
 #define ONE_PROCESS "nothing can be shared with another process"
 
-WAIVED("rules", test_context_is_the_threads_own, ONE_THREAD)
+WAIVED("rules", test_current_context_is_per_thread, ONE_THREAD)
 WAIVED("rules", test_parameters_are_copied, TAKES_NO_TIME)
 WAIVED("rules_capture", act_ipc_handle, ONE_PROCESS)
 WAIVED("rules_capture", test_calls_from_another_thread, ONE_THREAD)
@@ -35,13 +35,13 @@ WAIVED("rules_processes", test_shared_event, ONE_PROCESS)
 WAIVED("rules_streams", test_not_ready, TAKES_NO_TIME)
 WAIVED("rules_streams", test_record_again, TAKES_NO_TIME)
 WAIVED("rules_streams", test_destroy_busy, TAKES_NO_TIME)
-WAIVED("rules_streams", test_streams_go_on_without_each_other, TAKES_NO_TIME)
+WAIVED("rules_streams", test_streams_are_independent, TAKES_NO_TIME)
 WAIVED("rules_streams", test_wait_orders_two_streams, TAKES_NO_TIME)
 WAIVED("rules_streams", test_wait_is_for_the_last_record, TAKES_NO_TIME)
 WAIVED("rules_streams", test_elapsed_time, TAKES_NO_TIME)
 WAIVED("rules_streams", test_legacy_and_blocking_streams, TAKES_NO_TIME)
 WAIVED("rules_streams", test_per_thread_stream, TAKES_NO_TIME)
-WAIVED("rules_streams", test_each_thread_has_its_own, TAKES_NO_TIME)
+WAIVED("rules_streams", test_per_thread_streams_differ, TAKES_NO_TIME)
 WAIVED("rules_streams", test_many_threads_wait, TAKES_NO_TIME)
 WAIVED("rules_streams", test_order_in_a_stream, HAS_NO_MEMORY)
 WAIVED("rules_streams", test_chain_through_many_streams, HAS_NO_MEMORY)

@@ -1,6 +1,6 @@
 /*
- * Wrong arguments to every call of driver.h, soft.h and status.h: a status, a text that begins with the call's name,
- * and outputs as they were.
+ * Invalid arguments to every call of driver.h, soft.h and status.h: the status, an error text that begins with the name
+ * of the call, and unchanged outputs.
  */
 #include <limits.h>
 #include <stdint.h>
@@ -20,19 +20,19 @@ static void test_opening(void **state) {
   weir_driver *driver = (weir_driver *)state;
   weir_soft_options soft;
   weir_ledger_options ledger;
-  REFUSED(INVALID_ARGUMENT, weir_driver_open("soft", NULL));
-  REFUSED(INVALID_ARGUMENT, weir_driver_open("", &driver));
-  REFUSED(INVALID_ARGUMENT, weir_driver_open("none such", &driver));
-  REFUSED(INVALID_ARGUMENT, weir_driver_open_cuda(NULL));
-  REFUSED(INVALID_ARGUMENT, weir_driver_open_fault(NULL, &driver));
-  REFUSED(INVALID_ARGUMENT, weir_driver_open_fault(d, NULL));
+  assert_error_says(INVALID_ARGUMENT, ": driver is NULL", weir_driver_open("soft", NULL));
+  assert_error(INVALID_ARGUMENT, weir_driver_open("", &driver));
+  assert_error(INVALID_ARGUMENT, weir_driver_open("none such", &driver));
+  assert_error_says(INVALID_ARGUMENT, ": driver is NULL", weir_driver_open_cuda(NULL));
+  assert_error_says(INVALID_ARGUMENT, ": inner is NULL", weir_driver_open_fault(NULL, &driver));
+  assert_error_says(INVALID_ARGUMENT, ": driver is NULL", weir_driver_open_fault(d, NULL));
 #define REFUSED_SOFT(field, value)                                                                                     \
   do {                                                                                                                 \
     weir_soft_options_init(&soft);                                                                                     \
     soft.field = value;                                                                                                \
-    REFUSED(INVALID_ARGUMENT, weir_driver_open_soft(&soft, &driver));                                                  \
+    assert_error(INVALID_ARGUMENT, weir_driver_open_soft(&soft, &driver));                                             \
   } while (0)
-  REFUSED(INVALID_ARGUMENT, weir_driver_open_soft(NULL, NULL));
+  assert_error_says(INVALID_ARGUMENT, ": driver is NULL", weir_driver_open_soft(NULL, NULL));
   REFUSED_SOFT(size, 0);
   REFUSED_SOFT(clock, (weir_soft_clock)2);
   REFUSED_SOFT(devices, 0);
@@ -44,10 +44,10 @@ static void test_opening(void **state) {
   REFUSED_SOFT(capability_minor, -1);
   REFUSED_SOFT(clock_khz, 0);
   weir_soft_options_init(NULL);
-  REFUSED(INVALID_ARGUMENT, weir_soft_options_from_env(NULL));
+  assert_error_says(INVALID_ARGUMENT, ": options is NULL", weir_soft_options_from_env(NULL));
   weir_soft_options_init(&soft);
   setenv("WEIR_SOFT_DEVICES", "minus one", 1);
-  assert_int_equal(weir_soft_options_from_env(&soft), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_soft_options_from_env(&soft));
   assert_memory_equal(weir_last_error(), "WEIR_SOFT_DEVICES=", 18);
   unsetenv("WEIR_SOFT_DEVICES");
   assert_int_equal(soft.devices, 1);
@@ -55,13 +55,14 @@ static void test_opening(void **state) {
   do {                                                                                                                 \
     weir_ledger_options_init(&ledger);                                                                                 \
     ledger.field = value;                                                                                              \
-    REFUSED(INVALID_ARGUMENT, weir_driver_open_ledger(&ledger, &driver));                                              \
+    assert_error(INVALID_ARGUMENT, weir_driver_open_ledger(&ledger, &driver));                                         \
   } while (0)
-  REFUSED(INVALID_ARGUMENT, weir_driver_open_ledger(NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_driver_open_ledger(NULL, NULL));
   REFUSED_LEDGER(size, 0);
   REFUSED_LEDGER(devices, 0);
   REFUSED_LEDGER(devices, INT_MAX);
   REFUSED_LEDGER(bytes, 0);
+  weir_driver_init(NULL);
   weir_ledger_options_init(NULL);
   weir_soft_census_init(NULL);
   assert_ptr_equal(driver, state);
@@ -72,25 +73,25 @@ static void test_faults(void **state) {
   (void)state;
   weir_driver *fault;
   unsigned long count = 77;
-  CHECK(weir_driver_open_fault(d, &fault));
-  REFUSED(INVALID_ARGUMENT, weir_fault_nth(NULL, WEIR_CALL_MemAlloc, 1, WEIR_CU_UNKNOWN, 0));
-  REFUSED(INVALID_ARGUMENT, weir_fault_nth(d, WEIR_CALL_MemAlloc, 1, WEIR_CU_UNKNOWN, 0));
-  REFUSED(INVALID_ARGUMENT, weir_fault_nth(fault, WEIR_CALL_COUNT, 1, WEIR_CU_UNKNOWN, 0));
-  REFUSED(INVALID_ARGUMENT, weir_fault_nth(fault, (weir_driver_call)-1, 1, WEIR_CU_UNKNOWN, 0));
-  REFUSED(INVALID_ARGUMENT, weir_fault_nth(fault, WEIR_CALL_MemAlloc, 1, WEIR_CU_SUCCESS, 0));
-  REFUSED(INVALID_ARGUMENT, weir_fault_nth_any(NULL, 1, WEIR_CU_UNKNOWN));
-  REFUSED(INVALID_ARGUMENT, weir_fault_nth_any(d, 1, WEIR_CU_UNKNOWN));
-  REFUSED(INVALID_ARGUMENT, weir_fault_nth_any(fault, 1, WEIR_CU_SUCCESS));
-  REFUSED(INVALID_ARGUMENT, weir_fault_random(NULL, 1, 1, WEIR_CU_UNKNOWN));
-  REFUSED(INVALID_ARGUMENT, weir_fault_random(fault, 1, 1000001, WEIR_CU_UNKNOWN));
-  REFUSED(INVALID_ARGUMENT, weir_fault_random(fault, 1, 1, WEIR_CU_SUCCESS));
-  REFUSED(INVALID_ARGUMENT, weir_fault_clear(NULL));
-  REFUSED(INVALID_ARGUMENT, weir_fault_clear(d));
-  REFUSED(INVALID_ARGUMENT, weir_fault_counts(NULL, WEIR_CALL_COUNT, &count, &count));
-  REFUSED(INVALID_ARGUMENT, weir_fault_counts(fault, (weir_driver_call)(WEIR_CALL_COUNT + 1), &count, &count));
+  assert_ok(weir_driver_open_fault(d, &fault));
+  assert_error(INVALID_ARGUMENT, weir_fault_nth(NULL, WEIR_CALL_MemAlloc, 1, WEIR_CU_UNKNOWN, 0));
+  assert_error(INVALID_ARGUMENT, weir_fault_nth(d, WEIR_CALL_MemAlloc, 1, WEIR_CU_UNKNOWN, 0));
+  assert_error(INVALID_ARGUMENT, weir_fault_nth(fault, WEIR_CALL_COUNT, 1, WEIR_CU_UNKNOWN, 0));
+  assert_error(INVALID_ARGUMENT, weir_fault_nth(fault, (weir_driver_call)-1, 1, WEIR_CU_UNKNOWN, 0));
+  assert_error(INVALID_ARGUMENT, weir_fault_nth(fault, WEIR_CALL_MemAlloc, 1, WEIR_CU_SUCCESS, 0));
+  assert_error(INVALID_ARGUMENT, weir_fault_nth_any(NULL, 1, WEIR_CU_UNKNOWN));
+  assert_error(INVALID_ARGUMENT, weir_fault_nth_any(d, 1, WEIR_CU_UNKNOWN));
+  assert_error(INVALID_ARGUMENT, weir_fault_nth_any(fault, 1, WEIR_CU_SUCCESS));
+  assert_error(INVALID_ARGUMENT, weir_fault_random(NULL, 1, 1, WEIR_CU_UNKNOWN));
+  assert_error(INVALID_ARGUMENT, weir_fault_random(fault, 1, 1000001, WEIR_CU_UNKNOWN));
+  assert_error(INVALID_ARGUMENT, weir_fault_random(fault, 1, 1, WEIR_CU_SUCCESS));
+  assert_error(INVALID_ARGUMENT, weir_fault_clear(NULL));
+  assert_error(INVALID_ARGUMENT, weir_fault_clear(d));
+  assert_error(INVALID_ARGUMENT, weir_fault_counts(NULL, WEIR_CALL_COUNT, &count, &count));
+  assert_error(INVALID_ARGUMENT, weir_fault_counts(fault, (weir_driver_call)(WEIR_CALL_COUNT + 1), &count, &count));
   assert_int_equal(count, 77);
   int devices;
-  OK(fault->DeviceGetCount(fault, &devices)); /* nothing was made to fail */
+  assert_cu(fault->DeviceGetCount(fault, &devices)); /* no fault was injected */
   weir_driver_close(fault);
 }
 
@@ -103,30 +104,30 @@ static void test_the_software_device(void **state) {
   weir_soft_census census;
   memset(&census, 0x5a, sizeof census);
   census.size = sizeof census;
-  CHECK(weir_driver_open_ledger(NULL, &ledger));
+  assert_ok(weir_driver_open_ledger(NULL, &ledger));
   weir_driver *const wrong[] = {NULL, ledger};
   for (int i = 0; i < 2; i++) {
-    REFUSED(INVALID_ARGUMENT, weir_soft_step(wrong[i], NULL, 1, &count));
-    REFUSED(INVALID_ARGUMENT, weir_soft_step_all(wrong[i], &count));
-    REFUSED(INVALID_ARGUMENT, weir_soft_pending(wrong[i], NULL, &count));
-    REFUSED(INVALID_ARGUMENT, weir_soft_now(wrong[i], &now));
-    REFUSED(INVALID_ARGUMENT, weir_soft_register_kernel(wrong[i], "name", kernel, 0, NULL));
-    REFUSED(INVALID_ARGUMENT, weir_soft_take_census(wrong[i], &census));
+    assert_error(INVALID_ARGUMENT, weir_soft_step(wrong[i], NULL, 1, &count));
+    assert_error(INVALID_ARGUMENT, weir_soft_step_all(wrong[i], &count));
+    assert_error(INVALID_ARGUMENT, weir_soft_pending(wrong[i], NULL, &count));
+    assert_error(INVALID_ARGUMENT, weir_soft_now(wrong[i], &now));
+    assert_error(INVALID_ARGUMENT, weir_soft_register_kernel(wrong[i], "name", kernel, 0, NULL));
+    assert_error(INVALID_ARGUMENT, weir_soft_take_census(wrong[i], &census));
   }
-  REFUSED(INVALID_HANDLE, weir_soft_step(d, (weir_cu_stream)16, 1, &count));
-  REFUSED(INVALID_HANDLE, weir_soft_pending(d, (weir_cu_stream)16, &count));
-  REFUSED(INVALID_ARGUMENT, weir_soft_pending(d, NULL, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_soft_now(d, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_soft_register_kernel(d, NULL, kernel, 0, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_soft_register_kernel(d, "", kernel, 0, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_soft_register_kernel(d, "name", NULL, 0, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_soft_register_kernel(d, "name", kernel, -1, sizes));
-  REFUSED(INVALID_ARGUMENT, weir_soft_register_kernel(d, "name", kernel, 1, NULL));
-  REFUSED(INVALID_ARGUMENT, weir_soft_register_kernel(d, "name", kernel, 2, sizes));
-  REFUSED(INVALID_ARGUMENT, weir_soft_take_census(d, NULL));
+  assert_error(INVALID_HANDLE, weir_soft_step(d, (weir_cu_stream)16, 1, &count));
+  assert_error(INVALID_HANDLE, weir_soft_pending(d, (weir_cu_stream)16, &count));
+  assert_error_says(INVALID_ARGUMENT, ": pieces is NULL", weir_soft_pending(d, NULL, NULL));
+  assert_error_says(INVALID_ARGUMENT, ": nanoseconds is NULL", weir_soft_now(d, NULL));
+  assert_error_says(INVALID_ARGUMENT, ": name is NULL", weir_soft_register_kernel(d, NULL, kernel, 0, NULL));
+  assert_error_says(INVALID_ARGUMENT, ": name is empty", weir_soft_register_kernel(d, "", kernel, 0, NULL));
+  assert_error_says(INVALID_ARGUMENT, ": function is NULL", weir_soft_register_kernel(d, "name", NULL, 0, NULL));
+  assert_error_says(INVALID_ARGUMENT, "param_count is -1", weir_soft_register_kernel(d, "name", kernel, -1, sizes));
+  assert_error_says(INVALID_ARGUMENT, ": param_bytes is NULL", weir_soft_register_kernel(d, "name", kernel, 1, NULL));
+  assert_error_says(INVALID_ARGUMENT, "larger than", weir_soft_register_kernel(d, "name", kernel, 2, sizes));
+  assert_error_says(INVALID_ARGUMENT, ": census is NULL", weir_soft_take_census(d, NULL));
   assert_int_equal((unsigned char)census.pools, 0x5a);
   census.size = 0;
-  REFUSED_SAYING(INVALID_ARGUMENT, "size", weir_soft_take_census(d, &census));
+  assert_error_says(INVALID_ARGUMENT, "size", weir_soft_take_census(d, &census));
   assert_int_equal(count, 77);
   assert_int_equal(now, 77);
   weir_driver_close(ledger);
@@ -136,14 +137,14 @@ static void test_stepping_in_real_time(void **state) {
   (void)state;
   weir_driver *threads;
   unsigned long count = 77;
-  CHECK(weir_driver_open_soft(NULL, &threads));
-  REFUSED(BAD_STATE, weir_soft_step(threads, NULL, 1, &count));
-  REFUSED(BAD_STATE, weir_soft_step_all(threads, &count));
+  assert_ok(weir_driver_open_soft(NULL, &threads));
+  assert_error(BAD_STATE, weir_soft_step(threads, NULL, 1, &count));
+  assert_error(BAD_STATE, weir_soft_step_all(threads, &count));
   assert_int_equal(count, 77);
   weir_driver_close(threads);
 }
 
-/* Numbers that are none have a name all the same. */
+/* Invalid numbers have a name too. */
 static void test_names(void **state) {
   (void)state;
   assert_null(weir_driver_call_name(WEIR_CALL_COUNT));

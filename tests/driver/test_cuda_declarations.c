@@ -1,6 +1,6 @@
 /*
- * Our declarations against NVIDIA's own headers, where they are there: sizes, offsets, values, and the type of every
- * function. Nearly all of it is checked when this file is compiled.
+ * Compares the declarations of Weir with NVIDIA's headers, if they are installed: sizes, offsets, values, and the type
+ * of every function. Nearly everything is checked at compile time.
  */
 #include <stddef.h>
 #include <stdio.h>
@@ -86,7 +86,7 @@ SAME_SHAPE(weir_cu_mem_access, CUmemAccessDesc);
 SAME_FIELD(weir_cu_mem_access, location, CUmemAccessDesc, location);
 SAME_FIELD(weir_cu_mem_access, flags, CUmemAccessDesc, flags);
 
-/* CUDA cut max_size and usage out of the reserved bytes as time went by. */
+/* Later CUDA versions took max_size and usage out of the reserved bytes. */
 SAME_SHAPE(weir_cu_mempool_props, CUmemPoolProps);
 SAME_FIELD(weir_cu_mempool_props, type, CUmemPoolProps, allocType);
 SAME_FIELD(weir_cu_mempool_props, handle_types, CUmemPoolProps, handleTypes);
@@ -190,7 +190,7 @@ SAME_VALUE(WEIR_CU_ATTR_IPC_EVENT_SUPPORTED, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPO
 SAME_VALUE(WEIR_CU_ATTR_HANDLE_FABRIC_SUPPORTED, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED);
 #endif
 
-/* Success is the one code without CUDA_ERROR_ in front. */
+/* Only success has no CUDA_ERROR_ prefix. */
 #define CUDA_ERROR_SUCCESS CUDA_SUCCESS
 #define X(code, name, text) SAME_VALUE(code, CUDA_ERROR_##name);
 WEIR_CU_RESULT_MAP(X)
@@ -198,8 +198,8 @@ WEIR_CU_RESULT_MAP(X)
 
 /* ---- Functions ----
  *
- * The list of entries is read with CUDA's types in the place of ours, and has to yield CUDA's function types: the one of
- * that version (so `since` is right), and the one of the exported name (so the symbol is right). */
+ * The list of entries is expanded with CUDA's types instead of Weir's, and must yield CUDA's function types: that of
+ * the given version (so `since` is right), and that of the exported name (so the symbol is right). */
 #define weir_cu_result CUresult
 #define weir_cu_uuid CUuuid
 #define weir_cu_ipc_mem_handle CUipcMemHandle
@@ -208,10 +208,10 @@ WEIR_CU_RESULT_MAP(X)
 #define weir_cu_mem_access CUmemAccessDesc
 #define weir_cu_mempool_props CUmemPoolProps
 
-/* The one entry that has not the name of its function. */
+/* The only entry that is not named after its function. */
 #define PFN_cuGraphInstantiate_v11040 PFN_cuGraphInstantiateWithFlags_v11040
 
-/* Our entries have int where CUDA has an enum. These lists are compared with both: AS(theirs, ours). */
+/* Weir has int where CUDA has an enum. These lists are compared with both: AS(theirs, ours). */
 #define PARAMS_DeviceGetAttribute ~, (int *, AS(CUdevice_attribute, int), CUdevice)
 #define PARAMS_PointerGetAttribute ~, (void *, AS(CUpointer_attribute, int), CUdeviceptr)
 #define PARAMS_MemGetAllocationGranularity                                                                             \
@@ -230,7 +230,7 @@ WEIR_CU_RESULT_MAP(X)
 #define PARAMS_ThreadExchangeStreamCaptureMode ~, (AS(CUstreamCaptureMode, int) *)
 #define PARAMS_DeviceGetGraphMemAttribute ~, (CUdevice, AS(CUgraphMem_attribute, int), void *)
 
-/* PARAMS_name's list where there is one, else the entry's own. */
+/* The list PARAMS_name if it exists, else that of the entry. */
 #define PARAMS(name, params) SECOND(PARAMS_##name, params, ~)
 #define SECOND(...) SECOND_(__VA_ARGS__)
 #define SECOND_(first, second, ...) second

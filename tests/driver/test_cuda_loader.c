@@ -1,20 +1,15 @@
 /*
- * The loader of NVIDIA's driver, over a library that is made here: every function of the list, each with a result of its
- * own, and each noting its arguments.
+ * The loader of NVIDIA's driver, with a fake library: every function of the list has a distinct result and records its
+ * arguments.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "driver/cuda.h"
+#include "support/check.h"
 
-/* What the function that was called last got. */
+/* The arguments of the latest call. */
 static struct {
   weir_driver_call call;
   int count;
@@ -40,7 +35,7 @@ static void note(const void *value, size_t size) {
 
 static weir_cu_result result_of(weir_driver_call call) { return 1000 + (int)call; }
 
-/* NOTE(a, b, c) notes each. */
+/* NOTE(a, b, c) records each argument. */
 #define NOTE(...) PICK_12(__VA_ARGS__, N11, N10, N9, N8, N7, N6, N5, N4, N3, N2, N1, ~)(__VA_ARGS__)
 #define PICK_12(a, b, c, d, e, f, g, h, i, j, k, picked, ...) picked
 #define N1(a) note(&(a), sizeof(a))
@@ -87,13 +82,13 @@ static const struct entry {
 };
 enum { ALL = WEIR_CALL_COUNT };
 
-/* The library: what it has, and what was asked of it. */
+/* The fake library: what it exports, and which lookups were made. */
 static struct {
   bool get_v2, get_v1;
-  weir_cu_result get_result; /* of both, when not success they find nothing */
-  bool exports;              /* the functions are found by their exported names too */
+  weir_cu_result get_result; /* result of both; on an error they find nothing */
+  bool exports;              /* functions can be found by their exported names too */
   bool missing[ALL];
-  int version; /* of DriverGetVersion, 0 makes it fail */
+  int version; /* result of DriverGetVersion; 0 makes it fail */
   int got_v2[ALL], got_v1[ALL], looked_up[ALL];
 } library;
 
@@ -118,7 +113,7 @@ static void *address_of(int i) {
   return as_data(entries[i].fake);
 }
 
-/* As NVIDIA's: the function's name has no suffix, and the version tells the variants apart. */
+/* As in NVIDIA's driver, names have no suffix, and the version selects the variant. */
 static weir_cu_result get(const char *name, void **address, int version, uint64_t flags, int *asked) {
   assert_int_equal(flags, 1);
   assert_null(strstr(name, "_v"));
@@ -129,7 +124,7 @@ static weir_cu_result get(const char *name, void **address, int version, uint64_
       continue;
     asked[i]++;
     assert_int_equal(version, entries[i].since);
-    /* What a failed call leaves behind is nobody's function. */
+    /* A failed lookup leaves an address that must not be used. */
     *address = library.get_result == WEIR_CU_SUCCESS ? address_of(i) : &library;
     return library.get_result;
   }
@@ -187,7 +182,7 @@ static weir_driver *load(void) {
 static void refuse(void) {
   weir_driver *driver = (weir_driver *)&library;
   reason[0] = '\0';
-  assert_int_equal(weir__cuda_load(lookup, &library, "libfake.so", reason, &driver), WEIR_ERROR_NO_DRIVER);
+  assert_status(WEIR_ERROR_NO_DRIVER, weir__cuda_load(lookup, &library, "libfake.so", reason, &driver));
   assert_ptr_equal(driver, &library);
 }
 
@@ -203,7 +198,7 @@ static void assert_count_each(const int *counts, int each) {
       fail_msg("%s was asked for %d times, not %d", entries[i].symbol, counts[i], each);
 }
 
-/* ---- Where symbols come from ---- */
+/* ---- Symbol lookup ---- */
 
 static void test_takes_the_newer_get_proc_address(void **state) {
   (void)state;
@@ -231,7 +226,7 @@ static void test_takes_exported_names(void **state) {
   weir_driver_close(driver);
 }
 
-/* A stub library answers so. */
+/* As a stub library does. */
 static void test_takes_exported_names_where_get_proc_address_fails(void **state) {
   (void)state;
   library.get_v2 = library.get_v1 = true;
@@ -307,7 +302,7 @@ static void test_reason_says_what_is_missing_and_what_to_do(void **state) {
   refuse();
   assert_string_equal(
       reason, "libfake.so, a driver for CUDA 11.2, lacks cuMemAlloc_v2, cuStreamGetCaptureInfo_v2; a driver for "
-              "CUDA 11.4 or newer is needed: update NVIDIA's driver, or choose the software device with "
+              "CUDA 11.4 or newer is required: update NVIDIA's driver, or choose the software device with "
               "WEIR_DRIVER=soft");
 }
 
@@ -333,7 +328,7 @@ static void test_reason_stays_readable(void **state) {
 
 /* ---- What the entries do ---- */
 
-/* 0 is fit for every parameter but a struct. */
+/* 0 is valid for every parameter except a struct. */
 #define ZEROS(...) PICK_12(__VA_ARGS__, Z11, Z10, Z9, Z8, Z7, Z6, Z5, Z4, Z3, Z2, Z1, ~)
 #define Z1 0
 #define Z2 0, Z1
@@ -347,7 +342,7 @@ static void test_reason_stays_readable(void **state) {
 #define Z10 0, Z9
 #define Z11 0, Z10
 
-/* ARGS_name's list where there is one, else zeros. */
+/* The list ARGS_name if it exists, else zeros. */
 #define ARGS(name, args) SECOND(ARGS_##name, (ZEROS args), ~)
 #define SECOND(...) SECOND_(__VA_ARGS__)
 #define SECOND_(first, second, ...) UNWRAP second
@@ -363,7 +358,7 @@ static void test_reason_stays_readable(void **state) {
 
 static weir_cu_result reach_DriverGetVersion(weir_driver *driver) {
   int version = 0;
-  assert_int_equal(driver->DriverGetVersion(driver, &version), WEIR_CU_SUCCESS);
+  assert_cu(driver->DriverGetVersion(driver, &version));
   assert_int_equal(version, library.version);
   noted.call = WEIR_CALL_DriverGetVersion;
   return result_of(WEIR_CALL_DriverGetVersion);
@@ -497,7 +492,7 @@ static void test_no_library(void **state) {
   (void)state;
   weir_driver *driver = (weir_driver *)&library;
   assert_int_equal(setenv("WEIR_CUDA_LIBRARY", "/nowhere/libcuda.so.1", 1), 0);
-  assert_int_equal(weir_driver_open_cuda(&driver), WEIR_ERROR_NO_DRIVER);
+  assert_status(WEIR_ERROR_NO_DRIVER, weir_driver_open_cuda(&driver));
   unsetenv("WEIR_CUDA_LIBRARY");
   assert_ptr_equal(driver, &library);
   const char *start = "weir_driver_open_cuda: /nowhere/libcuda.so.1 cannot be loaded (";
@@ -506,11 +501,11 @@ static void test_no_library(void **state) {
   assert_int_equal(weir_last_driver_result(), 0);
 }
 
-static void test_library_that_is_no_driver(void **state) {
+static void test_library_without_driver(void **state) {
   (void)state;
   weir_driver *driver = (weir_driver *)&library;
   assert_int_equal(setenv("WEIR_CUDA_LIBRARY", "libc.so.6", 1), 0);
-  assert_int_equal(weir_driver_open_cuda(&driver), WEIR_ERROR_NO_DRIVER);
+  assert_status(WEIR_ERROR_NO_DRIVER, weir_driver_open_cuda(&driver));
   unsetenv("WEIR_CUDA_LIBRARY");
   assert_ptr_equal(driver, &library);
   assert_non_null(
@@ -519,11 +514,11 @@ static void test_library_that_is_no_driver(void **state) {
 
 static void test_null_is_refused(void **state) {
   (void)state;
-  assert_int_equal(weir_driver_open_cuda(NULL), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_driver_open_cuda(NULL));
   assert_string_equal(weir_last_error(), "weir_driver_open_cuda: driver is NULL");
 }
 
-/* NVIDIA's own, where it is installed, with or without a GPU. */
+/* NVIDIA's library, if it is installed, with or without a GPU. */
 static void test_library_of_this_machine(void **state) {
   (void)state;
   weir_driver *driver = NULL;
@@ -551,20 +546,20 @@ static void test_library_of_this_machine(void **state) {
   assert_int_equal(result, WEIR_CU_SUCCESS);
   assert_in_range(version, 11040, 99990);
   const char *name = NULL;
-  assert_int_equal(driver->GetErrorName(driver, WEIR_CU_OUT_OF_MEMORY, &name), WEIR_CU_SUCCESS);
+  assert_cu(driver->GetErrorName(driver, WEIR_CU_OUT_OF_MEMORY, &name));
   assert_string_equal(name, "CUDA_ERROR_OUT_OF_MEMORY");
   bool usable = weir__cuda_has_device(driver, reason);
   print_message("CUDA %d.%d, %s\n", version / 1000, version % 1000 / 10, usable ? "with a device" : reason);
   weir_driver_close(driver);
 
-  /* The library stays, and can be opened again. */
-  assert_int_equal(weir_driver_open_cuda(&driver), WEIR_OK);
-  assert_int_equal(driver->DriverGetVersion(driver, &version), WEIR_CU_SUCCESS);
+  /* The library stays loaded and can be opened again. */
+  assert_ok(weir_driver_open_cuda(&driver));
+  assert_cu(driver->DriverGetVersion(driver, &version));
   weir_driver_close(driver);
 }
 
 int main(void) {
-  /* The environment of whoever runs the tests has no say. */
+  /* Ignore the environment of the user. */
   unsetenv("WEIR_CUDA_LIBRARY");
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup(test_takes_the_newer_get_proc_address, setup),
@@ -585,7 +580,7 @@ int main(void) {
       cmocka_unit_test_setup(test_byte_is_passed_as_a_byte, setup),
       cmocka_unit_test_setup(test_call_without_arguments, setup),
       cmocka_unit_test_setup(test_no_library, setup),
-      cmocka_unit_test_setup(test_library_that_is_no_driver, setup),
+      cmocka_unit_test_setup(test_library_without_driver, setup),
       cmocka_unit_test_setup(test_null_is_refused, setup),
       cmocka_unit_test_setup(test_library_of_this_machine, setup),
   };

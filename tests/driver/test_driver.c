@@ -1,18 +1,13 @@
 /*
- * Names and texts, the status behind a driver's code, and the choice of a driver.
+ * Names and texts of results, statuses, and the choice of a driver.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <cmocka.h>
-
 #include "driver/call.h"
 #include "driver/cuda.h"
+#include "support/check.h"
 #include "weir/soft.h"
 
 /* ---- Messages ---- */
@@ -119,7 +114,7 @@ static void test_status_of_each_result(void **state) {
   }
 }
 
-/* A table that fails with a code, and knows two codes more than we do. */
+/* A table that fails with a given result, and knows two results that driver.h does not list. */
 static weir_cu_result code_of_query;
 static weir_cu_result stream_query(weir_driver *self, weir_cu_stream stream) {
   (void)self, (void)stream;
@@ -166,7 +161,7 @@ static void test_success_and_not_ready_are_silent(void **state) {
   assert_int_equal(messages.count, 0);
 }
 
-static void test_driver_names_what_we_do_not_know(void **state) {
+static void test_driver_names_unknown_results(void **state) {
   (void)state;
   assert_int_equal(query(4321), WEIR_ERROR_DRIVER);
   assert_string_equal(weir_last_error(),
@@ -201,7 +196,7 @@ static void test_advice(void **state) {
 
 /* ---- The choice ---- */
 
-/* So that a test is the same on a machine with a GPU. */
+/* Makes the test independent of a GPU in the machine. */
 static void hide_cuda(void) { assert_int_equal(setenv("WEIR_CUDA_LIBRARY", "/nowhere/libcuda.so.1", 1), 0); }
 
 static void assert_opens(const char *choice, const char *name) {
@@ -225,16 +220,16 @@ static void test_soft_follows_its_environment(void **state) {
   (void)state;
   assert_int_equal(setenv("WEIR_SOFT_DEVICES", "3", 1), 0);
   weir_driver *driver = NULL;
-  assert_int_equal(weir_driver_open("soft", &driver), WEIR_OK);
+  assert_ok(weir_driver_open("soft", &driver));
   int count = 0;
-  assert_int_equal(driver->Init(driver, 0), WEIR_CU_SUCCESS);
-  assert_int_equal(driver->DeviceGetCount(driver, &count), WEIR_CU_SUCCESS);
+  assert_cu(driver->Init(driver, 0));
+  assert_cu(driver->DeviceGetCount(driver, &count));
   assert_int_equal(count, 3);
   weir_driver_close(driver);
 
   assert_int_equal(setenv("WEIR_SOFT_DEVICES", "many", 1), 0);
   driver = (weir_driver *)&messages;
-  assert_int_equal(weir_driver_open("soft", &driver), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_driver_open("soft", &driver));
   assert_ptr_equal(driver, &messages);
   assert_non_null(strstr(weir_last_error(), "WEIR_SOFT_DEVICES"));
 }
@@ -243,7 +238,7 @@ static void test_cuda_without_a_driver(void **state) {
   (void)state;
   hide_cuda();
   weir_driver *driver = (weir_driver *)&messages;
-  assert_int_equal(weir_driver_open("cuda", &driver), WEIR_ERROR_NO_DRIVER);
+  assert_status(WEIR_ERROR_NO_DRIVER, weir_driver_open("cuda", &driver));
   assert_ptr_equal(driver, &messages);
   assert_non_null(strstr(weir_last_error(), "/nowhere/libcuda.so.1"));
 }
@@ -251,8 +246,8 @@ static void test_cuda_without_a_driver(void **state) {
 static void test_auto_without_a_driver_is_soft(void **state) {
   (void)state;
   hide_cuda();
-  /* A library that was asked for is missed: that is a warning. */
-  const char *message = "weir_driver_open: auto takes the software device, although WEIR_CUDA_LIBRARY is set: "
+  /* A library that the user named and that is missing is worth a warning. */
+  const char *message = "weir_driver_open: auto selects the software device, although WEIR_CUDA_LIBRARY is set: "
                         "/nowhere/libcuda.so.1 cannot be loaded";
   weir_log_set_level(WEIR_LOG_ERROR);
   weir__fail(WEIR_ERROR_SYSTEM, "before");
@@ -261,7 +256,7 @@ static void test_auto_without_a_driver_is_soft(void **state) {
   weir_log_set_level(WEIR_LOG_WARN);
   assert_opens("auto", "soft");
   assert_non_null(strstr(messages.text, message));
-  /* It succeeded, so it left no error behind. */
+  /* It succeeded, so it set no last error. */
   assert_string_equal(weir_last_error(), "before");
 
   assert_int_equal(setenv("WEIR_DRIVER", "auto", 1), 0);
@@ -272,7 +267,7 @@ static void test_auto_without_a_driver_is_soft(void **state) {
   assert_opens(NULL, "soft");
 }
 
-/* Whatever this machine has, auto finds something, and agrees with a look at the driver. */
+/* On any machine, auto finds a driver, consistent with NVIDIA's driver. */
 static void test_auto_on_this_machine(void **state) {
   (void)state;
   char reason[WEIR__CUDA_REASON] = "";
@@ -287,23 +282,23 @@ static void test_auto_on_this_machine(void **state) {
 static void test_garbage_is_refused(void **state) {
   (void)state;
   weir_driver *driver = (weir_driver *)&messages;
-  assert_int_equal(weir_driver_open("gpu", &driver), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_driver_open("gpu", &driver));
   assert_string_equal(weir_last_error(),
                       "weir_driver_open: choice is \"gpu\"; allowed are \"auto\", \"cuda\" and \"soft\"");
-  assert_int_equal(weir_driver_open("", &driver), WEIR_ERROR_INVALID_ARGUMENT);
-  assert_int_equal(weir_driver_open("Soft", &driver), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_driver_open("", &driver));
+  assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_driver_open("Soft", &driver));
 
   assert_int_equal(setenv("WEIR_DRIVER", "cuda,soft", 1), 0);
-  assert_int_equal(weir_driver_open(NULL, &driver), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_driver_open(NULL, &driver));
   assert_string_equal(weir_last_error(),
                       "weir_driver_open: WEIR_DRIVER is \"cuda,soft\"; allowed are \"auto\", \"cuda\" and \"soft\"");
   assert_ptr_equal(driver, &messages);
 
-  assert_int_equal(weir_driver_open("soft", NULL), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_driver_open("soft", NULL));
   assert_string_equal(weir_last_error(), "weir_driver_open: driver is NULL");
 }
 
-/* ---- Whether a driver is of use ---- */
+/* ---- Whether a driver has a device ---- */
 
 static weir_cu_result init_result, count_result;
 static int device_count;
@@ -362,7 +357,7 @@ static void test_close(void **state) {
 }
 
 int main(void) {
-  /* The environment of whoever runs the tests has no say. */
+  /* Ignore the environment of the user. */
   unsetenv("WEIR_DRIVER");
   unsetenv("WEIR_CUDA_LIBRARY");
   unsetenv("WEIR_SOFT_DEVICES");
@@ -372,7 +367,7 @@ int main(void) {
       cmocka_unit_test(test_status_of_each_result),
       cmocka_unit_test_setup_teardown(test_failed_call_has_a_text, setup, teardown),
       cmocka_unit_test_setup_teardown(test_success_and_not_ready_are_silent, setup, teardown),
-      cmocka_unit_test_setup_teardown(test_driver_names_what_we_do_not_know, setup, teardown),
+      cmocka_unit_test_setup_teardown(test_driver_names_unknown_results, setup, teardown),
       cmocka_unit_test_setup_teardown(test_advice, setup, teardown),
       cmocka_unit_test_setup_teardown(test_soft, setup, teardown),
       cmocka_unit_test_setup_teardown(test_soft_follows_its_environment, setup, teardown),

@@ -1,5 +1,5 @@
 /*
- * The table that makes calls fail. What it does under threads is in test_fault_threads.c.
+ * The fault table. Its behaviour with many threads is in test_fault_threads.c.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -8,20 +8,17 @@
 #include "driver/every_call.h"
 #include "driver/ledger_fixture.h"
 
-#define DONE(call) assert_int_equal((call), WEIR_OK)
-#define REFUSED(call) assert_int_equal((call), WEIR_ERROR_INVALID_ARGUMENT)
-
 enum { ANY_CODE = 999 };
 
 static unsigned long calls_of(weir_driver *d, int call) {
   unsigned long calls = 0;
-  DONE(weir_fault_counts(d, (weir_driver_call)call, &calls, NULL));
+  assert_ok(weir_fault_counts(d, (weir_driver_call)call, &calls, NULL));
   return calls;
 }
 
 static unsigned long faults_of(weir_driver *d, int call) {
   unsigned long faults = 0;
-  DONE(weir_fault_counts(d, (weir_driver_call)call, NULL, &faults));
+  assert_ok(weir_fault_counts(d, (weir_driver_call)call, NULL, &faults));
   return faults;
 }
 
@@ -63,7 +60,7 @@ static void test_every_call_reaches_its_own_entry(void **state) {
   weir_driver *d;
   weir_cu_result results[WEIR_CALL_COUNT];
   echo_init(&echo);
-  DONE(weir_driver_open_fault(&echo.table, &d));
+  assert_ok(weir_driver_open_fault(&echo.table, &d));
   assert_string_equal(d->name, echo.table.name);
   assert_int_equal(d->size, sizeof *d);
   every_call(d, results);
@@ -76,7 +73,7 @@ static void test_every_call_reaches_its_own_entry(void **state) {
   weir_driver_close(d);
 }
 
-/* The arguments of a call, written down where the echo would only answer. */
+/* Records the arguments of a call. */
 static unsigned long long seen[16];
 
 static weir_cu_result see_map(weir_driver *self, weir_cu_deviceptr pointer, size_t bytes, size_t offset,
@@ -131,7 +128,7 @@ static void test_arguments_and_outputs_pass_unchanged(void **state) {
   echo.table.LaunchKernel = see_launch;
   echo.table.MemcpyPeerAsync = see_peer;
   echo.table.IpcOpenMemHandle = see_ipc;
-  DONE(weir_driver_open_fault(&echo.table, &d));
+  assert_ok(weir_driver_open_fault(&echo.table, &d));
 #define P(type, value) ((type)(uintptr_t)(value))
   assert_int_equal(d->MemMap(d, 1, 2, 3, 4, 5), 1);
   expect_seen(5);
@@ -145,7 +142,7 @@ static void test_arguments_and_outputs_pass_unchanged(void **state) {
   weir_cu_ipc_mem_handle handle = {{0}};
   handle.reserved[63] = 1;
   weir_cu_deviceptr p = 0;
-  OK(d->IpcOpenMemHandle(d, &p, handle, 2));
+  assert_cu(d->IpcOpenMemHandle(d, &p, handle, 2));
   expect_seen(2);
   assert_int_equal(p, 77);
   weir_driver_close(d);
@@ -154,14 +151,14 @@ static void test_arguments_and_outputs_pass_unchanged(void **state) {
 static void test_absent_entries_stay_absent(void **state) {
   (void)state;
   weir_driver *inner = open_ledger(1, 1 << 30), *d;
-  DONE(weir_driver_open_fault(inner, &d));
+  assert_ok(weir_driver_open_fault(inner, &d));
 #define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args)                                                     \
   assert_int_equal(d->name == NULL, inner->name == NULL);
 #define WEIR_DRIVER_ENTRY0(name, symbol, since, need) assert_int_equal(d->name == NULL, inner->name == NULL);
 #include "weir/driver_entries.h"
   assert_true(d->MemExportToShareableHandle == NULL);
   weir_driver_close(d);
-  OK(inner->CtxSynchronize(inner)); /* stays the caller's */
+  assert_cu(inner->CtxSynchronize(inner)); /* still belongs to the caller */
   weir_driver_close(inner);
 }
 
@@ -171,10 +168,10 @@ static void test_a_fault_table_around_a_fault_table(void **state) {
   weir_driver *inside, *outside;
   weir_cu_result results[WEIR_CALL_COUNT];
   echo_init(&echo);
-  DONE(weir_driver_open_fault(&echo.table, &inside));
-  DONE(weir_driver_open_fault(inside, &outside));
-  DONE(weir_fault_nth(inside, WEIR_CALL_MemAlloc, 1, 2, 0));
-  DONE(weir_fault_nth(outside, WEIR_CALL_MemCreate, 1, 3, 0));
+  assert_ok(weir_driver_open_fault(&echo.table, &inside));
+  assert_ok(weir_driver_open_fault(inside, &outside));
+  assert_ok(weir_fault_nth(inside, WEIR_CALL_MemAlloc, 1, 2, 0));
+  assert_ok(weir_fault_nth(outside, WEIR_CALL_MemCreate, 1, 3, 0));
   every_call(outside, results);
   assert_int_equal(results[WEIR_CALL_MemAlloc], 2);
   assert_int_equal(results[WEIR_CALL_MemCreate], 3);
@@ -192,17 +189,17 @@ static void test_the_nth_call_of_each_kind_fails_once(void **state) {
   weir_driver *d;
   weir_cu_result results[WEIR_CALL_COUNT];
   echo_init(&echo);
-  DONE(weir_driver_open_fault(&echo.table, &d));
+  assert_ok(weir_driver_open_fault(&echo.table, &d));
   for (int call = 0; call < WEIR_CALL_COUNT; call++) {
     unsigned long passed_on = echo.calls[call];
-    DONE(weir_fault_nth(d, (weir_driver_call)call, 3, ANY_CODE, 0));
+    assert_ok(weir_fault_nth(d, (weir_driver_call)call, 3, ANY_CODE, 0));
     for (int round = 1; round <= 5; round++) {
       every_call(d, results);
       for (int i = 0; i < WEIR_CALL_COUNT; i++)
         assert_int_equal(results[i], i == call && round == 3 ? ANY_CODE : ECHO_OF(i));
     }
     assert_int_equal(faults_of(d, call), 1);
-    assert_int_equal(echo.calls[call], passed_on + 4); /* the one that failed was not passed on */
+    assert_int_equal(echo.calls[call], passed_on + 4); /* the failed call was not forwarded */
   }
   assert_int_equal(faults_of(d, WEIR_CALL_COUNT), WEIR_CALL_COUNT);
   assert_int_equal(calls_of(d, WEIR_CALL_COUNT), 5ul * WEIR_CALL_COUNT * WEIR_CALL_COUNT);
@@ -215,20 +212,20 @@ static void test_rules_are_replaced_and_removed(void **state) {
   weir_driver *d;
   weir_cu_deviceptr p;
   echo_init(&echo);
-  DONE(weir_driver_open_fault(&echo.table, &d));
+  assert_ok(weir_driver_open_fault(&echo.table, &d));
   const int through = ECHO_OF(WEIR_CALL_MemAlloc);
-  DONE(weir_fault_nth(d, WEIR_CALL_MemAlloc, 2, 2, 0));
+  assert_ok(weir_fault_nth(d, WEIR_CALL_MemAlloc, 2, 2, 0));
   assert_int_equal(d->MemAlloc(d, &p, 1), through);
-  DONE(weir_fault_nth(d, WEIR_CALL_MemAlloc, 2, 3, 0)); /* from now: the count begins anew */
+  assert_ok(weir_fault_nth(d, WEIR_CALL_MemAlloc, 2, 3, 0)); /* counting restarts */
   assert_int_equal(d->MemAlloc(d, &p, 1), through);
   assert_int_equal(d->MemAlloc(d, &p, 1), 3);
-  DONE(weir_fault_nth(d, WEIR_CALL_MemAlloc, 1, 2, 0));
-  DONE(weir_fault_nth(d, WEIR_CALL_MemAlloc, 0, 0, 0));
+  assert_ok(weir_fault_nth(d, WEIR_CALL_MemAlloc, 1, 2, 0));
+  assert_ok(weir_fault_nth(d, WEIR_CALL_MemAlloc, 0, 0, 0));
   assert_int_equal(d->MemAlloc(d, &p, 1), through);
 
-  /* Rules of two sorts that meet in one call make one failure, and both are spent. */
-  DONE(weir_fault_nth(d, WEIR_CALL_MemAlloc, 2, 7, 0));
-  DONE(weir_fault_nth_any(d, 2, 8));
+  /* Two rules that hit the same call make one failure, and both are used up. */
+  assert_ok(weir_fault_nth(d, WEIR_CALL_MemAlloc, 2, 7, 0));
+  assert_ok(weir_fault_nth_any(d, 2, 8));
   assert_int_equal(d->MemAlloc(d, &p, 1), through);
   assert_int_equal(d->MemAlloc(d, &p, 1), 7);
   assert_int_equal(d->MemAlloc(d, &p, 1), through);
@@ -241,12 +238,12 @@ static void test_sticky(void **state) {
   weir_driver *d;
   weir_cu_result results[WEIR_CALL_COUNT];
   echo_init(&echo);
-  DONE(weir_driver_open_fault(&echo.table, &d));
-  DONE(weir_fault_nth(d, WEIR_CALL_StreamSynchronize, 2, WEIR_CU_ILLEGAL_ADDRESS, 1));
+  assert_ok(weir_driver_open_fault(&echo.table, &d));
+  assert_ok(weir_fault_nth(d, WEIR_CALL_StreamSynchronize, 2, WEIR_CU_ILLEGAL_ADDRESS, 1));
   every_call(d, results);
   for (int call = 0; call < WEIR_CALL_COUNT; call++)
     assert_int_equal(results[call], ECHO_OF(call));
-  assert_int_equal(d->StreamSynchronize(d, NULL), WEIR_CU_ILLEGAL_ADDRESS);
+  assert_cu_error(ILLEGAL_ADDRESS, d->StreamSynchronize(d, NULL));
   for (int round = 0; round < 3; round++) {
     every_call(d, results);
     for (int call = 0; call < WEIR_CALL_COUNT; call++)
@@ -255,8 +252,8 @@ static void test_sticky(void **state) {
   assert_int_equal(faults_of(d, WEIR_CALL_COUNT), 1 + 3 * (WEIR_CALL_COUNT - 3));
 
   unsigned long calls = calls_of(d, WEIR_CALL_COUNT), faults = faults_of(d, WEIR_CALL_COUNT);
-  DONE(weir_fault_clear(d));
-  assert_int_equal(calls_of(d, WEIR_CALL_COUNT), calls); /* counts stay */
+  assert_ok(weir_fault_clear(d));
+  assert_int_equal(calls_of(d, WEIR_CALL_COUNT), calls); /* counts are kept */
   assert_int_equal(faults_of(d, WEIR_CALL_COUNT), faults);
   every_call(d, results);
   for (int call = 0; call < WEIR_CALL_COUNT; call++)
@@ -270,12 +267,12 @@ static void test_clear_removes_every_rule(void **state) {
   weir_driver *d;
   weir_cu_result results[WEIR_CALL_COUNT];
   echo_init(&echo);
-  DONE(weir_driver_open_fault(&echo.table, &d));
+  assert_ok(weir_driver_open_fault(&echo.table, &d));
   for (int call = 0; call < WEIR_CALL_COUNT; call++)
-    DONE(weir_fault_nth(d, (weir_driver_call)call, 1, 2, 1));
-  DONE(weir_fault_nth_any(d, 1, 2));
-  DONE(weir_fault_random(d, 1, 1000000, 2));
-  DONE(weir_fault_clear(d));
+    assert_ok(weir_fault_nth(d, (weir_driver_call)call, 1, 2, 1));
+  assert_ok(weir_fault_nth_any(d, 1, 2));
+  assert_ok(weir_fault_random(d, 1, 1000000, 2));
+  assert_ok(weir_fault_clear(d));
   every_call(d, results);
   assert_int_equal(faults_of(d, WEIR_CALL_COUNT), 0);
   weir_driver_close(d);
@@ -284,14 +281,14 @@ static void test_clear_removes_every_rule(void **state) {
 static void test_a_failed_end_of_capture_gives_no_graph(void **state) {
   (void)state;
   weir_driver *inner = open_ledger(1, 1 << 30), *d;
-  DONE(weir_driver_open_fault(inner, &d));
+  assert_ok(weir_driver_open_fault(inner, &d));
   weir_cu_stream stream = make_stream(d, WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_graph graph = (weir_cu_graph)1;
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
-  DONE(weir_fault_nth(d, WEIR_CALL_StreamEndCapture, 1, ANY_CODE, 0));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
+  assert_ok(weir_fault_nth(d, WEIR_CALL_StreamEndCapture, 1, ANY_CODE, 0));
   assert_int_equal(d->StreamEndCapture(d, stream, &graph), ANY_CODE);
   assert_null(graph);
-  OK(d->StreamEndCapture(d, stream, &graph));
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
   assert_non_null(graph);
   weir_driver_close(d);
   weir_driver_close(inner);
@@ -299,19 +296,19 @@ static void test_a_failed_end_of_capture_gives_no_graph(void **state) {
 
 /* ---- The nth of any kind ---- */
 
-static void test_nth_any_counts_all_but_tellers_and_givers(void **state) {
+static void test_nth_any_skips_describing_and_releasing_calls(void **state) {
   (void)state;
   echo_driver echo;
   weir_driver *d;
   weir_cu_result results[WEIR_CALL_COUNT];
   echo_init(&echo);
-  DONE(weir_driver_open_fault(&echo.table, &d));
+  assert_ok(weir_driver_open_fault(&echo.table, &d));
   unsigned long nth = 1;
-  /* every_call goes through the entries in order, so the nth that counts is known. */
+  /* every_call makes its calls in the order of the entries, so the nth counted call is known. */
   for (int call = 0; call < WEIR_CALL_COUNT; call++) {
     if (is_teller(call) || is_giver(call))
       continue;
-    DONE(weir_fault_nth_any(d, nth++, ANY_CODE));
+    assert_ok(weir_fault_nth_any(d, nth++, ANY_CODE));
     every_call(d, results);
     for (int i = 0; i < WEIR_CALL_COUNT; i++)
       assert_int_equal(results[i], i == call ? ANY_CODE : ECHO_OF(i));
@@ -319,7 +316,7 @@ static void test_nth_any_counts_all_but_tellers_and_givers(void **state) {
   weir_driver_close(d);
 }
 
-/* A program with a bit of everything, that gives back what it has when a call fails. */
+/* A program that uses everything, and releases what it has when a call fails. */
 static weir_cu_result program(weir_driver *d, int *reached) {
   weir_cu_mem_prop prop = memory_of(0);
   weir_cu_mem_access access = access_of(0, WEIR_CU_ACCESS_READWRITE);
@@ -372,47 +369,47 @@ static weir_cu_result program(weir_driver *d, int *reached) {
 #undef DO
 
 give_back:
-  /* The stream first: a capture that could not be ended would forbid the rest. */
+  /* The stream first: an open capture would forbid the rest. */
   if (stream != NULL)
-    OK(d->StreamDestroy(d, stream));
+    assert_cu(d->StreamDestroy(d, stream));
   if (exec != NULL)
-    OK(d->GraphExecDestroy(d, exec));
+    assert_cu(d->GraphExecDestroy(d, exec));
   if (graph != NULL)
-    OK(d->GraphDestroy(d, graph));
+    assert_cu(d->GraphDestroy(d, graph));
   if (module != NULL)
-    OK(d->ModuleUnload(d, module));
+    assert_cu(d->ModuleUnload(d, module));
   if (mapped)
-    OK(d->MemUnmap(d, va, PAGE));
+    assert_cu(d->MemUnmap(d, va, PAGE));
   if (handle != 0)
-    OK(d->MemRelease(d, handle));
+    assert_cu(d->MemRelease(d, handle));
   if (va != 0)
-    OK(d->MemAddressFree(d, va, 4 * PAGE));
-  OK(d->MemFree(d, pooled));
+    assert_cu(d->MemAddressFree(d, va, 4 * PAGE));
+  assert_cu(d->MemFree(d, pooled));
   if (start != NULL)
-    OK(d->EventDestroy(d, start));
+    assert_cu(d->EventDestroy(d, start));
   if (stop != NULL)
-    OK(d->EventDestroy(d, stop));
+    assert_cu(d->EventDestroy(d, stop));
   if (host != NULL)
-    OK(d->MemFreeHost(d, host));
-  OK(d->MemFree(d, p));
+    assert_cu(d->MemFreeHost(d, host));
+  assert_cu(d->MemFree(d, p));
   return result;
 }
 
 static void test_each_call_of_a_program_fails_once(void **state) {
   (void)state;
   weir_driver *inner = open_ledger(1, 1 << 30), *d;
-  DONE(weir_driver_open_fault(inner, &d));
+  assert_ok(weir_driver_open_fault(inner, &d));
   int length = 0, reached = 0;
-  OK(program(d, &length));
+  assert_cu(program(d, &length));
   assert_true(length > 20);
   for (int nth = 1; nth <= length; nth++) {
-    DONE(weir_fault_nth_any(d, (unsigned long)nth, ANY_CODE));
+    assert_ok(weir_fault_nth_any(d, (unsigned long)nth, ANY_CODE));
     assert_int_equal(program(d, &reached), ANY_CODE);
     assert_int_equal(reached, nth);
     assert_int_equal(free_bytes(inner), 1 << 30);
   }
-  DONE(weir_fault_nth_any(d, (unsigned long)length + 1, ANY_CODE));
-  OK(program(d, &reached));
+  assert_ok(weir_fault_nth_any(d, (unsigned long)length + 1, ANY_CODE));
+  assert_cu(program(d, &reached));
   assert_int_equal(faults_of(d, WEIR_CALL_COUNT), length);
   weir_driver_close(d);
   weir_driver_close(inner);
@@ -420,15 +417,15 @@ static void test_each_call_of_a_program_fails_once(void **state) {
 
 /* ---- At random ---- */
 
-/* The calls of `rounds` rounds of every entry that failed, as one number. */
+/* A hash of the calls that failed in `rounds` rounds over all entries. */
 static uint64_t pattern(uint64_t seed, unsigned per_million, int rounds, unsigned long *faults) {
   echo_driver echo;
   weir_driver *d;
   weir_cu_result results[WEIR_CALL_COUNT];
   uint64_t digest = 0xcbf29ce484222325;
   echo_init(&echo);
-  DONE(weir_driver_open_fault(&echo.table, &d));
-  DONE(weir_fault_random(d, seed, per_million, ANY_CODE));
+  assert_ok(weir_driver_open_fault(&echo.table, &d));
+  assert_ok(weir_fault_random(d, seed, per_million, ANY_CODE));
   for (int round = 0; round < rounds; round++) {
     every_call(d, results);
     for (int call = 0; call < WEIR_CALL_COUNT; call++)
@@ -451,7 +448,7 @@ static void test_random_is_the_same_for_the_same_seed(void **state) {
   }
 }
 
-static void test_random_hits_what_can_want_something(void **state) {
+static void test_random_hits_acquiring_calls(void **state) {
   (void)state;
   static const weir_driver_call want[] = {WEIR_CALL_MemAlloc,
                                           WEIR_CALL_MemHostAlloc,
@@ -474,8 +471,8 @@ static void test_random_hits_what_can_want_something(void **state) {
   weir_driver *d;
   weir_cu_result results[WEIR_CALL_COUNT];
   echo_init(&echo);
-  DONE(weir_driver_open_fault(&echo.table, &d));
-  DONE(weir_fault_random(d, 1, 1000000, ANY_CODE));
+  assert_ok(weir_driver_open_fault(&echo.table, &d));
+  assert_ok(weir_fault_random(d, 1, 1000000, ANY_CODE));
   every_call(d, results);
   for (size_t i = 0; i < sizeof want / sizeof want[0]; i++)
     assert_int_equal(results[want[i]], ANY_CODE);
@@ -484,7 +481,7 @@ static void test_random_hits_what_can_want_something(void **state) {
   for (int call = 0; call < WEIR_CALL_COUNT; call++)
     if (is_teller(call) || is_giver(call))
       assert_int_equal(results[call], ECHO_OF(call));
-  DONE(weir_fault_random(d, 1, 0, 0));
+  assert_ok(weir_fault_random(d, 1, 0, 0));
   every_call(d, results);
   assert_int_equal(results[WEIR_CALL_MemAlloc], ECHO_OF(WEIR_CALL_MemAlloc));
   weir_driver_close(d);
@@ -496,16 +493,16 @@ static void test_random_is_as_frequent_as_asked(void **state) {
   weir_driver *d;
   weir_cu_deviceptr p;
   echo_init(&echo);
-  DONE(weir_driver_open_fault(&echo.table, &d));
+  assert_ok(weir_driver_open_fault(&echo.table, &d));
   static const unsigned rates[] = {1000, 50000, 500000};
   unsigned long before = 0;
   for (int i = 0; i < 3; i++) {
-    DONE(weir_fault_random(d, 42, rates[i], ANY_CODE));
+    assert_ok(weir_fault_random(d, 42, rates[i], ANY_CODE));
     for (int n = 0; n < 1000000; n++)
       d->MemAlloc(d, &p, 1);
     unsigned long faults = faults_of(d, WEIR_CALL_MemAlloc) - before;
     before += faults;
-    /* Five standard deviations at the least. */
+    /* At least five standard deviations. */
     unsigned slack = rates[i] < 10000 ? 160 : 2500;
     assert_in_range(faults, rates[i] - slack, rates[i] + slack);
   }
@@ -517,30 +514,30 @@ static void test_random_is_as_frequent_as_asked(void **state) {
 static void test_bad_arguments(void **state) {
   (void)state;
   weir_driver *inner = open_ledger(1, 1 << 30), *d, *unwritten = (weir_driver *)1;
-  REFUSED(weir_driver_open_fault(NULL, &unwritten));
-  REFUSED(weir_driver_open_fault(inner, NULL));
+  assert_error(INVALID_ARGUMENT, weir_driver_open_fault(NULL, &unwritten));
+  assert_error(INVALID_ARGUMENT, weir_driver_open_fault(inner, NULL));
   assert_ptr_equal(unwritten, (weir_driver *)1);
-  DONE(weir_driver_open_fault(inner, &d));
+  assert_ok(weir_driver_open_fault(inner, &d));
   weir_driver *const bad[] = {NULL, inner};
   for (int i = 0; i < 2; i++) {
     unsigned long calls = 5, faults = 5;
-    REFUSED(weir_fault_nth(bad[i], WEIR_CALL_MemAlloc, 1, 2, 0));
-    REFUSED(weir_fault_nth_any(bad[i], 1, 2));
-    REFUSED(weir_fault_random(bad[i], 1, 1, 2));
-    REFUSED(weir_fault_clear(bad[i]));
-    REFUSED(weir_fault_counts(bad[i], WEIR_CALL_MemAlloc, &calls, &faults));
+    assert_error(INVALID_ARGUMENT, weir_fault_nth(bad[i], WEIR_CALL_MemAlloc, 1, 2, 0));
+    assert_error(INVALID_ARGUMENT, weir_fault_nth_any(bad[i], 1, 2));
+    assert_error(INVALID_ARGUMENT, weir_fault_random(bad[i], 1, 1, 2));
+    assert_error(INVALID_ARGUMENT, weir_fault_clear(bad[i]));
+    assert_error(INVALID_ARGUMENT, weir_fault_counts(bad[i], WEIR_CALL_MemAlloc, &calls, &faults));
     assert_int_equal(calls + faults, 10);
     assert_non_null(strstr(weir_last_error(), "weir_fault_counts"));
     assert_non_null(strstr(weir_last_error(), i == 0 ? "NULL" : "ledger"));
   }
-  REFUSED(weir_fault_nth(d, WEIR_CALL_COUNT, 1, 2, 0));
-  REFUSED(weir_fault_nth(d, (weir_driver_call)-1, 1, 2, 0));
-  REFUSED(weir_fault_nth(d, WEIR_CALL_MemAlloc, 1, WEIR_CU_SUCCESS, 0));
-  REFUSED(weir_fault_nth_any(d, 1, WEIR_CU_SUCCESS));
-  REFUSED(weir_fault_random(d, 1, 1000001, 2));
-  REFUSED(weir_fault_random(d, 1, 1, WEIR_CU_SUCCESS));
-  REFUSED(weir_fault_counts(d, (weir_driver_call)(WEIR_CALL_COUNT + 1), NULL, NULL));
-  DONE(weir_fault_counts(d, WEIR_CALL_COUNT, NULL, NULL));
+  assert_error(INVALID_ARGUMENT, weir_fault_nth(d, WEIR_CALL_COUNT, 1, 2, 0));
+  assert_error(INVALID_ARGUMENT, weir_fault_nth(d, (weir_driver_call)-1, 1, 2, 0));
+  assert_error(INVALID_ARGUMENT, weir_fault_nth(d, WEIR_CALL_MemAlloc, 1, WEIR_CU_SUCCESS, 0));
+  assert_error(INVALID_ARGUMENT, weir_fault_nth_any(d, 1, WEIR_CU_SUCCESS));
+  assert_error(INVALID_ARGUMENT, weir_fault_random(d, 1, 1000001, 2));
+  assert_error(INVALID_ARGUMENT, weir_fault_random(d, 1, 1, WEIR_CU_SUCCESS));
+  assert_error(INVALID_ARGUMENT, weir_fault_counts(d, (weir_driver_call)(WEIR_CALL_COUNT + 1), NULL, NULL));
+  assert_ok(weir_fault_counts(d, WEIR_CALL_COUNT, NULL, NULL));
   weir_driver_close(d);
   weir_driver_close(inner);
 }
@@ -556,10 +553,10 @@ int main(void) {
       cmocka_unit_test(test_sticky),
       cmocka_unit_test(test_clear_removes_every_rule),
       cmocka_unit_test(test_a_failed_end_of_capture_gives_no_graph),
-      cmocka_unit_test(test_nth_any_counts_all_but_tellers_and_givers),
+      cmocka_unit_test(test_nth_any_skips_describing_and_releasing_calls),
       cmocka_unit_test(test_each_call_of_a_program_fails_once),
       cmocka_unit_test(test_random_is_the_same_for_the_same_seed),
-      cmocka_unit_test(test_random_hits_what_can_want_something),
+      cmocka_unit_test(test_random_hits_acquiring_calls),
       cmocka_unit_test(test_random_is_as_frequent_as_asked),
       cmocka_unit_test(test_bad_arguments),
   };

@@ -1,18 +1,10 @@
 /*
- * A fault table under many threads: nothing is counted twice or lost, and a rule hits as often as it says.
+ * A fault table with many threads: no call is counted twice or lost, and a rule hits exactly as often as it should.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <pthread.h>
 
 #include "driver/echo_driver.h"
-
-#define DONE(call) assert_int_equal((call), WEIR_OK)
+#include "support/check.h"
 
 enum { THREADS = 8, CALLS = 20000, CODE = 999 };
 
@@ -43,7 +35,7 @@ static void *call_away(void *data) {
 
 static void start(crew *c) {
   echo_init(&c->echo);
-  DONE(weir_driver_open_fault(&c->echo.table, &c->d));
+  assert_ok(weir_driver_open_fault(&c->echo.table, &c->d));
   c->failed = c->strange = 0;
   c->stop = false;
 }
@@ -56,12 +48,12 @@ static void run(crew *c) {
     pthread_join(threads[t], NULL);
 }
 
-/* Every call was counted once, and was either passed on or failed. */
+/* Every call was counted once, and was either forwarded or failed. */
 static void check_counts(crew *c) {
   static const weir_driver_call kinds[] = {WEIR_CALL_MemAlloc, WEIR_CALL_EventQuery, WEIR_CALL_MemFree};
   unsigned long all_faults = 0, calls = 0, faults = 0;
   for (int i = 0; i < 3; i++) {
-    DONE(weir_fault_counts(c->d, kinds[i], &calls, &faults));
+    assert_ok(weir_fault_counts(c->d, kinds[i], &calls, &faults));
     assert_int_equal(calls, THREADS * CALLS);
     assert_int_equal(c->echo.calls[kinds[i]], calls - faults);
     all_faults += faults;
@@ -74,8 +66,8 @@ static void test_an_nth_rule_hits_once(void **state) {
   (void)state;
   crew c;
   start(&c);
-  DONE(weir_fault_nth(c.d, WEIR_CALL_EventQuery, THREADS * CALLS / 2, CODE, 0));
-  DONE(weir_fault_nth_any(c.d, THREADS * CALLS / 3, CODE));
+  assert_ok(weir_fault_nth(c.d, WEIR_CALL_EventQuery, THREADS * CALLS / 2, CODE, 0));
+  assert_ok(weir_fault_nth_any(c.d, THREADS * CALLS / 3, CODE));
   run(&c);
   check_counts(&c);
   assert_int_equal(c.failed, 2);
@@ -88,13 +80,13 @@ static void test_random_hits_as_often_for_the_same_seed(void **state) {
   for (int i = 0; i < 2; i++) {
     crew c;
     start(&c);
-    DONE(weir_fault_random(c.d, 7, 100000, CODE));
+    assert_ok(weir_fault_random(c.d, 7, 100000, CODE));
     run(&c);
     check_counts(&c);
     failed[i] = c.failed;
     weir_driver_close(c.d);
   }
-  assert_int_equal(failed[0], failed[1]); /* which thread is hit may differ, how many are not */
+  assert_int_equal(failed[0], failed[1]); /* the threads that are hit may differ, their number does not */
   assert_in_range(failed[0], THREADS * CALLS / 11, THREADS * CALLS / 9);
 }
 
@@ -102,10 +94,10 @@ static void test_sticky_reaches_all_threads(void **state) {
   (void)state;
   crew c;
   start(&c);
-  DONE(weir_fault_nth(c.d, WEIR_CALL_MemAlloc, 1000, CODE, 1));
+  assert_ok(weir_fault_nth(c.d, WEIR_CALL_MemAlloc, 1000, CODE, 1));
   run(&c);
   check_counts(&c);
-  /* 999 allocations got through, and with them no more of the others than there are threads. */
+  /* 999 allocations succeeded, and after them at most one other call per thread. */
   assert_int_equal(c.echo.calls[WEIR_CALL_MemAlloc], 999);
   assert_in_range(c.echo.calls[WEIR_CALL_EventQuery], 999 - THREADS, 999);
   assert_in_range(c.echo.calls[WEIR_CALL_MemFree], 999 - 2 * THREADS, 999);

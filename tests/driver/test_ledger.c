@@ -1,7 +1,7 @@
 /*
- * The ledger's rules, one by one: the table itself, devices, contexts, plain and host memory, placement. Virtual memory
- * and pools are in test_ledger_virtual.c, streams and events in test_ledger_streams.c, captures and graphs in
- * test_ledger_capture.c. Its answers to random calls are compared with a model in test_ledger_model.c.
+ * The rules of the ledger: the table, devices, contexts, plain and host memory, placement. Virtual memory and pools are
+ * in test_ledger_virtual.c, streams and events in test_ledger_streams.c, captures and graphs in test_ledger_capture.c.
+ * test_ledger_model.c compares random calls with a model.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,7 @@ static void test_required_entries_are_there_and_sharing_is_absent(void **state) 
 static void test_nothing_but_texts_before_init(void **state) {
   (void)state;
   weir_driver *d = NULL;
-  assert_int_equal(weir_driver_open_ledger(NULL, &d), WEIR_OK);
+  assert_ok(weir_driver_open_ledger(NULL, &d));
   weir_cu_result (*init)(weir_driver *, unsigned) = d->Init;
   d->Init = NULL;
   weir_cu_result results[WEIR_CALL_COUNT];
@@ -47,14 +47,14 @@ static void test_nothing_but_texts_before_init(void **state) {
       fail_msg("%s answers %d before Init", weir_driver_call_name((weir_driver_call)call), results[call]);
   }
   int version = 0;
-  OK(d->DriverGetVersion(d, &version));
+  assert_cu(d->DriverGetVersion(d, &version));
   assert_int_equal(version, 13000);
-  IS(INVALID_VALUE, d->Init(d, 1));
-  IS(NOT_INITIALIZED, d->DeviceGetCount(d, &version));
+  assert_cu_error(INVALID_VALUE, d->Init(d, 1));
+  assert_cu_error(NOT_INITIALIZED, d->DeviceGetCount(d, &version));
   weir_driver_close(d);
 }
 
-/* With NULL for everything each entry answers something sensible, with a context and without. */
+/* With NULL arguments each entry returns a sensible result, with and without a context. */
 static void test_empty_arguments_are_refused(void **state) {
   (void)state;
   weir_driver *d = open_ledger(1, GIB);
@@ -67,10 +67,10 @@ static void test_empty_arguments_are_refused(void **state) {
       if (results[call] != WEIR_CALL_ABSENT && results[call] != WEIR_CU_SUCCESS)
         assert_string_not_equal(weir_cu_result_name(results[call]), "CUDA_ERROR_<unrecognized>");
     }
-    IS(INVALID_CONTEXT, results[WEIR_CALL_MemAlloc]); /* every_call took the context away */
+    assert_cu_error(INVALID_CONTEXT, results[WEIR_CALL_MemAlloc]); /* every_call has unset the context */
     weir_cu_context context;
-    OK(d->DevicePrimaryCtxRetain(d, &context, 0));
-    OK(d->CtxSetCurrent(d, context));
+    assert_cu(d->DevicePrimaryCtxRetain(d, &context, 0));
+    assert_cu(d->CtxSetCurrent(d, context));
   }
   weir_driver_close(d);
 }
@@ -79,14 +79,14 @@ static void test_error_names(void **state) {
   (void)state;
   weir_driver *d = open_ledger(1, GIB);
   const char *text = NULL;
-  OK(d->GetErrorName(d, WEIR_CU_OUT_OF_MEMORY, &text));
+  assert_cu(d->GetErrorName(d, WEIR_CU_OUT_OF_MEMORY, &text));
   assert_string_equal(text, "CUDA_ERROR_OUT_OF_MEMORY");
-  OK(d->GetErrorString(d, WEIR_CU_OUT_OF_MEMORY, &text));
+  assert_cu(d->GetErrorString(d, WEIR_CU_OUT_OF_MEMORY, &text));
   assert_string_equal(text, "out of memory");
-  IS(INVALID_VALUE, d->GetErrorName(d, 12345, &text));
+  assert_cu_error(INVALID_VALUE, d->GetErrorName(d, 12345, &text));
   assert_null(text);
   text = "x";
-  IS(INVALID_VALUE, d->GetErrorString(d, -1, &text));
+  assert_cu_error(INVALID_VALUE, d->GetErrorString(d, -1, &text));
   assert_null(text);
   weir_driver_close(d);
 }
@@ -99,25 +99,25 @@ static void test_options(void **state) {
   assert_int_equal(options.devices, 1);
   assert_int_equal(options.bytes, 80 * GIB);
   options.devices = 0;
-  assert_int_equal(weir_driver_open_ledger(&options, &d), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_driver_open_ledger(&options, &d));
   options.devices = 65;
-  assert_int_equal(weir_driver_open_ledger(&options, &d), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_driver_open_ledger(&options, &d));
   assert_non_null(strstr(weir_last_error(), "65"));
   options.devices = 1;
   options.bytes = 0;
-  assert_int_equal(weir_driver_open_ledger(&options, &d), WEIR_ERROR_INVALID_ARGUMENT);
-  assert_int_equal(weir_driver_open_ledger(NULL, NULL), WEIR_ERROR_INVALID_ARGUMENT);
-  assert_ptr_equal(d, (weir_driver *)1); /* outputs are left alone on failure */
+  assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_driver_open_ledger(&options, &d));
+  assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_driver_open_ledger(NULL, NULL));
+  assert_ptr_equal(d, (weir_driver *)1); /* outputs are unchanged on failure */
 
-  /* A caller of an older version, whose struct ends behind `devices`. */
+  /* A caller of an older version, whose struct ends after `devices`. */
   options.size = offsetof(weir_ledger_options, bytes);
   options.devices = 3;
-  assert_int_equal(weir_driver_open_ledger(&options, &d), WEIR_OK);
-  OK(d->Init(d, 0));
+  assert_ok(weir_driver_open_ledger(&options, &d));
+  assert_cu(d->Init(d, 0));
   int count = 0;
   size_t bytes = 0;
-  OK(d->DeviceGetCount(d, &count));
-  OK(d->DeviceTotalMem(d, &bytes, 2));
+  assert_cu(d->DeviceGetCount(d, &count));
+  assert_cu(d->DeviceTotalMem(d, &bytes, 2));
   assert_int_equal(count, 3);
   assert_int_equal(bytes, 80 * GIB);
   weir_driver_close(d);
@@ -159,34 +159,34 @@ static void test_devices(void **state) {
   int value = 0;
   char text[32], cut[5];
   weir_cu_uuid one, two;
-  OK(d->DeviceGet(d, &device, 1));
+  assert_cu(d->DeviceGet(d, &device, 1));
   assert_int_equal(device, 1);
-  IS(INVALID_DEVICE, d->DeviceGet(d, &device, 2));
-  IS(INVALID_DEVICE, d->DeviceGet(d, &device, -1));
-  OK(d->DeviceGetName(d, text, sizeof text, 0));
+  assert_cu_error(INVALID_DEVICE, d->DeviceGet(d, &device, 2));
+  assert_cu_error(INVALID_DEVICE, d->DeviceGet(d, &device, -1));
+  assert_cu(d->DeviceGetName(d, text, sizeof text, 0));
   assert_string_equal(text, "Weir ledger");
-  OK(d->DeviceGetName(d, cut, sizeof cut, 0));
+  assert_cu(d->DeviceGetName(d, cut, sizeof cut, 0));
   assert_string_equal(cut, "Weir");
-  IS(INVALID_VALUE, d->DeviceGetName(d, text, 0, 0));
-  IS(INVALID_VALUE, d->DeviceGetPCIBusId(d, text, 0, 0));
-  OK(d->DeviceGetPCIBusId(d, text, sizeof text, 1));
+  assert_cu_error(INVALID_VALUE, d->DeviceGetName(d, text, 0, 0));
+  assert_cu_error(INVALID_VALUE, d->DeviceGetPCIBusId(d, text, 0, 0));
+  assert_cu(d->DeviceGetPCIBusId(d, text, sizeof text, 1));
   assert_string_equal(text, "0000:02:00.0");
-  OK(d->DeviceGetUuid(d, &one, 0));
-  OK(d->DeviceGetUuid(d, &two, 1));
+  assert_cu(d->DeviceGetUuid(d, &one, 0));
+  assert_cu(d->DeviceGetUuid(d, &two, 1));
   assert_memory_not_equal(one.bytes, two.bytes, sizeof one.bytes);
-  OK(d->DeviceGetAttribute(d, &value, WEIR_CU_ATTR_VIRTUAL_MEMORY_SUPPORTED, 0));
+  assert_cu(d->DeviceGetAttribute(d, &value, WEIR_CU_ATTR_VIRTUAL_MEMORY_SUPPORTED, 0));
   assert_int_equal(value, 1);
-  OK(d->DeviceGetAttribute(d, &value, WEIR_CU_ATTR_PCI_BUS_ID, 1));
+  assert_cu(d->DeviceGetAttribute(d, &value, WEIR_CU_ATTR_PCI_BUS_ID, 1));
   assert_int_equal(value, 2);
   for (size_t i = 0; i < sizeof attributes / sizeof attributes[0]; i++) {
     value = -1;
-    OK(d->DeviceGetAttribute(d, &value, attributes[i], 0));
+    assert_cu(d->DeviceGetAttribute(d, &value, attributes[i], 0));
     assert_true(value >= 0);
   }
-  IS(INVALID_VALUE, d->DeviceGetAttribute(d, &value, 9999, 0));
-  OK(d->DeviceCanAccessPeer(d, &value, 0, 1));
+  assert_cu_error(INVALID_VALUE, d->DeviceGetAttribute(d, &value, 9999, 0));
+  assert_cu(d->DeviceCanAccessPeer(d, &value, 0, 1));
   assert_int_equal(value, 1);
-  OK(d->DeviceCanAccessPeer(d, &value, 1, 1));
+  assert_cu(d->DeviceCanAccessPeer(d, &value, 1, 1));
   assert_int_equal(value, 0);
   weir_driver_close(d);
 }
@@ -194,64 +194,64 @@ static void test_devices(void **state) {
 static void test_contexts_come_and_go(void **state) {
   (void)state;
   weir_driver *d = NULL;
-  assert_int_equal(weir_driver_open_ledger(NULL, &d), WEIR_OK);
-  OK(d->Init(d, 0));
+  assert_ok(weir_driver_open_ledger(NULL, &d));
+  assert_cu(d->Init(d, 0));
   weir_cu_context context = NULL, current = (weir_cu_context)1;
   weir_cu_deviceptr p;
   unsigned flags = 7;
   int active = 7;
-  OK(d->CtxGetCurrent(d, &current));
+  assert_cu(d->CtxGetCurrent(d, &current));
   assert_null(current);
-  IS(INVALID_CONTEXT, d->MemAlloc(d, &p, 1));
-  IS(INVALID_CONTEXT, d->DevicePrimaryCtxRelease(d, 0));
-  OK(d->DevicePrimaryCtxGetState(d, 0, &flags, &active));
+  assert_cu_error(INVALID_CONTEXT, d->MemAlloc(d, &p, 1));
+  assert_cu_error(INVALID_CONTEXT, d->DevicePrimaryCtxRelease(d, 0));
+  assert_cu(d->DevicePrimaryCtxGetState(d, 0, &flags, &active));
   assert_int_equal(active, 0);
 
-  OK(d->DevicePrimaryCtxRetain(d, &context, 0));
-  OK(d->DevicePrimaryCtxRetain(d, &current, 0));
+  assert_cu(d->DevicePrimaryCtxRetain(d, &context, 0));
+  assert_cu(d->DevicePrimaryCtxRetain(d, &current, 0));
   assert_ptr_equal(context, current);
-  IS(INVALID_CONTEXT, d->MemAlloc(d, &p, 1)); /* retained is not current */
-  OK(d->CtxSetCurrent(d, context));
-  OK(d->MemAlloc(d, &p, 1));
+  assert_cu_error(INVALID_CONTEXT, d->MemAlloc(d, &p, 1)); /* retained does not mean current */
+  assert_cu(d->CtxSetCurrent(d, context));
+  assert_cu(d->MemAlloc(d, &p, 1));
   weir_cu_stream stream = make_stream(d, 0);
   weir_cu_event event = make_event(d);
   weir_cu_module module;
-  OK(d->ModuleLoadData(d, &module, SPIN_PTX));
+  assert_cu(d->ModuleLoadData(d, &module, SPIN_PTX));
   void *host;
-  OK(d->MemHostAlloc(d, &host, 100, 0));
+  assert_cu(d->MemHostAlloc(d, &host, 100, 0));
   weir_cu_mempool_props props = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, 0}};
   weir_cu_mempool pool, emptied;
   weir_cu_deviceptr pooled, freed;
-  OK(d->MemPoolCreate(d, &pool, &props));
-  OK(d->MemPoolCreate(d, &emptied, &props));
-  OK(d->DeviceSetMemPool(d, 0, pool));
-  OK(d->MemAllocAsync(d, &pooled, 100, stream));
-  OK(d->MemAllocFromPoolAsync(d, &freed, 100, emptied, stream));
-  OK(d->MemFreeAsync(d, freed, stream));
+  assert_cu(d->MemPoolCreate(d, &pool, &props));
+  assert_cu(d->MemPoolCreate(d, &emptied, &props));
+  assert_cu(d->DeviceSetMemPool(d, 0, pool));
+  assert_cu(d->MemAllocAsync(d, &pooled, 100, stream));
+  assert_cu(d->MemAllocFromPoolAsync(d, &freed, 100, emptied, stream));
+  assert_cu(d->MemFreeAsync(d, freed, stream));
 
-  OK(d->DevicePrimaryCtxRelease(d, 0));
-  OK(d->StreamQuery(d, stream)); /* one retain is left */
-  OK(d->DevicePrimaryCtxRelease(d, 0));
-  OK(d->DevicePrimaryCtxGetState(d, 0, &flags, &active));
+  assert_cu(d->DevicePrimaryCtxRelease(d, 0));
+  assert_cu(d->StreamQuery(d, stream)); /* one retain is left */
+  assert_cu(d->DevicePrimaryCtxRelease(d, 0));
+  assert_cu(d->DevicePrimaryCtxGetState(d, 0, &flags, &active));
   assert_int_equal(active, 0);
-  IS(CONTEXT_IS_DESTROYED, d->MemAlloc(d, &p, 1));
-  IS(INVALID_CONTEXT, d->CtxSetCurrent(d, context));
+  assert_cu_error(CONTEXT_IS_DESTROYED, d->MemAlloc(d, &p, 1));
+  assert_cu_error(INVALID_CONTEXT, d->CtxSetCurrent(d, context));
 
-  /* What was made in it went with it. */
-  OK(d->DevicePrimaryCtxRetain(d, &context, 0));
-  OK(d->CtxSetCurrent(d, context));
+  /* Its objects were destroyed with it. */
+  assert_cu(d->DevicePrimaryCtxRetain(d, &context, 0));
+  assert_cu(d->CtxSetCurrent(d, context));
   assert_int_equal(free_bytes(d), 80 * GIB);
-  IS(INVALID_VALUE, d->MemFree(d, p));
-  IS(INVALID_VALUE, d->MemFreeHost(d, host));
-  IS(INVALID_HANDLE, d->StreamQuery(d, stream));
-  IS(INVALID_HANDLE, d->EventQuery(d, event));
-  IS(INVALID_HANDLE, d->ModuleUnload(d, module));
-  IS(INVALID_VALUE, d->MemFree(d, pooled));
-  IS(INVALID_VALUE, d->MemPoolDestroy(d, pool));
-  IS(INVALID_VALUE, d->MemPoolDestroy(d, emptied));
-  OK(d->MemAllocAsync(d, &pooled, 100, NULL)); /* from the device's own pool again */
-  OK(d->CtxSetCurrent(d, NULL));
-  IS(INVALID_CONTEXT, d->CtxSynchronize(d));
+  assert_cu_error(INVALID_VALUE, d->MemFree(d, p));
+  assert_cu_error(INVALID_VALUE, d->MemFreeHost(d, host));
+  assert_cu_error(INVALID_HANDLE, d->StreamQuery(d, stream));
+  assert_cu_error(INVALID_HANDLE, d->EventQuery(d, event));
+  assert_cu_error(INVALID_HANDLE, d->ModuleUnload(d, module));
+  assert_cu_error(INVALID_VALUE, d->MemFree(d, pooled));
+  assert_cu_error(INVALID_VALUE, d->MemPoolDestroy(d, pool));
+  assert_cu_error(INVALID_VALUE, d->MemPoolDestroy(d, emptied));
+  assert_cu(d->MemAllocAsync(d, &pooled, 100, NULL)); /* from the default pool again */
+  assert_cu(d->CtxSetCurrent(d, NULL));
+  assert_cu_error(INVALID_CONTEXT, d->CtxSynchronize(d));
   weir_driver_close(d);
 }
 
@@ -261,13 +261,13 @@ static void test_physical_memory_and_addresses_outlive_the_context(void **state)
   weir_cu_mem_prop prop = memory_of(0);
   weir_cu_mem_handle handle;
   weir_cu_deviceptr base;
-  OK(d->MemCreate(d, &handle, PAGE, &prop, 0));
-  OK(d->MemAddressReserve(d, &base, PAGE, 0, 0, 0));
-  OK(d->DevicePrimaryCtxRelease(d, 0));
-  OK(d->MemMap(d, base, PAGE, 0, handle, 0));
-  OK(d->MemUnmap(d, base, PAGE));
-  OK(d->MemRelease(d, handle));
-  OK(d->MemAddressFree(d, base, PAGE));
+  assert_cu(d->MemCreate(d, &handle, PAGE, &prop, 0));
+  assert_cu(d->MemAddressReserve(d, &base, PAGE, 0, 0, 0));
+  assert_cu(d->DevicePrimaryCtxRelease(d, 0));
+  assert_cu(d->MemMap(d, base, PAGE, 0, handle, 0));
+  assert_cu(d->MemUnmap(d, base, PAGE));
+  assert_cu(d->MemRelease(d, handle));
+  assert_cu(d->MemAddressFree(d, base, PAGE));
   weir_driver_close(d);
 }
 
@@ -283,34 +283,34 @@ static void test_a_context_leaves_other_devices_alone(void **state) {
   weir_cu_mempool pool;
   void *host;
   weir_cu_mempool_props props = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, 0}};
-  OK(d->CtxGetDevice(d, &device));
+  assert_cu(d->CtxGetDevice(d, &device));
   assert_int_equal(device, 0);
-  IS(INVALID_VALUE, d->CtxGetDevice(d, NULL));
-  OK(d->CtxGetCurrent(d, &zero));
-  OK(d->MemAlloc(d, &p, 100));
-  OK(d->MemHostAlloc(d, &host, 100, 0));
-  OK(d->MemPoolCreate(d, &pool, &props));
-  OK(d->MemAllocFromPoolAsync(d, &pooled, 100, pool, NULL));
-  OK(d->ModuleLoadData(d, &module, SPIN_PTX));
-  OK(d->DevicePrimaryCtxRetain(d, &one, 1));
-  OK(d->CtxEnablePeerAccess(d, one, 0));
-  OK(d->DevicePrimaryCtxRelease(d, 1));
-  OK(d->DevicePrimaryCtxRelease(d, 1));
+  assert_cu_error(INVALID_VALUE, d->CtxGetDevice(d, NULL));
+  assert_cu(d->CtxGetCurrent(d, &zero));
+  assert_cu(d->MemAlloc(d, &p, 100));
+  assert_cu(d->MemHostAlloc(d, &host, 100, 0));
+  assert_cu(d->MemPoolCreate(d, &pool, &props));
+  assert_cu(d->MemAllocFromPoolAsync(d, &pooled, 100, pool, NULL));
+  assert_cu(d->ModuleLoadData(d, &module, SPIN_PTX));
+  assert_cu(d->DevicePrimaryCtxRetain(d, &one, 1));
+  assert_cu(d->CtxEnablePeerAccess(d, one, 0));
+  assert_cu(d->DevicePrimaryCtxRelease(d, 1));
+  assert_cu(d->DevicePrimaryCtxRelease(d, 1));
   assert_int_equal(free_bytes(d), GIB - 200);
-  OK(d->MemFreeAsync(d, pooled, stream));
-  OK(d->MemPoolDestroy(d, pool));
-  OK(d->MemFree(d, p));
-  OK(d->MemFreeHost(d, host));
-  OK(d->EventRecord(d, event, stream));
-  OK(d->ModuleUnload(d, module));
+  assert_cu(d->MemFreeAsync(d, pooled, stream));
+  assert_cu(d->MemPoolDestroy(d, pool));
+  assert_cu(d->MemFree(d, p));
+  assert_cu(d->MemFreeHost(d, host));
+  assert_cu(d->EventRecord(d, event, stream));
+  assert_cu(d->ModuleUnload(d, module));
 
-  /* A context that comes again has no peers. */
-  OK(d->DevicePrimaryCtxRetain(d, &one, 1));
-  OK(d->CtxEnablePeerAccess(d, one, 0));
-  OK(d->DevicePrimaryCtxRelease(d, 0));
-  OK(d->DevicePrimaryCtxRetain(d, &zero, 0));
-  OK(d->CtxSetCurrent(d, zero));
-  OK(d->CtxEnablePeerAccess(d, one, 0));
+  /* A context that is created again has no peers. */
+  assert_cu(d->DevicePrimaryCtxRetain(d, &one, 1));
+  assert_cu(d->CtxEnablePeerAccess(d, one, 0));
+  assert_cu(d->DevicePrimaryCtxRelease(d, 0));
+  assert_cu(d->DevicePrimaryCtxRetain(d, &zero, 0));
+  assert_cu(d->CtxSetCurrent(d, zero));
+  assert_cu(d->CtxEnablePeerAccess(d, one, 0));
   weir_driver_close(d);
 }
 
@@ -318,20 +318,20 @@ static void test_peers(void **state) {
   (void)state;
   weir_driver *d = open_ledger(2, GIB);
   weir_cu_context zero, one;
-  OK(d->DevicePrimaryCtxRetain(d, &one, 1));
-  OK(d->CtxGetCurrent(d, &zero));
-  IS(PEER_ACCESS_UNSUPPORTED, d->CtxEnablePeerAccess(d, zero, 0));
-  IS(PEER_ACCESS_NOT_ENABLED, d->CtxDisablePeerAccess(d, one));
-  OK(d->CtxEnablePeerAccess(d, one, 0));
-  IS(PEER_ACCESS_ALREADY_ENABLED, d->CtxEnablePeerAccess(d, one, 0));
-  OK(d->CtxDisablePeerAccess(d, one));
-  IS(PEER_ACCESS_NOT_ENABLED, d->CtxDisablePeerAccess(d, one));
-  OK(d->CtxEnablePeerAccess(d, one, 0));
-  OK(d->DevicePrimaryCtxRelease(d, 1));
-  OK(d->DevicePrimaryCtxRelease(d, 1));
-  IS(INVALID_CONTEXT, d->CtxDisablePeerAccess(d, one));
-  OK(d->DevicePrimaryCtxRetain(d, &one, 1));
-  OK(d->CtxEnablePeerAccess(d, one, 0)); /* a new context starts without */
+  assert_cu(d->DevicePrimaryCtxRetain(d, &one, 1));
+  assert_cu(d->CtxGetCurrent(d, &zero));
+  assert_cu_error(PEER_ACCESS_UNSUPPORTED, d->CtxEnablePeerAccess(d, zero, 0));
+  assert_cu_error(PEER_ACCESS_NOT_ENABLED, d->CtxDisablePeerAccess(d, one));
+  assert_cu(d->CtxEnablePeerAccess(d, one, 0));
+  assert_cu_error(PEER_ACCESS_ALREADY_ENABLED, d->CtxEnablePeerAccess(d, one, 0));
+  assert_cu(d->CtxDisablePeerAccess(d, one));
+  assert_cu_error(PEER_ACCESS_NOT_ENABLED, d->CtxDisablePeerAccess(d, one));
+  assert_cu(d->CtxEnablePeerAccess(d, one, 0));
+  assert_cu(d->DevicePrimaryCtxRelease(d, 1));
+  assert_cu(d->DevicePrimaryCtxRelease(d, 1));
+  assert_cu_error(INVALID_CONTEXT, d->CtxDisablePeerAccess(d, one));
+  assert_cu(d->DevicePrimaryCtxRetain(d, &one, 1));
+  assert_cu(d->CtxEnablePeerAccess(d, one, 0)); /* a new context has none */
   weir_driver_close(d);
 }
 
@@ -342,50 +342,50 @@ static void test_capacity_is_exact_to_the_byte(void **state) {
   const size_t capacity = 1000003;
   weir_driver *d = open_ledger(2, capacity);
   weir_cu_deviceptr a, b, c, unwritten = 7;
-  IS(OUT_OF_MEMORY, d->MemAlloc(d, &unwritten, capacity + 1));
-  IS(OUT_OF_MEMORY, d->MemAlloc(d, &unwritten, SIZE_MAX));
-  OK(d->MemAlloc(d, &a, capacity));
+  assert_cu_error(OUT_OF_MEMORY, d->MemAlloc(d, &unwritten, capacity + 1));
+  assert_cu_error(OUT_OF_MEMORY, d->MemAlloc(d, &unwritten, SIZE_MAX));
+  assert_cu(d->MemAlloc(d, &a, capacity));
   assert_int_equal(free_bytes(d), 0);
-  IS(OUT_OF_MEMORY, d->MemAlloc(d, &unwritten, 1));
+  assert_cu_error(OUT_OF_MEMORY, d->MemAlloc(d, &unwritten, 1));
   assert_int_equal(unwritten, 7);
-  OK(d->MemFree(d, a));
-  OK(d->MemAlloc(d, &a, 1));
-  OK(d->MemAlloc(d, &b, capacity - 2));
+  assert_cu(d->MemFree(d, a));
+  assert_cu(d->MemAlloc(d, &a, 1));
+  assert_cu(d->MemAlloc(d, &b, capacity - 2));
   assert_int_equal(free_bytes(d), 1);
-  IS(OUT_OF_MEMORY, d->MemAlloc(d, &unwritten, 2));
-  OK(d->MemAlloc(d, &c, 1));
+  assert_cu_error(OUT_OF_MEMORY, d->MemAlloc(d, &unwritten, 2));
+  assert_cu(d->MemAlloc(d, &c, 1));
   assert_int_equal(free_bytes(d), 0);
 
-  /* The other device has memory of its own. */
+  /* The other device has its own memory. */
   weir_cu_context one;
-  OK(d->DevicePrimaryCtxRetain(d, &one, 1));
-  OK(d->CtxSetCurrent(d, one));
+  assert_cu(d->DevicePrimaryCtxRetain(d, &one, 1));
+  assert_cu(d->CtxSetCurrent(d, one));
   assert_int_equal(free_bytes(d), capacity);
-  OK(d->MemFree(d, b)); /* freeing needs no particular device */
+  assert_cu(d->MemFree(d, b)); /* freeing needs no particular device */
   assert_int_equal(free_bytes(d), capacity);
   weir_driver_close(d);
 }
 
-static void test_free_takes_the_very_pointer(void **state) {
+static void test_free_needs_the_exact_pointer(void **state) {
   (void)state;
   weir_driver *d = open_ledger(1, GIB);
   weir_cu_deviceptr p = 0;
   void *host;
-  OK(d->MemAlloc(d, &p, 3 * PAGE));
-  OK(d->MemHostAlloc(d, &host, 64, 0));
+  assert_cu(d->MemAlloc(d, &p, 3 * PAGE));
+  assert_cu(d->MemHostAlloc(d, &host, 64, 0));
   assert_int_equal(p % PAGE, 0);
-  IS(INVALID_VALUE, d->MemAlloc(d, &p, 0));
-  IS(INVALID_VALUE, d->MemFree(d, p + 1));
-  IS(INVALID_VALUE, d->MemFree(d, p + PAGE));
-  IS(INVALID_VALUE, d->MemFree(d, 0x1234000));
-  IS(INVALID_VALUE, d->MemFree(d, UINT64_MAX));
+  assert_cu_error(INVALID_VALUE, d->MemAlloc(d, &p, 0));
+  assert_cu_error(INVALID_VALUE, d->MemFree(d, p + 1));
+  assert_cu_error(INVALID_VALUE, d->MemFree(d, p + PAGE));
+  assert_cu_error(INVALID_VALUE, d->MemFree(d, 0x1234000));
+  assert_cu_error(INVALID_VALUE, d->MemFree(d, UINT64_MAX));
   for (int bit = 21; bit < 64; bit++)
     if (p != (weir_cu_deviceptr)1 << bit)
-      IS(INVALID_VALUE, d->MemFree(d, (weir_cu_deviceptr)1 << bit));
-  IS(INVALID_VALUE, d->MemFree(d, (uintptr_t)host));
-  OK(d->MemFree(d, 0));
-  OK(d->MemFree(d, p));
-  IS(INVALID_VALUE, d->MemFree(d, p));
+      assert_cu_error(INVALID_VALUE, d->MemFree(d, (weir_cu_deviceptr)1 << bit));
+  assert_cu_error(INVALID_VALUE, d->MemFree(d, (uintptr_t)host));
+  assert_cu(d->MemFree(d, 0));
+  assert_cu(d->MemFree(d, p));
+  assert_cu_error(INVALID_VALUE, d->MemFree(d, p));
   assert_int_equal(free_bytes(d), GIB);
   weir_driver_close(d);
 }
@@ -395,13 +395,13 @@ static void test_interior_pointers_find_their_allocation(void **state) {
   weir_driver *d = open_ledger(1, GIB);
   weir_cu_deviceptr p, base;
   size_t bytes;
-  OK(d->MemAlloc(d, &p, 5 * PAGE - 100));
-  OK(d->MemGetAddressRange(d, &base, &bytes, p + 5 * PAGE - 101));
+  assert_cu(d->MemAlloc(d, &p, 5 * PAGE - 100));
+  assert_cu(d->MemGetAddressRange(d, &base, &bytes, p + 5 * PAGE - 101));
   assert_int_equal(base, p);
   assert_int_equal(bytes, 5 * PAGE - 100);
-  OK(d->MemGetAddressRange(d, NULL, NULL, p));
-  IS(NOT_FOUND, d->MemGetAddressRange(d, &base, &bytes, p + 5 * PAGE - 100));
-  IS(NOT_FOUND, d->MemGetAddressRange(d, &base, &bytes, p - 1));
+  assert_cu(d->MemGetAddressRange(d, NULL, NULL, p));
+  assert_cu_error(NOT_FOUND, d->MemGetAddressRange(d, &base, &bytes, p + 5 * PAGE - 100));
+  assert_cu_error(NOT_FOUND, d->MemGetAddressRange(d, &base, &bytes, p - 1));
 
   unsigned type = 0;
   int ordinal = 7;
@@ -410,15 +410,15 @@ static void test_interior_pointers_find_their_allocation(void **state) {
   weir_cu_context context = NULL, current = NULL;
   weir_cu_deviceptr start = 0;
   void *host = NULL;
-  OK(d->CtxGetCurrent(d, &current));
-  OK(d->PointerGetAttribute(d, &type, WEIR_CU_POINTER_ATTR_MEMORY_TYPE, p + 9));
-  OK(d->PointerGetAttribute(d, &ordinal, WEIR_CU_POINTER_ATTR_DEVICE_ORDINAL, p + 9));
-  OK(d->PointerGetAttribute(d, mapped, WEIR_CU_POINTER_ATTR_MAPPED, p + 9));
-  OK(d->PointerGetAttribute(d, &context, WEIR_CU_POINTER_ATTR_CONTEXT, p + 9));
-  OK(d->PointerGetAttribute(d, &start, WEIR_CU_POINTER_ATTR_RANGE_START, p + 9));
-  OK(d->PointerGetAttribute(d, &bytes, WEIR_CU_POINTER_ATTR_RANGE_SIZE, p + 9));
-  OK(d->PointerGetAttribute(d, &base, WEIR_CU_POINTER_ATTR_DEVICE_POINTER, p + 9));
-  OK(d->PointerGetAttribute(d, &id, WEIR_CU_POINTER_ATTR_BUFFER_ID, p + 9));
+  assert_cu(d->CtxGetCurrent(d, &current));
+  assert_cu(d->PointerGetAttribute(d, &type, WEIR_CU_POINTER_ATTR_MEMORY_TYPE, p + 9));
+  assert_cu(d->PointerGetAttribute(d, &ordinal, WEIR_CU_POINTER_ATTR_DEVICE_ORDINAL, p + 9));
+  assert_cu(d->PointerGetAttribute(d, mapped, WEIR_CU_POINTER_ATTR_MAPPED, p + 9));
+  assert_cu(d->PointerGetAttribute(d, &context, WEIR_CU_POINTER_ATTR_CONTEXT, p + 9));
+  assert_cu(d->PointerGetAttribute(d, &start, WEIR_CU_POINTER_ATTR_RANGE_START, p + 9));
+  assert_cu(d->PointerGetAttribute(d, &bytes, WEIR_CU_POINTER_ATTR_RANGE_SIZE, p + 9));
+  assert_cu(d->PointerGetAttribute(d, &base, WEIR_CU_POINTER_ATTR_DEVICE_POINTER, p + 9));
+  assert_cu(d->PointerGetAttribute(d, &id, WEIR_CU_POINTER_ATTR_BUFFER_ID, p + 9));
   assert_int_equal(type, WEIR_CU_MEMORY_TYPE_DEVICE);
   assert_int_equal(ordinal, 0);
   assert_int_equal(mapped[0], 1);
@@ -427,15 +427,15 @@ static void test_interior_pointers_find_their_allocation(void **state) {
   assert_int_equal(start, p);
   assert_int_equal(bytes, 5 * PAGE - 100);
   assert_int_equal(base, p + 9);
-  IS(INVALID_VALUE, d->PointerGetAttribute(d, &host, WEIR_CU_POINTER_ATTR_HOST_POINTER, p));
-  IS(INVALID_VALUE, d->PointerGetAttribute(d, &type, 999, p));
-  IS(INVALID_VALUE, d->PointerGetAttribute(d, &type, WEIR_CU_POINTER_ATTR_MEMORY_TYPE, (uintptr_t)&type));
+  assert_cu_error(INVALID_VALUE, d->PointerGetAttribute(d, &host, WEIR_CU_POINTER_ATTR_HOST_POINTER, p));
+  assert_cu_error(INVALID_VALUE, d->PointerGetAttribute(d, &type, 999, p));
+  assert_cu_error(INVALID_VALUE, d->PointerGetAttribute(d, &type, WEIR_CU_POINTER_ATTR_MEMORY_TYPE, (uintptr_t)&type));
 
-  /* The same address later is another buffer. */
-  OK(d->MemFree(d, p));
-  OK(d->MemAlloc(d, &base, 5 * PAGE));
+  /* The same address is another buffer later. */
+  assert_cu(d->MemFree(d, p));
+  assert_cu(d->MemAlloc(d, &base, 5 * PAGE));
   assert_int_equal(base, p);
-  OK(d->PointerGetAttribute(d, &other_id, WEIR_CU_POINTER_ATTR_BUFFER_ID, p));
+  assert_cu(d->PointerGetAttribute(d, &other_id, WEIR_CU_POINTER_ATTR_BUFFER_ID, p));
   assert_int_not_equal(id, other_id);
   weir_driver_close(d);
 }
@@ -447,17 +447,17 @@ static void test_many_live_allocations(void **state) {
   weir_cu_deviceptr *p = malloc(COUNT * sizeof *p), base;
   size_t bytes;
   for (size_t i = 0; i < COUNT; i++)
-    OK(d->MemAlloc(d, &p[i], 1 + i % 7 * PAGE));
+    assert_cu(d->MemAlloc(d, &p[i], 1 + i % 7 * PAGE));
   for (size_t i = 0; i < COUNT; i++) {
-    OK(d->MemGetAddressRange(d, &base, &bytes, p[i] + i % 7 * PAGE));
+    assert_cu(d->MemGetAddressRange(d, &base, &bytes, p[i] + i % 7 * PAGE));
     assert_int_equal(base, p[i]);
     assert_int_equal(bytes, 1 + i % 7 * PAGE);
   }
   for (size_t i = 0; i < COUNT; i++)
-    OK(d->MemFree(d, p[i * 7919 % COUNT]));
+    assert_cu(d->MemFree(d, p[i * 7919 % COUNT]));
   assert_int_equal(free_bytes(d), 4096 * GIB);
   for (size_t i = 0; i < COUNT; i++)
-    IS(INVALID_VALUE, d->MemFree(d, p[i]));
+    assert_cu_error(INVALID_VALUE, d->MemFree(d, p[i]));
   free(p);
   weir_driver_close(d);
 }
@@ -471,10 +471,10 @@ static void test_the_same_calls_get_the_same_addresses(void **state) {
     uint64_t r = next_random(&seed);
     int i = (int)(r % 64);
     size_t bytes = 1 + (r >> 8) % (40 * PAGE);
-    OK(first->MemFree(first, a[i]));
-    OK(second->MemFree(second, b[i]));
-    OK(first->MemAlloc(first, &a[i], bytes));
-    OK(second->MemAlloc(second, &b[i], bytes));
+    assert_cu(first->MemFree(first, a[i]));
+    assert_cu(second->MemFree(second, b[i]));
+    assert_cu(first->MemAlloc(first, &a[i], bytes));
+    assert_cu(second->MemAlloc(second, &b[i], bytes));
     assert_int_equal(a[i], b[i]);
   }
   weir_driver_close(first);
@@ -505,11 +505,11 @@ static weir_driver *open_placed(placement *p, unsigned long long bytes) {
   options.place = place_next;
   options.place_context = p;
   weir_driver *d = NULL;
-  assert_int_equal(weir_driver_open_ledger(&options, &d), WEIR_OK);
-  OK(d->Init(d, 0));
+  assert_ok(weir_driver_open_ledger(&options, &d));
+  assert_cu(d->Init(d, 0));
   weir_cu_context context;
-  OK(d->DevicePrimaryCtxRetain(d, &context, 0));
-  OK(d->CtxSetCurrent(d, context));
+  assert_cu(d->DevicePrimaryCtxRetain(d, &context, 0));
+  assert_cu(d->CtxSetCurrent(d, context));
   return d;
 }
 
@@ -518,84 +518,84 @@ static void test_placed_addresses(void **state) {
   placement place = {.next = 0x7f0000000200};
   weir_driver *d = open_placed(&place, GIB);
   weir_cu_deviceptr a, b, c;
-  OK(d->MemAlloc(d, &a, 1000));
+  assert_cu(d->MemAlloc(d, &a, 1000));
   assert_int_equal(a, 0x7f0000000200);
   assert_int_equal(place.call, WEIR_CALL_MemAlloc);
   assert_int_equal(place.bytes, 1000);
 
-  /* The ledger chooses when it is left to. */
+  /* The ledger chooses if the callback returns 0. */
   place.next = 0;
-  OK(d->MemAlloc(d, &b, 1000));
+  assert_cu(d->MemAlloc(d, &b, 1000));
   assert_int_not_equal(a, b);
 
-  /* Over a live range, from either side, or past the last address: a replay that went astray. */
+  /* Overlaps a live range, or exceeds the address space, as in a replay that has diverged. */
   size_t before = free_bytes(d);
   place.next = 0x7f0000000200 + 999;
-  IS(INVALID_VALUE, d->MemAlloc(d, &c, 10));
+  assert_cu_error(INVALID_VALUE, d->MemAlloc(d, &c, 10));
   place.next = 0x7f0000000200 - 9;
-  IS(INVALID_VALUE, d->MemAlloc(d, &c, 10));
+  assert_cu_error(INVALID_VALUE, d->MemAlloc(d, &c, 10));
   place.next = b;
-  IS(INVALID_VALUE, d->MemAlloc(d, &c, 1));
+  assert_cu_error(INVALID_VALUE, d->MemAlloc(d, &c, 1));
   place.next = b - 1;
-  IS(INVALID_VALUE, d->MemAlloc(d, &c, PAGE));
+  assert_cu_error(INVALID_VALUE, d->MemAlloc(d, &c, PAGE));
   place.next = UINT64_MAX;
-  IS(INVALID_VALUE, d->MemAlloc(d, &c, 2));
+  assert_cu_error(INVALID_VALUE, d->MemAlloc(d, &c, 2));
   assert_int_equal(free_bytes(d), before);
   const weir_cu_deviceptr fine[] = {0x7f0000000200 + 1000, 0x7f0000000200 - 10, b + 1000, b - 10, 1ull << 60,
                                     UINT64_MAX - 9};
-  for (size_t i = 0; i < sizeof fine / sizeof fine[0]; i++) { /* right before and behind, and far away */
+  for (size_t i = 0; i < sizeof fine / sizeof fine[0]; i++) { /* adjacent on both sides, and far away */
     place.next = fine[i];
-    OK(d->MemAlloc(d, &c, 10));
+    assert_cu(d->MemAlloc(d, &c, 10));
     assert_int_equal(c, fine[i]);
-    OK(d->MemGetAddressRange(d, &c, NULL, fine[i] + 9));
+    assert_cu(d->MemGetAddressRange(d, &c, NULL, fine[i] + 9));
     assert_int_equal(c, fine[i]);
-    OK(d->MemFree(d, c));
+    assert_cu(d->MemFree(d, c));
   }
-  OK(d->MemFree(d, a));
+  assert_cu(d->MemFree(d, a));
   place.next = 0x7f0000000200;
-  OK(d->MemAlloc(d, &a, 5000));
+  assert_cu(d->MemAlloc(d, &a, 5000));
 
-  /* Nobody is asked for what there is no memory for. */
+  /* The callback is not called if the memory is exhausted. */
   int asked = place.asked;
-  IS(OUT_OF_MEMORY, d->MemAlloc(d, &c, GIB));
+  assert_cu_error(OUT_OF_MEMORY, d->MemAlloc(d, &c, GIB));
   assert_int_equal(place.asked, asked);
 
   place.next = 0x600000000000;
-  OK(d->MemAddressReserve(d, &c, 4 * PAGE, 0, 0, 0));
+  assert_cu(d->MemAddressReserve(d, &c, 4 * PAGE, 0, 0, 0));
   assert_int_equal(c, 0x600000000000);
   assert_int_equal(place.call, WEIR_CALL_MemAddressReserve);
   place.next = 0x600000000000 + 3 * PAGE;
-  IS(INVALID_VALUE, d->MemAddressReserve(d, &b, PAGE, 0, 0, 0));
-  place.next = 0x600000000000 + 4 * PAGE + 512; /* no page begins there */
-  IS(INVALID_VALUE, d->MemAddressReserve(d, &b, PAGE, 0, 0, 0));
+  assert_cu_error(INVALID_VALUE, d->MemAddressReserve(d, &b, PAGE, 0, 0, 0));
+  place.next = 0x600000000000 + 4 * PAGE + 512; /* not aligned to a page */
+  assert_cu_error(INVALID_VALUE, d->MemAddressReserve(d, &b, PAGE, 0, 0, 0));
   weir_driver_close(d);
 }
 
-/* A history that was recorded on a ledger has a ledger's addresses. */
+/* A recording from a ledger has addresses of a ledger. */
 static void test_placed_addresses_in_the_ledgers_own_space(void **state) {
   (void)state;
   weir_driver *recorder = open_ledger(1, 80 * GIB);
   weir_cu_deviceptr recorded[100], p, base;
   for (int i = 0; i < 100; i++)
-    OK(recorder->MemAlloc(recorder, &recorded[i], (size_t)(1 + i % 5) * PAGE));
+    assert_cu(recorder->MemAlloc(recorder, &recorded[i], (size_t)(1 + i % 5) * PAGE));
   weir_driver_close(recorder);
 
   placement place = {0};
   weir_driver *d = open_placed(&place, 80 * GIB);
   for (int i = 99; i >= 0; i -= 2) {
     place.next = recorded[i];
-    OK(d->MemAlloc(d, &p, (size_t)(1 + i % 5) * PAGE));
+    assert_cu(d->MemAlloc(d, &p, (size_t)(1 + i % 5) * PAGE));
   }
   place.next = 0;
   for (int i = 0; i < 200; i++) {
-    OK(d->MemAlloc(d, &p, (size_t)(1 + i % 5) * PAGE));
+    assert_cu(d->MemAlloc(d, &p, (size_t)(1 + i % 5) * PAGE));
     for (int k = 1; k < 100; k += 2)
       assert_int_not_equal(p, recorded[k]);
   }
   for (int i = 1; i < 100; i += 2) {
-    OK(d->MemGetAddressRange(d, &base, NULL, recorded[i] + 77));
+    assert_cu(d->MemGetAddressRange(d, &base, NULL, recorded[i] + 77));
     assert_int_equal(base, recorded[i]);
-    OK(d->MemFree(d, recorded[i]));
+    assert_cu(d->MemFree(d, recorded[i]));
   }
   weir_driver_close(d);
 }
@@ -608,22 +608,22 @@ static void test_host_memory(void **state) {
   void *a = NULL, *b = NULL;
   weir_cu_deviceptr p;
   unsigned type;
-  OK(d->MemHostAlloc(d, &a, 100, WEIR_CU_MEMHOSTALLOC_PORTABLE));
-  OK(d->MemHostAlloc(d, &b, 200 * GIB, 0)); /* books only: the host has no capacity here */
+  assert_cu(d->MemHostAlloc(d, &a, 100, WEIR_CU_MEMHOSTALLOC_PORTABLE));
+  assert_cu(d->MemHostAlloc(d, &b, 200 * GIB, 0)); /* the ledger does not limit host memory */
   assert_ptr_not_equal(a, b);
   assert_int_equal(free_bytes(d), GIB);
-  IS(INVALID_VALUE, d->MemHostAlloc(d, &b, 10, 64));
-  OK(d->MemHostGetDevicePointer(d, &p, (char *)a + 10, 0));
+  assert_cu_error(INVALID_VALUE, d->MemHostAlloc(d, &b, 10, 64));
+  assert_cu(d->MemHostGetDevicePointer(d, &p, (char *)a + 10, 0));
   assert_int_equal(p, (uintptr_t)a + 10);
-  IS(INVALID_VALUE, d->MemHostGetDevicePointer(d, &p, a, 1));
-  IS(INVALID_VALUE, d->MemHostGetDevicePointer(d, &p, &p, 0));
-  OK(d->PointerGetAttribute(d, &type, WEIR_CU_POINTER_ATTR_MEMORY_TYPE, (uintptr_t)a));
+  assert_cu_error(INVALID_VALUE, d->MemHostGetDevicePointer(d, &p, a, 1));
+  assert_cu_error(INVALID_VALUE, d->MemHostGetDevicePointer(d, &p, &p, 0));
+  assert_cu(d->PointerGetAttribute(d, &type, WEIR_CU_POINTER_ATTR_MEMORY_TYPE, (uintptr_t)a));
   assert_int_equal(type, WEIR_CU_MEMORY_TYPE_HOST);
-  IS(INVALID_VALUE, d->MemFreeHost(d, (char *)a + 8));
-  OK(d->MemFreeHost(d, a));
-  IS(INVALID_VALUE, d->MemFreeHost(d, a));
-  OK(d->MemFreeHost(d, NULL));
-  OK(d->MemHostAlloc(d, &a, 0, 0));
+  assert_cu_error(INVALID_VALUE, d->MemFreeHost(d, (char *)a + 8));
+  assert_cu(d->MemFreeHost(d, a));
+  assert_cu_error(INVALID_VALUE, d->MemFreeHost(d, a));
+  assert_cu(d->MemFreeHost(d, NULL));
+  assert_cu(d->MemHostAlloc(d, &a, 0, 0));
   assert_null(a);
   weir_driver_close(d);
 }
@@ -633,23 +633,23 @@ static void test_registered_memory(void **state) {
   weir_driver *d = open_ledger(1, GIB);
   static char memory[8192];
   weir_cu_deviceptr p;
-  OK(d->MemHostRegister(d, memory, 4096, 0));
-  IS(HOST_MEMORY_ALREADY_REGISTERED, d->MemHostRegister(d, memory, 4096, 0));
-  IS(HOST_MEMORY_ALREADY_REGISTERED, d->MemHostRegister(d, memory + 4095, 2, 0));
-  OK(d->MemHostRegister(d, memory + 4096, 100, 0));
-  IS(INVALID_VALUE, d->MemHostRegister(d, NULL, 100, 0));
-  IS(INVALID_VALUE, d->MemHostRegister(d, memory, 0, 0));
-  IS(INVALID_VALUE, d->MemHostRegister(d, memory + 5000, 8, 64));
-  OK(d->MemHostGetDevicePointer(d, &p, memory + 7, 0));
+  assert_cu(d->MemHostRegister(d, memory, 4096, 0));
+  assert_cu_error(HOST_MEMORY_ALREADY_REGISTERED, d->MemHostRegister(d, memory, 4096, 0));
+  assert_cu_error(HOST_MEMORY_ALREADY_REGISTERED, d->MemHostRegister(d, memory + 4095, 2, 0));
+  assert_cu(d->MemHostRegister(d, memory + 4096, 100, 0));
+  assert_cu_error(INVALID_VALUE, d->MemHostRegister(d, NULL, 100, 0));
+  assert_cu_error(INVALID_VALUE, d->MemHostRegister(d, memory, 0, 0));
+  assert_cu_error(INVALID_VALUE, d->MemHostRegister(d, memory + 5000, 8, 64));
+  assert_cu(d->MemHostGetDevicePointer(d, &p, memory + 7, 0));
   assert_int_equal(p, (uintptr_t)memory + 7);
-  IS(INVALID_VALUE, d->MemHostUnregister(d, memory + 1));
-  IS(HOST_MEMORY_NOT_REGISTERED, d->MemHostUnregister(d, memory + 5000));
-  IS(INVALID_VALUE, d->MemFreeHost(d, memory));
-  IS(INVALID_VALUE, d->MemFree(d, (uintptr_t)memory));
-  OK(d->MemHostUnregister(d, memory));
-  IS(HOST_MEMORY_NOT_REGISTERED, d->MemHostUnregister(d, memory));
-  OK(d->MemAlloc(d, &p, 100));
-  IS(INVALID_VALUE, d->MemHostRegister(d, (void *)(uintptr_t)p, 10, 0));
+  assert_cu_error(INVALID_VALUE, d->MemHostUnregister(d, memory + 1));
+  assert_cu_error(HOST_MEMORY_NOT_REGISTERED, d->MemHostUnregister(d, memory + 5000));
+  assert_cu_error(INVALID_VALUE, d->MemFreeHost(d, memory));
+  assert_cu_error(INVALID_VALUE, d->MemFree(d, (uintptr_t)memory));
+  assert_cu(d->MemHostUnregister(d, memory));
+  assert_cu_error(HOST_MEMORY_NOT_REGISTERED, d->MemHostUnregister(d, memory));
+  assert_cu(d->MemAlloc(d, &p, 100));
+  assert_cu_error(INVALID_VALUE, d->MemHostRegister(d, (void *)(uintptr_t)p, 10, 0));
   weir_driver_close(d);
 }
 
@@ -666,7 +666,7 @@ int main(void) {
       cmocka_unit_test(test_a_context_leaves_other_devices_alone),
       cmocka_unit_test(test_peers),
       cmocka_unit_test(test_capacity_is_exact_to_the_byte),
-      cmocka_unit_test(test_free_takes_the_very_pointer),
+      cmocka_unit_test(test_free_needs_the_exact_pointer),
       cmocka_unit_test(test_interior_pointers_find_their_allocation),
       cmocka_unit_test(test_many_live_allocations),
       cmocka_unit_test(test_the_same_calls_get_the_same_addresses),

@@ -31,16 +31,16 @@ static int set_up(void **state) {
   x->back = make_event(d);
   x->done = make_event(d);
   x->unused = make_event(d);
-  OK(d->EventRecord(d, x->done, x->other));
-  OK(d->MemAlloc(d, &x->p, 4096));
-  OK(d->MemHostAlloc(d, &x->host, 64, 0));
-  OK(d->MemHostRegister(d, x->registered, sizeof x->registered, 0));
-  OK(d->ModuleLoadData(d, &x->module, SPIN_PTX));
+  assert_cu(d->EventRecord(d, x->done, x->other));
+  assert_cu(d->MemAlloc(d, &x->p, 4096));
+  assert_cu(d->MemHostAlloc(d, &x->host, 64, 0));
+  assert_cu(d->MemHostRegister(d, x->registered, sizeof x->registered, 0));
+  assert_cu(d->ModuleLoadData(d, &x->module, SPIN_PTX));
   weir_cu_mempool_props props = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, 0}};
-  OK(d->MemPoolCreate(d, &x->pool, &props));
-  OK(d->StreamBeginCapture(d, x->other, WEIR_CU_CAPTURE_GLOBAL));
-  OK(d->StreamEndCapture(d, x->other, &x->graph));
-  OK(d->GraphInstantiate(d, &x->exec, x->graph, 0));
+  assert_cu(d->MemPoolCreate(d, &x->pool, &props));
+  assert_cu(d->StreamBeginCapture(d, x->other, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu(d->StreamEndCapture(d, x->other, &x->graph));
+  assert_cu(d->GraphInstantiate(d, &x->exec, x->graph, 0));
   *state = x;
   return 0;
 }
@@ -56,25 +56,25 @@ static weir_cu_result work(scene *x, weir_cu_stream stream) { return x->d->Memse
 
 static int capture_status(scene *x, weir_cu_stream stream) {
   int status = -1;
-  OK(x->d->StreamIsCapturing(x->d, stream, &status));
+  assert_cu(x->d->StreamIsCapturing(x->d, stream, &status));
   return status;
 }
 
 static size_t node_count(scene *x, weir_cu_graph graph) {
   size_t count = 99;
-  OK(x->d->GraphGetNodes(x->d, graph, NULL, &count));
+  assert_cu(x->d->GraphGetNodes(x->d, graph, NULL, &count));
   return count;
 }
 
 /* Begins a capture on s with one node in it. */
 static void begin(scene *x, int mode) {
-  OK(x->d->StreamBeginCapture(x->d, x->s, mode));
-  OK(work(x, x->s));
+  assert_cu(x->d->StreamBeginCapture(x->d, x->s, mode));
+  assert_cu(work(x, x->s));
 }
 
-/* Makes `to` wait for where `from` is now. */
+/* Makes `to` wait for the current end of `from`. */
 static weir_cu_result wait_for(scene *x, weir_cu_stream to, weir_cu_stream from, weir_cu_event by) {
-  OK(x->d->EventRecord(x->d, by, from));
+  assert_cu(x->d->EventRecord(x->d, by, from));
   return x->d->StreamWaitEvent(x->d, to, by, 0);
 }
 
@@ -91,55 +91,56 @@ static void test_captured_work_is_done_at_launch(void **state) {
   weir_cu_graph_exec exec = NULL;
   int calls = 0, more_calls = 0;
   begin(x, WEIR_CU_CAPTURE_GLOBAL);
-  OK(d->LaunchHostFunc(d, x->s, count_up, &calls));
-  OK(d->MemcpyAsync(d, x->p, x->p + 100, 64, x->s));
-  OK(d->LaunchHostFunc(d, x->s, count_up, &more_calls));
-  OK(d->MemcpyAsync(d, x->p, x->p + 100, 0, x->s)); /* nothing to do, no node */
+  assert_cu(d->LaunchHostFunc(d, x->s, count_up, &calls));
+  assert_cu(d->MemcpyAsync(d, x->p, x->p + 100, 64, x->s));
+  assert_cu(d->LaunchHostFunc(d, x->s, count_up, &more_calls));
+  assert_cu(d->MemcpyAsync(d, x->p, x->p + 100, 0, x->s)); /* no work, so no node */
   assert_int_equal(calls, 0);
-  OK(end(x, &graph));
+  assert_cu(end(x, &graph));
   assert_int_equal(node_count(x, graph), 4);
   assert_int_equal(capture_status(x, x->s), WEIR_CU_CAPTURE_STATUS_NONE);
-  OK(d->GraphInstantiate(d, &exec, graph, WEIR_CU_GRAPH_AUTO_FREE_ON_LAUNCH));
-  OK(d->GraphDestroy(d, graph)); /* the executable stands alone */
+  assert_cu(d->GraphInstantiate(d, &exec, graph, WEIR_CU_GRAPH_AUTO_FREE_ON_LAUNCH));
+  assert_cu(d->GraphDestroy(d, graph)); /* the executable does not depend on the graph */
 
   float ms = 0;
-  OK(d->EventRecord(d, x->event, x->other));
+  assert_cu(d->EventRecord(d, x->event, x->other));
   for (int i = 1; i <= 3; i++) {
-    OK(d->GraphUpload(d, exec, x->other));
-    OK(d->GraphLaunch(d, exec, x->other));
+    assert_cu(d->GraphUpload(d, exec, x->other));
+    assert_cu(d->GraphLaunch(d, exec, x->other));
     assert_int_equal(calls, i);
     assert_int_equal(more_calls, i);
   }
-  OK(d->EventRecord(d, x->back, x->other));
-  OK(d->EventElapsedTime(d, &ms, x->event, x->back));
+  assert_cu(d->EventRecord(d, x->back, x->other));
+  assert_cu(d->EventElapsedTime(d, &ms, x->event, x->back));
   assert_true(ms == 0.012f);
-  OK(d->GraphExecDestroy(d, exec));
-  IS(INVALID_VALUE, d->GraphExecDestroy(d, exec));
-  IS(INVALID_VALUE, d->GraphLaunch(d, exec, x->other));
-  IS(INVALID_VALUE, d->GraphDestroy(d, graph));
-  IS(INVALID_VALUE, d->GraphInstantiate(d, &exec, graph, 0));
+  assert_cu(d->GraphExecDestroy(d, exec));
+  assert_cu_error(INVALID_VALUE, d->GraphExecDestroy(d, exec));
+  assert_cu_error(INVALID_VALUE, d->GraphLaunch(d, exec, x->other));
+  assert_cu_error(INVALID_VALUE, d->GraphDestroy(d, graph));
+  assert_cu_error(INVALID_VALUE, d->GraphInstantiate(d, &exec, graph, 0));
 }
 
 static void test_empty_graph(void **state) {
   scene *x = *state;
   weir_cu_graph graph = NULL;
   weir_cu_graph_exec exec;
-  OK(x->d->StreamBeginCapture(x->d, x->s, WEIR_CU_CAPTURE_GLOBAL));
-  OK(end(x, &graph));
+  assert_cu(x->d->StreamBeginCapture(x->d, x->s, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu(end(x, &graph));
   assert_int_equal(node_count(x, graph), 0);
-  OK(x->d->GraphInstantiate(x->d, &exec, graph, 0));
-  OK(x->d->GraphLaunch(x->d, exec, x->s));
-  IS(INVALID_VALUE, x->d->GraphInstantiate(x->d, &exec, graph, 1 << 20));
+  assert_cu(x->d->GraphInstantiate(x->d, &exec, graph, 0));
+  assert_cu(x->d->GraphLaunch(x->d, exec, x->s));
+  assert_cu_error(INVALID_VALUE, x->d->GraphInstantiate(x->d, &exec, graph, 1 << 20));
   uint64_t held = 7;
-  OK(x->d->DeviceGetGraphMemAttribute(x->d, 0, WEIR_CU_GRAPH_MEM_ATTR_RESERVED_CURRENT, &held));
+  assert_cu(x->d->DeviceGetGraphMemAttribute(x->d, 0, WEIR_CU_GRAPH_MEM_ATTR_RESERVED_CURRENT, &held));
   assert_int_equal(held, 0);
-  OK(x->d->DeviceGetGraphMemAttribute(x->d, 0, WEIR_CU_GRAPH_MEM_ATTR_USED_CURRENT, &held));
-  OK(x->d->DeviceGetGraphMemAttribute(x->d, 0, WEIR_CU_GRAPH_MEM_ATTR_RESERVED_HIGH, &held));
-  IS(INVALID_VALUE, x->d->DeviceGetGraphMemAttribute(x->d, 0, WEIR_CU_GRAPH_MEM_ATTR_RESERVED_HIGH + 1, &held));
-  IS(INVALID_VALUE, x->d->DeviceGetGraphMemAttribute(x->d, 0, -1, &held));
-  IS(INVALID_DEVICE, x->d->DeviceGetGraphMemAttribute(x->d, 1, WEIR_CU_GRAPH_MEM_ATTR_USED_HIGH, &held));
-  OK(x->d->DeviceGraphMemTrim(x->d, 0));
-  IS(INVALID_DEVICE, x->d->DeviceGraphMemTrim(x->d, 1));
+  assert_cu(x->d->DeviceGetGraphMemAttribute(x->d, 0, WEIR_CU_GRAPH_MEM_ATTR_USED_CURRENT, &held));
+  assert_cu(x->d->DeviceGetGraphMemAttribute(x->d, 0, WEIR_CU_GRAPH_MEM_ATTR_RESERVED_HIGH, &held));
+  assert_cu_error(INVALID_VALUE,
+                  x->d->DeviceGetGraphMemAttribute(x->d, 0, WEIR_CU_GRAPH_MEM_ATTR_RESERVED_HIGH + 1, &held));
+  assert_cu_error(INVALID_VALUE, x->d->DeviceGetGraphMemAttribute(x->d, 0, -1, &held));
+  assert_cu_error(INVALID_DEVICE, x->d->DeviceGetGraphMemAttribute(x->d, 1, WEIR_CU_GRAPH_MEM_ATTR_USED_HIGH, &held));
+  assert_cu(x->d->DeviceGraphMemTrim(x->d, 0));
+  assert_cu_error(INVALID_DEVICE, x->d->DeviceGraphMemTrim(x->d, 1));
 }
 
 static void test_dependencies_of_a_fork_and_a_join(void **state) {
@@ -147,41 +148,41 @@ static void test_dependencies_of_a_fork_and_a_join(void **state) {
   weir_driver *d = x->d;
   weir_cu_graph graph;
   begin(x, WEIR_CU_CAPTURE_GLOBAL);
-  OK(wait_for(x, x->other, x->s, x->event));
+  assert_cu(wait_for(x, x->other, x->s, x->event));
   assert_int_equal(capture_status(x, x->other), WEIR_CU_CAPTURE_STATUS_ACTIVE);
-  OK(work(x, x->s));
-  OK(work(x, x->other));
-  OK(wait_for(x, x->s, x->other, x->back));
+  assert_cu(work(x, x->s));
+  assert_cu(work(x, x->other));
+  assert_cu(wait_for(x, x->s, x->other, x->back));
 
   int status;
   unsigned long long id = 0, other_id = 1;
   const weir_cu_graph_node *at;
   size_t count = 0;
   weir_cu_graph open_graph;
-  OK(d->StreamGetCaptureInfo(d, x->s, &status, &id, &open_graph, &at, &count));
-  OK(d->StreamGetCaptureInfo(d, x->other, &status, &other_id, NULL, NULL, NULL));
+  assert_cu(d->StreamGetCaptureInfo(d, x->s, &status, &id, &open_graph, &at, &count));
+  assert_cu(d->StreamGetCaptureInfo(d, x->other, &status, &other_id, NULL, NULL, NULL));
   assert_int_equal(status, WEIR_CU_CAPTURE_STATUS_ACTIVE);
   assert_int_equal(id, other_id);
   assert_int_equal(count, 2);
   const weir_cu_graph_node front[2] = {at[0], at[1]};
   assert_int_equal(node_count(x, open_graph), 3);
-  OK(wait_for(x, x->blocking, x->s, x->event)); /* a third stream that waits for both */
-  OK(d->StreamGetCaptureInfo(d, x->blocking, &status, NULL, NULL, &at, &count));
+  assert_cu(wait_for(x, x->blocking, x->s, x->event)); /* a third stream that waits for both */
+  assert_cu(d->StreamGetCaptureInfo(d, x->blocking, &status, NULL, NULL, &at, &count));
   assert_int_equal(count, 2);
   assert_ptr_equal(at[1], front[1]);
-  IS(INVALID_VALUE, d->GraphDestroy(d, open_graph)); /* it is still being made */
-  OK(work(x, x->s));
-  OK(end(x, &graph));
+  assert_cu_error(INVALID_VALUE, d->GraphDestroy(d, open_graph)); /* it is still being captured */
+  assert_cu(work(x, x->s));
+  assert_cu(end(x, &graph));
   assert_ptr_equal(graph, open_graph);
 
   weir_cu_graph_node nodes[8], before[8];
   count = 8;
-  OK(d->GraphGetNodes(d, graph, nodes, &count));
+  assert_cu(d->GraphGetNodes(d, graph, nodes, &count));
   assert_int_equal(count, 4);
   const size_t expected[4] = {0, 1, 1, 2};
   for (int i = 0; i < 4; i++) {
     count = 8;
-    OK(d->GraphNodeGetDependencies(d, nodes[i], before, &count));
+    assert_cu(d->GraphNodeGetDependencies(d, nodes[i], before, &count));
     assert_int_equal(count, expected[i]);
   }
   for (int i = 0; i < 2; i++) {
@@ -189,14 +190,14 @@ static void test_dependencies_of_a_fork_and_a_join(void **state) {
     assert_ptr_equal(front[i], nodes[1 + i]);
   }
   count = 1;
-  OK(d->GraphNodeGetDependencies(d, nodes[3], before, &count));
+  assert_cu(d->GraphNodeGetDependencies(d, nodes[3], before, &count));
   assert_int_equal(count, 1);
   count = 3;
-  OK(d->GraphGetNodes(d, graph, before, &count));
+  assert_cu(d->GraphGetNodes(d, graph, before, &count));
   assert_int_equal(count, 3);
-  OK(d->GraphDestroy(d, graph));
+  assert_cu(d->GraphDestroy(d, graph));
   count = 8;
-  IS(INVALID_VALUE, d->GraphNodeGetDependencies(d, nodes[0], before, &count));
+  assert_cu_error(INVALID_VALUE, d->GraphNodeGetDependencies(d, nodes[0], before, &count));
 }
 
 static void test_dot_text(void **state) {
@@ -206,9 +207,9 @@ static void test_dot_text(void **state) {
   int fd = mkstemp(path);
   assert_true(fd >= 0);
   begin(x, WEIR_CU_CAPTURE_GLOBAL);
-  OK(x->d->MemcpyAsync(x->d, x->p, x->p + 64, 64, x->s));
-  OK(end(x, &graph));
-  OK(x->d->GraphDebugDotPrint(x->d, graph, path, 0));
+  assert_cu(x->d->MemcpyAsync(x->d, x->p, x->p + 64, 64, x->s));
+  assert_cu(end(x, &graph));
+  assert_cu(x->d->GraphDebugDotPrint(x->d, graph, path, 0));
   assert_true(read(fd, text, sizeof text - 1) > 0);
   close(fd);
   unlink(path);
@@ -216,28 +217,28 @@ static void test_dot_text(void **state) {
   assert_non_null(strstr(text, "MEMSET"));
   assert_non_null(strstr(text, "MEMCPY"));
   assert_non_null(strstr(text, " -> "));
-  IS(OPERATING_SYSTEM, x->d->GraphDebugDotPrint(x->d, graph, "/nonexistent/graph.dot", 0));
+  assert_cu_error(OPERATING_SYSTEM, x->d->GraphDebugDotPrint(x->d, graph, "/nonexistent/graph.dot", 0));
 }
 
 /* ---- The ends of a capture ---- */
 
-static void test_begin_and_end_in_their_places(void **state) {
+static void test_misplaced_begin_and_end(void **state) {
   scene *x = *state;
   weir_driver *d = x->d;
   weir_cu_graph graph = (weir_cu_graph)1;
-  IS(STREAM_CAPTURE_UNSUPPORTED, d->StreamBeginCapture(d, NULL, WEIR_CU_CAPTURE_GLOBAL));
-  IS(STREAM_CAPTURE_UNSUPPORTED, d->StreamBeginCapture(d, WEIR_CU_STREAM_LEGACY, WEIR_CU_CAPTURE_GLOBAL));
-  IS(INVALID_VALUE, d->StreamBeginCapture(d, x->s, 7));
-  IS(ILLEGAL_STATE, end(x, &graph));
+  assert_cu_error(STREAM_CAPTURE_UNSUPPORTED, d->StreamBeginCapture(d, NULL, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu_error(STREAM_CAPTURE_UNSUPPORTED, d->StreamBeginCapture(d, WEIR_CU_STREAM_LEGACY, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu_error(INVALID_VALUE, d->StreamBeginCapture(d, x->s, 7));
+  assert_cu_error(ILLEGAL_STATE, end(x, &graph));
   assert_null(graph);
   begin(x, WEIR_CU_CAPTURE_GLOBAL);
-  IS(ILLEGAL_STATE, d->StreamBeginCapture(d, x->s, WEIR_CU_CAPTURE_GLOBAL));
-  IS(INVALID_VALUE, d->StreamEndCapture(d, x->s, NULL));
-  OK(end(x, &graph));
-  IS(ILLEGAL_STATE, end(x, &graph));
-  OK(d->StreamBeginCapture(d, WEIR_CU_STREAM_PER_THREAD, WEIR_CU_CAPTURE_RELAXED));
-  OK(work(x, WEIR_CU_STREAM_PER_THREAD));
-  OK(d->StreamEndCapture(d, WEIR_CU_STREAM_PER_THREAD, &graph));
+  assert_cu_error(ILLEGAL_STATE, d->StreamBeginCapture(d, x->s, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu_error(INVALID_VALUE, d->StreamEndCapture(d, x->s, NULL));
+  assert_cu(end(x, &graph));
+  assert_cu_error(ILLEGAL_STATE, end(x, &graph));
+  assert_cu(d->StreamBeginCapture(d, WEIR_CU_STREAM_PER_THREAD, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(work(x, WEIR_CU_STREAM_PER_THREAD));
+  assert_cu(d->StreamEndCapture(d, WEIR_CU_STREAM_PER_THREAD, &graph));
   assert_int_equal(node_count(x, graph), 1);
 }
 
@@ -245,39 +246,39 @@ static void test_ending_on_another_stream_invalidates(void **state) {
   scene *x = *state;
   weir_cu_graph graph = (weir_cu_graph)1;
   begin(x, WEIR_CU_CAPTURE_RELAXED);
-  OK(wait_for(x, x->other, x->s, x->event));
-  IS(STREAM_CAPTURE_UNMATCHED, x->d->StreamEndCapture(x->d, x->other, &graph));
+  assert_cu(wait_for(x, x->other, x->s, x->event));
+  assert_cu_error(STREAM_CAPTURE_UNMATCHED, x->d->StreamEndCapture(x->d, x->other, &graph));
   assert_null(graph);
   assert_int_equal(capture_status(x, x->s), WEIR_CU_CAPTURE_STATUS_INVALIDATED);
-  IS(STREAM_CAPTURE_INVALIDATED, work(x, x->s));
-  IS(STREAM_CAPTURE_INVALIDATED, end(x, &graph));
+  assert_cu_error(STREAM_CAPTURE_INVALIDATED, work(x, x->s));
+  assert_cu_error(STREAM_CAPTURE_INVALIDATED, end(x, &graph));
   assert_int_equal(capture_status(x, x->s), WEIR_CU_CAPTURE_STATUS_NONE);
   assert_int_equal(capture_status(x, x->other), WEIR_CU_CAPTURE_STATUS_NONE);
-  OK(work(x, x->s));
+  assert_cu(work(x, x->s));
 }
 
 static void test_unjoined_work(void **state) {
   scene *x = *state;
   weir_cu_graph graph = (weir_cu_graph)1;
   begin(x, WEIR_CU_CAPTURE_RELAXED);
-  OK(wait_for(x, x->other, x->s, x->event));
-  OK(work(x, x->other));
-  IS(STREAM_CAPTURE_UNJOINED, end(x, &graph));
+  assert_cu(wait_for(x, x->other, x->s, x->event));
+  assert_cu(work(x, x->other));
+  assert_cu_error(STREAM_CAPTURE_UNJOINED, end(x, &graph));
   assert_null(graph);
   assert_int_equal(capture_status(x, x->other), WEIR_CU_CAPTURE_STATUS_NONE);
 
-  /* Work behind the join is unjoined too. */
+  /* Work after the join is unjoined too. */
   begin(x, WEIR_CU_CAPTURE_RELAXED);
-  OK(wait_for(x, x->other, x->s, x->event));
-  OK(work(x, x->other));
-  OK(wait_for(x, x->s, x->other, x->back));
-  OK(work(x, x->other));
-  IS(STREAM_CAPTURE_UNJOINED, end(x, &graph));
+  assert_cu(wait_for(x, x->other, x->s, x->event));
+  assert_cu(work(x, x->other));
+  assert_cu(wait_for(x, x->s, x->other, x->back));
+  assert_cu(work(x, x->other));
+  assert_cu_error(STREAM_CAPTURE_UNJOINED, end(x, &graph));
 
-  /* A stream that joined and did nothing leaves nothing open. */
+  /* A stream that joined without work need not be joined back. */
   begin(x, WEIR_CU_CAPTURE_RELAXED);
-  OK(wait_for(x, x->other, x->s, x->event));
-  OK(end(x, &graph));
+  assert_cu(wait_for(x, x->other, x->s, x->event));
+  assert_cu(end(x, &graph));
   assert_int_equal(capture_status(x, x->other), WEIR_CU_CAPTURE_STATUS_NONE);
 }
 
@@ -285,36 +286,36 @@ static void test_destroying_a_capturing_stream(void **state) {
   scene *x = *state;
   weir_cu_graph graph;
   begin(x, WEIR_CU_CAPTURE_GLOBAL);
-  OK(wait_for(x, x->other, x->s, x->event));
-  OK(wait_for(x, x->blocking, x->s, x->event));
-  OK(x->d->StreamDestroy(x->d, x->other)); /* one that joined */
+  assert_cu(wait_for(x, x->other, x->s, x->event));
+  assert_cu(wait_for(x, x->blocking, x->s, x->event));
+  assert_cu(x->d->StreamDestroy(x->d, x->other)); /* a stream that joined */
   assert_int_equal(capture_status(x, x->s), WEIR_CU_CAPTURE_STATUS_INVALIDATED);
-  IS(STREAM_CAPTURE_INVALIDATED, end(x, &graph));
+  assert_cu_error(STREAM_CAPTURE_INVALIDATED, end(x, &graph));
   assert_int_equal(capture_status(x, x->blocking), WEIR_CU_CAPTURE_STATUS_NONE);
   begin(x, WEIR_CU_CAPTURE_GLOBAL);
-  OK(x->d->StreamDestroy(x->d, x->s)); /* the first one */
-  OK(x->d->CtxSynchronize(x->d));
+  assert_cu(x->d->StreamDestroy(x->d, x->s)); /* the origin stream */
+  assert_cu(x->d->CtxSynchronize(x->d));
 }
 
-static void test_a_context_takes_its_captures_along(void **state) {
+static void test_captures_end_with_the_context(void **state) {
   scene *x = *state;
   weir_driver *d = x->d;
   weir_cu_context context;
   weir_cu_graph graph;
   weir_cu_graph_exec exec;
   begin(x, WEIR_CU_CAPTURE_GLOBAL);
-  OK(end(x, &graph));
-  OK(d->GraphInstantiate(d, &exec, graph, 0));
+  assert_cu(end(x, &graph));
+  assert_cu(d->GraphInstantiate(d, &exec, graph, 0));
   begin(x, WEIR_CU_CAPTURE_GLOBAL);
-  OK(d->StreamBeginCapture(d, WEIR_CU_STREAM_PER_THREAD, WEIR_CU_CAPTURE_GLOBAL));
-  OK(work(x, WEIR_CU_STREAM_PER_THREAD));
-  OK(d->DevicePrimaryCtxRelease(d, 0));
-  OK(d->DevicePrimaryCtxRetain(d, &context, 0));
-  OK(d->CtxSetCurrent(d, context));
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->StreamBeginCapture(d, WEIR_CU_STREAM_PER_THREAD, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu(work(x, WEIR_CU_STREAM_PER_THREAD));
+  assert_cu(d->DevicePrimaryCtxRelease(d, 0));
+  assert_cu(d->DevicePrimaryCtxRetain(d, &context, 0));
+  assert_cu(d->CtxSetCurrent(d, context));
+  assert_cu(d->CtxSynchronize(d));
   assert_int_equal(capture_status(x, WEIR_CU_STREAM_PER_THREAD), WEIR_CU_CAPTURE_STATUS_NONE);
-  IS(INVALID_VALUE, d->GraphDestroy(d, graph));
-  IS(INVALID_VALUE, d->GraphExecDestroy(d, exec));
+  assert_cu_error(INVALID_VALUE, d->GraphDestroy(d, graph));
+  assert_cu_error(INVALID_VALUE, d->GraphExecDestroy(d, exec));
 }
 
 /* ---- What a capture forbids ---- */
@@ -423,22 +424,22 @@ static weir_cu_result do_alloc_async(scene *x) {
 }
 static weir_cu_result do_wait_outside(scene *x) { return x->d->StreamWaitEvent(x->d, x->s, x->done, 0); }
 static weir_cu_result do_query_captured(scene *x) {
-  OK(x->d->EventRecord(x->d, x->event, x->s));
+  assert_cu(x->d->EventRecord(x->d, x->event, x->s));
   return x->d->EventQuery(x->d, x->event);
 }
 static weir_cu_result do_elapsed_captured(scene *x) {
   float ms;
-  OK(x->d->EventRecord(x->d, x->event, x->s));
-  IS(CAPTURED_EVENT, x->d->EventElapsedTime(x->d, &ms, x->event, x->done));
+  assert_cu(x->d->EventRecord(x->d, x->event, x->s));
+  assert_cu_error(CAPTURED_EVENT, x->d->EventElapsedTime(x->d, &ms, x->event, x->done));
   return x->d->EventElapsedTime(x->d, &ms, x->done, x->event);
 }
 static weir_cu_result do_destroy_captured(scene *x) {
-  OK(x->d->EventRecord(x->d, x->event, x->s));
+  assert_cu(x->d->EventRecord(x->d, x->event, x->s));
   return x->d->EventDestroy(x->d, x->event);
 }
 
-/* What an action answers in a capture that is not relaxed, and in a relaxed one; all but `keeps` invalidate when they
- * fail. */
+/* The result of an action in a strict and in a relaxed capture. A failing action invalidates the capture unless `keeps`
+ * is set. */
 static const struct {
   const char *name;
   action act;
@@ -506,7 +507,7 @@ static void test_every_action_in_every_mode(void **state) {
         scene *x = NULL;
         set_up((void **)&x);
         int exchanged = thread_mode;
-        OK(x->d->ThreadExchangeStreamCaptureMode(x->d, &exchanged));
+        assert_cu(x->d->ThreadExchangeStreamCaptureMode(x->d, &exchanged));
         assert_int_equal(exchanged, WEIR_CU_CAPTURE_GLOBAL);
         bool relaxed = mode == WEIR_CU_CAPTURE_RELAXED || thread_mode == WEIR_CU_CAPTURE_RELAXED;
         weir_cu_result expected = relaxed ? actions[i].relaxed : actions[i].strict;
@@ -530,23 +531,23 @@ static void test_the_legacy_stream_and_blocking_captures(void **state) {
   weir_driver *d = x->d;
   weir_cu_graph graph;
   int status;
-  OK(d->StreamBeginCapture(d, x->blocking, WEIR_CU_CAPTURE_RELAXED));
-  IS(STREAM_CAPTURE_IMPLICIT, d->StreamIsCapturing(d, NULL, &status));
-  IS(STREAM_CAPTURE_IMPLICIT, d->StreamGetCaptureInfo(d, NULL, &status, NULL, NULL, NULL, NULL));
+  assert_cu(d->StreamBeginCapture(d, x->blocking, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu_error(STREAM_CAPTURE_IMPLICIT, d->StreamIsCapturing(d, NULL, &status));
+  assert_cu_error(STREAM_CAPTURE_IMPLICIT, d->StreamGetCaptureInfo(d, NULL, &status, NULL, NULL, NULL, NULL));
   assert_int_equal(capture_status(x, x->s), WEIR_CU_CAPTURE_STATUS_NONE);
-  OK(work(x, x->blocking)); /* asking does no harm */
-  OK(d->StreamEndCapture(d, x->blocking, &graph));
+  assert_cu(work(x, x->blocking)); /* a query does not invalidate it */
+  assert_cu(d->StreamEndCapture(d, x->blocking, &graph));
   for (int way = 0; way < 5; way++) {
-    OK(d->StreamBeginCapture(d, x->blocking, WEIR_CU_CAPTURE_RELAXED));
+    assert_cu(d->StreamBeginCapture(d, x->blocking, WEIR_CU_CAPTURE_RELAXED));
     weir_cu_result result = way == 0   ? work(x, NULL)
                             : way == 1 ? d->StreamSynchronize(d, NULL)
                             : way == 2 ? d->StreamQuery(d, WEIR_CU_STREAM_LEGACY)
                             : way == 3 ? d->EventRecord(d, x->unused, NULL)
                                        : d->Memcpy(d, x->p, x->p + 64, 64);
-    IS(STREAM_CAPTURE_IMPLICIT, result);
-    IS(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, x->blocking, &graph));
+    assert_cu_error(STREAM_CAPTURE_IMPLICIT, result);
+    assert_cu_error(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, x->blocking, &graph));
   }
-  OK(work(x, NULL));
+  assert_cu(work(x, NULL));
 }
 
 static void test_merging_two_captures(void **state) {
@@ -554,17 +555,17 @@ static void test_merging_two_captures(void **state) {
   weir_driver *d = x->d;
   weir_cu_graph graph;
   begin(x, WEIR_CU_CAPTURE_RELAXED);
-  OK(d->StreamBeginCapture(d, x->other, WEIR_CU_CAPTURE_RELAXED));
-  OK(work(x, x->other));
-  IS(STREAM_CAPTURE_MERGE, wait_for(x, x->other, x->s, x->event));
-  IS(STREAM_CAPTURE_INVALIDATED, end(x, &graph));
-  IS(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, x->other, &graph));
+  assert_cu(d->StreamBeginCapture(d, x->other, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(work(x, x->other));
+  assert_cu_error(STREAM_CAPTURE_MERGE, wait_for(x, x->other, x->s, x->event));
+  assert_cu_error(STREAM_CAPTURE_INVALIDATED, end(x, &graph));
+  assert_cu_error(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, x->other, &graph));
 
-  /* An event of a capture that is over marks nothing any more, until it is recorded again. */
-  IS(INVALID_VALUE, d->EventQuery(d, x->event));
-  IS(INVALID_VALUE, d->StreamWaitEvent(d, x->other, x->event, 0));
-  OK(d->EventRecord(d, x->event, x->other));
-  OK(d->EventSynchronize(d, x->event));
+  /* An event of an ended capture cannot be used until it is recorded again. */
+  assert_cu_error(INVALID_VALUE, d->EventQuery(d, x->event));
+  assert_cu_error(INVALID_VALUE, d->StreamWaitEvent(d, x->other, x->event, 0));
+  assert_cu(d->EventRecord(d, x->event, x->other));
+  assert_cu(d->EventSynchronize(d, x->event));
 }
 
 static void test_two_captures_side_by_side(void **state) {
@@ -574,14 +575,14 @@ static void test_two_captures_side_by_side(void **state) {
   unsigned long long id_one, id_two;
   int status;
   begin(x, WEIR_CU_CAPTURE_RELAXED);
-  OK(d->StreamBeginCapture(d, x->other, WEIR_CU_CAPTURE_RELAXED));
-  OK(work(x, x->other));
-  OK(work(x, x->other));
-  OK(d->StreamGetCaptureInfo(d, x->s, &status, &id_one, NULL, NULL, NULL));
-  OK(d->StreamGetCaptureInfo(d, x->other, &status, &id_two, NULL, NULL, NULL));
+  assert_cu(d->StreamBeginCapture(d, x->other, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(work(x, x->other));
+  assert_cu(work(x, x->other));
+  assert_cu(d->StreamGetCaptureInfo(d, x->s, &status, &id_one, NULL, NULL, NULL));
+  assert_cu(d->StreamGetCaptureInfo(d, x->other, &status, &id_two, NULL, NULL, NULL));
   assert_int_not_equal(id_one, id_two);
-  OK(end(x, &one));
-  OK(d->StreamEndCapture(d, x->other, &two));
+  assert_cu(end(x, &one));
+  assert_cu(d->StreamEndCapture(d, x->other, &two));
   assert_int_equal(node_count(x, one), 1);
   assert_int_equal(node_count(x, two), 2);
 }
@@ -593,20 +594,21 @@ static void test_what_cannot_be_captured(void **state) {
   weir_cu_graph_exec exec;
   weir_cu_context context;
   weir_cu_deviceptr pooled;
-  OK(d->CtxGetCurrent(d, &context));
-  OK(d->MemAllocAsync(d, &pooled, 100, x->other));
+  assert_cu(d->CtxGetCurrent(d, &context));
+  assert_cu(d->MemAllocAsync(d, &pooled, 100, x->other));
   begin(x, WEIR_CU_CAPTURE_RELAXED);
-  IS(INVALID_VALUE, d->MemFreeAsync(d, pooled, x->s)); /* not the capture's own memory; does no harm */
-  OK(end(x, &graph));
-  OK(d->GraphInstantiate(d, &exec, graph, 0));
+  assert_cu_error(INVALID_VALUE,
+                  d->MemFreeAsync(d, pooled, x->s)); /* not memory of this capture; does not invalidate it */
+  assert_cu(end(x, &graph));
+  assert_cu(d->GraphInstantiate(d, &exec, graph, 0));
   begin(x, WEIR_CU_CAPTURE_RELAXED);
-  IS(STREAM_CAPTURE_UNSUPPORTED, d->GraphLaunch(d, exec, x->s));
-  IS(STREAM_CAPTURE_INVALIDATED, end(x, &graph));
+  assert_cu_error(STREAM_CAPTURE_UNSUPPORTED, d->GraphLaunch(d, exec, x->s));
+  assert_cu_error(STREAM_CAPTURE_INVALIDATED, end(x, &graph));
   begin(x, WEIR_CU_CAPTURE_RELAXED);
-  IS(STREAM_CAPTURE_UNSUPPORTED, d->MemcpyPeerAsync(d, x->p, context, x->p + 64, context, 64, x->s));
-  IS(STREAM_CAPTURE_INVALIDATED, end(x, &graph));
+  assert_cu_error(STREAM_CAPTURE_UNSUPPORTED, d->MemcpyPeerAsync(d, x->p, context, x->p + 64, context, 64, x->s));
+  assert_cu_error(STREAM_CAPTURE_INVALIDATED, end(x, &graph));
   int mode = 7;
-  IS(INVALID_VALUE, d->ThreadExchangeStreamCaptureMode(d, &mode));
+  assert_cu_error(INVALID_VALUE, d->ThreadExchangeStreamCaptureMode(d, &mode));
 }
 
 int main(void) {
@@ -616,11 +618,11 @@ int main(void) {
       TEST(test_empty_graph),
       TEST(test_dependencies_of_a_fork_and_a_join),
       TEST(test_dot_text),
-      TEST(test_begin_and_end_in_their_places),
+      TEST(test_misplaced_begin_and_end),
       TEST(test_ending_on_another_stream_invalidates),
       TEST(test_unjoined_work),
       TEST(test_destroying_a_capturing_stream),
-      TEST(test_a_context_takes_its_captures_along),
+      TEST(test_captures_end_with_the_context),
       cmocka_unit_test(test_every_action_in_every_mode),
       TEST(test_the_legacy_stream_and_blocking_captures),
       TEST(test_merging_two_captures),

@@ -1,5 +1,5 @@
 /*
- * The streams of a recorded history on the ledger: it did not make them, and how far they got is its owner's to say.
+ * Streams of a recording on the ledger: it did not create them, and a callback says how far they got.
  */
 #include "driver/ledger_fixture.h"
 
@@ -26,41 +26,41 @@ static void open_history(history *h) {
   assert_true(options.is_done == NULL);
   options.is_done = answer;
   options.is_done_context = h;
-  assert_int_equal(weir_driver_open_ledger(&options, &h->d), WEIR_OK);
+  assert_ok(weir_driver_open_ledger(&options, &h->d));
   weir_cu_context context;
-  OK(h->d->Init(h->d, 0));
-  OK(h->d->DevicePrimaryCtxRetain(h->d, &context, 0));
-  OK(h->d->CtxSetCurrent(h->d, context));
+  assert_cu(h->d->Init(h->d, 0));
+  assert_cu(h->d->DevicePrimaryCtxRetain(h->d, &context, 0));
+  assert_cu(h->d->CtxSetCurrent(h->d, context));
 }
 
-static void test_events_wait_for_the_owners_word(void **state) {
+static void test_events_complete_by_callback(void **state) {
   (void)state;
   history h;
   open_history(&h);
   weir_driver *d = h.d;
   weir_cu_event event = make_event(d), here = make_event(d);
   float ms;
-  OK(d->EventQuery(d, event)); /* not recorded */
-  OK(d->EventRecord(d, event, RECORDED));
-  OK(d->EventRecord(d, here, NULL));
+  assert_cu(d->EventQuery(d, event)); /* not recorded */
+  assert_cu(d->EventRecord(d, event, RECORDED));
+  assert_cu(d->EventRecord(d, here, NULL));
   assert_int_equal(h.asked, 0);
-  IS(NOT_READY, d->EventQuery(d, event));
+  assert_cu_error(NOT_READY, d->EventQuery(d, event));
   assert_ptr_equal(h.about, RECORDED);
-  IS(NOT_READY, d->EventElapsedTime(d, &ms, here, event));
+  assert_cu_error(NOT_READY, d->EventElapsedTime(d, &ms, here, event));
   h.done = true;
-  OK(d->EventQuery(d, event));
-  OK(d->EventElapsedTime(d, &ms, here, event));
+  assert_cu(d->EventQuery(d, event));
+  assert_cu(d->EventElapsedTime(d, &ms, here, event));
 
-  /* Done stays done; a new record asks anew. */
+  /* A completed record stays complete; a new record calls back again. */
   h.done = false;
-  OK(d->EventQuery(d, event));
-  OK(d->EventRecord(d, event, RECORDED));
-  IS(NOT_READY, d->EventQuery(d, event));
-  OK(d->EventSynchronize(d, event));
-  OK(d->EventQuery(d, event));
-  OK(d->EventRecord(d, event, RECORDED));
-  OK(d->EventRecord(d, event, NULL)); /* the last record counts */
-  OK(d->EventQuery(d, event));
+  assert_cu(d->EventQuery(d, event));
+  assert_cu(d->EventRecord(d, event, RECORDED));
+  assert_cu_error(NOT_READY, d->EventQuery(d, event));
+  assert_cu(d->EventSynchronize(d, event));
+  assert_cu(d->EventQuery(d, event));
+  assert_cu(d->EventRecord(d, event, RECORDED));
+  assert_cu(d->EventRecord(d, event, NULL)); /* the latest record counts */
+  assert_cu(d->EventQuery(d, event));
   weir_driver_close(d);
 }
 
@@ -73,13 +73,14 @@ static void test_streams_made_here_are_not_asked_about(void **state) {
   weir_cu_stream made = make_stream(d, WEIR_CU_STREAM_NON_BLOCKING);
   const weir_cu_stream streams[] = {NULL, WEIR_CU_STREAM_LEGACY, WEIR_CU_STREAM_PER_THREAD, made};
   for (int i = 0; i < 4; i++) {
-    OK(d->EventRecord(d, event, streams[i]));
-    OK(d->EventQuery(d, event));
+    assert_cu(d->EventRecord(d, event, streams[i]));
+    assert_cu(d->EventQuery(d, event));
   }
   assert_int_equal(h.asked, 0);
-  OK(d->StreamDestroy(d, made));
-  IS(INVALID_HANDLE, d->EventRecord(d, event, made)); /* destroyed, and not taken for one of the history's */
-  IS(INVALID_HANDLE, d->StreamQuery(d, made));
+  assert_cu(d->StreamDestroy(d, made));
+  assert_cu_error(INVALID_HANDLE,
+                  d->EventRecord(d, event, made)); /* destroyed, and not mistaken for a recorded stream */
+  assert_cu_error(INVALID_HANDLE, d->StreamQuery(d, made));
   weir_driver_close(d);
 }
 
@@ -91,29 +92,29 @@ static void test_the_rest_of_a_recorded_stream(void **state) {
   weir_cu_deviceptr p, pooled;
   weir_cu_event event = make_event(d);
   weir_cu_context context, current;
-  OK(d->MemAlloc(d, &p, 4096));
-  OK(d->MemsetD8Async(d, p, 0, 100, RECORDED));
-  OK(d->MemAllocAsync(d, &pooled, 100, RECORDED));
-  OK(d->MemFreeAsync(d, pooled, RECORDED));
-  OK(d->EventRecord(d, event, RECORDED));
-  OK(d->StreamWaitEvent(d, RECORDED, event, 0));
-  OK(d->StreamSynchronize(d, RECORDED));
-  OK(d->StreamGetCtx(d, RECORDED, &context));
-  OK(d->CtxGetCurrent(d, &current));
+  assert_cu(d->MemAlloc(d, &p, 4096));
+  assert_cu(d->MemsetD8Async(d, p, 0, 100, RECORDED));
+  assert_cu(d->MemAllocAsync(d, &pooled, 100, RECORDED));
+  assert_cu(d->MemFreeAsync(d, pooled, RECORDED));
+  assert_cu(d->EventRecord(d, event, RECORDED));
+  assert_cu(d->StreamWaitEvent(d, RECORDED, event, 0));
+  assert_cu(d->StreamSynchronize(d, RECORDED));
+  assert_cu(d->StreamGetCtx(d, RECORDED, &context));
+  assert_cu(d->CtxGetCurrent(d, &current));
   assert_ptr_equal(context, current);
-  IS(INVALID_HANDLE, d->StreamDestroy(d, RECORDED)); /* not made here, so not destroyed here */
+  assert_cu_error(INVALID_HANDLE, d->StreamDestroy(d, RECORDED)); /* not created here, so it cannot be destroyed */
   weir_driver_close(d);
 
-  /* Without an owner to ask there are no such streams. */
+  /* Without the callback there are no such streams. */
   d = open_ledger(1, 1 << 30);
   event = make_event(d);
-  IS(INVALID_HANDLE, d->EventRecord(d, event, RECORDED));
+  assert_cu_error(INVALID_HANDLE, d->EventRecord(d, event, RECORDED));
   weir_driver_close(d);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_events_wait_for_the_owners_word),
+      cmocka_unit_test(test_events_complete_by_callback),
       cmocka_unit_test(test_streams_made_here_are_not_asked_about),
       cmocka_unit_test(test_the_rest_of_a_recorded_stream),
   };

@@ -1,6 +1,6 @@
 /*
- * The ledger against a model of it that is slow and plainly right: arrays, searched from end to end. Both get the same
- * random calls, sensible and senseless ones, and must answer alike. A failure names its seed.
+ * Compares the ledger with a simple model: arrays that are searched linearly. Both get the same random calls, valid and
+ * invalid ones, and must return the same results. A failure prints the seed.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,8 +35,8 @@ typedef struct model {
   int step;
   const char *op;
   uint64_t capacity, used, pool_used, pool_reserved;
-  uint64_t place; /* what the ledger's question is answered with */
-  bool places;    /* somebody else places in this run */
+  uint64_t place; /* the result of the placement callback */
+  bool places;    /* placement is used in this run */
   range ranges[MOST];
   memory memories[MOST];
   mapping mappings[MOST];
@@ -56,7 +56,7 @@ static void require(const model *m, bool holds, const char *what) {
     fail_msg("seed %llu, step %d: %s: %s", (unsigned long long)m->seed, m->step, m->op, what);
 }
 
-/* ---- What the model knows ---- */
+/* ---- The model ---- */
 
 static bool touch(uint64_t a, uint64_t a_bytes, uint64_t b, uint64_t b_bytes) {
   return a < b + b_bytes && b < a + a_bytes;
@@ -92,8 +92,7 @@ static int mapping_holding(const model *m, uint64_t address) {
   return -1;
 }
 
-/* Whether [base, base + bytes) is made of whole mappings of one reservation: every mapping that touches it lies inside,
- * and together they are as long as it is. */
+/* Whether [base, base + bytes) consists of whole mappings of one reservation. */
 static bool whole_mappings(const model *m, uint64_t base, uint64_t bytes) {
   uint64_t sum = 0;
   int in = range_holding(m, base, bytes);
@@ -110,7 +109,7 @@ static bool whole_mappings(const model *m, uint64_t base, uint64_t bytes) {
   return sum == bytes;
 }
 
-/* Whether the same lies in one reservation and cuts no mapping. There may be none. */
+/* Whether the range lies in one reservation and cuts no mapping. It may have no mapping. */
 static bool can_unmap(const model *m, uint64_t base, uint64_t bytes) {
   int in = range_holding(m, base, bytes);
   if (bytes == 0 || bytes % PAGE != 0 || base % PAGE != 0 || in < 0 || m->ranges[in].is != RESERVED)
@@ -135,7 +134,7 @@ static void drop_memory_if_unused(model *m, int i) {
   memory *x = &m->memories[i];
   if (x->released && x->mappings == 0 && x->bytes != 0) {
     m->used -= x->bytes;
-    x->bytes = 0; /* the entry stays: its handle is one that must not work any more */
+    x->bytes = 0; /* the entry is kept: its handle must not work any more */
   }
 }
 
@@ -148,7 +147,7 @@ static void trim_pool(model *m, uint64_t keep) {
   }
 }
 
-/* ---- Arguments that are often, but not always, right ---- */
+/* ---- Arguments, mostly valid ---- */
 
 static uint64_t some_bytes(model *m) {
   switch (pick(m, 8)) {
@@ -157,7 +156,7 @@ static uint64_t some_bytes(model *m) {
   case 1:
     return 1 + pick(m, 3 * PAGE);
   case 2:
-    return m->capacity - m->used + pick(m, 3) - 1; /* all that is left, or a byte less or more; when full, 2^64 - 1 */
+    return m->capacity - m->used + pick(m, 3) - 1; /* all free bytes, or one less or more; if full, 2^64 - 1 */
   default:
     return (1 + pick(m, 6)) * PAGE;
   }
@@ -190,7 +189,7 @@ static uint64_t some_mapped_address(model *m) {
   return pick(m, 8) == 0 ? p->base + PAGE : p->base;
 }
 
-/* A length that fits what is mapped there, most of the time. */
+/* A length that usually matches the mapping. */
 static uint64_t some_mapped_bytes(model *m, uint64_t address) {
   uint64_t at = address;
   for (uint64_t count = 1 + pick(m, 3); count > 0; count--) {
@@ -208,7 +207,7 @@ static void choose_place(model *m, uint64_t unit) {
   m->place = 0;
   if (!m->places || pick(m, 4) == 0)
     return;
-  /* Crowded, so that places collide; some in the space from which the ledger takes its own. */
+  /* Dense, so that ranges collide; some in the space that the ledger itself uses. */
   m->place = pick(m, 5) == 0 ? ((uint64_t)1 << 48) + pick(m, 30) * PAGE
                              : (uint64_t)0x7f0000000000 + pick(m, 64 * PAGE / unit) * unit;
 }
@@ -361,7 +360,7 @@ static void op_map(model *m) {
   if (pick(m, 2) && m->range_count > 0) {
     const range *r = &m->ranges[pick(m, (uint64_t)m->range_count)];
     p = r->base + pick(m, 8) * PAGE;
-  } else if (m->mapping_count > 0) { /* right behind another, so that several lie side by side */
+  } else if (m->mapping_count > 0) { /* adjacent to another, so that several are contiguous */
     const mapping *before = &m->mappings[pick(m, (uint64_t)m->mapping_count)];
     p = before->base + before->bytes;
   }
@@ -466,11 +465,11 @@ static void run(uint64_t seed) {
   options.bytes = m->capacity;
   options.place = m->places ? answer_place : NULL;
   options.place_context = m;
-  assert_int_equal(weir_driver_open_ledger(&options, &m->d), WEIR_OK);
+  assert_ok(weir_driver_open_ledger(&options, &m->d));
   weir_cu_context context;
-  OK(m->d->Init(m->d, 0));
-  OK(m->d->DevicePrimaryCtxRetain(m->d, &context, 0));
-  OK(m->d->CtxSetCurrent(m->d, context));
+  assert_cu(m->d->Init(m->d, 0));
+  assert_cu(m->d->DevicePrimaryCtxRetain(m->d, &context, 0));
+  assert_cu(m->d->CtxSetCurrent(m->d, context));
 
   for (m->step = 0; m->step < STEPS; m->step++) {
     bool room = m->range_count < MOST - 1;

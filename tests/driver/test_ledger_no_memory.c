@@ -1,8 +1,8 @@
 /*
- * The ledger when the host has no memory: each allocation it makes fails once. The call that needed it says so, and the
- * books are as before.
+ * The ledger without host memory: each of its allocations fails once. The affected call reports it, and the state is
+ * unchanged.
  *
- * The test stands in for malloc and its like, which the sanitizers do as well: there it is waived.
+ * The test replaces malloc, as sanitizers do, so it is waived with them.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -19,8 +19,7 @@ static weir_cu_deviceptr place_far(void *context, weir_driver_call call, unsigne
   return call == WEIR_CALL_MemAlloc && *next != 0 ? (*next += 64 * PAGE) : 0;
 }
 
-/* One call of each kind that needs host memory, each twice at most: when it fails for want of it, it must succeed the
- * second time, and nothing may be lost in between. */
+/* Makes each call that needs host memory. If it fails, it must succeed when repeated, without a leak. */
 #define TRY(call)                                                                                                      \
   do {                                                                                                                 \
     weir_cu_result result_ = (call);                                                                                   \
@@ -54,7 +53,7 @@ static void script(weir_driver *d, weir_cu_deviceptr *next) {
   for (int i = 0; i < 3; i++) {
     TRY(d->MemAlloc(d, &placed, PAGE));
     if (i < 2)
-      OK(d->MemFree(d, placed));
+      assert_cu(d->MemFree(d, placed));
   }
   *next = 0;
   TRY(d->MemHostAlloc(d, &host, 100, 0));
@@ -85,24 +84,24 @@ static void script(weir_driver *d, weir_cu_deviceptr *next) {
   }
   size_t count = 0;
   TRY(d->StreamEndCapture(d, s, &graph));
-  OK(d->GraphGetNodes(d, graph, NULL, &count));
+  assert_cu(d->GraphGetNodes(d, graph, NULL, &count));
   assert_int_equal(count, 9);
   TRY(d->GraphInstantiate(d, &exec, graph, 0));
-  OK(d->GraphLaunch(d, exec, s));
+  assert_cu(d->GraphLaunch(d, exec, s));
 
-  counting = false; /* giving back needs nothing */
+  counting = false; /* releasing needs no memory */
   for (int i = 0; i < MANY; i++) {
-    OK(d->MemFree(d, plain[i]));
-    OK(d->MemUnmap(d, va + (weir_cu_deviceptr)i * 15 * PAGE, PAGE));
-    OK(d->MemRelease(d, handles[i]));
+    assert_cu(d->MemFree(d, plain[i]));
+    assert_cu(d->MemUnmap(d, va + (weir_cu_deviceptr)i * 15 * PAGE, PAGE));
+    assert_cu(d->MemRelease(d, handles[i]));
   }
-  OK(d->MemFree(d, placed));
-  OK(d->MemFreeAsync(d, asynchronous, NULL));
-  OK(d->MemFree(d, pooled));
-  OK(d->MemPoolDestroy(d, pool));
-  OK(d->MemAddressFree(d, va, 1100 * PAGE));
-  OK(d->MemFreeHost(d, host));
-  OK(d->MemHostUnregister(d, &host));
+  assert_cu(d->MemFree(d, placed));
+  assert_cu(d->MemFreeAsync(d, asynchronous, NULL));
+  assert_cu(d->MemFree(d, pooled));
+  assert_cu(d->MemPoolDestroy(d, pool));
+  assert_cu(d->MemAddressFree(d, va, 1100 * PAGE));
+  assert_cu(d->MemFreeHost(d, host));
+  assert_cu(d->MemHostUnregister(d, &host));
   assert_int_equal(free_bytes(d), before);
 }
 
@@ -126,9 +125,9 @@ static void run(unsigned long nth) {
     status = weir_driver_open_ledger(&options, &d);
   }
   assert_int_equal(status, WEIR_OK);
-  OK(d->Init(d, 0));
+  assert_cu(d->Init(d, 0));
   TRY(d->DevicePrimaryCtxRetain(d, &context, 0));
-  OK(d->CtxSetCurrent(d, context));
+  assert_cu(d->CtxSetCurrent(d, context));
   script(d, &next);
   weir_driver_close(d);
   assert_int_equal(live, before);
@@ -141,7 +140,7 @@ static void test_each_allocation_fails_once(void **state) {
   assert_true(all > 50);
   for (unsigned long nth = 1; nth <= all; nth++) {
     run(nth);
-    assert_false(did_fail); /* the call that needed the memory did not claim success */
+    assert_false(did_fail); /* the failing call did not report success */
   }
 }
 

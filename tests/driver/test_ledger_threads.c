@@ -1,5 +1,5 @@
 /*
- * Hundreds of ledgers at once, each used by one thread: none knows of another, and the same calls get the same answers.
+ * Hundreds of ledgers at once, one per thread: they are independent, and the same calls have the same results.
  */
 #include <pthread.h>
 
@@ -17,7 +17,7 @@ typedef struct book {
 
 typedef struct worker {
   book books[LEDGERS];
-  weir_cu_result failed; /* cmocka's asserts belong to the main thread */
+  weir_cu_result failed; /* assertions work on the main thread only */
 } worker;
 
 static bool good(worker *w, weir_cu_result result) {
@@ -92,7 +92,7 @@ static void test_hundreds_of_ledgers_at_once(void **state) {
   assert_int_not_equal(workers[0].books[0].digest, workers[0].books[1].digest);
 }
 
-/* Made on one thread, used on another, ended on a third: one at a time is all that is asked. */
+/* Created on one thread, used on another, closed on a third: a ledger only needs one thread at a time. */
 static void *use_once(void *data) {
   weir_driver *d = data;
   weir_cu_deviceptr p;
@@ -107,7 +107,7 @@ static void test_a_ledger_may_move_between_threads(void **state) {
     void *result;
     assert_int_equal(pthread_create(&thread, NULL, use_once, d), 0);
     pthread_join(thread, &result);
-    assert_non_null(result); /* the current context goes with the ledger */
+    assert_non_null(result); /* the current context belongs to the ledger */
   }
   assert_int_equal(free_bytes(d), 0);
   weir_driver_close(d);

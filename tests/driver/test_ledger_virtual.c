@@ -1,5 +1,5 @@
 /*
- * The ledger's virtual memory and its pools.
+ * Virtual memory and pools of the ledger.
  */
 #include "driver/ledger_fixture.h"
 
@@ -11,52 +11,52 @@ static void test_reservations(void **state) {
   (void)state;
   weir_driver *d = open_ledger(1, GIB);
   weir_cu_deviceptr a, b, wish;
-  IS(INVALID_VALUE, d->MemAddressReserve(d, &a, 0, 0, 0, 0));
-  IS(INVALID_VALUE, d->MemAddressReserve(d, &a, PAGE + 512, 0, 0, 0));
-  IS(INVALID_VALUE, d->MemAddressReserve(d, &a, PAGE, 3000, 0, 0));
-  IS(INVALID_VALUE, d->MemAddressReserve(d, &a, PAGE, 3 * PAGE, 0, 0));
-  OK(d->MemAddressReserve(d, &a, PAGE, 4096, 0, 0));
+  assert_cu_error(INVALID_VALUE, d->MemAddressReserve(d, &a, 0, 0, 0, 0));
+  assert_cu_error(INVALID_VALUE, d->MemAddressReserve(d, &a, PAGE + 512, 0, 0, 0));
+  assert_cu_error(INVALID_VALUE, d->MemAddressReserve(d, &a, PAGE, 3000, 0, 0));
+  assert_cu_error(INVALID_VALUE, d->MemAddressReserve(d, &a, PAGE, 3 * PAGE, 0, 0));
+  assert_cu(d->MemAddressReserve(d, &a, PAGE, 4096, 0, 0));
   assert_int_equal(a % PAGE, 0);
-  IS(INVALID_VALUE, d->MemAddressReserve(d, &a, PAGE, 0, 0, 4));
-  OK(d->MemAddressReserve(d, &a, 1 << 30, 0, 0, 0));
-  OK(d->MemAddressReserve(d, &b, PAGE, (size_t)1 << 30, 0, 0));
+  assert_cu_error(INVALID_VALUE, d->MemAddressReserve(d, &a, PAGE, 0, 0, 4));
+  assert_cu(d->MemAddressReserve(d, &a, 1 << 30, 0, 0, 0));
+  assert_cu(d->MemAddressReserve(d, &b, PAGE, (size_t)1 << 30, 0, 0));
   assert_int_equal(b % (1 << 30), 0);
-  assert_int_equal(free_bytes(d), GIB); /* addresses are no memory */
-  IS(OUT_OF_MEMORY, d->MemAddressReserve(d, &b, (size_t)1 << 60, 0, 0, 0));
-  IS(OUT_OF_MEMORY, d->MemAddressReserve(d, &b, (size_t)1 << 47, 0, 0, 0));
-  for (int i = 0; i < 3; i++) { /* there are four places for so much; they can be had again */
+  assert_int_equal(free_bytes(d), GIB); /* addresses take no memory */
+  assert_cu_error(OUT_OF_MEMORY, d->MemAddressReserve(d, &b, (size_t)1 << 60, 0, 0, 0));
+  assert_cu_error(OUT_OF_MEMORY, d->MemAddressReserve(d, &b, (size_t)1 << 47, 0, 0, 0));
+  for (int i = 0; i < 3; i++) { /* four ranges of this size exist, and can be reused */
     weir_cu_deviceptr huge[4], none;
     for (int k = 0; k < 4; k++)
-      OK(d->MemAddressReserve(d, &huge[k], (size_t)1 << 46, 0, 0, 0));
-    IS(OUT_OF_MEMORY, d->MemAddressReserve(d, &none, (size_t)1 << 46, 0, 0, 0));
+      assert_cu(d->MemAddressReserve(d, &huge[k], (size_t)1 << 46, 0, 0, 0));
+    assert_cu_error(OUT_OF_MEMORY, d->MemAddressReserve(d, &none, (size_t)1 << 46, 0, 0, 0));
     for (int k = 0; k < 4; k++)
-      OK(d->MemAddressFree(d, huge[k], (size_t)1 << 46));
+      assert_cu(d->MemAddressFree(d, huge[k], (size_t)1 << 46));
   }
-  /* Half of that: eight places, and four more of those. */
+  /* Half that size: eight ranges, and four of the larger ones. */
   weir_cu_deviceptr half[12], none;
   for (int k = 0; k < 12; k++) {
-    OK(d->MemAddressReserve(d, &half[k], (size_t)1 << 45, 0, 0, 0));
+    assert_cu(d->MemAddressReserve(d, &half[k], (size_t)1 << 45, 0, 0, 0));
     for (int other = 0; other < k; other++)
       assert_true(half[k] >= half[other] + ((size_t)1 << 45) || half[other] >= half[k] + ((size_t)1 << 45));
   }
-  IS(OUT_OF_MEMORY, d->MemAddressReserve(d, &none, (size_t)1 << 45, 0, 0, 0));
-  IS(OUT_OF_MEMORY, d->MemAddressReserve(d, &none, (size_t)1 << 46, 0, 0, 0));
+  assert_cu_error(OUT_OF_MEMORY, d->MemAddressReserve(d, &none, (size_t)1 << 45, 0, 0, 0));
+  assert_cu_error(OUT_OF_MEMORY, d->MemAddressReserve(d, &none, (size_t)1 << 46, 0, 0, 0));
   for (int k = 0; k < 12; k++)
-    OK(d->MemAddressFree(d, half[k], (size_t)1 << 45));
+    assert_cu(d->MemAddressFree(d, half[k], (size_t)1 << 45));
 
   wish = 0x500000000000;
-  OK(d->MemAddressReserve(d, &b, 2 * PAGE, 0, wish, 0));
+  assert_cu(d->MemAddressReserve(d, &b, 2 * PAGE, 0, wish, 0));
   assert_int_equal(b, wish);
-  OK(d->MemAddressReserve(d, &b, PAGE, 0, wish, 0)); /* a wish that cannot be is only a wish */
+  assert_cu(d->MemAddressReserve(d, &b, PAGE, 0, wish, 0)); /* an address hint that cannot be met is ignored */
   assert_int_not_equal(b, wish);
-  OK(d->MemAddressReserve(d, &b, PAGE, 0, wish + 4 * PAGE + 512, 0));
+  assert_cu(d->MemAddressReserve(d, &b, PAGE, 0, wish + 4 * PAGE + 512, 0));
   assert_int_not_equal(b, wish + 4 * PAGE + 512);
 
-  IS(INVALID_VALUE, d->MemAddressFree(d, a, PAGE));
-  IS(INVALID_VALUE, d->MemAddressFree(d, a + PAGE, PAGE));
-  IS(INVALID_VALUE, d->MemFree(d, a));
-  OK(d->MemAddressFree(d, a, 1 << 30));
-  IS(INVALID_VALUE, d->MemAddressFree(d, a, 1 << 30));
+  assert_cu_error(INVALID_VALUE, d->MemAddressFree(d, a, PAGE));
+  assert_cu_error(INVALID_VALUE, d->MemAddressFree(d, a + PAGE, PAGE));
+  assert_cu_error(INVALID_VALUE, d->MemFree(d, a));
+  assert_cu(d->MemAddressFree(d, a, 1 << 30));
+  assert_cu_error(INVALID_VALUE, d->MemAddressFree(d, a, 1 << 30));
   weir_driver_close(d);
 }
 
@@ -67,10 +67,10 @@ static void test_far_more_addresses_than_memory(void **state) {
   weir_cu_mem_prop prop = memory_of(0);
   weir_cu_mem_handle handle;
   for (int i = 0; i < 100; i++)
-    OK(d->MemAddressReserve(d, &base[i], 90 * GIB, 0, 0, 0));
-  OK(d->MemCreate(d, &handle, PAGE, &prop, 0));
+    assert_cu(d->MemAddressReserve(d, &base[i], 90 * GIB, 0, 0, 0));
+  assert_cu(d->MemCreate(d, &handle, PAGE, &prop, 0));
   for (int i = 0; i < 100; i++)
-    OK(d->MemMap(d, base[i] + 89 * GIB, PAGE, 0, handle, 0));
+    assert_cu(d->MemMap(d, base[i] + 89 * GIB, PAGE, 0, handle, 0));
   weir_driver_close(d);
 }
 
@@ -79,36 +79,36 @@ static void test_handles(void **state) {
   weir_driver *d = open_ledger(2, 4 * PAGE + 1);
   weir_cu_mem_prop prop = memory_of(0), bad;
   weir_cu_mem_handle a, b, unwritten = 7;
-  IS(INVALID_VALUE, d->MemCreate(d, &a, PAGE + 512, &prop, 0));
-  IS(INVALID_VALUE, d->MemCreate(d, &a, 0, &prop, 0));
-  IS(INVALID_VALUE, d->MemCreate(d, &a, PAGE, &prop, 1));
+  assert_cu_error(INVALID_VALUE, d->MemCreate(d, &a, PAGE + 512, &prop, 0));
+  assert_cu_error(INVALID_VALUE, d->MemCreate(d, &a, 0, &prop, 0));
+  assert_cu_error(INVALID_VALUE, d->MemCreate(d, &a, PAGE, &prop, 1));
   bad = prop, bad.location.id = 2;
-  IS(INVALID_DEVICE, d->MemCreate(d, &a, PAGE, &bad, 0));
+  assert_cu_error(INVALID_DEVICE, d->MemCreate(d, &a, PAGE, &bad, 0));
   bad = prop, bad.type = 0;
-  IS(INVALID_VALUE, d->MemCreate(d, &a, PAGE, &bad, 0));
+  assert_cu_error(INVALID_VALUE, d->MemCreate(d, &a, PAGE, &bad, 0));
   bad = prop, bad.location.type = 2;
-  IS(INVALID_VALUE, d->MemCreate(d, &a, PAGE, &bad, 0));
+  assert_cu_error(INVALID_VALUE, d->MemCreate(d, &a, PAGE, &bad, 0));
   bad = prop, bad.handle_types = WEIR_CU_HANDLE_POSIX_FD;
-  IS(NOT_SUPPORTED, d->MemCreate(d, &a, PAGE, &bad, 0));
+  assert_cu_error(NOT_SUPPORTED, d->MemCreate(d, &a, PAGE, &bad, 0));
 
-  OK(d->MemCreate(d, &a, 3 * PAGE, &prop, 0));
+  assert_cu(d->MemCreate(d, &a, 3 * PAGE, &prop, 0));
   assert_int_equal(free_bytes(d), PAGE + 1);
-  OK(d->MemCreate(d, &b, PAGE, &prop, 0));
-  IS(OUT_OF_MEMORY, d->MemCreate(d, &unwritten, PAGE, &prop, 0));
+  assert_cu(d->MemCreate(d, &b, PAGE, &prop, 0));
+  assert_cu_error(OUT_OF_MEMORY, d->MemCreate(d, &unwritten, PAGE, &prop, 0));
   assert_int_equal(unwritten, 7);
   prop.location.id = 1;
-  OK(d->MemCreate(d, &unwritten, PAGE, &prop, 0)); /* the other device has its own */
-  OK(d->MemRelease(d, a));
+  assert_cu(d->MemCreate(d, &unwritten, PAGE, &prop, 0)); /* the other device has its own memory */
+  assert_cu(d->MemRelease(d, a));
   assert_int_equal(free_bytes(d), 3 * PAGE + 1);
-  IS(INVALID_VALUE, d->MemRelease(d, a));
-  IS(INVALID_VALUE, d->MemRelease(d, 0));
-  OK(d->MemRelease(d, b));
+  assert_cu_error(INVALID_VALUE, d->MemRelease(d, a));
+  assert_cu_error(INVALID_VALUE, d->MemRelease(d, 0));
+  assert_cu(d->MemRelease(d, b));
   assert_int_equal(free_bytes(d), 4 * PAGE + 1);
 
   size_t unit = 0;
-  OK(d->MemGetAllocationGranularity(d, &unit, &prop, WEIR_CU_GRANULARITY_MINIMUM));
+  assert_cu(d->MemGetAllocationGranularity(d, &unit, &prop, WEIR_CU_GRANULARITY_MINIMUM));
   assert_int_equal(unit, PAGE);
-  IS(INVALID_VALUE, d->MemGetAllocationGranularity(d, &unit, &prop, 5));
+  assert_cu_error(INVALID_VALUE, d->MemGetAllocationGranularity(d, &unit, &prop, 5));
   weir_driver_close(d);
 }
 
@@ -119,70 +119,70 @@ static void test_mappings(void **state) {
   weir_cu_mem_handle two, one;
   weir_cu_deviceptr va, plain, base;
   size_t bytes;
-  OK(d->MemAddressReserve(d, &va, 16 * PAGE, 0, 0, 0));
-  OK(d->MemAlloc(d, &plain, 4 * PAGE));
-  OK(d->MemCreate(d, &two, 2 * PAGE, &prop, 0));
-  OK(d->MemCreate(d, &one, PAGE, &prop, 0));
+  assert_cu(d->MemAddressReserve(d, &va, 16 * PAGE, 0, 0, 0));
+  assert_cu(d->MemAlloc(d, &plain, 4 * PAGE));
+  assert_cu(d->MemCreate(d, &two, 2 * PAGE, &prop, 0));
+  assert_cu(d->MemCreate(d, &one, PAGE, &prop, 0));
 
-  IS(NOT_SUPPORTED, d->MemMap(d, va, PAGE, PAGE, two, 0));
-  IS(NOT_SUPPORTED, d->MemMap(d, va, PAGE, 0, two, 0));
-  IS(NOT_SUPPORTED, d->MemMap(d, va, 3 * PAGE, 0, two, 0));
-  IS(INVALID_VALUE, d->MemMap(d, va + 512, 2 * PAGE, 0, two, 0));
-  IS(INVALID_VALUE, d->MemMap(d, va + 15 * PAGE, 2 * PAGE, 0, two, 0));
-  IS(INVALID_VALUE, d->MemMap(d, va + 16 * PAGE, 2 * PAGE, 0, two, 0));
-  IS(INVALID_VALUE, d->MemMap(d, plain, 2 * PAGE, 0, two, 0));
-  IS(INVALID_VALUE, d->MemMap(d, va, 2 * PAGE, 0, two, 1));
-  IS(INVALID_VALUE, d->MemMap(d, va, 2 * PAGE, 0, two + 7, 0)); /* no handle */
+  assert_cu_error(NOT_SUPPORTED, d->MemMap(d, va, PAGE, PAGE, two, 0));
+  assert_cu_error(NOT_SUPPORTED, d->MemMap(d, va, PAGE, 0, two, 0));
+  assert_cu_error(NOT_SUPPORTED, d->MemMap(d, va, 3 * PAGE, 0, two, 0));
+  assert_cu_error(INVALID_VALUE, d->MemMap(d, va + 512, 2 * PAGE, 0, two, 0));
+  assert_cu_error(INVALID_VALUE, d->MemMap(d, va + 15 * PAGE, 2 * PAGE, 0, two, 0));
+  assert_cu_error(INVALID_VALUE, d->MemMap(d, va + 16 * PAGE, 2 * PAGE, 0, two, 0));
+  assert_cu_error(INVALID_VALUE, d->MemMap(d, plain, 2 * PAGE, 0, two, 0));
+  assert_cu_error(INVALID_VALUE, d->MemMap(d, va, 2 * PAGE, 0, two, 1));
+  assert_cu_error(INVALID_VALUE, d->MemMap(d, va, 2 * PAGE, 0, two + 7, 0)); /* an invalid handle */
 
-  OK(d->MemMap(d, va + 2 * PAGE, 2 * PAGE, 0, two, 0));
-  IS(INVALID_VALUE, d->MemMap(d, va + 2 * PAGE, PAGE, 0, one, 0));
-  IS(INVALID_VALUE, d->MemMap(d, va + 3 * PAGE, PAGE, 0, one, 0));
-  IS(INVALID_VALUE, d->MemMap(d, va + PAGE, 2 * PAGE, 0, two, 0));
-  OK(d->MemMap(d, va + 8 * PAGE, 2 * PAGE, 0, two, 0)); /* the same memory at two places */
-  OK(d->MemMap(d, va + 4 * PAGE, PAGE, 0, one, 0));
-  OK(d->MemGetAddressRange(d, &base, &bytes, va + 3 * PAGE + 5));
+  assert_cu(d->MemMap(d, va + 2 * PAGE, 2 * PAGE, 0, two, 0));
+  assert_cu_error(INVALID_VALUE, d->MemMap(d, va + 2 * PAGE, PAGE, 0, one, 0));
+  assert_cu_error(INVALID_VALUE, d->MemMap(d, va + 3 * PAGE, PAGE, 0, one, 0));
+  assert_cu_error(INVALID_VALUE, d->MemMap(d, va + PAGE, 2 * PAGE, 0, two, 0));
+  assert_cu(d->MemMap(d, va + 8 * PAGE, 2 * PAGE, 0, two, 0)); /* the same memory at two addresses */
+  assert_cu(d->MemMap(d, va + 4 * PAGE, PAGE, 0, one, 0));
+  assert_cu(d->MemGetAddressRange(d, &base, &bytes, va + 3 * PAGE + 5));
   assert_int_equal(base, va + 2 * PAGE);
   assert_int_equal(bytes, 2 * PAGE);
-  IS(NOT_FOUND, d->MemGetAddressRange(d, &base, &bytes, va + PAGE));
-  IS(INVALID_VALUE, d->PointerGetAttribute(d, &base, WEIR_CU_POINTER_ATTR_RANGE_START, va + PAGE));
+  assert_cu_error(NOT_FOUND, d->MemGetAddressRange(d, &base, &bytes, va + PAGE));
+  assert_cu_error(INVALID_VALUE, d->PointerGetAttribute(d, &base, WEIR_CU_POINTER_ATTR_RANGE_START, va + PAGE));
 
-  IS(INVALID_VALUE, d->MemUnmap(d, va + 2 * PAGE, PAGE));
-  IS(INVALID_VALUE, d->MemUnmap(d, va + 3 * PAGE, PAGE));
-  IS(INVALID_VALUE, d->MemUnmap(d, va + 3 * PAGE, 2 * PAGE));
-  IS(INVALID_VALUE, d->MemUnmap(d, va + 4 * PAGE, 5 * PAGE)); /* would cut the one at 8 */
-  IS(INVALID_VALUE, d->MemUnmap(d, va + 2 * PAGE, 0));
-  IS(INVALID_VALUE, d->MemUnmap(d, va + 512, PAGE));
-  IS(INVALID_VALUE, d->MemUnmap(d, va + 5 * PAGE, PAGE - 512));
-  IS(INVALID_VALUE, d->MemUnmap(d, va, 17 * PAGE));
-  IS(INVALID_VALUE, d->MemUnmap(d, plain, 4 * PAGE));
-  IS(INVALID_VALUE, d->MemAddressFree(d, va, 16 * PAGE));
-  OK(d->MemUnmap(d, va + 5 * PAGE, 2 * PAGE)); /* where nothing is */
-  OK(d->MemGetAddressRange(d, NULL, NULL, va + 4 * PAGE));
-  OK(d->MemUnmap(d, va, 8 * PAGE)); /* two mappings, and gaps around them */
-  IS(NOT_FOUND, d->MemGetAddressRange(d, NULL, NULL, va + 4 * PAGE));
-  OK(d->MemGetAddressRange(d, NULL, NULL, va + 8 * PAGE));
+  assert_cu_error(INVALID_VALUE, d->MemUnmap(d, va + 2 * PAGE, PAGE));
+  assert_cu_error(INVALID_VALUE, d->MemUnmap(d, va + 3 * PAGE, PAGE));
+  assert_cu_error(INVALID_VALUE, d->MemUnmap(d, va + 3 * PAGE, 2 * PAGE));
+  assert_cu_error(INVALID_VALUE, d->MemUnmap(d, va + 4 * PAGE, 5 * PAGE)); /* would cut the mapping at 8 */
+  assert_cu_error(INVALID_VALUE, d->MemUnmap(d, va + 2 * PAGE, 0));
+  assert_cu_error(INVALID_VALUE, d->MemUnmap(d, va + 512, PAGE));
+  assert_cu_error(INVALID_VALUE, d->MemUnmap(d, va + 5 * PAGE, PAGE - 512));
+  assert_cu_error(INVALID_VALUE, d->MemUnmap(d, va, 17 * PAGE));
+  assert_cu_error(INVALID_VALUE, d->MemUnmap(d, plain, 4 * PAGE));
+  assert_cu_error(INVALID_VALUE, d->MemAddressFree(d, va, 16 * PAGE));
+  assert_cu(d->MemUnmap(d, va + 5 * PAGE, 2 * PAGE)); /* nothing is mapped there */
+  assert_cu(d->MemGetAddressRange(d, NULL, NULL, va + 4 * PAGE));
+  assert_cu(d->MemUnmap(d, va, 8 * PAGE)); /* two mappings and gaps around them */
+  assert_cu_error(NOT_FOUND, d->MemGetAddressRange(d, NULL, NULL, va + 4 * PAGE));
+  assert_cu(d->MemGetAddressRange(d, NULL, NULL, va + 8 * PAGE));
 
-  /* The memory goes with the handle and the last mapping, whichever is later. */
+  /* The memory is freed with the handle or the last mapping, whichever is later. */
   size_t before = free_bytes(d);
-  OK(d->MemRelease(d, two));
+  assert_cu(d->MemRelease(d, two));
   assert_int_equal(free_bytes(d), before);
-  IS(INVALID_VALUE, d->MemMap(d, va, 2 * PAGE, 0, two, 0));
-  IS(INVALID_VALUE, d->MemRelease(d, two));
-  OK(d->MemUnmap(d, va + 8 * PAGE, 2 * PAGE));
+  assert_cu_error(INVALID_VALUE, d->MemMap(d, va, 2 * PAGE, 0, two, 0));
+  assert_cu_error(INVALID_VALUE, d->MemRelease(d, two));
+  assert_cu(d->MemUnmap(d, va + 8 * PAGE, 2 * PAGE));
   assert_int_equal(free_bytes(d), before + 2 * PAGE);
-  OK(d->MemRelease(d, one));
+  assert_cu(d->MemRelease(d, one));
   assert_int_equal(free_bytes(d), before + 3 * PAGE);
-  OK(d->MemAddressFree(d, va, 16 * PAGE));
+  assert_cu(d->MemAddressFree(d, va, 16 * PAGE));
 
-  /* Nothing of the old page table is left at the same address. */
-  OK(d->MemAddressReserve(d, &base, 16 * PAGE, 0, 0, 0));
+  /* The old page table leaves nothing at the same address. */
+  assert_cu(d->MemAddressReserve(d, &base, 16 * PAGE, 0, 0, 0));
   assert_int_equal(base, va);
-  OK(d->MemCreate(d, &two, 2 * PAGE, &prop, 0));
-  OK(d->MemMap(d, va + 2 * PAGE, 2 * PAGE, 0, two, 0));
+  assert_cu(d->MemCreate(d, &two, 2 * PAGE, &prop, 0));
+  assert_cu(d->MemMap(d, va + 2 * PAGE, 2 * PAGE, 0, two, 0));
   weir_driver_close(d);
 }
 
-/* A page table comes in pieces of 512 pages, which are made where something is mapped. */
+/* Page tables have 512 pages each, and are created on demand. */
 static void test_mappings_far_apart(void **state) {
   (void)state;
   const size_t all = 3000 * PAGE;
@@ -190,26 +190,26 @@ static void test_mappings_far_apart(void **state) {
   weir_cu_mem_prop prop = memory_of(0);
   weir_cu_mem_handle four, one;
   weir_cu_deviceptr va, base;
-  OK(d->MemAddressReserve(d, &va, all, 0, 0, 0));
-  OK(d->MemCreate(d, &four, 4 * PAGE, &prop, 0));
-  OK(d->MemCreate(d, &one, PAGE, &prop, 0));
-  OK(d->MemUnmap(d, va, all));
+  assert_cu(d->MemAddressReserve(d, &va, all, 0, 0, 0));
+  assert_cu(d->MemCreate(d, &four, 4 * PAGE, &prop, 0));
+  assert_cu(d->MemCreate(d, &one, PAGE, &prop, 0));
+  assert_cu(d->MemUnmap(d, va, all));
   for (int round = 0; round < 2; round++) {
-    OK(d->MemMap(d, va + 510 * PAGE, 4 * PAGE, 0, four, 0)); /* over the end of a piece */
-    OK(d->MemMap(d, va + 2999 * PAGE, PAGE, 0, one, 0));
+    assert_cu(d->MemMap(d, va + 510 * PAGE, 4 * PAGE, 0, four, 0)); /* across the end of a table */
+    assert_cu(d->MemMap(d, va + 2999 * PAGE, PAGE, 0, one, 0));
     for (int page = 510; page < 514; page++) {
-      OK(d->MemGetAddressRange(d, &base, NULL, va + (weir_cu_deviceptr)page * PAGE));
+      assert_cu(d->MemGetAddressRange(d, &base, NULL, va + (weir_cu_deviceptr)page * PAGE));
       assert_int_equal(base, va + 510 * PAGE);
     }
-    IS(NOT_FOUND, d->MemGetAddressRange(d, &base, NULL, va + 509 * PAGE));
-    IS(NOT_FOUND, d->MemGetAddressRange(d, &base, NULL, va + 514 * PAGE));
-    IS(NOT_FOUND, d->MemGetAddressRange(d, &base, NULL, va + 1500 * PAGE));
-    IS(INVALID_VALUE, d->MemUnmap(d, va, 512 * PAGE));
-    OK(d->MemUnmap(d, va, all));
-    IS(NOT_FOUND, d->MemGetAddressRange(d, &base, NULL, va + 512 * PAGE));
-    IS(NOT_FOUND, d->MemGetAddressRange(d, &base, NULL, va + 2999 * PAGE));
+    assert_cu_error(NOT_FOUND, d->MemGetAddressRange(d, &base, NULL, va + 509 * PAGE));
+    assert_cu_error(NOT_FOUND, d->MemGetAddressRange(d, &base, NULL, va + 514 * PAGE));
+    assert_cu_error(NOT_FOUND, d->MemGetAddressRange(d, &base, NULL, va + 1500 * PAGE));
+    assert_cu_error(INVALID_VALUE, d->MemUnmap(d, va, 512 * PAGE));
+    assert_cu(d->MemUnmap(d, va, all));
+    assert_cu_error(NOT_FOUND, d->MemGetAddressRange(d, &base, NULL, va + 512 * PAGE));
+    assert_cu_error(NOT_FOUND, d->MemGetAddressRange(d, &base, NULL, va + 2999 * PAGE));
   }
-  OK(d->MemAddressFree(d, va, all));
+  assert_cu(d->MemAddressFree(d, va, all));
   weir_driver_close(d);
 }
 
@@ -220,52 +220,52 @@ static void test_access(void **state) {
   weir_cu_mem_access both[2] = {access_of(0, WEIR_CU_ACCESS_READWRITE), access_of(1, WEIR_CU_ACCESS_READ)};
   weir_cu_mem_handle a, b;
   weir_cu_deviceptr va, plain;
-  OK(d->MemAlloc(d, &plain, 4 * PAGE));
-  OK(d->MemAddressReserve(d, &va, 8 * PAGE, 0, 0, 0));
-  OK(d->MemCreate(d, &a, 2 * PAGE, &prop, 0));
-  OK(d->MemCreate(d, &b, 2 * PAGE, &prop, 0));
-  OK(d->MemMap(d, va, 2 * PAGE, 0, a, 0));
-  OK(d->MemMap(d, va + 2 * PAGE, 2 * PAGE, 0, b, 0));
+  assert_cu(d->MemAlloc(d, &plain, 4 * PAGE));
+  assert_cu(d->MemAddressReserve(d, &va, 8 * PAGE, 0, 0, 0));
+  assert_cu(d->MemCreate(d, &a, 2 * PAGE, &prop, 0));
+  assert_cu(d->MemCreate(d, &b, 2 * PAGE, &prop, 0));
+  assert_cu(d->MemMap(d, va, 2 * PAGE, 0, a, 0));
+  assert_cu(d->MemMap(d, va + 2 * PAGE, 2 * PAGE, 0, b, 0));
 
-  IS(INVALID_VALUE, d->MemSetAccess(d, va + 4 * PAGE, PAGE, both, 1));
-  IS(INVALID_VALUE, d->MemSetAccess(d, va, 6 * PAGE, both, 1));
-  IS(INVALID_VALUE, d->MemSetAccess(d, va, PAGE, both, 1));
-  IS(INVALID_VALUE, d->MemSetAccess(d, va, 512, both, 1));
-  IS(INVALID_VALUE, d->MemSetAccess(d, va, 2 * PAGE, both, 0));
-  IS(INVALID_VALUE, d->MemSetAccess(d, plain, 2 * PAGE, both, 1));
+  assert_cu_error(INVALID_VALUE, d->MemSetAccess(d, va + 4 * PAGE, PAGE, both, 1));
+  assert_cu_error(INVALID_VALUE, d->MemSetAccess(d, va, 6 * PAGE, both, 1));
+  assert_cu_error(INVALID_VALUE, d->MemSetAccess(d, va, PAGE, both, 1));
+  assert_cu_error(INVALID_VALUE, d->MemSetAccess(d, va, 512, both, 1));
+  assert_cu_error(INVALID_VALUE, d->MemSetAccess(d, va, 2 * PAGE, both, 0));
+  assert_cu_error(INVALID_VALUE, d->MemSetAccess(d, plain, 2 * PAGE, both, 1));
   weir_cu_mem_access bad = access_of(2, WEIR_CU_ACCESS_READ);
-  IS(INVALID_VALUE, d->MemSetAccess(d, va, 2 * PAGE, &bad, 1));
+  assert_cu_error(INVALID_VALUE, d->MemSetAccess(d, va, 2 * PAGE, &bad, 1));
   bad = access_of(0, 2);
-  IS(INVALID_VALUE, d->MemSetAccess(d, va, 2 * PAGE, &bad, 1));
+  assert_cu_error(INVALID_VALUE, d->MemSetAccess(d, va, 2 * PAGE, &bad, 1));
 
-  IS(INVALID_VALUE, d->MemsetD8Async(d, va, 0, 4 * PAGE, NULL)); /* mapped, but nobody may */
-  OK(d->MemSetAccess(d, va, 2 * PAGE, both, 1));
-  OK(d->MemsetD8Async(d, va, 0, 2 * PAGE, NULL));
-  IS(INVALID_VALUE, d->MemsetD8Async(d, va, 0, 2 * PAGE + 1, NULL));
-  OK(d->MemSetAccess(d, va, 4 * PAGE, both, 2));
-  OK(d->MemsetD8Async(d, va + PAGE + 1, 0, 2 * PAGE, NULL)); /* across two mappings */
+  assert_cu_error(INVALID_VALUE, d->MemsetD8Async(d, va, 0, 4 * PAGE, NULL)); /* mapped without access */
+  assert_cu(d->MemSetAccess(d, va, 2 * PAGE, both, 1));
+  assert_cu(d->MemsetD8Async(d, va, 0, 2 * PAGE, NULL));
+  assert_cu_error(INVALID_VALUE, d->MemsetD8Async(d, va, 0, 2 * PAGE + 1, NULL));
+  assert_cu(d->MemSetAccess(d, va, 4 * PAGE, both, 2));
+  assert_cu(d->MemsetD8Async(d, va + PAGE + 1, 0, 2 * PAGE, NULL)); /* across two mappings */
 
   weir_cu_mem_access twice[2] = {access_of(0, WEIR_CU_ACCESS_READWRITE), access_of(0, WEIR_CU_ACCESS_READ)};
-  OK(d->MemSetAccess(d, va, 2 * PAGE, twice, 2)); /* the last word on a device counts */
-  IS(INVALID_VALUE, d->MemsetD8Async(d, va, 0, 100, NULL));
-  OK(d->MemcpyAsync(d, plain, va, 100, NULL));
-  OK(d->MemSetAccess(d, va, 2 * PAGE, both, 2));
+  assert_cu(d->MemSetAccess(d, va, 2 * PAGE, twice, 2)); /* the latest setting for a device counts */
+  assert_cu_error(INVALID_VALUE, d->MemsetD8Async(d, va, 0, 100, NULL));
+  assert_cu(d->MemcpyAsync(d, plain, va, 100, NULL));
+  assert_cu(d->MemSetAccess(d, va, 2 * PAGE, both, 2));
 
-  /* The other device may read and not write. */
+  /* The other device may read but not write. */
   weir_cu_context one;
-  OK(d->DevicePrimaryCtxRetain(d, &one, 1));
-  OK(d->CtxSetCurrent(d, one));
-  OK(d->MemcpyAsync(d, plain, va, 4 * PAGE, NULL));
-  IS(INVALID_VALUE, d->MemcpyAsync(d, va, plain, 4 * PAGE, NULL));
+  assert_cu(d->DevicePrimaryCtxRetain(d, &one, 1));
+  assert_cu(d->CtxSetCurrent(d, one));
+  assert_cu(d->MemcpyAsync(d, plain, va, 4 * PAGE, NULL));
+  assert_cu_error(INVALID_VALUE, d->MemcpyAsync(d, va, plain, 4 * PAGE, NULL));
   weir_cu_mem_access none = access_of(1, WEIR_CU_ACCESS_NONE);
-  OK(d->MemSetAccess(d, va, 2 * PAGE, &none, 1));
-  IS(INVALID_VALUE, d->MemcpyAsync(d, plain, va, 4 * PAGE, NULL));
-  OK(d->MemcpyAsync(d, plain, va + 2 * PAGE, 2 * PAGE, NULL));
+  assert_cu(d->MemSetAccess(d, va, 2 * PAGE, &none, 1));
+  assert_cu_error(INVALID_VALUE, d->MemcpyAsync(d, plain, va, 4 * PAGE, NULL));
+  assert_cu(d->MemcpyAsync(d, plain, va + 2 * PAGE, 2 * PAGE, NULL));
 
-  /* A new mapping starts without access. */
-  OK(d->MemUnmap(d, va + 2 * PAGE, 2 * PAGE));
-  OK(d->MemMap(d, va + 2 * PAGE, 2 * PAGE, 0, b, 0));
-  IS(INVALID_VALUE, d->MemcpyAsync(d, plain, va + 2 * PAGE, 2 * PAGE, NULL));
+  /* A new mapping has no access. */
+  assert_cu(d->MemUnmap(d, va + 2 * PAGE, 2 * PAGE));
+  assert_cu(d->MemMap(d, va + 2 * PAGE, 2 * PAGE, 0, b, 0));
+  assert_cu_error(INVALID_VALUE, d->MemcpyAsync(d, plain, va + 2 * PAGE, 2 * PAGE, NULL));
   weir_driver_close(d);
 }
 
@@ -273,157 +273,159 @@ static void test_access(void **state) {
 
 static uint64_t pool_value(weir_driver *d, weir_cu_mempool pool, int attribute) {
   uint64_t value = 0;
-  OK(d->MemPoolGetAttribute(d, pool, attribute, &value));
+  assert_cu(d->MemPoolGetAttribute(d, pool, attribute, &value));
   return value;
 }
 
-static void test_pool_keeps_what_was_freed(void **state) {
+static void test_pool_keeps_freed_memory(void **state) {
   (void)state;
   weir_driver *d = open_ledger(1, 10000);
   weir_cu_mempool pool, same;
   weir_cu_deviceptr a, b, unwritten = 7;
-  OK(d->DeviceGetDefaultMemPool(d, &pool, 0));
-  OK(d->DeviceGetMemPool(d, &same, 0));
+  assert_cu(d->DeviceGetDefaultMemPool(d, &pool, 0));
+  assert_cu(d->DeviceGetMemPool(d, &same, 0));
   assert_ptr_equal(pool, same);
-  OK(d->MemAllocAsync(d, &a, 6000, NULL));
-  IS(OUT_OF_MEMORY, d->MemAllocAsync(d, &unwritten, 4001, NULL));
+  assert_cu(d->MemAllocAsync(d, &a, 6000, NULL));
+  assert_cu_error(OUT_OF_MEMORY, d->MemAllocAsync(d, &unwritten, 4001, NULL));
   assert_int_equal(unwritten, 7);
-  OK(d->MemAllocAsync(d, &b, 1000, NULL));
+  assert_cu(d->MemAllocAsync(d, &b, 1000, NULL));
   assert_int_equal(free_bytes(d), 3000);
-  OK(d->MemFreeAsync(d, a, NULL));
-  IS(INVALID_VALUE, d->MemFreeAsync(d, a, NULL));
+  assert_cu(d->MemFreeAsync(d, a, NULL));
+  assert_cu_error(INVALID_VALUE, d->MemFreeAsync(d, a, NULL));
   assert_int_equal(pool_value(d, pool, WEIR_CU_MEMPOOL_ATTR_USED_CURRENT), 1000);
   assert_int_equal(pool_value(d, pool, WEIR_CU_MEMPOOL_ATTR_RESERVED_CURRENT), 7000);
   assert_int_equal(free_bytes(d), 3000);
-  OK(d->MemAllocAsync(d, &a, 6500, NULL)); /* 6000 of it were there */
+  assert_cu(d->MemAllocAsync(d, &a, 6500, NULL)); /* 6000 bytes of it were cached */
   assert_int_equal(free_bytes(d), 2500);
-  OK(d->MemFreeAsync(d, a, NULL));
-  OK(d->MemPoolTrimTo(d, pool, 2000));
+  assert_cu(d->MemFreeAsync(d, a, NULL));
+  assert_cu(d->MemPoolTrimTo(d, pool, 2000));
   assert_int_equal(free_bytes(d), 8000);
-  OK(d->MemPoolTrimTo(d, pool, 0)); /* what is in use stays */
+  assert_cu(d->MemPoolTrimTo(d, pool, 0)); /* memory in use stays */
   assert_int_equal(free_bytes(d), 9000);
   assert_int_equal(pool_value(d, pool, WEIR_CU_MEMPOOL_ATTR_USED_HIGH), 7500);
   assert_int_equal(pool_value(d, pool, WEIR_CU_MEMPOOL_ATTR_RESERVED_HIGH), 7500);
 
   uint64_t value = 1;
-  IS(INVALID_VALUE, d->MemPoolSetAttribute(d, pool, WEIR_CU_MEMPOOL_ATTR_USED_HIGH, &value));
-  IS(INVALID_VALUE, d->MemPoolSetAttribute(d, pool, WEIR_CU_MEMPOOL_ATTR_USED_CURRENT, &value));
-  IS(INVALID_VALUE, d->MemPoolGetAttribute(d, pool, 77, &value));
+  assert_cu_error(INVALID_VALUE, d->MemPoolSetAttribute(d, pool, WEIR_CU_MEMPOOL_ATTR_USED_HIGH, &value));
+  assert_cu_error(INVALID_VALUE, d->MemPoolSetAttribute(d, pool, WEIR_CU_MEMPOOL_ATTR_USED_CURRENT, &value));
+  assert_cu_error(INVALID_VALUE, d->MemPoolGetAttribute(d, pool, 77, &value));
   value = 0;
-  OK(d->MemPoolSetAttribute(d, pool, WEIR_CU_MEMPOOL_ATTR_USED_HIGH, &value));
-  OK(d->MemPoolSetAttribute(d, pool, WEIR_CU_MEMPOOL_ATTR_RESERVED_HIGH, &value));
+  assert_cu(d->MemPoolSetAttribute(d, pool, WEIR_CU_MEMPOOL_ATTR_USED_HIGH, &value));
+  assert_cu(d->MemPoolSetAttribute(d, pool, WEIR_CU_MEMPOOL_ATTR_RESERVED_HIGH, &value));
   assert_int_equal(pool_value(d, pool, WEIR_CU_MEMPOOL_ATTR_USED_HIGH), 1000);
   assert_int_equal(pool_value(d, pool, WEIR_CU_MEMPOOL_ATTR_RESERVED_HIGH), 1000);
-  IS(INVALID_VALUE, d->MemPoolDestroy(d, pool));
+  assert_cu_error(INVALID_VALUE, d->MemPoolDestroy(d, pool));
   for (int i = WEIR_CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES;
        i <= WEIR_CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES; i++) {
     int on = 7, off = 0;
-    OK(d->MemPoolGetAttribute(d, pool, i, &on));
+    assert_cu(d->MemPoolGetAttribute(d, pool, i, &on));
     assert_int_equal(on, 1);
-    OK(d->MemPoolSetAttribute(d, pool, i, &off));
-    OK(d->MemPoolGetAttribute(d, pool, i, &on));
+    assert_cu(d->MemPoolSetAttribute(d, pool, i, &off));
+    assert_cu(d->MemPoolGetAttribute(d, pool, i, &on));
     assert_int_equal(on, 0);
   }
   weir_driver_close(d);
 }
 
-static void test_waiting_gives_back_what_is_above_the_threshold(void **state) {
+static void test_synchronizing_trims_to_the_threshold(void **state) {
   (void)state;
   weir_driver *d = open_ledger(1, 10000);
   weir_cu_mempool pool;
   weir_cu_deviceptr p;
   weir_cu_event event = make_event(d);
-  OK(d->DeviceGetDefaultMemPool(d, &pool, 0));
+  assert_cu(d->DeviceGetDefaultMemPool(d, &pool, 0));
   for (int way = 0; way < 4; way++) {
-    OK(d->MemAllocAsync(d, &p, 5000, NULL));
+    assert_cu(d->MemAllocAsync(d, &p, 5000, NULL));
     if (way == 3) {
-      OK(d->MemFree(d, p)); /* waits by itself */
+      assert_cu(d->MemFree(d, p)); /* synchronizes itself */
     } else {
-      OK(d->MemFreeAsync(d, p, NULL));
+      assert_cu(d->MemFreeAsync(d, p, NULL));
       assert_int_equal(free_bytes(d), 5000);
-      OK(way == 0 ? d->StreamSynchronize(d, NULL) : way == 1 ? d->EventSynchronize(d, event) : d->CtxSynchronize(d));
+      assert_cu(way == 0   ? d->StreamSynchronize(d, NULL)
+                : way == 1 ? d->EventSynchronize(d, event)
+                           : d->CtxSynchronize(d));
     }
     assert_int_equal(free_bytes(d), 10000);
   }
   uint64_t threshold = 3000;
-  OK(d->MemPoolSetAttribute(d, pool, WEIR_CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
-  OK(d->MemAllocAsync(d, &p, 5000, NULL));
-  OK(d->MemFreeAsync(d, p, NULL));
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->MemPoolSetAttribute(d, pool, WEIR_CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+  assert_cu(d->MemAllocAsync(d, &p, 5000, NULL));
+  assert_cu(d->MemFreeAsync(d, p, NULL));
+  assert_cu(d->CtxSynchronize(d));
   assert_int_equal(free_bytes(d), 7000);
   weir_driver_close(d);
 }
 
-static void test_pools_of_ones_own(void **state) {
+static void test_created_pools(void **state) {
   (void)state;
   weir_driver *d = open_ledger(2, 10000);
   weir_cu_mempool_props props = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, 0}};
   weir_cu_mempool pool, limited, now;
   weir_cu_deviceptr p, q;
-  OK(d->MemPoolCreate(d, &pool, &props));
+  assert_cu(d->MemPoolCreate(d, &pool, &props));
   props.max_size = 1000;
-  OK(d->MemPoolCreate(d, &limited, &props));
-  IS(OUT_OF_MEMORY, d->MemAllocFromPoolAsync(d, &p, 1001, limited, NULL));
-  OK(d->MemAllocFromPoolAsync(d, &p, 600, limited, NULL));
-  IS(OUT_OF_MEMORY, d->MemAllocFromPoolAsync(d, &q, 401, limited, NULL));
-  OK(d->MemAllocFromPoolAsync(d, &q, 400, limited, NULL));
+  assert_cu(d->MemPoolCreate(d, &limited, &props));
+  assert_cu_error(OUT_OF_MEMORY, d->MemAllocFromPoolAsync(d, &p, 1001, limited, NULL));
+  assert_cu(d->MemAllocFromPoolAsync(d, &p, 600, limited, NULL));
+  assert_cu_error(OUT_OF_MEMORY, d->MemAllocFromPoolAsync(d, &q, 401, limited, NULL));
+  assert_cu(d->MemAllocFromPoolAsync(d, &q, 400, limited, NULL));
   props.location.id = 2;
-  IS(INVALID_VALUE, d->MemPoolCreate(d, &now, &props));
+  assert_cu_error(INVALID_VALUE, d->MemPoolCreate(d, &now, &props));
   props.location.id = 0, props.location.type = 2;
-  IS(INVALID_VALUE, d->MemPoolCreate(d, &now, &props));
+  assert_cu_error(INVALID_VALUE, d->MemPoolCreate(d, &now, &props));
   props.location.type = WEIR_CU_LOCATION_DEVICE, props.type = 0;
-  IS(INVALID_VALUE, d->MemPoolCreate(d, &now, &props));
+  assert_cu_error(INVALID_VALUE, d->MemPoolCreate(d, &now, &props));
   props.type = WEIR_CU_ALLOCATION_PINNED, props.handle_types = WEIR_CU_HANDLE_POSIX_FD;
-  IS(NOT_SUPPORTED, d->MemPoolCreate(d, &now, &props));
+  assert_cu_error(NOT_SUPPORTED, d->MemPoolCreate(d, &now, &props));
 
-  IS(INVALID_VALUE, d->DeviceSetMemPool(d, 1, pool));
-  OK(d->DeviceSetMemPool(d, 0, pool));
-  OK(d->MemAllocAsync(d, &p, 2000, NULL));
+  assert_cu_error(INVALID_VALUE, d->DeviceSetMemPool(d, 1, pool));
+  assert_cu(d->DeviceSetMemPool(d, 0, pool));
+  assert_cu(d->MemAllocAsync(d, &p, 2000, NULL));
   assert_int_equal(pool_value(d, pool, WEIR_CU_MEMPOOL_ATTR_USED_CURRENT), 2000);
 
-  /* Memory of a destroyed pool lives until it is freed; the device goes back to its own pool. */
-  OK(d->MemAllocAsync(d, &q, 500, NULL));
-  OK(d->MemFreeAsync(d, q, NULL));
-  OK(d->MemPoolDestroy(d, pool)); /* what it kept goes at once */
-  IS(INVALID_VALUE, d->MemPoolDestroy(d, pool));
-  IS(INVALID_VALUE, d->MemAllocFromPoolAsync(d, &q, 1, pool, NULL));
+  /* Memory of a destroyed pool lives until it is freed; the device returns to its default pool. */
+  assert_cu(d->MemAllocAsync(d, &q, 500, NULL));
+  assert_cu(d->MemFreeAsync(d, q, NULL));
+  assert_cu(d->MemPoolDestroy(d, pool)); /* cached memory is freed at once */
+  assert_cu_error(INVALID_VALUE, d->MemPoolDestroy(d, pool));
+  assert_cu_error(INVALID_VALUE, d->MemAllocFromPoolAsync(d, &q, 1, pool, NULL));
   weir_cu_mempool device_pool;
-  OK(d->DeviceGetDefaultMemPool(d, &device_pool, 0));
-  OK(d->DeviceGetMemPool(d, &now, 0));
+  assert_cu(d->DeviceGetDefaultMemPool(d, &device_pool, 0));
+  assert_cu(d->DeviceGetMemPool(d, &now, 0));
   assert_ptr_equal(now, device_pool);
   assert_int_equal(free_bytes(d), 10000 - 1000 - 2000);
-  OK(d->MemGetAddressRange(d, NULL, NULL, p));
-  OK(d->MemFreeAsync(d, p, NULL));
+  assert_cu(d->MemGetAddressRange(d, NULL, NULL, p));
+  assert_cu(d->MemFreeAsync(d, p, NULL));
   assert_int_equal(free_bytes(d), 10000 - 1000);
 
   weir_cu_mem_access access = access_of(1, WEIR_CU_ACCESS_NONE);
-  OK(d->MemPoolSetAccess(d, limited, &access, 1));
+  assert_cu(d->MemPoolSetAccess(d, limited, &access, 1));
   access = access_of(0, WEIR_CU_ACCESS_READWRITE);
-  OK(d->MemPoolSetAccess(d, limited, &access, 1));
+  assert_cu(d->MemPoolSetAccess(d, limited, &access, 1));
   access = access_of(1, 2);
-  IS(INVALID_VALUE, d->MemPoolSetAccess(d, limited, &access, 1));
+  assert_cu_error(INVALID_VALUE, d->MemPoolSetAccess(d, limited, &access, 1));
   access = access_of(0, WEIR_CU_ACCESS_NONE);
-  IS(INVALID_VALUE, d->MemPoolSetAccess(d, limited, &access, 1));
+  assert_cu_error(INVALID_VALUE, d->MemPoolSetAccess(d, limited, &access, 1));
   access = access_of(9, WEIR_CU_ACCESS_READ);
-  IS(INVALID_DEVICE, d->MemPoolSetAccess(d, limited, &access, 1));
-  IS(INVALID_VALUE, d->MemPoolSetAccess(d, limited, NULL, 1));
-  OK(d->MemPoolSetAccess(d, limited, NULL, 0));
+  assert_cu_error(INVALID_DEVICE, d->MemPoolSetAccess(d, limited, &access, 1));
+  assert_cu_error(INVALID_VALUE, d->MemPoolSetAccess(d, limited, NULL, 1));
+  assert_cu(d->MemPoolSetAccess(d, limited, NULL, 0));
   weir_driver_close(d);
 }
 
-static void test_either_free_takes_either_memory(void **state) {
+static void test_both_frees_accept_both_kinds(void **state) {
   (void)state;
   weir_driver *d = open_ledger(1, 10000);
   weir_cu_deviceptr plain, pooled, zero = 7;
-  OK(d->MemAlloc(d, &plain, 100));
-  OK(d->MemAllocAsync(d, &pooled, 200, NULL));
-  OK(d->MemFreeAsync(d, plain, NULL));
-  OK(d->MemFree(d, pooled));
+  assert_cu(d->MemAlloc(d, &plain, 100));
+  assert_cu(d->MemAllocAsync(d, &pooled, 200, NULL));
+  assert_cu(d->MemFreeAsync(d, plain, NULL));
+  assert_cu(d->MemFree(d, pooled));
   assert_int_equal(free_bytes(d), 10000);
-  OK(d->MemAllocAsync(d, &zero, 0, NULL));
+  assert_cu(d->MemAllocAsync(d, &zero, 0, NULL));
   assert_int_equal(zero, 0);
-  OK(d->MemFreeAsync(d, 0, NULL));
-  IS(INVALID_VALUE, d->MemFreeAsync(d, 0x1234000, NULL));
+  assert_cu(d->MemFreeAsync(d, 0, NULL));
+  assert_cu_error(INVALID_VALUE, d->MemFreeAsync(d, 0x1234000, NULL));
   weir_driver_close(d);
 }
 
@@ -435,10 +437,10 @@ int main(void) {
       cmocka_unit_test(test_mappings),
       cmocka_unit_test(test_mappings_far_apart),
       cmocka_unit_test(test_access),
-      cmocka_unit_test(test_pool_keeps_what_was_freed),
-      cmocka_unit_test(test_waiting_gives_back_what_is_above_the_threshold),
-      cmocka_unit_test(test_pools_of_ones_own),
-      cmocka_unit_test(test_either_free_takes_either_memory),
+      cmocka_unit_test(test_pool_keeps_freed_memory),
+      cmocka_unit_test(test_synchronizing_trims_to_the_threshold),
+      cmocka_unit_test(test_created_pools),
+      cmocka_unit_test(test_both_frees_accept_both_kinds),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

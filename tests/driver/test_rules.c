@@ -1,11 +1,11 @@
 /*
- * The rules of the driver itself: its start, devices, contexts, errors, peers, kernels.
+ * Rules of the driver: start, devices, contexts, errors, peers, kernels.
  */
 #include "driver/rules.h"
 
 /* ---- Start ---- */
 
-/* Runs first: a process starts NVIDIA's driver only once. */
+/* Runs first, because a process starts NVIDIA's driver only once. */
 static void test_before_init(void **state) {
   (void)state;
   weir_driver *driver = device_open_bare(NULL);
@@ -13,26 +13,26 @@ static void test_before_init(void **state) {
   weir_cu_device device;
   const char *text = NULL;
   int count, version = 0;
-  OK(driver->DriverGetVersion(driver, &version));
+  assert_cu(driver->DriverGetVersion(driver, &version));
   if (!is_cuda())
     assert_int_equal(version, 13000);
   else
     assert_in_range(version, 11040, 99000);
-  OK(driver->GetErrorName(driver, WEIR_CU_OUT_OF_MEMORY, &text));
+  assert_cu(driver->GetErrorName(driver, WEIR_CU_OUT_OF_MEMORY, &text));
   assert_string_equal(text, "CUDA_ERROR_OUT_OF_MEMORY");
-  OK(driver->GetErrorString(driver, WEIR_CU_OUT_OF_MEMORY, &text));
+  assert_cu(driver->GetErrorString(driver, WEIR_CU_OUT_OF_MEMORY, &text));
   assert_string_equal(text, "out of memory");
 
-  EXPECT(NOT_INITIALIZED, driver->DeviceGetCount(driver, &count));
-  EXPECT(NOT_INITIALIZED, driver->DeviceGet(driver, &device, 0));
-  EXPECT(NOT_INITIALIZED, driver->CtxGetCurrent(driver, &context));
+  assert_cu_error(NOT_INITIALIZED, driver->DeviceGetCount(driver, &count));
+  assert_cu_error(NOT_INITIALIZED, driver->DeviceGet(driver, &device, 0));
+  assert_cu_error(NOT_INITIALIZED, driver->CtxGetCurrent(driver, &context));
   weir_cu_result result = driver->Init(driver, 1);
   if (result == WEIR_CU_NO_DEVICE)
     waived("the driver has no device");
-  EXPECT(INVALID_VALUE, result);
-  OK(driver->Init(driver, 0));
-  OK(driver->Init(driver, 0));
-  OK(driver->DeviceGetCount(driver, &count));
+  assert_cu_error(INVALID_VALUE, result);
+  assert_cu(driver->Init(driver, 0));
+  assert_cu(driver->Init(driver, 0));
+  assert_cu(driver->DeviceGetCount(driver, &count));
   assert_in_range(count, 1, 1024);
   device_close(driver);
 }
@@ -42,7 +42,7 @@ static void test_before_init(void **state) {
 static const weir_cu_mem_prop device_memory = {.type = WEIR_CU_ALLOCATION_PINNED,
                                                .location = {WEIR_CU_LOCATION_DEVICE, 0}};
 
-/* Also before the other tests: they keep a context. */
+/* Before the other tests too, as they keep a context. */
 static void test_without_context(void **state) {
   (void)state;
   weir_driver *driver = device_open(NULL);
@@ -56,38 +56,38 @@ static void test_without_context(void **state) {
   size_t free_bytes, bytes;
   int value = 0, active = 7;
   unsigned flags = 7;
-  OK(driver->CtxGetCurrent(driver, &context));
+  assert_cu(driver->CtxGetCurrent(driver, &context));
   assert_null(context);
-  EXPECT(INVALID_CONTEXT, driver->MemAlloc(driver, &pointer, 1));
-  EXPECT(INVALID_CONTEXT, driver->MemGetInfo(driver, &free_bytes, &bytes));
-  EXPECT(INVALID_CONTEXT, driver->StreamCreateWithPriority(driver, &stream, 0, 0));
-  EXPECT(INVALID_CONTEXT, driver->CtxSynchronize(driver));
-  EXPECT(INVALID_CONTEXT, driver->CtxGetDevice(driver, &device));
-  EXPECT(INVALID_CONTEXT, driver->StreamSynchronize(driver, NULL));
-  EXPECT(INVALID_CONTEXT, driver->DevicePrimaryCtxRelease(driver, 0));
-  EXPECT(INVALID_CONTEXT, driver->MemHostAlloc(driver, &host, 10, 0));
-  EXPECT(INVALID_CONTEXT, driver->EventCreate(driver, &event, 0));
-  EXPECT(INVALID_CONTEXT, driver->Memcpy(driver, address_of(&value), address_of(&value), 4));
-  OK(driver->DeviceGetAttribute(driver, &value, WEIR_CU_ATTR_WARP_SIZE, 0));
-  OK(driver->DevicePrimaryCtxGetState(driver, 0, &flags, &active));
+  assert_cu_error(INVALID_CONTEXT, driver->MemAlloc(driver, &pointer, 1));
+  assert_cu_error(INVALID_CONTEXT, driver->MemGetInfo(driver, &free_bytes, &bytes));
+  assert_cu_error(INVALID_CONTEXT, driver->StreamCreateWithPriority(driver, &stream, 0, 0));
+  assert_cu_error(INVALID_CONTEXT, driver->CtxSynchronize(driver));
+  assert_cu_error(INVALID_CONTEXT, driver->CtxGetDevice(driver, &device));
+  assert_cu_error(INVALID_CONTEXT, driver->StreamSynchronize(driver, NULL));
+  assert_cu_error(INVALID_CONTEXT, driver->DevicePrimaryCtxRelease(driver, 0));
+  assert_cu_error(INVALID_CONTEXT, driver->MemHostAlloc(driver, &host, 10, 0));
+  assert_cu_error(INVALID_CONTEXT, driver->EventCreate(driver, &event, 0));
+  assert_cu_error(INVALID_CONTEXT, driver->Memcpy(driver, address_of(&value), address_of(&value), 4));
+  assert_cu(driver->DeviceGetAttribute(driver, &value, WEIR_CU_ATTR_WARP_SIZE, 0));
+  assert_cu(driver->DevicePrimaryCtxGetState(driver, 0, &flags, &active));
   assert_int_equal(active, 0);
 
   /* Address space and physical memory belong to no context. */
-  OK(driver->MemAddressReserve(driver, &space, 2 * MIB, 0, 0, 0));
-  OK(driver->MemCreate(driver, &handle, 2 * MIB, &device_memory, 0));
+  assert_cu(driver->MemAddressReserve(driver, &space, 2 * MIB, 0, 0, 0));
+  assert_cu(driver->MemCreate(driver, &handle, 2 * MIB, &device_memory, 0));
 
-  OK(driver->DevicePrimaryCtxRetain(driver, &context, 0));
-  EXPECT(INVALID_CONTEXT, driver->MemAlloc(driver, &pointer, 1));
-  OK(driver->DevicePrimaryCtxGetState(driver, 0, &flags, &active));
+  assert_cu(driver->DevicePrimaryCtxRetain(driver, &context, 0));
+  assert_cu_error(INVALID_CONTEXT, driver->MemAlloc(driver, &pointer, 1));
+  assert_cu(driver->DevicePrimaryCtxGetState(driver, 0, &flags, &active));
   assert_int_equal(active, 1);
 
-  OK(driver->CtxSetCurrent(driver, context));
-  OK(driver->MemRelease(driver, handle));
-  OK(driver->MemAddressFree(driver, space, 2 * MIB));
-  OK(driver->CtxSetCurrent(driver, NULL));
-  EXPECT(INVALID_CONTEXT, driver->MemAlloc(driver, &pointer, 1));
-  OK(driver->DevicePrimaryCtxRelease(driver, 0));
-  OK(driver->DevicePrimaryCtxGetState(driver, 0, &flags, &active));
+  assert_cu(driver->CtxSetCurrent(driver, context));
+  assert_cu(driver->MemRelease(driver, handle));
+  assert_cu(driver->MemAddressFree(driver, space, 2 * MIB));
+  assert_cu(driver->CtxSetCurrent(driver, NULL));
+  assert_cu_error(INVALID_CONTEXT, driver->MemAlloc(driver, &pointer, 1));
+  assert_cu(driver->DevicePrimaryCtxRelease(driver, 0));
+  assert_cu(driver->DevicePrimaryCtxGetState(driver, 0, &flags, &active));
   assert_int_equal(active, 0);
   device_check_clean(driver);
   device_close(driver);
@@ -101,33 +101,33 @@ static void test_context_is_counted(void **state) {
   weir_cu_deviceptr pointer;
   int active;
   unsigned flags;
-  OK(driver->DevicePrimaryCtxRetain(driver, &first, 0));
-  OK(driver->DevicePrimaryCtxRetain(driver, &second, 0));
+  assert_cu(driver->DevicePrimaryCtxRetain(driver, &first, 0));
+  assert_cu(driver->DevicePrimaryCtxRetain(driver, &second, 0));
   assert_ptr_equal(first, second);
-  OK(driver->CtxSetCurrent(driver, first));
-  OK(driver->CtxGetCurrent(driver, &second));
+  assert_cu(driver->CtxSetCurrent(driver, first));
+  assert_cu(driver->CtxGetCurrent(driver, &second));
   assert_ptr_equal(first, second);
-  OK(driver->CtxGetDevice(driver, &device));
+  assert_cu(driver->CtxGetDevice(driver, &device));
   assert_int_equal(device, 0);
 
-  OK(driver->DevicePrimaryCtxRelease(driver, 0));
-  OK(driver->DevicePrimaryCtxGetState(driver, 0, &flags, &active));
+  assert_cu(driver->DevicePrimaryCtxRelease(driver, 0));
+  assert_cu(driver->DevicePrimaryCtxGetState(driver, 0, &flags, &active));
   assert_int_equal(active, 1);
-  OK(driver->MemAlloc(driver, &pointer, 1));
-  OK(driver->MemFree(driver, pointer));
+  assert_cu(driver->MemAlloc(driver, &pointer, 1));
+  assert_cu(driver->MemFree(driver, pointer));
 
-  OK(driver->DevicePrimaryCtxRelease(driver, 0));
-  EXPECT(INVALID_CONTEXT, driver->DevicePrimaryCtxRelease(driver, 0));
-  EXPECT(CONTEXT_IS_DESTROYED, driver->MemAlloc(driver, &pointer, 100));
-  OK(driver->DevicePrimaryCtxGetState(driver, 0, &flags, &active));
+  assert_cu(driver->DevicePrimaryCtxRelease(driver, 0));
+  assert_cu_error(INVALID_CONTEXT, driver->DevicePrimaryCtxRelease(driver, 0));
+  assert_cu_error(CONTEXT_IS_DESTROYED, driver->MemAlloc(driver, &pointer, 100));
+  assert_cu(driver->DevicePrimaryCtxGetState(driver, 0, &flags, &active));
   assert_int_equal(active, 0);
-  OK(driver->CtxSetCurrent(driver, NULL));
-  EXPECT(INVALID_CONTEXT, driver->MemAlloc(driver, &pointer, 100));
+  assert_cu(driver->CtxSetCurrent(driver, NULL));
+  assert_cu_error(INVALID_CONTEXT, driver->MemAlloc(driver, &pointer, 100));
   device_close(driver);
 }
 
-/* All that was made in a context goes with it; address space and handles, which were not, stay. */
-static void test_context_takes_all_with_it(void **state) {
+/* Objects of a context are destroyed with it; address space and memory handles are not. */
+static void test_objects_end_with_the_context(void **state) {
   (void)state;
   if (is_cuda())
     WAIVE_TEST("NVIDIA's driver does not say what is left");
@@ -139,38 +139,38 @@ static void test_context_takes_all_with_it(void **state) {
   weir_cu_deviceptr space, pooled;
   weir_cu_mem_handle handle;
   static char registered[100];
-  OK(d->DevicePrimaryCtxRetain(d, &ctx, 0));
-  OK(d->CtxSetCurrent(d, ctx));
+  assert_cu(d->DevicePrimaryCtxRetain(d, &ctx, 0));
+  assert_cu(d->CtxSetCurrent(d, ctx));
   weir_cu_stream stream = stream_new(), capturing = stream_new();
-  OK(d->EventRecord(d, event_new(0), stream));
-  OK(d->MemsetD8Async(d, mem_new(100), 1, 100, stream));
+  assert_cu(d->EventRecord(d, event_new(0), stream));
+  assert_cu(d->MemsetD8Async(d, mem_new(100), 1, 100, stream));
   host_new(100);
-  OK(d->MemHostRegister(d, registered, sizeof registered, 0));
-  OK(d->ModuleLoadData(d, &module, spin_ptx));
-  OK(d->MemPoolCreate(d, &pool,
-                      &(weir_cu_mempool_props){.type = WEIR_CU_ALLOCATION_PINNED, .location = device_memory.location}));
-  OK(d->MemAllocFromPoolAsync(d, &pooled, 100, pool, stream));
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->StreamEndCapture(d, stream, &graph));
-  OK(d->GraphInstantiate(d, &exec, graph, 0));
-  OK(d->StreamBeginCapture(d, capturing, WEIR_CU_CAPTURE_GLOBAL));
-  OK(d->MemAddressReserve(d, &space, 2 * MIB, 0, 0, 0));
-  OK(d->MemCreate(d, &handle, 2 * MIB, &device_memory, 0));
-  OK(d->MemMap(d, space, 2 * MIB, 0, handle, 0));
+  assert_cu(d->MemHostRegister(d, registered, sizeof registered, 0));
+  assert_cu(d->ModuleLoadData(d, &module, spin_ptx));
+  assert_cu(d->MemPoolCreate(
+      d, &pool, &(weir_cu_mempool_props){.type = WEIR_CU_ALLOCATION_PINNED, .location = device_memory.location}));
+  assert_cu(d->MemAllocFromPoolAsync(d, &pooled, 100, pool, stream));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
+  assert_cu(d->GraphInstantiate(d, &exec, graph, 0));
+  assert_cu(d->StreamBeginCapture(d, capturing, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu(d->MemAddressReserve(d, &space, 2 * MIB, 0, 0, 0));
+  assert_cu(d->MemCreate(d, &handle, 2 * MIB, &device_memory, 0));
+  assert_cu(d->MemMap(d, space, 2 * MIB, 0, handle, 0));
 
-  OK(d->DevicePrimaryCtxRelease(d, 0));
+  assert_cu(d->DevicePrimaryCtxRelease(d, 0));
   if (is_soft()) {
     weir_soft_census census = {.size = sizeof census};
-    assert_int_equal(weir_soft_take_census(d, &census), WEIR_OK);
+    assert_ok(weir_soft_take_census(d, &census));
     assert_int_equal(census.contexts, 0);
     assert_int_equal(census.reservations, 1);
     assert_int_equal(census.handles, 1);
     assert_int_equal(census.mappings, 1);
     assert_int_equal(census.device_bytes, 2 * MIB);
   }
-  OK(d->MemUnmap(d, space, 2 * MIB));
-  OK(d->MemRelease(d, handle));
-  OK(d->MemAddressFree(d, space, 2 * MIB));
+  assert_cu(d->MemUnmap(d, space, 2 * MIB));
+  assert_cu(d->MemRelease(d, handle));
+  assert_cu(d->MemAddressFree(d, space, 2 * MIB));
   device_check_clean(d);
   device_close(d);
 }
@@ -188,12 +188,12 @@ static void *look_at_context(void *data) {
   return NULL;
 }
 
-static void test_context_is_the_threads_own(void **state) {
+static void test_current_context_is_per_thread(void **state) {
   (void)state;
   struct look look = {.context = ctx, .alloc = -1};
   on_another_thread(look_at_context, &look);
   assert_null(look.context);
-  EXPECT(INVALID_CONTEXT, look.alloc);
+  assert_cu_error(INVALID_CONTEXT, look.alloc);
 }
 
 /* ---- Devices ---- */
@@ -202,37 +202,37 @@ static void test_devices(void **state) {
   (void)state;
   weir_cu_device device = 7;
   int count = device_count();
-  OK(d->DeviceGet(d, &device, count - 1));
+  assert_cu(d->DeviceGet(d, &device, count - 1));
   assert_int_equal(device, count - 1);
-  EXPECT(INVALID_DEVICE, d->DeviceGet(d, &device, -1));
-  EXPECT(INVALID_DEVICE, d->DeviceGet(d, &device, 99));
+  assert_cu_error(INVALID_DEVICE, d->DeviceGet(d, &device, -1));
+  assert_cu_error(INVALID_DEVICE, d->DeviceGet(d, &device, 99));
 
   char name[256] = "", cut[256];
-  OK(d->DeviceGetName(d, name, sizeof name, 0));
+  assert_cu(d->DeviceGetName(d, name, sizeof name, 0));
   assert_in_range(strlen(name), 5, 255);
   memset(cut, 'x', sizeof cut);
-  OK(d->DeviceGetName(d, cut, 5, 0));
+  assert_cu(d->DeviceGetName(d, cut, 5, 0));
   assert_int_equal(strlen(cut), 4);
   assert_memory_equal(cut, name, 4);
 
   char id[64] = "";
   unsigned parts[4];
   char rest;
-  OK(d->DeviceGetPCIBusId(d, id, sizeof id, 0));
+  assert_cu(d->DeviceGetPCIBusId(d, id, sizeof id, 0));
   assert_int_equal(sscanf(id, "%x:%x:%x.%x%c", &parts[0], &parts[1], &parts[2], &parts[3], &rest), 4);
 
   weir_cu_uuid uuid, zero = {{0}};
-  OK(d->DeviceGetUuid(d, &uuid, 0));
+  assert_cu(d->DeviceGetUuid(d, &uuid, 0));
   assert_memory_not_equal(&uuid, &zero, sizeof uuid);
 
   size_t total = 0, free_bytes = 0, info_total = 0;
-  OK(d->DeviceTotalMem(d, &total, 0));
-  OK(d->MemGetInfo(d, &free_bytes, &info_total));
+  assert_cu(d->DeviceTotalMem(d, &total, 0));
+  assert_cu(d->MemGetInfo(d, &free_bytes, &info_total));
   assert_in_range(info_total, total / 10 * 9, total);
   assert_in_range(free_bytes, 1, info_total);
 }
 
-static void test_devices_that_are_none(void **state) {
+static void test_invalid_devices(void **state) {
   (void)state;
   char text[64];
   weir_cu_uuid uuid;
@@ -243,32 +243,32 @@ static void test_devices_that_are_none(void **state) {
   unsigned flags;
   static const weir_cu_device none[] = {-1, 99};
   for (int i = 0; i < 2; i++) {
-    EXPECT(INVALID_DEVICE, d->DeviceGetName(d, text, sizeof text, none[i]));
-    EXPECT(INVALID_DEVICE, d->DeviceGetUuid(d, &uuid, none[i]));
-    EXPECT(INVALID_DEVICE, d->DeviceGetPCIBusId(d, text, sizeof text, none[i]));
-    EXPECT(INVALID_DEVICE, d->DeviceGetAttribute(d, &value, WEIR_CU_ATTR_WARP_SIZE, none[i]));
-    EXPECT(INVALID_DEVICE, d->DeviceTotalMem(d, &bytes, none[i]));
-    EXPECT(INVALID_DEVICE, d->DeviceCanAccessPeer(d, &value, none[i], 0));
-    EXPECT(INVALID_DEVICE, d->DeviceCanAccessPeer(d, &value, 0, none[i]));
-    EXPECT(INVALID_DEVICE, d->DevicePrimaryCtxRetain(d, &context, none[i]));
-    EXPECT(INVALID_DEVICE, d->DevicePrimaryCtxRelease(d, none[i]));
-    EXPECT(INVALID_DEVICE, d->DevicePrimaryCtxGetState(d, none[i], &flags, &active));
-    EXPECT(INVALID_DEVICE, d->DeviceGetDefaultMemPool(d, &pool, none[i]));
-    EXPECT(INVALID_VALUE, d->DeviceGetMemPool(d, &pool, none[i]));
+    assert_cu_error(INVALID_DEVICE, d->DeviceGetName(d, text, sizeof text, none[i]));
+    assert_cu_error(INVALID_DEVICE, d->DeviceGetUuid(d, &uuid, none[i]));
+    assert_cu_error(INVALID_DEVICE, d->DeviceGetPCIBusId(d, text, sizeof text, none[i]));
+    assert_cu_error(INVALID_DEVICE, d->DeviceGetAttribute(d, &value, WEIR_CU_ATTR_WARP_SIZE, none[i]));
+    assert_cu_error(INVALID_DEVICE, d->DeviceTotalMem(d, &bytes, none[i]));
+    assert_cu_error(INVALID_DEVICE, d->DeviceCanAccessPeer(d, &value, none[i], 0));
+    assert_cu_error(INVALID_DEVICE, d->DeviceCanAccessPeer(d, &value, 0, none[i]));
+    assert_cu_error(INVALID_DEVICE, d->DevicePrimaryCtxRetain(d, &context, none[i]));
+    assert_cu_error(INVALID_DEVICE, d->DevicePrimaryCtxRelease(d, none[i]));
+    assert_cu_error(INVALID_DEVICE, d->DevicePrimaryCtxGetState(d, none[i], &flags, &active));
+    assert_cu_error(INVALID_DEVICE, d->DeviceGetDefaultMemPool(d, &pool, none[i]));
+    assert_cu_error(INVALID_VALUE, d->DeviceGetMemPool(d, &pool, none[i]));
   }
 }
 
 static int attribute(int which) {
   int value = -1;
-  OK(d->DeviceGetAttribute(d, &value, which, 0));
+  assert_cu(d->DeviceGetAttribute(d, &value, which, 0));
   return value;
 }
 
 static void test_attributes(void **state) {
   (void)state;
   int value = 77;
-  EXPECT(INVALID_VALUE, d->DeviceGetAttribute(d, &value, 9999, 0));
-  EXPECT(INVALID_VALUE, d->DeviceGetAttribute(d, NULL, WEIR_CU_ATTR_WARP_SIZE, 0));
+  assert_cu_error(INVALID_VALUE, d->DeviceGetAttribute(d, &value, 9999, 0));
+  assert_cu_error(INVALID_VALUE, d->DeviceGetAttribute(d, NULL, WEIR_CU_ATTR_WARP_SIZE, 0));
   assert_int_equal(value, 77);
   assert_int_equal(attribute(WEIR_CU_ATTR_WARP_SIZE), 32);
   assert_int_equal(attribute(WEIR_CU_ATTR_MAX_THREADS_PER_BLOCK), 1024);
@@ -314,19 +314,19 @@ static void test_error_names_and_texts(void **state) {
 #undef X
   };
   int version = 0;
-  OK(d->DriverGetVersion(d, &version));
+  assert_cu(d->DriverGetVersion(d, &version));
   for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
     const char *name = NULL, *text = NULL;
-    OK(d->GetErrorName(d, known[i].code, &name));
+    assert_cu(d->GetErrorName(d, known[i].code, &name));
     assert_string_equal(name, known[i].name);
-    OK(d->GetErrorString(d, known[i].code, &text));
-    if (version == 13000) /* other versions may have other words */
+    assert_cu(d->GetErrorString(d, known[i].code, &text));
+    if (version == 13000) /* other versions may have other texts */
       assert_string_equal(text, known[i].text);
   }
   const char *name = "x", *text = "x";
-  EXPECT(INVALID_VALUE, d->GetErrorName(d, 12345, &name));
+  assert_cu_error(INVALID_VALUE, d->GetErrorName(d, 12345, &name));
   assert_null(name);
-  EXPECT(INVALID_VALUE, d->GetErrorString(d, 12345, &text));
+  assert_cu_error(INVALID_VALUE, d->GetErrorString(d, 12345, &text));
   assert_null(text);
 }
 
@@ -335,10 +335,10 @@ static void test_error_names_and_texts(void **state) {
 static void test_a_device_is_not_its_own_peer(void **state) {
   (void)state;
   int can = 7;
-  OK(d->DeviceCanAccessPeer(d, &can, 0, 0));
+  assert_cu(d->DeviceCanAccessPeer(d, &can, 0, 0));
   assert_int_equal(can, 0);
-  EXPECT(PEER_ACCESS_UNSUPPORTED, d->CtxEnablePeerAccess(d, ctx, 0));
-  EXPECT(PEER_ACCESS_NOT_ENABLED, d->CtxDisablePeerAccess(d, ctx));
+  assert_cu_error(PEER_ACCESS_UNSUPPORTED, d->CtxEnablePeerAccess(d, ctx, 0));
+  assert_cu_error(PEER_ACCESS_NOT_ENABLED, d->CtxDisablePeerAccess(d, ctx));
 }
 
 static void test_peers(void **state) {
@@ -347,23 +347,23 @@ static void test_peers(void **state) {
     WAIVE_TEST("there is one device");
   weir_cu_context other;
   int can;
-  OK(d->DeviceCanAccessPeer(d, &can, 0, 1));
+  assert_cu(d->DeviceCanAccessPeer(d, &can, 0, 1));
   if (!can)
     WAIVE_TEST("the devices cannot reach each other");
-  OK(d->DevicePrimaryCtxRetain(d, &other, 1));
-  EXPECT(INVALID_VALUE, d->CtxEnablePeerAccess(d, other, 1));
-  EXPECT(PEER_ACCESS_NOT_ENABLED, d->CtxDisablePeerAccess(d, other));
-  OK(d->CtxEnablePeerAccess(d, other, 0));
-  EXPECT(PEER_ACCESS_ALREADY_ENABLED, d->CtxEnablePeerAccess(d, other, 0));
-  OK(d->CtxSetCurrent(d, other)); /* it is one way */
-  EXPECT(PEER_ACCESS_NOT_ENABLED, d->CtxDisablePeerAccess(d, ctx));
-  OK(d->CtxSetCurrent(d, ctx));
-  OK(d->CtxDisablePeerAccess(d, other));
-  EXPECT(PEER_ACCESS_NOT_ENABLED, d->CtxDisablePeerAccess(d, other));
-  OK(d->DevicePrimaryCtxRelease(d, 1));
+  assert_cu(d->DevicePrimaryCtxRetain(d, &other, 1));
+  assert_cu_error(INVALID_VALUE, d->CtxEnablePeerAccess(d, other, 1));
+  assert_cu_error(PEER_ACCESS_NOT_ENABLED, d->CtxDisablePeerAccess(d, other));
+  assert_cu(d->CtxEnablePeerAccess(d, other, 0));
+  assert_cu_error(PEER_ACCESS_ALREADY_ENABLED, d->CtxEnablePeerAccess(d, other, 0));
+  assert_cu(d->CtxSetCurrent(d, other)); /* it is not symmetric */
+  assert_cu_error(PEER_ACCESS_NOT_ENABLED, d->CtxDisablePeerAccess(d, ctx));
+  assert_cu(d->CtxSetCurrent(d, ctx));
+  assert_cu(d->CtxDisablePeerAccess(d, other));
+  assert_cu_error(PEER_ACCESS_NOT_ENABLED, d->CtxDisablePeerAccess(d, other));
+  assert_cu(d->DevicePrimaryCtxRelease(d, 1));
 }
 
-/* An event, a stream and a kernel work together within one context. Waiting is allowed across. */
+/* An event, a stream and a kernel must belong to the same context, except for waits. */
 static void test_work_on_another_device(void **state) {
   (void)state;
   if (device_count() < 2)
@@ -373,27 +373,27 @@ static void test_work_on_another_device(void **state) {
   weir_cu_stream here = stream_new();
   weir_cu_event event = event_new(0);
   weir_cu_function function = spin_function();
-  OK(d->DevicePrimaryCtxRetain(d, &other, 1));
-  OK(d->CtxSetCurrent(d, other));
+  assert_cu(d->DevicePrimaryCtxRetain(d, &other, 1));
+  assert_cu(d->CtxSetCurrent(d, other));
   weir_cu_stream there = stream_new();
   weir_cu_event others = event_new(0);
   uint64_t cycles = 1;
   void *params[] = {&cycles};
-  EXPECT(INVALID_HANDLE, d->EventRecord(d, event, there));
-  EXPECT(INVALID_HANDLE, d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, there, params, NULL));
+  assert_cu_error(INVALID_HANDLE, d->EventRecord(d, event, there));
+  assert_cu_error(INVALID_HANDLE, d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, there, params, NULL));
 
-  OK(d->EventRecord(d, event, here));
-  OK(d->EventRecord(d, others, there));
-  OK(d->StreamWaitEvent(d, there, event, 0));
-  OK(d->StreamSynchronize(d, here));
-  OK(d->StreamSynchronize(d, there));
-  EXPECT(INVALID_HANDLE, d->EventElapsedTime(d, &milliseconds, event, others));
-  OK(d->EventDestroy(d, others));
-  OK(d->StreamDestroy(d, there));
-  OK(d->CtxSetCurrent(d, ctx));
-  OK(d->DevicePrimaryCtxRelease(d, 1));
-  OK(d->EventDestroy(d, event));
-  OK(d->StreamDestroy(d, here));
+  assert_cu(d->EventRecord(d, event, here));
+  assert_cu(d->EventRecord(d, others, there));
+  assert_cu(d->StreamWaitEvent(d, there, event, 0));
+  assert_cu(d->StreamSynchronize(d, here));
+  assert_cu(d->StreamSynchronize(d, there));
+  assert_cu_error(INVALID_HANDLE, d->EventElapsedTime(d, &milliseconds, event, others));
+  assert_cu(d->EventDestroy(d, others));
+  assert_cu(d->StreamDestroy(d, there));
+  assert_cu(d->CtxSetCurrent(d, ctx));
+  assert_cu(d->DevicePrimaryCtxRelease(d, 1));
+  assert_cu(d->EventDestroy(d, event));
+  assert_cu(d->StreamDestroy(d, here));
 }
 
 /* ---- Kernels ---- */
@@ -402,13 +402,13 @@ static void test_modules(void **state) {
   (void)state;
   weir_cu_module module;
   weir_cu_function function;
-  EXPECT(INVALID_IMAGE, d->ModuleLoadData(d, &module, "garbage"));
-  OK(d->ModuleLoadData(d, &module, spin_ptx));
-  EXPECT(NOT_FOUND, d->ModuleGetFunction(d, &function, module, "nope"));
-  EXPECT(NOT_FOUND, d->ModuleGetFunction(d, &function, module, "weir_spi"));
-  OK(d->ModuleGetFunction(d, &function, module, "weir_spin"));
-  OK(d->ModuleUnload(d, module));
-  EXPECT(INVALID_HANDLE, d->ModuleUnload(d, NULL));
+  assert_cu_error(INVALID_IMAGE, d->ModuleLoadData(d, &module, "garbage"));
+  assert_cu(d->ModuleLoadData(d, &module, spin_ptx));
+  assert_cu_error(NOT_FOUND, d->ModuleGetFunction(d, &function, module, "nope"));
+  assert_cu_error(NOT_FOUND, d->ModuleGetFunction(d, &function, module, "weir_spi"));
+  assert_cu(d->ModuleGetFunction(d, &function, module, "weir_spin"));
+  assert_cu(d->ModuleUnload(d, module));
+  assert_cu_error(INVALID_HANDLE, d->ModuleUnload(d, NULL));
 }
 
 static void test_launches(void **state) {
@@ -416,14 +416,14 @@ static void test_launches(void **state) {
   weir_cu_function function = spin_function();
   uint64_t cycles = 1000;
   void *params[] = {&cycles};
-  EXPECT(INVALID_VALUE, d->LaunchKernel(d, function, 0, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
-  EXPECT(INVALID_VALUE, d->LaunchKernel(d, function, 1, 1, 1, 5000, 1, 1, 0, NULL, params, NULL));
-  OK(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
-  OK(d->LaunchKernel(d, function, 3, 2, 2, 32, 2, 2, 0, NULL, params, NULL));
-  OK(d->CtxSynchronize(d));
+  assert_cu_error(INVALID_VALUE, d->LaunchKernel(d, function, 0, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+  assert_cu_error(INVALID_VALUE, d->LaunchKernel(d, function, 1, 1, 1, 5000, 1, 1, 0, NULL, params, NULL));
+  assert_cu(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+  assert_cu(d->LaunchKernel(d, function, 3, 2, 2, 32, 2, 2, 0, NULL, params, NULL));
+  assert_cu(d->CtxSynchronize(d));
 }
 
-/* Parameters are read by the call, not by the kernel. */
+/* The call copies the parameters, before the kernel runs. */
 static void test_parameters_are_copied(void **state) {
   (void)state;
   weir_cu_function function = spin_function();
@@ -433,29 +433,29 @@ static void test_parameters_are_copied(void **state) {
   void *params[] = {&cycles};
   float milliseconds = -1;
   spin(stream, 0);
-  OK(d->StreamSynchronize(d, stream)); /* nothing is left to be loaded at the launch */
+  assert_cu(d->StreamSynchronize(d, stream)); /* nothing is loaded at the launch */
   struct gate *gate = gate_close(stream);
-  OK(d->EventRecord(d, start, stream));
-  OK(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
-  OK(d->EventRecord(d, end, stream));
+  assert_cu(d->EventRecord(d, start, stream));
+  assert_cu(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+  assert_cu(d->EventRecord(d, end, stream));
   cycles = (uint64_t)attribute(WEIR_CU_ATTR_CLOCK_RATE) * 10000; /* ten seconds */
   gate_open(gate);
-  OK(d->StreamSynchronize(d, stream));
-  OK(d->EventElapsedTime(d, &milliseconds, start, end));
+  assert_cu(d->StreamSynchronize(d, stream));
+  assert_cu(d->EventElapsedTime(d, &milliseconds, start, end));
   assert_true(milliseconds >= 0 && milliseconds < 5000);
-  OK(d->EventDestroy(d, start));
-  OK(d->EventDestroy(d, end));
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->EventDestroy(d, start));
+  assert_cu(d->EventDestroy(d, end));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
 static void test_profiler(void **state) {
   (void)state;
-  OK(d->ProfilerStart(d));
-  OK(d->ProfilerStop(d));
+  assert_cu(d->ProfilerStart(d));
+  assert_cu(d->ProfilerStop(d));
 }
 
-/* Nothing where the answer is to be written. */
-static void test_outputs_that_are_nothing(void **state) {
+/* NULL outputs. */
+static void test_null_outputs(void **state) {
   (void)state;
   if (is_cuda())
     WAIVE_TEST("NVIDIA's driver may write there");
@@ -478,100 +478,100 @@ static void test_outputs_that_are_nothing(void **state) {
   unsigned flags;
   int active;
   char name[8];
-  OK(d->DeviceGetDefaultMemPool(d, &pool, 0));
-  OK(d->MemAddressReserve(d, &space, 2 * MIB, 0, 0, 0));
-  OK(d->MemCreate(d, &handle, 2 * MIB, &shareable, 0));
-  OK(d->MemMap(d, space, 2 * MIB, 0, handle, 0));
-  OK(d->ModuleLoadData(d, &module, spin_ptx));
+  assert_cu(d->DeviceGetDefaultMemPool(d, &pool, 0));
+  assert_cu(d->MemAddressReserve(d, &space, 2 * MIB, 0, 0, 0));
+  assert_cu(d->MemCreate(d, &handle, 2 * MIB, &shareable, 0));
+  assert_cu(d->MemMap(d, space, 2 * MIB, 0, handle, 0));
+  assert_cu(d->ModuleLoadData(d, &module, spin_ptx));
   if (shares) {
-    OK(d->IpcGetMemHandle(d, &ipc, p));
-    OK(d->IpcGetEventHandle(d, &ipc_event, event));
+    assert_cu(d->IpcGetMemHandle(d, &ipc, p));
+    assert_cu(d->IpcGetEventHandle(d, &ipc_event, event));
   }
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->MemsetD8Async(d, p, 1, 1, stream));
-  EXPECT(INVALID_VALUE, d->StreamEndCapture(d, stream, NULL));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->MemsetD8Async(d, p, 1, 1, stream));
+  assert_cu_error(INVALID_VALUE, d->StreamEndCapture(d, stream, NULL));
   assert_int_equal(capture_status(stream), WEIR_CU_CAPTURE_STATUS_ACTIVE);
-  OK(d->StreamEndCapture(d, stream, &graph));
-  OK(d->GraphGetNodes(d, graph, &node, &one));
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
+  assert_cu(d->GraphGetNodes(d, graph, &node, &one));
 
-  EXPECT(INVALID_VALUE, d->DriverGetVersion(d, NULL));
-  EXPECT(INVALID_VALUE, d->GetErrorName(d, 0, NULL));
-  EXPECT(INVALID_VALUE, d->GetErrorString(d, 0, NULL));
-  EXPECT(INVALID_VALUE, d->DeviceGetCount(d, NULL));
-  EXPECT(INVALID_VALUE, d->DeviceGet(d, NULL, 0));
-  EXPECT(INVALID_VALUE, d->DeviceGetName(d, NULL, 10, 0));
-  EXPECT(INVALID_VALUE, d->DeviceGetName(d, name, 0, 0));
-  EXPECT(INVALID_VALUE, d->DeviceGetUuid(d, NULL, 0));
-  EXPECT(INVALID_VALUE, d->DeviceGetPCIBusId(d, NULL, 10, 0));
-  EXPECT(INVALID_VALUE, d->DeviceGetPCIBusId(d, name, 0, 0));
-  EXPECT(INVALID_VALUE, d->DeviceTotalMem(d, NULL, 0));
-  EXPECT(INVALID_VALUE, d->DeviceCanAccessPeer(d, NULL, 0, 0));
-  EXPECT(INVALID_VALUE, d->DevicePrimaryCtxRetain(d, NULL, 0));
-  EXPECT(INVALID_VALUE, d->DevicePrimaryCtxGetState(d, 0, NULL, &active));
-  EXPECT(INVALID_VALUE, d->DevicePrimaryCtxGetState(d, 0, &flags, NULL));
-  EXPECT(INVALID_VALUE, d->CtxGetCurrent(d, NULL));
-  EXPECT(INVALID_VALUE, d->CtxGetDevice(d, NULL));
-  EXPECT(INVALID_VALUE, d->MemGetInfo(d, NULL, &bytes));
-  EXPECT(INVALID_VALUE, d->MemGetInfo(d, &bytes, NULL));
-  EXPECT(INVALID_VALUE, d->MemAlloc(d, NULL, 100));
-  EXPECT(INVALID_VALUE, d->MemHostAlloc(d, NULL, 100, 0));
-  EXPECT(INVALID_VALUE, d->PointerGetAttribute(d, NULL, WEIR_CU_POINTER_ATTR_MEMORY_TYPE, p));
-  EXPECT(INVALID_VALUE, d->MemAddressReserve(d, NULL, 2 * MIB, 0, 0, 0));
-  EXPECT(INVALID_VALUE, d->MemCreate(d, NULL, 2 * MIB, &device_memory, 0));
-  EXPECT(INVALID_VALUE, d->MemCreate(d, &handle, 2 * MIB, NULL, 0));
-  EXPECT(INVALID_VALUE, d->MemSetAccess(d, space, 2 * MIB, NULL, 1));
-  EXPECT(INVALID_VALUE, d->MemGetAllocationGranularity(d, NULL, &device_memory, 0));
-  EXPECT(INVALID_VALUE, d->MemGetAllocationGranularity(d, &bytes, NULL, 0));
+  assert_cu_error(INVALID_VALUE, d->DriverGetVersion(d, NULL));
+  assert_cu_error(INVALID_VALUE, d->GetErrorName(d, 0, NULL));
+  assert_cu_error(INVALID_VALUE, d->GetErrorString(d, 0, NULL));
+  assert_cu_error(INVALID_VALUE, d->DeviceGetCount(d, NULL));
+  assert_cu_error(INVALID_VALUE, d->DeviceGet(d, NULL, 0));
+  assert_cu_error(INVALID_VALUE, d->DeviceGetName(d, NULL, 10, 0));
+  assert_cu_error(INVALID_VALUE, d->DeviceGetName(d, name, 0, 0));
+  assert_cu_error(INVALID_VALUE, d->DeviceGetUuid(d, NULL, 0));
+  assert_cu_error(INVALID_VALUE, d->DeviceGetPCIBusId(d, NULL, 10, 0));
+  assert_cu_error(INVALID_VALUE, d->DeviceGetPCIBusId(d, name, 0, 0));
+  assert_cu_error(INVALID_VALUE, d->DeviceTotalMem(d, NULL, 0));
+  assert_cu_error(INVALID_VALUE, d->DeviceCanAccessPeer(d, NULL, 0, 0));
+  assert_cu_error(INVALID_VALUE, d->DevicePrimaryCtxRetain(d, NULL, 0));
+  assert_cu_error(INVALID_VALUE, d->DevicePrimaryCtxGetState(d, 0, NULL, &active));
+  assert_cu_error(INVALID_VALUE, d->DevicePrimaryCtxGetState(d, 0, &flags, NULL));
+  assert_cu_error(INVALID_VALUE, d->CtxGetCurrent(d, NULL));
+  assert_cu_error(INVALID_VALUE, d->CtxGetDevice(d, NULL));
+  assert_cu_error(INVALID_VALUE, d->MemGetInfo(d, NULL, &bytes));
+  assert_cu_error(INVALID_VALUE, d->MemGetInfo(d, &bytes, NULL));
+  assert_cu_error(INVALID_VALUE, d->MemAlloc(d, NULL, 100));
+  assert_cu_error(INVALID_VALUE, d->MemHostAlloc(d, NULL, 100, 0));
+  assert_cu_error(INVALID_VALUE, d->PointerGetAttribute(d, NULL, WEIR_CU_POINTER_ATTR_MEMORY_TYPE, p));
+  assert_cu_error(INVALID_VALUE, d->MemAddressReserve(d, NULL, 2 * MIB, 0, 0, 0));
+  assert_cu_error(INVALID_VALUE, d->MemCreate(d, NULL, 2 * MIB, &device_memory, 0));
+  assert_cu_error(INVALID_VALUE, d->MemCreate(d, &handle, 2 * MIB, NULL, 0));
+  assert_cu_error(INVALID_VALUE, d->MemSetAccess(d, space, 2 * MIB, NULL, 1));
+  assert_cu_error(INVALID_VALUE, d->MemGetAllocationGranularity(d, NULL, &device_memory, 0));
+  assert_cu_error(INVALID_VALUE, d->MemGetAllocationGranularity(d, &bytes, NULL, 0));
   if (shares) {
-    EXPECT(INVALID_VALUE, d->MemExportToShareableHandle(d, NULL, handle, WEIR_CU_HANDLE_POSIX_FD, 0));
-    EXPECT(INVALID_VALUE, d->MemImportFromShareableHandle(d, NULL, NULL, WEIR_CU_HANDLE_POSIX_FD));
-    EXPECT(INVALID_VALUE, d->IpcGetMemHandle(d, NULL, p));
-    EXPECT(INVALID_VALUE, d->IpcOpenMemHandle(d, NULL, ipc, WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
-    EXPECT(INVALID_VALUE, d->IpcGetEventHandle(d, NULL, event));
-    EXPECT(INVALID_VALUE, d->IpcOpenEventHandle(d, NULL, ipc_event));
+    assert_cu_error(INVALID_VALUE, d->MemExportToShareableHandle(d, NULL, handle, WEIR_CU_HANDLE_POSIX_FD, 0));
+    assert_cu_error(INVALID_VALUE, d->MemImportFromShareableHandle(d, NULL, NULL, WEIR_CU_HANDLE_POSIX_FD));
+    assert_cu_error(INVALID_VALUE, d->IpcGetMemHandle(d, NULL, p));
+    assert_cu_error(INVALID_VALUE, d->IpcOpenMemHandle(d, NULL, ipc, WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    assert_cu_error(INVALID_VALUE, d->IpcGetEventHandle(d, NULL, event));
+    assert_cu_error(INVALID_VALUE, d->IpcOpenEventHandle(d, NULL, ipc_event));
   } else
     device_print_waived(__func__, "the calls that share something with another process: the ledger has none");
-  EXPECT(INVALID_VALUE, d->MemAllocAsync(d, NULL, 100, stream));
-  EXPECT(INVALID_VALUE, d->MemAllocFromPoolAsync(d, NULL, 100, pool, stream));
-  EXPECT(INVALID_VALUE, d->DeviceGetDefaultMemPool(d, NULL, 0));
-  EXPECT(INVALID_VALUE, d->DeviceGetMemPool(d, NULL, 0));
-  EXPECT(INVALID_VALUE,
-         d->MemPoolCreate(
-             d, NULL, &(weir_cu_mempool_props){.type = WEIR_CU_ALLOCATION_PINNED, .location = device_memory.location}));
-  EXPECT(INVALID_VALUE, d->MemPoolCreate(d, &pool, NULL));
-  EXPECT(INVALID_VALUE, d->MemPoolGetAttribute(d, pool, WEIR_CU_MEMPOOL_ATTR_USED_CURRENT, NULL));
-  EXPECT(INVALID_VALUE, d->MemPoolSetAttribute(d, pool, WEIR_CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, NULL));
-  EXPECT(INVALID_VALUE, d->MemPoolSetAccess(d, pool, NULL, 1));
-  EXPECT(INVALID_VALUE, d->StreamCreateWithPriority(d, NULL, 0, 0));
-  EXPECT(INVALID_VALUE, d->StreamGetPriority(d, stream, NULL));
-  EXPECT(INVALID_VALUE, d->StreamGetFlags(d, stream, NULL));
-  EXPECT(INVALID_VALUE, d->StreamGetCtx(d, stream, NULL));
-  EXPECT(INVALID_VALUE, d->StreamIsCapturing(d, stream, NULL));
-  EXPECT(INVALID_VALUE, d->StreamGetCaptureInfo(d, stream, NULL, NULL, NULL, NULL, NULL));
-  EXPECT(INVALID_VALUE, d->ThreadExchangeStreamCaptureMode(d, NULL));
-  EXPECT(INVALID_VALUE, d->EventCreate(d, NULL, 0));
-  EXPECT(INVALID_VALUE, d->GraphInstantiate(d, NULL, graph, 0));
-  EXPECT(INVALID_VALUE, d->GraphGetNodes(d, graph, NULL, NULL));
-  EXPECT(INVALID_VALUE, d->GraphNodeGetDependencies(d, node, NULL, NULL));
-  EXPECT(INVALID_VALUE, d->GraphDebugDotPrint(d, graph, NULL, 0));
-  EXPECT(INVALID_VALUE, d->DeviceGetGraphMemAttribute(d, 0, WEIR_CU_GRAPH_MEM_ATTR_USED_CURRENT, NULL));
-  EXPECT(INVALID_VALUE, d->ModuleLoadData(d, NULL, spin_ptx));
-  EXPECT(INVALID_VALUE, d->ModuleLoadData(d, &module, NULL));
-  EXPECT(INVALID_VALUE, d->ModuleGetFunction(d, NULL, module, "weir_spin"));
-  EXPECT(INVALID_VALUE, d->ModuleGetFunction(d, &function, module, NULL));
-  OK(d->CtxGetStreamPriorityRange(d, NULL, NULL)); /* both may be left out */
+  assert_cu_error(INVALID_VALUE, d->MemAllocAsync(d, NULL, 100, stream));
+  assert_cu_error(INVALID_VALUE, d->MemAllocFromPoolAsync(d, NULL, 100, pool, stream));
+  assert_cu_error(INVALID_VALUE, d->DeviceGetDefaultMemPool(d, NULL, 0));
+  assert_cu_error(INVALID_VALUE, d->DeviceGetMemPool(d, NULL, 0));
+  assert_cu_error(INVALID_VALUE, d->MemPoolCreate(d, NULL,
+                                                  &(weir_cu_mempool_props){.type = WEIR_CU_ALLOCATION_PINNED,
+                                                                           .location = device_memory.location}));
+  assert_cu_error(INVALID_VALUE, d->MemPoolCreate(d, &pool, NULL));
+  assert_cu_error(INVALID_VALUE, d->MemPoolGetAttribute(d, pool, WEIR_CU_MEMPOOL_ATTR_USED_CURRENT, NULL));
+  assert_cu_error(INVALID_VALUE, d->MemPoolSetAttribute(d, pool, WEIR_CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, NULL));
+  assert_cu_error(INVALID_VALUE, d->MemPoolSetAccess(d, pool, NULL, 1));
+  assert_cu_error(INVALID_VALUE, d->StreamCreateWithPriority(d, NULL, 0, 0));
+  assert_cu_error(INVALID_VALUE, d->StreamGetPriority(d, stream, NULL));
+  assert_cu_error(INVALID_VALUE, d->StreamGetFlags(d, stream, NULL));
+  assert_cu_error(INVALID_VALUE, d->StreamGetCtx(d, stream, NULL));
+  assert_cu_error(INVALID_VALUE, d->StreamIsCapturing(d, stream, NULL));
+  assert_cu_error(INVALID_VALUE, d->StreamGetCaptureInfo(d, stream, NULL, NULL, NULL, NULL, NULL));
+  assert_cu_error(INVALID_VALUE, d->ThreadExchangeStreamCaptureMode(d, NULL));
+  assert_cu_error(INVALID_VALUE, d->EventCreate(d, NULL, 0));
+  assert_cu_error(INVALID_VALUE, d->GraphInstantiate(d, NULL, graph, 0));
+  assert_cu_error(INVALID_VALUE, d->GraphGetNodes(d, graph, NULL, NULL));
+  assert_cu_error(INVALID_VALUE, d->GraphNodeGetDependencies(d, node, NULL, NULL));
+  assert_cu_error(INVALID_VALUE, d->GraphDebugDotPrint(d, graph, NULL, 0));
+  assert_cu_error(INVALID_VALUE, d->DeviceGetGraphMemAttribute(d, 0, WEIR_CU_GRAPH_MEM_ATTR_USED_CURRENT, NULL));
+  assert_cu_error(INVALID_VALUE, d->ModuleLoadData(d, NULL, spin_ptx));
+  assert_cu_error(INVALID_VALUE, d->ModuleLoadData(d, &module, NULL));
+  assert_cu_error(INVALID_VALUE, d->ModuleGetFunction(d, NULL, module, "weir_spin"));
+  assert_cu_error(INVALID_VALUE, d->ModuleGetFunction(d, &function, module, NULL));
+  assert_cu(d->CtxGetStreamPriorityRange(d, NULL, NULL)); /* both may be NULL */
 
-  OK(d->GraphDestroy(d, graph));
-  OK(d->ModuleUnload(d, module));
-  OK(d->MemUnmap(d, space, 2 * MIB));
-  OK(d->MemRelease(d, handle));
-  OK(d->MemAddressFree(d, space, 2 * MIB));
-  OK(d->MemFree(d, p));
-  OK(d->EventDestroy(d, event));
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->GraphDestroy(d, graph));
+  assert_cu(d->ModuleUnload(d, module));
+  assert_cu(d->MemUnmap(d, space, 2 * MIB));
+  assert_cu(d->MemRelease(d, handle));
+  assert_cu(d->MemAddressFree(d, space, 2 * MIB));
+  assert_cu(d->MemFree(d, p));
+  assert_cu(d->EventDestroy(d, event));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
-/* What was destroyed, and what never was. NVIDIA's driver may crash on any of it. */
+/* Destroyed and invalid handles. NVIDIA's driver may crash on them. */
 static void test_destroyed_handles(void **state) {
   (void)state;
   if (is_cuda())
@@ -590,58 +590,58 @@ static void test_destroyed_handles(void **state) {
   float milliseconds;
   size_t count = 1;
   void *params[] = {&value};
-  OK(d->ModuleLoadData(d, &module, spin_ptx));
-  OK(d->ModuleGetFunction(d, &function, module, "weir_spin"));
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
-  OK(d->StreamEndCapture(d, stream, &graph));
-  OK(d->GraphGetNodes(d, graph, &node, &count));
-  OK(d->GraphInstantiate(d, &exec, graph, 0));
-  OK(d->MemPoolCreate(d, &pool,
-                      &(weir_cu_mempool_props){.type = WEIR_CU_ALLOCATION_PINNED, .location = device_memory.location}));
-  OK(d->StreamDestroy(d, stream));
-  OK(d->EventDestroy(d, event));
-  OK(d->ModuleUnload(d, module));
-  OK(d->GraphDestroy(d, graph));
-  OK(d->GraphExecDestroy(d, exec));
-  OK(d->MemPoolDestroy(d, pool));
+  assert_cu(d->ModuleLoadData(d, &module, spin_ptx));
+  assert_cu(d->ModuleGetFunction(d, &function, module, "weir_spin"));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
+  assert_cu(d->GraphGetNodes(d, graph, &node, &count));
+  assert_cu(d->GraphInstantiate(d, &exec, graph, 0));
+  assert_cu(d->MemPoolCreate(
+      d, &pool, &(weir_cu_mempool_props){.type = WEIR_CU_ALLOCATION_PINNED, .location = device_memory.location}));
+  assert_cu(d->StreamDestroy(d, stream));
+  assert_cu(d->EventDestroy(d, event));
+  assert_cu(d->ModuleUnload(d, module));
+  assert_cu(d->GraphDestroy(d, graph));
+  assert_cu(d->GraphExecDestroy(d, exec));
+  assert_cu(d->MemPoolDestroy(d, pool));
 
-  EXPECT(INVALID_HANDLE, d->StreamDestroy(d, stream));
-  EXPECT(INVALID_HANDLE, d->StreamQuery(d, stream));
-  EXPECT(INVALID_HANDLE, d->StreamSynchronize(d, stream));
-  EXPECT(INVALID_HANDLE, d->StreamIsCapturing(d, stream, &status));
-  EXPECT(INVALID_HANDLE, d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
-  EXPECT(INVALID_HANDLE, d->StreamWaitEvent(d, stream, kept_event, 0));
-  EXPECT(INVALID_HANDLE, d->EventRecord(d, kept_event, stream));
-  EXPECT(INVALID_HANDLE, d->MemAllocAsync(d, &pointer, 100, stream));
-  EXPECT(INVALID_HANDLE, d->StreamWaitEvent(d, kept, event, 0));
-  EXPECT(INVALID_HANDLE, d->EventRecord(d, event, kept));
-  EXPECT(INVALID_HANDLE, d->EventQuery(d, event));
-  EXPECT(INVALID_HANDLE, d->EventSynchronize(d, event));
-  EXPECT(INVALID_HANDLE, d->EventElapsedTime(d, &milliseconds, event, kept_event));
-  EXPECT(INVALID_HANDLE, d->EventDestroy(d, event));
-  EXPECT(INVALID_HANDLE, d->ModuleGetFunction(d, &function, module, "weir_spin"));
-  EXPECT(INVALID_HANDLE, d->ModuleUnload(d, module));
-  EXPECT(INVALID_HANDLE, d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, kept, params, NULL));
-  EXPECT(INVALID_VALUE, d->GraphInstantiate(d, &exec, graph, 0));
-  EXPECT(INVALID_VALUE, d->GraphGetNodes(d, graph, NULL, &count));
-  EXPECT(INVALID_VALUE, d->GraphNodeGetDependencies(d, node, NULL, &count));
-  EXPECT(INVALID_VALUE, d->GraphDestroy(d, graph));
-  EXPECT(INVALID_VALUE, d->GraphLaunch(d, exec, kept));
-  EXPECT(INVALID_VALUE, d->GraphUpload(d, exec, kept));
-  EXPECT(INVALID_VALUE, d->GraphDebugDotPrint(d, graph, "/dev/null", 0));
-  EXPECT(INVALID_VALUE, d->GraphExecDestroy(d, exec));
-  EXPECT(INVALID_VALUE, d->MemAllocFromPoolAsync(d, &pointer, 100, pool, kept));
-  EXPECT(INVALID_VALUE, d->MemPoolGetAttribute(d, pool, WEIR_CU_MEMPOOL_ATTR_USED_CURRENT, &value));
-  EXPECT(INVALID_VALUE, d->MemPoolDestroy(d, pool));
-  /* A handle of another kind is no better. */
-  EXPECT(INVALID_HANDLE, d->StreamQuery(d, (weir_cu_stream)kept_event));
-  EXPECT(INVALID_HANDLE, d->EventQuery(d, (weir_cu_event)kept));
-  EXPECT(INVALID_CONTEXT, d->CtxSetCurrent(d, (weir_cu_context)kept));
-  EXPECT(INVALID_CONTEXT, d->CtxEnablePeerAccess(d, (weir_cu_context)kept, 0));
-  EXPECT(INVALID_CONTEXT, d->CtxDisablePeerAccess(d, (weir_cu_context)kept));
-  OK(d->StreamDestroy(d, kept));
-  OK(d->EventDestroy(d, kept_event));
+  assert_cu_error(INVALID_HANDLE, d->StreamDestroy(d, stream));
+  assert_cu_error(INVALID_HANDLE, d->StreamQuery(d, stream));
+  assert_cu_error(INVALID_HANDLE, d->StreamSynchronize(d, stream));
+  assert_cu_error(INVALID_HANDLE, d->StreamIsCapturing(d, stream, &status));
+  assert_cu_error(INVALID_HANDLE, d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu_error(INVALID_HANDLE, d->StreamWaitEvent(d, stream, kept_event, 0));
+  assert_cu_error(INVALID_HANDLE, d->EventRecord(d, kept_event, stream));
+  assert_cu_error(INVALID_HANDLE, d->MemAllocAsync(d, &pointer, 100, stream));
+  assert_cu_error(INVALID_HANDLE, d->StreamWaitEvent(d, kept, event, 0));
+  assert_cu_error(INVALID_HANDLE, d->EventRecord(d, event, kept));
+  assert_cu_error(INVALID_HANDLE, d->EventQuery(d, event));
+  assert_cu_error(INVALID_HANDLE, d->EventSynchronize(d, event));
+  assert_cu_error(INVALID_HANDLE, d->EventElapsedTime(d, &milliseconds, event, kept_event));
+  assert_cu_error(INVALID_HANDLE, d->EventDestroy(d, event));
+  assert_cu_error(INVALID_HANDLE, d->ModuleGetFunction(d, &function, module, "weir_spin"));
+  assert_cu_error(INVALID_HANDLE, d->ModuleUnload(d, module));
+  assert_cu_error(INVALID_HANDLE, d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, kept, params, NULL));
+  assert_cu_error(INVALID_VALUE, d->GraphInstantiate(d, &exec, graph, 0));
+  assert_cu_error(INVALID_VALUE, d->GraphGetNodes(d, graph, NULL, &count));
+  assert_cu_error(INVALID_VALUE, d->GraphNodeGetDependencies(d, node, NULL, &count));
+  assert_cu_error(INVALID_VALUE, d->GraphDestroy(d, graph));
+  assert_cu_error(INVALID_VALUE, d->GraphLaunch(d, exec, kept));
+  assert_cu_error(INVALID_VALUE, d->GraphUpload(d, exec, kept));
+  assert_cu_error(INVALID_VALUE, d->GraphDebugDotPrint(d, graph, "/dev/null", 0));
+  assert_cu_error(INVALID_VALUE, d->GraphExecDestroy(d, exec));
+  assert_cu_error(INVALID_VALUE, d->MemAllocFromPoolAsync(d, &pointer, 100, pool, kept));
+  assert_cu_error(INVALID_VALUE, d->MemPoolGetAttribute(d, pool, WEIR_CU_MEMPOOL_ATTR_USED_CURRENT, &value));
+  assert_cu_error(INVALID_VALUE, d->MemPoolDestroy(d, pool));
+  /* Handles of another kind. */
+  assert_cu_error(INVALID_HANDLE, d->StreamQuery(d, (weir_cu_stream)kept_event));
+  assert_cu_error(INVALID_HANDLE, d->EventQuery(d, (weir_cu_event)kept));
+  assert_cu_error(INVALID_CONTEXT, d->CtxSetCurrent(d, (weir_cu_context)kept));
+  assert_cu_error(INVALID_CONTEXT, d->CtxEnablePeerAccess(d, (weir_cu_context)kept, 0));
+  assert_cu_error(INVALID_CONTEXT, d->CtxDisablePeerAccess(d, (weir_cu_context)kept));
+  assert_cu(d->StreamDestroy(d, kept));
+  assert_cu(d->EventDestroy(d, kept_event));
 }
 
 int main(void) {
@@ -649,10 +649,10 @@ int main(void) {
       cmocka_unit_test(test_before_init),
       cmocka_unit_test(test_without_context),
       cmocka_unit_test(test_context_is_counted),
-      cmocka_unit_test(test_context_takes_all_with_it),
-      RULE(test_context_is_the_threads_own),
+      cmocka_unit_test(test_objects_end_with_the_context),
+      RULE(test_current_context_is_per_thread),
       RULE(test_devices),
-      RULE(test_devices_that_are_none),
+      RULE(test_invalid_devices),
       RULE(test_attributes),
       RULE(test_error_names_and_texts),
       RULE(test_a_device_is_not_its_own_peer),
@@ -662,7 +662,7 @@ int main(void) {
       RULE(test_launches),
       RULE(test_parameters_are_copied),
       RULE(test_profiler),
-      RULE(test_outputs_that_are_nothing),
+      RULE(test_null_outputs),
       RULE(test_destroyed_handles),
   };
   return RUN_RULES("rules", tests);

@@ -1,13 +1,13 @@
 /*
- * Capture: which calls it allows, in which mode and on which thread, and how it ends.
+ * Capture: the calls that are allowed, by mode and thread, and how a capture ends.
  */
 #include "driver/rules.h"
 
-/* ---- What a call does to a capture ---- */
+/* ---- Effects of calls on a capture ---- */
 
-/* A little of everything, for the calls to work on. */
+/* Objects of every kind, for the calls to use. */
 struct bench {
-  weir_cu_stream s, o, b; /* the one that captures, another one, a blocking one */
+  weir_cu_stream s, o, b; /* the capturing stream, another one, a blocking one */
   weir_cu_event unrecorded, done, captured, other;
   weir_cu_deviceptr p, q, space, pooled;
   void *host, *registered;
@@ -17,7 +17,7 @@ struct bench {
   weir_cu_graph_exec exec;
   weir_cu_mempool pool;
 
-  /* What the calls make. */
+  /* Outputs of the calls. */
   weir_cu_deviceptr new_memory, new_space;
   void *new_host, *new_registered;
   weir_cu_mem_handle new_handle;
@@ -47,66 +47,66 @@ static void bench_open(struct bench *e) {
                       .new_registered = aligned_alloc(4096, 4096)};
   assert_non_null(e->registered);
   assert_non_null(e->new_registered);
-  OK(d->EventRecord(d, e->done, e->o));
-  OK(d->StreamSynchronize(d, e->o));
-  OK(d->MemHostRegister(d, e->registered, 8192, 0));
-  OK(d->MemAddressReserve(d, &e->space, 8 * g, 0, 0, 0));
-  OK(d->MemCreate(d, &e->handle, g, &device_memory, 0));
-  OK(d->StreamBeginCapture(d, e->o, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->MemsetD8Async(d, e->p, 1, 100, e->o));
-  OK(d->StreamEndCapture(d, e->o, &e->graph));
-  OK(d->GraphInstantiate(d, &e->exec, e->graph, 0));
-  OK(d->DeviceGetDefaultMemPool(d, &e->pool, 0));
-  OK(d->MemAllocAsync(d, &e->pooled, MIB, e->o));
-  OK(d->StreamSynchronize(d, e->o));
+  assert_cu(d->EventRecord(d, e->done, e->o));
+  assert_cu(d->StreamSynchronize(d, e->o));
+  assert_cu(d->MemHostRegister(d, e->registered, 8192, 0));
+  assert_cu(d->MemAddressReserve(d, &e->space, 8 * g, 0, 0, 0));
+  assert_cu(d->MemCreate(d, &e->handle, g, &device_memory, 0));
+  assert_cu(d->StreamBeginCapture(d, e->o, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->MemsetD8Async(d, e->p, 1, 100, e->o));
+  assert_cu(d->StreamEndCapture(d, e->o, &e->graph));
+  assert_cu(d->GraphInstantiate(d, &e->exec, e->graph, 0));
+  assert_cu(d->DeviceGetDefaultMemPool(d, &e->pool, 0));
+  assert_cu(d->MemAllocAsync(d, &e->pooled, MIB, e->o));
+  assert_cu(d->StreamSynchronize(d, e->o));
 }
 
 static void unregister_and_free(void *memory) {
   unsigned type;
   if (!d->PointerGetAttribute(d, &type, WEIR_CU_POINTER_ATTR_MEMORY_TYPE, address_of(memory)))
-    OK(d->MemHostUnregister(d, memory));
+    assert_cu(d->MemHostUnregister(d, memory));
   free(memory);
 }
 
 static void bench_close(struct bench *e) {
-  OK(d->CtxSynchronize(d));
-  OK(d->MemFree(d, e->p));
-  OK(d->MemFree(d, e->q));
-  OK(d->MemFree(d, e->pooled));
-  OK(d->MemFree(d, e->new_memory));
-  OK(d->MemFreeHost(d, e->host));
-  OK(d->MemFreeHost(d, e->new_host));
+  assert_cu(d->CtxSynchronize(d));
+  assert_cu(d->MemFree(d, e->p));
+  assert_cu(d->MemFree(d, e->q));
+  assert_cu(d->MemFree(d, e->pooled));
+  assert_cu(d->MemFree(d, e->new_memory));
+  assert_cu(d->MemFreeHost(d, e->host));
+  assert_cu(d->MemFreeHost(d, e->new_host));
   unregister_and_free(e->registered);
   unregister_and_free(e->new_registered);
   if (e->is_mapped)
-    OK(d->MemUnmap(d, e->space, g));
+    assert_cu(d->MemUnmap(d, e->space, g));
   if (e->space)
-    OK(d->MemAddressFree(d, e->space, 8 * g));
+    assert_cu(d->MemAddressFree(d, e->space, 8 * g));
   if (e->new_space)
-    OK(d->MemAddressFree(d, e->new_space, g));
+    assert_cu(d->MemAddressFree(d, e->new_space, g));
   if (e->handle)
-    OK(d->MemRelease(d, e->handle));
+    assert_cu(d->MemRelease(d, e->handle));
   if (e->new_handle)
-    OK(d->MemRelease(d, e->new_handle));
+    assert_cu(d->MemRelease(d, e->new_handle));
   if (e->graph)
-    OK(d->GraphDestroy(d, e->graph));
+    assert_cu(d->GraphDestroy(d, e->graph));
   if (e->exec)
-    OK(d->GraphExecDestroy(d, e->exec));
+    assert_cu(d->GraphExecDestroy(d, e->exec));
   if (e->new_exec)
-    OK(d->GraphExecDestroy(d, e->new_exec));
+    assert_cu(d->GraphExecDestroy(d, e->new_exec));
   if (e->new_module)
-    OK(d->ModuleUnload(d, e->new_module));
+    assert_cu(d->ModuleUnload(d, e->new_module));
   weir_cu_event events[] = {e->unrecorded, e->done, e->captured, e->other, e->new_event};
   for (size_t i = 0; i < sizeof events / sizeof *events; i++)
     if (events[i])
-      OK(d->EventDestroy(d, events[i]));
+      assert_cu(d->EventDestroy(d, events[i]));
   weir_cu_stream streams[] = {e->s, e->o, e->b, e->new_stream};
   for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
     if (streams[i])
-      OK(d->StreamDestroy(d, streams[i]));
+      assert_cu(d->StreamDestroy(d, streams[i]));
 }
 
-/* For calls that give something up: it is gone when they succeed. */
+/* For calls that destroy an object: forget it if they succeed. */
 #define GONE(field, call)                                                                                              \
   do {                                                                                                                 \
     weir_cu_result result_ = (call);                                                                                   \
@@ -274,8 +274,8 @@ ACT(act_fill_nothing) { return d->MemsetD8Async(d, e->p, 1, 0, e->s); }
 ACT(act_copy_nothing) { return d->MemcpyAsync(d, e->p, e->q, 0, e->s); }
 ACT(act_fill_nowhere) { return d->MemsetD8Async(d, 0x10, 1, 10, e->s); }
 
-/* A call, what it answers in a capture of each mode, and whether the capture is over then. `nodes` are in the graph when it
- * is not; one is there before the call. */
+/* A call, its result in a capture of each mode, and whether it ends the capture. Otherwise the graph has `nodes` nodes,
+ * one of them from before the call. */
 struct rule {
   const char *name;
   weir_cu_result (*act)(struct bench *);
@@ -396,8 +396,8 @@ static bool is_as_expected(const char *rule, int mode, int thread, const char *w
   return found == expected;
 }
 
-/* Makes the call in a capture and looks at all that follows. thread: the mode of the calling thread, -1 for the capture's own
- * thread. */
+/* Makes the call during a capture and checks the effects. `thread` is the mode of the calling thread; -1 for the
+ * capturing thread. */
 static bool follows(const struct rule *rule, int mode, int thread, weir_cu_result expected, bool breaks) {
   struct bench bench;
   weir_cu_graph graph = (weir_cu_graph)&bench;
@@ -405,18 +405,18 @@ static bool follows(const struct rule *rule, int mode, int thread, weir_cu_resul
   size_t nodes = 99;
   int status = -1;
   bench_open(&bench);
-  OK(d->StreamBeginCapture(d, bench.s, mode));
-  OK(d->MemsetD8Async(d, bench.p, 3, 64, bench.s));
+  assert_cu(d->StreamBeginCapture(d, bench.s, mode));
+  assert_cu(d->MemsetD8Async(d, bench.p, 3, 64, bench.s));
   if (thread < 0)
     result = rule->act(&bench);
   else {
     struct call call = {&bench, rule, thread, -1, -1};
     on_another_thread(make_call, &call);
-    OK(call.set_up);
+    assert_cu(call.set_up);
     result = call.result;
   }
   bool good = is_as_expected(rule->name, mode, thread, "the result", result, expected);
-  OK(d->StreamIsCapturing(d, bench.s, &status));
+  assert_cu(d->StreamIsCapturing(d, bench.s, &status));
   good &= is_as_expected(rule->name, mode, thread, "the capture's status", status,
                          breaks ? WEIR_CU_CAPTURE_STATUS_INVALIDATED : WEIR_CU_CAPTURE_STATUS_ACTIVE);
   weir_cu_result end = d->StreamEndCapture(d, bench.s, &graph);
@@ -425,11 +425,11 @@ static bool follows(const struct rule *rule, int mode, int thread, weir_cu_resul
   if (end)
     good &= is_as_expected(rule->name, mode, thread, "whether there is a graph", graph != NULL, false);
   else {
-    OK(d->GraphGetNodes(d, graph, NULL, &nodes));
+    assert_cu(d->GraphGetNodes(d, graph, NULL, &nodes));
     good &= is_as_expected(rule->name, mode, thread, "the number of nodes", (long)nodes, (long)rule->nodes);
-    OK(d->GraphDestroy(d, graph));
+    assert_cu(d->GraphDestroy(d, graph));
   }
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->CtxSynchronize(d));
   bench_close(&bench);
   return good;
 }
@@ -457,7 +457,7 @@ static void test_calls_in_a_relaxed_capture(void **state) {
   check_rules(WEIR_CU_CAPTURE_RELAXED);
 }
 
-/* An unsafe call of another thread hurts when both it and the capture are global. */
+/* An unsafe call on another thread affects the capture if both have the global mode. */
 static void test_calls_from_another_thread(void **state) {
   (void)state;
   static const struct rule calls[] = {UNSAFE(act_alloc), UNSAFE(act_query_done), UNSAFE(act_free)};
@@ -471,45 +471,45 @@ static void test_calls_from_another_thread(void **state) {
   assert_true(good);
 }
 
-/* The thread's own mode lets it make unsafe calls during its own captures. */
+/* A relaxed thread may make unsafe calls during its own captures. */
 static void test_mode_of_the_thread(void **state) {
   (void)state;
   weir_cu_stream stream = stream_new();
   weir_cu_graph graph = NULL;
   int mode = WEIR_CU_CAPTURE_RELAXED;
-  OK(d->ThreadExchangeStreamCaptureMode(d, &mode));
+  assert_cu(d->ThreadExchangeStreamCaptureMode(d, &mode));
   assert_int_equal(mode, WEIR_CU_CAPTURE_GLOBAL);
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
-  OK(d->MemFree(d, mem_new(100)));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu(d->MemFree(d, mem_new(100)));
   mode = WEIR_CU_CAPTURE_THREAD_LOCAL;
-  OK(d->ThreadExchangeStreamCaptureMode(d, &mode));
+  assert_cu(d->ThreadExchangeStreamCaptureMode(d, &mode));
   assert_int_equal(mode, WEIR_CU_CAPTURE_RELAXED);
   weir_cu_deviceptr p;
-  EXPECT(STREAM_CAPTURE_UNSUPPORTED, d->MemAlloc(d, &p, 100));
+  assert_cu_error(STREAM_CAPTURE_UNSUPPORTED, d->MemAlloc(d, &p, 100));
   assert_int_equal(capture_status(stream), WEIR_CU_CAPTURE_STATUS_INVALIDATED);
-  EXPECT(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, stream, &graph));
-  OK(d->MemFree(d, mem_new(100)));
+  assert_cu_error(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, stream, &graph));
+  assert_cu(d->MemFree(d, mem_new(100)));
   mode = WEIR_CU_CAPTURE_GLOBAL;
-  OK(d->ThreadExchangeStreamCaptureMode(d, &mode));
+  assert_cu(d->ThreadExchangeStreamCaptureMode(d, &mode));
   assert_int_equal(mode, WEIR_CU_CAPTURE_THREAD_LOCAL);
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
-static void test_mode_that_is_none(void **state) {
+static void test_invalid_mode(void **state) {
   (void)state;
   weir_cu_stream stream = stream_new();
-  EXPECT(INVALID_VALUE, d->StreamBeginCapture(d, stream, 7));
-  EXPECT(INVALID_VALUE, d->StreamBeginCapture(d, stream, -1));
+  assert_cu_error(INVALID_VALUE, d->StreamBeginCapture(d, stream, 7));
+  assert_cu_error(INVALID_VALUE, d->StreamBeginCapture(d, stream, -1));
   assert_int_equal(capture_status(stream), WEIR_CU_CAPTURE_STATUS_NONE);
   if (!is_cuda()) {
     int mode = 7;
-    EXPECT(INVALID_VALUE, d->ThreadExchangeStreamCaptureMode(d, &mode));
+    assert_cu_error(INVALID_VALUE, d->ThreadExchangeStreamCaptureMode(d, &mode));
     assert_int_equal(mode, 7);
     mode = -1;
-    EXPECT(INVALID_VALUE, d->ThreadExchangeStreamCaptureMode(d, &mode));
+    assert_cu_error(INVALID_VALUE, d->ThreadExchangeStreamCaptureMode(d, &mode));
   } else
     device_print_waived("exchange for mode 7", "NVIDIA's driver takes it");
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
 /* ---- Beginning and ending ---- */
@@ -518,23 +518,23 @@ static void test_begin_and_end(void **state) {
   (void)state;
   weir_cu_stream stream = stream_new();
   weir_cu_graph graph = NULL;
-  EXPECT(STREAM_CAPTURE_UNSUPPORTED, d->StreamBeginCapture(d, NULL, WEIR_CU_CAPTURE_GLOBAL));
-  EXPECT(STREAM_CAPTURE_UNSUPPORTED, d->StreamBeginCapture(d, WEIR_CU_STREAM_LEGACY, WEIR_CU_CAPTURE_GLOBAL));
-  OK(d->StreamBeginCapture(d, WEIR_CU_STREAM_PER_THREAD, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->StreamEndCapture(d, WEIR_CU_STREAM_PER_THREAD, &graph));
-  OK(d->GraphDestroy(d, graph));
-  EXPECT(ILLEGAL_STATE, d->StreamEndCapture(d, stream, &graph));
-  EXPECT(ILLEGAL_STATE, d->StreamEndCapture(d, stream, NULL));
+  assert_cu_error(STREAM_CAPTURE_UNSUPPORTED, d->StreamBeginCapture(d, NULL, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu_error(STREAM_CAPTURE_UNSUPPORTED, d->StreamBeginCapture(d, WEIR_CU_STREAM_LEGACY, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu(d->StreamBeginCapture(d, WEIR_CU_STREAM_PER_THREAD, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->StreamEndCapture(d, WEIR_CU_STREAM_PER_THREAD, &graph));
+  assert_cu(d->GraphDestroy(d, graph));
+  assert_cu_error(ILLEGAL_STATE, d->StreamEndCapture(d, stream, &graph));
+  assert_cu_error(ILLEGAL_STATE, d->StreamEndCapture(d, stream, NULL));
 
   int status = 7;
   unsigned long long id = 77;
-  OK(d->StreamGetCaptureInfo(d, stream, &status, &id, NULL, NULL, NULL));
+  assert_cu(d->StreamGetCaptureInfo(d, stream, &status, &id, NULL, NULL, NULL));
   assert_int_equal(status, WEIR_CU_CAPTURE_STATUS_NONE);
   assert_int_equal(id, 77);
   status = 7;
-  OK(d->StreamGetCaptureInfo(d, NULL, &status, &id, NULL, NULL, NULL));
+  assert_cu(d->StreamGetCaptureInfo(d, NULL, &status, &id, NULL, NULL, NULL));
   assert_int_equal(status, WEIR_CU_CAPTURE_STATUS_NONE);
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
 static void test_capture_info(void **state) {
@@ -548,41 +548,41 @@ static void test_capture_info(void **state) {
   unsigned long long id = 0, later = 0;
   size_t count = 99, total = 2;
   int status = 7;
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
-  OK(d->StreamGetCaptureInfo(d, stream, &status, &id, &info, &tips, &count));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu(d->StreamGetCaptureInfo(d, stream, &status, &id, &info, &tips, &count));
   assert_int_equal(status, WEIR_CU_CAPTURE_STATUS_ACTIVE);
   assert_non_null(info);
   assert_int_equal(count, 0);
-  OK(d->MemsetD8Async(d, p, 1, 100, stream));
-  OK(d->MemsetD8Async(d, p, 2, 100, stream));
-  OK(d->GraphGetNodes(d, info, nodes, &total));
+  assert_cu(d->MemsetD8Async(d, p, 1, 100, stream));
+  assert_cu(d->MemsetD8Async(d, p, 2, 100, stream));
+  assert_cu(d->GraphGetNodes(d, info, nodes, &total));
   assert_int_equal(total, 2);
-  OK(d->StreamGetCaptureInfo(d, stream, &status, NULL, NULL, &tips, &count));
+  assert_cu(d->StreamGetCaptureInfo(d, stream, &status, NULL, NULL, &tips, &count));
   assert_int_equal(count, 1);
   assert_true(tips[0] == nodes[0] || tips[0] == nodes[1]);
 
-  /* A second stream that joins is of the same capture, and goes on from there. */
+  /* A second stream joins the same capture and continues from there. */
   weir_cu_graph_node tip = tips[0];
-  OK(d->EventRecord(d, event, stream));
-  OK(d->StreamWaitEvent(d, other, event, 0));
-  OK(d->StreamGetCaptureInfo(d, other, &status, &later, NULL, &tips, &count));
+  assert_cu(d->EventRecord(d, event, stream));
+  assert_cu(d->StreamWaitEvent(d, other, event, 0));
+  assert_cu(d->StreamGetCaptureInfo(d, other, &status, &later, NULL, &tips, &count));
   assert_int_equal(status, WEIR_CU_CAPTURE_STATUS_ACTIVE);
   assert_int_equal(later, id);
   assert_int_equal(count, 1);
   assert_ptr_equal(tips[0], tip);
-  OK(d->StreamEndCapture(d, stream, &graph));
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
   assert_ptr_equal(graph, info);
-  OK(d->GraphDestroy(d, graph));
+  assert_cu(d->GraphDestroy(d, graph));
 
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
-  OK(d->StreamGetCaptureInfo(d, stream, &status, &later, NULL, NULL, NULL));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu(d->StreamGetCaptureInfo(d, stream, &status, &later, NULL, NULL, NULL));
   assert_int_not_equal(later, id);
-  OK(d->StreamEndCapture(d, stream, &graph));
-  OK(d->GraphDestroy(d, graph));
-  OK(d->EventDestroy(d, event));
-  OK(d->StreamDestroy(d, stream));
-  OK(d->StreamDestroy(d, other));
-  OK(d->MemFree(d, p));
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
+  assert_cu(d->GraphDestroy(d, graph));
+  assert_cu(d->EventDestroy(d, event));
+  assert_cu(d->StreamDestroy(d, stream));
+  assert_cu(d->StreamDestroy(d, other));
+  assert_cu(d->MemFree(d, p));
 }
 
 struct three {
@@ -597,21 +597,21 @@ static void three_open(struct three *t) {
 }
 
 static void three_close(struct three *t) {
-  OK(d->CtxSynchronize(d));
-  OK(d->StreamDestroy(d, t->s));
-  OK(d->StreamDestroy(d, t->o));
-  OK(d->EventDestroy(d, t->event));
-  OK(d->EventDestroy(d, t->back));
-  OK(d->MemFree(d, t->p));
+  assert_cu(d->CtxSynchronize(d));
+  assert_cu(d->StreamDestroy(d, t->s));
+  assert_cu(d->StreamDestroy(d, t->o));
+  assert_cu(d->EventDestroy(d, t->event));
+  assert_cu(d->EventDestroy(d, t->back));
+  assert_cu(d->MemFree(d, t->p));
 }
 
-/* Begins a capture in s and lets o join it; both have a node then. */
+/* Begins a capture on s and lets o join; both have a node. */
 static void fork_capture(struct three *t) {
-  OK(d->StreamBeginCapture(d, t->s, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->MemsetD8Async(d, t->p, 1, 1, t->s));
-  OK(d->EventRecord(d, t->event, t->s));
-  OK(d->StreamWaitEvent(d, t->o, t->event, 0));
-  OK(d->MemsetD8Async(d, t->p, 1, 1, t->o));
+  assert_cu(d->StreamBeginCapture(d, t->s, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->MemsetD8Async(d, t->p, 1, 1, t->s));
+  assert_cu(d->EventRecord(d, t->event, t->s));
+  assert_cu(d->StreamWaitEvent(d, t->o, t->event, 0));
+  assert_cu(d->MemsetD8Async(d, t->p, 1, 1, t->o));
 }
 
 static void test_two_captures_do_not_merge(void **state) {
@@ -619,20 +619,20 @@ static void test_two_captures_do_not_merge(void **state) {
   struct three t;
   weir_cu_graph graph = (weir_cu_graph)&t;
   three_open(&t);
-  OK(d->StreamBeginCapture(d, t.s, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->StreamBeginCapture(d, t.o, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->MemsetD8Async(d, t.p, 1, 1, t.s));
-  OK(d->MemsetD8Async(d, t.p, 1, 1, t.o));
-  OK(d->EventRecord(d, t.event, t.s));
-  EXPECT(STREAM_CAPTURE_MERGE, d->StreamWaitEvent(d, t.o, t.event, 0));
-  EXPECT(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, t.s, &graph));
+  assert_cu(d->StreamBeginCapture(d, t.s, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->StreamBeginCapture(d, t.o, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->MemsetD8Async(d, t.p, 1, 1, t.s));
+  assert_cu(d->MemsetD8Async(d, t.p, 1, 1, t.o));
+  assert_cu(d->EventRecord(d, t.event, t.s));
+  assert_cu_error(STREAM_CAPTURE_MERGE, d->StreamWaitEvent(d, t.o, t.event, 0));
+  assert_cu_error(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, t.s, &graph));
   assert_null(graph);
-  EXPECT(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, t.o, &graph));
-  /* The event knows of a capture that is no more, until it is recorded again. */
-  EXPECT(INVALID_VALUE, d->EventQuery(d, t.event));
-  EXPECT(INVALID_VALUE, d->StreamWaitEvent(d, t.o, t.event, 0));
-  OK(d->EventRecord(d, t.event, t.o));
-  OK(d->EventSynchronize(d, t.event));
+  assert_cu_error(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, t.o, &graph));
+  /* The event refers to an ended capture until it is recorded again. */
+  assert_cu_error(INVALID_VALUE, d->EventQuery(d, t.event));
+  assert_cu_error(INVALID_VALUE, d->StreamWaitEvent(d, t.o, t.event, 0));
+  assert_cu(d->EventRecord(d, t.event, t.o));
+  assert_cu(d->EventSynchronize(d, t.event));
   three_close(&t);
 }
 
@@ -642,9 +642,9 @@ static void test_end_on_the_stream_that_began(void **state) {
   weir_cu_graph graph = (weir_cu_graph)&t;
   three_open(&t);
   fork_capture(&t);
-  EXPECT(STREAM_CAPTURE_UNMATCHED, d->StreamEndCapture(d, t.o, &graph));
+  assert_cu_error(STREAM_CAPTURE_UNMATCHED, d->StreamEndCapture(d, t.o, &graph));
   assert_int_equal(capture_status(t.s), WEIR_CU_CAPTURE_STATUS_INVALIDATED);
-  EXPECT(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, t.s, &graph));
+  assert_cu_error(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, t.s, &graph));
   assert_null(graph);
   assert_int_equal(capture_status(t.o), WEIR_CU_CAPTURE_STATUS_NONE);
   three_close(&t);
@@ -656,26 +656,26 @@ static void test_end_unjoined(void **state) {
   weir_cu_graph graph = (weir_cu_graph)&t;
   three_open(&t);
   fork_capture(&t);
-  EXPECT(STREAM_CAPTURE_UNJOINED, d->StreamEndCapture(d, t.s, &graph));
+  assert_cu_error(STREAM_CAPTURE_UNJOINED, d->StreamEndCapture(d, t.s, &graph));
   assert_null(graph);
   assert_int_equal(capture_status(t.s), WEIR_CU_CAPTURE_STATUS_NONE);
   assert_int_equal(capture_status(t.o), WEIR_CU_CAPTURE_STATUS_NONE);
 
   /* Work after the join is unjoined again. */
   fork_capture(&t);
-  OK(d->EventRecord(d, t.back, t.o));
-  OK(d->StreamWaitEvent(d, t.s, t.back, 0));
-  OK(d->MemsetD8Async(d, t.p, 1, 1, t.o));
-  EXPECT(STREAM_CAPTURE_UNJOINED, d->StreamEndCapture(d, t.s, &graph));
+  assert_cu(d->EventRecord(d, t.back, t.o));
+  assert_cu(d->StreamWaitEvent(d, t.s, t.back, 0));
+  assert_cu(d->MemsetD8Async(d, t.p, 1, 1, t.o));
+  assert_cu_error(STREAM_CAPTURE_UNJOINED, d->StreamEndCapture(d, t.s, &graph));
 
-  /* A stream that joined and did nothing has nothing to join back. */
-  OK(d->StreamBeginCapture(d, t.s, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->EventRecord(d, t.event, t.s));
-  OK(d->StreamWaitEvent(d, t.o, t.event, 0));
+  /* A stream that joined without work need not be joined back. */
+  assert_cu(d->StreamBeginCapture(d, t.s, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->EventRecord(d, t.event, t.s));
+  assert_cu(d->StreamWaitEvent(d, t.o, t.event, 0));
   assert_int_equal(capture_status(t.o), WEIR_CU_CAPTURE_STATUS_ACTIVE);
-  OK(d->StreamEndCapture(d, t.s, &graph));
+  assert_cu(d->StreamEndCapture(d, t.s, &graph));
   assert_int_equal(capture_status(t.o), WEIR_CU_CAPTURE_STATUS_NONE);
-  OK(d->GraphDestroy(d, graph));
+  assert_cu(d->GraphDestroy(d, graph));
   three_close(&t);
 }
 
@@ -699,72 +699,72 @@ static void test_end_on_another_thread(void **state) {
   size_t nodes = 99;
   three_open(&t);
   struct end end = {.stream = t.s, .result = -1};
-  OK(d->StreamBeginCapture(d, t.s, WEIR_CU_CAPTURE_GLOBAL));
-  OK(d->MemsetD8Async(d, t.p, 1, 1, t.s));
+  assert_cu(d->StreamBeginCapture(d, t.s, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu(d->MemsetD8Async(d, t.p, 1, 1, t.s));
   on_another_thread(end_capture, &end);
-  EXPECT(STREAM_CAPTURE_WRONG_THREAD, end.result);
-  EXPECT(ILLEGAL_STATE, d->StreamEndCapture(d, t.s, &graph)); /* it has ended for all that */
+  assert_cu_error(STREAM_CAPTURE_WRONG_THREAD, end.result);
+  assert_cu_error(ILLEGAL_STATE, d->StreamEndCapture(d, t.s, &graph)); /* it has ended nevertheless */
 
-  OK(d->StreamBeginCapture(d, t.s, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->MemsetD8Async(d, t.p, 1, 1, t.s));
+  assert_cu(d->StreamBeginCapture(d, t.s, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->MemsetD8Async(d, t.p, 1, 1, t.s));
   on_another_thread(end_capture, &end);
-  OK(end.result);
-  OK(d->GraphGetNodes(d, end.graph, NULL, &nodes));
+  assert_cu(end.result);
+  assert_cu(d->GraphGetNodes(d, end.graph, NULL, &nodes));
   assert_int_equal(nodes, 1);
-  OK(d->GraphDestroy(d, end.graph));
+  assert_cu(d->GraphDestroy(d, end.graph));
   three_close(&t);
 }
 
-static void test_wait_for_the_outside(void **state) {
+static void test_wait_for_uncaptured_event(void **state) {
   (void)state;
   struct three t;
   weir_cu_graph graph;
   three_open(&t);
-  OK(d->EventRecord(d, t.event, t.o));
-  OK(d->StreamSynchronize(d, t.o));
-  OK(d->StreamBeginCapture(d, t.s, WEIR_CU_CAPTURE_RELAXED));
-  EXPECT(STREAM_CAPTURE_ISOLATION, d->StreamWaitEvent(d, t.s, t.event, 0));
+  assert_cu(d->EventRecord(d, t.event, t.o));
+  assert_cu(d->StreamSynchronize(d, t.o));
+  assert_cu(d->StreamBeginCapture(d, t.s, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu_error(STREAM_CAPTURE_ISOLATION, d->StreamWaitEvent(d, t.s, t.event, 0));
   assert_int_equal(capture_status(t.s), WEIR_CU_CAPTURE_STATUS_INVALIDATED);
-  EXPECT(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, t.s, &graph));
+  assert_cu_error(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, t.s, &graph));
   three_close(&t);
 }
 
-/* The capture is over with its stream, and forbids nothing any more. */
+/* The capture ends with its stream, and forbids nothing any more. */
 static void test_destroy_a_capturing_stream(void **state) {
   (void)state;
   weir_cu_stream stream = stream_new();
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->StreamDestroy(d, stream));
-  OK(d->CtxSynchronize(d));
-  OK(d->MemFree(d, mem_new(100)));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->StreamDestroy(d, stream));
+  assert_cu(d->CtxSynchronize(d));
+  assert_cu(d->MemFree(d, mem_new(100)));
 }
 
-/* An invalidated capture takes no more work, and lasts until its end. */
+/* An invalidated capture accepts no more work, and lasts until it is ended. */
 static void test_work_in_an_invalidated_capture(void **state) {
   (void)state;
   struct three t;
   weir_cu_graph graph = (weir_cu_graph)&t;
   weir_cu_deviceptr p;
   three_open(&t);
-  OK(d->StreamBeginCapture(d, t.s, WEIR_CU_CAPTURE_THREAD_LOCAL));
-  OK(d->EventRecord(d, t.event, t.s));
-  EXPECT(STREAM_CAPTURE_UNSUPPORTED, d->MemAlloc(d, &p, 100));
-  EXPECT(STREAM_CAPTURE_INVALIDATED, d->MemsetD8Async(d, t.p, 1, 1, t.s));
-  EXPECT(STREAM_CAPTURE_INVALIDATED, d->LaunchHostFunc(d, t.s, do_nothing, NULL));
-  EXPECT(STREAM_CAPTURE_INVALIDATED, d->MemAllocAsync(d, &p, 100, t.s));
-  EXPECT(STREAM_CAPTURE_INVALIDATED, d->EventRecord(d, t.back, t.s));
-  EXPECT(INVALID_VALUE, d->StreamWaitEvent(d, t.o, t.event, 0)); /* nobody joins it any more */
+  assert_cu(d->StreamBeginCapture(d, t.s, WEIR_CU_CAPTURE_THREAD_LOCAL));
+  assert_cu(d->EventRecord(d, t.event, t.s));
+  assert_cu_error(STREAM_CAPTURE_UNSUPPORTED, d->MemAlloc(d, &p, 100));
+  assert_cu_error(STREAM_CAPTURE_INVALIDATED, d->MemsetD8Async(d, t.p, 1, 1, t.s));
+  assert_cu_error(STREAM_CAPTURE_INVALIDATED, d->LaunchHostFunc(d, t.s, do_nothing, NULL));
+  assert_cu_error(STREAM_CAPTURE_INVALIDATED, d->MemAllocAsync(d, &p, 100, t.s));
+  assert_cu_error(STREAM_CAPTURE_INVALIDATED, d->EventRecord(d, t.back, t.s));
+  assert_cu_error(INVALID_VALUE, d->StreamWaitEvent(d, t.o, t.event, 0)); /* no stream can join it */
   assert_int_equal(capture_status(t.o), WEIR_CU_CAPTURE_STATUS_NONE);
   assert_int_equal(capture_status(t.s), WEIR_CU_CAPTURE_STATUS_INVALIDATED);
-  EXPECT(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, t.s, &graph));
+  assert_cu_error(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, t.s, &graph));
   assert_null(graph);
-  OK(d->MemsetD8Async(d, t.p, 1, 1, t.s));
+  assert_cu(d->MemsetD8Async(d, t.p, 1, 1, t.s));
   three_close(&t);
 }
 
 /* ---- The legacy stream and a blocking one that captures ---- */
 
-/* Each of these would make the legacy stream wait for what only is captured. */
+/* Each of these would make the legacy stream wait for captured work. */
 static void test_legacy_stream_and_a_blocking_capture(void **state) {
   (void)state;
   weir_cu_stream blocking = stream_new_blocking();
@@ -773,38 +773,38 @@ static void test_legacy_stream_and_a_blocking_capture(void **state) {
   weir_cu_graph graph;
   int status = 7;
 
-  OK(d->StreamBeginCapture(d, blocking, WEIR_CU_CAPTURE_RELAXED));
-  EXPECT(STREAM_CAPTURE_IMPLICIT, d->MemsetD8Async(d, p, 1, 1, NULL));
+  assert_cu(d->StreamBeginCapture(d, blocking, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu_error(STREAM_CAPTURE_IMPLICIT, d->MemsetD8Async(d, p, 1, 1, NULL));
   assert_int_equal(capture_status(blocking), WEIR_CU_CAPTURE_STATUS_INVALIDATED);
-  EXPECT(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, blocking, &graph));
+  assert_cu_error(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, blocking, &graph));
 
-  OK(d->StreamBeginCapture(d, blocking, WEIR_CU_CAPTURE_RELAXED));
-  EXPECT(STREAM_CAPTURE_IMPLICIT, d->StreamIsCapturing(d, NULL, &status)); /* asking does no harm */
-  OK(d->StreamEndCapture(d, blocking, &graph));
-  OK(d->GraphDestroy(d, graph));
+  assert_cu(d->StreamBeginCapture(d, blocking, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu_error(STREAM_CAPTURE_IMPLICIT, d->StreamIsCapturing(d, NULL, &status)); /* a query does not invalidate it */
+  assert_cu(d->StreamEndCapture(d, blocking, &graph));
+  assert_cu(d->GraphDestroy(d, graph));
 
-  OK(d->StreamBeginCapture(d, blocking, WEIR_CU_CAPTURE_RELAXED));
-  EXPECT(STREAM_CAPTURE_IMPLICIT, d->StreamSynchronize(d, NULL));
-  EXPECT(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, blocking, &graph));
+  assert_cu(d->StreamBeginCapture(d, blocking, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu_error(STREAM_CAPTURE_IMPLICIT, d->StreamSynchronize(d, NULL));
+  assert_cu_error(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, blocking, &graph));
 
-  OK(d->StreamBeginCapture(d, blocking, WEIR_CU_CAPTURE_RELAXED));
-  EXPECT(STREAM_CAPTURE_IMPLICIT, d->StreamQuery(d, NULL));
-  EXPECT(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, blocking, &graph));
+  assert_cu(d->StreamBeginCapture(d, blocking, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu_error(STREAM_CAPTURE_IMPLICIT, d->StreamQuery(d, NULL));
+  assert_cu_error(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, blocking, &graph));
 
-  OK(d->StreamBeginCapture(d, blocking, WEIR_CU_CAPTURE_RELAXED));
-  EXPECT(STREAM_CAPTURE_IMPLICIT, d->EventRecord(d, event, NULL));
-  EXPECT(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, blocking, &graph));
+  assert_cu(d->StreamBeginCapture(d, blocking, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu_error(STREAM_CAPTURE_IMPLICIT, d->EventRecord(d, event, NULL));
+  assert_cu_error(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, blocking, &graph));
 
-  OK(d->StreamBeginCapture(d, blocking, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->MemAlloc(d, &small, 100));
-  EXPECT(STREAM_CAPTURE_IMPLICIT, d->Memcpy(d, p, q, 100));
-  EXPECT(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, blocking, &graph));
+  assert_cu(d->StreamBeginCapture(d, blocking, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->MemAlloc(d, &small, 100));
+  assert_cu_error(STREAM_CAPTURE_IMPLICIT, d->Memcpy(d, p, q, 100));
+  assert_cu_error(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, blocking, &graph));
 
-  OK(d->MemFree(d, small));
-  OK(d->MemFree(d, p));
-  OK(d->MemFree(d, q));
-  OK(d->EventDestroy(d, event));
-  OK(d->StreamDestroy(d, blocking));
+  assert_cu(d->MemFree(d, small));
+  assert_cu(d->MemFree(d, p));
+  assert_cu(d->MemFree(d, q));
+  assert_cu(d->EventDestroy(d, event));
+  assert_cu(d->StreamDestroy(d, blocking));
 }
 
 /* The legacy stream cannot join a capture. */
@@ -815,10 +815,10 @@ static void test_legacy_stream_does_not_join(void **state) {
   struct three t;
   weir_cu_graph graph;
   three_open(&t);
-  OK(d->StreamBeginCapture(d, t.s, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->EventRecord(d, t.event, t.s));
-  EXPECT(STREAM_CAPTURE_UNSUPPORTED, d->StreamWaitEvent(d, NULL, t.event, 0));
-  EXPECT(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, t.s, &graph));
+  assert_cu(d->StreamBeginCapture(d, t.s, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->EventRecord(d, t.event, t.s));
+  assert_cu_error(STREAM_CAPTURE_UNSUPPORTED, d->StreamWaitEvent(d, NULL, t.event, 0));
+  assert_cu_error(STREAM_CAPTURE_INVALIDATED, d->StreamEndCapture(d, t.s, &graph));
   three_close(&t);
 }
 
@@ -858,7 +858,7 @@ static void *record(void *data) {
   return NULL;
 }
 
-/* Captures on several threads, of any mode, do not disturb each other. */
+/* Captures on several threads, in any mode, are independent. */
 static void test_captures_on_many_threads(void **state) {
   (void)state;
   struct recorder recorders[6];
@@ -870,9 +870,9 @@ static void test_captures_on_many_threads(void **state) {
   for (int i = 0; i < 6; i++)
     assert_int_equal(pthread_join(recorders[i].thread, NULL), 0);
   for (int i = 0; i < 6; i++) {
-    OK(recorders[i].result);
+    assert_cu(recorders[i].result);
     assert_int_equal(recorders[i].nodes, 200);
-    OK(d->MemFree(d, recorders[i].memory));
+    assert_cu(d->MemFree(d, recorders[i].memory));
   }
 }
 
@@ -883,14 +883,14 @@ int main(void) {
       RULE(test_calls_in_a_relaxed_capture),
       RULE(test_calls_from_another_thread),
       RULE(test_mode_of_the_thread),
-      RULE(test_mode_that_is_none),
+      RULE(test_invalid_mode),
       RULE(test_begin_and_end),
       RULE(test_capture_info),
       RULE(test_two_captures_do_not_merge),
       RULE(test_end_on_the_stream_that_began),
       RULE(test_end_unjoined),
       RULE(test_end_on_another_thread),
-      RULE(test_wait_for_the_outside),
+      RULE(test_wait_for_uncaptured_event),
       RULE(test_destroy_a_capturing_stream),
       RULE(test_work_in_an_invalidated_capture),
       RULE(test_legacy_stream_and_a_blocking_capture),

@@ -1,5 +1,5 @@
 /*
- * Graphs: what a capture has recorded, and launching it.
+ * Graphs: the result of a capture, and launching it.
  */
 #include <unistd.h>
 
@@ -7,31 +7,31 @@
 
 static weir_cu_graph_exec instantiate(weir_cu_graph graph) {
   weir_cu_graph_exec exec;
-  OK(d->GraphInstantiate(d, &exec, graph, 0));
+  assert_cu(d->GraphInstantiate(d, &exec, graph, 0));
   return exec;
 }
 
 static size_t node_count(weir_cu_graph graph) {
   size_t count = 99;
-  OK(d->GraphGetNodes(d, graph, NULL, &count));
+  assert_cu(d->GraphGetNodes(d, graph, NULL, &count));
   return count;
 }
 
-/* ---- Making and breaking ---- */
+/* ---- Creating and destroying ---- */
 
 static void test_empty_graph(void **state) {
   (void)state;
   weir_cu_stream stream = stream_new();
   weir_cu_graph graph = NULL;
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->StreamEndCapture(d, stream, &graph));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
   assert_int_equal(node_count(graph), 0);
   weir_cu_graph_exec exec = instantiate(graph);
-  OK(d->GraphLaunch(d, exec, stream));
-  OK(d->StreamSynchronize(d, stream));
-  OK(d->GraphDestroy(d, graph));
-  OK(d->GraphExecDestroy(d, exec));
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->GraphLaunch(d, exec, stream));
+  assert_cu(d->StreamSynchronize(d, stream));
+  assert_cu(d->GraphDestroy(d, graph));
+  assert_cu(d->GraphExecDestroy(d, exec));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
 static void test_bad_arguments(void **state) {
@@ -39,17 +39,17 @@ static void test_bad_arguments(void **state) {
   weir_cu_stream stream = stream_new();
   weir_cu_graph graph;
   weir_cu_graph_exec exec = NULL;
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->StreamEndCapture(d, stream, &graph));
-  EXPECT(INVALID_VALUE, d->GraphInstantiate(d, &exec, NULL, 0));
-  EXPECT(INVALID_VALUE, d->GraphLaunch(d, NULL, stream));
-  EXPECT(INVALID_VALUE, d->GraphInstantiate(d, &exec, graph, 1 << 20));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
+  assert_cu_error(INVALID_VALUE, d->GraphInstantiate(d, &exec, NULL, 0));
+  assert_cu_error(INVALID_VALUE, d->GraphLaunch(d, NULL, stream));
+  assert_cu_error(INVALID_VALUE, d->GraphInstantiate(d, &exec, graph, 1 << 20));
   assert_null(exec);
-  EXPECT(OPERATING_SYSTEM, d->GraphDebugDotPrint(d, graph, "/nonexistent/x.dot", 0));
-  EXPECT(INVALID_VALUE, d->GraphDestroy(d, NULL));
-  EXPECT(INVALID_VALUE, d->GraphExecDestroy(d, NULL));
-  OK(d->GraphDestroy(d, graph));
-  OK(d->StreamDestroy(d, stream));
+  assert_cu_error(OPERATING_SYSTEM, d->GraphDebugDotPrint(d, graph, "/nonexistent/x.dot", 0));
+  assert_cu_error(INVALID_VALUE, d->GraphDestroy(d, NULL));
+  assert_cu_error(INVALID_VALUE, d->GraphExecDestroy(d, NULL));
+  assert_cu(d->GraphDestroy(d, graph));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
 /* ---- Replay ---- */
@@ -59,23 +59,23 @@ static void test_nothing_runs_in_a_capture(void **state) {
   weir_cu_stream stream = stream_new();
   weir_cu_deviceptr p = mem_new(100);
   weir_cu_graph graph;
-  OK(d->MemsetD8Async(d, p, 1, 100, stream));
-  OK(d->StreamSynchronize(d, stream));
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
-  OK(d->MemsetD8Async(d, p, 2, 100, stream));
-  OK(d->StreamEndCapture(d, stream, &graph));
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->MemsetD8Async(d, p, 1, 100, stream));
+  assert_cu(d->StreamSynchronize(d, stream));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu(d->MemsetD8Async(d, p, 2, 100, stream));
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
+  assert_cu(d->CtxSynchronize(d));
   assert_device_filled(p, 100, 1);
   weir_cu_graph_exec exec = instantiate(graph);
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->CtxSynchronize(d));
   assert_device_filled(p, 100, 1);
-  OK(d->GraphLaunch(d, exec, stream));
-  OK(d->StreamSynchronize(d, stream));
+  assert_cu(d->GraphLaunch(d, exec, stream));
+  assert_cu(d->StreamSynchronize(d, stream));
   assert_device_filled(p, 100, 2);
-  OK(d->GraphExecDestroy(d, exec));
-  OK(d->GraphDestroy(d, graph));
-  OK(d->MemFree(d, p));
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->GraphExecDestroy(d, exec));
+  assert_cu(d->GraphDestroy(d, graph));
+  assert_cu(d->MemFree(d, p));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
 static void test_replay_with_new_input(void **state) {
@@ -85,34 +85,34 @@ static void test_replay_with_new_input(void **state) {
   weir_cu_deviceptr p = mem_new(bytes), q = mem_new(bytes);
   unsigned char *in = host_new(bytes), *out = host_new(bytes);
   weir_cu_graph graph;
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
-  OK(d->MemcpyAsync(d, p, address_of(in), bytes, stream));
-  OK(d->MemcpyAsync(d, q, p, bytes, stream));
-  OK(d->MemsetD32Async(d, q, 0x01020304, 1, stream));
-  OK(d->MemcpyAsync(d, address_of(out), q, bytes, stream));
-  OK(d->StreamEndCapture(d, stream, &graph));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu(d->MemcpyAsync(d, p, address_of(in), bytes, stream));
+  assert_cu(d->MemcpyAsync(d, q, p, bytes, stream));
+  assert_cu(d->MemsetD32Async(d, q, 0x01020304, 1, stream));
+  assert_cu(d->MemcpyAsync(d, address_of(out), q, bytes, stream));
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
   assert_int_equal(node_count(graph), 4);
   weir_cu_graph_exec exec = instantiate(graph);
   for (int round = 1; round <= 10; round++) {
-    /* Also in a stream that had no part in the capture. */
+    /* On a stream that was not part of the capture too. */
     weir_cu_stream launched = round % 2 ? stream : other;
     memset(in, round, bytes);
     memset(out, 0, bytes);
-    OK(d->GraphLaunch(d, exec, launched));
-    OK(d->StreamSynchronize(d, launched));
+    assert_cu(d->GraphLaunch(d, exec, launched));
+    assert_cu(d->StreamSynchronize(d, launched));
     uint32_t word;
     memcpy(&word, out, 4);
     assert_int_equal(word, 0x01020304);
     assert_filled(out + 4, bytes - 4, (unsigned char)round);
   }
-  OK(d->GraphExecDestroy(d, exec));
-  OK(d->GraphDestroy(d, graph));
-  OK(d->MemFree(d, p));
-  OK(d->MemFree(d, q));
-  OK(d->MemFreeHost(d, in));
-  OK(d->MemFreeHost(d, out));
-  OK(d->StreamDestroy(d, stream));
-  OK(d->StreamDestroy(d, other));
+  assert_cu(d->GraphExecDestroy(d, exec));
+  assert_cu(d->GraphDestroy(d, graph));
+  assert_cu(d->MemFree(d, p));
+  assert_cu(d->MemFree(d, q));
+  assert_cu(d->MemFreeHost(d, in));
+  assert_cu(d->MemFreeHost(d, out));
+  assert_cu(d->StreamDestroy(d, stream));
+  assert_cu(d->StreamDestroy(d, other));
 }
 
 /* A captured copy reads pageable memory at the launch, not at the capture. */
@@ -125,26 +125,26 @@ static void test_replay_from_pageable_memory(void **state) {
   assert_non_null(in);
   assert_non_null(out);
   memset(in, 1, 4096);
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
-  OK(d->MemcpyAsync(d, p, address_of(in), 4096, stream));
-  OK(d->MemcpyAsync(d, address_of(out), p, 4096, stream));
-  OK(d->StreamEndCapture(d, stream, &graph));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu(d->MemcpyAsync(d, p, address_of(in), 4096, stream));
+  assert_cu(d->MemcpyAsync(d, address_of(out), p, 4096, stream));
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
   weir_cu_graph_exec exec = instantiate(graph);
   for (unsigned char round = 2; round < 5; round++) {
     memset(in, round, 4096);
-    OK(d->GraphLaunch(d, exec, stream));
-    OK(d->StreamSynchronize(d, stream));
+    assert_cu(d->GraphLaunch(d, exec, stream));
+    assert_cu(d->StreamSynchronize(d, stream));
     assert_filled(out, 4096, round);
   }
-  OK(d->GraphExecDestroy(d, exec));
-  OK(d->GraphDestroy(d, graph));
+  assert_cu(d->GraphExecDestroy(d, exec));
+  assert_cu(d->GraphDestroy(d, graph));
   free(in);
   free(out);
-  OK(d->MemFree(d, p));
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->MemFree(d, p));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
-/* A launch stands in the stream's order as any other work. */
+/* A launch is ordered in its stream like any other work. */
 static void test_launch_between_other_work(void **state) {
   (void)state;
   weir_cu_stream stream = stream_new(), other = stream_new();
@@ -152,32 +152,32 @@ static void test_launch_between_other_work(void **state) {
   weir_cu_deviceptr p = mem_new(100), q = mem_new(100);
   unsigned char *host = host_new(200);
   weir_cu_graph graph;
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
-  OK(d->MemcpyAsync(d, q, p, 100, stream));
-  OK(d->StreamEndCapture(d, stream, &graph));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu(d->MemcpyAsync(d, q, p, 100, stream));
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
   weir_cu_graph_exec exec = instantiate(graph);
   struct gate *gate = gate_close(stream);
-  OK(d->MemsetD8Async(d, p, 1, 100, stream));
-  OK(d->GraphLaunch(d, exec, stream));
-  OK(d->MemsetD8Async(d, p, 2, 100, stream));
-  OK(d->MemcpyAsync(d, address_of(host), q, 100, stream));
-  OK(d->GraphLaunch(d, exec, stream));
-  OK(d->EventRecord(d, event, stream));
-  OK(d->StreamWaitEvent(d, other, event, 0));
-  OK(d->MemcpyAsync(d, address_of(host) + 100, q, 100, other));
-  EXPECT(NOT_READY, d->EventQuery(d, event));
+  assert_cu(d->MemsetD8Async(d, p, 1, 100, stream));
+  assert_cu(d->GraphLaunch(d, exec, stream));
+  assert_cu(d->MemsetD8Async(d, p, 2, 100, stream));
+  assert_cu(d->MemcpyAsync(d, address_of(host), q, 100, stream));
+  assert_cu(d->GraphLaunch(d, exec, stream));
+  assert_cu(d->EventRecord(d, event, stream));
+  assert_cu(d->StreamWaitEvent(d, other, event, 0));
+  assert_cu(d->MemcpyAsync(d, address_of(host) + 100, q, 100, other));
+  assert_cu_error(NOT_READY, d->EventQuery(d, event));
   gate_open(gate);
-  OK(d->StreamSynchronize(d, other));
+  assert_cu(d->StreamSynchronize(d, other));
   assert_filled(host, 100, 1);
   assert_filled(host + 100, 100, 2);
-  OK(d->GraphExecDestroy(d, exec));
-  OK(d->GraphDestroy(d, graph));
-  OK(d->EventDestroy(d, event));
-  OK(d->MemFree(d, p));
-  OK(d->MemFree(d, q));
-  OK(d->MemFreeHost(d, host));
-  OK(d->StreamDestroy(d, stream));
-  OK(d->StreamDestroy(d, other));
+  assert_cu(d->GraphExecDestroy(d, exec));
+  assert_cu(d->GraphDestroy(d, graph));
+  assert_cu(d->EventDestroy(d, event));
+  assert_cu(d->MemFree(d, p));
+  assert_cu(d->MemFree(d, q));
+  assert_cu(d->MemFreeHost(d, host));
+  assert_cu(d->StreamDestroy(d, stream));
+  assert_cu(d->StreamDestroy(d, other));
 }
 
 static void test_launch_in_default_streams(void **state) {
@@ -186,32 +186,32 @@ static void test_launch_in_default_streams(void **state) {
   weir_cu_deviceptr p = mem_new(100);
   weir_cu_graph graph;
   unsigned char *host = host_new(100);
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
-  OK(d->MemsetD8Async(d, p, 6, 100, stream));
-  OK(d->StreamEndCapture(d, stream, &graph));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu(d->MemsetD8Async(d, p, 6, 100, stream));
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
   weir_cu_graph_exec exec = instantiate(graph);
-  OK(d->GraphUpload(d, exec, stream));
-  OK(d->StreamSynchronize(d, stream));
+  assert_cu(d->GraphUpload(d, exec, stream));
+  assert_cu(d->StreamSynchronize(d, stream));
   weir_cu_stream streams[] = {NULL, WEIR_CU_STREAM_PER_THREAD};
   for (int i = 0; i < 2; i++) {
-    OK(d->MemsetD8Async(d, p, 0, 100, streams[i]));
-    OK(d->GraphLaunch(d, exec, streams[i]));
-    OK(d->StreamSynchronize(d, streams[i]));
+    assert_cu(d->MemsetD8Async(d, p, 0, 100, streams[i]));
+    assert_cu(d->GraphLaunch(d, exec, streams[i]));
+    assert_cu(d->StreamSynchronize(d, streams[i]));
     assert_device_filled(p, 100, 6);
   }
-  /* A blocking stream waits for a graph in the legacy one. */
-  OK(d->MemsetD8Async(d, p, 0, 100, NULL));
+  /* A blocking stream waits for a graph on the legacy stream. */
+  assert_cu(d->MemsetD8Async(d, p, 0, 100, NULL));
   spin(NULL, 10);
-  OK(d->GraphLaunch(d, exec, NULL));
-  OK(d->MemcpyAsync(d, address_of(host), p, 100, blocking));
-  OK(d->StreamSynchronize(d, blocking));
+  assert_cu(d->GraphLaunch(d, exec, NULL));
+  assert_cu(d->MemcpyAsync(d, address_of(host), p, 100, blocking));
+  assert_cu(d->StreamSynchronize(d, blocking));
   assert_filled(host, 100, 6);
-  OK(d->GraphExecDestroy(d, exec));
-  OK(d->GraphDestroy(d, graph));
-  OK(d->MemFree(d, p));
-  OK(d->MemFreeHost(d, host));
-  OK(d->StreamDestroy(d, stream));
-  OK(d->StreamDestroy(d, blocking));
+  assert_cu(d->GraphExecDestroy(d, exec));
+  assert_cu(d->GraphDestroy(d, graph));
+  assert_cu(d->MemFree(d, p));
+  assert_cu(d->MemFreeHost(d, host));
+  assert_cu(d->StreamDestroy(d, stream));
+  assert_cu(d->StreamDestroy(d, blocking));
 }
 
 /* ---- Shape ---- */
@@ -228,27 +228,27 @@ static void test_fork_and_join(void **state) {
   weir_cu_deviceptr p = mem_new(400);
   unsigned char *in = host_new(100), *out = host_new(200);
   weir_cu_graph graph;
-  OK(d->StreamBeginCapture(d, first, WEIR_CU_CAPTURE_GLOBAL));
-  OK(d->MemcpyAsync(d, p, address_of(in), 100, first));
-  OK(d->EventRecord(d, fork, first));
-  OK(d->StreamWaitEvent(d, second, fork, 0));
-  OK(d->MemcpyAsync(d, p + 100, p, 100, second));
-  OK(d->MemcpyAsync(d, p + 200, p, 100, first));
-  OK(d->EventRecord(d, join, second));
-  OK(d->StreamWaitEvent(d, first, join, 0));
-  OK(d->MemcpyAsync(d, address_of(out), p + 100, 200, first));
-  OK(d->StreamEndCapture(d, first, &graph));
+  assert_cu(d->StreamBeginCapture(d, first, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu(d->MemcpyAsync(d, p, address_of(in), 100, first));
+  assert_cu(d->EventRecord(d, fork, first));
+  assert_cu(d->StreamWaitEvent(d, second, fork, 0));
+  assert_cu(d->MemcpyAsync(d, p + 100, p, 100, second));
+  assert_cu(d->MemcpyAsync(d, p + 200, p, 100, first));
+  assert_cu(d->EventRecord(d, join, second));
+  assert_cu(d->StreamWaitEvent(d, first, join, 0));
+  assert_cu(d->MemcpyAsync(d, address_of(out), p + 100, 200, first));
+  assert_cu(d->StreamEndCapture(d, first, &graph));
   assert_int_equal(capture_status(second), WEIR_CU_CAPTURE_STATUS_NONE);
 
   /* Records and waits are edges, not nodes. */
   weir_cu_graph_node nodes[10], from[10];
   size_t count = 10, edges[4], few = 2;
-  OK(d->GraphGetNodes(d, graph, nodes, &count));
+  assert_cu(d->GraphGetNodes(d, graph, nodes, &count));
   assert_int_equal(count, 4);
   for (int i = 0; i < 4; i++) {
-    OK(d->GraphNodeGetDependencies(d, nodes[i], NULL, &edges[i]));
+    assert_cu(d->GraphNodeGetDependencies(d, nodes[i], NULL, &edges[i]));
     size_t room = 10;
-    OK(d->GraphNodeGetDependencies(d, nodes[i], from, &room));
+    assert_cu(d->GraphNodeGetDependencies(d, nodes[i], from, &room));
     assert_int_equal(room, edges[i]);
     for (size_t k = 0; k < room; k++)
       assert_true(from[k] == nodes[0] || from[k] == nodes[1] || from[k] == nodes[2] || from[k] == nodes[3]);
@@ -258,26 +258,26 @@ static void test_fork_and_join(void **state) {
   assert_int_equal(edges[1], 1);
   assert_int_equal(edges[2], 1);
   assert_int_equal(edges[3], 2);
-  OK(d->GraphGetNodes(d, graph, nodes, &few));
+  assert_cu(d->GraphGetNodes(d, graph, nodes, &few));
   assert_int_equal(few, 2);
 
   weir_cu_graph_exec exec = instantiate(graph);
   weir_cu_stream streams[] = {first, second, other};
   for (int i = 0; i < 6; i++) {
     memset(in, 10 + i, 100);
-    OK(d->GraphLaunch(d, exec, streams[i % 3]));
-    OK(d->StreamSynchronize(d, streams[i % 3]));
+    assert_cu(d->GraphLaunch(d, exec, streams[i % 3]));
+    assert_cu(d->StreamSynchronize(d, streams[i % 3]));
     assert_filled(out, 200, (unsigned char)(10 + i));
   }
-  OK(d->GraphExecDestroy(d, exec));
-  OK(d->GraphDestroy(d, graph));
-  OK(d->EventDestroy(d, fork));
-  OK(d->EventDestroy(d, join));
-  OK(d->MemFree(d, p));
-  OK(d->MemFreeHost(d, in));
-  OK(d->MemFreeHost(d, out));
+  assert_cu(d->GraphExecDestroy(d, exec));
+  assert_cu(d->GraphDestroy(d, graph));
+  assert_cu(d->EventDestroy(d, fork));
+  assert_cu(d->EventDestroy(d, join));
+  assert_cu(d->MemFree(d, p));
+  assert_cu(d->MemFreeHost(d, in));
+  assert_cu(d->MemFreeHost(d, out));
   for (int i = 0; i < 3; i++)
-    OK(d->StreamDestroy(d, streams[i]));
+    assert_cu(d->StreamDestroy(d, streams[i]));
 }
 
 static void test_dot_text(void **state) {
@@ -289,11 +289,11 @@ static void test_dot_text(void **state) {
   int fd = mkstemp(path);
   assert_int_not_equal(fd, -1);
   close(fd);
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
-  OK(d->MemsetD8Async(d, p, 1, 100, stream));
-  OK(d->MemcpyAsync(d, p, p + 50, 50, stream));
-  OK(d->StreamEndCapture(d, stream, &graph));
-  OK(d->GraphDebugDotPrint(d, graph, path, 0));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu(d->MemsetD8Async(d, p, 1, 100, stream));
+  assert_cu(d->MemcpyAsync(d, p, p + 50, 50, stream));
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
+  assert_cu(d->GraphDebugDotPrint(d, graph, path, 0));
   FILE *file = fopen(path, "r");
   assert_non_null(file);
   text[fread(text, 1, sizeof text - 1, file)] = 0;
@@ -301,52 +301,52 @@ static void test_dot_text(void **state) {
   unlink(path);
   assert_non_null(strstr(text, "digraph"));
   assert_non_null(strstr(text, "->"));
-  if (!is_cuda()) { /* what else NVIDIA's driver prints is its own */
+  if (!is_cuda()) { /* the rest of the output of NVIDIA's driver is unspecified */
     assert_null(strstr(strstr(text, "->") + 2, "->"));
     assert_non_null(strstr(text, "MEMSET"));
     assert_non_null(strstr(text, "MEMCPY"));
   }
-  OK(d->GraphDestroy(d, graph));
-  OK(d->MemFree(d, p));
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->GraphDestroy(d, graph));
+  assert_cu(d->MemFree(d, p));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
-/* ---- Lives ---- */
+/* ---- Lifetimes ---- */
 
-/* An executable needs neither the graph nor the streams and events that it was captured with. */
+/* An executable depends neither on the graph nor on the streams and events of the capture. */
 static void test_exec_outlives_what_made_it(void **state) {
   (void)state;
   weir_cu_stream first = stream_new(), second = stream_new(), other = stream_new();
   weir_cu_event event = event_new(0), back = event_new(0);
   weir_cu_deviceptr p = mem_new(200);
   weir_cu_graph graph;
-  OK(d->StreamBeginCapture(d, first, WEIR_CU_CAPTURE_GLOBAL));
-  OK(d->MemsetD8Async(d, p, 4, 100, first));
-  OK(d->EventRecord(d, event, first));
-  OK(d->StreamWaitEvent(d, second, event, 0));
-  OK(d->MemcpyAsync(d, p + 100, p, 100, second));
-  OK(d->EventRecord(d, back, second));
-  OK(d->StreamWaitEvent(d, first, back, 0));
-  OK(d->StreamEndCapture(d, first, &graph));
+  assert_cu(d->StreamBeginCapture(d, first, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu(d->MemsetD8Async(d, p, 4, 100, first));
+  assert_cu(d->EventRecord(d, event, first));
+  assert_cu(d->StreamWaitEvent(d, second, event, 0));
+  assert_cu(d->MemcpyAsync(d, p + 100, p, 100, second));
+  assert_cu(d->EventRecord(d, back, second));
+  assert_cu(d->StreamWaitEvent(d, first, back, 0));
+  assert_cu(d->StreamEndCapture(d, first, &graph));
   weir_cu_graph_exec exec = instantiate(graph), again = instantiate(graph);
-  OK(d->GraphDestroy(d, graph));
-  OK(d->EventDestroy(d, event));
-  OK(d->EventDestroy(d, back));
-  OK(d->StreamDestroy(d, first));
-  OK(d->StreamDestroy(d, second));
+  assert_cu(d->GraphDestroy(d, graph));
+  assert_cu(d->EventDestroy(d, event));
+  assert_cu(d->EventDestroy(d, back));
+  assert_cu(d->StreamDestroy(d, first));
+  assert_cu(d->StreamDestroy(d, second));
   weir_cu_graph_exec execs[] = {exec, again};
   for (int i = 0; i < 2; i++) {
-    OK(d->MemsetD8Async(d, p, 0, 200, other));
-    OK(d->GraphLaunch(d, execs[i], other));
-    OK(d->StreamSynchronize(d, other));
+    assert_cu(d->MemsetD8Async(d, p, 0, 200, other));
+    assert_cu(d->GraphLaunch(d, execs[i], other));
+    assert_cu(d->StreamSynchronize(d, other));
     assert_device_filled(p, 200, 4);
-    OK(d->GraphExecDestroy(d, execs[i]));
+    assert_cu(d->GraphExecDestroy(d, execs[i]));
   }
-  OK(d->MemFree(d, p));
-  OK(d->StreamDestroy(d, other));
+  assert_cu(d->MemFree(d, p));
+  assert_cu(d->StreamDestroy(d, other));
 }
 
-/* A launch that is under way gets done, without its executable too. */
+/* A launch completes even if its executable is destroyed. */
 static void test_destroy_exec_in_flight(void **state) {
   (void)state;
   weir_cu_stream stream = stream_new();
@@ -356,21 +356,21 @@ static void test_destroy_exec_in_flight(void **state) {
   weir_cu_function function = spin_function();
   uint64_t cycles = 1000;
   void *params[] = {&cycles};
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
-  OK(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
-  OK(d->MemsetD8Async(d, p, 4, 100, stream));
-  OK(d->MemcpyAsync(d, address_of(host), p, 100, stream));
-  OK(d->StreamEndCapture(d, stream, &graph));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+  assert_cu(d->MemsetD8Async(d, p, 4, 100, stream));
+  assert_cu(d->MemcpyAsync(d, address_of(host), p, 100, stream));
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
   weir_cu_graph_exec exec = instantiate(graph);
-  OK(d->GraphDestroy(d, graph));
+  assert_cu(d->GraphDestroy(d, graph));
   spin(stream, 30);
-  OK(d->GraphLaunch(d, exec, stream));
-  OK(d->GraphExecDestroy(d, exec));
-  OK(d->StreamSynchronize(d, stream));
+  assert_cu(d->GraphLaunch(d, exec, stream));
+  assert_cu(d->GraphExecDestroy(d, exec));
+  assert_cu(d->StreamSynchronize(d, stream));
   assert_filled(host, 100, 4);
-  OK(d->MemFree(d, p));
-  OK(d->MemFreeHost(d, host));
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->MemFree(d, p));
+  assert_cu(d->MemFreeHost(d, host));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
 /* ---- Host functions ---- */
@@ -396,7 +396,7 @@ static void go_out(void *data) {
   pthread_mutex_unlock(&t->lock);
 }
 
-/* Two launches of one executable never overlap, wherever they are. */
+/* Launches of one executable never overlap, on any streams. */
 static void test_launches_do_not_overlap(void **state) {
   (void)state;
   enum { streams = 4, launches = 12 };
@@ -405,59 +405,59 @@ static void test_launches_do_not_overlap(void **state) {
   weir_cu_function function = spin_function();
   struct turnstile turnstile = {.lock = PTHREAD_MUTEX_INITIALIZER};
   int khz;
-  OK(d->DeviceGetAttribute(d, &khz, WEIR_CU_ATTR_CLOCK_RATE, 0));
+  assert_cu(d->DeviceGetAttribute(d, &khz, WEIR_CU_ATTR_CLOCK_RATE, 0));
   uint64_t cycles = (uint64_t)khz * 2; /* two milliseconds */
   void *params[] = {&cycles};
   for (int i = 0; i < streams; i++)
     stream[i] = stream_new();
-  OK(d->StreamBeginCapture(d, stream[0], WEIR_CU_CAPTURE_GLOBAL));
-  OK(d->LaunchHostFunc(d, stream[0], go_in, &turnstile));
-  OK(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, stream[0], params, NULL));
-  OK(d->LaunchHostFunc(d, stream[0], go_out, &turnstile));
-  OK(d->StreamEndCapture(d, stream[0], &graph));
+  assert_cu(d->StreamBeginCapture(d, stream[0], WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu(d->LaunchHostFunc(d, stream[0], go_in, &turnstile));
+  assert_cu(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, stream[0], params, NULL));
+  assert_cu(d->LaunchHostFunc(d, stream[0], go_out, &turnstile));
+  assert_cu(d->StreamEndCapture(d, stream[0], &graph));
   assert_int_equal(node_count(graph), 3);
   weir_cu_graph_exec exec = instantiate(graph);
   for (int i = 0; i < launches; i++)
-    OK(d->GraphLaunch(d, exec, stream[i % streams]));
-  OK(d->CtxSynchronize(d));
+    assert_cu(d->GraphLaunch(d, exec, stream[i % streams]));
+  assert_cu(d->CtxSynchronize(d));
   assert_int_equal(turnstile.passed, launches);
   assert_int_equal(turnstile.most, 1);
-  OK(d->GraphExecDestroy(d, exec));
-  OK(d->GraphDestroy(d, graph));
+  assert_cu(d->GraphExecDestroy(d, exec));
+  assert_cu(d->GraphDestroy(d, graph));
   for (int i = 0; i < streams; i++)
-    OK(d->StreamDestroy(d, stream[i]));
+    assert_cu(d->StreamDestroy(d, stream[i]));
 }
 
-/* A launch is behind the launches before it, and so behind what they wait for. */
+/* A launch is ordered after earlier launches, and so after what they wait for. */
 static void test_launches_are_in_order(void **state) {
   (void)state;
   weir_cu_stream first = stream_new(), second = stream_new();
   weir_cu_deviceptr p = mem_new(200);
   unsigned char *host = host_new(100);
   weir_cu_graph graph;
-  OK(d->StreamBeginCapture(d, first, WEIR_CU_CAPTURE_GLOBAL));
-  OK(d->MemcpyAsync(d, p + 100, p, 100, first));
-  OK(d->StreamEndCapture(d, first, &graph));
+  assert_cu(d->StreamBeginCapture(d, first, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu(d->MemcpyAsync(d, p + 100, p, 100, first));
+  assert_cu(d->StreamEndCapture(d, first, &graph));
   weir_cu_graph_exec exec = instantiate(graph);
-  OK(d->MemsetD8Async(d, p, 1, 200, first));
-  OK(d->StreamSynchronize(d, first));
+  assert_cu(d->MemsetD8Async(d, p, 1, 200, first));
+  assert_cu(d->StreamSynchronize(d, first));
   spin(first, 20);
-  OK(d->MemsetD8Async(d, p, 2, 100, first));
-  OK(d->GraphLaunch(d, exec, first));
-  OK(d->GraphLaunch(d, exec, second));
-  OK(d->MemcpyAsync(d, address_of(host), p + 100, 100, second));
-  OK(d->StreamSynchronize(d, second));
+  assert_cu(d->MemsetD8Async(d, p, 2, 100, first));
+  assert_cu(d->GraphLaunch(d, exec, first));
+  assert_cu(d->GraphLaunch(d, exec, second));
+  assert_cu(d->MemcpyAsync(d, address_of(host), p + 100, 100, second));
+  assert_cu(d->StreamSynchronize(d, second));
   assert_filled(host, 100, 2);
-  OK(d->StreamSynchronize(d, first));
-  OK(d->GraphExecDestroy(d, exec));
-  OK(d->GraphDestroy(d, graph));
-  OK(d->MemFree(d, p));
-  OK(d->MemFreeHost(d, host));
-  OK(d->StreamDestroy(d, first));
-  OK(d->StreamDestroy(d, second));
+  assert_cu(d->StreamSynchronize(d, first));
+  assert_cu(d->GraphExecDestroy(d, exec));
+  assert_cu(d->GraphDestroy(d, graph));
+  assert_cu(d->MemFree(d, p));
+  assert_cu(d->MemFreeHost(d, host));
+  assert_cu(d->StreamDestroy(d, first));
+  assert_cu(d->StreamDestroy(d, second));
 }
 
-/* ---- Where the memory went ---- */
+/* ---- Freed memory ---- */
 
 static void test_launch_without_its_memory(void **state) {
   (void)state;
@@ -466,28 +466,28 @@ static void test_launch_without_its_memory(void **state) {
   weir_cu_stream stream = stream_new();
   weir_cu_deviceptr p = mem_new(MIB), q = mem_new(MIB);
   weir_cu_graph fills, copies;
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->MemsetD8Async(d, p, 1, MIB, stream));
-  OK(d->StreamEndCapture(d, stream, &fills));
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->MemsetD8Async(d, q, 1, MIB, stream));
-  OK(d->MemsetD8Async(d, nowhere, 1, 1, stream));
-  OK(d->StreamEndCapture(d, stream, &copies));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->MemsetD8Async(d, p, 1, MIB, stream));
+  assert_cu(d->StreamEndCapture(d, stream, &fills));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->MemsetD8Async(d, q, 1, MIB, stream));
+  assert_cu(d->MemsetD8Async(d, nowhere, 1, 1, stream));
+  assert_cu(d->StreamEndCapture(d, stream, &copies));
   weir_cu_graph_exec fill = instantiate(fills), copy = instantiate(copies);
-  OK(d->MemFree(d, p));
-  EXPECT(INVALID_VALUE, d->GraphLaunch(d, fill, stream));
-  EXPECT(INVALID_VALUE, d->GraphLaunch(d, copy, stream));
-  OK(d->StreamSynchronize(d, stream));
-  assert_device_filled(q, MIB, 0); /* all of it, or nothing */
-  OK(d->GraphExecDestroy(d, fill));
-  OK(d->GraphExecDestroy(d, copy));
-  OK(d->GraphDestroy(d, fills));
-  OK(d->GraphDestroy(d, copies));
-  OK(d->MemFree(d, q));
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->MemFree(d, p));
+  assert_cu_error(INVALID_VALUE, d->GraphLaunch(d, fill, stream));
+  assert_cu_error(INVALID_VALUE, d->GraphLaunch(d, copy, stream));
+  assert_cu(d->StreamSynchronize(d, stream));
+  assert_device_filled(q, MIB, 0); /* all or nothing */
+  assert_cu(d->GraphExecDestroy(d, fill));
+  assert_cu(d->GraphExecDestroy(d, copy));
+  assert_cu(d->GraphDestroy(d, fills));
+  assert_cu(d->GraphDestroy(d, copies));
+  assert_cu(d->MemFree(d, q));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
-/* A graph that is still being captured is the capture's. */
+/* A graph belongs to the capture until that ends. */
 static void test_destroy_graph_in_capture(void **state) {
   (void)state;
   if (is_cuda())
@@ -495,15 +495,15 @@ static void test_destroy_graph_in_capture(void **state) {
   weir_cu_stream stream = stream_new();
   weir_cu_graph graph, info;
   int status;
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->StreamGetCaptureInfo(d, stream, &status, NULL, &info, NULL, NULL));
-  EXPECT(INVALID_VALUE, d->GraphDestroy(d, info));
-  OK(d->StreamEndCapture(d, stream, &graph));
-  OK(d->GraphDestroy(d, graph));
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->StreamGetCaptureInfo(d, stream, &status, NULL, &info, NULL, NULL));
+  assert_cu_error(INVALID_VALUE, d->GraphDestroy(d, info));
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
+  assert_cu(d->GraphDestroy(d, graph));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
-/* A capture may spread over devices. */
+/* A capture may span devices. */
 static void test_graph_of_two_devices(void **state) {
   (void)state;
   if (device_count() < 2)
@@ -513,37 +513,37 @@ static void test_graph_of_two_devices(void **state) {
   weir_cu_stream here = stream_new();
   weir_cu_event fork = event_new(0);
   weir_cu_deviceptr p = mem_new(100);
-  OK(d->DevicePrimaryCtxRetain(d, &other, 1));
-  OK(d->CtxSetCurrent(d, other));
+  assert_cu(d->DevicePrimaryCtxRetain(d, &other, 1));
+  assert_cu(d->CtxSetCurrent(d, other));
   weir_cu_stream there = stream_new();
   weir_cu_event join = event_new(0);
   weir_cu_deviceptr q = mem_new(100);
-  OK(d->StreamBeginCapture(d, here, WEIR_CU_CAPTURE_GLOBAL));
-  OK(d->MemsetD8Async(d, p, 1, 100, here));
-  OK(d->EventRecord(d, fork, here));
-  OK(d->StreamWaitEvent(d, there, fork, 0));
-  OK(d->MemsetD8Async(d, q, 2, 100, there));
-  OK(d->EventRecord(d, join, there));
-  OK(d->StreamWaitEvent(d, here, join, 0));
-  OK(d->StreamEndCapture(d, here, &graph));
+  assert_cu(d->StreamBeginCapture(d, here, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu(d->MemsetD8Async(d, p, 1, 100, here));
+  assert_cu(d->EventRecord(d, fork, here));
+  assert_cu(d->StreamWaitEvent(d, there, fork, 0));
+  assert_cu(d->MemsetD8Async(d, q, 2, 100, there));
+  assert_cu(d->EventRecord(d, join, there));
+  assert_cu(d->StreamWaitEvent(d, here, join, 0));
+  assert_cu(d->StreamEndCapture(d, here, &graph));
   assert_int_equal(node_count(graph), 2);
-  OK(d->CtxSetCurrent(d, ctx));
+  assert_cu(d->CtxSetCurrent(d, ctx));
   weir_cu_graph_exec exec = instantiate(graph);
-  OK(d->GraphLaunch(d, exec, here));
-  OK(d->StreamSynchronize(d, here));
+  assert_cu(d->GraphLaunch(d, exec, here));
+  assert_cu(d->StreamSynchronize(d, here));
   assert_device_filled(p, 100, 1);
-  OK(d->CtxSetCurrent(d, other));
+  assert_cu(d->CtxSetCurrent(d, other));
   assert_device_filled(q, 100, 2);
-  OK(d->MemFree(d, q));
-  OK(d->EventDestroy(d, join));
-  OK(d->StreamDestroy(d, there));
-  OK(d->CtxSetCurrent(d, ctx));
-  OK(d->GraphExecDestroy(d, exec));
-  OK(d->GraphDestroy(d, graph));
-  OK(d->DevicePrimaryCtxRelease(d, 1));
-  OK(d->MemFree(d, p));
-  OK(d->EventDestroy(d, fork));
-  OK(d->StreamDestroy(d, here));
+  assert_cu(d->MemFree(d, q));
+  assert_cu(d->EventDestroy(d, join));
+  assert_cu(d->StreamDestroy(d, there));
+  assert_cu(d->CtxSetCurrent(d, ctx));
+  assert_cu(d->GraphExecDestroy(d, exec));
+  assert_cu(d->GraphDestroy(d, graph));
+  assert_cu(d->DevicePrimaryCtxRelease(d, 1));
+  assert_cu(d->MemFree(d, p));
+  assert_cu(d->EventDestroy(d, fork));
+  assert_cu(d->StreamDestroy(d, here));
 }
 
 int main(void) {

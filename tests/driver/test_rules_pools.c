@@ -5,7 +5,7 @@
 
 static weir_cu_mempool default_pool(void) {
   weir_cu_mempool pool;
-  OK(d->DeviceGetDefaultMemPool(d, &pool, 0));
+  assert_cu(d->DeviceGetDefaultMemPool(d, &pool, 0));
   return pool;
 }
 
@@ -14,22 +14,22 @@ static const weir_cu_mempool_props device_pool = {.type = WEIR_CU_ALLOCATION_PIN
 
 static weir_cu_mempool pool_new(void) {
   weir_cu_mempool pool;
-  OK(d->MemPoolCreate(d, &pool, &device_pool));
+  assert_cu(d->MemPoolCreate(d, &pool, &device_pool));
   return pool;
 }
 
 static uint64_t get(weir_cu_mempool pool, int attribute) {
   uint64_t value = 0;
-  OK(d->MemPoolGetAttribute(d, pool, attribute, &value));
+  assert_cu(d->MemPoolGetAttribute(d, pool, attribute, &value));
   return value;
 }
 
 static void set(weir_cu_mempool pool, int attribute, uint64_t value) {
-  OK(d->MemPoolSetAttribute(d, pool, attribute, &value));
+  assert_cu(d->MemPoolSetAttribute(d, pool, attribute, &value));
 }
 
 static void set_reuse(weir_cu_mempool pool, int attribute, int value) {
-  OK(d->MemPoolSetAttribute(d, pool, attribute, &value));
+  assert_cu(d->MemPoolSetAttribute(d, pool, attribute, &value));
 }
 
 enum {
@@ -48,24 +48,24 @@ static void test_alloc_and_free(void **state) {
   weir_cu_mempool pool = default_pool();
   weir_cu_deviceptr p = 0, q = 77;
   assert_int_equal(get(pool, USED), 0);
-  OK(d->MemAllocAsync(d, &p, 1000, stream));
+  assert_cu(d->MemAllocAsync(d, &p, 1000, stream));
   assert_int_equal(get(pool, USED), 1000);
   assert_in_range(get(pool, RESERVED), 1000, 1ull << 30);
-  OK(d->MemAllocAsync(d, &q, 0, stream));
+  assert_cu(d->MemAllocAsync(d, &q, 0, stream));
   if (q && q != 77)
-    OK(d->MemFreeAsync(d, q, stream));
-  EXPECT(INVALID_VALUE, d->MemFreeAsync(d, nowhere, stream));
-  EXPECT(OUT_OF_MEMORY, d->MemAllocAsync(d, &q, 1ull << 42, stream));
-  OK(d->MemFreeAsync(d, mem_new(MIB), stream)); /* plain memory is welcome too */
-  /* And the other way round; NVIDIA's driver 580 goes on counting it as used then. */
-  OK(!is_cuda() ? d->MemFree(d, p) : d->MemFreeAsync(d, p, stream));
-  OK(d->MemAllocAsync(d, &p, 1000, stream));
-  OK(d->MemFreeAsync(d, p, stream));
-  EXPECT(INVALID_VALUE, d->MemFreeAsync(d, p, stream));
-  OK(d->StreamSynchronize(d, stream));
+    assert_cu(d->MemFreeAsync(d, q, stream));
+  assert_cu_error(INVALID_VALUE, d->MemFreeAsync(d, nowhere, stream));
+  assert_cu_error(OUT_OF_MEMORY, d->MemAllocAsync(d, &q, 1ull << 42, stream));
+  assert_cu(d->MemFreeAsync(d, mem_new(MIB), stream)); /* plain memory is accepted too */
+  /* And vice versa; NVIDIA's driver 580 then keeps counting it as used. */
+  assert_cu(!is_cuda() ? d->MemFree(d, p) : d->MemFreeAsync(d, p, stream));
+  assert_cu(d->MemAllocAsync(d, &p, 1000, stream));
+  assert_cu(d->MemFreeAsync(d, p, stream));
+  assert_cu_error(INVALID_VALUE, d->MemFreeAsync(d, p, stream));
+  assert_cu(d->StreamSynchronize(d, stream));
   assert_int_equal(get(pool, USED), 0);
   assert_int_equal(get(pool, RESERVED), 0);
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
 static void test_attributes_of_pooled_memory(void **state) {
@@ -75,17 +75,17 @@ static void test_attributes_of_pooled_memory(void **state) {
   unsigned type = 0;
   int ordinal = 7;
   size_t bytes = 0;
-  OK(d->MemAllocAsync(d, &p, MIB, stream));
+  assert_cu(d->MemAllocAsync(d, &p, MIB, stream));
   assert_int_equal(p % 256, 0);
-  OK(d->PointerGetAttribute(d, &type, WEIR_CU_POINTER_ATTR_MEMORY_TYPE, p));
+  assert_cu(d->PointerGetAttribute(d, &type, WEIR_CU_POINTER_ATTR_MEMORY_TYPE, p));
   assert_int_equal(type, WEIR_CU_MEMORY_TYPE_DEVICE);
-  OK(d->PointerGetAttribute(d, &ordinal, WEIR_CU_POINTER_ATTR_DEVICE_ORDINAL, p));
+  assert_cu(d->PointerGetAttribute(d, &ordinal, WEIR_CU_POINTER_ATTR_DEVICE_ORDINAL, p));
   assert_int_equal(ordinal, 0);
-  OK(d->MemGetAddressRange(d, &base, &bytes, p + 100));
+  assert_cu(d->MemGetAddressRange(d, &base, &bytes, p + 100));
   assert_int_equal(base, p);
   assert_int_equal(bytes, MIB);
-  OK(d->MemFreeAsync(d, p, stream));
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->MemFreeAsync(d, p, stream));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
 static void test_data(void **state) {
@@ -95,93 +95,93 @@ static void test_data(void **state) {
   weir_cu_deviceptr p[pieces];
   unsigned char *host = host_new(10000);
   for (int i = 0; i < pieces; i++) {
-    OK(d->MemAllocAsync(d, &p[i], 10000, stream));
-    OK(d->MemsetD8Async(d, p[i], (unsigned char)(i + 1), 10000, stream));
+    assert_cu(d->MemAllocAsync(d, &p[i], 10000, stream));
+    assert_cu(d->MemsetD8Async(d, p[i], (unsigned char)(i + 1), 10000, stream));
     for (int k = 0; k < i; k++)
       assert_true(p[i] >= p[k] + 10000 || p[k] >= p[i] + 10000);
   }
   for (int i = 0; i < pieces; i++) {
-    OK(d->MemcpyAsync(d, address_of(host), p[i], 10000, stream));
-    OK(d->MemFreeAsync(d, p[i], stream));
-    OK(d->StreamSynchronize(d, stream));
+    assert_cu(d->MemcpyAsync(d, address_of(host), p[i], 10000, stream));
+    assert_cu(d->MemFreeAsync(d, p[i], stream));
+    assert_cu(d->StreamSynchronize(d, stream));
     assert_filled(host, 10000, (unsigned char)(i + 1));
   }
-  OK(d->MemFreeHost(d, host));
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->MemFreeHost(d, host));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
 /* ---- Reuse ---- */
 
-/* What a stream freed serves its next allocation, though it did not get there yet. */
+/* Memory that a stream frees can serve its next allocation, before the stream reaches the free. */
 static void test_reuse_in_a_stream(void **state) {
   (void)state;
   weir_cu_stream stream = stream_new();
   weir_cu_mempool pool = pool_new();
   weir_cu_deviceptr p, q;
   unsigned char *host = host_new(2 * MIB);
-  OK(d->MemAllocFromPoolAsync(d, &p, MIB, pool, stream));
+  assert_cu(d->MemAllocFromPoolAsync(d, &p, MIB, pool, stream));
   uint64_t reserved = get(pool, RESERVED);
   struct gate *gate = gate_close(stream);
-  OK(d->MemsetD8Async(d, p, 1, MIB, stream));
-  OK(d->MemcpyAsync(d, address_of(host), p, MIB, stream));
-  OK(d->MemFreeAsync(d, p, stream));
-  OK(d->MemAllocFromPoolAsync(d, &q, MIB, pool, stream));
+  assert_cu(d->MemsetD8Async(d, p, 1, MIB, stream));
+  assert_cu(d->MemcpyAsync(d, address_of(host), p, MIB, stream));
+  assert_cu(d->MemFreeAsync(d, p, stream));
+  assert_cu(d->MemAllocFromPoolAsync(d, &q, MIB, pool, stream));
   assert_int_equal(get(pool, RESERVED), reserved);
   if (!is_cuda())
     assert_int_equal(q, p);
-  OK(d->MemsetD8Async(d, q, 2, MIB, stream));
-  OK(d->MemcpyAsync(d, address_of(host) + MIB, q, MIB, stream));
+  assert_cu(d->MemsetD8Async(d, q, 2, MIB, stream));
+  assert_cu(d->MemcpyAsync(d, address_of(host) + MIB, q, MIB, stream));
   gate_open(gate);
-  OK(d->StreamSynchronize(d, stream));
+  assert_cu(d->StreamSynchronize(d, stream));
   assert_filled(host, MIB, 1);
   assert_filled(host + MIB, MIB, 2);
   assert_int_equal(get(pool, USED), MIB);
-  OK(d->MemFreeAsync(d, q, stream));
-  OK(d->StreamSynchronize(d, stream));
+  assert_cu(d->MemFreeAsync(d, q, stream));
+  assert_cu(d->StreamSynchronize(d, stream));
   assert_int_equal(get(pool, USED), 0);
-  OK(d->MemPoolDestroy(d, pool));
-  OK(d->MemFreeHost(d, host));
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->MemPoolDestroy(d, pool));
+  assert_cu(d->MemFreeHost(d, host));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
-/* Another stream does not get it before the first one is there. */
+/* Another stream cannot use it before the first stream reaches the free. */
 static void test_no_reuse_in_another_stream(void **state) {
   (void)state;
   weir_cu_stream first = stream_new(), second = stream_new();
   weir_cu_mempool pool = pool_new();
   weir_cu_deviceptr p, q, r;
   unsigned char *host = host_new(MIB);
-  /* Else the pool may make the second stream wait. */
+  /* Otherwise the pool may make the second stream wait. */
   set_reuse(pool, WEIR_CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, 0);
-  OK(d->MemAllocFromPoolAsync(d, &p, MIB, pool, first));
-  OK(d->MemsetD8Async(d, p, 1, MIB, first));
+  assert_cu(d->MemAllocFromPoolAsync(d, &p, MIB, pool, first));
+  assert_cu(d->MemsetD8Async(d, p, 1, MIB, first));
   struct gate *gate = gate_close(first);
-  OK(d->MemcpyAsync(d, address_of(host), p, MIB, first));
-  OK(d->MemFreeAsync(d, p, first));
-  OK(d->MemAllocFromPoolAsync(d, &q, MIB, pool, second));
+  assert_cu(d->MemcpyAsync(d, address_of(host), p, MIB, first));
+  assert_cu(d->MemFreeAsync(d, p, first));
+  assert_cu(d->MemAllocFromPoolAsync(d, &q, MIB, pool, second));
   assert_true(q >= p + MIB || p >= q + MIB);
-  OK(d->MemsetD8Async(d, q, 2, MIB, second));
-  OK(d->StreamSynchronize(d, second));
+  assert_cu(d->MemsetD8Async(d, q, 2, MIB, second));
+  assert_cu(d->StreamSynchronize(d, second));
   gate_open(gate);
-  OK(d->StreamSynchronize(d, first));
+  assert_cu(d->StreamSynchronize(d, first));
   assert_filled(host, MIB, 1);
   assert_device_filled(q, MIB, 2);
 
-  /* Once it is there, and the pool keeps what it has, it does. */
+  /* Afterwards it can, if the pool keeps its memory. */
   set(pool, THRESHOLD, UINT64_MAX);
-  OK(d->MemAllocFromPoolAsync(d, &p, MIB, pool, first));
-  OK(d->MemFreeAsync(d, p, first));
-  OK(d->StreamSynchronize(d, first));
+  assert_cu(d->MemAllocFromPoolAsync(d, &p, MIB, pool, first));
+  assert_cu(d->MemFreeAsync(d, p, first));
+  assert_cu(d->StreamSynchronize(d, first));
   uint64_t reserved = get(pool, RESERVED);
-  OK(d->MemAllocFromPoolAsync(d, &r, MIB, pool, second));
+  assert_cu(d->MemAllocFromPoolAsync(d, &r, MIB, pool, second));
   assert_int_equal(get(pool, RESERVED), reserved);
-  OK(d->MemFreeAsync(d, r, second));
-  OK(d->MemFreeAsync(d, q, second));
-  OK(d->StreamSynchronize(d, second));
-  OK(d->MemPoolDestroy(d, pool));
-  OK(d->MemFreeHost(d, host));
-  OK(d->StreamDestroy(d, first));
-  OK(d->StreamDestroy(d, second));
+  assert_cu(d->MemFreeAsync(d, r, second));
+  assert_cu(d->MemFreeAsync(d, q, second));
+  assert_cu(d->StreamSynchronize(d, second));
+  assert_cu(d->MemPoolDestroy(d, pool));
+  assert_cu(d->MemFreeHost(d, host));
+  assert_cu(d->StreamDestroy(d, first));
+  assert_cu(d->StreamDestroy(d, second));
 }
 
 /* ---- Attributes ---- */
@@ -191,27 +191,27 @@ static void test_attributes(void **state) {
   weir_cu_mempool pool = default_pool();
   uint64_t value = 5;
   int on = 7;
-  EXPECT(INVALID_VALUE, d->MemPoolDestroy(d, pool));
+  assert_cu_error(INVALID_VALUE, d->MemPoolDestroy(d, pool));
   static const int reuse[] = {WEIR_CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES,
                               WEIR_CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC,
                               WEIR_CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES};
   for (int i = 0; i < 3; i++) {
-    OK(d->MemPoolGetAttribute(d, pool, reuse[i], &on));
+    assert_cu(d->MemPoolGetAttribute(d, pool, reuse[i], &on));
     assert_int_equal(on, 1);
     set_reuse(pool, reuse[i], 0);
-    OK(d->MemPoolGetAttribute(d, pool, reuse[i], &on));
+    assert_cu(d->MemPoolGetAttribute(d, pool, reuse[i], &on));
     assert_int_equal(on, 0);
     set_reuse(pool, reuse[i], 1);
   }
   assert_int_equal(get(pool, THRESHOLD), 0);
-  EXPECT(INVALID_VALUE, d->MemPoolSetAttribute(d, pool, USED_HIGH, &value));
-  EXPECT(INVALID_VALUE, d->MemPoolSetAttribute(d, pool, RESERVED_HIGH, &value));
+  assert_cu_error(INVALID_VALUE, d->MemPoolSetAttribute(d, pool, USED_HIGH, &value));
+  assert_cu_error(INVALID_VALUE, d->MemPoolSetAttribute(d, pool, RESERVED_HIGH, &value));
   value = 0;
-  OK(d->MemPoolSetAttribute(d, pool, USED_HIGH, &value));
-  OK(d->MemPoolSetAttribute(d, pool, RESERVED_HIGH, &value));
-  EXPECT(INVALID_VALUE, d->MemPoolSetAttribute(d, pool, USED, &value));
-  EXPECT(INVALID_VALUE, d->MemPoolSetAttribute(d, pool, RESERVED, &value));
-  EXPECT(INVALID_VALUE, d->MemPoolGetAttribute(d, pool, 77, &value));
+  assert_cu(d->MemPoolSetAttribute(d, pool, USED_HIGH, &value));
+  assert_cu(d->MemPoolSetAttribute(d, pool, RESERVED_HIGH, &value));
+  assert_cu_error(INVALID_VALUE, d->MemPoolSetAttribute(d, pool, USED, &value));
+  assert_cu_error(INVALID_VALUE, d->MemPoolSetAttribute(d, pool, RESERVED, &value));
+  assert_cu_error(INVALID_VALUE, d->MemPoolGetAttribute(d, pool, 77, &value));
 }
 
 static void test_high_water(void **state) {
@@ -219,13 +219,13 @@ static void test_high_water(void **state) {
   weir_cu_stream stream = stream_new();
   weir_cu_mempool pool = pool_new();
   weir_cu_deviceptr p, q;
-  OK(d->MemAllocFromPoolAsync(d, &p, 3000, pool, stream));
-  OK(d->MemAllocFromPoolAsync(d, &q, 4000, pool, stream));
+  assert_cu(d->MemAllocFromPoolAsync(d, &p, 3000, pool, stream));
+  assert_cu(d->MemAllocFromPoolAsync(d, &q, 4000, pool, stream));
   assert_int_equal(get(pool, USED), 7000);
   assert_int_equal(get(pool, USED_HIGH), 7000);
   uint64_t reserved = get(pool, RESERVED);
-  OK(d->MemFreeAsync(d, q, stream));
-  OK(d->StreamSynchronize(d, stream));
+  assert_cu(d->MemFreeAsync(d, q, stream));
+  assert_cu(d->StreamSynchronize(d, stream));
   assert_int_equal(get(pool, USED), 3000);
   assert_int_equal(get(pool, USED_HIGH), 7000);
   assert_int_equal(get(pool, RESERVED_HIGH), reserved);
@@ -233,98 +233,98 @@ static void test_high_water(void **state) {
   set(pool, RESERVED_HIGH, 0);
   assert_in_range(get(pool, USED_HIGH), !is_cuda() ? 3000 : 0, 3000);
   assert_in_range(get(pool, RESERVED_HIGH), !is_cuda() ? get(pool, RESERVED) : 0, get(pool, RESERVED));
-  OK(d->MemFreeAsync(d, p, stream));
-  OK(d->StreamSynchronize(d, stream));
-  OK(d->MemPoolDestroy(d, pool));
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->MemFreeAsync(d, p, stream));
+  assert_cu(d->StreamSynchronize(d, stream));
+  assert_cu(d->MemPoolDestroy(d, pool));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
-/* A synchronization gives back what is free beyond the threshold; trimming does at once. */
+/* Synchronizing releases free memory above the threshold; trimming releases it at once. */
 static void test_threshold_and_trim(void **state) {
   (void)state;
   enum { bytes = 64 * MIB };
   weir_cu_stream stream = stream_new();
   weir_cu_mempool pool = pool_new();
   weir_cu_deviceptr p, q;
-  OK(d->MemAllocFromPoolAsync(d, &p, bytes, pool, stream));
-  OK(d->MemFreeAsync(d, p, stream));
-  OK(d->StreamSynchronize(d, stream));
+  assert_cu(d->MemAllocFromPoolAsync(d, &p, bytes, pool, stream));
+  assert_cu(d->MemFreeAsync(d, p, stream));
+  assert_cu(d->StreamSynchronize(d, stream));
   assert_int_equal(get(pool, RESERVED), 0);
 
   set(pool, THRESHOLD, UINT64_MAX);
   assert_int_equal(get(pool, THRESHOLD), UINT64_MAX);
-  OK(d->MemAllocFromPoolAsync(d, &p, bytes, pool, stream));
-  OK(d->MemAllocFromPoolAsync(d, &q, bytes, pool, stream));
+  assert_cu(d->MemAllocFromPoolAsync(d, &p, bytes, pool, stream));
+  assert_cu(d->MemAllocFromPoolAsync(d, &q, bytes, pool, stream));
   uint64_t reserved = get(pool, RESERVED);
   assert_in_range(reserved, 2 * bytes, 1ull << 30);
-  OK(d->MemFreeAsync(d, p, stream));
-  OK(d->StreamSynchronize(d, stream));
+  assert_cu(d->MemFreeAsync(d, p, stream));
+  assert_cu(d->StreamSynchronize(d, stream));
   assert_int_equal(get(pool, RESERVED), reserved);
   assert_int_equal(get(pool, USED), bytes);
 
-  OK(d->MemPoolTrimTo(d, pool, reserved));
+  assert_cu(d->MemPoolTrimTo(d, pool, reserved));
   assert_int_equal(get(pool, RESERVED), reserved);
-  OK(d->MemPoolTrimTo(d, pool, 0)); /* what is in use stays */
+  assert_cu(d->MemPoolTrimTo(d, pool, 0)); /* memory in use stays */
   assert_in_range(get(pool, RESERVED), bytes, reserved - 1);
-  OK(d->MemFreeAsync(d, q, stream));
-  OK(d->StreamSynchronize(d, stream));
+  assert_cu(d->MemFreeAsync(d, q, stream));
+  assert_cu(d->StreamSynchronize(d, stream));
   assert_in_range(get(pool, RESERVED), bytes, reserved - 1);
-  OK(d->MemPoolTrimTo(d, pool, 0));
+  assert_cu(d->MemPoolTrimTo(d, pool, 0));
   assert_int_equal(get(pool, RESERVED), 0);
-  OK(d->MemPoolDestroy(d, pool));
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->MemPoolDestroy(d, pool));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
-/* Memory that a pool keeps is not free; when there is no other, the pool gives it up. */
+/* Memory that a pool keeps is not free; the pool releases it when no other memory is left. */
 static void test_pools_and_capacity(void **state) {
   (void)state;
   weir_cu_stream stream = stream_new();
   weir_cu_mempool pool = pool_new();
   weir_cu_deviceptr p, q;
   size_t before, held, after, total, bytes = 40 * MIB, slack = !is_cuda() ? 0 : 64 * MIB;
-  OK(d->MemGetInfo(d, &before, &total));
+  assert_cu(d->MemGetInfo(d, &before, &total));
   set(pool, THRESHOLD, UINT64_MAX);
-  OK(d->MemAllocFromPoolAsync(d, &p, bytes, pool, stream));
-  OK(d->MemFreeAsync(d, p, stream));
-  OK(d->StreamSynchronize(d, stream));
-  OK(d->MemGetInfo(d, &held, &total));
+  assert_cu(d->MemAllocFromPoolAsync(d, &p, bytes, pool, stream));
+  assert_cu(d->MemFreeAsync(d, p, stream));
+  assert_cu(d->StreamSynchronize(d, stream));
+  assert_cu(d->MemGetInfo(d, &held, &total));
   assert_in_range(before - held, bytes, bytes + slack);
   if (!is_cuda()) {
     assert_int_equal(before, 64 * MIB);
-    OK(d->MemAllocFromPoolAsync(d, &q, 60 * MIB, pool, stream)); /* does not fit beside what is kept */
-    OK(d->MemFreeAsync(d, q, stream));
-    OK(d->StreamSynchronize(d, stream));
+    assert_cu(d->MemAllocFromPoolAsync(d, &q, 60 * MIB, pool, stream)); /* does not fit next to the cached memory */
+    assert_cu(d->MemFreeAsync(d, q, stream));
+    assert_cu(d->StreamSynchronize(d, stream));
   } else
     device_print_waived("a pool on a full device", "it would take all memory of the device");
-  OK(d->MemPoolTrimTo(d, pool, 0));
-  OK(d->MemGetInfo(d, &after, &total));
+  assert_cu(d->MemPoolTrimTo(d, pool, 0));
+  assert_cu(d->MemGetInfo(d, &after, &total));
   assert_in_range(after, before - slack, before + slack);
-  OK(d->MemPoolDestroy(d, pool));
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->MemPoolDestroy(d, pool));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
-/* ---- Pools of one's own ---- */
+/* ---- Created pools ---- */
 
 static void test_current_pool(void **state) {
   (void)state;
   weir_cu_stream stream = stream_new();
   weir_cu_mempool pool = pool_new(), found = NULL;
   weir_cu_deviceptr p;
-  OK(d->DeviceGetMemPool(d, &found, 0));
+  assert_cu(d->DeviceGetMemPool(d, &found, 0));
   assert_ptr_equal(found, default_pool());
-  OK(d->DeviceSetMemPool(d, 0, pool));
-  OK(d->DeviceGetMemPool(d, &found, 0));
+  assert_cu(d->DeviceSetMemPool(d, 0, pool));
+  assert_cu(d->DeviceGetMemPool(d, &found, 0));
   assert_ptr_equal(found, pool);
   assert_ptr_not_equal(default_pool(), pool);
-  OK(d->MemAllocAsync(d, &p, 1000, stream));
+  assert_cu(d->MemAllocAsync(d, &p, 1000, stream));
   assert_int_equal(get(pool, USED), 1000);
   assert_int_equal(get(default_pool(), USED), 0);
-  OK(d->MemFreeAsync(d, p, stream));
-  OK(d->StreamSynchronize(d, stream));
-  OK(d->MemPoolDestroy(d, pool)); /* the default one is current again */
-  OK(d->DeviceGetMemPool(d, &found, 0));
+  assert_cu(d->MemFreeAsync(d, p, stream));
+  assert_cu(d->StreamSynchronize(d, stream));
+  assert_cu(d->MemPoolDestroy(d, pool)); /* the default pool is current again */
+  assert_cu(d->DeviceGetMemPool(d, &found, 0));
   assert_ptr_equal(found, default_pool());
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
 static void test_create_and_destroy(void **state) {
@@ -333,34 +333,34 @@ static void test_create_and_destroy(void **state) {
   weir_cu_mempool pool = pool_new(), other;
   weir_cu_mempool_props bad = device_pool;
   weir_cu_deviceptr p = 0;
-  OK(d->MemAllocFromPoolAsync(d, &p, 100, pool, stream));
-  OK(d->MemPoolDestroy(d, pool));
-  OK(d->MemsetD8Async(d, p, 3, 100, stream)); /* what is out stays good */
-  OK(d->StreamSynchronize(d, stream));
+  assert_cu(d->MemAllocFromPoolAsync(d, &p, 100, pool, stream));
+  assert_cu(d->MemPoolDestroy(d, pool));
+  assert_cu(d->MemsetD8Async(d, p, 3, 100, stream)); /* allocated memory stays valid */
+  assert_cu(d->StreamSynchronize(d, stream));
   assert_device_filled(p, 100, 3);
-  OK(d->MemFreeAsync(d, p, stream));
+  assert_cu(d->MemFreeAsync(d, p, stream));
   bad.location.id = 9;
-  EXPECT(INVALID_VALUE, d->MemPoolCreate(d, &other, &bad));
-  OK(d->StreamSynchronize(d, stream));
-  OK(d->StreamDestroy(d, stream));
+  assert_cu_error(INVALID_VALUE, d->MemPoolCreate(d, &other, &bad));
+  assert_cu(d->StreamSynchronize(d, stream));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
 static void test_pool_access(void **state) {
   (void)state;
   weir_cu_mempool pool = pool_new();
   weir_cu_mem_access access = {{WEIR_CU_LOCATION_DEVICE, 0}, WEIR_CU_ACCESS_READWRITE};
-  OK(d->MemPoolSetAccess(d, pool, &access, 1));
+  assert_cu(d->MemPoolSetAccess(d, pool, &access, 1));
   if (!is_cuda()) {
-    access.flags = WEIR_CU_ACCESS_NONE; /* a device cannot be shut out of its own pool */
-    EXPECT(INVALID_VALUE, d->MemPoolSetAccess(d, pool, &access, 1));
+    access.flags = WEIR_CU_ACCESS_NONE; /* a device cannot lose access to its own pool */
+    assert_cu_error(INVALID_VALUE, d->MemPoolSetAccess(d, pool, &access, 1));
     access.location.id = 99;
-    EXPECT(INVALID_DEVICE, d->MemPoolSetAccess(d, pool, &access, 1));
+    assert_cu_error(INVALID_DEVICE, d->MemPoolSetAccess(d, pool, &access, 1));
   } else
     device_print_waived("take access away", "what NVIDIA's driver answers was not measured");
-  OK(d->MemPoolDestroy(d, pool));
+  assert_cu(d->MemPoolDestroy(d, pool));
 }
 
-/* Memory of other kinds, and pools that are not for this device. */
+/* Memory of other kinds, and pools of other devices. */
 static void test_misuse(void **state) {
   (void)state;
   if (is_cuda())
@@ -370,35 +370,35 @@ static void test_misuse(void **state) {
   weir_cu_mempool_props props = device_pool;
   weir_cu_deviceptr space, p;
   void *host = host_new(100);
-  OK(d->MemAddressReserve(d, &space, 2 * MIB, 0, 0, 0));
-  EXPECT(INVALID_VALUE, d->MemFreeAsync(d, address_of(host), stream));
-  EXPECT(INVALID_VALUE, d->MemFreeAsync(d, space, stream));
-  OK(d->MemAllocAsync(d, &p, 1000, stream));
-  EXPECT(INVALID_VALUE, d->MemFreeAsync(d, p + 256, stream));
-  OK(d->MemFreeAsync(d, p, stream));
-  EXPECT(INVALID_VALUE, d->MemFree(d, p));
+  assert_cu(d->MemAddressReserve(d, &space, 2 * MIB, 0, 0, 0));
+  assert_cu_error(INVALID_VALUE, d->MemFreeAsync(d, address_of(host), stream));
+  assert_cu_error(INVALID_VALUE, d->MemFreeAsync(d, space, stream));
+  assert_cu(d->MemAllocAsync(d, &p, 1000, stream));
+  assert_cu_error(INVALID_VALUE, d->MemFreeAsync(d, p + 256, stream));
+  assert_cu(d->MemFreeAsync(d, p, stream));
+  assert_cu_error(INVALID_VALUE, d->MemFree(d, p));
   props.handle_types = WEIR_CU_HANDLE_POSIX_FD;
-  EXPECT(NOT_SUPPORTED, d->MemPoolCreate(d, &pool, &props));
+  assert_cu_error(NOT_SUPPORTED, d->MemPoolCreate(d, &pool, &props));
   props = device_pool;
   props.location.id = 1;
-  OK(d->MemPoolCreate(d, &pool, &props));
-  EXPECT(INVALID_VALUE, d->DeviceSetMemPool(d, 0, pool));
-  EXPECT(INVALID_VALUE, d->DeviceSetMemPool(d, 0, NULL));
-  EXPECT(INVALID_DEVICE, d->DeviceSetMemPool(d, 99, pool));
-  OK(d->DeviceSetMemPool(d, 1, pool));
-  OK(d->MemPoolDestroy(d, pool));
-  EXPECT(INVALID_VALUE, d->DeviceSetMemPool(d, 1, pool));
-  EXPECT(INVALID_VALUE, d->MemPoolTrimTo(d, pool, 0));
-  OK(d->MemAddressFree(d, space, 2 * MIB));
-  OK(d->MemFreeHost(d, host));
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->MemPoolCreate(d, &pool, &props));
+  assert_cu_error(INVALID_VALUE, d->DeviceSetMemPool(d, 0, pool));
+  assert_cu_error(INVALID_VALUE, d->DeviceSetMemPool(d, 0, NULL));
+  assert_cu_error(INVALID_DEVICE, d->DeviceSetMemPool(d, 99, pool));
+  assert_cu(d->DeviceSetMemPool(d, 1, pool));
+  assert_cu(d->MemPoolDestroy(d, pool));
+  assert_cu_error(INVALID_VALUE, d->DeviceSetMemPool(d, 1, pool));
+  assert_cu_error(INVALID_VALUE, d->MemPoolTrimTo(d, pool, 0));
+  assert_cu(d->MemAddressFree(d, space, 2 * MIB));
+  assert_cu(d->MemFreeHost(d, host));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
 /* ---- Memory of graphs ---- */
 
 static uint64_t graph_memory(int attribute) {
   uint64_t value = 0;
-  OK(d->DeviceGetGraphMemAttribute(d, 0, attribute, &value));
+  assert_cu(d->DeviceGetGraphMemAttribute(d, 0, attribute, &value));
   return value;
 }
 
@@ -410,47 +410,47 @@ static void test_alloc_and_free_in_a_graph(void **state) {
   weir_cu_deviceptr p = 0;
   unsigned char *in = host_new(1000), *out = host_new(1000);
   size_t nodes = 0;
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
-  OK(d->MemAllocAsync(d, &p, 1000, stream));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu(d->MemAllocAsync(d, &p, 1000, stream));
   assert_int_not_equal(p, 0);
-  OK(d->MemcpyAsync(d, p, address_of(in), 1000, stream));
-  OK(d->MemcpyAsync(d, address_of(out), p, 1000, stream));
-  OK(d->MemFreeAsync(d, p, stream));
-  OK(d->StreamEndCapture(d, stream, &graph));
-  OK(d->GraphGetNodes(d, graph, NULL, &nodes));
+  assert_cu(d->MemcpyAsync(d, p, address_of(in), 1000, stream));
+  assert_cu(d->MemcpyAsync(d, address_of(out), p, 1000, stream));
+  assert_cu(d->MemFreeAsync(d, p, stream));
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
+  assert_cu(d->GraphGetNodes(d, graph, NULL, &nodes));
   assert_int_equal(nodes, 4);
-  assert_int_equal(get(default_pool(), USED), 0); /* it is the graph's */
-  OK(d->GraphInstantiate(d, &exec, graph, 0));
+  assert_int_equal(get(default_pool(), USED), 0); /* it belongs to the graph */
+  assert_cu(d->GraphInstantiate(d, &exec, graph, 0));
   for (int round = 1; round < 6; round++) {
     memset(in, round, 1000);
-    OK(d->GraphLaunch(d, exec, stream));
-    OK(d->StreamSynchronize(d, stream));
+    assert_cu(d->GraphLaunch(d, exec, stream));
+    assert_cu(d->StreamSynchronize(d, stream));
     assert_filled(out, 1000, (unsigned char)round);
   }
   assert_in_range(graph_memory(WEIR_CU_GRAPH_MEM_ATTR_RESERVED_HIGH), 1000, 1ull << 32);
   assert_in_range(graph_memory(WEIR_CU_GRAPH_MEM_ATTR_USED_HIGH), 1000, 1ull << 32);
-  OK(d->GraphExecDestroy(d, exec));
-  OK(d->GraphDestroy(d, graph));
-  OK(d->CtxSynchronize(d));
-  OK(d->DeviceGraphMemTrim(d, 0));
+  assert_cu(d->GraphExecDestroy(d, exec));
+  assert_cu(d->GraphDestroy(d, graph));
+  assert_cu(d->CtxSynchronize(d));
+  assert_cu(d->DeviceGraphMemTrim(d, 0));
   assert_int_equal(graph_memory(WEIR_CU_GRAPH_MEM_ATTR_USED_CURRENT), 0);
   assert_int_equal(graph_memory(WEIR_CU_GRAPH_MEM_ATTR_RESERVED_CURRENT), 0);
-  OK(d->MemFreeHost(d, in));
-  OK(d->MemFreeHost(d, out));
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->MemFreeHost(d, in));
+  assert_cu(d->MemFreeHost(d, out));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
 static void test_graph_memory_attributes(void **state) {
   (void)state;
   uint64_t value;
   for (int i = WEIR_CU_GRAPH_MEM_ATTR_USED_CURRENT; i <= WEIR_CU_GRAPH_MEM_ATTR_RESERVED_HIGH; i++)
-    OK(d->DeviceGetGraphMemAttribute(d, 0, i, &value));
-  EXPECT(INVALID_VALUE, d->DeviceGetGraphMemAttribute(d, 0, 77, &value));
-  EXPECT(INVALID_DEVICE, d->DeviceGetGraphMemAttribute(d, 99, WEIR_CU_GRAPH_MEM_ATTR_USED_CURRENT, &value));
-  EXPECT(INVALID_DEVICE, d->DeviceGraphMemTrim(d, 99));
+    assert_cu(d->DeviceGetGraphMemAttribute(d, 0, i, &value));
+  assert_cu_error(INVALID_VALUE, d->DeviceGetGraphMemAttribute(d, 0, 77, &value));
+  assert_cu_error(INVALID_DEVICE, d->DeviceGetGraphMemAttribute(d, 99, WEIR_CU_GRAPH_MEM_ATTR_USED_CURRENT, &value));
+  assert_cu_error(INVALID_DEVICE, d->DeviceGraphMemTrim(d, 99));
 }
 
-/* Memory that a graph leaves allocated is there for what comes after the launch. */
+/* Memory that a graph leaves allocated can be used after the launch. */
 static void test_graph_leaves_memory(void **state) {
   (void)state;
   weir_cu_stream stream = stream_new();
@@ -458,25 +458,25 @@ static void test_graph_leaves_memory(void **state) {
   weir_cu_graph_exec exec;
   weir_cu_deviceptr p = 0;
   unsigned char *out = host_new(1000);
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
-  OK(d->MemAllocAsync(d, &p, 1000, stream));
-  OK(d->MemsetD8Async(d, p, 7, 1000, stream));
-  OK(d->StreamEndCapture(d, stream, &graph));
-  OK(d->GraphInstantiate(d, &exec, graph, WEIR_CU_GRAPH_AUTO_FREE_ON_LAUNCH));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
+  assert_cu(d->MemAllocAsync(d, &p, 1000, stream));
+  assert_cu(d->MemsetD8Async(d, p, 7, 1000, stream));
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
+  assert_cu(d->GraphInstantiate(d, &exec, graph, WEIR_CU_GRAPH_AUTO_FREE_ON_LAUNCH));
   for (int round = 0; round < 3; round++) {
     memset(out, 0, 1000);
-    OK(d->GraphLaunch(d, exec, stream));
-    OK(d->MemcpyAsync(d, address_of(out), p, 1000, stream));
-    OK(d->StreamSynchronize(d, stream));
+    assert_cu(d->GraphLaunch(d, exec, stream));
+    assert_cu(d->MemcpyAsync(d, address_of(out), p, 1000, stream));
+    assert_cu(d->StreamSynchronize(d, stream));
     assert_filled(out, 1000, 7);
   }
-  OK(d->MemFreeAsync(d, p, stream));
-  OK(d->StreamSynchronize(d, stream));
-  OK(d->GraphExecDestroy(d, exec));
-  OK(d->GraphDestroy(d, graph));
-  OK(d->DeviceGraphMemTrim(d, 0));
-  OK(d->MemFreeHost(d, out));
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->MemFreeAsync(d, p, stream));
+  assert_cu(d->StreamSynchronize(d, stream));
+  assert_cu(d->GraphExecDestroy(d, exec));
+  assert_cu(d->GraphDestroy(d, graph));
+  assert_cu(d->DeviceGraphMemTrim(d, 0));
+  assert_cu(d->MemFreeHost(d, out));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
 int main(void) {

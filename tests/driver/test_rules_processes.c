@@ -1,6 +1,6 @@
 /*
- * Memory and events between processes. The second process is this program again, told its part by its arguments; fork alone
- * will not do, since a driver does not survive it.
+ * Memory and events shared between processes. The second process is this program, run again with arguments; a plain
+ * fork does not work, as drivers do not survive it.
  */
 #include <errno.h>
 #include <sys/socket.h>
@@ -11,12 +11,12 @@
 
 static const size_t g = 2 * MIB;
 
-/* ---- Two processes and a line between them ---- */
+/* ---- Two processes and a channel ---- */
 
-static int line; /* this side's end */
+static int line; /* the local end */
 
 static void line_open(int fd) {
-  struct timeval limit = {.tv_sec = 60}; /* the other side may have failed */
+  struct timeval limit = {.tv_sec = 60}; /* the other process may have failed */
   line = fd;
   assert_int_equal(setsockopt(line, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
 }
@@ -25,7 +25,7 @@ static void say(const void *bytes, size_t size) { assert_int_equal(send(line, by
 
 static void hear(void *bytes, size_t size) { assert_int_equal(recv(line, bytes, size, MSG_WAITALL), size); }
 
-/* One side comes here, then the other goes on. */
+/* Waits for the other process. */
 static void say_go(void) { say("g", 1); }
 
 static void hear_go(void) {
@@ -63,7 +63,7 @@ static int hear_fd(void) {
   return fd;
 }
 
-/* Starts this program with a part to play. */
+/* Starts this program in a role. */
 static pid_t child_start(const char *part) {
   int ends[2];
   char fd[16];
@@ -84,7 +84,7 @@ static pid_t child_start(const char *part) {
   return child;
 }
 
-/* Whether the child did all of its part; false when it could not, and said why. */
+/* Whether the child completed its role. False if it could not, and said why. */
 static bool child_wait(pid_t child) {
   int status;
   close(line);
@@ -99,8 +99,8 @@ static bool child_wait(pid_t child) {
 static const weir_cu_mem_access all_access = {{WEIR_CU_LOCATION_DEVICE, 0}, WEIR_CU_ACCESS_READWRITE};
 
 static void fill(weir_cu_deviceptr at, size_t bytes, unsigned char value) {
-  OK(d->MemsetD8Async(d, at, value, bytes, NULL));
-  OK(d->StreamSynchronize(d, NULL));
+  assert_cu(d->MemsetD8Async(d, at, value, bytes, NULL));
+  assert_cu(d->StreamSynchronize(d, NULL));
 }
 
 /* ---- Handles of physical memory ---- */
@@ -109,20 +109,20 @@ static void child_import(void) {
   weir_cu_mem_handle handle;
   weir_cu_deviceptr space;
   int fd = hear_fd();
-  OK(d->MemImportFromShareableHandle(d, &handle, (void *)(intptr_t)fd, WEIR_CU_HANDLE_POSIX_FD));
+  assert_cu(d->MemImportFromShareableHandle(d, &handle, (void *)(intptr_t)fd, WEIR_CU_HANDLE_POSIX_FD));
   close(fd);
-  OK(d->MemAddressReserve(d, &space, 2 * g, 0, 0, 0));
-  OK(d->MemMap(d, space, 2 * g, 0, handle, 0));
-  OK(d->MemSetAccess(d, space, 2 * g, &all_access, 1));
+  assert_cu(d->MemAddressReserve(d, &space, 2 * g, 0, 0, 0));
+  assert_cu(d->MemMap(d, space, 2 * g, 0, handle, 0));
+  assert_cu(d->MemSetAccess(d, space, 2 * g, &all_access, 1));
   assert_device_filled(space, g, 0x11);
   assert_device_filled(space + g, g, 0x22);
   fill(space, g, 0x33);
-  say_go(); /* the maker reads it, writes, and gives it up */
+  say_go(); /* the exporter reads it, writes, and frees it */
   hear_go();
   assert_device_filled(space, 2 * g, 0x44);
-  OK(d->MemUnmap(d, space, 2 * g));
-  OK(d->MemRelease(d, handle));
-  OK(d->MemAddressFree(d, space, 2 * g));
+  assert_cu(d->MemUnmap(d, space, 2 * g));
+  assert_cu(d->MemRelease(d, handle));
+  assert_cu(d->MemAddressFree(d, space, 2 * g));
 }
 
 static void test_shared_handle(void **state) {
@@ -133,16 +133,16 @@ static void test_shared_handle(void **state) {
   weir_cu_mem_handle handle;
   weir_cu_deviceptr space;
   int fd = -1, can = 0;
-  OK(d->DeviceGetAttribute(d, &can, WEIR_CU_ATTR_HANDLE_POSIX_FD_SUPPORTED, 0));
+  assert_cu(d->DeviceGetAttribute(d, &can, WEIR_CU_ATTR_HANDLE_POSIX_FD_SUPPORTED, 0));
   if (!can)
     WAIVE_TEST("the device cannot share memory so");
-  OK(d->MemAddressReserve(d, &space, 2 * g, 0, 0, 0));
-  OK(d->MemCreate(d, &handle, 2 * g, &prop, 0));
-  OK(d->MemMap(d, space, 2 * g, 0, handle, 0));
-  OK(d->MemSetAccess(d, space, 2 * g, &all_access, 1));
+  assert_cu(d->MemAddressReserve(d, &space, 2 * g, 0, 0, 0));
+  assert_cu(d->MemCreate(d, &handle, 2 * g, &prop, 0));
+  assert_cu(d->MemMap(d, space, 2 * g, 0, handle, 0));
+  assert_cu(d->MemSetAccess(d, space, 2 * g, &all_access, 1));
   fill(space, g, 0x11);
   fill(space + g, g, 0x22);
-  OK(d->MemExportToShareableHandle(d, &fd, handle, WEIR_CU_HANDLE_POSIX_FD, 0));
+  assert_cu(d->MemExportToShareableHandle(d, &fd, handle, WEIR_CU_HANDLE_POSIX_FD, 0));
   pid_t child = child_start("import");
   say_fd(fd);
   close(fd);
@@ -150,11 +150,11 @@ static void test_shared_handle(void **state) {
   assert_device_filled(space, g, 0x33);
   assert_device_filled(space + g, g, 0x22);
   fill(space, 2 * g, 0x44);
-  OK(d->MemUnmap(d, space, 2 * g));
-  OK(d->MemRelease(d, handle));
+  assert_cu(d->MemUnmap(d, space, 2 * g));
+  assert_cu(d->MemRelease(d, handle));
   say_go();
   assert_true(child_wait(child));
-  OK(d->MemAddressFree(d, space, 2 * g));
+  assert_cu(d->MemAddressFree(d, space, 2 * g));
 }
 
 /* ---- Plain memory ---- */
@@ -163,37 +163,38 @@ static void child_open_memory(void) {
   weir_cu_ipc_mem_handle handle;
   weir_cu_deviceptr p = 0, again = 0;
   hear(&handle, sizeof handle);
-  EXPECT(INVALID_VALUE, d->IpcOpenMemHandle(d, &p, handle, 0));
+  assert_cu_error(INVALID_VALUE, d->IpcOpenMemHandle(d, &p, handle, 0));
   weir_cu_result result = d->IpcOpenMemHandle(d, &p, handle, WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
   if (is_cuda() && (result == WEIR_CU_NOT_SUPPORTED || result == WEIR_CU_MAP_FAILED))
     waived("memory cannot be shared between processes here: %s", weir_cu_result_name(result));
-  OK(result);
-  OK(d->IpcOpenMemHandle(d, &again, handle, WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  assert_cu(result);
+  assert_cu(d->IpcOpenMemHandle(d, &again, handle, WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   assert_int_equal(again, p); /* opened twice, mapped once */
   assert_device_filled(p, 4 * MIB, 0x55);
   fill(p + 100, 1000, 0x66);
-  OK(d->IpcCloseMemHandle(d, p));
+  assert_cu(d->IpcCloseMemHandle(d, p));
   assert_device_filled(p, 100, 0x55);
-  OK(d->IpcCloseMemHandle(d, p));
-  EXPECT(INVALID_VALUE, d->IpcCloseMemHandle(d, p));
+  assert_cu(d->IpcCloseMemHandle(d, p));
+  assert_cu_error(INVALID_VALUE, d->IpcCloseMemHandle(d, p));
 }
 
 static void test_shared_memory(void **state) {
   (void)state;
   weir_cu_deviceptr p = mem_new(4 * MIB), q;
   weir_cu_ipc_mem_handle handle, zeros = {{0}};
-  if (!is_cuda()) /* NVIDIA's driver 580 gives one at times */
-    EXPECT(INVALID_VALUE, d->IpcGetMemHandle(d, &handle, p + 1024));
-  EXPECT(INVALID_VALUE, d->IpcOpenMemHandle(d, &q, zeros, WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
-  EXPECT(INVALID_VALUE, d->IpcCloseMemHandle(d, p));
+  if (!is_cuda()) /* NVIDIA's driver 580 succeeds at times */
+    assert_cu_error(INVALID_VALUE, d->IpcGetMemHandle(d, &handle, p + 1024));
+  assert_cu_error(INVALID_VALUE, d->IpcOpenMemHandle(d, &q, zeros, WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  assert_cu_error(INVALID_VALUE, d->IpcCloseMemHandle(d, p));
   weir_cu_result result = d->IpcGetMemHandle(d, &handle, p);
   if (is_cuda() && result == WEIR_CU_NOT_SUPPORTED) {
-    OK(d->MemFree(d, p));
+    assert_cu(d->MemFree(d, p));
     WAIVE_TEST("the device cannot share memory so");
   }
-  OK(result);
-  EXPECT(INVALID_CONTEXT,
-         d->IpcOpenMemHandle(d, &q, handle, WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)); /* not at home */
+  assert_cu(result);
+  assert_cu_error(
+      INVALID_CONTEXT,
+      d->IpcOpenMemHandle(d, &q, handle, WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)); /* not in the exporting process */
   fill(p, 4 * MIB, 0x55);
   pid_t child = child_start("open-memory");
   say(&handle, sizeof handle);
@@ -203,7 +204,7 @@ static void test_shared_memory(void **state) {
     assert_device_filled(p + 100, 1000, 0x66);
     assert_device_filled(p + 1100, 4 * MIB - 1100, 0x55);
   }
-  OK(d->MemFree(d, p));
+  assert_cu(d->MemFree(d, p));
   if (!could)
     WAIVE_TEST("the other process could not open it");
 }
@@ -218,92 +219,92 @@ static void child_open_event(void) {
   weir_cu_result result = d->IpcOpenEventHandle(d, &event, handle);
   if (is_cuda() && (result == WEIR_CU_NOT_SUPPORTED || result == WEIR_CU_MAP_FAILED))
     waived("events cannot be shared between processes here: %s", weir_cu_result_name(result));
-  OK(result);
+  assert_cu(result);
 
-  /* The other process has recorded it, behind a gate. */
-  EXPECT(NOT_READY, d->EventQuery(d, event));
-  OK(d->StreamWaitEvent(d, stream, event, 0));
-  EXPECT(NOT_READY, d->StreamQuery(d, stream));
+  /* The other process has recorded it behind a gate. */
+  assert_cu_error(NOT_READY, d->EventQuery(d, event));
+  assert_cu(d->StreamWaitEvent(d, stream, event, 0));
+  assert_cu_error(NOT_READY, d->StreamQuery(d, stream));
   say_go();
-  OK(d->EventSynchronize(d, event));
-  OK(d->StreamSynchronize(d, stream));
-  OK(d->EventQuery(d, event));
+  assert_cu(d->EventSynchronize(d, event));
+  assert_cu(d->StreamSynchronize(d, stream));
+  assert_cu(d->EventQuery(d, event));
   say_go();
 
-  /* It records it again, and we see that too. */
+  /* It records it again, which is visible too. */
   hear_go();
-  EXPECT(NOT_READY, d->EventQuery(d, event));
+  assert_cu_error(NOT_READY, d->EventQuery(d, event));
   say_go();
-  OK(d->EventSynchronize(d, event));
+  assert_cu(d->EventSynchronize(d, event));
 
-  /* Our turn. */
+  /* Now record it here. */
   struct gate *gate = gate_close(stream);
-  OK(d->EventRecord(d, event, stream));
+  assert_cu(d->EventRecord(d, event, stream));
   say_go();
   hear_go();
   gate_open(gate);
-  OK(d->StreamSynchronize(d, stream));
+  assert_cu(d->StreamSynchronize(d, stream));
   say_go();
   hear_go();
-  OK(d->EventDestroy(d, event));
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->EventDestroy(d, event));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
 static void test_shared_event(void **state) {
   (void)state;
   int can = 0;
-  OK(d->DeviceGetAttribute(d, &can, WEIR_CU_ATTR_IPC_EVENT_SUPPORTED, 0));
+  assert_cu(d->DeviceGetAttribute(d, &can, WEIR_CU_ATTR_IPC_EVENT_SUPPORTED, 0));
   if (!can)
     WAIVE_TEST("the device cannot share events");
   weir_cu_event plain = event_new(WEIR_CU_EVENT_DISABLE_TIMING), opened;
   weir_cu_event event = event_new(WEIR_CU_EVENT_DISABLE_TIMING | WEIR_CU_EVENT_INTERPROCESS);
   weir_cu_stream stream = stream_new(), waiting = stream_new();
   weir_cu_ipc_event_handle handle;
-  EXPECT(INVALID_HANDLE, d->IpcGetEventHandle(d, &handle, plain));
-  OK(d->IpcGetEventHandle(d, &handle, event));
-  EXPECT(INVALID_CONTEXT, d->IpcOpenEventHandle(d, &opened, handle)); /* not at home */
+  assert_cu_error(INVALID_HANDLE, d->IpcGetEventHandle(d, &handle, plain));
+  assert_cu(d->IpcGetEventHandle(d, &handle, event));
+  assert_cu_error(INVALID_CONTEXT, d->IpcOpenEventHandle(d, &opened, handle)); /* not in the exporting process */
 
   struct gate *gate = gate_close(stream);
-  OK(d->EventRecord(d, event, stream));
+  assert_cu(d->EventRecord(d, event, stream));
   pid_t child = child_start("open-event");
   say(&handle, sizeof handle);
   char go = 0;
   if (recv(line, &go, 1, MSG_WAITALL) != 1) {
     gate_open(gate);
     bool could = child_wait(child);
-    OK(d->StreamSynchronize(d, stream));
-    OK(d->EventDestroy(d, plain));
-    OK(d->EventDestroy(d, event));
-    OK(d->StreamDestroy(d, stream));
-    OK(d->StreamDestroy(d, waiting));
+    assert_cu(d->StreamSynchronize(d, stream));
+    assert_cu(d->EventDestroy(d, plain));
+    assert_cu(d->EventDestroy(d, event));
+    assert_cu(d->StreamDestroy(d, stream));
+    assert_cu(d->StreamDestroy(d, waiting));
     assert_false(could);
     WAIVE_TEST("the other process could not open it");
   }
   gate_open(gate);
-  OK(d->StreamSynchronize(d, stream));
+  assert_cu(d->StreamSynchronize(d, stream));
   hear_go();
 
   gate = gate_close(stream);
-  OK(d->EventRecord(d, event, stream));
+  assert_cu(d->EventRecord(d, event, stream));
   say_go();
   hear_go();
   gate_open(gate);
-  OK(d->StreamSynchronize(d, stream));
+  assert_cu(d->StreamSynchronize(d, stream));
 
-  hear_go(); /* the other process has recorded it, behind a gate of its own */
-  EXPECT(NOT_READY, d->EventQuery(d, event));
-  OK(d->StreamWaitEvent(d, waiting, event, 0));
-  EXPECT(NOT_READY, d->StreamQuery(d, waiting));
+  hear_go(); /* the other process has recorded it behind its own gate */
+  assert_cu_error(NOT_READY, d->EventQuery(d, event));
+  assert_cu(d->StreamWaitEvent(d, waiting, event, 0));
+  assert_cu_error(NOT_READY, d->StreamQuery(d, waiting));
   say_go();
   hear_go();
-  OK(d->EventSynchronize(d, event));
-  OK(d->StreamSynchronize(d, waiting));
+  assert_cu(d->EventSynchronize(d, event));
+  assert_cu(d->StreamSynchronize(d, waiting));
   say_go();
   assert_true(child_wait(child));
-  OK(d->EventDestroy(d, plain));
-  OK(d->EventDestroy(d, event));
-  OK(d->StreamDestroy(d, stream));
-  OK(d->StreamDestroy(d, waiting));
+  assert_cu(d->EventDestroy(d, plain));
+  assert_cu(d->EventDestroy(d, event));
+  assert_cu(d->StreamDestroy(d, stream));
+  assert_cu(d->StreamDestroy(d, waiting));
 }
 
 static int play(const char *part, int fd) {

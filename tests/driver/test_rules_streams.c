@@ -1,40 +1,40 @@
 /*
- * Streams, events, host functions: what waits for what.
+ * Streams, events, host functions: ordering and waiting.
  */
 #include "driver/rules.h"
 
-/* ---- Making and asking ---- */
+/* ---- Creating and querying ---- */
 
 static void test_create_and_destroy(void **state) {
   (void)state;
   weir_cu_stream stream = NULL;
   int least = 7, greatest = 7, priority = 7;
   unsigned flags = 7;
-  OK(d->CtxGetStreamPriorityRange(d, &least, &greatest));
+  assert_cu(d->CtxGetStreamPriorityRange(d, &least, &greatest));
   assert_int_equal(least, 0);
   if (!is_cuda())
     assert_int_equal(greatest, -5);
   assert_in_range(-greatest, 1, 99);
-  OK(d->StreamCreateWithPriority(d, &stream, WEIR_CU_STREAM_NON_BLOCKING, -99));
-  OK(d->StreamGetPriority(d, stream, &priority));
+  assert_cu(d->StreamCreateWithPriority(d, &stream, WEIR_CU_STREAM_NON_BLOCKING, -99));
+  assert_cu(d->StreamGetPriority(d, stream, &priority));
   assert_int_equal(priority, greatest);
-  OK(d->StreamGetFlags(d, stream, &flags));
+  assert_cu(d->StreamGetFlags(d, stream, &flags));
   assert_int_equal(flags, WEIR_CU_STREAM_NON_BLOCKING);
-  OK(d->StreamDestroy(d, stream));
-  OK(d->StreamCreateWithPriority(d, &stream, WEIR_CU_STREAM_DEFAULT, 99));
-  OK(d->StreamGetPriority(d, stream, &priority));
+  assert_cu(d->StreamDestroy(d, stream));
+  assert_cu(d->StreamCreateWithPriority(d, &stream, WEIR_CU_STREAM_DEFAULT, 99));
+  assert_cu(d->StreamGetPriority(d, stream, &priority));
   assert_int_equal(priority, 0);
-  OK(d->StreamGetFlags(d, stream, &flags));
+  assert_cu(d->StreamGetFlags(d, stream, &flags));
   assert_int_equal(flags, WEIR_CU_STREAM_DEFAULT);
   weir_cu_context context = NULL;
-  OK(d->StreamGetCtx(d, stream, &context));
+  assert_cu(d->StreamGetCtx(d, stream, &context));
   assert_ptr_equal(context, ctx);
-  OK(d->StreamDestroy(d, stream));
-  OK(d->StreamCreateWithPriority(d, &stream, WEIR_CU_STREAM_NON_BLOCKING, -1));
-  OK(d->StreamGetPriority(d, stream, &priority));
+  assert_cu(d->StreamDestroy(d, stream));
+  assert_cu(d->StreamCreateWithPriority(d, &stream, WEIR_CU_STREAM_NON_BLOCKING, -1));
+  assert_cu(d->StreamGetPriority(d, stream, &priority));
   assert_int_equal(priority, -1);
-  OK(d->StreamDestroy(d, stream));
-  EXPECT(INVALID_VALUE, d->StreamCreateWithPriority(d, &stream, 2, 0));
+  assert_cu(d->StreamDestroy(d, stream));
+  assert_cu_error(INVALID_VALUE, d->StreamCreateWithPriority(d, &stream, 2, 0));
 }
 
 static void test_default_streams(void **state) {
@@ -42,20 +42,20 @@ static void test_default_streams(void **state) {
   int priority = 7;
   unsigned flags = 7;
   weir_cu_context context = NULL;
-  OK(d->StreamGetPriority(d, NULL, &priority));
+  assert_cu(d->StreamGetPriority(d, NULL, &priority));
   assert_int_equal(priority, 0);
-  OK(d->StreamGetFlags(d, NULL, &flags));
+  assert_cu(d->StreamGetFlags(d, NULL, &flags));
   assert_int_equal(flags, 0);
-  OK(d->StreamGetCtx(d, NULL, &context));
+  assert_cu(d->StreamGetCtx(d, NULL, &context));
   assert_ptr_equal(context, ctx);
-  EXPECT(INVALID_HANDLE, d->StreamDestroy(d, NULL));
-  EXPECT(INVALID_HANDLE, d->StreamDestroy(d, WEIR_CU_STREAM_LEGACY));
-  OK(d->StreamQuery(d, NULL));
-  OK(d->StreamQuery(d, WEIR_CU_STREAM_LEGACY));
-  OK(d->StreamQuery(d, WEIR_CU_STREAM_PER_THREAD));
-  OK(d->StreamSynchronize(d, NULL));
-  OK(d->StreamSynchronize(d, WEIR_CU_STREAM_LEGACY));
-  OK(d->StreamSynchronize(d, WEIR_CU_STREAM_PER_THREAD));
+  assert_cu_error(INVALID_HANDLE, d->StreamDestroy(d, NULL));
+  assert_cu_error(INVALID_HANDLE, d->StreamDestroy(d, WEIR_CU_STREAM_LEGACY));
+  assert_cu(d->StreamQuery(d, NULL));
+  assert_cu(d->StreamQuery(d, WEIR_CU_STREAM_LEGACY));
+  assert_cu(d->StreamQuery(d, WEIR_CU_STREAM_PER_THREAD));
+  assert_cu(d->StreamSynchronize(d, NULL));
+  assert_cu(d->StreamSynchronize(d, WEIR_CU_STREAM_LEGACY));
+  assert_cu(d->StreamSynchronize(d, WEIR_CU_STREAM_PER_THREAD));
 }
 
 static void test_events(void **state) {
@@ -63,44 +63,44 @@ static void test_events(void **state) {
   weir_cu_event event;
   weir_cu_stream stream = stream_new();
   float milliseconds = 0;
-  EXPECT(INVALID_VALUE, d->EventCreate(d, &event, 64));
-  EXPECT(INVALID_VALUE, d->EventCreate(d, &event, WEIR_CU_EVENT_INTERPROCESS));
+  assert_cu_error(INVALID_VALUE, d->EventCreate(d, &event, 64));
+  assert_cu_error(INVALID_VALUE, d->EventCreate(d, &event, WEIR_CU_EVENT_INTERPROCESS));
   event = event_new(WEIR_CU_EVENT_BLOCKING_SYNC | WEIR_CU_EVENT_DISABLE_TIMING);
-  OK(d->EventRecord(d, event, stream));
-  OK(d->EventSynchronize(d, event));
-  OK(d->EventQuery(d, event));
-  OK(d->EventDestroy(d, event));
+  assert_cu(d->EventRecord(d, event, stream));
+  assert_cu(d->EventSynchronize(d, event));
+  assert_cu(d->EventQuery(d, event));
+  assert_cu(d->EventDestroy(d, event));
 
   event = event_new(0);
-  EXPECT(INVALID_HANDLE, d->EventElapsedTime(d, &milliseconds, event, event));
-  OK(d->EventQuery(d, event));
-  OK(d->EventSynchronize(d, event));
-  OK(d->StreamWaitEvent(d, stream, event, 0));
-  EXPECT(INVALID_VALUE, d->StreamWaitEvent(d, stream, event, 2));
-  OK(d->StreamQuery(d, stream));
+  assert_cu_error(INVALID_HANDLE, d->EventElapsedTime(d, &milliseconds, event, event));
+  assert_cu(d->EventQuery(d, event));
+  assert_cu(d->EventSynchronize(d, event));
+  assert_cu(d->StreamWaitEvent(d, stream, event, 0));
+  assert_cu_error(INVALID_VALUE, d->StreamWaitEvent(d, stream, event, 2));
+  assert_cu(d->StreamQuery(d, stream));
   weir_cu_event untimed = event_new(WEIR_CU_EVENT_DISABLE_TIMING);
-  OK(d->EventRecord(d, event, stream));
-  OK(d->EventRecord(d, untimed, stream));
-  EXPECT(INVALID_HANDLE, d->EventElapsedTime(d, &milliseconds, event, untimed));
-  OK(d->StreamSynchronize(d, stream));
-  EXPECT(INVALID_HANDLE, d->EventElapsedTime(d, &milliseconds, event, untimed));
-  OK(d->EventElapsedTime(d, &milliseconds, event, event));
+  assert_cu(d->EventRecord(d, event, stream));
+  assert_cu(d->EventRecord(d, untimed, stream));
+  assert_cu_error(INVALID_HANDLE, d->EventElapsedTime(d, &milliseconds, event, untimed));
+  assert_cu(d->StreamSynchronize(d, stream));
+  assert_cu_error(INVALID_HANDLE, d->EventElapsedTime(d, &milliseconds, event, untimed));
+  assert_cu(d->EventElapsedTime(d, &milliseconds, event, event));
   assert_true(milliseconds == 0);
-  OK(d->StreamDestroy(d, stream));
-  EXPECT(INVALID_HANDLE, d->EventElapsedTime(d, NULL, event, event));
-  OK(d->EventDestroy(d, event));
-  OK(d->EventDestroy(d, untimed));
+  assert_cu(d->StreamDestroy(d, stream));
+  assert_cu_error(INVALID_HANDLE, d->EventElapsedTime(d, NULL, event, event));
+  assert_cu(d->EventDestroy(d, event));
+  assert_cu(d->EventDestroy(d, untimed));
 }
 
-static void test_nothing_for_a_handle(void **state) {
+static void test_null_handles(void **state) {
   (void)state;
   weir_cu_stream stream = stream_new();
-  EXPECT(INVALID_HANDLE, d->EventDestroy(d, NULL));
-  EXPECT(INVALID_HANDLE, d->EventQuery(d, NULL));
-  EXPECT(INVALID_HANDLE, d->StreamWaitEvent(d, stream, NULL, 0));
-  EXPECT(INVALID_HANDLE, d->EventRecord(d, NULL, stream));
-  EXPECT(INVALID_VALUE, d->LaunchHostFunc(d, stream, NULL, NULL));
-  OK(d->StreamDestroy(d, stream));
+  assert_cu_error(INVALID_HANDLE, d->EventDestroy(d, NULL));
+  assert_cu_error(INVALID_HANDLE, d->EventQuery(d, NULL));
+  assert_cu_error(INVALID_HANDLE, d->StreamWaitEvent(d, stream, NULL, 0));
+  assert_cu_error(INVALID_HANDLE, d->EventRecord(d, NULL, stream));
+  assert_cu_error(INVALID_VALUE, d->LaunchHostFunc(d, stream, NULL, NULL));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
 /* ---- Busy ---- */
@@ -110,47 +110,47 @@ static void test_not_ready(void **state) {
   weir_cu_stream stream = stream_new();
   weir_cu_event before = event_new(0), after = event_new(0);
   float milliseconds;
-  OK(d->EventRecord(d, before, stream));
+  assert_cu(d->EventRecord(d, before, stream));
   struct gate *gate = gate_close(stream);
-  OK(d->EventRecord(d, after, stream));
-  EXPECT(NOT_READY, d->EventElapsedTime(d, &milliseconds, before, after));
-  EXPECT(NOT_READY, d->EventQuery(d, after));
-  EXPECT(NOT_READY, d->StreamQuery(d, stream));
-  OK(d->EventSynchronize(d, before)); /* waits for what is before the gate alone */
-  OK(d->EventQuery(d, before));
-  EXPECT(NOT_READY, d->EventQuery(d, after));
+  assert_cu(d->EventRecord(d, after, stream));
+  assert_cu_error(NOT_READY, d->EventElapsedTime(d, &milliseconds, before, after));
+  assert_cu_error(NOT_READY, d->EventQuery(d, after));
+  assert_cu_error(NOT_READY, d->StreamQuery(d, stream));
+  assert_cu(d->EventSynchronize(d, before)); /* waits only for the work before the gate */
+  assert_cu(d->EventQuery(d, before));
+  assert_cu_error(NOT_READY, d->EventQuery(d, after));
   gate_open(gate);
-  OK(d->EventSynchronize(d, after));
-  OK(d->EventQuery(d, after));
-  OK(d->StreamSynchronize(d, stream));
-  OK(d->StreamQuery(d, stream));
-  OK(d->EventElapsedTime(d, &milliseconds, before, after));
+  assert_cu(d->EventSynchronize(d, after));
+  assert_cu(d->EventQuery(d, after));
+  assert_cu(d->StreamSynchronize(d, stream));
+  assert_cu(d->StreamQuery(d, stream));
+  assert_cu(d->EventElapsedTime(d, &milliseconds, before, after));
   assert_true(milliseconds >= 0);
-  OK(d->EventDestroy(d, before));
-  OK(d->EventDestroy(d, after));
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->EventDestroy(d, before));
+  assert_cu(d->EventDestroy(d, after));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
-/* An event is its last record. */
+/* An event stands for its latest record. */
 static void test_record_again(void **state) {
   (void)state;
   weir_cu_stream stream = stream_new();
   weir_cu_event event = event_new(0);
-  OK(d->EventRecord(d, event, stream));
-  OK(d->EventSynchronize(d, event));
-  OK(d->EventQuery(d, event));
+  assert_cu(d->EventRecord(d, event, stream));
+  assert_cu(d->EventSynchronize(d, event));
+  assert_cu(d->EventQuery(d, event));
   struct gate *gate = gate_close(stream);
-  OK(d->EventQuery(d, event));
-  OK(d->EventRecord(d, event, stream));
-  EXPECT(NOT_READY, d->EventQuery(d, event));
+  assert_cu(d->EventQuery(d, event));
+  assert_cu(d->EventRecord(d, event, stream));
+  assert_cu_error(NOT_READY, d->EventQuery(d, event));
   gate_open(gate);
-  OK(d->EventSynchronize(d, event));
-  OK(d->StreamSynchronize(d, stream));
-  OK(d->EventDestroy(d, event));
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->EventSynchronize(d, event));
+  assert_cu(d->StreamSynchronize(d, stream));
+  assert_cu(d->EventDestroy(d, event));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
-/* A busy stream and a busy event can be destroyed: the work gets done. */
+/* Busy streams and events can be destroyed: the work completes. */
 static void test_destroy_busy(void **state) {
   (void)state;
   weir_cu_stream stream = stream_new(), other = stream_new();
@@ -158,19 +158,19 @@ static void test_destroy_busy(void **state) {
   unsigned char *host = host_new(100);
   weir_cu_deviceptr p = mem_new(100);
   struct gate *gate = gate_close(stream);
-  OK(d->MemsetD8Async(d, p, 5, 100, stream));
-  OK(d->EventRecord(d, event, stream));
-  OK(d->StreamWaitEvent(d, other, event, 0));
-  OK(d->MemcpyAsync(d, address_of(host), p, 100, other));
-  OK(d->EventDestroy(d, event));
-  OK(d->StreamDestroy(d, stream));
-  EXPECT(NOT_READY, d->StreamQuery(d, other));
+  assert_cu(d->MemsetD8Async(d, p, 5, 100, stream));
+  assert_cu(d->EventRecord(d, event, stream));
+  assert_cu(d->StreamWaitEvent(d, other, event, 0));
+  assert_cu(d->MemcpyAsync(d, address_of(host), p, 100, other));
+  assert_cu(d->EventDestroy(d, event));
+  assert_cu(d->StreamDestroy(d, stream));
+  assert_cu_error(NOT_READY, d->StreamQuery(d, other));
   gate_open(gate);
-  OK(d->StreamSynchronize(d, other));
+  assert_cu(d->StreamSynchronize(d, other));
   assert_filled(host, 100, 5);
-  OK(d->StreamDestroy(d, other));
-  OK(d->MemFree(d, p));
-  OK(d->MemFreeHost(d, host));
+  assert_cu(d->StreamDestroy(d, other));
+  assert_cu(d->MemFree(d, p));
+  assert_cu(d->MemFreeHost(d, host));
 }
 
 /* ---- Order ---- */
@@ -182,36 +182,36 @@ static void test_order_in_a_stream(void **state) {
   weir_cu_deviceptr p = mem_new(64), q = mem_new(64);
   unsigned char *host = host_new(steps * 64);
   for (int i = 0; i < steps; i++) {
-    OK(d->MemsetD8Async(d, p, (unsigned char)i, 64, stream));
-    OK(d->MemcpyAsync(d, q, p, 64, stream));
-    OK(d->MemcpyAsync(d, address_of(host) + (unsigned)i * 64u, q, 64, stream));
+    assert_cu(d->MemsetD8Async(d, p, (unsigned char)i, 64, stream));
+    assert_cu(d->MemcpyAsync(d, q, p, 64, stream));
+    assert_cu(d->MemcpyAsync(d, address_of(host) + (unsigned)i * 64u, q, 64, stream));
   }
-  OK(d->StreamSynchronize(d, stream));
+  assert_cu(d->StreamSynchronize(d, stream));
   for (int i = 0; i < steps; i++)
     assert_filled(host + i * 64, 64, (unsigned char)i);
-  OK(d->MemFree(d, p));
-  OK(d->MemFree(d, q));
-  OK(d->MemFreeHost(d, host));
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->MemFree(d, p));
+  assert_cu(d->MemFree(d, q));
+  assert_cu(d->MemFreeHost(d, host));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
-static void test_streams_go_on_without_each_other(void **state) {
+static void test_streams_are_independent(void **state) {
   (void)state;
   weir_cu_stream stopped = stream_new(), running = stream_new();
   weir_cu_deviceptr p = mem_new(100);
   unsigned char *host = host_new(100);
   struct gate *gate = gate_close(stopped);
-  OK(d->MemsetD8Async(d, p, 3, 100, running));
-  OK(d->MemcpyAsync(d, address_of(host), p, 100, running));
-  OK(d->StreamSynchronize(d, running));
+  assert_cu(d->MemsetD8Async(d, p, 3, 100, running));
+  assert_cu(d->MemcpyAsync(d, address_of(host), p, 100, running));
+  assert_cu(d->StreamSynchronize(d, running));
   assert_filled(host, 100, 3);
-  EXPECT(NOT_READY, d->StreamQuery(d, stopped));
+  assert_cu_error(NOT_READY, d->StreamQuery(d, stopped));
   gate_open(gate);
-  OK(d->StreamSynchronize(d, stopped));
-  OK(d->MemFree(d, p));
-  OK(d->MemFreeHost(d, host));
-  OK(d->StreamDestroy(d, stopped));
-  OK(d->StreamDestroy(d, running));
+  assert_cu(d->StreamSynchronize(d, stopped));
+  assert_cu(d->MemFree(d, p));
+  assert_cu(d->MemFreeHost(d, host));
+  assert_cu(d->StreamDestroy(d, stopped));
+  assert_cu(d->StreamDestroy(d, running));
 }
 
 static void test_wait_orders_two_streams(void **state) {
@@ -220,50 +220,50 @@ static void test_wait_orders_two_streams(void **state) {
   weir_cu_event event = event_new(WEIR_CU_EVENT_DISABLE_TIMING);
   weir_cu_deviceptr p = mem_new(100);
   unsigned char *host = host_new(200);
-  OK(d->MemsetD8Async(d, p, 1, 100, first));
-  OK(d->StreamSynchronize(d, first));
+  assert_cu(d->MemsetD8Async(d, p, 1, 100, first));
+  assert_cu(d->StreamSynchronize(d, first));
   struct gate *gate = gate_close(first);
-  OK(d->MemsetD8Async(d, p, 2, 100, first));
-  OK(d->EventRecord(d, event, first));
-  OK(d->MemcpyAsync(d, address_of(host), p, 100, second)); /* before the wait: sees what was */
-  OK(d->StreamSynchronize(d, second));
+  assert_cu(d->MemsetD8Async(d, p, 2, 100, first));
+  assert_cu(d->EventRecord(d, event, first));
+  assert_cu(d->MemcpyAsync(d, address_of(host), p, 100, second)); /* before the wait: sees the old value */
+  assert_cu(d->StreamSynchronize(d, second));
   assert_filled(host, 100, 1);
-  OK(d->StreamWaitEvent(d, second, event, 0));
-  OK(d->MemcpyAsync(d, address_of(host) + 100, p, 100, second));
-  EXPECT(NOT_READY, d->StreamQuery(d, second));
+  assert_cu(d->StreamWaitEvent(d, second, event, 0));
+  assert_cu(d->MemcpyAsync(d, address_of(host) + 100, p, 100, second));
+  assert_cu_error(NOT_READY, d->StreamQuery(d, second));
   gate_open(gate);
-  OK(d->StreamSynchronize(d, second));
+  assert_cu(d->StreamSynchronize(d, second));
   assert_filled(host + 100, 100, 2);
-  OK(d->StreamSynchronize(d, first));
-  OK(d->MemFree(d, p));
-  OK(d->MemFreeHost(d, host));
-  OK(d->EventDestroy(d, event));
-  OK(d->StreamDestroy(d, first));
-  OK(d->StreamDestroy(d, second));
+  assert_cu(d->StreamSynchronize(d, first));
+  assert_cu(d->MemFree(d, p));
+  assert_cu(d->MemFreeHost(d, host));
+  assert_cu(d->EventDestroy(d, event));
+  assert_cu(d->StreamDestroy(d, first));
+  assert_cu(d->StreamDestroy(d, second));
 }
 
-/* A wait is for the record before it, whatever happens to the event later. */
+/* A wait is for the latest record at that time, whatever happens to the event later. */
 static void test_wait_is_for_the_last_record(void **state) {
   (void)state;
   weir_cu_stream first = stream_new(), second = stream_new(), third = stream_new();
   weir_cu_event event = event_new(0);
-  OK(d->EventRecord(d, event, first));
-  OK(d->StreamWaitEvent(d, second, event, 0));
+  assert_cu(d->EventRecord(d, event, first));
+  assert_cu(d->StreamWaitEvent(d, second, event, 0));
   struct gate *gate = gate_close(first);
-  OK(d->EventRecord(d, event, first));
-  OK(d->StreamWaitEvent(d, third, event, 0));
-  OK(d->StreamSynchronize(d, second));
-  EXPECT(NOT_READY, d->StreamQuery(d, third));
+  assert_cu(d->EventRecord(d, event, first));
+  assert_cu(d->StreamWaitEvent(d, third, event, 0));
+  assert_cu(d->StreamSynchronize(d, second));
+  assert_cu_error(NOT_READY, d->StreamQuery(d, third));
   gate_open(gate);
-  OK(d->StreamSynchronize(d, third));
-  OK(d->StreamSynchronize(d, first));
-  OK(d->EventDestroy(d, event));
-  OK(d->StreamDestroy(d, first));
-  OK(d->StreamDestroy(d, second));
-  OK(d->StreamDestroy(d, third));
+  assert_cu(d->StreamSynchronize(d, third));
+  assert_cu(d->StreamSynchronize(d, first));
+  assert_cu(d->EventDestroy(d, event));
+  assert_cu(d->StreamDestroy(d, first));
+  assert_cu(d->StreamDestroy(d, second));
+  assert_cu(d->StreamDestroy(d, third));
 }
 
-/* Round and round through many streams: each step sees the one before. */
+/* A chain through many streams: each step sees the one before. */
 static void test_chain_through_many_streams(void **state) {
   (void)state;
   enum { streams = 8, rounds = 20 };
@@ -275,24 +275,24 @@ static void test_chain_through_many_streams(void **state) {
     stream[i] = stream_new();
     event[i] = event_new(WEIR_CU_EVENT_DISABLE_TIMING);
   }
-  OK(d->MemsetD8Async(d, p, 0, rounds * streams + 1, stream[streams - 1]));
-  OK(d->MemsetD8Async(d, p, 0xe5, 1, stream[streams - 1]));
-  OK(d->EventRecord(d, event[streams - 1], stream[streams - 1]));
+  assert_cu(d->MemsetD8Async(d, p, 0, rounds * streams + 1, stream[streams - 1]));
+  assert_cu(d->MemsetD8Async(d, p, 0xe5, 1, stream[streams - 1]));
+  assert_cu(d->EventRecord(d, event[streams - 1], stream[streams - 1]));
   for (int i = 0; i < rounds * streams; i++) {
     int now = i % streams, last = (i + streams - 1) % streams;
-    OK(d->StreamWaitEvent(d, stream[now], event[last], 0));
-    OK(d->MemcpyAsync(d, p + (unsigned)i + 1, p + (unsigned)i, 1, stream[now]));
-    OK(d->EventRecord(d, event[now], stream[now]));
+    assert_cu(d->StreamWaitEvent(d, stream[now], event[last], 0));
+    assert_cu(d->MemcpyAsync(d, p + (unsigned)i + 1, p + (unsigned)i, 1, stream[now]));
+    assert_cu(d->EventRecord(d, event[now], stream[now]));
   }
-  OK(d->EventSynchronize(d, event[streams - 1]));
-  OK(d->Memcpy(d, address_of(host), p, rounds * streams + 1));
+  assert_cu(d->EventSynchronize(d, event[streams - 1]));
+  assert_cu(d->Memcpy(d, address_of(host), p, rounds * streams + 1));
   assert_filled(host, rounds * streams + 1, 0xe5);
   for (int i = 0; i < streams; i++) {
-    OK(d->EventDestroy(d, event[i]));
-    OK(d->StreamDestroy(d, stream[i]));
+    assert_cu(d->EventDestroy(d, event[i]));
+    assert_cu(d->StreamDestroy(d, stream[i]));
   }
-  OK(d->MemFreeHost(d, host));
-  OK(d->MemFree(d, p));
+  assert_cu(d->MemFreeHost(d, host));
+  assert_cu(d->MemFree(d, p));
 }
 
 static void test_context_synchronize_waits_for_all(void **state) {
@@ -302,17 +302,17 @@ static void test_context_synchronize_waits_for_all(void **state) {
   unsigned char *host = host_new(300);
   for (unsigned i = 0; i < 3; i++) {
     spin(streams[i], 10);
-    OK(d->MemsetD8Async(d, p + 100 * i, 4, 100, streams[i]));
-    OK(d->MemcpyAsync(d, address_of(host) + 100 * i, p + 100 * i, 100, streams[i]));
+    assert_cu(d->MemsetD8Async(d, p + 100 * i, 4, 100, streams[i]));
+    assert_cu(d->MemcpyAsync(d, address_of(host) + 100 * i, p + 100 * i, 100, streams[i]));
   }
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->CtxSynchronize(d));
   assert_filled(host, 300, 4);
   for (int i = 0; i < 3; i++)
-    OK(d->StreamQuery(d, streams[i]));
-  OK(d->StreamDestroy(d, streams[0]));
-  OK(d->StreamDestroy(d, streams[1]));
-  OK(d->MemFreeHost(d, host));
-  OK(d->MemFree(d, p));
+    assert_cu(d->StreamQuery(d, streams[i]));
+  assert_cu(d->StreamDestroy(d, streams[0]));
+  assert_cu(d->StreamDestroy(d, streams[1]));
+  assert_cu(d->MemFreeHost(d, host));
+  assert_cu(d->MemFree(d, p));
 }
 
 /* ---- Time ---- */
@@ -322,26 +322,26 @@ static void test_elapsed_time(void **state) {
   weir_cu_stream stream = stream_new();
   weir_cu_event start = event_new(0), middle = event_new(0), end = event_new(0);
   float first = 0, second = 0, both = 0;
-  OK(d->EventRecord(d, start, stream));
+  assert_cu(d->EventRecord(d, start, stream));
   spin(stream, 20);
-  OK(d->EventRecord(d, middle, stream));
+  assert_cu(d->EventRecord(d, middle, stream));
   spin(stream, 40);
-  OK(d->EventRecord(d, end, stream));
-  OK(d->StreamSynchronize(d, stream));
-  OK(d->EventElapsedTime(d, &first, start, middle));
-  OK(d->EventElapsedTime(d, &second, middle, end));
-  OK(d->EventElapsedTime(d, &both, start, end));
-  assert_true(first >= 19 && first < 5000); /* a GPU's clock may be slower than its best */
+  assert_cu(d->EventRecord(d, end, stream));
+  assert_cu(d->StreamSynchronize(d, stream));
+  assert_cu(d->EventElapsedTime(d, &first, start, middle));
+  assert_cu(d->EventElapsedTime(d, &second, middle, end));
+  assert_cu(d->EventElapsedTime(d, &both, start, end));
+  assert_true(first >= 19 && first < 5000); /* the clock of a GPU may be below its maximum */
   assert_true(second >= 39 && second < 5000);
   assert_true(both > first + second - 0.1 && both < first + second + 0.1);
   if (is_stepped()) {
     assert_true(first >= 20 && first < 20.1);
     assert_true(second >= 40 && second < 40.1);
   }
-  OK(d->EventDestroy(d, start));
-  OK(d->EventDestroy(d, middle));
-  OK(d->EventDestroy(d, end));
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->EventDestroy(d, start));
+  assert_cu(d->EventDestroy(d, middle));
+  assert_cu(d->EventDestroy(d, end));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
 /* ---- Host functions ---- */
@@ -373,18 +373,18 @@ static void test_host_functions_in_order(void **state) {
   for (int i = 0; i < 40; i++)
     note[i] = (struct note){&notes, i};
   for (int i = 0; i < 20; i++)
-    OK(d->LaunchHostFunc(d, first, take_note, &note[i]));
-  OK(d->EventRecord(d, event, first));
-  OK(d->StreamWaitEvent(d, second, event, 0));
+    assert_cu(d->LaunchHostFunc(d, first, take_note, &note[i]));
+  assert_cu(d->EventRecord(d, event, first));
+  assert_cu(d->StreamWaitEvent(d, second, event, 0));
   for (int i = 20; i < 40; i++)
-    OK(d->LaunchHostFunc(d, second, take_note, &note[i]));
-  OK(d->StreamSynchronize(d, second));
+    assert_cu(d->LaunchHostFunc(d, second, take_note, &note[i]));
+  assert_cu(d->StreamSynchronize(d, second));
   assert_int_equal(notes.count, 40);
   for (int i = 0; i < 40; i++)
     assert_int_equal(notes.who[i], i);
-  OK(d->EventDestroy(d, event));
-  OK(d->StreamDestroy(d, first));
-  OK(d->StreamDestroy(d, second));
+  assert_cu(d->EventDestroy(d, event));
+  assert_cu(d->StreamDestroy(d, first));
+  assert_cu(d->StreamDestroy(d, second));
 }
 
 struct look {
@@ -397,69 +397,69 @@ static void look_at(void *data) {
   look->seen = *look->at;
 }
 
-/* A host function sees the work before it done, and the work behind it waits for it. */
+/* A host function runs after the work before it, and before the work after it. */
 static void test_host_function_between_copies(void **state) {
   (void)state;
   weir_cu_stream stream = stream_new();
   weir_cu_deviceptr p = mem_new(1);
   unsigned char *host = host_new(1);
   struct look first = {host, 0}, second = {host, 0};
-  OK(d->MemsetD8Async(d, p, 1, 1, stream));
-  OK(d->MemcpyAsync(d, address_of(host), p, 1, stream));
-  OK(d->LaunchHostFunc(d, stream, look_at, &first));
-  OK(d->MemsetD8Async(d, p, 2, 1, stream));
-  OK(d->MemcpyAsync(d, address_of(host), p, 1, stream));
-  OK(d->LaunchHostFunc(d, stream, look_at, &second));
-  OK(d->MemsetD8Async(d, p, 3, 1, stream));
-  OK(d->MemcpyAsync(d, address_of(host), p, 1, stream));
-  OK(d->StreamSynchronize(d, stream));
+  assert_cu(d->MemsetD8Async(d, p, 1, 1, stream));
+  assert_cu(d->MemcpyAsync(d, address_of(host), p, 1, stream));
+  assert_cu(d->LaunchHostFunc(d, stream, look_at, &first));
+  assert_cu(d->MemsetD8Async(d, p, 2, 1, stream));
+  assert_cu(d->MemcpyAsync(d, address_of(host), p, 1, stream));
+  assert_cu(d->LaunchHostFunc(d, stream, look_at, &second));
+  assert_cu(d->MemsetD8Async(d, p, 3, 1, stream));
+  assert_cu(d->MemcpyAsync(d, address_of(host), p, 1, stream));
+  assert_cu(d->StreamSynchronize(d, stream));
   assert_int_equal(first.seen, 1);
   assert_int_equal(second.seen, 2);
   assert_int_equal(*host, 3);
-  OK(d->MemFree(d, p));
-  OK(d->MemFreeHost(d, host));
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->MemFree(d, p));
+  assert_cu(d->MemFreeHost(d, host));
+  assert_cu(d->StreamDestroy(d, stream));
 }
 
 /* ---- The legacy stream ---- */
 
-/* It waits for the blocking streams, and they for it; the others take no notice. */
+/* The legacy stream and blocking streams wait for each other; other streams are independent. */
 static void test_legacy_and_blocking_streams(void **state) {
   (void)state;
   weir_cu_stream blocking = stream_new_blocking(), other = stream_new_blocking(), apart = stream_new();
   weir_cu_deviceptr p = mem_new(300);
   unsigned char *host = host_new(400);
   struct gate *gate = gate_close(blocking);
-  OK(d->MemsetD8Async(d, p, 1, 100, blocking));
-  OK(d->MemcpyAsync(d, p + 100, p, 100, NULL));        /* waits for `blocking` */
-  OK(d->MemcpyAsync(d, p + 200, p + 100, 100, other)); /* waits for the legacy stream */
-  OK(d->MemcpyAsync(d, address_of(host), p + 200, 100, other));
-  EXPECT(NOT_READY, d->StreamQuery(d, NULL));
-  EXPECT(NOT_READY, d->StreamQuery(d, other));
-  OK(d->MemsetD8Async(d, address_of(host) + 300, 9, 100, apart));
-  OK(d->StreamSynchronize(d, apart));
+  assert_cu(d->MemsetD8Async(d, p, 1, 100, blocking));
+  assert_cu(d->MemcpyAsync(d, p + 100, p, 100, NULL));        /* waits for `blocking` */
+  assert_cu(d->MemcpyAsync(d, p + 200, p + 100, 100, other)); /* waits for the legacy stream */
+  assert_cu(d->MemcpyAsync(d, address_of(host), p + 200, 100, other));
+  assert_cu_error(NOT_READY, d->StreamQuery(d, NULL));
+  assert_cu_error(NOT_READY, d->StreamQuery(d, other));
+  assert_cu(d->MemsetD8Async(d, address_of(host) + 300, 9, 100, apart));
+  assert_cu(d->StreamSynchronize(d, apart));
   assert_filled(host + 300, 100, 9);
-  EXPECT(NOT_READY, d->StreamQuery(d, other));
+  assert_cu_error(NOT_READY, d->StreamQuery(d, other));
   gate_open(gate);
-  OK(d->StreamSynchronize(d, other));
+  assert_cu(d->StreamSynchronize(d, other));
   assert_filled(host, 100, 1);
-  OK(d->StreamSynchronize(d, NULL));
-  OK(d->StreamQuery(d, NULL));
-  OK(d->StreamQuery(d, blocking));
+  assert_cu(d->StreamSynchronize(d, NULL));
+  assert_cu(d->StreamQuery(d, NULL));
+  assert_cu(d->StreamQuery(d, blocking));
 
-  /* The other way round: what comes later in a blocking stream waits for the legacy one. */
+  /* Vice versa: later work in a blocking stream waits for the legacy stream. */
   gate = gate_close(NULL);
-  OK(d->MemsetD8Async(d, p, 2, 100, WEIR_CU_STREAM_LEGACY));
-  OK(d->MemcpyAsync(d, address_of(host) + 100, p, 100, blocking));
-  EXPECT(NOT_READY, d->StreamQuery(d, blocking));
+  assert_cu(d->MemsetD8Async(d, p, 2, 100, WEIR_CU_STREAM_LEGACY));
+  assert_cu(d->MemcpyAsync(d, address_of(host) + 100, p, 100, blocking));
+  assert_cu_error(NOT_READY, d->StreamQuery(d, blocking));
   gate_open(gate);
-  OK(d->StreamSynchronize(d, blocking));
+  assert_cu(d->StreamSynchronize(d, blocking));
   assert_filled(host + 100, 100, 2);
-  OK(d->StreamDestroy(d, blocking));
-  OK(d->StreamDestroy(d, other));
-  OK(d->StreamDestroy(d, apart));
-  OK(d->MemFreeHost(d, host));
-  OK(d->MemFree(d, p));
+  assert_cu(d->StreamDestroy(d, blocking));
+  assert_cu(d->StreamDestroy(d, other));
+  assert_cu(d->StreamDestroy(d, apart));
+  assert_cu(d->MemFreeHost(d, host));
+  assert_cu(d->MemFree(d, p));
 }
 
 static void test_per_thread_stream(void **state) {
@@ -468,32 +468,32 @@ static void test_per_thread_stream(void **state) {
   weir_cu_deviceptr p = mem_new(200);
   unsigned char *host = host_new(200);
   struct gate *gate = gate_close(WEIR_CU_STREAM_PER_THREAD);
-  OK(d->MemsetD8Async(d, p, 1, 100, WEIR_CU_STREAM_PER_THREAD));
-  OK(d->MemcpyAsync(d, address_of(host), p, 100, NULL));
-  EXPECT(NOT_READY, d->StreamQuery(d, NULL));
-  EXPECT(NOT_READY, d->StreamQuery(d, WEIR_CU_STREAM_PER_THREAD));
-  OK(d->StreamSynchronize(d, apart));
+  assert_cu(d->MemsetD8Async(d, p, 1, 100, WEIR_CU_STREAM_PER_THREAD));
+  assert_cu(d->MemcpyAsync(d, address_of(host), p, 100, NULL));
+  assert_cu_error(NOT_READY, d->StreamQuery(d, NULL));
+  assert_cu_error(NOT_READY, d->StreamQuery(d, WEIR_CU_STREAM_PER_THREAD));
+  assert_cu(d->StreamSynchronize(d, apart));
   gate_open(gate);
-  OK(d->StreamSynchronize(d, NULL));
+  assert_cu(d->StreamSynchronize(d, NULL));
   assert_filled(host, 100, 1);
 
   gate = gate_close(NULL);
-  OK(d->MemsetD8Async(d, p + 100, 2, 100, NULL));
-  OK(d->MemcpyAsync(d, address_of(host) + 100, p + 100, 100, WEIR_CU_STREAM_PER_THREAD));
-  EXPECT(NOT_READY, d->StreamQuery(d, WEIR_CU_STREAM_PER_THREAD));
+  assert_cu(d->MemsetD8Async(d, p + 100, 2, 100, NULL));
+  assert_cu(d->MemcpyAsync(d, address_of(host) + 100, p + 100, 100, WEIR_CU_STREAM_PER_THREAD));
+  assert_cu_error(NOT_READY, d->StreamQuery(d, WEIR_CU_STREAM_PER_THREAD));
   gate_open(gate);
-  OK(d->StreamSynchronize(d, WEIR_CU_STREAM_PER_THREAD));
+  assert_cu(d->StreamSynchronize(d, WEIR_CU_STREAM_PER_THREAD));
   assert_filled(host + 100, 100, 2);
-  OK(d->StreamDestroy(d, apart));
-  OK(d->MemFreeHost(d, host));
-  OK(d->MemFree(d, p));
+  assert_cu(d->StreamDestroy(d, apart));
+  assert_cu(d->MemFreeHost(d, host));
+  assert_cu(d->MemFree(d, p));
 }
 
 struct own_stream {
   weir_cu_result busy, done, sync;
 };
 
-/* On a thread whose own stream is idle, while the main thread's is not. */
+/* On a thread whose per-thread stream is idle, while that of the main thread is not. */
 static void *ask_own_stream(void *data) {
   struct own_stream *own = data;
   d->CtxSetCurrent(d, ctx);
@@ -503,17 +503,17 @@ static void *ask_own_stream(void *data) {
   return NULL;
 }
 
-static void test_each_thread_has_its_own(void **state) {
+static void test_per_thread_streams_differ(void **state) {
   (void)state;
   struct own_stream own = {-1, -1, -1};
   struct gate *gate = gate_close(WEIR_CU_STREAM_PER_THREAD);
   on_another_thread(ask_own_stream, &own);
-  OK(own.busy);
-  OK(own.sync);
-  OK(own.done);
-  EXPECT(NOT_READY, d->StreamQuery(d, WEIR_CU_STREAM_PER_THREAD));
+  assert_cu(own.busy);
+  assert_cu(own.sync);
+  assert_cu(own.done);
+  assert_cu_error(NOT_READY, d->StreamQuery(d, WEIR_CU_STREAM_PER_THREAD));
   gate_open(gate);
-  OK(d->StreamSynchronize(d, WEIR_CU_STREAM_PER_THREAD));
+  assert_cu(d->StreamSynchronize(d, WEIR_CU_STREAM_PER_THREAD));
 }
 
 struct leaver {
@@ -530,32 +530,32 @@ static void *leave_work_behind(void *data) {
   return NULL;
 }
 
-/* The work of a thread that has ended gets done. */
+/* The work of a thread that has exited completes. */
 static void test_work_outlives_its_thread(void **state) {
   (void)state;
   struct leaver leaver = {mem_new(100), host_new(100), -1, -1};
-  spin(NULL, 30); /* each thread's own stream waits for the legacy one */
+  spin(NULL, 30); /* per-thread streams wait for the legacy stream */
   on_another_thread(leave_work_behind, &leaver);
-  OK(leaver.fill);
-  OK(leaver.copy);
-  OK(d->CtxSynchronize(d));
+  assert_cu(leaver.fill);
+  assert_cu(leaver.copy);
+  assert_cu(d->CtxSynchronize(d));
   assert_filled(leaver.host, 100, 3);
-  OK(d->MemFreeHost(d, leaver.host));
-  OK(d->MemFree(d, leaver.memory));
+  assert_cu(d->MemFreeHost(d, leaver.host));
+  assert_cu(d->MemFree(d, leaver.memory));
 }
 
-/* A plain copy goes through the legacy stream: it waits for blocking streams. */
+/* A plain copy uses the legacy stream, so it waits for blocking streams. */
 static void test_plain_copy_waits_for_blocking_streams(void **state) {
   (void)state;
   weir_cu_stream blocking = stream_new_blocking();
   weir_cu_deviceptr p = mem_new(100);
   unsigned char values[100];
   spin(blocking, 20);
-  OK(d->MemsetD8Async(d, p, 8, 100, blocking));
-  OK(d->Memcpy(d, address_of(values), p, 100));
+  assert_cu(d->MemsetD8Async(d, p, 8, 100, blocking));
+  assert_cu(d->Memcpy(d, address_of(values), p, 100));
   assert_filled(values, 100, 8);
-  OK(d->StreamDestroy(d, blocking));
-  OK(d->MemFree(d, p));
+  assert_cu(d->StreamDestroy(d, blocking));
+  assert_cu(d->MemFree(d, p));
 }
 
 /* ---- Many threads ---- */
@@ -609,18 +609,18 @@ static void test_many_threads(void **state) {
   for (int i = 0; i < workers; i++)
     assert_int_equal(pthread_join(worker[i].thread, NULL), 0);
   for (int i = 0; i < workers; i++) {
-    OK(worker[i].result);
+    assert_cu(worker[i].result);
     for (int k = 0; k < pieces; k++)
       assert_filled(worker[i].host + k * 256, 256, (unsigned char)(worker[i].seed + k));
-    OK(d->MemFreeHost(d, worker[i].host));
-    OK(d->MemFree(d, worker[i].memory));
+    assert_cu(d->MemFreeHost(d, worker[i].host));
+    assert_cu(d->MemFree(d, worker[i].memory));
   }
 }
 
 struct waiter {
   pthread_t thread;
   weir_cu_stream stream;
-  weir_cu_event event; /* NULL: waits for the stream */
+  weir_cu_event event; /* NULL to wait for the stream */
   weir_cu_result result;
 };
 
@@ -631,7 +631,7 @@ static void *wait_for_it(void *data) {
   return NULL;
 }
 
-/* Several threads may wait for the same. */
+/* Several threads may wait for the same object. */
 static void test_many_threads_wait(void **state) {
   (void)state;
   weir_cu_stream first = stream_new(), second = stream_new();
@@ -640,26 +640,26 @@ static void test_many_threads_wait(void **state) {
   unsigned char *host = host_new(100);
   struct waiter waiter[6];
   struct gate *gate = gate_close(first);
-  OK(d->MemsetD8Async(d, p, 4, 100, first));
-  OK(d->EventRecord(d, event, first));
-  OK(d->StreamWaitEvent(d, second, event, 0));
-  OK(d->MemcpyAsync(d, address_of(host), p, 100, second));
+  assert_cu(d->MemsetD8Async(d, p, 4, 100, first));
+  assert_cu(d->EventRecord(d, event, first));
+  assert_cu(d->StreamWaitEvent(d, second, event, 0));
+  assert_cu(d->MemcpyAsync(d, address_of(host), p, 100, second));
   for (int i = 0; i < 6; i++) {
     waiter[i] = (struct waiter){.stream = i % 3 ? second : first, .event = i % 2 ? event : NULL, .result = -1};
     assert_int_equal(pthread_create(&waiter[i].thread, NULL, wait_for_it, &waiter[i]), 0);
   }
   gate_open(gate);
-  OK(d->StreamSynchronize(d, second));
+  assert_cu(d->StreamSynchronize(d, second));
   assert_filled(host, 100, 4);
   for (int i = 0; i < 6; i++) {
     assert_int_equal(pthread_join(waiter[i].thread, NULL), 0);
-    OK(waiter[i].result);
+    assert_cu(waiter[i].result);
   }
-  OK(d->EventDestroy(d, event));
-  OK(d->StreamDestroy(d, first));
-  OK(d->StreamDestroy(d, second));
-  OK(d->MemFreeHost(d, host));
-  OK(d->MemFree(d, p));
+  assert_cu(d->EventDestroy(d, event));
+  assert_cu(d->StreamDestroy(d, first));
+  assert_cu(d->StreamDestroy(d, second));
+  assert_cu(d->MemFreeHost(d, host));
+  assert_cu(d->MemFree(d, p));
 }
 
 int main(void) {
@@ -667,12 +667,12 @@ int main(void) {
       RULE(test_create_and_destroy),
       RULE(test_default_streams),
       RULE(test_events),
-      RULE(test_nothing_for_a_handle),
+      RULE(test_null_handles),
       RULE(test_not_ready),
       RULE(test_record_again),
       RULE(test_destroy_busy),
       RULE(test_order_in_a_stream),
-      RULE(test_streams_go_on_without_each_other),
+      RULE(test_streams_are_independent),
       RULE(test_wait_orders_two_streams),
       RULE(test_wait_is_for_the_last_record),
       RULE(test_chain_through_many_streams),
@@ -682,7 +682,7 @@ int main(void) {
       RULE(test_host_function_between_copies),
       RULE(test_legacy_and_blocking_streams),
       RULE(test_per_thread_stream),
-      RULE(test_each_thread_has_its_own),
+      RULE(test_per_thread_streams_differ),
       RULE(test_work_outlives_its_thread),
       RULE(test_plain_copy_waits_for_blocking_streams),
       RULE(test_many_threads),

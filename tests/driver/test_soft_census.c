@@ -1,5 +1,5 @@
 /*
- * The census: what is alive shows, and a program that cleaned up has nothing.
+ * The census: it counts live objects, and is empty after a cleanup.
  */
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 enum { MIB = 1 << 20, G = 2 * MIB };
 
-/* The census is `expected` now. */
+/* Checks that the census equals `expected`. */
 static void check(const weir_soft_census *expected) {
   weir_soft_census census = soft_census();
   assert_int_equal(census.contexts, expected->contexts);
@@ -29,7 +29,7 @@ static void check(const weir_soft_census *expected) {
 
 static const weir_cu_mem_prop prop = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, 0}};
 
-static void test_each_thing_counts(void **state) {
+static void test_each_kind_is_counted(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 2, 64 * MIB);
   weir_soft_census e = {.contexts = 2};
@@ -38,12 +38,13 @@ static void test_each_thing_counts(void **state) {
   weir_cu_stream stream = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   e.streams++;
   check(&e);
-  OK(d->MemsetD8Async(d, 0, 0, 0, WEIR_CU_STREAM_PER_THREAD)); /* comes with the thread: nobody destroys it */
+  assert_cu(d->MemsetD8Async(d, 0, 0, 0,
+                             WEIR_CU_STREAM_PER_THREAD)); /* belongs to the thread; the program does not destroy it */
   check(&e);
   weir_cu_event event = soft_event(), shared;
   e.events++;
   check(&e);
-  OK(d->EventCreate(d, &shared, WEIR_CU_EVENT_INTERPROCESS | WEIR_CU_EVENT_DISABLE_TIMING));
+  assert_cu(d->EventCreate(d, &shared, WEIR_CU_EVENT_INTERPROCESS | WEIR_CU_EVENT_DISABLE_TIMING));
   e.events++;
   check(&e);
 
@@ -51,116 +52,116 @@ static void test_each_thing_counts(void **state) {
   e.allocations++;
   e.device_bytes += 4096;
   check(&e);
-  OK(d->MemAllocAsync(d, &chunk, 1, stream)); /* the default pool is nobody's */
+  assert_cu(d->MemAllocAsync(d, &chunk, 1, stream)); /* the default pool is not counted */
   e.allocations++;
   e.device_bytes += G;
   check(&e);
   weir_cu_mempool pool;
   weir_cu_mempool_props props = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, 1}};
-  OK(d->MemPoolCreate(d, &pool, &props));
+  assert_cu(d->MemPoolCreate(d, &pool, &props));
   e.pools++;
   check(&e);
   void *host;
   static char registered[100];
-  OK(d->MemHostAlloc(d, &host, 100, 0));
+  assert_cu(d->MemHostAlloc(d, &host, 100, 0));
   e.host_allocations++;
   check(&e);
-  OK(d->MemHostRegister(d, registered, 100, 0));
+  assert_cu(d->MemHostRegister(d, registered, 100, 0));
   e.registrations++;
   check(&e);
 
   weir_cu_graph graph;
   weir_cu_graph_exec exec;
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
-  e.graphs++; /* from the beginning of the capture on */
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
+  e.graphs++; /* from the start of the capture */
   check(&e);
-  OK(d->MemAllocAsync(d, &of_graph, G, stream));
+  assert_cu(d->MemAllocAsync(d, &of_graph, G, stream));
   e.allocations++;
   e.device_bytes += G;
   check(&e);
-  OK(d->StreamEndCapture(d, stream, &graph));
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
   check(&e);
-  OK(d->GraphInstantiate(d, &exec, graph, 0));
+  assert_cu(d->GraphInstantiate(d, &exec, graph, 0));
   e.graph_execs++;
   check(&e);
 
   weir_cu_module module;
-  OK(d->ModuleLoadData(d, &module, spin_ptx));
+  assert_cu(d->ModuleLoadData(d, &module, spin_ptx));
   e.modules++;
   check(&e);
   weir_cu_function function;
-  OK(d->ModuleGetFunction(d, &function, module, "weir_spin")); /* belongs to the module */
+  assert_cu(d->ModuleGetFunction(d, &function, module, "weir_spin")); /* belongs to the module */
   check(&e);
 
   weir_cu_mem_handle handle;
-  OK(d->MemAddressReserve(d, &va, 4 * G, 0, 0, 0));
+  assert_cu(d->MemAddressReserve(d, &va, 4 * G, 0, 0, 0));
   e.reservations++;
   check(&e);
-  OK(d->MemCreate(d, &handle, G, &prop, 0));
+  assert_cu(d->MemCreate(d, &handle, G, &prop, 0));
   e.handles++;
   e.device_bytes += G;
   check(&e);
-  OK(d->MemMap(d, va, G, 0, handle, 0));
-  OK(d->MemMap(d, va + G, G, 0, handle, 0));
+  assert_cu(d->MemMap(d, va, G, 0, handle, 0));
+  assert_cu(d->MemMap(d, va + G, G, 0, handle, 0));
   e.mappings += 2;
   check(&e);
 
   /* And back. */
-  OK(d->MemUnmap(d, va, G));
+  assert_cu(d->MemUnmap(d, va, G));
   e.mappings--;
   check(&e);
-  OK(d->MemRelease(d, handle));
+  assert_cu(d->MemRelease(d, handle));
   e.handles--;
   check(&e);
-  OK(d->MemUnmap(d, va + G, G));
+  assert_cu(d->MemUnmap(d, va + G, G));
   e.mappings--;
   e.device_bytes -= G;
   check(&e);
-  OK(d->MemAddressFree(d, va, 4 * G));
+  assert_cu(d->MemAddressFree(d, va, 4 * G));
   e.reservations--;
   check(&e);
-  OK(d->ModuleUnload(d, module));
+  assert_cu(d->ModuleUnload(d, module));
   e.modules--;
   check(&e);
-  OK(d->GraphDestroy(d, graph));
+  assert_cu(d->GraphDestroy(d, graph));
   e.graphs--;
   check(&e);
-  OK(d->GraphExecDestroy(d, exec)); /* the last that names the graph's memory */
+  assert_cu(d->GraphExecDestroy(d, exec)); /* the last reference to the memory of the graph */
   e.graph_execs--;
   e.allocations--;
   e.device_bytes -= G;
   check(&e);
-  OK(d->MemHostUnregister(d, registered));
+  assert_cu(d->MemHostUnregister(d, registered));
   e.registrations--;
   check(&e);
-  OK(d->MemFreeHost(d, host));
+  assert_cu(d->MemFreeHost(d, host));
   e.host_allocations--;
   check(&e);
-  OK(d->MemPoolDestroy(d, pool));
+  assert_cu(d->MemPoolDestroy(d, pool));
   e.pools--;
   check(&e);
-  OK(d->MemFreeAsync(d, chunk, stream));
-  check(&e); /* the pool has it still */
-  OK(d->StreamSynchronize(d, stream));
+  assert_cu(d->MemFreeAsync(d, chunk, stream));
+  check(&e); /* the pool keeps it */
+  assert_cu(d->StreamSynchronize(d, stream));
   e.allocations--;
   e.device_bytes -= G;
   check(&e);
-  OK(d->MemFree(d, p));
+  assert_cu(d->MemFree(d, p));
   e.allocations--;
   e.device_bytes -= 4096;
   check(&e);
-  OK(d->EventDestroy(d, event));
-  OK(d->EventDestroy(d, shared));
+  assert_cu(d->EventDestroy(d, event));
+  assert_cu(d->EventDestroy(d, shared));
   e.events -= 2;
   check(&e);
-  OK(d->StreamDestroy(d, stream));
+  assert_cu(d->StreamDestroy(d, stream));
   e.streams--;
   check(&e);
   soft_close(); /* checks that the rest is zero */
 }
 
-/* What a context takes along, and what is not of a context. */
-static void test_what_goes_with_the_context(void **state) {
+/* Objects that are destroyed with a context, and those that are not. */
+static void test_objects_destroyed_with_the_context(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_stream stream = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
@@ -173,64 +174,64 @@ static void test_what_goes_with_the_context(void **state) {
   weir_cu_deviceptr p = soft_alloc(100), chunk, va;
   void *host;
   static char registered[100];
-  OK(d->MemAllocAsync(d, &chunk, 100, stream));
-  OK(d->MemPoolCreate(d, &pool, &props));
-  OK(d->MemAllocFromPoolAsync(d, &chunk, 100, pool, stream));
-  OK(d->MemHostAlloc(d, &host, 100, 0));
-  OK(d->MemHostRegister(d, registered, 100, 0));
-  OK(d->MemsetD8Async(d, p, 1, 100, stream));
-  OK(d->EventRecord(d, event, stream));
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->MemsetD8Async(d, p, 1, 100, stream));
-  OK(d->StreamEndCapture(d, stream, &graph));
-  OK(d->GraphInstantiate(d, &exec, graph, 0));
-  OK(d->GraphLaunch(d, exec, stream));
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED)); /* and never ended */
-  OK(d->ModuleLoadData(d, &module, spin_ptx));
+  assert_cu(d->MemAllocAsync(d, &chunk, 100, stream));
+  assert_cu(d->MemPoolCreate(d, &pool, &props));
+  assert_cu(d->MemAllocFromPoolAsync(d, &chunk, 100, pool, stream));
+  assert_cu(d->MemHostAlloc(d, &host, 100, 0));
+  assert_cu(d->MemHostRegister(d, registered, 100, 0));
+  assert_cu(d->MemsetD8Async(d, p, 1, 100, stream));
+  assert_cu(d->EventRecord(d, event, stream));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->MemsetD8Async(d, p, 1, 100, stream));
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
+  assert_cu(d->GraphInstantiate(d, &exec, graph, 0));
+  assert_cu(d->GraphLaunch(d, exec, stream));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED)); /* and never ended */
+  assert_cu(d->ModuleLoadData(d, &module, spin_ptx));
   weir_cu_mem_handle handle;
-  OK(d->MemAddressReserve(d, &va, G, 0, 0, 0));
-  OK(d->MemCreate(d, &handle, G, &prop, 0));
-  OK(d->MemMap(d, va, G, 0, handle, 0));
-  OK(d->DevicePrimaryCtxRelease(d, 0));
-  /* Virtual memory is of the device. */
+  assert_cu(d->MemAddressReserve(d, &va, G, 0, 0, 0));
+  assert_cu(d->MemCreate(d, &handle, G, &prop, 0));
+  assert_cu(d->MemMap(d, va, G, 0, handle, 0));
+  assert_cu(d->DevicePrimaryCtxRelease(d, 0));
+  /* Virtual memory belongs to the device. */
   check(&(weir_soft_census){.reservations = 1, .handles = 1, .mappings = 1, .device_bytes = G});
-  OK(d->MemUnmap(d, va, G));
-  OK(d->MemRelease(d, handle));
-  OK(d->MemAddressFree(d, va, G));
+  assert_cu(d->MemUnmap(d, va, G));
+  assert_cu(d->MemRelease(d, handle));
+  assert_cu(d->MemAddressFree(d, va, G));
   check(&(weir_soft_census){.contexts = 0});
-  OK(d->DevicePrimaryCtxRetain(d, &ctx, 0));
+  assert_cu(d->DevicePrimaryCtxRetain(d, &ctx, 0));
   check(&(weir_soft_census){.contexts = 1});
   soft_close();
 }
 
-/* Asking for the default pool of a device without a context makes nothing that the program would have to give back. */
-static void test_default_pools_are_nobodys(void **state) {
+/* Querying the default pool of a device without a context creates nothing that the program must release. */
+static void test_default_pools_are_not_counted(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 2, 64 * MIB);
-  OK(d->DevicePrimaryCtxRelease(d, 1));
+  assert_cu(d->DevicePrimaryCtxRelease(d, 1));
   weir_cu_mempool pool;
-  OK(d->DeviceGetDefaultMemPool(d, &pool, 0));
-  OK(d->DeviceGetMemPool(d, &pool, 1));
+  assert_cu(d->DeviceGetDefaultMemPool(d, &pool, 0));
+  assert_cu(d->DeviceGetMemPool(d, &pool, 1));
   check(&(weir_soft_census){.contexts = 1});
-  OK(d->DevicePrimaryCtxRetain(d, &contexts[1], 1));
+  assert_cu(d->DevicePrimaryCtxRetain(d, &contexts[1], 1));
   soft_close();
 }
 
-static void test_what_is_refused(void **state) {
+static void test_invalid_calls(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_soft_census census;
   memset(&census, 0x5a, sizeof census);
-  assert_int_equal(weir_soft_take_census(d, NULL), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_soft_take_census(d, NULL));
   census.size = 0;
-  assert_int_equal(weir_soft_take_census(d, &census), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_soft_take_census(d, &census));
   assert_non_null(strstr(weir_last_error(), "weir_soft_take_census"));
   census.size = sizeof census;
-  assert_int_equal(weir_soft_take_census(NULL, &census), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_soft_take_census(NULL, &census));
   assert_int_equal(census.contexts, 0x5a5a5a5a5a5a5a5a);
-  /* A program that knows fewer numbers gets those, and no more. */
+  /* A program with an older struct gets only the fields it has. */
   census.size = offsetof(weir_soft_census, streams);
-  assert_int_equal(weir_soft_take_census(d, &census), WEIR_OK);
+  assert_ok(weir_soft_take_census(d, &census));
   assert_int_equal(census.size, offsetof(weir_soft_census, streams));
   assert_int_equal(census.contexts, 1);
   assert_int_equal(census.streams, 0x5a5a5a5a5a5a5a5a);
@@ -239,10 +240,10 @@ static void test_what_is_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_each_thing_counts, soft_teardown),
-      cmocka_unit_test_teardown(test_what_goes_with_the_context, soft_teardown),
-      cmocka_unit_test_teardown(test_default_pools_are_nobodys, soft_teardown),
-      cmocka_unit_test_teardown(test_what_is_refused, soft_teardown),
+      cmocka_unit_test_teardown(test_each_kind_is_counted, soft_teardown),
+      cmocka_unit_test_teardown(test_objects_destroyed_with_the_context, soft_teardown),
+      cmocka_unit_test_teardown(test_default_pools_are_not_counted, soft_teardown),
+      cmocka_unit_test_teardown(test_invalid_calls, soft_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

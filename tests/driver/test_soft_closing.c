@@ -1,6 +1,5 @@
 /*
- * Closing a device in the middle of things: it does not wait for time to pass, does the work that is left, and leaves
- * nothing behind.
+ * Closing a busy device: it does not wait for time to pass, completes the remaining work, and leaks nothing.
  */
 #include <stdatomic.h>
 #include <string.h>
@@ -9,7 +8,7 @@
 
 enum { MIB = 1 << 20 };
 
-/* Far more than closing takes, far less than what it must not wait for. */
+/* Far longer than closing takes, far shorter than the time it must not wait for. */
 static const double patience_ms = 30000;
 
 static void close_soon(void) {
@@ -35,16 +34,16 @@ static void test_with_spins_and_slow_copies(void **state) {
   weir_cu_deviceptr p = soft_alloc(10000);
   for (int i = 0; i < 10; i++) {
     soft_spin(spins, 600000000); /* ten minutes each */
-    OK(d->MemcpyAsync(d, p + 5000, p, 5000, copies));
-    OK(d->LaunchHostFunc(d, spins, count, &done));
-    OK(d->LaunchHostFunc(d, copies, count, &done));
+    assert_cu(d->MemcpyAsync(d, p + 5000, p, 5000, copies));
+    assert_cu(d->LaunchHostFunc(d, spins, count, &done));
+    assert_cu(d->LaunchHostFunc(d, copies, count, &done));
   }
-  OK(d->EventRecord(d, e, spins));
-  OK(d->StreamWaitEvent(d, waits, e, 0));
-  OK(d->LaunchHostFunc(d, waits, count, &done));
+  assert_cu(d->EventRecord(d, e, spins));
+  assert_cu(d->StreamWaitEvent(d, waits, e, 0));
+  assert_cu(d->LaunchHostFunc(d, waits, count, &done));
   soft_spin(NULL, 600000000);
   close_soon();
-  assert_int_equal(done, 21); /* what was enqueued was done, only not for so long */
+  assert_int_equal(done, 21); /* enqueued work ran, but not for that long */
 }
 
 static void test_with_everything_left_open(void **state) {
@@ -61,60 +60,60 @@ static void test_with_everything_left_open(void **state) {
       weir_cu_graph_exec exec;
       weir_cu_deviceptr p = soft_alloc(5 * MIB), q, va;
       void *host;
-      OK(d->MemHostAlloc(d, &host, 100, 0));
+      assert_cu(d->MemHostAlloc(d, &host, 100, 0));
       static char registered[2][100];
-      OK(d->MemHostRegister(d, registered[i], 100, 0));
-      OK(d->MemAllocAsync(d, &q, 100, s));
-      OK(d->MemFreeAsync(d, q, s));
-      OK(d->MemAllocAsync(d, &q, 100, s));
-      OK(d->MemsetD8Async(d, q, 1, 100, s));
-      OK(d->EventRecord(d, e, s));
-      OK(d->EventCreate(d, &shared, WEIR_CU_EVENT_INTERPROCESS | WEIR_CU_EVENT_DISABLE_TIMING));
-      OK(d->EventRecord(d, shared, s));
-      OK(d->StreamWaitEvent(d, blocking, e, 0));
-      OK(d->MemcpyAsync(d, p, (uintptr_t)host, 100, blocking));
-      OK(d->MemsetD8Async(d, p, 1, 100, NULL));
-      OK(d->MemsetD8Async(d, p, 1, 100, WEIR_CU_STREAM_PER_THREAD));
-      OK(d->LaunchHostFunc(d, blocking, count, &done));
+      assert_cu(d->MemHostRegister(d, registered[i], 100, 0));
+      assert_cu(d->MemAllocAsync(d, &q, 100, s));
+      assert_cu(d->MemFreeAsync(d, q, s));
+      assert_cu(d->MemAllocAsync(d, &q, 100, s));
+      assert_cu(d->MemsetD8Async(d, q, 1, 100, s));
+      assert_cu(d->EventRecord(d, e, s));
+      assert_cu(d->EventCreate(d, &shared, WEIR_CU_EVENT_INTERPROCESS | WEIR_CU_EVENT_DISABLE_TIMING));
+      assert_cu(d->EventRecord(d, shared, s));
+      assert_cu(d->StreamWaitEvent(d, blocking, e, 0));
+      assert_cu(d->MemcpyAsync(d, p, (uintptr_t)host, 100, blocking));
+      assert_cu(d->MemsetD8Async(d, p, 1, 100, NULL));
+      assert_cu(d->MemsetD8Async(d, p, 1, 100, WEIR_CU_STREAM_PER_THREAD));
+      assert_cu(d->LaunchHostFunc(d, blocking, count, &done));
 
-      OK(d->StreamBeginCapture(d, capturing, WEIR_CU_CAPTURE_RELAXED));
-      OK(d->MemAllocAsync(d, &q, 3 * MIB, capturing));
-      OK(d->MemsetD8Async(d, q, 1, 100, capturing));
-      OK(d->StreamEndCapture(d, capturing, &graph));
-      OK(d->GraphInstantiate(d, &exec, graph, 0));
-      OK(d->GraphLaunch(d, exec, s));
-      OK(d->StreamBeginCapture(d, capturing, WEIR_CU_CAPTURE_RELAXED)); /* never ended */
-      OK(d->MemAllocAsync(d, &q, 3 * MIB, capturing));
-      OK(d->EventRecord(d, e, capturing));
-      OK(d->StreamWaitEvent(d, joined, e, 0));
-      OK(d->LaunchHostFunc(d, joined, count, &done)); /* a node, never launched */
+      assert_cu(d->StreamBeginCapture(d, capturing, WEIR_CU_CAPTURE_RELAXED));
+      assert_cu(d->MemAllocAsync(d, &q, 3 * MIB, capturing));
+      assert_cu(d->MemsetD8Async(d, q, 1, 100, capturing));
+      assert_cu(d->StreamEndCapture(d, capturing, &graph));
+      assert_cu(d->GraphInstantiate(d, &exec, graph, 0));
+      assert_cu(d->GraphLaunch(d, exec, s));
+      assert_cu(d->StreamBeginCapture(d, capturing, WEIR_CU_CAPTURE_RELAXED)); /* never ended */
+      assert_cu(d->MemAllocAsync(d, &q, 3 * MIB, capturing));
+      assert_cu(d->EventRecord(d, e, capturing));
+      assert_cu(d->StreamWaitEvent(d, joined, e, 0));
+      assert_cu(d->LaunchHostFunc(d, joined, count, &done)); /* a node, never launched */
 
       weir_cu_mem_prop prop = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, i}};
       weir_cu_mem_handle plain, shareable;
-      OK(d->MemAddressReserve(d, &va, 8 * MIB, 0, 0, 0));
-      OK(d->MemCreate(d, &plain, 2 * MIB, &prop, 0));
+      assert_cu(d->MemAddressReserve(d, &va, 8 * MIB, 0, 0, 0));
+      assert_cu(d->MemCreate(d, &plain, 2 * MIB, &prop, 0));
       prop.handle_types = WEIR_CU_HANDLE_POSIX_FD;
-      OK(d->MemCreate(d, &shareable, 2 * MIB, &prop, 0));
-      OK(d->MemMap(d, va, 2 * MIB, 0, plain, 0));
-      OK(d->MemMap(d, va + 4 * MIB, 2 * MIB, 0, shareable, 0));
-      OK(d->MemRelease(d, plain));
+      assert_cu(d->MemCreate(d, &shareable, 2 * MIB, &prop, 0));
+      assert_cu(d->MemMap(d, va, 2 * MIB, 0, plain, 0));
+      assert_cu(d->MemMap(d, va + 4 * MIB, 2 * MIB, 0, shareable, 0));
+      assert_cu(d->MemRelease(d, plain));
       weir_cu_mempool pool;
-      OK(d->MemPoolCreate(
+      assert_cu(d->MemPoolCreate(
           d, &pool,
           &(weir_cu_mempool_props){.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, i}}));
-      OK(d->MemAllocFromPoolAsync(d, &q, 100, pool, s));
-      OK(d->MemPoolDestroy(d, pool));
+      assert_cu(d->MemAllocFromPoolAsync(d, &q, 100, pool, s));
+      assert_cu(d->MemPoolDestroy(d, pool));
       weir_cu_module module;
-      OK(d->ModuleLoadData(d, &module, spin_ptx));
-      OK(d->CtxEnablePeerAccess(d, contexts[1 - i], 0));
-      OK(d->StreamDestroy(d, s));
+      assert_cu(d->ModuleLoadData(d, &module, spin_ptx));
+      assert_cu(d->CtxEnablePeerAccess(d, contexts[1 - i], 0));
+      assert_cu(d->StreamDestroy(d, s));
     }
     close_soon();
     assert_int_equal(done, 2);
   }
 }
 
-/* Work of one device on memory of another, which is closed first. */
+/* Work of one device on memory of another device, which is closed first. */
 static void test_with_work_across_devices(void **state) {
   (void)state;
   for (int clock = WEIR_SOFT_THREADS; clock <= WEIR_SOFT_STEPPED; clock++) {
@@ -128,7 +127,7 @@ static void test_with_work_across_devices(void **state) {
     }
     for (int k = 0; k < 20; k++)
       for (int i = 0; i < 3; i++)
-        OK(d->MemcpyAsync(d, p[(i + 1) % 3] + (unsigned)i * MIB, p[(i + 2) % 3] + (unsigned)i * MIB, MIB, s[i]));
+        assert_cu(d->MemcpyAsync(d, p[(i + 1) % 3] + (unsigned)i * MIB, p[(i + 2) % 3] + (unsigned)i * MIB, MIB, s[i]));
     close_soon();
   }
 }
@@ -137,15 +136,15 @@ static void test_at_once(void **state) {
   (void)state;
   weir_driver *driver;
   for (int i = 0; i < 100; i++) {
-    assert_int_equal(weir_driver_open_soft(NULL, &driver), WEIR_OK);
+    assert_ok(weir_driver_open_soft(NULL, &driver));
     if (i % 2)
-      OK(driver->Init(driver, 0));
+      assert_cu(driver->Init(driver, 0));
     weir_driver_close(driver);
   }
   weir_driver_close(NULL);
 }
 
-/* Two devices in one process know nothing of each other. */
+/* Two software devices in one process are independent. */
 static void test_one_of_two(void **state) {
   (void)state;
   weir_driver *other;
@@ -153,18 +152,18 @@ static void test_one_of_two(void **state) {
   weir_cu_stream stream;
   weir_cu_deviceptr p;
   soft_open(WEIR_SOFT_THREADS, 1, 64 * MIB);
-  assert_int_equal(weir_driver_open_soft(NULL, &other), WEIR_OK);
-  OK(other->Init(other, 0));
-  OK(other->DevicePrimaryCtxRetain(other, &context, 0));
-  EXPECT(INVALID_CONTEXT, other->MemAlloc(other, &p, 100)); /* what is current is so for each */
-  OK(other->CtxSetCurrent(other, context));
-  OK(other->StreamCreateWithPriority(other, &stream, 0, 0));
-  OK(other->MemAlloc(other, &p, 100));
-  EXPECT(INVALID_VALUE, d->MemFree(d, p));
+  assert_ok(weir_driver_open_soft(NULL, &other));
+  assert_cu(other->Init(other, 0));
+  assert_cu(other->DevicePrimaryCtxRetain(other, &context, 0));
+  assert_cu_error(INVALID_CONTEXT, other->MemAlloc(other, &p, 100)); /* each has its own current context */
+  assert_cu(other->CtxSetCurrent(other, context));
+  assert_cu(other->StreamCreateWithPriority(other, &stream, 0, 0));
+  assert_cu(other->MemAlloc(other, &p, 100));
+  assert_cu_error(INVALID_VALUE, d->MemFree(d, p));
   weir_driver_close(other);
   p = soft_alloc(100);
-  OK(d->MemsetD8Async(d, p, 1, 100, NULL));
-  OK(d->MemFree(d, p));
+  assert_cu(d->MemsetD8Async(d, p, 1, 100, NULL));
+  assert_cu(d->MemFree(d, p));
   soft_close();
 }
 

@@ -1,6 +1,6 @@
 /*
- * Real faults: a touch of memory that is not mapped, or mapped without access, ends the process, whoever touches it. Every
- * case runs in a process of its own.
+ * Real faults: accessing memory that is unmapped, or mapped without access, kills the process, whichever code does it.
+ * Each case runs in a child process.
  */
 #include <signal.h>
 #include <string.h>
@@ -12,9 +12,9 @@ enum { MIB = 1 << 20, G = 2 * MIB };
 
 enum step { NOTHING, READ, WRITE };
 
-/* What is touched, and how; in a child. */
+/* What is accessed, and how; in a child. */
 struct touch {
-  void (*prepare)(weir_cu_deviceptr va); /* with two granules reserved at va */
+  void (*prepare)(weir_cu_deviceptr va); /* two granules are reserved at va */
   enum step step;
   weir_soft_clock clock;
   bool by_kernel;
@@ -24,13 +24,13 @@ static weir_cu_mem_handle handle;
 
 static void map(weir_cu_deviceptr va) {
   weir_cu_mem_prop prop = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, 0}};
-  OK(d->MemCreate(d, &handle, G, &prop, 0));
-  OK(d->MemMap(d, va, G, 0, handle, 0));
+  assert_cu(d->MemCreate(d, &handle, G, &prop, 0));
+  assert_cu(d->MemMap(d, va, G, 0, handle, 0));
 }
 
 static void set_access(weir_cu_deviceptr va, int device, int flags) {
   weir_cu_mem_access access = {{WEIR_CU_LOCATION_DEVICE, device}, flags};
-  OK(d->MemSetAccess(d, va, G, &access, 1));
+  assert_cu(d->MemSetAccess(d, va, G, &access, 1));
 }
 
 static void do_touch(weir_cu_deviceptr at, enum step step) {
@@ -47,21 +47,21 @@ static weir_cu_result touch_kernel(const weir_soft_launch *launch) {
 
 static void launch_touch(weir_cu_deviceptr at, enum step step) {
   static const size_t bytes[] = {sizeof at, sizeof step};
-  assert_int_equal(weir_soft_register_kernel(d, "touch", touch_kernel, 2, bytes), WEIR_OK);
+  assert_ok(weir_soft_register_kernel(d, "touch", touch_kernel, 2, bytes));
   weir_cu_module module;
   weir_cu_function function;
   void *params[] = {&at, &step};
-  OK(d->ModuleLoadData(d, &module, ".version 6.0\n.entry touch()\n"));
-  OK(d->ModuleGetFunction(d, &function, module, "touch"));
-  OK(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->ModuleLoadData(d, &module, ".version 6.0\n.entry touch()\n"));
+  assert_cu(d->ModuleGetFunction(d, &function, module, "touch"));
+  assert_cu(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+  assert_cu(d->CtxSynchronize(d));
 }
 
 static void touch_body(void *data) {
   const struct touch *touch = data;
   weir_cu_deviceptr va;
   soft_open(touch->clock, 2, 64 * MIB);
-  OK(d->MemAddressReserve(d, &va, 2 * G, 0, 0, 0));
+  assert_cu(d->MemAddressReserve(d, &va, 2 * G, 0, 0, 0));
   touch->prepare(va);
   if (touch->by_kernel)
     launch_touch(va + 4097, touch->step);
@@ -86,7 +86,7 @@ static void expect(void (*prepare)(weir_cu_deviceptr va), bool read_faults, bool
   for (int by_kernel = 0; by_kernel < 2; by_kernel++)
     for (int clock = WEIR_SOFT_THREADS; clock <= WEIR_SOFT_STEPPED; clock++) {
       struct touch touch = {prepare, NOTHING, (weir_soft_clock)clock, by_kernel};
-      expect_end(&touch, false); /* what led there is not the fault */
+      expect_end(&touch, false); /* the steps before do not fault */
       touch.step = READ;
       expect_end(&touch, read_faults);
       touch.step = WRITE;
@@ -120,17 +120,17 @@ static void writable_again(weir_cu_deviceptr va) {
 
 static void released_but_mapped(weir_cu_deviceptr va) {
   writable(va);
-  OK(d->MemRelease(d, handle));
+  assert_cu(d->MemRelease(d, handle));
 }
 
 static void unmapped(weir_cu_deviceptr va) {
   writable(va);
-  OK(d->MemUnmap(d, va, G));
+  assert_cu(d->MemUnmap(d, va, G));
 }
 
 static void mapped_anew(weir_cu_deviceptr va) {
   unmapped(va);
-  OK(d->MemMap(d, va, G, 0, handle, 0));
+  assert_cu(d->MemMap(d, va, G, 0, handle, 0));
 }
 
 static void beside_a_mapping(weir_cu_deviceptr va) {
@@ -138,7 +138,7 @@ static void beside_a_mapping(weir_cu_deviceptr va) {
   set_access(va + G, 0, WEIR_CU_ACCESS_READWRITE);
 }
 
-/* The host is one address space: what any device may touch can be touched. */
+/* All devices share the address space of the host: memory that any device may access is accessible. */
 static void for_the_other_device(weir_cu_deviceptr va) {
   map(va);
   set_access(va, 1, WEIR_CU_ACCESS_READ);
@@ -185,29 +185,29 @@ static void use_after_free(void *data) {
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_deviceptr p = soft_alloc(10 * MIB);
   do_touch(p + 5 * MIB, WRITE);
-  OK(d->MemFree(d, p));
+  assert_cu(d->MemFree(d, p));
   do_touch(p + 5 * MIB, *(enum step *)data);
 }
 
 static void use_of_a_trimmed_pool(void *data) {
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_deviceptr p;
-  OK(d->MemAllocAsync(d, &p, 10 * MIB, NULL));
+  assert_cu(d->MemAllocAsync(d, &p, 10 * MIB, NULL));
   do_touch(p + 5 * MIB, WRITE);
-  OK(d->MemFreeAsync(d, p, NULL));
-  do_touch(p + 5 * MIB, WRITE); /* still the pool's */
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->MemFreeAsync(d, p, NULL));
+  do_touch(p + 5 * MIB, WRITE); /* still owned by the pool */
+  assert_cu(d->CtxSynchronize(d));
   do_touch(p + 5 * MIB, *(enum step *)data);
 }
 
 static void use_of_a_reservation_that_is_gone(void *data) {
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_deviceptr va;
-  OK(d->MemAddressReserve(d, &va, G, 0, 0, 0));
+  assert_cu(d->MemAddressReserve(d, &va, G, 0, 0, 0));
   writable(va);
   do_touch(va, WRITE);
-  OK(d->MemUnmap(d, va, G));
-  OK(d->MemAddressFree(d, va, G));
+  assert_cu(d->MemUnmap(d, va, G));
+  assert_cu(d->MemAddressFree(d, va, G));
   do_touch(va, *(enum step *)data);
 }
 

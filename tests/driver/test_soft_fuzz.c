@@ -1,7 +1,7 @@
 /*
- * Every entry of the table, in any order, with any arguments: nothing, garbage, handles that are good, gone or of another
- * kind, sizes at every edge. Only where the program has to bring memory of its own is that memory really there. Nothing
- * crashes, every answer is a known code, outputs are written only on success, and at the end everything can be closed.
+ * Every entry of the table, in random order with random arguments: NULL, garbage, valid, stale and mismatched handles,
+ * and sizes at every boundary. Only memory that the program itself must provide is valid. Nothing may crash, every
+ * result is known, outputs are written only on success, and the device can be closed at the end.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -33,7 +33,7 @@ enum kind {
   KINDS
 };
 
-/* What calls gave out of each kind, good or gone by now; the oldest are forgotten. */
+/* Handles of each kind that calls returned, valid or stale; the oldest are dropped. */
 static struct kept {
   uint64_t values[KEPT];
   unsigned count;
@@ -85,9 +85,9 @@ static size_t any_size(void) {
 
 static size_t whole_granules(void) { return soft_random(4) ? (size_t)G : any_size(); }
 
-static char own_memory[64 * 1024]; /* the program's, for copies and registrations */
+static char own_memory[64 * 1024]; /* memory of the program, for copies and registrations */
 
-/* An address: a device's, one that was a device's, or none at all. */
+/* An address: of device memory, of freed device memory, or invalid. */
 static weir_cu_deviceptr any_address(void) {
   static const int64_t offsets[] = {0, 0, 0, 0, 1, 4, 4096, G, -1, G - 1, 2 * G};
   uint64_t base = pick(POINTER);
@@ -103,12 +103,12 @@ static weir_cu_deviceptr any_address(void) {
   }
 }
 
-/* The same, most often in reserved space. */
+/* The same, mostly in reserved space. */
 static weir_cu_deviceptr reserved_address(void) {
   return rarely() ? any_address() : pick(soft_random(2) ? RESERVED : MAPPED);
 }
 
-/* For copies: what is not the device's has to be there, and `bytes` fit. */
+/* For copies: an address outside of the device must be valid for `bytes`. */
 static weir_cu_deviceptr copy_address(size_t *bytes) {
   weir_cu_deviceptr address = soft_random(3) ? any_address() : reserved_address(), base;
   size_t size;
@@ -128,7 +128,7 @@ static int any_int(void) {
   return ints[soft_random(sizeof ints / sizeof *ints)];
 }
 static int any_device(void) { return rarely() ? any_int() : (int)soft_random(DEVICES); }
-/* Most often below `good`. */
+/* Mostly below `good`. */
 static unsigned any_flags(unsigned good) {
   return rarely() ? (unsigned)soft_random(UINT32_MAX) : (unsigned)soft_random(good);
 }
@@ -136,7 +136,7 @@ static unsigned long long any_flags64(void) { return rarely() ? soft_random(UINT
 
 static void nothing(void *data) { (void)data; }
 
-/* Outputs lie here, marked, so that what is written shows. */
+/* Outputs are placed here on a known pattern, so that writes are detected. */
 static union {
   unsigned char bytes[256];
   uint64_t words[32];
@@ -157,7 +157,7 @@ static weir_cu_mem_access any_access(void) {
                               soft_random(4) ? WEIR_CU_ACCESS_READWRITE : any_int()};
 }
 
-/* Memory goes away: work that uses it is done first, as a program that is right sees to. */
+/* Completes the work that uses memory before it is freed, as a correct program does. */
 static void settle(void) { soft_step_all(); }
 
 /* ---- Calls ---- */
@@ -558,7 +558,7 @@ static weir_cu_result call_graphs(weir_driver_call call) {
   }
 }
 
-/* ---- All of it ---- */
+/* ---- The test ---- */
 
 static unsigned long successes[WEIR_CALL_COUNT];
 
@@ -587,7 +587,7 @@ static void run(uint64_t seed) {
   for (int i = 0; i < DEVICES; i++)
     KEEP(CONTEXT, contexts[i]);
   for (int i = 0; i < CALLS; i++) {
-    /* Those that need much to go right get more chances. And captures have to be ended: else every stream is in one. */
+    /* Calls with many preconditions get more attempts. Captures must be ended, or else all streams capture. */
     static const weir_driver_call favoured[] = {
         WEIR_CALL_StreamEndCapture, WEIR_CALL_StreamEndCapture, WEIR_CALL_StreamEndCapture,
         WEIR_CALL_MemMap,           WEIR_CALL_MemSetAccess,     WEIR_CALL_GraphInstantiate,
@@ -598,16 +598,16 @@ static void run(uint64_t seed) {
                             : favoured[soft_random(sizeof favoured / sizeof *favoured)]);
     weir_soft_step(d, STREAM_ARG, soft_random(2), NULL);
     if (soft_random(64) == 0) {
-      /* A program that has no context, or forbids itself everything, gets nowhere. */
+      /* Restores a context and a relaxed mode, or else most calls fail. */
       weir_cu_context context;
       int mode = WEIR_CU_CAPTURE_RELAXED, device = (int)soft_random(DEVICES);
-      OK(d->DevicePrimaryCtxRetain(d, &context, device));
-      OK(d->CtxSetCurrent(d, context));
-      OK(d->ThreadExchangeStreamCaptureMode(d, &mode));
+      assert_cu(d->DevicePrimaryCtxRetain(d, &context, device));
+      assert_cu(d->CtxSetCurrent(d, context));
+      assert_cu(d->ThreadExchangeStreamCaptureMode(d, &mode));
       KEEP(CONTEXT, context);
     }
   }
-  weir_driver_close(d); /* whatever is left */
+  weir_driver_close(d); /* whatever is left over */
   d = NULL;
 }
 
@@ -620,7 +620,7 @@ static void test_any_call(void **state) {
   soft_seed(0);
   if (rounds == 1)
     return;
-  /* Most entries were reached in earnest; those need a second process, or memory that is nobody's. */
+  /* Most entries succeeded at least once. The others need a second process, or special memory. */
   for (int call = 0; call < WEIR_CALL_COUNT; call++)
     if (!successes[call] && call != WEIR_CALL_IpcOpenMemHandle && call != WEIR_CALL_IpcOpenEventHandle &&
         call != WEIR_CALL_IpcCloseMemHandle && call != WEIR_CALL_MemImportFromShareableHandle) {

@@ -1,6 +1,6 @@
 /*
- * Handles: one that was destroyed, that is of another kind, or that is any number at all is refused by every entry that
- * takes one, with CUDA's code for it.
+ * Handles: every entry that takes a handle rejects destroyed handles, handles of another kind, and arbitrary numbers,
+ * with the result that CUDA has for it.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@ enum { MIB = 1 << 20, G = 2 * MIB };
 
 enum kind { CONTEXT, STREAM, EVENT, GRAPH, NODE, EXEC, MODULE, FUNCTION, POOL, MEMORY, KINDS };
 
-/* One of each that is good, and of each that was. */
+/* A valid and a destroyed handle of each kind. */
 static uintptr_t live[KINDS], dead[KINDS];
 static weir_cu_deviceptr p, va;
 
@@ -21,7 +21,7 @@ static weir_cu_event event(void) { return H(EVENT, weir_cu_event); }
 
 static void nothing(void *data) { (void)data; }
 
-/* ---- Every entry that takes a handle, with `h` in its place and all else right ---- */
+/* ---- Every entry that takes a handle: `h` is the handle, the rest is valid ---- */
 
 #define USE(name, expression)                                                                                          \
   static weir_cu_result name(uintptr_t h) {                                                                            \
@@ -189,16 +189,16 @@ static void make(uintptr_t handles[KINDS]) {
   weir_cu_mem_handle memory;
   weir_cu_mempool_props props = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, 0}};
   weir_cu_mem_prop prop = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, 0}};
-  OK(d->StreamBeginCapture(d, s, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->MemsetD8Async(d, p, 1, 1, s));
-  OK(d->StreamEndCapture(d, s, &graph));
+  assert_cu(d->StreamBeginCapture(d, s, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->MemsetD8Async(d, p, 1, 1, s));
+  assert_cu(d->StreamEndCapture(d, s, &graph));
   size_t count = 1;
-  OK(d->GraphGetNodes(d, graph, &node, &count));
-  OK(d->GraphInstantiate(d, &exec, graph, 0));
-  OK(d->ModuleLoadData(d, &module, spin_ptx));
-  OK(d->ModuleGetFunction(d, &function, module, "weir_spin"));
-  OK(d->MemPoolCreate(d, &pool, &props));
-  OK(d->MemCreate(d, &memory, G, &prop, 0));
+  assert_cu(d->GraphGetNodes(d, graph, &node, &count));
+  assert_cu(d->GraphInstantiate(d, &exec, graph, 0));
+  assert_cu(d->ModuleLoadData(d, &module, spin_ptx));
+  assert_cu(d->ModuleGetFunction(d, &function, module, "weir_spin"));
+  assert_cu(d->MemPoolCreate(d, &pool, &props));
+  assert_cu(d->MemCreate(d, &memory, G, &prop, 0));
   handles[CONTEXT] = (uintptr_t)contexts[1];
   handles[STREAM] = (uintptr_t)s;
   handles[EVENT] = (uintptr_t)soft_event();
@@ -212,21 +212,21 @@ static void make(uintptr_t handles[KINDS]) {
 }
 
 static void destroy(const uintptr_t handles[KINDS]) {
-  OK(d->DevicePrimaryCtxRelease(d, 1));
-  OK(d->DevicePrimaryCtxRetain(d, &contexts[1], 1));
-  OK(d->StreamDestroy(d, (weir_cu_stream)handles[STREAM]));
-  OK(d->EventDestroy(d, (weir_cu_event)handles[EVENT]));
-  OK(d->GraphDestroy(d, (weir_cu_graph)handles[GRAPH]));
-  OK(d->GraphExecDestroy(d, (weir_cu_graph_exec)handles[EXEC]));
-  OK(d->ModuleUnload(d, (weir_cu_module)handles[MODULE]));
-  OK(d->MemPoolDestroy(d, (weir_cu_mempool)handles[POOL]));
-  OK(d->MemRelease(d, (weir_cu_mem_handle)handles[MEMORY]));
+  assert_cu(d->DevicePrimaryCtxRelease(d, 1));
+  assert_cu(d->DevicePrimaryCtxRetain(d, &contexts[1], 1));
+  assert_cu(d->StreamDestroy(d, (weir_cu_stream)handles[STREAM]));
+  assert_cu(d->EventDestroy(d, (weir_cu_event)handles[EVENT]));
+  assert_cu(d->GraphDestroy(d, (weir_cu_graph)handles[GRAPH]));
+  assert_cu(d->GraphExecDestroy(d, (weir_cu_graph_exec)handles[EXEC]));
+  assert_cu(d->ModuleUnload(d, (weir_cu_module)handles[MODULE]));
+  assert_cu(d->MemPoolDestroy(d, (weir_cu_mempool)handles[POOL]));
+  assert_cu(d->MemRelease(d, (weir_cu_mem_handle)handles[MEMORY]));
 }
 
 static void open_with_all(void) {
   soft_open(WEIR_SOFT_STEPPED, 2, 64 * MIB);
   p = soft_alloc(100);
-  OK(d->MemAddressReserve(d, &va, G, 0, 0, 0));
+  assert_cu(d->MemAddressReserve(d, &va, G, 0, 0, 0));
   make(dead);
   destroy(dead);
   make(live);
@@ -234,8 +234,8 @@ static void open_with_all(void) {
 
 static void close_with_all(void) {
   destroy(live);
-  OK(d->MemAddressFree(d, va, G));
-  OK(d->MemFree(d, p));
+  assert_cu(d->MemAddressFree(d, va, G));
+  assert_cu(d->MemFree(d, p));
   soft_close();
 }
 
@@ -289,7 +289,7 @@ static void test_any_number(void **state) {
   weir_soft_census before = soft_census();
   soft_seed(7);
   for (int i = 0; i < USERS; i++) {
-    if (users[i].kind != STREAM && users[i].use != set_current) /* 0 has a meaning there */
+    if (users[i].kind != STREAM && users[i].use != set_current) /* 0 is valid there */
       expect_refusal(&users[i], 0);
     if (users[i].kind != STREAM)
       for (uintptr_t h = 1; h <= 2; h++)
@@ -298,7 +298,7 @@ static void test_any_number(void **state) {
       if (!is_live(numbers[k]))
         expect_refusal(&users[i], numbers[k]);
     for (int k = 0; k < 200; k++) {
-      /* Anything, a good one with a bit turned round, and what could be one. */
+      /* Random numbers, valid handles with a flipped bit, and plausible handles. */
       uintptr_t h = soft_random(UINT64_MAX);
       if (k % 3 == 1)
         h = live[soft_random(KINDS)] ^ (uintptr_t)1 << soft_random(64);
@@ -314,7 +314,7 @@ static void test_any_number(void **state) {
   close_with_all();
 }
 
-/* A place that is used again does not make its old handles good. */
+/* Reusing a slot does not make its old handles valid. */
 static void test_old_handles_stay_bad(void **state) {
   (void)state;
   enum { COUNT = 300 };
@@ -324,19 +324,19 @@ static void test_old_handles_stay_bad(void **state) {
     old[i] = soft_event();
     for (int k = 0; k < i; k++)
       assert_ptr_not_equal(old[i], old[k]);
-    OK(d->EventQuery(d, old[i]));
-    OK(d->EventDestroy(d, old[i]));
+    assert_cu(d->EventQuery(d, old[i]));
+    assert_cu(d->EventDestroy(d, old[i]));
   }
   weir_cu_event e = soft_event();
   for (int i = 0; i < COUNT; i++)
-    EXPECT(INVALID_HANDLE, d->EventQuery(d, old[i]));
-  OK(d->EventDestroy(d, e));
-  /* Many at once: more than there was room for. */
+    assert_cu_error(INVALID_HANDLE, d->EventQuery(d, old[i]));
+  assert_cu(d->EventDestroy(d, e));
+  /* Many at once, so that the table grows. */
   for (int i = 0; i < COUNT; i++)
     old[i] = soft_event();
   assert_int_equal(soft_census().events, COUNT);
   for (int i = 0; i < COUNT; i++)
-    OK(d->EventDestroy(d, old[i]));
+    assert_cu(d->EventDestroy(d, old[i]));
   soft_close();
 }
 

@@ -1,5 +1,6 @@
 /*
- * Memory and events between processes. The program runs itself again as the other process; the two talk over a socket.
+ * Memory and events shared between processes. The program runs itself as the other process, and both talk over a
+ * socket.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -18,7 +19,7 @@ enum { MIB = 1 << 20, G = 2 * MIB, SHARED = WEIR_CU_EVENT_INTERPROCESS | WEIR_CU
 
 static volatile unsigned char *at(weir_cu_deviceptr pointer) { return (volatile unsigned char *)(uintptr_t)pointer; }
 
-/* ---- Talking ---- */
+/* ---- The socket ---- */
 
 struct message {
   weir_cu_ipc_mem_handle memory[3];
@@ -28,7 +29,7 @@ struct message {
 
 static int line; /* to the other process */
 
-/* With a file, where `fd` is not -1. */
+/* With a file descriptor, unless `fd` is -1. */
 static void say_with(const struct message *message, int fd) {
   struct iovec part = {(void *)(uintptr_t)message, sizeof *message};
   union {
@@ -117,7 +118,7 @@ static int teardown(void **state) {
 
 static bool stepped;
 
-/* Work that is not done until it is let: in stepped time anything, else behind a gate. */
+/* Work that waits for permission: any work in stepped time, else work behind a gate. */
 static struct gate *hold(weir_cu_stream stream) { return stepped ? NULL : gate_close(stream); }
 
 static void let(struct gate *gate) {
@@ -133,42 +134,43 @@ static void child_memory(void) {
   struct message m = hear();
   weir_cu_deviceptr p, again, own = soft_alloc(100);
   size_t before, after, total;
-  OK(d->MemGetInfo(d, &before, &total));
-  EXPECT(INVALID_VALUE, d->IpcOpenMemHandle(d, &p, m.memory[0], 0)); /* the flag has to be there */
-  OK(d->IpcOpenMemHandle(d, &p, m.memory[0], WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
-  OK(d->IpcOpenMemHandle(d, &again, m.memory[0], WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  assert_cu(d->MemGetInfo(d, &before, &total));
+  assert_cu_error(INVALID_VALUE, d->IpcOpenMemHandle(d, &p, m.memory[0], 0)); /* the flag is required */
+  assert_cu(d->IpcOpenMemHandle(d, &p, m.memory[0], WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  assert_cu(d->IpcOpenMemHandle(d, &again, m.memory[0], WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   assert_int_equal(p, again);
   assert_int_equal(soft_census().ipc_mappings, 1);
-  OK(d->MemGetInfo(d, &after, &total));
-  assert_int_equal(after, before); /* the first process pays for it */
+  assert_cu(d->MemGetInfo(d, &after, &total));
+  assert_int_equal(after, before); /* it counts in the first process */
   assert_int_equal(*at(p + 5 * MIB), 7);
   size_t bytes;
   weir_cu_deviceptr base;
-  OK(d->MemGetAddressRange(d, &base, &bytes, p + 100));
+  assert_cu(d->MemGetAddressRange(d, &base, &bytes, p + 100));
   assert_int_equal(base, p);
   assert_int_equal(bytes, 5 * MIB + 100);
 
-  OK(d->MemcpyAsync(d, own, p, 100, NULL));
-  OK(d->MemsetD8Async(d, p, 9, 1000, NULL));
-  EXPECT(INVALID_VALUE, d->MemsetD8Async(d, p, 9, 5 * MIB + 101, NULL)); /* its size is known here too */
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->MemcpyAsync(d, own, p, 100, NULL));
+  assert_cu(d->MemsetD8Async(d, p, 9, 1000, NULL));
+  assert_cu_error(INVALID_VALUE,
+                  d->MemsetD8Async(d, p, 9, 5 * MIB + 101, NULL)); /* its size is known in this process too */
+  assert_cu(d->CtxSynchronize(d));
   assert_int_equal(*at(own + 99), 7);
-  EXPECT(INVALID_VALUE, d->MemFree(d, p));
-  EXPECT(INVALID_VALUE, d->MemFreeAsync(d, p, NULL));
-  EXPECT(INVALID_VALUE, d->IpcGetMemHandle(d, &m.memory[0], p));
-  EXPECT(INVALID_VALUE, d->IpcCloseMemHandle(d, p + 4096));
-  OK(d->IpcCloseMemHandle(d, p));
+  assert_cu_error(INVALID_VALUE, d->MemFree(d, p));
+  assert_cu_error(INVALID_VALUE, d->MemFreeAsync(d, p, NULL));
+  assert_cu_error(INVALID_VALUE, d->IpcGetMemHandle(d, &m.memory[0], p));
+  assert_cu_error(INVALID_VALUE, d->IpcCloseMemHandle(d, p + 4096));
+  assert_cu(d->IpcCloseMemHandle(d, p));
   say_go();
   hear_go();
   assert_int_equal(*at(p + 99), 11); /* still open once */
 
-  /* The last close waits for work that uses it. */
-  OK(d->MemsetD8Async(d, p, 12, 100, NULL));
-  OK(d->IpcCloseMemHandle(d, p));
-  EXPECT(INVALID_VALUE, d->IpcCloseMemHandle(d, p));
+  /* The last close waits for work that uses the memory. */
+  assert_cu(d->MemsetD8Async(d, p, 12, 100, NULL));
+  assert_cu(d->IpcCloseMemHandle(d, p));
+  assert_cu_error(INVALID_VALUE, d->IpcCloseMemHandle(d, p));
   assert_int_equal(soft_census().ipc_mappings, 0);
   say_go();
-  OK(d->MemFree(d, own));
+  assert_cu(d->MemFree(d, own));
 }
 
 static void test_memory_both_ways(void **state) {
@@ -178,15 +180,16 @@ static void test_memory_both_ways(void **state) {
     start_other("memory", clock);
     soft_open(clock, 1, 64 * MIB);
     weir_cu_deviceptr before = soft_alloc(100), p = soft_alloc(5 * MIB + 100), pinned;
-    OK(d->MemsetD8Async(d, p, 7, 5 * MIB + 100, NULL));
-    OK(d->CtxSynchronize(d));
-    OK(d->IpcGetMemHandle(d, &m.memory[0], p));
-    EXPECT(INVALID_VALUE, d->IpcGetMemHandle(d, &m.memory[1], p + 8));
-    OK(d->MemHostAlloc(d, (void **)&pinned, 100, 0));
-    EXPECT(INVALID_VALUE, d->IpcGetMemHandle(d, &m.memory[1], pinned));
-    EXPECT(INVALID_VALUE, d->IpcGetMemHandle(d, NULL, p));
-    EXPECT(INVALID_CONTEXT,
-           d->IpcOpenMemHandle(d, &before, m.memory[0], WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)); /* our own */
+    assert_cu(d->MemsetD8Async(d, p, 7, 5 * MIB + 100, NULL));
+    assert_cu(d->CtxSynchronize(d));
+    assert_cu(d->IpcGetMemHandle(d, &m.memory[0], p));
+    assert_cu_error(INVALID_VALUE, d->IpcGetMemHandle(d, &m.memory[1], p + 8));
+    assert_cu(d->MemHostAlloc(d, (void **)&pinned, 100, 0));
+    assert_cu_error(INVALID_VALUE, d->IpcGetMemHandle(d, &m.memory[1], pinned));
+    assert_cu_error(INVALID_VALUE, d->IpcGetMemHandle(d, NULL, p));
+    assert_cu_error(INVALID_CONTEXT,
+                    d->IpcOpenMemHandle(d, &before, m.memory[0],
+                                        WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)); /* a handle of this process */
     say(&m);
     hear_go();
     assert_int_equal(*at(p + 999), 9);
@@ -196,9 +199,9 @@ static void test_memory_both_ways(void **state) {
     hear_go();
     assert_int_equal(*at(p + 99), 12);
     end_other();
-    OK(d->MemFree(d, p));
-    OK(d->MemFree(d, before));
-    OK(d->MemFreeHost(d, (void *)(uintptr_t)pinned));
+    assert_cu(d->MemFree(d, p));
+    assert_cu(d->MemFree(d, before));
+    assert_cu(d->MemFreeHost(d, (void *)(uintptr_t)pinned));
     soft_close();
   }
 }
@@ -208,52 +211,53 @@ static void child_stale(void) {
   weir_cu_deviceptr p;
   weir_cu_event e;
   const unsigned flag = WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS;
-  /* 0 and 2 were freed, 1 lies between them. */
-  EXPECT(INVALID_VALUE, d->IpcOpenMemHandle(d, &p, m.memory[0], flag));
-  EXPECT(INVALID_VALUE, d->IpcOpenMemHandle(d, &p, m.memory[2], flag));
-  OK(d->IpcOpenMemHandle(d, &p, m.memory[1], flag));
+  /* 0 and 2 were freed; 1 lies between them. */
+  assert_cu_error(INVALID_VALUE, d->IpcOpenMemHandle(d, &p, m.memory[0], flag));
+  assert_cu_error(INVALID_VALUE, d->IpcOpenMemHandle(d, &p, m.memory[2], flag));
+  assert_cu(d->IpcOpenMemHandle(d, &p, m.memory[1], flag));
   assert_int_equal(*at(p), 5);
-  OK(d->IpcCloseMemHandle(d, p));
-  OK(d->IpcOpenEventHandle(d, &e, m.event));
-  OK(d->EventDestroy(d, e));
+  assert_cu(d->IpcCloseMemHandle(d, p));
+  assert_cu(d->IpcOpenEventHandle(d, &e, m.event));
+  assert_cu(d->EventDestroy(d, e));
 
-  /* One is not the other, and nothing is either. */
+  /* Handles of the other kind, and zeros. */
   weir_cu_ipc_event_handle as_event;
   weir_cu_ipc_mem_handle as_memory;
   memcpy(&as_event, &m.memory[1], sizeof as_event);
   memcpy(&as_memory, &m.event, sizeof as_memory);
-  EXPECT(MAP_FAILED, d->IpcOpenEventHandle(d, &e, as_event));
-  EXPECT(INVALID_VALUE, d->IpcOpenMemHandle(d, &p, as_memory, flag));
+  assert_cu_error(MAP_FAILED, d->IpcOpenEventHandle(d, &e, as_event));
+  assert_cu_error(INVALID_VALUE, d->IpcOpenMemHandle(d, &p, as_memory, flag));
   for (int fill = 0; fill < 256; fill += 85) {
     memset(&as_event, fill, sizeof as_event);
     memset(&as_memory, fill, sizeof as_memory);
-    EXPECT(MAP_FAILED, d->IpcOpenEventHandle(d, &e, as_event));
-    EXPECT(INVALID_VALUE, d->IpcOpenMemHandle(d, &p, as_memory, flag));
+    assert_cu_error(MAP_FAILED, d->IpcOpenEventHandle(d, &e, as_event));
+    assert_cu_error(INVALID_VALUE, d->IpcOpenMemHandle(d, &p, as_memory, flag));
   }
-  /* Any bit of a good one turned round: it may still be good, but it is not to break anything. */
+  /* A valid handle with one flipped bit: it may still be valid, but must not break anything. */
   for (unsigned bit = 0; bit < 8 * sizeof as_memory; bit++) {
     as_memory = m.memory[1];
     as_memory.reserved[bit / 8] ^= (char)(1 << bit % 8);
     weir_cu_result r = d->IpcOpenMemHandle(d, &p, as_memory, flag);
     if (r == WEIR_CU_SUCCESS)
-      OK(d->IpcCloseMemHandle(d, p));
-    else if (r != WEIR_CU_OUT_OF_MEMORY && r != WEIR_CU_INVALID_CONTEXT) /* very large, or with our own number in it */
-      EXPECT(INVALID_VALUE, r);
+      assert_cu(d->IpcCloseMemHandle(d, p));
+    else if (r != WEIR_CU_OUT_OF_MEMORY &&
+             r != WEIR_CU_INVALID_CONTEXT) /* very large, or with the id of this process */
+      assert_cu_error(INVALID_VALUE, r);
     as_event = m.event;
     as_event.reserved[bit / 8] ^= (char)(1 << bit % 8);
     r = d->IpcOpenEventHandle(d, &e, as_event);
     if (r == WEIR_CU_SUCCESS)
-      OK(d->EventDestroy(d, e));
+      assert_cu(d->EventDestroy(d, e));
     else if (r != WEIR_CU_INVALID_CONTEXT)
-      EXPECT(MAP_FAILED, r);
+      assert_cu_error(MAP_FAILED, r);
   }
   say_go();
   hear_go();
-  EXPECT(MAP_FAILED, d->IpcOpenEventHandle(d, &e, m.event)); /* destroyed by now */
-  EXPECT(INVALID_VALUE, d->IpcOpenMemHandle(d, &p, m.memory[1], flag));
+  assert_cu_error(MAP_FAILED, d->IpcOpenEventHandle(d, &e, m.event)); /* destroyed by now */
+  assert_cu_error(INVALID_VALUE, d->IpcOpenMemHandle(d, &p, m.memory[1], flag));
 }
 
-static void test_handles_that_are_not_good(void **state) {
+static void test_invalid_handles(void **state) {
   (void)state;
   struct message m = {.number = 0};
   start_other("stale", WEIR_SOFT_STEPPED);
@@ -263,19 +267,19 @@ static void test_handles_that_are_not_good(void **state) {
   for (int i = 0; i < 3; i++)
     p[i] = soft_alloc(100);
   for (int i = 0; i < 3; i++)
-    OK(d->IpcGetMemHandle(d, &m.memory[i], p[i]));
+    assert_cu(d->IpcGetMemHandle(d, &m.memory[i], p[i]));
   *at(p[1]) = 5;
-  OK(d->MemFree(d, p[0]));
-  OK(d->MemFree(d, p[2]));
-  OK(d->EventCreate(d, &e, SHARED));
-  OK(d->IpcGetEventHandle(d, &m.event, e));
-  EXPECT(INVALID_VALUE, d->IpcGetEventHandle(d, NULL, e));
-  EXPECT(INVALID_HANDLE, d->IpcGetEventHandle(d, &m.event, plain));
-  EXPECT(INVALID_CONTEXT, d->IpcOpenEventHandle(d, &opened, m.event)); /* our own */
+  assert_cu(d->MemFree(d, p[0]));
+  assert_cu(d->MemFree(d, p[2]));
+  assert_cu(d->EventCreate(d, &e, SHARED));
+  assert_cu(d->IpcGetEventHandle(d, &m.event, e));
+  assert_cu_error(INVALID_VALUE, d->IpcGetEventHandle(d, NULL, e));
+  assert_cu_error(INVALID_HANDLE, d->IpcGetEventHandle(d, &m.event, plain));
+  assert_cu_error(INVALID_CONTEXT, d->IpcOpenEventHandle(d, &opened, m.event)); /* a handle of this process */
   say(&m);
   hear_go();
-  OK(d->MemFree(d, p[1]));
-  OK(d->EventDestroy(d, e));
+  assert_cu(d->MemFree(d, p[1]));
+  assert_cu(d->EventDestroy(d, e));
   say_go();
   end_other();
   soft_close();
@@ -288,39 +292,39 @@ static void child_waits(void) {
   weir_cu_deviceptr p, own = soft_alloc(100);
   weir_cu_event e, copied = soft_event();
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
-  OK(d->IpcOpenMemHandle(d, &p, m.memory[0], WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
-  OK(d->IpcOpenEventHandle(d, &e, m.event));
-  EXPECT(INVALID_HANDLE, d->IpcGetEventHandle(d, &m.event, e)); /* not ours to give away */
+  assert_cu(d->IpcOpenMemHandle(d, &p, m.memory[0], WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  assert_cu(d->IpcOpenEventHandle(d, &e, m.event));
+  assert_cu_error(INVALID_HANDLE, d->IpcGetEventHandle(d, &m.event, e)); /* imported, so it cannot be exported */
 
-  /* In a stream. */
-  EXPECT(NOT_READY, d->EventQuery(d, e));
-  OK(d->StreamWaitEvent(d, s, e, 0));
-  OK(d->MemcpyAsync(d, own, p, 100, s));
-  OK(d->EventRecord(d, copied, s));
+  /* On a stream. */
+  assert_cu_error(NOT_READY, d->EventQuery(d, e));
+  assert_cu(d->StreamWaitEvent(d, s, e, 0));
+  assert_cu(d->MemcpyAsync(d, own, p, 100, s));
+  assert_cu(d->EventRecord(d, copied, s));
   assert_int_equal(soft_pending(s), 3);
   if (stepped) {
     assert_int_equal(soft_step(s, 10), 0);
     assert_int_equal(soft_step_all(), 0);
     assert_int_equal(*at(own), 0);
   }
-  EXPECT(NOT_READY, d->StreamQuery(d, s));
+  assert_cu_error(NOT_READY, d->StreamQuery(d, s));
   say_go();
-  OK(d->EventSynchronize(d, copied)); /* runs as soon as the other process lets it */
+  assert_cu(d->EventSynchronize(d, copied)); /* runs when the other process permits it */
   assert_int_equal(*at(own + 99), 5);
-  OK(d->EventQuery(d, e));
+  assert_cu(d->EventQuery(d, e));
 
-  /* By the host, and what is recorded later counts. */
+  /* On the host, and later records count. */
   say_go();
   hear_go();
-  EXPECT(NOT_READY, d->EventQuery(d, e));
+  assert_cu_error(NOT_READY, d->EventQuery(d, e));
   say_go();
-  OK(d->EventSynchronize(d, e));
+  assert_cu(d->EventSynchronize(d, e));
   assert_int_equal(*at(p + 99), 6);
-  OK(d->StreamWaitEvent(d, s, e, 0)); /* done: nothing to wait for */
+  assert_cu(d->StreamWaitEvent(d, s, e, 0)); /* complete, so nothing to wait for */
   assert_int_equal(soft_pending(s), 0);
-  OK(d->EventDestroy(d, e));
-  OK(d->IpcCloseMemHandle(d, p));
-  OK(d->MemFree(d, own));
+  assert_cu(d->EventDestroy(d, e));
+  assert_cu(d->IpcCloseMemHandle(d, p));
+  assert_cu(d->MemFree(d, own));
   say_go();
 }
 
@@ -334,57 +338,57 @@ static void test_waiting_for_the_other_process(void **state) {
     weir_cu_deviceptr p = soft_alloc(100);
     weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
     weir_cu_event e;
-    OK(d->EventCreate(d, &e, SHARED));
-    OK(d->IpcGetMemHandle(d, &m.memory[0], p));
-    OK(d->IpcGetEventHandle(d, &m.event, e));
+    assert_cu(d->EventCreate(d, &e, SHARED));
+    assert_cu(d->IpcGetMemHandle(d, &m.memory[0], p));
+    assert_cu(d->IpcGetEventHandle(d, &m.event, e));
     struct gate *gate = hold(s);
-    OK(d->MemsetD8Async(d, p, 5, 100, s));
-    OK(d->EventRecord(d, e, s));
+    assert_cu(d->MemsetD8Async(d, p, 5, 100, s));
+    assert_cu(d->EventRecord(d, e, s));
     say(&m);
     hear_go();
     let(gate);
     hear_go();
 
     gate = hold(s);
-    OK(d->MemsetD8Async(d, p, 6, 100, s));
-    OK(d->EventRecord(d, e, s));
-    EXPECT(NOT_READY, d->EventQuery(d, e));
+    assert_cu(d->MemsetD8Async(d, p, 6, 100, s));
+    assert_cu(d->EventRecord(d, e, s));
+    assert_cu_error(NOT_READY, d->EventQuery(d, e));
     say_go();
     hear_go();
     let(gate);
     hear_go();
     end_other();
-    OK(d->EventQuery(d, e));
-    OK(d->EventDestroy(d, e));
-    OK(d->MemFree(d, p));
+    assert_cu(d->EventQuery(d, e));
+    assert_cu(d->EventDestroy(d, e));
+    assert_cu(d->MemFree(d, p));
     soft_close();
   }
 }
 
-/* The process that opened the event records it; the one that made it waits. */
+/* The importing process records the event; the exporting process waits. */
 static void child_records(void) {
   struct message m = hear();
   weir_cu_deviceptr p;
   weir_cu_event e;
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
-  OK(d->IpcOpenMemHandle(d, &p, m.memory[0], WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
-  OK(d->IpcOpenEventHandle(d, &e, m.event));
-  OK(d->EventQuery(d, e)); /* nobody has recorded it */
+  assert_cu(d->IpcOpenMemHandle(d, &p, m.memory[0], WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+  assert_cu(d->IpcOpenEventHandle(d, &e, m.event));
+  assert_cu(d->EventQuery(d, e)); /* it was never recorded */
   struct gate *gate = hold(s);
-  OK(d->MemsetD8Async(d, p, 5, 100, s));
-  OK(d->EventRecord(d, e, s));
-  EXPECT(NOT_READY, d->EventQuery(d, e));
+  assert_cu(d->MemsetD8Async(d, p, 5, 100, s));
+  assert_cu(d->EventRecord(d, e, s));
+  assert_cu_error(NOT_READY, d->EventQuery(d, e));
   say_go();
   hear_go();
   let(gate);
-  OK(d->EventSynchronize(d, e));
+  assert_cu(d->EventSynchronize(d, e));
   say_go();
   hear_go();
-  /* The last record counts, whoever made it. */
-  EXPECT(NOT_READY, d->EventQuery(d, e));
-  OK(d->EventRecord(d, e, s));
-  OK(d->StreamSynchronize(d, s));
-  OK(d->EventQuery(d, e));
+  /* The latest record counts, whichever process made it. */
+  assert_cu_error(NOT_READY, d->EventQuery(d, e));
+  assert_cu(d->EventRecord(d, e, s));
+  assert_cu(d->StreamSynchronize(d, s));
+  assert_cu(d->EventQuery(d, e));
   say_go();
   hear_go();
 }
@@ -399,40 +403,40 @@ static void test_the_other_process_records(void **state) {
     weir_cu_deviceptr p = soft_alloc(100), q = soft_alloc(100);
     weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
     weir_cu_event e;
-    OK(d->EventCreate(d, &e, SHARED));
-    OK(d->IpcGetMemHandle(d, &m.memory[0], p));
-    OK(d->IpcGetEventHandle(d, &m.event, e));
+    assert_cu(d->EventCreate(d, &e, SHARED));
+    assert_cu(d->IpcGetMemHandle(d, &m.memory[0], p));
+    assert_cu(d->IpcGetEventHandle(d, &m.event, e));
     say(&m);
     hear_go();
-    EXPECT(NOT_READY, d->EventQuery(d, e));
-    OK(d->StreamWaitEvent(d, s, e, 0));
-    OK(d->MemcpyAsync(d, q, p, 100, s));
-    EXPECT(NOT_READY, d->StreamQuery(d, s));
+    assert_cu_error(NOT_READY, d->EventQuery(d, e));
+    assert_cu(d->StreamWaitEvent(d, s, e, 0));
+    assert_cu(d->MemcpyAsync(d, q, p, 100, s));
+    assert_cu_error(NOT_READY, d->StreamQuery(d, s));
     say_go();
-    OK(d->EventSynchronize(d, e));
+    assert_cu(d->EventSynchronize(d, e));
     assert_int_equal(*at(p + 99), 5);
-    OK(d->StreamSynchronize(d, s));
+    assert_cu(d->StreamSynchronize(d, s));
     assert_int_equal(*at(q + 99), 5);
     hear_go();
 
     struct gate *gate = hold(s);
-    OK(d->MemsetD8Async(d, p, 8, 100, s));
-    OK(d->EventRecord(d, e, s));
+    assert_cu(d->MemsetD8Async(d, p, 8, 100, s));
+    assert_cu(d->EventRecord(d, e, s));
     say_go();
     hear_go();
-    OK(d->EventQuery(d, e)); /* its record came after ours, and is done */
+    assert_cu(d->EventQuery(d, e)); /* its record is later, and complete */
     let(gate);
-    OK(d->StreamSynchronize(d, s));
+    assert_cu(d->StreamSynchronize(d, s));
     say_go();
     end_other();
-    OK(d->EventDestroy(d, e));
-    OK(d->MemFree(d, p));
-    OK(d->MemFree(d, q));
+    assert_cu(d->EventDestroy(d, e));
+    assert_cu(d->MemFree(d, p));
+    assert_cu(d->MemFree(d, q));
     soft_close();
   }
 }
 
-/* ---- When the other process is gone ---- */
+/* ---- After the other process exits ---- */
 
 static void child_leaves(void) {
   struct message m = {.number = 0};
@@ -440,16 +444,16 @@ static void child_leaves(void) {
   weir_cu_event e;
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   *at(p) = 5;
-  OK(d->EventCreate(d, &e, SHARED));
-  OK(d->IpcGetMemHandle(d, &m.memory[0], p));
-  OK(d->IpcGetEventHandle(d, &m.event, e));
+  assert_cu(d->EventCreate(d, &e, SHARED));
+  assert_cu(d->IpcGetMemHandle(d, &m.memory[0], p));
+  assert_cu(d->IpcGetEventHandle(d, &m.event, e));
   hold(s);
-  OK(d->MemsetD8Async(d, p, 6, 100, s));
-  OK(d->EventRecord(d, e, s));
+  assert_cu(d->MemsetD8Async(d, p, 6, 100, s));
+  assert_cu(d->EventRecord(d, e, s));
   say(&m);
   if (hear().number)
-    _exit(0);           /* without another word, and the work undone */
-  weir_driver_close(d); /* does the work, and frees the memory */
+    _exit(0);           /* without further notice, and with the work incomplete */
+  weir_driver_close(d); /* completes the work and frees the memory */
   exit(0);
 }
 
@@ -464,29 +468,29 @@ static void test_the_other_process_leaves(void **state) {
       weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
       weir_cu_deviceptr p, q, own = soft_alloc(100);
       weir_cu_event e, f;
-      OK(d->IpcOpenMemHandle(d, &p, m.memory[0], WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
-      OK(d->IpcOpenEventHandle(d, &e, m.event));
-      EXPECT(NOT_READY, d->EventQuery(d, e));
-      OK(d->StreamWaitEvent(d, s, e, 0));
-      OK(d->MemcpyAsync(d, own, p, 100, s));
+      assert_cu(d->IpcOpenMemHandle(d, &p, m.memory[0], WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+      assert_cu(d->IpcOpenEventHandle(d, &e, m.event));
+      assert_cu_error(NOT_READY, d->EventQuery(d, e));
+      assert_cu(d->StreamWaitEvent(d, s, e, 0));
+      assert_cu(d->MemcpyAsync(d, own, p, 100, s));
       m.number = abruptly;
       say(&m);
-      /* Nothing waits for ever for one who is no more, also when its parent has not asked for its end yet. */
-      OK(d->EventSynchronize(d, e));
-      OK(d->EventQuery(d, e));
-      OK(d->StreamSynchronize(d, s));
+      /* No wait for a process that has exited hangs, even if its parent has not reaped it. */
+      assert_cu(d->EventSynchronize(d, e));
+      assert_cu(d->EventQuery(d, e));
+      assert_cu(d->StreamSynchronize(d, s));
       end_other();
-      /* What is open can be touched still. If it was freed before, what was in it is gone. */
+      /* Open memory is still accessible. If it was freed before, its contents are lost. */
       if (abruptly)
         assert_int_equal(*at(own), 5);
       *at(p + 5 * MIB - 1) = 7;
-      OK(d->MemcpyAsync(d, own, p, 100, s));
-      OK(d->StreamSynchronize(d, s));
-      EXPECT(INVALID_VALUE, d->IpcOpenMemHandle(d, &q, m.memory[0], WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
-      EXPECT(MAP_FAILED, d->IpcOpenEventHandle(d, &f, m.event));
-      OK(d->IpcCloseMemHandle(d, p));
-      OK(d->EventDestroy(d, e));
-      OK(d->MemFree(d, own));
+      assert_cu(d->MemcpyAsync(d, own, p, 100, s));
+      assert_cu(d->StreamSynchronize(d, s));
+      assert_cu_error(INVALID_VALUE, d->IpcOpenMemHandle(d, &q, m.memory[0], WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+      assert_cu_error(MAP_FAILED, d->IpcOpenEventHandle(d, &f, m.event));
+      assert_cu(d->IpcCloseMemHandle(d, p));
+      assert_cu(d->EventDestroy(d, e));
+      assert_cu(d->MemFree(d, own));
       soft_close();
     }
 }
@@ -496,15 +500,15 @@ static void test_the_other_process_leaves(void **state) {
 static weir_cu_deviceptr map_handle(weir_cu_mem_handle handle, size_t bytes) {
   weir_cu_deviceptr va;
   weir_cu_mem_access access = {{WEIR_CU_LOCATION_DEVICE, 0}, WEIR_CU_ACCESS_READWRITE};
-  OK(d->MemAddressReserve(d, &va, bytes, 0, 0, 0));
-  OK(d->MemMap(d, va, bytes, 0, handle, 0));
-  OK(d->MemSetAccess(d, va, bytes, &access, 1));
+  assert_cu(d->MemAddressReserve(d, &va, bytes, 0, 0, 0));
+  assert_cu(d->MemMap(d, va, bytes, 0, handle, 0));
+  assert_cu(d->MemSetAccess(d, va, bytes, &access, 1));
   return va;
 }
 
 static void unmap(weir_cu_deviceptr va, size_t bytes) {
-  OK(d->MemUnmap(d, va, bytes));
-  OK(d->MemAddressFree(d, va, bytes));
+  assert_cu(d->MemUnmap(d, va, bytes));
+  assert_cu(d->MemAddressFree(d, va, bytes));
 }
 
 static void *as_pointer(int fd) { return (void *)(intptr_t)fd; }
@@ -515,27 +519,27 @@ static void child_files(void) {
   hear_with(&of_device_1);
   weir_cu_mem_handle handle, second;
   size_t before, after, total;
-  OK(d->MemGetInfo(d, &before, &total));
-  OK(d->MemImportFromShareableHandle(d, &handle, as_pointer(fd), WEIR_CU_HANDLE_POSIX_FD));
-  EXPECT(INVALID_DEVICE, /* there is one device here */
-         d->MemImportFromShareableHandle(d, &second, as_pointer(of_device_1), WEIR_CU_HANDLE_POSIX_FD));
+  assert_cu(d->MemGetInfo(d, &before, &total));
+  assert_cu(d->MemImportFromShareableHandle(d, &handle, as_pointer(fd), WEIR_CU_HANDLE_POSIX_FD));
+  assert_cu_error(INVALID_DEVICE, /* this process has one device */
+                  d->MemImportFromShareableHandle(d, &second, as_pointer(of_device_1), WEIR_CU_HANDLE_POSIX_FD));
   close(of_device_1);
   weir_cu_deviceptr va = map_handle(handle, 2 * G);
   assert_int_equal(*at(va + G), 3);
-  OK(d->MemsetD8Async(d, va + G, 4, 100, NULL));
-  OK(d->CtxSynchronize(d));
-  /* The same file again is the same memory. */
-  OK(d->MemImportFromShareableHandle(d, &second, as_pointer(fd), WEIR_CU_HANDLE_POSIX_FD));
+  assert_cu(d->MemsetD8Async(d, va + G, 4, 100, NULL));
+  assert_cu(d->CtxSynchronize(d));
+  /* The same file is the same memory. */
+  assert_cu(d->MemImportFromShareableHandle(d, &second, as_pointer(fd), WEIR_CU_HANDLE_POSIX_FD));
   close(fd);
   weir_cu_deviceptr va2 = map_handle(second, 2 * G);
   assert_int_equal(*at(va2 + G), 4);
-  OK(d->MemRelease(d, handle));
-  OK(d->MemRelease(d, second));
-  OK(d->MemGetInfo(d, &after, &total));
-  assert_int_equal(after, before); /* the other process pays */
+  assert_cu(d->MemRelease(d, handle));
+  assert_cu(d->MemRelease(d, second));
+  assert_cu(d->MemGetInfo(d, &after, &total));
+  assert_int_equal(after, before); /* it counts in the other process */
   unmap(va2, 2 * G);
   say_go();
-  hear_go(); /* the other process has let go of it */
+  hear_go(); /* the other process has released it */
   assert_int_equal(*at(va + G), 9);
   *at(va) = 1;
   unmap(va, 2 * G);
@@ -553,18 +557,18 @@ static void test_files_over_a_socket(void **state) {
     weir_cu_mem_handle handle, of_device_1, second;
     int fd, fd_1;
     size_t left, total;
-    OK(d->MemCreate(d, &handle, 2 * G, &prop, 0));
-    OK(d->MemExportToShareableHandle(d, &fd, handle, WEIR_CU_HANDLE_POSIX_FD, 0));
+    assert_cu(d->MemCreate(d, &handle, 2 * G, &prop, 0));
+    assert_cu(d->MemExportToShareableHandle(d, &fd, handle, WEIR_CU_HANDLE_POSIX_FD, 0));
     prop.location.id = 1;
-    OK(d->MemCreate(d, &of_device_1, G, &prop, 0));
-    OK(d->MemExportToShareableHandle(d, &fd_1, of_device_1, WEIR_CU_HANDLE_POSIX_FD, 0));
+    assert_cu(d->MemCreate(d, &of_device_1, G, &prop, 0));
+    assert_cu(d->MemExportToShareableHandle(d, &fd_1, of_device_1, WEIR_CU_HANDLE_POSIX_FD, 0));
     weir_cu_deviceptr va = map_handle(handle, 2 * G);
     *at(va + G) = 3;
 
-    /* What comes back home is the same memory, and is paid for once. */
-    OK(d->MemImportFromShareableHandle(d, &second, as_pointer(fd), WEIR_CU_HANDLE_POSIX_FD));
+    /* Importing memory of this process gives the same memory, which counts once. */
+    assert_cu(d->MemImportFromShareableHandle(d, &second, as_pointer(fd), WEIR_CU_HANDLE_POSIX_FD));
     assert_int_not_equal(second, handle);
-    OK(d->MemGetInfo(d, &left, &total));
+    assert_cu(d->MemGetInfo(d, &left, &total));
     assert_int_equal(left, total - 2 * G);
     assert_int_equal(soft_census().handles, 3);
 
@@ -576,10 +580,10 @@ static void test_files_over_a_socket(void **state) {
     assert_int_equal(*at(va + G), 4);
     *at(va + G) = 9;
     unmap(va, 2 * G);
-    OK(d->MemRelease(d, handle));
-    OK(d->MemRelease(d, second));
-    OK(d->MemRelease(d, of_device_1));
-    OK(d->MemGetInfo(d, &left, &total));
+    assert_cu(d->MemRelease(d, handle));
+    assert_cu(d->MemRelease(d, second));
+    assert_cu(d->MemRelease(d, of_device_1));
+    assert_cu(d->MemGetInfo(d, &left, &total));
     assert_int_equal(left, total);
     say_go();
     hear_go();
@@ -588,34 +592,35 @@ static void test_files_over_a_socket(void **state) {
   }
 }
 
-static void test_files_that_are_not_good(void **state) {
+static void test_invalid_files(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_mem_prop prop = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, 0}};
   weir_cu_mem_handle private, shareable, none = 77;
-  OK(d->MemCreate(d, &private, G, &prop, 0));
+  assert_cu(d->MemCreate(d, &private, G, &prop, 0));
   prop.handle_types = WEIR_CU_HANDLE_POSIX_FD;
-  OK(d->MemCreate(d, &shareable, G, &prop, 0));
+  assert_cu(d->MemCreate(d, &shareable, G, &prop, 0));
   int fd = 77, pipe_fds[2], file = memfd_create("something", MFD_CLOEXEC);
-  EXPECT(INVALID_VALUE, d->MemExportToShareableHandle(d, &fd, private, WEIR_CU_HANDLE_POSIX_FD, 0));
-  EXPECT(INVALID_VALUE, d->MemExportToShareableHandle(d, &fd, shareable, WEIR_CU_HANDLE_FABRIC, 0));
-  EXPECT(INVALID_VALUE, d->MemExportToShareableHandle(d, &fd, shareable, WEIR_CU_HANDLE_POSIX_FD, 1));
-  EXPECT(INVALID_VALUE, d->MemExportToShareableHandle(d, NULL, shareable, WEIR_CU_HANDLE_POSIX_FD, 0));
+  assert_cu_error(INVALID_VALUE, d->MemExportToShareableHandle(d, &fd, private, WEIR_CU_HANDLE_POSIX_FD, 0));
+  assert_cu_error(INVALID_VALUE, d->MemExportToShareableHandle(d, &fd, shareable, WEIR_CU_HANDLE_FABRIC, 0));
+  assert_cu_error(INVALID_VALUE, d->MemExportToShareableHandle(d, &fd, shareable, WEIR_CU_HANDLE_POSIX_FD, 1));
+  assert_cu_error(INVALID_VALUE, d->MemExportToShareableHandle(d, NULL, shareable, WEIR_CU_HANDLE_POSIX_FD, 0));
   assert_int_equal(fd, 77);
   assert_int_equal(pipe(pipe_fds), 0);
   const int fds[] = {-1, 0, 9999, pipe_fds[0], file};
   for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
-    EXPECT(INVALID_VALUE, d->MemImportFromShareableHandle(d, &none, as_pointer(fds[i]), WEIR_CU_HANDLE_POSIX_FD));
-  OK(d->MemExportToShareableHandle(d, &fd, shareable, WEIR_CU_HANDLE_POSIX_FD, 0));
-  EXPECT(INVALID_VALUE, d->MemImportFromShareableHandle(d, &none, as_pointer(fd), WEIR_CU_HANDLE_FABRIC));
-  EXPECT(INVALID_VALUE, d->MemImportFromShareableHandle(d, NULL, as_pointer(fd), WEIR_CU_HANDLE_POSIX_FD));
+    assert_cu_error(INVALID_VALUE,
+                    d->MemImportFromShareableHandle(d, &none, as_pointer(fds[i]), WEIR_CU_HANDLE_POSIX_FD));
+  assert_cu(d->MemExportToShareableHandle(d, &fd, shareable, WEIR_CU_HANDLE_POSIX_FD, 0));
+  assert_cu_error(INVALID_VALUE, d->MemImportFromShareableHandle(d, &none, as_pointer(fd), WEIR_CU_HANDLE_FABRIC));
+  assert_cu_error(INVALID_VALUE, d->MemImportFromShareableHandle(d, NULL, as_pointer(fd), WEIR_CU_HANDLE_POSIX_FD));
   assert_int_equal(none, 77);
-  /* A file keeps the memory, not the charge. */
-  OK(d->MemRelease(d, shareable));
+  /* A file keeps the memory, which no longer counts as used. */
+  assert_cu(d->MemRelease(d, shareable));
   assert_int_equal(soft_census().device_bytes, G);
-  OK(d->MemImportFromShareableHandle(d, &shareable, as_pointer(fd), WEIR_CU_HANDLE_POSIX_FD));
-  OK(d->MemRelease(d, shareable));
-  OK(d->MemRelease(d, private));
+  assert_cu(d->MemImportFromShareableHandle(d, &shareable, as_pointer(fd), WEIR_CU_HANDLE_POSIX_FD));
+  assert_cu(d->MemRelease(d, shareable));
+  assert_cu(d->MemRelease(d, private));
   close(fd);
   close(file);
   close(pipe_fds[0]);
@@ -647,12 +652,12 @@ int main(int argc, char **argv) {
   }
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_memory_both_ways, teardown),
-      cmocka_unit_test_teardown(test_handles_that_are_not_good, teardown),
+      cmocka_unit_test_teardown(test_invalid_handles, teardown),
       cmocka_unit_test_teardown(test_waiting_for_the_other_process, teardown),
       cmocka_unit_test_teardown(test_the_other_process_records, teardown),
       cmocka_unit_test_teardown(test_the_other_process_leaves, teardown),
       cmocka_unit_test_teardown(test_files_over_a_socket, teardown),
-      cmocka_unit_test_teardown(test_files_that_are_not_good, teardown),
+      cmocka_unit_test_teardown(test_invalid_files, teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /*
- * Kernels: C functions under the names of PTX entries, their parameters, and what happens when one fails.
+ * Kernels: C functions under the names of PTX entries, their parameters, and failures.
  */
 #include <stdio.h>
 #include <string.h>
@@ -35,14 +35,14 @@ static void open_with_kernels(weir_soft_clock clock, int devices) {
   options.devices = devices;
   options.clock_khz = 1000;
   soft_open_with(&options);
-  assert_int_equal(weir_soft_register_kernel(d, "add", add, 2, add_bytes), WEIR_OK);
-  assert_int_equal(weir_soft_register_kernel(d, "fails", fails, 1, fails_bytes), WEIR_OK);
-  OK(d->ModuleLoadData(d, &module, ptx));
+  assert_ok(weir_soft_register_kernel(d, "add", add, 2, add_bytes));
+  assert_ok(weir_soft_register_kernel(d, "fails", fails, 1, fails_bytes));
+  assert_cu(d->ModuleLoadData(d, &module, ptx));
 }
 
 static weir_cu_function function(const char *name) {
   weir_cu_function f;
-  OK(d->ModuleGetFunction(d, &f, module, name));
+  assert_cu(d->ModuleGetFunction(d, &f, module, name));
   return f;
 }
 
@@ -52,7 +52,7 @@ static weir_cu_result launch(const char *name, weir_cu_stream stream, void **par
 
 static void launch_failure(weir_cu_stream stream, int code) {
   void *params[] = {&code};
-  OK(launch("fails", stream, params));
+  assert_cu(launch("fails", stream, params));
 }
 
 /* ---- Names ---- */
@@ -61,68 +61,66 @@ static void test_entries_are_found_by_name(void **state) {
   (void)state;
   open_with_kernels(WEIR_SOFT_STEPPED, 1);
   weir_cu_function f = NULL, g;
-  OK(d->ModuleGetFunction(d, &f, module, "add"));
-  OK(d->ModuleGetFunction(d, &g, module, "add"));
+  assert_cu(d->ModuleGetFunction(d, &f, module, "add"));
+  assert_cu(d->ModuleGetFunction(d, &g, module, "add"));
   assert_ptr_equal(f, g);
   f = NULL;
-  EXPECT(NOT_FOUND, d->ModuleGetFunction(d, &f, module, "ad"));
-  EXPECT(NOT_FOUND, d->ModuleGetFunction(d, &f, module, "add_mor"));
-  EXPECT(NOT_FOUND, d->ModuleGetFunction(d, &f, module, "add_more2"));
-  EXPECT(NOT_FOUND, d->ModuleGetFunction(d, &f, module, "helper"));
-  EXPECT(NOT_FOUND, d->ModuleGetFunction(d, &f, module, ""));
-  EXPECT(NOT_SUPPORTED, d->ModuleGetFunction(d, &f, module, "nobodys")); /* there, but nobody said what it does */
-  EXPECT(NOT_SUPPORTED, d->ModuleGetFunction(d, &f, module, "add_more"));
-  EXPECT(INVALID_VALUE, d->ModuleGetFunction(d, NULL, module, "add"));
-  EXPECT(INVALID_VALUE, d->ModuleGetFunction(d, &f, module, NULL));
+  assert_cu_error(NOT_FOUND, d->ModuleGetFunction(d, &f, module, "ad"));
+  assert_cu_error(NOT_FOUND, d->ModuleGetFunction(d, &f, module, "add_mor"));
+  assert_cu_error(NOT_FOUND, d->ModuleGetFunction(d, &f, module, "add_more2"));
+  assert_cu_error(NOT_FOUND, d->ModuleGetFunction(d, &f, module, "helper"));
+  assert_cu_error(NOT_FOUND, d->ModuleGetFunction(d, &f, module, ""));
+  assert_cu_error(NOT_SUPPORTED,
+                  d->ModuleGetFunction(d, &f, module, "nobodys")); /* exists, but no function is registered */
+  assert_cu_error(NOT_SUPPORTED, d->ModuleGetFunction(d, &f, module, "add_more"));
+  assert_cu_error(INVALID_VALUE, d->ModuleGetFunction(d, NULL, module, "add"));
+  assert_cu_error(INVALID_VALUE, d->ModuleGetFunction(d, &f, module, NULL));
   assert_null(f);
-  /* A kernel can be made known later than the module. */
-  assert_int_equal(weir_soft_register_kernel(d, "add_more", add, 2, add_bytes), WEIR_OK);
-  OK(d->ModuleGetFunction(d, &f, module, "add_more"));
+  /* A kernel can be registered after the module is loaded. */
+  assert_ok(weir_soft_register_kernel(d, "add_more", add, 2, add_bytes));
+  assert_cu(d->ModuleGetFunction(d, &f, module, "add_more"));
 
-  /* The module keeps its own text. */
+  /* The module has a copy of the text. */
   char text[] = ".version 7.0 .entry add(";
   weir_cu_module other;
-  OK(d->ModuleLoadData(d, &other, text));
+  assert_cu(d->ModuleLoadData(d, &other, text));
   memset(text, 'x', sizeof text - 1);
-  OK(d->ModuleGetFunction(d, &g, other, "add"));
+  assert_cu(d->ModuleGetFunction(d, &g, other, "add"));
   assert_ptr_not_equal(f, g);
-  EXPECT(INVALID_IMAGE, d->ModuleLoadData(d, &other, text));
-  EXPECT(INVALID_IMAGE, d->ModuleLoadData(d, &other, ""));
-  OK(d->ModuleUnload(d, other));
-  EXPECT(INVALID_HANDLE, d->LaunchKernel(d, g, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL)); /* went with it */
-  EXPECT(INVALID_HANDLE, d->ModuleUnload(d, other));
-  OK(d->ModuleUnload(d, module));
+  assert_cu_error(INVALID_IMAGE, d->ModuleLoadData(d, &other, text));
+  assert_cu_error(INVALID_IMAGE, d->ModuleLoadData(d, &other, ""));
+  assert_cu(d->ModuleUnload(d, other));
+  assert_cu_error(INVALID_HANDLE,
+                  d->LaunchKernel(d, g, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL)); /* destroyed with the module */
+  assert_cu_error(INVALID_HANDLE, d->ModuleUnload(d, other));
+  assert_cu(d->ModuleUnload(d, module));
   soft_close();
 }
 
-static void expect_refused(const char *name, weir_soft_kernel kernel, int count, const size_t *bytes,
-                           const char *part) {
-  assert_int_equal(weir_soft_register_kernel(d, name, kernel, count, bytes), WEIR_ERROR_INVALID_ARGUMENT);
-  if (!strstr(weir_last_error(), part))
-    fail_msg("\"%s\" does not say \"%s\"", weir_last_error(), part);
-}
-
-static void test_what_cannot_be_registered(void **state) {
+static void test_invalid_registrations(void **state) {
   (void)state;
   size_t bytes[65];
   for (int i = 0; i < 65; i++)
     bytes[i] = 8;
   open_with_kernels(WEIR_SOFT_STEPPED, 1);
-  expect_refused(NULL, add, 0, NULL, "a name");
-  expect_refused("", add, 0, NULL, "a name");
-  expect_refused("k", NULL, 0, NULL, "a function");
-  expect_refused("k", add, -1, bytes, "0 to 64");
-  expect_refused("k", add, 65, bytes, "0 to 64");
-  expect_refused("k", add, 2, NULL, "parameters");
-  expect_refused("add", add, 2, bytes, "there is a kernel of the name add");
-  expect_refused("weir_spin", add, 1, bytes, "there is a kernel of the name weir_spin");
-  expect_refused("weir_spin", NULL, 1, bytes, "there is a kernel of the name weir_spin");
+  assert_error_says(INVALID_ARGUMENT, "name is NULL", weir_soft_register_kernel(d, NULL, add, 0, NULL));
+  assert_error_says(INVALID_ARGUMENT, "name is empty", weir_soft_register_kernel(d, "", add, 0, NULL));
+  assert_error_says(INVALID_ARGUMENT, "function is NULL", weir_soft_register_kernel(d, "k", NULL, 0, NULL));
+  assert_error_says(INVALID_ARGUMENT, "0 to 64", weir_soft_register_kernel(d, "k", add, -1, bytes));
+  assert_error_says(INVALID_ARGUMENT, "0 to 64", weir_soft_register_kernel(d, "k", add, 65, bytes));
+  assert_error_says(INVALID_ARGUMENT, "param_bytes is NULL", weir_soft_register_kernel(d, "k", add, 2, NULL));
+  assert_error_says(INVALID_ARGUMENT, "a kernel named add exists already",
+                    weir_soft_register_kernel(d, "add", add, 2, bytes));
+  assert_error_says(INVALID_ARGUMENT, "a kernel named weir_spin exists already",
+                    weir_soft_register_kernel(d, "weir_spin", add, 1, bytes));
+  assert_error_says(INVALID_ARGUMENT, "a kernel named weir_spin exists already",
+                    weir_soft_register_kernel(d, "weir_spin", NULL, 1, bytes));
   bytes[0] = SIZE_MAX;
-  expect_refused("k", add, 1, bytes, "bytes in all");
+  assert_error_says(INVALID_ARGUMENT, "larger than 32764 bytes", weir_soft_register_kernel(d, "k", add, 1, bytes));
   bytes[0] = 32764;
-  expect_refused("k", add, 2, bytes, "bytes in all");
-  assert_int_equal(weir_soft_register_kernel(d, "k", add, 1, bytes), WEIR_OK);
-  assert_int_equal(weir_soft_register_kernel(NULL, "k", add, 1, bytes), WEIR_ERROR_INVALID_ARGUMENT);
+  assert_error_says(INVALID_ARGUMENT, "larger than 32764 bytes", weir_soft_register_kernel(d, "k", add, 2, bytes));
+  assert_ok(weir_soft_register_kernel(d, "k", add, 1, bytes));
+  assert_status(WEIR_ERROR_INVALID_ARGUMENT, weir_soft_register_kernel(NULL, "k", add, 1, bytes));
   soft_close();
 }
 
@@ -142,7 +140,7 @@ static weir_cu_result look(const weir_soft_launch *l) {
   return WEIR_CU_SUCCESS;
 }
 
-static void test_what_a_kernel_is_given(void **state) {
+static void test_kernel_arguments(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 2, 64 * MIB);
   size_t bytes[64];
@@ -153,13 +151,13 @@ static void test_what_a_kernel_is_given(void **state) {
     memset(values[i], 100 + i, sizeof values[i]);
     params[i] = values[i];
   }
-  assert_int_equal(weir_soft_register_kernel(d, "look", look, 64, bytes), WEIR_OK);
+  assert_ok(weir_soft_register_kernel(d, "look", look, 64, bytes));
   memset(bytes, 0, sizeof bytes); /* it was copied */
   soft_use(1);
   weir_cu_stream s = soft_stream(0);
-  OK(d->ModuleLoadData(d, &module, ".version 6.0 .entry look()"));
-  OK(d->LaunchKernel(d, function("look"), 1, 2, 3, 4, 5, 6, 7, s, params, NULL));
-  memset(values, 0, sizeof values); /* these too, when it was launched */
+  assert_cu(d->ModuleLoadData(d, &module, ".version 6.0 .entry look()"));
+  assert_cu(d->LaunchKernel(d, function("look"), 1, 2, 3, 4, 5, 6, 7, s, params, NULL));
+  memset(values, 0, sizeof values); /* copied at the launch too */
   memset(params, 0, sizeof params);
   assert_int_equal(soft_step(s, 1), 1);
   assert_int_equal(seen.device, 1);
@@ -183,20 +181,20 @@ static void test_a_captured_launch_keeps_its_parameters(void **state) {
   void *params[] = {&out, &n};
   weir_cu_graph graph;
   weir_cu_graph_exec exec;
-  OK(d->StreamBeginCapture(d, s, WEIR_CU_CAPTURE_RELAXED));
-  OK(launch("add", s, params));
+  assert_cu(d->StreamBeginCapture(d, s, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(launch("add", s, params));
   n = 7;
-  OK(launch("add", s, params));
-  OK(d->StreamEndCapture(d, s, &graph));
-  OK(d->GraphInstantiate(d, &exec, graph, 0));
-  OK(d->GraphDestroy(d, graph));
+  assert_cu(launch("add", s, params));
+  assert_cu(d->StreamEndCapture(d, s, &graph));
+  assert_cu(d->GraphInstantiate(d, &exec, graph, 0));
+  assert_cu(d->GraphDestroy(d, graph));
   n = 1000;
-  OK(d->GraphLaunch(d, exec, s));
-  OK(d->GraphLaunch(d, exec, s));
-  OK(d->GraphExecDestroy(d, exec));
+  assert_cu(d->GraphLaunch(d, exec, s));
+  assert_cu(d->GraphLaunch(d, exec, s));
+  assert_cu(d->GraphExecDestroy(d, exec));
   assert_int_equal(soft_step(s, 10), 4);
   assert_int_equal(*(uint32_t *)(uintptr_t)out, 24);
-  OK(d->MemFree(d, out));
+  assert_cu(d->MemFree(d, out));
   soft_close();
 }
 
@@ -208,27 +206,28 @@ static void test_launches_that_are_refused(void **state) {
   uint32_t n = 0;
   void *params[] = {&out, &n}, *extra[] = {NULL};
   weir_cu_function f = function("add");
-  EXPECT(INVALID_VALUE, d->LaunchKernel(d, f, 0, 1, 1, 1, 1, 1, 0, s, params, NULL));
-  EXPECT(INVALID_VALUE, d->LaunchKernel(d, f, 1, 0, 1, 1, 1, 1, 0, s, params, NULL));
-  EXPECT(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 0, 1, 1, 1, 0, s, params, NULL));
-  EXPECT(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, 0, 1, 1, 0, s, params, NULL));
-  EXPECT(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, 1025, 1, 1, 0, s, params, NULL));
-  EXPECT(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, 32, 32, 2, 0, s, params, NULL));
-  EXPECT(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 65, 0, s, params, NULL));
-  EXPECT(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, UINT32_MAX, UINT32_MAX, 1, 0, s, params, NULL));
-  EXPECT(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, s, NULL, NULL));
-  EXPECT(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, s, params, extra));
-  EXPECT(INVALID_HANDLE, d->LaunchKernel(d, NULL, 1, 1, 1, 1, 1, 1, 0, s, params, NULL));
-  EXPECT(INVALID_HANDLE, d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, (weir_cu_stream)f, params, NULL));
+  assert_cu_error(INVALID_VALUE, d->LaunchKernel(d, f, 0, 1, 1, 1, 1, 1, 0, s, params, NULL));
+  assert_cu_error(INVALID_VALUE, d->LaunchKernel(d, f, 1, 0, 1, 1, 1, 1, 0, s, params, NULL));
+  assert_cu_error(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 0, 1, 1, 1, 0, s, params, NULL));
+  assert_cu_error(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, 0, 1, 1, 0, s, params, NULL));
+  assert_cu_error(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, 1025, 1, 1, 0, s, params, NULL));
+  assert_cu_error(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, 32, 32, 2, 0, s, params, NULL));
+  assert_cu_error(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 65, 0, s, params, NULL));
+  assert_cu_error(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, UINT32_MAX, UINT32_MAX, 1, 0, s, params, NULL));
+  assert_cu_error(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, s, NULL, NULL));
+  assert_cu_error(INVALID_VALUE, d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, s, params, extra));
+  assert_cu_error(INVALID_HANDLE, d->LaunchKernel(d, NULL, 1, 1, 1, 1, 1, 1, 0, s, params, NULL));
+  assert_cu_error(INVALID_HANDLE, d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, (weir_cu_stream)f, params, NULL));
   soft_use(1);
-  EXPECT(INVALID_HANDLE, d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL)); /* another device's */
+  assert_cu_error(INVALID_HANDLE,
+                  d->LaunchKernel(d, f, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL)); /* of another device */
   assert_int_equal(soft_pending(s), 0);
   soft_close();
 }
 
 /* ---- Failures ---- */
 
-/* Everything that needs the context, and the objects that belong to it. */
+/* All calls that need the context, and the objects that belong to it. */
 static void check_broken(weir_cu_stream stream, weir_cu_event event, weir_cu_graph graph, weir_cu_graph_exec exec,
                          weir_cu_deviceptr p, void *host, weir_cu_result code) {
   size_t a, b;
@@ -245,51 +244,51 @@ static void check_broken(weir_cu_stream stream, weir_cu_event event, weir_cu_gra
   weir_cu_ipc_mem_handle memory_handle;
   weir_cu_ipc_event_handle event_handle;
   void *other_host;
-  EXPECT_CODE(code, d->CtxSynchronize(d));
-  EXPECT_CODE(code, d->CtxGetStreamPriorityRange(d, &number, &number));
-  EXPECT_CODE(code, d->CtxEnablePeerAccess(d, contexts[1], 0));
-  EXPECT_CODE(code, d->CtxDisablePeerAccess(d, contexts[1]));
-  EXPECT_CODE(code, d->MemGetInfo(d, &a, &b));
-  EXPECT_CODE(code, d->MemAlloc(d, &q, 100));
-  EXPECT_CODE(code, d->MemFree(d, p));
-  EXPECT_CODE(code, d->MemGetAddressRange(d, &q, &a, p));
-  EXPECT_CODE(code, d->MemHostAlloc(d, &other_host, 100, 0));
-  EXPECT_CODE(code, d->MemFreeHost(d, host));
-  EXPECT_CODE(code, d->MemHostRegister(d, &a, sizeof a, 0));
-  EXPECT_CODE(code, d->MemHostUnregister(d, &a));
-  EXPECT_CODE(code, d->MemHostGetDevicePointer(d, &q, host, 0));
-  EXPECT_CODE(code, d->IpcGetMemHandle(d, &memory_handle, p));
-  EXPECT_CODE(code, d->IpcGetEventHandle(d, &event_handle, event));
-  EXPECT_CODE(code, d->MemAllocAsync(d, &q, 100, stream));
-  EXPECT_CODE(code, d->MemFreeAsync(d, p, stream));
-  EXPECT_CODE(code, d->Memcpy(d, p, p, 1));
-  EXPECT_CODE(code, d->MemcpyAsync(d, p, p, 1, stream));
-  EXPECT_CODE(code, d->MemsetD8Async(d, p, 1, 1, stream));
-  EXPECT_CODE(code, d->MemsetD32Async(d, p, 1, 1, NULL));
-  EXPECT_CODE(code, d->StreamCreateWithPriority(d, &new_stream, 0, 0));
-  EXPECT_CODE(code, d->StreamQuery(d, stream));
-  EXPECT_CODE(code, d->StreamQuery(d, NULL));
-  EXPECT_CODE(code, d->StreamSynchronize(d, stream));
-  EXPECT_CODE(code, d->StreamSynchronize(d, WEIR_CU_STREAM_PER_THREAD));
-  EXPECT_CODE(code, d->StreamWaitEvent(d, stream, event, 0));
-  EXPECT_CODE(code, d->LaunchHostFunc(d, stream, NULL, NULL));
-  EXPECT_CODE(code, d->StreamGetPriority(d, stream, &number));
-  EXPECT_CODE(code, d->StreamGetFlags(d, stream, &flags));
-  EXPECT_CODE(code, d->StreamGetCtx(d, stream, &context));
-  EXPECT_CODE(code, d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
-  EXPECT_CODE(code, d->StreamIsCapturing(d, stream, &number));
-  EXPECT_CODE(code, d->EventCreate(d, &new_event, 0));
-  EXPECT_CODE(code, d->EventRecord(d, event, stream));
-  EXPECT_CODE(code, d->EventQuery(d, event));
-  EXPECT_CODE(code, d->EventSynchronize(d, event));
-  EXPECT_CODE(code, d->EventElapsedTime(d, &milliseconds, event, event));
-  EXPECT_CODE(code, d->GraphInstantiate(d, &new_exec, graph, 0));
-  EXPECT_CODE(code, d->GraphLaunch(d, exec, stream));
-  EXPECT_CODE(code, d->GraphUpload(d, exec, stream));
-  EXPECT_CODE(code, d->ModuleLoadData(d, &m, ptx));
-  EXPECT_CODE(code, d->ModuleGetFunction(d, &f, module, "add"));
-  EXPECT_CODE(code, d->ProfilerStart(d));
-  EXPECT_CODE(code, d->ProfilerStop(d));
+  assert_cu_result(code, d->CtxSynchronize(d));
+  assert_cu_result(code, d->CtxGetStreamPriorityRange(d, &number, &number));
+  assert_cu_result(code, d->CtxEnablePeerAccess(d, contexts[1], 0));
+  assert_cu_result(code, d->CtxDisablePeerAccess(d, contexts[1]));
+  assert_cu_result(code, d->MemGetInfo(d, &a, &b));
+  assert_cu_result(code, d->MemAlloc(d, &q, 100));
+  assert_cu_result(code, d->MemFree(d, p));
+  assert_cu_result(code, d->MemGetAddressRange(d, &q, &a, p));
+  assert_cu_result(code, d->MemHostAlloc(d, &other_host, 100, 0));
+  assert_cu_result(code, d->MemFreeHost(d, host));
+  assert_cu_result(code, d->MemHostRegister(d, &a, sizeof a, 0));
+  assert_cu_result(code, d->MemHostUnregister(d, &a));
+  assert_cu_result(code, d->MemHostGetDevicePointer(d, &q, host, 0));
+  assert_cu_result(code, d->IpcGetMemHandle(d, &memory_handle, p));
+  assert_cu_result(code, d->IpcGetEventHandle(d, &event_handle, event));
+  assert_cu_result(code, d->MemAllocAsync(d, &q, 100, stream));
+  assert_cu_result(code, d->MemFreeAsync(d, p, stream));
+  assert_cu_result(code, d->Memcpy(d, p, p, 1));
+  assert_cu_result(code, d->MemcpyAsync(d, p, p, 1, stream));
+  assert_cu_result(code, d->MemsetD8Async(d, p, 1, 1, stream));
+  assert_cu_result(code, d->MemsetD32Async(d, p, 1, 1, NULL));
+  assert_cu_result(code, d->StreamCreateWithPriority(d, &new_stream, 0, 0));
+  assert_cu_result(code, d->StreamQuery(d, stream));
+  assert_cu_result(code, d->StreamQuery(d, NULL));
+  assert_cu_result(code, d->StreamSynchronize(d, stream));
+  assert_cu_result(code, d->StreamSynchronize(d, WEIR_CU_STREAM_PER_THREAD));
+  assert_cu_result(code, d->StreamWaitEvent(d, stream, event, 0));
+  assert_cu_result(code, d->LaunchHostFunc(d, stream, NULL, NULL));
+  assert_cu_result(code, d->StreamGetPriority(d, stream, &number));
+  assert_cu_result(code, d->StreamGetFlags(d, stream, &flags));
+  assert_cu_result(code, d->StreamGetCtx(d, stream, &context));
+  assert_cu_result(code, d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu_result(code, d->StreamIsCapturing(d, stream, &number));
+  assert_cu_result(code, d->EventCreate(d, &new_event, 0));
+  assert_cu_result(code, d->EventRecord(d, event, stream));
+  assert_cu_result(code, d->EventQuery(d, event));
+  assert_cu_result(code, d->EventSynchronize(d, event));
+  assert_cu_result(code, d->EventElapsedTime(d, &milliseconds, event, event));
+  assert_cu_result(code, d->GraphInstantiate(d, &new_exec, graph, 0));
+  assert_cu_result(code, d->GraphLaunch(d, exec, stream));
+  assert_cu_result(code, d->GraphUpload(d, exec, stream));
+  assert_cu_result(code, d->ModuleLoadData(d, &m, ptx));
+  assert_cu_result(code, d->ModuleGetFunction(d, &f, module, "add"));
+  assert_cu_result(code, d->ProfilerStart(d));
+  assert_cu_result(code, d->ProfilerStop(d));
 }
 
 static void check_still_allowed(weir_cu_graph graph, weir_cu_deviceptr p) {
@@ -302,26 +301,26 @@ static void check_still_allowed(weir_cu_graph graph, weir_cu_deviceptr p) {
   weir_cu_mempool pool;
   uint64_t value;
   const char *text;
-  OK(d->DeviceGetCount(d, &number));
-  OK(d->DeviceTotalMem(d, &a, 0));
-  OK(d->GetErrorName(d, WEIR_CU_ILLEGAL_ADDRESS, &text));
-  OK(d->CtxGetCurrent(d, &context));
-  OK(d->CtxGetDevice(d, &device));
-  OK(d->CtxSetCurrent(d, context));
-  OK(d->DevicePrimaryCtxRetain(d, &context, 0));
-  OK(d->DevicePrimaryCtxRelease(d, 0));
-  OK(d->DevicePrimaryCtxGetState(d, 0, &flags, &number));
-  OK(d->PointerGetAttribute(d, &number, WEIR_CU_POINTER_ATTR_DEVICE_ORDINAL, p));
-  OK(d->MemAddressReserve(d, &va, 2 * MIB, 0, 0, 0));
-  OK(d->MemAddressFree(d, va, 2 * MIB));
-  OK(d->DeviceGetDefaultMemPool(d, &pool, 0));
-  OK(d->MemPoolGetAttribute(d, pool, WEIR_CU_MEMPOOL_ATTR_USED_CURRENT, &value));
-  OK(d->GraphGetNodes(d, graph, NULL, &a));
-  OK(d->ThreadExchangeStreamCaptureMode(d, &mode));
-  OK(d->ThreadExchangeStreamCaptureMode(d, &mode));
+  assert_cu(d->DeviceGetCount(d, &number));
+  assert_cu(d->DeviceTotalMem(d, &a, 0));
+  assert_cu(d->GetErrorName(d, WEIR_CU_ILLEGAL_ADDRESS, &text));
+  assert_cu(d->CtxGetCurrent(d, &context));
+  assert_cu(d->CtxGetDevice(d, &device));
+  assert_cu(d->CtxSetCurrent(d, context));
+  assert_cu(d->DevicePrimaryCtxRetain(d, &context, 0));
+  assert_cu(d->DevicePrimaryCtxRelease(d, 0));
+  assert_cu(d->DevicePrimaryCtxGetState(d, 0, &flags, &number));
+  assert_cu(d->PointerGetAttribute(d, &number, WEIR_CU_POINTER_ATTR_DEVICE_ORDINAL, p));
+  assert_cu(d->MemAddressReserve(d, &va, 2 * MIB, 0, 0, 0));
+  assert_cu(d->MemAddressFree(d, va, 2 * MIB));
+  assert_cu(d->DeviceGetDefaultMemPool(d, &pool, 0));
+  assert_cu(d->MemPoolGetAttribute(d, pool, WEIR_CU_MEMPOOL_ATTR_USED_CURRENT, &value));
+  assert_cu(d->GraphGetNodes(d, graph, NULL, &a));
+  assert_cu(d->ThreadExchangeStreamCaptureMode(d, &mode));
+  assert_cu(d->ThreadExchangeStreamCaptureMode(d, &mode));
 }
 
-/* A kernel that fails breaks the context for good: every call says so, until it is released and retained anew. */
+/* A failing kernel breaks the context: every call reports the error until the context is released and retained. */
 static void test_a_failure_sticks(void **state) {
   (void)state;
   for (int clock = WEIR_SOFT_THREADS; clock <= WEIR_SOFT_STEPPED; clock++) {
@@ -332,97 +331,97 @@ static void test_a_failure_sticks(void **state) {
     void *host;
     weir_cu_graph graph;
     weir_cu_graph_exec exec;
-    OK(d->EventCreate(d, &e, WEIR_CU_EVENT_INTERPROCESS | WEIR_CU_EVENT_DISABLE_TIMING));
-    OK(d->EventRecord(d, e, s));
-    OK(d->MemHostAlloc(d, &host, 100, 0));
-    OK(d->StreamBeginCapture(d, s, WEIR_CU_CAPTURE_RELAXED));
-    OK(d->MemsetD8Async(d, p, 1, 100, s));
-    OK(d->StreamEndCapture(d, s, &graph));
-    OK(d->GraphInstantiate(d, &exec, graph, 0));
-    OK(d->CtxSynchronize(d));
+    assert_cu(d->EventCreate(d, &e, WEIR_CU_EVENT_INTERPROCESS | WEIR_CU_EVENT_DISABLE_TIMING));
+    assert_cu(d->EventRecord(d, e, s));
+    assert_cu(d->MemHostAlloc(d, &host, 100, 0));
+    assert_cu(d->StreamBeginCapture(d, s, WEIR_CU_CAPTURE_RELAXED));
+    assert_cu(d->MemsetD8Async(d, p, 1, 100, s));
+    assert_cu(d->StreamEndCapture(d, s, &graph));
+    assert_cu(d->GraphInstantiate(d, &exec, graph, 0));
+    assert_cu(d->CtxSynchronize(d));
 
     launch_failure(s, WEIR_CU_ASSERT);
-    EXPECT(ASSERT, d->StreamSynchronize(d, s));
+    assert_cu_error(ASSERT, d->StreamSynchronize(d, s));
     check_broken(s, e, graph, exec, p, host, WEIR_CU_ASSERT);
     check_still_allowed(graph, p);
     check_broken(s, e, graph, exec, p, host, WEIR_CU_ASSERT);
-    /* The other device is whole. */
+    /* The other device is not affected. */
     soft_use(1);
-    OK(d->MemAlloc(d, &q, 100));
-    OK(d->MemsetD8Async(d, q, 1, 100, NULL));
-    OK(d->CtxSynchronize(d));
-    OK(d->MemFree(d, q));
+    assert_cu(d->MemAlloc(d, &q, 100));
+    assert_cu(d->MemsetD8Async(d, q, 1, 100, NULL));
+    assert_cu(d->CtxSynchronize(d));
+    assert_cu(d->MemFree(d, q));
     soft_use(0);
-    /* What is destroyed is gone, whatever the answer. */
-    EXPECT(ASSERT, d->StreamDestroy(d, s));
-    EXPECT(INVALID_HANDLE, d->StreamDestroy(d, s));
-    EXPECT(ASSERT, d->EventDestroy(d, e));
-    EXPECT(INVALID_HANDLE, d->EventDestroy(d, e));
-    EXPECT(ASSERT, d->ModuleUnload(d, module));
-    EXPECT(INVALID_HANDLE, d->ModuleUnload(d, module));
-    OK(d->GraphExecDestroy(d, exec));
-    OK(d->GraphDestroy(d, graph));
+    /* Destroyed objects are gone, whatever the result. */
+    assert_cu_error(ASSERT, d->StreamDestroy(d, s));
+    assert_cu_error(INVALID_HANDLE, d->StreamDestroy(d, s));
+    assert_cu_error(ASSERT, d->EventDestroy(d, e));
+    assert_cu_error(INVALID_HANDLE, d->EventDestroy(d, e));
+    assert_cu_error(ASSERT, d->ModuleUnload(d, module));
+    assert_cu_error(INVALID_HANDLE, d->ModuleUnload(d, module));
+    assert_cu(d->GraphExecDestroy(d, exec));
+    assert_cu(d->GraphDestroy(d, graph));
 
-    OK(d->DevicePrimaryCtxRelease(d, 0));
+    assert_cu(d->DevicePrimaryCtxRelease(d, 0));
     assert_int_equal(soft_census().contexts, 1);
-    EXPECT(CONTEXT_IS_DESTROYED, d->MemAlloc(d, &p, 100));
-    EXPECT(INVALID_HANDLE, d->StreamQuery(d, other));
-    OK(d->DevicePrimaryCtxRetain(d, &contexts[0], 0));
+    assert_cu_error(CONTEXT_IS_DESTROYED, d->MemAlloc(d, &p, 100));
+    assert_cu_error(INVALID_HANDLE, d->StreamQuery(d, other));
+    assert_cu(d->DevicePrimaryCtxRetain(d, &contexts[0], 0));
     soft_use(0);
     p = soft_alloc(100);
-    OK(d->MemsetD8Async(d, p, 1, 100, NULL));
-    OK(d->CtxSynchronize(d));
-    OK(d->MemFree(d, p));
+    assert_cu(d->MemsetD8Async(d, p, 1, 100, NULL));
+    assert_cu(d->CtxSynchronize(d));
+    assert_cu(d->MemFree(d, p));
     soft_close();
   }
 }
 
-/* What was enqueued behind the failure does not run, but everything comes to its end. */
-static void test_what_is_behind_a_failure(void **state) {
+/* Work after the failure does not run, but completes. */
+static void test_work_after_a_failure(void **state) {
   (void)state;
   open_with_kernels(WEIR_SOFT_STEPPED, 2);
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), waits = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_event e = soft_event();
   weir_cu_deviceptr p = soft_alloc(3);
-  OK(d->MemsetD8Async(d, p, 1, 3, s));
+  assert_cu(d->MemsetD8Async(d, p, 1, 3, s));
   launch_failure(s, WEIR_CU_ILLEGAL_ADDRESS);
-  OK(d->MemsetD8Async(d, p, 2, 3, s));
-  OK(d->EventRecord(d, e, s));
-  OK(d->StreamWaitEvent(d, waits, e, 0));
-  OK(d->MemsetD8Async(d, p, 3, 3, waits));
+  assert_cu(d->MemsetD8Async(d, p, 2, 3, s));
+  assert_cu(d->EventRecord(d, e, s));
+  assert_cu(d->StreamWaitEvent(d, waits, e, 0));
+  assert_cu(d->MemsetD8Async(d, p, 3, 3, waits));
   soft_use(1);
   weir_cu_stream foreign = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
-  OK(d->StreamWaitEvent(d, foreign, e, 0));
-  OK(d->MemsetD8Async(d, p + 2, 4, 1, foreign));
+  assert_cu(d->StreamWaitEvent(d, foreign, e, 0));
+  assert_cu(d->MemsetD8Async(d, p + 2, 4, 1, foreign));
   soft_use(0);
 
   assert_int_equal(soft_step(s, 1), 1);
   assert_int_equal(soft_step(s, 1), 1);
   uint64_t broke = soft_now();
-  assert_int_equal(soft_pending(s), 2); /* stepping goes on in a broken context */
-  EXPECT(ILLEGAL_ADDRESS, d->StreamQuery(d, s));
+  assert_int_equal(soft_pending(s), 2); /* stepping works in a broken context */
+  assert_cu_error(ILLEGAL_ADDRESS, d->StreamQuery(d, s));
   assert_int_equal(soft_step(s, 10), 2);
   assert_int_equal(soft_step(waits, 10), 2);
-  assert_int_equal(soft_now(), broke);  /* what is not done takes no time */
-  assert_int_equal(soft_step_all(), 2); /* another device that waited for it goes on */
+  assert_int_equal(soft_now(), broke);  /* work that does not run takes no time */
+  assert_int_equal(soft_step_all(), 2); /* another device that waited for it continues */
   unsigned char *bytes = (unsigned char *)(uintptr_t)p;
   assert_int_equal(bytes[0], 1);
   assert_int_equal(bytes[2], 4);
   soft_close();
 }
 
-/* Two failures: the first one stays. */
+/* Of two failures the first one counts. */
 static void test_the_first_failure_counts(void **state) {
   (void)state;
   open_with_kernels(WEIR_SOFT_STEPPED, 1);
   launch_failure(NULL, WEIR_CU_ASSERT);
   launch_failure(NULL, WEIR_CU_ILLEGAL_ADDRESS);
-  EXPECT(ASSERT, d->CtxSynchronize(d));
-  EXPECT(ASSERT, d->CtxSynchronize(d));
+  assert_cu_error(ASSERT, d->CtxSynchronize(d));
+  assert_cu_error(ASSERT, d->CtxSynchronize(d));
   soft_close();
 }
 
-/* In real time: nobody waits for what goes on spinning. */
+/* In real time: no call waits for a kernel that spins on. */
 static void test_a_failure_ends_all_waits(void **state) {
   (void)state;
   open_with_kernels(WEIR_SOFT_THREADS, 1);
@@ -431,16 +430,16 @@ static void test_a_failure_ends_all_waits(void **state) {
   weir_cu_event e = soft_event();
   uint64_t cycles = 1000000000; /* a thousand seconds */
   void *params[] = {&cycles};
-  OK(launch("weir_spin", spins, params));
-  OK(launch("weir_spin", spins, params));
-  OK(d->EventRecord(d, e, spins));
-  OK(d->StreamWaitEvent(d, waits, e, 0));
-  OK(launch("weir_spin", waits, params));
+  assert_cu(launch("weir_spin", spins, params));
+  assert_cu(launch("weir_spin", spins, params));
+  assert_cu(d->EventRecord(d, e, spins));
+  assert_cu(d->StreamWaitEvent(d, waits, e, 0));
+  assert_cu(launch("weir_spin", waits, params));
   double before = soft_milliseconds();
   launch_failure(s, WEIR_CU_ILLEGAL_ADDRESS);
-  EXPECT(ILLEGAL_ADDRESS, d->StreamSynchronize(d, waits));
-  EXPECT(ILLEGAL_ADDRESS, d->EventSynchronize(d, e));
-  EXPECT(ILLEGAL_ADDRESS, d->CtxSynchronize(d));
+  assert_cu_error(ILLEGAL_ADDRESS, d->StreamSynchronize(d, waits));
+  assert_cu_error(ILLEGAL_ADDRESS, d->EventSynchronize(d, e));
+  assert_cu_error(ILLEGAL_ADDRESS, d->CtxSynchronize(d));
   soft_close();
   assert_true(soft_milliseconds() - before < 60000);
 }
@@ -448,12 +447,12 @@ static void test_a_failure_ends_all_waits(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_entries_are_found_by_name, soft_teardown),
-      cmocka_unit_test_teardown(test_what_cannot_be_registered, soft_teardown),
-      cmocka_unit_test_teardown(test_what_a_kernel_is_given, soft_teardown),
+      cmocka_unit_test_teardown(test_invalid_registrations, soft_teardown),
+      cmocka_unit_test_teardown(test_kernel_arguments, soft_teardown),
       cmocka_unit_test_teardown(test_a_captured_launch_keeps_its_parameters, soft_teardown),
       cmocka_unit_test_teardown(test_launches_that_are_refused, soft_teardown),
       cmocka_unit_test_teardown(test_a_failure_sticks, soft_teardown),
-      cmocka_unit_test_teardown(test_what_is_behind_a_failure, soft_teardown),
+      cmocka_unit_test_teardown(test_work_after_a_failure, soft_teardown),
       cmocka_unit_test_teardown(test_the_first_failure_counts, soft_teardown),
       cmocka_unit_test_teardown(test_a_failure_ends_all_waits, soft_teardown),
   };

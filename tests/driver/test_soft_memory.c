@@ -1,5 +1,5 @@
 /*
- * Memory: a capacity that counts to the page, a device far larger than the machine, and host memory that comes back.
+ * Memory: capacity in pages, a device far larger than the machine, and host memory that is returned.
  */
 #include <string.h>
 #include <sys/stat.h>
@@ -14,11 +14,11 @@ static volatile unsigned char *at(weir_cu_deviceptr pointer) { return (volatile 
 
 static size_t free_bytes(void) {
   size_t left, total;
-  OK(d->MemGetInfo(d, &left, &total));
+  assert_cu(d->MemGetInfo(d, &left, &total));
   return left;
 }
 
-/* What the host holds for device 0. */
+/* Host memory in use for device 0. */
 static unsigned long long host_bytes(void) {
   int fd = ((struct soft *)d)->devices[0].fd;
   struct stat st;
@@ -40,35 +40,35 @@ static void test_eighty_gigabytes(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_THREADS, 1, 80 * GIB);
   size_t left, total;
-  OK(d->MemGetInfo(d, &left, &total));
+  assert_cu(d->MemGetInfo(d, &left, &total));
   assert_int_equal(total, 80 * GIB);
   assert_int_equal(left, 80 * GIB);
-  OK(d->DeviceTotalMem(d, &total, 0));
+  assert_cu(d->DeviceTotalMem(d, &total, 0));
   assert_int_equal(total, 80 * GIB);
 
   weir_cu_deviceptr p = soft_alloc(79 * GIB), q, none;
   assert_int_equal(free_bytes(), GIB);
-  EXPECT(OUT_OF_MEMORY, d->MemAlloc(d, &none, GIB + 1));
-  OK(d->MemAlloc(d, &q, GIB));
+  assert_cu_error(OUT_OF_MEMORY, d->MemAlloc(d, &none, GIB + 1));
+  assert_cu(d->MemAlloc(d, &q, GIB));
   assert_int_equal(free_bytes(), 0);
-  EXPECT(OUT_OF_MEMORY, d->MemAlloc(d, &none, 1));
+  assert_cu_error(OUT_OF_MEMORY, d->MemAlloc(d, &none, 1));
 
-  /* Far apart, at both ends, by the program and by the device. */
+  /* At both ends, accessed by the program and by the device. */
   static const unsigned long long places[] = {0, 1, 4 * GIB - 1, 4 * GIB, 40 * GIB + 12345, 79 * GIB - 1};
   for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
     assert_int_equal(*at(p + places[i]), 0);
     *at(p + places[i]) = (unsigned char)(i + 1);
   }
-  OK(d->MemsetD8Async(d, p + 20 * GIB, 9, 1 * MIB, NULL));
-  OK(d->MemcpyAsync(d, p + 60 * GIB, p + 20 * GIB, 1 * MIB, NULL));
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->MemsetD8Async(d, p + 20 * GIB, 9, 1 * MIB, NULL));
+  assert_cu(d->MemcpyAsync(d, p + 60 * GIB, p + 20 * GIB, 1 * MIB, NULL));
+  assert_cu(d->CtxSynchronize(d));
   for (size_t i = 0; i < sizeof places / sizeof *places; i++)
     assert_int_equal(*at(p + places[i]), i + 1);
   assert_int_equal(*at(p + 60 * GIB + MIB - 1), 9);
   assert_int_equal(*at(p + 60 * GIB + MIB), 0);
   assert_true(host_bytes() < 64 * MIB); /* only what was touched */
-  OK(d->MemFree(d, p));
-  OK(d->MemFree(d, q));
+  assert_cu(d->MemFree(d, p));
+  assert_cu(d->MemFree(d, q));
   assert_int_equal(free_bytes(), 80 * GIB);
   assert_int_equal(host_bytes(), 0);
   soft_close();
@@ -78,23 +78,23 @@ static void test_address_space_is_not_memory(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_deviceptr va, va2;
-  OK(d->MemAddressReserve(d, &va, 1024 * GIB, 0, 0, 0));
-  OK(d->MemAddressReserve(d, &va2, 512 * GIB, 0, 0, 0));
+  assert_cu(d->MemAddressReserve(d, &va, 1024 * GIB, 0, 0, 0));
+  assert_cu(d->MemAddressReserve(d, &va2, 512 * GIB, 0, 0, 0));
   assert_int_equal(free_bytes(), 64 * MIB);
   weir_cu_mem_handle handle;
-  OK(d->MemCreate(d, &handle, 2 * MIB, &prop, 0));
-  OK(d->MemMap(d, va + 1000 * GIB, 2 * MIB, 0, handle, 0));
-  OK(d->MemMap(d, va2, 2 * MIB, 0, handle, 0));
-  OK(d->MemSetAccess(d, va + 1000 * GIB, 2 * MIB, &access_0, 1));
-  OK(d->MemSetAccess(d, va2, 2 * MIB, &access_0, 1));
+  assert_cu(d->MemCreate(d, &handle, 2 * MIB, &prop, 0));
+  assert_cu(d->MemMap(d, va + 1000 * GIB, 2 * MIB, 0, handle, 0));
+  assert_cu(d->MemMap(d, va2, 2 * MIB, 0, handle, 0));
+  assert_cu(d->MemSetAccess(d, va + 1000 * GIB, 2 * MIB, &access_0, 1));
+  assert_cu(d->MemSetAccess(d, va2, 2 * MIB, &access_0, 1));
   *at(va + 1000 * GIB + 77) = 7;
   assert_int_equal(*at(va2 + 77), 7); /* the same memory at two addresses */
   assert_int_equal(free_bytes(), 62 * MIB);
-  OK(d->MemUnmap(d, va + 1000 * GIB, 2 * MIB));
-  OK(d->MemUnmap(d, va2, 2 * MIB));
-  OK(d->MemRelease(d, handle));
-  OK(d->MemAddressFree(d, va, 1024 * GIB));
-  OK(d->MemAddressFree(d, va2, 512 * GIB));
+  assert_cu(d->MemUnmap(d, va + 1000 * GIB, 2 * MIB));
+  assert_cu(d->MemUnmap(d, va2, 2 * MIB));
+  assert_cu(d->MemRelease(d, handle));
+  assert_cu(d->MemAddressFree(d, va, 1024 * GIB));
+  assert_cu(d->MemAddressFree(d, va2, 512 * GIB));
   soft_close();
 }
 
@@ -109,33 +109,33 @@ static void test_capacity_counts_pages(void **state) {
     p[i] = soft_alloc(i % 2 ? 1 : 4096);
     assert_int_equal(free_bytes(), (PAGES - 1 - i) * 4096);
   }
-  EXPECT(OUT_OF_MEMORY, d->MemAlloc(d, &none, 1));
+  assert_cu_error(OUT_OF_MEMORY, d->MemAlloc(d, &none, 1));
   assert_int_equal(none, 77);
-  OK(d->MemFree(d, p[PAGES / 2]));
-  EXPECT(OUT_OF_MEMORY, d->MemAlloc(d, &none, 4097));
+  assert_cu(d->MemFree(d, p[PAGES / 2]));
+  assert_cu_error(OUT_OF_MEMORY, d->MemAlloc(d, &none, 4097));
   p[PAGES / 2] = soft_alloc(4096);
   for (int i = 0; i < PAGES; i++)
-    OK(d->MemFree(d, p[i * 7 % PAGES]));
+    assert_cu(d->MemFree(d, p[i * 7 % PAGES]));
   assert_int_equal(free_bytes(), PAGES * 4096);
   soft_close();
 }
 
-/* A capacity that is no multiple of anything. */
+/* A capacity that is not a multiple of a page. */
 static void test_an_odd_capacity(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 1, 5 * MIB + 4095);
   weir_cu_deviceptr p, none;
   assert_int_equal(free_bytes(), 5 * MIB + 4095);
-  EXPECT(OUT_OF_MEMORY, d->MemAlloc(d, &none, 5 * MIB + 4095)); /* whole pages do not fit */
-  EXPECT(OUT_OF_MEMORY, d->MemAlloc(d, &none, 5 * MIB + 1));
-  OK(d->MemAlloc(d, &p, 5 * MIB));
+  assert_cu_error(OUT_OF_MEMORY, d->MemAlloc(d, &none, 5 * MIB + 4095)); /* whole pages do not fit */
+  assert_cu_error(OUT_OF_MEMORY, d->MemAlloc(d, &none, 5 * MIB + 1));
+  assert_cu(d->MemAlloc(d, &p, 5 * MIB));
   assert_int_equal(free_bytes(), 4095);
-  EXPECT(OUT_OF_MEMORY, d->MemAlloc(d, &none, 1));
-  OK(d->MemFree(d, p));
+  assert_cu_error(OUT_OF_MEMORY, d->MemAlloc(d, &none, 1));
+  assert_cu(d->MemFree(d, p));
   soft_close();
 }
 
-/* Every way to get memory draws from the same capacity. */
+/* All kinds of memory share the capacity. */
 static void test_all_kinds_share_the_capacity(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 2, 16 * MIB);
@@ -144,89 +144,89 @@ static void test_all_kinds_share_the_capacity(void **state) {
   weir_cu_mem_handle handle, shareable, second;
   weir_cu_mem_prop share = prop;
   share.handle_types = WEIR_CU_HANDLE_POSIX_FD;
-  OK(d->MemAllocAsync(d, &chunk, 1, s)); /* a granule */
+  assert_cu(d->MemAllocAsync(d, &chunk, 1, s)); /* a granule */
   assert_int_equal(free_bytes(), 10 * MIB);
-  OK(d->MemCreate(d, &handle, 2 * MIB, &prop, 0));
-  OK(d->MemCreate(d, &shareable, 2 * MIB, &share, 0));
+  assert_cu(d->MemCreate(d, &handle, 2 * MIB, &prop, 0));
+  assert_cu(d->MemCreate(d, &shareable, 2 * MIB, &share, 0));
   assert_int_equal(free_bytes(), 6 * MIB);
   weir_cu_graph graph;
-  OK(d->StreamBeginCapture(d, s, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->MemAllocAsync(d, &of_graph, 4 * MIB, s));
-  OK(d->StreamEndCapture(d, s, &graph));
-  assert_int_equal(free_bytes(), 2 * MIB); /* a graph's memory is held from the capture on */
+  assert_cu(d->StreamBeginCapture(d, s, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->MemAllocAsync(d, &of_graph, 4 * MIB, s));
+  assert_cu(d->StreamEndCapture(d, s, &graph));
+  assert_int_equal(free_bytes(), 2 * MIB); /* memory of a graph counts from the capture on */
   void *host;
-  OK(d->MemHostAlloc(d, &host, 32 * MIB, 0)); /* the host's own */
+  assert_cu(d->MemHostAlloc(d, &host, 32 * MIB, 0)); /* host memory */
   assert_int_equal(free_bytes(), 2 * MIB);
-  EXPECT(OUT_OF_MEMORY, d->MemAlloc(d, &none, 2 * MIB + 1));
-  EXPECT(OUT_OF_MEMORY, d->MemCreate(d, &second, 4 * MIB, &prop, 0));
-  EXPECT(OUT_OF_MEMORY, d->MemAllocAsync(d, &none, 2 * MIB + 1, s));
+  assert_cu_error(OUT_OF_MEMORY, d->MemAlloc(d, &none, 2 * MIB + 1));
+  assert_cu_error(OUT_OF_MEMORY, d->MemCreate(d, &second, 4 * MIB, &prop, 0));
+  assert_cu_error(OUT_OF_MEMORY, d->MemAllocAsync(d, &none, 2 * MIB + 1, s));
   assert_int_equal(soft_census().device_bytes, 14 * MIB);
   soft_use(1);
-  assert_int_equal(free_bytes(), 16 * MIB); /* each device has its own */
+  assert_int_equal(free_bytes(), 16 * MIB); /* each device has its own capacity */
   soft_use(0);
 
-  OK(d->GraphDestroy(d, graph));
+  assert_cu(d->GraphDestroy(d, graph));
   assert_int_equal(free_bytes(), 6 * MIB);
-  OK(d->MemRelease(d, shareable));
-  OK(d->MemRelease(d, handle));
-  OK(d->MemFreeAsync(d, chunk, s));
+  assert_cu(d->MemRelease(d, shareable));
+  assert_cu(d->MemRelease(d, handle));
+  assert_cu(d->MemFreeAsync(d, chunk, s));
   assert_int_equal(free_bytes(), 10 * MIB);
-  OK(d->StreamSynchronize(d, s)); /* gives back what the pool does not keep */
+  assert_cu(d->StreamSynchronize(d, s)); /* releases what the pool does not keep */
   assert_int_equal(free_bytes(), 12 * MIB);
-  OK(d->MemFree(d, plain));
+  assert_cu(d->MemFree(d, plain));
   assert_int_equal(free_bytes(), 16 * MIB);
-  OK(d->MemFreeHost(d, host));
+  assert_cu(d->MemFreeHost(d, host));
   soft_close();
 }
 
-/* Memory that is mapped lives until the last mapping goes, and counts until then. */
+/* Mapped memory lives, and counts, until the last mapping is removed. */
 static void test_released_memory_counts_while_it_is_mapped(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 1, 16 * MIB);
   weir_cu_deviceptr va;
   weir_cu_mem_handle handle;
-  OK(d->MemAddressReserve(d, &va, 8 * MIB, 0, 0, 0));
-  OK(d->MemCreate(d, &handle, 4 * MIB, &prop, 0));
-  OK(d->MemMap(d, va, 4 * MIB, 0, handle, 0));
-  OK(d->MemMap(d, va + 4 * MIB, 4 * MIB, 0, handle, 0));
-  assert_int_equal(free_bytes(), 12 * MIB); /* once, though mapped twice */
-  OK(d->MemRelease(d, handle));
-  OK(d->MemUnmap(d, va, 4 * MIB));
+  assert_cu(d->MemAddressReserve(d, &va, 8 * MIB, 0, 0, 0));
+  assert_cu(d->MemCreate(d, &handle, 4 * MIB, &prop, 0));
+  assert_cu(d->MemMap(d, va, 4 * MIB, 0, handle, 0));
+  assert_cu(d->MemMap(d, va + 4 * MIB, 4 * MIB, 0, handle, 0));
+  assert_int_equal(free_bytes(), 12 * MIB); /* once, although mapped twice */
+  assert_cu(d->MemRelease(d, handle));
+  assert_cu(d->MemUnmap(d, va, 4 * MIB));
   assert_int_equal(free_bytes(), 12 * MIB);
-  OK(d->MemUnmap(d, va + 4 * MIB, 4 * MIB));
+  assert_cu(d->MemUnmap(d, va + 4 * MIB, 4 * MIB));
   assert_int_equal(free_bytes(), 16 * MIB);
-  OK(d->MemAddressFree(d, va, 8 * MIB));
+  assert_cu(d->MemAddressFree(d, va, 8 * MIB));
   soft_close();
 }
 
-/* A full pool gives up what is free in it before it gives up, also what other streams have yet to free. */
-static void test_a_full_pool_looks_for_memory(void **state) {
+/* A full pool releases its free memory before it fails, including memory that other streams have yet to free. */
+static void test_full_pool_releases_cached_memory(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 1, 16 * MIB);
   weir_cu_stream a = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), b = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_deviceptr p[4], q;
   weir_cu_mempool pool;
   uint64_t all = UINT64_MAX;
-  OK(d->DeviceGetDefaultMemPool(d, &pool, 0));
-  OK(d->MemPoolSetAttribute(d, pool, WEIR_CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all)); /* keeps everything */
+  assert_cu(d->DeviceGetDefaultMemPool(d, &pool, 0));
+  assert_cu(d->MemPoolSetAttribute(d, pool, WEIR_CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all)); /* keeps everything */
   for (int i = 0; i < 4; i++)
-    OK(d->MemAllocAsync(d, &p[i], 4 * MIB, a));
+    assert_cu(d->MemAllocAsync(d, &p[i], 4 * MIB, a));
   for (int i = 0; i < 4; i++)
-    OK(d->MemFreeAsync(d, p[i], a));
-  OK(d->MemAllocAsync(d, &q, 16 * MIB, b)); /* too large for any of them: waits for `a`, and takes all four apart */
+    assert_cu(d->MemFreeAsync(d, p[i], a));
+  assert_cu(d->MemAllocAsync(d, &q, 16 * MIB, b)); /* too large for any of them: waits for `a`, and releases all four */
   assert_int_equal(soft_pending(a), 0);
   assert_int_equal(soft_census().allocations, 1);
-  OK(d->MemFreeAsync(d, q, b));
-  OK(d->StreamSynchronize(d, b));
+  assert_cu(d->MemFreeAsync(d, q, b));
+  assert_cu(d->StreamSynchronize(d, b));
   assert_int_equal(free_bytes(), 0); /* it is kept */
-  OK(d->MemPoolTrimTo(d, pool, 0));
+  assert_cu(d->MemPoolTrimTo(d, pool, 0));
   assert_int_equal(free_bytes(), 16 * MIB);
   soft_close();
 }
 
 /* ---- Host memory ---- */
 
-static void test_host_memory_comes_back(void **state) {
+static void test_host_memory_is_returned(void **state) {
   (void)state;
   enum { BYTES = 32 * MIB };
   soft_open(WEIR_SOFT_STEPPED, 1, 256 * MIB);
@@ -235,31 +235,31 @@ static void test_host_memory_comes_back(void **state) {
   assert_int_equal(host_bytes(), 0);
   touch(p, BYTES);
   assert_true(host_bytes() >= BYTES);
-  OK(d->MemFree(d, p));
+  assert_cu(d->MemFree(d, p));
   assert_int_equal(host_bytes(), 0);
 
-  OK(d->MemAllocAsync(d, &p, BYTES, s));
+  assert_cu(d->MemAllocAsync(d, &p, BYTES, s));
   touch(p, BYTES);
-  OK(d->MemFreeAsync(d, p, s));
-  OK(d->StreamSynchronize(d, s));
+  assert_cu(d->MemFreeAsync(d, p, s));
+  assert_cu(d->StreamSynchronize(d, s));
   assert_int_equal(host_bytes(), 0);
 
   weir_cu_mem_handle handle;
-  OK(d->MemAddressReserve(d, &va, BYTES, 0, 0, 0));
-  OK(d->MemCreate(d, &handle, BYTES, &prop, 0));
-  OK(d->MemMap(d, va, BYTES, 0, handle, 0));
-  OK(d->MemSetAccess(d, va, BYTES, &access_0, 1));
+  assert_cu(d->MemAddressReserve(d, &va, BYTES, 0, 0, 0));
+  assert_cu(d->MemCreate(d, &handle, BYTES, &prop, 0));
+  assert_cu(d->MemMap(d, va, BYTES, 0, handle, 0));
+  assert_cu(d->MemSetAccess(d, va, BYTES, &access_0, 1));
   touch(va, BYTES);
-  OK(d->MemRelease(d, handle));
+  assert_cu(d->MemRelease(d, handle));
   assert_true(host_bytes() >= BYTES);
-  OK(d->MemUnmap(d, va, BYTES));
+  assert_cu(d->MemUnmap(d, va, BYTES));
   assert_int_equal(host_bytes(), 0);
-  OK(d->MemAddressFree(d, va, BYTES));
+  assert_cu(d->MemAddressFree(d, va, BYTES));
   soft_close();
 }
 
-/* A device that hands out a thousand times its memory over its life. */
-static void test_memory_that_comes_again_is_clean(void **state) {
+/* A device that hands out a thousand times its capacity over time. */
+static void test_reused_memory_is_zero(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 1, 4 * MIB);
   for (int i = 0; i < 1000; i++) {
@@ -268,7 +268,7 @@ static void test_memory_that_comes_again_is_clean(void **state) {
     assert_int_equal(*at(p + 4 * MIB - 1), 0);
     *at(p) = 1;
     *at(p + 4 * MIB - 1) = 1;
-    OK(d->MemFree(d, p));
+    assert_cu(d->MemFree(d, p));
   }
   soft_close();
 }
@@ -281,12 +281,12 @@ static void test_alignment(void **state) {
     weir_cu_deviceptr p = soft_alloc(sizes[i]), base;
     size_t bytes;
     assert_int_equal(p % (sizes[i] >= 2 * MIB ? 2 * MIB : 4096), 0);
-    OK(d->MemGetAddressRange(d, &base, &bytes, p + sizes[i] - 1));
+    assert_cu(d->MemGetAddressRange(d, &base, &bytes, p + sizes[i] - 1));
     assert_int_equal(base, p);
-    assert_int_equal(bytes, sizes[i]); /* as asked for, not as rounded */
-    EXPECT(INVALID_VALUE, d->MemsetD8Async(d, p, 1, sizes[i] + 1, NULL));
-    OK(d->MemsetD8Async(d, p, 1, sizes[i], NULL));
-    OK(d->MemFree(d, p));
+    assert_int_equal(bytes, sizes[i]); /* as requested, not as rounded */
+    assert_cu_error(INVALID_VALUE, d->MemsetD8Async(d, p, 1, sizes[i] + 1, NULL));
+    assert_cu(d->MemsetD8Async(d, p, 1, sizes[i], NULL));
+    assert_cu(d->MemFree(d, p));
   }
   soft_close();
 }
@@ -305,7 +305,7 @@ static void test_many_allocations(void **state) {
   for (int i = 0; i < COUNT; i++) {
     int k = i * 7 % COUNT;
     assert_int_equal(*(volatile int *)at(p[k]), k);
-    OK(d->MemFree(d, p[k]));
+    assert_cu(d->MemFree(d, p[k]));
   }
   soft_close();
 }
@@ -318,9 +318,9 @@ int main(void) {
       cmocka_unit_test_teardown(test_an_odd_capacity, soft_teardown),
       cmocka_unit_test_teardown(test_all_kinds_share_the_capacity, soft_teardown),
       cmocka_unit_test_teardown(test_released_memory_counts_while_it_is_mapped, soft_teardown),
-      cmocka_unit_test_teardown(test_a_full_pool_looks_for_memory, soft_teardown),
-      cmocka_unit_test_teardown(test_host_memory_comes_back, soft_teardown),
-      cmocka_unit_test_teardown(test_memory_that_comes_again_is_clean, soft_teardown),
+      cmocka_unit_test_teardown(test_full_pool_releases_cached_memory, soft_teardown),
+      cmocka_unit_test_teardown(test_host_memory_is_returned, soft_teardown),
+      cmocka_unit_test_teardown(test_reused_memory_is_zero, soft_teardown),
       cmocka_unit_test_teardown(test_alignment, soft_teardown),
       cmocka_unit_test_teardown(test_many_allocations, soft_teardown),
   };

@@ -1,7 +1,6 @@
 /*
- * Random programs in the stepped clock beside a plain model of them: a queue for each stream, and for each piece of work when
- * it ran. After every call the device is exactly where the model is: what ran and in which order, what is left, what time it
- * is.
+ * Random programs in stepped time, compared with a simple model: a queue per stream, and the time at which each work
+ * item ran. After every call the device must match the model: what ran, in which order, what is pending, and the time.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -16,7 +15,7 @@ enum kind { NOTE, SPIN, RECORD, WAIT };
 
 struct item {
   enum kind kind;
-  int number; /* of a note, and in the order of all */
+  int number; /* of a note, and in the global order */
   uint64_t cost, issued, time;
   bool done;
   struct item *target; /* of a wait */
@@ -38,16 +37,16 @@ static struct {
   int item_count;
   struct queue queues[CALLS + STREAMS + 1];
   int queue_count;
-  struct queue *list;           /* in the order in which they were made */
-  struct queue *live[STREAMS];  /* that the program can use, besides the first of the list */
-  struct item *records[EVENTS]; /* what each event is about */
+  struct queue *list;           /* in order of creation */
+  struct queue *live[STREAMS];  /* usable by the program, besides the first of the list */
+  struct item *records[EVENTS]; /* the record that each event stands for */
   weir_cu_event events[EVENTS];
   uint64_t now;
   int ran[ITEMS];
   int ran_count;
 } m;
 
-/* What the device ran. */
+/* The trace of the device. */
 static int seen[ITEMS], seen_count;
 
 static void see(void *number) { seen[seen_count++] = ((struct item *)number)->number; }
@@ -80,7 +79,7 @@ static void model_wait_for_all_of(struct queue *q, const struct queue *other) {
     model_append(q, WAIT, 0, other->last);
 }
 
-/* The legacy stream and the blocking ones wait for each other before they do something new. */
+/* The legacy stream and blocking streams wait for each other before new work. */
 static void model_implicit_waits(struct queue *q) {
   if (q->blocking)
     model_wait_for_all_of(q, m.list);
@@ -117,7 +116,7 @@ static bool model_run(struct queue *q) {
   return true;
 }
 
-/* The next piece that `q` needs, its own or another's. */
+/* The next work item that `q` needs, its own or of another stream. */
 static void model_advance(struct queue *q) {
   while (!model_run(q))
     q = q->first->target->owner;
@@ -157,7 +156,7 @@ static bool model_is_busy(const struct queue *q) {
   return false;
 }
 
-/* ---- Both at once ---- */
+/* ---- Comparison ---- */
 
 static void check_same(void) {
   assert_int_equal(seen_count, m.ran_count);
@@ -179,7 +178,7 @@ static void new_stream(int i) {
 
 static void enqueue_note(struct queue *q) {
   struct item *item = model_enqueue(q, NOTE, LAUNCH_NS);
-  OK(d->LaunchHostFunc(d, q->stream, see, item));
+  assert_cu(d->LaunchHostFunc(d, q->stream, see, item));
 }
 
 static void enqueue_spin(struct queue *q) {
@@ -190,18 +189,19 @@ static void enqueue_spin(struct queue *q) {
 
 static void record(struct queue *q, int e) {
   m.records[e] = model_enqueue(q, RECORD, 0);
-  OK(d->EventRecord(d, m.events[e], q->stream));
+  assert_cu(d->EventRecord(d, m.events[e], q->stream));
 }
 
 static void wait(struct queue *q, int e) {
   if (m.records[e] && !m.records[e]->done)
     model_append(q, WAIT, 0, m.records[e]);
-  OK(d->StreamWaitEvent(d, q->stream, m.events[e], 0));
+  assert_cu(d->StreamWaitEvent(d, q->stream, m.events[e], 0));
 }
 
 static void query(struct queue *q, int e) {
-  EXPECT_CODE(model_is_busy(q) ? WEIR_CU_NOT_READY : WEIR_CU_SUCCESS, d->StreamQuery(d, q->stream));
-  EXPECT_CODE(m.records[e] && !m.records[e]->done ? WEIR_CU_NOT_READY : WEIR_CU_SUCCESS, d->EventQuery(d, m.events[e]));
+  assert_cu_result(model_is_busy(q) ? WEIR_CU_NOT_READY : WEIR_CU_SUCCESS, d->StreamQuery(d, q->stream));
+  assert_cu_result(m.records[e] && !m.records[e]->done ? WEIR_CU_NOT_READY : WEIR_CU_SUCCESS,
+                   d->EventQuery(d, m.events[e]));
 }
 
 static void elapsed(int e, int f) {
@@ -209,32 +209,32 @@ static void elapsed(int e, int f) {
   float milliseconds = -1;
   weir_cu_result r = d->EventElapsedTime(d, &milliseconds, m.events[e], m.events[f]);
   if (!a || !b)
-    EXPECT_CODE(WEIR_CU_INVALID_HANDLE, r);
+    assert_cu_result(WEIR_CU_INVALID_HANDLE, r);
   else if (!a->done || !b->done)
-    EXPECT_CODE(WEIR_CU_NOT_READY, r);
+    assert_cu_result(WEIR_CU_NOT_READY, r);
   else {
-    OK(r);
+    assert_cu(r);
     float expected = (float)((double)((int64_t)b->time - (int64_t)a->time) / 1e6);
     assert_memory_equal(&milliseconds, &expected, sizeof expected);
   }
 }
 
 static void replace_event(int e) {
-  OK(d->EventDestroy(d, m.events[e]));
+  assert_cu(d->EventDestroy(d, m.events[e]));
   m.events[e] = soft_event();
   m.records[e] = NULL;
 }
 
 static void replace_stream(int i) {
   m.live[i]->destroyed = true;
-  OK(d->StreamDestroy(d, m.live[i]->stream));
+  assert_cu(d->StreamDestroy(d, m.live[i]->stream));
   new_stream(i);
 }
 
 static void synchronize_event(int e) {
   while (m.records[e] && !m.records[e]->done)
     model_advance(m.records[e]->owner);
-  OK(d->EventSynchronize(d, m.events[e]));
+  assert_cu(d->EventSynchronize(d, m.events[e]));
 }
 
 static void synchronize_all(void) {
@@ -244,7 +244,7 @@ static void synchronize_all(void) {
       q = m.list;
     } else
       q = q->next;
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->CtxSynchronize(d));
 }
 
 static void one_call(void) {
@@ -272,7 +272,7 @@ static void one_call(void) {
     replace_stream(i);
   else if (what < 94) {
     model_synchronize(q);
-    OK(d->StreamSynchronize(d, q->stream));
+    assert_cu(d->StreamSynchronize(d, q->stream));
   } else if (what < 97)
     synchronize_event(e);
   else if (what < 98)
@@ -300,7 +300,7 @@ static void test_random_programs(void **state) {
     assert_int_equal(soft_step_all(), model_step_all());
     check_same();
     for (const struct queue *q = m.list; q; q = q->next)
-      assert_int_equal(q->count, 0); /* no wait is for what never comes */
+      assert_int_equal(q->count, 0); /* every wait can be satisfied */
     soft_close();
   }
 }

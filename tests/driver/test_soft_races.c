@@ -1,6 +1,6 @@
 /*
- * Calls that wait let go of the device meanwhile. What another thread does then is noticed when they come back: each case
- * stops the device at a gate, with several calls waiting, and opens it.
+ * Calls that wait release the lock of the device. Changes by other threads meanwhile must be noticed: each case blocks
+ * the device at a gate while several calls wait, then opens it.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ static void *run_waiter(void *data) {
   return (void *)(intptr_t)(r ? r : w->call(w->data));
 }
 
-/* Long enough for a thread to get to where it waits; when it is not, the case is only less of a case. */
+/* Long enough for a thread to start waiting; if it is not, the case tests less. */
 static void start(struct waiter *w, weir_cu_result (*call)(void *data), void *data) {
   w->call = call;
   w->data = data;
@@ -45,7 +45,7 @@ static weir_cu_result release(void *data) {
   return d->DevicePrimaryCtxRelease(d, 0);
 }
 
-/* Of three that free the same, one does. */
+/* Of three calls that free the same memory, one succeeds. */
 static void expect_one(weir_cu_result (*call)(void *data), void *data, weir_cu_stream busy, weir_cu_result refusal) {
   struct waiter w[3];
   int done = 0;
@@ -56,7 +56,7 @@ static void expect_one(weir_cu_result (*call)(void *data), void *data, weir_cu_s
   for (int i = 0; i < 3; i++) {
     weir_cu_result r = result(&w[i]);
     if (r)
-      EXPECT_CODE(refusal, r);
+      assert_cu_result(refusal, r);
     done += r == WEIR_CU_SUCCESS;
   }
   assert_int_equal(done, 1);
@@ -72,26 +72,26 @@ static void test_freed_by_several(void **state) {
   /* From a pool that keeps it: the range stays, free. */
   weir_cu_mempool pool;
   uint64_t all = UINT64_MAX, used;
-  OK(d->DeviceGetDefaultMemPool(d, &pool, 0));
-  OK(d->MemPoolSetAttribute(d, pool, WEIR_CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all));
-  OK(d->MemAllocAsync(d, &p, 100, s));
+  assert_cu(d->DeviceGetDefaultMemPool(d, &pool, 0));
+  assert_cu(d->MemPoolSetAttribute(d, pool, WEIR_CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all));
+  assert_cu(d->MemAllocAsync(d, &p, 100, s));
   expect_one(free_memory, &p, s, WEIR_CU_INVALID_VALUE);
-  OK(d->MemPoolGetAttribute(d, pool, WEIR_CU_MEMPOOL_ATTR_USED_CURRENT, &used));
+  assert_cu(d->MemPoolGetAttribute(d, pool, WEIR_CU_MEMPOOL_ATTR_USED_CURRENT, &used));
   assert_int_equal(used, 0);
 
   void *host;
   static char own[100];
-  OK(d->MemHostAlloc(d, &host, 100, 0));
+  assert_cu(d->MemHostAlloc(d, &host, 100, 0));
   expect_one(free_host, host, s, WEIR_CU_INVALID_VALUE);
-  OK(d->MemHostRegister(d, own, 100, 0));
+  assert_cu(d->MemHostRegister(d, own, 100, 0));
   expect_one(unregister, own, s, WEIR_CU_HOST_MEMORY_NOT_REGISTERED);
   weir_cu_module module;
-  OK(d->ModuleLoadData(d, &module, spin_ptx));
+  assert_cu(d->ModuleLoadData(d, &module, spin_ptx));
   expect_one(unload, module, s, WEIR_CU_INVALID_HANDLE);
   soft_close();
 }
 
-/* Freed by one that waits, and meanwhile freed in a stream and handed out again: that is no longer its own. */
+/* Freed by a waiting call, and meanwhile freed on a stream and reused: it no longer belongs to the waiting call. */
 static void test_freed_and_handed_out_again(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_THREADS, 1, 64 * MIB);
@@ -100,21 +100,21 @@ static void test_freed_and_handed_out_again(void **state) {
   for (int i = 0; i < 5; i++) {
     weir_cu_deviceptr p, q;
     struct waiter w;
-    OK(d->MemAllocAsync(d, &p, 100, s));
+    assert_cu(d->MemAllocAsync(d, &p, 100, s));
     struct gate *gate = gate_close(s);
     start(&w, free_memory, &p);
-    OK(d->MemFreeAsync(d, p, s));
-    OK(d->MemAllocAsync(d, &q, 100, s));
+    assert_cu(d->MemFreeAsync(d, p, s));
+    assert_cu(d->MemAllocAsync(d, &q, 100, s));
     assert_int_equal(p, q);
     gate_open(gate);
     weir_cu_result r = result(&w);
-    if (r) { /* else it came too late, and freed the new one */
-      EXPECT_CODE(WEIR_CU_INVALID_VALUE, r);
-      OK(d->MemsetD8Async(d, q, 1, 100, s));
-      OK(d->MemFreeAsync(d, q, s));
+    if (r) { /* otherwise it came too late, and freed the new one */
+      assert_cu_result(WEIR_CU_INVALID_VALUE, r);
+      assert_cu(d->MemsetD8Async(d, q, 1, 100, s));
+      assert_cu(d->MemFreeAsync(d, q, s));
       refused++;
     }
-    OK(d->StreamSynchronize(d, s));
+    assert_cu(d->StreamSynchronize(d, s));
   }
   assert_true(refused > 0);
   soft_close();
@@ -125,8 +125,8 @@ static weir_cu_stream other_stream;
 
 static weir_cu_result alloc_from_pool(void *p) { return d->MemAllocFromPoolAsync(d, p, 8 * MIB, pool, other_stream); }
 
-/* An allocation that waits for memory, from a pool that goes. */
-static void test_a_pool_that_goes(void **state) {
+/* An allocation that waits for memory from a pool that is destroyed. */
+static void test_pool_destroyed_meanwhile(void **state) {
   (void)state;
   weir_cu_mempool_props props = {.type = WEIR_CU_ALLOCATION_PINNED, .location = {WEIR_CU_LOCATION_DEVICE, 0}};
   soft_open(WEIR_SOFT_THREADS, 1, 8 * MIB);
@@ -134,27 +134,27 @@ static void test_a_pool_that_goes(void **state) {
   other_stream = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_deviceptr p, q;
   struct waiter w;
-  OK(d->MemPoolCreate(d, &pool, &props));
-  OK(d->MemAllocFromPoolAsync(d, &p, 8 * MIB, pool, s));
+  assert_cu(d->MemPoolCreate(d, &pool, &props));
+  assert_cu(d->MemAllocFromPoolAsync(d, &p, 8 * MIB, pool, s));
   struct gate *gate = gate_close(s);
-  OK(d->MemFreeAsync(d, p, s));
+  assert_cu(d->MemFreeAsync(d, p, s));
   start(&w, alloc_from_pool, &q);
-  OK(d->MemPoolDestroy(d, pool));
+  assert_cu(d->MemPoolDestroy(d, pool));
   gate_open(gate);
   weir_cu_result r = result(&w);
-  assert_true(r == WEIR_CU_OUT_OF_MEMORY || r == WEIR_CU_INVALID_VALUE); /* the latter where it came too late */
-  OK(d->StreamSynchronize(d, s));
+  assert_true(r == WEIR_CU_OUT_OF_MEMORY || r == WEIR_CU_INVALID_VALUE); /* the latter if it came too late */
+  assert_cu(d->StreamSynchronize(d, s));
   assert_int_equal(soft_census().device_bytes, 0);
 
-  /* The same without the end of the pool: it gets what became free. */
-  OK(d->MemPoolCreate(d, &pool, &props));
-  OK(d->MemAllocFromPoolAsync(d, &p, 8 * MIB, pool, s));
+  /* The same without destroying the pool: it gets the freed memory. */
+  assert_cu(d->MemPoolCreate(d, &pool, &props));
+  assert_cu(d->MemAllocFromPoolAsync(d, &p, 8 * MIB, pool, s));
   gate = gate_close(s);
-  OK(d->MemFreeAsync(d, p, s));
+  assert_cu(d->MemFreeAsync(d, p, s));
   start(&w, alloc_from_pool, &q);
   gate_open(gate);
-  OK(result(&w));
-  OK(d->MemFree(d, q));
+  assert_cu(result(&w));
+  assert_cu(d->MemFree(d, q));
   soft_close();
 }
 
@@ -162,32 +162,32 @@ static weir_cu_result copy_back(void *host) {
   return d->MemcpyAsync(d, (uintptr_t)host, ((weir_cu_deviceptr *)host)[1], 8, other_stream);
 }
 
-/* A stream that is destroyed, and a context that is let go of, while a copy to pageable memory waits. */
-static void test_a_copy_whose_stream_goes(void **state) {
+/* Destroys a stream, and releases a context, while a copy to pageable memory waits. */
+static void test_stream_destroyed_meanwhile(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_THREADS, 1, 64 * MIB);
   weir_cu_deviceptr host[2] = {0, soft_alloc(8)};
   other_stream = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
-  OK(d->MemsetD8Async(d, host[1], 5, 8, other_stream));
+  assert_cu(d->MemsetD8Async(d, host[1], 5, 8, other_stream));
   struct waiter copy, end;
   struct gate *gate = gate_close(other_stream);
   start(&copy, copy_back, host);
-  OK(d->StreamDestroy(d, other_stream));
+  assert_cu(d->StreamDestroy(d, other_stream));
   start(&end, release, NULL); /* waits for the work too */
   gate_open(gate);
   weir_cu_result r = result(&copy);
-  if (r) /* it came too late, and found no stream, or no context */
+  if (r) /* it came too late, and the stream or the context was gone */
     assert_true(r == WEIR_CU_INVALID_HANDLE || r == WEIR_CU_CONTEXT_IS_DESTROYED);
   else
     assert_int_equal(host[0], 0x0505050505050505);
-  OK(result(&end));
+  assert_cu(result(&end));
   soft_check_nothing();
-  OK(d->DevicePrimaryCtxRetain(d, &contexts[0], 0));
+  assert_cu(d->DevicePrimaryCtxRetain(d, &contexts[0], 0));
   soft_close();
 }
 
 /* Retained while the last release waits: the context stays. */
-static void test_retained_while_it_goes(void **state) {
+static void test_context_retained_meanwhile(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_THREADS, 1, 64 * MIB);
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
@@ -195,12 +195,12 @@ static void test_retained_while_it_goes(void **state) {
   struct waiter w;
   struct gate *gate = gate_close(s);
   start(&w, release, NULL);
-  OK(d->DevicePrimaryCtxRetain(d, &context, 0));
+  assert_cu(d->DevicePrimaryCtxRetain(d, &context, 0));
   assert_ptr_equal(context, contexts[0]);
   gate_open(gate);
-  OK(result(&w));
-  OK(d->StreamSynchronize(d, s)); /* all is as it was */
-  OK(d->StreamDestroy(d, s));
+  assert_cu(result(&w));
+  assert_cu(d->StreamSynchronize(d, s)); /* nothing has changed */
+  assert_cu(d->StreamDestroy(d, s));
   soft_close();
 }
 
@@ -208,9 +208,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_freed_by_several, soft_teardown),
       cmocka_unit_test_teardown(test_freed_and_handed_out_again, soft_teardown),
-      cmocka_unit_test_teardown(test_a_pool_that_goes, soft_teardown),
-      cmocka_unit_test_teardown(test_a_copy_whose_stream_goes, soft_teardown),
-      cmocka_unit_test_teardown(test_retained_while_it_goes, soft_teardown),
+      cmocka_unit_test_teardown(test_pool_destroyed_meanwhile, soft_teardown),
+      cmocka_unit_test_teardown(test_stream_destroyed_meanwhile, soft_teardown),
+      cmocka_unit_test_teardown(test_context_retained_meanwhile, soft_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

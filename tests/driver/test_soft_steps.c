@@ -1,5 +1,5 @@
 /*
- * The stepped clock: nothing runs before the test says so, and then exactly what it said.
+ * The stepped clock: nothing runs until the test steps, and then exactly what it asked for.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 enum { MIB = 1 << 20 };
 
-/* What ran, one letter each. */
+/* A trace of the work, one letter each. */
 static char trace[256];
 
 static void reset_trace(void) { memset(trace, 0, sizeof trace); }
@@ -21,7 +21,7 @@ static void note(void *letter) {
 }
 
 static void do_note(weir_cu_stream stream, const char *letter) {
-  OK(d->LaunchHostFunc(d, stream, note, (void *)(uintptr_t)letter));
+  assert_cu(d->LaunchHostFunc(d, stream, note, (void *)(uintptr_t)letter));
 }
 
 static unsigned char byte_at(weir_cu_deviceptr pointer) { return *(volatile unsigned char *)(uintptr_t)pointer; }
@@ -35,11 +35,11 @@ static void test_nothing_runs_by_itself(void **state) {
   weir_cu_event e = soft_event();
   weir_cu_deviceptr p = soft_alloc(100);
   assert_int_equal(soft_pending(s), 0);
-  OK(d->MemsetD8Async(d, p, 7, 100, s));
-  OK(d->EventRecord(d, e, s));
+  assert_cu(d->MemsetD8Async(d, p, 7, 100, s));
+  assert_cu(d->EventRecord(d, e, s));
   assert_int_equal(soft_pending(s), 2);
-  EXPECT(NOT_READY, d->StreamQuery(d, s));
-  EXPECT(NOT_READY, d->EventQuery(d, e));
+  assert_cu_error(NOT_READY, d->StreamQuery(d, s));
+  assert_cu_error(NOT_READY, d->EventQuery(d, e));
   assert_int_equal(byte_at(p + 99), 0);
 
   assert_int_equal(soft_step(s, 0), 0);
@@ -47,56 +47,56 @@ static void test_nothing_runs_by_itself(void **state) {
   assert_int_equal(soft_step(s, 1), 1);
   assert_int_equal(byte_at(p + 99), 7);
   assert_int_equal(soft_pending(s), 1);
-  EXPECT(NOT_READY, d->EventQuery(d, e));
-  EXPECT(NOT_READY, d->StreamQuery(d, s));
+  assert_cu_error(NOT_READY, d->EventQuery(d, e));
+  assert_cu_error(NOT_READY, d->StreamQuery(d, s));
 
   assert_int_equal(soft_step(s, 1), 1);
-  OK(d->EventQuery(d, e));
-  OK(d->StreamQuery(d, s));
+  assert_cu(d->EventQuery(d, e));
+  assert_cu(d->StreamQuery(d, s));
   assert_int_equal(soft_pending(s), 0);
   assert_int_equal(soft_step(s, 100), 0);
 
-  OK(d->MemFree(d, p));
-  OK(d->EventDestroy(d, e));
-  OK(d->StreamDestroy(d, s));
+  assert_cu(d->MemFree(d, p));
+  assert_cu(d->EventDestroy(d, e));
+  assert_cu(d->StreamDestroy(d, s));
   soft_close();
 }
 
-static void test_each_kind_of_work_is_one_piece(void **state) {
+static void test_each_kind_of_work_is_one_item(void **state) {
   (void)state;
   reset_trace();
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), other = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_event e = soft_event();
   weir_cu_deviceptr p = soft_alloc(4096), q;
-  OK(d->MemsetD8Async(d, p, 1, 10, s));
+  assert_cu(d->MemsetD8Async(d, p, 1, 10, s));
   assert_int_equal(soft_pending(s), 1);
-  OK(d->MemsetD32Async(d, p, 1, 10, s));
+  assert_cu(d->MemsetD32Async(d, p, 1, 10, s));
   assert_int_equal(soft_pending(s), 2);
-  OK(d->MemcpyAsync(d, p + 100, p, 10, s));
+  assert_cu(d->MemcpyAsync(d, p + 100, p, 10, s));
   assert_int_equal(soft_pending(s), 3);
   soft_spin(s, 10);
   assert_int_equal(soft_pending(s), 4);
   do_note(s, "x");
   assert_int_equal(soft_pending(s), 5);
-  OK(d->EventRecord(d, e, s));
+  assert_cu(d->EventRecord(d, e, s));
   assert_int_equal(soft_pending(s), 6);
-  OK(d->StreamWaitEvent(d, other, e, 0));
+  assert_cu(d->StreamWaitEvent(d, other, e, 0));
   assert_int_equal(soft_pending(other), 1);
-  OK(d->MemAllocAsync(d, &q, 100, s)); /* memory is there at once */
+  assert_cu(d->MemAllocAsync(d, &q, 100, s)); /* memory is available at once */
   assert_int_equal(soft_pending(s), 6);
-  OK(d->MemFreeAsync(d, q, s));
+  assert_cu(d->MemFreeAsync(d, q, s));
   assert_int_equal(soft_pending(s), 7);
-  /* What does nothing is no piece. */
-  OK(d->MemsetD8Async(d, p, 1, 0, s));
-  OK(d->MemcpyAsync(d, p, p, 0, s));
-  OK(d->StreamWaitEvent(d, s, soft_event(), 0));
+  /* Empty operations are not work items. */
+  assert_cu(d->MemsetD8Async(d, p, 1, 0, s));
+  assert_cu(d->MemcpyAsync(d, p, p, 0, s));
+  assert_cu(d->StreamWaitEvent(d, s, soft_event(), 0));
   assert_int_equal(soft_pending(s), 7);
   assert_int_equal(soft_step(s, 100), 7);
   assert_int_equal(soft_step(other, 100), 1);
-  OK(d->StreamWaitEvent(d, other, e, 0)); /* its record is done */
+  assert_cu(d->StreamWaitEvent(d, other, e, 0)); /* its record is complete */
   assert_int_equal(soft_pending(other), 0);
-  OK(d->MemFree(d, p));
+  assert_cu(d->MemFree(d, p));
   soft_close();
 }
 
@@ -108,10 +108,10 @@ static void test_a_wait_stops_its_stream(void **state) {
   weir_cu_stream a = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), b = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_event e = soft_event();
   weir_cu_deviceptr p = soft_alloc(2);
-  OK(d->MemsetD8Async(d, p, 1, 2, a));
-  OK(d->EventRecord(d, e, a));
-  OK(d->StreamWaitEvent(d, b, e, 0));
-  OK(d->MemsetD8Async(d, p, 2, 1, b));
+  assert_cu(d->MemsetD8Async(d, p, 1, 2, a));
+  assert_cu(d->EventRecord(d, e, a));
+  assert_cu(d->StreamWaitEvent(d, b, e, 0));
+  assert_cu(d->MemsetD8Async(d, p, 2, 1, b));
 
   assert_int_equal(soft_step(b, 10), 0);
   assert_int_equal(soft_pending(b), 2);
@@ -124,62 +124,62 @@ static void test_a_wait_stops_its_stream(void **state) {
   assert_int_equal(soft_step(b, 1), 1);
   assert_int_equal(byte_at(p), 2);
   assert_int_equal(byte_at(p + 1), 1);
-  OK(d->MemFree(d, p));
+  assert_cu(d->MemFree(d, p));
   soft_close();
 }
 
-/* A wait is for the record that was the last when the call was made. */
+/* A wait is for the latest record at the time of the call. */
 static void test_a_wait_is_for_one_record(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_stream a = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), b = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_event e = soft_event();
-  OK(d->EventRecord(d, e, a));
-  OK(d->StreamWaitEvent(d, b, e, 0));
+  assert_cu(d->EventRecord(d, e, a));
+  assert_cu(d->StreamWaitEvent(d, b, e, 0));
   soft_spin(a, 10);
-  OK(d->EventRecord(d, e, a));
+  assert_cu(d->EventRecord(d, e, a));
   assert_int_equal(soft_step(a, 1), 1);
   assert_int_equal(soft_step(b, 10), 1);
-  EXPECT(NOT_READY, d->EventQuery(d, e)); /* the event is about its second record */
-  OK(d->StreamWaitEvent(d, b, e, 0));
+  assert_cu_error(NOT_READY, d->EventQuery(d, e)); /* the event stands for its second record */
+  assert_cu(d->StreamWaitEvent(d, b, e, 0));
   assert_int_equal(soft_step(b, 10), 0);
-  OK(d->EventDestroy(d, e)); /* and the wait stands without it */
+  assert_cu(d->EventDestroy(d, e)); /* and the wait does not need it */
   assert_int_equal(soft_step(b, 10), 0);
   assert_int_equal(soft_step(a, 10), 2);
   assert_int_equal(soft_step(b, 10), 1);
   soft_close();
 }
 
-static void test_freed_but_the_other_stream_is_not_done(void **state) {
+static void test_free_is_ordered_in_its_stream(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_stream a = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), b = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_event made = soft_event(), used = soft_event();
   weir_cu_deviceptr p, q;
-  OK(d->MemAllocAsync(d, &p, 2 * MIB, a));
-  OK(d->EventRecord(d, made, a));
-  OK(d->StreamWaitEvent(d, b, made, 0));
-  OK(d->MemsetD8Async(d, p, 5, 2 * MIB, b));
-  OK(d->EventRecord(d, used, b));
-  OK(d->StreamWaitEvent(d, a, used, 0));
-  OK(d->MemFreeAsync(d, p, a));
+  assert_cu(d->MemAllocAsync(d, &p, 2 * MIB, a));
+  assert_cu(d->EventRecord(d, made, a));
+  assert_cu(d->StreamWaitEvent(d, b, made, 0));
+  assert_cu(d->MemsetD8Async(d, p, 5, 2 * MIB, b));
+  assert_cu(d->EventRecord(d, used, b));
+  assert_cu(d->StreamWaitEvent(d, a, used, 0));
+  assert_cu(d->MemFreeAsync(d, p, a));
 
-  /* `a` has not got to the free: another stream gets other memory, `a` itself the same. */
-  OK(d->MemAllocAsync(d, &q, 2 * MIB, b));
+  /* `a` has not reached the free: another stream gets other memory, `a` itself the same. */
+  assert_cu(d->MemAllocAsync(d, &q, 2 * MIB, b));
   assert_true(q != p);
-  OK(d->MemFreeAsync(d, q, b));
-  OK(d->MemAllocAsync(d, &q, 2 * MIB, a));
+  assert_cu(d->MemFreeAsync(d, q, b));
+  assert_cu(d->MemAllocAsync(d, &q, 2 * MIB, a));
   assert_true(q == p);
-  OK(d->MemFreeAsync(d, q, a));
+  assert_cu(d->MemFreeAsync(d, q, a));
   assert_int_equal(byte_at(p), 0);
 
   assert_int_equal(soft_step(a, 100), 1); /* up to the wait for `b` */
   assert_int_equal(soft_step(b, 100), 4);
   assert_int_equal(byte_at(p), 5);
   assert_int_equal(soft_step(a, 100), 3);
-  OK(d->MemAllocAsync(d, &q, 2 * MIB, soft_stream(WEIR_CU_STREAM_NON_BLOCKING)));
-  assert_int_equal(soft_census().allocations, 2); /* free for everyone now: no third one was made */
-  OK(d->MemFree(d, q));
+  assert_cu(d->MemAllocAsync(d, &q, 2 * MIB, soft_stream(WEIR_CU_STREAM_NON_BLOCKING)));
+  assert_int_equal(soft_census().allocations, 2); /* free for all streams now: no third one was created */
+  assert_cu(d->MemFree(d, q));
   soft_close();
 }
 
@@ -203,15 +203,15 @@ static void test_step_all_goes_in_order(void **state) {
   assert_int_equal(soft_step_all(), 8);
   assert_string_equal(trace, "aAbBcCdD");
   assert_int_equal(soft_step_all(), 0);
-  assert_int_equal(weir_soft_step_all(d, NULL), WEIR_OK);
+  assert_ok(weir_soft_step_all(d, NULL));
 
-  /* A stream that waited goes on as soon as it can, before those behind it. */
+  /* A stream that waited continues as soon as it can, before later streams. */
   reset_trace();
   weir_cu_event e = soft_event();
   do_note(s[2], "c");
-  OK(d->EventRecord(d, e, s[2]));
+  assert_cu(d->EventRecord(d, e, s[2]));
   do_note(s[2], "C");
-  OK(d->StreamWaitEvent(d, s[0], e, 0));
+  assert_cu(d->StreamWaitEvent(d, s[0], e, 0));
   do_note(s[0], "a");
   do_note(s[1], "b");
   do_note(s[3], "d");
@@ -220,7 +220,7 @@ static void test_step_all_goes_in_order(void **state) {
   soft_close();
 }
 
-/* Each stream that goes on frees another: also one that was destroyed with work in it. */
+/* Each stream that continues releases another, even one that was destroyed with pending work. */
 static void test_step_all_ends_destroyed_streams(void **state) {
   (void)state;
   reset_trace();
@@ -228,20 +228,20 @@ static void test_step_all_ends_destroyed_streams(void **state) {
   weir_cu_stream a = soft_stream(0), b = soft_stream(0);
   do_note(a, "a");
   do_note(b, "b");
-  OK(d->StreamDestroy(d, a));
+  assert_cu(d->StreamDestroy(d, a));
   unsigned long pieces, done;
-  assert_int_equal(weir_soft_pending(d, a, &pieces), WEIR_ERROR_INVALID_HANDLE);
-  assert_int_equal(weir_soft_step(d, a, 1, &done), WEIR_ERROR_INVALID_HANDLE);
+  assert_status(WEIR_ERROR_INVALID_HANDLE, weir_soft_pending(d, a, &pieces));
+  assert_status(WEIR_ERROR_INVALID_HANDLE, weir_soft_step(d, a, 1, &done));
   assert_string_equal(trace, "");
   assert_int_equal(soft_step_all(), 2);
   assert_string_equal(trace, "ab");
-  OK(d->StreamDestroy(d, b));
+  assert_cu(d->StreamDestroy(d, b));
   soft_close();
 }
 
 /* ---- Calls that wait ---- */
 
-/* A waiting call runs what it waits for, what that waits for, and nothing else. */
+/* A waiting call runs the work that it waits for, with its dependencies, and nothing else. */
 static void test_a_waiting_call_runs_only_what_it_needs(void **state) {
   (void)state;
   reset_trace();
@@ -250,30 +250,30 @@ static void test_a_waiting_call_runs_only_what_it_needs(void **state) {
                  c = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_event e = soft_event(), f = soft_event();
   do_note(a, "a");
-  OK(d->EventRecord(d, e, a));
+  assert_cu(d->EventRecord(d, e, a));
   do_note(a, "A");
-  OK(d->StreamWaitEvent(d, b, e, 0));
+  assert_cu(d->StreamWaitEvent(d, b, e, 0));
   do_note(b, "b");
-  OK(d->EventRecord(d, f, b));
+  assert_cu(d->EventRecord(d, f, b));
   do_note(b, "B");
   do_note(c, "c");
   do_note(c, "C");
   do_note(c, "C");
 
-  OK(d->EventSynchronize(d, f));
+  assert_cu(d->EventSynchronize(d, f));
   assert_string_equal(trace, "ab");
   assert_int_equal(soft_pending(a), 1);
   assert_int_equal(soft_pending(b), 1);
   assert_int_equal(soft_pending(c), 3);
-  OK(d->EventSynchronize(d, f));
-  OK(d->StreamSynchronize(d, b));
+  assert_cu(d->EventSynchronize(d, f));
+  assert_cu(d->StreamSynchronize(d, b));
   assert_string_equal(trace, "abB");
   assert_int_equal(soft_pending(a), 1);
-  EXPECT(NOT_READY, d->StreamQuery(d, a));
-  EXPECT(NOT_READY, d->StreamQuery(d, c));
-  assert_int_equal(soft_pending(a), 1); /* asking runs nothing */
+  assert_cu_error(NOT_READY, d->StreamQuery(d, a));
+  assert_cu_error(NOT_READY, d->StreamQuery(d, c));
+  assert_int_equal(soft_pending(a), 1); /* a query runs nothing */
   assert_int_equal(soft_pending(c), 3);
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->CtxSynchronize(d));
   assert_string_equal(trace, "abBAcCC");
   soft_close();
 }
@@ -285,24 +285,24 @@ static void test_synchronizing_a_device_leaves_the_other(void **state) {
   weir_cu_event e;
   soft_use(1);
   weir_cu_stream b = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
-  OK(d->EventCreate(d, &e, 0));
+  assert_cu(d->EventCreate(d, &e, 0));
   soft_spin(b, 1);
-  OK(d->EventRecord(d, e, b));
+  assert_cu(d->EventRecord(d, e, b));
   soft_spin(b, 1);
   soft_use(0);
   soft_spin(a, 1);
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->CtxSynchronize(d));
   assert_int_equal(soft_pending(a), 0);
   assert_int_equal(soft_pending(b), 3);
-  /* Unless it waits for it. */
-  OK(d->StreamWaitEvent(d, a, e, 0));
-  OK(d->CtxSynchronize(d));
+  /* Unless it depends on it. */
+  assert_cu(d->StreamWaitEvent(d, a, e, 0));
+  assert_cu(d->CtxSynchronize(d));
   assert_int_equal(soft_pending(a), 0);
   assert_int_equal(soft_pending(b), 1);
   soft_close();
 }
 
-/* What a plain copy, a free and a copy to pageable memory run. */
+/* The work that a plain copy, a free and a copy to pageable memory run. */
 static void test_other_calls_that_wait(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
@@ -310,34 +310,34 @@ static void test_other_calls_that_wait(void **state) {
                  reader = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_deviceptr p = soft_alloc(100), q = soft_alloc(100);
   unsigned char host[100] = {0};
-  OK(d->MemsetD8Async(d, p, 1, 100, blocking));
-  OK(d->MemsetD8Async(d, q, 2, 100, other));
-  OK(d->Memcpy(d, (uintptr_t)host, p, 100)); /* through the legacy stream */
+  assert_cu(d->MemsetD8Async(d, p, 1, 100, blocking));
+  assert_cu(d->MemsetD8Async(d, q, 2, 100, other));
+  assert_cu(d->Memcpy(d, (uintptr_t)host, p, 100)); /* through the legacy stream */
   assert_int_equal(host[99], 1);
   assert_int_equal(soft_pending(blocking), 0);
   assert_int_equal(soft_pending(other), 1);
 
-  OK(d->MemsetD8Async(d, p, 3, 100, reader));
-  OK(d->MemcpyAsync(d, (uintptr_t)host, p, 100, reader));
+  assert_cu(d->MemsetD8Async(d, p, 3, 100, reader));
+  assert_cu(d->MemcpyAsync(d, (uintptr_t)host, p, 100, reader));
   assert_int_equal(host[99], 3);
   assert_int_equal(soft_pending(other), 1);
 
-  /* From pageable memory it is read at once, and done later. */
+  /* A copy from pageable memory reads at once, and completes later. */
   memset(host, 4, sizeof host);
-  OK(d->MemcpyAsync(d, p, (uintptr_t)host, 100, reader));
+  assert_cu(d->MemcpyAsync(d, p, (uintptr_t)host, 100, reader));
   memset(host, 5, sizeof host);
   assert_int_equal(soft_pending(reader), 1);
   assert_int_equal(byte_at(p), 3);
   assert_int_equal(soft_step(reader, 1), 1);
   assert_int_equal(byte_at(p), 4);
 
-  OK(d->MemFree(d, p)); /* everything of the device */
+  assert_cu(d->MemFree(d, p)); /* all work of the device */
   assert_int_equal(soft_pending(other), 0);
-  OK(d->MemFree(d, q));
+  assert_cu(d->MemFree(d, q));
   soft_close();
 }
 
-/* The legacy stream's waits are pieces like others. */
+/* The waits of the legacy stream are ordinary work items. */
 static void test_implicit_waits(void **state) {
   (void)state;
   reset_trace();
@@ -360,26 +360,26 @@ static void test_implicit_waits(void **state) {
   assert_string_equal(trace, "ab0A");
   assert_int_equal(soft_pending(n), 1);
 
-  /* The legacy stream can be busy with nothing of its own; a blocking one has to be asked for its own work only. */
+  /* The legacy stream can be busy without work of its own; a blocking stream only with its own work. */
   do_note(b, "B");
-  EXPECT(NOT_READY, d->StreamQuery(d, NULL));
+  assert_cu_error(NOT_READY, d->StreamQuery(d, NULL));
   do_note(NULL, "0");
-  OK(d->StreamQuery(d, a));
-  OK(d->StreamSynchronize(d, a));
+  assert_cu(d->StreamQuery(d, a));
+  assert_cu(d->StreamSynchronize(d, a));
   assert_string_equal(trace, "ab0A");
-  OK(d->StreamSynchronize(d, NULL));
+  assert_cu(d->StreamSynchronize(d, NULL));
   assert_string_equal(trace, "ab0AB0");
   assert_int_equal(soft_pending(n), 1);
   soft_close();
 }
 
-static void test_the_threads_own_stream(void **state) {
+static void test_per_thread_stream(void **state) {
   (void)state;
   reset_trace();
   soft_open(WEIR_SOFT_STEPPED, 2, 64 * MIB);
   do_note(WEIR_CU_STREAM_PER_THREAD, "a");
   soft_use(1);
-  assert_int_equal(soft_pending(WEIR_CU_STREAM_PER_THREAD), 0); /* one for each device */
+  assert_int_equal(soft_pending(WEIR_CU_STREAM_PER_THREAD), 0); /* one per device */
   do_note(WEIR_CU_STREAM_PER_THREAD, "b");
   assert_int_equal(soft_step(WEIR_CU_STREAM_PER_THREAD, 10), 1);
   assert_string_equal(trace, "b");
@@ -391,7 +391,7 @@ static void test_the_threads_own_stream(void **state) {
 
 static void *note_in_thread(void *data) {
   (void)data;
-  /* No check here may jump: it is not the test's thread. */
+  /* Not the thread of the test, so no assertions here. */
   if (d->CtxSetCurrent(d, ctx) || d->LaunchHostFunc(d, WEIR_CU_STREAM_PER_THREAD, note, (void *)(uintptr_t) "t"))
     return "failed";
   return NULL;
@@ -421,24 +421,24 @@ static void test_half_a_graph(void **state) {
   weir_cu_stream a = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), b = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_graph graph;
   weir_cu_graph_exec exec;
-  OK(d->StreamBeginCapture(d, a, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->StreamBeginCapture(d, a, WEIR_CU_CAPTURE_RELAXED));
   do_note(a, "1");
   do_note(a, "2");
   do_note(a, "3");
-  assert_int_equal(soft_pending(a), 0); /* nodes are no work */
-  OK(d->StreamEndCapture(d, a, &graph));
-  OK(d->GraphInstantiate(d, &exec, graph, 0));
-  OK(d->GraphDestroy(d, graph));
+  assert_int_equal(soft_pending(a), 0); /* nodes are not work items */
+  assert_cu(d->StreamEndCapture(d, a, &graph));
+  assert_cu(d->GraphInstantiate(d, &exec, graph, 0));
+  assert_cu(d->GraphDestroy(d, graph));
 
-  OK(d->GraphLaunch(d, exec, a));
+  assert_cu(d->GraphLaunch(d, exec, a));
   assert_int_equal(soft_pending(a), 3);
   assert_int_equal(soft_step(a, 2), 2);
-  OK(d->GraphLaunch(d, exec, b)); /* waits: two launches of one executable do not overlap */
+  assert_cu(d->GraphLaunch(d, exec, b)); /* waits, as launches of one executable do not overlap */
   assert_int_equal(soft_pending(b), 4);
   assert_int_equal(soft_step(b, 10), 0);
-  OK(d->GraphLaunch(d, exec, b)); /* in order anyway */
+  assert_cu(d->GraphLaunch(d, exec, b)); /* already ordered */
   assert_int_equal(soft_pending(b), 7);
-  OK(d->GraphExecDestroy(d, exec)); /* what is under way gets done */
+  assert_cu(d->GraphExecDestroy(d, exec)); /* pending work completes */
   assert_string_equal(trace, "12");
   assert_int_equal(soft_step(a, 1), 1);
   assert_int_equal(soft_step(b, 10), 7);
@@ -446,49 +446,42 @@ static void test_half_a_graph(void **state) {
   soft_close();
 }
 
-/* ---- What is refused ---- */
+/* ---- Invalid calls ---- */
 
-static void expect_text(weir_status status, weir_status expected, const char *part) {
-  assert_int_equal(status, expected);
-  if (!strstr(weir_last_error(), part))
-    fail_msg("\"%s\" does not say \"%s\"", weir_last_error(), part);
-}
-
-static void test_what_is_refused(void **state) {
+static void test_invalid_calls(void **state) {
   (void)state;
   unsigned long n = 77;
   uint64_t now = 77;
   soft_open(WEIR_SOFT_STEPPED, 1, 64 * MIB);
   weir_cu_stream s = soft_stream(0);
-  expect_text(weir_soft_step(d, (weir_cu_stream)0x1230, 1, &n), WEIR_ERROR_INVALID_HANDLE,
-              "weir_soft_step: stream 0x1230");
-  expect_text(weir_soft_pending(d, (weir_cu_stream)0x1230, &n), WEIR_ERROR_INVALID_HANDLE, "weir_soft_pending");
-  expect_text(weir_soft_pending(d, s, NULL), WEIR_ERROR_INVALID_ARGUMENT, "weir_soft_pending: pieces is NULL");
-  expect_text(weir_soft_now(d, NULL), WEIR_ERROR_INVALID_ARGUMENT, "weir_soft_now: nanoseconds is NULL");
-  expect_text(weir_soft_step(NULL, s, 1, &n), WEIR_ERROR_INVALID_ARGUMENT,
-              "weir_soft_step: the driver is not a software");
-  expect_text(weir_soft_step_all(NULL, &n), WEIR_ERROR_INVALID_ARGUMENT, "weir_soft_step_all");
-  expect_text(weir_soft_pending(NULL, s, &n), WEIR_ERROR_INVALID_ARGUMENT, "weir_soft_pending");
-  expect_text(weir_soft_now(NULL, &now), WEIR_ERROR_INVALID_ARGUMENT, "weir_soft_now");
-  OK(d->CtxSetCurrent(d, NULL));
-  expect_text(weir_soft_step(d, NULL, 1, &n), WEIR_ERROR_INVALID_HANDLE, "weir_soft_step");
+  assert_error_says(INVALID_HANDLE, "0x1230 is not a stream of this device",
+                    weir_soft_step(d, (weir_cu_stream)0x1230, 1, &n));
+  assert_error_says(INVALID_HANDLE, "weir_soft_pending", weir_soft_pending(d, (weir_cu_stream)0x1230, &n));
+  assert_error_says(INVALID_ARGUMENT, "weir_soft_pending: pieces is NULL", weir_soft_pending(d, s, NULL));
+  assert_error_says(INVALID_ARGUMENT, "weir_soft_now: nanoseconds is NULL", weir_soft_now(d, NULL));
+  assert_error_says(INVALID_ARGUMENT, "driver \"NULL\" is not a software device", weir_soft_step(NULL, s, 1, &n));
+  assert_error_says(INVALID_ARGUMENT, "weir_soft_step_all", weir_soft_step_all(NULL, &n));
+  assert_error_says(INVALID_ARGUMENT, "weir_soft_pending", weir_soft_pending(NULL, s, &n));
+  assert_error_says(INVALID_ARGUMENT, "weir_soft_now", weir_soft_now(NULL, &now));
+  assert_cu(d->CtxSetCurrent(d, NULL));
+  assert_error_says(INVALID_HANDLE, "weir_soft_step", weir_soft_step(d, NULL, 1, &n));
   assert_int_equal(n, 77); /* never written */
   assert_int_equal(now, 77);
-  assert_int_equal(weir_soft_step(d, s, 1, NULL), WEIR_OK);
+  assert_ok(weir_soft_step(d, s, 1, NULL));
   soft_close();
 
   weir_driver *ledger;
-  assert_int_equal(weir_driver_open_ledger(NULL, &ledger), WEIR_OK);
-  expect_text(weir_soft_step(ledger, s, 1, &n), WEIR_ERROR_INVALID_ARGUMENT, "not a software device");
+  assert_ok(weir_driver_open_ledger(NULL, &ledger));
+  assert_error_says(INVALID_ARGUMENT, "not a software device", weir_soft_step(ledger, s, 1, &n));
   weir_driver_close(ledger);
 
   weir_driver *fresh;
   weir_soft_options options;
   weir_soft_options_init(&options);
   options.clock = WEIR_SOFT_STEPPED;
-  assert_int_equal(weir_driver_open_soft(&options, &fresh), WEIR_OK);
-  expect_text(weir_soft_step(fresh, NULL, 1, &n), WEIR_ERROR_INVALID_HANDLE, "weir_soft_step"); /* before Init */
-  assert_int_equal(weir_soft_step_all(fresh, &n), WEIR_OK);
+  assert_ok(weir_driver_open_soft(&options, &fresh));
+  assert_error_says(INVALID_HANDLE, "weir_soft_step", weir_soft_step(fresh, NULL, 1, &n)); /* before Init */
+  assert_ok(weir_soft_step_all(fresh, &n));
   assert_int_equal(n, 0);
   weir_driver_close(fresh);
 }
@@ -498,14 +491,14 @@ static void test_real_time_is_not_stepped(void **state) {
   unsigned long n = 77;
   soft_open(WEIR_SOFT_THREADS, 1, 64 * MIB);
   weir_cu_stream s = soft_stream(0);
-  expect_text(weir_soft_step(d, s, 1, &n), WEIR_ERROR_BAD_STATE, "weir_soft_step: the device runs in real time");
-  expect_text(weir_soft_step_all(d, &n), WEIR_ERROR_BAD_STATE, "weir_soft_step_all: the device runs in real time");
+  assert_error_says(BAD_STATE, "weir_soft_step: the device runs in real time", weir_soft_step(d, s, 1, &n));
+  assert_error_says(BAD_STATE, "weir_soft_step_all: the device runs in real time", weir_soft_step_all(d, &n));
   assert_int_equal(n, 77);
   struct gate *gate = gate_close(s);
-  OK(d->LaunchHostFunc(d, s, note, (void *)(uintptr_t) "r"));
-  assert_int_equal(soft_pending(s), 2); /* the one that is being done counts */
+  assert_cu(d->LaunchHostFunc(d, s, note, (void *)(uintptr_t) "r"));
+  assert_int_equal(soft_pending(s), 2); /* the running item counts */
   gate_open(gate);
-  OK(d->StreamSynchronize(d, s));
+  assert_cu(d->StreamSynchronize(d, s));
   assert_int_equal(soft_pending(s), 0);
   soft_close();
 }
@@ -513,20 +506,20 @@ static void test_real_time_is_not_stepped(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_nothing_runs_by_itself, soft_teardown),
-      cmocka_unit_test_teardown(test_each_kind_of_work_is_one_piece, soft_teardown),
+      cmocka_unit_test_teardown(test_each_kind_of_work_is_one_item, soft_teardown),
       cmocka_unit_test_teardown(test_a_wait_stops_its_stream, soft_teardown),
       cmocka_unit_test_teardown(test_a_wait_is_for_one_record, soft_teardown),
-      cmocka_unit_test_teardown(test_freed_but_the_other_stream_is_not_done, soft_teardown),
+      cmocka_unit_test_teardown(test_free_is_ordered_in_its_stream, soft_teardown),
       cmocka_unit_test_teardown(test_step_all_goes_in_order, soft_teardown),
       cmocka_unit_test_teardown(test_step_all_ends_destroyed_streams, soft_teardown),
       cmocka_unit_test_teardown(test_a_waiting_call_runs_only_what_it_needs, soft_teardown),
       cmocka_unit_test_teardown(test_synchronizing_a_device_leaves_the_other, soft_teardown),
       cmocka_unit_test_teardown(test_other_calls_that_wait, soft_teardown),
       cmocka_unit_test_teardown(test_implicit_waits, soft_teardown),
-      cmocka_unit_test_teardown(test_the_threads_own_stream, soft_teardown),
+      cmocka_unit_test_teardown(test_per_thread_stream, soft_teardown),
       cmocka_unit_test_teardown(test_the_stream_of_a_thread_that_ended, soft_teardown),
       cmocka_unit_test_teardown(test_half_a_graph, soft_teardown),
-      cmocka_unit_test_teardown(test_what_is_refused, soft_teardown),
+      cmocka_unit_test_teardown(test_invalid_calls, soft_teardown),
       cmocka_unit_test_teardown(test_real_time_is_not_stepped, soft_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

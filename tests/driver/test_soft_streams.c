@@ -1,6 +1,6 @@
 /*
- * The clock of real threads: streams run at the same time, each in its own order, the urgent ones first; objects can be
- * destroyed while they are busy. Nothing here looks at how long something took.
+ * Real time: streams run concurrently, each in order, urgent ones first; busy objects can be destroyed. No test here
+ * measures time.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -15,7 +15,7 @@ enum { MIB = 1 << 20, FOR_EVER = 1000000000 }; /* cycles: 1000 s at a MHz */
 
 static unsigned char byte_at(weir_cu_deviceptr pointer) { return *(volatile unsigned char *)(uintptr_t)pointer; }
 
-/* All who come wait until `expected` are there. */
+/* A barrier for `expected` threads. */
 static struct {
   pthread_mutex_t lock;
   pthread_cond_t changed;
@@ -52,7 +52,7 @@ static int count_meeting(void) {
   return here;
 }
 
-/* ---- At the same time ---- */
+/* ---- Concurrency ---- */
 
 static void test_two_hundred_streams_at_once(void **state) {
   (void)state;
@@ -64,18 +64,18 @@ static void test_two_hundred_streams_at_once(void **state) {
   for (int round = 0; round < 2; round++) {
     call_meeting(COUNT);
     for (int i = 0; i < COUNT; i++)
-      OK(d->LaunchHostFunc(d, s[i], meet, NULL));
-    OK(d->CtxSynchronize(d));
+      assert_cu(d->LaunchHostFunc(d, s[i], meet, NULL));
+    assert_cu(d->CtxSynchronize(d));
     assert_int_equal(count_meeting(), COUNT);
     assert_false(meeting.timed_out);
   }
   for (int i = 0; i < COUNT; i++)
-    OK(d->StreamDestroy(d, s[i]));
+    assert_cu(d->StreamDestroy(d, s[i]));
   soft_close();
 }
 
-/* Device 0's streams do not hold up device 1's, nor does a long spin a short one. */
-static void test_a_long_spin_holds_up_nobody(void **state) {
+/* Streams of one device do not delay those of another, nor does a long spin delay a short one. */
+static void test_long_spin_delays_no_other_stream(void **state) {
   (void)state;
   weir_soft_options options;
   weir_soft_options_init(&options);
@@ -85,18 +85,18 @@ static void test_a_long_spin_holds_up_nobody(void **state) {
   weir_cu_stream a = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), b = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   soft_spin(a, FOR_EVER);
   soft_spin(b, 1000);
-  OK(d->StreamSynchronize(d, b));
+  assert_cu(d->StreamSynchronize(d, b));
   soft_use(1);
   soft_spin(NULL, 1000);
-  OK(d->CtxSynchronize(d));
-  EXPECT(NOT_READY, d->StreamQuery(d, a));
+  assert_cu(d->CtxSynchronize(d));
+  assert_cu_error(NOT_READY, d->StreamQuery(d, a));
   assert_int_equal(soft_pending(a), 1);
   /* A release would wait for the spin. */
   weir_driver_close(d);
   d = NULL;
 }
 
-/* ---- In order ---- */
+/* ---- Order ---- */
 
 struct turn {
   atomic_int *next; /* of the stream */
@@ -118,23 +118,23 @@ static void test_every_stream_keeps_its_order(void **state) {
   soft_open(WEIR_SOFT_THREADS, 1, 64 * MIB);
   weir_cu_stream s[STREAMS];
   for (int i = 0; i < STREAMS; i++)
-    OK(d->StreamCreateWithPriority(d, &s[i], WEIR_CU_STREAM_NON_BLOCKING, -(i % 6)));
+    assert_cu(d->StreamCreateWithPriority(d, &s[i], WEIR_CU_STREAM_NON_BLOCKING, -(i % 6)));
   for (int k = 0; k < PIECES; k++)
     for (int i = 0; i < STREAMS; i++) {
       turns[i][k] = (struct turn){&next[i], k, &wrong};
-      OK(d->LaunchHostFunc(d, s[i], take_turn, &turns[i][k]));
+      assert_cu(d->LaunchHostFunc(d, s[i], take_turn, &turns[i][k]));
     }
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->CtxSynchronize(d));
   assert_int_equal(wrong, 0);
   for (int i = 0; i < STREAMS; i++) {
     assert_int_equal(next[i], PIECES);
-    OK(d->StreamQuery(d, s[i]));
-    OK(d->StreamDestroy(d, s[i]));
+    assert_cu(d->StreamQuery(d, s[i]));
+    assert_cu(d->StreamDestroy(d, s[i]));
   }
   soft_close();
 }
 
-/* A chain through all streams: each adds one to what the stream before it left. */
+/* A chain through all streams: each adds one to the result of the one before. */
 static void test_waits_order_streams(void **state) {
   (void)state;
   enum { STREAMS = 20, ROUNDS = 10 };
@@ -150,11 +150,11 @@ static void test_waits_order_streams(void **state) {
   for (int r = 0; r < ROUNDS; r++)
     for (int i = 0; i < STREAMS; i++) {
       turns[r][i] = (struct turn){&next, r * STREAMS + i, &wrong};
-      OK(d->StreamWaitEvent(d, s[i], e[(i + STREAMS - 1) % STREAMS], 0));
-      OK(d->LaunchHostFunc(d, s[i], take_turn, &turns[r][i]));
-      OK(d->EventRecord(d, e[i], s[i]));
+      assert_cu(d->StreamWaitEvent(d, s[i], e[(i + STREAMS - 1) % STREAMS], 0));
+      assert_cu(d->LaunchHostFunc(d, s[i], take_turn, &turns[r][i]));
+      assert_cu(d->EventRecord(d, e[i], s[i]));
     }
-  OK(d->EventSynchronize(d, e[STREAMS - 1]));
+  assert_cu(d->EventSynchronize(d, e[STREAMS - 1]));
   assert_int_equal(wrong, 0);
   assert_int_equal(next, ROUNDS * STREAMS);
   soft_close();
@@ -167,14 +167,14 @@ static void add_letter(void *data) {
   static char letters[16];
   const char *letter = data;
   pthread_mutex_lock(&lock);
-  if (*letter == '?') /* asks */
+  if (*letter == '?') /* polls */
     strcpy((char *)data + 1, letters);
   else
     strncat(letters, letter, 1);
   pthread_mutex_unlock(&lock);
 }
 
-/* With all workers taken, those that come free go to the most urgent stream, and to the one that came first among equals. */
+/* With all workers busy, the next free one runs the most urgent stream, first come first served among equals. */
 static void test_urgent_streams_go_first(void **state) {
   (void)state;
   enum { WORKERS = 256 };
@@ -182,33 +182,33 @@ static void test_urgent_streams_go_first(void **state) {
   weir_cu_stream busy[WORKERS], low, low2, high, middle;
   for (int i = 0; i < WORKERS; i++)
     busy[i] = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
-  OK(d->StreamCreateWithPriority(d, &low, WEIR_CU_STREAM_NON_BLOCKING, 0));
-  OK(d->StreamCreateWithPriority(d, &low2, WEIR_CU_STREAM_NON_BLOCKING, 0));
-  OK(d->StreamCreateWithPriority(d, &middle, WEIR_CU_STREAM_NON_BLOCKING, -1));
-  OK(d->StreamCreateWithPriority(d, &high, WEIR_CU_STREAM_NON_BLOCKING, -5));
+  assert_cu(d->StreamCreateWithPriority(d, &low, WEIR_CU_STREAM_NON_BLOCKING, 0));
+  assert_cu(d->StreamCreateWithPriority(d, &low2, WEIR_CU_STREAM_NON_BLOCKING, 0));
+  assert_cu(d->StreamCreateWithPriority(d, &middle, WEIR_CU_STREAM_NON_BLOCKING, -1));
+  assert_cu(d->StreamCreateWithPriority(d, &high, WEIR_CU_STREAM_NON_BLOCKING, -5));
   struct gate *gate = gate_close(busy[0]);
-  call_meeting(WORKERS); /* with the test's own thread: no worker is left, and one of them is at the gate */
+  call_meeting(WORKERS); /* with the thread of the test: no worker is left, and one is at the gate */
   for (int i = 1; i < WORKERS; i++)
-    OK(d->LaunchHostFunc(d, busy[i], meet, NULL));
+    assert_cu(d->LaunchHostFunc(d, busy[i], meet, NULL));
   while (count_meeting() < WORKERS - 1)
     nanosleep(&(struct timespec){0, 1000000}, NULL);
-  OK(d->LaunchHostFunc(d, low, add_letter, (void *)(uintptr_t) "l"));
-  OK(d->LaunchHostFunc(d, middle, add_letter, (void *)(uintptr_t) "m"));
-  OK(d->LaunchHostFunc(d, low2, add_letter, (void *)(uintptr_t) "L"));
-  OK(d->LaunchHostFunc(d, high, add_letter, (void *)(uintptr_t) "h"));
-  gate_open(gate); /* the one worker that comes free does them all */
-  OK(d->StreamSynchronize(d, low2));
+  assert_cu(d->LaunchHostFunc(d, low, add_letter, (void *)(uintptr_t) "l"));
+  assert_cu(d->LaunchHostFunc(d, middle, add_letter, (void *)(uintptr_t) "m"));
+  assert_cu(d->LaunchHostFunc(d, low2, add_letter, (void *)(uintptr_t) "L"));
+  assert_cu(d->LaunchHostFunc(d, high, add_letter, (void *)(uintptr_t) "h"));
+  gate_open(gate); /* the one free worker runs them all */
+  assert_cu(d->StreamSynchronize(d, low2));
   char letters[17] = "?";
   add_letter(letters);
   assert_string_equal(letters + 1, "hmlL");
   meet(NULL);
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->CtxSynchronize(d));
   soft_close();
 }
 
 /* ---- Destroyed while busy ---- */
 
-static void test_what_is_destroyed_while_busy_gets_done(void **state) {
+static void test_work_of_destroyed_streams_completes(void **state) {
   (void)state;
   soft_open(WEIR_SOFT_THREADS, 1, 64 * MIB);
   weir_cu_stream a = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), b = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
@@ -216,40 +216,40 @@ static void test_what_is_destroyed_while_busy_gets_done(void **state) {
   weir_cu_deviceptr p = soft_alloc(300);
   weir_cu_graph graph;
   weir_cu_graph_exec exec;
-  OK(d->StreamBeginCapture(d, b, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->MemsetD8Async(d, p + 200, 3, 100, b));
-  OK(d->StreamEndCapture(d, b, &graph));
-  OK(d->GraphInstantiate(d, &exec, graph, 0));
+  assert_cu(d->StreamBeginCapture(d, b, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->MemsetD8Async(d, p + 200, 3, 100, b));
+  assert_cu(d->StreamEndCapture(d, b, &graph));
+  assert_cu(d->GraphInstantiate(d, &exec, graph, 0));
 
   struct gate *gate = gate_close(a);
-  OK(d->MemsetD8Async(d, p, 1, 100, a));
-  OK(d->EventRecord(d, e, a));
-  OK(d->StreamWaitEvent(d, b, e, 0));
-  OK(d->MemcpyAsync(d, p + 100, p, 100, b));
-  OK(d->GraphLaunch(d, exec, b));
-  OK(d->StreamDestroy(d, a));
-  OK(d->EventDestroy(d, e));
-  OK(d->GraphDestroy(d, graph));
-  OK(d->GraphExecDestroy(d, exec));
-  OK(d->StreamDestroy(d, b));
+  assert_cu(d->MemsetD8Async(d, p, 1, 100, a));
+  assert_cu(d->EventRecord(d, e, a));
+  assert_cu(d->StreamWaitEvent(d, b, e, 0));
+  assert_cu(d->MemcpyAsync(d, p + 100, p, 100, b));
+  assert_cu(d->GraphLaunch(d, exec, b));
+  assert_cu(d->StreamDestroy(d, a));
+  assert_cu(d->EventDestroy(d, e));
+  assert_cu(d->GraphDestroy(d, graph));
+  assert_cu(d->GraphExecDestroy(d, exec));
+  assert_cu(d->StreamDestroy(d, b));
   weir_soft_census census = soft_census();
   assert_int_equal(census.streams, 0);
   assert_int_equal(census.events, 0);
   assert_int_equal(census.graphs, 0);
   assert_int_equal(census.graph_execs, 0);
-  EXPECT(INVALID_HANDLE, d->StreamQuery(d, a));
-  EXPECT(INVALID_HANDLE, d->EventQuery(d, e));
+  assert_cu_error(INVALID_HANDLE, d->StreamQuery(d, a));
+  assert_cu_error(INVALID_HANDLE, d->EventQuery(d, e));
   assert_int_equal(byte_at(p + 100), 0);
   gate_open(gate);
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->CtxSynchronize(d));
   assert_int_equal(byte_at(p), 1);
   assert_int_equal(byte_at(p + 199), 1);
   assert_int_equal(byte_at(p + 299), 3);
-  OK(d->MemFree(d, p));
+  assert_cu(d->MemFree(d, p));
   soft_close();
 }
 
-/* A call that waits for a stream keeps it, though another thread destroys it. */
+/* A call that waits for a stream keeps it alive while another thread destroys it. */
 static void *synchronize(void *stream) {
   weir_cu_result r = d->CtxSetCurrent(d, ctx);
   if (!r)
@@ -266,12 +266,12 @@ static void test_a_stream_that_is_waited_for_can_be_destroyed(void **state) {
     struct gate *gate = gate_close(s);
     for (int k = 0; k < 3; k++)
       assert_int_equal(pthread_create(&threads[k], NULL, synchronize, s), 0);
-    OK(d->StreamDestroy(d, s));
+    assert_cu(d->StreamDestroy(d, s));
     gate_open(gate);
     for (int k = 0; k < 3; k++) {
       void *result;
       pthread_join(threads[k], &result);
-      /* Threads that came late find no stream. */
+      /* Late threads find no stream. */
       assert_true((intptr_t)result == WEIR_CU_SUCCESS || (intptr_t)result == WEIR_CU_INVALID_HANDLE);
     }
   }
@@ -288,7 +288,7 @@ static void *use_own_stream(void *data) {
   return (void *)(intptr_t)r;
 }
 
-/* Their own streams go with them, and their work gets done. */
+/* Per-thread streams are destroyed with the threads, and their work completes. */
 static void test_threads_come_and_go(void **state) {
   (void)state;
   enum { THREADS = 20 };
@@ -304,15 +304,15 @@ static void test_threads_come_and_go(void **state) {
     pthread_join(threads[i], &result);
     assert_int_equal((intptr_t)result, WEIR_CU_SUCCESS);
   }
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->CtxSynchronize(d));
   for (int i = 0; i < THREADS; i++) {
     assert_int_equal(byte_at(p[i] + 99), 9);
-    OK(d->MemFree(d, p[i]));
+    assert_cu(d->MemFree(d, p[i]));
   }
   int left = 0;
   for (const struct soft_stream *s = ((struct soft *)d)->devices[0].streams; s; s = s->next)
     left++;
-  assert_int_equal(left, 1); /* the legacy one */
+  assert_int_equal(left, 1); /* the legacy stream */
   soft_close();
 }
 
@@ -322,7 +322,7 @@ static void *release_and_retain(void *data) {
     weir_cu_context context;
     weir_cu_deviceptr p;
     weir_cu_result r = d->DevicePrimaryCtxRetain(d, &context, 0);
-    /* While this thread holds it, the context is there, whatever the others do. */
+    /* While this thread retains it, the context exists, whatever other threads do. */
     if (!r)
       r = d->CtxSetCurrent(d, context);
     if (!r)
@@ -330,7 +330,7 @@ static void *release_and_retain(void *data) {
     if (!r)
       r = d->MemsetD8Async(d, p, 1, 100, i % 2 ? NULL : WEIR_CU_STREAM_PER_THREAD);
     if (!r && i % 3)
-      r = d->MemFree(d, p); /* else it goes with the context */
+      r = d->MemFree(d, p); /* otherwise it is destroyed with the context */
     if (!r)
       r = d->DevicePrimaryCtxRelease(d, 0);
     if (r)
@@ -343,7 +343,7 @@ static void test_the_context_comes_and_goes(void **state) {
   (void)state;
   enum { THREADS = 6 };
   soft_open(WEIR_SOFT_THREADS, 1, 64 * MIB);
-  OK(d->DevicePrimaryCtxRelease(d, 0)); /* nobody holds it but those threads */
+  assert_cu(d->DevicePrimaryCtxRelease(d, 0)); /* only those threads retain it */
   pthread_t threads[THREADS];
   for (int i = 0; i < THREADS; i++)
     assert_int_equal(pthread_create(&threads[i], NULL, release_and_retain, NULL), 0);
@@ -360,11 +360,11 @@ static void test_the_context_comes_and_goes(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_two_hundred_streams_at_once, soft_teardown),
-      cmocka_unit_test_teardown(test_a_long_spin_holds_up_nobody, soft_teardown),
+      cmocka_unit_test_teardown(test_long_spin_delays_no_other_stream, soft_teardown),
       cmocka_unit_test_teardown(test_every_stream_keeps_its_order, soft_teardown),
       cmocka_unit_test_teardown(test_waits_order_streams, soft_teardown),
       cmocka_unit_test_teardown(test_urgent_streams_go_first, soft_teardown),
-      cmocka_unit_test_teardown(test_what_is_destroyed_while_busy_gets_done, soft_teardown),
+      cmocka_unit_test_teardown(test_work_of_destroyed_streams_completes, soft_teardown),
       cmocka_unit_test_teardown(test_a_stream_that_is_waited_for_can_be_destroyed, soft_teardown),
       cmocka_unit_test_teardown(test_threads_come_and_go, soft_teardown),
       cmocka_unit_test_teardown(test_the_context_comes_and_goes, soft_teardown),

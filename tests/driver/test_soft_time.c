@@ -1,5 +1,5 @@
 /*
- * Time: counted to the nanosecond in the stepped clock, measured in the other.
+ * Time: counted to the nanosecond in stepped time, else measured.
  */
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 enum { MIB = 1 << 20 };
 
-/* What every copy, fill, kernel and host function costs in stepped time, on top of its bytes or cycles. */
+/* The cost of every copy, fill, kernel and host function in stepped time, besides its bytes or cycles. */
 enum { LAUNCH_NS = 1000 };
 
 static void open_stepped(int clock_khz, unsigned long long copy_speed) {
@@ -23,13 +23,13 @@ static void open_stepped(int clock_khz, unsigned long long copy_speed) {
 
 static weir_cu_event record(weir_cu_stream stream) {
   weir_cu_event event = soft_event();
-  OK(d->EventRecord(d, event, stream));
+  assert_cu(d->EventRecord(d, event, stream));
   return event;
 }
 
 static void check_elapsed(weir_cu_event start, weir_cu_event end, int64_t nanoseconds) {
   float milliseconds;
-  OK(d->EventElapsedTime(d, &milliseconds, start, end));
+  assert_cu(d->EventElapsedTime(d, &milliseconds, start, end));
   float expected = (float)((double)nanoseconds / 1e6);
   if (milliseconds != expected)
     fail_msg("%.9g ms, not %.9g", (double)milliseconds, (double)expected);
@@ -37,7 +37,7 @@ static void check_elapsed(weir_cu_event start, weir_cu_event end, int64_t nanose
 
 static void nothing(void *data) { (void)data; }
 
-/* ---- What things cost ---- */
+/* ---- Costs ---- */
 
 static void test_a_spin_takes_its_cycles(void **state) {
   (void)state;
@@ -50,7 +50,7 @@ static void test_a_spin_takes_its_cycles(void **state) {
   soft_spin(s, 0);
   weir_cu_event c = record(s);
   assert_int_equal(soft_now(), 0);
-  OK(d->StreamSynchronize(d, s));
+  assert_cu(d->StreamSynchronize(d, s));
   check_elapsed(a, b, 5000000 + LAUNCH_NS);
   check_elapsed(b, c, LAUNCH_NS);
   check_elapsed(a, c, 5000000 + 2 * LAUNCH_NS);
@@ -59,7 +59,7 @@ static void test_a_spin_takes_its_cycles(void **state) {
   assert_int_equal(soft_now(), 5000000 + 2 * LAUNCH_NS);
   soft_close();
 
-  open_stepped(2000000, 0); /* two cycles in a nanosecond */
+  open_stepped(2000000, 0); /* two cycles per nanosecond */
   s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   soft_spin(s, 5000);
   assert_int_equal(soft_step(s, 1), 1);
@@ -77,37 +77,37 @@ static void test_copies_and_fills_have_a_speed(void **state) {
     open_stepped(1000000, cases[i].speed);
     weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
     weir_cu_deviceptr p = soft_alloc(2000000);
-    OK(d->MemsetD8Async(d, p, 1, 1000000, s));
-    OK(d->MemsetD32Async(d, p, 1, 250000, s));
-    OK(d->MemcpyAsync(d, p + 1000000, p, 1000000, s));
+    assert_cu(d->MemsetD8Async(d, p, 1, 1000000, s));
+    assert_cu(d->MemsetD32Async(d, p, 1, 250000, s));
+    assert_cu(d->MemcpyAsync(d, p + 1000000, p, 1000000, s));
     for (uint64_t pieces = 1; pieces <= 3; pieces++) {
       assert_int_equal(soft_step(s, 1), 1);
       assert_int_equal(soft_now(), pieces * (cases[i].ns_of_a_million + LAUNCH_NS));
     }
-    OK(d->MemFree(d, p));
+    assert_cu(d->MemFree(d, p));
     soft_close();
   }
 }
 
-static void test_what_costs_nothing(void **state) {
+static void test_operations_without_cost(void **state) {
   (void)state;
   open_stepped(1000000, 0);
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING), other = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_deviceptr p;
-  OK(d->StreamWaitEvent(d, s, record(other), 0));
-  OK(d->MemAllocAsync(d, &p, 1000, s));
-  OK(d->MemFreeAsync(d, p, s));
+  assert_cu(d->StreamWaitEvent(d, s, record(other), 0));
+  assert_cu(d->MemAllocAsync(d, &p, 1000, s));
+  assert_cu(d->MemFreeAsync(d, p, s));
   record(s);
   assert_int_equal(soft_step_all(), 4);
   assert_int_equal(soft_now(), 0);
-  OK(d->LaunchHostFunc(d, s, nothing, NULL));
+  assert_cu(d->LaunchHostFunc(d, s, nothing, NULL));
   assert_int_equal(soft_step_all(), 1);
   assert_int_equal(soft_now(), LAUNCH_NS);
   soft_close();
 }
 
-/* A spin far longer than the clock can count ends all the same. */
-static void test_a_spin_for_ever(void **state) {
+/* A spin longer than the clock can count ends too. */
+static void test_endless_spin(void **state) {
   (void)state;
   open_stepped(1, 1);
   weir_cu_stream s = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
@@ -115,14 +115,14 @@ static void test_a_spin_for_ever(void **state) {
   soft_spin(s, UINT64_MAX);
   soft_spin(s, UINT64_MAX);
   b = record(s);
-  OK(d->StreamSynchronize(d, s));
+  assert_cu(d->StreamSynchronize(d, s));
   float milliseconds;
-  OK(d->EventElapsedTime(d, &milliseconds, a, b));
+  assert_cu(d->EventElapsedTime(d, &milliseconds, a, b));
   assert_true(milliseconds > 1e12f);
   soft_close();
 }
 
-/* ---- Streams beside each other ---- */
+/* ---- Concurrent streams ---- */
 
 static void test_streams_overlap_in_counted_time(void **state) {
   (void)state;
@@ -133,7 +133,7 @@ static void test_streams_overlap_in_counted_time(void **state) {
   weir_cu_event a_end = record(a);
   soft_spin(b, 2000000);
   weir_cu_event b_end = record(b);
-  /* Whatever is stepped first: both began when they were enqueued. */
+  /* Whichever is stepped first, both began when they were enqueued. */
   assert_int_equal(soft_step(a, 100), 3);
   assert_int_equal(soft_now(), 3000000 + LAUNCH_NS);
   assert_int_equal(soft_step(b, 100), 2);
@@ -141,7 +141,7 @@ static void test_streams_overlap_in_counted_time(void **state) {
   check_elapsed(start, a_end, 3000000 + LAUNCH_NS);
   check_elapsed(start, b_end, 2000000 + LAUNCH_NS);
 
-  /* What is enqueued now begins now, also in the stream that was done earlier. */
+  /* New work begins now, even on a stream that was idle before. */
   soft_spin(b, 500);
   weir_cu_event later = record(b);
   soft_step_all();
@@ -158,22 +158,22 @@ static void test_a_wait_carries_time_over(void **state) {
   weir_cu_event middle = record(a);
   soft_spin(a, 7000000);
   soft_spin(b, 10);
-  OK(d->StreamWaitEvent(d, b, middle, 0));
+  assert_cu(d->StreamWaitEvent(d, b, middle, 0));
   soft_spin(b, 2000000);
   weir_cu_event end = record(b);
-  OK(d->EventSynchronize(d, end));
+  assert_cu(d->EventSynchronize(d, end));
   check_elapsed(start, end, 1000000 + LAUNCH_NS + 2000000 + LAUNCH_NS);
   assert_int_equal(soft_pending(a), 1);
-  /* A wait for what was long done costs nothing and waits for nothing. */
+  /* A wait for completed work costs nothing. */
   soft_spin(b, 9000000);
-  OK(d->StreamWaitEvent(d, b, middle, 0));
+  assert_cu(d->StreamWaitEvent(d, b, middle, 0));
   weir_cu_event last = record(b);
-  OK(d->EventSynchronize(d, last));
+  assert_cu(d->EventSynchronize(d, last));
   check_elapsed(end, last, 9000000 + LAUNCH_NS);
   soft_close();
 }
 
-/* Time is one for all devices. */
+/* All devices share the clock. */
 static void test_devices_share_the_clock(void **state) {
   (void)state;
   open_stepped(1000000, 0);
@@ -183,15 +183,15 @@ static void test_devices_share_the_clock(void **state) {
   soft_use(1);
   weir_cu_stream b = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   weir_cu_event start = record(b);
-  OK(d->StreamWaitEvent(d, b, at_a, 0));
+  assert_cu(d->StreamWaitEvent(d, b, at_a, 0));
   weir_cu_event end = record(b);
-  OK(d->StreamSynchronize(d, b));
+  assert_cu(d->StreamSynchronize(d, b));
   check_elapsed(start, end, 1000000 + LAUNCH_NS);
   assert_int_equal(soft_now(), 1000000 + LAUNCH_NS);
   soft_close();
 }
 
-/* A graph's nodes run one behind the other, so their times add up. */
+/* The nodes of a graph run in sequence, so their times add up. */
 static void test_a_graph_takes_the_sum(void **state) {
   (void)state;
   open_stepped(1000000, 0);
@@ -199,19 +199,19 @@ static void test_a_graph_takes_the_sum(void **state) {
   weir_cu_event fork = soft_event(), join = soft_event();
   weir_cu_graph graph;
   weir_cu_graph_exec exec;
-  OK(d->StreamBeginCapture(d, s, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->EventRecord(d, fork, s));
-  OK(d->StreamWaitEvent(d, other, fork, 0));
+  assert_cu(d->StreamBeginCapture(d, s, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->EventRecord(d, fork, s));
+  assert_cu(d->StreamWaitEvent(d, other, fork, 0));
   soft_spin(s, 100);
   soft_spin(other, 200);
-  OK(d->EventRecord(d, join, other));
-  OK(d->StreamWaitEvent(d, s, join, 0));
-  OK(d->StreamEndCapture(d, s, &graph));
-  OK(d->GraphInstantiate(d, &exec, graph, 0));
+  assert_cu(d->EventRecord(d, join, other));
+  assert_cu(d->StreamWaitEvent(d, s, join, 0));
+  assert_cu(d->StreamEndCapture(d, s, &graph));
+  assert_cu(d->GraphInstantiate(d, &exec, graph, 0));
   weir_cu_event start = record(s);
-  OK(d->GraphLaunch(d, exec, s));
+  assert_cu(d->GraphLaunch(d, exec, s));
   weir_cu_event end = record(s);
-  OK(d->StreamSynchronize(d, s));
+  assert_cu(d->StreamSynchronize(d, s));
   check_elapsed(start, end, 300 + 2 * LAUNCH_NS);
   soft_close();
 }
@@ -231,7 +231,7 @@ static int numbers[ROUNDS];
 
 static void log_it(void *number) { current_log->ran[current_log->count++] = *(int *)number; }
 
-/* Random work; then it is stepped in an order that `order` decides. */
+/* Enqueues random work, then steps it in an order given by `order`. */
 static void run_program(uint64_t seed, uint64_t order, struct log *log) {
   weir_cu_stream s[STREAMS];
   weir_cu_event events[EVENTS];
@@ -252,21 +252,21 @@ static void run_program(uint64_t seed, uint64_t order, struct log *log) {
       soft_spin(at, soft_random(100000));
       break;
     case 1:
-      OK(d->MemsetD8Async(d, p, 1, 1 + soft_random(100000), at));
+      assert_cu(d->MemsetD8Async(d, p, 1, 1 + soft_random(100000), at));
       break;
     case 2:
-      OK(d->EventRecord(d, events[soft_random(EVENTS)], at));
+      assert_cu(d->EventRecord(d, events[soft_random(EVENTS)], at));
       break;
     case 3:
-      OK(d->StreamWaitEvent(d, at, events[soft_random(EVENTS)], 0));
+      assert_cu(d->StreamWaitEvent(d, at, events[soft_random(EVENTS)], 0));
       break;
     default:
-      OK(d->LaunchHostFunc(d, at, log_it, &numbers[i]));
+      assert_cu(d->LaunchHostFunc(d, at, log_it, &numbers[i]));
     }
   }
   for (int i = 1; i < EVENTS; i++)
-    OK(d->EventRecord(d, events[i], s[i % STREAMS]));
-  OK(d->EventRecord(d, events[0], NULL));
+    assert_cu(d->EventRecord(d, events[i], s[i % STREAMS]));
+  assert_cu(d->EventRecord(d, events[0], NULL));
 
   soft_seed(order);
   unsigned long left = 1;
@@ -278,9 +278,9 @@ static void run_program(uint64_t seed, uint64_t order, struct log *log) {
       left += soft_pending(s[i]);
   }
   for (int i = 0; i < EVENTS; i++)
-    OK(d->EventElapsedTime(d, &log->times[i], events[0], events[i]));
+    assert_cu(d->EventElapsedTime(d, &log->times[i], events[0], events[i]));
   log->now = soft_now();
-  OK(d->MemFree(d, p));
+  assert_cu(d->MemFree(d, p));
   soft_close();
 }
 
@@ -292,7 +292,7 @@ static void test_the_same_program_twice(void **state) {
     run_program(seed, seed, &first);
     run_program(seed, seed, &second);
     assert_memory_equal(&first, &second, sizeof first);
-    /* Stepped in another order, streams get on differently, but everything happens at the same time. */
+    /* In another order streams progress differently, but everything happens at the same time. */
     run_program(seed, seed + 1000, &other);
     assert_int_equal(other.count, first.count);
     assert_memory_equal(other.times, first.times, sizeof first.times);
@@ -300,7 +300,7 @@ static void test_the_same_program_twice(void **state) {
   }
 }
 
-/* ---- The other clock ---- */
+/* ---- Real time ---- */
 
 static void test_measured_time(void **state) {
   (void)state;
@@ -314,20 +314,20 @@ static void test_measured_time(void **state) {
   weir_cu_event a = record(s);
   soft_spin(s, 20000000); /* 20 ms at a GHz */
   weir_cu_event b = record(s);
-  OK(d->MemcpyAsync(d, p + 1000000, p, 1000000, s)); /* 10 ms */
-  OK(d->MemsetD8Async(d, p, 1, 1000000, s));         /* 10 ms */
+  assert_cu(d->MemcpyAsync(d, p + 1000000, p, 1000000, s)); /* 10 ms */
+  assert_cu(d->MemsetD8Async(d, p, 1, 1000000, s));         /* 10 ms */
   weir_cu_event c = record(s);
-  OK(d->StreamSynchronize(d, s));
-  /* Never less than asked for; how much more is the machine's business. */
+  assert_cu(d->StreamSynchronize(d, s));
+  /* Never less than requested; how much more depends on the machine. */
   float spin_ms, copy_ms, all_ms;
-  OK(d->EventElapsedTime(d, &spin_ms, a, b));
-  OK(d->EventElapsedTime(d, &copy_ms, b, c));
-  OK(d->EventElapsedTime(d, &all_ms, a, c));
+  assert_cu(d->EventElapsedTime(d, &spin_ms, a, b));
+  assert_cu(d->EventElapsedTime(d, &copy_ms, b, c));
+  assert_cu(d->EventElapsedTime(d, &all_ms, a, c));
   assert_true(spin_ms >= 19.99f);
   assert_true(copy_ms >= 19.99f);
   assert_true(all_ms >= 39.99f);
   assert_true(soft_now() - before >= 40000000);
-  OK(d->MemFree(d, p));
+  assert_cu(d->MemFree(d, p));
   soft_close();
 }
 
@@ -335,8 +335,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_a_spin_takes_its_cycles, soft_teardown),
       cmocka_unit_test_teardown(test_copies_and_fills_have_a_speed, soft_teardown),
-      cmocka_unit_test_teardown(test_what_costs_nothing, soft_teardown),
-      cmocka_unit_test_teardown(test_a_spin_for_ever, soft_teardown),
+      cmocka_unit_test_teardown(test_operations_without_cost, soft_teardown),
+      cmocka_unit_test_teardown(test_endless_spin, soft_teardown),
       cmocka_unit_test_teardown(test_streams_overlap_in_counted_time, soft_teardown),
       cmocka_unit_test_teardown(test_a_wait_carries_time_over, soft_teardown),
       cmocka_unit_test_teardown(test_devices_share_the_clock, soft_teardown),

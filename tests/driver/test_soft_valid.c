@@ -1,6 +1,6 @@
 /*
- * The walker that checks the whole software device: content with what the device does, and it says what is wrong when
- * something was bent. Each bent device is a child process.
+ * The consistency check of the software device: it accepts every state that the device gets into, and names what is
+ * wrong with a state that the test corrupted. Each corruption is tried in a child process.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 enum { MIB = 1 << 20, G = 2 * MIB };
 
-/* A device with some of everything. */
+/* A device with objects of every kind. */
 static struct {
   weir_cu_stream stream, waiting, capturing, joined;
   weir_cu_event event, captured;
@@ -21,7 +21,7 @@ static struct {
   weir_cu_graph_exec exec;
   weir_cu_deviceptr plain, chunk, freed, of_graph, va;
   weir_cu_mem_handle handle;
-  struct gate *gate; /* where the stream stands */
+  struct gate *gate; /* blocks `stream` */
 } w;
 
 static void populate(weir_soft_clock clock) {
@@ -34,37 +34,37 @@ static void populate(weir_soft_clock clock) {
   w.joined = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   w.event = soft_event();
   w.captured = soft_event();
-  OK(d->CtxEnablePeerAccess(d, contexts[1], 0));
+  assert_cu(d->CtxEnablePeerAccess(d, contexts[1], 0));
 
-  OK(d->StreamBeginCapture(d, w.capturing, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->MemAllocAsync(d, &w.of_graph, 100, w.capturing));
-  OK(d->MemsetD8Async(d, w.of_graph, 1, 100, w.capturing));
-  OK(d->MemFreeAsync(d, w.of_graph, w.capturing));
-  OK(d->StreamEndCapture(d, w.capturing, &w.graph));
-  OK(d->GraphInstantiate(d, &w.exec, w.graph, 0));
+  assert_cu(d->StreamBeginCapture(d, w.capturing, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->MemAllocAsync(d, &w.of_graph, 100, w.capturing));
+  assert_cu(d->MemsetD8Async(d, w.of_graph, 1, 100, w.capturing));
+  assert_cu(d->MemFreeAsync(d, w.of_graph, w.capturing));
+  assert_cu(d->StreamEndCapture(d, w.capturing, &w.graph));
+  assert_cu(d->GraphInstantiate(d, &w.exec, w.graph, 0));
 
   w.plain = soft_alloc(100);
-  OK(d->MemAllocAsync(d, &w.chunk, 100, w.stream));
-  OK(d->MemAllocAsync(d, &w.freed, 5 * MIB, w.stream));
+  assert_cu(d->MemAllocAsync(d, &w.chunk, 100, w.stream));
+  assert_cu(d->MemAllocAsync(d, &w.freed, 5 * MIB, w.stream));
   w.gate = gate_close(w.stream);
-  OK(d->GraphLaunch(d, w.exec, w.stream));
-  OK(d->MemFreeAsync(d, w.freed, w.stream));
-  OK(d->EventRecord(d, w.event, w.stream));
-  OK(d->StreamWaitEvent(d, w.waiting, w.event, 0));
-  OK(d->MemsetD8Async(d, w.plain, 1, 100, w.waiting));
+  assert_cu(d->GraphLaunch(d, w.exec, w.stream));
+  assert_cu(d->MemFreeAsync(d, w.freed, w.stream));
+  assert_cu(d->EventRecord(d, w.event, w.stream));
+  assert_cu(d->StreamWaitEvent(d, w.waiting, w.event, 0));
+  assert_cu(d->MemsetD8Async(d, w.plain, 1, 100, w.waiting));
 
-  OK(d->MemAddressReserve(d, &w.va, 4 * G, 0, 0, 0));
-  OK(d->MemCreate(d, &w.handle, G, &prop, 0));
-  OK(d->MemMap(d, w.va, G, 0, w.handle, 0));
-  OK(d->MemMap(d, w.va + 2 * G, G, 0, w.handle, 0));
-  OK(d->MemSetAccess(d, w.va, G, &access, 1));
+  assert_cu(d->MemAddressReserve(d, &w.va, 4 * G, 0, 0, 0));
+  assert_cu(d->MemCreate(d, &w.handle, G, &prop, 0));
+  assert_cu(d->MemMap(d, w.va, G, 0, w.handle, 0));
+  assert_cu(d->MemMap(d, w.va + 2 * G, G, 0, w.handle, 0));
+  assert_cu(d->MemSetAccess(d, w.va, G, &access, 1));
 
-  OK(d->StreamBeginCapture(d, w.capturing, WEIR_CU_CAPTURE_RELAXED));
-  OK(d->MemsetD8Async(d, w.plain, 1, 100, w.capturing));
-  OK(d->MemsetD8Async(d, w.plain, 1, 100, w.capturing));
-  OK(d->EventRecord(d, w.captured, w.capturing));
-  OK(d->StreamWaitEvent(d, w.joined, w.captured, 0));
-  OK(d->EventDestroy(d, soft_event())); /* a free slot */
+  assert_cu(d->StreamBeginCapture(d, w.capturing, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->MemsetD8Async(d, w.plain, 1, 100, w.capturing));
+  assert_cu(d->MemsetD8Async(d, w.plain, 1, 100, w.capturing));
+  assert_cu(d->EventRecord(d, w.captured, w.capturing));
+  assert_cu(d->StreamWaitEvent(d, w.joined, w.captured, 0));
+  assert_cu(d->EventDestroy(d, soft_event())); /* a free slot */
 }
 
 static struct soft *soft(void) { return (struct soft *)d; }
@@ -83,7 +83,7 @@ static struct soft_range *range(weir_cu_deviceptr pointer) {
 static model_mapping *mapping(void) { return weir__model_mapping(&range(w.va)->r, w.va); }
 static model_device *device(int number) { return m()->devices[number]; }
 
-static void whole(void) {}
+static void intact(void) {}
 static void used_too_much(void) { device(0)->used++; }
 static void used_elsewhere(void) { device(1)->used = 4096; }
 static void wrong_mapping_count(void) { range(w.va)->r.mappings--; }
@@ -97,7 +97,7 @@ static void range_without_number(void) { range(w.plain)->r.id = 0; }
 static void memory_outside(void) { range(w.plain)->extent.offset = 1ull << 40; }
 static void memory_kept_too_long(void) { mapping()->memory->mappings++; }
 static void mapping_write_only(void) { mapping()->readers = 0; }
-static void mapping_for_nobody(void) { mapping()->readers |= 1ull << 2; }
+static void mapping_for_missing_device(void) { mapping()->readers |= 1ull << 2; }
 static void lost_free_slot(void) { m()->events.spare = 0; }
 static void circle_of_free_slots(void) {
   weir__handle *slot = weir__handles_slot(&m()->events, m()->events.spare - 1);
@@ -110,7 +110,7 @@ static void work_out_of_order(void) { stream(w.waiting)->last->seq = 1; }
 static void stream_unlinked(void) { stream(w.waiting)->link = &soft()->ready; }
 static void stream_over(void) { stream(w.capturing)->s.dropped = true; }
 static void end_of_another(void) { stream(w.waiting)->first->signal->owner = stream(w.waiting); }
-static void wait_for_nobody(void) { stream(w.waiting)->first->signal = NULL; }
+static void wait_for_nothing(void) { stream(w.waiting)->first->signal = NULL; }
 static void ready_count(void) { soft()->ready_count++; }
 static void ready_without_list(void) { stream(w.waiting)->queued = true; }
 static void two_legacy_streams(void) { stream(w.waiting)->s.is_legacy = true; }
@@ -119,7 +119,7 @@ static void pool_reserved(void) { device(0)->default_pool->reserved -= G; }
 static void pool_used(void) { device(0)->default_pool->used++; }
 static void pool_high(void) { device(0)->default_pool->used_high = 1; }
 static void pool_gone(void) { device(0)->pool = (model_pool *)&w; }
-static void chunk_of_nobody(void) { range(w.chunk)->r.refs++; }
+static void chunk_with_extra_reference(void) { range(w.chunk)->r.refs++; }
 static void chunk_freed_and_used(void) { range(w.freed)->r.idle = false; }
 static void chunk_of_no_graph(void) { device(0)->graph_used = 0; }
 static void graph_out_of_order(void) {
@@ -135,97 +135,97 @@ static void capture_over(void) { stream(w.stream)->s.capture = (model_capture *)
 static void at_of_another(void) { stream(w.joined)->s.at.items[0] = graph()->nodes.items[0]; }
 static void event_at_of_another(void) { event(w.captured)->e.at.items[0] = graph()->nodes.items[0]; }
 static void event_shared(void) { event(w.event)->e.flags = 4; }
-static void retained_by_nobody(void) { device(1)->retains = 0; }
+static void not_retained(void) { device(1)->retains = 0; }
 static void context_without_stream(void) { device(1)->legacy = NULL; }
 static void peer_of_itself(void) { device(0)->peers |= 1; }
 
-static const struct bend {
-  void (*bend)(void);
-  const char *says; /* NULL: nothing */
-} bends[] = {
-    {whole, NULL},
+static const struct corruption {
+  void (*apply)(void);
+  const char *says; /* NULL if the check passes */
+} corruptions[] = {
+    {intact, NULL},
     {used_too_much, "memory: bytes used"},
     {used_elsewhere, "memory: bytes used"},
-    {wrong_mapping_count, "mappings: 2 counted, 1 kept"},
-    {mapping_lost_a_page, "has not all pages"},
+    {wrong_mapping_count, "mappings: counted 2, recorded 1"},
+    {mapping_lost_a_page, "the page table lacks pages"},
     {range_elsewhere, "ranges:"},
     {range_too_long, "ranges:"},
-    {range_without_number, "has no number"},
+    {range_without_number, "has no valid id"},
     {memory_outside, "ranges:"},
-    {memory_kept_too_long, "memory: mappings of one piece: 2 counted, 3 kept"},
+    {memory_kept_too_long, "memory: mappings of a handle: counted 2, recorded 3"},
     {mapping_write_only, "mappings:"},
-    {mapping_for_nobody, "mappings:"},
+    {mapping_for_missing_device, "mappings:"},
     {lost_free_slot, "free slots are missing"},
     {circle_of_free_slots, "the free list goes in a circle"},
     {handle_unknown, "does not know its handle"},
-    {pending_too_many, "streams: pieces of work: 6 counted, 7 kept"},
-    {last_is_not_last, "streams: the last piece is not the last"},
-    {work_out_of_order, "streams: work out of order"},
-    {stream_unlinked, "streams: one is in the wrong list"},
-    {stream_over, "streams: one that is over is still there"},
-    {end_of_another, "work: the end of a piece is not its own"},
-    {wait_for_nobody, "work: a wait for what is never done"},
-    {ready_count, "ready: streams"},
-    {ready_without_list, "streams: one is ready in stepped time"},
-    {two_legacy_streams, "streams: which one is the legacy one"},
-    {ahead_of_time, "streams: one is ahead of the clock"},
+    {pending_too_many, "streams: work items: counted 6, recorded 7"},
+    {last_is_not_last, "streams: the tail is not the last item"},
+    {work_out_of_order, "streams: work items are out of order"},
+    {stream_unlinked, "streams: a stream is in the wrong list"},
+    {stream_over, "streams: a finished stream was not freed"},
+    {end_of_another, "work: the end signal of an item has the wrong owner"},
+    {wait_for_nothing, "work: a wait for a signal that nothing sets"},
+    {ready_count, "ready list: count"},
+    {ready_without_list, "streams: a stream is in the ready list in stepped time"},
+    {two_legacy_streams, "streams: the legacy stream of the device is another one"},
+    {ahead_of_time, "streams: a stream is ahead of the clock"},
     {pool_reserved, "pools: bytes reserved"},
     {pool_used, "pools: bytes used"},
-    {pool_high, "pools: a high mark is too low"},
-    {pool_gone, "devices: a current pool that is gone"},
-    {chunk_of_nobody, "pools: pieces of work that name a range"},
-    {chunk_freed_and_used, "pools: a range that is in use and freed"},
-    {chunk_of_no_graph, "memory: bytes of graphs"},
-    {graph_out_of_order, "graphs: a node depends on a later one"},
-    {node_of_another, "graphs: a node of another graph"},
+    {pool_high, "pools: a high-water mark is too low"},
+    {pool_gone, "devices: the current or default pool is invalid"},
+    {chunk_with_extra_reference, "pools: work items that refer to a range"},
+    {chunk_freed_and_used, "pools: a range is both in use and being freed"},
+    {chunk_of_no_graph, "memory: bytes used by graphs"},
+    {graph_out_of_order, "graphs: a node depends on a later node"},
+    {node_of_another, "graphs: a node belongs to another graph"},
     {capture_without_stream, "captures:"},
-    {capture_without_member, "captures: a stream is in one that does not know it"},
-    {capture_of_no_thread, "captures: one of a thread that is gone"},
-    {capture_over, "captures: a stream is in one that is over"},
+    {capture_without_member, "captures: a capture does not list a stream that is in it"},
+    {capture_of_no_thread, "captures: a capture belongs to a thread that has exited"},
+    {capture_over, "captures: a stream is in a capture that has ended"},
     {at_of_another, "captures: a stream depends on a node of another graph"},
-    {event_at_of_another, "events: one depends on a node of another graph"},
-    {event_shared, "events: which ones are shared"},
-    {retained_by_nobody, "devices: a peer that is not there"},
-    {context_without_stream, "devices: a legacy stream without a context"},
-    {peer_of_itself, "devices: a peer that is not there"},
+    {event_at_of_another, "events: an event depends on a node of another graph"},
+    {event_shared, "events: the interprocess flag and the shared page disagree"},
+    {not_retained, "devices: an invalid peer"},
+    {context_without_stream, "devices: a context without a legacy stream, or the reverse"},
+    {peer_of_itself, "devices: an invalid peer"},
 };
 
-static int message[2]; /* a pipe: what the child says */
+static int message[2]; /* a pipe for the error output of the child */
 
-static void bend_and_check(void *data) {
-  const struct bend *bend = data;
+static void corrupt_and_check(void *data) {
+  const struct corruption *corruption = data;
   dup2(message[1], STDERR_FILENO);
   populate(WEIR_SOFT_STEPPED);
-  bend->bend();
+  corruption->apply();
   weir__soft_is_valid(soft());
-  /* Not closed: it may be bent, and goes with the process. */
+  /* Not closed: the corrupt device ends with the process. */
 }
 
-static void test_what_is_bent_is_named(void **state) {
+static void test_corruption_is_named(void **state) {
   (void)state;
-  for (size_t i = 0; i < sizeof bends / sizeof *bends; i++) {
+  for (size_t i = 0; i < sizeof corruptions / sizeof *corruptions; i++) {
     char text[4096] = "";
     assert_int_equal(pipe(message), 0);
-    int status = soft_in_child(bend_and_check, (void *)(uintptr_t)&bends[i]);
+    int status = soft_in_child(corrupt_and_check, (void *)(uintptr_t)&corruptions[i]);
     close(message[1]);
     ssize_t length = read(message[0], text, sizeof text - 1);
     assert_true(length >= 0);
     text[length] = 0;
     close(message[0]);
-    if (!bends[i].says) {
+    if (!corruptions[i].says) {
       assert_string_equal(text, "");
       assert_int_equal(status, 0);
       continue;
     }
     if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGABRT)
-      fail_msg("bend %zu (\"%s\") ended with %x and said \"%s\"", i, bends[i].says, (unsigned)status, text);
-    if (!strstr(text, "weir: the software device is broken: ") || !strstr(text, bends[i].says))
-      fail_msg("bend %zu said \"%s\", not \"%s\"", i, text, bends[i].says);
+      fail_msg("corruption %zu (\"%s\") ended with %x and said \"%s\"", i, corruptions[i].says, (unsigned)status, text);
+    if (!strstr(text, "weir: the software device is corrupt: ") || !strstr(text, corruptions[i].says))
+      fail_msg("corruption %zu said \"%s\", not \"%s\"", i, text, corruptions[i].says);
   }
 }
 
-/* In real time, at a moment when one stream works, one waits, and one is over. */
-static void test_a_busy_device_is_whole(void **state) {
+/* In real time, while one stream runs, one waits, and one has finished. */
+static void test_busy_device_is_valid(void **state) {
   (void)state;
   populate(WEIR_SOFT_THREADS);
   for (int i = 0; i < 100; i++) {
@@ -234,20 +234,20 @@ static void test_a_busy_device_is_whole(void **state) {
     pthread_mutex_unlock(&soft()->lock);
   }
   weir_cu_graph graph;
-  OK(d->EventRecord(d, w.captured, w.joined));
-  OK(d->StreamWaitEvent(d, w.capturing, w.captured, 0));
-  OK(d->StreamEndCapture(d, w.capturing, &graph));
-  OK(d->MemUnmap(d, w.va, 4 * G));
-  OK(d->MemRelease(d, w.handle));
-  OK(d->MemAddressFree(d, w.va, 4 * G));
+  assert_cu(d->EventRecord(d, w.captured, w.joined));
+  assert_cu(d->StreamWaitEvent(d, w.capturing, w.captured, 0));
+  assert_cu(d->StreamEndCapture(d, w.capturing, &graph));
+  assert_cu(d->MemUnmap(d, w.va, 4 * G));
+  assert_cu(d->MemRelease(d, w.handle));
+  assert_cu(d->MemAddressFree(d, w.va, 4 * G));
   gate_open(w.gate);
   soft_close();
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_what_is_bent_is_named, soft_teardown),
-      cmocka_unit_test_teardown(test_a_busy_device_is_whole, soft_teardown),
+      cmocka_unit_test_teardown(test_corruption_is_named, soft_teardown),
+      cmocka_unit_test_teardown(test_busy_device_is_valid, soft_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

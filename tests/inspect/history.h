@@ -9,6 +9,7 @@
 
 #include "record/recorder.h"
 #include "record/stacks.h"
+#include "record/texts.h"
 #include "support/alloc.h"
 #include "weir/history.h"
 

@@ -289,7 +289,7 @@ static void test_clear_and_off(void **state) {
   assert_int_equal(info.annotations, 0);
 
   record_off();
-  assert_int_equal(weir__attention_of(&allocator->heaps[0]), 0);
+  assert_int_equal(weir__slow_reasons(&allocator->heaps[0]), 0);
   put(q);
   read_events(0);
   assert_int_equal(event_count, 0);
@@ -458,7 +458,7 @@ static void test_wrong_calls(void **state) {
   assert_non_null(strstr(weir_last_error(), "expected none, state, alloc or all"));
   CHECK(weir_history_get_info(allocator, 0, &info)); /* nothing was ever recorded */
   assert_int_equal(info.mode, WEIR_HISTORY_OFF);
-  assert_int_equal(weir__attention_of(&allocator->heaps[0]), 0);
+  assert_int_equal(weir__slow_reasons(&allocator->heaps[0]), 0);
   alloc_close();
 }
 

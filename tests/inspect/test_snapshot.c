@@ -319,7 +319,7 @@ static void look_at_locks(int device) {
   bool locked = pthread_mutex_trylock(&heap->lock) == EBUSY;
   for (const weir__segment *s = heap->segments; s; s = s->next) {
     weir__biased_lock *lock = &s->arena->lock;
-    locked = locked && (atomic_load(&lock->word.word) || atomic_load(&weir__my_hand->holds) == lock);
+    locked = locked && (atomic_load(&lock->word.word) || atomic_load(&weir__this_lock_owner->holds) == lock);
   }
   looks++;
   all_locked += locked;

@@ -141,7 +141,8 @@ static void test_processes(void **state) {
   (void)state;
   char text[64];
   alloc_open(NULL, 64 * MIB);
-  REFUSED_SAYING(NOT_SUPPORTED, "not NVIDIA's", weir_allocator_processes(allocator, 0, text, sizeof text, NULL));
+  REFUSED_SAYING(NOT_SUPPORTED, "not an NVIDIA device",
+                 weir_allocator_processes(allocator, 0, text, sizeof text, NULL));
   faults->capabilities |= WEIR_DRIVER_NVIDIA;
   setenv("WEIR_NVML_LIBRARY", "/nonexistent/libnvml.so", 1);
   REFUSED_SAYING(NOT_SUPPORTED, "cannot be loaded", weir_allocator_processes(allocator, 0, text, sizeof text, NULL));
@@ -152,7 +153,7 @@ static void test_processes(void **state) {
   CHECK(weir_allocator_processes(allocator, 0, text, 10, NULL));
   assert_string_equal(text, "GPU:0\npro");
   setenv("WEIR_FAKE_NVML", "broken", 1);
-  REFUSED_SAYING(NOT_SUPPORTED, "does not tell", weir_allocator_processes(allocator, 0, text, sizeof text, NULL));
+  REFUSED_SAYING(NOT_SUPPORTED, "does not report", weir_allocator_processes(allocator, 0, text, sizeof text, NULL));
   REFUSED(INVALID_DEVICE, weir_allocator_processes(allocator, 9, text, sizeof text, NULL));
   REFUSED(INVALID_ARGUMENT, weir_allocator_processes(NULL, 0, text, sizeof text, NULL));
   unsetenv("WEIR_NVML_LIBRARY");

@@ -39,6 +39,19 @@ if [ "$("$prefix/bin/weir" --version)" != "weir $version" ]; then
   exit 1
 fi
 
+# Manual pages and completion: one page for each command that the program lists, in the version that is installed.
+for command in '' $("$prefix/bin/weir" --help | sed -n '/^Inspect:/,/^Options:/s/^  \([a-z]*\)  *.*/-\1/p'); do
+  page=$prefix/share/man/man1/weir$command.1
+  grep -q "^\.TH WEIR.* 1 .*Weir $version" "$page" || {
+    echo "$page is not the page of weir $version"
+    exit 1
+  }
+done
+[ -f "$prefix/share/man/man1/weir-bench-alloc.1" ] && [ -f "$prefix/share/man/man7/weir-environment.7" ]
+if command -v bash >/dev/null; then
+  bash -c ". '$prefix/share/bash-completion/completions/weir' && complete -p weir" >/dev/null
+fi
+
 # The compiler's own directories are none of ours: only paths of the build must not be in there.
 if grep -rl "$build" "$prefix/lib"* "$prefix/include" --include='*.pc' --include='*.cmake' --include='*.h'; then
   echo "these name the build folder"

@@ -24,7 +24,7 @@ while read -r function; do
   }
 done <"$work/functions"
 
-grep -o 'typedef struct weir_[a-z_]* *{ *size_t size;' "$work/declarations" | sed 's/typedef struct \(weir_[a-z_]*\).*/\1/' |
+grep -o 'struct weir_[a-z_]* *{ *size_t size;' "$work/declarations" | sed 's/struct \(weir_[a-z_]*\).*/\1/' |
   LC_ALL=C sort -u >"$work/structs"
 [ -s "$work/structs" ] || {
   echo "no struct with a size found in $include: the search is wrong"

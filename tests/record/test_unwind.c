@@ -1,6 +1,6 @@
 /*
- * Stacks that are walked by what libunwind told before are those that it tells now: through frames of all shapes, also where the
- * same place has frames of another length each time.
+ * Stacks that are walked by what libunwind told before are those that it tells now: through frames of all shapes, also
+ * where the same place has frames of another length each time.
  */
 #include <alloca.h>
 #include <dlfcn.h>

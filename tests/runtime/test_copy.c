@@ -1,5 +1,5 @@
 /*
- * Copies and fills: every direction, every kind of memory, odd sizes, and the order they come in.
+ * Copies and fills: directions, kinds of memory, odd sizes, and ordering.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,7 +53,7 @@ static void free_memory(int kind, void *memory) {
 
 static const size_t sizes[] = {1, 2, 3, 7, 64, 511, 513, 4096, 4097, 20001, 65537};
 
-/* A pattern goes from one kind of memory to another, at odd offsets, and neighbours stay as they are. */
+/* Copies a pattern between kinds of memory at odd offsets, and checks that adjacent bytes are unchanged. */
 static void copy_between_kinds(int from_kind, int to_kind, bool wait, weir_stream stream) {
   enum { ROOM = 65537 + 16 };
   const size_t offset = 3;
@@ -65,16 +65,16 @@ static void copy_between_kinds(int from_kind, int to_kind, bool wait, weir_strea
     size_t bytes = sizes[i];
     make_pattern(host, bytes, (unsigned)i);
     memset(back, 0xee, bytes + 16);
-    CHECK(weir_copy(from + offset, host, bytes, stream));
-    CHECK(weir_copy(to, back, bytes + 16, stream));
+    assert_ok(weir_copy(from + offset, host, bytes, stream));
+    assert_ok(weir_copy(to, back, bytes + 16, stream));
     if (wait) {
-      CHECK(weir_copy(to + 5, from + offset, bytes, stream));
+      assert_ok(weir_copy(to + 5, from + offset, bytes, stream));
     } else {
-      CHECK(weir_copy_async(to + 5, from + offset, bytes, stream));
-      CHECK(weir_stream_synchronize(stream));
+      assert_ok(weir_copy_async(to + 5, from + offset, bytes, stream));
+      assert_ok(weir_stream_synchronize(stream));
     }
     memset(back, 0, bytes + 16);
-    CHECK(weir_copy(back, to, bytes + 16, stream));
+    assert_ok(weir_copy(back, to, bytes + 16, stream));
     for (int j = 0; j < 5; j++)
       assert_int_equal(back[j], 0xee);
     assert_pattern(back + 5, bytes, (unsigned)i);
@@ -114,18 +114,18 @@ static void test_nothing_to_copy(void **state) {
   weir_stream stream = new_stream(0);
   uint8_t byte = 7;
   void *memory = device_memory(0, 16);
-  CHECK(weir_fill_async(memory, 1, 16, stream));
-  CHECK(weir_copy_async(memory, &byte, 0, stream));
-  CHECK(weir_copy(memory, &byte, 0, stream));
-  CHECK(weir_copy(&byte, memory, 0, stream));
-  CHECK(weir_copy_peer_async(memory, 0, memory, 0, 0, stream));
-  CHECK(weir_fill_async(memory, 9, 0, stream));
-  CHECK(weir_fill32_async(memory, 9, 0, stream));
-  CHECK(weir_copy_async(NULL, NULL, 0, stream));
-  CHECK(weir_copy(NULL, NULL, 0, stream));
-  CHECK(weir_fill_async(NULL, 9, 0, stream));
-  CHECK(weir_fill32_async(NULL, 9, 0, stream));
-  CHECK(weir_stream_synchronize(stream));
+  assert_ok(weir_fill_async(memory, 1, 16, stream));
+  assert_ok(weir_copy_async(memory, &byte, 0, stream));
+  assert_ok(weir_copy(memory, &byte, 0, stream));
+  assert_ok(weir_copy(&byte, memory, 0, stream));
+  assert_ok(weir_copy_peer_async(memory, 0, memory, 0, 0, stream));
+  assert_ok(weir_fill_async(memory, 9, 0, stream));
+  assert_ok(weir_fill32_async(memory, 9, 0, stream));
+  assert_ok(weir_copy_async(NULL, NULL, 0, stream));
+  assert_ok(weir_copy(NULL, NULL, 0, stream));
+  assert_ok(weir_fill_async(NULL, 9, 0, stream));
+  assert_ok(weir_fill32_async(NULL, 9, 0, stream));
+  assert_ok(weir_stream_synchronize(stream));
   assert_int_equal(byte, 7);
   assert_filled(0, memory, 1, 16);
   free_device_memory(0, memory);
@@ -136,9 +136,9 @@ static void test_within_one_allocation(void **state) {
   enum { HALF = 100000 };
   weir_stream stream = new_stream(0);
   uint8_t *memory = device_memory(0, 2 * HALF);
-  CHECK(weir_fill_async(memory, 1, HALF, stream));
-  CHECK(weir_fill_async(memory + HALF, 2, HALF, stream));
-  CHECK(weir_copy_async(memory + HALF, memory, HALF, stream));
+  assert_ok(weir_fill_async(memory, 1, HALF, stream));
+  assert_ok(weir_fill_async(memory + HALF, 2, HALF, stream));
+  assert_ok(weir_copy_async(memory + HALF, memory, HALF, stream));
   assert_filled(0, memory, 1, 2 * HALF);
   free_device_memory(0, memory);
 }
@@ -151,8 +151,8 @@ static void test_fill(void **state) {
   uint8_t *memory = device_memory(0, 70000);
   for (size_t i = 0; i < 10; i++) {
     size_t bytes = sizes[i];
-    CHECK(weir_fill_async(memory, 0, 70000, stream));
-    CHECK(weir_fill_async(memory + 1, (uint8_t)(200 + i), bytes, stream));
+    assert_ok(weir_fill_async(memory, 0, 70000, stream));
+    assert_ok(weir_fill_async(memory + 1, (uint8_t)(200 + i), bytes, stream));
     assert_filled(0, memory, 0, 1);
     assert_filled(0, memory + 1, (uint8_t)(200 + i), bytes);
     assert_filled(0, memory + 1 + bytes, 0, 100);
@@ -166,17 +166,17 @@ static void test_fill32(void **state) {
   weir_stream stream = new_stream(0);
   uint32_t *memory = device_memory(0, (WORDS + 2) * 4), *host = malloc((WORDS + 2) * 4);
   assert_non_null(host);
-  CHECK(weir_fill_async(memory, 0xff, (WORDS + 2) * 4, stream));
-  CHECK(weir_fill32_async(memory + 1, 0x12345678, WORDS, stream));
-  CHECK(weir_copy(host, memory, (WORDS + 2) * 4, stream));
+  assert_ok(weir_fill_async(memory, 0xff, (WORDS + 2) * 4, stream));
+  assert_ok(weir_fill32_async(memory + 1, 0x12345678, WORDS, stream));
+  assert_ok(weir_copy(host, memory, (WORDS + 2) * 4, stream));
   assert_int_equal(host[0], 0xffffffff);
   for (int i = 1; i <= WORDS; i++)
     assert_int_equal(host[i], 0x12345678);
   assert_int_equal(host[WORDS + 1], 0xffffffff);
   for (int i = 1; i < 4; i++)
-    REFUSED(INVALID_ARGUMENT, weir_fill32_async((char *)memory + i, 1, 1, stream));
-  REFUSED(INVALID_ARGUMENT, weir_fill32_async(memory, 1, SIZE_MAX / 4 + 2, stream));
-  CHECK(weir_copy(host, memory, 4, stream));
+    assert_error(INVALID_ARGUMENT, weir_fill32_async((char *)memory + i, 1, 1, stream));
+  assert_error(INVALID_ARGUMENT, weir_fill32_async(memory, 1, SIZE_MAX / 4 + 2, stream));
+  assert_ok(weir_copy(host, memory, 4, stream));
   assert_int_equal(host[0], 0xffffffff);
   free(host);
   free_device_memory(0, memory);
@@ -193,14 +193,14 @@ static void test_copies_are_in_the_streams_order(void **state) {
   memset(pinned, 1, BYTES);
   memset(pinned + BYTES, 2, BYTES);
   struct held *gate = hold(a);
-  CHECK(weir_copy_async(memory, pinned, BYTES, a));
-  CHECK(weir_stream_wait_stream(b, a));
-  CHECK(weir_copy_async(pinned + 2 * BYTES, memory, BYTES, b)); /* sees 1 */
-  CHECK(weir_stream_wait_stream(a, b));
-  CHECK(weir_copy_async(memory, pinned + BYTES, BYTES, a));
-  NOT_READY(weir_stream_query(b));
+  assert_ok(weir_copy_async(memory, pinned, BYTES, a));
+  assert_ok(weir_stream_wait_stream(b, a));
+  assert_ok(weir_copy_async(pinned + 2 * BYTES, memory, BYTES, b)); /* sees 1 */
+  assert_ok(weir_stream_wait_stream(a, b));
+  assert_ok(weir_copy_async(memory, pinned + BYTES, BYTES, a));
+  assert_not_ready(weir_stream_query(b));
   let_go(gate);
-  CHECK(weir_stream_synchronize(a));
+  assert_ok(weir_stream_synchronize(a));
   for (int i = 0; i < BYTES; i++)
     if (pinned[2 * BYTES + i] != 1)
       assert_int_equal(pinned[2 * BYTES + i], 1);
@@ -209,27 +209,27 @@ static void test_copies_are_in_the_streams_order(void **state) {
   free_pinned_memory(pinned);
 }
 
-/* PyTorch's test_copy_non_blocking: a copy, an event behind it, also from the middle of an allocation. */
+/* PyTorch's test_copy_non_blocking: a copy followed by an event, also from the middle of an allocation. */
 static void test_copy_non_blocking(void **state) {
   (void)state;
   enum { BYTES = 10000000 };
   weir_stream stream = current_stream(0);
   uint8_t *pinned = pinned_memory(BYTES), *memory = device_memory(0, BYTES);
   weir_event *event;
-  CHECK(weir_event_create(0, &event));
+  assert_ok(weir_event_create(0, &event));
 
   memset(pinned, 5, BYTES);
-  CHECK(weir_fill_async(memory, 1, BYTES, stream));
-  CHECK(weir_copy_async(memory, pinned, BYTES, stream));
-  CHECK(weir_event_record(event, stream));
-  CHECK(weir_event_synchronize(event));
+  assert_ok(weir_fill_async(memory, 1, BYTES, stream));
+  assert_ok(weir_copy_async(memory, pinned, BYTES, stream));
+  assert_ok(weir_event_record(event, stream));
+  assert_ok(weir_event_synchronize(event));
   assert_filled(0, memory, 5, BYTES);
 
-  CHECK(weir_fill_async(memory, 1, BYTES, stream));
+  assert_ok(weir_fill_async(memory, 1, BYTES, stream));
   memset(pinned, 0, BYTES);
-  CHECK(weir_copy_async(pinned + 1, memory, BYTES - 1, stream));
-  CHECK(weir_event_record(event, stream));
-  CHECK(weir_event_synchronize(event));
+  assert_ok(weir_copy_async(pinned + 1, memory, BYTES - 1, stream));
+  assert_ok(weir_event_record(event, stream));
+  assert_ok(weir_event_synchronize(event));
   assert_int_equal(pinned[0], 0);
   for (int i = 1; i < BYTES; i++)
     if (pinned[i] != 1)
@@ -239,7 +239,7 @@ static void test_copy_non_blocking(void **state) {
   free_pinned_memory(pinned);
 }
 
-/* PyTorch's test_to_non_blocking: the stream is still at work after a copy that does not block, and done after one that does.
+/* PyTorch's test_to_non_blocking: after a non-blocking copy the stream is still busy, after a blocking one it is idle.
  * Both directions, page-locked memory. */
 static void test_to_non_blocking(void **state) {
   (void)state;
@@ -248,24 +248,24 @@ static void test_to_non_blocking(void **state) {
   uint8_t *pinned = pinned_memory(BYTES), *memory = device_memory(0, BYTES);
   for (int to_device = 0; to_device < 2; to_device++) {
     void *to = to_device ? memory : pinned, *from = to_device ? pinned : memory;
-    CHECK(weir_device_synchronize(0));
+    assert_ok(weir_device_synchronize(0));
     struct held *gate = hold(stream);
-    CHECK(weir_copy_async(to, from, BYTES, stream));
-    NOT_READY(weir_stream_query(stream));
+    assert_ok(weir_copy_async(to, from, BYTES, stream));
+    assert_not_ready(weir_stream_query(stream));
     let_go(gate);
-    CHECK(weir_stream_synchronize(stream));
+    assert_ok(weir_stream_synchronize(stream));
 
-    CHECK(weir_stream_spin(stream, cycles_of(5)));
+    assert_ok(weir_stream_spin(stream, cycles_of(5)));
     mark(stream, to_device);
-    CHECK(weir_copy(to, from, BYTES, stream));
-    CHECK(weir_stream_query(stream));
+    assert_ok(weir_copy(to, from, BYTES, stream));
+    assert_ok(weir_stream_query(stream));
     assert_int_equal(place_of_mark(to_device), to_device);
   }
   free_device_memory(0, memory);
   free_pinned_memory(pinned);
 }
 
-/* PyTorch's test_to_cpu_blocking_by_default: into ordinary memory, behind a busy stream. */
+/* PyTorch's test_to_cpu_blocking_by_default: into pageable memory, behind a busy stream. */
 static void test_to_cpu_blocking(void **state) {
   (void)state;
   enum { BYTES = 4000000 };
@@ -273,10 +273,10 @@ static void test_to_cpu_blocking(void **state) {
   uint8_t *host = malloc(BYTES), *memory = device_memory(0, BYTES);
   assert_non_null(host);
   memset(host, 0, BYTES);
-  CHECK(weir_stream_spin(stream, cycles_of(10)));
-  CHECK(weir_fill_async(memory, 77, BYTES, stream));
-  CHECK(weir_copy(host, memory, BYTES, stream));
-  CHECK(weir_stream_query(stream));
+  assert_ok(weir_stream_spin(stream, cycles_of(10)));
+  assert_ok(weir_fill_async(memory, 77, BYTES, stream));
+  assert_ok(weir_copy(host, memory, BYTES, stream));
+  assert_ok(weir_stream_query(stream));
   for (int i = 0; i < BYTES; i++)
     if (host[i] != 77)
       assert_int_equal(host[i], 77);
@@ -284,8 +284,8 @@ static void test_to_cpu_blocking(void **state) {
   free_device_memory(0, memory);
 }
 
-/* Ordinary memory has been read when an asynchronous copy from it returns: the program may use it again. */
-static void test_ordinary_memory_may_be_used_again(void **state) {
+/* An asynchronous copy has read pageable memory when it returns, so the program may overwrite it. */
+static void test_pageable_memory_may_be_overwritten(void **state) {
   (void)state;
   enum { BYTES = 60000 };
   weir_stream stream = new_stream(0);
@@ -293,9 +293,9 @@ static void test_ordinary_memory_may_be_used_again(void **state) {
   void *memory = device_memory(0, BYTES);
   assert_non_null(host);
   memset(host, 3, BYTES);
-  CHECK(weir_copy_async(memory, host, BYTES, stream));
+  assert_ok(weir_copy_async(memory, host, BYTES, stream));
   memset(host, 4, BYTES);
-  CHECK(weir_stream_synchronize(stream));
+  assert_ok(weir_stream_synchronize(stream));
   assert_filled(0, memory, 3, BYTES);
   free(host);
   free_device_memory(0, memory);
@@ -311,27 +311,27 @@ static void test_registered_memory(void **state) {
   assert_int_equal(posix_memalign(&host, 4096, BYTES), 0);
   unsigned type = 0;
   weir_cu_deviceptr address = (weir_cu_deviceptr)(uintptr_t)host;
-  EXPECT(INVALID_VALUE, d->PointerGetAttribute(d, &type, WEIR_CU_POINTER_ATTR_MEMORY_TYPE, address));
-  OK(d->MemHostRegister(d, host, BYTES, 0));
-  OK(d->PointerGetAttribute(d, &type, WEIR_CU_POINTER_ATTR_MEMORY_TYPE, address));
+  assert_cu_error(INVALID_VALUE, d->PointerGetAttribute(d, &type, WEIR_CU_POINTER_ATTR_MEMORY_TYPE, address));
+  assert_cu(d->MemHostRegister(d, host, BYTES, 0));
+  assert_cu(d->PointerGetAttribute(d, &type, WEIR_CU_POINTER_ATTR_MEMORY_TYPE, address));
   assert_int_equal(type, WEIR_CU_MEMORY_TYPE_HOST);
-  CHECK(weir_fill_async(memory, 6, BYTES, stream));
+  assert_ok(weir_fill_async(memory, 6, BYTES, stream));
   struct held *gate = hold(stream);
-  CHECK(weir_copy_async(host, memory, BYTES, stream)); /* does not wait */
-  NOT_READY(weir_stream_query(stream));
+  assert_ok(weir_copy_async(host, memory, BYTES, stream)); /* does not wait */
+  assert_not_ready(weir_stream_query(stream));
   let_go(gate);
-  CHECK(weir_stream_synchronize(stream));
+  assert_ok(weir_stream_synchronize(stream));
   assert_int_equal(((uint8_t *)host)[0], 6);
   assert_int_equal(((uint8_t *)host)[BYTES - 1], 6);
-  OK(d->MemHostUnregister(d, host));
-  EXPECT(INVALID_VALUE, d->PointerGetAttribute(d, &type, WEIR_CU_POINTER_ATTR_MEMORY_TYPE, address));
+  assert_cu(d->MemHostUnregister(d, host));
+  assert_cu_error(INVALID_VALUE, d->PointerGetAttribute(d, &type, WEIR_CU_POINTER_ATTR_MEMORY_TYPE, address));
   free(host);
   free_device_memory(0, memory);
 }
 
 /* ---- Peers ---- */
 
-/* Both with and without peer access; on a stream of either device. */
+/* With and without peer access, on a stream of either device. */
 static void test_peer_copies(void **state) {
   (void)state;
   NEED_TWO_DEVICES();
@@ -342,29 +342,29 @@ static void test_peer_copies(void **state) {
   assert_non_null(back);
   for (unsigned round = 0; round < 3; round++) {
     if (round == 1)
-      CHECK(weir_device_enable_peer_access(0, 1));
+      assert_ok(weir_device_enable_peer_access(0, 1));
     if (round == 2)
-      CHECK(weir_device_enable_peer_access(1, 0));
+      assert_ok(weir_device_enable_peer_access(1, 0));
     for (int on = 0; on < 2; on++) {
       weir_stream stream = new_stream(on);
       make_pattern(host, BYTES, 10 * round + (unsigned)on);
-      CHECK(weir_copy(a, host, BYTES, default_stream(0)));
-      CHECK(weir_copy_peer_async(b, 1, a, 0, BYTES, stream));
-      CHECK(weir_stream_synchronize(stream));
-      CHECK(weir_fill_async(a, 0, BYTES, default_stream(0)));
-      CHECK(weir_device_synchronize(0));
-      CHECK(weir_copy_peer_async(a, 0, b, 1, BYTES, stream));
-      CHECK(weir_stream_synchronize(stream));
+      assert_ok(weir_copy(a, host, BYTES, default_stream(0)));
+      assert_ok(weir_copy_peer_async(b, 1, a, 0, BYTES, stream));
+      assert_ok(weir_stream_synchronize(stream));
+      assert_ok(weir_fill_async(a, 0, BYTES, default_stream(0)));
+      assert_ok(weir_device_synchronize(0));
+      assert_ok(weir_copy_peer_async(a, 0, b, 1, BYTES, stream));
+      assert_ok(weir_stream_synchronize(stream));
       memset(back, 0, BYTES);
-      CHECK(weir_copy(back, a, BYTES, default_stream(0)));
+      assert_ok(weir_copy(back, a, BYTES, default_stream(0)));
       assert_pattern(back, BYTES, 10 * round + (unsigned)on);
       /* Without naming the devices. */
-      CHECK(weir_fill_async(b, 0, BYTES, new_stream(1)));
-      CHECK(weir_device_synchronize(1));
-      CHECK(weir_copy_async(b, a, BYTES, stream));
-      CHECK(weir_stream_synchronize(stream));
+      assert_ok(weir_fill_async(b, 0, BYTES, new_stream(1)));
+      assert_ok(weir_device_synchronize(1));
+      assert_ok(weir_copy_async(b, a, BYTES, stream));
+      assert_ok(weir_stream_synchronize(stream));
       memset(back, 0, BYTES);
-      CHECK(weir_copy(back, b, BYTES, default_stream(1)));
+      assert_ok(weir_copy(back, b, BYTES, default_stream(1)));
       assert_pattern(back, BYTES, 10 * round + (unsigned)on);
     }
   }
@@ -378,9 +378,9 @@ static void test_peer_copy_on_one_device(void **state) {
   (void)state;
   uint8_t *memory = device_memory(0, 2000);
   weir_stream stream = new_stream(0);
-  CHECK(weir_fill_async(memory, 1, 1000, stream));
-  CHECK(weir_fill_async(memory + 1000, 2, 1000, stream));
-  CHECK(weir_copy_peer_async(memory, 0, memory + 1000, 0, 1000, stream));
+  assert_ok(weir_fill_async(memory, 1, 1000, stream));
+  assert_ok(weir_fill_async(memory + 1000, 2, 1000, stream));
+  assert_ok(weir_copy_peer_async(memory, 0, memory + 1000, 0, 1000, stream));
   assert_filled(0, memory, 2, 2000);
   free_device_memory(0, memory);
 }
@@ -390,19 +390,19 @@ static void test_peer_copy_is_in_order(void **state) {
   NEED_TWO_DEVICES();
   void *a = device_memory(0, 100), *b = device_memory(1, 100);
   weir_stream zero = new_stream(0), one = new_stream(1);
-  CHECK(weir_fill_async(b, 9, 100, one));
-  CHECK(weir_stream_synchronize(one));
+  assert_ok(weir_fill_async(b, 9, 100, one));
+  assert_ok(weir_stream_synchronize(one));
   struct held *gate = hold(zero);
-  CHECK(weir_fill_async(a, 1, 100, zero));
-  CHECK(weir_copy_peer_async(b, 1, a, 0, 100, zero));
-  CHECK(weir_stream_wait_stream(one, zero));
+  assert_ok(weir_fill_async(a, 1, 100, zero));
+  assert_ok(weir_copy_peer_async(b, 1, a, 0, 100, zero));
+  assert_ok(weir_stream_wait_stream(one, zero));
   mark(one, 1);
-  NOT_READY(weir_stream_query(one));
+  assert_not_ready(weir_stream_query(one));
   let_go(gate);
-  CHECK(weir_stream_synchronize(one));
+  assert_ok(weir_stream_synchronize(one));
   assert_filled(1, b, 1, 100);
   int device = -1;
-  CHECK(weir_device_get(&device));
+  assert_ok(weir_device_get(&device));
   assert_int_equal(device, 0);
   free_device_memory(0, a);
   free_device_memory(1, b);
@@ -410,50 +410,50 @@ static void test_peer_copy_is_in_order(void **state) {
 
 static unsigned long calls_of(weir_driver_call call) {
   unsigned long calls, faults;
-  CHECK(weir_fault_counts(fault, call, &calls, &faults));
+  assert_ok(weir_fault_counts(fault, call, &calls, &faults));
   return calls;
 }
 
-/* The driver's peer copy where the devices are no peers, the direct way where they are. */
-static void test_which_way_it_takes(void **state) {
+/* Uses the peer copy of the driver without peer access, and a plain copy with it. */
+static void test_peer_or_plain_copy(void **state) {
   (void)state;
   NEED_TWO_DEVICES();
   void *a = device_memory(0, 100), *b = device_memory(1, 100);
   weir_stream stream = new_stream(0);
   unsigned long peer = calls_of(WEIR_CALL_MemcpyPeerAsync), direct = calls_of(WEIR_CALL_MemcpyAsync);
-  CHECK(weir_copy_async(b, a, 100, stream));
+  assert_ok(weir_copy_async(b, a, 100, stream));
   assert_int_equal(calls_of(WEIR_CALL_MemcpyPeerAsync), peer + 1);
   assert_int_equal(calls_of(WEIR_CALL_MemcpyAsync), direct);
-  CHECK(weir_device_enable_peer_access(0, 1));
-  CHECK(weir_copy_async(b, a, 100, stream));
+  assert_ok(weir_device_enable_peer_access(0, 1));
+  assert_ok(weir_copy_async(b, a, 100, stream));
   assert_int_equal(calls_of(WEIR_CALL_MemcpyPeerAsync), peer + 1);
   assert_int_equal(calls_of(WEIR_CALL_MemcpyAsync), direct + 1);
   free_device_memory(0, a);
   free_device_memory(1, b);
 }
 
-/* ---- Refused ---- */
+/* ---- Invalid arguments ---- */
 
-static void test_addresses_of_nothing(void **state) {
+static void test_invalid_addresses(void **state) {
   (void)state;
   weir_stream stream = new_stream(0);
   uint8_t *memory = device_memory(0, 4096), host[64] = {0};
-  CHECK(weir_fill_async(memory, 1, 4096, stream));
-  REFUSED(INVALID_ARGUMENT, weir_copy_async(NULL, memory, 10, stream));
-  REFUSED(INVALID_ARGUMENT, weir_copy_async(memory, NULL, 10, stream));
-  REFUSED(INVALID_ARGUMENT, weir_copy(NULL, memory, 10, stream));
-  REFUSED(INVALID_ARGUMENT, weir_copy(host, NULL, 10, stream));
-  REFUSED(INVALID_ARGUMENT, weir_copy_peer_async(NULL, 0, memory, 0, 10, stream));
-  REFUSED(INVALID_ARGUMENT, weir_copy_peer_async(memory, 0, NULL, 0, 10, stream));
-  REFUSED(INVALID_ARGUMENT, weir_fill_async(NULL, 1, 10, stream));
-  REFUSED(INVALID_ARGUMENT, weir_fill32_async(NULL, 1, 10, stream));
-  REFUSED(INVALID_DEVICE, weir_copy_peer_async(memory, 1000, memory, 0, 10, stream));
-  REFUSED(INVALID_DEVICE, weir_copy_peer_async(memory, 0, memory, 1000, 10, stream));
-  REFUSED(INVALID_DEVICE, weir_copy_peer_async(memory, -2, memory, 0, 10, stream));
-  /* Past the end, and what is no device memory: the driver says so. */
-  REFUSED(INVALID_ARGUMENT, weir_fill_async(memory, 1, 1ull << 40, stream));
-  REFUSED(INVALID_ARGUMENT, weir_fill_async(host, 1, sizeof host, stream));
-  CHECK(weir_stream_synchronize(stream));
+  assert_ok(weir_fill_async(memory, 1, 4096, stream));
+  assert_error(INVALID_ARGUMENT, weir_copy_async(NULL, memory, 10, stream));
+  assert_error(INVALID_ARGUMENT, weir_copy_async(memory, NULL, 10, stream));
+  assert_error(INVALID_ARGUMENT, weir_copy(NULL, memory, 10, stream));
+  assert_error(INVALID_ARGUMENT, weir_copy(host, NULL, 10, stream));
+  assert_error(INVALID_ARGUMENT, weir_copy_peer_async(NULL, 0, memory, 0, 10, stream));
+  assert_error(INVALID_ARGUMENT, weir_copy_peer_async(memory, 0, NULL, 0, 10, stream));
+  assert_error(INVALID_ARGUMENT, weir_fill_async(NULL, 1, 10, stream));
+  assert_error(INVALID_ARGUMENT, weir_fill32_async(NULL, 1, 10, stream));
+  assert_error(INVALID_DEVICE, weir_copy_peer_async(memory, 1000, memory, 0, 10, stream));
+  assert_error(INVALID_DEVICE, weir_copy_peer_async(memory, 0, memory, 1000, 10, stream));
+  assert_error(INVALID_DEVICE, weir_copy_peer_async(memory, -2, memory, 0, 10, stream));
+  /* Past the end, and addresses that are not device memory: the driver reports them. */
+  assert_error(INVALID_ARGUMENT, weir_fill_async(memory, 1, 1ull << 40, stream));
+  assert_error(INVALID_ARGUMENT, weir_fill_async(host, 1, sizeof host, stream));
+  assert_ok(weir_stream_synchronize(stream));
   assert_filled(0, memory, 1, 4096);
   assert_int_equal(host[0], 0);
   free_device_memory(0, memory);
@@ -471,16 +471,16 @@ static weir_status copy_everything(void) {
     status = weir_stream_create(1, 0, &one);
   if (status == WEIR_OK)
     status = weir_stream_create(0, 0, &zero);
-  /* Memory of the program's own, past the wrapper. */
+  /* Memory that is allocated without the fault table. */
   if (status == WEIR_OK) {
     status = weir_device_set(1);
     if (status == WEIR_OK)
-      OK(soft->MemAlloc(soft, &b, sizeof host));
+      assert_cu(soft->MemAlloc(soft, &b, sizeof host));
   }
   if (status == WEIR_OK) {
     status = weir_device_set(0);
     if (status == WEIR_OK)
-      OK(soft->MemAlloc(soft, &a, sizeof host));
+      assert_cu(soft->MemAlloc(soft, &a, sizeof host));
   }
   void *pa = (void *)(uintptr_t)a, *pb = (void *)(uintptr_t)b;
   if (status == WEIR_OK)
@@ -501,9 +501,9 @@ static weir_status copy_everything(void) {
       assert_int_equal(host[i], 8);
   only_giving_back();
   if (a)
-    OK(soft->MemFree(soft, a));
+    assert_cu(soft->MemFree(soft, a));
   if (b)
-    OK(soft->MemFree(soft, b));
+    assert_cu(soft->MemFree(soft, b));
   return status;
 }
 
@@ -527,13 +527,13 @@ int main(void) {
       TEST(test_copy_non_blocking),
       TEST(test_to_non_blocking),
       TEST(test_to_cpu_blocking),
-      TEST(test_ordinary_memory_may_be_used_again),
+      TEST(test_pageable_memory_may_be_overwritten),
       TEST(test_registered_memory),
       TEST(test_peer_copies),
       TEST(test_peer_copy_on_one_device),
       TEST(test_peer_copy_is_in_order),
-      cmocka_unit_test_setup_teardown(test_which_way_it_takes, runtime_setup_fault, runtime_teardown),
-      TEST(test_addresses_of_nothing),
+      cmocka_unit_test_setup_teardown(test_peer_or_plain_copy, runtime_setup_fault, runtime_teardown),
+      TEST(test_invalid_addresses),
       cmocka_unit_test_setup_teardown(test_every_driver_call_fails_once, runtime_setup_none, runtime_teardown),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

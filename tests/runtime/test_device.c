@@ -1,5 +1,5 @@
 /*
- * Devices: which there are, which is current, what they are, peers.
+ * Devices: counting, the current device, properties, peers.
  */
 #include <ctype.h>
 #include <pthread.h>
@@ -11,65 +11,65 @@
 
 static int current_device(void) {
   int device = -1;
-  CHECK(weir_device_get(&device));
+  assert_ok(weir_device_get(&device));
   return device;
 }
 
 static int has_context(int device) {
   int has = -1;
-  CHECK(weir_device_has_primary_context(device, &has));
+  assert_ok(weir_device_has_primary_context(device, &has));
   return has;
 }
 
 static int driver_device(void) {
   weir_cu_device device = -1;
-  OK(d->CtxGetDevice(d, &device));
+  assert_cu(d->CtxGetDevice(d, &device));
   return device;
 }
 
-/* ---- How many ---- */
+/* ---- Counting ---- */
 
 static void test_count(void **state) {
   (void)state;
   int before = -1, after = -1;
-  CHECK(weir_device_count(&before));
-  CHECK(weir_init());
-  CHECK(weir_device_count(&after));
+  assert_ok(weir_device_count(&before));
+  assert_ok(weir_init());
+  assert_ok(weir_device_count(&after));
   assert_int_equal(before, after);
   assert_int_equal(weir_device_is_available(), 1);
   if (is_soft())
     assert_int_equal(after, 2);
 }
 
-/* ---- The current one ---- */
+/* ---- The current device ---- */
 
 static void test_current_is_0_until_set(void **state) {
   (void)state;
   assert_int_equal(current_device(), 0);
   int last = devices() - 1;
-  CHECK(weir_device_set(last));
+  assert_ok(weir_device_set(last));
   assert_int_equal(current_device(), last);
 }
 
 static void test_set_makes_the_context(void **state) {
   (void)state;
-  CHECK(weir_init());
+  assert_ok(weir_init());
   assert_int_equal(has_context(0), 0);
-  CHECK(weir_device_set(0));
+  assert_ok(weir_device_set(0));
   assert_int_equal(has_context(0), 1);
   assert_int_equal(driver_device(), 0);
   if (devices() > 1)
     assert_int_equal(has_context(1), 0);
 }
 
-static void test_set_of_no_device_changes_nothing(void **state) {
+static void test_set_of_invalid_device_changes_nothing(void **state) {
   (void)state;
   int count = devices();
-  CHECK(weir_device_set(count - 1));
-  REFUSED(INVALID_DEVICE, weir_device_set(count));
-  REFUSED(INVALID_DEVICE, weir_device_set(1000));
-  REFUSED(INVALID_DEVICE, weir_device_set(-1));
-  REFUSED(INVALID_DEVICE, weir_device_set(-2));
+  assert_ok(weir_device_set(count - 1));
+  assert_error(INVALID_DEVICE, weir_device_set(count));
+  assert_error(INVALID_DEVICE, weir_device_set(1000));
+  assert_error(INVALID_DEVICE, weir_device_set(-1));
+  assert_error(INVALID_DEVICE, weir_device_set(-2));
   assert_int_equal(current_device(), count - 1);
 }
 
@@ -82,16 +82,16 @@ static void *device_of_new_thread(void *data) {
   return NULL;
 }
 
-static void test_current_is_of_the_thread(void **state) {
+static void test_current_is_per_thread(void **state) {
   (void)state;
   NEED_TWO_DEVICES();
-  CHECK(weir_device_set(1));
+  assert_ok(weir_device_set(1));
   int result[] = {-1, 1};
   on_thread(device_of_new_thread, result);
   assert_int_equal(result[0], 0);
   assert_int_equal(result[1], 1);
 
-  CHECK(weir_device_set(0));
+  assert_ok(weir_device_set(0));
   on_thread(device_of_new_thread, result);
   assert_int_equal(current_device(), 0);
 }
@@ -100,14 +100,14 @@ static void test_exchange(void **state) {
   (void)state;
   NEED_TWO_DEVICES();
   int previous = -7;
-  CHECK(weir_device_exchange(1, &previous));
+  assert_ok(weir_device_exchange(1, &previous));
   assert_int_equal(previous, 0);
   assert_int_equal(current_device(), 1);
   assert_int_equal(has_context(1), 1);
   assert_int_equal(driver_device(), 1);
-  CHECK(weir_device_exchange(1, &previous));
+  assert_ok(weir_device_exchange(1, &previous));
   assert_int_equal(previous, 1);
-  CHECK(weir_device_exchange(0, &previous));
+  assert_ok(weir_device_exchange(0, &previous));
   assert_int_equal(previous, 1);
   assert_int_equal(current_device(), 0);
   assert_int_equal(driver_device(), 0);
@@ -116,81 +116,81 @@ static void test_exchange(void **state) {
 static void test_exchange_with_a_negative_number_does_nothing(void **state) {
   (void)state;
   int previous = 7;
-  CHECK(weir_device_exchange(-1, &previous));
+  assert_ok(weir_device_exchange(-1, &previous));
   assert_int_equal(previous, -1);
   previous = 7;
-  CHECK(weir_device_maybe_exchange(-5, &previous));
+  assert_ok(weir_device_maybe_exchange(-5, &previous));
   assert_int_equal(previous, -1);
-  CHECK(weir_init());
+  assert_ok(weir_init());
   assert_int_equal(current_device(), 0);
   assert_int_equal(has_context(0), 0);
 }
 
-static void test_exchange_with_no_device_changes_nothing(void **state) {
+static void test_exchange_with_invalid_device_changes_nothing(void **state) {
   (void)state;
   int count = devices(), previous = 7;
-  REFUSED(INVALID_DEVICE, weir_device_exchange(count, &previous));
-  REFUSED(INVALID_DEVICE, weir_device_maybe_exchange(1000, &previous));
+  assert_error(INVALID_DEVICE, weir_device_exchange(count, &previous));
+  assert_error(INVALID_DEVICE, weir_device_maybe_exchange(1000, &previous));
   assert_int_equal(previous, 7);
   assert_int_equal(current_device(), 0);
 }
 
-/* The guard of PyTorch: go there with exchange, and back with maybe_exchange. */
+/* As PyTorch's device guard: enter with exchange, leave with maybe_exchange. */
 static void test_maybe_exchange_makes_no_context(void **state) {
   (void)state;
   NEED_TWO_DEVICES();
   int previous = -7;
-  CHECK(weir_device_exchange(1, &previous));
+  assert_ok(weir_device_exchange(1, &previous));
   assert_int_equal(previous, 0);
-  CHECK(weir_device_maybe_exchange(previous, &previous));
+  assert_ok(weir_device_maybe_exchange(previous, &previous));
   assert_int_equal(previous, 1);
   assert_int_equal(current_device(), 0);
   assert_int_equal(has_context(0), 0);
 
-  /* Where there is a context it is a plain exchange. */
-  CHECK(weir_device_maybe_exchange(1, &previous));
+  /* If there is a context it is a plain exchange. */
+  assert_ok(weir_device_maybe_exchange(1, &previous));
   assert_int_equal(driver_device(), 1);
-  /* The remembered device is used all the same. */
-  CHECK(weir_device_maybe_exchange(0, &previous));
+  /* The device is current nevertheless. */
+  assert_ok(weir_device_maybe_exchange(0, &previous));
   assert_int_equal(current_stream(-1).device, 0);
-  CHECK(weir_device_synchronize(-1));
+  assert_ok(weir_device_synchronize(-1));
   assert_int_equal(has_context(0), 1);
 }
 
-/* Calls about another device do not change the thread's own, nor the context that the program's driver calls use. */
-static void test_other_devices_leave_the_thread_alone(void **state) {
+/* Calls for another device change neither the current device nor the current context of the program. */
+static void test_calls_for_other_devices_keep_the_current_one(void **state) {
   (void)state;
   NEED_TWO_DEVICES();
-  CHECK(weir_device_set(0));
+  assert_ok(weir_device_set(0));
   size_t free_bytes, total_bytes;
   int number;
   weir_stream stream;
-  CHECK(weir_device_memory_info(1, &free_bytes, &total_bytes));
+  assert_ok(weir_device_memory_info(1, &free_bytes, &total_bytes));
   assert_int_equal(driver_device(), 0);
-  CHECK(weir_device_synchronize(1));
+  assert_ok(weir_device_synchronize(1));
   assert_int_equal(driver_device(), 0);
-  CHECK(weir_stream_create(1, 0, &stream));
+  assert_ok(weir_stream_create(1, 0, &stream));
   assert_int_equal(driver_device(), 0);
-  CHECK(weir_stream_synchronize(stream));
-  CHECK(weir_stream_priority(stream, &number));
-  CHECK(weir_stream_wait_stream(stream, default_stream(0)));
-  CHECK(weir_stream_wait_stream(default_stream(0), stream));
-  CHECK(weir_device_can_access_peer(1, 0, &number));
-  CHECK(weir_stream_spin(stream, 100));
+  assert_ok(weir_stream_synchronize(stream));
+  assert_ok(weir_stream_priority(stream, &number));
+  assert_ok(weir_stream_wait_stream(stream, default_stream(0)));
+  assert_ok(weir_stream_wait_stream(default_stream(0), stream));
+  assert_ok(weir_device_can_access_peer(1, 0, &number));
+  assert_ok(weir_stream_spin(stream, 100));
   assert_int_equal(driver_device(), 0);
   assert_int_equal(current_device(), 0);
 }
 
-/* The program may change the thread's context behind the runtime's back. */
-static void test_a_context_of_the_program(void **state) {
+/* The program may change the current context without the runtime. */
+static void test_context_set_by_the_program(void **state) {
   (void)state;
   void *memory = device_memory(0, 64);
-  OK(d->CtxSetCurrent(d, NULL));
-  CHECK(weir_fill_async(memory, 3, 64, new_stream(0)));
-  CHECK(weir_device_synchronize(0));
+  assert_cu(d->CtxSetCurrent(d, NULL));
+  assert_ok(weir_fill_async(memory, 3, 64, new_stream(0)));
+  assert_ok(weir_device_synchronize(0));
   assert_filled(0, memory, 3, 64);
   assert_int_equal(current_device(), 0);
-  CHECK(weir_device_set(0));
+  assert_ok(weir_device_set(0));
   free_device_memory(0, memory);
 }
 
@@ -199,33 +199,33 @@ static void test_a_context_of_the_program(void **state) {
 static void test_has_primary_context_before_the_start(void **state) {
   (void)state;
   int has = -1, count;
-  CHECK(weir_device_count(&count));
+  assert_ok(weir_device_count(&count));
   for (int i = 0; i < count; i++)
     assert_int_equal(has_context(i), 0);
-  REFUSED(INVALID_DEVICE, weir_device_has_primary_context(count, &has));
-  REFUSED(INVALID_DEVICE, weir_device_has_primary_context(-2, &has));
+  assert_error(INVALID_DEVICE, weir_device_has_primary_context(count, &has));
+  assert_error(INVALID_DEVICE, weir_device_has_primary_context(-2, &has));
   assert_int_equal(has, -1);
   assert_int_equal(weir_is_initialized(), 0);
-  CHECK(weir_init());
-  REFUSED(INVALID_DEVICE, weir_device_has_primary_context(count, &has));
+  assert_ok(weir_init());
+  assert_error(INVALID_DEVICE, weir_device_has_primary_context(count, &has));
   assert_int_equal(has, -1);
 }
 
-/* A context that another part of the program made counts too, before and after the start. */
-static void test_has_primary_context_of_another(void **state) {
+/* A context that other code created counts too, before and after the start. */
+static void test_has_primary_context_of_other_code(void **state) {
   (void)state;
   weir_cu_context context;
-  OK(d->Init(d, 0));
-  OK(d->DevicePrimaryCtxRetain(d, &context, 0));
+  assert_cu(d->Init(d, 0));
+  assert_cu(d->DevicePrimaryCtxRetain(d, &context, 0));
   assert_int_equal(has_context(0), 1);
   assert_int_equal(weir_is_initialized(), 0);
-  CHECK(weir_init());
+  assert_ok(weir_init());
   assert_int_equal(has_context(0), 1);
-  OK(d->DevicePrimaryCtxRelease(d, 0));
+  assert_cu(d->DevicePrimaryCtxRelease(d, 0));
   assert_int_equal(has_context(0), 0);
 }
 
-/* ---- What they are ---- */
+/* ---- Properties ---- */
 
 static void test_properties(void **state) {
   (void)state;
@@ -234,16 +234,16 @@ static void test_properties(void **state) {
     weir_device_properties_init(&p);
     assert_int_equal(p.size, sizeof p);
     assert_string_equal(p.name, "");
-    CHECK(weir_device_get_properties(i, &p));
+    assert_ok(weir_device_get_properties(i, &p));
     assert_int_equal(p.size, sizeof p);
 
     char name[256], uuid[64];
     int major, minor;
     size_t free_bytes, total_bytes;
-    CHECK(weir_device_name(i, name, sizeof name));
-    CHECK(weir_device_uuid(i, uuid, sizeof uuid));
-    CHECK(weir_device_capability(i, &major, &minor));
-    CHECK(weir_device_memory_info(i, &free_bytes, &total_bytes));
+    assert_ok(weir_device_name(i, name, sizeof name));
+    assert_ok(weir_device_uuid(i, uuid, sizeof uuid));
+    assert_ok(weir_device_capability(i, &major, &minor));
+    assert_ok(weir_device_memory_info(i, &free_bytes, &total_bytes));
     assert_true(strlen(p.name) > 0);
     assert_string_equal(p.name, name);
     assert_string_equal(p.uuid, uuid);
@@ -286,10 +286,10 @@ static void test_properties_are_those_of_the_options(void **state) {
   options.bytes = 3ull << 30;
   options.devices = 3;
   soft = d = device_open_bare(&options);
-  CHECK(weir_use_driver(d));
+  assert_ok(weir_use_driver(d));
   weir_device_properties p;
   weir_device_properties_init(&p);
-  CHECK(weir_device_get_properties(2, &p));
+  assert_ok(weir_device_get_properties(2, &p));
   assert_int_equal(devices(), 3);
   assert_int_equal(p.major, 7);
   assert_int_equal(p.minor, 5);
@@ -298,12 +298,12 @@ static void test_properties_are_those_of_the_options(void **state) {
   assert_int_equal(p.virtual_memory, 1);
   assert_int_equal(p.memory_pools, 1);
   shut_down_clean();
-  CHECK(weir_use_driver(NULL));
+  assert_ok(weir_use_driver(NULL));
   device_close(soft);
   soft = d = NULL;
 }
 
-/* A program that was built with an older header has a smaller struct. */
+/* A program that was built with an older header passes a smaller struct. */
 static void test_properties_of_an_older_program(void **state) {
   (void)state;
   struct {
@@ -313,26 +313,26 @@ static void test_properties_of_an_older_program(void **state) {
   memset(&box, 0x5a, sizeof box);
   size_t size = offsetof(weir_device_properties, clock_khz);
   box.p.size = size;
-  CHECK(weir_device_get_properties(0, &box.p));
+  assert_ok(weir_device_get_properties(0, &box.p));
   assert_int_equal(box.p.size, size);
   assert_true(strlen(box.p.name) > 0);
   assert_true(box.p.multiprocessor_count > 0);
   for (size_t i = size; i < sizeof box; i++)
     assert_int_equal(((unsigned char *)&box)[i], 0x5a);
-  /* And one of a newer header a larger one: what this library does not know stays. */
+  /* A program that was built with a newer header passes a larger one, whose unknown fields are unchanged. */
   memset(&box, 0x5a, sizeof box);
   box.p.size = sizeof box;
-  CHECK(weir_device_get_properties(0, &box.p));
+  assert_ok(weir_device_get_properties(0, &box.p));
   assert_true(box.p.clock_khz > 0);
   for (size_t i = 0; i < sizeof box.guard; i++)
     assert_int_equal((unsigned char)box.guard[i], 0x5a);
 }
 
-/* test_cuda_get_device_name and test_cuda_get_device_capability: no device means the current one. */
+/* PyTorch's test_cuda_get_device_name and test_cuda_get_device_capability: no device means the current one. */
 static void test_minus_one_is_the_current_one(void **state) {
   (void)state;
   int last = devices() - 1;
-  CHECK(weir_device_set(last));
+  assert_ok(weir_device_set(last));
   char name[2][256], uuid[2][64];
   int major[2], minor[2], has[2], can;
   size_t free_bytes[2], total_bytes[2];
@@ -341,15 +341,15 @@ static void test_minus_one_is_the_current_one(void **state) {
   for (int i = 0; i < 2; i++) {
     int device = i ? -1 : last;
     weir_device_properties_init(&p[i]);
-    CHECK(weir_device_name(device, name[i], sizeof name[i]));
-    CHECK(weir_device_uuid(device, uuid[i], sizeof uuid[i]));
-    CHECK(weir_device_capability(device, &major[i], &minor[i]));
-    CHECK(weir_device_memory_info(device, &free_bytes[i], &total_bytes[i]));
-    CHECK(weir_device_get_properties(device, &p[i]));
-    CHECK(weir_device_has_primary_context(device, &has[i]));
-    CHECK(weir_device_synchronize(device));
-    CHECK(weir_device_can_access_peer(device, device, &can));
-    CHECK(weir_stream_default(device, &stream[i]));
+    assert_ok(weir_device_name(device, name[i], sizeof name[i]));
+    assert_ok(weir_device_uuid(device, uuid[i], sizeof uuid[i]));
+    assert_ok(weir_device_capability(device, &major[i], &minor[i]));
+    assert_ok(weir_device_memory_info(device, &free_bytes[i], &total_bytes[i]));
+    assert_ok(weir_device_get_properties(device, &p[i]));
+    assert_ok(weir_device_has_primary_context(device, &has[i]));
+    assert_ok(weir_device_synchronize(device));
+    assert_ok(weir_device_can_access_peer(device, device, &can));
+    assert_ok(weir_stream_default(device, &stream[i]));
     assert_int_equal(can, 0);
   }
   assert_string_equal(name[0], name[1]);
@@ -367,7 +367,7 @@ static void test_uuid_text(void **state) {
   char text[64], other[64];
   for (int i = 0; i < devices(); i++) {
     memset(text, 'x', sizeof text);
-    CHECK(weir_device_uuid(i, text, 41));
+    assert_ok(weir_device_uuid(i, text, 41));
     assert_int_equal(strlen(text), 40);
     assert_int_equal(text[41], 'x');
     assert_memory_equal(text, "GPU-", 4);
@@ -378,21 +378,21 @@ static void test_uuid_text(void **state) {
         assert_true(isxdigit((unsigned char)text[c]) && !isupper((unsigned char)text[c]));
     }
     for (int j = 0; j < i; j++) {
-      CHECK(weir_device_uuid(j, other, sizeof other));
+      assert_ok(weir_device_uuid(j, other, sizeof other));
       assert_string_not_equal(text, other);
     }
   }
   strcpy(text, "untouched");
-  REFUSED(INVALID_ARGUMENT, weir_device_uuid(0, text, 40));
+  assert_error(INVALID_ARGUMENT, weir_device_uuid(0, text, 40));
   assert_string_equal(text, "untouched");
 }
 
-static void test_uuid_is_the_drivers(void **state) {
+static void test_uuid_matches_the_driver(void **state) {
   (void)state;
   weir_cu_uuid uuid;
   char text[48];
-  CHECK(weir_device_uuid(0, text, sizeof text));
-  OK(d->DeviceGetUuid(d, &uuid, 0));
+  assert_ok(weir_device_uuid(0, text, sizeof text));
+  assert_cu(d->DeviceGetUuid(d, &uuid, 0));
   unsigned byte;
   assert_int_equal(sscanf(text + 4, "%2x", &byte), 1);
   assert_int_equal(byte, (unsigned char)uuid.bytes[0]);
@@ -400,13 +400,13 @@ static void test_uuid_is_the_drivers(void **state) {
   assert_int_equal(byte, (unsigned char)uuid.bytes[15]);
 }
 
-/* As much as there is room for. */
+/* Truncated to the buffer. */
 static void test_a_short_name(void **state) {
   (void)state;
   char whole[256], part[16];
-  CHECK(weir_device_name(0, whole, sizeof whole));
+  assert_ok(weir_device_name(0, whole, sizeof whole));
   memset(part, 'x', sizeof part);
-  CHECK(weir_device_name(0, part, 4));
+  assert_ok(weir_device_name(0, part, 4));
   assert_int_equal(part[3], '\0');
   assert_memory_equal(part, whole, 3);
   assert_int_equal(part[4], 'x');
@@ -415,11 +415,11 @@ static void test_a_short_name(void **state) {
 static void test_memory_info_follows_allocations(void **state) {
   (void)state;
   size_t before, during, after, total;
-  CHECK(weir_device_memory_info(0, &before, &total));
+  assert_ok(weir_device_memory_info(0, &before, &total));
   void *memory = device_memory(0, 64 << 20);
-  CHECK(weir_device_memory_info(0, &during, &total));
+  assert_ok(weir_device_memory_info(0, &during, &total));
   free_device_memory(0, memory);
-  CHECK(weir_device_memory_info(0, &after, &total));
+  assert_ok(weir_device_memory_info(0, &after, &total));
   if (!is_soft()) /* other processes count */
     WAIVE_TEST("others may use the device");
   assert_int_equal(before - during, 64 << 20);
@@ -435,13 +435,13 @@ static void test_synchronize_waits_for_all_streams(void **state) {
   for (int i = 0; i < 4; i++)
     streams[i] = i ? new_stream(0) : default_stream(0);
   for (int i = 0; i < 4; i++) {
-    CHECK(weir_stream_spin(streams[i], cycles_of(5)));
+    assert_ok(weir_stream_spin(streams[i], cycles_of(5)));
     mark(streams[i], i);
   }
-  CHECK(weir_device_synchronize(0));
+  assert_ok(weir_device_synchronize(0));
   assert_int_equal(mark_count(), 4);
   for (int i = 0; i < 4; i++)
-    CHECK(weir_stream_query(streams[i]));
+    assert_ok(weir_stream_query(streams[i]));
 }
 
 static void test_synchronize_is_of_one_device(void **state) {
@@ -451,11 +451,11 @@ static void test_synchronize_is_of_one_device(void **state) {
   struct held *gate = hold(other);
   mark(other, 1);
   mark(new_stream(0), 0);
-  CHECK(weir_device_synchronize(0));
+  assert_ok(weir_device_synchronize(0));
   assert_marks(0);
-  NOT_READY(weir_stream_query(other));
+  assert_not_ready(weir_stream_query(other));
   let_go(gate);
-  CHECK(weir_device_synchronize(1));
+  assert_ok(weir_device_synchronize(1));
   assert_marks(0, 1);
 }
 
@@ -464,43 +464,43 @@ static void test_synchronize_is_of_one_device(void **state) {
 static void test_peers(void **state) {
   (void)state;
   int can = -1, count = devices();
-  CHECK(weir_device_can_access_peer(0, 0, &can));
+  assert_ok(weir_device_can_access_peer(0, 0, &can));
   assert_int_equal(can, 0);
   can = -1;
-  REFUSED(INVALID_DEVICE, weir_device_can_access_peer(0, count, &can));
-  REFUSED(INVALID_DEVICE, weir_device_can_access_peer(count, 0, &can));
+  assert_error(INVALID_DEVICE, weir_device_can_access_peer(0, count, &can));
+  assert_error(INVALID_DEVICE, weir_device_can_access_peer(count, 0, &can));
   assert_int_equal(can, -1);
   NEED_TWO_DEVICES();
-  CHECK(weir_device_can_access_peer(0, 1, &can));
+  assert_ok(weir_device_can_access_peer(0, 1, &can));
   if (is_soft())
     assert_int_equal(can, 1);
   if (!can)
     WAIVE_TEST("the devices are no peers");
-  CHECK(weir_device_enable_peer_access(0, 1));
-  CHECK(weir_device_enable_peer_access(0, 1));
-  CHECK(weir_device_enable_peer_access(1, 0));
+  assert_ok(weir_device_enable_peer_access(0, 1));
+  assert_ok(weir_device_enable_peer_access(0, 1));
+  assert_ok(weir_device_enable_peer_access(1, 0));
 }
 
-/* The program, or a library of it, may have been first. */
+/* The program or a library may have enabled it before. */
 static void test_peers_that_are_enabled_already(void **state) {
   (void)state;
   NEED_TWO_DEVICES();
   int can;
-  CHECK(weir_device_can_access_peer(0, 1, &can));
+  assert_ok(weir_device_can_access_peer(0, 1, &can));
   if (!can)
     WAIVE_TEST("the devices are no peers");
   weir_cu_context peer;
-  CHECK(weir_device_set(1));
-  OK(d->CtxGetCurrent(d, &peer));
-  CHECK(weir_device_set(0));
-  OK(d->CtxEnablePeerAccess(d, peer, 0));
-  CHECK(weir_device_enable_peer_access(0, 1));
+  assert_ok(weir_device_set(1));
+  assert_cu(d->CtxGetCurrent(d, &peer));
+  assert_ok(weir_device_set(0));
+  assert_cu(d->CtxEnablePeerAccess(d, peer, 0));
+  assert_ok(weir_device_enable_peer_access(0, 1));
 }
 
-static void test_no_peer_of_itself(void **state) {
+static void test_device_is_not_its_own_peer(void **state) {
   (void)state;
-  CHECK(weir_init());
-  runtime_forget_error();
+  assert_ok(weir_init());
+  clear_last_error();
   assert_int_not_equal(weir_device_enable_peer_access(0, 0), WEIR_OK);
   assert_memory_equal(weir_last_error(), "weir_device_enable_peer_access: ", 32);
 }
@@ -544,12 +544,12 @@ static void test_every_driver_call_fails_once(void **state) {
 static void test_a_failing_set_changes_nothing(void **state) {
   (void)state;
   NEED_TWO_DEVICES();
-  CHECK(weir_device_set(0));
-  CHECK(weir_fault_nth(fault, WEIR_CALL_DevicePrimaryCtxRetain, 1, WEIR_CU_OUT_OF_MEMORY, 0));
-  REFUSED_SAYING(OUT_OF_MEMORY, "PrimaryCtxRetain", weir_device_set(1));
+  assert_ok(weir_device_set(0));
+  assert_ok(weir_fault_nth(fault, WEIR_CALL_DevicePrimaryCtxRetain, 1, WEIR_CU_OUT_OF_MEMORY, 0));
+  assert_error_says(OUT_OF_MEMORY, "PrimaryCtxRetain", weir_device_set(1));
   assert_int_equal(current_device(), 0);
   assert_int_equal(driver_device(), 0);
-  CHECK(weir_device_set(1));
+  assert_ok(weir_device_set(1));
 }
 
 int main(void) {
@@ -559,29 +559,29 @@ int main(void) {
       TEST(test_count, runtime_setup),
       TEST(test_current_is_0_until_set, runtime_setup),
       TEST(test_set_makes_the_context, runtime_setup),
-      TEST(test_set_of_no_device_changes_nothing, runtime_setup),
-      TEST(test_current_is_of_the_thread, runtime_setup),
+      TEST(test_set_of_invalid_device_changes_nothing, runtime_setup),
+      TEST(test_current_is_per_thread, runtime_setup),
       TEST(test_exchange, runtime_setup),
       TEST(test_exchange_with_a_negative_number_does_nothing, runtime_setup),
-      TEST(test_exchange_with_no_device_changes_nothing, runtime_setup),
+      TEST(test_exchange_with_invalid_device_changes_nothing, runtime_setup),
       TEST(test_maybe_exchange_makes_no_context, runtime_setup),
-      TEST(test_other_devices_leave_the_thread_alone, runtime_setup),
-      TEST(test_a_context_of_the_program, runtime_setup),
+      TEST(test_calls_for_other_devices_keep_the_current_one, runtime_setup),
+      TEST(test_context_set_by_the_program, runtime_setup),
       TEST(test_has_primary_context_before_the_start, runtime_setup),
-      TEST(test_has_primary_context_of_another, runtime_setup),
+      TEST(test_has_primary_context_of_other_code, runtime_setup),
       TEST(test_properties, runtime_setup),
       TEST(test_properties_are_those_of_the_options, runtime_setup_none),
       TEST(test_properties_of_an_older_program, runtime_setup),
       TEST(test_minus_one_is_the_current_one, runtime_setup),
       TEST(test_uuid_text, runtime_setup),
-      TEST(test_uuid_is_the_drivers, runtime_setup),
+      TEST(test_uuid_matches_the_driver, runtime_setup),
       TEST(test_a_short_name, runtime_setup),
       TEST(test_memory_info_follows_allocations, runtime_setup),
       TEST(test_synchronize_waits_for_all_streams, runtime_setup),
       TEST(test_synchronize_is_of_one_device, runtime_setup),
       TEST(test_peers, runtime_setup),
       TEST(test_peers_that_are_enabled_already, runtime_setup),
-      TEST(test_no_peer_of_itself, runtime_setup),
+      TEST(test_device_is_not_its_own_peer, runtime_setup),
       TEST(test_every_driver_call_fails_once, runtime_setup_none),
       TEST(test_a_failing_set_changes_nothing, runtime_setup_fault),
   };

@@ -1,6 +1,6 @@
 /*
- * What fork does to the runtime. This process starts no driver: each test is a process of its own, "the parent" below, which
- * forks again.
+ * Effects of fork on the runtime. This process starts no driver: each test runs in a child, called the parent below,
+ * which forks again.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -16,17 +16,15 @@ static const char sentence[] =
 
 static const weir_pool_id own_pool = {0, 0};
 
-#define DO(call) HERE((call) == WEIR_OK)
-
-/* The status, and a text with the call's name and the sentence. */
+/* The status, and an error text with the name of the call and the sentence. */
 static bool is_bad_fork(weir_status status, const char *call) {
   const char *text = weir_last_error();
   size_t name = strcspn(call, "(");
   return status == WEIR_ERROR_BAD_FORK && strncmp(text, call, name) == 0 && strstr(text, sentence) != NULL;
 }
-#define BAD_FORK(call) (runtime_forget_error(), HERE(is_bad_fork(call, #call)))
+#define child_assert_bad_fork(call) (clear_last_error(), child_assert(is_bad_fork(call, #call)))
 
-/* What the parent has when it forks. */
+/* The objects of the parent at the fork. */
 struct things {
   weir_stream stream;
   weir_event *event, *unused;
@@ -43,43 +41,43 @@ static void make_things(struct things *t) {
   weir_driver *driver;
   t->marks = 0;
   choose_driver_by_environment();
-  DO(weir_device_set(0));
-  DO(weir_device_count(&t->device_count));
-  HERE(t->device_count > 0);
-  DO(weir_get_driver(&driver));
-  HERE(driver->MemAlloc(driver, &t->memory, 1000) == WEIR_CU_SUCCESS);
-  DO(weir_stream_create(0, 0, &t->stream));
-  DO(weir_event_create(WEIR_EVENT_TIMING, &t->event));
-  DO(weir_event_create(0, &t->unused));
-  DO(weir_event_record(t->event, t->stream));
-  DO(weir_graph_create(&t->graph));
-  DO(weir_stream_scope_enter(t->stream, &scope));
-  DO(weir_graph_capture_begin(t->graph, own_pool, WEIR_CAPTURE_GLOBAL));
-  DO(weir_stream_host_function(t->stream, count_mark, &t->marks));
-  DO(weir_graph_capture_end(t->graph));
-  DO(weir_stream_scope_leave(&scope));
+  child_assert_ok(weir_device_set(0));
+  child_assert_ok(weir_device_count(&t->device_count));
+  child_assert(t->device_count > 0);
+  child_assert_ok(weir_get_driver(&driver));
+  child_assert(driver->MemAlloc(driver, &t->memory, 1000) == WEIR_CU_SUCCESS);
+  child_assert_ok(weir_stream_create(0, 0, &t->stream));
+  child_assert_ok(weir_event_create(WEIR_EVENT_TIMING, &t->event));
+  child_assert_ok(weir_event_create(0, &t->unused));
+  child_assert_ok(weir_event_record(t->event, t->stream));
+  child_assert_ok(weir_graph_create(&t->graph));
+  child_assert_ok(weir_stream_scope_enter(t->stream, &scope));
+  child_assert_ok(weir_graph_capture_begin(t->graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  child_assert_ok(weir_stream_host_function(t->stream, count_mark, &t->marks));
+  child_assert_ok(weir_graph_capture_end(t->graph));
+  child_assert_ok(weir_stream_scope_leave(&scope));
 }
 
-/* The parent's runtime works, with what was made before the fork and with new things. */
+/* The runtime of the parent works, with objects from before the fork and with new ones. */
 static void use_things(struct things *t) {
   uint8_t back[1000] = {0};
   void *memory = (void *)(uintptr_t)t->memory;
   weir_stream stream;
   weir_driver *driver;
-  HERE(weir_is_initialized() == 1);
-  HERE(weir_is_in_bad_fork() == 0);
+  child_assert(weir_is_initialized() == 1);
+  child_assert(weir_is_in_bad_fork() == 0);
   int before = t->marks;
-  DO(weir_event_synchronize(t->event));
-  DO(weir_fill_async(memory, 9, sizeof back, t->stream));
-  DO(weir_copy(back, memory, sizeof back, t->stream));
-  HERE(back[0] == 9 && back[999] == 9);
-  DO(weir_graph_replay(t->graph));
-  DO(weir_device_synchronize(0));
-  HERE(t->marks == before + 1);
-  DO(weir_stream_create(0, -1, &stream));
-  DO(weir_event_record(t->unused, stream));
-  DO(weir_event_synchronize(t->unused));
-  DO(weir_get_driver(&driver));
+  child_assert_ok(weir_event_synchronize(t->event));
+  child_assert_ok(weir_fill_async(memory, 9, sizeof back, t->stream));
+  child_assert_ok(weir_copy(back, memory, sizeof back, t->stream));
+  child_assert(back[0] == 9 && back[999] == 9);
+  child_assert_ok(weir_graph_replay(t->graph));
+  child_assert_ok(weir_device_synchronize(0));
+  child_assert(t->marks == before + 1);
+  child_assert_ok(weir_stream_create(0, -1, &stream));
+  child_assert_ok(weir_event_record(t->unused, stream));
+  child_assert_ok(weir_event_synchronize(t->unused));
+  child_assert_ok(weir_get_driver(&driver));
 }
 
 static void free_things(struct things *t) {
@@ -87,9 +85,9 @@ static void free_things(struct things *t) {
   weir_event_destroy(t->event);
   weir_event_destroy(t->unused);
   weir_graph_destroy(t->graph);
-  DO(weir_get_driver(&driver));
-  HERE(driver->MemFree(driver, t->memory) == WEIR_CU_SUCCESS);
-  DO(weir_shutdown());
+  child_assert_ok(weir_get_driver(&driver));
+  child_assert(driver->MemFree(driver, t->memory) == WEIR_CU_SUCCESS);
+  child_assert_ok(weir_shutdown());
 }
 
 /* ---- After the start ---- */
@@ -120,94 +118,94 @@ static void child_after_the_start(void *data) {
   const weir_graph_memory_hooks hooks = {.size = sizeof hooks};
   weir_stream_scope scope = {.outer = given, .replaced = given};
 
-  HERE(weir_is_in_bad_fork() == 1);
-  HERE(weir_is_initialized() == 0);
-  HERE(weir_device_is_available() == 1);
-  DO(weir_device_count(&number)); /* the parent's: only starting is refused */
-  HERE(number == t->device_count);
+  child_assert(weir_is_in_bad_fork() == 1);
+  child_assert(weir_is_initialized() == 0);
+  child_assert(weir_device_is_available() == 1);
+  child_assert_ok(weir_device_count(&number)); /* inherited: only starting fails */
+  child_assert(number == t->device_count);
   number = -7;
 
-  BAD_FORK(weir_init());
-  BAD_FORK(weir_use_driver(NULL));
-  BAD_FORK(weir_get_driver(&driver));
-  BAD_FORK(weir_shutdown());
-  BAD_FORK(weir_lazy_call(do_nothing, NULL, "here"));
-  BAD_FORK(weir_sync_debug_set(WEIR_SYNC_DEBUG_WARN));
-  BAD_FORK(weir_profiler_start());
-  BAD_FORK(weir_profiler_stop());
+  child_assert_bad_fork(weir_init());
+  child_assert_bad_fork(weir_use_driver(NULL));
+  child_assert_bad_fork(weir_get_driver(&driver));
+  child_assert_bad_fork(weir_shutdown());
+  child_assert_bad_fork(weir_lazy_call(do_nothing, NULL, "here"));
+  child_assert_bad_fork(weir_sync_debug_set(WEIR_SYNC_DEBUG_WARN));
+  child_assert_bad_fork(weir_profiler_start());
+  child_assert_bad_fork(weir_profiler_stop());
 
-  BAD_FORK(weir_device_get(&number));
-  BAD_FORK(weir_device_set(0));
-  BAD_FORK(weir_device_exchange(0, &number));
-  BAD_FORK(weir_device_exchange(-1, &number));
-  BAD_FORK(weir_device_maybe_exchange(0, &number));
-  BAD_FORK(weir_device_get_properties(0, &properties));
-  BAD_FORK(weir_device_name(0, text, sizeof text));
-  BAD_FORK(weir_device_capability(0, &number, &other));
-  BAD_FORK(weir_device_uuid(0, text, sizeof text));
-  BAD_FORK(weir_device_memory_info(0, &size, &total));
-  BAD_FORK(weir_device_synchronize(0));
-  BAD_FORK(weir_device_can_access_peer(0, 0, &number));
-  BAD_FORK(weir_device_enable_peer_access(0, 1));
-  BAD_FORK(weir_device_has_primary_context(0, &number));
+  child_assert_bad_fork(weir_device_get(&number));
+  child_assert_bad_fork(weir_device_set(0));
+  child_assert_bad_fork(weir_device_exchange(0, &number));
+  child_assert_bad_fork(weir_device_exchange(-1, &number));
+  child_assert_bad_fork(weir_device_maybe_exchange(0, &number));
+  child_assert_bad_fork(weir_device_get_properties(0, &properties));
+  child_assert_bad_fork(weir_device_name(0, text, sizeof text));
+  child_assert_bad_fork(weir_device_capability(0, &number, &other));
+  child_assert_bad_fork(weir_device_uuid(0, text, sizeof text));
+  child_assert_bad_fork(weir_device_memory_info(0, &size, &total));
+  child_assert_bad_fork(weir_device_synchronize(0));
+  child_assert_bad_fork(weir_device_can_access_peer(0, 0, &number));
+  child_assert_bad_fork(weir_device_enable_peer_access(0, 1));
+  child_assert_bad_fork(weir_device_has_primary_context(0, &number));
 
-  BAD_FORK(weir_stream_create(0, 0, &stream));
-  BAD_FORK(weir_stream_priority_range(&number, &other));
-  BAD_FORK(weir_stream_default(0, &stream));
-  BAD_FORK(weir_stream_external(0, NULL, &stream));
-  BAD_FORK(weir_stream_raw(given, &raw));
-  BAD_FORK(weir_stream_priority(given, &number));
-  BAD_FORK(weir_stream_pack(given, &a, &b, &c));
-  BAD_FORK(weir_stream_unpack(0, 0, 1, &stream));
-  BAD_FORK(weir_stream_current(0, &stream));
-  BAD_FORK(weir_stream_set_current(given));
-  BAD_FORK(weir_stream_query(given));
-  BAD_FORK(weir_stream_synchronize(given));
-  BAD_FORK(weir_stream_wait_stream(given, given));
-  BAD_FORK(weir_stream_host_function(given, count_mark, &t->marks));
-  BAD_FORK(weir_stream_spin(given, 1));
-  BAD_FORK(weir_stream_scope_enter(given, &scope));
-  BAD_FORK(weir_stream_scope_leave(&scope));
-  BAD_FORK(weir_stream_is_capturing(given, &number));
-  BAD_FORK(weir_current_stream_is_capturing(&number));
+  child_assert_bad_fork(weir_stream_create(0, 0, &stream));
+  child_assert_bad_fork(weir_stream_priority_range(&number, &other));
+  child_assert_bad_fork(weir_stream_default(0, &stream));
+  child_assert_bad_fork(weir_stream_external(0, NULL, &stream));
+  child_assert_bad_fork(weir_stream_raw(given, &raw));
+  child_assert_bad_fork(weir_stream_priority(given, &number));
+  child_assert_bad_fork(weir_stream_pack(given, &a, &b, &c));
+  child_assert_bad_fork(weir_stream_unpack(0, 0, 1, &stream));
+  child_assert_bad_fork(weir_stream_current(0, &stream));
+  child_assert_bad_fork(weir_stream_set_current(given));
+  child_assert_bad_fork(weir_stream_query(given));
+  child_assert_bad_fork(weir_stream_synchronize(given));
+  child_assert_bad_fork(weir_stream_wait_stream(given, given));
+  child_assert_bad_fork(weir_stream_host_function(given, count_mark, &t->marks));
+  child_assert_bad_fork(weir_stream_spin(given, 1));
+  child_assert_bad_fork(weir_stream_scope_enter(given, &scope));
+  child_assert_bad_fork(weir_stream_scope_leave(&scope));
+  child_assert_bad_fork(weir_stream_is_capturing(given, &number));
+  child_assert_bad_fork(weir_current_stream_is_capturing(&number));
 
-  BAD_FORK(weir_event_create(0, &event));
-  BAD_FORK(weir_event_record(t->event, given));
-  BAD_FORK(weir_event_record_once(t->unused, given));
-  BAD_FORK(weir_event_query(t->event));
-  BAD_FORK(weir_event_wait(t->event, given));
-  BAD_FORK(weir_event_synchronize(t->event));
-  BAD_FORK(weir_event_elapsed(t->event, t->event, &milliseconds));
-  BAD_FORK(weir_event_ipc_handle(t->event, &handle));
-  BAD_FORK(weir_event_from_ipc_handle(0, &handle, &event));
+  child_assert_bad_fork(weir_event_create(0, &event));
+  child_assert_bad_fork(weir_event_record(t->event, given));
+  child_assert_bad_fork(weir_event_record_once(t->unused, given));
+  child_assert_bad_fork(weir_event_query(t->event));
+  child_assert_bad_fork(weir_event_wait(t->event, given));
+  child_assert_bad_fork(weir_event_synchronize(t->event));
+  child_assert_bad_fork(weir_event_elapsed(t->event, t->event, &milliseconds));
+  child_assert_bad_fork(weir_event_ipc_handle(t->event, &handle));
+  child_assert_bad_fork(weir_event_from_ipc_handle(0, &handle, &event));
 
-  BAD_FORK(weir_graph_create(&graph));
-  BAD_FORK(weir_graph_capture_begin(t->graph, own_pool, WEIR_CAPTURE_GLOBAL));
-  BAD_FORK(weir_graph_capture_end(t->graph));
-  BAD_FORK(weir_graph_replay(t->graph));
-  BAD_FORK(weir_graph_reset(t->graph));
-  BAD_FORK(weir_graph_pool(t->graph, &pool));
-  BAD_FORK(weir_graph_node_count(t->graph, &size));
-  BAD_FORK(weir_graph_enable_debug(t->graph));
-  BAD_FORK(weir_graph_debug_dump(t->graph, "/dev/null"));
-  BAD_FORK(weir_graph_set_memory_hooks(&hooks));
+  child_assert_bad_fork(weir_graph_create(&graph));
+  child_assert_bad_fork(weir_graph_capture_begin(t->graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  child_assert_bad_fork(weir_graph_capture_end(t->graph));
+  child_assert_bad_fork(weir_graph_replay(t->graph));
+  child_assert_bad_fork(weir_graph_reset(t->graph));
+  child_assert_bad_fork(weir_graph_pool(t->graph, &pool));
+  child_assert_bad_fork(weir_graph_node_count(t->graph, &size));
+  child_assert_bad_fork(weir_graph_enable_debug(t->graph));
+  child_assert_bad_fork(weir_graph_debug_dump(t->graph, "/dev/null"));
+  child_assert_bad_fork(weir_graph_set_memory_hooks(&hooks));
 
-  BAD_FORK(weir_copy_async(memory, memory, 1, given));
-  BAD_FORK(weir_copy(memory, memory, 1, given));
-  BAD_FORK(weir_copy_peer_async(memory, 0, memory, 0, 1, given));
-  BAD_FORK(weir_fill_async(memory, 1, 1, given));
-  BAD_FORK(weir_fill32_async(memory, 1, 1, given));
+  child_assert_bad_fork(weir_copy_async(memory, memory, 1, given));
+  child_assert_bad_fork(weir_copy(memory, memory, 1, given));
+  child_assert_bad_fork(weir_copy_peer_async(memory, 0, memory, 0, 1, given));
+  child_assert_bad_fork(weir_fill_async(memory, 1, 1, given));
+  child_assert_bad_fork(weir_fill32_async(memory, 1, 1, given));
 
-  /* No output was touched. */
-  HERE(number == -7 && other == -7 && size == 77 && total == 78 && milliseconds == -7);
-  HERE(strcmp(text, "untouched") == 0 && stream.id == 77 && raw == (weir_cu_stream)data && driver == data);
-  HERE(event == data && graph == data && pool.first == 7 && pool.second == 8);
-  HERE(weir_sync_debug_get() == WEIR_SYNC_DEBUG_DEFAULT);
+  /* No output was written. */
+  child_assert(number == -7 && other == -7 && size == 77 && total == 78 && milliseconds == -7);
+  child_assert(strcmp(text, "untouched") == 0 && stream.id == 77 && raw == (weir_cu_stream)data && driver == data);
+  child_assert(event == data && graph == data && pool.first == 7 && pool.second == 8);
+  child_assert(weir_sync_debug_get() == WEIR_SYNC_DEBUG_DEFAULT);
 
-  /* What asks nobody works, and what was made can be given up. */
-  HERE(weir_stream_equal(given, given) == 1);
-  HERE(weir_stream_describe(given, text, sizeof text) > 0);
-  HERE(weir_event_describe(t->event, text, sizeof text) > 0);
+  /* Calls that need no driver work, and objects can be destroyed. */
+  child_assert(weir_stream_equal(given, given) == 1);
+  child_assert(weir_stream_describe(given, text, sizeof text) > 0);
+  child_assert(weir_event_describe(t->event, text, sizeof text) > 0);
   weir_event_destroy(t->event);
   weir_event_destroy(t->unused);
   weir_graph_destroy(t->graph);
@@ -217,9 +215,9 @@ static void fork_after_the_start(void *data) {
   (void)data;
   struct things t;
   make_things(&t);
-  HERE(succeeds_in_process(child_after_the_start, &t));
+  child_assert(succeeds_in_process(child_after_the_start, &t));
   use_things(&t);
-  HERE(succeeds_in_process(child_after_the_start, &t)); /* and once more */
+  child_assert(succeeds_in_process(child_after_the_start, &t)); /* a second time */
   use_things(&t);
   free_things(&t);
 }
@@ -231,23 +229,23 @@ static void test_a_child_after_the_start_is_refused(void **state) {
 
 static void expect_bad_fork(void *data) {
   (void)data;
-  HERE(weir_is_in_bad_fork() == 1);
-  BAD_FORK(weir_init());
+  child_assert(weir_is_in_bad_fork() == 1);
+  child_assert_bad_fork(weir_init());
 }
 
 static void fork_again(void *data) {
   expect_bad_fork(data);
-  HERE(succeeds_in_process(expect_bad_fork, data));
+  child_assert(succeeds_in_process(expect_bad_fork, data));
   expect_bad_fork(data);
 }
 
 static void fork_twice(void *data) {
   (void)data;
   choose_driver_by_environment();
-  DO(weir_device_set(0));
-  HERE(succeeds_in_process(fork_again, NULL));
-  DO(weir_device_synchronize(0));
-  DO(weir_shutdown());
+  child_assert_ok(weir_device_set(0));
+  child_assert(succeeds_in_process(fork_again, NULL));
+  child_assert_ok(weir_device_synchronize(0));
+  child_assert_ok(weir_shutdown());
 }
 
 static void test_a_grandchild_is_refused_too(void **state) {
@@ -255,13 +253,13 @@ static void test_a_grandchild_is_refused_too(void **state) {
   in_process(fork_twice, NULL);
 }
 
-/* A start that makes no context is a start. */
+/* Starting without creating a context counts as a start. */
 static void fork_after_init_only(void *data) {
   (void)data;
   choose_driver_by_environment();
-  DO(weir_init());
-  HERE(succeeds_in_process(expect_bad_fork, NULL));
-  DO(weir_shutdown());
+  child_assert_ok(weir_init());
+  child_assert(succeeds_in_process(expect_bad_fork, NULL));
+  child_assert_ok(weir_shutdown());
 }
 
 static void test_a_child_after_init_alone_is_refused(void **state) {
@@ -274,8 +272,8 @@ static void test_a_child_after_init_alone_is_refused(void **state) {
 static void use_runtime(void *data) {
   (void)data;
   struct things t;
-  HERE(weir_is_in_bad_fork() == 0);
-  HERE(weir_is_initialized() == 0);
+  child_assert(weir_is_in_bad_fork() == 0);
+  child_assert(weir_is_initialized() == 0);
   make_things(&t);
   use_things(&t);
   free_things(&t);
@@ -284,15 +282,15 @@ static void use_runtime(void *data) {
 static void fork_before_the_start(void *data) {
   int count = -1, has = -1;
   choose_driver_by_environment();
-  if (data) { /* asking is not starting */
-    DO(weir_device_count(&count));
-    HERE(count > 0);
-    HERE(weir_device_is_available() == 1);
-    DO(weir_device_has_primary_context(0, &has));
-    HERE(has == 0);
+  if (data) { /* a query does not start the runtime */
+    child_assert_ok(weir_device_count(&count));
+    child_assert(count > 0);
+    child_assert(weir_device_is_available() == 1);
+    child_assert_ok(weir_device_has_primary_context(0, &has));
+    child_assert(has == 0);
   }
-  HERE(succeeds_in_process(use_runtime, NULL));
-  HERE(succeeds_in_process(use_runtime, NULL));
+  child_assert(succeeds_in_process(use_runtime, NULL));
+  child_assert(succeeds_in_process(use_runtime, NULL));
   use_runtime(NULL);
 }
 
@@ -316,18 +314,18 @@ static weir_status count_call(void *context) {
 
 static void start_with_queue(void *data) {
   (void)data;
-  DO(weir_init());
-  HERE(queued_calls == 2);
-  DO(weir_shutdown());
+  child_assert_ok(weir_init());
+  child_assert(queued_calls == 2);
+  child_assert_ok(weir_shutdown());
 }
 
 static void fork_with_a_queue(void *data) {
   (void)data;
   choose_driver_by_environment();
-  DO(weir_lazy_call(count_call, NULL, "one"));
-  DO(weir_lazy_call(count_call, NULL, "two"));
-  HERE(succeeds_in_process(start_with_queue, NULL));
-  HERE(queued_calls == 0);
+  child_assert_ok(weir_lazy_call(count_call, NULL, "one"));
+  child_assert_ok(weir_lazy_call(count_call, NULL, "two"));
+  child_assert(succeeds_in_process(start_with_queue, NULL));
+  child_assert(queued_calls == 0);
   start_with_queue(NULL);
 }
 
@@ -336,15 +334,15 @@ static void test_the_queue_is_inherited(void **state) {
   in_process(fork_with_a_queue, NULL);
 }
 
-/* ---- After the end ---- */
+/* ---- After the shutdown ---- */
 
 static void fork_after_the_shutdown(void *data) {
   use_runtime(data);
-  HERE(weir_is_initialized() == 0);
+  child_assert(weir_is_initialized() == 0);
   if (is_soft())
-    HERE(succeeds_in_process(use_runtime, NULL));
+    child_assert(succeeds_in_process(use_runtime, NULL));
   else /* NVIDIA's driver cannot be stopped */
-    HERE(succeeds_in_process(expect_bad_fork, NULL));
+    child_assert(succeeds_in_process(expect_bad_fork, NULL));
   use_runtime(data);
 }
 
@@ -353,7 +351,7 @@ static void test_a_child_after_the_shutdown(void **state) {
   in_process(fork_after_the_shutdown, NULL);
 }
 
-/* ---- While other threads are at it ---- */
+/* ---- While other threads use the runtime ---- */
 
 static int stop;
 
@@ -379,31 +377,31 @@ static void child_of_busy_parent(void *data) {
   weir_stream stream;
   weir_event *event;
   int count;
-  HERE(weir_is_in_bad_fork() == 1);
-  BAD_FORK(weir_init());
-  DO(weir_device_count(&count));
-  HERE(count == t->device_count);
-  BAD_FORK(weir_stream_create(0, 0, &stream));
-  BAD_FORK(weir_event_create(0, &event));
-  BAD_FORK(weir_event_query(t->event));
-  BAD_FORK(weir_lazy_call(do_nothing, NULL, "here"));
-  BAD_FORK(weir_graph_replay(t->graph));
-  BAD_FORK(weir_shutdown());
+  child_assert(weir_is_in_bad_fork() == 1);
+  child_assert_bad_fork(weir_init());
+  child_assert_ok(weir_device_count(&count));
+  child_assert(count == t->device_count);
+  child_assert_bad_fork(weir_stream_create(0, 0, &stream));
+  child_assert_bad_fork(weir_event_create(0, &event));
+  child_assert_bad_fork(weir_event_query(t->event));
+  child_assert_bad_fork(weir_lazy_call(do_nothing, NULL, "here"));
+  child_assert_bad_fork(weir_graph_replay(t->graph));
+  child_assert_bad_fork(weir_shutdown());
 }
 
-/* Whatever lock another thread holds at that moment, the child gets its answers. */
+/* The child is not blocked by a lock that another thread held at the fork. */
 static void fork_while_busy(void *data) {
   (void)data;
   struct things t;
   pthread_t threads[3];
   make_things(&t);
   for (int i = 0; i < 3; i++)
-    HERE(pthread_create(&threads[i], NULL, keep_busy, &t) == 0);
+    child_assert(pthread_create(&threads[i], NULL, keep_busy, &t) == 0);
   for (int i = 0; i < 20; i++)
-    HERE(succeeds_in_process(child_of_busy_parent, &t));
+    child_assert(succeeds_in_process(child_of_busy_parent, &t));
   __atomic_store_n(&stop, 1, __ATOMIC_SEQ_CST);
   for (int i = 0; i < 3; i++)
-    HERE(pthread_join(threads[i], NULL) == 0);
+    child_assert(pthread_join(threads[i], NULL) == 0);
   use_things(&t);
   free_things(&t);
 }
@@ -417,30 +415,30 @@ static void *keep_counting(void *data) {
   (void)data;
   int count;
   while (!__atomic_load_n(&stop, __ATOMIC_SEQ_CST))
-    HERE(weir_device_count(&count) == WEIR_OK);
+    child_assert(weir_device_count(&count) == WEIR_OK);
   return NULL;
 }
 
 static void choose_anew(void *data) {
   (void)data;
-  HERE(weir_is_in_bad_fork() == 0);
-  DO(weir_use_driver(NULL));
-  HERE(weir_is_initialized() == 0);
+  child_assert(weir_is_in_bad_fork() == 0);
+  child_assert_ok(weir_use_driver(NULL));
+  child_assert(weir_is_initialized() == 0);
 }
 
-/* The same of a runtime that has not started. The child makes no call of the driver, whose locks are not the runtime's. */
+/* The same for a runtime that has not started. The child makes no driver call, as the driver has its own locks. */
 static void fork_while_counting(void *data) {
   (void)data;
   pthread_t thread;
   weir_driver *driver = device_open_bare(NULL);
-  DO(weir_use_driver(driver));
-  HERE(pthread_create(&thread, NULL, keep_counting, NULL) == 0);
+  child_assert_ok(weir_use_driver(driver));
+  child_assert(pthread_create(&thread, NULL, keep_counting, NULL) == 0);
   for (int i = 0; i < 50; i++)
-    HERE(succeeds_in_process(choose_anew, NULL));
+    child_assert(succeeds_in_process(choose_anew, NULL));
   __atomic_store_n(&stop, 1, __ATOMIC_SEQ_CST);
-  HERE(pthread_join(thread, NULL) == 0);
-  DO(weir_device_synchronize(0));
-  DO(weir_shutdown());
+  child_assert(pthread_join(thread, NULL) == 0);
+  child_assert_ok(weir_device_synchronize(0));
+  child_assert_ok(weir_shutdown());
   device_close(driver);
 }
 
@@ -450,12 +448,12 @@ static void test_a_child_of_a_counting_parent(void **state) {
   in_process(fork_while_counting, NULL);
 }
 
-static int in_queued_call[2]; /* pipes: the call runs; it may go on */
+static int in_queued_call[2]; /* pipes: the call runs; it may continue */
 
 static weir_status wait_in_start(void *context) {
   (void)context;
   char byte = 1;
-  HERE(write(in_queued_call[1], &byte, 1) == 1);
+  child_assert(write(in_queued_call[1], &byte, 1) == 1);
   while (!__atomic_load_n(&stop, __ATOMIC_SEQ_CST))
     usleep(1000);
   return WEIR_OK;
@@ -463,14 +461,14 @@ static weir_status wait_in_start(void *context) {
 
 static void *start_on_thread(void *data) {
   (void)data;
-  HERE(weir_init() == WEIR_OK);
+  child_assert(weir_init() == WEIR_OK);
   return NULL;
 }
 
-/* The start was not over, and never will be here. */
+/* The start was not complete, and never will be in the child. */
 static void child_of_starting_parent(void *data) {
   (void)data;
-  BAD_FORK(weir_init());
+  child_assert_bad_fork(weir_init());
 }
 
 static void fork_during_the_start(void *data) {
@@ -478,16 +476,16 @@ static void fork_during_the_start(void *data) {
   char byte;
   pthread_t thread;
   choose_driver_by_environment();
-  HERE(pipe(in_queued_call) == 0);
-  DO(weir_lazy_call(wait_in_start, NULL, "here"));
-  HERE(pthread_create(&thread, NULL, start_on_thread, NULL) == 0);
-  HERE(read(in_queued_call[0], &byte, 1) == 1);
-  HERE(succeeds_in_process(child_of_starting_parent, NULL));
+  child_assert(pipe(in_queued_call) == 0);
+  child_assert_ok(weir_lazy_call(wait_in_start, NULL, "here"));
+  child_assert(pthread_create(&thread, NULL, start_on_thread, NULL) == 0);
+  child_assert(read(in_queued_call[0], &byte, 1) == 1);
+  child_assert(succeeds_in_process(child_of_starting_parent, NULL));
   __atomic_store_n(&stop, 1, __ATOMIC_SEQ_CST);
-  HERE(pthread_join(thread, NULL) == 0);
-  HERE(weir_is_initialized() == 1);
-  DO(weir_device_synchronize(0));
-  DO(weir_shutdown());
+  child_assert(pthread_join(thread, NULL) == 0);
+  child_assert(weir_is_initialized() == 1);
+  child_assert_ok(weir_device_synchronize(0));
+  child_assert_ok(weir_shutdown());
 }
 
 static void test_a_child_during_the_start_is_refused(void **state) {

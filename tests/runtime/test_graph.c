@@ -1,5 +1,5 @@
 /*
- * Graphs that work: captured, replayed, reset, captured anew. What is refused is in test_graph_rules.c.
+ * Graphs: capture, replay, reset and recapture. Failures are in test_graph_rules.c.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,46 +12,46 @@ static const weir_pool_id own_pool = {0, 0};
 
 static weir_graph *new_graph(void) {
   weir_graph *graph = NULL;
-  CHECK(weir_graph_create(&graph));
+  assert_ok(weir_graph_create(&graph));
   assert_non_null(graph);
   return graph;
 }
 
 static void begin(weir_graph *graph, weir_stream stream) {
-  CHECK(weir_stream_set_current(stream));
-  CHECK(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_stream_set_current(stream));
+  assert_ok(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
 }
 
 static void end(weir_graph *graph) {
-  CHECK(weir_graph_capture_end(graph));
-  CHECK(weir_stream_set_current(default_stream(-1)));
+  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_stream_set_current(default_stream(-1)));
 }
 
 static size_t nodes_of(const weir_graph *graph) {
   size_t count = 9999;
-  CHECK(weir_graph_node_count(graph, &count));
+  assert_ok(weir_graph_node_count(graph, &count));
   return count;
 }
 
 static int is_capturing(weir_stream stream) {
   int capturing = -1;
-  CHECK(weir_stream_is_capturing(stream, &capturing));
+  assert_ok(weir_stream_is_capturing(stream, &capturing));
   return capturing;
 }
 
 static int current_is_capturing(void) {
   int capturing = -1;
-  CHECK(weir_current_stream_is_capturing(&capturing));
+  assert_ok(weir_current_stream_is_capturing(&capturing));
   return capturing;
 }
 
 enum { WORDS = 1000, BYTES = WORDS * 4 };
 
-/* The sum that PyTorch's tests look at. */
+/* The sum that PyTorch's tests check. */
 static uint64_t sum_of(const uint32_t *memory) {
   uint32_t host[WORDS];
   uint64_t sum = 0;
-  CHECK(weir_copy(host, memory, BYTES, current_stream(0)));
+  assert_ok(weir_copy(host, memory, BYTES, current_stream(0)));
   for (int i = 0; i < WORDS; i++)
     sum += host[i];
   return sum;
@@ -63,44 +63,44 @@ static void test_is_current_stream_capturing(void **state) {
   assert_int_equal(current_is_capturing(), 0);
   weir_stream stream = new_stream(0), other = new_stream(0);
   weir_graph *graph = new_graph();
-  CHECK(weir_stream_set_current(stream));
+  assert_ok(weir_stream_set_current(stream));
   assert_int_equal(current_is_capturing(), 0);
-  CHECK(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
   assert_int_equal(current_is_capturing(), 1);
   assert_int_equal(is_capturing(stream), 1);
   assert_int_equal(is_capturing(other), 0);
   mark(stream, 1);
-  CHECK(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_capture_end(graph));
   assert_int_equal(current_is_capturing(), 0);
   assert_int_equal(is_capturing(stream), 0);
   weir_graph_destroy(graph);
 }
 
-/* PyTorch's test_graph_capture_simple: what is captured runs at the replay, not before. */
+/* PyTorch's test_graph_capture_simple: captured work runs at the replay, not before. */
 static void test_capture_simple(void **state) {
   (void)state;
   load_add(0);
   weir_stream stream = new_stream(0);
   uint32_t *a = device_memory(0, 2 * BYTES), *b = a + WORDS;
   weir_graph *graph = new_graph();
-  CHECK(weir_fill32_async(a, 1, WORDS, stream));
-  CHECK(weir_fill32_async(b, 0, WORDS, stream));
-  CHECK(weir_stream_synchronize(stream));
+  assert_ok(weir_fill32_async(a, 1, WORDS, stream));
+  assert_ok(weir_fill32_async(b, 0, WORDS, stream));
+  assert_ok(weir_stream_synchronize(stream));
   begin(graph, stream);
-  OK(launch_add(b, a, 1, WORDS, stream));
+  assert_cu(launch_add(b, a, 1, WORDS, stream));
   for (int i = 1; i < 10; i++)
-    OK(launch_add(b, b, 1, WORDS, stream));
+    assert_cu(launch_add(b, b, 1, WORDS, stream));
   end(graph);
-  CHECK(weir_stream_wait_stream(current_stream(0), stream));
+  assert_ok(weir_stream_wait_stream(current_stream(0), stream));
   assert_int_equal(sum_of(b), 0);
   assert_int_equal(nodes_of(graph), 10);
-  CHECK(weir_graph_replay(graph));
+  assert_ok(weir_graph_replay(graph));
   assert_int_equal(sum_of(b), 11000);
-  CHECK(weir_graph_replay(graph));
+  assert_ok(weir_graph_replay(graph));
   assert_int_equal(sum_of(b), 11000);
-  /* The addresses are part of the graph, what lies there is not. */
-  CHECK(weir_fill32_async(a, 2, WORDS, current_stream(0)));
-  CHECK(weir_graph_replay(graph));
+  /* The addresses are part of the graph, the contents are not. */
+  assert_ok(weir_fill32_async(a, 2, WORDS, current_stream(0)));
+  assert_ok(weir_graph_replay(graph));
   assert_int_equal(sum_of(b), 12000);
   weir_graph_destroy(graph);
   free_device_memory(0, a);
@@ -114,33 +114,33 @@ static void test_capture_reset_recapture(void **state) {
   uint32_t *a = device_memory(0, 2 * BYTES), *b = a + WORDS;
   weir_graph *graph = new_graph();
   weir_pool_id first, second;
-  CHECK(weir_fill32_async(a, 1, WORDS, stream));
-  CHECK(weir_stream_synchronize(stream));
+  assert_ok(weir_fill32_async(a, 1, WORDS, stream));
+  assert_ok(weir_stream_synchronize(stream));
   begin(graph, stream);
-  OK(launch_add(b, a, 1, WORDS, stream));
+  assert_cu(launch_add(b, a, 1, WORDS, stream));
   for (int i = 1; i < 10; i++)
-    OK(launch_add(b, b, 1, WORDS, stream));
+    assert_cu(launch_add(b, b, 1, WORDS, stream));
   end(graph);
-  CHECK(weir_graph_pool(graph, &first));
-  CHECK(weir_stream_wait_stream(current_stream(0), stream));
-  CHECK(weir_graph_replay(graph));
+  assert_ok(weir_graph_pool(graph, &first));
+  assert_ok(weir_stream_wait_stream(current_stream(0), stream));
+  assert_ok(weir_graph_replay(graph));
   assert_int_equal(sum_of(b), 11000);
-  CHECK(weir_graph_reset(graph));
-  REFUSED(BAD_STATE, weir_graph_replay(graph));
+  assert_ok(weir_graph_reset(graph));
+  assert_error(BAD_STATE, weir_graph_replay(graph));
 
   begin(graph, stream);
-  CHECK(weir_fill32_async(b, 2, WORDS, stream));
+  assert_ok(weir_fill32_async(b, 2, WORDS, stream));
   for (int i = 0; i < 10; i++)
-    OK(launch_add(b, b, 2, WORDS, stream));
+    assert_cu(launch_add(b, b, 2, WORDS, stream));
   end(graph);
   assert_int_equal(nodes_of(graph), 11);
-  CHECK(weir_graph_pool(graph, &second));
+  assert_ok(weir_graph_pool(graph, &second));
   assert_int_not_equal(first.first, second.first);
-  CHECK(weir_stream_wait_stream(current_stream(0), stream));
-  CHECK(weir_graph_replay(graph));
+  assert_ok(weir_stream_wait_stream(current_stream(0), stream));
+  assert_ok(weir_graph_replay(graph));
   assert_int_equal(sum_of(b), 22000);
-  CHECK(weir_graph_reset(graph));
-  CHECK(weir_graph_reset(graph)); /* there is nothing to forget any more */
+  assert_ok(weir_graph_reset(graph));
+  assert_ok(weir_graph_reset(graph)); /* nothing is left to reset */
   weir_graph_destroy(graph);
   free_device_memory(0, a);
 }
@@ -154,9 +154,9 @@ static void test_warn_if_has_zero_nodes(void **state) {
   end(graph);
   assert_int_equal(messages_with(WEIR_LOG_WARN, "The CUDA Graph is empty"), 1);
   assert_int_equal(nodes_of(graph), 0);
-  CHECK(weir_graph_replay(graph)); /* of nothing */
-  CHECK(weir_device_synchronize(0));
-  CHECK(weir_graph_reset(graph));
+  assert_ok(weir_graph_replay(graph)); /* an empty graph */
+  assert_ok(weir_device_synchronize(0));
+  assert_ok(weir_graph_reset(graph));
 
   collect_messages();
   begin(graph, new_stream(0));
@@ -166,11 +166,11 @@ static void test_warn_if_has_zero_nodes(void **state) {
   weir_graph_destroy(graph);
 }
 
-/* The work of the next three tests: t grows by twice the value, by way of x. The originals leave it to the allocator where x
- * lies; here it is the caller's. */
+/* The work of the next three tests: t grows by twice the value, by way of x. In the originals the allocator places x;
+ * here the caller does. */
 static void grow(uint32_t *t, uint32_t *x, uint32_t value, weir_stream stream) {
-  OK(launch_add(x, t, value, WORDS, stream));
-  OK(launch_add(t, x, value, WORDS, stream));
+  assert_cu(launch_add(x, t, value, WORDS, stream));
+  assert_cu(launch_add(t, x, value, WORDS, stream));
 }
 
 /* test_graph_two_successive. */
@@ -182,29 +182,29 @@ static void test_two_successive(void **state) {
   for (int how = 0; how < 3; how++) {
     weir_graph *g0 = new_graph(), *g1 = new_graph();
     weir_pool_id pool = how == 2 ? weir_graph_pool_handle() : own_pool, pool0, pool1;
-    CHECK(weir_stream_wait_stream(stream, eager));
-    CHECK(weir_stream_set_current(stream));
-    CHECK(weir_graph_capture_begin(g0, pool, WEIR_CAPTURE_GLOBAL));
-    CHECK(weir_fill32_async(b, 1, WORDS, stream));
+    assert_ok(weir_stream_wait_stream(stream, eager));
+    assert_ok(weir_stream_set_current(stream));
+    assert_ok(weir_graph_capture_begin(g0, pool, WEIR_CAPTURE_GLOBAL));
+    assert_ok(weir_fill32_async(b, 1, WORDS, stream));
     for (int i = 0; i < 5; i++)
       grow(b, x, 1, stream);
-    CHECK(weir_graph_capture_end(g0));
-    CHECK(weir_graph_pool(g0, &pool0));
-    CHECK(weir_graph_capture_begin(g1, how == 1 ? pool0 : pool, WEIR_CAPTURE_GLOBAL));
+    assert_ok(weir_graph_capture_end(g0));
+    assert_ok(weir_graph_pool(g0, &pool0));
+    assert_ok(weir_graph_capture_begin(g1, how == 1 ? pool0 : pool, WEIR_CAPTURE_GLOBAL));
     for (int i = 0; i < 5; i++)
       grow(b, x, 1, stream);
-    CHECK(weir_graph_capture_end(g1));
-    CHECK(weir_graph_pool(g1, &pool1));
-    CHECK(weir_stream_set_current(eager));
-    CHECK(weir_stream_wait_stream(eager, stream));
+    assert_ok(weir_graph_capture_end(g1));
+    assert_ok(weir_graph_pool(g1, &pool1));
+    assert_ok(weir_stream_set_current(eager));
+    assert_ok(weir_stream_wait_stream(eager, stream));
     assert_int_equal(pool0.first == pool1.first && pool0.second == pool1.second, how != 0);
 
     /* Replays between unrelated work. */
-    CHECK(weir_fill32_async(c, 1, WORDS, eager));
+    assert_ok(weir_fill32_async(c, 1, WORDS, eager));
     grow(c, y, 3, eager);
-    CHECK(weir_graph_replay(g0));
+    assert_ok(weir_graph_replay(g0));
     grow(c, y, 3, eager);
-    CHECK(weir_graph_replay(g1));
+    assert_ok(weir_graph_replay(g1));
     grow(c, y, 3, eager);
     assert_int_equal(sum_of(b), WORDS * 21);
     assert_int_equal(sum_of(c), WORDS * 19);
@@ -214,30 +214,30 @@ static void test_two_successive(void **state) {
   free_device_memory(0, b);
 }
 
-/* test_graph_three_successive: in the order of capture, and in another where the graphs do not build on each other. */
+/* test_graph_three_successive: in the order of capture, and in another order if the graphs are independent. */
 static void test_three_successive(void **state) {
   (void)state;
   load_add(0);
   uint32_t *b = device_memory(0, 5 * BYTES), *c = b + WORDS, *dd = c + WORDS, *e = dd + WORDS, *f = e + WORDS;
   weir_stream stream = new_stream(0);
   weir_graph *g0 = new_graph(), *g1 = new_graph(), *g2 = new_graph();
-  CHECK(weir_stream_wait_stream(stream, current_stream(0)));
+  assert_ok(weir_stream_wait_stream(stream, current_stream(0)));
   begin(g0, stream);
-  CHECK(weir_fill32_async(b, 1, WORDS, stream));
-  OK(launch_add(c, b, 1, WORDS, stream));
-  OK(launch_add(dd, b, 2, WORDS, stream));
+  assert_ok(weir_fill32_async(b, 1, WORDS, stream));
+  assert_cu(launch_add(c, b, 1, WORDS, stream));
+  assert_cu(launch_add(dd, b, 2, WORDS, stream));
   end(g0);
   begin(g1, stream);
-  OK(launch_add(e, c, 3, WORDS, stream));
+  assert_cu(launch_add(e, c, 3, WORDS, stream));
   end(g1);
   begin(g2, stream);
-  OK(launch_add(f, dd, 4, WORDS, stream));
+  assert_cu(launch_add(f, dd, 4, WORDS, stream));
   end(g2);
   for (int order = 0; order < 2; order++) {
-    CHECK(weir_fill_async(b, 0, 5 * BYTES, current_stream(0)));
-    CHECK(weir_graph_replay(g0));
-    CHECK(weir_graph_replay(order ? g2 : g1));
-    CHECK(weir_graph_replay(order ? g1 : g2));
+    assert_ok(weir_fill_async(b, 0, 5 * BYTES, current_stream(0)));
+    assert_ok(weir_graph_replay(g0));
+    assert_ok(weir_graph_replay(order ? g2 : g1));
+    assert_ok(weir_graph_replay(order ? g1 : g2));
     assert_int_equal(sum_of(e), WORDS * 5);
     assert_int_equal(sum_of(f), WORDS * 7);
   }
@@ -247,7 +247,7 @@ static void test_three_successive(void **state) {
   free_device_memory(0, b);
 }
 
-/* test_graph_concurrent_replay, of graphs that share nothing. */
+/* test_graph_concurrent_replay, with independent graphs. */
 static void test_concurrent_replay(void **state) {
   (void)state;
   load_add(0);
@@ -255,26 +255,26 @@ static void test_concurrent_replay(void **state) {
   weir_stream stream = new_stream(0), s0 = new_stream(0), s1 = new_stream(0), first = current_stream(0);
   weir_graph *g0 = new_graph(), *g1 = new_graph();
   begin(g0, stream);
-  CHECK(weir_fill32_async(b, 1, WORDS, stream));
+  assert_ok(weir_fill32_async(b, 1, WORDS, stream));
   for (int i = 0; i < 5; i++)
     grow(b, x, 1, stream);
   end(g0);
   begin(g1, stream);
-  CHECK(weir_fill32_async(c, 1, WORDS, stream));
+  assert_ok(weir_fill32_async(c, 1, WORDS, stream));
   for (int i = 0; i < 5; i++)
     grow(c, y, 2, stream);
   end(g1);
   for (int round = 0; round < 5; round++) {
-    CHECK(weir_device_synchronize(0));
-    CHECK(weir_stream_set_current(s0));
-    CHECK(weir_stream_spin(s0, 1000000));
-    CHECK(weir_stream_wait_stream(s1, s0)); /* both go off at once */
-    CHECK(weir_graph_replay(g0));
-    CHECK(weir_stream_set_current(s1));
-    CHECK(weir_graph_replay(g1));
-    CHECK(weir_stream_set_current(first));
-    CHECK(weir_stream_wait_stream(first, s0));
-    CHECK(weir_stream_wait_stream(first, s1));
+    assert_ok(weir_device_synchronize(0));
+    assert_ok(weir_stream_set_current(s0));
+    assert_ok(weir_stream_spin(s0, 1000000));
+    assert_ok(weir_stream_wait_stream(s1, s0)); /* both start at once */
+    assert_ok(weir_graph_replay(g0));
+    assert_ok(weir_stream_set_current(s1));
+    assert_ok(weir_graph_replay(g1));
+    assert_ok(weir_stream_set_current(first));
+    assert_ok(weir_stream_wait_stream(first, s0));
+    assert_ok(weir_stream_wait_stream(first, s1));
     assert_int_equal(sum_of(b), WORDS * 11);
     assert_int_equal(sum_of(c), WORDS * 21);
   }
@@ -298,15 +298,15 @@ static void test_replay_is_in_the_order_of_the_current_stream(void **state) {
 
   struct held *gate = hold(other);
   mark(other, 1);
-  CHECK(weir_stream_set_current(other));
-  CHECK(weir_graph_replay(graph));
+  assert_ok(weir_stream_set_current(other));
+  assert_ok(weir_graph_replay(graph));
   mark(other, 2);
-  CHECK(weir_graph_replay(graph));
+  assert_ok(weir_graph_replay(graph));
   mark(other, 3);
-  CHECK(weir_stream_synchronize(stream)); /* has no part in it */
+  assert_ok(weir_stream_synchronize(stream)); /* is not part of it */
   assert_int_equal(mark_count(), 0);
   let_go(gate);
-  CHECK(weir_stream_synchronize(other));
+  assert_ok(weir_stream_synchronize(other));
   assert_marks(1, 10, 11, 2, 10, 11, 3);
   weir_graph_destroy(graph);
 }
@@ -317,16 +317,16 @@ static void test_two_replays_never_overlap(void **state) {
   weir_stream stream = new_stream(0), a = new_stream(0), b = new_stream(0);
   begin(graph, stream);
   mark(stream, 1);
-  CHECK(weir_stream_spin(stream, cycles_of(3)));
+  assert_ok(weir_stream_spin(stream, cycles_of(3)));
   mark(stream, 2);
   end(graph);
-  CHECK(weir_stream_set_current(a));
-  CHECK(weir_graph_replay(graph));
-  CHECK(weir_stream_set_current(b));
-  CHECK(weir_graph_replay(graph));
-  CHECK(weir_stream_set_current(default_stream(0)));
-  CHECK(weir_graph_replay(graph));
-  CHECK(weir_device_synchronize(0));
+  assert_ok(weir_stream_set_current(a));
+  assert_ok(weir_graph_replay(graph));
+  assert_ok(weir_stream_set_current(b));
+  assert_ok(weir_graph_replay(graph));
+  assert_ok(weir_stream_set_current(default_stream(0)));
+  assert_ok(weir_graph_replay(graph));
+  assert_ok(weir_device_synchronize(0));
   assert_marks(1, 2, 1, 2, 1, 2);
   weir_graph_destroy(graph);
 }
@@ -365,15 +365,15 @@ static void test_destroyed_while_it_runs(void **state) {
   begin(other, stream);
   mark(stream, 2);
   end(other);
-  CHECK(weir_stream_set_current(stream));
+  assert_ok(weir_stream_set_current(stream));
   struct held *gate = hold(stream);
-  CHECK(weir_graph_replay(graph));
-  CHECK(weir_graph_replay(other));
+  assert_ok(weir_graph_replay(graph));
+  assert_ok(weir_graph_replay(other));
   weir_graph_destroy(graph);
-  CHECK(weir_graph_reset(other));
+  assert_ok(weir_graph_reset(other));
   assert_int_equal(mark_count(), 0);
   let_go(gate);
-  CHECK(weir_stream_synchronize(stream));
+  assert_ok(weir_stream_synchronize(stream));
   assert_marks(1, 2);
   weir_graph_destroy(other);
 }
@@ -387,20 +387,20 @@ static void test_a_second_stream_takes_part(void **state) {
   uint32_t *in = pinned_memory(BYTES), *out = pinned_memory(3 * BYTES);
   uint32_t *x = device_memory(0, 4 * BYTES), *y = x + WORDS, *z = y + WORDS, *w = z + WORDS;
   weir_graph *graph = new_graph();
-  CHECK(weir_stream_spin(side, 1)); /* loads the kernel */
-  CHECK(weir_stream_synchronize(side));
+  assert_ok(weir_stream_spin(side, 1)); /* loads the kernel */
+  assert_ok(weir_stream_synchronize(side));
 
   begin(graph, stream);
-  CHECK(weir_copy_async(x, in, BYTES, stream));
+  assert_ok(weir_copy_async(x, in, BYTES, stream));
   assert_int_equal(is_capturing(side), 0);
-  CHECK(weir_stream_wait_stream(side, stream));
+  assert_ok(weir_stream_wait_stream(side, stream));
   assert_int_equal(is_capturing(side), 1);
-  CHECK(weir_stream_spin(side, cycles_of(2))); /* were it not waited for, w would be wrong */
-  OK(launch_add(y, x, 10, WORDS, side));
-  OK(launch_add(z, x, 20, WORDS, stream));
-  CHECK(weir_stream_wait_stream(stream, side));
-  OK(launch_add(w, y, 5, WORDS, stream));
-  CHECK(weir_copy_async(out, y, 3 * BYTES, stream));
+  assert_ok(weir_stream_spin(side, cycles_of(2))); /* without the wait, w would be wrong */
+  assert_cu(launch_add(y, x, 10, WORDS, side));
+  assert_cu(launch_add(z, x, 20, WORDS, stream));
+  assert_ok(weir_stream_wait_stream(stream, side));
+  assert_cu(launch_add(w, y, 5, WORDS, stream));
+  assert_ok(weir_copy_async(out, y, 3 * BYTES, stream));
   end(graph);
   assert_int_equal(is_capturing(side), 0);
   assert_int_equal(nodes_of(graph), 6);
@@ -408,8 +408,8 @@ static void test_a_second_stream_takes_part(void **state) {
   for (uint32_t round = 1; round <= 4; round++) {
     for (uint32_t i = 0; i < WORDS; i++)
       in[i] = 1000 * round + i;
-    CHECK(weir_graph_replay(graph));
-    CHECK(weir_stream_synchronize(current_stream(0)));
+    assert_ok(weir_graph_replay(graph));
+    assert_ok(weir_stream_synchronize(current_stream(0)));
     for (uint32_t i = 0; i < WORDS; i++) {
       assert_int_equal(out[i], in[i] + 10);
       assert_int_equal(out[WORDS + i], in[i] + 20);
@@ -422,37 +422,37 @@ static void test_a_second_stream_takes_part(void **state) {
   free_pinned_memory(out);
 }
 
-/* The streams of a capture are free for other work after it, and what was captured in them waits for nobody there. */
+/* After a capture its streams can be used for other work, and captured work does not wait for it. */
 static void test_order_within_a_replay(void **state) {
   (void)state;
   weir_stream stream = new_stream(0), a = new_stream(0), b = new_stream(0);
   weir_graph *graph = new_graph();
   weir_event *event;
-  CHECK(weir_event_create(0, &event));
+  assert_ok(weir_event_create(0, &event));
   begin(graph, stream);
   mark(stream, 1);
-  CHECK(weir_event_record(event, stream));
-  CHECK(weir_event_wait(event, a));
-  CHECK(weir_event_wait(event, b));
+  assert_ok(weir_event_record(event, stream));
+  assert_ok(weir_event_wait(event, a));
+  assert_ok(weir_event_wait(event, b));
   mark(a, 2);
-  CHECK(weir_stream_wait_stream(b, a));
+  assert_ok(weir_stream_wait_stream(b, a));
   mark(b, 3);
-  CHECK(weir_stream_wait_stream(stream, b));
+  assert_ok(weir_stream_wait_stream(stream, b));
   mark(stream, 4);
   end(graph);
   struct held *gates[] = {hold(stream), hold(a), hold(b)};
   for (int i = 0; i < 3; i++) {
-    CHECK(weir_graph_replay(graph));
-    CHECK(weir_stream_synchronize(default_stream(0)));
+    assert_ok(weir_graph_replay(graph));
+    assert_ok(weir_stream_synchronize(default_stream(0)));
   }
   assert_marks(1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4);
   for (int i = 0; i < 3; i++)
     let_go(gates[i]);
-  CHECK(weir_device_synchronize(0));
-  /* Recorded outside, the event is as good as new. */
-  CHECK(weir_event_record(event, a));
-  CHECK(weir_event_synchronize(event));
-  CHECK(weir_event_query(event));
+  assert_ok(weir_device_synchronize(0));
+  /* After a record outside of a capture the event can be used again. */
+  assert_ok(weir_event_record(event, a));
+  assert_ok(weir_event_synchronize(event));
+  assert_ok(weir_event_query(event));
   weir_event_destroy(event);
   weir_graph_destroy(graph);
 }
@@ -462,17 +462,17 @@ static void test_other_streams_go_on_during_a_capture(void **state) {
   weir_stream stream = new_stream(0), other = new_stream(0);
   weir_graph *graph = new_graph();
   void *memory = device_memory(0, 100);
-  CHECK(weir_fill_async(memory, 1, 100, other));
-  CHECK(weir_device_synchronize(0));
-  CHECK(weir_stream_set_current(stream));
-  CHECK(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_RELAXED));
-  CHECK(weir_fill_async(memory, 2, 100, stream)); /* captured */
-  CHECK(weir_fill_async(memory, 3, 100, other));  /* done */
-  CHECK(weir_stream_synchronize(other));
-  CHECK(weir_stream_query(other));
+  assert_ok(weir_fill_async(memory, 1, 100, other));
+  assert_ok(weir_device_synchronize(0));
+  assert_ok(weir_stream_set_current(stream));
+  assert_ok(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_RELAXED));
+  assert_ok(weir_fill_async(memory, 2, 100, stream)); /* captured */
+  assert_ok(weir_fill_async(memory, 3, 100, other));  /* done */
+  assert_ok(weir_stream_synchronize(other));
+  assert_ok(weir_stream_query(other));
   end(graph);
   assert_filled(0, memory, 3, 100);
-  CHECK(weir_graph_replay(graph));
+  assert_ok(weir_graph_replay(graph));
   assert_filled(0, memory, 2, 100);
   assert_int_equal(nodes_of(graph), 1);
   weir_graph_destroy(graph);
@@ -483,20 +483,20 @@ static void test_two_captures_at_once(void **state) {
   (void)state;
   weir_stream a = new_stream(0), b = new_stream(0);
   weir_graph *first = new_graph(), *second = new_graph();
-  CHECK(weir_stream_set_current(a));
-  CHECK(weir_graph_capture_begin(first, own_pool, WEIR_CAPTURE_RELAXED));
-  CHECK(weir_stream_set_current(b));
-  CHECK(weir_graph_capture_begin(second, own_pool, WEIR_CAPTURE_RELAXED));
+  assert_ok(weir_stream_set_current(a));
+  assert_ok(weir_graph_capture_begin(first, own_pool, WEIR_CAPTURE_RELAXED));
+  assert_ok(weir_stream_set_current(b));
+  assert_ok(weir_graph_capture_begin(second, own_pool, WEIR_CAPTURE_RELAXED));
   mark(a, 1);
   mark(b, 2);
-  CHECK(weir_stream_set_current(a));
-  CHECK(weir_graph_capture_end(first));
+  assert_ok(weir_stream_set_current(a));
+  assert_ok(weir_graph_capture_end(first));
   assert_int_equal(is_capturing(b), 1);
-  CHECK(weir_stream_set_current(b));
-  CHECK(weir_graph_capture_end(second));
-  CHECK(weir_graph_replay(second));
-  CHECK(weir_graph_replay(first));
-  CHECK(weir_device_synchronize(0));
+  assert_ok(weir_stream_set_current(b));
+  assert_ok(weir_graph_capture_end(second));
+  assert_ok(weir_graph_replay(second));
+  assert_ok(weir_graph_replay(first));
+  assert_ok(weir_device_synchronize(0));
   assert_marks(2, 1);
   weir_graph_destroy(first);
   weir_graph_destroy(second);
@@ -507,15 +507,15 @@ static void test_capture_of_an_external_stream(void **state) {
   weir_cu_stream raw;
   weir_stream stream;
   weir_graph *graph = new_graph();
-  CHECK(weir_device_set(0));
-  OK(d->StreamCreateWithPriority(d, &raw, WEIR_CU_STREAM_NON_BLOCKING, 0));
-  CHECK(weir_stream_external(0, raw, &stream));
+  assert_ok(weir_device_set(0));
+  assert_cu(d->StreamCreateWithPriority(d, &raw, WEIR_CU_STREAM_NON_BLOCKING, 0));
+  assert_ok(weir_stream_external(0, raw, &stream));
   begin(graph, stream);
   mark(stream, 1);
   end(graph);
-  OK(d->StreamDestroy(d, raw)); /* the graph stands without it */
-  CHECK(weir_graph_replay(graph));
-  CHECK(weir_device_synchronize(0));
+  assert_cu(d->StreamDestroy(d, raw)); /* the graph does not depend on it */
+  assert_ok(weir_graph_replay(graph));
+  assert_ok(weir_device_synchronize(0));
   assert_marks(1);
   weir_graph_destroy(graph);
 }
@@ -527,46 +527,46 @@ static void test_a_graph_of_another_device(void **state) {
   uint32_t *memory = device_memory(1, BYTES), host[WORDS];
   weir_stream stream = new_stream(1), target = new_stream(1);
   weir_graph *graph = new_graph();
-  CHECK(weir_fill32_async(memory, 5, WORDS, stream));
-  CHECK(weir_device_synchronize(1));
+  assert_ok(weir_fill32_async(memory, 5, WORDS, stream));
+  assert_ok(weir_device_synchronize(1));
   begin(graph, stream);
-  OK(launch_add(memory, memory, 1, WORDS, stream));
+  assert_cu(launch_add(memory, memory, 1, WORDS, stream));
   end(graph);
-  CHECK(weir_stream_set_current(target));
-  CHECK(weir_device_set(0)); /* the graph knows its device */
+  assert_ok(weir_stream_set_current(target));
+  assert_ok(weir_device_set(0)); /* the graph remembers its device */
   struct held *gate = hold(target);
-  CHECK(weir_graph_replay(graph));
-  NOT_READY(weir_stream_query(target));
+  assert_ok(weir_graph_replay(graph));
+  assert_not_ready(weir_stream_query(target));
   let_go(gate);
-  CHECK(weir_copy(host, memory, BYTES, target));
+  assert_ok(weir_copy(host, memory, BYTES, target));
   assert_int_equal(host[0], 6);
   assert_int_equal(host[WORDS - 1], 6);
   int device = -1;
-  CHECK(weir_device_get(&device));
+  assert_ok(weir_device_get(&device));
   assert_int_equal(device, 0);
   weir_graph_destroy(graph);
   free_device_memory(1, memory);
 }
 
-/* The kernel is loaded then, though a capture does not like it. */
+/* The kernel is loaded during the capture. */
 static void test_the_first_spin_is_in_a_capture(void **state) {
   (void)state;
   weir_stream stream = new_stream(0);
   weir_graph *graph = new_graph();
   weir_event *start, *stop;
   double milliseconds = -1;
-  CHECK(weir_event_create(WEIR_EVENT_TIMING, &start));
-  CHECK(weir_event_create(WEIR_EVENT_TIMING, &stop));
+  assert_ok(weir_event_create(WEIR_EVENT_TIMING, &start));
+  assert_ok(weir_event_create(WEIR_EVENT_TIMING, &stop));
   uint64_t cycles = cycles_of(5);
   begin(graph, stream);
-  CHECK(weir_stream_spin(stream, cycles));
+  assert_ok(weir_stream_spin(stream, cycles));
   end(graph);
-  CHECK(weir_stream_set_current(stream));
-  CHECK(weir_event_record(start, stream));
-  CHECK(weir_graph_replay(graph));
-  CHECK(weir_event_record(stop, stream));
-  CHECK(weir_event_synchronize(stop));
-  CHECK(weir_event_elapsed(start, stop, &milliseconds));
+  assert_ok(weir_stream_set_current(stream));
+  assert_ok(weir_event_record(start, stream));
+  assert_ok(weir_graph_replay(graph));
+  assert_ok(weir_event_record(stop, stream));
+  assert_ok(weir_event_synchronize(stop));
+  assert_ok(weir_event_elapsed(start, stop, &milliseconds));
   assert_true(milliseconds > 4);
   weir_event_destroy(start);
   weir_event_destroy(stop);
@@ -589,9 +589,9 @@ static void test_pool_handles_are_unique(void **state) {
     weir_graph *graph = new_graph();
     begin(graph, new_stream(0));
     mark(current_stream(0), 1);
-    CHECK(weir_graph_pool(graph, &during));
+    assert_ok(weir_graph_pool(graph, &during));
     end(graph);
-    CHECK(weir_graph_pool(graph, &pools[i]));
+    assert_ok(weir_graph_pool(graph, &pools[i]));
     assert_int_equal(during.first, pools[i].first);
     assert_int_not_equal(pools[i].first, 0);
     assert_int_equal(pools[i].second, 0);
@@ -606,11 +606,11 @@ static void test_a_given_pool_is_kept(void **state) {
   weir_pool_id pool = weir_graph_pool_handle(), found = {0, 0};
   weir_graph *graphs[2] = {new_graph(), new_graph()};
   for (int i = 0; i < 2; i++) {
-    CHECK(weir_stream_set_current(new_stream(0)));
-    CHECK(weir_graph_capture_begin(graphs[i], pool, WEIR_CAPTURE_THREAD_LOCAL));
+    assert_ok(weir_stream_set_current(new_stream(0)));
+    assert_ok(weir_graph_capture_begin(graphs[i], pool, WEIR_CAPTURE_THREAD_LOCAL));
     mark(current_stream(0), 1);
-    CHECK(weir_graph_capture_end(graphs[i]));
-    CHECK(weir_graph_pool(graphs[i], &found));
+    assert_ok(weir_graph_capture_end(graphs[i]));
+    assert_ok(weir_graph_pool(graphs[i], &found));
     assert_int_equal(found.first, pool.first);
     assert_int_equal(found.second, pool.second);
   }
@@ -627,16 +627,16 @@ static void test_debug_dump(void **state) {
   assert_true(file >= 0);
   weir_graph *graph = new_graph();
   void *memory = device_memory(0, 64);
-  CHECK(weir_graph_enable_debug(graph));
+  assert_ok(weir_graph_enable_debug(graph));
   begin(graph, new_stream(0));
-  CHECK(weir_fill_async(memory, 1, 64, current_stream(0)));
+  assert_ok(weir_fill_async(memory, 1, 64, current_stream(0)));
   mark(current_stream(0), 1);
-  CHECK(weir_stream_spin(current_stream(0), 1));
+  assert_ok(weir_stream_spin(current_stream(0), 1));
   end(graph);
-  runtime_forget_error();
+  clear_last_error();
   assert_int_not_equal(weir_graph_debug_dump(graph, "/nowhere/at/all/graph.dot"), WEIR_OK);
   assert_memory_equal(weir_last_error(), "weir_graph_debug_dump: ", 23);
-  CHECK(weir_graph_debug_dump(graph, path)); /* it is still there */
+  assert_ok(weir_graph_debug_dump(graph, path)); /* it still exists */
   ssize_t bytes = read(file, text, sizeof text - 1);
   assert_in_range(bytes, 20, sizeof text - 1);
   text[bytes] = '\0';
@@ -644,16 +644,16 @@ static void test_debug_dump(void **state) {
   assert_non_null(strstr(text, "->"));
   assert_non_null(strchr(text, '}'));
 
-  REFUSED(BAD_STATE, weir_graph_debug_dump(graph, path));
-  CHECK(weir_graph_replay(graph)); /* needs no description */
-  CHECK(weir_device_synchronize(0));
+  assert_error(BAD_STATE, weir_graph_debug_dump(graph, path));
+  assert_ok(weir_graph_replay(graph)); /* needs no debug description */
+  assert_ok(weir_device_synchronize(0));
   assert_marks(1);
-  /* The next capture keeps its own. */
-  CHECK(weir_graph_reset(graph));
+  /* The next capture has its own description. */
+  assert_ok(weir_graph_reset(graph));
   begin(graph, new_stream(0));
   mark(current_stream(0), 2);
   end(graph);
-  CHECK(weir_graph_debug_dump(graph, path));
+  assert_ok(weir_graph_debug_dump(graph, path));
   weir_graph_destroy(graph);
   free_device_memory(0, memory);
   close(file);
@@ -666,13 +666,13 @@ static void test_no_dump_without_debug(void **state) {
   int file = mkstemp(path);
   assert_true(file >= 0);
   weir_graph *graph = new_graph();
-  REFUSED(BAD_STATE, weir_graph_debug_dump(graph, path)); /* nothing is captured */
+  assert_error(BAD_STATE, weir_graph_debug_dump(graph, path)); /* nothing is captured */
   begin(graph, new_stream(0));
   mark(current_stream(0), 1);
-  REFUSED(BAD_STATE, weir_graph_enable_debug(graph)); /* too late */
+  assert_error(BAD_STATE, weir_graph_enable_debug(graph)); /* too late */
   end(graph);
-  REFUSED(BAD_STATE, weir_graph_enable_debug(graph));
-  REFUSED_SAYING(BAD_STATE, "weir_graph_enable_debug", weir_graph_debug_dump(graph, path));
+  assert_error(BAD_STATE, weir_graph_enable_debug(graph));
+  assert_error_says(BAD_STATE, "weir_graph_enable_debug", weir_graph_debug_dump(graph, path));
   char byte;
   assert_int_equal(read(file, &byte, 1), 0);
   weir_graph_destroy(graph);

@@ -1,5 +1,5 @@
 /*
- * Graphs: what is refused, what becomes of a capture that fails, and the memory hooks.
+ * Graphs: invalid calls, captures that fail, and the memory hooks.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,30 +11,30 @@ static const weir_pool_id own_pool = {0, 0};
 
 static weir_graph *new_graph(void) {
   weir_graph *graph = NULL;
-  CHECK(weir_graph_create(&graph));
+  assert_ok(weir_graph_create(&graph));
   return graph;
 }
 
 static void begin_with(weir_graph *graph, weir_stream stream, weir_capture_mode mode) {
-  CHECK(weir_stream_set_current(stream));
-  CHECK(weir_graph_capture_begin(graph, own_pool, mode));
+  assert_ok(weir_stream_set_current(stream));
+  assert_ok(weir_graph_capture_begin(graph, own_pool, mode));
 }
 
 static int is_capturing(weir_stream stream) {
   int capturing = -1;
-  CHECK(weir_stream_is_capturing(stream, &capturing));
+  assert_ok(weir_stream_is_capturing(stream, &capturing));
   return capturing;
 }
 
-/* A graph without a capture, and one that can be captured: after every failure it has to be both. */
+/* The graph is empty and can be captured, as it must be after every failure. */
 static void assert_as_if_never_captured(weir_graph *graph) {
   size_t count = 77;
   weir_pool_id pool = {7, 8};
-  REFUSED(BAD_STATE, weir_graph_replay(graph));
-  REFUSED(BAD_STATE, weir_graph_capture_end(graph));
-  REFUSED(BAD_STATE, weir_graph_node_count(graph, &count));
-  REFUSED(BAD_STATE, weir_graph_pool(graph, &pool));
-  REFUSED(BAD_STATE, weir_graph_debug_dump(graph, "/tmp/never-written"));
+  assert_error(BAD_STATE, weir_graph_replay(graph));
+  assert_error(BAD_STATE, weir_graph_capture_end(graph));
+  assert_error(BAD_STATE, weir_graph_node_count(graph, &count));
+  assert_error(BAD_STATE, weir_graph_pool(graph, &pool));
+  assert_error(BAD_STATE, weir_graph_debug_dump(graph, "/tmp/never-written"));
   assert_int_equal(count, 77);
   assert_int_equal(pool.first, 7);
   assert_int_equal(pool.second, 8);
@@ -43,14 +43,14 @@ static void assert_as_if_never_captured(weir_graph *graph) {
   forget_marks();
   begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
   mark(stream, 42);
-  CHECK(weir_graph_capture_end(graph));
-  CHECK(weir_graph_node_count(graph, &count));
+  assert_ok(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_node_count(graph, &count));
   assert_int_equal(count, 1);
-  CHECK(weir_graph_replay(graph));
-  CHECK(weir_stream_synchronize(stream));
+  assert_ok(weir_graph_replay(graph));
+  assert_ok(weir_stream_synchronize(stream));
   assert_marks(42);
-  CHECK(weir_graph_reset(graph));
-  CHECK(weir_stream_set_current(before));
+  assert_ok(weir_graph_reset(graph));
+  assert_ok(weir_stream_set_current(before));
   forget_marks();
 }
 
@@ -66,12 +66,12 @@ static void test_never_captured(void **state) {
 static void test_not_on_the_default_stream(void **state) {
   (void)state;
   weir_graph *graph = new_graph();
-  REFUSED_SAYING(CAPTURE, "CUDA graphs must be captured on a non-default stream.",
-                 weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_error_says(CAPTURE, "CUDA graphs must be captured on a non-default stream.",
+                    weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
   weir_stream external;
-  CHECK(weir_stream_external(0, NULL, &external));
-  CHECK(weir_stream_set_current(external));
-  REFUSED_SAYING(CAPTURE, "non-default stream", weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_RELAXED));
+  assert_ok(weir_stream_external(0, NULL, &external));
+  assert_ok(weir_stream_set_current(external));
+  assert_error_says(CAPTURE, "non-default stream", weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_RELAXED));
   assert_as_if_never_captured(graph);
   weir_graph_destroy(graph);
 }
@@ -81,16 +81,17 @@ static void test_begin_twice(void **state) {
   weir_graph *graph = new_graph(), *other = new_graph();
   weir_stream stream = new_stream(0);
   begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
-  REFUSED(BAD_STATE, weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
-  REFUSED(CAPTURE, weir_graph_capture_begin(other, own_pool, WEIR_CAPTURE_GLOBAL)); /* the stream captures already */
+  assert_error(BAD_STATE, weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_error(CAPTURE,
+               weir_graph_capture_begin(other, own_pool, WEIR_CAPTURE_GLOBAL)); /* the stream captures already */
   mark(stream, 1);
-  CHECK(weir_graph_capture_end(graph)); /* which harmed nobody */
-  REFUSED_SAYING(BAD_STATE, "weir_graph_reset", weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
-  REFUSED(BAD_STATE, weir_graph_capture_end(graph));
-  CHECK(weir_graph_replay(graph));
-  CHECK(weir_stream_synchronize(stream));
+  assert_ok(weir_graph_capture_end(graph)); /* without side effects */
+  assert_error_says(BAD_STATE, "weir_graph_reset", weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_error(BAD_STATE, weir_graph_capture_end(graph));
+  assert_ok(weir_graph_replay(graph));
+  assert_ok(weir_stream_synchronize(stream));
   assert_marks(1);
-  CHECK(weir_graph_reset(graph));
+  assert_ok(weir_graph_reset(graph));
   assert_as_if_never_captured(graph);
   assert_as_if_never_captured(other);
   weir_graph_destroy(graph);
@@ -103,8 +104,8 @@ static void test_end_on_another_stream(void **state) {
   weir_stream stream = new_stream(0), other = new_stream(0);
   begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
   mark(stream, 1);
-  CHECK(weir_stream_set_current(other));
-  REFUSED_SAYING(CAPTURE, "Capture must end on the same stream it began on.", weir_graph_capture_end(graph));
+  assert_ok(weir_stream_set_current(other));
+  assert_error_says(CAPTURE, "Capture must end on the same stream it began on.", weir_graph_capture_end(graph));
   assert_int_equal(is_capturing(stream), 0);
   assert_as_if_never_captured(graph);
   weir_graph_destroy(graph);
@@ -117,13 +118,13 @@ static void test_end_on_another_device(void **state) {
   weir_stream stream = new_stream(0);
   begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
   mark(stream, 1);
-  CHECK(weir_stream_set_current(new_stream(1)));
-  REFUSED(CAPTURE, weir_graph_capture_end(graph));
+  assert_ok(weir_stream_set_current(new_stream(1)));
+  assert_error(CAPTURE, weir_graph_capture_end(graph));
   assert_int_equal(is_capturing(stream), 0);
   int device = -1;
-  CHECK(weir_device_get(&device));
+  assert_ok(weir_device_get(&device));
   assert_int_equal(device, 1);
-  CHECK(weir_device_set(0));
+  assert_ok(weir_device_set(0));
   assert_as_if_never_captured(graph);
   weir_graph_destroy(graph);
 }
@@ -144,7 +145,7 @@ static void *end_on_thread(void *data) {
   return NULL;
 }
 
-/* Only the thread that began can end it, unless the capture is relaxed. The wrong thread does no harm. */
+/* Unless the capture is relaxed, only the thread that began it can end it. A call from another thread has no effect. */
 static void test_end_on_another_thread(void **state) {
   (void)state;
   for (int mode = WEIR_CAPTURE_GLOBAL; mode <= WEIR_CAPTURE_RELAXED; mode++) {
@@ -154,15 +155,15 @@ static void test_end_on_another_thread(void **state) {
     mark(e.stream, 1);
     on_thread(end_on_thread, &e);
     if (mode == WEIR_CAPTURE_RELAXED) {
-      CHECK(e.status);
+      assert_ok(e.status);
     } else {
       assert_int_equal(e.status, WEIR_ERROR_CAPTURE);
       assert_memory_equal(e.text, "weir_graph_capture_end: ", 24);
       assert_int_equal(is_capturing(e.stream), 1);
-      CHECK(weir_graph_capture_end(e.graph));
+      assert_ok(weir_graph_capture_end(e.graph));
     }
-    CHECK(weir_graph_replay(e.graph));
-    CHECK(weir_stream_synchronize(e.stream));
+    assert_ok(weir_graph_replay(e.graph));
+    assert_ok(weir_stream_synchronize(e.stream));
     assert_marks(1);
     weir_graph_destroy(e.graph);
   }
@@ -191,30 +192,30 @@ static void *call_unsafe(void *data) {
 static void test_error_options(void **state) {
   (void)state;
   weir_event *event;
-  CHECK(weir_event_create(0, &event));
-  CHECK(weir_event_record(event, new_stream(0)));
-  CHECK(weir_event_synchronize(event));
+  assert_ok(weir_event_create(0, &event));
+  assert_ok(weir_event_record(event, new_stream(0)));
+  assert_ok(weir_event_synchronize(event));
   for (int mode = WEIR_CAPTURE_GLOBAL; mode <= WEIR_CAPTURE_RELAXED; mode++) {
     weir_graph *graph = new_graph();
     weir_stream stream = new_stream(0);
     struct unsafe u = {.event = event, .allocation = -1, .query = WEIR_ERROR_SYSTEM};
-    CHECK(weir_device_synchronize(0));
+    assert_ok(weir_device_synchronize(0));
     begin_with(graph, stream, (weir_capture_mode)mode);
     mark(stream, 1);
     on_thread(call_unsafe, &u);
     if (mode == WEIR_CAPTURE_GLOBAL) {
       assert_int_equal(u.allocation, WEIR_CU_STREAM_CAPTURE_UNSUPPORTED);
       assert_int_equal(u.query, WEIR_ERROR_CAPTURE);
-      REFUSED(CAPTURE, weir_graph_capture_end(graph));
+      assert_error(CAPTURE, weir_graph_capture_end(graph));
       assert_int_equal(weir_last_driver_result(), WEIR_CU_STREAM_CAPTURE_INVALIDATED);
       assert_as_if_never_captured(graph);
     } else {
       assert_int_equal(u.allocation, WEIR_CU_SUCCESS);
-      CHECK(u.query);
-      CHECK(weir_graph_capture_end(graph));
+      assert_ok(u.query);
+      assert_ok(weir_graph_capture_end(graph));
       forget_marks();
-      CHECK(weir_graph_replay(graph));
-      CHECK(weir_stream_synchronize(stream));
+      assert_ok(weir_graph_replay(graph));
+      assert_ok(weir_stream_synchronize(stream));
       assert_marks(1);
     }
     weir_graph_destroy(graph);
@@ -222,7 +223,7 @@ static void test_error_options(void **state) {
   weir_event_destroy(event);
 }
 
-/* On the thread itself. Each call, in each mode: is it refused, and is the capture lost then? */
+/* On the capturing thread: whether each call fails in each mode, and whether that ends the capture. */
 enum {
   QUERY_EVENT,
   WAIT_EVENT,
@@ -260,23 +261,23 @@ static weir_status make_unsafe_call(int which, weir_event *event, weir_stream st
   }
 }
 
-static void test_unsafe_calls_on_the_own_thread(void **state) {
+static void test_unsafe_calls_on_capturing_thread(void **state) {
   (void)state;
   weir_event *event;
   weir_stream other = new_stream(0);
   void *memory = device_memory(0, 16);
-  CHECK(weir_event_create(0, &event));
-  CHECK(weir_event_record(event, other));
-  CHECK(weir_event_synchronize(event));
+  assert_ok(weir_event_create(0, &event));
+  assert_ok(weir_event_record(event, other));
+  assert_ok(weir_event_synchronize(event));
   for (int mode = WEIR_CAPTURE_GLOBAL; mode <= WEIR_CAPTURE_RELAXED; mode++) {
     for (int which = 0; which < UNSAFE; which++) {
       weir_graph *graph = new_graph();
       weir_stream stream = new_stream(0);
       begin_with(graph, stream, (weir_capture_mode)mode);
       mark(stream, 1);
-      runtime_forget_error();
+      clear_last_error();
       weir_status status = make_unsafe_call(which, event, stream, other, memory);
-      /* Of the stream that captures itself, and of all streams at once, in any mode. */
+      /* For the capturing stream itself, and for all streams at once, in any mode. */
       bool refused = mode != WEIR_CAPTURE_RELAXED || which == WAIT_DEVICE || which == QUERY_SELF || which == WAIT_SELF;
       if ((status == WEIR_ERROR_CAPTURE) != refused || (!refused && status != WEIR_OK)) {
         print_error("call %d in mode %d is %s: %s\n", which, mode, weir_status_name(status), weir_last_error());
@@ -284,39 +285,39 @@ static void test_unsafe_calls_on_the_own_thread(void **state) {
       }
       if (refused) {
         assert_memory_equal(weir_last_error(), "weir_", 5);
-        REFUSED(CAPTURE, weir_graph_capture_end(graph));
+        assert_error(CAPTURE, weir_graph_capture_end(graph));
         assert_as_if_never_captured(graph);
       } else {
-        CHECK(weir_graph_capture_end(graph));
+        assert_ok(weir_graph_capture_end(graph));
       }
       weir_graph_destroy(graph);
     }
   }
-  CHECK(weir_profiler_stop());
+  assert_ok(weir_profiler_stop());
   weir_event_destroy(event);
   free_device_memory(0, memory);
 }
 
-/* The first spin loads a kernel. What the thread may do in a capture is the same after it. */
+/* The first spin loads a kernel. It leaves the capture mode of the thread unchanged. */
 static void test_a_spin_does_not_change_the_rules(void **state) {
   (void)state;
   weir_event *event;
   weir_graph *graph = new_graph();
   weir_stream stream = new_stream(0), other = new_stream(0);
-  CHECK(weir_event_create(0, &event));
-  CHECK(weir_event_record(event, other));
-  CHECK(weir_event_synchronize(event));
+  assert_ok(weir_event_create(0, &event));
+  assert_ok(weir_event_record(event, other));
+  assert_ok(weir_event_synchronize(event));
   begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
-  CHECK(weir_stream_spin(stream, 1));
-  REFUSED(CAPTURE, weir_event_query(event));
-  REFUSED(CAPTURE, weir_graph_capture_end(graph));
+  assert_ok(weir_stream_spin(stream, 1));
+  assert_error(CAPTURE, weir_event_query(event));
+  assert_error(CAPTURE, weir_graph_capture_end(graph));
   assert_as_if_never_captured(graph);
   weir_event_destroy(event);
   weir_graph_destroy(graph);
 }
 
-/* What needs no such call is allowed in every mode. */
-static void test_safe_calls_on_the_own_thread(void **state) {
+/* Calls that need no driver call of that kind are allowed in every mode. */
+static void test_safe_calls_on_capturing_thread(void **state) {
   (void)state;
   weir_stream other = new_stream(0);
   for (int mode = WEIR_CAPTURE_GLOBAL; mode <= WEIR_CAPTURE_RELAXED; mode++) {
@@ -325,25 +326,25 @@ static void test_safe_calls_on_the_own_thread(void **state) {
     weir_event *event, *outside;
     size_t free_bytes, total_bytes;
     int number;
-    CHECK(weir_event_create(0, &outside));
+    assert_ok(weir_event_create(0, &outside));
     begin_with(graph, stream, (weir_capture_mode)mode);
     mark(stream, 1);
-    CHECK(weir_event_create(WEIR_EVENT_TIMING, &event));
-    CHECK(weir_event_query(event)); /* never recorded: nothing to ask the driver */
-    CHECK(weir_event_record(event, stream));
-    CHECK(weir_event_record(outside, other));
-    CHECK(weir_stream_create(0, -1, &made));
-    CHECK(weir_device_memory_info(0, &free_bytes, &total_bytes));
-    CHECK(weir_device_get(&number));
-    CHECK(weir_stream_priority(stream, &number));
+    assert_ok(weir_event_create(WEIR_EVENT_TIMING, &event));
+    assert_ok(weir_event_query(event)); /* never recorded, so the driver is not called */
+    assert_ok(weir_event_record(event, stream));
+    assert_ok(weir_event_record(outside, other));
+    assert_ok(weir_stream_create(0, -1, &made));
+    assert_ok(weir_device_memory_info(0, &free_bytes, &total_bytes));
+    assert_ok(weir_device_get(&number));
+    assert_ok(weir_stream_priority(stream, &number));
     mark(other, 2);
-    CHECK(weir_graph_capture_end(graph));
+    assert_ok(weir_graph_capture_end(graph));
     weir_event_destroy(event);
     weir_event_destroy(outside);
     weir_graph_destroy(graph);
     weir_graph_destroy(unused);
   }
-  CHECK(weir_device_synchronize(0));
+  assert_ok(weir_device_synchronize(0));
 }
 
 /* ---- Streams that join ---- */
@@ -354,14 +355,14 @@ static void test_a_stream_that_is_not_joined_back(void **state) {
   weir_stream stream = new_stream(0), side = new_stream(0);
   begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
   mark(stream, 1);
-  CHECK(weir_stream_wait_stream(side, stream));
+  assert_ok(weir_stream_wait_stream(side, stream));
   mark(side, 2);
-  REFUSED(CAPTURE, weir_graph_capture_end(graph));
+  assert_error(CAPTURE, weir_graph_capture_end(graph));
   assert_int_equal(weir_last_driver_result(), WEIR_CU_STREAM_CAPTURE_UNJOINED);
   assert_int_equal(is_capturing(stream), 0);
   assert_int_equal(is_capturing(side), 0);
-  mark(side, 3); /* for real */
-  CHECK(weir_stream_synchronize(side));
+  mark(side, 3); /* not captured */
+  assert_ok(weir_stream_synchronize(side));
   assert_marks(3);
   assert_as_if_never_captured(graph);
   weir_graph_destroy(graph);
@@ -372,40 +373,40 @@ static void test_a_wait_for_work_outside(void **state) {
   weir_graph *graph = new_graph();
   weir_stream stream = new_stream(0), outside = new_stream(0);
   weir_event *event;
-  CHECK(weir_event_create(0, &event));
-  CHECK(weir_event_record(event, outside));
+  assert_ok(weir_event_create(0, &event));
+  assert_ok(weir_event_record(event, outside));
   begin_with(graph, stream, WEIR_CAPTURE_RELAXED);
   mark(stream, 1);
-  REFUSED(CAPTURE, weir_event_wait(event, stream));
+  assert_error(CAPTURE, weir_event_wait(event, stream));
   assert_int_equal(weir_last_driver_result(), WEIR_CU_STREAM_CAPTURE_ISOLATION);
-  REFUSED(CAPTURE, weir_graph_capture_end(graph));
+  assert_error(CAPTURE, weir_graph_capture_end(graph));
   begin_with(graph, stream, WEIR_CAPTURE_RELAXED);
-  REFUSED(CAPTURE, weir_stream_wait_stream(stream, outside));
-  REFUSED(CAPTURE, weir_graph_capture_end(graph));
+  assert_error(CAPTURE, weir_stream_wait_stream(stream, outside));
+  assert_error(CAPTURE, weir_graph_capture_end(graph));
   assert_as_if_never_captured(graph);
   weir_event_destroy(event);
   weir_graph_destroy(graph);
 }
 
-static void test_a_captured_event_cannot_be_asked(void **state) {
+static void test_captured_event_cannot_be_queried(void **state) {
   (void)state;
   weir_graph *graph = new_graph();
   weir_stream stream = new_stream(0);
   for (int which = 0; which < 2; which++) {
     weir_event *event;
-    CHECK(weir_event_create(0, &event));
+    assert_ok(weir_event_create(0, &event));
     begin_with(graph, stream, WEIR_CAPTURE_RELAXED);
     mark(stream, 1);
-    CHECK(weir_event_record(event, stream));
+    assert_ok(weir_event_record(event, stream));
     if (which == 0)
-      REFUSED(CAPTURE, weir_event_query(event));
+      assert_error(CAPTURE, weir_event_query(event));
     else
-      REFUSED(CAPTURE, weir_event_synchronize(event));
+      assert_error(CAPTURE, weir_event_synchronize(event));
     assert_int_equal(weir_last_driver_result(), WEIR_CU_CAPTURED_EVENT);
-    REFUSED(CAPTURE, weir_graph_capture_end(graph));
-    CHECK(weir_event_record(event, stream)); /* outside it is an event again */
-    CHECK(weir_event_synchronize(event));
-    CHECK(weir_event_query(event));
+    assert_error(CAPTURE, weir_graph_capture_end(graph));
+    assert_ok(weir_event_record(event, stream)); /* outside of the capture it is a normal event */
+    assert_ok(weir_event_synchronize(event));
+    assert_ok(weir_event_query(event));
     weir_event_destroy(event);
   }
   assert_as_if_never_captured(graph);
@@ -418,20 +419,20 @@ static void test_replay_into_a_capture(void **state) {
   weir_stream stream = new_stream(0);
   begin_with(inner, stream, WEIR_CAPTURE_GLOBAL);
   mark(stream, 1);
-  CHECK(weir_graph_capture_end(inner));
+  assert_ok(weir_graph_capture_end(inner));
   begin_with(outer, stream, WEIR_CAPTURE_RELAXED);
-  REFUSED(BAD_STATE, weir_graph_replay(outer)); /* itself */
-  REFUSED(CAPTURE, weir_graph_replay(inner));
-  REFUSED(CAPTURE, weir_graph_capture_end(outer));
-  CHECK(weir_graph_replay(inner));
-  CHECK(weir_stream_synchronize(stream));
+  assert_error(BAD_STATE, weir_graph_replay(outer)); /* itself */
+  assert_error(CAPTURE, weir_graph_replay(inner));
+  assert_error(CAPTURE, weir_graph_capture_end(outer));
+  assert_ok(weir_graph_replay(inner));
+  assert_ok(weir_stream_synchronize(stream));
   assert_marks(1);
   assert_as_if_never_captured(outer);
   weir_graph_destroy(inner);
   weir_graph_destroy(outer);
 }
 
-/* ---- Reset and destroy in the middle ---- */
+/* ---- Reset and destroy during a capture ---- */
 
 static void test_reset_in_a_capture(void **state) {
   (void)state;
@@ -440,10 +441,10 @@ static void test_reset_in_a_capture(void **state) {
   weir_stream stream = new_stream(0);
   begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
   mark(stream, 1);
-  CHECK(weir_graph_reset(graph));
+  assert_ok(weir_graph_reset(graph));
   assert_true(messages_with(WEIR_LOG_WARN, "capture") > 0);
   assert_int_equal(is_capturing(stream), 0);
-  CHECK(weir_stream_synchronize(stream));
+  assert_ok(weir_stream_synchronize(stream));
   assert_int_equal(mark_count(), 0);
   assert_as_if_never_captured(graph);
   weir_graph_destroy(graph);
@@ -459,21 +460,21 @@ static void test_destroy_in_a_capture(void **state) {
   weir_graph_destroy(graph);
   assert_true(messages_with(WEIR_LOG_WARN, "capture") > 0);
   assert_int_equal(is_capturing(stream), 0);
-  CHECK(weir_stream_synchronize(stream));
+  assert_ok(weir_stream_synchronize(stream));
   assert_int_equal(mark_count(), 0);
-  free_device_memory(0, device_memory(0, 16)); /* the thread captures no more */
+  free_device_memory(0, device_memory(0, 16)); /* the thread no longer captures */
 }
 
 /* ---- Hooks ---- */
 
-/* What the hooks were called for, a letter each. */
+/* The calls of the hooks, one letter each. */
 static struct {
   char letters[32];
   int device;
   weir_pool_id pool;
   weir_cu_stream stream;
-  int status_in_begin, status_in_end; /* of the stream, as the driver has it */
-  weir_status answer;                 /* what begin says */
+  int status_in_begin, status_in_end; /* of the stream, as the driver reports it */
+  weir_status answer;                 /* the result of begin */
 } hooked;
 
 static void note(char letter) {
@@ -510,11 +511,11 @@ static const weir_graph_memory_hooks hooks = {
 static void set_hooks(void) {
   memset(&hooked, 0, sizeof hooked);
   hooked.status_in_begin = hooked.status_in_end = -1;
-  CHECK(weir_graph_set_memory_hooks(&hooks));
+  assert_ok(weir_graph_set_memory_hooks(&hooks));
 }
 
 static int teardown_with_hooks(void **state) {
-  CHECK(weir_graph_set_memory_hooks(NULL));
+  assert_ok(weir_graph_set_memory_hooks(NULL));
   return runtime_teardown(state);
 }
 
@@ -530,27 +531,27 @@ static void test_hooks_in_order(void **state) {
   assert_string_equal(hooked.letters, "b");
   assert_int_equal(hooked.device, last);
   assert_ptr_equal(hooked.stream, raw_of(stream));
-  assert_int_equal(hooked.status_in_begin, WEIR_CU_CAPTURE_STATUS_NONE); /* before the driver's capture */
-  CHECK(weir_graph_pool(graph, &pool));
+  assert_int_equal(hooked.status_in_begin, WEIR_CU_CAPTURE_STATUS_NONE); /* before the capture begins in the driver */
+  assert_ok(weir_graph_pool(graph, &pool));
   assert_int_equal(hooked.pool.first, pool.first);
   assert_int_equal(hooked.pool.second, pool.second);
   mark(stream, 1);
-  CHECK(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_capture_end(graph));
   assert_string_equal(hooked.letters, "be");
-  assert_int_equal(hooked.status_in_end, WEIR_CU_CAPTURE_STATUS_NONE); /* after it */
-  CHECK(weir_graph_replay(graph));
-  CHECK(weir_device_synchronize(last));
+  assert_int_equal(hooked.status_in_end, WEIR_CU_CAPTURE_STATUS_NONE); /* after it ended */
+  assert_ok(weir_graph_replay(graph));
+  assert_ok(weir_device_synchronize(last));
   assert_string_equal(hooked.letters, "be");
-  CHECK(weir_graph_reset(graph));
+  assert_ok(weir_graph_reset(graph));
   assert_string_equal(hooked.letters, "ber");
-  CHECK(weir_graph_reset(graph));
+  assert_ok(weir_graph_reset(graph));
   assert_string_equal(hooked.letters, "ber");
 
   weir_pool_id given = weir_graph_pool_handle();
-  CHECK(weir_graph_capture_begin(graph, given, WEIR_CAPTURE_RELAXED));
+  assert_ok(weir_graph_capture_begin(graph, given, WEIR_CAPTURE_RELAXED));
   assert_int_equal(hooked.pool.second, given.second);
   mark(stream, 2);
-  CHECK(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_capture_end(graph));
   weir_graph_destroy(graph);
   assert_string_equal(hooked.letters, "berber");
 }
@@ -561,24 +562,24 @@ static void test_hooks_of_failed_captures(void **state) {
   collect_messages();
   weir_graph *graph = new_graph();
   weir_stream stream = new_stream(0), side = new_stream(0);
-  /* Refused before anything began. */
-  REFUSED(CAPTURE, weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  /* Fails before it begins. */
+  assert_error(CAPTURE, weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
   assert_string_equal(hooked.letters, "");
-  /* Lost at the end. */
+  /* Fails at the end. */
   begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
-  CHECK(weir_stream_wait_stream(side, stream));
+  assert_ok(weir_stream_wait_stream(side, stream));
   mark(side, 1);
-  REFUSED(CAPTURE, weir_graph_capture_end(graph));
+  assert_error(CAPTURE, weir_graph_capture_end(graph));
   assert_string_equal(hooked.letters, "ber");
   assert_int_equal(hooked.status_in_end, WEIR_CU_CAPTURE_STATUS_NONE);
   /* Ended on another stream. */
   begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
-  CHECK(weir_stream_set_current(side));
-  REFUSED(CAPTURE, weir_graph_capture_end(graph));
+  assert_ok(weir_stream_set_current(side));
+  assert_error(CAPTURE, weir_graph_capture_end(graph));
   assert_string_equal(hooked.letters, "berber");
   /* Reset, and destroyed, in the middle. */
   begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
-  CHECK(weir_graph_reset(graph));
+  assert_ok(weir_graph_reset(graph));
   assert_string_equal(hooked.letters, "berberber");
   begin_with(graph, stream, WEIR_CAPTURE_GLOBAL);
   weir_graph_destroy(graph);
@@ -591,12 +592,12 @@ static void test_a_begin_that_fails_stops_the_capture(void **state) {
   weir_graph *graph = new_graph();
   weir_stream stream = new_stream(0);
   hooked.answer = WEIR_ERROR_OUT_OF_MEMORY;
-  CHECK(weir_stream_set_current(stream));
-  assert_int_equal(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL), WEIR_ERROR_OUT_OF_MEMORY);
+  assert_ok(weir_stream_set_current(stream));
+  assert_status(WEIR_ERROR_OUT_OF_MEMORY, weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
   assert_int_equal(hooked.letters[0], 'b');
   assert_null(strchr(hooked.letters, 'e'));
   assert_int_equal(is_capturing(stream), 0);
-  CHECK(weir_graph_set_memory_hooks(NULL)); /* no capture is under way */
+  assert_ok(weir_graph_set_memory_hooks(NULL)); /* no capture is active */
   assert_as_if_never_captured(graph);
   weir_graph_destroy(graph);
 }
@@ -606,18 +607,18 @@ static void test_hooks_stay_during_a_capture(void **state) {
   set_hooks();
   weir_graph *graph = new_graph();
   begin_with(graph, new_stream(0), WEIR_CAPTURE_GLOBAL);
-  REFUSED(BAD_STATE, weir_graph_set_memory_hooks(NULL));
-  REFUSED(BAD_STATE, weir_graph_set_memory_hooks(&hooks));
+  assert_error(BAD_STATE, weir_graph_set_memory_hooks(NULL));
+  assert_error(BAD_STATE, weir_graph_set_memory_hooks(&hooks));
   mark(current_stream(0), 1);
-  CHECK(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_capture_end(graph));
   assert_string_equal(hooked.letters, "be");
-  CHECK(weir_graph_set_memory_hooks(NULL));
-  CHECK(weir_graph_reset(graph));
+  assert_ok(weir_graph_set_memory_hooks(NULL));
+  assert_ok(weir_graph_reset(graph));
   begin_with(graph, current_stream(0), WEIR_CAPTURE_GLOBAL);
   mark(current_stream(0), 1);
-  CHECK(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_capture_end(graph));
   weir_graph_destroy(graph);
-  assert_null(strchr(hooked.letters + 2, 'b')); /* none without hooks */
+  assert_null(strchr(hooked.letters + 2, 'b')); /* no calls without hooks */
 }
 
 static int others_released;
@@ -628,7 +629,7 @@ static void note_other_release(void *context, int device, weir_pool_id pool) {
   others_released++;
 }
 
-/* Whoever comes later knows nothing of the pool. */
+/* Hooks that are installed later do not know the pool. */
 static void test_new_hooks_get_no_release_of_old_pools(void **state) {
   (void)state;
   const weir_graph_memory_hooks others = {.size = sizeof others, .release = note_other_release};
@@ -636,14 +637,14 @@ static void test_new_hooks_get_no_release_of_old_pools(void **state) {
   weir_graph *graph = new_graph();
   begin_with(graph, new_stream(0), WEIR_CAPTURE_GLOBAL);
   mark(current_stream(0), 1);
-  CHECK(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_capture_end(graph));
   others_released = 0;
-  CHECK(weir_graph_set_memory_hooks(&others));
-  CHECK(weir_graph_reset(graph));
+  assert_ok(weir_graph_set_memory_hooks(&others));
+  assert_ok(weir_graph_reset(graph));
   assert_int_equal(others_released, 0);
   begin_with(graph, current_stream(0), WEIR_CAPTURE_GLOBAL);
   mark(current_stream(0), 1);
-  CHECK(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_capture_end(graph));
   weir_graph_destroy(graph);
   assert_int_equal(others_released, 1);
 }
@@ -651,7 +652,7 @@ static void test_new_hooks_get_no_release_of_old_pools(void **state) {
 static void test_some_hooks_may_be_missing(void **state) {
   (void)state;
   const weir_graph_memory_hooks none = {.size = sizeof none};
-  CHECK(weir_graph_set_memory_hooks(&none));
+  assert_ok(weir_graph_set_memory_hooks(&none));
   weir_graph *graph = new_graph();
   assert_as_if_never_captured(graph);
   weir_graph_destroy(graph);
@@ -663,7 +664,7 @@ static void test_hooks_of_the_shutdown(void **state) {
   weir_graph *graph = new_graph();
   begin_with(graph, new_stream(0), WEIR_CAPTURE_GLOBAL);
   mark(current_stream(0), 1);
-  CHECK(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_capture_end(graph));
   shut_down_clean();
   assert_string_equal(hooked.letters, "ber");
   weir_graph_destroy(graph);
@@ -681,18 +682,18 @@ static void test_failing_calls_and_hooks(void **state) {
       {WEIR_CALL_StreamBeginCapture, true}, {WEIR_CALL_GraphInstantiate, false}, {WEIR_CALL_GraphGetNodes, false}};
   weir_graph *graph = new_graph();
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    CHECK(weir_stream_set_current(new_stream(0)));
+    assert_ok(weir_stream_set_current(new_stream(0)));
     set_hooks();
-    CHECK(weir_fault_nth(fault, cases[i].call, 1, WEIR_CU_OUT_OF_MEMORY, 0));
+    assert_ok(weir_fault_nth(fault, cases[i].call, 1, WEIR_CU_OUT_OF_MEMORY, 0));
     if (cases[i].at_begin) {
-      REFUSED(OUT_OF_MEMORY, weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+      assert_error(OUT_OF_MEMORY, weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
     } else {
-      CHECK(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+      assert_ok(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
       mark(current_stream(0), 1);
-      REFUSED(OUT_OF_MEMORY, weir_graph_capture_end(graph));
+      assert_error(OUT_OF_MEMORY, weir_graph_capture_end(graph));
     }
     assert_string_equal(hooked.letters, "ber");
-    CHECK(weir_fault_clear(fault));
+    assert_ok(weir_fault_clear(fault));
     assert_as_if_never_captured(graph);
   }
   weir_graph_destroy(graph);
@@ -757,7 +758,7 @@ static weir_status use_graphs(void) {
 static void test_every_driver_call_fails_once(void **state) {
   (void)state;
   NEED_SOFT("the driver cannot be asked for what is left");
-  collect_messages(); /* of captures that are given up */
+  collect_messages(); /* of abandoned captures */
   sweep_faults(use_graphs);
 }
 
@@ -772,12 +773,12 @@ int main(void) {
       TEST(test_end_on_another_device),
       TEST(test_end_on_another_thread),
       TEST(test_error_options),
-      TEST(test_unsafe_calls_on_the_own_thread),
+      TEST(test_unsafe_calls_on_capturing_thread),
       TEST(test_a_spin_does_not_change_the_rules),
-      TEST(test_safe_calls_on_the_own_thread),
+      TEST(test_safe_calls_on_capturing_thread),
       TEST(test_a_stream_that_is_not_joined_back),
       TEST(test_a_wait_for_work_outside),
-      TEST(test_a_captured_event_cannot_be_asked),
+      TEST(test_captured_event_cannot_be_queried),
       TEST(test_replay_into_a_capture),
       TEST(test_reset_in_a_capture),
       TEST(test_destroy_in_a_capture),

@@ -12,19 +12,19 @@ enum { THREADS = 16 };
 
 static const weir_pool_id own_pool = {0, 0};
 
-/* ---- Threads that start at once and say what went wrong ---- */
+/* ---- Threads that start at once and report failures ---- */
 
 struct worker {
   int number;
   void *data;
-  char failure[400]; /* "" when all went well */
+  char failure[400]; /* "" on success */
   weir_status status;
 };
 
 static pthread_barrier_t start_line;
 static void (*race)(struct worker *);
 
-#define TRY(call)                                                                                                      \
+#define thread_ok(call)                                                                                                \
   do {                                                                                                                 \
     worker->status = (call);                                                                                           \
     if (worker->status != WEIR_OK) {                                                                                   \
@@ -33,7 +33,7 @@ static void (*race)(struct worker *);
     }                                                                                                                  \
   } while (0)
 
-#define HOLDS(condition)                                                                                               \
+#define thread_check(condition)                                                                                        \
   do {                                                                                                                 \
     if (!(condition)) {                                                                                                \
       snprintf(worker->failure, sizeof worker->failure, "line %d: %s is not so", __LINE__, #condition);                \
@@ -52,7 +52,7 @@ static void *run_worker(void *data) {
   return NULL;
 }
 
-/* How many failed; their reasons are printed when none may. */
+/* The number of failed threads; their reasons are printed if none may fail. */
 static int run_threads(int count, void (*fn)(struct worker *), void *data, struct worker *workers) {
   pthread_t threads[THREADS];
   int failed = 0;
@@ -82,7 +82,7 @@ static void all_succeed(int count, void (*fn)(struct worker *), void *data) {
 
 static unsigned long calls_of(weir_driver_call call) {
   unsigned long calls, faults;
-  CHECK(weir_fault_counts(fault, call, &calls, &faults));
+  assert_ok(weir_fault_counts(fault, call, &calls, &faults));
   return calls;
 }
 
@@ -95,7 +95,7 @@ static weir_status count_run(void *context) {
   return WEIR_OK;
 }
 
-/* Each thread comes in by another door. */
+/* Each thread starts the runtime through another call. */
 static void start_somehow(struct worker *worker) {
   int number;
   weir_stream stream;
@@ -104,35 +104,35 @@ static void start_somehow(struct worker *worker) {
   weir_device_properties_init(&properties);
   switch (worker->number % 8) {
   case 0:
-    TRY(weir_init());
+    thread_ok(weir_init());
     break;
   case 1:
-    TRY(weir_device_get(&number));
+    thread_ok(weir_device_get(&number));
     break;
   case 2:
-    TRY(weir_device_set(0));
+    thread_ok(weir_device_set(0));
     break;
   case 3:
-    TRY(weir_stream_create(0, 0, &stream));
+    thread_ok(weir_stream_create(0, 0, &stream));
     break;
   case 4:
-    TRY(weir_stream_current(0, &stream));
+    thread_ok(weir_stream_current(0, &stream));
     break;
   case 5:
-    TRY(weir_get_driver(&driver));
-    HOLDS(driver == d);
+    thread_ok(weir_get_driver(&driver));
+    thread_check(driver == d);
     break;
   case 6:
-    TRY(weir_device_get_properties(0, &properties));
+    thread_ok(weir_device_get_properties(0, &properties));
     break;
   default:
-    TRY(weir_device_count(&number)); /* does not start it, and may come before or after */
-    HOLDS(number > 0);
-    TRY(weir_init());
+    thread_ok(weir_device_count(&number)); /* does not start the runtime, and may run before or after the start */
+    thread_check(number > 0);
+    thread_ok(weir_init());
     break;
   }
-  HOLDS(weir_is_initialized() == 1);
-  HOLDS(__atomic_load_n(&queued_runs, __ATOMIC_SEQ_CST) == 3); /* nobody gets in before they have run */
+  thread_check(weir_is_initialized() == 1);
+  thread_check(__atomic_load_n(&queued_runs, __ATOMIC_SEQ_CST) == 3); /* no thread enters before they have run */
 }
 
 static void test_a_race_to_start(void **state) {
@@ -141,22 +141,22 @@ static void test_a_race_to_start(void **state) {
   for (int round = 0; round < rounds; round++) {
     queued_runs = 0;
     for (int i = 0; i < 3; i++)
-      CHECK(WEIR_LAZY_CALL(count_run, NULL));
+      assert_ok(WEIR_LAZY_CALL(count_run, NULL));
     all_succeed(THREADS, start_somehow, NULL);
     assert_int_equal(queued_runs, 3);
     shut_down_clean();
   }
 }
 
-static void just_start(struct worker *worker) { TRY(weir_init()); }
+static void just_start(struct worker *worker) { thread_ok(weir_init()); }
 
-/* Who comes first fails; the others try again, and one of them succeeds for all. */
+/* The first thread fails; the others retry, and one of them succeeds for all. */
 static void test_a_race_to_a_start_that_fails_once(void **state) {
   (void)state;
   int rounds = is_soft() ? 20 : 1;
   for (int round = 0; round < rounds; round++) {
     struct worker workers[THREADS];
-    CHECK(weir_fault_nth(fault, WEIR_CALL_DeviceGetCount, 1, WEIR_CU_OUT_OF_MEMORY, 0));
+    assert_ok(weir_fault_nth(fault, WEIR_CALL_DeviceGetCount, 1, WEIR_CU_OUT_OF_MEMORY, 0));
     assert_int_equal(run_threads(THREADS, just_start, NULL, workers), 1);
     for (int i = 0; i < THREADS; i++)
       if (workers[i].status != WEIR_OK) {
@@ -170,13 +170,13 @@ static void test_a_race_to_a_start_that_fails_once(void **state) {
 
 static void queue_and_start(struct worker *worker) {
   for (int i = 0; i < 20; i++) {
-    TRY(WEIR_LAZY_CALL(count_run, NULL));
+    thread_ok(WEIR_LAZY_CALL(count_run, NULL));
     if (i == worker->number)
-      TRY(weir_init());
+      thread_ok(weir_init());
   }
 }
 
-/* Queued before, during or after the start: each call runs once. */
+/* Deferred before, during or after the start: each call runs once. */
 static void test_calls_are_queued_during_the_start(void **state) {
   (void)state;
   int rounds = is_soft() ? 20 : 2;
@@ -188,20 +188,20 @@ static void test_calls_are_queued_during_the_start(void **state) {
   }
 }
 
-/* ---- What is made once ---- */
+/* ---- Objects that are created once ---- */
 
 static void touch_everything(struct worker *worker) {
   int last = *(int *)worker->data;
   weir_stream stream, other;
-  TRY(weir_device_set(worker->number % 2 ? last : 0));
-  TRY(weir_stream_create(last, 0, &stream));
-  TRY(weir_stream_create(0, 0, &other));
-  TRY(weir_stream_spin(stream, 10));
-  TRY(weir_stream_spin(other, 10));
-  TRY(weir_stream_wait_stream(stream, other));
+  thread_ok(weir_device_set(worker->number % 2 ? last : 0));
+  thread_ok(weir_stream_create(last, 0, &stream));
+  thread_ok(weir_stream_create(0, 0, &other));
+  thread_ok(weir_stream_spin(stream, 10));
+  thread_ok(weir_stream_spin(other, 10));
+  thread_ok(weir_stream_wait_stream(stream, other));
   if (last > 0 && is_soft())
-    TRY(weir_device_enable_peer_access(0, last));
-  TRY(weir_stream_synchronize(stream));
+    thread_ok(weir_device_enable_peer_access(0, last));
+  thread_ok(weir_stream_synchronize(stream));
 }
 
 static void test_contexts_and_kernels_are_made_once(void **state) {
@@ -220,22 +220,22 @@ static void test_contexts_and_kernels_are_made_once(void **state) {
 static void record_shared_event(struct worker *worker) {
   weir_event *event = worker->data;
   weir_stream stream;
-  TRY(weir_stream_create(0, 0, &stream));
+  thread_ok(weir_stream_create(0, 0, &stream));
   for (int i = 0; i < 20; i++) {
-    TRY(weir_event_record(event, stream));
+    thread_ok(weir_event_record(event, stream));
     worker->status = weir_event_query(event);
-    HOLDS(worker->status == WEIR_OK || worker->status == WEIR_ERROR_NOT_READY);
-    TRY(weir_event_wait(event, stream));
-    TRY(weir_event_synchronize(event));
-    HOLDS(weir_event_is_created(event) == 1);
-    HOLDS(weir_event_device(event) == 0);
+    thread_check(worker->status == WEIR_OK || worker->status == WEIR_ERROR_NOT_READY);
+    thread_ok(weir_event_wait(event, stream));
+    thread_ok(weir_event_synchronize(event));
+    thread_check(weir_event_is_created(event) == 1);
+    thread_check(weir_event_device(event) == 0);
   }
 }
 
 static void test_one_event_for_all(void **state) {
   (void)state;
   weir_event *event;
-  CHECK(weir_event_create(0, &event));
+  assert_ok(weir_event_create(0, &event));
   unsigned long before = calls_of(WEIR_CALL_EventCreate);
   all_succeed(THREADS, record_shared_event, event);
   assert_int_equal(calls_of(WEIR_CALL_EventCreate) - before, 1);
@@ -244,14 +244,14 @@ static void test_one_event_for_all(void **state) {
 
 static void record_once(struct worker *worker) {
   weir_stream stream;
-  TRY(weir_stream_create(0, 0, &stream));
-  TRY(weir_event_record_once(worker->data, stream));
+  thread_ok(weir_stream_create(0, 0, &stream));
+  thread_ok(weir_event_record_once(worker->data, stream));
 }
 
 static void test_recorded_by_one_of_all(void **state) {
   (void)state;
   weir_event *event;
-  CHECK(weir_event_create(0, &event));
+  assert_ok(weir_event_create(0, &event));
   unsigned long before = calls_of(WEIR_CALL_EventRecord);
   all_succeed(THREADS, record_once, event);
   assert_int_equal(calls_of(WEIR_CALL_EventRecord) - before, 1);
@@ -266,17 +266,17 @@ static weir_stream first_round[WEIR_STREAMS_PER_POOL];
 static void take_streams(struct worker *worker) {
   for (int i = 0; i < 64; i++) {
     weir_stream stream;
-    TRY(weir_stream_create(0, 0, &stream));
+    thread_ok(weir_stream_create(0, 0, &stream));
     int found = -1;
     for (int j = 0; j < WEIR_STREAMS_PER_POOL; j++)
       if (weir_stream_equal(stream, first_round[j]))
         found = j;
-    HOLDS(found >= 0);
+    thread_check(found >= 0);
     __atomic_add_fetch(&handed_out[found], 1, __ATOMIC_SEQ_CST);
   }
 }
 
-/* In turn, whoever asks: each of them as often as the others. */
+/* Streams are handed out in turn, equally often, whichever thread asks. */
 static void test_streams_are_handed_out_in_turn(void **state) {
   (void)state;
   memset(handed_out, 0, sizeof handed_out);
@@ -290,20 +290,20 @@ static void test_streams_are_handed_out_in_turn(void **state) {
 static void find_streams(struct worker *worker) {
   for (int i = 0; i < WEIR_STREAMS_PER_POOL; i++) {
     weir_cu_stream raw, again;
-    TRY(weir_stream_raw(first_round[i], &raw));
-    TRY(weir_stream_raw(first_round[i], &again));
-    HOLDS(raw != NULL && raw == again);
+    thread_ok(weir_stream_raw(first_round[i], &raw));
+    thread_ok(weir_stream_raw(first_round[i], &again));
+    thread_check(raw != NULL && raw == again);
   }
 }
 
-/* All threads come to a stream that is not made yet at the same time. */
+/* All threads use a stream that has not been created yet at the same time. */
 static void test_streams_are_made_once(void **state) {
   (void)state;
   for (int i = 0; i < WEIR_STREAMS_PER_POOL; i++)
     first_round[i] = new_stream(0);
   int rounds = is_soft() ? 20 : 2;
   for (int round = 0; round < rounds; round++) {
-    shut_down_clean(); /* the ids stay good */
+    shut_down_clean(); /* the ids stay valid */
     unsigned long before = calls_of(WEIR_CALL_StreamCreateWithPriority);
     all_succeed(THREADS, find_streams, NULL);
     assert_int_equal(calls_of(WEIR_CALL_StreamCreateWithPriority) - before, WEIR_STREAMS_PER_POOL);
@@ -313,28 +313,28 @@ static void test_streams_are_made_once(void **state) {
 static void keep_to_itself(struct worker *worker) {
   int last = *(int *)worker->data, mine = worker->number % (last + 1), device = -1;
   weir_stream stream, found;
-  TRY(weir_stream_create(mine, -(worker->number % 2), &stream));
-  TRY(weir_stream_set_current(stream));
+  thread_ok(weir_stream_create(mine, -(worker->number % 2), &stream));
+  thread_ok(weir_stream_set_current(stream));
   for (int i = 0; i < 200; i++) {
     weir_stream_scope scope;
-    TRY(weir_device_get(&device));
-    HOLDS(device == mine);
-    TRY(weir_stream_current(-1, &found));
-    HOLDS(weir_stream_equal(found, stream));
-    TRY(weir_stream_default(last - mine, &found));
-    TRY(weir_stream_scope_enter(found, &scope));
-    TRY(weir_device_get(&device));
-    HOLDS(device == last - mine);
-    TRY(weir_stream_scope_leave(&scope));
+    thread_ok(weir_device_get(&device));
+    thread_check(device == mine);
+    thread_ok(weir_stream_current(-1, &found));
+    thread_check(weir_stream_equal(found, stream));
+    thread_ok(weir_stream_default(last - mine, &found));
+    thread_ok(weir_stream_scope_enter(found, &scope));
+    thread_ok(weir_device_get(&device));
+    thread_check(device == last - mine);
+    thread_ok(weir_stream_scope_leave(&scope));
   }
 }
 
-static void test_what_is_current_is_of_the_thread(void **state) {
+static void test_current_state_is_per_thread(void **state) {
   (void)state;
   int last = devices() - 1;
   all_succeed(THREADS, keep_to_itself, &last);
   int device = -1;
-  CHECK(weir_device_get(&device));
+  assert_ok(weir_device_get(&device));
   assert_int_equal(device, 0);
   assert_int_equal(current_stream(0).id, 0);
 }
@@ -343,16 +343,16 @@ static void fail_in_own_words(struct worker *worker) {
   char number[16];
   snprintf(number, sizeof number, "%d", 1000 + worker->number);
   for (int i = 0; i < 100; i++) {
-    HOLDS(weir_device_set(1000 + worker->number) == WEIR_ERROR_INVALID_DEVICE);
-    HOLDS(strstr(weir_last_error(), number) != NULL);
-    HOLDS(weir_last_driver_result() == 0);
+    thread_check(weir_device_set(1000 + worker->number) == WEIR_ERROR_INVALID_DEVICE);
+    thread_check(strstr(weir_last_error(), number) != NULL);
+    thread_check(weir_last_driver_result() == 0);
   }
 }
 
 static void test_each_thread_has_its_own_text(void **state) {
   (void)state;
-  CHECK(weir_init());
-  runtime_forget_error();
+  assert_ok(weir_init());
+  clear_last_error();
   all_succeed(THREADS, fail_in_own_words, NULL);
   assert_null(strstr(weir_last_error(), "weir_device_set"));
 }
@@ -365,16 +365,16 @@ static void *memories[THREADS];
 static void fill_and_read(struct worker *worker) {
   uint8_t back[BYTES];
   weir_stream stream, other;
-  TRY(weir_stream_create(0, 0, &stream));
-  TRY(weir_stream_create(0, -1, &other));
+  thread_ok(weir_stream_create(0, 0, &stream));
+  thread_ok(weir_stream_create(0, -1, &other));
   for (int i = 0; i < 20; i++) {
     uint8_t value = (uint8_t)(worker->number * 16 + i);
     memset(back, 0, BYTES);
-    TRY(weir_fill_async(memories[worker->number], value, BYTES, stream));
-    TRY(weir_stream_wait_stream(other, stream));
-    TRY(weir_copy(back, memories[worker->number], BYTES, other));
-    HOLDS(back[0] == value && back[BYTES / 2] == value && back[BYTES - 1] == value);
-    TRY(weir_stream_wait_stream(stream, other));
+    thread_ok(weir_fill_async(memories[worker->number], value, BYTES, stream));
+    thread_ok(weir_stream_wait_stream(other, stream));
+    thread_ok(weir_copy(back, memories[worker->number], BYTES, other));
+    thread_check(back[0] == value && back[BYTES / 2] == value && back[BYTES - 1] == value);
+    thread_ok(weir_stream_wait_stream(stream, other));
   }
 }
 
@@ -392,12 +392,12 @@ static void make_and_unmake(struct worker *worker) {
     weir_event *events[4];
     weir_graph *graph;
     weir_stream stream;
-    TRY(weir_stream_create(0, 0, &stream));
+    thread_ok(weir_stream_create(0, 0, &stream));
     for (int j = 0; j < 4; j++)
-      TRY(weir_event_create(j == 0 ? WEIR_EVENT_TIMING : 0, &events[j]));
-    TRY(weir_graph_create(&graph));
-    TRY(weir_event_record(events[0], stream));
-    TRY(weir_event_record(events[1], stream));
+      thread_ok(weir_event_create(j == 0 ? WEIR_EVENT_TIMING : 0, &events[j]));
+    thread_ok(weir_graph_create(&graph));
+    thread_ok(weir_event_record(events[0], stream));
+    thread_ok(weir_event_record(events[1], stream));
     weir_event_destroy(events[2]);
     weir_event_destroy(events[0]);
     weir_graph_destroy(graph);
@@ -420,22 +420,23 @@ static void capture_and_replay(struct worker *worker) {
   weir_stream stream;
   weir_graph *graph;
   size_t nodes;
-  TRY(weir_graph_create(&graph));
-  TRY(weir_stream_create(0, 0, &stream)); /* of all rounds: after 32 it would be another thread's */
-  TRY(weir_stream_set_current(stream));
+  thread_ok(weir_graph_create(&graph));
+  thread_ok(
+      weir_stream_create(0, 0, &stream)); /* across all rounds: after 32 the stream would belong to another thread */
+  thread_ok(weir_stream_set_current(stream));
   for (int i = 0; i < 10; i++) {
     int before = __atomic_load_n(&replayed[worker->number], __ATOMIC_SEQ_CST);
-    TRY(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_THREAD_LOCAL));
+    thread_ok(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_THREAD_LOCAL));
     for (int j = 0; j <= i % 3; j++)
-      TRY(weir_stream_host_function(stream, count_replay, &replayed[worker->number]));
-    TRY(weir_graph_capture_end(graph));
-    TRY(weir_graph_node_count(graph, &nodes));
-    HOLDS(nodes == (size_t)(i % 3 + 1));
-    HOLDS(__atomic_load_n(&replayed[worker->number], __ATOMIC_SEQ_CST) == before);
-    TRY(weir_graph_replay(graph));
-    TRY(weir_stream_synchronize(stream));
-    HOLDS(__atomic_load_n(&replayed[worker->number], __ATOMIC_SEQ_CST) == before + i % 3 + 1);
-    TRY(weir_graph_reset(graph));
+      thread_ok(weir_stream_host_function(stream, count_replay, &replayed[worker->number]));
+    thread_ok(weir_graph_capture_end(graph));
+    thread_ok(weir_graph_node_count(graph, &nodes));
+    thread_check(nodes == (size_t)(i % 3 + 1));
+    thread_check(__atomic_load_n(&replayed[worker->number], __ATOMIC_SEQ_CST) == before);
+    thread_ok(weir_graph_replay(graph));
+    thread_ok(weir_stream_synchronize(stream));
+    thread_check(__atomic_load_n(&replayed[worker->number], __ATOMIC_SEQ_CST) == before + i % 3 + 1);
+    thread_ok(weir_graph_reset(graph));
   }
   weir_graph_destroy(graph);
 }
@@ -448,30 +449,30 @@ static void test_each_thread_captures(void **state) {
 
 static void replay_shared(struct worker *worker) {
   weir_stream stream;
-  TRY(weir_stream_create(0, 0, &stream));
-  TRY(weir_stream_set_current(stream));
+  thread_ok(weir_stream_create(0, 0, &stream));
+  thread_ok(weir_stream_set_current(stream));
   for (int i = 0; i < 25; i++)
-    TRY(weir_graph_replay(worker->data));
-  TRY(weir_stream_synchronize(stream));
+    thread_ok(weir_graph_replay(worker->data));
+  thread_ok(weir_stream_synchronize(stream));
 }
 
-/* Replays of one graph never overlap, so that none of the additions is lost. */
+/* Replays of one graph never overlap, so no addition is lost. */
 static void test_all_threads_replay_one_graph(void **state) {
   (void)state;
   enum { WORDS = 256 };
   uint32_t *memory = device_memory(0, WORDS * 4), host[WORDS];
   weir_graph *graph;
   load_add(0);
-  CHECK(weir_graph_create(&graph));
-  CHECK(weir_stream_set_current(new_stream(0)));
-  CHECK(weir_fill32_async(memory, 0, WORDS, current_stream(0)));
-  CHECK(weir_stream_synchronize(current_stream(0)));
-  CHECK(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
-  OK(launch_add(memory, memory, 1, WORDS, current_stream(0)));
-  OK(launch_add(memory, memory, 2, WORDS, current_stream(0)));
-  CHECK(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_create(&graph));
+  assert_ok(weir_stream_set_current(new_stream(0)));
+  assert_ok(weir_fill32_async(memory, 0, WORDS, current_stream(0)));
+  assert_ok(weir_stream_synchronize(current_stream(0)));
+  assert_ok(weir_graph_capture_begin(graph, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_cu(launch_add(memory, memory, 1, WORDS, current_stream(0)));
+  assert_cu(launch_add(memory, memory, 2, WORDS, current_stream(0)));
+  assert_ok(weir_graph_capture_end(graph));
   all_succeed(8, replay_shared, graph);
-  CHECK(weir_copy(host, memory, sizeof host, current_stream(0)));
+  assert_ok(weir_copy(host, memory, sizeof host, current_stream(0)));
   for (int i = 0; i < WORDS; i++)
     assert_int_equal(host[i], 8 * 25 * 3);
   weir_graph_destroy(graph);
@@ -510,7 +511,7 @@ int main(void) {
       TEST(test_recorded_by_one_of_all, runtime_setup_fault),
       TEST(test_streams_are_handed_out_in_turn, runtime_setup),
       TEST(test_streams_are_made_once, runtime_setup_fault),
-      TEST(test_what_is_current_is_of_the_thread, runtime_setup),
+      TEST(test_current_state_is_per_thread, runtime_setup),
       TEST(test_each_thread_has_its_own_text, runtime_setup),
       TEST(test_each_thread_works_for_itself, runtime_setup),
       TEST(test_events_and_graphs_come_and_go, runtime_setup),

@@ -1,5 +1,5 @@
 /*
- * Sync debug mode: a word about calls that make the host wait for a stream.
+ * Sync debug mode: warns about calls that synchronize, or forbids them.
  */
 #include <string.h>
 
@@ -14,8 +14,8 @@ static void test_the_mode_is_default(void **state) {
   weir_stream stream = new_stream(0);
   uint8_t byte = 0;
   void *memory = device_memory(0, 1);
-  CHECK(weir_stream_synchronize(stream));
-  CHECK(weir_copy(memory, &byte, 1, stream));
+  assert_ok(weir_stream_synchronize(stream));
+  assert_ok(weir_copy(memory, &byte, 1, stream));
   assert_int_equal(messages_with(WEIR_LOG_WARN, ""), 0);
   free_device_memory(0, memory);
 }
@@ -24,31 +24,31 @@ static void test_set_and_get(void **state) {
   (void)state;
   const weir_sync_debug modes[] = {WEIR_SYNC_DEBUG_WARN, WEIR_SYNC_DEBUG_ERROR, WEIR_SYNC_DEBUG_DEFAULT};
   for (int i = 0; i < 3; i++) {
-    CHECK(weir_sync_debug_set(modes[i]));
+    assert_ok(weir_sync_debug_set(modes[i]));
     assert_int_equal(weir_sync_debug_get(), modes[i]);
   }
-  CHECK(weir_sync_debug_set(WEIR_SYNC_DEBUG_WARN));
-  REFUSED(INVALID_ARGUMENT, weir_sync_debug_set((weir_sync_debug)3));
-  REFUSED(INVALID_ARGUMENT, weir_sync_debug_set((weir_sync_debug)-1));
-  REFUSED(INVALID_ARGUMENT, weir_sync_debug_set((weir_sync_debug)1000));
+  assert_ok(weir_sync_debug_set(WEIR_SYNC_DEBUG_WARN));
+  assert_error(INVALID_ARGUMENT, weir_sync_debug_set((weir_sync_debug)3));
+  assert_error(INVALID_ARGUMENT, weir_sync_debug_set((weir_sync_debug)-1));
+  assert_error(INVALID_ARGUMENT, weir_sync_debug_set((weir_sync_debug)1000));
   assert_int_equal(weir_sync_debug_get(), WEIR_SYNC_DEBUG_WARN);
 }
 
 static void test_parse(void **state) {
   (void)state;
   weir_sync_debug mode = (weir_sync_debug)77;
-  CHECK(weir_sync_debug_parse("default", &mode));
+  assert_ok(weir_sync_debug_parse("default", &mode));
   assert_int_equal(mode, WEIR_SYNC_DEBUG_DEFAULT);
-  CHECK(weir_sync_debug_parse("warn", &mode));
+  assert_ok(weir_sync_debug_parse("warn", &mode));
   assert_int_equal(mode, WEIR_SYNC_DEBUG_WARN);
-  CHECK(weir_sync_debug_parse("error", &mode));
+  assert_ok(weir_sync_debug_parse("error", &mode));
   assert_int_equal(mode, WEIR_SYNC_DEBUG_ERROR);
   const char *const bad[] = {"", "Warn", "ERROR", "err", "errors", " warn", "warn ", "0", "1", "unchecked"};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-    REFUSED_SAYING(INVALID_ARGUMENT, "expected one of `default`, `warn`, `error`",
-                   weir_sync_debug_parse(bad[i], &mode));
-  REFUSED(INVALID_ARGUMENT, weir_sync_debug_parse(NULL, &mode));
-  REFUSED(INVALID_ARGUMENT, weir_sync_debug_parse("warn", NULL));
+    assert_error_says(INVALID_ARGUMENT, "expected one of `default`, `warn`, `error`",
+                      weir_sync_debug_parse(bad[i], &mode));
+  assert_error(INVALID_ARGUMENT, weir_sync_debug_parse(NULL, &mode));
+  assert_error(INVALID_ARGUMENT, weir_sync_debug_parse("warn", NULL));
   assert_int_equal(mode, WEIR_SYNC_DEBUG_ERROR);
 }
 
@@ -58,18 +58,18 @@ static void test_warn(void **state) {
   uint8_t byte = 5, back = 0;
   void *memory = device_memory(0, 1);
   collect_messages();
-  CHECK(weir_sync_debug_set(WEIR_SYNC_DEBUG_WARN));
-  CHECK(weir_stream_synchronize(stream));
+  assert_ok(weir_sync_debug_set(WEIR_SYNC_DEBUG_WARN));
+  assert_ok(weir_stream_synchronize(stream));
   assert_int_equal(messages_with(WEIR_LOG_WARN, sentence), 1);
   assert_int_equal(messages_with(WEIR_LOG_WARN, "weir_stream_synchronize"), 1);
-  CHECK(weir_copy(memory, &byte, 1, stream));
+  assert_ok(weir_copy(memory, &byte, 1, stream));
   assert_int_equal(messages_with(WEIR_LOG_WARN, sentence), 2);
   assert_int_equal(messages_with(WEIR_LOG_WARN, "weir_copy"), 1);
-  CHECK(weir_copy(&back, memory, 1, stream));
+  assert_ok(weir_copy(&back, memory, 1, stream));
   assert_int_equal(messages_with(WEIR_LOG_WARN, sentence), 3);
-  assert_int_equal(back, 5); /* it was done all the same */
-  CHECK(weir_sync_debug_set(WEIR_SYNC_DEBUG_DEFAULT));
-  CHECK(weir_stream_synchronize(stream));
+  assert_int_equal(back, 5); /* it ran nevertheless */
+  assert_ok(weir_sync_debug_set(WEIR_SYNC_DEBUG_DEFAULT));
+  assert_ok(weir_stream_synchronize(stream));
   assert_int_equal(messages_with(WEIR_LOG_WARN, sentence), 3);
   free_device_memory(0, memory);
 }
@@ -79,48 +79,48 @@ static void test_error(void **state) {
   weir_stream stream = new_stream(0);
   uint8_t byte = 5, back = 9;
   void *memory = device_memory(0, 1);
-  CHECK(weir_fill_async(memory, 1, 1, stream));
+  assert_ok(weir_fill_async(memory, 1, 1, stream));
   struct held *gate = hold(stream);
   mark(stream, 1);
   collect_messages();
-  CHECK(weir_sync_debug_set(WEIR_SYNC_DEBUG_ERROR));
-  /* None of them waits: the stream is held. */
-  REFUSED_SAYING(SYNC_FORBIDDEN, sentence, weir_stream_synchronize(stream));
-  REFUSED_SAYING(SYNC_FORBIDDEN, sentence, weir_copy(memory, &byte, 1, stream));
-  REFUSED_SAYING(SYNC_FORBIDDEN, sentence, weir_copy(&back, memory, 1, stream));
+  assert_ok(weir_sync_debug_set(WEIR_SYNC_DEBUG_ERROR));
+  /* None of them waits, as the stream is held. */
+  assert_error_says(SYNC_FORBIDDEN, sentence, weir_stream_synchronize(stream));
+  assert_error_says(SYNC_FORBIDDEN, sentence, weir_copy(memory, &byte, 1, stream));
+  assert_error_says(SYNC_FORBIDDEN, sentence, weir_copy(&back, memory, 1, stream));
   assert_int_equal(mark_count(), 0);
   assert_int_equal(messages_with(WEIR_LOG_WARN, ""), 0);
   let_go(gate);
-  CHECK(weir_sync_debug_set(WEIR_SYNC_DEBUG_DEFAULT));
-  CHECK(weir_stream_synchronize(stream));
+  assert_ok(weir_sync_debug_set(WEIR_SYNC_DEBUG_DEFAULT));
+  assert_ok(weir_stream_synchronize(stream));
   assert_marks(1);
   assert_int_equal(back, 9);
-  assert_filled(0, memory, 1, 1); /* nor did the copy run */
+  assert_filled(0, memory, 1, 1); /* and the copy did not run */
   free_device_memory(0, memory);
 }
 
-/* What does not wait for a stream, or is made for waiting, is nobody's business. */
+/* Calls that do not wait for a stream, or whose purpose is to wait, are not affected. */
 static void test_what_is_always_allowed(void **state) {
   (void)state;
   weir_stream stream = new_stream(0), other = new_stream(0);
   uint8_t *pinned = pinned_memory(1);
   void *memory = device_memory(0, 1);
   weir_event *event;
-  CHECK(weir_event_create(0, &event));
+  assert_ok(weir_event_create(0, &event));
   collect_messages();
   for (int mode = WEIR_SYNC_DEBUG_WARN; mode <= WEIR_SYNC_DEBUG_ERROR; mode++) {
-    CHECK(weir_sync_debug_set((weir_sync_debug)mode));
-    CHECK(weir_copy_async(memory, pinned, 1, stream));
-    CHECK(weir_fill_async(memory, 1, 1, stream));
-    CHECK(weir_event_record(event, stream));
-    CHECK(weir_stream_wait_stream(other, stream));
-    CHECK(weir_event_synchronize(event));
-    CHECK(weir_event_query(event));
-    CHECK(weir_device_synchronize(0));
-    CHECK(weir_stream_query(stream));
+    assert_ok(weir_sync_debug_set((weir_sync_debug)mode));
+    assert_ok(weir_copy_async(memory, pinned, 1, stream));
+    assert_ok(weir_fill_async(memory, 1, 1, stream));
+    assert_ok(weir_event_record(event, stream));
+    assert_ok(weir_stream_wait_stream(other, stream));
+    assert_ok(weir_event_synchronize(event));
+    assert_ok(weir_event_query(event));
+    assert_ok(weir_device_synchronize(0));
+    assert_ok(weir_stream_query(stream));
   }
   assert_int_equal(messages_with(WEIR_LOG_WARN, ""), 0);
-  CHECK(weir_sync_debug_set(WEIR_SYNC_DEBUG_DEFAULT));
+  assert_ok(weir_sync_debug_set(WEIR_SYNC_DEBUG_DEFAULT));
   weir_event_destroy(event);
   free_device_memory(0, memory);
   free_pinned_memory(pinned);
@@ -138,18 +138,18 @@ static void *synchronize_on_thread(void *data) {
 static void test_the_mode_is_for_all_threads(void **state) {
   (void)state;
   weir_status status = WEIR_OK;
-  CHECK(weir_sync_debug_set(WEIR_SYNC_DEBUG_ERROR));
+  assert_ok(weir_sync_debug_set(WEIR_SYNC_DEBUG_ERROR));
   on_thread(synchronize_on_thread, &status);
   assert_int_equal(status, WEIR_ERROR_SYNC_FORBIDDEN);
 }
 
-/* A wrong stream is told of before the mode has its say. */
+/* An invalid stream is reported before the mode applies. */
 static void test_a_wrong_stream_is_still_wrong(void **state) {
   (void)state;
-  CHECK(weir_sync_debug_set(WEIR_SYNC_DEBUG_ERROR));
-  REFUSED(INVALID_ARGUMENT, weir_stream_synchronize((weir_stream){.id = 0, .device = 1000, .device_type = 1}));
+  assert_ok(weir_sync_debug_set(WEIR_SYNC_DEBUG_ERROR));
+  assert_error(INVALID_ARGUMENT, weir_stream_synchronize((weir_stream){.id = 0, .device = 1000, .device_type = 1}));
   char byte;
-  REFUSED(INVALID_ARGUMENT, weir_copy(NULL, &byte, 1, default_stream(0)));
+  assert_error(INVALID_ARGUMENT, weir_copy(NULL, &byte, 1, default_stream(0)));
 }
 
 int main(void) {

@@ -1,5 +1,5 @@
 /*
- * CUDA_VISIBLE_DEVICES: what the text means, and what the runtime makes of it.
+ * CUDA_VISIBLE_DEVICES: parsing, and the effect on the runtime.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,12 +15,12 @@ static const char *const uuids[] = {
 };
 enum { COUNT = sizeof uuids / sizeof *uuids };
 
-/* `expected` is the ordinals as a text of digits. */
+/* `expected` lists the ordinals as digits. */
 static void expect(const char *text, const char *expected, int line) {
   int ordinals[WEIR_MAX_DEVICES];
   int visible = -1;
   char found[WEIR_MAX_DEVICES + 1] = "";
-  CHECK(weir_visible_devices(text, uuids, COUNT, ordinals, &visible));
+  assert_ok(weir_visible_devices(text, uuids, COUNT, ordinals, &visible));
   assert_in_range(visible, 0, COUNT);
   for (int i = 0; i < visible; i++) {
     assert_in_range(ordinals[i], 0, COUNT - 1);
@@ -62,13 +62,13 @@ static void test_spaces_and_signs(void **state) {
   LEAVES("", "- 1");
 }
 
-/* As strtoul reads them: the number at the beginning counts. */
+/* As strtoul does: the leading number counts. */
 static void test_what_follows_a_number(void **state) {
   (void)state;
   LEAVES("1", "1gpu2");
   LEAVES("12", "1gpu2,2ampere");
   LEAVES("1", "1 2");
-  LEAVES("0", "0x1"); /* no hexadecimal */
+  LEAVES("0", "0x1"); /* not hexadecimal */
   LEAVES("1", "1.5");
 }
 
@@ -105,7 +105,7 @@ static void test_a_duplicate_leaves_nothing(void **state) {
   LEAVES("", "3,1,2,01");
   LEAVES("", "1,+1");
   LEAVES("", "0,1,1,nonsense");
-  LEAVES("01", "0,1,nonsense,1"); /* it ended before */
+  LEAVES("01", "0,1,nonsense,1"); /* the list ended before */
 }
 
 static void test_names(void **state) {
@@ -141,9 +141,9 @@ static void test_an_unknown_name_ends_the_list(void **state) {
 static void test_an_empty_name_names_none(void **state) {
   (void)state;
   int ordinals[WEIR_MAX_DEVICES], visible = -1;
-  CHECK(weir_visible_devices("GPU-", uuids, 1, ordinals, &visible)); /* though it would be unique */
+  assert_ok(weir_visible_devices("GPU-", uuids, 1, ordinals, &visible)); /* although it would be unique */
   assert_int_equal(visible, 0);
-  CHECK(weir_visible_devices("GPU-9", uuids, 1, ordinals, &visible));
+  assert_ok(weir_visible_devices("GPU-9", uuids, 1, ordinals, &visible));
   assert_int_equal(visible, 1);
 }
 
@@ -153,11 +153,11 @@ static void test_a_duplicate_name_leaves_nothing(void **state) {
   LEAVES("", "GPU-bbcd,GPU-1,GPU-bb");
 }
 
-static void test_mig_names_are_the_drivers(void **state) {
+static void test_mig_names_are_left_to_the_driver(void **state) {
   (void)state;
   int ordinals[WEIR_MAX_DEVICES] = {77}, visible = -1;
-  REFUSED(NOT_SUPPORTED,
-          weir_visible_devices("MIG-ea8a3b8a-4c3a-5dd5-a2a2-8b3d4b4a6d5e", uuids, COUNT, ordinals, &visible));
+  assert_error(NOT_SUPPORTED,
+               weir_visible_devices("MIG-ea8a3b8a-4c3a-5dd5-a2a2-8b3d4b4a6d5e", uuids, COUNT, ordinals, &visible));
   assert_int_equal(visible, -1);
   assert_int_equal(ordinals[0], 77);
 }
@@ -165,25 +165,25 @@ static void test_mig_names_are_the_drivers(void **state) {
 static void test_no_devices(void **state) {
   (void)state;
   int ordinals[WEIR_MAX_DEVICES], visible = -1;
-  CHECK(weir_visible_devices(NULL, NULL, 0, ordinals, &visible));
+  assert_ok(weir_visible_devices(NULL, NULL, 0, ordinals, &visible));
   assert_int_equal(visible, 0);
   visible = -1;
-  CHECK(weir_visible_devices("0", NULL, 0, ordinals, &visible));
+  assert_ok(weir_visible_devices("0", NULL, 0, ordinals, &visible));
   assert_int_equal(visible, 0);
 }
 
 static void test_bad_arguments(void **state) {
   (void)state;
   int ordinals[WEIR_MAX_DEVICES] = {77}, visible = -1;
-  REFUSED(INVALID_ARGUMENT, weir_visible_devices("0", uuids, -1, ordinals, &visible));
-  REFUSED(INVALID_ARGUMENT, weir_visible_devices("0", NULL, 1, ordinals, &visible));
-  REFUSED(INVALID_ARGUMENT, weir_visible_devices("0", uuids, COUNT, NULL, &visible));
-  REFUSED(INVALID_ARGUMENT, weir_visible_devices("0", uuids, COUNT, ordinals, NULL));
+  assert_error(INVALID_ARGUMENT, weir_visible_devices("0", uuids, -1, ordinals, &visible));
+  assert_error(INVALID_ARGUMENT, weir_visible_devices("0", NULL, 1, ordinals, &visible));
+  assert_error(INVALID_ARGUMENT, weir_visible_devices("0", uuids, COUNT, NULL, &visible));
+  assert_error(INVALID_ARGUMENT, weir_visible_devices("0", uuids, COUNT, ordinals, NULL));
   assert_int_equal(visible, -1);
   assert_int_equal(ordinals[0], 77);
 }
 
-static void test_more_than_there_is_room_for(void **state) {
+static void test_more_devices_than_maximum(void **state) {
   (void)state;
   static char texts[100][48];
   const char *many[100];
@@ -193,7 +193,7 @@ static void test_more_than_there_is_room_for(void **state) {
     many[i] = texts[i];
   }
   ordinals[WEIR_MAX_DEVICES] = 77;
-  CHECK(weir_visible_devices(NULL, many, 100, ordinals, &visible));
+  assert_ok(weir_visible_devices(NULL, many, 100, ordinals, &visible));
   assert_int_equal(visible, WEIR_MAX_DEVICES);
   assert_int_equal(ordinals[WEIR_MAX_DEVICES - 1], WEIR_MAX_DEVICES - 1);
   assert_int_equal(ordinals[WEIR_MAX_DEVICES], 77);
@@ -201,13 +201,13 @@ static void test_more_than_there_is_room_for(void **state) {
   char list[1000] = "";
   for (int i = 99; i >= 0; i--)
     snprintf(list + strlen(list), sizeof list - strlen(list), "%d,", i);
-  CHECK(weir_visible_devices(list, many, 100, ordinals, &visible));
+  assert_ok(weir_visible_devices(list, many, 100, ordinals, &visible));
   assert_int_equal(visible, WEIR_MAX_DEVICES);
   assert_int_equal(ordinals[0], 99);
   assert_int_equal(ordinals[WEIR_MAX_DEVICES], 77);
 }
 
-/* ---- What the runtime makes of it: four devices of the software device ---- */
+/* ---- The effect on the runtime, with four software devices ---- */
 
 static int count_with(const char *text) {
   int count = -1;
@@ -215,7 +215,7 @@ static int count_with(const char *text) {
     setenv("CUDA_VISIBLE_DEVICES", text, 1);
   else
     unsetenv("CUDA_VISIBLE_DEVICES");
-  CHECK(weir_device_count(&count));
+  assert_ok(weir_device_count(&count));
   return count;
 }
 
@@ -236,16 +236,16 @@ static void test_count_follows_the_variable_until_the_start(void **state) {
   assert_int_equal(count_with("2,1,0"), 3);
   assert_int_equal(weir_is_initialized(), 0);
 
-  CHECK(weir_init());
+  assert_ok(weir_init());
   assert_int_equal(count_with("0"), 3);
   assert_int_equal(count_with(NULL), 3);
-  CHECK(weir_device_set(2));
-  REFUSED(INVALID_DEVICE, weir_device_set(3));
+  assert_ok(weir_device_set(2));
+  assert_error(INVALID_DEVICE, weir_device_set(3));
   shut_down_clean();
   assert_int_equal(count_with(NULL), 4);
 }
 
-static void uuid_of(int device, char text[48]) { CHECK(weir_device_uuid(device, text, 48)); }
+static void uuid_of(int device, char text[48]) { assert_ok(weir_device_uuid(device, text, 48)); }
 
 static void test_devices_are_numbered_anew(void **state) {
   (void)state;
@@ -253,7 +253,7 @@ static void test_devices_are_numbered_anew(void **state) {
   char whole[4][48], text[48];
   for (int i = 0; i < 4; i++)
     uuid_of(i, whole[i]);
-  CHECK(weir_shutdown());
+  assert_ok(weir_shutdown());
 
   setenv("CUDA_VISIBLE_DEVICES", "1,0", 1);
   assert_int_equal(devices(), 2);
@@ -261,15 +261,16 @@ static void test_devices_are_numbered_anew(void **state) {
   assert_string_equal(text, whole[1]);
   uuid_of(1, text);
   assert_string_equal(text, whole[0]);
-  /* The runtime's numbers are the driver's. */
+  /* The runtime uses the numbers of the driver. */
   void *memory = device_memory(0, 1 << 20);
   weir_cu_device ordinal = -1;
-  OK(d->PointerGetAttribute(d, &ordinal, WEIR_CU_POINTER_ATTR_DEVICE_ORDINAL, (weir_cu_deviceptr)(uintptr_t)memory));
+  assert_cu(
+      d->PointerGetAttribute(d, &ordinal, WEIR_CU_POINTER_ATTR_DEVICE_ORDINAL, (weir_cu_deviceptr)(uintptr_t)memory));
   assert_int_equal(ordinal, 0);
-  CHECK(weir_fill_async(memory, 9, 1 << 20, new_stream(0)));
+  assert_ok(weir_fill_async(memory, 9, 1 << 20, new_stream(0)));
   assert_filled(0, memory, 9, 1 << 20);
   free_device_memory(0, memory);
-  CHECK(weir_shutdown());
+  assert_ok(weir_shutdown());
 
   char names[100];
   snprintf(names, sizeof names, "%s,%s", whole[3], whole[2]);
@@ -282,7 +283,7 @@ static void test_devices_are_numbered_anew(void **state) {
   unsetenv("CUDA_VISIBLE_DEVICES");
 }
 
-/* A copy between two devices that are numbered otherwise than the driver does. */
+/* A copy between two devices that the variable renumbered. */
 static void test_copy_between_renumbered_devices(void **state) {
   (void)state;
   NEED_SOFT("NVIDIA's driver reads the variable once in a process");
@@ -291,15 +292,15 @@ static void test_copy_between_renumbered_devices(void **state) {
   void *a = device_memory(0, 1000), *b = device_memory(1, 1000);
   weir_stream stream = new_stream(0);
   unsigned long calls, faults;
-  CHECK(weir_fill_async(a, 4, 1000, stream));
-  CHECK(weir_copy_async(b, a, 1000, stream));
-  CHECK(weir_fault_counts(fault, WEIR_CALL_MemcpyPeerAsync, &calls, &faults));
-  assert_int_equal(calls, 1); /* it was seen that the devices are two */
-  CHECK(weir_stream_synchronize(stream));
+  assert_ok(weir_fill_async(a, 4, 1000, stream));
+  assert_ok(weir_copy_async(b, a, 1000, stream));
+  assert_ok(weir_fault_counts(fault, WEIR_CALL_MemcpyPeerAsync, &calls, &faults));
+  assert_int_equal(calls, 1); /* the devices were recognized as two */
+  assert_ok(weir_stream_synchronize(stream));
   assert_filled(1, b, 4, 1000);
-  CHECK(weir_fill_async(a, 5, 1000, stream));
-  CHECK(weir_copy_peer_async(b, 1, a, 0, 1000, stream));
-  CHECK(weir_stream_synchronize(stream));
+  assert_ok(weir_fill_async(a, 5, 1000, stream));
+  assert_ok(weir_copy_peer_async(b, 1, a, 0, 1000, stream));
+  assert_ok(weir_stream_synchronize(stream));
   assert_filled(1, b, 5, 1000);
   free_device_memory(0, a);
   free_device_memory(1, b);
@@ -311,16 +312,16 @@ static void test_no_visible_device(void **state) {
   NEED_SOFT("NVIDIA's driver reads the variable once in a process");
   setenv("CUDA_VISIBLE_DEVICES", "nothing", 1);
   int device = -7;
-  REFUSED_SAYING(NO_DEVICE, "nothing", weir_init());
-  REFUSED(NO_DEVICE, weir_device_get(&device));
+  assert_error_says(NO_DEVICE, "nothing", weir_init());
+  assert_error(NO_DEVICE, weir_device_get(&device));
   assert_int_equal(device, -7);
   assert_int_equal(weir_is_initialized(), 0);
   unsetenv("CUDA_VISIBLE_DEVICES");
-  CHECK(weir_device_get(&device));
+  assert_ok(weir_device_get(&device));
   assert_int_equal(device, 0);
 }
 
-/* ---- Our reading of the variable is the driver's own: a process for each text ---- */
+/* ---- Comparison with NVIDIA's driver, a process for each text ---- */
 
 static void compare_counts(void *data) {
   const char *text = data;
@@ -330,15 +331,15 @@ static void compare_counts(void *data) {
     setenv("CUDA_VISIBLE_DEVICES", text, 1);
   else
     unsetenv("CUDA_VISIBLE_DEVICES");
-  HERE(weir_device_count(&before) == WEIR_OK);
-  HERE(weir_is_initialized() == 0);
+  child_assert(weir_device_count(&before) == WEIR_OK);
+  child_assert(weir_is_initialized() == 0);
   weir_status status = weir_init();
-  HERE(status == WEIR_OK || before == 0);
-  HERE(status == WEIR_ERROR_NO_DEVICE || before > 0);
-  HERE(weir_device_count(&after) == WEIR_OK);
-  HERE(before == after);
+  child_assert(status == WEIR_OK || before == 0);
+  child_assert(status == WEIR_ERROR_NO_DEVICE || before > 0);
+  child_assert(weir_device_count(&after) == WEIR_OK);
+  child_assert(before == after);
   if (status == WEIR_OK)
-    HERE(weir_shutdown() == WEIR_OK);
+    child_assert(weir_shutdown() == WEIR_OK);
 }
 
 static char first_uuid[48];
@@ -346,12 +347,12 @@ static void find_uuid(void *data) {
   int out = *(int *)data;
   char text[48];
   choose_driver_by_environment();
-  HERE(weir_device_uuid(0, text, sizeof text) == WEIR_OK);
+  child_assert(weir_device_uuid(0, text, sizeof text) == WEIR_OK);
   FILE *file = fdopen(out, "w");
-  HERE(file != NULL);
-  HERE(fwrite(text, 1, 40, file) == 40);
-  HERE(fclose(file) == 0);
-  HERE(weir_shutdown() == WEIR_OK);
+  child_assert(file != NULL);
+  child_assert(fwrite(text, 1, 40, file) == 40);
+  child_assert(fclose(file) == 0);
+  child_assert(weir_shutdown() == WEIR_OK);
 }
 
 static void test_the_count_before_the_start_is_right(void **state) {
@@ -390,7 +391,7 @@ int main(void) {
   runtime_need_device();
 #define TEST(name, setup) cmocka_unit_test_setup_teardown(name, setup, runtime_teardown)
   const struct CMUnitTest tests[] = {
-      TEST(test_the_count_before_the_start_is_right, runtime_setup_none), /* first: no driver has been started yet */
+      TEST(test_the_count_before_the_start_is_right, runtime_setup_none), /* first, as no driver has been started yet */
       cmocka_unit_test(test_unset_is_all),
       cmocka_unit_test(test_numbers),
       cmocka_unit_test(test_spaces_and_signs),
@@ -403,10 +404,10 @@ int main(void) {
       cmocka_unit_test(test_an_unknown_name_ends_the_list),
       cmocka_unit_test(test_an_empty_name_names_none),
       cmocka_unit_test(test_a_duplicate_name_leaves_nothing),
-      cmocka_unit_test(test_mig_names_are_the_drivers),
+      cmocka_unit_test(test_mig_names_are_left_to_the_driver),
       cmocka_unit_test(test_no_devices),
       cmocka_unit_test(test_bad_arguments),
-      cmocka_unit_test(test_more_than_there_is_room_for),
+      cmocka_unit_test(test_more_devices_than_maximum),
       TEST(test_count_follows_the_variable_until_the_start, runtime_setup_four),
       TEST(test_devices_are_numbered_anew, runtime_setup_four),
       TEST(test_copy_between_renumbered_devices, runtime_setup_four),

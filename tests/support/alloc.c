@@ -1,4 +1,6 @@
 #include "support/alloc.h"
+#include "alloc/allocator.h"
+#include "alloc/arena.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -67,7 +69,7 @@ int alloc_teardown(void **state) {
  * their own functions is none of the device's. */
 void assert_valid(void) {
   assert_true(weir__allocator_is_valid(allocator));
-  if (allocator->plug)
+  if (allocator->backend)
     return; /* whose memory is its own affair */
   unsigned long long bytes = 0;
   unsigned long fixed = weir__rangemap_count(&allocator->uncached), reservations = 0, pages = 0, orphans = 0;

@@ -70,7 +70,7 @@ static weir_driver *open_ledger(const weir_soft_options *options) {
     o.bytes = options->bytes;
   }
   weir_driver *driver;
-  assert_int_equal(weir_driver_open_ledger(&o, &driver), WEIR_OK);
+  assert_ok(weir_driver_open_ledger(&o, &driver));
   return driver;
 }
 
@@ -79,7 +79,7 @@ weir_driver *device_open_bare(const weir_soft_options *options) {
     return open_cuda();
   if (is_ledger())
     return open_ledger(options);
-  unsetenv("CUDA_VISIBLE_DEVICES"); /* meant for a GPU, where it is set */
+  unsetenv("CUDA_VISIBLE_DEVICES"); /* a setting for GPUs; the test sets it itself if needed */
   weir_soft_options o;
   weir_soft_options_init(&o);
   if (options)
@@ -97,7 +97,7 @@ weir_driver *device_open(const weir_soft_options *options) {
   weir_driver *driver = device_open_bare(options);
   char reason[WEIR__CUDA_REASON];
   if (!is_cuda())
-    OK(driver->Init(driver, 0));
+    assert_cu(driver->Init(driver, 0));
   else if (!weir__cuda_has_device(driver, reason))
     waived("%s", reason);
   return driver;
@@ -108,17 +108,17 @@ void device_close(weir_driver *driver) {
     weir_driver_close(driver);
 }
 
-/* The ledger has no census, but it counts every byte. */
+/* The ledger has no census, but counts every byte. */
 static void check_no_bytes(weir_driver *driver) {
   weir_cu_context before, context;
   size_t free_bytes, total;
-  OK(driver->CtxGetCurrent(driver, &before));
-  OK(driver->DevicePrimaryCtxRetain(driver, &context, 0));
-  OK(driver->CtxSetCurrent(driver, context));
-  OK(driver->MemGetInfo(driver, &free_bytes, &total));
+  assert_cu(driver->CtxGetCurrent(driver, &before));
+  assert_cu(driver->DevicePrimaryCtxRetain(driver, &context, 0));
+  assert_cu(driver->CtxSetCurrent(driver, context));
+  assert_cu(driver->MemGetInfo(driver, &free_bytes, &total));
   assert_int_equal(free_bytes, total);
-  OK(driver->DevicePrimaryCtxRelease(driver, 0));
-  driver->CtxSetCurrent(driver, before); /* fails where it was of a context that is gone */
+  assert_cu(driver->DevicePrimaryCtxRelease(driver, 0));
+  driver->CtxSetCurrent(driver, before); /* fails if that context was destroyed */
 }
 
 void device_check_clean(weir_driver *driver) {
@@ -127,9 +127,9 @@ void device_check_clean(weir_driver *driver) {
   if (!is_soft())
     return;
   weir_soft_census c = {.size = sizeof c};
-  assert_int_equal(weir_soft_take_census(driver, &c), WEIR_OK);
+  assert_ok(weir_soft_take_census(driver, &c));
   int devices;
-  OK(driver->DeviceGetCount(driver, &devices));
+  assert_cu(driver->DeviceGetCount(driver, &devices));
   const struct {
     const char *what;
     unsigned long long count, allowed;
@@ -158,8 +158,8 @@ void device_check_clean(weir_driver *driver) {
 
 /* ---- A device for each test ---- */
 
-/* NVIDIA's driver takes long to make a context: the first one is kept by a retain of its own. It also loads the kernels
- * behind fills and copies on first use, and may wait for the device then, which would be for ever behind a gate. */
+/* NVIDIA's driver takes long to create a context, so one reference is kept. It also loads the kernels for fills and
+ * copies on first use, and may synchronize then, which would deadlock behind a gate. */
 static void keep_context(void) {
   static bool is_kept;
   if (is_kept)
@@ -168,19 +168,19 @@ static void keep_context(void) {
   weir_cu_context context;
   weir_cu_deviceptr memory;
   void *host;
-  OK(d->DevicePrimaryCtxRetain(d, &context, 0));
-  OK(d->MemAlloc(d, &memory, 8192));
-  OK(d->MemHostAlloc(d, &host, 8192, 0));
+  assert_cu(d->DevicePrimaryCtxRetain(d, &context, 0));
+  assert_cu(d->MemAlloc(d, &memory, 8192));
+  assert_cu(d->MemHostAlloc(d, &host, 8192, 0));
   weir_cu_deviceptr both[] = {memory, (weir_cu_deviceptr)(uintptr_t)host};
   for (int to = 0; to < 2; to++) {
-    OK(d->MemsetD8Async(d, both[to], 0, 4096, NULL));
-    OK(d->MemsetD32Async(d, both[to], 0, 1024, NULL));
+    assert_cu(d->MemsetD8Async(d, both[to], 0, 4096, NULL));
+    assert_cu(d->MemsetD32Async(d, both[to], 0, 1024, NULL));
     for (int from = 0; from < 2; from++)
-      OK(d->MemcpyAsync(d, both[to], both[from] + 4096, 4096, NULL));
+      assert_cu(d->MemcpyAsync(d, both[to], both[from] + 4096, 4096, NULL));
   }
-  OK(d->CtxSynchronize(d));
-  OK(d->MemFreeHost(d, host));
-  OK(d->MemFree(d, memory));
+  assert_cu(d->CtxSynchronize(d));
+  assert_cu(d->MemFreeHost(d, host));
+  assert_cu(d->MemFree(d, memory));
 }
 
 static int setup(int devices, unsigned long long bytes) {
@@ -190,8 +190,8 @@ static int setup(int devices, unsigned long long bytes) {
   options.bytes = bytes;
   d = device_open(&options);
   spin_module = NULL;
-  OK(d->DevicePrimaryCtxRetain(d, &ctx, 0));
-  OK(d->CtxSetCurrent(d, ctx));
+  assert_cu(d->DevicePrimaryCtxRetain(d, &ctx, 0));
+  assert_cu(d->CtxSetCurrent(d, ctx));
   if (is_cuda())
     keep_context();
   return 0;
@@ -214,7 +214,7 @@ int device_setup_small(void **state) {
 
 int device_count(void) {
   int count;
-  OK(d->DeviceGetCount(d, &count));
+  assert_cu(d->DeviceGetCount(d, &count));
   return count;
 }
 
@@ -231,7 +231,7 @@ static struct {
   int count;
 } gates = {.lock = PTHREAD_MUTEX_INITIALIZER, .opened = PTHREAD_COND_INITIALIZER};
 
-/* A test that failed, or waited for what is behind its own gate, is not to hang for ever. */
+/* Ends the wait of a test that failed, or that waits for work behind its own gate. */
 static void wait_at_gate(void *data) {
   struct gate *gate = data;
   struct timespec end;
@@ -253,7 +253,7 @@ struct gate *gate_close(weir_cu_stream stream) {
   struct gate *gate = &gates.gates[gates.count++ % 64];
   gate->open = false;
   pthread_mutex_unlock(&gates.lock);
-  OK(d->LaunchHostFunc(d, stream, wait_at_gate, gate));
+  assert_cu(d->LaunchHostFunc(d, stream, wait_at_gate, gate));
   return gate;
 }
 
@@ -272,16 +272,16 @@ static void open_all_gates(void) {
 int device_teardown(void **state) {
   (void)state;
   open_all_gates();
-  OK(d->CtxSetCurrent(d, ctx));
-  OK(d->CtxSynchronize(d));
+  assert_cu(d->CtxSetCurrent(d, ctx));
+  assert_cu(d->CtxSynchronize(d));
   if (spin_module)
-    OK(d->ModuleUnload(d, spin_module));
+    assert_cu(d->ModuleUnload(d, spin_module));
   spin_module = NULL;
   device_check_clean(d);
-  OK(d->DevicePrimaryCtxRelease(d, 0));
+  assert_cu(d->DevicePrimaryCtxRelease(d, 0));
   if (is_soft()) {
     weir_soft_census census = {.size = sizeof census};
-    assert_int_equal(weir_soft_take_census(d, &census), WEIR_OK);
+    assert_ok(weir_soft_take_census(d, &census));
     assert_int_equal(census.contexts, 0);
   }
   device_close(d);
@@ -290,14 +290,6 @@ int device_teardown(void **state) {
 }
 
 /* ---- Checks ---- */
-
-void device_expect(weir_cu_result result, weir_cu_result expected, const char *call, const char *file, int line) {
-  if (result == expected)
-    return;
-  print_error("%s\n  is %s (%d), expected %s (%d)\n", call, weir_cu_result_name(result), result,
-              weir_cu_result_name(expected), expected);
-  _fail(file, line);
-}
 
 /* ---- Spinning ---- */
 
@@ -321,15 +313,15 @@ const char spin_ptx[] = ".version 6.0\n"
 weir_cu_function spin_function(void) {
   weir_cu_function function;
   if (!spin_module)
-    OK(d->ModuleLoadData(d, &spin_module, spin_ptx));
-  OK(d->ModuleGetFunction(d, &function, spin_module, "weir_spin"));
+    assert_cu(d->ModuleLoadData(d, &spin_module, spin_ptx));
+  assert_cu(d->ModuleGetFunction(d, &function, spin_module, "weir_spin"));
   return function;
 }
 
 void spin(weir_cu_stream stream, double milliseconds) {
   int khz;
-  OK(d->DeviceGetAttribute(d, &khz, WEIR_CU_ATTR_CLOCK_RATE, 0));
+  assert_cu(d->DeviceGetAttribute(d, &khz, WEIR_CU_ATTR_CLOCK_RATE, 0));
   uint64_t cycles = (uint64_t)(milliseconds * khz);
   void *params[] = {&cycles};
-  OK(d->LaunchKernel(d, spin_function(), 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+  assert_cu(d->LaunchKernel(d, spin_function(), 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
 }

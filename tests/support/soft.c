@@ -19,16 +19,16 @@ static uint64_t seed, random_state;
 /* ---- Opening and closing ---- */
 
 void soft_open_with(const weir_soft_options *options) {
-  unsetenv("CUDA_VISIBLE_DEVICES"); /* meant for a GPU, where it is set */
+  unsetenv("CUDA_VISIBLE_DEVICES"); /* a setting for GPUs; the test sets it itself if needed */
   assert_null(d);
   if (weir_driver_open_soft(options, &d) != WEIR_OK) {
     print_error("%s\n", weir_last_error());
     fail();
   }
-  OK(d->Init(d, 0));
-  OK(d->DeviceGetCount(d, &devices));
+  assert_cu(d->Init(d, 0));
+  assert_cu(d->DeviceGetCount(d, &devices));
   for (int i = 0; i < devices; i++)
-    OK(d->DevicePrimaryCtxRetain(d, &contexts[i], i));
+    assert_cu(d->DevicePrimaryCtxRetain(d, &contexts[i], i));
   memset(spin_modules, 0, sizeof spin_modules);
   ctx = contexts[0];
   soft_use(0);
@@ -46,8 +46,8 @@ void soft_open(weir_soft_clock clock, int count, unsigned long long bytes) {
 void soft_close(void) {
   for (int i = 0; i < devices; i++) {
     if (spin_modules[i])
-      OK(d->ModuleUnload(d, spin_modules[i]));
-    OK(d->DevicePrimaryCtxRelease(d, i));
+      assert_cu(d->ModuleUnload(d, spin_modules[i]));
+    assert_cu(d->DevicePrimaryCtxRelease(d, i));
   }
   soft_check_nothing();
   weir_driver_close(d);
@@ -64,23 +64,23 @@ int soft_teardown(void **state) {
   return 0;
 }
 
-void soft_use(int device) { OK(d->CtxSetCurrent(d, contexts[device])); }
+void soft_use(int device) { assert_cu(d->CtxSetCurrent(d, contexts[device])); }
 
 weir_cu_stream soft_stream(unsigned flags) {
   weir_cu_stream stream;
-  OK(d->StreamCreateWithPriority(d, &stream, flags, 0));
+  assert_cu(d->StreamCreateWithPriority(d, &stream, flags, 0));
   return stream;
 }
 
 weir_cu_event soft_event(void) {
   weir_cu_event event;
-  OK(d->EventCreate(d, &event, WEIR_CU_EVENT_DEFAULT));
+  assert_cu(d->EventCreate(d, &event, WEIR_CU_EVENT_DEFAULT));
   return event;
 }
 
 weir_cu_deviceptr soft_alloc(size_t bytes) {
   weir_cu_deviceptr pointer;
-  OK(d->MemAlloc(d, &pointer, bytes));
+  assert_cu(d->MemAlloc(d, &pointer, bytes));
   return pointer;
 }
 
@@ -88,43 +88,36 @@ void soft_spin(weir_cu_stream stream, uint64_t cycles) {
   weir_cu_device device;
   weir_cu_function function;
   void *params[] = {&cycles};
-  OK(d->CtxGetDevice(d, &device));
+  assert_cu(d->CtxGetDevice(d, &device));
   if (!spin_modules[device])
-    OK(d->ModuleLoadData(d, &spin_modules[device], spin_ptx));
-  OK(d->ModuleGetFunction(d, &function, spin_modules[device], "weir_spin"));
-  OK(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
+    assert_cu(d->ModuleLoadData(d, &spin_modules[device], spin_ptx));
+  assert_cu(d->ModuleGetFunction(d, &function, spin_modules[device], "weir_spin"));
+  assert_cu(d->LaunchKernel(d, function, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
 }
 
 /* ---- Stepping ---- */
 
-static void check_status(weir_status status) {
-  if (status == WEIR_OK)
-    return;
-  print_error("%s: %s\n", weir_status_name(status), weir_last_error());
-  fail();
-}
-
 unsigned long soft_step(weir_cu_stream stream, unsigned long count) {
   unsigned long done = 12345;
-  check_status(weir_soft_step(d, stream, count, &done));
+  assert_ok(weir_soft_step(d, stream, count, &done));
   return done;
 }
 
 unsigned long soft_step_all(void) {
   unsigned long done = 12345;
-  check_status(weir_soft_step_all(d, &done));
+  assert_ok(weir_soft_step_all(d, &done));
   return done;
 }
 
 unsigned long soft_pending(weir_cu_stream stream) {
   unsigned long pieces = 12345;
-  check_status(weir_soft_pending(d, stream, &pieces));
+  assert_ok(weir_soft_pending(d, stream, &pieces));
   return pieces;
 }
 
 uint64_t soft_now(void) {
   uint64_t now = 12345;
-  check_status(weir_soft_now(d, &now));
+  assert_ok(weir_soft_now(d, &now));
   return now;
 }
 
@@ -132,7 +125,7 @@ uint64_t soft_now(void) {
 
 weir_soft_census soft_census(void) {
   weir_soft_census census = {.size = sizeof census};
-  check_status(weir_soft_take_census(d, &census));
+  assert_ok(weir_soft_take_census(d, &census));
   return census;
 }
 
@@ -197,12 +190,12 @@ int soft_in_child(void (*body)(void *data), void *data) {
   pid_t pid = fork();
   assert_true(pid >= 0);
   if (pid == 0) {
-    /* Neither the test library's nor a sanitizer's handlers: a fault ends the process as a fault. */
+    /* Without the signal handlers of cmocka and of sanitizers, so that a fault ends the process. */
     static const int signals[] = {SIGSEGV, SIGBUS, SIGABRT};
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
       signal(signals[i], SIG_DFL);
     setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
-    setenv("CMOCKA_TEST_ABORT", "1", 1); /* a check that fails here does not jump into the parent's test */
+    setenv("CMOCKA_TEST_ABORT", "1", 1); /* a failing assertion must not jump into the test of the parent */
     body(data);
     fflush(NULL);
     _exit(0);

@@ -1,6 +1,6 @@
 /*
- * A software device with the clock, devices and memory that a test asks for, whatever WEIR_TEST_DRIVER says. It is the `d` of
- * device.h, with the context of every device retained, and that of device 0 current.
+ * A software device with the clock, devices and memory that a test asks for, whatever WEIR_TEST_DRIVER says. It is the
+ * `d` of device.h, with the context of every device retained, and that of device 0 current.
  *
  *     static void test_it(void **state) {
  *       soft_open(WEIR_SOFT_STEPPED, 1, 64 << 20);
@@ -16,14 +16,14 @@
 
 extern weir_cu_context contexts[WEIR_SOFT_MAX_DEVICES];
 
-/* The defaults but for what is given. */
+/* Defaults, except for the given options. */
 void soft_open(weir_soft_clock clock, int devices, unsigned long long bytes);
 void soft_open_with(const weir_soft_options *options);
 
-/* Releases the contexts, fails unless nothing is left, and closes. */
+/* Releases the contexts, fails if objects are left, and closes. */
 void soft_close(void);
 
-/* Says with which seed a failing test ran. Its device stays open: who knows in which state it is. */
+/* Prints the seed of a failing test. Its device stays open, as its state is not known. */
 int soft_teardown(void **state);
 
 /* Makes the context of a device current. */
@@ -44,33 +44,33 @@ unsigned long soft_step_all(void);
 unsigned long soft_pending(weir_cu_stream stream);
 uint64_t soft_now(void);
 
-/* ---- Counting ---- */
+/* ---- Census ---- */
 
 weir_soft_census soft_census(void);
 
-/* Fails, and says of what, when anything is alive. */
+/* Fails and lists the objects if any are alive. */
 void soft_check_nothing(void);
 
-/* ---- Chance ---- */
+/* ---- Random numbers ---- */
 
-/* The first of the seeds to try: WEIR_TEST_SEED, else 1. `rounds` becomes 1 where the environment names one. */
+/* The first seed: WEIR_TEST_SEED, or 1. If the variable is set, *rounds becomes 1. */
 uint64_t soft_first_seed(int *rounds);
 
-/* Starts a series of numbers; a failing test names the seed. */
+/* Seeds soft_random. A failing test prints the seed. */
 void soft_seed(uint64_t seed);
 
-/* A number below `limit`, which is not 0. For one thread. */
+/* A random number below `limit`, which must not be 0. For one thread. */
 uint64_t soft_random(uint64_t limit);
 
-/* The same with a state of the caller's own. */
+/* The same with an explicit state. */
 uint64_t soft_random_r(uint64_t *state, uint64_t limit);
 
 /* ---- Children ---- */
 
-/* Runs `body` in a forked process that has no device open, and returns how it ended, as waitpid says it. */
+/* Runs `body` in a forked child without an open device, and returns its status as waitpid does. */
 int soft_in_child(void (*body)(void *data), void *data);
 
-/* Milliseconds of a clock that never goes back. */
+/* A monotonic clock in milliseconds. */
 double soft_milliseconds(void);
 
 #endif

@@ -26,7 +26,7 @@ typedef struct ledger_event {
 
 /* ---- Memory ---- */
 
-/* Where options.place, or the caller's wish, has a range; 0: anywhere. */
+/* The address that options.place or the caller's wish gives a range; 0 for any. */
 static uint64_t address_for(model *m, const model_request *request) {
   const weir_ledger_options *options = &((ledger *)m)->options;
   bool reserves = request->kind == MODEL_RANGE_RESERVATION;

@@ -183,7 +183,7 @@ weir_cu_result weir__model_DeviceGetAttribute(model *m, int *value, int attribut
   return WEIR_CU_INVALID_VALUE;
 }
 
-weir_cu_result weir__model_DeviceTotalMem(model *m, size_t *bytes, weir_cu_device device) {
+weir_cu_result weir__model_DeviceTotalMem(model *m, uint64_t *bytes, weir_cu_device device) {
   weir_cu_result r = check_device(m, bytes, device);
   if (!r)
     *bytes = m->bytes;
@@ -200,7 +200,7 @@ weir_cu_result weir__model_DeviceCanAccessPeer(model *m, int *can, weir_cu_devic
 /* ---- Contexts ---- */
 
 model_device *weir__model_device_of(const model *m, weir_cu_context context) {
-  model_device *device = weir__model_device(m, (int)((uint64_t)(uintptr_t)context >> 4 & 0xff));
+  model_device *device = weir__model_device(m, (int)weir__handle_slot((uintptr_t)context));
   return device && device->retains && weir__model_context_of(m, device) == context ? device : NULL;
 }
 

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
+
 /* ---- Work ---- */
 
 bool weir__model_work_copy(const model_work *work, model_work *copy) {
@@ -35,26 +37,18 @@ void weir__model_work_end(model *m, model_work *work) {
 /* ---- Lists of nodes ---- */
 
 bool weir__model_nodes_add(model_nodes *nodes, weir_cu_graph_node node) {
-  if (nodes->count == nodes->room) {
-    size_t room = nodes->room ? nodes->room * 2 : 1;
-    weir_cu_graph_node *items = realloc(nodes->items, room * sizeof *items);
-    if (!items)
-      return false;
-    nodes->items = items;
-    nodes->room = room;
-  }
+  if (!WEIR__RESERVE(nodes->items, nodes->room, nodes->count + 1))
+    return false;
   nodes->items[nodes->count++] = node;
   return true;
 }
 
 bool weir__model_nodes_copy(model_nodes *to, const model_nodes *from) {
-  model_nodes copy = {0};
-  for (size_t i = 0; i < from->count; i++) {
-    if (!weir__model_nodes_add(&copy, from->items[i])) {
-      weir__model_nodes_free(&copy);
-      return false;
-    }
-  }
+  model_nodes copy = {.count = from->count};
+  if (!WEIR__RESERVE(copy.items, copy.room, copy.count))
+    return false;
+  if (copy.count)
+    memcpy(copy.items, from->items, copy.count * sizeof *copy.items);
   weir__model_nodes_free(to);
   *to = copy;
   return true;

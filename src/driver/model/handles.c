@@ -3,20 +3,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
+
 void weir__handles_init(weir__handles *table, unsigned kind, size_t object_size) {
-  *table = (weir__handles){.tag = (uint64_t)kind << 48, .size = object_size};
+  *table = (weir__handles){.tag = (uint64_t)kind << WEIR__HANDLE_KIND_SHIFT, .size = object_size};
 }
 
 static bool add_chunk(weir__handles *table) {
   uint32_t count = table->made / WEIR__HANDLES_CHUNK;
-  if (count == table->room) {
-    uint32_t room = table->room == 0 ? 4 : table->room * 2;
-    char **chunks = realloc(table->chunks, room * sizeof *chunks);
-    if (chunks == NULL)
-      return false;
-    table->chunks = chunks;
-    table->room = room;
-  }
+  if (!WEIR__RESERVE(table->chunks, table->room, (size_t)count + 1))
+    return false;
   /* Zeroed, since a slot's count of uses starts at 0. */
   table->chunks[count] = calloc(WEIR__HANDLES_CHUNK, table->size);
   return table->chunks[count] != NULL;
@@ -31,7 +27,8 @@ void *weir__handles_make(weir__handles *table) {
     table->spare = head->link;
     memset(head + 1, 0, table->size - sizeof *head);
   } else {
-    if (table->made % WEIR__HANDLES_CHUNK == 0 && (table->made >> (table->tag ? 24 : 31) || !add_chunk(table)))
+    if (table->made % WEIR__HANDLES_CHUNK == 0 &&
+        (table->made >> (table->tag ? WEIR__HANDLE_SLOT_BITS : 31) || !add_chunk(table)))
       return NULL;
     index = table->made++;
     head = weir__handles_slot(table, index);
@@ -54,7 +51,8 @@ void weir__handles_clear(weir__handles *table) {
     free(table->chunks[chunk]);
   free(table->chunks);
   table->chunks = NULL;
-  table->room = table->made = table->spare = 0;
+  table->room = 0;
+  table->made = table->spare = 0;
 }
 
 void *weir__handles_next(const weir__handles *table, uint32_t *index) {

@@ -52,7 +52,7 @@ static weir_cu_result enter(model *m, model_device **device) {
 
 /* ---- Plain memory ---- */
 
-weir_cu_result weir__model_MemGetInfo(model *m, size_t *free_bytes, size_t *total_bytes) {
+weir_cu_result weir__model_MemGetInfo(model *m, uint64_t *free_bytes, uint64_t *total_bytes) {
   model_device *device;
   weir_cu_result r = weir__model_context(m, &device);
   if (r)
@@ -64,7 +64,7 @@ weir_cu_result weir__model_MemGetInfo(model *m, size_t *free_bytes, size_t *tota
   return WEIR_CU_SUCCESS;
 }
 
-weir_cu_result weir__model_MemAlloc(model *m, weir_cu_deviceptr *pointer, size_t bytes) {
+weir_cu_result weir__model_MemAlloc(model *m, weir_cu_deviceptr *pointer, uint64_t bytes) {
   model_device *device;
   model_range *range;
   weir_cu_result r = enter(m, &device);
@@ -103,7 +103,7 @@ weir_cu_result weir__model_MemFree(model *m, weir_cu_deviceptr pointer) {
 
 /* ---- Host memory ---- */
 
-weir_cu_result weir__model_MemHostAlloc(model *m, void **pointer, size_t bytes, unsigned flags) {
+weir_cu_result weir__model_MemHostAlloc(model *m, void **pointer, uint64_t bytes, unsigned flags) {
   const unsigned allowed =
       WEIR_CU_MEMHOSTALLOC_PORTABLE | WEIR_CU_MEMHOSTALLOC_DEVICEMAP | WEIR_CU_MEMHOSTALLOC_WRITECOMBINED;
   model_device *device;
@@ -135,7 +135,7 @@ weir_cu_result weir__model_MemFreeHost(model *m, void *pointer) {
   return WEIR_CU_SUCCESS;
 }
 
-weir_cu_result weir__model_MemHostRegister(model *m, void *pointer, size_t bytes, unsigned flags) {
+weir_cu_result weir__model_MemHostRegister(model *m, void *pointer, uint64_t bytes, unsigned flags) {
   model_device *device;
   model_range *range;
   weir_cu_result r = enter(m, &device);
@@ -201,7 +201,7 @@ static bool look_up(const model *m, uint64_t address, place *p) {
   return true;
 }
 
-weir_cu_result weir__model_MemGetAddressRange(model *m, weir_cu_deviceptr *base, size_t *bytes,
+weir_cu_result weir__model_MemGetAddressRange(model *m, weir_cu_deviceptr *base, uint64_t *bytes,
                                               weir_cu_deviceptr pointer) {
   model_device *device;
   place p;
@@ -246,7 +246,7 @@ weir_cu_result weir__model_PointerGetAttribute(model *m, void *value, int attrib
     *(weir_cu_deviceptr *)value = p.base;
     break;
   case WEIR_CU_POINTER_ATTR_RANGE_SIZE:
-    *(size_t *)value = p.bytes;
+    *(uint64_t *)value = p.bytes;
     break;
   case WEIR_CU_POINTER_ATTR_MAPPED:
     *(unsigned char *)value = 1;

@@ -84,7 +84,7 @@ typedef enum model_work_kind {
 /* A kernel that a module may have an entry for. */
 typedef struct model_kernel {
   char *name;
-  weir_soft_kernel function; /* NULL: spins for the cycles that its only parameter says */
+  weir_soft_kernel function; /* NULL for one that spins for as many cycles as its only parameter says */
   int param_count;
   size_t *param_bytes;
   struct model_kernel *next;
@@ -121,7 +121,7 @@ typedef struct model_work {
   } as;
 } model_work;
 
-bool weir__model_work_copy(const model_work *work, model_work *copy); /* false: the host has no memory */
+bool weir__model_work_copy(const model_work *work, model_work *copy); /* false if the host has no memory */
 void weir__model_work_end(model *m, model_work *work);                /* drops what the work holds */
 
 /* The kernel of a name, or NULL. */
@@ -194,7 +194,7 @@ struct model_event {
   model_device *device;
   unsigned flags;
   bool recorded;    /* outside of a capture, at last */
-  uint64_t capture; /* id of the capture in which it was recorded last; 0: outside of any */
+  uint64_t capture; /* id of the capture in which it was recorded last; 0 if outside of any */
   model_nodes at;   /* where the capturing stream was */
 };
 
@@ -227,7 +227,7 @@ struct model_range {
   int order; /* of the slot; -1 for a range that was placed */
   union {
     struct {            /* POOLED */
-      model_pool *pool; /* NULL: belongs to a graph, or to work that is under way */
+      model_pool *pool; /* NULL if it belongs to a graph, or to work in progress */
       uint64_t turn;    /* counts its uses, so that an old free does not hit a new use */
       unsigned refs;    /* pieces of work that name it, in queues and in graphs */
       bool idle;        /* handed out to no caller */
@@ -245,7 +245,7 @@ typedef struct model_request {
   model_device *device; /* NULL for a reservation */
   uint64_t bytes;
   uint64_t alignment; /* a power of two, or 0 */
-  uint64_t wish;      /* the address that the caller would like; 0: any */
+  uint64_t wish;      /* the address that the caller prefers; 0 for any */
 } model_request;
 
 /* What MemCreate makes. It lives until it is released and no longer mapped. */
@@ -268,7 +268,7 @@ struct model_mapping {
 struct model_pool {
   weir__handle head;
   model_device *device;
-  uint64_t max_bytes;               /* may hold that much; 0: no limit of its own */
+  uint64_t max_bytes;               /* the most that it may hold; 0 if it has no limit of its own */
   uint64_t used, used_high;         /* handed out */
   uint64_t reserved, reserved_high; /* held from the device */
   uint64_t threshold;               /* may keep that much when work is waited for */
@@ -309,7 +309,7 @@ struct model_device {
 
 /* What a driver knows of a thread. */
 typedef struct model_thread {
-  model_device *current; /* whose context was made current; NULL: none */
+  model_device *current; /* whose context is current; NULL if none is */
   uint32_t generation;   /* of that context */
   int capture_mode;
   weir_cu_stream streams[MODEL_MAX_DEVICES]; /* its own default streams, made on first use; they may be gone */
@@ -330,7 +330,7 @@ typedef struct model_hooks {
   /* Takes back what new_range gave. The model drops the range. */
   void (*end_range)(model *m, model_range *range);
 
-  /* Backs memory, maps it, sets the access of a mapping, and undoes these. NULL: nothing to do. */
+  /* Backs memory, maps it, sets the access of a mapping, and undoes these. NULL if there is nothing to do. */
   weir_cu_result (*new_memory)(model *m, model_memory *memory, int handle_types);
   void (*end_memory)(model *m, model_memory *memory);
   weir_cu_result (*map)(model *m, const model_mapping *mapping);
@@ -348,17 +348,18 @@ typedef struct model_hooks {
   /* Does, or enqueues, a piece of work that is no part of a capture. Owns what the work holds, whatever the result. */
   weir_cu_result (*run)(model *m, model_stream *stream, model_work *work);
   weir_cu_result (*launch)(model *m, model_exec *exec, model_stream *stream);
-  /* Reads pageable memory for a copy that is enqueued. NULL: nothing to read. */
+  /* Reads pageable memory for a copy that is enqueued. NULL if there is nothing to read. */
   weir_cu_result (*stage)(model_work *work);
 
-  /* Whether work of the stream is under way (of the blocking streams too, for the legacy stream). NULL: never. */
+  /* Whether work of the stream is under way (of the blocking streams too, for the legacy stream). NULL if it never
+   * is. */
   bool (*is_busy)(model *m, const model_stream *stream);
   /* Wait, and answer the error of a broken device. Other threads may run meanwhile. */
   weir_cu_result (*wait_stream)(model *m, model_stream *stream);
   weir_cu_result (*wait_device)(model *m, model_device *device);
 
   /* A stream begins; it is destroyed, and has to go with weir__model_free_stream, now or when its work is done. Events:
-   * begin, end, forget the last record. NULL: nothing to do. */
+   * begin, end, forget the last record. NULL if there is nothing to do. */
   void (*new_stream)(model *m, model_stream *stream);
   void (*drop_stream)(model *m, model_stream *stream);
   weir_cu_result (*new_event)(model *m, model_event *event);
@@ -368,13 +369,13 @@ typedef struct model_hooks {
 
   /* Events outside of captures. `elapsed` gets two events that were recorded. */
   weir_cu_result (*record)(model *m, model_event *event, model_stream *stream, weir_cu_stream handle);
-  bool (*was_recorded)(const model_event *event); /* also by another process. NULL: as event->recorded says */
+  bool (*was_recorded)(const model_event *event); /* also by another process. NULL if event->recorded tells */
   weir_cu_result (*query)(model *m, model_event *event);
   weir_cu_result (*wait_event)(model *m, model_event *event);
   weir_cu_result (*stream_wait)(model *m, model_stream *stream, model_event *event);
   weir_cu_result (*elapsed)(model *m, model_event *start, model_event *end, float *milliseconds);
 
-  /* The entries that share something with another process. NULL: NOT_SUPPORTED. */
+  /* The entries that share something with another process. NULL if they are NOT_SUPPORTED. */
   weir_cu_result (*MemExportToShareableHandle)(model *m, void *shareable, weir_cu_mem_handle handle, int type,
                                                unsigned long long flags);
   weir_cu_result (*MemImportFromShareableHandle)(model *m, weir_cu_mem_handle *handle, void *shareable, int type);
@@ -437,8 +438,8 @@ static inline model_device *weir__model_device(const model *m, int number) {
 /* The handle of one of a device's contexts, by generation; of the one that exists. */
 static inline weir_cu_context weir__model_context_handle(const model *m, const model_device *device,
                                                          uint32_t generation) {
-  uint64_t handle = (uint64_t)(m->hooks->first_kind + MODEL_KIND_CONTEXT) << 48;
-  return (weir_cu_context)(uintptr_t)(handle | (uint64_t)(generation & 0xfffff) << 28 | (uint64_t)device->ordinal << 4);
+  uint64_t tag = (uint64_t)(m->hooks->first_kind + MODEL_KIND_CONTEXT) << WEIR__HANDLE_KIND_SHIFT;
+  return (weir_cu_context)(uintptr_t)weir__handle_pack(tag, generation, (uint32_t)device->ordinal);
 }
 static inline weir_cu_context weir__model_context_of(const model *m, const model_device *device) {
   return weir__model_context_handle(m, device, device->generation);
@@ -522,7 +523,8 @@ void weir__model_drop_memory(model *m, model_memory *memory);
 
 /* ---- pool.c ---- */
 
-/* The device's pools give back what they hold above their thresholds: work was waited for. NULL: of all devices. */
+/* The device's pools give back what they hold above their thresholds: work was waited for. NULL stands for all
+ * devices. */
 void weir__model_settle_pools(model *m, const model_device *device);
 
 /* Ends a pool that was destroyed and holds nothing any more. */

@@ -96,7 +96,7 @@ static weir_cu_result alloc_in_capture(model *m, model_stream *stream, uint64_t 
   return weir__model_submit(m, stream, &work);
 }
 
-static weir_cu_result alloc(model *m, model_pool *pool, model_stream *stream, size_t bytes,
+static weir_cu_result alloc(model *m, model_pool *pool, model_stream *stream, uint64_t bytes,
                             weir_cu_deviceptr *pointer) {
   if (!pointer)
     return WEIR_CU_INVALID_VALUE;
@@ -117,7 +117,7 @@ static weir_cu_result alloc(model *m, model_pool *pool, model_stream *stream, si
   return r;
 }
 
-weir_cu_result weir__model_MemAllocAsync(model *m, weir_cu_deviceptr *pointer, size_t bytes, weir_cu_stream stream) {
+weir_cu_result weir__model_MemAllocAsync(model *m, weir_cu_deviceptr *pointer, uint64_t bytes, weir_cu_stream stream) {
   model_stream *s;
   weir_cu_result r = weir__model_stream(m, stream, &s);
   if (r)
@@ -125,7 +125,7 @@ weir_cu_result weir__model_MemAllocAsync(model *m, weir_cu_deviceptr *pointer, s
   return default_pool(m, s->device) ? alloc(m, s->device->pool, s, bytes, pointer) : WEIR_CU_OUT_OF_MEMORY;
 }
 
-weir_cu_result weir__model_MemAllocFromPoolAsync(model *m, weir_cu_deviceptr *pointer, size_t bytes,
+weir_cu_result weir__model_MemAllocFromPoolAsync(model *m, weir_cu_deviceptr *pointer, uint64_t bytes,
                                                  weir_cu_mempool pool, weir_cu_stream stream) {
   model_stream *s;
   model_pool *p = find_pool(m, pool);
@@ -294,7 +294,7 @@ weir_cu_result weir__model_MemPoolSetAttribute(model *m, weir_cu_mempool pool, i
   return WEIR_CU_SUCCESS;
 }
 
-weir_cu_result weir__model_MemPoolTrimTo(model *m, weir_cu_mempool pool, size_t keep) {
+weir_cu_result weir__model_MemPoolTrimTo(model *m, weir_cu_mempool pool, uint64_t keep) {
   model_pool *p;
   weir_cu_result r = enter(m, pool, &p);
   if (!r)

@@ -168,7 +168,7 @@ weir_cu_result weir__model_LaunchHostFunc(model *m, weir_cu_stream stream, weir_
 /* Pageable memory is read before the call returns, so that the caller may write to it again; a copy back to it is
  * waited for, so that the caller may read it, as is every copy with `wait`. In a capture neither is possible, and the
  * addresses are taken as they are. */
-static weir_cu_result copy(model *m, model_stream *stream, uint64_t to, uint64_t from, size_t bytes, bool wait) {
+static weir_cu_result copy(model *m, model_stream *stream, uint64_t to, uint64_t from, uint64_t bytes, bool wait) {
   model_range *target, *source;
   if (!bytes) {
     weir_cu_result r = weir__model_implicit(m, stream);
@@ -187,13 +187,13 @@ static weir_cu_result copy(model *m, model_stream *stream, uint64_t to, uint64_t
   return !r && (wait || (now && !target)) ? m->hooks->wait_stream(m, stream) : r;
 }
 
-weir_cu_result weir__model_Memcpy(model *m, weir_cu_deviceptr to, weir_cu_deviceptr from, size_t bytes) {
+weir_cu_result weir__model_Memcpy(model *m, weir_cu_deviceptr to, weir_cu_deviceptr from, uint64_t bytes) {
   model_stream *s;
   weir_cu_result r = weir__model_stream(m, NULL, &s);
   return r ? r : copy(m, s, to, from, bytes, true);
 }
 
-weir_cu_result weir__model_MemcpyAsync(model *m, weir_cu_deviceptr to, weir_cu_deviceptr from, size_t bytes,
+weir_cu_result weir__model_MemcpyAsync(model *m, weir_cu_deviceptr to, weir_cu_deviceptr from, uint64_t bytes,
                                        weir_cu_stream stream) {
   model_stream *s;
   weir_cu_result r = weir__model_stream(m, stream, &s);
@@ -209,7 +209,7 @@ static weir_cu_result check_peer(const model *m, const model_device *device, uin
 }
 
 weir_cu_result weir__model_MemcpyPeerAsync(model *m, weir_cu_deviceptr to, weir_cu_context to_context,
-                                           weir_cu_deviceptr from, weir_cu_context from_context, size_t bytes,
+                                           weir_cu_deviceptr from, weir_cu_context from_context, uint64_t bytes,
                                            weir_cu_stream stream) {
   model_stream *s;
   weir_cu_result r = weir__model_stream(m, stream, &s);
@@ -225,7 +225,8 @@ weir_cu_result weir__model_MemcpyPeerAsync(model *m, weir_cu_deviceptr to, weir_
   return weir__model_submit(m, s, &work);
 }
 
-static weir_cu_result fill(model *m, weir_cu_stream stream, uint64_t to, uint32_t value, unsigned width, size_t count) {
+static weir_cu_result fill(model *m, weir_cu_stream stream, uint64_t to, uint32_t value, unsigned width,
+                           uint64_t count) {
   model_stream *s;
   weir_cu_result r = weir__model_stream(m, stream, &s);
   if (r)
@@ -241,12 +242,12 @@ static weir_cu_result fill(model *m, weir_cu_stream stream, uint64_t to, uint32_
   return weir__model_submit(m, s, &work);
 }
 
-weir_cu_result weir__model_MemsetD8Async(model *m, weir_cu_deviceptr to, unsigned char value, size_t count,
+weir_cu_result weir__model_MemsetD8Async(model *m, weir_cu_deviceptr to, unsigned char value, uint64_t count,
                                          weir_cu_stream stream) {
   return fill(m, stream, to, value, 1, count);
 }
 
-weir_cu_result weir__model_MemsetD32Async(model *m, weir_cu_deviceptr to, unsigned value, size_t count,
+weir_cu_result weir__model_MemsetD32Async(model *m, weir_cu_deviceptr to, unsigned value, uint64_t count,
                                           weir_cu_stream stream) {
   return fill(m, stream, to, value, 4, count);
 }

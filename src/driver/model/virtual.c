@@ -9,7 +9,7 @@ static bool whole_units(uint64_t bytes) { return bytes && bytes % MODEL_GRANULAR
 
 /* ---- Address space ---- */
 
-weir_cu_result weir__model_MemAddressReserve(model *m, weir_cu_deviceptr *pointer, size_t bytes, size_t alignment,
+weir_cu_result weir__model_MemAddressReserve(model *m, weir_cu_deviceptr *pointer, uint64_t bytes, uint64_t alignment,
                                              weir_cu_deviceptr wish, unsigned long long flags) {
   model_range *range;
   if (!pointer || !whole_units(bytes) || alignment & (alignment - 1) || flags)
@@ -23,7 +23,7 @@ weir_cu_result weir__model_MemAddressReserve(model *m, weir_cu_deviceptr *pointe
   return r;
 }
 
-weir_cu_result weir__model_MemAddressFree(model *m, weir_cu_deviceptr pointer, size_t bytes) {
+weir_cu_result weir__model_MemAddressFree(model *m, weir_cu_deviceptr pointer, uint64_t bytes) {
   model_range *range = weir__model_range_at(m, pointer);
   if (!range || range->kind != MODEL_RANGE_RESERVATION || range->bytes != bytes || range->mappings)
     return WEIR_CU_INVALID_VALUE;
@@ -33,7 +33,7 @@ weir_cu_result weir__model_MemAddressFree(model *m, weir_cu_deviceptr pointer, s
 
 /* ---- Physical memory ---- */
 
-weir_cu_result weir__model_MemCreate(model *m, weir_cu_mem_handle *handle, size_t bytes, const weir_cu_mem_prop *prop,
+weir_cu_result weir__model_MemCreate(model *m, weir_cu_mem_handle *handle, uint64_t bytes, const weir_cu_mem_prop *prop,
                                      unsigned long long flags) {
   if (!handle || !prop || !whole_units(bytes) || flags || prop->win32_metadata)
     return WEIR_CU_INVALID_VALUE;
@@ -83,7 +83,7 @@ weir_cu_result weir__model_MemRelease(model *m, weir_cu_mem_handle handle) {
   return WEIR_CU_SUCCESS;
 }
 
-weir_cu_result weir__model_MemGetAllocationGranularity(model *m, size_t *bytes, const weir_cu_mem_prop *prop,
+weir_cu_result weir__model_MemGetAllocationGranularity(model *m, uint64_t *bytes, const weir_cu_mem_prop *prop,
                                                        int option) {
   (void)m;
   if (!bytes || !prop || (option != WEIR_CU_GRANULARITY_MINIMUM && option != WEIR_CU_GRANULARITY_RECOMMENDED))
@@ -96,7 +96,7 @@ weir_cu_result weir__model_MemGetAllocationGranularity(model *m, size_t *bytes, 
 
 static size_t table_count(const model_range *reservation) {
   uint64_t pages = reservation->bytes / MODEL_GRANULARITY;
-  return (pages + MODEL_PAGES_IN_TABLE - 1) / MODEL_PAGES_IN_TABLE;
+  return (size_t)((pages + MODEL_PAGES_IN_TABLE - 1) / MODEL_PAGES_IN_TABLE);
 }
 
 /* Makes the page table reach over the pages [first, last]; false if the host has no memory. */
@@ -133,7 +133,7 @@ static model_range *reservation_of(const model *m, uint64_t pointer, uint64_t by
   return inside && whole_units(bytes) && pointer % MODEL_GRANULARITY == 0 ? range : NULL;
 }
 
-weir_cu_result weir__model_MemMap(model *m, weir_cu_deviceptr pointer, size_t bytes, size_t offset,
+weir_cu_result weir__model_MemMap(model *m, weir_cu_deviceptr pointer, uint64_t bytes, uint64_t offset,
                                   weir_cu_mem_handle handle, unsigned long long flags) {
   model_memory *memory = weir__model_memory(m, handle);
   if (!memory || flags || pointer % MODEL_GRANULARITY || !whole_units(bytes))
@@ -216,7 +216,7 @@ static void drop_mappings(model *m, model_range *reservation, uint64_t at, uint6
     drop_mapping(m, reservation, mapping);
 }
 
-weir_cu_result weir__model_MemUnmap(model *m, weir_cu_deviceptr pointer, size_t bytes) {
+weir_cu_result weir__model_MemUnmap(model *m, weir_cu_deviceptr pointer, uint64_t bytes) {
   model_range *reservation = reservation_of(m, pointer, bytes);
   if (!reservation || !cuts_none(reservation, pointer, bytes))
     return WEIR_CU_INVALID_VALUE;
@@ -237,7 +237,7 @@ void weir__model_end_reservation(model *m, model_range *reservation) {
   reservation->tables = NULL;
 }
 
-weir_cu_result weir__model_MemSetAccess(model *m, weir_cu_deviceptr pointer, size_t bytes,
+weir_cu_result weir__model_MemSetAccess(model *m, weir_cu_deviceptr pointer, uint64_t bytes,
                                         const weir_cu_mem_access *access, size_t count) {
   if (!access || !count)
     return WEIR_CU_INVALID_VALUE;

@@ -1,26 +1,33 @@
 /*
- * The engine: chooses which piece of work runs next, and runs it.
+ * The engine: chooses the work item that runs next, and runs it.
  *
- * A stream is ready when it has work, no piece of it is running, and the first piece is not a wait for a signal that is
- * not done. Such streams are in the ready list, or, stopped at a wait, in the list of the signal that they wait for; so
- * the end of a piece touches only the streams that it releases. In real time worker threads take streams from the ready
- * list; there are as many workers as streams were ever ready at once. In stepped time nothing runs until a call has to
- * wait: it then runs the work that it waits for, and what that waits for, and nothing else.
+ * A stream can run if it has work, no item of it is running, and its first item is not a wait for an unset signal.
+ * Streams that can run are in the ready list; a stream that stopped at a wait is in the list of that signal. The end of
+ * an item therefore touches only the streams that it releases.
+ *
+ * In real time, worker threads take streams from the ready list; their number grows to the largest number of streams
+ * that were ever ready at once. In stepped time, nothing runs until a call has to wait. That call then runs the work
+ * that it waits for, and what that work depends on, and nothing else.
  */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "base/base.h"
+#include "base/clock.h"
+#include "base/thread.h"
 #include "driver/soft/soft.h"
 
-/* What a piece costs in stepped time beyond its bytes or cycles. */
+/* The cost of an item in stepped time, beside its bytes or cycles. */
 static const uint64_t launch_ns = 1000;
 static const uint64_t stepped_bytes_per_second = 100ull * 1000 * 1000 * 1000;
 
-static bool is_driven(const struct soft *soft) { return soft->options.clock == WEIR_SOFT_STEPPED || soft->stopping; }
+/* There are no workers in stepped time and while the device closes: the thread that waits runs the work. */
+static bool caller_runs_work(const struct soft *soft) {
+  return soft->options.clock == WEIR_SOFT_STEPPED || soft->stopping;
+}
 
-uint64_t weir__soft_now(const struct soft *soft) {
+uint64_t weir__soft_clock_ns(const struct soft *soft) {
   return soft->options.clock == WEIR_SOFT_STEPPED ? soft->now_ns : weir__monotonic_ns();
 }
 
@@ -44,20 +51,20 @@ void weir__soft_signal_unref(struct soft_signal *signal) {
     free(signal);
 }
 
-/* ---- Pieces of work ---- */
+/* ---- Work items ---- */
 
 struct soft_work *weir__soft_work_new(const model_work *work) {
-  struct soft_work *piece = calloc(1, sizeof *piece);
-  if (piece)
-    piece->w = *work;
-  return piece;
+  struct soft_work *item = calloc(1, sizeof *item);
+  if (item)
+    item->w = *work;
+  return item;
 }
 
-struct soft_work *weir__soft_work_new_other(enum soft_other other) {
-  struct soft_work *piece = weir__soft_work_new(&(model_work){.kind = MODEL_WORK_OTHER});
-  if (piece)
-    piece->other = other;
-  return piece;
+struct soft_work *weir__soft_work_new_sync(enum soft_sync sync) {
+  struct soft_work *item = weir__soft_work_new(&(model_work){.kind = MODEL_WORK_OTHER});
+  if (item)
+    item->sync = sync;
+  return item;
 }
 
 void weir__soft_work_free(struct soft *soft, struct soft_work *work) {
@@ -70,10 +77,10 @@ void weir__soft_work_free(struct soft *soft, struct soft_work *work) {
   free(work);
 }
 
-/* Half a century is as good as for ever, and can be added to any time. */
+/* Clamps to half a century, which can be added to any time without overflow. */
 static uint64_t to_ns(double ns) { return ns < 0x1p60 ? (uint64_t)ns : 1ull << 60; }
 
-/* How long a piece takes on the device's clock; 0 where the host decides. */
+/* The duration of an item on the clock of the device; 0 if it takes as long as the host needs. */
 static uint64_t cost_ns(const struct soft *soft, const model_work *work) {
   bool stepped = soft->options.clock == WEIR_SOFT_STEPPED;
   uint64_t speed = soft->options.copy_bytes_per_second, bytes = 0, ns = 0;
@@ -105,7 +112,7 @@ static weir_cu_result run_kernel(const model_work *work) {
   void *params[MODEL_MAX_PARAMS];
   size_t at = 0;
   if (!kernel->function)
-    return WEIR_CU_SUCCESS; /* it only takes time */
+    return WEIR_CU_SUCCESS; /* the spin kernel only takes time */
   for (int i = 0; i < kernel->param_count; i++) {
     params[i] = work->as.kernel.params + at;
     at += weir__round_up(kernel->param_bytes[i], 16);
@@ -127,15 +134,17 @@ static void fill(uint64_t to, uint32_t value, unsigned width, uint64_t count) {
     word[i] = value;
 }
 
-static void sleep_until(uint64_t ns) {
-  struct timespec at = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
-  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR)
-    continue;
+static void poll_pause(void) { weir__sleep_ns(50000); }
+
+void weir__soft_pause(struct soft *soft) {
+  weir__mutex_unlock(&soft->lock);
+  poll_pause();
+  weir__mutex_lock(&soft->lock);
 }
 
-/* Runs without the lock. The device's error, if it breaks. */
-static weir_cu_result perform(struct soft *soft, struct soft_work *piece) {
-  const model_work *work = &piece->w;
+/* Called without the lock. An error breaks the context. */
+static weir_cu_result execute(struct soft *soft, struct soft_work *item) {
+  const model_work *work = &item->w;
   switch (work->kind) {
   case MODEL_WORK_COPY: {
     const void *from = work->as.copy.staged ? work->as.copy.staged : (const void *)work->as.copy.from;
@@ -151,9 +160,9 @@ static weir_cu_result perform(struct soft *soft, struct soft_work *piece) {
     work->as.host.fn(work->as.host.data);
     break;
   case MODEL_WORK_OTHER:
-    while (piece->other == SOFT_WAIT_SHARED && !soft->stopping &&
-           !weir__soft_shared_event_done(piece->shared, piece->shared_count))
-      sleep_until(weir__monotonic_ns() + 50000);
+    while (item->sync == SOFT_WAIT_SHARED && !soft->stopping &&
+           !weir__soft_shared_event_done(item->shared, item->shared_count))
+      poll_pause();
     break;
   default:
     break;
@@ -161,12 +170,11 @@ static weir_cu_result perform(struct soft *soft, struct soft_work *piece) {
   return WEIR_CU_SUCCESS;
 }
 
-/* In real time: a slow copy or a spin takes its time. The lock is held, and away while it sleeps, so that the end of
- * the device, or its breaking, can interrupt it. */
-static void pace(struct soft *soft, const model_device *device, uint64_t until_ns) {
-  struct timespec at = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
+/* Lets the time of a slow copy or a spin pass, in real time. The lock is held, and released while this sleeps. Closing
+ * the device or breaking the context interrupts it. */
+static void wait_until(struct soft *soft, const model_device *device, uint64_t until_ns) {
   while (!soft->stopping && !device->error && weir__monotonic_ns() < until_ns)
-    pthread_cond_timedwait(&soft->stop, &soft->lock, &at);
+    weir__cond_wait_until(&soft->stop, &soft->lock, until_ns);
 }
 
 /* ---- Running ---- */
@@ -174,7 +182,7 @@ static void pace(struct soft *soft, const model_device *device, uint64_t until_n
 static void *worker(void *argument);
 
 static void push_ready(struct soft *soft, struct soft_stream *stream) {
-  if (is_driven(soft) || stream->queued || stream->running || !stream->first)
+  if (caller_runs_work(soft) || stream->queued || stream->running || !stream->first)
     return;
   struct soft_stream **at = &soft->ready;
   while (*at && (*at)->s.priority <= stream->s.priority)
@@ -183,9 +191,9 @@ static void push_ready(struct soft *soft, struct soft_stream *stream) {
   *at = stream;
   stream->queued = true;
   if (++soft->ready_count > soft->idle_workers && soft->workers < SOFT_MAX_WORKERS &&
-      !pthread_create(&soft->worker_ids[soft->workers], NULL, worker, soft))
+      !weir__thread_start(&soft->worker_ids[soft->workers], worker, soft))
     soft->workers++;
-  pthread_cond_signal(&soft->work);
+  weir__cond_signal(&soft->work);
 }
 
 static void set_done(struct soft *soft, struct soft_signal *signal, uint64_t time_ns) {
@@ -199,7 +207,7 @@ static void set_done(struct soft *soft, struct soft_signal *signal, uint64_t tim
   }
 }
 
-static void free_if_over(struct soft *soft, struct soft_stream *stream) {
+static void free_if_finished(struct soft *soft, struct soft_stream *stream) {
   if (!stream->s.dropped || stream->first || stream->running || stream->waits || stream->queued)
     return;
   if ((*stream->link = stream->next))
@@ -211,14 +219,14 @@ static void finish(struct soft *soft, struct soft_stream *stream, struct soft_wo
   bool stepped = soft->options.clock == WEIR_SOFT_STEPPED;
   uint64_t cost = stream->s.device->error ? 0 : cost_ns(soft, &work->w);
   if (!stepped && cost)
-    pace(soft, stream->s.device, start_ns + cost);
+    wait_until(soft, stream->s.device, start_ns + cost);
   stream->time_ns = stepped ? start_ns + cost : weir__monotonic_ns();
   if (stepped && stream->time_ns > soft->now_ns)
     soft->now_ns = stream->time_ns;
   model_range *freed = work->w.kind == MODEL_WORK_FREE ? work->w.as.memory.range : NULL;
   if (freed && (!freed->pool || freed->turn != work->w.as.memory.turn))
-    freed = NULL; /* a graph's own, or handed out anew */
-  if (weir__soft_is(work, SOFT_RECORD) && work->shared) {
+    freed = NULL; /* owned by a graph, or reused since */
+  if (weir__soft_work_is(work, SOFT_RECORD) && work->shared) {
     uint64_t done = atomic_load(&work->shared->page->done);
     while (done < work->shared_count &&
            !atomic_compare_exchange_weak(&work->shared->page->done, &done, work->shared_count))
@@ -232,17 +240,17 @@ static void finish(struct soft *soft, struct soft_stream *stream, struct soft_wo
   if (freed)
     weir__soft_release_range(soft, (struct soft_range *)freed);
   push_ready(soft, stream);
-  pthread_cond_broadcast(&soft->changed);
-  free_if_over(soft, stream);
+  weir__cond_broadcast(&soft->changed);
+  free_if_finished(soft, stream);
 }
 
-/* Does the first piece of a stream of which none is being done. false: it is a wait for what is not done yet. */
+/* Runs the first item of a stream that is not running. False if that item is a wait for an unset signal. */
 static bool run_one(struct soft *soft, struct soft_stream *stream) {
   struct soft_work *work = stream->first;
   uint64_t start = stream->time_ns;
-  if (weir__soft_is(work, SOFT_WAIT)) {
+  if (weir__soft_work_is(work, SOFT_WAIT)) {
     if (!work->signal->done) {
-      if (!is_driven(soft)) {
+      if (!caller_runs_work(soft)) {
         stream->next_waiter = work->signal->waiters;
         work->signal->waiters = stream;
       }
@@ -251,7 +259,7 @@ static bool run_one(struct soft *soft, struct soft_stream *stream) {
     if (work->signal->time_ns > start)
       start = work->signal->time_ns;
   }
-  if (weir__soft_is(work, SOFT_WAIT_SHARED) && is_driven(soft) && !soft->stopping &&
+  if (weir__soft_work_is(work, SOFT_WAIT_SHARED) && caller_runs_work(soft) && !soft->stopping &&
       !weir__soft_shared_event_done(work->shared, work->shared_count))
     return false;
   if (soft->options.clock == WEIR_SOFT_THREADS)
@@ -265,12 +273,12 @@ static bool run_one(struct soft *soft, struct soft_stream *stream) {
   stream->running = work;
   model_device *device = stream->s.device;
   if (!device->error) {
-    pthread_mutex_unlock(&soft->lock);
-    weir_cu_result r = perform(soft, work);
-    pthread_mutex_lock(&soft->lock);
+    weir__mutex_unlock(&soft->lock);
+    weir_cu_result r = execute(soft, work);
+    weir__mutex_lock(&soft->lock);
     if (r && !device->error) {
       device->error = r;
-      pthread_cond_broadcast(&soft->stop);
+      weir__cond_broadcast(&soft->stop);
     }
   }
   finish(soft, stream, work, start);
@@ -279,12 +287,12 @@ static bool run_one(struct soft *soft, struct soft_stream *stream) {
 
 static void *worker(void *argument) {
   struct soft *soft = argument;
-  pthread_mutex_lock(&soft->lock);
+  weir__mutex_lock(&soft->lock);
   while (!soft->stopping) {
     struct soft_stream *stream = soft->ready;
     if (!stream) {
       soft->idle_workers++;
-      pthread_cond_wait(&soft->work, &soft->lock);
+      weir__cond_wait(&soft->work, &soft->lock);
       soft->idle_workers--;
       continue;
     }
@@ -293,21 +301,21 @@ static void *worker(void *argument) {
     stream->queued = false;
     run_one(soft, stream);
   }
-  pthread_mutex_unlock(&soft->lock);
+  weir__mutex_unlock(&soft->lock);
   return NULL;
 }
 
 void weir__soft_engine_stop(struct soft *soft) {
-  pthread_mutex_lock(&soft->lock);
+  weir__mutex_lock(&soft->lock);
   soft->stopping = true;
-  pthread_cond_broadcast(&soft->work);
-  pthread_cond_broadcast(&soft->stop);
-  pthread_cond_broadcast(&soft->changed);
+  weir__cond_broadcast(&soft->work);
+  weir__cond_broadcast(&soft->stop);
+  weir__cond_broadcast(&soft->changed);
   unsigned workers = soft->workers;
-  pthread_mutex_unlock(&soft->lock);
+  weir__mutex_unlock(&soft->lock);
   for (unsigned i = 0; i < workers; i++)
-    pthread_join(soft->worker_ids[i], NULL);
-  /* From here on the closing thread runs what is left. */
+    weir__thread_join(soft->worker_ids[i]);
+  /* The closing thread runs what is left. */
   for (; soft->ready; soft->ready = soft->ready->next_ready)
     soft->ready->queued = false;
   soft->ready_count = 0;
@@ -317,7 +325,7 @@ void weir__soft_engine_stop(struct soft *soft) {
 
 static void new_stream(model *m, model_stream *made) {
   struct soft_stream *stream = (struct soft_stream *)made;
-  stream->time_ns = weir__soft_now((struct soft *)m);
+  stream->time_ns = weir__soft_clock_ns((struct soft *)m);
   struct soft_stream **at = &weir__soft_device_of(stream)->streams;
   while (*at)
     at = &(*at)->next;
@@ -326,7 +334,7 @@ static void new_stream(model *m, model_stream *made) {
 }
 
 static void drop_stream(model *m, model_stream *stream) {
-  free_if_over((struct soft *)m, (struct soft_stream *)stream);
+  free_if_finished((struct soft *)m, (struct soft_stream *)stream);
 }
 
 static bool has_work(const struct soft_stream *stream) { return stream->running || stream->first; }
@@ -348,8 +356,8 @@ static bool is_busy(model *m, const model_stream *of) {
   return false;
 }
 
-/* The end of all that is in the stream now, held for the caller; *signal is NULL when there is nothing. */
-static weir_cu_result mark(struct soft_stream *stream, struct soft_signal **signal) {
+/* A reference to the signal of the last item. *signal is NULL if the stream is empty. */
+static weir_cu_result get_end_signal(struct soft_stream *stream, struct soft_signal **signal) {
   struct soft_work *work = stream->last ? stream->last : stream->running;
   *signal = NULL;
   if (!work)
@@ -383,7 +391,7 @@ static void append(struct soft *soft, struct soft_stream *stream, struct soft_wo
 weir_cu_result weir__soft_enqueue_wait(struct soft *soft, struct soft_stream *stream, struct soft_signal *signal) {
   if (!signal || signal->done)
     return WEIR_CU_SUCCESS;
-  struct soft_work *work = weir__soft_work_new_other(SOFT_WAIT);
+  struct soft_work *work = weir__soft_work_new_sync(SOFT_WAIT);
   if (!work)
     return WEIR_CU_OUT_OF_MEMORY;
   work->signal = weir__soft_signal_ref(signal);
@@ -393,14 +401,14 @@ weir_cu_result weir__soft_enqueue_wait(struct soft *soft, struct soft_stream *st
 
 static weir_cu_result wait_for_stream(struct soft *soft, struct soft_stream *stream, struct soft_stream *other) {
   struct soft_signal *signal;
-  weir_cu_result r = mark(other, &signal);
+  weir_cu_result r = get_end_signal(other, &signal);
   if (!r)
     r = weir__soft_enqueue_wait(soft, stream, signal);
   weir__soft_signal_unref(signal);
   return r;
 }
 
-/* The legacy stream waits for all blocking ones of its device, and each of them for it. */
+/* The legacy stream waits for all blocking streams of its device, and each of them waits for it. */
 static weir_cu_result enqueue_implicit_waits(struct soft *soft, struct soft_stream *stream) {
   struct soft_stream *legacy = (struct soft_stream *)stream->s.device->legacy;
   weir_cu_result r = WEIR_CU_SUCCESS;
@@ -424,14 +432,14 @@ weir_cu_result weir__soft_enqueue(struct soft *soft, struct soft_stream *stream,
 }
 
 static weir_cu_result run(model *m, model_stream *stream, model_work *work) {
-  struct soft_work *piece = weir__soft_work_new(work);
-  if (piece)
-    return weir__soft_enqueue((struct soft *)m, (struct soft_stream *)stream, piece);
+  struct soft_work *item = weir__soft_work_new(work);
+  if (item)
+    return weir__soft_enqueue((struct soft *)m, (struct soft_stream *)stream, item);
   weir__model_work_end(m, work);
   return WEIR_CU_OUT_OF_MEMORY;
 }
 
-/* Pageable memory is read now: the caller may write to it again when the call returns. */
+/* Copies pageable memory at once: the program may overwrite it as soon as the call returns. */
 static weir_cu_result stage(model_work *work) {
   work->as.copy.staged = malloc(work->as.copy.bytes);
   if (!work->as.copy.staged)
@@ -444,8 +452,8 @@ static weir_cu_result stage(model_work *work) {
 
 static void end_exec(model_exec *exec) { weir__soft_signal_unref(((struct soft_exec *)exec)->launched); }
 
-/* Copies of all works as a list, or NULL when the host has no memory. */
-static bool copy_works(struct soft *soft, const model_exec *exec, struct soft_work **first) {
+/* Copies the work of a graph into a list. False if out of host memory: the list then has the copies made so far. */
+static bool copy_items(struct soft *soft, const model_exec *exec, struct soft_work **first) {
   struct soft_work **last = first;
   *first = NULL;
   for (size_t i = 0; i < exec->count; i++) {
@@ -462,14 +470,14 @@ static bool copy_works(struct soft *soft, const model_exec *exec, struct soft_wo
   return true;
 }
 
-/* Copies of all pieces go into the stream, one behind the other. A GPU may run independent nodes at the same time, and
- * may as well not. */
+/* Copies of all nodes go into the stream one after the other. A GPU may run independent nodes concurrently, but need
+ * not. */
 static weir_cu_result launch(model *m, model_exec *exec, model_stream *on) {
   struct soft *soft = (struct soft *)m;
   struct soft_stream *stream = (struct soft_stream *)on;
   struct soft_exec *x = (struct soft_exec *)exec;
   struct soft_work *list;
-  weir_cu_result r = copy_works(soft, exec, &list) ? WEIR_CU_SUCCESS : WEIR_CU_OUT_OF_MEMORY;
+  weir_cu_result r = copy_items(soft, exec, &list) ? WEIR_CU_SUCCESS : WEIR_CU_OUT_OF_MEMORY;
   if (!r && x->launched && !x->launched->done && x->launched->owner != stream)
     r = weir__soft_enqueue_wait(soft, stream, x->launched);
   while (list) {
@@ -481,38 +489,36 @@ static weir_cu_result launch(model *m, model_exec *exec, model_stream *on) {
       r = weir__soft_enqueue(soft, stream, work);
   }
   weir__soft_signal_unref(x->launched);
-  weir_cu_result marked = mark(stream, &x->launched);
+  weir_cu_result marked = get_end_signal(stream, &x->launched);
   return r ? r : marked;
 }
 
 /* ---- Waiting ---- */
 
-/* Sleeps until anything was done, or, in driven time, does the next piece that `stream` needs: its own, or one of the
+/* Waits until any item ends. If the caller runs work, runs the next item that `stream` needs: its own, or one of the
  * stream that it waits for. */
 static void advance_one(struct soft *soft, struct soft_stream *stream) {
-  while (is_driven(soft) && !stream->running && stream->first) {
+  while (caller_runs_work(soft) && !stream->running && stream->first) {
     if (run_one(soft, stream))
       return;
     struct soft_work *work = stream->first;
-    if (weir__soft_is(work, SOFT_WAIT_SHARED)) {
-      pthread_mutex_unlock(&soft->lock);
-      sleep_until(weir__monotonic_ns() + 50000);
-      pthread_mutex_lock(&soft->lock);
+    if (weir__soft_work_is(work, SOFT_WAIT_SHARED)) {
+      weir__soft_pause(soft);
       return;
     }
     stream = work->signal->owner;
   }
-  pthread_cond_wait(&soft->changed, &soft->lock);
+  weir__cond_wait(&soft->changed, &soft->lock);
 }
 
-/* Other threads are inside the model meanwhile. */
+/* Other threads use the model meanwhile, so the current thread is restored. */
 static void advance(struct soft *soft, struct soft_stream *stream) {
   model_thread *thread = soft->m.thread;
   advance_one(soft, stream);
   soft->m.thread = thread;
 }
 
-static uint64_t oldest(const struct soft_stream *stream) {
+static uint64_t first_seq(const struct soft_stream *stream) {
   return stream->running ? stream->running->seq : stream->first ? stream->first->seq : UINT64_MAX;
 }
 
@@ -520,16 +526,16 @@ static weir_cu_result wait_stream(model *m, model_stream *of) {
   struct soft *soft = (struct soft *)m;
   struct soft_stream *stream = (struct soft_stream *)of;
   model_device *device = of->device;
-  /* A blocking stream without work of its own does not wait for the legacy one. */
+  /* An idle blocking stream does not wait for the legacy stream. */
   weir_cu_result r = of->is_legacy ? enqueue_implicit_waits(soft, stream) : WEIR_CU_SUCCESS;
   if (r)
     return r;
   uint64_t last = soft->next_seq;
   stream->waits++;
-  while (oldest(stream) <= last)
+  while (first_seq(stream) <= last)
     advance(soft, stream);
   stream->waits--;
-  free_if_over(soft, stream);
+  free_if_finished(soft, stream);
   weir__model_settle_pools(m, device);
   return device->error;
 }
@@ -553,12 +559,12 @@ weir_cu_result weir__soft_wait_device(model *m, model_device *device) {
   struct soft_stream **streams = &((struct soft_device *)device)->streams;
   uint64_t last = soft->next_seq;
   for (struct soft_stream *s = *streams; s;) {
-    if (oldest(s) > last) {
+    if (first_seq(s) > last) {
       s = s->next;
       continue;
     }
     advance(soft, s);
-    s = *streams; /* streams may have come and gone */
+    s = *streams; /* the list may have changed */
   }
   weir__model_settle_pools(m, device);
   return device->error;
@@ -578,23 +584,25 @@ void weir__soft_add_engine_hooks(model_hooks *hooks) {
 
 /* ---- Stepping ---- */
 
-/* The lock is held. A broken context has streams too. NULL, and the last error set, if there is no such stream. */
-static struct soft_stream *find_stream(struct soft *soft, weir_cu_stream handle, const char *who) {
+/* Finds streams of broken contexts too. The lock is held. If there is no such stream, NULL is returned and the last
+ * error set. */
+static struct soft_stream *find_stream(struct soft *soft, weir_cu_stream handle, const char *caller) {
   model_stream *stream = NULL;
   weir_cu_result r = !soft->m.ready                  ? WEIR_CU_NOT_INITIALIZED
                      : weir__soft_enter_thread(soft) ? weir__model_stream(&soft->m, handle, &stream)
                                                      : WEIR_CU_OUT_OF_MEMORY;
   if (!stream)
-    weir__fail_result(WEIR_ERROR_INVALID_HANDLE, r, "%s: stream %p is not one of this device's", who, (void *)handle);
+    weir__fail_result(WEIR_ERROR_INVALID_HANDLE, r, "%s: %p is not a stream of this device", caller, (void *)handle);
   return (struct soft_stream *)stream;
 }
 
-static struct soft *stepped_soft(weir_driver *driver, const char *who, weir_status *status) {
-  struct soft *soft = weir__soft_of(driver, who);
+static struct soft *stepped_soft(weir_driver *driver, const char *caller, weir_status *status) {
+  struct soft *soft = weir__soft_of(driver, caller);
   *status = soft ? WEIR_OK : WEIR_ERROR_INVALID_ARGUMENT;
   if (soft && soft->options.clock != WEIR_SOFT_STEPPED)
-    *status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: the device runs in real time, not in steps", who);
-  return *status == WEIR_OK ? soft : NULL;
+    *status = weir__fail(WEIR_ERROR_BAD_STATE,
+                         "%s: the device runs in real time; open it with WEIR_SOFT_STEPPED to step it", caller);
+  return *status ? NULL : soft;
 }
 
 weir_status weir_soft_step(weir_driver *driver, weir_cu_stream handle, unsigned long count, unsigned long *done) {
@@ -602,7 +610,7 @@ weir_status weir_soft_step(weir_driver *driver, weir_cu_stream handle, unsigned 
   struct soft *soft = stepped_soft(driver, __func__, &status);
   if (!soft)
     return status;
-  pthread_mutex_lock(&soft->lock);
+  weir__mutex_lock(&soft->lock);
   struct soft_stream *stream = find_stream(soft, handle, __func__);
   unsigned long n = 0;
   if (stream) {
@@ -610,7 +618,7 @@ weir_status weir_soft_step(weir_driver *driver, weir_cu_stream handle, unsigned 
     while (n < count && stream->first && !stream->running && run_one(soft, stream))
       n++;
     stream->waits--;
-    free_if_over(soft, stream);
+    free_if_finished(soft, stream);
   }
   weir__soft_leave(soft);
   if (!stream)
@@ -620,7 +628,7 @@ weir_status weir_soft_step(weir_driver *driver, weir_cu_stream handle, unsigned 
   return WEIR_OK;
 }
 
-/* Does one piece of the first stream that can go on. false: none can. */
+/* Runs one item of the first stream that can run. False if there is none. */
 static bool step_any(struct soft *soft) {
   for (int i = 0; i < soft->m.device_count; i++)
     for (struct soft_stream *s = soft->devices[i].streams; s; s = s->next)
@@ -635,7 +643,7 @@ weir_status weir_soft_step_all(weir_driver *driver, unsigned long *done) {
   if (!soft)
     return status;
   unsigned long n = 0;
-  pthread_mutex_lock(&soft->lock);
+  weir__mutex_lock(&soft->lock);
   while (step_any(soft))
     n++;
   weir__soft_leave(soft);
@@ -648,24 +656,22 @@ weir_status weir_soft_pending(weir_driver *driver, weir_cu_stream handle, unsign
   struct soft *soft = weir__soft_of(driver, __func__);
   if (!soft)
     return WEIR_ERROR_INVALID_ARGUMENT;
-  if (!pieces)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: pieces is NULL", __func__);
-  pthread_mutex_lock(&soft->lock);
+  WEIR__CHECK_ARGUMENT(pieces);
+  weir__mutex_lock(&soft->lock);
   const struct soft_stream *stream = find_stream(soft, handle, __func__);
   if (stream)
     *pieces = stream->pending;
-  pthread_mutex_unlock(&soft->lock);
+  weir__mutex_unlock(&soft->lock);
   return stream ? WEIR_OK : WEIR_ERROR_INVALID_HANDLE;
 }
 
 weir_status weir_soft_now(weir_driver *driver, uint64_t *nanoseconds) {
-  struct soft *soft = weir__soft_of(driver, "weir_soft_now");
+  struct soft *soft = weir__soft_of(driver, __func__);
   if (!soft)
     return WEIR_ERROR_INVALID_ARGUMENT;
-  if (!nanoseconds)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "weir_soft_now: nanoseconds is NULL");
-  pthread_mutex_lock(&soft->lock);
-  *nanoseconds = weir__soft_now(soft);
-  pthread_mutex_unlock(&soft->lock);
+  WEIR__CHECK_ARGUMENT(nanoseconds);
+  weir__mutex_lock(&soft->lock);
+  *nanoseconds = weir__soft_clock_ns(soft);
+  weir__mutex_unlock(&soft->lock);
   return WEIR_OK;
 }

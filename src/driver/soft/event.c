@@ -1,13 +1,12 @@
 /*
  * Events, and waiting for them.
  *
- * An event is a name for the end of a piece of work: recording it enqueues an empty piece and points the event at that
- * piece's signal. A wait keeps the signal, not the event, so recording or destroying the event later changes nothing
- * for it.
+ * Recording an event enqueues an empty work item, and points the event at the signal of that item. A wait refers to the
+ * signal, not to the event, so recording or destroying the event later does not affect the wait.
  */
-#include <time.h>
 #include <unistd.h>
 
+#include "base/thread.h"
 #include "driver/soft/soft.h"
 
 static weir_cu_result new_event(model *m, model_event *event) {
@@ -34,7 +33,7 @@ static weir_cu_result record(model *m, model_event *event, model_stream *stream,
   struct soft_event *e = (struct soft_event *)event;
   struct soft *soft = (struct soft *)m;
   (void)handle;
-  struct soft_work *work = weir__soft_work_new_other(SOFT_RECORD);
+  struct soft_work *work = weir__soft_work_new_sync(SOFT_RECORD);
   if (!work || !(work->end = weir__soft_signal_new())) {
     weir__soft_work_free(soft, work);
     return WEIR_CU_OUT_OF_MEMORY;
@@ -48,49 +47,45 @@ static weir_cu_result record(model *m, model_event *event, model_stream *stream,
   forget_record(event);
   e->signal = signal;
   if (e->shared) {
-    atomic_store(&e->shared->page->recorder, getpid());
+    atomic_store(&e->shared->page->recorder, weir__process_id());
     e->shared_count = atomic_fetch_add(&e->shared->page->recorded, 1) + 1;
-    work->shared = e->shared; /* the work is in the queue, but stays there while we have the lock */
+    work->shared = e->shared; /* the queue owns the item, which cannot run before the lock is released */
     work->shared->refs++;
     work->shared_count = e->shared_count;
   }
   return WEIR_CU_SUCCESS;
 }
 
-/* Whether the last record was another process's. */
-static bool is_theirs(const struct soft_event *e) {
+/* Whether another process made the latest record. */
+static bool recorded_elsewhere(const struct soft_event *e) {
   return e->shared && atomic_load(&e->shared->page->recorded) != e->shared_count;
 }
 
 static bool was_recorded(const model_event *event) {
   const struct soft_event *e = (const struct soft_event *)event;
-  return e->signal || is_theirs(e);
+  return e->signal || recorded_elsewhere(e);
 }
 
 static weir_cu_result query(model *m, model_event *event) {
   const struct soft_event *e = (struct soft_event *)event;
   (void)m;
-  bool done = is_theirs(e) ? weir__soft_shared_event_done(e->shared, atomic_load(&e->shared->page->recorded))
-                           : !e->signal || e->signal->done;
+  bool done = recorded_elsewhere(e) ? weir__soft_shared_event_done(e->shared, atomic_load(&e->shared->page->recorded))
+                                    : !e->signal || e->signal->done;
   return done ? WEIR_CU_SUCCESS : WEIR_CU_NOT_READY;
 }
 
 static weir_cu_result wait_event(model *m, model_event *event) {
   struct soft_event *e = (struct soft_event *)event;
   struct soft *soft = (struct soft *)m;
-  if (!is_theirs(e))
+  if (!recorded_elsewhere(e))
     return weir__soft_wait_signal(soft, e->signal);
-  /* The other process does not wake us: look again and again. */
+  /* The other process cannot wake this one, so poll. */
   struct soft_shared_event *shared = e->shared;
   model_thread *thread = m->thread;
   uint64_t count = atomic_load(&shared->page->recorded);
   shared->refs++;
-  while (!weir__soft_shared_event_done(shared, count)) {
-    struct timespec pause = {0, 50000};
-    pthread_mutex_unlock(&soft->lock);
-    nanosleep(&pause, NULL);
-    pthread_mutex_lock(&soft->lock);
-  }
+  while (!weir__soft_shared_event_done(shared, count))
+    weir__soft_pause(soft);
   m->thread = thread;
   weir__soft_shared_event_unref(shared);
   return WEIR_CU_SUCCESS;
@@ -108,12 +103,12 @@ static weir_cu_result elapsed(model *m, model_event *start, model_event *end, fl
 static weir_cu_result stream_wait(model *m, model_stream *stream, model_event *event) {
   struct soft_event *e = (struct soft_event *)event;
   struct soft *soft = (struct soft *)m;
-  if (!is_theirs(e))
+  if (!recorded_elsewhere(e))
     return weir__soft_enqueue_wait(soft, (struct soft_stream *)stream, e->signal);
   uint64_t count = atomic_load(&e->shared->page->recorded);
   if (weir__soft_shared_event_done(e->shared, count))
     return WEIR_CU_SUCCESS;
-  struct soft_work *work = weir__soft_work_new_other(SOFT_WAIT_SHARED);
+  struct soft_work *work = weir__soft_work_new_sync(SOFT_WAIT_SHARED);
   if (!work)
     return WEIR_CU_OUT_OF_MEMORY;
   work->shared = e->shared;

@@ -1,10 +1,9 @@
 /*
- * Memory and events of another process.
+ * Memory and events of other processes.
  *
- * A handle is the number of a process and of one of its open files. The other side opens that file through /proc, which
- * the kernel allows to a process of the same user, while the first process lives. What a process has exported of its
- * memory is locked in the file until it is freed: the lock tells a handle that is good from one that has outlived its
- * memory.
+ * A handle holds a process id and the number of a file that the process has open. The importing process opens that file
+ * through /proc, which the kernel allows for processes of the same user while the exporting process lives. Exported
+ * memory is locked in the file until it is freed; a handle without its lock has outlived its memory.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -13,24 +12,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/memory_map.h"
+#include "base/thread.h"
 #include "driver/soft/soft.h"
 
-/* What the 64 bytes of a handle hold. */
+/* The contents of a handle. */
 struct ipc_ticket {
   char magic[8];
-  int32_t pid, fd, kind; /* kind: 'm' or 'e' */
+  int32_t pid, fd, kind; /* kind: 'm' for memory, 'e' for an event */
   uint64_t offset, bytes, mapped_bytes;
 };
-static const char magic[8] = "weirIPC";
+#define TICKET_MAGIC "weirIPC"
 
 _Static_assert(sizeof(struct ipc_ticket) <= 64, "a ticket fits a handle");
 
-/* -1 when there is no such file, or it is not the kind of file that is meant. */
+/* -1 if there is no such file, or its name does not begin with `name`. */
 static int open_ticket(const struct ipc_ticket *ticket, const char *name) {
   char path[64], target[64];
   snprintf(path, sizeof path, "/proc/%d/fd/%d", ticket->pid, ticket->fd);
@@ -69,28 +69,28 @@ static weir_cu_result get_mem_handle(model *m, weir_cu_ipc_mem_handle *handle, w
   if (fcntl(range->extent.fd, F_OFD_SETLK, &lock))
     return WEIR_CU_OPERATING_SYSTEM;
   range->exported = true;
-  struct ipc_ticket ticket = {.pid = getpid(),
+  struct ipc_ticket ticket = {.magic = TICKET_MAGIC,
+                              .pid = weir__process_id(),
                               .fd = range->extent.fd,
                               .kind = 'm',
                               .offset = range->extent.offset,
                               .bytes = range->r.bytes,
                               .mapped_bytes = range->r.room};
-  memcpy(ticket.magic, magic, sizeof magic);
   memset(handle, 0, sizeof *handle);
   memcpy(handle, &ticket, sizeof ticket);
   return WEIR_CU_SUCCESS;
 }
 
-/* `bad` is the answer to what is no handle of the kind. */
+/* `bad` is the result for a handle that is not of this kind. */
 static weir_cu_result read_ticket(const void *handle, int kind, weir_cu_result bad, struct ipc_ticket *ticket) {
   memcpy(ticket, handle, sizeof *ticket);
-  if (memcmp(ticket->magic, magic, sizeof magic) || ticket->kind != kind)
+  if (memcmp(ticket->magic, TICKET_MAGIC, sizeof ticket->magic) || ticket->kind != kind)
     return bad;
-  return ticket->pid == getpid() ? WEIR_CU_INVALID_CONTEXT : WEIR_CU_SUCCESS;
+  return ticket->pid == weir__process_id() ? WEIR_CU_INVALID_CONTEXT : WEIR_CU_SUCCESS;
 }
 
-/* Numbers that a device can have given out. */
-static bool is_sane(const struct ipc_ticket *ticket) {
+/* Whether a device can have issued these numbers. */
+static bool is_plausible(const struct ipc_ticket *ticket) {
   return ticket->bytes && ticket->bytes <= ticket->mapped_bytes && ticket->mapped_bytes <= 1ull << 44 &&
          ticket->mapped_bytes % SOFT_PAGE == 0 && ticket->offset <= 1ull << 60 && ticket->offset % SOFT_PAGE == 0;
 }
@@ -120,7 +120,7 @@ static weir_cu_result open_mem_handle(model *m, weir_cu_deviceptr *pointer, weir
     return WEIR_CU_INVALID_VALUE;
   if ((r = read_ticket(&handle, 'm', WEIR_CU_INVALID_VALUE, &ticket)))
     return r;
-  int fd = is_sane(&ticket) ? open_ticket(&ticket, "/memfd:weir-soft-memory-") : -1;
+  int fd = is_plausible(&ticket) ? open_ticket(&ticket, "/memfd:weir-soft-memory-") : -1;
   struct stat st;
   if (fd < 0 || fstat(fd, &st) || !is_exported(fd, ticket.offset, ticket.mapped_bytes)) {
     if (fd >= 0)
@@ -141,7 +141,7 @@ static weir_cu_result open_mem_handle(model *m, weir_cu_deviceptr *pointer, weir
   r = weir__soft_map_extent(&extent, ticket.mapped_bytes, &base);
   const model_request request = {MODEL_RANGE_IPC, device, ticket.bytes, 0, 0};
   if (!r && weir__model_add_range(m, &request, base, ticket.mapped_bytes, &range)) {
-    munmap((void *)base, ticket.mapped_bytes);
+    weir__unmap((void *)base, ticket.mapped_bytes);
     r = WEIR_CU_OUT_OF_MEMORY;
   }
   if (r) {
@@ -156,7 +156,7 @@ static weir_cu_result open_mem_handle(model *m, weir_cu_deviceptr *pointer, weir
   return WEIR_CU_SUCCESS;
 }
 
-/* The last close waits for the work of the device, as MemFree does. */
+/* The last close waits for the device, as MemFree does. */
 static weir_cu_result close_mem_handle(model *m, weir_cu_deviceptr pointer) {
   model_device *device;
   weir_cu_result r = weir__model_context(m, &device);
@@ -193,7 +193,7 @@ static model_device *device_of_physical(const model *m, int physical) {
   return NULL;
 }
 
-/* The file's name tells whether it is a handle of a software device, and of which. */
+/* The name of the file says whether it is a handle of a software device, and of which device. */
 static bool read_handle_name(int fd, int *physical) {
   char link[64], name[PATH_MAX];
   snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
@@ -205,15 +205,14 @@ static bool read_handle_name(int fd, int *physical) {
 }
 
 static struct soft_memory *memory_by_inode(const model *m, uint64_t inode) {
-  uint32_t index = 0;
-  for (struct soft_memory *memory; (memory = weir__handles_next(&m->memories, &index));)
+  FOR_EACH_HANDLE(struct soft_memory, memory, &m->memories)
     if (memory->inode == inode && !memory->same)
       return memory;
   return NULL;
 }
 
-/* Memory that is known here already gets a second handle, which keeps the first one's memory. Memory of another process
- * is not charged: that process pays. */
+/* Memory that this process has already gets a second handle, which refers to the first. Memory of another process does
+ * not count as used: it counts there. */
 static weir_cu_result import_memory(model *m, weir_cu_mem_handle *handle, void *shareable, int type) {
   int fd = (int)(intptr_t)shareable, physical;
   struct stat st;
@@ -248,8 +247,8 @@ static weir_cu_result import_memory(model *m, weir_cu_mem_handle *handle, void *
 
 static struct soft_shared_event *shared_event_map(int fd) {
   struct soft_shared_event *shared = fd < 0 ? NULL : calloc(1, sizeof *shared);
-  void *page = shared ? mmap(NULL, SOFT_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
-  if (page == MAP_FAILED) {
+  void *page = shared ? weir__map_shared_file(fd, SOFT_PAGE) : NULL;
+  if (!page) {
     if (fd >= 0)
       close(fd);
     free(shared);
@@ -262,23 +261,18 @@ static struct soft_shared_event *shared_event_map(int fd) {
 }
 
 struct soft_shared_event *weir__soft_shared_event_new(void) {
-  int fd = memfd_create("weir-soft-event", MFD_CLOEXEC);
-  if (fd >= 0 && ftruncate(fd, SOFT_PAGE)) {
-    close(fd);
-    return NULL;
-  }
-  return shared_event_map(fd);
+  return shared_event_map(weir__map_memory_file("weir-soft-event", SOFT_PAGE));
 }
 
 void weir__soft_shared_event_unref(struct soft_shared_event *shared) {
   if (!shared || --shared->refs)
     return;
-  munmap(shared->page, SOFT_PAGE);
+  weir__unmap(shared->page, SOFT_PAGE);
   close(shared->fd);
   free(shared);
 }
 
-/* Also true for a zombie: this process may be the parent that has not reaped it. */
+/* True for a zombie too: this process may be its parent and may not have reaped it. */
 static bool is_gone(pid_t pid) {
   struct pollfd ends = {.fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN};
   if (ends.fd < 0)
@@ -300,8 +294,7 @@ static weir_cu_result get_event_handle(model *m, weir_cu_ipc_event_handle *handl
     return e->e.device->error;
   if (!handle)
     return WEIR_CU_INVALID_VALUE;
-  struct ipc_ticket ticket = {.pid = getpid(), .fd = e->shared->fd, .kind = 'e'};
-  memcpy(ticket.magic, magic, sizeof magic);
+  struct ipc_ticket ticket = {.magic = TICKET_MAGIC, .pid = weir__process_id(), .fd = e->shared->fd, .kind = 'e'};
   memset(handle, 0, sizeof *handle);
   memcpy(handle, &ticket, sizeof ticket);
   return WEIR_CU_SUCCESS;

@@ -1,42 +1,35 @@
 /*
  * Memory: files, mappings and address space.
  *
- * A device's memory is one file in memory (memfd). Offsets in it are handed out once and never again; what is given
- * back is punched out of the file, so the host holds only what was touched. Capacity is counted apart from it. That
- * makes a device far larger than the host possible, and memory that is handed out anew reads as zero.
+ * The memory of a device is one file in memory (memfd). Offsets are handed out once and never reused; freed ranges are
+ * punched out of the file, so the host backs only memory that was touched. Capacity is counted separately. A device can
+ * therefore be far larger than the host, and new memory reads as zero.
  *
- * A reservation is address space without access. A mapping puts the handle's piece of the file there, still without
- * access; setting access is mprotect. So a touch too early or too late is a fault of the hardware's, as on a GPU. The
- * host is one address space for all devices: a page is accessible when any device has access, while copies and fills
- * that name it are checked by device.
+ * A reservation is address space without access. A mapping places the memory of a handle there, still without access,
+ * and setting access is mprotect. An access that is too early or too late is a hardware fault, as on a GPU. All devices
+ * share the address space of the host: a page is accessible if any device has access to it, while copies and fills are
+ * checked by device.
  */
 #include <fcntl.h>
 #include <stdio.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/memory_map.h"
 #include "driver/soft/soft.h"
 
-/* How much of its file a device can use up over its life. */
+/* The size of the file: more than a device can use up. */
 static const uint64_t file_bytes = 1ull << 60;
-
-enum { NO_ACCESS = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE };
 
 /* ---- Physical memory ---- */
 
 static int open_file(const model_device *device, const char *what, uint64_t bytes) {
   char name[64];
   snprintf(name, sizeof name, "weir-soft-%s-%d", what, device->physical);
-  int fd = memfd_create(name, MFD_CLOEXEC);
-  if (fd >= 0 && ftruncate(fd, (off_t)bytes)) {
-    close(fd);
-    return -1;
-  }
-  return fd;
+  return weir__map_memory_file(name, bytes);
 }
 
-/* `shareable` gives it a file of its own. */
+/* A shareable extent gets a separate file. */
 static weir_cu_result new_extent(model_device *device, uint64_t bytes, bool shareable, struct soft_extent *extent) {
   struct soft_device *of = (struct soft_device *)device;
   struct soft_extent e = {.own_file = shareable, .bytes = bytes};
@@ -62,28 +55,13 @@ static void end_extent(const struct soft_extent *extent) {
     fallocate(extent->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)extent->offset, (off_t)extent->bytes);
 }
 
-/* Address space without access, aligned. */
-static char *reserve(uint64_t bytes, uint64_t alignment) {
-  uint64_t slack = alignment > SOFT_PAGE ? alignment : 0;
-  char *space = mmap(NULL, bytes + slack, PROT_NONE, NO_ACCESS, -1, 0);
-  if (space == MAP_FAILED || !slack)
-    return space;
-  char *at = (char *)weir__round_up((uint64_t)space, alignment);
-  if (at > space)
-    munmap(space, (size_t)(at - space));
-  if (space + slack > at)
-    munmap(at + bytes, (size_t)(space + slack - at));
-  return at;
-}
-
-/* Large ranges are aligned to the granularity, as the real driver's are. */
+/* Large ranges are aligned to the granularity, as in NVIDIA's driver. */
 weir_cu_result weir__soft_map_extent(const struct soft_extent *extent, uint64_t bytes, uint64_t *base) {
-  char *at = reserve(bytes, bytes >= MODEL_GRANULARITY ? MODEL_GRANULARITY : 0);
-  if (at == MAP_FAILED)
+  char *at = weir__map_reserve(bytes, bytes >= MODEL_GRANULARITY ? MODEL_GRANULARITY : 1);
+  if (!at)
     return WEIR_CU_OUT_OF_MEMORY;
-  if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, extent->fd, (off_t)extent->offset) ==
-      MAP_FAILED) {
-    munmap(at, bytes);
+  if (!weir__map_shared_file_at(at, bytes, extent->fd, extent->offset) || !weir__map_protect(at, bytes, true, true)) {
+    weir__unmap(at, bytes);
     return WEIR_CU_OUT_OF_MEMORY;
   }
   *base = (uint64_t)at;
@@ -92,13 +70,13 @@ weir_cu_result weir__soft_map_extent(const struct soft_extent *extent, uint64_t 
 
 /* ---- Ranges ---- */
 
-/* The model knows of the mapped space from here on; if it cannot, the space goes. */
+/* Adds mapped address space to the model. It is unmapped on failure. */
 static weir_cu_result add_range(model *m, const model_request *request, void *at, uint64_t room, model_range **range) {
-  if (at == MAP_FAILED)
+  if (!at)
     return WEIR_CU_OUT_OF_MEMORY;
   if (!weir__model_add_range(m, request, (uint64_t)at, room, range))
     return WEIR_CU_SUCCESS;
-  munmap(at, room);
+  weir__unmap(at, room);
   return WEIR_CU_OUT_OF_MEMORY;
 }
 
@@ -130,16 +108,8 @@ static weir_cu_result new_reservation(model *m, const model_request *request, mo
   uint64_t bytes = request->bytes, wish = request->wish;
   if (bytes > 1ull << 47 || request->alignment > 1ull << 46)
     return WEIR_CU_OUT_OF_MEMORY;
-  char *space = MAP_FAILED;
-  if (wish && wish % request->alignment == 0) {
-    space = mmap((void *)wish, bytes, PROT_NONE, NO_ACCESS | MAP_FIXED_NOREPLACE, -1, 0);
-    if (space != MAP_FAILED && (uint64_t)space != wish) {
-      munmap(space, bytes);
-      space = MAP_FAILED;
-    }
-  }
-  if (space == MAP_FAILED)
-    space = reserve(bytes, request->alignment);
+  bool is_granted = wish && wish % request->alignment == 0 && weir__map_reserve_at((void *)wish, bytes);
+  void *space = is_granted ? (void *)wish : weir__map_reserve(bytes, request->alignment);
   return add_range(m, request, space, bytes, range);
 }
 
@@ -151,7 +121,11 @@ static weir_cu_result new_range(model *m, const model_request *request, model_ra
   if (request->bytes > SIZE_MAX / 2)
     return WEIR_CU_OUT_OF_MEMORY;
   uint64_t room = weir__round_up(request->bytes, SOFT_PAGE);
-  void *memory = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void *memory = weir__map_reserve(room, 1);
+  if (memory && !weir__map_commit(memory, room)) {
+    weir__unmap(memory, room);
+    memory = NULL;
+  }
   return add_range(m, request, memory, room, range);
 }
 
@@ -161,7 +135,7 @@ static void end_range(model *m, model_range *range) {
   if (of->exported)
     weir__soft_unexport(of);
   if (range->kind != MODEL_RANGE_REGISTERED)
-    munmap((void *)range->base, range->room);
+    weir__unmap((void *)range->base, range->room);
   if (range->kind == MODEL_RANGE_PLAIN || range->kind == MODEL_RANGE_POOLED)
     range->device->used -= range->room;
   if (range->kind == MODEL_RANGE_PLAIN || range->kind == MODEL_RANGE_POOLED || range->kind == MODEL_RANGE_IPC)
@@ -194,21 +168,19 @@ static void end_memory(model *m, model_memory *memory) {
 static weir_cu_result map(model *m, const model_mapping *mapping) {
   const struct soft_extent *extent = &((struct soft_memory *)mapping->memory)->extent;
   (void)m;
-  void *at =
-      mmap((void *)mapping->base, mapping->bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, extent->fd, (off_t)extent->offset);
-  return at == MAP_FAILED ? WEIR_CU_OUT_OF_MEMORY : WEIR_CU_SUCCESS;
+  bool is_mapped = weir__map_shared_file_at((void *)mapping->base, mapping->bytes, extent->fd, extent->offset);
+  return is_mapped ? WEIR_CU_SUCCESS : WEIR_CU_OUT_OF_MEMORY;
 }
 
 static weir_cu_result protect(model *m, const model_mapping *mapping, uint64_t readers, uint64_t writers) {
   (void)m;
-  int protection = writers ? PROT_READ | PROT_WRITE : readers ? PROT_READ : PROT_NONE;
-  return mprotect((void *)mapping->base, mapping->bytes, protection) ? WEIR_CU_OPERATING_SYSTEM : WEIR_CU_SUCCESS;
+  bool is_set = weir__map_protect((void *)mapping->base, mapping->bytes, readers != 0, writers != 0);
+  return is_set ? WEIR_CU_SUCCESS : WEIR_CU_OPERATING_SYSTEM;
 }
 
 static weir_cu_result unmap(model *m, uint64_t base, uint64_t bytes) {
   (void)m;
-  void *at = mmap((void *)base, bytes, PROT_NONE, NO_ACCESS | MAP_FIXED, -1, 0);
-  return at == MAP_FAILED ? WEIR_CU_OPERATING_SYSTEM : WEIR_CU_SUCCESS;
+  return weir__map_release((void *)base, bytes) ? WEIR_CU_SUCCESS : WEIR_CU_OPERATING_SYSTEM;
 }
 
 void weir__soft_add_memory_hooks(model_hooks *hooks) {

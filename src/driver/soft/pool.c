@@ -1,10 +1,10 @@
 /*
- * Stream-ordered pools. A pool holds ranges, each with memory of its own. A range that was freed in a stream serves
- * that stream again at once, and others once the stream got there.
+ * Stream-ordered pools. A pool holds ranges. A range that was freed in a stream can be reused by that stream at once,
+ * and by others once the stream has reached the free.
  */
 #include "driver/soft/soft.h"
 
-/* Frees unused ranges as long as `keep` bytes stay. */
+/* Frees unused ranges while at least `keep` bytes remain reserved. */
 static void trim(model *m, model_pool *pool, uint64_t keep) {
   for (struct soft_range **at = &((struct soft_pool *)pool)->ranges; *at && pool->reserved > keep;) {
     model_range *range = &(*at)->r;
@@ -27,7 +27,7 @@ void weir__soft_release_range(struct soft *soft, struct soft_range *range) {
   weir__model_drop_pool(&soft->m, pool);
 }
 
-/* A range that work of another device still names belongs to that work from here on. */
+/* A range that work of another device refers to is freed with that work. */
 static void close_pool(model *m, model_pool *pool) {
   struct soft_range *next;
   for (struct soft_range *range = ((struct soft_pool *)pool)->ranges; range; range = next) {
@@ -42,7 +42,7 @@ static void close_pool(model *m, model_pool *pool) {
   pool->reserved = pool->used = 0;
 }
 
-/* The smallest range that fits, is not more than twice as large, and is free in the stream's order. */
+/* The smallest range that fits, is at most twice as large, and is free from the point of view of the stream. */
 static struct soft_range *find_range(const model_pool *pool, const model_stream *stream, uint64_t room) {
   struct soft_range *best = NULL;
   for (struct soft_range *c = ((const struct soft_pool *)pool)->ranges; c; c = c->next) {
@@ -69,9 +69,9 @@ static weir_cu_result grow(model *m, model_pool *pool, uint64_t bytes, struct so
   }
   if (r == WEIR_CU_OUT_OF_MEMORY && pool->reserved) {
     uint64_t handle = weir__handle_of(&m->pools, pool);
-    weir__soft_wait_device(m, pool->device); /* what was freed in other streams becomes free */
+    weir__soft_wait_device(m, pool->device); /* completes the frees in other streams */
     if (weir__handles_get(&m->pools, handle) != pool || pool->destroyed)
-      return r; /* another thread destroyed it meanwhile */
+      return r; /* destroyed by another thread meanwhile */
     trim(m, pool, 0);
     r = new_range(m, pool, bytes, &range);
   }
@@ -91,7 +91,7 @@ static weir_cu_result alloc(model *m, model_pool *pool, model_stream *stream, ui
   if (r)
     return r;
   if (found->freeing)
-    pool->used -= found->r.bytes; /* its free, still in the queue, comes too late to count */
+    pool->used -= found->r.bytes; /* the queued free of its former use no longer counts */
   found->freeing = NULL;
   found->r.turn++;
   found->r.idle = false;

@@ -1,5 +1,5 @@
 /*
- * The table itself: opening and closing, the lock around every entry, threads, counting.
+ * The table: opening and closing, the lock around every entry, per-thread state, the census.
  */
 #include <errno.h>
 #include <limits.h>
@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/thread.h"
+#include "driver/metrics.h"
 #include "driver/soft/soft.h"
 
 /* ---- Threads ---- */
@@ -31,19 +33,19 @@ static void thread_forget(struct soft *soft, struct soft_thread *thread) {
 static void thread_exits(void *value) {
   struct soft_thread *thread = value;
   struct soft *soft = thread->soft;
-  pthread_mutex_lock(&soft->lock);
+  weir__mutex_lock(&soft->lock);
   thread_forget(soft, thread);
-  pthread_mutex_unlock(&soft->lock);
+  weir__mutex_unlock(&soft->lock);
 }
 
 bool weir__soft_enter_thread(struct soft *soft) {
-  struct soft_thread *thread = pthread_getspecific(soft->thread_key);
+  struct soft_thread *thread = weir__thread_key_get(soft->thread_key);
   if (!thread) {
     thread = calloc(1, sizeof *thread);
     if (!thread)
       return false;
     thread->soft = soft;
-    if (pthread_setspecific(soft->thread_key, thread)) {
+    if (weir__thread_key_set(soft->thread_key, thread)) {
       free(thread);
       return false;
     }
@@ -56,10 +58,9 @@ bool weir__soft_enter_thread(struct soft *soft) {
 
 /* ---- Entries ---- */
 
-/* Every thread that calls is known first, so that nothing below has to ask for memory to find out which thread it is
- * on. */
+/* Takes the lock. The state of the thread is created here, so that no code below needs memory to find it. */
 static weir_cu_result enter(struct soft *soft, weir_driver_call call) {
-  pthread_mutex_lock(&soft->lock);
+  weir__mutex_lock(&soft->lock);
   if (weir__model_needs_init(call) && !soft->m.ready)
     return WEIR_CU_NOT_INITIALIZED;
   return weir__soft_enter_thread(soft) ? WEIR_CU_SUCCESS : WEIR_CU_OUT_OF_MEMORY;
@@ -69,7 +70,7 @@ void weir__soft_leave(struct soft *soft) {
 #ifdef WEIR_EXPENSIVE_CHECKS
   weir__soft_is_valid(soft);
 #endif
-  pthread_mutex_unlock(&soft->lock);
+  weir__mutex_unlock(&soft->lock);
 }
 
 #define WEIR_DRIVER_ENTRY(name, symbol, since, need, params, args)                                                     \
@@ -107,10 +108,10 @@ static const weir_driver entries = {
 static void destroy(weir_driver *self) {
   struct soft *soft = (struct soft *)self;
   weir__soft_engine_stop(soft);
-  pthread_mutex_lock(&soft->lock);
+  weir__mutex_lock(&soft->lock);
   while (soft->m.captures)
     weir__model_abandon(&soft->m, soft->m.captures);
-  /* All work first: a device's may use memory of another. */
+  /* Finish the work of all devices first: it may use memory of another device. */
   for (int i = 0; i < soft->m.device_count; i++)
     weir__soft_wait_device(&soft->m, soft->m.devices[i]);
   weir__model_end(&soft->m);
@@ -127,12 +128,12 @@ static void destroy(weir_driver *self) {
     soft->m.kernels = kernel->next;
     free(kernel);
   }
-  pthread_mutex_unlock(&soft->lock);
-  pthread_key_delete(soft->thread_key);
-  pthread_cond_destroy(&soft->stop);
-  pthread_cond_destroy(&soft->changed);
-  pthread_cond_destroy(&soft->work);
-  pthread_mutex_destroy(&soft->lock);
+  weir__mutex_unlock(&soft->lock);
+  weir__thread_key_delete(soft->thread_key);
+  weir__cond_destroy(&soft->stop);
+  weir__cond_destroy(&soft->changed);
+  weir__cond_destroy(&soft->work);
+  weir__mutex_destroy(&soft->lock);
   free(soft);
 }
 
@@ -149,32 +150,32 @@ void weir_soft_options_init(weir_soft_options *options) {
                                  .copy_bytes_per_second = 0};
 }
 
-/* 2 MiB to 16 TiB of memory. */
+/* Limits of the memory of a device: 2 MiB to 16 TiB. */
 static const unsigned long long least_bytes = MODEL_GRANULARITY, most_bytes = 1ull << 44;
 
 static weir_status check_options(const weir_soft_options *o) {
   if (o->clock != WEIR_SOFT_THREADS && o->clock != WEIR_SOFT_STEPPED)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "weir_driver_open_soft: clock %d is neither threads nor stepped",
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
+                      "weir_driver_open_soft: clock is %d; allowed are WEIR_SOFT_THREADS and WEIR_SOFT_STEPPED",
                       (int)o->clock);
   if (o->devices < 1 || o->devices > WEIR_SOFT_MAX_DEVICES)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "weir_driver_open_soft: %d devices, allowed are 1 to %d", o->devices,
-                      WEIR_SOFT_MAX_DEVICES);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "weir_driver_open_soft: devices is %d; allowed are 1 to %d",
+                      o->devices, WEIR_SOFT_MAX_DEVICES);
   if (o->bytes < least_bytes || o->bytes > most_bytes)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
-                      "weir_driver_open_soft: a device of %llu bytes, allowed are 2 MiB to 16 TiB", o->bytes);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "weir_driver_open_soft: bytes is %llu; allowed are 2 MiB to 16 TiB",
+                      o->bytes);
   if (o->capability_major < 1 || o->capability_minor < 0 || o->clock_khz < 1)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT,
-                      "weir_driver_open_soft: capability %d.%d at %d kHz: they are to be positive", o->capability_major,
+                      "weir_driver_open_soft: capability %d.%d and clock_khz %d must be positive", o->capability_major,
                       o->capability_minor, o->clock_khz);
   return WEIR_OK;
 }
 
 weir_status weir_driver_open_soft(const weir_soft_options *options, weir_driver **driver) {
+  WEIR__CHECK_ARGUMENT(driver);
   weir_soft_options o;
   weir_soft_options_init(&o);
-  if (!driver)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "weir_driver_open_soft: driver is NULL");
-  weir_status status = weir__read_options("weir_driver_open_soft", "options", &o, sizeof o, options);
+  weir_status status = weir__read_options(__func__, "options", &o, sizeof o, options);
   if (status)
     return status;
   o.size = sizeof o;
@@ -184,7 +185,7 @@ weir_status weir_driver_open_soft(const weir_soft_options *options, weir_driver 
 
   struct soft *soft = calloc(1, sizeof *soft);
   if (!soft)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "weir_driver_open_soft: no host memory");
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the device", __func__);
   soft->m.table = entries;
   soft->m.table.destroy = destroy;
   soft->options = o;
@@ -210,19 +211,15 @@ weir_status weir_driver_open_soft(const weir_soft_options *options, weir_driver 
     soft->devices[i] = (struct soft_device){.d = {.ordinal = i, .physical = i}, .fd = -1};
     soft->m.devices[i] = &soft->devices[i].d;
   }
-  int error = pthread_key_create(&soft->thread_key, thread_exits);
+  int error = weir__thread_key_create(&soft->thread_key, thread_exits);
   if (error) {
     free(soft);
-    return weir__fail(WEIR_ERROR_SYSTEM, "weir_driver_open_soft: pthread_key_create: %s", strerror(error));
+    return weir__fail(WEIR_ERROR_SYSTEM, "%s: cannot create a thread key: %s", __func__, strerror(error));
   }
-  pthread_condattr_t attributes;
-  pthread_condattr_init(&attributes);
-  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-  pthread_mutex_init(&soft->lock, NULL);
-  pthread_cond_init(&soft->work, &attributes);
-  pthread_cond_init(&soft->changed, &attributes);
-  pthread_cond_init(&soft->stop, &attributes);
-  pthread_condattr_destroy(&attributes);
+  weir__mutex_init(&soft->lock);
+  weir__cond_init(&soft->work);
+  weir__cond_init(&soft->changed);
+  weir__cond_init(&soft->stop);
 
   *driver = &soft->m.table;
   return WEIR_OK;
@@ -243,7 +240,7 @@ static weir_status read_count(const char *name, long least, long most, int *valu
   long n = strtol(text, &end, 10);
   if (*end || errno || n < least || n > most) {
     char allowed[80];
-    snprintf(allowed, sizeof allowed, "a number from %ld to %ld is expected", least, most);
+    snprintf(allowed, sizeof allowed, "expected a number from %ld to %ld", least, most);
     return bad_variable(name, text, allowed);
   }
   *value = (int)n;
@@ -267,49 +264,48 @@ static weir_status read_capability(int *major, int *minor) {
   if (!text || !*text)
     return WEIR_OK;
   int ends = 0;
-  char first[4], second[4]; /* longer numbers stop the scan, and the text is not at its end */
+  char first[4], second[4]; /* a longer number leaves characters after the match */
   if (sscanf(text, "%3[0-9].%3[0-9]%n", first, second, &ends) != 2 || text[ends] || !atoi(first))
-    return bad_variable("WEIR_SOFT_CAPABILITY", text, "two numbers are expected, as 9.0");
+    return bad_variable("WEIR_SOFT_CAPABILITY", text, "expected two numbers, such as 9.0");
   *major = atoi(first);
   *minor = atoi(second);
   return WEIR_OK;
 }
 
 weir_status weir_soft_options_from_env(weir_soft_options *options) {
-  if (!options)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "weir_soft_options_from_env: options is NULL");
+  WEIR__CHECK_ARGUMENT(options);
   weir_soft_options o = *options;
-  weir_status status;
   const char *clock = getenv("WEIR_SOFT_CLOCK");
   if (clock && *clock) {
     if (strcmp(clock, "threads") && strcmp(clock, "stepped"))
-      return bad_variable("WEIR_SOFT_CLOCK", clock, "threads or stepped is expected");
+      return bad_variable("WEIR_SOFT_CLOCK", clock, "expected threads or stepped");
     o.clock = strcmp(clock, "threads") ? WEIR_SOFT_STEPPED : WEIR_SOFT_THREADS;
   }
-  if ((status = read_count("WEIR_SOFT_DEVICES", 1, WEIR_SOFT_MAX_DEVICES, &o.devices)))
-    return status;
-  status = read_bytes("WEIR_SOFT_MEMORY", least_bytes, most_bytes,
-                      "a size from 2MiB to 16TiB is expected, as 80GiB or 500MB", &o.bytes);
-  if (status)
-    return status;
-  if ((status = read_count("WEIR_SOFT_CLOCK_KHZ", 1, 100000000, &o.clock_khz)))
-    return status;
-  status = read_bytes("WEIR_SOFT_COPY_SPEED", 0, ULLONG_MAX, "bytes a second are expected, as 50GB or 500MB",
-                      &o.copy_bytes_per_second);
-  if (status)
-    return status;
-  if ((status = read_capability(&o.capability_major, &o.capability_minor)))
-    return status;
-  *options = o;
-  return WEIR_OK;
+  weir_status status = read_count("WEIR_SOFT_DEVICES", 1, WEIR_SOFT_MAX_DEVICES, &o.devices);
+  if (!status)
+    status = read_bytes("WEIR_SOFT_MEMORY", least_bytes, most_bytes,
+                        "expected a size from 2MiB to 16TiB, such as 80GiB or 500MB", &o.bytes);
+  if (!status)
+    status = read_count("WEIR_SOFT_CLOCK_KHZ", 1, 100000000, &o.clock_khz);
+  if (!status)
+    status = read_bytes("WEIR_SOFT_COPY_SPEED", 0, ULLONG_MAX, "expected bytes per second, such as 50GB or 500MB",
+                        &o.copy_bytes_per_second);
+  if (!status)
+    status = read_capability(&o.capability_major, &o.capability_minor);
+  if (!status)
+    *options = o;
+  return status;
 }
 
-/* ---- Counting ---- */
+/* ---- Census ---- */
 
-struct soft *weir__soft_of(weir_driver *driver, const char *who) {
-  if (driver && driver->destroy == destroy)
+bool weir__is_soft(const weir_driver *driver) { return driver && driver->destroy == destroy; }
+
+struct soft *weir__soft_of(weir_driver *driver, const char *caller) {
+  if (weir__is_soft(driver))
     return (struct soft *)driver;
-  weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the driver is not a software device", who);
+  weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: driver \"%s\" is not a software device", caller,
+             driver ? driver->name : "NULL");
   return NULL;
 }
 
@@ -341,9 +337,11 @@ weir_status weir_soft_take_census(weir_driver *driver, weir_soft_census *census)
   struct soft *soft = weir__soft_of(driver, __func__);
   if (!soft)
     return WEIR_ERROR_INVALID_ARGUMENT;
-  if (!census || census->size < sizeof census->size)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: census is NULL, or its size is not set", __func__);
-  pthread_mutex_lock(&soft->lock);
+  WEIR__CHECK_ARGUMENT(census);
+  if (census->size < sizeof census->size)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: census->size is %zu; call weir_soft_census_init first",
+                      __func__, census->size);
+  weir__mutex_lock(&soft->lock);
   model *m = &soft->m;
   weir_soft_census c = {.size = census->size,
                         .events = count_live(&m->events),
@@ -351,21 +349,18 @@ weir_status weir_soft_take_census(weir_driver *driver, weir_soft_census *census)
                         .graph_execs = count_live(&m->execs),
                         .modules = count_live(&m->modules)};
   weir__model_each_range(m, count_range, &c);
-  /* Default streams and pools are not counted: no program made them. */
-  uint32_t index = 0;
-  for (const model_stream *stream; (stream = weir__handles_next(&m->streams, &index));)
+  /* The program did not create the default streams and pools, so they are not counted. */
+  FOR_EACH_HANDLE(const model_stream, stream, &m->streams)
     c.streams += !stream->is_default && !stream->dropped;
-  index = 0;
-  for (const model_pool *pool; (pool = weir__handles_next(&m->pools, &index));)
+  FOR_EACH_HANDLE(const model_pool, pool, &m->pools)
     c.pools += pool != pool->device->default_pool && !pool->destroyed;
-  index = 0;
-  for (const model_memory *memory; (memory = weir__handles_next(&m->memories, &index));)
+  FOR_EACH_HANDLE(const model_memory, memory, &m->memories)
     c.handles += !memory->released;
   for (int i = 0; i < m->device_count; i++) {
     c.contexts += m->devices[i]->retains > 0;
     c.device_bytes += m->devices[i]->used;
   }
-  pthread_mutex_unlock(&soft->lock);
+  weir__mutex_unlock(&soft->lock);
   weir__copy_sized(census, census->size, &c, sizeof c);
   return WEIR_OK;
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "record/intern.h"
+#include "base/intern.h"
 #include "support/runtime.h"
 
 enum { THREADS = 4, STRINGS = 20000 };
@@ -49,6 +49,7 @@ static void test_same_number_everywhere(void **state) {
     assert_string_equal(stored, text);
     assert_int_equal((uintptr_t)stored % 8, 0);
   }
+  weir__intern_clear(&table);
 }
 
 static void test_lengths(void **state) {
@@ -69,6 +70,7 @@ static void test_lengths(void **state) {
     assert_int_equal(found, lengths[i]);
   }
   assert_null(weir__intern_get(&own, 100, &found));
+  weir__intern_clear(&own);
   free(bytes);
 }
 
@@ -92,6 +94,13 @@ static void test_limit(void **state) {
   assert_int_equal(atomic_load(&own.lost), refused);
   assert_true(atomic_load(&own.bytes) <= 1u << 20);
   assert_int_equal(weir__intern_put(&own, "a text that takes some room 0", 29), 1);
+  weir__intern_clear(&own);
+  size_t length;
+  assert_null(weir__intern_get(&own, 1, &length));
+  assert_int_equal(atomic_load(&own.bytes), 0);
+  assert_int_equal(weir__intern_put(&own, "another", 7), 1);
+  assert_int_equal(own.most_bytes, 1u << 20);
+  weir__intern_clear(&own);
 }
 
 int main(void) {

@@ -4,7 +4,19 @@
  * The two calls at the end are the short way, and before them are its forms for when a history is kept. Whatever else is
  * unusual goes the long way, in allocator.c.
  */
-#include "alloc/heap.h"
+#include "alloc/alloc.h"
+
+#include "alloc/arena.h"
+#include "alloc/backend.h"
+#include "alloc/events.h"
+#include "alloc/miss.h"
+#include "alloc/pointer.h"
+#include "alloc/pool.h"
+#include "alloc/sizes.h"
+#include "alloc/trace.h"
+#include "alloc/uncached.h"
+#include "base/thread.h"
+#include "driver/call.h"
 #include "record/probes.h"
 
 /* ---- Blocks ---- */
@@ -60,7 +72,7 @@ void weir__arena_drop_uses(weir__arena *arena, weir__block *block) {
  * neither is the rule. */
 static inline void count(weir__arena *arena, int sign, uint64_t bytes, uint64_t requested, bool oversize,
                          weir__split_change change) {
-  if (__builtin_expect(oversize || atomic_load_explicit(&arena->gauges.is_still, memory_order_relaxed), 0))
+  if (__builtin_expect(oversize || atomic_load_explicit(&arena->gauges.is_frozen, memory_order_relaxed), 0))
     weir__gauges_add(arena, &(weir__amounts){.allocations = sign,
                                              .allocated_bytes = sign * (int64_t)bytes,
                                              .requested_bytes = sign * (int64_t)requested,
@@ -174,7 +186,8 @@ static inline bool cut(weir__arena *arena, weir__block *block, uint64_t bytes) {
 /* last, where it is not NULL, becomes what it takes to repeat this. */
 static inline __attribute__((always_inline)) weir__block *hand_out(weir__arena *arena, const weir__settings *settings,
                                                                    weir__block *block, uint64_t bytes,
-                                                                   uint64_t requested, bool exact, weir__repeat *last) {
+                                                                   uint64_t requested, bool exact,
+                                                                   weir__last_alloc *last) {
   bool was_split = weir__block_is_split(block) && !block->expandable;
   int64_t before = whole_bytes(block);
   weir__split_change change = {0, 0};
@@ -200,7 +213,7 @@ static inline __attribute__((always_inline)) weir__block *hand_out(weir__arena *
   block->marks = (weir__block_marks){.oversize = oversize};
   weir__live_insert(&arena->live, block, hash);
   if (last)
-    *last = (weir__repeat){block, settings, bytes, change, false};
+    *last = (weir__last_alloc){block, settings, bytes, change, false};
   count(arena, 1, given, requested, oversize, change);
   return block;
 
@@ -223,8 +236,8 @@ weir__block *weir__arena_hand_out(weir__arena *arena, const weir__settings *sett
 }
 
 /* The block that was freed last serves a request of the same size as before. */
-static inline weir__block *repeat(weir__arena *arena, uint64_t requested) {
-  weir__repeat *last = &arena->repeat;
+static inline weir__block *reuse_last(weir__arena *arena, uint64_t requested) {
+  weir__last_alloc *last = &arena->last_alloc;
   weir__block *block = last->block;
   last->is_free = false;
   block->state = WEIR__ALLOCATED;
@@ -235,11 +248,11 @@ static inline weir__block *repeat(weir__arena *arena, uint64_t requested) {
 
 static inline __attribute__((always_inline)) weir__block *
 alloc_cached(weir__arena *arena, const weir__settings *settings, uint64_t bytes, uint64_t requested) {
-  weir__repeat *last = &arena->repeat;
+  weir__last_alloc *last = &arena->last_alloc;
   if (last->is_free) {
     if (last->bytes == bytes && last->settings == settings)
-      return repeat(arena, requested);
-    weir__arena_settle(arena);
+      return reuse_last(arena, requested);
+    weir__arena_flush(arena);
   }
   weir__block *block = take(arena, settings, bytes);
   return block ? hand_out(arena, settings, block, bytes, requested, false, last) : NULL;
@@ -254,8 +267,8 @@ static inline weir__split_change release(weir__arena *arena, weir__block *block,
   return insert_merged(arena, block, whole);
 }
 
-void weir__arena_settle(weir__arena *arena) {
-  weir__repeat *last = &arena->repeat;
+void weir__arena_flush(weir__arena *arena) {
+  weir__last_alloc *last = &arena->last_alloc;
   weir__block *block = last->block;
   bool was_free = block && last->is_free;
   last->block = NULL;
@@ -268,8 +281,8 @@ void weir__arena_settle(weir__arena *arena) {
 }
 
 /* The block that was allocated last stays where it is. */
-static inline void free_repeated(weir__arena *arena, weir__block *block) {
-  weir__repeat *last = &arena->repeat;
+static inline void free_last(weir__arena *arena, weir__block *block) {
+  weir__last_alloc *last = &arena->last_alloc;
   block->state = WEIR__FREE;
   last->is_free = true;
   count(arena, -1, (uint64_t)whole_bytes(block), block->requested, block->marks.oversize,
@@ -278,10 +291,10 @@ static inline void free_repeated(weir__arena *arena, weir__block *block) {
 
 static inline __attribute__((always_inline)) void free_cached(weir__arena *arena, weir__block *block,
                                                               weir__live_place place) {
-  weir__repeat *last = &arena->repeat;
+  weir__last_alloc *last = &arena->last_alloc;
   uint64_t requested = block->requested;
   if (last->is_free)
-    weir__arena_settle(arena);
+    weir__arena_flush(arena);
   last->block = NULL;
   uint64_t bytes = (uint64_t)whole_bytes(block);
   bool oversize = block->marks.oversize;
@@ -318,17 +331,172 @@ weir__block *weir__arena_release(weir__arena *arena, weir__block *block) {
   return block;
 }
 
-/* ---- The same for the long way ---- */
+/* ---- The slow path ---- */
 
-weir__block *weir__arena_alloc(weir__arena *arena, const weir__settings *settings, uint64_t bytes, uint64_t requested) {
+static __attribute__((noinline)) weir__block *alloc_in(weir__arena *arena, const weir__settings *settings,
+                                                       uint64_t bytes, uint64_t requested) {
   return alloc_cached(arena, settings, bytes, requested);
 }
 
-void weir__arena_free(weir__arena *arena, weir__block *block, weir__live_place place) {
-  if (arena->repeat.block == block)
-    free_repeated(arena, block);
+static __attribute__((noinline)) void free_in(weir__arena *arena, weir__block *block, weir__live_place place) {
+  if (arena->last_alloc.block == block)
+    free_last(arena, block);
   else
     free_cached(arena, block, place);
+}
+
+/* Blocks that waited for other streams may have become free. */
+static void poll_events(weir__heap *heap, weir_cu_stream stream) {
+  weir_cu_context previous;
+  weir__mutex_lock(&heap->lock);
+  if (!weir__heap_enter(heap, &previous)) {
+    weir__poll_events(heap, stream);
+    weir__heap_leave(heap, previous);
+  }
+  weir__mutex_unlock(&heap->lock);
+}
+
+static weir_status alloc_from(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
+                              weir_cu_stream stream, unsigned reasons, void **pointer) {
+  const weir__settings *settings = weir__settings_of(heap);
+  if (reasons & WEIR__SLOW_BACKEND)
+    return weir__backend_alloc(who, heap, owner, bytes, stream, pointer);
+  if (reasons & WEIR__SLOW_PENDING)
+    poll_events(heap, stream);
+  uint64_t size = weir__round_bytes(settings, bytes);
+  weir__pool *pool = weir__pool_for(heap, owner, size);
+  weir__arena *arena = weir__arena_find(pool, stream);
+  if (!arena) {
+    weir_status status = weir__driver_check_stream(who, heap->allocator->driver, stream);
+    if (status)
+      return status;
+    arena = weir__arena_get(pool, stream);
+  }
+  if (!arena)
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+
+  weir__biased_take(&arena->lock);
+  if (reasons & WEIR__SLOW_AGING) { /* a block is as old as it is: nothing is put off */
+    weir__arena_flush(arena);
+    weir__count_search(arena->pool);
+  }
+  weir__block *block = alloc_in(arena, settings, size, bytes);
+  if (block && reasons & WEIR__SLOW_TRACED)
+    weir__trace_arena(arena, WEIR_TRACE_ALLOC, block->address, bytes, 0);
+  weir__arena_unlock(arena);
+  if (!block)
+    return weir__alloc_miss(who, heap, arena, settings, size, bytes, pointer);
+  *pointer = (void *)block->address;
+  WEIR__PROBE_MALLOC(*pointer, heap->device, bytes, stream);
+  return WEIR_OK;
+}
+
+weir_status weir__alloc(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
+                        weir_cu_stream stream, void **pointer) {
+  unsigned reasons = weir__slow_reasons(heap);
+  if (!(reasons & WEIR__SLOW_TRACED))
+    return alloc_from(who, heap, owner, bytes, stream, reasons, pointer);
+  weir__op op;
+  weir__op_begin(&op, heap->allocator, WEIR_CONTEXT_STATE);
+  weir_status status = alloc_from(who, heap, owner, bytes, stream, reasons, pointer);
+  weir__op_end(&op);
+  return status;
+}
+
+/* The long way: whatever is wrong, unusual or not cached. */
+static __attribute__((noinline)) weir_status alloc_generic(weir_allocator *allocator, int device, uint64_t bytes,
+                                                           weir_cu_stream stream, void **pointer) {
+  const char *who = "weir_allocator_alloc";
+  weir_status status = weir__allocator_check(who, allocator);
+  if (status)
+    return status;
+  if (!pointer)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the pointer is NULL", who);
+  weir__heap *heap = weir__heap_get(who, allocator, device);
+  if (!heap)
+    return WEIR_ERROR_INVALID_DEVICE;
+  if (!bytes) {
+    *pointer = NULL;
+    return WEIR_OK;
+  }
+  if (bytes >= WEIR__MOST_BYTES)
+    return weir__fail(WEIR_ERROR_OUT_OF_MEMORY, "%s: CUDA out of memory. Tried to allocate more than 1EB memory.", who);
+  unsigned reasons = weir__slow_reasons(heap);
+  if (reasons & WEIR__SLOW_CHECKPOINT) {
+    heap->allocator->hooks->checkpoint(heap);
+    reasons = weir__slow_reasons(heap);
+  }
+  if (reasons & WEIR__SLOW_UNCACHED) {
+    status = weir__uncached_alloc(who, heap, bytes, pointer);
+    if (!status)
+      WEIR__PROBE_MALLOC(*pointer, device, bytes, stream);
+    return status;
+  }
+  weir__private_pool *owner = reasons & WEIR__SLOW_ROUTED ? weir__route_enter(heap, stream) : NULL;
+  status = weir__alloc(who, heap, owner, bytes, stream, pointer);
+  weir__route_leave(owner);
+  return status;
+}
+
+static weir_status free_block(const char *who, weir_allocator *allocator, void *pointer) {
+  if (allocator->backend)
+    return weir__backend_free(who, allocator, pointer);
+  weir__arena *arena = weir__page_map_find(allocator->pages, (uint64_t)pointer);
+  weir__block *block = NULL;
+  weir__live_place place;
+  if (arena) {
+    weir__biased_take(&arena->lock);
+    block = weir__live_find(&arena->live, (uint64_t)pointer, &place);
+    if (!block || block->state != WEIR__ALLOCATED) {
+      weir__biased_give(&arena->lock);
+      block = NULL;
+    }
+  }
+  if (!block) {
+    weir_status status;
+    uint64_t bytes = 0;
+    if (weir__uncached_find(allocator, pointer, &bytes))
+      WEIR__PROBE_FREE(pointer, -1, bytes, (void *)0);
+    return weir__uncached_free(who, allocator, pointer, &status) ? status
+                                                                 : weir__no_block_because(who, allocator, pointer);
+  }
+  weir__heap *heap = arena->pool->heap;
+  WEIR__PROBE_FREE(pointer, heap->device, block->requested, arena->stream);
+  bool later = block->marks.has_uses;
+  if (later || weir__slow_reasons(heap) & WEIR__SLOW_AGING) /* a block is as old as it is: nothing is put off */
+    weir__arena_flush(arena);
+  if (later)
+    weir__arena_let_go(arena, block);
+  else {
+    if (weir__slow_reasons(heap) & WEIR__SLOW_TRACED)
+      weir__trace_freed(arena, block);
+    free_in(arena, block, place);
+  }
+  weir__arena_unlock(arena);
+  if (!later)
+    return WEIR_OK;
+
+  weir_cu_context previous;
+  weir__mutex_lock(&heap->lock);
+  weir_cu_result r = weir__heap_enter(heap, &previous);
+  weir__free_later(heap, block, !r);
+  if (!r)
+    weir__heap_leave(heap, previous);
+  weir__mutex_unlock(&heap->lock);
+  return WEIR_OK;
+}
+
+/* The long way: whatever is wrong, watched, or in use by other streams. */
+static __attribute__((noinline)) weir_status free_generic(weir_allocator *allocator, void *pointer) {
+  const char *who = "weir_allocator_free";
+  weir_status status = weir__allocator_check(who, allocator);
+  if (status || !pointer)
+    return status;
+  weir__op op;
+  weir__op_begin(&op, allocator, WEIR_CONTEXT_ALL);
+  status = free_block(who, allocator, pointer);
+  weir__op_end(&op);
+  return status;
 }
 
 /* ---- The same, recorded ---- */
@@ -336,14 +504,14 @@ void weir__arena_free(weir__arena *arena, weir__block *block, weir__live_place p
 /* Recorded with a stack. It is gathered first, with no lock held: what gathers it may wait. */
 static __attribute__((noinline)) weir_status alloc_with_stack(weir__heap *heap, weir__arena *arena,
                                                               const weir__settings *settings, uint64_t size,
-                                                              size_t bytes, void **pointer) {
+                                                              uint64_t bytes, void **pointer) {
   const weir__recorder *history = atomic_load_explicit(&heap->allocator->history, memory_order_acquire);
   uint32_t stack = history ? weir__recorder_stack(history, WEIR_CONTEXT_STATE) : 0;
   uint64_t ticks = weir__clock_ticks();
   weir__biased_take(&arena->lock);
-  if (weir__attention_of(heap) != (WEIR__WATCHED | WEIR__STACKED) || !arena->writer) {
+  if (weir__slow_reasons(heap) != (WEIR__SLOW_TRACED | WEIR__SLOW_STACKS) || !arena->writer) {
     weir__biased_give(&arena->lock);
-    return weir__alloc_generic(heap->allocator, heap->device, bytes, arena->stream, pointer);
+    return alloc_generic(heap->allocator, heap->device, bytes, arena->stream, pointer);
   }
   weir__block *block = alloc_cached(arena, settings, size, bytes);
   if (block)
@@ -352,7 +520,7 @@ static __attribute__((noinline)) weir_status alloc_with_stack(weir__heap *heap, 
   if (!block) {
     weir__op op;
     weir__op_begin_with(&op, heap->allocator, stack);
-    weir_status status = weir__alloc_new("weir_allocator_alloc", heap, arena, settings, size, bytes, pointer);
+    weir_status status = weir__alloc_miss("weir_allocator_alloc", heap, arena, settings, size, bytes, pointer);
     weir__op_end(&op);
     return status;
   }
@@ -362,23 +530,23 @@ static __attribute__((noinline)) weir_status alloc_with_stack(weir__heap *heap, 
 }
 
 /* Something is in the way of the short way. Where it is nothing but the recorder, the arena's lock is all that it takes. */
-static __attribute__((noinline)) weir_status alloc_attended(weir__heap *heap, weir__arena *arena,
-                                                            const weir__settings *settings, uint64_t size, size_t bytes,
-                                                            void **pointer) {
-  if (weir__attention_of(heap) == (WEIR__WATCHED | WEIR__STACKED))
+static __attribute__((noinline)) weir_status alloc_recorded(weir__heap *heap, weir__arena *arena,
+                                                            const weir__settings *settings, uint64_t size,
+                                                            uint64_t bytes, void **pointer) {
+  if (weir__slow_reasons(heap) == (WEIR__SLOW_TRACED | WEIR__SLOW_STACKS))
     return alloc_with_stack(heap, arena, settings, size, bytes, pointer);
   uint64_t ticks = weir__clock_ticks();
   weir__biased_take(&arena->lock);
-  if (weir__attention_of(heap) != WEIR__WATCHED || !arena->writer) {
+  if (weir__slow_reasons(heap) != WEIR__SLOW_TRACED || !arena->writer) {
     weir__biased_give(&arena->lock);
-    return weir__alloc_generic(heap->allocator, heap->device, bytes, arena->stream, pointer);
+    return alloc_generic(heap->allocator, heap->device, bytes, arena->stream, pointer);
   }
   weir__block *block = alloc_cached(arena, settings, size, bytes);
   if (block)
     weir__recorder_alloc(arena->writer, block->address, bytes, ticks);
   weir__biased_give(&arena->lock);
   if (!block)
-    return weir__alloc_new("weir_allocator_alloc", heap, arena, settings, size, bytes, pointer);
+    return weir__alloc_miss("weir_allocator_alloc", heap, arena, settings, size, bytes, pointer);
   *pointer = (void *)block->address;
   WEIR__PROBE_MALLOC(*pointer, heap->device, bytes, arena->stream);
   return WEIR_OK;
@@ -386,21 +554,21 @@ static __attribute__((noinline)) weir_status alloc_attended(weir__heap *heap, we
 
 /* The arena is locked, and the short way is not for this block. Where nothing but the recorder is in its way, the lock is all
  * that it takes. */
-static __attribute__((noinline)) weir_status free_attended(weir__arena *arena, weir__block *block,
+static __attribute__((noinline)) weir_status free_recorded(weir__arena *arena, weir__block *block,
                                                            weir__live_place place) {
   weir__writer *writer = arena->writer;
-  if (weir__attention_of(arena->pool->heap) & (WEIR__ATTENDED | WEIR__AGEING | WEIR__DUE) || !writer ||
-      block->state != WEIR__ALLOCATED || block->marks.has_uses) {
+  if (weir__slow_reasons(arena->pool->heap) & (WEIR__SLOW_OBSERVED | WEIR__SLOW_AGING | WEIR__SLOW_CHECKPOINT) ||
+      !writer || block->state != WEIR__ALLOCATED || block->marks.has_uses) {
     void *pointer = (void *)block->address;
     weir__heap *heap = arena->pool->heap;
     weir__biased_give(&arena->lock);
-    if (weir__attention_of(heap) & WEIR__DUE)
-      weir__record_due(heap);
-    return weir__free_generic(heap->allocator, pointer);
+    if (weir__slow_reasons(heap) & WEIR__SLOW_CHECKPOINT)
+      heap->allocator->hooks->checkpoint(heap);
+    return free_generic(heap->allocator, pointer);
   }
   WEIR__PROBE_FREE(block->address, arena->pool->heap->device, block->requested, arena->stream);
   weir__recorder_freed(writer, block->address, block->requested, weir__clock_ticks());
-  weir__arena_free(arena, block, place);
+  free_in(arena, block, place);
   weir__biased_give(&arena->lock);
   return WEIR_OK;
 }
@@ -412,28 +580,28 @@ static __attribute__((noinline)) weir_status free_attended(weir__arena *arena, w
 static inline bool is_plain(const weir__heap *heap, const weir__block *block) {
   if (block->state != WEIR__ALLOCATED)
     return false;
-  return !block->marks.has_uses && !(weir__attention_of(heap) & (WEIR__WATCHED | WEIR__AGEING));
+  return !block->marks.has_uses && !(weir__slow_reasons(heap) & (WEIR__SLOW_TRACED | WEIR__SLOW_AGING));
 }
 
-weir_status weir_allocator_alloc(weir_allocator *allocator, int device, size_t bytes, weir_cu_stream stream,
+weir_status weir_allocator_alloc(weir_allocator *allocator, int device, uint64_t bytes, weir_cu_stream stream,
                                  void **pointer) {
   if (!allocator || !pointer || (unsigned)device >= (unsigned)allocator->heap_count ||
       bytes - 1 >= WEIR__MOST_BYTES - 1)
-    return weir__alloc_generic(allocator, device, bytes, stream, pointer);
+    return alloc_generic(allocator, device, bytes, stream, pointer);
   weir__heap *heap = &allocator->heaps[device];
   const weir__settings *settings = atomic_load_explicit(&allocator->settings, memory_order_acquire);
   uint64_t size = weir__round_bytes(settings, bytes);
-  weir__arena *arena = weir__arena_find(size <= WEIR__SMALL_MAX ? &heap->small : &heap->large, stream);
+  weir__arena *arena = weir__arena_find(weir__pool_for(heap, NULL, size), stream);
   if (!arena)
-    return weir__alloc_generic(allocator, device, bytes, stream, pointer);
-  if (weir__attention_of(heap))
-    return alloc_attended(heap, arena, settings, size, bytes, pointer);
+    return alloc_generic(allocator, device, bytes, stream, pointer);
+  if (weir__slow_reasons(heap))
+    return alloc_recorded(heap, arena, settings, size, bytes, pointer);
 
   weir__biased_take(&arena->lock);
   weir__block *block = alloc_cached(arena, settings, size, bytes);
   weir__biased_give(&arena->lock);
   if (!block)
-    return weir__alloc_new(__func__, heap, arena, settings, size, bytes, pointer);
+    return weir__alloc_miss(__func__, heap, arena, settings, size, bytes, pointer);
   *pointer = (void *)block->address;
   WEIR__PROBE_MALLOC(block->address, heap->device, block->requested, arena->stream);
   return WEIR_OK;
@@ -442,24 +610,24 @@ weir_status weir_allocator_alloc(weir_allocator *allocator, int device, size_t b
 weir_status weir_allocator_free(weir_allocator *allocator, void *pointer) {
   weir__arena *arena = allocator ? weir__page_map_find(allocator->pages, (uint64_t)pointer) : NULL;
   if (!arena)
-    return weir__free_generic(allocator, pointer);
+    return free_generic(allocator, pointer);
   weir__live_place place;
   const weir__heap *heap = arena->pool->heap;
   weir__biased_take(&arena->lock);
-  weir__block *block = arena->repeat.block;
+  weir__block *block = arena->last_alloc.block;
   if (block && block->address == (uint64_t)pointer && is_plain(heap, block)) {
     WEIR__PROBE_FREE(block->address, heap->device, block->requested, arena->stream);
-    free_repeated(arena, block);
+    free_last(arena, block);
     weir__biased_give(&arena->lock);
     return WEIR_OK;
   }
   block = weir__live_find(&arena->live, (uint64_t)pointer, &place);
   if (!block) {
     weir__biased_give(&arena->lock);
-    return weir__free_generic(allocator, pointer);
+    return free_generic(allocator, pointer);
   }
   if (!is_plain(heap, block))
-    return free_attended(arena, block, place);
+    return free_recorded(arena, block, place);
   WEIR__PROBE_FREE(block->address, heap->device, block->requested, arena->stream);
   free_cached(arena, block, place);
   weir__biased_give(&arena->lock);

@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/heap.h"
+#include "alloc/arena.h"
+#include "alloc/backend.h"
+#include "alloc/events.h"
 
 /* Where a captured stream is: adds to a list of nodes. false: it does not capture, or not in this capture, or no memory. */
 static bool add_position(weir_driver *driver, weir_cu_stream stream, unsigned long long *capture,
@@ -43,19 +45,19 @@ unsigned long long weir__capture_of(weir__heap *heap, weir_cu_stream stream) {
 }
 
 /* A use that began outside of the capture is work that the graph knows nothing of: then there are no markers. */
-void weir__markers_take(weir__heap *heap, const weir__block *block, weir__deferred *deferred) {
+void weir__capture_position_take(weir__heap *heap, const weir__block *block, weir__deferred *deferred) {
   weir_driver *driver = heap->allocator->driver;
   *deferred = (weir__deferred){.block = (weir__block *)block};
-  if (!weir__settings_of(heap)->graph_capture_record_stream_reuse || heap->allocator->plug)
+  if (!weir__settings_of(heap)->graph_capture_record_stream_reuse || heap->allocator->backend)
     return;
   weir_cu_stream stream = weir__block_arena(heap, block)->stream;
-  bool ok = add_position(driver, stream, &deferred->capture, &deferred->markers, &deferred->count);
+  bool ok = add_position(driver, stream, &deferred->capture, &deferred->positions, &deferred->count);
   for (const weir__use *use = weir__block_uses(block); use && ok; use = use->next)
-    ok = add_position(driver, use->stream, &deferred->capture, &deferred->markers, &deferred->count) &&
+    ok = add_position(driver, use->stream, &deferred->capture, &deferred->positions, &deferred->count) &&
          use->capture == deferred->capture;
   if (ok)
     return;
-  free(deferred->markers);
+  free(deferred->positions);
   *deferred = (weir__deferred){.block = (weir__block *)block};
 }
 
@@ -131,7 +133,7 @@ static bool find_ancestors(weir_driver *driver, weir_cu_graph_node *list, size_t
   return ok;
 }
 
-void weir__markers_poll(weir__heap *heap, weir_cu_stream stream) {
+void weir__capture_positions_poll(weir__heap *heap, weir_cu_stream stream) {
   weir_driver *driver = heap->allocator->driver;
   unsigned long long capture = 0;
   weir_cu_graph_node *list = NULL;
@@ -152,14 +154,14 @@ void weir__markers_poll(weir__heap *heap, weir_cu_stream stream) {
     weir__deferred *deferred = &heap->deferred[i];
     bool passed = known && deferred->capture == capture && weir__block_arena(heap, deferred->block)->stream == stream;
     for (size_t k = 0; k < deferred->count && passed; k++)
-      passed = ancestors.slots && ancestors.slots[slot_of(&ancestors, deferred->markers[k])];
+      passed = ancestors.slots && ancestors.slots[slot_of(&ancestors, deferred->positions[k])];
     if (!passed) {
       heap->deferred[kept++] = *deferred;
       continue;
     }
     weir__block *block = deferred->block;
     weir__arena *arena = weir__block_arena(heap, block);
-    free(deferred->markers);
+    free(deferred->positions);
     weir__pending_add(heap, -1);
     weir__arena_lock(arena);
     weir__arena_drop_uses(arena, block);

@@ -1,4 +1,4 @@
-#include "record/intern.h"
+#include "base/intern.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -6,8 +6,6 @@
 #include "base/base.h"
 
 enum { chunk_bytes = 1 << 18, first_slots = 1 << 10 };
-
-weir__intern weir__texts = {.most_bytes = 64u << 20};
 
 #define MULTIPLIER 0x9e3779b97f4a7c15u
 
@@ -22,7 +20,8 @@ static inline uint64_t word_at(const unsigned char *bytes) {
   return word;
 }
 
-/* Each step waits for the multiplication before it, so long strings, which stacks are, go through four chains at once. */
+/* Each step depends on the multiplication before it, so long strings, such as stacks, go through four chains at
+ * once. */
 static uint64_t hash_of(const unsigned char *bytes, size_t length) {
   const uint64_t k = MULTIPLIER;
   uint64_t hash = length * k;
@@ -71,11 +70,14 @@ static uint32_t find(const weir__intern *intern, const weir__intern_table *table
 /* ---- Adding, under the lock ---- */
 
 static void *take(weir__intern *intern, size_t bytes) {
-  size_t have = atomic_load_explicit(&intern->bytes, memory_order_relaxed);
-  void *memory = have + bytes <= intern->most_bytes ? calloc(1, bytes) : NULL;
-  if (memory)
-    atomic_store_explicit(&intern->bytes, have + bytes, memory_order_relaxed);
-  return memory;
+  size_t have = atomic_load_explicit(&intern->bytes, memory_order_relaxed), all = bytes + sizeof(weir__intern_memory);
+  weir__intern_memory *memory = all <= intern->most_bytes - have ? calloc(1, all) : NULL;
+  if (!memory)
+    return NULL;
+  memory->next = intern->memory;
+  intern->memory = memory;
+  atomic_store_explicit(&intern->bytes, have + all, memory_order_relaxed);
+  return memory + 1;
 }
 
 static void place(weir__intern_table *table, uint64_t slot) {
@@ -94,7 +96,6 @@ static weir__intern_table *table_for(weir__intern *intern, size_t count) {
   weir__intern_table *table = take(intern, sizeof *table + slots * sizeof table->slots[0]);
   if (!table)
     return NULL;
-  table->older = old;
   table->mask = slots - 1;
   for (size_t i = 0; old && i <= old->mask; i++) {
     uint64_t slot = atomic_load_explicit(&old->slots[i], memory_order_relaxed);
@@ -106,8 +107,8 @@ static weir__intern_table *table_for(weir__intern *intern, size_t count) {
 }
 
 static weir__interned *new_string(weir__intern *intern, size_t length) {
-  size_t bytes = weir__round_up(sizeof(weir__interned) + length + 1, 8);
-  if (bytes > chunk_bytes / 4) /* long ones by themselves: nothing is wasted in the chunk */
+  size_t bytes = (sizeof(weir__interned) + length + 1 + 7) / 8 * 8;
+  if (bytes > chunk_bytes / 4) /* long strings get memory of their own and waste nothing in the chunk */
     return take(intern, bytes);
   if (!intern->fresh || (size_t)(intern->end - intern->fresh) < bytes) {
     char *chunk = take(intern, chunk_bytes);
@@ -137,7 +138,7 @@ static uint32_t add(weir__intern *intern, uint32_t hash, const void *bytes, size
   string->hash = hash;
   memcpy(string->bytes, bytes, length);
   page->strings[number % WEIR__INTERN_PAGE] = string;
-  /* A number that can be found is counted: what refers to it is logged only after all that is counted was. */
+  /* A number is counted before it can be found: a log that refers to it then contains everything that is counted. */
   atomic_store_explicit(&intern->count, number, memory_order_release);
   place(table, (uint64_t)hash << 32 | number);
   return number;
@@ -167,10 +168,12 @@ const void *weir__intern_get(const weir__intern *intern, uint32_t number, size_t
   return string ? string->bytes : NULL;
 }
 
-uint32_t weir__text_number(const char *text) { return text ? weir__intern_put(&weir__texts, text, strlen(text)) : 0; }
-
-const char *weir__text_of_number(uint32_t number) {
-  size_t length;
-  const char *text = weir__intern_get(&weir__texts, number, &length);
-  return text ? text : "";
+void weir__intern_clear(weir__intern *intern) {
+  for (weir__intern_memory *memory = intern->memory, *next; memory; memory = next) {
+    next = memory->next;
+    free(memory);
+  }
+  size_t most_bytes = intern->most_bytes;
+  memset(intern, 0, sizeof *intern);
+  intern->most_bytes = most_bytes;
 }

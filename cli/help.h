@@ -1,0 +1,44 @@
+/*
+ * Help, manual pages and shell completion, made from the tables of options.h and of the environment.
+ */
+#ifndef WEIR_CLI_HELP_H
+#define WEIR_CLI_HELP_H
+
+#include <stdio.h>
+
+#include "options.h"
+
+void weir_cli_print_usage(FILE *out, const weir_cli_command *command);
+void weir_cli_print_help(const weir_cli_command *command);
+
+/* Manual pages in roff: of a command, of the environment, or all of them in a folder, as weir-replay.1 (an exit
+ * code). */
+void weir_cli_print_page(FILE *out, const weir_cli_command *command);
+void weir_cli_print_environment_page(FILE *out);
+int weir_cli_write_pages(const char *folder);
+
+/* A script for bash. */
+void weir_cli_print_completion(void);
+
+enum { WEIR_CLI_LABEL_SIZE = 64 };
+
+/* "-o, --output FILE"; returns `label`. */
+const char *weir_cli_option_label(const weir_cli_option *option, char label[WEIR_CLI_LABEL_SIZE]);
+
+/* Whether the arguments are recordings; the text says what that is. */
+bool weir_cli_takes_recordings(const weir_cli_command *command);
+extern const char weir_cli_recording_text[];
+
+/* An environment variable. A table of them ends with one that has no names. */
+typedef struct weir_cli_variable {
+  const char *group;  /* its heading, NULL for that of the one before */
+  const char *names;  /* separated by ", " */
+  const char *values; /* what it may be set to */
+  const char *preset; /* what it is if not set, NULL if it then has no effect */
+  const char *help;
+} weir_cli_variable;
+
+extern const weir_cli_variable weir_cli_environment[];
+extern const char weir_cli_environment_text[];
+
+#endif

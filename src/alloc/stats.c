@@ -1,0 +1,130 @@
+/*
+ * Statistics.
+ */
+#include <stdlib.h>
+
+#include "alloc/arena.h"
+#include "alloc/backend.h"
+#include "base/thread.h"
+#include "driver/call.h"
+
+void weir_allocator_stats_init(weir_allocator_stats *stats) {
+  if (stats)
+    *stats = (weir_allocator_stats){.size = sizeof *stats};
+}
+
+weir_status weir_allocator_get_stats(weir_allocator *allocator, int device, weir_allocator_stats *stats) {
+  WEIR__CHECK_ALLOCATOR(allocator);
+  weir__heap *heap = weir__heap_get(__func__, allocator, device);
+  if (!heap)
+    return WEIR_ERROR_INVALID_DEVICE;
+  if (!stats || stats->size < sizeof stats->size)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: stats is NULL, or its size is not set", __func__);
+  uint64_t split = weir__settings_of(heap)->max_split_size;
+  weir__mutex_lock(&heap->lock);
+  weir_allocator_stats now = heap->stats;
+  if (allocator->backend)
+    weir__backend_read_stats(heap, &now);
+  weir__gauges_read(heap, &now); /* under the lock, so that no more is allocated than was reserved */
+  weir__mutex_unlock(&heap->lock);
+  now.size = stats->size;
+  now.max_split_size = split == UINT64_MAX ? -1 : (int64_t)split;
+  weir__copy_sized(stats, stats->size, &now, sizeof now);
+  return WEIR_OK;
+}
+
+static void reset_peak(weir_stat *stat) { stat->peak = stat->current; }
+static void reset_accumulated(weir_stat *stat) { stat->allocated = stat->freed = 0; }
+
+/* Calls `change` for every statistic of segments, and of pools. */
+static void for_each_stat(weir__heap *heap, void (*change)(weir_stat *)) {
+  weir_allocator_stats *stats = &heap->stats;
+  for (int kind = 0; kind < WEIR_STAT_KINDS; kind++) {
+    change(&stats->segment[kind]);
+    change(&stats->reserved_bytes[kind]);
+    for (weir__pool_record *record = heap->pool_records; record; record = record->next)
+      change(&record->reserved_bytes[kind]);
+  }
+  change(&stats->oversize_segments);
+}
+
+weir_status weir_allocator_reset_peak_stats(weir_allocator *allocator, int device) {
+  WEIR__CHECK_ALLOCATOR(allocator);
+  weir__heap *heap = weir__heap_get(__func__, allocator, device);
+  if (!heap)
+    return WEIR_ERROR_INVALID_DEVICE;
+  weir__mutex_lock(&heap->lock);
+  for_each_stat(heap, reset_peak);
+  if (allocator->backend)
+    weir__backend_reset_peaks(heap);
+  weir__gauges_reset_peaks(heap);
+  weir__mutex_unlock(&heap->lock);
+  return WEIR_OK;
+}
+
+weir_status weir_allocator_reset_accumulated_stats(weir_allocator *allocator, int device) {
+  WEIR__CHECK_ALLOCATOR(allocator);
+  weir__heap *heap = weir__heap_get(__func__, allocator, device);
+  if (!heap)
+    return WEIR_ERROR_INVALID_DEVICE;
+  weir__mutex_lock(&heap->lock);
+  weir_allocator_stats *stats = &heap->stats;
+  for_each_stat(heap, reset_accumulated);
+  stats->num_alloc_retries = stats->num_ooms = stats->num_sync_all_streams = 0;
+  stats->num_device_alloc = stats->num_device_free = stats->num_oom_rejections = 0;
+  weir__gauges_reset_added(heap);
+  weir__mutex_unlock(&heap->lock);
+  return WEIR_OK;
+}
+
+static uint64_t largest_of(const weir__pool *pool) {
+  weir__arena **arenas;
+  size_t count = weir__pool_arenas(pool, &arenas);
+  uint64_t largest = 0;
+  for (size_t i = 0; i < count; i++) {
+    weir__arena_lock(arenas[i]);
+    const weir__block *last = weir__index_last(&arenas[i]->free);
+    if (last && weir__block_bytes(last) > largest)
+      largest = weir__block_bytes(last);
+    weir__arena_unlock(arenas[i]);
+  }
+  free(arenas);
+  return largest;
+}
+
+weir_status weir_allocator_largest_block(weir_allocator *allocator, int device, uint64_t *bytes) {
+  WEIR__CHECK_ALLOCATOR(allocator);
+  if (!bytes)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: bytes is NULL", __func__);
+  weir__heap *heap = weir__heap_get(__func__, allocator, device);
+  if (!heap)
+    return WEIR_ERROR_INVALID_DEVICE;
+  weir_driver *driver = allocator->driver;
+  weir_cu_context previous;
+  uint64_t largest = 0, total;
+  weir__mutex_lock(&heap->lock);
+  weir_cu_result r = weir__heap_enter(heap, &previous);
+  if (!r) {
+    r = driver->MemGetInfo(driver, &largest, &total);
+    if (allocator->backend)
+      largest += weir__backend_spare(heap);
+    weir__heap_leave(heap, previous);
+  }
+  const weir__pool *pools[] = {&heap->large, &heap->small};
+  for (int i = 0; i < 2; i++) {
+    uint64_t found = largest_of(pools[i]);
+    if (found > largest)
+      largest = found;
+  }
+  for (weir__private_pool *p = heap->private_pools; p; p = p->next)
+    for (int i = 0; i < 2; i++) {
+      uint64_t found = largest_of(i ? &p->small : &p->large);
+      if (found > largest)
+        largest = found;
+    }
+  weir__mutex_unlock(&heap->lock);
+  if (r)
+    return weir__driver_status(driver, r, __func__, "cuMemGetInfo");
+  *bytes = largest;
+  return WEIR_OK;
+}

@@ -1,0 +1,19 @@
+/*
+ * Allocations with caching off.
+ */
+#ifndef WEIR_ALLOC_UNCACHED_H
+#define WEIR_ALLOC_UNCACHED_H
+
+#include "alloc/heap.h"
+
+weir_status weir__uncached_alloc(const char *who, weir__heap *heap, uint64_t bytes, void **pointer);
+
+/* False if the pointer was not allocated with caching off. */
+bool weir__uncached_free(const char *who, weir_allocator *allocator, void *pointer, weir_status *status);
+
+/* The heap of such a pointer; NULL for any other. `bytes`, which may be NULL, is set to its size. */
+weir__heap *weir__uncached_find(weir_allocator *allocator, const void *pointer, uint64_t *bytes);
+void weir__uncached_clear(weir_allocator *allocator);
+bool weir__caching_from_env(void);
+
+#endif

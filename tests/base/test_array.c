@@ -1,0 +1,64 @@
+/*
+ * Growing arrays.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "base/array.h"
+
+static void test_grows(void **state) {
+  (void)state;
+  uint64_t *items = NULL;
+  size_t room = 0, moves = 0;
+  for (size_t i = 0; i < 10000; i++) {
+    size_t before = room;
+    assert_true(WEIR__RESERVE(items, room, i + 1));
+    moves += room != before;
+    items[i] = 3 * i;
+  }
+  assert_true(moves < 16);
+  for (size_t i = 0; i < 10000; i++)
+    assert_int_equal(items[i], 3 * i);
+  free(items);
+}
+
+static void test_keeps_what_is_large_enough(void **state) {
+  (void)state;
+  char *items = NULL;
+  size_t room = 0;
+  assert_true(WEIR__RESERVE(items, room, 0));
+  assert_null(items);
+  assert_true(WEIR__RESERVE(items, room, 100));
+  const char *before = items;
+  assert_true(room >= 100 && WEIR__RESERVE(items, room, 7));
+  assert_ptr_equal(items, before);
+  free(items);
+}
+
+/* What no host can have fails, and leaves the array as it is. */
+static void test_too_large(void **state) {
+  (void)state;
+  uint64_t *items = NULL;
+  size_t room = 0;
+  assert_true(WEIR__RESERVE(items, room, 1));
+  items[0] = 9;
+  size_t before = room;
+  assert_false(WEIR__RESERVE(items, room, SIZE_MAX / 8 + 1));
+  assert_false(WEIR__RESERVE(items, room, SIZE_MAX));
+  assert_true(room == before && items[0] == 9);
+  free(items);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_grows),
+      cmocka_unit_test(test_keeps_what_is_large_enough),
+      cmocka_unit_test(test_too_large),
+  };
+  return cmocka_run_group_tests_name("base.array", tests, NULL, NULL);
+}

@@ -1,0 +1,107 @@
+/*
+ * Mapped memory.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/memory_map.h"
+
+enum { MIB = 1 << 20 };
+
+static void test_reserve(void **state) {
+  (void)state;
+  size_t page = weir__map_page_size();
+  for (size_t alignment = 1; alignment <= 64 * MIB; alignment *= 8) {
+    char *space = weir__map_reserve(MIB, alignment);
+    assert_non_null(space);
+    assert_int_equal((uintptr_t)space % alignment, 0);
+    assert_true(weir__map_commit(space, 2 * page));
+    assert_int_equal(space[page], 0);
+    space[page] = 7;
+    assert_true(weir__map_discard(space + page, page));
+    assert_int_equal(space[page], 0);
+    assert_false(weir__map_reserve_at(space, MIB));
+    weir__unmap(space, MIB);
+    assert_true(weir__map_reserve_at(space, MIB));
+    weir__unmap(space, MIB);
+  }
+  assert_null(weir__map_reserve(SIZE_MAX - page, 2 * MIB));
+  assert_null(weir__map_reserve(SIZE_MAX / 2, page));
+}
+
+static void test_grow(void **state) {
+  (void)state;
+  size_t bytes = 64 << 10;
+  char *memory = weir__map_memory(bytes);
+  assert_non_null(memory);
+  assert_int_equal(memory[bytes - 1], 0);
+  memory[bytes - 1] = 5;
+  for (size_t more = 2 * bytes; more <= 4 * MIB; more *= 2, bytes *= 2) {
+    memory = weir__map_grow(memory, bytes, more);
+    assert_non_null(memory);
+    assert_int_equal(memory[bytes - 1], 5);
+    assert_int_equal(memory[more - 1], 0);
+    memory[more - 1] = 5;
+  }
+  assert_null(weir__map_grow(memory, bytes, SIZE_MAX / 2));
+  assert_int_equal(memory[bytes - 1], 5);
+  weir__unmap(memory, bytes);
+}
+
+static void test_file(void **state) {
+  (void)state;
+  size_t page = weir__map_page_size(), bytes = 4 * page;
+  int descriptor = weir__map_memory_file("weir-test", bytes);
+  assert_true(descriptor >= 0);
+  assert_int_equal(weir__map_allocate_file(descriptor, bytes), 0);
+  char *shared = weir__map_shared_file(descriptor, bytes);
+  const char *read_only = weir__map_file(descriptor, bytes);
+  char *space = weir__map_reserve(bytes, page);
+  assert_true(shared && read_only && space);
+  assert_true(weir__map_shared_file_at(space, page, descriptor, 2 * page));
+  assert_true(weir__map_protect(space, page, true, true));
+  shared[2 * page] = 9;
+  assert_int_equal(read_only[2 * page], 9);
+  assert_int_equal(space[0], 9);
+  assert_true(weir__map_release(space, page));
+  assert_true(weir__map_replace(shared, bytes));
+  assert_int_equal(shared[2 * page], 0);
+  assert_int_equal(read_only[2 * page], 9);
+  weir__unmap(space, bytes);
+  weir__unmap(shared, bytes);
+  weir__unmap(read_only, bytes);
+  close(descriptor);
+  assert_null(weir__map_shared_file(-1, bytes));
+  assert_int_equal(errno, EBADF);
+}
+
+/* A file larger than the process may write is refused, and brings no signal. */
+static void test_file_limit(void **state) {
+  (void)state;
+  struct rlimit before, limit;
+  assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+  limit = before;
+  limit.rlim_cur = MIB;
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  assert_int_equal(weir__map_allocate_file(-1, MIB + 1), EFBIG);
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+  assert_int_equal(weir__map_allocate_file(-1, MIB), EBADF);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_reserve),
+      cmocka_unit_test(test_grow),
+      cmocka_unit_test(test_file),
+      cmocka_unit_test(test_file_limit),
+  };
+  return cmocka_run_group_tests_name("base.memory_map", tests, NULL, NULL);
+}

@@ -1,0 +1,100 @@
+#!/bin/sh
+# help.sh PROGRAM VERSION: manual pages and shell completion.
+set -u
+tested=help
+# shellcheck source-path=SCRIPTDIR source=../support/cli.sh
+. "$(dirname "$0")/../support/cli.sh"
+commands='summary explain info lint replay whatif tune export redact demo bench help'
+
+# ---- Manual pages ----
+
+mkdir "$work/man"
+run 0 --man-pages "$work/man"
+empty out
+empty err
+for command in $commands bench-alloc bench-observe; do
+  [ -s "$work/man/weir-$command.1" ] || fail "no weir-$command.1"
+done
+[ -s "$work/man/weir.1" ] || fail 'no weir.1'
+[ -s "$work/man/weir-environment.7" ] || fail 'no weir-environment.7'
+run 1 --man-pages "$work/none"
+has err "^weir help: .*/none/weir.1: cannot write it: No such file"
+run 2 --man-pages "$work/man" replay
+run 2 --completion fish
+has err "(got 'fish')"
+
+# The same page on standard output.
+run 0 --man bench alloc
+cmp -s "$work/out" "$work/man/weir-bench-alloc.1" || fail 'it is not weir-bench-alloc.1'
+run 0 --man environment
+cmp -s "$work/out" "$work/man/weir-environment.7" || fail 'it is not weir-environment.7'
+
+# A page has all options of the help, and roff has nothing to say about it.
+for command in $commands; do
+  run 0 "$command"
+  options=$(sed -n 's/^  \(-., \)\{0,1\}\(--[a-z-]*\).*/\2/p' "$work/out" | sed 's/-/\\\\-/g')
+  run 0 --man "$command"
+  has out '^\.SH "EXIT STATUS"$'
+  for option in $options; do has out "^\\.B .*$option"; done
+done
+for page in "$work"/man/*; do
+  said="$(basename "$page")"
+  if command -v groff >/dev/null; then
+    groff -man -Tutf8 -ww -z "$page" >"$work/out" 2>&1
+    empty out
+  fi
+  if command -v mandoc >/dev/null; then
+    mandoc -T lint -W error "$page" >"$work/out" 2>&1 || fail 'mandoc finds errors'
+  fi
+done
+
+# ---- Completion ----
+
+run 0 --completion bash
+if ! command -v bash >/dev/null; then
+  exit "$failed"
+fi
+cp "$work/out" "$work/completion"
+mkdir "$work/files" "$work/files/folder"
+: >"$work/files/a file.pickle"
+: >"$work/files/job.pickle"
+# completes 'EXPECTED' WORD...: what bash offers for the last word, in one line.
+completes() {
+  expected=$1
+  shift
+  said="completion of '$*'"
+  (cd "$work/files" && bash -c '. "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _weir; printf "%s\n" "${COMPREPLY[@]}"' \
+    "$work/completion" "$@") >"$work/out" 2>"$work/err"
+  empty err
+  got=$(sort "$work/out" | tr '\n' ' ')
+  [ "$got" = "$expected " ] || fail "expected '$expected'"
+}
+completes 'bench demo explain export help info lint redact replay summary tune whatif' weir ''
+completes 'redact replay' weir re
+completes '--help --version' weir -
+completes '--help --version' weir --
+completes '--check --conf --costs --device --force --fraction --help --json --memory' weir replay -
+completes '--check' weir replay file --ch
+completes 'a file.pickle folder job.pickle' weir replay ''
+completes 'job.pickle' weir replay --check j
+completes 'csv json perfetto sqlite' weir export --to ''
+completes 'perfetto' weir export --to = p
+completes 'csv json perfetto sqlite' weir export --to =
+completes 'a file.pickle' weir export -o a
+completes '' weir export --device ''
+completes 'events' weir export --to csv --table e
+completes 'alloc observe' weir bench ''
+completes 'ledger' weir bench alloc --driver l
+completes 'pair,live' weir bench alloc --patterns pair,li
+completes '' weir info ''
+completes 'environment explain export' weir help e
+
+# Every option of the help is offered.
+for command in $commands 'bench alloc' 'bench observe'; do
+  # shellcheck disable=SC2086 # words are meant
+  run 0 $command
+  # shellcheck disable=SC2086
+  completes "$(sed -n 's/^  \(-., \)\{0,1\}\(--[a-z-]*\).*/\2/p' "$work/out" | sort | tr '\n' ' ' | sed 's/ $//')" weir $command -
+done
+
+exit "$failed"

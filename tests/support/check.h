@@ -1,0 +1,76 @@
+/*
+ * Assertions about the result of a call. A failure prints the call, the expected and the actual value, and Weir's last
+ * error.
+ *
+ *     assert_ok(weir_stream_synchronize(stream));
+ *     assert_error(INVALID_DEVICE, weir_device_set(1000));
+ *     assert_cu(d->MemAlloc(d, &p, 100));
+ *     assert_cu_error(INVALID_VALUE, d->MemFree(d, p + 8));
+ *
+ * An assertion that fails leaves the test with longjmp, so it must run on the test's own thread. Other threads keep
+ * their results for the test to check, and a forked child uses child_assert.
+ */
+#ifndef WEIR_TEST_CHECK_H
+#define WEIR_TEST_CHECK_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "weir/driver.h"
+
+/* ---- Calls that return a weir_status ---- */
+
+#define assert_ok(call) test_check_status((call), WEIR_OK, #call, __FILE__, __LINE__)
+#define assert_status(expected, call) test_check_status((call), (expected), #call, __FILE__, __LINE__)
+
+/* The call fails with WEIR_ERROR_<name>, and sets a last error that begins with the name of the called function. */
+#define assert_error(name, call)                                                                                       \
+  (clear_last_error(), test_check_error((call), WEIR_ERROR_##name, "", #call, __FILE__, __LINE__))
+
+/* The last error also contains `words`. */
+#define assert_error_says(name, words, call)                                                                           \
+  (clear_last_error(), test_check_error((call), WEIR_ERROR_##name, words, #call, __FILE__, __LINE__))
+
+/* WEIR_ERROR_NOT_READY is not a failure: it sets no last error. */
+#define assert_not_ready(call) (clear_last_error(), test_check_not_ready((call), #call, __FILE__, __LINE__))
+
+/* ---- Calls of the driver table ---- */
+
+#define assert_cu(call) test_check_cu_result((call), WEIR_CU_SUCCESS, #call, __FILE__, __LINE__)
+#define assert_cu_error(name, call) test_check_cu_result((call), WEIR_CU_##name, #call, __FILE__, __LINE__)
+#define assert_cu_result(expected, call) test_check_cu_result((call), (expected), #call, __FILE__, __LINE__)
+
+/* ---- In a forked child ---- */
+
+/* Prints the condition and ends the process. */
+#define child_assert(condition) ((condition) ? (void)0 : test_child_failed(#condition, __FILE__, __LINE__))
+#define child_assert_ok(call) child_assert((call) == WEIR_OK)
+
+/* ---- What the macros call ---- */
+
+/* Replaces the thread's last error by a known text, so that the text of an earlier call is not taken for a new one. */
+void clear_last_error(void);
+
+void test_check_status(weir_status status, weir_status expected, const char *call, const char *file, int line);
+void test_check_error(weir_status status, weir_status expected, const char *words, const char *call, const char *file,
+                      int line);
+void test_check_not_ready(weir_status status, const char *call, const char *file, int line);
+void test_check_cu_result(weir_cu_result result, weir_cu_result expected, const char *call, const char *file, int line);
+_Noreturn void test_child_failed(const char *condition, const char *file, int line);
+
+/* ---- Former names, used by the tests of alloc, inspect and record ---- */
+
+#define OK assert_cu
+#define EXPECT assert_cu_error
+#define EXPECT_CODE assert_cu_result
+#define CHECK assert_ok
+#define REFUSED assert_error
+#define REFUSED_SAYING assert_error_says
+#define runtime_forget_error clear_last_error
+
+#endif
