@@ -178,8 +178,9 @@ static bool write_draft(copy *c, int device, const weir__ring_file_state *state)
   return false;
 }
 
-/* Copies the state of a device and writes it to the file, whose checkpoint_lock is held. `deadline_ns` (weir__monotonic_ns, or
- * WEIR__NO_DEADLINE) bounds the wait for the heap's lock. Warns once if the file has no room. */
+/* Copies the state of a device and writes it to the file, whose checkpoint_lock is held. `deadline_ns`
+ * (weir__monotonic_ns, or WEIR__NO_DEADLINE) bounds the wait for the heap's lock. Warns once if the file has no room.
+ * */
 static bool write_checkpoint(weir__heap *heap, weir__recorder *history, weir__ring_file *file, uint64_t deadline_ns) {
   copy c = {.file = file, .history = history};
   weir__ring_file_state state = {.device = (uint32_t)heap->device};

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/base.h"
 #include "base/outfile.h"
 #include "base/system.h"
@@ -85,7 +86,7 @@ typedef weir__snapshot_writer writer;
 
 static uint32_t *grow_memos(writer *w, memo_table *table, uint32_t number) {
   size_t before = table->room;
-  if (!weir__make_room(&table->memos, &table->room, (size_t)number + 1, sizeof *table->memos)) {
+  if (!WEIR__RESERVE(table->memos, table->room, (size_t)number + 1)) {
     w->is_out_of_memory = true;
     return NULL;
   }
