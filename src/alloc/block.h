@@ -127,8 +127,8 @@ static inline void weir__block_link(weir__block *block, weir__block *previous, w
 enum { WEIR__LIVE_SLOTS = 7 };
 
 typedef struct weir__live_bucket {
-  uint8_t marks[WEIR__LIVE_SLOTS]; /* 0: empty */
-  uint8_t passed;                  /* blocks that went on; at 255 it is no longer counted, and stays */
+  _Alignas(64) uint8_t marks[WEIR__LIVE_SLOTS]; /* 0: empty */
+  uint8_t passed;                               /* blocks that went on; at 255 it is no longer counted, and stays */
   weir__block *blocks[WEIR__LIVE_SLOTS];
 } weir__live_bucket;
 

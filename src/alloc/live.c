@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "alloc/block.h"
-#include "base/base.h"
 
 static void insert_again(weir__live *live, const weir__live_bucket *bucket) {
   for (unsigned i = 0; i < WEIR__LIVE_SLOTS; i++)
@@ -18,7 +17,7 @@ bool weir__live_grow(weir__live *live) {
   grown.shift = 64 - grown.bits;
   size_t count = (size_t)1 << grown.bits, bytes = count * sizeof *grown.buckets;
   grown.most = count * 5;
-  grown.buckets = aligned_alloc(64, (size_t)weir__round_up(bytes, 64));
+  grown.buckets = aligned_alloc(sizeof *grown.buckets, bytes);
   if (!grown.buckets)
     return false;
   memset(grown.buckets, 0, bytes);

@@ -34,6 +34,10 @@ uint64_t weir__port_segment_bytes(const weir__settings *settings, uint64_t bytes
 
 /* ---- Settings ---- */
 
+weir_status weir__port_create(weir_driver *driver, const weir_allocator_options *options, weir_allocator **allocator) {
+  return weir__allocator_new("weir_allocator_create", driver, options, allocator);
+}
+
 weir_status weir__port_set_settings(weir_allocator *allocator, const weir__settings *settings) {
   weir__heap *heap = heap_of(allocator);
   weir_status status = weir__check_backend(settings);
@@ -52,9 +56,9 @@ weir_status weir__port_set_settings(weir_allocator *allocator, const weir__setti
 
 weir__private_pool *weir__port_find_pool(weir_allocator *allocator, weir_pool_id id) {
   weir__heap *heap = heap_of(allocator);
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   weir__private_pool *pool = weir__pool_find(heap, id);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   return pool;
 }
 
@@ -111,12 +115,12 @@ weir__block *weir__port_take(weir_allocator *allocator, weir__private_pool *pool
   weir_cu_context previous;
   if (!arena)
     return NULL;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   if (!weir__heap_enter(heap, &previous)) {
     block = weir__refill(heap, arena, settings, size);
     weir__heap_leave(heap, previous);
   }
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   return block;
 }
 
@@ -135,12 +139,12 @@ weir_status weir__port_hand_out(weir_allocator *allocator, weir__block *block, u
 
 static void query_events(weir__heap *heap, weir_cu_stream stream) {
   weir_cu_context previous;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   if (!weir__heap_enter(heap, &previous)) {
     weir__poll_events(heap, stream);
     weir__heap_leave(heap, previous);
   }
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
 }
 
 void weir__port_begin_capture(weir_allocator *allocator, weir_cu_stream stream) {
@@ -160,12 +164,12 @@ void weir__port_release_arena(weir_allocator *allocator, uint64_t address) {
   weir__heap *heap = heap_of(allocator);
   weir__arena *arena = weir__page_map_find(allocator->pages, address);
   weir_cu_context previous;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   if (arena && !weir__heap_enter(heap, &previous)) {
     weir__release_arena(heap, arena);
     weir__heap_leave(heap, previous);
   }
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
 }
 
 /* ---- Reading a state ---- */
@@ -339,9 +343,9 @@ weir_status weir__port_install_state(weir_allocator *allocator, const weir__sett
   weir_status status = make_pools(heap, state);
   if (status)
     return status;
-  pthread_mutex_lock(&heap->lock);
+  weir__mutex_lock(&heap->lock);
   if (weir__heap_enter(heap, &previous)) {
-    pthread_mutex_unlock(&heap->lock);
+    weir__mutex_unlock(&heap->lock);
     return weir__fail(WEIR_ERROR_DRIVER, "the device's context is not available");
   }
   for (size_t i = 0; i < state->segment_count && !status; i++) {
@@ -353,6 +357,6 @@ weir_status weir__port_install_state(weir_allocator *allocator, const weir__sett
   }
   *place = 0;
   weir__heap_leave(heap, previous);
-  pthread_mutex_unlock(&heap->lock);
+  weir__mutex_unlock(&heap->lock);
   return status;
 }

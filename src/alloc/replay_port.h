@@ -38,6 +38,9 @@ uint64_t weir__port_segment_bytes(const weir__settings *settings, uint64_t bytes
 
 /* ---- Settings ---- */
 
+/* Creates the allocator: weir_allocator_create, but never with a recording of its own. */
+weir_status weir__port_create(weir_driver *driver, const weir_allocator_options *options, weir_allocator **allocator);
+
 /* Replaces the settings, as weir_allocator_configure does, and keeps the limit. WEIR_ERROR_NOT_SUPPORTED: they ask for
  * another back end than the cache. WEIR_ERROR_HOST_OUT_OF_MEMORY: the old ones stay. */
 weir_status weir__port_set_settings(weir_allocator *allocator, const weir__settings *settings);

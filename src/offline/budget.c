@@ -1,9 +1,9 @@
 #include "offline/budget.h"
 
 #include <stdlib.h>
-#include <sys/random.h>
 
 #include "base/memory_map.h"
+#include "base/system.h"
 
 enum { SMALLEST_ARRAY = 16, MAPPED_ARRAY = 256 * 1024, SMALLEST_CHUNK = 4096, LARGEST_CHUNK = 1 << 20 };
 
@@ -165,7 +165,7 @@ void *weir__table_intern(weir__table *index, weir__budget *budget, uint64_t seed
 
 uint64_t weir__hash_seed(void) {
   uint64_t seed;
-  if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != sizeof seed)
+  if (!weir__random_bytes(&seed, sizeof seed))
     seed = (uintptr_t)&weir__hash_seed; /* at least the load address is random */
   return seed;
 }

@@ -79,7 +79,7 @@ static bool is_known(const char *text) { return strcmp(text, "??") != 0; }
 
 /* The lock is held. */
 static size_t look_up(code_file *file, uint64_t address, weir__code_name *names, size_t room) {
-  size_t first = 0, count = weir__symbols_of(file->symbols, address, &first), written = 0;
+  size_t first = 0, count = weir__symbols_of(file->symbols, (uintptr_t)address, &first), written = 0;
   for (size_t i = 0; i < count && written < room; i++) {
     const weir__symbol *symbol = weir__symbols_at(file->symbols, first + i);
     weir__code_name name = {weir__symbols_text(file->symbols, symbol->function),

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/system.h"
 
 enum { MOST_BYTES = 1 << 16 };
 
@@ -81,7 +82,7 @@ weir_status weir__costs_parse(const char *name, const char *text, weir__costs *c
 }
 
 weir_status weir__costs_load(const char *path, weir__costs *costs) {
-  int standard = strcmp(path, "-") == 0 ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0) : -1;
+  int standard = strcmp(path, "-") == 0 ? weir__descriptor_copy(STDIN_FILENO) : -1;
   FILE *file = standard >= 0 ? fdopen(standard, "rb") : fopen(path, "rb");
   if (!file)
     return weir__fail(WEIR_ERROR_SYSTEM, "%s: %s", path, strerror(errno));

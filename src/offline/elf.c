@@ -1,5 +1,7 @@
 #include "offline/elf.h"
 
+#ifndef __wasi__
+
 #include <elf.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -175,3 +177,29 @@ const char *weir__elf_function(weir__elf *elf, uint64_t address) {
   const function *f = low ? &elf->functions[low - 1] : NULL;
   return f && address - f->begin < f->bytes ? f->name : NULL;
 }
+
+#else
+
+#include <stddef.h>
+
+/* WASI has no elf.h, and a page has no files of programs: nothing is found. */
+weir__elf *weir__elf_open(const char *path) {
+  (void)path;
+  return NULL;
+}
+
+void weir__elf_close(weir__elf *elf) { (void)elf; }
+
+const unsigned char *weir__elf_build_id(const weir__elf *elf, size_t *bytes) {
+  (void)elf;
+  *bytes = 0;
+  return NULL;
+}
+
+const char *weir__elf_function(weir__elf *elf, uint64_t address) {
+  (void)elf;
+  (void)address;
+  return NULL;
+}
+
+#endif

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/system.h"
 
 #ifdef WEIR_HAVE_ZSTD
 #include <zstd.h>
@@ -93,7 +94,7 @@ static bool begins_gzip(const unsigned char *bytes) {
   return memcmp(bytes, magic, sizeof magic) == 0;
 }
 
-static weir_status no_memory(const weir__input *input) {
+static __attribute__((unused)) weir_status no_memory(const weir__input *input) {
   return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to decompress", input->name);
 }
 
@@ -172,7 +173,7 @@ weir_status weir__input_open(const char *path, weir__input **out) {
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to read it", path);
   }
   input->buffer = buffer;
-  input->file = is_standard ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0) : open(path, O_RDONLY | O_CLOEXEC);
+  input->file = is_standard ? weir__descriptor_copy(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
   return finish_open(input, input->file < 0 ? failed(input, "open") : WEIR_OK, out);
 }
 

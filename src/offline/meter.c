@@ -52,7 +52,7 @@ static weir_cu_result count(meter *m, weir__meter_kind kind, weir_cu_result resu
 
 /* ---- Calls that are counted ---- */
 
-static weir_cu_result count_alloc(weir_driver *self, weir_cu_deviceptr *pointer, size_t bytes) {
+static weir_cu_result count_alloc(weir_driver *self, weir_cu_deviceptr *pointer, uint64_t bytes) {
   return count((meter *)self, WEIR__METER_ALLOC, MemAlloc(self, pointer, bytes), 1, bytes);
 }
 
@@ -60,7 +60,7 @@ static weir_cu_result count_free(weir_driver *self, weir_cu_deviceptr pointer) {
   return count((meter *)self, WEIR__METER_FREE, MemFree(self, pointer), 1, 0);
 }
 
-static weir_cu_result count_reserve(weir_driver *self, weir_cu_deviceptr *pointer, size_t bytes, size_t alignment,
+static weir_cu_result count_reserve(weir_driver *self, weir_cu_deviceptr *pointer, uint64_t bytes, uint64_t alignment,
                                     weir_cu_deviceptr wish, unsigned long long flags) {
   meter *m = (meter *)self;
   weir_cu_result result = MemAddressReserve(self, pointer, bytes, alignment, wish, flags);
@@ -69,7 +69,7 @@ static weir_cu_result count_reserve(weir_driver *self, weir_cu_deviceptr *pointe
   return count(m, WEIR__METER_RESERVE, result, 1, bytes);
 }
 
-static weir_cu_result count_unreserve(weir_driver *self, weir_cu_deviceptr pointer, size_t bytes) {
+static weir_cu_result count_unreserve(weir_driver *self, weir_cu_deviceptr pointer, uint64_t bytes) {
   meter *m = (meter *)self;
   weir_cu_result result = MemAddressFree(self, pointer, bytes);
   if (!result)
@@ -77,7 +77,7 @@ static weir_cu_result count_unreserve(weir_driver *self, weir_cu_deviceptr point
   return count(m, WEIR__METER_UNRESERVE, result, 1, bytes);
 }
 
-static weir_cu_result count_create(weir_driver *self, weir_cu_mem_handle *handle, size_t bytes,
+static weir_cu_result count_create(weir_driver *self, weir_cu_mem_handle *handle, uint64_t bytes,
                                    const weir_cu_mem_prop *prop, unsigned long long flags) {
   meter *m = (meter *)self;
   weir_cu_result result = MemCreate(self, handle, bytes, prop, flags);
@@ -93,7 +93,7 @@ static weir_cu_result count_release(weir_driver *self, weir_cu_mem_handle handle
   return count(m, WEIR__METER_RELEASE, result, 1, (uintptr_t)bytes);
 }
 
-static weir_cu_result count_map(weir_driver *self, weir_cu_deviceptr pointer, size_t bytes, size_t offset,
+static weir_cu_result count_map(weir_driver *self, weir_cu_deviceptr pointer, uint64_t bytes, uint64_t offset,
                                 weir_cu_mem_handle handle, unsigned long long flags) {
   meter *m = (meter *)self;
   uint64_t base, size;
@@ -106,19 +106,19 @@ static weir_cu_result count_map(weir_driver *self, weir_cu_deviceptr pointer, si
 }
 
 /* The number of handles that are mapped into a range without holes. */
-static uint64_t handles_in(const meter *m, weir_cu_deviceptr pointer, size_t bytes) {
+static uint64_t handles_in(const meter *m, weir_cu_deviceptr pointer, uint64_t bytes) {
   const void *size = weir__rangemap_find(&m->reservations, pointer, NULL, NULL);
   return size && size != m ? (bytes + (uintptr_t)size - 1) / (uintptr_t)size : 1;
 }
 
-static weir_cu_result count_set_access(weir_driver *self, weir_cu_deviceptr pointer, size_t bytes,
+static weir_cu_result count_set_access(weir_driver *self, weir_cu_deviceptr pointer, uint64_t bytes,
                                        const weir_cu_mem_access *access, size_t accesses) {
   meter *m = (meter *)self;
   weir_cu_result result = MemSetAccess(self, pointer, bytes, access, accesses);
   return count(m, WEIR__METER_SET_ACCESS, result, handles_in(m, pointer, bytes), bytes);
 }
 
-static weir_cu_result count_unmap(weir_driver *self, weir_cu_deviceptr pointer, size_t bytes) {
+static weir_cu_result count_unmap(weir_driver *self, weir_cu_deviceptr pointer, uint64_t bytes) {
   meter *m = (meter *)self;
   return count(m, WEIR__METER_UNMAP, MemUnmap(self, pointer, bytes), handles_in(m, pointer, bytes), bytes);
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/system.h"
 
 #ifdef WEIR_HAVE_ZSTD
 #include <zstd.h>
@@ -111,7 +112,7 @@ weir_status weir__output_file_open(weir__output_file *output) {
         "%s: this build of Weir has no zstd; leave .zst out of the name, and compress the file afterwards",
         output->path);
 #endif
-  int descriptor = fcntl(output->out.fd, F_DUPFD_CLOEXEC, 0); /* closing the file leaves the output's own open */
+  int descriptor = weir__descriptor_copy(output->out.fd); /* closing the file leaves the output's own open */
   output->file = descriptor >= 0 ? fdopen(descriptor, "wb") : NULL;
   if (!output->file) {
     int error = errno;

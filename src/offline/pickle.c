@@ -193,7 +193,7 @@ static weir_status seal(weir__pickle *p, box *parent, value child) {
 
 /* Offers the complete box *v to the hook. If the hook takes it, *v becomes the hook's object, and the box is freed. */
 static inline weir_status offer(weir__pickle *p, weir__pickle_hook hook, value *v, const value *items, size_t count) {
-  size_t index = weir__pickle_payload(*v);
+  size_t index = (size_t)weir__pickle_payload(*v);
   p->boxes[index].was_offered = true;
   value taken = 0;
   TRY(hook(p->context, p, items, count, &taken));
@@ -277,13 +277,13 @@ static inline weir_status target(weir__pickle *p, weir__pickle_tag tag, value **
 static weir_status add_to_list(weir__pickle *p, value *values, size_t count) {
   value *list = NULL;
   TRY(target(p, WEIR__PICKLE_LIST, &list));
-  size_t index = weir__pickle_payload(*list);
+  size_t index = (size_t)weir__pickle_payload(*list);
   TRY(seal_items(p, index, values, count));
   return add_items(p, &p->boxes[index], values, count);
 }
 
 static weir_status add_to_set(weir__pickle *p, value set, value *values, size_t count) {
-  size_t index = weir__pickle_payload(set);
+  size_t index = (size_t)weir__pickle_payload(set);
   for (size_t i = 0; i < count; i++)
     TRY(check_key(p, values[i]));
   TRY(seal_items(p, index, values, count));
@@ -295,7 +295,7 @@ static inline weir_status add_to_dict(weir__pickle *p, value *pairs, size_t coun
   TRY(target(p, WEIR__PICKLE_DICT, &dict));
   if (count % 2 != 0)
     return FAIL(p, "a dict has a key without a value");
-  size_t index = weir__pickle_payload(*dict);
+  size_t index = (size_t)weir__pickle_payload(*dict);
   TRY(seal_pairs(p, index, pairs, count));
   if (is_complete && p->boxes[index].count == 0 && may_offer(p, *dict)) {
     TRY(offer(p, p->hook, dict, pairs, count / 2));
@@ -327,7 +327,7 @@ static weir_status make_tuple(weir__pickle *p, value *values, size_t count) {
   }
   value tuple = 0;
   TRY(new_box(p, WEIR__PICKLE_TUPLE, &tuple));
-  TRY(seal_items(p, weir__pickle_payload(tuple), values, count));
+  TRY(seal_items(p, (size_t)weir__pickle_payload(tuple), values, count));
   TRY(add_items(p, box_of(p, tuple), values, count));
   if (known != NULL)
     *known = tuple;
@@ -345,7 +345,7 @@ static weir_status make_from_mark(weir__pickle *p, weir__pickle_tag tag) {
     return make_tuple(p, values, count);
   value made;
   TRY(new_box(p, tag, &made));
-  size_t index = weir__pickle_payload(made);
+  size_t index = (size_t)weir__pickle_payload(made);
   if (tag == WEIR__PICKLE_DICT && count % 2 != 0)
     return FAIL(p, "a dict has a key without a value");
   if (tag == WEIR__PICKLE_DICT)

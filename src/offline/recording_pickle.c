@@ -373,7 +373,7 @@ static bool is_object(value v, enum object kind) {
   return weir__pickle_tag_of(v) == WEIR__PICKLE_OBJECT && (weir__pickle_payload(v) & 3) == kind;
 }
 
-static size_t object_index(value v) { return weir__pickle_payload(v) >> 2; }
+static size_t object_index(value v) { return (size_t)(weir__pickle_payload(v) >> 2); }
 
 static weir_status intern_frame(loader *l, const fields *f, uint32_t *frame) {
   weir__recording *s = l->s;

@@ -4,10 +4,10 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 
 #include "base/base.h"
+#include "base/system.h"
 #include "offline/export.h"
 #include "offline/output_file.h"
 #include "offline/rewrite.h"
@@ -212,7 +212,7 @@ static weir_status hide_settings(hider *h, size_t *dropped) {
 static weir_status add_salt(weir__sha256 *sha, const char *salt) {
   unsigned char random[WEIR__SHA256_SIZE];
   uint64_t length = salt ? strlen(salt) : sizeof random;
-  if (!salt && getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+  if (!salt && !weir__random_bytes(random, sizeof random))
     return weir__fail(WEIR_ERROR_SYSTEM, "cannot get random numbers: %s; use --salt", strerror(errno));
   weir__sha256_begin(sha);
   weir__sha256_add(sha, &length, sizeof length);

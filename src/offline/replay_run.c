@@ -17,7 +17,7 @@
 #include "weir/pool.h"
 
 /* The replay's own streams, one for each block that waits. No driver has a stream at these addresses. */
-#define HELD_BASE (1ull << 60)
+#define HELD_BASE (sizeof(void *) < 8 ? 1ull << 31 : 1ull << 60)
 
 /* One run. */
 typedef struct replay {
@@ -126,7 +126,7 @@ static void compare_missed(replay *r) {
 
 static int is_done(void *context, weir_cu_stream stream) {
   const replay *r = context;
-  uintptr_t value = (uintptr_t)stream;
+  uint64_t value = (uintptr_t)stream;
   return value < HELD_BASE || value - HELD_BASE >= r->plan->block_count || !r->held[value - HELD_BASE];
 }
 
@@ -465,7 +465,7 @@ static weir_status set_up(replay *r, const weir__plan_limit *limit) {
   weir_allocator_options allocator;
   weir_allocator_options_init(&allocator);
   allocator.conf = "";
-  status = weir_allocator_create(r->driver, &allocator, &r->allocator);
+  status = weir__port_create(r->driver, &allocator, &r->allocator);
   if (status)
     return status;
   status = weir__port_set_settings(r->allocator, r->settings);

@@ -126,7 +126,7 @@ bool weir__ring_file_begins(const void *bytes, size_t size) {
 
 static weir_status read_part(loader *l, int descriptor, uint64_t from, uint64_t to) {
   while (from < to) {
-    ssize_t got = pread(descriptor, l->data + from, to - from, (off_t)from);
+    ssize_t got = pread(descriptor, l->data + from, (size_t)(to - from), (off_t)from);
     if (got < 0 && errno == EINTR)
       continue;
     if (got < 0)
@@ -142,11 +142,11 @@ static weir_status read_part(loader *l, int descriptor, uint64_t from, uint64_t 
 static weir_status read_source(loader *l) {
   size_t room = 0, got = 0;
   do {
-    unsigned char *grown = weir__grow(&l->budget, l->data, &room, l->size + WEIR__RING_HEADER, 1);
+    unsigned char *grown = weir__grow(&l->budget, l->data, &room, (size_t)l->size + WEIR__RING_HEADER, 1);
     if (!grown)
       return no_memory(l);
     l->data = grown;
-    TRY(weir__input_read(l->source, l->data + l->size, room - l->size, &got));
+    TRY(weir__input_read(l->source, l->data + l->size, room - (size_t)l->size, &got));
     l->size += got;
   } while (got);
   l->header = (const weir__ring_file_header *)(const void *)l->data;
@@ -169,7 +169,7 @@ static weir_status read_all(loader *l) {
     status = bad(l, l->size, "the file ends in the header of a recording, which has %d bytes", (int)WEIR__RING_HEADER);
   if (!status) {
     size_t room = 0;
-    l->data = weir__grow(&l->budget, NULL, &room, l->size, 1);
+    l->data = l->size > SIZE_MAX ? NULL : weir__grow(&l->budget, NULL, &room, (size_t)l->size, 1);
     status = l->data ? read_part(l, descriptor, WEIR__RING_HEADER, l->size) : no_memory(l);
   }
   if (!status)

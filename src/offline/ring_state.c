@@ -111,8 +111,8 @@ static uint64_t end_of(const weir__state_segment *s) { return s->address + (s->r
 static bool read_all(reader *r) {
   weir__state *state = r->state;
   uint64_t block = 0;
-  memcpy(state->pools, r->data + r->pools_at, r->of.pool_count * sizeof *state->pools);
-  state->pool_count = r->of.pool_count;
+  memcpy(state->pools, r->data + r->pools_at, (size_t)r->of.pool_count * sizeof *state->pools);
+  state->pool_count = (size_t)r->of.pool_count;
   for (uint64_t i = 0; i < r->of.segment_count; i++)
     if (!read_segment(r, i, &block))
       return false;
@@ -182,9 +182,9 @@ static weir_status read_checkpoint(reader *r, int device, weir__budget *budget) 
   r->state = weir__budget_take(budget, bytes) ? calloc(1, sizeof *r->state) : NULL;
   if (!r->state)
     return no_memory(budget);
-  r->state->segments = malloc((r->of.segment_count + 1) * sizeof *r->state->segments);
-  r->state->blocks = malloc((r->of.block_count + 1) * sizeof *r->state->blocks);
-  r->state->pools = malloc((r->of.pool_count + 1) * sizeof *r->state->pools);
+  r->state->segments = malloc(((size_t)r->of.segment_count + 1) * sizeof *r->state->segments);
+  r->state->blocks = malloc(((size_t)r->of.block_count + 1) * sizeof *r->state->blocks);
+  r->state->pools = malloc(((size_t)r->of.pool_count + 1) * sizeof *r->state->pools);
   weir_status status = r->state->segments && r->state->blocks && r->state->pools ? WEIR_OK : no_memory(budget);
   if (!status && !read_all(r))
     status = WEIR_ERROR_BAD_DATA;

@@ -52,7 +52,7 @@ static void subtract(sums *s, bool by_stack, uint32_t stack, uint64_t size) {
 
 static size_t largest(const sums *s, weir__holder top[WEIR__SUMMARY_HOLDERS]) {
   size_t count = 0, next = 0;
-  for (const sum *found; (found = weir__hash_map_next(&s->map, sizeof *found, next_ns));) {
+  for (const sum *found; (found = weir__hash_map_next(&s->map, sizeof *found, &next));) {
     const weir__holder *h = &found->of;
     if (!h->count)
       continue;

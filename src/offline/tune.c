@@ -5,6 +5,7 @@
 
 #include "base/array.h"
 #include "base/base.h"
+#include "base/system.h"
 
 enum {
   ROUNDS = 2,      /* of neighbours */
@@ -314,7 +315,7 @@ size_t weir__tune_choose(const weir__tune_candidate *candidates, size_t count, b
   for (size_t i = skip_first; i < count; i++)
     if (candidates[i].score.failures == failures)
       front[eligible++] = i;
-  qsort_r(front, eligible, sizeof *front, compare_candidates, (void *)candidates);
+  weir__sort(front, eligible, sizeof *front, compare_candidates, (void *)candidates);
   for (size_t i = 0; i < eligible; i++)
     if (!is_beaten(candidates, front[i], front, front_count))
       front[front_count++] = front[i];
