@@ -90,9 +90,10 @@ def compile_patterns(folder):
     import torch
 
     torch_folder = os.path.dirname(torch.__file__)
+    source = os.path.join(ROOT, "cli", "bench_torch_pair.cpp")
     path = os.path.join(folder, "libbench_patterns.so")
     standard = "c++20" if tuple(int(p) for p in torch.__version__.split(".")[:2]) >= (2, 13) else "c++17"
-    subprocess.run(["g++", f"-std={standard}", "-O2", "-shared", "-fPIC", os.path.join(HERE, "patterns.cpp"), "-o", path,
+    subprocess.run(["g++", f"-std={standard}", "-O2", "-shared", "-fPIC", source, "-o", path,
                     "-isystem", os.path.join(torch_folder, "include"), "-isystem", build.cuda_include(torch_folder),
                     f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}", "-L" + os.path.join(torch_folder, "lib"),
                     "-lc10", "-lc10_cuda", *build.CXX_RUNTIME], check=True)
