@@ -1,10 +1,10 @@
 /*
- * The calls of the CUDA runtime that weir.cudart() has. They return a code, as the runtime's do, and raise nothing but wrong
- * arguments.
+ * The CUDA runtime calls of weir.cudart(). Like the runtime they return an error code; only invalid arguments raise an
+ * exception.
  */
 #include "pyweir.h"
 
-/* The driver, with the current device's context made the thread's. */
+/* The driver, with the context of the current device current in the calling thread. */
 static int enter(weir_driver **driver) {
   int device;
   weir_status status;
@@ -19,7 +19,7 @@ static int address_of(PyObject *object, void **address) {
   return !*address && PyErr_Occurred() ? -1 : 0;
 }
 
-/* Makes a call of the driver's without the GIL. */
+/* Calls the driver without the GIL. */
 #define CALL(result, expression)                                                                                       \
   do {                                                                                                                 \
     PyThreadState *saved = pyweir_begin_call();                                                                        \
@@ -64,7 +64,7 @@ static PyObject *host_register(PyObject *module, PyObject *args) {
   if (!PyArg_ParseTuple(args, "OnI:cudaHostRegister", &pointer, &bytes, &flags) || address_of(pointer, &address) != 0)
     return NULL;
   if (bytes < 0)
-    return PyErr_Format(PyExc_ValueError, "cudaHostRegister(): size is %zd", bytes);
+    return PyErr_Format(PyExc_ValueError, "cudaHostRegister(): size must not be negative, got %zd", bytes);
   if (enter(&driver) != 0)
     return NULL;
   CALL(result, driver->MemHostRegister(driver, address, (size_t)bytes, flags));
@@ -82,7 +82,7 @@ static PyObject *host_unregister(PyObject *module, PyObject *argument) {
   return PyLong_FromLong(result);
 }
 
-/* Writes the new stream to an address, as the runtime does. */
+/* Stores the handle of the new stream at an address, as the runtime does. */
 static PyObject *stream_create(PyObject *module, PyObject *argument) {
   (void)module;
   void *address;
@@ -129,7 +129,7 @@ static PyObject *profiler_stop(PyObject *module, PyObject *unused) {
   return PyLong_FromLong(result);
 }
 
-/* Whether host memory is page-locked: the driver knows the address then. */
+/* Whether host memory is page-locked, in which case the driver knows the address. */
 static PyObject *is_pinned(PyObject *module, PyObject *argument) {
   (void)module;
   void *address;
@@ -144,8 +144,8 @@ static PyObject *is_pinned(PyObject *module, PyObject *argument) {
 }
 
 static PyMethodDef methods[] = {
-    {"_error_string", error_string, METH_O, "The text of a code."},
-    {"_error_names", error_names, METH_NOARGS, "All codes by name."},
+    {"_error_string", error_string, METH_O, "Returns the message of an error code."},
+    {"_error_names", error_names, METH_NOARGS, "Returns all error codes by name."},
     {"_host_register", host_register, METH_VARARGS, NULL},
     {"_host_unregister", host_unregister, METH_O, NULL},
     {"_stream_create", stream_create, METH_O, NULL},
