@@ -106,16 +106,8 @@ static void buffer_dealloc(PyObject *self) {
   pyweir_buffer *buffer = (pyweir_buffer *)self;
   if (buffer->weak)
     PyObject_ClearWeakRefs(self);
-  if (buffer->owner != PYWEIR_OWNS_NOTHING) {
-    weir_status status = give_up(buffer);
-    if (status != WEIR_OK) {
-      PyObject *type, *value, *trace;
-      PyErr_Fetch(&type, &value, &trace);
-      pyweir_raise(status);
-      PyErr_WriteUnraisable(NULL);
-      PyErr_Restore(type, value, trace);
-    }
-  }
+  if (buffer->owner != PYWEIR_OWNS_NOTHING)
+    pyweir_write_unraisable(give_up(buffer));
   if (spare_count < SPARE_BUFFERS)
     spare[spare_count++] = buffer;
   else

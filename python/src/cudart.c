@@ -8,7 +8,7 @@
 static int enter(weir_driver **driver) {
   int device;
   weir_status status;
-  if (pyweir_ensure_init() != 0 || pyweir_parse_device(Py_None, &device) != 0)
+  if (pyweir_need_device(Py_None, &device) != 0)
     return -1;
   PYWEIR_CALL(status, weir_device_set(device));
   return pyweir_check(status) != 0 ? -1 : pyweir_check(weir_get_driver(driver));
@@ -18,14 +18,6 @@ static int address_of(PyObject *object, void **address) {
   *address = PyLong_AsVoidPtr(object);
   return !*address && PyErr_Occurred() ? -1 : 0;
 }
-
-/* Calls the driver without the GIL. */
-#define CALL(result, expression)                                                                                       \
-  do {                                                                                                                 \
-    PyThreadState *saved = pyweir_begin_call();                                                                        \
-    (result) = (expression);                                                                                           \
-    pyweir_end_call(saved);                                                                                            \
-  } while (0)
 
 static PyObject *error_string(PyObject *module, PyObject *argument) {
   (void)module;
@@ -67,7 +59,7 @@ static PyObject *host_register(PyObject *module, PyObject *args) {
     return PyErr_Format(PyExc_ValueError, "cudaHostRegister(): size must not be negative, got %zd", bytes);
   if (enter(&driver) != 0)
     return NULL;
-  CALL(result, driver->MemHostRegister(driver, address, (size_t)bytes, flags));
+  PYWEIR_CALL(result, driver->MemHostRegister(driver, address, (size_t)bytes, flags));
   return PyLong_FromLong(result);
 }
 
@@ -78,7 +70,7 @@ static PyObject *host_unregister(PyObject *module, PyObject *argument) {
   weir_cu_result result;
   if (address_of(argument, &address) != 0 || enter(&driver) != 0)
     return NULL;
-  CALL(result, driver->MemHostUnregister(driver, address));
+  PYWEIR_CALL(result, driver->MemHostUnregister(driver, address));
   return PyLong_FromLong(result);
 }
 
@@ -94,7 +86,7 @@ static PyObject *stream_create(PyObject *module, PyObject *argument) {
     return PyLong_FromLong(WEIR_CU_INVALID_VALUE);
   if (enter(&driver) != 0)
     return NULL;
-  CALL(result, driver->StreamCreateWithPriority(driver, address, WEIR_CU_STREAM_DEFAULT, 0));
+  PYWEIR_CALL(result, driver->StreamCreateWithPriority(driver, address, WEIR_CU_STREAM_DEFAULT, 0));
   return PyLong_FromLong(result);
 }
 
@@ -105,7 +97,7 @@ static PyObject *stream_destroy(PyObject *module, PyObject *argument) {
   weir_cu_result result;
   if (address_of(argument, &stream) != 0 || enter(&driver) != 0)
     return NULL;
-  CALL(result, driver->StreamDestroy(driver, stream));
+  PYWEIR_CALL(result, driver->StreamDestroy(driver, stream));
   return PyLong_FromLong(result);
 }
 
@@ -115,7 +107,7 @@ static PyObject *profiler_start(PyObject *module, PyObject *unused) {
   weir_cu_result result;
   if (enter(&driver) != 0)
     return NULL;
-  CALL(result, driver->ProfilerStart(driver));
+  PYWEIR_CALL(result, driver->ProfilerStart(driver));
   return PyLong_FromLong(result);
 }
 
@@ -125,7 +117,7 @@ static PyObject *profiler_stop(PyObject *module, PyObject *unused) {
   weir_cu_result result;
   if (enter(&driver) != 0)
     return NULL;
-  CALL(result, driver->ProfilerStop(driver));
+  PYWEIR_CALL(result, driver->ProfilerStop(driver));
   return PyLong_FromLong(result);
 }
 
@@ -138,8 +130,8 @@ static PyObject *is_pinned(PyObject *module, PyObject *argument) {
   unsigned type = 0;
   if (address_of(argument, &address) != 0 || enter(&driver) != 0)
     return NULL;
-  CALL(result, driver->PointerGetAttribute(driver, &type, WEIR_CU_POINTER_ATTR_MEMORY_TYPE,
-                                           (weir_cu_deviceptr)(uintptr_t)address));
+  PYWEIR_CALL(result, driver->PointerGetAttribute(driver, &type, WEIR_CU_POINTER_ATTR_MEMORY_TYPE,
+                                                  (weir_cu_deviceptr)(uintptr_t)address));
   return PyBool_FromLong(result == WEIR_CU_SUCCESS && type == WEIR_CU_MEMORY_TYPE_HOST);
 }
 

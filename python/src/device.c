@@ -69,9 +69,7 @@ static int device_of_object(PyObject *object, int *device) {
     index = PyObject_GetAttrString(object, "index");
   if (!index || !PyUnicode_Check(type)) {
     if (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_AttributeError))
-      PyErr_Format(PyExc_TypeError,
-                   "expected a device: an index, \"cuda:1\", or an object with type and index; got %.100s",
-                   Py_TYPE(object)->tp_name);
+      pyweir_type_error("a device (an index, \"cuda:1\", or an object with type and index)", object);
   } else if (PyUnicode_CompareWithASCIIString(type, "cuda") != 0) {
     PyErr_Format(PyExc_ValueError, "Expected a cuda device, but got: %S", object);
   } else if (index == Py_None) {
@@ -380,9 +378,8 @@ static PyObject *get_properties(PyObject *module, PyObject *argument) {
 
 /* ---- Functions ---- */
 
-/* Starts Weir if needed, and parses a device argument. */
-static int begin(PyObject *argument, int *device) {
-  return pyweir_ensure_init() != 0 ? -1 : pyweir_parse_device(argument, device);
+int pyweir_need_device(PyObject *object, int *device) {
+  return pyweir_ensure_init() == 0 ? pyweir_parse_device(object, device) : -1;
 }
 
 static PyObject *is_available(PyObject *module, PyObject *unused) {
@@ -405,7 +402,7 @@ static PyObject *device_count(PyObject *module, PyObject *unused) {
 static PyObject *current_device(PyObject *module, PyObject *unused) {
   (void)module, (void)unused;
   int device;
-  if (begin(Py_None, &device) != 0)
+  if (pyweir_need_device(Py_None, &device) != 0)
     return NULL;
   return PyLong_FromLong(device);
 }
@@ -414,7 +411,7 @@ static PyObject *set_device(PyObject *module, PyObject *argument) {
   (void)module;
   int device;
   weir_status status;
-  if (begin(argument, &device) != 0)
+  if (pyweir_need_device(argument, &device) != 0)
     return NULL;
   PYWEIR_CALL(status, weir_device_set(device));
   return pyweir_none(status);
@@ -455,7 +452,7 @@ static PyObject *synchronize(PyObject *module, PyObject *argument) {
   (void)module;
   int device;
   weir_status status;
-  if (begin(argument, &device) != 0)
+  if (pyweir_need_device(argument, &device) != 0)
     return NULL;
   PYWEIR_CALL(status, weir_device_synchronize(device));
   return pyweir_none(status);
@@ -466,7 +463,7 @@ static PyObject *memory_info(PyObject *module, PyObject *argument) {
   int device;
   size_t free_bytes, total;
   weir_status status;
-  if (begin(argument, &device) != 0)
+  if (pyweir_need_device(argument, &device) != 0)
     return NULL;
   PYWEIR_CALL(status, weir_device_memory_info(device, &free_bytes, &total));
   if (pyweir_check(status) != 0)
@@ -480,7 +477,7 @@ static PyObject *can_access_peer(PyObject *module, PyObject *const *args, Py_ssi
   weir_status status;
   if (count != 2)
     return PyErr_Format(PyExc_TypeError, "expected two arguments, a device and its peer, got %zd", count);
-  if (begin(args[0], &device) != 0 || pyweir_parse_device(args[1], &peer) != 0)
+  if (pyweir_need_device(args[0], &device) != 0 || pyweir_parse_device(args[1], &peer) != 0)
     return NULL;
   PYWEIR_CALL(status, weir_device_can_access_peer(device, peer, &can));
   return pyweir_check(status) == 0 ? PyBool_FromLong(can) : NULL;
@@ -514,36 +511,23 @@ static PyObject *get_sync_debug(PyObject *module, PyObject *unused) {
 static PyObject *measure(weir_status (*call)(int, int *), PyObject *argument) {
   int device, value;
   weir_status status;
-  if (begin(argument, &device) != 0)
+  if (pyweir_need_device(argument, &device) != 0)
     return NULL;
   PYWEIR_CALL(status, call(device, &value));
   return pyweir_check(status) == 0 ? PyLong_FromLong(value) : NULL;
 }
 
-static PyObject *utilization(PyObject *module, PyObject *argument) {
-  (void)module;
-  return measure(weir_device_utilization, argument);
-}
-
-static PyObject *memory_usage(PyObject *module, PyObject *argument) {
-  (void)module;
-  return measure(weir_device_memory_usage, argument);
-}
-
-static PyObject *temperature(PyObject *module, PyObject *argument) {
-  (void)module;
-  return measure(weir_device_temperature, argument);
-}
-
-static PyObject *power_draw(PyObject *module, PyObject *argument) {
-  (void)module;
-  return measure(weir_device_power_draw, argument);
-}
-
-static PyObject *clock_rate(PyObject *module, PyObject *argument) {
-  (void)module;
-  return measure(weir_device_clock_rate, argument);
-}
+#define METRIC(name)                                                                                                   \
+  static PyObject *name(PyObject *module, PyObject *argument) {                                                        \
+    (void)module;                                                                                                      \
+    return measure(weir_device_##name, argument);                                                                      \
+  }
+METRIC(utilization)
+METRIC(memory_usage)
+METRIC(temperature)
+METRIC(power_draw)
+METRIC(clock_rate)
+#undef METRIC
 
 static PyMethodDef methods[] = {
     {"_is_available", is_available, METH_NOARGS, NULL},

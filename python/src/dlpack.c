@@ -120,7 +120,7 @@ static int synchronize_with(pyweir_buffer *buffer, int type, PyObject *stream) {
   long long number = -2;
   if (stream != Py_None) {
     if (!PyLong_Check(stream)) {
-      PyErr_Format(PyExc_TypeError, "stream must be None or an int, got %.100s", Py_TYPE(stream)->tp_name);
+      pyweir_type_error("a stream as None or an int", stream);
       return -1;
     }
     number = PyLong_AsLongLong(stream);
@@ -402,11 +402,8 @@ static PyObject *from_dlpack(PyObject *module, PyObject *object) {
     return NULL;
   if (PyCapsule_CheckExact(object))
     return take_capsule(object);
-  if (!PyObject_HasAttrString(object, "__dlpack__")) {
-    PyErr_Format(PyExc_TypeError, "expected a capsule or an object with __dlpack__, got %.100s",
-                 Py_TYPE(object)->tp_name);
-    return NULL;
-  }
+  if (!PyObject_HasAttrString(object, "__dlpack__"))
+    return pyweir_type_error("a capsule or an object with __dlpack__", object);
   PyObject *capsule = ask_producer(object);
   if (!capsule)
     return NULL;

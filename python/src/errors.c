@@ -135,6 +135,20 @@ PyObject *pyweir_raise(weir_status status) {
   return NULL;
 }
 
+PyObject *pyweir_type_error(const char *what, PyObject *object) {
+  return PyErr_Format(PyExc_TypeError, "expected %s, got %.100s", what, Py_TYPE(object)->tp_name);
+}
+
+void pyweir_write_unraisable(weir_status status) {
+  if (status == WEIR_OK)
+    return;
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  pyweir_raise(status);
+  PyErr_WriteUnraisable(NULL);
+  PyErr_Restore(type, value, trace);
+}
+
 int pyweir_check(weir_status status) {
   if (status == WEIR_OK)
     return kept ? give_warnings() : 0;

@@ -18,7 +18,7 @@ static PyTypeObject event_type;
 weir_event *pyweir_event_get(PyObject *object) {
   if (PyObject_TypeCheck(object, &event_type))
     return ((event_object *)object)->it;
-  PyErr_Format(PyExc_TypeError, "expected a weir.Event, got %.100s", Py_TYPE(object)->tp_name);
+  pyweir_type_error("a weir.Event", object);
   return NULL;
 }
 

@@ -14,7 +14,7 @@ PyObject *pyweir_pool_id_wrap(weir_pool_id id) {
 
 int pyweir_parse_pool_id(PyObject *object, weir_pool_id *id) {
   if (!PyTuple_Check(object) || PyTuple_GET_SIZE(object) != 2) {
-    PyErr_Format(PyExc_TypeError, "expected a pool id, a tuple of two ints; got %.100s", Py_TYPE(object)->tp_name);
+    pyweir_type_error("a pool id as a tuple of two ints", object);
     return -1;
   }
   unsigned long long numbers[2];

@@ -314,10 +314,8 @@ static weir_status set_everywhere(const char *text) {
 
 static PyObject *set_metadata(PyObject *module, PyObject *text) {
   (void)module;
-  if (!PyUnicode_Check(text)) {
-    PyErr_Format(PyExc_TypeError, "metadata must be a str, got %.100s", Py_TYPE(text)->tp_name);
-    return NULL;
-  }
+  if (!PyUnicode_Check(text))
+    return pyweir_type_error("metadata as a str", text);
   const char *utf8 = PyUnicode_AsUTF8(text);
   if (!utf8 || !pyweir_need_allocator())
     return NULL;
@@ -412,10 +410,8 @@ static PyObject *wants_annotations(PyObject *module, PyObject *unused) {
 }
 
 static PyObject *enter_text(PyObject *name, uint32_t (*enter)(const char *)) {
-  if (!PyUnicode_Check(name)) {
-    PyErr_Format(PyExc_TypeError, "expected a name as a str, got %.100s", Py_TYPE(name)->tp_name);
-    return NULL;
-  }
+  if (!PyUnicode_Check(name))
+    return pyweir_type_error("a name as a str", name);
   const char *text = PyUnicode_AsUTF8(name);
   return text ? PyLong_FromUnsignedLong(enter(text)) : NULL;
 }
@@ -555,7 +551,7 @@ static void observe(void *context, int device, size_t bytes, size_t limit, size_
 static int check_callable(PyObject *object) {
   if (PyCallable_Check(object))
     return 0;
-  PyErr_Format(PyExc_TypeError, "expected a callable, got %.100s", Py_TYPE(object)->tp_name);
+  pyweir_type_error("a callable", object);
   return -1;
 }
 

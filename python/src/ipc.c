@@ -40,13 +40,7 @@ static void close_shared(void *base) {
     return;
   weir_status status;
   PYWEIR_CALL(status, weir_ipc_close(pyweir_allocator(), base));
-  if (status != WEIR_OK) {
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    pyweir_raise(status);
-    PyErr_WriteUnraisable(NULL);
-    PyErr_Restore(type, value, trace);
-  }
+  pyweir_write_unraisable(status);
 }
 
 static PyObject *open_shared(PyObject *module, PyObject *args) {

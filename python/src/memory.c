@@ -69,10 +69,6 @@ weir_allocator *pyweir_need_allocator(void) { return pyweir_ensure_init() == 0 ?
 
 /* ---- Arguments ---- */
 
-int pyweir_need_device(PyObject *object, int *device) {
-  return pyweir_ensure_init() == 0 ? pyweir_parse_device(object, device) : -1;
-}
-
 int pyweir_parse_bytes(PyObject *object, size_t *bytes) {
   PyObject *number = PyNumber_Index(object);
   if (!number)
@@ -89,10 +85,9 @@ int pyweir_parse_bytes(PyObject *object, size_t *bytes) {
   return 0;
 }
 
-/* Parses an address, which must not be negative. */
-static int parse_address(PyObject *object, void **address) {
+int pyweir_parse_address(PyObject *object, void **address) {
   if (!PyLong_Check(object)) {
-    PyErr_Format(PyExc_TypeError, "expected an address as an int, got %.100s", Py_TYPE(object)->tp_name);
+    pyweir_type_error("an address as an int", object);
     return -1;
   }
   unsigned long long value = PyLong_AsUnsignedLongLong(object);
@@ -534,11 +529,8 @@ static weir_status configure_all(const char *conf) {
 
 static PyObject *configure(PyObject *module, PyObject *conf) {
   (void)module;
-  if (!PyUnicode_Check(conf)) {
-    PyErr_Format(PyExc_TypeError, "expected settings as a str such as 'expandable_segments:True', got %.100s",
-                 Py_TYPE(conf)->tp_name);
-    return NULL;
-  }
+  if (!PyUnicode_Check(conf))
+    return pyweir_type_error("settings as a str such as 'expandable_segments:True'", conf);
   const char *text = PyUnicode_AsUTF8(conf);
   if (!text || !pyweir_need_allocator())
     return NULL;
@@ -627,7 +619,7 @@ static PyObject *raw_alloc(PyObject *module, PyObject *args) {
 static PyObject *raw_delete(PyObject *module, PyObject *object) {
   (void)module;
   void *pointer;
-  if (parse_address(object, &pointer) != 0 || !pyweir_need_allocator())
+  if (pyweir_parse_address(object, &pointer) != 0 || !pyweir_need_allocator())
     return NULL;
   weir_status status;
   PYWEIR_CALL(status, weir_allocator_free(allocator, pointer));
@@ -641,7 +633,7 @@ static PyObject *raw_record_stream(PyObject *module, PyObject *args) {
   weir_stream stream;
   weir_cu_stream raw;
   if (!PyArg_ParseTuple(args, "OO:_record_stream", &pointer_object, &stream_object) ||
-      parse_address(pointer_object, &pointer) != 0 || !pyweir_need_allocator() ||
+      pyweir_parse_address(pointer_object, &pointer) != 0 || !pyweir_need_allocator() ||
       pyweir_parse_stream(stream_object, -1, &stream) != 0)
     return NULL;
   weir_status status;
@@ -656,7 +648,7 @@ static PyObject *base_allocation(PyObject *module, PyObject *object) {
   (void)module;
   void *pointer, *base = NULL;
   size_t bytes = 0;
-  if (parse_address(object, &pointer) != 0 || !pyweir_need_allocator())
+  if (pyweir_parse_address(object, &pointer) != 0 || !pyweir_need_allocator())
     return NULL;
   weir_status status;
   PYWEIR_CALL(status, weir_allocator_base(allocator, pointer, &base, &bytes));

@@ -16,11 +16,11 @@ int pyweir_take_arguments(const char *who, const char *const *names, int name_co
 /* Starts Weir if needed. Returns NULL with an exception set if that fails. */
 weir_allocator *pyweir_need_allocator(void);
 
-/* Starts Weir if needed, and parses a device argument. */
-int pyweir_need_device(PyObject *object, int *device);
-
 /* Whether the driver has a capability (WEIR_DRIVER_*). False before the start. */
 bool pyweir_driver_can(uint64_t capability);
+
+/* Parses an address, which must not be negative. */
+int pyweir_parse_address(PyObject *object, void **address);
 
 /* Parses a number of bytes: an int that is not negative. */
 int pyweir_parse_bytes(PyObject *object, size_t *bytes);

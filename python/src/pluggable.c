@@ -74,8 +74,7 @@ static PyObject *current; /* the chosen allocator, or NULL; guarded by the GIL *
 
 int pyweir_functions_of(PyObject *object, pyweir_functions **functions) {
   if (!PyObject_TypeCheck(object, &allocator_type)) {
-    PyErr_Format(PyExc_TypeError, "expected an allocator such as CUDAPluggableAllocator(...).allocator(), got %.100s",
-                 Py_TYPE(object)->tp_name);
+    pyweir_type_error("an allocator such as CUDAPluggableAllocator(...).allocator()", object);
     return -1;
   }
   *functions = ((allocator_object *)object)->functions;
@@ -101,7 +100,7 @@ static PyObject *allocator_name(PyObject *self, PyObject *unused) {
 /* Parses an address that is not 0. The caller casts it to the type of the function. */
 static int parse_function(PyObject *object, void **function) {
   if (!PyLong_Check(object)) {
-    PyErr_Format(PyExc_TypeError, "expected the address of a function as an int, got %.100s", Py_TYPE(object)->tp_name);
+    pyweir_type_error("the address of a function as an int", object);
     return -1;
   }
   *function = PyLong_AsVoidPtr(object);

@@ -92,13 +92,7 @@ static void pool_dealloc(PyObject *object) {
   if (self->is_held && !weir_is_in_bad_fork()) {
     weir_status status;
     PYWEIR_CALL(status, let_go(self->device, self->id));
-    if (status != WEIR_OK) {
-      PyObject *type, *value, *trace;
-      PyErr_Fetch(&type, &value, &trace);
-      pyweir_raise(status);
-      PyErr_WriteUnraisable(NULL);
-      PyErr_Restore(type, value, trace);
-    }
+    pyweir_write_unraisable(status);
   }
   Py_XDECREF(self->allocator);
   Py_TYPE(object)->tp_free(object);
@@ -265,12 +259,7 @@ static void **parse_addresses(PyObject *object, size_t *count) {
   if (!addresses)
     PyErr_NoMemory();
   for (Py_ssize_t i = 0; addresses && i < size; i++) {
-    PyObject *item = PyList_GET_ITEM(list, i);
-    if (PyLong_Check(item))
-      addresses[i] = PyLong_AsVoidPtr(item);
-    else
-      PyErr_Format(PyExc_TypeError, "expected an address as an int, got %.100s", Py_TYPE(item)->tp_name);
-    if (PyErr_Occurred()) {
+    if (pyweir_parse_address(PyList_GET_ITEM(list, i), &addresses[i]) != 0) {
       free(addresses);
       addresses = NULL;
     }
@@ -342,7 +331,7 @@ static PyObject *parse_buffers(PyObject *object) {
   PyObject *list = PySequence_List(object);
   for (Py_ssize_t i = 0; list && i < PyList_GET_SIZE(list); i++)
     if (!PYWEIR_IS_BUFFER(PyList_GET_ITEM(list, i))) {
-      PyErr_Format(PyExc_TypeError, "expected a weir.Buffer, got %.100s", Py_TYPE(PyList_GET_ITEM(list, i))->tp_name);
+      pyweir_type_error("a weir.Buffer", PyList_GET_ITEM(list, i));
       Py_CLEAR(list);
     }
   return list;
@@ -421,10 +410,8 @@ static PyObject *set_checkpoint(PyObject *module, PyObject *args) {
 
 static PyObject *has_standard_deleter(PyObject *module, PyObject *object) {
   (void)module;
-  if (!PYWEIR_IS_BUFFER(object)) {
-    PyErr_Format(PyExc_TypeError, "expected a weir.Buffer, got %.100s", Py_TYPE(object)->tp_name);
-    return NULL;
-  }
+  if (!PYWEIR_IS_BUFFER(object))
+    return pyweir_type_error("a weir.Buffer", object);
   return PyBool_FromLong(((pyweir_buffer *)object)->owner == PYWEIR_OWNS_DEVICE);
 }
 

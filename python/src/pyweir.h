@@ -59,6 +59,12 @@ int pyweir_int(PyObject *object, int *value);
 extern PyObject *pyweir_OutOfMemoryError; /* weir.OutOfMemoryError, a RuntimeError */
 extern PyObject *pyweir_AcceleratorError; /* weir.AcceleratorError, a RuntimeError with error_code */
 
+/* Sets a TypeError "expected <what>, got <the type of the object>", and returns NULL. */
+PyObject *pyweir_type_error(const char *what, PyObject *object);
+
+/* Reports a failed status where no exception can be raised, such as in a destructor. */
+void pyweir_write_unraisable(weir_status status);
+
 /* Sets the exception for a status, with the text of weir_last_error(), and returns NULL. */
 PyObject *pyweir_raise(weir_status status);
 
@@ -93,6 +99,9 @@ int pyweir_start(void);
 static inline int pyweir_ensure_init(void) { return pyweir_started ? 0 : pyweir_start(); }
 
 /* ---- Arguments (device.c, stream.c). The runtime must have started. ---- */
+
+/* Starts Weir if needed, and parses a device argument. */
+int pyweir_need_device(PyObject *object, int *device);
 
 /* Accepts None (the current device), an index, "cuda", "cuda:1", or an object with `type` "cuda" and `index`, such as a
  * torch.device. Does not check that the device exists; the call that receives it does. */

@@ -40,10 +40,9 @@ static int address_of(PyObject *object, void **address) {
       PyErr_Clear();
       PyObject *method = PyObject_GetAttrString(object, "__cuda_stream__");
       if (!method && PyErr_ExceptionMatches(PyExc_AttributeError)) {
-        PyErr_Format(PyExc_TypeError,
-                     "expected a stream: a weir.Stream, the address of a CUstream, or an object with cuda_stream or "
-                     "__cuda_stream__; got %.100s",
-                     Py_TYPE(object)->tp_name);
+        pyweir_type_error("a stream (a weir.Stream, the address of a CUstream, or an object with cuda_stream or "
+                          "__cuda_stream__)",
+                          object);
       }
       /* An attribute in some libraries, a method in others. */
       PyObject *pair = method && PyCallable_Check(method) ? PyObject_CallNoArgs(method) : Py_XNewRef(method);
@@ -184,7 +183,7 @@ static PyObject *stream_wait_event(PyObject *self, PyObject *event) {
 static PyObject *stream_wait_stream(PyObject *self, PyObject *other) {
   weir_status status;
   if (!pyweir_stream_check(other))
-    return PyErr_Format(PyExc_TypeError, "wait_stream() expects a weir.Stream, got %.100s", Py_TYPE(other)->tp_name);
+    return pyweir_type_error("a weir.Stream", other);
   PYWEIR_CALL(status, weir_stream_wait_stream(pyweir_stream_get(self), pyweir_stream_get(other)));
   return pyweir_none(status);
 }
@@ -396,8 +395,7 @@ static PyObject *set_stream(PyObject *module, PyObject *argument) {
   (void)module;
   weir_status status;
   if (!pyweir_stream_check(argument))
-    return PyErr_Format(PyExc_TypeError, "set_stream() expects a weir.Stream or None, got %.100s",
-                        Py_TYPE(argument)->tp_name);
+    return pyweir_type_error("a weir.Stream or None", argument);
   if (pyweir_ensure_init() != 0)
     return NULL;
   PYWEIR_CALL(status, weir_stream_set_current(pyweir_stream_get(argument)));
