@@ -1,7 +1,7 @@
 /*
- * How long histories take to be explained, replayed and tuned: from a hundred thousand events to ten million. They are made
- * here, by an allocator that does what a training job asks of it: each step keeps its activations until the way back, and no
- * two steps are of the same length.
+ * The time to explain, replay and tune recordings of a hundred thousand to ten million events. The recordings are made
+ * here by an allocator under the load of a training job: each step keeps its activations until the backward pass, and
+ * each step has another length.
  *
  *     build/bench/replay [EVENTS...]
  */
@@ -141,7 +141,7 @@ static void measure(size_t events) {
 
 int main(int argc, char **argv) {
   static const size_t sizes[] = {100000, 1000000, 10000000};
-  puts("Seconds (and million events in a second) for a history of so many events");
+  puts("Seconds (and million events per second) by the number of events of a recording");
   printf("%10s %12s %19s %19s %19s\n", "events", "explain", "recorded", "expandable", "max_split_size 256");
   if (argc > 1)
     for (int i = 1; i < argc; i++)
