@@ -1,7 +1,7 @@
 /*
- * How long it takes to open and to replay a recording: from a hundred thousand events to ten million. The recordings are
- * made here, by an allocator that serves what a training job asks for: each step keeps its activations until the backward
- * pass, and no two steps have the same length.
+ * The time to open and to replay recordings of a hundred thousand to ten million events. The recordings are made here by
+ * an allocator under the load of a training job: each step keeps its activations until the backward pass, and each step
+ * has another length.
  *
  *     build/bench/replay [EVENTS...]
  */
@@ -133,7 +133,7 @@ static void measure(uint64_t events) {
 
 int main(int argc, char **argv) {
   static const uint64_t sizes[] = {100000, 1000000, 10000000};
-  puts("Seconds (and million events per second) for a recording of so many events");
+  puts("Seconds (and million events per second) by the number of events of a recording");
   printf("%10s %12s %12s %19s %19s %19s\n", "events", "load", "open", "recorded", "expandable", "max_split_size 256");
   if (argc > 1)
     for (int i = 1; i < argc; i++)
