@@ -99,16 +99,16 @@ typedef struct report {
 } report;
 
 static bool ok(report *r, weir_status status) {
-  if (status != WEIR_OK && !r->error[0])
+  if (status && !r->error[0])
     snprintf(r->error, sizeof r->error, "%s: %s", weir_status_name(status), weir_last_error());
-  return status == WEIR_OK;
+  return !status;
 }
 
 static bool driver_ok(report *r, const char *call, weir_cu_result result) {
   if (result != WEIR_CU_SUCCESS && !r->error[0])
     snprintf(r->error, sizeof r->error, "%s: %s (%s)", call, weir_cu_result_name(result),
              weir_cu_result_string(result));
-  return result == WEIR_CU_SUCCESS;
+  return !result;
 }
 
 static bool no_memory(report *r) {

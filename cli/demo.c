@@ -54,16 +54,16 @@ typedef struct demo {
 
 /* Keeps the first failure. */
 static bool ok(demo *demo, weir_status status) {
-  if (status != WEIR_OK && !demo->error[0])
+  if (status && !demo->error[0])
     snprintf(demo->error, sizeof demo->error, "%s: %s", weir_status_name(status), weir_last_error());
-  return status == WEIR_OK;
+  return !status;
 }
 
 static bool driver_ok(demo *demo, const char *call, weir_cu_result result) {
   if (result != WEIR_CU_SUCCESS && !demo->error[0])
     snprintf(demo->error, sizeof demo->error, "%s: %s (%s)", call, weir_cu_result_name(result),
              weir_cu_result_string(result));
-  return result == WEIR_CU_SUCCESS;
+  return !result;
 }
 
 __attribute__((format(printf, 2, 3))) static bool wrong(demo *demo, const char *format, ...) {

@@ -38,7 +38,7 @@ static void explain_soft(char reason[REASON_SIZE]) {
   }
   int count = 0;
   weir_cu_result result = cuda->Init(cuda, 0);
-  if (result == WEIR_CU_SUCCESS)
+  if (!result)
     result = cuda->DeviceGetCount(cuda, &count);
   if (result != WEIR_CU_SUCCESS)
     snprintf(reason, REASON_SIZE, "NVIDIA's driver cannot be used: %s", weir_cu_result_string(result));
@@ -84,9 +84,9 @@ static weir_status print_devices(int count, bool json) {
     weir_device_properties_init(&properties);
     size_t free_bytes, total_bytes;
     weir_status status = weir_device_get_properties(i, &properties);
-    if (status == WEIR_OK)
+    if (!status)
       status = weir_device_memory_info(i, &free_bytes, &total_bytes);
-    if (status != WEIR_OK)
+    if (status)
       return status;
     (json ? print_device_json : print_device)(i, &properties, free_bytes);
   }
@@ -135,12 +135,12 @@ static int run(int count, char **arguments) {
     report.choice = "auto";
   weir_driver *opened = NULL;
   weir_status status = weir_get_driver(&report.driver);
-  if (status == WEIR_OK)
+  if (!status)
     status = weir_device_count(&report.device_count);
   else if (status == WEIR_ERROR_NO_DEVICE)
     /* Without a device nothing is started, but the driver can still be opened to show its name. */
     status = weir_driver_open(NULL, &opened);
-  if (status != WEIR_OK)
+  if (status)
     return fail(status);
   if (opened)
     report.driver = opened;
@@ -149,7 +149,7 @@ static int run(int count, char **arguments) {
   explain_choice(&report);
 
   status = print_report(&report, json);
-  int code = status == WEIR_OK ? WEIR_EXIT_OK : fail(status);
+  int code = !status ? WEIR_EXIT_OK : fail(status);
   weir_driver_close(opened);
   weir_shutdown();
   return code;

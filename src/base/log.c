@@ -54,7 +54,7 @@ static void lock_sink(void) {
 
 static void emit(weir_log_level level, const char *message) {
   lock_sink();
-  if (current_sink != NULL)
+  if (current_sink)
     current_sink(current_context, level, message);
   else
     fprintf(stderr, "weir: %s: %s\n", levels[level].word, message);
@@ -64,7 +64,7 @@ static void emit(weir_log_level level, const char *message) {
 static int level_from_environment(bool *wrong) {
   const char *text = getenv("WEIR_LOG");
   *wrong = false;
-  if (text == NULL || *text == '\0')
+  if (!text || *text == '\0')
     return WEIR_LOG_WARN;
   for (int level = 0; level < (int)WEIR_COUNT_OF(levels); level++) {
     if (strcmp(text, levels[level].name) == 0)

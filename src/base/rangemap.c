@@ -99,11 +99,11 @@ static leaf *at_or_after(const weir__rangemap *map, uint64_t address) {
 static bool holds(const leaf *l, uint64_t address) { return address - l->base < l->size; }
 
 static void *report(const leaf *l, uint64_t *base, uint64_t *size) {
-  if (l == NULL)
+  if (!l)
     return NULL;
-  if (base != NULL)
+  if (base)
     *base = l->base;
-  if (size != NULL)
+  if (size)
     *size = l->size;
   return l->value;
 }
@@ -128,7 +128,7 @@ static uintptr_t *link_for(weir__rangemap *map, uint64_t address, node **in) {
 /* A node with two children: `one` contains the address a, `other` the address b. NULL if the host has no memory. */
 static node *make_node(weir__rangemap *map, uint64_t a, uintptr_t one, uint64_t b, uintptr_t other) {
   node *n = weir__slab_take(&map->nodes, sizeof(node));
-  if (n == NULL)
+  if (!n)
     return NULL;
   look_between(n, a, b);
   n->used = (uint64_t)1 << digit_of(n, a) | (uint64_t)1 << digit_of(n, b);
@@ -139,20 +139,20 @@ static node *make_node(weir__rangemap *map, uint64_t a, uintptr_t one, uint64_t 
 
 bool weir__rangemap_insert(weir__rangemap *map, uint64_t base, uint64_t size, void *value) {
   uint64_t last = base + size - 1;
-  if (size == 0 || last < base || value == NULL)
+  if (size == 0 || last < base || !value)
     return false;
   const leaf *before = at_or_before(map, last);
-  if (before != NULL && before->base + before->size - 1 >= base)
+  if (before && before->base + before->size - 1 >= base)
     return false;
 
   leaf *l = weir__slab_take(&map->leaves, sizeof(leaf));
-  if (l == NULL)
+  if (!l)
     return false;
   *l = (leaf){base, size, value};
   uintptr_t added = (uintptr_t)l + 1;
   node *in;
   uintptr_t *link = link_for(map, base, &in);
-  if (in != NULL) {
+  if (in) {
     in->used |= (uint64_t)1 << digit_of(in, base);
   } else if (*link != 0) {
     uint64_t there = is_leaf(*link) ? as_leaf(*link)->base : as_node(*link)->key;
@@ -169,7 +169,7 @@ bool weir__rangemap_insert(weir__rangemap *map, uint64_t base, uint64_t size, vo
 
 void *weir__rangemap_find(const weir__rangemap *map, uint64_t address, uint64_t *base, uint64_t *size) {
   const leaf *l = at_or_before(map, address);
-  return report(l != NULL && holds(l, address) ? l : NULL, base, size);
+  return report(l && holds(l, address) ? l : NULL, base, size);
 }
 
 void *weir__rangemap_overlap(const weir__rangemap *map, uint64_t base, uint64_t size, uint64_t *found_base,
@@ -177,9 +177,9 @@ void *weir__rangemap_overlap(const weir__rangemap *map, uint64_t base, uint64_t 
   if (size == 0)
     return NULL;
   const leaf *l = at_or_before(map, base);
-  if (l == NULL || !holds(l, base)) {
+  if (!l || !holds(l, base)) {
     l = at_or_after(map, base);
-    if (l != NULL && l->base - base >= size)
+    if (l && l->base - base >= size)
       l = NULL;
   }
   return report(l, found_base, found_size);
@@ -202,7 +202,7 @@ void *weir__rangemap_remove(weir__rangemap *map, uint64_t base) {
   void *value = l->value;
   weir__slab_give(&map->leaves, l, sizeof(leaf));
   map->count--;
-  if (above == NULL) {
+  if (!above) {
     map->root = 0;
     return value;
   }
@@ -232,7 +232,7 @@ void weir__rangemap_clear(weir__rangemap *map) {
 static bool subtree_is_valid(uintptr_t link, uint64_t *next, bool *full, size_t *count) {
   if (is_leaf(link)) {
     const leaf *l = as_leaf(link);
-    if (*full || l->base < *next || l->size == 0 || l->base + l->size - 1 < l->base || l->value == NULL)
+    if (*full || l->base < *next || l->size == 0 || l->base + l->size - 1 < l->base || !l->value)
       return false;
     *next = l->base + l->size;
     *full = *next == 0;

@@ -19,13 +19,13 @@ struct weir__slab_chunk {
 static size_t aligned(size_t size, size_t alignment) { return (size + alignment - 1) / alignment * alignment; }
 
 static int grow(weir__slab *slab, size_t object) {
-  size_t bytes = slab->chunks == NULL ? CHUNK_FIRST : slab->chunks->bytes * 2;
+  size_t bytes = !slab->chunks ? CHUNK_FIRST : slab->chunks->bytes * 2;
   if (bytes > CHUNK_LARGEST)
     bytes = CHUNK_LARGEST;
   if (bytes < LINE + object)
     bytes = aligned(LINE + object, LINE);
   struct weir__slab_chunk *chunk = slab->in_region ? weir__region_take(bytes) : aligned_alloc(LINE, bytes);
-  if (chunk == NULL)
+  if (!chunk)
     return 0;
   chunk->next = slab->chunks;
   chunk->bytes = bytes;
@@ -45,7 +45,7 @@ void *weir__slab_take_fresh(weir__slab *slab, size_t size) {
 }
 
 void weir__slab_clear(weir__slab *slab) {
-  for (struct weir__slab_chunk *chunk = slab->chunks, *next; chunk != NULL; chunk = next) {
+  for (struct weir__slab_chunk *chunk = slab->chunks, *next; chunk; chunk = next) {
     next = chunk->next;
     if (slab->in_region) {
       WEIR__SLAB_UNPOISON(chunk, chunk->bytes);

@@ -138,7 +138,7 @@ static const char *skip_spaces(const char *at) {
 static unsigned long long parse_unit(const char **at) {
   static const char letters[] = "kmgt";
   const char *letter = **at != '\0' ? strchr(letters, tolower((unsigned char)**at)) : NULL;
-  int power = letter != NULL ? (int)(letter - letters) + 1 : 0;
+  int power = letter ? (int)(letter - letters) + 1 : 0;
   unsigned long long step = 1024;
   if (power > 0)
     ++*at;

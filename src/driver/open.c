@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/base.h"
 #include "driver/cuda.h"
 #include "weir/soft.h"
 
@@ -11,13 +12,13 @@ static weir_status open_soft(weir_driver **driver) {
   weir_soft_options options;
   weir_soft_options_init(&options);
   weir_status status = weir_soft_options_from_env(&options);
-  return status == WEIR_OK ? weir_driver_open_soft(&options, driver) : status;
+  return status ? status : weir_driver_open_soft(&options, driver);
 }
 
 static weir_status open_auto(weir_driver **driver) {
   char reason[WEIR__CUDA_REASON];
   weir_driver *cuda;
-  if (weir__cuda_open(reason, &cuda) == WEIR_OK) {
+  if (!weir__cuda_open(reason, &cuda)) {
     if (weir__cuda_has_device(cuda, reason)) {
       *driver = cuda;
       return WEIR_OK;
@@ -29,8 +30,7 @@ static weir_status open_auto(weir_driver **driver) {
 }
 
 weir_status weir_driver_open(const char *choice, weir_driver **driver) {
-  if (!driver)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: driver is NULL", __func__);
+  WEIR__CHECK_ARGUMENT(driver);
   const char *source = "choice";
   if (!choice) {
     source = "WEIR_DRIVER";

@@ -24,15 +24,15 @@ typedef union array {
 static array *resize(array *old, size_t old_size, size_t size) {
   if (size < MAPPED_ARRAY) { /* arrays never shrink, so the old one is not mapped either */
     array *heap = realloc(old, size);
-    if (heap != NULL)
+    if (heap)
       heap->mapped = 0;
     return heap;
   }
   bool was_mapped = old != NULL && old->mapped != 0;
   array *mapped = was_mapped ? weir__map_grow(old, old->mapped, size) : weir__map_memory(size);
-  if (mapped == NULL)
+  if (!mapped)
     return NULL;
-  if (old != NULL && !was_mapped) {
+  if (old && !was_mapped) {
     memcpy(mapped, old, old_size);
     free(old);
   }
@@ -52,9 +52,9 @@ void *weir__grow_slow(weir__budget *budget, void *items, size_t *capacity, size_
   budget->is_over = (target - *capacity) > left / item_size;
   if (budget->is_over || target > (SIZE_MAX - sizeof(array)) / item_size)
     return NULL;
-  array *old = items != NULL ? (array *)items - 1 : NULL;
+  array *old = items ? (array *)items - 1 : NULL;
   array *grown = resize(old, sizeof *old + *capacity * item_size, sizeof *grown + target * item_size);
-  if (grown == NULL)
+  if (!grown)
     return NULL;
   budget->used += (uint64_t)(target - *capacity) * item_size;
   *capacity = target;
@@ -62,8 +62,8 @@ void *weir__grow_slow(weir__budget *budget, void *items, size_t *capacity, size_
 }
 
 void weir__drop(void *items) {
-  array *a = items != NULL ? (array *)items - 1 : NULL;
-  if (a != NULL && a->mapped != 0)
+  array *a = items ? (array *)items - 1 : NULL;
+  if (a && a->mapped != 0)
     weir__unmap(a, a->mapped);
   else
     free(a);
@@ -74,7 +74,7 @@ static char *new_chunk(weir__chunks *chunks, weir__budget *budget, size_t size) 
   if (size > SIZE_MAX - 16 || !weir__budget_take(budget, size + 16))
     return NULL;
   void **chunk = malloc(size + 16);
-  if (chunk == NULL) {
+  if (!chunk) {
     budget->used -= size + 16;
     return NULL;
   }
@@ -97,7 +97,7 @@ void *weir__chunks_take(weir__chunks *chunks, weir__budget *budget, size_t size,
   if (size > growth / 4) /* a chunk of its own; the newest one still has room for others */
     return new_chunk(chunks, budget, size);
   char *chunk = new_chunk(chunks, budget, growth);
-  if (chunk == NULL)
+  if (!chunk)
     return NULL;
   chunks->growth = growth;
   chunks->at = chunk + size;
@@ -106,7 +106,7 @@ void *weir__chunks_take(weir__chunks *chunks, weir__budget *budget, size_t size,
 }
 
 void weir__chunks_clear(weir__chunks *chunks) {
-  for (void *chunk = chunks->first, *next; chunk != NULL; chunk = next) {
+  for (void *chunk = chunks->first, *next; chunk; chunk = next) {
     next = *(void **)chunk;
     free(chunk);
   }
@@ -126,7 +126,7 @@ bool weir__table_add(weir__table *table, weir__budget *budget, uint32_t hash, ui
     if (!weir__budget_take(budget, (uint64_t)(capacity - table->capacity) * sizeof *table->slots))
       return false;
     uint64_t *slots = calloc(capacity, sizeof *slots);
-    if (slots == NULL)
+    if (!slots)
       return false;
     for (size_t i = 0; i < table->capacity; i++)
       if (table->slots[i] != 0)
@@ -156,7 +156,7 @@ void *weir__table_intern(weir__table *index, weir__budget *budget, uint64_t seed
   if (budget->is_over || !weir__table_add(index, budget, hash, (uint32_t)*count))
     return NULL;
   void *grown = weir__grow(budget, items, capacity, *count + 1, size);
-  if (grown == NULL)
+  if (!grown)
     return NULL;
   memcpy((char *)grown + *count * size, item, size);
   *id = (uint32_t)(*count)++;
@@ -176,12 +176,12 @@ uint32_t weir__strings_add(weir__strings *strings, weir__budget *budget, uint32_
   if (budget->is_over)
     return WEIR__TABLE_END;
   weir__string *items = weir__grow(budget, strings->items, &strings->capacity, strings->count + 1, sizeof *items);
-  if (items == NULL)
+  if (!items)
     return WEIR__TABLE_END;
   strings->items = items;
   char *copy = weir__chunks_take(&strings->chars, budget, length + 1, 1);
   uint32_t id = (uint32_t)strings->count;
-  if (copy == NULL || (is_shared && !weir__table_add(&strings->table, budget, hash, id)))
+  if (!copy || (is_shared && !weir__table_add(&strings->table, budget, hash, id)))
     return WEIR__TABLE_END;
   memcpy(copy, text, length);
   copy[length] = '\0';

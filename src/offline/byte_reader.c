@@ -17,7 +17,7 @@ weir_status weir__byte_reader_open(weir__byte_reader *w, weir__input *input, wei
   *w = (weir__byte_reader){.input = input, .budget = budget, .limit = limit, .memory = budget->limit};
   raise_budget(w, 0);
   w->buffer = weir__grow(budget, NULL, &w->capacity, BUFFER_SIZE + SLACK, 1);
-  if (w->buffer == NULL)
+  if (!w->buffer)
     return weir__byte_reader_fail_memory(w);
   w->begin = w->at = w->end = w->buffer;
   memset(w->buffer, 0, SLACK);
@@ -73,10 +73,10 @@ weir_status weir__byte_reader_fill(weir__byte_reader *w, size_t wanted) {
     w->begin = w->buffer;
   }
   weir_status status = WEIR_OK;
-  while (status == WEIR_OK && !w->has_ended && kept < ahead + wanted) {
+  while (!status && !w->has_ended && kept < ahead + wanted) {
     if (kept + SLACK >= w->capacity) {
       unsigned char *grown = weir__grow(w->budget, w->buffer, &w->capacity, w->capacity + 1, 1);
-      if (grown == NULL) {
+      if (!grown) {
         status = weir__byte_reader_fail_memory(w);
         break;
       }
@@ -93,7 +93,7 @@ weir_status weir__byte_reader_fill(weir__byte_reader *w, size_t wanted) {
   w->at = w->begin + ahead;
   w->end = w->begin + kept;
   memset(w->end, 0, SLACK);
-  if (status == WEIR_OK && w->offset + kept > w->limit)
+  if (!status && w->offset + kept > w->limit)
     return weir__byte_reader_fail(w, "there are more bytes than the limit of %llu", (unsigned long long)w->limit);
   return status;
 }
@@ -101,7 +101,7 @@ weir_status weir__byte_reader_fill(weir__byte_reader *w, size_t wanted) {
 weir_status weir__byte_reader_take(weir__byte_reader *w, size_t size, const unsigned char **bytes) {
   if ((size_t)(w->end - w->at) < size) {
     weir_status status = weir__byte_reader_fill(w, size);
-    if (status != WEIR_OK)
+    if (status)
       return status;
     if ((size_t)(w->end - w->at) < size)
       return weir__byte_reader_fail_end(w);
@@ -116,10 +116,10 @@ weir_status weir__byte_reader_take_line(weir__byte_reader *w, size_t longest, co
   for (;;) {
     size_t there = (size_t)(w->end - w->at);
     const unsigned char *end = memchr(w->at + searched, '\n', there - searched);
-    size_t length = end != NULL ? (size_t)(end - w->at) : there;
+    size_t length = end ? (size_t)(end - w->at) : there;
     if (length > longest)
       return weir__byte_reader_fail(w, "a line of more than %zu bytes", longest);
-    if (end != NULL) {
+    if (end) {
       *line = (const char *)w->at;
       *size = length;
       w->at += length + 1;
@@ -129,7 +129,7 @@ weir_status weir__byte_reader_take_line(weir__byte_reader *w, size_t longest, co
       return weir__byte_reader_fail_end(w);
     searched = there;
     weir_status status = weir__byte_reader_fill(w, there + 1);
-    if (status != WEIR_OK)
+    if (status)
       return status;
   }
 }

@@ -67,7 +67,7 @@ static weir_status fill(weir__input *input, size_t wanted) {
   while (input->input_size < wanted) {
     size_t got = 0;
     weir_status status = read_file(input, input->buffer + input->input_size, INPUT_SIZE - input->input_size, &got);
-    if (status != WEIR_OK)
+    if (status)
       return status;
     if (got == 0)
       break;
@@ -101,7 +101,7 @@ static __attribute__((unused)) weir_status no_memory(const weir__input *input) {
 static weir_status begin_zstd(weir__input *input) {
 #ifdef WEIR_HAVE_ZSTD
   input->zstd = ZSTD_createDCtx();
-  return input->zstd != NULL ? WEIR_OK : no_memory(input);
+  return input->zstd ? WEIR_OK : no_memory(input);
 #else
   return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
                     "%s: it is compressed with zstd, and this build of Weir has no zstd; decompress it first",
@@ -125,7 +125,7 @@ static weir_status begin_gzip(weir__input *input) {
 
 static weir_status begin(weir__input *input) {
   weir_status status = fill(input, MAGIC_SIZE);
-  if (status != WEIR_OK || input->input_size < MAGIC_SIZE)
+  if (status || input->input_size < MAGIC_SIZE)
     return status;
   input->is_between_frames = true;
   if (begins_zstd(input->input)) {
@@ -141,11 +141,11 @@ static weir_status begin(weir__input *input) {
 
 static weir__input *new_source(const char *name) {
   weir__input *input = calloc(1, sizeof *input);
-  if (input == NULL)
+  if (!input)
     return NULL;
   input->file = -1;
   input->name = strdup(name);
-  if (input->name == NULL) {
+  if (!input->name) {
     free(input);
     return NULL;
   }
@@ -153,9 +153,9 @@ static weir__input *new_source(const char *name) {
 }
 
 static weir_status finish_open(weir__input *input, weir_status status, weir__input **out) {
-  if (status == WEIR_OK)
+  if (!status)
     status = begin(input);
-  if (status != WEIR_OK) {
+  if (status) {
     weir__input_close(input);
     return status;
   }
@@ -167,7 +167,7 @@ weir_status weir__input_open(const char *path, weir__input **out) {
   bool is_standard = strcmp(path, "-") == 0;
   weir__input *input = new_source(is_standard ? "standard input" : path);
   unsigned char *buffer = malloc(INPUT_SIZE);
-  if (input == NULL || buffer == NULL) {
+  if (!input || !buffer) {
     free(buffer);
     weir__input_close(input);
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to read it", path);
@@ -179,7 +179,7 @@ weir_status weir__input_open(const char *path, weir__input **out) {
 
 weir_status weir__input_open_memory(const char *name, const void *data, size_t size, weir__input **out) {
   weir__input *input = new_source(name);
-  if (input == NULL)
+  if (!input)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to read it", name);
   input->input = data;
   input->input_size = size;
@@ -187,7 +187,7 @@ weir_status weir__input_open_memory(const char *name, const void *data, size_t s
 }
 
 void weir__input_close(weir__input *input) {
-  if (input == NULL)
+  if (!input)
     return;
 #ifdef WEIR_HAVE_ZSTD
   ZSTD_freeDCtx(input->zstd);
@@ -247,7 +247,7 @@ static weir_status read_zstd(weir__input *input, void *to, size_t room, size_t *
   while (out.pos == 0) {
     if (input->input_size == 0) {
       weir_status status = fill(input, 1);
-      if (status != WEIR_OK)
+      if (status)
         return status;
     }
     if (input->input_size == 0 && input->is_between_frames)
@@ -272,13 +272,13 @@ static weir_status read_zstd(weir__input *input, void *to, size_t room, size_t *
 /* Other members, or padding with zeros, may follow a member. */
 static weir_status begin_member(weir__input *input, bool *is_end) {
   weir_status status = fill(input, MAGIC_SIZE);
-  if (status != WEIR_OK)
+  if (status)
     return status;
   while (input->input_size > 0 && input->input[0] == 0) {
     consume(input, 1);
     if (input->input_size == 0)
       status = fill(input, MAGIC_SIZE);
-    if (status != WEIR_OK)
+    if (status)
       return status;
   }
   *is_end = input->input_size == 0;
@@ -297,7 +297,7 @@ static weir_status read_gzip(weir__input *input, void *to, size_t room, size_t *
     weir_status status = input->is_between_frames ? begin_member(input, &is_end)
                          : input->input_size == 0 ? fill(input, 1)
                                                   : WEIR_OK;
-    if (status != WEIR_OK)
+    if (status)
       return status;
     if (is_end)
       break;
@@ -311,7 +311,7 @@ static weir_status read_gzip(weir__input *input, void *to, size_t room, size_t *
     if (result == Z_MEM_ERROR)
       return no_memory(input);
     if (result != Z_OK && result != Z_STREAM_END && result != Z_BUF_ERROR)
-      return bad_packing(input, "gzip", z->msg != NULL ? z->msg : "the data are damaged");
+      return bad_packing(input, "gzip", z->msg ? z->msg : "the data are damaged");
     consume(input, before - z->avail_in);
     input->is_between_frames = result == Z_STREAM_END;
   }
@@ -336,7 +336,7 @@ weir_status weir__input_peek(weir__input *input, void *to, size_t room, size_t *
   while (input->ahead_size < room) {
     size_t more = 0;
     weir_status status = read_any(input, input->ahead + input->ahead_size, room - input->ahead_size, &more);
-    if (status != WEIR_OK)
+    if (status)
       return status;
     if (more == 0)
       break;

@@ -22,7 +22,7 @@ static weir_status fail_memo(weir__pickle *p, uint64_t index) {
 static weir_status fail_opcode(weir__pickle *p, unsigned char op) {
   const char *name;
   const char *why = weir__pickle_refused(op, &name);
-  if (why == NULL)
+  if (!why)
     return FAIL(p, "0x%02x is not an opcode of a pickle%s", op,
                 weir__byte_reader_offset(&p->in, p->in.begin) ? "" : ": it is not what _dump_snapshot() writes");
   return FAIL(p, "opcode %s is refused: %s; only plain data are read", name, why);
@@ -36,7 +36,7 @@ static weir_status reserve_stack(weir__pickle *p) {
   size_t height = (size_t)(p->top - p->stack), box_at = (size_t)(p->last_box - p->stack);
   size_t needed = height + (size_t)(p->in.end - p->in.at) + 1;
   value *grown = weir__grow(&p->budget, p->stack, &p->stack_capacity, needed, sizeof *grown);
-  if (grown == NULL)
+  if (!grown)
     return FAIL_MEMORY(p);
   p->stack = grown;
   p->top = grown + height;
@@ -48,7 +48,7 @@ static inline weir_status push_mark(weir__pickle *p) {
   if (p->mark_count >= p->limits.depth)
     return FAIL(p, "nested more than %zu deep, the limit", p->limits.depth);
   size_t *grown = weir__grow(&p->budget, p->marks, &p->mark_capacity, p->mark_count + 1, sizeof *grown);
-  if (grown == NULL)
+  if (!grown)
     return FAIL_MEMORY(p);
   p->marks = grown;
   p->fence = grown[p->mark_count++] = (size_t)(p->top - p->stack);
@@ -75,7 +75,7 @@ static weir_status extend_memo(weir__pickle *p, uint64_t index) {
   if (index > weir__byte_reader_offset(&p->in, p->in.begin) + MEMO_GAP || index >= NO_MEMO)
     return FAIL(p, "memo entry %llu is out of order", (unsigned long long)index);
   value *grown = weir__grow(&p->budget, p->memo, &p->memo_capacity, (size_t)index + 1, sizeof *grown);
-  if (grown == NULL)
+  if (!grown)
     return FAIL_MEMORY(p);
   p->memo = grown;
   while (p->memo_count <= index)
@@ -132,7 +132,7 @@ static inline weir_status new_box(weir__pickle *p, weir__pickle_tag tag, value *
   if (p->box_count >= NO_MEMO)
     return FAIL(p, "there are more lists and dicts than can be counted");
   box *grown = weir__grow(&p->budget, p->boxes, &p->box_capacity, p->box_count + 1, sizeof *grown);
-  if (grown == NULL)
+  if (!grown)
     return FAIL_MEMORY(p);
   p->boxes = grown;
   grown[p->box_count] = (box){.memo = NO_MEMO, .depth = 1};
@@ -165,7 +165,7 @@ static weir_status add_items(weir__pickle *p, box *b, const value *values, size_
       if (capacity > UINT32_MAX)
         capacity = UINT32_MAX;
     }
-    if (items == NULL)
+    if (!items)
       return FAIL_MEMORY(p);
     if (b->capacity < HEAP_ITEMS && b->count > 0)
       memcpy(items, b->items, b->count * sizeof *items);
@@ -216,7 +216,7 @@ static inline bool may_offer(const weir__pickle *p, value v) {
 }
 
 static inline bool may_offer_list(const weir__pickle *p, value v) {
-  if (p->list_hook == NULL || weir__pickle_tag_of(v) != WEIR__PICKLE_LIST || !is_alone(box_of(p, v)))
+  if (!p->list_hook || weir__pickle_tag_of(v) != WEIR__PICKLE_LIST || !is_alone(box_of(p, v)))
     return false;
   const box *b = box_of(p, v);
   size_t objects = 0;
@@ -319,7 +319,7 @@ static weir_status make_tuple(weir__pickle *p, value *values, size_t count) {
   if (count <= 3 && is_plain(values, count)) {
     known = &p->tuples[weir__hash_end(weir__hash_bytes(p->strings.seed, values, count * sizeof *values)) % TUPLES];
     const box *b = *known != 0 ? box_of(p, *known) : NULL;
-    if (b != NULL && b->count == count && (count == 0 || memcmp(b->items, values, count * sizeof *values) == 0)) {
+    if (b && b->count == count && (count == 0 || memcmp(b->items, values, count * sizeof *values) == 0)) {
       p->top = values;
       push_again(p, *known);
       return WEIR_OK;
@@ -329,7 +329,7 @@ static weir_status make_tuple(weir__pickle *p, value *values, size_t count) {
   TRY(new_box(p, WEIR__PICKLE_TUPLE, &tuple));
   TRY(seal_items(p, (size_t)weir__pickle_payload(tuple), values, count));
   TRY(add_items(p, box_of(p, tuple), values, count));
-  if (known != NULL)
+  if (known)
     *known = tuple;
   p->top = p->last_box = values;
   *p->top++ = tuple;

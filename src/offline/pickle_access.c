@@ -30,9 +30,9 @@ const char *weir__pickle_kind(weir__pickle_value v) {
 
 weir_status weir__pickle_open(weir__input *source, const weir__pickle_limits *limits, weir__pickle **out) {
   weir__pickle *p = calloc(1, sizeof *p);
-  if (p == NULL)
+  if (!p)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to read it", weir__input_name(source));
-  if (limits != NULL)
+  if (limits)
     p->limits = *limits;
   if (p->limits.input == 0)
     p->limits.input = 1ull << 36;
@@ -49,7 +49,7 @@ weir_status weir__pickle_open(weir__input *source, const weir__pickle_limits *li
   p->budget.limit = p->limits.memory;
   p->strings.seed = weir__hash_seed();
   weir_status status = weir__byte_reader_open(&p->in, source, &p->budget, p->limits.input);
-  if (status != WEIR_OK) {
+  if (status) {
     weir__pickle_close(p);
     return status;
   }
@@ -58,7 +58,7 @@ weir_status weir__pickle_open(weir__input *source, const weir__pickle_limits *li
 }
 
 void weir__pickle_close(weir__pickle *p) {
-  if (p == NULL)
+  if (!p)
     return;
   for (size_t i = 0; i < p->box_count; i++)
     if (p->boxes[i].capacity >= HEAP_ITEMS)

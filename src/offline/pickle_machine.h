@@ -70,7 +70,7 @@ struct weir__pickle {
 #define TRY(call)                                                                                                      \
   do {                                                                                                                 \
     weir_status status_ = (call);                                                                                      \
-    if (status_ != WEIR_OK)                                                                                            \
+    if (status_)                                                                                                       \
       return status_;                                                                                                  \
   } while (0)
 

@@ -11,7 +11,7 @@ enum { LONGEST_NUMBER = 128 };
 
 weir_status weir__pickle_push_wide(weir__pickle *p, weir__pickle_tag tag, uint64_t bits) {
   uint64_t *grown = weir__grow(&p->budget, p->wide, &p->wide_capacity, p->wide_count + 1, sizeof *grown);
-  if (grown == NULL)
+  if (!grown)
     return FAIL_MEMORY(p);
   p->wide = grown;
   grown[p->wide_count] = bits;
@@ -76,7 +76,7 @@ weir_status weir__pickle_push_unescaped(weir__pickle *p, size_t (*decode)(const 
   size_t size;
   TRY(weir__byte_reader_take_line(&p->in, p->limits.string, &line, &size));
   char *scratch = weir__grow(&p->budget, p->scratch, &p->scratch_capacity, 2 * size + 1, 1);
-  if (scratch == NULL)
+  if (!scratch)
     return FAIL_MEMORY(p);
   p->scratch = scratch;
   size = decode(line, size, scratch);

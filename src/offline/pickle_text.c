@@ -120,7 +120,7 @@ size_t weir__repr_decode(const char *text, size_t size, char *out) {
     static const char letters[] = "\\'\"abfnrtv", meanings[] = "\\'\"\a\b\f\n\r\t\v";
     char c = text[i];
     const char *letter = c != '\0' ? strchr(letters, c) : NULL;
-    if (letter != NULL) {
+    if (letter) {
       out[written++] = meanings[letter - letters];
       i++;
     } else if (c == 'x') {

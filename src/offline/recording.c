@@ -13,9 +13,9 @@ static weir_status read_any(weir__input *input, const weir__recording_limits *li
   unsigned char begin[WEIR__INPUT_PEEK];
   size_t size = 0;
   weir_status status = weir__input_peek(input, begin, sizeof begin, &size);
-  if (status == WEIR_OK && weir__ring_file_begins(begin, size))
+  if (!status && weir__ring_file_begins(begin, size))
     status = weir__ring_file_read(input, limits, out);
-  else if (status == WEIR_OK)
+  else if (!status)
     status = weir__recording_read(input, limits, out);
   weir__input_close(input);
   return status;
@@ -37,7 +37,7 @@ weir_status weir__recording_load_memory(const char *name, const void *bytes, siz
 }
 
 void weir__recording_free(weir__recording *s) {
-  if (s == NULL)
+  if (!s)
     return;
   weir__strings_clear(&s->strings);
   for (size_t i = 0; s->devices && i < s->device_count; i++)
@@ -69,8 +69,7 @@ const weir__recording_setting *weir__recording_find_setting(const weir__recordin
                                                             const char *sub) {
   for (size_t i = s->setting_count; i-- > 0;) { /* a repeated key replaces the earlier one */
     const weir__recording_setting *setting = &s->settings[i];
-    if (strcmp(setting->key, key) == 0 &&
-        (sub == NULL ? setting->sub == NULL : setting->sub != NULL && strcmp(setting->sub, sub) == 0))
+    if (strcmp(setting->key, key) == 0 && (!sub ? !setting->sub : setting->sub && strcmp(setting->sub, sub) == 0))
       return setting;
   }
   return NULL;

@@ -137,7 +137,7 @@ typedef struct loader {
 #define TRY(call)                                                                                                      \
   do {                                                                                                                 \
     weir_status status_ = (call);                                                                                      \
-    if (status_ != WEIR_OK)                                                                                            \
+    if (status_)                                                                                                       \
       return status_;                                                                                                  \
   } while (0)
 
@@ -145,7 +145,7 @@ typedef struct loader {
 #define ROOM_FOR(l, array, count, capacity)                                                                            \
   do {                                                                                                                 \
     void *grown_ = weir__grow((l)->budget, (array), &(capacity), (count) + 1, sizeof *(array));                        \
-    if (grown_ == NULL)                                                                                                \
+    if (!grown_)                                                                                                       \
       return NO_MEMORY(l);                                                                                             \
     (array) = grown_;                                                                                                  \
   } while (0)
@@ -160,7 +160,7 @@ static weir_status bad(loader *l, const char *format, ...) {
   va_start(args, format);
   weir__format_text(text, sizeof text, format, args);
   va_end(args);
-  if (l->where == NULL)
+  if (!l->where)
     return weir__pickle_fail(l->pickle, "%s", text);
   return weir__fail(WEIR_ERROR_BAD_DATA, "%s: %s: %s", l->name, l->where, text);
 }
@@ -303,7 +303,7 @@ static weir_status get_list(loader *l, const fields *f, enum key key, const valu
   do {                                                                                                                 \
     void *grown_ = weir__table_intern(&(index), (l)->budget, (l)->seed, (array), &(count), &(capacity), &(entry),      \
                                       sizeof(entry), &(id));                                                           \
-    if (grown_ == NULL)                                                                                                \
+    if (!grown_)                                                                                                       \
       return NO_MEMORY(l);                                                                                             \
     (array) = grown_;                                                                                                  \
   } while (0)
@@ -340,7 +340,7 @@ static weir_status get_pool(loader *l, const fields *f, enum key key, uint32_t *
   if (is_tuple || weir__pickle_tag_of(v) == WEIR__PICKLE_LIST)
     items = weir__pickle_items(l->pickle, v, &count);
   uint32_t *note = is_tuple ? weir__pickle_note(l->pickle, v) : NULL;
-  if (note != NULL && *note != 0) {
+  if (note && *note != 0) {
     *pool = *note - 1;
     return WEIR_OK;
   }
@@ -350,7 +350,7 @@ static weir_status get_pool(loader *l, const fields *f, enum key key, uint32_t *
       !weir__pickle_int64(l->pickle, items[1], &entry.id[1]))
     return BAD(l, "'%s' is not a pair of ints", key_texts[key]);
   INTERN(l, l->pool_table, s->pools, s->pool_count, l->pools, entry, *pool);
-  if (note != NULL)
+  if (note)
     *note = *pool + 1;
   return WEIR_OK;
 }
@@ -422,7 +422,7 @@ static weir_status intern_stack(loader *l, const value *items, size_t count, uin
   const weir__recording_stack *last = &s->stacks[s->stack_count - 1];
   size_t first = last->first + last->count;
   uint32_t *grown = weir__grow(l->budget, s->stack_frames, &l->stack_frames, first + count, sizeof *s->stack_frames);
-  if (grown == NULL)
+  if (!grown)
     return NO_MEMORY(l);
   s->stack_frames = grown;
   for (size_t i = 0; i < count; i++) {
@@ -715,7 +715,7 @@ static weir_status read_setting(loader *l, value key, const char *parent, value 
   if (!is_str(key))
     return BAD(l, "a key is %s, not a str", weir__pickle_kind(key));
   weir__recording_setting setting = {.key = weir__pickle_string(l->pickle, key).text};
-  if (parent != NULL)
+  if (parent)
     setting = (weir__recording_setting){.key = parent, .sub = setting.key};
   switch (weir__pickle_tag_of(v)) {
   case WEIR__PICKLE_BOOL:
@@ -762,7 +762,7 @@ static weir_status read_settings(loader *l, const fields *top) {
       TRY(read_setting(l, inner[j], weir__pickle_string(l->pickle, pairs[i]).text, inner[j + 1]));
   }
   const weir__recording_setting *conf = weir__recording_find_setting(l->s, "PYTORCH_CUDA_ALLOC_CONF", NULL);
-  l->s->conf = conf != NULL ? conf->text : NULL;
+  l->s->conf = conf ? conf->text : NULL;
   return WEIR_OK;
 }
 
@@ -843,11 +843,11 @@ static weir_status settle(loader *l) {
   ROOM_FOR(l, s->events, l->event_count, l->events); /* so that an empty slice has an address, too */
   ROOM_FOR(l, s->blocks, s->block_count, l->blocks);
   s->devices = calloc(s->device_count > 0 ? s->device_count : 1, sizeof *s->devices);
-  if (s->devices == NULL)
+  if (!s->devices)
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: the host has no memory for it", l->name);
   size_t capacity = 0;
   weir__recording_segment *sorted = weir__grow(l->budget, NULL, &capacity, s->segment_count + 1, sizeof *sorted);
-  if (sorted == NULL)
+  if (!sorted)
     return NO_MEMORY(l);
   const weir__recording_block *blocks = s->blocks;
   for (size_t i = 0; i < s->segment_count; i++) {
@@ -935,7 +935,7 @@ weir_status weir__recording_read(weir__input *source, const weir__recording_limi
   loader *l = calloc(1, sizeof *l);
   weir__recording *s = calloc(1, sizeof *s);
   weir_status status;
-  if (l == NULL || s == NULL) {
+  if (!l || !s) {
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no memory to read it", weir__input_name(source));
     goto close_pickle;
   }
@@ -947,9 +947,9 @@ weir_status weir__recording_read(weir__input *source, const weir__recording_limi
   value root = 0;
   weir__pickle_set_list_hook(pickle, list_hook);
   status = prepare(l);
-  if (status == WEIR_OK)
+  if (!status)
     status = weir__pickle_read(pickle, hook, l, &root);
-  if (status == WEIR_OK)
+  if (!status)
     status = read_top(l, root);
   weir__table_clear(&l->stream_table);
   weir__table_clear(&l->pool_table);
@@ -958,9 +958,9 @@ weir_status weir__recording_read(weir__input *source, const weir__recording_limi
   weir__table_clear(&l->stack_table);
   s->strings = *weir__pickle_strings(pickle);
   *weir__pickle_strings(pickle) = (weir__strings){0};
-  if (status == WEIR_OK)
+  if (!status)
     status = weir__recording_check_size(s, l->name, weir__pickle_size(pickle));
-  if (status == WEIR_OK) {
+  if (!status) {
     *out = s;
     s = NULL;
   }

@@ -21,7 +21,7 @@
 #define TRY(call)                                                                                                      \
   do {                                                                                                                 \
     weir_status status_ = (call);                                                                                      \
-    if (status_ != WEIR_OK)                                                                                            \
+    if (status_)                                                                                                       \
       return status_;                                                                                                  \
   } while (0)
 

@@ -248,7 +248,7 @@ weir_status weir_driver_open_ledger(const weir_ledger_options *options, weir_dri
   weir_ledger_options o;
   weir_ledger_options_init(&o);
   weir_status given = weir__read_options(__func__, "options", &o, sizeof o, options);
-  if (given != WEIR_OK)
+  if (given)
     return given;
   if (o.devices < 1 || o.devices > MODEL_MAX_DEVICES)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: devices is %d; allowed are 1 to %d", __func__, o.devices,

@@ -84,7 +84,7 @@ static inline void *weir__handles_live(const weir__handles *table, uint32_t inde
 /* The live object of a handle, or NULL. */
 static inline void *weir__handles_get(const weir__handles *table, uint64_t handle) {
   weir__handle *head = weir__handles_live(table, weir__handle_slot(handle));
-  return head != NULL && weir__handle_of(table, head) == handle ? head : NULL;
+  return head && weir__handle_of(table, head) == handle ? head : NULL;
 }
 
 /* What is wrong with the table, or NULL. */
