@@ -205,8 +205,8 @@ weir_status weir__read_options(const char *who, const char *name, void *to, size
 }
 
 weir_status weir_bytes_parse(const char *text, unsigned long long *bytes) {
-  if (!text || !bytes)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", __func__, text ? "bytes" : "text");
+  WEIR__CHECK_ARGUMENT(text);
+  WEIR__CHECK_ARGUMENT(bytes);
   if (!weir__parse_bytes(text, bytes))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: \"%s\" is not a size: expected bytes, such as 1024 or 8GiB",
                       __func__, text);

@@ -544,16 +544,18 @@ void weir_snapshot_destroy(weir_snapshot *s) {
 
 weir_status weir_snapshot_segments(const weir_snapshot *snapshot, const weir_snapshot_segment **segments,
                                    size_t *count) {
-  if (!snapshot || !segments || !count)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
+  WEIR__CHECK_ARGUMENT(snapshot);
+  WEIR__CHECK_ARGUMENT(segments);
+  WEIR__CHECK_ARGUMENT(count);
   *segments = snapshot->segments;
   *count = snapshot->segment_count;
   return WEIR_OK;
 }
 
 weir_status weir_snapshot_events(const weir_snapshot *snapshot, int device, uint64_t *count, uint64_t *dropped) {
-  if (!snapshot || !count || !dropped)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
+  WEIR__CHECK_ARGUMENT(snapshot);
+  WEIR__CHECK_ARGUMENT(count);
+  WEIR__CHECK_ARGUMENT(dropped);
   if (device < 0 || device >= snapshot->device_count)
     return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device %d is out of range: the snapshot has %d", __func__, device,
                       snapshot->device_count);
@@ -621,8 +623,9 @@ weir_status weir_snapshot_annotation_at(const weir_snapshot *snapshot, size_t in
 
 weir_status weir_snapshot_annotation_pair(const weir_snapshot *snapshot, size_t index, size_t pair, const char **key,
                                           const char **value) {
-  if (!snapshot || !key || !value)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
+  WEIR__CHECK_ARGUMENT(snapshot);
+  WEIR__CHECK_ARGUMENT(key);
+  WEIR__CHECK_ARGUMENT(value);
   if (index >= snapshot->annotation_count || pair >= snapshot->annotations[index].pair_count)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: pair %zu of annotation %zu is out of range", __func__, pair,
                       index);

@@ -126,14 +126,16 @@ static weir_status no_name(const char *who, const char *name) {
 }
 
 weir_status weir_stats_get(const weir_allocator_stats *stats, const char *name, int64_t *value) {
-  if (!stats || !name || !value)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
+  WEIR__CHECK_ARGUMENT(stats);
+  WEIR__CHECK_ARGUMENT(name);
+  WEIR__CHECK_ARGUMENT(value);
   return find_value(stats, name, value) ? WEIR_OK : no_name(__func__, name);
 }
 
 weir_status weir_stats_get_group(const weir_allocator_stats *stats, const char *name, weir_stat *stat) {
-  if (!stats || !name || !stat)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
+  WEIR__CHECK_ARGUMENT(stats);
+  WEIR__CHECK_ARGUMENT(name);
+  WEIR__CHECK_ARGUMENT(stat);
   const char *rest = name;
   const weir_stat *found = find_stat(stats, &rest);
   if (!found || *rest)
@@ -183,8 +185,8 @@ weir_status weir_allocator_pools(weir_allocator *allocator, int device, weir_poo
 
 weir_status weir_allocator_get_stat(weir_allocator *allocator, int device, const char *name, int64_t *value) {
   WEIR__CHECK_ALLOCATOR(allocator);
-  if (!name || !value)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
+  WEIR__CHECK_ARGUMENT(name);
+  WEIR__CHECK_ARGUMENT(value);
   weir__heap *heap = weir__heap_get(__func__, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
@@ -320,8 +322,7 @@ static void write_all(stats_writer *w, const weir_allocator_stats *stats, const 
 
 weir_status weir_allocator_write_stats(weir_allocator *allocator, int device, weir_stats_form form, FILE *file) {
   WEIR__CHECK_ALLOCATOR(allocator);
-  if (!file)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the file is NULL", __func__);
+  WEIR__CHECK_ARGUMENT(file);
   if (form != WEIR_STATS_NESTED && form != WEIR_STATS_FLAT)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: form %d: expected WEIR_STATS_NESTED or _FLAT", __func__,
                       (int)form);

@@ -531,14 +531,14 @@ static weir_status write_to(const char *who, const weir_snapshot *snapshot, weir
 }
 
 weir_status weir_snapshot_write(const weir_snapshot *snapshot, weir_snapshot_format format, FILE *file) {
-  if (!snapshot || !file)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the %s is NULL", __func__, snapshot ? "file" : "snapshot");
+  WEIR__CHECK_ARGUMENT(snapshot);
+  WEIR__CHECK_ARGUMENT(file);
   return write_to(__func__, snapshot, format, file);
 }
 
 weir_status weir_snapshot_save(const weir_snapshot *snapshot, weir_snapshot_format format, const char *path) {
-  if (!snapshot || !path)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the %s is NULL", __func__, snapshot ? "path" : "snapshot");
+  WEIR__CHECK_ARGUMENT(snapshot);
+  WEIR__CHECK_ARGUMENT(path);
   weir__outfile out;
   int error = weir__outfile_open(&out, path, WEIR__OUTFILE_WRITE);
   if (error)

@@ -205,8 +205,8 @@ const char *weir_trace_action_name(weir_trace_action action) {
 }
 
 weir_status weir_history_action(const char *name, unsigned *bit) {
-  if (!name || !bit)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", __func__, name ? "bit" : "name");
+  WEIR__CHECK_ARGUMENT(name);
+  WEIR__CHECK_ARGUMENT(bit);
   for (unsigned i = 0; i < WEIR_TRACE_ACTIONS; i++)
     if (action_names[i] && strcmp(name, action_names[i]) == 0) {
       *bit = 1u << i;
