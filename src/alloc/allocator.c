@@ -19,7 +19,7 @@
 #include "driver/call.h"
 #include "driver/context.h"
 
-/* ---- Making and ending ---- */
+/* ---- Creation and destruction ---- */
 
 static void heap_init(weir__heap *heap, weir_allocator *allocator, int device, uint64_t total) {
   *heap = (weir__heap){.allocator = allocator, .device = device, .total = total, .limit = UINT64_MAX, .fraction = 1};
@@ -44,7 +44,7 @@ static void heap_end(weir__heap *heap) {
   if (heap->allocator->backend)
     weir__backend_clear(heap);
   if (heap->cu_context) {
-    bool entered = !weir__heap_enter(heap, &previous); /* if not, what can be given back without it is */
+    bool entered = !weir__heap_enter(heap, &previous); /* on failure, everything that needs no context is still freed */
     driver->CtxSynchronize(driver);
     weir__events_clear(heap);
     weir__heap_free_segments(heap);
@@ -70,7 +70,6 @@ static void heap_end(weir__heap *heap) {
   weir__mutex_destroy(&heap->lock);
 }
 
-/* The heap's lock is held. */
 weir_cu_result weir__heap_enter(weir__heap *heap, weir_cu_context *previous) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_result r = weir__context_retain(driver, heap->device, &heap->cu_context);
@@ -107,9 +106,9 @@ static void describe(const weir__client *client, char *text, size_t size) {
            allocator->heap_count, allocator->heap_count == 1 ? "" : "s");
 }
 
-/* The two calls of the fast path read nothing more for this: without devices an allocation takes the slow path, and
- * without pages a free does. Nothing is freed: it may be in use, since the fork can be within a callback of the
- * allocator's. */
+/* In the child of a fork. The fast path needs no extra check: without heaps every allocation takes the slow path, and
+ * with an empty page map so does every free. The old structures are not freed, because the fork may have happened
+ * within a callback of the allocator, which still uses them. */
 static void invalidate(weir__client *client) {
   weir_allocator *allocator = (weir_allocator *)client->object;
   allocator->is_forked = true;
@@ -205,7 +204,7 @@ free_both:
 }
 
 void weir_allocator_destroy(weir_allocator *allocator) {
-  if (!allocator || allocator->is_forked) /* its memory is the parent's, and its locks may be held for ever */
+  if (!allocator || allocator->is_forked) /* the parent owns its memory, and its locks may stay held forever */
     return;
   weir__client_remove(&allocator->client);
   if (allocator->hooks)

@@ -17,14 +17,14 @@
 
 static bool is_async(const weir__backend_state *backend) { return !backend->calls.alloc; }
 
-/* A private pool may have functions of its own; they come before all others. */
+/* The functions of a private pool take precedence over those of the back end. */
 static bool has_functions(const weir__arena *arena) { return arena->pool->owner && arena->pool->owner->alloc; }
 
 static bool is_drivers(const weir__arena *arena) {
   return is_async(arena->pool->heap->allocator->backend) && !has_functions(arena);
 }
 
-/* ---- Making and ending ---- */
+/* ---- Creation and destruction ---- */
 
 weir_status weir__backend_new(const char *who, weir_allocator *allocator, const weir_backend *backend) {
   weir_backend calls = {.size = sizeof calls, .name = backend ? "pluggable" : "cudaMallocAsync"};
@@ -82,7 +82,7 @@ const char *weir_allocator_backend(const weir_allocator *allocator) {
   return allocator && allocator->backend ? allocator->backend->name : "native";
 }
 
-/* ---- The books. The heap's lock is held ---- */
+/* ---- Bookkeeping. The heap's lock is held ---- */
 
 weir__arena *weir__backend_arena(weir_allocator *allocator, const void *pointer) {
   weir__backend_state *backend = allocator->backend;
@@ -93,7 +93,8 @@ weir__arena *weir__backend_arena(weir_allocator *allocator, const void *pointer)
   return arena && base == (uint64_t)pointer ? arena : NULL;
 }
 
-/* Makes memory known. false: it overlaps memory that is in use, or there is no host memory: *overlaps tells. */
+/* Registers memory of the back end. Returns false if it overlaps registered memory, which *overlaps says, or if out of
+ * host memory. */
 static bool note(weir__backend_state *backend, uint64_t base, uint64_t bytes, weir__arena *arena, bool *overlaps) {
   weir__mutex_lock(&backend->lock);
   *overlaps = weir__rangemap_overlap(&backend->pointers, base, bytes, NULL, NULL) != NULL;
@@ -108,7 +109,7 @@ static void forget(weir__backend_state *backend, uint64_t base) {
   weir__mutex_unlock(&backend->lock);
 }
 
-/* Memory of the back end becomes a segment with one block, which is the caller's. */
+/* Registers memory of the back end as a segment with one allocated block. */
 static weir_status enter_books(const char *who, weir__heap *heap, weir__arena *arena, uint64_t base, uint64_t bytes,
                                bool captured) {
   weir__backend_state *backend = heap->allocator->backend;
@@ -121,7 +122,7 @@ static weir_status enter_books(const char *who, weir__heap *heap, weir__arena *a
     goto forget_memory;
   segment->captured = captured;
   weir__arena_lock(arena);
-  bool room = weir__live_prepare(&arena->live); /* so that nothing below can fail */
+  bool room = weir__live_prepare(&arena->live); /* nothing below can fail */
   weir__block *block = room ? weir__arena_new_block(arena, segment, base, 0) : NULL;
   if (block) {
     segment->first = block;
@@ -145,7 +146,8 @@ no_memory:
   return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
 }
 
-/* A block that nobody uses any more. The arena's lock is held as well. What is left is the segment, out of all lists. */
+/* Removes a block that is no longer in use, and its segment, from all lists; the caller deletes the segment. The
+ * arena's lock is held too. */
 static weir__segment *leave_books(weir__heap *heap, weir__block *block) {
   weir__segment *segment = weir__segment_of(heap, block);
   weir__arena *arena = segment->arena;
@@ -165,7 +167,7 @@ static weir__segment *leave_books(weir__heap *heap, weir__block *block) {
       weir__trace_arena(arena, WEIR_TRACE_FREE_COMPLETED, block->address, block->requested, 0);
   }
   weir__live_place place;
-  if (weir__live_find(&arena->live, block->address, &place)) /* it is */
+  if (weir__live_find(&arena->live, block->address, &place)) /* always true */
     weir__live_remove(&arena->live, block->address, place);
   weir__gauges_add(arena, &change);
   weir__arena_drop_uses(arena, block);
@@ -178,7 +180,7 @@ static weir__segment *leave_books(weir__heap *heap, weir__block *block) {
   return segment;
 }
 
-/* ---- The functions of the program's: no lock is held ---- */
+/* ---- Functions of the program. No lock is held ---- */
 
 static void *call_alloc(weir__heap *heap, const weir__arena *arena, uint64_t bytes) {
   const weir__private_pool *owner = arena->pool->owner;
@@ -196,7 +198,7 @@ static void call_free(weir__heap *heap, const weir__arena *arena, uint64_t base,
     calls->free(calls->context, (void *)base, bytes, heap->device, arena->stream);
 }
 
-/* Gives back what has left the books. The device's context is the thread's meanwhile, where it can be. */
+/* Returns the segments on heap->returning to their owner, with the device's context current where possible. */
 static void give_back(weir__heap *heap) {
   weir_cu_context previous;
   weir__mutex_lock(&heap->lock);
@@ -219,9 +221,9 @@ static void give_back_later(weir__heap *heap, weir__segment *segment) {
   heap->returning = segment;
 }
 
-/* ---- Allocating. The heap's lock is held, and its context is the thread's ---- */
+/* ---- Allocation. The heap's lock is held, and its context is current ---- */
 
-/* WEIR_ERROR_OUT_OF_MEMORY, without a text: perhaps there is something when others have freed. */
+/* Sets no error text for WEIR_ERROR_OUT_OF_MEMORY: the caller retries after memory was freed. */
 static weir_status obtain(const char *who, weir__heap *heap, weir__arena *arena, uint64_t bytes, void **pointer) {
   weir_driver *driver = heap->allocator->driver;
   uint64_t taken = heap->reserved + heap->promised;
@@ -235,7 +237,7 @@ static weir_status obtain(const char *who, weir__heap *heap, weir__arena *arena,
       return r == WEIR_CU_OUT_OF_MEMORY ? WEIR_ERROR_OUT_OF_MEMORY
                                         : weir__driver_status(driver, r, who, "cuMemAllocFromPoolAsync");
   } else {
-    heap->promised += bytes; /* others who come meanwhile must not take what the limit leaves us */
+    heap->promised += bytes; /* reserves the bytes against the limit while the lock is released */
     weir__mutex_unlock(&heap->lock);
     base = (weir_cu_deviceptr)call_alloc(heap, arena, bytes);
     weir__mutex_lock(&heap->lock);
@@ -248,7 +250,7 @@ static weir_status obtain(const char *who, weir__heap *heap, weir__arena *arena,
     *pointer = (void *)base;
   else if (is_drivers(arena)) {
     driver->MemFreeAsync(driver, base, arena->stream);
-  } else if (status != WEIR_ERROR_BAD_STATE) { /* what is in use already is not ours to give back */
+  } else if (status != WEIR_ERROR_BAD_STATE) { /* memory that is in use already must not be freed */
     weir__mutex_unlock(&heap->lock);
     call_free(heap, arena, base, bytes);
     weir__mutex_lock(&heap->lock);
@@ -256,7 +258,7 @@ static weir_status obtain(const char *who, weir__heap *heap, weir__arena *arena,
   return status;
 }
 
-/* Everything that other streams are done with goes back, and all that the back end can spare. */
+/* Waits for freed blocks, and returns all memory that the back end can spare. */
 static void squeeze(weir__heap *heap, const weir__arena *arena) {
   const weir_backend *calls = &heap->allocator->backend->calls;
   weir__wait_for_events(heap);
@@ -316,9 +318,9 @@ weir_status weir__backend_alloc(const char *who, weir__heap *heap, weir__private
   return WEIR_OK;
 }
 
-/* ---- Freeing ---- */
+/* ---- Free ---- */
 
-/* The heap's lock and the arena's are held; this gives back both. */
+/* The heap's lock and the arena's are held on entry, and released. */
 static weir_status free_drivers(const char *who, weir__heap *heap, weir__block *block) {
   const weir__segment *segment = weir__segment_of(heap, block);
   weir__arena *arena = segment->arena;
@@ -390,7 +392,7 @@ bool weir__backend_join_streams(weir__heap *heap, weir__block *block, bool *done
   return true;
 }
 
-/* ---- The rest ---- */
+/* ---- Other operations ---- */
 
 bool weir__backend_record_stream(weir_allocator *allocator, void *pointer, weir_cu_stream stream) {
   const weir_backend *calls = &allocator->backend->calls;
@@ -441,7 +443,7 @@ void weir__backend_reset(weir_allocator *allocator) {
     calls->reset(calls->context);
 }
 
-/* Nobody else is here any more: locks are taken for the functions that want them. */
+/* No other thread uses the heap; locks are taken only because the functions called require them. */
 void weir__backend_clear(weir__heap *heap) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_context previous;
@@ -452,7 +454,9 @@ void weir__backend_clear(weir__heap *heap) {
   while (heap->segments) {
     weir__segment *segment = heap->segments;
     if (is_drivers(segment->arena))
-      driver->MemFree(driver, segment->base); /* its stream may be gone; of a graph's it fails, and the graph has it */
+      driver->MemFree(
+          driver,
+          segment->base); /* the stream may no longer exist; fails for memory of a graph, which the graph frees */
     else
       call_free(heap, segment->arena, segment->base, segment->bytes);
     weir__segment_unlink(heap, segment);

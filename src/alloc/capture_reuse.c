@@ -1,9 +1,9 @@
 /*
- * Blocks that several streams use, freed and used again within one capture (graph_capture_record_stream_reuse).
+ * Reuse, within one capture, of blocks that several streams used (graph_capture_record_stream_reuse).
  *
- * In a capture there are no events to ask, but there is the graph: a block that is freed remembers how far each of its streams
- * was, as the nodes that the stream's next one would depend on. The next node of the block's own stream comes after all of
- * them once they are among its ancestors; from there on the block may serve that stream again.
+ * A capture has no events to query, but it has the graph. A freed block remembers the position of each of its streams:
+ * the nodes that the stream's next node would depend on. Once all of them are ancestors of the next node of the block's
+ * own stream, that node runs after every use, and the block may serve that stream again.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,8 @@
 #include "alloc/backend.h"
 #include "alloc/events.h"
 
-/* Where a captured stream is: adds to a list of nodes. false: it does not capture, or not in this capture, or no memory. */
+/* Appends the position of a capturing stream to a list of nodes. Returns false if the stream is not capturing, or is in
+ * another capture than *capture, or if out of host memory. */
 static bool add_position(weir_driver *driver, weir_cu_stream stream, unsigned long long *capture,
                          weir_cu_graph_node **nodes, size_t *count) {
   int status;
@@ -44,7 +45,7 @@ unsigned long long weir__capture_of(weir__heap *heap, weir_cu_stream stream) {
   return id;
 }
 
-/* A use that began outside of the capture is work that the graph knows nothing of: then there are no markers. */
+/* Takes no positions if a use began outside of the capture: the graph does not contain that work. */
 void weir__capture_position_take(weir__heap *heap, const weir__block *block, weir__deferred *deferred) {
   weir_driver *driver = heap->allocator->driver;
   *deferred = (weir__deferred){.block = (weir__block *)block};
@@ -64,7 +65,7 @@ void weir__capture_position_take(weir__heap *heap, const weir__block *block, wei
 /* ---- Ancestors ---- */
 
 typedef struct node_set {
-  weir_cu_graph_node *slots; /* open addressing */
+  weir_cu_graph_node *slots;
   size_t mask, count;
 } node_set;
 
@@ -75,7 +76,7 @@ static size_t slot_of(const node_set *set, weir_cu_graph_node node) {
   return i;
 }
 
-/* 1: added; 0: it was there; -1: no host memory. */
+/* 1 if added, 0 if present, -1 if out of host memory. */
 static int set_add(node_set *set, weir_cu_graph_node node) {
   if (!set->slots || 2 * (set->count + 1) > set->mask + 1) {
     node_set grown = {.mask = set->slots ? 2 * set->mask + 1 : 63};
@@ -97,8 +98,8 @@ static int set_add(node_set *set, weir_cu_graph_node node) {
   return 1;
 }
 
-/* All that comes before the stream's next node, the nodes themselves included: a walk against the dependencies, with a list of
- * nodes to visit instead of recursion. false: no host memory, or a driver that fails. */
+/* Collects all ancestors of the stream's next node, given the nodes it depends on: an iterative walk against the
+ * dependencies. Takes ownership of `list`. Returns false if out of host memory or if the driver fails. */
 static bool find_ancestors(weir_driver *driver, weir_cu_graph_node *list, size_t count, node_set *set) {
   size_t room = count + 1;
   bool ok = true;
@@ -119,7 +120,7 @@ static bool find_ancestors(weir_driver *driver, weir_cu_graph_node *list, size_t
       }
       list = grown;
     }
-    /* They are read behind the list, and those that are new move down to its end. */
+    /* The dependencies are read behind the list; new ones move down to its end. */
     weir_cu_graph_node *found = list + count + more;
     ok = driver->GraphNodeGetDependencies(driver, node, found, &more) == WEIR_CU_SUCCESS;
     for (size_t i = 0; i < more && ok; i++) {

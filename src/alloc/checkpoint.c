@@ -1,8 +1,8 @@
 /*
  * Checkpoints of a private pool.
  *
- * A checkpoint lists the blocks of each segment in order. Restoring frees every live block of the pool, which leaves each
- * segment one free block again, and cuts it up as the list says.
+ * A checkpoint lists the blocks of each segment in address order. Restoring one frees every live block of the pool,
+ * which leaves a single free block per segment, and splits it as the list says.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,9 +23,9 @@ typedef struct piece {
 
 typedef struct segment_state {
   uint64_t base;
-  weir_cu_stream stream; /* with is_small: of the arena; another segment may lie there later */
+  weir_cu_stream stream; /* with is_small identifies the arena: another segment may be at this address later */
   bool is_small;
-  size_t first, count; /* of the pieces */
+  size_t first, count; /* range of pieces */
 } segment_state;
 
 struct weir_checkpoint {
@@ -56,13 +56,14 @@ static bool is_of(const weir__segment *segment, const weir__private_pool *pool) 
   return segment->arena->pool->owner == pool;
 }
 
-/* All arenas of a pool, locked: its state is read and changed as a whole. Who takes several has the heap's lock. */
+/* All arenas of a pool, locked, so that its state is read and changed as a whole. Locking several arenas requires the
+ * heap's lock. */
 typedef struct locked_pool {
   weir__arena **arenas[2];
   size_t count[2];
 } locked_pool;
 
-/* false: no host memory. */
+/* Returns false if out of host memory. */
 static bool lock_pool(weir__private_pool *pool, locked_pool *locked) {
   for (int i = 0; i < 2; i++) {
     locked->count[i] = weir__pool_arenas(i ? &pool->large : &pool->small, &locked->arenas[i]);
@@ -84,7 +85,7 @@ static void unlock_pool(locked_pool *locked) {
   }
 }
 
-/* Waits for the other streams that use live blocks of the pool, which is locked: then they do so no more. */
+/* Waits for the other streams that use live blocks of a locked pool, and drops these uses. */
 static weir_cu_result end_uses(weir__heap *heap, const weir__private_pool *pool) {
   weir_driver *driver = heap->allocator->driver;
   for (weir__segment *s = heap->segments; s; s = s->next)
@@ -134,9 +135,9 @@ weir_status weir_pool_wait(weir_allocator *allocator, int device, weir_pool_id i
   return r ? weir__driver_status(allocator->driver, r, __func__, "cuStreamSynchronize") : status;
 }
 
-/* ---- Taking ---- */
+/* ---- Creation ---- */
 
-/* Lists the blocks of a segment up to where an expandable one is not mapped. false: one waits for another stream. */
+/* Lists the mapped blocks of a segment. Returns false if one of them waits for another stream. */
 static bool list_segment(const weir__segment *segment, weir_checkpoint *checkpoint) {
   segment_state *state = &checkpoint->segments[checkpoint->segment_count++];
   *state = (segment_state){.base = segment->base,
@@ -211,9 +212,9 @@ unlock:
   return status;
 }
 
-/* ---- Restoring ---- */
+/* ---- Restore ---- */
 
-/* Counts the live blocks of a segment. false: another stream uses one, or did and is not done. */
+/* Counts the live blocks of a segment. Returns false if another stream still uses any of them. */
 static bool count_live(const weir__segment *segment, size_t *live) {
   for (const weir__block *b = segment->first; b; b = weir__block_next(b)) {
     if (weir__block_is_active(b) && (b->state == WEIR__WAITING || b->marks.has_uses))
@@ -223,11 +224,11 @@ static bool count_live(const weir__segment *segment, size_t *live) {
   return true;
 }
 
-/* Whether the pieces fit into what is mapped now: each begins where a mapped run does, or behind the piece before it. The run
- * may have grown since. */
+/* Whether the pieces fit the memory that is mapped now: each one begins at the start of a mapped run or right after the
+ * previous piece. A run may have grown since the checkpoint. */
 static bool can_be_cut(const weir__segment *segment, const piece *pieces, size_t count) {
   const weir__block *b = segment->first;
-  uint64_t at = 0, end = 0; /* the rest of a run */
+  uint64_t at = 0, end = 0; /* what is left of a run */
   for (size_t i = 0; i < count; i++) {
     while (b && end <= pieces[i].address) {
       for (; b && !weir__block_is_mapped(b); b = weir__block_next(b))
@@ -243,7 +244,7 @@ static bool can_be_cut(const weir__segment *segment, const piece *pieces, size_t
   return true;
 }
 
-/* Frees every live block of a segment, and lists them. */
+/* Frees every live block of a segment, and lists them in `delta`. */
 static void free_segment(weir__segment *segment, weir_checkpoint_delta *delta) {
   weir__arena *arena = segment->arena;
   for (weir__block *b = segment->first; b; b = weir__block_next(b)) {
@@ -255,8 +256,8 @@ static void free_segment(weir__segment *segment, weir_checkpoint_delta *delta) {
   }
 }
 
-/* Cuts a segment up as it was: everything becomes a block of its own. To the statistics a whole block was asked for, as in
- * PyTorch. false: no host memory. */
+/* Splits a segment into its pieces; every piece becomes an allocated block. As in PyTorch, the statistics count a whole
+ * block as requested. Returns false if out of host memory. */
 static bool cut_segment(weir__heap *heap, weir__segment *segment, const piece *pieces, size_t count,
                         weir_checkpoint_delta *delta) {
   const weir__settings *settings = weir__settings_of(heap);
@@ -275,7 +276,7 @@ static bool cut_segment(weir__heap *heap, weir__segment *segment, const piece *p
   return true;
 }
 
-/* What was free then is freed again. */
+/* Frees the pieces that were free in the checkpoint. */
 static void free_pieces(weir__arena *arena, const piece *pieces, size_t count) {
   for (size_t i = 0; i < count; i++)
     if (!pieces[i].allocated) {
@@ -305,7 +306,7 @@ weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *
   weir_status status = WEIR_OK;
   weir__op op;
   weir__op_begin(&op, allocator, WEIR_CONTEXT_STATE);
-  /* What is freed here keeps a stack where any free does, which is not as soon as an allocation. */
+  /* Frees get a stack only if the recorder keeps stacks of frees. */
   const weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
   bool frees_have_stacks = history && weir__recorder_rules(history).context >= WEIR_CONTEXT_ALL;
   const uint32_t stack = op.stack, stack_of_frees = frees_have_stacks ? stack : 0;
@@ -316,7 +317,7 @@ weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *
                         (unsigned long long)checkpoint->id.first, (unsigned long long)checkpoint->id.second);
     goto unlock;
   }
-  /* All that can be wrong is looked for first: once it begins, only the host's memory can stop it. */
+  /* All checks come first: once the restore begins, only the lack of host memory can stop it. */
   size_t live = 0;
   locked_pool locked;
   bool is_locked = lock_pool(pool, &locked);
@@ -368,7 +369,7 @@ unlock:
   return status;
 }
 
-/* ---- Checking ---- */
+/* ---- Checks ---- */
 
 static int by_value(const void *a, const void *b) {
   uintptr_t x = *(const uintptr_t *)a, y = *(const uintptr_t *)b;

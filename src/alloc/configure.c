@@ -1,5 +1,5 @@
 /*
- * The allocator's settings, limits, statistics, watchers, and its dealings with other devices.
+ * Settings, limits and caching of an allocator that exists.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -30,8 +30,8 @@ void weir__settings_fit(const weir_allocator *allocator, weir__settings *setting
   settings->expandable_segments = false;
 }
 
-/* Collection by age needs a threshold and a limit: one of them has changed. Blocks that were freed and put off (weir__last_alloc)
- * are as old as the others that were free before it began. */
+/* Turns collection by age on or off after one of its conditions, a threshold and a limit, has changed. Lazily freed
+ * blocks (weir__last_alloc) are flushed, so that they count as free from the start. */
 static void note_ageing(weir__heap *heap) {
   bool is_on = weir__settings_of(heap)->garbage_collection_threshold > 0 && atomic_load(&heap->has_limit);
   if (is_on)
@@ -39,7 +39,7 @@ static void note_ageing(weir__heap *heap) {
   weir__slow_reason_set(heap, WEIR__SLOW_AGING, is_on);
 }
 
-/* An allocator is what it was made as. */
+/* The back end is fixed at creation. */
 static weir_status check_backend(const weir_allocator *allocator, const weir__settings *old,
                                  const weir__settings *changed) {
   if (changed->backend == old->backend)
@@ -51,8 +51,8 @@ static weir_status check_backend(const weir_allocator *allocator, const weir__se
       changed->backend == WEIR__BACKEND_NATIVE ? "native" : "cudaMallocAsync", weir_allocator_backend(allocator));
 }
 
-/* Readers take the settings as a whole and without a lock, so a change is a new set; the old ones stay for those who still
- * read them. */
+/* Readers load the settings without a lock, so a change installs a new copy. Old copies are kept, since readers may
+ * still use them. */
 weir_status weir_allocator_configure(weir_allocator *allocator, const char *conf) {
   WEIR__CHECK_ALLOCATOR(allocator);
   CHECK_OUTPUT(conf);

@@ -7,7 +7,7 @@
 
 #define PLACE(gauge) (offsetof(weir__amounts, gauge) / sizeof(int64_t))
 
-/* What a peak may be raised by beyond what is known, for each stream at work: blocks, and bytes. */
+/* How far a peak is raised beyond the known sum for each stream that is in an operation: blocks, and bytes. */
 enum { spare_blocks = 16, spare_bytes = 1024 * 1024 };
 
 static const int64_t spare[WEIR__GAUGES] = {
@@ -15,7 +15,7 @@ static const int64_t spare[WEIR__GAUGES] = {
     [PLACE(oversize)] = spare_blocks,    [PLACE(allocated_bytes)] = spare_bytes, [PLACE(requested_bytes)] = spare_bytes,
     [PLACE(split_bytes)] = spare_bytes,  [PLACE(waiting_bytes)] = spare_bytes};
 
-/* A sum as it is compared with its peak: what is active in place of what waits. */
+/* A sum as it is compared with its peak: active instead of waiting. */
 static int64_t measured(const weir__gauge_row *row, size_t i) {
   return i == PLACE(waiting)         ? row->of.allocations + row->of.waiting
          : i == PLACE(waiting_bytes) ? row->of.allocated_bytes + row->of.waiting_bytes
@@ -26,7 +26,7 @@ static weir_stat_kind kind_of(const weir__arena *arena) {
   return arena->pool->is_small ? WEIR_STAT_SMALL_POOL : WEIR_STAT_LARGE_POOL;
 }
 
-/* No limit: whatever is done next, it is beyond. */
+/* Quota left of an arena without a quota: any operation exceeds it. */
 #define NONE (INT64_MIN / 2)
 
 static weir__gauge_row now_of(const weir__gauges *gauges) {
@@ -44,7 +44,7 @@ static void set_room(weir__gauges *gauges, const weir__gauge_row *now, const wei
 
 static const weir__gauge_row no_room = {.at = {NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE}};
 
-/* Puts into the sums that an arena has, or may come to have, so much. */
+/* Updates what the sums contain for an arena: its counts, or its quota. */
 static void tell(weir__gauge_sums *sums, weir__arena *arena, const weir__gauge_row *amounts) {
   weir__gauge_row *all = &sums->told[WEIR_STAT_ALL], *kind = &sums->told[kind_of(arena)];
   for (int i = 0; i < WEIR__GAUGES; i++) {
@@ -64,9 +64,10 @@ static void tell_added(weir__gauge_sums *sums, weir__arena *arena) {
   }
 }
 
-/* ---- Taking back. The sums' lock is held ---- */
+/* ---- Revoking quotas. The sums' lock is held ---- */
 
-/* Waits until the arena's gauges do not change. true: we have its lock; otherwise its owner waits for the lock that we have. */
+/* Waits until the arena's gauges cannot change. Returns true if the arena's lock was taken; otherwise its holder waits
+ * for the sums' lock, which this thread holds. */
 static bool stop(weir__arena *arena, bool *was_at_work) {
   for (int i = 0;; i++) {
     if (weir__biased_try(&arena->lock))
@@ -80,7 +81,8 @@ static bool stop(weir__arena *arena, bool *was_at_work) {
   }
 }
 
-/* From all who have limits, but for one who is known to be still. Returns how many streams were found at work. */
+/* Revokes the quotas of all arenas except one that cannot change, and makes the sums exact. Returns the number of
+ * streams that were in an operation. */
 static int take_back(weir__gauge_sums *sums, const weir__arena *except) {
   int streams = 0;
   weir_cu_stream seen[64];
@@ -108,15 +110,15 @@ static int take_back(weir__gauge_sums *sums, const weir__arena *except) {
   return streams;
 }
 
-/* ---- An arena's operation ---- */
+/* ---- Operations of an arena ---- */
 
-/* Who has an arena's lock is still from before he asks for the sums' lock until he has it. */
+/* Freezes the gauges until the sums' lock is taken, so that its holder need not wait for the arena's lock. */
 static void lock_sums(weir__gauge_sums *sums, weir__gauges *gauges) {
   atomic_store_explicit(&gauges->is_frozen, true, memory_order_release);
   weir__lock_take(&sums->lock);
 }
 
-/* What is left of a peak; negative: it is passed. */
+/* Headroom: bytes or blocks up to a peak; negative if the sum exceeds the peak. */
 static int64_t left_of(const weir__gauge_sums *sums, weir_stat_kind kind, size_t i) {
   return sums->peak[kind].at[i] - measured(&sums->told[kind], i);
 }
@@ -128,7 +130,7 @@ static bool is_beyond_peak(const weir__gauge_sums *sums, weir_stat_kind kind) {
   return false;
 }
 
-/* streams: how many are at work besides ours. */
+/* `streams` counts the other streams that are in an operation. */
 static void raise_peaks(weir__gauge_sums *sums, int streams) {
   for (int kind = 0; kind < WEIR_STAT_KINDS; kind++)
     for (size_t i = 0; i < WEIR__GAUGES; i++)
@@ -138,7 +140,8 @@ static void raise_peaks(weir__gauge_sums *sums, int streams) {
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Half of what is still to be had, so that others find something too. What is allocated is active as well. */
+/* Claims half of the headroom, which leaves some for other arenas. Allocated blocks also count as active, so both peaks
+ * bound them. */
 static void give_limits(weir__gauge_sums *sums, weir__arena *arena, const weir__gauge_row *now) {
   weir_stat_kind kind = kind_of(arena);
   weir__gauges *gauges = &arena->gauges;
@@ -147,7 +150,7 @@ static void give_limits(weir__gauge_sums *sums, weir__arena *arena, const weir__
     left.at[i] = least(left_of(sums, WEIR_STAT_ALL, i), left_of(sums, kind, i));
   left.of.allocations = least(left.of.allocations, left.of.waiting);
   left.of.allocated_bytes = least(left.of.allocated_bytes, left.of.waiting_bytes);
-  left.of.waiting = left.of.waiting_bytes = left.of.oversize = 0; /* who changes these asks anyway */
+  left.of.waiting = left.of.waiting_bytes = left.of.oversize = 0; /* changes of these always report */
   for (size_t i = 0; i < WEIR__GAUGES; i++)
     left.at[i] = (left.at[i] + 1) / 2;
   set_room(gauges, now, &left);
@@ -177,7 +180,7 @@ void weir__gauges_freeze(weir__arena *arena) {
   atomic_store_explicit(&arena->gauges.is_frozen, true, memory_order_release);
 }
 
-/* Somebody who saw that it is still may be at it: he has the lock. */
+/* Takes the sums' lock because its holder may have seen the gauges frozen and be reading them. */
 void weir__gauges_unfreeze(weir__arena *arena) {
   weir__gauge_sums *sums = &arena->pool->heap->sums;
   weir__lock_take(&sums->lock);
@@ -202,7 +205,7 @@ void weir__gauges_add(weir__arena *arena, const weir__amounts *change) {
     weir__gauges_ask(arena);
     return;
   }
-  /* It is held still, and stays so. It has no limits afterwards. */
+  /* The gauges stay frozen, and have no quota afterwards. */
   weir__lock_take(&sums->lock);
   take_back(sums, NULL);
   add(gauges, change);
@@ -215,7 +218,7 @@ void weir__gauges_add(weir__arena *arena, const weir__amounts *change) {
 
 /* ---- Reading. No arena's lock is held ---- */
 
-/* active: with what waits. All that became allocated became active. */
+/* `active` includes waiting blocks. Everything that became allocated also became active. */
 static weir_stat stat_of(const weir__gauge_sums *sums, int kind, size_t i, bool active) {
   size_t peak = !active ? i : i == PLACE(allocations) ? PLACE(waiting) : PLACE(waiting_bytes);
   int64_t added = sums->added[kind].at[i];
@@ -228,7 +231,7 @@ void weir__gauges_read(weir__heap *heap, weir_allocator_stats *stats) {
   weir__gauge_sums *sums = &heap->sums;
   weir__lock_take(&sums->lock);
   if (take_back(sums, NULL))
-    raise_peaks(sums, 0); /* for those who passed a limit and wait for our lock to say so */
+    raise_peaks(sums, 0); /* covers arenas that exceeded their quota and wait for the sums' lock */
   for (int kind = 0; kind < WEIR_STAT_KINDS; kind++) {
     stats->allocation[kind] = stat_of(sums, kind, PLACE(allocations), false);
     stats->active[kind] = stat_of(sums, kind, PLACE(allocations), true);

@@ -8,9 +8,9 @@
  *           segment      memory obtained from the driver in one go, or a reservation into which pages are mapped
  *             block      a piece of a segment
  *
- * Neighbouring blocks belong to one segment and so to one arena: splitting and merging need the arena's lock alone, and a
- * cached allocation takes no other. Whatever goes beyond an arena (growing, collecting, limits, pools, events) takes the
- * heap's lock first.
+ * Neighbouring blocks belong to one segment and so to one arena: splitting and merging need the arena's lock alone, and
+ * a cached allocation takes no other. Whatever goes beyond an arena (growing, collecting, limits, pools, events) takes
+ * the heap's lock first.
  *
  * Lock order: configure_lock, ipc_lock, heap, arena, gauges. segments_lock (of the map of segments) and the back end's
  * lock are leaves: no other lock is taken while they are held.
@@ -72,9 +72,9 @@ typedef struct weir__split_change {
   int64_t splits, bytes;
 } weir__split_change;
 
-/* The most recent allocation of an arena, while nothing else has happened there. When its block is freed at once, the block
- * stays as it is, because the next request of that size would get the same block back. So a loop that allocates and frees
- * does not split and merge each time. weir__arena_flush completes such a free. */
+/* The most recent allocation of an arena, while nothing else has happened there. When its block is freed at once, the
+ * block stays as it is, because the next request of that size would get the same block back. So a loop that allocates
+ * and frees does not split and merge each time. weir__arena_flush completes such a free. */
 typedef struct weir__last_alloc {
   weir__block *block;             /* NULL if something else has happened since */
   const weir__settings *settings; /* under which it was chosen */
@@ -135,8 +135,8 @@ struct weir__private_pool {
   weir__private_pool *previous, *next;
 };
 
-/* Memory of the driver. An expandable segment is a reservation of address space, cut into pages of one size, each of which
- * may have a handle of physical memory. */
+/* Memory of the driver. An expandable segment is a reservation of address space, cut into pages of one size, each of
+ * which may have a handle of physical memory. */
 struct weir__segment {
   uint64_t base, bytes;
   weir__arena *arena;
@@ -252,8 +252,8 @@ static inline void weir__slow_reason_set(weir__heap *heap, weir__slow_reason rea
     atomic_fetch_and(&heap->slow_reasons, ~(unsigned)reason);
 }
 
-/* What the layer above does for an allocator whose history goes to a ring file; NULL in an allocator that has none. Every
- * hook is called with no lock held. */
+/* What the layer above does for an allocator whose history goes to a ring file; NULL in an allocator that has none.
+ * Every hook is called with no lock held. */
 typedef struct weir__recording_hooks {
   void (*checkpoint)(weir__heap *heap); /* WEIR__SLOW_CHECKPOINT is set: takes the checkpoint, or waits for it */
   void (*out_of_memory)(weir_allocator *allocator); /* a request is about to fail */
@@ -313,8 +313,8 @@ static inline weir__pool *weir__pool_for(weir__heap *heap, weir__private_pool *o
   return owner ? &owner->large : &heap->large;
 }
 
-/* Begins every public call but weir_allocator_alloc and _free, whose slow paths check the same: a forked allocator has no
- * devices and no pages, so the fast paths of these two never succeed. Fails for NULL too. */
+/* Begins every public call but weir_allocator_alloc and _free, whose slow paths check the same: a forked allocator has
+ * no devices and no pages, so the fast paths of these two never succeed. Fails for NULL too. */
 weir_status weir__allocator_check(const char *who, const weir_allocator *allocator);
 
 #define WEIR__CHECK_ALLOCATOR(allocator)                                                                               \

@@ -18,7 +18,7 @@
 
 /* ---- Settings ---- */
 
-/* As PyTorch has it: what is never cached is never rounded. */
+/* As in PyTorch: sizes that are never cached are never rounded. */
 static void check_thresholds(const weir__settings *settings) {
   if (settings->pinned_max_cached_size != UINT64_MAX && settings->pinned_max_round_threshold != UINT64_MAX &&
       settings->pinned_max_round_threshold > settings->pinned_max_cached_size)
@@ -72,7 +72,7 @@ static void add_time(weir_host_time *time, int64_t took) {
   time->count++;
 }
 
-/* A block comes into use, or with -1 out of it. */
+/* Counts a block that becomes active or, with sign -1, inactive. */
 static inline void count_active(weir_host_allocator *host, const weir__host_block *block, int sign) {
   int64_t bytes = (int64_t)block->bytes;
   add(&host->stats.active_requests, sign);
@@ -132,7 +132,7 @@ weir_status weir_host_reset_accumulated_stats(weir_host_allocator *host) {
 
 static unsigned bucket_of(uint64_t bytes) { return bytes > 1 ? 64 - (unsigned)__builtin_clzll(bytes - 1) : 0; }
 
-/* To a power of two, unless it is too large for that; it is below 2^60. */
+/* Rounds up to a power of two, unless the size is above the threshold. `bytes` is below 2^60. */
 static uint64_t round_up(const weir__settings *settings, uint64_t bytes) {
   if (bytes > settings->pinned_max_cached_size || bytes > settings->pinned_max_round_threshold)
     return bytes;
@@ -141,7 +141,7 @@ static uint64_t round_up(const weir__settings *settings, uint64_t bytes) {
 
 /* ---- Blocks ---- */
 
-/* Of a bucket the first that is large enough: those that were not rounded differ. `lock` is held. */
+/* The first block of a bucket that is large enough; sizes differ because some were not rounded. `lock` is held. */
 static weir__host_block *take_free(weir_host_allocator *host, uint64_t bytes) {
   weir__host_block **at = &host->free[bucket_of(bytes)];
   while (*at && (*at)->bytes < bytes)
@@ -159,13 +159,14 @@ static void put_free(weir_host_allocator *host, weir__host_block *block) {
   *bucket = block;
 }
 
-/* Gives blocks, which are in no bucket any more, back to the driver. What it does not take stays free. The first error. */
+/* Returns blocks that are in no bucket to the driver. Blocks that the driver refuses stay free. Returns the first
+ * error. */
 static weir_cu_result give_back(weir_host_allocator *host, weir__host_block *blocks) {
   weir_cu_result first = WEIR_CU_SUCCESS;
   while (blocks) {
     weir__host_block *block = blocks;
     blocks = block->next;
-    /* The address first: once the driver has the memory another thread may get it. */
+    /* The address is removed first: once the driver has the memory, another thread may get the same address. */
     weir__lock_take(&host->lock);
     weir__rangemap_remove(&host->blocks, (uint64_t)block->pointer);
     weir__lock_give(&host->lock);
@@ -181,7 +182,7 @@ static weir_cu_result give_back(weir_host_allocator *host, weir__host_block *blo
     } else if (weir__rangemap_insert(&host->blocks, (uint64_t)block->pointer, block->bytes, block))
       put_free(host, block);
     else
-      block->state = WEIR__HOST_KEPT; /* the driver has it still, and nobody finds it any more */
+      block->state = WEIR__HOST_KEPT; /* the driver still has the memory, but it can no longer be found */
     weir__lock_give(&host->lock);
     if (r && !first)
       first = r;
@@ -189,7 +190,7 @@ static weir_cu_result give_back(weir_host_allocator *host, weir__host_block *blo
   return first;
 }
 
-/* A block that came out of use. It may be too large to be kept: then it comes back, for the driver. `lock` is held. */
+/* Makes an unused block free. If it is too large to be cached, it is returned, for the driver. `lock` is held. */
 static weir__host_block *put_back(weir_host_allocator *host, weir__host_block *block) {
   count_active(host, block, -1);
   if (block->bytes <= host->settings.pinned_max_cached_size || block->kind == WEIR__HOST_RESERVED) {
@@ -208,7 +209,7 @@ void weir__host_block_done(weir_host_allocator *host, weir__host_block *block) {
   give_back(host, block);
 }
 
-/* ---- Allocating ---- */
+/* ---- Allocation ---- */
 
 static weir_status out_of_memory(const char *who, weir_host_allocator *host, weir_cu_result r, uint64_t bytes) {
   char text[3][32];
@@ -265,7 +266,7 @@ static weir_status alloc_new(const char *who, weir_host_allocator *host, uint64_
   } else
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
   weir__lock_give(&host->lock);
-  if (status && kind != WEIR__HOST_RESERVED) /* a part of the reserve is lost then */
+  if (status && kind != WEIR__HOST_RESERVED) /* a part of the reserve is lost */
     weir__host_give(host, memory, kind);
 
 free_settings:
@@ -298,13 +299,14 @@ weir_status weir_host_alloc(weir_host_allocator *host, size_t bytes, void **poin
   return block ? WEIR_OK : alloc_new(__func__, host, size, pointer);
 }
 
-/* ---- Freeing ---- */
+/* ---- Free ---- */
 
 static weir_status no_block(const char *who, const void *pointer) {
   return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %p is no pinned memory that is in use here", who, pointer);
 }
 
-/* The block in use that an address lies in, or with `exact` begins at. NULL: there is none. `lock` is held. */
+/* The allocated block that contains an address or, with `exact`, begins there; NULL if there is none. `lock` is held.
+ * */
 static weir__host_block *find(const weir_host_allocator *host, const void *pointer, bool exact) {
   weir__host_block *block = weir__rangemap_find(&host->blocks, (uint64_t)pointer, NULL, NULL);
   return block && block->state == WEIR__HOST_ALLOCATED && (!exact || block->pointer == pointer) ? block : NULL;
@@ -339,7 +341,7 @@ weir_status weir_host_free(weir_host_allocator *host, void *pointer) {
   return r && !catches ? weir__driver_status(host->driver, r, __func__, "cuMemFreeHost") : WEIR_OK;
 }
 
-/* A stream that captures makes a graph that uses the memory at every launch. */
+/* Whether the stream is capturing; then a graph uses the memory at every launch. */
 static weir_cu_result is_capturing(weir_host_allocator *host, int device, weir_cu_stream stream, bool *captures) {
   weir_driver *driver = host->driver;
   weir__host_visit visit;
@@ -353,7 +355,7 @@ static weir_cu_result is_capturing(weir_host_allocator *host, int device, weir_c
   return *captures ? WEIR_CU_SUCCESS : r;
 }
 
-/* false: no host memory. `lock` is held. */
+/* Returns false if out of host memory. `lock` is held. */
 static bool add_use(weir_host_allocator *host, weir__host_block *block, int device, weir_cu_stream stream) {
   for (const weir__host_use *use = block->uses; use; use = use->next)
     if (use->stream == stream && use->device == device)
@@ -422,7 +424,7 @@ weir_status weir_host_empty_cache(weir_host_allocator *host) {
   return r && !catches ? weir__driver_status(host->driver, r, __func__, "cuMemFreeHost") : WEIR_OK;
 }
 
-/* ---- Making and ending ---- */
+/* ---- Creation and destruction ---- */
 
 static void describe(const weir__client *client, char *text, size_t size) {
   (void)client;
@@ -468,7 +470,7 @@ free_made:
   return status;
 }
 
-/* Waits for what a device may still do with the memory. */
+/* Waits for all work of a device that may use the memory. */
 static void finish_device(weir_host_allocator *host, int device) {
   weir_driver *driver = host->driver;
   weir__host_visit visit;
@@ -479,7 +481,7 @@ static void finish_device(weir_host_allocator *host, int device) {
 }
 
 void weir_host_allocator_destroy(weir_host_allocator *host) {
-  if (!host || host->is_forked) /* its memory is the parent's, and its locks may be held for ever */
+  if (!host || host->is_forked) /* the parent owns its memory, and its locks may stay held forever */
     return;
   weir__client_remove(&host->client);
   weir_driver *driver = host->driver;

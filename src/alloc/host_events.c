@@ -1,6 +1,6 @@
 /*
- * Pinned memory that was freed while streams use it: it becomes free when an event in each of them has completed
- * (event_queue.h).
+ * Pinned memory that was freed while streams use it. It becomes free when an event in each of these streams has
+ * completed (event_queue.h).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 
-/* ---- The thread that polls ---- */
+/* ---- The polling thread ---- */
 
 static void *poller(void *argument) {
   weir_host_allocator *host = argument;
@@ -30,7 +30,7 @@ static void *poller(void *argument) {
   return NULL;
 }
 
-/* Wakes the thread, or starts it. Should that fail allocations poll, as they do without it. */
+/* Wakes the thread, or starts it. If it cannot be started, allocations poll. */
 static void look_after(weir_host_allocator *host) {
   weir__lock_take(&host->lock);
   bool wanted = host->settings.pinned_use_background_threads;
@@ -43,7 +43,7 @@ static void look_after(weir_host_allocator *host) {
 
 /* ---- Waiting ---- */
 
-/* Lets the block wait for a stream by an event. False without host memory, or if the driver fails. */
+/* Makes the block wait for an event in a stream. Returns false if out of host memory, or if the driver fails. */
 static bool insert_event(weir_host_allocator *host, weir__host_block *block, const weir__host_use *use) {
   if (!weir__event_queues_add(&host->devices[use->device].events, host->driver, use->stream, block))
     return false;
@@ -52,8 +52,8 @@ static bool insert_event(weir_host_allocator *host, weir__host_block *block, con
   return true;
 }
 
-/* By an event, or where that cannot be, with the host: slow and safe. A stream that was given to a capture meanwhile can be
- * neither asked nor waited for. */
+/* Makes the block wait for a stream with an event or, if that fails, synchronizes the stream. Returns false if the
+ * stream is capturing by now: then neither is allowed. */
 static bool take_care_of(weir_host_allocator *host, weir__host_block *block, const weir__host_use *use) {
   weir_driver *driver = host->driver;
   weir__host_visit visit;
@@ -66,10 +66,10 @@ static bool take_care_of(weir_host_allocator *host, weir__host_block *block, con
   return done;
 }
 
-/* An event for each use. What cannot be done now is tried again at the next poll. */
+/* Inserts an event for each use. Uses for which that fails are tried again at the next poll. */
 static void insert_events(weir_host_allocator *host, weir__host_block *block) {
   weir__host_use *left = NULL;
-  block->events++; /* ours, until all are in their queues */
+  block->events++; /* keeps the block waiting until all events are in their queues */
   for (weir__host_use *use = block->uses, *next; use; use = next) {
     next = use->next;
     if (take_care_of(host, block, use)) {

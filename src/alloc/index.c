@@ -1,5 +1,5 @@
 /*
- * The index of free blocks, and the tree of unmapped ones.
+ * The index of free blocks, and the tree of unmapped blocks.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 /* ---- Treaps ---- */
 
-/* Any mixing that spreads addresses will do: it only shapes the tree. */
+/* The priority of a block in the treap: a hash that spreads addresses. */
 static inline uint64_t weight(const weir__block *block) {
   uint64_t x = block->address * 0x9e3779b97f4a7c15u;
   return x ^ x >> 29;
@@ -20,12 +20,12 @@ static inline bool before_by_size(const weir__block *a, const weir__block *b) {
 
 static inline bool before_by_address(const weir__block *a, const weir__block *b) { return a->address < b->address; }
 
-/* The two orders share their code: `by_size` is a constant in every caller, and the compiler makes two of it. */
+/* Both orders share one implementation: `by_size` is constant in every caller, so the compiler specializes it. */
 static inline bool before(const weir__block *a, const weir__block *b, bool by_size) {
   return by_size ? before_by_size(a, b) : before_by_address(a, b);
 }
 
-/* Returns how many blocks it passed on its way. */
+/* Returns the number of blocks above it. */
 static inline __attribute__((always_inline)) unsigned treap_insert(weir__ref *root, weir__block *block, bool by_size) {
   unsigned passed = 0;
   weir__ref *at = root;
@@ -33,7 +33,7 @@ static inline __attribute__((always_inline)) unsigned treap_insert(weir__ref *ro
   uint64_t mine = weight(block);
   for (; rest && weight(rest) >= mine; rest = weir__block_at(*at), passed++)
     at = before(block, rest, by_size) ? &rest->left : &rest->right;
-  /* The rest of the path is split into what lies before the block and what lies behind it. */
+  /* The rest of the path is split into the blocks before this one and the blocks after it. */
   weir__ref *low = &block->left, *high = &block->right;
   *at = weir__ref_of(block);
   for (; rest; passed++) {
@@ -100,21 +100,21 @@ weir__block *weir__tree_after(weir__ref root, uint64_t address) {
 
 /* ---- Wide bins ---- */
 
-/* How often bins can be divided, each time into 64, and how many blocks on a way make a tree deep. */
+/* How often a bin can be divided, each time into 64, and the depth from which a treap counts as deep. */
 enum { levels = 8, deep = 6 };
 
 static inline unsigned row_of(uint64_t units) { return (unsigned)(63 - __builtin_clzll(units)) - 18; }
 
-/* log2 of the units that one bin spans: of a row, and of the finer ones of a bin of some width. */
+/* log2 of the units that one bin spans: in a row, and in the division of a bin. */
 static inline unsigned width_of(unsigned row) { return row + 12; }
 static inline unsigned finer(unsigned width) { return width > 6 ? width - 6 : 0; }
 static inline unsigned bin_of(uint64_t units, unsigned width) { return (units >> width) & (WEIR__BINS - 1); }
 
-/* The way from a row down to the bin of a size. */
+/* The path from a row to the bin of a size. */
 typedef struct path {
   weir__wide_bins *bins[levels];
   unsigned bin[levels];
-  unsigned depth, width; /* of the last one */
+  unsigned depth, width; /* of the last bin */
 } path;
 
 static void find_bin(const weir__index *index, uint64_t units, path *p) {
@@ -147,7 +147,7 @@ static void move_blocks(weir__wide_bins *to, unsigned width, weir__ref root) {
   move_blocks(to, width, right);
 }
 
-/* Without host memory for it the bin stays as it is, and only slower. */
+/* If out of host memory, the bin stays undivided, which is only slower. */
 static void divide(weir__wide_bins *bins, unsigned bin, unsigned width) {
   weir__wide_bins *made = calloc(1, sizeof *made);
   if (!made)
@@ -184,7 +184,7 @@ void weir__index_remove_wide(weir__index *index, weir__block *block) {
   index->wide_rows &= ~(1ull << row_of(units));
 }
 
-/* The first and the last block of bins that have some. */
+/* The first and the last block of bins that are not empty. */
 static weir__block *first_of(const weir__wide_bins *bins, unsigned bin) {
   while (bins->divided >> bin & 1) {
     bins = bins->at[bin].finer;
@@ -208,7 +208,7 @@ static weir__block *first_of_rows(const weir__index *index, uint64_t rows) {
   return first_of(bins, (unsigned)__builtin_ctzll(bins->used));
 }
 
-/* The first block of the bins behind those of a path, which is that of a size in a row. */
+/* The first block of the bins after a path, which is that of a size in a row. */
 static weir__block *first_behind(const weir__index *index, const path *p, unsigned row) {
   for (unsigned i = p->depth + 1; i-- > 0;) {
     uint64_t used = p->bins[i]->used & ~1ull << p->bin[i];
@@ -240,10 +240,10 @@ weir__block *weir__index_at_least_wide(const weir__index *index, uint64_t bytes)
 
 /* ---- Narrow bins ---- */
 
-/* So many blocks are looked at faster than they are laid out on shelves. */
+/* Lists of up to this length are scanned rather than partitioned. */
 enum { few = 8 };
 
-/* The next of a list, or NULL. */
+/* The next block of a list, or NULL at its end. */
 static weir__block *block_or_end(weir__ref ref) { return ref & WEIR__DOOR ? NULL : weir__block_at(ref); }
 static weir__block *after(const weir__block *block) { return block_or_end(block->after); }
 
@@ -251,7 +251,7 @@ static weir__ref *list_of(const weir__index *index, uint64_t units) {
   return &index->group[units / WEIR__GROUP]->list[units % WEIR__GROUP];
 }
 
-/* A bin has no blocks any more. */
+/* Clears the bits of an empty bin. */
 static void unmark(weir__index *index, uint64_t units) {
   uint64_t bin = units % WEIR__GROUP;
   weir__bin_group *group = index->group[units / WEIR__GROUP];
@@ -262,7 +262,7 @@ static void unmark(weir__index *index, uint64_t units) {
     index->groups &= ~(1ull << units / WEIR__GROUP);
 }
 
-/* The lowest bin above one that is marked; false: there is none. */
+/* The lowest marked bin above `units`; false if there is none. */
 static bool find_marked_above(const weir__index *index, uint64_t units, uint64_t *found) {
   uint64_t n = units / WEIR__GROUP, row = units % WEIR__GROUP / 64;
   const weir__bin_group *group = index->group[n];
@@ -290,7 +290,8 @@ static weir__block *lowest_in_list(weir__ref list) {
   return best;
 }
 
-/* ... of a few. NULL: there are more, or shelves. Which of two is lower is a coin toss, so it is no branch. */
+/* The same for a short list; NULL if it is longer, or partitioned. The comparison is unpredictable, so it is
+ * branch-free. */
 static weir__block *lowest_of_few(weir__ref list) {
   weir__ref best = list, next = list;
   uint64_t lowest = UINT64_MAX;
@@ -304,14 +305,14 @@ static weir__block *lowest_of_few(weir__ref list) {
   return next ? NULL : weir__at(best);
 }
 
-/* ---- Shelves ---- */
+/* ---- Partitions ---- */
 
 static weir__shelves *shelves_at(weir__ref door) { return (weir__shelves *)((char *)weir__at(door) - WEIR__DOOR); }
 
-/* NULL: no host memory. */
+/* NULL if out of host memory. */
 static weir__shelves *shelves_new(weir__index *index, uint64_t base, unsigned shift) {
   weir__shelves *shelves = weir__slab_take(&index->shelves, sizeof *shelves);
-  if (shelves) /* after: anything but 0, so that a list of shelves alone is one that has to be looked through */
+  if (shelves) /* after is not 0, so that a list without blocks is not taken for one with a single block */
     *shelves = (weir__shelves){.base = base, .shift = shift, .door.after = WEIR__DOOR};
   return shelves;
 }
@@ -320,19 +321,20 @@ static void shelves_delete(weir__index *index, weir__shelves *shelves) {
   weir__slab_give(&index->shelves, shelves, sizeof *shelves);
 }
 
-/* At the end of a list; NULL: there are none. */
+/* The partitions at the end of a list; NULL if there are none. */
 static weir__shelves *shelves_of(weir__ref list) {
   while (list && !(list & WEIR__DOOR))
     list = ((const weir__block *)weir__at(list))->after;
   return list ? shelves_at(list) : NULL;
 }
 
-/* 64 and more: it lies outside. */
+/* 64 or more if the address is outside. */
 static uint64_t shelf_of(const weir__shelves *shelves, uint64_t address) {
   return (address - shelves->base) >> shelves->shift;
 }
 
-/* Puts the blocks of a list on the shelves, which are its end then. false: one lies outside; it is on the last one. */
+/* Distributes the blocks of a list to the partitions, which become its end. Returns false if one is outside of the
+ * range; it is in the last partition then. */
 static bool lay_out(weir__index *index, weir__ref *list, weir__shelves *shelves) {
   weir__block *block = block_or_end(*list), *next;
   bool fits = true;
@@ -353,8 +355,8 @@ static bool lay_out(weir__index *index, weir__ref *list, weir__shelves *shelves)
   return fits;
 }
 
-/* Puts all blocks of a list, and of its shelves, behind a tail; the shelves go. Returns the new tail. Of the links only those
- * forward are right then. */
+/* Appends all blocks of a list, including its partitions, to a tail, and deletes the partitions. Returns the new tail.
+ * Only the forward links are valid afterwards. */
 static weir__ref *take_down(weir__index *index, weir__ref list, weir__ref *tail) {
   for (; list && !(list & WEIR__DOOR); list = *tail) {
     *tail = list;
@@ -370,15 +372,15 @@ static weir__ref *take_down(weir__index *index, weir__ref list, weir__ref *tail)
   return tail;
 }
 
-/* Behind the last one. */
+/* The end of the last partition. */
 static uint64_t end_of(const weir__shelves *shelves) {
   uint64_t room = (UINT64_MAX - shelves->base) >> shelves->shift;
   return room < 64 ? UINT64_MAX : shelves->base + (64ull << shelves->shift);
 }
 
-/* New shelves for all blocks of a bin, in place of those it has. They reach as far as the old ones where that is enough; otherwise
- * as far as these and all blocks, with as much room again below and above, so that it will be for long. NULL: no host memory; there
- * were none before, and the list is as it was. */
+/* Partitions all blocks of a bin anew. The range stays the same if it covers all blocks; otherwise it is extended to
+ * cover them, with as much again below and above, so that it lasts. Returns NULL if out of host memory, which only
+ * happens if there were no partitions; the list is then unchanged. */
 static weir__shelves *lay_out_bin(weir__index *index, weir__ref *bin, const weir__shelves *old) {
   uint64_t base = old ? old->base : UINT64_MAX, end = old ? end_of(old) : 0, lowest = base, highest = end;
   unsigned shift = old ? old->shift : 0;
@@ -403,7 +405,7 @@ static weir__shelves *lay_out_bin(weir__index *index, weir__ref *bin, const weir
 
 static weir__block *lowest_on_shelves(weir__index *index, weir__shelves *shelves, uint32_t *made);
 
-/* Of a shelf, which gets shelves of its own where it has more than a few. NULL: it is empty. */
+/* The lowest block of one partition, which is partitioned in turn if it is long. NULL if it is empty. */
 static weir__block *lowest_on_shelf(weir__index *index, const weir__shelves *shelves, weir__ref *list, uint32_t *made) {
   weir__block *best = *list ? lowest_of_few(*list) : NULL;
   if (best || !*list)
@@ -434,7 +436,7 @@ static weir__block *lowest_on_shelves(weir__index *index, weir__shelves *shelves
   return NULL;
 }
 
-/* NULL: the bin turned out to be empty, and is no longer marked. */
+/* NULL if the bin turned out to be empty; it is then no longer marked. */
 static weir__block *lowest_in_bin(weir__index *index, uint64_t units) {
   weir__ref *bin = list_of(index, units);
   weir__block *first = weir__at(*bin), *best = first->is_ordered ? first : lowest_of_few(*bin);
@@ -470,9 +472,9 @@ weir__block *weir__index_beyond(weir__index *index, uint64_t group) {
   return block->after ? weir__index_lowest(index, units) : block;
 }
 
-/* ---- Bins in order ---- */
+/* ---- Sorted bins ---- */
 
-/* Sorts a list by merging ever longer runs of it. */
+/* A bottom-up merge sort. */
 static weir__ref sort_list(weir__ref list) {
   for (size_t run = 1;; run *= 2) {
     weir__block *rest = weir__block_at(list);
@@ -505,7 +507,7 @@ static weir__ref sort_list(weir__ref list) {
   }
 }
 
-/* The first block of a bin whose list is in the order of addresses now. NULL: it was empty, and is no longer marked. */
+/* Sorts a bin by address, and returns its first block. NULL if the bin was empty; it is then no longer marked. */
 static weir__block *order_list(weir__index *index, uint64_t units) {
   weir__ref *bin = list_of(index, units);
   weir__block *first = weir__block_at(*bin);
@@ -528,7 +530,7 @@ enum { groups = WEIR__NARROW / WEIR__GROUP };
 
 static uint64_t highest(uint64_t bits) { return 63 - (uint64_t)__builtin_clzll(bits); }
 
-/* The highest bin below one that is marked; false: there is none. */
+/* The highest marked bin below `units`; false if there is none. */
 static bool find_marked_below(const weir__index *index, uint64_t units, uint64_t *found) {
   uint64_t n = units / WEIR__GROUP, row = units % WEIR__GROUP / 64;
   const weir__bin_group *group = n < groups ? index->group[n] : NULL;
@@ -548,7 +550,7 @@ static bool find_marked_below(const weir__index *index, uint64_t units, uint64_t
   return used != 0;
 }
 
-/* The last block of all narrow bins below one. */
+/* The last block of all narrow bins below `units`. */
 static weir__block *last_below(weir__index *index, uint64_t units) {
   uint64_t bin;
   while (find_marked_below(index, units, &bin)) {
@@ -581,7 +583,7 @@ bool weir__index_prepare(weir__index *index, uint64_t bytes) {
   return true;
 }
 
-/* In a treap, or NULL. */
+/* The successor in a treap, or NULL. */
 static weir__block *behind(weir__ref root, const weir__block *block) {
   weir__block *best = NULL;
   for (weir__block *at = weir__block_at(root); at;) {
@@ -614,7 +616,7 @@ weir__block *weir__index_next(weir__index *index, const weir__block *block) {
   return best ? best : first_behind(index, &p, row_of(units));
 }
 
-/* Before a block in a narrow bin. */
+/* The predecessor of a block in a narrow bin. */
 static weir__block *previous_narrow(weir__index *index, const weir__block *block, uint64_t units) {
   order_list(index, units);
   if (block->link != weir__ref_of(list_of(index, units)))
@@ -692,7 +694,7 @@ void weir__index_clear(weir__index *index) {
 
 /* ---- The walker ---- */
 
-/* Counts a treap's blocks, or returns -1 when one is out of place. */
+/* Counts the blocks of a treap. Returns -1 if one is out of place. */
 static long treap_count(weir__ref root, const weir__block *low, const weir__block *high) {
   const weir__block *block = weir__block_at(root);
   if (!block)
@@ -706,7 +708,7 @@ static long treap_count(weir__ref root, const weir__block *low, const weir__bloc
   return left < 0 || right < 0 ? -1 : left + right + 1;
 }
 
-/* The same of a bin, whose sizes are these. */
+/* The same for a bin with sizes from `least` to below `beyond`. */
 static long bin_count(weir__ref root, bool is_used, uint64_t least, uint64_t beyond) {
   long n = treap_count(root, NULL, NULL);
   if (is_used != (root != 0))
@@ -716,7 +718,7 @@ static long bin_count(weir__ref root, bool is_used, uint64_t least, uint64_t bey
   return n;
 }
 
-/* The same of wide bins whose sizes begin with `from`, each 2^width units wide. */
+/* The same for wide bins with sizes from `from` on, each 2^width units wide. */
 static long wide_count(const weir__wide_bins *bins, uint64_t from, unsigned width) {
   long count = 0;
   for (unsigned bin = 0; bin < WEIR__BINS; bin++) {
@@ -737,7 +739,7 @@ static long wide_count(const weir__wide_bins *bins, uint64_t from, unsigned widt
   return count;
 }
 
-/* The same of a list in a narrow bin, and of its shelves. New blocks are in front of those that are in order. */
+/* The same for a list of a narrow bin and its partitions. Unsorted blocks precede sorted ones. */
 static long list_count(const weir__ref *list, uint32_t units) {
   const weir__block *previous = NULL;
   const weir__ref *link = list;
@@ -760,8 +762,8 @@ static long list_count(const weir__ref *list, uint32_t units) {
   return n;
 }
 
-/* The same of a group. Bins that are said to be empty are not looked at, there are too many: who compares the count with that of
- * all free blocks finds out; and so does who asks whether the index has a block, which may be on a wrong shelf. */
+/* The same for a group. Bins that are marked as empty are too many to check; a block there is missed by the count of
+ * all free blocks. A block in a wrong partition is missed by weir__index_has. */
 static long group_count(const weir__bin_group *group, uint64_t from) {
   long count = 0;
   for (uint64_t row = 0; row < WEIR__GROUP / 64; row++) {

@@ -1,11 +1,12 @@
 /*
  * Memory shared between processes.
  *
- * A name is a version, a kind and what the kind needs, as PyTorch has it, so that the two can share with each other:
+ * A handle is a version, a kind and the data of that kind, compatible with PyTorch's so that both can share with each
+ * other:
  *   'c'  the driver's handle of an allocation
- *   'e'  pages of an expandable segment: the process, the size of a page, how many, from version 3 on what stands for a page,
- *        and the number of a file for each
- * A file stays open here as long as its page is mapped, and whoever opens the name takes a copy of it out of this process.
+ *   'e'  pages of an expandable segment: the process, the page size, the number of pages, from version 3 on the type of
+ *        the page handles, and a file descriptor number per page
+ * A file descriptor stays open while its page is mapped. The process that opens the handle duplicates the descriptors.
  */
 #include "weir/ipc.h"
 
@@ -27,23 +28,23 @@
 enum { newest_version = 3, kind_driver = 'c', kind_pages = 'e', prefix = 2 };
 enum { form_files = 1, form_fabric = 2 };
 
-/* What follows the kind of pages. The gaps are 0 in names that are made here: equal names are equal bytes. */
+/* Precedes the descriptors of a handle of pages. The padding is 0, so that equal handles have equal bytes. */
 typedef struct pages_header {
   int32_t process;
   int32_t gap;
   uint64_t page, count;
-  int32_t form, end; /* what stands for each page, and a gap; from version 3 on */
+  int32_t form, end; /* from version 3 on: type of the page handles, and padding */
 } pages_header;
 
 static size_t header_bytes(int version) { return version < 3 ? offsetof(pages_header, form) : sizeof(pages_header); }
 
-/* A name that is open here. */
+/* A handle that is open in this process. */
 typedef struct weir__ipc weir__ipc;
 struct weir__ipc {
   weir__ipc *next;
   int device;
   int opens;
-  uint64_t base, bytes; /* bytes 0: a handle of the driver's */
+  uint64_t base, bytes; /* bytes is 0 for a handle of the driver */
   size_t length;
   unsigned char name[];
 };
@@ -55,7 +56,7 @@ void weir__ipc_forget_page(weir__segment *segment, size_t page) {
   segment->files[page] = 0;
 }
 
-/* ---- Sharing ---- */
+/* ---- Export ---- */
 
 void weir__ipc_prepare(weir__heap *heap) {
   weir_driver *driver = heap->allocator->driver;
@@ -80,7 +81,7 @@ static void add_to_name(weir_ipc_handle *handle, const void *bytes, size_t lengt
   handle->length += length;
 }
 
-/* The file of a page, made if need be. The heap's lock is held. */
+/* The file descriptor of a page, exported on first use. The heap's lock is held. */
 static weir_cu_result file_of(weir__heap *heap, weir__segment *segment, size_t page, int *file) {
   weir_driver *driver = heap->allocator->driver;
   int made;
@@ -95,7 +96,7 @@ static weir_cu_result file_of(weir__heap *heap, weir__segment *segment, size_t p
   return WEIR_CU_SUCCESS;
 }
 
-/* The pages that hold a live block. The heap's lock is held. */
+/* Exports the pages of a live block. The heap's lock is held. */
 static weir_status share_pages(const char *who, weir__heap *heap, weir__segment *segment, uint64_t address,
                                uint64_t bytes, weir_ipc_handle *handle) {
   if (!heap->shares_pages)
@@ -161,7 +162,7 @@ weir_status weir_ipc_share(weir_allocator *allocator, void *pointer, weir_ipc_ha
   weir__segment *segment = NULL;
   weir__arena *arena;
   weir__block *block = weir__block_lock(allocator, pointer, &arena);
-  if (block) { /* it is live, so its segment stays */
+  if (block) { /* a live block keeps its segment */
     heap = arena->pool->heap;
     bytes = weir__block_bytes(block);
     weir__arena_unlock(arena);
@@ -181,7 +182,7 @@ weir_status weir_ipc_share(weir_allocator *allocator, void *pointer, weir_ipc_ha
   return status;
 }
 
-/* ---- Opening. The allocator's ipc_lock is held ---- */
+/* ---- Import. The allocator's ipc_lock is held ---- */
 
 static weir_status cannot_fetch(const char *who, int32_t process, int error) {
   return weir__fail(
@@ -191,7 +192,7 @@ static weir_status cannot_fetch(const char *who, int32_t process, int error) {
       who, (int)process, strerror(error), error == ENOSYS ? "; it takes Linux 5.6" : "");
 }
 
-/* Puts one page into its place. */
+/* Imports and maps one page. */
 static weir_status map_page(const char *who, weir_driver *driver, int process_file, int32_t process, int32_t number,
                             uint64_t address, uint64_t page) {
   int file = (int)syscall(SYS_pidfd_getfd, process_file, number, 0);
@@ -204,7 +205,7 @@ static weir_status map_page(const char *who, weir_driver *driver, int process_fi
   if (r)
     return weir__driver_status(driver, r, who, "cuMemImportFromShareableHandle");
   r = driver->MemMap(driver, address, page, 0, memory, 0);
-  driver->MemRelease(driver, memory); /* the mapping keeps it */
+  driver->MemRelease(driver, memory); /* the mapping holds a reference */
   return r ? weir__driver_status(driver, r, who, "cuMemMap") : WEIR_OK;
 }
 
@@ -294,7 +295,7 @@ static weir_status open_name(const char *who, weir__heap *heap, weir__ipc *open)
   }
 }
 
-/* The thread gets the device's context; false: it does not, and the last error says why. */
+/* Makes the device's context current. On failure returns false and sets the last error. */
 static bool enter(const char *who, weir__heap *heap, weir_cu_context *previous) {
   weir__mutex_lock(&heap->lock);
   weir_cu_result r = weir__heap_enter(heap, previous);
@@ -360,9 +361,9 @@ weir_cu_result weir__ipc_share_open(const weir__heap *heap, int device) {
   return r;
 }
 
-/* ---- Closing ---- */
+/* ---- Close ---- */
 
-/* Pages are unmapped while nothing uses them; a handle of the driver's waits by itself. */
+/* Pages may be unmapped only when no stream uses them; for its own handles the driver waits itself. */
 static weir_cu_result close_memory(weir__heap *heap, const weir__ipc *open) {
   weir_driver *driver = heap->allocator->driver;
   if (!open->bytes)

@@ -1,5 +1,5 @@
 /*
- * The table of live blocks: what is not the rule.
+ * The live table: growth, and blocks that overflow from their bucket.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +33,7 @@ static size_t next_bucket(const weir__live *live, size_t i) { return (i + 1) & (
 void weir__live_insert_beyond(weir__live *live, weir__block *block, uint64_t hash) {
   size_t i = weir__live_home(live, hash);
   while (!weir__live_vacant(&live->buckets[i])) {
-    if (live->buckets[i].passed < UINT8_MAX) /* there it stays: too many is only slow */
+    if (live->buckets[i].passed < UINT8_MAX) /* sticks at the maximum, which only makes searches longer */
       live->buckets[i].passed++;
     i = next_bucket(live, i);
   }

@@ -20,9 +20,9 @@
 static _Atomic(weir_allocator *) default_allocator;
 static weir__mutex create_lock = WEIR__MUTEX_INIT;
 
-/* ---- The end of the default allocator, by weir_shutdown ---- */
+/* ---- Destruction of the default allocator, by weir_shutdown ---- */
 
-/* The allocations of the program that are not freed. Returns their number. */
+/* Counts allocations that the program has not freed. */
 static int64_t live_allocations(weir_allocator *allocator, uint64_t *bytes) {
   int64_t count = 0;
   *bytes = 0;
@@ -63,9 +63,9 @@ static void end(weir__client *client) {
   weir_allocator_destroy(allocator);
 }
 
-/* ---- Its creation ---- */
+/* ---- Creation of the default allocator ---- */
 
-/* Memory hooks of the program's own stay. */
+/* Does not replace memory hooks that the program installed. */
 static weir_status serve_graphs(weir_allocator *allocator) {
   weir_graph_memory_hooks hooks;
   weir_graph_memory_hooks_init(&hooks);
@@ -120,7 +120,7 @@ weir_status weir_default_allocator(weir_allocator **allocator) {
   return weir__fail_as(__func__, status);
 }
 
-/* ---- Its calls ---- */
+/* ---- Calls of the default allocator ---- */
 
 weir_status weir_malloc(size_t bytes, weir_stream stream, void **pointer) {
   weir_allocator *allocator;

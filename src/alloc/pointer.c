@@ -1,5 +1,5 @@
 /*
- * Single pointers: what is known of one, and an allocation at a chosen address.
+ * Single pointers: lookup, and allocation at a given address.
  */
 #include <stdio.h>
 
@@ -15,7 +15,7 @@
 
 /* ---- Pointers that are not live ---- */
 
-/* The heap's lock is held. "" if nothing of the heap is there. */
+/* Describes what the heap has at an address; "" if nothing. The heap's lock is held. */
 static void tell_place(weir__heap *heap, uint64_t address, char *text, size_t size) {
   weir__segment *segment = weir__segment_at(heap, address);
   *text = 0;
@@ -36,7 +36,7 @@ static void tell_place(weir__heap *heap, uint64_t address, char *text, size_t si
   weir__arena_unlock(segment->arena);
 }
 
-/* A heap whose lock is taken is left out rather than waited for: this may be a call from within one of its callbacks. */
+/* A heap whose lock is taken is skipped, because this may be a call from within one of its callbacks. */
 weir_status weir__no_block_because(const char *who, weir_allocator *allocator, const void *pointer) {
   char text[160] = "";
   bool asked_all = true;
@@ -145,7 +145,7 @@ weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void *
     *base = pointer;
     return WEIR_OK;
   }
-  weir__arena_unlock(arena); /* it is live, so its segment stays */
+  weir__arena_unlock(arena); /* a live block keeps its segment */
   const weir__segment *segment = weir__segment_lookup(arena->pool->heap, block);
   if (!segment)
     return weir__no_block(__func__, pointer);
@@ -163,8 +163,8 @@ weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void *
 
 /* ---- Allocation at an address ---- */
 
-/* The free block that a range lies in; NULL: it does not lie in one. There is no index by address, so it takes a walk over the
- * blocks of one segment. The heap's lock is held, and the arena's. */
+/* The free block that contains a range, or NULL. There is no index by address, so this walks the blocks of one segment.
+ * The heap's lock and the arena's are held. */
 static weir__block *free_block_at(const weir__heap *heap, const weir__arena *arena, uint64_t address, uint64_t bytes) {
   const weir__segment *segment = weir__segment_at(heap, address);
   weir__block *block = segment && segment->arena == arena ? segment->first : NULL;
@@ -174,8 +174,8 @@ static weir__block *free_block_at(const weir__heap *heap, const weir__arena *are
   return fits ? block : NULL;
 }
 
-/* What lies before the address is allocated first, and freed again when what comes behind it is cut off. false: no host memory,
- * and nothing changed. */
+/* Allocates the part before the address first, and frees it again once the remainder is cut off. Returns false, with
+ * nothing changed, if out of host memory. */
 static bool take_at(weir__arena *arena, const weir__settings *settings, weir__block *block, uint64_t address,
                     uint64_t size, uint64_t requested) {
   uint64_t before = address - block->address;

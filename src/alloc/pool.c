@@ -1,5 +1,5 @@
 /*
- * Private pools: making and releasing them, and the scopes in which allocations go to them.
+ * Private pools: creation and release, and the scopes that route allocations to them.
  */
 #include "alloc/pool.h"
 
@@ -62,7 +62,7 @@ static void delete_record(weir__heap *heap, weir__pool_record *record) {
 /* The record of an id, created if there is none. NULL without host memory. */
 static weir__pool_record *get_record(weir__heap *heap, weir_pool_id id) {
   weir__pool_record *record = weir__pool_record_find(heap, id);
-  if (record) { /* a pool of this id has gone before */
+  if (record) { /* the id was used by an earlier pool */
     weir__pool_record **at = &heap->gone_records;
     while (*at != record)
       at = &(*at)->next_gone;
@@ -83,8 +83,8 @@ static weir__pool_record *get_record(weir__heap *heap, weir_pool_id id) {
   return record;
 }
 
-/* A pool has gone. A program may create pools by the hundred thousand, so only the most recent of those that had memory
- * keep their records. */
+/* Keeps the record of a deleted pool, if the pool had memory. A program may create pools by the hundred thousand, so
+ * only the most recent records are kept. */
 static void retire_record(weir__heap *heap, weir__pool_record *record) {
   enum { MOST = 128 };
   const weir_stat *all = &record->reserved_bytes[WEIR_STAT_ALL];
@@ -179,8 +179,8 @@ void weir__pools_finalize(weir__heap *heap) {
   }
 }
 
-/* Released pools stay until the cache is emptied. For a program that creates pools and never empties the cache, those
- * without memory are dropped from time to time: seldom enough that the sweep costs next to nothing per pool. */
+/* Released pools stay until the cache is emptied. Pools without memory are also dropped from time to time, for programs
+ * that create pools and never empty the cache. The sweeps are rare enough to cost almost nothing per pool. */
 static void sweep_pools(weir__heap *heap) {
   enum { MANY = 256 };
   if (heap->pools_since_sweep < MANY || heap->pools_since_sweep < heap->pool_count / 2)
@@ -193,7 +193,7 @@ static void sweep_pools(weir__heap *heap) {
   }
 }
 
-/* Finds the pool or makes it, and holds it. The heap's lock is held. */
+/* Finds or creates a pool, and adds a use. The heap's lock is held. */
 static weir__private_pool *hold(weir__heap *heap, weir_pool_id id, const weir_pool_options *options) {
   weir__private_pool *pool = weir__pool_find(heap, id);
   if (!pool) {
@@ -207,7 +207,7 @@ static weir__private_pool *hold(weir__heap *heap, weir_pool_id id, const weir_po
   return pool;
 }
 
-/* Checks what all calls here are given, and takes the heap's lock. NULL: the last error is set. */
+/* Checks the arguments that all calls here share, and takes the heap's lock. Returns NULL on failure. */
 static weir__heap *enter(const char *who, weir_allocator *allocator, int device, weir_pool_id id, weir_status *status) {
   *status = weir__allocator_check(who, allocator);
   if (*status)
@@ -229,7 +229,7 @@ static weir__heap *enter(const char *who, weir_allocator *allocator, int device,
 
 static weir_status leave(weir__heap *heap, weir_status status) {
   weir__mutex_unlock(&heap->lock);
-  weir__pools_finalize(heap); /* those that were dropped for a new one */
+  weir__pools_finalize(heap); /* of pools dropped by the sweep */
   return status;
 }
 
@@ -256,7 +256,7 @@ weir_status weir_pool_create(weir_allocator *allocator, int device, weir_pool_id
   return leave(heap, status);
 }
 
-/* What an arena would do again was decided under the other rule. */
+/* Flushes the arenas, whose most recent allocation was chosen under the old rule. */
 static void set_no_split(weir__private_pool *pool, bool no_split) {
   if (atomic_exchange_explicit(&pool->no_split, no_split, memory_order_relaxed) == no_split)
     return;
@@ -341,7 +341,7 @@ weir_status weir_pool_set_no_split(weir_allocator *allocator, int device, weir_p
 
 /* ---- Scopes ---- */
 
-/* A capture's own allocations: those on its first stream, and on streams that have joined it. */
+/* Whether a stream belongs to a capture: its first stream, and streams that have joined it. */
 static bool is_in_capture(weir_driver *driver, weir_cu_stream origin, weir_cu_stream stream) {
   int status;
   unsigned long long mine, theirs;
@@ -354,13 +354,13 @@ static bool is_in_capture(weir_driver *driver, weir_cu_stream origin, weir_cu_st
          status == WEIR_CU_CAPTURE_STATUS_ACTIVE && mine == theirs;
 }
 
-/* The same as a filter of a route, for a back end that is told of it. */
+/* The same as a filter function, for back ends that are notified of scopes. */
 static int route_takes(void *context, weir_cu_stream stream) {
   const weir__route *route = context;
   return is_in_capture(route->pool->small.heap->allocator->driver, route->origin, stream);
 }
 
-/* `wanted` is a route but for its pool, its thread and its place. */
+/* `wanted` is a route without pool, thread and next. */
 static weir_status begin(const char *who, weir_allocator *allocator, int device, weir_pool_id id,
                          const weir__route *wanted) {
   weir_status status;
@@ -400,7 +400,8 @@ weir_status weir_pool_begin(weir_allocator *allocator, int device, weir_pool_id 
   return begin(__func__, allocator, device, id, &route);
 }
 
-/* A capture's scope and one that was opened by hand may be of the same pool: each is closed from its own side. */
+/* A scope of a capture and one that the program opened may select the same pool; each is closed by the matching call.
+ * */
 static weir_status end(const char *who, weir_allocator *allocator, int device, weir_pool_id id, bool is_capture) {
   weir_status status;
   weir__heap *heap = enter(who, allocator, device, id, &status);
@@ -423,7 +424,7 @@ static weir_status end(const char *who, weir_allocator *allocator, int device, w
     atomic_fetch_sub(&heap->captures, 1);
   leave(heap, WEIR_OK);
   if (allocator->backend)
-    weir__backend_end_pool(heap, id); /* which may still ask the route's filter */
+    weir__backend_end_pool(heap, id); /* it may still call the route's filter */
   free(route);
   return WEIR_OK;
 }
@@ -450,7 +451,7 @@ weir_status weir_allocator_pools_ever(weir_allocator *allocator, int device, wei
   return WEIR_OK;
 }
 
-/* ---- Captures of others ---- */
+/* ---- Captures of other libraries ---- */
 
 weir_status weir_allocator_begin_capture(weir_allocator *allocator, int device) {
   WEIR__CHECK_ALLOCATOR(allocator);
@@ -476,7 +477,7 @@ weir_status weir_allocator_end_capture(weir_allocator *allocator, int device) {
   return leave(heap, WEIR_OK);
 }
 
-/* ---- Where an allocation goes ---- */
+/* ---- Selection of a pool ---- */
 
 static bool takes(const weir__heap *heap, const weir__route *route, weir_cu_stream stream) {
   if (route->is_capture)
@@ -530,7 +531,7 @@ static void hook_end(void *context, int device, weir_pool_id id) {
 
 static void hook_release(void *context, int device, weir_pool_id id) { weir_pool_release(context, device, id); }
 
-/* Which allocator the runtime's graphs use, so that it does not outlive its hooks. */
+/* The allocator that the runtime's graphs use; cleared before it is destroyed. */
 static _Atomic(weir_allocator *) of_graphs;
 
 void weir__graphs_forget(weir_allocator *allocator) {

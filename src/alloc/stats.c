@@ -25,7 +25,7 @@ weir_status weir_allocator_get_stats(weir_allocator *allocator, int device, weir
   weir_allocator_stats now = heap->stats;
   if (allocator->backend)
     weir__backend_read_stats(heap, &now);
-  weir__gauges_read(heap, &now); /* under the lock, so that no more is allocated than was reserved */
+  weir__gauges_read(heap, &now); /* under the lock, so that allocated never exceeds reserved */
   weir__mutex_unlock(&heap->lock);
   now.size = stats->size;
   now.max_split_size = split == UINT64_MAX ? -1 : (int64_t)split;

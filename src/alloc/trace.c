@@ -1,8 +1,8 @@
 /*
- * Traces: telling those who watch, and recording.
+ * Tracing: the recorder, the witness and the trackers.
  *
- * An event is written down where it happens, with the lock of its arena held, so that those of an address are in order.
- * Trackers may do whatever they like, so they are told after the operation, by the thread that did it.
+ * An entry is recorded where the action happens, under the arena's lock, so that the entries of an address are in
+ * order. Trackers may call anything, so they are called after the operation, by the thread that performed it.
  */
 #include "alloc/trace.h"
 
@@ -47,7 +47,7 @@ static void gather(weir__op *op, const weir_trace_entry *entry) {
   op->entries[op->count++] = *entry;
 }
 
-/* What a tracker does itself it is not told: it would never end. */
+/* Actions of a tracker itself are not reported to trackers, which would recurse without end. */
 static void tell(weir__op *op) {
   weir_allocator *allocator = op->allocator;
   int trackers = atomic_load_explicit(&allocator->trackers.count, memory_order_acquire);
@@ -89,7 +89,7 @@ static void tell_later(weir__arena *arena, weir_trace_action action, uint64_t ad
   weir_trace_tracker witness = atomic_load_explicit(&allocator->witness, memory_order_acquire);
   if (witness)
     witness(allocator->witness_context, &entry);
-  /* An operation that began before somebody watched is none that he hears of. */
+  /* Operations that began before tracing was turned on are not reported. */
   weir__op *op = weir__this_thread.op;
   if (op && op->allocator == allocator && !weir__this_thread.is_telling &&
       atomic_load_explicit(&allocator->trackers.count, memory_order_relaxed))
@@ -133,7 +133,7 @@ void weir__trace_freed(weir__arena *arena, const weir__block *block) {
   }
 }
 
-/* ---- Who watches ---- */
+/* ---- What is traced ---- */
 
 void weir__update_tracing(weir_allocator *allocator) {
   weir__lock_take(&allocator->witness_lock);
@@ -158,7 +158,7 @@ void weir__writers_delete(weir__pool *pool) {
     }
 }
 
-/* ---- What a ring file has beside entries ---- */
+/* ---- Ring file data other than entries ---- */
 
 static weir__ring_file *file_of(const weir_allocator *allocator) {
   const weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);

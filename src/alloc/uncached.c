@@ -1,5 +1,5 @@
 /*
- * Allocations with the cache off: plain calls of the driver's, remembered only so that the pointer is known at its free.
+ * Allocations with caching off: plain driver calls. Pointers are kept only to be recognized when they are freed.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "base/thread.h"
 #include "driver/call.h"
 
-/* Of PyTorch's variable every value but 1 counts as not set, without a word, as it does there. */
+/* As in PyTorch, every value of its variable other than 1 is silently ignored. */
 bool weir__caching_from_env(void) {
   const char *own = getenv("WEIR_NO_MEMORY_CACHING"), *pytorchs = getenv("PYTORCH_NO_CUDA_MEMORY_CACHING");
   bool is_off = (own && !strcmp(own, "1")) || (pytorchs && !strcmp(pytorchs, "1"));
@@ -92,7 +92,7 @@ bool weir__uncached_free(const char *who, weir_allocator *allocator, void *point
   if (!heap)
     return false;
   weir_cu_result r = give_back(heap, base);
-  if (r) { /* it is still out, and can be freed later */
+  if (r) { /* it is still allocated, and can be freed later */
     weir__mutex_lock(&allocator->uncached_lock);
     weir__rangemap_insert(&allocator->uncached, base, bytes, heap);
     weir__mutex_unlock(&allocator->uncached_lock);
