@@ -70,7 +70,7 @@ void weir__pool_flush(weir__pool *pool) {
 }
 
 void weir__pool_clear(weir__pool *pool) {
-  weir__gauges_forget(pool->heap);
+  weir__gauges_revoke_quotas(pool->heap);
   for (int i = 0; i < WEIR__ARENA_BUCKETS; i++) {
     weir__arena *arena = atomic_load(&pool->buckets[i]);
     atomic_store(&pool->buckets[i], NULL);

@@ -34,7 +34,7 @@ static inline void weir__arena_unlock(weir__arena *arena) { weir__biased_give(&a
 
 /* ---- Arenas of a pool. No arena's lock is held ---- */
 
-/* Lists all arenas of a pool, ordered by stream, and returns their number. The caller frees the array, NULL if empty. */
+/* Lists all arenas of a pool, ordered by stream, and returns how many. The caller frees the array (NULL if empty). */
 size_t weir__pool_arenas(const weir__pool *pool, weir__arena ***arenas);
 
 /* Flushes every arena of the pool. */

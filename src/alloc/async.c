@@ -15,7 +15,7 @@ static weir__async_device *device_of(const weir__heap *heap) {
   return &heap->allocator->backend->devices[heap->device];
 }
 
-bool weir__async_is_there(const weir_driver *driver) {
+bool weir__async_is_supported(const weir_driver *driver) {
   return driver->MemAllocFromPoolAsync && driver->MemFreeAsync && driver->MemPoolCreate && driver->MemPoolDestroy &&
          driver->MemPoolSetAttribute && driver->MemPoolGetAttribute && driver->MemPoolTrimTo;
 }
@@ -46,7 +46,7 @@ static weir_cu_result pool_of(weir__heap *heap, weir_cu_mempool *pool) {
   return r;
 }
 
-static weir_cu_result ask_capturing(weir_driver *driver, weir_cu_stream stream, bool *captures) {
+static weir_cu_result is_capturing(weir_driver *driver, weir_cu_stream stream, bool *captures) {
   int status = WEIR_CU_CAPTURE_STATUS_NONE;
   weir_cu_result r = driver->StreamIsCapturing(driver, stream, &status);
   *captures = status != WEIR_CU_CAPTURE_STATUS_NONE;
@@ -60,7 +60,7 @@ weir_cu_result weir__async_alloc(weir__heap *heap, weir_cu_stream stream, uint64
   int mode;
   if (!weir__capture_relax(heap, &mode))
     return WEIR_CU_STREAM_CAPTURE_UNSUPPORTED;
-  weir_cu_result r = ask_capturing(driver, stream, captured);
+  weir_cu_result r = is_capturing(driver, stream, captured);
   if (!r)
     r = pool_of(heap, &pool);
   if (!r)
@@ -72,7 +72,7 @@ weir_cu_result weir__async_alloc(weir__heap *heap, weir_cu_stream stream, uint64
 bool weir__async_can_free(weir__heap *heap, const weir__segment *segment) {
   bool captures;
   return !atomic_load(&heap->captures) ||
-         (segment->captured && !ask_capturing(heap->allocator->driver, segment->arena->stream, &captures) && captures);
+         (segment->captured && !is_capturing(heap->allocator->driver, segment->arena->stream, &captures) && captures);
 }
 
 /* Makes `stream` wait for the work that `other` has now. */
@@ -114,7 +114,7 @@ weir_cu_result weir__async_free(weir__heap *heap, const weir__block *block) {
   bool captured = segment->captured;
   weir_cu_stream stream = segment->arena->stream;
   bool in_capture = false;
-  weir_cu_result r = captured ? ask_capturing(driver, stream, &in_capture) : WEIR_CU_SUCCESS;
+  weir_cu_result r = captured ? is_capturing(driver, stream, &in_capture) : WEIR_CU_SUCCESS;
   if (!r && block->marks.has_uses)
     r = join(heap, block, in_capture, &stream);
   if (!r)

@@ -20,7 +20,7 @@ static bool is_async(const weir__backend_state *backend) { return !backend->call
 /* The functions of a private pool take precedence over those of the back end. */
 static bool has_functions(const weir__arena *arena) { return arena->pool->owner && arena->pool->owner->alloc; }
 
-static bool is_drivers(const weir__arena *arena) {
+static bool is_stream_ordered(const weir__arena *arena) {
   return is_async(arena->pool->heap->allocator->backend) && !has_functions(arena);
 }
 
@@ -33,25 +33,25 @@ weir_status weir__backend_new(const char *who, weir_allocator *allocator, const 
     return status;
   if (backend && (!calls.alloc || !calls.free))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: a back end has both alloc and free", who);
-  if (!backend && !weir__async_is_there(allocator->driver))
+  if (!backend && !weir__async_is_supported(allocator->driver))
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
                       "%s: backend:cudaMallocAsync needs stream-ordered memory, which this driver does not have; take "
                       "backend:native",
                       who);
-  weir__backend_state *made = calloc(1, sizeof *made);
+  weir__backend_state *state = calloc(1, sizeof *state);
   char *name = strdup(calls.name ? calls.name : "pluggable");
   weir__async_device *devices = calloc((size_t)allocator->heap_count + 1, sizeof *devices);
-  if (!made || !name || !devices) {
-    free(made);
+  if (!state || !name || !devices) {
+    free(state);
     free(name);
     free(devices);
     return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
   }
-  made->calls = calls;
-  made->name = name;
-  made->devices = devices;
-  weir__mutex_init(&made->lock);
-  allocator->backend = made;
+  state->calls = calls;
+  state->name = name;
+  state->devices = devices;
+  weir__mutex_init(&state->lock);
+  allocator->backend = state;
   for (int i = 0; i < allocator->heap_count; i++)
     weir__slow_reason_set(&allocator->heaps[i], WEIR__SLOW_BACKEND, true);
   if (calls.init)
@@ -110,7 +110,7 @@ static void forget(weir__backend_state *backend, uint64_t base) {
 }
 
 /* Registers memory of the back end as a segment with one allocated block. */
-static weir_status enter_books(const char *who, weir__heap *heap, weir__arena *arena, uint64_t base, uint64_t bytes,
+static weir_status add_segment(const char *who, weir__heap *heap, weir__arena *arena, uint64_t base, uint64_t bytes,
                                bool captured) {
   weir__backend_state *backend = heap->allocator->backend;
   const weir__settings *settings = weir__settings_of(heap);
@@ -148,7 +148,7 @@ no_memory:
 
 /* Removes a block that is no longer in use, and its segment, from all lists; the caller deletes the segment. The
  * arena's lock is held too. */
-static weir__segment *leave_books(weir__heap *heap, weir__block *block) {
+static weir__segment *remove_segment(weir__heap *heap, weir__block *block) {
   weir__segment *segment = weir__segment_of(heap, block);
   weir__arena *arena = segment->arena;
   int64_t bytes = (int64_t)weir__block_bytes(block), requested = (int64_t)block->requested;
@@ -199,7 +199,7 @@ static void call_free(weir__heap *heap, const weir__arena *arena, uint64_t base,
 }
 
 /* Returns the segments on heap->returning to their owner, with the device's context current where possible. */
-static void give_back(weir__heap *heap) {
+static void return_segments(weir__heap *heap) {
   weir_cu_context previous;
   weir__mutex_lock(&heap->lock);
   bool entered = heap->returning && !weir__heap_enter(heap, &previous);
@@ -216,7 +216,7 @@ static void give_back(weir__heap *heap) {
   weir__mutex_unlock(&heap->lock);
 }
 
-static void give_back_later(weir__heap *heap, weir__segment *segment) {
+static void queue_return(weir__heap *heap, weir__segment *segment) {
   segment->next = heap->returning;
   heap->returning = segment;
 }
@@ -231,7 +231,7 @@ static weir_status obtain(const char *who, weir__heap *heap, weir__arena *arena,
   bool captured = false;
   if (heap->has_limit && (bytes > heap->limit || taken > heap->limit - bytes))
     return WEIR_ERROR_OUT_OF_MEMORY;
-  if (is_drivers(arena)) {
+  if (is_stream_ordered(arena)) {
     weir_cu_result r = weir__async_alloc(heap, arena->stream, bytes, &base, &captured);
     if (r)
       return r == WEIR_CU_OUT_OF_MEMORY ? WEIR_ERROR_OUT_OF_MEMORY
@@ -245,10 +245,10 @@ static weir_status obtain(const char *who, weir__heap *heap, weir__arena *arena,
     if (!base)
       return WEIR_ERROR_OUT_OF_MEMORY;
   }
-  weir_status status = enter_books(who, heap, arena, base, bytes, captured);
+  weir_status status = add_segment(who, heap, arena, base, bytes, captured);
   if (!status)
     *pointer = (void *)base;
-  else if (is_drivers(arena)) {
+  else if (is_stream_ordered(arena)) {
     driver->MemFreeAsync(driver, base, arena->stream);
   } else if (status != WEIR_ERROR_BAD_STATE) { /* memory that is in use already must not be freed */
     weir__mutex_unlock(&heap->lock);
@@ -259,13 +259,13 @@ static weir_status obtain(const char *who, weir__heap *heap, weir__arena *arena,
 }
 
 /* Waits for freed blocks, and returns all memory that the back end can spare. */
-static void squeeze(weir__heap *heap, const weir__arena *arena) {
+static void release_spare(weir__heap *heap, const weir__arena *arena) {
   const weir_backend *calls = &heap->allocator->backend->calls;
   weir__wait_for_events(heap);
-  if (is_drivers(arena))
+  if (is_stream_ordered(arena))
     weir__async_trim(heap, arena->stream, false);
   weir__mutex_unlock(&heap->lock);
-  give_back(heap);
+  return_segments(heap);
   if (calls->reset)
     calls->reset(calls->context);
   weir__mutex_lock(&heap->lock);
@@ -291,7 +291,7 @@ weir_status weir__backend_alloc(const char *who, weir__heap *heap, weir__private
     weir__poll_events(heap, stream);
   if (heap->returning) {
     weir__mutex_unlock(&heap->lock);
-    give_back(heap);
+    return_segments(heap);
     weir__mutex_lock(&heap->lock);
   }
   weir_status status = weir__reject(who, heap, settings, bytes, bytes);
@@ -303,7 +303,7 @@ weir_status weir__backend_alloc(const char *who, weir__heap *heap, weir__private
   if (status == WEIR_ERROR_OUT_OF_MEMORY && weir__run_callbacks(heap))
     status = obtain(who, heap, arena, bytes, &memory);
   if (status == WEIR_ERROR_OUT_OF_MEMORY && !atomic_load(&heap->captures)) {
-    squeeze(heap, arena);
+    release_spare(heap, arena);
     status = obtain(who, heap, arena, bytes, &memory);
   }
   if (status == WEIR_ERROR_OUT_OF_MEMORY)
@@ -321,7 +321,7 @@ weir_status weir__backend_alloc(const char *who, weir__heap *heap, weir__private
 /* ---- Free ---- */
 
 /* The heap's lock and the arena's are held on entry, and released. */
-static weir_status free_drivers(const char *who, weir__heap *heap, weir__block *block) {
+static weir_status free_in_stream_order(const char *who, weir__heap *heap, weir__block *block) {
   const weir__segment *segment = weir__segment_of(heap, block);
   weir__arena *arena = segment->arena;
   weir_cu_context previous;
@@ -335,7 +335,7 @@ static weir_status free_drivers(const char *who, weir__heap *heap, weir__block *
     if (!r)
       r = weir__async_free(heap, block);
     if (!r)
-      weir__segment_delete(leave_books(heap, block));
+      weir__segment_delete(remove_segment(heap, block));
     weir__arena_unlock(arena);
   }
   if (entered)
@@ -359,8 +359,8 @@ weir_status weir__backend_free(const char *who, weir_allocator *allocator, void 
     return weir__no_block_because(who, allocator, pointer);
   }
   WEIR__PROBE_FREE(pointer, heap->device, block->requested, arena->stream);
-  if (is_drivers(arena))
-    return free_drivers(who, heap, block);
+  if (is_stream_ordered(arena))
+    return free_in_stream_order(who, heap, block);
   if (block->marks.has_uses) {
     weir_cu_context previous;
     weir__arena_let_go(arena, block);
@@ -370,24 +370,24 @@ weir_status weir__backend_free(const char *who, weir_allocator *allocator, void 
     if (!r)
       weir__heap_leave(heap, previous);
   } else {
-    give_back_later(heap, leave_books(heap, block));
+    queue_return(heap, remove_segment(heap, block));
     weir__arena_unlock(arena);
   }
   weir__mutex_unlock(&heap->lock);
-  give_back(heap);
+  return_segments(heap);
   return WEIR_OK;
 }
 
-void weir__backend_block_done(weir__heap *heap, weir__block *block) { give_back_later(heap, leave_books(heap, block)); }
+void weir__backend_block_done(weir__heap *heap, weir__block *block) { queue_return(heap, remove_segment(heap, block)); }
 
 bool weir__backend_join_streams(weir__heap *heap, weir__block *block, bool *done) {
   weir__arena *arena = weir__block_arena(heap, block);
-  if (!is_drivers(arena))
+  if (!is_stream_ordered(arena))
     return false;
   weir__arena_lock(arena);
   *done = weir__async_free(heap, block) == WEIR_CU_SUCCESS;
   if (*done)
-    weir__segment_delete(leave_books(heap, block));
+    weir__segment_delete(remove_segment(heap, block));
   weir__arena_unlock(arena);
   return true;
 }
@@ -421,7 +421,7 @@ weir_status weir__backend_empty(const char *who, weir__heap *heap, weir_pool_id 
       weir__wait_for_events(heap);
   }
   weir__mutex_unlock(&heap->lock);
-  give_back(heap);
+  return_segments(heap);
   weir__mutex_lock(&heap->lock);
   weir__private_pool *pool = weir__pool_find(heap, id);
   if (!id.first && !id.second)
@@ -450,10 +450,10 @@ void weir__backend_clear(weir__heap *heap) {
   bool entered = heap->cu_context && !weir__heap_enter(heap, &previous);
   if (entered)
     driver->CtxSynchronize(driver);
-  give_back(heap);
+  return_segments(heap);
   while (heap->segments) {
     weir__segment *segment = heap->segments;
-    if (is_drivers(segment->arena))
+    if (is_stream_ordered(segment->arena))
       driver->MemFree(
           driver,
           segment->base); /* the stream may no longer exist; fails for memory of a graph, which the graph frees */

@@ -91,7 +91,7 @@ weir_cu_result weir__backend_share(weir__heap *heap, int device);
 /* ---- The driver's stream-ordered memory (async.c). The heap's lock is held, and its context is current ---- */
 
 /* Whether the driver supports stream-ordered memory. */
-bool weir__async_is_there(const weir_driver *driver);
+bool weir__async_is_supported(const weir_driver *driver);
 
 /* *captured says whether the memory belongs to a graph. */
 weir_cu_result weir__async_alloc(weir__heap *heap, weir_cu_stream stream, uint64_t bytes, weir_cu_deviceptr *memory,

@@ -130,8 +130,8 @@ static inline void weir__block_link(weir__block *block, weir__block *previous, w
 enum { WEIR__LIVE_SLOTS = 7 };
 
 typedef struct weir__live_bucket {
-  uint8_t marks[WEIR__LIVE_SLOTS]; /* tags of the slots; 0 if a slot is empty */
-  uint8_t passed;                  /* blocks that overflowed to the next bucket; sticks at 255 */
+  uint8_t tags[WEIR__LIVE_SLOTS]; /* tags of the slots; 0 if a slot is empty */
+  uint8_t overflowed;             /* blocks that overflowed to the next bucket; sticks at 255 */
   weir__block *blocks[WEIR__LIVE_SLOTS];
 } weir__live_bucket;
 
@@ -145,20 +145,20 @@ typedef struct weir__live {
 typedef struct weir__live_place {
   weir__live_bucket *bucket;
   unsigned slot;
-  bool is_away; /* it is in a later bucket than its own */
+  bool is_overflow; /* it is in a later bucket than its own */
 } weir__live_place;
 
 static inline uint64_t weir__live_hash(uint64_t address) { return address / WEIR__UNIT * 0x9e3779b97f4a7c15u; }
-static inline uint8_t weir__live_mark(uint64_t hash) { return (uint8_t)(hash >> 24 | 2); } /* never 0 or 1 */
+static inline uint8_t weir__live_tag(uint64_t hash) { return (uint8_t)(hash >> 24 | 2); } /* never 0 or 1 */
 static inline size_t weir__live_home(const weir__live *live, uint64_t hash) { return hash >> live->shift; }
 
 /* Sets the highest bit of each byte whose tag is equal. Above the first match a bit may also be set for a tag that
  * differs by 1; since no tag of a block is 1, that is never an empty slot. */
-static inline uint64_t weir__live_equal(const weir__live_bucket *bucket, uint8_t mark) {
-  const uint64_t ones = 0x0001010101010101u; /* without the byte of `passed` */
-  uint64_t marks;
-  memcpy(&marks, bucket, sizeof marks);
-  uint64_t differs = marks ^ ones * mark;
+static inline uint64_t weir__live_equal(const weir__live_bucket *bucket, uint8_t tag) {
+  const uint64_t ones = 0x0001010101010101u; /* without the byte of `overflowed` */
+  uint64_t tags;
+  memcpy(&tags, bucket, sizeof tags);
+  uint64_t differs = tags ^ ones * tag;
   return (differs - ones) & ~differs & ones << 7;
 }
 
@@ -167,16 +167,16 @@ static inline bool weir__live_vacant(const weir__live_bucket *bucket) { return w
 /* Stores a block in a bucket with an empty slot. */
 static inline void weir__live_put(weir__live_bucket *bucket, weir__block *block, uint64_t hash) {
   unsigned slot = (unsigned)__builtin_ctzll(weir__live_equal(bucket, 0)) / 8;
-  bucket->marks[slot] = weir__live_mark(hash);
+  bucket->tags[slot] = weir__live_tag(hash);
   bucket->blocks[slot] = block;
 }
 
-static inline weir__block *weir__live_match(weir__live_bucket *bucket, uint64_t address, uint64_t hash, bool is_away,
-                                            weir__live_place *place) {
-  for (uint64_t equal = weir__live_equal(bucket, weir__live_mark(hash)); equal; equal &= equal - 1) {
+static inline weir__block *weir__live_match(weir__live_bucket *bucket, uint64_t address, uint64_t hash,
+                                            bool is_overflow, weir__live_place *place) {
+  for (uint64_t equal = weir__live_equal(bucket, weir__live_tag(hash)); equal; equal &= equal - 1) {
     unsigned slot = (unsigned)__builtin_ctzll(equal) / 8;
     if (bucket->blocks[slot]->address == address) {
-      *place = (weir__live_place){bucket, slot, is_away};
+      *place = (weir__live_place){bucket, slot, is_overflow};
       return bucket->blocks[slot];
     }
   }
@@ -184,9 +184,9 @@ static inline weir__block *weir__live_match(weir__live_bucket *bucket, uint64_t 
 }
 
 bool weir__live_grow(weir__live *live);
-void weir__live_insert_beyond(weir__live *live, weir__block *block, uint64_t hash);
-weir__block *weir__live_find_beyond(const weir__live *live, uint64_t address, uint64_t hash, weir__live_place *place);
-void weir__live_forget_passing(weir__live *live, uint64_t address, const weir__live_bucket *found);
+void weir__live_insert_overflow(weir__live *live, weir__block *block, uint64_t hash);
+weir__block *weir__live_find_overflow(const weir__live *live, uint64_t address, uint64_t hash, weir__live_place *place);
+void weir__live_uncount_overflow(weir__live *live, uint64_t address, const weir__live_bucket *found);
 
 /* Makes room for one more block. Returns false if out of host memory. */
 static inline bool weir__live_prepare(weir__live *live) {
@@ -199,7 +199,7 @@ static inline void weir__live_insert(weir__live *live, weir__block *block, uint6
   if (__builtin_expect(weir__live_vacant(bucket), 1))
     weir__live_put(bucket, block, hash);
   else
-    weir__live_insert_beyond(live, block, hash);
+    weir__live_insert_overflow(live, block, hash);
   live->count++;
 }
 
@@ -210,16 +210,16 @@ static inline weir__block *weir__live_find(const weir__live *live, uint64_t addr
   uint64_t hash = weir__live_hash(address);
   weir__live_bucket *bucket = &live->buckets[weir__live_home(live, hash)];
   weir__block *block = weir__live_match(bucket, address, hash, false, place);
-  if (__builtin_expect(!block && bucket->passed, 0))
-    return weir__live_find_beyond(live, address, hash, place);
+  if (__builtin_expect(!block && bucket->overflowed, 0))
+    return weir__live_find_overflow(live, address, hash, place);
   return block;
 }
 
 static inline void weir__live_remove(weir__live *live, uint64_t address, weir__live_place place) {
-  place.bucket->marks[place.slot] = 0;
+  place.bucket->tags[place.slot] = 0;
   live->count--;
-  if (__builtin_expect(place.is_away, 0))
-    weir__live_forget_passing(live, address, place.bucket);
+  if (__builtin_expect(place.is_overflow, 0))
+    weir__live_uncount_overflow(live, address, place.bucket);
 }
 
 void weir__live_clear(weir__live *live);

@@ -6,7 +6,7 @@
 
 #include "alloc/heap.h"
 
-/* Frees a block once the other streams that use it have passed this point. `entered`: the device's context is current. */
+/* Frees a block once the other streams using it have passed this point. `entered`: the device context is current. */
 void weir__free_later(weir__heap *heap, weir__block *block, bool entered);
 
 /* Releases blocks whose events have completed. */

@@ -47,11 +47,12 @@ typedef union weir__gauge_row {
 
 /* Gauges of an arena, guarded by its lock; quota and reported also change when quotas are revoked. */
 typedef struct weir__gauges {
-  weir__gauge_row room;  /* quota minus count; far below 0 if there is no quota */
+  weir__gauge_row left;  /* quota minus count; far below 0 if there is no quota */
   weir__gauge_row added; /* sum of all increases since the last report */
-  weir__gauge_row limit; /* the count is quota minus left */
-  weir__gauge_row told;  /* what the sums contain for this arena: its quota, or its count when the quota was revoked */
-  bool is_listed;        /* guarded by the sums' lock, as is next */
+  weir__gauge_row quota; /* the count is quota minus left */
+  weir__gauge_row
+      reported;          /* what the sums contain for this arena: its quota, or its count when the quota was revoked */
+  bool has_quota;        /* guarded by the sums' lock, as is next */
   atomic_bool is_frozen; /* the holder of the arena's lock changes the gauges only with the sums' lock */
   struct weir__arena *next;
 } weir__gauges;
@@ -59,15 +60,15 @@ typedef struct weir__gauges {
 /* Sums of a heap by kind (all, small, large), guarded by the lock. */
 typedef struct weir__gauge_sums {
   weir__lock lock;
-  weir__gauge_row told[WEIR_STAT_KINDS];
+  weir__gauge_row reported[WEIR_STAT_KINDS];
   weir__gauge_row peak[WEIR_STAT_KINDS]; /* in the places of waiting: active */
   weir__gauge_row added[WEIR_STAT_KINDS],
-      from[WEIR_STAT_KINDS];  /* increases since a reset, and the current values then */
-  struct weir__arena *listed; /* list of arenas that have a quota */
+      baseline[WEIR_STAT_KINDS];  /* increases since a reset, and the current values then */
+  struct weir__arena *with_quota; /* list of arenas that have a quota */
 } weir__gauge_sums;
 
 /* Claims a new quota after the arena exceeded its quota. The arena's lock is held. */
-void weir__gauges_ask(struct weir__arena *arena);
+void weir__gauges_claim_quota(struct weir__arena *arena);
 
 /* Freezes the gauges of an arena while a thread holds the locks of several. Otherwise it could deadlock with the holder
  * of the sums' lock, which waits for arenas. The arena's lock is held. */
@@ -80,12 +81,12 @@ void weir__gauges_add(struct weir__arena *arena, const weir__amounts *change);
 /* The fast version for a plain allocation or, with sign -1, a plain free. */
 static inline void weir__gauges_add_plain(struct weir__arena *arena, weir__gauges *gauges, int sign, int64_t bytes,
                                           int64_t requested, int64_t splits, int64_t split_bytes) {
-  weir__amounts *room = &gauges->room.of, *added = &gauges->added.of;
-  int64_t over = room->allocations -= sign;
-  over |= room->allocated_bytes -= sign * bytes;
-  over |= room->requested_bytes -= sign * requested;
-  over |= room->splits -= splits;
-  over |= room->split_bytes -= split_bytes;
+  weir__amounts *left = &gauges->left.of, *added = &gauges->added.of;
+  int64_t over = left->allocations -= sign;
+  over |= left->allocated_bytes -= sign * bytes;
+  over |= left->requested_bytes -= sign * requested;
+  over |= left->splits -= splits;
+  over |= left->split_bytes -= split_bytes;
   if (sign > 0) {
     added->allocations += 1;
     added->allocated_bytes += bytes;
@@ -94,7 +95,7 @@ static inline void weir__gauges_add_plain(struct weir__arena *arena, weir__gauge
   added->splits += splits > 0 ? splits : 0;
   added->split_bytes += split_bytes > 0 ? split_bytes : 0;
   if (__builtin_expect(over < 0, 0)) /* a quota was exceeded */
-    weir__gauges_ask(arena);
+    weir__gauges_claim_quota(arena);
 }
 
 /* Reads all gauges of a heap, exact at one moment. */
@@ -103,6 +104,6 @@ void weir__gauges_reset_peaks(struct weir__heap *heap);
 void weir__gauges_reset_added(struct weir__heap *heap);
 
 /* Revokes all quotas, before arenas are deleted. */
-void weir__gauges_forget(struct weir__heap *heap);
+void weir__gauges_revoke_quotas(struct weir__heap *heap);
 
 #endif

@@ -161,7 +161,7 @@ static void put_free(weir_host_allocator *host, weir__host_block *block) {
 
 /* Returns blocks that are in no bucket to the driver. Blocks that the driver refuses stay free. Returns the first
  * error. */
-static weir_cu_result give_back(weir_host_allocator *host, weir__host_block *blocks) {
+static weir_cu_result return_to_driver(weir_host_allocator *host, weir__host_block *blocks) {
   weir_cu_result first = WEIR_CU_SUCCESS;
   while (blocks) {
     weir__host_block *block = blocks;
@@ -191,7 +191,7 @@ static weir_cu_result give_back(weir_host_allocator *host, weir__host_block *blo
 }
 
 /* Makes an unused block free. If it is too large to be cached, it is returned, for the driver. `lock` is held. */
-static weir__host_block *put_back(weir_host_allocator *host, weir__host_block *block) {
+static weir__host_block *release_block(weir_host_allocator *host, weir__host_block *block) {
   count_active(host, block, -1);
   if (block->bytes <= host->settings.pinned_max_cached_size || block->kind == WEIR__HOST_RESERVED) {
     put_free(host, block);
@@ -204,9 +204,9 @@ static weir__host_block *put_back(weir_host_allocator *host, weir__host_block *b
 
 void weir__host_block_done(weir_host_allocator *host, weir__host_block *block) {
   weir__lock_take(&host->lock);
-  block = put_back(host, block);
+  block = release_block(host, block);
   weir__lock_give(&host->lock);
-  give_back(host, block);
+  return_to_driver(host, block);
 }
 
 /* ---- Allocation ---- */
@@ -324,7 +324,7 @@ weir_status weir_host_free(weir_host_allocator *host, void *pointer) {
     return no_block(__func__, pointer);
   }
   if (__builtin_expect(!block->uses && !block->captured, 1))
-    uncached = put_back(host, block);
+    uncached = release_block(host, block);
   else if (block->captured)
     block->state = WEIR__HOST_KEPT;
   else {
@@ -337,7 +337,7 @@ weir_status weir_host_free(weir_host_allocator *host, void *pointer) {
     weir__host_free_later(host, waiting);
   if (!uncached)
     return WEIR_OK;
-  weir_cu_result r = give_back(host, uncached);
+  weir_cu_result r = return_to_driver(host, uncached);
   return r && !catches ? weir__driver_status(host->driver, r, __func__, "cuMemFreeHost") : WEIR_OK;
 }
 
@@ -420,7 +420,7 @@ weir_status weir_host_empty_cache(weir_host_allocator *host) {
     }
   bool catches = host->settings.pinned_free_catch_all;
   weir__lock_give(&host->lock);
-  weir_cu_result r = give_back(host, blocks);
+  weir_cu_result r = return_to_driver(host, blocks);
   return r && !catches ? weir__driver_status(host->driver, r, __func__, "cuMemFreeHost") : WEIR_OK;
 }
 
@@ -459,7 +459,7 @@ weir_status weir_host_allocator_create(weir_driver *driver, const char *conf, we
   weir__mutex_init(&made->context_lock);
   weir__mutex_init(&made->reserve_lock);
   weir__mutex_init(&made->events_lock);
-  weir__cond_init(&made->thread_wakes);
+  weir__cond_init(&made->thread_wakeup);
   made->client = (weir__client){.driver = driver, .object = made, .describe = describe, .invalidate = invalidate};
   weir__client_add(&made->client);
   *host = made;
@@ -503,7 +503,7 @@ void weir_host_allocator_destroy(weir_host_allocator *host) {
   weir__rangemap_clear(&host->blocks);
   weir__slab_clear(&host->block_slab);
   weir__slab_clear(&host->use_slab);
-  weir__cond_destroy(&host->thread_wakes);
+  weir__cond_destroy(&host->thread_wakeup);
   weir__mutex_destroy(&host->events_lock);
   weir__mutex_destroy(&host->reserve_lock);
   weir__mutex_destroy(&host->context_lock);

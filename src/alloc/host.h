@@ -89,7 +89,7 @@ struct weir_host_allocator {
   weir__thread_id thread;     /* polls events; started on first use */
   atomic_bool has_thread;     /* allocations then do not poll; also read without the lock */
   bool thread_ends;
-  weir__cond thread_wakes;
+  weir__cond thread_wakeup;
   weir__client client;
   bool is_forked; /* it belongs to the parent of this process; written in the child of a fork, before fork returns */
 };

@@ -244,7 +244,7 @@ weir__block *weir__index_at_least_wide(const weir__index *index, uint64_t bytes)
 enum { few = 8 };
 
 /* The next block of a list, or NULL at its end. */
-static weir__block *block_or_end(weir__ref ref) { return ref & WEIR__DOOR ? NULL : weir__block_at(ref); }
+static weir__block *block_or_end(weir__ref ref) { return ref & WEIR__SENTINEL ? NULL : weir__block_at(ref); }
 static weir__block *after(const weir__block *block) { return block_or_end(block->after); }
 
 static weir__ref *list_of(const weir__index *index, uint64_t units) {
@@ -295,7 +295,7 @@ static weir__block *lowest_in_list(weir__ref list) {
 static weir__block *lowest_of_few(weir__ref list) {
   weir__ref best = list, next = list;
   uint64_t lowest = UINT64_MAX;
-  for (int i = 0; next && !(next & WEIR__DOOR) && i < few; i++) {
+  for (int i = 0; next && !(next & WEIR__SENTINEL) && i < few; i++) {
     const weir__block *block = weir__at(next);
     bool is_lower = block->address < lowest;
     lowest = is_lower ? block->address : lowest;
@@ -307,85 +307,87 @@ static weir__block *lowest_of_few(weir__ref list) {
 
 /* ---- Partitions ---- */
 
-static weir__shelves *shelves_at(weir__ref door) { return (weir__shelves *)((char *)weir__at(door) - WEIR__DOOR); }
-
-/* NULL if out of host memory. */
-static weir__shelves *shelves_new(weir__index *index, uint64_t base, unsigned shift) {
-  weir__shelves *shelves = weir__slab_take(&index->shelves, sizeof *shelves);
-  if (shelves) /* after is not 0, so that a list without blocks is not taken for one with a single block */
-    *shelves = (weir__shelves){.base = base, .shift = shift, .door.after = WEIR__DOOR};
-  return shelves;
+static weir__partitions *partitions_at(weir__ref sentinel) {
+  return (weir__partitions *)((char *)weir__at(sentinel) - WEIR__SENTINEL);
 }
 
-static void shelves_delete(weir__index *index, weir__shelves *shelves) {
-  weir__slab_give(&index->shelves, shelves, sizeof *shelves);
+/* NULL if out of host memory. */
+static weir__partitions *partitions_new(weir__index *index, uint64_t base, unsigned shift) {
+  weir__partitions *partitions = weir__slab_take(&index->partitions, sizeof *partitions);
+  if (partitions) /* after is not 0, so that a list without blocks is not taken for one with a single block */
+    *partitions = (weir__partitions){.base = base, .shift = shift, .sentinel.after = WEIR__SENTINEL};
+  return partitions;
+}
+
+static void partitions_delete(weir__index *index, weir__partitions *partitions) {
+  weir__slab_give(&index->partitions, partitions, sizeof *partitions);
 }
 
 /* The partitions at the end of a list; NULL if there are none. */
-static weir__shelves *shelves_of(weir__ref list) {
-  while (list && !(list & WEIR__DOOR))
+static weir__partitions *partitions_of(weir__ref list) {
+  while (list && !(list & WEIR__SENTINEL))
     list = ((const weir__block *)weir__at(list))->after;
-  return list ? shelves_at(list) : NULL;
+  return list ? partitions_at(list) : NULL;
 }
 
 /* 64 or more if the address is outside. */
-static uint64_t shelf_of(const weir__shelves *shelves, uint64_t address) {
-  return (address - shelves->base) >> shelves->shift;
+static uint64_t partition_of(const weir__partitions *partitions, uint64_t address) {
+  return (address - partitions->base) >> partitions->shift;
 }
 
 /* Distributes the blocks of a list to the partitions, which become its end. Returns false if one is outside of the
  * range; it is in the last partition then. */
-static bool lay_out(weir__index *index, weir__ref *list, weir__shelves *shelves) {
+static bool distribute(weir__index *index, weir__ref *list, weir__partitions *partitions) {
   weir__block *block = block_or_end(*list), *next;
   bool fits = true;
   for (; block; block = next) {
     next = after(block);
-    uint64_t shelf = shelf_of(shelves, block->address);
-    fits &= shelf < 64;
-    shelf = shelf < 64 ? shelf : 63;
-    weir__ref *to = &shelves->list[shelf];
+    uint64_t partition = partition_of(partitions, block->address);
+    fits &= partition < 64;
+    partition = partition < 64 ? partition : 63;
+    weir__ref *to = &partitions->list[partition];
     block->is_ordered = false;
     block->after = *to;
     block->link = weir__ref_of(to);
     weir__index_neighbour(index, *to)->link = weir__ref_of(&block->after);
     *to = weir__ref_of(block);
-    shelves->used |= 1ull << shelf;
+    partitions->used |= 1ull << partition;
   }
-  *list = weir__ref_of(&shelves->door);
+  *list = weir__ref_of(&partitions->sentinel);
   return fits;
 }
 
 /* Appends all blocks of a list, including its partitions, to a tail, and deletes the partitions. Returns the new tail.
  * Only the forward links are valid afterwards. */
-static weir__ref *take_down(weir__index *index, weir__ref list, weir__ref *tail) {
-  for (; list && !(list & WEIR__DOOR); list = *tail) {
+static weir__ref *flatten(weir__index *index, weir__ref list, weir__ref *tail) {
+  for (; list && !(list & WEIR__SENTINEL); list = *tail) {
     *tail = list;
     tail = &((weir__block *)weir__at(list))->after;
   }
   if (list) {
-    weir__shelves *shelves = shelves_at(list);
-    for (uint64_t used = shelves->used; used; used &= used - 1)
-      tail = take_down(index, shelves->list[__builtin_ctzll(used)], tail);
-    shelves_delete(index, shelves);
+    weir__partitions *partitions = partitions_at(list);
+    for (uint64_t used = partitions->used; used; used &= used - 1)
+      tail = flatten(index, partitions->list[__builtin_ctzll(used)], tail);
+    partitions_delete(index, partitions);
   }
   *tail = 0;
   return tail;
 }
 
 /* The end of the last partition. */
-static uint64_t end_of(const weir__shelves *shelves) {
-  uint64_t room = (UINT64_MAX - shelves->base) >> shelves->shift;
-  return room < 64 ? UINT64_MAX : shelves->base + (64ull << shelves->shift);
+static uint64_t end_of(const weir__partitions *partitions) {
+  uint64_t room = (UINT64_MAX - partitions->base) >> partitions->shift;
+  return room < 64 ? UINT64_MAX : partitions->base + (64ull << partitions->shift);
 }
 
 /* Partitions all blocks of a bin anew. The range stays the same if it covers all blocks; otherwise it is extended to
  * cover them, with as much again below and above, so that it lasts. Returns NULL if out of host memory, which only
  * happens if there were no partitions; the list is then unchanged. */
-static weir__shelves *lay_out_bin(weir__index *index, weir__ref *bin, const weir__shelves *old) {
+static weir__partitions *partition_bin(weir__index *index, weir__ref *bin, const weir__partitions *old) {
   uint64_t base = old ? old->base : UINT64_MAX, end = old ? end_of(old) : 0, lowest = base, highest = end;
   unsigned shift = old ? old->shift : 0;
   uint32_t count = 0;
-  take_down(index, *bin, bin);
+  flatten(index, *bin, bin);
   for (const weir__block *block = block_or_end(*bin); block; block = after(block), count++) {
     lowest = block->address < lowest ? block->address : lowest;
     highest = block->address >= highest ? block->address + 1 : highest;
@@ -395,41 +397,43 @@ static weir__shelves *lay_out_bin(weir__index *index, weir__ref *bin, const weir
     shift = bits > 5 ? bits - 5 : 0;
     base = lowest > 16ull << shift ? lowest - (16ull << shift) : 0;
   }
-  weir__shelves *shelves = shelves_new(index, base, shift);
-  if (!shelves)
+  weir__partitions *partitions = partitions_new(index, base, shift);
+  if (!partitions)
     return NULL;
-  shelves->most = count / 2 + 64;
-  lay_out(index, bin, shelves);
-  return shelves;
+  partitions->most = count / 2 + 64;
+  distribute(index, bin, partitions);
+  return partitions;
 }
 
-static weir__block *lowest_on_shelves(weir__index *index, weir__shelves *shelves, uint32_t *made);
+static weir__block *lowest_in_partitions(weir__index *index, weir__partitions *partitions, uint32_t *made);
 
 /* The lowest block of one partition, which is partitioned in turn if it is long. NULL if it is empty. */
-static weir__block *lowest_on_shelf(weir__index *index, const weir__shelves *shelves, weir__ref *list, uint32_t *made) {
+static weir__block *lowest_in_partition(weir__index *index, const weir__partitions *partitions, weir__ref *list,
+                                        uint32_t *made) {
   weir__block *best = *list ? lowest_of_few(*list) : NULL;
   if (best || !*list)
     return best;
-  weir__shelves *inner = shelves_of(*list);
+  weir__partitions *inner = partitions_of(*list);
   if (!inner) {
-    inner = shelves_new(index, shelves->base + ((uint64_t)(list - shelves->list) << shelves->shift),
-                        shelves->shift > 6 ? shelves->shift - 6 : 0);
+    inner = partitions_new(index, partitions->base + ((uint64_t)(list - partitions->list) << partitions->shift),
+                           partitions->shift > 6 ? partitions->shift - 6 : 0);
     *made += inner != NULL;
   }
   if (!inner)
     return lowest_in_list(*list);
-  lay_out(index, list, inner);
-  best = lowest_on_shelves(index, inner, made);
+  distribute(index, list, inner);
+  best = lowest_in_partitions(index, inner, made);
   if (!best) {
     *list = 0;
-    shelves_delete(index, inner);
+    partitions_delete(index, inner);
   }
   return best;
 }
 
-static weir__block *lowest_on_shelves(weir__index *index, weir__shelves *shelves, uint32_t *made) {
-  for (; shelves->used; shelves->used &= shelves->used - 1) {
-    weir__block *best = lowest_on_shelf(index, shelves, &shelves->list[__builtin_ctzll(shelves->used)], made);
+static weir__block *lowest_in_partitions(weir__index *index, weir__partitions *partitions, uint32_t *made) {
+  for (; partitions->used; partitions->used &= partitions->used - 1) {
+    weir__block *best =
+        lowest_in_partition(index, partitions, &partitions->list[__builtin_ctzll(partitions->used)], made);
     if (best)
       return best;
   }
@@ -442,15 +446,15 @@ static weir__block *lowest_in_bin(weir__index *index, uint64_t units) {
   weir__block *first = weir__at(*bin), *best = first->is_ordered ? first : lowest_of_few(*bin);
   if (best)
     return best;
-  weir__shelves *shelves = shelves_of(*bin);
-  if (!shelves || shelves->inner > shelves->most || !lay_out(index, bin, shelves))
-    shelves = lay_out_bin(index, bin, shelves);
-  if (!shelves)
+  weir__partitions *partitions = partitions_of(*bin);
+  if (!partitions || partitions->inner > partitions->most || !distribute(index, bin, partitions))
+    partitions = partition_bin(index, bin, partitions);
+  if (!partitions)
     return lowest_in_list(*bin);
-  best = lowest_on_shelves(index, shelves, &shelves->inner);
+  best = lowest_in_partitions(index, partitions, &partitions->inner);
   if (!best) {
     *bin = 0;
-    shelves_delete(index, shelves);
+    partitions_delete(index, partitions);
     unmark(index, units);
   }
   return best;
@@ -513,7 +517,7 @@ static weir__block *order_list(weir__index *index, uint64_t units) {
   weir__block *first = weir__block_at(*bin);
   if (!first || first->is_ordered)
     return first;
-  take_down(index, *bin, bin);
+  flatten(index, *bin, bin);
   *bin = sort_list(*bin);
   for (weir__ref *link = bin; *link;) {
     weir__block *block = weir__at(*link);
@@ -570,9 +574,9 @@ bool weir__index_prepare(weir__index *index, uint64_t bytes) {
   for (unsigned i = 0; i < groups && i <= units / WEIR__GROUP; i++)
     if (!index->group[i] && !(index->group[i] = weir__region_take(sizeof *index->group[i])))
       return false;
-  index->nobody = weir__ref_of(&index->group[0]->nobody);
-  index->group[0]->nobody.state = WEIR__ALLOCATED;
-  index->shelves.in_region = true;
+  index->nil = weir__ref_of(&index->group[0]->nil);
+  index->group[0]->nil.state = WEIR__ALLOCATED;
+  index->partitions.in_region = true;
   if (units < WEIR__NARROW)
     return true;
   if (units > weir__most_units)
@@ -660,9 +664,10 @@ bool weir__index_has(const weir__index *index, const weir__block *block) {
   if (units < WEIR__NARROW) {
     weir__ref list = index->group[units / WEIR__GROUP] ? *list_of(index, units) : 0;
     while (list && weir__at(list) != block) {
-      const weir__shelves *shelves = list & WEIR__DOOR ? shelves_at(list) : NULL;
-      uint64_t shelf = shelves ? shelf_of(shelves, block->address) : 0;
-      list = shelves ? shelf < 64 ? shelves->list[shelf] : 0 : ((const weir__block *)weir__at(list))->after;
+      const weir__partitions *partitions = list & WEIR__SENTINEL ? partitions_at(list) : NULL;
+      uint64_t partition = partitions ? partition_of(partitions, block->address) : 0;
+      list =
+          partitions ? partition < 64 ? partitions->list[partition] : 0 : ((const weir__block *)weir__at(list))->after;
     }
     return list != 0;
   }
@@ -686,7 +691,7 @@ static void wide_delete(weir__wide_bins *bins) {
 void weir__index_clear(weir__index *index) {
   for (unsigned i = 0; i < groups && index->group[i]; i++)
     weir__region_give(index->group[i], sizeof *index->group[i]);
-  weir__slab_clear(&index->shelves);
+  weir__slab_clear(&index->partitions);
   for (unsigned row = 0; row < WEIR__WIDE_ROWS; row++)
     wide_delete(index->wide[row]);
   *index = (weir__index){0};
@@ -744,7 +749,7 @@ static long list_count(const weir__ref *list, uint32_t units) {
   const weir__block *previous = NULL;
   const weir__ref *link = list;
   long n = 0;
-  for (; *link && !(*link & WEIR__DOOR); link = &previous->after, n++) {
+  for (; *link && !(*link & WEIR__SENTINEL); link = &previous->after, n++) {
     const weir__block *b = weir__at(*link);
     if (b->link != weir__ref_of(link) || b->units != units)
       return -1;
@@ -752,10 +757,10 @@ static long list_count(const weir__ref *list, uint32_t units) {
       return -1;
     previous = b;
   }
-  const weir__shelves *shelves = *link ? shelves_at(*link) : NULL;
-  for (unsigned i = 0; shelves && i < 64; i++) {
-    long more = list_count(&shelves->list[i], units);
-    if (more < 0 || (shelves->list[i] && !(shelves->used >> i & 1)))
+  const weir__partitions *partitions = *link ? partitions_at(*link) : NULL;
+  for (unsigned i = 0; partitions && i < 64; i++) {
+    long more = list_count(&partitions->list[i], units);
+    if (more < 0 || (partitions->list[i] && !(partitions->used >> i & 1)))
       return -1;
     n += more;
   }
@@ -782,8 +787,8 @@ static long group_count(const weir__bin_group *group, uint64_t from) {
 
 long weir__index_count(const weir__index *index) {
   long count = 0;
-  if (index->nobody &&
-      (index->nobody != weir__ref_of(&index->group[0]->nobody) || index->group[0]->nobody.state != WEIR__ALLOCATED))
+  if (index->nil &&
+      (index->nil != weir__ref_of(&index->group[0]->nil) || index->group[0]->nil.state != WEIR__ALLOCATED))
     return -1;
   for (unsigned i = 0; i < groups && index->group[i]; i++) {
     long n = group_count(index->group[i], (uint64_t)i * WEIR__GROUP);

@@ -30,27 +30,28 @@ enum {
 
 /* Blocks of one size, partitioned by address into lists, each of which may end with partitions again. The bit of a
  * partition that became empty stays set until a search finds it empty. */
-typedef struct weir__shelves {
-  uint64_t used;    /* one bit per partition */
-  uint64_t base;    /* start address of the first partition */
-  weir__block door; /* the end of the list; insertion and removal before it treat it as a block */
-  unsigned shift;   /* log2 of the address space of one partition */
+typedef struct weir__partitions {
+  uint64_t used;        /* one bit per partition */
+  uint64_t base;        /* start address of the first partition */
+  weir__block sentinel; /* the end of the list; insertion and removal before it treat it as a block */
+  unsigned shift;       /* log2 of the address space of one partition */
   uint32_t inner; /* at the top level of a bin: partitions created at lower levels since the bin was partitioned ... */
   uint32_t most;  /* ... and the number from which it is partitioned anew, since many may have become empty */
   weir__ref list[64];
-} weir__shelves;
+} weir__partitions;
 
-enum { WEIR__DOOR = 16 }; /* set in a reference to a sentinel: blocks are at multiples of 32 */
-_Static_assert(offsetof(weir__shelves, door) == WEIR__DOOR && sizeof(weir__block) == 2 * WEIR__DOOR,
-               "a door is between two blocks");
-_Static_assert(sizeof(weir__shelves) % 32 > 16 || sizeof(weir__shelves) % 32 == 0, "a slab's are multiples of 32 too");
+enum { WEIR__SENTINEL = 16 }; /* set in a reference to a sentinel: blocks are at multiples of 32 */
+_Static_assert(offsetof(weir__partitions, sentinel) == WEIR__SENTINEL && sizeof(weir__block) == 2 * WEIR__SENTINEL,
+               "a sentinel is between two blocks");
+_Static_assert(sizeof(weir__partitions) % 32 > 16 || sizeof(weir__partitions) % 32 == 0,
+               "a slab's are multiples of 32 too");
 
 /* Narrow bins. They are in the region because blocks link to the heads of their lists. */
 typedef struct weir__bin_group {
   uint64_t rows;                           /* rows with marked bins */
   uint64_t used[WEIR__GROUP / WEIR__BINS]; /* bins with blocks or partitions: one word per row */
   weir__ref list[WEIR__GROUP];
-  weir__block nobody; /* that of the first group stands for every missing neighbour */
+  weir__block nil; /* that of the first group stands for every missing neighbour */
 } weir__bin_group;
 
 typedef struct weir__wide_bins weir__wide_bins;
@@ -67,8 +68,8 @@ typedef struct weir__index {
   uint64_t groups, wide_rows;                         /* those with marked bins */
   weir__bin_group *group[WEIR__NARROW / WEIR__GROUP]; /* created in order when first needed */
   weir__wide_bins *wide[WEIR__WIDE_ROWS];
-  weir__ref nobody; /* that of the first group */
-  weir__slab shelves;
+  weir__ref nil; /* that of the first group */
+  weir__slab partitions;
 } weir__index;
 
 /* Makes room for blocks of up to `bytes`, so that inserting one cannot fail. Returns false if out of host memory. */
@@ -100,7 +101,7 @@ weir__block *weir__index_lowest(weir__index *index, uint64_t units);
 /* A neighbour or, if there is none, the sentinel `nil`, which can be written to and is never free. The choice is
  * unpredictable, so it is branch-free. */
 static inline weir__block *weir__index_neighbour(const weir__index *index, weir__ref ref) {
-  return weir__at(ref | (index->nobody & ((weir__ref)(ref != 0) - 1)));
+  return weir__at(ref | (index->nil & ((weir__ref)(ref != 0) - 1)));
 }
 
 static inline void weir__index_insert(weir__index *index, weir__block *block) {

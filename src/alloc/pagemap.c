@@ -98,7 +98,7 @@ static bool set_entry(weir__page_map *map, uint64_t granule, const range *r) {
   return true;
 }
 
-bool weir__page_map_note(weir__page_map *map, uint64_t base, uint64_t bytes, struct weir__arena *arena, bool add) {
+bool weir__page_map_update(weir__page_map *map, uint64_t base, uint64_t bytes, struct weir__arena *arena, bool add) {
   range r = {base, base + bytes, arena, add};
   uint64_t first = base >> WEIR__GRANULE_SHIFT, last = (r.end - 1) >> WEIR__GRANULE_SHIFT, at = first;
   if ((r.end - 1) >> WEIR__ADDRESS_BITS)

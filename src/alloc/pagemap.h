@@ -43,7 +43,7 @@ extern weir__page_map weir__page_map_empty;
 
 /* Adds or removes a range. Returns false, with nothing changed, if out of host memory. Adding a range again needs no
  * memory. */
-bool weir__page_map_note(weir__page_map *map, uint64_t base, uint64_t bytes, struct weir__arena *arena, bool add);
+bool weir__page_map_update(weir__page_map *map, uint64_t base, uint64_t bytes, struct weir__arena *arena, bool add);
 
 struct weir__arena *weir__page_map_find_shared(uintptr_t entry, uint64_t address);
 

@@ -16,7 +16,7 @@
 /* ---- Pointers that are not live ---- */
 
 /* Describes what the heap has at an address; "" if nothing. The heap's lock is held. */
-static void tell_place(weir__heap *heap, uint64_t address, char *text, size_t size) {
+static void describe_place(weir__heap *heap, uint64_t address, char *text, size_t size) {
   weir__segment *segment = weir__segment_at(heap, address);
   *text = 0;
   if (!segment)
@@ -46,7 +46,7 @@ weir_status weir__no_block_because(const char *who, weir_allocator *allocator, c
       asked_all = false;
       continue;
     }
-    tell_place(heap, (uint64_t)pointer, text, sizeof text);
+    describe_place(heap, (uint64_t)pointer, text, sizeof text);
     weir__mutex_unlock(&heap->lock);
   }
   if (!*text && !asked_all)

@@ -199,7 +199,7 @@ static weir__block *grow_fixed(weir__heap *heap, weir__arena *arena, const weir_
   weir__segment *segment = weir__segment_new(heap, arena, base, bytes, 0);
   if (!segment)
     goto free_memory;
-  if (!weir__page_map_note(heap->allocator->pages, base, bytes, arena, true))
+  if (!weir__page_map_update(heap->allocator->pages, base, bytes, arena, true))
     goto delete_segment;
   weir__arena_lock(arena);
   bool room = weir__index_prepare(&arena->free, bytes);
@@ -216,7 +216,7 @@ static weir__block *grow_fixed(weir__heap *heap, weir__arena *arena, const weir_
   return block;
 
 forget_range:
-  weir__page_map_note(heap->allocator->pages, base, bytes, arena, false);
+  weir__page_map_update(heap->allocator->pages, base, bytes, arena, false);
 delete_segment:
   segment_delete(heap, segment);
 free_memory:
@@ -235,9 +235,9 @@ bool weir__release_segment(weir__heap *heap, weir__block *block) {
   weir__segment *segment = weir__segment_of(heap, block);
   weir__arena *arena = segment->arena;
   /* The range is removed first: once the driver has the memory, another thread may get the same addresses. */
-  weir__page_map_note(heap->allocator->pages, segment->base, segment->bytes, arena, false);
+  weir__page_map_update(heap->allocator->pages, segment->base, segment->bytes, arena, false);
   if (!give_memory(heap, arena, segment->base, segment->bytes)) {
-    weir__page_map_note(heap->allocator->pages, segment->base, segment->bytes, arena, true);
+    weir__page_map_update(heap->allocator->pages, segment->base, segment->bytes, arena, true);
     return false;
   }
   weir__index_remove(&arena->free, block);
@@ -406,7 +406,7 @@ static bool map_block(weir__heap *heap, weir__segment *segment, weir__block *blo
     if (!rest)
       return false;
   }
-  if (!weir__page_map_note(heap->allocator->pages, block->address, size, arena, true))
+  if (!weir__page_map_update(heap->allocator->pages, block->address, size, arena, true))
     goto free_rest;
   if (!map_pages(heap, segment, (block->address - segment->base) / segment->page, size / segment->page))
     goto forget_range;
@@ -430,7 +430,7 @@ static bool map_block(weir__heap *heap, weir__segment *segment, weir__block *blo
   return true;
 
 forget_range:
-  weir__page_map_note(heap->allocator->pages, block->address, size, arena, false);
+  weir__page_map_update(heap->allocator->pages, block->address, size, arena, false);
 free_rest:
   if (rest)
     weir__slab_give(&arena->blocks, rest, sizeof *rest);
@@ -453,7 +453,7 @@ static bool carve(weir__heap *heap, weir__segment *segment, weir__block *block, 
     return false;
   }
   segment->mapped -= pages;
-  weir__page_map_note(heap->allocator->pages, address, bytes, arena, false);
+  weir__page_map_update(heap->allocator->pages, address, bytes, arena, false);
 
   weir__index_remove(&arena->free, block);
   if (low) {
@@ -639,13 +639,13 @@ void weir__heap_free_segments(weir__heap *heap) {
   while (heap->segments) {
     weir__segment *segment = heap->segments;
     if (!segment->page) {
-      weir__page_map_note(heap->allocator->pages, segment->base, segment->bytes, segment->arena, false);
+      weir__page_map_update(heap->allocator->pages, segment->base, segment->bytes, segment->arena, false);
       give_memory(heap, segment->arena, segment->base, segment->bytes);
     } else {
       for (size_t i = 0; i < segment->room; i++)
         if (segment->handles[i]) {
-          weir__page_map_note(heap->allocator->pages, segment->base + i * segment->page, segment->page, segment->arena,
-                              false);
+          weir__page_map_update(heap->allocator->pages, segment->base + i * segment->page, segment->page,
+                                segment->arena, false);
           unmap_pages(heap, segment, i, 1);
         }
       driver->MemAddressFree(driver, segment->base, segment->bytes);

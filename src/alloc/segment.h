@@ -14,7 +14,7 @@
 weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
                              uint64_t segment_bytes);
 
-/* Address space that an expandable segment of a stream reserves: 9/8 of the device's memory, or less by the settings. */
+/* Address space reserved by an expandable segment of a stream: 9/8 of the device's memory, or less by the settings. */
 uint64_t weir__reserve_bytes(const weir__heap *heap, const weir__settings *settings, weir_cu_stream stream);
 
 /* Asks the driver about the device's pages. */
@@ -22,7 +22,7 @@ void weir__pages_prepare(weir__heap *heap);
 
 /* ---- Giving back. The arena's lock is held too ---- */
 
-/* Frees a whole free segment, whose block is in the index. Returns false, with nothing changed, if the driver refuses. */
+/* Frees a segment that is one free block, which is in the index. Returns false, with nothing changed, on failure. */
 bool weir__release_segment(weir__heap *heap, weir__block *block);
 
 /* Whether a free block of an expandable segment contains whole pages. */
