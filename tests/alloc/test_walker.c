@@ -150,7 +150,7 @@ static void test_statistics(void **state) {
   for (int kind = 0; kind < WEIR_STAT_KINDS; kind++) {
     for (size_t i = 0; i < WEIR_COUNT_OF(names); i++)
       if (i != 7 || kind == WEIR_STAT_ALL)
-        SPOIL(sums->told[kind].at[i], 12345, names[i]);
+        SPOIL(sums->reported[kind].at[i], 12345, names[i]);
     SPOIL(s->segment[kind].current, 12345, "segment");
     SPOIL(s->reserved_bytes[kind].current, 12345, "reserved_bytes");
   }
