@@ -377,7 +377,7 @@ static weir_status alloc_from(const char *who, weir__heap *heap, weir__private_p
     arena = weir__arena_get(pool, stream);
   }
   if (!arena)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
 
   weir__biased_take(&arena->lock);
   if (reasons & WEIR__SLOW_AGING) { /* ages must be exact: no lazy free */
@@ -415,7 +415,7 @@ static __attribute__((noinline)) weir_status alloc_generic(weir_allocator *alloc
   if (status)
     return status;
   if (!pointer)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the pointer is NULL", who);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: pointer is NULL", who);
   weir__heap *heap = weir__heap_get(who, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;

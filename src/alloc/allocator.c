@@ -118,7 +118,7 @@ static void invalidate(weir__client *client) {
 
 weir_status weir__allocator_check(const char *who, const weir_allocator *allocator) {
   if (!allocator)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", who);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: allocator is NULL", who);
   return allocator->is_forked ? weir__bad_fork(who) : WEIR_OK;
 }
 
@@ -135,7 +135,7 @@ weir_status weir__allocator_new(const char *who, weir_driver *driver, const weir
   weir_allocator *a = calloc(1, sizeof *a);
   weir__settings *settings = calloc(1, sizeof *settings);
   if (!a || !settings) {
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
     goto free_both;
   }
   status = read_settings(who, &options, settings);
@@ -159,7 +159,7 @@ weir_status weir__allocator_new(const char *who, weir_driver *driver, const weir
   a->heaps = calloc((size_t)count + 1, sizeof *a->heaps);
   a->pages = weir__page_map_new();
   if (!a->heaps || !a->pages) {
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
     goto free_parts;
   }
   for (int i = 0; i < count; i++) {

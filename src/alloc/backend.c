@@ -45,7 +45,7 @@ weir_status weir__backend_new(const char *who, weir_allocator *allocator, const 
     free(state);
     free(name);
     free(devices);
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
   }
   state->calls = calls;
   state->name = name;
@@ -143,7 +143,7 @@ no_memory:
   if (overlaps)
     return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the back end %s gave memory at %p that is in use already", who,
                       backend->name, (void *)base);
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
 }
 
 /* Removes a block that is no longer in use, and its segment, from all lists; the caller deletes the segment. The
@@ -280,7 +280,7 @@ weir_status weir__backend_alloc(const char *who, weir__heap *heap, weir__private
   weir_cu_context previous;
   void *memory = NULL;
   if (!arena)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
   weir__mutex_lock(&heap->lock);
   weir_cu_result r = weir__heap_enter(heap, &previous);
   if (r) {

@@ -102,10 +102,7 @@ static weir_cu_result end_uses(weir__heap *heap, const weir__private_pool *pool)
 }
 
 weir_status weir_pool_wait(weir_allocator *allocator, int device, weir_pool_id id) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
   weir_status status = WEIR_OK;
   weir__op op;
   weir__op_begin(&op, allocator, WEIR_CONTEXT_ALL);
@@ -126,7 +123,7 @@ weir_status weir_pool_wait(weir_allocator *allocator, int device, weir_pool_id i
     if (lock_pool(pool, &locked))
       r = end_uses(heap, pool);
     else
-      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
     unlock_pool(&locked);
     weir__heap_leave(heap, previous);
   }
@@ -157,12 +154,8 @@ static bool list_segment(const weir__segment *segment, weir_checkpoint *checkpoi
 }
 
 weir_status weir_pool_checkpoint(weir_allocator *allocator, int device, weir_pool_id id, weir_checkpoint **checkpoint) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  if (!checkpoint)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
+  WEIR__CHECK_ARGUMENT(checkpoint);
   if (allocator->backend)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: what the back end %s has taken back cannot be restored", __func__,
                       weir_allocator_backend(allocator));
@@ -204,7 +197,7 @@ unlock_pool:
 unlock:
   weir__mutex_unlock(&heap->lock);
   if (!status && (!made || !made->segments || !made->pieces))
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   if (status)
     weir_checkpoint_destroy(made);
   else
@@ -297,8 +290,8 @@ static weir__segment *segment_at(const weir__heap *heap, const weir__private_poo
 weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *checkpoint,
                               weir_checkpoint_delta *delta) {
   WEIR__CHECK_ALLOCATOR(allocator);
-  if (!checkpoint || !delta)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
+  WEIR__CHECK_ARGUMENT(checkpoint);
+  WEIR__CHECK_ARGUMENT(delta);
   weir__heap *heap = weir__heap_get(__func__, allocator, checkpoint->device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
@@ -337,7 +330,7 @@ weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *
   made.freed = malloc((live + 1) * sizeof *made.freed);
   made.allocated = malloc((checkpoint->piece_count + 1) * sizeof *made.allocated);
   if (!is_locked || !made.freed || !made.allocated) {
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
     goto unlock_pool;
   }
 
@@ -351,7 +344,7 @@ weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *
     weir__segment *s = segment_at(heap, pool, state);
     op.stack = stack;
     if (!cut_segment(heap, s, pieces, state->count, &made))
-      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
     op.stack = stack_of_frees;
     if (!status)
       free_pieces(s->arena, pieces, state->count);
@@ -378,15 +371,13 @@ static int by_value(const void *a, const void *b) {
 
 weir_status weir_pool_check_live(weir_allocator *allocator, int device, weir_pool_id id, void *const *pointers,
                                  size_t count, int *equal) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  if (!equal || (count && !pointers))
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
+  WEIR__CHECK_ARGUMENT(equal);
+  if (count && !pointers)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: pointers is NULL and count is %zu", __func__, count);
   uintptr_t *sorted = malloc((count + 1) * sizeof *sorted);
   if (!sorted)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   if (count)
     memcpy(sorted, pointers, count * sizeof *sorted);
   qsort(sorted, count, sizeof *sorted, by_value);

@@ -11,12 +11,6 @@
 #include "base/thread.h"
 #include "driver/call.h"
 
-#define CHECK_OUTPUT(output)                                                                                           \
-  do {                                                                                                                 \
-    if (!(output))                                                                                                     \
-      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", __func__, #output);                             \
-  } while (0)
-
 /* ---- Settings ---- */
 
 void weir__settings_fit(const weir_allocator *allocator, weir__settings *settings) {
@@ -55,10 +49,10 @@ static weir_status check_backend(const weir_allocator *allocator, const weir__se
  * still use them. */
 weir_status weir_allocator_configure(weir_allocator *allocator, const char *conf) {
   WEIR__CHECK_ALLOCATOR(allocator);
-  CHECK_OUTPUT(conf);
+  WEIR__CHECK_ARGUMENT(conf);
   weir__settings *changed = calloc(1, sizeof *changed);
   if (!changed)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   weir__mutex_lock(&allocator->configure_lock);
   const weir__settings *old = atomic_load(&allocator->settings);
   weir_status status = weir__settings_parse(old, conf, changed);
@@ -85,10 +79,7 @@ size_t weir_allocator_settings(weir_allocator *allocator, char *text, size_t siz
 
 weir_status weir_allocator_set_reserve_class(weir_allocator *allocator, int device, weir_cu_stream stream,
                                              const char *reserve_class) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
   if (reserve_class && strlen(reserve_class) >= WEIR__RESERVE_CLASS_NAME)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: a class has a name of up to %d bytes", __func__,
                       WEIR__RESERVE_CLASS_NAME - 1);
@@ -106,7 +97,7 @@ weir_status weir_allocator_set_reserve_class(weir_allocator *allocator, int devi
     class->stream = stream;
     memcpy(class->name, reserve_class, strlen(reserve_class) + 1);
   } else
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   weir__mutex_unlock(&heap->lock);
   return status;
 }
@@ -121,10 +112,7 @@ static void set_limit(weir__heap *heap, uint64_t bytes) {
 }
 
 weir_status weir_allocator_set_fraction(weir_allocator *allocator, int device, double fraction) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
   if (!(fraction >= 0 && fraction <= 1))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: invalid fraction:%g. Please set within [0, 1].", __func__,
                       fraction);
@@ -138,10 +126,7 @@ weir_status weir_allocator_set_fraction(weir_allocator *allocator, int device, d
 }
 
 weir_status weir_allocator_set_limit(weir_allocator *allocator, int device, size_t bytes) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
   weir__mutex_lock(&heap->lock);
   set_limit(heap, bytes);
   weir__mutex_unlock(&heap->lock);
@@ -149,11 +134,8 @@ weir_status weir_allocator_set_limit(weir_allocator *allocator, int device, size
 }
 
 weir_status weir_allocator_get_fraction(weir_allocator *allocator, int device, double *fraction) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  CHECK_OUTPUT(fraction);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
+  WEIR__CHECK_ARGUMENT(fraction);
   weir__mutex_lock(&heap->lock);
   *fraction = heap->fraction;
   weir__mutex_unlock(&heap->lock);

@@ -203,7 +203,7 @@ weir_status weir_allocator_record_stream(weir_allocator *allocator, void *pointe
       *use = (weir__use){stream, weir__capture_of(arena->pool->heap, stream), weir__block_uses(block)};
       weir__block_set_uses(block, use);
     } else
-      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   }
   weir__arena_unlock(arena);
   return status;

@@ -324,6 +324,13 @@ weir_status weir__allocator_check(const char *who, const weir_allocator *allocat
       return status_of_allocator;                                                                                      \
   } while (0)
 
+/* The same for a call on one device: also declares `heap`. Not a statement of its own. */
+#define WEIR__CHECK_HEAP(heap, allocator, device)                                                                      \
+  WEIR__CHECK_ALLOCATOR(allocator);                                                                                    \
+  weir__heap *heap = weir__heap_get(__func__, allocator, device);                                                      \
+  if (!heap)                                                                                                           \
+  return WEIR_ERROR_INVALID_DEVICE
+
 /* NULL, with the last error set, if there is no such device. */
 weir__heap *weir__heap_get(const char *who, weir_allocator *allocator, int device);
 

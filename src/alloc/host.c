@@ -10,8 +10,7 @@
 
 #define CHECK(host)                                                                                                    \
   do {                                                                                                                 \
-    if (!(host))                                                                                                       \
-      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the host allocator is NULL", __func__);                      \
+    WEIR__CHECK_ARGUMENT(host);                                                                                        \
     if ((host)->is_forked)                                                                                             \
       return weir__bad_fork(__func__);                                                                                 \
   } while (0)
@@ -30,11 +29,10 @@ static void check_thresholds(const weir__settings *settings) {
 
 weir_status weir_host_configure(weir_host_allocator *host, const char *conf) {
   CHECK(host);
-  if (!conf)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: conf is NULL", __func__);
+  WEIR__CHECK_ARGUMENT(conf);
   weir__settings *changed = malloc(sizeof *changed);
   if (!changed)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   weir__lock_take(&host->lock);
   weir_status status = weir__settings_parse(&host->settings, conf, changed);
   if (!status)
@@ -228,7 +226,7 @@ static weir_status out_of_memory(const char *who, weir_host_allocator *host, wei
 static weir_status alloc_new(const char *who, weir_host_allocator *host, uint64_t bytes, void **pointer) {
   weir__settings *settings = malloc(sizeof *settings);
   if (!settings)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
   weir__lock_take(&host->lock);
   *settings = host->settings;
   weir__lock_give(&host->lock);
@@ -264,7 +262,7 @@ static weir_status alloc_new(const char *who, weir_host_allocator *host, uint64_
       add_time(&host->stats.host_alloc_time, took);
     *pointer = memory;
   } else
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
   weir__lock_give(&host->lock);
   if (status && kind != WEIR__HOST_RESERVED) /* a part of the reserve is lost */
     weir__host_give(host, memory, kind);
@@ -276,8 +274,7 @@ free_settings:
 
 weir_status weir_host_alloc(weir_host_allocator *host, size_t bytes, void **pointer) {
   CHECK(host);
-  if (!pointer)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: pointer is NULL", __func__);
+  WEIR__CHECK_ARGUMENT(pointer);
   if (!bytes) {
     *pointer = NULL;
     return WEIR_OK;
@@ -386,15 +383,14 @@ weir_status weir_host_record_stream(weir_host_allocator *host, void *pointer, in
   else if (captures)
     block->captured = true;
   else if (!add_use(host, block, device, stream))
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   weir__lock_give(&host->lock);
   return status;
 }
 
 weir_status weir_host_owns(weir_host_allocator *host, const void *pointer, int *owns) {
   CHECK(host);
-  if (!owns)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: owns is NULL", __func__);
+  WEIR__CHECK_ARGUMENT(owns);
   weir__lock_take(&host->lock);
   *owns = find(host, pointer, false) != NULL;
   weir__lock_give(&host->lock);
@@ -434,11 +430,11 @@ static void describe(const weir__client *client, char *text, size_t size) {
 static void invalidate(weir__client *client) { ((weir_host_allocator *)client->object)->is_forked = true; }
 
 weir_status weir_host_allocator_create(weir_driver *driver, const char *conf, weir_host_allocator **host) {
-  if (!driver || !host)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", __func__, driver ? "host" : "driver");
+  WEIR__CHECK_ARGUMENT(driver);
+  WEIR__CHECK_ARGUMENT(host);
   weir_host_allocator *made = calloc(1, sizeof *made);
   if (!made)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   weir__settings_default(&made->settings);
   weir_status status =
       conf ? weir__settings_parse(NULL, conf, &made->settings) : weir__settings_from_env(&made->settings, NULL);
@@ -451,7 +447,7 @@ weir_status weir_host_allocator_create(weir_driver *driver, const char *conf, we
     goto free_made;
   made->devices = calloc((size_t)made->device_count + 1, sizeof *made->devices);
   if (!made->devices) {
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
     goto free_made;
   }
   made->driver = driver;

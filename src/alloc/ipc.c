@@ -114,7 +114,7 @@ static weir_status share_pages(const char *who, weir__heap *heap, weir__segment 
   if (!segment->files)
     segment->files = calloc(segment->bytes / segment->page, sizeof *segment->files);
   if (!segment->files)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
   begin_name(heap, handle, kind_pages, address - (segment->base + first * segment->page));
   add_to_name(handle, &header, of_header);
   for (size_t i = first; i < end; i++) {
@@ -306,12 +306,9 @@ static bool enter(const char *who, weir__heap *heap, weir_cu_context *previous) 
 }
 
 weir_status weir_ipc_open(weir_allocator *allocator, int device, const void *bytes, size_t length, void **base) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  if (!bytes || !base)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
+  WEIR__CHECK_ARGUMENT(bytes);
+  WEIR__CHECK_ARGUMENT(base);
   weir_status status = WEIR_OK;
   weir_cu_context previous;
   weir__mutex_lock(&allocator->ipc_lock);
@@ -321,7 +318,7 @@ weir_status weir_ipc_open(weir_allocator *allocator, int device, const void *byt
   if (!open) {
     open = calloc(1, sizeof *open + length);
     if (!open) {
-      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
       goto unlock;
     }
     open->device = device;

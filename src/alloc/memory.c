@@ -109,8 +109,7 @@ static weir_status find(weir_allocator **allocator) {
 }
 
 weir_status weir_default_allocator(weir_allocator **allocator) {
-  if (!allocator)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: allocator is NULL", __func__);
+  WEIR__CHECK_ARGUMENT(allocator);
   weir_allocator *found;
   weir_status status = find(&found);
   if (!status)

@@ -203,7 +203,7 @@ weir_status weir__alloc_miss(const char *who, weir__heap *heap, weir__arena *are
   weir__mutex_unlock(&heap->lock);
   weir__pools_finalize(heap);
   if (!block)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the block", who);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the block", who);
   *pointer = (void *)block->address;
   WEIR__PROBE_MALLOC(*pointer, heap->device, requested, arena->stream);
   return WEIR_OK;

@@ -113,12 +113,10 @@ weir_status weir_allocator_describe(weir_allocator *allocator, const void *point
 
 weir_status weir_allocator_expandable_segments(weir_allocator *allocator, int device, weir_expandable_segment *segments,
                                                size_t room, size_t *count) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  if (!count || (room && !segments))
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
+  WEIR__CHECK_ARGUMENT(count);
+  if (room && !segments)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: segments is NULL and room is %zu", __func__, room);
   size_t found = 0;
   weir__mutex_lock(&heap->lock);
   for (const weir__segment *s = heap->segments; s; s = s->next) {
@@ -135,8 +133,8 @@ weir_status weir_allocator_expandable_segments(weir_allocator *allocator, int de
 
 weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void **base, size_t *bytes) {
   WEIR__CHECK_ALLOCATOR(allocator);
-  if (!base || !bytes)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: base or bytes is NULL", __func__);
+  WEIR__CHECK_ARGUMENT(base);
+  WEIR__CHECK_ARGUMENT(bytes);
   weir__arena *arena;
   weir__block *block = weir__block_lock(allocator, pointer, &arena);
   if (!block) {
@@ -199,10 +197,7 @@ static bool take_at(weir__arena *arena, const weir__settings *settings, weir__bl
 weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, size_t bytes, weir_cu_stream stream,
                                     void *pointer) {
   uint64_t address = (uint64_t)pointer;
-  WEIR__CHECK_ALLOCATOR(allocator);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
   if (!bytes || bytes >= WEIR__MOST_BYTES)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %zu bytes", __func__, bytes);
   if (address % WEIR__UNIT)
@@ -227,7 +222,7 @@ weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, size_
     status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: Could not allocate CUDA storage at exact address %p: %s", __func__,
                         pointer, "there is no free block of this stream and size there");
   else if (!take_at(arena, settings, block, address, size, bytes))
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   if (arena)
     weir__arena_unlock(arena);
   weir__mutex_unlock(&heap->lock);

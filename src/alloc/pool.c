@@ -252,7 +252,7 @@ weir_status weir_pool_create(weir_allocator *allocator, int device, weir_pool_id
   if (options.alloc && weir__pool_find(heap, id))
     status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: the pool exists; its allocator cannot be changed", __func__);
   else if (!hold(heap, id, &options))
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   return leave(heap, status);
 }
 
@@ -285,8 +285,7 @@ weir_status weir_pool_release(weir_allocator *allocator, int device, weir_pool_i
 
 weir_status weir_pool_use_count(weir_allocator *allocator, int device, weir_pool_id id, int *count) {
   weir_status status;
-  if (!count)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: count is NULL", __func__);
+  WEIR__CHECK_ARGUMENT(count);
   weir__heap *heap = enter(__func__, allocator, device, id, &status);
   if (!heap)
     return status;
@@ -300,8 +299,7 @@ weir_status weir_pool_use_count(weir_allocator *allocator, int device, weir_pool
 
 weir_status weir_pool_get_stats(weir_allocator *allocator, int device, weir_pool_id id, weir_stat *reserved_bytes) {
   weir_status status;
-  if (!reserved_bytes)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: reserved_bytes is NULL", __func__);
+  WEIR__CHECK_ARGUMENT(reserved_bytes);
   weir__heap *heap = enter(__func__, allocator, device, id, &status);
   if (!heap)
     return status;
@@ -377,7 +375,7 @@ static weir_status begin(const char *who, weir_allocator *allocator, int device,
   weir__private_pool *pool = route ? hold(heap, id, &options) : NULL;
   if (!pool) {
     free(route);
-    return leave(heap, weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who));
+    return leave(heap, weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who));
   }
   *route = *wanted;
   route->pool = pool;
@@ -435,12 +433,10 @@ weir_status weir_pool_end(weir_allocator *allocator, int device, weir_pool_id id
 
 weir_status weir_allocator_pools_ever(weir_allocator *allocator, int device, weir_pool_id *pools, size_t room,
                                       size_t *count) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  if (!count || (room && !pools))
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
+  WEIR__CHECK_ARGUMENT(count);
+  if (room && !pools)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: pools is NULL and room is %zu", __func__, room);
   size_t n = 0;
   weir__mutex_lock(&heap->lock);
   for (const weir__pool_record *record = heap->pool_records; record; record = record->next, n++)
@@ -454,10 +450,7 @@ weir_status weir_allocator_pools_ever(weir_allocator *allocator, int device, wei
 /* ---- Captures of other libraries ---- */
 
 weir_status weir_allocator_begin_capture(weir_allocator *allocator, int device) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
   weir__mutex_lock(&heap->lock);
   heap->foreign_captures++;
   atomic_fetch_add(&heap->captures, 1);
@@ -465,10 +458,7 @@ weir_status weir_allocator_begin_capture(weir_allocator *allocator, int device) 
 }
 
 weir_status weir_allocator_end_capture(weir_allocator *allocator, int device) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
   weir__mutex_lock(&heap->lock);
   if (!heap->foreign_captures)
     return leave(heap, weir__fail(WEIR_ERROR_BAD_STATE, "%s: no capture was begun on device %d", __func__, device));

@@ -14,10 +14,7 @@ void weir_allocator_stats_init(weir_allocator_stats *stats) {
 }
 
 weir_status weir_allocator_get_stats(weir_allocator *allocator, int device, weir_allocator_stats *stats) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
   if (!stats || stats->size < sizeof stats->size)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: stats is NULL, or its size is not set", __func__);
   uint64_t split = weir__settings_of(heap)->max_split_size;
@@ -49,10 +46,7 @@ static void for_each_stat(weir__heap *heap, void (*change)(weir_stat *)) {
 }
 
 weir_status weir_allocator_reset_peak_stats(weir_allocator *allocator, int device) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
   weir__mutex_lock(&heap->lock);
   for_each_stat(heap, reset_peak);
   if (allocator->backend)
@@ -63,10 +57,7 @@ weir_status weir_allocator_reset_peak_stats(weir_allocator *allocator, int devic
 }
 
 weir_status weir_allocator_reset_accumulated_stats(weir_allocator *allocator, int device) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
   weir__mutex_lock(&heap->lock);
   weir_allocator_stats *stats = &heap->stats;
   for_each_stat(heap, reset_accumulated);
@@ -93,12 +84,8 @@ static uint64_t largest_of(const weir__pool *pool) {
 }
 
 weir_status weir_allocator_largest_block(weir_allocator *allocator, int device, size_t *bytes) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  if (!bytes)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: bytes is NULL", __func__);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
+  WEIR__CHECK_ARGUMENT(bytes);
   weir_driver *driver = allocator->driver;
   weir_cu_context previous;
   size_t largest = 0, total;

@@ -49,7 +49,7 @@ weir_status weir__uncached_alloc(const char *who, weir__heap *heap, uint64_t byt
   weir__mutex_unlock(&allocator->uncached_lock);
   if (!known) {
     driver->MemFree(driver, memory);
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
   }
   *pointer = (void *)memory;
   return WEIR_OK;
