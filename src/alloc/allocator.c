@@ -90,7 +90,7 @@ weir_status weir__check_backend(const weir__settings *settings) {
   if (settings->backend == WEIR__BACKEND_NATIVE)
     return WEIR_OK;
   return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
-                    "backend:cudaMallocAsync is another allocator; this one is backend:native, or no backend at all");
+                    "backend:cudaMallocAsync is another allocator and cannot be replayed; expected backend:native");
 }
 
 static weir_status read_settings(const char *who, const weir_allocator_options *options, weir__settings *settings) {
@@ -146,7 +146,7 @@ weir_status weir__allocator_new(const char *who, weir_driver *driver, const weir
   if (status)
     goto free_both;
   if (options.devices < 0 || options.devices > count) {
-    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %d devices asked for, the driver has %d", who,
+    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %d devices requested, but the driver has %d", who,
                         options.devices, count);
     goto free_both;
   }
@@ -231,6 +231,6 @@ void weir_allocator_destroy(weir_allocator *allocator) {
 weir__heap *weir__heap_get(const char *who, weir_allocator *allocator, int device) {
   if (device >= 0 && device < allocator->heap_count)
     return &allocator->heaps[device];
-  weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device %d, there are %d", who, device, allocator->heap_count);
+  weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: invalid device %d: there are %d", who, device, allocator->heap_count);
   return NULL;
 }

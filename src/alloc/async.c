@@ -123,8 +123,8 @@ weir_cu_result weir__async_free(weir__heap *heap, const weir__block *block) {
     return r;
   if (!device->has_warned)
     weir__log(WEIR_LOG_WARN,
-              "memory %p was allocated in a capture, and is freed outside of it: what the graph writes there at later "
-              "launches can no longer be read",
+              "memory %p was allocated in a capture and is freed outside of it: data that later launches of the graph "
+              "write there can no longer be read",
               (void *)block->address);
   device->has_warned = true;
   /* A graph that was never launched has no memory yet, so there is nothing to free. */

@@ -32,11 +32,11 @@ weir_status weir__backend_new(const char *who, weir_allocator *allocator, const 
   if (status)
     return status;
   if (backend && (!calls.alloc || !calls.free))
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: a back end has both alloc and free", who);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: a back end needs both alloc and free", who);
   if (!backend && !weir__async_is_supported(allocator->driver))
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
-                      "%s: backend:cudaMallocAsync needs stream-ordered memory, which this driver does not have; take "
-                      "backend:native",
+                      "%s: backend:cudaMallocAsync needs stream-ordered memory, which this driver does not support; "
+                      "use backend:native",
                       who);
   weir__backend_state *state = calloc(1, sizeof *state);
   char *name = strdup(calls.name ? calls.name : "pluggable");
@@ -141,7 +141,7 @@ forget_memory:
   forget(backend, base);
 no_memory:
   if (overlaps)
-    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the back end %s gave memory at %p that is in use already", who,
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the back end %s returned memory at %p that is already in use", who,
                       backend->name, (void *)base);
   return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
 }

@@ -114,8 +114,7 @@ weir_status weir_pool_wait(weir_allocator *allocator, int device, weir_pool_id i
     status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Could not find pool of id {%llu, %llu}", __func__,
                         (unsigned long long)id.first, (unsigned long long)id.second);
   else if (atomic_load(&heap->captures))
-    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: a capture is under way, during which nothing can be waited for",
-                        __func__);
+    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: cannot wait for streams during a capture", __func__);
   else if (!(r = weir__heap_enter(heap, &previous))) {
     locked_pool locked;
     if (heap->pending)
@@ -157,7 +156,7 @@ weir_status weir_pool_checkpoint(weir_allocator *allocator, int device, weir_poo
   WEIR__CHECK_HEAP(heap, allocator, device);
   WEIR__CHECK_ARGUMENT(checkpoint);
   if (allocator->backend)
-    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: what the back end %s has taken back cannot be restored", __func__,
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the back end %s does not support checkpoints", __func__,
                       weir_allocator_backend(allocator));
   weir_checkpoint *made = calloc(1, sizeof *made);
   weir_status status = WEIR_OK;
@@ -323,7 +322,7 @@ weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *
     weir__segment *s = segment_at(heap, pool, state);
     if (!s || !can_be_cut(s, checkpoint->pieces + state->first, state->count))
       status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: could not find %p: the segment %s since the checkpoint", __func__,
-                          (void *)state->base, s ? "has changed" : "has gone");
+                          (void *)state->base, s ? "has changed" : "was freed");
   }
   if (status)
     goto unlock_pool;

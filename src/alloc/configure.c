@@ -38,11 +38,9 @@ static weir_status check_backend(const weir_allocator *allocator, const weir__se
                                  const weir__settings *changed) {
   if (changed->backend == old->backend)
     return WEIR_OK;
-  return weir__fail(
-      WEIR_ERROR_NOT_SUPPORTED,
-      "backend:%s is another allocator; this one is backend:%s, and stays it: the back end is chosen when "
-      "an allocator is made",
-      changed->backend == WEIR__BACKEND_NATIVE ? "native" : "cudaMallocAsync", weir_allocator_backend(allocator));
+  return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "backend:%s cannot be set: the back end is fixed at creation (now %s)",
+                    changed->backend == WEIR__BACKEND_NATIVE ? "native" : "cudaMallocAsync",
+                    weir_allocator_backend(allocator));
 }
 
 /* Readers load the settings without a lock, so a change installs a new copy. Old copies are kept, since readers may
@@ -81,7 +79,7 @@ weir_status weir_allocator_set_reserve_class(weir_allocator *allocator, int devi
                                              const char *reserve_class) {
   WEIR__CHECK_HEAP(heap, allocator, device);
   if (reserve_class && strlen(reserve_class) >= WEIR__RESERVE_CLASS_NAME)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: a class has a name of up to %d bytes", __func__,
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the name of a class has at most %d bytes", __func__,
                       WEIR__RESERVE_CLASS_NAME - 1);
   weir_status status = WEIR_OK;
   weir__mutex_lock(&heap->lock);

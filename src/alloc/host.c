@@ -23,8 +23,8 @@ static void check_thresholds(const weir__settings *settings) {
       settings->pinned_max_round_threshold > settings->pinned_max_cached_size)
     weir__log(
         WEIR_LOG_WARN,
-        "pinned_max_round_threshold_mb is above pinned_max_cached_size_mb: what is larger than the latter is never "
-        "rounded up, since it is never cached");
+        "pinned_max_round_threshold_mb is above pinned_max_cached_size_mb: sizes above the latter are never cached, "
+        "so they are not rounded up");
 }
 
 weir_status weir_host_configure(weir_host_allocator *host, const char *conf) {
@@ -299,7 +299,7 @@ weir_status weir_host_alloc(weir_host_allocator *host, size_t bytes, void **poin
 /* ---- Free ---- */
 
 static weir_status no_block(const char *who, const void *pointer) {
-  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %p is no pinned memory that is in use here", who, pointer);
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %p is not allocated by this host allocator", who, pointer);
 }
 
 /* The allocated block that contains an address or, with `exact`, begins there; NULL if there is none. `lock` is held.
@@ -370,7 +370,8 @@ weir_status weir_host_record_stream(weir_host_allocator *host, void *pointer, in
   if (!pointer)
     return WEIR_OK;
   if (device < 0 || device >= host->device_count)
-    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device %d, there are %d", __func__, device, host->device_count);
+    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: invalid device %d: there are %d", __func__, device,
+                      host->device_count);
   bool captures = false;
   weir_cu_result r = is_capturing(host, device, stream, &captures);
   if (r)

@@ -110,7 +110,7 @@ static weir_status share_pages(const char *who, weir__heap *heap, weir__segment 
       .process = (int32_t)weir__process_id(), .page = segment->page, .count = end - first, .form = form_files};
   size_t of_header = header_bytes(heap->allocator->ipc_version);
   if (prefix + of_header + (end - first) * sizeof(int32_t) > WEIR_IPC_HANDLE_MAX)
-    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: %zu pages are more than a name has room for", who, end - first);
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: %zu pages do not fit in a handle", who, end - first);
   if (!segment->files)
     segment->files = calloc(segment->bytes / segment->page, sizeof *segment->files);
   if (!segment->files)
@@ -155,7 +155,7 @@ weir_status weir_ipc_share(weir_allocator *allocator, void *pointer, weir_ipc_ha
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: handle is NULL, or its size is not set", __func__);
   if (weir__backend_is_async(allocator))
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
-                      "%s: cudaMallocAsync does not yet support memory that is shared; take backend:native", __func__);
+                      "%s: cudaMallocAsync does not yet support sharing memory; use backend:native", __func__);
   void *base;
   size_t bytes;
   weir__heap *heap;
@@ -185,11 +185,10 @@ weir_status weir_ipc_share(weir_allocator *allocator, void *pointer, weir_ipc_ha
 /* ---- Import. The allocator's ipc_lock is held ---- */
 
 static weir_status cannot_fetch(const char *who, int32_t process, int error) {
-  return weir__fail(
-      WEIR_ERROR_SYSTEM,
-      "%s: the pages' files cannot be taken out of process %d: %s%s. Both processes need to be of one user; "
-      "or use expandable_segments:False where memory is shared",
-      who, (int)process, strerror(error), error == ENOSYS ? "; it takes Linux 5.6" : "");
+  return weir__fail(WEIR_ERROR_SYSTEM,
+                    "%s: cannot get the file descriptors of process %d: %s%s. Run both processes as the same user, or "
+                    "use expandable_segments:False for shared memory",
+                    who, (int)process, strerror(error), error == ENOSYS ? "; this needs Linux 5.6" : "");
 }
 
 /* Imports and maps one page. */
@@ -215,7 +214,7 @@ static weir_status open_pages(const char *who, weir__heap *heap, weir__ipc *open
   weir_cu_deviceptr base;
   size_t length = open->length - prefix, of_header = header_bytes(open->name[0]);
   if (length < of_header)
-    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the name is cut off", who);
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle is truncated", who);
   memcpy(&header, open->name + prefix, of_header);
   if (header.form == form_fabric)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
@@ -225,7 +224,7 @@ static weir_status open_pages(const char *who, weir__heap *heap, weir__ipc *open
   if (!header.page || !header.count || header.form != form_files ||
       header.count != (length - of_header) / sizeof(int32_t) || (length - of_header) % sizeof(int32_t) ||
       header.page > UINT64_MAX / header.count)
-    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the name is damaged", who);
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle is damaged", who);
   if (!driver->MemImportFromShareableHandle)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: this driver cannot import pages of expandable segments", who);
   open->bytes = header.page * header.count;
@@ -265,7 +264,7 @@ static weir_status open_driver(const char *who, weir__heap *heap, weir__ipc *ope
   weir_cu_ipc_mem_handle handle;
   weir_cu_deviceptr base;
   if (open->length - skip != sizeof handle)
-    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: a handle has %zu bytes, this one %zu", who, sizeof handle,
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: expected a driver handle of %zu bytes, got %zu", who, sizeof handle,
                       open->length - skip);
   memcpy(&handle, open->name + skip, sizeof handle);
   weir_cu_result r = driver->IpcOpenMemHandle(driver, &base, handle, WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
@@ -278,7 +277,7 @@ static weir_status open_name(const char *who, weir__heap *heap, weir__ipc *open)
   if (open->length == sizeof(weir_cu_ipc_mem_handle))
     return open_driver(who, heap, open, 0);
   if (open->length < prefix)
-    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the name has %zu bytes", who, open->length);
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: invalid handle of %zu bytes", who, open->length);
   if (open->name[0] > newest_version)
     return weir__fail(
         WEIR_ERROR_BAD_DATA,
@@ -291,7 +290,7 @@ static weir_status open_name(const char *who, weir__heap *heap, weir__ipc *open)
   case kind_pages:
     return open_pages(who, heap, open);
   default:
-    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the name is of kind %d, which is none", who, open->name[1]);
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: unknown kind of handle: %d", who, open->name[1]);
   }
 }
 
@@ -383,7 +382,7 @@ weir_status weir_ipc_close(weir_allocator *allocator, void *base) {
     at = &(*at)->next;
   weir__ipc *open = *at;
   if (!open)
-    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: nothing is open at %p", __func__, base);
+    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: no handle is open at %p", __func__, base);
   else if (open->opens > 1)
     open->opens--;
   else {

@@ -29,9 +29,9 @@ static void describe_place(weir__heap *heap, uint64_t address, char *text, size_
     snprintf(text, size, "it is %llu bytes into the live allocation at %p",
              (unsigned long long)(address - block->address), (void *)block->address);
   else if (block && block->state == WEIR__WAITING)
-    snprintf(text, size, "it was freed already, and its memory waits for other streams");
+    snprintf(text, size, "it was already freed, and waits for other streams");
   else if (block && weir__block_is_mapped(block))
-    snprintf(text, size, "it was freed already, or never allocated: the memory there is free, and cached on device %d",
+    snprintf(text, size, "it was already freed, or never allocated: the memory there is free and cached on device %d",
              heap->device);
   weir__arena_unlock(segment->arena);
 }
@@ -53,8 +53,8 @@ weir_status weir__no_block_because(const char *who, weir_allocator *allocator, c
     return weir__no_block(who, pointer);
   return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: invalid device pointer: %p: %s", who, pointer,
                     *text ? text
-                          : "this allocator has no memory there; it was never allocated here, or was freed and given "
-                            "back to the driver");
+                          : "this allocator has no memory there; it was not allocated here, or was freed and returned "
+                            "to the driver");
 }
 
 /* ---- Live pointers ---- */
@@ -199,13 +199,13 @@ weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, size_
   uint64_t address = (uint64_t)pointer;
   WEIR__CHECK_HEAP(heap, allocator, device);
   if (!bytes || bytes >= WEIR__MOST_BYTES)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %zu bytes", __func__, bytes);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: invalid size of %zu bytes", __func__, bytes);
   if (address % WEIR__UNIT)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the address %p is not aligned to %d bytes", __func__, pointer,
                       WEIR__UNIT);
   if (allocator->backend)
-    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the back end %s chooses its addresses itself", __func__,
-                      weir_allocator_backend(allocator));
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the back end %s does not support allocation at an address",
+                      __func__, weir_allocator_backend(allocator));
   const weir__settings *settings = weir__settings_of(heap);
   uint64_t size = weir__round_bytes(settings, bytes);
   weir__private_pool *owner = weir__slow_reasons(heap) & WEIR__SLOW_ROUTED ? weir__route_enter(heap, stream) : NULL;

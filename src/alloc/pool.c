@@ -245,12 +245,12 @@ weir_status weir_pool_create(weir_allocator *allocator, int device, weir_pool_id
   if (status)
     return status;
   if (!options.alloc != !options.free)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: alloc and free come together", __func__);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: alloc and free must be given together", __func__);
   weir__heap *heap = enter(__func__, allocator, device, id, &status);
   if (!heap)
     return status;
   if (options.alloc && weir__pool_find(heap, id))
-    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: the pool exists; its allocator cannot be changed", __func__);
+    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: the pool already exists; its allocator cannot be changed", __func__);
   else if (!hold(heap, id, &options))
     status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   return leave(heap, status);

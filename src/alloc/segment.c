@@ -192,8 +192,8 @@ static weir__block *grow_fixed(weir__heap *heap, weir__arena *arena, const weir_
 
   if (weir__rangemap_overlap(&heap->segments_by_address, base, bytes, NULL,
                              NULL)) { /* memory that is in use must not be freed */
-    weir__log(WEIR_LOG_ERROR, "device %d: the memory at %p that a pool's function gave is in use already", heap->device,
-              (void *)base);
+    weir__log(WEIR_LOG_ERROR, "device %d: a function of a pool returned memory at %p that is already in use",
+              heap->device, (void *)base);
     return NULL;
   }
   weir__segment *segment = weir__segment_new(heap, arena, base, bytes, 0);
@@ -277,7 +277,7 @@ static void release_handle(weir__heap *heap, weir_cu_mem_handle handle) {
     size_t room = heap->orphan_room ? 2 * heap->orphan_room : 16;
     weir_cu_mem_handle *grown = realloc(heap->orphans, room * sizeof *grown);
     if (!grown) {
-      weir__log(WEIR_LOG_ERROR, "device %d: a page of memory is lost, the driver did not take it back", heap->device);
+      weir__log(WEIR_LOG_ERROR, "device %d: a page is leaked: the driver refused to release it", heap->device);
       return;
     }
     heap->orphans = grown;

@@ -76,73 +76,73 @@ enum {
 
 static const struct option options[OPTIONS] = {
     OPTION(BACKEND, "backend", BACKEND, backend,
-           .help = "Who manages device memory: the caching allocator, or the driver's own stream-ordered one."),
+           .help = "The source of device memory: the caching allocator, or the driver's stream-ordered allocator."),
     OPTION(MAX_SPLIT_SIZE, "max_split_size_mb", MIB, max_split_size, .preset.number = UNLIMITED, .most.number = MAX_MIB,
            .not_below_segment = true, .unset = "unlimited",
-           .help = "Blocks of this size and more are never split, and smaller requests do not get them. When memory "
-                   "runs short, unused ones are given back first."),
+           .help = "Blocks of at least this size are never split, and do not serve smaller requests. On a cache miss, "
+                   "unused ones are released first."),
     OPTION(MAX_NON_SPLIT_ROUNDING, "max_non_split_rounding_mb", MIB, max_non_split_rounding, .preset.number = 20,
            .most.number = MAX_MIB, .not_below_segment = true, .unset = "the same as large_segment_size_mb",
-           .help = "A request of max_split_size_mb and more takes a cached block only if the block is larger by less "
+           .help = "A request of at least max_split_size_mb takes a cached block only if the block is larger by less "
                    "than this."),
     OPTION(LARGE_SEGMENT_SIZE, "large_segment_size_mb", MIB, large_segment_size, .preset.number = 20,
            .least.number = 11, .most.number = MAX_MIB,
-           .help = "The size of the segments for requests between 1 and 10 MiB, and the step in which expandable "
-                   "segments of large blocks grow. With expandable_segments:True it must be even."),
+           .help = "The size of the segments for requests between 1 and 10 MiB, and the step by which expandable "
+                   "segments of large blocks grow. Must be even with expandable_segments:True."),
     OPTION(GARBAGE_COLLECTION_THRESHOLD, "garbage_collection_threshold", FRACTION, garbage_collection_threshold,
            .most.fraction = 1, .open = true, .unset = "off",
-           .help = "When more than this part of the allowed memory is in use, large segments that have long been "
-                   "unused are given back before a new one is made. It needs a memory fraction below 1."),
+           .help = "Above this fraction of the allowed memory, large segments that were unused for long are released "
+                   "before a new one is allocated. Needs a memory fraction below 1."),
     OPTION(ROUNDUP_POWER2_DIVISIONS, "roundup_power2_divisions", ROUNDUP, roundup_divisions,
            .help =
                "Sizes are rounded up to one of this many equal steps between a power of two and the next: with 4, "
                "1200 KiB becomes 1280 KiB. A list has a number for the sizes from each power of two, in MiB, to the "
                "next; the first holds for all smaller sizes too, that of > for all larger ones."),
     OPTION(EXPANDABLE_SEGMENTS, "expandable_segments", FLAG, expandable_segments,
-           .help = "Segments reserve addresses and grow by mapping memory at their end, instead of being made in one "
+           .help = "Segments reserve address space and grow by mapping memory at their end, instead of having a fixed "
                    "size."),
     OPTION(EXPANDABLE_SEGMENTS_RESERVE, "expandable_segments_reserve", RESERVE, expandable_segments_reserve,
            .unset = "9/8 of the device's memory",
-           .help = "How much address space an expandable segment reserves, at most 9/8 of the device's memory. No "
-                   "allocation in it can be larger."),
+           .help = "The address space that an expandable segment reserves, at most 9/8 of the device's memory. It "
+                   "limits the size of an allocation."),
     OPTION(EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS, "expandable_segments_reserve_by_class", CLASSES,
            expandable_segments_reserve_by_class,
-           .help = "The same for the streams of a class. Streams of other classes, and of none, have "
+           .help = "The same for the streams of a class. All other streams use "
                    "expandable_segments_reserve."),
     OPTION(RELEASE_LOCK_ON_MALLOC, "release_lock_on_cudamalloc", FLAG, release_lock_on_malloc,
            .alias = "release_lock_on_hipmalloc",
-           .help = "Other threads can allocate and free while the driver makes a segment."),
+           .help = "Other threads can allocate and free while the driver allocates a segment."),
     OPTION(GRAPH_CAPTURE_RECORD_STREAM_REUSE, "graph_capture_record_stream_reuse", FLAG,
            graph_capture_record_stream_reuse,
-           .help = "During a capture, memory that other streams used is used again once the graph itself puts their "
-                   "work before what comes next."),
+           .help = "During a capture, memory that other streams used is reused once the graph orders their work before "
+                   "the next use."),
     OPTION(MEMORY_FRACTION, "per_process_memory_fraction", FRACTION, memory_fraction, .preset.fraction = 1,
            .most.fraction = 1,
-           .help = "The part of each device's memory that an allocator may take, as it is when the allocator begins "
-                   "to use the device."),
+           .help = "The fraction of each device's memory that an allocator may reserve, applied when the allocator is "
+                   "created."),
     OPTION(THROW_ON_OOM, "throw_on_cudamalloc_oom", FLAG, throw_on_oom,
-           .help = "A segment that would exceed the memory fraction is refused at once, before the driver is asked "
-                   "and with nothing given back first."),
+           .help = "A segment that would exceed the memory fraction is rejected at once, without a driver call and "
+                   "without releasing cached memory first."),
     OPTION(PINNED_USE_HOST_REGISTER, "pinned_use_cuda_host_register", FLAG, pinned_use_host_register,
            .alias = "pinned_use_hip_host_register",
            .help = "Pinned memory is ordinary memory that is touched and then registered, instead of memory that the "
                    "driver allocates."),
     OPTION(PINNED_NUM_REGISTER_THREADS, "pinned_num_register_threads", POWER, pinned_num_register_threads,
            .preset.number = 1, .least.number = 1, .most.number = 128,
-           .help = "How many threads touch memory before it is registered."),
+           .help = "The number of threads that touch memory before it is registered."),
     OPTION(PINNED_USE_BACKGROUND_THREADS, "pinned_use_background_threads", FLAG, pinned_use_background_threads,
-           .help = "A thread of its own looks which pinned memory the device has done with."),
+           .help = "A background thread polls for pinned memory that streams no longer use."),
     OPTION(PINNED_RESERVE_SEGMENT_SIZE, "pinned_reserve_segment_size_mb", MIB, pinned_reserve_segment_size,
            .least.number = 1, .most.number = MAX_MIB, .unset = "off",
-           .help = "One piece of pinned memory that is taken at the start, never given back, and used up first."),
+           .help = "A segment of pinned memory that is allocated on first use, never released, and used up first."),
     OPTION(PINNED_MAX_ROUND_THRESHOLD, "pinned_max_round_threshold_mb", MIB, pinned_max_round_threshold,
            .preset.number = UNLIMITED, .most.number = MAX_MIB, .unset = "unlimited",
            .help = "Pinned sizes above this are not rounded up to a power of two."),
     OPTION(PINNED_MAX_CACHED_SIZE, "pinned_max_cached_size_mb", MIB, pinned_max_cached_size, .preset.number = UNLIMITED,
            .most.number = MAX_MIB, .unset = "unlimited",
-           .help = "Pinned memory above this size is given back when it is freed, and never rounded up."),
+           .help = "Pinned memory above this size is released when it is freed, and is never rounded up."),
     OPTION(PINNED_FREE_CATCH_ALL, "pinned_free_catch_all", FLAG, pinned_free_catch_all,
-           .help = "Errors while pinned memory is freed are ignored, as in a process whose device has failed."),
+           .help = "Errors while pinned memory is freed are ignored, for example after the device has failed."),
 };
 
 static const char *const backends[] = {

@@ -13,7 +13,7 @@ bool weir__caching_from_env(void) {
   const char *own = getenv("WEIR_NO_MEMORY_CACHING"), *pytorchs = getenv("PYTORCH_NO_CUDA_MEMORY_CACHING");
   bool is_off = (own && !strcmp(own, "1")) || (pytorchs && !strcmp(pytorchs, "1"));
   if (own && *own && strcmp(own, "0") != 0 && strcmp(own, "1") != 0)
-    weir__log(WEIR_LOG_WARN, "WEIR_NO_MEMORY_CACHING=%s is not a value: expected 0 or 1; memory is %s", own,
+    weir__log(WEIR_LOG_WARN, "invalid WEIR_NO_MEMORY_CACHING=%s: expected 0 or 1; memory is %s", own,
               is_off ? "not cached, because of PYTORCH_NO_CUDA_MEMORY_CACHING=1" : "cached");
   return !is_off;
 }
