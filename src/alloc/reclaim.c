@@ -10,6 +10,7 @@
 #include "alloc/reclaim.h"
 #include "alloc/segment.h"
 #include "alloc/trace.h"
+#include "base/array.h"
 #include "base/thread.h"
 #include "driver/call.h"
 #include "record/this_thread.h"
@@ -33,14 +34,8 @@ void weir__release_arena(weir__heap *heap, weir__arena *arena) {
     }
     if (!weir__has_whole_pages(heap, b))
       continue;
-    if (found == room) {
-      size_t more = room ? 2 * room : 64;
-      weir__block **grown = realloc(expandable, more * sizeof *grown);
-      if (!grown)
-        break;
-      expandable = grown;
-      room = more;
-    }
+    if (!WEIR__RESERVE(expandable, room, found + 1))
+      break;
     expandable[found++] = b;
   }
   /* A free block is free in stream order only: its pages may be unmapped after the stream has passed that point. */

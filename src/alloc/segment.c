@@ -14,6 +14,7 @@
 #include "alloc/ipc.h"
 #include "alloc/segment.h"
 #include "alloc/trace.h"
+#include "base/array.h"
 #include "base/thread.h"
 
 /* ---- Segments of a heap ---- */
@@ -273,17 +274,10 @@ static void release_handle(weir__heap *heap, weir_cu_mem_handle handle) {
   weir_driver *driver = heap->allocator->driver;
   if (!driver->MemRelease(driver, handle))
     return;
-  if (heap->orphan_count == heap->orphan_room) {
-    size_t room = heap->orphan_room ? 2 * heap->orphan_room : 16;
-    weir_cu_mem_handle *grown = realloc(heap->orphans, room * sizeof *grown);
-    if (!grown) {
-      weir__log(WEIR_LOG_ERROR, "device %d: a page is leaked: the driver refused to release it", heap->device);
-      return;
-    }
-    heap->orphans = grown;
-    heap->orphan_room = room;
-  }
-  heap->orphans[heap->orphan_count++] = handle;
+  if (WEIR__RESERVE(heap->orphans, heap->orphan_room, heap->orphan_count + 1))
+    heap->orphans[heap->orphan_count++] = handle;
+  else
+    weir__log(WEIR_LOG_ERROR, "device %d: a page is leaked: the driver refused to release it", heap->device);
 }
 
 void weir__release_orphans(weir__heap *heap) {
@@ -590,14 +584,8 @@ static weir__block *grow_expandable(weir__heap *heap, weir__arena *arena, const 
     bool mapped = weir__block_is_mapped(block);
     weir__block *hole = mapped ? weir__block_next(block) : block;
     uint64_t want = bytes - (mapped ? weir__block_bytes(block) : 0);
-    if (count == room) {
-      mapped_range *grown = realloc(done, (room + 16) * sizeof *done);
-      if (!grown)
-        goto undo;
-      done = grown;
-      room += 16;
-    }
-    if (!map_block(heap, segment, hole, want < weir__block_bytes(hole) ? want : weir__block_bytes(hole), &done[count]))
+    if (!WEIR__RESERVE(done, room, count + 1) ||
+        !map_block(heap, segment, hole, want < weir__block_bytes(hole) ? want : weir__block_bytes(hole), &done[count]))
       goto undo;
     block = hole; /* it has absorbed the block before it */
     count++;

@@ -9,6 +9,7 @@
 #include "alloc/arena.h"
 #include "alloc/backend.h"
 #include "alloc/segment.h"
+#include "base/array.h"
 #include "base/text.h"
 #include "base/thread.h"
 
@@ -194,17 +195,15 @@ static void check_arena(walk *w, const arena_tally *sum) {
 /* The arenas of all pools; the caller frees the array. */
 static arena_tally *list_arenas(const weir__heap *heap, size_t *count) {
   arena_tally *sums = NULL;
-  size_t n = 0;
+  size_t n = 0, room = 0;
   const weir__private_pool *owner = NULL;
   do {
     const weir__pool *pools[2] = {owner ? &owner->small : &heap->small, owner ? &owner->large : &heap->large};
     for (int i = 0; i < 2; i++) {
       weir__arena **arenas;
       size_t more = weir__pool_arenas(pools[i], &arenas);
-      arena_tally *grown = realloc(sums, (n + more + 1) * sizeof *sums);
-      if (!grown)
+      if (!WEIR__RESERVE(sums, room, n + more + 1))
         abort();
-      sums = grown;
       for (size_t k = 0; k < more; k++)
         sums[n++] = (arena_tally){.arena = arenas[k]};
       free(arenas);
