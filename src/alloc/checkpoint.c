@@ -111,8 +111,7 @@ weir_status weir_pool_wait(weir_allocator *allocator, int device, weir_pool_id i
   weir_cu_context previous;
   weir_cu_result r = WEIR_CU_SUCCESS;
   if (!pool)
-    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Could not find pool of id {%llu, %llu}", __func__,
-                        (unsigned long long)id.first, (unsigned long long)id.second);
+    status = weir__no_pool(__func__, id);
   else if (atomic_load(&heap->captures))
     status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: cannot wait for streams during a capture", __func__);
   else if (!(r = weir__heap_enter(heap, &previous))) {
@@ -163,8 +162,7 @@ weir_status weir_pool_checkpoint(weir_allocator *allocator, int device, weir_poo
   weir__mutex_lock(&heap->lock);
   weir__private_pool *pool = weir__pool_find(heap, id);
   if (!pool)
-    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Could not find pool of id {%llu, %llu}", __func__,
-                        (unsigned long long)id.first, (unsigned long long)id.second);
+    status = weir__no_pool(__func__, id);
   else if (pool->is_released)
     status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: Not expected to checkpoint freeable graph", __func__);
   if (status || !made)
@@ -404,8 +402,7 @@ weir_status weir_pool_check_live(weir_allocator *allocator, int device, weir_poo
     }
     *equal = same && live == distinct;
   } else
-    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Could not find pool of id {%llu, %llu}", __func__,
-                        (unsigned long long)id.first, (unsigned long long)id.second);
+    status = weir__no_pool(__func__, id);
   weir__mutex_unlock(&heap->lock);
   free(sorted);
   return status;

@@ -100,13 +100,20 @@ weir_status weir_host_get_stats(weir_host_allocator *host, weir_host_stats *stat
   return WEIR_OK;
 }
 
+static void for_each_stat(weir_host_stats *stats, void (*change)(weir_stat *)) {
+  change(&stats->allocations);
+  change(&stats->active_requests);
+  change(&stats->allocated_bytes);
+  change(&stats->active_bytes);
+}
+
+static void reset_peak(weir_stat *stat) { stat->peak = stat->current; }
+static void reset_accumulated(weir_stat *stat) { stat->allocated = stat->freed = 0; }
+
 weir_status weir_host_reset_peak_stats(weir_host_allocator *host) {
   CHECK(host);
   weir__lock_take(&host->lock);
-  weir_stat *all[] = {&host->stats.allocations, &host->stats.active_requests, &host->stats.allocated_bytes,
-                      &host->stats.active_bytes};
-  for (size_t i = 0; i < WEIR_COUNT_OF(all); i++)
-    all[i]->peak = all[i]->current;
+  for_each_stat(&host->stats, reset_peak);
   host->stats.host_alloc_time.max = host->stats.host_alloc_time.min = 0;
   host->stats.host_free_time.max = host->stats.host_free_time.min = 0;
   weir__lock_give(&host->lock);
@@ -116,10 +123,7 @@ weir_status weir_host_reset_peak_stats(weir_host_allocator *host) {
 weir_status weir_host_reset_accumulated_stats(weir_host_allocator *host) {
   CHECK(host);
   weir__lock_take(&host->lock);
-  weir_stat *all[] = {&host->stats.allocations, &host->stats.active_requests, &host->stats.allocated_bytes,
-                      &host->stats.active_bytes};
-  for (size_t i = 0; i < WEIR_COUNT_OF(all); i++)
-    all[i]->allocated = all[i]->freed = 0;
+  for_each_stat(&host->stats, reset_accumulated);
   host->stats.num_host_alloc = host->stats.num_host_free = 0;
   host->stats.host_alloc_time = host->stats.host_free_time = (weir_host_time){0};
   weir__lock_give(&host->lock);

@@ -119,8 +119,8 @@ weir_cu_result weir__host_give(weir_host_allocator *host, void *pointer, weir__h
 /* Cuts memory from the reserve, which is allocated on first use. NULL if there is no reserve, or if it is used up. */
 void *weir__host_reserved(weir_host_allocator *host, const weir__settings *settings, uint64_t bytes);
 
-/* Makes a context current in which host memory can be managed: keeps that of the thread, if there is one, or uses that
- * of `device`; device -1 selects one that has a context already. */
+/* Makes a context current in which host memory can be managed: that of `device` or, with -1, the thread's own if it has
+ * one, else that of any device. Captures are relaxed until weir__host_leave. */
 typedef struct weir__host_visit {
   weir_cu_context previous;
   bool changed;

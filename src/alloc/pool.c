@@ -233,9 +233,19 @@ static weir_status leave(weir__heap *heap, weir_status status) {
   return status;
 }
 
-static weir_status no_pool(const char *who, weir_pool_id id) {
+weir_status weir__no_pool(const char *who, weir_pool_id id) {
   return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Could not find pool of id {%llu, %llu}", who,
                     (unsigned long long)id.first, (unsigned long long)id.second);
+}
+
+/* The same for a pool that exists. Returns NULL, with no lock held, on failure. */
+static weir__private_pool *enter_pool(const char *who, weir_allocator *allocator, int device, weir_pool_id id,
+                                      weir_status *status) {
+  weir__heap *heap = enter(who, allocator, device, id, status);
+  weir__private_pool *pool = heap ? weir__pool_find(heap, id) : NULL;
+  if (heap && !pool)
+    *status = leave(heap, weir__no_pool(who, id));
+  return pool;
 }
 
 weir_status weir_pool_create(weir_allocator *allocator, int device, weir_pool_id id, const weir_pool_options *given) {
@@ -271,7 +281,7 @@ weir_status weir_pool_release(weir_allocator *allocator, int device, weir_pool_i
     return status;
   weir__private_pool *pool = weir__pool_find(heap, id);
   if (!pool || !pool->uses)
-    status = no_pool(__func__, id);
+    status = weir__no_pool(__func__, id);
   else if (--pool->uses == 0) {
     pool->is_released = true;
     pool->use_on_oom = false;
@@ -286,15 +296,11 @@ weir_status weir_pool_release(weir_allocator *allocator, int device, weir_pool_i
 weir_status weir_pool_use_count(weir_allocator *allocator, int device, weir_pool_id id, int *count) {
   weir_status status;
   WEIR__CHECK_ARGUMENT(count);
-  weir__heap *heap = enter(__func__, allocator, device, id, &status);
-  if (!heap)
+  weir__private_pool *pool = enter_pool(__func__, allocator, device, id, &status);
+  if (!pool)
     return status;
-  weir__private_pool *pool = weir__pool_find(heap, id);
-  if (pool)
-    *count = pool->uses;
-  else
-    status = no_pool(__func__, id);
-  return leave(heap, status);
+  *count = pool->uses;
+  return leave(pool->small.heap, WEIR_OK);
 }
 
 weir_status weir_pool_get_stats(weir_allocator *allocator, int device, weir_pool_id id, weir_stat *reserved_bytes) {
@@ -307,34 +313,26 @@ weir_status weir_pool_get_stats(weir_allocator *allocator, int device, weir_pool
   if (record)
     memcpy(reserved_bytes, record->reserved_bytes, sizeof record->reserved_bytes);
   else
-    status = no_pool(__func__, id);
+    status = weir__no_pool(__func__, id);
   return leave(heap, status);
 }
 
 weir_status weir_pool_set_use_on_oom(weir_allocator *allocator, int device, weir_pool_id id, int use) {
   weir_status status;
-  weir__heap *heap = enter(__func__, allocator, device, id, &status);
-  if (!heap)
+  weir__private_pool *pool = enter_pool(__func__, allocator, device, id, &status);
+  if (!pool)
     return status;
-  weir__private_pool *pool = weir__pool_find(heap, id);
-  if (pool)
-    pool->use_on_oom = use;
-  else
-    status = no_pool(__func__, id);
-  return leave(heap, status);
+  pool->use_on_oom = use;
+  return leave(pool->small.heap, WEIR_OK);
 }
 
 weir_status weir_pool_set_no_split(weir_allocator *allocator, int device, weir_pool_id id, int no_split) {
   weir_status status;
-  weir__heap *heap = enter(__func__, allocator, device, id, &status);
-  if (!heap)
+  weir__private_pool *pool = enter_pool(__func__, allocator, device, id, &status);
+  if (!pool)
     return status;
-  weir__private_pool *pool = weir__pool_find(heap, id);
-  if (pool)
-    set_no_split(pool, no_split != 0);
-  else
-    status = no_pool(__func__, id);
-  return leave(heap, status);
+  set_no_split(pool, no_split != 0);
+  return leave(pool->small.heap, WEIR_OK);
 }
 
 /* ---- Scopes ---- */
