@@ -100,7 +100,7 @@ static uint64_t could_become(const weir__block *block) {
  * no block may be used. */
 static weir__block *choose_expandable(weir__arena *arena, const weir__settings *settings, weir__block *block) {
   if (!settings->expandable_segments) {
-    /* Expandable segments were turned off after this one was made, perhaps to share memory with another process: its
+    /* Expandable segments were turned off after this one was created, perhaps to share memory with another process: its
      * blocks no longer serve requests. */
     while (block && block->expandable)
       block = weir__index_next(&arena->free, block);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "alloc/stat.h"
 #include "base/base.h"
 #include "base/thread.h"
 #include "driver/call.h"
@@ -48,17 +49,6 @@ weir_status weir_host_configure(weir_host_allocator *host, const char *conf) {
 
 /* ---- Statistics. `lock` is held ---- */
 
-static inline void add(weir_stat *stat, int64_t by) {
-  stat->current += by;
-  if (by < 0) {
-    stat->freed -= by;
-    return;
-  }
-  stat->allocated += by;
-  if (stat->current > stat->peak)
-    stat->peak = stat->current;
-}
-
 static int64_t microseconds(void) { return (int64_t)(weir__monotonic_ns() / 1000); }
 
 static void add_time(weir_host_time *time, int64_t took) {
@@ -73,14 +63,14 @@ static void add_time(weir_host_time *time, int64_t took) {
 /* Counts a block that becomes active or, with sign -1, inactive. */
 static inline void count_active(weir_host_allocator *host, const weir__host_block *block, int sign) {
   int64_t bytes = (int64_t)block->bytes;
-  add(&host->stats.active_requests, sign);
-  add(&host->stats.active_bytes, sign < 0 ? -bytes : bytes);
+  weir__stat_add(&host->stats.active_requests, sign);
+  weir__stat_add(&host->stats.active_bytes, sign < 0 ? -bytes : bytes);
 }
 
 static void count_held(weir_host_allocator *host, const weir__host_block *block, int sign) {
   int64_t bytes = (int64_t)block->bytes;
-  add(&host->stats.allocations, sign);
-  add(&host->stats.allocated_bytes, sign < 0 ? -bytes : bytes);
+  weir__stat_add(&host->stats.allocations, sign);
+  weir__stat_add(&host->stats.allocated_bytes, sign < 0 ? -bytes : bytes);
 }
 
 void weir_host_stats_init(weir_host_stats *stats) {
@@ -107,13 +97,10 @@ static void for_each_stat(weir_host_stats *stats, void (*change)(weir_stat *)) {
   change(&stats->active_bytes);
 }
 
-static void reset_peak(weir_stat *stat) { stat->peak = stat->current; }
-static void reset_accumulated(weir_stat *stat) { stat->allocated = stat->freed = 0; }
-
 weir_status weir_host_reset_peak_stats(weir_host_allocator *host) {
   CHECK(host);
   weir__lock_take(&host->lock);
-  for_each_stat(&host->stats, reset_peak);
+  for_each_stat(&host->stats, weir__stat_reset_peak);
   host->stats.host_alloc_time.max = host->stats.host_alloc_time.min = 0;
   host->stats.host_free_time.max = host->stats.host_free_time.min = 0;
   weir__lock_give(&host->lock);
@@ -123,7 +110,7 @@ weir_status weir_host_reset_peak_stats(weir_host_allocator *host) {
 weir_status weir_host_reset_accumulated_stats(weir_host_allocator *host) {
   CHECK(host);
   weir__lock_take(&host->lock);
-  for_each_stat(&host->stats, reset_accumulated);
+  for_each_stat(&host->stats, weir__stat_reset_accumulated);
   host->stats.num_host_alloc = host->stats.num_host_free = 0;
   host->stats.host_alloc_time = host->stats.host_free_time = (weir_host_time){0};
   weir__lock_give(&host->lock);

@@ -13,6 +13,7 @@
 #include "alloc/arena.h"
 #include "alloc/ipc.h"
 #include "alloc/segment.h"
+#include "alloc/stat.h"
 #include "alloc/trace.h"
 #include "base/array.h"
 #include "base/thread.h"
@@ -91,19 +92,9 @@ static void segment_delete(weir__heap *heap, weir__segment *segment) {
   weir__segment_delete(segment);
 }
 
-static void count(weir_stat *stat, int64_t by) {
-  stat->current += by;
-  if (stat->current > stat->peak)
-    stat->peak = stat->current;
-  if (by > 0)
-    stat->allocated += by;
-  else
-    stat->freed -= by;
-}
-
 static void count_both(weir_stat *stats, const weir__arena *arena, int64_t by) {
-  count(&stats[WEIR_STAT_ALL], by);
-  count(&stats[arena->pool->is_small ? WEIR_STAT_SMALL_POOL : WEIR_STAT_LARGE_POOL], by);
+  weir__stat_add(&stats[WEIR_STAT_ALL], by);
+  weir__stat_add(&stats[arena->pool->is_small ? WEIR_STAT_SMALL_POOL : WEIR_STAT_LARGE_POOL], by);
 }
 
 void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments, int64_t bytes) {
@@ -112,7 +103,7 @@ void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments,
   if (segments > 0)
     segment->oversize = segment->bytes >= weir__settings_of(heap)->max_split_size;
   if (segment->oversize)
-    count(&stats->oversize_segments, segments);
+    weir__stat_add(&stats->oversize_segments, segments);
   heap->reserved += (uint64_t)bytes;
   count_both(stats->segment, arena, segments);
   count_both(stats->reserved_bytes, arena, bytes);

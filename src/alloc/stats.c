@@ -5,6 +5,7 @@
 
 #include "alloc/arena.h"
 #include "alloc/backend.h"
+#include "alloc/stat.h"
 #include "base/thread.h"
 #include "driver/call.h"
 
@@ -30,9 +31,6 @@ weir_status weir_allocator_get_stats(weir_allocator *allocator, int device, weir
   return WEIR_OK;
 }
 
-static void reset_peak(weir_stat *stat) { stat->peak = stat->current; }
-static void reset_accumulated(weir_stat *stat) { stat->allocated = stat->freed = 0; }
-
 /* Calls `change` for every statistic of segments, and of pools. */
 static void for_each_stat(weir__heap *heap, void (*change)(weir_stat *)) {
   weir_allocator_stats *stats = &heap->stats;
@@ -48,7 +46,7 @@ static void for_each_stat(weir__heap *heap, void (*change)(weir_stat *)) {
 weir_status weir_allocator_reset_peak_stats(weir_allocator *allocator, int device) {
   WEIR__CHECK_HEAP(heap, allocator, device);
   weir__mutex_lock(&heap->lock);
-  for_each_stat(heap, reset_peak);
+  for_each_stat(heap, weir__stat_reset_peak);
   if (allocator->backend)
     weir__backend_reset_peaks(heap);
   weir__gauges_reset_peaks(heap);
@@ -60,7 +58,7 @@ weir_status weir_allocator_reset_accumulated_stats(weir_allocator *allocator, in
   WEIR__CHECK_HEAP(heap, allocator, device);
   weir__mutex_lock(&heap->lock);
   weir_allocator_stats *stats = &heap->stats;
-  for_each_stat(heap, reset_accumulated);
+  for_each_stat(heap, weir__stat_reset_accumulated);
   stats->num_alloc_retries = stats->num_ooms = stats->num_sync_all_streams = 0;
   stats->num_device_alloc = stats->num_device_free = stats->num_oom_rejections = 0;
   weir__gauges_reset_added(heap);
