@@ -1,8 +1,9 @@
 /*
- * The cached path: finding, splitting and merging blocks. Everything here needs the arena's lock and nothing else.
+ * Allocation and free.
  *
- * The two calls at the end are the short way, and before them are its forms for when a history is kept. Whatever else is
- * unusual goes the long way, in allocator.c.
+ * The first half finds, splits and merges cached blocks and needs the arena's lock alone. The fast path is the two
+ * public calls at the end of the file; before them are the variants that also record history, and the slow path, which
+ * handles every other case.
  */
 #include "alloc/alloc.h"
 
@@ -68,8 +69,8 @@ void weir__arena_drop_uses(weir__arena *arena, weir__block *block) {
   block->marks.has_uses = false;
 }
 
-/* A block becomes its owner's, or with sign -1 free at once. Oversize blocks are counted too, and an arena may be held still:
- * neither is the rule. */
+/* Counts an allocation of a block, or with sign -1 a free that completes at once. Oversize blocks and frozen gauges are
+ * rare. */
 static inline void count(weir__arena *arena, int sign, uint64_t bytes, uint64_t requested, bool oversize,
                          weir__split_change change) {
   if (__builtin_expect(oversize || atomic_load_explicit(&arena->gauges.is_frozen, memory_order_relaxed), 0))
@@ -84,26 +85,28 @@ static inline void count(weir__arena *arena, int sign, uint64_t bytes, uint64_t 
                            change.bytes);
 }
 
-/* Of a block of the cache. */
+/* Size of a block of the cache: weir__block_bytes without the case of a back end. */
 static inline int64_t whole_bytes(const weir__block *block) { return (int64_t)block->units * WEIR__UNIT; }
 
-/* ---- Allocating ---- */
+/* ---- Allocation ---- */
 
-/* What a block could become if the address space behind it were mapped. */
+/* The size that a block would have if the address space behind it were mapped. */
 static uint64_t could_become(const weir__block *block) {
   const weir__block *next = weir__block_next(block);
   return weir__block_bytes(block) + (next && !weir__block_is_mapped(next) ? weir__block_bytes(next) : 0);
 }
 
-/* The first block that fits is of an expandable segment: perhaps another one is better. NULL: none serves. */
+/* Called when the best fit is a block of an expandable segment: returns a better candidate if there is one, or NULL if
+ * no block may be used. */
 static weir__block *choose_expandable(weir__arena *arena, const weir__settings *settings, weir__block *block) {
   if (!settings->expandable_segments) {
-    /* They were turned off meanwhile, perhaps to share memory with another process: old ones do not serve. */
+    /* Expandable segments were turned off after this one was created, perhaps to share memory with another process: its
+     * blocks no longer serve requests. */
     while (block && block->expandable)
       block = weir__index_next(&arena->free, block);
     return block;
   }
-  /* The block at the growing end counts as what it can grow to, so that a smaller one that fits is preferred. */
+  /* The last mapped block counts with the size it can grow to, so a smaller block that also fits is preferred. */
   weir__block *next;
   while (block->expandable && block->next && !weir__block_is_mapped(weir__block_next(block)) &&
          (next = weir__index_next(&arena->free, block)) && could_become(next) < could_become(block))
@@ -131,8 +134,8 @@ weir__block *weir__arena_take(weir__arena *arena, const weir__settings *settings
   return take(arena, settings, bytes);
 }
 
-/* Puts a block that is no longer in use into the index, merged with its neighbours. *whole is what it becomes: the one before it
- * grows, so that what lies further back is not touched. */
+/* Merges a block that is no longer in use with its free neighbours and inserts the result, *whole, into the index. A
+ * preceding free block absorbs it, so that the neighbours of that block need no update. */
 static inline weir__split_change insert_merged(weir__arena *arena, weir__block *block, weir__block **whole) {
   weir__block *previous = weir__index_neighbour(&arena->free, block->previous);
   weir__block *next = weir__index_neighbour(&arena->free, block->next);
@@ -156,16 +159,16 @@ static inline weir__split_change insert_merged(weir__arena *arena, weir__block *
   }
   insert(arena, block);
   *whole = block;
-  /* By design of the statistics only blocks of fixed segments are split. Free neighbours were, so all that is new is the block;
-   * but what has no neighbours is whole again. */
+  /* As in PyTorch, only blocks of fixed segments count as split. Free neighbours were counted before, so the merge adds
+   * this block alone; a block without neighbours is a whole segment and no longer split. */
   if (block->expandable)
     return (weir__split_change){0, 0};
-  int64_t if_whole = -(int64_t)!weir__block_is_split(block); /* 0 or all bits: it is a coin toss */
+  int64_t if_whole = -(int64_t)!weir__block_is_split(block); /* 0 or all ones: a branch would be unpredictable */
   return (weir__split_change){splits + if_whole, bytes - (whole_bytes(block) & if_whole)};
 }
 
-/* Cuts a block down to so many bytes; the rest of it goes back to the index. So a segment's first block always stays the same one.
- * false: no host memory. */
+/* Shrinks a block to `bytes` and inserts the remainder into the index. The first block of a segment therefore stays the
+ * same. Returns false if out of host memory. */
 static inline bool cut(weir__arena *arena, weir__block *block, uint64_t bytes) {
   uint32_t units = (uint32_t)(bytes / WEIR__UNIT);
   weir__block *rest = weir__slab_take(&arena->blocks, sizeof *rest);
@@ -183,7 +186,8 @@ static inline bool cut(weir__arena *arena, weir__block *block, uint64_t bytes) {
   return true;
 }
 
-/* last, where it is not NULL, becomes what it takes to repeat this. */
+/* Splits a block if it is too large, and marks it as allocated. `last`, unless NULL, receives what a repeated request
+ * needs to take the same block. */
 static inline __attribute__((always_inline)) weir__block *hand_out(weir__arena *arena, const weir__settings *settings,
                                                                    weir__block *block, uint64_t bytes,
                                                                    uint64_t requested, bool exact,
@@ -235,7 +239,7 @@ weir__block *weir__arena_hand_out(weir__arena *arena, const weir__settings *sett
   return block;
 }
 
-/* The block that was freed last serves a request of the same size as before. */
+/* Serves a request of the same size as before with the block that was just freed. */
 static inline weir__block *reuse_last(weir__arena *arena, uint64_t requested) {
   weir__last_alloc *last = &arena->last_alloc;
   weir__block *block = last->block;
@@ -258,9 +262,9 @@ alloc_cached(weir__arena *arena, const weir__settings *settings, uint64_t bytes,
   return block ? hand_out(arena, settings, block, bytes, requested, false, last) : NULL;
 }
 
-/* ---- Freeing ---- */
+/* ---- Free ---- */
 
-/* Takes a block out of the live ones, whose place is known, and puts it back into the index. */
+/* Moves a block from the live table, at `place`, to the index. */
 static inline weir__split_change release(weir__arena *arena, weir__block *block, weir__live_place place,
                                          weir__block **whole) {
   weir__live_remove(&arena->live, block->address, place);
@@ -276,11 +280,11 @@ void weir__arena_flush(weir__arena *arena) {
   if (!was_free)
     return;
   weir__live_place place;
-  if (weir__live_find(&arena->live, block->address, &place)) /* it is */
-    release(arena, block, place, &block);                    /* what that changes was counted when it was freed */
+  if (weir__live_find(&arena->live, block->address, &place)) /* always true */
+    release(arena, block, place, &block);                    /* the gauges were updated by the free */
 }
 
-/* The block that was allocated last stays where it is. */
+/* Frees the most recent allocation lazily: the block stays in the live table (weir__last_alloc). */
 static inline void free_last(weir__arena *arena, weir__block *block) {
   weir__last_alloc *last = &arena->last_alloc;
   block->state = WEIR__FREE;
@@ -322,7 +326,7 @@ weir__block *weir__arena_release(weir__arena *arena, weir__block *block) {
   weir__live_place place;
   weir__trace(arena->pool->heap, WEIR_TRACE_FREE_COMPLETED, arena->pool, block->address, block->requested,
               arena->stream);
-  if (weir__live_find(&arena->live, block->address, &place)) { /* it is */
+  if (weir__live_find(&arena->live, block->address, &place)) { /* always true */
     weir__split_change splits = release(arena, block, place, &block);
     change.splits = splits.splits;
     change.split_bytes = splits.bytes;
@@ -345,7 +349,7 @@ static __attribute__((noinline)) void free_in(weir__arena *arena, weir__block *b
     free_cached(arena, block, place);
 }
 
-/* Blocks that waited for other streams may have become free. */
+/* Frees blocks whose other streams have passed their events. */
 static void poll_events(weir__heap *heap, weir_cu_stream stream) {
   weir_cu_context previous;
   weir__mutex_lock(&heap->lock);
@@ -373,10 +377,10 @@ static weir_status alloc_from(const char *who, weir__heap *heap, weir__private_p
     arena = weir__arena_get(pool, stream);
   }
   if (!arena)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
 
   weir__biased_take(&arena->lock);
-  if (reasons & WEIR__SLOW_AGING) { /* a block is as old as it is: nothing is put off */
+  if (reasons & WEIR__SLOW_AGING) { /* ages must be exact: no lazy free */
     weir__arena_flush(arena);
     weir__count_search(arena->pool);
   }
@@ -403,7 +407,7 @@ weir_status weir__alloc(const char *who, weir__heap *heap, weir__private_pool *o
   return status;
 }
 
-/* The long way: whatever is wrong, unusual or not cached. */
+/* The slow path: invalid arguments, special states, and requests that are not cached. */
 static __attribute__((noinline)) weir_status alloc_generic(weir_allocator *allocator, int device, uint64_t bytes,
                                                            weir_cu_stream stream, void **pointer) {
   const char *who = "weir_allocator_alloc";
@@ -411,7 +415,7 @@ static __attribute__((noinline)) weir_status alloc_generic(weir_allocator *alloc
   if (status)
     return status;
   if (!pointer)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the pointer is NULL", who);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: pointer is NULL", who);
   weir__heap *heap = weir__heap_get(who, allocator, device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
@@ -463,7 +467,7 @@ static weir_status free_block(const char *who, weir_allocator *allocator, void *
   weir__heap *heap = arena->pool->heap;
   WEIR__PROBE_FREE(pointer, heap->device, block->requested, arena->stream);
   bool later = block->marks.has_uses;
-  if (later || weir__slow_reasons(heap) & WEIR__SLOW_AGING) /* a block is as old as it is: nothing is put off */
+  if (later || weir__slow_reasons(heap) & WEIR__SLOW_AGING) /* ages must be exact: no lazy free */
     weir__arena_flush(arena);
   if (later)
     weir__arena_let_go(arena, block);
@@ -486,7 +490,7 @@ static weir_status free_block(const char *who, weir_allocator *allocator, void *
   return WEIR_OK;
 }
 
-/* The long way: whatever is wrong, watched, or in use by other streams. */
+/* The slow path: invalid pointers, tracing, and blocks that other streams use. */
 static __attribute__((noinline)) weir_status free_generic(weir_allocator *allocator, void *pointer) {
   const char *who = "weir_allocator_free";
   weir_status status = weir__allocator_check(who, allocator);
@@ -499,9 +503,9 @@ static __attribute__((noinline)) weir_status free_generic(weir_allocator *alloca
   return status;
 }
 
-/* ---- The same, recorded ---- */
+/* ---- The fast path with recording ---- */
 
-/* Recorded with a stack. It is gathered first, with no lock held: what gathers it may wait. */
+/* Records the allocation with a stack, which is captured before the lock is taken because unwinding may block. */
 static __attribute__((noinline)) weir_status alloc_with_stack(weir__heap *heap, weir__arena *arena,
                                                               const weir__settings *settings, uint64_t size,
                                                               uint64_t bytes, void **pointer) {
@@ -529,7 +533,7 @@ static __attribute__((noinline)) weir_status alloc_with_stack(weir__heap *heap, 
   return WEIR_OK;
 }
 
-/* Something is in the way of the short way. Where it is nothing but the recorder, the arena's lock is all that it takes. */
+/* Some reason rules out the fast path. If recording is the only one, the arena's lock is sufficient. */
 static __attribute__((noinline)) weir_status alloc_recorded(weir__heap *heap, weir__arena *arena,
                                                             const weir__settings *settings, uint64_t size,
                                                             uint64_t bytes, void **pointer) {
@@ -552,8 +556,8 @@ static __attribute__((noinline)) weir_status alloc_recorded(weir__heap *heap, we
   return WEIR_OK;
 }
 
-/* The arena is locked, and the short way is not for this block. Where nothing but the recorder is in its way, the lock is all
- * that it takes. */
+/* Called with the arena locked when the fast path does not apply to the block. If recording is the only reason, the
+ * arena's lock is sufficient. */
 static __attribute__((noinline)) weir_status free_recorded(weir__arena *arena, weir__block *block,
                                                            weir__live_place place) {
   weir__writer *writer = arena->writer;
@@ -573,10 +577,10 @@ static __attribute__((noinline)) weir_status free_recorded(weir__arena *arena, w
   return WEIR_OK;
 }
 
-/* ---- The short way ---- */
+/* ---- The fast path ---- */
 
-/* It can be freed without any more ado. Two conditions and not one, lest the compiler read the two bytes at once, which are
- * written one by one. */
+/* Whether the fast path can free the block. The two conditions are separate statements so that the compiler does not
+ * load state and marks in one access: they are stored byte by byte, and store forwarding would stall. */
 static inline bool is_plain(const weir__heap *heap, const weir__block *block) {
   if (block->state != WEIR__ALLOCATED)
     return false;

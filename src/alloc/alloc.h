@@ -6,8 +6,8 @@
 
 #include "alloc/heap.h"
 
-/* Allocates from a private pool, or from the default pool where `owner` is NULL, on behalf of the public call `who`. The
- * caller keeps the pool alive (weir__route_enter). */
+/* Allocates from a private pool, or from the default pool where `owner` is NULL, on behalf of the public call `who`.
+ * The caller keeps the pool alive (weir__route_enter). */
 weir_status weir__alloc(const char *who, weir__heap *heap, weir__private_pool *owner, uint64_t bytes,
                         weir_cu_stream stream, void **pointer);
 

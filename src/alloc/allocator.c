@@ -19,7 +19,7 @@
 #include "driver/call.h"
 #include "driver/context.h"
 
-/* ---- Making and ending ---- */
+/* ---- Creation and destruction ---- */
 
 static void heap_init(weir__heap *heap, weir_allocator *allocator, int device, uint64_t total) {
   *heap = (weir__heap){.allocator = allocator, .device = device, .total = total, .limit = UINT64_MAX, .fraction = 1};
@@ -44,7 +44,7 @@ static void heap_end(weir__heap *heap) {
   if (heap->allocator->backend)
     weir__backend_clear(heap);
   if (heap->cu_context) {
-    bool entered = !weir__heap_enter(heap, &previous); /* if not, what can be given back without it is */
+    bool entered = !weir__heap_enter(heap, &previous); /* on failure, everything that needs no context is still freed */
     driver->CtxSynchronize(driver);
     weir__events_clear(heap);
     weir__heap_free_segments(heap);
@@ -70,7 +70,6 @@ static void heap_end(weir__heap *heap) {
   weir__mutex_destroy(&heap->lock);
 }
 
-/* The heap's lock is held. */
 weir_cu_result weir__heap_enter(weir__heap *heap, weir_cu_context *previous) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_result r = weir__context_retain(driver, heap->device, &heap->cu_context);
@@ -91,7 +90,7 @@ weir_status weir__check_backend(const weir__settings *settings) {
   if (settings->backend == WEIR__BACKEND_NATIVE)
     return WEIR_OK;
   return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
-                    "backend:cudaMallocAsync is another allocator; this one is backend:native, or no backend at all");
+                    "backend:cudaMallocAsync is another allocator and cannot be replayed; expected backend:native");
 }
 
 static weir_status read_settings(const char *who, const weir_allocator_options *options, weir__settings *settings) {
@@ -107,9 +106,9 @@ static void describe(const weir__client *client, char *text, size_t size) {
            allocator->heap_count, allocator->heap_count == 1 ? "" : "s");
 }
 
-/* The two calls of the fast path read nothing more for this: without devices an allocation takes the slow path, and
- * without pages a free does. Nothing is freed: it may be in use, since the fork can be within a callback of the
- * allocator's. */
+/* In the child of a fork. The fast path needs no extra check: without heaps every allocation takes the slow path, and
+ * with an empty page map so does every free. The old structures are not freed, because the fork may have happened
+ * within a callback of the allocator, which still uses them. */
 static void invalidate(weir__client *client) {
   weir_allocator *allocator = (weir_allocator *)client->object;
   allocator->is_forked = true;
@@ -119,7 +118,7 @@ static void invalidate(weir__client *client) {
 
 weir_status weir__allocator_check(const char *who, const weir_allocator *allocator) {
   if (!allocator)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the allocator is NULL", who);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: allocator is NULL", who);
   return allocator->is_forked ? weir__bad_fork(who) : WEIR_OK;
 }
 
@@ -136,7 +135,7 @@ weir_status weir__allocator_new(const char *who, weir_driver *driver, const weir
   weir_allocator *a = calloc(1, sizeof *a);
   weir__settings *settings = calloc(1, sizeof *settings);
   if (!a || !settings) {
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
     goto free_both;
   }
   status = read_settings(who, &options, settings);
@@ -147,7 +146,7 @@ weir_status weir__allocator_new(const char *who, weir_driver *driver, const weir
   if (status)
     goto free_both;
   if (options.devices < 0 || options.devices > count) {
-    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %d devices asked for, the driver has %d", who,
+    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %d devices requested, but the driver has %d", who,
                         options.devices, count);
     goto free_both;
   }
@@ -160,7 +159,7 @@ weir_status weir__allocator_new(const char *who, weir_driver *driver, const weir
   a->heaps = calloc((size_t)count + 1, sizeof *a->heaps);
   a->pages = weir__page_map_new();
   if (!a->heaps || !a->pages) {
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
     goto free_parts;
   }
   for (int i = 0; i < count; i++) {
@@ -205,7 +204,7 @@ free_both:
 }
 
 void weir_allocator_destroy(weir_allocator *allocator) {
-  if (!allocator || allocator->is_forked) /* its memory is the parent's, and its locks may be held for ever */
+  if (!allocator || allocator->is_forked) /* the parent owns its memory, and its locks may stay held forever */
     return;
   weir__client_remove(&allocator->client);
   if (allocator->hooks)
@@ -234,6 +233,6 @@ void weir_allocator_destroy(weir_allocator *allocator) {
 weir__heap *weir__heap_get(const char *who, weir_allocator *allocator, int device) {
   if (device >= 0 && device < allocator->heap_count)
     return &allocator->heaps[device];
-  weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device %d, there are %d", who, device, allocator->heap_count);
+  weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: invalid device %d: there are %d", who, device, allocator->heap_count);
   return NULL;
 }

@@ -16,9 +16,9 @@ weir_status weir__check_backend(const weir__settings *settings);
 /* Turns off what the driver cannot do. */
 void weir__settings_fit(const weir_allocator *allocator, weir__settings *settings);
 
-/* Walks all structures and recounts them: blocks tile their segments, free, live and unmapped blocks are found where they
- * are looked up, and every statistic agrees with the blocks. Logs each violation. For tests, while no other thread uses
- * the allocator. */
+/* Walks all structures and recounts them: blocks tile their segments, free, live and unmapped blocks are found where
+ * they are looked up, and every statistic agrees with the blocks. Logs each violation. For tests, while no other thread
+ * uses the allocator. */
 bool weir__allocator_is_valid(weir_allocator *allocator);
 
 #endif

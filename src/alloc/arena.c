@@ -1,13 +1,13 @@
 /*
- * Arenas: which there are.
+ * The arenas of a pool: creation, listing and destruction.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "alloc/arena.h"
 
-/* Arenas are only ever added while their pool lives, so they are looked up without a lock; two threads that make the same one
- * settle it at the bucket. */
+/* Arenas are never removed while their pool exists, so lookups take no lock. If two threads create the same arena, the
+ * compare-and-swap at the bucket decides, and the loser uses the winner's. */
 weir__arena *weir__arena_get(weir__pool *pool, weir_cu_stream stream) {
   weir__arena *arena = weir__arena_find(pool, stream);
   if (arena)
@@ -70,7 +70,7 @@ void weir__pool_flush(weir__pool *pool) {
 }
 
 void weir__pool_clear(weir__pool *pool) {
-  weir__gauges_forget(pool->heap);
+  weir__gauges_revoke_quotas(pool->heap);
   for (int i = 0; i < WEIR__ARENA_BUCKETS; i++) {
     weir__arena *arena = atomic_load(&pool->buckets[i]);
     atomic_store(&pool->buckets[i], NULL);

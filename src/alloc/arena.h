@@ -1,6 +1,6 @@
 /*
- * Arenas: finding and locking them (arena.c), and the operations on their blocks (alloc.c). The arena's lock is held unless
- * a comment says otherwise.
+ * Arenas: finding and locking them (arena.c), and the operations on their blocks (alloc.c). The arena's lock is held
+ * unless a comment says otherwise.
  */
 #ifndef WEIR_ALLOC_ARENA_H
 #define WEIR_ALLOC_ARENA_H
@@ -23,8 +23,8 @@ static inline weir__arena *weir__arena_find(weir__pool *pool, weir_cu_stream str
 /* The same, created if necessary; NULL without host memory. */
 weir__arena *weir__arena_get(weir__pool *pool, weir_cu_stream stream);
 
-/* Completes the free of the last allocation (weir__last_alloc). Every operation but a plain allocation or free begins with
- * it; weir__arena_lock includes it. */
+/* Completes the free of the last allocation (weir__last_alloc). Every operation but a plain allocation or free begins
+ * with it; weir__arena_lock includes it. */
 void weir__arena_flush(weir__arena *arena);
 static inline void weir__arena_lock(weir__arena *arena) {
   weir__biased_take(&arena->lock);
@@ -34,7 +34,7 @@ static inline void weir__arena_unlock(weir__arena *arena) { weir__biased_give(&a
 
 /* ---- Arenas of a pool. No arena's lock is held ---- */
 
-/* All arenas of a pool, ordered by stream. Returns their number; the caller frees the array. 0 and NULL if there are none. */
+/* Lists all arenas of a pool, ordered by stream, and returns how many. The caller frees the array (NULL if empty). */
 size_t weir__pool_arenas(const weir__pool *pool, weir__arena ***arenas);
 
 /* Flushes every arena of the pool. */
@@ -46,17 +46,17 @@ void weir__pool_clear(weir__pool *pool);
 /* Takes the best free block for a rounded size out of the index; NULL if none serves. */
 weir__block *weir__arena_take(weir__arena *arena, const weir__settings *settings, uint64_t bytes);
 
-/* Allocates a block that is outside of the index: splits off what is not needed, with `exact` even where the rules would
- * not split. NULL without host memory: the block is free again. */
+/* Allocates a block that is outside of the index: splits off what is not needed, with `exact` even where the rules
+ * would not split. NULL without host memory: the block is free again. */
 weir__block *weir__arena_hand_out(weir__arena *arena, const weir__settings *settings, weir__block *block,
                                   uint64_t bytes, uint64_t requested, bool exact);
 
 /* ---- The two steps of a free, in a flushed arena ---- */
 
-/* The owner frees a block. It stays active while other streams use it. */
+/* Marks a block as freed by its owner. It stays active while other streams use it. */
 void weir__arena_let_go(weir__arena *arena, weir__block *block);
 
-/* Returns a block that is no longer in use to the index, merged with its neighbours. Returns the resulting free block. */
+/* Returns an unused block to the index, merged with its neighbours. Returns the resulting free block. */
 weir__block *weir__arena_release(weir__arena *arena, weir__block *block);
 
 /* ---- Blocks ---- */

@@ -1,12 +1,12 @@
 /*
  * The driver's stream-ordered memory as a back end: backend:cudaMallocAsync.
  *
- * Each device has a pool of its own at the driver, which keeps all that it has until it is trimmed. What one stream used is
- * freed in that stream, and is there again for what the stream does next. What several used is freed in a stream of ours that
- * waits for all of them: nobody polls.
+ * Each device has a private driver pool, which keeps all of its memory until it is trimmed. Memory that one stream used
+ * is freed in that stream, and is available to the stream's later work at once. Memory that several streams used is
+ * freed in an internal stream that waits for all of them, so no polling is needed.
  *
- * Within a capture an allocation is a node, and the memory the graph's. It is freed there by a node too; other memory that is
- * freed meanwhile waits for the end of the capture.
+ * During a capture an allocation becomes a graph node, and the graph owns the memory. Freeing it within the capture
+ * adds a node as well; other memory that is freed during the capture is kept until the capture ends.
  */
 #include "alloc/backend.h"
 #include "alloc/segment.h"
@@ -15,12 +15,12 @@ static weir__async_device *device_of(const weir__heap *heap) {
   return &heap->allocator->backend->devices[heap->device];
 }
 
-bool weir__async_is_there(const weir_driver *driver) {
+bool weir__async_is_supported(const weir_driver *driver) {
   return driver->MemAllocFromPoolAsync && driver->MemFreeAsync && driver->MemPoolCreate && driver->MemPoolDestroy &&
          driver->MemPoolSetAttribute && driver->MemPoolGetAttribute && driver->MemPoolTrimTo;
 }
 
-/* The pool, made if need be. */
+/* The driver's pool, created on first use. */
 static weir_cu_result pool_of(weir__heap *heap, weir_cu_mempool *pool) {
   weir_driver *driver = heap->allocator->driver;
   weir__async_device *device = device_of(heap);
@@ -46,7 +46,7 @@ static weir_cu_result pool_of(weir__heap *heap, weir_cu_mempool *pool) {
   return r;
 }
 
-static weir_cu_result ask_capturing(weir_driver *driver, weir_cu_stream stream, bool *captures) {
+static weir_cu_result is_capturing(weir_driver *driver, weir_cu_stream stream, bool *captures) {
   int status = WEIR_CU_CAPTURE_STATUS_NONE;
   weir_cu_result r = driver->StreamIsCapturing(driver, stream, &status);
   *captures = status != WEIR_CU_CAPTURE_STATUS_NONE;
@@ -60,7 +60,7 @@ weir_cu_result weir__async_alloc(weir__heap *heap, weir_cu_stream stream, uint64
   int mode;
   if (!weir__capture_relax(heap, &mode))
     return WEIR_CU_STREAM_CAPTURE_UNSUPPORTED;
-  weir_cu_result r = ask_capturing(driver, stream, captured);
+  weir_cu_result r = is_capturing(driver, stream, captured);
   if (!r)
     r = pool_of(heap, &pool);
   if (!r)
@@ -72,10 +72,10 @@ weir_cu_result weir__async_alloc(weir__heap *heap, weir_cu_stream stream, uint64
 bool weir__async_can_free(weir__heap *heap, const weir__segment *segment) {
   bool captures;
   return !atomic_load(&heap->captures) ||
-         (segment->captured && !ask_capturing(heap->allocator->driver, segment->arena->stream, &captures) && captures);
+         (segment->captured && !is_capturing(heap->allocator->driver, segment->arena->stream, &captures) && captures);
 }
 
-/* `stream` goes on when the other one got to where it is now. */
+/* Makes `stream` wait for the work that `other` has now. */
 static weir_cu_result wait_for(weir__heap *heap, weir_cu_stream stream, weir_cu_stream other) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_event event;
@@ -89,8 +89,8 @@ static weir_cu_result wait_for(weir__heap *heap, weir_cu_stream stream, weir_cu_
   return r;
 }
 
-/* The stream in which memory that several streams use is freed; it waits for all of them. In a capture that is the memory's own:
- * another one would be left behind there. */
+/* Makes a stream wait for all streams that use the block, and returns it in *stream. In a capture that is the stream of
+ * the block itself, because the internal stream would join the capture and never be joined back. */
 static weir_cu_result join(weir__heap *heap, const weir__block *block, bool in_capture, weir_cu_stream *stream) {
   weir_driver *driver = heap->allocator->driver;
   weir__async_device *device = device_of(heap);
@@ -114,7 +114,7 @@ weir_cu_result weir__async_free(weir__heap *heap, const weir__block *block) {
   bool captured = segment->captured;
   weir_cu_stream stream = segment->arena->stream;
   bool in_capture = false;
-  weir_cu_result r = captured ? ask_capturing(driver, stream, &in_capture) : WEIR_CU_SUCCESS;
+  weir_cu_result r = captured ? is_capturing(driver, stream, &in_capture) : WEIR_CU_SUCCESS;
   if (!r && block->marks.has_uses)
     r = join(heap, block, in_capture, &stream);
   if (!r)
@@ -123,11 +123,11 @@ weir_cu_result weir__async_free(weir__heap *heap, const weir__block *block) {
     return r;
   if (!device->has_warned)
     weir__log(WEIR_LOG_WARN,
-              "memory %p was allocated in a capture, and is freed outside of it: what the graph writes there at later "
-              "launches can no longer be read",
+              "memory %p was allocated in a capture and is freed outside of it: data that later launches of the graph "
+              "write there can no longer be read",
               (void *)block->address);
   device->has_warned = true;
-  /* A graph that never ran has no memory to free yet, and needs none. */
+  /* A graph that was never launched has no memory yet, so there is nothing to free. */
   return r == WEIR_CU_INVALID_VALUE ? WEIR_CU_SUCCESS : r;
 }
 
@@ -144,10 +144,10 @@ weir_cu_result weir__async_trim(weir__heap *heap, weir_cu_stream stream, bool al
   return r;
 }
 
-/* ---- What the driver counts ---- */
+/* ---- Statistics of the driver ---- */
 
-/* One of the pool, plus one of what graphs hold where `graphs` is not -1. Even to ask disturbs a capture. What the driver does
- * not tell is 0. */
+/* An attribute of the pool plus, unless `graphs` is -1, one of the device's graph memory. Captures are relaxed
+ * meanwhile, since the query alone would invalidate them. Values that the driver cannot report count as 0. */
 static uint64_t read_values(weir__heap *heap, int attribute, int graphs) {
   weir_driver *driver = heap->allocator->driver;
   weir__async_device *device = device_of(heap);
@@ -164,8 +164,8 @@ static uint64_t read_values(weir__heap *heap, int attribute, int graphs) {
   return value + more;
 }
 
-/* The pool holds more than it has given out, and what graphs hold is their own. The two peaks need not have been at the same
- * time, and that of the graphs is never reset: their sum is never too low. */
+/* Reserved memory is that of the pool and that of graphs. The two peaks may belong to different moments, and the peak
+ * of graphs is never reset, so their sum is an upper bound. */
 void weir__async_read_stats(weir__heap *heap, weir_allocator_stats *stats) {
   weir_stat *reserved = &stats->reserved_bytes[WEIR_STAT_ALL];
   reserved->current =
@@ -193,7 +193,7 @@ uint64_t weir__async_spare(weir__heap *heap) {
 weir_cu_result weir__async_share(weir__heap *heap, int device) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_mem_access access = {.location = {WEIR_CU_LOCATION_DEVICE, device}, .flags = WEIR_CU_ACCESS_READWRITE};
-  weir_cu_mempool pool = device_of(heap)->pool; /* one that is made later asks who has access */
+  weir_cu_mempool pool = device_of(heap)->pool; /* a pool that is created later reads heap->peers */
   int mode;
   if (!driver->MemPoolSetAccess)
     return WEIR_CU_NOT_SUPPORTED;

@@ -17,14 +17,14 @@
 
 static bool is_async(const weir__backend_state *backend) { return !backend->calls.alloc; }
 
-/* A private pool may have functions of its own; they come before all others. */
+/* The functions of a private pool take precedence over those of the back end. */
 static bool has_functions(const weir__arena *arena) { return arena->pool->owner && arena->pool->owner->alloc; }
 
-static bool is_drivers(const weir__arena *arena) {
+static bool is_stream_ordered(const weir__arena *arena) {
   return is_async(arena->pool->heap->allocator->backend) && !has_functions(arena);
 }
 
-/* ---- Making and ending ---- */
+/* ---- Creation and destruction ---- */
 
 weir_status weir__backend_new(const char *who, weir_allocator *allocator, const weir_backend *backend) {
   weir_backend calls = {.size = sizeof calls, .name = backend ? "pluggable" : "cudaMallocAsync"};
@@ -32,26 +32,26 @@ weir_status weir__backend_new(const char *who, weir_allocator *allocator, const 
   if (status)
     return status;
   if (backend && (!calls.alloc || !calls.free))
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: a back end has both alloc and free", who);
-  if (!backend && !weir__async_is_there(allocator->driver))
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: a back end needs both alloc and free", who);
+  if (!backend && !weir__async_is_supported(allocator->driver))
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
-                      "%s: backend:cudaMallocAsync needs stream-ordered memory, which this driver does not have; take "
-                      "backend:native",
+                      "%s: backend:cudaMallocAsync needs stream-ordered memory, which this driver does not support; "
+                      "use backend:native",
                       who);
-  weir__backend_state *made = calloc(1, sizeof *made);
+  weir__backend_state *state = calloc(1, sizeof *state);
   char *name = strdup(calls.name ? calls.name : "pluggable");
   weir__async_device *devices = calloc((size_t)allocator->heap_count + 1, sizeof *devices);
-  if (!made || !name || !devices) {
-    free(made);
+  if (!state || !name || !devices) {
+    free(state);
     free(name);
     free(devices);
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
   }
-  made->calls = calls;
-  made->name = name;
-  made->devices = devices;
-  weir__mutex_init(&made->lock);
-  allocator->backend = made;
+  state->calls = calls;
+  state->name = name;
+  state->devices = devices;
+  weir__mutex_init(&state->lock);
+  allocator->backend = state;
   for (int i = 0; i < allocator->heap_count; i++)
     weir__slow_reason_set(&allocator->heaps[i], WEIR__SLOW_BACKEND, true);
   if (calls.init)
@@ -82,7 +82,7 @@ const char *weir_allocator_backend(const weir_allocator *allocator) {
   return allocator && allocator->backend ? allocator->backend->name : "native";
 }
 
-/* ---- The books. The heap's lock is held ---- */
+/* ---- Bookkeeping. The heap's lock is held ---- */
 
 weir__arena *weir__backend_arena(weir_allocator *allocator, const void *pointer) {
   weir__backend_state *backend = allocator->backend;
@@ -93,7 +93,8 @@ weir__arena *weir__backend_arena(weir_allocator *allocator, const void *pointer)
   return arena && base == (uint64_t)pointer ? arena : NULL;
 }
 
-/* Makes memory known. false: it overlaps memory that is in use, or there is no host memory: *overlaps tells. */
+/* Registers memory of the back end. Returns false if it overlaps registered memory, which *overlaps says, or if out of
+ * host memory. */
 static bool note(weir__backend_state *backend, uint64_t base, uint64_t bytes, weir__arena *arena, bool *overlaps) {
   weir__mutex_lock(&backend->lock);
   *overlaps = weir__rangemap_overlap(&backend->pointers, base, bytes, NULL, NULL) != NULL;
@@ -108,8 +109,8 @@ static void forget(weir__backend_state *backend, uint64_t base) {
   weir__mutex_unlock(&backend->lock);
 }
 
-/* Memory of the back end becomes a segment with one block, which is the caller's. */
-static weir_status enter_books(const char *who, weir__heap *heap, weir__arena *arena, uint64_t base, uint64_t bytes,
+/* Registers memory of the back end as a segment with one allocated block. */
+static weir_status add_segment(const char *who, weir__heap *heap, weir__arena *arena, uint64_t base, uint64_t bytes,
                                bool captured) {
   weir__backend_state *backend = heap->allocator->backend;
   const weir__settings *settings = weir__settings_of(heap);
@@ -121,7 +122,7 @@ static weir_status enter_books(const char *who, weir__heap *heap, weir__arena *a
     goto forget_memory;
   segment->captured = captured;
   weir__arena_lock(arena);
-  bool room = weir__live_prepare(&arena->live); /* so that nothing below can fail */
+  bool room = weir__live_prepare(&arena->live); /* nothing below can fail */
   weir__block *block = room ? weir__arena_new_block(arena, segment, base, 0) : NULL;
   if (block) {
     segment->first = block;
@@ -140,13 +141,14 @@ forget_memory:
   forget(backend, base);
 no_memory:
   if (overlaps)
-    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the back end %s gave memory at %p that is in use already", who,
+    return weir__fail(WEIR_ERROR_BAD_STATE, "%s: the back end %s returned memory at %p that is already in use", who,
                       backend->name, (void *)base);
-  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+  return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
 }
 
-/* A block that nobody uses any more. The arena's lock is held as well. What is left is the segment, out of all lists. */
-static weir__segment *leave_books(weir__heap *heap, weir__block *block) {
+/* Removes a block that is no longer in use, and its segment, from all lists; the caller deletes the segment. The
+ * arena's lock is held too. */
+static weir__segment *remove_segment(weir__heap *heap, weir__block *block) {
   weir__segment *segment = weir__segment_of(heap, block);
   weir__arena *arena = segment->arena;
   int64_t bytes = (int64_t)weir__block_bytes(block), requested = (int64_t)block->requested;
@@ -165,7 +167,7 @@ static weir__segment *leave_books(weir__heap *heap, weir__block *block) {
       weir__trace_arena(arena, WEIR_TRACE_FREE_COMPLETED, block->address, block->requested, 0);
   }
   weir__live_place place;
-  if (weir__live_find(&arena->live, block->address, &place)) /* it is */
+  if (weir__live_find(&arena->live, block->address, &place)) /* always true */
     weir__live_remove(&arena->live, block->address, place);
   weir__gauges_add(arena, &change);
   weir__arena_drop_uses(arena, block);
@@ -178,7 +180,7 @@ static weir__segment *leave_books(weir__heap *heap, weir__block *block) {
   return segment;
 }
 
-/* ---- The functions of the program's: no lock is held ---- */
+/* ---- Functions of the program. No lock is held ---- */
 
 static void *call_alloc(weir__heap *heap, const weir__arena *arena, uint64_t bytes) {
   const weir__private_pool *owner = arena->pool->owner;
@@ -196,8 +198,8 @@ static void call_free(weir__heap *heap, const weir__arena *arena, uint64_t base,
     calls->free(calls->context, (void *)base, bytes, heap->device, arena->stream);
 }
 
-/* Gives back what has left the books. The device's context is the thread's meanwhile, where it can be. */
-static void give_back(weir__heap *heap) {
+/* Returns the segments on heap->returning to their owner, with the device's context current where possible. */
+static void return_segments(weir__heap *heap) {
   weir_cu_context previous;
   weir__mutex_lock(&heap->lock);
   bool entered = heap->returning && !weir__heap_enter(heap, &previous);
@@ -214,14 +216,14 @@ static void give_back(weir__heap *heap) {
   weir__mutex_unlock(&heap->lock);
 }
 
-static void give_back_later(weir__heap *heap, weir__segment *segment) {
+static void queue_return(weir__heap *heap, weir__segment *segment) {
   segment->next = heap->returning;
   heap->returning = segment;
 }
 
-/* ---- Allocating. The heap's lock is held, and its context is the thread's ---- */
+/* ---- Allocation. The heap's lock is held, and its context is current ---- */
 
-/* WEIR_ERROR_OUT_OF_MEMORY, without a text: perhaps there is something when others have freed. */
+/* Sets no error text for WEIR_ERROR_OUT_OF_MEMORY: the caller retries after memory was freed. */
 static weir_status obtain(const char *who, weir__heap *heap, weir__arena *arena, uint64_t bytes, void **pointer) {
   weir_driver *driver = heap->allocator->driver;
   uint64_t taken = heap->reserved + heap->promised;
@@ -229,13 +231,13 @@ static weir_status obtain(const char *who, weir__heap *heap, weir__arena *arena,
   bool captured = false;
   if (heap->has_limit && (bytes > heap->limit || taken > heap->limit - bytes))
     return WEIR_ERROR_OUT_OF_MEMORY;
-  if (is_drivers(arena)) {
+  if (is_stream_ordered(arena)) {
     weir_cu_result r = weir__async_alloc(heap, arena->stream, bytes, &base, &captured);
     if (r)
       return r == WEIR_CU_OUT_OF_MEMORY ? WEIR_ERROR_OUT_OF_MEMORY
                                         : weir__driver_status(driver, r, who, "cuMemAllocFromPoolAsync");
   } else {
-    heap->promised += bytes; /* others who come meanwhile must not take what the limit leaves us */
+    heap->promised += bytes; /* reserves the bytes against the limit while the lock is released */
     weir__mutex_unlock(&heap->lock);
     base = (weir_cu_deviceptr)call_alloc(heap, arena, bytes);
     weir__mutex_lock(&heap->lock);
@@ -243,12 +245,12 @@ static weir_status obtain(const char *who, weir__heap *heap, weir__arena *arena,
     if (!base)
       return WEIR_ERROR_OUT_OF_MEMORY;
   }
-  weir_status status = enter_books(who, heap, arena, base, bytes, captured);
+  weir_status status = add_segment(who, heap, arena, base, bytes, captured);
   if (!status)
     *pointer = (void *)base;
-  else if (is_drivers(arena)) {
+  else if (is_stream_ordered(arena)) {
     driver->MemFreeAsync(driver, base, arena->stream);
-  } else if (status != WEIR_ERROR_BAD_STATE) { /* what is in use already is not ours to give back */
+  } else if (status != WEIR_ERROR_BAD_STATE) { /* memory that is in use already must not be freed */
     weir__mutex_unlock(&heap->lock);
     call_free(heap, arena, base, bytes);
     weir__mutex_lock(&heap->lock);
@@ -256,14 +258,14 @@ static weir_status obtain(const char *who, weir__heap *heap, weir__arena *arena,
   return status;
 }
 
-/* Everything that other streams are done with goes back, and all that the back end can spare. */
-static void squeeze(weir__heap *heap, const weir__arena *arena) {
+/* Waits for freed blocks, and returns all memory that the back end can spare. */
+static void release_spare(weir__heap *heap, const weir__arena *arena) {
   const weir_backend *calls = &heap->allocator->backend->calls;
   weir__wait_for_events(heap);
-  if (is_drivers(arena))
+  if (is_stream_ordered(arena))
     weir__async_trim(heap, arena->stream, false);
   weir__mutex_unlock(&heap->lock);
-  give_back(heap);
+  return_segments(heap);
   if (calls->reset)
     calls->reset(calls->context);
   weir__mutex_lock(&heap->lock);
@@ -278,7 +280,7 @@ weir_status weir__backend_alloc(const char *who, weir__heap *heap, weir__private
   weir_cu_context previous;
   void *memory = NULL;
   if (!arena)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
   weir__mutex_lock(&heap->lock);
   weir_cu_result r = weir__heap_enter(heap, &previous);
   if (r) {
@@ -289,7 +291,7 @@ weir_status weir__backend_alloc(const char *who, weir__heap *heap, weir__private
     weir__poll_events(heap, stream);
   if (heap->returning) {
     weir__mutex_unlock(&heap->lock);
-    give_back(heap);
+    return_segments(heap);
     weir__mutex_lock(&heap->lock);
   }
   weir_status status = weir__reject(who, heap, settings, bytes, bytes);
@@ -301,7 +303,7 @@ weir_status weir__backend_alloc(const char *who, weir__heap *heap, weir__private
   if (status == WEIR_ERROR_OUT_OF_MEMORY && weir__run_callbacks(heap))
     status = obtain(who, heap, arena, bytes, &memory);
   if (status == WEIR_ERROR_OUT_OF_MEMORY && !atomic_load(&heap->captures)) {
-    squeeze(heap, arena);
+    release_spare(heap, arena);
     status = obtain(who, heap, arena, bytes, &memory);
   }
   if (status == WEIR_ERROR_OUT_OF_MEMORY)
@@ -316,10 +318,10 @@ weir_status weir__backend_alloc(const char *who, weir__heap *heap, weir__private
   return WEIR_OK;
 }
 
-/* ---- Freeing ---- */
+/* ---- Free ---- */
 
-/* The heap's lock and the arena's are held; this gives back both. */
-static weir_status free_drivers(const char *who, weir__heap *heap, weir__block *block) {
+/* The heap's lock and the arena's are held on entry, and released. */
+static weir_status free_in_stream_order(const char *who, weir__heap *heap, weir__block *block) {
   const weir__segment *segment = weir__segment_of(heap, block);
   weir__arena *arena = segment->arena;
   weir_cu_context previous;
@@ -333,7 +335,7 @@ static weir_status free_drivers(const char *who, weir__heap *heap, weir__block *
     if (!r)
       r = weir__async_free(heap, block);
     if (!r)
-      weir__segment_delete(leave_books(heap, block));
+      weir__segment_delete(remove_segment(heap, block));
     weir__arena_unlock(arena);
   }
   if (entered)
@@ -357,8 +359,8 @@ weir_status weir__backend_free(const char *who, weir_allocator *allocator, void 
     return weir__no_block_because(who, allocator, pointer);
   }
   WEIR__PROBE_FREE(pointer, heap->device, block->requested, arena->stream);
-  if (is_drivers(arena))
-    return free_drivers(who, heap, block);
+  if (is_stream_ordered(arena))
+    return free_in_stream_order(who, heap, block);
   if (block->marks.has_uses) {
     weir_cu_context previous;
     weir__arena_let_go(arena, block);
@@ -368,29 +370,29 @@ weir_status weir__backend_free(const char *who, weir_allocator *allocator, void 
     if (!r)
       weir__heap_leave(heap, previous);
   } else {
-    give_back_later(heap, leave_books(heap, block));
+    queue_return(heap, remove_segment(heap, block));
     weir__arena_unlock(arena);
   }
   weir__mutex_unlock(&heap->lock);
-  give_back(heap);
+  return_segments(heap);
   return WEIR_OK;
 }
 
-void weir__backend_block_done(weir__heap *heap, weir__block *block) { give_back_later(heap, leave_books(heap, block)); }
+void weir__backend_block_done(weir__heap *heap, weir__block *block) { queue_return(heap, remove_segment(heap, block)); }
 
 bool weir__backend_join_streams(weir__heap *heap, weir__block *block, bool *done) {
   weir__arena *arena = weir__block_arena(heap, block);
-  if (!is_drivers(arena))
+  if (!is_stream_ordered(arena))
     return false;
   weir__arena_lock(arena);
   *done = weir__async_free(heap, block) == WEIR_CU_SUCCESS;
   if (*done)
-    weir__segment_delete(leave_books(heap, block));
+    weir__segment_delete(remove_segment(heap, block));
   weir__arena_unlock(arena);
   return true;
 }
 
-/* ---- The rest ---- */
+/* ---- Other operations ---- */
 
 bool weir__backend_record_stream(weir_allocator *allocator, void *pointer, weir_cu_stream stream) {
   const weir_backend *calls = &allocator->backend->calls;
@@ -419,7 +421,7 @@ weir_status weir__backend_empty(const char *who, weir__heap *heap, weir_pool_id 
       weir__wait_for_events(heap);
   }
   weir__mutex_unlock(&heap->lock);
-  give_back(heap);
+  return_segments(heap);
   weir__mutex_lock(&heap->lock);
   weir__private_pool *pool = weir__pool_find(heap, id);
   if (!id.first && !id.second)
@@ -441,18 +443,20 @@ void weir__backend_reset(weir_allocator *allocator) {
     calls->reset(calls->context);
 }
 
-/* Nobody else is here any more: locks are taken for the functions that want them. */
+/* No other thread uses the heap; locks are taken only because the functions called require them. */
 void weir__backend_clear(weir__heap *heap) {
   weir_driver *driver = heap->allocator->driver;
   weir_cu_context previous;
   bool entered = heap->cu_context && !weir__heap_enter(heap, &previous);
   if (entered)
     driver->CtxSynchronize(driver);
-  give_back(heap);
+  return_segments(heap);
   while (heap->segments) {
     weir__segment *segment = heap->segments;
-    if (is_drivers(segment->arena))
-      driver->MemFree(driver, segment->base); /* its stream may be gone; of a graph's it fails, and the graph has it */
+    if (is_stream_ordered(segment->arena))
+      driver->MemFree(
+          driver,
+          segment->base); /* the stream may no longer exist; fails for memory of a graph, which the graph frees */
     else
       call_free(heap, segment->arena, segment->base, segment->bytes);
     weir__segment_unlink(heap, segment);

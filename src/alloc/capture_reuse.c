@@ -1,9 +1,9 @@
 /*
- * Blocks that several streams use, freed and used again within one capture (graph_capture_record_stream_reuse).
+ * Reuse, within one capture, of blocks that several streams used (graph_capture_record_stream_reuse).
  *
- * In a capture there are no events to ask, but there is the graph: a block that is freed remembers how far each of its streams
- * was, as the nodes that the stream's next one would depend on. The next node of the block's own stream comes after all of
- * them once they are among its ancestors; from there on the block may serve that stream again.
+ * A capture has no events to query, but it has the graph. A freed block remembers the position of each of its streams:
+ * the nodes that the stream's next node would depend on. Once all of them are ancestors of the next node of the block's
+ * own stream, that node runs after every use, and the block may serve that stream again.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,10 +11,19 @@
 #include "alloc/arena.h"
 #include "alloc/backend.h"
 #include "alloc/events.h"
+#include "base/array.h"
+#include "base/hash_map.h"
 
-/* Where a captured stream is: adds to a list of nodes. false: it does not capture, or not in this capture, or no memory. */
-static bool add_position(weir_driver *driver, weir_cu_stream stream, unsigned long long *capture,
-                         weir_cu_graph_node **nodes, size_t *count) {
+typedef struct node_list {
+  weir_cu_graph_node *items;
+  size_t count, room;
+} node_list;
+
+static uint64_t key_of(weir_cu_graph_node node) { return (uint64_t)(uintptr_t)node; }
+
+/* Appends the position of a capturing stream to a list of nodes. Returns false if the stream is not capturing, or is in
+ * another capture than *capture, or if out of host memory. */
+static bool add_position(weir_driver *driver, weir_cu_stream stream, unsigned long long *capture, node_list *nodes) {
   int status;
   unsigned long long id;
   const weir_cu_graph_node *tips;
@@ -23,13 +32,11 @@ static bool add_position(weir_driver *driver, weir_cu_stream stream, unsigned lo
       status != WEIR_CU_CAPTURE_STATUS_ACTIVE || (*capture && *capture != id))
     return false;
   *capture = id;
-  weir_cu_graph_node *grown = realloc(*nodes, (*count + tip_count + 1) * sizeof *grown);
-  if (!grown)
+  if (!WEIR__RESERVE(nodes->items, nodes->room, nodes->count + tip_count))
     return false;
-  *nodes = grown;
   if (tip_count)
-    memcpy(grown + *count, tips, tip_count * sizeof *grown);
-  *count += tip_count;
+    memcpy(nodes->items + nodes->count, tips, tip_count * sizeof *tips);
+  nodes->count += tip_count;
   return true;
 }
 
@@ -44,117 +51,70 @@ unsigned long long weir__capture_of(weir__heap *heap, weir_cu_stream stream) {
   return id;
 }
 
-/* A use that began outside of the capture is work that the graph knows nothing of: then there are no markers. */
+/* Takes no positions if a use began outside of the capture: the graph does not contain that work. */
 void weir__capture_position_take(weir__heap *heap, const weir__block *block, weir__deferred *deferred) {
   weir_driver *driver = heap->allocator->driver;
   *deferred = (weir__deferred){.block = (weir__block *)block};
   if (!weir__settings_of(heap)->graph_capture_record_stream_reuse || heap->allocator->backend)
     return;
   weir_cu_stream stream = weir__block_arena(heap, block)->stream;
-  bool ok = add_position(driver, stream, &deferred->capture, &deferred->positions, &deferred->count);
+  unsigned long long capture = 0;
+  node_list nodes = {0};
+  bool ok = add_position(driver, stream, &capture, &nodes);
   for (const weir__use *use = weir__block_uses(block); use && ok; use = use->next)
-    ok = add_position(driver, use->stream, &deferred->capture, &deferred->positions, &deferred->count) &&
-         use->capture == deferred->capture;
+    ok = add_position(driver, use->stream, &capture, &nodes) && use->capture == capture;
   if (ok)
-    return;
-  free(deferred->positions);
-  *deferred = (weir__deferred){.block = (weir__block *)block};
+    *deferred = (weir__deferred){deferred->block, capture, nodes.items, nodes.count};
+  else
+    free(nodes.items);
 }
 
 /* ---- Ancestors ---- */
 
-typedef struct node_set {
-  weir_cu_graph_node *slots; /* open addressing */
-  size_t mask, count;
-} node_set;
-
-static size_t slot_of(const node_set *set, weir_cu_graph_node node) {
-  size_t i = (size_t)((uintptr_t)node * 0x9e3779b97f4a7c15u >> 20) & set->mask;
-  while (set->slots[i] && set->slots[i] != node)
-    i = (i + 1) & set->mask;
-  return i;
-}
-
-/* 1: added; 0: it was there; -1: no host memory. */
-static int set_add(node_set *set, weir_cu_graph_node node) {
-  if (!set->slots || 2 * (set->count + 1) > set->mask + 1) {
-    node_set grown = {.mask = set->slots ? 2 * set->mask + 1 : 63};
-    grown.slots = calloc(grown.mask + 1, sizeof *grown.slots);
-    if (!grown.slots)
-      return -1;
-    for (size_t i = 0; set->slots && i <= set->mask; i++)
-      if (set->slots[i])
-        grown.slots[slot_of(&grown, set->slots[i])] = set->slots[i];
-    grown.count = set->count;
-    free(set->slots);
-    *set = grown;
-  }
-  size_t i = slot_of(set, node);
-  if (set->slots[i])
-    return 0;
-  set->slots[i] = node;
-  set->count++;
-  return 1;
-}
-
-/* All that comes before the stream's next node, the nodes themselves included: a walk against the dependencies, with a list of
- * nodes to visit instead of recursion. false: no host memory, or a driver that fails. */
-static bool find_ancestors(weir_driver *driver, weir_cu_graph_node *list, size_t count, node_set *set) {
-  size_t room = count + 1;
+/* Collects all ancestors of the stream's next node, given the nodes it depends on: an iterative walk against the
+ * dependencies, for which `list` is the stack. Returns false if out of host memory or if the driver fails. */
+static bool find_ancestors(weir_driver *driver, node_list *list, weir__hash_map *ancestors) {
   bool ok = true;
-  for (size_t i = 0; i < count && ok; i++)
-    ok = set_add(set, list[i]) >= 0;
-  while (count && ok) {
-    weir_cu_graph_node node = list[--count];
+  for (size_t i = 0; i < list->count && ok; i++)
+    ok = weir__hash_map_put(ancestors, sizeof(uint64_t), key_of(list->items[i])) != NULL;
+  while (list->count && ok) {
+    weir_cu_graph_node node = list->items[--list->count];
     size_t more = 0;
     ok = driver->GraphNodeGetDependencies(driver, node, NULL, &more) == WEIR_CU_SUCCESS;
     if (!ok || !more)
       continue;
-    if (count + 2 * more > room) {
-      room = 2 * (count + 2 * more);
-      weir_cu_graph_node *grown = realloc(list, room * sizeof *grown);
-      if (!grown) {
-        ok = false;
-        break;
-      }
-      list = grown;
-    }
-    /* They are read behind the list, and those that are new move down to its end. */
-    weir_cu_graph_node *found = list + count + more;
+    if (!WEIR__RESERVE(list->items, list->room, list->count + 2 * more))
+      return false;
+    /* The dependencies are read behind the list; new ones move down to its end. */
+    weir_cu_graph_node *found = list->items + list->count + more;
     ok = driver->GraphNodeGetDependencies(driver, node, found, &more) == WEIR_CU_SUCCESS;
     for (size_t i = 0; i < more && ok; i++) {
-      int added = set_add(set, found[i]);
-      ok = added >= 0;
-      if (added > 0)
-        list[count++] = found[i];
+      size_t before = ancestors->count;
+      ok = weir__hash_map_put(ancestors, sizeof(uint64_t), key_of(found[i])) != NULL;
+      if (ancestors->count > before)
+        list->items[list->count++] = found[i];
     }
   }
-  free(list);
   return ok;
 }
 
 void weir__capture_positions_poll(weir__heap *heap, weir_cu_stream stream) {
   weir_driver *driver = heap->allocator->driver;
   unsigned long long capture = 0;
-  weir_cu_graph_node *list = NULL;
-  size_t count = 0;
+  node_list list = {0};
   bool candidates = false;
   for (size_t i = 0; i < heap->deferred_count; i++)
     candidates |= heap->deferred[i].capture && weir__block_arena(heap, heap->deferred[i].block)->stream == stream;
   if (!candidates)
     return;
-  if (!add_position(driver, stream, &capture, &list, &count)) {
-    free(list);
-    return;
-  }
-  node_set ancestors = {0};
-  bool known = find_ancestors(driver, list, count, &ancestors);
+  weir__hash_map ancestors = {0}; /* keys alone */
+  bool known = add_position(driver, stream, &capture, &list) && find_ancestors(driver, &list, &ancestors);
   size_t kept = 0;
   for (size_t i = 0; i < heap->deferred_count; i++) {
     weir__deferred *deferred = &heap->deferred[i];
     bool passed = known && deferred->capture == capture && weir__block_arena(heap, deferred->block)->stream == stream;
     for (size_t k = 0; k < deferred->count && passed; k++)
-      passed = ancestors.slots && ancestors.slots[slot_of(&ancestors, deferred->positions[k])];
+      passed = weir__hash_map_find(&ancestors, sizeof(uint64_t), key_of(deferred->positions[k])) != NULL;
     if (!passed) {
       heap->deferred[kept++] = *deferred;
       continue;
@@ -170,5 +130,6 @@ void weir__capture_positions_poll(weir__heap *heap, weir_cu_stream stream) {
     weir__arena_unlock(arena);
   }
   heap->deferred_count = kept;
-  free(ancestors.slots);
+  weir__hash_map_clear(&ancestors);
+  free(list.items);
 }

@@ -1,8 +1,8 @@
 /*
  * Checkpoints of a private pool.
  *
- * A checkpoint lists the blocks of each segment in order. Restoring frees every live block of the pool, which leaves each
- * segment one free block again, and cuts it up as the list says.
+ * A checkpoint lists the blocks of each segment in address order. Restoring one frees every live block of the pool,
+ * which leaves a single free block per segment, and splits it as the list says.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,9 +23,9 @@ typedef struct piece {
 
 typedef struct segment_state {
   uint64_t base;
-  weir_cu_stream stream; /* with is_small: of the arena; another segment may lie there later */
+  weir_cu_stream stream; /* with is_small identifies the arena: another segment may be at this address later */
   bool is_small;
-  size_t first, count; /* of the pieces */
+  size_t first, count; /* range of pieces */
 } segment_state;
 
 struct weir_checkpoint {
@@ -56,13 +56,14 @@ static bool is_of(const weir__segment *segment, const weir__private_pool *pool) 
   return segment->arena->pool->owner == pool;
 }
 
-/* All arenas of a pool, locked: its state is read and changed as a whole. Who takes several has the heap's lock. */
+/* All arenas of a pool, locked, so that its state is read and changed as a whole. Locking several arenas requires the
+ * heap's lock. */
 typedef struct locked_pool {
   weir__arena **arenas[2];
   size_t count[2];
 } locked_pool;
 
-/* false: no host memory. */
+/* Returns false if out of host memory. */
 static bool lock_pool(weir__private_pool *pool, locked_pool *locked) {
   for (int i = 0; i < 2; i++) {
     locked->count[i] = weir__pool_arenas(i ? &pool->large : &pool->small, &locked->arenas[i]);
@@ -84,7 +85,7 @@ static void unlock_pool(locked_pool *locked) {
   }
 }
 
-/* Waits for the other streams that use live blocks of the pool, which is locked: then they do so no more. */
+/* Waits for the other streams that use live blocks of a locked pool, and drops these uses. */
 static weir_cu_result end_uses(weir__heap *heap, const weir__private_pool *pool) {
   weir_driver *driver = heap->allocator->driver;
   for (weir__segment *s = heap->segments; s; s = s->next)
@@ -101,10 +102,7 @@ static weir_cu_result end_uses(weir__heap *heap, const weir__private_pool *pool)
 }
 
 weir_status weir_pool_wait(weir_allocator *allocator, int device, weir_pool_id id) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
   weir_status status = WEIR_OK;
   weir__op op;
   weir__op_begin(&op, allocator, WEIR_CONTEXT_ALL);
@@ -113,11 +111,9 @@ weir_status weir_pool_wait(weir_allocator *allocator, int device, weir_pool_id i
   weir_cu_context previous;
   weir_cu_result r = WEIR_CU_SUCCESS;
   if (!pool)
-    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Could not find pool of id {%llu, %llu}", __func__,
-                        (unsigned long long)id.first, (unsigned long long)id.second);
+    status = weir__no_pool(__func__, id);
   else if (atomic_load(&heap->captures))
-    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: a capture is under way, during which nothing can be waited for",
-                        __func__);
+    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: cannot wait for streams during a capture", __func__);
   else if (!(r = weir__heap_enter(heap, &previous))) {
     locked_pool locked;
     if (heap->pending)
@@ -125,7 +121,7 @@ weir_status weir_pool_wait(weir_allocator *allocator, int device, weir_pool_id i
     if (lock_pool(pool, &locked))
       r = end_uses(heap, pool);
     else
-      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
     unlock_pool(&locked);
     weir__heap_leave(heap, previous);
   }
@@ -134,9 +130,9 @@ weir_status weir_pool_wait(weir_allocator *allocator, int device, weir_pool_id i
   return r ? weir__driver_status(allocator->driver, r, __func__, "cuStreamSynchronize") : status;
 }
 
-/* ---- Taking ---- */
+/* ---- Creation ---- */
 
-/* Lists the blocks of a segment up to where an expandable one is not mapped. false: one waits for another stream. */
+/* Lists the mapped blocks of a segment. Returns false if one of them waits for another stream. */
 static bool list_segment(const weir__segment *segment, weir_checkpoint *checkpoint) {
   segment_state *state = &checkpoint->segments[checkpoint->segment_count++];
   *state = (segment_state){.base = segment->base,
@@ -156,22 +152,17 @@ static bool list_segment(const weir__segment *segment, weir_checkpoint *checkpoi
 }
 
 weir_status weir_pool_checkpoint(weir_allocator *allocator, int device, weir_pool_id id, weir_checkpoint **checkpoint) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  if (!checkpoint)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
+  WEIR__CHECK_ARGUMENT(checkpoint);
   if (allocator->backend)
-    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: what the back end %s has taken back cannot be restored", __func__,
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the back end %s does not support checkpoints", __func__,
                       weir_allocator_backend(allocator));
   weir_checkpoint *made = calloc(1, sizeof *made);
   weir_status status = WEIR_OK;
   weir__mutex_lock(&heap->lock);
   weir__private_pool *pool = weir__pool_find(heap, id);
   if (!pool)
-    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Could not find pool of id {%llu, %llu}", __func__,
-                        (unsigned long long)id.first, (unsigned long long)id.second);
+    status = weir__no_pool(__func__, id);
   else if (pool->is_released)
     status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: Not expected to checkpoint freeable graph", __func__);
   if (status || !made)
@@ -203,7 +194,7 @@ unlock_pool:
 unlock:
   weir__mutex_unlock(&heap->lock);
   if (!status && (!made || !made->segments || !made->pieces))
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   if (status)
     weir_checkpoint_destroy(made);
   else
@@ -211,9 +202,9 @@ unlock:
   return status;
 }
 
-/* ---- Restoring ---- */
+/* ---- Restore ---- */
 
-/* Counts the live blocks of a segment. false: another stream uses one, or did and is not done. */
+/* Counts the live blocks of a segment. Returns false if another stream still uses any of them. */
 static bool count_live(const weir__segment *segment, size_t *live) {
   for (const weir__block *b = segment->first; b; b = weir__block_next(b)) {
     if (weir__block_is_active(b) && (b->state == WEIR__WAITING || b->marks.has_uses))
@@ -223,11 +214,11 @@ static bool count_live(const weir__segment *segment, size_t *live) {
   return true;
 }
 
-/* Whether the pieces fit into what is mapped now: each begins where a mapped run does, or behind the piece before it. The run
- * may have grown since. */
+/* Whether the pieces fit the memory that is mapped now: each one begins at the start of a mapped run or right after the
+ * previous piece. A run may have grown since the checkpoint. */
 static bool can_be_cut(const weir__segment *segment, const piece *pieces, size_t count) {
   const weir__block *b = segment->first;
-  uint64_t at = 0, end = 0; /* the rest of a run */
+  uint64_t at = 0, end = 0; /* what is left of a run */
   for (size_t i = 0; i < count; i++) {
     while (b && end <= pieces[i].address) {
       for (; b && !weir__block_is_mapped(b); b = weir__block_next(b))
@@ -243,7 +234,7 @@ static bool can_be_cut(const weir__segment *segment, const piece *pieces, size_t
   return true;
 }
 
-/* Frees every live block of a segment, and lists them. */
+/* Frees every live block of a segment, and lists them in `delta`. */
 static void free_segment(weir__segment *segment, weir_checkpoint_delta *delta) {
   weir__arena *arena = segment->arena;
   for (weir__block *b = segment->first; b; b = weir__block_next(b)) {
@@ -255,8 +246,8 @@ static void free_segment(weir__segment *segment, weir_checkpoint_delta *delta) {
   }
 }
 
-/* Cuts a segment up as it was: everything becomes a block of its own. To the statistics a whole block was asked for, as in
- * PyTorch. false: no host memory. */
+/* Splits a segment into its pieces; every piece becomes an allocated block. As in PyTorch, the statistics count a whole
+ * block as requested. Returns false if out of host memory. */
 static bool cut_segment(weir__heap *heap, weir__segment *segment, const piece *pieces, size_t count,
                         weir_checkpoint_delta *delta) {
   const weir__settings *settings = weir__settings_of(heap);
@@ -275,7 +266,7 @@ static bool cut_segment(weir__heap *heap, weir__segment *segment, const piece *p
   return true;
 }
 
-/* What was free then is freed again. */
+/* Frees the pieces that were free in the checkpoint. */
 static void free_pieces(weir__arena *arena, const piece *pieces, size_t count) {
   for (size_t i = 0; i < count; i++)
     if (!pieces[i].allocated) {
@@ -296,8 +287,8 @@ static weir__segment *segment_at(const weir__heap *heap, const weir__private_poo
 weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *checkpoint,
                               weir_checkpoint_delta *delta) {
   WEIR__CHECK_ALLOCATOR(allocator);
-  if (!checkpoint || !delta)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
+  WEIR__CHECK_ARGUMENT(checkpoint);
+  WEIR__CHECK_ARGUMENT(delta);
   weir__heap *heap = weir__heap_get(__func__, allocator, checkpoint->device);
   if (!heap)
     return WEIR_ERROR_INVALID_DEVICE;
@@ -305,7 +296,7 @@ weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *
   weir_status status = WEIR_OK;
   weir__op op;
   weir__op_begin(&op, allocator, WEIR_CONTEXT_STATE);
-  /* What is freed here keeps a stack where any free does, which is not as soon as an allocation. */
+  /* Frees get a stack only if the recorder keeps stacks of frees. */
   const weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
   bool frees_have_stacks = history && weir__recorder_rules(history).context >= WEIR_CONTEXT_ALL;
   const uint32_t stack = op.stack, stack_of_frees = frees_have_stacks ? stack : 0;
@@ -316,7 +307,7 @@ weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *
                         (unsigned long long)checkpoint->id.first, (unsigned long long)checkpoint->id.second);
     goto unlock;
   }
-  /* All that can be wrong is looked for first: once it begins, only the host's memory can stop it. */
+  /* All checks come first: once the restore begins, only the lack of host memory can stop it. */
   size_t live = 0;
   locked_pool locked;
   bool is_locked = lock_pool(pool, &locked);
@@ -329,14 +320,14 @@ weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *
     weir__segment *s = segment_at(heap, pool, state);
     if (!s || !can_be_cut(s, checkpoint->pieces + state->first, state->count))
       status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: could not find %p: the segment %s since the checkpoint", __func__,
-                          (void *)state->base, s ? "has changed" : "has gone");
+                          (void *)state->base, s ? "has changed" : "was freed");
   }
   if (status)
     goto unlock_pool;
   made.freed = malloc((live + 1) * sizeof *made.freed);
   made.allocated = malloc((checkpoint->piece_count + 1) * sizeof *made.allocated);
   if (!is_locked || !made.freed || !made.allocated) {
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
     goto unlock_pool;
   }
 
@@ -350,7 +341,7 @@ weir_status weir_pool_restore(weir_allocator *allocator, const weir_checkpoint *
     weir__segment *s = segment_at(heap, pool, state);
     op.stack = stack;
     if (!cut_segment(heap, s, pieces, state->count, &made))
-      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
     op.stack = stack_of_frees;
     if (!status)
       free_pieces(s->arena, pieces, state->count);
@@ -368,7 +359,7 @@ unlock:
   return status;
 }
 
-/* ---- Checking ---- */
+/* ---- Checks ---- */
 
 static int by_value(const void *a, const void *b) {
   uintptr_t x = *(const uintptr_t *)a, y = *(const uintptr_t *)b;
@@ -377,15 +368,13 @@ static int by_value(const void *a, const void *b) {
 
 weir_status weir_pool_check_live(weir_allocator *allocator, int device, weir_pool_id id, void *const *pointers,
                                  size_t count, int *equal) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  if (!equal || (count && !pointers))
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
+  WEIR__CHECK_ARGUMENT(equal);
+  if (count && !pointers)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: pointers is NULL and count is %zu", __func__, count);
   uintptr_t *sorted = malloc((count + 1) * sizeof *sorted);
   if (!sorted)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   if (count)
     memcpy(sorted, pointers, count * sizeof *sorted);
   qsort(sorted, count, sizeof *sorted, by_value);
@@ -413,8 +402,7 @@ weir_status weir_pool_check_live(weir_allocator *allocator, int device, weir_poo
     }
     *equal = same && live == distinct;
   } else
-    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Could not find pool of id {%llu, %llu}", __func__,
-                        (unsigned long long)id.first, (unsigned long long)id.second);
+    status = weir__no_pool(__func__, id);
   weir__mutex_unlock(&heap->lock);
   free(sorted);
   return status;

@@ -1,5 +1,5 @@
 /*
- * The allocator's settings, limits, statistics, watchers, and its dealings with other devices.
+ * Settings, limits and caching of an allocator that exists.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,12 +10,6 @@
 #include "alloc/trace.h"
 #include "base/thread.h"
 #include "driver/call.h"
-
-#define CHECK_OUTPUT(output)                                                                                           \
-  do {                                                                                                                 \
-    if (!(output))                                                                                                     \
-      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", __func__, #output);                             \
-  } while (0)
 
 /* ---- Settings ---- */
 
@@ -30,8 +24,8 @@ void weir__settings_fit(const weir_allocator *allocator, weir__settings *setting
   settings->expandable_segments = false;
 }
 
-/* Collection by age needs a threshold and a limit: one of them has changed. Blocks that were freed and put off (weir__last_alloc)
- * are as old as the others that were free before it began. */
+/* Turns collection by age on or off after one of its conditions, a threshold and a limit, has changed. Lazily freed
+ * blocks (weir__last_alloc) are flushed, so that they count as free from the start. */
 static void note_ageing(weir__heap *heap) {
   bool is_on = weir__settings_of(heap)->garbage_collection_threshold > 0 && atomic_load(&heap->has_limit);
   if (is_on)
@@ -39,26 +33,24 @@ static void note_ageing(weir__heap *heap) {
   weir__slow_reason_set(heap, WEIR__SLOW_AGING, is_on);
 }
 
-/* An allocator is what it was made as. */
+/* The back end is fixed at creation. */
 static weir_status check_backend(const weir_allocator *allocator, const weir__settings *old,
                                  const weir__settings *changed) {
   if (changed->backend == old->backend)
     return WEIR_OK;
-  return weir__fail(
-      WEIR_ERROR_NOT_SUPPORTED,
-      "backend:%s is another allocator; this one is backend:%s, and stays it: the back end is chosen when "
-      "an allocator is made",
-      changed->backend == WEIR__BACKEND_NATIVE ? "native" : "cudaMallocAsync", weir_allocator_backend(allocator));
+  return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "backend:%s cannot be set: the back end is fixed at creation (now %s)",
+                    changed->backend == WEIR__BACKEND_NATIVE ? "native" : "cudaMallocAsync",
+                    weir_allocator_backend(allocator));
 }
 
-/* Readers take the settings as a whole and without a lock, so a change is a new set; the old ones stay for those who still
- * read them. */
+/* Readers load the settings without a lock, so a change installs a new copy. Old copies are kept, since readers may
+ * still use them. */
 weir_status weir_allocator_configure(weir_allocator *allocator, const char *conf) {
   WEIR__CHECK_ALLOCATOR(allocator);
-  CHECK_OUTPUT(conf);
+  WEIR__CHECK_ARGUMENT(conf);
   weir__settings *changed = calloc(1, sizeof *changed);
   if (!changed)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   weir__mutex_lock(&allocator->configure_lock);
   const weir__settings *old = atomic_load(&allocator->settings);
   weir_status status = weir__settings_parse(old, conf, changed);
@@ -85,12 +77,9 @@ size_t weir_allocator_settings(weir_allocator *allocator, char *text, size_t siz
 
 weir_status weir_allocator_set_reserve_class(weir_allocator *allocator, int device, weir_cu_stream stream,
                                              const char *reserve_class) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
   if (reserve_class && strlen(reserve_class) >= WEIR__RESERVE_CLASS_NAME)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: a class has a name of up to %d bytes", __func__,
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the name of a class has at most %d bytes", __func__,
                       WEIR__RESERVE_CLASS_NAME - 1);
   weir_status status = WEIR_OK;
   weir__mutex_lock(&heap->lock);
@@ -106,7 +95,7 @@ weir_status weir_allocator_set_reserve_class(weir_allocator *allocator, int devi
     class->stream = stream;
     memcpy(class->name, reserve_class, strlen(reserve_class) + 1);
   } else
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   weir__mutex_unlock(&heap->lock);
   return status;
 }
@@ -121,10 +110,7 @@ static void set_limit(weir__heap *heap, uint64_t bytes) {
 }
 
 weir_status weir_allocator_set_fraction(weir_allocator *allocator, int device, double fraction) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
   if (!(fraction >= 0 && fraction <= 1))
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: invalid fraction:%g. Please set within [0, 1].", __func__,
                       fraction);
@@ -138,10 +124,7 @@ weir_status weir_allocator_set_fraction(weir_allocator *allocator, int device, d
 }
 
 weir_status weir_allocator_set_limit(weir_allocator *allocator, int device, uint64_t bytes) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
   weir__mutex_lock(&heap->lock);
   set_limit(heap, bytes);
   weir__mutex_unlock(&heap->lock);
@@ -149,11 +132,8 @@ weir_status weir_allocator_set_limit(weir_allocator *allocator, int device, uint
 }
 
 weir_status weir_allocator_get_fraction(weir_allocator *allocator, int device, double *fraction) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  CHECK_OUTPUT(fraction);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
+  WEIR__CHECK_ARGUMENT(fraction);
   weir__mutex_lock(&heap->lock);
   *fraction = heap->fraction;
   weir__mutex_unlock(&heap->lock);

@@ -30,7 +30,7 @@ void weir__event_give(weir__event_queues *queues, weir_driver *driver, weir_cu_e
 
 /* ---- Queues ---- */
 
-/* The queue of a stream, created if there is none. NULL without host memory. */
+/* The queue of a stream, created if there is none. NULL if out of host memory. */
 static weir__event_queue *get_queue(weir__event_queues *queues, weir_cu_stream stream) {
   entry *known = weir__hash_map_put(&queues->by_stream, sizeof *known, key_of(stream));
   if (!known || known->queue)
@@ -64,7 +64,7 @@ static void remove_queue(weir__event_queues *queues, weir__event_queue *queue, w
   weir__slab_give(&queues->queues, queue, sizeof *queue);
 }
 
-/* A new queue is the last one. Its predecessor is searched for: this is the way of a failure. */
+/* A new queue is the last one. Its predecessor is searched for, since this happens only after a failure. */
 static void remove_if_empty(weir__event_queues *queues, weir__event_queue *queue) {
   weir__event_queue *previous = queues->first;
   if (queue->first)

@@ -1,9 +1,9 @@
 /*
  * Events by which freed memory waits for streams, of device memory and of pinned memory alike.
  *
- * A stream reaches its events in order, so each stream has a queue and only the first event of a queue is polled: a slow
- * stream delays no other. Only streams with pending events have a queue, so a poll costs one query for each of these. The
- * owner guards the queues, and the device's context is current.
+ * A stream reaches its events in order, so each stream has a queue and only the first event of a queue is polled: a
+ * slow stream delays no other. Only streams with pending events have a queue, so a poll costs one query for each of
+ * these. The owner guards the queues, and the device's context is current.
  */
 #ifndef WEIR_ALLOC_EVENT_QUEUE_H
 #define WEIR_ALLOC_EVENT_QUEUE_H
@@ -45,8 +45,8 @@ void weir__event_give(weir__event_queues *queues, weir_driver *driver, weir_cu_e
 /* Records an event in a stream, for a block to wait for. False without host memory, or if the driver fails. */
 bool weir__event_queues_add(weir__event_queues *queues, weir_driver *driver, weir_cu_stream stream, void *block);
 
-/* Calls `done` for the block of each event that has completed; with `wait`, waits for all events. Returns the first failure of
- * the driver; the events behind it in its queue stay. */
+/* Calls `done` for the block of each event that has completed; with `wait`, waits for all events. Returns the first
+ * failure of the driver; the events behind it in its queue stay. */
 weir_cu_result weir__event_queues_poll(weir__event_queues *queues, weir_driver *driver, bool wait,
                                        void (*done)(void *context, void *block), void *context);
 

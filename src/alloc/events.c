@@ -1,6 +1,6 @@
 /*
- * Blocks that other streams use: freeing one records an event in each such stream (event_queue.h), and the block becomes
- * free when all of them have completed. During a capture, when no event can be recorded, the block is deferred.
+ * Blocks that other streams use: freeing one records an event in each such stream (event_queue.h), and the block
+ * becomes free when all of them have completed. During a capture, when no event can be recorded, the block is deferred.
  */
 #include <stdlib.h>
 
@@ -22,8 +22,8 @@ void weir__pending_add(weir__heap *heap, int by) {
     weir__slow_reason_set(heap, WEIR__SLOW_PENDING, !before);
 }
 
-/* A stream that is captured cannot be waited for, not even asked: that would end the capture. One that is gone cannot either,
- * but its work may still be there: then it takes the whole device. */
+/* A capturing stream can be neither synchronized nor queried, since both would invalidate the capture. A destroyed
+ * stream cannot be synchronized either, but its work may still run, so the whole device is synchronized. */
 bool weir__wait_for_stream(weir__heap *heap, weir_cu_stream stream) {
   weir_driver *driver = heap->allocator->driver;
   int status = WEIR_CU_CAPTURE_STATUS_NONE, mode;
@@ -40,7 +40,7 @@ bool weir__wait_for_stream(weir__heap *heap, weir_cu_stream stream) {
   return done;
 }
 
-/* No stream uses the block any more. The arena's lock is held. */
+/* Releases a block that no stream uses any more. The arena's lock is held. */
 static void block_done(weir__heap *heap, weir__block *block) {
   if (heap->allocator->backend)
     weir__backend_block_done(heap, block);
@@ -59,7 +59,7 @@ static void event_done(void *context, void *waiting) {
   weir__arena_unlock(arena);
 }
 
-/* Lets the block wait for a stream by an event. False without host memory, or if the driver fails. */
+/* Makes the block wait for an event in a stream. Returns false if out of host memory, or if the driver fails. */
 static bool insert_event(weir__heap *heap, weir__block *block, weir_cu_stream stream) {
   if (!weir__event_queues_add(&heap->events, heap->allocator->driver, stream, block))
     return false;
@@ -71,7 +71,7 @@ static bool insert_event(weir__heap *heap, weir__block *block, weir_cu_stream st
   return true;
 }
 
-/* Keeps the block until the next poll. Without host memory for that it is kept for good: better than used too early. */
+/* Keeps the block until the next poll. If out of host memory, it is leaked, which is safer than early reuse. */
 static void defer(weir__heap *heap, weir__block *block) {
   if (!WEIR__RESERVE(heap->deferred, heap->deferred_room, heap->deferred_count + 1))
     return;
@@ -79,8 +79,8 @@ static void defer(weir__heap *heap, weir__block *block) {
   weir__pending_add(heap, 1);
 }
 
-/* An event in a stream that somebody captures would be a part of the graph, and never happen; one in the legacy stream would
- * break the captures of others. */
+/* An event in a capturing stream would become part of the graph and never complete; one in the legacy stream would
+ * invalidate captures of other streams. */
 static bool is_captured(const weir__heap *heap, weir_cu_stream stream) {
   weir_driver *driver = heap->allocator->driver;
   int status = WEIR_CU_CAPTURE_STATUS_NONE;
@@ -88,15 +88,16 @@ static bool is_captured(const weir__heap *heap, weir_cu_stream stream) {
   return r == WEIR_CU_STREAM_CAPTURE_IMPLICIT || (!r && status != WEIR_CU_CAPTURE_STATUS_NONE);
 }
 
-/* The stream did what uses a block, or an event will say when. Late: the block was freed a while ago. */
+/* Waits for a stream that uses a block, or makes the block wait for an event. `is_late` means that the block was freed
+ * earlier. */
 static bool wait_for_use(weir__heap *heap, weir__block *block, weir_cu_stream stream, bool is_late) {
   if (is_late && heap->allocator->streams_may_end)
     return weir__wait_for_stream(heap, stream);
   return !is_captured(heap, stream) && (insert_event(heap, block, stream) || weir__wait_for_stream(heap, stream));
 }
 
-/* Records an event in every stream that uses the block, which then waits for these instead. Where that cannot be done the
- * host waits for the stream, slow and safe; where that fails too the use stays, and is tried again. */
+/* Records an event in every stream that uses the block, which then waits for the events. Where no event can be
+ * recorded, the stream is synchronized; if that fails too, the use is kept and tried again. */
 static void insert_events(weir__heap *heap, weir__block *block, bool is_late) {
   weir__arena *arena = weir__block_arena(heap, block);
   weir__block_aside *aside = weir__block_aside_of(block);
@@ -108,7 +109,7 @@ static void insert_events(weir__heap *heap, weir__block *block, bool is_late) {
   }
   weir__arena_lock(arena);
   weir__use *uses = weir__block_uses(block), *left = NULL;
-  aside->events++; /* ours, until all are in their queues */
+  aside->events++; /* keeps the block waiting until all events are in their queues */
   weir__arena_unlock(arena);
   for (weir__use *use = uses, *next; use; use = next) {
     next = use->next;
@@ -130,7 +131,7 @@ static void insert_events(weir__heap *heap, weir__block *block, bool is_late) {
     defer(heap, block);
 }
 
-/* An event that is recorded in a capture cannot be asked; the block waits for the end of the captures. */
+/* Events recorded in a capture cannot be queried, so the block is deferred until the captures end. */
 void weir__free_later(weir__heap *heap, weir__block *block, bool entered) {
   if (atomic_load(&heap->captures) || !entered)
     defer(heap, block);
@@ -138,7 +139,7 @@ void weir__free_later(weir__heap *heap, weir__block *block, bool entered) {
     insert_events(heap, block, false);
 }
 
-/* What cannot be done now is deferred again, to the places that were read before it. */
+/* Blocks for which that fails are deferred again, in slots that were already read. */
 static void insert_deferred(weir__heap *heap) {
   size_t count = heap->deferred_count;
   heap->deferred_count = 0;
@@ -189,7 +190,7 @@ weir_status weir_allocator_record_stream(weir_allocator *allocator, void *pointe
     return status;
   weir__arena *arena;
   weir__block *block = weir__block_lock(allocator, pointer, &arena);
-  /* What was allocated without the cache is freed by the driver, which waits for all streams anyway. */
+  /* Memory allocated with caching off is freed by the driver, which waits for all streams. */
   if (!block)
     return weir__uncached_find(allocator, pointer, NULL) ? WEIR_OK
                                                          : weir__no_block_because(__func__, allocator, pointer);
@@ -202,7 +203,7 @@ weir_status weir_allocator_record_stream(weir_allocator *allocator, void *pointe
       *use = (weir__use){stream, weir__capture_of(arena->pool->heap, stream), weir__block_uses(block)};
       weir__block_set_uses(block, use);
     } else
-      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   }
   weir__arena_unlock(arena);
   return status;

@@ -6,7 +6,7 @@
 
 #include "alloc/heap.h"
 
-/* Frees a block that other streams use, once they have passed this point. `entered`: the device's context is current. */
+/* Frees a block once the other streams using it have passed this point. `entered`: the device context is current. */
 void weir__free_later(weir__heap *heap, weir__block *block, bool entered);
 
 /* Releases blocks whose events have completed. */
@@ -22,8 +22,8 @@ void weir__events_clear(weir__heap *heap);
 /* Counts events and deferred blocks, and keeps WEIR__SLOW_PENDING up to date. */
 void weir__pending_add(weir__heap *heap, int by);
 
-/* Within a capture: remembers how far the streams of a block are, and releases the blocks of `stream` whose positions it
- * has passed. weir__capture_of is the capture that a stream is in; 0 if none, or if such reuse is off. */
+/* Within a capture: remembers how far the streams of a block are, and releases the blocks of `stream` whose positions
+ * it has passed. weir__capture_of is the capture that a stream is in; 0 if none, or if such reuse is off. */
 void weir__capture_position_take(weir__heap *heap, const weir__block *block, weir__deferred *deferred);
 void weir__capture_positions_poll(weir__heap *heap, weir_cu_stream stream);
 unsigned long long weir__capture_of(weir__heap *heap, weir_cu_stream stream);

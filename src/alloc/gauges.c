@@ -7,7 +7,7 @@
 
 #define PLACE(gauge) (offsetof(weir__amounts, gauge) / sizeof(int64_t))
 
-/* What a peak may be raised by beyond what is known, for each stream at work: blocks, and bytes. */
+/* How far a peak is raised beyond the known sum for each stream that is in an operation: blocks, and bytes. */
 enum { spare_blocks = 16, spare_bytes = 1024 * 1024 };
 
 static const int64_t spare[WEIR__GAUGES] = {
@@ -15,7 +15,7 @@ static const int64_t spare[WEIR__GAUGES] = {
     [PLACE(oversize)] = spare_blocks,    [PLACE(allocated_bytes)] = spare_bytes, [PLACE(requested_bytes)] = spare_bytes,
     [PLACE(split_bytes)] = spare_bytes,  [PLACE(waiting_bytes)] = spare_bytes};
 
-/* A sum as it is compared with its peak: what is active in place of what waits. */
+/* A sum as it is compared with its peak: active instead of waiting. */
 static int64_t measured(const weir__gauge_row *row, size_t i) {
   return i == PLACE(waiting)         ? row->of.allocations + row->of.waiting
          : i == PLACE(waiting_bytes) ? row->of.allocated_bytes + row->of.waiting_bytes
@@ -26,36 +26,37 @@ static weir_stat_kind kind_of(const weir__arena *arena) {
   return arena->pool->is_small ? WEIR_STAT_SMALL_POOL : WEIR_STAT_LARGE_POOL;
 }
 
-/* No limit: whatever is done next, it is beyond. */
-#define NONE (INT64_MIN / 2)
+/* Quota left of an arena without a quota: any operation exceeds it. */
+#define NO_QUOTA (INT64_MIN / 2)
 
-static weir__gauge_row now_of(const weir__gauges *gauges) {
+static weir__gauge_row counts_of(const weir__gauges *gauges) {
   weir__gauge_row now;
   for (int i = 0; i < WEIR__GAUGES; i++)
-    now.at[i] = gauges->limit.at[i] - gauges->room.at[i];
+    now.at[i] = gauges->quota.at[i] - gauges->left.at[i];
   return now;
 }
 
-static void set_room(weir__gauges *gauges, const weir__gauge_row *now, const weir__gauge_row *room) {
-  gauges->room = *room;
+static void set_quota(weir__gauges *gauges, const weir__gauge_row *now, const weir__gauge_row *left) {
+  gauges->left = *left;
   for (int i = 0; i < WEIR__GAUGES; i++)
-    gauges->limit.at[i] = now->at[i] + room->at[i];
+    gauges->quota.at[i] = now->at[i] + left->at[i];
 }
 
-static const weir__gauge_row no_room = {.at = {NONE, NONE, NONE, NONE, NONE, NONE, NONE, NONE}};
+static const weir__gauge_row no_quota = {
+    .at = {NO_QUOTA, NO_QUOTA, NO_QUOTA, NO_QUOTA, NO_QUOTA, NO_QUOTA, NO_QUOTA, NO_QUOTA}};
 
-/* Puts into the sums that an arena has, or may come to have, so much. */
-static void tell(weir__gauge_sums *sums, weir__arena *arena, const weir__gauge_row *amounts) {
-  weir__gauge_row *all = &sums->told[WEIR_STAT_ALL], *kind = &sums->told[kind_of(arena)];
+/* Updates what the sums contain for an arena: its counts, or its quota. */
+static void report(weir__gauge_sums *sums, weir__arena *arena, const weir__gauge_row *amounts) {
+  weir__gauge_row *all = &sums->reported[WEIR_STAT_ALL], *kind = &sums->reported[kind_of(arena)];
   for (int i = 0; i < WEIR__GAUGES; i++) {
-    int64_t more = amounts->at[i] - arena->gauges.told.at[i];
+    int64_t more = amounts->at[i] - arena->gauges.reported.at[i];
     all->at[i] += more;
     kind->at[i] += more;
-    arena->gauges.told.at[i] = amounts->at[i];
+    arena->gauges.reported.at[i] = amounts->at[i];
   }
 }
 
-static void tell_added(weir__gauge_sums *sums, weir__arena *arena) {
+static void report_added(weir__gauge_sums *sums, weir__arena *arena) {
   weir__gauge_row *all = &sums->added[WEIR_STAT_ALL], *kind = &sums->added[kind_of(arena)];
   for (int i = 0; i < WEIR__GAUGES; i++) {
     all->at[i] += arena->gauges.added.at[i];
@@ -64,14 +65,15 @@ static void tell_added(weir__gauge_sums *sums, weir__arena *arena) {
   }
 }
 
-/* ---- Taking back. The sums' lock is held ---- */
+/* ---- Revoking quotas. The sums' lock is held ---- */
 
-/* Waits until the arena's gauges do not change. true: we have its lock; otherwise its owner waits for the lock that we have. */
-static bool stop(weir__arena *arena, bool *was_at_work) {
+/* Waits until the arena's gauges cannot change. Returns true if the arena's lock was taken; otherwise its holder waits
+ * for the sums' lock, which this thread holds. */
+static bool quiesce(weir__arena *arena, bool *was_busy) {
   for (int i = 0;; i++) {
     if (weir__biased_try(&arena->lock))
       return true;
-    *was_at_work = true;
+    *was_busy = true;
     if (atomic_load_explicit(&arena->gauges.is_frozen, memory_order_acquire))
       return false;
     if (i % 64 == 63)
@@ -80,95 +82,97 @@ static bool stop(weir__arena *arena, bool *was_at_work) {
   }
 }
 
-/* From all who have limits, but for one who is known to be still. Returns how many streams were found at work. */
-static int take_back(weir__gauge_sums *sums, const weir__arena *except) {
+/* Revokes the quotas of all arenas except one that cannot change, and makes the sums exact. Returns the number of
+ * streams that were in an operation. */
+static int revoke_quotas(weir__gauge_sums *sums, const weir__arena *except) {
   int streams = 0;
   weir_cu_stream seen[64];
-  for (weir__arena *arena = sums->listed, *next; arena; arena = next) {
+  for (weir__arena *arena = sums->with_quota, *next; arena; arena = next) {
     weir__gauges *gauges = &arena->gauges;
-    bool at_work = false;
+    bool is_busy = false;
     next = gauges->next;
-    gauges->is_listed = false;
+    gauges->has_quota = false;
     if (arena == except)
       continue;
-    bool locked = stop(arena, &at_work);
-    weir__gauge_row now = now_of(gauges);
-    tell(sums, arena, &now);
-    tell_added(sums, arena);
-    set_room(gauges, &now, &no_room);
+    bool locked = quiesce(arena, &is_busy);
+    weir__gauge_row now = counts_of(gauges);
+    report(sums, arena, &now);
+    report_added(sums, arena);
+    set_quota(gauges, &now, &no_quota);
     if (locked)
       weir__biased_give(&arena->lock);
     int i = 0;
-    while (at_work && i < streams && seen[i] != arena->stream)
+    while (is_busy && i < streams && seen[i] != arena->stream)
       i++;
-    if (at_work && i == streams && streams < (int)WEIR_COUNT_OF(seen))
+    if (is_busy && i == streams && streams < (int)WEIR_COUNT_OF(seen))
       seen[streams++] = arena->stream;
   }
-  sums->listed = NULL;
+  sums->with_quota = NULL;
   return streams;
 }
 
-/* ---- An arena's operation ---- */
+/* ---- Operations of an arena ---- */
 
-/* Who has an arena's lock is still from before he asks for the sums' lock until he has it. */
+/* Freezes the gauges until the sums' lock is taken, so that its holder need not wait for the arena's lock. */
 static void lock_sums(weir__gauge_sums *sums, weir__gauges *gauges) {
   atomic_store_explicit(&gauges->is_frozen, true, memory_order_release);
   weir__lock_take(&sums->lock);
 }
 
-/* What is left of a peak; negative: it is passed. */
-static int64_t left_of(const weir__gauge_sums *sums, weir_stat_kind kind, size_t i) {
-  return sums->peak[kind].at[i] - measured(&sums->told[kind], i);
+/* Headroom: bytes or blocks up to a peak; negative if the sum exceeds the peak. */
+static int64_t headroom(const weir__gauge_sums *sums, weir_stat_kind kind, size_t i) {
+  return sums->peak[kind].at[i] - measured(&sums->reported[kind], i);
 }
 
 static bool is_beyond_peak(const weir__gauge_sums *sums, weir_stat_kind kind) {
   for (size_t i = 0; i < WEIR__GAUGES; i++)
-    if (left_of(sums, WEIR_STAT_ALL, i) < 0 || left_of(sums, kind, i) < 0)
+    if (headroom(sums, WEIR_STAT_ALL, i) < 0 || headroom(sums, kind, i) < 0)
       return true;
   return false;
 }
 
-/* streams: how many are at work besides ours. */
+/* `streams` counts the other streams that are in an operation. */
 static void raise_peaks(weir__gauge_sums *sums, int streams) {
   for (int kind = 0; kind < WEIR_STAT_KINDS; kind++)
     for (size_t i = 0; i < WEIR__GAUGES; i++)
-      if (left_of(sums, kind, i) < 0)
-        sums->peak[kind].at[i] = measured(&sums->told[kind], i) + (streams ? (streams + 1) * spare[i] : 0);
+      if (headroom(sums, kind, i) < 0)
+        sums->peak[kind].at[i] = measured(&sums->reported[kind], i) + (streams ? (streams + 1) * spare[i] : 0);
 }
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Half of what is still to be had, so that others find something too. What is allocated is active as well. */
-static void give_limits(weir__gauge_sums *sums, weir__arena *arena, const weir__gauge_row *now) {
+/* Claims half of the headroom, which leaves some for other arenas. Allocated blocks also count as active, so both peaks
+ * bound them. */
+static void claim_quota(weir__gauge_sums *sums, weir__arena *arena, const weir__gauge_row *now) {
   weir_stat_kind kind = kind_of(arena);
   weir__gauges *gauges = &arena->gauges;
   weir__gauge_row left;
   for (size_t i = 0; i < WEIR__GAUGES; i++)
-    left.at[i] = least(left_of(sums, WEIR_STAT_ALL, i), left_of(sums, kind, i));
+    left.at[i] = least(headroom(sums, WEIR_STAT_ALL, i), headroom(sums, kind, i));
   left.of.allocations = least(left.of.allocations, left.of.waiting);
   left.of.allocated_bytes = least(left.of.allocated_bytes, left.of.waiting_bytes);
-  left.of.waiting = left.of.waiting_bytes = left.of.oversize = 0; /* who changes these asks anyway */
+  left.of.waiting = left.of.waiting_bytes = left.of.oversize = 0; /* changes of these always report */
   for (size_t i = 0; i < WEIR__GAUGES; i++)
     left.at[i] = (left.at[i] + 1) / 2;
-  set_room(gauges, now, &left);
-  tell(sums, arena, &gauges->limit);
-  if (gauges->is_listed)
+  set_quota(gauges, now, &left);
+  report(sums, arena, &gauges->quota);
+  if (gauges->has_quota)
     return;
-  gauges->is_listed = true;
-  gauges->next = sums->listed;
-  sums->listed = arena;
+  gauges->has_quota = true;
+  gauges->next = sums->with_quota;
+  sums->with_quota = arena;
 }
 
-void weir__gauges_ask(weir__arena *arena) {
+void weir__gauges_claim_quota(weir__arena *arena) {
   weir__gauge_sums *sums = &arena->pool->heap->sums;
   lock_sums(sums, &arena->gauges);
-  weir__gauge_row now = now_of(&arena->gauges);
-  tell(sums, arena, &now);
+  weir__gauge_row now = counts_of(&arena->gauges);
+  report(sums, arena, &now);
   if (is_beyond_peak(sums, kind_of(arena))) {
-    int streams = take_back(sums, arena);
+    int streams = revoke_quotas(sums, arena);
     raise_peaks(sums, streams);
   }
-  give_limits(sums, arena, &now);
+  claim_quota(sums, arena, &now);
   atomic_store_explicit(&arena->gauges.is_frozen, false, memory_order_relaxed);
   weir__lock_give(&sums->lock);
 }
@@ -177,7 +181,7 @@ void weir__gauges_freeze(weir__arena *arena) {
   atomic_store_explicit(&arena->gauges.is_frozen, true, memory_order_release);
 }
 
-/* Somebody who saw that it is still may be at it: he has the lock. */
+/* Takes the sums' lock because its holder may have seen the gauges frozen and be reading them. */
 void weir__gauges_unfreeze(weir__arena *arena) {
   weir__gauge_sums *sums = &arena->pool->heap->sums;
   weir__lock_take(&sums->lock);
@@ -188,7 +192,7 @@ void weir__gauges_unfreeze(weir__arena *arena) {
 static void add(weir__gauges *gauges, const weir__amounts *change) {
   const weir__gauge_row *row = (const weir__gauge_row *)change;
   for (size_t i = 0; i < WEIR__GAUGES; i++) {
-    gauges->room.at[i] -= row->at[i];
+    gauges->left.at[i] -= row->at[i];
     if (row->at[i] > 0)
       gauges->added.at[i] += row->at[i];
   }
@@ -199,36 +203,36 @@ void weir__gauges_add(weir__arena *arena, const weir__amounts *change) {
   weir__gauges *gauges = &arena->gauges;
   if (!atomic_load_explicit(&gauges->is_frozen, memory_order_relaxed)) {
     add(gauges, change);
-    weir__gauges_ask(arena);
+    weir__gauges_claim_quota(arena);
     return;
   }
-  /* It is held still, and stays so. It has no limits afterwards. */
+  /* The gauges stay frozen, and have no quota afterwards. */
   weir__lock_take(&sums->lock);
-  take_back(sums, NULL);
+  revoke_quotas(sums, NULL);
   add(gauges, change);
-  weir__gauge_row now = now_of(gauges);
-  tell(sums, arena, &now);
-  tell_added(sums, arena);
+  weir__gauge_row now = counts_of(gauges);
+  report(sums, arena, &now);
+  report_added(sums, arena);
   raise_peaks(sums, 0);
   weir__lock_give(&sums->lock);
 }
 
 /* ---- Reading. No arena's lock is held ---- */
 
-/* active: with what waits. All that became allocated became active. */
+/* `active` includes waiting blocks. Everything that became allocated also became active. */
 static weir_stat stat_of(const weir__gauge_sums *sums, int kind, size_t i, bool active) {
   size_t peak = !active ? i : i == PLACE(allocations) ? PLACE(waiting) : PLACE(waiting_bytes);
   int64_t added = sums->added[kind].at[i];
-  int64_t now = active ? measured(&sums->told[kind], peak) : sums->told[kind].at[i];
-  int64_t from = active ? measured(&sums->from[kind], peak) : sums->from[kind].at[i];
+  int64_t now = active ? measured(&sums->reported[kind], peak) : sums->reported[kind].at[i];
+  int64_t from = active ? measured(&sums->baseline[kind], peak) : sums->baseline[kind].at[i];
   return (weir_stat){now, sums->peak[kind].at[peak], added, added - (now - from)};
 }
 
 void weir__gauges_read(weir__heap *heap, weir_allocator_stats *stats) {
   weir__gauge_sums *sums = &heap->sums;
   weir__lock_take(&sums->lock);
-  if (take_back(sums, NULL))
-    raise_peaks(sums, 0); /* for those who passed a limit and wait for our lock to say so */
+  if (revoke_quotas(sums, NULL))
+    raise_peaks(sums, 0); /* covers arenas that exceeded their quota and wait for the sums' lock */
   for (int kind = 0; kind < WEIR_STAT_KINDS; kind++) {
     stats->allocation[kind] = stat_of(sums, kind, PLACE(allocations), false);
     stats->active[kind] = stat_of(sums, kind, PLACE(allocations), true);
@@ -245,26 +249,26 @@ void weir__gauges_read(weir__heap *heap, weir_allocator_stats *stats) {
 void weir__gauges_reset_peaks(weir__heap *heap) {
   weir__gauge_sums *sums = &heap->sums;
   weir__lock_take(&sums->lock);
-  take_back(sums, NULL);
+  revoke_quotas(sums, NULL);
   for (int kind = 0; kind < WEIR_STAT_KINDS; kind++)
     for (size_t i = 0; i < WEIR__GAUGES; i++)
-      sums->peak[kind].at[i] = measured(&sums->told[kind], i);
+      sums->peak[kind].at[i] = measured(&sums->reported[kind], i);
   weir__lock_give(&sums->lock);
 }
 
 void weir__gauges_reset_added(weir__heap *heap) {
   weir__gauge_sums *sums = &heap->sums;
   weir__lock_take(&sums->lock);
-  take_back(sums, NULL);
+  revoke_quotas(sums, NULL);
   for (int kind = 0; kind < WEIR_STAT_KINDS; kind++) {
-    sums->from[kind] = sums->told[kind];
+    sums->baseline[kind] = sums->reported[kind];
     sums->added[kind] = (weir__gauge_row){.at = {0}};
   }
   weir__lock_give(&sums->lock);
 }
 
-void weir__gauges_forget(weir__heap *heap) {
+void weir__gauges_revoke_quotas(weir__heap *heap) {
   weir__lock_take(&heap->sums.lock);
-  take_back(&heap->sums, NULL);
+  revoke_quotas(&heap->sums, NULL);
   weir__lock_give(&heap->sums.lock);
 }

@@ -8,9 +8,9 @@
  *           segment      memory obtained from the driver in one go, or a reservation into which pages are mapped
  *             block      a piece of a segment
  *
- * Neighbouring blocks belong to one segment and so to one arena: splitting and merging need the arena's lock alone, and a
- * cached allocation takes no other. Whatever goes beyond an arena (growing, collecting, limits, pools, events) takes the
- * heap's lock first.
+ * Neighbouring blocks belong to one segment and so to one arena: splitting and merging need the arena's lock alone, and
+ * a cached allocation takes no other. Whatever goes beyond an arena (growing, collecting, limits, pools, events) takes
+ * the heap's lock first.
  *
  * Lock order: configure_lock, ipc_lock, heap, arena, gauges. segments_lock (of the map of segments) and the back end's
  * lock are leaves: no other lock is taken while they are held.
@@ -72,14 +72,14 @@ typedef struct weir__split_change {
   int64_t splits, bytes;
 } weir__split_change;
 
-/* The most recent allocation of an arena, while nothing else has happened there. When its block is freed at once, the block
- * stays as it is, because the next request of that size would get the same block back. So a loop that allocates and frees
- * does not split and merge each time. weir__arena_flush completes such a free. */
+/* The most recent allocation of an arena, while nothing else has happened there. When its block is freed at once, the
+ * block stays as it is, because the next request of that size would get the same block back. So a loop that allocates
+ * and frees does not split and merge each time. weir__arena_flush completes such a free. */
 typedef struct weir__last_alloc {
   weir__block *block;             /* NULL if something else has happened since */
   const weir__settings *settings; /* under which it was chosen */
   uint64_t bytes;                 /* rounded size of the request */
-  weir__split_change change;      /* made by handing it out */
+  weir__split_change change;      /* caused by the allocation */
   bool is_free; /* it was freed: its state is free, but it is still a live block, outside of the index */
 } weir__last_alloc;
 
@@ -122,12 +122,12 @@ struct weir__private_pool {
   weir_pool_id id;
   int uses;         /* graphs, scopes and owners that hold it; guarded by the heap's lock, as everything below */
   int segments;     /* an expandable segment counts once, however much of it is mapped */
-  bool is_released; /* no use is left: its free memory may be given back */
+  bool is_released; /* it has no uses: its free memory may be released */
   bool use_on_oom;
   atomic_bool no_split; /* also read with an arena's lock alone */
   atomic_int in_flight; /* allocations that a scope has sent here and that have not returned; raised under the lock */
   weir__pool_record *record;
-  void *(*alloc)(void *context, uint64_t bytes, int device, weir_cu_stream stream); /* NULL: memory of the driver */
+  void *(*alloc)(void *context, uint64_t bytes, int device, weir_cu_stream stream); /* NULL for memory of the driver */
   void (*free)(void *context, void *pointer, uint64_t bytes, int device, weir_cu_stream stream);
   void *context;
   void (*destroy)(void *context); /* called when the pool has gone; may be NULL */
@@ -135,8 +135,8 @@ struct weir__private_pool {
   weir__private_pool *previous, *next;
 };
 
-/* Memory of the driver. An expandable segment is a reservation of address space, cut into pages of one size, each of which
- * may have a handle of physical memory. */
+/* Memory of the driver. An expandable segment is a reservation of address space, cut into pages of one size, each of
+ * which may have a handle of physical memory. */
 struct weir__segment {
   uint64_t base, bytes;
   weir__arena *arena;
@@ -145,9 +145,9 @@ struct weir__segment {
   weir_cu_mem_handle *handles; /* of the first `room` pages; 0 for a page that is not mapped */
   size_t room;
   size_t mapped;                  /* number of mapped pages */
-  bool oversize;                  /* it was counted as such */
+  bool oversize;                  /* counted as oversize */
   bool captured;                  /* of a back end: memory that belongs to a graph */
-  uint32_t stack;                 /* of the request that made it; 0 if none was recorded */
+  uint32_t stack;                 /* of the request that caused it; 0 if none was recorded */
   int *files;                     /* of pages that other processes may open, from 1 on; NULL if none (ipc.c) */
   weir__segment *previous, *next; /* in heap->segments, guarded by the heap's lock */
 };
@@ -171,7 +171,7 @@ typedef struct weir__stream_class {
 typedef struct weir__route weir__route;
 struct weir__route {
   weir__private_pool *pool;
-  int (*filter)(void *context, weir_cu_stream stream); /* NULL: allocations of the thread that opened the scope */
+  int (*filter)(void *context, weir_cu_stream stream); /* NULL for allocations of the thread that opened the scope */
   void *context;
   weir__thread_id thread;
   bool is_capture;       /* then it takes the streams of that capture, and ignores filter and thread */
@@ -187,7 +187,7 @@ struct weir__heap {
       cu_context;        /* the primary context, once retained; guarded by the lock, as everything down to the pools */
   uint64_t total;        /* the device's memory */
   uint64_t reserved;     /* obtained from the driver */
-  uint64_t promised;     /* being obtained, by threads that released the lock meanwhile */
+  uint64_t promised;     /* being obtained by threads that have released the lock */
   uint64_t limit;        /* of reserved bytes; UINT64_MAX if there is none */
   atomic_bool has_limit; /* also read without the lock */
   double fraction;
@@ -200,7 +200,7 @@ struct weir__heap {
   bool shares_pages_off;         /* they could be, but the environment turned it off */
   weir_cu_result driver_error;   /* the first failure other than out of memory since growing or emptying began: the */
   const char *driver_error_call; /* device is broken, or a capture forbids the call */
-  atomic_bool had_expandable;    /* an expandable segment was made at any time; also read without the lock */
+  atomic_bool had_expandable;    /* an expandable segment was ever created; also read without the lock */
   weir__pool small, large;       /* the default pool */
   weir__private_pool *private_pools;    /* most recent first */
   size_t pool_count, pools_since_sweep; /* of these; and how many were created since released ones were last dropped */
@@ -211,7 +211,7 @@ struct weir__heap {
   weir__segment *segments;
   weir__rangemap segments_by_address;
   weir__lock segments_lock;    /* of that map. Changes need the heap's lock too, lookups need either */
-  weir__segment *returning;    /* of a back end: has left the books, and is given back once no lock is held */
+  weir__segment *returning;    /* of a back end: segments to return to it once no lock is held */
   weir_cu_mem_handle *orphans; /* of unmapped pages that the driver has refused to release so far */
   size_t orphan_count, orphan_room;
   weir__event_queues events; /* that freed blocks wait for */
@@ -252,8 +252,8 @@ static inline void weir__slow_reason_set(weir__heap *heap, weir__slow_reason rea
     atomic_fetch_and(&heap->slow_reasons, ~(unsigned)reason);
 }
 
-/* What the layer above does for an allocator whose history goes to a ring file; NULL in an allocator that has none. Every
- * hook is called with no lock held. */
+/* What the layer above does for an allocator whose history goes to a ring file; NULL in an allocator that has none.
+ * Every hook is called with no lock held. */
 typedef struct weir__recording_hooks {
   void (*checkpoint)(weir__heap *heap); /* WEIR__SLOW_CHECKPOINT is set: takes the checkpoint, or waits for it */
   void (*out_of_memory)(weir_allocator *allocator); /* a request is about to fail */
@@ -314,8 +314,8 @@ static inline weir__pool *weir__pool_for(weir__heap *heap, weir__private_pool *o
   return owner ? &owner->large : &heap->large;
 }
 
-/* Begins every public call but weir_allocator_alloc and _free, whose slow paths check the same: a forked allocator has no
- * devices and no pages, so the fast paths of these two never succeed. Fails for NULL too. */
+/* Begins every public call but weir_allocator_alloc and _free, whose slow paths check the same: a forked allocator has
+ * no devices and no pages, so the fast paths of these two never succeed. Fails for NULL too. */
 weir_status weir__allocator_check(const char *who, const weir_allocator *allocator);
 
 #define WEIR__CHECK_ALLOCATOR(allocator)                                                                               \
@@ -324,6 +324,13 @@ weir_status weir__allocator_check(const char *who, const weir_allocator *allocat
     if (status_of_allocator)                                                                                           \
       return status_of_allocator;                                                                                      \
   } while (0)
+
+/* The same for a call on one device, whose heap it declares: expands to several statements. */
+#define WEIR__CHECK_HEAP(heap, allocator, device)                                                                      \
+  WEIR__CHECK_ALLOCATOR(allocator);                                                                                    \
+  weir__heap *heap = weir__heap_get(__func__, allocator, device);                                                      \
+  if (!heap)                                                                                                           \
+  return WEIR_ERROR_INVALID_DEVICE
 
 /* NULL, with the last error set, if there is no such device. */
 weir__heap *weir__heap_get(const char *who, weir_allocator *allocator, int device);

@@ -4,37 +4,36 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "alloc/stat.h"
 #include "base/base.h"
 #include "base/thread.h"
 #include "driver/call.h"
 
 #define CHECK(host)                                                                                                    \
   do {                                                                                                                 \
-    if (!(host))                                                                                                       \
-      return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the host allocator is NULL", __func__);                      \
+    WEIR__CHECK_ARGUMENT(host);                                                                                        \
     if ((host)->is_forked)                                                                                             \
       return weir__bad_fork(__func__);                                                                                 \
   } while (0)
 
 /* ---- Settings ---- */
 
-/* As PyTorch has it: what is never cached is never rounded. */
+/* As in PyTorch: sizes that are never cached are never rounded. */
 static void check_thresholds(const weir__settings *settings) {
   if (settings->pinned_max_cached_size != UINT64_MAX && settings->pinned_max_round_threshold != UINT64_MAX &&
       settings->pinned_max_round_threshold > settings->pinned_max_cached_size)
     weir__log(
         WEIR_LOG_WARN,
-        "pinned_max_round_threshold_mb is above pinned_max_cached_size_mb: what is larger than the latter is never "
-        "rounded up, since it is never cached");
+        "pinned_max_round_threshold_mb is above pinned_max_cached_size_mb: sizes above the latter are never cached, "
+        "so they are not rounded up");
 }
 
 weir_status weir_host_configure(weir_host_allocator *host, const char *conf) {
   CHECK(host);
-  if (!conf)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: conf is NULL", __func__);
+  WEIR__CHECK_ARGUMENT(conf);
   weir__settings *changed = malloc(sizeof *changed);
   if (!changed)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   weir__lock_take(&host->lock);
   weir_status status = weir__settings_parse(&host->settings, conf, changed);
   if (!status)
@@ -50,17 +49,6 @@ weir_status weir_host_configure(weir_host_allocator *host, const char *conf) {
 
 /* ---- Statistics. `lock` is held ---- */
 
-static inline void add(weir_stat *stat, int64_t by) {
-  stat->current += by;
-  if (by < 0) {
-    stat->freed -= by;
-    return;
-  }
-  stat->allocated += by;
-  if (stat->current > stat->peak)
-    stat->peak = stat->current;
-}
-
 static int64_t microseconds(void) { return (int64_t)(weir__monotonic_ns() / 1000); }
 
 static void add_time(weir_host_time *time, int64_t took) {
@@ -72,17 +60,17 @@ static void add_time(weir_host_time *time, int64_t took) {
   time->count++;
 }
 
-/* A block comes into use, or with -1 out of it. */
+/* Counts a block that becomes active or, with sign -1, inactive. */
 static inline void count_active(weir_host_allocator *host, const weir__host_block *block, int sign) {
   int64_t bytes = (int64_t)block->bytes;
-  add(&host->stats.active_requests, sign);
-  add(&host->stats.active_bytes, sign < 0 ? -bytes : bytes);
+  weir__stat_add(&host->stats.active_requests, sign);
+  weir__stat_add(&host->stats.active_bytes, sign < 0 ? -bytes : bytes);
 }
 
 static void count_held(weir_host_allocator *host, const weir__host_block *block, int sign) {
   int64_t bytes = (int64_t)block->bytes;
-  add(&host->stats.allocations, sign);
-  add(&host->stats.allocated_bytes, sign < 0 ? -bytes : bytes);
+  weir__stat_add(&host->stats.allocations, sign);
+  weir__stat_add(&host->stats.allocated_bytes, sign < 0 ? -bytes : bytes);
 }
 
 void weir_host_stats_init(weir_host_stats *stats) {
@@ -102,13 +90,17 @@ weir_status weir_host_get_stats(weir_host_allocator *host, weir_host_stats *stat
   return WEIR_OK;
 }
 
+static void for_each_stat(weir_host_stats *stats, void (*change)(weir_stat *)) {
+  change(&stats->allocations);
+  change(&stats->active_requests);
+  change(&stats->allocated_bytes);
+  change(&stats->active_bytes);
+}
+
 weir_status weir_host_reset_peak_stats(weir_host_allocator *host) {
   CHECK(host);
   weir__lock_take(&host->lock);
-  weir_stat *all[] = {&host->stats.allocations, &host->stats.active_requests, &host->stats.allocated_bytes,
-                      &host->stats.active_bytes};
-  for (size_t i = 0; i < WEIR_COUNT_OF(all); i++)
-    all[i]->peak = all[i]->current;
+  for_each_stat(&host->stats, weir__stat_reset_peak);
   host->stats.host_alloc_time.max = host->stats.host_alloc_time.min = 0;
   host->stats.host_free_time.max = host->stats.host_free_time.min = 0;
   weir__lock_give(&host->lock);
@@ -118,10 +110,7 @@ weir_status weir_host_reset_peak_stats(weir_host_allocator *host) {
 weir_status weir_host_reset_accumulated_stats(weir_host_allocator *host) {
   CHECK(host);
   weir__lock_take(&host->lock);
-  weir_stat *all[] = {&host->stats.allocations, &host->stats.active_requests, &host->stats.allocated_bytes,
-                      &host->stats.active_bytes};
-  for (size_t i = 0; i < WEIR_COUNT_OF(all); i++)
-    all[i]->allocated = all[i]->freed = 0;
+  for_each_stat(&host->stats, weir__stat_reset_accumulated);
   host->stats.num_host_alloc = host->stats.num_host_free = 0;
   host->stats.host_alloc_time = host->stats.host_free_time = (weir_host_time){0};
   weir__lock_give(&host->lock);
@@ -132,7 +121,7 @@ weir_status weir_host_reset_accumulated_stats(weir_host_allocator *host) {
 
 static unsigned bucket_of(uint64_t bytes) { return bytes > 1 ? 64 - (unsigned)__builtin_clzll(bytes - 1) : 0; }
 
-/* To a power of two, unless it is too large for that; it is below 2^60. */
+/* Rounds up to a power of two, unless the size is above the threshold. `bytes` is below 2^60. */
 static uint64_t round_up(const weir__settings *settings, uint64_t bytes) {
   if (bytes > settings->pinned_max_cached_size || bytes > settings->pinned_max_round_threshold)
     return bytes;
@@ -141,7 +130,7 @@ static uint64_t round_up(const weir__settings *settings, uint64_t bytes) {
 
 /* ---- Blocks ---- */
 
-/* Of a bucket the first that is large enough: those that were not rounded differ. `lock` is held. */
+/* The first block of a bucket that is large enough; sizes differ because some were not rounded. `lock` is held. */
 static weir__host_block *take_free(weir_host_allocator *host, uint64_t bytes) {
   weir__host_block **at = &host->free[bucket_of(bytes)];
   while (*at && (*at)->bytes < bytes)
@@ -159,13 +148,14 @@ static void put_free(weir_host_allocator *host, weir__host_block *block) {
   *bucket = block;
 }
 
-/* Gives blocks, which are in no bucket any more, back to the driver. What it does not take stays free. The first error. */
-static weir_cu_result give_back(weir_host_allocator *host, weir__host_block *blocks) {
+/* Returns blocks that are in no bucket to the driver. Blocks that the driver refuses stay free. Returns the first
+ * error. */
+static weir_cu_result return_to_driver(weir_host_allocator *host, weir__host_block *blocks) {
   weir_cu_result first = WEIR_CU_SUCCESS;
   while (blocks) {
     weir__host_block *block = blocks;
     blocks = block->next;
-    /* The address first: once the driver has the memory another thread may get it. */
+    /* The address is removed first: once the driver has the memory, another thread may get the same address. */
     weir__lock_take(&host->lock);
     weir__rangemap_remove(&host->blocks, (uint64_t)block->pointer);
     weir__lock_give(&host->lock);
@@ -181,7 +171,7 @@ static weir_cu_result give_back(weir_host_allocator *host, weir__host_block *blo
     } else if (weir__rangemap_insert(&host->blocks, (uint64_t)block->pointer, block->bytes, block))
       put_free(host, block);
     else
-      block->state = WEIR__HOST_KEPT; /* the driver has it still, and nobody finds it any more */
+      block->state = WEIR__HOST_KEPT; /* the driver still has the memory, but it can no longer be found */
     weir__lock_give(&host->lock);
     if (r && !first)
       first = r;
@@ -189,8 +179,8 @@ static weir_cu_result give_back(weir_host_allocator *host, weir__host_block *blo
   return first;
 }
 
-/* A block that came out of use. It may be too large to be kept: then it comes back, for the driver. `lock` is held. */
-static weir__host_block *put_back(weir_host_allocator *host, weir__host_block *block) {
+/* Makes an unused block free. If it is too large to be cached, it is returned, for the driver. `lock` is held. */
+static weir__host_block *release_block(weir_host_allocator *host, weir__host_block *block) {
   count_active(host, block, -1);
   if (block->bytes <= host->settings.pinned_max_cached_size || block->kind == WEIR__HOST_RESERVED) {
     put_free(host, block);
@@ -203,12 +193,12 @@ static weir__host_block *put_back(weir_host_allocator *host, weir__host_block *b
 
 void weir__host_block_done(weir_host_allocator *host, weir__host_block *block) {
   weir__lock_take(&host->lock);
-  block = put_back(host, block);
+  block = release_block(host, block);
   weir__lock_give(&host->lock);
-  give_back(host, block);
+  return_to_driver(host, block);
 }
 
-/* ---- Allocating ---- */
+/* ---- Allocation ---- */
 
 static weir_status out_of_memory(const char *who, weir_host_allocator *host, weir_cu_result r, uint64_t bytes) {
   char text[3][32];
@@ -227,7 +217,7 @@ static weir_status out_of_memory(const char *who, weir_host_allocator *host, wei
 static weir_status alloc_new(const char *who, weir_host_allocator *host, uint64_t bytes, void **pointer) {
   weir__settings *settings = malloc(sizeof *settings);
   if (!settings)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
   weir__lock_take(&host->lock);
   *settings = host->settings;
   weir__lock_give(&host->lock);
@@ -263,9 +253,9 @@ static weir_status alloc_new(const char *who, weir_host_allocator *host, uint64_
       add_time(&host->stats.host_alloc_time, took);
     *pointer = memory;
   } else
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
   weir__lock_give(&host->lock);
-  if (status && kind != WEIR__HOST_RESERVED) /* a part of the reserve is lost then */
+  if (status && kind != WEIR__HOST_RESERVED) /* a part of the reserve is lost */
     weir__host_give(host, memory, kind);
 
 free_settings:
@@ -275,8 +265,7 @@ free_settings:
 
 weir_status weir_host_alloc(weir_host_allocator *host, uint64_t bytes, void **pointer) {
   CHECK(host);
-  if (!pointer)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: pointer is NULL", __func__);
+  WEIR__CHECK_ARGUMENT(pointer);
   if (!bytes) {
     *pointer = NULL;
     return WEIR_OK;
@@ -298,13 +287,14 @@ weir_status weir_host_alloc(weir_host_allocator *host, uint64_t bytes, void **po
   return block ? WEIR_OK : alloc_new(__func__, host, size, pointer);
 }
 
-/* ---- Freeing ---- */
+/* ---- Free ---- */
 
 static weir_status no_block(const char *who, const void *pointer) {
-  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %p is no pinned memory that is in use here", who, pointer);
+  return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %p is not allocated by this host allocator", who, pointer);
 }
 
-/* The block in use that an address lies in, or with `exact` begins at. NULL: there is none. `lock` is held. */
+/* The allocated block that contains an address or, with `exact`, begins there; NULL if there is none. `lock` is held.
+ * */
 static weir__host_block *find(const weir_host_allocator *host, const void *pointer, bool exact) {
   weir__host_block *block = weir__rangemap_find(&host->blocks, (uint64_t)pointer, NULL, NULL);
   return block && block->state == WEIR__HOST_ALLOCATED && (!exact || block->pointer == pointer) ? block : NULL;
@@ -322,7 +312,7 @@ weir_status weir_host_free(weir_host_allocator *host, void *pointer) {
     return no_block(__func__, pointer);
   }
   if (__builtin_expect(!block->uses && !block->captured, 1))
-    uncached = put_back(host, block);
+    uncached = release_block(host, block);
   else if (block->captured)
     block->state = WEIR__HOST_KEPT;
   else {
@@ -335,11 +325,11 @@ weir_status weir_host_free(weir_host_allocator *host, void *pointer) {
     weir__host_free_later(host, waiting);
   if (!uncached)
     return WEIR_OK;
-  weir_cu_result r = give_back(host, uncached);
+  weir_cu_result r = return_to_driver(host, uncached);
   return r && !catches ? weir__driver_status(host->driver, r, __func__, "cuMemFreeHost") : WEIR_OK;
 }
 
-/* A stream that captures makes a graph that uses the memory at every launch. */
+/* Whether the stream is capturing; then a graph uses the memory at every launch. */
 static weir_cu_result is_capturing(weir_host_allocator *host, int device, weir_cu_stream stream, bool *captures) {
   weir_driver *driver = host->driver;
   weir__host_visit visit;
@@ -353,7 +343,7 @@ static weir_cu_result is_capturing(weir_host_allocator *host, int device, weir_c
   return *captures ? WEIR_CU_SUCCESS : r;
 }
 
-/* false: no host memory. `lock` is held. */
+/* Returns false if out of host memory. `lock` is held. */
 static bool add_use(weir_host_allocator *host, weir__host_block *block, int device, weir_cu_stream stream) {
   for (const weir__host_use *use = block->uses; use; use = use->next)
     if (use->stream == stream && use->device == device)
@@ -371,7 +361,8 @@ weir_status weir_host_record_stream(weir_host_allocator *host, void *pointer, in
   if (!pointer)
     return WEIR_OK;
   if (device < 0 || device >= host->device_count)
-    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: device %d, there are %d", __func__, device, host->device_count);
+    return weir__fail(WEIR_ERROR_INVALID_DEVICE, "%s: invalid device %d: there are %d", __func__, device,
+                      host->device_count);
   bool captures = false;
   weir_cu_result r = is_capturing(host, device, stream, &captures);
   if (r)
@@ -384,15 +375,14 @@ weir_status weir_host_record_stream(weir_host_allocator *host, void *pointer, in
   else if (captures)
     block->captured = true;
   else if (!add_use(host, block, device, stream))
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   weir__lock_give(&host->lock);
   return status;
 }
 
 weir_status weir_host_owns(weir_host_allocator *host, const void *pointer, int *owns) {
   CHECK(host);
-  if (!owns)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: owns is NULL", __func__);
+  WEIR__CHECK_ARGUMENT(owns);
   weir__lock_take(&host->lock);
   *owns = find(host, pointer, false) != NULL;
   weir__lock_give(&host->lock);
@@ -418,11 +408,11 @@ weir_status weir_host_empty_cache(weir_host_allocator *host) {
     }
   bool catches = host->settings.pinned_free_catch_all;
   weir__lock_give(&host->lock);
-  weir_cu_result r = give_back(host, blocks);
+  weir_cu_result r = return_to_driver(host, blocks);
   return r && !catches ? weir__driver_status(host->driver, r, __func__, "cuMemFreeHost") : WEIR_OK;
 }
 
-/* ---- Making and ending ---- */
+/* ---- Creation and destruction ---- */
 
 static void describe(const weir__client *client, char *text, size_t size) {
   (void)client;
@@ -432,11 +422,11 @@ static void describe(const weir__client *client, char *text, size_t size) {
 static void invalidate(weir__client *client) { ((weir_host_allocator *)client->object)->is_forked = true; }
 
 weir_status weir_host_allocator_create(weir_driver *driver, const char *conf, weir_host_allocator **host) {
-  if (!driver || !host)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %s is NULL", __func__, driver ? "host" : "driver");
+  WEIR__CHECK_ARGUMENT(driver);
+  WEIR__CHECK_ARGUMENT(host);
   weir_host_allocator *made = calloc(1, sizeof *made);
   if (!made)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   weir__settings_default(&made->settings);
   weir_status status =
       conf ? weir__settings_parse(NULL, conf, &made->settings) : weir__settings_from_env(&made->settings, NULL);
@@ -449,7 +439,7 @@ weir_status weir_host_allocator_create(weir_driver *driver, const char *conf, we
     goto free_made;
   made->devices = calloc((size_t)made->device_count + 1, sizeof *made->devices);
   if (!made->devices) {
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
     goto free_made;
   }
   made->driver = driver;
@@ -457,7 +447,7 @@ weir_status weir_host_allocator_create(weir_driver *driver, const char *conf, we
   weir__mutex_init(&made->context_lock);
   weir__mutex_init(&made->reserve_lock);
   weir__mutex_init(&made->events_lock);
-  weir__cond_init(&made->thread_wakes);
+  weir__cond_init(&made->thread_wakeup);
   made->client = (weir__client){.driver = driver, .object = made, .describe = describe, .invalidate = invalidate};
   weir__client_add(&made->client);
   *host = made;
@@ -468,7 +458,7 @@ free_made:
   return status;
 }
 
-/* Waits for what a device may still do with the memory. */
+/* Waits for all work of a device that may use the memory. */
 static void finish_device(weir_host_allocator *host, int device) {
   weir_driver *driver = host->driver;
   weir__host_visit visit;
@@ -479,7 +469,7 @@ static void finish_device(weir_host_allocator *host, int device) {
 }
 
 void weir_host_allocator_destroy(weir_host_allocator *host) {
-  if (!host || host->is_forked) /* its memory is the parent's, and its locks may be held for ever */
+  if (!host || host->is_forked) /* the parent owns its memory, and its locks may stay held forever */
     return;
   weir__client_remove(&host->client);
   weir_driver *driver = host->driver;
@@ -501,7 +491,7 @@ void weir_host_allocator_destroy(weir_host_allocator *host) {
   weir__rangemap_clear(&host->blocks);
   weir__slab_clear(&host->block_slab);
   weir__slab_clear(&host->use_slab);
-  weir__cond_destroy(&host->thread_wakes);
+  weir__cond_destroy(&host->thread_wakeup);
   weir__mutex_destroy(&host->events_lock);
   weir__mutex_destroy(&host->reserve_lock);
   weir__mutex_destroy(&host->context_lock);

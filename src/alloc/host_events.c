@@ -1,6 +1,6 @@
 /*
- * Pinned memory that was freed while streams use it: it becomes free when an event in each of them has completed
- * (event_queue.h).
+ * Pinned memory that was freed while streams use it. It becomes free when an event in each of these streams has
+ * completed (event_queue.h).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -11,14 +11,14 @@
 #include "base/clock.h"
 #include "base/thread.h"
 
-/* ---- The thread that polls ---- */
+/* ---- The polling thread ---- */
 
 static void *poller(void *argument) {
   weir_host_allocator *host = argument;
   weir__mutex_lock(&host->events_lock);
   while (!host->thread_ends) {
     if (!atomic_load(&host->pending)) {
-      weir__cond_wait(&host->thread_wakes, &host->events_lock);
+      weir__cond_wait(&host->thread_wakeup, &host->events_lock);
       continue;
     }
     weir__mutex_unlock(&host->events_lock);
@@ -30,20 +30,20 @@ static void *poller(void *argument) {
   return NULL;
 }
 
-/* Wakes the thread, or starts it. Should that fail allocations poll, as they do without it. */
-static void look_after(weir_host_allocator *host) {
+/* Wakes the thread, or starts it. If it cannot be started, allocations poll. */
+static void wake_poller(weir_host_allocator *host) {
   weir__lock_take(&host->lock);
   bool wanted = host->settings.pinned_use_background_threads;
   weir__lock_give(&host->lock);
   if (atomic_load(&host->has_thread))
-    weir__cond_signal(&host->thread_wakes);
+    weir__cond_signal(&host->thread_wakeup);
   else if (wanted)
     atomic_store(&host->has_thread, !weir__thread_start(&host->thread, poller, host));
 }
 
 /* ---- Waiting ---- */
 
-/* Lets the block wait for a stream by an event. False without host memory, or if the driver fails. */
+/* Makes the block wait for an event in a stream. Returns false if out of host memory, or if the driver fails. */
 static bool insert_event(weir_host_allocator *host, weir__host_block *block, const weir__host_use *use) {
   if (!weir__event_queues_add(&host->devices[use->device].events, host->driver, use->stream, block))
     return false;
@@ -52,9 +52,9 @@ static bool insert_event(weir_host_allocator *host, weir__host_block *block, con
   return true;
 }
 
-/* By an event, or where that cannot be, with the host: slow and safe. A stream that was given to a capture meanwhile can be
- * neither asked nor waited for. */
-static bool take_care_of(weir_host_allocator *host, weir__host_block *block, const weir__host_use *use) {
+/* Makes the block wait for a stream with an event or, if that fails, synchronizes the stream. Returns false if the
+ * stream is capturing by now: then neither is allowed. */
+static bool wait_for_use(weir_host_allocator *host, weir__host_block *block, const weir__host_use *use) {
   weir_driver *driver = host->driver;
   weir__host_visit visit;
   int status = WEIR_CU_CAPTURE_STATUS_NONE;
@@ -66,13 +66,13 @@ static bool take_care_of(weir_host_allocator *host, weir__host_block *block, con
   return done;
 }
 
-/* An event for each use. What cannot be done now is tried again at the next poll. */
+/* Inserts an event for each use. Uses for which that fails are tried again at the next poll. */
 static void insert_events(weir_host_allocator *host, weir__host_block *block) {
   weir__host_use *left = NULL;
-  block->events++; /* ours, until all are in their queues */
+  block->events++; /* keeps the block waiting until all events are in their queues */
   for (weir__host_use *use = block->uses, *next; use; use = next) {
     next = use->next;
-    if (take_care_of(host, block, use)) {
+    if (wait_for_use(host, block, use)) {
       weir__lock_take(&host->lock);
       weir__slab_give(&host->use_slab, use, sizeof *use);
       weir__lock_give(&host->lock);
@@ -95,7 +95,7 @@ void weir__host_free_later(weir_host_allocator *host, weir__host_block *block) {
   weir__mutex_lock(&host->events_lock);
   insert_events(host, block);
   if (atomic_load(&host->pending))
-    look_after(host);
+    wake_poller(host);
   weir__mutex_unlock(&host->events_lock);
 }
 
@@ -142,7 +142,7 @@ void weir__host_events_end(weir_host_allocator *host) {
   if (atomic_load(&host->has_thread)) {
     weir__mutex_lock(&host->events_lock);
     host->thread_ends = true;
-    weir__cond_signal(&host->thread_wakes);
+    weir__cond_signal(&host->thread_wakeup);
     weir__mutex_unlock(&host->events_lock);
     weir__thread_join(host->thread);
   }

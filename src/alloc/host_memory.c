@@ -1,5 +1,5 @@
 /*
- * Pinned host memory: the driver's part.
+ * Pinned host memory: calls of the driver and of the system.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,7 @@ static weir_cu_result retain(weir_host_allocator *host, int device, weir_cu_cont
   return r;
 }
 
-/* A device that has a context already: to make one takes memory there. The first, where none has. */
+/* A device that has a context already, since creating one takes device memory; the first device if there is none. */
 static int any_device(weir_host_allocator *host) {
   weir_driver *driver = host->driver;
   for (int i = 0; i < host->device_count; i++) {
@@ -61,9 +61,9 @@ void weir__host_leave(weir_host_allocator *host, const weir__host_visit *visit) 
     driver->CtxSetCurrent(driver, visit->previous);
 }
 
-/* ---- Memory that is registered ---- */
+/* ---- Registered memory ---- */
 
-/* A part of it, touched so that the system finds memory for it: the driver would do so page by page. */
+/* A part that one thread touches, so that the system backs it with memory. The driver would do that page by page. */
 typedef struct touched {
   char *from;
   uint64_t bytes;
@@ -78,7 +78,7 @@ static void *touch(void *argument) {
   return NULL;
 }
 
-/* A thread that cannot be started is not missed: the part is touched here. */
+/* If a thread cannot be started, its part is touched here. */
 static void touch_all(char *memory, uint64_t bytes, uint64_t threads) {
   touched parts[128];
   uint64_t pages = (bytes + WEIR__HOST_UNIT - 1) / WEIR__HOST_UNIT;

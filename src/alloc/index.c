@@ -1,5 +1,5 @@
 /*
- * The index of free blocks, and the tree of unmapped ones.
+ * The index of free blocks, and the tree of unmapped blocks.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 /* ---- Treaps ---- */
 
-/* Any mixing that spreads addresses will do: it only shapes the tree. */
+/* The priority of a block in the treap: a hash that spreads addresses. */
 static inline uint64_t weight(const weir__block *block) {
   uint64_t x = block->address * 0x9e3779b97f4a7c15u;
   return x ^ x >> 29;
@@ -20,12 +20,12 @@ static inline bool before_by_size(const weir__block *a, const weir__block *b) {
 
 static inline bool before_by_address(const weir__block *a, const weir__block *b) { return a->address < b->address; }
 
-/* The two orders share their code: `by_size` is a constant in every caller, and the compiler makes two of it. */
+/* Both orders share one implementation: `by_size` is constant in every caller, so the compiler specializes it. */
 static inline bool before(const weir__block *a, const weir__block *b, bool by_size) {
   return by_size ? before_by_size(a, b) : before_by_address(a, b);
 }
 
-/* Returns how many blocks it passed on its way. */
+/* Returns the number of blocks above it. */
 static inline __attribute__((always_inline)) unsigned treap_insert(weir__ref *root, weir__block *block, bool by_size) {
   unsigned passed = 0;
   weir__ref *at = root;
@@ -33,7 +33,7 @@ static inline __attribute__((always_inline)) unsigned treap_insert(weir__ref *ro
   uint64_t mine = weight(block);
   for (; rest && weight(rest) >= mine; rest = weir__block_at(*at), passed++)
     at = before(block, rest, by_size) ? &rest->left : &rest->right;
-  /* The rest of the path is split into what lies before the block and what lies behind it. */
+  /* The rest of the path is split into the blocks before this one and the blocks after it. */
   weir__ref *low = &block->left, *high = &block->right;
   *at = weir__ref_of(block);
   for (; rest; passed++) {
@@ -100,21 +100,21 @@ weir__block *weir__tree_after(weir__ref root, uint64_t address) {
 
 /* ---- Wide bins ---- */
 
-/* How often bins can be divided, each time into 64, and how many blocks on a way make a tree deep. */
+/* How often a bin can be divided, each time into 64, and the depth from which a treap counts as deep. */
 enum { levels = 8, deep = 6 };
 
 static inline unsigned row_of(uint64_t units) { return (unsigned)(63 - __builtin_clzll(units)) - 18; }
 
-/* log2 of the units that one bin spans: of a row, and of the finer ones of a bin of some width. */
+/* log2 of the units that one bin spans: in a row, and in the division of a bin. */
 static inline unsigned width_of(unsigned row) { return row + 12; }
 static inline unsigned finer(unsigned width) { return width > 6 ? width - 6 : 0; }
 static inline unsigned bin_of(uint64_t units, unsigned width) { return (units >> width) & (WEIR__BINS - 1); }
 
-/* The way from a row down to the bin of a size. */
+/* The path from a row to the bin of a size. */
 typedef struct path {
   weir__wide_bins *bins[levels];
   unsigned bin[levels];
-  unsigned depth, width; /* of the last one */
+  unsigned depth, width; /* of the last bin */
 } path;
 
 static void find_bin(const weir__index *index, uint64_t units, path *p) {
@@ -147,7 +147,7 @@ static void move_blocks(weir__wide_bins *to, unsigned width, weir__ref root) {
   move_blocks(to, width, right);
 }
 
-/* Without host memory for it the bin stays as it is, and only slower. */
+/* If out of host memory, the bin stays undivided, which is only slower. */
 static void divide(weir__wide_bins *bins, unsigned bin, unsigned width) {
   weir__wide_bins *made = calloc(1, sizeof *made);
   if (!made)
@@ -184,7 +184,7 @@ void weir__index_remove_wide(weir__index *index, weir__block *block) {
   index->wide_rows &= ~(1ull << row_of(units));
 }
 
-/* The first and the last block of bins that have some. */
+/* The first and the last block of bins that are not empty. */
 static weir__block *first_of(const weir__wide_bins *bins, unsigned bin) {
   while (bins->divided >> bin & 1) {
     bins = bins->at[bin].finer;
@@ -208,7 +208,7 @@ static weir__block *first_of_rows(const weir__index *index, uint64_t rows) {
   return first_of(bins, (unsigned)__builtin_ctzll(bins->used));
 }
 
-/* The first block of the bins behind those of a path, which is that of a size in a row. */
+/* The first block of the bins after a path, which is that of a size in a row. */
 static weir__block *first_behind(const weir__index *index, const path *p, unsigned row) {
   for (unsigned i = p->depth + 1; i-- > 0;) {
     uint64_t used = p->bins[i]->used & ~1ull << p->bin[i];
@@ -240,18 +240,18 @@ weir__block *weir__index_at_least_wide(const weir__index *index, uint64_t bytes)
 
 /* ---- Narrow bins ---- */
 
-/* So many blocks are looked at faster than they are laid out on shelves. */
+/* Lists of up to this length are scanned rather than partitioned. */
 enum { few = 8 };
 
-/* The next of a list, or NULL. */
-static weir__block *block_or_end(weir__ref ref) { return ref & WEIR__DOOR ? NULL : weir__block_at(ref); }
+/* The next block of a list, or NULL at its end. */
+static weir__block *block_or_end(weir__ref ref) { return ref & WEIR__SENTINEL ? NULL : weir__block_at(ref); }
 static weir__block *after(const weir__block *block) { return block_or_end(block->after); }
 
 static weir__ref *list_of(const weir__index *index, uint64_t units) {
   return &index->group[units / WEIR__GROUP]->list[units % WEIR__GROUP];
 }
 
-/* A bin has no blocks any more. */
+/* Clears the bits of an empty bin. */
 static void unmark(weir__index *index, uint64_t units) {
   uint64_t bin = units % WEIR__GROUP;
   weir__bin_group *group = index->group[units / WEIR__GROUP];
@@ -262,7 +262,7 @@ static void unmark(weir__index *index, uint64_t units) {
     index->groups &= ~(1ull << units / WEIR__GROUP);
 }
 
-/* The lowest bin above one that is marked; false: there is none. */
+/* The lowest marked bin above `units`; false if there is none. */
 static bool find_marked_above(const weir__index *index, uint64_t units, uint64_t *found) {
   uint64_t n = units / WEIR__GROUP, row = units % WEIR__GROUP / 64;
   const weir__bin_group *group = index->group[n];
@@ -290,11 +290,12 @@ static weir__block *lowest_in_list(weir__ref list) {
   return best;
 }
 
-/* ... of a few. NULL: there are more, or shelves. Which of two is lower is a coin toss, so it is no branch. */
+/* The same for a short list; NULL if it is longer, or partitioned. The comparison is unpredictable, so it is
+ * branch-free. */
 static weir__block *lowest_of_few(weir__ref list) {
   weir__ref best = list, next = list;
   uint64_t lowest = UINT64_MAX;
-  for (int i = 0; next && !(next & WEIR__DOOR) && i < few; i++) {
+  for (int i = 0; next && !(next & WEIR__SENTINEL) && i < few; i++) {
     const weir__block *block = weir__at(next);
     bool is_lower = block->address < lowest;
     lowest = is_lower ? block->address : lowest;
@@ -304,86 +305,89 @@ static weir__block *lowest_of_few(weir__ref list) {
   return next ? NULL : weir__at(best);
 }
 
-/* ---- Shelves ---- */
+/* ---- Partitions ---- */
 
-static weir__shelves *shelves_at(weir__ref door) { return (weir__shelves *)((char *)weir__at(door) - WEIR__DOOR); }
-
-/* NULL: no host memory. */
-static weir__shelves *shelves_new(weir__index *index, uint64_t base, unsigned shift) {
-  weir__shelves *shelves = weir__slab_take(&index->shelves, sizeof *shelves);
-  if (shelves) /* after: anything but 0, so that a list of shelves alone is one that has to be looked through */
-    *shelves = (weir__shelves){.base = base, .shift = shift, .door.after = WEIR__DOOR};
-  return shelves;
+static weir__partitions *partitions_at(weir__ref sentinel) {
+  return (weir__partitions *)((char *)weir__at(sentinel) - WEIR__SENTINEL);
 }
 
-static void shelves_delete(weir__index *index, weir__shelves *shelves) {
-  weir__slab_give(&index->shelves, shelves, sizeof *shelves);
+/* NULL if out of host memory. */
+static weir__partitions *partitions_new(weir__index *index, uint64_t base, unsigned shift) {
+  weir__partitions *partitions = weir__slab_take(&index->partitions, sizeof *partitions);
+  if (partitions) /* after is not 0, so that a list without blocks is not taken for one with a single block */
+    *partitions = (weir__partitions){.base = base, .shift = shift, .sentinel.after = WEIR__SENTINEL};
+  return partitions;
 }
 
-/* At the end of a list; NULL: there are none. */
-static weir__shelves *shelves_of(weir__ref list) {
-  while (list && !(list & WEIR__DOOR))
+static void partitions_delete(weir__index *index, weir__partitions *partitions) {
+  weir__slab_give(&index->partitions, partitions, sizeof *partitions);
+}
+
+/* The partitions at the end of a list; NULL if there are none. */
+static weir__partitions *partitions_of(weir__ref list) {
+  while (list && !(list & WEIR__SENTINEL))
     list = ((const weir__block *)weir__at(list))->after;
-  return list ? shelves_at(list) : NULL;
+  return list ? partitions_at(list) : NULL;
 }
 
-/* 64 and more: it lies outside. */
-static uint64_t shelf_of(const weir__shelves *shelves, uint64_t address) {
-  return (address - shelves->base) >> shelves->shift;
+/* 64 or more if the address is outside. */
+static uint64_t partition_of(const weir__partitions *partitions, uint64_t address) {
+  return (address - partitions->base) >> partitions->shift;
 }
 
-/* Puts the blocks of a list on the shelves, which are its end then. false: one lies outside; it is on the last one. */
-static bool lay_out(weir__index *index, weir__ref *list, weir__shelves *shelves) {
+/* Distributes the blocks of a list to the partitions, which become its end. Returns false if one is outside of the
+ * range; it is in the last partition then. */
+static bool distribute(weir__index *index, weir__ref *list, weir__partitions *partitions) {
   weir__block *block = block_or_end(*list), *next;
   bool fits = true;
   for (; block; block = next) {
     next = after(block);
-    uint64_t shelf = shelf_of(shelves, block->address);
-    fits &= shelf < 64;
-    shelf = shelf < 64 ? shelf : 63;
-    weir__ref *to = &shelves->list[shelf];
+    uint64_t partition = partition_of(partitions, block->address);
+    fits &= partition < 64;
+    partition = partition < 64 ? partition : 63;
+    weir__ref *to = &partitions->list[partition];
     block->is_ordered = false;
     block->after = *to;
     block->link = weir__ref_of(to);
     weir__index_neighbour(index, *to)->link = weir__ref_of(&block->after);
     *to = weir__ref_of(block);
-    shelves->used |= 1ull << shelf;
+    partitions->used |= 1ull << partition;
   }
-  *list = weir__ref_of(&shelves->door);
+  *list = weir__ref_of(&partitions->sentinel);
   return fits;
 }
 
-/* Puts all blocks of a list, and of its shelves, behind a tail; the shelves go. Returns the new tail. Of the links only those
- * forward are right then. */
-static weir__ref *take_down(weir__index *index, weir__ref list, weir__ref *tail) {
-  for (; list && !(list & WEIR__DOOR); list = *tail) {
+/* Appends all blocks of a list, including its partitions, to a tail, and deletes the partitions. Returns the new tail.
+ * Only the forward links are valid afterwards. */
+static weir__ref *flatten(weir__index *index, weir__ref list, weir__ref *tail) {
+  for (; list && !(list & WEIR__SENTINEL); list = *tail) {
     *tail = list;
     tail = &((weir__block *)weir__at(list))->after;
   }
   if (list) {
-    weir__shelves *shelves = shelves_at(list);
-    for (uint64_t used = shelves->used; used; used &= used - 1)
-      tail = take_down(index, shelves->list[__builtin_ctzll(used)], tail);
-    shelves_delete(index, shelves);
+    weir__partitions *partitions = partitions_at(list);
+    for (uint64_t used = partitions->used; used; used &= used - 1)
+      tail = flatten(index, partitions->list[__builtin_ctzll(used)], tail);
+    partitions_delete(index, partitions);
   }
   *tail = 0;
   return tail;
 }
 
-/* Behind the last one. */
-static uint64_t end_of(const weir__shelves *shelves) {
-  uint64_t room = (UINT64_MAX - shelves->base) >> shelves->shift;
-  return room < 64 ? UINT64_MAX : shelves->base + (64ull << shelves->shift);
+/* The end of the last partition. */
+static uint64_t end_of(const weir__partitions *partitions) {
+  uint64_t room = (UINT64_MAX - partitions->base) >> partitions->shift;
+  return room < 64 ? UINT64_MAX : partitions->base + (64ull << partitions->shift);
 }
 
-/* New shelves for all blocks of a bin, in place of those it has. They reach as far as the old ones where that is enough; otherwise
- * as far as these and all blocks, with as much room again below and above, so that it will be for long. NULL: no host memory; there
- * were none before, and the list is as it was. */
-static weir__shelves *lay_out_bin(weir__index *index, weir__ref *bin, const weir__shelves *old) {
+/* Partitions all blocks of a bin anew. The range stays the same if it covers all blocks; otherwise it is extended to
+ * cover them, with as much again below and above, so that it lasts. Returns NULL if out of host memory, which only
+ * happens if there were no partitions; the list is then unchanged. */
+static weir__partitions *partition_bin(weir__index *index, weir__ref *bin, const weir__partitions *old) {
   uint64_t base = old ? old->base : UINT64_MAX, end = old ? end_of(old) : 0, lowest = base, highest = end;
   unsigned shift = old ? old->shift : 0;
   uint32_t count = 0;
-  take_down(index, *bin, bin);
+  flatten(index, *bin, bin);
   for (const weir__block *block = block_or_end(*bin); block; block = after(block), count++) {
     lowest = block->address < lowest ? block->address : lowest;
     highest = block->address >= highest ? block->address + 1 : highest;
@@ -393,62 +397,64 @@ static weir__shelves *lay_out_bin(weir__index *index, weir__ref *bin, const weir
     shift = bits > 5 ? bits - 5 : 0;
     base = lowest > 16ull << shift ? lowest - (16ull << shift) : 0;
   }
-  weir__shelves *shelves = shelves_new(index, base, shift);
-  if (!shelves)
+  weir__partitions *partitions = partitions_new(index, base, shift);
+  if (!partitions)
     return NULL;
-  shelves->most = count / 2 + 64;
-  lay_out(index, bin, shelves);
-  return shelves;
+  partitions->most = count / 2 + 64;
+  distribute(index, bin, partitions);
+  return partitions;
 }
 
-static weir__block *lowest_on_shelves(weir__index *index, weir__shelves *shelves, uint32_t *made);
+static weir__block *lowest_in_partitions(weir__index *index, weir__partitions *partitions, uint32_t *made);
 
-/* Of a shelf, which gets shelves of its own where it has more than a few. NULL: it is empty. */
-static weir__block *lowest_on_shelf(weir__index *index, const weir__shelves *shelves, weir__ref *list, uint32_t *made) {
+/* The lowest block of one partition, which is partitioned in turn if it is long. NULL if it is empty. */
+static weir__block *lowest_in_partition(weir__index *index, const weir__partitions *partitions, weir__ref *list,
+                                        uint32_t *made) {
   weir__block *best = *list ? lowest_of_few(*list) : NULL;
   if (best || !*list)
     return best;
-  weir__shelves *inner = shelves_of(*list);
+  weir__partitions *inner = partitions_of(*list);
   if (!inner) {
-    inner = shelves_new(index, shelves->base + ((uint64_t)(list - shelves->list) << shelves->shift),
-                        shelves->shift > 6 ? shelves->shift - 6 : 0);
+    inner = partitions_new(index, partitions->base + ((uint64_t)(list - partitions->list) << partitions->shift),
+                           partitions->shift > 6 ? partitions->shift - 6 : 0);
     *made += inner != NULL;
   }
   if (!inner)
     return lowest_in_list(*list);
-  lay_out(index, list, inner);
-  best = lowest_on_shelves(index, inner, made);
+  distribute(index, list, inner);
+  best = lowest_in_partitions(index, inner, made);
   if (!best) {
     *list = 0;
-    shelves_delete(index, inner);
+    partitions_delete(index, inner);
   }
   return best;
 }
 
-static weir__block *lowest_on_shelves(weir__index *index, weir__shelves *shelves, uint32_t *made) {
-  for (; shelves->used; shelves->used &= shelves->used - 1) {
-    weir__block *best = lowest_on_shelf(index, shelves, &shelves->list[__builtin_ctzll(shelves->used)], made);
+static weir__block *lowest_in_partitions(weir__index *index, weir__partitions *partitions, uint32_t *made) {
+  for (; partitions->used; partitions->used &= partitions->used - 1) {
+    weir__block *best =
+        lowest_in_partition(index, partitions, &partitions->list[__builtin_ctzll(partitions->used)], made);
     if (best)
       return best;
   }
   return NULL;
 }
 
-/* NULL: the bin turned out to be empty, and is no longer marked. */
+/* NULL if the bin turned out to be empty; it is then no longer marked. */
 static weir__block *lowest_in_bin(weir__index *index, uint64_t units) {
   weir__ref *bin = list_of(index, units);
   weir__block *first = weir__at(*bin), *best = first->is_ordered ? first : lowest_of_few(*bin);
   if (best)
     return best;
-  weir__shelves *shelves = shelves_of(*bin);
-  if (!shelves || shelves->inner > shelves->most || !lay_out(index, bin, shelves))
-    shelves = lay_out_bin(index, bin, shelves);
-  if (!shelves)
+  weir__partitions *partitions = partitions_of(*bin);
+  if (!partitions || partitions->inner > partitions->most || !distribute(index, bin, partitions))
+    partitions = partition_bin(index, bin, partitions);
+  if (!partitions)
     return lowest_in_list(*bin);
-  best = lowest_on_shelves(index, shelves, &shelves->inner);
+  best = lowest_in_partitions(index, partitions, &partitions->inner);
   if (!best) {
     *bin = 0;
-    shelves_delete(index, shelves);
+    partitions_delete(index, partitions);
     unmark(index, units);
   }
   return best;
@@ -470,9 +476,9 @@ weir__block *weir__index_beyond(weir__index *index, uint64_t group) {
   return block->after ? weir__index_lowest(index, units) : block;
 }
 
-/* ---- Bins in order ---- */
+/* ---- Sorted bins ---- */
 
-/* Sorts a list by merging ever longer runs of it. */
+/* A bottom-up merge sort. */
 static weir__ref sort_list(weir__ref list) {
   for (size_t run = 1;; run *= 2) {
     weir__block *rest = weir__block_at(list);
@@ -505,13 +511,13 @@ static weir__ref sort_list(weir__ref list) {
   }
 }
 
-/* The first block of a bin whose list is in the order of addresses now. NULL: it was empty, and is no longer marked. */
+/* Sorts a bin by address, and returns its first block. NULL if the bin was empty; it is then no longer marked. */
 static weir__block *order_list(weir__index *index, uint64_t units) {
   weir__ref *bin = list_of(index, units);
   weir__block *first = weir__block_at(*bin);
   if (!first || first->is_ordered)
     return first;
-  take_down(index, *bin, bin);
+  flatten(index, *bin, bin);
   *bin = sort_list(*bin);
   for (weir__ref *link = bin; *link;) {
     weir__block *block = weir__at(*link);
@@ -528,7 +534,7 @@ enum { groups = WEIR__NARROW / WEIR__GROUP };
 
 static uint64_t highest(uint64_t bits) { return 63 - (uint64_t)__builtin_clzll(bits); }
 
-/* The highest bin below one that is marked; false: there is none. */
+/* The highest marked bin below `units`; false if there is none. */
 static bool find_marked_below(const weir__index *index, uint64_t units, uint64_t *found) {
   uint64_t n = units / WEIR__GROUP, row = units % WEIR__GROUP / 64;
   const weir__bin_group *group = n < groups ? index->group[n] : NULL;
@@ -548,7 +554,7 @@ static bool find_marked_below(const weir__index *index, uint64_t units, uint64_t
   return used != 0;
 }
 
-/* The last block of all narrow bins below one. */
+/* The last block of all narrow bins below `units`. */
 static weir__block *last_below(weir__index *index, uint64_t units) {
   uint64_t bin;
   while (find_marked_below(index, units, &bin)) {
@@ -568,9 +574,9 @@ bool weir__index_prepare(weir__index *index, uint64_t bytes) {
   for (unsigned i = 0; i < groups && i <= units / WEIR__GROUP; i++)
     if (!index->group[i] && !(index->group[i] = weir__region_take(sizeof *index->group[i])))
       return false;
-  index->nobody = weir__ref_of(&index->group[0]->nobody);
-  index->group[0]->nobody.state = WEIR__ALLOCATED;
-  index->shelves.in_region = true;
+  index->nil = weir__ref_of(&index->group[0]->nil);
+  index->group[0]->nil.state = WEIR__ALLOCATED;
+  index->partitions.in_region = true;
   if (units < WEIR__NARROW)
     return true;
   if (units > weir__most_units)
@@ -581,7 +587,7 @@ bool weir__index_prepare(weir__index *index, uint64_t bytes) {
   return true;
 }
 
-/* In a treap, or NULL. */
+/* The successor in a treap, or NULL. */
 static weir__block *behind(weir__ref root, const weir__block *block) {
   weir__block *best = NULL;
   for (weir__block *at = weir__block_at(root); at;) {
@@ -614,7 +620,7 @@ weir__block *weir__index_next(weir__index *index, const weir__block *block) {
   return best ? best : first_behind(index, &p, row_of(units));
 }
 
-/* Before a block in a narrow bin. */
+/* The predecessor of a block in a narrow bin. */
 static weir__block *previous_narrow(weir__index *index, const weir__block *block, uint64_t units) {
   order_list(index, units);
   if (block->link != weir__ref_of(list_of(index, units)))
@@ -658,9 +664,10 @@ bool weir__index_has(const weir__index *index, const weir__block *block) {
   if (units < WEIR__NARROW) {
     weir__ref list = index->group[units / WEIR__GROUP] ? *list_of(index, units) : 0;
     while (list && weir__at(list) != block) {
-      const weir__shelves *shelves = list & WEIR__DOOR ? shelves_at(list) : NULL;
-      uint64_t shelf = shelves ? shelf_of(shelves, block->address) : 0;
-      list = shelves ? shelf < 64 ? shelves->list[shelf] : 0 : ((const weir__block *)weir__at(list))->after;
+      const weir__partitions *partitions = list & WEIR__SENTINEL ? partitions_at(list) : NULL;
+      uint64_t partition = partitions ? partition_of(partitions, block->address) : 0;
+      list =
+          partitions ? partition < 64 ? partitions->list[partition] : 0 : ((const weir__block *)weir__at(list))->after;
     }
     return list != 0;
   }
@@ -684,7 +691,7 @@ static void wide_delete(weir__wide_bins *bins) {
 void weir__index_clear(weir__index *index) {
   for (unsigned i = 0; i < groups && index->group[i]; i++)
     weir__region_give(index->group[i], sizeof *index->group[i]);
-  weir__slab_clear(&index->shelves);
+  weir__slab_clear(&index->partitions);
   for (unsigned row = 0; row < WEIR__WIDE_ROWS; row++)
     wide_delete(index->wide[row]);
   *index = (weir__index){0};
@@ -692,7 +699,7 @@ void weir__index_clear(weir__index *index) {
 
 /* ---- The walker ---- */
 
-/* Counts a treap's blocks, or returns -1 when one is out of place. */
+/* Counts the blocks of a treap. Returns -1 if one is out of place. */
 static long treap_count(weir__ref root, const weir__block *low, const weir__block *high) {
   const weir__block *block = weir__block_at(root);
   if (!block)
@@ -706,7 +713,7 @@ static long treap_count(weir__ref root, const weir__block *low, const weir__bloc
   return left < 0 || right < 0 ? -1 : left + right + 1;
 }
 
-/* The same of a bin, whose sizes are these. */
+/* The same for a bin with sizes from `least` to below `beyond`. */
 static long bin_count(weir__ref root, bool is_used, uint64_t least, uint64_t beyond) {
   long n = treap_count(root, NULL, NULL);
   if (is_used != (root != 0))
@@ -716,7 +723,7 @@ static long bin_count(weir__ref root, bool is_used, uint64_t least, uint64_t bey
   return n;
 }
 
-/* The same of wide bins whose sizes begin with `from`, each 2^width units wide. */
+/* The same for wide bins with sizes from `from` on, each 2^width units wide. */
 static long wide_count(const weir__wide_bins *bins, uint64_t from, unsigned width) {
   long count = 0;
   for (unsigned bin = 0; bin < WEIR__BINS; bin++) {
@@ -737,12 +744,12 @@ static long wide_count(const weir__wide_bins *bins, uint64_t from, unsigned widt
   return count;
 }
 
-/* The same of a list in a narrow bin, and of its shelves. New blocks are in front of those that are in order. */
+/* The same for a list of a narrow bin and its partitions. Unsorted blocks precede sorted ones. */
 static long list_count(const weir__ref *list, uint32_t units) {
   const weir__block *previous = NULL;
   const weir__ref *link = list;
   long n = 0;
-  for (; *link && !(*link & WEIR__DOOR); link = &previous->after, n++) {
+  for (; *link && !(*link & WEIR__SENTINEL); link = &previous->after, n++) {
     const weir__block *b = weir__at(*link);
     if (b->link != weir__ref_of(link) || b->units != units)
       return -1;
@@ -750,18 +757,18 @@ static long list_count(const weir__ref *list, uint32_t units) {
       return -1;
     previous = b;
   }
-  const weir__shelves *shelves = *link ? shelves_at(*link) : NULL;
-  for (unsigned i = 0; shelves && i < 64; i++) {
-    long more = list_count(&shelves->list[i], units);
-    if (more < 0 || (shelves->list[i] && !(shelves->used >> i & 1)))
+  const weir__partitions *partitions = *link ? partitions_at(*link) : NULL;
+  for (unsigned i = 0; partitions && i < 64; i++) {
+    long more = list_count(&partitions->list[i], units);
+    if (more < 0 || (partitions->list[i] && !(partitions->used >> i & 1)))
       return -1;
     n += more;
   }
   return n;
 }
 
-/* The same of a group. Bins that are said to be empty are not looked at, there are too many: who compares the count with that of
- * all free blocks finds out; and so does who asks whether the index has a block, which may be on a wrong shelf. */
+/* The same for a group. Bins that are marked as empty are too many to check; a block there is missed by the count of
+ * all free blocks. A block in a wrong partition is missed by weir__index_has. */
 static long group_count(const weir__bin_group *group, uint64_t from) {
   long count = 0;
   for (uint64_t row = 0; row < WEIR__GROUP / 64; row++) {
@@ -780,8 +787,8 @@ static long group_count(const weir__bin_group *group, uint64_t from) {
 
 long weir__index_count(const weir__index *index) {
   long count = 0;
-  if (index->nobody &&
-      (index->nobody != weir__ref_of(&index->group[0]->nobody) || index->group[0]->nobody.state != WEIR__ALLOCATED))
+  if (index->nil &&
+      (index->nil != weir__ref_of(&index->group[0]->nil) || index->group[0]->nil.state != WEIR__ALLOCATED))
     return -1;
   for (unsigned i = 0; i < groups && index->group[i]; i++) {
     long n = group_count(index->group[i], (uint64_t)i * WEIR__GROUP);

@@ -1,20 +1,20 @@
 /*
- * The index: free blocks in the order of size, then address.
+ * The index: free blocks in order of size, then address.
  *
- * Sizes are counted in units of 512 bytes and sorted into bins: below 128 MiB one for each size, from there on 64 for each power
- * of two. A bit for each bin says whether it has blocks, a bit for each row of 64 bins whether any of them has, and a bit for
- * each group of 64 rows; so the first bin that can serve a size is found in three steps however many blocks there are.
+ * Sizes are in units of 512 bytes and sorted into bins: one per size below 128 MiB, and 64 per power of two above. A
+ * bit per bin says whether it has blocks, a bit per row of 64 bins whether any of them has, and a bit per group of 64
+ * rows; so the first bin that can serve a size is found in three steps, however many blocks there are.
  *
- * The blocks of a narrow bin, all of one size, are in a list, the one that came last first. Who asks for the lowest of a few
- * looks at them all. When there are more he lays them out on 64 shelves by their addresses, and looks at the first shelf that has
- * any, which is a list again and may get shelves of its own. Shelves hang at the end of their list, and what comes after that
- * stands in front of them until somebody asks again: so blocks come and go as in any other list, and nothing is put in order that
- * nobody asks for. Splitting leaves many small blocks of that sort.
+ * A narrow bin holds blocks of one size in a list, most recent first. The lowest block of a short list is found by a
+ * linear scan. A long list is distributed to 64 partitions by address when its lowest block is needed; each partition
+ * is a list that may be partitioned in turn. Partitions form the end of their list, and new blocks are inserted before
+ * them until the next search. So insertion and removal are those of a plain list, and blocks are sorted only as far as
+ * searches need it. Splitting leaves many small blocks of one size.
  *
- * The blocks of a wide bin form a treap, a search tree whose shape is drawn from a hash of the address; a bin in which the tree
- * grows deep is divided into 64 finer ones, down to one for each size.
+ * A wide bin holds a treap, a search tree that is balanced by a hash of the address. A bin whose treap becomes deep is
+ * divided into 64 finer bins, down to one per size.
  *
- * What nearly all operations of the cached path need is here, to be compiled into it. The rest is in index.c.
+ * This header has the operations of the fast path as inline functions; the rest is in index.c.
  */
 #ifndef WEIR_ALLOC_INDEX_H
 #define WEIR_ALLOC_INDEX_H
@@ -22,41 +22,42 @@
 #include "alloc/block.h"
 
 enum {
-  WEIR__BINS = 64,             /* of a row */
-  WEIR__GROUP = 64 * 64,       /* units: sizes of one group, which spans 2 MiB */
+  WEIR__BINS = 64,             /* in a row */
+  WEIR__GROUP = 64 * 64,       /* units: number of sizes in a group, which spans 2 MiB */
   WEIR__NARROW = 64 * 64 * 64, /* units: sizes below have a bin each */
-  WEIR__WIDE_ROWS = 14         /* from there on a row for each power of two */
+  WEIR__WIDE_ROWS = 14         /* above that, one row per power of two */
 };
 
-/* Blocks of one size by their address, in lists, each of which may end with shelves again. A shelf from which the last block
- * went is still said to be used: who looks there finds out. */
-typedef struct weir__shelves {
-  uint64_t used;    /* a bit for each */
-  uint64_t base;    /* the address at which the first begins */
-  weir__block door; /* the list's end: who comes or goes before it takes it for a block */
-  unsigned shift;   /* log2 of the bytes of address space of each */
-  uint32_t inner;   /* of those of a bin: shelves that were made within, since they were laid out ... */
-  uint32_t most;    /* ... and after how many of them that is done again, lest it be many of which nothing is left */
+/* Blocks of one size, partitioned by address into lists, each of which may end with partitions again. The bit of a
+ * partition that became empty stays set until a search finds it empty. */
+typedef struct weir__partitions {
+  uint64_t used;        /* one bit per partition */
+  uint64_t base;        /* start address of the first partition */
+  weir__block sentinel; /* the end of the list; insertion and removal before it treat it as a block */
+  unsigned shift;       /* log2 of the address space of one partition */
+  uint32_t inner; /* at the top level of a bin: partitions created at lower levels since the bin was partitioned ... */
+  uint32_t most;  /* ... and the number from which it is partitioned anew, since many may have become empty */
   weir__ref list[64];
-} weir__shelves;
+} weir__partitions;
 
-enum { WEIR__DOOR = 16 }; /* set where a ref leads to a door, and not to a block: these are multiples of 32 */
-_Static_assert(offsetof(weir__shelves, door) == WEIR__DOOR && sizeof(weir__block) == 2 * WEIR__DOOR,
-               "a door is between two blocks");
-_Static_assert(sizeof(weir__shelves) % 32 > 16 || sizeof(weir__shelves) % 32 == 0, "a slab's are multiples of 32 too");
+enum { WEIR__SENTINEL = 16 }; /* set in a reference to a sentinel: blocks are at multiples of 32 */
+_Static_assert(offsetof(weir__partitions, sentinel) == WEIR__SENTINEL && sizeof(weir__block) == 2 * WEIR__SENTINEL,
+               "a sentinel is between two blocks");
+_Static_assert(sizeof(weir__partitions) % 32 > 16 || sizeof(weir__partitions) % 32 == 0,
+               "a slab's are multiples of 32 too");
 
-/* Narrow bins: a piece of the region, as blocks have links to the words of the list. */
+/* Narrow bins. They are in the region because blocks link to the heads of their lists. */
 typedef struct weir__bin_group {
-  uint64_t rows;                           /* which have bins that are used */
-  uint64_t used[WEIR__GROUP / WEIR__BINS]; /* which bins have blocks, or shelves: a word for each row */
+  uint64_t rows;                           /* rows with marked bins */
+  uint64_t used[WEIR__GROUP / WEIR__BINS]; /* bins with blocks or partitions: one word per row */
   weir__ref list[WEIR__GROUP];
-  weir__block nobody; /* the first group's stands in for all neighbours that are not there */
+  weir__block nil; /* that of the first group stands for every missing neighbour */
 } weir__bin_group;
 
 typedef struct weir__wide_bins weir__wide_bins;
 struct weir__wide_bins {
-  uint64_t used;    /* which have blocks */
-  uint64_t divided; /* which are divided */
+  uint64_t used;    /* bins with blocks */
+  uint64_t divided; /* bins that are divided */
   union {
     weir__ref root; /* of a treap */
     weir__wide_bins *finer;
@@ -64,17 +65,17 @@ struct weir__wide_bins {
 };
 
 typedef struct weir__index {
-  uint64_t groups, wide_rows;                         /* which have bins that are used */
-  weir__bin_group *group[WEIR__NARROW / WEIR__GROUP]; /* these are made when first needed, from below */
+  uint64_t groups, wide_rows;                         /* those with marked bins */
+  weir__bin_group *group[WEIR__NARROW / WEIR__GROUP]; /* created in order when first needed */
   weir__wide_bins *wide[WEIR__WIDE_ROWS];
-  weir__ref nobody; /* the one of the first group */
-  weir__slab shelves;
+  weir__ref nil; /* that of the first group */
+  weir__slab partitions;
 } weir__index;
 
-/* Makes room for blocks of up to so many bytes, so that inserting one cannot fail. false: no host memory. */
+/* Makes room for blocks of up to `bytes`, so that inserting one cannot fail. Returns false if out of host memory. */
 bool weir__index_prepare(weir__index *index, uint64_t bytes);
 
-/* The one behind, and the one before, a block that is in the index, in its order. */
+/* The next and the previous block in the order of the index. */
 weir__block *weir__index_next(weir__index *index, const weir__block *block);
 weir__block *weir__index_previous(weir__index *index, const weir__block *block);
 weir__block *weir__index_first(weir__index *index);
@@ -82,23 +83,25 @@ weir__block *weir__index_last(weir__index *index);
 void weir__index_clear(weir__index *index);
 bool weir__index_has(const weir__index *index, const weir__block *block);
 
-/* Walks everything and counts the blocks. -1: one is out of place. */
+/* Walks the whole index and counts its blocks. Returns -1 if one is out of place. */
 long weir__index_count(const weir__index *index);
 
 void weir__index_insert_wide(weir__index *index, weir__block *block);
 void weir__index_remove_wide(weir__index *index, weir__block *block);
 weir__block *weir__index_at_least_wide(const weir__index *index, uint64_t bytes);
 
-/* The first block of the groups behind one, and of the wide bins. */
+/* The first block of the groups after `group` and of the wide bins. */
 weir__block *weir__index_beyond(weir__index *index, uint64_t group);
 
-/* The lowest block of the narrow bin of a size, which has several, or shelves; if these turn out to be empty, that of the next
- * size that has any; NULL when there is none. It puts in order what it has to, so all who ask have the arena's lock. */
+/* The lowest block in the narrow bin of a size, whose list has several blocks or partitions. If the bin turns out to be
+ * empty, the lowest block of the next larger size; NULL if there is none. Reorders lists, so the arena's lock must be
+ * held even for a search. */
 weir__block *weir__index_lowest(weir__index *index, uint64_t units);
 
-/* A neighbour, or nobody, to whom one can write, and who is never free. Which of them is a coin toss, so it is no branch. */
+/* A neighbour or, if there is none, the sentinel `nil`, which can be written to and is never free. The choice is
+ * unpredictable, so it is branch-free. */
 static inline weir__block *weir__index_neighbour(const weir__index *index, weir__ref ref) {
-  return weir__at(ref | (index->nobody & ((weir__ref)(ref != 0) - 1)));
+  return weir__at(ref | (index->nil & ((weir__ref)(ref != 0) - 1)));
 }
 
 static inline void weir__index_insert(weir__index *index, weir__block *block) {
@@ -134,7 +137,7 @@ static inline void weir__index_remove(weir__index *index, weir__block *block) {
     index->groups &= ~(1ull << units / WEIR__GROUP);
 }
 
-/* The smallest block of at least so many bytes, the lowest of several; NULL when there is none. */
+/* The smallest block of at least `bytes`, and among equals the lowest; NULL if there is none. */
 static inline weir__block *weir__index_at_least(weir__index *index, uint64_t bytes) {
   uint64_t units = bytes / WEIR__UNIT, bin = units % WEIR__GROUP, row = bin / 64;
   if (units >= WEIR__NARROW)
@@ -142,7 +145,7 @@ static inline weir__block *weir__index_at_least(weir__index *index, uint64_t byt
   weir__bin_group *group = index->group[units / WEIR__GROUP];
   if (!group)
     return weir__index_beyond(index, units / WEIR__GROUP);
-  /* Whether this row has one or a later one is a coin toss, so it is no branch. */
+  /* Whether the bin is in this row or a later one is unpredictable, so the choice is branch-free. */
   uint64_t used = group->used[row] & ~0ull << bin % 64;
   uint64_t later = group->rows & ~1ull << row;
   if (!(used | later))
@@ -156,9 +159,10 @@ static inline weir__block *weir__index_at_least(weir__index *index, uint64_t byt
   return block->after ? weir__index_lowest(index, units - units % WEIR__GROUP + bin) : block;
 }
 
-/* Unmapped blocks: one treap in the order of addresses. */
+/* Unmapped blocks: a treap in address order. */
 void weir__tree_insert(weir__ref *root, weir__block *block);
 void weir__tree_remove(weir__ref *root, weir__block *block);
-weir__block *weir__tree_after(weir__ref root, uint64_t address); /* the first above; 0 gives the lowest */
+weir__block *weir__tree_after(weir__ref root,
+                              uint64_t address); /* the first block above `address`; 0 gives the lowest */
 
 #endif

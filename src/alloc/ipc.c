@@ -1,11 +1,12 @@
 /*
  * Memory shared between processes.
  *
- * A name is a version, a kind and what the kind needs, as PyTorch has it, so that the two can share with each other:
+ * A handle is a version, a kind and the data of that kind, compatible with PyTorch's so that both can share with each
+ * other:
  *   'c'  the driver's handle of an allocation
- *   'e'  pages of an expandable segment: the process, the size of a page, how many, from version 3 on what stands for a page,
- *        and the number of a file for each
- * A file stays open here as long as its page is mapped, and whoever opens the name takes a copy of it out of this process.
+ *   'e'  pages of an expandable segment: the process, the page size, the number of pages, from version 3 on the type of
+ *        the page handles, and a file descriptor number per page
+ * A file descriptor stays open while its page is mapped. The process that opens the handle duplicates the descriptors.
  */
 #include "weir/ipc.h"
 
@@ -27,23 +28,23 @@
 enum { newest_version = 3, kind_driver = 'c', kind_pages = 'e', prefix = 2 };
 enum { form_files = 1, form_fabric = 2 };
 
-/* What follows the kind of pages. The gaps are 0 in names that are made here: equal names are equal bytes. */
+/* Precedes the descriptors of a handle of pages. The padding is 0, so that equal handles have equal bytes. */
 typedef struct pages_header {
   int32_t process;
   int32_t gap;
   uint64_t page, count;
-  int32_t form, end; /* what stands for each page, and a gap; from version 3 on */
+  int32_t form, end; /* from version 3 on: type of the page handles, and padding */
 } pages_header;
 
 static size_t header_bytes(int version) { return version < 3 ? offsetof(pages_header, form) : sizeof(pages_header); }
 
-/* A name that is open here. */
+/* A handle that is open in this process. */
 typedef struct weir__ipc weir__ipc;
 struct weir__ipc {
   weir__ipc *next;
   int device;
   int opens;
-  uint64_t base, bytes; /* bytes 0: a handle of the driver's */
+  uint64_t base, bytes; /* bytes is 0 for a handle of the driver */
   size_t length;
   unsigned char name[];
 };
@@ -55,7 +56,7 @@ void weir__ipc_forget_page(weir__segment *segment, size_t page) {
   segment->files[page] = 0;
 }
 
-/* ---- Sharing ---- */
+/* ---- Export ---- */
 
 void weir__ipc_prepare(weir__heap *heap) {
   weir_driver *driver = heap->allocator->driver;
@@ -80,7 +81,7 @@ static void add_to_name(weir_ipc_handle *handle, const void *bytes, size_t lengt
   handle->length += length;
 }
 
-/* The file of a page, made if need be. The heap's lock is held. */
+/* The file descriptor of a page, exported on first use. The heap's lock is held. */
 static weir_cu_result file_of(weir__heap *heap, weir__segment *segment, size_t page, int *file) {
   weir_driver *driver = heap->allocator->driver;
   int made;
@@ -95,7 +96,7 @@ static weir_cu_result file_of(weir__heap *heap, weir__segment *segment, size_t p
   return WEIR_CU_SUCCESS;
 }
 
-/* The pages that hold a live block. The heap's lock is held. */
+/* Exports the pages of a live block. The heap's lock is held. */
 static weir_status share_pages(const char *who, weir__heap *heap, weir__segment *segment, uint64_t address,
                                uint64_t bytes, weir_ipc_handle *handle) {
   if (!heap->shares_pages)
@@ -109,11 +110,11 @@ static weir_status share_pages(const char *who, weir__heap *heap, weir__segment 
       .process = (int32_t)weir__process_id(), .page = segment->page, .count = end - first, .form = form_files};
   size_t of_header = header_bytes(heap->allocator->ipc_version);
   if (prefix + of_header + (end - first) * sizeof(int32_t) > WEIR_IPC_HANDLE_MAX)
-    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: %zu pages are more than a name has room for", who, end - first);
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: %zu pages do not fit in a handle", who, end - first);
   if (!segment->files)
     segment->files = calloc((size_t)(segment->bytes / segment->page), sizeof *segment->files);
   if (!segment->files)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
   begin_name(heap, handle, kind_pages, address - (segment->base + first * segment->page));
   add_to_name(handle, &header, of_header);
   for (size_t i = first; i < end; i++) {
@@ -154,14 +155,14 @@ weir_status weir_ipc_share(weir_allocator *allocator, void *pointer, weir_ipc_ha
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: handle is NULL, or its size is not set", __func__);
   if (weir__backend_is_async(allocator))
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
-                      "%s: cudaMallocAsync does not yet support memory that is shared; take backend:native", __func__);
+                      "%s: cudaMallocAsync does not yet support sharing memory; use backend:native", __func__);
   void *base;
   uint64_t bytes;
   weir__heap *heap;
   weir__segment *segment = NULL;
   weir__arena *arena;
   weir__block *block = weir__block_lock(allocator, pointer, &arena);
-  if (block) { /* it is live, so its segment stays */
+  if (block) { /* a live block keeps its segment */
     heap = arena->pool->heap;
     bytes = weir__block_bytes(block);
     weir__arena_unlock(arena);
@@ -181,17 +182,16 @@ weir_status weir_ipc_share(weir_allocator *allocator, void *pointer, weir_ipc_ha
   return status;
 }
 
-/* ---- Opening. The allocator's ipc_lock is held ---- */
+/* ---- Import. The allocator's ipc_lock is held ---- */
 
 static weir_status cannot_fetch(const char *who, int32_t process, int error) {
-  return weir__fail(
-      WEIR_ERROR_SYSTEM,
-      "%s: the pages' files cannot be taken out of process %d: %s%s. Both processes need to be of one user; "
-      "or use expandable_segments:False where memory is shared",
-      who, (int)process, strerror(error), error == ENOSYS ? "; it takes Linux 5.6" : "");
+  return weir__fail(WEIR_ERROR_SYSTEM,
+                    "%s: cannot get the file descriptors of process %d: %s%s. Run both processes as the same user, or "
+                    "use expandable_segments:False for shared memory",
+                    who, (int)process, strerror(error), error == ENOSYS ? "; this needs Linux 5.6" : "");
 }
 
-/* Puts one page into its place. */
+/* Imports and maps one page. */
 static weir_status map_page(const char *who, weir_driver *driver, int process_file, int32_t process, int32_t number,
                             uint64_t address, uint64_t page) {
   int file = weir__process_take_descriptor(process_file, number);
@@ -204,7 +204,7 @@ static weir_status map_page(const char *who, weir_driver *driver, int process_fi
   if (r)
     return weir__driver_status(driver, r, who, "cuMemImportFromShareableHandle");
   r = driver->MemMap(driver, address, page, 0, memory, 0);
-  driver->MemRelease(driver, memory); /* the mapping keeps it */
+  driver->MemRelease(driver, memory); /* the mapping holds a reference */
   return r ? weir__driver_status(driver, r, who, "cuMemMap") : WEIR_OK;
 }
 
@@ -214,7 +214,7 @@ static weir_status open_pages(const char *who, weir__heap *heap, weir__ipc *open
   weir_cu_deviceptr base;
   size_t length = open->length - prefix, of_header = header_bytes(open->name[0]);
   if (length < of_header)
-    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the name is cut off", who);
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle is truncated", who);
   memcpy(&header, open->name + prefix, of_header);
   if (header.form == form_fabric)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED,
@@ -224,7 +224,7 @@ static weir_status open_pages(const char *who, weir__heap *heap, weir__ipc *open
   if (!header.page || !header.count || header.form != form_files ||
       header.count != (length - of_header) / sizeof(int32_t) || (length - of_header) % sizeof(int32_t) ||
       header.page > UINT64_MAX / header.count)
-    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the name is damaged", who);
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the handle is damaged", who);
   if (!driver->MemImportFromShareableHandle)
     return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: this driver cannot import pages of expandable segments", who);
   open->bytes = header.page * header.count;
@@ -264,7 +264,7 @@ static weir_status open_driver(const char *who, weir__heap *heap, weir__ipc *ope
   weir_cu_ipc_mem_handle handle;
   weir_cu_deviceptr base;
   if (open->length - skip != sizeof handle)
-    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: a handle has %zu bytes, this one %zu", who, sizeof handle,
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: expected a driver handle of %zu bytes, got %zu", who, sizeof handle,
                       open->length - skip);
   memcpy(&handle, open->name + skip, sizeof handle);
   weir_cu_result r = driver->IpcOpenMemHandle(driver, &base, handle, WEIR_CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
@@ -277,7 +277,7 @@ static weir_status open_name(const char *who, weir__heap *heap, weir__ipc *open)
   if (open->length == sizeof(weir_cu_ipc_mem_handle))
     return open_driver(who, heap, open, 0);
   if (open->length < prefix)
-    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the name has %zu bytes", who, open->length);
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: invalid handle of %zu bytes", who, open->length);
   if (open->name[0] > newest_version)
     return weir__fail(
         WEIR_ERROR_BAD_DATA,
@@ -290,11 +290,11 @@ static weir_status open_name(const char *who, weir__heap *heap, weir__ipc *open)
   case kind_pages:
     return open_pages(who, heap, open);
   default:
-    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: the name is of kind %d, which is none", who, open->name[1]);
+    return weir__fail(WEIR_ERROR_BAD_DATA, "%s: unknown kind of handle: %d", who, open->name[1]);
   }
 }
 
-/* The thread gets the device's context; false: it does not, and the last error says why. */
+/* Makes the device's context current. On failure returns false and sets the last error. */
 static bool enter(const char *who, weir__heap *heap, weir_cu_context *previous) {
   weir__mutex_lock(&heap->lock);
   weir_cu_result r = weir__heap_enter(heap, previous);
@@ -305,12 +305,9 @@ static bool enter(const char *who, weir__heap *heap, weir_cu_context *previous) 
 }
 
 weir_status weir_ipc_open(weir_allocator *allocator, int device, const void *bytes, size_t length, void **base) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  if (!bytes || !base)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
+  WEIR__CHECK_ARGUMENT(bytes);
+  WEIR__CHECK_ARGUMENT(base);
   weir_status status = WEIR_OK;
   weir_cu_context previous;
   weir__mutex_lock(&allocator->ipc_lock);
@@ -320,7 +317,7 @@ weir_status weir_ipc_open(weir_allocator *allocator, int device, const void *byt
   if (!open) {
     open = calloc(1, sizeof *open + length);
     if (!open) {
-      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+      status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
       goto unlock;
     }
     open->device = device;
@@ -360,9 +357,9 @@ weir_cu_result weir__ipc_share_open(const weir__heap *heap, int device) {
   return r;
 }
 
-/* ---- Closing ---- */
+/* ---- Close ---- */
 
-/* Pages are unmapped while nothing uses them; a handle of the driver's waits by itself. */
+/* Pages may be unmapped only when no stream uses them; for its own handles the driver waits itself. */
 static weir_cu_result close_memory(weir__heap *heap, const weir__ipc *open) {
   weir_driver *driver = heap->allocator->driver;
   if (!open->bytes)
@@ -385,7 +382,7 @@ weir_status weir_ipc_close(weir_allocator *allocator, void *base) {
     at = &(*at)->next;
   weir__ipc *open = *at;
   if (!open)
-    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: nothing is open at %p", __func__, base);
+    status = weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: no handle is open at %p", __func__, base);
   else if (open->opens > 1)
     open->opens--;
   else {

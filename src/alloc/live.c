@@ -1,5 +1,5 @@
 /*
- * The table of live blocks: what is not the rule.
+ * The live table: growth, and blocks that overflow from their bucket.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 static void insert_again(weir__live *live, const weir__live_bucket *bucket) {
   for (unsigned i = 0; i < WEIR__LIVE_SLOTS; i++)
-    if (bucket->marks[i])
+    if (bucket->tags[i])
       weir__live_insert(live, bucket->blocks[i], weir__live_hash(bucket->blocks[i]->address));
 }
 
@@ -30,19 +30,20 @@ bool weir__live_grow(weir__live *live) {
 
 static size_t next_bucket(const weir__live *live, size_t i) { return (i + 1) & (((size_t)1 << live->bits) - 1); }
 
-void weir__live_insert_beyond(weir__live *live, weir__block *block, uint64_t hash) {
+void weir__live_insert_overflow(weir__live *live, weir__block *block, uint64_t hash) {
   size_t i = weir__live_home(live, hash);
   while (!weir__live_vacant(&live->buckets[i])) {
-    if (live->buckets[i].passed < UINT8_MAX) /* there it stays: too many is only slow */
-      live->buckets[i].passed++;
+    if (live->buckets[i].overflowed < UINT8_MAX) /* sticks at the maximum, which only makes searches longer */
+      live->buckets[i].overflowed++;
     i = next_bucket(live, i);
   }
   weir__live_put(&live->buckets[i], block, hash);
 }
 
-weir__block *weir__live_find_beyond(const weir__live *live, uint64_t address, uint64_t hash, weir__live_place *place) {
+weir__block *weir__live_find_overflow(const weir__live *live, uint64_t address, uint64_t hash,
+                                      weir__live_place *place) {
   size_t i = weir__live_home(live, hash);
-  for (size_t left = (size_t)1 << live->bits; live->buckets[i].passed && left > 1; left--) {
+  for (size_t left = (size_t)1 << live->bits; live->buckets[i].overflowed && left > 1; left--) {
     i = next_bucket(live, i);
     weir__block *block = weir__live_match(&live->buckets[i], address, hash, true, place);
     if (block)
@@ -51,10 +52,10 @@ weir__block *weir__live_find_beyond(const weir__live *live, uint64_t address, ui
   return NULL;
 }
 
-void weir__live_forget_passing(weir__live *live, uint64_t address, const weir__live_bucket *found) {
+void weir__live_uncount_overflow(weir__live *live, uint64_t address, const weir__live_bucket *found) {
   for (size_t i = weir__live_home(live, weir__live_hash(address)); &live->buckets[i] != found; i = next_bucket(live, i))
-    if (live->buckets[i].passed < UINT8_MAX)
-      live->buckets[i].passed--;
+    if (live->buckets[i].overflowed < UINT8_MAX)
+      live->buckets[i].overflowed--;
 }
 
 void weir__live_clear(weir__live *live) {

@@ -20,9 +20,9 @@
 static _Atomic(weir_allocator *) default_allocator;
 static weir__mutex create_lock = WEIR__MUTEX_INIT;
 
-/* ---- The end of the default allocator, by weir_shutdown ---- */
+/* ---- Destruction of the default allocator, by weir_shutdown ---- */
 
-/* The allocations of the program that are not freed. Returns their number. */
+/* Counts allocations that the program has not freed. */
 static int64_t live_allocations(weir_allocator *allocator, uint64_t *bytes) {
   int64_t count = 0;
   *bytes = 0;
@@ -63,9 +63,9 @@ static void end(weir__client *client) {
   weir_allocator_destroy(allocator);
 }
 
-/* ---- Its creation ---- */
+/* ---- Creation of the default allocator ---- */
 
-/* Memory hooks of the program's own stay. */
+/* Does not replace memory hooks that the program installed. */
 static weir_status serve_graphs(weir_allocator *allocator) {
   weir_graph_memory_hooks hooks;
   weir_graph_memory_hooks_init(&hooks);
@@ -109,8 +109,7 @@ static weir_status find(weir_allocator **allocator) {
 }
 
 weir_status weir_default_allocator(weir_allocator **allocator) {
-  if (!allocator)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: allocator is NULL", __func__);
+  WEIR__CHECK_ARGUMENT(allocator);
   weir_allocator *found;
   weir_status status = find(&found);
   if (!status)
@@ -120,7 +119,7 @@ weir_status weir_default_allocator(weir_allocator **allocator) {
   return weir__fail_as(__func__, status);
 }
 
-/* ---- Its calls ---- */
+/* ---- Calls of the default allocator ---- */
 
 weir_status weir_malloc(uint64_t bytes, weir_stream stream, void **pointer) {
   weir_allocator *allocator;
@@ -169,52 +168,39 @@ weir_status weir_memory_stats(int device, weir_allocator_stats *stats) {
 
 /* ---- Calls of any allocator that take a weir_stream ---- */
 
+/* Returns the result of `call`, which may use the handle `raw` of a stream. */
+#define WITH_RAW_STREAM(stream, raw, call)                                                                             \
+  do {                                                                                                                 \
+    weir_cu_stream raw;                                                                                                \
+    weir_status status_of_call = weir_stream_raw(stream, &raw);                                                        \
+    if (!status_of_call)                                                                                               \
+      status_of_call = call;                                                                                           \
+    return weir__fail_as(__func__, status_of_call);                                                                    \
+  } while (0)
+
 weir_status weir_allocator_alloc_on(weir_allocator *allocator, uint64_t bytes, weir_stream stream, void **pointer) {
-  weir_cu_stream raw;
-  weir_status status = weir_stream_raw(stream, &raw);
-  if (!status)
-    status = weir_allocator_alloc(allocator, stream.device, bytes, raw, pointer);
-  return weir__fail_as(__func__, status);
+  WITH_RAW_STREAM(stream, raw, weir_allocator_alloc(allocator, stream.device, bytes, raw, pointer));
 }
 
 weir_status weir_allocator_alloc_at_on(weir_allocator *allocator, uint64_t bytes, weir_stream stream, void *address) {
-  weir_cu_stream raw;
-  weir_status status = weir_stream_raw(stream, &raw);
-  if (!status)
-    status = weir_allocator_alloc_at(allocator, stream.device, bytes, raw, address);
-  return weir__fail_as(__func__, status);
+  WITH_RAW_STREAM(stream, raw, weir_allocator_alloc_at(allocator, stream.device, bytes, raw, address));
 }
 
 weir_status weir_allocator_record_stream_on(weir_allocator *allocator, void *pointer, weir_stream stream) {
-  weir_cu_stream raw;
-  weir_status status = weir_stream_raw(stream, &raw);
-  if (!status)
-    status = weir_allocator_record_stream(allocator, pointer, raw);
-  return weir__fail_as(__func__, status);
+  WITH_RAW_STREAM(stream, raw, weir_allocator_record_stream(allocator, pointer, raw));
 }
 
 weir_status weir_allocator_set_reserve_class_on(weir_allocator *allocator, weir_stream stream,
                                                 const char *reserve_class) {
-  weir_cu_stream raw;
-  weir_status status = weir_stream_raw(stream, &raw);
-  if (!status)
-    status = weir_allocator_set_reserve_class(allocator, stream.device, raw, reserve_class);
-  return weir__fail_as(__func__, status);
+  WITH_RAW_STREAM(stream, raw, weir_allocator_set_reserve_class(allocator, stream.device, raw, reserve_class));
 }
 
 weir_status weir_allocator_copy_async_on(weir_allocator *allocator, void *to, int to_device, const void *from,
                                          int from_device, uint64_t bytes, weir_stream stream, int peer_access) {
-  weir_cu_stream raw;
-  weir_status status = weir_stream_raw(stream, &raw);
-  if (!status)
-    status = weir_allocator_copy_async(allocator, to, to_device, from, from_device, bytes, raw, peer_access);
-  return weir__fail_as(__func__, status);
+  WITH_RAW_STREAM(stream, raw,
+                  weir_allocator_copy_async(allocator, to, to_device, from, from_device, bytes, raw, peer_access));
 }
 
 weir_status weir_host_record_stream_on(weir_host_allocator *host, void *pointer, weir_stream stream) {
-  weir_cu_stream raw;
-  weir_status status = weir_stream_raw(stream, &raw);
-  if (!status)
-    status = weir_host_record_stream(host, pointer, stream.device, raw);
-  return weir__fail_as(__func__, status);
+  WITH_RAW_STREAM(stream, raw, weir_host_record_stream(host, pointer, stream.device, raw));
 }

@@ -16,7 +16,7 @@
 #include "record/probes.h"
 #include "record/this_thread.h"
 
-/* ---- Collection by age: unsplit large blocks that were not used for long go back before the device is full ---- */
+/* ---- Collection by age: releases unsplit large blocks that were unused for long, before the device is full ---- */
 
 static uint32_t age_of(const weir__arena *arena, const weir__block *block) {
   uint32_t now = atomic_load_explicit(&arena->pool->searches, memory_order_relaxed);
@@ -61,10 +61,10 @@ static void collect(weir__heap *heap, const weir__settings *settings) {
   free(arenas);
 }
 
-/* ---- Oversize blocks: with a split limit, just enough of them goes back ---- */
+/* ---- Oversize blocks: with max_split_size set, releases just enough of them ---- */
 
 static bool release_oversize(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
-  /* Not of a private pool: a graph may write to what is free there. */
+  /* Not in a private pool: a graph may write to its free memory. */
   if (settings->max_split_size == UINT64_MAX || arena->pool->owner)
     return false;
   uint64_t need = bytes < settings->max_split_size ? settings->max_split_size : bytes, released = 0;
@@ -74,8 +74,8 @@ static bool release_oversize(weir__heap *heap, weir__arena *arena, const weir__s
     weir__arena_unlock(arena);
     return true;
   }
-  /* None is large enough: several, the largest first. One that is split is there when the limit was higher before: its
-   * segment is in use. */
+  /* No single block is large enough: releases several, largest first. A split one exists only if the limit was higher
+   * before; its segment is in use. */
   block = block ? weir__index_previous(&arena->free, block) : weir__index_last(&arena->free);
   while (block && released < need && weir__block_bytes(block) >= settings->max_split_size) {
     weir__block *smaller = weir__index_previous(&arena->free, block);
@@ -88,7 +88,7 @@ static bool release_oversize(weir__heap *heap, weir__arena *arena, const weir__s
   return released >= need;
 }
 
-/* ---- The chain ---- */
+/* ---- The sequence of attempts ---- */
 
 bool weir__run_callbacks(weir__heap *heap) {
   weir_allocator *allocator = heap->allocator;
@@ -97,7 +97,7 @@ bool weir__run_callbacks(weir__heap *heap) {
   if (!count)
     return false;
   weir__mutex_unlock(&heap->lock);
-  weir__op_notify(); /* before what the callbacks do */
+  weir__op_notify(); /* trackers get earlier entries before the callbacks run */
   bool is_for_request = weir__this_thread.is_for_request;
   weir__this_thread.is_for_request = false;
   for (int i = 0; i < count; i++)
@@ -113,12 +113,12 @@ static weir__block *search(weir__arena *arena, const weir__settings *settings, u
   weir__arena_lock(arena);
   weir__block *block = weir__arena_take(arena, settings, bytes);
   if (block)
-    weir__block_hold(block); /* nobody may merge it before it is handed out */
+    weir__block_hold(block); /* keeps other threads from merging it before it is handed out */
   weir__arena_unlock(arena);
   return block;
 }
 
-/* Pools that lend their free blocks before a request fails. */
+/* Borrows a free block from pools with use_on_oom, before a request fails. */
 static weir__block *borrow(weir__heap *heap, const weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
   if (arena->pool->owner)
     return NULL;
@@ -154,13 +154,13 @@ static weir__block *refill(weir__heap *heap, weir__arena *arena, const weir__set
   heap->stats.num_alloc_retries++;
   if ((block = weir__heap_grow(heap, arena, settings, bytes, segment_bytes)) || heap->driver_error)
     return block;
-  /* Waiting for events may have set the very block free, here or where it can be borrowed. */
+  /* Waiting for events may have freed a suitable block, here or in a pool that lends blocks. */
   if ((block = search(arena, settings, bytes, false)))
     return block;
   return borrow(heap, arena, settings, bytes);
 }
 
-/* Whoever reads what was recorded can tell it from what the program gave back itself. */
+/* Marks the recorded releases as the allocator's own, apart from those that the program requested. */
 weir__block *weir__refill(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
   weir__this_thread.is_for_request = true;
   weir__block *block = refill(heap, arena, settings, bytes);
@@ -169,7 +169,6 @@ weir__block *weir__refill(weir__heap *heap, weir__arena *arena, const weir__sett
   return block;
 }
 
-/* What the index could not serve. */
 weir_status weir__alloc_miss(const char *who, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
                              uint64_t size, uint64_t requested, void **pointer) {
   weir_cu_context previous;
@@ -197,14 +196,14 @@ weir_status weir__alloc_miss(const char *who, weir__heap *heap, weir__arena *are
     return status;
   }
   weir__heap_leave(heap, previous);
-  arena = weir__block_arena(heap, block); /* it may be lent by another pool */
+  arena = weir__block_arena(heap, block); /* another pool may have lent it */
   weir__arena_lock(arena);
   block = weir__arena_hand_out(arena, settings, block, size, requested, false);
   weir__arena_unlock(arena);
   weir__mutex_unlock(&heap->lock);
   weir__pools_finalize(heap);
   if (!block)
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory for the block", who);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory for the block", who);
   *pointer = (void *)block->address;
   WEIR__PROBE_MALLOC(*pointer, heap->device, requested, arena->stream);
   return WEIR_OK;

@@ -10,11 +10,11 @@
 weir_status weir__alloc_miss(const char *who, weir__heap *heap, weir__arena *arena, const weir__settings *settings,
                              uint64_t size, uint64_t requested, void **pointer);
 
-/* The memory for it: a block outside of the index, held. NULL: out of memory, or heap->driver_error. The heap's lock is held. */
+/* Returns a held block, not in the index; NULL if out of memory or if heap->driver_error. The heap's lock is held. */
 weir__block *weir__refill(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes);
 
-/* Calls the program's free-memory callbacks, without the heap's lock, which is held before and after. False if they freed
- * nothing. */
+/* Calls the program's free-memory callbacks, without the heap's lock, which is held before and after. False if they
+ * freed nothing. */
 bool weir__run_callbacks(weir__heap *heap);
 
 /* Fails a request: calls the observers and sets the message. The heap's lock is held, and released. */

@@ -8,7 +8,7 @@
 static weir_status attach(const char *who, weir_allocator *allocator, weir__observers *observers,
                           weir__observer observer) {
   if (!observer.call.track)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the function is NULL", who);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: function is NULL", who);
   weir__mutex_lock(&allocator->configure_lock);
   int count = atomic_load(&observers->count);
   bool has_room = count < WEIR__MAX_OBSERVERS;

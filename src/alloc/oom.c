@@ -28,7 +28,7 @@ static uint64_t free_bytes_of(const weir__pool *pool) {
   return bytes;
 }
 
-/* "Process 12 has 1.00 GiB memory in use. " for each that is known. */
+/* Adds "Process 12 has 1.00 GiB memory in use. " for each known process. */
 static void list_processes(weir__heap *heap, char *text, size_t size) {
   weir__nvml_process processes[8];
   size_t count = weir__device_processes(heap->allocator->driver, heap->device, processes, WEIR_COUNT_OF(processes));
@@ -42,7 +42,7 @@ static void list_processes(weir__heap *heap, char *text, size_t size) {
   }
 }
 
-/* What to try, as far as the settings tell. */
+/* Adds advice, as far as the settings suggest any. */
 static void advise(const weir__heap *heap, const weir__settings *settings, weir_cu_stream stream, uint64_t bytes,
                    char *text, size_t size) {
   char reserve[32], wanted[32];
@@ -66,7 +66,7 @@ static void advise(const weir__heap *heap, const weir__settings *settings, weir_
              "large: reduce them by expandable_segments_reserve or expandable_segments_reserve_by_class.");
 }
 
-/* The heap's lock is given back on the way: observers run without it. */
+/* Releases the heap's lock before the observers run. */
 weir_status weir__out_of_memory(const char *who, weir__heap *heap, weir__arena *arena, uint64_t bytes,
                                 uint64_t segment_bytes) {
   weir_allocator *allocator = heap->allocator;
@@ -99,7 +99,7 @@ weir_status weir__out_of_memory(const char *who, weir__heap *heap, weir__arena *
     allocator->hooks->out_of_memory(allocator);
 
   char text[6][32], allowed[64] = "", private_part[96] = "";
-  if (weir__backend_is_async(allocator)) /* PyTorch's programs and tests look for these words */
+  if (weir__backend_is_async(allocator)) /* programs and tests for PyTorch search for this text */
     return weir__fail(
         WEIR_ERROR_OUT_OF_MEMORY,
         "%s: Allocation on device %d would exceed allowed memory. (out of memory)\n"

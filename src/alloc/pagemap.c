@@ -4,20 +4,20 @@
 
 #include "base/thread.h"
 
-/* A unit in which one range of memory ends and another begins. There are never more: none is smaller than a unit. The reader's
- * own range stays while he looks, and the other may come and go: the border tells which is his, and whichever value he sees of
- * it is right for him. */
+/* A granule in which one range ends and another begins. There are at most two, because no range is smaller than a
+ * granule. The range of a reader's live address cannot change during the lookup, but the other one can be added or
+ * removed; any value of the border that the reader may see is correct for its own range. */
 typedef struct weir__shared_granule {
   _Atomic(uint64_t)
-      border; /* not above the beginning of the upper, not below the end of the lower; UINT64_MAX: no upper */
+      border; /* between the end of the lower range and the start of the upper; UINT64_MAX if there is no upper */
   _Atomic(struct weir__arena *) lower, upper;
-  struct weir__shared_granule *next; /* of all of them */
+  struct weir__shared_granule *next; /* in the map's list */
 } shared_granule;
 
-/* Writers are rare: one lock serves all maps. */
+/* Writes are rare, so all maps share one lock. */
 static weir__mutex write_lock = WEIR__MUTEX_INIT;
 
-weir__page_map weir__page_map_empty; /* not const: it would take its 2 MiB in the library's file */
+weir__page_map weir__page_map_empty; /* not const: as constant data its 2 MiB would be in the library file */
 
 weir__page_map *weir__page_map_new(void) { return calloc(1, sizeof(weir__page_map)); }
 
@@ -39,7 +39,7 @@ struct weir__arena *weir__page_map_find_shared(uintptr_t entry, uint64_t address
   return atomic_load_explicit(is_upper ? &shared->upper : &shared->lower, memory_order_acquire);
 }
 
-/* A range of memory that is made known, or unknown. */
+/* A range to add or to remove. */
 typedef struct range {
   uint64_t base, end;
   struct weir__arena *arena;
@@ -48,8 +48,8 @@ typedef struct range {
 
 static bool is_upper(const range *r, uint64_t granule) { return r->base > granule << WEIR__GRANULE_SHIFT; }
 
-/* false: somebody else has its place. The border is set before a range is there, and stays when it goes: it is right for the
- * other in any case. */
+/* Returns false if another range has the place. The border is set before a range is added, and stays correct for the
+ * other range when one is removed. */
 static bool set_shared(shared_granule *shared, uint64_t granule, const range *r) {
   bool upper = is_upper(r, granule);
   _Atomic(struct weir__arena *) *place = upper ? &shared->upper : &shared->lower;
@@ -84,7 +84,7 @@ static bool set_entry(weir__page_map *map, uint64_t granule, const range *r) {
     atomic_store_explicit(entry, r->add ? (uintptr_t)r->arena : 0, memory_order_release);
     return true;
   }
-  /* From here on it stays a shared one, so that readers who look at it are never left behind. */
+  /* The granule stays shared from here on, because readers may be using it. */
   shared_granule *shared = calloc(1, sizeof *shared);
   if (!shared)
     return false;
@@ -98,7 +98,7 @@ static bool set_entry(weir__page_map *map, uint64_t granule, const range *r) {
   return true;
 }
 
-bool weir__page_map_note(weir__page_map *map, uint64_t base, uint64_t bytes, struct weir__arena *arena, bool add) {
+bool weir__page_map_update(weir__page_map *map, uint64_t base, uint64_t bytes, struct weir__arena *arena, bool add) {
   range r = {base, base + bytes, arena, add};
   uint64_t first = base >> WEIR__GRANULE_SHIFT, last = (r.end - 1) >> WEIR__GRANULE_SHIFT, at = first;
   if ((r.end - 1) >> WEIR__ADDRESS_BITS)

@@ -1,8 +1,9 @@
 /*
- * From an address to its arena: two levels over addresses in units of 2 MiB, read without a lock.
+ * The page map: finds the arena of an address. A table of two levels over granules of 2 MiB, read without a lock.
  *
- * A reader comes with an address that is live, so its memory stays while he looks, and what he finds is right. An address that
- * is not live finds some arena or none; whoever asked sees there that it is not live.
+ * A lookup of a live address is always correct, because the memory of that address cannot be removed meanwhile. A
+ * lookup of any other address may return an arena or NULL; the caller then finds in that arena that the address is not
+ * live.
  */
 #ifndef WEIR_ALLOC_PAGEMAP_H
 #define WEIR_ALLOC_PAGEMAP_H
@@ -21,13 +22,13 @@ enum {
   WEIR__ADDRESS_BITS = WEIR__GRANULE_SHIFT + WEIR__LEAF_BITS + WEIR__ROOT_BITS
 };
 
-/* An arena, or with the lowest bit set a unit that is shared (pagemap.c). */
+/* Entries are an arena or, with the lowest bit set, a shared granule (pagemap.c). */
 typedef struct weir__page_leaf {
   _Atomic(uintptr_t) entries[1 << WEIR__LEAF_BITS];
-  struct weir__page_leaf *next; /* of all leaves */
+  struct weir__page_leaf *next; /* in the map's list */
 } weir__page_leaf;
 
-/* Filled under a lock of the writers'. The lists are for the end: a map is large, and mostly empty. */
+/* Written under a lock. The lists serve deletion, since the table is large and mostly empty. */
 typedef struct weir__page_map {
   _Atomic(weir__page_leaf *) leaves[1 << WEIR__ROOT_BITS];
   weir__page_leaf *all_leaves;
@@ -37,16 +38,16 @@ typedef struct weir__page_map {
 weir__page_map *weir__page_map_new(void);
 void weir__page_map_delete(weir__page_map *map);
 
-/* A map that knows no address, the same one for all; not to be changed or deleted. */
+/* An empty map that all forked allocators share; must not be changed or deleted. */
 extern weir__page_map weir__page_map_empty;
 
-/* Makes a range of memory known, or unknown. false: no host memory, and nothing changed. What was known once can be made
- * known again without any. */
-bool weir__page_map_note(weir__page_map *map, uint64_t base, uint64_t bytes, struct weir__arena *arena, bool add);
+/* Adds or removes a range. Returns false, with nothing changed, if out of host memory. Adding a range again needs no
+ * memory. */
+bool weir__page_map_update(weir__page_map *map, uint64_t base, uint64_t bytes, struct weir__arena *arena, bool add);
 
 struct weir__arena *weir__page_map_find_shared(uintptr_t entry, uint64_t address);
 
-/* The arena of a live address; NULL: it is none of ours. */
+/* The arena of a live address; NULL if the address is not in the map. */
 static inline struct weir__arena *weir__page_map_find(const weir__page_map *map, uint64_t address) {
   if (address >> WEIR__ADDRESS_BITS)
     return NULL;

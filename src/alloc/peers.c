@@ -30,7 +30,7 @@ weir_status weir_allocator_enable_peer_access(weir_allocator *allocator, int own
   return r ? weir__driver_status(allocator->driver, r, __func__, "cuMemSetAccess") : WEIR_OK;
 }
 
-/* One of the two devices may not have been used through the allocator yet. */
+/* A device that the allocator has not used yet has no context. */
 static weir_cu_result context_of(weir__heap *heap, weir_cu_context *context) {
   weir__mutex_lock(&heap->lock);
   weir_cu_result r = weir__context_retain(heap->allocator->driver, heap->device, &heap->cu_context);
@@ -49,7 +49,8 @@ weir_status weir_allocator_copy_async(weir_allocator *allocator, void *to, int t
   weir_driver *driver = allocator->driver;
   bool plain = to_device == from_device || peer_access ||
                (!atomic_load(&target->had_expandable) && !atomic_load(&source->had_expandable));
-  /* The null stream is that of the thread's context. A thread that has none gets the source's meanwhile. */
+  /* The null stream belongs to the current context. A thread without a context uses that of the source device
+   * meanwhile. */
   weir_cu_context to_context, from_context, current = NULL;
   weir_cu_result r = driver->CtxGetCurrent(driver, &current);
   bool has_none = !r && !current;

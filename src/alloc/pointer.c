@@ -1,5 +1,5 @@
 /*
- * Single pointers: what is known of one, and an allocation at a chosen address.
+ * Single pointers: lookup, and allocation at a given address.
  */
 #include <stdio.h>
 
@@ -15,8 +15,8 @@
 
 /* ---- Pointers that are not live ---- */
 
-/* The heap's lock is held. "" if nothing of the heap is there. */
-static void tell_place(weir__heap *heap, uint64_t address, char *text, size_t size) {
+/* Describes what the heap has at an address; "" if nothing. The heap's lock is held. */
+static void describe_place(weir__heap *heap, uint64_t address, char *text, size_t size) {
   weir__segment *segment = weir__segment_at(heap, address);
   *text = 0;
   if (!segment)
@@ -29,14 +29,14 @@ static void tell_place(weir__heap *heap, uint64_t address, char *text, size_t si
     snprintf(text, size, "it is %llu bytes into the live allocation at %p",
              (unsigned long long)(address - block->address), (void *)block->address);
   else if (block && block->state == WEIR__WAITING)
-    snprintf(text, size, "it was freed already, and its memory waits for other streams");
+    snprintf(text, size, "it was already freed, and waits for other streams");
   else if (block && weir__block_is_mapped(block))
-    snprintf(text, size, "it was freed already, or never allocated: the memory there is free, and cached on device %d",
+    snprintf(text, size, "it was already freed, or never allocated: the memory there is free and cached on device %d",
              heap->device);
   weir__arena_unlock(segment->arena);
 }
 
-/* A heap whose lock is taken is left out rather than waited for: this may be a call from within one of its callbacks. */
+/* A heap whose lock is taken is skipped, because this may be a call from within one of its callbacks. */
 weir_status weir__no_block_because(const char *who, weir_allocator *allocator, const void *pointer) {
   char text[160] = "";
   bool asked_all = true;
@@ -46,15 +46,15 @@ weir_status weir__no_block_because(const char *who, weir_allocator *allocator, c
       asked_all = false;
       continue;
     }
-    tell_place(heap, (uint64_t)pointer, text, sizeof text);
+    describe_place(heap, (uint64_t)pointer, text, sizeof text);
     weir__mutex_unlock(&heap->lock);
   }
   if (!*text && !asked_all)
     return weir__no_block(who, pointer);
   return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: invalid device pointer: %p: %s", who, pointer,
                     *text ? text
-                          : "this allocator has no memory there; it was never allocated here, or was freed and given "
-                            "back to the driver");
+                          : "this allocator has no memory there; it was not allocated here, or was freed and returned "
+                            "to the driver");
 }
 
 /* ---- Live pointers ---- */
@@ -113,12 +113,10 @@ weir_status weir_allocator_describe(weir_allocator *allocator, const void *point
 
 weir_status weir_allocator_expandable_segments(weir_allocator *allocator, int device, weir_expandable_segment *segments,
                                                size_t room, size_t *count) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  if (!count || (room && !segments))
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
+  WEIR__CHECK_ARGUMENT(count);
+  if (room && !segments)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: segments is NULL and room is %zu", __func__, room);
   size_t found = 0;
   weir__mutex_lock(&heap->lock);
   for (const weir__segment *s = heap->segments; s; s = s->next) {
@@ -135,8 +133,8 @@ weir_status weir_allocator_expandable_segments(weir_allocator *allocator, int de
 
 weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void **base, uint64_t *bytes) {
   WEIR__CHECK_ALLOCATOR(allocator);
-  if (!base || !bytes)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: base or bytes is NULL", __func__);
+  WEIR__CHECK_ARGUMENT(base);
+  WEIR__CHECK_ARGUMENT(bytes);
   weir__arena *arena;
   weir__block *block = weir__block_lock(allocator, pointer, &arena);
   if (!block) {
@@ -145,7 +143,7 @@ weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void *
     *base = pointer;
     return WEIR_OK;
   }
-  weir__arena_unlock(arena); /* it is live, so its segment stays */
+  weir__arena_unlock(arena); /* a live block keeps its segment */
   const weir__segment *segment = weir__segment_lookup(arena->pool->heap, block);
   if (!segment)
     return weir__no_block(__func__, pointer);
@@ -163,8 +161,8 @@ weir_status weir_allocator_base(weir_allocator *allocator, void *pointer, void *
 
 /* ---- Allocation at an address ---- */
 
-/* The free block that a range lies in; NULL: it does not lie in one. There is no index by address, so it takes a walk over the
- * blocks of one segment. The heap's lock is held, and the arena's. */
+/* The free block that contains a range, or NULL. There is no index by address, so this walks the blocks of one segment.
+ * The heap's lock and the arena's are held. */
 static weir__block *free_block_at(const weir__heap *heap, const weir__arena *arena, uint64_t address, uint64_t bytes) {
   const weir__segment *segment = weir__segment_at(heap, address);
   weir__block *block = segment && segment->arena == arena ? segment->first : NULL;
@@ -174,8 +172,8 @@ static weir__block *free_block_at(const weir__heap *heap, const weir__arena *are
   return fits ? block : NULL;
 }
 
-/* What lies before the address is allocated first, and freed again when what comes behind it is cut off. false: no host memory,
- * and nothing changed. */
+/* Allocates the part before the address first, and frees it again once the remainder is cut off. Returns false, with
+ * nothing changed, if out of host memory. */
 static bool take_at(weir__arena *arena, const weir__settings *settings, weir__block *block, uint64_t address,
                     uint64_t size, uint64_t requested) {
   uint64_t before = address - block->address;
@@ -199,18 +197,16 @@ static bool take_at(weir__arena *arena, const weir__settings *settings, weir__bl
 weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, uint64_t bytes, weir_cu_stream stream,
                                     void *pointer) {
   uint64_t address = (uint64_t)pointer;
-  WEIR__CHECK_ALLOCATOR(allocator);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
   if (!bytes || bytes >= WEIR__MOST_BYTES)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: %llu bytes", __func__, (unsigned long long)bytes);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: invalid size of %llu bytes", __func__,
+                      (unsigned long long)bytes);
   if (address % WEIR__UNIT)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: the address %p is not aligned to %d bytes", __func__, pointer,
                       WEIR__UNIT);
   if (allocator->backend)
-    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the back end %s chooses its addresses itself", __func__,
-                      weir_allocator_backend(allocator));
+    return weir__fail(WEIR_ERROR_NOT_SUPPORTED, "%s: the back end %s does not support allocation at an address",
+                      __func__, weir_allocator_backend(allocator));
   const weir__settings *settings = weir__settings_of(heap);
   uint64_t size = weir__round_bytes(settings, bytes);
   weir__private_pool *owner = weir__slow_reasons(heap) & WEIR__SLOW_ROUTED ? weir__route_enter(heap, stream) : NULL;
@@ -227,7 +223,7 @@ weir_status weir_allocator_alloc_at(weir_allocator *allocator, int device, uint6
     status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: Could not allocate CUDA storage at exact address %p: %s", __func__,
                         pointer, "there is no free block of this stream and size there");
   else if (!take_at(arena, settings, block, address, size, bytes))
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   if (arena)
     weir__arena_unlock(arena);
   weir__mutex_unlock(&heap->lock);

@@ -1,5 +1,5 @@
 /*
- * Private pools: making and releasing them, and the scopes in which allocations go to them.
+ * Private pools: creation and release, and the scopes that route allocations to them.
  */
 #include "alloc/pool.h"
 
@@ -61,7 +61,7 @@ static void delete_record(weir__heap *heap, weir__pool_record *record) {
 /* The record of an id, created if there is none. NULL without host memory. */
 static weir__pool_record *get_record(weir__heap *heap, weir_pool_id id) {
   weir__pool_record *record = weir__pool_record_find(heap, id);
-  if (record) { /* a pool of this id has gone before */
+  if (record) { /* the id was used by an earlier pool */
     weir__pool_record **at = &heap->gone_records;
     while (*at != record)
       at = &(*at)->next_gone;
@@ -82,8 +82,8 @@ static weir__pool_record *get_record(weir__heap *heap, weir_pool_id id) {
   return record;
 }
 
-/* A pool has gone. A program may create pools by the hundred thousand, so only the most recent of those that had memory
- * keep their records. */
+/* Keeps the record of a deleted pool, if the pool had memory. A program may create pools by the hundred thousand, so
+ * only the most recent records are kept. */
 static void retire_record(weir__heap *heap, weir__pool_record *record) {
   enum { MOST = 128 };
   const weir_stat *all = &record->reserved_bytes[WEIR_STAT_ALL];
@@ -178,8 +178,8 @@ void weir__pools_finalize(weir__heap *heap) {
   }
 }
 
-/* Released pools stay until the cache is emptied. For a program that creates pools and never empties the cache, those
- * without memory are dropped from time to time: seldom enough that the sweep costs next to nothing per pool. */
+/* Released pools stay until the cache is emptied. Pools without memory are also dropped from time to time, for programs
+ * that create pools and never empty the cache. The sweeps are rare enough to cost almost nothing per pool. */
 static void sweep_pools(weir__heap *heap) {
   enum { MANY = 256 };
   if (heap->pools_since_sweep < MANY || heap->pools_since_sweep < heap->pool_count / 2)
@@ -192,7 +192,7 @@ static void sweep_pools(weir__heap *heap) {
   }
 }
 
-/* Finds the pool or makes it, and holds it. The heap's lock is held. */
+/* Finds or creates a pool, and adds a use. The heap's lock is held. */
 static weir__private_pool *hold(weir__heap *heap, weir_pool_id id, const weir_pool_options *options) {
   weir__private_pool *pool = weir__pool_find(heap, id);
   if (!pool) {
@@ -206,7 +206,7 @@ static weir__private_pool *hold(weir__heap *heap, weir_pool_id id, const weir_po
   return pool;
 }
 
-/* Checks what all calls here are given, and takes the heap's lock. NULL: the last error is set. */
+/* Checks the arguments that all calls here share, and takes the heap's lock. Returns NULL on failure. */
 static weir__heap *enter(const char *who, weir_allocator *allocator, int device, weir_pool_id id, weir_status *status) {
   *status = weir__allocator_check(who, allocator);
   if (*status)
@@ -228,13 +228,23 @@ static weir__heap *enter(const char *who, weir_allocator *allocator, int device,
 
 static weir_status leave(weir__heap *heap, weir_status status) {
   weir__mutex_unlock(&heap->lock);
-  weir__pools_finalize(heap); /* those that were dropped for a new one */
+  weir__pools_finalize(heap); /* of pools dropped by the sweep */
   return status;
 }
 
-static weir_status no_pool(const char *who, weir_pool_id id) {
+weir_status weir__no_pool(const char *who, weir_pool_id id) {
   return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: Could not find pool of id {%llu, %llu}", who,
                     (unsigned long long)id.first, (unsigned long long)id.second);
+}
+
+/* The same for a pool that exists. Returns NULL, with no lock held, on failure. */
+static weir__private_pool *enter_pool(const char *who, weir_allocator *allocator, int device, weir_pool_id id,
+                                      weir_status *status) {
+  weir__heap *heap = enter(who, allocator, device, id, status);
+  weir__private_pool *pool = heap ? weir__pool_find(heap, id) : NULL;
+  if (heap && !pool)
+    *status = leave(heap, weir__no_pool(who, id));
+  return pool;
 }
 
 weir_status weir_pool_create(weir_allocator *allocator, int device, weir_pool_id id, const weir_pool_options *given) {
@@ -244,18 +254,18 @@ weir_status weir_pool_create(weir_allocator *allocator, int device, weir_pool_id
   if (status)
     return status;
   if (!options.alloc != !options.free)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: alloc and free come together", __func__);
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: alloc and free must be given together", __func__);
   weir__heap *heap = enter(__func__, allocator, device, id, &status);
   if (!heap)
     return status;
   if (options.alloc && weir__pool_find(heap, id))
-    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: the pool exists; its allocator cannot be changed", __func__);
+    status = weir__fail(WEIR_ERROR_BAD_STATE, "%s: the pool already exists; its allocator cannot be changed", __func__);
   else if (!hold(heap, id, &options))
-    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", __func__);
+    status = weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", __func__);
   return leave(heap, status);
 }
 
-/* What an arena would do again was decided under the other rule. */
+/* Flushes the arenas, whose most recent allocation was chosen under the old rule. */
 static void set_no_split(weir__private_pool *pool, bool no_split) {
   if (atomic_exchange_explicit(&pool->no_split, no_split, memory_order_relaxed) == no_split)
     return;
@@ -270,7 +280,7 @@ weir_status weir_pool_release(weir_allocator *allocator, int device, weir_pool_i
     return status;
   weir__private_pool *pool = weir__pool_find(heap, id);
   if (!pool || !pool->uses)
-    status = no_pool(__func__, id);
+    status = weir__no_pool(__func__, id);
   else if (--pool->uses == 0) {
     pool->is_released = true;
     pool->use_on_oom = false;
@@ -284,23 +294,17 @@ weir_status weir_pool_release(weir_allocator *allocator, int device, weir_pool_i
 
 weir_status weir_pool_use_count(weir_allocator *allocator, int device, weir_pool_id id, int *count) {
   weir_status status;
-  if (!count)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: count is NULL", __func__);
-  weir__heap *heap = enter(__func__, allocator, device, id, &status);
-  if (!heap)
+  WEIR__CHECK_ARGUMENT(count);
+  weir__private_pool *pool = enter_pool(__func__, allocator, device, id, &status);
+  if (!pool)
     return status;
-  weir__private_pool *pool = weir__pool_find(heap, id);
-  if (pool)
-    *count = pool->uses;
-  else
-    status = no_pool(__func__, id);
-  return leave(heap, status);
+  *count = pool->uses;
+  return leave(pool->small.heap, WEIR_OK);
 }
 
 weir_status weir_pool_get_stats(weir_allocator *allocator, int device, weir_pool_id id, weir_stat *reserved_bytes) {
   weir_status status;
-  if (!reserved_bytes)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: reserved_bytes is NULL", __func__);
+  WEIR__CHECK_ARGUMENT(reserved_bytes);
   weir__heap *heap = enter(__func__, allocator, device, id, &status);
   if (!heap)
     return status;
@@ -308,39 +312,31 @@ weir_status weir_pool_get_stats(weir_allocator *allocator, int device, weir_pool
   if (record)
     memcpy(reserved_bytes, record->reserved_bytes, sizeof record->reserved_bytes);
   else
-    status = no_pool(__func__, id);
+    status = weir__no_pool(__func__, id);
   return leave(heap, status);
 }
 
 weir_status weir_pool_set_use_on_oom(weir_allocator *allocator, int device, weir_pool_id id, int use) {
   weir_status status;
-  weir__heap *heap = enter(__func__, allocator, device, id, &status);
-  if (!heap)
+  weir__private_pool *pool = enter_pool(__func__, allocator, device, id, &status);
+  if (!pool)
     return status;
-  weir__private_pool *pool = weir__pool_find(heap, id);
-  if (pool)
-    pool->use_on_oom = use;
-  else
-    status = no_pool(__func__, id);
-  return leave(heap, status);
+  pool->use_on_oom = use;
+  return leave(pool->small.heap, WEIR_OK);
 }
 
 weir_status weir_pool_set_no_split(weir_allocator *allocator, int device, weir_pool_id id, int no_split) {
   weir_status status;
-  weir__heap *heap = enter(__func__, allocator, device, id, &status);
-  if (!heap)
+  weir__private_pool *pool = enter_pool(__func__, allocator, device, id, &status);
+  if (!pool)
     return status;
-  weir__private_pool *pool = weir__pool_find(heap, id);
-  if (pool)
-    set_no_split(pool, no_split != 0);
-  else
-    status = no_pool(__func__, id);
-  return leave(heap, status);
+  set_no_split(pool, no_split != 0);
+  return leave(pool->small.heap, WEIR_OK);
 }
 
 /* ---- Scopes ---- */
 
-/* A capture's own allocations: those on its first stream, and on streams that have joined it. */
+/* Whether a stream belongs to a capture: its first stream, and streams that have joined it. */
 static bool is_in_capture(weir_driver *driver, weir_cu_stream origin, weir_cu_stream stream) {
   int status;
   unsigned long long mine, theirs;
@@ -353,13 +349,13 @@ static bool is_in_capture(weir_driver *driver, weir_cu_stream origin, weir_cu_st
          status == WEIR_CU_CAPTURE_STATUS_ACTIVE && mine == theirs;
 }
 
-/* The same as a filter of a route, for a back end that is told of it. */
+/* The same as a filter function, for back ends that are notified of scopes. */
 static int route_takes(void *context, weir_cu_stream stream) {
   const weir__route *route = context;
   return is_in_capture(route->pool->small.heap->allocator->driver, route->origin, stream);
 }
 
-/* `wanted` is a route but for its pool, its thread and its place. */
+/* `wanted` is a route without pool, thread and next. */
 static weir_status begin(const char *who, weir_allocator *allocator, int device, weir_pool_id id,
                          const weir__route *wanted) {
   weir_status status;
@@ -376,7 +372,7 @@ static weir_status begin(const char *who, weir_allocator *allocator, int device,
   weir__private_pool *pool = route ? hold(heap, id, &options) : NULL;
   if (!pool) {
     free(route);
-    return leave(heap, weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who));
+    return leave(heap, weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who));
   }
   *route = *wanted;
   route->pool = pool;
@@ -399,7 +395,8 @@ weir_status weir_pool_begin(weir_allocator *allocator, int device, weir_pool_id 
   return begin(__func__, allocator, device, id, &route);
 }
 
-/* A capture's scope and one that was opened by hand may be of the same pool: each is closed from its own side. */
+/* A scope of a capture and one that the program opened may select the same pool; each is closed by the matching call.
+ * */
 static weir_status end(const char *who, weir_allocator *allocator, int device, weir_pool_id id, bool is_capture) {
   weir_status status;
   weir__heap *heap = enter(who, allocator, device, id, &status);
@@ -422,7 +419,7 @@ static weir_status end(const char *who, weir_allocator *allocator, int device, w
     atomic_fetch_sub(&heap->captures, 1);
   leave(heap, WEIR_OK);
   if (allocator->backend)
-    weir__backend_end_pool(heap, id); /* which may still ask the route's filter */
+    weir__backend_end_pool(heap, id); /* it may still call the route's filter */
   free(route);
   return WEIR_OK;
 }
@@ -442,12 +439,10 @@ void weir__capture_end(weir_allocator *allocator, int device, weir_pool_id id) {
 
 weir_status weir_allocator_pools_ever(weir_allocator *allocator, int device, weir_pool_id *pools, size_t room,
                                       size_t *count) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  if (!count || (room && !pools))
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: an argument is NULL", __func__);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
+  WEIR__CHECK_ARGUMENT(count);
+  if (room && !pools)
+    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: pools is NULL and room is %zu", __func__, room);
   size_t n = 0;
   weir__mutex_lock(&heap->lock);
   for (const weir__pool_record *record = heap->pool_records; record; record = record->next, n++)
@@ -458,13 +453,10 @@ weir_status weir_allocator_pools_ever(weir_allocator *allocator, int device, wei
   return WEIR_OK;
 }
 
-/* ---- Captures of others ---- */
+/* ---- Captures of other libraries ---- */
 
 weir_status weir_allocator_begin_capture(weir_allocator *allocator, int device) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
   weir__mutex_lock(&heap->lock);
   heap->foreign_captures++;
   atomic_fetch_add(&heap->captures, 1);
@@ -472,10 +464,7 @@ weir_status weir_allocator_begin_capture(weir_allocator *allocator, int device) 
 }
 
 weir_status weir_allocator_end_capture(weir_allocator *allocator, int device) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
   weir__mutex_lock(&heap->lock);
   if (!heap->foreign_captures)
     return leave(heap, weir__fail(WEIR_ERROR_BAD_STATE, "%s: no capture was begun on device %d", __func__, device));
@@ -484,7 +473,7 @@ weir_status weir_allocator_end_capture(weir_allocator *allocator, int device) {
   return leave(heap, WEIR_OK);
 }
 
-/* ---- Where an allocation goes ---- */
+/* ---- Selection of a pool ---- */
 
 static bool takes(const weir__heap *heap, const weir__route *route, weir_cu_stream stream) {
   if (route->is_capture)

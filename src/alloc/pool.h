@@ -9,21 +9,24 @@
 /* The heap's lock is held. NULL if there is no such pool. */
 weir__private_pool *weir__pool_find(weir__heap *heap, weir_pool_id id);
 
-/* Also of a pool that has gone; NULL if nothing is known of it. The heap's lock is held. */
+/* Also finds the record of a deleted pool; NULL if there is none. The heap's lock is held. */
 weir__pool_record *weir__pool_record_find(const weir__heap *heap, weir_pool_id id);
 
-/* The private pool that a scope selects for an allocation on a stream; NULL for the default pool. Until weir__route_leave,
- * the pool stays, even if the scope is closed and the pool released meanwhile. No lock is held. */
+/* Fails a call for a pool that does not exist. */
+weir_status weir__no_pool(const char *who, weir_pool_id id);
+
+/* The private pool that a scope selects for an allocation on a stream; NULL for the default pool. Until
+ * weir__route_leave, the pool stays, even if the scope is closed and the pool released meanwhile. No lock is held. */
 weir__private_pool *weir__route_enter(weir__heap *heap, weir_cu_stream stream);
 void weir__route_leave(weir__private_pool *pool);
 
-/* Deletes a released pool, unless it has memory or a scope, or an allocation is under way in it. The heap's lock is held. */
+/* Deletes a released pool that has no memory, no scope and no allocation in progress. The heap's lock is held. */
 void weir__pool_drop(weir__heap *heap, weir__private_pool *pool);
 
 /* Calls the destroy functions of pools that were dropped. No lock is held. */
 void weir__pools_finalize(weir__heap *heap);
 
-/* The end of a heap: its scopes and the records of its pools. */
+/* Deletes the scopes and the pool records of a heap that is being destroyed. */
 void weir__routes_clear(weir__heap *heap);
 
 /* Open and close the scope of a capture of the runtime: allocations on its streams come from the pool. */

@@ -1,5 +1,5 @@
 /*
- * Running short: what is tried, in which order, before a request fails. The heap's lock is held.
+ * Releasing cached memory to the driver. The heap's lock is held.
  */
 #include <stdlib.h>
 
@@ -10,17 +10,19 @@
 #include "alloc/reclaim.h"
 #include "alloc/segment.h"
 #include "alloc/trace.h"
+#include "base/array.h"
 #include "base/thread.h"
 #include "driver/call.h"
 #include "record/this_thread.h"
 
-/* ---- Everything that is cached ---- */
+/* ---- Cached memory ---- */
 
-/* Whole segments, and whole pages of expandable ones. These are gathered first: taking pages out changes the index. */
+/* Releases whole segments, and whole pages of expandable segments. The blocks are collected first, because releasing
+ * pages changes the index. */
 void weir__release_arena(weir__heap *heap, weir__arena *arena) {
   weir__block **expandable = NULL;
   size_t found = 0, room = 0;
-  if (!arena->segments) /* of many streams that were used once, most have none */
+  if (!arena->segments) /* common with many streams that were used once */
     return;
   weir__arena_lock(arena);
   for (weir__block *b = weir__index_first(&arena->free), *next; b; b = next) {
@@ -32,17 +34,11 @@ void weir__release_arena(weir__heap *heap, weir__arena *arena) {
     }
     if (!weir__has_whole_pages(heap, b))
       continue;
-    if (found == room) {
-      size_t more = room ? 2 * room : 64;
-      weir__block **grown = realloc(expandable, more * sizeof *grown);
-      if (!grown)
-        break;
-      expandable = grown;
-      room = more;
-    }
+    if (!WEIR__RESERVE(expandable, room, found + 1))
+      break;
     expandable[found++] = b;
   }
-  /* A block is free in the stream's order; its pages may go only when the stream got there. */
+  /* A free block is free in stream order only: its pages may be unmapped after the stream has passed that point. */
   bool ready = found && weir__wait_for_stream(heap, arena->stream);
   for (size_t k = 0; ready && k < found; k++)
     weir__release_pages(heap, expandable[k]);
@@ -96,7 +92,7 @@ weir_status weir__unlock_with_driver_error(const char *who, weir__heap *heap) {
   return weir__driver_status(heap->allocator->driver, r, who, call);
 }
 
-/* Pool {0, 0} is all. A heap that was never used has no memory, but it may have pools. */
+/* Pool {0, 0} means all. A heap that was never used has no memory but may have pools. */
 static weir_status empty_heap(const char *who, weir__heap *heap, weir_pool_id id) {
   weir_cu_context previous;
   weir__mutex_lock(&heap->lock);

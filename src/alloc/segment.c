@@ -1,11 +1,11 @@
 /*
- * Segments: getting memory from the driver, and giving it back.
+ * Segments: obtaining memory from the driver, and returning it.
  *
- * A fixed segment is one allocation of the driver's. An expandable one is a reservation of address space, larger than the
- * device's memory, into which pages are mapped at the end that grows and in holes that were given back. Its blocks tile the
- * whole reservation: mapped ones are free or active like any other, unmapped ones are kept by address.
+ * A fixed segment is one allocation of the driver. An expandable segment is a reservation of address space, larger than
+ * the device's memory, into which pages are mapped at its growing end and in holes. Its blocks tile the whole
+ * reservation: mapped ones are free or active like any other block, and unmapped ones are in a tree by address.
  *
- * Mapping is all or nothing: whichever call fails, what was done before it is undone, and the segment is as it was.
+ * Mapping is atomic: if any call fails, the previous ones are undone, and the segment is unchanged.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,9 @@
 #include "alloc/arena.h"
 #include "alloc/ipc.h"
 #include "alloc/segment.h"
+#include "alloc/stat.h"
 #include "alloc/trace.h"
+#include "base/array.h"
 #include "base/thread.h"
 
 /* ---- Segments of a heap ---- */
@@ -90,19 +92,9 @@ static void segment_delete(weir__heap *heap, weir__segment *segment) {
   weir__segment_delete(segment);
 }
 
-static void count(weir_stat *stat, int64_t by) {
-  stat->current += by;
-  if (stat->current > stat->peak)
-    stat->peak = stat->current;
-  if (by > 0)
-    stat->allocated += by;
-  else
-    stat->freed -= by;
-}
-
 static void count_both(weir_stat *stats, const weir__arena *arena, int64_t by) {
-  count(&stats[WEIR_STAT_ALL], by);
-  count(&stats[arena->pool->is_small ? WEIR_STAT_SMALL_POOL : WEIR_STAT_LARGE_POOL], by);
+  weir__stat_add(&stats[WEIR_STAT_ALL], by);
+  weir__stat_add(&stats[arena->pool->is_small ? WEIR_STAT_SMALL_POOL : WEIR_STAT_LARGE_POOL], by);
 }
 
 void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments, int64_t bytes) {
@@ -111,7 +103,7 @@ void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments,
   if (segments > 0)
     segment->oversize = segment->bytes >= weir__settings_of(heap)->max_split_size;
   if (segment->oversize)
-    count(&stats->oversize_segments, segments);
+    weir__stat_add(&stats->oversize_segments, segments);
   heap->reserved += (uint64_t)bytes;
   count_both(stats->segment, arena, segments);
   count_both(stats->reserved_bytes, arena, bytes);
@@ -127,7 +119,7 @@ void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments,
 
 bool weir__capture_relax(weir__heap *heap, int *mode) {
   weir_driver *driver = heap->allocator->driver;
-  *mode = WEIR_CU_CAPTURE_RELAXED; /* which is nothing to restore */
+  *mode = WEIR_CU_CAPTURE_RELAXED; /* nothing to restore */
   return !atomic_load(&heap->captures) || !driver->ThreadExchangeStreamCaptureMode(driver, mode);
 }
 
@@ -145,7 +137,7 @@ bool weir__heap_ok(weir__heap *heap, weir_cu_result result, const char *call) {
   return !result;
 }
 
-/* Memory for a fixed segment: the driver's, or what the pool's own functions give. */
+/* Obtains memory for a fixed segment from the driver, or from the functions of the pool. */
 static weir_cu_result get_memory(weir__heap *heap, const weir__arena *arena, uint64_t bytes, weir_cu_deviceptr *base) {
   const weir__private_pool *owner = arena->pool->owner;
   weir_driver *driver = heap->allocator->driver;
@@ -162,7 +154,7 @@ static weir_cu_result get_memory(weir__heap *heap, const weir__arena *arena, uin
   return r;
 }
 
-/* false: the driver did not take it back. */
+/* Returns false if the driver refuses to free it. */
 static bool give_memory(weir__heap *heap, const weir__arena *arena, uint64_t base, uint64_t bytes) {
   const weir__private_pool *owner = arena->pool->owner;
   weir_driver *driver = heap->allocator->driver;
@@ -180,7 +172,7 @@ static bool give_memory(weir__heap *heap, const weir__arena *arena, uint64_t bas
 
 static weir__block *grow_fixed(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
   weir_cu_deviceptr base;
-  heap->promised += bytes; /* others who come meanwhile must not take what the limit leaves us */
+  heap->promised += bytes; /* reserves the bytes against the limit while the lock is released */
   if (settings->release_lock_on_malloc)
     weir__mutex_unlock(&heap->lock);
   weir_cu_result r = get_memory(heap, arena, bytes, &base);
@@ -190,15 +182,16 @@ static weir__block *grow_fixed(weir__heap *heap, weir__arena *arena, const weir_
   if (!weir__heap_ok(heap, r, "cuMemAlloc"))
     return NULL;
 
-  if (weir__rangemap_overlap(&heap->segments_by_address, base, bytes, NULL, NULL)) { /* not ours to give back */
-    weir__log(WEIR_LOG_ERROR, "device %d: the memory at %p that a pool's function gave is in use already", heap->device,
-              (void *)base);
+  if (weir__rangemap_overlap(&heap->segments_by_address, base, bytes, NULL,
+                             NULL)) { /* memory that is in use must not be freed */
+    weir__log(WEIR_LOG_ERROR, "device %d: a function of a pool returned memory at %p that is already in use",
+              heap->device, (void *)base);
     return NULL;
   }
   weir__segment *segment = weir__segment_new(heap, arena, base, bytes, 0);
   if (!segment)
     goto free_memory;
-  if (!weir__page_map_note(heap->allocator->pages, base, bytes, arena, true))
+  if (!weir__page_map_update(heap->allocator->pages, base, bytes, arena, true))
     goto delete_segment;
   weir__arena_lock(arena);
   bool room = weir__index_prepare(&arena->free, bytes);
@@ -215,7 +208,7 @@ static weir__block *grow_fixed(weir__heap *heap, weir__arena *arena, const weir_
   return block;
 
 forget_range:
-  weir__page_map_note(heap->allocator->pages, base, bytes, arena, false);
+  weir__page_map_update(heap->allocator->pages, base, bytes, arena, false);
 delete_segment:
   segment_delete(heap, segment);
 free_memory:
@@ -223,7 +216,7 @@ free_memory:
   return NULL;
 }
 
-/* Memory goes back: where the operation has no stack, that of who asked for it stands. */
+/* Traces the release of memory. An operation without a stack is recorded with the stack of the segment's allocation. */
 static void trace_segment(weir__heap *heap, weir_trace_action action, const weir__segment *segment, uint64_t address,
                           uint64_t bytes) {
   if (weir__is_traced(heap, action))
@@ -233,10 +226,10 @@ static void trace_segment(weir__heap *heap, weir_trace_action action, const weir
 bool weir__release_segment(weir__heap *heap, weir__block *block) {
   weir__segment *segment = weir__segment_of(heap, block);
   weir__arena *arena = segment->arena;
-  /* The range first: once the driver has the memory, another thread may get the same addresses. */
-  weir__page_map_note(heap->allocator->pages, segment->base, segment->bytes, arena, false);
+  /* The range is removed first: once the driver has the memory, another thread may get the same addresses. */
+  weir__page_map_update(heap->allocator->pages, segment->base, segment->bytes, arena, false);
   if (!give_memory(heap, arena, segment->base, segment->bytes)) {
-    weir__page_map_note(heap->allocator->pages, segment->base, segment->bytes, arena, true);
+    weir__page_map_update(heap->allocator->pages, segment->base, segment->bytes, arena, true);
     return false;
   }
   weir__index_remove(&arena->free, block);
@@ -259,7 +252,7 @@ void weir__pages_prepare(weir__heap *heap) {
   uint64_t granularity = 0;
   if (driver->DeviceGetAttribute(driver, &rdma, WEIR_CU_ATTR_GPU_DIRECT_RDMA_SUPPORTED, heap->device))
     rdma = 0;
-  /* So that network cards can reach them, where the device has it. */
+  /* Lets network cards access the pages (GPUDirect RDMA), where the device supports it. */
   heap->page_prop =
       (weir_cu_mem_prop){.type = WEIR_CU_ALLOCATION_PINNED,
                          .handle_types = heap->shares_pages ? WEIR_CU_HANDLE_POSIX_FD : WEIR_CU_HANDLE_NONE,
@@ -271,22 +264,15 @@ void weir__pages_prepare(weir__heap *heap) {
     heap->granularity = granularity;
 }
 
-/* Physical memory that the driver does not take back is kept for the next occasion, so that it is not lost. */
+/* Keeps physical memory that the driver refuses to release, so that a later call can try again. */
 static void release_handle(weir__heap *heap, weir_cu_mem_handle handle) {
   weir_driver *driver = heap->allocator->driver;
   if (!driver->MemRelease(driver, handle))
     return;
-  if (heap->orphan_count == heap->orphan_room) {
-    size_t room = heap->orphan_room ? 2 * heap->orphan_room : 16;
-    weir_cu_mem_handle *grown = realloc(heap->orphans, room * sizeof *grown);
-    if (!grown) {
-      weir__log(WEIR_LOG_ERROR, "device %d: a page of memory is lost, the driver did not take it back", heap->device);
-      return;
-    }
-    heap->orphans = grown;
-    heap->orphan_room = room;
-  }
-  heap->orphans[heap->orphan_count++] = handle;
+  if (WEIR__RESERVE(heap->orphans, heap->orphan_room, heap->orphan_count + 1))
+    heap->orphans[heap->orphan_count++] = handle;
+  else
+    weir__log(WEIR_LOG_ERROR, "device %d: a page is leaked: the driver refused to release it", heap->device);
 }
 
 void weir__release_orphans(weir__heap *heap) {
@@ -295,7 +281,7 @@ void weir__release_orphans(weir__heap *heap) {
     heap->orphan_count--;
 }
 
-/* false: the driver did not unmap them, and nothing changed. */
+/* Returns false, with nothing changed, if the driver fails. */
 static bool unmap_pages(weir__heap *heap, weir__segment *segment, size_t first, size_t count) {
   weir_driver *driver = heap->allocator->driver;
   uint64_t base = segment->base + first * segment->page;
@@ -332,7 +318,7 @@ weir_cu_result weir__share_segments(weir__heap *heap, int device) {
   return WEIR_CU_SUCCESS;
 }
 
-/* For the handles of so many pages. A reservation has many more than are ever mapped, as a rule. */
+/* Makes room for the handles of a number of pages. Usually only a small part of a reservation is ever mapped. */
 static bool make_room(weir__segment *segment, size_t pages) {
   if (pages <= segment->room)
     return true;
@@ -356,7 +342,7 @@ static bool map_pages(weir__heap *heap, weir__segment *segment, size_t first, si
   if (!make_room(segment, first + count))
     return false;
   weir__release_orphans(heap);
-  for (size_t i = first; i < first + count; i++) /* stuck ones, see below */
+  for (size_t i = first; i < first + count; i++) /* stuck pages, see below */
     if (segment->handles[i] && !unmap_pages(heap, segment, i, 1))
       return false;
   for (; created < count; created++)
@@ -377,7 +363,7 @@ static bool map_pages(weir__heap *heap, weir__segment *segment, size_t first, si
   return true;
 
 undo:
-  /* Should this fail too, the pages stay where they are, and are unmapped when the place is wanted again. */
+  /* If this fails too, the pages stay mapped, and are unmapped when the range is needed again. */
   if (mapped && driver->MemUnmap(driver, base, mapped * segment->page))
     stuck = mapped;
   while (created-- > stuck) {
@@ -389,8 +375,8 @@ undo:
 
 /* ---- Expandable segments: blocks. The arena's lock is held ---- */
 
-/* Maps the first `bytes`, rounded up to pages, of an unmapped block. It is free then, merged with its neighbours, and in the
- * index. *range is what was mapped. */
+/* Maps the first `bytes`, rounded up to pages, of an unmapped block. The block becomes free, is merged with its
+ * neighbours and inserted into the index. *range is what was mapped. */
 typedef struct mapped_range {
   uint64_t address, bytes;
 } mapped_range;
@@ -400,7 +386,8 @@ static bool map_block(weir__heap *heap, weir__segment *segment, weir__block *blo
   weir__arena *arena = segment->arena;
   uint64_t size = weir__round_up(bytes, segment->page);
   weir__block *rest = NULL;
-  /* No block will be larger than all that is mapped. That is less than what is reserved, and there may be thousands of arenas. */
+  /* No block can be larger than all that is mapped. Preparing for the whole reservation would waste memory, as there
+   * may be thousands of arenas. */
   if (!weir__index_prepare(&arena->free, segment->mapped * segment->page + size))
     return false;
   if (size < weir__block_bytes(block)) {
@@ -408,7 +395,7 @@ static bool map_block(weir__heap *heap, weir__segment *segment, weir__block *blo
     if (!rest)
       return false;
   }
-  if (!weir__page_map_note(heap->allocator->pages, block->address, size, arena, true))
+  if (!weir__page_map_update(heap->allocator->pages, block->address, size, arena, true))
     goto free_rest;
   if (!map_pages(heap, segment, page_of(segment, block->address), (size_t)(size / segment->page)))
     goto forget_range;
@@ -432,15 +419,15 @@ static bool map_block(weir__heap *heap, weir__segment *segment, weir__block *blo
   return true;
 
 forget_range:
-  weir__page_map_note(heap->allocator->pages, block->address, size, arena, false);
+  weir__page_map_update(heap->allocator->pages, block->address, size, arena, false);
 free_rest:
   if (rest)
     weir__slab_give(&arena->blocks, rest, sizeof *rest);
   return false;
 }
 
-/* Takes whole pages out of a free block, which is in the index; what lies before and behind them stays free. The block is the
- * unmapped part then. false: no host memory or a driver that fails, and nothing changed. */
+/* Unmaps whole pages of a free block that is in the index; the parts before and after them stay free. The block becomes
+ * the unmapped part. Returns false, with nothing changed, if out of host memory or if the driver fails. */
 static bool carve(weir__heap *heap, weir__segment *segment, weir__block *block, uint64_t address, uint64_t bytes) {
   weir__arena *arena = segment->arena;
   uint64_t before = address - block->address, after = weir__block_bytes(block) - before - bytes;
@@ -455,7 +442,7 @@ static bool carve(weir__heap *heap, weir__segment *segment, weir__block *block, 
     return false;
   }
   segment->mapped -= pages;
-  weir__page_map_note(heap->allocator->pages, address, bytes, arena, false);
+  weir__page_map_update(heap->allocator->pages, address, bytes, arena, false);
 
   weir__index_remove(&arena->free, block);
   if (low) {
@@ -479,7 +466,8 @@ static bool carve(weir__heap *heap, weir__segment *segment, weir__block *block, 
   return true;
 }
 
-/* A segment of which nothing is mapped goes, unless the driver keeps the reservation: then it serves once more. */
+/* Deletes a segment without mapped pages, unless the driver refuses to free the reservation; the segment is then used
+ * again. */
 static void drop_if_unmapped(weir__heap *heap, weir__segment *segment) {
   weir_driver *driver = heap->allocator->driver;
   weir__arena *arena = segment->arena;
@@ -491,7 +479,7 @@ static void drop_if_unmapped(weir__heap *heap, weir__segment *segment) {
   segment_delete(heap, segment);
 }
 
-/* The pages that lie in a block as a whole. */
+/* The pages that a block contains completely. */
 static mapped_range whole_pages(const weir__segment *segment, const weir__block *block) {
   uint64_t first = weir__round_up(block->address - segment->base, segment->page);
   uint64_t end = (block->address + weir__block_bytes(block) - segment->base) / segment->page * segment->page;
@@ -516,7 +504,7 @@ void weir__release_reservations(weir__heap *heap, weir__arena *arena) {
   }
 }
 
-/* A run of free and unmapped blocks, from this one on, that is long enough. */
+/* Whether a run of free and unmapped blocks, starting with this one, is large enough. */
 static bool has_room(const weir__block *block, uint64_t bytes) {
   uint64_t have = 0;
   for (; have < bytes && block && !weir__block_is_active(block); block = weir__block_next(block))
@@ -526,7 +514,7 @@ static bool has_room(const weir__block *block, uint64_t bytes) {
 
 uint64_t weir__reserve_bytes(const weir__heap *heap, const weir__settings *settings, weir_cu_stream stream) {
   uint64_t most = heap->total / 8 * 9 + heap->total % 8 * 9 / 8, largest = weir__most_units / 2 * WEIR__UNIT;
-  most = most < largest ? most : largest; /* of a larger device one segment holds a part */
+  most = most < largest ? most : largest; /* on a larger device a segment covers only a part of the memory */
   weir__reserve wanted = settings->expandable_segments_reserve;
   const weir__stream_class *class = heap->classes;
   while (class && class->stream != stream)
@@ -565,7 +553,8 @@ static weir__block *reserve(weir__heap *heap, weir__arena *arena, const weir__se
   return block;
 }
 
-/* The lowest place where the request fits once unmapped space is mapped; it may begin with a free block before that space. */
+/* The lowest run of blocks where the request fits once its unmapped parts are mapped; it may begin with a free block.
+ * */
 static weir__block *find_place(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes) {
   for (weir__block *block = weir__tree_after(arena->unmapped, 0); block;
        block = weir__tree_after(arena->unmapped, block->address)) {
@@ -582,7 +571,7 @@ static weir__block *grow_expandable(weir__heap *heap, weir__arena *arena, const 
   weir__arena_lock(arena);
   weir__block *block = find_place(heap, arena, settings, bytes), *result = NULL;
   weir__segment *segment = block ? weir__segment_of(heap, block) : NULL;
-  mapped_range *done = NULL; /* one for each hole of the run */
+  mapped_range *done = NULL; /* one per hole of the run */
   size_t count = 0, room = 0;
   if (!block)
     goto unlock;
@@ -590,20 +579,14 @@ static weir__block *grow_expandable(weir__heap *heap, weir__arena *arena, const 
     bool mapped = weir__block_is_mapped(block);
     weir__block *hole = mapped ? weir__block_next(block) : block;
     uint64_t want = bytes - (mapped ? weir__block_bytes(block) : 0);
-    if (count == room) {
-      mapped_range *grown = realloc(done, (room + 16) * sizeof *done);
-      if (!grown)
-        goto undo;
-      done = grown;
-      room += 16;
-    }
-    if (!map_block(heap, segment, hole, want < weir__block_bytes(hole) ? want : weir__block_bytes(hole), &done[count]))
+    if (!WEIR__RESERVE(done, room, count + 1) ||
+        !map_block(heap, segment, hole, want < weir__block_bytes(hole) ? want : weir__block_bytes(hole), &done[count]))
       goto undo;
-    block = hole; /* it has taken in what was before it */
+    block = hole; /* it has absorbed the block before it */
     count++;
   }
   weir__index_remove(&arena->free, block);
-  weir__block_hold(block); /* its neighbours may be freed before it is handed out, and must not merge it */
+  weir__block_hold(block); /* keeps neighbours that are freed meanwhile from merging it */
   result = block;
   if (!count)
     weir__trace_taken(arena, block);
@@ -639,18 +622,18 @@ void weir__heap_free_segments(weir__heap *heap) {
   while (heap->segments) {
     weir__segment *segment = heap->segments;
     if (!segment->page) {
-      weir__page_map_note(heap->allocator->pages, segment->base, segment->bytes, segment->arena, false);
+      weir__page_map_update(heap->allocator->pages, segment->base, segment->bytes, segment->arena, false);
       give_memory(heap, segment->arena, segment->base, segment->bytes);
     } else {
       for (size_t i = 0; i < segment->room; i++)
         if (segment->handles[i]) {
-          weir__page_map_note(heap->allocator->pages, segment->base + i * segment->page, segment->page, segment->arena,
-                              false);
+          weir__page_map_update(heap->allocator->pages, segment->base + i * segment->page, segment->page,
+                                segment->arena, false);
           unmap_pages(heap, segment, i, 1);
         }
       driver->MemAddressFree(driver, segment->base, segment->bytes);
     }
-    heap->segments = segment->next; /* all of them go: who came before it does not matter */
+    heap->segments = segment->next; /* all segments are deleted, so the other links do not matter */
     weir__segment_delete(segment);
   }
   weir__rangemap_clear(&heap->segments_by_address);

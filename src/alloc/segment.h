@@ -1,6 +1,6 @@
 /*
- * Segments: obtaining memory from the driver and giving it back. The heap's lock is held, and no arena's, unless a comment
- * says otherwise.
+ * Segments: obtaining memory from the driver and giving it back. The heap's lock is held, and no arena's, unless a
+ * comment says otherwise.
  */
 #ifndef WEIR_ALLOC_SEGMENT_H
 #define WEIR_ALLOC_SEGMENT_H
@@ -9,12 +9,12 @@
 
 /* ---- Growing ---- */
 
-/* A new block of at least `bytes`, outside of the index and held so that its neighbours do not merge it. NULL: the limit
- * is reached, the driver is out of memory, or another call failed (heap->driver_error). */
+/* A new block of at least `bytes`, outside of the index and held so that its neighbours do not merge it. NULL if the
+ * limit is reached, the driver is out of memory, or another call failed (heap->driver_error). */
 weir__block *weir__heap_grow(weir__heap *heap, weir__arena *arena, const weir__settings *settings, uint64_t bytes,
                              uint64_t segment_bytes);
 
-/* How much address space an expandable segment of a stream reserves: 9/8 of the device's memory, or less by the settings. */
+/* Address space reserved by an expandable segment of a stream: 9/8 of the device's memory, or less by the settings. */
 uint64_t weir__reserve_bytes(const weir__heap *heap, const weir__settings *settings, weir_cu_stream stream);
 
 /* Asks the driver about the device's pages. */
@@ -22,13 +22,13 @@ void weir__pages_prepare(weir__heap *heap);
 
 /* ---- Giving back. The arena's lock is held too ---- */
 
-/* Frees a whole free segment, whose block is in the index. False if the driver refused, and then nothing has changed. */
+/* Frees a segment that is one free block, which is in the index. Returns false, with nothing changed, on failure. */
 bool weir__release_segment(weir__heap *heap, weir__block *block);
 
 /* Whether a free block of an expandable segment contains whole pages. */
 bool weir__has_whole_pages(const weir__heap *heap, const weir__block *block);
 
-/* Unmaps these pages, and frees the segment when none is left. The block is in the index, and its stream has no work. */
+/* Unmaps these pages, and frees the segment if none is left. The block is in the index, and its stream is idle. */
 void weir__release_pages(weir__heap *heap, weir__block *block);
 
 /* Frees reservations of an arena that have no pages and that the driver refused to free before. */
@@ -47,18 +47,19 @@ weir__segment *weir__segment_at(const weir__heap *heap, uint64_t address);
 weir__segment *weir__segment_of(const weir__heap *heap, const weir__block *block);
 weir__segment *weir__segment_lookup(weir__heap *heap, const weir__block *block); /* whichever locks are held */
 
-/* For memory that does not come from the driver. NULL without host memory, or if it overlaps another segment. */
+/* For memory that does not come from the driver. NULL if out of host memory, or if it overlaps another segment. */
 weir__segment *weir__segment_new(weir__heap *heap, weir__arena *arena, uint64_t base, uint64_t bytes, uint64_t page);
 void weir__segment_unlink(weir__heap *heap, weir__segment *segment);
 void weir__segment_delete(weir__segment *segment);
 
-/* Counts memory that was obtained or given back. `segments` is 0 for pages. */
+/* Counts memory that was obtained or returned. `segments` is 0 for pages. */
 void weir__segment_count(weir__heap *heap, weir__segment *segment, int segments, int64_t bytes);
 
 /* ---- Captures and peers ---- */
 
-/* A capture forbids calls like cuMemAlloc, although the graph does not depend on them: the thread's capture mode is relaxed
- * around such calls. False if that failed; the call would then end the capture. restore takes the mode that came out. */
+/* A capture forbids calls like cuMemAlloc, although the graph does not depend on them: the thread's capture mode is
+ * relaxed around such calls. False if that failed; the call would then end the capture. restore takes the mode that
+ * came out. */
 bool weir__capture_relax(weir__heap *heap, int *mode);
 void weir__capture_restore(weir__heap *heap, int mode);
 

@@ -1,5 +1,5 @@
 /*
- * One table has every key. It parses, checks, prints and explains them.
+ * The settings. One table of all keys drives parsing, checks, output and help.
  */
 #include "alloc/settings.h"
 
@@ -12,8 +12,8 @@
 #include "base/text.h"
 
 #define UNLIMITED UINT64_MAX
-#define MAX_MIB ((1ull << 43) - 1)   /* so that the bytes fit in an int64_t, and a sum of two in a uint64_t */
-#define MAX_DIVISIONS (1ull << 30)   /* 512 bytes times this is more than a device has */
+#define MAX_MIB ((1ull << 43) - 1)   /* so that the bytes fit in an int64_t, and the sum of two in a uint64_t */
+#define MAX_DIVISIONS (1ull << 30)   /* 512 bytes times this exceeds the memory of any device */
 #define EXPANDABLE_UNIT (2ull << 20) /* devices map memory in units of 2 MiB */
 
 enum kind {
@@ -27,7 +27,7 @@ enum kind {
   KIND_CLASSES   /* expandable_segments_reserve_by_class */
 };
 
-/* The numbers of KIND_MIB are MiB here. */
+/* Values of KIND_MIB are in MiB here. */
 union value {
   bool flag;
   uint64_t number;
@@ -37,7 +37,7 @@ union value {
 struct option {
   const char *name;
   const char *alias; /* another spelling, or NULL */
-  const char *unset; /* how people call the default where it is not a value that can be written; else NULL */
+  const char *unset; /* text for a default that cannot be written as a value; else NULL */
   const char *help;
   size_t offset;           /* of the field in weir__settings */
   union value preset;      /* all zero for the last four kinds */
@@ -76,73 +76,73 @@ enum {
 
 static const struct option options[OPTIONS] = {
     OPTION(BACKEND, "backend", BACKEND, backend,
-           .help = "Who manages device memory: the caching allocator, or the driver's own stream-ordered one."),
+           .help = "The source of device memory: the caching allocator, or the driver's stream-ordered allocator."),
     OPTION(MAX_SPLIT_SIZE, "max_split_size_mb", MIB, max_split_size, .preset.number = UNLIMITED, .most.number = MAX_MIB,
            .not_below_segment = true, .unset = "unlimited",
-           .help = "Blocks of this size and more are never split, and smaller requests do not get them. When memory "
-                   "runs short, unused ones are given back first."),
+           .help = "Blocks of at least this size are never split, and do not serve smaller requests. On a cache miss, "
+                   "unused ones are released first."),
     OPTION(MAX_NON_SPLIT_ROUNDING, "max_non_split_rounding_mb", MIB, max_non_split_rounding, .preset.number = 20,
            .most.number = MAX_MIB, .not_below_segment = true, .unset = "the same as large_segment_size_mb",
-           .help = "A request of max_split_size_mb and more takes a cached block only if the block is larger by less "
+           .help = "A request of at least max_split_size_mb takes a cached block only if the block is larger by less "
                    "than this."),
     OPTION(LARGE_SEGMENT_SIZE, "large_segment_size_mb", MIB, large_segment_size, .preset.number = 20,
            .least.number = 11, .most.number = MAX_MIB,
-           .help = "The size of the segments for requests between 1 and 10 MiB, and the step in which expandable "
-                   "segments of large blocks grow. With expandable_segments:True it must be even."),
+           .help = "The size of the segments for requests between 1 and 10 MiB, and the step by which expandable "
+                   "segments of large blocks grow. Must be even with expandable_segments:True."),
     OPTION(GARBAGE_COLLECTION_THRESHOLD, "garbage_collection_threshold", FRACTION, garbage_collection_threshold,
            .most.fraction = 1, .open = true, .unset = "off",
-           .help = "When more than this part of the allowed memory is in use, large segments that have long been "
-                   "unused are given back before a new one is made. It needs a memory fraction below 1."),
+           .help = "Above this fraction of the allowed memory, large segments that were unused for long are released "
+                   "before a new one is allocated. Needs a memory fraction below 1."),
     OPTION(ROUNDUP_POWER2_DIVISIONS, "roundup_power2_divisions", ROUNDUP, roundup_divisions,
            .help =
                "Sizes are rounded up to one of this many equal steps between a power of two and the next: with 4, "
                "1200 KiB becomes 1280 KiB. A list has a number for the sizes from each power of two, in MiB, to the "
                "next; the first holds for all smaller sizes too, that of > for all larger ones."),
     OPTION(EXPANDABLE_SEGMENTS, "expandable_segments", FLAG, expandable_segments,
-           .help = "Segments reserve addresses and grow by mapping memory at their end, instead of being made in one "
+           .help = "Segments reserve address space and grow by mapping memory at their end, instead of having a fixed "
                    "size."),
     OPTION(EXPANDABLE_SEGMENTS_RESERVE, "expandable_segments_reserve", RESERVE, expandable_segments_reserve,
            .unset = "9/8 of the device's memory",
-           .help = "How much address space an expandable segment reserves, at most 9/8 of the device's memory. No "
-                   "allocation in it can be larger."),
+           .help = "The address space that an expandable segment reserves, at most 9/8 of the device's memory. It "
+                   "limits the size of an allocation."),
     OPTION(EXPANDABLE_SEGMENTS_RESERVE_BY_CLASS, "expandable_segments_reserve_by_class", CLASSES,
            expandable_segments_reserve_by_class,
-           .help = "The same for the streams of a class. Streams of other classes, and of none, have "
+           .help = "The same for the streams of a class. All other streams use "
                    "expandable_segments_reserve."),
     OPTION(RELEASE_LOCK_ON_MALLOC, "release_lock_on_cudamalloc", FLAG, release_lock_on_malloc,
            .alias = "release_lock_on_hipmalloc",
-           .help = "Other threads can allocate and free while the driver makes a segment."),
+           .help = "Other threads can allocate and free while the driver allocates a segment."),
     OPTION(GRAPH_CAPTURE_RECORD_STREAM_REUSE, "graph_capture_record_stream_reuse", FLAG,
            graph_capture_record_stream_reuse,
-           .help = "During a capture, memory that other streams used is used again once the graph itself puts their "
-                   "work before what comes next."),
+           .help = "During a capture, memory that other streams used is reused once the graph orders their work before "
+                   "the next use."),
     OPTION(MEMORY_FRACTION, "per_process_memory_fraction", FRACTION, memory_fraction, .preset.fraction = 1,
            .most.fraction = 1,
-           .help = "The part of each device's memory that an allocator may take, as it is when the allocator begins "
-                   "to use the device."),
+           .help = "The fraction of each device's memory that an allocator may reserve, applied when the allocator is "
+                   "created."),
     OPTION(THROW_ON_OOM, "throw_on_cudamalloc_oom", FLAG, throw_on_oom,
-           .help = "A segment that would exceed the memory fraction is refused at once, before the driver is asked "
-                   "and with nothing given back first."),
+           .help = "A segment that would exceed the memory fraction is rejected at once, without a driver call and "
+                   "without releasing cached memory first."),
     OPTION(PINNED_USE_HOST_REGISTER, "pinned_use_cuda_host_register", FLAG, pinned_use_host_register,
            .alias = "pinned_use_hip_host_register",
            .help = "Pinned memory is ordinary memory that is touched and then registered, instead of memory that the "
                    "driver allocates."),
     OPTION(PINNED_NUM_REGISTER_THREADS, "pinned_num_register_threads", POWER, pinned_num_register_threads,
            .preset.number = 1, .least.number = 1, .most.number = 128,
-           .help = "How many threads touch memory before it is registered."),
+           .help = "The number of threads that touch memory before it is registered."),
     OPTION(PINNED_USE_BACKGROUND_THREADS, "pinned_use_background_threads", FLAG, pinned_use_background_threads,
-           .help = "A thread of its own looks which pinned memory the device has done with."),
+           .help = "A background thread polls for pinned memory that streams no longer use."),
     OPTION(PINNED_RESERVE_SEGMENT_SIZE, "pinned_reserve_segment_size_mb", MIB, pinned_reserve_segment_size,
            .least.number = 1, .most.number = MAX_MIB, .unset = "off",
-           .help = "One piece of pinned memory that is taken at the start, never given back, and used up first."),
+           .help = "A segment of pinned memory that is allocated on first use, never released, and used up first."),
     OPTION(PINNED_MAX_ROUND_THRESHOLD, "pinned_max_round_threshold_mb", MIB, pinned_max_round_threshold,
            .preset.number = UNLIMITED, .most.number = MAX_MIB, .unset = "unlimited",
            .help = "Pinned sizes above this are not rounded up to a power of two."),
     OPTION(PINNED_MAX_CACHED_SIZE, "pinned_max_cached_size_mb", MIB, pinned_max_cached_size, .preset.number = UNLIMITED,
            .most.number = MAX_MIB, .unset = "unlimited",
-           .help = "Pinned memory above this size is given back when it is freed, and never rounded up."),
+           .help = "Pinned memory above this size is released when it is freed, and is never rounded up."),
     OPTION(PINNED_FREE_CATCH_ALL, "pinned_free_catch_all", FLAG, pinned_free_catch_all,
-           .help = "Errors while pinned memory is freed are ignored, as in a process whose device has failed."),
+           .help = "Errors while pinned memory is freed are ignored, for example after the device has failed."),
 };
 
 static const char *const backends[] = {
@@ -169,7 +169,7 @@ static const void *const_field_of(const struct option *option, const weir__setti
   return (const char *)settings + option->offset;
 }
 
-/* ---- The set ---- */
+/* ---- The table ---- */
 
 static uint64_t mib_to_bytes(uint64_t mib) { return mib == UNLIMITED ? UNLIMITED : mib << 20; }
 
@@ -217,7 +217,7 @@ bool weir__settings_equal(const weir__settings *a, const weir__settings *b) {
   return a->max_non_split_rounding_set == b->max_non_split_rounding_set;
 }
 
-/* ---- Numbers that do not depend on the program's language ---- */
+/* ---- Numbers, independent of the locale ---- */
 
 static double read_double(const char *text) {
   locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
@@ -248,7 +248,7 @@ static void write_double(double number, char text[32]) {
 struct writer {
   char *text;
   size_t size;
-  size_t length; /* of the whole, whether it fits or not */
+  size_t length; /* of the whole text, whether it fits or not */
 };
 
 static void put(struct writer *writer, const char *format, ...) WEIR_PRINTF(2, 3);
@@ -259,7 +259,8 @@ static void put(struct writer *writer, const char *format, ...) {
   size_t left = room ? writer->size - writer->length : 0;
   va_list args;
   va_start(args, format);
-  int length = vsnprintf(at, left, format, args); /* NOLINT(clang-analyzer-valist.Uninitialized): clang 14 errs here */
+  int length =
+      vsnprintf(at, left, format, args); /* NOLINT(clang-analyzer-valist.Uninitialized): false positive of clang 14 */
   va_end(args);
   writer->length += (size_t)length;
 }
@@ -268,7 +269,7 @@ static unsigned long long divisions_of(uint8_t log_plus_one) {
   return log_plus_one == 0 ? 0 : 1ull << (log_plus_one - 1);
 }
 
-/* A number where all are the same, else a list from the end of the first run of equal ones to the beginning of the
+/* One number if all intervals are equal; else a list from the end of the first run of equal values to the start of the
  * last. */
 static void put_roundup(struct writer *writer, const uint8_t *divisions) {
   unsigned first = 0, last = WEIR__ROUNDUP_INTERVALS - 1;
@@ -347,7 +348,7 @@ size_t weir__settings_format(const weir__settings *settings, char *text, size_t 
   return writer.length;
 }
 
-/* ---- Words for people ---- */
+/* ---- Help ---- */
 
 static void put_allowed(struct writer *writer, const struct option *option) {
   char text[32];
@@ -392,7 +393,7 @@ static void put_allowed(struct writer *writer, const struct option *option) {
 }
 
 static void put_wrapped(FILE *file, const char *indent, const char *text) {
-  enum { WIDTH = 92 }; /* without the indent */
+  enum { WIDTH = 92 }; /* without the indentation */
   while (*text != '\0') {
     size_t length = strlen(text);
     if (length > WIDTH) {
@@ -440,7 +441,7 @@ void weir__settings_help(FILE *file, weir__help_form form) {
   }
 }
 
-/* ---- Reading ---- */
+/* ---- Parsing ---- */
 
 /* A run of bytes that are neither blank nor , : [ ]. */
 struct word {
@@ -449,12 +450,12 @@ struct word {
 };
 
 struct parser {
-  const char *source; /* what the text is called in errors */
+  const char *source; /* name of the text in errors */
   const char *text;
   const char *at;
-  const struct option *option; /* whose value is being read; NULL at a key */
-  const char *key;             /* as it is written there */
-  const char *values[OPTIONS]; /* where each key's value stands; NULL: the text has not got it */
+  const struct option *option; /* whose value is being parsed; NULL at a key */
+  const char *key;             /* as spelled in the text */
+  const char *values[OPTIONS]; /* where the value of each key is; NULL if the text does not have it */
   weir__settings settings;
 };
 
@@ -484,7 +485,7 @@ static weir_status refuse(const struct parser *parser, const char *at, const cha
   return status;
 }
 
-/* The same, and says what the option allows. */
+/* The same, followed by the values that the option allows. */
 static weir_status refuse_value(const struct parser *parser, const char *at, const char *format, ...) {
   va_list args;
   va_start(args, format);
@@ -499,7 +500,7 @@ static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 static bool is_in_word(char c) { return c != '\0' && !is_blank(c) && strchr(",:[]", c) == NULL; }
 
-/* For a message: 'text', shortened, with nothing in it that a terminal would obey. */
+/* Quotes text for a message: shortened, without control characters. */
 static const char *quote(struct word word, char text[48]) {
   enum { SHOWN = 40 };
   size_t shown = word.length <= SHOWN ? word.length : SHOWN - 3;
@@ -511,7 +512,7 @@ static const char *quote(struct word word, char text[48]) {
   return text;
 }
 
-/* What stands at the parser's place: a word, a separator, or the end. */
+/* Quotes what is at the parser's position: a word, a separator, or the end. */
 static const char *quote_next(const struct parser *parser, char text[48]) {
   struct word next = {parser->at, 0};
   while (is_in_word(next.text[next.length]))
@@ -526,7 +527,7 @@ static void skip_blanks(struct parser *parser) {
     parser->at++;
 }
 
-/* The word at the parser's place, maybe empty, and the blanks around it. */
+/* Reads the word at the parser's position, which may be empty, and the blanks around it. */
 static struct word read_word(struct parser *parser) {
   skip_blanks(parser);
   struct word word = {parser->at, 0};
@@ -551,7 +552,7 @@ static weir_status expect(struct parser *parser, char separator) {
   return WEIR_OK;
 }
 
-/* What is too large for 64 bits becomes UINT64_MAX, which no option allows. */
+/* Numbers above 64 bits become UINT64_MAX, which no option allows. */
 static bool read_whole(struct word word, uint64_t *number) {
   uint64_t n = 0;
   for (size_t i = 0; i < word.length; i++) {
@@ -564,8 +565,8 @@ static bool read_whole(struct word word, uint64_t *number) {
   return word.length > 0;
 }
 
-/* Digits, perhaps a point, perhaps an exponent. No sign, no hexadecimal, no infinity: strtod knows more than people
- * mean. */
+/* Digits with an optional point and exponent. Signs, hexadecimal and infinity, which strtod would accept, are errors.
+ * */
 static bool read_decimal(struct word word, double *number) {
   size_t at = 0, digits = 0;
   for (; at < word.length && is_digit(word.text[at]); at++)
@@ -588,7 +589,7 @@ static bool read_decimal(struct word word, double *number) {
   }
   if (at != word.length)
     return false;
-  *number = read_double(word.text); /* which stops where the word does */
+  *number = read_double(word.text); /* stops at the end of the word */
   return true;
 }
 
@@ -596,7 +597,7 @@ static bool is_power_of_two(uint64_t n) { return n != 0 && (n & (n - 1)) == 0; }
 
 static uint8_t log2_of(uint64_t power) { return (uint8_t)(63 - __builtin_clzll(power)); }
 
-/* ---- Reading the value of each kind ---- */
+/* ---- Parsing values by kind ---- */
 
 static weir_status parse_flag(struct parser *parser, struct word word, bool *flag) {
   char text[48];
@@ -674,7 +675,8 @@ struct entry {
   struct word name, value;
 };
 
-/* Reads on in a list, behind its '[' or an entry. At the ']', which is read too, the entry's name is empty. */
+/* Reads the next entry of a list, after its '[' or another entry. At the closing ']', which is consumed, the name is
+ * empty. */
 static weir_status next_entry(struct parser *parser, bool first, struct entry *entry) {
   char text[48];
   weir_status status;
@@ -697,10 +699,10 @@ static weir_status next_entry(struct parser *parser, bool first, struct entry *e
   return WEIR_OK;
 }
 
-/* The first boundary stands for all intervals below it too, '>' for all behind the last, and what lies between two
- * boundaries with no number of its own has none. */
+/* The first boundary also stands for all intervals below it, and '>' for all above the last. Intervals between two
+ * boundaries that are not listed are not rounded. */
 static weir_status parse_roundup_list(struct parser *parser, uint8_t *divisions) {
-  unsigned listed = 0, last = 0; /* a bit for each interval; the interval that came last */
+  unsigned listed = 0, last = 0; /* one bit per interval; the most recent interval */
   bool closed = false;           /* by '>' */
   char text[48];
   weir_status status;
@@ -797,7 +799,7 @@ static weir_status parse_value(struct parser *parser, void *field) {
   return refuse_value(parser, word.text, "%s is not a list", quote(word, text));
 }
 
-/* ---- Reading the whole ---- */
+/* ---- Parsing the text ---- */
 
 static const struct option *find_option(struct word word, const char **key) {
   for (size_t i = 0; i < OPTIONS; i++) {
@@ -816,8 +818,7 @@ enum { LONGEST_KEY = 63 };
 
 static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
 
-/* How many letters must be added, removed or changed to make one out of the other. Upper and lower case are the same.
- * The word is at most LONGEST_KEY long. */
+/* The Levenshtein distance, ignoring case. The word has at most LONGEST_KEY characters. */
 static size_t edit_distance(struct word word, const char *name) {
   size_t row[LONGEST_KEY + 1];
   for (size_t i = 0; i <= word.length; i++)
@@ -836,7 +837,7 @@ static size_t edit_distance(struct word word, const char *name) {
 
 static weir_status refuse_key(const struct parser *parser, struct word word) {
   const char *nearest = NULL;
-  size_t distance = word.length / 4 + 2; /* what is that far off was probably not meant */
+  size_t distance = word.length / 4 + 2; /* a larger distance is hardly a misspelling */
   char text[48];
   for (size_t i = 0; word.length <= LONGEST_KEY && i < OPTIONS; i++) {
     const char *names[] = {options[i].name, options[i].alias};
@@ -858,7 +859,7 @@ static weir_status refuse_key(const struct parser *parser, struct word word) {
   return refuse(parser, word.text, "there is no key %s; did you mean '%s'?", quote(word, text), nearest);
 }
 
-/* One "key:value". */
+/* Parses one "key:value". */
 static weir_status parse_pair(struct parser *parser) {
   char text[48];
   struct word word = read_word(parser);
@@ -881,8 +882,8 @@ static weir_status parse_pair(struct parser *parser) {
   return parse_value(parser, field_of(option, &parser->settings));
 }
 
-/* The checks of one key against another, and max_non_split_rounding. They are made at the end, so that the order of the
- * keys does not matter. */
+/* Checks keys against each other, and derives max_non_split_rounding. This comes last, so that the order of keys does
+ * not matter. */
 static weir_status settle(struct parser *parser) {
   weir__settings *settings = &parser->settings;
   uint64_t segment = settings->large_segment_size;

@@ -1,9 +1,9 @@
 /*
- * Sizes: rounding, segments.
+ * Sizes: rounding of requests, and sizes of segments.
  */
 #include "alloc/sizes.h"
 
-/* Which interval of powers of two, from 1 MiB up, a size lies in. */
+/* The power-of-two interval, from 1 MiB up, that contains a size. */
 static unsigned interval_of(uint64_t bytes) {
   unsigned log = 63 - (unsigned)__builtin_clzll(bytes);
   return log < 20 ? 0 : log - 20 < WEIR__ROUNDUP_INTERVALS ? log - 20 : WEIR__ROUNDUP_INTERVALS - 1;

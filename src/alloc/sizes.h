@@ -9,7 +9,7 @@
 uint64_t weir__round_to_division(const weir__settings *settings, uint64_t bytes);
 
 static inline uint64_t weir__round_bytes(const weir__settings *settings, uint64_t bytes) {
-  uint64_t divisions[2]; /* of all intervals at once: usually there are none */
+  uint64_t divisions[2]; /* tests all intervals at once: usually none is set */
   _Static_assert(sizeof divisions == sizeof settings->roundup_divisions, "two words");
   memcpy(divisions, settings->roundup_divisions, sizeof divisions);
   return divisions[0] | divisions[1] ? weir__round_to_division(settings, bytes) : weir__round_up(bytes, WEIR__UNIT);
@@ -18,7 +18,7 @@ static inline uint64_t weir__round_bytes(const weir__settings *settings, uint64_
 /* Size of the segment that is obtained for a rounded request. */
 uint64_t weir__segment_bytes(const weir__settings *settings, uint64_t bytes);
 
-/* Whether the rest of a block becomes a block of its own. */
+/* Whether a block is split, so that its remainder becomes free. */
 static inline bool weir__should_split(const weir__settings *settings, const weir__pool *pool, uint64_t have,
                                       uint64_t bytes) {
   uint64_t rest = have - bytes;

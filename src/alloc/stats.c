@@ -5,6 +5,7 @@
 
 #include "alloc/arena.h"
 #include "alloc/backend.h"
+#include "alloc/stat.h"
 #include "base/thread.h"
 #include "driver/call.h"
 
@@ -14,10 +15,7 @@ void weir_allocator_stats_init(weir_allocator_stats *stats) {
 }
 
 weir_status weir_allocator_get_stats(weir_allocator *allocator, int device, weir_allocator_stats *stats) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
   if (!stats || stats->size < sizeof stats->size)
     return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: stats is NULL, or its size is not set", __func__);
   uint64_t split = weir__settings_of(heap)->max_split_size;
@@ -25,16 +23,13 @@ weir_status weir_allocator_get_stats(weir_allocator *allocator, int device, weir
   weir_allocator_stats now = heap->stats;
   if (allocator->backend)
     weir__backend_read_stats(heap, &now);
-  weir__gauges_read(heap, &now); /* under the lock, so that no more is allocated than was reserved */
+  weir__gauges_read(heap, &now); /* under the lock, so that allocated never exceeds reserved */
   weir__mutex_unlock(&heap->lock);
   now.size = stats->size;
   now.max_split_size = split == UINT64_MAX ? -1 : (int64_t)split;
   weir__copy_sized(stats, stats->size, &now, sizeof now);
   return WEIR_OK;
 }
-
-static void reset_peak(weir_stat *stat) { stat->peak = stat->current; }
-static void reset_accumulated(weir_stat *stat) { stat->allocated = stat->freed = 0; }
 
 /* Calls `change` for every statistic of segments, and of pools. */
 static void for_each_stat(weir__heap *heap, void (*change)(weir_stat *)) {
@@ -49,12 +44,9 @@ static void for_each_stat(weir__heap *heap, void (*change)(weir_stat *)) {
 }
 
 weir_status weir_allocator_reset_peak_stats(weir_allocator *allocator, int device) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
   weir__mutex_lock(&heap->lock);
-  for_each_stat(heap, reset_peak);
+  for_each_stat(heap, weir__stat_reset_peak);
   if (allocator->backend)
     weir__backend_reset_peaks(heap);
   weir__gauges_reset_peaks(heap);
@@ -63,13 +55,10 @@ weir_status weir_allocator_reset_peak_stats(weir_allocator *allocator, int devic
 }
 
 weir_status weir_allocator_reset_accumulated_stats(weir_allocator *allocator, int device) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
   weir__mutex_lock(&heap->lock);
   weir_allocator_stats *stats = &heap->stats;
-  for_each_stat(heap, reset_accumulated);
+  for_each_stat(heap, weir__stat_reset_accumulated);
   stats->num_alloc_retries = stats->num_ooms = stats->num_sync_all_streams = 0;
   stats->num_device_alloc = stats->num_device_free = stats->num_oom_rejections = 0;
   weir__gauges_reset_added(heap);
@@ -93,12 +82,8 @@ static uint64_t largest_of(const weir__pool *pool) {
 }
 
 weir_status weir_allocator_largest_block(weir_allocator *allocator, int device, uint64_t *bytes) {
-  WEIR__CHECK_ALLOCATOR(allocator);
-  if (!bytes)
-    return weir__fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: bytes is NULL", __func__);
-  weir__heap *heap = weir__heap_get(__func__, allocator, device);
-  if (!heap)
-    return WEIR_ERROR_INVALID_DEVICE;
+  WEIR__CHECK_HEAP(heap, allocator, device);
+  WEIR__CHECK_ARGUMENT(bytes);
   weir_driver *driver = allocator->driver;
   weir_cu_context previous;
   uint64_t largest = 0, total;

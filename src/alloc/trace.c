@@ -1,8 +1,8 @@
 /*
- * Traces: telling those who watch, and recording.
+ * Tracing: the recorder, the witness and the trackers.
  *
- * An event is written down where it happens, with the lock of its arena held, so that those of an address are in order.
- * Trackers may do whatever they like, so they are told after the operation, by the thread that did it.
+ * An entry is recorded where the action happens, under the arena's lock, so that the entries of an address are in
+ * order. Trackers may call anything, so they are called after the operation, by the thread that performed it.
  */
 #include "alloc/trace.h"
 
@@ -31,7 +31,7 @@ void weir__op_begin_with(weir__op *op, weir_allocator *allocator, uint32_t stack
 
 uint32_t weir__op_stack(void) { return weir__this_thread.op ? weir__this_thread.op->stack : 0; }
 
-static void gather(weir__op *op, const weir_trace_entry *entry) {
+static void collect(weir__op *op, const weir_trace_entry *entry) {
   if (op->count == op->room) {
     weir_trace_entry *grown = malloc(2 * op->room * sizeof *grown);
     if (!grown) {
@@ -47,8 +47,8 @@ static void gather(weir__op *op, const weir_trace_entry *entry) {
   op->entries[op->count++] = *entry;
 }
 
-/* What a tracker does itself it is not told: it would never end. */
-static void tell(weir__op *op) {
+/* Actions of a tracker itself are not reported to trackers, which would recurse without end. */
+static void notify_trackers(weir__op *op) {
   weir_allocator *allocator = op->allocator;
   int trackers = atomic_load_explicit(&allocator->trackers.count, memory_order_acquire);
   weir__this_thread.is_telling = true;
@@ -58,19 +58,19 @@ static void tell(weir__op *op) {
   weir__this_thread.is_telling = false;
   op->count = 0;
   if (op->lost)
-    weir__log(WEIR_LOG_ERROR, "trackers were not told of everything: the host has no memory left");
+    weir__log(WEIR_LOG_ERROR, "trackers missed entries: out of host memory");
   op->lost = false;
 }
 
 void weir__op_notify(void) {
   weir__op *op = weir__this_thread.op;
   if (op && (op->count || op->lost))
-    tell(op);
+    notify_trackers(op);
 }
 
 void weir__op_end(weir__op *op) {
   if (op->count || op->lost)
-    tell(op);
+    notify_trackers(op);
   weir__this_thread.op = op->outer;
   if (op->entries != op->few)
     free(op->entries);
@@ -78,7 +78,7 @@ void weir__op_end(weir__op *op) {
 
 /* ---- Entries ---- */
 
-static void tell_later(weir__arena *arena, weir_trace_action action, uint64_t address, uint64_t bytes) {
+static void report(weir__arena *arena, weir_trace_action action, uint64_t address, uint64_t bytes) {
   weir_allocator *allocator = arena->pool->heap->allocator;
   weir_trace_entry entry = {.action = action,
                             .device = arena->pool->heap->device,
@@ -89,11 +89,11 @@ static void tell_later(weir__arena *arena, weir_trace_action action, uint64_t ad
   weir_trace_tracker witness = atomic_load_explicit(&allocator->witness, memory_order_acquire);
   if (witness)
     witness(allocator->witness_context, &entry);
-  /* An operation that began before somebody watched is none that he hears of. */
+  /* Operations that began before tracing was turned on are not reported. */
   weir__op *op = weir__this_thread.op;
   if (op && op->allocator == allocator && !weir__this_thread.is_telling &&
       atomic_load_explicit(&allocator->trackers.count, memory_order_relaxed))
-    gather(op, &entry);
+    collect(op, &entry);
 }
 
 static inline bool has_listeners(const weir_allocator *allocator) {
@@ -114,11 +114,11 @@ void weir__trace_arena(weir__arena *arena, weir_trace_action action, uint64_t ad
   weir_allocator *allocator = arena->pool->heap->allocator;
   weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);
   weir__writer *writer = history && weir__recorder_is_on(history) ? weir__arena_writer(arena, history) : NULL;
-  uint32_t of_op = weir__op_stack();
+  uint32_t op_stack = weir__op_stack();
   if (writer)
-    weir__recorder_write(writer, action, address, bytes, of_op ? of_op : stack);
+    weir__recorder_write(writer, action, address, bytes, op_stack ? op_stack : stack);
   if (has_listeners(allocator))
-    tell_later(arena, action, address, bytes);
+    report(arena, action, address, bytes);
 }
 
 void weir__trace_freed(weir__arena *arena, const weir__block *block) {
@@ -128,24 +128,24 @@ void weir__trace_freed(weir__arena *arena, const weir__block *block) {
   if (writer)
     weir__recorder_write_freed(writer, block->address, block->requested, weir__op_stack(), weir__clock_ticks());
   if (has_listeners(allocator)) {
-    tell_later(arena, WEIR_TRACE_FREE_REQUESTED, block->address, block->requested);
-    tell_later(arena, WEIR_TRACE_FREE_COMPLETED, block->address, block->requested);
+    report(arena, WEIR_TRACE_FREE_REQUESTED, block->address, block->requested);
+    report(arena, WEIR_TRACE_FREE_COMPLETED, block->address, block->requested);
   }
 }
 
-/* ---- Who watches ---- */
+/* ---- What is traced ---- */
 
 void weir__update_tracing(weir_allocator *allocator) {
   weir__lock_take(&allocator->witness_lock);
   const weir__recorder *history = atomic_load(&allocator->history);
   bool recorded = history && weir__recorder_is_on(history);
   unsigned context = recorded ? weir__recorder_rules(history).context : WEIR_CONTEXT_NONE;
-  bool told = (atomic_load(&allocator->witness) && !atomic_load(&allocator->witnesses_segments)) ||
-              atomic_load(&allocator->trackers.count) || context == WEIR_CONTEXT_ALL;
+  bool observed = (atomic_load(&allocator->witness) && !atomic_load(&allocator->witnesses_segments)) ||
+                  atomic_load(&allocator->trackers.count) || context == WEIR_CONTEXT_ALL;
   for (int i = 0; i < allocator->heap_count; i++) {
-    weir__slow_reason_set(&allocator->heaps[i], WEIR__SLOW_OBSERVED, told);
+    weir__slow_reason_set(&allocator->heaps[i], WEIR__SLOW_OBSERVED, observed);
     weir__slow_reason_set(&allocator->heaps[i], WEIR__SLOW_STACKS, context != WEIR_CONTEXT_NONE);
-    weir__slow_reason_set(&allocator->heaps[i], WEIR__SLOW_TRACED, recorded || told);
+    weir__slow_reason_set(&allocator->heaps[i], WEIR__SLOW_TRACED, recorded || observed);
   }
   weir__lock_give(&allocator->witness_lock);
 }
@@ -158,7 +158,7 @@ void weir__writers_delete(weir__pool *pool) {
     }
 }
 
-/* ---- What a ring file has beside entries ---- */
+/* ---- Ring file data other than entries ---- */
 
 static weir__ring_file *file_of(const weir_allocator *allocator) {
   const weir__recorder *history = atomic_load_explicit(&allocator->history, memory_order_acquire);

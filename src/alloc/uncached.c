@@ -1,5 +1,5 @@
 /*
- * Allocations with the cache off: plain calls of the driver's, remembered only so that the pointer is known at its free.
+ * Allocations with caching off: plain driver calls. Pointers are kept only to be recognized when they are freed.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -8,12 +8,12 @@
 #include "base/thread.h"
 #include "driver/call.h"
 
-/* Of PyTorch's variable every value but 1 counts as not set, without a word, as it does there. */
+/* As in PyTorch, every value of its variable other than 1 is silently ignored. */
 bool weir__caching_from_env(void) {
   const char *own = getenv("WEIR_NO_MEMORY_CACHING"), *pytorchs = getenv("PYTORCH_NO_CUDA_MEMORY_CACHING");
   bool is_off = (own && !strcmp(own, "1")) || (pytorchs && !strcmp(pytorchs, "1"));
   if (own && *own && strcmp(own, "0") != 0 && strcmp(own, "1") != 0)
-    weir__log(WEIR_LOG_WARN, "WEIR_NO_MEMORY_CACHING=%s is not a value: expected 0 or 1; memory is %s", own,
+    weir__log(WEIR_LOG_WARN, "invalid WEIR_NO_MEMORY_CACHING=%s: expected 0 or 1; memory is %s", own,
               is_off ? "not cached, because of PYTORCH_NO_CUDA_MEMORY_CACHING=1" : "cached");
   return !is_off;
 }
@@ -49,7 +49,7 @@ weir_status weir__uncached_alloc(const char *who, weir__heap *heap, uint64_t byt
   weir__mutex_unlock(&allocator->uncached_lock);
   if (!known) {
     driver->MemFree(driver, memory);
-    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: no host memory", who);
+    return weir__fail(WEIR_ERROR_HOST_OUT_OF_MEMORY, "%s: out of host memory", who);
   }
   *pointer = (void *)memory;
   return WEIR_OK;
@@ -92,7 +92,7 @@ bool weir__uncached_free(const char *who, weir_allocator *allocator, void *point
   if (!heap)
     return false;
   weir_cu_result r = give_back(heap, base);
-  if (r) { /* it is still out, and can be freed later */
+  if (r) { /* it is still allocated, and can be freed later */
     weir__mutex_lock(&allocator->uncached_lock);
     weir__rangemap_insert(&allocator->uncached, base, bytes, heap);
     weir__mutex_unlock(&allocator->uncached_lock);

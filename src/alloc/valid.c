@@ -1,5 +1,5 @@
 /*
- * The walker: what must hold of an allocator whenever nobody is in it.
+ * The walker: checks the invariants that hold while no thread is inside the allocator.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,10 +9,11 @@
 #include "alloc/arena.h"
 #include "alloc/backend.h"
 #include "alloc/segment.h"
+#include "base/array.h"
 #include "base/text.h"
 #include "base/thread.h"
 
-/* What the blocks of a heap add up to. */
+/* Totals over the blocks of a heap. */
 typedef struct tally {
   int64_t current[WEIR_STAT_KINDS];
 } tally;
@@ -24,10 +25,10 @@ typedef struct walk {
   tally allocated_bytes, reserved_bytes, active_bytes, inactive_split_bytes, requested_bytes;
   int64_t oversize_allocations, oversize_segments;
   size_t events;  /* that blocks wait for */
-  size_t waiting; /* blocks that were freed while another stream uses them, and have no event for it yet */
+  size_t waiting; /* blocks freed while another stream uses them, without an event yet */
 } walk;
 
-/* Of one arena: its segments, and how many blocks they have of each sort. */
+/* Totals of one arena: its segments, and its blocks by state. */
 typedef struct arena_tally {
   weir__arena *arena;
   int segments;
@@ -163,7 +164,7 @@ static void check_segment(walk *w, const weir__segment *s, arena_tally *sum) {
     wrong(w, "segment %llx has %zu pages, and %llu bytes of blocks", base, s->mapped, (unsigned long long)memory);
   count(&w->reserved_bytes, is_small, (int64_t)memory);
   if (s->page)
-    return; /* by design of the statistics: expandable segments are no segments */
+    return; /* as in PyTorch, expandable segments are not counted as segments */
   count(&w->segment, is_small, 1);
   w->oversize_segments += s->oversize;
 }
@@ -177,7 +178,7 @@ static void check_arena(walk *w, const arena_tally *sum) {
     wrong(w, "the index of stream %p is out of order", stream);
   else if ((size_t)indexed != sum->free)
     wrong(w, "the index of stream %p has %ld blocks, its segments have %zu", stream, indexed, sum->free);
-  /* A back end's count until they are given back, which is done without a lock. */
+  /* Segments of a back end count until they are returned, which happens without a lock. */
   if (arena->segments != sum->segments && !w->heap->allocator->backend)
     wrong(w, "stream %p has %d segments, and counts %d", stream, sum->segments, arena->segments);
   if (arena->live.count != sum->live)
@@ -194,17 +195,15 @@ static void check_arena(walk *w, const arena_tally *sum) {
 /* The arenas of all pools; the caller frees the array. */
 static arena_tally *list_arenas(const weir__heap *heap, size_t *count) {
   arena_tally *sums = NULL;
-  size_t n = 0;
+  size_t n = 0, room = 0;
   const weir__private_pool *owner = NULL;
   do {
     const weir__pool *pools[2] = {owner ? &owner->small : &heap->small, owner ? &owner->large : &heap->large};
     for (int i = 0; i < 2; i++) {
       weir__arena **arenas;
       size_t more = weir__pool_arenas(pools[i], &arenas);
-      arena_tally *grown = realloc(sums, (n + more + 1) * sizeof *sums);
-      if (!grown)
+      if (!WEIR__RESERVE(sums, room, n + more + 1))
         abort();
-      sums = grown;
       for (size_t k = 0; k < more; k++)
         sums[n++] = (arena_tally){.arena = arenas[k]};
       free(arenas);
@@ -326,7 +325,7 @@ static bool heap_is_valid(weir__heap *heap) {
   for (size_t i = 0; i < arenas; i++)
     check_arena(&w, &sums[i]);
   if (w.is_valid)
-    check_pools(&w); /* these need segments that can be trusted */
+    check_pools(&w); /* requires valid segments */
   check_events(&w);
   check_stats(&w);
   free(sums);

@@ -502,7 +502,7 @@ static void test_memory_twice(void **state) {
   weir_backend backend = {.size = sizeof backend, .name = "twice", .context = &kept, .alloc = same_again, .free = keep};
   plug_open(&backend, NULL);
   void *a = get(16, NULL), *b = NULL;
-  REFUSED_SAYING(BAD_STATE, "twice gave memory", weir_allocator_alloc(allocator, 0, 16, NULL, &b));
+  REFUSED_SAYING(BAD_STATE, "twice returned memory", weir_allocator_alloc(allocator, 0, 16, NULL, &b));
   assert_null(b);
   assert_int_equal(kept, 0);
   assert_valid();
@@ -562,7 +562,7 @@ static void test_calls_from_inside(void **state) {
   put(get(777, NULL));
   assert_int_equal(plugged.allocs, 2);
   assert_int_equal(plugged.frees, 2);
-  REFUSED_SAYING(NOT_SUPPORTED, "addresses itself", weir_allocator_alloc_at(allocator, 0, 512, NULL, (void *)4096));
+  REFUSED_SAYING(NOT_SUPPORTED, "allocation at an address", weir_allocator_alloc_at(allocator, 0, 512, NULL, (void *)4096));
   alloc_close();
 }
 

@@ -169,10 +169,10 @@ static void test_double_free(void **state) {
   snprintf(words, sizeof words, "invalid device pointer: %p", p);
   put(p);
   REFUSED_SAYING(INVALID_ARGUMENT, words, weir_allocator_free(allocator, p));
-  assert_non_null(strstr(weir_last_error(), "it was freed already"));
+  assert_non_null(strstr(weir_last_error(), "it was already freed"));
   put(q); /* merged: there is no block at q any more */
-  REFUSED_SAYING(INVALID_ARGUMENT, "it was freed already", weir_allocator_free(allocator, q));
-  REFUSED_SAYING(INVALID_ARGUMENT, "it was freed already", weir_allocator_record_stream(allocator, q, work_stream()));
+  REFUSED_SAYING(INVALID_ARGUMENT, "it was already freed", weir_allocator_free(allocator, q));
+  REFUSED_SAYING(INVALID_ARGUMENT, "it was already freed", weir_allocator_record_stream(allocator, q, work_stream()));
   empty_cache();
   REFUSED_SAYING(INVALID_ARGUMENT, "freed and given back to the driver", weir_allocator_free(allocator, p));
   assert_valid();
@@ -188,7 +188,7 @@ static void test_double_free_of_a_waiting_block(void **state) {
   work(other);
   also_used_by(p, other);
   put(p);
-  REFUSED_SAYING(INVALID_ARGUMENT, "it was freed already, and its memory waits for other streams",
+  REFUSED_SAYING(INVALID_ARGUMENT, "it was already freed, and waits for other streams",
                  weir_allocator_free(allocator, p));
   REFUSED(INVALID_ARGUMENT, weir_allocator_record_stream(allocator, p, NULL));
   assert_valid();
@@ -239,7 +239,7 @@ static void test_double_free_in_an_expandable_segment(void **state) {
   alloc_open("expandable_segments:True", GIB);
   void *p = get(40 * MIB, NULL), *q = get(40 * MIB, NULL);
   put(q);
-  REFUSED_SAYING(INVALID_ARGUMENT, "it was freed already", weir_allocator_free(allocator, q));
+  REFUSED_SAYING(INVALID_ARGUMENT, "it was already freed", weir_allocator_free(allocator, q));
   empty_cache();
   REFUSED_SAYING(INVALID_ARGUMENT, "freed and given back to the driver", weir_allocator_free(allocator, q));
   put(p);
@@ -324,7 +324,7 @@ static void test_bad_pool_calls(void **state) {
   weir_pool_options options;
   weir_pool_options_init(&options);
   options.free = free_nothing;
-  REFUSED_SAYING(INVALID_ARGUMENT, "come together", weir_pool_create(allocator, 0, some_pool, &options));
+  REFUSED_SAYING(INVALID_ARGUMENT, "must be given together", weir_pool_create(allocator, 0, some_pool, &options));
   CHECK(weir_pool_begin(allocator, 0, some_pool, NULL, NULL));
   REFUSED_SAYING(BAD_STATE, "already recording to mempool_id {0, 77}",
                  weir_pool_begin(allocator, 0, some_pool, NULL, NULL));

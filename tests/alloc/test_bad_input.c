@@ -334,7 +334,7 @@ static void test_pools(void **state) {
   weir_pool_options options;
   weir_pool_options_init(&options);
   options.alloc = pool_alloc;
-  REFUSED_SAYING(INVALID_ARGUMENT, "come together", weir_pool_create(allocator, 0, no_pool, &options));
+  REFUSED_SAYING(INVALID_ARGUMENT, "must be given together", weir_pool_create(allocator, 0, no_pool, &options));
   options.size = 0;
   REFUSED_SAYING(INVALID_ARGUMENT, "size", weir_pool_create(allocator, 0, no_pool, &options));
   CHECK(weir_pool_checkpoint(allocator, 0, pool, &taken));

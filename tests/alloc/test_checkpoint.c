@@ -507,7 +507,7 @@ static void test_another_segment_at_the_place(void **state) {
   void *b = get(3 * SMALL, second);
   assert_ptr_equal(b, a);
   weir_checkpoint_delta delta = {0};
-  REFUSED_SAYING(BAD_STATE, "has gone", weir_pool_restore(allocator, checkpoint, &delta));
+  REFUSED_SAYING(BAD_STATE, "was freed", weir_pool_restore(allocator, checkpoint, &delta));
   put(b);
   leave_place();
   weir_checkpoint_destroy(checkpoint);

@@ -115,7 +115,7 @@ static void test_index(void **state) {
 
 /* ---- Many blocks of one size ---- */
 
-/* Addresses of which each kind is a trouble of its own for shelves. */
+/* Addresses of which each kind is a trouble of its own for partitions. */
 typedef enum lie { SPREAD, NEAR, CLUSTERS, POWERS, LIES } lie;
 
 static uint64_t some_address(lie lie) {
@@ -139,7 +139,7 @@ static bool is_taken(uint64_t address, int count) {
 }
 
 /* A few sizes, so that each has many blocks, the lowest of which is taken at times. Only with `walks` does anybody want the order of
- * all; without it shelves stay for long. */
+ * all; without it partitions stay for long. */
 static void check_many(lie lie, bool walks) {
   static const uint32_t sizes[] = {1, 7, 4095, 4096};
   weir__index index = {0};
@@ -216,18 +216,20 @@ static void test_always_beyond(void **state) {
   }
 }
 
-static weir__shelves *shelves_at(weir__ref door) { return (weir__shelves *)((char *)weir__at(door) - WEIR__DOOR); }
+static weir__partitions *partitions_at(weir__ref sentinel) {
+  return (weir__partitions *)((char *)weir__at(sentinel) - WEIR__SENTINEL);
+}
 
-static int count_shelves(weir__ref list) {
-  while (list && !(list & WEIR__DOOR))
+static int count_partitions(weir__ref list) {
+  while (list && !(list & WEIR__SENTINEL))
     list = ((weir__block *)weir__at(list))->after;
   int count = list != 0;
   for (int i = 0; list && i < 64; i++)
-    count += count_shelves(shelves_at(list)->list[i]);
+    count += count_partitions(partitions_at(list)->list[i]);
   return count;
 }
 
-/* Enough of one size for shelves, which are made by asking. */
+/* Enough of one size for partitions, which are made by asking. */
 static void insert_some(weir__index *index, uint64_t address, uint32_t units) {
   for (int i = 0; i < 9; i++) {
     blocks[i] = (weir__block){.address = address + (uint64_t)i * 4096, .units = units};
@@ -241,8 +243,8 @@ static void remove_some(weir__index *index) {
     weir__index_remove(index, &blocks[i]);
 }
 
-/* Shelves of which nothing is left, and which nobody has asked for since, in many bins and in one. */
-static void test_empty_shelves(void **state) {
+/* Partitions of which nothing is left, and which nobody has asked for since, in many bins and in one. */
+static void test_empty_partitions(void **state) {
   (void)state;
   weir__index index = {0};
   assert_true(weir__index_prepare(&index, 128ull << 20));
@@ -258,7 +260,7 @@ static void test_empty_shelves(void **state) {
   for (uint64_t i = 1; i < 20000; i++) { /* each lower than all before */
     insert_some(&index, (1ull << 45) - (i << 16), 8);
     remove_some(&index);
-    assert_in_range(count_shelves(index.group[0]->list[8]), 0, 100);
+    assert_in_range(count_partitions(index.group[0]->list[8]), 0, 100);
   }
   assert_ptr_equal(weir__index_at_least(&index, 4096), &blocks[10]);
   weir__index_clear(&index);
@@ -270,13 +272,13 @@ static void test_outliers(void **state) {
   weir__index index = {0};
   assert_true(weir__index_prepare(&index, 4096));
   insert_some(&index, 1ull << 45, 8);
-  weir__shelves seen = {0};
+  weir__partitions seen = {0};
   for (int i = 0; i < 8; i++) {
     blocks[10] =
         (weir__block){.address = i % 2 ? (1ull << 45) + (1ull << 36) : (1ull << 45) - (1ull << 37), .units = 8};
     weir__index_insert(&index, &blocks[10]);
     assert_ptr_equal(weir__index_at_least(&index, 4096), &blocks[i % 2 ? 0 : 10]);
-    const weir__shelves *now = shelves_at(index.group[0]->list[8]);
+    const weir__partitions *now = partitions_at(index.group[0]->list[8]);
     if (i > 1) {
       assert_int_equal(now->base, seen.base);
       assert_int_equal(now->shift, seen.shift);
@@ -319,14 +321,14 @@ static void test_index_out_of_order(void **state) {
   index.group[0]->used[0] = 1 << 2;
   assert_int_equal(weir__index_count(&index), 20);
 
-  /* On shelves as well. */
+  /* In partitions as well. */
   assert_ptr_equal(weir__index_at_least(&index, 1024), &blocks[0]);
   assert_int_equal(weir__index_count(&index), 20);
-  weir__shelves *shelves = shelves_at(index.group[0]->list[2]);
-  uint64_t used = shelves->used;
-  shelves->used &= shelves->used - 1;
+  weir__partitions *partitions = partitions_at(index.group[0]->list[2]);
+  uint64_t used = partitions->used;
+  partitions->used &= partitions->used - 1;
   assert_int_equal(weir__index_count(&index), -1);
-  shelves->used = used;
+  partitions->used = used;
   blocks[7].link++;
   assert_int_equal(weir__index_count(&index), -1);
   blocks[7].link--;
@@ -415,7 +417,7 @@ int main(void) {
       cmocka_unit_test_teardown(test_index, soft_teardown),
       cmocka_unit_test_teardown(test_many_of_one_size, soft_teardown),
       cmocka_unit_test(test_always_beyond),
-      cmocka_unit_test(test_empty_shelves),
+      cmocka_unit_test(test_empty_partitions),
       cmocka_unit_test(test_outliers),
       cmocka_unit_test(test_empty_index),
       cmocka_unit_test(test_index_out_of_order),

@@ -100,7 +100,7 @@ static void child_reads(void) {
   assert_int_equal(a[0], 'y');
   CHECK(weir_ipc_close(allocator, a - m.handles[0].offset));
   if (b - m.handles[1].offset != a - m.handles[0].offset)
-    REFUSED_SAYING(INVALID_ARGUMENT, "nothing is open", weir_ipc_close(allocator, a - m.handles[0].offset));
+    REFUSED_SAYING(INVALID_ARGUMENT, "no handle is open", weir_ipc_close(allocator, a - m.handles[0].offset));
   say_number(3); /* the second is closed by the end */
 }
 
@@ -185,7 +185,7 @@ static void child_is_lied_to(void) {
   REFUSED_SAYING(NOT_SUPPORTED, "fabric handles", weir_ipc_open(allocator, 0, h.bytes, 2 + 32 + 64, &base));
   h.bytes[2 + 24] = 7;
   REFUSED_SAYING(BAD_DATA, "damaged", weir_ipc_open(allocator, 0, h.bytes, 2 + 32 + 4, &base));
-  REFUSED_SAYING(BAD_DATA, "cut off", weir_ipc_open(allocator, 0, h.bytes, 2 + 24 + 4, &base));
+  REFUSED_SAYING(BAD_DATA, "truncated", weir_ipc_open(allocator, 0, h.bytes, 2 + 24 + 4, &base));
   memset(h.bytes, 0, sizeof h.bytes); /* 64 bytes are the driver's, which knows none like it */
   assert_int_not_equal(weir_ipc_open(allocator, 0, h.bytes, 64, &base), WEIR_OK);
   memset(h.bytes, 255, sizeof h.bytes);
@@ -197,7 +197,7 @@ static void child_is_lied_to(void) {
   memcpy(h.bytes + 2, &dead, 4);
   h.bytes[2 + 8 + 2] = 0x20; /* 2 MiB */
   h.bytes[2 + 16] = 1;
-  REFUSED_SAYING(SYSTEM, "cannot be taken out of process", weir_ipc_open(allocator, 0, h.bytes, 2 + 24 + 4, &base));
+  REFUSED_SAYING(SYSTEM, "cannot get the file descriptors of process", weir_ipc_open(allocator, 0, h.bytes, 2 + 24 + 4, &base));
   assert_null(base);
   REFUSED(INVALID_DEVICE, weir_ipc_open(allocator, 3, h.bytes, 64, &base));
   REFUSED(INVALID_ARGUMENT, weir_ipc_open(allocator, 0, NULL, 64, &base));

@@ -741,7 +741,7 @@ static void test_own_memory_that_is_in_use(void **state) {
   begin(pool_a);
   collect_messages();
   assert_int_equal(try_get(2 * MIB, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);
-  assert_true(messages_with(WEIR_LOG_ERROR, "is in use already") > 0);
+  assert_true(messages_with(WEIR_LOG_ERROR, "is already in use") > 0);
   end(pool_a);
   assert_valid();
   put(first);

@@ -105,7 +105,7 @@ static void test_environment(void **state) {
   assert_int_equal(warnings, 0);
   check_environment("WEIR_NO_MEMORY_CACHING", "2", 1);
   assert_int_equal(warnings, 1);
-  assert_string_equal(warning, "WEIR_NO_MEMORY_CACHING=2 is not a value: expected 0 or 1; memory is cached");
+  assert_string_equal(warning, "invalid WEIR_NO_MEMORY_CACHING=2: expected 0 or 1; memory is cached");
   setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", 1);
   check_environment("WEIR_NO_MEMORY_CACHING", "yes", 0);
   unsetenv("PYTORCH_NO_CUDA_MEMORY_CACHING");

@@ -57,7 +57,7 @@ static void test_blocks(void **state) {
   expect_wrong("not in the index");
   weir__index_insert(&arena->free, idle);
   SPOIL(arena->free.groups, 0, "out of order");
-  SPOIL(arena->free.group[0]->nobody.state, WEIR__FREE, "out of order");
+  SPOIL(arena->free.group[0]->nil.state, WEIR__FREE, "out of order");
   weir__rangemap *by_address = &allocator->heaps[0].segments_by_address;
   assert_true(weir__rangemap_insert(by_address, 512, 512, segment));
   expect_wrong("1 segments, and 2 are found by address");
@@ -150,7 +150,7 @@ static void test_statistics(void **state) {
   for (int kind = 0; kind < WEIR_STAT_KINDS; kind++) {
     for (size_t i = 0; i < WEIR_COUNT_OF(names); i++)
       if (i != 7 || kind == WEIR_STAT_ALL)
-        SPOIL(sums->told[kind].at[i], 12345, names[i]);
+        SPOIL(sums->reported[kind].at[i], 12345, names[i]);
     SPOIL(s->segment[kind].current, 12345, "segment");
     SPOIL(s->reserved_bytes[kind].current, 12345, "reserved_bytes");
   }

@@ -50,7 +50,7 @@ is_json
 has out '"caching": false, .* "graph_nodes": 0, "graph_replays": 0,'
 export WEIR_NO_MEMORY_CACHING=2
 run 0
-has err 'WEIR_NO_MEMORY_CACHING=2 is not a value: expected 0 or 1; memory is cached'
+has err 'invalid WEIR_NO_MEMORY_CACHING=2: expected 0 or 1; memory is cached'
 has out '^  graph  *18 nodes'
 unset WEIR_NO_MEMORY_CACHING
 
