@@ -64,31 +64,31 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
   if (!weir__block_bytes(b) || !b->units != (allocator->backend != NULL))
     wrong(w, "block %llx has %llu bytes", at, (unsigned long long)weir__block_bytes(b));
   if (next && weir__block_previous(next) != b)
-    wrong(w, "block %llx is not the one before its next", at);
+    wrong(w, "the next block of %llx does not link back to it", at);
   if (next && !active && next->state == b->state)
-    wrong(w, "blocks %llx and %llx are free, and not merged", at, (unsigned long long)next->address);
+    wrong(w, "free blocks %llx and %llx are not merged", at, (unsigned long long)next->address);
 
   if (b->state == WEIR__UNMAPPED) {
     sum->unmapped++;
     if (!segment->page)
       wrong(w, "block %llx is unmapped in a fixed segment", at);
     if (segment->page && ((at - segment->base) % segment->page || weir__block_bytes(b) % segment->page))
-      wrong(w, "block %llx is unmapped, and not whole pages", at);
+      wrong(w, "unmapped block %llx does not consist of whole pages", at);
     if (weir__tree_after(arena->unmapped, at - 1) != b)
-      wrong(w, "block %llx is not among the unmapped", at);
+      wrong(w, "block %llx is not in the tree of unmapped blocks", at);
     return;
   }
   if (allocator->backend) {
     if (weir__backend_arena(w->heap->allocator, (void *)b->address) != arena)
-      wrong(w, "address %llx of a back end does not lead to its arena", at);
+      wrong(w, "the back end does not map address %llx to its arena", at);
     if (!active || weir__block_is_split(b))
-      wrong(w, "block %llx of a back end is free, or part of something", at);
+      wrong(w, "block %llx of a back end is free, or has neighbours", at);
   } else {
     for (uint64_t a = at; a < at + weir__block_bytes(b); a += WEIR__SMALL_SEGMENT)
       if (weir__page_map_find(allocator->pages, a) != arena)
-        wrong(w, "address %llx does not lead to its arena", (unsigned long long)a);
+        wrong(w, "the page map does not map address %llx to its arena", (unsigned long long)a);
     if (weir__page_map_find(allocator->pages, at + weir__block_bytes(b) - 1) != arena)
-      wrong(w, "the last byte of block %llx does not lead to its arena", at);
+      wrong(w, "the page map does not map the last byte of block %llx to its arena", at);
   }
   if (segment->page)
     for (uint64_t p = (at - segment->base) / segment->page;
@@ -99,7 +99,7 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
   if (!active) {
     sum->free++;
     if (!weir__index_has(&arena->free, b))
-      wrong(w, "block %llx is free, and not in the index", at);
+      wrong(w, "free block %llx is not in the index", at);
     if (!segment->page && weir__block_is_split(b)) {
       count(&w->inactive_split, is_small, 1);
       count(&w->inactive_split_bytes, is_small, (int64_t)weir__block_bytes(b));
@@ -109,9 +109,9 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
   sum->live++;
   weir__live_place place;
   if (weir__live_find(&arena->live, at, &place) != b)
-    wrong(w, "block %llx is in use, and not among the live", at);
+    wrong(w, "block %llx is in use but not in the live table", at);
   if (!b->requested || b->requested > weir__block_bytes(b))
-    wrong(w, "block %llx has %llu bytes for %llu", at, (unsigned long long)weir__block_bytes(b),
+    wrong(w, "block %llx has %llu bytes for a request of %llu", at, (unsigned long long)weir__block_bytes(b),
           (unsigned long long)b->requested);
   bool waits = b->state == WEIR__WAITING;
   const weir__use *uses = weir__block_uses(b);
@@ -120,7 +120,7 @@ static void check_block(walk *w, const weir__segment *segment, const weir__block
     wrong(w, "block %llx waits for nothing", at);
   for (const weir__use *use = uses; use; use = use->next)
     if (use->stream == arena->stream)
-      wrong(w, "block %llx counts its own stream among the others", at);
+      wrong(w, "block %llx lists its own stream as another user", at);
   count(&w->active, is_small, 1);
   count(&w->active_bytes, is_small, (int64_t)weir__block_bytes(b));
   count(&w->requested_bytes, is_small, (int64_t)b->requested);
@@ -151,7 +151,7 @@ static void check_segment(walk *w, const weir__segment *s, arena_tally *sum) {
     wrong(w, "segment %llx does not begin with its first block", base);
   for (const weir__block *b = s->first; b; b = weir__block_next(b)) {
     if (b->address != address)
-      wrong(w, "segment %llx: a block at %llx, where %llx comes next", base, (unsigned long long)b->address,
+      wrong(w, "segment %llx has a block at %llx, expected at %llx", base, (unsigned long long)b->address,
             (unsigned long long)address);
     check_block(w, s, b, sum);
     address += weir__block_bytes(b);
@@ -161,7 +161,7 @@ static void check_segment(walk *w, const weir__segment *s, arena_tally *sum) {
   if (address != s->base + s->bytes)
     wrong(w, "segment %llx is not covered by its blocks", base);
   if (s->page && s->mapped * s->page != memory)
-    wrong(w, "segment %llx has %zu pages, and %llu bytes of blocks", base, s->mapped, (unsigned long long)memory);
+    wrong(w, "segment %llx has %zu pages but %llu bytes of blocks", base, s->mapped, (unsigned long long)memory);
   count(&w->reserved_bytes, is_small, (int64_t)memory);
   if (s->page)
     return; /* as in PyTorch, expandable segments are not counted as segments */
@@ -180,7 +180,7 @@ static void check_arena(walk *w, const arena_tally *sum) {
     wrong(w, "the index of stream %p has %ld blocks, its segments have %zu", stream, indexed, sum->free);
   /* Segments of a back end count until they are returned, which happens without a lock. */
   if (arena->segments != sum->segments && !w->heap->allocator->backend)
-    wrong(w, "stream %p has %d segments, and counts %d", stream, sum->segments, arena->segments);
+    wrong(w, "stream %p has %d segments but counts %d", stream, sum->segments, arena->segments);
   if (arena->live.count != sum->live)
     wrong(w, "stream %p has %zu live blocks, its segments have %zu", stream, arena->live.count, sum->live);
   for (const weir__block *b = weir__tree_after(arena->unmapped, 0); b;
@@ -218,7 +218,7 @@ static void check_stat(walk *w, const char *name, const weir_stat *stats, const 
   for (int kind = 0; kind < kinds; kind++) {
     const weir_stat *s = &stats[kind];
     if (s->current != counted[kind])
-      wrong(w, "%s[%d] is %lld, and counted %lld", name, kind, (long long)s->current, (long long)counted[kind]);
+      wrong(w, "%s[%d] is %lld, but the blocks have %lld", name, kind, (long long)s->current, (long long)counted[kind]);
     if (s->peak < s->current)
       wrong(w, "%s[%d] is above its peak", name, kind);
   }
@@ -241,12 +241,12 @@ static void check_stats(walk *w) {
   check_stat(w, "oversize_allocations", &s->oversize_allocations, &w->oversize_allocations, 1);
   check_stat(w, "oversize_segments", &s->oversize_segments, &w->oversize_segments, 1);
   if ((int64_t)w->heap->reserved != w->reserved_bytes.current[WEIR_STAT_ALL])
-    wrong(w, "%llu bytes are reserved, the segments have %lld", (unsigned long long)w->heap->reserved,
+    wrong(w, "%llu bytes are reserved, but the segments have %lld", (unsigned long long)w->heap->reserved,
           (long long)w->reserved_bytes.current[WEIR_STAT_ALL]);
   if (w->heap->promised)
     wrong(w, "%llu bytes are still promised", (unsigned long long)w->heap->promised);
   if (w->heap->returning)
-    wrong(w, "memory was not given back");
+    wrong(w, "segments were not returned to the back end");
 }
 
 static void check_pools(walk *w) {
@@ -257,9 +257,9 @@ static void check_pools(walk *w) {
     for (const weir__segment *s = heap->segments; s; s = s->next)
       segments += s->arena->pool->owner == pool;
     if (segments != pool->segments)
-      wrong(w, "pool {%llu, %llu} has %d segments, and counts %d", first, second, segments, pool->segments);
+      wrong(w, "pool {%llu, %llu} has %d segments but counts %d", first, second, segments, pool->segments);
     if (pool->uses < 0 || pool->is_released != (pool->uses == 0))
-      wrong(w, "pool {%llu, %llu} is held %d times, and is %sover", first, second, pool->uses,
+      wrong(w, "pool {%llu, %llu} has %d uses and is %sreleased", first, second, pool->uses,
             pool->is_released ? "" : "not ");
     for (const weir__private_pool *other = pool->next; other; other = other->next)
       if (other->id.first == first && other->id.second == second)
@@ -271,11 +271,11 @@ static void check_pools(walk *w) {
     while (pool && pool != r->pool)
       pool = pool->next;
     if (!pool)
-      wrong(w, "a scope leads to a pool that is gone");
+      wrong(w, "a scope refers to a pool that no longer exists");
     captures += r->is_capture;
   }
   if (captures + heap->foreign_captures != atomic_load(&heap->captures))
-    wrong(w, "%d scopes are captures, and %d are counted", captures, atomic_load(&heap->captures));
+    wrong(w, "%d scopes are captures, but %d are counted", captures, atomic_load(&heap->captures));
 }
 
 static void check_events(walk *w) {
@@ -286,16 +286,17 @@ static void check_events(walk *w) {
       const weir__block *block = p->block;
       pending++;
       if (block->state != WEIR__WAITING || !weir__block_aside_of(block)->events)
-        wrong(w, "block %llx has an event, and does not wait for one", (unsigned long long)block->address);
+        wrong(w, "block %llx has an event but does not wait", (unsigned long long)block->address);
     }
   if (pending != w->events)
-    wrong(w, "%zu events are out, and blocks wait for %zu", pending, w->events);
+    wrong(w, "%zu events are queued, but blocks wait for %zu", pending, w->events);
   if (heap->deferred_count != w->waiting)
-    wrong(w, "%zu blocks are deferred, and %zu wait", heap->deferred_count, w->waiting);
+    wrong(w, "%zu blocks are deferred, but %zu wait without an event", heap->deferred_count, w->waiting);
   if (pending + heap->deferred_count != heap->pending)
-    wrong(w, "%zu events and blocks wait, and %zu are counted", pending + heap->deferred_count, heap->pending);
+    wrong(w, "%zu events and blocks are pending, but %zu are counted", pending + heap->deferred_count, heap->pending);
   if ((heap->pending != 0) != ((weir__slow_reasons(heap) & WEIR__SLOW_PENDING) != 0))
-    wrong(w, "%zu events and blocks wait, and allocations do %slook", heap->pending, heap->pending ? "not " : "");
+    wrong(w, "%zu events and blocks are pending, and allocations do %spoll", heap->pending,
+          heap->pending ? "not " : "");
 }
 
 static bool heap_is_valid(weir__heap *heap) {
@@ -312,15 +313,15 @@ static bool heap_is_valid(weir__heap *heap) {
   for (const weir__segment *s = heap->segments; s; before = s, s = s->next, segments++) {
     arena_tally *sum = tally_of(sums, arenas, s->arena);
     if (s->previous != before)
-      wrong(&w, "segment %llx is out of its list", (unsigned long long)s->base);
+      wrong(&w, "segment %llx is not linked in its list", (unsigned long long)s->base);
     if (sum)
       check_segment(&w, s, sum);
     else
-      wrong(&w, "segment %llx belongs to an arena that is gone", (unsigned long long)s->base);
+      wrong(&w, "segment %llx belongs to an arena that no longer exists", (unsigned long long)s->base);
   }
   if (segments != weir__rangemap_count(&heap->segments_by_address) ||
       !weir__rangemap_is_valid(&heap->segments_by_address))
-    wrong(&w, "there are %zu segments, and %zu are found by address", segments,
+    wrong(&w, "%zu segments are listed, but %zu are found by address", segments,
           weir__rangemap_count(&heap->segments_by_address));
   for (size_t i = 0; i < arenas; i++)
     check_arena(&w, &sums[i]);

@@ -562,7 +562,8 @@ static void test_calls_from_inside(void **state) {
   put(get(777, NULL));
   assert_int_equal(plugged.allocs, 2);
   assert_int_equal(plugged.frees, 2);
-  REFUSED_SAYING(NOT_SUPPORTED, "allocation at an address", weir_allocator_alloc_at(allocator, 0, 512, NULL, (void *)4096));
+  REFUSED_SAYING(NOT_SUPPORTED, "allocation at an address",
+                 weir_allocator_alloc_at(allocator, 0, 512, NULL, (void *)4096));
   alloc_close();
 }
 

@@ -174,7 +174,7 @@ static void test_double_free(void **state) {
   REFUSED_SAYING(INVALID_ARGUMENT, "it was already freed", weir_allocator_free(allocator, q));
   REFUSED_SAYING(INVALID_ARGUMENT, "it was already freed", weir_allocator_record_stream(allocator, q, work_stream()));
   empty_cache();
-  REFUSED_SAYING(INVALID_ARGUMENT, "freed and given back to the driver", weir_allocator_free(allocator, p));
+  REFUSED_SAYING(INVALID_ARGUMENT, "freed and returned to the driver", weir_allocator_free(allocator, p));
   assert_valid();
   alloc_close();
 }
@@ -241,7 +241,7 @@ static void test_double_free_in_an_expandable_segment(void **state) {
   put(q);
   REFUSED_SAYING(INVALID_ARGUMENT, "it was already freed", weir_allocator_free(allocator, q));
   empty_cache();
-  REFUSED_SAYING(INVALID_ARGUMENT, "freed and given back to the driver", weir_allocator_free(allocator, q));
+  REFUSED_SAYING(INVALID_ARGUMENT, "freed and returned to the driver", weir_allocator_free(allocator, q));
   put(p);
   alloc_close();
 }

@@ -197,7 +197,8 @@ static void child_is_lied_to(void) {
   memcpy(h.bytes + 2, &dead, 4);
   h.bytes[2 + 8 + 2] = 0x20; /* 2 MiB */
   h.bytes[2 + 16] = 1;
-  REFUSED_SAYING(SYSTEM, "cannot get the file descriptors of process", weir_ipc_open(allocator, 0, h.bytes, 2 + 24 + 4, &base));
+  REFUSED_SAYING(SYSTEM, "cannot get the file descriptors of process",
+                 weir_ipc_open(allocator, 0, h.bytes, 2 + 24 + 4, &base));
   assert_null(base);
   REFUSED(INVALID_DEVICE, weir_ipc_open(allocator, 3, h.bytes, 64, &base));
   REFUSED(INVALID_ARGUMENT, weir_ipc_open(allocator, 0, NULL, 64, &base));
