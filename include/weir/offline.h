@@ -5,8 +5,8 @@
  * WEIR_RECORD left behind; plain, or compressed with zstd or gzip. It is read as data: nothing in it is executed, and
  * sizes and depths are limited.
  *
- * These calls are in a library of its own, libweir_offline (pkg-config: weir-offline), which does not need libweir. It is
- * not part of weir/weir.h.
+ * These calls are in a library of its own, libweir_offline (pkg-config: weir-offline), which does not need libweir.
+ * It is not part of weir/weir.h.
  *
  *     weir_offline_recording *recording;
  *     weir_offline_replayer *replayer;
@@ -22,8 +22,8 @@
  *     else
  *       puts(weir_offline_last_error());
  *
- * Recordings and replayers do not change once they are made: any number of threads may use one. Outputs are written only
- * on success.
+ * Recordings and replayers do not change once they are made: any number of threads may use one. Outputs are written
+ * only on success.
  */
 #ifndef WEIR_OFFLINE_H
 #define WEIR_OFFLINE_H
@@ -37,8 +37,8 @@
 extern "C" {
 #endif
 
-/* What went wrong in the last call of this thread that did not return WEIR_OK; "" if none did. As weir_last_error(), which
- * does not know the errors of this library unless both are linked statically. */
+/* What went wrong in the last call of this thread that did not return WEIR_OK; "" if none did. As weir_last_error(),
+ * which does not know the errors of this library unless both are linked statically. */
 const char *weir_offline_last_error(void);
 
 /* ---- Reading ---- */
@@ -53,8 +53,8 @@ typedef struct weir_offline_load_options {
 
 void weir_offline_load_options_init(weir_offline_load_options *options);
 
-/* Reads a file, or the standard input if the path is "-". WEIR_ERROR_BAD_DATA if it is no recording: the error says where.
- * `options` may be NULL. */
+/* Reads a file, or the standard input if the path is "-". WEIR_ERROR_BAD_DATA if it is no recording: the error says
+ * where. `options` may be NULL. */
 weir_status weir_offline_recording_load(const char *path, const weir_offline_load_options *options,
                                         weir_offline_recording **recording);
 
@@ -95,8 +95,8 @@ typedef struct weir_offline_replay_options {
 
 void weir_offline_replay_options_init(weir_offline_replay_options *options);
 
-/* Opens the history of a device for replay. Checked replays under the recorded settings infer what the recording does not
- * say, such as the limit in force; that takes about as long as a few predictions. `options` may be NULL. */
+/* Opens the history of a device for replay. Checked replays under the recorded settings infer what the recording does
+ * not say, such as the limit in force; that takes about as long as a few predictions. `options` may be NULL. */
 weir_status weir_offline_replayer_create(const weir_offline_recording *recording,
                                          const weir_offline_replay_options *options, weir_offline_replayer **replayer);
 void weir_offline_replayer_destroy(weir_offline_replayer *replayer); /* NULL is allowed */
@@ -139,8 +139,8 @@ typedef struct weir_offline_predict_options {
 
 void weir_offline_predict_options_init(weir_offline_predict_options *options);
 
-/* What the job would have done under other settings, or with other memory. `options` may be NULL: the recorded settings and
- * the recorded limit. A prediction in which requests run out of memory succeeds: see result->ooms.
+/* What the job would have done under other settings, or with other memory. `options` may be NULL: the recorded
+ * settings and the recorded limit. A prediction in which requests run out of memory succeeds: see result->ooms.
  * WEIR_ERROR_INVALID_ARGUMENT for settings that cannot be parsed; the error says which key and why. */
 weir_status weir_offline_replayer_predict(const weir_offline_replayer *replayer,
                                           const weir_offline_predict_options *options, weir_offline_result *result);

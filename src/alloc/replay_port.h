@@ -50,8 +50,8 @@ weir_status weir__port_set_settings(weir_allocator *allocator, const weir__setti
 /* A private pool, or NULL if there is none with this id. It is valid until the pool is released and has no memory. */
 weir__private_pool *weir__port_find_pool(weir_allocator *allocator, weir_pool_id id);
 
-/* A request of a private pool, or of the default one if `pool` is NULL, whatever scopes are open. It may use a pool that
- * was released, as a program does that is about to be done with it. */
+/* A request of a private pool, or of the default one if `pool` is NULL, whatever scopes are open. It may use a pool
+ * that was released, as a program does that is about to be done with it. */
 weir_status weir__port_alloc(weir_allocator *allocator, weir__private_pool *pool, uint64_t bytes, weir_cu_stream stream,
                              void **pointer);
 
@@ -69,7 +69,8 @@ weir__block *weir__port_take(weir_allocator *allocator, weir__private_pool *pool
 weir_status weir__port_hand_out(weir_allocator *allocator, weir__block *block, uint64_t bytes, void **pointer);
 
 /* Requests from here on are made as during a graph capture: no memory is released for them, and no event is queried.
- * Events are queried once before, for a request on `stream` that follows. The end is marked by weir__port_end_capture. */
+ * Events are queried once before, for a request on `stream` that follows. The end is marked by
+ * weir__port_end_capture. */
 void weir__port_begin_capture(weir_allocator *allocator, weir_cu_stream stream);
 void weir__port_end_capture(weir_allocator *allocator);
 
@@ -78,8 +79,8 @@ void weir__port_end_capture(weir_allocator *allocator);
 /* Queries the events of freed blocks: those that are done become free. */
 void weir__port_query_events(weir_allocator *allocator);
 
-/* Releases what is free in the arena of the segment around an address, as emptying the cache does arena by arena. It does
- * nothing where there is no segment. */
+/* Releases what is free in the arena of the segment around an address, as emptying the cache does arena by arena. It
+ * does nothing where there is no segment. */
 void weir__port_release_arena(weir_allocator *allocator, uint64_t address);
 
 /* ---- States ---- */
@@ -131,11 +132,12 @@ void weir__port_read_state(weir_allocator *allocator, weir__state *state);
  * segment are mapped at first. The caller takes it away from the device afterwards. */
 uint64_t weir__port_install_spare(const weir__state *state);
 
-/* Installs a state in an allocator that has no memory and no limit: the same segments with the same blocks, whatever the
- * rules of the cache would have made of them. `settings` are those that the state came about under. *place is the address
- * that a segment has in the state while it is made, and 0 afterwards: the driver may follow it or not. `blocks` gets the
- * pointer of each active block in the state's order; those that wait for other streams are allocated too, and the caller
- * frees them. WEIR_ERROR_OUT_OF_MEMORY: a segment cannot be made; those before it are there. */
+/* Installs a state in an allocator that has no memory and no limit: the same segments with the same blocks, whatever
+ * the rules of the cache would have made of them. `settings` are those that the state came about under. *place is the
+ * address that a segment has in the state while it is made, and 0 afterwards: the driver may follow it or not.
+ * `blocks` gets the pointer of each active block in the state's order; those that wait for other streams are
+ * allocated too, and the caller frees them. WEIR_ERROR_OUT_OF_MEMORY: a segment cannot be made; those before it are
+ * there. */
 weir_status weir__port_install_state(weir_allocator *allocator, const weir__settings *settings,
                                      const weir__state *state, uint64_t *place, void **blocks);
 
