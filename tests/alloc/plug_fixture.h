@@ -76,7 +76,7 @@ static __attribute__((unused)) void plug_open_on(weir_soft_clock clock, int devi
   weir_allocator_options_init(&options);
   options.conf = conf ? conf : "";
   options.backend = backend;
-  CHECK(weir_allocator_create(faults, &options, &allocator));
+  assert_ok(weir_allocator_create(faults, &options, &allocator));
 }
 
 static __attribute__((unused)) void plug_open(const weir_backend *backend, const char *conf) {

@@ -26,7 +26,7 @@ static bool may_reset; /* sums may be reset on the way */
 
 static uint64_t random_of(worker *w, uint64_t limit) { return soft_random_r(&w->random, limit); }
 
-#define EXPECT_THAT(w, condition)                                                                                      \
+#define worker_assert(w, condition)                                                                                    \
   do {                                                                                                                 \
     if (!(condition))                                                                                                  \
       (w)->wrong = #condition;                                                                                         \
@@ -61,8 +61,8 @@ static void open(const char *conf, unsigned long long bytes) {
 
 static void close_empty(void) {
   for (int i = 0; i < SLOTS; i++)
-    CHECK(weir_allocator_free(allocator, atomic_load(&slots[i])));
-  OK(d->CtxSynchronize(d));
+    assert_ok(weir_allocator_free(allocator, atomic_load(&slots[i])));
+  assert_cu(d->CtxSynchronize(d));
   assert_int_equal(allocated(), 0);
   empty_cache();
   assert_int_equal(active(), 0);
@@ -96,18 +96,18 @@ static void *alloc_and_free(void *data) {
   for (int i = 0; i < steps; i++) {
     int at = (int)random_of(w, HAS);
     if (has[at]) {
-      EXPECT_THAT(w, has_mark(has[at], w, number[at]));
-      EXPECT_THAT(w, weir_allocator_free(allocator, has[at]) == WEIR_OK);
+      worker_assert(w, has_mark(has[at], w, number[at]));
+      worker_assert(w, weir_allocator_free(allocator, has[at]) == WEIR_OK);
       has[at] = NULL;
     } else {
-      EXPECT_THAT(w, weir_allocator_alloc(allocator, 0, some_bytes(w), w->stream, &has[at]) == WEIR_OK);
+      worker_assert(w, weir_allocator_alloc(allocator, 0, some_bytes(w), w->stream, &has[at]) == WEIR_OK);
       number[at] = (uint64_t)i;
       set_mark(has[at], w, number[at]);
       w->allocations++;
     }
   }
   for (int i = 0; i < HAS; i++)
-    EXPECT_THAT(w, weir_allocator_free(allocator, has[i]) == WEIR_OK);
+    worker_assert(w, weir_allocator_free(allocator, has[i]) == WEIR_OK);
   return NULL;
 }
 
@@ -157,20 +157,20 @@ static void look_around(worker *w) {
     weir_checkpoint_destroy(checkpoint);
     break;
   case 4:
-    EXPECT_THAT(w, weir_allocator_settings(allocator, text, sizeof text) < sizeof text);
+    worker_assert(w, weir_allocator_settings(allocator, text, sizeof text) < sizeof text);
     break;
   case 5:
-    EXPECT_THAT(w, weir_allocator_reset_peak_stats(allocator, 0) == WEIR_OK);
+    worker_assert(w, weir_allocator_reset_peak_stats(allocator, 0) == WEIR_OK);
     break;
   case 6:
     if (may_reset)
-      EXPECT_THAT(w, weir_allocator_reset_accumulated_stats(allocator, 0) == WEIR_OK);
+      worker_assert(w, weir_allocator_reset_accumulated_stats(allocator, 0) == WEIR_OK);
     break;
   default: /* a block that nobody else has meanwhile */
     p = atomic_exchange(&slots[random_of(w, SLOTS)], NULL);
     if (p && weir_allocator_base(allocator, p, &base, &bytes) == WEIR_OK)
-      EXPECT_THAT(w, (char *)base <= (char *)p && (char *)p < (char *)base + bytes);
-    EXPECT_THAT(w, weir_allocator_free(allocator, p) == WEIR_OK);
+      worker_assert(w, (char *)base <= (char *)p && (char *)p < (char *)base + bytes);
+    worker_assert(w, weir_allocator_free(allocator, p) == WEIR_OK);
   }
 }
 
@@ -184,16 +184,16 @@ static void share_a_scope(worker *w) {
   const weir_pool_id shared = {0, THREADS + 1};
   weir_status status = weir_pool_begin(allocator, 0, shared, is_first_stream, NULL);
   if (status) {
-    EXPECT_THAT(w, status == WEIR_ERROR_BAD_STATE); /* another has it */
+    worker_assert(w, status == WEIR_ERROR_BAD_STATE); /* another has it */
     return;
   }
   void *p = NULL;
   status = weir_allocator_alloc(allocator, 0, some_bytes(w), streams[0], &p);
-  EXPECT_THAT(w, status == WEIR_OK || status == WEIR_ERROR_OUT_OF_MEMORY);
+  worker_assert(w, status == WEIR_OK || status == WEIR_ERROR_OUT_OF_MEMORY);
   w->refusals += status != WEIR_OK;
-  EXPECT_THAT(w, weir_pool_end(allocator, 0, shared) == WEIR_OK);
-  EXPECT_THAT(w, weir_allocator_free(allocator, p) == WEIR_OK);
-  EXPECT_THAT(w, weir_pool_release(allocator, 0, shared) == WEIR_OK);
+  worker_assert(w, weir_pool_end(allocator, 0, shared) == WEIR_OK);
+  worker_assert(w, weir_allocator_free(allocator, p) == WEIR_OK);
+  worker_assert(w, weir_pool_release(allocator, 0, shared) == WEIR_OK);
 }
 
 static void *do_everything(void *data) {
@@ -211,29 +211,29 @@ static void *do_everything(void *data) {
         w->allocations++;
         p = atomic_exchange(&slots[random_of(w, SLOTS)], p);
       } else {
-        EXPECT_THAT(w, status == WEIR_ERROR_OUT_OF_MEMORY);
+        worker_assert(w, status == WEIR_ERROR_OUT_OF_MEMORY);
         w->refusals++;
       }
-      EXPECT_THAT(w, weir_allocator_free(allocator, p) == WEIR_OK);
+      worker_assert(w, weir_allocator_free(allocator, p) == WEIR_OK);
     } else if (what < 75) {
       p = atomic_exchange(&slots[random_of(w, SLOTS)], NULL);
       if (p && random_of(w, 3) == 0) {
         uint64_t to = random_of(w, THREADS);
-        EXPECT_THAT(w, weir_allocator_record_stream(allocator, p, streams[to]) == WEIR_OK);
+        worker_assert(w, weir_allocator_record_stream(allocator, p, streams[to]) == WEIR_OK);
         if (to >= HOMES) /* otherwise it may be the block's own, and then nobody waits before the block's next use */
-          EXPECT_THAT(w, d->MemsetD8Async(d, (weir_cu_deviceptr)p, 1, 16, streams[to]) == WEIR_CU_SUCCESS);
+          worker_assert(w, d->MemsetD8Async(d, (weir_cu_deviceptr)p, 1, 16, streams[to]) == WEIR_CU_SUCCESS);
       }
-      EXPECT_THAT(w, weir_allocator_free(allocator, p) == WEIR_OK);
+      worker_assert(w, weir_allocator_free(allocator, p) == WEIR_OK);
     } else if (what < 77) {
-      EXPECT_THAT(w, weir_allocator_empty_cache(allocator) == WEIR_OK);
+      worker_assert(w, weir_allocator_empty_cache(allocator) == WEIR_OK);
     } else if (what < 78) {
       const weir_pool_id some = {0, 1 + random_of(w, THREADS + 1)};
-      EXPECT_THAT(w, weir_allocator_empty_pool(allocator, some) == WEIR_OK);
+      worker_assert(w, weir_allocator_empty_pool(allocator, some) == WEIR_OK);
     } else if (what < 83) {
       weir_allocator_stats stats = {.size = sizeof stats};
-      EXPECT_THAT(w, weir_allocator_get_stats(allocator, 0, &stats) == WEIR_OK);
-      EXPECT_THAT(w, stats.allocated_bytes[WEIR_STAT_ALL].current <= stats.allocated_bytes[WEIR_STAT_ALL].peak);
-      EXPECT_THAT(w, stats.allocated_bytes[WEIR_STAT_ALL].current <= stats.reserved_bytes[WEIR_STAT_ALL].current);
+      worker_assert(w, weir_allocator_get_stats(allocator, 0, &stats) == WEIR_OK);
+      worker_assert(w, stats.allocated_bytes[WEIR_STAT_ALL].current <= stats.allocated_bytes[WEIR_STAT_ALL].peak);
+      worker_assert(w, stats.allocated_bytes[WEIR_STAT_ALL].current <= stats.reserved_bytes[WEIR_STAT_ALL].current);
     } else if (what < 84) {
       look_around(w);
     } else if (what < 86) {
@@ -241,12 +241,12 @@ static void *do_everything(void *data) {
     } else if (what < 94) {
       weir_status status =
           in_scope ? weir_pool_end(allocator, 0, pool) : weir_pool_begin(allocator, 0, pool, NULL, NULL);
-      EXPECT_THAT(w, status == WEIR_OK);
+      worker_assert(w, status == WEIR_OK);
       held += !in_scope;
       in_scope = !in_scope;
     } else if (what < 97) {
       if (held > in_scope) {
-        EXPECT_THAT(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
+        worker_assert(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
         held--;
       }
     } else if (what < 98) {
@@ -254,20 +254,20 @@ static void *do_everything(void *data) {
           "expandable_segments:True",         "expandable_segments:False",          "max_split_size_mb:20",
           "max_split_size_mb:4096",           "garbage_collection_threshold:0.5",   "release_lock_on_cudamalloc:True",
           "release_lock_on_cudamalloc:False", "roundup_power2_divisions:[1:4,>:8]", "roundup_power2_divisions:0"};
-      EXPECT_THAT(w, weir_allocator_configure(allocator, confs[random_of(w, WEIR_COUNT_OF(confs))]) == WEIR_OK);
+      worker_assert(w, weir_allocator_configure(allocator, confs[random_of(w, WEIR_COUNT_OF(confs))]) == WEIR_OK);
     } else if (what < 99) {
       double fraction = 0.5 + (double)random_of(w, 50) / 100;
-      EXPECT_THAT(w, weir_allocator_set_fraction(allocator, 0, fraction) == WEIR_OK);
+      worker_assert(w, weir_allocator_set_fraction(allocator, 0, fraction) == WEIR_OK);
     } else {
       size_t largest = 0;
-      EXPECT_THAT(w, weir_allocator_largest_block(allocator, 0, &largest) == WEIR_OK);
-      EXPECT_THAT(w, weir_allocator_free(allocator, &largest) == WEIR_ERROR_INVALID_ARGUMENT);
+      worker_assert(w, weir_allocator_largest_block(allocator, 0, &largest) == WEIR_OK);
+      worker_assert(w, weir_allocator_free(allocator, &largest) == WEIR_ERROR_INVALID_ARGUMENT);
     }
   }
   if (in_scope)
-    EXPECT_THAT(w, weir_pool_end(allocator, 0, pool) == WEIR_OK);
+    worker_assert(w, weir_pool_end(allocator, 0, pool) == WEIR_OK);
   while (held-- > 0)
-    EXPECT_THAT(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
+    worker_assert(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
   return NULL;
 }
 
@@ -287,14 +287,14 @@ static void *grow_or_look_on(void *data) {
     return alloc_and_free(data);
   for (int i = 0; i < steps; i++) {
     weir_allocator_stats stats = {.size = sizeof stats};
-    EXPECT_THAT(w, weir_allocator_reset_peak_stats(allocator, 0) == WEIR_OK);
-    EXPECT_THAT(w, weir_allocator_get_stats(allocator, 0, &stats) == WEIR_OK);
+    worker_assert(w, weir_allocator_reset_peak_stats(allocator, 0) == WEIR_OK);
+    worker_assert(w, weir_allocator_get_stats(allocator, 0, &stats) == WEIR_OK);
     for (int kind = 0; kind < WEIR_STAT_KINDS; kind++) {
-      EXPECT_THAT(w, stats.allocation[kind].current <= stats.allocation[kind].peak);
-      EXPECT_THAT(w, stats.allocated_bytes[kind].current <= stats.allocated_bytes[kind].peak);
-      EXPECT_THAT(w, stats.active_bytes[kind].current <= stats.active_bytes[kind].peak);
-      EXPECT_THAT(w, stats.inactive_split_bytes[kind].current <= stats.inactive_split_bytes[kind].peak);
-      EXPECT_THAT(w, stats.allocated_bytes[kind].current <= stats.reserved_bytes[kind].current);
+      worker_assert(w, stats.allocation[kind].current <= stats.allocation[kind].peak);
+      worker_assert(w, stats.allocated_bytes[kind].current <= stats.allocated_bytes[kind].peak);
+      worker_assert(w, stats.active_bytes[kind].current <= stats.active_bytes[kind].peak);
+      worker_assert(w, stats.inactive_split_bytes[kind].current <= stats.inactive_split_bytes[kind].peak);
+      worker_assert(w, stats.allocated_bytes[kind].current <= stats.reserved_bytes[kind].current);
     }
   }
   return NULL;
@@ -315,20 +315,20 @@ static void *come_by(void *data) {
   for (int i = 0; i < steps; i++) {
     if (w->number >= 4) {
       void *p = NULL;
-      EXPECT_THAT(w, weir_allocator_alloc(allocator, 0, 1 + random_of(w, 4 * KIB), streams[0], &p) == WEIR_OK);
-      EXPECT_THAT(w, weir_allocator_free(allocator, p) == WEIR_OK);
+      worker_assert(w, weir_allocator_alloc(allocator, 0, 1 + random_of(w, 4 * KIB), streams[0], &p) == WEIR_OK);
+      worker_assert(w, weir_allocator_free(allocator, p) == WEIR_OK);
       w->allocations++;
       continue;
     }
     weir_pool_options options;
     weir_pool_options_init(&options);
     options.no_split = (int)random_of(w, 2);
-    EXPECT_THAT(w, weir_pool_create(allocator, 0, pool, &options) == WEIR_OK);
-    EXPECT_THAT(w, weir_pool_begin(allocator, 0, pool, is_first_stream, NULL) == WEIR_OK);
-    EXPECT_THAT(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
-    EXPECT_THAT(w, weir_pool_end(allocator, 0, pool) == WEIR_OK);
-    EXPECT_THAT(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
-    EXPECT_THAT(w, weir_allocator_empty_pool(allocator, pool) == WEIR_OK);
+    worker_assert(w, weir_pool_create(allocator, 0, pool, &options) == WEIR_OK);
+    worker_assert(w, weir_pool_begin(allocator, 0, pool, is_first_stream, NULL) == WEIR_OK);
+    worker_assert(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
+    worker_assert(w, weir_pool_end(allocator, 0, pool) == WEIR_OK);
+    worker_assert(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
+    worker_assert(w, weir_allocator_empty_pool(allocator, pool) == WEIR_OK);
   }
   return NULL;
 }
@@ -366,9 +366,9 @@ static void test_short_of_memory(void **state) {
   open("", 48 * MIB);
   atomic_int seen = 0;
   atomic_int noted = 0;
-  CHECK(weir_allocator_attach_free_callback(allocator, free_a_slot, NULL));
-  CHECK(weir_allocator_attach_oom_observer(allocator, look, &seen));
-  CHECK(weir_allocator_attach_tracker(allocator, note, &noted));
+  assert_ok(weir_allocator_attach_free_callback(allocator, free_a_slot, NULL));
+  assert_ok(weir_allocator_attach_oom_observer(allocator, look, &seen));
+  assert_ok(weir_allocator_attach_tracker(allocator, note, &noted));
   steps = 600;
   may_reset = false;
   run_threads(do_everything, streams, THREADS);
@@ -413,20 +413,20 @@ static void *come_and_go(void *data) {
   options.free = strip_free;
   for (int i = 0; i < steps; i++) {
     void *p = NULL, *q = NULL;
-    EXPECT_THAT(w, weir_pool_create(allocator, 0, pool, &options) == WEIR_OK);
-    EXPECT_THAT(w, weir_pool_begin(allocator, 0, pool, NULL, NULL) == WEIR_OK);
-    EXPECT_THAT(w, weir_allocator_alloc(allocator, 0, 600 * KIB, w->stream, &p) == WEIR_OK);
-    EXPECT_THAT(w, weir_allocator_alloc(allocator, 0, 600 * KIB, w->stream, &q) == WEIR_OK);
-    EXPECT_THAT(w, weir_pool_end(allocator, 0, pool) == WEIR_OK);
+    worker_assert(w, weir_pool_create(allocator, 0, pool, &options) == WEIR_OK);
+    worker_assert(w, weir_pool_begin(allocator, 0, pool, NULL, NULL) == WEIR_OK);
+    worker_assert(w, weir_allocator_alloc(allocator, 0, 600 * KIB, w->stream, &p) == WEIR_OK);
+    worker_assert(w, weir_allocator_alloc(allocator, 0, 600 * KIB, w->stream, &q) == WEIR_OK);
+    worker_assert(w, weir_pool_end(allocator, 0, pool) == WEIR_OK);
     set_mark(p, w, (uint64_t)i);
     set_mark(q, w, (uint64_t)-i);
-    EXPECT_THAT(w, has_mark(p, w, (uint64_t)i));
-    EXPECT_THAT(w, weir_allocator_free(allocator, p) == WEIR_OK);
-    EXPECT_THAT(w, has_mark(q, w, (uint64_t)-i));
-    EXPECT_THAT(w, weir_allocator_free(allocator, q) == WEIR_OK);
-    EXPECT_THAT(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
-    EXPECT_THAT(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
-    EXPECT_THAT(w, weir_allocator_empty_pool(allocator, pool) == WEIR_OK);
+    worker_assert(w, has_mark(p, w, (uint64_t)i));
+    worker_assert(w, weir_allocator_free(allocator, p) == WEIR_OK);
+    worker_assert(w, has_mark(q, w, (uint64_t)-i));
+    worker_assert(w, weir_allocator_free(allocator, q) == WEIR_OK);
+    worker_assert(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
+    worker_assert(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
+    worker_assert(w, weir_allocator_empty_pool(allocator, pool) == WEIR_OK);
     w->allocations += 2;
   }
   return NULL;
@@ -447,32 +447,32 @@ static void test_neighbours_out_of_line(void **state) {
 static void *go_back(void *data) {
   worker *w = data;
   const weir_pool_id pool = {0, (uint64_t)w->number + 1};
-  EXPECT_THAT(w, weir_pool_begin(allocator, 0, pool, NULL, NULL) == WEIR_OK);
+  worker_assert(w, weir_pool_begin(allocator, 0, pool, NULL, NULL) == WEIR_OK);
   for (int i = 0; i < steps; i++) {
     enum { OLD = 6, NEW = 4 };
     void *old[OLD] = {0}, *new[NEW] = {0};
     weir_checkpoint *checkpoint = NULL;
     weir_checkpoint_delta delta = {0};
     for (int k = 0; k < OLD; k++)
-      EXPECT_THAT(w, weir_allocator_alloc(allocator, 0, some_bytes(w), w->stream, &old[k]) == WEIR_OK);
-    EXPECT_THAT(w, weir_pool_checkpoint(allocator, 0, pool, &checkpoint) == WEIR_OK);
+      worker_assert(w, weir_allocator_alloc(allocator, 0, some_bytes(w), w->stream, &old[k]) == WEIR_OK);
+    worker_assert(w, weir_pool_checkpoint(allocator, 0, pool, &checkpoint) == WEIR_OK);
     for (int k = 0; k < OLD; k += 2)
-      EXPECT_THAT(w, weir_allocator_free(allocator, old[k]) == WEIR_OK);
+      worker_assert(w, weir_allocator_free(allocator, old[k]) == WEIR_OK);
     for (int k = 0; k < NEW; k++)
-      EXPECT_THAT(w, weir_allocator_alloc(allocator, 0, some_bytes(w), w->stream, &new[k]) == WEIR_OK);
-    EXPECT_THAT(w, weir_pool_restore(allocator, checkpoint, &delta) == WEIR_OK);
-    EXPECT_THAT(w, delta.freed_count == OLD / 2 + NEW && delta.allocated_count == OLD);
+      worker_assert(w, weir_allocator_alloc(allocator, 0, some_bytes(w), w->stream, &new[k]) == WEIR_OK);
+    worker_assert(w, weir_pool_restore(allocator, checkpoint, &delta) == WEIR_OK);
+    worker_assert(w, delta.freed_count == OLD / 2 + NEW && delta.allocated_count == OLD);
     int equal = 0;
-    EXPECT_THAT(w, weir_pool_check_live(allocator, 0, pool, old, OLD, &equal) == WEIR_OK && equal);
+    worker_assert(w, weir_pool_check_live(allocator, 0, pool, old, OLD, &equal) == WEIR_OK && equal);
     weir_checkpoint_delta_clear(&delta);
     weir_checkpoint_destroy(checkpoint);
     for (int k = 0; k < OLD; k++)
-      EXPECT_THAT(w, weir_allocator_free(allocator, old[k]) == WEIR_OK);
-    EXPECT_THAT(w, weir_allocator_empty_cache(allocator) == WEIR_OK);
+      worker_assert(w, weir_allocator_free(allocator, old[k]) == WEIR_OK);
+    worker_assert(w, weir_allocator_empty_cache(allocator) == WEIR_OK);
     w->allocations += OLD + NEW;
   }
-  EXPECT_THAT(w, weir_pool_end(allocator, 0, pool) == WEIR_OK);
-  EXPECT_THAT(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
+  worker_assert(w, weir_pool_end(allocator, 0, pool) == WEIR_OK);
+  worker_assert(w, weir_pool_release(allocator, 0, pool) == WEIR_OK);
   return NULL;
 }
 
@@ -497,9 +497,9 @@ static void *have_an_allocator(void *data) {
     options.conf = i % 2 ? "expandable_segments:True" : "";
     weir_allocator *mine = NULL;
     void *p = NULL;
-    EXPECT_THAT(w, weir_allocator_create(faults, &options, &mine) == WEIR_OK);
-    EXPECT_THAT(w, weir_allocator_alloc(mine, 0, 3 * MIB, w->stream, &p) == WEIR_OK);
-    EXPECT_THAT(w, weir_allocator_free(allocator, p) == WEIR_ERROR_INVALID_ARGUMENT);
+    worker_assert(w, weir_allocator_create(faults, &options, &mine) == WEIR_OK);
+    worker_assert(w, weir_allocator_alloc(mine, 0, 3 * MIB, w->stream, &p) == WEIR_OK);
+    worker_assert(w, weir_allocator_free(allocator, p) == WEIR_ERROR_INVALID_ARGUMENT);
     weir_allocator_destroy(mine);
     w->allocations++;
   }

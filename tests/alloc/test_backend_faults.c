@@ -29,7 +29,7 @@ static void drop(void *p) {
 
 static void use(void *p, weir_cu_stream stream) {
   if (p)
-    CHECK(weir_allocator_record_stream(allocator, p, stream));
+    assert_ok(weir_allocator_record_stream(allocator, p, stream));
   work(stream);
 }
 
@@ -53,16 +53,16 @@ static void act(void) {
   weir_allocator_reset_peak_stats(allocator, 0);
   weir_allocator_empty_cache(allocator);
   assert_valid();
-  CHECK(weir_allocator_begin_capture(allocator, 0));
-  OK(d->StreamBeginCapture(d, mine, WEIR_CU_CAPTURE_RELAXED));
+  assert_ok(weir_allocator_begin_capture(allocator, 0));
+  assert_cu(d->StreamBeginCapture(d, mine, WEIR_CU_CAPTURE_RELAXED));
   c = take(4000, other);
   use(c, NULL);
   drop(c);
   weir_allocator_get_stats(allocator, 0, &stats);
   weir_cu_graph graph;
-  OK(d->StreamEndCapture(d, mine, &graph));
-  OK(d->GraphDestroy(d, graph));
-  CHECK(weir_allocator_end_capture(allocator, 0));
+  assert_cu(d->StreamEndCapture(d, mine, &graph));
+  assert_cu(d->GraphDestroy(d, graph));
+  assert_ok(weir_allocator_end_capture(allocator, 0));
   take(700, other);
   weir_allocator_enable_peer_access(allocator, 0, 1);
 }
@@ -80,7 +80,7 @@ static void open(bool async) {
 }
 
 static void check_recovery(void) {
-  CHECK(weir_fault_clear(faults));
+  assert_ok(weir_fault_clear(faults));
   assert_valid();
   put(get(512, mine));
   put(get(45 * MIB, other));
@@ -108,9 +108,9 @@ static void sweep(bool async) {
     for (size_t code = 0; code < WEIR_COUNT_OF(codes); code++) {
       unsigned long made = 0, faulty = 0;
       open(async);
-      CHECK(weir_fault_nth_any(faults, nth, codes[code]));
+      assert_ok(weir_fault_nth_any(faults, nth, codes[code]));
       act();
-      CHECK(weir_fault_counts(faults, WEIR_CALL_COUNT, &made, &faulty));
+      assert_ok(weir_fault_counts(faults, WEIR_CALL_COUNT, &made, &faulty));
       failed += faulty;
       check_recovery();
     }
@@ -132,12 +132,12 @@ static void test_refused_free(void **state) {
   (void)state;
   open(true);
   void *a = get(512, mine);
-  CHECK(weir_fault_nth(faults, WEIR_CALL_MemFreeAsync, 1, WEIR_CU_UNKNOWN, 0));
-  REFUSED_SAYING(DRIVER, "cuMemFreeAsync", weir_allocator_free(allocator, a));
+  assert_ok(weir_fault_nth(faults, WEIR_CALL_MemFreeAsync, 1, WEIR_CU_UNKNOWN, 0));
+  assert_error_says(DRIVER, "cuMemFreeAsync", weir_allocator_free(allocator, a));
   assert_int_equal(allocated(), 512);
   put(a);
-  CHECK(weir_fault_nth(faults, WEIR_CALL_MemAllocFromPoolAsync, 1, WEIR_CU_UNKNOWN, 0));
-  REFUSED_SAYING(DRIVER, "cuMemAllocFromPoolAsync", weir_allocator_alloc(allocator, 0, 512, mine, &a));
+  assert_ok(weir_fault_nth(faults, WEIR_CALL_MemAllocFromPoolAsync, 1, WEIR_CU_UNKNOWN, 0));
+  assert_error_says(DRIVER, "cuMemAllocFromPoolAsync", weir_allocator_alloc(allocator, 0, 512, mine, &a));
   soft_step_all();
   alloc_close();
 }
@@ -148,15 +148,15 @@ static void test_broken(void **state) {
   for (int async = 0; async < 2; async++) {
     open(async);
     void *a = get(512, mine);
-    CHECK(weir_allocator_record_stream(allocator, a, other));
-    CHECK(
+    assert_ok(weir_allocator_record_stream(allocator, a, other));
+    assert_ok(
         weir_fault_nth(faults, async ? WEIR_CALL_MemFreeAsync : WEIR_CALL_EventRecord, 1, WEIR_CU_ILLEGAL_ADDRESS, 1));
     weir_status status = weir_allocator_free(allocator, a);
     assert_int_equal(status, async ? WEIR_ERROR_DEVICE_FAULT : WEIR_OK);
     void *b = NULL;
     assert_int_not_equal(weir_allocator_alloc(allocator, 0, 100, mine, &b), WEIR_OK);
     assert_true(weir__allocator_is_valid(allocator));
-    CHECK(weir_fault_clear(faults));
+    assert_ok(weir_fault_clear(faults));
     alloc_close();
   }
 }

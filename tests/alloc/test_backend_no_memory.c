@@ -34,7 +34,7 @@ static void plug_free(void *context, void *pointer, size_t bytes, int device, we
   (void)device;
   (void)stream;
   out--;
-  OK(ledger->MemFree(ledger, (weir_cu_deviceptr)pointer));
+  assert_cu(ledger->MemFree(ledger, (weir_cu_deviceptr)pointer));
 }
 
 static void valid(void) {
@@ -60,7 +60,7 @@ static void drop(void *p) {
   weir_status status = weir_allocator_free(allocator, p);
   is_for_want_of_memory(status); /* the driver needed some: it can be tried again */
   if (status)
-    CHECK(weir_allocator_free(allocator, p));
+    assert_ok(weir_allocator_free(allocator, p));
   valid();
 }
 
@@ -73,14 +73,14 @@ static void use_allocator(void) {
   for (int i = 0; i < MANY; i++)
     p[i] = take(1000 * (size_t)(i + 1), i % 3);
   if (is_in)
-    CHECK(weir_pool_end(allocator, 0, id));
+    assert_ok(weir_pool_end(allocator, 0, id));
   for (int i = 0; i < MANY; i++) {
     if (p[i] && i % 2)
       weir_allocator_record_stream(allocator, p[i], streams[(i + 1) % 3]);
     drop(p[i]);
   }
   if (is_in)
-    CHECK(weir_pool_release(allocator, 0, id));
+    assert_ok(weir_pool_release(allocator, 0, id));
   weir_allocator_empty_cache(allocator);
   valid();
 }
@@ -119,14 +119,14 @@ static void script_host(void) {
   for (int i = 0; i < MANY; i++) {
     if (p[i] && i % 2)
       weir_host_record_stream(host, p[i], 0, streams[i % 3]);
-    CHECK(weir_host_free(host, p[i]));
+    assert_ok(weir_host_free(host, p[i]));
   }
   weir_host_configure(host, "pinned_max_cached_size_mb:1");
   weir_host_empty_cache(host);
   counting = false;
   void *again = NULL;
-  CHECK(weir_host_alloc(host, 12345, &again));
-  CHECK(weir_host_free(host, again));
+  assert_ok(weir_host_alloc(host, 12345, &again));
+  assert_ok(weir_host_free(host, again));
   weir_host_allocator_destroy(host);
 }
 
@@ -134,13 +134,13 @@ static void run(void (*script)(void)) {
   weir_ledger_options options;
   weir_ledger_options_init(&options);
   options.bytes = 4 * GIB;
-  CHECK(weir_driver_open_ledger(&options, &ledger));
-  OK(ledger->Init(ledger, 0));
+  assert_ok(weir_driver_open_ledger(&options, &ledger));
+  assert_cu(ledger->Init(ledger, 0));
   weir_cu_context context;
-  OK(ledger->DevicePrimaryCtxRetain(ledger, &context, 0));
-  OK(ledger->CtxSetCurrent(ledger, context));
+  assert_cu(ledger->DevicePrimaryCtxRetain(ledger, &context, 0));
+  assert_cu(ledger->CtxSetCurrent(ledger, context));
   for (int i = 0; i < 3; i++)
-    OK(ledger->StreamCreateWithPriority(ledger, &streams[i], WEIR_CU_STREAM_NON_BLOCKING, 0));
+    assert_cu(ledger->StreamCreateWithPriority(ledger, &streams[i], WEIR_CU_STREAM_NON_BLOCKING, 0));
   allocator = NULL;
   out = 0;
   made = 0;
@@ -149,16 +149,16 @@ static void run(void (*script)(void)) {
   counting = false;
   if (allocator) {
     void *p = NULL; /* it works on */
-    CHECK(weir_allocator_alloc(allocator, 0, 3000, streams[0], &p));
-    CHECK(weir_allocator_free(allocator, p));
-    CHECK(weir_allocator_empty_cache(allocator));
+    assert_ok(weir_allocator_alloc(allocator, 0, 3000, streams[0], &p));
+    assert_ok(weir_allocator_free(allocator, p));
+    assert_ok(weir_allocator_empty_cache(allocator));
     valid();
     weir_allocator_destroy(allocator);
     allocator = NULL;
   }
   assert_int_equal(out, 0);
   size_t free_bytes = 0, total = 1;
-  OK(ledger->MemGetInfo(ledger, &free_bytes, &total));
+  assert_cu(ledger->MemGetInfo(ledger, &free_bytes, &total));
   assert_int_equal(free_bytes, total);
   weir_driver_close(ledger);
 }

@@ -81,7 +81,7 @@ static void run_all(bool writes) {
   weir_history_options_init(&options);
   options.stacks =
       WEIR_STACKS_LANGUAGE; /* what gathers native ones, and the thread sanitizer, both want a thread's end */
-  CHECK(weir_history_record(allocator, &options));
+  assert_ok(weir_history_record(allocator, &options));
   for (int i = 0; i < THREADS; i++) {
     workers[i] = (worker){.number = i + 1,
                           .mine = streams[i / 2],

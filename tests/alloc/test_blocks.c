@@ -274,7 +274,7 @@ static weir_cu_result (*inner_set_current)(weir_driver *, weir_cu_context);
 
 static weir_cu_result free_neighbour(weir_driver *self, weir_cu_context context) {
   if (!context && neighbour) {
-    CHECK(weir_allocator_free(allocator, neighbour));
+    assert_ok(weir_allocator_free(allocator, neighbour));
     neighbour = NULL;
   }
   return inner_set_current(self, context);
@@ -285,8 +285,8 @@ static void *get_while_neighbour_goes(size_t bytes, void *goes) {
   inner_set_current = faults->CtxSetCurrent;
   faults->CtxSetCurrent = free_neighbour;
   neighbour = goes;
-  OK(d->CtxSetCurrent(d, NULL));
-  CHECK(weir_allocator_alloc(allocator, 0, bytes, NULL, &p));
+  assert_cu(d->CtxSetCurrent(d, NULL));
+  assert_ok(weir_allocator_alloc(allocator, 0, bytes, NULL, &p));
   soft_use(0);
   faults->CtxSetCurrent = inner_set_current;
   assert_null(neighbour);
@@ -321,7 +321,7 @@ static void test_found_block_and_its_neighbours(void **state) {
     void *a = get(9 * MIB, NULL), *b = get(9 * MIB, NULL), *c = get(2 * MIB, NULL);
     assert_layout(a, "9M* 9M* 2M*");
     hoard = b;
-    CHECK(weir_allocator_attach_free_callback(allocator, free_hoard, NULL));
+    assert_ok(weir_allocator_attach_free_callback(allocator, free_hoard, NULL));
     void *p = get_while_neighbour_goes(9 * MIB, which ? a : c);
     assert_ptr_equal(p, b);
     assert_layout(b, which ? "9M 9M* 2M*" : "9M* 9M* 2M");

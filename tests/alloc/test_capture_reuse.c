@@ -13,18 +13,18 @@ static weir_graph *graph;
 
 static void open(const char *conf) {
   alloc_open(conf, GIB);
-  CHECK(weir_use_driver(faults));
-  CHECK(weir_graph_use_allocator(allocator));
+  assert_ok(weir_use_driver(faults));
+  assert_ok(weir_graph_use_allocator(allocator));
   for (int i = 0; i < 5; i++)
     s[i] = new_stream(0);
-  CHECK(weir_graph_create(&graph));
+  assert_ok(weir_graph_create(&graph));
 }
 
 static void close_all(void) {
   weir_graph_destroy(graph);
-  CHECK(weir_graph_use_allocator(NULL));
-  CHECK(weir_shutdown());
-  CHECK(weir_use_driver(NULL));
+  assert_ok(weir_graph_use_allocator(NULL));
+  assert_ok(weir_shutdown());
+  assert_ok(weir_use_driver(NULL));
   alloc_close();
 }
 
@@ -36,17 +36,17 @@ static int reuse_teardown(void **state) {
 }
 
 static void begin(weir_pool_id pool) {
-  CHECK(weir_stream_set_current(s[0]));
-  CHECK(weir_graph_capture_begin(graph, pool, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_stream_set_current(s[0]));
+  assert_ok(weir_graph_capture_begin(graph, pool, WEIR_CAPTURE_GLOBAL));
 }
 
 static void end(void) {
-  CHECK(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_capture_end(graph));
   assert_valid();
 }
 
-static void after(weir_stream stream, weir_stream other) { CHECK(weir_stream_wait_stream(stream, other)); }
-static void touch(void *p, weir_stream stream) { CHECK(weir_fill_async(p, 1, SIZE, stream)); }
+static void after(weir_stream stream, weir_stream other) { assert_ok(weir_stream_wait_stream(stream, other)); }
+static void touch(void *p, weir_stream stream) { assert_ok(weir_fill_async(p, 1, SIZE, stream)); }
 static void *get_here(void) { return get(SIZE, raw_of(s[0])); }
 
 /* Used on another stream of the capture, and freed. */
@@ -128,7 +128,7 @@ static void test_roundabout(void **state) {
   begin(own_pool);
   void *p = use_and_free(1);
   after(s[2], s[1]);
-  CHECK(weir_fill_async(p, 1, 1, s[2])); /* any node */
+  assert_ok(weir_fill_async(p, 1, 1, s[2])); /* any node */
   after(s[0], s[2]);
   void *q = get_here();
   assert_ptr_equal(q, p);
@@ -145,10 +145,10 @@ static void test_marker_is_where_it_was_freed(void **state) {
   begin(own_pool);
   void *p = use_and_free(1), *scratch = get(SIZE, raw_of(s[1]));
   weir_event *event = NULL;
-  CHECK(weir_event_create(0, &event));
-  CHECK(weir_event_record(event, s[1])); /* right behind the use */
+  assert_ok(weir_event_create(0, &event));
+  assert_ok(weir_event_record(event, s[1])); /* right behind the use */
   touch(scratch, s[1]);
-  CHECK(weir_event_wait(event, s[0]));
+  assert_ok(weir_event_wait(event, s[0]));
   void *q = get_here();
   assert_ptr_equal(q, p);
   touch(q, s[0]);
@@ -181,9 +181,9 @@ static void test_use_before_the_capture(void **state) {
   (void)state;
   open("graph_capture_record_stream_reuse:True");
   weir_pool_id shared = weir_graph_pool_handle();
-  CHECK(weir_pool_begin(allocator, 0, shared, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 0, shared, NULL, NULL));
   void *p = get_here();
-  CHECK(weir_pool_end(allocator, 0, shared));
+  assert_ok(weir_pool_end(allocator, 0, shared));
   touch(p, s[1]);
   also_used_by(p, raw_of(s[1]));
   begin(shared);
@@ -204,7 +204,7 @@ static void test_use_before_the_capture(void **state) {
   assert_layout(p, "4K 4K* 2040K");
   put(q);
   put(r);
-  CHECK(weir_pool_release(allocator, 0, shared));
+  assert_ok(weir_pool_release(allocator, 0, shared));
   close_all();
 }
 

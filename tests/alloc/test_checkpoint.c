@@ -27,12 +27,12 @@ static int open_expandable(void **state) {
 
 static void open(void) {
   alloc_open(conf, GIB);
-  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
 }
 
 static void close_pool(void) {
-  CHECK(weir_pool_end(allocator, 0, id));
-  CHECK(weir_pool_release(allocator, 0, id));
+  assert_ok(weir_pool_end(allocator, 0, id));
+  assert_ok(weir_pool_release(allocator, 0, id));
   alloc_close();
 }
 
@@ -50,13 +50,13 @@ static char *describe(char *text, size_t size) {
 
 static weir_checkpoint *take(void) {
   weir_checkpoint *checkpoint = NULL;
-  CHECK(weir_pool_checkpoint(allocator, 0, id, &checkpoint));
+  assert_ok(weir_pool_checkpoint(allocator, 0, id, &checkpoint));
   return checkpoint;
 }
 
 static weir_checkpoint_delta restore(const weir_checkpoint *checkpoint) {
   weir_checkpoint_delta delta = {0};
-  CHECK(weir_pool_restore(allocator, checkpoint, &delta));
+  assert_ok(weir_pool_restore(allocator, checkpoint, &delta));
   assert_valid();
   return delta;
 }
@@ -193,7 +193,7 @@ static void test_additional_free_following_checkpoint(void **state) {
   assert_true(lists(delta.freed, 2, first) && lists(delta.freed, 2, second));
   assert_int_equal(delta.allocated_count, 1);
   assert_ptr_equal(delta.allocated[0], first);
-  REFUSED(INVALID_ARGUMENT, weir_allocator_free(allocator, second));
+  assert_error(INVALID_ARGUMENT, weir_allocator_free(allocator, second));
   put(first);
   weir_checkpoint_delta_clear(&delta);
   weir_checkpoint_destroy(checkpoint);
@@ -282,7 +282,7 @@ static void test_new_segments_stay(void **state) {
   weir_checkpoint_delta delta = restore(checkpoint);
   assert_int_equal(reserved(), was);
   assert_int_equal(live(), 1);
-  REFUSED(INVALID_ARGUMENT, weir_allocator_free(allocator, b));
+  assert_error(INVALID_ARGUMENT, weir_allocator_free(allocator, b));
   put(a);
   weir_checkpoint_delta_clear(&delta);
   weir_checkpoint_destroy(checkpoint);
@@ -342,8 +342,8 @@ static void test_wait(void **state) {
   also_used_by(a, other);
   also_used_by(b, other);
   put(b);
-  REFUSED_SAYING(BAD_STATE, "Events should have synchronized", weir_pool_restore(allocator, checkpoint, &delta));
-  CHECK(weir_pool_wait(allocator, 0, id));
+  assert_error_says(BAD_STATE, "Events should have synchronized", weir_pool_restore(allocator, checkpoint, &delta));
+  assert_ok(weir_pool_wait(allocator, 0, id));
   assert_valid();
   assert_int_equal(live(), 1);
   delta = restore(checkpoint);
@@ -352,8 +352,8 @@ static void test_wait(void **state) {
   put(a);
   put(b);
   assert_int_equal(live(), 0);
-  REFUSED_SAYING(INVALID_ARGUMENT, "Could not find pool", weir_pool_wait(allocator, 0, (weir_pool_id){99, 0}));
-  REFUSED(INVALID_DEVICE, weir_pool_wait(allocator, 7, id));
+  assert_error_says(INVALID_ARGUMENT, "Could not find pool", weir_pool_wait(allocator, 0, (weir_pool_id){99, 0}));
+  assert_error(INVALID_DEVICE, weir_pool_wait(allocator, 7, id));
   weir_checkpoint_delta_clear(&delta);
   weir_checkpoint_destroy(checkpoint);
   close_pool();
@@ -373,11 +373,11 @@ static void test_waiting_block(void **state) {
   work(other);
   also_used_by(b, other);
   describe(before, sizeof before);
-  REFUSED_SAYING(BAD_STATE, "Events should have synchronized", weir_pool_restore(allocator, checkpoint, &delta));
+  assert_error_says(BAD_STATE, "Events should have synchronized", weir_pool_restore(allocator, checkpoint, &delta));
   put(b);
-  REFUSED_SAYING(BAD_STATE, "Events should have synchronized", weir_pool_restore(allocator, checkpoint, &delta));
-  REFUSED_SAYING(BAD_STATE, "Events should have synchronized when checkpointing block",
-                 weir_pool_checkpoint(allocator, 0, id, &refused));
+  assert_error_says(BAD_STATE, "Events should have synchronized", weir_pool_restore(allocator, checkpoint, &delta));
+  assert_error_says(BAD_STATE, "Events should have synchronized when checkpointing block",
+                    weir_pool_checkpoint(allocator, 0, id, &refused));
   assert_null(refused);
   assert_null(delta.freed);
   assert_valid();
@@ -400,19 +400,20 @@ static void test_pool_that_is_over(void **state) {
   void *a = get(MIN_BLOCK, NULL);
   weir_checkpoint *checkpoint = take(), *refused = NULL;
   weir_checkpoint_delta delta = {0};
-  CHECK(weir_pool_end(allocator, 0, id));
-  CHECK(weir_pool_release(allocator, 0, id));
-  REFUSED_SAYING(BAD_STATE, "Not expected to checkpoint freeable graph",
-                 weir_pool_checkpoint(allocator, 0, id, &refused));
-  REFUSED_SAYING(INVALID_ARGUMENT, "Could not find private pool id", weir_pool_restore(allocator, checkpoint, &delta));
+  assert_ok(weir_pool_end(allocator, 0, id));
+  assert_ok(weir_pool_release(allocator, 0, id));
+  assert_error_says(BAD_STATE, "Not expected to checkpoint freeable graph",
+                    weir_pool_checkpoint(allocator, 0, id, &refused));
+  assert_error_says(INVALID_ARGUMENT, "Could not find private pool id",
+                    weir_pool_restore(allocator, checkpoint, &delta));
   put(a);
   empty_cache();
-  REFUSED_SAYING(INVALID_ARGUMENT, "Could not find private pool id {21, 0}",
-                 weir_pool_restore(allocator, checkpoint, &delta));
+  assert_error_says(INVALID_ARGUMENT, "Could not find private pool id {21, 0}",
+                    weir_pool_restore(allocator, checkpoint, &delta));
   /* A pool of the same name is another one: its segments are gone. */
-  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
   void *elsewhere = get(30 * MIB, NULL);
-  REFUSED_SAYING(BAD_STATE, "could not find", weir_pool_restore(allocator, checkpoint, &delta));
+  assert_error_says(BAD_STATE, "could not find", weir_pool_restore(allocator, checkpoint, &delta));
   assert_valid();
   assert_int_equal(live(), 1);
   put(elsewhere);
@@ -428,12 +429,12 @@ static void test_pages_that_are_gone(void **state) {
   weir_checkpoint *checkpoint = take();
   weir_checkpoint_delta delta = {0};
   put(a);
-  CHECK(weir_pool_end(allocator, 0, id));
-  CHECK(weir_pool_release(allocator, 0, id));
+  assert_ok(weir_pool_end(allocator, 0, id));
+  assert_ok(weir_pool_release(allocator, 0, id));
   empty_cache();
-  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
   assert_layout(b, "20M- 20M* 1120M-");
-  REFUSED_SAYING(BAD_STATE, "has changed", weir_pool_restore(allocator, checkpoint, &delta));
+  assert_error_says(BAD_STATE, "has changed", weir_pool_restore(allocator, checkpoint, &delta));
   assert_layout(b, "20M- 20M* 1120M-");
   weir_checkpoint *with_hole = take();
   delta = restore(with_hole);
@@ -441,7 +442,7 @@ static void test_pages_that_are_gone(void **state) {
   weir_checkpoint_delta_clear(&delta);
   void *again = get(20 * MIB, NULL); /* the hole is filled: the piece behind it no longer begins a run */
   assert_ptr_equal(again, a);
-  REFUSED_SAYING(BAD_STATE, "has changed", weir_pool_restore(allocator, with_hole, &delta));
+  assert_error_says(BAD_STATE, "has changed", weir_pool_restore(allocator, with_hole, &delta));
   assert_layout(b, "20M* 20M* 1120M-");
   weir_checkpoint_destroy(checkpoint);
   weir_checkpoint_destroy(with_hole);
@@ -480,14 +481,14 @@ static void use_place(void) {
   weir_pool_options_init(&options);
   options.alloc = place_alloc;
   options.free = place_free;
-  CHECK(weir_pool_create(allocator, 0, id, &options));
-  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  assert_ok(weir_pool_create(allocator, 0, id, &options));
+  assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
 }
 
 static void leave_place(void) {
-  CHECK(weir_pool_end(allocator, 0, id));
-  CHECK(weir_pool_release(allocator, 0, id));
-  CHECK(weir_pool_release(allocator, 0, id));
+  assert_ok(weir_pool_end(allocator, 0, id));
+  assert_ok(weir_pool_release(allocator, 0, id));
+  assert_ok(weir_pool_release(allocator, 0, id));
 }
 
 /* The pool went and came again, and its segment lies where one lay before: but it is another stream's. What that stream does
@@ -507,7 +508,7 @@ static void test_another_segment_at_the_place(void **state) {
   void *b = get(3 * SMALL, second);
   assert_ptr_equal(b, a);
   weir_checkpoint_delta delta = {0};
-  REFUSED_SAYING(BAD_STATE, "has gone", weir_pool_restore(allocator, checkpoint, &delta));
+  assert_error_says(BAD_STATE, "has gone", weir_pool_restore(allocator, checkpoint, &delta));
   put(b);
   leave_place();
   weir_checkpoint_destroy(checkpoint);

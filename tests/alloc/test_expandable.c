@@ -115,7 +115,7 @@ static void test_all_goes_back(void **state) {
   assert_int_equal(census.reservations, 0);
   assert_int_equal(census.handles, 0);
   assert_int_equal(stats_of(0).num_device_free, 2);
-  REFUSED(INVALID_ARGUMENT, weir_allocator_free(allocator, a));
+  assert_error(INVALID_ARGUMENT, weir_allocator_free(allocator, a));
   void *c = get(30 * MIB, NULL);
   put(c);
   alloc_close();
@@ -231,10 +231,10 @@ static void test_run_over_very_many_holes(void **state) {
     page[i] = get(12 * MIB, NULL);
   void *end = get(12 * MIB, NULL);
   for (int i = 0; i < PAGES; i += 2)
-    CHECK(weir_allocator_free(allocator, page[i]));
+    assert_ok(weir_allocator_free(allocator, page[i]));
   empty_cache();
   for (int i = 1; i < PAGES; i += 2)
-    CHECK(weir_allocator_free(allocator, page[i]));
+    assert_ok(weir_allocator_free(allocator, page[i]));
   assert_int_equal(reserved(), (PAGES / 2 + 1) * 12 * MIB);
   assert_ptr_equal(get(PAGES * 12 * MIB, NULL), page[0]);
   assert_int_equal(stats_of(0).num_alloc_retries, 0);
@@ -271,10 +271,10 @@ static void test_failed_reservation_goes(void **state) {
   (void)state;
   open();
   void *p;
-  CHECK(weir_allocator_set_fraction(allocator, 0, 0.5));
+  assert_ok(weir_allocator_set_fraction(allocator, 0, 0.5));
   assert_int_equal(try_get(520 * MIB, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);
   assert_int_equal(soft_census().reservations, 0);
-  CHECK(weir_allocator_set_fraction(allocator, 0, 1));
+  assert_ok(weir_allocator_set_fraction(allocator, 0, 1));
   void *big = get(1000 * MIB, NULL);
   assert_int_equal(try_get(100 * MIB, work_stream(), &p), WEIR_ERROR_OUT_OF_MEMORY);
   assert_int_equal(soft_census().reservations, 1);
@@ -302,7 +302,7 @@ static void test_unmapping_waits_for_the_stream(void **state) {
   open();
   weir_cu_stream stream = work_stream();
   void *a = get(20 * MIB, stream);
-  OK(d->MemsetD8Async(d, (weir_cu_deviceptr)a, 1, 20 * MIB, stream));
+  assert_cu(d->MemsetD8Async(d, (weir_cu_deviceptr)a, 1, 20 * MIB, stream));
   put(a);
   assert_int_equal(soft_pending(stream), 1);
   empty_cache();
@@ -318,7 +318,7 @@ static void test_nothing_to_unmap_is_no_wait(void **state) {
   weir_cu_stream stream = work_stream();
   void *a = get(10 * MIB, stream);
   assert_layout(a, "10M* 10M 1140M-");
-  OK(d->MemsetD8Async(d, (weir_cu_deviceptr)a, 1, 10 * MIB, stream));
+  assert_cu(d->MemsetD8Async(d, (weir_cu_deviceptr)a, 1, 10 * MIB, stream));
   empty_cache();
   assert_int_equal(soft_pending(stream), 1);
   assert_layout(a, "10M* 10M 1140M-");
@@ -422,7 +422,7 @@ static void test_peers(void **state) {
   assert_int_equal(access_count, 1); /* one call for all pages of a range */
   assert_int_equal(access_calls[0].bytes, 40 * MIB);
   assert_int_equal(access_calls[0].devices, 1);
-  CHECK(weir_allocator_enable_peer_access(allocator, 0, 2));
+  assert_ok(weir_allocator_enable_peer_access(allocator, 0, 2));
   unsigned long long shared = 0;
   for (int i = 1; i < access_count; i++) {
     assert_int_equal(access_calls[i].devices, 1 << 2);
@@ -430,8 +430,8 @@ static void test_peers(void **state) {
   }
   assert_int_equal(shared, 40 * MIB);
   int before = access_count;
-  CHECK(weir_allocator_enable_peer_access(allocator, 0, 2)); /* the second time there is nothing to do */
-  CHECK(weir_allocator_enable_peer_access(allocator, 0, 0));
+  assert_ok(weir_allocator_enable_peer_access(allocator, 0, 2)); /* the second time there is nothing to do */
+  assert_ok(weir_allocator_enable_peer_access(allocator, 0, 0));
   assert_int_equal(access_count, before);
   void *b = get_on(0, 20 * MIB, NULL); /* what is mapped later is shared from the start */
   assert_int_equal(access_count, before + 1);

@@ -11,14 +11,14 @@ static const weir_pool_id own_pool = {0, 0};
 
 static void open(const char *conf) {
   alloc_open(conf, GIB);
-  CHECK(weir_use_driver(faults));
-  CHECK(weir_graph_use_allocator(allocator));
+  assert_ok(weir_use_driver(faults));
+  assert_ok(weir_graph_use_allocator(allocator));
 }
 
 static void close_all(void) {
-  CHECK(weir_graph_use_allocator(NULL));
-  CHECK(weir_shutdown());
-  CHECK(weir_use_driver(NULL));
+  assert_ok(weir_graph_use_allocator(NULL));
+  assert_ok(weir_shutdown());
+  assert_ok(weir_use_driver(NULL));
   alloc_close();
 }
 
@@ -31,24 +31,24 @@ static int graph_teardown(void **state) {
 
 static weir_graph *new_graph(void) {
   weir_graph *graph = NULL;
-  CHECK(weir_graph_create(&graph));
+  assert_ok(weir_graph_create(&graph));
   return graph;
 }
 
 static void begin(weir_graph *graph, weir_stream stream, weir_pool_id pool) {
-  CHECK(weir_stream_set_current(stream));
-  CHECK(weir_graph_capture_begin(graph, pool, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_stream_set_current(stream));
+  assert_ok(weir_graph_capture_begin(graph, pool, WEIR_CAPTURE_GLOBAL));
   assert_valid();
 }
 
 static void end(weir_graph *graph) {
-  CHECK(weir_graph_capture_end(graph));
+  assert_ok(weir_graph_capture_end(graph));
   assert_valid();
 }
 
 static weir_pool_id pool_of_graph(const weir_graph *graph) {
   weir_pool_id id = {0, 0};
-  CHECK(weir_graph_pool(graph, &id));
+  assert_ok(weir_graph_pool(graph, &id));
   return id;
 }
 
@@ -65,11 +65,11 @@ static bool is_in(const void *p, weir_pool_id id) {
 }
 
 static void fill(void *p, int value, size_t bytes, weir_stream stream) {
-  CHECK(weir_fill_async(p, (uint8_t)value, bytes, stream));
+  assert_ok(weir_fill_async(p, (uint8_t)value, bytes, stream));
 }
 
 /* Makes a stream join the capture of another one, and back. */
-static void join(weir_stream stream, weir_stream captured) { CHECK(weir_stream_wait_stream(stream, captured)); }
+static void join(weir_stream stream, weir_stream captured) { assert_ok(weir_stream_wait_stream(stream, captured)); }
 
 /* ---- Where memory comes from ---- */
 
@@ -88,8 +88,8 @@ static void test_allocations_of_the_capture(void **state) {
   assert_true(is_in(not_in, own_pool));
   assert_ptr_not_equal(in, outside);
   assert_ptr_equal(get(4095, raw_of(stream)), outside); /* the scope ends with the capture */
-  CHECK(weir_graph_replay(graph));
-  CHECK(weir_stream_synchronize(stream));
+  assert_ok(weir_graph_replay(graph));
+  assert_ok(weir_stream_synchronize(stream));
   assert_int_equal(((char *)in)[4094], 9);
   put(in);
   put(not_in);
@@ -160,8 +160,8 @@ static void test_pool_lives_as_long_as_the_graph(void **state) {
     int64_t was = reserved();
     empty_cache();
     assert_int_equal(reserved(), was); /* the graph writes there whenever it is replayed */
-    CHECK(weir_graph_replay(graph));
-    CHECK(weir_stream_synchronize(stream));
+    assert_ok(weir_graph_replay(graph));
+    assert_ok(weir_stream_synchronize(stream));
     weir_graph_destroy(graph);
     empty_cache();
     assert_int_equal(reserved(), 0);
@@ -188,8 +188,8 @@ static void test_result_outlives_the_graph(void **state) {
     end(graph);
     assert_int_equal(stats_of(0).active[WEIR_STAT_ALL].current, 1);
     assert_int_equal(active(), cases[i].bytes);
-    CHECK(weir_graph_replay(graph));
-    CHECK(weir_stream_synchronize(stream));
+    assert_ok(weir_graph_replay(graph));
+    assert_ok(weir_stream_synchronize(stream));
     weir_graph_destroy(graph);
     empty_cache();
     assert_int_equal(reserved(), cases[i].segment); /* the one with the result in it */
@@ -221,12 +221,12 @@ static void test_graphs_share_a_pool(void **state) {
   put(p);
   end(two);
   assert_int_equal(reserved(), 30 * MIB);
-  CHECK(weir_pool_use_count(allocator, 0, shared, &holders));
+  assert_ok(weir_pool_use_count(allocator, 0, shared, &holders));
   assert_int_equal(holders, 2);
   weir_graph_destroy(one);
   empty_cache();
   assert_int_equal(reserved(), 30 * MIB);
-  CHECK(weir_graph_reset(two));
+  assert_ok(weir_graph_reset(two));
   empty_cache();
   assert_int_equal(reserved(), 0);
   weir_graph_destroy(two);
@@ -239,7 +239,7 @@ static void test_captures_again_and_again(void **state) {
   open(NULL);
   weir_stream stream = new_stream(0);
   weir_pool_id shared = weir_graph_pool_handle();
-  CHECK(weir_pool_create(allocator, 0, shared, NULL));
+  assert_ok(weir_pool_create(allocator, 0, shared, NULL));
   for (int i = 0; i < 100; i++) {
     weir_graph *graph = new_graph();
     begin(graph, stream, shared);
@@ -250,7 +250,7 @@ static void test_captures_again_and_again(void **state) {
     weir_graph_destroy(graph);
     assert_int_equal(reserved(), 30 * MIB);
   }
-  CHECK(weir_pool_release(allocator, 0, shared));
+  assert_ok(weir_pool_release(allocator, 0, shared));
   close_all();
 }
 
@@ -270,7 +270,7 @@ static void test_grows_in_a_capture(void **state) {
     fill(p, 2, 100, stream);
     end(graph);
     size_t nodes = 0;
-    CHECK(weir_graph_node_count(graph, &nodes));
+    assert_ok(weir_graph_node_count(graph, &nodes));
     assert_int_equal(nodes, 2);
     put(p);
     put(q);
@@ -339,10 +339,10 @@ static void test_empty_cache_in_a_capture(void **state) {
     weir_cu_stream raws[] = {raw_of(other), raw_of(stream), NULL};
     weir_pool_id ids[] = {over, over_here, over_legacy};
     for (int i = 0; i < 3; i++) {
-      CHECK(weir_pool_begin(allocator, 0, ids[i], NULL, NULL));
+      assert_ok(weir_pool_begin(allocator, 0, ids[i], NULL, NULL));
       put(get(20 * MIB, raws[i]));
-      CHECK(weir_pool_end(allocator, 0, ids[i]));
-      CHECK(weir_pool_release(allocator, 0, ids[i]));
+      assert_ok(weir_pool_end(allocator, 0, ids[i]));
+      assert_ok(weir_pool_release(allocator, 0, ids[i]));
     }
     assert_int_equal(reserved(), 80 * MIB);
 
@@ -357,7 +357,7 @@ static void test_empty_cache_in_a_capture(void **state) {
     fill(p, 2, 100, stream);
     end(graph);
     size_t nodes = 0;
-    CHECK(weir_graph_node_count(graph, &nodes));
+    assert_ok(weir_graph_node_count(graph, &nodes));
     assert_int_equal(nodes, 2);
 
     put(p);
@@ -378,7 +378,7 @@ static void test_out_of_memory_in_a_capture(void **state) {
   put(cached);
   weir_graph *graph = new_graph();
   begin(graph, stream, own_pool);
-  REFUSED_SAYING(OUT_OF_MEMORY, "out of memory", weir_allocator_alloc(allocator, 0, 600 * MIB, raw_of(stream), &p));
+  assert_error_says(OUT_OF_MEMORY, "out of memory", weir_allocator_alloc(allocator, 0, 600 * MIB, raw_of(stream), &p));
   assert_int_equal(reserved(), 600 * MIB);
   assert_int_equal(stats_of(0).num_alloc_retries, 0);
   p = get(100 * MIB, raw_of(stream));
@@ -400,7 +400,7 @@ static void test_failed_capture_lets_go(void **state) {
   weir_graph *graph = new_graph();
   begin(graph, stream, own_pool);
   void *p = get(30 * MIB, raw_of(stream));
-  EXPECT(STREAM_CAPTURE_UNSUPPORTED, d->StreamSynchronize(d, raw_of(stream))); /* which ends the capture */
+  assert_cu_error(STREAM_CAPTURE_UNSUPPORTED, d->StreamSynchronize(d, raw_of(stream))); /* which ends the capture */
   assert_true(weir_graph_capture_end(graph) != WEIR_OK);
   put(p);
   empty_cache();
@@ -426,7 +426,7 @@ static void test_scope_of_the_same_pool(void **state) {
   weir_graph *graph = new_graph();
   int asked = 0;
   begin(graph, stream, shared);
-  CHECK(weir_pool_begin(allocator, 0, shared, always, &asked));
+  assert_ok(weir_pool_begin(allocator, 0, shared, always, &asked));
   void *p = get(512, NULL);
   assert_true(is_in(p, shared));
   fill(get(512, raw_of(stream)), 1, 512, stream);
@@ -434,10 +434,10 @@ static void test_scope_of_the_same_pool(void **state) {
   void *q = get(512, NULL);
   assert_true(is_in(q, shared)); /* the scope by hand is open still */
   assert_int_equal(asked, 3);
-  CHECK(weir_pool_end(allocator, 0, shared));
+  assert_ok(weir_pool_end(allocator, 0, shared));
   assert_true(is_in(get(512, NULL), own_pool));
-  REFUSED(BAD_STATE, weir_pool_end(allocator, 0, shared));
-  CHECK(weir_pool_release(allocator, 0, shared));
+  assert_error(BAD_STATE, weir_pool_end(allocator, 0, shared));
+  assert_ok(weir_pool_release(allocator, 0, shared));
   weir_graph_destroy(graph);
   close_all();
 }
@@ -450,17 +450,17 @@ static void test_scope_of_another_pool(void **state) {
   const weir_pool_id nested = {0, 555};
   weir_graph *graph = new_graph();
   begin(graph, stream, own_pool);
-  CHECK(weir_pool_begin(allocator, 0, nested, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 0, nested, NULL, NULL));
   void *p = get(512, raw_of(stream));
   assert_true(is_in(p, nested));
-  CHECK(weir_pool_end(allocator, 0, nested));
+  assert_ok(weir_pool_end(allocator, 0, nested));
   void *q = get(512, raw_of(stream));
   fill(q, 1, 512, stream);
   end(graph);
   assert_true(is_in(q, pool_of_graph(graph)));
   put(p);
   put(q);
-  CHECK(weir_pool_release(allocator, 0, nested));
+  assert_ok(weir_pool_release(allocator, 0, nested));
   weir_graph_destroy(graph);
   close_all();
 }
@@ -470,7 +470,7 @@ static void test_scope_of_another_pool(void **state) {
 static void test_without_an_allocator(void **state) {
   (void)state;
   open(NULL);
-  CHECK(weir_graph_use_allocator(NULL));
+  assert_ok(weir_graph_use_allocator(NULL));
   weir_stream stream = new_stream(0);
   void *p = get(512, raw_of(stream));
   weir_graph *graph = new_graph();
@@ -498,11 +498,11 @@ static void test_allocator_goes_first(void **state) {
   allocator = NULL;
   weir_graph_destroy(graph);
   weir_cu_deviceptr own = soft_alloc(512);
-  CHECK(weir_graph_capture_begin(later, own_pool, WEIR_CAPTURE_GLOBAL));
-  CHECK(weir_fill_async((void *)own, 1, 512, stream));
-  CHECK(weir_graph_capture_end(later));
+  assert_ok(weir_graph_capture_begin(later, own_pool, WEIR_CAPTURE_GLOBAL));
+  assert_ok(weir_fill_async((void *)own, 1, 512, stream));
+  assert_ok(weir_graph_capture_end(later));
   weir_graph_destroy(later);
-  OK(d->MemFree(d, own));
+  assert_cu(d->MemFree(d, own));
   close_all();
 }
 

@@ -51,25 +51,25 @@ static void act(void) {
   take(1000);
   drop(take(2 * MIB));
   weir_host_empty_cache(host);
-  OK(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_RELAXED));
   a = take(3000);
   use(a);
   drop(a);
   weir_cu_graph graph;
-  OK(d->StreamEndCapture(d, stream, &graph));
-  OK(d->GraphDestroy(d, graph));
+  assert_cu(d->StreamEndCapture(d, stream, &graph));
+  assert_cu(d->GraphDestroy(d, graph));
   drop(take(100));
 }
 
 static void open(const char *conf) {
   alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
-  CHECK(weir_host_allocator_create(faults, conf, &host));
+  assert_ok(weir_host_allocator_create(faults, conf, &host));
   live_count = 0;
   stream = work_stream();
 }
 
 static void check_recovery(void) {
-  CHECK(weir_fault_clear(faults));
+  assert_ok(weir_fault_clear(faults));
   drop(take(100));
   drop(take(3 * MIB));
   while (live_count)
@@ -78,9 +78,9 @@ static void check_recovery(void) {
     soft_step_all();
     drop(take(100));
   }
-  CHECK(weir_host_empty_cache(host));
+  assert_ok(weir_host_empty_cache(host));
   weir_host_stats stats = {.size = sizeof stats};
-  CHECK(weir_host_get_stats(host, &stats));
+  assert_ok(weir_host_get_stats(host, &stats));
   assert_in_range(stats.allocations.current, 0, 1); /* what a graph has */
   assert_int_equal(stats.active_requests.current, stats.allocations.current);
   assert_int_equal(stats.allocated_bytes.current, stats.active_bytes.current);
@@ -104,9 +104,9 @@ static void sweep(const char *conf) {
     for (size_t code = 0; code < WEIR_COUNT_OF(codes); code++) {
       unsigned long made = 0, faulty = 0;
       open(conf);
-      CHECK(weir_fault_nth_any(faults, nth, codes[code]));
+      assert_ok(weir_fault_nth_any(faults, nth, codes[code]));
       act();
-      CHECK(weir_fault_counts(faults, WEIR_CALL_COUNT, &made, &faulty));
+      assert_ok(weir_fault_counts(faults, WEIR_CALL_COUNT, &made, &faulty));
       failed += faulty;
       check_recovery();
     }
@@ -128,12 +128,12 @@ static void test_refused_free(void **state) {
   (void)state;
   open("pinned_max_cached_size_mb:1");
   void *a = take(2 * MIB);
-  CHECK(weir_fault_nth(faults, WEIR_CALL_MemFreeHost, 1, WEIR_CU_UNKNOWN, 0));
-  REFUSED_SAYING(DRIVER, "cuMemFreeHost", weir_host_free(host, a));
+  assert_ok(weir_fault_nth(faults, WEIR_CALL_MemFreeHost, 1, WEIR_CU_UNKNOWN, 0));
+  assert_error_says(DRIVER, "cuMemFreeHost", weir_host_free(host, a));
   live_count = 0;
   assert_ptr_equal(take(2 * MIB), a); /* it was freed all the same */
-  CHECK(weir_host_configure(host, "pinned_free_catch_all:True"));
-  CHECK(weir_fault_nth(faults, WEIR_CALL_MemFreeHost, 1, WEIR_CU_UNKNOWN, 0));
+  assert_ok(weir_host_configure(host, "pinned_free_catch_all:True"));
+  assert_ok(weir_fault_nth(faults, WEIR_CALL_MemFreeHost, 1, WEIR_CU_UNKNOWN, 0));
   drop(a);
   check_recovery();
 }

@@ -73,13 +73,13 @@ static int teardown(void **state) {
 
 static weir_ipc_handle share(void *pointer) {
   weir_ipc_handle handle = {.size = sizeof handle};
-  CHECK(weir_ipc_share(allocator, pointer, &handle));
+  assert_ok(weir_ipc_share(allocator, pointer, &handle));
   return handle;
 }
 
 static char *open_at(const weir_ipc_handle *handle) {
   void *base = NULL;
-  CHECK(weir_ipc_open(allocator, 0, handle->bytes, handle->length, &base));
+  assert_ok(weir_ipc_open(allocator, 0, handle->bytes, handle->length, &base));
   return (char *)base + handle->offset;
 }
 
@@ -93,14 +93,14 @@ static void child_reads(void) {
   assert_int_equal(a[999], 'A');
   assert_int_equal(b[0], 'b');
   a[0] = 'x';
-  CHECK(weir_ipc_close(allocator, a - m.handles[0].offset));
+  assert_ok(weir_ipc_close(allocator, a - m.handles[0].offset));
   assert_int_equal(a[999], 'A'); /* open once more */
   say_number(1);
   hear_number(2);
   assert_int_equal(a[0], 'y');
-  CHECK(weir_ipc_close(allocator, a - m.handles[0].offset));
+  assert_ok(weir_ipc_close(allocator, a - m.handles[0].offset));
   if (b - m.handles[1].offset != a - m.handles[0].offset)
-    REFUSED_SAYING(INVALID_ARGUMENT, "nothing is open", weir_ipc_close(allocator, a - m.handles[0].offset));
+    assert_error_says(INVALID_ARGUMENT, "nothing is open", weir_ipc_close(allocator, a - m.handles[0].offset));
   say_number(3); /* the second is closed by the end */
 }
 
@@ -110,16 +110,16 @@ static void child_fails(void) {
   for (unsigned long nth = 1; nth < 100; nth++) {
     unsigned long made = 0, faulty = 0;
     void *base = NULL;
-    CHECK(weir_fault_clear(faults));
-    CHECK(weir_fault_counts(faults, WEIR_CALL_COUNT, &made, &faulty));
+    assert_ok(weir_fault_clear(faults));
+    assert_ok(weir_fault_counts(faults, WEIR_CALL_COUNT, &made, &faulty));
     unsigned long before = faulty;
-    CHECK(weir_fault_nth_any(faults, nth, WEIR_CU_UNKNOWN));
+    assert_ok(weir_fault_nth_any(faults, nth, WEIR_CU_UNKNOWN));
     weir_status opened = weir_ipc_open(allocator, 0, m.handles[0].bytes, m.handles[0].length, &base);
     weir_status closed = opened ? WEIR_OK : weir_ipc_close(allocator, base);
-    CHECK(weir_fault_counts(faults, WEIR_CALL_COUNT, &made, &faulty));
-    CHECK(weir_fault_clear(faults));
+    assert_ok(weir_fault_counts(faults, WEIR_CALL_COUNT, &made, &faulty));
+    assert_ok(weir_fault_clear(faults));
     if (!opened && closed) /* it is open still */
-      CHECK(weir_ipc_close(allocator, base));
+      assert_ok(weir_ipc_close(allocator, base));
     assert_int_equal(soft_census().mappings, 0);
     assert_int_equal(soft_census().ipc_mappings, 0);
     assert_int_equal(soft_census().handles, 0);
@@ -146,20 +146,20 @@ static void child_has_peers(void) {
   void *base;
   set_access = faults->MemSetAccess;
   faults->MemSetAccess = note_access;
-  CHECK(weir_ipc_open(allocator, 0, m.handles[0].bytes, m.handles[0].length, &base));
+  assert_ok(weir_ipc_open(allocator, 0, m.handles[0].bytes, m.handles[0].length, &base));
   assert_int_equal(granted, 1);
-  CHECK(weir_allocator_enable_peer_access(allocator, 1, 0)); /* nothing is open for device 1 */
+  assert_ok(weir_allocator_enable_peer_access(allocator, 1, 0)); /* nothing is open for device 1 */
   assert_int_equal(granted, 1);
-  CHECK(weir_fault_nth(faults, WEIR_CALL_MemSetAccess, 1, WEIR_CU_UNKNOWN, 0));
-  REFUSED_SAYING(DRIVER, "cuMemSetAccess", weir_allocator_enable_peer_access(allocator, 0, 1));
+  assert_ok(weir_fault_nth(faults, WEIR_CALL_MemSetAccess, 1, WEIR_CU_UNKNOWN, 0));
+  assert_error_says(DRIVER, "cuMemSetAccess", weir_allocator_enable_peer_access(allocator, 0, 1));
   granted = 0;
-  CHECK(weir_allocator_enable_peer_access(allocator, 0, 1));
+  assert_ok(weir_allocator_enable_peer_access(allocator, 0, 1));
   assert_int_equal(granted, 2);
-  CHECK(weir_ipc_close(allocator, base));
+  assert_ok(weir_ipc_close(allocator, base));
   granted = 0;
-  CHECK(weir_ipc_open(allocator, 0, m.handles[0].bytes, m.handles[0].length, &base));
+  assert_ok(weir_ipc_open(allocator, 0, m.handles[0].bytes, m.handles[0].length, &base));
   assert_int_equal(granted, 3);
-  CHECK(weir_ipc_close(allocator, base));
+  assert_ok(weir_ipc_close(allocator, base));
   faults->MemSetAccess = set_access;
   say_number(1);
 }
@@ -168,39 +168,39 @@ static void child_is_lied_to(void) {
   message m = hear();
   weir_ipc_handle h = m.handles[0];
   void *base = NULL;
-  REFUSED(BAD_DATA, weir_ipc_open(allocator, 0, h.bytes, 1, &base));
-  REFUSED(BAD_DATA, weir_ipc_open(allocator, 0, h.bytes, h.length - 1, &base));
-  REFUSED(BAD_DATA, weir_ipc_open(allocator, 0, h.bytes, h.length + 4, &base));
+  assert_error(BAD_DATA, weir_ipc_open(allocator, 0, h.bytes, 1, &base));
+  assert_error(BAD_DATA, weir_ipc_open(allocator, 0, h.bytes, h.length - 1, &base));
+  assert_error(BAD_DATA, weir_ipc_open(allocator, 0, h.bytes, h.length + 4, &base));
   h.bytes[0] = 9;
-  REFUSED_SAYING(BAD_DATA, "future version", weir_ipc_open(allocator, 0, h.bytes, h.length, &base));
+  assert_error_says(BAD_DATA, "future version", weir_ipc_open(allocator, 0, h.bytes, h.length, &base));
   h.bytes[0] = 2;
   h.bytes[1] = 'q';
-  REFUSED_SAYING(BAD_DATA, "kind", weir_ipc_open(allocator, 0, h.bytes, h.length, &base));
+  assert_error_says(BAD_DATA, "kind", weir_ipc_open(allocator, 0, h.bytes, h.length, &base));
   memset(h.bytes, 0, sizeof h.bytes);
   h.bytes[0] = 3; /* with 2 MiB pages, one of them, by a fabric handle */
   h.bytes[1] = 'e';
   h.bytes[2 + 8 + 2] = 0x20;
   h.bytes[2 + 16] = 1;
   h.bytes[2 + 24] = 2;
-  REFUSED_SAYING(NOT_SUPPORTED, "fabric handles", weir_ipc_open(allocator, 0, h.bytes, 2 + 32 + 64, &base));
+  assert_error_says(NOT_SUPPORTED, "fabric handles", weir_ipc_open(allocator, 0, h.bytes, 2 + 32 + 64, &base));
   h.bytes[2 + 24] = 7;
-  REFUSED_SAYING(BAD_DATA, "damaged", weir_ipc_open(allocator, 0, h.bytes, 2 + 32 + 4, &base));
-  REFUSED_SAYING(BAD_DATA, "cut off", weir_ipc_open(allocator, 0, h.bytes, 2 + 24 + 4, &base));
+  assert_error_says(BAD_DATA, "damaged", weir_ipc_open(allocator, 0, h.bytes, 2 + 32 + 4, &base));
+  assert_error_says(BAD_DATA, "cut off", weir_ipc_open(allocator, 0, h.bytes, 2 + 24 + 4, &base));
   memset(h.bytes, 0, sizeof h.bytes); /* 64 bytes are the driver's, which knows none like it */
   assert_int_not_equal(weir_ipc_open(allocator, 0, h.bytes, 64, &base), WEIR_OK);
   memset(h.bytes, 255, sizeof h.bytes);
   h.bytes[0] = 2;
   h.bytes[1] = 'e';
-  REFUSED(BAD_DATA, weir_ipc_open(allocator, 0, h.bytes, 2 + 24 + 8, &base));
+  assert_error(BAD_DATA, weir_ipc_open(allocator, 0, h.bytes, 2 + 24 + 8, &base));
   int dead = 0x7ffffff0; /* no process has this number */
   memset(h.bytes + 2, 0, 100);
   memcpy(h.bytes + 2, &dead, 4);
   h.bytes[2 + 8 + 2] = 0x20; /* 2 MiB */
   h.bytes[2 + 16] = 1;
-  REFUSED_SAYING(SYSTEM, "cannot be taken out of process", weir_ipc_open(allocator, 0, h.bytes, 2 + 24 + 4, &base));
+  assert_error_says(SYSTEM, "cannot be taken out of process", weir_ipc_open(allocator, 0, h.bytes, 2 + 24 + 4, &base));
   assert_null(base);
-  REFUSED(INVALID_DEVICE, weir_ipc_open(allocator, 3, h.bytes, 64, &base));
-  REFUSED(INVALID_ARGUMENT, weir_ipc_open(allocator, 0, NULL, 64, &base));
+  assert_error(INVALID_DEVICE, weir_ipc_open(allocator, 3, h.bytes, 64, &base));
+  assert_error(INVALID_ARGUMENT, weir_ipc_open(allocator, 0, NULL, 64, &base));
   say_number(1);
 }
 
@@ -212,7 +212,7 @@ static void share_with_child(const char *conf, int version) {
   options.conf = conf;
   options.ipc_version = version;
   alloc_open_devices(WEIR_SOFT_THREADS, 1, GIB);
-  CHECK(weir_allocator_create(faults, &options, &allocator));
+  assert_ok(weir_allocator_create(faults, &options, &allocator));
   start_other("reads", conf);
   char *before = get(5000, NULL), *a = get(1000, NULL), *b = get(30 * MIB, NULL);
   a[0] = 'a';
@@ -324,8 +324,8 @@ static void test_files(void **state) {
   assert_int_equal(open_files(), before + 2);
   share(a);
   assert_int_equal(open_files(), before + 2);
-  CHECK(weir_fault_nth(faults, WEIR_CALL_MemExportToShareableHandle, 1, WEIR_CU_UNKNOWN, 0));
-  REFUSED_SAYING(DRIVER, "cuMemExport", weir_ipc_share(allocator, b, &handle));
+  assert_ok(weir_fault_nth(faults, WEIR_CALL_MemExportToShareableHandle, 1, WEIR_CU_UNKNOWN, 0));
+  assert_error_says(DRIVER, "cuMemExport", weir_ipc_share(allocator, b, &handle));
   put(a);
   empty_cache(); /* with the pages go their memory's files too */
   assert_int_equal(open_files(), before - 2);
@@ -338,7 +338,7 @@ static void test_what_cannot_be_shared(void **state) {
   weir_ipc_handle handle = {.size = sizeof handle};
   alloc_open("backend:cudaMallocAsync", GIB);
   void *a = get(100, NULL);
-  REFUSED_SAYING(NOT_SUPPORTED, "cudaMallocAsync does not yet support", weir_ipc_share(allocator, a, &handle));
+  assert_error_says(NOT_SUPPORTED, "cudaMallocAsync does not yet support", weir_ipc_share(allocator, a, &handle));
   put(a);
   soft_step_all();
   alloc_close();
@@ -347,13 +347,13 @@ static void test_what_cannot_be_shared(void **state) {
   alloc_open("expandable_segments:True", GIB);
   unsetenv("TORCH_CUDA_EXPANDABLE_SEGMENTS_IPC");
   a = get(100, NULL);
-  REFUSED_SAYING(NOT_SUPPORTED, "cannot be shared between processes", weir_ipc_share(allocator, a, &handle));
+  assert_error_says(NOT_SUPPORTED, "cannot be shared between processes", weir_ipc_share(allocator, a, &handle));
   put(a);
-  REFUSED(INVALID_ARGUMENT, weir_ipc_share(allocator, a, &handle));
-  REFUSED(INVALID_ARGUMENT, weir_ipc_share(allocator, NULL, &handle));
+  assert_error(INVALID_ARGUMENT, weir_ipc_share(allocator, a, &handle));
+  assert_error(INVALID_ARGUMENT, weir_ipc_share(allocator, NULL, &handle));
   handle.size = 8;
-  REFUSED(INVALID_ARGUMENT, weir_ipc_share(allocator, a, &handle));
-  REFUSED(INVALID_ARGUMENT, weir_ipc_close(allocator, a));
+  assert_error(INVALID_ARGUMENT, weir_ipc_share(allocator, a, &handle));
+  assert_error(INVALID_ARGUMENT, weir_ipc_close(allocator, a));
   alloc_close();
 }
 
@@ -369,11 +369,11 @@ static void test_other_memory(void **state) {
   put(a);
   alloc_close();
   alloc_open(NULL, GIB);
-  CHECK(weir_allocator_set_caching(allocator, 0));
+  assert_ok(weir_allocator_set_caching(allocator, 0));
   a = get(5000, NULL);
   assert_int_equal(share(a).length, 66);
-  CHECK(weir_fault_nth(faults, WEIR_CALL_IpcGetMemHandle, 1, WEIR_CU_UNKNOWN, 0));
-  REFUSED_SAYING(DRIVER, "cuIpcGetMemHandle", weir_ipc_share(allocator, a, &handle));
+  assert_ok(weir_fault_nth(faults, WEIR_CALL_IpcGetMemHandle, 1, WEIR_CU_UNKNOWN, 0));
+  assert_error_says(DRIVER, "cuIpcGetMemHandle", weir_ipc_share(allocator, a, &handle));
   put(a);
   alloc_close();
 }

@@ -106,7 +106,7 @@ static void issue(int stream, bool writes, char *memory, size_t bytes, uint8_t p
   piece_of_work *w = malloc(sizeof *w);
   assert_non_null(w);
   *w = (piece_of_work){stream, ++issued[stream], memory, bytes, pattern, writes};
-  OK(d->LaunchHostFunc(d, streams[stream], run_piece, w));
+  assert_cu(d->LaunchHostFunc(d, streams[stream], run_piece, w));
   queued[stream]++;
 }
 
@@ -114,11 +114,11 @@ static void issue(int stream, bool writes, char *memory, size_t bytes, uint8_t p
 static void wait_for(int stream, int first) {
   weir_cu_event event = soft_event();
   unsigned long before = soft_pending(streams[stream]);
-  OK(d->EventRecord(d, event, streams[first]));
+  assert_cu(d->EventRecord(d, event, streams[first]));
   queued[first]++;
-  OK(d->StreamWaitEvent(d, streams[stream], event, 0));
+  assert_cu(d->StreamWaitEvent(d, streams[stream], event, 0));
   queued[stream] += soft_pending(streams[stream]) - before;
-  OK(d->EventDestroy(d, event));
+  assert_cu(d->EventDestroy(d, event));
 }
 
 /* How far each stream got, counted as `queued` is. */
@@ -351,9 +351,9 @@ static void op_uncached(void) {
   void *memory = NULL;
   say("alloc %zu without the cache", bytes);
   trace_count = 0;
-  CHECK(weir_allocator_set_caching(allocator, 0));
+  assert_ok(weir_allocator_set_caching(allocator, 0));
   weir_status status = weir_allocator_alloc(allocator, 0, bytes, streams[stream], &memory);
-  CHECK(weir_allocator_set_caching(allocator, 1));
+  assert_ok(weir_allocator_set_caching(allocator, 1));
   assert_int_equal(trace_count, 0);
   if (exact) {
     assert_int_equal(status, charged(bytes) > m->device_bytes - m->used ? WEIR_ERROR_OUT_OF_MEMORY : WEIR_OK);
@@ -375,7 +375,7 @@ static void free_live(int i) {
   weir_status status = weir_allocator_free(allocator, b.memory);
   if (status && !exact && b.uncached)
     return; /* the driver did not take it */
-  CHECK(status);
+  assert_ok(status);
   if (b.uncached) {
     assert_int_equal(trace_count, 0);
     if (exact)
@@ -417,7 +417,7 @@ static void op_use(void) {
   block *b = &live[soft_random((uint64_t)live_count)];
   int stream = (int)soft_random(STREAMS);
   say("use %p on %d", (void *)b->memory, stream);
-  CHECK(weir_allocator_record_stream(allocator, b->memory, streams[stream]));
+  assert_ok(weir_allocator_record_stream(allocator, b->memory, streams[stream]));
   if (stream != b->stream) {
     wait_for(stream, b->stream);
     b->used_by |= 1u << stream;
@@ -459,8 +459,8 @@ static void op_empty(void) { empty(soft_random(2) ? (weir_pool_id){0, 0} : pool_
 static void op_limit(void) {
   double fraction = soft_random(3) ? 1 : 0.3 + (double)soft_random(700) / 1000, now = -1;
   say("fraction %g", fraction);
-  CHECK(weir_allocator_set_fraction(allocator, 0, fraction));
-  CHECK(weir_allocator_get_fraction(allocator, 0, &now));
+  assert_ok(weir_allocator_set_fraction(allocator, 0, fraction));
+  assert_ok(weir_allocator_get_fraction(allocator, 0, &now));
   assert_true(now == fraction);
   if (exact)
     model_set_fraction(m, fraction);
@@ -566,7 +566,7 @@ static void op_look(void) {
     return;
   size_t bytes = 0;
   void *base = NULL;
-  CHECK(weir_allocator_largest_block(allocator, 0, &bytes));
+  assert_ok(weir_allocator_largest_block(allocator, 0, &bytes));
   assert_int_equal(bytes, model_largest(m));
   if (!live_count)
     return;
@@ -577,18 +577,18 @@ static void op_look(void) {
     assert_int_equal(status, WEIR_ERROR_NOT_SUPPORTED);
     return;
   }
-  CHECK(status);
+  assert_ok(status);
   assert_int_equal((uint64_t)base, expected ? expected->segment->base : (uint64_t)b->memory);
   assert_int_equal(bytes, expected ? expected->segment->bytes : b->bytes);
 }
 
 static void op_reset_stats(void) {
   if (soft_random(2)) {
-    CHECK(weir_allocator_reset_peak_stats(allocator, 0));
+    assert_ok(weir_allocator_reset_peak_stats(allocator, 0));
     if (exact)
       model_reset_peaks(m);
   } else {
-    CHECK(weir_allocator_reset_accumulated_stats(allocator, 0));
+    assert_ok(weir_allocator_reset_accumulated_stats(allocator, 0));
     if (exact)
       model_reset_accumulated(m);
   }
@@ -623,7 +623,7 @@ static void *own_alloc(void *context, size_t bytes, int device, weir_cu_stream s
 
 static void own_free(void *context, void *pointer, size_t bytes, int device, weir_cu_stream stream) {
   (void)context, (void)device, (void)stream;
-  OK(d->CtxSynchronize(d)); /* nobody else does: see weir_pool_options */
+  assert_cu(d->CtxSynchronize(d)); /* nobody else does: see weir_pool_options */
   memset(&own_taken[((char *)pointer - own_memory) / (ptrdiff_t)MIB], false, (bytes + MIB - 1) / MIB);
   own_used -= bytes;
 }
@@ -640,15 +640,16 @@ static void op_scope(void) {
   if (!is_open) {
     bool filtered = soft_random(2);
     masks[pool] = filtered ? (unsigned)soft_random(1u << STREAMS) : ~0u;
-    CHECK(weir_pool_begin(allocator, 0, pool_ids[pool], filtered ? is_in_mask : NULL, filtered ? &masks[pool] : NULL));
+    assert_ok(
+        weir_pool_begin(allocator, 0, pool_ids[pool], filtered ? is_in_mask : NULL, filtered ? &masks[pool] : NULL));
     if (exact)
       assert_int_equal(model_pool_begin(m, pool_ids[pool], masks[pool]), WEIR_OK);
     scopes[scope_count++] = pool;
     held[pool]++;
-    REFUSED(BAD_STATE, weir_pool_begin(allocator, 0, pool_ids[pool], NULL, NULL));
+    assert_error(BAD_STATE, weir_pool_begin(allocator, 0, pool_ids[pool], NULL, NULL));
     return;
   }
-  CHECK(weir_pool_end(allocator, 0, pool_ids[pool]));
+  assert_ok(weir_pool_end(allocator, 0, pool_ids[pool]));
   if (exact)
     assert_int_equal(model_pool_end(m, pool_ids[pool]), WEIR_OK);
   int i = 0;
@@ -676,7 +677,7 @@ static void op_create_pool(void) {
       assert_non_null(model_pool_find(m, pool_ids[pool]));
     return;
   }
-  CHECK(status);
+  assert_ok(status);
   held[pool]++;
   if (exact)
     model_pool_create(m, pool_ids[pool], &options);
@@ -705,7 +706,7 @@ static void op_look_at_pool(void) {
   const model_pool_stats *known = model_pool_stats_find(m, pool_ids[pool]);
   const weir_stat *all = known ? &known->reserved_bytes[WEIR_STAT_ALL] : NULL;
   if (expected || (all && (all->peak || all->allocated || all->freed))) { /* others may be forgotten */
-    CHECK(weir_pool_get_stats(allocator, 0, pool_ids[pool], stats));
+    assert_ok(weir_pool_get_stats(allocator, 0, pool_ids[pool], stats));
     assert_memory_equal(stats, known->reserved_bytes, sizeof stats);
   }
   if (!expected)
@@ -716,10 +717,10 @@ static void op_look_at_pool(void) {
     for (const model_block *b = s->first; b && s->pool == expected; b = b->next)
       if (b->state == MODEL_ALLOCATED)
         pointers[pointer_count++] = (void *)b->address;
-  CHECK(weir_pool_check_live(allocator, 0, pool_ids[pool], pointers, pointer_count, &equal));
+  assert_ok(weir_pool_check_live(allocator, 0, pool_ids[pool], pointers, pointer_count, &equal));
   assert_int_equal(equal, 1);
   if (pointer_count) {
-    CHECK(weir_pool_check_live(allocator, 0, pool_ids[pool], pointers, pointer_count - 1, &equal));
+    assert_ok(weir_pool_check_live(allocator, 0, pool_ids[pool], pointers, pointer_count - 1, &equal));
     assert_int_equal(equal, 0);
   }
 }
@@ -783,8 +784,8 @@ static void op_checkpoint(void) {
 
 /* What was given out between is counted for a moment, so that the sums of before are no use. */
 static void forget_sums(void) {
-  CHECK(weir_allocator_reset_peak_stats(allocator, 0));
-  CHECK(weir_allocator_reset_accumulated_stats(allocator, 0));
+  assert_ok(weir_allocator_reset_peak_stats(allocator, 0));
+  assert_ok(weir_allocator_reset_accumulated_stats(allocator, 0));
   if (exact) {
     model_reset_peaks(m);
     model_reset_accumulated(m);
@@ -896,14 +897,14 @@ static void begin_round(uint64_t seed) {
     usual[i] = new_bytes();
   own_memory = mmap(NULL, OWN_SPACE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   assert_ptr_not_equal(own_memory, MAP_FAILED);
-  CHECK(weir_allocator_attach_tracker(allocator, record, NULL));
+  assert_ok(weir_allocator_attach_tracker(allocator, record, NULL));
   if (!exact)
-    CHECK(weir_fault_random(faults, seed, 30000, soft_random(2) ? WEIR_CU_OUT_OF_MEMORY : WEIR_CU_UNKNOWN));
+    assert_ok(weir_fault_random(faults, seed, 30000, soft_random(2) ? WEIR_CU_OUT_OF_MEMORY : WEIR_CU_UNKNOWN));
 }
 
 /* Everything goes back. */
 static void end_round(void) {
-  CHECK(weir_fault_clear(faults));
+  assert_ok(weir_fault_clear(faults));
   for (int i = 0; i < CHECKPOINTS; i++)
     drop_checkpoint(i);
   while (live_count)
@@ -912,7 +913,7 @@ static void end_round(void) {
     op_scope();
   for (int i = 0; i < POOLS; i++)
     while (held[i]-- > 0) {
-      CHECK(weir_pool_release(allocator, 0, pool_ids[i]));
+      assert_ok(weir_pool_release(allocator, 0, pool_ids[i]));
       if (exact)
         assert_int_equal(model_pool_release(m, pool_ids[i]), WEIR_OK);
     }

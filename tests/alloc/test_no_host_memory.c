@@ -170,7 +170,7 @@ static bool make(const char *conf) {
 
 static void check_all_back(void) {
   size_t free_bytes = 0, total = 1;
-  OK(ledger->MemGetInfo(ledger, &free_bytes, &total));
+  assert_cu(ledger->MemGetInfo(ledger, &free_bytes, &total));
   assert_int_equal(free_bytes, total);
 }
 
@@ -178,13 +178,13 @@ static void run(const char *conf, void (*script)(void)) {
   weir_ledger_options options;
   weir_ledger_options_init(&options);
   options.bytes = 4 * GIB;
-  CHECK(weir_driver_open_ledger(&options, &ledger));
-  OK(ledger->Init(ledger, 0));
+  assert_ok(weir_driver_open_ledger(&options, &ledger));
+  assert_cu(ledger->Init(ledger, 0));
   weir_cu_context context;
-  OK(ledger->DevicePrimaryCtxRetain(ledger, &context, 0));
-  OK(ledger->CtxSetCurrent(ledger, context));
+  assert_cu(ledger->DevicePrimaryCtxRetain(ledger, &context, 0));
+  assert_cu(ledger->CtxSetCurrent(ledger, context));
   for (int i = 0; i < 3; i++)
-    OK(ledger->StreamCreateWithPriority(ledger, &streams[i], WEIR_CU_STREAM_NON_BLOCKING, 0));
+    assert_cu(ledger->StreamCreateWithPriority(ledger, &streams[i], WEIR_CU_STREAM_NON_BLOCKING, 0));
   made = 0;
   did_fail = false;
   since_failure = 0;
@@ -193,9 +193,9 @@ static void run(const char *conf, void (*script)(void)) {
     script();
     counting = false;
     void *p = NULL; /* it works on */
-    CHECK(weir_allocator_alloc(allocator, 0, 30 * MIB, streams[0], &p));
-    CHECK(weir_allocator_free(allocator, p));
-    CHECK(weir_allocator_empty_cache(allocator));
+    assert_ok(weir_allocator_alloc(allocator, 0, 30 * MIB, streams[0], &p));
+    assert_ok(weir_allocator_free(allocator, p));
+    assert_ok(weir_allocator_empty_cache(allocator));
     assert_true(weir__allocator_is_valid(allocator));
     weir_allocator_destroy(allocator);
     allocator = NULL;

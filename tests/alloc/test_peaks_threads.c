@@ -49,13 +49,13 @@ static void *in_turns(void *argument) {
     int k = (int)soft_random_r(&random, HELD);
     pthread_mutex_lock(&turn);
     if (held[k]) {
-      CHECK(weir_allocator_free(allocator, held[k]));
+      assert_ok(weir_allocator_free(allocator, held[k]));
       add(&bytes, -(int64_t)sizes[k], sizes[k] <= MIB);
       add(&count, -1, sizes[k] <= MIB);
       held[k] = NULL;
     } else {
       sizes[k] = some_size(&random);
-      CHECK(weir_allocator_alloc(allocator, 0, sizes[k], streams[number], &held[k]));
+      assert_ok(weir_allocator_alloc(allocator, 0, sizes[k], streams[number], &held[k]));
       add(&bytes, (int64_t)sizes[k], sizes[k] <= MIB);
       add(&count, 1, sizes[k] <= MIB);
     }
@@ -64,7 +64,7 @@ static void *in_turns(void *argument) {
   pthread_mutex_lock(&turn);
   for (int k = 0; k < HELD; k++)
     if (held[k]) {
-      CHECK(weir_allocator_free(allocator, held[k]));
+      assert_ok(weir_allocator_free(allocator, held[k]));
       add(&bytes, -(int64_t)sizes[k], sizes[k] <= MIB);
       add(&count, -1, sizes[k] <= MIB);
     }
@@ -118,19 +118,19 @@ static void *at_once(void *argument) {
     for (int i = 0; i < 20 * ROUNDS; i++) {
       int k = (int)soft_random_r(&random, HELD);
       if (held[k])
-        CHECK(weir_allocator_free(allocator, held[k]));
+        assert_ok(weir_allocator_free(allocator, held[k]));
       held[k] = NULL;
       if (soft_random_r(&random, 2))
-        CHECK(weir_allocator_alloc(allocator, 0, piece, streams[number], &held[k]));
+        assert_ok(weir_allocator_alloc(allocator, 0, piece, streams[number], &held[k]));
     }
     for (int k = 0; k < HELD && !phase; k++)
       if (!held[k])
-        CHECK(weir_allocator_alloc(allocator, 0, piece, streams[number], &held[k]));
+        assert_ok(weir_allocator_alloc(allocator, 0, piece, streams[number], &held[k]));
     pthread_barrier_wait(&barrier);
   }
   for (int k = 0; k < HELD; k++)
     if (held[k])
-      CHECK(weir_allocator_free(allocator, held[k]));
+      assert_ok(weir_allocator_free(allocator, held[k]));
   return NULL;
 }
 

@@ -10,17 +10,17 @@
 
 static const weir_pool_id pool_a = {0, 11}, pool_b = {0, 12}, graph_pool = {13, 0};
 
-static void begin(weir_pool_id id) { CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL)); }
-static void end(weir_pool_id id) { CHECK(weir_pool_end(allocator, 0, id)); }
+static void begin(weir_pool_id id) { assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL)); }
+static void end(weir_pool_id id) { assert_ok(weir_pool_end(allocator, 0, id)); }
 
 static void release(weir_pool_id id) {
-  CHECK(weir_pool_release(allocator, 0, id));
+  assert_ok(weir_pool_release(allocator, 0, id));
   assert_valid();
 }
 
 static int holders(weir_pool_id id) {
   int count = -1;
-  CHECK(weir_pool_use_count(allocator, 0, id, &count));
+  assert_ok(weir_pool_use_count(allocator, 0, id, &count));
   return count;
 }
 
@@ -107,7 +107,7 @@ static void test_scope_with_a_filter(void **state) {
   static char context[] = "context";
   weir_cu_stream other = work_stream();
   wanted = work_stream();
-  CHECK(weir_pool_begin(allocator, 0, pool_a, is_wanted, context));
+  assert_ok(weir_pool_begin(allocator, 0, pool_a, is_wanted, context));
   assert_in_pool(get(512, wanted), pool_a);
   assert_in_pool(get(512, other), default_pool);
   assert_in_pool(get(512, NULL), default_pool);
@@ -126,7 +126,7 @@ static void test_innermost_that_wants_it(void **state) {
   static char context[] = "context";
   wanted = work_stream();
   begin(pool_a);
-  CHECK(weir_pool_begin(allocator, 0, graph_pool, is_wanted, context));
+  assert_ok(weir_pool_begin(allocator, 0, graph_pool, is_wanted, context));
   assert_in_pool(get(512, wanted), graph_pool);
   assert_in_pool(get(512, NULL), pool_a); /* the inner one does not want it */
   begin(pool_b);
@@ -146,10 +146,10 @@ static void test_innermost_that_wants_it(void **state) {
 static void test_scope_of_a_device(void **state) {
   (void)state;
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
-  CHECK(weir_pool_begin(allocator, 1, pool_a, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 1, pool_a, NULL, NULL));
   assert_in_pool(get_on(0, 512, NULL), default_pool);
   assert_in_pool(get_on(1, 512, NULL), pool_a);
-  CHECK(weir_pool_end(allocator, 1, pool_a));
+  assert_ok(weir_pool_end(allocator, 1, pool_a));
   alloc_close();
 }
 
@@ -168,13 +168,13 @@ static void test_destroyed_with_an_open_scope(void **state) {
 static void test_use_counts(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
-  CHECK(weir_pool_create(allocator, 0, pool_a, NULL));
+  assert_ok(weir_pool_create(allocator, 0, pool_a, NULL));
   assert_int_equal(holders(pool_a), 1);
   begin(pool_a);
   assert_int_equal(holders(pool_a), 2);
   end(pool_a);
   assert_int_equal(holders(pool_a), 2); /* closing a scope is not letting go */
-  CHECK(weir_pool_create(allocator, 0, pool_a, NULL));
+  assert_ok(weir_pool_create(allocator, 0, pool_a, NULL));
   assert_int_equal(holders(pool_a), 3);
   release(pool_a);
   release(pool_a);
@@ -195,13 +195,13 @@ static void test_listed_pools(void **state) {
   begin(pool_a);
   void *p = get(30 * MIB, NULL);
   end(pool_a);
-  CHECK(weir_pool_create(allocator, 0, pool_b, NULL));
-  CHECK(weir_allocator_pools(allocator, 0, NULL, 0, &count));
+  assert_ok(weir_pool_create(allocator, 0, pool_b, NULL));
+  assert_ok(weir_allocator_pools(allocator, 0, NULL, 0, &count));
   assert_int_equal(count, 2);
   release(pool_b);
   release(pool_a);
   weir_pool_id known;
-  CHECK(weir_allocator_pools(allocator, 0, &known, 1, &count));
+  assert_ok(weir_allocator_pools(allocator, 0, &known, 1, &count));
   assert_int_equal(count, 1);
   assert_int_equal(known.second, pool_a.second);
   char *text = NULL;
@@ -209,16 +209,16 @@ static void test_listed_pools(void **state) {
   FILE *file = open_memstream(&text, &size);
   assert_non_null(file);
   put(p);
-  CHECK(weir_allocator_write_stats(allocator, 0, WEIR_STATS_FLAT, file));
+  assert_ok(weir_allocator_write_stats(allocator, 0, WEIR_STATS_FLAT, file));
   empty_cache();
-  CHECK(weir_allocator_write_stats(allocator, 0, WEIR_STATS_FLAT, file));
+  assert_ok(weir_allocator_write_stats(allocator, 0, WEIR_STATS_FLAT, file));
   assert_int_equal(fclose(file), 0);
   char *first = strstr(text, "by_private_pools");
   char *second = strchr(strchr(text, '}'), '{');
   assert_true(first && first < second);
   assert_null(strstr(second, "by_private_pools"));
   free(text);
-  CHECK(weir_allocator_pools(allocator, 0, NULL, 0, &count));
+  assert_ok(weir_allocator_pools(allocator, 0, NULL, 0, &count));
   assert_int_equal(count, 0);
   alloc_close();
 }
@@ -236,16 +236,16 @@ static void test_statistics_outlive_the_pool(void **state) {
     release(pool_a);
     empty_cache();
     assert_false(exists(pool_a));
-    CHECK(weir_pool_get_stats(allocator, 0, pool_a, stats));
+    assert_ok(weir_pool_get_stats(allocator, 0, pool_a, stats));
     assert_int_equal(stats[WEIR_STAT_ALL].current, 0);
     assert_int_equal(stats[WEIR_STAT_ALL].peak, 30 * MIB);
     assert_int_equal(stats[WEIR_STAT_LARGE_POOL].allocated, 30 * MIB * round);
   }
   size_t count;
   weir_pool_id known;
-  CHECK(weir_allocator_pools(allocator, 0, &known, 1, &count));
+  assert_ok(weir_allocator_pools(allocator, 0, &known, 1, &count));
   assert_int_equal(count, 0); /* it has to be asked for by its id */
-  CHECK(weir_allocator_pools_ever(allocator, 0, &known, 1, &count));
+  assert_ok(weir_allocator_pools_ever(allocator, 0, &known, 1, &count));
   assert_int_equal(count, 1);
   assert_int_equal(known.second, pool_a.second);
   alloc_close();
@@ -258,7 +258,7 @@ static void test_statistics_of_many_pools(void **state) {
   enum { COUNT = 3000 };
   weir_stat stats[WEIR_STAT_KINDS];
   size_t count;
-  CHECK(weir_pool_create(allocator, 0, pool_a, NULL));
+  assert_ok(weir_pool_create(allocator, 0, pool_a, NULL));
   for (uint64_t i = 0; i < COUNT; i++) {
     weir_pool_id id = {i + 1000, 0};
     begin(id);
@@ -269,17 +269,17 @@ static void test_statistics_of_many_pools(void **state) {
     if (i % 3)
       empty_cache();
   }
-  CHECK(weir_allocator_pools(allocator, 0, NULL, 0, &count));
+  assert_ok(weir_allocator_pools(allocator, 0, NULL, 0, &count));
   assert_int_equal(count, 1); /* dead ones do not slow down those who read all statistics */
-  CHECK(weir_allocator_pools_ever(allocator, 0, NULL, 0, &count));
+  assert_ok(weir_allocator_pools_ever(allocator, 0, NULL, 0, &count));
   assert_in_range(count, 101, 600);
-  CHECK(weir_pool_get_stats(allocator, 0, pool_a, stats));
+  assert_ok(weir_pool_get_stats(allocator, 0, pool_a, stats));
   for (uint64_t i = COUNT - 100; i < COUNT; i++)
     if (i % 3) {
-      CHECK(weir_pool_get_stats(allocator, 0, (weir_pool_id){i + 1000, 0}, stats));
+      assert_ok(weir_pool_get_stats(allocator, 0, (weir_pool_id){i + 1000, 0}, stats));
       assert_int_equal(stats[WEIR_STAT_ALL].allocated, 2 * MIB);
     }
-  REFUSED(INVALID_ARGUMENT, weir_pool_get_stats(allocator, 0, (weir_pool_id){1001, 0}, stats));
+  assert_error(INVALID_ARGUMENT, weir_pool_get_stats(allocator, 0, (weir_pool_id){1001, 0}, stats));
   release(pool_a);
   alloc_close();
 }
@@ -293,7 +293,7 @@ static void test_held_pool_keeps_its_memory(void **state) {
   put(p);
   empty_cache();
   assert_int_equal(reserved(), 30 * MIB);
-  CHECK(weir_allocator_empty_pool(allocator, pool_a));
+  assert_ok(weir_allocator_empty_pool(allocator, pool_a));
   assert_int_equal(reserved(), 30 * MIB);
   release(pool_a);
   assert_int_equal(reserved(), 30 * MIB); /* it may go now, but nobody has asked */
@@ -379,11 +379,11 @@ static void test_empty_one_pool(void **state) {
   put(b);
   release(pool_a);
   release(pool_b);
-  CHECK(weir_allocator_empty_pool(allocator, pool_a));
+  assert_ok(weir_allocator_empty_pool(allocator, pool_a));
   assert_valid();
   assert_int_equal(reserved(), 80 * MIB);
-  CHECK(weir_allocator_empty_pool(allocator, pool_a)); /* it is gone: nothing to do */
-  CHECK(weir_allocator_empty_pool(allocator, default_pool));
+  assert_ok(weir_allocator_empty_pool(allocator, pool_a)); /* it is gone: nothing to do */
+  assert_ok(weir_allocator_empty_pool(allocator, default_pool));
   assert_int_equal(reserved(), 0);
   alloc_close();
 }
@@ -400,7 +400,7 @@ static void test_empty_one_pool_waits_for_its_events(void **state) {
   also_used_by(a, other);
   put(a);
   release(pool_a);
-  CHECK(weir_allocator_empty_pool(allocator, pool_a));
+  assert_ok(weir_allocator_empty_pool(allocator, pool_a));
   assert_int_equal(reserved(), 0);
   assert_int_equal(soft_pending(other), 0);
   alloc_close();
@@ -461,7 +461,7 @@ static void create(weir_pool_id id, int use_on_oom, int no_split) {
   weir_pool_options_init(&options);
   options.use_on_oom = use_on_oom;
   options.no_split = no_split;
-  CHECK(weir_pool_create(allocator, 0, id, &options));
+  assert_ok(weir_pool_create(allocator, 0, id, &options));
 }
 
 /* PyTorch's test_mempool_limited_memory_with_allocator: a free block of the pool serves others rather than none. */
@@ -486,9 +486,9 @@ static void test_use_on_oom(void **state) {
   assert_int_equal(try_get(600 * MIB, NULL, &q), WEIR_ERROR_OUT_OF_MEMORY);
   end(pool_b);
 
-  CHECK(weir_pool_set_use_on_oom(allocator, 0, pool_a, 0));
+  assert_ok(weir_pool_set_use_on_oom(allocator, 0, pool_a, 0));
   assert_int_equal(try_get(600 * MIB, NULL, &q), WEIR_ERROR_OUT_OF_MEMORY);
-  CHECK(weir_pool_set_use_on_oom(allocator, 0, pool_a, 1));
+  assert_ok(weir_pool_set_use_on_oom(allocator, 0, pool_a, 1));
   q = get(500 * MIB, NULL);
   assert_layout(q, "500M* 100M");
   put(q);
@@ -579,13 +579,13 @@ static void test_no_split_ends_between_a_pair(void **state) {
     create(pool_a, 0, 1);
     begin(pool_a);
     put(get(3 * MIB, NULL));
-    CHECK(weir_allocator_alloc(allocator, 0, 3 * MIB, NULL, &p));
+    assert_ok(weir_allocator_alloc(allocator, 0, 3 * MIB, NULL, &p));
     for (int i = 0; by_release && i < 2; i++)
-      CHECK(weir_pool_release(allocator, 0, pool_a));
+      assert_ok(weir_pool_release(allocator, 0, pool_a));
     if (!by_release)
-      CHECK(weir_pool_set_no_split(allocator, 0, pool_a, 0));
-    CHECK(weir_allocator_free(allocator, p));
-    CHECK(weir_allocator_alloc(allocator, 0, 3 * MIB, NULL, &q));
+      assert_ok(weir_pool_set_no_split(allocator, 0, pool_a, 0));
+    assert_ok(weir_allocator_free(allocator, p));
+    assert_ok(weir_allocator_alloc(allocator, 0, 3 * MIB, NULL, &q));
     assert_ptr_equal(q, p);
     assert_layout(q, "3M* 17M");
     put(q);
@@ -659,7 +659,7 @@ static void create_own(weir_pool_id id, int use_on_oom) {
   options.free = own_free;
   options.context = &own;
   options.use_on_oom = use_on_oom;
-  CHECK(weir_pool_create(allocator, 0, id, &options));
+  assert_ok(weir_pool_create(allocator, 0, id, &options));
 }
 
 /* PyTorch's test_mempool_with_allocator. */
@@ -707,7 +707,7 @@ static void test_own_memory_is_refused(void **state) {
   weir_pool_options_init(&options);
   options.alloc = own_alloc;
   options.free = own_free;
-  REFUSED_SAYING(BAD_STATE, "exists", weir_pool_create(allocator, 0, pool_a, &options));
+  assert_error_says(BAD_STATE, "exists", weir_pool_create(allocator, 0, pool_a, &options));
   assert_int_equal(holders(pool_a), 2);
   alloc_close();
   assert_int_equal(own.frees, 1); /* with the allocator, at the latest */
@@ -719,7 +719,7 @@ static void *strange_alloc(void *context, size_t bytes, int device, weir_cu_stre
   (void)bytes, (void)device, (void)stream;
   void *base = NULL;
   size_t all;
-  CHECK(weir_allocator_base(allocator, context, &base, &all));
+  assert_ok(weir_allocator_base(allocator, context, &base, &all));
   return base;
 }
 
@@ -737,7 +737,7 @@ static void test_own_memory_that_is_in_use(void **state) {
   options.alloc = strange_alloc;
   options.free = strange_free;
   options.context = first;
-  CHECK(weir_pool_create(allocator, 0, pool_a, &options));
+  assert_ok(weir_pool_create(allocator, 0, pool_a, &options));
   begin(pool_a);
   collect_messages();
   assert_int_equal(try_get(2 * MIB, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);
@@ -792,7 +792,7 @@ static void test_segments_that_share_a_unit(void **state) {
   weir_pool_options_init(&options);
   options.alloc = slice_alloc;
   options.free = slice_free;
-  CHECK(weir_pool_create(allocator, 0, pool_a, &options));
+  assert_ok(weir_pool_create(allocator, 0, pool_a, &options));
   for (int round = 0; round < 3; round++) {
     arena_start = whole + 1536 * KIB; /* borders in the middle of units */
     arena_used = 0;
@@ -808,18 +808,18 @@ static void test_segments_that_share_a_unit(void **state) {
       assert_layout(p[i] + 12 * MIB - 1, "12M*");
       assert_layout(s[i], "1M* 1M");
       assert_layout(s[i] + 2 * MIB - 1, "1M* 1M");
-      REFUSED(INVALID_ARGUMENT, weir_allocator_free(allocator, p[i] + 2 * MIB));
+      assert_error(INVALID_ARGUMENT, weir_allocator_free(allocator, p[i] + 2 * MIB));
     }
     static const int order[] = {2, 0, 3, 1};
     for (int i = 0; i < 4; i++) {
       put(p[order[(i + round) % 4]]);
       put(s[order[i]]);
     }
-    CHECK(weir_pool_release(allocator, 0, pool_a));
-    CHECK(weir_pool_release(allocator, 0, pool_a));
+    assert_ok(weir_pool_release(allocator, 0, pool_a));
+    assert_ok(weir_pool_release(allocator, 0, pool_a));
     empty_cache();
     assert_int_equal(reserved(), 0);
-    CHECK(weir_pool_create(allocator, 0, pool_a, &options));
+    assert_ok(weir_pool_create(allocator, 0, pool_a, &options));
   }
   alloc_close();
   free(whole);
@@ -861,7 +861,7 @@ static void test_free_in_a_scope_gets_its_events(void **state) {
 
 static int is_live_set(weir_pool_id id, void *const *pointers, size_t count) {
   int equal = -1;
-  CHECK(weir_pool_check_live(allocator, 0, id, pointers, count, &equal));
+  assert_ok(weir_pool_check_live(allocator, 0, id, pointers, count, &equal));
   return equal;
 }
 
@@ -927,7 +927,7 @@ static void test_seed_allocate_in_thread_to_pool(void **state) {
   for (int expandable = 0; expandable < 2; expandable++) {
     alloc_open(expandable ? "expandable_segments:True" : NULL, GIB);
     weir_cu_stream first = work_stream(), second = work_stream();
-    CHECK(weir_pool_create(allocator, 0, graph_pool, NULL));
+    assert_ok(weir_pool_create(allocator, 0, graph_pool, NULL));
     begin(graph_pool);
     put(get(16, first));
     end(graph_pool);

@@ -207,25 +207,25 @@ static void test_seed_record_stream(void **state) {
   static const float values[] = {1, 2, 3, 4};
   float host[4] = {0};
   void *result = get(sizeof values, main_stream), *tmp = get(sizeof values, side);
-  OK(d->MemcpyAsync(d, (weir_cu_deviceptr)tmp, (weir_cu_deviceptr)(uintptr_t)values, sizeof values, side));
+  assert_cu(d->MemcpyAsync(d, (weir_cu_deviceptr)tmp, (weir_cu_deviceptr)(uintptr_t)values, sizeof values, side));
   weir_cu_event copied = soft_event();
-  OK(d->EventRecord(d, copied, side));
-  OK(d->StreamWaitEvent(d, main_stream, copied, 0));
+  assert_cu(d->EventRecord(d, copied, side));
+  assert_cu(d->StreamWaitEvent(d, main_stream, copied, 0));
   also_used_by(tmp, main_stream);
   soft_spin(main_stream, 50000000);
-  OK(d->MemcpyAsync(d, (weir_cu_deviceptr)result, (weir_cu_deviceptr)tmp, sizeof values, main_stream));
+  assert_cu(d->MemcpyAsync(d, (weir_cu_deviceptr)result, (weir_cu_deviceptr)tmp, sizeof values, main_stream));
   put(tmp);
 
   void *tmp2 = get(sizeof values, side);
-  OK(d->MemsetD8Async(d, (weir_cu_deviceptr)tmp2, 0, sizeof values, side));
+  assert_cu(d->MemsetD8Async(d, (weir_cu_deviceptr)tmp2, 0, sizeof values, side));
   assert_ptr_not_equal(tmp2, tmp); /* "allocation re-used too soon" */
-  OK(d->StreamSynchronize(d, side));
-  OK(d->StreamSynchronize(d, main_stream));
+  assert_cu(d->StreamSynchronize(d, side));
+  assert_cu(d->StreamSynchronize(d, main_stream));
   memcpy(host, result, sizeof host);
   assert_memory_equal(host, values, sizeof values);
 
   assert_ptr_equal(get(sizeof values, side), tmp); /* "allocation not re-used" */
-  OK(d->EventDestroy(d, copied));
+  assert_cu(d->EventDestroy(d, copied));
   alloc_close();
 }
 
@@ -261,9 +261,9 @@ static void test_stream_that_is_gone(void **state) {
   weir_cu_stream other = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
   void *p = get(SIZE, NULL), *target = get(SIZE, NULL);
   memset(p, 1, SIZE);
-  OK(d->MemcpyAsync(d, (weir_cu_deviceptr)target, (weir_cu_deviceptr)p, SIZE, other));
+  assert_cu(d->MemcpyAsync(d, (weir_cu_deviceptr)target, (weir_cu_deviceptr)p, SIZE, other));
   also_used_by(p, other);
-  OK(d->StreamDestroy(d, other));
+  assert_cu(d->StreamDestroy(d, other));
   put(p);
   void *q = get(SIZE, NULL);
   memset(q, 2, SIZE); /* if it is the same block, the copy was before */
@@ -279,9 +279,9 @@ static void test_own_stream_is_gone(void **state) {
     alloc_open(expandable ? "expandable_segments:True" : NULL, GIB);
     weir_cu_stream stream = soft_stream(WEIR_CU_STREAM_NON_BLOCKING);
     void *p = get(20 * MIB, stream);
-    OK(d->MemsetD8Async(d, (weir_cu_deviceptr)p, 1, 20 * MIB, stream));
+    assert_cu(d->MemsetD8Async(d, (weir_cu_deviceptr)p, 1, 20 * MIB, stream));
     put(p);
-    OK(d->StreamDestroy(d, stream));
+    assert_cu(d->StreamDestroy(d, stream));
     empty_cache();
     assert_int_equal(reserved(), 0);
     alloc_close();
@@ -297,11 +297,11 @@ static void test_streams_may_end(void **state) {
   void *p = get(20 * MIB, stream), *q = get(20 * MIB, NULL);
   put(p);
   also_used_by(q, other);
-  CHECK(weir_allocator_begin_capture(allocator, 0));
+  assert_ok(weir_allocator_begin_capture(allocator, 0));
   put(q); /* it waits for the end of the capture */
-  CHECK(weir_allocator_end_capture(allocator, 0));
-  OK(d->StreamDestroy(d, stream));
-  OK(d->StreamDestroy(d, other));
+  assert_ok(weir_allocator_end_capture(allocator, 0));
+  assert_cu(d->StreamDestroy(d, stream));
+  assert_cu(d->StreamDestroy(d, other));
   empty_cache();
   assert_int_equal(reserved(), 0);
   assert_int_equal(calls(WEIR_CALL_StreamSynchronize), 0);
@@ -317,14 +317,14 @@ static void test_stream_that_is_captured(void **state) {
   weir_cu_graph graph;
   void *p = get(SIZE, mine);
   also_used_by(p, other);
-  OK(d->StreamBeginCapture(d, other, WEIR_CU_CAPTURE_RELAXED));
+  assert_cu(d->StreamBeginCapture(d, other, WEIR_CU_CAPTURE_RELAXED));
   put(p);
   assert_ptr_not_equal(get(SIZE, mine), p);
-  OK(d->StreamEndCapture(d, other, &graph));
+  assert_cu(d->StreamEndCapture(d, other, &graph));
   size_t nodes = 1;
-  OK(d->GraphGetNodes(d, graph, NULL, &nodes));
+  assert_cu(d->GraphGetNodes(d, graph, NULL, &nodes));
   assert_int_equal(nodes, 0);
-  OK(d->GraphDestroy(d, graph));
+  assert_cu(d->GraphDestroy(d, graph));
   get(SIZE, mine); /* the event is recorded now */
   soft_step_all();
   assert_ptr_equal(get(SIZE, mine), p);

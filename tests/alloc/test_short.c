@@ -16,7 +16,7 @@ static void note_release(void *context, const weir_trace_entry *entry) {
 static void open(const char *conf) {
   alloc_open(conf, GIB);
   release_count = 0;
-  CHECK(weir_allocator_attach_tracker(allocator, note_release, NULL));
+  assert_ok(weir_allocator_attach_tracker(allocator, note_release, NULL));
 }
 
 /* Whether the segment that began with this block never went back. */
@@ -34,10 +34,10 @@ static void test_fraction(void **state) {
   open(NULL);
   double fraction = 9;
   void *p, *q;
-  CHECK(weir_allocator_get_fraction(allocator, 0, &fraction));
+  assert_ok(weir_allocator_get_fraction(allocator, 0, &fraction));
   assert_true(fraction == 1);
-  CHECK(weir_allocator_set_fraction(allocator, 0, 0.5));
-  CHECK(weir_allocator_get_fraction(allocator, 0, &fraction));
+  assert_ok(weir_allocator_set_fraction(allocator, 0, 0.5));
+  assert_ok(weir_allocator_get_fraction(allocator, 0, &fraction));
   assert_true(fraction == 0.5);
   p = get(510 * MIB, NULL);
   assert_int_equal(try_get(4 * MIB, NULL, &q), WEIR_ERROR_OUT_OF_MEMORY);
@@ -57,7 +57,7 @@ static void test_fraction(void **state) {
 static void test_seed_fraction(void **state) {
   (void)state;
   open(NULL);
-  CHECK(weir_allocator_set_fraction(allocator, 0, 0.5));
+  assert_ok(weir_allocator_set_fraction(allocator, 0, 0.5));
   void *p = get((size_t)(0.499 * GIB), NULL), *q;
   put(p);
   empty_cache();
@@ -71,12 +71,12 @@ static void test_fraction_of_nothing(void **state) {
   (void)state;
   open(NULL);
   void *p, *q;
-  CHECK(weir_allocator_set_fraction(allocator, 0, 0));
+  assert_ok(weir_allocator_set_fraction(allocator, 0, 0));
   assert_int_equal(try_get(512, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);
   assert_int_equal(calls(WEIR_CALL_MemAlloc), 0); /* the driver is not even asked */
-  CHECK(weir_allocator_set_fraction(allocator, 0, 1));
+  assert_ok(weir_allocator_set_fraction(allocator, 0, 1));
   p = get(100 * MIB, NULL);
-  CHECK(weir_allocator_set_fraction(allocator, 0, 0.01)); /* below what is there: it stays */
+  assert_ok(weir_allocator_set_fraction(allocator, 0, 0.01)); /* below what is there: it stays */
   put(p);
   q = get(100 * MIB, NULL);
   assert_ptr_equal(p, q);
@@ -89,9 +89,9 @@ static void test_fraction_is_of_a_device(void **state) {
   (void)state;
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
   void *p = NULL;
-  CHECK(weir_allocator_set_fraction(allocator, 1, 0.25));
+  assert_ok(weir_allocator_set_fraction(allocator, 1, 0.25));
   put(get_on(0, 500 * MIB, NULL));
-  REFUSED(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 1, 500 * MIB, NULL, &p));
+  assert_error(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 1, 500 * MIB, NULL, &p));
   put(get_on(1, 256 * MIB, NULL));
   alloc_close();
 }
@@ -101,7 +101,7 @@ static void test_fraction_from_the_settings(void **state) {
   open("per_process_memory_fraction:0.25");
   double fraction = 9;
   void *p;
-  CHECK(weir_allocator_get_fraction(allocator, 0, &fraction));
+  assert_ok(weir_allocator_get_fraction(allocator, 0, &fraction));
   assert_true(fraction == 0.25);
   put(get(256 * MIB, NULL));
   assert_int_equal(try_get(257 * MIB, NULL, &p), WEIR_ERROR_OUT_OF_MEMORY);
@@ -128,7 +128,7 @@ static weir_cu_result alloc_with_company(weir_driver *self, weir_cu_deviceptr *p
 static void test_limit_with_the_lock_given_back(void **state) {
   (void)state;
   open("release_lock_on_cudamalloc:True");
-  CHECK(weir_allocator_set_fraction(allocator, 0, 0.5));
+  assert_ok(weir_allocator_set_fraction(allocator, 0, 0.5));
   inner_alloc = faults->MemAlloc;
   faults->MemAlloc = alloc_with_company;
   second_status = WEIR_OK;
@@ -151,7 +151,7 @@ static int give_up_hoard(void *context, int device) {
   host.calls++;
   host.device = device;
   if (host.hoard)
-    CHECK(weir_allocator_free(allocator, host.hoard)); /* no lock is held */
+    assert_ok(weir_allocator_free(allocator, host.hoard)); /* no lock is held */
   host.hoard = NULL;
   return host.answer;
 }
@@ -159,7 +159,7 @@ static int give_up_hoard(void *context, int device) {
 static void test_callback_frees_what_is_needed(void **state) {
   (void)state;
   open(NULL);
-  CHECK(weir_allocator_attach_free_callback(allocator, give_up_hoard, &host));
+  assert_ok(weir_allocator_attach_free_callback(allocator, give_up_hoard, &host));
   host.calls = 0;
   host.answer = 1;
   host.hoard = NULL;
@@ -183,7 +183,7 @@ static void test_callback_that_says_no(void **state) {
   open(NULL);
   host.hoard = get(100 * MIB, NULL);
   void *hoard = host.hoard;
-  CHECK(weir_allocator_attach_free_callback(allocator, give_up_hoard, &host));
+  assert_ok(weir_allocator_attach_free_callback(allocator, give_up_hoard, &host));
   host.calls = host.answer = 0;
   void *p = get(100 * MIB, NULL);
   assert_int_equal(host.calls, 1);
@@ -203,8 +203,8 @@ static void test_all_callbacks_run(void **state) {
   open(NULL);
   int counts[WEIR__MAX_OBSERVERS] = {0}, more = 0;
   for (int i = 0; i < WEIR__MAX_OBSERVERS; i++)
-    CHECK(weir_allocator_attach_free_callback(allocator, count_call, &counts[i]));
-  REFUSED(BAD_STATE, weir_allocator_attach_free_callback(allocator, count_call, &more));
+    assert_ok(weir_allocator_attach_free_callback(allocator, count_call, &counts[i]));
+  assert_error(BAD_STATE, weir_allocator_attach_free_callback(allocator, count_call, &more));
   put(get(512, NULL));
   for (int i = 0; i < WEIR__MAX_OBSERVERS; i++)
     assert_int_equal(counts[i], 1);
@@ -222,7 +222,7 @@ static void grow_older(int searches) {
 static void test_collects_the_oldest(void **state) {
   (void)state;
   open("garbage_collection_threshold:0.5");
-  CHECK(weir_allocator_set_limit(allocator, 0, GIB));
+  assert_ok(weir_allocator_set_limit(allocator, 0, GIB));
   grow_older(1);
   void *a = get(200 * MIB, NULL), *b = get(200 * MIB, NULL), *c = get(200 * MIB, NULL);
   put(a);
@@ -246,7 +246,7 @@ static void test_collects_until_it_is_enough(void **state) {
   void *p[4];
   for (int i = 0; i < 4; i++)
     p[i] = get(100 * MIB, NULL);
-  CHECK(weir_allocator_set_limit(allocator, 0, GIB)); /* only now, so that nothing is collected yet */
+  assert_ok(weir_allocator_set_limit(allocator, 0, GIB)); /* only now, so that nothing is collected yet */
   for (int i = 0; i < 4; i++) {
     put(p[i]);
     grow_older(5);
@@ -261,7 +261,7 @@ static void test_collects_until_it_is_enough(void **state) {
 static void test_mean_age_is_exact(void **state) {
   (void)state;
   open("garbage_collection_threshold:0.3");
-  CHECK(weir_allocator_set_limit(allocator, 0, GIB));
+  assert_ok(weir_allocator_set_limit(allocator, 0, GIB));
   put(get(20 * MIB, WEIR_CU_STREAM_LEGACY));
   void *a = get(200 * MIB, NULL), *b = get(200 * MIB, NULL);
   put(a);
@@ -285,15 +285,15 @@ static void test_age_from_before_the_limit(void **state) {
   void *a = NULL, *b = get(200 * MIB, other), *p = NULL;
   put(get(20 * MIB, WEIR_CU_STREAM_LEGACY));
   put(get(200 * MIB, NULL));
-  CHECK(weir_allocator_alloc(allocator, 0, 200 * MIB, NULL, &a));
-  CHECK(weir_allocator_free(allocator, a));
-  CHECK(weir_allocator_set_limit(allocator, 0, GIB));
+  assert_ok(weir_allocator_alloc(allocator, 0, 200 * MIB, NULL, &a));
+  assert_ok(weir_allocator_free(allocator, a));
+  assert_ok(weir_allocator_set_limit(allocator, 0, GIB));
   for (int i = 0; i < 5; i++) {
-    CHECK(weir_allocator_alloc(allocator, 0, 20 * MIB, WEIR_CU_STREAM_LEGACY, &p));
-    CHECK(weir_allocator_free(allocator, p));
+    assert_ok(weir_allocator_alloc(allocator, 0, 20 * MIB, WEIR_CU_STREAM_LEGACY, &p));
+    assert_ok(weir_allocator_free(allocator, p));
   }
-  CHECK(weir_allocator_free(allocator, b));
-  CHECK(weir_allocator_alloc(allocator, 0, 250 * MIB, NULL, &p));
+  assert_ok(weir_allocator_free(allocator, b));
+  assert_ok(weir_allocator_alloc(allocator, 0, 250 * MIB, NULL, &p));
   assert_false(is_held(a));
   assert_true(is_held(b));
   put(p);
@@ -303,7 +303,7 @@ static void test_age_from_before_the_limit(void **state) {
 static void test_collects_the_only_one(void **state) {
   (void)state;
   open("garbage_collection_threshold:0.1");
-  CHECK(weir_allocator_set_limit(allocator, 0, GIB));
+  assert_ok(weir_allocator_set_limit(allocator, 0, GIB));
   void *a = get(200 * MIB, NULL);
   put(a);
   void *p = get(250 * MIB, NULL);
@@ -328,9 +328,9 @@ static void test_collects_nothing_with_a_fraction_of_1(void **state) {
   (void)state;
   open("garbage_collection_threshold:0.1");
   double fraction = 9;
-  CHECK(weir_allocator_set_fraction(allocator, 0, 0.5));
-  CHECK(weir_allocator_set_fraction(allocator, 0, 1));
-  CHECK(weir_allocator_get_fraction(allocator, 0, &fraction));
+  assert_ok(weir_allocator_set_fraction(allocator, 0, 0.5));
+  assert_ok(weir_allocator_set_fraction(allocator, 0, 1));
+  assert_ok(weir_allocator_get_fraction(allocator, 0, &fraction));
   assert_true(fraction == 1);
   void *a = get(400 * MIB, NULL);
   put(a);
@@ -345,7 +345,7 @@ static void test_collects_nothing_with_a_fraction_of_1(void **state) {
 static void test_collects_nothing_below_the_threshold(void **state) {
   (void)state;
   open("garbage_collection_threshold:0.5");
-  CHECK(weir_allocator_set_limit(allocator, 0, GIB));
+  assert_ok(weir_allocator_set_limit(allocator, 0, GIB));
   void *a = get(512 * MIB, NULL); /* the threshold itself is not above it */
   put(a);
   void *p = get(100 * MIB, WEIR_CU_STREAM_LEGACY);
@@ -358,12 +358,12 @@ static void test_collects_nothing_below_the_threshold(void **state) {
 static void test_collects_whole_large_segments_only(void **state) {
   (void)state;
   open("garbage_collection_threshold:0.01");
-  CHECK(weir_allocator_set_limit(allocator, 0, GIB));
+  assert_ok(weir_allocator_set_limit(allocator, 0, GIB));
   const weir_pool_id id = {0, 5};
   void *half = get(4 * MIB, NULL), *other_half = get(4 * MIB, NULL), *small = get(512, NULL);
-  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
   void *private_block = get(30 * MIB, NULL);
-  CHECK(weir_pool_end(allocator, 0, id));
+  assert_ok(weir_pool_end(allocator, 0, id));
   configure("expandable_segments:True");
   void *page = get(20 * MIB, NULL);
   configure("expandable_segments:False");
@@ -393,7 +393,7 @@ static void test_collection_with_a_driver_that_fails(void **state) {
   void *p[3];
   for (int i = 0; i < 3; i++)
     p[i] = get(100 * MIB, NULL);
-  CHECK(weir_allocator_set_limit(allocator, 0, GIB)); /* only now, so that nothing is collected yet */
+  assert_ok(weir_allocator_set_limit(allocator, 0, GIB)); /* only now, so that nothing is collected yet */
   for (int i = 0; i < 3; i++) {
     put(p[i]);
     grow_older(3);
@@ -576,8 +576,9 @@ static void test_memory_that_others_hold(void **state) {
   open(NULL);
   weir_cu_deviceptr foreign = soft_alloc(900 * MIB);
   void *p = NULL;
-  REFUSED_SAYING(OUT_OF_MEMORY, "of which 124.00 MiB is free", weir_allocator_alloc(allocator, 0, 200 * MIB, NULL, &p));
-  OK(d->MemFree(d, foreign));
+  assert_error_says(OUT_OF_MEMORY, "of which 124.00 MiB is free",
+                    weir_allocator_alloc(allocator, 0, 200 * MIB, NULL, &p));
+  assert_cu(d->MemFree(d, foreign));
   put(get(200 * MIB, NULL));
   alloc_close();
 }

@@ -6,7 +6,7 @@
 
 static weir__settings settings_of(const char *conf) {
   weir__settings settings;
-  CHECK(weir__settings_parse(NULL, conf, &settings));
+  assert_ok(weir__settings_parse(NULL, conf, &settings));
   return settings;
 }
 

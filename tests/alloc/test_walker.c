@@ -96,7 +96,7 @@ static void test_segments_and_pools(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   const weir_pool_id id = {0, 4};
-  CHECK(weir_pool_begin(allocator, 0, id, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
   void *a = get(4096, NULL), *b = get(4096, work_stream());
   weir__heap *heap = &allocator->heaps[0];
   weir__private_pool *pool = heap->private_pools;
@@ -109,7 +109,7 @@ static void test_segments_and_pools(void **state) {
   atomic_fetch_add(&heap->captures, 1);
   expect_wrong("0 scopes are captures, and 1 are counted");
   atomic_fetch_sub(&heap->captures, 1);
-  CHECK(weir_pool_end(allocator, 0, id));
+  assert_ok(weir_pool_end(allocator, 0, id));
   put(a);
   put(b);
   alloc_close();

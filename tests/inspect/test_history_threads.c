@@ -88,7 +88,7 @@ static void run(void (*meanwhile)(int round)) {
   weir_history_options off;
   weir_history_options_init(&off);
   off.mode = WEIR_HISTORY_OFF;
-  CHECK(weir_history_record(allocator, &off));
+  assert_ok(weir_history_record(allocator, &off));
   alloc_close();
 }
 
@@ -99,7 +99,7 @@ static void set(weir_history_mode mode, weir_history_context context) {
   options.context = context;
   options.stacks = WEIR_STACKS_LANGUAGE;
   options.max_entries = LIMIT;
-  CHECK(weir_history_record(allocator, &options));
+  assert_ok(weir_history_record(allocator, &options));
 }
 
 static void read_while(int round) {
@@ -119,10 +119,10 @@ static void change_while(int round) {
   weir_set_stack_hook(round % 3 ? one_frame : NULL, NULL);
   set((weir_history_mode)(round % 3), (weir_history_context)(round / 3 % 4));
   const char *const pairs[] = {"name", "x"};
-  CHECK(weir_history_annotate(allocator, 0, pairs, 1));
-  CHECK(weir_history_set_metadata(allocator, 0, round % 2 ? "text" : NULL));
+  assert_ok(weir_history_annotate(allocator, 0, pairs, 1));
+  assert_ok(weir_history_set_metadata(allocator, 0, round % 2 ? "text" : NULL));
   if (round % 5 == 0)
-    CHECK(weir_history_clear(allocator));
+    assert_ok(weir_history_clear(allocator));
   read_and_check(false);
 }
 
@@ -144,7 +144,7 @@ static void tracker(void *context, const weir_trace_entry *entry) {
 static void track_while(int round) {
   if (round == 0) {
     set(WEIR_HISTORY_ALL, WEIR_CONTEXT_NONE);
-    CHECK(weir_allocator_attach_tracker(allocator, tracker, NULL));
+    assert_ok(weir_allocator_attach_tracker(allocator, tracker, NULL));
   }
   read_and_check(true);
 }

@@ -67,8 +67,8 @@ static const char *find_file(const char *part) {
 static void pairs(int count) {
   void *pointer;
   for (int i = 0; i < count; i++) {
-    CHECK(weir_allocator_alloc(recorded, 0, 512 + 512 * (size_t)(i % 7), NULL, &pointer));
-    CHECK(weir_allocator_free(recorded, pointer));
+    assert_ok(weir_allocator_alloc(recorded, 0, 512 + 512 * (size_t)(i % 7), NULL, &pointer));
+    assert_ok(weir_allocator_free(recorded, pointer));
   }
 }
 
@@ -209,10 +209,10 @@ static void test_ring_of_one(void **state) {
   weir_history_options_init(&options);
   options.context = WEIR_CONTEXT_NONE;
   options.max_entries = 1;
-  CHECK(weir_history_record(recorded, &options));
+  assert_ok(weir_history_record(recorded, &options));
   void *pointer;
   for (int i = 1; i <= 1000; i++) {
-    CHECK(weir_allocator_alloc(recorded, 0, 512 * (size_t)i, NULL, &pointer));
+    assert_ok(weir_allocator_alloc(recorded, 0, 512 * (size_t)i, NULL, &pointer));
     weir__entry *events;
     size_t count;
     uint64_t dropped;
@@ -221,14 +221,14 @@ static void test_ring_of_one(void **state) {
     assert_int_equal(events[0].action, WEIR_TRACE_ALLOC);
     assert_int_equal(events[0].bytes, 512 * i);
     free(events);
-    CHECK(weir_allocator_free(recorded, pointer));
+    assert_ok(weir_allocator_free(recorded, pointer));
   }
   weir_history_info info = {.size = sizeof info};
-  CHECK(weir_history_get_info(recorded, 0, &info));
+  assert_ok(weir_history_get_info(recorded, 0, &info));
   assert_int_equal(info.kept, 1);
   assert_true(info.dropped >= 3000 - 1);
   weir_snapshot *taken;
-  CHECK(weir_snapshot_take(recorded, NULL, &taken));
+  assert_ok(weir_snapshot_take(recorded, NULL, &taken));
   weir_snapshot_destroy(taken);
 }
 
@@ -238,12 +238,12 @@ static void test_wrapped(void **state) {
   open_recorded("1", "none", GIB);
   void *early[10], *pointer;
   for (int i = 0; i < 10; i++)
-    CHECK(weir_allocator_alloc(recorded, 0, 3 * MIB, NULL, &early[i]));
-  CHECK(weir_allocator_configure(recorded, "roundup_power2_divisions:8"));
+    assert_ok(weir_allocator_alloc(recorded, 0, 3 * MIB, NULL, &early[i]));
+  assert_ok(weir_allocator_configure(recorded, "roundup_power2_divisions:8"));
   pairs(20000);
   for (int i = 0; i < 4; i++)
-    CHECK(weir_allocator_free(recorded, early[i]));
-  CHECK(weir_allocator_alloc(recorded, 0, 3 * MIB, NULL, &pointer));
+    assert_ok(weir_allocator_free(recorded, early[i]));
+  assert_ok(weir_allocator_alloc(recorded, 0, 3 * MIB, NULL, &pointer));
   weir__recording *s = load_recording(find_file(".ring"));
   weir__entry *events;
   size_t count;
@@ -255,7 +255,7 @@ static void test_wrapped(void **state) {
   assert_in_range(s->event_count, count / 3, count);
   assert_in_range(s->devices[0].dropped, left_away - WEIR__CHUNK_ENTRIES, left_away);
   weir__summary summary;
-  CHECK(weir__summarize(s, 0, &summary));
+  assert_ok(weir__summarize(s, 0, &summary));
   assert_int_equal(summary.completeness, WEIR__HISTORY_WRAPPED);
   assert_int_equal(summary.unknown_frees, 0);
   assert_in_range(summary.live_before, 30 * MIB, 30 * MIB + 8 * 512); /* one of the pairs may be in use */
@@ -266,7 +266,7 @@ static void test_wrapped(void **state) {
   assert_int_equal(s->changes[0].event, 0);
   assert_non_null(strstr(s->changes[0].conf, "roundup_power2_divisions"));
   weir__recording_free(s);
-  CHECK(weir_allocator_free(recorded, pointer));
+  assert_ok(weir_allocator_free(recorded, pointer));
 }
 
 /* ---- Pools ---- */
@@ -283,11 +283,11 @@ static long resident_kib(void) {
 static void use_pool(uint64_t number) {
   weir_pool_id id = {0, number};
   void *pointer;
-  CHECK(weir_pool_begin(recorded, 0, id, NULL, NULL));
-  CHECK(weir_allocator_alloc(recorded, 0, 1000, NULL, &pointer));
-  CHECK(weir_pool_end(recorded, 0, id));
-  CHECK(weir_allocator_free(recorded, pointer));
-  CHECK(weir_pool_release(recorded, 0, id));
+  assert_ok(weir_pool_begin(recorded, 0, id, NULL, NULL));
+  assert_ok(weir_allocator_alloc(recorded, 0, 1000, NULL, &pointer));
+  assert_ok(weir_pool_end(recorded, 0, id));
+  assert_ok(weir_allocator_free(recorded, pointer));
+  assert_ok(weir_pool_release(recorded, 0, id));
 }
 
 static void test_pools_without_end(void **state) {
@@ -300,8 +300,8 @@ static void test_pools_without_end(void **state) {
     if (i % (pools / used) == 0)
       use_pool(i);
     else {
-      CHECK(weir_pool_create(recorded, 0, id, NULL));
-      CHECK(weir_pool_release(recorded, 0, id));
+      assert_ok(weir_pool_create(recorded, 0, id, NULL));
+      assert_ok(weir_pool_release(recorded, 0, id));
     }
     if (i == pools / 10)
       before = resident_kib();
@@ -325,12 +325,12 @@ static void test_many_pools_alive(void **state) {
   static void *held[ALIVE];
   for (uint64_t i = 0; i < ALIVE; i++) {
     weir_pool_id id = {i + 1, 0};
-    CHECK(weir_pool_begin(recorded, 0, id, NULL, NULL));
-    CHECK(weir_allocator_alloc(recorded, 0, 1000, NULL, &held[i]));
-    CHECK(weir_pool_end(recorded, 0, id));
+    assert_ok(weir_pool_begin(recorded, 0, id, NULL, NULL));
+    assert_ok(weir_allocator_alloc(recorded, 0, 1000, NULL, &held[i]));
+    assert_ok(weir_pool_end(recorded, 0, id));
   }
   weir_history_info info = {.size = sizeof info};
-  CHECK(weir_history_get_info(recorded, 0, &info));
+  assert_ok(weir_history_get_info(recorded, 0, &info));
   weir__recorder *history = atomic_load(&recorded->history);
   uint64_t chunks = history->file->header->chunk_count;
   assert_int_equal(info.kept, 2 * chunks);
@@ -345,7 +345,7 @@ static void test_many_pools_alive(void **state) {
   assert_int_equal(s->devices[0].dropped + s->event_count, 2 * chunks);
   weir__recording_free(s);
   for (int i = 0; i < ALIVE; i++)
-    CHECK(weir_allocator_free(recorded, held[i]));
+    assert_ok(weir_allocator_free(recorded, held[i]));
 }
 
 /* ---- Stacks ---- */
@@ -355,7 +355,7 @@ static __attribute__((noinline)) void *deep(int levels) {
   if (levels)
     pointer = deep(levels - 1);
   else
-    CHECK(weir_allocator_alloc(recorded, 0, 512, NULL, &pointer));
+    assert_ok(weir_allocator_alloc(recorded, 0, 512, NULL, &pointer));
   __asm__ volatile("" : : : "memory");
   return pointer;
 }
@@ -369,7 +369,7 @@ static void test_deep_stacks(void **state) {
   open_recorded("4", "all", GIB);
   static const int depths[] = {0, 10, 1000, 6000};
   for (size_t i = 0; i < WEIR_COUNT_OF(depths); i++)
-    CHECK(weir_allocator_free(recorded, deep(depths[i])));
+    assert_ok(weir_allocator_free(recorded, deep(depths[i])));
   weir__recording *s = load_recording(find_file(".ring"));
   size_t found = 0;
   for (size_t i = 0; i < s->event_count; i++) {

@@ -61,7 +61,7 @@ static void open_job(const job *j, const char *mb) {
                               .stacks = "none",
                               .devices = j->devices});
   if (j->limit)
-    CHECK(weir_allocator_set_limit(recorded, 0, j->limit));
+    assert_ok(weir_allocator_set_limit(recorded, 0, j->limit));
 }
 
 static int teardown(void **state) {
@@ -78,9 +78,9 @@ static void change_something(void) {
   static const char *const confs[] = {"roundup_power2_divisions:4", "expandable_segments:True", "max_split_size_mb:32",
                                       "expandable_segments:False", "roundup_power2_divisions:1"};
   if (bits() % 2)
-    CHECK(weir_allocator_configure(recorded, confs[bits() % WEIR_COUNT_OF(confs)]));
+    assert_ok(weir_allocator_configure(recorded, confs[bits() % WEIR_COUNT_OF(confs)]));
   else
-    CHECK(weir_allocator_set_limit(recorded, 0, (4 + bits() % 4) * GIB));
+    assert_ok(weir_allocator_set_limit(recorded, 0, (4 + bits() % 4) * GIB));
 }
 
 static void churn(const job *j, int operations) {
@@ -91,22 +91,22 @@ static void churn(const job *j, int operations) {
     uintptr_t stream = 16 * (bits() % STREAMS);
     if (j->pools && bits() % 97 == 0) {
       if (in.second) {
-        CHECK(weir_pool_end(recorded, 0, in));
-        CHECK(weir_pool_release(recorded, 0, in));
+        assert_ok(weir_pool_end(recorded, 0, in));
+        assert_ok(weir_pool_release(recorded, 0, in));
         in.second = 0;
       } else {
         in.second = 1 + bits() % POOLS;
-        CHECK(weir_pool_begin(recorded, 0, in, NULL, NULL));
+        assert_ok(weir_pool_begin(recorded, 0, in, NULL, NULL));
       }
     }
     if (j->empties && bits() % 1499 == 0)
-      CHECK(weir_allocator_empty_cache(recorded));
+      assert_ok(weir_allocator_empty_cache(recorded));
     if (j->changes && bits() % 3001 == 0)
       change_something();
     if (held[k]) {
       if (j->records && bits() % 5 == 0)
-        CHECK(weir_allocator_record_stream(recorded, held[k], (weir_cu_stream)(stream + 8)));
-      CHECK(weir_allocator_free(recorded, held[k]));
+        assert_ok(weir_allocator_record_stream(recorded, held[k], (weir_cu_stream)(stream + 8)));
+      assert_ok(weir_allocator_free(recorded, held[k]));
       held[k] = NULL;
       continue;
     }
@@ -116,8 +116,8 @@ static void churn(const job *j, int operations) {
       held[k] = NULL;
   }
   if (in.second) {
-    CHECK(weir_pool_end(recorded, 0, in));
-    CHECK(weir_pool_release(recorded, 0, in));
+    assert_ok(weir_pool_end(recorded, 0, in));
+    assert_ok(weir_pool_release(recorded, 0, in));
   }
 }
 
@@ -170,7 +170,7 @@ static void test_two_devices(void **state) {
   const job j = {.name = "two devices", .devices = 2, .largest = 30 * MIB};
   open_job(&j, "1");
   void *kept;
-  CHECK(weir_allocator_alloc(recorded, 1, 3 * MIB, NULL, &kept));
+  assert_ok(weir_allocator_alloc(recorded, 1, 3 * MIB, NULL, &kept));
   churn(&(job){.largest = 30 * MIB}, 60000);
   weir__recording *s = load_recording(only_ring(folder));
   assert_int_equal(s->devices[1].event_count, 2);
@@ -194,14 +194,14 @@ static void explain_oom(const char *mb, weir__explanation *x, weir__summary *sum
   churn(&j, 60000);
   for (int i = 0; i < HELD; i += 2)
     if (held[i]) {
-      CHECK(weir_allocator_free(recorded, held[i]));
+      assert_ok(weir_allocator_free(recorded, held[i]));
       held[i] = NULL;
     }
   assert_int_equal(weir_allocator_alloc(recorded, 0, 2900 * MIB, NULL, &none), WEIR_ERROR_OUT_OF_MEMORY);
   weir__recording *s = load_recording(only_ring(folder));
   const weir__explain_options options = {.device = 0, .no_trials = true};
-  CHECK(weir__explain(s, &options, x));
-  CHECK(weir__summarize(s, 0, summary));
+  assert_ok(weir__explain(s, &options, x));
+  assert_ok(weir__summarize(s, 0, summary));
   *dropped = s->devices[0].dropped;
   weir__recording_free(s);
   close_recording();
@@ -253,10 +253,10 @@ static void test_summary(void **state) {
   open_job(&j, "1");
   churn(&j, 80000);
   weir_allocator_stats stats = {.size = sizeof stats};
-  CHECK(weir_allocator_get_stats(recorded, 0, &stats));
+  assert_ok(weir_allocator_get_stats(recorded, 0, &stats));
   weir__recording *s = load_recording(only_ring(folder));
   weir__summary summary;
-  CHECK(weir__summarize(s, 0, &summary));
+  assert_ok(weir__summarize(s, 0, &summary));
   assert_int_equal(summary.completeness, WEIR__HISTORY_WRAPPED);
   assert_int_equal(summary.end_reserved, stats.reserved_bytes[WEIR_STAT_ALL].current);
   assert_int_equal(summary.end_requested, stats.requested_bytes[WEIR_STAT_ALL].current);
@@ -273,11 +273,11 @@ static void test_stacks(void **state) {
   (void)state;
   open_recording(&(recording){.bytes = GIB, .is_done = is_done, .folder = folder, .mb = "1", .stacks = "state"});
   void *kept;
-  CHECK(weir_allocator_alloc(recorded, 0, 5 * MIB, NULL, &kept));
+  assert_ok(weir_allocator_alloc(recorded, 0, 5 * MIB, NULL, &kept));
   for (int i = 0; i < 60000; i++) {
     void *p;
-    CHECK(weir_allocator_alloc(recorded, 0, 512, NULL, &p));
-    CHECK(weir_allocator_free(recorded, p));
+    assert_ok(weir_allocator_alloc(recorded, 0, 512, NULL, &p));
+    assert_ok(weir_allocator_free(recorded, p));
   }
   weir__recording *s = load_recording(only_ring(folder));
   const weir__recording_device *d = &s->devices[0];
@@ -310,11 +310,11 @@ static void test_off_and_on(void **state) {
     churn(&j, 5000 * (i + 1));
     check_window(only_ring(folder), 0, recorded);
     if (i % 3 == 0) {
-      CHECK(weir_history_record(recorded, &off));
+      assert_ok(weir_history_record(recorded, &off));
       churn(&j, 3000);
-      CHECK(weir_history_record(recorded, &on));
+      assert_ok(weir_history_record(recorded, &on));
     } else if (i % 3 == 1)
-      CHECK(weir_history_clear(recorded));
+      assert_ok(weir_history_clear(recorded));
     weir__recording *s = load_recording(only_ring(folder));
     if (i % 3 < 2) {
       assert_int_equal(s->devices[0].event_count, 0);
@@ -357,7 +357,7 @@ static void *churn_apart(void *stream) {
     random = random * 1664525 + 1013904223;
     void **at = &kept[(random >> 8) % WEIR_COUNT_OF(kept)];
     if (*at)
-      CHECK(weir_allocator_free(recorded, *at));
+      assert_ok(weir_allocator_free(recorded, *at));
     if (*at || weir_allocator_alloc(recorded, 0, 1 + (random >> 4) % MIB, stream, at))
       *at = NULL;
   }
@@ -373,7 +373,7 @@ static void test_forks_meanwhile(void **state) {
   void *kept;
   open_job(&j, "1");
   for (int i = 0; i < blocks; i++) /* enough that the service thread takes the checkpoint */
-    CHECK(weir_allocator_alloc(recorded, 0, 512, NULL, &kept));
+    assert_ok(weir_allocator_alloc(recorded, 0, 512, NULL, &kept));
   atomic_store(&is_over, false);
   for (uintptr_t i = 0; i < threads; i++)
     assert_int_equal(pthread_create(&others[i], NULL, churn_apart, (void *)(16 * (i + 1))), 0);
@@ -471,10 +471,10 @@ static void expect_unknown(const char *path) {
   assert_true(s->devices[0].lacks_start);
   assert_int_equal(weir__replayer_open(s, 0, 0, 0, &history), WEIR_ERROR_INVALID_ARGUMENT);
   assert_non_null(strstr(weir_last_error(), "is not known"));
-  CHECK(weir__summarize(s, 0, &summary));
+  assert_ok(weir__summarize(s, 0, &summary));
   assert_false(summary.is_end_told);
   assert_true(summary.is_unknown);
-  CHECK(weir__explain(s, &(weir__explain_options){.device = 0}, &x));
+  assert_ok(weir__explain(s, &(weir__explain_options){.device = 0}, &x));
   assert_true(x.is_unknown);
   assert_int_equal(x.cause, WEIR__CAUSE_NONE);
   assert_int_equal(weir__explain(s, &(weir__explain_options){.device = 0, .moment = WEIR__AT_PEAK}, &x),
@@ -589,7 +589,7 @@ static void test_no_room(void **state) {
   void **all = calloc(many, sizeof *all);
   assert_non_null(all);
   for (int i = 0; i < many; i++)
-    CHECK(weir_allocator_alloc(recorded, 0, 1024, NULL, &all[i]));
+    assert_ok(weir_allocator_alloc(recorded, 0, 1024, NULL, &all[i]));
   churn(&j, 40000);
   assert_int_equal(warnings, 1);
   assert_non_null(strstr(warning, "a checkpoint of "));
@@ -597,7 +597,7 @@ static void test_no_room(void **state) {
   expect_unknown(only_ring(folder));
   /* With fewer blocks the state is known again. */
   for (int i = 0; i < many; i++)
-    CHECK(weir_allocator_free(recorded, all[i]));
+    assert_ok(weir_allocator_free(recorded, all[i]));
   churn(&j, 40000);
   assert_int_equal(warnings, 1);
   check_window(only_ring(folder), 0, recorded);

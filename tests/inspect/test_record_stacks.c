@@ -65,14 +65,14 @@ static int inner_line, outer_line;
 static __attribute__((noinline)) void *inner_caller(size_t bytes) {
   void *pointer = NULL;
   inner_line = __LINE__ + 1;
-  CHECK(weir_allocator_alloc(recorded, 0, bytes, NULL, &pointer));
+  assert_ok(weir_allocator_alloc(recorded, 0, bytes, NULL, &pointer));
   __asm__ volatile("" : : : "memory");
   return pointer;
 }
 
 static __attribute__((noinline)) void outer_caller(size_t bytes) {
   outer_line = __LINE__ + 1;
-  CHECK(weir_allocator_free(recorded, inner_caller(bytes)));
+  assert_ok(weir_allocator_free(recorded, inner_caller(bytes)));
   __asm__ volatile("" : : : "memory");
 }
 
@@ -359,7 +359,7 @@ static void test_settings_that_are_none(void **state) {
     assert_int_equal(warnings, 1);
     assert_non_null(strstr(warning, "WEIR_RECORD_STACKS"));
     weir_history_info info = {.size = sizeof info};
-    CHECK(weir_history_get_info(recorded, 0, &info));
+    assert_ok(weir_history_get_info(recorded, 0, &info));
     assert_int_equal(info.context, WEIR_CONTEXT_NONE);
     close_recording();
   }

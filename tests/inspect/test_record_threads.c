@@ -54,8 +54,8 @@ static int is_done(void *context, weir_cu_stream stream) {
 
 static void give_up(void *pointer, uint32_t random, uintptr_t stream) {
   if (doing->records && random % 5 == 0)
-    CHECK(weir_allocator_record_stream(recorded, pointer, (weir_cu_stream)(stream + 8)));
-  CHECK(weir_allocator_free(recorded, pointer));
+    assert_ok(weir_allocator_record_stream(recorded, pointer, (weir_cu_stream)(stream + 8)));
+  assert_ok(weir_allocator_free(recorded, pointer));
 }
 
 static void *allocate(void *argument) {
@@ -70,13 +70,13 @@ static void *allocate(void *argument) {
     int k = (int)(bits % HELD);
     if (doing->pools && bits % 61 == 0) {
       if (in_pool)
-        CHECK(weir_pool_end(recorded, 0, id));
+        assert_ok(weir_pool_end(recorded, 0, id));
       else
-        CHECK(weir_pool_begin(recorded, 0, id, NULL, NULL));
+        assert_ok(weir_pool_begin(recorded, 0, id, NULL, NULL));
       in_pool = !in_pool;
     }
     if (doing->empties && thread == 0 && bits % 401 == 0)
-      CHECK(weir_allocator_empty_cache(recorded));
+      assert_ok(weir_allocator_empty_cache(recorded));
     if (held[k]) {
       void *pointer = held[k];
       held[k] = NULL;
@@ -95,10 +95,10 @@ static void *allocate(void *argument) {
     }
   }
   if (in_pool)
-    CHECK(weir_pool_end(recorded, 0, id));
+    assert_ok(weir_pool_end(recorded, 0, id));
   for (int k = 0; k < HELD; k++)
     if (held[k])
-      CHECK(weir_allocator_free(recorded, held[k]));
+      assert_ok(weir_allocator_free(recorded, held[k]));
   return NULL;
 }
 
@@ -113,14 +113,14 @@ static void open_recorded(void) {
   file->interval = doing->interval;
   weir__lock_give(&file->lock);
   if (doing->limit)
-    CHECK(weir_allocator_set_limit(recorded, 0, doing->limit));
+    assert_ok(weir_allocator_set_limit(recorded, 0, doing->limit));
 }
 
 static void check(const char *path, size_t *raced) {
   weir__recording *s = load_recording(path);
   weir__replay_options options = {.device = 0, .check = true};
   weir__replay_report report = {0};
-  CHECK(weir__replay(s, &options, &report));
+  assert_ok(weir__replay(s, &options, &report));
   if (report.differences) {
     char kept[600];
     snprintf(kept, sizeof kept, "/tmp/weir-test-record-threads-failed-%s", strrchr(path, '/') + 1);

@@ -58,13 +58,13 @@ static void run(const char *command) {
 static weir_snapshot *take_from(recorded *r) {
   weir__history_source source = recorded_source(r);
   weir_snapshot *snapshot = NULL;
-  CHECK(weir__snapshot_collect("test", allocator, NULL, &source, &snapshot));
+  assert_ok(weir__snapshot_collect("test", allocator, NULL, &source, &snapshot));
   return snapshot;
 }
 
 static void save(const weir_snapshot *snapshot) {
-  CHECK(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_PICKLE, path_of("s.pickle")));
-  CHECK(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, path_of("s.json")));
+  assert_ok(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_PICKLE, path_of("s.pickle")));
+  assert_ok(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, path_of("s.json")));
 }
 
 /* The expected values for check_snapshot.py. */
@@ -73,7 +73,7 @@ static void write_expected(const weir_snapshot *snapshot, const recorded *r) {
   assert_non_null(file);
   const weir_snapshot_segment *s;
   size_t count;
-  CHECK(weir_snapshot_segments(snapshot, &s, &count));
+  assert_ok(weir_snapshot_segments(snapshot, &s, &count));
   for (size_t i = 0; i < count; i++) {
     fprintf(file, "segment %d %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIi64 " %s", s[i].device,
             s[i].address, s[i].bytes, s[i].allocated, s[i].active, s[i].requested, (int64_t)(uintptr_t)s[i].stream,
@@ -158,9 +158,9 @@ static void open_with_blocks(const char *conf) {
   work(other);
   also_used_by(waits, other);
   put(waits);
-  CHECK(weir_pool_begin(allocator, 0, (weir_pool_id){0, 11}, NULL, NULL));
+  assert_ok(weir_pool_begin(allocator, 0, (weir_pool_id){0, 11}, NULL, NULL));
   get(600, NULL);
-  CHECK(weir_pool_end(allocator, 0, (weir_pool_id){0, 11}));
+  assert_ok(weir_pool_end(allocator, 0, (weir_pool_id){0, 11}));
 }
 
 static void close_with_blocks(void) {
@@ -192,7 +192,7 @@ static void test_cpython_reads_nothing(void **state) {
   alloc_open(NULL, 64 * MIB);
   weir_snapshot *snapshot = NULL;
   recorded r = {0};
-  CHECK(weir_snapshot_take(allocator, NULL, &snapshot));
+  assert_ok(weir_snapshot_take(allocator, NULL, &snapshot));
   check_in_python(snapshot, &r);
   weir_snapshot_destroy(snapshot);
   alloc_close();
@@ -352,10 +352,10 @@ static void test_our_reader_reads_it(void **state) {
   weir_snapshot *snapshot = take_from(&r);
   save(snapshot);
   weir__recording *read = NULL;
-  CHECK(weir__recording_load(path_of("s.pickle"), NULL, &read));
+  assert_ok(weir__recording_load(path_of("s.pickle"), NULL, &read));
   const weir_snapshot_segment *s;
   size_t count;
-  CHECK(weir_snapshot_segments(snapshot, &s, &count));
+  assert_ok(weir_snapshot_segments(snapshot, &s, &count));
   assert_int_equal(read->segment_count, count);
   assert_int_equal(read->device_count, 2);
   for (size_t d = 0, i = 0; d < 2; d++)
@@ -431,7 +431,7 @@ static void test_a_million_events(void **state) {
     reset_peak_memory();
     long before = status_of("VmRSS:");
     double start = now();
-    CHECK(weir_snapshot_write(snapshot, (weir_snapshot_format)format, file));
+    assert_ok(weir_snapshot_write(snapshot, (weir_snapshot_format)format, file));
     double took = now() - start;
     long more = status_of("VmHWM:") - before;
     fclose(file);
@@ -494,8 +494,8 @@ static void test_a_full_disk(void **state) {
     WAIVE_TEST("there is no /dev/full");
   open_with_blocks(NULL);
   weir_snapshot *snapshot = NULL;
-  CHECK(weir_snapshot_take(allocator, NULL, &snapshot));
-  REFUSED_SAYING(SYSTEM, "No space left", weir_snapshot_write(snapshot, WEIR_SNAPSHOT_PICKLE, full));
+  assert_ok(weir_snapshot_take(allocator, NULL, &snapshot));
+  assert_error_says(SYSTEM, "No space left", weir_snapshot_write(snapshot, WEIR_SNAPSHOT_PICKLE, full));
   fclose(full);
   weir_snapshot_destroy(snapshot);
   close_with_blocks();
@@ -505,19 +505,19 @@ static void test_a_file_is_whole_or_not_there(void **state) {
   (void)state;
   alloc_open(NULL, 64 * MIB);
   weir_snapshot *snapshot = NULL;
-  CHECK(weir_snapshot_take(allocator, NULL, &snapshot));
-  REFUSED_SAYING(SYSTEM, "No such file", weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, path_of("none/s.json")));
+  assert_ok(weir_snapshot_take(allocator, NULL, &snapshot));
+  assert_error_says(SYSTEM, "No such file", weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, path_of("none/s.json")));
   assert_int_equal(mkdir(path_of("taken"), 0700), 0);
-  REFUSED(SYSTEM, weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, path_of("taken"))); /* it is a folder */
+  assert_error(SYSTEM, weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, path_of("taken"))); /* it is a folder */
   for (int i = 0; i < 2; i++) /* the second replaces the first */
-    CHECK(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, path_of("again.json")));
+    assert_ok(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_JSON, path_of("again.json")));
   assert_int_equal(access(path_of("again.json"), F_OK), 0);
 
   /* A link stays one, and the file that it points to keeps its permissions; a FIFO is written through. */
   struct stat about;
   assert_int_equal(chmod(path_of("again.json"), 0604), 0);
   assert_int_equal(symlink("again.json", path_of("link")), 0);
-  CHECK(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_PICKLE, path_of("link")));
+  assert_ok(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_PICKLE, path_of("link")));
   assert_int_equal(lstat(path_of("link"), &about), 0);
   assert_true(S_ISLNK(about.st_mode));
   assert_int_equal(lstat(path_of("again.json"), &about), 0);
@@ -525,7 +525,7 @@ static void test_a_file_is_whole_or_not_there(void **state) {
   char begin[2] = "";
   assert_int_equal(mkfifo(path_of("fifo"), 0600), 0);
   int reader = open(path_of("fifo"), O_RDONLY | O_NONBLOCK);
-  CHECK(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_PICKLE, path_of("fifo")));
+  assert_ok(weir_snapshot_save(snapshot, WEIR_SNAPSHOT_PICKLE, path_of("fifo")));
   assert_int_equal(read(reader, begin, 2), 2);
   assert_memory_equal(begin, "\x80\2", 2);
   close(reader);

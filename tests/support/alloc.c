@@ -17,7 +17,7 @@ static int stream_count;
 void alloc_open_devices(weir_soft_clock clock, int devices, unsigned long long bytes) {
   soft_open(clock, devices, bytes);
   stream_count = 0;
-  CHECK(weir_driver_open_fault(d, &faults));
+  assert_ok(weir_driver_open_fault(d, &faults));
 }
 
 weir_allocator *alloc_create(const char *conf) {
@@ -25,7 +25,7 @@ weir_allocator *alloc_create(const char *conf) {
   weir_allocator_options_init(&options);
   options.conf = conf ? conf : "";
   weir_allocator *made = NULL;
-  CHECK(weir_allocator_create(faults, &options, &made));
+  assert_ok(weir_allocator_create(faults, &options, &made));
   return made;
 }
 
@@ -36,7 +36,7 @@ void alloc_open_on(weir_soft_clock clock, int devices, unsigned long long bytes,
 
 void alloc_open_with(const weir_allocator_options *options) {
   alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
-  CHECK(weir_allocator_create(faults, options, &allocator));
+  assert_ok(weir_allocator_create(faults, options, &allocator));
 }
 
 void alloc_open(const char *conf, unsigned long long bytes) { alloc_open_on(WEIR_SOFT_STEPPED, 1, bytes, conf); }
@@ -47,7 +47,7 @@ void alloc_close(void) {
   weir_allocator_destroy(allocator);
   allocator = NULL;
   while (stream_count > 0)
-    OK(d->StreamDestroy(d, streams[--stream_count]));
+    assert_cu(d->StreamDestroy(d, streams[--stream_count]));
   weir_driver_close(faults);
   faults = NULL;
   soft_close();
@@ -109,7 +109,7 @@ weir_status try_get(size_t bytes, weir_cu_stream stream, void **pointer) {
 
 void *get_on(int device, size_t bytes, weir_cu_stream stream) {
   void *pointer = NULL;
-  CHECK(weir_allocator_alloc(allocator, device, bytes, stream, &pointer));
+  assert_ok(weir_allocator_alloc(allocator, device, bytes, stream, &pointer));
   assert_valid();
   return pointer;
 }
@@ -117,19 +117,19 @@ void *get_on(int device, size_t bytes, weir_cu_stream stream) {
 void *get(size_t bytes, weir_cu_stream stream) { return get_on(0, bytes, stream); }
 
 void put(void *pointer) {
-  CHECK(weir_allocator_free(allocator, pointer));
+  assert_ok(weir_allocator_free(allocator, pointer));
   assert_valid();
 }
 
 void also_used_by(void *pointer, weir_cu_stream stream) {
-  CHECK(weir_allocator_record_stream(allocator, pointer, stream));
+  assert_ok(weir_allocator_record_stream(allocator, pointer, stream));
   assert_valid();
 }
 
-void configure(const char *conf) { CHECK(weir_allocator_configure(allocator, conf)); }
+void configure(const char *conf) { assert_ok(weir_allocator_configure(allocator, conf)); }
 
 void empty_cache(void) {
-  CHECK(weir_allocator_empty_cache(allocator));
+  assert_ok(weir_allocator_empty_cache(allocator));
   assert_valid();
 }
 
@@ -137,7 +137,7 @@ void empty_cache(void) {
 
 weir_allocator_stats stats_of(int device) {
   weir_allocator_stats stats = {.size = sizeof stats};
-  CHECK(weir_allocator_get_stats(allocator, device, &stats));
+  assert_ok(weir_allocator_get_stats(allocator, device, &stats));
   return stats;
 }
 
@@ -185,7 +185,7 @@ const char *layout(const void *pointer) {
 
 unsigned long calls(weir_driver_call call) {
   unsigned long made = 0, failed = 0;
-  CHECK(weir_fault_counts(faults, call, &made, &failed));
+  assert_ok(weir_fault_counts(faults, call, &made, &failed));
   return made;
 }
 
@@ -198,4 +198,4 @@ weir_cu_stream work_stream(void) {
 
 static void nothing(void *data) { (void)data; }
 
-void work(weir_cu_stream stream) { OK(d->LaunchHostFunc(d, stream, nothing, NULL)); }
+void work(weir_cu_stream stream) { assert_cu(d->LaunchHostFunc(d, stream, nothing, NULL)); }

@@ -63,14 +63,4 @@ void test_check_not_ready(weir_status status, const char *call, const char *file
 void test_check_cu_result(weir_cu_result result, weir_cu_result expected, const char *call, const char *file, int line);
 _Noreturn void test_child_failed(const char *condition, const char *file, int line);
 
-/* ---- Former names, used by the tests of alloc, inspect and record ---- */
-
-#define OK assert_cu
-#define EXPECT assert_cu_error
-#define EXPECT_CODE assert_cu_result
-#define CHECK assert_ok
-#define REFUSED assert_error
-#define REFUSED_SAYING assert_error_says
-#define runtime_forget_error clear_last_error
-
 #endif

@@ -23,15 +23,15 @@ void open_recording(const recording *how) {
     options.devices = how->devices;
   if (how->is_done)
     options.is_done = how->is_done;
-  CHECK(weir_driver_open_ledger(&options, &ledger));
-  OK(ledger->Init(ledger, 0));
+  assert_ok(weir_driver_open_ledger(&options, &ledger));
+  assert_cu(ledger->Init(ledger, 0));
   weir_allocator_options of;
   weir_allocator_options_init(&of);
   of.conf = how->conf ? how->conf : "";
   set("WEIR_RECORD", how->folder);
   set("WEIR_RECORD_MB", how->mb);
   set("WEIR_RECORD_STACKS", how->stacks);
-  CHECK(weir_allocator_create(ledger, &of, &recorded));
+  assert_ok(weir_allocator_create(ledger, &of, &recorded));
   unsetenv("WEIR_RECORD");
 }
 

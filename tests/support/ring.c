@@ -38,7 +38,7 @@ static bool look(void *context, weir__heap *heap, size_t event, const weir__repl
   view *v = context;
   (void)report;
   if (event == v->last)
-    CHECK(weir__state_of_heap(heap, &v->state));
+    assert_ok(weir__state_of_heap(heap, &v->state));
   return true;
 }
 
@@ -95,8 +95,8 @@ static void compare_end(const weir__state *state, int device, weir_allocator *al
   size_t count;
   weir_snapshot_options_init(&options);
   options.traces = 0;
-  CHECK(weir_snapshot_take(allocator, &options, &taken));
-  CHECK(weir_snapshot_segments(taken, &segments, &count));
+  assert_ok(weir_snapshot_take(allocator, &options, &taken));
+  assert_ok(weir_snapshot_segments(taken, &segments, &count));
   known *replayed = calloc(state->block_count + 1, sizeof *replayed),
         *live = calloc(state->block_count + 1, sizeof *live);
   assert_true(replayed && live);
@@ -122,7 +122,7 @@ size_t check_loaded(const weir__recording *s, int device, weir_allocator *alloca
   if (weir__replayer_open(s, device, 0, 0, &history))
     fail_msg("device %d: %s", device, weir_last_error());
   view v = {.last = d->event_count - 1};
-  CHECK(weir__replayer_recheck(history, &(weir__replay_watch){look, &v}, &report));
+  assert_ok(weir__replayer_recheck(history, &(weir__replay_watch){look, &v}, &report));
   for (size_t i = 0; i < report.differences && i < 4; i++)
     print_error("%s\n", report.shown[i]);
   assert_int_equal(report.differences, 0);

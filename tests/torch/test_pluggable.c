@@ -31,7 +31,7 @@ static int open_all(void **state) {
 static int close_all(void **state) {
   (void)state;
   weir_allocator_destroy(allocator);
-  OK(d->StreamDestroy(d, work));
+  assert_cu(d->StreamDestroy(d, work));
   soft_close();
   return 0;
 }
@@ -46,7 +46,7 @@ static void put(void *pointer) { weir_torch_free(pointer, 0, 0, work); }
 
 static unsigned long long reserved_by(weir_pool_id pool) {
   weir_stat stats[WEIR_STAT_KINDS];
-  CHECK(weir_pool_get_stats(allocator, 0, pool, stats));
+  assert_ok(weir_pool_get_stats(allocator, 0, pool, stats));
   return (unsigned long long)stats[0].current;
 }
 
@@ -61,16 +61,16 @@ static bool gives_cache_back(void) {
   return given;
 }
 
-static void begin_driver_capture(void) { OK(d->StreamBeginCapture(d, work, WEIR_CU_CAPTURE_GLOBAL)); }
+static void begin_driver_capture(void) { assert_cu(d->StreamBeginCapture(d, work, WEIR_CU_CAPTURE_GLOBAL)); }
 
 /* The capture has stood all that happened in it. */
 static void end_driver_capture(void) {
   int status = 0;
   weir_cu_graph graph = NULL;
-  OK(d->StreamIsCapturing(d, work, &status));
+  assert_cu(d->StreamIsCapturing(d, work, &status));
   assert_int_equal(status, WEIR_CU_CAPTURE_STATUS_ACTIVE);
-  OK(d->StreamEndCapture(d, work, &graph));
-  OK(d->GraphDestroy(d, graph));
+  assert_cu(d->StreamEndCapture(d, work, &graph));
+  assert_cu(d->GraphDestroy(d, graph));
 }
 
 static void assert_no_capture(void) {
@@ -182,10 +182,10 @@ static void test_begin_fails(void **state) {
   weir_torch_end_pool(0, program);
   void *pointer = get(20 * MIB);
   assert_int_equal(reserved_by(program), 20 * MIB);
-  CHECK(weir_allocator_begin_capture(allocator, 0)); /* somebody else's */
+  assert_ok(weir_allocator_begin_capture(allocator, 0)); /* somebody else's */
   weir_torch_end_pool(0, program);
   weir_torch_end_pool(0, program); /* one that was never opened */
-  CHECK(weir_allocator_end_capture(allocator, 0));
+  assert_ok(weir_allocator_end_capture(allocator, 0));
   put(pointer);
   weir_torch_release_pool(0, program);
   weir_torch_reset();
