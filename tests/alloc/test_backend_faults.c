@@ -5,27 +5,7 @@
 #include "alloc/allocator.h"
 #include "alloc/plug_fixture.h"
 
-enum { MOST = 32 };
-static void *live[MOST];
-static int live_count;
 static weir_cu_stream mine, other;
-
-static void *take(size_t bytes, weir_cu_stream stream) {
-  void *p = NULL;
-  if (weir_allocator_alloc(allocator, 0, bytes, stream, &p) != WEIR_OK)
-    return NULL;
-  assert_true(live_count < MOST);
-  return live[live_count++] = p;
-}
-
-static void drop(void *p) {
-  if (!p || weir_allocator_free(allocator, p) != WEIR_OK)
-    return;
-  int i = 0;
-  while (live[i] != p)
-    i++;
-  live[i] = live[--live_count];
-}
 
 static void use(void *p, weir_cu_stream stream) {
   if (p)
@@ -35,42 +15,41 @@ static void use(void *p, weir_cu_stream stream) {
 
 /* All that can happen, in one go. */
 static void act(void) {
-  void *a = take(1000, mine), *b = take(3 * MIB, mine), *c = take(2000, other);
+  void *a = get_live(0, 1000, mine), *b = get_live(0, 3 * MIB, mine), *c = get_live(0, 2000, other);
   size_t bytes;
   weir_allocator_stats stats = {.size = sizeof stats};
   use(a, other);
   use(b, other);
   use(b, NULL);
-  drop(a);
-  drop(c);
-  drop(b);
+  put_live(a);
+  put_live(c);
+  put_live(b);
   weir_allocator_get_stats(allocator, 0, &stats);
   weir_allocator_largest_block(allocator, 0, &bytes);
-  take(500, mine);
+  get_live(0, 500, mine);
   soft_step_all();
-  drop(take(600 * MIB, other));
-  take(600 * MIB, mine);
+  put_live(get_live(0, 600 * MIB, other));
+  get_live(0, 600 * MIB, mine);
   weir_allocator_reset_peak_stats(allocator, 0);
   weir_allocator_empty_cache(allocator);
   assert_valid();
   assert_ok(weir_allocator_begin_capture(allocator, 0));
   assert_cu(d->StreamBeginCapture(d, mine, WEIR_CU_CAPTURE_RELAXED));
-  c = take(4000, other);
+  c = get_live(0, 4000, other);
   use(c, NULL);
-  drop(c);
+  put_live(c);
   weir_allocator_get_stats(allocator, 0, &stats);
   weir_cu_graph graph;
   assert_cu(d->StreamEndCapture(d, mine, &graph));
   assert_cu(d->GraphDestroy(d, graph));
   assert_ok(weir_allocator_end_capture(allocator, 0));
-  take(700, other);
+  get_live(0, 700, other);
   weir_allocator_enable_peer_access(allocator, 0, 1);
 }
 
-static void open(bool async) {
-  live_count = 0;
-  if (async)
-    alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, "backend:cudaMallocAsync");
+static void open(const void *conf) {
+  if (conf)
+    alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, conf);
   else {
     weir_backend backend = plug_backend();
     plug_open_on(WEIR_SOFT_STEPPED, 2, &backend, NULL);
@@ -84,8 +63,7 @@ static void check_recovery(void) {
   assert_valid();
   put(get(512, mine));
   put(get(45 * MIB, other));
-  while (live_count)
-    put(live[--live_count]);
+  put_all_live();
   soft_step_all();
   empty_cache();
   assert_int_equal(stats_of(0).reserved_bytes[WEIR_STAT_ALL].current, 0);
@@ -95,42 +73,20 @@ static void check_recovery(void) {
   assert_int_equal(plugged.allocs, plugged.frees);
 }
 
-static void sweep(bool async) {
-  static const weir_cu_result codes[] = {WEIR_CU_OUT_OF_MEMORY, WEIR_CU_UNKNOWN, WEIR_CU_STREAM_CAPTURE_UNSUPPORTED};
-  unsigned long count = 0, failed = 0;
-  open(async);
-  unsigned long before = calls(WEIR_CALL_COUNT);
-  act();
-  count = calls(WEIR_CALL_COUNT) - before;
-  check_recovery();
-  assert_true(count > 30);
-  for (unsigned long nth = 1; nth <= count; nth++)
-    for (size_t code = 0; code < WEIR_COUNT_OF(codes); code++) {
-      unsigned long made = 0, faulty = 0;
-      open(async);
-      assert_ok(weir_fault_nth_any(faults, nth, codes[code]));
-      act();
-      assert_ok(weir_fault_counts(faults, WEIR_CALL_COUNT, &made, &faulty));
-      failed += faulty;
-      check_recovery();
-    }
-  assert_true(failed >= count); /* the later ones may not come to pass */
-}
-
 static void test_pluggable(void **state) {
   (void)state;
-  sweep(false);
+  sweep_driver_calls(&(fault_sweep){open, act, check_recovery, NULL});
 }
 
 static void test_stream_ordered(void **state) {
   (void)state;
-  sweep(true);
+  sweep_driver_calls(&(fault_sweep){open, act, check_recovery, "backend:cudaMallocAsync"});
 }
 
 /* A free that the driver refuses can be tried again. */
 static void test_refused_free(void **state) {
   (void)state;
-  open(true);
+  open("backend:cudaMallocAsync");
   void *a = get(512, mine);
   assert_ok(weir_fault_nth(faults, WEIR_CALL_MemFreeAsync, 1, WEIR_CU_UNKNOWN, 0));
   assert_error_says(DRIVER, "cuMemFreeAsync", weir_allocator_free(allocator, a));
@@ -146,7 +102,7 @@ static void test_refused_free(void **state) {
 static void test_broken(void **state) {
   (void)state;
   for (int async = 0; async < 2; async++) {
-    open(async);
+    open(async ? "backend:cudaMallocAsync" : NULL);
     void *a = get(512, mine);
     assert_ok(weir_allocator_record_stream(allocator, a, other));
     assert_ok(

@@ -7,6 +7,7 @@
 
 #include "alloc/allocator.h"
 #include "support/alloc.h"
+#include "support/ledger.h"
 #include "support/no_memory.h"
 #include "weir/history.h"
 #include "weir/host.h"
@@ -131,16 +132,9 @@ static void script_host(void) {
 }
 
 static void run(void (*script)(void)) {
-  weir_ledger_options options;
-  weir_ledger_options_init(&options);
-  options.bytes = 4 * GIB;
-  assert_ok(weir_driver_open_ledger(&options, &ledger));
-  assert_cu(ledger->Init(ledger, 0));
-  weir_cu_context context;
-  assert_cu(ledger->DevicePrimaryCtxRetain(ledger, &context, 0));
-  assert_cu(ledger->CtxSetCurrent(ledger, context));
+  ledger = open_ledger(1, 4 * GIB);
   for (int i = 0; i < 3; i++)
-    assert_cu(ledger->StreamCreateWithPriority(ledger, &streams[i], WEIR_CU_STREAM_NON_BLOCKING, 0));
+    streams[i] = make_stream(ledger, WEIR_CU_STREAM_NON_BLOCKING);
   allocator = NULL;
   out = 0;
   made = 0;
@@ -157,9 +151,7 @@ static void run(void (*script)(void)) {
     allocator = NULL;
   }
   assert_int_equal(out, 0);
-  size_t free_bytes = 0, total = 1;
-  assert_cu(ledger->MemGetInfo(ledger, &free_bytes, &total));
-  assert_int_equal(free_bytes, total);
+  assert_int_equal(free_bytes(ledger), 4 * GIB);
   weir_driver_close(ledger);
 }
 

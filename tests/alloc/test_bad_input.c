@@ -38,11 +38,6 @@ static void close_all(void) {
   alloc_close();
 }
 
-static void track(void *context, const weir_trace_entry *entry) {
-  (void)context;
-  (void)entry;
-}
-
 static void *pool_alloc(void *context, size_t bytes, int device, weir_cu_stream stream) {
   (void)context;
   (void)bytes;
@@ -280,7 +275,7 @@ static void test_devices_and_statistics(void **state) {
   assert_ok(weir_allocator_get_stats(allocator, 0, &stats));
   assert_int_equal((unsigned char)stats.num_ooms, 0x5a);
 
-  assert_error(INVALID_ARGUMENT, weir_allocator_attach_tracker(NULL, track, NULL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_attach_tracker(NULL, ignore_trace, NULL));
   assert_error(INVALID_ARGUMENT, weir_allocator_attach_tracker(allocator, NULL, NULL));
   assert_error(INVALID_ARGUMENT, weir_allocator_attach_oom_observer(NULL, NULL, NULL));
   assert_error(INVALID_ARGUMENT, weir_allocator_attach_oom_observer(allocator, NULL, NULL));
@@ -309,9 +304,9 @@ static void test_adapter(void **state) {
   assert_int_equal(weir_allocator_owns(NULL, &bytes), 0);
   size_t count = 77;
   weir_pool_id ids[2] = {{7, 7}, {7, 7}};
-  assert_error(INVALID_ARGUMENT, weir_allocator_set_witness(NULL, track, NULL, WEIR_WITNESS_ALL));
-  assert_error(INVALID_ARGUMENT, weir_allocator_set_witness(allocator, track, NULL, (weir_witness_scope)2));
-  assert_error(INVALID_ARGUMENT, weir_allocator_set_witness(allocator, track, NULL, (weir_witness_scope)-1));
+  assert_error(INVALID_ARGUMENT, weir_allocator_set_witness(NULL, ignore_trace, NULL, WEIR_WITNESS_ALL));
+  assert_error(INVALID_ARGUMENT, weir_allocator_set_witness(allocator, ignore_trace, NULL, (weir_witness_scope)2));
+  assert_error(INVALID_ARGUMENT, weir_allocator_set_witness(allocator, ignore_trace, NULL, (weir_witness_scope)-1));
   assert_error(INVALID_ARGUMENT, weir_allocator_pools_ever(NULL, 0, ids, 2, &count));
   assert_error(INVALID_ARGUMENT, weir_allocator_pools_ever(allocator, 0, NULL, 2, &count));
   assert_error(INVALID_ARGUMENT, weir_allocator_pools_ever(allocator, 0, ids, 2, NULL));

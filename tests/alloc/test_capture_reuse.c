@@ -12,9 +12,7 @@ static weir_stream s[5];
 static weir_graph *graph;
 
 static void open(const char *conf) {
-  alloc_open(conf, GIB);
-  assert_ok(weir_use_driver(faults));
-  assert_ok(weir_graph_use_allocator(allocator));
+  alloc_open_runtime(conf);
   for (int i = 0; i < 5; i++)
     s[i] = new_stream(0);
   assert_ok(weir_graph_create(&graph));
@@ -22,17 +20,7 @@ static void open(const char *conf) {
 
 static void close_all(void) {
   weir_graph_destroy(graph);
-  assert_ok(weir_graph_use_allocator(NULL));
-  assert_ok(weir_shutdown());
-  assert_ok(weir_use_driver(NULL));
-  alloc_close();
-}
-
-static int reuse_teardown(void **state) {
-  weir_graph_use_allocator(NULL);
-  weir_shutdown();
-  weir_use_driver(NULL);
-  return alloc_teardown(state);
+  alloc_close_runtime();
 }
 
 static void begin(weir_pool_id pool) {
@@ -283,17 +271,17 @@ static void test_destroyed_meanwhile(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_two_streams, reuse_teardown),
-      cmocka_unit_test_teardown(test_not_asked_for, reuse_teardown),
-      cmocka_unit_test_teardown(test_four_streams, reuse_teardown),
-      cmocka_unit_test_teardown(test_roundabout, reuse_teardown),
-      cmocka_unit_test_teardown(test_marker_is_where_it_was_freed, reuse_teardown),
-      cmocka_unit_test_teardown(test_stays_with_its_stream, reuse_teardown),
-      cmocka_unit_test_teardown(test_use_before_the_capture, reuse_teardown),
-      cmocka_unit_test_teardown(test_block_of_before_the_capture, reuse_teardown),
-      cmocka_unit_test_teardown(test_use_outside_the_capture, reuse_teardown),
-      cmocka_unit_test_teardown(test_left_over, reuse_teardown),
-      cmocka_unit_test_teardown(test_destroyed_meanwhile, reuse_teardown),
+      cmocka_unit_test_teardown(test_two_streams, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_not_asked_for, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_four_streams, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_roundabout, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_marker_is_where_it_was_freed, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_stays_with_its_stream, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_use_before_the_capture, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_block_of_before_the_capture, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_use_outside_the_capture, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_left_over, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_destroyed_meanwhile, alloc_teardown_runtime),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

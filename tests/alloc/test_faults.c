@@ -21,29 +21,9 @@ typedef struct scenario {
 
 /* ---- What a scenario is written with ---- */
 
-enum { MOST = 64 };
-static void *live[MOST]; /* what it has at the end, and what is freed then */
-static int live_count;
 static weir_cu_stream mine, other, third;
 
-static void *take_on(int device, size_t bytes, weir_cu_stream stream) {
-  void *p = NULL;
-  if (weir_allocator_alloc(allocator, device, bytes, stream, &p) != WEIR_OK)
-    return NULL;
-  assert_true(live_count < MOST);
-  return live[live_count++] = p;
-}
-
-static void *take(size_t bytes, weir_cu_stream stream) { return take_on(0, bytes, stream); }
-
-static void drop(void *p) {
-  if (!p || weir_allocator_free(allocator, p) != WEIR_OK)
-    return;
-  int i = 0;
-  while (live[i] != p)
-    i++;
-  live[i] = live[--live_count];
-}
+static void *take(size_t bytes, weir_cu_stream stream) { return get_live(0, bytes, stream); }
 
 /* A call that may fail. */
 static void may_fail(weir_status status) { (void)status; }
@@ -51,7 +31,6 @@ static void may_fail(weir_status status) { (void)status; }
 /* ---- The sweep ---- */
 
 static void open(const scenario *s) {
-  live_count = 0;
   alloc_open_on(WEIR_SOFT_STEPPED, s->devices ? s->devices : 1, GIB, s->conf);
   mine = work_stream();
   other = work_stream();
@@ -69,10 +48,7 @@ static void check_recovery(void) {
     put(get(3 * MIB, streams[i]));
     put(get(45 * MIB, streams[i]));
   }
-  while (live_count) {
-    assert_int_equal(weir_allocator_free(allocator, live[--live_count]), WEIR_OK);
-    assert_valid();
-  }
+  put_all_live();
   soft_step_all();
   empty_cache();
   assert_int_equal(soft_census().device_bytes, 0);
@@ -181,8 +157,8 @@ static void sweep_pairs(const scenario *s) {
           void *p = NULL;
           assert_ok(weir_allocator_alloc(allocator, 0, 60 * MIB, mine, &p));
           assert_ok(weir_allocator_free(allocator, p));
-          while (live_count)
-            assert_ok(weir_allocator_free(allocator, live[--live_count]));
+          while (live_block_count)
+            assert_ok(weir_allocator_free(allocator, live_blocks[--live_block_count]));
           soft_step_all();
           assert_ok(weir_allocator_empty_cache(allocator));
           assert_true(weir__allocator_is_valid(allocator));
@@ -236,8 +212,8 @@ static void make_holes(void) {
   put(page[2]);
   empty_cache();
   put(page[1]);
-  live[live_count++] = page[3];
-  live[live_count++] = page[4];
+  keep_live(page[3]);
+  keep_live(page[4]);
   assert_layout(page[1], "20M- 20M 20M- 20M* 20M* 1060M-");
 }
 
@@ -250,14 +226,14 @@ static void test_growing_over_holes(void **state) {
 
 static void grow_and_shrink(void) {
   void *a = take(50 * MIB, mine), *b = take(50 * MIB, mine), *c = take(500 * KIB, mine);
-  drop(b);
+  put_live(b);
   empty();
   void *e = take(90 * MIB, mine);
-  drop(a);
-  drop(c);
+  put_live(a);
+  put_live(c);
   empty();
   take(30 * MIB, mine);
-  drop(e);
+  put_live(e);
 }
 
 static void test_growing_and_shrinking(void **state) {
@@ -323,7 +299,7 @@ static void *shared_block;
 
 static void use_on_three_streams(void) {
   shared_block = take(512, mine);
-  live_count--;
+  forget_live(shared_block);
   assert_ok(weir_allocator_record_stream(allocator, shared_block, other));
   assert_ok(weir_allocator_record_stream(allocator, shared_block, third));
 }
@@ -374,10 +350,10 @@ static void use_a_pool(void) {
   assert_ok(weir_pool_begin(allocator, 0, pool, NULL, NULL));
   void *a = take(3 * MIB, mine), *b = take(45 * MIB, mine);
   assert_ok(weir_pool_end(allocator, 0, pool));
-  drop(b);
+  put_live(b);
   assert_ok(weir_pool_release(allocator, 0, pool));
   empty();
-  drop(a);
+  put_live(a);
   may_fail(weir_allocator_empty_pool(allocator, pool));
 }
 
@@ -401,8 +377,8 @@ static void use_in_a_capture(void) {
     assert_ok(weir_fill_async(a, 1, 512, stream));
     assert_ok(weir_allocator_record_stream(allocator, a, third));
   }
-  drop(a);
-  drop(b);
+  put_live(a);
+  put_live(b);
   empty();
   assert_ok(weir_fill_async((void *)shared_block, 1, 512, stream));
   assert_ok(weir_graph_capture_end(graph)); /* nothing has disturbed it */
@@ -412,7 +388,7 @@ static void use_in_a_capture(void) {
 
 static void prepare_capture(void) {
   shared_block = get(512, mine);
-  live[live_count++] = shared_block;
+  keep_live(shared_block);
   assert_ok(weir_use_driver(d));
   assert_ok(weir_init());
   assert_ok(weir_graph_use_allocator(allocator));
@@ -444,12 +420,12 @@ static void fork_in_a_capture(void) {
     assert_ok(weir_fill_async(a, 1, 512, second));
     assert_ok(weir_allocator_record_stream(allocator, a, raw_of(second)));
   }
-  drop(a);
+  put_live(a);
   take(3 * MIB, raw_of(first));
   assert_ok(weir_stream_wait_stream(first, second));
   void *b = take(3 * MIB, raw_of(first)), *c = take(45 * MIB, raw_of(second));
-  drop(b);
-  drop(c);
+  put_live(b);
+  put_live(c);
   assert_ok(weir_fill_async((void *)shared_block, 1, 512, first));
   assert_ok(weir_graph_capture_end(graph));
   take(512, raw_of(first));
@@ -480,7 +456,7 @@ static void use_without_cache(void) {
   assert_ok(weir_allocator_set_caching(allocator, 0));
   void *a = take(512, mine);
   take(30 * MIB, mine);
-  drop(a);
+  put_live(a);
   assert_ok(weir_allocator_set_caching(allocator, 1));
 }
 
@@ -490,9 +466,9 @@ static void test_uncached(void **state) {
 }
 
 static void use_two_devices(void) {
-  take_on(0, 50 * MIB, NULL);
+  get_live(0, 50 * MIB, NULL);
   may_fail(weir_allocator_enable_peer_access(allocator, 0, 1));
-  void *a = take_on(0, 50 * MIB, NULL), *b = take_on(1, 50 * MIB, NULL);
+  void *a = get_live(0, 50 * MIB, NULL), *b = get_live(1, 50 * MIB, NULL);
   if (a && b)
     may_fail(weir_allocator_copy_async(allocator, b, 1, a, 0, MIB, NULL, 0));
   soft_step_all();
@@ -508,18 +484,18 @@ static void test_devices(void **state) {
 
 /* Devices that are peers before the memory is there, and after. */
 static void share_and_grow(void) {
-  take_on(0, 30 * MIB, mine);
-  take_on(0, 512, mine);
+  get_live(0, 30 * MIB, mine);
+  get_live(0, 512, mine);
   may_fail(weir_allocator_enable_peer_access(allocator, 0, 1));
   may_fail(weir_allocator_enable_peer_access(allocator, 0, 1));
-  void *a = take_on(0, 70 * MIB, mine), *b = take_on(1, 512, NULL);
+  void *a = get_live(0, 70 * MIB, mine), *b = get_live(1, 512, NULL);
   if (a && b) {
     may_fail(weir_allocator_copy_async(allocator, b, 1, a, 0, 512, mine, 1));
     may_fail(weir_allocator_copy_async(allocator, a, 0, b, 1, 512, mine, 0));
     may_fail(weir_allocator_copy_async(allocator, a, 0, (char *)a + MIB, 0, 512, mine, 0));
   }
   soft_step_all();
-  drop(a);
+  put_live(a);
   empty();
 }
 
@@ -539,20 +515,17 @@ static void checkpoint_and_restore(void) {
   void *a = take(3 * MIB, mine), *b = take(45 * MIB, mine);
   take(512, other);
   weir_status status = weir_pool_checkpoint(allocator, 0, pool, &checkpoint);
-  drop(a);
+  put_live(a);
   take(12 * MIB, mine);
-  drop(b);
+  put_live(b);
   take(90 * MIB, mine);
   empty();
   if (!status && !weir_pool_restore(allocator, checkpoint, &delta)) {
     for (size_t i = 0; i < delta.freed_count; i++) {
-      int k = 0;
-      while (live[k] != delta.freed[i])
-        k++;
-      live[k] = live[--live_count];
+      forget_live(delta.freed[i]);
     }
     for (size_t i = 0; i < delta.allocated_count; i++)
-      live[live_count++] = delta.allocated[i];
+      keep_live(delta.allocated[i]);
   }
   assert_valid();
   weir_checkpoint_delta_clear(&delta);
@@ -580,11 +553,11 @@ static void mix(void) {
   for (int i = 0; i < 90; i++) {
     weir_cu_stream stream = streams[soft_random(4)];
     uint64_t what = soft_random(100), k = soft_random(2);
-    void *p = live_count ? live[soft_random((uint64_t)live_count)] : NULL;
-    if (what < 40 && live_count < MOST - 1)
+    void *p = live_block_count ? live_blocks[soft_random((uint64_t)live_block_count)] : NULL;
+    if (what < 40 && live_block_count < MAX_LIVE_BLOCKS - 1)
       take(soft_random(2) ? 1 + soft_random(MIB) : MIB + soft_random(60 * MIB), stream);
     else if (what < 65)
-      drop(p);
+      put_live(p);
     else if (what < 75 && p) {
       may_fail(weir_allocator_record_stream(allocator, p, stream));
       work(stream);
@@ -635,8 +608,8 @@ static void test_broken_device(void **state) {
     void *p = NULL;
     if (calls(WEIR_CALL_CtxGetCurrent) >= nth)
       assert_int_not_equal(weir_allocator_alloc(allocator, 0, 900 * MIB, third, &p), WEIR_OK);
-    while (live_count)
-      assert_ok(weir_allocator_free(allocator, live[--live_count]));
+    while (live_block_count)
+      assert_ok(weir_allocator_free(allocator, live_blocks[--live_block_count]));
     may_fail(weir_allocator_empty_cache(allocator));
     assert_true(weir__allocator_is_valid(allocator));
     weir_allocator_destroy(allocator);

@@ -9,26 +9,6 @@
 
 static const weir_pool_id own_pool = {0, 0};
 
-static void open(const char *conf) {
-  alloc_open(conf, GIB);
-  assert_ok(weir_use_driver(faults));
-  assert_ok(weir_graph_use_allocator(allocator));
-}
-
-static void close_all(void) {
-  assert_ok(weir_graph_use_allocator(NULL));
-  assert_ok(weir_shutdown());
-  assert_ok(weir_use_driver(NULL));
-  alloc_close();
-}
-
-static int graph_teardown(void **state) {
-  weir_graph_use_allocator(NULL);
-  weir_shutdown();
-  weir_use_driver(NULL);
-  return alloc_teardown(state);
-}
-
 static weir_graph *new_graph(void) {
   weir_graph *graph = NULL;
   assert_ok(weir_graph_create(&graph));
@@ -52,13 +32,6 @@ static weir_pool_id pool_of_graph(const weir_graph *graph) {
   return id;
 }
 
-static weir_pool_id pool_of(const void *p) {
-  const weir__segment *segment = segment_at(p);
-  assert_non_null(segment);
-  const weir__private_pool *owner = segment->arena->pool->owner;
-  return owner ? owner->id : (weir_pool_id){0, 0};
-}
-
 static bool is_in(const void *p, weir_pool_id id) {
   weir_pool_id found = pool_of(p);
   return found.first == id.first && found.second == id.second;
@@ -75,7 +48,7 @@ static void join(weir_stream stream, weir_stream captured) { assert_ok(weir_stre
 
 static void test_allocations_of_the_capture(void **state) {
   (void)state;
-  open(NULL);
+  alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0), other = new_stream(0);
   void *outside = get(4095, raw_of(stream));
   put(outside);
@@ -94,14 +67,14 @@ static void test_allocations_of_the_capture(void **state) {
   put(in);
   put(not_in);
   weir_graph_destroy(graph);
-  close_all();
+  alloc_close_runtime();
 }
 
 /* PyTorch's test_cuda_graph_allocator_propagates_stream: a stream that joins the capture gets its memory from
  * there too. */
 static void test_streams_that_join(void **state) {
   (void)state;
-  open(NULL);
+  alloc_open_runtime(NULL);
   weir_stream s0 = new_stream(0), s1 = new_stream(0);
   weir_graph *graph = new_graph();
   begin(graph, s0, own_pool);
@@ -124,13 +97,13 @@ static void test_streams_that_join(void **state) {
   put(before);
   put(after);
   weir_graph_destroy(graph);
-  close_all();
+  alloc_close_runtime();
 }
 
 /* What is freed in a capture serves the same stream in it again: the graph's work is in order too. */
 static void test_memory_is_used_again_in_the_capture(void **state) {
   (void)state;
-  open(NULL);
+  alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
   weir_graph *graph = new_graph();
   begin(graph, stream, own_pool);
@@ -141,7 +114,7 @@ static void test_memory_is_used_again_in_the_capture(void **state) {
   end(graph);
   put(p);
   weir_graph_destroy(graph);
-  close_all();
+  alloc_close_runtime();
 }
 
 /* ---- How long it stays ---- */
@@ -149,7 +122,7 @@ static void test_memory_is_used_again_in_the_capture(void **state) {
 static void test_pool_lives_as_long_as_the_graph(void **state) {
   (void)state;
   for (int expandable = 0; expandable < 2; expandable++) {
-    open(expandable ? "expandable_segments:True" : NULL);
+    alloc_open_runtime(expandable ? "expandable_segments:True" : NULL);
     weir_stream stream = new_stream(0);
     weir_graph *graph = new_graph();
     begin(graph, stream, own_pool);
@@ -165,7 +138,7 @@ static void test_pool_lives_as_long_as_the_graph(void **state) {
     weir_graph_destroy(graph);
     empty_cache();
     assert_int_equal(reserved(), 0);
-    close_all();
+    alloc_close_runtime();
   }
 }
 
@@ -177,7 +150,7 @@ static void test_result_outlives_the_graph(void **state) {
     int64_t segment;
   } cases[] = {{512, 2 * MIB}, {MIB, 2 * MIB}, {MIB + 512, 20 * MIB}, {9 * MIB, 20 * MIB}, {30 * MIB, 30 * MIB}};
   for (size_t i = 0; i < WEIR_COUNT_OF(cases); i++) {
-    open(NULL);
+    alloc_open_runtime(NULL);
     weir_stream stream = new_stream(0);
     weir_graph *graph = new_graph();
     begin(graph, stream, own_pool);
@@ -197,7 +170,7 @@ static void test_result_outlives_the_graph(void **state) {
     put(b);
     empty_cache();
     assert_int_equal(reserved(), 0);
-    close_all();
+    alloc_close_runtime();
   }
 }
 
@@ -205,7 +178,7 @@ static void test_result_outlives_the_graph(void **state) {
  * is gone. */
 static void test_graphs_share_a_pool(void **state) {
   (void)state;
-  open(NULL);
+  alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
   weir_graph *one = new_graph(), *two = new_graph();
   weir_pool_id shared = weir_graph_pool_handle();
@@ -230,13 +203,13 @@ static void test_graphs_share_a_pool(void **state) {
   empty_cache();
   assert_int_equal(reserved(), 0);
   weir_graph_destroy(two);
-  close_all();
+  alloc_close_runtime();
 }
 
 /* The seed's test_repeat_graph_capture, without its library: a hundred captures take no more than one. */
 static void test_captures_again_and_again(void **state) {
   (void)state;
-  open(NULL);
+  alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
   weir_pool_id shared = weir_graph_pool_handle();
   assert_ok(weir_pool_create(allocator, 0, shared, NULL));
@@ -251,7 +224,7 @@ static void test_captures_again_and_again(void **state) {
     assert_int_equal(reserved(), 30 * MIB);
   }
   assert_ok(weir_pool_release(allocator, 0, shared));
-  close_all();
+  alloc_close_runtime();
 }
 
 /* ---- What must not disturb a capture ---- */
@@ -260,7 +233,7 @@ static void test_captures_again_and_again(void **state) {
 static void test_grows_in_a_capture(void **state) {
   (void)state;
   for (int expandable = 0; expandable < 2; expandable++) {
-    open(expandable ? "expandable_segments:True" : NULL);
+    alloc_open_runtime(expandable ? "expandable_segments:True" : NULL);
     weir_stream stream = new_stream(0), other = new_stream(0);
     weir_graph *graph = new_graph();
     begin(graph, stream, own_pool);
@@ -275,7 +248,7 @@ static void test_grows_in_a_capture(void **state) {
     put(p);
     put(q);
     weir_graph_destroy(graph);
-    close_all();
+    alloc_close_runtime();
   }
 }
 
@@ -283,7 +256,7 @@ static void test_grows_in_a_capture(void **state) {
  * it gets its events afterwards. */
 static void test_record_stream_and_captures(void **state) {
   (void)state;
-  open(NULL);
+  alloc_open_runtime(NULL);
   weir_stream s0 = new_stream(0), s1 = new_stream(0), s2 = new_stream(0);
   void *problem = get(512, raw_of(s1));
   weir_graph *graph = new_graph();
@@ -323,14 +296,14 @@ static void test_record_stream_and_captures(void **state) {
   put(c);
   put(again);
   weir_graph_destroy(graph);
-  close_all();
+  alloc_close_runtime();
 }
 
 /* empty_cache during a capture: the default pool keeps its blocks, pools that are over go, the capture goes on. */
 static void test_empty_cache_in_a_capture(void **state) {
   (void)state;
   for (int expandable = 0; expandable < 2; expandable++) {
-    open(expandable ? "expandable_segments:True" : NULL);
+    alloc_open_runtime(expandable ? "expandable_segments:True" : NULL);
     weir_stream stream = new_stream(0), other = new_stream(0);
     const weir_pool_id over = {0, 991}, over_here = {0, 992}, over_legacy = {0, 993};
     void *cached = get(20 * MIB, raw_of(other));
@@ -364,7 +337,7 @@ static void test_empty_cache_in_a_capture(void **state) {
     weir_graph_destroy(graph);
     empty_cache();
     assert_int_equal(reserved(), 0);
-    close_all();
+    alloc_close_runtime();
   }
 }
 
@@ -372,7 +345,7 @@ static void test_empty_cache_in_a_capture(void **state) {
  * capture can still be ended. */
 static void test_out_of_memory_in_a_capture(void **state) {
   (void)state;
-  open(NULL);
+  alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
   void *cached = get(600 * MIB, NULL), *p = NULL;
   put(cached);
@@ -389,13 +362,13 @@ static void test_out_of_memory_in_a_capture(void **state) {
   p = get(600 * MIB, raw_of(stream));
   assert_int_equal(stats_of(0).num_alloc_retries, 1);
   put(p);
-  close_all();
+  alloc_close_runtime();
 }
 
 /* PyTorch's test_graph_capture_error_releases_reserved_segments. */
 static void test_failed_capture_lets_go(void **state) {
   (void)state;
-  open(NULL);
+  alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
   weir_graph *graph = new_graph();
   begin(graph, stream, own_pool);
@@ -406,7 +379,7 @@ static void test_failed_capture_lets_go(void **state) {
   empty_cache();
   assert_int_equal(reserved(), 0);
   weir_graph_destroy(graph);
-  close_all();
+  alloc_close_runtime();
 }
 
 /* ---- Scopes by hand beside a capture ---- */
@@ -420,7 +393,7 @@ static int always(void *context, weir_cu_stream stream) {
 /* A scope of the same pool, opened by hand during the capture: each end closes its own. */
 static void test_scope_of_the_same_pool(void **state) {
   (void)state;
-  open(NULL);
+  alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
   weir_pool_id shared = weir_graph_pool_handle();
   weir_graph *graph = new_graph();
@@ -439,13 +412,13 @@ static void test_scope_of_the_same_pool(void **state) {
   assert_error(BAD_STATE, weir_pool_end(allocator, 0, shared));
   assert_ok(weir_pool_release(allocator, 0, shared));
   weir_graph_destroy(graph);
-  close_all();
+  alloc_close_runtime();
 }
 
 /* PyTorch's test_graph_mem_pool_arg_and_nested_use_mem_pool: inside a capture a scope by hand is the inner one. */
 static void test_scope_of_another_pool(void **state) {
   (void)state;
-  open(NULL);
+  alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
   const weir_pool_id nested = {0, 555};
   weir_graph *graph = new_graph();
@@ -462,14 +435,14 @@ static void test_scope_of_another_pool(void **state) {
   put(q);
   assert_ok(weir_pool_release(allocator, 0, nested));
   weir_graph_destroy(graph);
-  close_all();
+  alloc_close_runtime();
 }
 
 /* ---- Taking it away ---- */
 
 static void test_without_an_allocator(void **state) {
   (void)state;
-  open(NULL);
+  alloc_open_runtime(NULL);
   assert_ok(weir_graph_use_allocator(NULL));
   weir_stream stream = new_stream(0);
   void *p = get(512, raw_of(stream));
@@ -481,13 +454,13 @@ static void test_without_an_allocator(void **state) {
   assert_true(is_in(p, own_pool));
   put(p);
   weir_graph_destroy(graph);
-  close_all();
+  alloc_close_runtime();
 }
 
 /* The allocator goes first: graphs are none of its business then. */
 static void test_allocator_goes_first(void **state) {
   (void)state;
-  open(NULL);
+  alloc_open_runtime(NULL);
   weir_stream stream = new_stream(0);
   weir_graph *graph = new_graph(), *later = new_graph();
   begin(graph, stream, own_pool);
@@ -503,27 +476,27 @@ static void test_allocator_goes_first(void **state) {
   assert_ok(weir_graph_capture_end(later));
   weir_graph_destroy(later);
   assert_cu(d->MemFree(d, own));
-  close_all();
+  alloc_close_runtime();
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_allocations_of_the_capture, graph_teardown),
-      cmocka_unit_test_teardown(test_streams_that_join, graph_teardown),
-      cmocka_unit_test_teardown(test_memory_is_used_again_in_the_capture, graph_teardown),
-      cmocka_unit_test_teardown(test_pool_lives_as_long_as_the_graph, graph_teardown),
-      cmocka_unit_test_teardown(test_result_outlives_the_graph, graph_teardown),
-      cmocka_unit_test_teardown(test_graphs_share_a_pool, graph_teardown),
-      cmocka_unit_test_teardown(test_captures_again_and_again, graph_teardown),
-      cmocka_unit_test_teardown(test_grows_in_a_capture, graph_teardown),
-      cmocka_unit_test_teardown(test_record_stream_and_captures, graph_teardown),
-      cmocka_unit_test_teardown(test_empty_cache_in_a_capture, graph_teardown),
-      cmocka_unit_test_teardown(test_out_of_memory_in_a_capture, graph_teardown),
-      cmocka_unit_test_teardown(test_failed_capture_lets_go, graph_teardown),
-      cmocka_unit_test_teardown(test_scope_of_the_same_pool, graph_teardown),
-      cmocka_unit_test_teardown(test_scope_of_another_pool, graph_teardown),
-      cmocka_unit_test_teardown(test_without_an_allocator, graph_teardown),
-      cmocka_unit_test_teardown(test_allocator_goes_first, graph_teardown),
+      cmocka_unit_test_teardown(test_allocations_of_the_capture, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_streams_that_join, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_memory_is_used_again_in_the_capture, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_pool_lives_as_long_as_the_graph, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_result_outlives_the_graph, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_graphs_share_a_pool, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_captures_again_and_again, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_grows_in_a_capture, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_record_stream_and_captures, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_empty_cache_in_a_capture, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_out_of_memory_in_a_capture, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_failed_capture_lets_go, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_scope_of_the_same_pool, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_scope_of_another_pool, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_without_an_allocator, alloc_teardown_runtime),
+      cmocka_unit_test_teardown(test_allocator_goes_first, alloc_teardown_runtime),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

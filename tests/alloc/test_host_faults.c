@@ -6,10 +6,7 @@
 #include "support/alloc.h"
 #include "weir/host.h"
 
-enum { MOST = 32 };
 static weir_host_allocator *host;
-static void *live[MOST];
-static int live_count;
 static weir_cu_stream stream;
 
 static void *take(size_t bytes) {
@@ -19,18 +16,15 @@ static void *take(size_t bytes) {
     return NULL;
   }
   memset(p, 1, bytes);
-  assert_true(live_count < MOST);
-  return live[live_count++] = p;
+  keep_live(p);
+  return p;
 }
 
 static void drop(void *p) {
   if (!p)
     return;
   weir_host_free(host, p); /* which may say that the driver did not take it back: it is free all the same */
-  int i = 0;
-  while (live[i] != p)
-    i++;
-  live[i] = live[--live_count];
+  forget_live(p);
 }
 
 /* What is not recorded was not promised. */
@@ -61,10 +55,9 @@ static void act(void) {
   drop(take(100));
 }
 
-static void open(const char *conf) {
+static void open(const void *conf) {
   alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
   assert_ok(weir_host_allocator_create(faults, conf, &host));
-  live_count = 0;
   stream = work_stream();
 }
 
@@ -72,8 +65,8 @@ static void check_recovery(void) {
   assert_ok(weir_fault_clear(faults));
   drop(take(100));
   drop(take(3 * MIB));
-  while (live_count)
-    drop(live[0]);
+  while (live_block_count)
+    drop(live_blocks[0]);
   for (int i = 0; i < 3; i++) {
     soft_step_all();
     drop(take(100));
@@ -92,35 +85,16 @@ static void check_recovery(void) {
   alloc_close();
 }
 
-static void sweep(const char *conf) {
-  static const weir_cu_result codes[] = {WEIR_CU_OUT_OF_MEMORY, WEIR_CU_UNKNOWN, WEIR_CU_STREAM_CAPTURE_UNSUPPORTED};
-  open(conf);
-  unsigned long before = calls(WEIR_CALL_COUNT);
-  act();
-  unsigned long count = calls(WEIR_CALL_COUNT) - before, failed = 0;
-  check_recovery();
-  assert_true(count > 30);
-  for (unsigned long nth = 1; nth <= count; nth++)
-    for (size_t code = 0; code < WEIR_COUNT_OF(codes); code++) {
-      unsigned long made = 0, faulty = 0;
-      open(conf);
-      assert_ok(weir_fault_nth_any(faults, nth, codes[code]));
-      act();
-      assert_ok(weir_fault_counts(faults, WEIR_CALL_COUNT, &made, &faulty));
-      failed += faulty;
-      check_recovery();
-    }
-  assert_true(failed >= count);
-}
-
 static void test_driver(void **state) {
   (void)state;
-  sweep("");
+  sweep_driver_calls(&(fault_sweep){open, act, check_recovery, ""});
 }
 
 static void test_registered(void **state) {
   (void)state;
-  sweep("pinned_use_cuda_host_register:True,pinned_num_register_threads:2,pinned_max_cached_size_mb:1");
+  sweep_driver_calls(
+      &(fault_sweep){open, act, check_recovery,
+                     "pinned_use_cuda_host_register:True,pinned_num_register_threads:2,pinned_max_cached_size_mb:1"});
 }
 
 /* Memory that the driver does not take back is kept, and tried again. */
@@ -130,7 +104,6 @@ static void test_refused_free(void **state) {
   void *a = take(2 * MIB);
   assert_ok(weir_fault_nth(faults, WEIR_CALL_MemFreeHost, 1, WEIR_CU_UNKNOWN, 0));
   assert_error_says(DRIVER, "cuMemFreeHost", weir_host_free(host, a));
-  live_count = 0;
   assert_ptr_equal(take(2 * MIB), a); /* it was freed all the same */
   assert_ok(weir_host_configure(host, "pinned_free_catch_all:True"));
   assert_ok(weir_fault_nth(faults, WEIR_CALL_MemFreeHost, 1, WEIR_CU_UNKNOWN, 0));

@@ -2,72 +2,32 @@
  * Memory shared by two processes. The program runs itself again as the other one; the two talk over a socket.
  */
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "alloc/plug_fixture.h"
+#include "support/peer.h"
 #include "weir/ipc.h"
-
-static int line; /* to the other process */
-static pid_t other;
 
 typedef struct message {
   weir_ipc_handle handles[2];
   unsigned long long number;
 } message;
 
-static void say(const message *m) { assert_int_equal(send(line, m, sizeof *m, MSG_NOSIGNAL), sizeof *m); }
+static void say(const message *m) { assert_int_equal(send(peer_socket, m, sizeof *m, MSG_NOSIGNAL), sizeof *m); }
 static void say_number(unsigned long long number) { say(&(message){.number = number}); }
 static message hear(void) {
   static message m;
-  assert_int_equal(recv(line, &m, sizeof m, MSG_WAITALL), sizeof m);
+  assert_int_equal(recv(peer_socket, &m, sizeof m, MSG_WAITALL), sizeof m);
   return m;
 }
 static void hear_number(unsigned long long number) { assert_int_equal(hear().number, number); }
 
-static void start_other(const char *role, const char *conf) {
-  int ends[2];
-  char end_text[16];
-  assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
-  fcntl(ends[0], F_SETFD, FD_CLOEXEC);
-  struct timeval patience = {60, 0}; /* one of them may have failed */
-  for (int i = 0; i < 2; i++)
-    setsockopt(ends[i], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-  snprintf(end_text, sizeof end_text, "%d", ends[1]);
-  prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); /* where a system lets only parents look into a process */
-  fflush(NULL);
-  other = fork();
-  assert_true(other >= 0);
-  if (other == 0) {
-    execl("/proc/self/exe", "test_ipc", "child", role, conf, end_text, (char *)NULL);
-    _exit(127);
-  }
-  close(ends[1]);
-  line = ends[0];
-}
-
-static void end_other(void) {
-  int status;
-  assert_int_equal(waitpid(other, &status, 0), other);
-  other = 0;
-  close(line);
-  assert_true(WIFEXITED(status));
-  assert_int_equal(WEXITSTATUS(status), 0);
-}
-
 static int teardown(void **state) {
-  if (other) {
-    kill(other, SIGKILL);
-    waitpid(other, NULL, 0);
-    other = 0;
-  }
+  peer_kill();
   return alloc_teardown(state);
 }
 
@@ -213,7 +173,7 @@ static void share_with_child(const char *conf, int version) {
   options.ipc_version = version;
   alloc_open_devices(WEIR_SOFT_THREADS, 1, GIB);
   assert_ok(weir_allocator_create(faults, &options, &allocator));
-  start_other("reads", conf);
+  peer_start(SOCK_STREAM, "reads", conf);
   char *before = get(5000, NULL), *a = get(1000, NULL), *b = get(30 * MIB, NULL);
   a[0] = 'a';
   a[999] = 'A';
@@ -232,7 +192,7 @@ static void share_with_child(const char *conf, int version) {
   a[0] = 'y';
   say_number(2);
   hear_number(3);
-  end_other();
+  peer_end();
   put(before);
   put(a);
   put(b);
@@ -254,13 +214,13 @@ static void test_expandable(void **state) {
 
 static void fail_in_child(const char *role, const char *conf) {
   alloc_open_on(WEIR_SOFT_THREADS, 1, GIB, conf);
-  start_other(role, conf);
+  peer_start(SOCK_STREAM, role, conf);
   char *a = get(30 * MIB, NULL);
   static message m;
   m.handles[0] = share(a);
   say(&m);
   hear_number(1);
-  end_other();
+  peer_end();
   put(a);
   alloc_close();
 }
@@ -401,10 +361,8 @@ static int run_child(const char *role, const char *conf) {
 }
 
 int main(int argc, char **argv) {
-  if (argc == 5 && !strcmp(argv[1], "child")) {
-    line = atoi(argv[4]);
+  if (peer_is_child(argc, argv))
     return run_child(argv[2], argv[3]);
-  }
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_fixed, teardown),
       cmocka_unit_test_teardown(test_expandable, teardown),

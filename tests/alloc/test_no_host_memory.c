@@ -11,6 +11,7 @@
 
 #include "alloc/allocator.h"
 #include "support/alloc.h"
+#include "support/ledger.h"
 #include "support/length.h"
 #include "support/no_memory.h"
 
@@ -168,23 +169,12 @@ static bool make(const char *conf) {
   return status == WEIR_OK;
 }
 
-static void check_all_back(void) {
-  size_t free_bytes = 0, total = 1;
-  assert_cu(ledger->MemGetInfo(ledger, &free_bytes, &total));
-  assert_int_equal(free_bytes, total);
-}
+static void check_all_back(void) { assert_int_equal(free_bytes(ledger), 4 * GIB); }
 
 static void run(const char *conf, void (*script)(void)) {
-  weir_ledger_options options;
-  weir_ledger_options_init(&options);
-  options.bytes = 4 * GIB;
-  assert_ok(weir_driver_open_ledger(&options, &ledger));
-  assert_cu(ledger->Init(ledger, 0));
-  weir_cu_context context;
-  assert_cu(ledger->DevicePrimaryCtxRetain(ledger, &context, 0));
-  assert_cu(ledger->CtxSetCurrent(ledger, context));
+  ledger = open_ledger(1, 4 * GIB);
   for (int i = 0; i < 3; i++)
-    assert_cu(ledger->StreamCreateWithPriority(ledger, &streams[i], WEIR_CU_STREAM_NON_BLOCKING, 0));
+    streams[i] = make_stream(ledger, WEIR_CU_STREAM_NON_BLOCKING);
   made = 0;
   did_fail = false;
   since_failure = 0;

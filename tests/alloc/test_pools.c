@@ -30,13 +30,6 @@ static bool exists(weir_pool_id id) {
 }
 
 /* The pool that the block of a pointer belongs to; {0, 0}: the default one. */
-static weir_pool_id pool_of(const void *p) {
-  const weir__segment *segment = segment_at(p);
-  assert_non_null(segment);
-  const weir__private_pool *owner = segment->arena->pool->owner;
-  return owner ? owner->id : (weir_pool_id){0, 0};
-}
-
 #define assert_in_pool(p, id)                                                                                          \
   do {                                                                                                                 \
     weir_pool_id found = pool_of(p);                                                                                   \

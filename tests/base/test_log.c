@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "base/base.h"
+#include "support/heard.h"
 
 /* The level is read from the environment once in a process, so each case is a child. What the child writes to stderr
  * goes to `text`. */
@@ -91,19 +92,6 @@ static void a_level_out_of_range_is_moved_into_it(void **state) {
   assert_int_equal(weir_log_get_level(), WEIR_LOG_ERROR);
   weir_log_set_level(WEIR_LOG_WARN);
   assert_int_equal(weir_log_get_level(), WEIR_LOG_WARN);
-}
-
-struct heard {
-  int count;
-  weir_log_level level;
-  char message[4096];
-};
-
-static void hear(void *context, weir_log_level level, const char *message) {
-  struct heard *heard = context;
-  heard->count++;
-  heard->level = level;
-  snprintf(heard->message, sizeof heard->message, "%s", message);
 }
 
 static void a_sink_gets_the_message_and_nothing_else(void **state) {

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "base/rangemap.h"
+#include "support/random.h"
 
 #define LAST UINT64_MAX
 
@@ -44,14 +45,6 @@ static void *model_remove(model *m, uint64_t base) {
     return value;
   }
   return NULL;
-}
-
-static uint64_t next_random(uint64_t *state) {
-  *state += 0x9e3779b97f4a7c15;
-  uint64_t z = *state;
-  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-  z = (z ^ z >> 27) * 0x94d049bb133111eb;
-  return z ^ z >> 31;
 }
 
 /* Addresses of several kinds: a crowded corner, pages, both ends of the address space, anywhere. */

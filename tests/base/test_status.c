@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "base/base.h"
+#include "support/heard.h"
 
 static void every_status_has_its_name_and_text(void **state) {
   (void)state;
@@ -70,19 +71,6 @@ static void a_long_text_is_kept_up_to_a_size_and_then_marked_as_cut(void **state
   size_t length = strlen(weir_last_error());
   assert_in_range(length, 1024, 3 * 1024 - 1);
   assert_string_equal(weir_last_error() + length - 5, "aa...");
-}
-
-struct heard {
-  int count;
-  weir_log_level level;
-  char message[256];
-};
-
-static void hear(void *context, weir_log_level level, const char *message) {
-  struct heard *heard = context;
-  heard->count++;
-  heard->level = level;
-  snprintf(heard->message, sizeof heard->message, "%s", message);
 }
 
 static void a_failure_is_a_message_for_those_who_debug(void **state) {

@@ -4,15 +4,7 @@ set -u
 tested=whatif
 # shellcheck source-path=SCRIPTDIR source=../support/cli.sh
 . "$(dirname "$0")/../support/cli.sh"
-traces=$(dirname "$0")/../data/traces
-# A replay has the recorded settings: those of the environment are not asked.
-export WEIR_ALLOC_CONF=no_such_key:1
-
-# A build without libzstd refuses compressed files, and says so; the rest is for the others.
-if "$weir" replay "$traces/cuda_graphs.pickle.zst" 2>&1 | grep -qi 'without.*zstd'; then
-  echo "waived: built without libzstd"
-  exit 77
-fi
+use_traces
 
 # The same job was recorded under each of these: see tests/offline/test_predict.c.
 file=$traces/llama_varlen.pickle.zst

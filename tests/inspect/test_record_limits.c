@@ -2,7 +2,6 @@
  * Limits of recording: full disks, rings of one entry and rings that have wrapped, very many pools, very deep stacks,
  * and the rank in a file's name.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <sched.h>
@@ -35,41 +34,9 @@ enum { MOST_MORE_KIB = 1 << 20 }; /* the sanitizer delays frees */
 enum { MOST_MORE_KIB = 8192 };
 #endif
 
-static char folder[] = "/tmp/weir-test-record-limits-XXXXXX";
-
 /* Without a file if `mb` is NULL. */
 static void open_recorded(const char *mb, const char *stacks, unsigned long long bytes) {
   open_recording(&(recording){.bytes = bytes, .folder = mb ? folder : NULL, .mb = mb, .stacks = stacks});
-}
-
-static int teardown(void **state) {
-  (void)state;
-  close_recording();
-  weir_log_set_sink(NULL, NULL);
-  remove_files(folder);
-  return 0;
-}
-
-static const char *find_file(const char *part) {
-  static char path[512];
-  DIR *dir = opendir(folder);
-  bool found = false;
-  for (struct dirent *e; dir && (e = readdir(dir));)
-    if (strstr(e->d_name, part)) {
-      snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-      found = true;
-    }
-  if (dir)
-    closedir(dir);
-  return found ? path : NULL;
-}
-
-static void pairs(int count) {
-  void *pointer;
-  for (int i = 0; i < count; i++) {
-    assert_ok(weir_allocator_alloc(recorded, 0, 512 + 512 * (size_t)(i % 7), NULL, &pointer));
-    assert_ok(weir_allocator_free(recorded, pointer));
-  }
 }
 
 /* ---- Disks ---- */
@@ -101,7 +68,7 @@ static int disk_full_at_first(void) {
     return WAIVED;
   weir_log_set_sink(count_warning, NULL);
   open_recorded("8", "none", GIB);
-  pairs(1000);
+  record_pairs(1000);
   weir_history_info info = {.size = sizeof info};
   bool ok = warnings == 1 && strstr(warning, strerror(ENOSPC)) &&
             strstr(warning, "set WEIR_RECORD_MB to make it smaller") && !find_file(".ring") &&
@@ -113,9 +80,7 @@ static int disk_full_at_first(void) {
 
 static bool fill_disk(void) {
   static char junk[65536];
-  char path[512];
-  snprintf(path, sizeof path, "%s/junk", folder);
-  FILE *file = fopen(path, "w");
+  FILE *file = fopen(path_in("junk"), "w");
   if (!file)
     return false;
   setvbuf(file, NULL, _IONBF, 0);
@@ -135,7 +100,7 @@ static int disk_full_later(void) {
   open_recorded("2", "all", GIB);
   if (warnings || !fill_disk())
     return 2;
-  pairs(60000);
+  record_pairs(60000);
   void *none;
   if (weir_allocator_alloc(recorded, 0, 2 * GIB, NULL, &none) != WEIR_ERROR_OUT_OF_MEMORY)
     return 3;
@@ -144,7 +109,7 @@ static int disk_full_later(void) {
     fprintf(stderr, "%d warnings, the last: %s\n", warnings, warning);
     return 4;
   }
-  pairs(1000);
+  record_pairs(1000);
   weir__recording *s = load_recording(find_file(".ring"));
   bool ok = s->event_count > 30000 && s->devices[0].dropped > 100000;
   weir__recording_free(s);
@@ -157,7 +122,7 @@ static int read_only_disk(void) {
     return WAIVED;
   weir_log_set_sink(count_warning, NULL);
   open_recorded("1", "none", GIB);
-  pairs(100);
+  record_pairs(100);
   return !(warnings == 1 && strstr(warning, strerror(EROFS)));
 }
 
@@ -179,14 +144,14 @@ static void test_disks(void **state) {
 static int files_limited_later(void) {
   weir_log_set_sink(count_warning, NULL);
   open_recorded("4", "none", GIB);
-  pairs(20000);
+  record_pairs(20000);
   struct rlimit little = {1 << 16, 1 << 16};
   void *none;
   if (setrlimit(RLIMIT_FSIZE, &little) != 0)
     return 2;
   if (weir_allocator_alloc(recorded, 0, 2 * GIB, NULL, &none) != WEIR_ERROR_OUT_OF_MEMORY)
     return 3;
-  pairs(20000);
+  record_pairs(20000);
   bool ok = warnings == 1 && strstr(warning, strerror(EFBIG)) && !find_file(".pickle");
   if (!ok)
     fprintf(stderr, "%d warnings, the last: %s\n", warnings, warning);
@@ -240,7 +205,7 @@ static void test_wrapped(void **state) {
   for (int i = 0; i < 10; i++)
     assert_ok(weir_allocator_alloc(recorded, 0, 3 * MIB, NULL, &early[i]));
   assert_ok(weir_allocator_configure(recorded, "roundup_power2_divisions:8"));
-  pairs(20000);
+  record_pairs(20000);
   for (int i = 0; i < 4; i++)
     assert_ok(weir_allocator_free(recorded, early[i]));
   assert_ok(weir_allocator_alloc(recorded, 0, 3 * MIB, NULL, &pointer));
@@ -395,7 +360,7 @@ static void expect_rank(const char *part, int64_t rank) {
   if (!find_file(part))
     fail_msg("no file has %s in its name, as %s", part, find_file(".ring"));
   close_recording();
-  remove_files(folder);
+  remove_files();
 }
 
 static void test_ranks(void **state) {
@@ -423,20 +388,15 @@ static void test_ranks(void **state) {
 }
 
 int main(void) {
-  if (!mkdtemp(folder))
-    return 1;
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_disks, teardown),
-      cmocka_unit_test_teardown(test_files_limited_later, teardown),
-      cmocka_unit_test_teardown(test_ring_of_one, teardown),
-      cmocka_unit_test_teardown(test_wrapped, teardown),
-      cmocka_unit_test_teardown(test_pools_without_end, teardown),
-      cmocka_unit_test_teardown(test_many_pools_alive, teardown),
-      cmocka_unit_test_teardown(test_deep_stacks, teardown),
-      cmocka_unit_test_teardown(test_ranks, teardown),
+      cmocka_unit_test_teardown(test_disks, recording_teardown),
+      cmocka_unit_test_teardown(test_files_limited_later, recording_teardown),
+      cmocka_unit_test_teardown(test_ring_of_one, recording_teardown),
+      cmocka_unit_test_teardown(test_wrapped, recording_teardown),
+      cmocka_unit_test_teardown(test_pools_without_end, recording_teardown),
+      cmocka_unit_test_teardown(test_many_pools_alive, recording_teardown),
+      cmocka_unit_test_teardown(test_deep_stacks, recording_teardown),
+      cmocka_unit_test_teardown(test_ranks, recording_teardown),
   };
-  int failed = cmocka_run_group_tests(tests, NULL, NULL);
-  remove_files(folder);
-  rmdir(folder);
-  return failed;
+  return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -18,8 +18,6 @@
 #include "weir/history.h"
 #include "weir/snapshot.h"
 
-static char folder[] = "/tmp/weir-test-ring-XXXXXX";
-
 /* ---- A job ---- */
 
 enum { HELD = 256, STREAMS = 4, POOLS = 3 };
@@ -62,14 +60,6 @@ static void open_job(const job *j, const char *mb) {
                               .devices = j->devices});
   if (j->limit)
     assert_ok(weir_allocator_set_limit(recorded, 0, j->limit));
-}
-
-static int teardown(void **state) {
-  (void)state;
-  close_recording();
-  weir_log_set_sink(NULL, NULL);
-  remove_files(folder);
-  return 0;
 }
 
 static weir__ring_file *file_of_recorded(void) { return atomic_load(&recorded->history)->file; }
@@ -154,13 +144,13 @@ static void test_window(void **state) {
     uint64_t capacity = weir__ring_file_capacity(file_of_recorded());
     for (int round = 0; round < 8; round++) {
       churn(&jobs[i], (int)capacity / 3);
-      size_t events = check_window(only_ring(folder), 0, recorded);
+      size_t events = check_window(find_file(".ring"), 0, recorded);
       if (round > 4)
         assert_in_range(events, capacity / 3, capacity);
     }
     assert_true(file_of_recorded()->header->devices[0].dropped > 2 * capacity);
     close_recording();
-    remove_files(folder);
+    remove_files();
   }
 }
 
@@ -172,7 +162,7 @@ static void test_two_devices(void **state) {
   void *kept;
   assert_ok(weir_allocator_alloc(recorded, 1, 3 * MIB, NULL, &kept));
   churn(&(job){.largest = 30 * MIB}, 60000);
-  weir__recording *s = load_recording(only_ring(folder));
+  weir__recording *s = load_recording(find_file(".ring"));
   assert_int_equal(s->devices[1].event_count, 2);
   assert_int_equal(s->devices[1].dropped, 0);
   check_loaded(s, 0, recorded);
@@ -180,8 +170,8 @@ static void test_two_devices(void **state) {
   weir__recording_free(s);
   for (int round = 0; round < 8; round++) {
     churn(&j, 20000);
-    check_window(only_ring(folder), 0, recorded);
-    check_window(only_ring(folder), 1, recorded);
+    check_window(find_file(".ring"), 0, recorded);
+    check_window(find_file(".ring"), 1, recorded);
   }
 }
 
@@ -198,14 +188,14 @@ static void explain_oom(const char *mb, weir__explanation *x, weir__summary *sum
       held[i] = NULL;
     }
   assert_int_equal(weir_allocator_alloc(recorded, 0, 2900 * MIB, NULL, &none), WEIR_ERROR_OUT_OF_MEMORY);
-  weir__recording *s = load_recording(only_ring(folder));
+  weir__recording *s = load_recording(find_file(".ring"));
   const weir__explain_options options = {.device = 0, .no_trials = true};
   assert_ok(weir__explain(s, &options, x));
   assert_ok(weir__summarize(s, 0, summary));
   *dropped = s->devices[0].dropped;
   weir__recording_free(s);
   close_recording();
-  remove_files(folder);
+  remove_files();
 }
 
 /* An out-of-memory error at the end of a long job is explained as if all entries had been kept. */
@@ -254,7 +244,7 @@ static void test_summary(void **state) {
   churn(&j, 80000);
   weir_allocator_stats stats = {.size = sizeof stats};
   assert_ok(weir_allocator_get_stats(recorded, 0, &stats));
-  weir__recording *s = load_recording(only_ring(folder));
+  weir__recording *s = load_recording(find_file(".ring"));
   weir__summary summary;
   assert_ok(weir__summarize(s, 0, &summary));
   assert_int_equal(summary.completeness, WEIR__HISTORY_WRAPPED);
@@ -279,7 +269,7 @@ static void test_stacks(void **state) {
     assert_ok(weir_allocator_alloc(recorded, 0, 512, NULL, &p));
     assert_ok(weir_allocator_free(recorded, p));
   }
-  weir__recording *s = load_recording(only_ring(folder));
+  weir__recording *s = load_recording(find_file(".ring"));
   const weir__recording_device *d = &s->devices[0];
   assert_true(d->dropped > 10000);
   assert_non_null(d->start);
@@ -308,21 +298,21 @@ static void test_off_and_on(void **state) {
   open_job(&j, "1");
   for (int i = 0; i < 6; i++) {
     churn(&j, 5000 * (i + 1));
-    check_window(only_ring(folder), 0, recorded);
+    check_window(find_file(".ring"), 0, recorded);
     if (i % 3 == 0) {
       assert_ok(weir_history_record(recorded, &off));
       churn(&j, 3000);
       assert_ok(weir_history_record(recorded, &on));
     } else if (i % 3 == 1)
       assert_ok(weir_history_clear(recorded));
-    weir__recording *s = load_recording(only_ring(folder));
+    weir__recording *s = load_recording(find_file(".ring"));
     if (i % 3 < 2) {
       assert_int_equal(s->devices[0].event_count, 0);
       assert_true(s->devices[0].start->segment_count > 0);
     }
     weir__recording_free(s);
     churn(&j, 500);
-    check_window(only_ring(folder), 0, recorded);
+    check_window(find_file(".ring"), 0, recorded);
   }
 }
 
@@ -343,9 +333,9 @@ static void test_fork(void **state) {
   int status;
   assert_int_equal(waitpid(child, &status, 0), child);
   assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  check_window(only_ring(folder), 0, recorded);
+  check_window(find_file(".ring"), 0, recorded);
   churn(&j, 30000);
-  check_window(only_ring(folder), 0, recorded);
+  check_window(find_file(".ring"), 0, recorded);
 }
 
 static _Atomic bool is_over;
@@ -388,7 +378,7 @@ static void test_forks_meanwhile(void **state) {
   atomic_store(&is_over, true);
   for (int i = 0; i < threads; i++)
     pthread_join(others[i], NULL);
-  check_window(only_ring(folder), 0, recorded);
+  check_window(find_file(".ring"), 0, recorded);
 }
 
 /* ---- Processes that are killed ---- */
@@ -416,12 +406,12 @@ static void test_killed(void **state) {
     kill(child, SIGKILL);
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
-    weir__recording *s = load_recording(only_ring(folder));
+    weir__recording *s = load_recording(find_file(".ring"));
     assert_non_null(s->devices[0].start);
     assert_true(s->devices[0].dropped > 0);
     check_loaded(s, 0, NULL);
     weir__recording_free(s);
-    remove_files(folder);
+    remove_files();
   }
   munmap((void *)done, 4096);
 }
@@ -488,12 +478,12 @@ static void test_older_version(void **state) {
   size_t size;
   open_job(&j, "1");
   churn(&j, 2000);
-  unsigned char *data = read_whole(only_ring(folder), &size);
+  unsigned char *data = read_whole(find_file(".ring"), &size);
   size = make_older(data, size);
   check_window(write_whole("complete", data, size), 0, recorded);
   free(data);
   churn(&j, 60000);
-  data = read_whole(only_ring(folder), &size);
+  data = read_whole(find_file(".ring"), &size);
   size = make_older(data, size);
   expect_unknown(write_whole("wrapped", data, size));
   free(data);
@@ -510,7 +500,7 @@ static void test_damaged_checkpoints(void **state) {
   size_t size, windows[WEIR__RING_CHECKPOINTS] = {0}, used = 0;
   open_job(&j, "1");
   churn(&j, 60000);
-  unsigned char *good = read_whole(only_ring(folder), &size), *bad = malloc(size);
+  unsigned char *good = read_whole(find_file(".ring"), &size), *bad = malloc(size);
   assert_non_null(bad);
   for (int kept = -1; kept < WEIR__RING_CHECKPOINTS; kept++) {
     memcpy(bad, good, size);
@@ -544,7 +534,7 @@ static void test_hostile_checkpoints(void **state) {
   size_t size, refused = 0, read = 0;
   open_job(&j, "1");
   churn(&j, 30000);
-  unsigned char *good = read_whole(only_ring(folder), &size), *bad = malloc(size);
+  unsigned char *good = read_whole(find_file(".ring"), &size), *bad = malloc(size);
   assert_non_null(bad);
   for (int i = 0; i < 150; i++) {
     memcpy(bad, good, size);
@@ -594,36 +584,31 @@ static void test_no_room(void **state) {
   assert_int_equal(warnings, 1);
   assert_non_null(strstr(warning, "a checkpoint of "));
   assert_non_null(strstr(warning, "WEIR_RECORD_MB"));
-  expect_unknown(only_ring(folder));
+  expect_unknown(find_file(".ring"));
   /* With fewer blocks the state is known again. */
   for (int i = 0; i < many; i++)
     assert_ok(weir_allocator_free(recorded, all[i]));
   churn(&j, 40000);
   assert_int_equal(warnings, 1);
-  check_window(only_ring(folder), 0, recorded);
+  check_window(find_file(".ring"), 0, recorded);
   free(all);
 }
 
 int main(void) {
-  if (!mkdtemp(folder))
-    return 1;
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(test_window, teardown),
-      cmocka_unit_test_teardown(test_two_devices, teardown),
-      cmocka_unit_test_teardown(test_explain, teardown),
-      cmocka_unit_test_teardown(test_summary, teardown),
-      cmocka_unit_test_teardown(test_stacks, teardown),
-      cmocka_unit_test_teardown(test_off_and_on, teardown),
-      cmocka_unit_test_teardown(test_fork, teardown),
-      cmocka_unit_test_teardown(test_forks_meanwhile, teardown),
-      cmocka_unit_test_teardown(test_killed, teardown),
-      cmocka_unit_test_teardown(test_older_version, teardown),
-      cmocka_unit_test_teardown(test_damaged_checkpoints, teardown),
-      cmocka_unit_test_teardown(test_hostile_checkpoints, teardown),
-      cmocka_unit_test_teardown(test_no_room, teardown),
+      cmocka_unit_test_teardown(test_window, recording_teardown),
+      cmocka_unit_test_teardown(test_two_devices, recording_teardown),
+      cmocka_unit_test_teardown(test_explain, recording_teardown),
+      cmocka_unit_test_teardown(test_summary, recording_teardown),
+      cmocka_unit_test_teardown(test_stacks, recording_teardown),
+      cmocka_unit_test_teardown(test_off_and_on, recording_teardown),
+      cmocka_unit_test_teardown(test_fork, recording_teardown),
+      cmocka_unit_test_teardown(test_forks_meanwhile, recording_teardown),
+      cmocka_unit_test_teardown(test_killed, recording_teardown),
+      cmocka_unit_test_teardown(test_older_version, recording_teardown),
+      cmocka_unit_test_teardown(test_damaged_checkpoints, recording_teardown),
+      cmocka_unit_test_teardown(test_hostile_checkpoints, recording_teardown),
+      cmocka_unit_test_teardown(test_no_room, recording_teardown),
   };
-  int failed = cmocka_run_group_tests(tests, NULL, NULL);
-  remove_files(folder);
-  rmdir(folder);
-  return failed;
+  return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

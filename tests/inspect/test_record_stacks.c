@@ -2,7 +2,6 @@
  * Stacks in the file of WEIR_RECORD, read after the process has ended: they begin at the code that called Weir and have
  * names, frames of a language runtime come first, and threads without such frames carry a phase shared by another.
  */
-#include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -21,30 +20,13 @@
 #include "weir/history.h"
 #include "weir/log.h"
 
-static char folder[] = "/tmp/weir-test-stacks-XXXXXX";
 static bool has_libdw;
 
 static int teardown(void **state) {
-  (void)state;
   close_recording();
   weir_set_stack_hook(NULL, NULL);
   weir_history_share_phase(0);
-  weir_log_set_sink(NULL, NULL);
-  remove_files(folder);
-  return 0;
-}
-
-static const char *ring_path(void) {
-  static char path[512];
-  DIR *dir = opendir(folder);
-  assert_non_null(dir);
-  *path = 0;
-  for (struct dirent *e; (e = readdir(dir));)
-    if (strstr(e->d_name, ".ring"))
-      snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-  closedir(dir);
-  assert_true(*path);
-  return path;
+  return recording_teardown(state);
 }
 
 static void need_libunwind(void) {
@@ -142,7 +124,7 @@ static void test_begins_at_the_caller(void **state) {
   (void)state;
   need_libunwind();
   record_in_child("all", work_small);
-  weir__recording *s = load_recording(ring_path());
+  weir__recording *s = load_recording(find_file(".ring"));
   for (int i = 0; i < 4; i++) {
     const weir__recording_entry *e = event_of(s, WEIR_TRACE_ALLOC, i);
     check_frame(s, e, 0, "inner_caller", inner_line);
@@ -157,7 +139,7 @@ static void test_slow_path_begins_at_the_caller(void **state) {
   (void)state;
   need_libunwind();
   record_in_child("alloc", work_large);
-  weir__recording *s = load_recording(ring_path());
+  weir__recording *s = load_recording(find_file(".ring"));
   check_frame(s, event_of(s, WEIR_TRACE_SEGMENT_ALLOC, 0), 0, "inner_caller", inner_line);
   check_frame(s, event_of(s, WEIR_TRACE_ALLOC, 0), 0, "inner_caller", inner_line);
   weir__recording_free(s);
@@ -177,7 +159,7 @@ static void test_other_build(void **state) {
     skip();
   }
   record_in_child("alloc", work_small);
-  int descriptor = open(ring_path(), O_RDWR);
+  int descriptor = open(find_file(".ring"), O_RDWR);
   assert_true(descriptor >= 0);
   enum { LOOKED_AT = 1 << 19 };
   unsigned char *log = malloc(LOOKED_AT);
@@ -193,7 +175,7 @@ static void test_other_build(void **state) {
   free(log);
   close(descriptor);
   weir__elf_close(elf);
-  weir__recording *s = load_recording(ring_path());
+  weir__recording *s = load_recording(find_file(".ring"));
   const weir__recording_frame *f = frame_of(s, event_of(s, WEIR_TRACE_ALLOC, 0), 0);
   assert_int_equal(strncmp(text_of(s, f->name), "0x", 2), 0);
   assert_non_null(strstr(text_of(s, f->filename), "test_inspect_record_stacks"));
@@ -314,7 +296,7 @@ static void test_language_frames_alone(void **state) {
   (void)state;
   weir_set_stack_hook(two_frames, NULL);
   record_in_child("alloc", work_small);
-  weir__recording *s = load_recording(ring_path());
+  weir__recording *s = load_recording(find_file(".ring"));
   const weir__recording_entry *e = event_of(s, WEIR_TRACE_ALLOC, 0);
   check_language(s, e);
   assert_int_equal(s->stacks[e->stack].count, 2);
@@ -326,7 +308,7 @@ static void test_language_and_native_frames(void **state) {
   need_libunwind();
   weir_set_stack_hook(two_frames, NULL);
   record_in_child("alloc,native", work_small);
-  weir__recording *s = load_recording(ring_path());
+  weir__recording *s = load_recording(find_file(".ring"));
   const weir__recording_entry *e = event_of(s, WEIR_TRACE_ALLOC, 0);
   check_language(s, e);
   check_frame(s, e, 2, "inner_caller", inner_line);
@@ -344,7 +326,7 @@ static void test_native_frames_where_there_are_no_others(void **state) {
   need_libunwind();
   weir_set_stack_hook(two_frames, NULL);
   record_in_child("alloc", work_without_frames);
-  weir__recording *s = load_recording(ring_path());
+  weir__recording *s = load_recording(find_file(".ring"));
   check_frame(s, event_of(s, WEIR_TRACE_ALLOC, 0), 0, "inner_caller", inner_line);
   weir__recording_free(s);
 }
@@ -400,7 +382,7 @@ static void test_shared_phase(void **state) {
   weir_history_leave_phase(before);
   weir_history_share_phase(before);
   run_thread(false);
-  weir__recording *s = load_recording(ring_path());
+  weir__recording *s = load_recording(find_file(".ring"));
   static const char *const expected[] = {"Optimizer.step#SGD.step",
                                          "Optimizer.step#SGD.step",
                                          "its own",
@@ -431,8 +413,6 @@ static bool find_libdw(void) {
 }
 
 int main(void) {
-  if (!mkdtemp(folder))
-    return 1;
   has_libdw = find_libdw();
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_begins_at_the_caller, teardown),
@@ -447,7 +427,5 @@ int main(void) {
       cmocka_unit_test_teardown(test_settings_that_are_none, teardown),
       cmocka_unit_test_teardown(test_shared_phase, teardown),
   };
-  int failed = cmocka_run_group_tests(tests, NULL, NULL);
-  rmdir(folder);
-  return failed;
+  return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

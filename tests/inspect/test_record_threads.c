@@ -23,8 +23,6 @@ enum { ROUNDS = 3, OPS = 6000 };
 #endif
 enum { MOST_THREADS = 8, HELD = 48, SHARED = 64 };
 
-static char folder[] = "/tmp/weir-test-record-threads-XXXXXX";
-
 /* What the threads of a test do. */
 typedef struct plan {
   const char *name, *conf;
@@ -137,7 +135,7 @@ static void check(const char *path, size_t *raced) {
 
 static void end(void) {
   close_recording();
-  remove_files(folder);
+  remove_files();
 }
 
 static int teardown(void **state) {
@@ -159,9 +157,9 @@ static void run(const plan *what) {
     size_t raced = 0;
     if (what->goes_round) {
       assert_true(atomic_load(&recorded->history)->file->header->devices[0].dropped > 0);
-      check_window(only_ring(folder), 0, recorded);
+      check_window(find_file(".ring"), 0, recorded);
     } else
-      check(only_ring(folder), &raced);
+      check(find_file(".ring"), &raced);
     if (!what->one_stream && !what->hand_over && !what->records)
       assert_int_equal(raced, 0);
     end();
@@ -258,16 +256,11 @@ static void test_rings(void **state) {
 }
 
 int main(void) {
-  if (!mkdtemp(folder))
-    return 1;
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_teardown(test_own_streams, teardown),   cmocka_unit_test_teardown(test_pools, teardown),
       cmocka_unit_test_teardown(test_one_stream, teardown),    cmocka_unit_test_teardown(test_handed_over, teardown),
       cmocka_unit_test_teardown(test_other_streams, teardown), cmocka_unit_test_teardown(test_emptied, teardown),
       cmocka_unit_test_teardown(test_limited, teardown),       cmocka_unit_test_teardown(test_rings, teardown),
   };
-  int failed = cmocka_run_group_tests(tests, NULL, NULL);
-  remove_files(folder);
-  rmdir(folder);
-  return failed;
+  return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

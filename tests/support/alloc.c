@@ -12,11 +12,14 @@ enum { MAX_STREAMS = 64 };
 static weir_cu_stream streams[MAX_STREAMS];
 static int stream_count;
 
+void *live_blocks[MAX_LIVE_BLOCKS];
+int live_block_count;
+
 /* ---- Opening and closing ---- */
 
 void alloc_open_devices(weir_soft_clock clock, int devices, unsigned long long bytes) {
   soft_open(clock, devices, bytes);
-  stream_count = 0;
+  stream_count = live_block_count = 0;
   assert_ok(weir_driver_open_fault(d, &faults));
 }
 
@@ -61,6 +64,26 @@ int alloc_teardown(void **state) {
   weir_driver_close(faults);
   faults = NULL;
   return soft_teardown(state);
+}
+
+void alloc_open_runtime(const char *conf) {
+  alloc_open(conf, GIB);
+  assert_ok(weir_use_driver(faults));
+  assert_ok(weir_graph_use_allocator(allocator));
+}
+
+void alloc_close_runtime(void) {
+  assert_ok(weir_graph_use_allocator(NULL));
+  assert_ok(weir_shutdown());
+  assert_ok(weir_use_driver(NULL));
+  alloc_close();
+}
+
+int alloc_teardown_runtime(void **state) {
+  weir_graph_use_allocator(NULL);
+  weir_shutdown();
+  weir_use_driver(NULL);
+  return alloc_teardown(state);
 }
 
 /* ---- The calls ---- */
@@ -183,10 +206,79 @@ const char *layout(const void *pointer) {
   return text;
 }
 
+weir_pool_id pool_of(const void *pointer) {
+  const weir__private_pool *owner = segment_at(pointer)->arena->pool->owner;
+  return owner ? owner->id : (weir_pool_id){0, 0};
+}
+
 unsigned long calls(weir_driver_call call) {
   unsigned long made = 0, failed = 0;
   assert_ok(weir_fault_counts(faults, call, &made, &failed));
   return made;
+}
+
+/* ---- Faults ---- */
+
+void keep_live(void *pointer) {
+  assert_true(live_block_count < MAX_LIVE_BLOCKS);
+  live_blocks[live_block_count++] = pointer;
+}
+
+void *get_live(int device, size_t bytes, weir_cu_stream stream) {
+  void *pointer = NULL;
+  if (weir_allocator_alloc(allocator, device, bytes, stream, &pointer) != WEIR_OK)
+    return NULL;
+  keep_live(pointer);
+  return pointer;
+}
+
+void forget_live(void *pointer) {
+  int i = 0;
+  while (live_blocks[i] != pointer)
+    i++;
+  live_blocks[i] = live_blocks[--live_block_count];
+}
+
+void put_live(void *pointer) {
+  if (pointer && weir_allocator_free(allocator, pointer) == WEIR_OK)
+    forget_live(pointer);
+}
+
+void put_all_live(void) {
+  while (live_block_count)
+    put(live_blocks[--live_block_count]);
+}
+
+void sweep_driver_calls(const fault_sweep *sweep) {
+  static const weir_cu_result results[] = {WEIR_CU_OUT_OF_MEMORY, WEIR_CU_UNKNOWN, WEIR_CU_STREAM_CAPTURE_UNSUPPORTED};
+  sweep->open(sweep->argument);
+  unsigned long before = calls(WEIR_CALL_COUNT);
+  sweep->act();
+  unsigned long count = calls(WEIR_CALL_COUNT) - before, failed = 0;
+  sweep->close();
+  assert_true(count > 30);
+  for (unsigned long nth = 1; nth <= count; nth++)
+    for (size_t i = 0; i < WEIR_COUNT_OF(results); i++) {
+      unsigned long made = 0, faulty = 0;
+      sweep->open(sweep->argument);
+      assert_ok(weir_fault_nth_any(faults, nth, results[i]));
+      sweep->act();
+      assert_ok(weir_fault_counts(faults, WEIR_CALL_COUNT, &made, &faulty));
+      failed += faulty;
+      sweep->close();
+    }
+  assert_true(failed >= count); /* a failure may make later calls unnecessary */
+}
+
+void ignore_trace(void *context, const weir_trace_entry *entry) { (void)context, (void)entry; }
+
+void ignore_oom(void *context, int device, size_t bytes, size_t limit, size_t free_bytes) {
+  (void)context, (void)device, (void)bytes, (void)limit, (void)free_bytes;
+}
+
+int free_no_memory(void *context, int device) {
+  (void)context, (void)device;
+  return 0;
 }
 
 /* ---- Streams ---- */

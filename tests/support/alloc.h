@@ -45,6 +45,11 @@ void alloc_close(void);
 /* Closes what a failing test left open. */
 int alloc_teardown(void **state);
 
+/* The same with a runtime on the device, whose graphs use the allocator. */
+void alloc_open_runtime(const char *conf);
+void alloc_close_runtime(void);
+int alloc_teardown_runtime(void **state);
+
 /* ---- The calls, checked ---- */
 
 void *get(size_t bytes, weir_cu_stream stream);
@@ -78,8 +83,39 @@ const char *layout(const void *pointer);
 weir__segment *segment_at(const void *pointer);
 #define assert_layout(pointer, text) assert_string_equal(layout(pointer), text)
 
+/* The private pool of a live pointer; {0, 0} if it is in a default pool. */
+weir_pool_id pool_of(const void *pointer);
+
 /* How often the allocator called the driver: for one thing, or with WEIR_CALL_COUNT at all. */
 unsigned long calls(weir_driver_call call);
+
+/* ---- Memory for tests with faults: an allocation that fails returns NULL, and freeing NULL does nothing ---- */
+
+enum { MAX_LIVE_BLOCKS = 64 };
+extern void *live_blocks[MAX_LIVE_BLOCKS];
+extern int live_block_count;
+
+void *get_live(int device, size_t bytes, weir_cu_stream stream);
+void put_live(void *pointer);  /* stays live if the call fails */
+void keep_live(void *pointer); /* adds a block that was allocated otherwise */
+void forget_live(void *pointer);
+void put_all_live(void);
+
+/* Runs open, act and close once, and then once for every driver call of act and every kind of failure, with that call
+ * failing. `close` checks that the allocator has recovered. */
+typedef struct fault_sweep {
+  void (*open)(const void *argument);
+  void (*act)(void);
+  void (*close)(void);
+  const void *argument;
+} fault_sweep;
+void sweep_driver_calls(const fault_sweep *sweep);
+
+/* ---- Callbacks that do nothing ---- */
+
+void ignore_trace(void *context, const weir_trace_entry *entry);
+void ignore_oom(void *context, int device, size_t bytes, size_t limit, size_t free_bytes);
+int free_no_memory(void *context, int device);
 
 /* ---- Streams ---- */
 

@@ -52,3 +52,14 @@ reads_json() {
 }
 is_json() { reads_json 'json.load(sys.stdin)'; }
 is_json_lines() { reads_json '[json.loads(line) for line in sys.stdin]'; }
+
+# For commands that replay the recorded traces: sets `traces`, and waives the script if compressed files cannot be read.
+use_traces() {
+  traces=$(dirname "$0")/../data/traces
+  # A replay uses the recorded settings and ignores those of the environment.
+  export WEIR_ALLOC_CONF=no_such_key:1
+  if "$weir" replay "$traces/cuda_graphs.pickle.zst" 2>&1 | grep -qi 'without.*zstd'; then
+    echo "waived: built without libzstd"
+    exit 77
+  fi
+}

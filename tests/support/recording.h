@@ -20,13 +20,34 @@ typedef struct recording {
 } recording;
 
 void open_recording(const recording *how);
-void close_recording(void); /* also where none is open */
+void close_recording(void); /* does nothing if none is open */
 
-/* All files of a folder go. */
-void remove_files(const char *folder);
+/* Allocates and frees `count` small blocks. */
+void record_pairs(int count);
 
-/* What a file has; the test fails where it cannot be read. */
+/* ---- A temporary folder for the files of a program ---- */
+
+extern char folder[];
+
+/* The setup and teardown of the group. */
+int make_folder(void **state);
+int remove_folder(void **state);
+
+/* The teardown of each test: closes the recording and the log sink, and removes all files. */
+int recording_teardown(void **state);
+void remove_files(void);
+
+/* A path in the folder, valid until the next call. */
+const char *path_in(const char *name);
+
+/* The path of a file whose name contains `part`, valid until the next call; NULL if there is none. Fails if there are
+ * several. */
+const char *find_file(const char *part);
+
+/* Loads a file, or fails. */
 weir__recording *load_recording(const char *path);
+
+/* ---- Messages ---- */
 
 /* A sink for messages that counts warnings, and keeps the last. */
 extern _Atomic int warnings;

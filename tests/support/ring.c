@@ -1,28 +1,10 @@
 #include "support/ring.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "offline/state.h"
 #include "weir/snapshot.h"
-
-const char *only_ring(const char *folder) {
-  static char path[512];
-  int count = 0;
-  DIR *dir = opendir(folder);
-  assert_non_null(dir);
-  for (struct dirent *e; (e = readdir(dir));) {
-    const char *end = strrchr(e->d_name, '.');
-    if (end && strcmp(end, ".ring") == 0) {
-      snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-      count++;
-    }
-  }
-  closedir(dir);
-  assert_int_equal(count, 1);
-  return path;
-}
 
 /* A mapped block, with what is known of its segment. */
 typedef struct known {

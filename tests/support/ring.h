@@ -16,7 +16,4 @@ size_t check_window(const char *path, int device, weir_allocator *allocator);
 /* The same of a file that was loaded. */
 size_t check_loaded(const weir__recording *snapshot, int device, weir_allocator *allocator);
 
-/* The only file of a folder whose name ends so. */
-const char *only_ring(const char *folder);
-
 #endif
