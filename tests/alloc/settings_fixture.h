@@ -1,5 +1,5 @@
 /*
- * Settings that a test reads from a text that is right.
+ * Parses settings that must be valid.
  */
 #ifndef WEIR_TEST_ALLOC_SETTINGS_H
 #define WEIR_TEST_ALLOC_SETTINGS_H

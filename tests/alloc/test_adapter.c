@@ -1,5 +1,5 @@
 /*
- * A witness: who is told in the middle of what happens.
+ * The witness, which is called inside each operation.
  */
 #include "weir/adapter.h"
 
@@ -45,7 +45,7 @@ static void test_witness(void **state) {
   alloc_close();
 }
 
-/* Segments alone: cached allocations and frees stay on the short way, and nobody hears of them. */
+/* A witness for segments only: cached allocations and frees stay on the fast path and do not call it. */
 static void test_witness_of_segments(void **state) {
   (void)state;
   alloc_open(NULL, GIB);

@@ -1,6 +1,6 @@
 /*
- * Many threads at once: over streams, pools, limits and empties. Who has a block writes his mark into it and finds it
- * there when he frees it; at the end the walker runs. The thread sanitizer sees the rest.
+ * Many threads at once, with streams, pools, limits and emptied caches. The thread that owns a block writes a mark into
+ * it and checks the mark before it frees the block; at the end the walker runs. The thread sanitizer finds the rest.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -8,13 +8,13 @@
 #include "support/alloc.h"
 #include "support/length.h"
 
-enum { THREADS = 16, SLOTS = 64, HOMES = 4 /* streams that have blocks of their own, where anybody allocates */ };
+enum { THREADS = 16, SLOTS = 64, HOMES = 4 /* streams with their own blocks, on which all threads allocate */ };
 
 typedef struct worker {
   int number;
   uint64_t random;
   weir_cu_stream stream;
-  const char *wrong; /* what it found; NULL: nothing */
+  const char *wrong; /* the failed condition, or NULL */
   long allocations, refusals;
 } worker;
 
@@ -22,7 +22,7 @@ static worker workers[THREADS];
 static weir_cu_stream streams[THREADS];
 static _Atomic(void *) slots[SLOTS]; /* blocks that one thread leaves for another to free */
 static int steps;
-static bool may_reset; /* sums may be reset on the way */
+static bool may_reset; /* accumulated statistics may be reset during the test */
 
 static uint64_t random_of(worker *w, uint64_t limit) { return soft_random_r(&w->random, limit); }
 
@@ -72,7 +72,7 @@ static void close_empty(void) {
 
 /* ---- Allocating and freeing ---- */
 
-/* The mark lies in the first bytes of a block, and says who has it. */
+/* The mark in the first bytes of a block identifies its owner. */
 static void set_mark(void *p, const worker *w, uint64_t number) {
   uint64_t words[2] = {(uint64_t)w->number, number};
   memcpy(p, words, sizeof words);
@@ -133,7 +133,8 @@ static void test_one_stream(void **state) {
 
 /* ---- Everything at once ---- */
 
-/* What others are about to change: pools that may go, blocks that may be freed, sums that may be reset. */
+/* Queries of objects that other threads change: pools that may be destroyed, blocks that may be freed, statistics that
+ * may be reset. */
 static void look_around(worker *w) {
   const weir_pool_id some = {0, 1 + random_of(w, THREADS + 1)};
   weir_stat reserved_bytes[WEIR_STAT_KINDS];
@@ -144,7 +145,7 @@ static void look_around(worker *w) {
   size_t bytes;
   switch (random_of(w, 8)) {
   case 0:
-    weir_pool_get_stats(allocator, 0, some, reserved_bytes); /* it may not be there */
+    weir_pool_get_stats(allocator, 0, some, reserved_bytes); /* the pool may not exist */
     break;
   case 1:
     weir_pool_use_count(allocator, 0, some, &count);
@@ -166,7 +167,7 @@ static void look_around(worker *w) {
     if (may_reset)
       worker_assert(w, weir_allocator_reset_accumulated_stats(allocator, 0) == WEIR_OK);
     break;
-  default: /* a block that nobody else has meanwhile */
+  default: /* a block that no other thread uses meanwhile */
     p = atomic_exchange(&slots[random_of(w, SLOTS)], NULL);
     if (p && weir_allocator_base(allocator, p, &base, &bytes) == WEIR_OK)
       worker_assert(w, (char *)base <= (char *)p && (char *)p < (char *)base + bytes);
@@ -174,7 +175,8 @@ static void look_around(worker *w) {
   }
 }
 
-/* A pool for which threads compete: one has the scope, which takes all allocations of one stream, whoever makes them. */
+/* A pool that threads compete for: one thread has the scope open, which captures all allocations of one stream by any
+ * thread. */
 static int is_first_stream(void *context, weir_cu_stream stream) {
   (void)context;
   return stream == streams[0];
@@ -184,7 +186,7 @@ static void share_a_scope(worker *w) {
   const weir_pool_id shared = {0, THREADS + 1};
   weir_status status = weir_pool_begin(allocator, 0, shared, is_first_stream, NULL);
   if (status) {
-    worker_assert(w, status == WEIR_ERROR_BAD_STATE); /* another has it */
+    worker_assert(w, status == WEIR_ERROR_BAD_STATE); /* another thread has it open */
     return;
   }
   void *p = NULL;
@@ -220,7 +222,8 @@ static void *do_everything(void *data) {
       if (p && random_of(w, 3) == 0) {
         uint64_t to = random_of(w, THREADS);
         worker_assert(w, weir_allocator_record_stream(allocator, p, streams[to]) == WEIR_OK);
-        if (to >= HOMES) /* otherwise it may be the block's own, and then nobody waits before the block's next use */
+        /* Otherwise it may be the block's own stream, and nothing orders the work before the block's next use. */
+        if (to >= HOMES)
           worker_assert(w, d->MemsetD8Async(d, (weir_cu_deviceptr)p, 1, 16, streams[to]) == WEIR_CU_SUCCESS);
       }
       worker_assert(w, weir_allocator_free(allocator, p) == WEIR_OK);
@@ -280,7 +283,7 @@ static void test_everything(void **state) {
   close_empty();
 }
 
-/* One looks on while the others come to new peaks, from which he takes them down again and again. */
+/* One thread resets the peaks repeatedly while the others reach new ones. */
 static void *grow_or_look_on(void *data) {
   worker *w = data;
   if (w->number)
@@ -308,7 +311,7 @@ static void test_looking_on(void **state) {
   close_empty();
 }
 
-/* Scopes come and go around those who allocate: a pool stays while an allocation is on its way to it. */
+/* Scopes open and close around allocations: a pool lives until an allocation in progress has finished. */
 static void *come_by(void *data) {
   worker *w = data;
   const weir_pool_id pool = {0, 1 + (uint64_t)w->number % 4};
@@ -341,7 +344,7 @@ static void test_scopes_that_end(void **state) {
   close_empty();
 }
 
-/* ---- Short of memory ---- */
+/* ---- Out of memory ---- */
 
 static int free_a_slot(void *context, int device) {
   (void)context, (void)device;
@@ -382,13 +385,13 @@ static void test_short_of_memory(void **state) {
   close_empty();
 }
 
-/* ---- Memory of one's own, out of line: segments come and go beside segments in use ---- */
+/* ---- Unaligned memory from pool functions: segments come and go next to segments in use ---- */
 
 enum { STRIP = 40 };
 static char *strip;
 static atomic_int taken[STRIP];
 
-/* Pieces of 2 MiB side by side, each with a border in the middle of a unit. */
+/* Adjacent pieces of 2 MiB, whose borders lie in the middle of a unit. */
 static void *strip_alloc(void *context, size_t bytes, int device, weir_cu_stream stream) {
   (void)context, (void)device, (void)stream;
   if (bytes != 2 * MIB)
@@ -442,7 +445,7 @@ static void test_neighbours_out_of_line(void **state) {
   free(strip);
 }
 
-/* ---- Checkpoints, each thread with a pool of its own ---- */
+/* ---- Checkpoints, each thread with a separate pool ---- */
 
 static void *go_back(void *data) {
   worker *w = data;
@@ -488,7 +491,7 @@ static void test_checkpoints(void **state) {
 
 /* ---- Several allocators ---- */
 
-/* A program that has one for each thread. */
+/* A program with one allocator per thread. */
 static void *have_an_allocator(void *data) {
   worker *w = data;
   for (int i = 0; i < steps; i++) {

@@ -28,7 +28,7 @@ static void test_pairs(void **state) {
   put(a);
   assert_int_equal(calls(WEIR_CALL_MemFreeAsync), 1);
   assert_int_equal(calls(WEIR_CALL_MemAlloc), 0);
-  assert_ptr_equal(get(1000, stream), a); /* in the stream's order, at once */
+  assert_ptr_equal(get(1000, stream), a); /* reused at once in stream order */
   assert_error_says(INVALID_ARGUMENT, "invalid device pointer", weir_allocator_free(allocator, (char *)a + 512));
   put(a);
   assert_error_says(INVALID_ARGUMENT, "invalid device pointer", weir_allocator_free(allocator, a));
@@ -36,20 +36,20 @@ static void test_pairs(void **state) {
   alloc_close();
 }
 
-/* What is held comes from the pool, what is allocated from the books. */
+/* Reserved bytes come from the pool, allocated bytes from the allocator's own statistics. */
 static void test_statistics(void **state) {
   (void)state;
   open_async(NULL);
   void *a = get(3 * MIB, NULL);
   weir_allocator_stats s = stats_of(0);
   assert_int_equal(s.allocated_bytes[WEIR_STAT_ALL].current, 3 * MIB);
-  assert_int_equal(s.reserved_bytes[WEIR_STAT_ALL].current, 4 * MIB); /* the device's unit is 2 MiB */
+  assert_int_equal(s.reserved_bytes[WEIR_STAT_ALL].current, 4 * MIB); /* the granularity of the device is 2 MiB */
   assert_int_equal(s.reserved_bytes[WEIR_STAT_LARGE_POOL].current, 3 * MIB);
   put(a);
   soft_step_all();
   s = stats_of(0);
   assert_int_equal(s.allocated_bytes[WEIR_STAT_ALL].current, 0);
-  assert_int_equal(s.reserved_bytes[WEIR_STAT_ALL].current, 4 * MIB); /* the pool keeps it */
+  assert_int_equal(s.reserved_bytes[WEIR_STAT_ALL].current, 4 * MIB); /* cached by the pool */
   assert_int_equal(s.segment[WEIR_STAT_ALL].current, 0);
   size_t largest = 0, free_bytes, total;
   assert_ok(weir_allocator_largest_block(allocator, 0, &largest));
@@ -64,7 +64,7 @@ static void test_statistics(void **state) {
   alloc_close();
 }
 
-/* Memory that other streams use is freed when all of them got there, and nobody polls. */
+/* Memory that other streams use is freed once all of them have reached the free, without polling. */
 static void test_several_streams(void **state) {
   (void)state;
   open_async(NULL);
@@ -77,15 +77,15 @@ static void test_several_streams(void **state) {
   work(other);
   work(third);
   put(a);
-  assert_int_equal(active(), 0); /* the driver has it, in order */
+  assert_int_equal(active(), 0); /* the driver has ordered the free */
   assert_int_equal(calls(WEIR_CALL_EventQuery), 0);
-  assert_int_equal(soft_census().streams, 4); /* one is ours */
+  assert_int_equal(soft_census().streams, 4); /* one belongs to the allocator */
   void *b = get(2 * MIB, mine);
   assert_ptr_not_equal(b, a);
   soft_step(mine, 100);
   soft_step(other, 100);
   void *c = get(2 * MIB, mine);
-  assert_ptr_not_equal(c, a); /* the third is missing */
+  assert_ptr_not_equal(c, a); /* the third stream is not done */
   soft_step_all();
   void *e = get(2 * MIB, mine);
   assert_ptr_equal(e, a);
@@ -129,7 +129,7 @@ static void test_out_of_memory(void **state) {
                     weir_allocator_alloc(allocator, 0, 600 * MIB, other, &b));
   assert_int_equal(stats_of(0).num_ooms, 1);
   put(a);
-  b = get(700 * MIB, other); /* what the pool keeps goes for it */
+  b = get(700 * MIB, other); /* the pool releases its cached memory for it */
   put(b);
   soft_step_all();
   assert_ok(weir_allocator_set_fraction(allocator, 0, 0.25));
@@ -160,7 +160,7 @@ static void test_left_behind(void **state) {
 static void test_peers(void **state) {
   (void)state;
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, "backend:cudaMallocAsync");
-  assert_ok(weir_allocator_enable_peer_access(allocator, 0, 1)); /* before there is a pool */
+  assert_ok(weir_allocator_enable_peer_access(allocator, 0, 1)); /* before the pool exists */
   void *a = get(512, NULL);
   assert_int_equal(calls(WEIR_CALL_MemPoolSetAccess), 1);
   void *b = get_on(1, 512, NULL);
@@ -172,7 +172,7 @@ static void test_peers(void **state) {
   alloc_close();
 }
 
-/* A driver without it. */
+/* A driver without stream-ordered memory. */
 static void test_not_there(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -210,7 +210,8 @@ static weir_cu_graph end_capture(weir_cu_stream stream) {
   return graph;
 }
 
-/* What a capture allocates is the graph's; what is freed meanwhile, and was there before, waits for the end of it. */
+/* Memory allocated in a capture belongs to the graph. Older memory that is freed during the capture waits for the end
+ * of the capture. */
 static void test_capture(void **state) {
   (void)state;
   open_async(NULL);
@@ -220,7 +221,7 @@ static void test_capture(void **state) {
   assert_ok(weir_allocator_begin_capture(allocator, 0));
   assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
   void *inside = get(4096, stream), *kept = get(4096, stream);
-  void *elsewhere = get(4096, other); /* not of the capture, and the capture is not disturbed */
+  void *elsewhere = get(4096, other); /* outside the capture, which stays valid */
   put(inside);
   put(before);
   put(shared);
@@ -234,16 +235,16 @@ static void test_capture(void **state) {
   weir_cu_graph graph = end_capture(stream);
   assert_ok(weir_allocator_end_capture(allocator, 0));
   assert_error(BAD_STATE, weir_allocator_end_capture(allocator, 0));
-  put(get(512, stream)); /* looks */
+  put(get(512, stream)); /* polls the deferred frees */
   assert_int_equal(active(), 4096);
-  put(kept); /* outside of the graph: allowed, and said once */
+  put(kept); /* freed outside the graph: allowed, with one warning */
   assert_int_equal(active(), 0);
   assert_cu(d->GraphDestroy(d, graph));
   soft_step_all();
   alloc_close();
 }
 
-/* Freed in the capture after another stream of it used it. */
+/* Freed in the capture after another captured stream used it. */
 static void test_capture_of_several_streams(void **state) {
   (void)state;
   open_async(NULL);
@@ -256,7 +257,7 @@ static void test_capture_of_several_streams(void **state) {
   void *a = get(4096, stream);
   also_used_by(a, other);
   assert_cu(d->MemsetD8Async(d, (weir_cu_deviceptr)a, 1, 4096, stream));
-  put(a); /* which joins the other stream too */
+  put(a); /* also joins the other stream */
   weir_cu_graph graph = end_capture(stream);
   assert_ok(weir_allocator_end_capture(allocator, 0));
   weir_cu_graph_exec exec = NULL;

@@ -1,6 +1,5 @@
 /*
- * A back end of the program's: every allocation is a call of it, and everything that the cache offers beside caching works
- * over it.
+ * A pluggable back end: every allocation calls it, and every feature of the allocator other than caching works with it.
  */
 #include "alloc/plug_fixture.h"
 #include "weir/history.h"
@@ -16,7 +15,7 @@ static void test_every_call_is_the_back_ends(void **state) {
   weir_cu_stream stream = work_stream();
   void *a = get(1000, stream);
   assert_int_equal(plugged.allocs, 1);
-  assert_int_equal(plugged.last_bytes, 1000); /* as it was asked for */
+  assert_int_equal(plugged.last_bytes, 1000); /* not rounded */
   assert_ptr_equal(plugged.last_stream, stream);
   void *b = get(3 * MIB + 1, NULL);
   assert_int_equal(plugged.last_bytes, 3 * MIB + 1);
@@ -42,7 +41,7 @@ static void test_names_and_options(void **state) {
   backend.name = "mine";
   plug_open(&backend, "backend:native");
   assert_string_equal(weir_allocator_backend(allocator), "mine");
-  assert_ok(weir_allocator_set_caching(allocator, 0)); /* nothing to turn off */
+  assert_ok(weir_allocator_set_caching(allocator, 0)); /* there is no cache to turn off */
   assert_int_equal(weir_allocator_is_caching(allocator), 1);
   put(get(512, NULL));
   assert_int_equal(plugged.allocs, 1);
@@ -59,14 +58,14 @@ static void test_names_and_options(void **state) {
   assert_error_says(INVALID_ARGUMENT, "alloc and free", weir_allocator_create(faults, &options, &other));
   assert_null(other);
   backend.alloc = plug_alloc;
-  backend.size = offsetof(weir_backend, init); /* a program of an older version */
+  backend.size = offsetof(weir_backend, init); /* a program built for an older version */
   backend.init = (void (*)(void *, int))1;
   assert_ok(weir_allocator_create(faults, &options, &other));
   weir_allocator_destroy(other);
   alloc_close();
 }
 
-/* What is still out, or waits, goes with the allocator; on the device that it is of. */
+/* Live and waiting memory is freed with the allocator, on the device that it belongs to. */
 static void test_left_behind(void **state) {
   (void)state;
   weir_backend backend = plug_backend();
@@ -165,11 +164,11 @@ static void test_trackers_and_history(void **state) {
   work(other);
   put(a);
   assert_string_equal(heard, "segment_alloc 700, alloc 700, free_requested 700");
-  assert_int_equal(plugged.frees, 1); /* the other stream is not there yet */
+  assert_int_equal(plugged.frees, 1); /* the other stream is not done */
   weir_pointer_info info = {.size = sizeof info};
   assert_error(INVALID_ARGUMENT, weir_allocator_describe(allocator, a, &info));
   soft_step_all();
-  void *b = get(800, NULL); /* looks */
+  void *b = get(800, NULL); /* polls the events */
   assert_int_equal(plugged.frees, 2);
   assert_string_equal(heard, "segment_alloc 700, alloc 700, free_requested 700, free_completed 700, segment_free 700, "
                              "segment_alloc 800, alloc 800");
@@ -201,7 +200,7 @@ static void test_trackers_and_history(void **state) {
   alloc_close();
 }
 
-/* A snapshot shows what waits. */
+/* A snapshot shows waiting blocks. */
 static void test_pending_in_a_snapshot(void **state) {
   (void)state;
   weir_backend backend = plug_backend();
@@ -297,18 +296,18 @@ static void test_optional_functions(void **state) {
   backend.release_pool = on_release;
   plug_open_on(WEIR_SOFT_STEPPED, 2, &backend, "per_process_memory_fraction:0.5");
   assert_int_equal(plugged.inits, 2);
-  assert_true(plugged.fraction == 1.5); /* of device 1, the last */
+  assert_true(plugged.fraction == 1.5); /* of device 1, the last one */
   assert_ok(weir_allocator_set_fraction(allocator, 0, 0.25));
   assert_true(plugged.fraction == 0.25);
   empty_cache();
-  assert_int_equal(plugged.resets, 1); /* not once for each device */
+  assert_int_equal(plugged.resets, 1); /* once, not per device */
   void *a = get(512, NULL), *base = NULL;
   size_t bytes = 0;
   assert_ok(weir_allocator_base(allocator, a, &base, &bytes));
   assert_ptr_equal(base, (char *)a - 64);
   assert_int_equal(bytes, 4096);
 
-  /* It waits for streams by itself: nothing does here. */
+  /* The back end handles streams itself, so the allocator does not wait for them. */
   weir_cu_stream other = work_stream();
   work(other);
   also_used_by(a, other);
@@ -335,7 +334,7 @@ static void test_optional_functions(void **state) {
 
 static void pool_is_gone(void *context) { ++*(int *)context; }
 
-/* The allocations of a scope are the pool's, and a pool's own functions come before the back end's. */
+/* Allocations in a scope belong to the pool, and a pool's own functions take precedence over the back end. */
 static void test_pools(void **state) {
   (void)state;
   weir_backend backend = plug_backend();
@@ -360,7 +359,7 @@ static void test_pools(void **state) {
   put(a);
   put(b);
   empty_cache();
-  assert_error(INVALID_ARGUMENT, weir_pool_use_count(allocator, 0, id, &equal)); /* gone */
+  assert_error(INVALID_ARGUMENT, weir_pool_use_count(allocator, 0, id, &equal)); /* destroyed */
   assert_ok(weir_pool_get_stats(allocator, 0, id, held));
   assert_int_equal(held[WEIR_STAT_ALL].current, 0);
 
@@ -397,7 +396,7 @@ static void test_pools(void **state) {
   alloc_close();
 }
 
-/* ---- Running short ---- */
+/* ---- Out of memory ---- */
 
 static size_t oom_bytes;
 static void on_oom(void *context, int device, size_t bytes, size_t limit, size_t free_bytes) {
@@ -437,7 +436,7 @@ static void test_out_of_memory(void **state) {
   assert_int_equal(stats_of(0).num_alloc_retries, 1);
   assert_valid();
 
-  /* The back end finds something when it is asked to. */
+  /* The back end releases memory on request. */
   plugged.holds = 1;
   p = get(3 * MIB, NULL);
   assert_int_equal(plugged.resets, 2);
@@ -453,12 +452,12 @@ static void test_limits(void **state) {
   assert_ok(weir_allocator_set_limit(allocator, 0, 10 * MIB));
   void *a = get(6 * MIB, NULL), *b = NULL;
   assert_error_says(OUT_OF_MEMORY, "10.00 MiB allowed", weir_allocator_alloc(allocator, 0, 6 * MIB, NULL, &b));
-  assert_int_equal(plugged.allocs, 1); /* it was not asked */
+  assert_int_equal(plugged.allocs, 1); /* the back end was not called */
   b = get(4 * MIB, NULL);
   assert_error(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 1, NULL, &a));
   put(b);
 
-  /* A callback makes room, and so does a stream that is waited for. */
+  /* A callback frees memory, and so does waiting for a stream. */
   assert_ok(weir_allocator_attach_free_callback(allocator, free_one, NULL));
   to_free = a;
   b = get(8 * MIB, NULL);
@@ -478,7 +477,7 @@ static void test_limits(void **state) {
   alloc_close();
 }
 
-/* ---- Wrong, and strange ---- */
+/* ---- Invalid and unusual back ends ---- */
 
 static void *same_again(void *context, size_t bytes, int device, weir_cu_stream stream) {
   static char memory[64];
@@ -511,7 +510,7 @@ static void test_memory_twice(void **state) {
   alloc_close();
 }
 
-/* Small pieces side by side, of any alignment, in one page and of several streams. */
+/* Small adjacent pieces of any alignment, in one page and of several streams. */
 static char pieces[4096];
 static size_t pieces_used;
 static void *next_piece(void *context, size_t bytes, int device, weir_cu_stream stream) {
@@ -540,7 +539,7 @@ static void test_crumbs(void **state) {
   alloc_close();
 }
 
-/* The back end is called with no lock held, and may allocate itself: from another allocator, or from this one. */
+/* The back end is called without locks and may allocate, from another allocator or from this one. */
 static void *alloc_inside(void *context, size_t bytes, int device, weir_cu_stream stream) {
   plug_log *log = context;
   if (bytes == 777 && log->holds == 0) {

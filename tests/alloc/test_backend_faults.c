@@ -1,6 +1,6 @@
 /*
- * Every driver call that an allocator over another back end makes fails once. Afterwards the walker holds, the next allocation
- * works, and in the end no byte is missing.
+ * Each driver call of an allocator with another back end fails once. Afterwards the allocator is valid, the next
+ * allocation succeeds, and at the end no memory is leaked.
  */
 #include "alloc/allocator.h"
 #include "alloc/plug_fixture.h"
@@ -13,7 +13,7 @@ static void use(void *p, weir_cu_stream stream) {
   work(stream);
 }
 
-/* All that can happen, in one go. */
+/* All operations in one sequence. */
 static void act(void) {
   void *a = get_live(0, 1000, mine), *b = get_live(0, 3 * MIB, mine), *c = get_live(0, 2000, other);
   size_t bytes;
@@ -83,7 +83,7 @@ static void test_stream_ordered(void **state) {
   sweep_driver_calls(&(fault_sweep){open, act, check_recovery, "backend:cudaMallocAsync"});
 }
 
-/* A free that the driver refuses can be tried again. */
+/* A free that the driver refuses can be repeated. */
 static void test_refused_free(void **state) {
   (void)state;
   open("backend:cudaMallocAsync");
@@ -98,7 +98,7 @@ static void test_refused_free(void **state) {
   alloc_close();
 }
 
-/* A device that is broken for good: nothing hangs, and the end is the end. */
+/* A device that stays broken: no call hangs, and the allocator can be destroyed. */
 static void test_broken(void **state) {
   (void)state;
   for (int async = 0; async < 2; async++) {

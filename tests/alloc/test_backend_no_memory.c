@@ -1,6 +1,6 @@
 /*
- * Other back ends and pinned memory when the host has no memory: each allocation that a script makes fails once. It runs on the
- * ledger, which stands this too.
+ * Other back ends and pinned memory when the host has no memory: each allocation of a script fails once. The tests run
+ * on the ledger, which survives this too.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,7 +59,7 @@ static void *take(size_t bytes, int stream) {
 
 static void drop(void *p) {
   weir_status status = weir_allocator_free(allocator, p);
-  is_for_want_of_memory(status); /* the driver needed some: it can be tried again */
+  is_for_want_of_memory(status); /* the driver needed host memory; the call can be repeated */
   if (status)
     assert_ok(weir_allocator_free(allocator, p));
   valid();
@@ -142,7 +142,7 @@ static void run(void (*script)(void)) {
   script();
   counting = false;
   if (allocator) {
-    void *p = NULL; /* it works on */
+    void *p = NULL; /* the allocator still works */
     assert_ok(weir_allocator_alloc(allocator, 0, 3000, streams[0], &p));
     assert_ok(weir_allocator_free(allocator, p));
     assert_ok(weir_allocator_empty_cache(allocator));
@@ -157,7 +157,7 @@ static void run(void (*script)(void)) {
 
 static void sweep(void (*script)(void)) {
   fail_at = 0;
-  run(script); /* also for what is made once for the process */
+  run(script); /* once more, because the first run makes allocations that are made once per process */
   run(script);
   unsigned long all = made;
   assert_true(all > 20);

@@ -1,5 +1,5 @@
 /*
- * What is refused, with which status and which sentence; and that nothing is changed by it.
+ * Refused calls: their status, their error text, and that they change nothing.
  */
 #include <limits.h>
 #include <math.h>
@@ -113,7 +113,8 @@ static void test_no_such_device(void **state) {
   alloc_close();
 }
 
-/* A device with more memory than one block can have: what is too much for a block is refused, and the rest can be had. */
+/* A device with more memory than one block can have: a request that is too large for a block is refused, and the rest
+ * of the memory is available. */
 static void test_more_than_a_block(void **state) {
   (void)state;
   for (int expandable = 0; expandable < 2; expandable++) {
@@ -133,7 +134,7 @@ static void test_more_than_a_block(void **state) {
   }
 }
 
-/* The sentences of PyTorch's test_out_of_memory. */
+/* The error texts that PyTorch's test_out_of_memory expects. */
 static void test_absurd_sizes(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -153,7 +154,7 @@ static void test_absurd_sizes(void **state) {
   assert_error(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, (1ull << 60) - 1, NULL, &p));
   assert_null(p);
   assert_valid();
-  /* The device works on. */
+  /* The device still works. */
   assert_cu(d->MemsetD8Async(d, (weir_cu_deviceptr)kept, 7, 1024, NULL));
   soft_step_all();
   put(kept);
@@ -170,7 +171,7 @@ static void test_double_free(void **state) {
   put(p);
   assert_error_says(INVALID_ARGUMENT, words, weir_allocator_free(allocator, p));
   assert_non_null(strstr(weir_last_error(), "it was freed already"));
-  put(q); /* merged: there is no block at q any more */
+  put(q); /* merged: no block begins at q any more */
   assert_error_says(INVALID_ARGUMENT, "it was freed already", weir_allocator_free(allocator, q));
   assert_error_says(INVALID_ARGUMENT, "it was freed already",
                     weir_allocator_record_stream(allocator, q, work_stream()));
@@ -180,7 +181,7 @@ static void test_double_free(void **state) {
   alloc_close();
 }
 
-/* Freed, and waiting for another stream: it is no longer the caller's. */
+/* Freed and waiting for another stream, so the caller no longer owns it. */
 static void test_double_free_of_a_waiting_block(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -234,7 +235,7 @@ static void test_foreign_and_interior_pointers(void **state) {
   alloc_close();
 }
 
-/* A double free in an expandable segment, whose pages may be gone. */
+/* A double free in an expandable segment, whose pages may be unmapped. */
 static void test_double_free_in_an_expandable_segment(void **state) {
   (void)state;
   alloc_open("expandable_segments:True", GIB);
@@ -247,7 +248,7 @@ static void test_double_free_in_an_expandable_segment(void **state) {
   alloc_close();
 }
 
-/* Of two allocators each knows its own memory alone. */
+/* Each of two allocators knows only its own memory. */
 static void test_pointer_of_another_allocator(void **state) {
   (void)state;
   alloc_open_devices(WEIR_SOFT_STEPPED, 1, GIB);
@@ -290,7 +291,7 @@ static void test_bad_settings_change_nothing(void **state) {
   weir_allocator_settings(allocator, after, sizeof after);
   assert_string_equal(before, after);
   assert_int_equal(stats_of(0).max_split_size, 64 * MIB);
-  configure("expandable_segments:True"); /* one key leaves the others alone */
+  configure("expandable_segments:True"); /* one key leaves the others unchanged */
   assert_int_equal(stats_of(0).max_split_size, 64 * MIB);
   alloc_close();
 }
@@ -331,7 +332,7 @@ static void test_bad_pool_calls(void **state) {
                     weir_pool_begin(allocator, 0, some_pool, NULL, NULL));
   assert_ok(weir_pool_end(allocator, 0, some_pool));
   assert_ok(weir_pool_release(allocator, 0, some_pool));
-  assert_error_says(INVALID_ARGUMENT, lost, weir_pool_release(allocator, 0, some_pool)); /* nobody holds it */
+  assert_error_says(INVALID_ARGUMENT, lost, weir_pool_release(allocator, 0, some_pool)); /* it has no holder */
   weir_checkpoint_destroy(NULL);
   weir_checkpoint_delta_clear(NULL);
   alloc_close();

@@ -1,7 +1,7 @@
 /*
- * Wrong arguments to every call of alloc.h, pool.h, history.h, host.h, ipc.h, snapshot.h, adapter.h and log.h: a
- * status, a text that begins with the call's name, outputs as they were, and nothing changed.
- * tests/library/bad_input.sh checks that no call is missing.
+ * Invalid arguments to every call of alloc.h, pool.h, history.h, host.h, ipc.h, snapshot.h, adapter.h and log.h: the
+ * call returns a status, sets an error text that begins with its name, leaves its outputs untouched and changes
+ * nothing. tests/library/bad_input.sh checks that no call is missing.
  */
 #include <limits.h>
 #include <math.h>
@@ -19,7 +19,7 @@
 
 static const weir_pool_id pool = {0, 5}, no_pool = {0, 99}, default_pool = {0, 0};
 static const int no_devices[] = {1, 2, -1, -2, INT_MAX, INT_MIN};
-static weir_cu_stream bad_stream; /* one that was destroyed */
+static weir_cu_stream bad_stream; /* destroyed */
 
 #define FOR_EACH_BAD_DEVICE(device)                                                                                    \
   for (size_t at_device = 0; at_device < WEIR_COUNT_OF(no_devices); at_device++)                                       \
@@ -46,7 +46,7 @@ static void *pool_alloc(void *context, size_t bytes, int device, weir_cu_stream 
   return NULL;
 }
 
-/* Whether a struct is all 0x5a behind its size. */
+/* Whether all bytes of a struct after its size are 0x5a. */
 static bool is_untouched(const void *data, size_t size) {
   const unsigned char *bytes = data;
   for (size_t i = sizeof(size_t); i < size; i++)
@@ -183,7 +183,7 @@ static void test_memory(void **state) {
   assert_error(BAD_STATE, weir_allocator_alloc_at(allocator, 0, 512, bad_stream, live));
   assert_error(INVALID_ARGUMENT, weir_allocator_empty_cache(NULL));
   assert_error(INVALID_ARGUMENT, weir_allocator_empty_pool(NULL, pool));
-  assert_ok(weir_allocator_empty_pool(allocator, no_pool)); /* there is nothing to empty */
+  assert_ok(weir_allocator_empty_pool(allocator, no_pool)); /* nothing to empty */
   FOR_EACH_BAD_DEVICE(device) {
     assert_error(INVALID_DEVICE, weir_allocator_alloc(allocator, device, 512, NULL, &p));
     assert_error(INVALID_DEVICE, weir_allocator_alloc_at(allocator, device, 512, NULL, live));
@@ -271,7 +271,7 @@ static void test_devices_and_statistics(void **state) {
   assert_true(is_untouched(&stats, sizeof stats));
   stats.size = 0;
   assert_error_says(INVALID_ARGUMENT, "size", weir_allocator_get_stats(allocator, 0, &stats));
-  stats.size = offsetof(weir_allocator_stats, num_ooms); /* of an older program: what it does not have is not written */
+  stats.size = offsetof(weir_allocator_stats, num_ooms); /* an older program: fields beyond its size are not written */
   assert_ok(weir_allocator_get_stats(allocator, 0, &stats));
   assert_int_equal((unsigned char)stats.num_ooms, 0x5a);
 
@@ -379,7 +379,7 @@ static void test_pools(void **state) {
   assert_error(INVALID_ARGUMENT, weir_pool_restore(allocator, taken, NULL));
   weir_checkpoint_destroy(NULL);
   weir_checkpoint_delta_clear(NULL);
-  assert_ok(weir_graph_use_allocator(NULL)); /* takes away what is not there */
+  assert_ok(weir_graph_use_allocator(NULL)); /* there is none to remove */
   assert_int_equal(count, 77);
   assert_int_equal(equal, 77);
   assert_int_equal(stats[0].current, 77);
@@ -455,10 +455,10 @@ static void test_history(void **state) {
   assert_int_equal(info.kept, 0);
   assert_int_equal(info.annotations, 0);
 
-  /* No text is no phase; numbers that are none have no text and no frames. */
+  /* An empty text is not a phase; invalid numbers have no text and no frames. */
   uint32_t before = weir_history_enter_phase(NULL);
   weir_history_leave_phase(before);
-  weir_history_share_phase(UINT32_MAX); /* the number of no text */
+  weir_history_share_phase(UINT32_MAX); /* not a text */
   assert_ok(weir_history_mark(allocator, 0, "with a phase that does not exist"));
   weir_history_share_phase(0);
   before = weir_history_enter_compile(NULL);

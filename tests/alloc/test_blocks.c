@@ -1,15 +1,16 @@
 /*
- * Blocks: which free one a request gets, when it is split, and what freeing merges.
+ * Blocks: which free block serves a request, when it is split, and which blocks a free merges.
  */
 #include "support/alloc.h"
 
 /* ---- Best fit ---- */
 
-/* Free blocks of these sizes in one segment, kept apart by small live ones; holes[i] is where each is. */
+/* Creates free blocks of these sizes in one segment, separated by small live blocks; holes[i] is the address of each.
+ * */
 static void make_holes(const size_t *sizes, int count, void **holes) {
   for (int i = 0; i < count; i++) {
     holes[i] = get(sizes[i], NULL);
-    get(512, NULL); /* it lives until the close */
+    get(512, NULL); /* live until the close */
   }
   for (int i = 0; i < count; i++)
     put(holes[i]);
@@ -38,7 +39,7 @@ static void test_lowest_of_equal_size(void **state) {
   alloc_close();
 }
 
-/* The order in which they became free does not count. */
+/* The order of the frees does not matter. */
 static void test_lowest_whatever_was_freed_last(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -70,7 +71,7 @@ static void test_never_from_another_stream(void **state) {
   alloc_close();
 }
 
-/* A freed block is used again on its stream at once, with no call of the driver: its work is in order. */
+/* A freed block is reused on its stream at once and without driver calls, because the work of a stream is ordered. */
 static void test_cached_path_calls_nobody(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -103,7 +104,7 @@ static void test_large_splits_above_one_mib(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
   void *p = free_20m(NULL);
-  assert_ptr_equal(get(19 * MIB, NULL), p); /* 1 MiB would be left: it stays on */
+  assert_ptr_equal(get(19 * MIB, NULL), p); /* not split for a remainder of 1 MiB */
   assert_layout(p, "20M*");
   assert_int_equal(allocated(), 20 * MIB);
   put(p);
@@ -135,12 +136,12 @@ static void test_max_split_size(void **state) {
   void *p = get(40 * MIB, NULL);
   assert_int_equal(stats_of(0).max_split_size, 40 * MIB);
   put(p);
-  /* What is smaller than the limit does not take a block that is not ... */
+  /* A request below the limit does not use a block above it ... */
   void *q = get(30 * MIB, NULL);
   assert_ptr_not_equal(q, p);
   assert_int_equal(reserved(), 70 * MIB);
   put(q);
-  /* ... and a block of less than the limit is split as ever. */
+  /* ... and a block below the limit is split as usual. */
   void *r = get(20 * MIB, NULL);
   assert_ptr_equal(r, q);
   assert_layout(r, "20M* 10M");
@@ -158,15 +159,15 @@ static void test_oversize_is_never_split(void **state) {
   assert_int_equal(allocated(), 60 * MIB);
   void *q = get(50 * MIB, NULL);
   put(q);
-  assert_ptr_equal(get(40 * MIB, NULL), q); /* the limit itself is oversize */
+  assert_ptr_equal(get(40 * MIB, NULL), q); /* the limit itself counts as oversize */
   assert_layout(q, "50M*");
   put(p);
   put(q);
   alloc_close();
 }
 
-/* An oversize request takes a cached block only if less than max_non_split_rounding is wasted: by default as much
- * as a large segment. */
+/* An oversize request uses a cached block only if it wastes less than max_non_split_rounding, which defaults to the
+ * size of a large segment. */
 static void test_oversize_wastes_only_so_much(void **state) {
   (void)state;
   alloc_open("max_split_size_mb:40", GIB);
@@ -174,7 +175,7 @@ static void test_oversize_wastes_only_so_much(void **state) {
   put(p);
   void *q = get(40 * MIB, NULL);
   assert_ptr_not_equal(q, p);
-  void *r = get(40 * MIB + 512, NULL); /* a block is looked for by its own size */
+  void *r = get(40 * MIB + 512, NULL); /* the search uses the size of the block */
   assert_ptr_equal(r, p);
   put(q);
   put(r);
@@ -198,7 +199,7 @@ static void test_oversize_is_counted(void **state) {
   weir_allocator_stats s = stats_of(0);
   assert_int_equal(s.oversize_allocations.current, 2);
   assert_int_equal(s.oversize_segments.current, 2);
-  /* What was counted is what is counted back, also when the limit was changed meanwhile. */
+  /* A block leaves the statistics as it entered them, even if the limit has changed in between. */
   configure("max_split_size_mb:100");
   put(p);
   assert_int_equal(stats_of(0).oversize_allocations.current, 1);
@@ -250,7 +251,7 @@ static void test_merged_block_serves_a_larger_request(void **state) {
   alloc_close();
 }
 
-/* Two segments side by side stay two. */
+/* Adjacent segments are not merged. */
 static void test_segments_do_not_merge(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -265,10 +266,10 @@ static void test_segments_do_not_merge(void **state) {
   alloc_close();
 }
 
-/* ---- Between taking a block and handing it out ---- */
+/* ---- Between finding a block and returning it ---- */
 
-/* A request that the index cannot serve takes its block, lets go of the arena, and makes the thread's context what
- * it was. That is the moment at which another thread may free a neighbour; here the driver's call does. */
+/* A request that the index cannot serve takes its block, releases the arena and restores the context of the thread.
+ * Meanwhile another thread may free a neighbour; here the driver call does so. */
 static void *neighbour;
 static weir_cu_result (*inner_set_current)(weir_driver *, weir_cu_context);
 

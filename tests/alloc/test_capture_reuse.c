@@ -1,6 +1,6 @@
 /*
- * graph_capture_record_stream_reuse: a block that several captured streams used, and that was freed in the capture, serves its
- * stream again in the same capture once that comes after all of them in the graph.
+ * graph_capture_record_stream_reuse: a block that several captured streams used, and that was freed in the capture, is
+ * reused by its stream in the same capture once that stream comes after all of them in the graph.
  */
 #include <string.h>
 
@@ -37,7 +37,7 @@ static void after(weir_stream stream, weir_stream other) { assert_ok(weir_stream
 static void touch(void *p, weir_stream stream) { assert_ok(weir_fill_async(p, 1, SIZE, stream)); }
 static void *get_here(void) { return get(SIZE, raw_of(s[0])); }
 
-/* Used on another stream of the capture, and freed. */
+/* Uses a block on another stream of the capture and frees it. */
 static void *use_and_free(int stream) {
   void *p = get_here();
   touch(p, s[0]);
@@ -54,7 +54,7 @@ static void test_two_streams(void **state) {
   open("graph_capture_record_stream_reuse:True");
   begin(own_pool);
   void *p = use_and_free(1), *q = get_here();
-  assert_ptr_not_equal(q, p); /* the other stream's fill need not be done */
+  assert_ptr_not_equal(q, p); /* the fill on the other stream may not be done */
   touch(q, s[0]);
   after(s[0], s[1]);
   void *r = get_here();
@@ -66,7 +66,7 @@ static void test_two_streams(void **state) {
   close_all();
 }
 
-/* Without the setting it waits for the end of the capture, joined or not. */
+/* Without the setting the block waits for the end of the capture, joined or not. */
 static void test_not_asked_for(void **state) {
   (void)state;
   open(NULL);
@@ -82,7 +82,7 @@ static void test_not_asked_for(void **state) {
   close_all();
 }
 
-/* PyTorch's test_graph_capture_reclaim_4_streams: all of them have to be passed. */
+/* PyTorch's test_graph_capture_reclaim_4_streams: the stream must come after all others. */
 static void test_four_streams(void **state) {
   (void)state;
   open("graph_capture_record_stream_reuse:True");
@@ -109,7 +109,7 @@ static void test_four_streams(void **state) {
   close_all();
 }
 
-/* Passed by way of a third stream. */
+/* Joined indirectly, through a third stream. */
 static void test_roundabout(void **state) {
   (void)state;
   open("graph_capture_record_stream_reuse:True");
@@ -126,7 +126,7 @@ static void test_roundabout(void **state) {
   close_all();
 }
 
-/* What the other stream did after the free does not count, what it did before does. */
+/* Only the work that the other stream did before the free counts. */
 static void test_marker_is_where_it_was_freed(void **state) {
   (void)state;
   open("graph_capture_record_stream_reuse:True");
@@ -134,7 +134,7 @@ static void test_marker_is_where_it_was_freed(void **state) {
   void *p = use_and_free(1), *scratch = get(SIZE, raw_of(s[1]));
   weir_event *event = NULL;
   assert_ok(weir_event_create(0, &event));
-  assert_ok(weir_event_record(event, s[1])); /* right behind the use */
+  assert_ok(weir_event_record(event, s[1])); /* immediately after the use */
   touch(scratch, s[1]);
   assert_ok(weir_event_wait(event, s[0]));
   void *q = get_here();
@@ -148,7 +148,7 @@ static void test_marker_is_where_it_was_freed(void **state) {
   close_all();
 }
 
-/* Another stream of the capture does not get it: a block stays with its stream. */
+/* Another stream of the capture does not get the block: a block stays with its stream. */
 static void test_stays_with_its_stream(void **state) {
   (void)state;
   open("graph_capture_record_stream_reuse:True");
@@ -163,8 +163,8 @@ static void test_stays_with_its_stream(void **state) {
   close_all();
 }
 
-/* PyTorch's test_graph_capture_pre_capture_stream_use: the block was used before the capture too, and that work is no part of
- * the graph: nothing in it comes after it. */
+/* PyTorch's test_graph_capture_pre_capture_stream_use: the block was also used before the capture. That work is not
+ * part of the graph, so nothing in the graph comes after it. */
 static void test_use_before_the_capture(void **state) {
   (void)state;
   open("graph_capture_record_stream_reuse:True");
@@ -178,14 +178,14 @@ static void test_use_before_the_capture(void **state) {
   touch(p, s[0]);
   after(s[1], s[0]);
   touch(p, s[1]);
-  also_used_by(p, raw_of(s[1])); /* once more, in the capture */
+  also_used_by(p, raw_of(s[1])); /* again, in the capture */
   put(p);
   after(s[0], s[1]);
   void *q = get_here();
   assert_ptr_not_equal(q, p);
   touch(q, s[0]);
   end();
-  void *r = get(SIZE, raw_of(s[4])); /* somebody looks: it gets its event */
+  void *r = get(SIZE, raw_of(s[4])); /* polls, so that the block gets its event */
   assert_layout(p, "4K~ 4K* 2040K");
   soft_step_all();
   put(get(SIZE, raw_of(s[4])));
@@ -196,7 +196,8 @@ static void test_use_before_the_capture(void **state) {
   close_all();
 }
 
-/* A block of before the capture, of the default pool: its other stream's work may still run when it is over. */
+/* A block of the default pool from before the capture: the work of its other stream may still run when the capture
+ * ends. */
 static void test_block_of_before_the_capture(void **state) {
   (void)state;
   open("graph_capture_record_stream_reuse:True");
@@ -210,7 +211,7 @@ static void test_block_of_before_the_capture(void **state) {
   put(p);
   touch(q, s[1]);
   after(s[0], s[1]);
-  put(get_here()); /* somebody looks */
+  put(get_here()); /* polls the events */
   end();
   assert_true(soft_pending(raw_of(s[1])) > 0);
   void *r = get_here();
@@ -221,7 +222,7 @@ static void test_block_of_before_the_capture(void **state) {
   close_all();
 }
 
-/* A stream that is not captured uses it: the graph says nothing of it. */
+/* A stream outside the capture uses the block, so the graph does not order its work. */
 static void test_use_outside_the_capture(void **state) {
   (void)state;
   open("graph_capture_record_stream_reuse:True");
@@ -242,7 +243,7 @@ static void test_use_outside_the_capture(void **state) {
   close_all();
 }
 
-/* Left over at the end, it gets events like any other. */
+/* Blocks left at the end of the capture get events as usual. */
 static void test_left_over(void **state) {
   (void)state;
   open("graph_capture_record_stream_reuse:True");
@@ -258,7 +259,7 @@ static void test_left_over(void **state) {
   close_all();
 }
 
-/* The allocator goes while some wait. */
+/* The allocator is destroyed while blocks wait. */
 static void test_destroyed_meanwhile(void **state) {
   (void)state;
   open("graph_capture_record_stream_reuse:True");

@@ -1,5 +1,5 @@
 /*
- * Checkpoints of a private pool: taken, and restored to the byte. The scenarios are those of PyTorch's
+ * Checkpoints of a private pool, which are restored exactly. The scenarios are those of PyTorch's
  * TestBlockStateAbsorption.
  */
 #include <stdio.h>
@@ -36,7 +36,7 @@ static void close_pool(void) {
   alloc_close();
 }
 
-/* The whole pool as a text: for each segment its address, stream and blocks. */
+/* The whole pool as text: the address, stream and blocks of each segment. */
 static char *describe(char *text, size_t size) {
   size_t used = 0;
   text[0] = 0;
@@ -76,7 +76,7 @@ static bool lists(void **pointers, size_t count, const void *p) {
   return false;
 }
 
-/* checkFunction: what is restored at once is what is there. */
+/* Restores a checkpoint that was just taken, which changes nothing; PyTorch's checkFunction. */
 static void check_restored_at_once(void) {
   char before[2048], after[2048];
   weir_allocator_stats was = stats_of(0), is;
@@ -92,14 +92,15 @@ static void check_restored_at_once(void) {
   for (int kind = 0; kind < WEIR_STAT_KINDS; kind++) {
     assert_int_equal(is.allocated_bytes[kind].current, was.allocated_bytes[kind].current);
     assert_int_equal(is.active_bytes[kind].current, was.active_bytes[kind].current);
-    assert_int_equal(is.requested_bytes[kind].current, was.allocated_bytes[kind].current); /* whole blocks */
+    /* Restored blocks count in full. */
+    assert_int_equal(is.requested_bytes[kind].current, was.allocated_bytes[kind].current);
     assert_int_equal(is.inactive_split_bytes[kind].current, was.inactive_split_bytes[kind].current);
   }
   weir_checkpoint_delta_clear(&delta);
   weir_checkpoint_destroy(checkpoint);
 }
 
-/* x + x, as a framework would: the result is there before the operand goes. */
+/* x + x as in a framework: the result is allocated before the operand is freed. */
 static void *add(void *x, size_t bytes) {
   void *result = get(bytes, NULL);
   put(x);
@@ -126,7 +127,7 @@ static void test_simple(void **state) {
   close_pool();
 }
 
-/* Eleven blocks of the smallest size, of which these stay. */
+/* Allocates eleven blocks of the smallest size and frees the others. */
 static void keep_of_eleven(const int *kept, int count) {
   void *p[11];
   for (int i = 0; i < 11; i++)
@@ -220,7 +221,7 @@ static void test_tensor_dies_after_checkpoint(void **state) {
   close_pool();
 }
 
-/* The memory itself is not touched. */
+/* The contents of the memory are not touched. */
 static void test_assigning_back(void **state) {
   (void)state;
   open();
@@ -245,7 +246,7 @@ static void test_assigning_back(void **state) {
   close_pool();
 }
 
-/* Back and forth between two states, as a tree of graphs does. */
+/* Back and forth between two states, as with a tree of graphs. */
 static void test_two_checkpoints(void **state) {
   (void)state;
   open();
@@ -271,7 +272,7 @@ static void test_two_checkpoints(void **state) {
   close_pool();
 }
 
-/* A new segment since then stays, free. */
+/* A segment created since the checkpoint stays, and is free. */
 static void test_new_segments_stay(void **state) {
   (void)state;
   open();
@@ -310,7 +311,7 @@ static void test_expandable_segment_growth(void **state) {
   close_pool();
 }
 
-/* The split rules of today do not matter. */
+/* The current split rules do not matter. */
 static void test_settings_changed_meanwhile(void **state) {
   (void)state;
   open();
@@ -330,7 +331,7 @@ static void test_settings_changed_meanwhile(void **state) {
   close_pool();
 }
 
-/* Other streams have used blocks, one of them live: who has waited for them can go on. */
+/* Other streams have used blocks, one of which is live: a caller that has waited for them can continue. */
 static void test_wait(void **state) {
   (void)state;
   open();
@@ -359,9 +360,9 @@ static void test_wait(void **state) {
   close_pool();
 }
 
-/* ---- What is refused ---- */
+/* ---- Refused calls ---- */
 
-/* A block that waits for another stream: neither can be done, and nothing happens. */
+/* While a block waits for another stream, both calls are refused and change nothing. */
 static void test_waiting_block(void **state) {
   (void)state;
   open();
@@ -381,9 +382,9 @@ static void test_waiting_block(void **state) {
   assert_null(refused);
   assert_null(delta.freed);
   assert_valid();
-  assert_int_equal(live(), 2); /* a and c are live as before */
+  assert_int_equal(live(), 2); /* a and c are still live */
   soft_step_all();
-  put(get(MIN_BLOCK, NULL)); /* somebody looks */
+  put(get(MIN_BLOCK, NULL)); /* polls the events */
   delta = restore(checkpoint);
   assert_string_equal(describe(after, sizeof after), before);
   put(a);
@@ -410,7 +411,7 @@ static void test_pool_that_is_over(void **state) {
   empty_cache();
   assert_error_says(INVALID_ARGUMENT, "Could not find private pool id {21, 0}",
                     weir_pool_restore(allocator, checkpoint, &delta));
-  /* A pool of the same name is another one: its segments are gone. */
+  /* A new pool with the same id is a different pool: the segments of the checkpoint do not exist. */
   assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
   void *elsewhere = get(30 * MIB, NULL);
   assert_error_says(BAD_STATE, "could not find", weir_pool_restore(allocator, checkpoint, &delta));
@@ -421,7 +422,7 @@ static void test_pool_that_is_over(void **state) {
   close_pool();
 }
 
-/* Pages went since: the pieces have no memory to be in. */
+/* Pages were unmapped since, so blocks of the checkpoint have no memory. */
 static void test_pages_that_are_gone(void **state) {
   (void)state;
   open();
@@ -440,7 +441,7 @@ static void test_pages_that_are_gone(void **state) {
   delta = restore(with_hole);
   assert_layout(b, "20M- 20M* 1120M-");
   weir_checkpoint_delta_clear(&delta);
-  void *again = get(20 * MIB, NULL); /* the hole is filled: the piece behind it no longer begins a run */
+  void *again = get(20 * MIB, NULL); /* fills the hole, so the piece after it no longer begins a run */
   assert_ptr_equal(again, a);
   assert_error_says(BAD_STATE, "has changed", weir_pool_restore(allocator, with_hole, &delta));
   assert_layout(b, "20M* 20M* 1120M-");
@@ -464,7 +465,7 @@ static void test_empty_pool(void **state) {
   close_pool();
 }
 
-/* A pool's own memory, which is always the same. */
+/* Memory from a pool's own functions, which return the same address each time. */
 static char *place;
 
 static void *place_alloc(void *context, size_t bytes, int device, weir_cu_stream stream) {
@@ -491,8 +492,8 @@ static void leave_place(void) {
   assert_ok(weir_pool_release(allocator, 0, id));
 }
 
-/* The pool went and came again, and its segment lies where one lay before: but it is another stream's. What that stream does
- * to it has no order with those who had the blocks of the checkpoint. */
+/* The pool was destroyed and created again, and its segment has the address of an earlier one, but belongs to another
+ * stream. The work of that stream is not ordered with the work that used the blocks of the checkpoint. */
 static void test_another_segment_at_the_place(void **state) {
   (void)state;
   assert_int_equal(posix_memalign((void **)&place, SMALL_SEGMENT, LARGE_SEGMENT), 0);

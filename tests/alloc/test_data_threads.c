@@ -1,8 +1,8 @@
 /*
- * Data in memory that is really touched: the software device runs its streams on threads, and host threads allocate, use and
- * free at the same time. Every block is filled from end to end by device work with a pattern of its own; every use of it, on
- * its stream or on another, finds that pattern, however late that use runs. A block that were given out twice, or too early,
- * would have another's pattern. The thread sanitizer sees more: a fill that no event puts behind the last use is a race.
+ * Data in memory that is really written: the software device runs its streams on threads, while host threads allocate,
+ * use and free memory. Device work fills every block from end to end with a pattern; every use, on the block's stream
+ * or on another and however late it runs, must find that pattern. A block that is handed out twice or too early would
+ * contain another pattern. The thread sanitizer finds more: a fill that is not ordered after the last use is a race.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,7 @@ typedef struct look {
 static weir_cu_stream streams[STREAMS];
 static _Atomic(block *) slots[SLOTS]; /* blocks that one thread leaves for another */
 static atomic_ulong looks, spoiled, refusals;
-static _Atomic(const char *) wrong; /* the first call that did not do what it should */
+static _Atomic(const char *) wrong; /* the first condition that failed */
 static int steps;
 
 #define worker_assert(condition)                                                                                       \
@@ -38,7 +38,7 @@ static int steps;
       atomic_store(&wrong, #condition);                                                                                \
   } while (0)
 
-/* ---- What streams do ---- */
+/* ---- Work of the streams ---- */
 
 static void look_now(void *data) {
   look *l = data;
@@ -62,7 +62,7 @@ static void be_slow(void *data) {
   nanosleep(&(struct timespec){0, 20000}, NULL);
 }
 
-/* Another stream looks at it, later than whoever frees the block thinks. */
+/* Another stream reads the block, possibly long after the free. */
 static void use_on(const block *b, int stream, bool slow) {
   weir_cu_event event;
   worker_assert(!d->EventCreate(d, &event, WEIR_CU_EVENT_DISABLE_TIMING));
@@ -75,7 +75,7 @@ static void use_on(const block *b, int stream, bool slow) {
   worker_assert(!weir_allocator_record_stream(allocator, b->memory, streams[stream]));
 }
 
-/* ---- What threads do ---- */
+/* ---- Work of the threads ---- */
 
 static block *take(uint64_t *random) {
   uint64_t kind = soft_random_r(random, 20);
@@ -123,7 +123,7 @@ static void *work_on_data(void *data) {
     } else if (what < 75 && *at) {
       for (uint64_t n = 1 + soft_random_r(&random, 2); n > 0; n--)
         use_on(*at, (int)soft_random_r(&random, STREAMS), what < 55);
-    } else if (what < 88) { /* the next one who comes by frees it */
+    } else if (what < 88) { /* another thread frees it */
       *at = atomic_exchange(&slots[soft_random_r(&random, SLOTS)], *at);
     } else if (what < 94) {
       worker_assert(!(in_scope ? weir_pool_end(allocator, 0, pool) : weir_pool_begin(allocator, 0, pool, NULL, NULL)));
@@ -186,7 +186,7 @@ static void test_expandable(void **state) {
   run("expandable_segments:True", GIB, usual_or_long(300, 2000));
 }
 
-/* So little that everything which is cached goes again and again, and what waits is waited for. */
+/* Little memory, so that the cache is emptied repeatedly, and allocations wait for blocks of other streams. */
 static void test_short_of_memory(void **state) {
   (void)state;
   run("", 64 * MIB, usual_or_long(200, 1000));

@@ -1,6 +1,6 @@
 /*
- * The process default allocator: first use from many threads, its end with the runtime, fork, devices, graphs, failing
- * driver calls; and the calls of any allocator that take a weir_stream.
+ * The default allocator of the process: first use from many threads, its destruction with the runtime, fork, devices,
+ * graphs and failing driver calls; also the calls of any allocator that take a weir_stream.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -61,7 +61,7 @@ static void test_free_before_first_use(void **state) {
   (void)state;
   int place;
   assert_ok(weir_free(NULL));
-  assert_int_equal(weir_is_initialized(), 0); /* nothing was started for it */
+  assert_int_equal(weir_is_initialized(), 0); /* it does not start the runtime */
   assert_error_says(INVALID_ARGUMENT, "weir_malloc has allocated no memory", weir_free(&place));
 }
 
@@ -92,7 +92,7 @@ static void test_memory_waits_for_another_stream(void **state) {
   struct held *gate = hold(other);
   assert_ok(weir_memory_record_stream(pointer, other));
   assert_ok(weir_free(pointer));
-  assert_int_equal(stats_of(0).active[WEIR_STAT_ALL].current, 1); /* freed, and still in use by the other stream */
+  assert_int_equal(stats_of(0).active[WEIR_STAT_ALL].current, 1); /* freed, but still in use by the other stream */
   let_go(gate);
   assert_ok(weir_stream_synchronize(other));
   void *again = take(3 * MIB, stream);
@@ -210,7 +210,7 @@ static void test_settings_of_the_environment(void **state) {
   assert_ok(weir_free(pointer));
 }
 
-/* ---- The end ---- */
+/* ---- Shutdown ---- */
 
 static void check_end(void) {
   void *pointer = take(3 * MIB, default_stream(0)), *small = take(100, new_stream(0));
@@ -222,7 +222,7 @@ static void check_end(void) {
   assert_ok(weir_free(pointer));
   assert_ok(weir_shutdown());
   assert_int_equal(weir_is_initialized(), 0);
-  /* It starts anew. */
+  /* It starts again. */
   assert_ok(weir_free(take(512, default_stream(0))));
   assert_ok(weir_shutdown());
 }
@@ -243,7 +243,7 @@ static void test_shutdown_of_the_runtimes_own_driver(void **state) {
   check_end();
 }
 
-/* An idle default allocator stays as it is where another allocator is in the way of the shutdown. */
+/* An idle default allocator is kept if another allocator prevents the shutdown. */
 static void test_refused_shutdown_keeps_it(void **state) {
   (void)state;
   weir_driver *driver;
@@ -277,7 +277,7 @@ static weir_status fail_once(void *context) {
   return (*failures)++ ? WEIR_OK : WEIR_ERROR_BAD_STATE;
 }
 
-/* A start that fails takes the allocator of a queued call with it. */
+/* A start that fails also destroys the allocator that a queued call created. */
 static void test_failed_start(void **state) {
   (void)state;
   void *pointer = NULL;
@@ -318,7 +318,7 @@ static void use_in_child(void *data) {
 static void test_fork(void **state) {
   (void)state;
   stream_of_parent = default_stream(0);
-  in_process(use_in_child, NULL); /* before its first use, but after the start of the runtime */
+  in_process(use_in_child, NULL); /* before its first use, but after the runtime has started */
   inherited = take(512, stream_of_parent);
   in_process(use_in_child, NULL);
   assert_ok(weir_free(inherited));
@@ -427,7 +427,7 @@ static weir_status use_both_devices(void) {
   return status;
 }
 
-/* Each driver call fails once. The call that notices it says so; the next try works, and nothing is left behind. */
+/* Each driver call fails once. The affected call reports it, the next attempt succeeds, and nothing is leaked. */
 static void test_faults(void **state) {
   (void)state;
   NEED_SOFT("it takes a fault table around the software device");

@@ -1,5 +1,5 @@
 /*
- * The allocator over each device, NVIDIA's included: memory that is really written, streams that really run, graphs.
+ * The allocator on each device, including NVIDIA's: memory that is really written, streams that really run, and graphs.
  *
  * Each test runs with fixed and with expandable segments.
  */
@@ -111,7 +111,7 @@ static void test_data(void **state) {
 
 /* ---- Streams ---- */
 
-/* All memory that is needed while a stream is held was had before: nobody waits for the held one. */
+/* All memory that is needed while a stream is held is allocated before: no call may wait for the held stream. */
 static void use_two_streams(void) {
   weir_stream own = new_stream(0), other = new_stream(0);
   size_t bytes = 4 * MIB;
@@ -124,7 +124,7 @@ static void use_two_streams(void) {
   assert_ok(weir_allocator_record_stream(allocator, low, raw_of(other)));
   give(low);
   assert_int_equal(stat("active.all.current"), 1);
-  assert_ptr_equal(take(bytes, own), high); /* the lower one would be the better fit, and is still in use */
+  assert_ptr_equal(take(bytes, own), high); /* the lower block would fit better, but is still in use */
   let_go(held);
   assert_ok(weir_stream_synchronize(other));
   assert_ptr_equal(take(bytes, own), low);
@@ -195,11 +195,11 @@ static void test_limit(void **state) {
   with_each_setting(run_short);
 }
 
-/* Somebody else has nearly all of the device. */
+/* Other code uses nearly all of the device. */
 static void share_the_device(void) {
   weir_stream stream = new_stream(0);
   size_t free_bytes = 0, total = 0, left = 600 * MIB;
-  give(take(MIB, stream)); /* the context is there */
+  give(take(MIB, stream)); /* creates the context */
   assert_ok(weir_device_memory_info(0, &free_bytes, &total));
   assert_true(free_bytes > left);
   weir_cu_deviceptr others = 0;
@@ -246,7 +246,7 @@ static void use_pool(void) {
   weir_checkpoint_destroy(checkpoint);
   assert_filled(0, kept, 5, 3 * MIB);
   give(kept);
-  for (int i = 0; i < 3; i++) /* of create, and of each begin */
+  for (int i = 0; i < 3; i++) /* one for create, one for each begin */
     assert_ok(weir_pool_release(allocator, 0, id));
   assert_ok(weir_allocator_empty_cache(allocator));
 }
@@ -258,7 +258,8 @@ static void test_pool(void **state) {
 
 enum { WORDS = 4096 };
 
-/* What is allocated while a graph is captured is the graph's: others do not get it, and each replay finds it as it was. */
+/* Memory allocated during a capture belongs to the graph: other allocations do not get it, and each replay finds it
+ * unchanged. */
 static void use_graph(void) {
   weir_stream stream = new_stream(0);
   weir_graph *graph = NULL;
@@ -312,7 +313,7 @@ static void test_history(void **state) {
     give(take(1000, stream));
   weir_history_info info = {.size = sizeof info};
   assert_ok(weir_history_get_info(allocator, 0, &info));
-  assert_int_equal(info.kept, 31); /* three of each pair, and the segment */
+  assert_int_equal(info.kept, 31); /* three for each pair, and one for the segment */
   stop();
 }
 
@@ -328,7 +329,7 @@ static void use_recorded(void) {
   assert_ok(weir_fill_async(memory, 7, bytes, other));
   assert_ok(weir_allocator_record_stream(allocator, memory, raw_of(other)));
   give(memory);
-  uint8_t *second = take(bytes, own); /* not what the held stream still uses */
+  uint8_t *second = take(bytes, own); /* not the block that the held stream still uses */
   assert_ok(weir_fill_async(second, 9, bytes, own));
   let_go(held);
   assert_ok(weir_stream_synchronize(other));

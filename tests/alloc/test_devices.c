@@ -1,5 +1,5 @@
 /*
- * Several devices: contexts, copies between them, and allocators side by side.
+ * Several devices: contexts, copies between devices, and several allocators.
  */
 #include <string.h>
 
@@ -12,7 +12,7 @@ static weir_cu_context current(void) {
   return context;
 }
 
-/* The thread's context is what it was, also when it had none. */
+/* Calls restore the context of the thread, even if it had none. */
 static void test_context_of_the_thread_stays(void **state) {
   (void)state;
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, "expandable_segments:True");
@@ -33,7 +33,7 @@ static void test_context_of_the_thread_stays(void **state) {
   alloc_close();
 }
 
-/* A device that is not used has no context. */
+/* An unused device has no context. */
 static void test_context_is_made_when_it_is_needed(void **state) {
   (void)state;
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
@@ -58,7 +58,7 @@ static void test_fewer_devices_than_there_are(void **state) {
   alloc_close();
 }
 
-/* Plain where it is one device, where the devices are peers, and where no expandable segment was ever made. */
+/* The copy is a plain one on a single device, between peers, and if there has never been an expandable segment. */
 static void test_copies_take_the_right_variant(void **state) {
   (void)state;
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
@@ -81,7 +81,7 @@ static void test_copies_take_the_right_variant(void **state) {
   soft_step_all();
   assert_int_equal(b[MIB - 1], 8);
   assert_int_equal(calls(WEIR_CALL_MemcpyPeerAsync), 1);
-  assert_ok(weir_allocator_copy_async(allocator, a, 0, c, 0, MIB, NULL, 0)); /* one device */
+  assert_ok(weir_allocator_copy_async(allocator, a, 0, c, 0, MIB, NULL, 0)); /* same device */
   assert_ok(weir_allocator_enable_peer_access(allocator, 0, 1));
   assert_ok(weir_allocator_copy_async(allocator, b, 1, a, 0, MIB, NULL, 1)); /* peers */
   assert_int_equal(calls(WEIR_CALL_MemcpyPeerAsync), 1);
@@ -91,7 +91,7 @@ static void test_copies_take_the_right_variant(void **state) {
   alloc_close();
 }
 
-/* The other device was not used through the allocator: its memory is the driver's own. */
+/* The allocator has not used the other device: its memory belongs to the driver. */
 static void test_copy_to_memory_of_the_drivers(void **state) {
   (void)state;
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, "expandable_segments:True");
@@ -110,7 +110,7 @@ static void test_copy_to_memory_of_the_drivers(void **state) {
   alloc_close();
 }
 
-/* Many allocators on one device share nothing but its memory. */
+/* Several allocators on one device share only its memory. */
 static void test_allocators_side_by_side(void **state) {
   (void)state;
   enum { COUNT = 40 };

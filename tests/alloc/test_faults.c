@@ -1,8 +1,8 @@
 /*
- * Every driver call that the allocator makes fails once. Whatever fails, and wherever: afterwards the walker holds,
- * the books agree with the device, the next allocation works, and in the end no byte is missing.
+ * Each driver call of the allocator fails once. Afterwards the allocator is valid, its segments account for the memory
+ * of the device, the next allocation succeeds, and at the end no memory is leaked.
  *
- * A scenario is run once to count its calls, and then once for each of them, on a fresh device.
+ * A scenario runs once to count its calls, and then once for each call on a fresh device.
  */
 #include <stdio.h>
 #include <string.h>
@@ -15,11 +15,11 @@ typedef struct scenario {
   const char *conf;
   int devices;
   void (*prepare)(void); /* without faults; may be NULL */
-  void (*act)(void);     /* here a call fails */
-  bool is_long;          /* each call fails with one code, not with each */
+  void (*act)(void);     /* a driver call fails here */
+  bool is_long;          /* each call fails with one code instead of with each */
 } scenario;
 
-/* ---- What a scenario is written with ---- */
+/* ---- Functions for scenarios ---- */
 
 static weir_cu_stream mine, other, third;
 
@@ -61,7 +61,7 @@ static void check_recovery(void) {
   alloc_close();
 }
 
-/* The calls of a kind that were made, and those that failed. */
+/* The number of calls of a kind, and how many of them failed. */
 static unsigned long made(weir_driver_call call, unsigned long *failed) {
   unsigned long calls = 0, faulty = 0;
   assert_ok(weir_fault_counts(faults, call, &calls, &faulty));
@@ -74,7 +74,7 @@ static struct {
   weir_driver_call call;
   unsigned long nth;
   weir_cu_result result;
-} under_way; /* what a failing test was about */
+} under_way; /* printed when a test fails */
 
 static int say_what(void **state) {
   if (allocator && under_way.nth)
@@ -104,7 +104,7 @@ static void run_with(const scenario *s, weir_driver_call call, unsigned long nth
   check_recovery();
 }
 
-/* The calls of each kind in the scenario; a rule may be set already. */
+/* Counts the calls of each kind in the scenario; a fault may be set already. */
 static void count_calls(const scenario *s, unsigned long count[WEIR_CALL_COUNT]) {
   for (int c = 0; c < WEIR_CALL_COUNT; c++)
     count[c] = made(c, NULL);
@@ -127,13 +127,13 @@ static void sweep(const scenario *s) {
   assert_true(total > 0);
 }
 
-/* What undoes, and what is tried instead. */
+/* Calls that undo others, and calls that are tried instead. */
 static const weir_driver_call second_calls[] = {
     WEIR_CALL_MemUnmap,          WEIR_CALL_MemRelease,     WEIR_CALL_MemAddressFree, WEIR_CALL_MemFree,
     WEIR_CALL_StreamSynchronize, WEIR_CALL_CtxSynchronize, WEIR_CALL_CtxSetCurrent,  WEIR_CALL_MemGetInfo};
 
-/* Each call fails, and with it each of those that a failure leads to. Pages that could not be unmapped stay until their place
- * is wanted, so that only the walker holds at once; in the end all is back. */
+/* Each call fails, together with each of the calls that handle its failure. Pages that could not be unmapped stay until
+ * their address range is needed again, so only the walker is checked at once; at the end everything is released. */
 static void sweep_pairs(const scenario *s) {
   unsigned long count[WEIR_CALL_COUNT], then[WEIR_CALL_COUNT], total = 0;
   open(s);
@@ -164,7 +164,7 @@ static void sweep_pairs(const scenario *s) {
           assert_true(weir__allocator_is_valid(allocator));
           weir_allocator_destroy(allocator);
           allocator = NULL;
-          alloc_close(); /* nothing is left */
+          alloc_close(); /* checks for leaks */
         }
     }
   assert_true(total > 0);
@@ -241,7 +241,7 @@ static void test_growing_and_shrinking(void **state) {
   sweep(&(scenario){.act = grow_and_shrink, .conf = "expandable_segments:True"});
 }
 
-/* ---- Running short ---- */
+/* ---- Out of memory ---- */
 
 static void fill_other_stream(void) {
   put(get(600 * MIB, other));
@@ -304,7 +304,7 @@ static void use_on_three_streams(void) {
   assert_ok(weir_allocator_record_stream(allocator, shared_block, third));
 }
 
-/* The block is not given out while one of them has work that uses it, whatever fails. */
+/* Whatever fails, the block is not reused while one of the streams has work that uses it. */
 static void free_and_take(void) {
   work(other);
   work(third);
@@ -333,7 +333,7 @@ static void free_and_empty(void) {
   work(third);
   assert_ok(weir_allocator_free(allocator, shared_block));
   empty();
-  if (soft_pending(other) || soft_pending(third)) /* then it could not go */
+  if (soft_pending(other) || soft_pending(third)) /* the block could not be released then */
     assert_int_equal(stats_of(0).active[WEIR_STAT_ALL].current, 1);
 }
 
@@ -363,8 +363,7 @@ static void test_pools(void **state) {
   sweep(&(scenario){.act = use_a_pool, .conf = "expandable_segments:True"});
 }
 
-/* As in a capture, which changes what is allowed and what is put off. The runtime itself is spared: it has its own
- * table. */
+/* A capture changes which calls are allowed and which are deferred. The runtime has a separate table without faults. */
 static void use_in_a_capture(void) {
   weir_stream stream = new_stream(0);
   weir_cu_stream raw = raw_of(stream);
@@ -381,7 +380,7 @@ static void use_in_a_capture(void) {
   put_live(b);
   empty();
   assert_ok(weir_fill_async((void *)shared_block, 1, 512, stream));
-  assert_ok(weir_graph_capture_end(graph)); /* nothing has disturbed it */
+  assert_ok(weir_graph_capture_end(graph)); /* the capture is still valid */
   take(512, raw);
   weir_graph_destroy(graph);
 }
@@ -407,7 +406,7 @@ static void capture_and_end(void) {
   end_capture();
 }
 
-/* A stream that has joined the capture, and comes back: what it used serves again within the capture. */
+/* A stream joins the capture and is joined back: blocks that it used are reused within the capture. */
 static void fork_in_a_capture(void) {
   weir_stream first = new_stream(0), second = new_stream(0);
   weir_graph *graph = NULL;
@@ -450,7 +449,7 @@ static void test_captures(void **state) {
   sweep(&(scenario){.prepare = prepare_capture, .act = capture_and_end, .conf = "expandable_segments:True"});
 }
 
-/* ---- The rest ---- */
+/* ---- Other calls ---- */
 
 static void use_without_cache(void) {
   assert_ok(weir_allocator_set_caching(allocator, 0));
@@ -482,7 +481,7 @@ static void test_devices(void **state) {
   sweep(&(scenario){.act = use_two_devices, .devices = 2, .conf = "expandable_segments:True"});
 }
 
-/* Devices that are peers before the memory is there, and after. */
+/* Peer access is enabled before and after the memory is allocated. */
 static void share_and_grow(void) {
   get_live(0, 30 * MIB, mine);
   get_live(0, 512, mine);
@@ -507,7 +506,7 @@ static void test_peers(void **state) {
 
 /* ---- Checkpoints ---- */
 
-/* A restore that is refused leaves all as it is; one that is not makes live exactly what was. */
+/* A refused restore changes nothing; a successful one restores exactly the live blocks of the checkpoint. */
 static void checkpoint_and_restore(void) {
   weir_checkpoint *checkpoint = NULL;
   weir_checkpoint_delta delta = {0};
@@ -541,7 +540,7 @@ static void test_checkpoints(void **state) {
   sweep(&(scenario){.act = checkpoint_and_restore, .conf = "expandable_segments:True"});
 }
 
-/* ---- A bit of everything: a program that does not care what fails ---- */
+/* ---- A mixture of all calls, in a program that ignores failures ---- */
 
 static uint64_t mixture;
 
@@ -595,8 +594,8 @@ static void test_mixtures(void **state) {
     sweep(&(scenario){.act = mix, .is_long = true});
 }
 
-/* From some call on nothing works any more, as when a kernel broke the context. Calls fail or do without; none crashes, and
- * the books stay in order. */
+/* From some call on every call fails, as after a kernel has broken the context. Calls fail or work without the driver;
+ * none crashes, and the statistics stay correct. */
 static void test_broken_device(void **state) {
   (void)state;
   for (unsigned long nth = 1; nth <= 60; nth += 4) {
@@ -618,7 +617,7 @@ static void test_broken_device(void **state) {
   }
 }
 
-/* ---- Failures upon failures ---- */
+/* ---- Several failures ---- */
 
 static void test_pairs(void **state) {
   (void)state;
@@ -627,8 +626,8 @@ static void test_pairs(void **state) {
   sweep_pairs(&(scenario){.prepare = use_on_three_streams, .act = free_and_empty});
 }
 
-/* A driver that does not even undo: after a mapping that failed it does not unmap. The place is cleaned when it is
- * wanted. */
+/* A driver that cannot even undo: after a failed mapping the unmap fails too. The address range is cleaned up when it
+ * is needed again. */
 static void test_failure_upon_failure(void **state) {
   (void)state;
   alloc_open("expandable_segments:True", GIB);
@@ -645,8 +644,8 @@ static void test_failure_upon_failure(void **state) {
   alloc_close();
 }
 
-/* What is refused for another reason than want of memory is told as what it is, at once: nothing is emptied, no shortage is
- * counted, and who frees memory and tries again knows better. */
+/* A failure other than out of memory is reported at once: nothing is emptied, and no out of memory is counted, since
+ * freeing memory and retrying would not help. */
 static void test_trouble_is_no_shortage(void **state) {
   (void)state;
   static const struct {
@@ -677,7 +676,7 @@ static void test_trouble_is_no_shortage(void **state) {
   }
 }
 
-/* The last attempt is in trouble, and it was a shortage before. */
+/* The last attempt fails for another reason, after an out of memory. */
 static void test_trouble_after_a_shortage(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -687,7 +686,7 @@ static void test_trouble_after_a_shortage(void **state) {
   assert_error(DEVICE_FAULT, weir_allocator_alloc(allocator, 0, 700 * MIB, NULL, &p));
   assert_int_equal(stats_of(0).num_ooms, 0);
   assert_int_equal(reserved(), 0);
-  /* And the other way round: what cannot be given back is no reason, if then there is no memory. */
+  /* The reverse: a failed release is not reported if there is no memory afterwards. */
   put(get(50 * MIB, NULL));
   assert_ok(weir_fault_nth(faults, WEIR_CALL_MemFree, 1, WEIR_CU_UNKNOWN, 0));
   assert_error(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 2 * GIB, NULL, &p));
@@ -710,7 +709,7 @@ static void test_emptying_in_trouble(void **state) {
   }
 }
 
-/* Neither an event nor a wait works when the block is freed: it stays in use until one does. */
+/* Neither the event nor the wait succeeds when the block is freed: it stays in use until one does. */
 static void test_no_event_and_no_wait(void **state) {
   (void)state;
   open(&(scenario){.prepare = use_on_three_streams});
@@ -722,14 +721,14 @@ static void test_no_event_and_no_wait(void **state) {
   assert_ok(weir_fault_clear(faults));
   assert_valid();
   assert_layout(shared_block, "512~ 2096640");
-  soft_step_all(); /* the event that there is */
+  soft_step_all(); /* the existing event */
   assert_ptr_not_equal(take(512, mine), shared_block);
-  soft_step_all(); /* the one that was put in then */
+  soft_step_all(); /* the event that was recorded then */
   assert_ptr_equal(take(512, mine), shared_block);
   check_recovery();
 }
 
-/* ---- Beginning and end ---- */
+/* ---- Creation and destruction ---- */
 
 static void test_creation(void **state) {
   (void)state;
@@ -757,8 +756,8 @@ static void prepare_destruction(void) {
   take(3 * MIB, mine);
 }
 
-/* The end cannot tell of a failure. It gives back what the driver takes, all but what the failed call was about, and leaves
- * nothing of its own behind: the address sanitizer sees to that. */
+/* Destruction cannot report a failure. It releases everything that the driver accepts, except the object of the failed
+ * call, and leaks no host memory, which the address sanitizer checks. */
 static void test_destruction(void **state) {
   (void)state;
   unsigned long before[WEIR_CALL_COUNT], total = 0;
@@ -770,7 +769,7 @@ static void test_destruction(void **state) {
   unsigned long count[WEIR_CALL_COUNT];
   for (int c = 0; c < WEIR_CALL_COUNT; c++)
     count[c] = made(c, NULL) - before[c];
-  alloc_close(); /* nothing is left */
+  alloc_close(); /* checks for leaks */
   for (int c = 0; c < WEIR_CALL_COUNT; c++)
     for (unsigned long nth = 1; nth <= count[c]; nth++, total++) {
       prepare_destruction();

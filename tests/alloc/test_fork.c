@@ -1,6 +1,6 @@
 /*
- * What fork does to allocators: the child's calls are refused, whatever the parent's threads were doing, and the
- * parent's go on.
+ * Allocators and fork: calls in the child are refused regardless of what the threads of the parent were doing, and the
+ * parent continues.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -22,12 +22,12 @@ static const char sentence[] =
 
 static const weir_pool_id some_pool = {0, 7};
 
-/* What the parent has when it forks. */
+/* The objects of the parent when it forks. */
 static weir_host_allocator *host;
 static weir_checkpoint *checkpoint;
 static void *memory, *pinned;
 
-/* In a child: ends it with the line's number when the call is not refused as it should be. */
+/* Ends the child unless the call failed with WEIR_ERROR_BAD_FORK and the right text. */
 static void check_bad_fork(weir_status status, const char *call, int line) {
   size_t name = strcspn(call, "(");
   const char *text = weir_last_error();
@@ -38,7 +38,7 @@ static void check_bad_fork(weir_status status, const char *call, int line) {
 }
 #define assert_bad_fork(call) (clear_last_error(), check_bad_fork((call), #call, __LINE__))
 
-/* Runs it in a child that has ten seconds. */
+/* Runs a function in a child, for at most ten seconds. */
 static void in_child(void (*what)(void)) {
   fflush(NULL);
   pid_t child = fork();
@@ -72,7 +72,7 @@ static void call_everything(void) {
   weir_ipc_handle handle = {.size = sizeof handle, .length = 77};
   const char *pair[] = {"key", "value"};
 
-  /* The fast path, for memory that is cached, and for a size that is new. */
+  /* The fast path, with cached memory and with a new size. */
   assert_bad_fork(weir_allocator_alloc(allocator, 0, 4096, NULL, &pointer));
   assert_bad_fork(weir_allocator_alloc(allocator, 0, 64 * MIB, NULL, &pointer));
   assert_bad_fork(weir_allocator_alloc(allocator, 0, 0, NULL, &pointer));
@@ -155,7 +155,7 @@ static void call_everything(void) {
   child_assert(host_stats.num_host_alloc == 77 && reserved_bytes[0].current == 77 && delta.freed_count == 77);
   child_assert((void *)made == &made && (void *)snapshot == &snapshot && handle.length == 77);
 
-  /* What needs neither a device nor a lock answers; destroying is allowed, and frees nothing. */
+  /* Calls that need neither a device nor a lock succeed; destroying is allowed and frees nothing. */
   weir_allocator_backend(allocator);
   weir_allocator_is_caching(allocator);
   weir_history_is_on(allocator);
@@ -164,7 +164,7 @@ static void call_everything(void) {
   weir_host_allocator_destroy(host);
 }
 
-/* An allocator of its own, over a driver of its own, works in the child, and is refused in a child of that. */
+/* A new allocator with its own driver works in the child, and is refused in a child of that child. */
 static void use_a_new_one(void) {
   weir_driver *driver;
   weir_allocator *mine;
@@ -255,7 +255,7 @@ static void *churn(void *stream) {
   return NULL;
 }
 
-/* Locks that are held by threads which the child does not have are not waited for. */
+/* The child does not wait for locks held by threads that do not exist in it. */
 static void refused_at_once(void) {
   void *pointer = NULL;
   weir_allocator_stats stats = {.size = sizeof stats};
@@ -288,7 +288,7 @@ static void test_fork_while_threads_allocate(void **state) {
   }
 }
 
-/* ---- Within a callback ---- */
+/* ---- In a callback ---- */
 
 static pid_t child_of_callback;
 static weir_status status_in_child;
@@ -308,7 +308,7 @@ static int fork_once(void *context, int device) {
   return 0;
 }
 
-/* The child returns through the call that its parent is in, which may fail in any way but must end. */
+/* The child returns through the call that the parent is in. The call may fail in any way but must return. */
 static void test_fork_within_a_callback(void **state) {
   (void)state;
   alloc_open_on(WEIR_SOFT_STEPPED, 1, GIB, "");

@@ -1,7 +1,7 @@
 /*
- * Graphs and memory: what is allocated during a capture comes from the graph's pool, and the capture is not disturbed.
+ * Graphs and memory: allocations during a capture come from the graph's pool, and the capture stays valid.
  *
- * The runtime stands on the same stepped device as the allocator.
+ * The runtime uses the same stepped device as the allocator.
  */
 #include <string.h>
 
@@ -41,10 +41,10 @@ static void fill(void *p, int value, size_t bytes, weir_stream stream) {
   assert_ok(weir_fill_async(p, (uint8_t)value, bytes, stream));
 }
 
-/* Makes a stream join the capture of another one, and back. */
+/* Makes a stream join the capture of another stream, and back. */
 static void join(weir_stream stream, weir_stream captured) { assert_ok(weir_stream_wait_stream(stream, captured)); }
 
-/* ---- Where memory comes from ---- */
+/* ---- The source of memory ---- */
 
 static void test_allocations_of_the_capture(void **state) {
   (void)state;
@@ -70,8 +70,8 @@ static void test_allocations_of_the_capture(void **state) {
   alloc_close_runtime();
 }
 
-/* PyTorch's test_cuda_graph_allocator_propagates_stream: a stream that joins the capture gets its memory from
- * there too. */
+/* PyTorch's test_cuda_graph_allocator_propagates_stream: a stream that joins the capture also allocates from its pool.
+ * */
 static void test_streams_that_join(void **state) {
   (void)state;
   alloc_open_runtime(NULL);
@@ -80,7 +80,7 @@ static void test_streams_that_join(void **state) {
   begin(graph, s0, own_pool);
   void *z = get(40960000, raw_of(s0));
   fill(z, 1, 100, s0);
-  void *before = get(512, raw_of(s1)); /* not yet */
+  void *before = get(512, raw_of(s1)); /* has not joined yet */
   join(s1, s0);
   void *w = get(40960000, raw_of(s1));
   fill(w, 2, 100, s1);
@@ -100,7 +100,8 @@ static void test_streams_that_join(void **state) {
   alloc_close_runtime();
 }
 
-/* What is freed in a capture serves the same stream in it again: the graph's work is in order too. */
+/* A block freed in a capture is reused by the same stream in the capture, because the work of the graph is ordered too.
+ * */
 static void test_memory_is_used_again_in_the_capture(void **state) {
   (void)state;
   alloc_open_runtime(NULL);
@@ -117,7 +118,7 @@ static void test_memory_is_used_again_in_the_capture(void **state) {
   alloc_close_runtime();
 }
 
-/* ---- How long it stays ---- */
+/* ---- The lifetime of memory ---- */
 
 static void test_pool_lives_as_long_as_the_graph(void **state) {
   (void)state;
@@ -132,7 +133,7 @@ static void test_pool_lives_as_long_as_the_graph(void **state) {
     end(graph);
     int64_t was = reserved();
     empty_cache();
-    assert_int_equal(reserved(), was); /* the graph writes there whenever it is replayed */
+    assert_int_equal(reserved(), was); /* each replay of the graph writes there */
     assert_ok(weir_graph_replay(graph));
     assert_ok(weir_stream_synchronize(stream));
     weir_graph_destroy(graph);
@@ -165,7 +166,7 @@ static void test_result_outlives_the_graph(void **state) {
     assert_ok(weir_stream_synchronize(stream));
     weir_graph_destroy(graph);
     empty_cache();
-    assert_int_equal(reserved(), cases[i].segment); /* the one with the result in it */
+    assert_int_equal(reserved(), cases[i].segment); /* the segment with the result */
     assert_int_equal(b[cases[i].bytes - 1], 2);
     put(b);
     empty_cache();
@@ -174,8 +175,8 @@ static void test_result_outlives_the_graph(void **state) {
   }
 }
 
-/* PyTorch's test_graph_two_successive: graphs that share a pool use the same memory, and it lives until the last
- * is gone. */
+/* PyTorch's test_graph_two_successive: graphs that share a pool use the same memory, which lives until the last graph
+ * is destroyed. */
 static void test_graphs_share_a_pool(void **state) {
   (void)state;
   alloc_open_runtime(NULL);
@@ -206,7 +207,7 @@ static void test_graphs_share_a_pool(void **state) {
   alloc_close_runtime();
 }
 
-/* The seed's test_repeat_graph_capture, without its library: a hundred captures take no more than one. */
+/* PyTorch's test_repeat_graph_capture without its library: a hundred captures use no more memory than one. */
 static void test_captures_again_and_again(void **state) {
   (void)state;
   alloc_open_runtime(NULL);
@@ -227,9 +228,10 @@ static void test_captures_again_and_again(void **state) {
   alloc_close_runtime();
 }
 
-/* ---- What must not disturb a capture ---- */
+/* ---- Calls that must not invalidate a capture ---- */
 
-/* Growing takes calls that a capture forbids; they are made nevertheless, and the capture is as good as before. */
+/* Growing needs calls that a capture forbids; the allocator makes them in a relaxed mode, and the capture stays valid.
+ * */
 static void test_grows_in_a_capture(void **state) {
   (void)state;
   for (int expandable = 0; expandable < 2; expandable++) {
@@ -239,7 +241,7 @@ static void test_grows_in_a_capture(void **state) {
     begin(graph, stream, own_pool);
     void *p = get(30 * MIB, raw_of(stream));
     fill(p, 1, 100, stream);
-    void *q = get(50 * MIB, raw_of(other)); /* for others too */
+    void *q = get(50 * MIB, raw_of(other)); /* also on other streams */
     fill(p, 2, 100, stream);
     end(graph);
     size_t nodes = 0;
@@ -252,8 +254,8 @@ static void test_grows_in_a_capture(void **state) {
   }
 }
 
-/* PyTorch's test_graph_record_stream: events that wait are not asked about during a capture, and what is freed in
- * it gets its events afterwards. */
+/* PyTorch's test_graph_record_stream: events are not queried during a capture, and blocks freed in it get their events
+ * afterwards. */
 static void test_record_stream_and_captures(void **state) {
   (void)state;
   alloc_open_runtime(NULL);
@@ -264,7 +266,7 @@ static void test_record_stream_and_captures(void **state) {
   fill(problem, 1, 512, s0);
   put(problem);
   assert_int_equal(calls(WEIR_CALL_EventRecord), 1);
-  soft_step_all(); /* it could be asked about, and would be free */
+  soft_step_all(); /* the event is complete, and a query would free the block */
 
   begin(graph, s1, own_pool);
   unsigned long queries = calls(WEIR_CALL_EventQuery);
@@ -277,8 +279,9 @@ static void test_record_stream_and_captures(void **state) {
   put(b);
   assert_int_equal(calls(WEIR_CALL_EventRecord), records);
   void *c = get(512, raw_of(s1));
-  assert_ptr_not_equal(c, b); /* it waits for the end */
-  put(get(512, raw_of(s0)));  /* on a stream outside nobody asks either: that would spoil the capture */
+  assert_ptr_not_equal(c, b); /* waits for the end of the capture */
+  /* A stream outside the capture does not query events either, which would invalidate the capture. */
+  put(get(512, raw_of(s0)));
   assert_layout(b, "512~ 512* 2047K");
   assert_int_equal(calls(WEIR_CALL_EventQuery), queries);
   join(s1, s2);
@@ -286,7 +289,7 @@ static void test_record_stream_and_captures(void **state) {
   assert_int_equal(calls(WEIR_CALL_EventRecord), records + 1); /* of the join */
   assert_int_equal(calls(WEIR_CALL_EventQuery), queries);
 
-  void *again = get(512, raw_of(s1)); /* the next allocation looks */
+  void *again = get(512, raw_of(s1)); /* the next allocation polls */
   assert_ptr_equal(again, problem);
   assert_int_equal(calls(WEIR_CALL_EventRecord), records + 2);
   assert_layout(b, "512~ 512* 2047K");
@@ -299,7 +302,8 @@ static void test_record_stream_and_captures(void **state) {
   alloc_close_runtime();
 }
 
-/* empty_cache during a capture: the default pool keeps its blocks, pools that are over go, the capture goes on. */
+/* empty_cache during a capture: the default pool keeps its blocks, released pools are freed, and the capture continues.
+ * */
 static void test_empty_cache_in_a_capture(void **state) {
   (void)state;
   for (int expandable = 0; expandable < 2; expandable++) {
@@ -308,7 +312,7 @@ static void test_empty_cache_in_a_capture(void **state) {
     const weir_pool_id over = {0, 991}, over_here = {0, 992}, over_legacy = {0, 993};
     void *cached = get(20 * MIB, raw_of(other));
     put(cached);
-    /* Pools that are over: of another stream, of the stream that will be captured, and of the legacy stream. */
+    /* Released pools: of another stream, of the stream that will be captured, and of the legacy stream. */
     weir_cu_stream raws[] = {raw_of(other), raw_of(stream), NULL};
     weir_pool_id ids[] = {over, over_here, over_legacy};
     for (int i = 0; i < 3; i++) {
@@ -324,7 +328,7 @@ static void test_empty_cache_in_a_capture(void **state) {
     void *p = get(20 * MIB, raw_of(stream));
     fill(p, 1, 100, stream);
     empty_cache();
-    /* Pages of the captured stream stay: it cannot be waited for. */
+    /* Pages of the captured stream stay, because it cannot be synchronized. */
     assert_int_equal(reserved(), (expandable ? 60 : 40) * MIB);
     assert_true(is_in(cached, own_pool));
     fill(p, 2, 100, stream);
@@ -341,8 +345,8 @@ static void test_empty_cache_in_a_capture(void **state) {
   }
 }
 
-/* PyTorch's test_graph_capture_oom: no memory in a capture is a status, nothing cached is released for it, and the
- * capture can still be ended. */
+/* PyTorch's test_graph_capture_oom: out of memory in a capture is reported, no cached memory is released for it, and
+ * the capture can still be ended. */
 static void test_out_of_memory_in_a_capture(void **state) {
   (void)state;
   alloc_open_runtime(NULL);
@@ -373,7 +377,7 @@ static void test_failed_capture_lets_go(void **state) {
   weir_graph *graph = new_graph();
   begin(graph, stream, own_pool);
   void *p = get(30 * MIB, raw_of(stream));
-  assert_cu_error(STREAM_CAPTURE_UNSUPPORTED, d->StreamSynchronize(d, raw_of(stream))); /* which ends the capture */
+  assert_cu_error(STREAM_CAPTURE_UNSUPPORTED, d->StreamSynchronize(d, raw_of(stream))); /* invalidates the capture */
   assert_true(weir_graph_capture_end(graph) != WEIR_OK);
   put(p);
   empty_cache();
@@ -382,7 +386,7 @@ static void test_failed_capture_lets_go(void **state) {
   alloc_close_runtime();
 }
 
-/* ---- Scopes by hand beside a capture ---- */
+/* ---- Explicit scopes during a capture ---- */
 
 static int always(void *context, weir_cu_stream stream) {
   (void)stream;
@@ -390,7 +394,7 @@ static int always(void *context, weir_cu_stream stream) {
   return 1;
 }
 
-/* A scope of the same pool, opened by hand during the capture: each end closes its own. */
+/* An explicit scope of the same pool, opened during the capture: each end closes its own scope. */
 static void test_scope_of_the_same_pool(void **state) {
   (void)state;
   alloc_open_runtime(NULL);
@@ -405,7 +409,7 @@ static void test_scope_of_the_same_pool(void **state) {
   fill(get(512, raw_of(stream)), 1, 512, stream);
   end(graph);
   void *q = get(512, NULL);
-  assert_true(is_in(q, shared)); /* the scope by hand is open still */
+  assert_true(is_in(q, shared)); /* the explicit scope is still open */
   assert_int_equal(asked, 3);
   assert_ok(weir_pool_end(allocator, 0, shared));
   assert_true(is_in(get(512, NULL), own_pool));
@@ -415,7 +419,7 @@ static void test_scope_of_the_same_pool(void **state) {
   alloc_close_runtime();
 }
 
-/* PyTorch's test_graph_mem_pool_arg_and_nested_use_mem_pool: inside a capture a scope by hand is the inner one. */
+/* PyTorch's test_graph_mem_pool_arg_and_nested_use_mem_pool: an explicit scope inside a capture is the inner one. */
 static void test_scope_of_another_pool(void **state) {
   (void)state;
   alloc_open_runtime(NULL);
@@ -438,7 +442,7 @@ static void test_scope_of_another_pool(void **state) {
   alloc_close_runtime();
 }
 
-/* ---- Taking it away ---- */
+/* ---- Removing the allocator ---- */
 
 static void test_without_an_allocator(void **state) {
   (void)state;
@@ -457,7 +461,7 @@ static void test_without_an_allocator(void **state) {
   alloc_close_runtime();
 }
 
-/* The allocator goes first: graphs are none of its business then. */
+/* The allocator is destroyed first: graphs no longer use it. */
 static void test_allocator_goes_first(void **state) {
   (void)state;
   alloc_open_runtime(NULL);

@@ -1,5 +1,5 @@
 /*
- * Pinned host memory: what is cached, when it is used again, and what the settings change.
+ * Pinned host memory: caching, reuse and settings.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -54,17 +54,17 @@ static void test_reuse(void **state) {
   memset(a, 7, 1000);
   assert_int_equal(pinned(), 1);
   give(a);
-  assert_int_equal(pinned(), 1);         /* kept */
-  assert_ptr_equal(take(600), a);        /* 1024 serve both */
-  void *b = take(1024), *c = take(1025); /* the second takes 2048 */
+  assert_int_equal(pinned(), 1);         /* cached */
+  assert_ptr_equal(take(600), a);        /* both are rounded to 1024 */
+  void *b = take(1024), *c = take(1025); /* the second is rounded to 2048 */
   assert_ptr_not_equal(b, a);
   assert_int_equal(pinned(), 3);
   give(c);
-  void *e = take(512); /* of a size of its own */
+  void *e = take(512); /* of a different size class */
   assert_int_equal(pinned(), 4);
   give(a);
   give(b);
-  assert_ptr_equal(take(1024), b); /* the last one freed comes first */
+  assert_ptr_equal(take(1024), b); /* the block freed last is reused first */
   give(b);
   give(e);
   assert_ptr_equal(take(0), NULL);
@@ -119,23 +119,23 @@ static void test_streams_are_waited_for(void **state) {
   char *a = take(4096);
   work(one);
   assert_ok(weir_host_record_stream(host, a + 100, 0, one));
-  assert_ok(weir_host_record_stream(host, a, 0, one)); /* once is enough */
+  assert_ok(weir_host_record_stream(host, a, 0, one)); /* recording twice has no effect */
   assert_ok(weir_host_record_stream(host, a, 0, two));
   work(two);
   give(a);
   assert_error(INVALID_ARGUMENT, weir_host_free(host, a));
-  assert_int_equal(host_stats().active_requests.current, 1); /* until it can be used again */
+  assert_int_equal(host_stats().active_requests.current, 1); /* until it can be reused */
   void *b = take(4096);
   assert_ptr_not_equal(b, a);
   soft_step(one, 100);
   void *c = take(4096);
-  assert_ptr_not_equal(c, a); /* the second is missing */
+  assert_ptr_not_equal(c, a); /* the second stream is not done */
   assert_ok(weir_host_empty_cache(host));
   assert_int_equal(pinned(), 3);
   soft_step_all();
   assert_ptr_equal(take(4096), a);
   assert_int_equal(host_stats().active_requests.current, 3);
-  give(a); /* of the last time nothing is left */
+  give(a); /* the streams of the last use are forgotten */
   assert_ptr_equal(take(4096), a);
   give(a);
   give(b);
@@ -143,7 +143,7 @@ static void test_streams_are_waited_for(void **state) {
   close_host();
 }
 
-/* A slow stream holds up nobody else, and a stream of another device is one too. */
+/* A slow stream does not delay other blocks; a stream of another device counts as well. */
 static void test_streams_apart(void **state) {
   (void)state;
   open_host("");
@@ -170,7 +170,7 @@ static void test_streams_apart(void **state) {
   close_host();
 }
 
-/* What a graph copies from and to it does at every launch: the memory stays the graph's. */
+/* A graph copies from and to the memory at every launch, so the memory stays with the graph. */
 static void test_capture(void **state) {
   (void)state;
   open_host("");
@@ -179,11 +179,11 @@ static void test_capture(void **state) {
   void *late = take(2048);
   assert_ok(weir_host_record_stream(host, late, 0, stream)); /* before the capture */
   assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
-  void *a = take(4096); /* the driver is asked, and the capture is not disturbed */
+  void *a = take(4096); /* a driver call, which leaves the capture valid */
   assert_cu(d->MemcpyAsync(d, to, (weir_cu_deviceptr)a, 4096, stream));
   assert_ok(weir_host_record_stream(host, a, 0, stream));
   give(a);
-  give(late); /* cannot be asked now */
+  give(late); /* its event cannot be queried now */
   void *b = take(8192);
   assert_ok(weir_host_record_stream(host, b, 0, other));
   give(b);
@@ -193,12 +193,12 @@ static void test_capture(void **state) {
   assert_ok(weir_host_empty_cache(host));
   weir_cu_graph graph = NULL;
   assert_cu(d->StreamEndCapture(d, stream, &graph));
-  give(take(100)); /* looks, and finds that it can be asked now */
+  give(take(100)); /* polls; the event can be queried now */
   soft_step_all();
   assert_ptr_equal(take(2048), late);
   c = take(4096);
   assert_ptr_not_equal(c, a);
-  assert_int_equal(host_stats().active_requests.current, 3); /* late, c, and what the graph has */
+  assert_int_equal(host_stats().active_requests.current, 3); /* late, c, and the memory of the graph */
   assert_cu(d->GraphDestroy(d, graph));
   assert_cu(d->MemFree(d, to));
   close_host();
@@ -238,7 +238,7 @@ static void test_statistics(void **state) {
   assert_int_equal(s.active_bytes.allocated, 0);
   assert_int_equal(s.num_host_alloc, 0);
   assert_int_equal(s.host_alloc_time.count, 0);
-  weir_host_stats old = {.size = offsetof(weir_host_stats, allocated_bytes)}; /* of an older program */
+  weir_host_stats old = {.size = offsetof(weir_host_stats, allocated_bytes)}; /* an older program */
   old.num_host_alloc = 99;
   assert_ok(weir_host_get_stats(host, &old));
   assert_int_equal(old.num_host_alloc, 99);
@@ -263,7 +263,7 @@ static void test_registered(void **state) {
   give(a);
   give(b);
   give(c);
-  assert_ok(weir_host_empty_cache(host)); /* each the way it came */
+  assert_ok(weir_host_empty_cache(host)); /* each block is released the way it was allocated */
   assert_int_equal(soft_census().registrations, 0);
   assert_int_equal(pinned(), 0);
   close_host();
@@ -272,13 +272,13 @@ static void test_registered(void **state) {
 static void test_reserve(void **state) {
   (void)state;
   open_host("pinned_reserve_segment_size_mb:1");
-  assert_int_equal(pinned(), 0); /* not before it is wanted */
+  assert_int_equal(pinned(), 0); /* allocated on first use */
   char *a = take(100), *b = take(5000);
   assert_int_equal(pinned(), 1);
   assert_int_equal(b - a, 4096);
   assert_int_equal(host_stats().num_host_alloc, 0);
   assert_int_equal(host_stats().allocated_bytes.current, 128 + 8192);
-  void *large = take(1 << 20); /* there is no room for it any more */
+  void *large = take(1 << 20); /* does not fit any more */
   assert_int_equal(pinned(), 2);
   give(a);
   assert_ptr_equal(take(128), a);
@@ -286,7 +286,7 @@ static void test_reserve(void **state) {
   give(b);
   give(large);
   assert_ok(weir_host_empty_cache(host));
-  assert_int_equal(pinned(), 1); /* the reserve stays */
+  assert_int_equal(pinned(), 1); /* the reserve is kept */
   assert_ptr_equal(take(8192), b);
   close_host();
 }
@@ -294,17 +294,17 @@ static void test_reserve(void **state) {
 static void test_thresholds(void **state) {
   (void)state;
   open_host("pinned_max_round_threshold_mb:1,pinned_max_cached_size_mb:4");
-  void *a = take((1 << 20) + 1); /* as it is */
+  void *a = take((1 << 20) + 1); /* not rounded */
   assert_int_equal(host_stats().allocated_bytes.current, (1 << 20) + 1);
   give(a);
-  void *b = take((1 << 20) + 100); /* of the same bucket, and too small: another one */
+  void *b = take((1 << 20) + 100); /* in the same bucket but larger than the cached block */
   assert_int_equal(pinned(), 2);
   assert_int_equal(host_stats().allocated_bytes.current, 2 * (1 << 20) + 101);
   give(b);
   assert_ptr_equal(take((1 << 20) + 50), b);
   void *large = take(5 << 20);
   assert_int_equal(pinned(), 3);
-  give(large); /* which is not kept */
+  give(large); /* not cached */
   assert_int_equal(pinned(), 2);
   large = take(5 << 20);
   weir_cu_stream stream = work_stream();
@@ -313,12 +313,12 @@ static void test_thresholds(void **state) {
   give(large);
   assert_int_equal(pinned(), 3);
   soft_step_all();
-  give(take(100)); /* looks */
+  give(take(100)); /* polls the events */
   assert_int_equal(pinned(), 3);
   close_host();
 }
 
-/* A thread looks after the events, and an allocation does not. */
+/* A thread polls the events instead of the allocations. */
 static void test_background_thread(void **state) {
   (void)state;
   open_host("pinned_use_background_threads:True");
@@ -360,10 +360,10 @@ static void test_left_behind(void **state) {
     if (i % 3)
       give(p);
   }
-  close_host(); /* which waits */
+  close_host(); /* waits for the thread */
 }
 
-/* No context is made, and none is taken, before something is allocated; the thread's own stays its own. */
+/* No context is created or retained before the first allocation, and the context of the thread stays current. */
 static void test_contexts(void **state) {
   (void)state;
   open_host("");
@@ -387,7 +387,7 @@ static void test_out_of_memory(void **state) {
   void *a = take(4096), *p = NULL;
   give(a);
   assert_ok(weir_fault_nth(faults, WEIR_CALL_MemHostAlloc, 1, WEIR_CU_OUT_OF_MEMORY, 0));
-  p = take(100); /* what is cached goes, and it is tried again */
+  p = take(100); /* releases the cache and retries */
   assert_int_equal(pinned(), 1);
   give(p);
   assert_ok(weir_fault_random(faults, 1, 1000000, WEIR_CU_OUT_OF_MEMORY));

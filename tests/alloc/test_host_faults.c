@@ -1,5 +1,5 @@
 /*
- * Every driver call that pinned memory takes fails once. Afterwards everything works, and in the end no byte is missing.
+ * Each driver call for pinned memory fails once. Afterwards everything works, and at the end no memory is leaked.
  */
 #include <string.h>
 
@@ -23,11 +23,11 @@ static void *take(size_t bytes) {
 static void drop(void *p) {
   if (!p)
     return;
-  weir_host_free(host, p); /* which may say that the driver did not take it back: it is free all the same */
+  weir_host_free(host, p); /* freed even if the call reports that the driver refused to release it */
   forget_live(p);
 }
 
-/* What is not recorded was not promised. */
+/* A use that could not be recorded gives no guarantee. */
 static void use(void *p) {
   if (p)
     weir_host_record_stream(host, p, 0, stream);
@@ -74,7 +74,7 @@ static void check_recovery(void) {
   assert_ok(weir_host_empty_cache(host));
   weir_host_stats stats = {.size = sizeof stats};
   assert_ok(weir_host_get_stats(host, &stats));
-  assert_in_range(stats.allocations.current, 0, 1); /* what a graph has */
+  assert_in_range(stats.allocations.current, 0, 1); /* of a graph */
   assert_int_equal(stats.active_requests.current, stats.allocations.current);
   assert_int_equal(stats.allocated_bytes.current, stats.active_bytes.current);
   weir_host_allocator_destroy(host);
@@ -97,14 +97,14 @@ static void test_registered(void **state) {
                      "pinned_use_cuda_host_register:True,pinned_num_register_threads:2,pinned_max_cached_size_mb:1"});
 }
 
-/* Memory that the driver does not take back is kept, and tried again. */
+/* Memory that the driver refuses to release is kept, and releasing it is retried. */
 static void test_refused_free(void **state) {
   (void)state;
   open("pinned_max_cached_size_mb:1");
   void *a = take(2 * MIB);
   assert_ok(weir_fault_nth(faults, WEIR_CALL_MemFreeHost, 1, WEIR_CU_UNKNOWN, 0));
   assert_error_says(DRIVER, "cuMemFreeHost", weir_host_free(host, a));
-  assert_ptr_equal(take(2 * MIB), a); /* it was freed all the same */
+  assert_ptr_equal(take(2 * MIB), a); /* freed nevertheless */
   assert_ok(weir_host_configure(host, "pinned_free_catch_all:True"));
   assert_ok(weir_fault_nth(faults, WEIR_CALL_MemFreeHost, 1, WEIR_CU_UNKNOWN, 0));
   drop(a);

@@ -1,5 +1,5 @@
 /*
- * Threads that share pinned memory: nobody gets what another one has, or what a stream still reads.
+ * Threads that share pinned memory: no thread gets a block that another thread owns or that a stream still reads.
  */
 #include <pthread.h>
 #include <string.h>
@@ -52,7 +52,7 @@ static void *run(void *argument) {
   return NULL;
 }
 
-/* Page-locked by the driver's own allocation, or memory of the process that is registered. */
+/* Page-locked by the driver's allocation, or memory of the process that is registered. */
 static void check_kind(const char *conf) {
   void *memory;
   assert_ok(weir_host_alloc(host, 1 << 20, &memory));

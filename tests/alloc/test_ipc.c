@@ -1,5 +1,5 @@
 /*
- * Memory shared by two processes. The program runs itself again as the other one; the two talk over a socket.
+ * Memory shared by two processes.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -54,17 +54,17 @@ static void child_reads(void) {
   assert_int_equal(b[0], 'b');
   a[0] = 'x';
   assert_ok(weir_ipc_close(allocator, a - m.handles[0].offset));
-  assert_int_equal(a[999], 'A'); /* open once more */
+  assert_int_equal(a[999], 'A'); /* still open once */
   say_number(1);
   hear_number(2);
   assert_int_equal(a[0], 'y');
   assert_ok(weir_ipc_close(allocator, a - m.handles[0].offset));
   if (b - m.handles[1].offset != a - m.handles[0].offset)
     assert_error_says(INVALID_ARGUMENT, "nothing is open", weir_ipc_close(allocator, a - m.handles[0].offset));
-  say_number(3); /* the second is closed by the end */
+  say_number(3); /* destroying the allocator closes the second */
 }
 
-/* Every driver call on the way fails once; then it works, and nothing is left. */
+/* Each driver call fails once; then the call succeeds, and nothing is leaked. */
 static void child_fails(void) {
   message m = hear();
   for (unsigned long nth = 1; nth < 100; nth++) {
@@ -78,19 +78,19 @@ static void child_fails(void) {
     weir_status closed = opened ? WEIR_OK : weir_ipc_close(allocator, base);
     assert_ok(weir_fault_counts(faults, WEIR_CALL_COUNT, &made, &faulty));
     assert_ok(weir_fault_clear(faults));
-    if (!opened && closed) /* it is open still */
+    if (!opened && closed) /* it is still open */
       assert_ok(weir_ipc_close(allocator, base));
     assert_int_equal(soft_census().mappings, 0);
     assert_int_equal(soft_census().ipc_mappings, 0);
     assert_int_equal(soft_census().handles, 0);
     assert_int_equal(soft_census().reservations, 0);
     if (faulty == before)
-      break; /* past the last one */
+      break; /* all calls have failed once */
   }
   say_number(1);
 }
 
-static uint64_t granted; /* a bit for each device that was */
+static uint64_t granted; /* one bit for each device with access */
 static weir_cu_result (*set_access)(weir_driver *, weir_cu_deviceptr, size_t, const weir_cu_mem_access *, size_t);
 
 static weir_cu_result note_access(weir_driver *self, weir_cu_deviceptr address, size_t bytes,
@@ -100,7 +100,7 @@ static weir_cu_result note_access(weir_driver *self, weir_cu_deviceptr address, 
   return set_access(self, address, bytes, access, count);
 }
 
-/* Pages of another process are for the device and its peers, whoever of them comes first. */
+/* Imported pages are accessible to the device and its peers, in either order. */
 static void child_has_peers(void) {
   message m = hear();
   void *base;
@@ -137,7 +137,7 @@ static void child_is_lied_to(void) {
   h.bytes[1] = 'q';
   assert_error_says(BAD_DATA, "kind", weir_ipc_open(allocator, 0, h.bytes, h.length, &base));
   memset(h.bytes, 0, sizeof h.bytes);
-  h.bytes[0] = 3; /* with 2 MiB pages, one of them, by a fabric handle */
+  h.bytes[0] = 3; /* one page of 2 MiB, with a fabric handle */
   h.bytes[1] = 'e';
   h.bytes[2 + 8 + 2] = 0x20;
   h.bytes[2 + 16] = 1;
@@ -146,13 +146,13 @@ static void child_is_lied_to(void) {
   h.bytes[2 + 24] = 7;
   assert_error_says(BAD_DATA, "damaged", weir_ipc_open(allocator, 0, h.bytes, 2 + 32 + 4, &base));
   assert_error_says(BAD_DATA, "cut off", weir_ipc_open(allocator, 0, h.bytes, 2 + 24 + 4, &base));
-  memset(h.bytes, 0, sizeof h.bytes); /* 64 bytes are the driver's, which knows none like it */
+  memset(h.bytes, 0, sizeof h.bytes); /* 64 bytes are a handle of the driver, which does not know this one */
   assert_int_not_equal(weir_ipc_open(allocator, 0, h.bytes, 64, &base), WEIR_OK);
   memset(h.bytes, 255, sizeof h.bytes);
   h.bytes[0] = 2;
   h.bytes[1] = 'e';
   assert_error(BAD_DATA, weir_ipc_open(allocator, 0, h.bytes, 2 + 24 + 8, &base));
-  int dead = 0x7ffffff0; /* no process has this number */
+  int dead = 0x7ffffff0; /* not a process */
   memset(h.bytes + 2, 0, 100);
   memcpy(h.bytes + 2, &dead, 4);
   h.bytes[2 + 8 + 2] = 0x20; /* 2 MiB */
@@ -184,7 +184,7 @@ static void share_with_child(const char *conf, int version) {
   weir_ipc_handle again = share(a);
   assert_int_equal(again.length, m.handles[0].length);
   assert_memory_equal(again.bytes, m.handles[0].bytes, again.length);
-  assert_int_equal(m.handles[0].offset, a - before); /* both begin the segment */
+  assert_int_equal(m.handles[0].offset, a - before); /* both are at the start of the segment */
   assert_int_equal(again.bytes[0], version ? version : 2);
   say(&m);
   hear_number(1);
@@ -236,7 +236,7 @@ static void test_peers(void **state) {
   fail_in_child("peers", "expandable_segments:True");
 }
 
-/* The process, a gap, the size of a page, how many, 1 for files, a gap; then the files. */
+/* The process, a gap, the page size, the number of pages, 1 for file descriptors, a gap, and the descriptors. */
 static void test_version_3(void **state) {
   (void)state;
   alloc_open_with(&(weir_allocator_options){
@@ -273,7 +273,7 @@ static int open_files(void) {
   return count;
 }
 
-/* Files of pages go with the pages, and what the driver refuses changes nothing. */
+/* File descriptors of pages are closed with the pages, and failed driver calls change nothing. */
 static void test_files(void **state) {
   (void)state;
   alloc_open("expandable_segments:True", GIB);
@@ -287,7 +287,7 @@ static void test_files(void **state) {
   assert_ok(weir_fault_nth(faults, WEIR_CALL_MemExportToShareableHandle, 1, WEIR_CU_UNKNOWN, 0));
   assert_error_says(DRIVER, "cuMemExport", weir_ipc_share(allocator, b, &handle));
   put(a);
-  empty_cache(); /* with the pages go their memory's files too */
+  empty_cache(); /* also closes the descriptors of the unmapped pages */
   assert_int_equal(open_files(), before - 2);
   put(b);
   alloc_close();
@@ -317,7 +317,7 @@ static void test_what_cannot_be_shared(void **state) {
   alloc_close();
 }
 
-/* Plain memory of a back end, and memory without the cache, are the driver's too. */
+/* Memory of a back end and uncached memory can be shared as well, through the driver. */
 static void test_other_memory(void **state) {
   (void)state;
   weir_backend backend = plug_backend();
@@ -351,7 +351,8 @@ static int run_child(const char *role, const char *conf) {
     if (!strcmp(roles[i].role, role)) {
       alloc_open_on(WEIR_SOFT_THREADS, roles[i].devices, GIB, conf);
       roles[i].body();
-      /* Not alloc_close: what is open of the other process is none of the books. */
+      /* Without alloc_close, which compares the memory of the device with the segments: imported memory is not in them.
+       * */
       weir_allocator_destroy(allocator);
       allocator = NULL;
       alloc_close();

@@ -1,5 +1,6 @@
 /*
- * A program that ends with its allocator open: the leak checker, where there is one, finds all of it from the program's variable.
+ * A program that exits with an open allocator: a leak checker finds all of its memory reachable from the program's
+ * variable.
  */
 #include "support/alloc.h"
 
@@ -14,7 +15,7 @@ static void test_left_open(void **state) {
   assert_ok(weir_allocator_create(driver, NULL, &kept));
   for (int i = 0; i < 200; i++)
     assert_ok(weir_allocator_alloc(kept, 0, 4096, NULL, &blocks[i]));
-  for (int i = 0; i < 200; i += 2) /* so many of one size that the index keeps a heap of them */
+  for (int i = 0; i < 200; i += 2) /* enough blocks of one size for partitions of the index */
     assert_ok(weir_allocator_free(kept, blocks[i]));
   assert_ok(weir_allocator_alloc(kept, 0, 4096, NULL, &blocks[0]));
 }

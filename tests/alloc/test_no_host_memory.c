@@ -1,9 +1,9 @@
 /*
- * The allocator when the host has no memory: each allocation that a script makes fails once. The call that needed it
- * says so or does without, the walker holds, and in the end all of the device's memory is back.
+ * The allocator when the host has no memory: each allocation of a script fails once. The call that needed it fails or
+ * does without, the allocator stays valid, and at the end all memory of the device is free.
  *
- * It runs on the ledger, which stands this too. The test stands in for malloc and its like, which the sanitizers do
- * as well: there it is waived.
+ * The tests run on the ledger, which survives this too. They replace malloc, as the sanitizers do; with a sanitizer
+ * they are waived.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -24,8 +24,8 @@ static weir_cu_stream streams[3];
 
 static int since_failure; /* calls of valid() */
 
-/* Walks. Before an allocation fails, a script does the same as in the run without a failure, which is walked after every step. After
- * it the next steps are, and then some; run() walks at the end. */
+/* Walks the allocator. Until the failure, a script does the same as in the run without failures, where every step is
+ * walked. After the failure the next steps are walked, and then some of the rest; run() walks at the end. */
 static void valid(void) {
   bool is_soon = did_fail && (++since_failure <= 8 || since_failure % 16 == 0);
   if (fail_at && !is_soon && !usual_or_long(false, true))
@@ -58,7 +58,7 @@ static void use(void *p, int stream) {
 }
 
 static void use_cache(void) {
-  enum { MANY = 150 }; /* more than one chunk of anything */
+  enum { MANY = 150 }; /* more than one chunk of any container */
   static const size_t sizes[] = {512, 70000, 3 * MIB, 30 * MIB};
   void *p[MANY];
   for (int i = 0; i < MANY; i++)
@@ -79,7 +79,7 @@ static void use_cache(void) {
   valid();
 }
 
-/* With shelves or without, the lowest of many free blocks is the one. */
+/* With partitions or without, the lowest of many free blocks is used. */
 static void use_many_of_one_size(void) {
   enum { PAIRS = 40 };
   void *p[PAIRS], *apart[PAIRS];
@@ -121,7 +121,7 @@ static void use_pools(void) {
         if (delta.allocated[i] != b)
           a = delta.allocated[i];
     } else {
-      /* Half of it may be done: what is live is what the pool says. */
+      /* The restore may be incomplete: the pool knows which blocks are live. */
       void *candidates[] = {a, b, c};
       for (int i = 0; i < 3; i++)
         if (candidates[i])
@@ -182,7 +182,7 @@ static void run(const char *conf, void (*script)(void)) {
   if (make(conf)) {
     script();
     counting = false;
-    void *p = NULL; /* it works on */
+    void *p = NULL; /* the allocator still works */
     assert_ok(weir_allocator_alloc(allocator, 0, 30 * MIB, streams[0], &p));
     assert_ok(weir_allocator_free(allocator, p));
     assert_ok(weir_allocator_empty_cache(allocator));
@@ -231,7 +231,8 @@ static void test_the_rest(void **state) {
   sweep("expandable_segments:True", use_the_rest);
 }
 
-/* An error for whose text there is no memory still says what it is. The first of a thread makes room for the text, once. */
+/* An error whose text cannot be stored still has a text. The first error of a thread allocates memory for its text,
+ * once. */
 static void test_error_text(void **state) {
   (void)state;
   assert_string_equal(weir_last_error(), "");
@@ -248,7 +249,7 @@ static void test_error_text(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_error_text), /* before anything else fails */
+      cmocka_unit_test(test_error_text), /* runs before any other failure */
       cmocka_unit_test(test_cache),      cmocka_unit_test(test_many_of_one_size),
       cmocka_unit_test(test_pools),      cmocka_unit_test(test_the_rest),
   };

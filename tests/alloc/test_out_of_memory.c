@@ -1,5 +1,5 @@
 /*
- * Out of memory: the status, what the text says, who is told, and that the program goes on.
+ * Out of memory: the status, the error text, the observers, and that the program can continue.
  */
 #include <string.h>
 
@@ -34,7 +34,7 @@ static void test_says_where_all_is(void **state) {
   alloc_close();
 }
 
-/* It is the segment that could not be had: 20 MiB for a request of two. */
+/* The segment could not be allocated: 20 MiB for a request of 2 MiB. */
 static void test_says_what_the_driver_was_asked_for(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -58,7 +58,7 @@ static void test_says_what_is_allowed(void **state) {
   alloc_close();
 }
 
-/* What is free in private pools is not to be had for others: it counts as allocated. */
+/* Free memory of private pools is not available to others, so it counts as allocated. */
 static void test_says_what_is_in_private_pools(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -76,7 +76,7 @@ static void test_says_what_is_in_private_pools(void **state) {
   alloc_close();
 }
 
-/* The advice is for those who have not taken it. */
+/* The advice is given only if the setting is off. */
 static void test_no_advice_with_expandable_segments(void **state) {
   (void)state;
   alloc_open("expandable_segments:True", GIB);
@@ -109,7 +109,7 @@ static void observe(void *context, int device, size_t bytes, size_t limit, size_
   seen.bytes = bytes;
   seen.limit = limit;
   seen.free_bytes = free_bytes;
-  /* It may do anything: no lock is held. */
+  /* The observer may make any call: no lock is held. */
   seen.ooms = stats_of(device).num_ooms;
   void *p = NULL;
   seen.works = weir_allocator_alloc(allocator, device, 512, NULL, &p) == WEIR_OK &&
@@ -123,23 +123,24 @@ static void test_observer_is_told(void **state) {
   memset(&seen, 0, sizeof seen);
   void *kept = get_on(1, 100 * MIB, NULL), *p = NULL;
   assert_error_says(OUT_OF_MEMORY, "Tried to allocate 2.00 GiB",
-                    weir_allocator_alloc(allocator, 1, 2 * GIB - 5, NULL, &p)); /* the text is not the observer's */
+                    /* The error text is not that of the observer. */
+                    weir_allocator_alloc(allocator, 1, 2 * GIB - 5, NULL, &p));
   assert_int_equal(seen.calls, 1);
   assert_int_equal(seen.device, 1);
   assert_int_equal(seen.bytes, 2 * GIB);
   assert_int_equal(seen.limit, GIB);
   assert_int_equal(seen.free_bytes, GIB - 100 * MIB);
-  assert_int_equal(seen.ooms, 1); /* it was counted before */
+  assert_int_equal(seen.ooms, 1); /* counted before the call */
   assert_true(seen.works);
   assert_ok(weir_allocator_set_fraction(allocator, 1, 0.25));
   assert_error(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 1, 200 * MIB, NULL, &p));
   assert_int_equal(seen.calls, 2);
-  assert_int_equal(seen.limit, 256 * MIB); /* the limit, where there is one */
+  assert_int_equal(seen.limit, 256 * MIB); /* the limit, if there is one */
   put(kept);
   alloc_close();
 }
 
-/* The limit is a rounded part of the memory, not a cut one. */
+/* The limit is rounded, not truncated. */
 static void test_limit_is_rounded(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -169,13 +170,13 @@ static void test_all_observers_are_told(void **state) {
   refuse(2 * GIB, "");
   for (int i = 0; i < WEIR__MAX_OBSERVERS; i++)
     assert_int_equal(counts[i], 1);
-  refuse(SIZE_MAX, ""); /* not a matter of this device's memory: nobody is told */
+  refuse(SIZE_MAX, ""); /* larger than any device, so observers are not called */
   for (int i = 0; i < WEIR__MAX_OBSERVERS; i++)
     assert_int_equal(counts[i], 1);
   alloc_close();
 }
 
-/* ---- Going on ---- */
+/* ---- Continuing ---- */
 
 static void test_counts_and_goes_on(void **state) {
   (void)state;
@@ -251,7 +252,7 @@ static void test_tracker_sees_all_in_order(void **state) {
   expect_entry(5, WEIR_TRACE_FREE_REQUESTED, p, 1000, stream);
   expect_entry(6, WEIR_TRACE_FREE_COMPLETED, p, 1000, stream);
   expect_entry(7, WEIR_TRACE_SEGMENT_FREE, p, 2 * MIB, stream);
-  /* The device's free memory stands for the address, and the size is the rounded one. */
+  /* The address is the free memory of the device, and the size is rounded. */
   expect_entry(8, WEIR_TRACE_OOM, (void *)(uintptr_t)GIB, 2 * GIB, stream);
   assert_int_equal(entry_count, 9);
   for (int i = 0; i < 9; i++) {

@@ -1,6 +1,6 @@
 /*
- * Single pointers and what else a language runtime asks for: what is known of a pointer, allocations at an address, the sizes of
- * expandable segments, pools that change and end, captures of others.
+ * Calls for language runtimes: properties of a pointer, allocations at an address, sizes of expandable segments, pools
+ * that change and are destroyed, and captures by other code.
  */
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "weir/history.h"
 #include "weir/snapshot.h"
 
-/* ---- What is known of a pointer ---- */
+/* ---- Properties of a pointer ---- */
 
 static void test_describe(void **state) {
   (void)state;
@@ -46,7 +46,7 @@ static void test_describe(void **state) {
   alloc_close();
 }
 
-/* A hook that names what its runtime keeps of a stack by a number. */
+/* A hook that identifies a stack of its runtime by a number. */
 static int hook_id;
 static size_t hook(void *context, weir_stack_frame *frames, size_t room) {
   (void)context;
@@ -78,20 +78,20 @@ static void test_contexts_of_a_runtime(void **state) {
   assert_ok(weir_allocator_describe(allocator, b, &of_b));
   assert_ok(weir_allocator_describe(allocator, c, &of_c));
   assert_int_not_equal(of_a.stack, 0);
-  assert_int_equal(of_c.stack, of_a.stack); /* the same stack is kept once */
+  assert_int_equal(of_c.stack, of_a.stack); /* equal stacks are stored once */
   assert_int_not_equal(of_b.stack, of_a.stack);
   weir_stack_frame frames[4];
   assert_int_equal(weir_history_frames(of_b.stack, frames, 4), 2);
   assert_int_equal(frames[0].line, 42);
   assert_string_equal(weir_history_text_of(frames[0].file), "runtime:context");
   assert_string_equal(weir_history_text_of(frames[1].function), "forward");
-  assert_int_equal(weir_history_frames(of_a.stack, frames, 1), 2); /* that many there are */
+  assert_int_equal(weir_history_frames(of_a.stack, frames, 1), 2); /* the full depth */
   assert_int_equal(frames[0].line, 41);
   assert_int_equal(weir_history_frames(0, frames, 4), 0);
   assert_int_equal(weir_history_frames(0x7fffffff, NULL, 0), 0);
   assert_string_equal(weir_history_text_of(0), "");
 
-  /* Events have the number too, a free that of the allocation. */
+  /* Events have the number too; a free has that of the allocation. */
   put(a);
   assert_ok(weir_history_mark_pointer(allocator, b, "weights"));
   assert_error_says(INVALID_ARGUMENT, "no live allocation found", weir_history_mark_pointer(allocator, a, "gone"));
@@ -158,15 +158,15 @@ static void test_alloc_at(void **state) {
   put(base);
   assert_ok(at(base + 4096, 1000, NULL));
   assert_layout(base, "4K 1K* 2043K");
-  assert_ok(at(base, 512, NULL)); /* at the front */
+  assert_ok(at(base, 512, NULL)); /* at the beginning */
   assert_layout(base, "512* 3584 1K* 2043K");
-  assert_ok(at(base + 512, 3584, NULL)); /* all of a block */
+  assert_ok(at(base + 512, 3584, NULL)); /* a whole block */
   assert_layout(base, "512* 3584* 1K* 2043K");
   assert_error_says(BAD_STATE, "exact address",
                     weir_allocator_alloc_at(allocator, 0, 512, NULL, base + 4096)); /* in use */
   assert_error_says(
       BAD_STATE, "exact address",
-      weir_allocator_alloc_at(allocator, 0, 1024, NULL, base + 5120 + 2043 * KIB - 512)); /* runs past the end */
+      weir_allocator_alloc_at(allocator, 0, 1024, NULL, base + 5120 + 2043 * KIB - 512)); /* beyond the end */
   assert_error_says(BAD_STATE, "exact address", weir_allocator_alloc_at(allocator, 0, 512, other, base + 8192));
   assert_error_says(BAD_STATE, "exact address",
                     weir_allocator_alloc_at(allocator, 0, 2 * MIB, NULL, base + 8192)); /* of the other pool */
@@ -203,7 +203,7 @@ static void test_alloc_at_is_told(void **state) {
   alloc_close();
 }
 
-/* In a scope it is the pool's memory that is looked at, and of an expandable segment what is mapped. */
+/* In a scope the address must be in the pool, and in an expandable segment it must be mapped. */
 static void test_alloc_at_elsewhere(void **state) {
   (void)state;
   alloc_open("expandable_segments:True", GIB);
@@ -245,7 +245,7 @@ static void test_expandable_segments(void **state) {
   assert_ok(weir_allocator_expandable_segments(allocator, 0, NULL, 0, &count));
   assert_int_equal(count, 2);
   configure("expandable_segments:False");
-  void *c = get(100, NULL); /* which is none */
+  void *c = get(100, NULL); /* not in an expandable segment */
   assert_ok(weir_allocator_expandable_segments(allocator, 0, found, 1, &count));
   assert_int_equal(count, 2);
   assert_error(INVALID_DEVICE, weir_allocator_expandable_segments(allocator, 2, found, 1, &count));
@@ -285,7 +285,8 @@ static void is_gone(void *context) {
 
 static void count_only(void *context) { ++*(int *)context; }
 
-/* The owner of a pool hears of its end: at the next occasion after nobody holds it, or of the allocator's. */
+/* The owner of a pool is notified of its destruction: at the next opportunity after the last release, or when the
+ * allocator is destroyed. */
 static void test_end_of_a_pool(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -303,19 +304,19 @@ static void test_end_of_a_pool(void **state) {
   assert_ok(weir_pool_release(allocator, 0, one));
   assert_ok(weir_pool_release(allocator, 0, one));
   empty_cache();
-  assert_int_equal(gone, 0); /* memory of it is in use */
+  assert_int_equal(gone, 0); /* memory of the pool is in use */
   put(a);
   assert_ok(weir_allocator_empty_pool(allocator, one));
   assert_int_equal(gone, 1);
   assert_ok(weir_pool_release(allocator, 0, two));
   void *p = NULL;
   assert_error(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 2 * GIB, NULL, &p));
-  assert_int_equal(gone, 2); /* running short is an occasion too */
+  assert_int_equal(gone, 2); /* running out of memory is an opportunity too */
   for (uint64_t i = 0; i < 300; i++) {
     assert_ok(weir_pool_create(allocator, 0, (weir_pool_id){9, i}, &options));
     assert_ok(weir_pool_release(allocator, 0, (weir_pool_id){9, i}));
   }
-  assert_int_equal(gone, 256); /* every 256th new pool sweeps away those that were released */
+  assert_int_equal(gone, 256); /* every 256th new pool frees the released ones */
   options.context = &left;
   options.destroy = count_only;
   assert_ok(weir_pool_create(allocator, 0, three, &options));
@@ -353,7 +354,7 @@ static void test_rejections(void **state) {
   alloc_close();
 }
 
-/* ---- Captures that are not the runtime's ---- */
+/* ---- Captures by other code ---- */
 
 static void test_foreign_capture(void **state) {
   (void)state;
@@ -365,8 +366,8 @@ static void test_foreign_capture(void **state) {
   assert_ok(weir_allocator_begin_capture(allocator, 0));
   assert_cu(d->StreamBeginCapture(d, stream, WEIR_CU_CAPTURE_GLOBAL));
   assert_ok(weir_pool_begin(allocator, 0, id, NULL, NULL));
-  void *b = get(30 * MIB, stream); /* the driver is asked, and the capture stands it */
-  put(a);                          /* no event is made */
+  void *b = get(30 * MIB, stream); /* a driver call, which leaves the capture valid */
+  put(a);                          /* no event is recorded */
   put(b);
   empty_cache();
   int status = 0;
@@ -379,7 +380,7 @@ static void test_foreign_capture(void **state) {
   assert_int_equal(active(), 512);
   put(get(512, other));
   soft_step_all();
-  put(get(512, other)); /* looks again */
+  put(get(512, other)); /* polls again */
   assert_int_equal(active(), 0);
   assert_error(BAD_STATE, weir_allocator_end_capture(allocator, 0));
   assert_error(INVALID_DEVICE, weir_allocator_begin_capture(allocator, 4));

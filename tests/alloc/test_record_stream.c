@@ -1,7 +1,7 @@
 /*
- * Memory that other streams use too: it is used again when each of them got to where it was freed.
+ * Memory that other streams use too: it is reused once each of them has reached the point where it was freed.
  *
- * In stepped time a piece of work, and the event behind it, is there until the test steps the stream.
+ * In stepped time a piece of work, and the event after it, stays pending until the test steps the stream.
  */
 #include <string.h>
 
@@ -21,9 +21,9 @@ static void test_waits_for_the_other_stream(void **state) {
   put(p);
   assert_layout(p, "4K~ 2044K");
   weir_allocator_stats s = stats_of(0);
-  assert_int_equal(of(s.allocation), 0); /* the caller has let go of it, */
+  assert_int_equal(of(s.allocation), 0); /* no longer allocated, */
   assert_int_equal(of(s.allocated_bytes), 0);
-  assert_int_equal(of(s.active), 1); /* but it is active still */
+  assert_int_equal(of(s.active), 1); /* but still active */
   assert_int_equal(of(s.active_bytes), SIZE);
   assert_int_equal(of(s.requested_bytes), SIZE);
 
@@ -33,7 +33,7 @@ static void test_waits_for_the_other_stream(void **state) {
   void *r = get(SIZE, mine);
   assert_ptr_not_equal(r, p);
   assert_int_equal(soft_step(other, 1), 1);
-  assert_layout(p, "4K~ 4K* 4K* 2036K"); /* nobody has looked yet */
+  assert_layout(p, "4K~ 4K* 4K* 2036K"); /* not polled yet */
   assert_ptr_equal(get(SIZE, mine), p);
   alloc_close();
 }
@@ -59,7 +59,7 @@ static void test_waits_for_every_stream(void **state) {
   alloc_close();
 }
 
-/* Work that is put into the other stream after the free does not count. */
+/* Work that the other stream gets after the free does not count. */
 static void test_later_work_does_not_count(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -104,7 +104,7 @@ static void test_twice_is_once(void **state) {
   alloc_close();
 }
 
-/* The next owner of the block starts anew. */
+/* The next use of the block starts without recorded streams. */
 static void test_uses_end_with_the_free(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -122,7 +122,7 @@ static void test_uses_end_with_the_free(void **state) {
   alloc_close();
 }
 
-/* A slow stream holds up its own blocks only. */
+/* A slow stream delays only its own blocks. */
 static void test_no_queue_behind_a_slow_stream(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -139,7 +139,7 @@ static void test_no_queue_behind_a_slow_stream(void **state) {
   soft_step(fast, 2);
   assert_ptr_equal(get(SIZE, NULL), q);
   assert_layout(p, "4K~ 4K* 4K~ 2036K");
-  soft_step(slow, 2); /* the work and p's event, not yet r's */
+  soft_step(slow, 2); /* the work and the event of p, but not the event of r */
   assert_ptr_equal(get(SIZE, NULL), p);
   assert_layout(p, "4K* 4K* 4K~ 2036K");
   soft_step(slow, 1);
@@ -147,7 +147,7 @@ static void test_no_queue_behind_a_slow_stream(void **state) {
   alloc_close();
 }
 
-/* A block that waits is nobody's neighbour. */
+/* A waiting block is not merged with its neighbours. */
 static void test_waiting_block_is_not_merged(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -158,7 +158,7 @@ static void test_waiting_block_is_not_merged(void **state) {
   put(b);
   put(c);
   assert_layout(a, "4K 4K~ 2040K");
-  empty_cache(); /* waits for the events, and all can go */
+  empty_cache(); /* waits for the events, and releases everything */
   assert_int_equal(reserved(), 0);
   alloc_close();
 }
@@ -198,8 +198,8 @@ static void test_nothing_is_asked_when_nothing_waits(void **state) {
   alloc_close();
 }
 
-/* PyTorch's test_record_stream: a copy from `tmp` is delayed, `tmp` is freed, and what is allocated meanwhile must
- * not spoil it. */
+/* PyTorch's test_record_stream: a copy from `tmp` is delayed, `tmp` is freed, and later allocations must not overwrite
+ * it. */
 static void test_seed_record_stream(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -229,8 +229,7 @@ static void test_seed_record_stream(void **state) {
   alloc_close();
 }
 
-/* PyTorch's test_caching_allocator_record_stream_oom: memory that waits for a stream is there when there is no
- * other. */
+/* PyTorch's test_caching_allocator_record_stream_oom: memory that waits for a stream is used if there is no other. */
 static void test_seed_record_stream_oom(void **state) {
   (void)state;
   for (int expandable = 0; expandable < 2; expandable++) {
@@ -253,8 +252,7 @@ static void test_seed_record_stream_oom(void **state) {
   }
 }
 
-/* The other stream was destroyed before the block was freed. Its work may still be under way: the block waits for
- * that. */
+/* The other stream was destroyed before the block was freed. Its work may still run, and the block waits for it. */
 static void test_stream_that_is_gone(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -266,13 +264,13 @@ static void test_stream_that_is_gone(void **state) {
   assert_cu(d->StreamDestroy(d, other));
   put(p);
   void *q = get(SIZE, NULL);
-  memset(q, 2, SIZE); /* if it is the same block, the copy was before */
+  memset(q, 2, SIZE); /* if it is the same block, the copy is done */
   soft_step_all();
   assert_int_equal(((char *)target)[SIZE - 1], 1);
   alloc_close();
 }
 
-/* The stream of cached blocks was destroyed: the memory is still to be had back. */
+/* The stream of cached blocks was destroyed: the memory can still be released. */
 static void test_own_stream_is_gone(void **state) {
   (void)state;
   for (int expandable = 0; expandable < 2; expandable++) {
@@ -288,7 +286,7 @@ static void test_own_stream_is_gone(void **state) {
   }
 }
 
-/* NVIDIA's driver crashes when it is given such a stream: where they may end, none is. */
+/* NVIDIA's driver crashes if it is given a destroyed stream: streams that may be destroyed are not passed to it. */
 static void test_streams_may_end(void **state) {
   (void)state;
   alloc_open_with(&(weir_allocator_options){
@@ -298,7 +296,7 @@ static void test_streams_may_end(void **state) {
   put(p);
   also_used_by(q, other);
   assert_ok(weir_allocator_begin_capture(allocator, 0));
-  put(q); /* it waits for the end of the capture */
+  put(q); /* waits for the end of the capture */
   assert_ok(weir_allocator_end_capture(allocator, 0));
   assert_cu(d->StreamDestroy(d, stream));
   assert_cu(d->StreamDestroy(d, other));
@@ -309,7 +307,8 @@ static void test_streams_may_end(void **state) {
   alloc_close();
 }
 
-/* A program captures the other stream, and the allocator is not told. An event there would be a part of the graph. */
+/* The program captures the other stream without notifying the allocator. An event there would become part of the graph.
+ * */
 static void test_stream_that_is_captured(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -331,7 +330,7 @@ static void test_stream_that_is_captured(void **state) {
   alloc_close();
 }
 
-/* On the legacy stream as on any other. */
+/* The same on the legacy stream. */
 static void test_legacy_stream_as_the_other(void **state) {
   (void)state;
   alloc_open(NULL, GIB);

@@ -1,5 +1,5 @@
 /*
- * How much address space expandable segments reserve, and requests that are refused before the driver is asked.
+ * The address space that expandable segments reserve, and requests that are refused without a driver call.
  */
 #include <string.h>
 
@@ -26,7 +26,7 @@ static void test_bytes(void **state) {
   alloc_close();
 }
 
-/* Never more than 9/8 of the device: more cannot be mapped. */
+/* At most 9/8 of the device: more cannot be mapped. */
 static void test_at_most_nine_eighths(void **state) {
   (void)state;
   static const char *const confs[] = {"expandable_segments:True,expandable_segments_reserve:400G",
@@ -41,7 +41,7 @@ static void test_at_most_nine_eighths(void **state) {
   }
 }
 
-/* One reservation is full: the stream gets another one. */
+/* One reservation is full, and the stream gets another one. */
 static void test_more_reservations(void **state) {
   (void)state;
   alloc_open("expandable_segments:True,expandable_segments_reserve:0.1", GIB);
@@ -78,15 +78,15 @@ static void test_classes_of_streams(void **state) {
   weir_cu_stream plain = work_stream(), narrow = work_stream(), wide = work_stream(), lost = work_stream();
   assert_ok(weir_allocator_set_reserve_class(allocator, 0, narrow, "narrow"));
   assert_ok(weir_allocator_set_reserve_class(allocator, 0, wide, "narrow"));
-  assert_ok(weir_allocator_set_reserve_class(allocator, 0, wide, "wide")); /* the last one counts */
+  assert_ok(weir_allocator_set_reserve_class(allocator, 0, wide, "wide")); /* the last call counts */
   assert_ok(weir_allocator_set_reserve_class(allocator, 0, lost, "unheard-of"));
   assert_layout(get(20 * MIB, plain), "20M* 240M-");
   assert_layout(get(20 * MIB, narrow), "20M* 100M-");
   assert_layout(get(20 * MIB, wide), "20M* 500M-");
-  assert_layout(get(20 * MIB, lost), "20M* 240M-"); /* as the others have it */
+  assert_layout(get(20 * MIB, lost), "20M* 240M-"); /* as for the other streams */
   assert_ok(weir_allocator_set_reserve_class(allocator, 0, narrow, NULL));
   assert_ok(weir_allocator_set_reserve_class(allocator, 0, wide, ""));
-  assert_layout(get(512, narrow), "512* 2096640 254M-"); /* from the next one on */
+  assert_layout(get(512, narrow), "512* 2096640 254M-"); /* from the next reservation on */
   assert_layout(get(512, wide), "512* 2096640 254M-");
   assert_ok(weir_allocator_set_reserve_class(allocator, 0, plain, NULL)); /* it had none */
   assert_error(INVALID_ARGUMENT, weir_allocator_set_reserve_class(NULL, 0, plain, "narrow"));
@@ -104,8 +104,8 @@ static void observe(void *context, int device, size_t bytes, size_t limit, size_
   observed++;
 }
 
-/* Above the limit a request is refused at once: nothing is released for it, the driver is not asked, and it is no out of
- * memory in the statistics. */
+/* A request above the limit is refused at once: nothing is released, the driver is not called, and it does not count as
+ * an out of memory. */
 static void test_refused_before_the_driver(void **state) {
   (void)state;
   alloc_open("throw_on_cudamalloc_oom:True,per_process_memory_fraction:0.5", GIB);
@@ -126,8 +126,8 @@ static void test_refused_before_the_driver(void **state) {
   assert_int_equal(observed, 0);
   assert_int_equal(calls(WEIR_CALL_MemAlloc), before);
   assert_int_equal(reserved(), 400 * MIB);
-  assert_ptr_equal(get(300 * MIB, NULL), cached); /* what is cached serves */
-  put(get(112 * MIB, WEIR_CU_STREAM_LEGACY));     /* to the byte */
+  assert_ptr_equal(get(300 * MIB, NULL), cached); /* cached memory is used */
+  put(get(112 * MIB, WEIR_CU_STREAM_LEGACY));     /* exactly the limit */
   assert_error(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 512, NULL, &p));
   assert_ok(weir_allocator_reset_accumulated_stats(allocator, 0));
   assert_int_equal(stats_of(0).num_oom_rejections, 0);
@@ -138,7 +138,7 @@ static void test_not_refused_otherwise(void **state) {
   (void)state;
   alloc_open("per_process_memory_fraction:0.5", GIB);
   put(get(400 * MIB, NULL));
-  put(get(450 * MIB, NULL)); /* the cached one went for it */
+  put(get(450 * MIB, NULL)); /* the cached segment was released for it */
   assert_int_equal(stats_of(0).num_alloc_retries, 1);
   assert_int_equal(stats_of(0).num_oom_rejections, 0);
   alloc_close();

@@ -1,6 +1,7 @@
 /*
- * PyTorch's test_allocator_fuzz: ten thousand times a block of 2 to 200 MB, or one less, or an empty cache, with data
- * in the blocks that has to be there at the end. Only the ends of a block are written: the machine may be small.
+ * PyTorch's test_allocator_fuzz: ten thousand operations that allocate a block of 2 to 200 MB, free one or empty the
+ * cache, with data in the blocks that is checked at the end. Only both ends of a block are written, because the machine
+ * may be small.
  */
 #include "support/alloc.h"
 

@@ -1,5 +1,5 @@
 /*
- * The end of the runtime while allocators are alive: it is refused, and they go on.
+ * Shutting the runtime down while allocators are alive: the call is refused, and they continue to work.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ static weir_host_allocator *new_host(void) {
 static void use(weir_allocator *allocator) {
   void *pointer = NULL;
   assert_ok(weir_allocator_alloc(allocator, 0, 3 << 20, NULL, &pointer));
-  memset(pointer, 1, 3 << 20); /* memory of the software device is the host's */
+  memset(pointer, 1, 3 << 20); /* memory of the software device is host memory */
   assert_ok(weir_allocator_free(allocator, pointer));
   assert_ok(weir_allocator_empty_cache(allocator));
 }
@@ -46,7 +46,7 @@ static int setup(void **state) {
   return runtime_setup_none(state);
 }
 
-/* The runtime opened its driver itself, and would close it. */
+/* The runtime opened its driver and would close it. */
 static void test_refused_while_an_allocator_is_alive(void **state) {
   (void)state;
   weir_allocator *first = new_allocator("");
@@ -73,7 +73,7 @@ static void test_refused_while_an_allocator_is_alive(void **state) {
   assert_ok(weir_shutdown());
   assert_int_equal(weir_is_initialized(), 0);
 
-  /* A new runtime is not concerned with those that are gone. */
+  /* A new runtime ignores destroyed allocators. */
   assert_ok(weir_init());
   assert_ok(weir_shutdown());
 }
@@ -90,7 +90,7 @@ static void test_many_are_counted(void **state) {
   assert_ok(weir_shutdown());
 }
 
-/* An allocator that could not be made is not alive, nor is one that is on another driver. */
+/* A failed creation leaves no allocator behind, and an allocator on another driver does not count. */
 static void test_others_do_not_matter(void **state) {
   (void)state;
   weir_driver *driver, *other;
@@ -109,7 +109,7 @@ static void test_others_do_not_matter(void **state) {
   weir_driver_close(other);
 }
 
-/* A driver of the program's own stays open, and so does what is on it. */
+/* A driver of the program stays open, and so do the allocators on it. */
 static void test_outlives_the_runtime_on_its_own_driver(void **state) {
   (void)state;
   weir_driver *own;
@@ -126,7 +126,7 @@ static void test_outlives_the_runtime_on_its_own_driver(void **state) {
   weir_driver_close(own);
 }
 
-/* The runtime's graphs have memory of the allocator. */
+/* The graphs of the runtime hold memory of the allocator. */
 static void test_with_a_graph(void **state) {
   (void)state;
   weir_allocator *allocator = new_allocator("");

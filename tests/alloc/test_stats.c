@@ -1,6 +1,6 @@
 /*
- * Statistics: what each counts, by pool kind, with its peak and its sums; resets. That the current values are what
- * the blocks add up to is the walker's business, after every call of every test.
+ * Statistics: what each counts, by pool kind, with its peak and its accumulated values, and resets. The walker checks
+ * after every call of every test that the current values equal the sums over the blocks.
  */
 #include <string.h>
 
@@ -62,7 +62,7 @@ static void test_seed_memory_allocation(void **state) {
   alloc_close();
 }
 
-/* The peak is of each statistic by itself, whenever that was. */
+/* Each statistic has its own peak, at any time. */
 static void test_peaks(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -92,7 +92,7 @@ static void test_reset_accumulated(void **state) {
   assert_error(OUT_OF_MEMORY, weir_allocator_alloc(allocator, 0, 2 * GIB, NULL, &p));
   assert_ok(weir_allocator_reset_accumulated_stats(allocator, 0));
   weir_allocator_stats s = stats_of(0);
-  expect(&s.allocated_bytes[WEIR_STAT_ALL], 30 * MIB, 30 * MIB, 0, 0); /* current and peak stay */
+  expect(&s.allocated_bytes[WEIR_STAT_ALL], 30 * MIB, 30 * MIB, 0, 0); /* current and peak are kept */
   expect(&s.segment[WEIR_STAT_LARGE_POOL], 1, 1, 0, 0);
   assert_int_equal(s.num_ooms, 0);
   assert_int_equal(s.num_alloc_retries, 0);
@@ -104,7 +104,7 @@ static void test_reset_accumulated(void **state) {
   alloc_close();
 }
 
-/* What is free in a segment that is in use in part; a whole free segment is not split. */
+/* Free memory in partly used segments; a free segment is not split. */
 static void test_inactive_split(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -113,12 +113,12 @@ static void test_inactive_split(void **state) {
     p[i] = get(4 * MIB, NULL);
   assert_layout(p[0], "4M* 4M* 4M* 4M* 4M");
   weir_allocator_stats s = stats_of(0);
-  expect(&s.inactive_split[WEIR_STAT_LARGE_POOL], 1, 1, 1, 0); /* the rest only shrinks */
+  expect(&s.inactive_split[WEIR_STAT_LARGE_POOL], 1, 1, 1, 0); /* the remainder only shrinks */
   assert_int_equal(s.inactive_split_bytes[WEIR_STAT_LARGE_POOL].current, 4 * MIB);
   put(p[1]);
   assert_int_equal(stats_of(0).inactive_split[WEIR_STAT_LARGE_POOL].current, 2);
   assert_int_equal(stats_of(0).inactive_split_bytes[WEIR_STAT_LARGE_POOL].current, 8 * MIB);
-  p[1] = get(4 * MIB, NULL); /* fits: one less */
+  p[1] = get(4 * MIB, NULL); /* fits exactly: one fewer */
   assert_int_equal(stats_of(0).inactive_split[WEIR_STAT_LARGE_POOL].current, 1);
   for (int i = 0; i < 4; i++)
     put(p[i]);
@@ -139,7 +139,7 @@ static void test_devices_count_for_themselves(void **state) {
   alloc_close();
 }
 
-/* Private pools count in the same sums. */
+/* Private pools count in the same statistics. */
 static void test_private_pools_count_too(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -155,7 +155,7 @@ static void test_private_pools_count_too(void **state) {
   alloc_close();
 }
 
-/* And have statistics of their own, which begin anew with the others. */
+/* They also have their own statistics, which are reset with the others. */
 static void test_reset_of_a_pool(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -166,7 +166,7 @@ static void test_reset_of_a_pool(void **state) {
   assert_ok(weir_pool_end(allocator, 0, id));
   assert_ok(weir_pool_release(allocator, 0, id));
   put(q);
-  empty_cache(); /* one segment of it goes */
+  empty_cache(); /* one of its segments is released */
   assert_ok(weir_pool_get_stats(allocator, 0, id, stats));
   assert_int_equal(stats[WEIR_STAT_ALL].current, 32 * MIB);
   assert_int_equal(stats[WEIR_STAT_ALL].peak, 82 * MIB);
@@ -186,7 +186,7 @@ static void test_reset_of_a_pool(void **state) {
   alloc_close();
 }
 
-/* A caller of an older version has a shorter struct: it gets what it has room for. */
+/* A caller of an older version has a shorter struct, of which all fields are filled. */
 static void test_older_caller(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -207,7 +207,7 @@ static void test_largest_block(void **state) {
   alloc_open(NULL, GIB);
   size_t largest = 0;
   assert_ok(weir_allocator_largest_block(allocator, 0, &largest));
-  assert_int_equal(largest, GIB); /* nothing is cached: what the driver has */
+  assert_int_equal(largest, GIB); /* nothing is cached: the free memory of the driver */
   void *p = get(800 * MIB, NULL);
   assert_ok(weir_allocator_largest_block(allocator, 0, &largest));
   assert_int_equal(largest, 224 * MIB);

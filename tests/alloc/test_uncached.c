@@ -1,5 +1,5 @@
 /*
- * Caching off: every allocation is the driver's, and memory may be freed after a switch.
+ * Caching off: every allocation is a driver call, and memory can be freed after switching.
  */
 #include <stdlib.h>
 
@@ -20,7 +20,7 @@ static void test_every_call_is_the_drivers(void **state) {
   assert_ok(weir_allocator_base(allocator, p, &base, &bytes));
   assert_ptr_equal(base, p);
   assert_int_equal(bytes, 1000);
-  also_used_by(p, work_stream()); /* the driver waits for every stream anyway */
+  also_used_by(p, work_stream()); /* the driver waits for all streams anyway */
   assert_error(INVALID_ARGUMENT, weir_allocator_record_stream(allocator, (char *)p + 1, NULL));
   assert_error(INVALID_ARGUMENT, weir_allocator_free(allocator, (char *)p + 1));
   put(p);
@@ -55,7 +55,7 @@ static void test_out_of_memory(void **state) {
   alloc_close();
 }
 
-/* What is still out goes with the allocator. */
+/* Live memory is freed with the allocator. */
 static void test_left_behind(void **state) {
   (void)state;
   alloc_open_on(WEIR_SOFT_STEPPED, 2, GIB, NULL);
@@ -65,7 +65,7 @@ static void test_left_behind(void **state) {
   alloc_close();
 }
 
-/* A free that the driver refuses can be tried again. */
+/* A free that the driver refuses can be repeated. */
 static void test_refused_free(void **state) {
   (void)state;
   alloc_open(NULL, GIB);
@@ -99,7 +99,7 @@ static void test_environment(void **state) {
   weir_log_set_sink(note_warning, NULL);
   check_environment("WEIR_NO_MEMORY_CACHING", "1", 0);
   check_environment("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", 0);
-  check_environment("WEIR_NO_MEMORY_CACHING", "0", 1); /* only 1 counts */
+  check_environment("WEIR_NO_MEMORY_CACHING", "0", 1); /* only 1 turns it off */
   check_environment("WEIR_NO_MEMORY_CACHING", "", 1);
   check_environment("PYTORCH_NO_CUDA_MEMORY_CACHING", "true", 1);
   assert_int_equal(warnings, 0);

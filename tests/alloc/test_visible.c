@@ -1,6 +1,6 @@
 /*
- * One numbering: with CUDA_VISIBLE_DEVICES a device number means the same device to the driver, the runtime, the
- * allocator, its history and its snapshots.
+ * One numbering of devices: with CUDA_VISIBLE_DEVICES a device number means the same device to the driver, the runtime,
+ * the allocator, its history and its snapshots.
  */
 #include "support/alloc.h"
 
@@ -49,7 +49,7 @@ static void check_snapshot(weir_allocator *on, int device, int count) {
   weir_snapshot_destroy(snapshot);
 }
 
-/* Memory of device `device` of `count` is seen there and only there, whichever layer is asked. */
+/* In every layer, memory of device `device` of `count` belongs to that device only. */
 static void check_device(weir_driver *driver, int device, int count, const char *uuid) {
   char text[48];
   size_t before[DEVICES];
@@ -106,7 +106,7 @@ static void test_one_numbering(void **state) {
   }
 }
 
-/* None is left: the driver says so itself. */
+/* No device is visible: the driver itself reports it. */
 static void test_no_device_is_left(void **state) {
   (void)state;
   static const char *const texts[] = {"", "4", "0,0", "1,0,1", "MIG-1", "nothing"};
@@ -122,7 +122,7 @@ static void test_no_device_is_left(void **state) {
   }
 }
 
-/* ---- Tables of the program's own ---- */
+/* ---- Driver tables of the program ---- */
 
 static weir_cu_result three_devices(weir_driver *self, int *count) {
   (void)self;
@@ -130,8 +130,8 @@ static weir_cu_result three_devices(weir_driver *self, int *count) {
   return WEIR_CU_SUCCESS;
 }
 
-/* The runtime takes the devices that a table lists: it does not apply the variable to a table that did, nor to one that
- * did not. */
+/* The runtime uses the devices that a table lists: it never applies the variable to a table, whether the table has
+ * applied it or not. */
 static void test_a_table_is_what_it_lists(void **state) {
   (void)state;
   weir_driver *inner, *table;

@@ -40,7 +40,7 @@ static void test_keeps_what_is_large_enough(void **state) {
   free(items);
 }
 
-/* What no host can have fails, and leaves the array as it is. */
+/* An allocation that is too large for any host fails and leaves the array unchanged. */
 static void test_too_large(void **state) {
   (void)state;
   uint64_t *items = NULL;

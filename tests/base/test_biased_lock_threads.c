@@ -54,8 +54,8 @@ static void *in_thread(void *(*what)(void *), void *argument) {
   return result;
 }
 
-/* It becomes biased towards a thread that takes it many times in a row, until another one takes it. If that was soon,
- * it takes longer until it is biased again. */
+/* A thread that takes the lock many times in a row becomes its owner, until another thread takes it. If that happens
+ * soon, the next bias takes longer. */
 static void test_bias(void **state) {
   (void)state;
   weir__biased_lock lock = {.streak = 0};
@@ -63,7 +63,7 @@ static void test_bias(void **state) {
   assert_false(is_biased(&lock));
   take_turns(&lock, TURNS);
   assert_true(is_biased_to_us(&lock));
-  lock.biased_at = INT64_MAX / 2; /* however long this test is held up */
+  lock.biased_at = INT64_MAX / 2; /* as if no time passed, even on a slow machine */
   in_thread(take_once, &lock);
   assert_false(is_biased(&lock));
   assert_int_equal(lock.backoff, 1);
@@ -78,7 +78,7 @@ static void test_bias(void **state) {
   assert_true(is_biased_to_us(&lock));
 }
 
-/* A record notes one lock; a second one is taken by its word, and stays biased. */
+/* An owner record holds one lock without atomics; a second lock is taken through its word and stays biased. */
 static void test_two(void **state) {
   (void)state;
   weir__biased_lock a = {.streak = 0}, b = {.streak = 0};
@@ -107,7 +107,7 @@ static void test_two(void **state) {
 static void test_try(void **state) {
   (void)state;
   weir__biased_lock lock = {.streak = 0};
-  for (int round = 0; round < 3; round++) { /* it is not biased, biased to us, and was so before */
+  for (int round = 0; round < 3; round++) { /* unbiased, biased to this thread, and biased again */
     weir__biased_take(&lock);
     assert_false(weir__biased_try(&lock));
     assert_null(in_thread(try_once, &lock));
@@ -119,7 +119,7 @@ static void test_try(void **state) {
   }
 }
 
-/* Whose thread has ended, and in a child, where no other thread is. */
+/* The owner thread has exited, or is missing in a forked child. */
 static void test_the_one_is_gone(void **state) {
   (void)state;
   weir__biased_lock lock = {.streak = 0};
@@ -173,10 +173,10 @@ enum { THREADS = 4, BURSTS = 2000 };
 
 static struct {
   weir__biased_lock lock;
-  long count, biases; /* guarded by the lock, and by nothing else */
+  long count, biases; /* guarded only by the lock */
 } shared;
 
-/* Acquisitions in a row until it becomes biased, so that biases begin and end as often as possible. */
+/* Takes the lock in bursts about as long as a bias needs, so that biases begin and end as often as possible. */
 static void *work(void *of) {
   unsigned seed = (unsigned)(uintptr_t)of + 1;
   for (int burst = 0; burst < BURSTS; burst++) {
@@ -192,7 +192,8 @@ static void *work(void *of) {
         weir__pause();
       shared.count = count + 1;
       shared.biases += i == turns - 1 && is_biased(&shared.lock);
-      if (atomic_load(&weir__this_lock_owner->holds) != &shared.lock) /* by the word, which guards this */
+      /* Held through the lock word, which guards this counter. */
+      if (atomic_load(&weir__this_lock_owner->holds) != &shared.lock)
         shared.lock.backoff = 0;
       weir__biased_give(&shared.lock);
     }

@@ -1,5 +1,5 @@
 /*
- * Containers on a host that runs out of memory: each allocation fails once, and what was there stays.
+ * Containers on a host that runs out of memory: each allocation fails once, and the contents are preserved.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /*
- * The hash table, beside a plain array that does the same.
+ * The hash map, compared with a plain array.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -40,7 +40,7 @@ static void test_new_entries_are_zero(void **state) {
   weir__hash_map_clear(&map);
 }
 
-/* Keys that fall on few slots, so that removals move others. */
+/* Keys that collide in a few slots, so that removals move other entries. */
 static void test_against_array(void **state) {
   (void)state;
   enum { KEYS = 500, STEPS = 200000 };

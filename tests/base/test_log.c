@@ -13,8 +13,8 @@
 #include "base/base.h"
 #include "support/heard.h"
 
-/* The level is read from the environment once in a process, so each case is a child. What the child writes to stderr
- * goes to `text`. */
+/* The level is read from the environment once per process, so each case runs in a child. `text` receives what the child
+ * writes to stderr. */
 static void in_child(const char *weir_log, void (*body)(void), char *text, size_t size) {
   int ends[2];
   assert_int_equal(pipe(ends), 0);
@@ -140,7 +140,7 @@ static void fork_in_sink(void *context, weir_log_level level, const char *messag
   int *status = context;
   pid_t child = fork();
   if (child == 0) {
-    alarm(30); /* a child that waits for a lock that nobody holds would wait for ever */
+    alarm(30); /* ends a child that deadlocks on a lock whose holder does not exist after fork */
     weir_log_set_sink(NULL, NULL);
     weir_log_set_level(WEIR_LOG_ERROR);
     weir__log(WEIR_LOG_WARN, "dropped");
@@ -160,7 +160,7 @@ static void a_sink_may_fork(void **state) {
 }
 
 int main(void) {
-  /* The first needs a process that has not read the environment. */
+  /* The first test needs a process that has not read the environment yet. */
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_environment_says_how_much_is_said),
       cmocka_unit_test(the_program_overrules_the_environment),

@@ -45,8 +45,8 @@ static void each_thread_has_its_own_last_error(void **state) {
 }
 
 struct ear {
-  int alive; /* written by the main thread outside of any message */
-  int count; /* not atomic: messages come one at a time */
+  int alive; /* written by the main thread while no message is delivered */
+  int count; /* not atomic: messages are delivered one at a time */
 };
 
 static void hear(void *context, weir_log_level level, const char *message) {

@@ -83,7 +83,7 @@ static void test_file(void **state) {
   assert_int_equal(errno, EBADF);
 }
 
-/* A file larger than the process may write is refused, and brings no signal. */
+/* A file larger than RLIMIT_FSIZE is refused without raising SIGXFSZ. */
 static void test_file_limit(void **state) {
   (void)state;
   struct rlimit before, limit;

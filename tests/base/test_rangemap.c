@@ -11,7 +11,7 @@
 
 #define LAST UINT64_MAX
 
-/* ---- A model that is slow and plainly right ---- */
+/* ---- A simple, slow model ---- */
 
 enum { MODEL_MAX = 512 };
 
@@ -21,7 +21,7 @@ typedef struct range {
 } range;
 
 typedef struct model {
-  range ranges[MODEL_MAX]; /* in no order */
+  range ranges[MODEL_MAX]; /* unordered */
   size_t count;
 } model;
 
@@ -47,7 +47,7 @@ static void *model_remove(model *m, uint64_t base) {
   return NULL;
 }
 
-/* Addresses of several kinds: a crowded corner, pages, both ends of the address space, anywhere. */
+/* Addresses of several kinds: a dense range, pages, both ends of the address space, and random ones. */
 static uint64_t some_address(uint64_t *state, unsigned kind) {
   uint64_t r = next_random(state);
   switch (kind) {
@@ -60,7 +60,7 @@ static uint64_t some_address(uint64_t *state, unsigned kind) {
   case 3:
     return r;
   default:
-    return (r >> 8) << (r % 60); /* few bits in the low places */
+    return (r >> 8) << (r % 60); /* few low bits set */
   }
 }
 
@@ -100,7 +100,7 @@ static void random_walk(unsigned seed) {
       break;
     }
     case 2: {
-      /* Half of the time a base that is there. */
+      /* Half of the time an existing base. */
       if (m.count > 0 && next_random(&state) % 2)
         address = m.ranges[next_random(&state) % m.count].base;
       if (weir__rangemap_remove(&map, address) != model_remove(&m, address))
@@ -138,7 +138,7 @@ static void test_random_operations_match_a_plain_model(void **state) {
     random_walk(seed);
 }
 
-/* ---- The corners ---- */
+/* ---- Edge cases ---- */
 
 static void test_empty_map_answers_nothing(void **state) {
   (void)state;
@@ -195,7 +195,7 @@ static void test_neighbours_touch_but_do_not_overlap(void **state) {
   assert_int_equal(base, 8192);
   assert_int_equal(size, 4096);
   assert_null(weir__rangemap_find(&map, 12288, &base, &size));
-  assert_int_equal(base, 8192); /* outputs of a miss are left alone */
+  assert_int_equal(base, 8192); /* a miss leaves the outputs unchanged */
   weir__rangemap_clear(&map);
 }
 
@@ -203,7 +203,7 @@ static void test_walk_in_order_while_removing(void **state) {
   (void)state;
   enum { COUNT = 100000 };
   weir__rangemap map = {0};
-  /* 7919 is prime to the count: every place once, in a scattered order. */
+  /* 7919 is coprime to the count, so every index occurs once, in a scattered order. */
   for (uint64_t i = 0; i < COUNT; i++) {
     uint64_t place = i * 7919 % COUNT;
     assert_true(weir__rangemap_insert(&map, place << 21, 1 << 21, (void *)(uintptr_t)(place + 1)));

@@ -1,5 +1,5 @@
 /*
- * The region: what is taken is zero, apart from everything else, and within the reach of 32 bits.
+ * The region: pieces are zeroed, disjoint and addressable with 32 bits.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +20,7 @@ static int is_zero(const void *memory, size_t bytes) {
   return 1;
 }
 
-/* Fills a piece and its aside with a byte, which must have been zero. */
+/* Checks that a piece and its aside are zero, and fills them with a byte. */
 static void fill(void *piece, size_t bytes, int with) {
   assert_true(is_zero(piece, bytes));
   assert_true(is_zero(weir__aside_of(piece), bytes / 2));
@@ -66,7 +66,7 @@ static void test_what_came_back_serves_again(void **state) {
   weir__region_give(second, 10000);
 }
 
-/* A slab in the region: every object has an aside of its own. */
+/* A slab in the region: every object has a separate aside. */
 static void test_slab(void **state) {
   (void)state;
   enum { COUNT = 30000, SIZE = 32 };

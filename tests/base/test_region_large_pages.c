@@ -1,6 +1,6 @@
 /*
- * The region on a kernel whose pages are larger than a piece, as those of some machines are. The linker puts these two
- * between the library and the real ones.
+ * The region on a kernel whose pages are larger than a piece, as on some machines. The linker redirects these two
+ * functions.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -25,7 +25,7 @@ int __real_madvise(void *memory, size_t bytes, int advice);
 
 long __wrap_sysconf(int name) { return name == _SC_PAGESIZE ? PAGE : __real_sysconf(name); }
 
-/* What is not a whole page is rounded up to one. */
+/* Sizes are rounded up to whole pages. */
 int __wrap_madvise(void *memory, size_t bytes, int advice) {
   if ((uintptr_t)memory % PAGE) {
     errno = EINVAL;

@@ -1,5 +1,5 @@
 /*
- * The region: where address space is short, taken from by several threads, and in a child.
+ * The region with little address space, with several threads, and in a child.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -17,7 +17,7 @@
 
 #include "base/region.h"
 
-/* So much of the address space is in use; 0: not known. */
+/* The size of the address space in use; 0 if unknown. */
 static size_t mapped(void) {
   unsigned long pages = 0;
   FILE *file = fopen("/proc/self/statm", "r");
@@ -28,7 +28,7 @@ static size_t mapped(void) {
   return pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Before anybody has taken a piece: with little address space the region is small, and ends. */
+/* Runs before any piece is taken: with little address space the region is small and runs out. */
 static void test_little_address_space(void **state) {
   (void)state;
   pid_t child = fork();

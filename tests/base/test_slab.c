@@ -58,7 +58,7 @@ static void test_a_cleared_slab_starts_anew(void **state) {
   assert_non_null(weir__slab_take(&slab, 8));
   weir__slab_clear(&slab);
   assert_null(slab.chunks);
-  assert_non_null(weir__slab_take(&slab, 64)); /* the size may be another one then */
+  assert_non_null(weir__slab_take(&slab, 64)); /* the size may differ then */
   weir__slab_clear(&slab);
 }
 

@@ -29,7 +29,7 @@ static void a_number_that_is_no_status_has_a_name(void **state) {
   }
 }
 
-/* First in the list: it looks at a thread in which nothing has failed yet. */
+/* Runs first, on a thread in which nothing has failed yet. */
 static void nothing_failed_yet(void **state) {
   (void)state;
   assert_string_equal(weir_last_error(), "");

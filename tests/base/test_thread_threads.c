@@ -1,5 +1,5 @@
 /*
- * Threads and locks behind names of our own.
+ * Threads and locks of src/base.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -64,7 +64,7 @@ static void *find_locked(void *lock) {
   uint64_t begin = weir__monotonic_ns();
   assert_false(weir__mutex_lock_until(lock, begin + 20000000));
   assert_true(weir__monotonic_ns() - begin >= 15000000);
-  assert_false(weir__mutex_lock_until(lock, begin)); /* it has passed */
+  assert_false(weir__mutex_lock_until(lock, begin)); /* the deadline has passed */
   return NULL;
 }
 

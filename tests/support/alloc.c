@@ -88,12 +88,12 @@ int alloc_teardown_runtime(void **state) {
 
 /* ---- The calls ---- */
 
-/* Everything that the device has given out is in the books, and the other way round. Memory of pools that have
- * their own functions is none of the device's. */
+/* The segments of the allocator account for exactly the memory that the device has handed out. Pools with functions of
+ * their own do not take memory from the device. */
 void assert_valid(void) {
   assert_true(weir__allocator_is_valid(allocator));
   if (allocator->backend)
-    return; /* whose memory is its own affair */
+    return; /* the back end may get its memory anywhere */
   unsigned long long bytes = 0;
   unsigned long fixed = weir__rangemap_count(&allocator->uncached), reservations = 0, pages = 0, orphans = 0;
   for (int i = 0; i < allocator->heap_count; i++) {
@@ -114,7 +114,7 @@ void assert_valid(void) {
   assert_int_equal(census.mappings, pages);
   assert_int_equal(census.handles, pages + orphans);
   if (fixed > 0 && weir__rangemap_count(&allocator->uncached) > 0)
-    return; /* whose sizes are not in the books */
+    return; /* the sizes of uncached allocations are not known */
   if (orphans)
     assert_true(census.device_bytes > bytes);
   else
@@ -173,7 +173,7 @@ weir__segment *segment_at(const void *pointer) {
   uint64_t address = (uint64_t)pointer;
   weir__arena *arena = weir__page_map_find(allocator->pages, address);
   assert_non_null(arena);
-  weir__arena_lock(arena); /* which settles it */
+  weir__arena_lock(arena); /* processes the frees that are queued for the arena */
   weir__arena_unlock(arena);
   weir__segment *segment = arena->pool->heap->segments;
   while (segment && (segment->arena != arena || address - segment->base >= segment->bytes))

@@ -1,5 +1,5 @@
 /*
- * What the tests of WEIR_RECORD share: an allocator on a ledger that is recorded to a file, and the files.
+ * An allocator on a ledger that is recorded with WEIR_RECORD, and the recorded files.
  */
 #ifndef WEIR_TEST_RECORDING_H
 #define WEIR_TEST_RECORDING_H
@@ -12,11 +12,12 @@ extern weir_driver *ledger;
 extern weir_allocator *recorded;
 
 typedef struct recording {
-  unsigned long long bytes;                             /* of the device */
-  int (*is_done)(void *context, weir_cu_stream stream); /* of the ledger; NULL: its own */
-  const char *conf;                                     /* NULL: none */
-  const char *folder, *mb, *stacks;                     /* WEIR_RECORD and its two; NULL: not set */
-  int devices;                                          /* 0: one */
+  unsigned long long bytes;                             /* memory of the device */
+  int (*is_done)(void *context, weir_cu_stream stream); /* of the ledger; NULL for the default */
+  const char *conf;                                     /* NULL for the defaults */
+  /* WEIR_RECORD, WEIR_RECORD_MB and WEIR_RECORD_STACKS; not set if NULL. */
+  const char *folder, *mb, *stacks;
+  int devices; /* 0 means 1 */
 } recording;
 
 void open_recording(const recording *how);
@@ -49,7 +50,7 @@ weir__recording *load_recording(const char *path);
 
 /* ---- Messages ---- */
 
-/* A sink for messages that counts warnings, and keeps the last. */
+/* A log sink that counts warnings and keeps the last one. */
 extern _Atomic int warnings;
 extern char warning[512];
 void count_warning(void *context, weir_log_level level, const char *message);

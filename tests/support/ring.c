@@ -6,7 +6,7 @@
 #include "offline/state.h"
 #include "weir/snapshot.h"
 
-/* A mapped block, with what is known of its segment. */
+/* A mapped block, with the properties of its segment. */
 typedef struct known {
   uint64_t address, size, requested, stream, pool[2], state, is_small, is_expandable, stack;
 } known;
@@ -99,7 +99,7 @@ size_t check_loaded(const weir__recording *s, int device, weir_allocator *alloca
   const weir__recording_device *d = &s->devices[device];
   weir__replayer *history = NULL;
   weir__replay_report report;
-  if (!d->event_count) /* the checkpoint is all there is */
+  if (!d->event_count) /* there is only the checkpoint */
     return 0;
   if (weir__replayer_open(s, device, 0, 0, &history))
     fail_msg("device %d: %s", device, weir_last_error());
